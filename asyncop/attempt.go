@@ -1,0 +1,94 @@
+package asyncop
+
+import (
+	"sync/atomic"
+	"time"
+
+	"github.com/weirflow/weir/queue"
+)
+
+// attempt is one call for one element: the token that makes a completion count for this call and no other (law A2). It
+// is the ResultFuture that user code holds and, as attemptContext, its context. It is never reused, since user code may
+// keep it for ever.
+type attempt[IN, OUT any] struct {
+	// Written before the call, then read-only.
+	core     *core[IN, OUT]
+	number   int32         // from 1; 0 for a timeout handler
+	deadline time.Duration // instant; noDeadline if there is none
+
+	state atomic.Uint32 // attemptState bits
+
+	// Written by whoever sets claimed, before it sets completed; then the loop's.
+	results []OUT
+	err     error
+
+	next  *attempt[IN, OUT]           // in the mailbox
+	entry *queue.Entry[slot[IN, OUT]] // the loop's; nil when the attempt is over, as far as the loop is concerned
+
+	signal atomic.Pointer[signal] // made when the context's end is asked for
+}
+
+const noDeadline = time.Duration(-1)
+
+// attemptState bits only ever get set.
+const (
+	// claimed: somebody completes the attempt; whoever comes later is late.
+	claimed uint32 = 1 << iota
+	// completed: results and err are written.
+	completed
+	// returned: AsyncInvoke has returned, so a completion must be posted; before that, the loop looks for itself.
+	returned
+	// over: the context has ended.
+	over
+	// expired: it ended by a timeout.
+	expired
+	// held: a blocking call has the permit and will give it back.
+	held
+)
+
+// Complete implements [ResultFuture].
+func (a *attempt[IN, OUT]) Complete(results ...OUT) { a.complete(results, nil) }
+
+// CompleteExceptionally implements [ResultFuture].
+func (a *attempt[IN, OUT]) CompleteExceptionally(err error) {
+	if err == nil {
+		err = ErrNilError
+	}
+	a.complete(nil, err)
+}
+
+// complete is called from any goroutine. Law A2: the first one counts, unless the attempt is over.
+func (a *attempt[IN, OUT]) complete(results []OUT, err error) {
+	if a.state.Or(claimed)&(claimed|over) != 0 {
+		a.core.late.Add(1)
+		return
+	}
+	a.results, a.err = results, err
+	before := a.state.Or(completed | over)
+	a.endContext()
+	if before&returned != 0 {
+		a.core.mail.post(a)
+		a.core.wakeUp()
+	}
+}
+
+// expire ends the attempt by a timeout, or by the end of the operator; it returns the state before. Called by the loop.
+func (a *attempt[IN, OUT]) expire(bits uint32) (before uint32) {
+	before = a.state.Or(bits)
+	a.endContext()
+	return before
+}
+
+// runBlocking implements blockingHost: it runs task on a goroutine of the operator. The call keeps the attempt's permit
+// until task returns, unless the attempt is over already.
+func (a *attempt[IN, OUT]) runBlocking(task func()) {
+	hold := false
+	for !hold {
+		s := a.state.Load()
+		if s&(over|held) != 0 {
+			break
+		}
+		hold = a.state.CompareAndSwap(s, s|held)
+	}
+	a.core.workers.run(job{task: task, permit: hold})
+}

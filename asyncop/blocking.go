@@ -1,0 +1,84 @@
+package asyncop
+
+import (
+	"context"
+	"errors"
+)
+
+// Blocking makes an [AsyncFunction] of a call that blocks. Each running call has a goroutine, which is reused for later
+// calls; an element that waits, for a permit or for a retry, has none.
+//
+// An error that is [ErrNoResult] completes the attempt with no result: the element emits nothing, unless
+// predicates.EmptyResult asks for another attempt. A panic or runtime.Goexit is a [*PanicError].
+//
+// The call keeps its permit ([WithMaxConcurrentCalls]) until it returns, so one that ignores its context counts as
+// running although its element has timed out. A nil call is refused by the constructors.
+func Blocking[IN, OUT any](call func(ctx context.Context, in IN) (OUT, error)) AsyncFunction[IN, OUT] {
+	if call == nil {
+		return nil
+	}
+	return &blocking[IN, OUT]{func(ctx context.Context, in IN, result ResultFuture[OUT]) error {
+		out, err := call(ctx, in)
+		if err == nil {
+			result.Complete(out)
+		}
+		return err
+	}}
+}
+
+// BlockingMany is [Blocking] for calls with any number of results.
+func BlockingMany[IN, OUT any](call func(ctx context.Context, in IN) ([]OUT, error)) AsyncFunction[IN, OUT] {
+	if call == nil {
+		return nil
+	}
+	return &blocking[IN, OUT]{func(ctx context.Context, in IN, result ResultFuture[OUT]) error {
+		out, err := call(ctx, in)
+		if err == nil {
+			result.Complete(out...)
+		}
+		return err
+	}}
+}
+
+// blocking runs a call on a goroutine of the operator that called it. call completes its result unless it fails.
+type blocking[IN, OUT any] struct {
+	call AsyncFunc[IN, OUT]
+}
+
+// blockingHost is what runs blocking calls: an attempt of an operator, found through the context, so that wrappers
+// around a blocking function need not know of it.
+type blockingHost interface {
+	runBlocking(task func())
+}
+
+type blockingHostKey struct{}
+
+// AsyncInvoke starts the call on a goroutine: one of the operator's where ctx comes from one, else a new one.
+func (f *blocking[IN, OUT]) AsyncInvoke(ctx context.Context, in IN, result ResultFuture[OUT]) error {
+	task := func() { f.run(ctx, in, result) }
+	if host, ok := ctx.Value(blockingHostKey{}).(blockingHost); ok {
+		host.runBlocking(task)
+	} else {
+		go task()
+	}
+	return nil
+}
+
+// run makes the call and turns every way in which it can end into an outcome (law A6).
+func (f *blocking[IN, OUT]) run(ctx context.Context, in IN, result ResultFuture[OUT]) {
+	returned := false
+	defer func() {
+		if !returned {
+			result.CompleteExceptionally(newPanicError(recover()))
+		}
+	}()
+	err := f.call(ctx, in, result)
+	returned = true
+	switch {
+	case err == nil:
+	case errors.Is(err, ErrNoResult):
+		result.Complete()
+	default:
+		result.CompleteExceptionally(err)
+	}
+}

@@ -1,0 +1,653 @@
+package asyncop
+
+import (
+	"errors"
+	"fmt"
+	"log/slog"
+	"reflect"
+	"sync/atomic"
+	"time"
+
+	"github.com/benbjohnson/clock"
+
+	"github.com/weirflow/weir/internal/fifo"
+	"github.com/weirflow/weir/queue"
+	"github.com/weirflow/weir/timers"
+)
+
+// core is the operator without its channels: the queue, the timers and the state of every element. Its owner, the loop,
+// feeds it elements, lets it take turns, and carries away what the head of the queue has to emit.
+//
+// Everything is owned by the loop, except for what says otherwise. No lock is held while user code runs.
+type core[IN, OUT any] struct {
+	config // read-only
+	fn     AsyncFunction[IN, OUT]
+	retry  retryableDelegator[OUT]
+	hook   hooks[IN, OUT]
+
+	timeout      time.Duration // total, per element; 0: none
+	realTime     bool          // the clock is the real one
+	checkControl bool          // OUT can hold a control element
+
+	queue   queue.Queue[slot[IN, OUT]]
+	timers  *timers.Service[*queue.Entry[slot[IN, OUT]]]
+	ready   timers.Heap[*queue.Entry[slot[IN, OUT]]] // elements in phase ready, the oldest first
+	fresh   *queue.Entry[slot[IN, OUT]]              // the oldest element in phase fresh
+	live    *queue.Entry[slot[IN, OUT]]              // the oldest element with a live deadline: deadlines come in input order
+	failing fifo.Queue[*queue.Entry[slot[IN, OUT]]]  // elements in phase failing
+	permits int                                      // free ones
+	now     time.Duration                            // when the loop last looked at the clock
+
+	inputEnded bool  // no element follows
+	noRetries  bool  // nobody retries any more (law A5)
+	failure    error // why the operator must end; nil: it need not
+
+	rest *attempt[IN, OUT] // completions taken from the mailbox and not handled yet
+	call userCall[IN, OUT] // the user code that is being run
+	slow slowCall[IN]
+
+	stats     Stats
+	retryLog  lineLimit
+	giveUpLog lineLimit
+	slowLog   lineLimit
+
+	// Used by other goroutines.
+	mail      mailbox[IN, OUT]
+	freed     atomic.Int64  // permits given back by blocking calls
+	late      atomic.Int64  // late completions
+	parked    atomic.Bool   // the loop sleeps, or is about to
+	wake      chan struct{} // anyone sends without blocking, the loop receives; one place: one wake-up is enough
+	workers   *workers
+	published published
+}
+
+// hooks are the optional interfaces of the function; nil where there is none.
+type hooks[IN, OUT any] struct {
+	timeout TimeoutHandler[IN, OUT]
+	open    Opener
+	close   Closer
+	clone   Cloner[IN]
+}
+
+// turnLimit bounds what one kind of work does in one turn, so that everything gets its turn.
+const turnLimit = 64
+
+// slowCallLimit is when a call on the loop is worth a warning: everything else has waited for it.
+const slowCallLimit = 100 * time.Millisecond
+
+func newCore[IN, OUT any](
+	cfg config, fn AsyncFunction[IN, OUT], retry retryableDelegator[OUT], timeout time.Duration,
+	q queue.Queue[slot[IN, OUT]],
+) *core[IN, OUT] {
+	c := &core[IN, OUT]{
+		config:       cfg,
+		fn:           fn,
+		retry:        retry,
+		timeout:      timeout,
+		realTime:     reflect.TypeOf(cfg.clock) == reflect.TypeOf(clock.New()),
+		checkControl: canHoldControl[OUT](),
+		queue:        q,
+		permits:      cfg.maxCalls,
+		wake:         make(chan struct{}, 1),
+	}
+	if c.permits == 0 {
+		c.permits = q.Cap()
+	}
+	c.hook.timeout, _ = find[TimeoutHandler[IN, OUT]](fn)
+	c.hook.open, _ = find[Opener](fn)
+	c.hook.close, _ = find[Closer](fn)
+	c.hook.clone, _ = find[Cloner[IN]](fn)
+	c.timers = timers.NewService[*queue.Entry[slot[IN, OUT]]](cfg.clock, c.wakeUp)
+	c.workers = newWorkers(func() { c.freed.Add(1); c.wakeUp() })
+	c.published.set(Stats{}, -1)
+	return c
+}
+
+// wakeUp makes the loop take a turn soon. Called from any goroutine.
+func (c *core[IN, OUT]) wakeUp() {
+	if c.parked.Load() {
+		select {
+		case c.wake <- struct{}{}:
+		default: // a wake-up is pending already
+		}
+	}
+}
+
+// tick looks at the clock, and at how long the last call on the loop took.
+func (c *core[IN, OUT]) tick() {
+	c.now = c.timers.Now()
+	if c.slow.watched {
+		c.slow.watched = false
+		if took := c.now - c.slow.since; took > slowCallLimit {
+			c.log(&c.slowLog, slog.LevelWarn, "asyncop: a call blocked the loop", c.slow.in,
+				slog.Duration("took", took))
+		}
+		c.slow = slowCall[IN]{}
+	}
+}
+
+// slowCall watches a call on the loop; the clock is looked at anyway soon after it.
+type slowCall[IN any] struct {
+	watched bool
+	since   time.Duration
+	in      IN
+}
+
+// ---- Elements in
+
+// hasRoom tells whether a slot is free.
+func (c *core[IN, OUT]) hasRoom() bool { return c.queue.Len() < c.queue.Cap() }
+
+// accept takes a slot for in and starts its first attempt if a permit is free. The queue must have room.
+func (c *core[IN, OUT]) accept(in IN) {
+	c.tick()
+	e := c.queue.Put(slot[IN, OUT]{in: in, accepted: c.now, phase: fresh})
+	e.Value.timer.Value = e
+	c.stats.Accepted++
+	if c.fresh == nil {
+		c.fresh = e
+	}
+	if c.live == nil {
+		c.live = e
+	}
+	if c.hook.clone != nil {
+		err := c.protect(callClone, e, nil, func() { e.Value.in = c.hook.clone.Clone(in) })
+		if err != nil {
+			c.fail(e, err)
+			return
+		}
+	}
+	if c.fresh == e && c.permits > 0 && c.ready.Len() == 0 {
+		c.start(e)
+	}
+}
+
+// acceptWatermark takes a slot for a watermark. The queue must have room.
+func (c *core[IN, OUT]) acceptWatermark(w queue.Watermark) {
+	c.tick()
+	c.queue.PutControl(slot[IN, OUT]{control: &w, accepted: c.now})
+}
+
+// endInput says that no element follows. Law A5: unless retries are to be drained, elements in back-off get exactly one
+// more attempt, at once; running attempts are awaited and not called again.
+func (c *core[IN, OUT]) endInput() {
+	c.inputEnded = true
+	if c.drainRetries {
+		return
+	}
+	c.noRetries = true
+	for e := c.queue.First(); e != nil; e = e.Next() {
+		if e.Value.phase == backoff {
+			c.retryNow(e)
+		}
+	}
+}
+
+// drained tells whether all that was accepted has left.
+func (c *core[IN, OUT]) drained() bool { return c.inputEnded && c.queue.Len() == 0 }
+
+// ---- A turn
+
+// turn handles what has happened since the last one. Law T1: the clock is read first, so completions that were handed
+// in until then go before timers that are due.
+func (c *core[IN, OUT]) turn() {
+	c.tick()
+	now := c.now
+	if n := c.freed.Load(); n > 0 {
+		c.freed.Add(-n)
+		c.permits += int(n)
+	}
+	c.readMail()
+	c.fireTimers(now)
+	c.startWaiting()
+}
+
+// mayPark tells whether the loop may sleep as far as the core is concerned, and sees to it that it is woken for the next
+// timer. Called with parked set, so that nothing posted from now on is missed.
+func (c *core[IN, OUT]) mayPark() bool {
+	if !c.mail.empty() || c.freed.Load() > 0 || c.failure != nil || c.canStart() {
+		return false
+	}
+	due, ok := c.timers.Next()
+	if c.live != nil && c.timeout > 0 {
+		if d := c.deadline(c.live); !ok || d < due {
+			due, ok = d, true
+		}
+	}
+	return !ok || c.timers.ScheduleAt(due)
+}
+
+// readMail handles completions, in the order in which they were posted.
+func (c *core[IN, OUT]) readMail() {
+	c.rest = c.mail.take()
+	c.readRest()
+}
+
+func (c *core[IN, OUT]) readRest() {
+	for c.rest != nil && c.failure == nil {
+		a := c.rest
+		c.rest, a.next = a.next, nil
+		c.outcome(a)
+	}
+}
+
+// fireTimers handles deadlines before retries: no attempt starts at the deadline (law A5).
+func (c *core[IN, OUT]) fireTimers(now time.Duration) {
+	for c.timeout > 0 && c.live != nil && c.deadline(c.live) <= now && c.failure == nil {
+		c.timeOut(c.live)
+	}
+	for c.failure == nil {
+		t := c.timers.PopDue(now)
+		if t == nil {
+			return
+		}
+		switch e := t.Value; e.Value.phase {
+		case running:
+			c.attemptTimeOut(e)
+		case backoff:
+			c.retryNow(e)
+		case handling:
+			c.handlerTimeOut(e)
+		default:
+			panic(fmt.Sprintf("asyncop: a timer fired in phase %v", e.Value.phase))
+		}
+	}
+}
+
+// startWaiting starts attempts that wait for a permit: retries before first attempts, oldest first.
+func (c *core[IN, OUT]) startWaiting() {
+	for n := 0; n < turnLimit && c.canStart(); n++ {
+		e := c.fresh
+		if t := c.ready.Peek(); t != nil {
+			e = t.Value
+		}
+		c.tick()
+		c.start(e)
+	}
+}
+
+func (c *core[IN, OUT]) canStart() bool {
+	return c.failure == nil && c.permits > 0 && (c.fresh != nil || c.ready.Len() > 0)
+}
+
+// ---- Attempts
+
+// deadline returns when the total time of e runs out; with no timeout it means nothing.
+func (c *core[IN, OUT]) deadline(e *queue.Entry[slot[IN, OUT]]) time.Duration {
+	return e.Value.accepted + c.timeout
+}
+
+// start begins the next attempt of e, which is fresh or ready, unless its deadline has come (law A5).
+func (c *core[IN, OUT]) start(e *queue.Entry[slot[IN, OUT]]) {
+	s := &e.Value
+	if c.timeout > 0 && c.now >= c.deadline(e) {
+		c.timeOut(e)
+		return
+	}
+	if s.phase == ready {
+		c.ready.Cancel(&s.timer)
+		c.stats.WaitingForRetry--
+		if s.byResult {
+			c.stats.RetriesOnResult++
+		} else {
+			c.stats.RetriesOnError++
+		}
+	}
+	c.enter(e, running)
+	c.permits--
+	s.attempts++
+	s.last = c.now
+	if s.attempts == 1 {
+		s.first = c.now
+	}
+	a := &attempt[IN, OUT]{core: c, entry: e, number: s.attempts, deadline: noDeadline}
+	s.attempt = a
+	if c.timeout > 0 {
+		a.deadline = c.deadline(e)
+	}
+	if c.attemptTimeout > 0 {
+		if end := c.now + c.attemptTimeout; a.deadline == noDeadline || end < a.deadline {
+			a.deadline = end
+			c.timers.Arm(&s.timer, end)
+		}
+	}
+	c.stats.Attempts++
+	c.slow = slowCall[IN]{watched: true, since: c.now, in: s.in}
+	err := c.protect(callInvoke, e, a, func() {
+		err := c.fn.AsyncInvoke((*attemptContext[IN, OUT])(a), s.in, a)
+		if err != nil {
+			a.complete(nil, err)
+		}
+	})
+	c.invoked(a, err)
+}
+
+// invoked goes on after AsyncInvoke has ended, by whatever means. An error or panic after the attempt was completed is
+// late (A2).
+func (c *core[IN, OUT]) invoked(a *attempt[IN, OUT], panicked error) {
+	if panicked != nil {
+		a.complete(nil, panicked)
+	}
+	if a.state.Load()&completed != 0 || a.state.Or(returned)&completed != 0 {
+		c.outcome(a)
+	}
+}
+
+// outcome handles a completed attempt. Law A2: if it is not the current one any more, it is late.
+func (c *core[IN, OUT]) outcome(a *attempt[IN, OUT]) {
+	e := a.entry
+	if e == nil {
+		c.late.Add(1)
+		return
+	}
+	a.entry = nil
+	s := &e.Value
+	c.timers.Cancel(&s.timer)
+	err := a.err
+	if err == nil && c.checkControl && hasControl(a.results) {
+		err = ErrControlResult
+		a.results = nil
+	}
+	if s.phase == handling {
+		c.handled(e, err)
+		return
+	}
+	c.returnPermit(a.state.Load())
+	if err != nil {
+		s.err = err
+	}
+	if !c.retry.asks(err) {
+		c.settle(e, err)
+		return
+	}
+	if !c.slow.watched {
+		c.tick()
+		c.slow = slowCall[IN]{watched: true, since: c.now, in: s.in}
+	}
+	var dec decision
+	panicked := c.protect(callDecide, e, a, func() {
+		dec = c.retry.decide(int(s.attempts), a.results, err, c.noRetries)
+	})
+	c.decided(e, dec, panicked)
+}
+
+// decided goes on after predicate and strategy have spoken. If they panicked, the element ends with that (law A6).
+func (c *core[IN, OUT]) decided(e *queue.Entry[slot[IN, OUT]], dec decision, panicked error) {
+	s := &e.Value
+	err := s.attempt.err
+	if broken := errors.Join(dec.err, panicked); broken != nil {
+		c.fail(e, errors.Join(broken, err))
+		return
+	}
+	switch {
+	case !dec.again:
+		c.settle(e, err)
+	case !dec.may:
+		c.stats.Exhausted++
+		if err == nil && c.exhaustedAsFailure {
+			err = ErrRetriesExhausted
+		}
+		c.settle(e, err)
+	default:
+		s.attempt = nil
+		s.byResult = err == nil
+		c.backOff(e, dec.delay, err)
+	}
+}
+
+// backOff lets e wait for its next attempt. A retry that could not start before the deadline is not scheduled: the
+// element waits for its deadline, or times out early by choice.
+func (c *core[IN, OUT]) backOff(e *queue.Entry[slot[IN, OUT]], delay time.Duration, err error) {
+	c.tick()
+	s := &e.Value
+	c.enter(e, backoff)
+	c.stats.WaitingForRetry++
+	c.log(&c.retryLog, slog.LevelDebug, "asyncop: retry", s.in,
+		slog.Int("attempts", int(s.attempts)), slog.Duration("delay", delay), slog.Any("error", err))
+	switch {
+	case c.timeout > 0 && delay >= c.deadline(e)-c.now:
+		if c.earlyTimeout {
+			c.timeOut(e)
+		}
+	case delay == 0:
+		c.retryNow(e)
+	default:
+		c.timers.Arm(&s.timer, c.now+delay)
+	}
+}
+
+// retryNow ends the back-off of e: it competes for a permit.
+func (c *core[IN, OUT]) retryNow(e *queue.Entry[slot[IN, OUT]]) {
+	c.timers.Cancel(&e.Value.timer)
+	c.enter(e, ready)
+	c.ready.Arm(&e.Value.timer, e.Value.accepted)
+}
+
+// attemptTimeOut ends the running attempt of e; that is an outcome like any other.
+func (c *core[IN, OUT]) attemptTimeOut(e *queue.Entry[slot[IN, OUT]]) {
+	old := e.Value.attempt
+	before := old.expire(over | expired)
+	c.stats.AttemptTimeouts++
+	// The outcome is an attempt of its own, since somebody may be completing the old one right now.
+	old.entry = nil
+	a := &attempt[IN, OUT]{core: c, entry: e, number: old.number}
+	a.err = &AttemptTimeoutError{Limit: c.attemptTimeout, Attempt: int(old.number)}
+	a.state.Store(claimed | completed | over | before&held)
+	e.Value.attempt = a
+	c.outcome(a)
+}
+
+// timeOut ends e at its deadline. Law A3: whatever the element was doing, this is final.
+func (c *core[IN, OUT]) timeOut(e *queue.Entry[slot[IN, OUT]]) {
+	s := &e.Value
+	switch s.phase {
+	case running:
+		c.timers.Cancel(&s.timer)
+		c.returnPermit(s.attempt.expire(over | expired))
+		s.attempt.entry = nil
+	case backoff:
+		c.timers.Cancel(&s.timer)
+		c.stats.WaitingForRetry--
+	case ready:
+		c.ready.Cancel(&s.timer)
+		c.stats.WaitingForRetry--
+	}
+	s.attempt = nil
+	c.stats.Timeouts++
+	if c.hook.timeout == nil {
+		c.fail(e, c.timeoutError(s, nil))
+		return
+	}
+	c.enter(e, handling)
+	limit := c.now + c.handlerLimit
+	a := &attempt[IN, OUT]{core: c, entry: e, deadline: limit}
+	a.state.Store(returned)
+	s.attempt = a
+	c.timers.Arm(&s.timer, limit)
+	in := s.in
+	c.workers.run(job{task: func() { c.runHandler(a, in) }})
+}
+
+// runHandler runs the timeout handler on a worker.
+func (c *core[IN, OUT]) runHandler(a *attempt[IN, OUT], in IN) {
+	finished := false
+	defer func() {
+		if !finished {
+			a.complete(nil, newPanicError(recover()))
+		}
+	}()
+	results, err := c.hook.timeout.Timeout((*attemptContext[IN, OUT])(a), in)
+	finished = true
+	a.complete(results, err)
+}
+
+// handled goes on after the timeout handler has answered; err is final, as everything is after the deadline (A3).
+func (c *core[IN, OUT]) handled(e *queue.Entry[slot[IN, OUT]], err error) {
+	if p, ok := errors.AsType[*PanicError](err); ok {
+		err = c.timeoutError(&e.Value, p)
+	}
+	c.settle(e, err)
+}
+
+func (c *core[IN, OUT]) handlerTimeOut(e *queue.Entry[slot[IN, OUT]]) {
+	s := &e.Value
+	s.attempt.expire(over | expired)
+	s.attempt.entry = nil
+	c.fail(e, c.timeoutError(s, ErrHandlerLimit))
+}
+
+func (c *core[IN, OUT]) timeoutError(s *slot[IN, OUT], handler error) *TimeoutError {
+	return &TimeoutError{Limit: c.timeout, Attempts: int(s.attempts), Last: s.err, Handler: handler}
+}
+
+// returnPermit takes back the permit of an attempt that is over, unless a blocking call still has it.
+func (c *core[IN, OUT]) returnPermit(state uint32) {
+	if state&held == 0 {
+		c.permits++
+	}
+}
+
+// ---- Elements out
+
+// settle ends e with the results of its attempt, or with err.
+func (c *core[IN, OUT]) settle(e *queue.Entry[slot[IN, OUT]], err error) {
+	if err != nil {
+		c.fail(e, err)
+		return
+	}
+	c.enter(e, done)
+	c.queue.Complete(e)
+}
+
+// fail ends e by the failure policy.
+func (c *core[IN, OUT]) fail(e *queue.Entry[slot[IN, OUT]], err error) {
+	s := &e.Value
+	s.attempt = nil
+	s.err = err
+	c.stats.Failures++
+	if c.policy == sideOutput {
+		c.enter(e, failing)
+		c.failing.Push(e)
+		return
+	}
+	c.enter(e, done)
+	c.queue.Complete(e)
+	if c.policy == dropElement {
+		c.stats.Dropped++
+		c.log(&c.giveUpLog, slog.LevelWarn, "asyncop: element dropped", s.in,
+			slog.Int("attempts", int(s.attempts)), slog.Any("error", err))
+		return
+	}
+	c.stats.Failed++
+	c.end(&ElementError{
+		Element: s.in, Attempts: int(s.attempts), Elapsed: c.now - s.accepted, Err: err, label: c.labelOf(s.in),
+	})
+}
+
+// end makes the loop end the operator. The first reason counts.
+func (c *core[IN, OUT]) end(err error) {
+	if c.failure == nil {
+		c.failure = err
+	}
+}
+
+// takenBySide completes the oldest failing element: the side output has it.
+func (c *core[IN, OUT]) takenBySide() {
+	e := c.failing.Pop()
+	c.stats.SideOutput++
+	c.enter(e, done)
+	c.queue.Complete(e)
+	c.log(&c.giveUpLog, slog.LevelWarn, "asyncop: element given up", e.Value.in,
+		slog.Int("attempts", int(e.Value.attempts)), slog.Any("error", e.Value.err))
+}
+
+// left removes the head of the queue: it has been emitted.
+func (c *core[IN, OUT]) left(e *queue.Entry[slot[IN, OUT]]) {
+	if s := &e.Value; s.phase != control && s.attempt != nil {
+		c.stats.Completed++
+	}
+	c.queue.Pop()
+}
+
+// failureOf describes a failing element for the side output.
+func (c *core[IN, OUT]) failureOf(s *slot[IN, OUT], err error) Failure[IN] {
+	f := Failure[IN]{Element: s.in, Err: err, Attempts: int(s.attempts), Elapsed: c.now - s.accepted}
+	if s.attempts > 0 {
+		f.FirstAttempt, f.LastAttempt = c.timers.Time(s.first), c.timers.Time(s.last)
+	}
+	return f
+}
+
+// abandon ends the contexts of all attempts and returns the elements that have not ended, in input order (law A1).
+func (c *core[IN, OUT]) abandon() []*queue.Entry[slot[IN, OUT]] {
+	var cut []*queue.Entry[slot[IN, OUT]]
+	for e := c.queue.First(); e != nil; e = e.Next() {
+		s := &e.Value
+		switch {
+		case s.phase == control:
+			continue
+		case s.phase == running || s.phase == handling:
+			s.attempt.expire(over)
+		case s.phase == done && (s.attempt == nil || len(s.attempt.results) == 0):
+			continue // ended: failed, dropped, taken by the side output, or with nothing to emit
+		}
+		cut = append(cut, e)
+	}
+	return cut
+}
+
+// ---- Bookkeeping
+
+// enter changes the phase of e and keeps the cursors on the oldest element of their kind.
+func (c *core[IN, OUT]) enter(e *queue.Entry[slot[IN, OUT]], p phase) {
+	e.Value.phase = p
+	if e == c.fresh {
+		c.fresh = nextIn(e, func(p phase) bool { return p == fresh })
+	}
+	if e == c.live && !p.live() {
+		c.live = nextIn(e, phase.live)
+	}
+}
+
+// nextIn returns the next element after e whose phase is wanted. A cursor passes every element once, so this is
+// constant time in the long run.
+func nextIn[IN, OUT any](e *queue.Entry[slot[IN, OUT]], wanted func(phase) bool) *queue.Entry[slot[IN, OUT]] {
+	for e = e.Next(); e != nil && !wanted(e.Value.phase); {
+		e = e.Next()
+	}
+	return e
+}
+
+// publish makes the statistics visible.
+func (c *core[IN, OUT]) publish() {
+	oldest := time.Duration(-1)
+	if e := c.queue.First(); e != nil {
+		oldest = e.Value.accepted
+	}
+	s := c.stats
+	s.Running = int64(c.maxPermits() - c.permits)
+	s.InFlight = s.Accepted - s.Completed - s.Dropped - s.SideOutput - s.Failed - s.Abandoned
+	c.published.set(s, oldest)
+}
+
+func (c *core[IN, OUT]) maxPermits() int {
+	if c.maxCalls == 0 {
+		return c.queue.Cap()
+	}
+	return c.maxCalls
+}
+
+// canHoldControl tells whether a value of type OUT can be a control element.
+func canHoldControl[OUT any]() bool {
+	t := reflect.TypeFor[OUT]()
+	return t.Kind() == reflect.Interface || t == reflect.TypeFor[queue.Watermark]()
+}
+
+func hasControl[OUT any](results []OUT) bool {
+	for _, r := range results {
+		if _, ok := any(r).(queue.Watermark); ok {
+			return true
+		}
+	}
+	return false
+}

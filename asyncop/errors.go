@@ -1,0 +1,172 @@
+package asyncop
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"reflect"
+	"runtime/debug"
+	"time"
+)
+
+var (
+	// ErrNoResult is returned by a [Blocking] call that found nothing: the attempt completes with no result.
+	ErrNoResult = errors.New("asyncop: no result")
+
+	// ErrNilError stands for a nil error passed to CompleteExceptionally.
+	ErrNilError = errors.New("asyncop: CompleteExceptionally was called with a nil error")
+
+	// ErrRetriesExhausted is the failure of an element whose last result still asked for another attempt, under
+	// [WithExhaustedAsFailure].
+	ErrRetriesExhausted = errors.New("asyncop: retries exhausted: the last result still matches the retry predicate")
+
+	// ErrGoexit is the value of the [*PanicError] of user code that called runtime.Goexit (as testing's FailNow does).
+	ErrGoexit = errors.New("asyncop: user code called runtime.Goexit")
+
+	// ErrControlResult is the failure of an element whose results contain a control element, such as a [Watermark].
+	ErrControlResult = errors.New("asyncop: a control element is not a result")
+
+	// ErrStopped is the cause that [WithUpstreamCancel] receives when the operator was stopped by Stop.
+	ErrStopped = errors.New("asyncop: operator stopped")
+
+	// ErrHandlerLimit is joined to the [*TimeoutError] of an element whose timeout handler exceeded its limit.
+	ErrHandlerLimit = errors.New("asyncop: the timeout handler exceeded its limit")
+)
+
+// TimeoutError is the failure of an element whose total time ran out. It matches context.DeadlineExceeded and unwraps
+// to the error of its last attempt, if that had one.
+type TimeoutError struct {
+	Limit    time.Duration // the operator's timeout
+	Attempts int           // attempts begun; 0 if the element waited for a permit all the time
+	Last     error         // of the last attempt that ended; nil if it had results, or none ended
+	Handler  error         // why the timeout handler has no answer; nil if there is no handler
+}
+
+func (e *TimeoutError) Error() string {
+	s := fmt.Sprintf("asyncop: timed out after %v and %s", e.Limit, attempts(e.Attempts))
+	if e.Last != nil {
+		s += ": last error: " + e.Last.Error()
+	}
+	if e.Handler != nil {
+		s += ": timeout handler: " + e.Handler.Error()
+	}
+	return s
+}
+
+// Is tells that a TimeoutError is a context.DeadlineExceeded.
+func (e *TimeoutError) Is(target error) bool { return target == context.DeadlineExceeded }
+
+// Unwrap returns the error of the last attempt and that of the timeout handler, as far as there are any.
+func (e *TimeoutError) Unwrap() []error { return nonNil(e.Last, e.Handler) }
+
+// Timeout returns true, as net.Error wants it.
+func (e *TimeoutError) Timeout() bool { return true }
+
+// AttemptTimeoutError is the outcome of an attempt that took longer than [WithAttemptTimeout] allows. It matches
+// context.DeadlineExceeded. It is an outcome like any other error: exception predicates decide on a retry.
+type AttemptTimeoutError struct {
+	Limit   time.Duration // the attempt timeout
+	Attempt int           // the number of the attempt, from 1
+}
+
+func (e *AttemptTimeoutError) Error() string {
+	return fmt.Sprintf("asyncop: attempt %d timed out after %v", e.Attempt, e.Limit)
+}
+
+// Is tells that an AttemptTimeoutError is a context.DeadlineExceeded.
+func (e *AttemptTimeoutError) Is(target error) bool { return target == context.DeadlineExceeded }
+
+// Timeout returns true, as net.Error wants it.
+func (e *AttemptTimeoutError) Timeout() bool { return true }
+
+// ElementError is the failure of a pipeline by one element: the operator's Err under the default failure policy.
+type ElementError struct {
+	Element   any           // the input
+	Attempts  int           // attempts begun
+	Elapsed   time.Duration // since the element took its slot
+	Err       error         // of the last attempt, or a *TimeoutError
+	Abandoned int           // other elements that were in flight and had not ended
+
+	label string
+}
+
+func (e *ElementError) Error() string {
+	return fmt.Sprintf("asyncop: element %s failed after %s in %v: %v%s",
+		e.label, attempts(e.Attempts), e.Elapsed, e.Err, abandoned(e.Abandoned))
+}
+
+// Unwrap returns Err.
+func (e *ElementError) Unwrap() error { return e.Err }
+
+// AbandonedError is the operator's Err when it ended, other than by the failure of an element, with elements in flight.
+// With none in flight, Err is the cause itself.
+type AbandonedError struct {
+	Cause     error // context.Cause of the context that ended, for instance
+	Abandoned int   // elements that were in flight and had not ended
+}
+
+func (e *AbandonedError) Error() string {
+	return fmt.Sprintf("asyncop: ended with %d elements in flight: %v", e.Abandoned, e.Cause)
+}
+
+// Unwrap returns Cause.
+func (e *AbandonedError) Unwrap() error { return e.Cause }
+
+// TypeError fails a pipeline that sent an element of a wrong type.
+type TypeError struct {
+	Got  reflect.Type // nil for an untyped nil
+	Want reflect.Type
+}
+
+func (e *TypeError) Error() string {
+	return fmt.Sprintf("asyncop: got an element of type %v, want %v", e.Got, e.Want)
+}
+
+// PanicError is a panic of user code, or its call of runtime.Goexit ([ErrGoexit]).
+type PanicError struct {
+	Value any    // what was passed to panic
+	Stack []byte // of the goroutine that panicked, as runtime/debug.Stack formats it
+}
+
+// newPanicError wraps what recover returned; nil means that the goroutine is being ended by runtime.Goexit.
+func newPanicError(recovered any) *PanicError {
+	if recovered == nil {
+		recovered = ErrGoexit
+	}
+	return &PanicError{Value: recovered, Stack: debug.Stack()}
+}
+
+func (e *PanicError) Error() string { return fmt.Sprintf("asyncop: panic in user code: %v", e.Value) }
+
+// Unwrap returns the value if it is an error.
+func (e *PanicError) Unwrap() error {
+	err, _ := e.Value.(error)
+	return err
+}
+
+func nonNil(errs ...error) []error {
+	var out []error
+	for _, err := range errs {
+		if err != nil {
+			out = append(out, err)
+		}
+	}
+	return out
+}
+
+func attempts(n int) string {
+	if n == 1 {
+		return "1 attempt"
+	}
+	return fmt.Sprintf("%d attempts", n)
+}
+
+func abandoned(n int) string {
+	switch n {
+	case 0:
+		return ""
+	case 1:
+		return " (1 other element in flight was abandoned)"
+	}
+	return fmt.Sprintf(" (%d other elements in flight were abandoned)", n)
+}

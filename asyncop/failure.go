@@ -1,0 +1,13 @@
+package asyncop
+
+import "time"
+
+// Failure is what the side output ([WithSideOutput]) receives for an element that was given up.
+type Failure[IN any] struct {
+	Element      IN
+	Err          error         // of the last attempt, a *TimeoutError, ErrRetriesExhausted, or why the operator ended
+	Attempts     int           // begun
+	Elapsed      time.Duration // since the element took its slot
+	FirstAttempt time.Time     // when its first attempt began; zero if none did
+	LastAttempt  time.Time     // when its last attempt began; zero if none did
+}

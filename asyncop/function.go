@@ -1,0 +1,125 @@
+package asyncop
+
+import "context"
+
+// AsyncFunction starts one asynchronous call per element.
+//
+// A function may also implement these optional interfaces, itself or on what its Unwrap() any method returns:
+// [TimeoutHandler], [Opener], [Closer], [Cloner].
+//
+// One function may serve several operators; each calls it from its own loop, so it must then be safe for concurrent
+// use.
+type AsyncFunction[IN, OUT any] interface {
+	// AsyncInvoke starts the call for in and returns without waiting for it; result is completed later, from any
+	// goroutine, or at once. It is called on the operator's loop, one element at a time, and must not block: while it
+	// does, nothing else of the operator moves, its timeouts included (a call over 100 ms is logged). What blocks
+	// belongs into [Blocking].
+	//
+	// ctx ends when the attempt is over: completed, timed out or cancelled. It carries the deadline, the values of the
+	// operator's context and the number of the attempt ([AttemptFromContext]). What was opened under it, such as a
+	// response body, is dead once the result was handed over.
+	//
+	// A returned error or a panic is an outcome of the attempt like [ResultFuture.CompleteExceptionally], unless it was
+	// completed before.
+	AsyncInvoke(ctx context.Context, in IN, result ResultFuture[OUT]) error
+}
+
+// ResultFuture takes the outcome of one attempt. The first completion of the current attempt counts; all others change
+// nothing and are counted as late (law A2).
+//
+// It is safe for concurrent use and may be kept for ever.
+type ResultFuture[OUT any] interface {
+	// Complete ends the attempt with its results; with none, the element emits nothing. The operator owns a slice that
+	// is passed whole (results...) from then on.
+	Complete(results ...OUT)
+	// CompleteExceptionally ends the attempt with an error; nil stands for [ErrNilError].
+	CompleteExceptionally(err error)
+}
+
+// AsyncFunc is a func as an [AsyncFunction]. [Func] makes one without naming its types.
+type AsyncFunc[IN, OUT any] func(ctx context.Context, in IN, result ResultFuture[OUT]) error
+
+// AsyncInvoke calls f.
+func (f AsyncFunc[IN, OUT]) AsyncInvoke(ctx context.Context, in IN, result ResultFuture[OUT]) error {
+	return f(ctx, in, result)
+}
+
+// Func returns f as an [AsyncFunction]; its types are inferred. A nil f is refused by the constructors.
+func Func[IN, OUT any](f func(ctx context.Context, in IN, result ResultFuture[OUT]) error) AsyncFunction[IN, OUT] {
+	if f == nil {
+		return nil
+	}
+	return AsyncFunc[IN, OUT](f)
+}
+
+// TimeoutHandler is implemented by a function that wants to answer for elements that ran out of time, with a default
+// result for instance.
+type TimeoutHandler[IN, OUT any] interface {
+	// Timeout returns what the element emits instead of failing with a [*TimeoutError], or the error it fails with. Its
+	// outcome is final: it is never retried (law A3).
+	//
+	// It runs on a goroutine of its own and may block. Its context does not carry the element's deadline, which has
+	// passed, but one for the handler: see [WithTimeoutHandlerLimit]. A handler that exceeds it or panics leaves the
+	// element to fail with the *TimeoutError.
+	Timeout(ctx context.Context, in IN) ([]OUT, error)
+}
+
+// Opener is implemented by a function that must be set up before its first call.
+type Opener interface {
+	// Open is called once per operator, before its first element, with the operator's context. An error or panic fails
+	// the pipeline.
+	Open(ctx context.Context) error
+}
+
+// Closer is implemented by a function that holds resources.
+type Closer interface {
+	// Close is called once per operator whose Open succeeded, after its last element. Calls that ignored the end of
+	// their context may still be running. An error of a clean end becomes the operator's Err.
+	Close() error
+}
+
+// Cloner is implemented by a function whose source reuses its elements: the operator works on the clone, which it takes
+// before anything else happens to the element. Without it, elements must not be changed once they were sent.
+type Cloner[IN any] interface {
+	// Clone returns a copy of in that shares nothing that is changed later. It runs on the loop and must not block.
+	Clone(in IN) IN
+}
+
+// HandleTimeout returns fn with a [TimeoutHandler]; everything else of fn stays reachable through it.
+func HandleTimeout[IN, OUT any](
+	fn AsyncFunction[IN, OUT], handler func(ctx context.Context, in IN) ([]OUT, error),
+) AsyncFunction[IN, OUT] {
+	if isNil(fn) {
+		panic("asyncop: HandleTimeout: nil function")
+	}
+	if handler == nil {
+		panic("asyncop: HandleTimeout: nil handler")
+	}
+	return &withTimeoutHandler[IN, OUT]{fn, handler}
+}
+
+type withTimeoutHandler[IN, OUT any] struct {
+	AsyncFunction[IN, OUT]
+	handler func(ctx context.Context, in IN) ([]OUT, error)
+}
+
+func (f *withTimeoutHandler[IN, OUT]) Timeout(ctx context.Context, in IN) ([]OUT, error) {
+	return f.handler(ctx, in)
+}
+
+func (f *withTimeoutHandler[IN, OUT]) Unwrap() any { return f.AsyncFunction }
+
+// find returns the optional interface T of fn or of what it wraps, outermost first.
+func find[T any](fn any) (T, bool) {
+	for {
+		if t, ok := fn.(T); ok {
+			return t, true
+		}
+		w, ok := fn.(interface{ Unwrap() any })
+		if !ok {
+			var none T
+			return none, false
+		}
+		fn = w.Unwrap()
+	}
+}

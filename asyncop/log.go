@@ -1,0 +1,129 @@
+package asyncop
+
+import (
+	"context"
+	"fmt"
+	"log/slog"
+	"reflect"
+	"time"
+	"unicode/utf8"
+)
+
+// Logs are for people: at most logBurst lines of one kind in logPeriod.
+const (
+	logBurst  = 10
+	logPeriod = time.Second
+)
+
+// lineLimit limits the lines of one kind. Owned by the loop.
+type lineLimit struct {
+	since      time.Duration
+	lines      int
+	suppressed int
+}
+
+// allow tells whether a line may be written, and how many were not since the last one.
+func (l *lineLimit) allow(now time.Duration) (suppressed int, ok bool) {
+	if l.lines == 0 || now-l.since >= logPeriod {
+		l.since, l.lines = now, 0
+	}
+	if l.lines == logBurst {
+		l.suppressed++
+		return 0, false
+	}
+	l.lines++
+	suppressed, l.suppressed = l.suppressed, 0
+	return suppressed, true
+}
+
+// log writes a line about an element, if the level is enabled and the limit allows it.
+func (c *core[IN, OUT]) log(limit *lineLimit, level slog.Level, msg string, in IN, attrs ...slog.Attr) {
+	if !c.logger.Enabled(c.ctx, level) {
+		return
+	}
+	suppressed, ok := limit.allow(c.now)
+	if !ok {
+		return
+	}
+	attrs = append(attrs, slog.String("operator", c.name), slog.String("element", c.labelOf(in)))
+	if suppressed > 0 {
+		attrs = append(attrs, slog.Int("suppressed", suppressed))
+	}
+	c.logAttrs(level, msg, attrs...)
+}
+
+// logAttrs calls the user's handler off the loop, since it may do anything (law A6).
+func (c *core[IN, OUT]) logAttrs(level slog.Level, msg string, attrs ...slog.Attr) {
+	_ = offLoop(func() error {
+		c.logger.LogAttrs(context.WithoutCancel(c.ctx), level, msg, attrs...)
+		return nil
+	})
+}
+
+// labelOf names an element for people.
+func (c *core[IN, OUT]) labelOf(in IN) string {
+	if c.label == nil {
+		return defaultLabel(in)
+	}
+	var label string
+	if err := offLoop(func() error { label = c.label(in); return nil }); err != nil {
+		return fmt.Sprintf("(label: %v)", err)
+	}
+	return label
+}
+
+const maxLabel = 64 // bytes of a default label
+
+func defaultLabel(in any) string {
+	switch v := reflect.ValueOf(in); v.Kind() {
+	case reflect.Invalid:
+		return "<nil>"
+	case reflect.String:
+		s := v.String()
+		if len(s) <= maxLabel {
+			return fmt.Sprintf("%q", s)
+		}
+		end := maxLabel
+		for end > 0 && !utf8.RuneStart(s[end]) {
+			end--
+		}
+		return fmt.Sprintf("%q…", s[:end])
+	case reflect.Bool, reflect.Int, reflect.Int8, reflect.Int16, reflect.Int32, reflect.Int64,
+		reflect.Uint, reflect.Uint8, reflect.Uint16, reflect.Uint32, reflect.Uint64, reflect.Uintptr,
+		reflect.Float32, reflect.Float64, reflect.Complex64, reflect.Complex128:
+		return fmt.Sprint(v)
+	default:
+		return "of type " + v.Type().String()
+	}
+}
+
+// offLoop runs user code that may block for a moment on a goroutine of its own and waits for it, so that neither a panic
+// nor runtime.Goexit reaches the caller (law A6).
+func offLoop(f func() error) (err error) {
+	done := make(chan struct{})
+	go func() {
+		defer close(done)
+		returned := false
+		defer func() {
+			if !returned {
+				err = newPanicError(recover())
+			}
+		}()
+		err = f()
+		returned = true
+	}()
+	<-done
+	return err
+}
+
+// isNil tells whether v is nil or holds a nil of its type.
+func isNil(v any) bool {
+	switch r := reflect.ValueOf(v); r.Kind() {
+	case reflect.Invalid:
+		return true
+	case reflect.Pointer, reflect.Func, reflect.Map, reflect.Chan, reflect.Interface, reflect.Slice:
+		return r.IsNil()
+	default:
+		return false
+	}
+}

@@ -1,0 +1,172 @@
+package asyncop
+
+import (
+	"context"
+	"fmt"
+	"reflect"
+	"time"
+
+	"github.com/reugn/go-streams"
+	"github.com/reugn/go-streams/flow"
+
+	"github.com/weirflow/weir/queue"
+	"github.com/weirflow/weir/strategies"
+)
+
+// Watermark is the control element of event time: see [queue.Watermark].
+type Watermark = queue.Watermark
+
+// AsyncWaitOperator is an operator as a flow of go-streams. It is made running by one of the four constructors and
+// belongs to one pipeline.
+//
+//	in  -- 1 -- 2 ---- 3 -- 4 ------ 5 --------
+//
+//	[ ---------- AsyncFunction, OrderedWait ---- ]
+//
+//	out ------- 1' - 2' ---- 3' - 4' ---- 5' ---
+//
+// Elements of the stream are of type IN, or a [Watermark]. A nil is accepted where IN is an interface type. A wrong
+// type fails the pipeline with a [*TypeError]. Elements must not be changed once they were sent, unless the function is
+// a [Cloner].
+//
+// Its methods are safe for concurrent use.
+type AsyncWaitOperator[IN, OUT any] struct {
+	pump *pump[any, any, IN, OUT]
+}
+
+var _ streams.Flow = (*AsyncWaitOperator[any, any])(nil)
+
+// OrderedWait starts an operator that calls fn for every element and emits the results in input order.
+//
+// timeout bounds the time of each element from the moment it takes its slot; 0 means none. capacity bounds the slots:
+// elements in flight, complete ones that wait for their turn, and watermarks.
+//
+// It panics if fn is nil, timeout is negative, or capacity < 1.
+func OrderedWait[IN, OUT any](
+	fn AsyncFunction[IN, OUT], timeout time.Duration, capacity int, opts ...Option,
+) *AsyncWaitOperator[IN, OUT] {
+	return newOperator("OrderedWait", queue.NewOrdered, fn, timeout, capacity, strategies.NoRetry[OUT](), opts)
+}
+
+// UnorderedWait is [OrderedWait] with results in the order in which the elements complete; nothing crosses a watermark
+// in either direction.
+func UnorderedWait[IN, OUT any](
+	fn AsyncFunction[IN, OUT], timeout time.Duration, capacity int, opts ...Option,
+) *AsyncWaitOperator[IN, OUT] {
+	return newOperator("UnorderedWait", queue.NewUnordered, fn, timeout, capacity, strategies.NoRetry[OUT](), opts)
+}
+
+// OrderedWaitWithRetry is [OrderedWait] with retries: an outcome that the strategy's predicate matches is not handed on
+// but called again, after the strategy's back-off and as often as it allows. timeout bounds the time over all attempts.
+//
+// An error that is not retried goes to the failure policy; a result that is not retried is emitted, unless
+// [WithExhaustedAsFailure]. An element in back-off holds its slot, and neither a call nor a goroutine.
+//
+// It panics for what [OrderedWait] does, if strategy is nil, and if timeout is 0 with a strategy other than
+// strategies.NoRetry.
+func OrderedWaitWithRetry[IN, OUT any](
+	fn AsyncFunction[IN, OUT], timeout time.Duration, capacity int,
+	strategy strategies.AsyncRetryStrategy[OUT], opts ...Option,
+) *AsyncWaitOperator[IN, OUT] {
+	return newOperator("OrderedWaitWithRetry", queue.NewOrdered, fn, timeout, capacity, strategy, opts)
+}
+
+// UnorderedWaitWithRetry is [OrderedWaitWithRetry] with the order of [UnorderedWait].
+func UnorderedWaitWithRetry[IN, OUT any](
+	fn AsyncFunction[IN, OUT], timeout time.Duration, capacity int,
+	strategy strategies.AsyncRetryStrategy[OUT], opts ...Option,
+) *AsyncWaitOperator[IN, OUT] {
+	return newOperator("UnorderedWaitWithRetry", queue.NewUnordered, fn, timeout, capacity, strategy, opts)
+}
+
+// maxTimeout keeps sums of instants and timeouts from overflowing; it is 146 years.
+const maxTimeout = time.Duration(1 << 62)
+
+func newOperator[IN, OUT any](
+	name string, newQueue func(capacity int) queue.Queue[slot[IN, OUT]],
+	fn AsyncFunction[IN, OUT], timeout time.Duration, capacity int,
+	strategy strategies.AsyncRetryStrategy[OUT], opts []Option,
+) *AsyncWaitOperator[IN, OUT] {
+	switch {
+	case isNil(fn):
+		panic(fmt.Sprintf("asyncop: %s: nil function", name))
+	case isNil(strategy):
+		panic(fmt.Sprintf("asyncop: %s: nil strategy", name))
+	case timeout < 0:
+		panic(fmt.Sprintf("asyncop: %s: negative timeout: %v", name, timeout))
+	case timeout == 0 && !strategies.IsNoRetry(strategy):
+		panic(fmt.Sprintf("asyncop: %s: a retry strategy needs a positive timeout, got %v", name, timeout))
+	case capacity < 1:
+		panic(fmt.Sprintf("asyncop: %s: capacity must be at least 1, got %d", name, capacity))
+	}
+	cfg := newConfig(opts)
+	retry := newRetryableDelegator(strategy, cfg.random)
+	c := newCore(cfg, fn, retry, min(timeout, maxTimeout), newQueue(capacity))
+	p := newPump(c, codec[any, any, IN, OUT]{
+		decode:          newDecoder[IN](),
+		encode:          func(out OUT) any { return out },
+		encodeWatermark: func(w queue.Watermark) any { return w },
+	})
+	go p.run()
+	return &AsyncWaitOperator[IN, OUT]{pump: p}
+}
+
+// newDecoder returns what tells elements from watermarks. Control elements come first, also when IN is any.
+func newDecoder[IN any]() func(any) (IN, *queue.Watermark, error) {
+	nilAllowed := reflect.TypeFor[IN]().Kind() == reflect.Interface
+	return func(v any) (in IN, w *queue.Watermark, err error) {
+		if mark, ok := v.(queue.Watermark); ok {
+			return in, &mark, nil
+		}
+		in, ok := v.(IN)
+		if !ok && (v != nil || !nilAllowed) {
+			err = &TypeError{Got: reflect.TypeOf(v), Want: reflect.TypeFor[IN]()}
+		}
+		return in, nil, err
+	}
+}
+
+// In returns the channel that upstream sends to and closes.
+func (op *AsyncWaitOperator[IN, OUT]) In() chan<- any { return op.pump.in }
+
+// Out returns the channel of the results; the operator closes it. See Err for why.
+func (op *AsyncWaitOperator[IN, OUT]) Out() <-chan any { return op.pump.out }
+
+// Via streams the results to flow, on a goroutine of its own, and returns flow.
+func (op *AsyncWaitOperator[IN, OUT]) Via(next streams.Flow) streams.Flow {
+	flow.DoStream(op, next)
+	return next
+}
+
+// To streams the results to sink and returns when the sink has processed them all.
+func (op *AsyncWaitOperator[IN, OUT]) To(sink streams.Sink) {
+	in := sink.In()
+	for v := range op.Out() {
+		in <- v
+	}
+	close(in)
+	sink.AwaitCompletion()
+}
+
+// Err returns nil before the end and after a clean end, and else why the operator ended: an [*ElementError], a
+// [*TypeError], context.Cause of its context (in an [*AbandonedError] if elements were in flight), or an error of the
+// function's Open or Close. It is set before Out closes.
+func (op *AsyncWaitOperator[IN, OUT]) Err() error { return op.pump.Err() }
+
+// Done returns a channel that is closed when everything is done: Out is closed, the side output has taken all there was
+// and has completed, and the function is closed. What upstream still sends is discarded until it closes In, by a
+// goroutine that ends then. A blocking call that ignores the end of its context may outlive the operator.
+func (op *AsyncWaitOperator[IN, OUT]) Done() <-chan struct{} { return op.pump.done }
+
+// Wait waits for Done and returns Err.
+func (op *AsyncWaitOperator[IN, OUT]) Wait() error {
+	<-op.pump.done
+	return op.pump.Err()
+}
+
+// Stop ends the operator in an orderly way: it takes no more input, drains what it has accepted as at the end of the
+// input, and waits for Done. When ctx ends before that, it cancels what is left and returns. It returns Err.
+func (op *AsyncWaitOperator[IN, OUT]) Stop(ctx context.Context) error { return op.pump.stop(ctx) }
+
+// Stats returns the statistics of the moment.
+func (op *AsyncWaitOperator[IN, OUT]) Stats() Stats { return op.pump.statistics() }

@@ -1,0 +1,216 @@
+package asyncop
+
+import (
+	"context"
+	"fmt"
+	"log/slog"
+	"math/rand/v2"
+	"time"
+
+	"github.com/benbjohnson/clock"
+	"github.com/reugn/go-streams"
+)
+
+// Option changes a setting of an operator. Options panic on nonsense, naming the option and the value.
+type Option func(*config)
+
+// Defaults of the options.
+const (
+	DefaultBuffer              = 64               // places of In and of Out
+	DefaultTimeoutHandlerLimit = 10 * time.Second // time for a TimeoutHandler
+)
+
+// config is what the options set. It is read-only once the operator runs.
+type config struct {
+	clock          clock.Clock
+	ctx            context.Context //nolint:containedctx // the operator's lifetime, given by WithContext
+	cancelUpstream context.CancelCauseFunc
+	name           string
+	logger         *slog.Logger
+	label          func(element any) string
+	random         rand.Source
+
+	maxCalls       int // 0: the capacity
+	attemptTimeout time.Duration
+	handlerLimit   time.Duration
+	earlyTimeout   bool
+
+	policy             failurePolicy
+	sideOutput         streams.Inlet
+	exhaustedAsFailure bool
+	drainRetries       bool
+	buffer             int
+}
+
+type failurePolicy uint8
+
+const (
+	failPipeline failurePolicy = iota
+	dropElement
+	sideOutput
+)
+
+func (p failurePolicy) String() string {
+	return [...]string{"fail the pipeline", "WithDropOnFailure", "WithSideOutput"}[p]
+}
+
+func newConfig(opts []Option) config {
+	c := config{
+		clock:        clock.New(),
+		ctx:          context.Background(),
+		logger:       slog.Default(),
+		handlerLimit: DefaultTimeoutHandlerLimit,
+		buffer:       DefaultBuffer,
+	}
+	for i, opt := range opts {
+		if opt == nil {
+			panic(fmt.Sprintf("asyncop: option %d is nil", i))
+		}
+		opt(&c)
+	}
+	return c
+}
+
+func (c *config) setPolicy(p failurePolicy) {
+	if c.policy != failPipeline && c.policy != p {
+		panic(fmt.Sprintf("asyncop: %v and %v exclude each other: an element fails once", c.policy, p))
+	}
+	c.policy = p
+}
+
+// WithClock sets the clock of every timer of the operator; the default is the real one. A clock.Mock makes all times
+// exact in tests; the contexts of attempts then report no deadline, since a real dialer would take a mock's deadline
+// for one long past.
+func WithClock(c clock.Clock) Option {
+	if c == nil {
+		panic("asyncop: WithClock: nil clock")
+	}
+	return func(cfg *config) { cfg.clock = c }
+}
+
+// WithContext sets the context of the operator; the default is context.Background(). When it ends, so do the contexts
+// of all attempts, Out closes, and Err tells context.Cause. Attempts see its values.
+func WithContext(ctx context.Context) Option {
+	if ctx == nil {
+		panic("asyncop: WithContext: nil context")
+	}
+	return func(cfg *config) { cfg.ctx = ctx }
+}
+
+// WithUpstreamCancel sets what the operator calls, once, when it takes no more input before its input has ended: with
+// the failure, the cause of the cancellation, or [ErrStopped]. It should end the source, which closes In in turn. There
+// is none by default: what a source sends to an ended operator is discarded and counted.
+func WithUpstreamCancel(cancel context.CancelCauseFunc) Option {
+	if cancel == nil {
+		panic("asyncop: WithUpstreamCancel: nil function")
+	}
+	return func(cfg *config) { cfg.cancelUpstream = cancel }
+}
+
+// WithName names the operator in logs and, in a checkpoint, its state. The default is the empty string.
+func WithName(name string) Option {
+	return func(cfg *config) { cfg.name = name }
+}
+
+// WithLogger sets the logger; the default is slog.Default() at construction. Retries are logged at debug level, elements
+// given up on and calls that block the loop at warn, both at a limited rate.
+func WithLogger(logger *slog.Logger) Option {
+	if logger == nil {
+		panic("asyncop: WithLogger: nil logger")
+	}
+	return func(cfg *config) { cfg.logger = logger }
+}
+
+// WithElementLabel sets what names an element in logs and error messages, such as its key. By default a short string or
+// number stands for itself and anything else for its type, since whole records do not belong in logs.
+func WithElementLabel(label func(element any) string) Option {
+	if label == nil {
+		panic("asyncop: WithElementLabel: nil function")
+	}
+	return func(cfg *config) { cfg.label = label }
+}
+
+// WithRandom sets the source of the jitter of back-offs; the default is seeded by the runtime. It is used by the
+// operator's loop alone.
+func WithRandom(source rand.Source) Option {
+	if source == nil {
+		panic("asyncop: WithRandom: nil source")
+	}
+	return func(cfg *config) { cfg.random = source }
+}
+
+// WithMaxConcurrentCalls bounds the calls that run at once; the default is the capacity. Elements beyond it hold a slot
+// and wait: retries before first attempts, oldest first. It panics if n < 1.
+//
+// A callback-style call ends with its attempt, a [Blocking] one when its function returns.
+func WithMaxConcurrentCalls(n int) Option {
+	if n < 1 {
+		panic(fmt.Sprintf("asyncop: WithMaxConcurrentCalls: must be at least 1, got %d", n))
+	}
+	return func(cfg *config) { cfg.maxCalls = n }
+}
+
+// WithAttemptTimeout bounds each single attempt; its outcome is then an [*AttemptTimeoutError]. By default only the
+// total timeout bounds it. It panics if d <= 0.
+func WithAttemptTimeout(d time.Duration) Option {
+	if d <= 0 {
+		panic(fmt.Sprintf("asyncop: WithAttemptTimeout: must be positive, got %v", d))
+	}
+	return func(cfg *config) { cfg.attemptTimeout = d }
+}
+
+// WithTimeoutHandlerLimit bounds the time of a [TimeoutHandler] for one element; the default is
+// [DefaultTimeoutHandlerLimit]. It panics if d <= 0.
+func WithTimeoutHandlerLimit(d time.Duration) Option {
+	if d <= 0 {
+		panic(fmt.Sprintf("asyncop: WithTimeoutHandlerLimit: must be positive, got %v", d))
+	}
+	return func(cfg *config) { cfg.handlerLimit = d }
+}
+
+// WithEarlyTimeout times an element out as soon as its next retry could not start before its deadline, which frees its
+// slot. By default such an element waits for its deadline, as in Flink and RFC 0049.
+func WithEarlyTimeout() Option {
+	return func(cfg *config) { cfg.earlyTimeout = true }
+}
+
+// WithDropOnFailure logs and counts elements that fail, and goes on without them. By default the first failure fails
+// the pipeline. It excludes [WithSideOutput].
+func WithDropOnFailure() Option {
+	return func(cfg *config) { cfg.setPolicy(dropElement) }
+}
+
+// WithSideOutput sends elements that fail to inlet as [Failure] values, and those that a cancelled operator abandons.
+// The operator closes inlet.In() after the last one; if the inlet is a streams.Sink, Done waits for its completion.
+// While the inlet takes nothing, failed elements hold their slots; timers go on. To share one inlet between operators,
+// put an explicit fan-in before it. It excludes [WithDropOnFailure].
+func WithSideOutput(inlet streams.Inlet) Option {
+	if isNil(inlet) {
+		panic("asyncop: WithSideOutput: nil inlet")
+	}
+	return func(cfg *config) {
+		cfg.setPolicy(sideOutput)
+		cfg.sideOutput = inlet
+	}
+}
+
+// WithExhaustedAsFailure makes an element fail with [ErrRetriesExhausted] if its last result still asks for another
+// attempt. By default that result is emitted as it is, as in Flink, and counted.
+func WithExhaustedAsFailure() Option {
+	return func(cfg *config) { cfg.exhaustedAsFailure = true }
+}
+
+// WithDrainRetries lets retries run their course after the end of the input. By default an element that waits for a
+// retry then gets one last attempt at once, and nobody retries any more.
+func WithDrainRetries() Option {
+	return func(cfg *config) { cfg.drainRetries = true }
+}
+
+// WithBuffer sets the places of In and of Out; the default is [DefaultBuffer], 0 is unbuffered. Elements in In are not
+// accepted yet: they hold no slot and are in no checkpoint. It panics if n < 0.
+func WithBuffer(n int) Option {
+	if n < 0 {
+		panic(fmt.Sprintf("asyncop: WithBuffer: negative number of places: %d", n))
+	}
+	return func(cfg *config) { cfg.buffer = n }
+}

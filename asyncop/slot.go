@@ -1,0 +1,61 @@
+package asyncop
+
+import (
+	"time"
+
+	"github.com/weirflow/weir/queue"
+	"github.com/weirflow/weir/timers"
+)
+
+// slot is what an element needs from its acceptance until it has left. Owned by the loop.
+//
+// A slot is small, because a million of them may be waiting: what belongs to one call is in its attempt, which is
+// garbage while the element waits for the next.
+//
+// Slots live in the queue's entries, whose memory is used again: a pointer to an entry is good only while its element is
+// in the queue, so nothing but the loop's own structures may hold one.
+type slot[IN, OUT any] struct {
+	in       IN
+	control  *queue.Watermark                          // the element is this, not in
+	accepted time.Duration                             // when the slot was taken; the total timeout counts from here
+	first    time.Duration                             // start of the first attempt
+	last     time.Duration                             // start of the last attempt
+	attempt  *attempt[IN, OUT]                         // the running one; when done, the one whose results are emitted; else nil
+	timer    timers.Timer[*queue.Entry[slot[IN, OUT]]] // see phase for what it waits for
+	err      error                                     // of the last attempt that had one; when failing, the failure
+	attempts int32                                     // begun so far
+	phase    phase
+	byResult bool // the retry that is waiting was asked for by a result, not by an error
+}
+
+// phase is where an element stands. Only core.enter changes it.
+//
+//	                       ┌────────── retry ──────────┐
+//	                       ▼                           │
+//	fresh ──────────▶ running ──────────▶ backoff ──▶ ready
+//	  │                  │ └──── result ──▶ done ◀── results of the handler ──┐
+//	  │                  │                   ▲                                │
+//	  └──── deadline ────┴──────────────▶ handling ───────────────────────────┤
+//	   (of backoff and ready too)            │                                ▼
+//	                                         └──────── failure ──────────▶ failing ──▶ done
+//
+// An element without timeout handler passes handling over; failing is for the side output only.
+type phase uint8
+
+const (
+	control  phase = iota // not an element: a watermark
+	fresh                 // waits for a permit to start its first attempt
+	running               // its attempt runs; timer: the attempt's timeout
+	backoff               // waits for its next retry, or for its deadline if no retry can start before; timer: the retry
+	ready                 // its retry is due and waits for a permit; timer: its place among the others, by age
+	handling              // the timeout handler runs; timer: the handler's limit
+	failing               // waits for the side output to take it
+	done                  // complete: its results, if any, wait for their turn
+)
+
+func (p phase) String() string {
+	return [...]string{"control", "fresh", "running", "backoff", "ready", "handling", "failing", "done"}[p]
+}
+
+// live tells whether the deadline still applies.
+func (p phase) live() bool { return p >= fresh && p <= ready }

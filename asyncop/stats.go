@@ -1,0 +1,61 @@
+package asyncop
+
+import (
+	"sync"
+	"time"
+)
+
+// Stats is a picture of an operator. Every accepted element is in exactly one of these states:
+//
+//	Accepted = InFlight + Completed + Dropped + SideOutput + Failed + Abandoned
+//
+// where Failed is the element that failed the pipeline. Numbers may lag behind by what the operator does in one turn of
+// its loop, some microseconds; they are exact when it is idle or has ended.
+type Stats struct {
+	Accepted  int64 // elements that took a slot; watermarks are not counted
+	Completed int64 // elements that left with their results, possibly none
+	Emitted   int64 // results sent to Out
+	InFlight  int64 // elements with a slot
+
+	Running         int64 // calls that run; a blocking call counts until it returns
+	WaitingForRetry int64 // elements in back-off, or whose retry waits for a permit
+	Attempts        int64 // calls begun, retries included
+	RetriesOnResult int64 // retries begun because of a result
+	RetriesOnError  int64 // retries begun because of an error
+
+	Timeouts        int64 // elements whose total time ran out
+	AttemptTimeouts int64 // attempts whose own time ran out
+	Exhausted       int64 // elements whose last outcome asked for a retry that they were not allowed
+	Failures        int64 // elements that failed, whatever the failure policy did with them
+	Failed          int64 // of these, failed the pipeline
+	Dropped         int64 // of these, dropped
+	SideOutput      int64 // of these, taken by the side output
+
+	LateCompletions int64 // completions that changed nothing (law A2)
+	Discarded       int64 // elements that came after the operator took no more; counted until In is closed
+	Abandoned       int64 // elements in flight that the end of the operator cut off
+
+	OldestAge time.Duration // since the oldest element in flight took its slot; 0 if there is none
+}
+
+// Retries returns the retries begun, for whatever reason.
+func (s Stats) Retries() int64 { return s.RetriesOnResult + s.RetriesOnError }
+
+// published is the part of the statistics that the loop counts without atomics and publishes once a turn.
+type published struct {
+	mu     sync.Mutex
+	stats  Stats         // guarded by mu
+	oldest time.Duration // guarded by mu; when the oldest element was accepted; negative if there is none
+}
+
+func (p *published) set(s Stats, oldest time.Duration) {
+	p.mu.Lock()
+	p.stats, p.oldest = s, oldest
+	p.mu.Unlock()
+}
+
+func (p *published) get() (Stats, time.Duration) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	return p.stats, p.oldest
+}

@@ -1,0 +1,62 @@
+package asyncop
+
+import "github.com/weirflow/weir/queue"
+
+// userCall is the user code that the loop is running, and how to go on after it. runtime.Goexit in user code ends the
+// loop's goroutine; its successor reads here what was being done (law A6).
+type userCall[IN, OUT any] struct {
+	kind    callKind
+	entry   *queue.Entry[slot[IN, OUT]]
+	attempt *attempt[IN, OUT]
+	exited  *PanicError // the call ended the goroutine
+}
+
+type callKind uint8
+
+const (
+	noCall     callKind = iota
+	callClone           // Cloner.Clone
+	callInvoke          // AsyncFunction.AsyncInvoke
+	callDecide          // predicate and strategy
+)
+
+// protect runs user code on the loop and returns its panic as an error. If the code ends the goroutine instead, protect
+// does not return and the loop's successor resumes.
+func (c *core[IN, OUT]) protect(kind callKind, e *queue.Entry[slot[IN, OUT]], a *attempt[IN, OUT], f func()) (panicked error) {
+	c.call.kind, c.call.entry, c.call.attempt = kind, e, a
+	returned := false
+	defer func() {
+		if returned {
+			return
+		}
+		value := recover()
+		err := newPanicError(value)
+		if value == nil {
+			c.call.exited = err
+			return
+		}
+		c.call.kind = noCall
+		panicked = err
+	}()
+	f()
+	returned = true
+	c.call.kind = noCall
+	return nil
+}
+
+// resume goes on where user code ended the loop's goroutine; it does nothing in any other case.
+func (c *core[IN, OUT]) resume() {
+	call := c.call
+	c.call = userCall[IN, OUT]{}
+	if call.exited != nil {
+		switch call.kind {
+		case callClone:
+			c.fail(call.entry, call.exited)
+		case callInvoke:
+			c.invoked(call.attempt, call.exited)
+		case callDecide:
+			c.decided(call.entry, decision{}, call.exited)
+		}
+	}
+	c.readRest()
+}

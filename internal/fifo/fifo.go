@@ -1,0 +1,54 @@
+// Package fifo has the growing ring that queues in this module share.
+package fifo
+
+// Queue is a first-in, first-out queue in a ring that grows as needed. The zero value is empty and ready.
+//
+// A Queue has one owner.
+type Queue[T any] struct {
+	buf  []T // its length is zero or a power of two
+	head int
+	n    int
+}
+
+// keepPlaces is how many places an emptied queue keeps; what a burst took beyond them is given back.
+const keepPlaces = 1024
+
+// Len returns the number of values held.
+func (q *Queue[T]) Len() int { return q.n }
+
+// Push appends v.
+func (q *Queue[T]) Push(v T) {
+	if q.n == len(q.buf) {
+		q.grow()
+	}
+	q.buf[(q.head+q.n)&(len(q.buf)-1)] = v
+	q.n++
+}
+
+// Peek returns the oldest value. The queue must not be empty.
+func (q *Queue[T]) Peek() T {
+	if q.n == 0 {
+		panic("fifo: peek into an empty queue")
+	}
+	return q.buf[q.head]
+}
+
+// Pop removes the oldest value and returns it. The queue must not be empty.
+func (q *Queue[T]) Pop() T {
+	v := q.Peek()
+	var zero T
+	q.buf[q.head] = zero // drops what the value refers to
+	q.head = (q.head + 1) & (len(q.buf) - 1)
+	q.n--
+	if q.n == 0 && len(q.buf) > keepPlaces {
+		*q = Queue[T]{}
+	}
+	return v
+}
+
+func (q *Queue[T]) grow() {
+	buf := make([]T, max(16, 2*len(q.buf)))
+	n := copy(buf, q.buf[q.head:])
+	copy(buf[n:], q.buf[:q.head])
+	q.buf, q.head = buf, 0
+}

@@ -1,0 +1,52 @@
+package predicates
+
+import (
+	"fmt"
+	"slices"
+)
+
+// The combinators are generic over the predicate's own type, P, rather than
+// written once per kind: so one name serves both kinds, and plain functions mix
+// with named types. A named type among the arguments wins, whatever its place.
+
+// Not returns the opposite of predicate. It panics if predicate is nil.
+func Not[A any, P ~func(A) bool](predicate P) P {
+	if predicate == nil {
+		panic("predicates: Not: nil predicate")
+	}
+	return func(outcome A) bool {
+		return !predicate(outcome)
+	}
+}
+
+// AnyOf returns a predicate that is true if at least one of predicates is. It
+// panics if there are none or one is nil.
+func AnyOf[A any, P ~func(A) bool](predicates ...P) P {
+	predicates = checked("AnyOf", predicates)
+	return func(outcome A) bool {
+		return slices.ContainsFunc(predicates, func(p P) bool { return p(outcome) })
+	}
+}
+
+// AllOf returns a predicate that is true if every one of predicates is. It
+// panics if there are none or one is nil.
+func AllOf[A any, P ~func(A) bool](predicates ...P) P {
+	predicates = checked("AllOf", predicates)
+	return func(outcome A) bool {
+		return !slices.ContainsFunc(predicates, func(p P) bool { return !p(outcome) })
+	}
+}
+
+// checked returns a copy of predicates, as the caller may reuse its slice, and
+// panics in caller's name if they cannot be combined.
+func checked[A any, P ~func(A) bool](caller string, predicates []P) []P {
+	if len(predicates) == 0 {
+		panic(fmt.Sprintf("predicates: %s: no predicates", caller))
+	}
+	for i, p := range predicates {
+		if p == nil {
+			panic(fmt.Sprintf("predicates: %s: nil predicate at index %d", caller, i))
+		}
+	}
+	return slices.Clone(predicates)
+}

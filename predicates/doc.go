@@ -1,0 +1,44 @@
+// Package predicates says what deserves another try: it holds the predicates
+// by which a retry strategy judges the outcome of an attempt.
+//
+// # Vocabulary
+//
+// An outcome is what one attempt ended with: results, or an error.
+// A [ResultPredicate] judges all results of an attempt together, an
+// [ExceptionPredicate] judges an error; true means "try again". Each sees only
+// its own kind of outcome: results never reach an exception predicate, and nil
+// never reaches it either. An [AsyncRetryPredicate] is a pair of both, where a
+// nil one stands for never.
+//
+//	outcome              judged by              ready made
+//	no results, results  ResultPredicate[OUT]   EmptyResult, AnyResult
+//	error, panic         ExceptionPredicate     HasException, ErrorIs, ErrorAs, ErrorMatching
+//
+// [Not], [AnyOf] and [AllOf] build new predicates of either kind.
+//
+// # Guarantees
+//
+// The error predicates look through wrapping and joins as [errors.Is] and
+// [errors.As] do. AnyOf and AllOf ask in the order given and stop at the first
+// answer that settles it. Nothing here keeps state or changes what it is given.
+// A missing argument is a programmer's error: the constructor panics at once
+// and names it, instead of every element failing later.
+//
+// # Concurrency
+//
+// The predicates of this package are safe for concurrent use, as far as the
+// functions they were built from are. An operator calls its predicates one at
+// a time and they must not block; operators that share a predicate call it at
+// the same time.
+//
+// # Use
+//
+//	strategies.FixedDelay[Row](3, 100*time.Millisecond).
+//		RetryIfResult(predicates.EmptyResult).
+//		RetryIfException(predicates.AnyOf(
+//			predicates.ErrorIs(io.ErrUnexpectedEOF),
+//			predicates.ErrorMatching(func(e net.Error) bool { return e.Timeout() })))
+//
+// Types are inferred from any argument that has one. Where nothing has, as in
+// Not(EmptyResult), the row type has to be written: Not(EmptyResult[Row]).
+package predicates

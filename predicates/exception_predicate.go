@@ -1,0 +1,59 @@
+package predicates
+
+import (
+	"errors"
+	"fmt"
+	"slices"
+)
+
+// An ExceptionPredicate reports whether an attempt that ended with err should
+// be tried again. err is never nil. See [HasException], [ErrorIs], [ErrorAs]
+// and [ErrorMatching].
+type ExceptionPredicate func(err error) bool
+
+// HasException reports whether err is an error at all, whatever it is: also a
+// cancelled context, and the error that stands for a panic of the user's
+// function. It is an [ExceptionPredicate].
+func HasException(err error) bool {
+	return err != nil
+}
+
+// ErrorIs returns a predicate that is true if [errors.Is] finds at least one of
+// the targets. It panics if there are no targets or one is nil.
+func ErrorIs(targets ...error) ExceptionPredicate {
+	if len(targets) == 0 {
+		panic("predicates: ErrorIs: no targets")
+	}
+	for i, target := range targets {
+		if target == nil {
+			panic(fmt.Sprintf("predicates: ErrorIs: nil target at index %d", i))
+		}
+	}
+	targets = slices.Clone(targets) // the caller may reuse its slice
+	return func(err error) bool {
+		return slices.ContainsFunc(targets, func(target error) bool {
+			return errors.Is(err, target)
+		})
+	}
+}
+
+// ErrorAs returns a predicate that is true if [errors.AsType] finds a T.
+func ErrorAs[T error]() ExceptionPredicate {
+	return func(err error) bool {
+		_, ok := errors.AsType[T](err)
+		return ok
+	}
+}
+
+// ErrorMatching returns a predicate that is true if [errors.AsType] finds a T
+// and condition holds for it. As with errors.AsType, the first T is the one
+// that counts, even if others are joined to it. It panics if condition is nil.
+func ErrorMatching[T error](condition func(err T) bool) ExceptionPredicate {
+	if condition == nil {
+		panic("predicates: ErrorMatching: nil condition")
+	}
+	return func(err error) bool {
+		target, ok := errors.AsType[T](err)
+		return ok && condition(target)
+	}
+}

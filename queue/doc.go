@@ -1,0 +1,44 @@
+// Package queue holds the elements that an asynchronous operator has in flight, and decides which of them may leave.
+//
+// # Vocabulary
+//
+//   - An entry is one slot of the queue. It holds a record or a control element.
+//   - A record is pending until [Queue.Complete] is called for it; then it may leave when the order rules allow it.
+//   - A control element (a [Watermark]) is complete from the start. It is a wall: nothing crosses it in either
+//     direction.
+//   - A segment is what lies between two walls.
+//
+// # Order
+//
+// An ordered queue is a FIFO: only its oldest entry may leave.
+//
+// An unordered queue is a row of segments:
+//
+//	R1 R2 | W1 | R3 R4 | W2 | R5
+//
+// Records of the oldest segment leave in the order in which they completed; when none is left, the wall leaves and
+// the next segment becomes the oldest. The pictures show completions above and departures below, for the input
+// R1 R2 R3 W R4:
+//
+//	ordered    completed  -- R2 ----- R1 -- R4 ----- R3 ---------------
+//	           leaving    ----------- R1 R2 -------- R3 W R4 ----------
+//
+//	unordered  completed  -- R2 ----- R1 -- R4 ----- R3 ---------------
+//	           leaving    -- R2 ----- R1 ----------- R3 W R4 ----------
+//
+// Both kinds remember the input order of everything they hold, completed entries included: [Queue.All] walks it. A
+// checkpoint needs that, and so do deadlines, which come in input order when every element has the same timeout.
+//
+// # Bounds
+//
+// The queue holds at most its capacity of entries, control elements included (law Q2): pending ones, completed ones
+// that wait for their turn, and walls. Every operation takes constant time, whatever the number of entries; memory is
+// taken for what is in the queue, not for its capacity.
+//
+// # Concurrency
+//
+// A queue has one owner, normally an operator's loop goroutine. Nothing in this package may be called concurrently.
+//
+// The semantics are those of StreamElementQueue in Apache Flink, whose unordered queue however forgets the input
+// order inside a segment.
+package queue

@@ -1,0 +1,154 @@
+package queue
+
+import (
+	"fmt"
+	"iter"
+)
+
+// Queue holds the elements in flight, in input order, and hands them out by the order rule of its kind: see
+// [NewOrdered] and [NewUnordered]. V is what a slot carries.
+//
+// A Queue is owned by one goroutine.
+type Queue[V any] interface {
+	// Put takes a slot for a pending record at the tail and returns it. It panics if the queue is full.
+	Put(v V) *Entry[V]
+
+	// PutControl takes a slot for a control element: complete from the start, and a wall that nothing crosses. It
+	// panics if the queue is full.
+	PutControl(v V) *Entry[V]
+
+	// Complete says that e, which must be pending, may leave when its turn comes. It panics for any other entry.
+	Complete(e *Entry[V])
+
+	// Head returns the entry whose turn it is to leave, or nil. The head stays the head until it is popped.
+	Head() *Entry[V]
+
+	// Pop removes the head and frees its slot: the entry must not be used afterwards. It panics if there is no head.
+	Pop()
+
+	// First returns the oldest entry in input order, pending or not, or nil.
+	First() *Entry[V]
+
+	// Len returns the number of slots taken, control elements included.
+	Len() int
+
+	// Cap returns the number of slots.
+	Cap() int
+
+	// All walks the entries in input order. The queue must not be changed meanwhile.
+	All() iter.Seq[*Entry[V]]
+}
+
+// Entry is one slot of a [Queue]. It is valid until it is popped; its memory is then used for later elements, so
+// whoever keeps an *Entry must forget it before.
+type Entry[V any] struct {
+	// Value is the owner's: the queue does not look at it.
+	Value V
+
+	prev, next *Entry[V] // input order; next also links free entries
+	segment    *segment[V]
+	state      entryState
+}
+
+// Next returns the entry that follows e in input order, or nil.
+func (e *Entry[V]) Next() *Entry[V] { return e.next }
+
+// Completed tells whether e is complete: it waits for its turn to leave. Control elements always are.
+func (e *Entry[V]) Completed() bool { return e.state != pending }
+
+type entryState uint8
+
+const (
+	free    entryState = iota // not in the queue
+	pending                   // a record that is not complete
+	done                      // a complete record
+	control                   // a wall
+)
+
+func (s entryState) String() string {
+	return [...]string{"free", "pending", "done", "control"}[s]
+}
+
+// maxFree bounds the popped entries that are kept for later elements, so that a burst does not pin memory.
+const maxFree = 1024
+
+// list is what both kinds of queue share: entries in input order and the popped ones kept for reuse.
+type list[V any] struct {
+	first, last *Entry[V]
+	len, cap    int
+
+	freed    *Entry[V] // chained by next
+	numFreed int
+}
+
+func newList[V any](capacity int) list[V] {
+	if capacity < 1 {
+		panic(fmt.Sprintf("queue: capacity must be at least 1, got %d", capacity))
+	}
+	return list[V]{cap: capacity}
+}
+
+func (l *list[V]) First() *Entry[V] { return l.first }
+func (l *list[V]) Len() int         { return l.len }
+func (l *list[V]) Cap() int         { return l.cap }
+
+func (l *list[V]) All() iter.Seq[*Entry[V]] {
+	return func(yield func(*Entry[V]) bool) {
+		for e := l.first; e != nil; e = e.next {
+			if !yield(e) {
+				return
+			}
+		}
+	}
+}
+
+// push appends an entry. Law Q2: never past the capacity.
+func (l *list[V]) push(v V, state entryState) *Entry[V] {
+	if l.len == l.cap {
+		panic(fmt.Sprintf("queue: put into a full queue of capacity %d", l.cap))
+	}
+	e := l.freed
+	if e == nil {
+		e = new(Entry[V])
+	} else {
+		l.freed, e.next = e.next, nil
+		l.numFreed--
+	}
+	e.Value, e.state, e.prev = v, state, l.last
+	if l.last == nil {
+		l.first = e
+	} else {
+		l.last.next = e
+	}
+	l.last = e
+	l.len++
+	return e
+}
+
+// remove unlinks e, wherever it stands, and keeps it for reuse.
+func (l *list[V]) remove(e *Entry[V]) {
+	if e.prev == nil {
+		l.first = e.next
+	} else {
+		e.prev.next = e.next
+	}
+	if e.next == nil {
+		l.last = e.prev
+	} else {
+		e.next.prev = e.prev
+	}
+	l.len--
+	*e = Entry[V]{} // drops what the value refers to
+	if l.numFreed < maxFree {
+		e.next, l.freed = l.freed, e
+		l.numFreed++
+	}
+}
+
+// complete makes e complete and panics if it is not pending: a slot that is completed twice would leave twice.
+func (l *list[V]) complete(e *Entry[V]) {
+	if e.state != pending {
+		panic(fmt.Sprintf("queue: complete of an entry that is %s, not pending", e.state))
+	}
+	e.state = done
+}

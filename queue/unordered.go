@@ -1,0 +1,76 @@
+package queue
+
+import "github.com/weirflow/weir/internal/fifo"
+
+// NewUnordered returns a queue whose records leave in the order in which they complete, within their segment: nothing
+// crosses a control element (law Q1). It panics if capacity < 1.
+func NewUnordered[V any](capacity int) Queue[V] {
+	s := new(segment[V])
+	return &unordered[V]{list: newList[V](capacity), oldest: s, newest: s}
+}
+
+type unordered[V any] struct {
+	list[V]
+	oldest, newest *segment[V] // a chain of at least one; records join the newest, leave from the oldest
+	spare          *segment[V] // the last emptied one, kept for the next wall
+}
+
+// segment holds the records between two walls.
+type segment[V any] struct {
+	pending int                   // records not complete
+	ready   fifo.Queue[*Entry[V]] // complete records, in completion order
+	wall    *Entry[V]             // the control element that ends the segment; nil for the newest
+	next    *segment[V]           // nil for the newest
+}
+
+func (q *unordered[V]) Put(v V) *Entry[V] {
+	e := q.push(v, pending)
+	e.segment = q.newest
+	e.segment.pending++
+	return e
+}
+
+func (q *unordered[V]) PutControl(v V) *Entry[V] {
+	e := q.push(v, control)
+	s := q.spare
+	if s == nil {
+		s = new(segment[V])
+	}
+	q.spare = nil
+	q.newest.wall, q.newest.next = e, s
+	q.newest = s
+	return e
+}
+
+func (q *unordered[V]) Complete(e *Entry[V]) {
+	q.complete(e)
+	e.segment.pending--
+	e.segment.ready.Push(e)
+}
+
+func (q *unordered[V]) Head() *Entry[V] {
+	s := q.oldest
+	if s.ready.Len() > 0 {
+		return s.ready.Peek()
+	}
+	if s.pending == 0 {
+		return s.wall // nil if this is the newest segment
+	}
+	return nil
+}
+
+func (q *unordered[V]) Pop() {
+	e := q.Head()
+	if e == nil {
+		panic("queue: pop without a complete head")
+	}
+	s := q.oldest
+	if e.state == control {
+		q.oldest = s.next
+		s.wall, s.next = nil, nil
+		q.spare = s
+	} else {
+		s.ready.Pop()
+	}
+	q.remove(e)
+}
