@@ -116,7 +116,9 @@ func newDecoder[IN any]() func(any) (IN, *queue.Watermark, error) {
 	nilAllowed := reflect.TypeFor[IN]().Kind() == reflect.Interface
 	return func(v any) (in IN, w *queue.Watermark, err error) {
 		if mark, ok := v.(queue.Watermark); ok {
-			return in, &mark, nil
+			w = new(queue.Watermark) // here, so that other elements allocate nothing
+			*w = mark
+			return in, w, nil
 		}
 		in, ok := v.(IN)
 		if !ok && (v != nil || !nilAllowed) {
