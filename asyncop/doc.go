@@ -1,0 +1,88 @@
+// Package asyncop runs asynchronous calls inside a stream: for every element it starts a call that is answered later,
+// keeps a bounded number of them in flight, and emits the results in input order or as they come. Calls that failed or
+// came back unready are tried again on timers. It is to Go and go-streams what AsyncWaitOperator with FLIP-232 is to
+// Apache Flink.
+//
+//	lookup := asyncop.Blocking(func(ctx context.Context, key string) (Row, error) {
+//		return table.Get(ctx, key)
+//	})
+//	op := asyncop.OrderedWaitWithRetry(lookup, 5*time.Second, 1000,
+//		strategies.FixedDelay[Row](3, 100*time.Millisecond).
+//			RetryIfResult(predicates.EmptyResult).
+//			RetryIfException(predicates.HasException))
+//	source.Via(op).To(sink)
+//	if err := op.Wait(); err != nil {
+//		log.Fatal(err)
+//	}
+//
+// # Vocabulary
+//
+//   - An element is what the stream carries: a record of type IN, or a control element such as a [Watermark].
+//   - A slot is an element's place in the operator, from its acceptance until all its results have been emitted. The
+//     capacity bounds the slots.
+//   - An attempt is one call for one element. It has an outcome: results, possibly none, or an error.
+//   - A retry is an attempt after the first. The strategy's predicate says which outcomes deserve one, the strategy
+//     whether and when there may be one. An element that waits for its retry is in back-off: it holds a slot, but no
+//     permit and no goroutine.
+//   - A permit is the right to run a call: see [WithMaxConcurrentCalls].
+//   - The timeout bounds the total time of an element, over all its attempts.
+//
+// # The life of an element
+//
+//	                             ┌───────────── retry ─────────────┐
+//	                             ▼                                 │
+//	accept ─▶ slot ─▶ permit ─▶ attempt ─▶ outcome ─▶ again? ─▶ back-off
+//	  ▲                                       │
+//	  │ full: backpressure                    ├─▶ results ─▶ their turn ─▶ emitted
+//	                                          └─▶ failure ─▶ pipeline fails | dropped | side output
+//
+//	at the deadline, wherever it stands ─▶ timeout handler ─▶ results or failure
+//	at the end of the input ─▶ what is in back-off gets one last attempt at once
+//
+// # Guarantees
+//
+// Every accepted element ends exactly once: its results are emitted, or it fails, or the run is cut off and it is
+// abandoned, which is counted and told by Err (law A1). The first completion of the current attempt counts; later ones
+// and those of earlier attempts change nothing (A2).
+//
+// The timeout has the last word: it counts from the moment the element takes its slot, and what it leads to is never
+// retried (A3). A retry that could not start before the deadline is not made; the element waits for its deadline, or
+// with [WithEarlyTimeout] ends at once. With n retries allowed there are at most n+1 attempts (A4). Timers never fire
+// early (T1), and go on when downstream takes nothing.
+//
+// Ordered operators emit in input order. Unordered ones emit in the order of completion; nothing crosses a watermark in
+// either direction. The results of one element stay together (Q1). There are never more slots than the capacity (Q2).
+//
+// Delivery is at least once for the calls, since a call may be repeated, and exactly once for the results within one
+// run.
+//
+// # Lifecycle
+//
+// The constructors start the operator. It ends when its input is closed and everything accepted has left; when an
+// element fails and the failure policy is to fail the pipeline; when its context ends; or by Stop. In every case Err is
+// set before Out is closed, and what upstream still sends is discarded and counted until it closes In, so that no
+// goroutine stays behind (F1). go-streams has no way to tell a source that nobody listens any more: give the operator
+// one with [WithUpstreamCancel].
+//
+// At the end of the input, elements that have not been started get their first attempt, those in back-off exactly one
+// more at once, running attempts are awaited, and no retry follows (A5). [WithDrainRetries] lets retries run their
+// course instead.
+//
+// # Failures
+//
+// An error, a panic or a runtime.Goexit in user code is an outcome of its element (A6). By default the first failure of
+// an element fails the pipeline, as in Flink: Err is an [*ElementError] and nothing is emitted after it.
+// [WithDropOnFailure] and [WithSideOutput] let the others go on. A result that still asks for a retry when none is left
+// is emitted as it is, unless [WithExhaustedAsFailure].
+//
+// # Concurrency
+//
+// One goroutine, the loop, owns the queue, the timers and the state of every element. AsyncInvoke, predicates and
+// strategies are called on it, one at a time, and must not block; what blocks goes through [Blocking], whose calls run
+// on goroutines of their own. No lock is held while user code runs. Completions may come from any goroutine.
+//
+// # Sources
+//
+// The semantics are those of AsyncWaitOperator of Apache Flink 2.0 with FLIP-232 (retries) except where a law says
+// otherwise; DESIGN.md lists the differences.
+package asyncop
