@@ -1,0 +1,98 @@
+package main
+
+import (
+	"bytes"
+	"fmt"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+	"sync"
+	"testing"
+
+	"github.com/stretchr/testify/require"
+	"go.uber.org/goleak"
+
+	"github.com/weirflow/weir/examples/hbase-like/internal/data"
+)
+
+func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
+
+// buffer is an output that several goroutines write to and tests wait for.
+type buffer struct {
+	mu   sync.Mutex
+	text bytes.Buffer
+	more chan struct{} // has room for one signal: something was written
+}
+
+func newBuffer() *buffer { return &buffer{more: make(chan struct{}, 1)} }
+
+func (b *buffer) Write(p []byte) (int, error) {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	select {
+	case b.more <- struct{}{}:
+	default:
+	}
+	return b.text.Write(p)
+}
+
+func (b *buffer) String() string {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	return b.text.String()
+}
+
+// await returns when the text is there. The test's own timeout bounds it.
+func (b *buffer) await(text string) {
+	for !strings.Contains(b.String(), text) {
+		<-b.more
+	}
+}
+
+// lines returns the header and the first n flights of the embedded input.
+func lines(t *testing.T, n int) []string {
+	t.Helper()
+	var b bytes.Buffer
+	_, err := b.ReadFrom(data.Flights())
+	require.NoError(t, err)
+	return strings.SplitAfter(b.String(), "\n")[:n+1]
+}
+
+// csvFile writes lines to a file.
+func csvFile(t *testing.T, lines ...string) string {
+	t.Helper()
+	name := filepath.Join(t.TempDir(), "in.csv")
+	require.NoError(t, os.WriteFile(name, []byte(strings.Join(lines, "")), 0o600))
+	return name
+}
+
+func readFile(t *testing.T, name string) string {
+	t.Helper()
+	b, err := os.ReadFile(name)
+	require.NoError(t, err)
+	return string(b)
+}
+
+// sorted returns the lines of a text in order.
+func sorted(text string) []string {
+	return slices.Sorted(strings.Lines(text))
+}
+
+// flight is a line of input.
+func flight(origin, destination string) string {
+	return fmt.Sprintf("2001/01/01 12:00,0,100,%s,%s\n", origin, destination)
+}
+
+// outcome is what a run did.
+type outcome struct {
+	status         int
+	stdout, stderr string
+}
+
+// runJob runs the job in this process.
+func runJob(stdin string, args ...string) outcome {
+	out, errs := newBuffer(), newBuffer()
+	status := run(append(args, "-progress", "off"), strings.NewReader(stdin), out, errs, nil)
+	return outcome{status, out.String(), errs.String()}
+}

@@ -1,0 +1,210 @@
+package cli
+
+import (
+	"errors"
+	"flag"
+	"fmt"
+	"io"
+	"math"
+	"path/filepath"
+	"slices"
+	"strings"
+	"time"
+
+	"github.com/weirflow/weir/examples/hbase-like/internal/flights"
+	"github.com/weirflow/weir/strategies"
+)
+
+// Config is what the flags say. [Parse] returns checked ones only.
+type Config struct {
+	Ordered  bool
+	Capacity int // flights in flight per look-up
+	Calls    int // calls at once per look-up
+	Timeout  time.Duration
+	Retry    Retry
+
+	Faults bool
+	Seed   uint64
+
+	In     string // a file; "-" is standard input, "" the embedded flights
+	Out    string // a file; "-" is standard output, "" nowhere
+	Format flights.Format
+
+	Drain    time.Duration // after Ctrl-C
+	Progress Style
+}
+
+// Retry is a retry strategy in numbers.
+type Retry struct {
+	Strategy   string // "fixed" or "exponential"
+	Retries    int    // strategies.Unlimited: until the timeout
+	Delay      time.Duration
+	MaxDelay   time.Duration // of exponential
+	Multiplier float64       // of exponential
+	Jitter     string        // "none", "equal" or "full"
+}
+
+// Style is how progress is shown.
+type Style string
+
+// The styles.
+const (
+	Auto  Style = "auto" // Bar on a terminal, otherwise Plain
+	Bar   Style = "bar"
+	Plain Style = "plain" // a line a second
+	Off   Style = "off"
+)
+
+// UsageError is a flag or a value that makes no sense.
+type UsageError struct {
+	Message string
+}
+
+func (e *UsageError) Error() string { return e.Message }
+
+const usageHead = `Enrich flights by asynchronous look-ups in an HBase-like store.
+
+Usage: hbase-like [flags]
+
+Every flight is looked up twice, its origin and its destination airport, in a
+store that runs in this process but is reached over TCP. The store is late and
+faulty on purpose: rows appear after they were asked for, regions move,
+connections break, servers are slow, die and come back. At the end the run
+proves that every flight came out exactly once, and in order if asked for.
+
+Exit status: 0 all is well, 1 the run failed or the proof did, 2 wrong usage,
+130 interrupted.
+
+Flags:
+`
+
+// defaults is the run without flags.
+func defaults() Config {
+	return Config{
+		Ordered:  true,
+		Capacity: 1000,
+		Calls:    32,
+		Timeout:  15 * time.Second,
+		Retry: Retry{
+			Strategy:   "exponential",
+			Retries:    15,
+			Delay:      25 * time.Millisecond,
+			MaxDelay:   400 * time.Millisecond,
+			Multiplier: 2,
+			Jitter:     "equal",
+		},
+		Faults:   true,
+		Seed:     1,
+		Drain:    5 * time.Second,
+		Progress: Auto,
+	}
+}
+
+// Parse reads the flags. What it prints itself, the help text, goes to out. It
+// returns flag.ErrHelp when help was asked for and a *UsageError for everything
+// that is wrong.
+func Parse(args []string, out io.Writer) (Config, error) {
+	c := defaults()
+	fs := flag.NewFlagSet("hbase-like", flag.ContinueOnError)
+	fs.SetOutput(io.Discard) // errors are returned, not printed twice
+	mode := fs.String("mode", "ordered", "`order` of the output: ordered (as the input) or unordered (as ready)")
+	fs.IntVar(&c.Capacity, "capacity", c.Capacity, "flights in flight per look-up, those that wait for a retry included: `n`, at least 1")
+	fs.IntVar(&c.Calls, "calls", c.Calls, "calls at once per look-up: `n`, at least 1")
+	fs.DurationVar(&c.Timeout, "timeout", c.Timeout, "total time for one look-up of a flight, over all its attempts: `duration`")
+	fs.StringVar(&c.Retry.Strategy, "strategy", c.Retry.Strategy, "`kind` of delays between attempts: exponential or fixed")
+	fs.IntVar(&c.Retry.Retries, "retries", c.Retry.Retries, "retries after the first attempt: `n`, 0 for none, -1 for as many as the timeout allows")
+	fs.DurationVar(&c.Retry.Delay, "delay", c.Retry.Delay, "delay before the first retry: `duration`; with -strategy fixed before every one")
+	fs.DurationVar(&c.Retry.MaxDelay, "max-delay", c.Retry.MaxDelay, "most that an exponential delay grows to: `duration`")
+	fs.Float64Var(&c.Retry.Multiplier, "multiplier", c.Retry.Multiplier, "growth of an exponential delay per retry: `factor`, at least 1")
+	fs.StringVar(&c.Retry.Jitter, "jitter", c.Retry.Jitter, "`kind` of spread of the delays: none, equal (half to all of it) or full (none to all of it)")
+	fs.BoolVar(&c.Faults, "faults", c.Faults, "let the store get into trouble; -faults=false for fair weather")
+	fs.Uint64Var(&c.Seed, "seed", c.Seed, "which trouble: `n`; the same seed makes the same trouble")
+	fs.StringVar(&c.In, "in", c.In, "CSV of flights: `file`, or - for standard input, with the columns date, delay, distance, origin and destination (default: 20,000 flights of 2001, built in)")
+	fs.StringVar(&c.Out, "out", c.Out, "where enriched flights go: `file`, or - for standard output (default: nowhere)")
+	format := fs.String("format", "", "`format` of the output: csv or jsonl (default: by the ending of -out, csv if that does not tell)")
+	fs.DurationVar(&c.Drain, "drain", c.Drain, "time to finish what is in flight after Ctrl-C: `duration`; a second Ctrl-C ends it")
+	progress := fs.String("progress", string(c.Progress), "`style` of the progress on standard error: bar, plain (lines), off, or auto (a bar on a terminal)")
+
+	if err := fs.Parse(args); err != nil {
+		if errors.Is(err, flag.ErrHelp) {
+			_, _ = io.WriteString(out, usageHead)
+			fs.SetOutput(out)
+			fs.PrintDefaults()
+			return Config{}, flag.ErrHelp
+		}
+		return Config{}, &UsageError{Message: err.Error()}
+	}
+	if fs.NArg() > 0 {
+		return Config{}, &UsageError{Message: fmt.Sprintf("unexpected argument %q: input goes with -in", fs.Arg(0))}
+	}
+
+	c.Ordered = *mode == "ordered"
+	c.Progress = Style(*progress)
+	if *format == "" {
+		*format = string(formatOf(c.Out))
+	}
+	var err error
+	if c.Format, err = flights.ParseFormat(*format); err != nil {
+		return Config{}, usageError("format", *format, "must be csv or jsonl")
+	}
+	if err := check(c, *mode); err != nil {
+		return Config{}, err
+	}
+	if c.Retry.Retries == unlimited {
+		c.Retry.Retries = strategies.Unlimited
+	}
+	return c, nil
+}
+
+// unlimited is what -retries calls strategies.Unlimited.
+const unlimited = -1
+
+// formatOf tells a format from the name of a file.
+func formatOf(name string) flights.Format {
+	switch strings.ToLower(filepath.Ext(name)) {
+	case ".jsonl", ".ndjson", ".json":
+		return flights.JSONL
+	}
+	return flights.CSV
+}
+
+func check(c Config, mode string) error {
+	oneOf := func(flag, value string, allowed ...string) error {
+		if slices.Contains(allowed, value) {
+			return nil
+		}
+		last := len(allowed) - 1
+		return usageError(flag, value, "must be "+strings.Join(allowed[:last], ", ")+" or "+allowed[last])
+	}
+	must := func(ok bool, flag string, value any, what string) error {
+		if ok {
+			return nil
+		}
+		return usageError(flag, value, what)
+	}
+	r := c.Retry
+	growth := r.Multiplier >= 1 && !math.IsInf(r.Multiplier, 0) // false for NaN, too
+	for _, err := range []error{
+		oneOf("mode", mode, "ordered", "unordered"),
+		must(c.Capacity >= 1, "capacity", c.Capacity, "must be at least 1"),
+		must(c.Calls >= 1, "calls", c.Calls, "must be at least 1"),
+		must(c.Timeout > 0, "timeout", c.Timeout, "must be positive"),
+		oneOf("strategy", r.Strategy, "exponential", "fixed"),
+		must(r.Retries >= unlimited, "retries", r.Retries, "must be at least 0, or -1 for no limit"),
+		must(r.Delay >= 0, "delay", r.Delay, "must not be negative"),
+		must(r.Strategy == "fixed" || r.MaxDelay >= r.Delay, "max-delay", r.MaxDelay, fmt.Sprintf("must not be below -delay %v", r.Delay)),
+		must(growth, "multiplier", r.Multiplier, "must be a number of at least 1"),
+		oneOf("jitter", r.Jitter, "none", "equal", "full"),
+		must(c.Drain >= 0, "drain", c.Drain, "must not be negative"),
+		oneOf("progress", string(c.Progress), "auto", "bar", "plain", "off"),
+	} {
+		if err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+func usageError(flag string, value any, what string) error {
+	return &UsageError{Message: fmt.Sprintf("-%s %v: %s", flag, value, what)}
+}

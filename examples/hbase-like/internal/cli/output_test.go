@@ -1,0 +1,155 @@
+package cli_test
+
+import (
+	"bytes"
+	"errors"
+	"os"
+	"path/filepath"
+	"strings"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+	"go.uber.org/goleak"
+
+	"github.com/weirflow/weir/asyncop"
+	"github.com/weirflow/weir/examples/hbase-like/internal/cli"
+	"github.com/weirflow/weir/examples/hbase-like/internal/hclient"
+	"github.com/weirflow/weir/examples/hbase-like/internal/ledger"
+	"github.com/weirflow/weir/examples/hbase-like/internal/store"
+	"github.com/weirflow/weir/strategies"
+)
+
+func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
+
+func TestProgress(t *testing.T) {
+	sample := func() cli.Sample {
+		return cli.Sample{Ended: 1234, InFlight: 7, Waiting: 3, Retries: 1_000_000, Trouble: "server crash"}
+	}
+	for style, want := range map[cli.Style][]string{
+		cli.Plain: {"1,234 of 1,234 flights done", "7 in flight", "3 of them waiting for a retry", "1,000,000 retries", "server crash\n"},
+		cli.Auto:  {"1,234 of 1,234 flights done"}, // a buffer is no terminal
+		cli.Bar:   {"100%", "(1234/1234)", "3 waiting, 1,000,000 retries, last trouble: server crash"},
+		cli.Off:   nil,
+	} {
+		t.Run(string(style), func(t *testing.T) {
+			var out bytes.Buffer
+			p := cli.StartProgress(&out, style, 1234, sample)
+			p.Stop()
+			for _, w := range want {
+				assert.Contains(t, out.String(), w)
+			}
+			assert.Equal(t, want == nil, out.Len() == 0)
+		})
+	}
+}
+
+// A regular file is no terminal either, and an unknown total is not shown.
+func TestProgressOfUnknownTotal(t *testing.T) {
+	f, err := os.Create(filepath.Join(t.TempDir(), "log"))
+	require.NoError(t, err)
+	t.Cleanup(func() { assert.NoError(t, f.Close()) })
+	cli.StartProgress(f, cli.Auto, -1, func() cli.Sample { return cli.Sample{Ended: 5} }).Stop()
+	b, err := os.ReadFile(f.Name())
+	require.NoError(t, err)
+	assert.Contains(t, string(b), "  5 flights done")
+
+	var out bytes.Buffer
+	cli.StartProgress(&out, cli.Bar, -1, func() cli.Sample { return cli.Sample{Ended: 5} }).Stop()
+	assert.Contains(t, out.String(), "5")
+}
+
+func TestProgressGoesOn(t *testing.T) {
+	var samples atomic.Int32
+	enough := make(chan struct{})
+	p := cli.StartProgress(&bytes.Buffer{}, cli.Bar, 10, func() cli.Sample {
+		if samples.Add(1) == 3 {
+			close(enough)
+		}
+		return cli.Sample{Ended: 20} // more than expected does no harm
+	})
+	select {
+	case <-enough:
+	case <-time.After(20 * time.Second):
+		t.Error("no third sample")
+	}
+	p.Stop()
+}
+
+func summary() cli.Summary {
+	c, _ := parse("-seed 7")
+	return cli.Summary{
+		Config: c, Input: "f.csv", Elapsed: 2 * time.Second,
+		Books: ledger.Balance{
+			Read: 20_000, Enriched: 19_998, GivenUp: 2, Retried: 1_500,
+			Losses:         []ledger.Loss{{Airport: "XQQ", Why: "no such row", Flights: 7, Lines: []int{2, 3, 4}}, {Airport: "Q", Why: "gone", Flights: 1, Lines: []int{9}}},
+			Latency:        ledger.Quantiles[time.Duration]{P50: 7_654_321, P99: 1_234_567_890, Max: 2 * time.Second},
+			LatencyRetried: ledger.Quantiles[time.Duration]{P50: 300 * time.Millisecond, Max: time.Second},
+			Retries:        ledger.Quantiles[int32]{P50: 2, P99: 6, Max: 11},
+		},
+		Lookups: []asyncop.Stats{{Attempts: 21_000, RetriesOnResult: 600, RetriesOnError: 400, Timeouts: 1}, {Attempts: 20_500, RetriesOnResult: 500}},
+		Client:  hclient.Stats{NotServing: 300, ConnectionErrors: 100},
+		Store:   store.Stats{LateRows: 40, Events: map[store.Kind]int{store.Crash: 2, store.Move: 3}},
+	}
+}
+
+func text(s cli.Summary) string {
+	var b bytes.Buffer
+	s.Write(&b)
+	return b.String()
+}
+
+func TestSummary(t *testing.T) {
+	got := text(summary())
+	for _, want := range []string{
+		"f.csv: ordered, 15 retries 25ms × 2 up to 400ms with equal jitter, faults of seed 7\n",
+		"elements in           20,000\n",
+		"retried               1,500 (7.5 %)\n",
+		"timed out             1\n",
+		"given up              2\n",
+		"calls made            41,500, of them retries 1,500\n",
+		"no row yet          1,100\n",
+		"errors              400 (the client saw 300 × region not served, 100 × connection lost)\n",
+		"p50 7.65ms   p99 1.23s   max 2s",
+		"p50 2   p99 6   max 11\n",
+		"10,000 flights/s in 2s\n",
+		"40 × late row, 3 × region move, 2 × server crash\n",
+		"  airport \"XQQ\": 7 flights, no such row (lines 2, 3, 4, …)\n",
+		"  airport \"Q\": 1 flight, gone (line 9)\n",
+		"proven: 20,000 flights came out exactly once, in input order: 19,998 enriched, 2 given up.\n",
+	} {
+		assert.Contains(t, got, want)
+	}
+	assert.NotContains(t, got, "abandoned")
+}
+
+func TestSummaryOfOtherRuns(t *testing.T) {
+	s := summary()
+	s.Config.Ordered, s.Config.Faults = false, false
+	s.Config.Retry = cli.Retry{Strategy: "fixed", Retries: strategies.Unlimited, Delay: time.Second, Jitter: "none"}
+	got := text(s)
+	assert.Contains(t, got, "f.csv: unordered, unlimited retries every 1s, no faults\n")
+	assert.NotContains(t, got, "trouble")
+	assert.NotContains(t, got, "input order")
+
+	s = summary()
+	s.Interrupted, s.NotTaken, s.Books.Abandoned = true, 64, 30
+	got = text(s)
+	assert.Contains(t, got, "abandoned             30 in flight when the time to drain was over\n")
+	assert.Contains(t, got, "not started           64 read, but not begun\n")
+	assert.Contains(t, got, "interrupted: of 20,000 flights, 19,998 came out enriched and 2 given up, in input order; 30 abandoned, 64 not started; none twice, none lost.\n")
+
+	s = summary()
+	s.Proof = errors.New("line 7: enriched, and enriched before")
+	got = text(s)
+	assert.Contains(t, got, "FAILED: line 7: enriched, and enriched before\n")
+	assert.NotContains(t, got, "proven")
+
+	empty := text(cli.Summary{Config: cli.Config{Faults: true, Retry: cli.Retry{Retries: 1, Jitter: "none"}}})
+	assert.Contains(t, empty, "throughput            0.0 flights/s")
+	assert.Contains(t, empty, "1 retry ")
+	assert.Contains(t, empty, "too short")
+	assert.False(t, strings.Contains(empty, "NaN") || strings.Contains(empty, "-"), empty)
+}

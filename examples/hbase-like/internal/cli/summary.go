@@ -1,0 +1,207 @@
+package cli
+
+import (
+	"fmt"
+	"io"
+	"slices"
+	"strconv"
+	"strings"
+	"time"
+
+	"github.com/weirflow/weir/asyncop"
+	"github.com/weirflow/weir/examples/hbase-like/internal/hclient"
+	"github.com/weirflow/weir/examples/hbase-like/internal/ledger"
+	"github.com/weirflow/weir/examples/hbase-like/internal/store"
+	"github.com/weirflow/weir/strategies"
+)
+
+// Summary is what is told at the end of a run.
+type Summary struct {
+	Config      Config
+	Input       string // the name of the input
+	Elapsed     time.Duration
+	Interrupted bool
+	Books       ledger.Balance
+	Lookups     []asyncop.Stats // one per look-up
+	Client      hclient.Stats
+	Store       store.Stats
+	NotTaken    int   // flights read that the pipeline did not accept; of an interrupted run
+	Proof       error // nil: everything came out exactly once, and in order
+}
+
+// Write writes the summary for people.
+func (s Summary) Write(w io.Writer) {
+	var sum asyncop.Stats
+	for _, l := range s.Lookups {
+		sum.Attempts += l.Attempts
+		sum.RetriesOnResult += l.RetriesOnResult
+		sum.RetriesOnError += l.RetriesOnError
+		sum.Timeouts += l.Timeouts
+	}
+	b := s.Books
+	var out strings.Builder
+	line := func(label, format string, args ...any) {
+		fmt.Fprintf(&out, "  %-22s%s\n", label, fmt.Sprintf(format, args...))
+	}
+	mode := "unordered"
+	if s.Config.Ordered {
+		mode = "ordered"
+	}
+	faults := "no faults"
+	if s.Config.Faults {
+		faults = fmt.Sprintf("faults of seed %d", s.Config.Seed)
+	}
+	fmt.Fprintf(&out, "%s: %s, %s, %s\n\n", s.Input, mode, strategy(s.Config.Retry), faults)
+
+	line("elements in", "%s", count(b.Read))
+	line("enriched", "%s", count(b.Enriched))
+	line("retried", "%s%s", count(b.Retried), share(b.Retried, b.Read))
+	line("timed out", "%s", count(sum.Timeouts))
+	line("given up", "%s", count(b.GivenUp))
+	if s.Interrupted {
+		line("abandoned", "%s in flight when the time to drain was over", count(b.Abandoned))
+		line("not started", "%s read, but not begun", count(s.NotTaken))
+	}
+	out.WriteByte('\n')
+	line("calls made", "%s, of them retries %s", count(sum.Attempts), count(sum.Retries()))
+	line("  no row yet", "%s", count(sum.RetriesOnResult))
+	line("  errors", "%s (the client saw %s × region not served, %s × connection lost)", count(sum.RetriesOnError),
+		count(s.Client.NotServing), count(s.Client.ConnectionErrors))
+	line("latency", "p50 %s   p99 %s   max %s   (first call to output)", quantiles(b.Latency)...)
+	if b.Retried > 0 {
+		if b.LatencyRetried.Max > 0 { // not all were given up
+			line("  of retried flights", "p50 %s   p99 %s   max %s", quantiles(b.LatencyRetried)...)
+		}
+		line("  retries of those", "p50 %d   p99 %d   max %d", b.Retries.P50, b.Retries.P99, b.Retries.Max)
+	}
+	line("throughput", "%s flights/s in %s", rate(b.Ended(), s.Elapsed), duration(s.Elapsed))
+	if s.Config.Faults {
+		line("trouble", "%s", trouble(s.Store))
+	}
+	if len(b.Losses) > 0 {
+		out.WriteString("\ngiven up:\n")
+		for _, l := range b.Losses {
+			fmt.Fprintf(&out, "  airport %q: %s, %s (%s)\n", l.Airport, plural(l.Flights, "flight"), l.Why, places(l))
+		}
+	}
+	out.WriteByte('\n')
+	out.WriteString(s.verdict())
+	_, _ = io.WriteString(w, out.String())
+}
+
+func (s Summary) verdict() string {
+	if s.Proof != nil {
+		return "FAILED: " + s.Proof.Error() + "\n"
+	}
+	order := ""
+	if s.Config.Ordered {
+		order = ", in input order"
+	}
+	b := s.Books
+	if s.Interrupted {
+		return fmt.Sprintf("interrupted: of %s, %s came out enriched and %s given up%s; "+
+			"%s abandoned, %s not started; none twice, none lost.\n",
+			plural(b.Read, "flight"), count(b.Enriched), count(b.GivenUp), order, count(b.Abandoned), count(s.NotTaken))
+	}
+	return fmt.Sprintf("proven: %s came out exactly once%s: %s enriched, %s given up.\n",
+		plural(b.Read, "flight"), order, count(b.Enriched), count(b.GivenUp))
+}
+
+func strategy(r Retry) string {
+	retries := plural(r.Retries, "retry")
+	if r.Retries == strategies.Unlimited {
+		retries = "unlimited retries"
+	}
+	delays := fmt.Sprintf("%v × %v up to %v", r.Delay, r.Multiplier, r.MaxDelay)
+	if r.Strategy == "fixed" {
+		delays = fmt.Sprintf("every %v", r.Delay)
+	}
+	if r.Jitter != "none" {
+		delays += " with " + r.Jitter + " jitter"
+	}
+	return retries + " " + delays
+}
+
+func trouble(s store.Stats) string {
+	kinds := []store.Kind{store.Move, store.Drop, store.Slow, store.Crash}
+	var parts []string
+	add := func(n int, what string) {
+		if n > 0 {
+			parts = append(parts, fmt.Sprintf("%d × %s", n, what))
+		}
+	}
+	add(s.LateRows, "late row")
+	for _, k := range kinds {
+		add(s.Events[k], k.String())
+	}
+	if len(parts) == 0 {
+		return "none, the run was too short for it"
+	}
+	return strings.Join(parts, ", ")
+}
+
+func places(l ledger.Loss) string {
+	at := make([]string, 0, len(l.Lines)+1)
+	for _, n := range l.Lines {
+		at = append(at, strconv.Itoa(n))
+	}
+	if l.Flights > len(l.Lines) {
+		at = append(at, "…")
+	}
+	if l.Flights == 1 {
+		return "line " + at[0]
+	}
+	return "lines " + strings.Join(at, ", ")
+}
+
+func quantiles(q ledger.Quantiles[time.Duration]) []any {
+	return []any{duration(q.P50), duration(q.P99), duration(q.Max)}
+}
+
+// duration rounds to three digits.
+func duration(d time.Duration) string {
+	unit := time.Duration(1)
+	for d/unit >= 1000 {
+		unit *= 10
+	}
+	return d.Round(unit).String()
+}
+
+func rate(n int, d time.Duration) string {
+	perSecond := float64(n) / max(d.Seconds(), 1e-3)
+	if perSecond < 10 {
+		return fmt.Sprintf("%.1f", perSecond)
+	}
+	return count(int(perSecond))
+}
+
+func share(part, whole int) string {
+	if whole == 0 || part == 0 {
+		return ""
+	}
+	return fmt.Sprintf(" (%.1f %%)", 100*float64(part)/float64(whole))
+}
+
+func plural(n int, word string) string {
+	switch {
+	case n == 1:
+	case strings.HasSuffix(word, "y"):
+		word = strings.TrimSuffix(word, "y") + "ies"
+	default:
+		word += "s"
+	}
+	return count(n) + " " + word
+}
+
+// count groups digits by thousands.
+func count[N int | int64](n N) string {
+	s := strconv.FormatInt(int64(n), 10)
+	var groups []string
+	for len(s) > 3 && s[len(s)-4] != '-' {
+		groups = append(groups, s[len(s)-3:])
+		s = s[:len(s)-3]
+	}
+	groups = append(groups, s)
+	slices.Reverse(groups)
+	return strings.Join(groups, ",")
+}

@@ -1,0 +1,87 @@
+package flights
+
+import (
+	"fmt"
+	"math"
+	"strconv"
+	"time"
+)
+
+// Flight is the one element type of the pipeline. It starts with the codes of
+// its airports alone; the look-ups fill in the rest of them.
+type Flight struct {
+	Seq         int // position in the input, from 0
+	Line        int // in the file, from 1
+	Departure   time.Time
+	Delay       int // on arrival, in minutes; negative is early
+	Distance    int // in miles
+	Origin      Airport
+	Destination Airport
+}
+
+// Airport is a row of the dimension table. Until it was looked up it has
+// nothing but a code.
+type Airport struct {
+	IATA      string  `json:"iata"`
+	Name      string  `json:"name"`
+	City      string  `json:"city"`
+	State     string  `json:"state"`
+	Latitude  float64 `json:"latitude"`
+	Longitude float64 `json:"longitude"`
+}
+
+// Columns of an airport's row in the store.
+const (
+	colName      = "info:name"
+	colCity      = "info:city"
+	colState     = "info:state"
+	colLatitude  = "geo:latitude"
+	colLongitude = "geo:longitude"
+)
+
+// Cells calls set with every column of the airport's row in the store and its
+// value.
+func (a Airport) Cells(set func(column, value string)) {
+	set(colName, a.Name)
+	set(colCity, a.City)
+	set(colState, a.State)
+	set(colLatitude, formatFloat(a.Latitude))
+	set(colLongitude, formatFloat(a.Longitude))
+}
+
+// AirportFromCells is the inverse of Airport.Cells.
+func AirportFromCells(iata string, value func(column string) string) (Airport, error) {
+	a := Airport{IATA: iata, Name: value(colName), City: value(colCity), State: value(colState)}
+	var err error
+	if a.Latitude, err = strconv.ParseFloat(value(colLatitude), 64); err != nil {
+		return Airport{}, fmt.Errorf("airport %s: latitude: %w", iata, err)
+	}
+	if a.Longitude, err = strconv.ParseFloat(value(colLongitude), 64); err != nil {
+		return Airport{}, fmt.Errorf("airport %s: longitude: %w", iata, err)
+	}
+	return a, nil
+}
+
+// Unresolved is the code of the first airport that was not looked up yet, ""
+// if both were.
+func (f Flight) Unresolved() string {
+	for _, a := range []Airport{f.Origin, f.Destination} {
+		if a == (Airport{IATA: a.IATA}) {
+			return a.IATA
+		}
+	}
+	return ""
+}
+
+// GreatCircle is the shortest way between the two airports in miles, what no
+// flight can undercut by much.
+func (f Flight) GreatCircle() int {
+	const earthRadius, degree = 3958.8, math.Pi / 180
+	a, b := f.Origin, f.Destination
+	sinLat := math.Sin((b.Latitude - a.Latitude) * degree / 2)
+	sinLon := math.Sin((b.Longitude - a.Longitude) * degree / 2)
+	h := sinLat*sinLat + math.Cos(a.Latitude*degree)*math.Cos(b.Latitude*degree)*sinLon*sinLon
+	return int(math.Round(2 * earthRadius * math.Asin(math.Min(1, math.Sqrt(h)))))
+}
+
+func formatFloat(f float64) string { return strconv.FormatFloat(f, 'f', -1, 64) }

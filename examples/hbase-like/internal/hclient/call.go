@@ -1,0 +1,65 @@
+package hclient
+
+import (
+	"context"
+	"sync"
+)
+
+// call is one Get under way. It ends once: by an answer, an error, or its
+// context.
+type call struct {
+	row  string
+	done func(Result, error)
+
+	mu   sync.Mutex // guards what follows
+	over bool
+	stop func() bool // stops watching the context
+	conn *conn       // where it was sent, to be forgotten there
+	id   uint64
+}
+
+// watch makes the end of ctx end the call. It reports false, and does nothing,
+// if ctx has ended.
+func (g *call) watch(ctx context.Context) bool {
+	if ctx.Err() != nil {
+		return false
+	}
+	g.mu.Lock() // held until stop is set: ctx may end at once
+	defer g.mu.Unlock()
+	g.stop = context.AfterFunc(ctx, func() { g.end(Result{}, context.Cause(ctx)) })
+	return true
+}
+
+// sent tells the call where it went.
+func (g *call) sent(n *conn, id uint64) {
+	g.mu.Lock()
+	g.conn, g.id = n, id
+	over := g.over
+	g.mu.Unlock()
+	if over {
+		n.forget(id)
+	}
+}
+
+// end is the first to end the call, or does nothing.
+func (g *call) end(r Result, err error) {
+	g.mu.Lock()
+	if g.over {
+		g.mu.Unlock()
+		return
+	}
+	g.over = true
+	n, id := g.conn, g.id
+	g.mu.Unlock()
+	g.stop()
+	if n != nil {
+		n.forget(id) // nothing left to forget after an answer
+	}
+	g.done(r, err)
+}
+
+func (g *call) isOver() bool {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	return g.over
+}

@@ -1,0 +1,200 @@
+package ledger
+
+import (
+	"fmt"
+	"slices"
+	"sync"
+	"time"
+
+	"github.com/weirflow/weir/examples/hbase-like/internal/flights"
+)
+
+// fate is how a flight ended.
+type fate uint8
+
+const (
+	unknown   fate = iota
+	enriched       // came out of the pipeline
+	givenUp        // came out of the side output
+	abandoned      // came out of the side output because the pipeline was cut off
+)
+
+func (f fate) String() string {
+	return [...]string{"unknown", "enriched", "given up", "abandoned"}[f]
+}
+
+// entry is the line of one flight.
+type entry struct {
+	line    int32
+	retries int32
+	fate    fate
+	first   time.Duration // when it was called for first, since the ledger was opened; 0: never
+	latency time.Duration // from then to its end
+}
+
+// maxProblems bounds the problems that are remembered in words.
+const maxProblems = 10
+
+// Ledger is the book of one run.
+type Ledger struct {
+	ordered  bool
+	airports map[string]flights.Airport
+	opened   time.Time
+
+	mu       sync.Mutex // guards what follows
+	entries  []entry    // by Flight.Seq
+	last     int        // Seq of the last enriched flight
+	counts   [abandoned + 1]int
+	losses   []Loss
+	problems []string
+	more     int // problems beyond maxProblems
+}
+
+// New opens a ledger. Enriched flights must carry these airports and, if
+// ordered, come in the order in which they were read.
+func New(ordered bool, airports []flights.Airport) *Ledger {
+	l := &Ledger{ordered: ordered, airports: make(map[string]flights.Airport, len(airports)), opened: time.Now(), last: -1}
+	for _, a := range airports {
+		l.airports[a.IATA] = a
+	}
+	return l
+}
+
+// Read enters a flight, before it goes into the pipeline. Flights must come in
+// the order of their Seq.
+func (l *Ledger) Read(f flights.Flight) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	if f.Seq != len(l.entries) {
+		l.problemLocked("flight %d was read as number %d", f.Seq, len(l.entries))
+		return
+	}
+	l.entries = append(l.entries, entry{line: int32(f.Line)})
+}
+
+// Unread takes back the last flight read: it did not go into the pipeline.
+func (l *Ledger) Unread(f flights.Flight) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	if f.Seq == len(l.entries)-1 {
+		l.entries = l.entries[:f.Seq]
+	}
+}
+
+// Attempt notes that a look-up for a flight begins, the n-th for the same
+// airport.
+func (l *Ledger) Attempt(f flights.Flight, n int) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	if f.Seq >= len(l.entries) {
+		l.problemLocked("line %d: looked up, but never read", f.Line)
+		return
+	}
+	e := &l.entries[f.Seq]
+	if e.first == 0 {
+		e.first = max(1, time.Since(l.opened))
+	}
+	if n > 1 {
+		e.retries++
+	}
+}
+
+// Enriched notes that a flight came out of the pipeline.
+func (l *Ledger) Enriched(f flights.Flight) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	l.endLocked(f, enriched)
+	if l.ordered && f.Seq <= l.last {
+		l.problemLocked("line %d: came after a later one", f.Line)
+	}
+	l.last = max(l.last, f.Seq)
+	for _, a := range []flights.Airport{f.Origin, f.Destination} {
+		if a != l.airports[a.IATA] {
+			l.problemLocked("line %d: airport %q carries wrong data", f.Line, a.IATA)
+		}
+	}
+}
+
+// GivenUp notes that a flight came out of the side output, and why.
+func (l *Ledger) GivenUp(f flights.Flight, why error) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	if l.endLocked(f, givenUp) {
+		l.loseLocked(f, why)
+	}
+}
+
+// Abandoned notes that a flight came out of the side output because the
+// pipeline was cut off.
+func (l *Ledger) Abandoned(f flights.Flight) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	l.endLocked(f, abandoned)
+}
+
+// Progress returns how many flights were read, and how many of them have ended.
+func (l *Ledger) Progress() (read, ended int) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return len(l.entries), l.counts[enriched] + l.counts[givenUp] + l.counts[abandoned]
+}
+
+// endLocked reports whether this is the flight's only end so far.
+func (l *Ledger) endLocked(f flights.Flight, end fate) bool {
+	if f.Seq >= len(l.entries) {
+		l.problemLocked("line %d: %s, but never read", f.Line, end)
+		return false
+	}
+	e := &l.entries[f.Seq]
+	if e.fate != unknown {
+		l.problemLocked("line %d: %s, and %s before", f.Line, end, e.fate)
+		return false
+	}
+	e.fate = end
+	l.counts[end]++
+	if e.first > 0 {
+		e.latency = time.Since(l.opened) - e.first
+	}
+	return true
+}
+
+func (l *Ledger) problemLocked(format string, args ...any) {
+	if len(l.problems) == maxProblems {
+		l.more++
+		return
+	}
+	l.problems = append(l.problems, fmt.Sprintf(format, args...))
+}
+
+// Bounds of what is remembered of flights given up.
+const (
+	maxLosses = 20 // the last one collects all that follow
+	maxLines  = 5  // per loss
+)
+
+// Loss is an airport for which flights were given up.
+type Loss struct {
+	Airport string
+	Why     string
+	Flights int
+	Lines   []int // of the first flights
+}
+
+func (l *Ledger) loseLocked(f flights.Flight, why error) {
+	code, reason := f.Unresolved(), why.Error()
+	i := slices.IndexFunc(l.losses, func(o Loss) bool { return o.Airport == code && o.Why == reason })
+	switch {
+	case i >= 0:
+	case len(l.losses) < maxLosses:
+		l.losses = append(l.losses, Loss{Airport: code, Why: reason})
+		i = len(l.losses) - 1
+	default:
+		i = maxLosses - 1
+		l.losses[i].Airport, l.losses[i].Why = "others", "various reasons"
+	}
+	loss := &l.losses[i]
+	loss.Flights++
+	if len(loss.Lines) < maxLines {
+		loss.Lines = append(loss.Lines, f.Line)
+	}
+}

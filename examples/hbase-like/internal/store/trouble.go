@@ -1,0 +1,135 @@
+package store
+
+import (
+	"fmt"
+	"iter"
+)
+
+// runPlan makes the events of the plan happen, one after the other, each when
+// the number of Gets has reached it.
+func (c *Cluster) runPlan() {
+	next, stop := iter.Pull(c.cfg.Faults.Plan())
+	defer stop()
+	for {
+		e, _ := next()
+		for {
+			c.mu.Lock()
+			c.next = e.At
+			reached := c.gets >= e.At
+			c.mu.Unlock()
+			if reached {
+				break
+			}
+			if _, open := <-c.due; !open {
+				return
+			}
+		}
+		c.happen(e)
+	}
+}
+
+func (c *Cluster) happen(e Event) {
+	f := c.cfg.Faults
+	id := int(e.Pick % uint64(len(c.servers)))
+	switch e.Kind {
+	case Move:
+		c.mu.Lock()
+		r := c.regions[e.Pick%uint64(len(c.regions))]
+		others := uint64(len(c.servers) - 1)
+		if others > 0 {
+			id = (r.owner + 1 + int(e.Pick>>32%others)) % len(c.servers)
+		}
+		c.mu.Unlock()
+		_ = c.MoveRegion(r.Name, id) // the names are right
+	case Drop:
+		_ = c.DropConnections(id)
+	case Slow:
+		c.servers[id].slow(f.SlowBy, f.SlowFor)
+	case Crash:
+		_ = c.Crash(id)
+		// No address, no server: it stays dead, and the run says why it failed.
+		c.tasks.after(f.DownFor, func() { _ = c.Revive(id) })
+	}
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	c.events = append(c.events, e)
+	if c.stats.Events == nil {
+		c.stats.Events = make(map[Kind]int)
+	}
+	c.stats.Events[e.Kind]++
+}
+
+// MoveRegion moves a region to a server. For Faults.Transition nobody serves
+// it, and the meta server still tells the old place.
+func (c *Cluster) MoveRegion(name string, to int) error {
+	if err := c.checkServer(to); err != nil {
+		return err
+	}
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	for _, r := range c.regions {
+		if r.Name != name {
+			continue
+		}
+		r.owner, r.open = to, false
+		r.moves++
+		move := r.moves
+		c.tasks.after(c.cfg.Faults.Transition, func() {
+			c.mu.Lock()
+			defer c.mu.Unlock()
+			if r.moves == move {
+				r.open, r.Server = true, c.servers[to].address()
+			}
+		})
+		return nil
+	}
+	return fmt.Errorf("store: no region %q", name)
+}
+
+// DropConnections breaks the connections of a server. It goes on serving.
+func (c *Cluster) DropConnections(server int) error {
+	if err := c.checkServer(server); err != nil {
+		return err
+	}
+	c.servers[server].drop()
+	return nil
+}
+
+// Crash kills a server: its connections break and new ones are refused. The
+// meta server goes on sending clients there.
+func (c *Cluster) Crash(server int) error {
+	if err := c.checkServer(server); err != nil {
+		return err
+	}
+	return c.servers[server].stop()
+}
+
+// Revive brings a crashed server back with the data it had. Reviving a live
+// server does nothing.
+func (c *Cluster) Revive(server int) error {
+	if err := c.checkServer(server); err != nil {
+		return err
+	}
+	s := c.servers[server]
+	c.mu.Lock()
+	defer c.mu.Unlock() // a server does not come back to a closed cluster
+	if c.closed {
+		return nil
+	}
+	if err := s.revive(); err != nil {
+		return err
+	}
+	for _, r := range c.regions {
+		if r.owner == server && r.open {
+			r.Server = s.address()
+		}
+	}
+	return nil
+}
+
+func (c *Cluster) checkServer(id int) error {
+	if id < 0 || id >= len(c.servers) {
+		return fmt.Errorf("store: no server %d, there are %d", id, len(c.servers))
+	}
+	return nil
+}

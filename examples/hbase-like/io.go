@@ -1,0 +1,200 @@
+package main
+
+import (
+	"bufio"
+	"bytes"
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"os"
+
+	"github.com/weirflow/weir/examples/hbase-like/internal/cli"
+	"github.com/weirflow/weir/examples/hbase-like/internal/data"
+	"github.com/weirflow/weir/examples/hbase-like/internal/flights"
+	"github.com/weirflow/weir/examples/hbase-like/internal/ledger"
+)
+
+// source reads flights into a channel, which it closes at the end: of the
+// input, at its first error, or of the context.
+type source struct {
+	out  chan any
+	done chan struct{}
+	err  error // set before done is closed
+}
+
+func newSource(ctx context.Context, r *flights.Reader, book *ledger.Ledger) *source {
+	s := &source{out: make(chan any), done: make(chan struct{})}
+	go func() {
+		defer close(s.done)
+		defer close(s.out)
+		s.err = s.read(ctx, r, book)
+	}()
+	return s
+}
+
+func (s *source) read(ctx context.Context, r *flights.Reader, book *ledger.Ledger) error {
+	for {
+		f, err := r.Read()
+		select {
+		case <-ctx.Done():
+			return nil // whatever the error is, it comes of the end
+		default:
+		}
+		if errors.Is(err, io.EOF) {
+			return nil
+		}
+		if err != nil {
+			read, _ := book.Progress()
+			return fmt.Errorf("%w (the %d flights before it were processed)", err, read)
+		}
+		book.Read(f)
+		select {
+		case s.out <- f:
+		case <-ctx.Done():
+			book.Unread(f)
+			return nil
+		}
+	}
+}
+
+// wait returns the first error of the input.
+func (s *source) wait() error {
+	<-s.done
+	return s.err
+}
+
+// input is an open CSV of flights.
+type input struct {
+	io.Reader
+	name  string
+	total int      // flights, about; -1: not known
+	file  *os.File // nil if there is none to close
+}
+
+func openInput(ctx context.Context, name string, stdin io.Reader) (*input, error) {
+	switch name {
+	case "":
+		return &input{Reader: data.Flights(), name: "flights.csv (built in)", total: data.FlightRows}, nil
+	case "-":
+		return &input{Reader: &interruptible{ctx: ctx, r: stdin}, name: "standard input", total: -1}, nil
+	}
+	f, err := os.Open(name)
+	if err != nil {
+		return nil, err
+	}
+	return &input{Reader: &interruptible{ctx: ctx, r: f}, name: name, total: countRows(name), file: f}, nil
+}
+
+func (in *input) close() {
+	if in.file != nil {
+		_ = in.file.Close()
+	}
+}
+
+// countRows counts the lines of a file but for the header, for the progress
+// alone; -1 if it cannot be read twice.
+func countRows(name string) int {
+	if info, err := os.Stat(name); err != nil || !info.Mode().IsRegular() {
+		return -1
+	}
+	b, err := os.ReadFile(name)
+	if err != nil {
+		return -1
+	}
+	rows := bytes.Count(b, []byte("\n"))
+	if len(b) > 0 && b[len(b)-1] != '\n' {
+		rows++
+	}
+	return max(0, rows-1)
+}
+
+// interruptible is a reader whose Read returns when ctx ends, even while a
+// terminal or a pipe has nothing to read.
+type interruptible struct {
+	ctx context.Context
+	r   io.Reader
+}
+
+func (i *interruptible) Read(p []byte) (int, error) {
+	if err := i.ctx.Err(); err != nil {
+		return 0, err
+	}
+	type result struct {
+		n   int
+		err error
+	}
+	buf := make([]byte, len(p)) // p is the caller's again once this returns
+	got := make(chan result, 1)
+	go func() {
+		n, err := i.r.Read(buf)
+		got <- result{n, err}
+	}()
+	select {
+	case r := <-got:
+		return copy(p, buf[:r.n]), r.err
+	case <-i.ctx.Done():
+		return 0, i.ctx.Err()
+	}
+}
+
+// errOutput ends the source when the output takes no more; output.err tells why.
+var errOutput = errors.New("output failed")
+
+// output is the file of the enriched flights. It remembers its first error.
+type output struct {
+	buf  *bufio.Writer
+	file io.Closer // nil if it is not ours to close
+	err  error     // read it when the sink has completed
+}
+
+func openOutput(cfg cli.Config, in *input, stdout io.Writer) (*output, error) {
+	o := &output{}
+	switch cfg.Out {
+	case "":
+		o.buf = bufio.NewWriter(io.Discard)
+	case "-":
+		o.buf = bufio.NewWriter(stdout)
+	default:
+		if in.file != nil && sameFile(in.file, cfg.Out) {
+			return nil, fmt.Errorf("-out %s would overwrite the input", cfg.Out)
+		}
+		f, err := os.Create(cfg.Out)
+		if err != nil {
+			return nil, err
+		}
+		o.file, o.buf = f, bufio.NewWriter(f)
+	}
+	_, _ = o.Write(cfg.Format.Header())
+	return o, nil
+}
+
+func sameFile(f *os.File, name string) bool {
+	a, err := f.Stat()
+	if err != nil {
+		return false
+	}
+	b, err := os.Stat(name)
+	return err == nil && os.SameFile(a, b)
+}
+
+func (o *output) Write(b []byte) (int, error) {
+	n, err := o.buf.Write(b)
+	o.remember(err)
+	return n, err
+}
+
+// Close flushes and closes the file. The sink calls it.
+func (o *output) Close() error {
+	o.remember(o.buf.Flush())
+	if o.file != nil {
+		o.remember(o.file.Close())
+	}
+	return o.err
+}
+
+func (o *output) remember(err error) {
+	if o.err == nil && err != nil {
+		o.err = fmt.Errorf("output: %w", err)
+	}
+}

@@ -1,0 +1,256 @@
+package main
+
+import (
+	"context"
+	"errors"
+	"flag"
+	"fmt"
+	"io"
+	"log/slog"
+	"os"
+	"os/signal"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"github.com/reugn/go-streams/extension"
+
+	"github.com/weirflow/weir/asyncop"
+	"github.com/weirflow/weir/examples/hbase-like/internal/cli"
+	"github.com/weirflow/weir/examples/hbase-like/internal/data"
+	"github.com/weirflow/weir/examples/hbase-like/internal/flights"
+	"github.com/weirflow/weir/examples/hbase-like/internal/hclient"
+	"github.com/weirflow/weir/examples/hbase-like/internal/ledger"
+	"github.com/weirflow/weir/examples/hbase-like/internal/store"
+	"github.com/weirflow/weir/examples/hbase-like/internal/wire"
+)
+
+// Exit statuses.
+const (
+	exitOK          = 0
+	exitFailed      = 1
+	exitUsage       = 2
+	exitInterrupted = 130 // 128 + SIGINT, as shells have it
+)
+
+// run is main without the process.
+func run(args []string, stdin io.Reader, stdout, stderr io.Writer, interrupts <-chan os.Signal) int {
+	fail := func(status int, err error) int {
+		_, _ = fmt.Fprintf(stderr, "hbase-like: %v\n", err)
+		return status
+	}
+	cfg, err := cli.Parse(args, stdout)
+	switch {
+	case errors.Is(err, flag.ErrHelp):
+		return exitOK
+	case err != nil:
+		return fail(exitUsage, fmt.Errorf("%w (-h for help)", err))
+	}
+	j := &job{cfg: cfg, stderr: stderr, interrupts: interrupts}
+	summary, err := j.run(stdin, stdout)
+	if summary != nil {
+		w := stdout
+		if cfg.Out == "-" {
+			w = stderr
+		}
+		_, _ = fmt.Fprintln(w)
+		summary.Write(w)
+	}
+	if err != nil {
+		return fail(exitFailed, err)
+	}
+	return exitStatus(summary)
+}
+
+func exitStatus(s *cli.Summary) int {
+	switch {
+	case s.Proof != nil:
+		return exitFailed
+	case s.Interrupted:
+		return exitInterrupted
+	}
+	return exitOK
+}
+
+// job is one run: the store, the client, the pipeline between input and output,
+// and the ledger that watches it.
+type job struct {
+	cfg        cli.Config
+	stderr     io.Writer
+	interrupts <-chan os.Signal
+
+	book        *ledger.Ledger
+	cluster     *store.Cluster
+	client      *hclient.Client
+	pipe        *pipeline
+	interrupted atomic.Bool
+}
+
+// run returns a summary if the pipeline ran, and what went wrong besides the
+// proof.
+func (j *job) run(stdin io.Reader, stdout io.Writer) (*cli.Summary, error) {
+	ctx, endSource := context.WithCancelCause(context.Background())
+	defer endSource(nil)
+
+	in, err := openInput(ctx, j.cfg.In, stdin)
+	if err != nil {
+		return nil, err
+	}
+	defer in.close()
+	reader, err := flights.NewReader(in.name, in)
+	if err != nil {
+		return nil, err
+	}
+	out, err := openOutput(j.cfg, in, stdout)
+	if err != nil {
+		return nil, err
+	}
+	airports, err := flights.ReadAirports("airports.csv", data.Airports())
+	if err != nil {
+		return nil, errors.Join(err, out.Close())
+	}
+	if err := j.startStore(airports); err != nil {
+		return nil, errors.Join(err, out.Close())
+	}
+	defer j.closeStore()
+
+	j.book = ledger.New(j.cfg.Ordered, airports)
+	sink, err := extension.NewWriterSink(out,
+		extension.WithLogger(slog.New(slog.DiscardHandler)), // out remembers its errors
+		extension.WithContextCancel(func() { endSource(errOutput) }))
+	if err != nil {
+		return nil, errors.Join(err, out.Close())
+	}
+	j.pipe = newPipeline(j.cfg, j.client, j.book, endSource)
+
+	begun := time.Now()
+	progress := cli.StartProgress(j.stderr, j.cfg.Progress, in.total, j.sample)
+	finished := make(chan struct{})
+	var watch sync.WaitGroup
+	watch.Go(func() { j.watchInterrupts(finished) })
+	source := newSource(ctx, reader, j.book)
+	err = j.pipe.run(source.out, sink)
+	close(finished)
+	watch.Wait()
+	elapsed := time.Since(begun)
+	progress.Stop()
+
+	if j.interrupted.Load() {
+		err = nil // it did as it was told
+	}
+	err = errors.Join(err, source.wait(), out.err)
+	return j.summary(in.name, elapsed), err
+}
+
+// startStore starts the cluster, fills its table as far as it is not late, and
+// connects the client.
+func (j *job) startStore(airports []flights.Airport) error {
+	cfg := store.Config{
+		Servers:    3,
+		Splits:     []string{"C", "G", "M", "P", "S"},
+		MinLatency: 2 * time.Millisecond,
+		MaxLatency: 8 * time.Millisecond,
+	}
+	if j.cfg.Faults {
+		cfg.Faults = store.DefaultFaults(j.cfg.Seed)
+	}
+	var err error
+	if j.cluster, err = store.Start(cfg); err != nil {
+		return err
+	}
+	for _, a := range airports {
+		row := store.Row{Key: a.IATA}
+		a.Cells(func(column, value string) {
+			row.Cells = append(row.Cells, wire.Cell{Column: column, Value: value})
+		})
+		j.cluster.Load(row)
+	}
+	j.client = hclient.New(j.cluster.MetaAddr())
+	return nil
+}
+
+func (j *job) closeStore() {
+	_ = j.client.Close()
+	_ = j.cluster.Close() // nobody needs it any more
+}
+
+// errCutOff is the cause of the end of the time to drain.
+var errCutOff = errors.New("the time to drain is over")
+
+// watchInterrupts stops the pipeline at the first interrupt, and cuts it off at
+// the second.
+func (j *job) watchInterrupts(finished <-chan struct{}) {
+	select {
+	case <-finished:
+		return
+	case <-j.interrupts:
+	}
+	j.interrupted.Store(true)
+	_, _ = fmt.Fprintf(j.stderr, "\ninterrupted: finishing what is in flight for up to %v; interrupt again to stop at once\n", j.cfg.Drain)
+	ctx, cutOff := context.WithCancelCause(context.Background())
+	timer := time.AfterFunc(j.cfg.Drain, func() { cutOff(errCutOff) })
+	defer timer.Stop()
+	var again sync.WaitGroup
+	stopped := make(chan struct{})
+	again.Go(func() {
+		select {
+		case <-stopped:
+		case <-j.interrupts:
+			cutOff(errCutOff)
+		}
+	})
+	j.pipe.stop(ctx)
+	signal.Reset(os.Interrupt) // if an output that blocks holds up the rest, the next one kills
+	close(stopped)
+	again.Wait()
+	cutOff(nil)
+}
+
+func (j *job) sample() cli.Sample {
+	_, ended := j.book.Progress()
+	s := cli.Sample{Ended: ended}
+	for _, st := range j.stats() {
+		s.InFlight += st.InFlight
+		s.Waiting += st.WaitingForRetry
+		s.Retries += st.Retries()
+	}
+	if events := j.cluster.Events(); len(events) > 0 {
+		s.Trouble = events[len(events)-1].Kind.String()
+	}
+	return s
+}
+
+func (j *job) stats() []asyncop.Stats {
+	return []asyncop.Stats{j.pipe.origin.Stats(), j.pipe.destination.Stats()}
+}
+
+func (j *job) summary(input string, elapsed time.Duration) *cli.Summary {
+	s := &cli.Summary{
+		Config:      j.cfg,
+		Input:       input,
+		Elapsed:     elapsed,
+		Interrupted: j.interrupted.Load(),
+		Client:      j.client.Stats(),
+		Store:       j.cluster.Stats(),
+	}
+	s.Books, s.NotTaken = j.settled()
+	s.Lookups = j.stats()
+	s.Proof = s.Books.Prove(s.NotTaken)
+	return s
+}
+
+// settled returns the books once every flight is accounted for, and how many
+// the operators did not accept. They go on counting those until upstream has
+// closed their input, which may be a moment after they are done.
+func (j *job) settled() (ledger.Balance, int) {
+	for end := time.Now().Add(time.Second); ; time.Sleep(time.Millisecond) {
+		notTaken := 0
+		for _, st := range j.stats() {
+			notTaken += int(st.Discarded)
+		}
+		read, ended := j.book.Progress()
+		if read-ended == notTaken || time.Now().After(end) {
+			return j.book.Balance(), notTaken
+		}
+	}
+}

@@ -1,0 +1,17 @@
+// Command hbase-like enriches 20,000 flights by asynchronous look-ups in an
+// HBase-like store that is late and faulty, with weir's AsyncWaitOperator in a
+// go-streams pipeline. See README.md, and hbase-like -h.
+//
+// pipeline.go is the part that uses weir.
+package main
+
+import (
+	"os"
+	"os/signal"
+)
+
+func main() {
+	interrupts := make(chan os.Signal, 2)
+	signal.Notify(interrupts, os.Interrupt)
+	os.Exit(run(os.Args[1:], os.Stdin, os.Stdout, os.Stderr, interrupts))
+}

@@ -1,0 +1,149 @@
+package main
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"sync"
+
+	"github.com/reugn/go-streams"
+	"github.com/reugn/go-streams/extension"
+	"github.com/reugn/go-streams/flow"
+
+	"github.com/weirflow/weir/asyncop"
+	"github.com/weirflow/weir/examples/hbase-like/internal/cli"
+	"github.com/weirflow/weir/examples/hbase-like/internal/flights"
+	"github.com/weirflow/weir/examples/hbase-like/internal/hclient"
+	"github.com/weirflow/weir/examples/hbase-like/internal/ledger"
+	"github.com/weirflow/weir/predicates"
+	"github.com/weirflow/weir/strategies"
+)
+
+// pipeline looks up the two airports of every flight, one after the other:
+//
+//	flights ─▶ origin ─▶ destination ─▶ format ─▶ output
+//	             └──────────┴─ given up ─▶ ledger
+//
+// A flight is one type all the way, so the two look-ups are one function used
+// twice, and each retries for itself: a late destination does not look the
+// origin up again.
+type pipeline struct {
+	client *hclient.Client
+	book   *ledger.Ledger
+	format flights.Format
+
+	origin, destination *lookup
+	givenUp             streams.Flow // the side outputs of both
+}
+
+type lookup = asyncop.AsyncWaitOperator[flights.Flight, flights.Flight]
+
+// newPipeline starts the two operators. They call endSource when they take no
+// more flights before all were read.
+func newPipeline(cfg cli.Config, client *hclient.Client, book *ledger.Ledger, endSource context.CancelCauseFunc) *pipeline {
+	p := &pipeline{client: client, book: book, format: cfg.Format}
+	wait := asyncop.OrderedWaitWithRetry[flights.Flight, flights.Flight]
+	if !cfg.Ordered {
+		wait = asyncop.UnorderedWaitWithRetry[flights.Flight, flights.Flight]
+	}
+	start := func(side streams.Inlet, airport func(*flights.Flight) *flights.Airport) *lookup {
+		return wait(p.get(airport), cfg.Timeout, cfg.Capacity, strategy(cfg.Retry),
+			asyncop.WithMaxConcurrentCalls(cfg.Calls),
+			asyncop.WithDrainRetries(),       // the last flights may wait for their airports, too
+			asyncop.WithExhaustedAsFailure(), // without its airport a flight is not emitted …
+			asyncop.WithSideOutput(side),     // … but given up, which does not stop the others
+			asyncop.WithUpstreamCancel(endSource),
+			asyncop.WithLogger(slog.New(slog.DiscardHandler))) // the summary tells it all
+	}
+	// An operator closes its side output when it ends, so each has its own.
+	noOrigin, noDestination := flow.NewPassThrough(), flow.NewPassThrough()
+	p.origin = start(noOrigin, func(f *flights.Flight) *flights.Airport { return &f.Origin })
+	p.destination = start(noDestination, func(f *flights.Flight) *flights.Airport { return &f.Destination })
+	p.givenUp = flow.Merge(noOrigin, noDestination)
+	return p
+}
+
+// get is the asynchronous function: it starts a Get and returns; the client
+// calls back when it has the row.
+func (p *pipeline) get(of func(*flights.Flight) *flights.Airport) asyncop.AsyncFunction[flights.Flight, flights.Flight] {
+	return asyncop.Func(func(ctx context.Context, f flights.Flight, result asyncop.ResultFuture[flights.Flight]) error {
+		p.book.Attempt(f, asyncop.AttemptFromContext(ctx))
+		airport := of(&f) // of our copy: the element stays as it is, for the next attempt
+		p.client.Get(ctx, airport.IATA, func(row hclient.Result, err error) {
+			if err == nil && row.Empty() {
+				result.Complete() // no result: predicates.EmptyResult tells it from a row
+				return
+			}
+			if err == nil {
+				*airport, err = flights.AirportFromCells(airport.IATA, row.Value)
+			}
+			if err != nil {
+				result.CompleteExceptionally(err)
+				return
+			}
+			result.Complete(f)
+		})
+		return nil
+	})
+}
+
+// strategy says what is worth another try, and when: rows that are not there
+// yet, regions that have moved, connections that broke. Everything else, such
+// as a row that makes no sense, will not get better.
+func strategy(r cli.Retry) strategies.AsyncRetryStrategy[flights.Flight] {
+	jitter := map[string]strategies.Jitter{"equal": strategies.EqualJitter, "full": strategies.FullJitter}[r.Jitter]
+	trouble := predicates.AnyOf(
+		predicates.ErrorAs[*hclient.NotServingRegionError](), predicates.ErrorAs[*hclient.ConnectionError]())
+	if r.Strategy == "fixed" {
+		return strategies.FixedDelay[flights.Flight](r.Retries, r.Delay).
+			RetryIfResult(predicates.EmptyResult).RetryIfException(trouble).WithJitter(jitter)
+	}
+	return strategies.ExponentialBackoff[flights.Flight](r.Retries, r.Delay, r.MaxDelay, r.Multiplier).
+		RetryIfResult(predicates.EmptyResult).RetryIfException(trouble).WithJitter(jitter)
+}
+
+// run streams all flights to out and returns when the last one has come out.
+func (p *pipeline) run(in chan any, out streams.Sink) error {
+	var aside sync.WaitGroup
+	aside.Go(func() { p.givenUp.Via(flow.NewMap(p.recordGivenUp, 1)).To(extension.NewIgnoreSink()) })
+	extension.NewChanSource(in).
+		Via(p.origin).
+		Via(p.destination).
+		Via(flow.NewMap(p.write, 1)). // 1: several would mix up the order
+		To(out)
+	aside.Wait()
+	return errors.Join(p.origin.Wait(), p.destination.Wait())
+}
+
+func (p *pipeline) write(f flights.Flight) []byte {
+	p.book.Enriched(f)
+	return p.format.Line(f)
+}
+
+// recordGivenUp takes what comes out of the side outputs.
+func (p *pipeline) recordGivenUp(f asyncop.Failure[flights.Flight]) any {
+	switch {
+	case errors.Is(f.Err, errCutOff): // the cause of the context that stop was given
+		p.book.Abandoned(f.Element)
+	case errors.Is(f.Err, asyncop.ErrRetriesExhausted):
+		p.book.GivenUp(f.Element, fmt.Errorf("no such row, attempts: %d", f.Attempts))
+	case errors.Is(f.Err, context.DeadlineExceeded):
+		p.book.GivenUp(f.Element, errors.New("timed out"))
+	default:
+		p.book.GivenUp(f.Element, f.Err)
+	}
+	return nil
+}
+
+// stop takes no more flights, lets those in flight come out until ctx ends, and
+// cuts off the rest. What the first look-up drains is the second one's input,
+// which ends by itself then, so that is only stopped when time is over.
+func (p *pipeline) stop(ctx context.Context) {
+	_ = p.origin.Stop(ctx) // run returns the error
+	select {
+	case <-p.destination.Done():
+	case <-ctx.Done():
+	}
+	_ = p.destination.Stop(ctx)
+}
