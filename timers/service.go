@@ -1,6 +1,7 @@
 package timers
 
 import (
+	"sync/atomic"
 	"time"
 
 	"github.com/benbjohnson/clock"
@@ -22,6 +23,10 @@ type Service[V any] struct {
 	alarm   *clock.Timer
 	alarmAt time.Duration // when the alarm rings; meaningful while ringing
 	ringing bool          // an alarm is set and was not yet seen to have passed
+
+	// Set by the alarm, from any goroutine. A clock.Mock may ring, and so end, an alarm that was set anew after its time
+	// had come: then it is not pending, whatever alarmAt says.
+	rang atomic.Bool
 }
 
 // settled bounds how far the clock may move while the alarm is set before it is set again: a mock clock can be moved
@@ -58,6 +63,10 @@ func (s *Service[V]) Schedule() bool {
 // ScheduleAt sees to it that wake is called at due or earlier, and returns false if due has already come. It is for
 // owners that keep further deadlines of their own: they pass the earliest of all.
 func (s *Service[V]) ScheduleAt(due time.Duration) bool {
+	if s.rang.Load() {
+		s.rang.Store(false)
+		s.ringing = false
+	}
 	now := s.Now()
 	for due > now {
 		if s.ringing && now < s.alarmAt && s.alarmAt <= due {
@@ -65,7 +74,7 @@ func (s *Service[V]) ScheduleAt(due time.Duration) bool {
 		}
 		s.ringing, s.alarmAt = true, due
 		if s.alarm == nil {
-			s.alarm = s.clock.AfterFunc(due-now, s.wake)
+			s.alarm = s.clock.AfterFunc(due-now, s.ring)
 		} else {
 			s.alarm.Reset(due - now)
 		}
@@ -77,6 +86,11 @@ func (s *Service[V]) ScheduleAt(due time.Duration) bool {
 		s.ringing = false
 	}
 	return false
+}
+
+func (s *Service[V]) ring() {
+	s.rang.Store(true)
+	s.wake()
 }
 
 // Stop ends the wake-ups. Afterwards wake is called at most once more, by an alarm that was already ringing.

@@ -1,0 +1,216 @@
+package predicates
+
+import (
+	"errors"
+	"fmt"
+	"maps"
+	"slices"
+)
+
+// A Classifier names the reason why an attempt deserves another try.
+//
+//	answer          meaning
+//	reason, true    this is the reason
+//	none, true      there is none, and nobody further down the chain is asked:
+//	                the outcome is accepted (the zero [Reason] is none)
+//	anything, false this classifier does not know the outcome; if nobody does,
+//	                it is accepted
+//
+// Accepted means that the outcome, be it results or an error, is what the element
+// ends with. A classifier is called for results, too, where a.Err is nil. It must
+// not block, and must not change a, except for a.Stage where it has proof.
+//
+// Classifiers are data first: [ByError], [ByCode], then what a server says about
+// its own codes, [ByServerMap], then predicates, [ByException], [ByResult],
+// [ByPredicates]; [Classifiers] chains them. All of these are safe for concurrent
+// use, as far as the functions they were built from are.
+type Classifier[OUT any] func(a *Attempt[OUT]) (Reason, bool)
+
+// Classifiers returns the classifier that asks each in the order given and takes
+// the first answer. With none it knows nothing. It panics if one is nil.
+func Classifiers[OUT any](classifiers ...Classifier[OUT]) Classifier[OUT] {
+	for i, c := range classifiers {
+		if c == nil {
+			panic(fmt.Sprintf("predicates: Classifiers: nil classifier at index %d", i))
+		}
+	}
+	classifiers = slices.Clone(classifiers) // the caller may reuse its slice
+	return func(a *Attempt[OUT]) (Reason, bool) {
+		for _, c := range classifiers {
+			if r, ok := c(a); ok {
+				return r, true
+			}
+		}
+		return Reason{}, false
+	}
+}
+
+// Named returns the classifier of errors that name their own reason: those that
+// [WithReason] made, wherever they are wrapped.
+func Named[OUT any]() Classifier[OUT] {
+	return func(a *Attempt[OUT]) (Reason, bool) {
+		if a.Err == nil {
+			return Reason{}, false
+		}
+		return reasonOf(a.Err)
+	}
+}
+
+// ErrorReason is a row of a table of errors.
+type ErrorReason struct {
+	Target error  // found by errors.Is
+	Reason Reason // none: accept the outcome
+}
+
+// ByError returns the classifier that looks errors up in a table: the first row
+// whose target [errors.Is] finds. It panics if a target is nil.
+func ByError[OUT any](rows ...ErrorReason) Classifier[OUT] {
+	for i, row := range rows {
+		if row.Target == nil {
+			panic(fmt.Sprintf("predicates: ByError: nil target at index %d", i))
+		}
+	}
+	rows = slices.Clone(rows)
+	return func(a *Attempt[OUT]) (Reason, bool) {
+		if a.Err == nil {
+			return Reason{}, false
+		}
+		for _, row := range rows {
+			if errors.Is(a.Err, row.Target) {
+				return row.Reason, true
+			}
+		}
+		return Reason{}, false
+	}
+}
+
+// ByCode returns the classifier that looks codes up in a table. code extracts
+// the outcome's, if it has one: see [ErrorCode] and [ResultCode]. A row with the
+// zero reason accepts the outcome. ByCode panics if code is nil.
+func ByCode[OUT any, C comparable](code func(a *Attempt[OUT]) (C, bool), table map[C]Reason) Classifier[OUT] {
+	if code == nil {
+		panic("predicates: ByCode: nil code")
+	}
+	table = maps.Clone(table)
+	return func(a *Attempt[OUT]) (Reason, bool) {
+		c, ok := code(a)
+		if !ok {
+			return Reason{}, false
+		}
+		r, ok := table[c]
+		return r, ok
+	}
+}
+
+// ByServerMap returns the classifier that asks the server: one that tells its
+// clients which of its codes, newer ones than theirs, may be retried. It comes
+// after the tables of the codes one knows. retry reports what the server said
+// about c; true names reason. Otherwise, also for a code the server did not
+// mention, the outcome is accepted and nobody else is asked: what neither the
+// client nor the server knows to be safe to repeat is not.
+//
+// How long to wait is not asked: that is the strategy's business. retry must be
+// safe for concurrent use, as the map may be replaced any time. ByServerMap
+// panics if code or retry is nil or reason is zero.
+//
+// This is what RFC 0049 says about the KV error map.
+func ByServerMap[OUT any, C comparable](
+	code func(a *Attempt[OUT]) (C, bool), retry func(c C) bool, reason Reason,
+) Classifier[OUT] {
+	switch {
+	case code == nil:
+		panic("predicates: ByServerMap: nil code")
+	case retry == nil:
+		panic("predicates: ByServerMap: nil retry")
+	case reason.IsZero():
+		panic("predicates: ByServerMap: no reason")
+	}
+	return func(a *Attempt[OUT]) (Reason, bool) {
+		c, ok := code(a)
+		switch {
+		case !ok:
+			return Reason{}, false
+		case !retry(c):
+			return Reason{}, true
+		default:
+			return reason, true
+		}
+	}
+}
+
+// ErrorCode returns the extraction, for [ByCode] and [ByServerMap], of a code
+// from errors of type E, which [errors.AsType] finds. It panics if code is nil.
+func ErrorCode[OUT any, E error, C comparable](code func(err E) C) func(a *Attempt[OUT]) (C, bool) {
+	if code == nil {
+		panic("predicates: ErrorCode: nil code")
+	}
+	return func(a *Attempt[OUT]) (C, bool) {
+		if a.Err != nil {
+			if err, ok := errors.AsType[E](a.Err); ok {
+				return code(err), true
+			}
+		}
+		var none C
+		return none, false
+	}
+}
+
+// ResultCode returns the extraction, for [ByCode] and [ByServerMap], of a code
+// from results: that of the first result for which code reports true. It panics
+// if code is nil.
+func ResultCode[OUT any, C comparable](code func(result OUT) (C, bool)) func(a *Attempt[OUT]) (C, bool) {
+	if code == nil {
+		panic("predicates: ResultCode: nil code")
+	}
+	return func(a *Attempt[OUT]) (C, bool) {
+		if a.Err == nil {
+			for _, result := range a.Results {
+				if c, ok := code(result); ok {
+					return c, true
+				}
+			}
+		}
+		var none C
+		return none, false
+	}
+}
+
+// ByException returns the classifier that names reason for errors that satisfy
+// p. It panics if p is nil.
+func ByException[OUT any](p ExceptionPredicate, reason Reason) Classifier[OUT] {
+	if p == nil {
+		panic("predicates: ByException: nil predicate")
+	}
+	return func(a *Attempt[OUT]) (Reason, bool) {
+		return reason, a.Err != nil && p(a.Err)
+	}
+}
+
+// ByResult returns the classifier that names reason for results that satisfy p.
+// It panics if p is nil.
+func ByResult[OUT any](p ResultPredicate[OUT], reason Reason) Classifier[OUT] {
+	if p == nil {
+		panic("predicates: ByResult: nil predicate")
+	}
+	return func(a *Attempt[OUT]) (Reason, bool) {
+		return reason, a.Err == nil && p(a.Results)
+	}
+}
+
+// ByPredicates returns the predicates of a FLIP-232 strategy as a classifier: it
+// names [ResultMatched] and [ExceptionMatched]. It reads p once; a nil p and nil
+// predicates match nothing.
+func ByPredicates[OUT any](p AsyncRetryPredicate[OUT]) Classifier[OUT] {
+	var result ResultPredicate[OUT]
+	var exception ExceptionPredicate
+	if p != nil {
+		result, exception = p.ResultPredicate(), p.ExceptionPredicate()
+	}
+	// Every result of every FLIP-232 strategy passes here, so this is not a chain.
+	return func(a *Attempt[OUT]) (Reason, bool) {
+		if a.Err != nil {
+			return ExceptionMatched, exception != nil && exception(a.Err)
+		}
+		return ResultMatched, result != nil && result(a.Results)
+	}
+}

@@ -1,0 +1,55 @@
+// Package couchbase is RFC 0049 of the Couchbase SDKs, "Retry Handling", as data:
+// its reasons, its list of idempotent operations and its list of response codes.
+// It knows nothing of any client; a function that calls Couchbase returns the
+// errors of this package, and an element tells by a [Request] what it calls.
+//
+// # Vocabulary
+//
+//	error          what it is                                        listed codes
+//	KVError        a response of the key-value service               0x07, 0x09, 0x86, 0x88, 0xa2, 0xa4
+//	QueryError     the errors in a response of query or analytics    4040, 4050, 4070, 5000 · 23000, 23003, 23007
+//	HTTPError      a response of search or views                     429 · 300…504, with text rules
+//
+// What fails without a response has no code: such an error is wrapped with its
+// reason, as in predicates.WithReason(err, couchbase.SocketClosedWhileInFlight).
+//
+//	policy := strategies.ReasonAware(couchbase.Classifier[Row](nil), strategies.BestEffort[Row]())
+//
+// # Decisions
+//
+// Where the RFC leaves something open or contradicts itself:
+//
+//   - View status 302 stands in two rows. It is VIEWS_NO_ACTIVE_PARTITION, which is
+//     always retried, and not VIEWS_TEMPORARY_FAILURE.
+//   - 0xa4 is KV_SYNC_WRITE_RE_COMMIT_IN_PROGRESS, as in the table of reasons, not
+//     KV_SYNC_RE_COMMIT_IN_PROGRESS, as in the list of codes.
+//   - SERVICE_RESPONSE_CODE_INDICATED is a reason that no code leads to. It is here
+//     for tables of one's own.
+//   - UNKNOWN "must not be retried", says the text, and is for idempotent requests,
+//     says the algorithm. That is the strategy's choice: see
+//     strategies.BestEffortStrategy.RefuseUnknown. No code leads to it.
+//   - A decision that fails, by error or panic, is "not retried" (package
+//     strategies).
+//   - Locked on Unlock ends the chain of classifiers: nobody further down may have
+//     it retried. It matches [ErrCASMismatch]. Collection-outdated on
+//     GetCollectionID and all codes on DCP commands are responses like any other:
+//     not listed here, and open to the application's own classifiers.
+//   - Of a response with several errors, all must be listed; the first one names the
+//     reason. An error that is listed proves that nothing has changed, but not for
+//     the error beside it.
+//   - 0x85, busy, is not in the list. It counts as a code that only the server's
+//     error map knows, which calls it "retry-later".
+//   - In the error map, auto-retry counts as a retry indication beside retry-now and
+//     retry-later. Its intervals and durations are not even read: how long to wait is
+//     the strategy's business.
+//   - Without an indication, an unknown status ends the chain as well.
+//
+// # Concurrency
+//
+// Everything here is safe for concurrent use.
+//
+// # Sources
+//
+// RFC 0049 at revision 13; RFC 0013 for the error map. The numbers are those of the
+// memcached binary protocol as Couchbase extends it.
+package couchbase

@@ -1,0 +1,49 @@
+package couchbase
+
+import (
+	"encoding/json"
+	"fmt"
+	"slices"
+	"strconv"
+)
+
+// ErrorMap is what a server says about its statuses: the KV error map of RFC 0013.
+// It belongs to the node that sent it. It never changes; a newer one replaces it.
+type ErrorMap struct {
+	Version  int // of the format
+	Revision int // of the content
+
+	retry map[Status]bool
+}
+
+// ParseErrorMap reads the JSON that a server answers to GET_ERROR_MAP. Of every
+// status it keeps whether its attributes contain a retry indication: retry-now,
+// retry-later or auto-retry. A retry specification is not read: RFC 0049 leaves
+// delays to the strategy.
+func ParseErrorMap(text []byte) (*ErrorMap, error) {
+	var raw struct {
+		Version  int `json:"version"`
+		Revision int `json:"revision"`
+		Errors   map[string]struct {
+			Attrs []string `json:"attrs"`
+		} `json:"errors"`
+	}
+	if err := json.Unmarshal(text, &raw); err != nil {
+		return nil, fmt.Errorf("couchbase: error map: %w", err)
+	}
+	m := &ErrorMap{Version: raw.Version, Revision: raw.Revision, retry: make(map[Status]bool)}
+	for key, e := range raw.Errors {
+		status, err := strconv.ParseUint(key, 16, 16)
+		if err != nil {
+			return nil, fmt.Errorf("couchbase: error map: status %q: %w", key, err)
+		}
+		m.retry[Status(status)] = slices.ContainsFunc(e.Attrs, func(attr string) bool {
+			return attr == "retry-now" || attr == "retry-later" || attr == "auto-retry"
+		})
+	}
+	return m, nil
+}
+
+// Retry reports whether the server says that s may be retried. A nil map says
+// nothing.
+func (m *ErrorMap) Retry(s Status) bool { return m != nil && m.retry[s] }

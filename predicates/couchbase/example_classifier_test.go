@@ -1,0 +1,45 @@
+package couchbase_test
+
+import (
+	"context"
+	"errors"
+	"fmt"
+
+	"github.com/weirflow/weir/predicates"
+	"github.com/weirflow/weir/predicates/couchbase"
+	"github.com/weirflow/weir/strategies"
+)
+
+// upsert is an element that tells what it calls.
+type upsert struct {
+	couchbase.Request
+	key string
+}
+
+// A write, which must not happen twice, meets what can happen to it.
+func ExampleClassifier() {
+	policy := strategies.ReasonAware(couchbase.Classifier[string](nil), strategies.BestEffort[string]())
+	write := upsert{couchbase.Request{Service: couchbase.KV, Command: 0x01}, "k"}
+	lost := errors.New("connection reset by peer")
+
+	for _, err := range []error{
+		predicates.WithReason(lost, couchbase.SocketNotAvailable),
+		predicates.WithReason(lost, couchbase.SocketClosedWhileInFlight),
+		&couchbase.KVError{Command: write.Command, Status: couchbase.Locked},
+		&couchbase.KVError{Command: write.Command, Status: couchbase.NotMyVBucket},
+		&couchbase.KVError{Command: write.Command, Status: 0x02}, // exists
+	} {
+		a := &predicates.Attempt[string]{
+			Input: write, Number: 4, Err: err,
+			Idempotent: policy.IsIdempotent(write), Remaining: predicates.NoDeadline,
+		}
+		d := policy.Decide(context.Background(), a, strategies.Situation{})
+		fmt.Printf("%-8v %-5v %v\n", d.Verdict, d.Delay, d.Reason)
+	}
+	// Output:
+	// retried  8ms   SOCKET_NOT_AVAILABLE
+	// refused  0s    SOCKET_CLOSED_WHILE_IN_FLIGHT
+	// retried  8ms   KV_LOCKED
+	// retried  100ms KV_NOT_MY_VBUCKET
+	// accepted 0s    (none)
+}

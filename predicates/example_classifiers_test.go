@@ -1,0 +1,56 @@
+package predicates_test
+
+import (
+	"errors"
+	"fmt"
+	"io"
+
+	"github.com/weirflow/weir/predicates"
+)
+
+var (
+	busy      = predicates.NewReason("BUSY", true, false)          // refused, so not executed
+	connLost  = predicates.NewReason("CONN_LOST", false, false)    // may have been executed
+	wrongNode = predicates.NewReason("WRONG_NODE", true, true)     // nobody wants to see this
+	notYet    = predicates.NewReason("NOT_YET_THERE", true, false) // what the application knows
+)
+
+// Tables come first, then what the server says about codes newer than the client,
+// then predicates. What nobody knows is accepted.
+func ExampleClassifiers() {
+	status := predicates.ErrorCode[string](func(e *httpError) int { return e.Status })
+	serverSays := map[int]bool{599: true}
+
+	classify := predicates.Classifiers(
+		predicates.ByError[string](predicates.ErrorReason{Target: io.ErrUnexpectedEOF, Reason: connLost}),
+		predicates.ByCode(status, map[int]predicates.Reason{421: wrongNode, 429: busy, 400: {}}),
+		predicates.ByServerMap(status, func(code int) bool { return serverSays[code] }, busy),
+		predicates.ByResult(predicates.EmptyResult[string], notYet),
+	)
+
+	for _, a := range []predicates.Attempt[string]{
+		{Err: fmt.Errorf("reading: %w", io.ErrUnexpectedEOF)},
+		{Err: &httpError{Status: 421}},
+		{Err: &httpError{Status: 429}},
+		{Err: &httpError{Status: 400}},
+		{Err: &httpError{Status: 599}},
+		{Err: errors.New("disk full")},
+		{Results: []string{}},
+		{Results: []string{"a row"}},
+	} {
+		if reason, _ := classify(&a); reason.IsZero() {
+			fmt.Println("accepted:", a.Err, a.Results)
+		} else {
+			fmt.Println(reason, reason.AllowsNonIdempotentRetry(), reason.AlwaysRetry())
+		}
+	}
+	// Output:
+	// CONN_LOST false false
+	// WRONG_NODE true true
+	// BUSY true false
+	// accepted: http status 400 []
+	// BUSY true false
+	// accepted: disk full []
+	// NOT_YET_THERE true false
+	// accepted: <nil> [a row]
+}

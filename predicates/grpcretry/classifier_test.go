@@ -1,0 +1,115 @@
+package grpcretry_test
+
+import (
+	"errors"
+	"fmt"
+	"io"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+
+	"github.com/weirflow/weir/predicates"
+	"github.com/weirflow/weir/predicates/grpcretry"
+	"github.com/weirflow/weir/predicates/netretry"
+)
+
+// code, statusError and statusCode are shaped like codes.Code, the errors of gRPC
+// and status.Code.
+type code uint32
+
+type statusError code
+
+func (e statusError) Error() string { return fmt.Sprintf("rpc error: code = %d", uint32(e)) }
+
+func statusCode(err error) code {
+	if e, ok := errors.AsType[statusError](err); ok {
+		return code(e)
+	}
+	return 2 // unknown
+}
+
+// Literally the table of the package documentation.
+func TestCodes(t *testing.T) {
+	type row struct{ sent, unsent predicates.Reason }
+	table := map[code]row{
+		4:  {grpcretry.DeadlineExceeded, netretry.NotSent},
+		8:  {grpcretry.ResourceExhausted, predicates.Reason{}},
+		14: {grpcretry.Unavailable, netretry.NotSent},
+	}
+	c := grpcretry.Classifier[string](statusCode)
+	for n := range code(20) {
+		for _, stage := range []predicates.Stage{
+			predicates.Unreported, predicates.ClientDispatch, predicates.NetworkTime, predicates.ResponseReceived,
+		} {
+			want := table[n].sent
+			if stage == predicates.ClientDispatch {
+				want = table[n].unsent
+			}
+			err := fmt.Errorf("get: %w", statusError(n))
+			reason, ok := c(&predicates.Attempt[string]{Err: err, Stage: stage})
+			assert.Equal(t, !want.IsZero(), ok, "code %d, %v", n, stage)
+			assert.Equal(t, want, reason, "code %d, %v", n, stage)
+			if stage != predicates.ClientDispatch {
+				assert.False(t, reason.AllowsNonIdempotentRetry(), "code %d, %v", n, stage)
+			}
+		}
+	}
+	for _, a := range []predicates.Attempt[string]{{Err: io.EOF}, {Results: []string{"x"}}, {}} {
+		_, ok := c(&a)
+		assert.False(t, ok)
+	}
+	names := map[string]bool{"GRPC_DEADLINE_EXCEEDED": true, "GRPC_RESOURCE_EXHAUSTED": true, "GRPC_UNAVAILABLE": true}
+	for _, r := range grpcretry.Reasons() {
+		assert.True(t, names[r.Name()], "%v", r)
+		assert.False(t, r.AllowsNonIdempotentRetry() || r.AlwaysRetry(), "%v", r)
+	}
+	assert.Len(t, grpcretry.Reasons(), len(names))
+	assert.PanicsWithValue(t, "grpcretry: Code: nil function", func() { grpcretry.Classifier[string, code](nil) })
+}
+
+func TestTableOfOnesOwn(t *testing.T) {
+	aborted := predicates.NewReason("ABORTED", true, false)
+	c := predicates.Classifiers(
+		predicates.ByCode(grpcretry.Code[string](statusCode), map[code]predicates.Reason{10: aborted, 8: {}}),
+		grpcretry.Classifier[string](statusCode))
+	for n, want := range map[statusError]predicates.Reason{10: aborted, 8: {}, 14: grpcretry.Unavailable} {
+		reason, ok := c(&predicates.Attempt[string]{Err: n})
+		assert.True(t, ok)
+		assert.Equal(t, want, reason)
+	}
+}
+
+// A6, with what gRPC-Go makes of several values.
+func TestPushback(t *testing.T) {
+	tests := []struct {
+		values []string
+		want   time.Duration
+		ok     bool
+	}{
+		{nil, 0, false},
+		{[]string{}, 0, false},
+		{[]string{"0"}, 0, true},
+		{[]string{"1500"}, 1500 * time.Millisecond, true},
+		{[]string{"2147483647"}, 2147483647 * time.Millisecond, true},
+		{[]string{"2147483648"}, predicates.Never, true},
+		{[]string{"-1"}, predicates.Never, true},
+		{[]string{""}, predicates.Never, true},
+		{[]string{"soon"}, predicates.Never, true},
+		{[]string{"1.5"}, predicates.Never, true},
+		{[]string{"1", "2"}, predicates.Never, true},
+	}
+	for _, tt := range tests {
+		delay, ok := grpcretry.Pushback(tt.values)
+		assert.Equal(t, tt.ok, ok, "%q", tt.values)
+		assert.Equal(t, tt.want, delay, "%q", tt.values)
+
+		require.NoError(t, grpcretry.WithPushback(nil, tt.values))
+		err := grpcretry.WithPushback(statusError(14), tt.values)
+		assert.EqualValues(t, 14, statusCode(err), "the code is still there")
+		delay, ok = predicates.PushbackOf(&predicates.Attempt[string]{Err: err})
+		assert.Equal(t, tt.ok, ok, "%q", tt.values)
+		assert.Equal(t, tt.want, delay, "%q", tt.values)
+	}
+}

@@ -1,0 +1,42 @@
+package grpcretry
+
+import (
+	"strconv"
+	"time"
+
+	"github.com/weirflow/weir/predicates"
+)
+
+// PushbackKey is the key of the metadata, in the trailer of a call, by which a
+// server demands a delay.
+const PushbackKey = "grpc-retry-pushback-ms"
+
+// WithPushback returns err with the demand in values, which are what the trailer
+// of the call has under [PushbackKey], for strategies.HonorPushback:
+//
+//	var trailer metadata.MD
+//	row, err := client.Get(ctx, key, grpc.Trailer(&trailer))
+//	return row, grpcretry.WithPushback(err, trailer.Get(grpcretry.PushbackKey))
+//
+// With no values err is returned as it is; nil stays nil. status.Code finds the
+// code of what is returned.
+func WithPushback(err error, values []string) error {
+	if delay, ok := Pushback(values); ok {
+		return predicates.WithPushback(err, delay)
+	}
+	return err
+}
+
+// Pushback returns the demand in values: so many milliseconds, as a signed 32-bit
+// integer. A negative one, one that is none, and several values are
+// [predicates.Never] (A6 and what gRPC-Go makes of it).
+func Pushback(values []string) (delay time.Duration, ok bool) {
+	if len(values) == 0 {
+		return 0, false
+	}
+	ms, err := strconv.ParseInt(values[0], 10, 32)
+	if len(values) > 1 || err != nil || ms < 0 {
+		return predicates.Never, true
+	}
+	return time.Duration(ms) * time.Millisecond, true
+}

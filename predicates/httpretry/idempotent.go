@@ -1,0 +1,31 @@
+package httpretry
+
+import "net/http"
+
+// Idempotent reports whether a request may be sent twice: by its method (RFC 9110,
+// 9.2.2), or because it carries an Idempotency-Key or X-Idempotency-Key, by which
+// the server recognises the second one. The key has to be the same for all
+// attempts, so it belongs to the element, not to the attempt.
+//
+// As in net/http, a key that is present but has no value counts, too: the server
+// does not see it, but somebody vouched for the request.
+//
+//	policy.IdempotentIf(predicates.OfInput(httpretry.Idempotent))
+func Idempotent(req *http.Request) bool {
+	return IdempotentMethod(req.Method) || has(req.Header, "Idempotency-Key") || has(req.Header, "X-Idempotency-Key")
+}
+
+// IdempotentMethod reports whether requests of method may be sent twice; "" is
+// GET. POST, PATCH, CONNECT and methods that are not in RFC 9110 may not.
+func IdempotentMethod(method string) bool {
+	switch method {
+	case "", http.MethodGet, http.MethodHead, http.MethodOptions, http.MethodTrace, http.MethodPut, http.MethodDelete:
+		return true
+	}
+	return false
+}
+
+func has(h http.Header, key string) bool {
+	_, ok := h[key]
+	return ok
+}

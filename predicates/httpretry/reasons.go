@@ -1,0 +1,48 @@
+package httpretry
+
+import (
+	"net/http"
+
+	"github.com/weirflow/weir/predicates"
+)
+
+// The reasons that [Classifier] names, beside those of package netretry.
+var (
+	// RequestTimeout, 408: the server did not get the whole request in time.
+	RequestTimeout = predicates.NewReason("HTTP_408_REQUEST_TIMEOUT", true, false)
+	// TooEarly, 425: the server does not want to process what might be a replay.
+	TooEarly = predicates.NewReason("HTTP_425_TOO_EARLY", true, false)
+	// TooManyRequests, 429: the server refuses because of a rate limit.
+	TooManyRequests = predicates.NewReason("HTTP_429_TOO_MANY_REQUESTS", true, false)
+	// InternalServerError, 500: anything may have happened.
+	InternalServerError = predicates.NewReason("HTTP_500_INTERNAL_SERVER_ERROR", false, false)
+	// BadGateway, 502: the server behind the proxy gave no valid answer.
+	BadGateway = predicates.NewReason("HTTP_502_BAD_GATEWAY", false, false)
+	// ServiceUnavailable, 503: overload or maintenance. A server that says so has not
+	// executed the call, but proxies say so, too, when they lost the server.
+	ServiceUnavailable = predicates.NewReason("HTTP_503_SERVICE_UNAVAILABLE", false, false)
+	// GatewayTimeout, 504: the server behind the proxy gave no answer in time.
+	GatewayTimeout = predicates.NewReason("HTTP_504_GATEWAY_TIMEOUT", false, false)
+	// AfterRedirect: a status of the first three, answered to another request than
+	// the first: that one has been executed.
+	AfterRedirect = predicates.NewReason("HTTP_REFUSED_AFTER_REDIRECT", false, false)
+)
+
+// Reasons returns all reasons of this package, for [predicates.ReasonByName].
+func Reasons() []predicates.Reason {
+	return []predicates.Reason{
+		RequestTimeout, TooEarly, TooManyRequests, InternalServerError, BadGateway, ServiceUnavailable,
+		GatewayTimeout, AfterRedirect,
+	}
+}
+
+// byStatus is the table of package documentation.
+var byStatus = map[int]predicates.Reason{
+	http.StatusRequestTimeout:      RequestTimeout,
+	http.StatusTooEarly:            TooEarly,
+	http.StatusTooManyRequests:     TooManyRequests,
+	http.StatusInternalServerError: InternalServerError,
+	http.StatusBadGateway:          BadGateway,
+	http.StatusServiceUnavailable:  ServiceUnavailable,
+	http.StatusGatewayTimeout:      GatewayTimeout,
+}

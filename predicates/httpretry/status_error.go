@@ -1,0 +1,83 @@
+package httpretry
+
+import (
+	"fmt"
+	"net/http"
+	"time"
+
+	"github.com/benbjohnson/clock"
+
+	"github.com/weirflow/weir/predicates"
+)
+
+// StatusError is a response with an error status. See [CheckResponse].
+type StatusError struct {
+	StatusCode int
+	Method     string // of the request that was answered; "" if unknown
+	URL        string // of the request that was answered, without a password; "" if unknown
+
+	// Redirected tells that the first request of the call was another one, of
+	// another method: it was answered with a redirect, so it may have been executed.
+	Redirected bool
+
+	// Delay is what the server demands by Retry-After, if HasDelay.
+	Delay    time.Duration
+	HasDelay bool
+}
+
+var _ predicates.ServerPushback = (*StatusError)(nil)
+
+// CheckResponse returns nil for a status below 400, and else a [*StatusError] with
+// what the response says about another try. It neither reads nor closes the body.
+//
+// A Retry-After that is a date is measured from the response's own Date, so that
+// the clocks of both sides need not agree; without a Date, from the wall clock.
+func CheckResponse(resp *http.Response) error {
+	if resp.StatusCode < 400 {
+		return nil
+	}
+	return statusError(resp)
+}
+
+func statusError(resp *http.Response) *StatusError {
+	e := &StatusError{StatusCode: resp.StatusCode}
+	if req := resp.Request; req != nil {
+		e.Method = method(req)
+		e.Redirected = methodChanged(req)
+		if req.URL != nil {
+			e.URL = req.URL.Redacted()
+		}
+	}
+	e.Delay, e.HasDelay = RetryAfter(resp.Header, clock.New().Now())
+	return e
+}
+
+func (e *StatusError) Error() string {
+	s := fmt.Sprintf("http status %d %s", e.StatusCode, http.StatusText(e.StatusCode))
+	if e.Method != "" {
+		s = e.Method + " " + e.URL + ": " + s
+	}
+	return s
+}
+
+// RetryPushback implements [predicates.ServerPushback].
+func (e *StatusError) RetryPushback() (delay time.Duration, ok bool) { return e.Delay, e.HasDelay }
+
+// methodChanged reports whether req follows a redirect of a request of another
+// method.
+func methodChanged(req *http.Request) bool {
+	for r := req; r.Response != nil && r.Response.Request != nil; r = r.Response.Request {
+		if method(r.Response.Request) != method(req) {
+			return true
+		}
+	}
+	return false
+}
+
+// method returns the method of req, which may be "" for GET.
+func method(req *http.Request) string {
+	if req.Method == "" {
+		return http.MethodGet
+	}
+	return req.Method
+}

@@ -1,0 +1,330 @@
+package httpretry_test
+
+import (
+	"context"
+	"crypto/tls"
+	"errors"
+	"io"
+	"net"
+	"net/http"
+	"net/http/httptest"
+	"net/http/httptrace"
+	"strings"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+
+	"github.com/weirflow/weir/predicates"
+	"github.com/weirflow/weir/predicates/httpretry"
+	"github.com/weirflow/weir/predicates/netretry"
+)
+
+// server is a real server whose failures a test chooses. It counts what it got.
+type server struct {
+	*httptest.Server
+	posts atomic.Int32
+}
+
+func serve(t *testing.T, handler http.HandlerFunc) *server {
+	t.Helper()
+	s := &server{}
+	s.Server = httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		if r.Method == http.MethodPost {
+			s.posts.Add(1)
+		}
+		handler(w, r)
+	}))
+	t.Cleanup(s.Close)
+	return s
+}
+
+// refusing returns the URL of a server that does not exist.
+func refusing(t *testing.T) string {
+	t.Helper()
+	s := httptest.NewServer(nil)
+	s.Close()
+	return s.URL
+}
+
+func hangUp(w http.ResponseWriter, _ *http.Request) {
+	conn, _, err := w.(http.Hijacker).Hijack()
+	if err == nil {
+		conn.Close()
+	}
+}
+
+func redirectTo(url string, status int) http.HandlerFunc {
+	return func(w http.ResponseWriter, r *http.Request) { http.Redirect(w, r, url, status) }
+}
+
+// post makes a POST and returns its attempt, classified.
+func post(t *testing.T, client *http.Client, url string) (*predicates.Attempt[string], predicates.Reason) {
+	t.Helper()
+	a := &predicates.Attempt[string]{Number: 1}
+	req, err := http.NewRequestWithContext(t.Context(), http.MethodPost, url, strings.NewReader("body"))
+	require.NoError(t, err)
+	a.Err = do(client, req)
+	require.Error(t, a.Err)
+	return a, classify(a)
+}
+
+// do is what the documentation tells users to do.
+func do(client *http.Client, req *http.Request) error {
+	resp, err := client.Do(req)
+	if err != nil {
+		return err
+	}
+	defer resp.Body.Close()
+	if err := httpretry.CheckResponse(resp); err != nil {
+		return err
+	}
+	_, err = io.ReadAll(resp.Body)
+	return err
+}
+
+func clients(t *testing.T) (plain, tracing *http.Client) {
+	t.Helper()
+	base := &http.Transport{}
+	t.Cleanup(base.CloseIdleConnections)
+	return &http.Client{Transport: base}, &http.Client{Transport: httpretry.Transport(base)}
+}
+
+// A POST, one failure in each stage, with and without Transport.
+func TestPostFailsInEachStage(t *testing.T) {
+	plain, tracing := clients(t)
+	cut := func(w http.ResponseWriter, _ *http.Request) {
+		w.Header().Set("Content-Length", "1000")
+		w.WriteHeader(http.StatusOK)
+		_ = http.NewResponseController(w).Flush()
+		panic(http.ErrAbortHandler)
+	}
+	status := func(code int) http.HandlerFunc {
+		return func(w http.ResponseWriter, _ *http.Request) { w.WriteHeader(code) }
+	}
+	tests := []struct {
+		name         string
+		url          string
+		want         predicates.Reason
+		stage        predicates.Stage
+		plainWant    predicates.Reason
+		mayBeRetried bool
+	}{
+		{"refused", refusing(t), netretry.NotConnected, predicates.ClientDispatch, netretry.HopNotConnected, true},
+		{"no host", "http://127.0.0.1:1/", netretry.NotConnected, predicates.ClientDispatch, netretry.HopNotConnected, true},
+		{"hung up", serve(t, hangUp).URL, netretry.ConnectionLost, predicates.NetworkTime, netretry.ConnectionLost, false},
+		{"cut short", serve(t, cut).URL, netretry.ConnectionLost, predicates.Unreported, netretry.ConnectionLost, false},
+		{"429", serve(t, status(429)).URL, httpretry.TooManyRequests, predicates.ResponseReceived, httpretry.TooManyRequests, true},
+		{"503", serve(t, status(503)).URL, httpretry.ServiceUnavailable, predicates.ResponseReceived, httpretry.ServiceUnavailable, false},
+		{"404", serve(t, status(404)).URL, none, predicates.ResponseReceived, none, false},
+	}
+	for _, tt := range tests {
+		t.Run(tt.name, func(t *testing.T) {
+			a, reason := post(t, tracing, tt.url)
+			assert.Equal(t, tt.want, reason, "%v", a.Err)
+			assert.Equal(t, tt.stage, a.Stage, "%v", a.Err)
+			assert.Equal(t, tt.mayBeRetried, reason.AllowsNonIdempotentRetry())
+			_, reason = post(t, plain, tt.url)
+			assert.Equal(t, tt.plainWant, reason, "%v", a.Err)
+		})
+	}
+}
+
+// The POST that a 303 answered has taken effect, whatever becomes of the GET after
+// it.
+func TestPostIsNotRepeatedForWhatFollowsARedirect(t *testing.T) {
+	plain, tracing := clients(t)
+	overloaded := serve(t, func(w http.ResponseWriter, _ *http.Request) { w.WriteHeader(http.StatusTooManyRequests) })
+	hanging := serve(t, hangUp)
+	for name, target := range map[string]string{
+		"refused": refusing(t), "overloaded": overloaded.URL, "hanging": hanging.URL,
+	} {
+		for _, status := range []int{301, 302, 303, 307, 308} {
+			s := serve(t, redirectTo(target, status))
+			for kind, client := range map[string]*http.Client{"plain": plain, "tracing": tracing} {
+				a, reason := post(t, client, s.URL)
+				require.False(t, reason.IsZero(), "%s %d: %v", name, status, a.Err)
+				// 307 and 308 keep the method: the first server has not executed the POST.
+				safe := status >= 307 && (name == "overloaded" || name == "refused" && kind == "tracing")
+				assert.Equal(t, safe, reason.AllowsNonIdempotentRetry(), "%s %d %s: %v", name, status, kind, reason)
+			}
+		}
+	}
+}
+
+// A chain that keeps the method at its end only.
+func TestPostIsNotRepeatedAfterMixedRedirects(t *testing.T) {
+	_, tracing := clients(t)
+	second := serve(t, redirectTo(refusing(t), 307))
+	first := serve(t, redirectTo(second.URL, 303))
+	_, reason := post(t, tracing, first.URL)
+	assert.Equal(t, netretry.HopNotConnected, reason)
+}
+
+func TestTransportOverTLS(t *testing.T) {
+	s := httptest.NewUnstartedServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		panic(http.ErrAbortHandler)
+	}))
+	s.EnableHTTP2 = true
+	s.StartTLS()
+	t.Cleanup(s.Close)
+
+	_, distrusting := clients(t)
+	a, reason := post(t, distrusting, s.URL)
+	assert.Equal(t, none, reason, "a certificate that is not trusted is not trusted tomorrow: %v", a.Err)
+	assert.Equal(t, predicates.ClientDispatch, predicates.StageOf(a.Err, predicates.Unreported))
+
+	for name, http2 := range map[string]bool{"http/1": false, "http/2": true} {
+		t.Run(name, func(t *testing.T) {
+			base := s.Client().Transport.(*http.Transport).Clone()
+			base.ForceAttemptHTTP2 = http2
+			if !http2 {
+				base.TLSNextProto = map[string]func(string, *tls.Conn) http.RoundTripper{}
+				base.TLSClientConfig.NextProtos = nil
+			}
+			t.Cleanup(base.CloseIdleConnections)
+			a := &predicates.Attempt[string]{}
+			req, err := http.NewRequestWithContext(t.Context(), http.MethodPost, s.URL, strings.NewReader("body"))
+			require.NoError(t, err)
+			a.Err = do(&http.Client{Transport: httpretry.Transport(base)}, req)
+			require.Error(t, a.Err)
+			assert.Equal(t, predicates.NetworkTime, predicates.StageOf(a.Err, a.Stage), "%v", a.Err)
+			assert.False(t, classify(a).AllowsNonIdempotentRetry(), "%v", a.Err)
+		})
+	}
+}
+
+// A server that accepts and then says nothing, or hangs up, while TLS is being
+// agreed on.
+func TestHandshakeThatDoesNotEnd(t *testing.T) {
+	l, err := net.Listen("tcp", "127.0.0.1:0")
+	require.NoError(t, err)
+	t.Cleanup(func() { l.Close() })
+	base := &http.Transport{TLSHandshakeTimeout: time.Millisecond}
+	t.Cleanup(base.CloseIdleConnections)
+	url := "https://" + l.Addr().String()
+
+	a, reason := post(t, &http.Client{Transport: httpretry.Transport(base)}, url)
+	assert.Equal(t, netretry.NotConnected, reason, "%v", a.Err)
+	a, reason = post(t, &http.Client{Transport: base}, url)
+	assert.Equal(t, netretry.HopNotConnected, reason, "%v", a.Err)
+
+	go func() {
+		for {
+			conn, err := l.Accept()
+			if err != nil {
+				return
+			}
+			conn.Close()
+		}
+	}()
+	base.TLSHandshakeTimeout = time.Minute
+	a, reason = post(t, &http.Client{Transport: httpretry.Transport(base)}, url)
+	assert.Equal(t, netretry.NotSent, reason, "%v", a.Err)
+	a, reason = post(t, &http.Client{Transport: base}, url)
+	assert.Equal(t, netretry.ConnectionLost, reason, "%v", a.Err)
+}
+
+// The client gives up while it waits for the answer, or for a connection.
+func TestTimeoutsOfTheClient(t *testing.T) {
+	release := make(chan struct{})
+	got := make(chan struct{}, 10)
+	s := serve(t, func(http.ResponseWriter, *http.Request) { got <- struct{}{}; <-release })
+	t.Cleanup(func() { close(release) }) // before the server is closed
+	base := &http.Transport{MaxConnsPerHost: 1}
+	t.Cleanup(base.CloseIdleConnections)
+	client := &http.Client{Transport: httpretry.Transport(base)}
+
+	call := func(ctx context.Context) *predicates.Attempt[string] {
+		req, err := http.NewRequestWithContext(ctx, http.MethodPost, s.URL, strings.NewReader("body"))
+		require.NoError(t, err)
+		return &predicates.Attempt[string]{Err: do(client, req)}
+	}
+
+	first, cancel := context.WithTimeout(t.Context(), time.Minute)
+	defer cancel()
+	done := make(chan *predicates.Attempt[string])
+	go func() { done <- call(first) }()
+	<-got // the only connection is taken
+
+	ctx, cancelSecond := context.WithTimeout(t.Context(), 10*time.Millisecond)
+	defer cancelSecond()
+	a := call(ctx)
+	assert.Equal(t, netretry.NotSent, classify(a), "%v", a.Err)
+	cancel()
+	a = <-done
+	assert.Equal(t, none, classify(a), "cancelled: %v", a.Err)
+
+	ctx, cancelThird := context.WithTimeout(t.Context(), 200*time.Millisecond)
+	defer cancelThird()
+	a = call(ctx)
+	<-got // it was sent
+	assert.Equal(t, netretry.TimedOut, classify(a), "%v", a.Err)
+
+	client.Timeout = 200 * time.Millisecond
+	a = call(t.Context())
+	<-got
+	assert.Equal(t, netretry.TimedOut, classify(a), "%v", a.Err)
+	assert.EqualValues(t, 3, s.posts.Load())
+}
+
+type roundTripper func(req *http.Request) (*http.Response, error)
+
+func (f roundTripper) RoundTrip(req *http.Request) (*http.Response, error) { return f(req) }
+
+// A base that does not support tracing proves nothing by its silence.
+func TestTransportWithoutTracing(t *testing.T) {
+	broken := errors.New("broken")
+	rt := httpretry.Transport(roundTripper(func(*http.Request) (*http.Response, error) { return nil, broken }))
+	req := httptest.NewRequest(http.MethodPost, "http://host/", nil)
+	_, err := rt.RoundTrip(req)
+	assert.Equal(t, broken, err)
+	assert.Equal(t, predicates.Unreported, predicates.StageOf(err, predicates.Unreported))
+}
+
+// Once a connection was used, another one that cannot be made proves nothing.
+func TestTransportStageIsSticky(t *testing.T) {
+	rt := httpretry.Transport(roundTripper(func(req *http.Request) (*http.Response, error) {
+		trace := httptrace.ContextClientTrace(req.Context())
+		trace.GetConn("host:80")
+		trace.GotConn(httptrace.GotConnInfo{})
+		trace.GetConn("host:80")
+		return nil, &net.OpError{Op: "dial", Err: errors.New("refused")}
+	}))
+	_, err := rt.RoundTrip(httptest.NewRequest(http.MethodPost, "http://host/", nil))
+	assert.Equal(t, netretry.HopNotConnected, classify(&predicates.Attempt[int]{Err: err}))
+}
+
+func TestTransportIsTransparent(t *testing.T) {
+	s := serve(t, func(w http.ResponseWriter, _ *http.Request) { _, _ = io.WriteString(w, "hello") })
+	closed := false
+	base := struct {
+		roundTripper
+		closer
+	}{http.DefaultTransport.RoundTrip, func() { closed = true }}
+	client := &http.Client{Transport: httpretry.Transport(base)}
+	gotConn := false
+	ctx := httptrace.WithClientTrace(t.Context(), &httptrace.ClientTrace{GotConn: func(httptrace.GotConnInfo) { gotConn = true }})
+	req, err := http.NewRequestWithContext(ctx, http.MethodGet, s.URL, nil)
+	require.NoError(t, err)
+	resp, err := client.Do(req)
+	require.NoError(t, err)
+	defer resp.Body.Close()
+	body, err := io.ReadAll(resp.Body)
+	require.NoError(t, err)
+	assert.Equal(t, "hello", string(body))
+	assert.True(t, gotConn, "the user's own trace is kept")
+	client.CloseIdleConnections()
+	assert.True(t, closed)
+	http.DefaultTransport.(*http.Transport).CloseIdleConnections()
+
+	_, err = http.DefaultTransport.RoundTrip(httptest.NewRequest(http.MethodGet, "nonsense://host/", nil))
+	_, wrapped := httpretry.Transport(nil).RoundTrip(httptest.NewRequest(http.MethodGet, "nonsense://host/", nil))
+	assert.Equal(t, err.Error(), wrapped.Error())
+}
+
+type closer func()
+
+func (f closer) CloseIdleConnections() { f() }

@@ -1,0 +1,51 @@
+package netretry
+
+import (
+	"errors"
+	"net/url"
+
+	"github.com/weirflow/weir/predicates"
+)
+
+// Classifier returns the classifier of errors of connections. See the package
+// documentation for its table. Where the error of a dial proves that nothing was
+// sent, it sets the stage of the attempt accordingly.
+func Classifier[OUT any]() predicates.Classifier[OUT] { return ClassifierOf[OUT](KindOf) }
+
+// ClassifierOf is [Classifier] with another opinion on what happened to a
+// connection, for clients whose errors [KindOf] does not know. It panics if kind is
+// nil.
+func ClassifierOf[OUT any](kind func(err error) Kind) predicates.Classifier[OUT] {
+	if kind == nil {
+		panic("netretry: ClassifierOf: nil kind")
+	}
+	return func(a *predicates.Attempt[OUT]) (predicates.Reason, bool) {
+		if a.Err == nil {
+			return predicates.Reason{}, false
+		}
+		what := kind(a.Err)
+		a.Stage = predicates.StageOf(a.Err, a.Stage)
+		if what == Dial && a.Stage == predicates.Unreported && !redirectable(a.Err) {
+			a.Stage = predicates.ClientDispatch
+		}
+		reason, ok := reasons[what]
+		if a.Stage == predicates.ClientDispatch {
+			return reason.unsent, ok
+		}
+		return reason.sent, ok
+	}
+}
+
+// reasons by what happened, after nothing was sent for certain and otherwise.
+var reasons = map[Kind]struct{ unsent, sent predicates.Reason }{
+	Dial:    {NotConnected, HopNotConnected},
+	Lost:    {NotSent, ConnectionLost},
+	Timeout: {NotSent, TimedOut},
+}
+
+// redirectable reports whether err comes from a client that may have followed
+// redirects, so that it is about the last hop only.
+func redirectable(err error) bool {
+	_, ok := errors.AsType[*url.Error](err)
+	return ok
+}

@@ -1,0 +1,118 @@
+package netretry
+
+import (
+	"context"
+	"crypto/tls"
+	"crypto/x509"
+	"errors"
+	"fmt"
+	"io"
+	"net"
+	"syscall"
+)
+
+// Kind is what happened to a connection, whatever the stage.
+type Kind uint8
+
+const (
+	// Other is not a failure of a connection, or a permanent one.
+	Other Kind = iota
+	// Dial means that no connection could be made.
+	Dial
+	// Lost means that an established connection ended.
+	Lost
+	// Timeout means that time ran out.
+	Timeout
+)
+
+// String returns the kind in words.
+func (k Kind) String() string {
+	switch k {
+	case Other:
+		return "other"
+	case Dial:
+		return "not connected"
+	case Lost:
+		return "lost"
+	case Timeout:
+		return "timed out"
+	}
+	return fmt.Sprintf("Kind(%d)", uint8(k))
+}
+
+// KindOf returns what err says about a connection. It looks through wrapping, as
+// errors.Is and errors.As do, and the outermost *[net.OpError] tells what was being
+// done.
+func KindOf(err error) Kind {
+	if err == nil || errors.Is(err, context.Canceled) || permanent(err) {
+		return Other
+	}
+	if dialing(err) {
+		return Dial
+	}
+	if errors.Is(err, context.DeadlineExceeded) {
+		return Timeout
+	}
+	if t, ok := asTimeout(err); ok && t.Timeout() {
+		return Timeout
+	}
+	for _, target := range lost {
+		if errors.Is(err, target) {
+			return Lost
+		}
+	}
+	if op, ok := errors.AsType[*net.OpError](err); ok && (op.Op == "read" || op.Op == "write") {
+		return Lost // on systems with other error numbers
+	}
+	return Other
+}
+
+// lost are the errors of a connection that has ended.
+var lost = []error{
+	io.EOF, io.ErrUnexpectedEOF, io.ErrClosedPipe, net.ErrClosed,
+	syscall.ECONNRESET, syscall.ECONNABORTED, syscall.EPIPE, syscall.ENETRESET,
+}
+
+// dialing reports whether err is of the making of a connection: the only errors
+// that prove by themselves that nothing was sent over it. A refusal elsewhere does
+// not: a read on a UDP socket is refused after the datagram was sent.
+func dialing(err error) bool {
+	if op, ok := errors.AsType[*net.OpError](err); ok {
+		switch op.Op {
+		case "dial", "proxyconnect", "socks connect":
+			return true
+		}
+		return false
+	}
+	if _, ok := errors.AsType[*net.DNSError](err); ok {
+		return true
+	}
+	return errors.Is(err, syscall.ECONNREFUSED)
+}
+
+// permanent reports whether err will be the same the next time.
+func permanent(err error) bool {
+	if dns, ok := errors.AsType[*net.DNSError](err); ok {
+		return dns.IsNotFound
+	}
+	return is[*net.AddrError](err) || is[net.InvalidAddrError](err) || is[net.UnknownNetworkError](err) ||
+		is[*net.ParseError](err) || certificate(err)
+}
+
+// certificate reports whether err is about a certificate or about a peer that does
+// not speak TLS. It is permanent, and nothing was sent.
+func certificate(err error) bool {
+	return is[*tls.CertificateVerificationError](err) || is[tls.RecordHeaderError](err) ||
+		is[x509.UnknownAuthorityError](err) || is[x509.HostnameError](err) || is[x509.CertificateInvalidError](err)
+}
+
+func is[E error](err error) bool {
+	_, ok := errors.AsType[E](err)
+	return ok
+}
+
+// asTimeout finds whatever has an opinion on timeouts, which need not be a
+// net.Error.
+func asTimeout(err error) (t interface{ Timeout() bool }, ok bool) {
+	return t, errors.As(err, &t)
+}

@@ -1,0 +1,27 @@
+package netretry
+
+import "github.com/weirflow/weir/predicates"
+
+// The reasons that [Classifier] names.
+var (
+	// NotConnected: no connection could be made, so nothing was sent.
+	NotConnected = predicates.NewReason("CONNECTION_NOT_ESTABLISHED", true, false)
+
+	// NotSent: the connection failed, or time ran out, before anything was sent.
+	NotSent = predicates.NewReason("REQUEST_NOT_SENT", true, false)
+
+	// HopNotConnected: a connection could not be made, but the call may have sent
+	// something before, over another one.
+	HopNotConnected = predicates.NewReason("HOP_NOT_CONNECTED", false, false)
+
+	// ConnectionLost: the connection ended while the call was in flight.
+	ConnectionLost = predicates.NewReason("CONNECTION_LOST_IN_FLIGHT", false, false)
+
+	// TimedOut: time ran out while the call was in flight.
+	TimedOut = predicates.NewReason("TIMED_OUT_IN_FLIGHT", false, false)
+)
+
+// Reasons returns all reasons of this package, for [predicates.ReasonByName].
+func Reasons() []predicates.Reason {
+	return []predicates.Reason{NotConnected, NotSent, HopNotConnected, ConnectionLost, TimedOut}
+}

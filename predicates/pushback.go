@@ -1,0 +1,82 @@
+package predicates
+
+import (
+	"errors"
+	"fmt"
+	"time"
+)
+
+// Never as a pushback is a server's demand not to be called again.
+const Never = time.Duration(-1)
+
+// A ServerPushback is an error or a result with which a server says when it may
+// be called again. Strategies honour it through HonorPushback of package
+// strategies.
+//
+// The notion is that of gRPC's A6, Client Retries; Retry-After of HTTP is another
+// form of it.
+type ServerPushback interface {
+	// RetryPushback returns the delay that the server demands before the next
+	// attempt: 0 is at once, a negative one is [Never]. With ok false it demands
+	// nothing.
+	RetryPushback() (delay time.Duration, ok bool)
+}
+
+// WithPushback returns err with the demand of the server that answered with it:
+// a delay of at least 0, or [Never]. It returns nil if err is nil.
+func WithPushback(err error, delay time.Duration) error {
+	if err == nil {
+		return nil
+	}
+	return &PushbackError{Delay: max(delay, Never), Err: err}
+}
+
+// PushbackError is an error with a server's demand. See [WithPushback].
+type PushbackError struct {
+	Delay time.Duration // negative: never
+	Err   error
+}
+
+var _ ServerPushback = (*PushbackError)(nil)
+
+// Error returns the error's own message with the demand.
+func (e *PushbackError) Error() string {
+	if e.Delay < 0 {
+		return e.Err.Error() + " (not to be retried)"
+	}
+	return fmt.Sprintf("%v (to be retried after %v)", e.Err, e.Delay)
+}
+
+// Unwrap returns Err.
+func (e *PushbackError) Unwrap() error { return e.Err }
+
+// RetryPushback implements [ServerPushback].
+func (e *PushbackError) RetryPushback() (time.Duration, bool) { return e.Delay, true }
+
+// PushbackOf returns what the server demanded with the outcome of a: the error's
+// demand, or the hardest of the results'.
+func PushbackOf[OUT any](a *Attempt[OUT]) (delay time.Duration, ok bool) {
+	if a.Err != nil {
+		// ServerPushback need not be an error, so errors.AsType does not do.
+		var p ServerPushback
+		if errors.As(a.Err, &p) {
+			return p.RetryPushback()
+		}
+		return 0, false
+	}
+	for _, result := range a.Results {
+		p, is := any(result).(ServerPushback)
+		if !is {
+			continue
+		}
+		d, demands := p.RetryPushback()
+		switch {
+		case !demands:
+		case d < 0:
+			return Never, true
+		default:
+			delay, ok = max(delay, d), true
+		}
+	}
+	return delay, ok
+}

@@ -1,0 +1,154 @@
+package predicates
+
+import (
+	"errors"
+	"fmt"
+	"unique"
+)
+
+// Reason is why an attempt deserves another try, with what that says about the
+// call. Reasons are an open set: whoever writes a classifier makes the ones it
+// needs, as package variables, with [NewReason].
+//
+//	AllowsNonIdempotentRetry   the call has certainly not taken effect, so that
+//	                           even a call that must not happen twice may be repeated
+//	AlwaysRetry                no caller wants to see this outcome: repeated without
+//	                           asking the strategy, until the time runs out
+//
+// The stage is the evidence, the reason is the verdict: a strategy that has a
+// reason need not look at the stage again.
+//
+// The zero Reason is none. Two reasons are equal (==) if name and both
+// properties are. A Reason is as small as a pointer; it is a value and safe for
+// concurrent use.
+type Reason struct {
+	handle unique.Handle[reason]
+}
+
+type reason struct {
+	name                  string
+	nonIdempotent, always bool
+}
+
+// Reasons that belong to no system.
+var (
+	// Unknown is the reason of what nobody expected: nothing is known, so it
+	// allows nothing. RFC 0049 says that it "must not be retried", and its best
+	// effort retries it for idempotent calls all the same: see
+	// BestEffortStrategy.RefuseUnknown in package strategies.
+	Unknown = NewReason("UNKNOWN", false, false)
+
+	// CircuitBreakerOpen: a circuit breaker kept the call from being sent, so it
+	// has not taken effect.
+	CircuitBreakerOpen = NewReason("CIRCUIT_BREAKER_OPEN", true, false)
+
+	// ResultMatched is the reason that [ByPredicates] names for a result
+	// predicate. It allows non-idempotent retry: a result proves that the call was
+	// answered, and the predicate is what the application knows about the answer
+	// (RFC 0049 calls it "retryable with application context").
+	ResultMatched = NewReason("RESULT_MATCHED", true, false)
+
+	// ExceptionMatched is the reason that [ByPredicates] names for an exception
+	// predicate. It does not allow non-idempotent retry: such a predicate sees
+	// errors of every stage, those of calls lost in flight among them. Where it is
+	// known better, [ByException] takes a reason of your own. FLIP-232 strategies
+	// do not ask for idempotence and retry it nevertheless.
+	ExceptionMatched = NewReason("EXCEPTION_MATCHED", false, false)
+)
+
+// NewReason returns the reason with this name and these properties. It panics if
+// name is empty, or if alwaysRetry is set without allowsNonIdempotentRetry, which
+// would repeat calls that may have taken effect without asking anybody.
+func NewReason(name string, allowsNonIdempotentRetry, alwaysRetry bool) Reason {
+	if name == "" {
+		panic("predicates: NewReason: empty name")
+	}
+	if alwaysRetry && !allowsNonIdempotentRetry {
+		panic(fmt.Sprintf("predicates: NewReason: %s: alwaysRetry without allowsNonIdempotentRetry", name))
+	}
+	return Reason{unique.Make(reason{name, allowsNonIdempotentRetry, alwaysRetry})}
+}
+
+// IsZero reports whether r is no reason at all.
+func (r Reason) IsZero() bool { return r == Reason{} }
+
+func (r Reason) value() reason {
+	if r.IsZero() {
+		return reason{}
+	}
+	return r.handle.Value()
+}
+
+// Name returns the name, and "" for none.
+func (r Reason) Name() string { return r.value().name }
+
+// AllowsNonIdempotentRetry reports whether even a call that must not happen twice
+// may be repeated, because it has certainly not taken effect.
+func (r Reason) AllowsNonIdempotentRetry() bool { return r.value().nonIdempotent }
+
+// AlwaysRetry reports whether the call is repeated without asking the strategy.
+func (r Reason) AlwaysRetry() bool { return r.value().always }
+
+// String returns the name, and "(none)" for none.
+func (r Reason) String() string {
+	if r.IsZero() {
+		return "(none)"
+	}
+	return r.Name()
+}
+
+// MarshalText returns the name, and nothing for none. Thereby a Reason is its
+// name in JSON, as a value and as a key of a map.
+func (r Reason) MarshalText() ([]byte, error) { return []byte(r.Name()), nil }
+
+// UnmarshalText makes r the reason with this name that allows nothing, and none
+// if there is no name. What a name allows is known to those who made the reason,
+// and there is no registry to ask: [ReasonByName] finds it among the reasons one
+// expects.
+func (r *Reason) UnmarshalText(text []byte) error {
+	*r = Reason{}
+	if len(text) > 0 {
+		*r = NewReason(string(text), false, false)
+	}
+	return nil
+}
+
+// ReasonByName returns the first of reasons with this name.
+func ReasonByName(name string, reasons ...Reason) (Reason, bool) {
+	for _, r := range reasons {
+		if !r.IsZero() && r.Name() == name {
+			return r, true
+		}
+	}
+	return Reason{}, false
+}
+
+// ReasonError is an error that names its own reason. See [WithReason].
+type ReasonError struct {
+	Reason Reason
+	Err    error
+}
+
+// WithReason returns err with the reason why its attempt deserves another try,
+// for functions that know it best themselves. The classifier [Named] reads it.
+// It returns nil if err is nil.
+func WithReason(err error, r Reason) error {
+	if err == nil {
+		return nil
+	}
+	return &ReasonError{Reason: r, Err: err}
+}
+
+// Error returns the error's own message with the reason's name.
+func (e *ReasonError) Error() string { return e.Reason.String() + ": " + e.Err.Error() }
+
+// Unwrap returns Err.
+func (e *ReasonError) Unwrap() error { return e.Err }
+
+// reasonOf returns the reason that err names.
+func reasonOf(err error) (Reason, bool) {
+	if e, ok := errors.AsType[*ReasonError](err); ok {
+		return e.Reason, true
+	}
+	return Reason{}, false
+}

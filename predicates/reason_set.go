@@ -1,0 +1,139 @@
+package predicates
+
+import (
+	"encoding/json"
+	"iter"
+	"slices"
+	"strings"
+	"unique"
+)
+
+// ReasonSet is the set of reasons for which an element has been retried so far:
+// A, B, A makes {A, B}. The zero value is the empty set.
+//
+// Sets are values: With returns another one. Equal sets are == and share their
+// memory, so a set costs an element as much as a pointer, however many elements
+// have it and whatever is in it. Safe for concurrent use.
+type ReasonSet struct {
+	handle unique.Handle[reasonNode]
+}
+
+// reasonNode is a set as a list, the greatest reason first, so that every set has
+// one form only.
+type reasonNode struct {
+	last Reason
+	rest ReasonSet
+}
+
+// NewReasonSet returns the set of reasons. Zero reasons are left out.
+func NewReasonSet(reasons ...Reason) ReasonSet {
+	var s ReasonSet
+	for _, r := range reasons {
+		s = s.With(r)
+	}
+	return s
+}
+
+// IsEmpty reports whether there is nothing in s.
+func (s ReasonSet) IsEmpty() bool { return s == ReasonSet{} }
+
+// With returns s with r in it. The zero reason changes nothing.
+func (s ReasonSet) With(r Reason) ReasonSet {
+	if r.IsZero() {
+		return s
+	}
+	if s.IsEmpty() {
+		return ReasonSet{unique.Make(reasonNode{last: r})}
+	}
+	switch node := s.handle.Value(); {
+	case node.last == r:
+		return s
+	case compareReasons(node.last, r) < 0:
+		return ReasonSet{unique.Make(reasonNode{last: r, rest: s})}
+	default:
+		rest := node.rest.With(r)
+		if rest == node.rest {
+			return s
+		}
+		return ReasonSet{unique.Make(reasonNode{last: node.last, rest: rest})}
+	}
+}
+
+// Has reports whether r is in s.
+func (s ReasonSet) Has(r Reason) bool {
+	for ; !s.IsEmpty(); s = s.handle.Value().rest {
+		if s.handle.Value().last == r {
+			return true
+		}
+	}
+	return false
+}
+
+// Len returns the number of reasons in s.
+func (s ReasonSet) Len() (n int) {
+	for ; !s.IsEmpty(); s = s.handle.Value().rest {
+		n++
+	}
+	return n
+}
+
+// All yields the reasons in s by name.
+func (s ReasonSet) All() iter.Seq[Reason] { return slices.Values(s.Slice()) }
+
+// Slice returns the reasons in s by name, and nil if there are none.
+func (s ReasonSet) Slice() []Reason {
+	var reasons []Reason
+	for ; !s.IsEmpty(); s = s.handle.Value().rest {
+		reasons = append(reasons, s.handle.Value().last)
+	}
+	slices.Reverse(reasons)
+	return reasons
+}
+
+// String returns the names in braces, as in "{KV_LOCKED, UNKNOWN}".
+func (s ReasonSet) String() string {
+	names := make([]string, 0, s.Len())
+	for r := range s.All() {
+		names = append(names, r.Name())
+	}
+	return "{" + strings.Join(names, ", ") + "}"
+}
+
+// MarshalJSON returns the names as an array.
+func (s ReasonSet) MarshalJSON() ([]byte, error) {
+	reasons := s.Slice()
+	if reasons == nil {
+		return []byte("[]"), nil
+	}
+	return json.Marshal(reasons)
+}
+
+// UnmarshalJSON reads an array of names. The reasons allow nothing: see
+// [Reason.UnmarshalText].
+func (s *ReasonSet) UnmarshalJSON(text []byte) error {
+	var reasons []Reason
+	if err := json.Unmarshal(text, &reasons); err != nil {
+		return err
+	}
+	*s = NewReasonSet(reasons...)
+	return nil
+}
+
+// compareReasons orders reasons by name; those of the same name by what they allow.
+func compareReasons(a, b Reason) int {
+	x, y := a.value(), b.value()
+	if c := strings.Compare(x.name, y.name); c != 0 {
+		return c
+	}
+	return x.rank() - y.rank()
+}
+
+func (r reason) rank() (n int) {
+	if r.nonIdempotent {
+		n++
+	}
+	if r.always {
+		n++
+	}
+	return n
+}

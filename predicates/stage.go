@@ -1,0 +1,109 @@
+package predicates
+
+import (
+	"errors"
+	"fmt"
+)
+
+// Stage is how far a request had come when its attempt ended. It is what the
+// decision over a retry rests on: a call that was never sent cannot have taken
+// effect.
+//
+//	|--- ClientDispatch --->|
+//	                        |--- NetworkTime --->|
+//	                                             |--- ResponseReceived --->|
+//
+//	stage              may the call have taken effect?
+//	ClientDispatch     no: nothing was sent
+//	NetworkTime        nobody knows: sent, and no complete response came
+//	ResponseReceived   the response tells, if the classifier can read it
+//
+// Stages are ordered by time. The zero value, [Unreported], is the safe side:
+// everything here treats it as NetworkTime from the start of the call on, except
+// that the error itself may prove that nothing was sent. A reported NetworkTime
+// outranks such an error: of a function that makes several calls, one may have
+// been sent before another could not be.
+//
+// The stages are those of RFC 0049 of the Couchbase SDKs.
+type Stage uint8
+
+const (
+	// Unreported means that the function did not say. Counts as NetworkTime.
+	Unreported Stage = iota
+	// ClientDispatch means that nothing has been sent. Every call may be retried.
+	ClientDispatch
+	// NetworkTime means that something was sent, and no complete response came back.
+	// Only idempotent calls may be retried.
+	NetworkTime
+	// ResponseReceived means that a complete response came back. It depends on that.
+	ResponseReceived
+)
+
+// String returns the stage in words, such as "client dispatch".
+func (s Stage) String() string {
+	switch s {
+	case Unreported:
+		return "unreported"
+	case ClientDispatch:
+		return "client dispatch"
+	case NetworkTime:
+		return "network time"
+	case ResponseReceived:
+		return "response received"
+	}
+	return fmt.Sprintf("Stage(%d)", uint8(s))
+}
+
+// MarshalText returns what String returns, for JSON and logs.
+func (s Stage) MarshalText() ([]byte, error) {
+	if s > ResponseReceived {
+		return nil, fmt.Errorf("predicates: no such stage: %d", uint8(s))
+	}
+	return []byte(s.String()), nil
+}
+
+// UnmarshalText reads what MarshalText wrote.
+func (s *Stage) UnmarshalText(text []byte) error {
+	for stage := range ResponseReceived + 1 {
+		if stage.String() == string(text) {
+			*s = stage
+			return nil
+		}
+	}
+	return fmt.Errorf("predicates: no such stage: %q", text)
+}
+
+// StageError is an error that carries the stage in which it happened, for code
+// that knows it and has no attempt to report it to: a wrapper of a client, such
+// as httpretry.Transport.
+type StageError struct {
+	Stage Stage
+	Err   error
+}
+
+// Error returns the error's own message, which is nobody's to change.
+func (e *StageError) Error() string { return e.Err.Error() }
+
+// Unwrap returns Err.
+func (e *StageError) Unwrap() error { return e.Err }
+
+// Timeout reports whether Err is a timeout, as net.Error has it: wrappers such as
+// url.Error do not look deeper for it than here.
+func (e *StageError) Timeout() bool {
+	var t interface{ Timeout() bool }
+	return errors.As(e.Err, &t) && t.Timeout()
+}
+
+// StageOf returns the stage of an attempt that ended with err, which may be nil,
+// after the function reported a stage, which may be [Unreported]: the later one
+// of what was reported and what a [*StageError] says. The later one is the safe
+// one, since what one request of a call did not do another may have done.
+func StageOf(err error, reported Stage) Stage {
+	if err == nil {
+		return reported
+	}
+	if e, ok := errors.AsType[*StageError](err); ok {
+		return max(reported, e.Stage)
+	}
+	return reported
+}

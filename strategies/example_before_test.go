@@ -1,0 +1,52 @@
+package strategies_test
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"time"
+
+	"github.com/weirflow/weir/predicates"
+	"github.com/weirflow/weir/strategies"
+)
+
+// A strategy may do I/O, have something done before the next attempt, and say what
+// the error means.
+func ExampleAction() {
+	staleRoute := predicates.NewReason("STALE_ROUTE", true, false)
+	errNoRoute := errors.New("no node serves this key")
+
+	strategy := strategies.ReasonStrategyFunc[string](
+		func(ctx context.Context, a *predicates.Attempt[string]) (strategies.Action, error) {
+			if a.Retries() == 2 {
+				return strategies.DoNotRetry().WithError(errors.Join(errNoRoute, a.Err)), nil
+			}
+			return strategies.RetryAfter(10 * time.Millisecond).WithBefore(func(ctx context.Context) error {
+				fmt.Println("  refreshing the route of", a.Input)
+				return nil
+			}), nil
+		})
+	policy := strategies.ReasonAware(predicates.Named[string](), strategy)
+
+	for number := 1; number <= 3; number++ {
+		a := &predicates.Attempt[string]{
+			Input: "key-7", Number: number, Remaining: time.Second,
+			Err: predicates.WithReason(errors.New("wrong node"), staleRoute),
+		}
+		d := policy.Decide(context.Background(), a, strategies.Situation{})
+		fmt.Println(d.Verdict, d.Delay)
+		if d.Verdict != strategies.Retried {
+			fmt.Println(d.Err)
+			break
+		}
+		_ = d.Before(context.Background()) // what an operator does after the delay
+	}
+	// Output:
+	// retried 10ms
+	//   refreshing the route of key-7
+	// retried 10ms
+	//   refreshing the route of key-7
+	// refused 0s
+	// no node serves this key
+	// STALE_ROUTE: wrong node
+}

@@ -1,0 +1,49 @@
+package strategies_test
+
+import (
+	"context"
+	"errors"
+	"fmt"
+
+	"github.com/weirflow/weir/predicates"
+	"github.com/weirflow/weir/strategies"
+)
+
+type robotKey struct{}
+
+// politeStrategy is best effort, except that it makes no work for robots and waits
+// for nobody's circuit breaker.
+type politeStrategy struct {
+	*strategies.BestEffortStrategy[string]
+}
+
+func (s politeStrategy) Decide(ctx context.Context, a *predicates.Attempt[string]) (strategies.Action, error) {
+	if robot, _ := a.Value(robotKey{}).(bool); robot || a.Reason == predicates.CircuitBreakerOpen {
+		return strategies.DoNotRetry(), nil
+	}
+	return s.BestEffortStrategy.Decide(ctx, a)
+}
+
+// Extend best effort and override the situations you need to.
+func ExampleBestEffortStrategy() {
+	overloaded := predicates.NewReason("OVERLOADED", true, false)
+	policy := strategies.ReasonAware(predicates.Named[string](), politeStrategy{strategies.BestEffort[string]()})
+
+	people := context.Background()
+	robots := context.WithValue(people, robotKey{}, true)
+	for _, values := range []context.Context{people, robots} {
+		for _, reason := range []predicates.Reason{overloaded, predicates.CircuitBreakerOpen} {
+			a := &predicates.Attempt[string]{
+				Number: 3, Err: predicates.WithReason(errors.New("refused"), reason),
+				Values: values, Remaining: predicates.NoDeadline,
+			}
+			d := policy.Decide(context.Background(), a, strategies.Situation{})
+			fmt.Println(d.Verdict, d.Delay, d.Reason)
+		}
+	}
+	// Output:
+	// retried 4ms OVERLOADED
+	// refused 0s CIRCUIT_BREAKER_OPEN
+	// refused 0s OVERLOADED
+	// refused 0s CIRCUIT_BREAKER_OPEN
+}

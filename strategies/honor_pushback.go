@@ -1,0 +1,69 @@
+package strategies
+
+import (
+	"context"
+	"fmt"
+	"slices"
+	"time"
+
+	"github.com/weirflow/weir/predicates"
+)
+
+// HonorPushback returns the strategy that does what inner does, except that the
+// server has its say:
+//
+//	server demands   inner wants a retry   inner does not
+//	nothing          after its own delay   no retry
+//	a delay          after exactly that    no retry
+//	never            no retry              no retry, and inner is not asked
+//
+// A demand is read from the error or the results ([predicates.PushbackOf]), or by
+// more, where they carry it in another form; the first that finds one counts. The
+// delay replaces inner's and no jitter touches it. It is not a permission: whether
+// the call may be repeated is still inner's business.
+//
+// This is gRPC's A6, Client Retries, except that A6 starts its own delays from the
+// beginning after a retry that was demanded; here they depend on the number of
+// retries alone.
+//
+// HonorPushback panics if inner is nil. It is safe for concurrent use if inner is.
+func HonorPushback[OUT any](
+	inner ReasonStrategy[OUT], more ...func(a *predicates.Attempt[OUT]) (delay time.Duration, ok bool),
+) ReasonStrategy[OUT] {
+	mustNotBeNil("HonorPushback", inner)
+	for i, demand := range more {
+		if demand == nil {
+			panic(fmt.Sprintf("strategies: HonorPushback: nil function at index %d", i))
+		}
+	}
+	return &pushback[OUT]{inner: inner, more: slices.Clone(more)}
+}
+
+type pushback[OUT any] struct {
+	inner ReasonStrategy[OUT]
+	more  []func(a *predicates.Attempt[OUT]) (time.Duration, bool)
+}
+
+func (s *pushback[OUT]) Decide(ctx context.Context, a *predicates.Attempt[OUT]) (Action, error) {
+	delay, demanded := s.demand(a)
+	if demanded && delay < 0 {
+		return DoNotRetry(), nil
+	}
+	action, err := s.inner.Decide(ctx, a)
+	if err == nil && action.Retry && demanded {
+		action.Delay, action.Exact = delay, true
+	}
+	return action, err
+}
+
+func (s *pushback[OUT]) demand(a *predicates.Attempt[OUT]) (time.Duration, bool) {
+	if delay, ok := predicates.PushbackOf(a); ok {
+		return delay, true
+	}
+	for _, demand := range s.more {
+		if delay, ok := demand(a); ok {
+			return delay, true
+		}
+	}
+	return 0, false
+}

@@ -1,0 +1,76 @@
+package strategies_test
+
+import (
+	"errors"
+	"io"
+	"math/rand/v2"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/assert"
+
+	"github.com/weirflow/weir/predicates"
+	"github.com/weirflow/weir/strategies"
+)
+
+func TestHonorPushback(t *testing.T) {
+	const own = 100 * ms
+	const nothing = predicates.Never - 1 // demanded
+	tests := []struct {
+		demand    time.Duration
+		inner     strategies.Action
+		innerErr  error
+		want      strategies.Action
+		wantAsked int
+	}{
+		{nothing, strategies.RetryAfter(own), nil, strategies.RetryAfter(own), 1},
+		{nothing, strategies.DoNotRetry(), nil, strategies.DoNotRetry(), 1},
+		{0, strategies.RetryAfter(own), nil, strategies.Action{Retry: true, Exact: true}, 1},
+		{time.Second, strategies.RetryAfter(own), nil, strategies.Action{Retry: true, Delay: time.Second, Exact: true}, 1},
+		{ms, strategies.RetryAfter(own), nil, strategies.Action{Retry: true, Delay: ms, Exact: true}, 1},
+		{time.Second, strategies.DoNotRetry(), nil, strategies.DoNotRetry(), 1}, // not a permission
+		{time.Second, strategies.RetryAfter(own), io.EOF, strategies.RetryAfter(own), 1},
+		{predicates.Never, strategies.RetryAfter(own), nil, strategies.DoNotRetry(), 0},
+	}
+	for _, tt := range tests {
+		var asked int
+		a := failedAttempt(1)
+		if tt.demand != nothing {
+			a.Err = predicates.WithPushback(a.Err, tt.demand)
+		}
+		got, err := strategies.HonorPushback(answer(&asked, tt.inner, tt.innerErr)).Decide(t.Context(), a)
+		assert.Equal(t, tt.want, got, "demand %v", tt.demand)
+		assert.Equal(t, tt.innerErr, err)
+		assert.Equal(t, tt.wantAsked, asked)
+	}
+}
+
+// A demand that is found elsewhere.
+func TestHonorPushbackWithMore(t *testing.T) {
+	byText := func(a *attempt) (time.Duration, bool) { return time.Hour, errors.Is(a.Err, io.EOF) }
+	never := func(*attempt) (time.Duration, bool) { return predicates.Never, true }
+	s := strategies.HonorPushback(answer(new(int), strategies.RetryAfter(ms), nil), byText, never)
+
+	a := failedAttempt(1)
+	a.Err = io.EOF
+	got, _ := s.Decide(t.Context(), a)
+	assert.Equal(t, time.Hour, got.Delay, "the first that finds one")
+	a.Err = io.ErrUnexpectedEOF
+	got, _ = s.Decide(t.Context(), a)
+	assert.False(t, got.Retry)
+	a.Err = predicates.WithPushback(io.EOF, time.Minute)
+	got, _ = s.Decide(t.Context(), a)
+	assert.Equal(t, time.Minute, got.Delay, "the outcome's own comes first")
+}
+
+// No jitter brings anybody back before the server wants it.
+func TestJitterSparesPushback(t *testing.T) {
+	p := strategies.ReasonAware(say(allowing), strategies.HonorPushback(strategies.BestEffort[string]())).
+		WithJitter(strategies.FullJitter)
+	now := strategies.Situation{Random: rand.New(rand.NewPCG(1, 2))}
+	for range 100 {
+		a := failedAttempt(1)
+		a.Err = predicates.WithPushback(a.Err, time.Second)
+		assert.Equal(t, time.Second, p.Decide(t.Context(), a, now).Delay)
+	}
+}

@@ -1,0 +1,456 @@
+package strategies_test
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"math/rand/v2"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+	"pgregory.net/rapid"
+
+	"github.com/weirflow/weir/predicates"
+	"github.com/weirflow/weir/predicates/couchbase"
+	"github.com/weirflow/weir/strategies"
+)
+
+var (
+	allowing  = predicates.NewReason("ALLOWING", true, false)
+	forbidden = predicates.NewReason("FORBIDDING", false, false)
+	always    = predicates.NewReason("ALWAYS", true, true)
+)
+
+type (
+	attempt = predicates.Attempt[string]
+	decide  = strategies.ReasonStrategyFunc[string]
+)
+
+// say is a classifier that names r, whatever the outcome.
+func say(r predicates.Reason) predicates.Classifier[string] {
+	return func(*attempt) (predicates.Reason, bool) { return r, true }
+}
+
+// answer is a strategy with one answer; it counts how often it was asked.
+func answer(asked *int, action strategies.Action, err error) strategies.ReasonStrategy[string] {
+	return decide(func(context.Context, *attempt) (strategies.Action, error) {
+		*asked++
+		return action, err
+	})
+}
+
+func failFast(asked *int) strategies.ReasonStrategy[string] {
+	return answer(asked, strategies.DoNotRetry(), nil)
+}
+
+func failedAttempt(number int) *attempt {
+	return &attempt{Number: number, Err: io.ErrUnexpectedEOF, Remaining: predicates.NoDeadline}
+}
+
+// R17, R24, R26 to R28: stage × idempotent × reason × strategy.
+func TestMatrix(t *testing.T) {
+	var asked int
+	const number = 3 // so 2 retries were made
+	flip := strategies.FixedDelay[string](number, 7*ms)
+	spent := strategies.FixedDelay[string](number-1, 7*ms)
+	allStrategies := []struct {
+		name     string
+		strategy strategies.ReasonStrategy[string]
+		want     func(r predicates.Reason, idempotent bool) (retry bool, delay time.Duration)
+	}{
+		{"best effort", strategies.BestEffort[string](), func(r predicates.Reason, idempotent bool) (bool, time.Duration) {
+			return idempotent || r.AllowsNonIdempotentRetry(), 4 * ms
+		}},
+		{"best effort by default", nil, func(r predicates.Reason, idempotent bool) (bool, time.Duration) {
+			return idempotent || r.AllowsNonIdempotentRetry(), 4 * ms
+		}},
+		{
+			"best effort, UNKNOWN refused", strategies.BestEffort[string]().RefuseUnknown(),
+			func(r predicates.Reason, idempotent bool) (bool, time.Duration) {
+				return r.Name() != "UNKNOWN" && (idempotent || r.AllowsNonIdempotentRetry()), 4 * ms
+			},
+		},
+		{
+			"best effort, other back-off", strategies.BestEffort[string]().WithBackoff(strategies.ControlledBackoff),
+			func(r predicates.Reason, idempotent bool) (bool, time.Duration) {
+				return idempotent || r.AllowsNonIdempotentRetry(), 50 * ms
+			},
+		},
+		{"FLIP-232", strategies.ByAttempts(flip), func(predicates.Reason, bool) (bool, time.Duration) { return true, 7 * ms }},
+		{"FLIP-232, spent", strategies.ByAttempts(spent), func(predicates.Reason, bool) (bool, time.Duration) { return false, 0 }},
+		{"fail fast", failFast(&asked), func(predicates.Reason, bool) (bool, time.Duration) { return false, 0 }},
+		{
+			"pushback", strategies.HonorPushback(strategies.BestEffort[string]()),
+			func(r predicates.Reason, idempotent bool) (bool, time.Duration) {
+				return idempotent || r.AllowsNonIdempotentRetry(), 4 * ms
+			},
+		},
+	}
+	stages := []predicates.Stage{
+		predicates.Unreported, predicates.ClientDispatch, predicates.NetworkTime, predicates.ResponseReceived,
+	}
+	reasons := append(couchbase.Reasons(), allowing, forbidden, always, predicates.ResultMatched, predicates.ExceptionMatched)
+	for _, s := range allStrategies {
+		t.Run(s.name, func(t *testing.T) {
+			for _, stage := range stages {
+				for _, idempotent := range []bool{false, true} {
+					for _, r := range reasons {
+						for _, finishing := range []bool{false, true} {
+							a := failedAttempt(number)
+							a.Stage, a.Idempotent = stage, idempotent
+							d := strategies.ReasonAware(say(r), s.strategy).
+								Decide(t.Context(), a, strategies.Situation{Finishing: finishing})
+
+							want := strategies.Decision{Verdict: strategies.Refused, Reason: r, Err: a.Err}
+							retry, delay := s.want(r, idempotent)
+							switch {
+							case finishing:
+								want.Verdict = strategies.Finishing
+							case r.AlwaysRetry():
+								want.Verdict, want.Delay = strategies.Retried, 50*ms // R27: n is 2
+							case retry:
+								want.Verdict, want.Delay = strategies.Retried, delay
+							}
+							assert.Equal(t, want, d, "%v, idempotent %t, %v", stage, idempotent, r)
+							assert.Equal(t, r, a.Reason)
+						}
+					}
+				}
+			}
+		})
+	}
+}
+
+// R26, R32
+func TestAlwaysRetryDoesNotAsk(t *testing.T) {
+	var asked int
+	p := strategies.ReasonAware(say(always), failFast(&asked)).WithJitter(func(time.Duration, *rand.Rand) time.Duration {
+		t.Error("the controlled back-off is not spread")
+		return 0
+	})
+	for n, want := range []time.Duration{ms, 10 * ms, 50 * ms, 100 * ms, 500 * ms, time.Second, time.Second} {
+		d := p.Decide(t.Context(), failedAttempt(n+1), strategies.Situation{Random: rand.New(rand.NewPCG(1, 2))})
+		assert.Equal(t, strategies.Retried, d.Verdict)
+		assert.Equal(t, want, d.Delay)
+	}
+	a := failedAttempt(4)
+	a.Remaining = 100 * ms // what it asks for, exactly
+	d := p.Decide(t.Context(), a, strategies.Situation{})
+	assert.True(t, d.Capped, "bounded by the timeout")
+	assert.Zero(t, asked)
+}
+
+// R30: two seconds into two and a half, a delay of one becomes a half.
+func TestCap(t *testing.T) {
+	tests := []struct {
+		delay, remaining, want time.Duration
+		capped                 bool
+	}{
+		{time.Second, 500 * ms, 500 * ms, true},
+		{500 * ms, 500 * ms, 500 * ms, true}, // A5: no attempt starts at the deadline
+		{499 * ms, 500 * ms, 499 * ms, false},
+		{0, 1, 0, false},
+		{0, 0, 0, true},
+		{time.Second, -time.Second, 0, true}, // the deadline passed while the strategy thought
+		{time.Hour, predicates.NoDeadline, time.Hour, false},
+		{predicates.NoDeadline - 1, predicates.NoDeadline, predicates.NoDeadline - 1, false},
+	}
+	for _, tt := range tests {
+		var asked int
+		a := failedAttempt(1)
+		a.Elapsed, a.Remaining = 2*time.Second, tt.remaining
+		d := strategies.ReasonAware(say(allowing), answer(&asked, strategies.RetryAfter(tt.delay), nil)).
+			Decide(t.Context(), a, strategies.Situation{})
+		assert.Equal(t, strategies.Retried, d.Verdict)
+		assert.Equal(t, tt.want, d.Delay, "%v of %v", tt.delay, tt.remaining)
+		assert.Equal(t, tt.capped, d.Capped, "%v of %v", tt.delay, tt.remaining)
+		assert.Equal(t, 1, asked)
+	}
+}
+
+// R12: a refusal is a refusal, and no delay is a delay.
+func TestZeroDelayIsADelay(t *testing.T) {
+	var asked int
+	d := strategies.ReasonAware(say(allowing), answer(&asked, strategies.RetryAfter(0), nil)).
+		Decide(t.Context(), failedAttempt(1), strategies.Situation{})
+	assert.Equal(t, strategies.Retried, d.Verdict)
+	assert.Zero(t, d.Delay)
+	assert.Equal(t, strategies.Action{}, strategies.DoNotRetry())
+}
+
+func TestNoReasonMeansAccept(t *testing.T) {
+	var asked int
+	strategy := failFast(&asked)
+	no := func(*attempt) (predicates.Reason, bool) { return allowing, false }
+	for _, c := range []predicates.Classifier[string]{no, say(predicates.Reason{})} {
+		for _, a := range []*attempt{failedAttempt(1), {Number: 1, Results: []string{"x"}}} {
+			d := strategies.ReasonAware(c, strategy).Decide(t.Context(), a, strategies.Situation{})
+			assert.Equal(t, strategies.Decision{Err: a.Err}, d)
+			assert.True(t, a.Reason.IsZero())
+		}
+	}
+	assert.Zero(t, asked)
+}
+
+// Decision 6: "not retried", joined to the element's error.
+func TestFailedDecisions(t *testing.T) {
+	broken := errors.New("broken")
+	fine := answer(new(int), strategies.RetryAfter(time.Second), nil)
+	tests := []struct {
+		name     string
+		policy   *strategies.Policy[string]
+		want     string
+		panicked bool
+	}{
+		{"error", strategies.ReasonAware(say(allowing), answer(new(int), strategies.RetryAfter(0), broken)), "broken", false},
+		{
+			"panic of the strategy",
+			strategies.ReasonAware(say(allowing), decide(func(context.Context, *attempt) (strategies.Action, error) { panic(broken) })),
+			"strategies: panic in user code: broken", true,
+		},
+		{
+			"panic of the classifier",
+			strategies.ReasonAware(func(*attempt) (predicates.Reason, bool) { panic(broken) }, fine),
+			"strategies: panic in user code: broken", true,
+		},
+		{
+			"panic of the jitter",
+			strategies.ReasonAware(say(allowing), fine).WithJitter(func(time.Duration, *rand.Rand) time.Duration { panic(broken) }),
+			"strategies: panic in user code: broken", true,
+		},
+		{
+			"negative delay", strategies.ReasonAware(say(allowing), answer(new(int), strategies.RetryAfter(-1), nil)),
+			"strategies: strategies.ReasonStrategyFunc[string]: negative delay: -1ns", false,
+		},
+		{
+			"negative delay of a FLIP-232 strategy",
+			strategies.PolicyOf[string](backwards{strategies.FixedDelay[string](3, 0).RetryIfException(predicates.HasException)}),
+			"strategies: strategies_test.backwards: negative BackoffTime(1): -1s", false,
+		},
+	}
+	for _, tt := range tests {
+		t.Run(tt.name, func(t *testing.T) {
+			now := strategies.Situation{Random: rand.New(rand.NewPCG(1, 2))}
+			d := tt.policy.Decide(t.Context(), failedAttempt(1), now)
+			assert.Equal(t, strategies.Failed, d.Verdict)
+			require.EqualError(t, d.Err, tt.want+"\nunexpected EOF")
+			require.ErrorIs(t, d.Err, io.ErrUnexpectedEOF)
+			_, panicked := errors.AsType[*strategies.PanicError](d.Err)
+			assert.Equal(t, tt.panicked, panicked)
+			if tt.panicked {
+				require.ErrorIs(t, d.Err, broken)
+			}
+		})
+	}
+	// An element with results fails, too.
+	a := &attempt{Number: 1, Results: []string{"x"}, Remaining: predicates.NoDeadline}
+	d := tests[0].policy.Decide(t.Context(), a, strategies.Situation{})
+	require.EqualError(t, d.Err, "broken")
+}
+
+type backwards struct {
+	*strategies.FixedDelayStrategy[string]
+}
+
+func (backwards) BackoffTime(int) time.Duration { return -time.Second }
+
+func TestTranslation(t *testing.T) {
+	var asked int
+	better := errors.New("better")
+	for _, action := range []strategies.Action{
+		strategies.DoNotRetry().WithError(better), strategies.RetryAfter(time.Second).WithError(better),
+	} {
+		for _, a := range []*attempt{failedAttempt(1), {Number: 1, Results: []string{"x"}, Remaining: predicates.NoDeadline}} {
+			d := strategies.ReasonAware(say(allowing), answer(&asked, action, nil)).
+				Decide(t.Context(), a, strategies.Situation{})
+			assert.Equal(t, better, d.Err)
+			assert.Equal(t, action.Retry, d.Verdict == strategies.Retried)
+		}
+	}
+}
+
+func TestBeforeIsHandedOn(t *testing.T) {
+	var asked int
+	called := false
+	action := strategies.RetryAfter(0).WithBefore(func(context.Context) error { called = true; return io.EOF })
+	d := strategies.ReasonAware(say(allowing), answer(&asked, action, nil)).
+		Decide(t.Context(), failedAttempt(1), strategies.Situation{})
+	require.False(t, called)
+	require.Equal(t, io.EOF, d.Before(t.Context()))
+	assert.True(t, called)
+}
+
+func TestJitterComesBeforeTheCapAndSparesExactDelays(t *testing.T) {
+	double := func(base time.Duration, _ *rand.Rand) time.Duration { return 2 * base }
+	random := rand.New(rand.NewPCG(1, 2))
+	tests := []struct {
+		action strategies.Action
+		random *rand.Rand
+		want   time.Duration
+		capped bool
+	}{
+		{strategies.RetryAfter(300 * ms), random, 600 * ms, false},
+		{strategies.RetryAfter(500 * ms), random, time.Second, true},
+		{strategies.RetryAfter(300 * ms), nil, 300 * ms, false},
+		{strategies.Action{Retry: true, Delay: 300 * ms, Exact: true}, random, 300 * ms, false},
+	}
+	for _, tt := range tests {
+		a := failedAttempt(1)
+		a.Remaining = time.Second
+		d := strategies.ReasonAware(say(allowing), answer(new(int), tt.action, nil)).WithJitter(double).
+			Decide(t.Context(), a, strategies.Situation{Random: tt.random})
+		assert.Equal(t, tt.want, d.Delay)
+		assert.Equal(t, tt.capped, d.Capped)
+	}
+}
+
+// What the strategy sees: the reason, and a stage that is one of the three.
+func TestWhatTheStrategySees(t *testing.T) {
+	var saw attempt
+	p := strategies.ReasonAware(
+		func(a *attempt) (predicates.Reason, bool) {
+			assert.True(t, a.Reason.IsZero(), "a classifier does not see one")
+			return allowing, true
+		},
+		decide(func(_ context.Context, a *attempt) (strategies.Action, error) {
+			saw = *a
+			return strategies.DoNotRetry(), nil
+		}))
+	a := failedAttempt(2)
+	a.Input, a.Reasons, a.Elapsed = "in", predicates.NewReasonSet(always), time.Second
+	p.Decide(t.Context(), a, strategies.Situation{})
+	assert.Equal(t, "in", saw.Input)
+	assert.Equal(t, allowing, saw.Reason)
+	assert.Equal(t, predicates.NetworkTime, saw.Stage, "unreported is the safe side")
+	assert.True(t, saw.Reasons.Has(always))
+	assert.Equal(t, 1, saw.Retries())
+
+	a = failedAttempt(1)
+	a.Err = &predicates.StageError{Stage: predicates.ClientDispatch, Err: io.EOF}
+	p.Decide(t.Context(), a, strategies.Situation{})
+	assert.Equal(t, predicates.ClientDispatch, saw.Stage, "the error proves it")
+}
+
+func TestErrorsOnly(t *testing.T) {
+	p := strategies.ReasonAware(func(a *attempt) (predicates.Reason, bool) {
+		if a.Err == nil {
+			t.Error("a result was looked at")
+		}
+		return allowing, true
+	}, nil).ErrorsOnly()
+	assert.False(t, p.Considers(nil))
+	assert.True(t, p.Considers(io.EOF))
+	d := p.Decide(t.Context(), &attempt{Number: 1, Results: []string{"x"}}, strategies.Situation{})
+	assert.Equal(t, strategies.Decision{}, d)
+}
+
+func TestMaxWaiting(t *testing.T) {
+	for _, r := range []predicates.Reason{allowing, always} {
+		p := strategies.ReasonAware(say(r), nil).WithMaxWaiting(2)
+		for waiting, want := range []strategies.Verdict{strategies.Retried, strategies.Retried, strategies.TooManyWaiting, strategies.TooManyWaiting} {
+			d := p.Decide(t.Context(), failedAttempt(1), strategies.Situation{Waiting: waiting})
+			assert.Equal(t, want, d.Verdict, "%d waiting", waiting)
+			assert.Equal(t, r, d.Reason)
+			assert.Equal(t, io.ErrUnexpectedEOF, d.Err)
+		}
+	}
+	assert.PanicsWithValue(t, "strategies: WithMaxWaiting: negative number of elements: -1",
+		func() { strategies.ReasonAware(say(allowing), nil).WithMaxWaiting(-1) })
+}
+
+// The steps one by one decide what all at once do, whatever changes in between.
+func TestStepsOneByOne(t *testing.T) {
+	rapid.Check(t, func(t *rapid.T) {
+		r := rapid.SampledFrom([]predicates.Reason{{}, allowing, forbidden, always}).Draw(t, "reason")
+		action := strategies.Action{
+			Retry: rapid.Bool().Draw(t, "retry"),
+			Delay: time.Duration(rapid.Int64Range(-1, 10).Draw(t, "delay")),
+		}
+		var failure error
+		if rapid.Bool().Draw(t, "fails") {
+			failure = io.EOF
+		}
+		before := strategies.Situation{Finishing: rapid.Bool().Draw(t, "finishing"), Waiting: rapid.IntRange(0, 2).Draw(t, "waiting")}
+		after := strategies.Situation{Finishing: rapid.Bool().Draw(t, "finishing"), Waiting: rapid.IntRange(0, 2).Draw(t, "waiting")}
+		remaining := time.Duration(rapid.Int64Range(0, 10).Draw(t, "remaining"))
+		asked := 0
+		p := strategies.ReasonAware(say(r), answer(&asked, action, failure)).WithMaxWaiting(2)
+
+		a := failedAttempt(1)
+		d, ask := p.Judge(a, before)
+		if ask {
+			got, err := p.Ask(t.Context(), a)
+			a.Remaining = remaining
+			d = p.Conclude(a, got, err, after)
+		}
+
+		// The model, in other words: who has the last word?
+		want := strategies.Refused
+		now := before
+		if ask {
+			now = after
+		}
+		switch {
+		case r.IsZero():
+			want = strategies.Accepted
+		case before.Finishing:
+			want = strategies.Finishing
+		case !r.AlwaysRetry() && (failure != nil || action.Retry && action.Delay < 0):
+			want = strategies.Failed
+		case !r.AlwaysRetry() && !action.Retry:
+		case now.Finishing:
+			want = strategies.Finishing
+		case now.Waiting >= 2:
+			want = strategies.TooManyWaiting
+		default:
+			want = strategies.Retried
+		}
+		if d.Verdict != want || ask != (asked == 1) {
+			t.Fatalf("%v, not %v; asked %d times", d.Verdict, want, asked)
+		}
+		if d.Verdict == strategies.Retried && ask && (d.Capped != (action.Delay >= remaining) || d.Delay != min(action.Delay, remaining)) {
+			t.Fatalf("delay %v, capped %t, of %v in %v", d.Delay, d.Capped, action.Delay, remaining)
+		}
+		if d.Verdict != strategies.Retried && (d.Delay != 0 || d.Capped || d.Before != nil) {
+			t.Fatalf("%v with a delay", d)
+		}
+	})
+}
+
+func TestVerdictText(t *testing.T) {
+	for v, text := range map[strategies.Verdict]string{
+		strategies.Accepted: "accepted", strategies.Retried: "retried", strategies.Refused: "refused",
+		strategies.Finishing: "finishing", strategies.OverBudget: "over budget",
+		strategies.TooManyWaiting: "too many waiting", strategies.Failed: "decision failed", 99: "Verdict(99)",
+	} {
+		assert.Equal(t, text, fmt.Sprint(v))
+	}
+}
+
+func BenchmarkDecide(b *testing.B) {
+	flip := strategies.FixedDelay[string](3, time.Second).RetryIfException(predicates.HasException).
+		RetryIfResult(predicates.EmptyResult)
+	policies := map[string]*strategies.Policy[string]{
+		"flip":  strategies.PolicyOf[string](flip),
+		"aware": strategies.ReasonAware(couchbase.Classifier[string](nil), nil),
+	}
+	attempts := map[string]attempt{
+		"result": {Number: 1, Results: []string{"x"}, Remaining: time.Hour},
+		"error":  {Number: 1, Err: &couchbase.KVError{Status: couchbase.Locked}, Remaining: time.Hour},
+	}
+	for kind, p := range policies {
+		for outcome, a := range attempts {
+			b.Run("strategy="+kind+"/outcome="+outcome, func(b *testing.B) {
+				b.ReportAllocs()
+				view := new(attempt) // as an operator reuses it
+				for b.Loop() {
+					*view = a
+					p.Decide(context.Background(), view, strategies.Situation{})
+				}
+			})
+		}
+	}
+}

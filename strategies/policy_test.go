@@ -1,0 +1,264 @@
+package strategies_test
+
+import (
+	"context"
+	"errors"
+	"io"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/assert"
+	"pgregory.net/rapid"
+
+	"github.com/weirflow/weir/predicates"
+	"github.com/weirflow/weir/strategies"
+)
+
+// A FLIP-232 strategy as a policy: whatever the strategy does, the policy does.
+func TestPolicyOfAFLIPStrategyLosesNothing(t *testing.T) {
+	rapid.Check(t, func(t *rapid.T) {
+		maxRetries := rapid.IntRange(0, 5).Draw(t, "maxRetries")
+		d := drawExponential(t)
+		base := strategies.ExponentialBackoff[string](maxRetries, d.initial, d.max, d.multiplier)
+		if rapid.Bool().Draw(t, "onResult") {
+			base = base.RetryIfResult(predicates.EmptyResult)
+		}
+		if rapid.Bool().Draw(t, "onException") {
+			base = base.RetryIfException(predicates.ErrorIs(io.EOF))
+		}
+		var flip strategies.AsyncRetryStrategy[string] = base
+		policy := strategies.PolicyOf(flip)
+
+		a := &attempt{
+			Number:     rapid.IntRange(1, 7).Draw(t, "number"),
+			Idempotent: rapid.Bool().Draw(t, "idempotent"),
+			Stage:      rapid.SampledFrom([]predicates.Stage{predicates.Unreported, predicates.NetworkTime}).Draw(t, "stage"),
+			Results:    rapid.SliceOfN(rapid.Just("x"), 0, 1).Draw(t, "results"),
+			Remaining:  predicates.NoDeadline,
+		}
+		a.Err = rapid.SampledFrom([]error{nil, io.EOF, io.ErrClosedPipe}).Draw(t, "err")
+		finishing := rapid.Bool().Draw(t, "finishing")
+
+		// FLIP-232 by hand.
+		again := false
+		if pair := flip.RetryPredicate(); pair != nil {
+			if a.Err != nil && pair.ExceptionPredicate() != nil {
+				again = pair.ExceptionPredicate()(a.Err)
+			}
+			if a.Err == nil && pair.ResultPredicate() != nil {
+				again = pair.ResultPredicate()(a.Results)
+			}
+		}
+		want := strategies.Decision{Err: a.Err}
+		if again {
+			want.Verdict, want.Reason = strategies.Refused, predicates.ExceptionMatched
+			if a.Err == nil {
+				want.Reason = predicates.ResultMatched
+			}
+			switch {
+			case finishing:
+				want.Verdict = strategies.Finishing
+			case flip.CanRetry(a.Number):
+				want.Verdict, want.Delay = strategies.Retried, flip.BackoffTime(a.Number)
+				want.Capped = want.Delay == predicates.NoDeadline
+			}
+		}
+		got := policy.Decide(context.Background(), a, strategies.Situation{Finishing: finishing})
+		if got.Before != nil || got.Verdict != want.Verdict || got.Reason != want.Reason || got.Delay != want.Delay ||
+			got.Capped != want.Capped || !errors.Is(got.Err, want.Err) {
+			t.Fatalf("%+v, not %+v", got, want)
+		}
+
+		for n := range 8 { // and as a FLIP-232 strategy it still is what it was
+			if policy.CanRetry(n) != flip.CanRetry(n) || policy.BackoffTime(n) != flip.BackoffTime(n) {
+				t.Fatalf("attempt %d", n)
+			}
+		}
+		if (policy.RetryPredicate() == nil) != (flip.RetryPredicate() == nil) {
+			t.Fatal("predicate lost")
+		}
+	})
+}
+
+func TestPolicyOfReadsThePredicateOnce(t *testing.T) {
+	s := &counting{}
+	p := strategies.PolicyOf[string](s)
+	for n := range 5 {
+		p.Decide(t.Context(), failedAttempt(n+1), strategies.Situation{})
+	}
+	assert.Equal(t, 1, s.read)
+}
+
+type counting struct{ read int }
+
+func (*counting) CanRetry(int) bool             { return true }
+func (*counting) BackoffTime(int) time.Duration { return 0 }
+func (s *counting) RetryPredicate() predicates.AsyncRetryPredicate[string] {
+	s.read++
+	return predicates.RetryIf(predicates.EmptyResult[string], predicates.HasException)
+}
+
+func TestPolicyOfConsidersWhatHasAPredicate(t *testing.T) {
+	bare := strategies.FixedDelay[string](3, 0)
+	tests := []struct {
+		strategy        strategies.AsyncRetryStrategy[string]
+		results, errors bool
+	}{
+		{strategies.NoRetry[string](), false, false},
+		{bare, false, false},
+		{bare.RetryIfResult(predicates.EmptyResult), true, false},
+		{bare.RetryIfException(predicates.HasException), false, true},
+		{bare.RetryIfResult(predicates.EmptyResult).RetryIfException(predicates.HasException), true, true},
+		{typedNil{}, false, false},
+	}
+	for _, tt := range tests {
+		p := strategies.PolicyOf(tt.strategy)
+		assert.Equal(t, tt.results, p.Considers(nil))
+		assert.Equal(t, tt.errors, p.Considers(io.EOF))
+		assert.False(t, p.NeedsElement())
+		assert.True(t, p.DecidesAtOnce())
+		if !tt.errors {
+			assert.Equal(t, strategies.Accepted, p.Decide(t.Context(), failedAttempt(1), strategies.Situation{}).Verdict)
+		}
+	}
+	assert.PanicsWithValue(t, "strategies: PolicyOf: nil <nil>", func() { strategies.PolicyOf[string](nil) })
+}
+
+// typedNil has a predicate that is nil inside.
+type typedNil struct{}
+
+func (typedNil) CanRetry(int) bool             { return true }
+func (typedNil) BackoffTime(int) time.Duration { return 0 }
+func (typedNil) RetryPredicate() predicates.AsyncRetryPredicate[string] {
+	var p *nilPredicate
+	return p
+}
+
+type nilPredicate struct{}
+
+func (*nilPredicate) ResultPredicate() predicates.ResultPredicate[string] { panic("nil") }
+func (*nilPredicate) ExceptionPredicate() predicates.ExceptionPredicate   { panic("nil") }
+
+func TestPolicyOfTakesTheJitter(t *testing.T) {
+	s := strategies.FixedDelay[string](3, 0)
+	assert.Nil(t, strategies.PolicyOf[string](s).Jitter())
+	assert.NotNil(t, strategies.PolicyOf[string](s.WithJitter(strategies.FullJitter).RetryIfException(predicates.HasException)).Jitter())
+}
+
+// A policy travels as a FLIP-232 strategy and is found again, also when embedded.
+func TestPolicyTravels(t *testing.T) {
+	aware := strategies.ReasonAware(say(allowing), nil)
+	var carried strategies.AsyncRetryStrategy[string] = aware
+	assert.Same(t, aware, strategies.PolicyOf(carried))
+	assert.Same(t, aware, strategies.PolicyOf[string](named{aware}))
+	assert.True(t, aware.NeedsElement())
+
+	// Who does not ask gets a strategy that never retries.
+	assert.False(t, carried.CanRetry(1))
+	assert.Zero(t, carried.BackoffTime(1))
+	assert.Nil(t, carried.RetryPredicate())
+	assert.False(t, strategies.IsNoRetry(carried))
+}
+
+type named struct{ *strategies.Policy[string] }
+
+func TestPolicyBuildersReturnCopies(t *testing.T) {
+	bare := strategies.ReasonAware(say(allowing), nil)
+	budget := strategies.NewBudget(0, 0, 1)
+	full := bare.WithJitter(strategies.FullJitter).WithBudget(budget).WithMaxWaiting(1).Idempotent().ErrorsOnly()
+	assert.Nil(t, bare.Jitter())
+	assert.NotNil(t, full.Jitter())
+	assert.False(t, bare.IsIdempotent(1))
+	assert.True(t, full.IsIdempotent(1))
+	assert.True(t, bare.Considers(nil))
+	assert.False(t, full.Considers(nil))
+	for range 3 {
+		assert.Equal(t, strategies.Retried, bare.Decide(t.Context(), failedAttempt(1), strategies.Situation{Waiting: 5}).Verdict)
+	}
+	assert.Equal(t, strategies.TooManyWaiting, full.Decide(t.Context(), failedAttempt(1), strategies.Situation{Waiting: 5}).Verdict)
+}
+
+// R7: false by default, per operator, per element.
+func TestIdempotence(t *testing.T) {
+	p := strategies.ReasonAware(say(forbidden), nil)
+	assert.False(t, p.IsIdempotent("x"))
+	assert.False(t, p.IsIdempotent(nil))
+	assert.True(t, p.IsIdempotent(element(true)))
+	assert.False(t, p.IsIdempotent(element(false)))
+	assert.True(t, p.Idempotent().IsIdempotent("x"))
+	assert.True(t, p.Idempotent().IsIdempotent(element(false)), "the operator's word counts")
+	byInput := p.IdempotentIf(predicates.OfInput(func(s string) bool { return s == "get" }))
+	assert.True(t, byInput.IsIdempotent("get"))
+	assert.False(t, byInput.IsIdempotent("put"))
+	assert.False(t, byInput.IsIdempotent(element(true)))
+	assert.True(t, byInput.IdempotentIf(nil).IsIdempotent(element(true)))
+}
+
+type element bool
+
+func (e element) Idempotent() bool { return bool(e) }
+
+func TestDecidesAtOnce(t *testing.T) {
+	best := strategies.BestEffort[string]()
+	custom := decide(func(context.Context, *attempt) (strategies.Action, error) { return strategies.DoNotRetry(), nil })
+	tests := []struct {
+		strategy strategies.ReasonStrategy[string]
+		want     bool
+	}{
+		{best, true},
+		{strategies.ByAttempts(strategies.NoRetry[string]()), true},
+		{strategies.HonorPushback(best), true},
+		{custom, false},
+		{strategies.HonorPushback(custom), false},
+		{strategies.HonorPushback(strategies.Immediate[string](custom)), true},
+		{strategies.Immediate[string](custom), true},
+		{overriding{best}, false}, // it may block, whatever it embeds
+		{strategies.Immediate[string](overriding{best}), true},
+		{struct {
+			strategies.ReasonStrategy[string]
+		}{strategies.Immediate[string](custom)}, false},
+	}
+	for i, tt := range tests {
+		assert.Equal(t, tt.want, strategies.DecidesAtOnce(tt.strategy), "%d: %T", i, tt.strategy)
+		assert.Equal(t, tt.want, strategies.ReasonAware(say(allowing), tt.strategy).DecidesAtOnce(), "%d", i)
+	}
+}
+
+// R20: extended by embedding.
+type overriding struct {
+	*strategies.BestEffortStrategy[string]
+}
+
+func (s overriding) Decide(ctx context.Context, a *attempt) (strategies.Action, error) {
+	if a.Reason == predicates.CircuitBreakerOpen {
+		return strategies.DoNotRetry(), nil
+	}
+	return s.BestEffortStrategy.Decide(ctx, a)
+}
+
+func TestOverridingASingleReason(t *testing.T) {
+	s := overriding{strategies.BestEffort[string]()}
+	for r, want := range map[predicates.Reason]strategies.Verdict{
+		predicates.CircuitBreakerOpen: strategies.Refused, allowing: strategies.Retried, forbidden: strategies.Refused,
+	} {
+		d := strategies.ReasonAware(say(r), s).Decide(t.Context(), failedAttempt(1), strategies.Situation{})
+		assert.Equal(t, want, d.Verdict, "%v", r)
+	}
+}
+
+func TestReasonStrategyConstructorsPanic(t *testing.T) {
+	for want, f := range map[string]func(){
+		"ReasonAware: nil predicates.Classifier[string]":           func() { strategies.ReasonAware[string](nil, nil) },
+		"Immediate: nil <nil>":                                     func() { strategies.Immediate[string](nil) },
+		"ByAttempts: nil <nil>":                                    func() { strategies.ByAttempts[string](nil) },
+		"WithoutReasons: nil <nil>":                                func() { strategies.WithoutReasons[string](nil, nil) },
+		"HonorPushback: nil <nil>":                                 func() { strategies.HonorPushback[string](nil) },
+		"HonorPushback: nil strategies.ReasonStrategyFunc[string]": func() { strategies.HonorPushback[string](decide(nil)) },
+		"HonorPushback: nil function at index 0":                   func() { strategies.HonorPushback[string](strategies.BestEffort[string](), nil) },
+		"WithBackoff: nil strategies.Backoff":                      func() { strategies.BestEffort[string]().WithBackoff(nil) },
+		"BackoffOf: nil <nil>":                                     func() { strategies.BackoffOf[string](nil) },
+		"BudgetClock: nil <nil>":                                   func() { strategies.BudgetClock(nil) },
+	} {
+		assert.PanicsWithValue(t, "strategies: "+want, f)
+	}
+}

@@ -1,0 +1,295 @@
+package timers
+
+import (
+	"math"
+	"math/rand/v2"
+	"runtime"
+	"slices"
+	"testing"
+	"time"
+	"weak"
+
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+	"pgregory.net/rapid"
+)
+
+// heapModel is a heap as law T1 states it, without regard to cost.
+type heapModel struct{ armed []armed } // in arming order
+
+type armed struct {
+	timer *Timer[int]
+	due   time.Duration
+}
+
+func (m *heapModel) first() int {
+	least := -1
+	for i, a := range m.armed {
+		if least < 0 || a.due < m.armed[least].due { // equal ones stay in arming order
+			least = i
+		}
+	}
+	return least
+}
+
+func (m *heapModel) index(t *Timer[int]) int {
+	return slices.IndexFunc(m.armed, func(a armed) bool { return a.timer == t })
+}
+
+// replayHeap runs operations decoded from bytes on a heap and the model. The upper two bits of a byte tell the
+// operation, the lower ones its timer and due time.
+func replayHeap(t require.TestingT, ops []byte) {
+	var (
+		h    Heap[int]
+		m    heapModel
+		pool [40]Timer[int]
+	)
+	for i := range pool {
+		pool[i].Value = i
+	}
+	pop := func() {
+		want := m.first()
+		got := h.Pop()
+		if want < 0 {
+			require.Nil(t, got)
+			return
+		}
+		require.Same(t, m.armed[want].timer, got)
+		m.armed = slices.Delete(m.armed, want, want+1)
+	}
+	for n, b := range ops {
+		arg := int(b & 63)
+		timer := &pool[(arg+n)%len(pool)]
+		switch b >> 6 {
+		case 0, 1:
+			due := time.Duration(arg*arg%23 - 3) // many are equal, some negative
+			if timer.Armed() {
+				require.Panics(t, func() { h.Arm(timer, due) })
+				break
+			}
+			h.Arm(timer, due)
+			m.armed = append(m.armed, armed{timer, due})
+		case 2:
+			i := m.index(timer)
+			require.Equal(t, i >= 0, h.Cancel(timer), "whether the timer was armed")
+			if i >= 0 {
+				m.armed = slices.Delete(m.armed, i, i+1)
+			}
+		case 3:
+			for range arg % 4 {
+				pop()
+			}
+		}
+		checkHeap(t, &h, &m, pool[:])
+	}
+	for h.Len() > 0 || len(m.armed) > 0 {
+		pop()
+		checkHeap(t, &h, &m, pool[:])
+	}
+}
+
+// checkHeap compares what the heap shows with the model, and checks its own books.
+func checkHeap(t require.TestingT, h *Heap[int], m *heapModel, pool []Timer[int]) {
+	require.Equal(t, len(m.armed), h.Len())
+	due, ok := h.Next()
+	if i := m.first(); i < 0 {
+		require.False(t, ok)
+		require.Nil(t, h.Peek())
+	} else {
+		require.True(t, ok)
+		require.Equal(t, m.armed[i].due, due)
+		require.Same(t, m.armed[i].timer, h.Peek())
+	}
+	for i := range pool {
+		require.Equal(t, m.index(&pool[i]) >= 0, pool[i].Armed(), "timer %d", i)
+		require.Equal(t, i, pool[i].Value)
+	}
+	for i := range h.items {
+		it := &h.items[i]
+		require.Equal(t, int32(i+1), it.timer.position, "every timer knows its place")
+		require.False(t, i > 0 && it.before(&h.items[(i-1)/arity]), "no item is before its parent")
+	}
+	for _, it := range h.items[len(h.items):cap(h.items)] {
+		require.Zero(t, it, "places that are not used refer to no timer")
+	}
+}
+
+// Law T1: earliest first, equal due times in arming order.
+func TestHeapAgainstModel(t *testing.T) {
+	rapid.Check(t, func(t *rapid.T) { replayHeap(t, rapid.SliceOfN(rapid.Byte(), 0, 200).Draw(t, "ops")) })
+
+	r := rand.NewPCG(1, 2) // longer ones than rapid likes to draw
+	for range 50 {
+		ops := make([]byte, 300)
+		for i := range ops {
+			ops[i] = byte(r.Uint64())
+		}
+		replayHeap(t, ops)
+	}
+}
+
+// Law T1.
+func FuzzHeap(f *testing.F) {
+	const arm, cancel, pop = 0 << 6, 2 << 6, 3 << 6
+	f.Add([]byte{arm | 5, arm | 4, arm | 3, pop | 1, arm | 3, pop | 3})
+	f.Add([]byte{arm | 3, arm | 15, arm | 27, arm | 39, pop | 2, cancel | 14, pop | 3}) // equal due times
+	f.Add([]byte{arm | 1, cancel, cancel, arm | 9, cancel | 61, pop | 3})
+	f.Add([]byte("a cancelled timer's place is taken by the last one, which may have to go up\x80\x81\x82\x83\x84\x85\xc3"))
+	f.Fuzz(func(t *testing.T, ops []byte) { replayHeap(t, ops) })
+}
+
+// Law T1: equal due times in arming order, however many and whatever was cancelled in between.
+func TestEqualDueTimesFireInArmingOrder(t *testing.T) {
+	const n = 5000
+	var h Heap[int]
+	timers := make([]Timer[int], n)
+	for i := range timers {
+		timers[i].Value = i
+		h.Arm(&timers[i], time.Second)
+	}
+	for i := 0; i < n; i += 3 {
+		require.True(t, h.Cancel(&timers[i]))
+	}
+	for i := 0; i < n; i += 6 { // armed again: they are last now
+		h.Arm(&timers[i], time.Second)
+	}
+	var want, got []int
+	for i := range n {
+		if i%3 != 0 {
+			want = append(want, i)
+		}
+	}
+	for i := 0; i < n; i += 6 {
+		want = append(want, i)
+	}
+	for timer := h.Pop(); timer != nil; timer = h.Pop() {
+		got = append(got, timer.Value)
+	}
+	assert.Equal(t, want, got)
+}
+
+// A cancelled item's place is taken by the last one, which may belong above it: the one case in which it moves up.
+func TestCancelMovesTheLastItemUp(t *testing.T) {
+	var h Heap[int]
+	dues := []time.Duration{0, 100, 1, 2, 3, 101, 102, 103, 104, 4, 5} // 5..8 are below 1, 9 and 10 below 2
+	timers := make([]Timer[int], len(dues))
+	for i, due := range dues {
+		h.Arm(&timers[i], due)
+		require.Equal(t, int32(i+1), timers[i].position)
+	}
+	h.Cancel(&timers[5])
+	assert.Equal(t, int32(2), timers[10].position, "5 goes above 100")
+	last := time.Duration(math.MinInt64)
+	for due, ok := h.Next(); ok; due, ok = h.Next() {
+		assert.GreaterOrEqual(t, due, last)
+		last = due
+		h.Pop()
+	}
+}
+
+func TestExtremeDueTimes(t *testing.T) {
+	var h Heap[int]
+	dues := []time.Duration{math.MaxInt64, 0, math.MinInt64, -1, 1}
+	for _, due := range dues {
+		h.Arm(new(Timer[int]), due)
+	}
+	slices.Sort(dues)
+	for _, want := range dues {
+		due, ok := h.Next()
+		require.True(t, ok)
+		assert.Equal(t, want, due)
+		h.Pop()
+	}
+}
+
+func TestArmOfAnArmedTimerPanics(t *testing.T) {
+	var h Heap[int]
+	var timer Timer[int]
+	assert.False(t, h.Cancel(&timer), "the zero value is not armed")
+	h.Arm(&timer, 1)
+	assert.PanicsWithValue(t, "timers: arm of a timer that is armed", func() { h.Arm(&timer, 2) })
+	assert.Equal(t, 1, h.Len())
+	assert.True(t, h.Cancel(&timer))
+	assert.False(t, h.Cancel(&timer))
+	assert.Zero(t, h.Len())
+}
+
+// What a burst took is given back once the heap is empty, and small heaps keep their places.
+func TestHeapMemoryOfABurstIsGivenBack(t *testing.T) {
+	for name, empty := range map[string]func(h *Heap[int], timers []Timer[int]){
+		"pop": func(h *Heap[int], timers []Timer[int]) {
+			for range timers {
+				h.Pop()
+			}
+		},
+		"cancel": func(h *Heap[int], timers []Timer[int]) {
+			for i := range timers {
+				h.Cancel(&timers[i])
+			}
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			var h Heap[int]
+			timers := make([]Timer[int], 50*keepItems)
+			for i := range timers {
+				h.Arm(&timers[i], time.Duration(i))
+			}
+			empty(&h, timers)
+			assert.Zero(t, h.Len())
+			assert.LessOrEqual(t, cap(h.items), keepItems)
+
+			for i := range 100 {
+				h.Arm(&timers[i], time.Duration(i))
+			}
+			kept := cap(h.items)
+			empty(&h, timers[:100])
+			assert.Equal(t, kept, cap(h.items))
+		})
+	}
+}
+
+func TestHeapLetsGoOfTimers(t *testing.T) {
+	var h Heap[int]
+	arm := func(due time.Duration) weak.Pointer[Timer[int]] {
+		timer := new(Timer[int])
+		h.Arm(timer, due)
+		return weak.Make(timer)
+	}
+	refs := []weak.Pointer[Timer[int]]{arm(3), arm(1), arm(2)}
+	h.Pop()
+	h.Cancel(refs[2].Value())
+	runtime.GC()
+	assert.NotNil(t, refs[0].Value())
+	assert.Nil(t, refs[1].Value(), "the popped one")
+	assert.Nil(t, refs[2].Value(), "the cancelled one")
+	runtime.KeepAlive(&h)
+}
+
+// Law T1: arm and cancel allocate nothing once the heap has grown.
+func TestArmAndCancelAllocateNothing(t *testing.T) {
+	var h Heap[int]
+	timers := make([]Timer[int], 10_001)
+	for i := range timers {
+		h.Arm(&timers[i], time.Duration(i*7919%10_007))
+	}
+	at := 0
+	assert.Zero(t, testing.AllocsPerRun(1000, func() {
+		h.Cancel(&timers[at])
+		h.Arm(&timers[at], time.Duration(at))
+		at = (at + 4999) % len(timers)
+	}), "cancel and arm")
+	assert.Zero(t, testing.AllocsPerRun(1000, func() {
+		timer := h.Pop()
+		h.Arm(timer, time.Duration(at))
+		at++
+	}), "pop and arm")
+
+	var small Heap[int] // empties every time
+	small.Arm(&Timer[int]{}, 0)
+	small.Pop()
+	var timer Timer[int]
+	assert.Zero(t, testing.AllocsPerRun(1000, func() {
+		small.Arm(&timer, 1)
+		small.Cancel(&timer)
+	}), "arm and cancel alone")
+}
