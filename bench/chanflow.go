@@ -1,0 +1,65 @@
+package bench
+
+import (
+	"sync"
+
+	"github.com/reugn/go-streams"
+	"github.com/reugn/go-streams/flow"
+)
+
+// chanFlow makes a go-streams flow of a function that reads one channel and writes another: the frame in which every
+// peer that is no flow itself runs.
+type chanFlow struct {
+	in, out chan any
+	mu      sync.Mutex
+	err     error // guarded by mu
+}
+
+var _ streams.Flow = (*chanFlow)(nil)
+
+// newChanFlow starts run; out is closed when it returns. Both ends have the given number of places.
+func newChanFlow(places int, run func(in <-chan any, out chan<- any) error) *chanFlow {
+	f := &chanFlow{in: make(chan any, places), out: make(chan any, places)}
+	go func() {
+		defer close(f.out)
+		err := run(f.in, f.out)
+		f.mu.Lock()
+		f.err = err
+		f.mu.Unlock()
+	}()
+	return f
+}
+
+func (f *chanFlow) In() chan<- any  { return f.in }
+func (f *chanFlow) Out() <-chan any { return f.out }
+
+func (f *chanFlow) Via(next streams.Flow) streams.Flow {
+	flow.DoStream(f, next)
+	return next
+}
+
+func (f *chanFlow) To(sink streams.Sink) {
+	for e := range f.out {
+		sink.In() <- e
+	}
+	close(sink.In())
+	sink.AwaitCompletion()
+}
+
+func (f *chanFlow) Err() error {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	return f.err
+}
+
+func (f *chanFlow) stages() stages { return stages{flows: []streams.Flow{f}, err: f.Err} }
+
+// passBuffered is flow.PassThrough with places at both ends: what weir's default ends cost without weir.
+func passBuffered(places int) *chanFlow {
+	return newChanFlow(places, func(in <-chan any, out chan<- any) error {
+		for e := range in {
+			out <- e
+		}
+		return nil
+	})
+}

@@ -1,0 +1,26 @@
+module github.com/weirflow/weir/bench
+
+go 1.26
+
+require (
+	github.com/RussellLuo/timingwheel v0.0.0-20220218152713-54845bda3108
+	github.com/avast/retry-go/v5 v5.1.1
+	github.com/benbjohnson/clock v1.3.5
+	github.com/cenkalti/backoff/v5 v5.0.3
+	github.com/destel/rill v0.8.1
+	github.com/failsafe-go/failsafe-go v0.9.8
+	github.com/reugn/go-streams v0.13.0
+	github.com/sourcegraph/conc v0.3.0
+	github.com/stretchr/testify v1.12.1
+	github.com/weirflow/weir v0.0.0
+	go.uber.org/goleak v1.3.0
+)
+
+require (
+	github.com/bits-and-blooms/bitset v1.24.4 // indirect
+	go.uber.org/atomic v1.7.0 // indirect
+	go.uber.org/multierr v1.9.0 // indirect
+	go.yaml.in/yaml/v3 v3.0.5 // indirect
+)
+
+replace github.com/weirflow/weir => ../

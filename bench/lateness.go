@@ -1,0 +1,121 @@
+package bench
+
+import (
+	"errors"
+	"fmt"
+	"slices"
+	"sync/atomic"
+	"time"
+)
+
+// Metrics of workloads that wait.
+const (
+	LiveBytes  = "live-B/elem" // reachable after a collection while all wait, beyond the user's own values
+	RSSBytes   = "rss-B/elem"
+	ParkNs     = "park-ns/elem"
+	LateP50    = "late-p50-ms"
+	LateP99    = "late-p99-ms"
+	LateMax    = "late-max-ms"
+	EarlyMax   = "early-max-ms" // the worst timer that fired before it was due
+	Goroutines = "goroutines"
+	HeldMax    = "held-max" // elements between the function's first call and the sink
+)
+
+// reportLateness reports the distribution of how late what was due came, in ns. It sorts its argument.
+func reportLateness(m *Meter, late []int64) {
+	if len(late) == 0 {
+		return
+	}
+	slices.Sort(late)
+	at := func(q float64) float64 {
+		return float64(late[min(len(late)-1, int(q*float64(len(late))))]) / 1e6
+	}
+	m.Report(LateP50, at(0.5))
+	m.Report(LateP99, at(0.99))
+	m.Report(LateMax, at(1))
+	m.Report(EarlyMax, max(0, -at(0)))
+}
+
+// parking is a car park for n elements: all of them wait at once, each until an instant of its own.
+type parking struct {
+	items  []Item
+	base   time.Duration // nobody is due before: time to park them all and to weigh them
+	spread time.Duration // then one after the other
+
+	left atomic.Int64
+	all  chan struct{} // closed when the last one was woken
+}
+
+func newParking(n int, base, spread time.Duration) *parking {
+	p := &parking{items: newItems(n), base: base, spread: spread, all: make(chan struct{})}
+	p.left.Store(int64(n))
+	return p
+}
+
+// delay is how long element i waits when it is parked at the given instant: due times are spread evenly, in an order
+// that has nothing to do with the order of arrival.
+func (p *parking) delay(i int, start, instant int64) time.Duration {
+	n := len(p.items)
+	place := int(uint64(i) * 2654435761 % uint64(n))
+	due := start + int64(p.base) + int64(float64(place)/float64(n)*float64(p.spread))
+	p.items[i].due = due
+	return time.Duration(due - instant)
+}
+
+// woken says that it has just been called.
+func (p *parking) woken(it *Item) {
+	it.late = now() - it.due
+	if p.left.Add(-1) == 0 {
+		close(p.all)
+	}
+}
+
+// weigh parks all elements by park, measures what they weigh and waits until all were woken. park returns when all of
+// them wait.
+func (p *parking) weigh(m *Meter, park func(start int64) error) error {
+	resident := residentBytes()
+	live := liveBytes()
+	m.Start()
+	start := now()
+	if err := park(start); err != nil {
+		return err
+	}
+	parked := now()
+	n := float64(len(p.items))
+	m.Report(ParkNs, float64(parked-start)/n)
+	goroutines, residentNow := countGoroutines(), residentBytes()
+	m.Report(Goroutines, float64(goroutines))
+	m.Report(LiveBytes, float64(liveBytes()-live)/n)
+	m.Report(RSSBytes, float64(residentNow-resident)/n)
+	weighed := now()
+	<-p.all
+	m.Stop()
+	if weighed > start+int64(p.base) {
+		return fmt.Errorf("%w: it took %v, and the first element was due after %v",
+			errWeighedLate, time.Duration(weighed-start), p.base)
+	}
+	return nil
+}
+
+// errWeighedLate: some were woken before all were weighed, so the weight means nothing.
+var errWeighedLate = errors.New("parking and weighing took too long")
+
+// patiently tries again with more time to park when the machine was too busy.
+func patiently(base time.Duration, run func(m *Meter, n int, base time.Duration) error) func(m *Meter, n int) error {
+	return func(m *Meter, n int) error {
+		err := run(m, n, base)
+		if errors.Is(err, errWeighedLate) {
+			err = run(m, n, 5*base)
+		}
+		return err
+	}
+}
+
+// report reports how late the elements were woken.
+func (p *parking) report(m *Meter) {
+	late := make([]int64, len(p.items))
+	for i := range p.items {
+		late[i] = p.items[i].late
+	}
+	reportLateness(m, late)
+}

@@ -1,0 +1,110 @@
+package bench
+
+import (
+	"maps"
+	"os"
+	"runtime"
+	"runtime/debug"
+	"strconv"
+	"strings"
+	"syscall"
+	"time"
+)
+
+// Names of the metrics that every sample has.
+const (
+	NsPerElem     = "ns/elem"
+	CPUPerElem    = "cpu-ns/elem" // user and system time of the whole process, getrusage
+	AllocsPerElem = "allocs/elem"
+	BytesPerElem  = "B/elem"
+	Efficiency    = "efficiency" // ideal time / time, where the function waits
+)
+
+// Meter measures the one stretch of a row's run that counts. It is owned by the goroutine that runs the row.
+type Meter struct {
+	elems   int
+	began   time.Time
+	cpu     time.Duration
+	mem     runtime.MemStats
+	wall    time.Duration
+	ideal   time.Duration
+	metrics Sample
+}
+
+// Sample is what one run cost, by metric.
+type Sample map[string]float64
+
+// Start begins the measured stretch, after a garbage collection: nobody pays for the rubbish of others.
+func (m *Meter) Start() {
+	runtime.GC()
+	runtime.ReadMemStats(&m.mem)
+	m.cpu = cpuTime()
+	m.began = time.Now()
+}
+
+// Stop ends the measured stretch.
+func (m *Meter) Stop() {
+	m.wall = time.Since(m.began)
+	m.cpu = cpuTime() - m.cpu
+	mallocs, bytes := m.mem.Mallocs, m.mem.TotalAlloc
+	runtime.ReadMemStats(&m.mem)
+	n := float64(m.elems)
+	m.Report(NsPerElem, float64(m.wall)/n)
+	m.Report(CPUPerElem, float64(m.cpu)/n)
+	m.Report(AllocsPerElem, float64(m.mem.Mallocs-mallocs)/n)
+	m.Report(BytesPerElem, float64(m.mem.TotalAlloc-bytes)/n)
+}
+
+// Ideal tells how long the measured stretch would take if nothing but the function's own waiting cost time.
+func (m *Meter) Ideal(d time.Duration) { m.ideal = d }
+
+// Report adds a metric, or replaces one.
+func (m *Meter) Report(metric string, v float64) {
+	if m.metrics == nil {
+		m.metrics = make(Sample)
+	}
+	m.metrics[metric] = v
+}
+
+func (m *Meter) sample() Sample {
+	if m.ideal > 0 && m.wall > 0 {
+		m.Report(Efficiency, float64(m.ideal)/float64(m.wall))
+	}
+	return maps.Clone(m.metrics)
+}
+
+// cpuTime is what this process has used of all cores.
+func cpuTime() time.Duration {
+	var u syscall.Rusage
+	if err := syscall.Getrusage(syscall.RUSAGE_SELF, &u); err != nil {
+		return 0
+	}
+	return time.Duration(u.Utime.Nano() + u.Stime.Nano())
+}
+
+// liveBytes is what is reachable, stacks of goroutines included, after a collection.
+func liveBytes() int64 {
+	runtime.GC()
+	runtime.GC() // what the first one found dead in a sync.Pool
+	var s runtime.MemStats
+	runtime.ReadMemStats(&s)
+	return int64(s.HeapAlloc + s.StackInuse)
+}
+
+// residentBytes is the memory the process occupies, after giving back what it does not use; 0 where /proc is missing.
+func residentBytes() int64 {
+	debug.FreeOSMemory()
+	statm, err := os.ReadFile("/proc/self/statm")
+	if err != nil {
+		return 0
+	}
+	fields := strings.Fields(string(statm))
+	if len(fields) < 2 {
+		return 0
+	}
+	pages, err := strconv.ParseInt(fields[1], 10, 64)
+	if err != nil {
+		return 0
+	}
+	return pages * int64(os.Getpagesize())
+}

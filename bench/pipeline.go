@@ -1,0 +1,166 @@
+package bench
+
+import (
+	"errors"
+	"fmt"
+	"sync"
+
+	"github.com/reugn/go-streams"
+	ext "github.com/reugn/go-streams/extension"
+)
+
+// stages are the flows under measurement, in a row, and what they have to say in the end.
+type stages struct {
+	flows []streams.Flow
+	err   func() error // may be nil
+}
+
+func oneStage(f streams.Flow) stages { return stages{flows: []streams.Flow{f}} }
+
+// pipeline is a whole go-streams pipeline: source → flows → sink. The source is fed by a goroutine of its own, as
+// go-streams' connectors are, and the sink is read by the one that runs the pipeline, which checks what arrives.
+type pipeline struct {
+	elems   int
+	ends    int  // places of source and sink
+	ordered bool // the output must be in the order of the input
+	values  bool // elements are Value instead of *Item
+
+	items []Item              // made by prepare unless given
+	calls func(seq int) int32 // calls expected per element; nil: not looked at
+
+	// Hooks, all optional.
+	fed      func()          // all elements are fed: the source ends when it returns
+	received func(seq int)   // called in the sink for each element
+	each     func(seq int)   // called in the source before each element
+	elem     func(i int) any // set by prepare
+	seq      func(e any) int // set by prepare
+}
+
+// Value is an element that does not fit into an interface without an allocation.
+type Value struct{ Seq int }
+
+// firstValue keeps Values clear of the small integers that the runtime boxes for nothing.
+const firstValue = 1 << 20
+
+// prepare makes the elements; it does not belong into the measured stretch.
+func (p *pipeline) prepare() {
+	if p.values {
+		p.elem = func(i int) any { return Value{firstValue + i} }
+		p.seq = func(e any) int { return e.(Value).Seq - firstValue }
+		return
+	}
+	if p.items == nil {
+		p.items = newItems(p.elems)
+	}
+	p.elem = func(i int) any { return &p.items[i] }
+	p.seq = func(e any) int { return e.(*Item).Seq }
+}
+
+// measure prepares, runs and checks the pipeline, and measures the run.
+func (p *pipeline) measure(m *Meter, build func() stages) error {
+	p.prepare()
+	m.Start()
+	err := p.run(build())
+	m.Stop()
+	if err != nil {
+		return err
+	}
+	return p.checkCalls()
+}
+
+// run feeds all elements and returns when the sink has seen the end: an error if the output is wrong.
+func (p *pipeline) run(st stages) error {
+	source, sink := make(chan any, p.ends), make(chan any, p.ends)
+	go p.feed(source)
+	go func() {
+		last := streams.Flow(nil)
+		for _, f := range st.flows {
+			if last == nil {
+				last = ext.NewChanSource(source).Via(f)
+			} else {
+				last = last.Via(f)
+			}
+		}
+		last.To(ext.NewChanSink(sink))
+	}()
+
+	c := checker{ordered: p.ordered, seen: make([]uint8, p.elems)}
+	for e := range sink {
+		seq := p.seq(e)
+		c.saw(seq)
+		if p.received != nil {
+			p.received(seq)
+		}
+	}
+	err := c.result()
+	if st.err != nil {
+		err = errors.Join(err, st.err())
+	}
+	return err
+}
+
+func (p *pipeline) feed(source chan<- any) {
+	defer close(source)
+	for i := range p.elems {
+		if p.each != nil {
+			p.each(i)
+		}
+		source <- p.elem(i)
+	}
+	if p.fed != nil {
+		p.fed()
+	}
+}
+
+func (p *pipeline) checkCalls() error {
+	if p.calls == nil || p.values {
+		return nil
+	}
+	for i := range p.items {
+		if got, want := p.items[i].Calls, p.calls(i); got != want {
+			return fmt.Errorf("element %d: %d calls, want %d", i, got, want)
+		}
+	}
+	return nil
+}
+
+// checker looks at the sequence numbers that come out.
+type checker struct {
+	ordered bool
+	seen    []uint8
+	count   int
+	bad     error // the first thing that was wrong
+}
+
+func (c *checker) saw(seq int) {
+	switch {
+	case c.bad != nil:
+	case seq < 0 || seq >= len(c.seen):
+		c.bad = fmt.Errorf("element %d was never sent", seq)
+	case c.seen[seq] != 0:
+		c.bad = fmt.Errorf("element %d came twice", seq)
+	case c.ordered && seq != c.count:
+		c.bad = fmt.Errorf("element %d came as number %d", seq, c.count)
+	default:
+		c.seen[seq] = 1
+	}
+	c.count++
+}
+
+func (c *checker) result() error {
+	if c.bad == nil && c.count != len(c.seen) {
+		c.bad = fmt.Errorf("%d of %d elements came out", c.count, len(c.seen))
+	}
+	return c.bad
+}
+
+// parallel runs k pipelines at once.
+func parallel(k int, run func(i int) error) error {
+	errs := make([]error, k)
+	var wg sync.WaitGroup
+	for i := range k {
+		wg.Go(func() { errs[i] = run(i) })
+	}
+	wg.Wait()
+	return errors.Join(errs...)
+}

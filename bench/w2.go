@@ -1,0 +1,179 @@
+package bench
+
+import (
+	"fmt"
+	"sync"
+	"time"
+)
+
+// w2: the function answers after a millisecond; 100, 1,000 or 10,000 elements are in flight.
+func w2(c Config) []Group {
+	const answerTime = time.Millisecond
+	sizes := []struct{ inFlight, elems int }{{100, 20_000}, {1_000, 200_000}, {10_000, 500_000}}
+	if c.Short {
+		sizes = sizes[:2]
+	}
+	var groups []Group
+	for _, ordered := range []bool{true, false} {
+		for _, size := range sizes {
+			for _, backend := range []string{"sleep", "callback"} {
+				p := pipeline{ends: c.Ends, ordered: ordered, calls: once}
+				g := Group{
+					Workload: "W2",
+					Variant:  fmt.Sprintf("%s/inflight=%d/backend=%s", modeVariant(ordered), size.inFlight, backend),
+					Title:    fmt.Sprintf("the function answers after 1 ms, %d in flight, %s", size.inFlight, backend),
+					Elems:    c.elems(size.elems, 2*size.inFlight),
+					Aims:     []Aim{{Impl: "weir", Against: BestPeer, Max: 1.0}},
+				}
+				if size.inFlight == 10_000 {
+					g.Aims[0].Max = 0.7
+				}
+				if backend == "sleep" {
+					g.Rows = w2Sleep(c, p, size.inFlight, answerTime)
+				} else {
+					g.Rows = w2Callback(c, p, size.inFlight, answerTime)
+				}
+				for i := range g.Rows {
+					g.Rows[i].Run = withIdeal(g.Rows[i].Run, size.inFlight, answerTime)
+				}
+				groups = append(groups, g)
+			}
+		}
+	}
+	return groups
+}
+
+// withIdeal tells the meter how long n calls take, atOnce at a time.
+func withIdeal(run func(m *Meter, n int) error, atOnce int, each time.Duration) func(m *Meter, n int) error {
+	return func(m *Meter, n int) error {
+		m.Ideal(time.Duration(float64(n) / float64(atOnce) * float64(each)))
+		return run(m, n)
+	}
+}
+
+func w2Sleep(c Config, p pipeline, inFlight int, d time.Duration) []Row {
+	sleep := func(it *Item) (*Item, error) {
+		it.Calls++
+		time.Sleep(d)
+		return it, nil
+	}
+	rows := weirW2Sleep(c, p, inFlight, d)
+	for _, w := range workers(p.ordered) {
+		rows = append(rows, flowRow(w.name, Peer, p, func() stages { return w.build(c, sleep, inFlight) }))
+	}
+	return append(rows, Row{Impl: "sleep", Kind: Floor, Run: func(m *Meter, n int) error {
+		var wg sync.WaitGroup
+		m.Start()
+		for i := range inFlight {
+			wg.Go(func() {
+				for j := i; j < n; j += inFlight {
+					time.Sleep(d)
+				}
+			})
+		}
+		wg.Wait()
+		m.Stop()
+		return nil
+	}})
+}
+
+func w2Callback(c Config, p pipeline, inFlight int, d time.Duration) []Row {
+	rows := weirW2Callback(c, p, inFlight, d)
+	if p.ordered {
+		rows = append(rows, flowRow("callback-reorder", Peer, p, func() stages {
+			return framed(func(_ call, n int, in <-chan any, out chan<- any) error {
+				return runCallbackReorder(d, n, in, out)
+			})(c, nil, inFlight)
+		}))
+	} else {
+		rows = append(rows, flowRow("callback-semaphore", Peer, p, func() stages {
+			return framed(func(_ call, n int, in <-chan any, out chan<- any) error {
+				return runCallbackSemaphore(d, n, in, out)
+			})(c, nil, inFlight)
+		}))
+	}
+	// Libraries of blocking calls wait for the callback on a channel.
+	for _, w := range workers(p.ordered) {
+		rows = append(rows, flowRow(w.name, Peer, p, func() stages {
+			b := newBackend(d, func(it *Item, reply chan *Item) { reply <- it })
+			st := w.build(c, func(it *Item) (*Item, error) {
+				it.Calls++
+				reply := make(chan *Item, 1)
+				b.call(it, reply)
+				return <-reply, nil
+			}, inFlight)
+			return st.andThen(b.close)
+		}))
+	}
+	return append(rows, Row{Impl: "backend", Kind: Floor, Run: func(m *Meter, n int) error {
+		sem := make(chan struct{}, inFlight)
+		b := newBackend(d, func(*Item, struct{}) { <-sem })
+		items := newItems(n)
+		m.Start()
+		for i := range items {
+			sem <- struct{}{}
+			b.call(&items[i], struct{}{})
+		}
+		for range inFlight {
+			sem <- struct{}{}
+		}
+		m.Stop()
+		b.close()
+		return nil
+	}})
+}
+
+// andThen adds something to do at the end.
+func (st stages) andThen(end func()) stages {
+	err := st.err
+	st.err = func() error {
+		end()
+		if err != nil {
+			return err()
+		}
+		return nil
+	}
+	return st
+}
+
+// runCallbackReorder is the callback code of a careful user, in order: a slot per element, emitted as its turn comes.
+func runCallbackReorder(d time.Duration, n int, in <-chan any, out chan<- any) error {
+	b := newBackend(d, func(it *Item, done chan *Item) { done <- it })
+	defer b.close()
+	order := make(chan slot, n-1)
+	go func() {
+		for e := range in {
+			s := slot{e.(*Item), make(chan *Item, 1)}
+			s.it.Calls++
+			order <- s
+			b.call(s.it, s.done)
+		}
+		close(order)
+	}()
+	emit(order, out)
+	return nil
+}
+
+// runCallbackSemaphore is the same without order: a semaphore, and a channel of results that never blocks the backend.
+func runCallbackSemaphore(d time.Duration, n int, in <-chan any, out chan<- any) error {
+	sem, results := make(chan struct{}, n), make(chan *Item, n)
+	b := newBackend(d, func(it *Item, _ struct{}) { results <- it })
+	defer b.close()
+	go func() {
+		for e := range in {
+			it := e.(*Item)
+			it.Calls++
+			sem <- struct{}{}
+			b.call(it, struct{}{})
+		}
+		for range n {
+			sem <- struct{}{}
+		}
+		close(results)
+	}()
+	for it := range results {
+		out <- it
+		<-sem
+	}
+	return nil
+}

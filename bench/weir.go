@@ -1,0 +1,423 @@
+package bench
+
+import (
+	"cmp"
+	"context"
+	"errors"
+	"fmt"
+	"math/rand/v2"
+	"sync/atomic"
+	"time"
+
+	"github.com/benbjohnson/clock"
+
+	"github.com/weirflow/weir/asyncop"
+	"github.com/weirflow/weir/predicates"
+	"github.com/weirflow/weir/strategies"
+	"github.com/weirflow/weir/timers"
+)
+
+// weirTimeout and retryDelay are what every weir row has armed unless it says otherwise.
+const (
+	weirTimeout = 5 * time.Second
+	retryDelay  = 100 * time.Millisecond
+)
+
+// newOperator is the shape of all weir rows.
+func newOperator[T any](
+	c Config, ordered bool, fn asyncop.AsyncFunction[T, T], timeout time.Duration, capacity int,
+	strategy strategies.AsyncRetryStrategy[T], opts ...asyncop.Option,
+) *asyncop.AsyncWaitOperator[T, T] {
+	opts = append([]asyncop.Option{asyncop.WithBuffer(c.places())}, opts...)
+	if ordered {
+		return asyncop.OrderedWaitWithRetry(fn, timeout, capacity, strategy, opts...)
+	}
+	return asyncop.UnorderedWaitWithRetry(fn, timeout, capacity, strategy, opts...)
+}
+
+func opStages[T any](op *asyncop.AsyncWaitOperator[T, T]) stages {
+	return oneStage(op).andThenErr(op.Wait)
+}
+
+func (st stages) andThenErr(err func() error) stages {
+	st.err = err
+	return st
+}
+
+// fixedDelay retries empty results and errors.
+func fixedDelay[T any](delay time.Duration) strategies.AsyncRetryStrategy[T] {
+	return strategies.FixedDelay[T](maxRetries, delay).
+		RetryIfResult(predicates.EmptyResult).
+		RetryIfException(predicates.HasException)
+}
+
+// ---- W1
+
+const w1Capacity = 1_000
+
+func atOnce(_ context.Context, it *Item, result asyncop.ResultFuture[*Item]) error {
+	it.Calls++
+	result.Complete(it)
+	return nil
+}
+
+func weirW1(c Config, p pipeline) []Row {
+	p.calls = once
+	return []Row{
+		flowRow("weir", Weir, p, func() stages {
+			return opStages(newOperator(c, p.ordered, asyncop.Func(atOnce), weirTimeout, w1Capacity,
+				fixedDelay[*Item](retryDelay)))
+		}),
+		flowRow("weir-bare", Weir, p, func() stages { // neither timeout nor retry
+			return opStages(newOperator(c, p.ordered, asyncop.Func(atOnce), 0, w1Capacity, strategies.NoRetry[*Item]()))
+		}),
+	}
+}
+
+func weirW1Value(c Config, p pipeline) []Row {
+	return []Row{flowRow("weir", Weir, p, func() stages {
+		fn := asyncop.Func(func(_ context.Context, v Value, result asyncop.ResultFuture[Value]) error {
+			result.Complete(v)
+			return nil
+		})
+		return opStages(newOperator(c, p.ordered, fn, weirTimeout, w1Capacity, fixedDelay[Value](retryDelay)))
+	})}
+}
+
+// ---- W1b
+
+func countCtx(_ context.Context, it *Item) (*Item, error) { return count(it) }
+
+func weirW1b(c Config, p pipeline, atOnce int) []Row {
+	row := func(impl string, capacity int) Row {
+		return flowRow(impl, Weir, p, func() stages {
+			return opStages(newOperator(c, p.ordered, asyncop.Blocking(countCtx), weirTimeout, capacity,
+				fixedDelay[*Item](retryDelay), asyncop.WithMaxConcurrentCalls(atOnce)))
+		})
+	}
+	// The peers have no more slots than calls; to have more is one of weir's settings.
+	return []Row{row("weir", atOnce), row("weir-capacity-1000", 1_000)}
+}
+
+// ---- W2
+
+func weirW2Sleep(c Config, p pipeline, inFlight int, d time.Duration) []Row {
+	return []Row{flowRow("weir", Weir, p, func() stages {
+		fn := asyncop.Blocking(func(_ context.Context, it *Item) (*Item, error) {
+			it.Calls++
+			time.Sleep(d)
+			return it, nil
+		})
+		return opStages(newOperator(c, p.ordered, fn, weirTimeout, inFlight, fixedDelay[*Item](retryDelay)))
+	})}
+}
+
+func weirW2Callback(c Config, p pipeline, inFlight int, d time.Duration) []Row {
+	return []Row{flowRow("weir", Weir, p, func() stages {
+		b := newBackend(d, func(it *Item, result asyncop.ResultFuture[*Item]) { result.Complete(it) })
+		fn := asyncop.Func(func(_ context.Context, it *Item, result asyncop.ResultFuture[*Item]) error {
+			it.Calls++
+			b.call(it, result)
+			return nil
+		})
+		op := newOperator(c, p.ordered, fn, weirTimeout, inFlight, fixedDelay[*Item](retryDelay))
+		return opStages(op).andThen(b.close)
+	})}
+}
+
+// ---- W3, W3b
+//
+// With WithDrainRetries, as in W7: the peers wait for their retries at the end of the input too. By default weir tries
+// what is in back-off then once more at once, and what fails after the end of the input has failed.
+
+func weirW3(c Config, p pipeline, atOnce int, delay time.Duration, faulty call) []Row {
+	return []Row{flowRow("weir", Weir, p, func() stages {
+		fn := asyncop.Blocking(func(_ context.Context, it *Item) (*Item, error) { return faulty(it) })
+		return opStages(newOperator(c, p.ordered, fn, weirTimeout, orderedSlots, fixedDelay[*Item](delay),
+			asyncop.WithMaxConcurrentCalls(atOnce), asyncop.WithDrainRetries()))
+	})}
+}
+
+// ---- W4
+
+// spreadStrategy gives every element a back-off of its own, so that due times are spread as those of the peers are. The
+// operator calls predicate and strategy on its loop, one after the other, so the strategy knows whom it is asked about.
+type spreadStrategy struct {
+	p     *parking
+	start int64
+	last  *Item // owned by the operator's loop
+}
+
+func (s *spreadStrategy) CanRetry(attempts int) bool { return attempts <= maxRetries }
+
+func (s *spreadStrategy) BackoffTime(int) time.Duration {
+	return max(0, s.p.delay(s.last.Seq, s.start, now()))
+}
+
+func (s *spreadStrategy) RetryPredicate() predicates.AsyncRetryPredicate[*Item] {
+	return predicates.RetryIf[*Item](nil, func(err error) bool {
+		e, ok := errors.AsType[unavailableError](err)
+		s.last = e.it
+		return ok
+	})
+}
+
+func weirW4(c Config, ordered bool) func(m *Meter, p *parking) error {
+	return func(m *Meter, p *parking) error {
+		n := len(p.items)
+		strategy := &spreadStrategy{p: p}
+		fn := asyncop.Func(func(_ context.Context, it *Item, result asyncop.ResultFuture[*Item]) error {
+			it.Calls++
+			if it.Calls == 1 {
+				return unavailableError{it}
+			}
+			p.woken(it)
+			result.Complete(it)
+			return nil
+		})
+		pipe := pipeline{elems: n, items: p.items, ordered: ordered, calls: func(int) int32 { return 2 }, ends: c.Ends}
+		pipe.prepare()
+		fed := make(chan struct{})
+		pipe.fed = func() { // the input must not end before they all were called again
+			close(fed)
+			<-p.all
+		}
+		done := make(chan error, 1)
+		weighed := p.weigh(m, func(start int64) error {
+			strategy.start = start
+			op := newOperator(c, ordered, fn, time.Hour, n, strategies.AsyncRetryStrategy[*Item](strategy))
+			go func() { done <- pipe.run(opStages(op)) }()
+			<-fed
+			return await("all elements wait", func() bool {
+				return op.Stats().WaitingForRetry == int64(n) || now() > start+int64(p.base) // weigh reports the latter
+			})
+		})
+		ended := <-done
+		p.report(m)
+		return cmp.Or(weighed, ended, pipe.checkCalls())
+	}
+}
+
+// await polls for something that comes soon.
+func await(what string, ok func() bool) error {
+	for end := now() + int64(time.Minute); !ok(); {
+		if now() > end {
+			return fmt.Errorf("waited for a minute until %s", what)
+		}
+		time.Sleep(time.Millisecond)
+	}
+	return nil
+}
+
+// ---- W5
+
+// weirW5Capacity keeps half the capacity in flight: each call completes the one that came so many elements before, and
+// the last one completes all.
+func weirW5Capacity(c Config, p pipeline, capacity int) []Row {
+	return []Row{{Impl: fmt.Sprintf("weir-capacity-%d", capacity), Kind: Weir, Run: func(m *Meter, n int) error {
+		type pending struct {
+			it     *Item
+			result asyncop.ResultFuture[*Item]
+		}
+		q := p
+		q.elems = n
+		return q.measure(m, func() stages {
+			ring := make([]pending, max(1, capacity/2))
+			fn := asyncop.Func(func(_ context.Context, it *Item, result asyncop.ResultFuture[*Item]) error {
+				it.Calls++
+				place := &ring[it.Seq%len(ring)]
+				oldest := *place
+				*place = pending{it, result}
+				if oldest.it != nil {
+					oldest.result.Complete(oldest.it)
+				}
+				if it.Seq == n-1 {
+					for i := range ring {
+						if r := ring[(it.Seq+1+i)%len(ring)]; r.it != nil {
+							r.result.Complete(r.it)
+						}
+					}
+				}
+				return nil
+			})
+			return opStages(newOperator(c, p.ordered, fn, time.Minute, capacity, fixedDelay[*Item](retryDelay)))
+		})
+	}}}
+}
+
+// weirW5Waiting measures elements that complete at once while others wait for a retry.
+func weirW5Waiting(c Config, waiting int) []Row {
+	return []Row{{Impl: fmt.Sprintf("weir-waiting-%d", waiting), Kind: Weir, Run: func(m *Meter, n int) error {
+		fn := asyncop.Func(func(_ context.Context, it *Item, result asyncop.ResultFuture[*Item]) error {
+			it.Calls++
+			if it.Seq < waiting && it.Calls == 1 {
+				return errUnavailable
+			}
+			result.Complete(it)
+			return nil
+		})
+		op := newOperator(c, false, fn, time.Hour, waiting+w1Capacity, fixedDelay[*Item](longDelay))
+		var parked error
+		quick := 0
+		pipe := pipeline{elems: waiting + n, ends: c.Ends}
+		pipe.calls = func(seq int) int32 {
+			if seq < waiting {
+				return 2
+			}
+			return 1
+		}
+		pipe.each = func(seq int) {
+			if seq == waiting { // the measured stretch begins when all that shall wait do
+				parked = await("all elements wait", func() bool { return op.Stats().WaitingForRetry == int64(waiting) })
+				m.Start()
+			}
+		}
+		measured := make(chan struct{})
+		pipe.fed = func() { <-measured } // and ends when all others have arrived
+		pipe.received = func(int) {
+			if quick++; quick == n {
+				m.Stop()
+				close(measured)
+			}
+		}
+		pipe.prepare()
+		if err := pipe.run(opStages(op)); err != nil {
+			return err
+		}
+		if parked != nil {
+			return parked
+		}
+		return pipe.checkCalls()
+	}}}
+}
+
+// ---- W6
+
+func weirW6ArmCancel(pending int) Row {
+	return Row{Impl: "weir", Kind: Weir, Run: func(m *Meter, n int) error {
+		service := timers.NewService[int](clock.New(), func() {})
+		defer service.Stop()
+		random := newRandom()
+		waiting := make([]timers.Timer[int], pending)
+		for i := range waiting {
+			service.Arm(&waiting[i], service.Now()+pendingDelay(random))
+		}
+		var t timers.Timer[int]
+		m.Start()
+		for range n {
+			service.Arm(&t, service.Now()+pendingDelay(random))
+			service.Schedule()
+			if !service.Cancel(&t) {
+				return errFiredEarly
+			}
+		}
+		m.Stop()
+		return nil
+	}}
+}
+
+func weirW6Fire(m *Meter, n int, base, spread time.Duration) error {
+	wake := make(chan struct{}, 1)
+	service := timers.NewService[int64](clock.New(), func() {
+		select {
+		case wake <- struct{}{}:
+		default:
+		}
+	})
+	defer service.Stop()
+	late := make([]int64, 0, n)
+	waiting := make([]timers.Timer[int64], n) // the value is the due time
+	random := rand.New(rand.NewPCG(1, 2))
+	m.Start()
+	start := now()
+	for i := range waiting {
+		t := &waiting[i]
+		t.Value = start + int64(base) + random.Int64N(int64(spread))
+		d := time.Duration(t.Value - now()) // before the service looks at the clock: else it might seem early
+		service.Arm(t, service.Now()+d)
+	}
+	if now() > start+int64(base) {
+		return fmt.Errorf("arming %d timers took more than %v", n, base)
+	}
+	for len(late) < n {
+		for t := service.PopDue(service.Now()); t != nil; t = service.PopDue(service.Now()) {
+			late = append(late, now()-t.Value)
+		}
+		if service.Schedule() && len(late) < n {
+			<-wake
+		}
+	}
+	m.Stop()
+	reportLateness(m, late)
+	return nil
+}
+
+// ---- W7
+
+func weirW7Slow(c Config, s slowConsumer) []Row {
+	return []Row{
+		s.row("weir", Weir, func(fn call) stages {
+			f := asyncop.Func(func(_ context.Context, it *Item, result asyncop.ResultFuture[*Item]) error {
+				it, err := fn(it)
+				if err == nil {
+					result.Complete(it)
+				}
+				return err
+			})
+			return opStages(newOperator(c, s.ordered, f, time.Minute, s.capacity, fixedDelay[*Item](s.delay),
+				asyncop.WithDrainRetries()))
+		}),
+		s.row("weir-blocking", Weir, func(fn call) stages {
+			f := asyncop.Blocking(func(_ context.Context, it *Item) (*Item, error) { return fn(it) })
+			return opStages(newOperator(c, s.ordered, f, time.Minute, s.capacity, fixedDelay[*Item](s.delay),
+				asyncop.WithDrainRetries()))
+		}),
+	}
+}
+
+func weirW7Drain(c Config, ordered bool) []Row {
+	return []Row{{Impl: "weir", Kind: Weir, Run: func(m *Meter, n int) error {
+		var calls atomic.Int64
+		fn := asyncop.Func(func(_ context.Context, it *Item, result asyncop.ResultFuture[*Item]) error {
+			it.Calls++
+			calls.Add(1)
+			if it.Calls == 1 {
+				return errUnavailable
+			}
+			result.Complete(it)
+			return nil
+		})
+		// One slot more than elements: the end of the input is noticed when a slot is free to read for.
+		op := newOperator(c, ordered, fn, time.Hour, n+1, fixedDelay[*Item](longDelay))
+		pipe := pipeline{elems: n, ends: c.Ends, ordered: ordered, calls: func(int) int32 { return 2 }}
+		var parked error
+		pipe.fed = func() {
+			parked = await("all elements wait", func() bool { return op.Stats().WaitingForRetry == int64(n) })
+			m.Start()
+		}
+		pipe.prepare()
+		err := pipe.run(opStages(op))
+		m.Stop()
+		switch {
+		case err != nil:
+			return err
+		case parked != nil:
+			return parked
+		}
+		return pipe.checkCalls()
+	}}}
+}
+
+// ---- W8
+
+func weirW8(c Config) []weirStage {
+	return []weirStage{
+		{"weir", func() stages {
+			return opStages(newOperator(c, true, asyncop.Func(atOnce), weirTimeout, w1Capacity,
+				fixedDelay[*Item](retryDelay)))
+		}},
+		{"weir-blocking", func() stages {
+			return opStages(newOperator(c, true, asyncop.Blocking(countCtx), weirTimeout, 64, fixedDelay[*Item](retryDelay)))
+		}},
+	}
+}
