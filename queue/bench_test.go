@@ -40,6 +40,7 @@ func BenchmarkBurst(b *testing.B) {
 }
 
 func forEachMode(b *testing.B, bench func(b *testing.B, newQueue func(int) Queue[int], capacity int)) {
+	b.Helper()
 	for _, mode := range []struct {
 		name     string
 		newQueue func(int) Queue[int]

@@ -8,25 +8,15 @@ import (
 	"github.com/weirflow/weir/queue/queuetest"
 )
 
-// kinds are the queues of this package; V is what their slots carry.
-func kinds[V any]() map[queuetest.Kind]func(capacity int) queue.Queue[V] {
-	return map[queuetest.Kind]func(capacity int) queue.Queue[V]{
-		queuetest.Ordered:   queue.NewOrdered[V],
-		queuetest.Unordered: queue.NewUnordered[V],
-	}
-}
-
-// forEachKind runs a test for both kinds of queue.
-func forEachKind[V any](t *testing.T, test func(t *testing.T, newQueue func(capacity int) queue.Queue[V])) {
-	t.Helper()
-	for kind, newQueue := range kinds[V]() {
-		t.Run(kind.String(), func(t *testing.T) { test(t, newQueue) })
-	}
+// kinds are the queues of this package.
+var kinds = map[queuetest.Kind]func(capacity int) queue.Queue[string]{
+	queuetest.Ordered:   queue.NewOrdered[string],
+	queuetest.Unordered: queue.NewUnordered[string],
 }
 
 // Laws Q1 and Q2.
 func TestConformance(t *testing.T) {
-	for kind, newQueue := range kinds[string]() {
+	for kind, newQueue := range kinds {
 		t.Run(kind.String(), func(t *testing.T) { queuetest.Run(t, kind, newQueue) })
 	}
 }
@@ -41,7 +31,7 @@ func FuzzQueue(f *testing.F) {
 	f.Add([]byte{23, put, put, put, put, complete | 3, complete | 2, complete | 1, pop, put, complete, pop | 3, put, complete | 9})
 	f.Add([]byte("the quick brown fox jumps over the lazy dog\xff\xff\xe0\x80\x9f\xc0"))
 	f.Fuzz(func(t *testing.T, schedule []byte) {
-		for kind, newQueue := range kinds[string]() {
+		for kind, newQueue := range kinds {
 			queuetest.Replay(t, kind, newQueue, schedule)
 		}
 	})
@@ -49,7 +39,7 @@ func FuzzQueue(f *testing.F) {
 
 // A queue that breaks a law must not pass, or the suite is worth nothing.
 func TestSuiteFindsBrokenQueues(t *testing.T) {
-	unordered := func(capacity int) queue.Queue[string] { return queue.NewUnordered[string](capacity) }
+	unordered := queue.NewUnordered[string]
 	tests := []struct {
 		name     string
 		kind     queuetest.Kind

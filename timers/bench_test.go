@@ -83,6 +83,7 @@ func BenchmarkPop(b *testing.B) {
 }
 
 func forEachPending(b *testing.B, bench func(b *testing.B, pending int)) {
+	b.Helper()
 	for _, pending := range []int{1000, 1_000_000} {
 		b.Run(fmt.Sprintf("pending=%d", pending), func(b *testing.B) {
 			if testing.Short() && pending > 1000 {

@@ -100,17 +100,24 @@ func checkHeap(t require.TestingT, h *Heap[int], m *heapModel, pool []Timer[int]
 		require.Equal(t, m.armed[i].due, due)
 		require.Same(t, m.armed[i].timer, h.Peek())
 	}
-	for i := range pool {
-		require.Equal(t, m.index(&pool[i]) >= 0, pool[i].Armed(), "timer %d", i)
-		require.Equal(t, i, pool[i].Value)
+	for i := range pool { // many times: plain comparisons
+		if armed := m.index(&pool[i]) >= 0; armed != pool[i].Armed() || pool[i].Value != i {
+			require.FailNow(t, "the state of a timer", "timer %d: armed is %t, value %d", i, pool[i].Armed(), pool[i].Value)
+		}
 	}
 	for i := range h.items {
 		it := &h.items[i]
-		require.Equal(t, int32(i+1), it.timer.position, "every timer knows its place")
-		require.False(t, i > 0 && it.before(&h.items[(i-1)/arity]), "no item is before its parent")
+		if it.timer.position != int32(i+1) {
+			require.FailNow(t, "a timer does not know its place", "%d, not %d", it.timer.position, i+1)
+		}
+		if i > 0 && it.before(&h.items[(i-1)/arity]) {
+			require.FailNow(t, "an item is before its parent", "at %d", i)
+		}
 	}
 	for _, it := range h.items[len(h.items):cap(h.items)] {
-		require.Zero(t, it, "places that are not used refer to no timer")
+		if it != (item[int]{}) {
+			require.FailNow(t, "a place that is not used refers to a timer")
+		}
 	}
 }
 

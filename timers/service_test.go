@@ -293,6 +293,11 @@ func TestClockMovesBeforeTheAlarmIsSet(t *testing.T) {
 			require.True(t, b.Schedule())
 			assert.Equal(t, 2, b.clock.readings, "the alarm is not set a second time")
 			assert.Equal(t, 1, b.move(10*ms))
+
+			assert.Equal(t, []string{"a"}, b.due())
+			b.arm("b", b.Now()+settled/4)
+			b.clock.afterRead = func() { b.clock.Add(settled / 2) }
+			assert.False(t, b.Schedule(), "it is due meanwhile")
 		})
 	})
 }

@@ -17,9 +17,9 @@ type pair struct {
 	history []string
 }
 
-func newPair(t testing.TB, kind Kind, newQueue func(capacity int) queue.Queue[string], capacity int) *pair {
-	t.Helper()
-	p := &pair{t: t, q: newQueue(capacity), m: model{kind: kind}, cap: capacity}
+func newPair(tb testing.TB, kind Kind, newQueue func(capacity int) queue.Queue[string], capacity int) *pair {
+	tb.Helper()
+	p := &pair{t: tb, q: newQueue(capacity), m: model{kind: kind}, cap: capacity}
 	p.check()
 	return p
 }

@@ -15,12 +15,12 @@ import (
 //	4 5    complete the k-th pending entry, k in the lower bits; without any, the k-th of the others, which panics
 //	6      complete the k-th entry that is not pending, which panics
 //	7      pop, 1 to 4 times
-func Replay(t testing.TB, kind Kind, newQueue func(capacity int) queue.Queue[string], schedule []byte) {
-	t.Helper()
+func Replay(tb testing.TB, kind Kind, newQueue func(capacity int) queue.Queue[string], schedule []byte) {
+	tb.Helper()
 	if len(schedule) == 0 {
 		return
 	}
-	p := newPair(t, kind, newQueue, 1+int(schedule[0]%24))
+	p := newPair(tb, kind, newQueue, 1+int(schedule[0]%24))
 	for n, b := range schedule[1:] {
 		op, k := b>>5, int(b&31)
 		switch op {
