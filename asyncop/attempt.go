@@ -44,6 +44,9 @@ const (
 	expired
 	// held: a blocking call has the permit and will give it back.
 	held
+	// direct: the attempt is a blocking call that the loop has started without AsyncInvoke; its permit comes back with
+	// its completion, in the mailbox or, if that is late, apart.
+	direct
 )
 
 // Complete implements [ResultFuture].
@@ -59,12 +62,16 @@ func (a *attempt[IN, OUT]) CompleteExceptionally(err error) {
 
 // complete is called from any goroutine. Law A2: the first one counts, unless the attempt is over.
 func (a *attempt[IN, OUT]) complete(results []OUT, err error) {
-	if a.state.Or(claimed)&(claimed|over) != 0 {
+	before := a.state.Or(claimed)
+	if before&(claimed|over) != 0 {
 		a.core.late.Add(1)
+		if before&(claimed|direct) == direct {
+			a.core.release()
+		}
 		return
 	}
 	a.results, a.err = results, err
-	before := a.state.Or(completed | over)
+	before = a.state.Or(completed | over)
 	a.endContext()
 	if before&returned != 0 {
 		a.core.mail.post(a)
@@ -74,9 +81,17 @@ func (a *attempt[IN, OUT]) complete(results []OUT, err error) {
 
 // expire ends the attempt by a timeout, or by the end of the operator; it returns the state before. Called by the loop.
 func (a *attempt[IN, OUT]) expire(bits uint32) (before uint32) {
-	before = a.state.Or(bits)
-	a.endContext()
-	return before
+	for {
+		before = a.state.Load()
+		set := bits
+		if before&over != 0 {
+			set &^= expired // completed a moment ago: what Err has told does not change
+		}
+		if a.state.CompareAndSwap(before, before|set) {
+			a.endContext()
+			return before
+		}
+	}
 }
 
 // runBlocking implements blockingHost: it runs task on a goroutine of the operator. The call keeps the attempt's permit
@@ -90,5 +105,5 @@ func (a *attempt[IN, OUT]) runBlocking(task func()) {
 		}
 		hold = a.state.CompareAndSwap(s, s|held)
 	}
-	a.core.workers.run(job{task: task, permit: hold})
+	a.core.workers.run(job[IN, OUT]{task: task, permit: hold})
 }

@@ -73,10 +73,11 @@ func (f *blocking[IN, OUT]) run(ctx context.Context, in IN, result ResultFuture[
 		}
 	}()
 	err := f.call(ctx, in, result)
+	none := errors.Is(err, ErrNoResult) // calls methods of err, which are user code too
 	returned = true
 	switch {
 	case err == nil:
-	case errors.Is(err, ErrNoResult):
+	case none:
 		result.Complete()
 	default:
 		result.CompleteExceptionally(err)

@@ -42,14 +42,15 @@ func (c *attemptContext[IN, OUT]) Done() <-chan struct{} { return c.ending().don
 
 // Err returns nil until the attempt is over, then context.DeadlineExceeded after a timeout and context.Canceled else.
 func (c *attemptContext[IN, OUT]) Err() error {
-	switch s := c.state.Load(); {
-	case s&over == 0:
+	s := c.state.Load()
+	if s&over == 0 {
 		return nil
-	case s&expired != 0:
-		return context.DeadlineExceeded
-	default:
-		return context.Canceled
 	}
+	(*attempt[IN, OUT])(c).endContext() // Done is closed when Err says so, not a moment later
+	if s&expired != 0 {
+		return context.DeadlineExceeded
+	}
+	return context.Canceled
 }
 
 // Value returns the values of the operator's context, and what this package keeps in an attempt's.
@@ -58,6 +59,9 @@ func (c *attemptContext[IN, OUT]) Value(key any) any {
 	case attemptNumberKey:
 		return int(c.number)
 	case blockingHostKey:
+		if c.number == 0 {
+			return nil // a timeout handler has no permit that a blocking call could keep
+		}
 		return (*attempt[IN, OUT])(c)
 	}
 	return c.core.ctx.Value(key)

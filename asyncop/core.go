@@ -1,6 +1,7 @@
 package asyncop
 
 import (
+	"context"
 	"errors"
 	"fmt"
 	"log/slog"
@@ -10,6 +11,7 @@ import (
 
 	"github.com/benbjohnson/clock"
 
+	"github.com/weirflow/weir/checkpoint"
 	"github.com/weirflow/weir/internal/fifo"
 	"github.com/weirflow/weir/queue"
 	"github.com/weirflow/weir/timers"
@@ -25,6 +27,8 @@ type core[IN, OUT any] struct {
 	retry  retryableDelegator[OUT]
 	hook   hooks[IN, OUT]
 
+	direct *blocking[IN, OUT] // the function itself, if it blocks: the loop then starts calls without AsyncInvoke
+
 	timeout      time.Duration // total, per element; 0: none
 	realTime     bool          // the clock is the real one
 	checkControl bool          // OUT can hold a control element
@@ -34,6 +38,8 @@ type core[IN, OUT any] struct {
 	ready   timers.Heap[*queue.Entry[slot[IN, OUT]]] // elements in phase ready, the oldest first
 	fresh   *queue.Entry[slot[IN, OUT]]              // the oldest element in phase fresh
 	live    *queue.Entry[slot[IN, OUT]]              // the oldest element with a live deadline: deadlines come in input order
+	odd     timers.Heap[*queue.Entry[slot[IN, OUT]]] // live deadlines that do not: those of restored elements
+	jobs    []job[IN, OUT]                           // direct calls that were started and not yet handed to the workers
 	failing fifo.Queue[*queue.Entry[slot[IN, OUT]]]  // elements in phase failing
 	permits int                                      // free ones
 	now     time.Duration                            // when the loop last looked at the clock
@@ -57,7 +63,7 @@ type core[IN, OUT any] struct {
 	late      atomic.Int64  // late completions
 	parked    atomic.Bool   // the loop sleeps, or is about to
 	wake      chan struct{} // anyone sends without blocking, the loop receives; one place: one wake-up is enough
-	workers   *workers
+	workers   *workers[job[IN, OUT]]
 	published published
 }
 
@@ -98,7 +104,8 @@ func newCore[IN, OUT any](
 	c.hook.close, _ = find[Closer](fn)
 	c.hook.clone, _ = find[Cloner[IN]](fn)
 	c.timers = timers.NewService[*queue.Entry[slot[IN, OUT]]](cfg.clock, c.wakeUp)
-	c.workers = newWorkers(func() { c.freed.Add(1); c.wakeUp() })
+	c.workers = newWorkers(c.do)
+	c.direct = directCall(fn)
 	c.published.set(Stats{}, -1)
 	return c
 }
@@ -111,6 +118,12 @@ func (c *core[IN, OUT]) wakeUp() {
 		default: // a wake-up is pending already
 		}
 	}
+}
+
+// release gives a permit back. Called from any goroutine.
+func (c *core[IN, OUT]) release() {
+	c.freed.Add(1)
+	c.wakeUp()
 }
 
 // tick looks at the clock, and at how long the last call on the loop took.
@@ -141,12 +154,7 @@ func (c *core[IN, OUT]) hasRoom() bool { return c.queue.Len() < c.queue.Cap() }
 // accept takes a slot for in and starts its first attempt if a permit is free. The queue must have room.
 func (c *core[IN, OUT]) accept(in IN) {
 	c.tick()
-	e := c.queue.Put(slot[IN, OUT]{in: in, accepted: c.now, phase: fresh})
-	e.Value.timer.Value = e
-	c.stats.Accepted++
-	if c.fresh == nil {
-		c.fresh = e
-	}
+	e := c.put(slot[IN, OUT]{in: in, accepted: c.now})
 	if c.live == nil {
 		c.live = e
 	}
@@ -157,15 +165,32 @@ func (c *core[IN, OUT]) accept(in IN) {
 			return
 		}
 	}
+	c.startNew(e)
+}
+
+// put takes a slot for a fresh element.
+func (c *core[IN, OUT]) put(s slot[IN, OUT]) *queue.Entry[slot[IN, OUT]] {
+	s.phase = fresh
+	e := c.queue.Put(s)
+	e.Value.timer.Value = e
+	c.stats.Accepted++
+	if c.fresh == nil {
+		c.fresh = e
+	}
+	return e
+}
+
+// startNew starts the newest element, unless others wait for a permit.
+func (c *core[IN, OUT]) startNew(e *queue.Entry[slot[IN, OUT]]) {
 	if c.fresh == e && c.permits > 0 && c.ready.Len() == 0 {
 		c.start(e)
 	}
 }
 
-// acceptWatermark takes a slot for a watermark. The queue must have room.
-func (c *core[IN, OUT]) acceptWatermark(w queue.Watermark) {
+// acceptControl takes a slot for a control element. The queue must have room.
+func (c *core[IN, OUT]) acceptControl(element any) {
 	c.tick()
-	c.queue.PutControl(slot[IN, OUT]{control: &w, accepted: c.now})
+	c.queue.PutControl(slot[IN, OUT]{extra: &extra[IN, OUT]{control: element}, accepted: c.now})
 }
 
 // endInput says that no element follows. Law A5: unless retries are to be drained, elements in back-off get exactly one
@@ -205,6 +230,7 @@ func (c *core[IN, OUT]) turn() {
 // mayPark tells whether the loop may sleep as far as the core is concerned, and sees to it that it is woken for the next
 // timer. Called with parked set, so that nothing posted from now on is missed.
 func (c *core[IN, OUT]) mayPark() bool {
+	c.tick() // the sleep is not part of the last call
 	if !c.mail.empty() || c.freed.Load() > 0 || c.failure != nil || c.canStart() {
 		return false
 	}
@@ -213,6 +239,9 @@ func (c *core[IN, OUT]) mayPark() bool {
 		if d := c.deadline(c.live); !ok || d < due {
 			due, ok = d, true
 		}
+	}
+	if d, odd := c.odd.Next(); odd && (!ok || d < due) {
+		due, ok = d, true
 	}
 	return !ok || c.timers.ScheduleAt(due)
 }
@@ -235,6 +264,9 @@ func (c *core[IN, OUT]) readRest() {
 func (c *core[IN, OUT]) fireTimers(now time.Duration) {
 	for c.timeout > 0 && c.live != nil && c.deadline(c.live) <= now && c.failure == nil {
 		c.timeOut(c.live)
+	}
+	for due, ok := c.odd.Next(); ok && due <= now && c.failure == nil; due, ok = c.odd.Next() {
+		c.timeOut(c.odd.Peek().Value)
 	}
 	for c.failure == nil {
 		t := c.timers.PopDue(now)
@@ -274,12 +306,19 @@ func (c *core[IN, OUT]) canStart() bool {
 
 // deadline returns when the total time of e runs out; with no timeout it means nothing.
 func (c *core[IN, OUT]) deadline(e *queue.Entry[slot[IN, OUT]]) time.Duration {
+	if e.Value.limited() {
+		return e.Value.extra.due
+	}
 	return e.Value.accepted + c.timeout
 }
 
-// start begins the next attempt of e, which is fresh or ready, unless its deadline has come (law A5).
+// start begins the next attempt of e, which is fresh or ready, unless its deadline or a cancel has come (law A5).
 func (c *core[IN, OUT]) start(e *queue.Entry[slot[IN, OUT]]) {
 	s := &e.Value
+	if c.ctx.Err() != nil { // now, not when the loop is told
+		c.end(context.Cause(c.ctx))
+		return
+	}
 	if c.timeout > 0 && c.now >= c.deadline(e) {
 		c.timeOut(e)
 		return
@@ -297,7 +336,7 @@ func (c *core[IN, OUT]) start(e *queue.Entry[slot[IN, OUT]]) {
 	c.permits--
 	s.attempts++
 	s.last = c.now
-	if s.attempts == 1 {
+	if s.attempts == 1 && !s.limited() {
 		s.first = c.now
 	}
 	a := &attempt[IN, OUT]{core: c, entry: e, number: s.attempts, deadline: noDeadline}
@@ -312,6 +351,11 @@ func (c *core[IN, OUT]) start(e *queue.Entry[slot[IN, OUT]]) {
 		}
 	}
 	c.stats.Attempts++
+	if c.direct != nil {
+		a.state.Store(returned | direct)
+		c.jobs = append(c.jobs, job[IN, OUT]{attempt: a, in: s.in})
+		return
+	}
 	c.slow = slowCall[IN]{watched: true, since: c.now, in: s.in}
 	err := c.protect(callInvoke, e, a, func() {
 		err := c.fn.AsyncInvoke((*attemptContext[IN, OUT])(a), s.in, a)
@@ -336,6 +380,10 @@ func (c *core[IN, OUT]) invoked(a *attempt[IN, OUT], panicked error) {
 // outcome handles a completed attempt. Law A2: if it is not the current one any more, it is late.
 func (c *core[IN, OUT]) outcome(a *attempt[IN, OUT]) {
 	e := a.entry
+	state := a.state.Load()
+	if state&direct != 0 {
+		c.permits++
+	}
 	if e == nil {
 		c.late.Add(1)
 		return
@@ -346,13 +394,13 @@ func (c *core[IN, OUT]) outcome(a *attempt[IN, OUT]) {
 	err := a.err
 	if err == nil && c.checkControl && hasControl(a.results) {
 		err = ErrControlResult
-		a.results = nil
+		a.results, a.err = nil, err
 	}
 	if s.phase == handling {
 		c.handled(e, err)
 		return
 	}
-	c.returnPermit(a.state.Load())
+	c.returnPermit(state)
 	if err != nil {
 		s.err = err
 	}
@@ -432,7 +480,10 @@ func (c *core[IN, OUT]) attemptTimeOut(e *queue.Entry[slot[IN, OUT]]) {
 	old.entry = nil
 	a := &attempt[IN, OUT]{core: c, entry: e, number: old.number}
 	a.err = &AttemptTimeoutError{Limit: c.attemptTimeout, Attempt: int(old.number)}
-	a.state.Store(claimed | completed | over | before&held)
+	a.state.Store(claimed | completed | over)
+	if before&(held|direct) != 0 {
+		a.state.Store(claimed | completed | over | held)
+	}
 	e.Value.attempt = a
 	c.outcome(a)
 }
@@ -465,7 +516,7 @@ func (c *core[IN, OUT]) timeOut(e *queue.Entry[slot[IN, OUT]]) {
 	s.attempt = a
 	c.timers.Arm(&s.timer, limit)
 	in := s.in
-	c.workers.run(job{task: func() { c.runHandler(a, in) }})
+	c.workers.run(job[IN, OUT]{task: func() { c.runHandler(a, in) }})
 }
 
 // runHandler runs the timeout handler on a worker.
@@ -483,7 +534,7 @@ func (c *core[IN, OUT]) runHandler(a *attempt[IN, OUT], in IN) {
 
 // handled goes on after the timeout handler has answered; err is final, as everything is after the deadline (A3).
 func (c *core[IN, OUT]) handled(e *queue.Entry[slot[IN, OUT]], err error) {
-	if p, ok := errors.AsType[*PanicError](err); ok {
+	if p, ok := err.(*PanicError); ok { //nolint:errorlint // made by runHandler; AsType would call methods of err
 		err = c.timeoutError(&e.Value, p)
 	}
 	c.settle(e, err)
@@ -500,9 +551,9 @@ func (c *core[IN, OUT]) timeoutError(s *slot[IN, OUT], handler error) *TimeoutEr
 	return &TimeoutError{Limit: c.timeout, Attempts: int(s.attempts), Last: s.err, Handler: handler}
 }
 
-// returnPermit takes back the permit of an attempt that is over, unless a blocking call still has it.
+// returnPermit takes back the permit of an attempt that is over, unless a blocking call gives it back by itself.
 func (c *core[IN, OUT]) returnPermit(state uint32) {
-	if state&held == 0 {
+	if state&(held|direct) == 0 {
 		c.permits++
 	}
 }
@@ -521,6 +572,7 @@ func (c *core[IN, OUT]) settle(e *queue.Entry[slot[IN, OUT]], err error) {
 
 // fail ends e by the failure policy.
 func (c *core[IN, OUT]) fail(e *queue.Entry[slot[IN, OUT]], err error) {
+	c.tick()
 	s := &e.Value
 	s.attempt = nil
 	s.err = err
@@ -578,6 +630,15 @@ func (c *core[IN, OUT]) failureOf(s *slot[IN, OUT], err error) Failure[IN] {
 	return f
 }
 
+// handJobs hands the direct calls that were started to the workers.
+func (c *core[IN, OUT]) handJobs() {
+	if len(c.jobs) > 0 {
+		c.workers.run(c.jobs...)
+		clear(c.jobs)
+		c.jobs = c.jobs[:0]
+	}
+}
+
 // abandon ends the contexts of all attempts and returns the elements that have not ended, in input order (law A1).
 func (c *core[IN, OUT]) abandon() []*queue.Entry[slot[IN, OUT]] {
 	var cut []*queue.Entry[slot[IN, OUT]]
@@ -586,10 +647,21 @@ func (c *core[IN, OUT]) abandon() []*queue.Entry[slot[IN, OUT]] {
 		switch {
 		case s.phase == control:
 			continue
-		case s.phase == running || s.phase == handling:
+		case s.phase == running:
+			before := s.attempt.expire(over)
+			c.returnPermit(before)
+			if before&direct != 0 && before&claimed != 0 {
+				c.permits++ // it comes, or has come, by a mail that nobody reads any more
+			}
+		case s.phase == handling:
 			s.attempt.expire(over)
-		case s.phase == done && (s.attempt == nil || len(s.attempt.results) == 0):
-			continue // ended: failed, dropped, taken by the side output, or with nothing to emit
+		case s.phase == backoff || s.phase == ready:
+			c.stats.WaitingForRetry--
+		case s.phase == done && s.attempt == nil:
+			continue // failed, dropped, or taken by the side output
+		case s.phase == done && len(s.attempt.results) == 0:
+			c.stats.Completed++ // with nothing to emit
+			continue
 		}
 		cut = append(cut, e)
 	}
@@ -602,17 +674,25 @@ func (c *core[IN, OUT]) abandon() []*queue.Entry[slot[IN, OUT]] {
 func (c *core[IN, OUT]) enter(e *queue.Entry[slot[IN, OUT]], p phase) {
 	e.Value.phase = p
 	if e == c.fresh {
-		c.fresh = nextIn(e, func(p phase) bool { return p == fresh })
+		c.fresh = nextIn(e, func(s *slot[IN, OUT]) bool { return s.phase == fresh })
 	}
-	if e == c.live && !p.live() {
-		c.live = nextIn(e, phase.live)
+	if p.live() {
+		return
+	}
+	if e == c.live {
+		c.live = nextIn(e, func(s *slot[IN, OUT]) bool { return s.phase.live() && !s.limited() })
+	}
+	if e.Value.limited() {
+		c.odd.Cancel(&e.Value.extra.odd)
 	}
 }
 
-// nextIn returns the next element after e whose phase is wanted. A cursor passes every element once, so this is
-// constant time in the long run.
-func nextIn[IN, OUT any](e *queue.Entry[slot[IN, OUT]], wanted func(phase) bool) *queue.Entry[slot[IN, OUT]] {
-	for e = e.Next(); e != nil && !wanted(e.Value.phase); {
+// nextIn returns the next element after e that is wanted. A cursor passes every element once, so this is constant time
+// in the long run.
+func nextIn[IN, OUT any](
+	e *queue.Entry[slot[IN, OUT]], wanted func(*slot[IN, OUT]) bool,
+) *queue.Entry[slot[IN, OUT]] {
+	for e = e.Next(); e != nil && !wanted(&e.Value); {
 		e = e.Next()
 	}
 	return e
@@ -637,15 +717,24 @@ func (c *core[IN, OUT]) maxPermits() int {
 	return c.maxCalls
 }
 
+// isControl tells whether a value is a control element.
+func isControl(v any) bool {
+	switch v.(type) {
+	case queue.Watermark, checkpoint.Barrier:
+		return true
+	}
+	return false
+}
+
 // canHoldControl tells whether a value of type OUT can be a control element.
 func canHoldControl[OUT any]() bool {
 	t := reflect.TypeFor[OUT]()
-	return t.Kind() == reflect.Interface || t == reflect.TypeFor[queue.Watermark]()
+	return t.Kind() == reflect.Interface || isControl(reflect.Zero(t).Interface())
 }
 
 func hasControl[OUT any](results []OUT) bool {
 	for _, r := range results {
-		if _, ok := any(r).(queue.Watermark); ok {
+		if isControl(r) {
 			return true
 		}
 	}

@@ -34,11 +34,11 @@ var (
 )
 
 // TimeoutError is the failure of an element whose total time ran out. It matches context.DeadlineExceeded and unwraps
-// to the error of its last attempt, if that had one.
+// to the last error of its attempts, if there was one.
 type TimeoutError struct {
 	Limit    time.Duration // the operator's timeout
 	Attempts int           // attempts begun; 0 if the element waited for a permit all the time
-	Last     error         // of the last attempt that ended; nil if it had results, or none ended
+	Last     error         // the last one that an attempt ended with; nil if none did
 	Handler  error         // why the timeout handler has no answer; nil if there is no handler
 }
 

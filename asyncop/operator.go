@@ -9,6 +9,7 @@ import (
 	"github.com/reugn/go-streams"
 	"github.com/reugn/go-streams/flow"
 
+	"github.com/weirflow/weir/checkpoint"
 	"github.com/weirflow/weir/queue"
 	"github.com/weirflow/weir/strategies"
 )
@@ -100,31 +101,51 @@ func newOperator[IN, OUT any](
 		panic(fmt.Sprintf("asyncop: %s: capacity must be at least 1, got %d", name, capacity))
 	}
 	cfg := newConfig(opts)
+	if cfg.coordinator != nil {
+		if cfg.name == "" {
+			panic(fmt.Sprintf("asyncop: %s: WithCheckpoints needs WithName: state is found by name", name))
+		}
+		cfg.maxRetries = maxRetriesOf(name, cfg.retryState, strategy)
+	}
 	retry := newRetryableDelegator(strategy, cfg.random)
 	c := newCore(cfg, fn, retry, min(timeout, maxTimeout), newQueue(capacity))
 	p := newPump(c, codec[any, any, IN, OUT]{
-		decode:          newDecoder[IN](),
-		encode:          func(out OUT) any { return out },
-		encodeWatermark: func(w queue.Watermark) any { return w },
+		decode:        newDecoder[IN](),
+		encode:        func(out OUT) any { return out },
+		encodeControl: func(element any) any { return element },
 	})
+	if cfg.coordinator != nil {
+		p.joinCheckpoints(newStateCodec[IN, OUT](name, cfg))
+	}
 	go p.run()
 	return &AsyncWaitOperator[IN, OUT]{pump: p}
 }
 
-// newDecoder returns what tells elements from watermarks. Control elements come first, also when IN is any.
-func newDecoder[IN any]() func(any) (IN, *queue.Watermark, error) {
+// maxRetriesOf returns what LatencyFirst needs to know.
+func maxRetriesOf[OUT any](name string, state RetryState, strategy strategies.AsyncRetryStrategy[OUT]) int {
+	if state != LatencyFirst || strategies.IsNoRetry(strategy) {
+		return 0
+	}
+	s, ok := strategy.(interface{ MaxRetries() int })
+	if !ok {
+		panic(fmt.Sprintf("asyncop: %s: WithRetryState(LatencyFirst) needs a strategy with MaxRetries() int, %T has none",
+			name, strategy))
+	}
+	return s.MaxRetries()
+}
+
+// newDecoder returns what tells elements from control elements, which come first, also when IN is any.
+func newDecoder[IN any]() func(any) (in IN, control bool, err error) {
 	nilAllowed := reflect.TypeFor[IN]().Kind() == reflect.Interface
-	return func(v any) (in IN, w *queue.Watermark, err error) {
-		if mark, ok := v.(queue.Watermark); ok {
-			w = new(queue.Watermark) // here, so that other elements allocate nothing
-			*w = mark
-			return in, w, nil
+	return func(v any) (in IN, control bool, err error) {
+		if isControl(v) {
+			return in, true, nil
 		}
 		in, ok := v.(IN)
 		if !ok && (v != nil || !nilAllowed) {
 			err = &TypeError{Got: reflect.TypeOf(v), Want: reflect.TypeFor[IN]()}
 		}
-		return in, nil, err
+		return in, false, err
 	}
 }
 
@@ -134,20 +155,33 @@ func (op *AsyncWaitOperator[IN, OUT]) In() chan<- any { return op.pump.in }
 // Out returns the channel of the results; the operator closes it. See Err for why.
 func (op *AsyncWaitOperator[IN, OUT]) Out() <-chan any { return op.pump.out }
 
-// Via streams the results to flow, on a goroutine of its own, and returns flow.
+// Via streams the results to next, on a goroutine of its own, and returns next. With checkpoints, it panics for a flow of
+// go-streams that would panic on a barrier.
 func (op *AsyncWaitOperator[IN, OUT]) Via(next streams.Flow) streams.Flow {
+	op.mustPassBarriers("Via", next)
 	flow.DoStream(op, next)
 	return next
 }
 
-// To streams the results to sink and returns when the sink has processed them all.
+// To streams the results to sink and returns when the sink has processed them all. With checkpoints, it panics for a sink
+// of go-streams that would take a barrier for an element.
 func (op *AsyncWaitOperator[IN, OUT]) To(sink streams.Sink) {
+	op.mustPassBarriers("To", sink)
 	in := sink.In()
 	for v := range op.Out() {
 		in <- v
 	}
 	close(in)
 	sink.AwaitCompletion()
+}
+
+func (op *AsyncWaitOperator[IN, OUT]) mustPassBarriers(method string, next any) {
+	if op.pump.checks == nil {
+		return
+	}
+	if err := checkpoint.CanPass(next); err != nil {
+		panic(fmt.Sprintf("asyncop: %s: %v", method, err))
+	}
 }
 
 // Err returns nil before the end and after a clean end, and else why the operator ended: an [*ElementError], a

@@ -9,6 +9,8 @@ import (
 
 	"github.com/benbjohnson/clock"
 	"github.com/reugn/go-streams"
+
+	"github.com/weirflow/weir/checkpoint"
 )
 
 // Option changes a setting of an operator. Options panic on nonsense, naming the option and the value.
@@ -18,6 +20,7 @@ type Option func(*config)
 const (
 	DefaultBuffer              = 64               // places of In and of Out
 	DefaultTimeoutHandlerLimit = 10 * time.Second // time for a TimeoutHandler
+	DefaultOverflow            = 1024             // elements read past the capacity for the sake of a barrier
 )
 
 // config is what the options set. It is read-only once the operator runs.
@@ -40,6 +43,13 @@ type config struct {
 	exhaustedAsFailure bool
 	drainRetries       bool
 	buffer             int
+
+	coordinator *checkpoint.Coordinator // nil: takes no part in checkpoints
+	retryState  RetryState
+	maxRetries  int // of the strategy; for LatencyFirst
+	overflow    int
+	inputCodec  any // a checkpoint.Codec[IN], or nil
+	resultCodec any // a checkpoint.Codec[OUT], or nil: results are not stored
 }
 
 type failurePolicy uint8
@@ -61,6 +71,7 @@ func newConfig(opts []Option) config {
 		logger:       slog.Default(),
 		handlerLimit: DefaultTimeoutHandlerLimit,
 		buffer:       DefaultBuffer,
+		overflow:     DefaultOverflow,
 	}
 	for i, opt := range opts {
 		if opt == nil {
@@ -156,7 +167,7 @@ func WithAttemptTimeout(d time.Duration) Option {
 	if d <= 0 {
 		panic(fmt.Sprintf("asyncop: WithAttemptTimeout: must be positive, got %v", d))
 	}
-	return func(cfg *config) { cfg.attemptTimeout = d }
+	return func(cfg *config) { cfg.attemptTimeout = min(d, maxTimeout) }
 }
 
 // WithTimeoutHandlerLimit bounds the time of a [TimeoutHandler] for one element; the default is
@@ -165,7 +176,7 @@ func WithTimeoutHandlerLimit(d time.Duration) Option {
 	if d <= 0 {
 		panic(fmt.Sprintf("asyncop: WithTimeoutHandlerLimit: must be positive, got %v", d))
 	}
-	return func(cfg *config) { cfg.handlerLimit = d }
+	return func(cfg *config) { cfg.handlerLimit = min(d, maxTimeout) }
 }
 
 // WithEarlyTimeout times an element out as soon as its next retry could not start before its deadline, which frees its
@@ -213,4 +224,77 @@ func WithBuffer(n int) Option {
 		panic(fmt.Sprintf("asyncop: WithBuffer: negative number of places: %d", n))
 	}
 	return func(cfg *config) { cfg.buffer = n }
+}
+
+// WithCheckpoints makes the operator take part in the checkpoints of a pipeline, under its name ([WithName]), which must
+// not be empty and stay the same from run to run: on a barrier it reports its elements that are not settled, in input
+// order, and lets the barrier pass ahead of them (law C1). Restored elements are called before any new input.
+//
+// Without it, barriers wait their turn like watermarks, so that nothing is in flight behind them.
+func WithCheckpoints(c *checkpoint.Coordinator) Option {
+	if c == nil {
+		panic("asyncop: WithCheckpoints: nil coordinator")
+	}
+	return func(cfg *config) { cfg.coordinator = c }
+}
+
+// RetryState says what a restored element keeps of the time before the crash: the three choices of FLIP-232.
+type RetryState uint8
+
+const (
+	// FromScratch keeps nothing: no attempts made, the whole timeout. It is the default, as in Flink.
+	FromScratch RetryState = iota
+	// LatencyFirst keeps the attempts, and counts all the time since the first of them, downtime included. What is left
+	// is timeout − (now − first execution), but at least timeout/(maxRetries+1), enough for one attempt. (The FLIP prints
+	// now() − firstExecTime for the new timeout, where only what is left of it can be meant.) The strategy must tell its
+	// MaxRetries() int.
+	LatencyFirst
+	// TimeSpent keeps the attempts, and counts the time before the crash only: timeout − time spent.
+	TimeSpent
+)
+
+func (s RetryState) String() string {
+	if int(s) < len(retryStates) {
+		return retryStates[s]
+	}
+	return fmt.Sprintf("RetryState(%d)", uint8(s))
+}
+
+var retryStates = [...]string{"FromScratch", "LatencyFirst", "TimeSpent"}
+
+// WithRetryState says what restored elements keep; the default is [FromScratch]. An attempt that ran when the checkpoint
+// was taken is made again under its number. An element of whose timeout nothing is left has its timeout outcome at once.
+func WithRetryState(s RetryState) Option {
+	if s > TimeSpent {
+		panic(fmt.Sprintf("asyncop: WithRetryState: unknown choice %v", s))
+	}
+	return func(cfg *config) { cfg.retryState = s }
+}
+
+// WithInputCodec sets how the inputs in a checkpoint are encoded; the default is checkpoint.DefaultCodec. IN must be the
+// operator's. Inputs are encoded as they were accepted, on a goroutine of their own.
+func WithInputCodec[IN any](codec checkpoint.Codec[IN]) Option {
+	if codec == nil {
+		panic("asyncop: WithInputCodec: nil codec")
+	}
+	return func(cfg *config) { cfg.inputCodec = codec }
+}
+
+// WithResultCodec stores the results of elements that are complete but not yet emitted, too, so that their calls are not
+// repeated after a restore. By default they are. OUT must be the operator's.
+func WithResultCodec[OUT any](codec checkpoint.Codec[OUT]) Option {
+	if codec == nil {
+		panic("asyncop: WithResultCodec: nil codec")
+	}
+	return func(cfg *config) { cfg.resultCodec = codec }
+}
+
+// WithOverflow bounds the elements that the operator reads past its capacity, to wait outside of the slots, while the
+// barrier of a pending checkpoint is still behind them; the default is [DefaultOverflow]. With too few, a checkpoint
+// waits until slots come free. It panics if n < 0.
+func WithOverflow(n int) Option {
+	if n < 0 {
+		panic(fmt.Sprintf("asyncop: WithOverflow: negative number of elements: %d", n))
+	}
+	return func(cfg *config) { cfg.overflow = n }
 }

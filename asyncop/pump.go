@@ -8,6 +8,8 @@ import (
 
 	"github.com/reugn/go-streams"
 
+	"github.com/weirflow/weir/checkpoint"
+	"github.com/weirflow/weir/internal/fifo"
 	"github.com/weirflow/weir/queue"
 )
 
@@ -21,33 +23,38 @@ type pump[I, O, IN, OUT any] struct {
 	out chan O // the loop sends and closes; downstream receives
 
 	// Owned by the loop.
-	source  <-chan I // in, until it is closed or nothing more is taken
-	results []OUT    // of the head of the queue: what is left to be emitted
-	head    *queue.Entry[slot[IN, OUT]]
-	next    O           // the first of results, or the watermark, as out carries it; ready while head is set
-	side    chan<- any  // the side output, or nil
-	failed  Failure[IN] // the oldest failing element
-	offer   chan<- any  // side, while failed is set
-	opened  bool
-	told    bool        // cancelUpstream was called
-	unwatch func() bool // ends the watch on the operator's context
+	source   <-chan I                    // in, until it is closed or nothing more is taken
+	inClosed bool                        // upstream has closed in
+	inOver   bool                        // nothing more is taken
+	backlog  fifo.Queue[item[IN, OUT]]   // what goes into the queue before anything new
+	checks   *checkpointing[IN, OUT]     // nil: no part in checkpoints
+	loaded   bool                        // next is what is to be emitted next
+	next     O                           // as out carries it
+	head     *queue.Entry[slot[IN, OUT]] // where next comes from; nil: it is a barrier
+	results  []OUT                       // of head: what is left to be emitted, next included
+	side     chan<- any                  // the side output, or nil
+	failed   any                         // the oldest failing element, as a Failure[IN]
+	offer    chan<- any                  // side, while failed is set
+	opened   bool
+	told     bool        // cancelUpstream was called
+	unwatch  func() bool // ends the watch on the operator's context
 
 	stopping  atomic.Bool           // Stop was called
 	cancelled atomic.Pointer[error] // why the operator must end now
-	err       atomic.Pointer[error] // set before ended is closed
-	ended     chan struct{}         // closed by the loop before out: err is final
+	err       atomic.Pointer[error] // set before over is closed
+	over      chan struct{}         // closed by the loop before out: err is final
 	done      chan struct{}         // closed by the loop when all is done
 	discarded atomic.Int64          // elements that came too late
 }
 
 // codec says how elements travel in the channels.
 type codec[I, O, IN, OUT any] struct {
-	// decode returns the element, or the watermark, or an error for neither.
-	decode func(I) (in IN, w *queue.Watermark, err error)
+	// decode returns the element, or says that it is a control element, or returns an error for neither.
+	decode func(I) (in IN, control bool, err error)
 	// encode returns a result as out carries it.
 	encode func(OUT) O
-	// encodeWatermark does the same for a watermark.
-	encodeWatermark func(queue.Watermark) O
+	// encodeControl does the same for a control element.
+	encodeControl func(any) O
 }
 
 func newPump[I, O, IN, OUT any](c *core[IN, OUT], cd codec[I, O, IN, OUT]) *pump[I, O, IN, OUT] {
@@ -56,7 +63,7 @@ func newPump[I, O, IN, OUT any](c *core[IN, OUT], cd codec[I, O, IN, OUT]) *pump
 		codec: cd,
 		in:    make(chan I, c.buffer),
 		out:   make(chan O, c.buffer),
-		ended: make(chan struct{}),
+		over:  make(chan struct{}),
 		done:  make(chan struct{}),
 	}
 	p.source = p.in
@@ -81,6 +88,7 @@ func (p *pump[I, O, IN, OUT]) run() {
 	p.core.resume()
 	if !p.opened {
 		p.opened = true
+		p.awaitStart()
 		p.open()
 	}
 	for p.step() {
@@ -92,6 +100,10 @@ func (p *pump[I, O, IN, OUT]) run() {
 func (p *pump[I, O, IN, OUT]) open() {
 	c := p.core
 	if c.hook.open == nil {
+		return
+	}
+	if c.failure != nil {
+		c.hook.close = nil
 		return
 	}
 	if err := offLoop(func() error { return c.hook.open.Open(c.ctx) }); err != nil {
@@ -108,13 +120,15 @@ func (p *pump[I, O, IN, OUT]) step() bool {
 		c.turn()
 	}
 	busy := p.acceptSome()
+	c.handJobs()
 	c.publish()
 	if c.failure != nil {
 		return false
 	}
+	p.passBarrier()
 	busy = p.emitSome() || busy
 	busy = p.handOverSome() || busy
-	if c.drained() {
+	if p.ended() {
 		return false
 	}
 	if !busy {
@@ -129,16 +143,31 @@ func (p *pump[I, O, IN, OUT]) checkSignals() {
 		p.core.end(*cause)
 	}
 	if p.stopping.Load() && p.source != nil {
-		p.source = nil
-		p.core.endInput()
 		p.cancelUpstream(ErrStopped)
+		p.endInput()
+	}
+}
+
+// endInput takes nothing more. What is in the backlog was taken already.
+func (p *pump[I, O, IN, OUT]) endInput() {
+	p.source = nil
+	p.inOver = true
+	if p.backlog.Len() == 0 {
+		p.core.endInput()
 	}
 }
 
 // acceptSome takes elements as long as there are some and slots for them. End of input is noticed only when a slot is
 // free to read for.
 func (p *pump[I, O, IN, OUT]) acceptSome() (busy bool) {
-	for n := 0; n < turnLimit && p.mayAccept(); n++ {
+	for range turnLimit {
+		if p.feed() {
+			busy = true
+			continue
+		}
+		if !p.mayRead() {
+			return busy
+		}
 		select {
 		case v, ok := <-p.source:
 			p.received(v, ok)
@@ -150,26 +179,67 @@ func (p *pump[I, O, IN, OUT]) acceptSome() (busy bool) {
 	return busy
 }
 
-func (p *pump[I, O, IN, OUT]) mayAccept() bool {
-	return p.source != nil && p.core.failure == nil && p.core.hasRoom()
+// feed moves one element of the backlog into the queue, if there are one and a slot for it.
+func (p *pump[I, O, IN, OUT]) feed() bool {
+	if p.backlog.Len() == 0 || p.core.failure != nil || !p.core.hasRoom() || p.suspended() {
+		return false
+	}
+	if p.checks != nil && p.checks.restored > 0 {
+		p.checks.restored--
+	}
+	p.core.restore(p.backlog.Pop())
+	if p.backlog.Len() == 0 && p.inOver {
+		p.core.endInput()
+	}
+	return true
+}
+
+// mayRead tells whether the next element may be read: if a slot is free for it, or to let a barrier come nearer.
+func (p *pump[I, O, IN, OUT]) mayRead() bool {
+	if p.source == nil || p.core.failure != nil || p.barrierArrived() {
+		return false
+	}
+	return p.backlog.Len() == 0 && p.core.hasRoom() || p.mayOverflow()
 }
 
 func (p *pump[I, O, IN, OUT]) received(v I, ok bool) {
 	if !ok {
-		p.source = nil
-		p.core.endInput()
+		p.inClosed = true
+		p.endInput()
 		return
 	}
-	in, w, err := p.decode(v)
+	in, control, err := p.decode(v)
 	switch {
 	case err != nil:
 		p.discarded.Add(1)
 		p.core.end(err)
-	case w != nil:
-		p.core.acceptWatermark(*w)
-	default:
+	case control:
+		p.receivedControl(v)
+	case p.backlog.Len() == 0 && p.core.hasRoom():
 		p.core.accept(in)
+	default:
+		p.backlog.Push(item[IN, OUT]{in: in})
 	}
+}
+
+func (p *pump[I, O, IN, OUT]) receivedControl(v any) {
+	if b, ok := v.(checkpoint.Barrier); ok && p.checks != nil {
+		p.receivedBarrier(b)
+		return
+	}
+	if p.backlog.Len() == 0 && p.core.hasRoom() {
+		p.core.acceptControl(v)
+	} else {
+		p.backlog.Push(item[IN, OUT]{kind: controlItem, control: v})
+	}
+}
+
+// ended tells whether everything that was taken has left.
+func (p *pump[I, O, IN, OUT]) ended() bool {
+	if p.checks != nil && !p.checks.quiet() {
+		return false
+	}
+	return p.suspended() || p.core.drained()
 }
 
 // emitSome sends what may leave, as long as downstream takes it.
@@ -186,39 +256,67 @@ func (p *pump[I, O, IN, OUT]) emitSome() (busy bool) {
 	return busy
 }
 
-// load makes next the next thing to emit and tells whether there is one. Elements that emit nothing leave here.
+// load makes next the next thing to emit and tells whether there is one. Barriers go before everything, but not into
+// the middle of an element. Elements that emit nothing leave here.
 func (p *pump[I, O, IN, OUT]) load() bool {
-	for p.head == nil {
+	if p.loaded {
+		return true
+	}
+	if p.checks != nil && p.checks.passing.Len() > 0 {
+		p.loaded, p.head = true, nil
+		p.next = p.encodeControl(p.checks.passing.Peek())
+		return true
+	}
+	for !p.suspended() {
 		e := p.core.queue.Head()
 		if e == nil {
 			return false
 		}
 		switch s := &e.Value; {
 		case s.phase == control:
-			p.head, p.next = e, p.encodeWatermark(*s.control)
+			p.loaded, p.head, p.next = true, e, p.encodeControl(s.extra.control)
+			return true
 		case s.attempt != nil && len(s.attempt.results) > 0:
-			p.head, p.results = e, s.attempt.results
+			p.loaded, p.head, p.results = true, e, s.attempt.results
 			p.next = p.encode(p.results[0])
+			return true
 		default:
 			p.core.left(e)
 		}
 	}
+	return false
+}
+
+// unload takes back what was loaded and not sent, so that a barrier can go before it, and tells whether it could:
+// the results of one element are not split (law Q1).
+func (p *pump[I, O, IN, OUT]) unload() bool {
+	if p.loaded && p.head != nil {
+		if p.head.Value.phase != control && len(p.results) < len(p.head.Value.attempt.results) {
+			return false
+		}
+		var none O
+		p.loaded, p.head, p.results, p.next = false, nil, nil, none
+	}
 	return true
 }
 
-// sent goes on after next was sent. The results of one element are not split: its entry stays the head of the queue
-// until the last one is sent.
+// sent goes on after next was sent. The entry of an element with several results stays the head of the queue until the
+// last one is sent.
 func (p *pump[I, O, IN, OUT]) sent() {
-	if p.head.Value.phase != control {
+	e := p.head
+	if e != nil && e.Value.phase != control {
 		p.core.stats.Emitted++
 		if p.results = p.results[1:]; len(p.results) > 0 {
 			p.next = p.encode(p.results[0])
 			return
 		}
 	}
-	e := p.head
 	var none O
-	p.head, p.results, p.next = nil, nil, none
+	p.loaded, p.head, p.results, p.next = false, nil, nil, none
+	if e == nil {
+		p.checks.passing.Pop()
+		return
+	}
 	p.core.left(e)
 }
 
@@ -245,7 +343,7 @@ func (p *pump[I, O, IN, OUT]) loadFailed() bool {
 }
 
 func (p *pump[I, O, IN, OUT]) handedOver() {
-	p.offer, p.failed = nil, Failure[IN]{}
+	p.offer, p.failed = nil, nil
 	p.core.takenBySide()
 }
 
@@ -256,11 +354,11 @@ func (p *pump[I, O, IN, OUT]) park() {
 	if !p.signalled() && c.mayPark() {
 		c.publish()
 		var in <-chan I
-		if p.mayAccept() {
+		if p.mayRead() {
 			in = p.source
 		}
 		var out chan<- O
-		if p.head != nil {
+		if p.loaded {
 			out = p.out
 		}
 		select {
@@ -285,10 +383,12 @@ func (p *pump[I, O, IN, OUT]) signalled() bool {
 // comes is discarded and counted until upstream closes in.
 func (p *pump[I, O, IN, OUT]) finish() {
 	c := p.core
+	c.tick()
 	c.timers.Stop() // no timer is armed after the end
 	p.unwatch()
 	abandoned := c.abandon()
 	err := p.outcome(abandoned)
+	p.endCheckpoints(err)
 	if err == nil {
 		err = p.close() // before out is closed, so that a failed close is not taken for a clean end
 	} else {
@@ -296,9 +396,9 @@ func (p *pump[I, O, IN, OUT]) finish() {
 	}
 	c.publish()
 	p.err.Store(&err)
-	close(p.ended)
+	close(p.over)
 	close(p.out)
-	if p.source != nil || p.stopping.Load() {
+	if !p.inClosed {
 		go p.discard()
 	}
 	p.endSide(abandoned)
@@ -322,7 +422,7 @@ func (p *pump[I, O, IN, OUT]) outcome(abandoned []*queue.Entry[slot[IN, OUT]]) e
 		}
 	}
 	n := int(c.stats.Abandoned)
-	if n == 0 {
+	if n == 0 || c.failure == nil { // suspended: they are in the checkpoint
 		return c.failure
 	}
 	if e, ok := c.failure.(*ElementError); ok { //nolint:errorlint // our own, made by fail
@@ -338,6 +438,9 @@ func (p *pump[I, O, IN, OUT]) endSide(abandoned []*queue.Entry[slot[IN, OUT]]) {
 		return
 	}
 	c := p.core
+	if p.suspended() {
+		abandoned = nil // they will be called again
+	}
 	for _, e := range abandoned {
 		if s := &e.Value; s.phase == failing {
 			p.side <- c.failureOf(s, s.err)
@@ -354,21 +457,23 @@ func (p *pump[I, O, IN, OUT]) endSide(abandoned []*queue.Entry[slot[IN, OUT]]) {
 	}
 }
 
-// close closes the function, if it was opened.
+// close closes the function, if it was opened, once.
 func (p *pump[I, O, IN, OUT]) close() error {
-	if p.core.hook.close == nil {
+	closer := p.core.hook.close
+	if closer == nil {
 		return nil
 	}
-	if err := offLoop(p.core.hook.close.Close); err != nil {
+	p.core.hook.close = nil
+	if err := offLoop(closer.Close); err != nil {
 		return fmt.Errorf("asyncop: close: %w", err)
 	}
 	return nil
 }
 
-// cancelUpstream tells the source, once, that nothing more is taken.
+// cancelUpstream tells the source, once, that nothing more is taken, unless its input has ended.
 func (p *pump[I, O, IN, OUT]) cancelUpstream(cause error) {
 	cancel := p.core.config.cancelUpstream
-	if cancel == nil || p.told || p.source == nil && !p.stopping.Load() {
+	if cancel == nil || p.told || p.source == nil {
 		return
 	}
 	p.told = true
@@ -403,7 +508,7 @@ func (p *pump[I, O, IN, OUT]) stop(ctx context.Context) error {
 	case <-p.done:
 	case <-ctx.Done():
 		p.cancel(fmt.Errorf("asyncop: stop: %w", context.Cause(ctx)))
-		<-p.ended
+		<-p.over
 	}
 	return p.Err()
 }
@@ -413,6 +518,7 @@ func (p *pump[I, O, IN, OUT]) statistics() Stats {
 	if s.InFlight > 0 && oldest >= 0 {
 		s.OldestAge = max(0, p.core.timers.Now()-oldest)
 	}
+	s.Running = max(0, s.Running-p.core.freed.Load()) // after the end, nobody takes the permits back any more
 	s.LateCompletions = p.core.late.Load()
 	s.Discarded = p.discarded.Load()
 	return s

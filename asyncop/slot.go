@@ -16,7 +16,7 @@ import (
 // in the queue, so nothing but the loop's own structures may hold one.
 type slot[IN, OUT any] struct {
 	in       IN
-	control  *queue.Watermark                          // the element is this, not in
+	extra    *extra[IN, OUT]                           // what few elements need; nil for the others
 	accepted time.Duration                             // when the slot was taken; the total timeout counts from here
 	first    time.Duration                             // start of the first attempt
 	last     time.Duration                             // start of the last attempt
@@ -27,6 +27,21 @@ type slot[IN, OUT any] struct {
 	phase    phase
 	byResult bool // the retry that is waiting was asked for by a result, not by an error
 }
+
+// extra is what few elements need, so that the others need not pay for it.
+type extra[IN, OUT any] struct {
+	// control is the element, in phase control: a queue.Watermark, or the checkpoint.Barrier of an operator that takes no
+	// part in checkpoints.
+	control any
+	// due is the deadline of a restored element that does not have its whole timeout, and odd its place among those:
+	// such deadlines do not come in input order.
+	due     time.Duration
+	odd     timers.Timer[*queue.Entry[slot[IN, OUT]]]
+	limited bool // due and odd are meant
+}
+
+// limited tells whether the element has a deadline of its own.
+func (s *slot[IN, OUT]) limited() bool { return s.extra != nil && s.extra.limited }
 
 // phase is where an element stands. Only core.enter changes it.
 //
@@ -43,7 +58,7 @@ type slot[IN, OUT any] struct {
 type phase uint8
 
 const (
-	control  phase = iota // not an element: a watermark
+	control  phase = iota // a control element: a watermark, or a barrier that waits its turn
 	fresh                 // waits for a permit to start its first attempt
 	running               // its attempt runs; timer: the attempt's timeout
 	backoff               // waits for its next retry, or for its deadline if no retry can start before; timer: the retry

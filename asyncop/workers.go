@@ -9,79 +9,87 @@ import (
 // maxIdleWorkers bounds the goroutines that are kept for later calls: about 4 MB of stacks.
 const maxIdleWorkers = 1024
 
-// workers runs blocking calls, each on a goroutine of its own, and reuses the goroutines.
+// workers does jobs that may block, each on a goroutine of its own, and reuses the goroutines.
 //
-// A job never waits for another: it is queued only when an idle worker has been told to take it. A worker that comes
-// free earlier may take it instead, which spares a switch; the one that was told then finds nothing and stays idle.
-type workers struct {
-	release func() // called after each job that has a permit
+// No job waits for another to end: while there are jobs, a worker is on its way to them. One at a time, though: whoever
+// takes a job and leaves others behind sends the next worker. So when jobs are short, workers that come free take most of
+// them without a switch, and few are woken in vain; when jobs are long, all are running within some microseconds.
+type workers[T any] struct {
+	do func(T) // may end its goroutine
 
-	mu   sync.Mutex
-	cond *sync.Cond      // tells idle workers of jobs and of the end
-	jobs fifo.Queue[job] // guarded by mu; never more than the workers told to come
-	idle int             // guarded by mu: waiting and not told to come
-	end  bool            // guarded by mu: idle workers shall end
+	mu     sync.Mutex
+	cond   *sync.Cond    // tells idle workers to come, or to end
+	jobs   fifo.Queue[T] // guarded by mu
+	idle   int           // guarded by mu: workers that wait and were not told to come
+	coming bool          // guarded by mu: a worker is on its way, new or told to come
+	end    bool          // guarded by mu: idle workers shall end
 }
 
-type job struct {
-	task   func()
-	permit bool
-}
-
-func newWorkers(release func()) *workers {
-	w := &workers{release: release}
+func newWorkers[T any](do func(T)) *workers[T] {
+	w := &workers[T]{do: do}
 	w.cond = sync.NewCond(&w.mu)
 	return w
 }
 
-// run runs j on an idle worker or a new one, and returns at once.
-func (w *workers) run(j job) {
+// run has jobs done and returns at once.
+func (w *workers[T]) run(jobs ...T) {
 	w.mu.Lock()
-	if w.idle == 0 || w.end {
-		w.mu.Unlock()
-		go w.work(j)
+	for _, j := range jobs {
+		w.jobs.Push(j)
+	}
+	w.send()
+	w.mu.Unlock()
+}
+
+// send sends a worker on its way, unless one is. Called with mu held.
+func (w *workers[T]) send() {
+	if w.coming || w.jobs.Len() == 0 {
 		return
 	}
-	w.idle--
-	w.jobs.Push(j)
-	w.mu.Unlock()
-	w.cond.Signal()
+	w.coming = true
+	if w.idle > 0 {
+		w.idle--
+		w.cond.Signal()
+	} else {
+		go w.work()
+	}
 }
 
 // stop ends the workers, each when it is idle.
-func (w *workers) stop() {
+func (w *workers[T]) stop() {
 	w.mu.Lock()
-	w.end = true
+	w.end, w.idle = true, 0
 	w.mu.Unlock()
 	w.cond.Broadcast()
 }
 
-// work is a worker. It ends when there is too little to do, after stop, or by runtime.Goexit in a task.
-func (w *workers) work(j job) {
-	for ok := true; ok; j, ok = w.next() {
+// work is a worker. It ends when there is too little to do, after stop, or with its job's goroutine.
+func (w *workers[T]) work() {
+	for came := true; ; came = false {
+		j, ok := w.next(came)
+		if !ok {
+			return
+		}
 		w.do(j)
 	}
 }
 
-func (w *workers) do(j job) {
-	if j.permit {
-		defer w.release() // even if the task ends its goroutine
-	}
-	j.task()
-}
-
-// next waits for a job; ok is false if the worker shall end.
-func (w *workers) next() (j job, ok bool) {
+// next waits for a job; ok is false if the worker shall end. came tells that the worker is the one that was on its way.
+func (w *workers[T]) next(came bool) (j T, ok bool) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
-	told := false
+	if came {
+		w.coming = false
+	}
 	for w.jobs.Len() == 0 {
-		if w.end || !told && w.idle >= maxIdleWorkers {
-			return job{}, false
+		if w.end || w.idle >= maxIdleWorkers {
+			return j, false
 		}
 		w.idle++
 		w.cond.Wait()
-		told = true
+		w.coming = false
 	}
-	return w.jobs.Pop(), true
+	j = w.jobs.Pop()
+	w.send()
+	return j, true
 }

@@ -1,6 +1,8 @@
 // Package fifo has the growing ring that queues in this module share.
 package fifo
 
+import "iter"
+
 // Queue is a first-in, first-out queue in a ring that grows as needed. The zero value is empty and ready.
 //
 // A Queue has one owner.
@@ -51,4 +53,15 @@ func (q *Queue[T]) grow() {
 	n := copy(buf, q.buf[q.head:])
 	copy(buf[n:], q.buf[:q.head])
 	q.buf, q.head = buf, 0
+}
+
+// All walks the values, the oldest first. The queue must not be changed meanwhile.
+func (q *Queue[T]) All() iter.Seq[T] {
+	return func(yield func(T) bool) {
+		for i := range q.n {
+			if !yield(q.buf[(q.head+i)&(len(q.buf)-1)]) {
+				return
+			}
+		}
+	}
 }

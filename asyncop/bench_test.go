@@ -1,0 +1,129 @@
+package asyncop_test
+
+import (
+	"context"
+	"testing"
+	"time"
+
+	"github.com/reugn/go-streams"
+	"github.com/reugn/go-streams/flow"
+	"github.com/stretchr/testify/assert"
+
+	"github.com/weirflow/weir/asyncop"
+	"github.com/weirflow/weir/predicates"
+	"github.com/weirflow/weir/strategies"
+)
+
+// Small benchmarks of the operator alone, timeout and retry armed; bench/ has the large ones, beside peers.
+//
+//	go test -bench . -run '^$' -count 10 ./asyncop | benchstat -col /flow -
+
+type benchItem struct{ n int }
+
+// benchFlow makes an operator as most pipelines have one.
+func benchFlow(ordered bool, fn asyncop.AsyncFunction[*benchItem, *benchItem], capacity int) *asyncop.AsyncWaitOperator[*benchItem, *benchItem] {
+	retry := strategies.FixedDelay[*benchItem](3, 100*time.Millisecond).
+		RetryIfResult(predicates.EmptyResult).RetryIfException(predicates.HasException)
+	if ordered {
+		return asyncop.OrderedWaitWithRetry(fn, 5*time.Second, capacity, retry)
+	}
+	return asyncop.UnorderedWaitWithRetry(fn, 5*time.Second, capacity, retry)
+}
+
+func benchImmediate() asyncop.AsyncFunction[*benchItem, *benchItem] {
+	return asyncop.Func(func(_ context.Context, it *benchItem, result asyncop.ResultFuture[*benchItem]) error {
+		result.Complete(it)
+		return nil
+	})
+}
+
+func benchBlocking() asyncop.AsyncFunction[*benchItem, *benchItem] {
+	return asyncop.Blocking(func(_ context.Context, it *benchItem) (*benchItem, error) { return it, nil })
+}
+
+// benchCallback completes from a few other goroutines, as a client with callbacks does. done ends them.
+func benchCallback() (fn asyncop.AsyncFunction[*benchItem, *benchItem], done func()) {
+	type request struct {
+		it     *benchItem
+		result asyncop.ResultFuture[*benchItem]
+	}
+	requests := make(chan request, 1024)
+	for range 2 {
+		go func() {
+			for r := range requests {
+				r.result.Complete(r.it)
+			}
+		}()
+	}
+	fn = asyncop.Func(func(_ context.Context, it *benchItem, result asyncop.ResultFuture[*benchItem]) error {
+		requests <- request{it, result}
+		return nil
+	})
+	return fn, func() { close(requests) }
+}
+
+// stream sends n elements through f and waits for its end.
+func stream(f streams.Flow, n int) (received int) {
+	items := [64]benchItem{}
+	go func() {
+		in := f.In()
+		for i := range n {
+			in <- &items[i%len(items)]
+		}
+		close(in)
+	}()
+	for range f.Out() {
+		received++
+	}
+	return received
+}
+
+func BenchmarkOperator(b *testing.B) {
+	run := func(name string, newFlow func() streams.Flow) {
+		b.Run(name, func(b *testing.B) {
+			b.ReportAllocs()
+			f := newFlow()
+			b.ResetTimer()
+			if n := stream(f, b.N); n != b.N {
+				b.Fatalf("%d elements of %d came out", n, b.N)
+			}
+		})
+	}
+	run("call=none/flow=PassThrough", func() streams.Flow { return flow.NewPassThrough() })
+	for _, ordered := range []bool{true, false} {
+		mode := map[bool]string{true: "ordered", false: "unordered"}[ordered]
+		run("call=immediate/flow="+mode, func() streams.Flow { return benchFlow(ordered, benchImmediate(), 1000) })
+		run("call=blocking/flow="+mode, func() streams.Flow { return benchFlow(ordered, benchBlocking(), 100) })
+		run("call=callback/flow="+mode, func() streams.Flow {
+			fn, done := benchCallback()
+			b.Cleanup(done)
+			return benchFlow(ordered, fn, 1000)
+		})
+	}
+}
+
+// An element whose function completes at once costs two allocations: its attempt, and the slice of its results. A count,
+// not a time.
+func TestAllocationsPerElement(t *testing.T) {
+	if raceDetector {
+		t.Skip("the race detector allocates as well")
+	}
+	const elements, warmUp = 2000, 1000
+	items := make([]benchItem, elements)
+	for name, ordered := range map[string]bool{"ordered": true, "unordered": false} {
+		t.Run(name, func(t *testing.T) {
+			op := benchFlow(ordered, benchImmediate(), 100)
+			through := func(n int) {
+				for i := range n {
+					op.In() <- &items[i]
+					<-op.Out()
+				}
+			}
+			through(warmUp)
+			allocs := testing.AllocsPerRun(5, func() { through(elements) })
+			assert.LessOrEqual(t, allocs/elements, 2.01)
+			close(op.In())
+			assert.NoError(t, op.Wait())
+		})
+	}
+}

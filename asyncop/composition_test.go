@@ -1,0 +1,360 @@
+package asyncop_test
+
+import (
+	"context"
+	"fmt"
+	"slices"
+	"strconv"
+	"strings"
+	"sync/atomic"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/reugn/go-streams"
+	"github.com/reugn/go-streams/extension"
+	"github.com/reugn/go-streams/flow"
+	"github.com/stretchr/testify/require"
+
+	"github.com/weirflow/weir/asyncop"
+)
+
+// ---- Sharing, and operators among the flows of go-streams
+
+// source returns a source of elements.
+func source(elements ...any) streams.Source {
+	in := make(chan any, len(elements))
+	for _, e := range elements {
+		in <- e
+	}
+	close(in)
+	return extension.NewChanSource(in)
+}
+
+// numbers are 0..n-1.
+func numbers(n int) []any {
+	elements := make([]any, n)
+	for i := range elements {
+		elements[i] = i
+	}
+	return elements
+}
+
+// drain reads an outlet to its end.
+func drain(outlet streams.Outlet) (out []any) {
+	for v := range outlet.Out() {
+		out = append(out, v)
+	}
+	return out
+}
+
+// slowly answers a number with itself plus d, after a time that depends on it.
+func slowly(d int) asyncop.AsyncFunction[int, int] {
+	return asyncop.Blocking(func(_ context.Context, in int) (int, error) {
+		time.Sleep(time.Duration(in%3) * time.Millisecond)
+		return in + d, nil
+	})
+}
+
+// same compares without regard to order.
+func same(t *testing.T, m mode, want, got []any) {
+	t.Helper()
+	if m.ordered {
+		require.Equal(t, want, got)
+	} else {
+		require.ElementsMatch(t, want, got)
+	}
+}
+
+// From a source, through flows on both sides, to a sink: To returns when the sink has it all.
+func TestPipeline(t *testing.T) {
+	forEachMode(t, func(t *testing.T, m mode) {
+		op := construct[int, int](m, slowly(0), time.Minute, retryAllOf[int](1, 0))
+		out := make(chan any, 100)
+		source(numbers(50)...).
+			Via(flow.NewMap(func(i int) int { return i * 2 }, 1)).
+			Via(op).
+			Via(flow.NewFilter(func(i int) bool { return i%4 == 0 }, 1)).
+			To(extension.NewChanSink(out))
+		require.NoError(t, op.Wait())
+		var want, got []any
+		for i := 0; i < 100; i += 4 {
+			want = append(want, i)
+		}
+		for v := range out {
+			got = append(got, v)
+		}
+		same(t, m, want, got)
+	})
+}
+
+// To waits for the completion of the sink.
+func TestToAwaitsTheSink(t *testing.T) {
+	forEachMode(t, func(t *testing.T, m mode) {
+		op := echo[string](m)
+		sink := &sleepySink{in: make(chan any, 1)}
+		go func() { op.In() <- "a"; close(op.In()) }()
+		op.To(sink)
+		require.True(t, sink.completed.Load())
+		require.NoError(t, op.Wait())
+	})
+}
+
+type sleepySink struct {
+	in        chan any
+	completed atomic.Bool
+}
+
+func (s *sleepySink) In() chan<- any { return s.in }
+
+func (s *sleepySink) AwaitCompletion() {
+	time.Sleep(time.Second)
+	s.completed.Store(true)
+}
+
+// Two operators in a row.
+func TestTwoOperatorsInARow(t *testing.T) {
+	forEachMode(t, func(t *testing.T, m mode) {
+		first := construct[int, int](m, slowly(1000), time.Minute, nil)
+		second := construct[int, int](m, slowly(1000), time.Minute, nil)
+		got := drain(source(numbers(50)...).Via(first).Via(second))
+		var want []any
+		for i := range 50 {
+			want = append(want, 2000+i)
+		}
+		same(t, m, want, got)
+		require.NoError(t, first.Wait())
+		require.NoError(t, second.Wait())
+	})
+}
+
+// Watermarks pass through two operators and keep their place.
+func TestWatermarksThroughTwoOperators(t *testing.T) {
+	forEachMode(t, func(t *testing.T, m mode) {
+		first, second := construct[int, int](m, slowly(0), 0, nil), construct[int, int](m, slowly(0), 0, nil)
+		var elements []any
+		for i := range 60 {
+			elements = append(elements, i)
+			if i%10 == 9 {
+				elements = append(elements, mark(int64(i/10)))
+			}
+		}
+		got := drain(source(elements...).Via(first).Via(second))
+		require.Len(t, got, 66)
+		for i, v := range got {
+			if i%11 == 10 {
+				require.Equal(t, mark(int64(i/11)), v)
+			} else {
+				require.Equal(t, i/11, v.(int)/10, "in its segment")
+			}
+		}
+	})
+}
+
+// When the second of two fails, the first goes on to its end and is not blocked: the second discards what comes.
+func TestFailureOfTheSecondOfTwoOperators(t *testing.T) {
+	forEachMode(t, func(t *testing.T, m mode) {
+		first := construct[int, int](m, slowly(0), time.Minute, nil)
+		broken := asyncop.Func(func(_ context.Context, _ int, _ asyncop.ResultFuture[int]) error { return errBroken })
+		second := construct[int, int](m, broken, time.Minute, nil)
+		got := drain(source(numbers(500)...).Via(first).Via(second))
+		require.Empty(t, got)
+		require.ErrorIs(t, second.Wait(), errBroken)
+		require.NoError(t, first.Wait())
+		synctest.Wait()
+		require.EqualValues(t, 500, first.Stats().Emitted)
+		require.EqualValues(t, 500, second.Stats().Accepted+second.Stats().Discarded)
+	})
+}
+
+// The failure reaches the source if it was given a way.
+func TestFailureReachesTheSource(t *testing.T) {
+	forEachMode(t, func(t *testing.T, m mode) {
+		ctx, cancel := context.WithCancelCause(t.Context())
+		fn := asyncop.Func(func(_ context.Context, in int, result asyncop.ResultFuture[int]) error {
+			if in == 10 {
+				return errBroken
+			}
+			result.Complete(in)
+			return nil
+		})
+		op := construct[int, int](m, fn, 0, nil, asyncop.WithUpstreamCancel(cancel))
+		endless := make(chan any)
+		go func() {
+			defer close(endless)
+			for i := 0; ; i++ {
+				select {
+				case endless <- i:
+				case <-ctx.Done():
+					return
+				}
+			}
+		}()
+		drain(extension.NewChanSource(endless).Via(op))
+		require.ErrorIs(t, op.Wait(), errBroken)
+		require.ErrorIs(t, context.Cause(ctx), errBroken)
+	})
+}
+
+// Merge, Split, FanOut, RoundRobin and ZipWith read Out directly.
+func TestFlowsThatReadOutDirectly(t *testing.T) {
+	collect := func(outlets ...streams.Flow) []any {
+		results := make(chan []any)
+		for _, o := range outlets {
+			go func() { results <- drain(o) }()
+		}
+		var all []any
+		for range outlets {
+			all = append(all, <-results...)
+		}
+		return all
+	}
+	operators := func(m mode) (a, b *asyncop.AsyncWaitOperator[int, int]) {
+		a, b = construct[int, int](m, slowly(0), time.Minute, nil), construct[int, int](m, slowly(100), time.Minute, nil)
+		source(numbers(20)...).Via(a)
+		source(numbers(20)...).Via(b)
+		return a, b
+	}
+	var want []any
+	for i := range 20 {
+		want = append(want, i, 100+i)
+	}
+	forEachMode(t, func(t *testing.T, m mode) {
+		a, b := operators(m)
+		require.ElementsMatch(t, want, collect(flow.Merge(a, b)))
+		require.NoError(t, a.Wait())
+		require.NoError(t, b.Wait())
+
+		a, b = operators(m)
+		even := flow.Split(a, func(i int) bool { return i%2 == 0 })
+		high := flow.Split(b, func(i int) bool { return i < 110 })
+		require.ElementsMatch(t, want, collect(even[0], even[1], high[0], high[1]))
+
+		a, b = operators(m)
+		require.ElementsMatch(t, slices.Concat(want, want), collect(slices.Concat(flow.FanOut(a, 2), flow.FanOut(b, 2))...))
+
+		a, b = operators(m)
+		require.ElementsMatch(t, want, collect(slices.Concat(flow.RoundRobin(a, 3), flow.RoundRobin(b, 3))...))
+
+		a, b = operators(m)
+		sums := drain(flow.ZipWith(func(pair []int) int { return pair[0] + pair[1] }, streams.Outlet(a), streams.Outlet(b)))
+		require.Len(t, sums, 20)
+		if m.ordered {
+			for i, v := range sums {
+				require.Equal(t, 100+2*i, v)
+			}
+		}
+	})
+}
+
+// Keyed, FlatMap, Reduce, Fold and Batch after an operator.
+func TestFlowsAfterAnOperator(t *testing.T) {
+	forEachMode(t, func(t *testing.T, m mode) {
+		keyed := flow.NewKeyed(func(i int) int { return i % 3 }, func() streams.Flow {
+			return flow.NewMap(func(i int) string { return strconv.Itoa(i%3) + ":" + strconv.Itoa(i) }, 1)
+		})
+		op := construct[int, int](m, slowly(0), time.Minute, nil)
+		got := drain(source(numbers(30)...).Via(op).Via(keyed))
+		require.Len(t, got, 30)
+		require.Contains(t, got, "2:29")
+
+		op = construct[int, int](m, slowly(0), time.Minute, nil)
+		got = drain(source(numbers(30)...).Via(op).
+			Via(flow.NewFlatMap(func(i int) []int { return []int{i, i} }, 1)).
+			Via(flow.NewFold(0, func(i, sum int) int { return i + sum })))
+		require.Equal(t, 2*29*30/2, got[len(got)-1])
+	})
+}
+
+// An operator for each key.
+func TestOperatorInsideKeyed(t *testing.T) {
+	forEachMode(t, func(t *testing.T, m mode) {
+		keyed := flow.NewKeyed(func(i int) int { return i % 3 }, func() streams.Flow {
+			return construct[int, int](m, slowly(0), time.Minute, nil)
+		})
+		got := drain(source(numbers(30)...).Via(keyed))
+		require.ElementsMatch(t, numbers(30), got)
+		if m.ordered {
+			var third []int
+			for _, v := range got {
+				if i := v.(int); i%3 == 1 {
+					third = append(third, i)
+				}
+			}
+			require.IsIncreasing(t, third)
+		}
+	})
+}
+
+// One function may serve several operators: each opens and closes it, and numbers its own attempts.
+func TestFunctionSharedByTwoOperators(t *testing.T) {
+	forEachMode(t, func(t *testing.T, m mode) {
+		var opened, closed, calls atomic.Int64
+		fn := &shared{opened: &opened, closed: &closed, calls: &calls}
+		a := construct[string, string](m, fn, time.Minute, retryAll(1, time.Second))
+		b := construct[string, string](m, fn, time.Minute, nil)
+		gotA, gotB := make(chan []any), make(chan []any)
+		go func() { out, _ := through(a, "x", "y"); gotA <- out }()
+		go func() { out, _ := through(b, "x", "z"); gotB <- out }()
+		require.Equal(t, []any{"x1", "y1"}, <-gotA)
+		require.Equal(t, []any{"x1", "z1"}, <-gotB)
+		require.EqualValues(t, 4, calls.Load())
+		require.EqualValues(t, 2, opened.Load())
+		require.EqualValues(t, 2, closed.Load())
+		require.NoError(t, a.Wait())
+		require.NoError(t, b.Wait())
+	})
+}
+
+type shared struct{ opened, closed, calls *atomic.Int64 }
+
+func (s *shared) Open(context.Context) error { s.opened.Add(1); return nil }
+func (s *shared) Close() error               { s.closed.Add(1); return nil }
+
+func (s *shared) AsyncInvoke(ctx context.Context, in string, result future) error {
+	s.calls.Add(1)
+	result.Complete(fmt.Sprint(in, asyncop.AttemptFromContext(ctx)))
+	return nil
+}
+
+// One strategy may serve several operators, too: it keeps no state of elements.
+func TestStrategySharedByTwoOperators(t *testing.T) {
+	forEachMode(t, func(t *testing.T, m mode) {
+		s := retryAll(2, time.Second)
+		a := newRig(t, m, setup{timeout: time.Minute, strategy: s, opts: options(asyncop.WithDropOnFailure())})
+		b := newRig(t, m, setup{timeout: time.Minute, strategy: s, opts: options(asyncop.WithDropOnFailure())})
+		a.answer, b.answer = fails, fails
+		a.sendEach("a")
+		b.sendEach("b")
+		a.advance(10 * time.Second)
+		require.Equal(t, "a#1@0s a#2@1s a#3@2s", a.callTimes())
+		require.Equal(t, "b#1@0s b#2@1s b#3@2s", b.callTimes())
+	})
+}
+
+// An operator inside the function of another one: contexts and permits do not mix.
+func TestOperatorInsideAnOperator(t *testing.T) {
+	forEachMode(t, func(t *testing.T, m mode) {
+		fn := asyncop.Blocking(func(ctx context.Context, in string) (string, error) {
+			inner := asyncop.OrderedWaitWithRetry(
+				asyncop.Blocking(func(ctx context.Context, in string) (string, error) {
+					if asyncop.AttemptFromContext(ctx) == 1 {
+						return "", errBroken
+					}
+					return strings.ToUpper(in), nil
+				}),
+				time.Minute, 1, retryAll(1, time.Second), asyncop.WithContext(ctx), asyncop.WithDrainRetries())
+			out, err := through(inner, in)
+			if err != nil {
+				return "", err
+			}
+			return fmt.Sprint(out[0], asyncop.AttemptFromContext(ctx)), nil
+		})
+		op := construct[string, string](m, fn, time.Minute, nil, asyncop.WithMaxConcurrentCalls(1))
+		out, err := through(op, "a", "b", "c")
+		require.NoError(t, err)
+		require.Equal(t, []any{"A1", "B1", "C1"}, out)
+		synctest.Wait()
+		require.Zero(t, op.Stats().Running)
+	})
+}

@@ -1,0 +1,327 @@
+package asyncop_test
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"reflect"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/weirflow/weir/asyncop"
+	"github.com/weirflow/weir/predicates"
+	"github.com/weirflow/weir/strategies"
+)
+
+// ---- Elements: kinds, types, and nil
+
+// echo returns an operator that answers every element with itself.
+func echo[T any](m mode, opts ...asyncop.Option) *asyncop.AsyncWaitOperator[T, T] {
+	fn := asyncop.Func(func(_ context.Context, in T, result asyncop.ResultFuture[T]) error {
+		result.Complete(in)
+		return nil
+	})
+	return construct[T, T](m, fn, 0, nil, opts...)
+}
+
+// through sends elements through an operator and returns what comes out.
+func through[IN, OUT any](op *asyncop.AsyncWaitOperator[IN, OUT], elements ...any) (out []any, err error) {
+	go func() {
+		defer close(op.In())
+		for _, e := range elements {
+			op.In() <- e
+		}
+	}()
+	for v := range op.Out() {
+		out = append(out, v)
+	}
+	return out, op.Wait()
+}
+
+// An element of a wrong type fails the pipeline with an error that names both types, never with a panic.
+func TestWrongType(t *testing.T) {
+	forEachMode(t, func(t *testing.T, m mode) {
+		for _, wrong := range []any{1, []byte("a"), errBroken, struct{}{}, (*string)(nil), nil} {
+			op := echo[string](m)
+			out, err := through(op, wrong, "b")
+			typeErr, ok := errors.AsType[*asyncop.TypeError](err)
+			require.True(t, ok, "%v", err)
+			require.Equal(t, reflect.TypeFor[string](), typeErr.Want)
+			require.Equal(t, reflect.TypeOf(wrong), typeErr.Got)
+			require.Contains(t, err.Error(), "want string")
+			require.Contains(t, err.Error(), fmt.Sprint(reflect.TypeOf(wrong)))
+			require.Empty(t, out)
+			synctest.Wait()
+			require.EqualValues(t, 2, op.Stats().Discarded)
+		}
+	})
+}
+
+// A wrong type is noticed while others are in flight: those are abandoned, and told of.
+func TestWrongTypeAbandonsTheOthers(t *testing.T) {
+	forEachMode(t, func(t *testing.T, m mode) {
+		r := newRig(t, m, setup{})
+		r.send("a", "b", 3)
+		err := r.wait()
+		_, ok := errors.AsType[*asyncop.TypeError](err)
+		require.True(t, ok, "%v", err)
+		abandoned, ok := errors.AsType[*asyncop.AbandonedError](err)
+		require.True(t, ok, "%v", err)
+		require.Equal(t, 2, abandoned.Abandoned)
+	})
+}
+
+// nil is accepted when IN is an interface, and then is a nil of it; else it is a wrong type.
+func TestNilElements(t *testing.T) {
+	forEachMode(t, func(t *testing.T, m mode) {
+		out, err := through(echo[any](m), nil, 1, nil)
+		require.NoError(t, err)
+		require.Equal(t, []any{nil, 1, nil}, out)
+
+		out, err = through(echo[error](m), nil, errBroken)
+		require.NoError(t, err)
+		require.Equal(t, []any{nil, errBroken}, out)
+
+		out, err = through(echo[*int](m), (*int)(nil))
+		require.NoError(t, err, "a typed nil is a value of its type")
+		require.Equal(t, []any{(*int)(nil)}, out)
+
+		_, err = through(echo[*int](m), nil)
+		typeErr, ok := errors.AsType[*asyncop.TypeError](err)
+		require.True(t, ok, "%v", err)
+		require.Nil(t, typeErr.Got)
+	})
+}
+
+// Where IN is an interface, what does not implement it is of a wrong type.
+func TestInterfaceElements(t *testing.T) {
+	forEachMode(t, func(t *testing.T, m mode) {
+		out, err := through(echo[error](m), errBroken, io.EOF)
+		require.NoError(t, err)
+		require.Equal(t, []any{errBroken, io.EOF}, out)
+		_, err = through(echo[error](m), "no error")
+		require.ErrorContains(t, err, "got an element of type string, want error")
+	})
+}
+
+// Control elements come before the type test, also where IN is any: a Watermark is never an element.
+func TestWatermarkWhereInIsAny(t *testing.T) {
+	forEachMode(t, func(t *testing.T, m mode) {
+		op := echo[any](m)
+		out, err := through(op, 1, mark(1), "x", mark(2))
+		require.NoError(t, err)
+		require.Equal(t, []any{1, mark(1), "x", mark(2)}, out)
+		require.EqualValues(t, 2, op.Stats().Accepted)
+	})
+}
+
+// A *Watermark is no watermark: it is an element where the type fits, and a wrong type where not.
+func TestPointerToAWatermarkIsAnElement(t *testing.T) {
+	forEachMode(t, func(t *testing.T, m mode) {
+		w := mark(1)
+		for _, op := range []interface {
+			In() chan<- any
+			Out() <-chan any
+			Wait() error
+			Stats() asyncop.Stats
+		}{echo[any](m), echo[*asyncop.Watermark](m)} {
+			op.In() <- &w
+			close(op.In())
+			require.Equal(t, any(&w), <-op.Out())
+			require.NoError(t, op.Wait())
+			require.EqualValues(t, 1, op.Stats().Accepted)
+		}
+		_, err := through(echo[string](m), &w)
+		_, ok := errors.AsType[*asyncop.TypeError](err)
+		require.True(t, ok, "%v", err)
+	})
+}
+
+// Where IN is Watermark itself there are no elements, only watermarks.
+func TestWatermarkAsElementType(t *testing.T) {
+	forEachMode(t, func(t *testing.T, m mode) {
+		op := echo[asyncop.Watermark](m)
+		out, err := through(op, mark(1))
+		require.NoError(t, err)
+		require.Equal(t, []any{mark(1)}, out)
+		require.Zero(t, op.Stats().Accepted)
+	})
+}
+
+// A control element as a result is an error, whatever else the predicates look at.
+func TestWatermarkAsResultIsAnError(t *testing.T) {
+	strategiesOfAny := map[string]strategies.AsyncRetryStrategy[any]{
+		"no retry":          nil,
+		"retry of others":   strategies.FixedDelay[any](3, 0).RetryIfException(predicates.ErrorIs(errBroken)),
+		"retry of results":  strategies.FixedDelay[any](3, 0).RetryIfResult(predicates.EmptyResult),
+		"retry of that one": strategies.FixedDelay[any](3, 0).RetryIfException(predicates.ErrorIs(asyncop.ErrControlResult)),
+	}
+	for name, s := range strategiesOfAny {
+		t.Run(name, func(t *testing.T) {
+			forEachMode(t, func(t *testing.T, m mode) {
+				calls := 0
+				fn := asyncop.Func(func(_ context.Context, in string, result asyncop.ResultFuture[any]) error {
+					calls++
+					result.Complete("before", mark(1))
+					return nil
+				})
+				out, err := through(construct[string, any](m, fn, time.Second, s, asyncop.WithDrainRetries()), "a")
+				require.ErrorIs(t, err, asyncop.ErrControlResult)
+				require.Empty(t, out)
+				require.Equal(t, map[bool]int{true: 4, false: 1}[name == "retry of that one"], calls)
+			})
+		})
+	}
+}
+
+// Nor may a timeout handler return one. A pointer to one is a result like any other.
+func TestWatermarkFromTheHandler(t *testing.T) {
+	forEachMode(t, func(t *testing.T, m mode) {
+		w := mark(1)
+		fn := func(answer any) asyncop.AsyncFunction[string, any] {
+			silent := asyncop.Func(func(context.Context, string, asyncop.ResultFuture[any]) error { return nil })
+			return asyncop.HandleTimeout(silent, func(context.Context, string) ([]any, error) { return []any{answer}, nil })
+		}
+		_, err := through(construct[string, any](m, fn(w), time.Second, nil), "a")
+		require.ErrorIs(t, err, asyncop.ErrControlResult)
+		out, err := through(construct[string, any](m, fn(&w), time.Second, nil), "a")
+		require.NoError(t, err)
+		require.Equal(t, []any{&w}, out)
+	})
+}
+
+// Results are what OUT is, nil included.
+func TestNilResults(t *testing.T) {
+	forEachMode(t, func(t *testing.T, m mode) {
+		fn := asyncop.Func(func(_ context.Context, in string, result asyncop.ResultFuture[any]) error {
+			result.Complete(nil, in, nil)
+			return nil
+		})
+		out, err := through(construct[string, any](m, fn, 0, nil), "a")
+		require.NoError(t, err)
+		require.Equal(t, []any{nil, "a", nil}, out)
+	})
+}
+
+// BlockingMany and ErrNoResult: any number of results, also none.
+func TestResultsOfBlockingCalls(t *testing.T) {
+	forEachMode(t, func(t *testing.T, m mode) {
+		many := asyncop.BlockingMany(func(_ context.Context, n int) ([]int, error) {
+			if n == 0 {
+				return nil, fmt.Errorf("wrapped: %w", asyncop.ErrNoResult)
+			}
+			return make([]int, n-1), nil
+		})
+		op := construct[int, int](m, many, 0, nil)
+		out, err := through(op, 3, 0, 1, 2)
+		require.NoError(t, err)
+		require.Equal(t, []any{0, 0, 0}, out)
+		require.EqualValues(t, 4, op.Stats().Completed)
+	})
+}
+
+// A result of ErrNoResult is empty, so predicates.EmptyResult sees it, and exception predicates do not.
+func TestNoResultIsAnEmptyResult(t *testing.T) {
+	forEachMode(t, func(t *testing.T, m mode) {
+		r := newRig(t, m, setup{
+			timeout: time.Minute, strategy: strategies.FixedDelay[string](1, time.Second).RetryIfResult(predicates.EmptyResult),
+			wrap: func(*hand) function {
+				return asyncop.Blocking(func(ctx context.Context, in string) (string, error) {
+					if asyncop.AttemptFromContext(ctx) == 1 {
+						return "", asyncop.ErrNoResult
+					}
+					return in, nil
+				})
+			},
+		})
+		r.sendEach("a")
+		r.advance(time.Second)
+		require.NoError(t, r.end())
+		require.Equal(t, "a@1s", r.outputTimes())
+		require.EqualValues(t, 1, r.stats().RetriesOnResult)
+	})
+}
+
+// ---- Contexts: see also context_test.go
+
+// The context of an attempt carries the deadline, the number of the attempt and the values of the operator's; it ends
+// when the attempt is over, and not before.
+func TestAttemptContext(t *testing.T) {
+	forEachMode(t, func(t *testing.T, m mode) {
+		r := newRig(t, m, setup{
+			timeout: time.Minute, strategy: retryAll(3, time.Second), opts: options(asyncop.WithAttemptTimeout(50 * time.Second)),
+		})
+		r.sendEach("a")
+		first := r.call("a#1").ctx
+		requireDeadline(t, first, 50*time.Second)
+		require.Equal(t, "of the operator", first.Value(valueKey{}))
+		require.Equal(t, 1, asyncop.AttemptFromContext(first))
+		r.advance(20 * time.Second)
+		require.NoError(t, first.Err())
+		r.fail("a#1", errBroken)
+		require.ErrorIs(t, first.Err(), context.Canceled)
+		<-first.Done()
+
+		r.advance(time.Second)
+		second := r.call("a#2").ctx
+		require.Equal(t, 2, asyncop.AttemptFromContext(second))
+		requireDeadline(t, second, 39*time.Second) // the element's, which comes before the attempt's
+		r.complete("a#2", "A")
+		require.ErrorIs(t, second.Err(), context.Canceled)
+		require.NoError(t, r.end())
+		require.Zero(t, asyncop.AttemptFromContext(t.Context()))
+	})
+}
+
+func requireDeadline(t *testing.T, ctx context.Context, want time.Duration) {
+	t.Helper()
+	deadline, ok := ctx.Deadline()
+	require.True(t, ok)
+	require.Equal(t, want, time.Until(deadline))
+}
+
+// At the deadline, a context and those derived from it end with context.DeadlineExceeded.
+func TestContextEndsAtTheDeadline(t *testing.T) {
+	forEachMode(t, func(t *testing.T, m mode) {
+		r := newRig(t, m, setup{timeout: time.Second, wrap: handled})
+		r.sendEach("a")
+		ctx := r.call("a#1").ctx
+		derived, cancel := context.WithCancel(ctx)
+		defer cancel()
+		r.advance(time.Second - 1)
+		require.NoError(t, derived.Err())
+		r.advance(1)
+		require.ErrorIs(t, ctx.Err(), context.DeadlineExceeded)
+		require.ErrorIs(t, derived.Err(), context.DeadlineExceeded)
+		require.NoError(t, r.end())
+	})
+}
+
+// Under a mock clock the context reports no deadline: real dialers would take it for the past.
+func TestContextUnderAMockReportsNoDeadline(t *testing.T) {
+	inBubble(t, mode{ordered: true, capacity: 1, mock: true}, func(t *testing.T, m mode) {
+		r := newRig(t, m, setup{timeout: time.Second, wrap: handled, opts: options(asyncop.WithAttemptTimeout(time.Minute))})
+		r.sendEach("a")
+		_, ok := r.call("a#1").ctx.Deadline()
+		require.False(t, ok)
+		r.advance(time.Second)
+		require.ErrorIs(t, r.call("a#1").ctx.Err(), context.DeadlineExceeded, "but it ends at it")
+		require.NoError(t, r.end())
+	})
+}
+
+// A blocking call sees the end of its context: cancelled, timed out, or cut off.
+func TestBlockingCallSeesTheEndOfItsContext(t *testing.T) {
+	forEachMode(t, func(t *testing.T, m mode) {
+		r := newRig(t, m, setup{timeout: time.Second, wrap: func(h *hand) function { return handledBy(blockingHand(h, false)) }})
+		r.sendEach("a")
+		r.advance(time.Second)
+		require.Equal(t, "a!", r.outputs())
+		r.sendEach("b")
+		require.ErrorIs(t, r.cut(errTestOver), errTestOver) // the bubble ends: no goroutine is left
+	})
+}

@@ -1,0 +1,316 @@
+package asyncop_test
+
+import (
+	"context"
+	"errors"
+	"sync"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/weirflow/weir/asyncop"
+)
+
+// ---- Law F1: the source is told, contexts end, Out closes after Err is set, and the rest is discarded.
+
+// lifecycle is a function with Open and Close around the hand-driven one; it records what happens.
+type lifecycle struct {
+	*hand
+	open, close func() error
+
+	mu     sync.Mutex
+	events []string // guarded by mu
+}
+
+func (l *lifecycle) note(event string) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	l.events = append(l.events, event)
+}
+
+func (l *lifecycle) Open(context.Context) error {
+	l.note("open")
+	if l.open == nil {
+		return nil
+	}
+	return l.open()
+}
+
+func (l *lifecycle) Close() error {
+	l.note("close")
+	if l.close == nil {
+		return nil
+	}
+	return l.close()
+}
+
+func (l *lifecycle) history() []string {
+	synctest.Wait()
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return append([]string(nil), l.events...)
+}
+
+// endings are the ways in which an operator of a#1 and b#1, both running, can end; err is what Err must tell, and cause
+// what the source must be told; nil: nothing.
+var endings = []struct {
+	name      string
+	end       func(r *rig)
+	err       error
+	cause     error
+	inputEnds bool
+}{
+	{"end of input", func(r *rig) { r.endInput(); r.complete("a#1", "A"); r.complete("b#1", "B") }, nil, nil, true},
+	{"failure", func(r *rig) { r.fail("b#1", errBroken) }, errBroken, errBroken, false},
+	{"failure after the end of input", func(r *rig) { r.endInput(); r.fail("b#1", errBroken) }, errBroken, nil, true},
+	{"panic", func(r *rig) {
+		r.script("c#1", func(*call) error { panic(errBroken) })
+		r.send("c")
+	}, errBroken, errBroken, false},
+	{"cancel", func(r *rig) { r.cancel(errTestOver) }, errTestOver, errTestOver, false},
+	{"cancel without a cause", func(r *rig) { r.cancel(nil) }, context.Canceled, context.Canceled, false},
+	{"wrong type", func(r *rig) { r.send(1) }, typeErr, typeErr, false},
+	{"stop", func(r *rig) {
+		go func() { _ = r.op.Stop(context.Background()) }()
+		r.complete("a#1", "A")
+		r.complete("b#1", "B")
+	}, nil, asyncop.ErrStopped, false},
+	{"failure while stopping", func(r *rig) {
+		go func() { _ = r.op.Stop(context.Background()) }()
+		synctest.Wait()
+		r.fail("a#1", errBroken)
+	}, errBroken, asyncop.ErrStopped, false},
+	{"stop that gives up", func(r *rig) {
+		ctx, cancel := context.WithCancel(context.Background())
+		cancel()
+		_ = r.op.Stop(ctx)
+	}, context.Canceled, asyncop.ErrStopped, false},
+}
+
+// typeErr stands for any *TypeError.
+var typeErr = errors.New("a type error")
+
+func requireErr(t *testing.T, want, got error) {
+	t.Helper()
+	switch {
+	case want == nil:
+		require.NoError(t, got)
+	case errors.Is(want, typeErr):
+		_, ok := errors.AsType[*asyncop.TypeError](got)
+		require.True(t, ok, "%v", got)
+	default:
+		require.ErrorIs(t, got, want)
+	}
+}
+
+// F1 for every way to end: Err is set before Out closes; the source is told once, with the cause, if it has not ended by
+// itself; the contexts of what was in flight end; the function is opened and closed once; what comes later is discarded
+// and counted, until In is closed; then nothing is left of the operator (the bubble checks that).
+func TestEveryEnding(t *testing.T) {
+	for _, ending := range endings {
+		t.Run(ending.name, func(t *testing.T) {
+			forEachMode(t, func(t *testing.T, m mode) {
+				var causes []error
+				var outClosed bool
+				var l *lifecycle
+				r := newRig(t, m, setup{
+					wrap: func(h *hand) function { l = &lifecycle{hand: h}; return l },
+					opts: options(asyncop.WithUpstreamCancel(func(cause error) { causes = append(causes, cause) })),
+				})
+				r.sendEach("ab")
+				require.NoError(t, r.op.Err())
+				ending.end(r)
+				err := r.wait()
+
+				requireErr(t, ending.err, err)
+				require.Equal(t, err, r.errAtEO, "Err before Out closes")
+				_, outClosed = <-r.op.Out()
+				require.False(t, outClosed)
+				if ending.cause == nil {
+					require.Empty(t, causes)
+				} else {
+					require.Len(t, causes, 1)
+					requireErr(t, ending.cause, causes[0])
+				}
+				require.Error(t, r.call("a#1").ctx.Err())
+				require.Error(t, r.call("b#1").ctx.Err())
+				require.Equal(t, []string{"open", "close"}, l.history())
+
+				before := r.stats().Discarded
+				if !ending.inputEnds {
+					for range 100 { // more than In has places for
+						r.op.In() <- "late"
+					}
+					r.endInput()
+					require.EqualValues(t, before+100, r.stats().Discarded)
+				}
+				s := r.stats()
+				require.Zero(t, s.InFlight)
+				require.Zero(t, s.Running)
+				require.Zero(t, s.WaitingForRetry)
+				checkBalance(t, s)
+				require.Equal(t, err, r.op.Err(), "the first failure stays")
+			})
+		})
+	}
+}
+
+// F1: a source that is blocked, because the operator is full, is set free.
+func TestBlockedSourceIsSetFree(t *testing.T) {
+	forEachMode(t, func(t *testing.T, m mode) {
+		m.capacity = 1
+		r := newRig(t, m, setup{opts: options(asyncop.WithBuffer(0))})
+		sent := make(chan struct{})
+		go func() {
+			defer close(sent)
+			for range 1000 {
+				r.op.In() <- "a"
+			}
+		}()
+		r.fail("a#1", errBroken)
+		<-sent
+		require.ErrorIs(t, r.wait(), errBroken)
+		require.EqualValues(t, 999, r.stats().Discarded)
+	})
+}
+
+// F1: Done does not wait for upstream to close In; a goroutine discards until then.
+func TestDoneDoesNotWaitForUpstream(t *testing.T) {
+	forEachMode(t, func(t *testing.T, m mode) {
+		r := newRig(t, m, setup{})
+		r.sendEach("a")
+		r.fail("a#1", errBroken)
+		synctest.Wait()
+		select {
+		case <-r.op.Done():
+		default:
+			t.Fatal("not done")
+		}
+	})
+}
+
+// F1: a cancel reaches an operator whose downstream takes nothing.
+func TestCancelUnderBackpressure(t *testing.T) {
+	forEachMode(t, func(t *testing.T, m mode) {
+		r := newRig(t, m, setup{blocked: true, opts: options(asyncop.WithBuffer(0))})
+		r.answer = upper
+		r.sendEach("abc")
+		r.cancel(errTestOver)
+		synctest.Wait()
+		select {
+		case <-r.op.Done():
+		default:
+			t.Fatal("not done")
+		}
+		require.ErrorIs(t, r.wait(), errTestOver)
+		require.Empty(t, r.outputs())
+	})
+}
+
+// F1: what has left the operator for the places of Out is not taken back.
+func TestEmittedResultsSurviveTheFailure(t *testing.T) {
+	forEachMode(t, func(t *testing.T, m mode) {
+		r := newRig(t, m, setup{blocked: true})
+		r.sendEach("ab")
+		r.complete("a#1", "A")
+		r.fail("b#1", errBroken)
+		require.ErrorIs(t, r.wait(), errBroken)
+		require.Equal(t, "A", r.outputs())
+	})
+}
+
+// F1: the context that cancels may end at any time, also before the operator begins and after it has ended.
+func TestCancelAfterTheEndChangesNothing(t *testing.T) {
+	forEachMode(t, func(t *testing.T, m mode) {
+		r := newRig(t, m, setup{})
+		r.answer = upper
+		r.sendEach("a")
+		require.NoError(t, r.end())
+		r.cancel(errTestOver)
+		synctest.Wait()
+		require.NoError(t, r.op.Err())
+	})
+}
+
+// F1: the deadline of the operator's context is one way to cancel it.
+func TestDeadlineOfTheOperatorsContext(t *testing.T) {
+	forEachMode(t, func(t *testing.T, m mode) {
+		ctx, cancel := context.WithTimeout(t.Context(), time.Second)
+		defer cancel()
+		r := newRig(t, m, setup{opts: options(asyncop.WithContext(ctx))})
+		r.sendEach("a")
+		r.advance(time.Second)
+		require.ErrorIs(t, r.wait(), context.DeadlineExceeded)
+		require.ErrorIs(t, r.call("a#1").ctx.Err(), context.Canceled, "it was cancelled, not late itself")
+	})
+}
+
+// Close comes before Out is closed in a clean end, so its error is not overlooked.
+func TestErrorOfCloseIsTold(t *testing.T) {
+	forEachMode(t, func(t *testing.T, m mode) {
+		var l *lifecycle
+		r := newRig(t, m, setup{wrap: func(h *hand) function {
+			l = &lifecycle{hand: h, close: func() error { return errBroken }}
+			return l
+		}})
+		r.answer = upper
+		r.sendEach("a")
+		err := r.end()
+		require.ErrorIs(t, err, errBroken)
+		require.Equal(t, err, r.errAtEO)
+		require.Equal(t, "A", r.outputs())
+		require.Equal(t, []string{"open", "close"}, l.history(), "once")
+	})
+}
+
+// After a failure, the error of Close is not the operator's.
+func TestErrorOfCloseDoesNotHideTheFailure(t *testing.T) {
+	forEachMode(t, func(t *testing.T, m mode) {
+		r := newRig(t, m, setup{wrap: func(h *hand) function {
+			return &lifecycle{hand: h, close: func() error { return errors.New("another") }}
+		}})
+		r.sendEach("a")
+		r.fail("a#1", errBroken)
+		require.ErrorIs(t, r.wait(), errBroken)
+	})
+}
+
+// Open comes before the first element; if it fails, so does the pipeline, and there is nothing to close.
+func TestErrorOfOpen(t *testing.T) {
+	forEachMode(t, func(t *testing.T, m mode) {
+		var l *lifecycle
+		var cause error
+		r := newRig(t, m, setup{
+			wrap: func(h *hand) function {
+				l = &lifecycle{hand: h, open: func() error { return errBroken }}
+				return l
+			},
+			opts: options(asyncop.WithUpstreamCancel(func(c error) { cause = c })),
+		})
+		r.sendEach("ab")
+		err := r.wait()
+		require.ErrorIs(t, err, errBroken)
+		require.ErrorContains(t, err, "open")
+		require.ErrorIs(t, cause, errBroken)
+		require.Empty(t, r.calls())
+		require.Equal(t, []string{"open"}, l.history())
+		r.endInput()
+		require.EqualValues(t, 2, r.stats().Discarded)
+	})
+}
+
+// Close waits for the last element, and for the side output.
+func TestCloseComesAfterTheLastElement(t *testing.T) {
+	forEachMode(t, func(t *testing.T, m mode) {
+		var l *lifecycle
+		r := newRig(t, m, setup{wrap: func(h *hand) function { l = &lifecycle{hand: h}; return l }})
+		r.sendEach("a")
+		r.endInput()
+		require.Equal(t, []string{"open"}, l.history())
+		r.complete("a#1", "A")
+		require.NoError(t, r.wait())
+		require.Equal(t, []string{"open", "close"}, l.history())
+	})
+}

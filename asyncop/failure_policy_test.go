@@ -1,0 +1,409 @@
+package asyncop_test
+
+import (
+	"context"
+	"errors"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/reugn/go-streams/extension"
+	"github.com/reugn/go-streams/flow"
+	"github.com/stretchr/testify/require"
+
+	"github.com/weirflow/weir/asyncop"
+)
+
+// ---- Failure policy: fail the pipeline
+
+// By default the first failure fails the pipeline at once: nothing is emitted after it, complete results that wait for
+// their turn included.
+func TestNothingIsEmittedAfterAFailure(t *testing.T) {
+	forEachMode(t, func(t *testing.T, m mode) {
+		r := newRig(t, m, setup{blocked: true, opts: options(asyncop.WithBuffer(0))})
+		r.send("a", "b", "c", mark(1), "d")
+		r.complete("b#1", "B") // in order it waits for a, else for downstream
+		r.complete("c#1", "C")
+		r.complete("d#1", "D")
+		r.fail("a#1", errBroken)
+		require.ErrorIs(t, r.wait(), errBroken)
+		require.Empty(t, r.outputs())
+		s := r.stats()
+		require.EqualValues(t, 3, s.Abandoned)
+		require.Zero(t, s.Emitted)
+		checkBalance(t, s)
+	})
+}
+
+// The same for results that were handed in before the failure, in the same turn.
+func TestNothingIsEmittedInTheTurnOfAFailure(t *testing.T) {
+	forEachMode(t, func(t *testing.T, m mode) {
+		r := newRig(t, m, setup{})
+		r.script("x#1", func(*call) error { time.Sleep(time.Second); return nil }) // the loop is away
+		r.sendEach("abc")
+		a, b, c := r.call("a#1"), r.call("b#1"), r.call("c#1")
+		r.op.In() <- "x"
+		a.Complete("A")
+		b.CompleteExceptionally(errBroken)
+		c.CompleteExceptionally(errors.New("another"))
+		require.ErrorIs(t, r.wait(), errBroken)
+		require.Empty(t, r.outputs())
+		s := r.stats()
+		require.EqualValues(t, 1, s.Failed, "the first failure counts")
+		require.EqualValues(t, 3, s.Abandoned)
+	})
+}
+
+// The error tells the element, its attempts, the time since it took its slot, and the cause.
+func TestElementError(t *testing.T) {
+	forEachClock(t, func(t *testing.T, m mode) {
+		r := newRig(t, m, setup{timeout: time.Minute, strategy: retryAll(1, time.Second)})
+		r.advance(time.Hour)
+		r.answer = fails
+		r.sendEach("a")
+		r.advance(time.Second)
+		err := r.wait()
+		failed, ok := errors.AsType[*asyncop.ElementError](err)
+		require.True(t, ok, "%v", err)
+		require.Equal(t, "a", failed.Element)
+		require.Equal(t, 2, failed.Attempts)
+		require.Equal(t, time.Second, failed.Elapsed)
+		require.Equal(t, errBroken, failed.Err)
+		require.Zero(t, failed.Abandoned)
+		require.EqualError(t, err, `asyncop: element "a" failed after 2 attempts in 1s: broken`)
+	})
+}
+
+// The time of a call on the loop counts, too.
+func TestElapsedCountsTheCallItself(t *testing.T) {
+	forEachMode(t, func(t *testing.T, m mode) {
+		r := newRig(t, m, setup{})
+		r.script("a#1", func(*call) error { time.Sleep(time.Second); return errBroken })
+		r.sendEach("a")
+		failed, ok := errors.AsType[*asyncop.ElementError](r.wait())
+		require.True(t, ok)
+		require.Equal(t, time.Second, failed.Elapsed)
+	})
+}
+
+// ---- Failure policy: drop
+
+// WithDropOnFailure counts the failure and goes on.
+func TestDropOnFailure(t *testing.T) {
+	forEachMode(t, func(t *testing.T, m mode) {
+		r := newRig(t, m, setup{timeout: time.Second, opts: options(asyncop.WithDropOnFailure())})
+		r.sendEach("abcd")
+		r.fail("a#1", errBroken)
+		r.complete("b#1", "B")
+		r.complete("d#1", "D")
+		r.advance(time.Second) // c
+		require.NoError(t, r.end())
+		require.Equal(t, "B D", r.outputs())
+		s := r.stats()
+		require.EqualValues(t, 2, s.Dropped)
+		require.EqualValues(t, 2, s.Failures)
+		require.Zero(t, s.Failed)
+		checkBalance(t, s)
+	})
+}
+
+// ---- Failure policy: side output
+
+// The side output gets the element, its error, its attempts, and when they began.
+func TestSideOutputGetsFailures(t *testing.T) {
+	forEachClock(t, func(t *testing.T, m mode) {
+		side := newSideSink(false)
+		r := newRig(t, m, setup{
+			timeout: 10 * time.Second, strategy: retryAll(2, time.Second), opts: options(asyncop.WithSideOutput(side)),
+		})
+		r.script("b#1", upper)
+		r.advance(time.Second)
+		r.sendEach("ab")
+		r.advance(500 * time.Millisecond)
+		r.answer = fails
+		r.fail("a#1", errors.New("another"))
+		r.advance(5 * time.Second)
+		require.NoError(t, r.end())
+		require.Equal(t, "B", r.outputs())
+		require.Equal(t, []failure{{
+			Element: "a", Err: errBroken, Attempts: 3, Elapsed: 2500 * time.Millisecond,
+			FirstAttempt: r.start.Add(time.Second), LastAttempt: r.start.Add(3500 * time.Millisecond),
+		}}, inUTC(side.got()))
+		s := r.stats()
+		require.EqualValues(t, 1, s.SideOutput)
+		require.EqualValues(t, 1, s.Failures)
+		checkBalance(t, s)
+	})
+}
+
+// inUTC takes the monotonic part and the zone from times, as require.Equal looks at them.
+func inUTC(fs []failure) []failure {
+	for i := range fs {
+		fs[i].FirstAttempt, fs[i].LastAttempt = fs[i].FirstAttempt.Round(0), fs[i].LastAttempt.Round(0)
+	}
+	return fs
+}
+
+// A blocked side output holds slots, and nothing else: timers fire on time, other elements go on.
+func TestBlockedSideOutputHoldsSlotsNotTimers(t *testing.T) {
+	forEachClock(t, func(t *testing.T, m mode) {
+		m.capacity = 4
+		side := newSideSink(true)
+		r := newRig(t, m, setup{
+			timeout: 3 * time.Second, strategy: retryAll(1, time.Second), opts: options(asyncop.WithSideOutput(side)),
+		})
+		r.script("a#1", fails)
+		r.script("a#2", fails)
+		r.script("b#1", fails)
+		r.sendEach("abcd") // b#2, c and d time out
+		r.advance(10 * time.Second)
+		r.sendEach("e")
+		require.Equal(t, "a#1@0s b#1@0s c#1@0s d#1@0s a#2@1s b#2@1s", r.callTimes())
+		s := r.stats()
+		require.EqualValues(t, 3, s.Timeouts)
+		require.EqualValues(t, 4, s.InFlight)
+		require.Zero(t, s.SideOutput)
+		side.unblock()
+		require.Equal(t, "a b c d", side.elements())
+		r.complete("e#1", "E")
+		require.NoError(t, r.end())
+		require.Equal(t, "E", r.outputs())
+		checkBalance(t, r.stats())
+	})
+}
+
+// A blocked side output does not keep the results of others from leaving, unless the order wants it.
+func TestBlockedSideOutputAndTheResultsOfOthers(t *testing.T) {
+	forEachMode(t, func(t *testing.T, m mode) {
+		side := newSideSink(true)
+		r := newRig(t, m, setup{opts: options(asyncop.WithSideOutput(side))})
+		r.sendEach("abc")
+		r.complete("a#1", "A")
+		r.fail("b#1", errBroken)
+		r.complete("c#1", "C")
+		require.Equal(t, m.pick("A", "A C"), r.outputs())
+		side.unblock()
+		require.NoError(t, r.end())
+		require.Equal(t, "A C", r.outputs())
+	})
+}
+
+// The operator closes the side output after the last failure; Done waits until it has completed.
+func TestSideOutputIsClosedAndAwaited(t *testing.T) {
+	forEachMode(t, func(t *testing.T, m mode) {
+		side := newSideSink(false)
+		slow := &slowSink{sideSink: side, finish: make(chan struct{})}
+		r := newRig(t, m, setup{opts: options(asyncop.WithSideOutput(slow))})
+		r.answer = fails
+		r.sendEach("ab")
+		r.endInput()
+		<-side.completed // it was closed
+		<-r.read         // and so was Out
+		synctest.Wait()
+		select {
+		case <-r.op.Done():
+			t.Fatal("done before the side output")
+		default:
+		}
+		require.NoError(t, r.op.Err())
+		close(slow.finish)
+		require.NoError(t, r.wait())
+		require.Equal(t, "a b", side.elements())
+	})
+}
+
+// slowSink completes when finish is closed.
+type slowSink struct {
+	*sideSink
+	finish chan struct{}
+}
+
+func (s *slowSink) AwaitCompletion() { <-s.finish }
+
+// A side output that panics while it is awaited does not bring the process down (A6).
+func TestSideOutputThatPanics(t *testing.T) {
+	forEachMode(t, func(t *testing.T, m mode) {
+		r := newRig(t, m, setup{opts: options(asyncop.WithSideOutput(panickingSink{newSideSink(false)}))})
+		r.answer = upper
+		r.sendEach("a")
+		require.NoError(t, r.end())
+	})
+}
+
+type panickingSink struct{ *sideSink }
+
+func (panickingSink) AwaitCompletion() { panic("broken") }
+
+// Any inlet of go-streams can be the side output: a flow, for instance.
+func TestSideOutputIsAnyInlet(t *testing.T) {
+	forEachMode(t, func(t *testing.T, m mode) {
+		names := flow.NewMap(func(f failure) string { return f.Element + ": " + f.Err.Error() }, 1)
+		out := make(chan any, 10)
+		go names.To(extension.NewChanSink(out))
+		r := newRig(t, m, setup{opts: options(asyncop.WithSideOutput(names))})
+		r.answer = fails
+		r.sendEach("ab")
+		require.NoError(t, r.end())
+		var got []any
+		for v := range out {
+			got = append(got, v)
+		}
+		require.Equal(t, []any{"a: broken", "b: broken"}, got)
+	})
+}
+
+// A cancelled operator ends although its side output takes nothing: Out is closed, Err is set; only Done waits.
+func TestCancelWithABlockedSideOutput(t *testing.T) {
+	forEachMode(t, func(t *testing.T, m mode) {
+		side := newSideSink(true)
+		r := newRig(t, m, setup{opts: options(asyncop.WithSideOutput(side))})
+		r.script("a#1", fails)
+		r.sendEach("ab")
+		r.cancel(errTestOver)
+		<-r.read
+		require.ErrorIs(t, r.op.Err(), errTestOver)
+		side.unblock()
+		require.ErrorIs(t, r.wait(), errTestOver)
+		require.Equal(t, "a b", side.elements())
+		require.Equal(t, errBroken, side.got()[0].Err)
+		require.ErrorIs(t, side.got()[1].Err, errTestOver)
+		checkBalance(t, r.stats())
+	})
+}
+
+// A wrong type is no failure of an element: it fails the pipeline under every policy.
+func TestWrongTypeFailsThePipelineUnderEveryPolicy(t *testing.T) {
+	forEachMode(t, func(t *testing.T, m mode) {
+		side := newSideSink(false)
+		for _, policy := range [][]asyncop.Option{{asyncop.WithDropOnFailure()}, {asyncop.WithSideOutput(side)}} {
+			r := newRig(t, m, setup{opts: policy})
+			r.send(1)
+			_, ok := errors.AsType[*asyncop.TypeError](r.wait())
+			require.True(t, ok)
+		}
+		require.Empty(t, side.got())
+	})
+}
+
+// ---- Stop
+
+// Stop takes no more and drains what it has, as at the end of the input.
+func TestStopDrains(t *testing.T) {
+	forEachMode(t, func(t *testing.T, m mode) {
+		var causes []error
+		r := newRig(t, m, setup{
+			timeout: time.Minute, strategy: retryAll(9, 10*time.Second),
+			opts: options(asyncop.WithUpstreamCancel(func(cause error) { causes = append(causes, cause) })),
+		})
+		r.sendEach("ab")
+		r.fail("b#1", errBroken)
+		stopped := make(chan error)
+		go func() { stopped <- r.op.Stop(t.Context()) }()
+		require.Equal(t, "a#1@0s b#1@0s b#2@0s", r.callTimes(), "the last attempt, at once")
+		require.Equal(t, []error{asyncop.ErrStopped}, causes)
+		r.op.In() <- "late" // has a place in In
+		r.complete("b#2", "B")
+		r.advance(time.Second)
+		r.complete("a#1", "A")
+		require.NoError(t, <-stopped)
+		require.NoError(t, r.op.Err())
+		require.Equal(t, m.pick("A B", "B A"), r.outputs())
+		r.send("later", "latest")
+		r.endInput()
+		require.Equal(t, "a#1 b#1 b#2", r.calls())
+		s := r.stats()
+		require.EqualValues(t, 3, s.Discarded)
+		require.EqualValues(t, 2, s.Accepted)
+		require.Len(t, causes, 1)
+	})
+}
+
+// With WithDrainRetries, Stop lets retries run their course, too.
+func TestStopDrainsRetries(t *testing.T) {
+	forEachMode(t, func(t *testing.T, m mode) {
+		r := newRig(t, m, setup{
+			timeout: time.Minute, strategy: retryAll(9, 10*time.Second), opts: options(asyncop.WithDrainRetries()),
+		})
+		r.sendEach("a")
+		r.fail("a#1", errBroken)
+		stopped := make(chan error)
+		go func() { stopped <- r.op.Stop(t.Context()) }()
+		r.advance(10 * time.Second)
+		require.Equal(t, "a#1@0s a#2@10s", r.callTimes())
+		r.complete("a#2", "A")
+		require.NoError(t, <-stopped)
+	})
+}
+
+// When its context ends, Stop cancels what is left and returns.
+func TestStopCancelsWhenItsContextEnds(t *testing.T) {
+	forEachMode(t, func(t *testing.T, m mode) {
+		r := newRig(t, m, setup{})
+		r.sendEach("ab")
+		r.complete("b#1", "B")
+		ctx, cancel := context.WithTimeoutCause(t.Context(), 5*time.Second, errTestOver)
+		defer cancel()
+		begin := time.Now()
+		err := r.op.Stop(ctx)
+		require.Equal(t, 5*time.Second, time.Since(begin))
+		require.ErrorIs(t, err, errTestOver)
+		abandoned, ok := errors.AsType[*asyncop.AbandonedError](err)
+		require.True(t, ok, "%v", err)
+		require.Equal(t, m.pick("2", "1"), text(abandoned.Abandoned), "in order, b waited for a")
+		require.Equal(t, err, r.op.Err())
+		require.ErrorIs(t, r.call("a#1").ctx.Err(), context.Canceled)
+		require.ErrorIs(t, r.wait(), errTestOver)
+	})
+}
+
+// Stop of an operator that has ended tells how; any number of Stops at once do.
+func TestStopOfAnEndedOperator(t *testing.T) {
+	forEachMode(t, func(t *testing.T, m mode) {
+		r := newRig(t, m, setup{})
+		r.sendEach("a")
+		results := make(chan error)
+		for range 3 {
+			go func() { results <- r.op.Stop(t.Context()) }()
+		}
+		synctest.Wait()
+		r.fail("a#1", errBroken)
+		for range 3 {
+			require.ErrorIs(t, <-results, errBroken)
+		}
+		require.ErrorIs(t, r.op.Stop(t.Context()), errBroken)
+		ended, cancel := context.WithCancel(t.Context())
+		cancel()
+		require.ErrorIs(t, r.op.Stop(ended), errBroken)
+	})
+}
+
+// Stop of an operator that has nothing in flight returns at once, although upstream has not closed In.
+func TestStopOfAnIdleOperator(t *testing.T) {
+	forEachMode(t, func(t *testing.T, m mode) {
+		r := newRig(t, m, setup{})
+		require.NoError(t, r.op.Stop(t.Context()))
+		<-r.read
+		select {
+		case <-r.op.Done():
+		default:
+			t.Fatal("not done")
+		}
+	})
+}
+
+// Stop does not wait for a free slot, as the end of the input does.
+func TestStopOfAFullOperator(t *testing.T) {
+	forEachMode(t, func(t *testing.T, m mode) {
+		m.capacity = 1
+		r := newRig(t, m, setup{timeout: time.Minute, strategy: retryAll(9, time.Second)})
+		r.sendEach("abc")
+		r.fail("a#1", errBroken)
+		stopped := make(chan error)
+		go func() { stopped <- r.op.Stop(t.Context()) }()
+		require.Equal(t, "a#1@0s a#2@0s", r.callTimes())
+		r.complete("a#2", "A")
+		require.NoError(t, <-stopped)
+		r.endInput()
+		require.EqualValues(t, 2, r.stats().Discarded)
+	})
+}

@@ -1,0 +1,425 @@
+package asyncop
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"strings"
+	"sync"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+
+	"github.com/weirflow/weir/predicates"
+	"github.com/weirflow/weir/strategies"
+)
+
+// logBook is a logger that keeps its lines, without their times.
+type logBook struct {
+	mu    sync.Mutex
+	lines bytes.Buffer // guarded by mu
+}
+
+func (b *logBook) Write(p []byte) (int, error) {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	return b.lines.Write(p)
+}
+
+func (b *logBook) logger(level slog.Level) *slog.Logger {
+	return slog.New(slog.NewTextHandler(b, &slog.HandlerOptions{
+		Level: level,
+		ReplaceAttr: func(_ []string, a slog.Attr) slog.Attr {
+			if a.Key == slog.TimeKey {
+				return slog.Attr{}
+			}
+			return a
+		},
+	}))
+}
+
+// read returns the lines since the last time.
+func (b *logBook) read() []string {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	text := strings.TrimSuffix(b.lines.String(), "\n")
+	b.lines.Reset()
+	if text == "" {
+		return nil
+	}
+	return strings.Split(text, "\n")
+}
+
+// runToEnd sends elements to op, closes it and discards the results.
+func runToEnd[IN, OUT any](op *AsyncWaitOperator[IN, OUT], elements ...IN) error {
+	go func() {
+		defer close(op.In())
+		for _, e := range elements {
+			op.In() <- e
+		}
+	}()
+	for range op.Out() {
+	}
+	return op.Wait()
+}
+
+func failsAlways[IN any](err error) AsyncFunction[IN, int] {
+	return Func(func(context.Context, IN, ResultFuture[int]) error { return err })
+}
+
+func retriesTwice() *strategies.FixedDelayStrategy[int] {
+	return strategies.FixedDelay[int](2, time.Second).RetryIfException(predicates.HasException)
+}
+
+// Retries are for those who look closely, elements given up for everybody.
+func TestLogLevels(t *testing.T) {
+	retries := []string{
+		`level=DEBUG msg="asyncop: retry" attempts=1 delay=1s error=down operator=rows element="\"a\""`,
+		`level=DEBUG msg="asyncop: retry" attempts=2 delay=1s error=down operator=rows element="\"a\""`,
+	}
+	dropped := `level=WARN msg="asyncop: element dropped" attempts=3 error=down operator=rows element="\"a\""`
+	givenUp := `level=WARN msg="asyncop: element given up" attempts=3 error=down operator=rows element="\"a\""`
+	tests := []struct {
+		name  string
+		level slog.Level
+		side  bool
+		want  []string
+	}{
+		{"dropped, debug", slog.LevelDebug, false, append(retries[:2:2], dropped)},
+		{"side output, debug", slog.LevelDebug, true, append(retries[:2:2], givenUp)},
+		{"dropped, info", slog.LevelInfo, false, []string{dropped}},
+		{"side output, warn", slog.LevelWarn, true, []string{givenUp}},
+		{"dropped, error", slog.LevelError, false, nil},
+	}
+	for _, tt := range tests {
+		t.Run(tt.name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				var book logBook
+				policy := WithDropOnFailure()
+				if tt.side {
+					policy = WithSideOutput(inletFunc(make(chan any, 10)))
+				}
+				op := OrderedWaitWithRetry(failsAlways[string](errDown), time.Minute, 5, retriesTwice(),
+					policy, WithName("rows"), WithLogger(book.logger(tt.level)), WithDrainRetries())
+				require.NoError(t, runToEnd(op, "a"))
+				assert.Equal(t, tt.want, book.read())
+			})
+		})
+	}
+}
+
+// inletFunc is a channel as a side output.
+type inletFunc chan any
+
+func (c inletFunc) In() chan<- any { return c }
+
+// At most logBurst lines of a kind in logPeriod; the next line tells how many are missing. Each kind has its own limit.
+func TestLogRate(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		var book logBook
+		op := OrderedWaitWithRetry(failsAlways[int](errDown), time.Minute, 100, retriesTwice(),
+			WithDropOnFailure(), WithLogger(book.logger(slog.LevelDebug)))
+		defer func() { assert.NoError(t, op.Wait()) }()
+		defer close(op.In())
+		count := func() (retries, drops int) {
+			for _, line := range book.read() {
+				if strings.Contains(line, "retry") {
+					retries++
+				} else {
+					drops++
+				}
+				assert.NotContains(t, line, "suppressed")
+			}
+			return retries, drops
+		}
+		send := func(n int) {
+			for range n {
+				op.In() <- 1
+			}
+			synctest.Wait()
+		}
+		send(25)
+		retries, drops := count()
+		assert.Equal(t, logBurst, retries)
+		assert.Zero(t, drops)
+
+		time.Sleep(time.Second - 1)
+		synctest.Wait()
+		assert.Empty(t, book.read())
+		time.Sleep(1) // the second attempts; a new period begins
+		synctest.Wait()
+		lines := book.read()
+		require.Len(t, lines, logBurst)
+		assert.True(t, strings.HasSuffix(lines[0], " suppressed=15"), lines[0])
+		for _, line := range lines[1:] {
+			assert.NotContains(t, line, "suppressed")
+		}
+
+		time.Sleep(time.Second) // the third and last ones
+		synctest.Wait()
+		retries, drops = count()
+		assert.Zero(t, retries)
+		assert.Equal(t, logBurst, drops)
+
+		time.Sleep(5 * time.Second)
+		send(1)
+		time.Sleep(2 * time.Second)
+		synctest.Wait()
+		lines = book.read()
+		require.Len(t, lines, 3)
+		assert.True(t, strings.HasSuffix(lines[0], " suppressed=15"), "of the second attempts: %s", lines[0])
+		assert.NotContains(t, lines[1], "suppressed")
+		assert.True(t, strings.HasSuffix(lines[2], " suppressed=15"), lines[2])
+	})
+}
+
+func TestLineLimit(t *testing.T) {
+	var l lineLimit
+	allow := func(at time.Duration) string {
+		suppressed, ok := l.allow(at)
+		return fmt.Sprint(ok, " ", suppressed)
+	}
+	for i := range logBurst {
+		assert.Equal(t, "true 0", allow(time.Duration(i)*time.Millisecond))
+	}
+	assert.Equal(t, "false 0", allow(100*time.Millisecond))
+	assert.Equal(t, "false 0", allow(time.Second-1))
+	assert.Equal(t, "true 2", allow(time.Second), "the period began with its first line")
+	for range logBurst - 1 {
+		assert.Equal(t, "true 0", allow(time.Second+1))
+	}
+	assert.Equal(t, "false 0", allow(2*time.Second-1))
+	assert.Equal(t, "true 1", allow(time.Hour))
+	assert.Equal(t, "true 0", allow(time.Hour))
+}
+
+func TestDefaultLabel(t *testing.T) {
+	type (
+		row    struct{ Secret string }
+		number int32
+		name   string
+	)
+	var nilRow *row
+	long := strings.Repeat("x", maxLabel)
+	tests := []struct {
+		element any
+		want    string
+	}{
+		{nil, "<nil>"},
+		{"", `""`},
+		{"LHR", `"LHR"`},
+		{name("Ann"), `"Ann"`},
+		{"two\nlines", `"two\nlines"`},
+		{long, `"` + long + `"`},
+		{long + "y", `"` + long + `"…`},
+		{long[1:] + "é", `"` + long[1:] + `"…`}, // no rune is cut in two
+		{strings.Repeat("\x80", maxLabel+1), `""…`},
+		{42, "42"},
+		{number(-7), "-7"},
+		{uint8(7), "7"},
+		{1.5, "1.5"},
+		{true, "true"},
+		{complex(1, 2), "(1+2i)"},
+		{row{"s3cret"}, "of type asyncop.row"},
+		{&row{"s3cret"}, "of type *asyncop.row"},
+		{nilRow, "of type *asyncop.row"},
+		{[]string{"s3cret"}, "of type []string"},
+		{[]byte("s3cret"), "of type []uint8"},
+		{map[string]int{"s3cret": 1}, "of type map[string]int"},
+		{errors.New("s3cret"), "of type *errors.errorString"},
+		{time.Second, "1s"}, // a number that can say more of itself
+	}
+	for _, tt := range tests {
+		assert.Equal(t, tt.want, defaultLabel(tt.element))
+	}
+}
+
+// Whole records do not belong in logs, nor in the message of the error.
+func TestLogsTellNoSecrets(t *testing.T) {
+	type patient struct{ Name, Diagnosis string }
+	ann := patient{"Ann", "s3cret"}
+	synctest.Test(t, func(t *testing.T) {
+		for _, opts := range [][]Option{nil, {WithDropOnFailure()}} {
+			var book logBook
+			opts = append(opts, WithLogger(book.logger(slog.LevelDebug)))
+			op := OrderedWaitWithRetry(failsAlways[patient](errDown), time.Minute, 5, retriesTwice(), opts...)
+			err := runToEnd(op, ann)
+			lines := strings.Join(book.read(), "\n")
+			assert.Contains(t, lines, `element="of type asyncop.patient"`)
+			assert.NotContains(t, lines, "s3cret")
+			if e, ok := errors.AsType[*ElementError](err); ok {
+				assert.NotContains(t, err.Error(), "s3cret")
+				assert.Contains(t, err.Error(), "element of type asyncop.patient failed")
+				assert.Equal(t, ann, e.Element)
+			}
+		}
+	})
+}
+
+func TestElementLabel(t *testing.T) {
+	type patient struct{ ID int }
+	synctest.Test(t, func(t *testing.T) {
+		var book logBook
+		op := OrderedWaitWithRetry(failsAlways[patient](errDown), time.Minute, 5, retriesTwice(),
+			WithLogger(book.logger(slog.LevelDebug)), WithDrainRetries(),
+			WithElementLabel(func(element any) string { return fmt.Sprintf("patient-%d", element.(patient).ID) }))
+		err := runToEnd(op, patient{7})
+		assert.EqualError(t, err, "asyncop: element patient-7 failed after 3 attempts in 2s: down")
+		lines := book.read()
+		require.Len(t, lines, 2)
+		assert.True(t, strings.HasSuffix(lines[0], `operator="" element=patient-7`), lines[0])
+	})
+}
+
+// A label costs nothing where no line is written.
+func TestElementLabelIsMadeForLines(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		labels := 0
+		var book logBook
+		op := OrderedWaitWithRetry(failsAlways[int](errDown), time.Minute, 50, retriesTwice(),
+			WithDropOnFailure(), WithLogger(book.logger(slog.LevelWarn)),
+			WithElementLabel(func(any) string { labels++; return "" }))
+		require.NoError(t, runToEnd(op, make([]int, 40)...))
+		assert.Len(t, book.read(), logBurst)
+		assert.Equal(t, logBurst, labels)
+	})
+}
+
+func TestElementLabelThatPanics(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		op := OrderedWait(failsAlways[int](errDown), 0, 5, WithElementLabel(func(any) string { panic("no label") }))
+		assert.EqualError(t, runToEnd(op, 1),
+			"asyncop: element (label: asyncop: panic in user code: no label) failed after 1 attempt in 0s: down")
+	})
+}
+
+// A call that blocks the loop for more than slowCallLimit is worth a warning, with the element.
+func TestSlowCalls(t *testing.T) {
+	const slow, fast = slowCallLimit + time.Millisecond, slowCallLimit
+	now := Func(func(_ context.Context, _ int, result ResultFuture[int]) error {
+		result.Complete(1)
+		return nil
+	})
+	invoke := func(d time.Duration) AsyncFunction[int, int] {
+		return Func(func(_ context.Context, _ int, result ResultFuture[int]) error {
+			time.Sleep(d)
+			result.Complete(1)
+			return nil
+		})
+	}
+	predicate := func(d time.Duration) strategies.AsyncRetryStrategy[int] {
+		return strategies.FixedDelay[int](1, time.Second).RetryIfResult(func([]int) bool { time.Sleep(d); return false })
+	}
+	none := strategies.NoRetry[int]()
+	warning := `level=WARN msg="asyncop: a call blocked the loop" took=101ms operator="" element=7`
+	tests := []struct {
+		name     string
+		fn       AsyncFunction[int, int]
+		strategy strategies.AsyncRetryStrategy[int]
+		want     []string
+	}{
+		{"AsyncInvoke", invoke(slow), none, []string{warning}},
+		{"AsyncInvoke in time", invoke(fast), none, nil},
+		{"predicate", now, predicate(slow), []string{warning}},
+		{"predicate in time", now, predicate(fast), nil},
+		{"blocking", Blocking(func(context.Context, int) (int, error) { time.Sleep(time.Hour / 2); return 1, nil }), none, nil},
+	}
+	for _, tt := range tests {
+		t.Run(tt.name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				var book logBook
+				op := OrderedWaitWithRetry(tt.fn, time.Hour, 5, tt.strategy, WithLogger(book.logger(slog.LevelInfo)))
+				op.In() <- 7
+				assert.Equal(t, 1, <-op.Out())
+				time.Sleep(time.Minute)
+				synctest.Wait()
+				assert.Equal(t, tt.want, book.read())
+				require.NoError(t, runToEnd(op))
+				assert.Empty(t, book.read())
+			})
+		})
+	}
+}
+
+// The last call before the end is watched as well.
+func TestSlowLastCall(t *testing.T) {
+	for _, want := range []error{nil, errDown} {
+		synctest.Test(t, func(t *testing.T) {
+			var book logBook
+			op := OrderedWait(Func(func(_ context.Context, in int, result ResultFuture[int]) error {
+				if in < 7 {
+					result.Complete(in)
+					return nil
+				}
+				time.Sleep(time.Second)
+				if want == nil {
+					result.Complete(in)
+				}
+				return want
+			}), 0, 5, WithLogger(book.logger(slog.LevelInfo)))
+			assert.ErrorIs(t, runToEnd(op, 6, 7), want)
+			assert.Equal(t, []string{`level=WARN msg="asyncop: a call blocked the loop" took=1s operator="" element=7`}, book.read())
+		})
+	}
+}
+
+// What takes long without blocking the loop is no slow call: calls, back-offs, a downstream that takes nothing, idleness.
+func TestNotEverythingSlowIsASlowCall(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		var book logBook
+		calls := make(chan heldCall, 10)
+		fn := Func(func(ctx context.Context, in int, result ResultFuture[int]) error {
+			calls <- heldCall{ctx, in, result}
+			return nil
+		})
+		op := OrderedWaitWithRetry(fn, time.Hour, 5, strategies.FixedDelay[int](5, time.Minute).
+			RetryIfResult(predicates.EmptyResult).RetryIfException(predicates.HasException),
+			WithBuffer(0), WithMaxConcurrentCalls(1), WithLogger(book.logger(slog.LevelInfo)))
+		op.In() <- 1
+		op.In() <- 2
+		c := <-calls
+		time.Sleep(time.Minute) // the call
+		c.result.Complete()     // back-off
+		c2 := <-calls
+		time.Sleep(time.Minute)
+		c2.result.CompleteExceptionally(errDown) // back-off; 1 goes on
+		c = <-calls
+		time.Sleep(time.Minute) // 2 waits for a permit
+		c.result.Complete(1)
+		c2 = <-calls
+		time.Sleep(time.Minute) // downstream takes nothing
+		c2.result.Complete(2)
+		time.Sleep(time.Minute)
+		assert.Equal(t, 1, <-op.Out())
+		time.Sleep(time.Minute)
+		assert.Equal(t, 2, <-op.Out())
+		time.Sleep(time.Minute) // idle
+		op.In() <- 3
+		(<-calls).result.Complete(3)
+		assert.Equal(t, 3, <-op.Out())
+		require.NoError(t, runToEnd(op))
+		assert.Empty(t, book.read())
+	})
+}
+
+// An error of Close that must not replace the failure is told to the log.
+func TestLogOfCloseAfterAFailure(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		var book logBook
+		op := OrderedWait(badCloser{failsAlways[int](errDown)}, 0, 5, WithName("rows"), WithLogger(book.logger(slog.LevelInfo)))
+		assert.ErrorIs(t, runToEnd(op, 1), errDown)
+		assert.Equal(t,
+			[]string{`level=WARN msg="asyncop: close after a failure" operator=rows error="asyncop: close: still open"`}, book.read())
+	})
+}
+
+type badCloser struct {
+	AsyncFunction[int, int]
+}
+
+func (badCloser) Close() error { return errors.New("still open") }

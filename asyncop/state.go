@@ -1,0 +1,270 @@
+package asyncop
+
+import (
+	"encoding/binary"
+	"errors"
+	"fmt"
+	"time"
+
+	"github.com/weirflow/weir/checkpoint"
+	"github.com/weirflow/weir/queue"
+)
+
+// stateVersion is the first byte of an operator's state.
+const stateVersion = 1
+
+// stateCodec encodes the items of a checkpoint:
+//
+//	version  schema of inputs  schema of results  count
+//	{ kind  [record: attempts  first  spent  input] [completed: + n {result}] [control: time] }
+//
+// Numbers are varints, everything else is preceded by its length. Times of attempts are Unix nanoseconds, 0 for none.
+type stateCodec[IN, OUT any] struct {
+	inputs  checkpoint.Codec[IN]
+	results checkpoint.Codec[OUT] // nil: results are not stored
+}
+
+// newStateCodec returns the codecs that were chosen, and panics if they are not for this operator.
+func newStateCodec[IN, OUT any](constructor string, cfg config) stateCodec[IN, OUT] {
+	var s stateCodec[IN, OUT]
+	var ok bool
+	if cfg.inputCodec == nil {
+		codec, err := checkpoint.DefaultCodec[IN]()
+		if err != nil {
+			panic(fmt.Sprintf("asyncop: %s: WithCheckpoints needs WithInputCodec: %v", constructor, err))
+		}
+		s.inputs = codec
+	} else if s.inputs, ok = cfg.inputCodec.(checkpoint.Codec[IN]); !ok {
+		panic(fmt.Sprintf("asyncop: %s: WithInputCodec: %T is no codec for %T", constructor, cfg.inputCodec, *new(IN)))
+	}
+	if cfg.resultCodec != nil {
+		if s.results, ok = cfg.resultCodec.(checkpoint.Codec[OUT]); !ok {
+			panic(fmt.Sprintf("asyncop: %s: WithResultCodec: %T is no codec for %T", constructor, cfg.resultCodec, *new(OUT)))
+		}
+	}
+	return s
+}
+
+// encode is called on a goroutine of its own; the codecs are user code.
+func (s stateCodec[IN, OUT]) encode(items []item[IN, OUT]) (state []byte, err error) {
+	defer func() {
+		if v := recover(); v != nil {
+			err = newPanicError(v)
+		}
+	}()
+	b := []byte{stateVersion}
+	b = appendBytes(b, checkpoint.SchemaOf(s.inputs))
+	b = appendBytes(b, s.resultSchema())
+	b = binary.AppendUvarint(b, uint64(len(items)))
+	var scratch []byte
+	for i := range items {
+		it := &items[i]
+		b = append(b, byte(it.kind))
+		if it.kind == controlItem {
+			mark, err := it.control.(queue.Watermark).Timestamp.MarshalBinary()
+			if err != nil {
+				return nil, fmt.Errorf("watermark: %w", err)
+			}
+			b = appendBytes(b, mark)
+			continue
+		}
+		b = binary.AppendUvarint(b, uint64(it.attempts))
+		b = binary.AppendVarint(b, unixNano(it.first))
+		b = binary.AppendVarint(b, int64(it.spent))
+		if scratch, err = s.inputs.Append(scratch[:0], it.in); err != nil {
+			return nil, fmt.Errorf("input %d of %d: %w", i+1, len(items), err)
+		}
+		b = appendBytes(b, scratch)
+		if it.kind != completedItem {
+			continue
+		}
+		b = binary.AppendUvarint(b, uint64(len(it.results)))
+		for _, r := range it.results {
+			if scratch, err = s.results.Append(scratch[:0], r); err != nil {
+				return nil, fmt.Errorf("result of input %d of %d: %w", i+1, len(items), err)
+			}
+			b = appendBytes(b, scratch)
+		}
+	}
+	return b, nil
+}
+
+func (s stateCodec[IN, OUT]) decode(state []byte) (items []item[IN, OUT], err error) {
+	defer func() {
+		if v := recover(); v != nil {
+			items, err = nil, newPanicError(v)
+		}
+	}()
+	d := decoder{rest: state}
+	if v := d.byte(); d.err == nil && v != stateVersion {
+		return nil, fmt.Errorf("version %d of the state, want %d", v, stateVersion)
+	}
+	inputs, results := d.bytes(), d.bytes()
+	if d.err == nil {
+		if s, err = s.withSchemas(inputs, results); err != nil {
+			return nil, err
+		}
+	}
+	for n := d.uvarint(); n > 0 && d.err == nil; n-- {
+		var it item[IN, OUT]
+		switch it.kind = itemKind(d.byte()); it.kind {
+		case controlItem:
+			var w queue.Watermark
+			if err := w.Timestamp.UnmarshalBinary(d.bytes()); err != nil {
+				d.fail(fmt.Errorf("watermark: %w", err))
+			}
+			it.control = w
+		case recordItem, completedItem:
+			it.attempts = d.attempts()
+			it.first = d.time()
+			it.spent = time.Duration(max(0, d.varint()))
+			in := d.bytes()
+			if d.err != nil {
+				break
+			}
+			if it.in, err = s.inputs.Decode(in); err != nil {
+				return nil, fmt.Errorf("input %d: %w", len(items)+1, err)
+			}
+			if it.kind == completedItem {
+				if it.results, err = s.decodeResults(&d); err != nil {
+					return nil, fmt.Errorf("result of input %d: %w", len(items)+1, err)
+				}
+			}
+		default:
+			d.fail(fmt.Errorf("unknown kind of element: %d", it.kind))
+		}
+		items = append(items, it)
+	}
+	if d.err == nil && len(d.rest) > 0 {
+		d.fail(fmt.Errorf("%d bytes too many", len(d.rest)))
+	}
+	if d.err != nil {
+		return nil, fmt.Errorf("element %d: %w", len(items), d.err)
+	}
+	return items, nil
+}
+
+// resultSchema tells apart from no schema that results are not stored.
+func (s stateCodec[IN, OUT]) resultSchema() []byte {
+	if s.results == nil {
+		return nil
+	}
+	return append([]byte{1}, checkpoint.SchemaOf(s.results)...)
+}
+
+// withSchemas returns what decodes values that were stored under these schemas.
+func (s stateCodec[IN, OUT]) withSchemas(inputs, results []byte) (stateCodec[IN, OUT], error) {
+	var err error
+	if s.inputs, err = checkpoint.CodecFor(s.inputs, inputs); err != nil {
+		return s, fmt.Errorf("inputs: %w", err)
+	}
+	if len(results) > 0 && s.results != nil {
+		if s.results, err = checkpoint.CodecFor(s.results, results[1:]); err != nil {
+			return s, fmt.Errorf("results: %w", err)
+		}
+	}
+	return s, nil
+}
+
+func (s stateCodec[IN, OUT]) decodeResults(d *decoder) (results []OUT, err error) {
+	n := d.uvarint()
+	if n > 0 && s.results == nil {
+		return nil, errors.New("it was stored, but WithResultCodec is not given")
+	}
+	for ; n > 0 && d.err == nil; n-- {
+		b := d.bytes()
+		if d.err != nil {
+			break
+		}
+		r, err := s.results.Decode(b)
+		if err != nil {
+			return nil, err
+		}
+		results = append(results, r)
+	}
+	return results, d.err
+}
+
+// decoder reads what encode wrote; after an error it returns zeros.
+type decoder struct {
+	rest []byte
+	err  error
+}
+
+var errTruncated = errors.New("the state is cut off")
+
+func (d *decoder) fail(err error) {
+	if d.err == nil {
+		d.err = err
+	}
+	d.rest = nil
+}
+
+func (d *decoder) byte() byte {
+	if len(d.rest) == 0 {
+		d.fail(errTruncated)
+		return 0
+	}
+	b := d.rest[0]
+	d.rest = d.rest[1:]
+	return b
+}
+
+func (d *decoder) uvarint() uint64 {
+	v, n := binary.Uvarint(d.rest)
+	if n <= 0 {
+		d.fail(errTruncated)
+		return 0
+	}
+	d.rest = d.rest[n:]
+	return v
+}
+
+func (d *decoder) varint() int64 {
+	v, n := binary.Varint(d.rest)
+	if n <= 0 {
+		d.fail(errTruncated)
+		return 0
+	}
+	d.rest = d.rest[n:]
+	return v
+}
+
+func (d *decoder) bytes() []byte {
+	n := d.uvarint()
+	if n > uint64(len(d.rest)) {
+		d.fail(errTruncated)
+		return nil
+	}
+	b := d.rest[:n:n]
+	d.rest = d.rest[n:]
+	return b
+}
+
+func (d *decoder) attempts() int32 {
+	n := d.uvarint()
+	if n > 1<<31-1 {
+		d.fail(fmt.Errorf("%d attempts", n))
+		return 0
+	}
+	return int32(n)
+}
+
+func (d *decoder) time() time.Time {
+	if n := d.varint(); n != 0 {
+		return time.Unix(0, n)
+	}
+	return time.Time{}
+}
+
+func unixNano(t time.Time) int64 {
+	if t.IsZero() {
+		return 0
+	}
+	return t.UnixNano()
+}
+
+func appendBytes(b, v []byte) []byte {
+	b = binary.AppendUvarint(b, uint64(len(v)))
+	return append(b, v...)
+}

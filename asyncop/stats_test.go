@@ -1,0 +1,138 @@
+package asyncop_test
+
+import (
+	"context"
+	"log/slog"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/weirflow/weir/asyncop"
+)
+
+// ---- Stats, at any time
+
+// Every number, in a story that changes each.
+func TestStatsTellTheStory(t *testing.T) {
+	forEachClock(t, func(t *testing.T, m mode) {
+		side := newSideSink(false)
+		r := newRig(t, m, setup{
+			timeout: 10 * time.Second, strategy: retryAll(1, time.Second),
+			opts: options(asyncop.WithMaxConcurrentCalls(3), asyncop.WithAttemptTimeout(4*time.Second),
+				asyncop.WithSideOutput(side)),
+		})
+		require.Equal(t, asyncop.Stats{}, r.stats())
+
+		r.send("a", "b", mark(1), "c", "d")
+		want := asyncop.Stats{Accepted: 4, InFlight: 4, Running: 3, Attempts: 3}
+		require.Equal(t, want, r.stats())
+
+		r.advance(time.Second)
+		r.complete("a#1") // empty: a retry on a result
+		r.fail("b#1", errBroken)
+		want.WaitingForRetry, want.Running, want.Attempts, want.OldestAge = 2, 2, 4, time.Second
+		require.Equal(t, want, r.stats())
+
+		r.advance(time.Second) // a goes first; c and d run, so b has to wait
+		want.WaitingForRetry, want.Running, want.Attempts, want.RetriesOnResult, want.OldestAge = 1, 3, 5, 1, 2*time.Second
+		require.Equal(t, want, r.stats())
+
+		r.complete("a#2", "A1", "A2")
+		r.complete("a#2", "late")
+		want.WaitingForRetry, want.Attempts, want.RetriesOnError = 0, 6, 1
+		want.Completed, want.Emitted, want.InFlight, want.LateCompletions = 1, 2, 3, 1
+		require.Equal(t, want, r.stats())
+
+		r.fail("b#2", errBroken) // exhausted
+		want.Exhausted, want.Failures, want.SideOutput, want.InFlight, want.Running = 1, 1, 1, 2, 2
+		require.Equal(t, want, r.stats())
+
+		r.advance(3 * time.Second) // c#1 and d#1 run out of their own time: c at 4 s, d, which began at 1 s, at 5 s
+		want.AttemptTimeouts, want.Attempts, want.RetriesOnError = 2, 7, 2
+		want.Running, want.WaitingForRetry, want.OldestAge = 1, 1, 5*time.Second
+		require.Equal(t, want, r.stats())
+
+		r.advance(4 * time.Second) // c#2, begun at 5 s, at 9 s, for good; d#2, begun at 6 s, still runs
+		want.AttemptTimeouts, want.Attempts, want.RetriesOnError = 3, 8, 3
+		want.Exhausted, want.Failures, want.SideOutput, want.InFlight = 2, 2, 2, 1
+		want.Running, want.WaitingForRetry, want.OldestAge = 1, 0, 9*time.Second
+		require.Equal(t, want, r.stats())
+
+		r.advance(time.Second) // both its times run out at 10 s: the total counts
+		want.Timeouts, want.Failures, want.SideOutput, want.InFlight, want.Running, want.OldestAge = 1, 3, 3, 0, 0, 0
+		require.Equal(t, want, r.stats())
+
+		r.send("e", "f")
+		require.ErrorIs(t, r.cut(errTestOver), errTestOver)
+		r.send("late", mark(2))
+		want.Accepted, want.Attempts, want.Abandoned, want.Discarded = 6, 10, 2, 2
+		require.Equal(t, want, r.stats())
+		require.EqualValues(t, 4, want.Retries())
+	})
+}
+
+// The age is that of the oldest element in flight, and grows while nothing happens.
+func TestOldestAge(t *testing.T) {
+	forEachClock(t, func(t *testing.T, m mode) {
+		r := newRig(t, m, setup{})
+		r.sendEach("a")
+		r.advance(time.Second)
+		r.sendEach("b")
+		r.advance(time.Second)
+		require.Equal(t, 2*time.Second, r.stats().OldestAge)
+		r.complete("a#1", "A")
+		require.Equal(t, time.Second, r.stats().OldestAge)
+		r.complete("b#1", "B")
+		require.Zero(t, r.stats().OldestAge)
+	})
+}
+
+// The account balances at any time, whoever looks while everything goes on. Not in a bubble.
+func TestStatsBalanceAtAnyTime(t *testing.T) {
+	blocking := asyncop.Blocking(func(_ context.Context, in int) (int, error) { return in, nil })
+	fn := asyncop.Func(func(ctx context.Context, in int, result asyncop.ResultFuture[int]) error {
+		switch {
+		case in%2 == 0:
+			return blocking.AsyncInvoke(ctx, in, result)
+		case in%7 == 0:
+			return errBroken
+		case in%3 == 0 && asyncop.AttemptFromContext(ctx) == 1:
+			result.Complete()
+		case in%5 == 0: // never
+		default:
+			go result.Complete(in)
+		}
+		return nil
+	})
+	s := retryAllOf[int](1, 100*time.Microsecond)
+	op := asyncop.UnorderedWaitWithRetry(fn, 2*time.Millisecond, 32, s, asyncop.WithDropOnFailure(),
+		asyncop.WithLogger(slog.New(slog.DiscardHandler)))
+	go func() {
+		defer close(op.In())
+		for i := range 1000 {
+			op.In() <- i
+		}
+	}()
+	go func() {
+		for range op.Out() {
+		}
+	}()
+	for done := false; !done; {
+		select {
+		case <-op.Done():
+			done = true
+		default:
+		}
+		s := op.Stats()
+		checkBalance(t, s)
+		require.GreaterOrEqual(t, s.InFlight, int64(0))
+		require.LessOrEqual(t, s.InFlight, int64(32))
+		require.GreaterOrEqual(t, s.Running, int64(0))
+		require.GreaterOrEqual(t, s.WaitingForRetry, int64(0))
+		require.GreaterOrEqual(t, s.OldestAge, time.Duration(0))
+	}
+	require.NoError(t, op.Wait())
+	require.EqualValues(t, 1000, op.Stats().Accepted)
+	require.Zero(t, op.Stats().InFlight)
+}

@@ -1,0 +1,291 @@
+package asyncop_test
+
+import (
+	"context"
+	"fmt"
+	"strings"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"github.com/benbjohnson/clock"
+	"github.com/stretchr/testify/require"
+
+	"github.com/weirflow/weir/asyncop"
+	"github.com/weirflow/weir/predicates"
+	"github.com/weirflow/weir/strategies"
+)
+
+// ---- Law T1: timers are never early, equal ones come in arming order, and an idle operator costs nothing.
+
+// T1: retries, attempt timeouts and timeouts of many elements at odd times, each to the nanosecond.
+func TestTimersAreExact(t *testing.T) {
+	forEachClock(t, func(t *testing.T, m mode) {
+		m.capacity = 100
+		const base = 1_234_567 * time.Nanosecond
+		s := ownDelay(func(n int) time.Duration { return time.Duration(n) * base })
+		r := newRig(t, m, setup{
+			timeout: time.Second, strategy: s, wrap: handled,
+			opts: options(asyncop.WithAttemptTimeout(10*base + 1)),
+		})
+		sent := map[string]time.Duration{}
+		for i := range 50 {
+			in := fmt.Sprint(i)
+			r.advance(time.Duration(i*i) * 1111)
+			sent[in] = r.now()
+			r.send(in)
+		}
+		r.advance(2 * time.Second)
+		for _, c := range r.made {
+			at := sent[c.in]
+			for n := 1; n < c.attempt; n++ {
+				at += 10*base + 1 + time.Duration(n)*base
+			}
+			require.Equal(t, at, c.at, c)
+		}
+		for _, o := range strings.Fields(r.outputTimes()) {
+			in, at, _ := strings.Cut(o, "!@")
+			require.Equal(t, (sent[in] + time.Second).String(), at)
+		}
+		require.NoError(t, r.end())
+	})
+}
+
+// ownDelay is a strategy without end, for errors, that waits as long as its function says.
+type ownDelay func(attempts int) time.Duration
+
+func (ownDelay) CanRetry(int) bool                   { return true }
+func (d ownDelay) BackoffTime(n int) time.Duration   { return d(n) }
+func (ownDelay) RetryPredicate() predicatesOfStrings { return errorsOnly }
+
+type predicatesOfStrings = predicates.AsyncRetryPredicate[string]
+
+var errorsOnly = predicates.RetryIf[string](nil, predicates.HasException)
+
+// T1: never early, in real time.
+func TestTimersAreNeverEarlyInRealTime(t *testing.T) {
+	const delay, timeout = 2 * time.Millisecond, 15 * time.Millisecond
+	last := map[int]time.Time{} // the loop's
+	fn := asyncop.HandleTimeout(
+		asyncop.Func(func(ctx context.Context, in int, result asyncop.ResultFuture[error]) error {
+			now := time.Now()
+			if before, ok := last[in]; ok && now.Sub(before) < delay {
+				result.Complete(fmt.Errorf("retry %d of %d: after %v", asyncop.AttemptFromContext(ctx), in, now.Sub(before)))
+				return nil
+			}
+			last[in] = time.Now()
+			return errBroken
+		}),
+		func(context.Context, int) ([]error, error) { return nil, nil },
+	)
+	s := strategies.FixedDelay[error](strategies.Unlimited, delay).RetryIfException(predicates.HasException)
+	op := asyncop.UnorderedWaitWithRetry(fn, timeout, 256, s, asyncop.WithDrainRetries())
+	begin := time.Now()
+	for i := range 200 {
+		op.In() <- i
+	}
+	close(op.In())
+	for err := range op.Out() {
+		t.Error(err)
+	}
+	require.NoError(t, op.Wait())
+	require.GreaterOrEqual(t, time.Since(begin), timeout)
+	require.EqualValues(t, 200, op.Stats().Timeouts)
+}
+
+// T1: back-offs that end in the same instant fire in the order in which they were armed.
+func TestEqualBackoffsFireInArmingOrder(t *testing.T) {
+	forEachClock(t, func(t *testing.T, m mode) {
+		r := newRig(t, m, setup{timeout: time.Minute, strategy: retryAll(1, time.Second)})
+		r.sendEach("abcd")
+		for _, e := range []string{"c", "a", "d", "b"} {
+			r.fail(e+"#1", errBroken)
+		}
+		r.advance(time.Second)
+		require.Equal(t, "a#1@0s b#1@0s c#1@0s d#1@0s c#2@1s a#2@1s d#2@1s b#2@1s", r.callTimes())
+	})
+}
+
+// T1: also those that were armed at different times; and an earlier one goes before them, though armed last.
+func TestEqualBackoffsArmedAtDifferentTimes(t *testing.T) {
+	forEachClock(t, func(t *testing.T, m mode) {
+		var delay time.Duration
+		r := newRig(t, m, setup{timeout: time.Minute, strategy: ownDelay(func(int) time.Duration { return delay })})
+		r.sendEach("abcd")
+		failAt := func(call string, at, due time.Duration) {
+			r.advance(at - r.now())
+			delay = due - at
+			r.fail(call, errBroken)
+		}
+		failAt("d#1", 0, 3*time.Second)
+		failAt("c#1", 1*time.Second, 3*time.Second)
+		failAt("a#1", 2*time.Second, 3*time.Second)
+		failAt("b#1", 2500*time.Millisecond, 3*time.Second-1)
+		r.advance(time.Second)
+		require.Equal(t, "a#1@0s b#1@0s c#1@0s d#1@0s b#2@2.999999999s d#2@3s c#2@3s a#2@3s", r.callTimes())
+	})
+}
+
+// T1: timeouts in the same instant come in input order.
+func TestEqualTimeoutsFireInInputOrder(t *testing.T) {
+	forEachClock(t, func(t *testing.T, m mode) {
+		side := newSideSink(false)
+		r := newRig(t, m, setup{timeout: time.Second, opts: options(asyncop.WithSideOutput(side))})
+		r.sendEach("hgfedcba")
+		r.advance(time.Second)
+		require.Equal(t, "h g f e d c b a", side.elements())
+	})
+}
+
+// T1: attempt timeouts in the same instant come in the order of their calls.
+func TestEqualAttemptTimeoutsFireInArmingOrder(t *testing.T) {
+	forEachClock(t, func(t *testing.T, m mode) {
+		r := newRig(t, m, setup{
+			timeout: time.Minute, strategy: retryAll(1, 0), opts: options(asyncop.WithAttemptTimeout(time.Second)),
+		})
+		r.sendEach("dbca")
+		r.advance(time.Second)
+		require.Equal(t, "d#1@0s b#1@0s c#1@0s a#1@0s d#2@1s b#2@1s c#2@1s a#2@1s", r.callTimes())
+	})
+}
+
+// T1: a completion that was handed in until then goes before the timer of its attempt.
+func TestCompletionGoesBeforeTheAttemptTimeout(t *testing.T) {
+	forEachMode(t, func(t *testing.T, m mode) {
+		r := newRig(t, m, setup{
+			timeout: time.Minute, strategy: retryAll(1, 0), opts: options(asyncop.WithAttemptTimeout(time.Second)),
+		})
+		r.script("b#1", func(c *call) error { time.Sleep(time.Second); return upper(c) }) // away from 0.5 to 1.5 s
+		r.sendEach("a")
+		a := r.call("a#1")
+		time.Sleep(500 * time.Millisecond)
+		r.op.In() <- "b"
+		time.Sleep(500 * time.Millisecond)
+		a.Complete("A")
+		require.NoError(t, r.end())
+		require.Equal(t, m.pick("A B", "B A"), r.outputs())
+		require.Zero(t, r.stats().AttemptTimeouts)
+	})
+}
+
+// T1: a late loop handles what has become due meanwhile in the order of the due times.
+func TestLateLoopFiresInOrderOfTime(t *testing.T) {
+	forEachMode(t, func(t *testing.T, m mode) {
+		delays := map[int]time.Duration{0: 300 * time.Millisecond, 1: 100 * time.Millisecond, 2: 200 * time.Millisecond}
+		next := -1
+		s := ownDelay(func(int) time.Duration { next++; return delays[next] })
+		r := newRig(t, m, setup{timeout: time.Minute, strategy: s})
+		r.script("x#1", func(*call) error { time.Sleep(time.Second); return nil })
+		r.sendEach("abc")
+		r.fail("a#1", errBroken)
+		r.fail("b#1", errBroken)
+		r.fail("c#1", errBroken)
+		r.op.In() <- "x"
+		r.advance(time.Second)
+		require.Equal(t, "a#1@0s b#1@0s c#1@0s x#1@0s b#2@1s c#2@1s a#2@1s", r.callTimes())
+	})
+}
+
+// countingClock counts what an operator asks of its clock.
+type countingClock struct {
+	clock.Clock
+	uses, armed, fired atomic.Int64
+}
+
+func (c *countingClock) Now() time.Time { c.uses.Add(1); return c.Clock.Now() }
+
+func (c *countingClock) Since(t time.Time) time.Duration { c.uses.Add(1); return c.Clock.Since(t) }
+
+func (c *countingClock) AfterFunc(d time.Duration, f func()) *clock.Timer {
+	c.uses.Add(1)
+	c.armed.Add(1)
+	return c.Clock.AfterFunc(d, func() { c.fired.Add(1); f() })
+}
+
+// T1: an operator that waits looks at no clock and sets no timer until something is due.
+func TestIdleCostsNothing(t *testing.T) {
+	forEachMode(t, func(t *testing.T, m mode) {
+		c := &countingClock{Clock: clock.New()}
+		r := newRig(t, m, setup{
+			timeout: 2 * time.Hour, strategy: retryAll(1, 100*time.Minute), opts: options(asyncop.WithClock(c)),
+		})
+		r.sendEach("ab")
+		r.fail("a#1", errBroken)
+		before := c.uses.Load()
+		r.advance(99 * time.Minute)
+		require.Equal(t, before, c.uses.Load())
+		require.Zero(t, c.fired.Load())
+		r.advance(time.Minute)
+		require.Equal(t, "a#1@0s b#1@0s a#2@1h40m0s", r.callTimes())
+		require.EqualValues(t, 1, c.fired.Load())
+	})
+}
+
+// After the end of the input or of the operator, whatever its kind, no timer is left armed.
+func TestNoTimerAfterTheEnd(t *testing.T) {
+	ends := map[string]func(r *rig){
+		"end of input": func(r *rig) { r.endInput(); r.complete("a#1", "A"); r.complete("b#2", "B") },
+		"failure":      func(r *rig) { r.fail("b#2", errBroken) },
+		"cancel":       func(r *rig) { r.cancel(errTestOver) },
+		"stop": func(r *rig) {
+			ctx, cancel := context.WithCancel(context.Background())
+			cancel()
+			_ = r.op.Stop(ctx)
+		},
+	}
+	for name, end := range ends {
+		t.Run(name, func(t *testing.T) {
+			forEachMode(t, func(t *testing.T, m mode) {
+				c := &countingClock{Clock: clock.New()}
+				r := newRig(t, m, setup{
+					timeout: time.Hour, strategy: retryAll(1, time.Minute),
+					opts: options(asyncop.WithClock(c), asyncop.WithAttemptTimeout(30*time.Minute)),
+				})
+				r.sendEach("ab")
+				r.fail("b#1", errBroken)
+				r.advance(time.Minute)
+				end(r)
+				_ = r.wait()
+				uses, fired := c.uses.Load(), c.fired.Load()
+				r.advance(3 * time.Hour)
+				require.Equal(t, fired, c.fired.Load())
+				require.Equal(t, uses, c.uses.Load())
+			})
+		})
+	}
+}
+
+// T1: a mock that is moved while the operator sets its alarm must not lose the alarm (archived clock.Mock: a Reset
+// between the choice of a timer and its tick is undone by the tick). Not in a bubble: the race is the point.
+func TestMockThatMovesAllTheTime(t *testing.T) {
+	mock := clock.NewMock()
+	fn := asyncop.Func(func(ctx context.Context, in int, result asyncop.ResultFuture[int]) error {
+		if asyncop.AttemptFromContext(ctx) < 4 {
+			return errBroken
+		}
+		result.Complete(in)
+		return nil
+	})
+	s := strategies.FixedDelay[int](9, 3*time.Millisecond).RetryIfException(predicates.HasException)
+	op := asyncop.UnorderedWaitWithRetry(fn, time.Hour, 8, s, asyncop.WithClock(mock), asyncop.WithDrainRetries())
+	go func() {
+		for i := range 50 {
+			op.In() <- i
+		}
+		close(op.In())
+	}()
+	n := 0
+	for done := false; !done; {
+		select {
+		case _, ok := <-op.Out():
+			if ok {
+				n++
+			}
+			done = !ok
+		default:
+			mock.Add(time.Millisecond)
+		}
+	}
+	require.NoError(t, op.Wait())
+	require.Equal(t, 50, n)
+}

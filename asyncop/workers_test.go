@@ -1,0 +1,273 @@
+package asyncop
+
+import (
+	"bytes"
+	"context"
+	"math/rand/v2"
+	"regexp"
+	"runtime"
+	"slices"
+	"strings"
+	"sync"
+	"sync/atomic"
+	"testing"
+	"testing/synctest"
+
+	"github.com/stretchr/testify/assert"
+)
+
+type testJob struct {
+	task   func()
+	permit bool
+}
+
+// jobRunner is workers in a bubble: after settle, every goroutine has done what it can.
+type jobRunner struct {
+	*workers[testJob]
+	released atomic.Int64
+	started  atomic.Int64
+}
+
+func newJobRunner() *jobRunner {
+	r := &jobRunner{}
+	r.workers = newWorkers(func(j testJob) {
+		if j.permit {
+			defer r.released.Add(1)
+		}
+		j.task()
+	})
+	return r
+}
+
+// start runs a job and returns what ends it.
+func (r *jobRunner) start(permit bool) (end func()) {
+	gate := make(chan struct{})
+	r.run(testJob{permit: permit, task: func() {
+		r.started.Add(1)
+		<-gate
+	}})
+	return func() { close(gate) }
+}
+
+func (r *jobRunner) idleWorkers() int {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	return r.idle
+}
+
+// goroutineID names the goroutine that calls it.
+func goroutineID() string {
+	buf := make([]byte, 64)
+	id, _, _ := strings.Cut(string(buf[:runtime.Stack(buf, false)]), " [")
+	return id
+}
+
+var bubbleOf = regexp.MustCompile(`(?m)^goroutine .*(synctest bubble \d+)`)
+
+// bubbleGoroutines counts the goroutines of the caller's bubble; those of tests before may still be on their way out.
+func bubbleGoroutines() int {
+	buf := make([]byte, 4<<20)
+	buf = buf[:runtime.Stack(buf, true)]
+	all := bubbleOf.FindAllSubmatch(buf, -1)
+	return len(slices.DeleteFunc(all, func(m [][]byte) bool { return !bytes.Equal(m[1], all[0][1]) })) // the first is the caller
+}
+
+func TestWorkersAreReused(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		r := newJobRunner()
+		defer r.stop()
+		ids := map[string]bool{}
+		for range 100 {
+			r.run(testJob{task: func() { ids[goroutineID()] = true }})
+			synctest.Wait()
+		}
+		assert.Len(t, ids, 1)
+		assert.Equal(t, 1, r.idleWorkers())
+	})
+}
+
+func TestWorkersRunOneJobEach(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		r := newJobRunner()
+		defer r.stop()
+		for range 2 { // the second time with workers of the first
+			before := bubbleGoroutines() - r.idleWorkers()
+			var ends []func()
+			for range 50 {
+				ends = append(ends, r.start(false))
+			}
+			synctest.Wait()
+			assert.Equal(t, before+50, bubbleGoroutines())
+			for _, end := range ends {
+				end()
+			}
+			synctest.Wait()
+			assert.Equal(t, 50, r.idleWorkers())
+		}
+		assert.EqualValues(t, 100, r.started.Load())
+		assert.Zero(t, r.released.Load(), "no job had a permit")
+	})
+}
+
+// A job never waits for a job before it, whatever has been started and has ended: here at random.
+func TestWorkersNeverLetAJobWait(t *testing.T) {
+	random := rand.New(rand.NewPCG(1, 2))
+	for range 200 {
+		synctest.Test(t, func(t *testing.T) {
+			r := newJobRunner()
+			var ends []func()
+			submitted, permits, ended := 0, 0, 0
+			for range 60 {
+				for range random.IntN(4) { // at once, while workers are still on their way to idle or to a job
+					if len(ends) > 0 && random.IntN(2) == 0 {
+						i := random.IntN(len(ends))
+						ends[i]()
+						ends = append(ends[:i], ends[i+1:]...)
+						ended++
+					} else {
+						permit := random.IntN(2) == 0
+						if permit {
+							permits++
+						}
+						ends = append(ends, r.start(permit))
+						submitted++
+					}
+				}
+				if random.IntN(2) == 0 {
+					synctest.Wait()
+					assert.EqualValues(t, submitted, r.started.Load(), "every job runs")
+				}
+				if random.IntN(60) == 0 {
+					r.stop()
+				}
+			}
+			for _, end := range ends {
+				end()
+			}
+			synctest.Wait()
+			assert.EqualValues(t, submitted, r.started.Load())
+			assert.EqualValues(t, permits, r.released.Load(), "each permit is given back once")
+			r.stop()
+		})
+	}
+}
+
+// A job that finds an idle worker on its way to another one's job gets a worker of its own.
+func TestWorkersInARow(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		r := newJobRunner()
+		defer r.stop()
+		end := r.start(false)
+		synctest.Wait()
+		end()
+		synctest.Wait()
+		first, second := r.start(false), r.start(false) // one idle worker, two jobs
+		synctest.Wait()
+		assert.EqualValues(t, 3, r.started.Load())
+		first()
+		second()
+	})
+}
+
+// Law A6: a task that ends its goroutine takes nothing with it but the goroutine.
+func TestWorkersSurviveGoexit(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		r := newJobRunner()
+		defer r.stop()
+		for range 10 {
+			r.run(testJob{permit: true, task: runtime.Goexit})
+			synctest.Wait()
+		}
+		assert.EqualValues(t, 10, r.released.Load())
+		assert.Zero(t, r.idleWorkers())
+
+		end := r.start(true)
+		synctest.Wait()
+		assert.EqualValues(t, 1, r.started.Load())
+		end()
+		synctest.Wait()
+		assert.EqualValues(t, 11, r.released.Load())
+		assert.Equal(t, 1, r.idleWorkers())
+	})
+}
+
+func TestWorkersKeepABoundedNumberIdle(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		r := newJobRunner()
+		defer r.stop()
+		before := bubbleGoroutines()
+		var ends []func()
+		for range maxIdleWorkers + 100 {
+			ends = append(ends, r.start(false))
+		}
+		synctest.Wait()
+		assert.EqualValues(t, maxIdleWorkers+100, r.started.Load())
+		for _, end := range ends {
+			end()
+		}
+		synctest.Wait()
+		assert.Equal(t, maxIdleWorkers, r.idleWorkers())
+		assert.Equal(t, before+maxIdleWorkers, bubbleGoroutines())
+	})
+}
+
+func TestWorkersEndAfterStop(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		r := newJobRunner()
+		before := bubbleGoroutines()
+		ends := []func(){r.start(true), r.start(true)}
+		synctest.Wait()
+		ends[0]()
+		synctest.Wait() // one idle, one busy
+		ends = append(ends, r.start(true))
+		r.stop() // one told to come, one busy
+		ends = append(ends, r.start(true))
+		synctest.Wait()
+		assert.EqualValues(t, 4, r.started.Load(), "stop takes no job back")
+		for _, end := range ends[1:] {
+			end()
+		}
+		synctest.Wait()
+		assert.EqualValues(t, 4, r.released.Load())
+		assert.Equal(t, before, bubbleGoroutines())
+	})
+}
+
+// In real time, with many goroutines that want jobs to be run: each runs once.
+func TestWorkersUnderContention(t *testing.T) {
+	r := newJobRunner()
+	defer r.stop()
+	var done, callers sync.WaitGroup
+	var ran atomic.Int64
+	for range 8 {
+		callers.Go(func() {
+			for range 2000 {
+				done.Add(1)
+				r.run(testJob{permit: true, task: func() {
+					ran.Add(1)
+					done.Done()
+				}})
+			}
+		})
+	}
+	callers.Wait()
+	done.Wait()
+	assert.EqualValues(t, 16000, ran.Load())
+}
+
+// Outside an operator a blocking function has a goroutine of its own.
+func TestBlockingOutsideAnOperator(t *testing.T) {
+	fn := Blocking(func(_ context.Context, in int) (int, error) { return 2 * in, nil })
+	result := make(chan int)
+	assert.NoError(t, fn.AsyncInvoke(t.Context(), 21, resultFunc[int](func(results []int, err error) {
+		assert.NoError(t, err)
+		result <- results[0]
+	})))
+	assert.Equal(t, 42, <-result)
+}
+
+// resultFunc is a ResultFuture as a func.
+type resultFunc[OUT any] func(results []OUT, err error)
+
+func (f resultFunc[OUT]) Complete(results ...OUT)         { f(results, nil) }
+func (f resultFunc[OUT]) CompleteExceptionally(err error) { f(nil, err) }

@@ -1,0 +1,527 @@
+package checkpointtest
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"fmt"
+	"maps"
+	"slices"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/weirflow/weir/checkpoint"
+)
+
+// Place is where a store keeps its snapshots.
+type Place struct {
+	// Open opens a store at the place. It is called again after the store was closed, and must find what was saved. At
+	// most one store is open at a time.
+	Open func() (checkpoint.Store, error)
+	// Damage spoils the stored snapshot of a number, as a broken disk would. It is called while no store is open. Nil:
+	// the rules about damage are not checked.
+	Damage func(id uint64) error
+}
+
+// RunStore checks stores against the rules of [checkpoint.Store], one subtest each. newPlace returns a new, empty place
+// each time; the stores must keep at least the last three snapshots.
+func RunStore(t *testing.T, newPlace func(t *testing.T) Place) {
+	t.Helper()
+	for _, r := range rules {
+		t.Run(r.name, func(t *testing.T) {
+			place := newPlace(t)
+			if r.damages && place.Damage == nil {
+				t.Skip("the place cannot be damaged")
+			}
+			if err := r.check(place); err != nil {
+				t.Error(err)
+			}
+		})
+	}
+}
+
+// A rule returns how a store breaks it, so that the suite can be tested with stores that do.
+type rule struct {
+	name    string
+	check   func(Place) error
+	damages bool
+}
+
+var rules = []rule{
+	{name: "an empty store says so", check: emptyStoreSaysSo},
+	{name: "what was saved is loaded", check: savedIsLoaded},
+	{name: "many pieces and large states", check: piecesAndLargeStates},
+	{name: "a snapshot belongs to the caller", check: snapshotBelongsToCaller},
+	{name: "numbers only grow", check: numbersOnlyGrow},
+	{name: "invalid snapshots are refused", check: invalidIsRefused},
+	{name: "the newest ones are kept", check: newestAreKept},
+	{name: "a cancelled save changes nothing", check: cancelledSaveChangesNothing},
+	{name: "a reopened store goes on", check: reopenedGoesOn},
+	{name: "a closed store says so", check: closedSaysSo},
+	{name: "concurrent use", check: concurrentUse},
+	{name: "damage is noticed", check: damageIsNoticed, damages: true},
+	{name: "damaged numbers are not used again", check: damagedNumbersStayTaken, damages: true},
+	{name: "damage of all is no empty store", check: allDamagedIsNotEmpty, damages: true},
+}
+
+// background is the context of all calls but those that test contexts.
+var background = context.Background()
+
+// open opens a store for the time of f.
+func open(p Place, f func(s checkpoint.Store) error) error {
+	s, err := p.Open()
+	if err != nil {
+		return fmt.Errorf("opening: %w", err)
+	}
+	err = f(s)
+	if closeErr := s.Close(); closeErr != nil {
+		err = errors.Join(err, fmt.Errorf("closing: %w", closeErr))
+	}
+	return err
+}
+
+// snapshot returns what is saved under a number.
+func snapshot(id uint64) *checkpoint.Snapshot {
+	return &checkpoint.Snapshot{
+		ID:   id,
+		Time: time.Date(2026, 1, 2, 3, 4, 5, 123_456_789, time.UTC).Add(time.Duration(id) * time.Hour),
+		States: map[string]checkpoint.State{
+			"source":   {fmt.Appendf(nil, "position %d", id)},
+			"operator": {[]byte("elements "), nil, {0, 0xff}, fmt.Appendf(nil, "%d", id)},
+			"sink":     {},
+		},
+	}
+}
+
+func save(s checkpoint.Store, ids ...uint64) error {
+	for _, id := range ids {
+		if err := s.Save(background, snapshot(id)); err != nil {
+			return fmt.Errorf("saving %d: %w", id, err)
+		}
+	}
+	return nil
+}
+
+// differ tells how two snapshots differ, or nil.
+func differ(got, want *checkpoint.Snapshot) error {
+	switch {
+	case got == nil:
+		return errors.New("got no snapshot")
+	case got.ID != want.ID:
+		return fmt.Errorf("got number %d, want %d", got.ID, want.ID)
+	case !got.Time.Equal(want.Time):
+		return fmt.Errorf("checkpoint %d: got time %v, want %v", got.ID, got.Time, want.Time)
+	case !slices.Equal(got.Names(), want.Names()):
+		return fmt.Errorf("checkpoint %d: got the participants %q, want %q", got.ID, got.Names(), want.Names())
+	}
+	for name, state := range want.States {
+		if !bytes.Equal(got.States[name].Bytes(), state.Bytes()) {
+			return fmt.Errorf("checkpoint %d: the state of %q differs: got %d bytes, want %d",
+				got.ID, name, got.States[name].Size(), state.Size())
+		}
+	}
+	return nil
+}
+
+// holds tells whether a snapshot is loaded as it was saved.
+func holds(s checkpoint.Store, want *checkpoint.Snapshot) error {
+	got, err := s.Load(background, want.ID)
+	if err != nil {
+		return fmt.Errorf("loading %d: %w", want.ID, err)
+	}
+	return differ(got, want)
+}
+
+// latest tells whether the newest snapshot is that of a number, without damage.
+func latest(s checkpoint.Store, id uint64) error {
+	got, skipped, err := checkpoint.Latest(background, s)
+	if err != nil || len(skipped) > 0 {
+		return fmt.Errorf("looking for the latest, %d: error %v, skipped %v", id, err, skipped)
+	}
+	return differ(got, snapshot(id))
+}
+
+func list(s checkpoint.Store) ([]uint64, error) {
+	entries, err := s.List(background)
+	if err != nil {
+		return nil, fmt.Errorf("listing: %w", err)
+	}
+	ids := make([]uint64, len(entries))
+	for i, e := range entries {
+		ids[i] = e.ID
+		if i > 0 && ids[i-1] >= e.ID {
+			return nil, fmt.Errorf("the list is not in ascending order: %v", entries)
+		}
+	}
+	return ids, nil
+}
+
+func emptyStoreSaysSo(p Place) error {
+	return open(p, func(s checkpoint.Store) error {
+		ids, err := list(s)
+		if err != nil || len(ids) > 0 {
+			return fmt.Errorf("an empty store lists %v, error %v", ids, err)
+		}
+		if _, err := s.Load(background, 1); !errors.Is(err, checkpoint.ErrNotFound) {
+			return fmt.Errorf("an empty store loads with error %v, want ErrNotFound", err)
+		}
+		if _, _, err := checkpoint.Latest(background, s); !errors.Is(err, checkpoint.ErrNotFound) {
+			return fmt.Errorf("the latest of an empty store: error %v, want ErrNotFound", err)
+		}
+		return nil
+	})
+}
+
+func savedIsLoaded(p Place) error {
+	long := strings.Repeat("ä", checkpoint.MaxNameLength/2)
+	cases := []*checkpoint.Snapshot{
+		snapshot(1),
+		{ID: 2, States: nil}, // the zero time
+		{ID: 3, Time: time.Unix(-1, 1), States: map[string]checkpoint.State{"nothing": nil}},
+		{ID: 5, Time: time.Now(), States: map[string]checkpoint.State{"a": {{1}}, "b": {{2}}, "a/b": {{3}}, "A": {{4}}, "../x": {{5}}}},
+		{ID: 1 << 40, Time: time.Unix(1<<35, 0), States: map[string]checkpoint.State{long: {{1}}, "\x00": {{2}}, " ": {{3}}}},
+		{ID: 1<<64 - 1, Time: time.Unix(0, 999_999_999).In(time.FixedZone("X", 3600))},
+	}
+	return open(p, func(s checkpoint.Store) error {
+		for _, c := range cases {
+			if err := s.Save(background, c); err != nil {
+				return fmt.Errorf("saving %d: %w", c.ID, err)
+			}
+			if err := holds(s, c); err != nil {
+				return err
+			}
+		}
+		return nil
+	})
+}
+
+func piecesAndLargeStates(p Place) error {
+	large := make([]byte, 3<<20)
+	for i := range large {
+		large[i] = byte(i * i >> 3)
+	}
+	small := make(checkpoint.State, 10_000)
+	for i := range small {
+		small[i] = fmt.Appendf(nil, "%d,", i)
+	}
+	want := &checkpoint.Snapshot{ID: 1, States: map[string]checkpoint.State{
+		"large": {large}, "small": small, "mixed": {large[:7], large[7 : 1<<20], nil, {1}, large[1<<20:]},
+	}}
+	return open(p, func(s checkpoint.Store) error {
+		if err := s.Save(background, want); err != nil {
+			return err
+		}
+		return holds(s, want)
+	})
+}
+
+func snapshotBelongsToCaller(p Place) error {
+	return open(p, func(s checkpoint.Store) error {
+		mine := snapshot(1)
+		if err := s.Save(background, mine); err != nil {
+			return err
+		}
+		spoil(mine)
+		got, err := s.Load(background, 1)
+		if err != nil {
+			return err
+		}
+		if err := differ(got, snapshot(1)); err != nil {
+			return fmt.Errorf("a change of what was saved is seen: %w", err)
+		}
+		spoil(got)
+		if err := holds(s, snapshot(1)); err != nil {
+			return fmt.Errorf("a change of what was loaded is seen: %w", err)
+		}
+		return nil
+	})
+}
+
+func spoil(s *checkpoint.Snapshot) {
+	for _, state := range s.States {
+		for _, piece := range state {
+			clear(piece)
+		}
+	}
+	clear(s.States)
+	s.ID, s.Time = 77, time.Time{}
+}
+
+func numbersOnlyGrow(p Place) error {
+	return open(p, func(s checkpoint.Store) error {
+		if err := save(s, 5, 9); err != nil {
+			return err
+		}
+		for _, id := range []uint64{9, 8, 5, 1} {
+			other := snapshot(id)
+			other.States = map[string]checkpoint.State{"other": {{1}}}
+			err := s.Save(background, other)
+			taken, ok := errors.AsType[*checkpoint.NumberError](err)
+			if !ok {
+				return fmt.Errorf("saving %d after 9: error %v, want a *NumberError", id, err)
+			}
+			if taken.Checkpoint != id || taken.Newest != 9 {
+				return fmt.Errorf("saving %d after 9: the error says %d after %d", id, taken.Checkpoint, taken.Newest)
+			}
+		}
+		if ids, err := list(s); err != nil || !slices.Equal(ids, []uint64{5, 9}) {
+			return fmt.Errorf("after refused numbers the list is %v, error %v, want 5 and 9", ids, err)
+		}
+		return errors.Join(holds(s, snapshot(5)), holds(s, snapshot(9)), latest(s, 9))
+	})
+}
+
+func invalidIsRefused(p Place) error {
+	named := func(name string) *checkpoint.Snapshot {
+		return &checkpoint.Snapshot{ID: 2, States: map[string]checkpoint.State{name: {{1}}}}
+	}
+	cases := map[string]*checkpoint.Snapshot{
+		"nil":           nil,
+		"number 0":      {States: map[string]checkpoint.State{"a": {{1}}}},
+		"no name":       named(""),
+		"a long name":   named(strings.Repeat("x", checkpoint.MaxNameLength+1)),
+		"a name's text": named("\xff"),
+	}
+	return open(p, func(s checkpoint.Store) error {
+		if err := save(s, 1); err != nil {
+			return err
+		}
+		for _, name := range slices.Sorted(maps.Keys(cases)) {
+			if err := s.Save(background, cases[name]); !errors.Is(err, checkpoint.ErrInvalidSnapshot) {
+				return fmt.Errorf("saving a snapshot with %s: error %v, want ErrInvalidSnapshot", name, err)
+			}
+		}
+		return errors.Join(latest(s, 1), save(s, 2)) // its number was not taken
+	})
+}
+
+func newestAreKept(p Place) error {
+	const last = 20
+	err := open(p, func(s checkpoint.Store) error {
+		for id := uint64(1); id <= last; id++ {
+			if err := errors.Join(save(s, id), latest(s, id)); err != nil {
+				return err
+			}
+			ids, err := list(s)
+			if err != nil {
+				return err
+			}
+			for _, kept := range ids {
+				if err := holds(s, snapshot(kept)); err != nil {
+					return fmt.Errorf("it is listed, but: %w", err)
+				}
+			}
+			for want := max(id, 3) - 2; want <= id; want++ {
+				if !slices.Contains(ids, want) {
+					return fmt.Errorf("after %d the store has %v", id, ids)
+				}
+			}
+		}
+		return nil
+	})
+	if err != nil {
+		return err
+	}
+	return open(p, func(s checkpoint.Store) error { return latest(s, last) })
+}
+
+func cancelledSaveChangesNothing(p Place) error {
+	return open(p, func(s checkpoint.Store) error {
+		if err := save(s, 1); err != nil {
+			return err
+		}
+		cause := errors.New("the checkpoint took too long")
+		ctx, cancel := context.WithCancelCause(background)
+		cancel(cause)
+		if err := s.Save(ctx, snapshot(2)); !errors.Is(err, cause) && !errors.Is(err, context.Canceled) {
+			return fmt.Errorf("saving under a context that was cancelled: error %v, want its cause", err)
+		}
+		if ids, err := list(s); err != nil || !slices.Equal(ids, []uint64{1}) {
+			return fmt.Errorf("after a cancelled save of 2 the list is %v, error %v, want 1", ids, err)
+		}
+		return errors.Join(latest(s, 1), save(s, 3), latest(s, 3))
+	})
+}
+
+func reopenedGoesOn(p Place) error {
+	if err := open(p, func(s checkpoint.Store) error { return save(s, 3, 4) }); err != nil {
+		return err
+	}
+	err := open(p, func(s checkpoint.Store) error {
+		ids, err := list(s)
+		if err != nil || !slices.Equal(ids, []uint64{3, 4}) {
+			return fmt.Errorf("a reopened store lists %v, error %v, want 3 and 4", ids, err)
+		}
+		if err := s.Save(background, snapshot(4)); err == nil {
+			return errors.New("a reopened store takes number 4 a second time")
+		}
+		return errors.Join(holds(s, snapshot(3)), latest(s, 4), save(s, 7))
+	})
+	if err != nil {
+		return err
+	}
+	return open(p, func(s checkpoint.Store) error { return latest(s, 7) })
+}
+
+func closedSaysSo(p Place) error {
+	s, err := p.Open()
+	if err != nil {
+		return err
+	}
+	if err := save(s, 1); err != nil {
+		return err
+	}
+	if err := errors.Join(s.Close(), s.Close()); err != nil {
+		return fmt.Errorf("closing twice: %w", err)
+	}
+	_, loadErr := s.Load(background, 1)
+	_, listErr := s.List(background)
+	for call, err := range map[string]error{"Save": s.Save(background, snapshot(2)), "Load": loadErr, "List": listErr} {
+		if !errors.Is(err, checkpoint.ErrStoreClosed) {
+			return fmt.Errorf("%s after Close: error %v, want ErrStoreClosed", call, err)
+		}
+	}
+	return open(p, func(s checkpoint.Store) error { return latest(s, 1) })
+}
+
+// concurrentUse lets goroutines save the same numbers, while others read.
+func concurrentUse(p Place) error {
+	const savers, last = 4, 25
+	return open(p, func(s checkpoint.Store) error {
+		var (
+			mu    sync.Mutex
+			saved = map[uint64]int{}
+			errs  []error
+		)
+		fail := func(err error) {
+			mu.Lock()
+			defer mu.Unlock()
+			errs = append(errs, err)
+		}
+		done := make(chan struct{})
+		var saving, reading sync.WaitGroup
+		for range savers {
+			saving.Go(func() {
+				for id := uint64(1); id <= last; id++ {
+					err := s.Save(background, snapshot(id))
+					if _, taken := errors.AsType[*checkpoint.NumberError](err); err != nil && !taken {
+						fail(err)
+					}
+					if err == nil {
+						mu.Lock()
+						saved[id]++
+						mu.Unlock()
+					}
+				}
+			})
+		}
+		for range 2 {
+			reading.Go(func() {
+				newest := uint64(0)
+				for {
+					select {
+					case <-done:
+						return
+					default:
+					}
+					entries, err := s.List(background)
+					if err != nil {
+						fail(err)
+						return
+					}
+					if len(entries) == 0 {
+						continue
+					}
+					id := entries[len(entries)-1].ID
+					if id < newest {
+						fail(fmt.Errorf("the newest was %d, and then %d", newest, id))
+					}
+					newest = id
+					got, err := s.Load(background, id)
+					switch {
+					case errors.Is(err, checkpoint.ErrNotFound): // removed since
+					case err != nil:
+						fail(err)
+					default:
+						if err := differ(got, snapshot(id)); err != nil {
+							fail(err)
+						}
+					}
+				}
+			})
+		}
+		saving.Wait()
+		close(done)
+		reading.Wait()
+		for id, n := range saved {
+			if n > 1 {
+				fail(fmt.Errorf("number %d was saved %d times", id, n))
+			}
+		}
+		errs = append(errs, latest(s, last))
+		return errors.Join(errs...)
+	})
+}
+
+// damaged saves 1, 2 and 3, and damages some.
+func damaged(p Place, ids ...uint64) error {
+	if err := open(p, func(s checkpoint.Store) error { return save(s, 1, 2, 3) }); err != nil {
+		return err
+	}
+	for _, id := range ids {
+		if err := p.Damage(id); err != nil {
+			return fmt.Errorf("damaging %d: %w", id, err)
+		}
+	}
+	return nil
+}
+
+func damageIsNoticed(p Place) error {
+	if err := damaged(p, 3, 1); err != nil {
+		return err
+	}
+	return open(p, func(s checkpoint.Store) error {
+		for _, id := range []uint64{3, 1} {
+			_, err := s.Load(background, id)
+			damage, ok := errors.AsType[*checkpoint.CorruptError](err)
+			if !ok || damage.Checkpoint != id || damage.Reason == "" {
+				return fmt.Errorf("loading %d, which is damaged: error %v, want a *CorruptError with number and reason", id, err)
+			}
+		}
+		got, skipped, err := checkpoint.Latest(background, s)
+		if err != nil || len(skipped) != 1 || skipped[0].Checkpoint != 3 {
+			return fmt.Errorf("3 is damaged, the latest: error %v, skipped %v", err, skipped)
+		}
+		return differ(got, snapshot(2))
+	})
+}
+
+func damagedNumbersStayTaken(p Place) error {
+	if err := damaged(p, 3); err != nil {
+		return err
+	}
+	return open(p, func(s checkpoint.Store) error {
+		if _, ok := errors.AsType[*checkpoint.NumberError](s.Save(background, snapshot(3))); !ok {
+			return errors.New("the number of a damaged snapshot is used again")
+		}
+		if err := save(s, 4); err != nil {
+			return err
+		}
+		return errors.Join(latest(s, 4), holds(s, snapshot(2)))
+	})
+}
+
+func allDamagedIsNotEmpty(p Place) error {
+	if err := damaged(p, 1, 2, 3); err != nil {
+		return err
+	}
+	return open(p, func(s checkpoint.Store) error {
+		got, skipped, err := checkpoint.Latest(background, s)
+		if err == nil || errors.Is(err, checkpoint.ErrNotFound) || got != nil || len(skipped) != 3 {
+			return fmt.Errorf("all is damaged, the latest: %v, error %v, skipped %v", got, err, skipped)
+		}
+		return nil
+	})
+}

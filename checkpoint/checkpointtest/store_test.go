@@ -1,0 +1,202 @@
+package checkpointtest
+
+import (
+	"context"
+	"errors"
+	"slices"
+	"testing"
+
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+	"go.uber.org/goleak"
+
+	"github.com/weirflow/weir/checkpoint"
+)
+
+func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
+
+// memory is a place in memory whose stores are changed by wrap.
+func memory(wrap func(checkpoint.Store) checkpoint.Store) Place {
+	var m *checkpoint.MemoryStore
+	broken := map[uint64]bool{}
+	return Place{
+		Open: func() (checkpoint.Store, error) {
+			if m == nil {
+				m = checkpoint.NewMemoryStore()
+			} else {
+				m = m.Reopen()
+			}
+			return wrap(&damageable{Store: m, broken: broken}), nil
+		},
+		Damage: func(id uint64) error { broken[id] = true; return nil },
+	}
+}
+
+// damageable is a sound store whose snapshots can be damaged.
+type damageable struct {
+	checkpoint.Store
+	broken map[uint64]bool
+}
+
+func (d *damageable) Load(ctx context.Context, id uint64) (*checkpoint.Snapshot, error) {
+	if d.broken[id] {
+		return nil, &checkpoint.CorruptError{Checkpoint: id, Reason: "damaged by the test"}
+	}
+	return d.Store.Load(ctx, id)
+}
+
+func TestRunStoreAcceptsSoundStores(t *testing.T) {
+	RunStore(t, func(*testing.T) Place { return memory(func(s checkpoint.Store) checkpoint.Store { return s }) })
+	t.Run("without damage", func(t *testing.T) {
+		RunStore(t, func(*testing.T) Place {
+			p := memory(func(s checkpoint.Store) checkpoint.Store { return s })
+			p.Damage = nil
+			return p
+		})
+	})
+}
+
+// wrong is a sound store but for what its functions replace.
+type wrong struct {
+	checkpoint.Store
+	save  func(next checkpoint.Store, ctx context.Context, s *checkpoint.Snapshot) error
+	load  func(next checkpoint.Store, id uint64) (*checkpoint.Snapshot, error)
+	list  func(next checkpoint.Store) ([]checkpoint.Entry, error)
+	close func(next checkpoint.Store) error
+}
+
+func (w *wrong) Save(ctx context.Context, s *checkpoint.Snapshot) error {
+	if w.save != nil {
+		return w.save(w.Store, ctx, s)
+	}
+	return w.Store.Save(ctx, s)
+}
+
+func (w *wrong) Load(ctx context.Context, id uint64) (*checkpoint.Snapshot, error) {
+	if w.load != nil {
+		return w.load(w.Store, id)
+	}
+	return w.Store.Load(ctx, id)
+}
+
+func (w *wrong) List(ctx context.Context) ([]checkpoint.Entry, error) {
+	if w.list != nil {
+		return w.list(w.Store)
+	}
+	return w.Store.List(ctx)
+}
+
+func (w *wrong) Close() error {
+	if w.close != nil {
+		return w.close(w.Store)
+	}
+	return w.Store.Close()
+}
+
+// Every rule is broken by some store, so none is idle.
+func TestRunStoreFindsWrongStores(t *testing.T) {
+	ctx := context.Background()
+	last := map[checkpoint.Store]*checkpoint.Snapshot{}
+	for rule, w := range map[string]wrong{
+		"an empty store says so": {load: func(s checkpoint.Store, id uint64) (*checkpoint.Snapshot, error) {
+			got, err := s.Load(ctx, id)
+			if errors.Is(err, checkpoint.ErrNotFound) {
+				return &checkpoint.Snapshot{ID: id}, nil
+			}
+			return got, err
+		}},
+		"what was saved is loaded": {load: func(s checkpoint.Store, id uint64) (*checkpoint.Snapshot, error) {
+			got, err := s.Load(ctx, id)
+			if err == nil {
+				delete(got.States, "nothing")
+			}
+			return got, err
+		}},
+		"many pieces and large states": {load: func(s checkpoint.Store, id uint64) (*checkpoint.Snapshot, error) {
+			got, err := s.Load(ctx, id)
+			if err == nil && got.Size() > 1<<20 {
+				got.States["mixed"][0][5] ^= 1
+			}
+			return got, err
+		}},
+		"a snapshot belongs to the caller": {
+			save: func(s checkpoint.Store, ctx context.Context, snap *checkpoint.Snapshot) error {
+				last[s] = snap
+				return s.Save(ctx, snap)
+			},
+			load: func(s checkpoint.Store, id uint64) (*checkpoint.Snapshot, error) {
+				if l := last[s]; l != nil {
+					return l, nil
+				}
+				return s.Load(ctx, id)
+			},
+		},
+		"numbers only grow": {save: func(s checkpoint.Store, ctx context.Context, snap *checkpoint.Snapshot) error {
+			err := s.Save(ctx, snap)
+			if _, ok := errors.AsType[*checkpoint.NumberError](err); ok {
+				return nil
+			}
+			return err
+		}},
+		"invalid snapshots are refused": {save: func(s checkpoint.Store, ctx context.Context, snap *checkpoint.Snapshot) error {
+			if snap.Validate() != nil {
+				return nil
+			}
+			return s.Save(ctx, snap)
+		}},
+		"the newest ones are kept": {list: func(s checkpoint.Store) ([]checkpoint.Entry, error) {
+			entries, err := s.List(ctx)
+			return entries[max(0, len(entries)-2):], err
+		}},
+		"a cancelled save changes nothing": {save: func(s checkpoint.Store, ctx context.Context, snap *checkpoint.Snapshot) error {
+			return errors.Join(s.Save(context.WithoutCancel(ctx), snap), context.Cause(ctx))
+		}},
+		"a reopened store goes on": {close: func(s checkpoint.Store) error {
+			return nil
+		}, list: func(s checkpoint.Store) ([]checkpoint.Entry, error) {
+			entries, err := s.List(ctx)
+			slices.Reverse(entries)
+			return entries, err
+		}},
+		"a closed store says so": {close: func(checkpoint.Store) error { return nil }},
+		"concurrent use": {save: func(s checkpoint.Store, ctx context.Context, snap *checkpoint.Snapshot) error {
+			err := s.Save(ctx, snap)
+			if _, ok := errors.AsType[*checkpoint.NumberError](err); ok {
+				return nil
+			}
+			return err
+		}},
+		"damage is noticed": {load: func(s checkpoint.Store, id uint64) (*checkpoint.Snapshot, error) {
+			return s.(*damageable).Store.Load(ctx, id)
+		}},
+		"damaged numbers are not used again": {save: func(s checkpoint.Store, ctx context.Context, snap *checkpoint.Snapshot) error {
+			if s.(*damageable).broken[snap.ID] {
+				return nil
+			}
+			return s.Save(ctx, snap)
+		}},
+		"damage of all is no empty store": {list: func(s checkpoint.Store) ([]checkpoint.Entry, error) {
+			entries, err := s.List(ctx)
+			return slices.DeleteFunc(entries, func(e checkpoint.Entry) bool { return s.(*damageable).broken[e.ID] }), err
+		}},
+	} {
+		t.Run(rule, func(t *testing.T) {
+			for _, r := range rules {
+				if r.name != rule {
+					continue
+				}
+				err := r.check(memory(func(s checkpoint.Store) checkpoint.Store {
+					w := w
+					w.Store = s
+					return &w
+				}))
+				require.Error(t, err)
+				assert.NotContains(t, err.Error(), "%!")
+				t.Log(err)
+				return
+			}
+			t.Fatal("there is no such rule")
+		})
+	}
+	assert.Len(t, rules, 14, "a new rule needs a store that breaks it")
+}

@@ -1,0 +1,101 @@
+package checkpoint
+
+import (
+	"bytes"
+	"fmt"
+)
+
+// Codec turns values into bytes and back, one at a time.
+//
+//	codec                       needs                          bytes of a value
+//	DefaultCodec[T]()           nothing                        the fields' values; names and types once per state
+//	JSON[T]()                   what encoding/json needs       JSON
+//	Gob[T]()                    what encoding/gob needs        a gob stream, types included: large
+//	CodecFunc(append, decode)   two functions                  yours: protobuf, …
+//
+// A codec is safe for concurrent use: states are encoded while the pipeline goes on. For every v that Append takes, Decode
+// returns an equal value; whatever bytes it gets, Decode returns an error rather than panic or take much more memory than
+// there are bytes.
+//
+// What is stored is read by the next version of the program. A codec that depends on the types of this version should be
+// a [SchemaCodec].
+type Codec[T any] interface {
+	// Append appends the encoding of v to dst and returns the extended buffer. What it returns with an error is not used,
+	// and dst is as it was then, up to its length. It keeps no reference to dst.
+	Append(dst []byte, v T) ([]byte, error)
+
+	// Decode returns the value whose encoding is src, all of it. It neither changes src nor keeps a reference to it.
+	Decode(src []byte) (T, error)
+}
+
+// SchemaCodec is a codec that describes how it encodes. The description is stored once beside many values, and the values
+// are decoded under it: so fields that were added, removed or moved between two versions of a program are no trouble, and
+// values of another codec are not taken for one's own.
+type SchemaCodec[T any] interface {
+	Codec[T]
+
+	// Schema returns the description of what Append writes. It is not to be changed.
+	Schema() []byte
+
+	// WithSchema returns a codec whose Decode reads what was written under the schema, or says why it cannot.
+	WithSchema(schema []byte) (Codec[T], error)
+}
+
+// SchemaOf returns the schema to be stored beside values of a codec: nil if it has none.
+func SchemaOf[T any](c Codec[T]) []byte {
+	if s, ok := c.(SchemaCodec[T]); ok {
+		return s.Schema()
+	}
+	return nil
+}
+
+// CodecFor returns what decodes values that were stored beside a schema: c itself, or what c makes of the schema. The
+// error is a *[CodecError] if they do not fit, for example because another codec was used to store them.
+func CodecFor[T any](c Codec[T], schema []byte) (Codec[T], error) {
+	s, ok := c.(SchemaCodec[T])
+	switch {
+	case ok:
+		return s.WithSchema(schema)
+	case len(schema) > 0:
+		return nil, codecError[T]("", fmt.Errorf("the values were stored by a codec with a schema, %T has none", c))
+	default:
+		return c, nil
+	}
+}
+
+// CodecFunc makes a codec of two functions, which must follow the rules of [Codec]. With protobuf:
+//
+//	checkpoint.CodecFunc(
+//		func(dst []byte, m *pb.Row) ([]byte, error) { return proto.MarshalOptions{}.MarshalAppend(dst, m) },
+//		func(src []byte) (*pb.Row, error) { m := new(pb.Row); return m, proto.Unmarshal(src, m) })
+//
+// It has no schema. It panics if a function is nil.
+func CodecFunc[T any](appendTo func(dst []byte, v T) ([]byte, error), decode func(src []byte) (T, error)) Codec[T] {
+	if appendTo == nil || decode == nil {
+		panic("checkpoint: CodecFunc: nil function")
+	}
+	return codecFunc[T]{appendTo, decode}
+}
+
+type codecFunc[T any] struct {
+	appendTo func(dst []byte, v T) ([]byte, error)
+	decode   func(src []byte) (T, error)
+}
+
+func (c codecFunc[T]) Append(dst []byte, v T) ([]byte, error) { return c.appendTo(dst, v) }
+func (c codecFunc[T]) Decode(src []byte) (T, error)           { return c.decode(src) }
+
+// namedSchema is the schema of a codec whose values describe themselves: a name, which tells them from those of others.
+type namedSchema string
+
+const (
+	schemaJSON namedSchema = "json"
+	schemaGob  namedSchema = "gob"
+)
+
+func (n namedSchema) check(schema []byte) error {
+	if !bytes.Equal(schema, []byte(n)) {
+		return fmt.Errorf("the values were not stored by the codec %q", string(n))
+	}
+	return nil
+}

@@ -1,0 +1,507 @@
+package checkpoint
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"slices"
+	"strings"
+	"sync"
+	"time"
+
+	"github.com/benbjohnson/clock"
+)
+
+// Coordinator triggers the checkpoints of one pipeline, collects the states of its participants, stores them, and tells
+// the participants when a checkpoint is complete.
+//
+//	coordinator, err := checkpoint.NewCoordinator(store, checkpoint.WithInterval(10*time.Second))
+//	source, err := checkpoint.NewFileSource(coordinator, "flights", path)
+//	op := asyncop.OrderedWait(fn, timeout, capacity, asyncop.WithName("lookup"), asyncop.WithCheckpoints(coordinator))
+//	sink, err := checkpoint.NewFileSink(coordinator, "enriched", out)
+//	err = coordinator.Start() // everybody has registered
+//	source.Via(op).To(sink)
+//	err = coordinator.Wait()
+//
+// One checkpoint is under way at a time. One that fails, or takes longer than [WithTimeout] allows, is aborted and does
+// not harm the pipeline; the last complete one stays what a restart resumes from.
+//
+// It is safe for concurrent use.
+type Coordinator struct {
+	store    Store
+	clock    clock.Clock
+	interval time.Duration // 0: on demand only
+	timeout  time.Duration
+	logger   *slog.Logger
+	restored *Snapshot // what the pipeline resumes from, or nil; read-only
+
+	busy    chan struct{} // one place: held while a checkpoint is under way
+	started chan struct{} // closed by Start
+	ended   chan struct{} // closed when there will be no more checkpoints
+
+	mu           sync.Mutex
+	participants []participant     // in the order of registration; fixed once started
+	broken       []error           // what Start has to report
+	starting     bool              // Start was called
+	lastID       uint64            // the newest checkpoint, whatever became of it
+	run          *run              // the checkpoint under way, or nil
+	err          error             // why there will be no more checkpoints; nil after a final one
+	isEnded      bool              // ended is closed
+	final        map[Kind]struct{} // final checkpoints asked for
+}
+
+type participant struct {
+	name string
+	Participant
+}
+
+// run is a checkpoint under way.
+type run struct {
+	barrier Barrier
+	waiting map[string]struct{} // who has not reported
+	states  map[string]State
+	err     error         // why it cannot complete
+	settled chan struct{} // closed when everybody has reported, or err is set
+}
+
+// DefaultTimeout is how long a checkpoint may take: see [WithTimeout].
+const DefaultTimeout = 10 * time.Minute
+
+// Option changes a setting of a [Coordinator].
+type Option func(*Coordinator)
+
+// WithInterval triggers a checkpoint after each interval, counted from the end of the one before. By default, and with
+// 0, checkpoints are taken on demand only. It panics if d < 0.
+func WithInterval(d time.Duration) Option {
+	if d < 0 {
+		panic(fmt.Sprintf("checkpoint: WithInterval: negative interval: %v", d))
+	}
+	return func(c *Coordinator) { c.interval = d }
+}
+
+// WithTimeout bounds the time of a checkpoint from its trigger until all have reported; the default is [DefaultTimeout].
+// A [Drain] checkpoint is not bounded: it waits for what is in flight. It panics if d <= 0.
+func WithTimeout(d time.Duration) Option {
+	if d <= 0 {
+		panic(fmt.Sprintf("checkpoint: WithTimeout: must be positive, got %v", d))
+	}
+	return func(c *Coordinator) { c.timeout = d }
+}
+
+// WithClock sets the clock of intervals and timeouts; the default is the real one.
+func WithClock(clk clock.Clock) Option {
+	if clk == nil {
+		panic("checkpoint: WithClock: nil clock")
+	}
+	return func(c *Coordinator) { c.clock = clk }
+}
+
+// WithLogger sets the logger; the default is slog.Default(). Aborted checkpoints are logged at warn, complete ones at
+// debug level.
+func WithLogger(l *slog.Logger) Option {
+	if l == nil {
+		panic("checkpoint: WithLogger: nil logger")
+	}
+	return func(c *Coordinator) { c.logger = l }
+}
+
+// NewCoordinator returns a coordinator that stores checkpoints in store and resumes from its newest valid one, if it has
+// any. An error of the store is returned: a pipeline never starts afresh because its state could not be read. It panics
+// if store is nil.
+func NewCoordinator(store Store, opts ...Option) (*Coordinator, error) {
+	if store == nil {
+		panic("checkpoint: NewCoordinator: nil store")
+	}
+	c := &Coordinator{
+		store:   store,
+		clock:   clock.New(),
+		timeout: DefaultTimeout,
+		logger:  slog.Default(),
+		busy:    make(chan struct{}, 1),
+		started: make(chan struct{}),
+		ended:   make(chan struct{}),
+		final:   make(map[Kind]struct{}),
+	}
+	for i, opt := range opts {
+		if opt == nil {
+			panic(fmt.Sprintf("checkpoint: NewCoordinator: option %d is nil", i))
+		}
+		opt(c)
+	}
+	if err := c.load(context.Background()); err != nil {
+		return nil, err
+	}
+	return c, nil
+}
+
+// load finds what the pipeline resumes from, and the numbers that are taken.
+func (c *Coordinator) load(ctx context.Context) error {
+	entries, err := c.store.List(ctx)
+	if err != nil {
+		return fmt.Errorf("checkpoint: %w", err)
+	}
+	for _, e := range entries {
+		c.lastID = max(c.lastID, e.ID) // damaged ones included
+	}
+	restored, skipped, err := Latest(ctx, c.store)
+	if errors.Is(err, ErrNotFound) {
+		return nil
+	}
+	if err != nil {
+		return err
+	}
+	for _, damage := range skipped {
+		c.logger.Warn("checkpoint skipped: it is damaged", slog.Uint64("resumed from", restored.ID), slog.Any("error", damage))
+	}
+	c.restored = restored
+	return nil
+}
+
+// Restored returns the number of the checkpoint that the pipeline resumes from; ok is false for a fresh start.
+func (c *Coordinator) Restored() (id uint64, ok bool) {
+	if c.restored == nil {
+		return 0, false
+	}
+	return c.restored.ID, true
+}
+
+// Register adds a participant under a name that stays the same from run to run, and returns its state in the checkpoint
+// that the pipeline resumes from; ok is false for a fresh start. The participant begins its work when Started is closed.
+//
+// A name that was registered before, or that has no state in a checkpoint that is resumed from, makes Start fail.
+func (c *Coordinator) Register(name string, p Participant) (state State, ok bool) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	switch {
+	case name == "":
+		c.broken = append(c.broken, fmt.Errorf("checkpoint: a %T was registered without a name", p))
+		return nil, false
+	case c.starting:
+		c.broken = append(c.broken, fmt.Errorf("checkpoint: participant %q was registered after the start", name))
+		return nil, false
+	case slices.ContainsFunc(c.participants, func(q participant) bool { return q.name == name }):
+		c.broken = append(c.broken, fmt.Errorf("checkpoint: two participants are named %q", name))
+		return nil, false
+	}
+	c.participants = append(c.participants, participant{name, p})
+	if c.restored == nil {
+		return nil, false
+	}
+	state, ok = c.restored.State(name)
+	if !ok {
+		c.broken = append(c.broken, &StateError{
+			Participant: name, Checkpoint: c.restored.ID,
+			Err: fmt.Errorf("it has no state there; the checkpoint has states of %q", c.restored.Names()),
+		})
+	}
+	return state, ok
+}
+
+// Refuse makes Start fail because a participant cannot use its state. Participants call it from their constructors.
+func (c *Coordinator) Refuse(participant string, reason error) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	e := &StateError{Participant: participant, Err: reason}
+	if c.restored != nil {
+		e.Checkpoint = c.restored.ID
+	}
+	c.broken = append(c.broken, e)
+}
+
+// Start lets the participants begin. It fails, and nothing begins, if a participant is missing a state or cannot decode
+// it, if the checkpoint has a state that nobody asked for, or if names are missing or taken twice: see [StateError].
+func (c *Coordinator) Start() error {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if c.starting {
+		return errors.New("checkpoint: the coordinator was started before")
+	}
+	c.starting = true
+	if c.restored != nil {
+		for _, name := range c.restored.Names() {
+			if !slices.ContainsFunc(c.participants, func(p participant) bool { return p.name == name }) {
+				c.broken = append(c.broken, &StateError{
+					Participant: name, Checkpoint: c.restored.ID,
+					Err: errors.New("nobody of this name has registered: was it renamed or removed?"),
+				})
+			}
+		}
+	}
+	if err := errors.Join(c.broken...); err != nil {
+		c.end(err)
+		return err
+	}
+	close(c.started)
+	if c.interval > 0 {
+		go c.tick()
+	}
+	return nil
+}
+
+// Started returns a channel that is closed when the participants may begin their work.
+func (c *Coordinator) Started() <-chan struct{} { return c.started }
+
+// Ended returns a channel that is closed when there will be no more checkpoints: after a final one, a failure, or Close.
+func (c *Coordinator) Ended() <-chan struct{} { return c.ended }
+
+// Err returns why there will be no more checkpoints: nil before the end and after a final checkpoint that is complete.
+func (c *Coordinator) Err() error {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	return c.err
+}
+
+// Wait waits for the end and returns Err.
+func (c *Coordinator) Wait() error {
+	<-c.ended
+	return c.Err()
+}
+
+// Trigger takes a checkpoint now, after the one that is under way, and returns its number when it is complete. When ctx
+// ends before that, the checkpoint is aborted.
+func (c *Coordinator) Trigger(ctx context.Context) (id uint64, err error) {
+	return c.take(ctx, Periodic)
+}
+
+// Finish ends the stream with a final checkpoint of the given kind, [Drain] or [Suspend], and returns when that is
+// complete ("stop with savepoint"). It panics for another kind.
+func (c *Coordinator) Finish(ctx context.Context, kind Kind) error {
+	if !kind.Final() {
+		panic(fmt.Sprintf("checkpoint: Finish: not a final kind: %v", kind))
+	}
+	_, err := c.take(ctx, kind)
+	return err
+}
+
+// RequestFinal is Finish without waiting. A source whose input has ended calls it with [Drain] and awaits the barrier.
+func (c *Coordinator) RequestFinal(kind Kind) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if _, asked := c.final[kind]; asked || c.isEnded {
+		return
+	}
+	c.final[kind] = struct{}{}
+	go func() { _ = c.Finish(context.Background(), kind) }()
+}
+
+// Fail ends checkpointing because a participant has failed: the pipeline cannot end cleanly any more. Sources end, sinks
+// do not publish. The first reason counts.
+func (c *Coordinator) Fail(participant string, reason error) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	c.end(fmt.Errorf("checkpoint: %q failed: %w", participant, reason))
+}
+
+// ErrClosed is the Err of a coordinator that was closed without a final checkpoint.
+var ErrClosed = errors.New("checkpoint: coordinator closed")
+
+// Close ends checkpointing at once, without a final checkpoint if there was none, and closes the store.
+func (c *Coordinator) Close() error {
+	c.mu.Lock()
+	c.end(ErrClosed)
+	c.mu.Unlock()
+	c.busy <- struct{}{} // whoever saves has finished
+	return c.store.Close()
+}
+
+// Report implements [Reporter].
+func (c *Coordinator) Report(id uint64, participant string, state State, err error) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	r := c.run
+	if r == nil || r.barrier.ID != id || r.over() {
+		return // it was aborted
+	}
+	if _, waiting := r.waiting[participant]; !waiting {
+		return // it has reported before
+	}
+	if err != nil {
+		r.fail(&StateError{Participant: participant, Checkpoint: id, Err: err})
+		return
+	}
+	delete(r.waiting, participant)
+	r.states[participant] = state
+	if len(r.waiting) == 0 {
+		close(r.settled)
+	}
+}
+
+// take takes one checkpoint.
+func (c *Coordinator) take(ctx context.Context, kind Kind) (uint64, error) {
+	select {
+	case <-c.started:
+	case <-c.ended:
+		return 0, c.endError()
+	case <-ctx.Done():
+		return 0, context.Cause(ctx)
+	}
+	select {
+	case c.busy <- struct{}{}:
+	case <-c.ended:
+		return 0, c.endError()
+	case <-ctx.Done():
+		return 0, context.Cause(ctx)
+	}
+	defer func() { <-c.busy }()
+	r, err := c.begin(kind)
+	if err != nil {
+		return 0, err
+	}
+	id := r.barrier.ID
+	for _, p := range c.participants {
+		p.Pending(r.barrier)
+	}
+	err = c.await(ctx, r)
+	if err == nil {
+		err = c.save(ctx, r)
+	}
+	if err != nil {
+		err = fmt.Errorf("checkpoint %d: %w", id, err)
+		c.logger.Warn("checkpoint aborted", slog.Uint64("checkpoint", id), slog.Any("error", err))
+		for _, p := range c.participants {
+			p.Aborted(id, err)
+		}
+	} else {
+		c.logger.Debug("checkpoint complete", slog.Uint64("checkpoint", id), slog.String("kind", kind.String()))
+		for _, p := range c.participants {
+			p.Completed(id)
+		}
+	}
+	if kind.Final() {
+		c.mu.Lock()
+		c.end(err)
+		c.mu.Unlock()
+	}
+	return id, err
+}
+
+func (c *Coordinator) begin(kind Kind) (*run, error) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if c.isEnded {
+		return nil, c.endErrorLocked()
+	}
+	c.lastID++
+	r := &run{
+		barrier: NewBarrier(c.lastID, kind, c),
+		waiting: make(map[string]struct{}, len(c.participants)),
+		states:  make(map[string]State, len(c.participants)),
+		settled: make(chan struct{}),
+	}
+	for _, p := range c.participants {
+		r.waiting[p.name] = struct{}{}
+	}
+	c.run = r
+	if len(r.waiting) == 0 {
+		close(r.settled)
+	}
+	return r, nil
+}
+
+// await waits until everybody has reported.
+func (c *Coordinator) await(ctx context.Context, r *run) error {
+	var expired <-chan time.Time
+	if r.barrier.Kind != Drain {
+		timer := c.clock.Timer(c.timeout)
+		defer timer.Stop()
+		expired = timer.C
+	}
+	var err error
+	select {
+	case <-r.settled:
+	case <-c.ended:
+		err = c.endError()
+	case <-ctx.Done():
+		err = context.Cause(ctx)
+	case <-expired:
+		err = fmt.Errorf("not complete after %v", c.timeout)
+	}
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	c.run = nil
+	if r.err != nil {
+		return r.err
+	}
+	if err != nil && len(r.waiting) > 0 {
+		return fmt.Errorf("%w: no report from %s", err, quoted(r.waiting))
+	}
+	return nil // everybody has reported, if only just
+}
+
+func (c *Coordinator) save(ctx context.Context, r *run) error {
+	return c.store.Save(ctx, &Snapshot{ID: r.barrier.ID, Time: c.clock.Now(), States: r.states})
+}
+
+// tick triggers the periodic checkpoints.
+func (c *Coordinator) tick() {
+	timer := c.clock.Timer(c.interval)
+	defer timer.Stop()
+	for {
+		select {
+		case <-timer.C:
+		case <-c.ended:
+			return
+		}
+		_, _ = c.Trigger(context.Background()) // logged; the next one may do better
+		timer.Reset(c.interval)
+	}
+}
+
+// end makes err the reason why there will be no more checkpoints, unless there is one. Called with mu held.
+func (c *Coordinator) end(err error) {
+	if !c.isEnded {
+		c.isEnded, c.err = true, err
+		close(c.ended)
+	}
+}
+
+func (c *Coordinator) endError() error {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	return c.endErrorLocked()
+}
+
+func (c *Coordinator) endErrorLocked() error {
+	if c.err != nil {
+		return c.err
+	}
+	return errors.New("checkpoint: the stream has ended")
+}
+
+func (r *run) over() bool {
+	select {
+	case <-r.settled:
+		return true
+	default:
+		return false
+	}
+}
+
+func (r *run) fail(err error) {
+	r.err = err
+	close(r.settled)
+}
+
+func quoted(names map[string]struct{}) string {
+	var out []string
+	for name := range names {
+		out = append(out, fmt.Sprintf("%q", name))
+	}
+	slices.Sort(out)
+	return strings.Join(out, ", ")
+}
+
+// StateError tells that a participant and its state in a checkpoint do not fit.
+type StateError struct {
+	Participant string
+	Checkpoint  uint64 // 0: none
+	Err         error
+}
+
+func (e *StateError) Error() string {
+	return fmt.Sprintf("checkpoint: state of %q in checkpoint %d: %v", e.Participant, e.Checkpoint, e.Err)
+}
+
+// Unwrap returns Err.
+func (e *StateError) Unwrap() error { return e.Err }

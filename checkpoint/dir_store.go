@@ -1,0 +1,440 @@
+package checkpoint
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"io/fs"
+	"log/slog"
+	"os"
+	"path/filepath"
+	"slices"
+	"strconv"
+	"strings"
+	"sync"
+
+	"github.com/weirflow/weir/checkpoint/internal/vfs"
+)
+
+// DirStore keeps every snapshot in a file of its own, in a directory that belongs to one process at a time.
+//
+//	dir/LOCK                                    locked while the store is open; holds the pid
+//	dir/checkpoint-00000000000000000041.weir    see [Snapshot.WriteTo]
+//	dir/checkpoint-00000000000000000042.weir
+//	dir/checkpoint-00000000000000000043.weir.tmp    being written, or left over by a crash: removed by the next opening
+//
+// Save writes to the side, syncs the file, renames it, syncs the directory, and only then removes what is older than the
+// last k ([WithKeepLast]). A process killed, or a machine whose power is cut, at any moment in between leaves the
+// snapshots as they were, or as they were with the new one. Damage that happens later is found by the checksums.
+// Other files in the directory are left alone.
+//
+// What it takes from the system: a rename within a directory is atomic, and syncs reach the disk. Where directories cannot
+// be synced (Windows, some network file systems), a power cut may lose the last snapshots as a whole. Safe for concurrent use.
+type DirStore struct {
+	dir    string // absolute
+	fs     vfs.FS
+	keep   int
+	logger *slog.Logger
+	step   func(string)
+	buffer int // bytes gathered for one write
+	lock   io.Closer
+
+	saving chan struct{} // one place: held by whoever saves or closes
+
+	mu     sync.Mutex
+	files  []dirFile // ascending; guarded by mu
+	closed bool      // guarded by mu
+
+	newest uint64 // the highest number that may be on the disk; held with saving
+}
+
+var _ Store = (*DirStore)(nil)
+
+// dirFile is a snapshot in the directory.
+type dirFile struct {
+	Entry
+	damaged bool // Load has found out
+}
+
+const (
+	lockName   = "LOCK"
+	filePrefix = "checkpoint-"
+	fileSuffix = ".weir"
+	tmpSuffix  = ".tmp"
+	fileDigits = 20 // of the highest number
+
+	dirPerm  fs.FileMode = 0o700 // snapshots hold users' data
+	filePerm fs.FileMode = 0o600
+)
+
+// OpenDir opens the store in a directory, which is made if need be, with its parents; it and its files are accessible to
+// their owner only. The options are [WithKeepLast], [WithStoreLogger] and [WithStepHook].
+//
+// The error is a *[LockedError] if the directory is open already, in this process or another one. The lock ends with the
+// process, however that dies. There are no such locks on AIX, Solaris, Plan 9 and in WebAssembly: a second process is
+// not noticed there, which is logged.
+func OpenDir(path string, opts ...StoreOption) (*DirStore, error) {
+	return openDir(vfs.OS(), path, newStoreSettings("OpenDir", opts))
+}
+
+func openDir(fsys vfs.FS, path string, settings storeSettings) (*DirStore, error) {
+	dir, err := filepath.Abs(path)
+	if err != nil {
+		return nil, fmt.Errorf("checkpoint: opening directory %s: %w", path, err)
+	}
+	d := &DirStore{
+		dir:    dir,
+		fs:     fsys,
+		keep:   settings.keep,
+		logger: settings.logger,
+		step:   settings.step,
+		buffer: writeBuffer,
+		saving: make(chan struct{}, 1),
+	}
+	if err := d.open(); err != nil {
+		if _, locked := errors.AsType[*LockedError](err); locked {
+			return nil, err
+		}
+		return nil, fmt.Errorf("checkpoint: opening directory %s: %w", dir, err)
+	}
+	return d, nil
+}
+
+func (d *DirStore) open() error {
+	if err := makeDir(d.fs, d.dir); err != nil {
+		return err
+	}
+	lock, err := d.fs.Lock(filepath.Join(d.dir, lockName))
+	held, isHeld := errors.AsType[*vfs.HeldError](err)
+	switch {
+	case isHeld:
+		return &LockedError{Dir: d.dir, PID: held.PID}
+	case errors.Is(err, errors.ErrUnsupported):
+		d.logger.Warn("checkpoint: this system has no locks: a second process on the directory will not be noticed",
+			slog.String("dir", d.dir))
+		lock = io.NopCloser(nil)
+	case err != nil:
+		return err
+	}
+	d.lock = lock
+	err = d.scan()
+	if err == nil {
+		// A process that was killed between renaming and syncing may have left a snapshot that can be seen but is not
+		// durable. Whoever resumes from it must be able to rely on it.
+		err = d.fs.SyncDir(d.dir)
+	}
+	if err != nil {
+		return errors.Join(err, lock.Close())
+	}
+	return nil
+}
+
+// makeDir makes a directory and those around it, and makes their names durable: also if they exist, since a process that
+// was killed may have made them a moment ago.
+func makeDir(fsys vfs.FS, dir string) error {
+	parent := filepath.Dir(dir)
+	if parent == dir {
+		return nil
+	}
+	if err := makeDir(fsys, parent); err != nil {
+		return err
+	}
+	info, err := fsys.Stat(dir)
+	switch {
+	case err == nil && !info.Dir:
+		return &fs.PathError{Op: "open", Path: dir, Err: errors.New("it is not a directory")}
+	case err == nil:
+		err = fsys.SyncDir(parent)
+		if errors.Is(err, fs.ErrPermission) {
+			err = nil // somebody else's, so not made by us
+		}
+		return err
+	case !errors.Is(err, fs.ErrNotExist):
+		return err
+	}
+	if err := fsys.Mkdir(dir, dirPerm); err != nil && !errors.Is(err, fs.ErrExist) {
+		return err
+	}
+	return fsys.SyncDir(parent)
+}
+
+// scan looks for snapshots, and removes what a crash has left over.
+func (d *DirStore) scan() error {
+	infos, err := d.fs.ReadDir(d.dir)
+	if err != nil {
+		return err
+	}
+	for _, info := range infos {
+		if info.Dir {
+			continue
+		}
+		if name, isTmp := strings.CutSuffix(info.Name, tmpSuffix); isTmp {
+			if _, ours := parseFileName(name); ours {
+				if err := d.fs.Remove(filepath.Join(d.dir, info.Name)); err != nil {
+					return err
+				}
+			}
+			continue
+		}
+		if id, ours := parseFileName(info.Name); ours {
+			d.files = append(d.files, dirFile{Entry: Entry{ID: id, Size: info.Size}})
+			d.newest = max(d.newest, id)
+		}
+	}
+	slices.SortFunc(d.files, func(a, b dirFile) int {
+		if a.ID < b.ID {
+			return -1
+		}
+		return 1
+	})
+	return nil
+}
+
+func fileName(id uint64) string {
+	return fmt.Sprintf("%s%0*d%s", filePrefix, fileDigits, id, fileSuffix)
+}
+
+// parseFileName returns the number of a snapshot's file; ok is false for any name but those that fileName makes.
+func parseFileName(name string) (id uint64, ok bool) {
+	digits, ok := strings.CutPrefix(name, filePrefix)
+	if !ok {
+		return 0, false
+	}
+	id, err := strconv.ParseUint(strings.TrimSuffix(digits, fileSuffix), 10, 64)
+	return id, err == nil && id > 0 && name == fileName(id)
+}
+
+func (d *DirStore) path(id uint64) string { return filepath.Join(d.dir, fileName(id)) }
+
+// Dir returns the directory as an absolute path.
+func (d *DirStore) Dir() string { return d.dir }
+
+// Save implements [Store]. It waits for a Save that is running.
+func (d *DirStore) Save(ctx context.Context, s *Snapshot) error {
+	if err := s.Validate(); err != nil {
+		return err
+	}
+	err := d.acquire(ctx)
+	if err == nil {
+		defer d.release()
+		err = d.save(ctx, s)
+	}
+	if _, taken := errors.AsType[*NumberError](err); err == nil || taken || errors.Is(err, ErrStoreClosed) {
+		return err
+	}
+	return fmt.Errorf("checkpoint: saving checkpoint %d: %w", s.ID, err)
+}
+
+// acquire makes the caller the only one who saves or closes.
+func (d *DirStore) acquire(ctx context.Context) error {
+	if ctx.Err() != nil {
+		return context.Cause(ctx)
+	}
+	select {
+	case d.saving <- struct{}{}:
+	case <-ctx.Done():
+		return context.Cause(ctx)
+	}
+	if d.isClosed() {
+		d.release()
+		return ErrStoreClosed
+	}
+	return nil
+}
+
+func (d *DirStore) release() { <-d.saving }
+
+func (d *DirStore) isClosed() bool {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	return d.closed
+}
+
+// save does what Save promises. The order of its steps is the whole point; crash_test.go tries every moment between them.
+func (d *DirStore) save(ctx context.Context, s *Snapshot) error {
+	if s.ID <= d.newest {
+		return &NumberError{Checkpoint: s.ID, Newest: d.newest}
+	}
+	path := d.path(s.ID)
+	tmp := path + tmpSuffix
+	size, err := d.write(ctx, tmp, s)
+	if err != nil {
+		d.discard(tmp)
+		return err
+	}
+	d.newest = s.ID // from here on it may be on the disk, whatever the next calls report
+	d.step("rename")
+	err = d.fs.Rename(tmp, path)
+	if err == nil {
+		d.step("syncdir")
+		err = d.fs.SyncDir(d.dir)
+	}
+	if err != nil {
+		d.discard(tmp)
+		d.discard(path)
+		return err
+	}
+	d.mu.Lock()
+	d.files = append(d.files, dirFile{Entry: Entry{ID: s.ID, Size: size}})
+	d.mu.Unlock()
+	d.prune()
+	return nil
+}
+
+// write writes s into a new file and makes its content durable.
+func (d *DirStore) write(ctx context.Context, path string, s *Snapshot) (size int64, err error) {
+	d.step("create")
+	f, err := d.fs.OpenFile(path, os.O_WRONLY|os.O_CREATE|os.O_TRUNC, filePerm)
+	if err != nil {
+		return 0, err
+	}
+	size, err = s.writeTo(stepWriter{ctx, f, d.step}, d.buffer)
+	if err == nil {
+		d.step("sync")
+		err = f.Sync() // once: see vfs.File
+	}
+	return size, errors.Join(err, f.Close())
+}
+
+// stepWriter writes until ctx ends.
+type stepWriter struct {
+	ctx  context.Context //nolint:containedctx // it lives as long as one call
+	w    io.Writer
+	step func(string)
+}
+
+func (w stepWriter) Write(p []byte) (int, error) {
+	if w.ctx.Err() != nil {
+		return 0, context.Cause(w.ctx)
+	}
+	w.step("write")
+	return w.w.Write(p)
+}
+
+// discard removes what a failed Save has left, so that the directory looks as before. Whether that works does not
+// matter: the next opening removes it, or finds a snapshot that is whole.
+func (d *DirStore) discard(path string) { _ = d.fs.Remove(path) }
+
+// prune removes what is older than the last k that are not known to be damaged.
+func (d *DirStore) prune() {
+	d.mu.Lock()
+	files := slices.Clone(d.files)
+	d.mu.Unlock()
+	oldest, sound := len(files), 0
+	for oldest > 0 && sound < d.keep {
+		oldest--
+		if !files[oldest].damaged {
+			sound++
+		}
+	}
+	gone := map[uint64]bool{}
+	for _, f := range files[:oldest] {
+		d.step("remove")
+		if err := d.fs.Remove(d.path(f.ID)); err != nil && !errors.Is(err, fs.ErrNotExist) {
+			d.logger.Warn("checkpoint: an old checkpoint could not be removed",
+				slog.String("path", d.path(f.ID)), slog.Any("error", err))
+			continue // the next Save tries again
+		}
+		gone[f.ID] = true
+	}
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	d.files = slices.DeleteFunc(d.files, func(f dirFile) bool { return gone[f.ID] })
+}
+
+// Load implements [Store]. A damaged file is logged too.
+func (d *DirStore) Load(ctx context.Context, id uint64) (*Snapshot, error) {
+	if ctx.Err() != nil {
+		return nil, fmt.Errorf("checkpoint: loading checkpoint %d: %w", id, context.Cause(ctx))
+	}
+	d.mu.Lock()
+	known := slices.ContainsFunc(d.files, func(f dirFile) bool { return f.ID == id })
+	closed := d.closed
+	d.mu.Unlock()
+	switch {
+	case closed:
+		return nil, ErrStoreClosed
+	case !known:
+		return nil, fmt.Errorf("%w: checkpoint %d in %s", ErrNotFound, id, d.dir)
+	}
+	s, err := d.read(id)
+	damage, isDamage := errors.AsType[*CorruptError](err)
+	version, isVersion := errors.AsType[*VersionError](err)
+	switch {
+	case err == nil:
+		return s, nil
+	case errors.Is(err, fs.ErrNotExist):
+		return nil, fmt.Errorf("%w: checkpoint %d: %w", ErrNotFound, id, err)
+	case isDamage:
+		damage.Path, damage.Checkpoint = d.path(id), id
+		d.noteDamage(damage)
+		return nil, damage
+	case isVersion:
+		version.Path, version.Checkpoint = d.path(id), id
+		return nil, version
+	default:
+		return nil, fmt.Errorf("checkpoint: loading checkpoint %d: %w", id, err)
+	}
+}
+
+func (d *DirStore) read(id uint64) (s *Snapshot, err error) {
+	f, err := d.fs.OpenFile(d.path(id), os.O_RDONLY, 0)
+	if err != nil {
+		return nil, err
+	}
+	defer func() { _ = f.Close() }() // it was only read
+	size, err := f.Size()
+	if err != nil {
+		return nil, err
+	}
+	s, err = ReadSnapshot(f, size)
+	if err == nil && s.ID != id {
+		return nil, &CorruptError{Reason: fmt.Sprintf("it holds checkpoint %d", s.ID)}
+	}
+	return s, err
+}
+
+// noteDamage keeps a damaged file from being counted among the last k.
+func (d *DirStore) noteDamage(damage *CorruptError) {
+	d.logger.Warn("checkpoint: a checkpoint is damaged", slog.Uint64("checkpoint", damage.Checkpoint),
+		slog.String("path", damage.Path), slog.String("reason", damage.Reason))
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	for i := range d.files {
+		if d.files[i].ID == damage.Checkpoint {
+			d.files[i].damaged = true
+		}
+	}
+}
+
+// List implements [Store]. The sizes are those of the files.
+func (d *DirStore) List(context.Context) ([]Entry, error) {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	if d.closed {
+		return nil, ErrStoreClosed
+	}
+	entries := make([]Entry, len(d.files))
+	for i, f := range d.files {
+		entries[i] = f.Entry
+	}
+	return entries, nil
+}
+
+// Close implements [Store]: another process may open the directory then.
+func (d *DirStore) Close() error {
+	d.saving <- struct{}{}
+	defer d.release()
+	d.mu.Lock()
+	closed := d.closed
+	d.closed = true
+	d.mu.Unlock()
+	if closed {
+		return nil
+	}
+	if err := d.lock.Close(); err != nil {
+		return fmt.Errorf("checkpoint: closing directory %s: %w", d.dir, err)
+	}
+	return nil
+}

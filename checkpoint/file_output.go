@@ -1,0 +1,282 @@
+package checkpoint
+
+import (
+	"bufio"
+	"encoding/binary"
+	"errors"
+	"fmt"
+	"io"
+	"io/fs"
+	"os"
+	"path/filepath"
+	"strconv"
+	"strings"
+
+	"github.com/weirflow/weir/checkpoint/internal/vfs"
+)
+
+// FileOutput is an [Output] that appends to a file, exactly once. [NewFileOutput] makes one.
+//
+// What is written since the last barrier goes to a part file beside it (path.part-N); a barrier ends the part and makes
+// it durable. When the checkpoint completes, its parts are appended to the file, that is made durable, and they are
+// removed. The state of a checkpoint is how long the file is before and after that, and which parts make the difference,
+// so that after a crash at any moment the file can be brought to exactly that state: what is too much is cut off, what is
+// missing is appended again.
+type FileOutput[T any] struct {
+	fs     vfs.FS
+	path   string
+	encode func(dst []byte, v T) ([]byte, error)
+
+	visible int64  // length of the file as of the last commit
+	parts   []part // ended and not committed, oldest first
+	next    uint64 // number of the next part
+
+	file    vfs.File // the part being written, or nil
+	write   *bufio.Writer
+	length  int64 // of the part being written
+	scratch []byte
+}
+
+type part struct {
+	number uint64
+	length int64
+}
+
+// NewFileOutput returns an output that appends to the file at path what encode appends to dst for each element. A fresh
+// start empties the file. It panics if encode is nil.
+func NewFileOutput[T any](path string, encode func(dst []byte, v T) ([]byte, error)) *FileOutput[T] {
+	if encode == nil {
+		panic("checkpoint: NewFileOutput: nil encode")
+	}
+	return &FileOutput[T]{fs: vfs.OS(), path: path, encode: encode}
+}
+
+// NewLineOutput returns an output that appends each string to the file at path, with a line end.
+func NewLineOutput(path string) *FileOutput[string] {
+	return NewFileOutput(path, func(dst []byte, v string) ([]byte, error) {
+		return append(append(dst, v...), '\n'), nil
+	})
+}
+
+// fileState is the state of a checkpoint: the file has before bytes, and after bytes once the parts are appended.
+type fileState struct {
+	before, after int64
+	parts         []part
+	next          uint64
+}
+
+func (s fileState) encode() []byte {
+	b := binary.AppendUvarint(nil, uint64(s.before))
+	b = binary.AppendUvarint(b, uint64(s.after))
+	b = binary.AppendUvarint(b, s.next)
+	b = binary.AppendUvarint(b, uint64(len(s.parts)))
+	for _, p := range s.parts {
+		b = binary.AppendUvarint(b, p.number)
+		b = binary.AppendUvarint(b, uint64(p.length))
+	}
+	return b
+}
+
+func decodeFileState(b []byte) (s fileState, err error) {
+	bad := false
+	number := func() uint64 {
+		v, n := binary.Uvarint(b)
+		if n <= 0 || v > 1<<62 {
+			bad = true
+			b = nil
+			return 0
+		}
+		b = b[n:]
+		return v
+	}
+	s.before, s.after, s.next = int64(number()), int64(number()), number()
+	sum := s.before
+	for n := number(); n > 0 && !bad; n-- {
+		p := part{number(), int64(number())}
+		sum += p.length
+		s.parts = append(s.parts, p)
+	}
+	if bad || len(b) > 0 || sum != s.after {
+		return fileState{}, errors.New("checkpoint: damaged state of a file output")
+	}
+	return s, nil
+}
+
+func (o *FileOutput[T]) partPath(number uint64) string {
+	return fmt.Sprintf("%s.part-%d", o.path, number)
+}
+
+// Restore implements [Output].
+func (o *FileOutput[T]) Restore(state []byte) error {
+	var s fileState
+	if state != nil {
+		var err error
+		if s, err = decodeFileState(state); err != nil {
+			return err
+		}
+	}
+	o.next = s.next
+	if err := o.publish(s); err != nil {
+		return err
+	}
+	return o.removeParts()
+}
+
+// publish brings the file to the state s: exactly s.after bytes, the parts included.
+func (o *FileOutput[T]) publish(s fileState) error {
+	f, err := o.fs.OpenFile(o.path, os.O_RDWR|os.O_CREATE, 0o644)
+	if err != nil {
+		return err
+	}
+	defer func() { _ = f.Close() }()
+	size, err := f.Size()
+	if err != nil {
+		return err
+	}
+	if size < s.before {
+		return fmt.Errorf("checkpoint: %s has %d bytes, but had %d at the checkpoint: is it another file?",
+			o.path, size, s.before)
+	}
+	if size < s.after {
+		// A crash may have cut the appending off anywhere.
+		if err := f.Truncate(s.before); err != nil {
+			return err
+		}
+		if _, err := f.Seek(s.before, io.SeekStart); err != nil {
+			return err
+		}
+		for _, p := range s.parts {
+			if err := o.appendPart(f, p); err != nil {
+				return err
+			}
+		}
+	} else if size > s.after {
+		if err := f.Truncate(s.after); err != nil {
+			return err
+		}
+	}
+	if err := f.Sync(); err != nil {
+		return err
+	}
+	o.visible = s.after
+	return o.fs.SyncDir(filepath.Dir(o.path))
+}
+
+func (o *FileOutput[T]) appendPart(to io.Writer, p part) error {
+	f, err := o.fs.OpenFile(o.partPath(p.number), os.O_RDONLY, 0)
+	if err != nil {
+		return err
+	}
+	defer func() { _ = f.Close() }()
+	if n, err := io.CopyN(to, f, p.length); err != nil {
+		return fmt.Errorf("checkpoint: %s: %d of %d bytes: %w", o.partPath(p.number), n, p.length, err)
+	}
+	return nil
+}
+
+// removeParts removes all parts that are not committed: of an earlier run, or of nobody.
+func (o *FileOutput[T]) removeParts() error {
+	dir, prefix := filepath.Dir(o.path), filepath.Base(o.path)+".part-"
+	entries, err := o.fs.ReadDir(dir)
+	if err != nil {
+		return err
+	}
+	for _, e := range entries {
+		number, isPart := strings.CutPrefix(e.Name, prefix)
+		if _, err := strconv.ParseUint(number, 10, 64); !isPart || err != nil || e.Dir {
+			continue
+		}
+		if err := o.fs.Remove(filepath.Join(dir, e.Name)); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// Write implements [Output].
+func (o *FileOutput[T]) Write(v T) error {
+	var err error
+	if o.scratch, err = o.encode(o.scratch[:0], v); err != nil {
+		return err
+	}
+	if o.file == nil {
+		o.file, err = o.fs.OpenFile(o.partPath(o.next), os.O_WRONLY|os.O_CREATE|os.O_TRUNC, 0o644)
+		if err != nil {
+			return err
+		}
+		o.write = bufio.NewWriterSize(o.file, 64<<10)
+		o.length = 0
+	}
+	n, err := o.write.Write(o.scratch)
+	o.length += int64(n)
+	return err
+}
+
+// Prepare implements [Output].
+func (o *FileOutput[T]) Prepare() ([]byte, error) {
+	if o.file != nil {
+		if err := o.endPart(); err != nil {
+			return nil, err
+		}
+	}
+	s := fileState{before: o.visible, after: o.visible, parts: o.parts, next: o.next}
+	for _, p := range o.parts {
+		s.after += p.length
+	}
+	return s.encode(), nil
+}
+
+func (o *FileOutput[T]) endPart() error {
+	f := o.file
+	o.file = nil
+	if err := o.write.Flush(); err != nil {
+		_ = f.Close()
+		return err
+	}
+	if err := f.Sync(); err != nil {
+		_ = f.Close()
+		return err
+	}
+	if err := f.Close(); err != nil {
+		return err
+	}
+	if err := o.fs.SyncDir(filepath.Dir(o.path)); err != nil {
+		return err
+	}
+	o.parts = append(o.parts, part{o.next, o.length})
+	o.next++
+	return nil
+}
+
+// Commit implements [Output].
+func (o *FileOutput[T]) Commit(state []byte) error {
+	s, err := decodeFileState(state)
+	if err != nil {
+		return err
+	}
+	if s.before != o.visible {
+		return fmt.Errorf("checkpoint: %s has %d bytes committed, but the state to commit begins at %d", o.path, o.visible, s.before)
+	}
+	if err := o.publish(s); err != nil {
+		return err
+	}
+	for _, p := range s.parts {
+		if err := o.fs.Remove(o.partPath(p.number)); err != nil && !errors.Is(err, fs.ErrNotExist) {
+			return err
+		}
+	}
+	for len(o.parts) > 0 && o.parts[0].number < s.next {
+		o.parts = o.parts[1:]
+	}
+	return nil
+}
+
+// Close implements [Output].
+func (o *FileOutput[T]) Close() error {
+	if o.file == nil {
+		return nil
+	}
+	err := o.file.Close() // what was not prepared is not needed
+	o.file = nil
+	return err
+}

@@ -1,0 +1,122 @@
+package checkpoint
+
+import (
+	"fmt"
+	"reflect"
+
+	"github.com/reugn/go-streams"
+	"github.com/reugn/go-streams/flow"
+)
+
+// Flow is a step between a source, operators and a sink that lets control elements pass, which the flows of go-streams do
+// not: they assert the type of every element. It has no state, so it takes no part in checkpoints. [NewMap], [NewFilter]
+// and [NewFlatMap] make one.
+//
+// It works on one element at a time, in order. A wrong type and a panic of the function end the process, as in
+// go-streams: what was not yet in a complete checkpoint is done again after a restart.
+type Flow struct {
+	in, out chan any
+	name    string
+}
+
+var _ streams.Flow = (*Flow)(nil)
+
+// flowBuffer is the number of places at both ends of a Flow.
+const flowBuffer = 64
+
+// NewMap returns a flow that emits f of every element.
+//
+//	in  -- 1 -- 2 -- W -- 3 --
+//	out -- f1 - f2 - W -- f3 -
+func NewMap[T, R any](f func(T) R) *Flow {
+	mustFunc("NewMap", f)
+	return newFlow("Map", func(v T, emit func(any)) { emit(f(v)) })
+}
+
+// NewFilter returns a flow that emits the elements that are to be kept.
+//
+//	in  -- 1 -- 2 -- W -- 3 --
+//	out -- 1 ------- W -- 3 --
+func NewFilter[T any](keep func(T) bool) *Flow {
+	mustFunc("NewFilter", keep)
+	return newFlow("Filter", func(v T, emit func(any)) {
+		if keep(v) {
+			emit(v)
+		}
+	})
+}
+
+// NewFlatMap returns a flow that emits all that f returns for an element.
+//
+//	in  -- 1 -------- W -- 2 ------
+//	out -- 1a - 1b -- W -- 2a - 2b -
+func NewFlatMap[T, R any](f func(T) []R) *Flow {
+	mustFunc("NewFlatMap", f)
+	return newFlow("FlatMap", func(v T, emit func(any)) {
+		for _, r := range f(v) {
+			emit(r)
+		}
+	})
+}
+
+func mustFunc(constructor string, f any) {
+	if reflect.ValueOf(f).IsNil() {
+		panic(fmt.Sprintf("checkpoint: %s: nil function", constructor))
+	}
+}
+
+func newFlow[T any](name string, apply func(v T, emit func(any))) *Flow {
+	f := &Flow{in: make(chan any, flowBuffer), out: make(chan any, flowBuffer), name: name}
+	emit := func(v any) { f.out <- v }
+	nilAllowed := reflect.TypeFor[T]().Kind() == reflect.Interface
+	go func() {
+		for v := range f.in {
+			if IsControl(v) {
+				f.out <- v
+				continue
+			}
+			t, ok := v.(T)
+			if !ok && (v != nil || !nilAllowed) {
+				panic(fmt.Sprintf("checkpoint: %s: got an element of type %T, want %v", name, v, reflect.TypeFor[T]()))
+			}
+			apply(t, emit)
+		}
+		close(f.out)
+	}()
+	return f
+}
+
+// In returns the channel that upstream sends to and closes.
+func (f *Flow) In() chan<- any { return f.in }
+
+// Out returns the channel of the results.
+func (f *Flow) Out() <-chan any { return f.out }
+
+// Via streams the results to next and returns next. It panics for a flow of go-streams that cannot pass barriers.
+func (f *Flow) Via(next streams.Flow) streams.Flow {
+	mustPass("Via", next)
+	flow.DoStream(f, next)
+	return next
+}
+
+// To streams the results to sink and returns when the sink has processed them all. It panics for a sink of go-streams that
+// takes barriers for elements.
+func (f *Flow) To(sink streams.Sink) {
+	mustPass("To", sink)
+	drainTo(f.out, sink)
+}
+
+func mustPass(method string, next any) {
+	if err := CanPass(next); err != nil {
+		panic(fmt.Sprintf("checkpoint: %s: %v", method, err))
+	}
+}
+
+func drainTo(out <-chan any, sink streams.Sink) {
+	in := sink.In()
+	for v := range out {
+		in <- v
+	}
+	close(in)
+	sink.AwaitCompletion()
+}

@@ -1,0 +1,286 @@
+package checkpoint
+
+import (
+	"bufio"
+	"encoding/binary"
+	"errors"
+	"fmt"
+	"hash/crc32"
+	"io"
+	"math"
+	"time"
+)
+
+// The file of a checkpoint. Numbers are little endian, checksums are CRC-32C.
+//
+//	preamble  magic "\x89WEIRCK\n" | version u32 | checksum of both u32
+//	header    checkpoint u64 | seconds i64 | nanoseconds u32 | number of states u32 | checksum of the header u32
+//	state ×n  length of name u32 | length of data u64 | name | checksum of these u32 | data | checksum of data u32
+//	trailer   length of the file u64 | checksum of all before it u32 | "\nRIEW\x89\r\n"
+//
+// The preamble stays as it is in all versions, so that a version that is not known is told from a damaged one. Lengths are
+// used only after the checksum over them has been found right, and never beyond the size of the file. States are in
+// the order of names, without duplicates. The bytes above 127 and line ends of both kinds show what a transfer as text did.
+const (
+	magic         = "\x89WEIRCK\n"
+	endMark       = "\nRIEW\x89\r\n"
+	formatVersion = 1
+
+	preambleSize    = len(magic) + 4 + 4
+	headerSize      = 8 + 8 + 4 + 4 + 4
+	stateHeaderSize = 4 + 8 // before the name
+	checksumSize    = 4
+	trailerSize     = 8 + 4 + len(endMark)
+)
+
+var castagnoli = crc32.MakeTable(crc32.Castagnoli)
+
+// WriteTo writes s in the format of weir's own stores: versioned, with checksums, read by [ReadSnapshot]. It is for
+// stores that keep snapshots elsewhere. Many small writes of s are gathered, so w needs no buffer.
+func (s *Snapshot) WriteTo(w io.Writer) (int64, error) { return s.writeTo(w, writeBuffer) }
+
+const writeBuffer = 256 << 10
+
+func (s *Snapshot) writeTo(w io.Writer, buffer int) (int64, error) {
+	if err := s.Validate(); err != nil {
+		return 0, err
+	}
+	if len(s.States) > math.MaxUint32 {
+		return 0, fmt.Errorf("%w: checkpoint %d has %d participants", ErrInvalidSnapshot, s.ID, len(s.States))
+	}
+	f := fileWriter{w: bufio.NewWriterSize(w, buffer), buf: make([]byte, 0, 128)}
+	f.preamble()
+	f.header(s)
+	for _, name := range s.Names() {
+		f.state(name, s.States[name])
+	}
+	f.trailer()
+	if f.err == nil {
+		f.err = f.w.Flush()
+	}
+	return f.n, f.err
+}
+
+// fileWriter writes the parts of a file. After an error it does nothing.
+type fileWriter struct {
+	w   *bufio.Writer
+	n   int64
+	sum uint32 // of all that was written
+	buf []byte // for small parts
+	err error
+}
+
+func (f *fileWriter) write(p []byte) {
+	if f.err != nil {
+		return
+	}
+	n, err := f.w.Write(p)
+	f.n += int64(n)
+	f.sum = crc32.Update(f.sum, castagnoli, p[:n])
+	f.err = err
+}
+
+// summed writes p and its checksum.
+func (f *fileWriter) summed(p []byte) {
+	f.write(binary.LittleEndian.AppendUint32(p, crc32.Checksum(p, castagnoli)))
+}
+
+func (f *fileWriter) preamble() {
+	f.summed(binary.LittleEndian.AppendUint32(append(f.buf[:0], magic...), formatVersion))
+}
+
+func (f *fileWriter) header(s *Snapshot) {
+	b := binary.LittleEndian.AppendUint64(f.buf[:0], s.ID)
+	b = binary.LittleEndian.AppendUint64(b, uint64(s.Time.Unix()))
+	b = binary.LittleEndian.AppendUint32(b, uint32(s.Time.Nanosecond()))
+	f.summed(binary.LittleEndian.AppendUint32(b, uint32(len(s.States))))
+}
+
+func (f *fileWriter) state(name string, state State) {
+	b := binary.LittleEndian.AppendUint32(f.buf[:0], uint32(len(name)))
+	b = binary.LittleEndian.AppendUint64(b, uint64(state.Size()))
+	f.summed(append(b, name...))
+	var sum uint32
+	for _, piece := range state {
+		f.write(piece)
+		sum = crc32.Update(sum, castagnoli, piece)
+	}
+	f.write(binary.LittleEndian.AppendUint32(f.buf[:0], sum))
+}
+
+func (f *fileWriter) trailer() {
+	b := binary.LittleEndian.AppendUint64(f.buf[:0], uint64(f.n)+uint64(trailerSize))
+	b = binary.LittleEndian.AppendUint32(b, f.sum)
+	f.write(append(b, endMark...))
+}
+
+// ReadSnapshot reads what [Snapshot.WriteTo] wrote. size is the length of the whole, which must be known from elsewhere:
+// no length inside is believed beyond it, so damaged or hostile bytes cannot make it allocate more than about size.
+//
+// The error is a *[CorruptError] if the bytes are not exactly one snapshot, a *[VersionError] if they may be one of a
+// newer version of weir, or the error of r.
+func ReadSnapshot(r io.Reader, size int64) (*Snapshot, error) {
+	f := fileReader{r: bufio.NewReader(r), left: size}
+	return f.snapshot()
+}
+
+// fileReader reads the parts of a file.
+type fileReader struct {
+	r    *bufio.Reader
+	n    int64  // bytes read
+	left int64  // bytes that follow
+	sum  uint32 // of all that was read
+	id   uint64 // for messages; 0: not known yet
+}
+
+func (f *fileReader) corrupt(format string, args ...any) error {
+	return &CorruptError{Checkpoint: f.id, Reason: fmt.Sprintf(format, args...)}
+}
+
+// read fills p; what is the part of the file, for messages.
+func (f *fileReader) read(p []byte, what string) error {
+	if int64(len(p)) > f.left {
+		return f.corrupt("it ends in %s, after %d bytes", what, f.n+f.left)
+	}
+	n, err := io.ReadFull(f.r, p)
+	f.n += int64(n)
+	f.left -= int64(n)
+	f.sum = crc32.Update(f.sum, castagnoli, p[:n])
+	switch {
+	case err == nil:
+		return nil
+	case errors.Is(err, io.EOF), errors.Is(err, io.ErrUnexpectedEOF):
+		return f.corrupt("it ends in %s, after %d bytes, %d before its size", what, f.n, f.left)
+	default:
+		return fmt.Errorf("checkpoint: reading %s: %w", what, err)
+	}
+}
+
+// summed reads n bytes and the checksum that follows them.
+func (f *fileReader) summed(n int, what string) ([]byte, error) {
+	b := make([]byte, n+checksumSize)
+	if err := f.read(b, what); err != nil {
+		return nil, err
+	}
+	if binary.LittleEndian.Uint32(b[n:]) != crc32.Checksum(b[:n], castagnoli) {
+		return nil, f.corrupt("wrong checksum of %s", what)
+	}
+	return b[:n], nil
+}
+
+func (f *fileReader) snapshot() (*Snapshot, error) {
+	if f.left <= 0 {
+		return nil, f.corrupt("it is empty")
+	}
+	if err := f.preamble(); err != nil {
+		return nil, err
+	}
+	const header = "the header"
+	b, err := f.summed(headerSize-checksumSize, header)
+	if err != nil {
+		return nil, err
+	}
+	f.id = binary.LittleEndian.Uint64(b)
+	seconds := int64(binary.LittleEndian.Uint64(b[8:]))
+	nanoseconds := binary.LittleEndian.Uint32(b[16:])
+	states := binary.LittleEndian.Uint32(b[20:])
+	if f.id == 0 || nanoseconds >= 1e9 {
+		return nil, f.corrupt("the header makes no sense")
+	}
+	s := &Snapshot{ID: f.id, Time: time.Unix(seconds, int64(nanoseconds)).UTC(), States: map[string]State{}}
+	last := ""
+	for range states {
+		name, state, err := f.state(last)
+		if err != nil {
+			return nil, err
+		}
+		s.States[name], last = state, name
+	}
+	if err := f.trailer(); err != nil {
+		return nil, err
+	}
+	if err := s.Validate(); err != nil { // what was read can be written again
+		return nil, f.corrupt("%v", err)
+	}
+	return s, nil
+}
+
+func (f *fileReader) preamble() error {
+	b := make([]byte, preambleSize)
+	if err := f.read(b, "the preamble"); err != nil {
+		return err
+	}
+	if string(b[:len(magic)]) != magic {
+		return f.corrupt("it does not begin as a checkpoint file does")
+	}
+	version, rest := binary.LittleEndian.Uint32(b[len(magic):]), b[preambleSize-checksumSize:]
+	switch {
+	case binary.LittleEndian.Uint32(rest) != crc32.Checksum(b[:preambleSize-checksumSize], castagnoli):
+		return f.corrupt("wrong checksum of the preamble")
+	case version != formatVersion:
+		return &VersionError{Version: version, Supported: formatVersion}
+	}
+	return nil
+}
+
+// state reads the state that comes after the one of the participant last.
+func (f *fileReader) state(last string) (string, State, error) {
+	const header = "the header of a state"
+	b := make([]byte, stateHeaderSize, stateHeaderSize+256)
+	if err := f.read(b, header); err != nil {
+		return "", nil, err
+	}
+	nameLength, length := binary.LittleEndian.Uint32(b), binary.LittleEndian.Uint64(b[4:])
+	if nameLength == 0 || nameLength > MaxNameLength {
+		return "", nil, f.corrupt("%s has a name of %d bytes", header, nameLength) // not checked yet, but bounded
+	}
+	b = append(b, make([]byte, int(nameLength)+checksumSize)...)
+	if err := f.read(b[stateHeaderSize:], header); err != nil {
+		return "", nil, err
+	}
+	end := len(b) - checksumSize
+	if binary.LittleEndian.Uint32(b[end:]) != crc32.Checksum(b[:end], castagnoli) {
+		return "", nil, f.corrupt("wrong checksum of %s, after %q", header, last)
+	}
+	name := string(b[stateHeaderSize:end])
+	switch {
+	case name <= last:
+		return "", nil, f.corrupt("the state of %q comes after that of %q", name, last)
+	case length > uint64(f.left), length > math.MaxInt-checksumSize:
+		return "", nil, f.corrupt("the state of %q should have %d bytes, the file has %d more", name, length, f.left)
+	}
+
+	what := fmt.Sprintf("the state of %q", name)
+	data := make([]byte, length)
+	if err := f.read(data, what); err != nil {
+		return "", nil, err
+	}
+	var sum [checksumSize]byte
+	if err := f.read(sum[:], what); err != nil {
+		return "", nil, err
+	}
+	if binary.LittleEndian.Uint32(sum[:]) != crc32.Checksum(data, castagnoli) {
+		return "", nil, f.corrupt("wrong checksum of %s", what)
+	}
+	return name, State{data}, nil
+}
+
+func (f *fileReader) trailer() error {
+	const trailer = "the trailer"
+	sum, begin := f.sum, f.n
+	b := make([]byte, trailerSize)
+	if err := f.read(b, trailer); err != nil {
+		return err
+	}
+	switch {
+	case string(b[12:]) != endMark:
+		return f.corrupt("it does not end as a checkpoint file does")
+	case binary.LittleEndian.Uint32(b[8:]) != sum:
+		return f.corrupt("wrong checksum of the whole")
+	case binary.LittleEndian.Uint64(b) != uint64(begin)+uint64(trailerSize):
+		return f.corrupt("it should have %d bytes and has %d", binary.LittleEndian.Uint64(b), f.n)
+	case f.left > 0:
+		return f.corrupt("%d bytes follow its end", f.left)
+	}
+	return nil
+}

@@ -1,0 +1,45 @@
+package checkpoint
+
+import (
+	"bytes"
+	"encoding/gob"
+	"fmt"
+)
+
+// Gob returns a codec that writes every value as a gob stream of its own: for types that are made for encoding/gob. Every
+// value repeats its types, so it is large and slow: see [DefaultCodec]. Unexported fields, functions and channels are left
+// out silently, and nil and empty slices are the same. Types in interfaces must be registered with [gob.Register].
+//
+// encoding/gob says of itself that it is not hardened against adversarial bytes.
+func Gob[T any]() Codec[T] { return gobCodec[T]{} }
+
+type gobCodec[T any] struct{}
+
+func (gobCodec[T]) Append(dst []byte, v T) ([]byte, error) {
+	b := bytes.NewBuffer(dst)
+	if err := gob.NewEncoder(b).Encode(&v); err != nil { // a pointer: T may be an interface
+		return dst, codecError[T]("", err)
+	}
+	return b.Bytes(), nil
+}
+
+func (gobCodec[T]) Decode(src []byte) (T, error) {
+	var v, zero T
+	r := bytes.NewReader(src)
+	if err := gob.NewDecoder(r).Decode(&v); err != nil {
+		return zero, codecError[T]("", err)
+	}
+	if r.Len() > 0 {
+		return zero, codecError[T]("", fmt.Errorf("%d bytes are left over", r.Len()))
+	}
+	return v, nil
+}
+
+func (gobCodec[T]) Schema() []byte { return []byte(schemaGob) }
+
+func (c gobCodec[T]) WithSchema(schema []byte) (Codec[T], error) {
+	if err := schemaGob.check(schema); err != nil {
+		return nil, codecError[T]("", err)
+	}
+	return c, nil
+}

@@ -1,0 +1,267 @@
+package checkpoint
+
+import (
+	"bufio"
+	"encoding/binary"
+	"encoding/csv"
+	"errors"
+	"fmt"
+	"io"
+	"os"
+	"strings"
+)
+
+// Input is what a [Source] reads: elements with positions to go back to. It is used by one goroutine.
+type Input[T any] interface {
+	// Next returns the next element, and io.EOF after the last one. Any other error fails the pipeline.
+	Next() (T, error)
+	// Position returns where the element after the last one that Next returned begins, in bytes that only the input
+	// understands. It is stored in checkpoints.
+	Position() []byte
+	// Seek makes Next go on at a position that Position has returned, in this process or in an earlier one. It is called
+	// before the first Next, if at all.
+	Seek(position []byte) error
+	// Close is called once, after the last Next.
+	Close() error
+}
+
+// Committer is implemented by an [Input] that wants to know what is safe: Kafka offsets, for instance.
+type Committer interface {
+	// Commit tells that the elements before position are covered by a complete checkpoint. It is called from the
+	// coordinator's goroutine, concurrently with Next.
+	Commit(position []byte) error
+}
+
+// filePosition is a place in a text file.
+type filePosition struct {
+	offset int64 // in bytes
+	line   int   // lines before it
+}
+
+func (p filePosition) encode() []byte {
+	b := binary.AppendUvarint(nil, uint64(p.offset))
+	return binary.AppendUvarint(b, uint64(p.line))
+}
+
+func decodeFilePosition(b []byte) (filePosition, error) {
+	offset, n := binary.Uvarint(b)
+	if n <= 0 || offset > 1<<62 {
+		return filePosition{}, errors.New("checkpoint: damaged file position")
+	}
+	line, m := binary.Uvarint(b[n:])
+	if m <= 0 || n+m != len(b) || line > 1<<62 {
+		return filePosition{}, errors.New("checkpoint: damaged file position")
+	}
+	return filePosition{int64(offset), int(line)}, nil
+}
+
+// seekFile moves to a position, which must be inside the file.
+func seekFile(f *os.File, p filePosition) error {
+	info, err := f.Stat()
+	if err != nil {
+		return err
+	}
+	if p.offset > info.Size() {
+		return fmt.Errorf("checkpoint: %s has %d bytes, but the checkpoint goes on at byte %d: is it another file?",
+			f.Name(), info.Size(), p.offset)
+	}
+	_, err = f.Seek(p.offset, io.SeekStart)
+	return err
+}
+
+// LineInput reads a text file line by line, without the line ends. [OpenLines] opens one.
+type LineInput struct {
+	file *os.File
+	read *bufio.Reader
+	at   filePosition
+}
+
+// OpenLines returns an input of the lines of a file. An empty line is an element; a last line without line end is one too.
+func OpenLines(path string) (*LineInput, error) {
+	f, err := os.Open(path)
+	if err != nil {
+		return nil, fmt.Errorf("checkpoint: %w", err)
+	}
+	return &LineInput{file: f, read: bufio.NewReader(f)}, nil
+}
+
+// Next implements [Input].
+func (in *LineInput) Next() (string, error) {
+	line, err := in.read.ReadString('\n')
+	if line == "" && err != nil {
+		return "", err
+	}
+	if err != nil && !errors.Is(err, io.EOF) {
+		return "", err
+	}
+	in.at.offset += int64(len(line))
+	in.at.line++
+	return strings.TrimSuffix(strings.TrimSuffix(line, "\n"), "\r"), nil
+}
+
+// Line returns the number of the line that Next returned last, from 1.
+func (in *LineInput) Line() int { return in.at.line }
+
+// Position implements [Input].
+func (in *LineInput) Position() []byte { return in.at.encode() }
+
+// Seek implements [Input].
+func (in *LineInput) Seek(position []byte) error {
+	at, err := decodeFilePosition(position)
+	if err != nil {
+		return err
+	}
+	if err := seekFile(in.file, at); err != nil {
+		return err
+	}
+	in.at = at
+	in.read.Reset(in.file)
+	return nil
+}
+
+// Close implements [Input].
+func (in *LineInput) Close() error { return in.file.Close() }
+
+// CSVInput reads a CSV file record by record. [OpenCSV] opens one.
+type CSVInput struct {
+	file   *os.File
+	header []string
+	read   *csv.Reader
+	start  filePosition // where read began
+}
+
+// OpenCSV returns an input of the records of a CSV file after its first one, the header, which is read at once.
+func OpenCSV(path string) (*CSVInput, error) {
+	f, err := os.Open(path)
+	if err != nil {
+		return nil, fmt.Errorf("checkpoint: %w", err)
+	}
+	in := &CSVInput{file: f}
+	in.begin(filePosition{})
+	if in.header, err = in.read.Read(); err != nil {
+		_ = f.Close()
+		return nil, fmt.Errorf("checkpoint: header of %s: %w", path, err)
+	}
+	return in, nil
+}
+
+func (in *CSVInput) begin(at filePosition) {
+	in.start = at
+	in.read = csv.NewReader(in.file)
+	in.read.FieldsPerRecord = len(in.header) // 0, for the header itself: as many as it has
+}
+
+// Header returns the fields of the first record.
+func (in *CSVInput) Header() []string { return in.header }
+
+// Next implements [Input].
+func (in *CSVInput) Next() ([]string, error) {
+	record, err := in.read.Read()
+	if err != nil && !errors.Is(err, io.EOF) {
+		return nil, fmt.Errorf("checkpoint: %s, after line %d: %w", in.file.Name(), in.start.line, err)
+	}
+	return record, err
+}
+
+// Line returns the number of the line on which the record that Next returned last began, from 1.
+func (in *CSVInput) Line() int {
+	line, _ := in.read.FieldPos(0)
+	return in.start.line + line
+}
+
+// Position implements [Input].
+func (in *CSVInput) Position() []byte {
+	return filePosition{in.start.offset + in.read.InputOffset(), in.Line()}.encode()
+}
+
+// Seek implements [Input].
+func (in *CSVInput) Seek(position []byte) error {
+	at, err := decodeFilePosition(position)
+	if err != nil {
+		return err
+	}
+	if err := seekFile(in.file, at); err != nil {
+		return err
+	}
+	in.begin(at)
+	return nil
+}
+
+// Close implements [Input].
+func (in *CSVInput) Close() error { return in.file.Close() }
+
+// SliceInput is an input of a slice, for tests.
+type SliceInput[T any] struct {
+	values []T
+	next   int
+}
+
+// NewSliceInput returns an input of values.
+func NewSliceInput[T any](values []T) *SliceInput[T] { return &SliceInput[T]{values: values} }
+
+// Next implements [Input].
+func (in *SliceInput[T]) Next() (v T, err error) {
+	if in.next == len(in.values) {
+		return v, io.EOF
+	}
+	in.next++
+	return in.values[in.next-1], nil
+}
+
+// Position implements [Input].
+func (in *SliceInput[T]) Position() []byte { return binary.AppendUvarint(nil, uint64(in.next)) }
+
+// Seek implements [Input].
+func (in *SliceInput[T]) Seek(position []byte) error {
+	n, size := binary.Uvarint(position)
+	if size != len(position) || n > uint64(len(in.values)) {
+		return fmt.Errorf("checkpoint: position %x is outside of the %d values", position, len(in.values))
+	}
+	in.next = int(n)
+	return nil
+}
+
+// Close implements [Input].
+func (in *SliceInput[T]) Close() error { return nil }
+
+// ChannelInput is an input of a channel that its owner closes, for tests: its position is the number of elements, and
+// after a restart the channel is expected to bring the same elements again, from the first.
+type ChannelInput[T any] struct {
+	values <-chan T
+	read   uint64
+}
+
+// NewChannelInput returns an input of values.
+func NewChannelInput[T any](values <-chan T) *ChannelInput[T] {
+	return &ChannelInput[T]{values: values}
+}
+
+// Next implements [Input].
+func (in *ChannelInput[T]) Next() (v T, err error) {
+	v, ok := <-in.values
+	if !ok {
+		return v, io.EOF
+	}
+	in.read++
+	return v, nil
+}
+
+// Position implements [Input].
+func (in *ChannelInput[T]) Position() []byte { return binary.AppendUvarint(nil, in.read) }
+
+// Seek implements [Input]. It takes what comes before the position from the channel.
+func (in *ChannelInput[T]) Seek(position []byte) error {
+	n, size := binary.Uvarint(position)
+	if size <= 0 || size != len(position) {
+		return fmt.Errorf("checkpoint: damaged position %x of a channel", position)
+	}
+	for in.read < n {
+		if _, err := in.Next(); err != nil {
+			return fmt.Errorf("checkpoint: the channel ended after %d elements, before position %d", in.read, n)
+		}
+	}
+	return nil
+}
+
+// Close implements [Input].
+func (in *ChannelInput[T]) Close() error { return nil }

@@ -1,0 +1,450 @@
+// Package crashfs is a file system in memory that can lose its power: it proves that a protocol of writes, syncs and
+// renames keeps its promise at every moment.
+//
+// # Model
+//
+// Every file and directory has two sides: what processes see, and what is on the disk for sure. A call changes what is
+// seen. Sync of a file makes its contents sure, SyncDir the names in a directory; nothing else does (stricter than many
+// file systems are, as strict as POSIX allows). What was changed since may or may not be on the disk when the power
+// goes, and [FS.Images] yields every disk that may be found then:
+//
+//   - any subset of the changes to names (create, rename, remove, mkdir) of every directory, so in any order too;
+//   - for the contents of a file any prefix of its changes, the last one torn at any byte; or its full length with the
+//     front or the back of what was written still as it was before (zeros where the file was shorter); or all but one
+//     change. Long files are torn at some bytes only: see tearPoints.
+//
+// A rename is one change, unless [FS.SplitRenames] takes that away too.
+//
+// [FS.Clone] is what a killed process leaves, without a power cut: everything it has seen, sure or not.
+//
+// # Faults
+//
+// [FS.OnCall] sees every call before it takes effect, and may let it fail with or without its effect, write only a part,
+// or pretend to succeed (which is how a test proves that a sync is needed). After a failed Sync nothing can make the
+// contents of that file sure again, and later Syncs report success, as on Linux.
+package crashfs
+
+import (
+	"bytes"
+	"errors"
+	"fmt"
+	"io"
+	"io/fs"
+	"maps"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+	"sync"
+	"syscall"
+
+	"github.com/weirflow/weir/checkpoint/internal/vfs"
+)
+
+// FS is the file system. Safe for concurrent use.
+type FS struct {
+	mu     sync.Mutex
+	root   *inode
+	locks  map[string]bool
+	onCall func(Call) *Fault
+	calls  int
+	split  bool
+	few    bool
+}
+
+var _ vfs.FS = (*FS)(nil)
+
+// Call is a call that is about to take effect.
+type Call struct {
+	N    int    // counts the calls of a file system, from 0
+	Op   string // open, read, write, seek, truncate, sync, close, size, rename, remove, mkdir, readdir, stat, syncdir, lock, unlock
+	Name string
+	To   string // of a rename
+	Len  int    // of a write: bytes
+}
+
+func (c Call) String() string {
+	s := fmt.Sprintf("#%d %s %s", c.N, c.Op, c.Name)
+	switch c.Op {
+	case "rename":
+		s += " to " + c.To
+	case "write":
+		s += fmt.Sprintf(" (%d bytes)", c.Len)
+	}
+	return s
+}
+
+// Changes tells whether the call changes what is seen or what is sure.
+func (c Call) Changes() bool {
+	switch c.Op {
+	case "read", "seek", "close", "size", "readdir", "stat", "lock", "unlock":
+		return false
+	default:
+		return true
+	}
+}
+
+// Fault is what happens instead of a call. With neither field set the call is a lie: it reports success and does
+// nothing.
+type Fault struct {
+	Err  error // returned; nil: success is reported
+	Done bool  // the call takes effect all the same
+	Part int   // of a write that is not Done: the bytes that are written all the same
+}
+
+// inode is a file or a directory.
+type inode struct {
+	// Of a file.
+	data    []byte   // seen
+	sure    []byte   // on the disk
+	pending []change // since sure, in order
+	lost    bool     // a sync failed: nothing becomes sure any more
+
+	// Of a directory; nil maps for a file.
+	names     map[string]*inode // seen
+	sureNames map[string]*inode // on the disk
+	edits     [][]edit          // since sureNames, in order; each is done as a whole or not at all
+}
+
+// change is a write, or with nil bytes a truncation to the length off.
+type change struct {
+	off   int
+	bytes []byte
+}
+
+// edit gives a name to a file, or takes it away if node is nil.
+type edit struct {
+	name string
+	node *inode
+}
+
+func newDir() *inode { return &inode{names: map[string]*inode{}, sureNames: map[string]*inode{}} }
+
+func (n *inode) isDir() bool { return n.names != nil }
+
+// New returns a file system that holds an empty root directory.
+func New() *FS { return &FS{root: newDir(), locks: map[string]bool{}} }
+
+// OnCall sets the function that sees every call; nil lets all calls pass. It is called without a lock held, so it may
+// look at the file system, clone it and take its images.
+func (f *FS) OnCall(see func(Call) *Fault) {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	f.onCall = see
+}
+
+// SplitRenames lets a power cut persist one half of a rename without the other: both names, or none. File systems with
+// a journal do not do that; a protocol that stands it stands more.
+func (f *FS) SplitRenames() {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	f.split = true
+}
+
+// FewTears makes files be torn in the middle only, for tests that have enough to do with the names.
+func (f *FS) FewTears() {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	f.few = true
+}
+
+// Settle makes everything seen sure, as time does.
+func (f *FS) Settle() {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	f.root.settle()
+}
+
+func (n *inode) settle() {
+	if !n.isDir() {
+		n.sure, n.pending = bytes.Clone(n.data), nil
+		return
+	}
+	n.sureNames, n.edits = maps.Clone(n.names), nil
+	for _, child := range n.names {
+		child.settle()
+	}
+}
+
+// Files returns the contents of all files seen, by path; directories end in a separator.
+func (f *FS) Files() map[string]string {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	out := map[string]string{}
+	var walk func(path string, n *inode)
+	walk = func(path string, n *inode) {
+		for name, child := range n.names {
+			p := filepath.Join(path, name)
+			if child.isDir() {
+				out[p+string(filepath.Separator)] = ""
+				walk(p, child)
+			} else {
+				out[p] = string(child.data)
+			}
+		}
+	}
+	walk(string(filepath.Separator), f.root)
+	return out
+}
+
+// call reports a call and returns what is to happen: nil for what normally does.
+func (f *FS) call(op, name, to string, n int) *Fault {
+	f.mu.Lock()
+	c := Call{N: f.calls, Op: op, Name: name, To: to, Len: n}
+	f.calls++
+	see := f.onCall
+	f.mu.Unlock()
+	if see == nil {
+		return nil
+	}
+	return see(c)
+}
+
+// do makes a call: effect is run with mu held.
+func (f *FS) do(op, name string, effect func() error) error {
+	return f.doTo(op, name, "", effect)
+}
+
+func (f *FS) doTo(op, name, to string, effect func() error) error {
+	fault := f.call(op, name, to, 0)
+	if fault == nil || fault.Done {
+		f.mu.Lock()
+		err := effect()
+		f.mu.Unlock()
+		if err != nil {
+			return &fs.PathError{Op: op, Path: name, Err: err}
+		}
+	}
+	if fault != nil && fault.Err != nil {
+		return &fs.PathError{Op: op, Path: name, Err: fault.Err}
+	}
+	return nil
+}
+
+// find returns the file of a name, with mu held.
+func (f *FS) find(name string) (*inode, error) {
+	n := f.root
+	for part := range strings.SplitSeq(filepath.Clean(name), string(filepath.Separator)) {
+		if part == "" {
+			continue
+		}
+		if !n.isDir() {
+			return nil, syscall.ENOTDIR
+		}
+		next, ok := n.names[part]
+		if !ok {
+			return nil, fs.ErrNotExist
+		}
+		n = next
+	}
+	return n, nil
+}
+
+// parent returns the directory around a name, and the name in it.
+func (f *FS) parent(name string) (*inode, string, error) {
+	name = filepath.Clean(name)
+	dir, err := f.find(filepath.Dir(name))
+	if err != nil {
+		return nil, "", err
+	}
+	if !dir.isDir() {
+		return nil, "", syscall.ENOTDIR
+	}
+	return dir, filepath.Base(name), nil
+}
+
+// edit changes names that are seen, and notes the change as not sure.
+func (n *inode) edit(edits ...edit) {
+	for _, e := range edits {
+		if e.node == nil {
+			delete(n.names, e.name)
+		} else {
+			n.names[e.name] = e.node
+		}
+	}
+	n.edits = append(n.edits, edits)
+}
+
+// OpenFile implements vfs.FS.
+func (f *FS) OpenFile(name string, flag int, _ fs.FileMode) (vfs.File, error) {
+	file := &file{fs: f, name: name, flag: flag}
+	err := f.do("open", name, func() error {
+		dir, base, err := f.parent(name)
+		if err != nil {
+			return err
+		}
+		n, exists := dir.names[base]
+		switch {
+		case !exists && flag&os.O_CREATE == 0:
+			return fs.ErrNotExist
+		case exists && flag&(os.O_CREATE|os.O_EXCL) == os.O_CREATE|os.O_EXCL:
+			return fs.ErrExist
+		case exists && n.isDir():
+			return syscall.EISDIR
+		case !exists:
+			n = &inode{}
+			dir.edit(edit{base, n})
+		case flag&os.O_TRUNC != 0:
+			n.apply(change{off: 0})
+		}
+		file.node = n
+		return nil
+	})
+	if err != nil {
+		return nil, err
+	}
+	if file.node == nil { // a lie: it writes into nowhere
+		file.node = &inode{}
+	}
+	return file, nil
+}
+
+// Rename implements vfs.FS.
+func (f *FS) Rename(from, to string) error {
+	return f.doTo("rename", from, to, func() error {
+		fromDir, fromName, err := f.parent(from)
+		if err != nil {
+			return err
+		}
+		toDir, toName, err := f.parent(to)
+		if err != nil {
+			return err
+		}
+		n, ok := fromDir.names[fromName]
+		if !ok {
+			return fs.ErrNotExist
+		}
+		if old, ok := toDir.names[toName]; ok && old.isDir() != n.isDir() {
+			return fs.ErrExist
+		}
+		if fromDir == toDir && !f.split {
+			fromDir.edit(edit{fromName, nil}, edit{toName, n})
+			return nil
+		}
+		fromDir.edit(edit{fromName, nil})
+		toDir.edit(edit{toName, n})
+		return nil
+	})
+}
+
+// Remove implements vfs.FS.
+func (f *FS) Remove(name string) error {
+	return f.do("remove", name, func() error {
+		dir, base, err := f.parent(name)
+		if err != nil {
+			return err
+		}
+		n, ok := dir.names[base]
+		switch {
+		case !ok:
+			return fs.ErrNotExist
+		case n.isDir() && len(n.names) > 0:
+			return syscall.ENOTEMPTY
+		}
+		dir.edit(edit{base, nil})
+		return nil
+	})
+}
+
+// Mkdir implements vfs.FS.
+func (f *FS) Mkdir(name string, _ fs.FileMode) error {
+	return f.do("mkdir", name, func() error {
+		dir, base, err := f.parent(name)
+		if err != nil {
+			return err
+		}
+		if _, ok := dir.names[base]; ok {
+			return fs.ErrExist
+		}
+		dir.edit(edit{base, newDir()})
+		return nil
+	})
+}
+
+// ReadDir implements vfs.FS.
+func (f *FS) ReadDir(name string) ([]vfs.Info, error) {
+	var out []vfs.Info
+	err := f.do("readdir", name, func() error {
+		n, err := f.find(name)
+		if err != nil {
+			return err
+		}
+		if !n.isDir() {
+			return syscall.ENOTDIR
+		}
+		for _, base := range slices.Sorted(maps.Keys(n.names)) {
+			out = append(out, n.names[base].info(base))
+		}
+		return nil
+	})
+	return out, err
+}
+
+// Stat implements vfs.FS.
+func (f *FS) Stat(name string) (vfs.Info, error) {
+	var out vfs.Info
+	err := f.do("stat", name, func() error {
+		n, err := f.find(name)
+		if err == nil {
+			out = n.info(filepath.Base(name))
+		}
+		return err
+	})
+	return out, err
+}
+
+func (n *inode) info(name string) vfs.Info {
+	return vfs.Info{Name: name, Size: int64(len(n.data)), Dir: n.isDir()}
+}
+
+// SyncDir implements vfs.FS.
+func (f *FS) SyncDir(name string) error {
+	return f.do("syncdir", name, func() error {
+		n, err := f.find(name)
+		if err != nil {
+			return err
+		}
+		if !n.isDir() {
+			return syscall.ENOTDIR
+		}
+		n.sureNames, n.edits = maps.Clone(n.names), nil
+		return nil
+	})
+}
+
+// Lock implements vfs.FS. The holder is not known.
+func (f *FS) Lock(name string) (io.Closer, error) {
+	err := f.do("lock", name, func() error {
+		dir, base, err := f.parent(name)
+		if err != nil {
+			return err
+		}
+		if _, ok := dir.names[base]; !ok {
+			dir.edit(edit{base, &inode{}})
+		}
+		if f.locks[name] {
+			return &vfs.HeldError{}
+		}
+		f.locks[name] = true
+		return nil
+	})
+	if held, ok := errors.AsType[*vfs.HeldError](err); ok {
+		return nil, held
+	}
+	if err != nil {
+		return nil, err
+	}
+	return unlocker{f, name}, nil
+}
+
+type unlocker struct {
+	fs   *FS
+	name string
+}
+
+func (u unlocker) Close() error {
+	return u.fs.do("unlock", u.name, func() error {
+		delete(u.fs.locks, u.name)
+		return nil
+	})
+}

@@ -1,0 +1,139 @@
+package crashfs
+
+import (
+	"bytes"
+	"errors"
+	"io"
+	"io/fs"
+	"os"
+)
+
+// file is an open file.
+type file struct {
+	fs     *FS
+	name   string
+	flag   int
+	node   *inode
+	off    int
+	closed bool
+}
+
+// apply changes what is seen of a file, and notes the change as not sure.
+func (n *inode) apply(c change) {
+	n.data = c.on(n.data)
+	n.pending = append(n.pending, c)
+}
+
+// on returns the contents that a change makes of old ones, which it leaves alone.
+func (c change) on(old []byte) []byte {
+	size := c.off
+	if c.bytes != nil {
+		size = max(len(old), c.off+len(c.bytes))
+	}
+	out := make([]byte, size)
+	copy(out, old)
+	copy(out[c.off:], c.bytes)
+	return out
+}
+
+func (f *file) do(op string, effect func() error) error {
+	if f.closed {
+		return &fs.PathError{Op: op, Path: f.name, Err: fs.ErrClosed}
+	}
+	return f.fs.do(op, f.name, effect)
+}
+
+func (f *file) Read(p []byte) (n int, err error) {
+	err = f.do("read", func() error {
+		if f.off < len(f.node.data) {
+			n = copy(p, f.node.data[f.off:])
+			f.off += n
+		}
+		return nil
+	})
+	if err == nil && n == 0 && len(p) > 0 {
+		err = io.EOF
+	}
+	return n, err
+}
+
+func (f *file) Write(p []byte) (int, error) {
+	if f.closed {
+		return 0, &fs.PathError{Op: "write", Path: f.name, Err: fs.ErrClosed}
+	}
+	fault := f.fs.call("write", f.name, "", len(p))
+	n := len(p)
+	if fault != nil && !fault.Done {
+		n = min(n, fault.Part)
+	}
+	if n > 0 {
+		f.fs.mu.Lock()
+		if f.flag&os.O_APPEND != 0 {
+			f.off = len(f.node.data)
+		}
+		f.node.apply(change{off: f.off, bytes: bytes.Clone(p[:n])})
+		f.off += n
+		f.fs.mu.Unlock()
+	}
+	switch {
+	case fault == nil:
+		return n, nil
+	case fault.Err == nil:
+		return len(p), nil
+	default:
+		return n, &fs.PathError{Op: "write", Path: f.name, Err: fault.Err}
+	}
+}
+
+func (f *file) Seek(offset int64, whence int) (int64, error) {
+	err := f.do("seek", func() error {
+		base := map[int]int{io.SeekStart: 0, io.SeekCurrent: f.off, io.SeekEnd: len(f.node.data)}[whence]
+		if to := base + int(offset); to >= 0 {
+			f.off = to
+			return nil
+		}
+		return errors.New("negative position")
+	})
+	return int64(f.off), err
+}
+
+func (f *file) Truncate(size int64) error {
+	return f.do("truncate", func() error {
+		f.node.apply(change{off: int(size)})
+		return nil
+	})
+}
+
+func (f *file) Sync() error {
+	if f.closed {
+		return &fs.PathError{Op: "sync", Path: f.name, Err: fs.ErrClosed}
+	}
+	fault := f.fs.call("sync", f.name, "", 0)
+	f.fs.mu.Lock()
+	defer f.fs.mu.Unlock()
+	n := f.node
+	switch {
+	case (fault == nil || fault.Done) && !n.lost:
+		n.sure, n.pending = bytes.Clone(n.data), nil
+	case fault != nil && fault.Err != nil:
+		n.lost = true
+	}
+	if fault != nil && fault.Err != nil {
+		return &fs.PathError{Op: "sync", Path: f.name, Err: fault.Err}
+	}
+	return nil
+}
+
+func (f *file) Size() (n int64, err error) {
+	err = f.do("size", func() error {
+		n = int64(len(f.node.data))
+		return nil
+	})
+	return n, err
+}
+
+func (f *file) Close() error {
+	err := f.do("close", func() error { return nil })
+	f.closed = true
+	return err
+}

@@ -1,0 +1,94 @@
+package checkpoint
+
+import (
+	"context"
+	"fmt"
+	"slices"
+	"sync"
+)
+
+// MemoryStore keeps snapshots in memory, for tests: they end with the process. Safe for concurrent use.
+type MemoryStore struct {
+	keep int
+
+	mu        sync.Mutex
+	snapshots []*Snapshot // ascending
+	newest    uint64
+	closed    bool
+}
+
+var _ Store = (*MemoryStore)(nil)
+
+// NewMemoryStore returns an empty store.
+func NewMemoryStore(opts ...StoreOption) *MemoryStore {
+	return &MemoryStore{keep: newStoreSettings("NewMemoryStore", opts).keep}
+}
+
+// Reopen closes m and returns an open store with its content: what a restarted pipeline would find.
+func (m *MemoryStore) Reopen() *MemoryStore {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	m.closed = true
+	return &MemoryStore{keep: m.keep, snapshots: slices.Clone(m.snapshots), newest: m.newest}
+}
+
+// Save implements [Store].
+func (m *MemoryStore) Save(ctx context.Context, s *Snapshot) error {
+	if err := s.Validate(); err != nil {
+		return err
+	}
+	if ctx.Err() != nil {
+		return fmt.Errorf("checkpoint: saving checkpoint %d: %w", s.ID, context.Cause(ctx))
+	}
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	switch {
+	case m.closed:
+		return ErrStoreClosed
+	case s.ID <= m.newest:
+		return &NumberError{Checkpoint: s.ID, Newest: m.newest}
+	}
+	m.newest = s.ID
+	m.snapshots = append(m.snapshots, s.clone())
+	if old := len(m.snapshots) - m.keep; old > 0 {
+		m.snapshots = slices.Delete(m.snapshots, 0, old)
+	}
+	return nil
+}
+
+// Load implements [Store].
+func (m *MemoryStore) Load(_ context.Context, id uint64) (*Snapshot, error) {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	if m.closed {
+		return nil, ErrStoreClosed
+	}
+	for _, s := range m.snapshots {
+		if s.ID == id {
+			return s.clone(), nil
+		}
+	}
+	return nil, fmt.Errorf("%w: checkpoint %d", ErrNotFound, id)
+}
+
+// List implements [Store]. The sizes are those of the states.
+func (m *MemoryStore) List(context.Context) ([]Entry, error) {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	if m.closed {
+		return nil, ErrStoreClosed
+	}
+	entries := make([]Entry, len(m.snapshots))
+	for i, s := range m.snapshots {
+		entries[i] = Entry{ID: s.ID, Size: s.Size()}
+	}
+	return entries, nil
+}
+
+// Close implements [Store].
+func (m *MemoryStore) Close() error {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	m.closed = true
+	return nil
+}

@@ -1,0 +1,183 @@
+package checkpoint
+
+import (
+	"errors"
+	"fmt"
+	"reflect"
+	"sync"
+
+	"github.com/reugn/go-streams"
+
+	"github.com/weirflow/weir/queue"
+)
+
+// Sink writes a stream to an [Output], exactly once: what it wrote since the last complete checkpoint is published when
+// the next one completes. A sink that sees its input close without a final barrier knows that the run was aborted, and
+// does not publish the rest. Watermarks end here.
+type Sink[T any] struct {
+	coordinator *Coordinator
+	name        string
+	in          chan any
+	done        chan struct{} // closed when the sink has ended
+	ended       chan struct{} // closed when the final checkpoint has completed or will not
+	endOnce     sync.Once
+
+	mu     sync.Mutex // guards everything below, and the calls of output
+	output Output[T]
+	states map[uint64][]byte // prepared, by checkpoint that is under way
+	final  uint64            // the final checkpoint, once its barrier has come
+	err    error             // the first failure
+}
+
+var _ streams.Sink = (*Sink[any])(nil)
+
+// errNoFinalBarrier tells that a stream has ended without a final barrier.
+var errNoFinalBarrier = errors.New("the input ended without a final barrier")
+
+// NewSink returns a sink that writes to output and takes part in the checkpoints of c under a name. If the pipeline
+// resumes, what the output has beyond the checkpoint is undone; Start of the coordinator fails if it cannot be.
+func NewSink[T any](c *Coordinator, name string, output Output[T]) *Sink[T] {
+	s := &Sink[T]{
+		coordinator: c,
+		name:        name,
+		in:          make(chan any, flowBuffer),
+		done:        make(chan struct{}),
+		ended:       make(chan struct{}),
+		output:      output,
+		states:      make(map[uint64][]byte),
+	}
+	state, _ := c.Register(name, s)
+	if err := output.Restore(state.Bytes()); err != nil {
+		c.Refuse(name, err)
+	}
+	go s.run()
+	return s
+}
+
+// In returns the channel that upstream sends to and closes.
+func (s *Sink[T]) In() chan<- any { return s.in }
+
+// AwaitCompletion returns when the input is closed and, after a final barrier, its checkpoint has completed or failed.
+func (s *Sink[T]) AwaitCompletion() { <-s.done }
+
+// Err returns the first failure of the output or the stream, or nil. It is set when AwaitCompletion returns.
+func (s *Sink[T]) Err() error {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return s.err
+}
+
+// Pending implements [Participant].
+func (s *Sink[T]) Pending(Barrier) {}
+
+// Completed implements [Participant]: it publishes.
+func (s *Sink[T]) Completed(id uint64) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if state, ok := s.states[id]; ok && s.err == nil {
+		if err := s.output.Commit(state); err != nil {
+			s.failLocked(fmt.Errorf("commit of checkpoint %d: %w", id, err))
+		}
+	}
+	for earlier := range s.states {
+		if earlier <= id {
+			delete(s.states, earlier)
+		}
+	}
+	if s.final != 0 && id >= s.final {
+		s.endOnce.Do(func() { close(s.ended) })
+	}
+}
+
+// Aborted implements [Participant]. What was prepared for the checkpoint is covered by the next one.
+func (s *Sink[T]) Aborted(id uint64, _ error) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	delete(s.states, id)
+	if s.final != 0 && id >= s.final {
+		s.endOnce.Do(func() { close(s.ended) })
+	}
+}
+
+func (s *Sink[T]) run() {
+	defer close(s.done)
+	defer s.close()
+	final := false
+	for v := range s.in {
+		switch v := v.(type) {
+		case Barrier:
+			s.barrier(v)
+			final = final || v.Kind.Final()
+		case queue.Watermark:
+		default:
+			s.write(v)
+		}
+	}
+	if !final {
+		s.fail(errNoFinalBarrier)
+		return
+	}
+	select {
+	case <-s.ended:
+	case <-s.coordinator.Ended(): // Completed or Aborted was called before, if the checkpoint got that far
+	}
+}
+
+func (s *Sink[T]) write(v any) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.err != nil {
+		return // discarded: the run is aborted
+	}
+	t, ok := v.(T)
+	if !ok && (v != nil || reflect.TypeFor[T]().Kind() != reflect.Interface) {
+		s.failLocked(fmt.Errorf("got an element of type %T, want %v", v, reflect.TypeFor[T]()))
+		return
+	}
+	if err := s.output.Write(t); err != nil {
+		s.failLocked(fmt.Errorf("write: %w", err))
+	}
+}
+
+// barrier prepares what was written and reports it.
+func (s *Sink[T]) barrier(b Barrier) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if b.Kind.Final() {
+		s.final = b.ID
+	}
+	if s.err != nil {
+		b.Report(s.name, nil, s.err)
+		return
+	}
+	state, err := s.output.Prepare()
+	if err != nil {
+		s.failLocked(fmt.Errorf("prepare for checkpoint %d: %w", b.ID, err))
+		b.Report(s.name, nil, s.err)
+		return
+	}
+	s.states[b.ID] = state
+	b.Report(s.name, State{state}, nil)
+}
+
+func (s *Sink[T]) close() {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if err := s.output.Close(); err != nil {
+		s.failLocked(fmt.Errorf("close: %w", err))
+	}
+}
+
+func (s *Sink[T]) fail(err error) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.failLocked(err)
+}
+
+// failLocked notes the first failure and ends the pipeline: what cannot be written must be done again after a restart.
+func (s *Sink[T]) failLocked(err error) {
+	if s.err == nil {
+		s.err = fmt.Errorf("checkpoint: sink %q: %w", s.name, err)
+		go s.coordinator.Fail(s.name, err) // may be called back from the coordinator's goroutine
+	}
+}

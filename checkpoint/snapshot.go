@@ -1,0 +1,98 @@
+package checkpoint
+
+import (
+	"fmt"
+	"maps"
+	"slices"
+	"time"
+	"unicode/utf8"
+)
+
+// MaxNameLength is how long the name of a participant may be, in bytes.
+const MaxNameLength = 1024
+
+// Snapshot is a checkpoint: the states of all participants at one barrier.
+//
+// A snapshot is a plain value without methods that change it. It may be read concurrently.
+type Snapshot struct {
+	// ID is the number of the checkpoint. Numbers begin at 1 and grow; they may leave gaps.
+	ID uint64
+	// Time is when the checkpoint was taken, by the wall clock. Stores keep the instant, in nanoseconds, and give it back
+	// in UTC.
+	Time time.Time
+	// States are the states by participant. Stores write them in the order of names, so equal snapshots have equal files.
+	States map[string]State
+}
+
+// State is the state of a participant: bytes that only the participant understands, in pieces.
+//
+// A large state comes in pieces so that nobody has to copy it into one. Where it is cut carries no meaning: a store may
+// return it cut elsewhere, or whole.
+type State [][]byte
+
+// Size returns the number of bytes.
+func (s State) Size() int64 {
+	var n int64
+	for _, piece := range s {
+		n += int64(len(piece))
+	}
+	return n
+}
+
+// Bytes returns the state in one piece. It copies only if there are several.
+func (s State) Bytes() []byte {
+	if len(s) == 1 {
+		return s[0]
+	}
+	return slices.Concat(s...)
+}
+
+// Names returns the names of the participants, sorted.
+func (s *Snapshot) Names() []string { return slices.Sorted(maps.Keys(s.States)) }
+
+// State returns the state of a participant; ok is false if it has none.
+func (s *Snapshot) State(participant string) (state State, ok bool) {
+	state, ok = s.States[participant]
+	return state, ok
+}
+
+// Size returns the number of bytes of all states.
+func (s *Snapshot) Size() int64 {
+	var n int64
+	for _, state := range s.States {
+		n += state.Size()
+	}
+	return n
+}
+
+// Validate returns an error that matches [ErrInvalidSnapshot] if no store can keep s: its number is 0, or the name of a
+// participant is empty, longer than [MaxNameLength], or not UTF-8.
+func (s *Snapshot) Validate() error {
+	if s == nil {
+		return fmt.Errorf("%w: it is nil", ErrInvalidSnapshot)
+	}
+	if s.ID == 0 {
+		return fmt.Errorf("%w: its number is 0, the first one is 1", ErrInvalidSnapshot)
+	}
+	for name := range s.States {
+		switch {
+		case name == "":
+			return fmt.Errorf("%w: checkpoint %d has a participant without a name", ErrInvalidSnapshot, s.ID)
+		case len(name) > MaxNameLength:
+			return fmt.Errorf("%w: checkpoint %d: a participant's name is %d bytes long, at most %d are possible: %.64q…",
+				ErrInvalidSnapshot, s.ID, len(name), MaxNameLength, name)
+		case !utf8.ValidString(name):
+			return fmt.Errorf("%w: checkpoint %d: the participant's name %q is not UTF-8", ErrInvalidSnapshot, s.ID, name)
+		}
+	}
+	return nil
+}
+
+// clone returns a copy that shares no memory with s, with every state in one piece.
+func (s *Snapshot) clone() *Snapshot {
+	out := &Snapshot{ID: s.ID, Time: s.Time.Round(0).UTC(), States: make(map[string]State, len(s.States))}
+	for name, state := range s.States {
+		out.States[name] = State{slices.Concat(state...)}
+	}
+	return out
+}

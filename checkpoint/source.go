@@ -1,0 +1,166 @@
+package checkpoint
+
+import (
+	"errors"
+	"fmt"
+	"io"
+	"log/slog"
+	"sync"
+
+	"github.com/reugn/go-streams"
+	"github.com/reugn/go-streams/flow"
+)
+
+// Source streams the elements of an [Input] and puts the barriers of checkpoints between them. Its state is the position
+// of the input. A pipeline has one source.
+//
+// When the input ends, the source asks for a final checkpoint ([Drain]), sends its barrier and closes Out. When the
+// coordinator ends for another reason, Out closes without one: the run is aborted.
+type Source[T any] struct {
+	coordinator *Coordinator
+	name        string
+	input       Input[T]
+	out         chan any
+	barriers    chan Barrier // the coordinator sends, the source receives; one place: one checkpoint is under way
+
+	mu        sync.Mutex
+	positions map[uint64][]byte // by checkpoint that is under way; guarded by mu
+}
+
+var _ streams.Source = (*Source[any])(nil)
+
+// NewSource returns a source of input that takes part in the checkpoints of c under a name. If the pipeline resumes, the
+// input goes on at the position of the checkpoint; Start of the coordinator fails if it cannot. The first element is read
+// after the start.
+func NewSource[T any](c *Coordinator, name string, input Input[T]) *Source[T] {
+	s := &Source[T]{
+		coordinator: c,
+		name:        name,
+		input:       input,
+		out:         make(chan any, flowBuffer),
+		barriers:    make(chan Barrier, 1),
+		positions:   make(map[uint64][]byte),
+	}
+	if state, ok := c.Register(name, s); ok {
+		if err := input.Seek(state.Bytes()); err != nil {
+			c.Refuse(name, err)
+		}
+	}
+	go s.run()
+	return s
+}
+
+// Out returns the channel of the elements.
+func (s *Source[T]) Out() <-chan any { return s.out }
+
+// Via streams the elements to next and returns next. It panics for a flow of go-streams that cannot pass barriers.
+func (s *Source[T]) Via(next streams.Flow) streams.Flow {
+	mustPass("Via", next)
+	flow.DoStream(s, next)
+	return next
+}
+
+// Pending implements [Participant].
+func (s *Source[T]) Pending(b Barrier) {
+	select {
+	case <-s.barriers: // of a checkpoint that was aborted before the source came to it
+	default:
+	}
+	s.barriers <- b
+}
+
+// Completed implements [Participant].
+func (s *Source[T]) Completed(id uint64) {
+	position := s.forget(id)
+	committer, ok := s.input.(Committer)
+	if !ok || position == nil {
+		return
+	}
+	if err := committer.Commit(position); err != nil {
+		s.coordinator.logger.Warn("checkpoint: commit of a position", slog.String("source", s.name), slog.Any("error", err))
+	}
+}
+
+// Aborted implements [Participant].
+func (s *Source[T]) Aborted(id uint64, _ error) { s.forget(id) }
+
+func (s *Source[T]) forget(id uint64) (position []byte) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	position = s.positions[id]
+	delete(s.positions, id)
+	return position
+}
+
+func (s *Source[T]) run() {
+	defer close(s.out)
+	defer func() { _ = s.input.Close() }()
+	select {
+	case <-s.coordinator.Started():
+	case <-s.coordinator.Ended():
+		return
+	}
+	for {
+		select {
+		case b := <-s.barriers:
+			if !s.send(b) || b.Kind.Final() {
+				return
+			}
+		case <-s.coordinator.Ended():
+			return
+		default:
+		}
+		v, err := s.input.Next()
+		switch {
+		case err == nil:
+			if !s.emit(v) {
+				return
+			}
+		case errors.Is(err, io.EOF):
+			s.end()
+			return
+		default:
+			s.coordinator.Fail(s.name, fmt.Errorf("input: %w", err))
+			return
+		}
+	}
+}
+
+// end sends the final barrier.
+func (s *Source[T]) end() {
+	s.coordinator.RequestFinal(Drain)
+	for {
+		select {
+		case b := <-s.barriers:
+			if !s.send(b) || b.Kind.Final() {
+				return
+			}
+		case <-s.coordinator.Ended():
+			return
+		}
+	}
+}
+
+// send reports the position and puts the barrier into the stream.
+func (s *Source[T]) send(b Barrier) bool {
+	position := s.input.Position()
+	s.mu.Lock()
+	s.positions[b.ID] = position
+	s.mu.Unlock()
+	b.Report(s.name, State{position}, nil)
+	return s.emit(b)
+}
+
+func (s *Source[T]) emit(v any) bool {
+	select {
+	case s.out <- v:
+		return true
+	default:
+	}
+	select {
+	case s.out <- v:
+		return true
+	case <-s.coordinator.Ended():
+		return false
+	}
+}

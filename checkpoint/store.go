@@ -1,0 +1,134 @@
+package checkpoint
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"slices"
+)
+
+// Store keeps the snapshots of one pipeline. [OpenDir] returns the embedded default, [NewMemoryStore] one for tests;
+// package checkpointtest checks a store of your own against the rules below. A snapshot is made of bytes that
+// [Snapshot.WriteTo] writes and [ReadSnapshot] reads, wherever they are kept.
+//
+// The methods are safe for concurrent use. After Close they return [ErrStoreClosed].
+type Store interface {
+	// Save stores s durably and as a whole: once it has returned nil, neither a crash of the process nor, as far as the
+	// store promises it, a power cut loses s; and at no moment is there anything but what was there before, or that and
+	// all of s. Then it may remove the oldest snapshots; it never removes the newest ones that are not damaged, and it
+	// removes nothing before s is durable. Trouble with removing is not an error of Save.
+	//
+	// s.ID must be higher than every number that the store has seen, in former runs too and damaged ones included;
+	// otherwise Save changes nothing and returns a *NumberError. It changes nothing and returns an error that matches
+	// ErrInvalidSnapshot if s is not valid.
+	//
+	// Any other error, the cancellation of ctx included, leaves what was stored before as it was, but s may have been
+	// stored all the same, and be what a restart finds: whoever put a state into s must be able to resume from it.
+	// The next snapshot should get a new number.
+	//
+	// Save keeps no reference to s and its states.
+	Save(ctx context.Context, s *Snapshot) error
+
+	// Load returns the snapshot of a number. It belongs to the caller. The error matches ErrNotFound if there is none,
+	// is a *CorruptError if it is damaged (which must never go unnoticed), and a *VersionError if it is in an unknown
+	// format; other errors mean that it could not be read.
+	Load(ctx context.Context, id uint64) (*Snapshot, error)
+
+	// List returns what is stored, damaged ones included, in ascending order of numbers. It need not look into them.
+	List(ctx context.Context) ([]Entry, error)
+
+	// Close waits for a running Save and gives the store back. A second Close does nothing.
+	Close() error
+}
+
+// Entry is a stored snapshot, as [Store.List] describes it.
+type Entry struct {
+	ID   uint64
+	Size int64 // in bytes, as stored
+}
+
+// Latest returns the newest snapshot of a store that is not damaged, and the damage of newer ones that were skipped for
+// it: newest first, empty if all is well. Going on from an older checkpoint than the last complete one repeats work that
+// sinks have already published, so the caller should at least tell somebody.
+//
+// The error matches [ErrNotFound] if the store holds nothing. It does not if there are only damaged snapshots: their
+// errors are returned, joined and as skipped, so that no pipeline starts afresh because its state was lost. A snapshot
+// that cannot be read for another reason (permissions, an unknown format) is an error too, not skipped.
+func Latest(ctx context.Context, store Store) (s *Snapshot, skipped []*CorruptError, err error) {
+	entries, err := store.List(ctx)
+	if err != nil {
+		return nil, nil, err
+	}
+	if len(entries) == 0 {
+		return nil, nil, fmt.Errorf("%w: the store is empty", ErrNotFound)
+	}
+	for _, entry := range slices.Backward(entries) {
+		s, err := store.Load(ctx, entry.ID)
+		if err == nil {
+			return s, skipped, nil
+		}
+		damage, isDamage := errors.AsType[*CorruptError](err)
+		if !isDamage {
+			return nil, skipped, err
+		}
+		skipped = append(skipped, damage)
+	}
+	errs := make([]error, len(skipped))
+	for i, e := range skipped {
+		errs[i] = e
+	}
+	return nil, skipped, fmt.Errorf("checkpoint: all of the %d stored checkpoints are damaged: %w",
+		len(skipped), errors.Join(errs...))
+}
+
+// StoreOption changes a setting of weir's stores.
+type StoreOption func(*storeSettings)
+
+type storeSettings struct {
+	keep   int
+	logger *slog.Logger
+	step   func(step string)
+}
+
+// DefaultKeepLast is how many snapshots a store keeps: see [WithKeepLast].
+const DefaultKeepLast = 3
+
+// WithKeepLast sets how many snapshots are kept, not counting those that are known to be damaged; the default is
+// [DefaultKeepLast]. With 1 there is nothing to fall back on when the only one turns out to be damaged. It panics if k < 1.
+func WithKeepLast(k int) StoreOption {
+	if k < 1 {
+		panic(fmt.Sprintf("checkpoint: WithKeepLast: at least 1 must be kept, got %d", k))
+	}
+	return func(s *storeSettings) { s.keep = k }
+}
+
+// WithStoreLogger sets the logger of a store; the default is slog.Default(). Damaged snapshots and files that cannot be
+// removed are logged at warn level.
+func WithStoreLogger(l *slog.Logger) StoreOption {
+	if l == nil {
+		panic("checkpoint: WithStoreLogger: nil logger")
+	}
+	return func(s *storeSettings) { s.logger = l }
+}
+
+// WithStepHook calls step before every step by which [DirStore.Save] changes the disk: "create", "write" (one or more
+// times), "sync", "rename", "syncdir", and "remove" (for every old file). It is a failpoint for tests that kill their own
+// process there. A memory store has no steps. It panics if step is nil.
+func WithStepHook(step func(step string)) StoreOption {
+	if step == nil {
+		panic("checkpoint: WithStepHook: nil function")
+	}
+	return func(s *storeSettings) { s.step = step }
+}
+
+func newStoreSettings(constructor string, opts []StoreOption) storeSettings {
+	s := storeSettings{keep: DefaultKeepLast, logger: slog.Default(), step: func(string) {}}
+	for i, opt := range opts {
+		if opt == nil {
+			panic(fmt.Sprintf("checkpoint: %s: option %d is nil", constructor, i))
+		}
+		opt(&s)
+	}
+	return s
+}
