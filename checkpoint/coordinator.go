@@ -9,6 +9,7 @@ import (
 	"strings"
 	"sync"
 	"time"
+	"unicode/utf8"
 
 	"github.com/benbjohnson/clock"
 )
@@ -171,31 +172,42 @@ func (c *Coordinator) Restored() (id uint64, ok bool) {
 //
 // A name that was registered before, or that has no state in a checkpoint that is resumed from, makes Start fail.
 func (c *Coordinator) Register(name string, p Participant) (state State, ok bool) {
+	state, ok, _ = c.register(name, p)
+	return state, ok
+}
+
+// register is Register that tells a fresh start from a participant that makes Start fail, and must not touch anything
+// that a checkpoint may need.
+func (c *Coordinator) register(name string, p Participant) (state State, ok bool, err error) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
+	defer func() {
+		if err != nil {
+			c.broken = append(c.broken, err)
+		}
+	}()
 	switch {
 	case name == "":
-		c.broken = append(c.broken, fmt.Errorf("checkpoint: a %T was registered without a name", p))
-		return nil, false
+		return nil, false, fmt.Errorf("checkpoint: a %T was registered without a name", p)
+	case len(name) > MaxNameLength || !utf8.ValidString(name):
+		return nil, false, fmt.Errorf("checkpoint: the name of a %T is not UTF-8 of at most %d bytes: %.64q", p, MaxNameLength, name)
 	case c.starting:
-		c.broken = append(c.broken, fmt.Errorf("checkpoint: participant %q was registered after the start", name))
-		return nil, false
+		return nil, false, fmt.Errorf("checkpoint: participant %q was registered after the start", name)
 	case slices.ContainsFunc(c.participants, func(q participant) bool { return q.name == name }):
-		c.broken = append(c.broken, fmt.Errorf("checkpoint: two participants are named %q", name))
-		return nil, false
+		return nil, false, fmt.Errorf("checkpoint: two participants are named %q", name)
 	}
 	c.participants = append(c.participants, participant{name, p})
 	if c.restored == nil {
-		return nil, false
+		return nil, false, nil
 	}
 	state, ok = c.restored.State(name)
 	if !ok {
-		c.broken = append(c.broken, &StateError{
+		return nil, false, &StateError{
 			Participant: name, Checkpoint: c.restored.ID,
 			Err: fmt.Errorf("it has no state there; the checkpoint has states of %q", c.restored.Names()),
-		})
+		}
 	}
-	return state, ok
+	return state, true, nil
 }
 
 // Refuse makes Start fail because a participant cannot use its state. Participants call it from their constructors.
@@ -234,7 +246,7 @@ func (c *Coordinator) Start() error {
 	}
 	close(c.started)
 	if c.interval > 0 {
-		go c.tick()
+		go c.tick(c.clock.Timer(c.interval))
 	}
 	return nil
 }
@@ -301,8 +313,14 @@ func (c *Coordinator) Close() error {
 	c.mu.Lock()
 	c.end(ErrClosed)
 	c.mu.Unlock()
-	c.busy <- struct{}{} // whoever saves has finished
+	c.awaitIdle() // whoever saves has finished
 	return c.store.Close()
+}
+
+// awaitIdle waits until no checkpoint is under way. After the end, none will be: the participants have heard the last.
+func (c *Coordinator) awaitIdle() {
+	c.busy <- struct{}{}
+	<-c.busy
 }
 
 // Report implements [Reporter].
@@ -370,8 +388,11 @@ func (c *Coordinator) take(ctx context.Context, kind Kind) (uint64, error) {
 	}
 	if kind.Final() {
 		c.mu.Lock()
+		defer c.mu.Unlock()
 		c.end(err)
-		c.mu.Unlock()
+		if err == nil {
+			err = c.err // a participant failed on Completed
+		}
 	}
 	return id, err
 }
@@ -434,8 +455,7 @@ func (c *Coordinator) save(ctx context.Context, r *run) error {
 }
 
 // tick triggers the periodic checkpoints.
-func (c *Coordinator) tick() {
-	timer := c.clock.Timer(c.interval)
+func (c *Coordinator) tick(timer *clock.Timer) {
 	defer timer.Stop()
 	for {
 		select {

@@ -94,6 +94,7 @@ func decodeFileState(b []byte) (s fileState, err error) {
 	for n := number(); n > 0 && !bad; n-- {
 		p := part{number(), int64(number())}
 		sum += p.length
+		bad = bad || sum < 0 || p.number >= s.next || len(s.parts) > 0 && p.number <= s.parts[len(s.parts)-1].number
 		s.parts = append(s.parts, p)
 	}
 	if bad || len(b) > 0 || sum != s.after {
@@ -116,14 +117,31 @@ func (o *FileOutput[T]) Restore(state []byte) error {
 		}
 	}
 	o.next = s.next
-	if err := o.publish(s); err != nil {
+	complete, err := o.haveParts(s.parts)
+	if err != nil {
+		return err
+	}
+	if err := o.publish(s, complete); err != nil {
 		return err
 	}
 	return o.removeParts()
 }
 
-// publish brings the file to the state s: exactly s.after bytes, the parts included.
-func (o *FileOutput[T]) publish(s fileState) error {
+// haveParts tells whether all parts are there. If one is not, they were committed: they are removed only after the file
+// with their contents is durable.
+func (o *FileOutput[T]) haveParts(parts []part) (bool, error) {
+	for _, p := range parts {
+		if _, err := o.fs.Stat(o.partPath(p.number)); errors.Is(err, fs.ErrNotExist) {
+			return false, nil
+		} else if err != nil {
+			return false, err
+		}
+	}
+	return true, nil
+}
+
+// publish brings the file to the state s: exactly s.after bytes. It appends the parts; without, they must be in the file.
+func (o *FileOutput[T]) publish(s fileState, appendParts bool) error {
 	f, err := o.fs.OpenFile(o.path, os.O_RDWR|os.O_CREATE, 0o644)
 	if err != nil {
 		return err
@@ -133,12 +151,17 @@ func (o *FileOutput[T]) publish(s fileState) error {
 	if err != nil {
 		return err
 	}
-	if size < s.before {
-		return fmt.Errorf("checkpoint: %s has %d bytes, but had %d at the checkpoint: is it another file?",
-			o.path, size, s.before)
+	need := s.after
+	if appendParts {
+		need = s.before
 	}
-	if size < s.after {
-		// A crash may have cut the appending off anywhere.
+	if size < need {
+		return fmt.Errorf("checkpoint: %s has %d bytes, but had %d at the checkpoint: is it another file?",
+			o.path, size, need)
+	}
+	if appendParts && len(s.parts) > 0 {
+		// A crash may have cut an earlier appending off anywhere, and left the full length without the contents: the
+		// length proves nothing.
 		if err := f.Truncate(s.before); err != nil {
 			return err
 		}
@@ -257,7 +280,7 @@ func (o *FileOutput[T]) Commit(state []byte) error {
 	if s.before != o.visible {
 		return fmt.Errorf("checkpoint: %s has %d bytes committed, but the state to commit begins at %d", o.path, o.visible, s.before)
 	}
-	if err := o.publish(s); err != nil {
+	if err := o.publish(s, true); err != nil {
 		return err
 	}
 	for _, p := range s.parts {

@@ -11,7 +11,8 @@ import (
 	"time"
 )
 
-// The file of a checkpoint. Numbers are little endian, checksums are CRC-32C.
+// The file of a checkpoint. Numbers are little endian, checksums are CRC-32C, masked where they are inside of what another
+// one covers.
 //
 //	preamble  magic "\x89WEIRCK\n" | version u32 | checksum of both u32
 //	header    checkpoint u64 | seconds i64 | nanoseconds u32 | number of states u32 | checksum of the header u32
@@ -34,6 +35,13 @@ const (
 )
 
 var castagnoli = crc32.MakeTable(crc32.Castagnoli)
+
+// mask changes the checksum of a part, as LevelDB does. The CRC of bytes and their CRC is the same for all bytes: a
+// checksum over unmasked parts would not notice that one was replaced by that of another file.
+func mask(sum uint32) uint32 { return (sum>>15 | sum<<17) + 0xa282ead8 }
+
+// partSum is the checksum that follows a part.
+func partSum(p []byte) uint32 { return mask(crc32.Checksum(p, castagnoli)) }
 
 // WriteTo writes s in the format of weir's own stores: versioned, with checksums, read by [ReadSnapshot]. It is for
 // stores that keep snapshots elsewhere. Many small writes of s are gathered, so w needs no buffer.
@@ -82,7 +90,7 @@ func (f *fileWriter) write(p []byte) {
 
 // summed writes p and its checksum.
 func (f *fileWriter) summed(p []byte) {
-	f.write(binary.LittleEndian.AppendUint32(p, crc32.Checksum(p, castagnoli)))
+	f.write(binary.LittleEndian.AppendUint32(p, partSum(p)))
 }
 
 func (f *fileWriter) preamble() {
@@ -105,7 +113,7 @@ func (f *fileWriter) state(name string, state State) {
 		f.write(piece)
 		sum = crc32.Update(sum, castagnoli, piece)
 	}
-	f.write(binary.LittleEndian.AppendUint32(f.buf[:0], sum))
+	f.write(binary.LittleEndian.AppendUint32(f.buf[:0], mask(sum)))
 }
 
 func (f *fileWriter) trailer() {
@@ -162,7 +170,7 @@ func (f *fileReader) summed(n int, what string) ([]byte, error) {
 	if err := f.read(b, what); err != nil {
 		return nil, err
 	}
-	if binary.LittleEndian.Uint32(b[n:]) != crc32.Checksum(b[:n], castagnoli) {
+	if binary.LittleEndian.Uint32(b[n:]) != partSum(b[:n]) {
 		return nil, f.corrupt("wrong checksum of %s", what)
 	}
 	return b[:n], nil
@@ -215,7 +223,7 @@ func (f *fileReader) preamble() error {
 	}
 	version, rest := binary.LittleEndian.Uint32(b[len(magic):]), b[preambleSize-checksumSize:]
 	switch {
-	case binary.LittleEndian.Uint32(rest) != crc32.Checksum(b[:preambleSize-checksumSize], castagnoli):
+	case binary.LittleEndian.Uint32(rest) != partSum(b[:preambleSize-checksumSize]):
 		return f.corrupt("wrong checksum of the preamble")
 	case version != formatVersion:
 		return &VersionError{Version: version, Supported: formatVersion}
@@ -239,7 +247,7 @@ func (f *fileReader) state(last string) (string, State, error) {
 		return "", nil, err
 	}
 	end := len(b) - checksumSize
-	if binary.LittleEndian.Uint32(b[end:]) != crc32.Checksum(b[:end], castagnoli) {
+	if binary.LittleEndian.Uint32(b[end:]) != partSum(b[:end]) {
 		return "", nil, f.corrupt("wrong checksum of %s, after %q", header, last)
 	}
 	name := string(b[stateHeaderSize:end])
@@ -259,7 +267,7 @@ func (f *fileReader) state(last string) (string, State, error) {
 	if err := f.read(sum[:], what); err != nil {
 		return "", nil, err
 	}
-	if binary.LittleEndian.Uint32(sum[:]) != crc32.Checksum(data, castagnoli) {
+	if binary.LittleEndian.Uint32(sum[:]) != partSum(data) {
 		return "", nil, f.corrupt("wrong checksum of %s", what)
 	}
 	return name, State{data}, nil

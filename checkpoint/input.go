@@ -21,7 +21,7 @@ type Input[T any] interface {
 	// Seek makes Next go on at a position that Position has returned, in this process or in an earlier one. It is called
 	// before the first Next, if at all.
 	Seek(position []byte) error
-	// Close is called once, after the last Next.
+	// Close is called once, last.
 	Close() error
 }
 
@@ -128,6 +128,8 @@ type CSVInput struct {
 	header []string
 	read   *csv.Reader
 	start  filePosition // where read began
+	line   int          // on which the last record began
+	lines  int          // before the next record, or before blank lines in front of it
 }
 
 // OpenCSV returns an input of the records of a CSV file after its first one, the header, which is read at once.
@@ -138,7 +140,7 @@ func OpenCSV(path string) (*CSVInput, error) {
 	}
 	in := &CSVInput{file: f}
 	in.begin(filePosition{})
-	if in.header, err = in.read.Read(); err != nil {
+	if in.header, err = in.Next(); err != nil {
 		_ = f.Close()
 		return nil, fmt.Errorf("checkpoint: header of %s: %w", path, err)
 	}
@@ -146,7 +148,7 @@ func OpenCSV(path string) (*CSVInput, error) {
 }
 
 func (in *CSVInput) begin(at filePosition) {
-	in.start = at
+	in.start, in.line, in.lines = at, at.line, at.line
 	in.read = csv.NewReader(in.file)
 	in.read.FieldsPerRecord = len(in.header) // 0, for the header itself: as many as it has
 }
@@ -157,21 +159,27 @@ func (in *CSVInput) Header() []string { return in.header }
 // Next implements [Input].
 func (in *CSVInput) Next() ([]string, error) {
 	record, err := in.read.Read()
-	if err != nil && !errors.Is(err, io.EOF) {
+	if errors.Is(err, io.EOF) {
+		return nil, io.EOF
+	}
+	if err != nil {
 		return nil, fmt.Errorf("checkpoint: %s, after line %d: %w", in.file.Name(), in.start.line, err)
 	}
-	return record, err
+	line, _ := in.read.FieldPos(0)
+	in.line = in.start.line + line
+	in.lines = in.line
+	for _, field := range record {
+		in.lines += strings.Count(field, "\n") // every line end in quotes is one
+	}
+	return record, nil
 }
 
 // Line returns the number of the line on which the record that Next returned last began, from 1.
-func (in *CSVInput) Line() int {
-	line, _ := in.read.FieldPos(0)
-	return in.start.line + line
-}
+func (in *CSVInput) Line() int { return in.line }
 
 // Position implements [Input].
 func (in *CSVInput) Position() []byte {
-	return filePosition{in.start.offset + in.read.InputOffset(), in.Line()}.encode()
+	return filePosition{in.start.offset + in.read.InputOffset(), in.lines}.encode()
 }
 
 // Seek implements [Input].
@@ -214,7 +222,7 @@ func (in *SliceInput[T]) Position() []byte { return binary.AppendUvarint(nil, ui
 // Seek implements [Input].
 func (in *SliceInput[T]) Seek(position []byte) error {
 	n, size := binary.Uvarint(position)
-	if size != len(position) || n > uint64(len(in.values)) {
+	if size <= 0 || size != len(position) || n > uint64(len(in.values)) {
 		return fmt.Errorf("checkpoint: position %x is outside of the %d values", position, len(in.values))
 	}
 	in.next = int(n)

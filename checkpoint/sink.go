@@ -46,9 +46,15 @@ func NewSink[T any](c *Coordinator, name string, output Output[T]) *Sink[T] {
 		output:      output,
 		states:      make(map[uint64][]byte),
 	}
-	state, _ := c.Register(name, s)
-	if err := output.Restore(state.Bytes()); err != nil {
-		c.Refuse(name, err)
+	state, resumes, err := c.register(name, s)
+	if err == nil { // else Start fails, and what is published stays
+		var b []byte
+		if resumes {
+			b = append([]byte{}, state.Bytes()...) // never nil, which means a fresh start
+		}
+		if err := output.Restore(b); err != nil {
+			c.Refuse(name, err)
+		}
 	}
 	go s.run()
 	return s
@@ -119,7 +125,8 @@ func (s *Sink[T]) run() {
 	}
 	select {
 	case <-s.ended:
-	case <-s.coordinator.Ended(): // Completed or Aborted was called before, if the checkpoint got that far
+	case <-s.coordinator.Ended():
+		s.coordinator.awaitIdle() // its checkpoint may be complete all the same: the output is closed after Commit
 	}
 }
 
@@ -178,6 +185,6 @@ func (s *Sink[T]) fail(err error) {
 func (s *Sink[T]) failLocked(err error) {
 	if s.err == nil {
 		s.err = fmt.Errorf("checkpoint: sink %q: %w", s.name, err)
-		go s.coordinator.Fail(s.name, err) // may be called back from the coordinator's goroutine
+		s.coordinator.Fail(s.name, err) // before a final checkpoint counts as a clean end
 	}
 }

@@ -92,7 +92,11 @@ func (s *Snapshot) Validate() error {
 func (s *Snapshot) clone() *Snapshot {
 	out := &Snapshot{ID: s.ID, Time: s.Time.Round(0).UTC(), States: make(map[string]State, len(s.States))}
 	for name, state := range s.States {
-		out.States[name] = State{slices.Concat(state...)}
+		whole := make([]byte, 0, state.Size()) // not nil, as if it had been read
+		for _, piece := range state {
+			whole = append(whole, piece...)
+		}
+		out.States[name] = State{whole}
 	}
 	return out
 }

@@ -88,13 +88,21 @@ func (s *Source[T]) forget(id uint64) (position []byte) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	position = s.positions[id]
-	delete(s.positions, id)
+	for earlier := range s.positions { // barriers of aborted checkpoints may have come late
+		if earlier <= id {
+			delete(s.positions, earlier)
+		}
+	}
 	return position
 }
 
 func (s *Source[T]) run() {
+	defer func() {
+		<-s.coordinator.Ended()
+		s.coordinator.awaitIdle() // the position of the final checkpoint is committed before the input is closed
+		_ = s.input.Close()
+	}()
 	defer close(s.out)
-	defer func() { _ = s.input.Close() }()
 	select {
 	case <-s.coordinator.Started():
 	case <-s.coordinator.Ended():
