@@ -63,15 +63,20 @@ func (a *attempt[IN, OUT]) CompleteExceptionally(err error) {
 // complete is called from any goroutine. Law A2: the first one counts, unless the attempt is over.
 func (a *attempt[IN, OUT]) complete(results []OUT, err error) {
 	before := a.state.Or(claimed)
-	if before&(claimed|over) != 0 {
+	if before&(claimed|over) == 0 {
+		a.results, a.err = results, err
+		before = a.state.Or(completed | over) // over, if the loop has ended the attempt meanwhile
+	} else if before&claimed != 0 {
 		a.core.late.Add(1)
-		if before&(claimed|direct) == direct {
+		return
+	}
+	if before&over != 0 {
+		a.core.late.Add(1)
+		if before&direct != 0 {
 			a.core.release()
 		}
 		return
 	}
-	a.results, a.err = results, err
-	before = a.state.Or(completed | over)
 	a.endContext()
 	if before&returned != 0 {
 		a.core.mail.post(a)
@@ -79,7 +84,8 @@ func (a *attempt[IN, OUT]) complete(results []OUT, err error) {
 	}
 }
 
-// expire ends the attempt by a timeout, or by the end of the operator; it returns the state before. Called by the loop.
+// expire ends the attempt by a timeout, or by the end of the operator; it returns the state before. A completion that
+// was handed in by then is late, although it will be in the mailbox. Called by the loop.
 func (a *attempt[IN, OUT]) expire(bits uint32) (before uint32) {
 	for {
 		before = a.state.Load()
@@ -88,6 +94,9 @@ func (a *attempt[IN, OUT]) expire(bits uint32) (before uint32) {
 			set &^= expired // completed a moment ago: what Err has told does not change
 		}
 		if a.state.CompareAndSwap(before, before|set) {
+			if before&completed != 0 {
+				a.core.late.Add(1)
+			}
 			a.endContext()
 			return before
 		}

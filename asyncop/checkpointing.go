@@ -1,7 +1,6 @@
 package asyncop
 
 import (
-	"context"
 	"errors"
 	"fmt"
 	"sync"
@@ -72,16 +71,30 @@ func (p *pump[I, O, IN, OUT]) awaitStart() {
 	if k == nil {
 		return
 	}
-	select {
-	case <-k.coordinator.Started():
-	case <-k.coordinator.Ended():
-		err := k.coordinator.Err()
-		if err == nil {
-			err = checkpoint.ErrClosed
+	c := p.core
+	c.parked.Store(true)
+	defer c.parked.Store(false)
+	for {
+		if cause := p.cancelled.Load(); cause != nil {
+			c.end(*cause)
+			return
 		}
-		p.core.end(fmt.Errorf("asyncop: not started: %w", err))
-	case <-p.core.ctx.Done():
-		p.core.end(context.Cause(p.core.ctx))
+		if p.stopping.Load() {
+			c.end(fmt.Errorf("asyncop: not started: %w", ErrStopped))
+			return
+		}
+		select {
+		case <-k.coordinator.Started():
+			return
+		case <-k.coordinator.Ended():
+			err := k.coordinator.Err()
+			if err == nil {
+				err = checkpoint.ErrClosed
+			}
+			c.end(fmt.Errorf("asyncop: not started: %w", err))
+			return
+		case <-c.wake:
+		}
 	}
 }
 
@@ -124,6 +137,9 @@ func (p *pump[I, O, IN, OUT]) passBarrier() {
 	if b.Kind.Final() {
 		k.final = b.Kind
 		p.source, p.inOver = nil, true
+		if p.suspended() {
+			p.offer, p.failed = nil, nil // left to the checkpoint, too
+		}
 	}
 	items := make([]item[IN, OUT], 0, p.core.queue.Len()+p.backlog.Len())
 	items = p.core.items(items, k.codec.results != nil)

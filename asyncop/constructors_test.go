@@ -109,7 +109,7 @@ func TestOptionsRefuseNonsense(t *testing.T) {
 		"WithTimeoutHandlerLimit: must be positive, got 0s": func() { asyncop.WithTimeoutHandlerLimit(0) },
 		"WithBuffer: negative number of places: -1":         func() { asyncop.WithBuffer(-1) },
 		"WithClock: nil clock":                              func() { asyncop.WithClock(nil) },
-		"WithContext: nil context":                          func() { asyncop.WithContext(nil) }, //nolint:staticcheck // that is the point
+		"WithContext: nil context":                          func() { asyncop.WithContext(nil) },
 		"WithUpstreamCancel: nil function":                  func() { asyncop.WithUpstreamCancel(nil) },
 		"WithLogger: nil logger":                            func() { asyncop.WithLogger(nil) },
 		"WithElementLabel: nil function":                    func() { asyncop.WithElementLabel(nil) },

@@ -377,15 +377,10 @@ func (c *core[IN, OUT]) invoked(a *attempt[IN, OUT], panicked error) {
 	}
 }
 
-// outcome handles a completed attempt. Law A2: if it is not the current one any more, it is late.
+// outcome handles a completed attempt. Law A2: if it is not the current one any more, it was late, and is counted already.
 func (c *core[IN, OUT]) outcome(a *attempt[IN, OUT]) {
 	e := a.entry
-	state := a.state.Load()
-	if state&direct != 0 {
-		c.permits++
-	}
 	if e == nil {
-		c.late.Add(1)
 		return
 	}
 	a.entry = nil
@@ -400,7 +395,7 @@ func (c *core[IN, OUT]) outcome(a *attempt[IN, OUT]) {
 		c.handled(e, err)
 		return
 	}
-	c.returnPermit(state)
+	c.returnPermit(a.state.Load())
 	if err != nil {
 		s.err = err
 	}
@@ -474,16 +469,13 @@ func (c *core[IN, OUT]) retryNow(e *queue.Entry[slot[IN, OUT]]) {
 // attemptTimeOut ends the running attempt of e; that is an outcome like any other.
 func (c *core[IN, OUT]) attemptTimeOut(e *queue.Entry[slot[IN, OUT]]) {
 	old := e.Value.attempt
-	before := old.expire(over | expired)
+	c.returnPermit(old.expire(over | expired))
 	c.stats.AttemptTimeouts++
 	// The outcome is an attempt of its own, since somebody may be completing the old one right now.
 	old.entry = nil
 	a := &attempt[IN, OUT]{core: c, entry: e, number: old.number}
 	a.err = &AttemptTimeoutError{Limit: c.attemptTimeout, Attempt: int(old.number)}
-	a.state.Store(claimed | completed | over)
-	if before&(held|direct) != 0 {
-		a.state.Store(claimed | completed | over | held)
-	}
+	a.state.Store(claimed | completed | over | held) // it has no permit to give back
 	e.Value.attempt = a
 	c.outcome(a)
 }
@@ -502,6 +494,7 @@ func (c *core[IN, OUT]) timeOut(e *queue.Entry[slot[IN, OUT]]) {
 	case ready:
 		c.ready.Cancel(&s.timer)
 		c.stats.WaitingForRetry--
+	default: // fresh: there is nothing to undo
 	}
 	s.attempt = nil
 	c.stats.Timeouts++
@@ -551,9 +544,10 @@ func (c *core[IN, OUT]) timeoutError(s *slot[IN, OUT], handler error) *TimeoutEr
 	return &TimeoutError{Limit: c.timeout, Attempts: int(s.attempts), Last: s.err, Handler: handler}
 }
 
-// returnPermit takes back the permit of an attempt that is over, unless a blocking call gives it back by itself.
+// returnPermit takes back the permit of an attempt that ends in this state, unless a blocking call that still runs will
+// give it back.
 func (c *core[IN, OUT]) returnPermit(state uint32) {
-	if state&(held|direct) == 0 {
+	if state&held == 0 && (state&direct == 0 || state&completed != 0) {
 		c.permits++
 	}
 }
@@ -648,11 +642,7 @@ func (c *core[IN, OUT]) abandon() []*queue.Entry[slot[IN, OUT]] {
 		case s.phase == control:
 			continue
 		case s.phase == running:
-			before := s.attempt.expire(over)
-			c.returnPermit(before)
-			if before&direct != 0 && before&claimed != 0 {
-				c.permits++ // it comes, or has come, by a mail that nobody reads any more
-			}
+			c.returnPermit(s.attempt.expire(over))
 		case s.phase == handling:
 			s.attempt.expire(over)
 		case s.phase == backoff || s.phase == ready:

@@ -1,4 +1,40 @@
 package asyncop
 
+import (
+	"fmt"
+	"strings"
+
+	"github.com/weirflow/weir/checkpoint"
+)
+
 // SlotsTaken returns the number of slots taken. It may be called by user code that runs on the operator's loop.
 func SlotsTaken[IN, OUT any](op *AsyncWaitOperator[IN, OUT]) int { return op.pump.core.queue.Len() }
+
+// StateText returns the elements of an operator's state, as a text: "a" with no attempts made, "a#2" with two, "|5|" for a
+// watermark, "a=[A1 A2]" with results.
+func StateText[IN, OUT any](state []byte, results checkpoint.Codec[OUT]) (string, error) {
+	inputs, err := checkpoint.DefaultCodec[IN]()
+	if err != nil {
+		return "", err
+	}
+	items, err := stateCodec[IN, OUT]{inputs: inputs, results: results}.decode(state)
+	if err != nil {
+		return "", err
+	}
+	texts := make([]string, len(items))
+	for i, it := range items {
+		switch {
+		case it.kind == controlItem:
+			texts[i] = fmt.Sprintf("|%d|", it.control.(Watermark).Timestamp.Unix())
+			continue
+		case it.attempts == 0:
+			texts[i] = fmt.Sprint(it.in)
+		default:
+			texts[i] = fmt.Sprintf("%v#%d", it.in, it.attempts)
+		}
+		if it.kind == completedItem {
+			texts[i] += fmt.Sprintf("=%v", it.results)
+		}
+	}
+	return strings.Join(texts, " "), nil
+}

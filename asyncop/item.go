@@ -16,6 +16,8 @@ type item[IN, OUT any] struct {
 	first    time.Time     // when its first attempt began; zero if none did
 	spent    time.Duration // of its timeout
 	results  []OUT         // of a completedItem
+
+	cloneErr error // of one from upstream that could not be cloned: it is to fail
 }
 
 type itemKind uint8
@@ -46,8 +48,8 @@ func (c *core[IN, OUT]) items(into []item[IN, OUT], withResults bool) []item[IN,
 		switch {
 		case s.phase == done && withResults:
 			it.kind, it.results = completedItem, s.attempt.results
-		case s.phase != backoff && s.phase != ready && it.attempts > 0:
-			it.attempts-- // its last attempt will be made again
+		case s.phase != fresh && s.phase != backoff && s.phase != ready && it.attempts > 0:
+			it.attempts-- // its last attempt will be made again; a fresh one has brought its attempts along
 		}
 		into = append(into, it)
 	}
@@ -64,6 +66,9 @@ func (c *core[IN, OUT]) restore(it item[IN, OUT]) {
 	switch {
 	case it.kind == controlItem:
 		c.acceptControl(it.control)
+	case it.cloneErr != nil:
+		c.tick()
+		c.fail(c.put(slot[IN, OUT]{in: it.in, accepted: c.now}), it.cloneErr)
 	case it.kind == completedItem:
 		c.tick()
 		e := c.put(slot[IN, OUT]{in: it.in, accepted: c.now, attempts: it.attempts})
@@ -83,7 +88,7 @@ func (c *core[IN, OUT]) restoreLimited(it item[IN, OUT]) {
 	left := c.timeout - it.spent
 	accepted := c.now - it.spent
 	if c.retryState == LatencyFirst {
-		since := c.timers.Time(c.now).Sub(it.first)
+		since := max(0, c.timers.Time(c.now).Sub(it.first)) // the wall clock may have been set back
 		left = min(c.timeout, max(c.timeout-since, c.timeout/time.Duration(min(c.maxRetries, math.MaxInt-1)+1)))
 		accepted = c.now - since
 	}

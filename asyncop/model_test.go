@@ -44,12 +44,12 @@ func TestRandomSchedules(t *testing.T) {
 		t.Log(runModel(t, schedule(*modelSeed), "-model.seed"))
 		return
 	}
-	n := 4000
+	n := 2500
 	switch {
 	case *modelSeeds > 0:
 		n = *modelSeeds
 	case raceDetector || testing.Short():
-		n = 400
+		n = 300
 	}
 	base := rand.Uint64() >> 16
 	for i := range n {

@@ -218,8 +218,17 @@ func (p *pump[I, O, IN, OUT]) received(v I, ok bool) {
 	case p.backlog.Len() == 0 && p.core.hasRoom():
 		p.core.accept(in)
 	default:
-		p.backlog.Push(item[IN, OUT]{in: in})
+		p.backlog.Push(p.overflowed(in))
 	}
+}
+
+// overflowed returns the item of an element that waits outside of the slots. It is accepted, so it is cloned now.
+func (p *pump[I, O, IN, OUT]) overflowed(in IN) item[IN, OUT] {
+	it := item[IN, OUT]{in: in}
+	if cloner := p.core.hook.clone; cloner != nil {
+		it.cloneErr = offLoop(func() error { it.in = cloner.Clone(in); return nil })
+	}
+	return it
 }
 
 func (p *pump[I, O, IN, OUT]) receivedControl(v any) {
@@ -335,7 +344,7 @@ func (p *pump[I, O, IN, OUT]) handOverSome() (busy bool) {
 }
 
 func (p *pump[I, O, IN, OUT]) loadFailed() bool {
-	if p.offer == nil && p.core.failing.Len() > 0 {
+	if p.offer == nil && p.core.failing.Len() > 0 && !p.suspended() {
 		s := &p.core.failing.Peek().Value
 		p.offer, p.failed = p.side, p.core.failureOf(s, s.err)
 	}

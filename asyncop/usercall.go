@@ -56,6 +56,7 @@ func (c *core[IN, OUT]) resume() {
 			c.invoked(call.attempt, call.exited)
 		case callDecide:
 			c.decided(call.entry, decision{}, call.exited)
+		case noCall:
 		}
 	}
 	c.readRest()

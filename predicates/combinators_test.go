@@ -18,7 +18,7 @@ func retryIfException(predicates.ExceptionPredicate) {}
 
 // The spellings a user will try. That they compile is the test.
 func TestCombinatorsInferTheirTypes(t *testing.T) {
-	plainError := func(err error) bool { return err == io.EOF } //nolint:errorlint // any function will do
+	plainError := func(err error) bool { return err == io.EOF }
 	plainResult := func(rows []row) bool { return len(rows) > 1 }
 	pending := predicates.AnyResult(row.isPending)
 

@@ -1,0 +1,552 @@
+package asyncop_test
+
+import (
+	"context"
+	"errors"
+	"regexp"
+	"strings"
+	"sync"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/reugn/go-streams/extension"
+	"github.com/reugn/go-streams/flow"
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+
+	"github.com/weirflow/weir/asyncop"
+	"github.com/weirflow/weir/checkpoint"
+	"github.com/weirflow/weir/predicates"
+	"github.com/weirflow/weir/strategies"
+)
+
+// reports is a Reporter of a test. It decodes the states of operators of strings.
+type reports struct {
+	t       *testing.T
+	results checkpoint.Codec[string]
+
+	mu     sync.Mutex
+	states map[uint64]string // guarded by mu
+}
+
+func (r *reports) Report(id uint64, participant string, state checkpoint.State, err error) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	assert.NoError(r.t, err)
+	assert.Equal(r.t, "op", participant)
+	assert.NotContains(r.t, r.states, id, "reported twice")
+	text, err := asyncop.StateText[string](state.Bytes(), r.results)
+	assert.NoError(r.t, err)
+	r.states[id] = text
+}
+
+// state returns the state reported for a checkpoint, or "none".
+func (r *reports) state(id uint64) string {
+	synctest.Wait()
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	if s, ok := r.states[id]; ok {
+		return s
+	}
+	return "none"
+}
+
+// checkRig is a rig whose operator takes part in checkpoints.
+type checkRig struct {
+	*rig
+	*reports
+	coordinator *checkpoint.Coordinator
+	pending     chan checkpoint.Barrier // of the coordinator: the test sends them
+}
+
+// barrierFeed is the source of a checkRig, as a participant.
+type barrierFeed struct{ pending chan checkpoint.Barrier }
+
+func (f barrierFeed) Pending(b checkpoint.Barrier) { b.Report("feed", nil, nil); f.pending <- b }
+func (f barrierFeed) Completed(uint64)             {}
+func (f barrierFeed) Aborted(uint64, error)        {}
+
+func newCheckRig(t *testing.T, m mode, s setup, store *checkpoint.MemoryStore) *checkRig {
+	t.Helper()
+	if store == nil {
+		store = checkpoint.NewMemoryStore()
+	}
+	c, err := checkpoint.NewCoordinator(store)
+	require.NoError(t, err)
+	r := &checkRig{
+		coordinator: c, pending: make(chan checkpoint.Barrier, 1),
+		reports: &reports{t: t, states: map[uint64]string{}},
+	}
+	c.Register("feed", barrierFeed{r.pending})
+	s.opts = append(s.opts, asyncop.WithName("op"), asyncop.WithCheckpoints(c))
+	r.rig = newRig(t, m, s)
+	t.Cleanup(func() { require.NoError(t, c.Close()) })
+	require.NoError(t, c.Start())
+	return r
+}
+
+// barrier sends a barrier whose reports come to the test.
+func (r *checkRig) barrier(id uint64, kind checkpoint.Kind) {
+	r.send(checkpoint.NewBarrier(id, kind, r.reports))
+}
+
+// trigger starts a checkpoint of the coordinator and returns its barrier, which the test has to send.
+func (r *checkRig) trigger(kind checkpoint.Kind) (b checkpoint.Barrier, done <-chan error) {
+	errs := make(chan error, 1)
+	go func() {
+		if kind.Final() {
+			errs <- r.coordinator.Finish(context.Background(), kind)
+			return
+		}
+		_, err := r.coordinator.Trigger(context.Background())
+		errs <- err
+	}()
+	b = <-r.pending
+	synctest.Wait()
+	return b, errs
+}
+
+// save takes a checkpoint, with the barrier sent at once.
+func (r *checkRig) save() {
+	r.rig.t.Helper()
+	b, done := r.trigger(checkpoint.Periodic)
+	r.send(b)
+	require.NoError(r.rig.t, <-done)
+}
+
+var barrierText = regexp.MustCompile(`barrier (\d+) \(\w+\)`)
+
+// outputs shows barriers as <1>.
+func (r *checkRig) outputs() string { return barrierText.ReplaceAllString(r.rig.outputs(), "<$1>") }
+
+// stateIn returns the state of the operator in the newest checkpoint of a store.
+func stateIn(t *testing.T, store checkpoint.Store, results checkpoint.Codec[string]) string {
+	t.Helper()
+	s, _, err := checkpoint.Latest(t.Context(), store)
+	require.NoError(t, err)
+	text, err := asyncop.StateText[string](s.States["op"].Bytes(), results)
+	require.NoError(t, err)
+	return text
+}
+
+var errAgain = errors.New("again")
+
+// retryAgain retries errAgain only.
+func retryAgain(maxRetries int, delay time.Duration) strategy {
+	return strategies.FixedDelay[string](maxRetries, delay).RetryIfException(predicates.ErrorIs(errAgain))
+}
+
+// handHandler is a hand-driven function with a timeout handler.
+type handHandler struct {
+	*hand
+	timeout func(ctx context.Context, in string) ([]string, error)
+}
+
+func (h handHandler) Timeout(ctx context.Context, in string) ([]string, error) {
+	return h.timeout(ctx, in)
+}
+
+func withHandler(timeout func(ctx context.Context, in string) ([]string, error)) func(*hand) function {
+	return func(h *hand) function { return handHandler{h, timeout} }
+}
+
+// Law C1.
+func TestCheckpointHoldsWhatIsNotSettled(t *testing.T) {
+	forEachMode(t, func(t *testing.T, m mode) {
+		r := newCheckRig(t, m, setup{
+			timeout: 24 * time.Hour, strategy: retryAgain(3, time.Hour),
+			opts: options(asyncop.WithDropOnFailure(), asyncop.WithMaxConcurrentCalls(2)),
+		}, nil)
+		r.script("b#1", upper)                                      // completed
+		r.script("i#1", upper)                                      // completed
+		r.script("c#1", func(*call) error { return errAgain })      // in back-off
+		r.script("d#1", empty)                                      // ended empty
+		r.script("e#1", fails)                                      // dropped
+		r.script("r#1", func(*call) error { return errAgain })      // its retry waits for a permit
+		r.send("a", "b", mark(1), "i", "c", "d", "e", "r", mark(2)) // a runs
+		r.advance(30 * time.Minute)                                 //
+		r.send("x#")                                                // runs
+		r.advance(30 * time.Minute)                                 //
+		r.send("f", mark(3), mark(4))                               // waits for a permit
+		require.Equal(t, "a#1 b#1 i#1 c#1 d#1 e#1 r#1 x##1", r.calls())
+		r.barrier(1, checkpoint.Periodic)
+		require.Equal(t, m.pick("a b |1| i c#1 r#1 |2| x# f |3| |4|", "a |1| i c#1 r#1 |2| x# f |3| |4|"), r.state(1))
+		require.Equal(t, m.pick("<1>", "B <1>"), r.outputs(), "the barrier passes at once, ahead of what is queued")
+
+		r.complete("a#1", "A")
+		require.Equal(t, m.pick("<1> A B |1| I", "B <1> A |1| I"), r.outputs())
+		r.barrier(2, checkpoint.Periodic) // c runs its retry now, under the permit of a
+		require.Equal(t, "c#1 r#1 |2| x# f |3| |4|", r.state(2))
+		for _, name := range []string{"c#2", "r#2", "x##1", "f#1"} {
+			r.complete(name, strings.ToUpper(name[:1]))
+		}
+		require.Equal(t, m.pick("<1> A B |1| I <2>", "B <1> A |1| I <2>")+" C R |2| X F |3| |4|", r.outputs())
+		r.barrier(3, checkpoint.Drain)
+		require.Empty(t, r.state(3))
+		require.NoError(t, r.wait())
+		checkBalance(t, r.stats())
+	})
+}
+
+func TestCheckpointHoldsFailingAndHandledElements(t *testing.T) {
+	forEachMode(t, func(t *testing.T, m mode) {
+		side := newSideSink(true)
+		answer := make(chan struct{})
+		r := newCheckRig(t, m, setup{
+			timeout: time.Second,
+			opts:    options(asyncop.WithSideOutput(side)),
+			wrap: withHandler(func(_ context.Context, in string) ([]string, error) {
+				<-answer
+				return []string{"late " + in}, nil
+			}),
+		}, nil)
+		r.send("h")
+		r.advance(time.Second) // its handler runs
+		r.script("x#1", fails)
+		r.script("y#1", fails)
+		r.send("x", "y", "a")
+		r.barrier(1, checkpoint.Periodic)
+		require.Equal(t, "h x y a", r.state(1))
+		side.unblock()
+		require.Equal(t, "x y", side.elements())
+		r.barrier(2, checkpoint.Periodic)
+		require.Equal(t, "h a", r.state(2))
+		close(answer)
+		synctest.Wait()
+		r.barrier(3, checkpoint.Periodic)
+		require.Equal(t, "a", r.state(3))
+		require.Equal(t, "<1> <2> late h <3>", r.outputs())
+	})
+}
+
+// Law Q1: a barrier waits for an element that is partly emitted, and goes before one that is not.
+func TestBarrierDoesNotSplitAnElement(t *testing.T) {
+	forEachMode(t, func(t *testing.T, m mode) {
+		r := newCheckRig(t, m, setup{blocked: true, opts: options(asyncop.WithBuffer(0))}, nil)
+		r.send("a", "b", "c")
+		r.complete("a#1", "A1", "A2", "A3")
+		r.complete("b#1", "B1", "B2")
+		require.Equal(t, "A1", <-r.op.Out())
+		r.barrier(1, checkpoint.Periodic)
+		require.Equal(t, "none", r.state(1))
+		require.Equal(t, "A2", <-r.op.Out())
+		require.Equal(t, "none", r.state(1))
+		require.Equal(t, "A3", <-r.op.Out())
+		require.Equal(t, "b c", r.state(1))
+		require.Equal(t, uint64(1), (<-r.op.Out()).(checkpoint.Barrier).ID)
+		synctest.Wait() // B1 is on offer
+		r.barrier(2, checkpoint.Periodic)
+		require.Equal(t, "b c", r.state(2))
+		r.barrier(3, checkpoint.Periodic) // two wait for downstream
+		require.Equal(t, "b c", r.state(3))
+		r.complete("c#1", "C")
+		r.unblock()
+		require.Equal(t, "<2> <3> B1 B2 C", r.outputs())
+		r.barrier(4, checkpoint.Drain)
+		require.NoError(t, r.wait())
+	})
+}
+
+func TestBarrierGoesBeforeAWatermarkOnOffer(t *testing.T) {
+	forEachMode(t, func(t *testing.T, m mode) {
+		r := newCheckRig(t, m, setup{blocked: true, opts: options(asyncop.WithBuffer(0))}, nil)
+		r.send(mark(1), "a")
+		r.barrier(1, checkpoint.Periodic)
+		require.Equal(t, "|1| a", r.state(1))
+		r.unblock()
+		require.Equal(t, "<1> |1|", r.outputs())
+	})
+}
+
+// A full queue does not hold a barrier back: elements overflow, bounded, are part of the checkpoint and keep their order.
+func TestFullQueueOverflowsForABarrier(t *testing.T) {
+	forEachMode(t, func(t *testing.T, m mode) {
+		store := checkpoint.NewMemoryStore()
+		r := newCheckRig(t, m, setup{opts: options(asyncop.WithBuffer(0), asyncop.WithOverflow(3))}, store)
+		r.send("a", "b")
+		sent := make(chan any)
+		go func() {
+			for v := range sent {
+				r.op.In() <- v
+			}
+		}()
+		defer close(sent)
+		offer := func(v any) bool {
+			synctest.Wait()
+			select {
+			case sent <- v:
+				synctest.Wait()
+				return true
+			default:
+				return false
+			}
+		}
+		require.True(t, offer("c"))
+		require.False(t, offer("d"), "no barrier is expected: backpressure")
+		b, done := r.trigger(checkpoint.Periodic)
+		require.True(t, offer(mark(1)))
+		require.True(t, offer("d"))
+		require.True(t, offer(b), "it waits: the overflow is full")
+		synctest.Wait()
+		require.Empty(t, done)
+		require.Equal(t, "a#1 b#1", r.calls(), "the overflow is not started")
+		r.complete("a#1", "A")
+		require.NoError(t, <-done)
+		require.Equal(t, m.pick("b c |1| d", "b c |1| d"), stateIn(t, store, nil))
+		require.True(t, offer("e"))
+		require.False(t, offer("f"), "backpressure again")
+		r.complete("c#1", "C")
+		r.complete("b#1", "B")
+		r.complete("d#1", "D")
+		r.complete("e#1", "E")
+		require.Equal(t, m.pick("A <1> B C |1| D E", "A <1> C B |1| D E"), r.outputs())
+	}, 2)
+}
+
+// An aborted checkpoint ends the overflow.
+func TestAbortedCheckpointEndsTheOverflow(t *testing.T) {
+	forEachMode(t, func(t *testing.T, m mode) {
+		r := newCheckRig(t, m, setup{opts: options(asyncop.WithBuffer(0))}, nil)
+		ctx, cancel := context.WithCancel(t.Context())
+		r.send("a")
+		go func() { _, _ = r.coordinator.Trigger(ctx) }()
+		b := <-r.pending
+		r.send("b", "c")
+		cancel()
+		synctest.Wait()
+		sent := make(chan struct{})
+		go func() { r.op.In() <- "d"; r.op.In() <- b; close(sent) }()
+		synctest.Wait()
+		select {
+		case <-sent:
+			t.Fatal("read past the capacity without a checkpoint")
+		default:
+		}
+		for _, n := range []string{"a#1", "b#1", "c#1", "d#1"} {
+			r.complete(n, n)
+		}
+		<-sent
+		require.Equal(t, "a#1 b#1 c#1 d#1 <1>", r.outputs())
+	}, 1)
+}
+
+type cloneHand struct{ *hand }
+
+func (cloneHand) Clone(in string) string {
+	if in == "p" {
+		panic("no clone")
+	}
+	return in + "'"
+}
+
+// An element of the overflow is cloned when it is taken, not when it gets its slot.
+func TestOverflowIsCloned(t *testing.T) {
+	forEachMode(t, func(t *testing.T, m mode) {
+		store := checkpoint.NewMemoryStore()
+		r := newCheckRig(t, m, setup{
+			opts: options(asyncop.WithBuffer(0), asyncop.WithDropOnFailure()),
+			wrap: func(h *hand) function { return cloneHand{h} },
+		}, store)
+		r.send("a")
+		b, done := r.trigger(checkpoint.Periodic)
+		r.send("b", "p", "c", b)
+		require.NoError(t, <-done)
+		require.Equal(t, "a' b' p c'", stateIn(t, store, nil))
+		r.complete("a'#1", "A")
+		synctest.Wait()
+		require.Contains(t, r.calls(), "b'")
+		require.NoError(t, func() error { r.complete(strings.Fields(r.calls())[1], "B"); return nil }())
+		require.EqualValues(t, 1, r.stats().Dropped)
+	}, 1)
+}
+
+func TestDrainBarrierWaitsForWhatIsInFlight(t *testing.T) {
+	forEachMode(t, func(t *testing.T, m mode) {
+		store := checkpoint.NewMemoryStore()
+		r := newCheckRig(t, m, setup{}, store)
+		r.send("a", "b", mark(1))
+		b, done := r.trigger(checkpoint.Drain)
+		r.send("c", b) // c overflows
+		require.Empty(t, done)
+		r.advance(24 * time.Hour) // not bounded
+		require.Empty(t, done)
+		r.complete("b#1", "B")
+		r.complete("a#1", "A")
+		r.complete("c#1", "C")
+		require.NoError(t, <-done)
+		require.Equal(t, m.pick("A B |1| C <1>", "B A |1| C <1>"), r.outputs())
+		require.NoError(t, r.wait(), "it ends without In being closed")
+		require.NoError(t, r.coordinator.Err())
+		require.Empty(t, stateIn(t, store, nil))
+	}, 3)
+}
+
+func TestSuspendBarrierLeavesEverythingToTheCheckpoint(t *testing.T) {
+	forEachMode(t, func(t *testing.T, m mode) {
+		store := checkpoint.NewMemoryStore()
+		side := newSideSink(true)
+		r := newCheckRig(t, m, setup{blocked: true, opts: options(asyncop.WithBuffer(0), asyncop.WithSideOutput(side))}, store)
+		r.script("x#1", fails)
+		r.send("a", "x", "b")
+		b, done := r.trigger(checkpoint.Suspend)
+		r.send("o", "p", b)
+		require.NoError(t, <-done)
+		side.unblock()
+		r.complete("a#1", "A")
+		r.unblock()
+		require.Equal(t, "<1>", r.outputs(), "nothing follows the barrier")
+		require.NoError(t, r.wait())
+		require.NoError(t, r.coordinator.Err())
+		require.Equal(t, "a x b o p", stateIn(t, store, nil))
+		require.Empty(t, side.elements(), "they will be called again")
+
+		again := newCheckRig(t, m, setup{}, store.Reopen())
+		require.Equal(t, "a#1 x#1 b#1", again.calls())
+	}, 3)
+}
+
+func TestBarrierWaitsItsTurnWithoutCheckpoints(t *testing.T) {
+	forEachMode(t, func(t *testing.T, m mode) {
+		r := newRig(t, m, setup{})
+		r.send("a", checkpoint.NewBarrier(1, checkpoint.Periodic, nil), "b", checkpoint.NewBarrier(2, checkpoint.Drain, nil))
+		r.complete("b#1", "B")
+		require.Empty(t, r.outputs())
+		r.complete("a#1", "A")
+		require.Equal(t, "A barrier 1 (periodic) B barrier 2 (drain)", r.outputs())
+		require.NoError(t, r.end())
+	})
+}
+
+func TestOperatorFailureFailsTheCoordinator(t *testing.T) {
+	forEachMode(t, func(t *testing.T, m mode) {
+		r := newCheckRig(t, m, setup{blocked: true, opts: options(asyncop.WithBuffer(0))}, nil)
+		r.script("x#1", fails)
+		b, done := r.trigger(checkpoint.Periodic)
+		r.send("a", b) // taken, but not sent on when x fails
+		require.NoError(t, <-done)
+		r.send("x")
+		require.ErrorIs(t, r.wait(), errBroken)
+		require.ErrorIs(t, r.coordinator.Wait(), errBroken)
+		require.ErrorContains(t, r.coordinator.Err(), `"op"`)
+		require.Empty(t, r.outputs(), "no barrier after a failure")
+	})
+}
+
+func TestInputEndWithoutFinalBarrierFailsTheCoordinator(t *testing.T) {
+	forEachMode(t, func(t *testing.T, m mode) {
+		r := newCheckRig(t, m, setup{}, nil)
+		r.script("a#1", upper)
+		r.send("a")
+		require.NoError(t, r.end(), "the operator itself has ended cleanly")
+		require.ErrorContains(t, r.coordinator.Wait(), `"op" failed: asyncop: the input ended without a final barrier`)
+	})
+}
+
+func TestCancelFailsTheCoordinator(t *testing.T) {
+	forEachMode(t, func(t *testing.T, m mode) {
+		r := newCheckRig(t, m, setup{}, nil)
+		r.send("a")
+		b, done := r.trigger(checkpoint.Drain)
+		r.send(b)
+		require.ErrorIs(t, r.cut(errBroken), errBroken)
+		require.ErrorIs(t, <-done, errBroken)
+		require.ErrorIs(t, r.coordinator.Wait(), errBroken)
+	})
+}
+
+// notStarted returns an operator whose coordinator is not started.
+func notStarted(t *testing.T, ctx context.Context) (*operator, *checkpoint.Coordinator) {
+	t.Helper()
+	c, err := checkpoint.NewCoordinator(checkpoint.NewMemoryStore())
+	require.NoError(t, err)
+	op := asyncop.OrderedWait[string, string](newHand(t), 0, 1, asyncop.WithName("op"), asyncop.WithCheckpoints(c),
+		asyncop.WithContext(ctx))
+	t.Cleanup(func() { close(op.In()); <-op.Done(); _ = c.Close() })
+	return op, c
+}
+
+func TestOperatorThatIsNotStarted(t *testing.T) {
+	t.Run("closed", func(t *testing.T) {
+		synctest.Test(t, func(t *testing.T) {
+			op, c := notStarted(t, t.Context())
+			op.In() <- "a"
+			require.NoError(t, c.Close())
+			require.ErrorIs(t, op.Wait(), checkpoint.ErrClosed)
+			require.Zero(t, op.Stats().Accepted)
+		})
+	})
+	t.Run("cancelled", func(t *testing.T) {
+		synctest.Test(t, func(t *testing.T) {
+			ctx, cancel := context.WithCancelCause(t.Context())
+			op, c := notStarted(t, ctx)
+			synctest.Wait()
+			cancel(errBroken)
+			require.ErrorIs(t, op.Wait(), errBroken)
+			require.ErrorIs(t, c.Wait(), errBroken)
+		})
+	})
+	t.Run("stopped", func(t *testing.T) {
+		synctest.Test(t, func(t *testing.T) {
+			op, _ := notStarted(t, t.Context())
+			synctest.Wait()
+			require.ErrorIs(t, op.Stop(t.Context()), asyncop.ErrStopped)
+		})
+	})
+	t.Run("stopped at once", func(t *testing.T) {
+		synctest.Test(t, func(t *testing.T) {
+			op, _ := notStarted(t, t.Context())
+			ctx, cancel := context.WithCancel(t.Context())
+			cancel()
+			require.Error(t, op.Stop(ctx))
+		})
+	})
+}
+
+func TestCheckpointsRefuseFlowsThatCannotPassBarriers(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		op, _ := notStarted(t, t.Context())
+		id := func(s string) string { return s }
+		m := flow.NewMap(id, 1)
+		require.PanicsWithValue(t, "asyncop: Via: a *flow.Map[string,string] cannot pass checkpoint barriers; "+
+			"package checkpoint has flows that can", func() { op.Via(m) })
+		close(m.In())
+		require.Panics(t, func() { op.To(&extension.FileSink{}) })
+		next := checkpoint.NewMap(id)
+		require.NotPanics(t, func() { op.Via(next) })
+		require.Panics(t, func() { next.Via(m) })
+	})
+}
+
+type plainStrategy struct{ strategy }
+
+func TestCheckpointOptionsPanic(t *testing.T) {
+	c := must(checkpoint.NewCoordinator(checkpoint.NewMemoryStore()))
+	build := func(s strategy, opts ...asyncop.Option) func() {
+		return func() {
+			asyncop.OrderedWaitWithRetry[string, string](newHand(t), time.Second, 1, s, append(opts, asyncop.WithCheckpoints(c))...)
+		}
+	}
+	name := asyncop.WithName("op")
+	ints := must(checkpoint.DefaultCodec[int]())
+	for want, f := range map[string]func(){
+		"needs WithName":       build(retryAll(1, 0)),
+		"LatencyFirst":         build(plainStrategy{retryAll(1, 0)}, name, asyncop.WithRetryState(asyncop.LatencyFirst)),
+		"WithInputCodec":       build(retryAll(1, 0), name, asyncop.WithInputCodec(ints)),
+		"WithResultCodec":      build(retryAll(1, 0), name, asyncop.WithResultCodec(ints)),
+		"nil coordinator":      func() { asyncop.WithCheckpoints(nil) },
+		"WithOverflow":         func() { asyncop.WithOverflow(-1) },
+		"unknown choice":       func() { asyncop.WithRetryState(3) },
+		"WithInputCodec: nil":  func() { asyncop.WithInputCodec[int](nil) },
+		"WithResultCodec: nil": func() { asyncop.WithResultCodec[int](nil) },
+		"WithCheckpoints needs WithInput": func() {
+			asyncop.OrderedWait[func(), string](asyncop.Func(func(context.Context, func(), future) error { return nil }), 0, 1, name, asyncop.WithCheckpoints(c))
+		},
+	} {
+		func() {
+			defer func() { require.Contains(t, recover(), want) }()
+			f()
+		}()
+	}
+	require.NoError(t, c.Close())
+}

@@ -1,0 +1,441 @@
+package asyncop_test
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"math/rand/v2"
+	"slices"
+	"strconv"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/weirflow/weir/asyncop"
+	"github.com/weirflow/weir/checkpoint"
+	"github.com/weirflow/weir/predicates"
+	"github.com/weirflow/weir/strategies"
+)
+
+// Restored elements are called in input order, before any new input, also in a smaller queue; a barrier that comes
+// meanwhile includes those that have no slot yet.
+func TestRestoreIntoSmallerCapacity(t *testing.T) {
+	forEachMode(t, func(t *testing.T, m mode) {
+		store := checkpoint.NewMemoryStore()
+		r := newCheckRig(t, mode{ordered: m.ordered, capacity: 10}, setup{}, store)
+		r.send("a", "b", mark(1), "c", "d")
+		r.save()
+		_ = r.cut(errBroken)
+
+		store = store.Reopen()
+		again := newCheckRig(t, m, setup{}, store)
+		again.send("n") // in the buffer of In
+		require.Equal(t, "a#1 b#1", again.calls())
+		again.save()
+		require.Equal(t, "a b |1| c d n", stateIn(t, store, nil))
+		again.complete("a#1", "A")
+		again.save()
+		require.Equal(t, "b |1| c d n", stateIn(t, store, nil))
+		for _, name := range []string{"b#1", "c#1", "d#1", "n#1"} {
+			again.complete(name, name)
+		}
+		require.Equal(t, "<2> A <3> b#1 |1| c#1 d#1 n#1", again.outputs())
+		require.Equal(t, "a#1 b#1 c#1 d#1 n#1", again.calls())
+	}, 2)
+}
+
+// Restored elements do not count as overflow.
+func TestRestoredElementsAreNoOverflow(t *testing.T) {
+	forEachMode(t, func(t *testing.T, m mode) {
+		store := checkpoint.NewMemoryStore()
+		r := newCheckRig(t, mode{ordered: m.ordered, capacity: 10}, setup{}, store)
+		r.send("a", "b", "c", "d")
+		r.save()
+		_ = r.cut(errBroken)
+
+		store = store.Reopen()
+		again := newCheckRig(t, m, setup{opts: options(asyncop.WithOverflow(1))}, store)
+		b, done := again.trigger(checkpoint.Periodic)
+		again.send("n", b)
+		require.NoError(t, <-done)
+		require.Equal(t, "a b c d n", stateIn(t, store, nil))
+	}, 1)
+}
+
+// A clean end while restored elements wait for slots.
+func TestDrainDuringRestore(t *testing.T) {
+	forEachMode(t, func(t *testing.T, m mode) {
+		store := checkpoint.NewMemoryStore()
+		r := newCheckRig(t, mode{ordered: m.ordered, capacity: 10}, setup{}, store)
+		r.send("a", "b", "c")
+		r.save()
+		_ = r.cut(errBroken)
+		again := newCheckRig(t, m, setup{wrap: func(h *hand) function { h.answer = upper; return h }}, store.Reopen())
+		b, done := again.trigger(checkpoint.Drain)
+		again.send(b)
+		require.NoError(t, <-done)
+		require.NoError(t, again.wait())
+		require.Equal(t, "A B C <2>", again.outputs())
+	}, 1)
+}
+
+// The three choices of FLIP-232, with exact numbers: a was called at 0s and failed, called again at 1s, the checkpoint is
+// at 3s.
+func TestRetryStateNumbers(t *testing.T) {
+	const timeout = 10 * time.Second
+	for _, c := range []struct {
+		choice  asyncop.RetryState
+		down    time.Duration
+		calls   string // after the restart
+		outputs string
+		elapsed time.Duration
+	}{
+		{asyncop.FromScratch, 20 * time.Second, "a#1@0s", "a/1@10s", 10 * time.Second},
+		{asyncop.TimeSpent, 20 * time.Second, "a#2@0s", "a/2@7s", 10 * time.Second},
+		{asyncop.LatencyFirst, 0, "a#2@0s", "a/2@7s", 10 * time.Second},
+		{asyncop.LatencyFirst, time.Second, "a#2@0s", "a/2@6s", 10 * time.Second},
+		{asyncop.LatencyFirst, time.Minute, "a#2@0s", "a/2@2.5s", 65500 * time.Millisecond}, // timeout/(maxRetries+1)
+	} {
+		t.Run(fmt.Sprintf("%v/down=%v", c.choice, c.down), func(t *testing.T) {
+			forEachMode(t, func(t *testing.T, m mode) {
+				store := checkpoint.NewMemoryStore()
+				s := setup{timeout: timeout, strategy: retryAgain(3, time.Second)}
+				r := newCheckRig(t, m, s, store)
+				r.script("a#1", func(*call) error { return errAgain })
+				r.send("a")
+				r.advance(3 * time.Second)
+				require.Equal(t, "a#1@0s a#2@1s", r.callTimes())
+				r.save()
+				require.Equal(t, "a#1", stateIn(t, store, nil))
+				_ = r.cut(errBroken)
+				r.advance(c.down)
+
+				store = store.Reopen()
+				side := newSideSink(false)
+				s.opts = options(asyncop.WithRetryState(c.choice), asyncop.WithSideOutput(side))
+				again := newCheckRig(t, m, s, store)
+				require.Equal(t, c.calls, again.callTimes())
+				again.send("n") // it has its whole timeout
+				at := must(time.ParseDuration(c.outputs[len("a/1@"):]))
+				again.advance(at - 1)
+				require.Empty(t, side.got())
+				again.advance(1)
+				require.Len(t, side.got(), 1)
+				f := side.got()[0]
+				require.Equal(t, c.outputs, fmt.Sprintf("%s/%d@%v", f.Element, f.Attempts, again.now()))
+				require.Equal(t, c.elapsed, f.Elapsed)
+				again.advance(timeout - at)
+				require.Len(t, side.got(), 2)
+			})
+		})
+	}
+}
+
+// What was in back-off competes at once, with its attempts; what no attempt was made of starts from scratch.
+func TestRetryStateOfElementsInBackOffAndFresh(t *testing.T) {
+	forEachMode(t, func(t *testing.T, m mode) {
+		store := checkpoint.NewMemoryStore()
+		s := setup{
+			timeout: 10 * time.Second, strategy: retryAgain(3, time.Second),
+			opts: options(asyncop.WithMaxConcurrentCalls(1), asyncop.WithRetryState(asyncop.TimeSpent)),
+		}
+		r := newCheckRig(t, m, s, store)
+		r.script("a#1", func(*call) error { return errAgain })
+		r.send("a", "b", "c")
+		r.save()
+		require.Equal(t, "a#1 b c", stateIn(t, store, nil))
+		_ = r.cut(errBroken)
+
+		// Checkpoints of elements that wait for a permit after a restore do not lose attempts.
+		for range 3 {
+			store = store.Reopen()
+			r = newCheckRig(t, m, setup{
+				timeout: s.timeout, strategy: s.strategy, opts: s.opts,
+			}, store)
+			require.Equal(t, "a#2", r.calls())
+			r.advance(time.Second)
+			r.save()
+			require.Equal(t, "a#1 b c", stateIn(t, store, nil))
+			_ = r.cut(errBroken)
+		}
+		store = store.Reopen()
+		r = newCheckRig(t, m, s, store)
+		r.advance(7*time.Second - 1)
+		require.Equal(t, "a#2", r.calls())
+		r.advance(1)
+		require.Error(t, r.wait(), "three seconds of it were spent")
+	})
+}
+
+// A restored element that waits for a permit has brought its attempts along: the next checkpoint keeps them.
+func TestRestoredElementWithoutPermitKeepsItsAttempts(t *testing.T) {
+	forEachMode(t, func(t *testing.T, m mode) {
+		store := checkpoint.NewMemoryStore()
+		s := setup{timeout: time.Hour, strategy: retryAgain(3, time.Minute), opts: options(asyncop.WithRetryState(asyncop.TimeSpent))}
+		r := newCheckRig(t, m, s, store)
+		r.script("b#1", func(*call) error { return errAgain })
+		r.send("a", "b")
+		r.save()
+		require.Equal(t, "a b#1", stateIn(t, store, nil))
+		_ = r.cut(errBroken)
+		s.opts = append(s.opts, asyncop.WithMaxConcurrentCalls(1))
+		store = store.Reopen()
+		r = newCheckRig(t, m, s, store)
+		require.Equal(t, "a#1", r.calls())
+		r.save()
+		require.Equal(t, "a b#1", stateIn(t, store, nil))
+		r.complete("a#1", "A")
+		require.Equal(t, "a#1 b#2", r.calls())
+	})
+}
+
+// Of whose timeout nothing is left, that has its timeout outcome at once, without an attempt.
+func TestRestoredElementWithoutTimeLeft(t *testing.T) {
+	forEachMode(t, func(t *testing.T, m mode) {
+		store := checkpoint.NewMemoryStore()
+		s := setup{
+			timeout: time.Second,
+			opts:    options(asyncop.WithRetryState(asyncop.TimeSpent)),
+			wrap: withHandler(func(ctx context.Context, _ string) ([]string, error) {
+				<-ctx.Done()
+				return nil, ctx.Err()
+			}),
+		}
+		r := newCheckRig(t, m, s, store)
+		r.send("a")
+		r.advance(time.Second) // its handler runs
+		r.save()
+		_ = r.cut(errBroken)
+		s.wrap = withHandler(func(_ context.Context, in string) ([]string, error) { return []string{"late " + in}, nil })
+		again := newCheckRig(t, m, s, store.Reopen())
+		again.script("n#1", upper)
+		again.send("n")
+		require.Equal(t, "n#1", again.calls())
+		require.Equal(t, m.pick("late a N", again.outputs()), again.outputs())
+		require.EqualValues(t, 1, again.stats().Timeouts)
+	})
+}
+
+// With WithResultCodec calls are not repeated.
+func TestResultsAreStored(t *testing.T) {
+	forEachMode(t, func(t *testing.T, m mode) {
+		codec := must(checkpoint.DefaultCodec[string]())
+		store := checkpoint.NewMemoryStore()
+		s := setup{opts: options(asyncop.WithResultCodec(codec))}
+		r := newCheckRig(t, m, s, store)
+		r.send("a", mark(1), "b", "c", "d")
+		r.complete("b#1", "B1", "B2")
+		r.complete("d#1")
+		for range 2 {
+			r.save()
+			require.Equal(t, "a |1| b=[B1 B2] c", stateIn(t, store, codec))
+			_ = r.cut(errBroken)
+			store = store.Reopen()
+			r = newCheckRig(t, m, s, store)
+			require.Equal(t, "a#1 c#1", r.calls())
+		}
+		r.complete("c#1", "C")
+		r.complete("a#1", "A")
+		require.Equal(t, "A |1| B1 B2 C", r.outputs())
+		_ = r.cut(errBroken)
+
+		// Changed code: without the codec the results cannot be used, which is said.
+		c := must(checkpoint.NewCoordinator(store.Reopen()))
+		c.Register("feed", barrierFeed{})
+		op := asyncop.OrderedWait[string, string](newHand(t), 0, 1, asyncop.WithName("op"), asyncop.WithCheckpoints(c))
+		require.ErrorContains(t, c.Start(), "WithResultCodec")
+		require.Error(t, op.Wait())
+		close(op.In())
+	})
+}
+
+func TestUndecodableStateRefusesStart(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		store := checkpoint.NewMemoryStore()
+		r := newCheckRig(t, mode{ordered: true, capacity: 4}, setup{}, store)
+		r.send("a")
+		r.save()
+		_ = r.cut(errBroken)
+		c := must(checkpoint.NewCoordinator(store.Reopen()))
+		c.Register("feed", barrierFeed{})
+		op := asyncop.OrderedWait[int, string](asyncop.Func(func(context.Context, int, future) error { panic("called") }),
+			0, 1, asyncop.WithName("op"), asyncop.WithCheckpoints(c))
+		err := c.Start()
+		require.ErrorContains(t, err, `state of "op" in checkpoint 1: inputs: `)
+		stateErr, ok := errors.AsType[*checkpoint.StateError](err)
+		require.True(t, ok)
+		require.Equal(t, "op", stateErr.Participant)
+		require.ErrorAs(t, op.Wait(), &stateErr)
+		close(op.In())
+	})
+}
+
+// A codec that fails aborts the checkpoint, not the pipeline.
+func TestCodecErrorAbortsTheCheckpoint(t *testing.T) {
+	for name, fail := range map[string]func() error{
+		"error": func() error { return errBroken },
+		"panic": func() error { panic(errBroken) },
+	} {
+		t.Run(name, func(t *testing.T) {
+			forEachMode(t, func(t *testing.T, m mode) {
+				bad := true
+				codec := checkpoint.CodecFunc(func(dst []byte, v string) ([]byte, error) {
+					if bad {
+						return nil, fail()
+					}
+					return append(dst, v...), nil
+				}, func(b []byte) (string, error) { return string(b), nil })
+				r := newCheckRig(t, m, setup{opts: options(asyncop.WithInputCodec(codec))}, nil)
+				r.send("a")
+				b, done := r.trigger(checkpoint.Periodic)
+				r.send(b)
+				err := <-done
+				require.ErrorContains(t, err, errBroken.Error())
+				require.ErrorContains(t, err, `"op"`)
+				bad = false
+				r.save()
+				r.complete("a#1", "A")
+				require.Equal(t, "<1> <2> A", r.outputs())
+			})
+		})
+	}
+}
+
+// memOutput is an exactly-once output that outlives its runs.
+type memOutput struct {
+	all     []string
+	visible int
+}
+
+func (o *memOutput) Restore(state []byte) error {
+	o.all = o.all[:len(o.all):len(o.all)]
+	n := 0
+	if state != nil {
+		n = int(state[0])<<16 | int(state[1])<<8 | int(state[2])
+	}
+	if n < o.visible {
+		return fmt.Errorf("%d are visible, the state has %d", o.visible, n)
+	}
+	o.all, o.visible = o.all[:n], n
+	return nil
+}
+
+func (o *memOutput) Write(v string) error { o.all = append(o.all, v); return nil }
+
+func (o *memOutput) Prepare() ([]byte, error) {
+	n := len(o.all)
+	return []byte{byte(n >> 16), byte(n >> 8), byte(n)}, nil
+}
+
+func (o *memOutput) Commit(s []byte) error {
+	o.visible = int(s[0])<<16 | int(s[1])<<8 | int(s[2])
+	return nil
+}
+
+func (o *memOutput) Close() error { return nil }
+
+// The aim of it all: two operators in a row, with failures and retries, cut at random moments and resumed, some with
+// another capacity; the output is complete and has nothing twice. Time is virtual.
+func TestKillAndResume(t *testing.T) {
+	seeds := 30
+	if testing.Short() {
+		seeds = 5
+	}
+	total := 0
+	for seed := range seeds {
+		for _, ordered := range []bool{true, false} {
+			t.Run(fmt.Sprintf("%s/seed=%d", mode{ordered: ordered}.order(), seed), func(t *testing.T) {
+				synctest.Test(t, func(t *testing.T) { total += killAndResume(t, uint64(seed), ordered) })
+			})
+		}
+	}
+	t.Logf("%d runs", total)
+	require.Greater(t, total, 3*seeds, "most are cut")
+}
+
+func killAndResume(t *testing.T, seed uint64, ordered bool) (runs int) {
+	t.Helper()
+	rnd := newRand(seed)
+	const n = 400
+	var in, want []string
+	for i := range n {
+		in = append(in, fmt.Sprint(i))
+		for range i % 3 {
+			want = append(want, fmt.Sprintf("%d?!", i))
+		}
+	}
+	store, output := checkpoint.NewMemoryStore(), &memOutput{}
+	codec := must(checkpoint.DefaultCodec[string]())
+	for done := false; !done; runs++ {
+		store = store.Reopen()
+		c := must(checkpoint.NewCoordinator(store, checkpoint.WithInterval(time.Duration(1+rnd.IntN(5))*time.Millisecond), checkpoint.WithTimeout(20*time.Millisecond)))
+		ctx, cancel := context.WithCancelCause(context.Background())
+		build := func(name string, answer func(string) []string) *operator {
+			answers := newRand(rnd.Uint64())
+			fn := asyncop.Func(func(_ context.Context, s string, r future) error {
+				fails := answers.IntN(5) == 0
+				time.AfterFunc(time.Duration(answers.IntN(3000))*time.Microsecond, func() {
+					if fails {
+						r.CompleteExceptionally(errBroken)
+						return
+					}
+					r.Complete(answer(s)...)
+				})
+				return nil
+			})
+			opts := options(asyncop.WithName(name), asyncop.WithCheckpoints(c), asyncop.WithContext(ctx), asyncop.WithDrainRetries(),
+				asyncop.WithBuffer(rnd.IntN(3)), asyncop.WithOverflow(rnd.IntN(20)), asyncop.WithResultCodec(codec),
+				asyncop.WithMaxConcurrentCalls(1+rnd.IntN(20)), asyncop.WithRetryState(asyncop.RetryState(rnd.IntN(3))))
+			return construct[string, string](mode{ordered: ordered, capacity: 1 + rnd.IntN(40)}, fn, time.Hour,
+				retryAll1000(time.Duration(rnd.IntN(3))*time.Millisecond), opts...)
+		}
+		src := checkpoint.NewSource(c, "src", checkpoint.NewSliceInput(in))
+		first := build("first", func(s string) []string { return []string{s + "?"} })
+		second := build("second", func(s string) []string {
+			return slices.Repeat([]string{s + "!"}, must(parseInt(s[:len(s)-1]))%3)
+		})
+		sink := checkpoint.NewSink(c, "sink", output)
+		require.NoError(t, c.Start())
+		if runs < 8 {
+			time.AfterFunc(time.Duration(rnd.IntN(40))*time.Millisecond, func() { cancel(errTestOver) })
+		}
+		src.Via(checkpoint.NewFilter(func(string) bool { return true })).Via(first).Via(second).To(sink)
+		err := c.Wait()
+		done = err == nil
+		if !done {
+			require.ErrorIs(t, err, errTestOver)
+		}
+		require.NoError(t, c.Close())
+		<-first.Done()
+		<-second.Done()
+		cancel(nil)
+		if ordered {
+			require.Equal(t, want[:output.visible], output.all[:output.visible])
+		}
+		time.Sleep(time.Second) // calls that were cut complete into nowhere
+	}
+	got := slices.Clone(output.all[:output.visible])
+	if !ordered {
+		slices.Sort(got)
+		slices.Sort(want)
+	}
+	require.Equal(t, want, got)
+	return runs
+}
+
+func newRand(seed uint64) *rand.Rand { return rand.New(rand.NewPCG(seed, 7)) }
+
+func parseInt(s string) (int, error) { return strconv.Atoi(s) }
+
+func retryAll1000(delay time.Duration) strategy {
+	return strategies.FixedDelay[string](1000, delay).RetryIfException(predicates.HasException)
+}
+
+func must[T any](v T, err error) T {
+	if err != nil {
+		panic(err)
+	}
+	return v
+}

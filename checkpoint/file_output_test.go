@@ -1,0 +1,320 @@
+package checkpoint
+
+import (
+	"fmt"
+	"os"
+	"testing"
+
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+
+	"github.com/weirflow/weir/checkpoint/internal/vfs/crashfs"
+)
+
+const outputPath = "/out/lines"
+
+func newCrashOutput(fsys *crashfs.FS) *FileOutput[string] {
+	o := NewLineOutput(outputPath)
+	o.fs = fsys
+	return o
+}
+
+func newOutputDisk(t testing.TB) *crashfs.FS {
+	t.Helper()
+	fsys := crashfs.New()
+	require.NoError(t, fsys.Mkdir("/out", 0o755))
+	fsys.Settle()
+	return fsys
+}
+
+// storedState is a state that a store holds, and what the file contains when it is committed.
+type storedState struct {
+	state []byte // nil: none yet
+	want  string
+}
+
+// outputLife writes, prepares and commits, and at every call on the file system lets check see the disk with the states
+// that a store may hold at this moment, the newest last.
+type outputLife struct {
+	fs     *crashfs.FS
+	stored []storedState
+	check  func(where string)
+}
+
+func (l *outputLife) run(name string, step func() error) error {
+	l.fs.OnCall(func(c crashfs.Call) *crashfs.Fault {
+		if c.Changes() {
+			l.check(fmt.Sprintf("%s, before %v", name, c))
+		}
+		return nil
+	})
+	err := step()
+	l.fs.OnCall(nil)
+	l.check(name + ", at the end")
+	if err != nil {
+		err = fmt.Errorf("%s: %w", name, err)
+	}
+	return err
+}
+
+func (l *outputLife) live() error {
+	o := newCrashOutput(l.fs)
+	last := l.stored[len(l.stored)-1]
+	if err := l.run("restore", func() error { return o.Restore(last.state) }); err != nil {
+		return err
+	}
+	all := last.want
+	for i := range 4 {
+		if i != 2 { // one checkpoint has nothing new
+			for j := range 2 {
+				v := fmt.Sprintf("%d%c", i, 'a'+j)
+				all += v + "\n"
+				if err := l.run("write", func() error { return o.Write(v) }); err != nil {
+					return err
+				}
+			}
+		}
+		var state []byte
+		if err := l.run("prepare", func() (err error) { state, err = o.Prepare(); return err }); err != nil {
+			return err
+		}
+		if i == 0 {
+			continue // aborted: covered by the next
+		}
+		l.stored = append(l.stored, storedState{state, all})
+		if i == 3 {
+			break // stored, and not committed
+		}
+		if err := l.run("commit", func() error { return o.Commit(state) }); err != nil {
+			return err
+		}
+	}
+	return l.run("close", o.Close)
+}
+
+// restores tells whether an output restored on a disk is what the state says, also if it goes on from there.
+func restores(fsys *crashfs.FS, s storedState) error {
+	before := fsys.Files()
+	o := newCrashOutput(fsys)
+	if err := o.Restore(s.state); err != nil {
+		return fmt.Errorf("%w\nfiles: %q", err, before)
+	}
+	files := fsys.Files()
+	if got := files[outputPath]; got != s.want {
+		return fmt.Errorf("restored %q, want %q\nfiles: %q", got, s.want, before)
+	}
+	if len(files) != 2 {
+		return fmt.Errorf("left behind: %q", files)
+	}
+	if err := o.Write("next"); err != nil {
+		return err
+	}
+	state, err := o.Prepare()
+	if err != nil {
+		return err
+	}
+	if err := o.Commit(state); err != nil {
+		return err
+	}
+	if got := fsys.Files()[outputPath]; got != s.want+"next\n" {
+		return fmt.Errorf("after the next commit: %q", got)
+	}
+	return nil
+}
+
+// A power cut at any moment: the newest state that is stored, and each older one, gives exactly its prefix.
+func TestFileOutputSurvivesEveryCrash(t *testing.T) {
+	for _, killed := range []bool{false, true} {
+		t.Run(fmt.Sprintf("killed=%t", killed), func(t *testing.T) {
+			l := &outputLife{fs: newOutputDisk(t), stored: []storedState{{}}}
+			disks, points := map[string]bool{}, 0
+			var broken error
+			look := func(where string, image *crashfs.FS) {
+				for i, s := range l.stored {
+					if i > 0 && len(l.stored)-i > 3 || broken != nil || s.state == nil && len(l.stored) > 1 {
+						continue
+					}
+					key := fmt.Sprint(i, len(l.stored), image.Files())
+					if disks[key] {
+						continue
+					}
+					disks[key] = true
+					if err := restores(image.Clone(), s); err != nil {
+						broken = fmt.Errorf("%s, state %d of %d: %w", where, i+1, len(l.stored), err)
+					}
+				}
+			}
+			l.check = func(where string) {
+				if broken != nil {
+					return
+				}
+				points++
+				if killed {
+					look(where, l.fs.Clone())
+					return
+				}
+				for image := range l.fs.Images() {
+					look(where, image)
+				}
+			}
+			for range 2 { // the second life resumes
+				require.NoError(t, l.live())
+			}
+			require.NoError(t, broken)
+			t.Logf("%d moments, %d disks and states", points, len(disks))
+		})
+	}
+}
+
+// A crash in Restore, too: of every disk that the crash of a commit may leave.
+func TestFileOutputSurvivesCrashesOfRestore(t *testing.T) {
+	fsys := newOutputDisk(t)
+	o := newCrashOutput(fsys)
+	require.NoError(t, o.Restore(nil))
+	require.NoError(t, o.Write("one"))
+	first := must(o.Prepare())
+	require.NoError(t, o.Commit(first))
+	require.NoError(t, o.Write("two"))
+	must(o.Prepare())
+	require.NoError(t, o.Write("three"))
+	second := must(o.Prepare())
+	require.NoError(t, o.Write("four"))
+	must(o.Prepare()) // aborted
+	states := []storedState{{first, "one\n"}, {second, "one\ntwo\nthree\n"}}
+
+	disks := map[string]*crashfs.FS{}
+	collect := func(f *crashfs.FS, into map[string]*crashfs.FS) {
+		for image := range f.Images() {
+			into[fmt.Sprint(image.Files())] = image
+		}
+	}
+	fsys.OnCall(func(crashfs.Call) *crashfs.Fault { collect(fsys, disks); return nil })
+	require.NoError(t, o.Commit(second))
+	fsys.OnCall(nil)
+	collect(fsys, disks)
+	checked := map[string]bool{}
+	for _, disk := range disks {
+		for i, s := range states {
+			after := map[string]*crashfs.FS{}
+			running := disk.Clone()
+			running.FewTears()
+			running.OnCall(func(c crashfs.Call) *crashfs.Fault {
+				if c.Changes() {
+					collect(running, after)
+				}
+				return nil
+			})
+			require.NoError(t, newCrashOutput(running).Restore(s.state))
+			for key, image := range after {
+				if key = fmt.Sprint(i, key); !checked[key] {
+					checked[key] = true
+					require.NoError(t, restores(image, s))
+				}
+			}
+		}
+	}
+	t.Logf("%d disks, %d after restore", len(disks), len(checked))
+}
+
+func TestFileOutputErrors(t *testing.T) {
+	path := t.TempDir() + "/out"
+	o := NewLineOutput(path)
+	require.NoError(t, o.Restore(nil))
+	require.NoError(t, o.Write("one"))
+	state := must(o.Prepare())
+	require.NoError(t, o.Commit(state))
+	require.ErrorContains(t, o.Commit(state), "begins at 0")
+	require.ErrorContains(t, o.Commit([]byte{1}), "damaged")
+	require.NoError(t, o.Close())
+	require.NoError(t, os.Truncate(path, 1))
+	require.ErrorContains(t, NewLineOutput(path).Restore(state), "is it another file?")
+	require.Error(t, NewLineOutput(path).Restore([]byte{}))
+
+	bad := NewFileOutput(path, func([]byte, int) ([]byte, error) { return nil, assert.AnError })
+	require.ErrorIs(t, bad.Write(1), assert.AnError)
+	require.Panics(t, func() { NewFileOutput[int](path, nil) })
+}
+
+// Every call on the disk may fail: the output says so, and a restart finds the last stored state.
+func TestFileOutputReportsEveryFault(t *testing.T) {
+	for n := 0; ; n++ {
+		fsys := newOutputDisk(t)
+		l := &outputLife{fs: fsys, stored: []storedState{{}}, check: func(string) {}}
+		failed := ""
+		o := newCrashOutput(fsys)
+		calls := 0
+		fsys.OnCall(func(c crashfs.Call) *crashfs.Fault {
+			calls++
+			if calls-1 == n && c.Op != "close" {
+				failed = c.String()
+				return &crashfs.Fault{Err: assert.AnError, Part: c.Len / 2}
+			}
+			return nil
+		})
+		err := func() error {
+			if err := o.Restore(nil); err != nil {
+				return err
+			}
+			for _, v := range []string{"one", "two"} {
+				if err := o.Write(v); err != nil {
+					return err
+				}
+				state, err := o.Prepare()
+				if err != nil {
+					return err
+				}
+				l.stored = append(l.stored, storedState{state, l.stored[len(l.stored)-1].want + v + "\n"})
+				if err := o.Commit(state); err != nil {
+					return err
+				}
+			}
+			return nil
+		}()
+		fsys.OnCall(nil)
+		if calls <= n {
+			require.NoError(t, err)
+			return
+		}
+		if failed != "" {
+			require.ErrorIs(t, err, assert.AnError, failed)
+		}
+		require.NoError(t, restores(fsys, l.stored[len(l.stored)-1]), failed)
+	}
+}
+
+func FuzzDecodeFileState(f *testing.F) {
+	f.Add(fileState{before: 3, after: 10, parts: []part{{4, 7}}, next: 5}.encode())
+	f.Add(fileState{}.encode())
+	f.Add([]byte{0, 0, 0, 0xff, 0xff, 0xff, 0xff, 0x7f})
+	f.Fuzz(func(t *testing.T, b []byte) {
+		s, err := decodeFileState(b)
+		if err != nil {
+			return
+		}
+		again, err := decodeFileState(s.encode())
+		require.NoError(t, err)
+		require.Equal(t, s, again)
+		require.LessOrEqual(t, s.before, s.after)
+		require.LessOrEqual(t, len(s.parts), len(b))
+	})
+}
+
+func FuzzDecodeFilePosition(f *testing.F) {
+	f.Add(filePosition{1 << 40, 3}.encode())
+	f.Add([]byte{0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 1})
+	f.Fuzz(func(t *testing.T, b []byte) {
+		if p, err := decodeFilePosition(b); err == nil {
+			require.False(t, p.offset < 0 || p.line < 0)
+			again, err := decodeFilePosition(p.encode())
+			require.NoError(t, err)
+			require.Equal(t, p, again)
+		}
+	})
+}
+
+func must[T any](v T, err error) T {
+	if err != nil {
+		panic(err)
+	}
+	return v
+}
