@@ -14,9 +14,8 @@ type attempt[IN, OUT any] struct {
 	// Written before the call, then read-only.
 	core     *core[IN, OUT]
 	number   int32         // from 1; 0 for a timeout handler
+	state    atomic.Uint32 // attemptState bits
 	deadline time.Duration // instant; noDeadline if there is none
-
-	state atomic.Uint32 // attemptState bits
 
 	// Written by whoever sets claimed, before it sets completed; then the loop's.
 	results []OUT
@@ -26,6 +25,10 @@ type attempt[IN, OUT any] struct {
 	entry *queue.Entry[slot[IN, OUT]] // the loop's; nil when the attempt is over, as far as the loop is concerned
 
 	signal atomic.Pointer[signal] // made when the context's end is asked for
+
+	// then is called by the loop, if this is no call's attempt but an answer to the loop itself: see core.post. Written
+	// before it is posted.
+	then func()
 }
 
 const noDeadline = time.Duration(-1)
@@ -47,6 +50,10 @@ const (
 	// direct: the attempt is a blocking call that the loop has started without AsyncInvoke; its permit comes back with
 	// its completion, in the mailbox or, if that is late, apart.
 	direct
+	// dispatching, sent, answered: the stages that the function reported; the latest counts.
+	dispatching
+	sent
+	answered
 )
 
 // Complete implements [ResultFuture].

@@ -51,12 +51,13 @@ type blockingHost interface {
 	runBlocking(task func())
 }
 
-type blockingHostKey struct{}
+// hostKey is what finds the attempt in its context.
+type hostKey struct{}
 
 // AsyncInvoke starts the call on a goroutine: one of the operator's where ctx comes from one, else a new one.
 func (f *blocking[IN, OUT]) AsyncInvoke(ctx context.Context, in IN, result ResultFuture[OUT]) error {
 	task := func() { f.run(ctx, in, result) }
-	if host, ok := ctx.Value(blockingHostKey{}).(blockingHost); ok {
+	if host, ok := ctx.Value(hostKey{}).(blockingHost); ok {
 		host.runBlocking(task)
 	} else {
 		go task()

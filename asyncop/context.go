@@ -58,13 +58,25 @@ func (c *attemptContext[IN, OUT]) Value(key any) any {
 	switch key.(type) {
 	case attemptNumberKey:
 		return int(c.number)
-	case blockingHostKey:
+	case hostKey:
 		if c.number == 0 {
 			return nil // a timeout handler has no permit that a blocking call could keep
 		}
 		return (*attempt[IN, OUT])(c)
 	}
 	return c.core.ctx.Value(key)
+}
+
+// sideContext is the context of what runs beside an element's call, before it or between two: it has neither a permit
+// that a blocking call could keep, nor a stage.
+type sideContext[IN, OUT any] struct{ *attemptContext[IN, OUT] }
+
+// Value returns the values of the attempt's context.
+func (c sideContext[IN, OUT]) Value(key any) any {
+	if key == (hostKey{}) {
+		return nil
+	}
+	return c.attemptContext.Value(key)
 }
 
 // AfterFunc arranges for f to run on a goroutine of its own after the attempt is over; stop tells whether it prevented

@@ -2,7 +2,6 @@ package asyncop
 
 import (
 	"context"
-	"errors"
 	"fmt"
 	"log/slog"
 	"reflect"
@@ -13,6 +12,7 @@ import (
 
 	"github.com/weirflow/weir/checkpoint"
 	"github.com/weirflow/weir/internal/fifo"
+	"github.com/weirflow/weir/predicates"
 	"github.com/weirflow/weir/queue"
 	"github.com/weirflow/weir/timers"
 )
@@ -54,6 +54,7 @@ type core[IN, OUT any] struct {
 
 	stats     Stats
 	retryLog  lineLimit
+	refuseLog lineLimit
 	giveUpLog lineLimit
 	slowLog   lineLimit
 
@@ -274,7 +275,7 @@ func (c *core[IN, OUT]) fireTimers(now time.Duration) {
 			return
 		}
 		switch e := t.Value; e.Value.phase {
-		case running:
+		case preparing, running:
 			c.attemptTimeOut(e)
 		case backoff:
 			c.retryNow(e)
@@ -307,7 +308,7 @@ func (c *core[IN, OUT]) canStart() bool {
 // deadline returns when the total time of e runs out; with no timeout it means nothing.
 func (c *core[IN, OUT]) deadline(e *queue.Entry[slot[IN, OUT]]) time.Duration {
 	if e.Value.limited() {
-		return e.Value.extra.due
+		return e.Value.extra.limit.due
 	}
 	return e.Value.accepted + c.timeout
 }
@@ -332,7 +333,6 @@ func (c *core[IN, OUT]) start(e *queue.Entry[slot[IN, OUT]]) {
 			c.stats.RetriesOnError++
 		}
 	}
-	c.enter(e, running)
 	c.permits--
 	s.attempts++
 	s.last = c.now
@@ -351,8 +351,22 @@ func (c *core[IN, OUT]) start(e *queue.Entry[slot[IN, OUT]]) {
 		}
 	}
 	c.stats.Attempts++
+	if s.attempts == 1 {
+		c.retry.policy.Deposit()
+	}
+	if before := s.takeBefore(); before != nil {
+		c.prepare(e, a, before)
+		return
+	}
+	c.invoke(e, a)
+}
+
+// invoke calls the function.
+func (c *core[IN, OUT]) invoke(e *queue.Entry[slot[IN, OUT]], a *attempt[IN, OUT]) {
+	s := &e.Value
+	c.enter(e, running)
 	if c.direct != nil {
-		a.state.Store(returned | direct)
+		a.state.Or(returned | direct)
 		c.jobs = append(c.jobs, job[IN, OUT]{attempt: a, in: s.in})
 		return
 	}
@@ -379,6 +393,10 @@ func (c *core[IN, OUT]) invoked(a *attempt[IN, OUT], panicked error) {
 
 // outcome handles a completed attempt. Law A2: if it is not the current one any more, it was late, and is counted already.
 func (c *core[IN, OUT]) outcome(a *attempt[IN, OUT]) {
+	if a.then != nil {
+		a.then()
+		return
+	}
 	e := a.entry
 	if e == nil {
 		return
@@ -399,64 +417,11 @@ func (c *core[IN, OUT]) outcome(a *attempt[IN, OUT]) {
 	if err != nil {
 		s.err = err
 	}
-	if !c.retry.asks(err) {
+	if !c.retry.policy.Considers(err) {
 		c.settle(e, err)
 		return
 	}
-	if !c.slow.watched {
-		c.tick()
-		c.slow = slowCall[IN]{watched: true, since: c.now, in: s.in}
-	}
-	var dec decision
-	panicked := c.protect(callDecide, e, a, func() {
-		dec = c.retry.decide(int(s.attempts), a.results, err, c.noRetries)
-	})
-	c.decided(e, dec, panicked)
-}
-
-// decided goes on after predicate and strategy have spoken. If they panicked, the element ends with that (law A6).
-func (c *core[IN, OUT]) decided(e *queue.Entry[slot[IN, OUT]], dec decision, panicked error) {
-	s := &e.Value
-	err := s.attempt.err
-	if broken := errors.Join(dec.err, panicked); broken != nil {
-		c.fail(e, errors.Join(broken, err))
-		return
-	}
-	switch {
-	case !dec.again:
-		c.settle(e, err)
-	case !dec.may:
-		c.stats.Exhausted++
-		if err == nil && c.exhaustedAsFailure {
-			err = ErrRetriesExhausted
-		}
-		c.settle(e, err)
-	default:
-		s.attempt = nil
-		s.byResult = err == nil
-		c.backOff(e, dec.delay, err)
-	}
-}
-
-// backOff lets e wait for its next attempt. A retry that could not start before the deadline is not scheduled: the
-// element waits for its deadline, or times out early by choice.
-func (c *core[IN, OUT]) backOff(e *queue.Entry[slot[IN, OUT]], delay time.Duration, err error) {
-	c.tick()
-	s := &e.Value
-	c.enter(e, backoff)
-	c.stats.WaitingForRetry++
-	c.log(&c.retryLog, slog.LevelDebug, "asyncop: retry", s.in,
-		slog.Int("attempts", int(s.attempts)), slog.Duration("delay", delay), slog.Any("error", err))
-	switch {
-	case c.timeout > 0 && delay >= c.deadline(e)-c.now:
-		if c.earlyTimeout {
-			c.timeOut(e)
-		}
-	case delay == 0:
-		c.retryNow(e)
-	default:
-		c.timers.Arm(&s.timer, c.now+delay)
-	}
+	c.judge(e, a)
 }
 
 // retryNow ends the back-off of e: it competes for a permit.
@@ -469,13 +434,18 @@ func (c *core[IN, OUT]) retryNow(e *queue.Entry[slot[IN, OUT]]) {
 // attemptTimeOut ends the running attempt of e; that is an outcome like any other.
 func (c *core[IN, OUT]) attemptTimeOut(e *queue.Entry[slot[IN, OUT]]) {
 	old := e.Value.attempt
-	c.returnPermit(old.expire(over | expired))
+	before := old.expire(over | expired)
+	c.returnPermit(before)
+	stage := max(predicates.NetworkTime, stageIn(before)) // the call may be about to send
+	if e.Value.phase == preparing {
+		stage = predicates.ClientDispatch // there is no call
+	}
 	c.stats.AttemptTimeouts++
 	// The outcome is an attempt of its own, since somebody may be completing the old one right now.
 	old.entry = nil
 	a := &attempt[IN, OUT]{core: c, entry: e, number: old.number}
 	a.err = &AttemptTimeoutError{Limit: c.attemptTimeout, Attempt: int(old.number)}
-	a.state.Store(claimed | completed | over | held) // it has no permit to give back
+	a.state.Store(claimed | completed | over | held | stageBit(stage)) // held: it has no permit to give back
 	e.Value.attempt = a
 	c.outcome(a)
 }
@@ -484,9 +454,13 @@ func (c *core[IN, OUT]) attemptTimeOut(e *queue.Entry[slot[IN, OUT]]) {
 func (c *core[IN, OUT]) timeOut(e *queue.Entry[slot[IN, OUT]]) {
 	s := &e.Value
 	switch s.phase {
-	case running:
+	case preparing, running:
 		c.timers.Cancel(&s.timer)
 		c.returnPermit(s.attempt.expire(over | expired))
+		s.attempt.entry = nil
+	case deciding:
+		c.stats.Deciding--
+		s.attempt.expire(over | expired)
 		s.attempt.entry = nil
 	case backoff:
 		c.timers.Cancel(&s.timer)
@@ -617,7 +591,9 @@ func (c *core[IN, OUT]) left(e *queue.Entry[slot[IN, OUT]]) {
 
 // failureOf describes a failing element for the side output.
 func (c *core[IN, OUT]) failureOf(s *slot[IN, OUT], err error) Failure[IN] {
-	f := Failure[IN]{Element: s.in, Err: err, Attempts: int(s.attempts), Elapsed: c.now - s.accepted}
+	f := Failure[IN]{
+		Element: s.in, Err: err, Attempts: int(s.attempts), Elapsed: c.now - s.accepted, Reasons: s.reasons(),
+	}
 	if s.attempts > 0 {
 		f.FirstAttempt, f.LastAttempt = c.timers.Time(s.first), c.timers.Time(s.last)
 	}
@@ -641,8 +617,11 @@ func (c *core[IN, OUT]) abandon() []*queue.Entry[slot[IN, OUT]] {
 		switch {
 		case s.phase == control:
 			continue
-		case s.phase == running:
+		case s.phase == preparing || s.phase == running:
 			c.returnPermit(s.attempt.expire(over))
+		case s.phase == deciding:
+			c.stats.Deciding--
+			s.attempt.expire(over)
 		case s.phase == handling:
 			s.attempt.expire(over)
 		case s.phase == backoff || s.phase == ready:
@@ -673,7 +652,7 @@ func (c *core[IN, OUT]) enter(e *queue.Entry[slot[IN, OUT]], p phase) {
 		c.live = nextIn(e, func(s *slot[IN, OUT]) bool { return s.phase.live() && !s.limited() })
 	}
 	if e.Value.limited() {
-		c.odd.Cancel(&e.Value.extra.odd)
+		c.odd.Cancel(&e.Value.extra.limit.odd)
 	}
 }
 

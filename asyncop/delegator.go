@@ -1,80 +1,72 @@
 package asyncop
 
 import (
+	"errors"
 	"fmt"
 	"math/rand/v2"
-	"time"
+	"slices"
 
 	"github.com/weirflow/weir/predicates"
 	"github.com/weirflow/weir/strategies"
 )
 
-// retryableDelegator stands between the outcome of an attempt and the element: it asks the predicate whether the
-// outcome deserves another attempt and the strategy whether and when there may be one. It holds no state of elements;
-// their attempts are counted in their slots.
+// retryableDelegator stands between the outcome of an attempt and the element: it shows the attempt to the policy, which
+// says whether and when there is another. It holds no state of elements; that is in their slots.
 type retryableDelegator[OUT any] struct {
-	strategy    strategies.AsyncRetryStrategy[OUT] // nil: no retry
-	onResult    predicates.ResultPredicate[OUT]    // nil: never
-	onException predicates.ExceptionPredicate      // nil: never
-	jitter      strategies.Jitter
-	random      *rand.Rand
+	policy *strategies.Policy[OUT]
+	whole  bool // the policy looks at more of an attempt than its number and outcome
+	atOnce bool // the strategy does not block: it is asked on the loop
+	random *rand.Rand
+
+	// view is what the policy sees of the attempt that is being judged. There is one, used again and again; a strategy that
+	// is asked off the loop gets a copy.
+	view predicates.Attempt[OUT]
 }
 
-// newRetryableDelegator reads the predicate, once. A strategy without predicates is no retry.
+// newRetryableDelegator makes a policy of the strategy, which is where its predicate is read, once.
 func newRetryableDelegator[OUT any](
 	strategy strategies.AsyncRetryStrategy[OUT], source rand.Source,
 ) retryableDelegator[OUT] {
-	var d retryableDelegator[OUT]
-	p := strategy.RetryPredicate()
-	if isNil(p) {
-		return d
-	}
-	d.onResult, d.onException = p.ResultPredicate(), p.ExceptionPredicate()
-	if d.onResult == nil && d.onException == nil {
-		return d
-	}
-	d.strategy = strategy
-	if j, ok := strategy.(strategies.Jittered); ok {
-		d.jitter = j.Jitter()
-	}
+	policy := strategies.PolicyOf(strategy)
 	if source == nil {
 		source = rand.NewPCG(rand.Uint64(), rand.Uint64())
 	}
-	d.random = rand.New(source)
-	return d
+	return retryableDelegator[OUT]{
+		policy: policy, whole: policy.NeedsElement(), atOnce: policy.DecidesAtOnce(), random: rand.New(source),
+	}
 }
 
-// decision is what becomes of an outcome.
-type decision struct {
-	again bool          // the predicate asks for another attempt
-	may   bool          // and the strategy allows it
-	delay time.Duration // after this time
-	err   error         // the strategy's answer was nonsense
+// forget lets go of what the view refers to.
+func (d *retryableDelegator[OUT]) forget() {
+	if d.whole {
+		d.view = predicates.Attempt[OUT]{}
+		return
+	}
+	d.view.Results, d.view.Err = nil, nil
 }
 
-// asks tells whether an outcome of this kind is looked at at all.
-func (d *retryableDelegator[OUT]) asks(err error) bool {
-	if err != nil {
-		return d.onException != nil
-	}
-	return d.onResult != nil
+// exhausted is the failure of an element whose results asked for a retry that there is not.
+func exhausted(d strategies.Decision) error {
+	return fmt.Errorf("%w (%v: %v)", ErrRetriesExhausted, d.Verdict, d.Reason)
 }
 
-// decide calls predicate and strategy. With final, no retry can follow anyway and the strategy is not asked.
-func (d *retryableDelegator[OUT]) decide(attempts int, results []OUT, err error, final bool) (dec decision) {
-	if err != nil {
-		dec.again = d.onException(err)
-	} else {
-		dec.again = d.onResult(results)
+// ownPanic returns the error of a failed decision, in which a panic that the policy met is a [*PanicError] of this
+// package, as all others are. It looks no further than what the policy itself has joined: everything else may have
+// methods that panic in turn.
+func ownPanic(err error) error {
+	joined, ok := err.(interface{ Unwrap() []error }) //nolint:errorlint // see above
+	if !ok {
+		return err
 	}
-	if !dec.again || final || !d.strategy.CanRetry(attempts) {
-		return dec
+	errs := joined.Unwrap()
+	if len(errs) == 0 {
+		return err
 	}
-	base := d.strategy.BackoffTime(attempts)
-	if base < 0 {
-		dec.err = fmt.Errorf("asyncop: strategy %T: negative BackoffTime(%d): %v", d.strategy, attempts, base)
-		return dec
+	p, ok := errs[0].(*strategies.PanicError) //nolint:errorlint // see above
+	if !ok {
+		return err
 	}
-	dec.may, dec.delay = true, d.jitter.Apply(base, d.random)
-	return dec
+	errs = slices.Clone(errs)
+	errs[0] = &PanicError{Value: p.Value, Stack: p.Stack}
+	return errors.Join(errs...)
 }

@@ -1,12 +1,14 @@
 package asyncop
 
 import (
+	"context"
 	"errors"
 	"math/rand/v2"
 	"testing"
 	"time"
 
 	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
 
 	"github.com/weirflow/weir/predicates"
 	"github.com/weirflow/weir/strategies"
@@ -44,6 +46,12 @@ func retryPair(result predicates.ResultPredicate[int], exception predicates.Exce
 	return func() predicates.AsyncRetryPredicate[int] { return predicates.RetryIf(result, exception) }
 }
 
+// decide asks the policy as the loop does, about an element without deadline.
+func decide(d *retryableDelegator[int], attempts int, results []int, err error, final bool) strategies.Decision {
+	d.view = predicates.Attempt[int]{Number: attempts, Results: results, Err: err, Remaining: predicates.NoDeadline}
+	return d.policy.Decide(context.Background(), &d.view, strategies.Situation{Finishing: final, Random: d.random})
+}
+
 // Without a predicate there is no retry, and nothing is asked per element.
 func TestDelegatorWithoutPredicate(t *testing.T) {
 	type nilPair struct {
@@ -57,8 +65,8 @@ func TestDelegatorWithoutPredicate(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			s := &recordingStrategy{predicate: predicate, retries: 3}
 			d := newRetryableDelegator(s, nil)
-			assert.False(t, d.asks(nil))
-			assert.False(t, d.asks(errDown))
+			assert.False(t, d.policy.Considers(nil))
+			assert.False(t, d.policy.Considers(errDown))
 			assert.Equal(t, []string{"what"}, s.asked)
 		})
 	}
@@ -66,22 +74,24 @@ func TestDelegatorWithoutPredicate(t *testing.T) {
 
 func TestDelegatorOfNoRetry(t *testing.T) {
 	d := newRetryableDelegator(strategies.NoRetry[int](), nil)
-	assert.False(t, d.asks(nil))
-	assert.False(t, d.asks(errDown))
+	assert.False(t, d.policy.Considers(nil))
+	assert.False(t, d.policy.Considers(errDown))
 }
 
 // The missing predicate of a pair means never, and does not hide the other one.
 func TestDelegatorAsksByKind(t *testing.T) {
 	results := newRetryableDelegator(&recordingStrategy{predicate: retryPair(predicates.EmptyResult, nil)}, nil)
-	assert.True(t, results.asks(nil))
-	assert.False(t, results.asks(errDown))
+	assert.True(t, results.policy.Considers(nil))
+	assert.False(t, results.policy.Considers(errDown))
 
 	exceptions := newRetryableDelegator(&recordingStrategy{predicate: retryPair(nil, predicates.HasException)}, nil)
-	assert.False(t, exceptions.asks(nil))
-	assert.True(t, exceptions.asks(errDown))
+	assert.False(t, exceptions.policy.Considers(nil))
+	assert.True(t, exceptions.policy.Considers(errDown))
 }
 
 func TestDelegatorDecides(t *testing.T) {
+	errOther := errors.New("other")
+	refused := strategies.Decision{Verdict: strategies.Refused, Reason: predicates.ExceptionMatched, Err: errDown}
 	both := retryPair(predicates.EmptyResult, predicates.ErrorIs(errDown))
 	tests := []struct {
 		name     string
@@ -89,23 +99,29 @@ func TestDelegatorDecides(t *testing.T) {
 		results  []int
 		err      error
 		final    bool
-		want     decision
+		want     strategies.Decision
 		asked    []string
 	}{
-		{"result", 1, []int{1}, nil, false, decision{}, nil},
-		{"other error", 1, nil, errors.New("other"), false, decision{}, nil},
-		{"empty", 1, nil, nil, false, decision{again: true, may: true, delay: time.Second}, []string{"may", "when"}},
-		{"error", 2, nil, errDown, false, decision{again: true, may: true, delay: 2 * time.Second}, []string{"may", "when"}},
-		{"last attempt", 3, nil, errDown, false, decision{again: true}, []string{"may"}},
-		{"far beyond", 1 << 30, nil, errDown, false, decision{again: true}, []string{"may"}},
-		{"nobody retries any more", 1, nil, errDown, true, decision{again: true}, nil},
-		{"nor wants to", 1, []int{1}, nil, true, decision{}, nil},
+		{"result", 1, []int{1}, nil, false, strategies.Decision{}, nil},
+		{"other error", 1, nil, errOther, false, strategies.Decision{Err: errOther}, nil},
+		{"empty", 1, nil, nil, false, strategies.Decision{
+			Verdict: strategies.Retried, Reason: predicates.ResultMatched, Delay: time.Second,
+		}, []string{"may", "when"}},
+		{"error", 2, nil, errDown, false, strategies.Decision{
+			Verdict: strategies.Retried, Reason: predicates.ExceptionMatched, Delay: 2 * time.Second, Err: errDown,
+		}, []string{"may", "when"}},
+		{"last attempt", 3, nil, errDown, false, refused, []string{"may"}},
+		{"far beyond", 1 << 30, nil, errDown, false, refused, []string{"may"}},
+		{"nobody retries any more", 1, nil, errDown, true, strategies.Decision{
+			Verdict: strategies.Finishing, Reason: predicates.ExceptionMatched, Err: errDown,
+		}, nil},
+		{"nor wants to", 1, []int{1}, nil, true, strategies.Decision{}, nil},
 	}
 	for _, tt := range tests {
 		t.Run(tt.name, func(t *testing.T) {
 			s := &recordingStrategy{predicate: both, retries: 2, base: time.Second}
 			d := newRetryableDelegator(s, nil)
-			assert.Equal(t, tt.want, d.decide(tt.attempts, tt.results, tt.err, tt.final))
+			assert.Equal(t, tt.want, decide(&d, tt.attempts, tt.results, tt.err, tt.final))
 			assert.Equal(t, append([]string{"what"}, tt.asked...), s.asked, "the predicate is read once, by the constructor")
 		})
 	}
@@ -115,9 +131,10 @@ func TestDelegatorRefusesANegativeBackoff(t *testing.T) {
 	d := newRetryableDelegator(&recordingStrategy{
 		predicate: retryPair(nil, predicates.HasException), retries: 5, base: -time.Second,
 	}, nil)
-	dec := d.decide(2, nil, errDown, false)
-	assert.False(t, dec.may)
-	assert.EqualError(t, dec.err, "asyncop: strategy *asyncop.recordingStrategy: negative BackoffTime(2): -2s")
+	dec := decide(&d, 2, nil, errDown, false)
+	assert.Equal(t, strategies.Failed, dec.Verdict)
+	require.ErrorIs(t, dec.Err, errDown)
+	assert.ErrorContains(t, dec.Err, "*asyncop.recordingStrategy: negative BackoffTime(2): -2s")
 }
 
 // The jitter is applied to the strategy's base delay, from the injected source: equal sources, equal delays.
@@ -129,9 +146,9 @@ func TestDelegatorAppliesTheJitter(t *testing.T) {
 	c := newRetryableDelegator(strategy, nil)
 	seen := map[time.Duration]bool{}
 	for n := 1; n <= 50; n++ {
-		d := a.decide(n, nil, errDown, false).delay
-		assert.Equal(t, d, b.decide(n, nil, errDown, false).delay)
-		for _, d := range []time.Duration{d, c.decide(n, nil, errDown, false).delay} {
+		d := decide(&a, n, nil, errDown, false).Delay
+		assert.Equal(t, d, decide(&b, n, nil, errDown, false).Delay)
+		for _, d := range []time.Duration{d, decide(&c, n, nil, errDown, false).Delay} {
 			assert.GreaterOrEqual(t, d, time.Second/2)
 			assert.LessOrEqual(t, d, time.Second)
 		}
@@ -144,5 +161,7 @@ func TestDelegatorNeverReturnsANegativeDelay(t *testing.T) {
 	strategy := strategies.FixedDelay[int](1, time.Second).RetryIfException(predicates.HasException).
 		WithJitter(func(base time.Duration, _ *rand.Rand) time.Duration { return -base })
 	d := newRetryableDelegator(strategy, nil)
-	assert.Equal(t, decision{again: true, may: true}, d.decide(1, nil, errDown, false))
+	assert.Equal(t, strategies.Decision{
+		Verdict: strategies.Retried, Reason: predicates.ExceptionMatched, Err: errDown,
+	}, decide(&d, 1, nil, errDown, false))
 }

@@ -1,6 +1,10 @@
 package asyncop
 
-import "time"
+import (
+	"time"
+
+	"github.com/weirflow/weir/predicates"
+)
 
 // Failure is what the side output ([WithSideOutput]) receives for an element that was given up.
 type Failure[IN any] struct {
@@ -10,4 +14,6 @@ type Failure[IN any] struct {
 	Elapsed      time.Duration // since the element took its slot
 	FirstAttempt time.Time     // when its first attempt began; zero if none did
 	LastAttempt  time.Time     // when its last attempt began; zero if none did
+
+	Reasons predicates.ReasonSet // for which it was retried, as far as a reason-aware strategy named them
 }

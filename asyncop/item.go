@@ -92,13 +92,13 @@ func (c *core[IN, OUT]) restoreLimited(it item[IN, OUT]) {
 		left = min(c.timeout, max(c.timeout-since, c.timeout/time.Duration(min(c.maxRetries, math.MaxInt-1)+1)))
 		accepted = c.now - since
 	}
-	x := &extra[IN, OUT]{limited: true, due: c.now + left}
+	own := &limit[IN, OUT]{due: c.now + left}
 	e := c.put(slot[IN, OUT]{
-		in: it.in, accepted: accepted, attempts: it.attempts, extra: x,
+		in: it.in, accepted: accepted, attempts: it.attempts, extra: &extra[IN, OUT]{limit: own},
 		first: c.now - c.timers.Time(c.now).Sub(it.first),
 	})
-	x.odd.Value = e
-	c.odd.Arm(&x.odd, x.due)
+	own.odd.Value = e
+	c.odd.Arm(&own.odd, own.due)
 	if left <= 0 {
 		c.timeOut(e)
 		return

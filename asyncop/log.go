@@ -36,6 +36,10 @@ func (l *lineLimit) allow(now time.Duration) (suppressed int, ok bool) {
 	return suppressed, true
 }
 
+// logs tells whether lines of this level are written at all. Asked before a line is put together, where that would cost
+// every retry an allocation.
+func (c *core[IN, OUT]) logs(level slog.Level) bool { return c.logger.Enabled(c.ctx, level) }
+
 // log writes a line about an element, if the level is enabled and the limit allows it.
 func (c *core[IN, OUT]) log(limit *lineLimit, level slog.Level, msg string, in IN, attrs ...slog.Attr) {
 	if !c.logger.Enabled(c.ctx, level) {

@@ -1,8 +1,10 @@
 package asyncop
 
 import (
+	"context"
 	"time"
 
+	"github.com/weirflow/weir/predicates"
 	"github.com/weirflow/weir/queue"
 	"github.com/weirflow/weir/timers"
 )
@@ -20,7 +22,7 @@ type slot[IN, OUT any] struct {
 	accepted time.Duration                             // when the slot was taken; the total timeout counts from here
 	first    time.Duration                             // start of the first attempt
 	last     time.Duration                             // start of the last attempt
-	attempt  *attempt[IN, OUT]                         // the running one; when done, the one whose results are emitted; else nil
+	attempt  *attempt[IN, OUT]                         // the running one; when deciding, the question; when done, the one whose results are emitted; else nil
 	timer    timers.Timer[*queue.Entry[slot[IN, OUT]]] // see phase for what it waits for
 	err      error                                     // of the last attempt that had one; when failing, the failure
 	attempts int32                                     // begun so far
@@ -33,43 +35,80 @@ type extra[IN, OUT any] struct {
 	// control is the element, in phase control: a queue.Watermark, or the checkpoint.Barrier of an operator that takes no
 	// part in checkpoints.
 	control any
-	// due is the deadline of a restored element that does not have its whole timeout, and odd its place among those:
-	// such deadlines do not come in input order.
-	due     time.Duration
-	odd     timers.Timer[*queue.Entry[slot[IN, OUT]]]
-	limited bool // due and odd are meant
+	// limit is the deadline of a restored element that does not have its whole timeout; nil for the others.
+	limit *limit[IN, OUT]
+	// reasons are those for which the element was retried; kept for policies that look at reasons.
+	reasons predicates.ReasonSet
+	// before is what the strategy wants done before the next attempt, or nil.
+	before func(ctx context.Context) error
+}
+
+// limit is a deadline of an element's own.
+type limit[IN, OUT any] struct {
+	due time.Duration
+	odd timers.Timer[*queue.Entry[slot[IN, OUT]]] // its place among the others: they do not come in input order
 }
 
 // limited tells whether the element has a deadline of its own.
-func (s *slot[IN, OUT]) limited() bool { return s.extra != nil && s.extra.limited }
+func (s *slot[IN, OUT]) limited() bool { return s.extra != nil && s.extra.limit != nil }
+
+// remember keeps why the element is retried and what is to be done first.
+func (s *slot[IN, OUT]) remember(reason predicates.Reason, before func(ctx context.Context) error) {
+	if s.extra == nil {
+		s.extra = &extra[IN, OUT]{}
+	}
+	s.extra.reasons, s.extra.before = s.extra.reasons.With(reason), before
+}
+
+// reasons returns those for which the element was retried.
+func (s *slot[IN, OUT]) reasons() predicates.ReasonSet {
+	if s.extra == nil {
+		return predicates.ReasonSet{}
+	}
+	return s.extra.reasons
+}
+
+// takeBefore returns what is to be done before the attempt that starts now, or nil.
+func (s *slot[IN, OUT]) takeBefore() (before func(ctx context.Context) error) {
+	if s.extra != nil {
+		before, s.extra.before = s.extra.before, nil
+	}
+	return before
+}
 
 // phase is where an element stands. Only core.enter changes it.
 //
-//	                       ┌────────── retry ──────────┐
-//	                       ▼                           │
-//	fresh ──────────▶ running ──────────▶ backoff ──▶ ready
+//	                       ┌───────── retry ◀── preparing ◀──┐
+//	                       ▼                                 │
+//	fresh ──────────▶ running ──▶ deciding ──▶ backoff ──▶ ready
 //	  │                  │ └──── result ──▶ done ◀── results of the handler ──┐
 //	  │                  │                   ▲                                │
 //	  └──── deadline ────┴──────────────▶ handling ───────────────────────────┤
-//	   (of backoff and ready too)            │                                ▼
-//	                                         └──────── failure ──────────▶ failing ──▶ done
+//	   (of all the others of the two         │                                ▼
+//	    upper lines, too)                    └──────── failure ──────────▶ failing ──▶ done
 //
-// An element without timeout handler passes handling over; failing is for the side output only.
+// Deciding is for strategies that may block, preparing for retries with something to do first; the others pass them
+// over, and from both an element may fail or be retried as from running. An element without timeout handler passes
+// handling over; failing is for the side output only.
 type phase uint8
 
 const (
-	control  phase = iota // a control element: a watermark, or a barrier that waits its turn
-	fresh                 // waits for a permit to start its first attempt
-	running               // its attempt runs; timer: the attempt's timeout
-	backoff               // waits for its next retry, or for its deadline if no retry can start before; timer: the retry
-	ready                 // its retry is due and waits for a permit; timer: its place among the others, by age
-	handling              // the timeout handler runs; timer: the handler's limit
-	failing               // waits for the side output to take it
-	done                  // complete: its results, if any, wait for their turn
+	control   phase = iota // a control element: a watermark, or a barrier that waits its turn
+	fresh                  // waits for a permit to start its first attempt
+	preparing              // its attempt has begun with what the strategy wants done first; timer: the attempt's timeout
+	running                // its attempt runs; timer: the attempt's timeout
+	deciding               // the strategy is being asked off the loop; the attempt is the question
+	backoff                // waits for its next retry, or for its deadline if no retry can start before; timer: the retry
+	ready                  // its retry is due and waits for a permit; timer: its place among the others, by age
+	handling               // the timeout handler runs; timer: the handler's limit
+	failing                // waits for the side output to take it
+	done                   // complete: its results, if any, wait for their turn
 )
 
 func (p phase) String() string {
-	return [...]string{"control", "fresh", "running", "backoff", "ready", "handling", "failing", "done"}[p]
+	return [...]string{
+		"control", "fresh", "preparing", "running", "deciding", "backoff", "ready", "handling", "failing", "done",
+	}[p]
 }
 
 // live tells whether the deadline still applies.

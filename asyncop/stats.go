@@ -18,6 +18,7 @@ type Stats struct {
 	InFlight  int64 // elements with a slot
 
 	Running         int64 // calls that run; a blocking call counts until it returns
+	Deciding        int64 // elements whose strategy is being asked off the loop
 	WaitingForRetry int64 // elements in back-off, or whose retry waits for a permit
 	Attempts        int64 // calls begun, retries included
 	RetriesOnResult int64 // retries begun because of a result
@@ -26,6 +27,8 @@ type Stats struct {
 	Timeouts        int64 // elements whose total time ran out
 	AttemptTimeouts int64 // attempts whose own time ran out
 	Exhausted       int64 // elements whose last outcome asked for a retry that they were not allowed
+	OverBudget      int64 // of these, for lack of a retry budget
+	TooManyWaiting  int64 // of these, because as many waited for a retry as may
 	Failures        int64 // elements that failed, whatever the failure policy did with them
 	Failed          int64 // of these, failed the pipeline
 	Dropped         int64 // of these, dropped

@@ -1,6 +1,9 @@
 package asyncop
 
-import "github.com/weirflow/weir/queue"
+import (
+	"github.com/weirflow/weir/queue"
+	"github.com/weirflow/weir/strategies"
+)
 
 // userCall is the user code that the loop is running, and how to go on after it. runtime.Goexit in user code ends the
 // loop's goroutine; its successor reads here what was being done (law A6).
@@ -17,7 +20,7 @@ const (
 	noCall     callKind = iota
 	callClone           // Cloner.Clone
 	callInvoke          // AsyncFunction.AsyncInvoke
-	callDecide          // predicate and strategy
+	callDecide          // what the policy consists of
 )
 
 // protect runs user code on the loop and returns its panic as an error. If the code ends the goroutine instead, protect
@@ -55,7 +58,7 @@ func (c *core[IN, OUT]) resume() {
 		case callInvoke:
 			c.invoked(call.attempt, call.exited)
 		case callDecide:
-			c.decided(call.entry, decision{}, call.exited)
+			c.decided(call.entry, call.attempt, strategies.Decision{}, call.exited)
 		case noCall:
 		}
 	}

@@ -1,0 +1,245 @@
+package asyncop
+
+import (
+	"context"
+	"errors"
+	"log/slog"
+	"time"
+
+	"github.com/weirflow/weir/predicates"
+	"github.com/weirflow/weir/queue"
+	"github.com/weirflow/weir/strategies"
+)
+
+// The core's way from an outcome to the next attempt:
+//
+//	outcome ─▶ judge ──────────────────────▶ decided ─▶ settle | fail | backOff ─▶ … ─▶ start ─▶ invoke
+//	             │ the strategy may block       ▲                                        │         ▲
+//	             └─▶ ask ─▶ (worker) ─▶ answer ─┘                   something to do first └▶ prepare┘
+
+// judge shows a completed attempt to the policy. A strategy that does not block is asked here.
+func (c *core[IN, OUT]) judge(e *queue.Entry[slot[IN, OUT]], a *attempt[IN, OUT]) {
+	if c.retry.whole || !c.slow.watched {
+		c.tick()
+		c.slow = slowCall[IN]{watched: true, since: c.now, in: e.Value.in}
+	}
+	var d strategies.Decision
+	var ask bool
+	panicked := c.protect(callDecide, e, a, func() {
+		r := &c.retry
+		c.look(e, a)
+		if d, ask = r.policy.Judge(&r.view, c.situation()); ask && r.atOnce {
+			action, err := r.policy.Ask(c.ctx, &r.view)
+			d, ask = r.policy.Conclude(&r.view, action, err, c.situation()), false
+		}
+	})
+	if ask && panicked == nil {
+		c.ask(e, a)
+		return
+	}
+	c.decided(e, a, d, panicked)
+}
+
+// look fills in the view, as far as the policy looks.
+func (c *core[IN, OUT]) look(e *queue.Entry[slot[IN, OUT]], a *attempt[IN, OUT]) {
+	s, v := &e.Value, &c.retry.view
+	v.Number, v.Results, v.Err, v.Remaining = int(s.attempts), a.results, a.err, c.remaining(e)
+	if !c.retry.whole {
+		return
+	}
+	v.Input = s.in
+	v.Values = (*attemptContext[IN, OUT])(a)
+	v.Stage = stageIn(a.state.Load())
+	v.Reasons = s.reasons()
+	v.Elapsed = c.now - s.accepted
+	v.Idempotent = c.retry.policy.IsIdempotent(v.Input)
+}
+
+// remaining returns what e has left of its timeout.
+func (c *core[IN, OUT]) remaining(e *queue.Entry[slot[IN, OUT]]) time.Duration {
+	if c.timeout == 0 {
+		return predicates.NoDeadline
+	}
+	return max(0, c.deadline(e)-c.now)
+}
+
+func (c *core[IN, OUT]) situation() strategies.Situation {
+	return strategies.Situation{
+		Finishing: c.noRetries, Waiting: int(c.stats.WaitingForRetry), Random: c.retry.random,
+	}
+}
+
+// ask puts the question to the strategy on a worker: it may block. Meanwhile e has neither permit nor call, and its
+// deadline stands (law A3).
+func (c *core[IN, OUT]) ask(e *queue.Entry[slot[IN, OUT]], a *attempt[IN, OUT]) {
+	view := new(predicates.Attempt[OUT])
+	*view = c.retry.view
+	c.retry.forget()
+	question := &attempt[IN, OUT]{core: c, entry: e, number: a.number, deadline: noDeadline}
+	if c.timeout > 0 {
+		question.deadline = c.deadline(e)
+	}
+	e.Value.attempt = question
+	c.enter(e, deciding)
+	c.stats.Deciding++
+	c.workers.run(job{task: func() {
+		var action strategies.Action
+		var err error
+		returned := false
+		defer func() { // Ask itself recovers panics
+			if !returned {
+				err = newPanicError(recover())
+			}
+			question.state.Or(over)
+			question.endContext()
+			c.post(question, func() { c.answer(question, a, view, action, err) })
+		}()
+		action, err = c.retry.policy.Ask(sideContext[IN, OUT]{(*attemptContext[IN, OUT])(question)}, view)
+		returned = true
+	}})
+}
+
+// answer goes on after the strategy has spoken. If e has ended meanwhile, or its time has run out, nobody listens.
+func (c *core[IN, OUT]) answer(
+	question, a *attempt[IN, OUT], view *predicates.Attempt[OUT], action strategies.Action, failed error,
+) {
+	e := question.entry
+	if e == nil {
+		return
+	}
+	question.entry = nil
+	e.Value.attempt = a
+	c.stats.Deciding--
+	c.tick()
+	c.slow = slowCall[IN]{watched: true, since: c.now, in: e.Value.in}
+	view.Remaining, view.Elapsed = c.remaining(e), c.now-e.Value.accepted
+	var d strategies.Decision
+	panicked := c.protect(callDecide, e, a, func() {
+		d = c.retry.policy.Conclude(view, action, failed, c.situation())
+	})
+	c.decided(e, a, d, panicked)
+}
+
+// decided does what the policy has decided about the outcome of a. If it panicked, e ends with that (law A6).
+func (c *core[IN, OUT]) decided(
+	e *queue.Entry[slot[IN, OUT]], a *attempt[IN, OUT], d strategies.Decision, panicked error,
+) {
+	c.retry.forget()
+	if panicked != nil {
+		c.fail(e, errors.Join(panicked, a.err))
+		return
+	}
+	s := &e.Value
+	switch d.Verdict {
+	case strategies.Accepted:
+		c.settle(e, d.Err)
+	case strategies.Retried:
+		if d.Err != nil {
+			s.err = d.Err
+		}
+		if c.retry.whole {
+			s.remember(d.Reason, d.Before)
+		}
+		s.attempt = nil
+		s.byResult = a.err == nil
+		c.backOff(e, d)
+	case strategies.Failed:
+		c.logRefusal(s, d)
+		c.fail(e, ownPanic(d.Err))
+	default:
+		c.stats.Exhausted++
+		if d.Verdict == strategies.OverBudget {
+			c.stats.OverBudget++
+		}
+		if d.Verdict == strategies.TooManyWaiting {
+			c.stats.TooManyWaiting++
+		}
+		c.logRefusal(s, d)
+		if d.Err == nil && c.exhaustedAsFailure {
+			d.Err = exhausted(d)
+		}
+		c.settle(e, d.Err)
+	}
+}
+
+// logRefusal tells that there was a reason for a retry, and no retry.
+func (c *core[IN, OUT]) logRefusal(s *slot[IN, OUT], d strategies.Decision) {
+	if c.logs(slog.LevelDebug) {
+		c.log(&c.refuseLog, slog.LevelDebug, "asyncop: no retry", s.in,
+			slog.String("verdict", d.Verdict.String()), slog.String("reason", d.Reason.String()),
+			slog.Int("attempts", int(s.attempts)), slog.Any("error", d.Err))
+	}
+}
+
+// backOff lets e wait for its next attempt. A retry that could not start before the deadline is not scheduled: the
+// element waits for its deadline, or times out early by choice.
+func (c *core[IN, OUT]) backOff(e *queue.Entry[slot[IN, OUT]], d strategies.Decision) {
+	c.tick()
+	s := &e.Value
+	c.enter(e, backoff)
+	c.stats.WaitingForRetry++
+	if c.logs(slog.LevelDebug) {
+		c.log(&c.retryLog, slog.LevelDebug, "asyncop: retry", s.in,
+			slog.Int("attempts", int(s.attempts)), slog.Duration("delay", d.Delay),
+			slog.String("reason", d.Reason.String()), slog.Any("error", d.Err))
+	}
+	switch {
+	case c.timeout > 0 && d.Delay >= c.deadline(e)-c.now: // capped, or it would be now
+		if c.earlyTimeout {
+			c.timeOut(e)
+		}
+	case d.Delay == 0:
+		c.retryNow(e)
+	default:
+		c.timers.Arm(&s.timer, c.now+d.Delay)
+	}
+}
+
+// prepare begins the attempt a with what the strategy wants done first, on a worker. The attempt has its permit, and its
+// timeouts stand.
+func (c *core[IN, OUT]) prepare(
+	e *queue.Entry[slot[IN, OUT]], a *attempt[IN, OUT], before func(ctx context.Context) error,
+) {
+	c.enter(e, preparing)
+	c.workers.run(job{task: func() {
+		var err error
+		returned := false
+		defer func() {
+			if !returned {
+				err = newPanicError(recover())
+			}
+			c.post(&attempt[IN, OUT]{core: c}, func() { c.prepared(a, err) })
+		}()
+		err = before(sideContext[IN, OUT]{(*attemptContext[IN, OUT])(a)})
+		returned = true
+	}})
+}
+
+// prepared makes the call, unless what was to be done first has failed: then that is the attempt's outcome, and nothing
+// has been sent.
+func (c *core[IN, OUT]) prepared(a *attempt[IN, OUT], failed error) {
+	e := a.entry
+	switch {
+	case e == nil: // the attempt was cut off
+		return
+	case failed != nil:
+		a.complete(nil, &predicates.StageError{Stage: predicates.ClientDispatch, Err: failed})
+		c.outcome(a)
+		return
+	}
+	c.tick()
+	switch {
+	case c.ctx.Err() != nil: // now, not when the loop is told (law A5)
+		c.end(context.Cause(c.ctx))
+	case a.deadline != noDeadline && c.now >= a.deadline: // its timeout is due, too
+	default:
+		c.invoke(e, a)
+	}
+}
+
+// post hands the loop something to do. Called from any goroutine.
+func (c *core[IN, OUT]) post(a *attempt[IN, OUT], then func()) {
+	a.then = then
+	c.mail.post(a)
+	c.wakeUp()
+}
