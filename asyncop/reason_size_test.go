@@ -1,0 +1,26 @@
+package asyncop
+
+import (
+	"testing"
+	"unsafe"
+
+	"github.com/stretchr/testify/assert"
+
+	"github.com/weirflow/weir/queue"
+)
+
+// What a waiting element and a call cost is what the size classes of the allocator make of these. Entries are allocated
+// many at a time, so they cost what they measure.
+func TestSizes(t *testing.T) {
+	if unsafe.Sizeof(uintptr(0)) != 8 {
+		t.Skip("sizes are those of 64 bits")
+	}
+	entry := unsafe.Sizeof(queue.Entry[slot[*int, *int]]{})
+	plain := unsafe.Sizeof(slot[*int, *int]{})
+	t.Logf("slot %d, entry %d, attempt %d, extra %d", plain, entry,
+		unsafe.Sizeof(attempt[*int, *int]{}), unsafe.Sizeof(extra[*int, *int]{}))
+	assert.LessOrEqual(t, plain, uintptr(88))
+	assert.LessOrEqual(t, entry, uintptr(120))
+	assert.LessOrEqual(t, unsafe.Sizeof(attempt[*int, *int]{}), uintptr(96))
+	assert.LessOrEqual(t, unsafe.Sizeof(extra[*int, *int]{}), uintptr(48))
+}
