@@ -82,7 +82,7 @@ func (c *core[IN, OUT]) ask(e *queue.Entry[slot[IN, OUT]], a *attempt[IN, OUT]) 
 	e.Value.attempt = question
 	c.enter(e, deciding)
 	c.stats.Deciding++
-	c.workers.run(job{task: func() {
+	c.workers.run(job[IN, OUT]{task: func() {
 		var action strategies.Action
 		var err error
 		returned := false
@@ -201,7 +201,7 @@ func (c *core[IN, OUT]) prepare(
 	e *queue.Entry[slot[IN, OUT]], a *attempt[IN, OUT], before func(ctx context.Context) error,
 ) {
 	c.enter(e, preparing)
-	c.workers.run(job{task: func() {
+	c.workers.run(job[IN, OUT]{task: func() {
 		var err error
 		returned := false
 		defer func() {

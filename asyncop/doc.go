@@ -75,11 +75,30 @@
 // [WithDropOnFailure] and [WithSideOutput] let the others go on. A result that still asks for a retry when none is left
 // is emitted as it is, unless [WithExhaustedAsFailure].
 //
+// # Reasons
+//
+// A strategies.Policy, made by strategies.ReasonAware, is a strategy as any other for the constructors, and sees more: a
+// classifier names the reason why an outcome deserves another try, and a strategy decides over it that knows the element,
+// the stage it failed in, whether its call may happen twice, and what happened before. It may block; its element then
+// holds its slot, but no permit. Where the function tells how far its call has come ([ReportStage], [MarkSent]) and the
+// policy which calls may happen twice, a call that must not is repeated only where it cannot have taken effect:
+//
+//	op := asyncop.OrderedWaitWithRetry(send, 5*time.Second, 1000,
+//		strategies.ReasonAware(httpretry.Classifier[Reply](), strategies.BestEffort[Reply]()).
+//			IdempotentIf(predicates.OfInput(isIdempotent)).
+//			WithBudget(strategies.NewBudget(0.2, 10, 100)))
+//
+// FLIP-232's strategies go the same way: they are policies that look at nothing but the number and the outcome of an
+// attempt. Reasons that are always retried outrank CanRetry and the strategy, but neither the deadline nor a cancel nor
+// the end of the input.
+//
 // # Concurrency
 //
-// One goroutine, the loop, owns the queue, the timers and the state of every element. AsyncInvoke, predicates and
-// strategies are called on it, one at a time, and must not block; what blocks goes through [Blocking], whose calls run
-// on goroutines of their own. No lock is held while user code runs. Completions may come from any goroutine.
+// One goroutine, the loop, owns the queue, the timers and the state of every element. AsyncInvoke, predicates,
+// classifiers and strategies that do not block by nature (FLIP-232's, those of package strategies, and what
+// strategies.Immediate vouches for) are called on it, one at a time, and must not block; what blocks goes through
+// [Blocking], whose calls run on goroutines of their own, as do reason-aware strategies that may block and what they want
+// done before a retry. No lock is held while user code runs. Completions may come from any goroutine.
 //
 // # Sources
 //

@@ -17,7 +17,7 @@ var (
 	ErrNilError = errors.New("asyncop: CompleteExceptionally was called with a nil error")
 
 	// ErrRetriesExhausted is the failure of an element whose last result still asked for another attempt, under
-	// [WithExhaustedAsFailure].
+	// [WithExhaustedAsFailure]. It comes wrapped, in the name of the reason and of why there was no retry.
 	ErrRetriesExhausted = errors.New("asyncop: retries exhausted: the last result still matches the retry predicate")
 
 	// ErrGoexit is the value of the [*PanicError] of user code that called runtime.Goexit (as testing's FailNow does).

@@ -123,8 +123,9 @@ func WithName(name string) Option {
 	return func(cfg *config) { cfg.name = name }
 }
 
-// WithLogger sets the logger; the default is slog.Default() at construction. Retries are logged at debug level, elements
-// given up on and calls that block the loop at warn, both at a limited rate.
+// WithLogger sets the logger; the default is slog.Default() at construction. Retries, and those that there was a reason
+// for and that are not made, are logged at debug level, elements given up on and calls that block the loop at warn, all
+// at a limited rate.
 func WithLogger(logger *slog.Logger) Option {
 	if logger == nil {
 		panic("asyncop: WithLogger: nil logger")

@@ -24,6 +24,18 @@
 // A missing argument is a programmer's error: the constructor panics at once
 // and names it, instead of every element failing later.
 //
+// # Reasons
+//
+// A [Classifier] says more than "again": it names the [Reason], which carries
+// whether even a call that must not happen twice may be repeated, and whether
+// everybody wants it repeated. It sees the whole [Attempt]: the element, the
+// [Stage] in which it failed, whether the call is [Idempotent], the reasons so
+// far ([ReasonSet]). Classifiers are tables first ([ByError], [ByCode]), then what
+// a server says ([ByServerMap]), then predicates ([ByException], [ByResult]);
+// [Classifiers] chains them. Ready-made ones are in httpretry, grpcretry, netretry
+// and couchbase; strategies.ReasonAware hands one to an operator. Pairs of
+// predicates are classifiers, too: [ByPredicates].
+//
 // # Concurrency
 //
 // The predicates of this package are safe for concurrent use, as far as the

@@ -37,6 +37,20 @@
 // computed. Flink cuts delays to milliseconds and checks little; here 0 retries
 // and a delay of 0 are legal, negative ones are not.
 //
+// # Reasons
+//
+// A [ReasonStrategy], that of RFC 0049 of the Couchbase SDKs, decides over a reason
+// that a classifier named, and sees the whole attempt. It may block, answers with
+// an [Action] (retry or not, after a delay of which 0 is one, with something to do
+// first, with another error), and is never asked about reasons that are always
+// retried. [BestEffort] is the default and the one to embed; [HonorPushback] lets
+// the server have its say. [ReasonAware] makes a [Policy] of classifier and
+// strategy, which is what an operator takes; the policy adds idempotence, jitter, a
+// [Budget] and a bound on waiting elements. [PolicyOf] makes one of a FLIP-232
+// strategy, so that there is one mechanism and everything a policy adds is there
+// for those as well. The other way, [WithoutReasons], is open only to what depends
+// on attempts alone.
+//
 // # Your own strategy
 //
 // Implement [AsyncRetryStrategy], build its predicates with predicates.RetryIf
