@@ -116,8 +116,8 @@ func (a *attempt[IN, OUT]) runBlocking(task func()) {
 	hold := false
 	for !hold {
 		s := a.state.Load()
-		if s&(over|held) != 0 {
-			break
+		if s&(over|held|direct) != 0 {
+			break // somebody else gives the permit back
 		}
 		hold = a.state.CompareAndSwap(s, s|held)
 	}

@@ -147,8 +147,10 @@ func (p *pump[I, O, IN, OUT]) passBarrier() {
 		items = append(items, it)
 	}
 	k.encoding.Go(func() {
-		state, err := k.codec.encode(items)
-		b.Report(k.name, checkpoint.State{state}, err)
+		var state []byte
+		err := error(ErrGoexit) // unless encode returns
+		defer func() { b.Report(k.name, checkpoint.State{state}, err) }()
+		state, err = k.codec.encode(items)
 	})
 	k.passing.Push(b)
 }

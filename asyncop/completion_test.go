@@ -3,6 +3,7 @@ package asyncop_test
 import (
 	"context"
 	"errors"
+	"log/slog"
 	"strings"
 	"sync"
 	"testing"
@@ -124,6 +125,8 @@ func TestCancelAbandonsWhatIsInFlight(t *testing.T) {
 		require.EqualValues(t, 7, s.Abandoned)
 		require.EqualValues(t, 1, s.SideOutput)
 		require.Zero(t, s.InFlight)
+		require.Zero(t, s.WaitingForRetry)
+		require.Zero(t, s.Running)
 		checkBalance(t, s)
 	})
 }
@@ -281,6 +284,23 @@ func TestCompletionAfterTheEndIsLate(t *testing.T) {
 	})
 }
 
+// A2: a completion that was handed in, but found no ear before the operator ended, is late, too.
+func TestCompletionInTheTurnOfTheEndIsLate(t *testing.T) {
+	forEachMode(t, func(t *testing.T, m mode) {
+		r := newRig(t, m, setup{})
+		r.script("x#1", func(*call) error { time.Sleep(time.Second); return errBroken }) // the loop is away
+		r.sendEach("ab")
+		a := r.call("a#1")
+		r.op.In() <- "x"
+		a.Complete("A")
+		a.Complete("again")
+		require.ErrorIs(t, r.wait(), errBroken)
+		require.Empty(t, r.outputs())
+		require.EqualValues(t, 2, r.stats().Abandoned)
+		require.EqualValues(t, 2, r.stats().LateCompletions)
+	})
+}
+
 // A2: slots are used again; whoever still holds the future of an element that left does not reach its successor.
 func TestLateCompletionDoesNotReachTheNextElementInTheSlot(t *testing.T) {
 	forEachMode(t, func(t *testing.T, m mode) {
@@ -340,6 +360,33 @@ func TestConcurrentCompletionsCountOnce(t *testing.T) {
 	wg.Wait()
 	require.Equal(t, elements, want)
 	require.EqualValues(t, elements*(racers-1), op.Stats().LateCompletions)
+}
+
+// A2, A3: completions that race the timeout: each either counts or is late, and is counted. Not in a bubble.
+func TestCompletionsThatRaceTheTimeout(t *testing.T) {
+	const elements, timeout = 3000, 300 * time.Microsecond
+	var wg sync.WaitGroup
+	fn := asyncop.Func(func(_ context.Context, in int, result asyncop.ResultFuture[int]) error {
+		wg.Add(1)
+		time.AfterFunc(timeout, func() { defer wg.Done(); result.Complete(in) })
+		return nil
+	})
+	op := asyncop.UnorderedWait(fn, timeout, 64, asyncop.WithDropOnFailure(), asyncop.WithLogger(slog.New(slog.DiscardHandler)))
+	go func() {
+		defer close(op.In())
+		for i := range elements {
+			op.In() <- i
+		}
+	}()
+	emitted := len(drain(op))
+	require.NoError(t, op.Wait())
+	wg.Wait()
+	s := op.Stats()
+	require.EqualValues(t, elements, s.Accepted)
+	require.EqualValues(t, emitted, s.Completed)
+	require.EqualValues(t, s.Attempts-s.Completed, s.LateCompletions)
+	require.Zero(t, s.Running)
+	checkBalance(t, s)
 }
 
 // A nil error is an error too, a named one.

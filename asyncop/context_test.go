@@ -82,24 +82,45 @@ func TestContextEndsWithTheAttempt(t *testing.T) {
 		err, cause error
 		opts       []Option
 	}{
-		{"completed", func(_ *callHolder, c heldCall) { c.result.Complete(1) },
-			context.Canceled, context.Canceled, nil},
-		{"completed with nothing", func(_ *callHolder, c heldCall) { c.result.Complete() },
-			context.Canceled, context.Canceled, nil},
-		{"failed", func(_ *callHolder, c heldCall) { c.result.CompleteExceptionally(errDown) },
-			context.Canceled, context.Canceled, []Option{WithDropOnFailure()}},
-		{"failed the pipeline", func(_ *callHolder, c heldCall) { c.result.CompleteExceptionally(errDown) },
-			context.Canceled, context.Canceled, nil},
-		{"other element failed the pipeline", func(h *callHolder, _ heldCall) { h.call(2).result.CompleteExceptionally(errDown) },
-			context.Canceled, context.Canceled, nil},
-		{"attempt timed out", func(*callHolder, heldCall) { time.Sleep(time.Second) },
-			context.DeadlineExceeded, context.DeadlineExceeded, []Option{WithAttemptTimeout(time.Second), WithDropOnFailure()}},
-		{"timed out", func(*callHolder, heldCall) { time.Sleep(time.Minute) },
-			context.DeadlineExceeded, context.DeadlineExceeded, []Option{WithDropOnFailure()}},
-		{"cancelled", func(h *callHolder, _ heldCall) { h.cancel(errDown) },
-			context.Canceled, errDown, nil},
-		{"stopped", func(h *callHolder, _ heldCall) { _ = h.Stop(ended) },
-			context.Canceled, context.Canceled, nil},
+		{
+			"completed", func(_ *callHolder, c heldCall) { c.result.Complete(1) },
+			context.Canceled, context.Canceled, nil,
+		},
+		{
+			"completed with nothing", func(_ *callHolder, c heldCall) { c.result.Complete() },
+			context.Canceled, context.Canceled, nil,
+		},
+		{
+			"failed", func(_ *callHolder, c heldCall) { c.result.CompleteExceptionally(errDown) },
+			context.Canceled, context.Canceled,
+			[]Option{WithDropOnFailure()},
+		},
+		{
+			"failed the pipeline", func(_ *callHolder, c heldCall) { c.result.CompleteExceptionally(errDown) },
+			context.Canceled, context.Canceled, nil,
+		},
+		{
+			"other element failed the pipeline", func(h *callHolder, _ heldCall) { h.call(2).result.CompleteExceptionally(errDown) },
+			context.Canceled, context.Canceled, nil,
+		},
+		{
+			"attempt timed out", func(*callHolder, heldCall) { time.Sleep(time.Second) },
+			context.DeadlineExceeded, context.DeadlineExceeded,
+			[]Option{WithAttemptTimeout(time.Second), WithDropOnFailure()},
+		},
+		{
+			"timed out", func(*callHolder, heldCall) { time.Sleep(time.Minute) },
+			context.DeadlineExceeded, context.DeadlineExceeded,
+			[]Option{WithDropOnFailure()},
+		},
+		{
+			"cancelled", func(h *callHolder, _ heldCall) { h.cancel(errDown) },
+			context.Canceled, errDown, nil,
+		},
+		{
+			"stopped", func(h *callHolder, _ heldCall) { _ = h.Stop(ended) },
+			context.Canceled, context.Canceled, nil,
+		},
 	}
 	for _, tt := range tests {
 		t.Run(tt.name, func(t *testing.T) {

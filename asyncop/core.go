@@ -44,9 +44,10 @@ type core[IN, OUT any] struct {
 	permits int                                      // free ones
 	now     time.Duration                            // when the loop last looked at the clock
 
-	inputEnded bool  // no element follows
-	noRetries  bool  // nobody retries any more (law A5)
-	failure    error // why the operator must end; nil: it need not
+	inputEnded bool          // no element follows
+	noRetries  bool          // nobody retries any more (law A5)
+	failure    error         // why the operator must end; nil: it need not
+	failed     *ElementError // the failure, if an element was it
 
 	rest *attempt[IN, OUT] // completions taken from the mailbox and not handled yet
 	call userCall[IN, OUT] // the user code that is being run
@@ -107,7 +108,7 @@ func newCore[IN, OUT any](
 	c.timers = timers.NewService[*queue.Entry[slot[IN, OUT]]](cfg.clock, c.wakeUp)
 	c.workers = newWorkers(c.do)
 	c.direct = directCall(fn)
-	c.published.set(Stats{}, -1)
+	c.published.set(Stats{}, noOldest)
 	return c
 }
 
@@ -559,9 +560,13 @@ func (c *core[IN, OUT]) fail(e *queue.Entry[slot[IN, OUT]], err error) {
 		return
 	}
 	c.stats.Failed++
-	c.end(&ElementError{
+	failed := &ElementError{
 		Element: s.in, Attempts: int(s.attempts), Elapsed: c.now - s.accepted, Err: err, label: c.labelOf(s.in),
-	})
+	}
+	if c.failure == nil {
+		c.failed = failed
+	}
+	c.end(failed)
 }
 
 // end makes the loop end the operator. The first reason counts.
@@ -669,7 +674,7 @@ func nextIn[IN, OUT any](
 
 // publish makes the statistics visible.
 func (c *core[IN, OUT]) publish() {
-	oldest := time.Duration(-1)
+	oldest := noOldest
 	if e := c.queue.First(); e != nil {
 		oldest = e.Value.accepted
 	}

@@ -284,6 +284,20 @@ func requireDeadline(t *testing.T, ctx context.Context, want time.Duration) {
 	require.Equal(t, want, time.Until(deadline))
 }
 
+// The operator's own deadline counts where it is the earliest.
+func TestContextTellsTheEarliestDeadline(t *testing.T) {
+	forEachMode(t, func(t *testing.T, m mode) {
+		for _, d := range []time.Duration{time.Second, time.Hour} {
+			ctx, cancel := context.WithTimeout(t.Context(), d)
+			r := newRig(t, m, setup{timeout: time.Minute, opts: options(asyncop.WithContext(ctx))})
+			r.sendEach("a")
+			requireDeadline(t, r.call("a#1").ctx, min(d, time.Minute))
+			cancel()
+			require.ErrorIs(t, r.wait(), context.Canceled)
+		}
+	})
+}
+
 // At the deadline, a context and those derived from it end with context.DeadlineExceeded.
 func TestContextEndsAtTheDeadline(t *testing.T) {
 	forEachMode(t, func(t *testing.T, m mode) {

@@ -32,6 +32,8 @@ func TestEndOfInputStartsWhatWasNotStarted(t *testing.T) {
 		require.NoError(t, r.wait())
 		require.Equal(t, "a#1 b#1 c#1", r.calls())
 		require.Equal(t, "A C", r.outputs())
+		require.Zero(t, r.stats().Retries())
+		require.Zero(t, r.stats().WaitingForRetry)
 	})
 }
 
@@ -231,6 +233,33 @@ func TestEndOfEmptyInput(t *testing.T) {
 	}, 1, 16)
 }
 
+// ---- A5: no attempt starts at or after the deadline
+
+// A5: an element that has waited for a permit and finds its deadline come is not called: neither a moment after the
+// deadline nor in its very moment.
+func TestNoAttemptStartsAtTheDeadline(t *testing.T) {
+	for _, away := range []time.Duration{500 * time.Millisecond, 600 * time.Millisecond} {
+		forEachMode(t, func(t *testing.T, m mode) {
+			r := newRig(t, m, setup{
+				timeout: time.Second, strategy: retryAll(9, 100*time.Millisecond), wrap: handled,
+				opts: options(asyncop.WithMaxConcurrentCalls(3)),
+			})
+			r.sendEach("rab")
+			r.fail("r#1", errBroken)
+			r.sendEach("xcd") // r's retry waits for a permit, c and d for their first attempt
+			r.script("r#2", func(*call) error { time.Sleep(away); return nil })
+			r.advance(500 * time.Millisecond)
+			a, b := r.call("a#1"), r.call("b#1")
+			a.Complete("A")
+			b.Complete("B") // permits for r and c, but r takes the loop to the deadline
+			r.advance(time.Second)
+			require.Equal(t, "r#1@0s a#1@0s b#1@0s x#1@0s r#2@500ms", r.callTimes())
+			require.EqualValues(t, 4, r.stats().Timeouts)
+			require.NoError(t, r.end())
+		})
+	}
+}
+
 // ---- A5: no attempt starts after a cancel
 
 // A5: in whatever phase an element is when the operator is cancelled, it is not called any more.
@@ -261,6 +290,17 @@ func TestNoAttemptStartsAfterAFailure(t *testing.T) {
 		r.advance(time.Minute)
 		require.ErrorIs(t, r.wait(), context.Canceled)
 		require.Equal(t, "a#1 b#1 c#1 f#1", r.calls())
+	})
+}
+
+// A5: nor do those that wait for the permit that the failure sets free.
+func TestNoWaitingAttemptStartsAfterAFailure(t *testing.T) {
+	forEachMode(t, func(t *testing.T, m mode) {
+		r := newRig(t, m, setup{opts: options(asyncop.WithMaxConcurrentCalls(1))})
+		r.sendEach("ab")
+		r.fail("a#1", errBroken)
+		require.ErrorIs(t, r.wait(), errBroken)
+		require.Equal(t, "a#1", r.calls())
 	})
 }
 

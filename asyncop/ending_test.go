@@ -301,6 +301,43 @@ func TestErrorOfOpen(t *testing.T) {
 	})
 }
 
+// F1: the first reason to end stays the reason: here that Open failed, not that it cancelled the operator, too.
+func TestFirstReasonToEndCounts(t *testing.T) {
+	forEachMode(t, func(t *testing.T, m mode) {
+		ctx, cancel := context.WithCancelCause(t.Context())
+		r := newRig(t, m, setup{
+			wrap: func(h *hand) function {
+				return &lifecycle{hand: h, open: func() error {
+					cancel(errTestOver)
+					time.Sleep(time.Second)
+					return errBroken
+				}}
+			},
+			opts: options(asyncop.WithContext(ctx)),
+		})
+		err := r.wait()
+		require.ErrorIs(t, err, errBroken)
+		require.NotErrorIs(t, err, errTestOver)
+	})
+}
+
+// F1: also among causes of cancellation, whenever the loop comes to look.
+func TestFirstCauseCounts(t *testing.T) {
+	forEachMode(t, func(t *testing.T, m mode) {
+		r := newRig(t, m, setup{})
+		r.script("a#1", func(*call) error { time.Sleep(time.Second); return nil }) // the loop is away
+		r.send("a")
+		ctx, cancel := context.WithCancelCause(t.Context())
+		cancel(errBroken)
+		go func() { _ = r.op.Stop(ctx) }()
+		synctest.Wait()
+		r.cancel(errTestOver)
+		err := r.wait()
+		require.ErrorIs(t, err, errBroken)
+		require.NotErrorIs(t, err, errTestOver)
+	})
+}
+
 // Close waits for the last element, and for the side output.
 func TestCloseComesAfterTheLastElement(t *testing.T) {
 	forEachMode(t, func(t *testing.T, m mode) {

@@ -38,3 +38,8 @@ func StateText[IN, OUT any](state []byte, results checkpoint.Codec[OUT]) (string
 	}
 	return strings.Join(texts, " "), nil
 }
+
+// FreePermits returns the number of permits that nobody has. It may be called while the operator is idle.
+func FreePermits[IN, OUT any](op *AsyncWaitOperator[IN, OUT]) int {
+	return op.pump.core.permits + int(op.pump.core.freed.Load())
+}

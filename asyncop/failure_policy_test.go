@@ -74,6 +74,21 @@ func TestElementError(t *testing.T) {
 	})
 }
 
+// The time before the first attempt counts, too.
+func TestElapsedCountsTheWaitForAPermit(t *testing.T) {
+	forEachMode(t, func(t *testing.T, m mode) {
+		r := newRig(t, m, setup{opts: options(asyncop.WithMaxConcurrentCalls(1))})
+		r.sendEach("ab")
+		r.advance(time.Second)
+		r.complete("a#1", "A")
+		r.advance(time.Second)
+		r.fail("b#1", errBroken)
+		failed, ok := errors.AsType[*asyncop.ElementError](r.wait())
+		require.True(t, ok)
+		require.Equal(t, 2*time.Second, failed.Elapsed)
+	})
+}
+
 // The time of a call on the loop counts, too.
 func TestElapsedCountsTheCallItself(t *testing.T) {
 	forEachMode(t, func(t *testing.T, m mode) {

@@ -131,7 +131,11 @@ func maxRetriesOf[OUT any](name string, state RetryState, strategy strategies.As
 		panic(fmt.Sprintf("asyncop: %s: WithRetryState(LatencyFirst) needs a strategy with MaxRetries() int, %T has none",
 			name, strategy))
 	}
-	return s.MaxRetries()
+	n := s.MaxRetries()
+	if n < 0 {
+		panic(fmt.Sprintf("asyncop: %s: WithRetryState(LatencyFirst): MaxRetries() of %T is negative: %d", name, strategy, n))
+	}
+	return n
 }
 
 // newDecoder returns what tells elements from control elements, which come first, also when IN is any.
@@ -201,7 +205,12 @@ func (op *AsyncWaitOperator[IN, OUT]) Wait() error {
 }
 
 // Stop ends the operator in an orderly way: it takes no more input, drains what it has accepted as at the end of the
-// input, and waits for Done. When ctx ends before that, it cancels what is left and returns. It returns Err.
+// input, and waits for Done. When ctx ends before that, it cancels what is left and returns, without waiting for the side
+// output; Open and Close of the function are awaited. It returns Err. Elements that were sent to In and not accepted yet
+// are discarded and counted.
+//
+// In a row of operators stop the first one, wait until the last one is done or ctx ends, and then stop that: what the
+// first one drains is the last one's input.
 func (op *AsyncWaitOperator[IN, OUT]) Stop(ctx context.Context) error { return op.pump.stop(ctx) }
 
 // Stats returns the statistics of the moment.

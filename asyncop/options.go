@@ -282,7 +282,8 @@ func WithInputCodec[IN any](codec checkpoint.Codec[IN]) Option {
 }
 
 // WithResultCodec stores the results of elements that are complete but not yet emitted, too, so that their calls are not
-// repeated after a restore. By default they are. OUT must be the operator's.
+// repeated after a restore. By default they are. Results are encoded while the pipeline goes on, so downstream must not
+// change them. OUT must be the operator's.
 func WithResultCodec[OUT any](codec checkpoint.Codec[OUT]) Option {
 	if codec == nil {
 		panic("asyncop: WithResultCodec: nil codec")

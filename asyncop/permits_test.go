@@ -3,6 +3,8 @@ package asyncop_test
 import (
 	"context"
 	"runtime"
+	"slices"
+	"strconv"
 	"strings"
 	"testing"
 	"testing/synctest"
@@ -180,6 +182,31 @@ func TestNewElementsDoNotOvertake(t *testing.T) {
 	})
 }
 
+// Nor when more permits come free at once than the operator hands out in one turn.
+func TestNewElementsDoNotOvertakeMany(t *testing.T) {
+	forEachMode(t, func(t *testing.T, m mode) {
+		m.capacity = 600
+		r := newRig(t, m, setup{opts: options(asyncop.WithMaxConcurrentCalls(200))})
+		for i := range 400 { // half of them wait
+			r.op.In() <- strconv.Itoa(i)
+		}
+		synctest.Wait()
+		first := slices.Clone(r.made)
+		require.Len(t, first, 200)
+		for i := range 50 {
+			r.op.In() <- strconv.Itoa(400 + i)
+		}
+		for _, c := range first {
+			c.Complete()
+		}
+		synctest.Wait()
+		for i, c := range r.made {
+			require.Equal(t, strconv.Itoa(i), c.in)
+		}
+		require.ErrorIs(t, r.cut(errTestOver), errTestOver)
+	})
+}
+
 // A blocking call gives its permit back when it returns: one that ignores its context keeps it beyond the timeout.
 func TestBlockingCallThatIgnoresItsContextKeepsItsPermit(t *testing.T) {
 	forEachMode(t, func(t *testing.T, m mode) {
@@ -319,6 +346,13 @@ func TestPermitsOfOddFunctions(t *testing.T) {
 			_ = blocking.AsyncInvoke(ctx, in, result)
 			panic(errBroken)
 		},
+		"late": func(ctx context.Context, in string, result future, blocking function) error {
+			go func() {
+				time.Sleep(2 * time.Second) // the element has timed out
+				_ = blocking.AsyncInvoke(ctx, in, result)
+			}()
+			return nil
+		},
 		"without the context": func(_ context.Context, in string, result future, blocking function) error {
 			return blocking.AsyncInvoke(context.Background(), in, result)
 		},
@@ -336,11 +370,14 @@ func TestPermitsOfOddFunctions(t *testing.T) {
 							return invoke(ctx, in, result, blocking)
 						})
 					},
-					opts: options(asyncop.WithMaxConcurrentCalls(1), asyncop.WithDropOnFailure()),
+					timeout: 1500 * time.Millisecond,
+					opts:    options(asyncop.WithMaxConcurrentCalls(2), asyncop.WithDropOnFailure()),
 				})
-				r.sendEach("abcabc")
-				r.advance(time.Minute)
-				require.Zero(t, r.stats().Running)
+				for _, e := range "abcabc" {
+					r.send(string(e))
+					r.advance(time.Minute)
+					require.Equal(t, 2, asyncop.FreePermits(r.op))
+				}
 				require.NoError(t, r.end())
 				s := r.stats()
 				require.Zero(t, s.Running)

@@ -126,7 +126,9 @@ func (p *pump[I, O, IN, OUT]) step() bool {
 		return false
 	}
 	p.passBarrier()
+	slots := c.queue.Len()
 	busy = p.emitSome() || busy
+	busy = busy || c.queue.Len() < slots // elements that emit nothing have left
 	busy = p.handOverSome() || busy
 	if p.ended() {
 		return false
@@ -187,10 +189,13 @@ func (p *pump[I, O, IN, OUT]) feed() bool {
 	if p.checks != nil && p.checks.restored > 0 {
 		p.checks.restored--
 	}
-	p.core.restore(p.backlog.Pop())
-	if p.backlog.Len() == 0 && p.inOver {
-		p.core.endInput()
-	}
+	next := p.backlog.Pop()
+	defer func() { // even if user code ends the goroutine
+		if p.backlog.Len() == 0 && p.inOver {
+			p.core.endInput()
+		}
+	}()
+	p.core.restore(next)
 	return true
 }
 
@@ -253,7 +258,7 @@ func (p *pump[I, O, IN, OUT]) ended() bool {
 
 // emitSome sends what may leave, as long as downstream takes it.
 func (p *pump[I, O, IN, OUT]) emitSome() (busy bool) {
-	for n := 0; n < turnLimit && p.load(); n++ {
+	for n := 0; n < turnLimit && p.mayEmit() && p.load(); n++ {
 		select {
 		case p.out <- p.next:
 			p.sent()
@@ -263,6 +268,12 @@ func (p *pump[I, O, IN, OUT]) emitSome() (busy bool) {
 		}
 	}
 	return busy
+}
+
+// mayEmit tells whether the next element may be begun: not while a barrier waits for the present one to end, unless it
+// waits for all of them.
+func (p *pump[I, O, IN, OUT]) mayEmit() bool {
+	return p.loaded || !p.barrierArrived() || p.checks.arrived.Kind == checkpoint.Drain
 }
 
 // load makes next the next thing to emit and tells whether there is one. Barriers go before everything, but not into
@@ -398,6 +409,11 @@ func (p *pump[I, O, IN, OUT]) finish() {
 	abandoned := c.abandon()
 	err := p.outcome(abandoned)
 	p.endCheckpoints(err)
+	for it := range p.backlog.All() { // read past the capacity, or restored and not yet fed
+		if it.kind != controlItem && !p.suspended() {
+			p.discarded.Add(1)
+		}
+	}
 	if err == nil {
 		err = p.close() // before out is closed, so that a failed close is not taken for a clean end
 	} else {
@@ -426,7 +442,7 @@ func (p *pump[I, O, IN, OUT]) finish() {
 func (p *pump[I, O, IN, OUT]) outcome(abandoned []*queue.Entry[slot[IN, OUT]]) error {
 	c := p.core
 	for _, e := range abandoned {
-		if e.Value.phase != failing { // those the side output gets as the failures they are
+		if e.Value.phase != failing || p.suspended() { // those the side output gets as the failures they are
 			c.stats.Abandoned++
 		}
 	}
@@ -434,9 +450,9 @@ func (p *pump[I, O, IN, OUT]) outcome(abandoned []*queue.Entry[slot[IN, OUT]]) e
 	if n == 0 || c.failure == nil { // suspended: they are in the checkpoint
 		return c.failure
 	}
-	if e, ok := c.failure.(*ElementError); ok { //nolint:errorlint // our own, made by fail
-		e.Abandoned = n
-		return e
+	if c.failed != nil {
+		c.failed.Abandoned = n
+		return c.failed
 	}
 	return &AbandonedError{Cause: c.failure, Abandoned: n}
 }
@@ -524,7 +540,7 @@ func (p *pump[I, O, IN, OUT]) stop(ctx context.Context) error {
 
 func (p *pump[I, O, IN, OUT]) statistics() Stats {
 	s, oldest := p.core.published.get()
-	if s.InFlight > 0 && oldest >= 0 {
+	if s.InFlight > 0 && oldest != noOldest {
 		s.OldestAge = max(0, p.core.timers.Now()-oldest)
 	}
 	s.Running = max(0, s.Running-p.core.freed.Load()) // after the end, nobody takes the permits back any more

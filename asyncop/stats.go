@@ -1,6 +1,7 @@
 package asyncop
 
 import (
+	"math"
 	"sync"
 	"time"
 )
@@ -48,8 +49,11 @@ func (s Stats) Retries() int64 { return s.RetriesOnResult + s.RetriesOnError }
 type published struct {
 	mu     sync.Mutex
 	stats  Stats         // guarded by mu
-	oldest time.Duration // guarded by mu; when the oldest element was accepted; negative if there is none
+	oldest time.Duration // guarded by mu; when the oldest element was accepted, or noOldest
 }
+
+// noOldest is no instant: those of restored elements may be negative.
+const noOldest = time.Duration(math.MinInt64)
 
 func (p *published) set(s Stats, oldest time.Duration) {
 	p.mu.Lock()

@@ -234,6 +234,26 @@ func TestDeadlineGoesBeforeARetryThatCameLate(t *testing.T) {
 	})
 }
 
+// A3: the same for the own time of an attempt: the element times out, once, and the attempt's timer is gone.
+func TestDeadlineGoesBeforeAnAttemptTimeoutThatCameLate(t *testing.T) {
+	forEachMode(t, func(t *testing.T, m mode) {
+		r := newRig(t, m, setup{
+			timeout: time.Second, strategy: retryAll(9, 0), wrap: handled,
+			opts: options(asyncop.WithAttemptTimeout(800 * time.Millisecond)),
+		})
+		r.script("b#1", func(*call) error { time.Sleep(600 * time.Millisecond); return nil })
+		r.sendEach("a")
+		time.Sleep(500 * time.Millisecond)
+		r.op.In() <- "b" // and the loop is away from 500 ms to 1.1 s
+		r.advance(700 * time.Millisecond)
+		require.Equal(t, "a#1 b#1", r.calls())
+		require.Equal(t, "a!@1.1s", r.outputTimes())
+		require.Zero(t, r.stats().AttemptTimeouts)
+		r.advance(time.Minute)
+		require.NoError(t, r.end())
+	})
+}
+
 // A3: the retry timer of an element that timed out never fires, whatever the element in its slot does by then.
 func TestTimeoutCancelsTheRetryTimer(t *testing.T) {
 	forEachClock(t, func(t *testing.T, m mode) {
@@ -491,9 +511,10 @@ func TestHugeTimeouts(t *testing.T) {
 			opts: options(asyncop.WithAttemptTimeout(math.MaxInt64), asyncop.WithTimeoutHandlerLimit(math.MaxInt64)),
 		})
 		r.script("a#1", fails)
+		r.advance(time.Second)
 		r.sendEach("a")
 		r.advance(time.Second)
-		require.Equal(t, "a#1@0s a#2@1s", r.callTimes())
+		require.Equal(t, "a#1@1s a#2@2s", r.callTimes())
 		r.advance(10000 * time.Hour)
 		require.Equal(t, "a#1 a#2", r.calls())
 		r.complete("a#2", "A")
@@ -560,6 +581,22 @@ func TestEarlyTimeout(t *testing.T) {
 		require.EqualValues(t, 1, s.Timeouts)
 		require.Zero(t, s.WaitingForRetry)
 	})
+}
+
+// WithEarlyTimeout takes a retry that would start at the deadline for one that is too late, and no earlier one.
+func TestEarlyTimeoutOfARetryAtTheDeadline(t *testing.T) {
+	for delay, want := range map[time.Duration]string{time.Second: "a!@0s", time.Second - 1: "a!@1s"} {
+		forEachMode(t, func(t *testing.T, m mode) {
+			r := newRig(t, m, setup{
+				timeout: time.Second, strategy: retryAll(9, delay), wrap: handled, opts: options(asyncop.WithEarlyTimeout()),
+			})
+			r.script("a#1", fails)
+			r.sendEach("a")
+			r.advance(time.Second)
+			require.Equal(t, want, r.outputTimes())
+			require.NoError(t, r.end())
+		})
+	}
 }
 
 // WithAttemptTimeout bounds each attempt; its outcome is an error like any other.

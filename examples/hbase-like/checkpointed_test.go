@@ -151,9 +151,9 @@ func TestCheckpointedInterrupt(t *testing.T) {
 	for _, mode := range []string{"ordered", "unordered"} {
 		t.Run(mode, func(t *testing.T) {
 			t.Parallel()
-			in := csvFile(t, lines(t, 1500)...)
+			in := csvFile(t, lines(t, 6000)...)
 			args, _, out := checkpointedArgs(t, in)
-			args = append(args, "-calls", "4", "-capacity", "20", "-mode", mode)
+			args = append(args, "-calls", "16", "-capacity", "20", "-mode", mode)
 			stdout, stderr := newBuffer(), newBuffer()
 			interrupts := make(chan os.Signal, 2)
 			go func() {
@@ -162,16 +162,16 @@ func TestCheckpointedInterrupt(t *testing.T) {
 			}()
 			status := run(with(args, "-progress", "plain"), nil, stdout, stderr, interrupts)
 			require.Equal(t, exitInterrupted, status, stdout.String()+stderr.String())
-			assert.Regexp(t, `suspended in checkpoint \d+: of 1,500 flights, [\d,]+ are in the output and 0 given up`, stdout.String())
+			assert.Regexp(t, `suspended in checkpoint \d+: of 6,000 flights, [\d,]+ are in the output and 0 given up`, stdout.String())
 			first := number(t, stdout.String(), "enriched")
-			assert.Equal(t, 1500-first, number(t, stdout.String(), "to be done"))
+			assert.Equal(t, 6000-first, number(t, stdout.String(), "to be done"))
 			assert.Equal(t, 1+first, strings.Count(readFile(t, out), "\n"))
 
 			o := runJob("", args...)
 			require.Equal(t, exitOK, o.status, o.stdout+o.stderr)
 			assert.Regexp(t, `resumed from +checkpoint \d+, with [\d,]+ flights done`, o.stdout)
-			assert.Equal(t, 1500, number(t, o.stdout, "enriched"))
-			assert.Contains(t, o.stdout, "proven: 1,500 flights")
+			assert.Equal(t, 6000, number(t, o.stdout, "enriched"))
+			assert.Contains(t, o.stdout, "proven: 6,000 flights")
 		})
 	}
 }

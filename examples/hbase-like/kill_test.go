@@ -49,8 +49,8 @@ func TestKilled(t *testing.T) {
 			lost += 2
 		}
 	}
-	fair := []string{"-faults=false", "-calls", "16", "-strategy", "fixed", "-retries", "4", "-delay", "10ms"}
-	trouble := []string{"-calls", "64", "-retries", "-1", "-timeout", "1m"}
+	fair := []string{"-faults=false", "-calls", "16", "-strategy", "fixed", "-retries", "4", "-delay", "10ms", "-timeout", "5s"}
+	trouble := []string{"-calls", "64", "-retries", "-1", "-timeout", "15s"}
 	jobs := []*killedJob{
 		{name: "ordered", flags: fair, input: unknown, lost: lost, within: 400 * time.Millisecond},
 		{name: "unordered", flags: append(fair, "-mode", "unordered"), input: unknown, lost: lost, within: 400 * time.Millisecond},
@@ -176,6 +176,8 @@ func (j *killedJob) start(t *testing.T, after time.Duration, step int, args ...s
 		kill := time.AfterFunc(after, func() { _ = cmd.Process.Kill() }) // unless it has ended
 		defer kill.Stop()
 	}
+	hung := time.AfterFunc(time.Minute, func() { _ = cmd.Process.Signal(syscall.SIGQUIT) }) // tells its goroutines
+	defer hung.Stop()
 	err := cmd.Wait()
 	if exit, ok := errors.AsType[*exec.ExitError](err); ok {
 		if s, ok := exit.Sys().(syscall.WaitStatus); ok && s.Signaled() {

@@ -1,0 +1,312 @@
+package checkpoint
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"os"
+	"path/filepath"
+	"strings"
+	"sync"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/benbjohnson/clock"
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+)
+
+var errTest = errors.New("broken on purpose")
+
+// fake is a participant that writes down what it hears. It answers a barrier at once, unless mute.
+type fake struct {
+	name  string
+	mute  bool
+	fails error
+
+	mu    sync.Mutex
+	heard []string // guarded by mu
+	last  Barrier  // guarded by mu
+}
+
+func (f *fake) note(format string, args ...any) {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	f.heard = append(f.heard, fmt.Sprintf(format, args...))
+}
+
+func (f *fake) Pending(b Barrier) {
+	f.note("p%d", b.ID)
+	f.mu.Lock()
+	f.last = b
+	f.mu.Unlock()
+	if !f.mute {
+		b.Report(f.name, State{[]byte(f.name)}, f.fails)
+		b.Report(f.name, nil, errTest) // a second report is ignored
+	}
+}
+func (f *fake) Completed(id uint64)        { f.note("c%d", id) }
+func (f *fake) Aborted(id uint64, _ error) { f.note("a%d", id) }
+func (f *fake) history() string {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	return strings.Join(f.heard, " ")
+}
+
+func (f *fake) barrier() Barrier {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	return f.last
+}
+
+// badStore fails to save while fail is set.
+type badStore struct {
+	*MemoryStore
+	fail bool
+	gate chan struct{} // if set, Save waits
+}
+
+func (s *badStore) Save(ctx context.Context, snap *Snapshot) error {
+	if s.gate != nil {
+		<-s.gate
+	}
+	if s.fail {
+		return errTest
+	}
+	return s.MemoryStore.Save(ctx, snap)
+}
+
+func startWith(t *testing.T, store Store, opts []Option, fakes ...*fake) *Coordinator {
+	t.Helper()
+	c, err := NewCoordinator(store, append([]Option{WithLogger(quiet())}, opts...)...)
+	require.NoError(t, err)
+	for _, f := range fakes {
+		c.Register(f.name, f)
+	}
+	require.NoError(t, c.Start())
+	t.Cleanup(func() { require.NoError(t, c.Close()) })
+	return c
+}
+
+func bubble(t *testing.T, name string, body func(t *testing.T)) {
+	t.Helper()
+	t.Run(name, func(t *testing.T) { synctest.Test(t, body) })
+}
+
+func TestCoordinator(t *testing.T) {
+	ctx := context.Background()
+	bubble(t, "completes and resumes", func(t *testing.T) {
+		store := NewMemoryStore()
+		a, b := &fake{name: "a"}, &fake{name: "b"}
+		c := startWith(t, store, nil, a, b)
+		for want := range uint64(2) {
+			require.Equal(t, want+1, must(c.Trigger(ctx)))
+		}
+		require.Equal(t, "p1 c1 p2 c2", a.history())
+		require.Equal(t, a.history(), b.history())
+		_, resumes := c.Restored()
+		require.False(t, resumes)
+
+		c = must(NewCoordinator(store.Reopen()))
+		state, ok := c.Register("b", b)
+		require.True(t, ok)
+		require.Equal(t, "b", string(state.Bytes()))
+		c.Register("a", a)
+		require.NoError(t, c.Start())
+		id, _ := c.Restored()
+		require.EqualValues(t, 2, id)
+		require.EqualValues(t, 3, must(c.Trigger(ctx)), "numbers go on")
+		require.NoError(t, c.Close())
+		require.NoError(t, c.Close(), "a second time")
+		require.ErrorIs(t, c.Wait(), ErrClosed)
+		_, err := c.Trigger(ctx)
+		require.ErrorIs(t, err, ErrClosed)
+	})
+	bubble(t, "interval", func(t *testing.T) {
+		mock := clock.NewMock()
+		a := &fake{name: "a"}
+		startWith(t, NewMemoryStore(), []Option{WithClock(mock), WithInterval(time.Second)}, a)
+		for _, want := range []string{"", "p1 c1", "p1 c1", "p1 c1 p2 c2"} {
+			require.Equal(t, want, a.history())
+			mock.Add(time.Second / 2)
+			synctest.Wait()
+			mock.Add(0)
+			if want == "" {
+				mock.Add(time.Second / 2)
+				synctest.Wait()
+			}
+		}
+	})
+	bubble(t, "timeout names the silent, the next does better", func(t *testing.T) {
+		a, b, z := &fake{name: "a"}, &fake{name: "b", mute: true}, &fake{name: "z", mute: true}
+		c := startWith(t, NewMemoryStore(), []Option{WithTimeout(time.Minute)}, a, z, b)
+		began := time.Now()
+		_, err := c.Trigger(ctx)
+		require.EqualError(t, err, `checkpoint 1: not complete after 1m0s: no report from "b", "z"`)
+		require.Equal(t, time.Minute, time.Since(began))
+		late := b.barrier()
+		b.mute, z.mute = false, false
+		require.EqualValues(t, 2, must(c.Trigger(ctx)))
+		late.Report("b", nil, errTest) // ignored
+		require.Equal(t, "p1 a1 p2 c2", b.history())
+		require.NoError(t, c.Err())
+	})
+	bubble(t, "participant error", func(t *testing.T) {
+		a, b := &fake{name: "a", fails: errTest}, &fake{name: "b", mute: true}
+		c := startWith(t, NewMemoryStore(), nil, a, b)
+		_, err := c.Trigger(ctx)
+		require.ErrorIs(t, err, errTest)
+		stateErr, ok := errors.AsType[*StateError](err)
+		require.True(t, ok)
+		require.Equal(t, "a", stateErr.Participant)
+		a.fails, b.mute = nil, false
+		must(c.Trigger(ctx))
+	})
+	bubble(t, "store failure", func(t *testing.T) {
+		store := &badStore{MemoryStore: NewMemoryStore(), fail: true}
+		a := &fake{name: "a"}
+		c := startWith(t, store, nil, a)
+		_, err := c.Trigger(ctx)
+		require.ErrorIs(t, err, errTest)
+		store.fail = false
+		must(c.Trigger(ctx))
+		require.Equal(t, "p1 a1 p2 c2", a.history())
+		store.fail = true
+		require.ErrorIs(t, c.Finish(ctx, Drain), errTest)
+		require.ErrorIs(t, c.Wait(), errTest, "without its final checkpoint the stream has not ended well")
+	})
+	bubble(t, "context of Trigger", func(t *testing.T) {
+		a := &fake{name: "a", mute: true}
+		c := startWith(t, NewMemoryStore(), nil, a)
+		short, cancel := context.WithTimeout(ctx, time.Second)
+		defer cancel()
+		_, err := c.Trigger(short)
+		require.ErrorIs(t, err, context.DeadlineExceeded)
+		require.ErrorContains(t, err, `"a"`)
+		require.NoError(t, c.Err())
+	})
+	bubble(t, "drain is unbounded, suspend is not", func(t *testing.T) {
+		a := &fake{name: "a", mute: true}
+		c := startWith(t, NewMemoryStore(), []Option{WithTimeout(time.Second)}, a)
+		c.RequestFinal(Drain)
+		c.RequestFinal(Drain)
+		time.Sleep(time.Hour)
+		synctest.Wait()
+		require.Equal(t, "p1", a.history())
+		a.barrier().Report("a", nil, nil)
+		require.NoError(t, c.Wait())
+		_, err := c.Trigger(ctx)
+		require.EqualError(t, err, "checkpoint: the stream has ended")
+		require.Panics(t, func() { _ = c.Finish(ctx, Periodic) })
+
+		c = startWith(t, NewMemoryStore(), []Option{WithTimeout(time.Second)}, a)
+		require.ErrorContains(t, c.Finish(ctx, Suspend), "after 1s")
+		require.Error(t, c.Wait())
+	})
+	bubble(t, "fail and close end what is under way", func(t *testing.T) {
+		a := &fake{name: "a", mute: true}
+		c := startWith(t, NewMemoryStore(), nil, a)
+		time.AfterFunc(time.Second, func() { c.Fail("a", errTest); c.Fail("a", errors.New("too late")) })
+		_, err := c.Trigger(ctx)
+		require.ErrorIs(t, err, errTest)
+		require.EqualError(t, c.Wait(), `checkpoint: "a" failed: broken on purpose`)
+		require.Equal(t, "p1 a1", a.history())
+		c = startWith(t, NewMemoryStore(), nil, a)
+		time.AfterFunc(time.Second, func() { _ = c.Close() })
+		_, err = c.Trigger(ctx)
+		require.ErrorIs(t, err, ErrClosed)
+	})
+	bubble(t, "close waits for a save", func(t *testing.T) {
+		store := &badStore{MemoryStore: NewMemoryStore(), gate: make(chan struct{})}
+		c := startWith(t, store, nil, &fake{name: "a"})
+		go func() { must(c.Trigger(ctx)) }()
+		synctest.Wait()
+		time.AfterFunc(time.Hour, func() { close(store.gate) })
+		began := time.Now()
+		require.NoError(t, c.Close())
+		require.Equal(t, time.Hour, time.Since(began))
+	})
+	bubble(t, "nothing before the start", func(t *testing.T) {
+		c := must(NewCoordinator(NewMemoryStore()))
+		short, cancel := context.WithTimeout(ctx, time.Second)
+		defer cancel()
+		_, err := c.Trigger(short)
+		require.ErrorIs(t, err, context.DeadlineExceeded)
+		require.NoError(t, c.Close())
+		require.NoError(t, c.Start())
+		require.Error(t, c.Start())
+		c.Fail("x", errTest)
+		require.ErrorIs(t, c.Err(), ErrClosed)
+	})
+}
+
+func TestStartErrors(t *testing.T) {
+	store := NewMemoryStore()
+	c := startWith(t, store, nil, &fake{name: "a"}, &fake{name: "b"})
+	must(c.Trigger(t.Context()))
+	c = must(NewCoordinator(store.Reopen()))
+	for _, name := range []string{"a", "a", "", "\xff", strings.Repeat("x", MaxNameLength+1), "new"} {
+		c.Register(name, &fake{})
+	}
+	c.Refuse("a", errTest)
+	err := c.Start()
+	for _, want := range []string{
+		`two participants are named "a"`, "without a name", `state of "new" in checkpoint 1: it has no state there; the checkpoint has states of ["a" "b"]`,
+		`state of "a" in checkpoint 1: broken on purpose`, `state of "b" in checkpoint 1: nobody of this name has registered`, "not UTF-8",
+	} {
+		require.ErrorContains(t, err, want)
+	}
+	require.Equal(t, err, c.Wait())
+	c.Register("late", &fake{})
+	select {
+	case <-c.Started():
+		t.Fatal("started")
+	default:
+	}
+	require.NoError(t, c.Close())
+}
+
+func TestNumbersGoOnPastDamagedCheckpoints(t *testing.T) {
+	dir := t.TempDir()
+	store := must(OpenDir(dir, WithStoreLogger(quiet())))
+	c := startWith(t, store, nil, &fake{name: "a"})
+	must(c.Trigger(t.Context()))
+	must(c.Trigger(t.Context()))
+	require.NoError(t, c.Close())
+	damage(t, dir, 2)
+	c = startWith(t, must(OpenDir(dir, WithStoreLogger(quiet()))), nil, &fake{name: "a"})
+	id, _ := c.Restored()
+	require.EqualValues(t, 1, id)
+	require.EqualValues(t, 3, must(c.Trigger(t.Context())))
+}
+
+func TestCoordinatorConcurrency(t *testing.T) {
+	a, b := &fake{name: "a"}, &fake{name: "b"}
+	c := startWith(t, NewMemoryStore(), []Option{WithInterval(time.Microsecond)}, a, b)
+	var wg sync.WaitGroup
+	for range 8 {
+		wg.Go(func() {
+			for range 50 {
+				_, err := c.Trigger(t.Context())
+				assert.NoError(t, err)
+			}
+		})
+	}
+	wg.Wait()
+	require.NoError(t, c.Finish(t.Context(), Drain))
+	require.NoError(t, c.Wait())
+	for i, what := range strings.Fields(a.history()) { // one at a time
+		require.Equal(t, fmt.Sprintf("%c%d", "pc"[i%2], i/2+1), what)
+	}
+}
+
+// damage flips a bit of a stored checkpoint.
+func damage(t *testing.T, dir string, id uint64) {
+	t.Helper()
+	path := filepath.Join(dir, fileName(id))
+	b, err := os.ReadFile(path)
+	require.NoError(t, err)
+	b[len(b)/2] ^= 1
+	require.NoError(t, os.WriteFile(path, b, 0o600))
+}

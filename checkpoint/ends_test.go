@@ -1,0 +1,326 @@
+package checkpoint
+
+import (
+	"context"
+	"fmt"
+	"io"
+	"os"
+	"slices"
+	"strings"
+	"sync"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/reugn/go-streams"
+	"github.com/reugn/go-streams/extension"
+	"github.com/reugn/go-streams/flow"
+	"github.com/stretchr/testify/require"
+
+	"github.com/weirflow/weir/queue"
+)
+
+// recorder is an Input and an Output that writes down what is asked of it.
+type recorder struct {
+	*SliceInput[string]
+	fail map[string]error // by method
+
+	mu    sync.Mutex
+	calls []string // guarded by mu
+}
+
+func newRecorder(values ...string) *recorder {
+	return &recorder{SliceInput: NewSliceInput(values), fail: map[string]error{}}
+}
+
+func (r *recorder) note(method string, args ...any) error {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	r.calls = append(r.calls, strings.TrimSpace(method+" "+fmt.Sprint(args...)))
+	return r.fail[method]
+}
+
+func (r *recorder) history() string {
+	synctest.Wait()
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	return strings.Join(r.calls, ", ")
+}
+
+func (r *recorder) Commit(p []byte) error  { return r.note("commit", p) }
+func (r *recorder) Close() error           { return r.note("close") }
+func (r *recorder) Restore(s []byte) error { return r.note("restore", s == nil, s) }
+func (r *recorder) Write(v string) error   { return r.note("write", v) }
+func (r *recorder) Prepare() ([]byte, error) {
+	return []byte{7}, r.note("prepare")
+}
+
+func texts(out <-chan any) (all []string) {
+	for v := range out {
+		all = append(all, fmt.Sprint(v))
+	}
+	return all
+}
+
+func TestSource(t *testing.T) {
+	bubble(t, "final barrier at the end, closed after the last commit", func(t *testing.T) {
+		c := must(NewCoordinator(NewMemoryStore()))
+		in := newRecorder("a", "b")
+		src := NewSource(c, "src", in)
+		require.NoError(t, c.Start())
+		require.Equal(t, []string{"a", "b", "barrier 1 (drain)"}, texts(src.Out()))
+		require.NoError(t, c.Wait())
+		require.Equal(t, "commit [2], close", in.history())
+		require.NoError(t, c.Close())
+	})
+	bubble(t, "barriers go between elements; resumed at the position", func(t *testing.T) {
+		store := NewMemoryStore()
+		c := must(NewCoordinator(store, WithLogger(quiet())))
+		values := make(chan string)
+		src := NewSource(c, "src", NewChannelInput(values))
+		require.NoError(t, c.Start())
+		values <- "a"
+		done := make(chan uint64, 1)
+		go func() { done <- must(c.Trigger(context.Background())) }()
+		synctest.Wait()
+		values <- "b" // it was being waited for
+		require.EqualValues(t, 1, <-done)
+		c.Fail("x", errTest)
+		go func() { values <- "c"; close(values) }()
+		got := texts(src.Out())
+		require.Equal(t, []string{"a", "b", "barrier 1 (periodic)"}, got[:3])
+		require.NotContains(t, strings.Join(got, " "), "drain", "aborted: no final barrier")
+		require.NoError(t, c.Close())
+
+		c = must(NewCoordinator(store.Reopen()))
+		in := newRecorder("a", "b", "c")
+		src2 := NewSource(c, "src", in)
+		require.NoError(t, c.Start())
+		require.Equal(t, []string{"c", "barrier 2 (drain)"}, texts(src2.Out()))
+		require.NoError(t, c.Wait())
+		require.NoError(t, c.Close())
+
+		c = must(NewCoordinator(store.Reopen()))
+		src3 := NewSource(c, "src", newRecorder("a"))
+		require.ErrorContains(t, c.Start(), `state of "src" in checkpoint 1: checkpoint: position 02 is outside`)
+		require.Empty(t, texts(src3.Out()))
+		require.NoError(t, c.Close())
+	})
+}
+
+func TestSink(t *testing.T) {
+	start := func(t *testing.T, out *recorder) (*Coordinator, *Sink[string]) {
+		t.Helper()
+		c := must(NewCoordinator(NewMemoryStore(), WithLogger(quiet())))
+		s := NewSink(c, "sink", out)
+		require.NoError(t, c.Start())
+		t.Cleanup(func() { require.NoError(t, c.Close()) })
+		return c, s
+	}
+	bubble(t, "publishes when the checkpoint is complete, and not before", func(t *testing.T) {
+		store := &badStore{MemoryStore: NewMemoryStore(), gate: make(chan struct{}, 9)}
+		c := must(NewCoordinator(store, WithLogger(quiet())))
+		out := newRecorder()
+		s := NewSink(c, "sink", out)
+		src := &fake{name: "src"}
+		c.Register("src", src)
+		require.NoError(t, c.Start())
+		s.In() <- "a"
+		s.In() <- queue.Watermark{}
+		go func() { must(c.Trigger(context.Background())) }()
+		synctest.Wait()
+		s.In() <- src.barrier()
+		require.Equal(t, "restore true [], write a, prepare", out.history())
+		store.gate <- struct{}{}
+		require.Equal(t, "restore true [], write a, prepare, commit [7]", out.history())
+		store.fail = true
+		store.gate <- struct{}{}
+		go func() { _, _ = c.Trigger(context.Background()) }()
+		synctest.Wait()
+		s.In() <- src.barrier()
+		require.True(t, strings.HasSuffix(out.history(), "prepare"), "aborted: covered by the next")
+		store.fail = false
+		c.RequestFinal(Drain)
+		synctest.Wait()
+		s.In() <- src.barrier()
+		close(s.In())
+		synctest.Wait()
+		go c.Fail("src", errTest) // the checkpoint is being stored
+		require.True(t, strings.HasSuffix(out.history(), "prepare"), "not closed before it is known")
+		store.gate <- struct{}{}
+		s.AwaitCompletion()
+		require.True(t, strings.HasSuffix(out.history(), "prepare, commit [7], close"), out.history())
+		require.NoError(t, c.Close())
+	})
+	bubble(t, "without a final barrier nothing is published", func(t *testing.T) {
+		out := newRecorder()
+		c, s := start(t, out)
+		s.In() <- "a"
+		close(s.In())
+		s.AwaitCompletion()
+		require.ErrorContains(t, s.Err(), "without a final barrier")
+		require.ErrorContains(t, c.Wait(), "without a final barrier")
+		require.Equal(t, "restore true [], write a, close", out.history())
+	})
+	for _, method := range []string{"write", "prepare", "commit"} {
+		bubble(t, method+" fails", func(t *testing.T) {
+			out := newRecorder()
+			out.fail[method] = errTest
+			c := must(NewCoordinator(NewMemoryStore(), WithLogger(quiet())))
+			src := NewSource(c, "src", NewSliceInput([]string{"a"}))
+			s := NewSink(c, "sink", out)
+			require.NoError(t, c.Start())
+			flow.DoStream(src, flowTo{s})
+			require.ErrorIs(t, c.Wait(), errTest, "also on the final checkpoint")
+			s.AwaitCompletion()
+			require.ErrorIs(t, s.Err(), errTest)
+			require.NoError(t, c.Close())
+		})
+	}
+	bubble(t, "wrong type", func(t *testing.T) {
+		c, s := start(t, newRecorder())
+		s.In() <- 5
+		require.ErrorContains(t, c.Wait(), "got an element of type int, want string")
+		close(s.In())
+		s.AwaitCompletion()
+	})
+	bubble(t, "a sink that cannot start touches nothing", func(t *testing.T) {
+		store := NewMemoryStore()
+		c := startWith(t, store, nil, &fake{name: "old"})
+		must(c.Trigger(t.Context()))
+		c = must(NewCoordinator(store.Reopen()))
+		for _, name := range []string{"new", ""} {
+			out := newRecorder()
+			s := NewSink(c, name, out)
+			require.Empty(t, out.history(), "it must not undo what was published")
+			close(s.In())
+		}
+		require.Error(t, c.Start())
+		late := newRecorder()
+		close(NewSink(c, "late", late).In())
+		require.Equal(t, "close", late.history())
+		require.NoError(t, c.Close())
+	})
+}
+
+// flowTo makes a sink the end of flow.DoStream.
+type flowTo struct{ *Sink[string] }
+
+func (f flowTo) Out() <-chan any               { return nil }
+func (f flowTo) Via(streams.Flow) streams.Flow { return nil }
+func (f flowTo) To(streams.Sink)               {}
+
+// readAll reads an input to its end, with the position and line of each element.
+func readAll[T any](t *testing.T, in Input[T]) (values []T, positions [][]byte) {
+	t.Helper()
+	for {
+		positions = append(positions, in.Position())
+		v, err := in.Next()
+		if err == io.EOF { //nolint:errorlint // the contract
+			return values, positions
+		}
+		require.NoError(t, err)
+		values = append(values, v)
+	}
+}
+
+func TestInputsResumeAtEveryPosition(t *testing.T) {
+	path := t.TempDir() + "/in"
+	for _, content := range []string{"", "a", "a\n", "a\n\nb", "a\r\nb\r\n", "\n", "x,y\r\n1,\"2\r\n3\n\"\r\n\r\n4,5", "h,i\n\"a\nb\",c\nd,e\n\nf,g\n"} {
+		require.NoError(t, os.WriteFile(path, []byte(content), 0o600))
+		lines := must(OpenLines(path))
+		all, positions := readAll(t, lines)
+		for i, p := range positions {
+			in := must(OpenLines(path))
+			require.NoError(t, in.Seek(p))
+			require.Equal(t, p, in.Position())
+			rest, _ := readAll(t, in)
+			require.True(t, slices.Equal(all[i:], rest), "%q", content)
+			require.Equal(t, lines.Line(), in.Line())
+			require.NoError(t, in.Close())
+		}
+		require.NoError(t, lines.Close())
+		if !strings.Contains(content, ",") {
+			continue
+		}
+		records := must(OpenCSV(path))
+		var at []int
+		var csvAll [][]string
+		csvPositions := [][]byte{records.Position()}
+		for {
+			v, err := records.Next()
+			if err != nil {
+				require.Equal(t, io.EOF, err)
+				break
+			}
+			csvAll, at, csvPositions = append(csvAll, v), append(at, records.Line()), append(csvPositions, records.Position())
+		}
+		for i, p := range csvPositions {
+			in := must(OpenCSV(path))
+			require.NoError(t, in.Seek(p))
+			require.Equal(t, p, in.Position(), "a barrier before the first record")
+			for j := i; j < len(csvAll); j++ {
+				require.Equal(t, csvAll[j], must(in.Next()))
+				require.Equal(t, at[j], in.Line(), "%q record %d from %d", content, j, i)
+			}
+			_, err := in.Next()
+			require.Equal(t, io.EOF, err)
+			_ = in.Position()
+			require.NoError(t, in.Close())
+		}
+		require.NoError(t, os.Truncate(path, 1))
+		last := csvPositions[len(csvPositions)-1]
+		require.ErrorContains(t, records.Seek(last), "is it another file?")
+		require.ErrorContains(t, records.Seek([]byte{1}), "damaged file position")
+		require.NoError(t, records.Close())
+		in := must(OpenLines(path))
+		require.ErrorContains(t, in.Seek(last), "is it another file?")
+		require.NoError(t, in.Close())
+	}
+	_, err := OpenLines(path + "none")
+	require.ErrorIs(t, err, os.ErrNotExist)
+	_, err = OpenCSV(path + "none")
+	require.ErrorIs(t, err, os.ErrNotExist)
+	for _, p := range [][]byte{nil, {}, {4}, {0, 0}, slices.Repeat([]byte{0xff}, 11)} {
+		require.Error(t, NewSliceInput([]int{1, 2, 3}).Seek(p))
+	}
+	ch := make(chan int, 3)
+	ch <- 1
+	close(ch)
+	require.ErrorContains(t, NewChannelInput(ch).Seek([]byte{2}), "ended after 1 elements")
+	require.Error(t, NewChannelInput(ch).Seek(nil))
+}
+
+func TestFlowsPassControlElements(t *testing.T) {
+	w, b := queue.Watermark{Timestamp: time.Unix(1, 0)}, NewBarrier(1, Periodic, nil)
+	first := NewMap(func(n int) int { return n * 10 })
+	last := first.Via(NewFilter(func(n int) bool { return n != 20 })).Via(NewFlatMap(func(n int) []any { return []any{n, nil} }))
+	for _, v := range []any{1, w, 2, b, 3} {
+		first.In() <- v
+	}
+	close(first.In())
+	var got []any
+	for v := range last.Out() {
+		got = append(got, v)
+	}
+	require.Equal(t, []any{10, nil, w, b, 30, nil}, got)
+	require.Panics(t, func() { NewMap[int, int](nil) })
+	require.True(t, IsControl(w) && IsControl(b) && !IsControl(&b) && !IsControl(nil))
+}
+
+func TestCanPass(t *testing.T) {
+	for _, next := range []any{
+		nil, (*flow.PassThrough)(nil), (*flow.Throttler)(nil), (*extension.ChanSink)(nil), (*extension.IgnoreSink)(nil),
+		(*Flow)(nil), (*Sink[int])(nil), 5,
+	} {
+		require.NoError(t, CanPass(next), "%T", next)
+	}
+	for _, next := range []any{
+		(*flow.Map[int, int])(nil), (*flow.Filter[int])(nil), (*flow.FlatMap[int, int])(nil), (*flow.Batch[int])(nil),
+		(*flow.Fold[int, int])(nil), (*flow.Reduce[int])(nil), (*flow.Keyed[int, int])(nil), (*flow.SlidingWindow[int])(nil),
+		(*flow.TumblingWindow[int])(nil), (*flow.SessionWindow[int])(nil), (*extension.FileSink)(nil),
+		(*extension.StdoutSink)(nil), (*extension.WriterSink)(nil),
+	} {
+		require.Error(t, CanPass(next), "%T", next)
+	}
+}
