@@ -36,6 +36,18 @@ func blockingHand(h *hand, ignoresContext bool) function {
 	})
 }
 
+// forEachBlocking is forEachMode for a blocking function as it is, which the loop starts by itself, and for one inside of
+// a function of the user's.
+func forEachBlocking(t *testing.T, body func(t *testing.T, m mode, around func(function) function)) {
+	t.Helper()
+	t.Run("bare", func(t *testing.T) {
+		forEachMode(t, func(t *testing.T, m mode) { body(t, m, func(fn function) function { return fn }) })
+	})
+	t.Run("wrapped", func(t *testing.T) {
+		forEachMode(t, func(t *testing.T, m mode) { body(t, m, func(fn function) function { return &wrapper{fn} }) })
+	})
+}
+
 // answers is a future for a blocking call.
 type answers chan struct {
 	result string
@@ -209,9 +221,9 @@ func TestNewElementsDoNotOvertakeMany(t *testing.T) {
 
 // A blocking call gives its permit back when it returns: one that ignores its context keeps it beyond the timeout.
 func TestBlockingCallThatIgnoresItsContextKeepsItsPermit(t *testing.T) {
-	forEachMode(t, func(t *testing.T, m mode) {
+	forEachBlocking(t, func(t *testing.T, m mode, around func(function) function) {
 		r := newRig(t, m, setup{
-			timeout: time.Second, wrap: func(h *hand) function { return blockingHand(h, true) },
+			timeout: time.Second, wrap: func(h *hand) function { return around(blockingHand(h, true)) },
 			opts: options(asyncop.WithMaxConcurrentCalls(1), asyncop.WithDropOnFailure()),
 		})
 		r.sendEach("a")
@@ -232,10 +244,10 @@ func TestBlockingCallThatIgnoresItsContextKeepsItsPermit(t *testing.T) {
 
 // The same beyond its own attempt timeout: the retry has to wait.
 func TestBlockingCallKeepsItsPermitBeyondTheAttemptTimeout(t *testing.T) {
-	forEachMode(t, func(t *testing.T, m mode) {
+	forEachBlocking(t, func(t *testing.T, m mode, around func(function) function) {
 		r := newRig(t, m, setup{
 			timeout: time.Minute, strategy: retryAll(3, 0),
-			wrap: func(h *hand) function { return blockingHand(h, true) },
+			wrap: func(h *hand) function { return around(blockingHand(h, true)) },
 			opts: options(asyncop.WithMaxConcurrentCalls(1), asyncop.WithAttemptTimeout(time.Second)),
 		})
 		r.sendEach("a")
@@ -252,9 +264,9 @@ func TestBlockingCallKeepsItsPermitBeyondTheAttemptTimeout(t *testing.T) {
 
 // One that heeds its context gives it back at the timeout.
 func TestBlockingCallThatHeedsItsContext(t *testing.T) {
-	forEachMode(t, func(t *testing.T, m mode) {
+	forEachBlocking(t, func(t *testing.T, m mode, around func(function) function) {
 		r := newRig(t, m, setup{
-			timeout: time.Second, wrap: func(h *hand) function { return blockingHand(h, false) },
+			timeout: time.Second, wrap: func(h *hand) function { return around(blockingHand(h, false)) },
 			opts: options(asyncop.WithMaxConcurrentCalls(1), asyncop.WithDropOnFailure()),
 		})
 		r.sendEach("a")
@@ -270,11 +282,11 @@ func TestBlockingCallThatHeedsItsContext(t *testing.T) {
 
 // A blocking call gives its permit back however it ends.
 func TestBlockingCallGivesItsPermitBackHoweverItEnds(t *testing.T) {
-	forEachMode(t, func(t *testing.T, m mode) {
+	forEachBlocking(t, func(t *testing.T, m mode, around func(function) function) {
 		r := newRig(t, m, setup{
 			opts: options(asyncop.WithMaxConcurrentCalls(1), asyncop.WithDropOnFailure()),
 			wrap: func(*hand) function {
-				return asyncop.Blocking(func(_ context.Context, in string) (string, error) {
+				return around(asyncop.Blocking(func(_ context.Context, in string) (string, error) {
 					switch in {
 					case "e":
 						return "", errBroken
@@ -286,7 +298,7 @@ func TestBlockingCallGivesItsPermitBackHoweverItEnds(t *testing.T) {
 						runtime.Goexit()
 					}
 					return strings.ToUpper(in), nil
-				})
+				}))
 			},
 		})
 		r.sendEach("aenpgb")
@@ -296,6 +308,17 @@ func TestBlockingCallGivesItsPermitBackHoweverItEnds(t *testing.T) {
 		require.EqualValues(t, 3, s.Dropped)
 		require.EqualValues(t, 3, s.Completed)
 		require.Zero(t, s.Running)
+	})
+}
+
+// A function around a blocking one is called, and its call sees the context that it made.
+func TestFunctionAroundABlockingOneIsCalled(t *testing.T) {
+	forEachMode(t, func(t *testing.T, m mode) {
+		r := newRig(t, m, setup{wrap: func(h *hand) function { return &wrapper{&wrapper{blockingHand(h, false)}} }})
+		r.sendEach("a")
+		require.Equal(t, "of the wrapper", r.call("a#1").ctx.Value(valueKey{}))
+		r.complete("a#1", "A")
+		require.NoError(t, r.end())
 	})
 }
 

@@ -254,6 +254,43 @@ func TestDeadlineGoesBeforeAnAttemptTimeoutThatCameLate(t *testing.T) {
 	})
 }
 
+// A2, A3: an attempt that is completed in the very turn that ends it, by user code on the loop, ends its element once.
+func TestCompletionInTheTurnOfTheTimeout(t *testing.T) {
+	for name, limit := range map[string]asyncop.Option{
+		"of the element": asyncop.WithAttemptTimeout(time.Hour), "of the attempt": asyncop.WithAttemptTimeout(time.Second),
+	} {
+		t.Run(name, func(t *testing.T) {
+			forEachMode(t, func(t *testing.T, m mode) {
+				var a *call
+				s := strategies.FixedDelay[string](0, 0).RetryIfResult(func(results []string) bool {
+					if results[0] == "B" {
+						a.Complete("A") // after the loop has looked at the clock and into the mailbox
+					}
+					return false
+				})
+				timeout := map[string]time.Duration{"of the element": time.Second, "of the attempt": time.Hour}[name]
+				side := newSideSink(false)
+				r := newRig(t, m, setup{timeout: timeout, strategy: s, opts: options(limit, asyncop.WithSideOutput(side))})
+				r.script("x#1", func(c *call) error { time.Sleep(900 * time.Millisecond); return upper(c) })
+				r.sendEach("a")
+				a = r.call("a#1")
+				time.Sleep(500 * time.Millisecond)
+				r.sendEach("b")
+				b := r.call("b#1")
+				r.op.In() <- "x" // and the loop is away from 0.5 to 1.4 s
+				b.Complete("B")
+				r.advance(900 * time.Millisecond)
+				require.NoError(t, r.end())
+				require.Equal(t, m.pick("B X", "X B"), r.outputs())
+				require.Equal(t, "a", side.elements())
+				require.EqualValues(t, 1, r.stats().LateCompletions)
+				require.Zero(t, r.stats().Running)
+				checkBalance(t, r.stats())
+			})
+		})
+	}
+}
+
 // A3: the retry timer of an element that timed out never fires, whatever the element in its slot does by then.
 func TestTimeoutCancelsTheRetryTimer(t *testing.T) {
 	forEachClock(t, func(t *testing.T, m mode) {

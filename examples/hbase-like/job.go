@@ -47,11 +47,7 @@ func run(args []string, stdin io.Reader, stdout, stderr io.Writer, interrupts <-
 		return fail(exitUsage, fmt.Errorf("%w (-h for help)", err))
 	}
 	j := &job{cfg: cfg, stderr: stderr, interrupts: interrupts}
-	run := func() (*cli.Summary, error) { return j.run(stdin, stdout) }
-	if cfg.Checkpoint != "" {
-		run = j.runCheckpointed
-	}
-	summary, err := run()
+	summary, err := j.run(stdin, stdout)
 	if summary != nil {
 		w := stdout
 		if cfg.Out == "-" {
@@ -87,7 +83,6 @@ type job struct {
 	cluster     *store.Cluster
 	client      *hclient.Client
 	pipe        *pipeline
-	before      int // flights that had come out in earlier runs
 	interrupted atomic.Bool
 }
 
@@ -213,7 +208,7 @@ func (j *job) watchInterrupts(finished <-chan struct{}) {
 
 func (j *job) sample() cli.Sample {
 	_, ended := j.book.Progress()
-	s := cli.Sample{Ended: j.before + ended}
+	s := cli.Sample{Ended: ended}
 	for _, st := range j.stats() {
 		s.InFlight += st.InFlight
 		s.Waiting += st.WaitingForRetry

@@ -314,8 +314,13 @@ func (f *FS) Rename(from, to string) error {
 		if !ok {
 			return fs.ErrNotExist
 		}
-		if old, ok := toDir.names[toName]; ok && old.isDir() != n.isDir() {
+		switch old, ok := toDir.names[toName]; {
+		case ok && old.isDir():
 			return fs.ErrExist
+		case ok && n.isDir():
+			return syscall.ENOTDIR
+		case n.isDir() && strings.HasPrefix(filepath.Clean(to), filepath.Clean(from)+string(filepath.Separator)):
+			return syscall.EINVAL // into itself
 		}
 		if fromDir == toDir && !f.split {
 			fromDir.edit(edit{fromName, nil}, edit{toName, n})

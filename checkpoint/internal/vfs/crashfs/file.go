@@ -6,6 +6,7 @@ import (
 	"io"
 	"io/fs"
 	"os"
+	"syscall"
 )
 
 // file is an open file.
@@ -36,6 +37,14 @@ func (c change) on(old []byte) []byte {
 	return out
 }
 
+// may tells whether the file was opened for a kind of access.
+func (f *file) may(access int) error {
+	if mode := f.flag & (os.O_RDONLY | os.O_WRONLY | os.O_RDWR); mode != os.O_RDWR && mode != access {
+		return syscall.EBADF
+	}
+	return nil
+}
+
 func (f *file) do(op string, effect func() error) error {
 	if f.closed {
 		return &fs.PathError{Op: op, Path: f.name, Err: fs.ErrClosed}
@@ -45,6 +54,9 @@ func (f *file) do(op string, effect func() error) error {
 
 func (f *file) Read(p []byte) (n int, err error) {
 	err = f.do("read", func() error {
+		if err := f.may(os.O_RDONLY); err != nil {
+			return err
+		}
 		if f.off < len(f.node.data) {
 			n = copy(p, f.node.data[f.off:])
 			f.off += n
@@ -60,6 +72,9 @@ func (f *file) Read(p []byte) (n int, err error) {
 func (f *file) Write(p []byte) (int, error) {
 	if f.closed {
 		return 0, &fs.PathError{Op: "write", Path: f.name, Err: fs.ErrClosed}
+	}
+	if err := f.may(os.O_WRONLY); err != nil {
+		return 0, &fs.PathError{Op: "write", Path: f.name, Err: err}
 	}
 	fault := f.fs.call("write", f.name, "", len(p))
 	n := len(p)
@@ -99,6 +114,9 @@ func (f *file) Seek(offset int64, whence int) (int64, error) {
 
 func (f *file) Truncate(size int64) error {
 	return f.do("truncate", func() error {
+		if err := f.may(os.O_WRONLY); err != nil {
+			return err
+		}
 		f.node.apply(change{off: int(size)})
 		return nil
 	})

@@ -1,0 +1,339 @@
+package checkpoint
+
+import (
+	"bufio"
+	"bytes"
+	"context"
+	"errors"
+	"io"
+	"io/fs"
+	"log/slog"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"runtime"
+	"strings"
+	"syscall"
+	"testing"
+	"testing/synctest"
+
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+
+	"github.com/weirflow/weir/checkpoint/internal/vfs/crashfs"
+)
+
+func openTest(t *testing.T, dir string, opts ...StoreOption) *DirStore {
+	t.Helper()
+	d, err := OpenDir(dir, append([]StoreOption{WithStoreLogger(quiet())}, opts...)...)
+	require.NoError(t, err)
+	t.Cleanup(func() { require.NoError(t, d.Close()) })
+	return d
+}
+
+func names(t *testing.T, dir string) []string {
+	t.Helper()
+	entries, err := os.ReadDir(dir)
+	require.NoError(t, err)
+	var out []string
+	for _, e := range entries {
+		out = append(out, e.Name())
+	}
+	return out
+}
+
+func TestDirStoreFiles(t *testing.T) {
+	dir := filepath.Join(t.TempDir(), "a", "b")
+	d := openTest(t, dir)
+	assert.Equal(t, dir, d.Dir())
+	for id := uint64(1); id <= 5; id++ {
+		require.NoError(t, d.Save(t.Context(), crashSnapshot(id)))
+	}
+	assert.Equal(t, []string{
+		"LOCK", "checkpoint-00000000000000000003.weir", "checkpoint-00000000000000000004.weir", "checkpoint-00000000000000000005.weir",
+	}, names(t, dir))
+
+	if runtime.GOOS != "windows" {
+		for path, want := range map[string]fs.FileMode{dir: 0o700, d.path(5): 0o600} {
+			info, err := os.Stat(path)
+			require.NoError(t, err)
+			assert.Equal(t, want, info.Mode().Perm(), path)
+		}
+	}
+	f, err := os.Open(d.path(5))
+	require.NoError(t, err)
+	defer f.Close()
+	info, err := f.Stat()
+	require.NoError(t, err)
+	s, err := ReadSnapshot(f, info.Size())
+	require.NoError(t, err)
+	assert.Equal(t, crashSnapshot(5).clone(), s)
+}
+
+// What is not ours stays; what a crash has left goes.
+func TestDirStoreOpenCleansUp(t *testing.T) {
+	dir := t.TempDir()
+	others := []string{
+		"README", "checkpoint-1.weir", "checkpoint-00000000000000000000.weir", "checkpoint-00000000000000000007.weir.bak",
+		"checkpoint-0000000000000000000x.weir", "checkpoint-99999999999999999999.weir", "other.tmp", "checkpoint-1.weir.tmp",
+	}
+	for _, name := range append(others, "checkpoint-00000000000000000007.weir.tmp") {
+		require.NoError(t, os.WriteFile(filepath.Join(dir, name), []byte("x"), 0o600))
+	}
+	require.NoError(t, os.Mkdir(filepath.Join(dir, "checkpoint-00000000000000000008.weir"), 0o700))
+	d := openTest(t, dir)
+	entries, err := d.List(t.Context())
+	require.NoError(t, err)
+	assert.Empty(t, entries)
+	assert.ElementsMatch(t, append(others, "LOCK", "checkpoint-00000000000000000008.weir"), names(t, dir))
+}
+
+// Damaged snapshots do not push sound ones out.
+func TestDirStoreKeepsSoundOnes(t *testing.T) {
+	var log bytes.Buffer
+	dir := t.TempDir()
+	d, err := OpenDir(dir, WithKeepLast(2), WithStoreLogger(slog.New(slog.NewTextHandler(&log, nil))))
+	require.NoError(t, err)
+	defer d.Close()
+	ctx := t.Context()
+	ids := func() (out []uint64) {
+		entries, err := d.List(ctx)
+		require.NoError(t, err)
+		for _, e := range entries {
+			info, err := os.Stat(d.path(e.ID))
+			require.NoError(t, err)
+			require.Equal(t, info.Size(), e.Size)
+			out = append(out, e.ID)
+		}
+		return out
+	}
+	require.NoError(t, d.Save(ctx, crashSnapshot(1)))
+	require.NoError(t, d.Save(ctx, crashSnapshot(2)))
+	require.NoError(t, os.Truncate(d.path(2), 30))
+	s, skipped, err := Latest(ctx, d)
+	require.NoError(t, err)
+	assert.EqualValues(t, 1, s.ID)
+	require.Len(t, skipped, 1)
+	assert.Equal(t, CorruptError{Path: d.path(2), Checkpoint: 2, Reason: "it ends in the header, after 30 bytes"}, *skipped[0])
+	assert.Contains(t, log.String(), "level=WARN")
+	assert.Contains(t, log.String(), "checkpoint=2")
+	assert.Contains(t, log.String(), "it ends in the header")
+
+	require.NoError(t, d.Save(ctx, crashSnapshot(3)))
+	assert.Equal(t, []uint64{1, 2, 3}, func() []uint64 {
+		entries, err := d.List(ctx)
+		require.NoError(t, err)
+		var out []uint64
+		for _, e := range entries {
+			out = append(out, e.ID)
+		}
+		return out
+	}())
+	require.NoError(t, d.Save(ctx, crashSnapshot(4)))
+	assert.Equal(t, []uint64{3, 4}, ids())
+}
+
+func TestDirStoreNamesPathInErrors(t *testing.T) {
+	dir := t.TempDir()
+	d := openTest(t, dir)
+	ctx := t.Context()
+	require.NoError(t, d.Save(ctx, crashSnapshot(1)))
+
+	_, err := d.Load(ctx, 2)
+	require.ErrorIs(t, err, ErrNotFound)
+	assert.Equal(t, "checkpoint: not found: checkpoint 2 in "+dir, err.Error())
+
+	require.NoError(t, os.WriteFile(d.path(1), []byte("something else"), 0o600))
+	_, err = d.Load(ctx, 1)
+	assert.Equal(t, "checkpoint: checkpoint 1 ("+d.path(1)+") is damaged: it ends in the preamble, after 14 bytes", err.Error())
+
+	require.NoError(t, os.Remove(d.path(1)))
+	_, err = d.Load(ctx, 1)
+	require.ErrorIs(t, err, ErrNotFound)
+	require.ErrorIs(t, err, fs.ErrNotExist)
+
+	cancelled, cancel := context.WithCancel(ctx)
+	cancel()
+	_, err = d.Load(cancelled, 1)
+	require.ErrorIs(t, err, context.Canceled)
+
+	_, err = OpenDir(filepath.Join(dir, "LOCK", "inside"))
+	require.Error(t, err)
+	assert.Contains(t, err.Error(), "checkpoint: opening directory "+filepath.Join(dir, "LOCK", "inside"))
+	_, err = OpenDir(filepath.Join(dir, "LOCK"))
+	require.ErrorContains(t, err, "not a directory")
+}
+
+// A snapshot of an unknown version is not taken for damage.
+func TestDirStoreOfALaterVersion(t *testing.T) {
+	d := openTest(t, t.TempDir())
+	ctx := t.Context()
+	require.NoError(t, d.Save(ctx, crashSnapshot(1)))
+	require.NoError(t, d.Save(ctx, crashSnapshot(2)))
+	b, err := os.ReadFile(d.path(2))
+	require.NoError(t, err)
+	b[8] = 200
+	sum := partSum(b[:12])
+	copy(b[12:], []byte{byte(sum), byte(sum >> 8), byte(sum >> 16), byte(sum >> 24)})
+	require.NoError(t, os.WriteFile(d.path(2), b, 0o600))
+	_, _, err = Latest(ctx, d)
+	var version *VersionError
+	require.ErrorAs(t, err, &version)
+	assert.Equal(t, VersionError{Path: d.path(2), Checkpoint: 2, Version: 200, Supported: 1}, *version)
+}
+
+// A Save that is cancelled half-way leaves nothing, and its number can be used.
+func TestDirStoreSaveIsCancelled(t *testing.T) {
+	dir := t.TempDir()
+	cause := errors.New("it took too long")
+	ctx, cancel := context.WithCancelCause(t.Context())
+	writes := 0
+	d := openTest(t, dir, WithStepHook(func(step string) {
+		if step == "write" {
+			if writes++; writes == 3 {
+				cancel(cause)
+			}
+		}
+	}))
+	big := &Snapshot{ID: 1, States: map[string]State{"a": {make([]byte, 10*writeBuffer)}, "b": {make([]byte, 10)}, "c": {make([]byte, writeBuffer)}}}
+	for _, name := range []string{"d", "e", "f"} {
+		big.States[name] = State{make([]byte, 2*writeBuffer)}
+	}
+	err := d.Save(ctx, big)
+	require.ErrorIs(t, err, cause)
+	assert.Equal(t, "checkpoint: saving checkpoint 1: it took too long", err.Error())
+	assert.Equal(t, []string{"LOCK"}, names(t, dir))
+	require.NoError(t, d.Save(t.Context(), big))
+}
+
+// A Save that waits for another one can be cancelled; a Close waits.
+func TestDirStoreSavesOneAtATime(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		goOn := make(chan struct{})
+		d := openTest(t, t.TempDir(), WithStepHook(func(step string) {
+			if step == "rename" {
+				<-goOn
+			}
+		}))
+		saved, second, closed := make(chan error, 1), make(chan error, 1), make(chan error, 1)
+		go func() { saved <- d.Save(context.Background(), crashSnapshot(1)) }()
+		synctest.Wait()
+		ctx, cancel := context.WithCancel(t.Context())
+		go func() { second <- d.Save(ctx, crashSnapshot(2)) }()
+		synctest.Wait()
+		cancel()
+		require.ErrorIs(t, <-second, context.Canceled)
+
+		go func() { closed <- d.Close() }()
+		synctest.Wait()
+		assert.Empty(t, closed, "Close waits for Save")
+		close(goOn)
+		require.NoError(t, <-saved)
+		require.NoError(t, <-closed)
+	})
+}
+
+func TestDirStoreStepHook(t *testing.T) {
+	var steps []string
+	d := openTest(t, t.TempDir(), WithKeepLast(1), WithStepHook(func(step string) { steps = append(steps, step) }))
+	require.NoError(t, d.Save(t.Context(), crashSnapshot(1)))
+	require.NoError(t, d.Save(t.Context(), crashSnapshot(2)))
+	assert.Equal(t, "create write sync rename syncdir create write sync rename syncdir remove", strings.Join(steps, " "))
+}
+
+// An old file that cannot be removed is no trouble for Save; the next one tries again.
+func TestDirStoreCannotRemove(t *testing.T) {
+	l := newLife(1)
+	d, err := l.open(l.fs)
+	require.NoError(t, err)
+	require.NoError(t, l.save(d, 1))
+	refused := 0
+	l.fs.OnCall(func(c crashfs.Call) *crashfs.Fault {
+		if c.Op == "remove" {
+			refused++
+			return &crashfs.Fault{Err: syscall.EPERM}
+		}
+		return nil
+	})
+	require.NoError(t, l.save(d, 2))
+	require.NoError(t, l.save(d, 3))
+	assert.Equal(t, 3, refused)
+	l.fs.OnCall(nil)
+	entries, err := d.List(t.Context())
+	require.NoError(t, err)
+	assert.Len(t, entries, 3)
+	require.NoError(t, l.save(d, 4))
+	entries, err = d.List(t.Context())
+	require.NoError(t, err)
+	assert.Len(t, entries, 1)
+	assert.Len(t, l.fs.Files(), 6, "four directories, the lock and a snapshot")
+}
+
+func TestDirStoreOnAReadOnlyDirectory(t *testing.T) {
+	if os.Geteuid() == 0 || runtime.GOOS == "windows" {
+		t.Skip("permissions do not bind us")
+	}
+	dir := t.TempDir()
+	d, err := OpenDir(dir)
+	require.NoError(t, err)
+	require.NoError(t, d.Save(t.Context(), crashSnapshot(1)))
+	require.NoError(t, os.Chmod(dir, 0o500))
+	defer func() { require.NoError(t, os.Chmod(dir, 0o700)) }()
+	err = d.Save(t.Context(), crashSnapshot(2))
+	require.ErrorIs(t, err, fs.ErrPermission)
+	assert.ErrorContains(t, err, dir)
+	s, _, err := Latest(t.Context(), d)
+	require.NoError(t, err)
+	assert.EqualValues(t, 1, s.ID)
+	require.NoError(t, d.Close())
+}
+
+func TestDirStoreIsLocked(t *testing.T) {
+	dir := t.TempDir()
+	d := openTest(t, dir)
+	_, err := OpenDir(dir)
+	var locked *LockedError
+	require.ErrorAs(t, err, &locked)
+	assert.Equal(t, LockedError{Dir: dir, PID: os.Getpid()}, *locked)
+	require.NoError(t, d.Close())
+	again := openTest(t, dir)
+	require.NoError(t, again.Close())
+}
+
+const holdEnv = "WEIR_TEST_HOLD_DIR"
+
+// TestDirStoreLockOfAKilledProcess starts itself as a process that holds the lock, and kills it.
+func TestDirStoreLockOfAKilledProcess(t *testing.T) {
+	if dir := os.Getenv(holdEnv); dir != "" {
+		if _, err := OpenDir(dir); err != nil {
+			panic(err)
+		}
+		_, _ = os.Stdout.WriteString("open\n")
+		_, _ = io.Copy(io.Discard, os.Stdin) // until we are killed, or our parent is
+		return
+	}
+	dir := t.TempDir()
+	cmd := exec.Command(os.Args[0], "-test.run=^TestDirStoreLockOfAKilledProcess$")
+	cmd.Env = append(os.Environ(), holdEnv+"="+dir)
+	stdin, err := cmd.StdinPipe()
+	require.NoError(t, err)
+	defer stdin.Close()
+	stdout, err := cmd.StdoutPipe()
+	require.NoError(t, err)
+	require.NoError(t, cmd.Start())
+	line, err := bufio.NewReader(stdout).ReadString('\n')
+	require.NoError(t, err)
+	require.Equal(t, "open\n", line)
+
+	_, err = OpenDir(dir)
+	var locked *LockedError
+	require.ErrorAs(t, err, &locked)
+	assert.Equal(t, LockedError{Dir: dir, PID: cmd.Process.Pid}, *locked)
+	assert.Contains(t, err.Error(), dir)
+
+	require.NoError(t, cmd.Process.Kill())
+	_ = cmd.Wait() // it was killed
+	d, err := OpenDir(dir)
+	require.NoError(t, err)
+	require.NoError(t, d.Close())
+}

@@ -1,0 +1,123 @@
+package checkpoint_test
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"os"
+	"path/filepath"
+	"testing"
+
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+
+	"github.com/weirflow/weir/checkpoint"
+	"github.com/weirflow/weir/checkpoint/checkpointtest"
+)
+
+func TestMemoryStoreConforms(t *testing.T) {
+	checkpointtest.RunStore(t, func(*testing.T) checkpointtest.Place {
+		var m *checkpoint.MemoryStore
+		return checkpointtest.Place{Open: func() (checkpoint.Store, error) {
+			if m == nil {
+				m = checkpoint.NewMemoryStore()
+			} else {
+				m = m.Reopen()
+			}
+			return m, nil
+		}}
+	})
+}
+
+func TestDirStoreConforms(t *testing.T) {
+	damages := map[string]func(path string) error{
+		"flipped bit": func(path string) error {
+			b, err := os.ReadFile(path)
+			if err != nil {
+				return err
+			}
+			b[len(b)/2] ^= 0x10
+			return os.WriteFile(path, b, 0o600)
+		},
+		"truncated": func(path string) error {
+			info, err := os.Stat(path)
+			if err != nil {
+				return err
+			}
+			return os.Truncate(path, info.Size()-1)
+		},
+		"emptied": func(path string) error { return os.Truncate(path, 0) },
+		"zeros":   func(path string) error { return os.WriteFile(path, make([]byte, 5000), 0o600) },
+		"another checkpoint": func(path string) error {
+			f, err := os.Create(path)
+			if err != nil {
+				return err
+			}
+			_, err = (&checkpoint.Snapshot{ID: 99}).WriteTo(f)
+			return errors.Join(err, f.Close())
+		},
+	}
+	for name, damage := range damages {
+		t.Run(name, func(t *testing.T) {
+			checkpointtest.RunStore(t, func(t *testing.T) checkpointtest.Place {
+				t.Helper()
+				dir := filepath.Join(t.TempDir(), "new", "checkpoints")
+				return checkpointtest.Place{
+					Open: func() (checkpoint.Store, error) {
+						return checkpoint.OpenDir(dir, checkpoint.WithStoreLogger(slog.New(slog.DiscardHandler)))
+					},
+					Damage: func(id uint64) error { return damage(filepath.Join(dir, fmt.Sprintf("checkpoint-%020d.weir", id))) },
+				}
+			})
+		})
+	}
+}
+
+// failing is a store whose loads fail.
+type failing struct {
+	checkpoint.Store
+	errs map[uint64]error
+}
+
+func (f failing) Load(ctx context.Context, id uint64) (*checkpoint.Snapshot, error) {
+	if err := f.errs[id]; err != nil {
+		return nil, err
+	}
+	return f.Store.Load(ctx, id)
+}
+
+// Only damage is skipped: what may be readable tomorrow is not, and nor is what a newer weir can read.
+func TestLatestSkipsNothingButDamage(t *testing.T) {
+	ctx := t.Context()
+	m := checkpoint.NewMemoryStore()
+	for id := uint64(1); id <= 3; id++ {
+		require.NoError(t, m.Save(ctx, &checkpoint.Snapshot{ID: id}))
+	}
+	damage := &checkpoint.CorruptError{Checkpoint: 3, Reason: "test"}
+	version := &checkpoint.VersionError{Checkpoint: 2, Version: 9, Supported: 1}
+
+	s, skipped, err := checkpoint.Latest(ctx, failing{m, map[uint64]error{3: damage}})
+	require.NoError(t, err)
+	assert.EqualValues(t, 2, s.ID)
+	assert.Equal(t, []*checkpoint.CorruptError{damage}, skipped)
+
+	for _, trouble := range []error{version, os.ErrPermission} {
+		s, skipped, err = checkpoint.Latest(ctx, failing{m, map[uint64]error{3: damage, 2: trouble}})
+		require.ErrorIs(t, err, trouble)
+		assert.Nil(t, s)
+		assert.Equal(t, []*checkpoint.CorruptError{damage}, skipped)
+	}
+}
+
+func TestStoreOptionsRefuseNonsense(t *testing.T) {
+	for message, try := range map[string]func(){
+		"checkpoint: WithKeepLast: at least 1 must be kept, got 0": func() { checkpoint.WithKeepLast(0) },
+		"checkpoint: WithStoreLogger: nil logger":                  func() { checkpoint.WithStoreLogger(nil) },
+		"checkpoint: WithStepHook: nil function":                   func() { checkpoint.WithStepHook(nil) },
+		"checkpoint: NewMemoryStore: option 1 is nil":              func() { checkpoint.NewMemoryStore(checkpoint.WithKeepLast(1), nil) },
+		"checkpoint: OpenDir: option 0 is nil":                     func() { _, _ = checkpoint.OpenDir(t.TempDir(), nil) },
+	} {
+		assert.PanicsWithValue(t, message, try)
+	}
+}
