@@ -148,7 +148,7 @@ func (p *pump[I, O, IN, OUT]) passBarrier() {
 	}
 	k.encoding.Go(func() {
 		var state []byte
-		err := error(ErrGoexit) // unless encode returns
+		err := ErrGoexit // unless encode returns
 		defer func() { b.Report(k.name, checkpoint.State{state}, err) }()
 		state, err = k.codec.encode(items)
 	})

@@ -57,7 +57,7 @@ func exhausted(d strategies.Decision) error {
 // package, as all others are. It looks no further than what the policy itself has joined: everything else may have
 // methods that panic in turn.
 func ownPanic(err error) error {
-	joined, ok := err.(interface{ Unwrap() []error }) //nolint:errorlint // see above
+	joined, ok := err.(interface{ Unwrap() []error })
 	if !ok {
 		return err
 	}
@@ -65,7 +65,7 @@ func ownPanic(err error) error {
 	if len(errs) == 0 {
 		return err
 	}
-	p, ok := errs[0].(*strategies.PanicError) //nolint:errorlint // see above
+	p, ok := errs[0].(*strategies.PanicError)
 	if !ok {
 		return err
 	}

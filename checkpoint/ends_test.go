@@ -216,7 +216,7 @@ func readAll[T any](t *testing.T, in Input[T]) (values []T, positions [][]byte) 
 	for {
 		positions = append(positions, in.Position())
 		v, err := in.Next()
-		if err == io.EOF { //nolint:errorlint // the contract
+		if err == io.EOF {
 			return values, positions
 		}
 		require.NoError(t, err)
