@@ -65,7 +65,7 @@ func ownPanic(err error) error {
 	if len(errs) == 0 {
 		return err
 	}
-	p, ok := errs[0].(*strategies.PanicError)
+	p, ok := errs[0].(*strategies.PanicError) //nolint:errorlint // As would call methods of user errors
 	if !ok {
 		return err
 	}

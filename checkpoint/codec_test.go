@@ -82,7 +82,20 @@ func TestCodecsRoundTrip(t *testing.T) {
 			}
 			assert.Equal(t, "before", string(dst[:6]))
 
-			_, err := c.Decode(nil)
+			// Nothing is left over from one value in the next.
+			full, err := c.Append(nil, someFlight(1))
+			require.NoError(t, err)
+			zero, err := c.Append(nil, flight{})
+			require.NoError(t, err)
+			for range 3 {
+				_, err = c.Decode(full)
+				require.NoError(t, err)
+				got, err := c.Decode(zero)
+				require.NoError(t, err)
+				assert.Equal(t, flight{}, got)
+			}
+
+			_, err = c.Decode(nil)
 			require.Error(t, err)
 			whole, err := c.Append(nil, someFlight(1))
 			require.NoError(t, err)
@@ -335,6 +348,9 @@ func TestRecordsNoticeEveryCut(t *testing.T) {
 	n, err := drain(checkpoint.State{whole})
 	require.NoError(t, err)
 	assert.Equal(t, 2, n)
+	first := 8 + 4 + int(binary.LittleEndian.Uint32(whole[8:]))
+	_, err = drain(checkpoint.State{whole[:8], whole[first:]})
+	require.ErrorIs(t, err, checkpoint.ErrRecords, "a record is missing")
 	_, err = drain(checkpoint.State{whole, {0}})
 	require.ErrorIs(t, err, checkpoint.ErrRecords)
 

@@ -1,6 +1,7 @@
 package checkpoint
 
 import (
+	"bufio"
 	"bytes"
 	"encoding/binary"
 	"errors"
@@ -216,6 +217,55 @@ func TestFormatBelievesNoLength(t *testing.T) {
 		runtime.ReadMemStats(&after)
 		requireCorrupt(t, err, name)
 		assert.Less(t, after.TotalAlloc-before.TotalAlloc, uint64(1<<20), name)
+	}
+}
+
+// Each part has its own checksum: damage is found where it is, before what follows is believed.
+func TestFormatNamesTheDamagedPart(t *testing.T) {
+	good := written(t, &Snapshot{ID: 1, States: map[string]State{"name": {[]byte("data")}}})
+	for i := range good {
+		b := bytes.Clone(good)
+		b[i] ^= 0x40
+		var want string
+		switch {
+		case i < 8:
+			want = "it does not begin as a checkpoint file does"
+		case i < 16:
+			want = "wrong checksum of the preamble"
+		case i < 44:
+			want = "wrong checksum of the header"
+		case i < 48:
+			want = "the header of a state" // a length too long to be read
+		case i < 64:
+			want = "wrong checksum of the header of a state"
+		case i < 72:
+			want = `wrong checksum of the state of "name"`
+		case i < 80:
+			want = "it should have"
+		case i < 84:
+			want = "wrong checksum of the whole"
+		default:
+			want = "it does not end as a checkpoint file does"
+		}
+		_, err := readBytes(b)
+		require.ErrorContains(t, err, want, "byte %d", i)
+	}
+}
+
+func TestFormatNoticesTheOrderOfStates(t *testing.T) {
+	for _, names := range [][]string{{"b", "a"}, {"a", "a"}} {
+		var out bytes.Buffer
+		f := fileWriter{w: bufio.NewWriter(&out)}
+		f.preamble()
+		f.header(&Snapshot{ID: 1, States: map[string]State{"a": nil, "b": nil}})
+		for _, name := range names {
+			f.state(name, nil)
+		}
+		f.trailer()
+		require.NoError(t, f.err)
+		require.NoError(t, f.w.Flush())
+		_, err := readBytes(out.Bytes())
+		require.ErrorContains(t, err, "comes after")
 	}
 }
 

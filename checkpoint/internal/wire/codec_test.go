@@ -1,6 +1,7 @@
 package wire
 
 import (
+	"bytes"
 	"math"
 	"math/big"
 	"net"
@@ -42,8 +43,10 @@ func roundTrip[T any](t *testing.T, v T) {
 	t.Helper()
 	c := mustNew[T](t)
 	b := encode(t, c, v)
-	got, err := decode[T](c.OwnReader(), b)
+	src := bytes.Clone(b)
+	got, err := decode[T](c.OwnReader(), src)
 	require.NoError(t, err)
+	clear(src) // nothing of it is kept
 	assert.True(t, same(reflect.ValueOf(&v), reflect.ValueOf(&got)), "%#v\ncame back as\n%#v", v, got)
 
 	// Also under a schema that is not the same bytes: what the fast path hides.
@@ -249,6 +252,28 @@ func TestTypesThatAreTriedInTwoWays(t *testing.T) {
 	}
 	assert.Equal(t, map[string]kind{"A": kindText, "B": kindStruct}, kinds)
 	assert.Equal(t, kindText, c.root.fields[1].node.fields[0].node.elem.kind)
+}
+
+// A type that is found on the way to one that is refused is not taken for good.
+type (
+	hopeless struct {
+		Friend *friendOfHopeless
+		F      func()
+	}
+	friendOfHopeless struct{ Back *hopeless }
+	hidesHopeless    struct{ Inside hopeless }
+)
+
+func (hidesHopeless) MarshalText() ([]byte, error)  { return nil, nil }
+func (*hidesHopeless) UnmarshalText(b []byte) error { return nil }
+
+func TestRefusedTypesAreForgotten(t *testing.T) {
+	mustNew[hidesHopeless](t)
+	_, err := New(reflect.TypeFor[struct {
+		A hidesHopeless
+		B friendOfHopeless
+	}]())
+	require.ErrorContains(t, err, ".B.Back.F: a func cannot be stored")
 }
 
 func TestValuesThatCannotBeWritten(t *testing.T) {

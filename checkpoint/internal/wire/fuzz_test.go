@@ -101,6 +101,14 @@ func TestHostileSchemas(t *testing.T) {
 	assert.Error(t, err)
 }
 
+// A slice in an interface is no key, and a map that is told so does not panic.
+func TestHostileKeys(t *testing.T) {
+	c := mustNew[map[any]string](t)
+	key := encode(t, mustNew[any](t), any([]int{1})) // the tables are the same
+	_, err := decode[map[any]string](c.OwnReader(), append(append([]byte{2}, key...), 0))
+	require.ErrorContains(t, err, "a []int is no key")
+}
+
 // Lengths that are lies cost little.
 func TestHostileLengths(t *testing.T) {
 	type big struct {

@@ -1,0 +1,48 @@
+// Package checkpoint makes pipelines that survive their process: what is in flight is stored at intervals, and a restart
+// goes on from there.
+//
+// # Vocabulary
+//
+//   - A participant is a part of a pipeline that has something to remember: a source its position, an operator its
+//     elements in flight, a sink its output that is not published yet. It has a name that stays the same from run to run.
+//   - A [State] is what a participant wants to be given back after a restart: opaque bytes, in pieces.
+//   - A checkpoint is a number, from 1, and the states of all participants at the same point of the stream: a [Snapshot].
+//   - A [Store] keeps the newest snapshots. [OpenDir] returns the embedded one, a directory.
+//   - A [Codec] turns the elements of the stream into bytes. [DefaultCodec] needs nothing from its user.
+//
+// # Stores
+//
+// A store saves a snapshot as a whole and durably, or not at all. [DirStore] keeps this promise when the process is killed
+// and when the machine loses its power, at any moment: a snapshot is written to the side, synced, renamed, and the
+// directory synced, before an older one is removed. Checksums find what was damaged later; [Latest] then goes back to the
+// snapshot before and says so. A pipeline never starts afresh because its state cannot be read.
+//
+// A directory belongs to one process at a time: see [LockedError].
+//
+//	store, err := checkpoint.OpenDir("/var/lib/flights/checkpoints")
+//	…
+//	snapshot, skipped, err := checkpoint.Latest(ctx, store)
+//
+// Package checkpointtest checks a store of your own.
+//
+// # Codecs
+//
+// Values are encoded one by one, by any goroutine: [Codec]. What a codec has to know to read them later, the names and
+// kinds of fields above all, is stored once beside them, as its schema: [SchemaCodec]. So elements are small, and a
+// program whose types have changed reads what it can and refuses what it would have to guess.
+//
+//	                exact    types of interfaces   fields that change        bytes, time of a struct of 8 fields
+//	[DefaultCodec]  yes      [Register]            by name, checked before    81 B,  1
+//	[JSON]          no       lost                  by name                   190 B,  3 to 6
+//	[Gob]           no       gob.Register          by name                   240 B, 23 to 80
+//	[CodecFunc]     yours    yours                 yours                     yours
+//
+// A list of elements with what an operator knows about them is written by a [RecordWriter], a single value by
+// [MarshalState].
+//
+// # Hostile bytes
+//
+// Whatever is read (files, schemas, values, records) may be damaged or made to harm: decoders return errors. They do not
+// panic, loop, recurse without bounds, or allocate for a length that the bytes do not bear out. Unmarshal methods of users'
+// types answer for themselves; their panics become a [*PanicError].
+package checkpoint
