@@ -12,7 +12,7 @@ import (
 // Decode reads a value from all of src into v, which must be settable, of the codec's type and zero. After an error v may
 // hold a part of the value. v keeps no reference to src.
 func (r *Reader) Decode(src []byte, v reflect.Value) error {
-	d := &decoder{src: src, table: r.table}
+	d := &decoder{src: src, table: r.table, codec: r.codec}
 	err := d.read(r.root, v, 0)
 	if err == nil {
 		err = d.end()
@@ -27,6 +27,7 @@ type decoder struct {
 	src   []byte
 	off   int
 	table []*tableReader
+	codec *Codec
 }
 
 func (d *decoder) wrong(format string, args ...any) *Error {
@@ -327,11 +328,13 @@ func (d *decoder) readMap(r *reader, v reflect.Value, depth int) *Error {
 		if err := d.read(r.key, key, depth); err != nil {
 			return err.in("[key]")
 		}
+		if r.key.wire.kind == kindInterface {
+			if err := d.codec.checkKey(key); err != nil {
+				return d.wrong("%s", err.Reason).in("[key]")
+			}
+		}
 		if err := d.read(r.elem, elem, depth); err != nil {
 			return err.in("[]")
-		}
-		if r.key.wire.kind == kindInterface && !key.Comparable() {
-			return d.wrong("a %v is no key", key.Elem().Type()).in("[key]")
 		}
 		m.SetMapIndex(key, elem)
 	}

@@ -110,9 +110,9 @@ func (c *Codec) encodeMap(n *node, dst []byte, v reflect.Value, depth int) (_ []
 	key, elem := reflect.New(n.key.t).Elem(), reflect.New(n.elem.t).Elem()
 	for iter := v.MapRange(); iter.Next(); {
 		key.SetIterKey(iter)
-		if n.key.kind == kindInterface && !key.IsNil() {
-			if i, ok := c.index[key.Elem().Type()]; ok && c.table[i].key != nil {
-				return nil, wrong("%v", c.table[i].key).in("[key]")
+		if n.key.kind == kindInterface {
+			if err := c.checkKey(key); err != nil {
+				return nil, err.in("[key]")
 			}
 		}
 		if dst, err = c.encode(n.key, dst, key, depth); err != nil {
@@ -124,6 +124,20 @@ func (c *Codec) encodeMap(n *node, dst []byte, v reflect.Value, depth int) (_ []
 		}
 	}
 	return dst, nil
+}
+
+// checkKey refuses a map's key in an interface that cannot be one, or would not be the same key when it comes back.
+func (c *Codec) checkKey(key reflect.Value) *Error {
+	if key.IsNil() {
+		return nil
+	}
+	if i, ok := c.index[key.Elem().Type()]; ok && c.table[i].key != nil {
+		return wrong("%v", c.table[i].key)
+	}
+	if !key.Comparable() {
+		return wrong("a %v is no key", key.Elem().Type())
+	}
+	return nil
 }
 
 func (c *Codec) encodeInterface(dst []byte, v reflect.Value, depth int) ([]byte, *Error) {

@@ -9,6 +9,7 @@ import (
 type Reader struct {
 	root  *reader
 	table []*tableReader // of the schema's table
+	codec *Codec         // of the types of today
 }
 
 // reader reads a part.
@@ -55,7 +56,7 @@ type pair struct {
 
 func (c *Codec) resolve(s *schema) (*Reader, *Error) {
 	res := &resolver{codec: c, schema: s, readers: map[pair]*reader{}}
-	out := &Reader{}
+	out := &Reader{codec: c}
 	for _, e := range s.table {
 		tr := &tableReader{name: e.name, wire: e.node, t: lookup(e.name)}
 		if tr.t == nil {
