@@ -410,6 +410,40 @@ func TestPermitsOfOddFunctions(t *testing.T) {
 	}
 }
 
+// A blocking function that is called inside of a blocking call runs under the permit of that, which is kept until the
+// outer one returns.
+func TestBlockingFunctionInsideABlockingCall(t *testing.T) {
+	forEachBlocking(t, func(t *testing.T, m mode, around func(function) function) {
+		fallback := asyncop.Blocking(func(_ context.Context, in string) (string, error) {
+			time.Sleep(time.Second)
+			return in + " of the fallback", nil
+		})
+		r := newRig(t, m, setup{
+			wrap: func(h *hand) function {
+				return around(asyncop.Blocking(func(ctx context.Context, in string) (string, error) {
+					_ = h.AsyncInvoke(ctx, in, nil)
+					answer := make(answers, 1)
+					_ = fallback.AsyncInvoke(ctx, in, answer)
+					result := <-answer
+					time.Sleep(time.Second)
+					return result.result, nil
+				}))
+			},
+			opts: options(asyncop.WithMaxConcurrentCalls(1)),
+		})
+		r.sendEach("ab")
+		r.advance(1500 * time.Millisecond)
+		require.Equal(t, "a#1", r.calls())
+		r.advance(500 * time.Millisecond)
+		require.Equal(t, "a#1 b#1", r.calls())
+		require.Zero(t, asyncop.FreePermits(r.op))
+		r.advance(2 * time.Second)
+		require.Equal(t, 1, asyncop.FreePermits(r.op))
+		require.Equal(t, "a of the fallback b of the fallback", r.outputs())
+		require.NoError(t, r.end())
+	})
+}
+
 // A timeout handler has no permit, so a blocking function that it calls gives none back.
 func TestBlockingFunctionInATimeoutHandler(t *testing.T) {
 	forEachMode(t, func(t *testing.T, m mode) {

@@ -269,17 +269,20 @@ func TestUserCodeThatBreaksFailsThePipeline(t *testing.T) {
 
 // A6: an error that the predicate was asked about is not lost when the predicate breaks.
 func TestBrokenPredicateDoesNotHideTheError(t *testing.T) {
-	forEachMode(t, func(t *testing.T, m mode) {
-		r := newRig(t, m, setup{
-			timeout:  time.Minute,
-			strategy: strategies.FixedDelay[string](3, 0).RetryIfException(func(error) bool { panic("in the predicate") }),
+	errOfCall := errors.New("of the call")
+	for _, b := range breakages {
+		forEachMode(t, func(t *testing.T, m mode) {
+			s := strategies.FixedDelay[string](3, 0).RetryIfException(func(error) bool { b.breaks(); return true })
+			r := newRig(t, m, setup{timeout: time.Minute, strategy: s})
+			r.sendEach("a")
+			r.fail("a#1", errOfCall)
+			err := r.wait()
+			require.ErrorIs(t, err, errOfCall)
+			panicked, ok := errors.AsType[*asyncop.PanicError](err)
+			require.True(t, ok, "%v", err)
+			require.Equal(t, b.value, panicked.Value)
 		})
-		r.sendEach("a")
-		r.fail("a#1", errBroken)
-		err := r.wait()
-		require.ErrorIs(t, err, errBroken)
-		require.ErrorContains(t, err, "in the predicate")
-	})
+	}
 }
 
 // A6: a negative BackoffTime is nonsense that ends the element, and names the strategy.
