@@ -37,9 +37,10 @@ type Coordinator struct {
 	logger   *slog.Logger
 	restored *Snapshot // what the pipeline resumes from, or nil; read-only
 
-	busy    chan struct{} // one place: held while a checkpoint is under way
-	started chan struct{} // closed by Start
-	ended   chan struct{} // closed when there will be no more checkpoints
+	busy    chan struct{}      // one place: held while a checkpoint is under way
+	started chan struct{}      // closed by Start
+	life    context.Context    // ends when there will be no more checkpoints
+	endLife context.CancelFunc // of life
 
 	mu           sync.Mutex
 	participants []participant     // in the order of registration; fixed once started
@@ -48,7 +49,7 @@ type Coordinator struct {
 	lastID       uint64            // the newest checkpoint, whatever became of it
 	run          *run              // the checkpoint under way, or nil
 	err          error             // why there will be no more checkpoints; nil after a final one
-	isEnded      bool              // ended is closed
+	isEnded      bool              // life has ended
 	final        map[Kind]struct{} // final checkpoints asked for
 }
 
@@ -121,9 +122,9 @@ func NewCoordinator(store Store, opts ...Option) (*Coordinator, error) {
 		logger:  slog.Default(),
 		busy:    make(chan struct{}, 1),
 		started: make(chan struct{}),
-		ended:   make(chan struct{}),
 		final:   make(map[Kind]struct{}),
 	}
+	c.life, c.endLife = context.WithCancel(context.Background())
 	for i, opt := range opts {
 		if opt == nil {
 			panic(fmt.Sprintf("checkpoint: NewCoordinator: option %d is nil", i))
@@ -255,7 +256,7 @@ func (c *Coordinator) Start() error {
 func (c *Coordinator) Started() <-chan struct{} { return c.started }
 
 // Ended returns a channel that is closed when there will be no more checkpoints: after a final one, a failure, or Close.
-func (c *Coordinator) Ended() <-chan struct{} { return c.ended }
+func (c *Coordinator) Ended() <-chan struct{} { return c.life.Done() }
 
 // Err returns why there will be no more checkpoints: nil before the end and after a final checkpoint that is complete.
 func (c *Coordinator) Err() error {
@@ -266,7 +267,7 @@ func (c *Coordinator) Err() error {
 
 // Wait waits for the end and returns Err.
 func (c *Coordinator) Wait() error {
-	<-c.ended
+	<-c.Ended()
 	return c.Err()
 }
 
@@ -349,14 +350,14 @@ func (c *Coordinator) Report(id uint64, participant string, state State, err err
 func (c *Coordinator) take(ctx context.Context, kind Kind) (uint64, error) {
 	select {
 	case <-c.started:
-	case <-c.ended:
+	case <-c.Ended():
 		return 0, c.endError()
 	case <-ctx.Done():
 		return 0, context.Cause(ctx)
 	}
 	select {
 	case c.busy <- struct{}{}:
-	case <-c.ended:
+	case <-c.Ended():
 		return 0, c.endError()
 	case <-ctx.Done():
 		return 0, context.Cause(ctx)
@@ -431,7 +432,7 @@ func (c *Coordinator) await(ctx context.Context, r *run) error {
 	var err error
 	select {
 	case <-r.settled:
-	case <-c.ended:
+	case <-c.Ended():
 		err = c.endError()
 	case <-ctx.Done():
 		err = context.Cause(ctx)
@@ -460,7 +461,7 @@ func (c *Coordinator) tick(timer *clock.Timer) {
 	for {
 		select {
 		case <-timer.C:
-		case <-c.ended:
+		case <-c.Ended():
 			return
 		}
 		_, _ = c.Trigger(context.Background()) // logged; the next one may do better
@@ -472,7 +473,7 @@ func (c *Coordinator) tick(timer *clock.Timer) {
 func (c *Coordinator) end(err error) {
 	if !c.isEnded {
 		c.isEnded, c.err = true, err
-		close(c.ended)
+		c.endLife()
 	}
 }
 

@@ -1,6 +1,7 @@
 package checkpoint
 
 import (
+	"context"
 	"errors"
 	"fmt"
 	"io"
@@ -14,6 +15,8 @@ import (
 // Source streams the elements of an [Input] and puts the barriers of checkpoints between them. Its state is the position
 // of the input. A pipeline has one source.
 //
+// Barriers are sent at once while the input is idle, if it is a [Waiter].
+//
 // When the input ends, the source asks for a final checkpoint ([Drain]), sends its barrier and closes Out. When the
 // coordinator ends for another reason, Out closes without one: the run is aborted.
 type Source[T any] struct {
@@ -23,8 +26,9 @@ type Source[T any] struct {
 	out         chan any
 	barriers    chan Barrier // the coordinator sends, the source receives; one place: one checkpoint is under way
 
-	mu        sync.Mutex
-	positions map[uint64][]byte // by checkpoint that is under way; guarded by mu
+	mu        sync.Mutex         // guards what follows
+	positions map[uint64][]byte  // by checkpoint that is under way
+	interrupt context.CancelFunc // ends the wait of the input; nil: it does not wait
 }
 
 var _ streams.Source = (*Source[any])(nil)
@@ -67,6 +71,11 @@ func (s *Source[T]) Pending(b Barrier) {
 	default:
 	}
 	s.barriers <- b
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.interrupt != nil {
+		s.interrupt()
+	}
 }
 
 // Completed implements [Participant].
@@ -108,7 +117,12 @@ func (s *Source[T]) run() {
 	case <-s.coordinator.Ended():
 		return
 	}
+	waiter, waits := s.input.(Waiter)
+	var wait context.Context
 	for {
+		if waits && (wait == nil || wait.Err() != nil) {
+			wait = s.newWait() // before looking for a barrier: one that comes after that ends the wait
+		}
 		select {
 		case b := <-s.barriers:
 			if !s.send(b) || b.Kind.Final() {
@@ -117,6 +131,15 @@ func (s *Source[T]) run() {
 		case <-s.coordinator.Ended():
 			return
 		default:
+		}
+		if waits {
+			if err := waiter.Wait(wait); err != nil {
+				if wait.Err() == nil || !errors.Is(err, wait.Err()) {
+					s.fail(err)
+					return
+				}
+				continue
+			}
 		}
 		v, err := s.input.Next()
 		switch {
@@ -128,10 +151,23 @@ func (s *Source[T]) run() {
 			s.end()
 			return
 		default:
-			s.coordinator.Fail(s.name, fmt.Errorf("input: %w", err))
+			s.fail(err)
 			return
 		}
 	}
+}
+
+// newWait returns a context that ends when a barrier or the end of the run has come.
+func (s *Source[T]) newWait() context.Context {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	var ctx context.Context
+	ctx, s.interrupt = context.WithCancel(s.coordinator.life)
+	return ctx
+}
+
+func (s *Source[T]) fail(err error) {
+	s.coordinator.Fail(s.name, fmt.Errorf("input: %w", err))
 }
 
 // end sends the final barrier.
