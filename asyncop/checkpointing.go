@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"sync"
 	"sync/atomic"
+	"time"
 
 	"github.com/weirflow/weir/checkpoint"
 	"github.com/weirflow/weir/internal/fifo"
@@ -17,7 +18,9 @@ type checkpointing[IN, OUT any] struct {
 	codec       stateCodec[IN, OUT]
 	wakeUp      func()
 
-	expected atomic.Uint64 // the newest barrier that is on its way
+	expected atomic.Uint64                   // the newest barrier that is on its way
+	spare    atomic.Pointer[[]item[IN, OUT]] // memory for the next copy of what is in flight
+	inFlight func() int                      // about how much that is
 
 	// Owned by the loop.
 	seen     uint64                         // the newest barrier that has come
@@ -26,6 +29,7 @@ type checkpointing[IN, OUT any] struct {
 	passing  fifo.Queue[checkpoint.Barrier] // handled, to be emitted before anything else
 	final    checkpoint.Kind                // of the final barrier, once it was handled; nothing is taken after it
 	encoding sync.WaitGroup                 // states being encoded
+	pause    time.Duration                  // how long the last copy of what is in flight took
 }
 
 // errNoFinalBarrier is what the coordinator is told of a stream that ends without a final barrier.
@@ -34,7 +38,10 @@ var errNoFinalBarrier = errors.New("asyncop: the input ended without a final bar
 // joinCheckpoints registers the operator and fills the backlog with what is restored.
 func (p *pump[I, O, IN, OUT]) joinCheckpoints(codec stateCodec[IN, OUT]) {
 	c := p.core
-	p.checks = &checkpointing[IN, OUT]{coordinator: c.coordinator, name: c.name, codec: codec, wakeUp: c.wakeUp}
+	p.checks = &checkpointing[IN, OUT]{
+		coordinator: c.coordinator, name: c.name, codec: codec, wakeUp: c.wakeUp,
+		inFlight: func() int { s, _ := c.published.get(); return int(s.InFlight) },
+	}
 	state, ok := c.coordinator.Register(c.name, p.checks)
 	if !ok {
 		return
@@ -50,8 +57,9 @@ func (p *pump[I, O, IN, OUT]) joinCheckpoints(codec stateCodec[IN, OUT]) {
 	p.checks.restored = len(items)
 }
 
-// Pending implements checkpoint.Participant.
+// Pending implements checkpoint.Participant. It gets the memory for the copy, so that the loop need not wait for it.
 func (k *checkpointing[IN, OUT]) Pending(b checkpoint.Barrier) {
+	k.prepare()
 	k.expected.Store(b.ID)
 	k.wakeUp()
 }
@@ -141,18 +149,65 @@ func (p *pump[I, O, IN, OUT]) passBarrier() {
 			p.offer, p.failed = nil, nil // left to the checkpoint, too
 		}
 	}
-	items := make([]item[IN, OUT], 0, p.core.queue.Len()+p.backlog.Len())
-	items = p.core.items(items, k.codec.results != nil)
+	items := p.copyInFlight()
+	k.encoding.Go(func() { p.report(b, items) })
+	k.passing.Push(b)
+}
+
+// copyInFlight copies what a checkpoint holds (law C1). All else waits for it, so it does nothing but copy.
+func (p *pump[I, O, IN, OUT]) copyInFlight() []item[IN, OUT] {
+	began := p.core.timers.Now()
+	items := p.core.items(p.checks.takeSpare(p.core.queue.Len()+p.backlog.Len()), p.checks.codec.results != nil)
 	for it := range p.backlog.All() {
 		items = append(items, it)
 	}
-	k.encoding.Go(func() {
-		var state []byte
-		err := ErrGoexit // unless encode returns
-		defer func() { b.Report(k.name, checkpoint.State{state}, err) }()
-		state, err = k.codec.encode(items)
-	})
-	k.passing.Push(b)
+	p.checks.pause = p.core.timers.Now() - began
+	return items
+}
+
+// report encodes the state of a barrier and hands it in, on a goroutine of its own.
+func (p *pump[I, O, IN, OUT]) report(b checkpoint.Barrier, items []item[IN, OUT]) {
+	k := p.checks
+	var state checkpoint.State
+	err := ErrGoexit // unless encode returns
+	defer func() {
+		b.Report(k.name, state, err)
+		k.keepSpare(items)
+	}()
+	state, err = k.codec.encode(items)
+}
+
+// minSpare is how many places a spare has at least, and how many more than are needed it may have.
+const minSpare = 1024
+
+// prepare makes a spare of about the size that will be needed, unless there is one.
+func (k *checkpointing[IN, OUT]) prepare() {
+	n := k.inFlight()
+	n += n/8 + minSpare
+	if spare := k.spare.Swap(nil); spare != nil && cap(*spare) >= n {
+		k.spare.Store(spare)
+		return
+	}
+	items := make([]item[IN, OUT], n)
+	clear(items) // the system gives memory when it is first written
+	k.spare.Store(&items)
+}
+
+// takeSpare returns an empty slice with n places, or nearly so.
+func (k *checkpointing[IN, OUT]) takeSpare(n int) []item[IN, OUT] {
+	if spare := k.spare.Swap(nil); spare != nil && cap(*spare) >= n {
+		return (*spare)[:0]
+	}
+	return make([]item[IN, OUT], 0, n)
+}
+
+// keepSpare keeps the memory of a copy for the next one, unless it was made for much more.
+func (k *checkpointing[IN, OUT]) keepSpare(items []item[IN, OUT]) {
+	if cap(items) > 2*len(items)+2*minSpare {
+		return
+	}
+	clear(items) // nothing is kept alive
+	k.spare.Store(&items)
 }
 
 // endCheckpoints tells the coordinator if the stream ends other than by a final barrier.

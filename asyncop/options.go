@@ -231,6 +231,9 @@ func WithBuffer(n int) Option {
 // not be empty and stay the same from run to run: on a barrier it reports its elements that are not settled, in input
 // order, and lets the barrier pass ahead of them (law C1). Restored elements are called before any new input.
 //
+// The loop pauses at a barrier for a copy of what is in flight: about 20 ns an element, the encoding is done beside it. The
+// memory of the copy, IN and 40 bytes an element, is kept from checkpoint to checkpoint.
+//
 // Without it, barriers wait their turn like watermarks, so that nothing is in flight behind them.
 func WithCheckpoints(c *checkpoint.Coordinator) Option {
 	if c == nil {

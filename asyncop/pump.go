@@ -231,7 +231,9 @@ func (p *pump[I, O, IN, OUT]) received(v I, ok bool) {
 func (p *pump[I, O, IN, OUT]) overflowed(in IN) item[IN, OUT] {
 	it := item[IN, OUT]{in: in}
 	if cloner := p.core.hook.clone; cloner != nil {
-		it.cloneErr = offLoop(func() error { it.in = cloner.Clone(in); return nil })
+		if err := offLoop(func() error { it.in = cloner.Clone(in); return nil }); err != nil {
+			it.kind, it.rest = brokenItem, err
+		}
 	}
 	return it
 }
@@ -244,7 +246,7 @@ func (p *pump[I, O, IN, OUT]) receivedControl(v any) {
 	if p.backlog.Len() == 0 && p.core.hasRoom() {
 		p.core.acceptControl(v)
 	} else {
-		p.backlog.Push(item[IN, OUT]{kind: controlItem, control: v})
+		p.backlog.Push(item[IN, OUT]{kind: controlItem, rest: v})
 	}
 }
 

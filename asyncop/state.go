@@ -45,8 +45,11 @@ func newStateCodec[IN, OUT any](constructor string, cfg config) stateCodec[IN, O
 	return s
 }
 
+// pieceSize is about how large the pieces of a state are.
+const pieceSize = 1 << 20
+
 // encode is called on a goroutine of its own; the codecs are user code.
-func (s stateCodec[IN, OUT]) encode(items []item[IN, OUT]) (state []byte, err error) {
+func (s stateCodec[IN, OUT]) encode(items []item[IN, OUT]) (state checkpoint.State, err error) {
 	defer func() {
 		if v := recover(); v != nil {
 			err = newPanicError(v)
@@ -59,9 +62,13 @@ func (s stateCodec[IN, OUT]) encode(items []item[IN, OUT]) (state []byte, err er
 	var scratch []byte
 	for i := range items {
 		it := &items[i]
-		b = append(b, byte(it.kind))
+		if len(b) >= pieceSize {
+			state = append(state, b)
+			b = make([]byte, 0, cap(b))
+		}
+		b = append(b, byte(it.kind.stored()))
 		if it.kind == controlItem {
-			mark, err := it.control.(queue.Watermark).Timestamp.MarshalBinary()
+			mark, err := it.rest.(queue.Watermark).Timestamp.MarshalBinary()
 			if err != nil {
 				return nil, fmt.Errorf("watermark: %w", err)
 			}
@@ -69,7 +76,7 @@ func (s stateCodec[IN, OUT]) encode(items []item[IN, OUT]) (state []byte, err er
 			continue
 		}
 		b = binary.AppendUvarint(b, uint64(it.attempts))
-		b = binary.AppendVarint(b, unixNano(it.first))
+		b = binary.AppendVarint(b, it.first)
 		b = binary.AppendVarint(b, int64(it.spent))
 		if scratch, err = s.inputs.Append(scratch[:0], it.in); err != nil {
 			return nil, fmt.Errorf("input %d of %d: %w", i+1, len(items), err)
@@ -78,15 +85,16 @@ func (s stateCodec[IN, OUT]) encode(items []item[IN, OUT]) (state []byte, err er
 		if it.kind != completedItem {
 			continue
 		}
-		b = binary.AppendUvarint(b, uint64(len(it.results)))
-		for _, r := range it.results {
+		results := it.results()
+		b = binary.AppendUvarint(b, uint64(len(results)))
+		for _, r := range results {
 			if scratch, err = s.results.Append(scratch[:0], r); err != nil {
 				return nil, fmt.Errorf("result of input %d of %d: %w", i+1, len(items), err)
 			}
 			b = appendBytes(b, scratch)
 		}
 	}
-	return b, nil
+	return append(state, b), nil
 }
 
 func (s stateCodec[IN, OUT]) decode(state []byte) (items []item[IN, OUT], err error) {
@@ -113,10 +121,10 @@ func (s stateCodec[IN, OUT]) decode(state []byte) (items []item[IN, OUT], err er
 			if err := w.Timestamp.UnmarshalBinary(d.bytes()); err != nil {
 				d.fail(fmt.Errorf("watermark: %w", err))
 			}
-			it.control = w
+			it.rest = w
 		case recordItem, completedItem:
 			it.attempts = d.attempts()
-			it.first = d.time()
+			it.first = d.varint()
 			it.spent = time.Duration(max(0, d.varint()))
 			in := d.bytes()
 			if d.err != nil {
@@ -126,9 +134,11 @@ func (s stateCodec[IN, OUT]) decode(state []byte) (items []item[IN, OUT], err er
 				return nil, fmt.Errorf("input %d: %w", len(items)+1, err)
 			}
 			if it.kind == completedItem {
-				if it.results, err = s.decodeResults(&d); err != nil {
+				results, err := s.decodeResults(&d)
+				if err != nil {
 					return nil, fmt.Errorf("result of input %d: %w", len(items)+1, err)
 				}
+				it.rest = &attempt[IN, OUT]{results: results}
 			}
 		default:
 			d.fail(fmt.Errorf("unknown kind of element: %d", it.kind))
@@ -248,20 +258,6 @@ func (d *decoder) attempts() int32 {
 		return 0
 	}
 	return int32(n)
-}
-
-func (d *decoder) time() time.Time {
-	if n := d.varint(); n != 0 {
-		return time.Unix(0, n)
-	}
-	return time.Time{}
-}
-
-func unixNano(t time.Time) int64 {
-	if t.IsZero() {
-		return 0
-	}
-	return t.UnixNano()
 }
 
 func appendBytes(b, v []byte) []byte {

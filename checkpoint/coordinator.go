@@ -368,7 +368,7 @@ func (c *Coordinator) take(ctx context.Context, kind Kind) (uint64, error) {
 		return 0, err
 	}
 	id := r.barrier.ID
-	for _, p := range c.participants {
+	for _, p := range slices.Backward(c.participants) { // the source, normally the first, when all others know of it
 		p.Pending(r.barrier)
 	}
 	err = c.await(ctx, r)
