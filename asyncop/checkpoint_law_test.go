@@ -3,6 +3,7 @@ package asyncop_test
 import (
 	"context"
 	"errors"
+	"fmt"
 	"regexp"
 	"strings"
 	"sync"
@@ -263,7 +264,7 @@ func TestBarrierGoesBeforeAWatermarkOnOffer(t *testing.T) {
 func TestFullQueueOverflowsForABarrier(t *testing.T) {
 	forEachMode(t, func(t *testing.T, m mode) {
 		store := checkpoint.NewMemoryStore()
-		r := newCheckRig(t, m, setup{opts: options(asyncop.WithBuffer(0), asyncop.WithOverflow(3))}, store)
+		r := newCheckRig(t, m, setup{opts: options(asyncop.WithBuffer(0), asyncop.WithOverflow(2))}, store)
 		r.send("a", "b")
 		sent := make(chan any)
 		go func() {
@@ -302,6 +303,46 @@ func TestFullQueueOverflowsForABarrier(t *testing.T) {
 		r.complete("e#1", "E")
 		require.Equal(t, m.pick("A <1> B C |1| D E", "A <1> C B |1| D E"), r.outputs())
 	}, 2)
+}
+
+// A barrier gets through a full queue behind as many elements as WithOverflow says; one element more may be read.
+func TestOverflowIsExact(t *testing.T) {
+	for n := range 3 {
+		t.Run(fmt.Sprintf("n=%d", n), func(t *testing.T) {
+			forEachMode(t, func(t *testing.T, m mode) {
+				setting := setup{opts: options(asyncop.WithBuffer(0), asyncop.WithOverflow(n))}
+				start := func() (r *checkRig, b checkpoint.Barrier, done <-chan error) {
+					r = newCheckRig(t, m, setting, nil)
+					r.send("a")
+					b, done = r.trigger(checkpoint.Periodic)
+					for range n {
+						r.send("x")
+					}
+					return r, b, done
+				}
+				r, b, done := start()
+				r.send(b)
+				require.NoError(t, <-done)
+				require.NoError(t, r.coordinator.Close())
+
+				r, b, done = start()
+				r.send("y") // in place of the barrier
+				sent := make(chan struct{})
+				go func() { r.op.In() <- b; close(sent) }()
+				synctest.Wait()
+				require.Empty(t, done)
+				select {
+				case <-sent:
+					t.Fatal("read past the overflow")
+				default:
+				}
+				r.complete("a#1", "A")
+				require.NoError(t, <-done)
+				<-sent
+				require.NoError(t, r.coordinator.Close())
+			}, 1)
+		})
+	}
 }
 
 // An aborted checkpoint ends the overflow.

@@ -106,10 +106,11 @@ func (p *pump[I, O, IN, OUT]) awaitStart() {
 	}
 }
 
-// mayOverflow tells whether an element may be read past the capacity, because a barrier is behind it.
+// mayOverflow tells whether something may be read past the capacity, because a barrier is behind it: it may be the barrier
+// itself, also when the overflow is full. If it is not, it waits with the overflow.
 func (p *pump[I, O, IN, OUT]) mayOverflow() bool {
 	k := p.checks
-	return k != nil && k.expected.Load() > k.seen && p.backlog.Len()-k.restored < p.core.overflow
+	return k != nil && k.expected.Load() > k.seen && p.backlog.Len()-k.restored <= p.core.overflow
 }
 
 func (p *pump[I, O, IN, OUT]) barrierArrived() bool {

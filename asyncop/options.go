@@ -294,9 +294,10 @@ func WithResultCodec[OUT any](codec checkpoint.Codec[OUT]) Option {
 	return func(cfg *config) { cfg.resultCodec = codec }
 }
 
-// WithOverflow bounds the elements that the operator reads past its capacity, to wait outside of the slots, while the
-// barrier of a pending checkpoint is still behind them; the default is [DefaultOverflow]. With too few, a checkpoint
-// waits until slots come free. It panics if n < 0.
+// WithOverflow sets how many elements the operator reads past its capacity while the barrier of a pending checkpoint is
+// still behind them; the default is [DefaultOverflow]. They wait outside of the slots, are not started, and are part of the
+// checkpoint. A barrier behind at most n elements gets through a full queue; behind more, it waits until slots come free.
+// To see whether the barrier has come, one more element may be read. It panics if n < 0.
 func WithOverflow(n int) Option {
 	if n < 0 {
 		panic(fmt.Sprintf("asyncop: WithOverflow: negative number of elements: %d", n))
