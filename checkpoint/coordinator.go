@@ -47,6 +47,7 @@ type Coordinator struct {
 	broken       []error           // what Start has to report
 	starting     bool              // Start was called
 	lastID       uint64            // the newest checkpoint, whatever became of it
+	complete     uint64            // the newest one that is stored; 0: none
 	run          *run              // the checkpoint under way, or nil
 	err          error             // why there will be no more checkpoints; nil after a final one
 	isEnded      bool              // life has ended
@@ -156,7 +157,7 @@ func (c *Coordinator) load(ctx context.Context) error {
 	for _, damage := range skipped {
 		c.logger.Warn("checkpoint skipped: it is damaged", slog.Uint64("resumed from", restored.ID), slog.Any("error", damage))
 	}
-	c.restored = restored
+	c.restored, c.complete = restored, restored.ID
 	return nil
 }
 
@@ -166,6 +167,24 @@ func (c *Coordinator) Restored() (id uint64, ok bool) {
 		return 0, false
 	}
 	return c.restored.ID, true
+}
+
+// RestoredKind returns what the checkpoint that the pipeline resumes from was for; ok is false for a fresh start. After a
+// [Drain] the job was finished and only what its input has got since is left to do; after a [Suspend] it was stopped to be
+// resumed; after a [Periodic] one it did not come to its end.
+func (c *Coordinator) RestoredKind() (kind Kind, ok bool) {
+	if c.restored == nil {
+		return 0, false
+	}
+	return c.restored.Kind, true
+}
+
+// LastComplete returns the number of the newest checkpoint that is complete, which is what a restart would resume from:
+// the restored one until one of this run is complete. It is 0 if there is none.
+func (c *Coordinator) LastComplete() uint64 {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	return c.complete
 }
 
 // Register adds a participant under a name that stays the same from run to run, and returns its state in the checkpoint
@@ -452,7 +471,14 @@ func (c *Coordinator) await(ctx context.Context, r *run) error {
 }
 
 func (c *Coordinator) save(ctx context.Context, r *run) error {
-	return c.store.Save(ctx, &Snapshot{ID: r.barrier.ID, Time: c.clock.Now(), States: r.states})
+	s := &Snapshot{ID: r.barrier.ID, Kind: r.barrier.Kind, Time: c.clock.Now(), States: r.states}
+	if err := c.store.Save(ctx, s); err != nil {
+		return err
+	}
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	c.complete = s.ID
+	return nil
 }
 
 // tick triggers the periodic checkpoints.
