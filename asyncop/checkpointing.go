@@ -29,6 +29,7 @@ type checkpointing[IN, OUT any] struct {
 	passing  fifo.Queue[checkpoint.Barrier] // handled, to be emitted before anything else
 	final    checkpoint.Kind                // of the final barrier, once it was handled; nothing is taken after it
 	encoding sync.WaitGroup                 // states being encoded
+	lost     error                          // why the state of the final barrier could not be encoded; written by the encoding
 	pause    time.Duration                  // how long the last copy of what is in flight took
 }
 
@@ -117,7 +118,8 @@ func (p *pump[I, O, IN, OUT]) barrierArrived() bool {
 	return p.checks != nil && p.checks.arrived != nil
 }
 
-// suspended tells whether what is in flight is left to the checkpoint.
+// suspended tells whether what is in flight is left to the checkpoint. While the barrier waits for downstream then, no call
+// starts, no timer fires, and completions change nothing: all of it will be done again.
 func (p *pump[I, O, IN, OUT]) suspended() bool {
 	return p.checks != nil && p.checks.final == checkpoint.Suspend
 }
@@ -172,6 +174,9 @@ func (p *pump[I, O, IN, OUT]) report(b checkpoint.Barrier, items []item[IN, OUT]
 	var state checkpoint.State
 	err := ErrGoexit // unless encode returns
 	defer func() {
+		if err != nil && b.Kind.Final() {
+			k.lost = fmt.Errorf("asyncop: state of final checkpoint %d: %w", b.ID, err)
+		}
 		b.Report(k.name, state, err)
 		k.keepSpare(items)
 	}()
@@ -211,17 +216,24 @@ func (k *checkpointing[IN, OUT]) keepSpare(items []item[IN, OUT]) {
 	k.spare.Store(&items)
 }
 
-// endCheckpoints tells the coordinator if the stream ends other than by a final barrier.
-func (p *pump[I, O, IN, OUT]) endCheckpoints(err error) {
+// endCheckpoints tells the coordinator if the stream ends other than by a final barrier, and returns what Err will tell.
+func (p *pump[I, O, IN, OUT]) endCheckpoints(err error) error {
 	k := p.checks
 	if k == nil {
-		return
+		return err
 	}
 	k.encoding.Wait()
-	if err == nil && !k.final.Final() {
-		err = errNoFinalBarrier
+	if err == nil && k.lost != nil {
+		err = k.lost
+		if n := int(p.core.stats.Abandoned); n > 0 {
+			err = &AbandonedError{Cause: err, Abandoned: n}
+		}
 	}
-	if err != nil {
+	switch {
+	case err != nil:
 		k.coordinator.Fail(k.name, err)
+	case !k.final.Final():
+		k.coordinator.Fail(k.name, errNoFinalBarrier)
 	}
+	return err
 }

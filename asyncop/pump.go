@@ -116,7 +116,7 @@ func (p *pump[I, O, IN, OUT]) open() {
 func (p *pump[I, O, IN, OUT]) step() bool {
 	c := p.core
 	p.checkSignals()
-	if c.failure == nil {
+	if c.failure == nil && !p.suspended() {
 		c.turn()
 	}
 	busy := p.acceptSome()
@@ -373,7 +373,7 @@ func (p *pump[I, O, IN, OUT]) handedOver() {
 func (p *pump[I, O, IN, OUT]) park() {
 	c := p.core
 	c.parked.Store(true)
-	if !p.signalled() && c.mayPark() {
+	if !p.signalled() && (p.suspended() || c.mayPark()) {
 		c.publish()
 		var in <-chan I
 		if p.mayRead() {
@@ -410,7 +410,7 @@ func (p *pump[I, O, IN, OUT]) finish() {
 	p.unwatch()
 	abandoned := c.abandon()
 	err := p.outcome(abandoned)
-	p.endCheckpoints(err)
+	err = p.endCheckpoints(err)
 	for it := range p.backlog.All() { // read past the capacity, or restored and not yet fed
 		if it.kind != controlItem && !p.suspended() {
 			p.discarded.Add(1)
