@@ -18,9 +18,10 @@ import (
 // the participants when a checkpoint is complete.
 //
 //	coordinator, err := checkpoint.NewCoordinator(store, checkpoint.WithInterval(10*time.Second))
-//	source, err := checkpoint.NewFileSource(coordinator, "flights", path)
+//	input, err := checkpoint.OpenLines(path)
+//	source := checkpoint.NewSource(coordinator, "flights", input)
 //	op := asyncop.OrderedWait(fn, timeout, capacity, asyncop.WithName("lookup"), asyncop.WithCheckpoints(coordinator))
-//	sink, err := checkpoint.NewFileSink(coordinator, "enriched", out)
+//	sink := checkpoint.NewSink(coordinator, "enriched", checkpoint.NewLineOutput(out))
 //	err = coordinator.Start() // everybody has registered
 //	source.Via(op).To(sink)
 //	err = coordinator.Wait()
@@ -94,9 +95,7 @@ func WithTimeout(d time.Duration) Option {
 
 // WithClock sets the clock of intervals and timeouts; the default is the real one.
 func WithClock(clk clock.Clock) Option {
-	if clk == nil {
-		panic("checkpoint: WithClock: nil clock")
-	}
+	mustHave("WithClock", "clock", clk)
 	return func(c *Coordinator) { c.clock = clk }
 }
 
@@ -113,9 +112,7 @@ func WithLogger(l *slog.Logger) Option {
 // any. An error of the store is returned: a pipeline never starts afresh because its state could not be read. It panics
 // if store is nil.
 func NewCoordinator(store Store, opts ...Option) (*Coordinator, error) {
-	if store == nil {
-		panic("checkpoint: NewCoordinator: nil store")
-	}
+	mustHave("NewCoordinator", "store", store)
 	c := &Coordinator{
 		store:   store,
 		clock:   clock.New(),
@@ -190,7 +187,7 @@ func (c *Coordinator) LastComplete() uint64 {
 // Register adds a participant under a name that stays the same from run to run, and returns its state in the checkpoint
 // that the pipeline resumes from; ok is false for a fresh start. The participant begins its work when Started is closed.
 //
-// A name that was registered before, or that has no state in a checkpoint that is resumed from, makes Start fail.
+// A nil participant, a name that was registered before, or that has no state in a checkpoint that is resumed from, makes Start fail.
 func (c *Coordinator) Register(name string, p Participant) (state State, ok bool) {
 	state, ok, _ = c.register(name, p)
 	return state, ok
@@ -207,6 +204,8 @@ func (c *Coordinator) register(name string, p Participant) (state State, ok bool
 		}
 	}()
 	switch {
+	case isNil(p):
+		return nil, false, fmt.Errorf("checkpoint: participant %q is nil", name)
 	case name == "":
 		return nil, false, fmt.Errorf("checkpoint: a %T was registered without a name", p)
 	case len(name) > MaxNameLength || !utf8.ValidString(name):
@@ -230,8 +229,10 @@ func (c *Coordinator) register(name string, p Participant) (state State, ok bool
 	return state, true, nil
 }
 
-// Refuse makes Start fail because a participant cannot use its state. Participants call it from their constructors.
+// Refuse makes Start fail because a participant cannot use its state. Participants call it from their constructors. It
+// panics if reason is nil.
 func (c *Coordinator) Refuse(participant string, reason error) {
+	mustHave("Refuse", "reason", reason)
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	e := &StateError{Participant: participant, Err: reason}
@@ -299,15 +300,14 @@ func (c *Coordinator) Trigger(ctx context.Context) (id uint64, err error) {
 // Finish ends the stream with a final checkpoint of the given kind, [Drain] or [Suspend], and returns when that is
 // complete ("stop with savepoint"). It panics for another kind.
 func (c *Coordinator) Finish(ctx context.Context, kind Kind) error {
-	if !kind.Final() {
-		panic(fmt.Sprintf("checkpoint: Finish: not a final kind: %v", kind))
-	}
+	mustBeFinal("Finish", kind)
 	_, err := c.take(ctx, kind)
 	return err
 }
 
 // RequestFinal is Finish without waiting. A source whose input has ended calls it with [Drain] and awaits the barrier.
 func (c *Coordinator) RequestFinal(kind Kind) {
+	mustBeFinal("RequestFinal", kind) // here, not on a goroutine of nobody
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	if _, asked := c.final[kind]; asked || c.isEnded {
@@ -317,9 +317,16 @@ func (c *Coordinator) RequestFinal(kind Kind) {
 	go func() { _ = c.Finish(context.Background(), kind) }()
 }
 
+func mustBeFinal(method string, kind Kind) {
+	if kind != Drain && kind != Suspend {
+		panic(fmt.Sprintf("checkpoint: %s: not a final kind: %v", method, kind))
+	}
+}
+
 // Fail ends checkpointing because a participant has failed: the pipeline cannot end cleanly any more. Sources end, sinks
-// do not publish. The first reason counts.
+// do not publish. The first reason counts. It panics if reason is nil.
 func (c *Coordinator) Fail(participant string, reason error) {
+	mustHave("Fail", "reason", reason)
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	c.end(fmt.Errorf("checkpoint: %q failed: %w", participant, reason))

@@ -43,17 +43,23 @@ type part struct {
 }
 
 // NewFileOutput returns an output that appends to the file at path what encode appends to dst for each element. A fresh
-// start empties the file. It panics if encode is nil.
+// start empties the file. It panics if path is empty or encode is nil.
 func NewFileOutput[T any](path string, encode func(dst []byte, v T) ([]byte, error)) *FileOutput[T] {
-	if encode == nil {
-		panic("checkpoint: NewFileOutput: nil encode")
+	mustHave("NewFileOutput", "encode", encode)
+	return newFileOutput("NewFileOutput", path, encode)
+}
+
+func newFileOutput[T any](constructor, path string, encode func(dst []byte, v T) ([]byte, error)) *FileOutput[T] {
+	if path == "" {
+		panic(fmt.Sprintf("checkpoint: %s: empty path", constructor))
 	}
 	return &FileOutput[T]{fs: vfs.OS(), path: path, encode: encode}
 }
 
-// NewLineOutput returns an output that appends each string to the file at path, with a line end.
+// NewLineOutput returns an output that appends each string to the file at path, with a line end. It panics if
+// path is empty.
 func NewLineOutput(path string) *FileOutput[string] {
-	return NewFileOutput(path, func(dst []byte, v string) ([]byte, error) {
+	return newFileOutput("NewLineOutput", path, func(dst []byte, v string) ([]byte, error) {
 		return append(append(dst, v...), '\n'), nil
 	})
 }

@@ -275,9 +275,7 @@ var _ Waiter = (*ChannelInput[any])(nil)
 
 // NewChannelInput returns an input of values. It panics if values is nil.
 func NewChannelInput[T any](values <-chan T) *ChannelInput[T] {
-	if values == nil {
-		panic("checkpoint: NewChannelInput: nil channel")
-	}
+	mustHave("NewChannelInput", "channel", values)
 	return &ChannelInput[T]{values: values}
 }
 

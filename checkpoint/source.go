@@ -35,8 +35,10 @@ var _ streams.Source = (*Source[any])(nil)
 
 // NewSource returns a source of input that takes part in the checkpoints of c under a name. If the pipeline resumes, the
 // input goes on at the position of the checkpoint; Start of the coordinator fails if it cannot. The first element is read
-// after the start.
+// after the start. It panics if c or input is nil.
 func NewSource[T any](c *Coordinator, name string, input Input[T]) *Source[T] {
+	mustHave("NewSource", "coordinator", c)
+	mustHave("NewSource", "input", input)
 	s := &Source[T]{
 		coordinator: c,
 		name:        name,
