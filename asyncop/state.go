@@ -125,7 +125,7 @@ func (s stateCodec[IN, OUT]) decode(state []byte) (items []item[IN, OUT], err er
 		case recordItem, completedItem:
 			it.attempts = d.attempts()
 			it.first = d.varint()
-			it.spent = time.Duration(max(0, d.varint()))
+			it.spent = d.spent()
 			in := d.bytes()
 			if d.err != nil {
 				break
@@ -168,6 +168,9 @@ func (s stateCodec[IN, OUT]) withSchemas(inputs, results []byte) (stateCodec[IN,
 	if s.inputs, err = checkpoint.CodecFor(s.inputs, inputs); err != nil {
 		return s, fmt.Errorf("inputs: %w", err)
 	}
+	if len(results) > 0 && results[0] != 1 {
+		return s, fmt.Errorf("results: unknown mark %d", results[0])
+	}
 	if len(results) > 0 && s.results != nil {
 		if s.results, err = checkpoint.CodecFor(s.results, results[1:]); err != nil {
 			return s, fmt.Errorf("results: %w", err)
@@ -178,7 +181,12 @@ func (s stateCodec[IN, OUT]) withSchemas(inputs, results []byte) (stateCodec[IN,
 
 func (s stateCodec[IN, OUT]) decodeResults(d *decoder) (results []OUT, err error) {
 	n := d.uvarint()
-	if n > 0 && s.results == nil {
+	switch {
+	case d.err != nil:
+		return nil, d.err
+	case n == 0:
+		return nil, errors.New("there is none")
+	case s.results == nil:
 		return nil, errors.New("it was stored, but WithResultCodec is not given")
 	}
 	for ; n > 0 && d.err == nil; n-- {
@@ -222,22 +230,31 @@ func (d *decoder) byte() byte {
 
 func (d *decoder) uvarint() uint64 {
 	v, n := binary.Uvarint(d.rest)
-	if n <= 0 {
+	switch {
+	case n <= 0:
 		d.fail(errTruncated)
+		return 0
+	case n > 1 && d.rest[n-1] == 0:
+		d.fail(errors.New("a number that is longer than it need be"))
 		return 0
 	}
 	d.rest = d.rest[n:]
 	return v
 }
 
+// varint reads what binary.AppendVarint wrote: the sign is in the lowest bit.
 func (d *decoder) varint() int64 {
-	v, n := binary.Varint(d.rest)
-	if n <= 0 {
-		d.fail(errTruncated)
+	v := d.uvarint()
+	return int64(v>>1) ^ -int64(v&1)
+}
+
+func (d *decoder) spent() time.Duration {
+	n := d.varint()
+	if n < 0 {
+		d.fail(fmt.Errorf("negative time spent: %v", time.Duration(n)))
 		return 0
 	}
-	d.rest = d.rest[n:]
-	return v
+	return time.Duration(n)
 }
 
 func (d *decoder) bytes() []byte {
