@@ -2,6 +2,7 @@ package checkpoint
 
 import (
 	"bufio"
+	"bytes"
 	"encoding/binary"
 	"errors"
 	"fmt"
@@ -83,8 +84,8 @@ func (s fileState) encode() []byte {
 	return b
 }
 
-func decodeFileState(b []byte) (s fileState, err error) {
-	bad := false
+func decodeFileState(state []byte) (s fileState, err error) {
+	b, bad := state, false
 	number := func() uint64 {
 		v, n := binary.Uvarint(b)
 		if n <= 0 || v > 1<<62 {
@@ -103,7 +104,7 @@ func decodeFileState(b []byte) (s fileState, err error) {
 		bad = bad || sum < 0 || p.number >= s.next || len(s.parts) > 0 && p.number <= s.parts[len(s.parts)-1].number
 		s.parts = append(s.parts, p)
 	}
-	if bad || len(b) > 0 || sum != s.after {
+	if bad || sum != s.after || !bytes.Equal(s.encode(), state) {
 		return fileState{}, errors.New("checkpoint: damaged state of a file output")
 	}
 	return s, nil

@@ -2,6 +2,7 @@ package checkpoint
 
 import (
 	"bufio"
+	"bytes"
 	"context"
 	"encoding/binary"
 	"encoding/csv"
@@ -77,10 +78,14 @@ func decodeFilePosition(b []byte) (filePosition, error) {
 		return filePosition{}, errors.New("checkpoint: damaged file position")
 	}
 	line, m := binary.Uvarint(b[n:])
-	if m <= 0 || n+m != len(b) || line > 1<<62 {
+	if m <= 0 || line > 1<<62 {
 		return filePosition{}, errors.New("checkpoint: damaged file position")
 	}
-	return filePosition{int64(offset), int(line)}, nil
+	p := filePosition{int64(offset), int(line)}
+	if !bytes.Equal(p.encode(), b) { // longer than it need be, or more than that
+		return filePosition{}, errors.New("checkpoint: damaged file position")
+	}
+	return p, nil
 }
 
 // seekFile moves to a position, which must be inside the file.
