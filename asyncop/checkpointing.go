@@ -32,7 +32,7 @@ type checkpointing[IN, OUT any] struct {
 var errNoFinalBarrier = errors.New("asyncop: the input ended without a final barrier")
 
 // joinCheckpoints registers the operator and fills the backlog with what is restored.
-func (p *pump[I, O, IN, OUT]) joinCheckpoints(codec stateCodec[IN, OUT]) {
+func (p *pump[IN, OUT]) joinCheckpoints(codec stateCodec[IN, OUT]) {
 	c := p.core
 	p.checks = &checkpointing[IN, OUT]{coordinator: c.coordinator, name: c.name, codec: codec, wakeUp: c.wakeUp}
 	state, ok := c.coordinator.Register(c.name, p.checks)
@@ -66,7 +66,7 @@ func (k *checkpointing[IN, OUT]) Aborted(id uint64, _ error) { k.expected.Compar
 func (k *checkpointing[IN, OUT]) quiet() bool { return k.arrived == nil && k.passing.Len() == 0 }
 
 // awaitStart waits until all participants have registered and their states are known to be good.
-func (p *pump[I, O, IN, OUT]) awaitStart() {
+func (p *pump[IN, OUT]) awaitStart() {
 	k := p.checks
 	if k == nil {
 		return
@@ -99,21 +99,21 @@ func (p *pump[I, O, IN, OUT]) awaitStart() {
 }
 
 // mayOverflow tells whether an element may be read past the capacity, because a barrier is behind it.
-func (p *pump[I, O, IN, OUT]) mayOverflow() bool {
+func (p *pump[IN, OUT]) mayOverflow() bool {
 	k := p.checks
 	return k != nil && k.expected.Load() > k.seen && p.backlog.Len()-k.restored < p.core.overflow
 }
 
-func (p *pump[I, O, IN, OUT]) barrierArrived() bool {
+func (p *pump[IN, OUT]) barrierArrived() bool {
 	return p.checks != nil && p.checks.arrived != nil
 }
 
 // suspended tells whether what is in flight is left to the checkpoint.
-func (p *pump[I, O, IN, OUT]) suspended() bool {
+func (p *pump[IN, OUT]) suspended() bool {
 	return p.checks != nil && p.checks.final == checkpoint.Suspend
 }
 
-func (p *pump[I, O, IN, OUT]) receivedBarrier(b checkpoint.Barrier) {
+func (p *pump[IN, OUT]) receivedBarrier(b checkpoint.Barrier) {
 	p.checks.seen = max(p.checks.seen, b.ID)
 	p.checks.arrived = &b
 	if b.Kind == checkpoint.Drain {
@@ -124,7 +124,7 @@ func (p *pump[I, O, IN, OUT]) receivedBarrier(b checkpoint.Barrier) {
 
 // passBarrier handles the barrier that has come, as soon as it may go on: it reports the state of this moment and lets
 // the barrier pass ahead of everything that is queued. Nothing is read until then.
-func (p *pump[I, O, IN, OUT]) passBarrier() {
+func (p *pump[IN, OUT]) passBarrier() {
 	k := p.checks
 	if k == nil || k.arrived == nil || p.core.failure != nil {
 		return
@@ -136,7 +136,7 @@ func (p *pump[I, O, IN, OUT]) passBarrier() {
 	k.arrived = nil
 	if b.Kind.Final() {
 		k.final = b.Kind
-		p.source, p.inOver = nil, true
+		p.inOver = true
 		if p.suspended() {
 			p.offer, p.failed = nil, nil // left to the checkpoint, too
 		}
@@ -156,7 +156,7 @@ func (p *pump[I, O, IN, OUT]) passBarrier() {
 }
 
 // endCheckpoints tells the coordinator if the stream ends other than by a final barrier.
-func (p *pump[I, O, IN, OUT]) endCheckpoints(err error) {
+func (p *pump[IN, OUT]) endCheckpoints(err error) {
 	k := p.checks
 	if k == nil {
 		return
