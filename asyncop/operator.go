@@ -182,6 +182,7 @@ func (op *AsyncWaitOperator[IN, OUT]) Out() <-chan any {
 // Via streams the results to next, on a goroutine of its own, and returns next. With checkpoints, it panics for a flow of
 // go-streams that would panic on a barrier.
 func (op *AsyncWaitOperator[IN, OUT]) Via(next streams.Flow) streams.Flow {
+	op.asFlow("Via")
 	op.mustPassBarriers("Via", next)
 	flow.DoStream(op, next)
 	return next
@@ -190,6 +191,7 @@ func (op *AsyncWaitOperator[IN, OUT]) Via(next streams.Flow) streams.Flow {
 // To streams the results to sink and returns when the sink has processed them all. With checkpoints, it panics for a sink
 // of go-streams that would take a barrier for an element.
 func (op *AsyncWaitOperator[IN, OUT]) To(sink streams.Sink) {
+	op.asFlow("To")
 	op.mustPassBarriers("To", sink)
 	in := sink.In()
 	for v := range op.Out() {
