@@ -47,7 +47,11 @@ func run(args []string, stdin io.Reader, stdout, stderr io.Writer, interrupts <-
 		return fail(exitUsage, fmt.Errorf("%w (-h for help)", err))
 	}
 	j := &job{cfg: cfg, stderr: stderr, interrupts: interrupts}
-	summary, err := j.run(stdin, stdout)
+	run := func() (*cli.Summary, error) { return j.run(stdin, stdout) }
+	if cfg.Checkpoint != "" {
+		run = j.runCheckpointed
+	}
+	summary, err := run()
 	if summary != nil {
 		w := stdout
 		if cfg.Out == "-" {
@@ -83,6 +87,7 @@ type job struct {
 	cluster     *store.Cluster
 	client      *hclient.Client
 	pipe        *pipeline
+	before      int // flights that had come out in earlier runs
 	interrupted atomic.Bool
 }
 
@@ -208,7 +213,7 @@ func (j *job) watchInterrupts(finished <-chan struct{}) {
 
 func (j *job) sample() cli.Sample {
 	_, ended := j.book.Progress()
-	s := cli.Sample{Ended: ended}
+	s := cli.Sample{Ended: j.before + ended}
 	for _, st := range j.stats() {
 		s.InFlight += st.InFlight
 		s.Waiting += st.WaitingForRetry
