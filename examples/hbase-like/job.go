@@ -14,6 +14,7 @@ import (
 	"time"
 
 	"github.com/reugn/go-streams/extension"
+	"github.com/reugn/go-streams/flow"
 
 	"github.com/weirflow/weir/asyncop"
 	"github.com/weirflow/weir/examples/hbase-like/internal/cli"
@@ -60,7 +61,10 @@ func run(args []string, stdin io.Reader, stdout, stderr io.Writer, interrupts <-
 		_, _ = fmt.Fprintln(w)
 		summary.Write(w)
 	}
-	if err != nil {
+	switch {
+	case errors.Is(err, errInterrupted):
+		return fail(exitInterrupted, err)
+	case err != nil:
 		return fail(exitFailed, err)
 	}
 	return exitStatus(summary)
@@ -87,8 +91,9 @@ type job struct {
 	cluster     *store.Cluster
 	client      *hclient.Client
 	pipe        *pipeline
-	before      int // flights that had come out in earlier runs
+	before      int // enriched flights that came out in earlier runs
 	interrupted atomic.Bool
+	cutOff      atomic.Bool // interrupted, and the last checkpoint could not be taken
 }
 
 // run returns a summary if the pipeline ran, and what went wrong besides the
@@ -126,7 +131,8 @@ func (j *job) run(stdin io.Reader, stdout io.Writer) (*cli.Summary, error) {
 	if err != nil {
 		return nil, errors.Join(err, out.Close())
 	}
-	j.pipe = newPipeline(j.cfg, j.client, j.book, endSource)
+	// An operator that takes no more, before all was read, ends the source.
+	j.pipe = newPipeline(j.cfg, j.client, j.book, asyncop.WithUpstreamCancel(endSource))
 
 	begun := time.Now()
 	progress := cli.StartProgress(j.stderr, j.cfg.Progress, in.total, j.sample)
@@ -134,7 +140,7 @@ func (j *job) run(stdin io.Reader, stdout io.Writer) (*cli.Summary, error) {
 	var watch sync.WaitGroup
 	watch.Go(func() { j.watchInterrupts(finished) })
 	source := newSource(ctx, reader, j.book)
-	err = j.pipe.run(source.out, sink)
+	err = j.pipe.run(extension.NewChanSource(source.out), flow.NewMap(j.pipe.write, 1), sink)
 	close(finished)
 	watch.Wait()
 	elapsed := time.Since(begun)
@@ -144,7 +150,10 @@ func (j *job) run(stdin io.Reader, stdout io.Writer) (*cli.Summary, error) {
 		err = nil // it did as it was told
 	}
 	err = errors.Join(err, source.wait(), out.err)
-	return j.summary(in.name, elapsed), err
+	s := j.summary(in.name, elapsed)
+	s.Books, s.NotTaken = j.settled()
+	s.Proof = s.Books.Prove(s.NotTaken)
+	return s, err
 }
 
 // startStore starts the cluster, fills its table as far as it is not late, and
@@ -229,19 +238,17 @@ func (j *job) stats() []asyncop.Stats {
 	return []asyncop.Stats{j.pipe.origin.Stats(), j.pipe.destination.Stats()}
 }
 
+// summary has everything but the books and their proof.
 func (j *job) summary(input string, elapsed time.Duration) *cli.Summary {
-	s := &cli.Summary{
+	return &cli.Summary{
 		Config:      j.cfg,
 		Input:       input,
 		Elapsed:     elapsed,
 		Interrupted: j.interrupted.Load(),
+		Lookups:     j.stats(),
 		Client:      j.client.Stats(),
 		Store:       j.cluster.Stats(),
 	}
-	s.Books, s.NotTaken = j.settled()
-	s.Lookups = j.stats()
-	s.Proof = s.Books.Prove(s.NotTaken)
-	return s
 }
 
 // settled returns the books once every flight is accounted for, and how many

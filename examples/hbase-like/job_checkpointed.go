@@ -11,9 +11,13 @@ import (
 	"github.com/weirflow/weir/checkpoint"
 	"github.com/weirflow/weir/examples/hbase-like/internal/cli"
 	"github.com/weirflow/weir/examples/hbase-like/internal/data"
+	"github.com/weirflow/weir/examples/hbase-like/internal/durable"
 	"github.com/weirflow/weir/examples/hbase-like/internal/flights"
 	"github.com/weirflow/weir/examples/hbase-like/internal/ledger"
 )
+
+// errInterrupted is a run that was interrupted and has not taken a last checkpoint.
+var errInterrupted = errors.New("interrupted, without a last checkpoint")
 
 // runCheckpointed is run with -checkpoint.
 func (j *job) runCheckpointed() (_ *cli.Summary, err error) {
@@ -22,12 +26,11 @@ func (j *job) runCheckpointed() (_ *cli.Summary, err error) {
 		return nil, err
 	}
 	j.book = ledger.New(j.cfg.Ordered, airports)
-	in, err := openFileInput(j.cfg.In)
+	in, err := durable.OpenInput(j.cfg.In, j.book)
 	if err != nil {
 		return nil, err
 	}
-	in.book = j.book
-	out, err := newFileOutput(j.cfg, in, j.book, func() { j.pipe.syncSides() })
+	out, err := durable.NewOutput(j.cfg.Out, j.cfg.Format, j.cfg.Ordered, in, j.settleGivenUp)
 	if err != nil {
 		return nil, errors.Join(err, in.Close())
 	}
@@ -41,13 +44,13 @@ func (j *job) runCheckpointed() (_ *cli.Summary, err error) {
 	}
 	defer j.closeStore()
 
-	// When a look-up ends early, the coordinator ends the source.
-	j.pipe = newPipeline(j.cfg, j.client, j.book, func(error) {}, checks.option())
-	checks.attach(j.pipe, in, out)
-	j.before = out.lines
+	j.pipe = newPipeline(j.cfg, j.client, j.book, checks.option())
+	checks.attach(in, out) // which also closes the input at the end
+	_, resumedEnded := j.book.Progress()
+	j.before = out.Resumed() - resumedEnded
 
 	begun := time.Now()
-	progress := cli.StartProgress(j.stderr, j.cfg.Progress, in.rows, j.sample)
+	progress := cli.StartProgress(j.stderr, j.cfg.Progress, in.Total(), j.sample)
 	finished := make(chan struct{})
 	var watch sync.WaitGroup
 	watch.Go(func() { j.watchToSuspend(checks, finished) })
@@ -56,13 +59,53 @@ func (j *job) runCheckpointed() (_ *cli.Summary, err error) {
 	watch.Wait()
 	elapsed := time.Since(begun)
 	progress.Stop()
-	if refused, ok := errors.AsType[*checkpoint.StateError](err); ok && in.at.Flights == in.begin {
+
+	if refused, ok := errors.AsType[*checkpoint.StateError](err); ok && !j.began() {
 		return nil, refused
 	}
 	if err != nil {
+		if j.cutOff.Load() {
+			err = errInterrupted
+		}
 		return nil, fmt.Errorf("%w\nstart again with the same flags to go on from the last checkpoint in %s", err, j.cfg.Checkpoint)
 	}
-	return j.summaryCheckpointed(checks, airports, elapsed)
+	s := j.summary(in.Name(), elapsed)
+	s.Checkpoints = &cli.Checkpoints{Resumed: checks.resumed(), Before: out.Resumed()}
+	s.Checkpoints.Nothing = s.Checkpoints.Resumed > 0 && in.Resumed() == in.Total() && !j.began()
+	return s, j.proveFiles(s, in, out, airports)
+}
+
+// settleGivenUp returns when what the side outputs have taken is in the book.
+func (j *job) settleGivenUp() {
+	for _, side := range j.pipe.givenUp {
+		side.Settle()
+	}
+}
+
+// began tells whether the look-ups were given anything to do.
+func (j *job) began() bool {
+	for _, st := range j.stats() {
+		if st.Accepted > 0 {
+			return true
+		}
+	}
+	return false
+}
+
+// proveFiles puts into s what the files prove of all runs together.
+func (j *job) proveFiles(s *cli.Summary, in *durable.Input, out *durable.Output, airports []flights.Airport) error {
+	p, err := durable.Prove(in, out, airports)
+	if err != nil {
+		return err
+	}
+	s.Books = j.book.Balance()
+	s.Books.Read, s.Books.Enriched, s.Books.Missing = p.Read, p.Enriched, p.Missing
+	s.Books.Problems = append(s.Books.Problems, p.Problems...)
+	if s.Interrupted {
+		s.NotTaken = p.Missing // they are in the checkpoint, or behind its position
+	}
+	s.Proof = s.Books.Prove(s.NotTaken)
+	return nil
 }
 
 // watchToSuspend suspends the pipeline at the first interrupt, and cuts it off if
@@ -73,49 +116,27 @@ func (j *job) watchToSuspend(checks *checkpointed, finished <-chan struct{}) {
 		return
 	case <-j.interrupts:
 	}
-	_, _ = fmt.Fprintf(j.stderr, "\ninterrupted: taking a checkpoint for up to %v; interrupt again to stop at once\n", j.cfg.Drain)
-	ctx, cutOff := context.WithTimeoutCause(context.Background(), j.cfg.Drain, errCutOff)
-	defer cutOff()
+	_, _ = fmt.Fprintf(j.stderr, "\ninterrupted: taking a last checkpoint for up to %v; interrupt again to stop at once\n", j.cfg.Drain)
+	ctx, cutOff := context.WithCancelCause(context.Background())
+	timer := time.AfterFunc(j.cfg.Drain, func() { cutOff(errCutOff) })
+	defer timer.Stop()
 	var again sync.WaitGroup
 	stopped := make(chan struct{})
 	again.Go(func() {
 		select {
 		case <-stopped:
 		case <-j.interrupts:
-			cutOff()
+			cutOff(errCutOff)
 		}
 	})
 	suspended, err := checks.suspend(ctx)
 	if err != nil {
-		cutOff()
+		cutOff(errCutOff)
+		j.cutOff.Store(true)
 		j.pipe.stop(ctx)
 	}
 	j.interrupted.Store(suspended)
 	close(stopped)
 	again.Wait()
-}
-
-// summaryCheckpointed adds up all runs, by the files.
-func (j *job) summaryCheckpointed(checks *checkpointed, airports []flights.Airport, elapsed time.Duration) (*cli.Summary, error) {
-	p, err := prove(checks.in, checks.out, airports)
-	if err != nil {
-		return nil, err
-	}
-	s := j.summary(checks.in.name, elapsed)
-	s.Books.Read, s.Books.Enriched, s.Books.Missing = p.read, p.enriched, p.missing
-	s.Books.Problems = append(s.Books.Problems, p.problems...)
-	s.NotTaken = 0
-	if s.Interrupted {
-		s.NotTaken = p.missing
-	}
-	s.Proof = s.Books.Prove(s.NotTaken)
-
-	c := &cli.Checkpoints{Before: checks.out.before}
-	c.Resumed, _ = checks.coordinator.Restored()
-	if c.Last, err = checks.last(context.Background()); err != nil {
-		return nil, err
-	}
-	c.Nothing = c.Resumed > 0 && !s.Interrupted && checks.in.at.Flights == checks.in.begin && s.Lookups[0].Accepted+s.Lookups[1].Accepted == 0
-	s.Checkpoints = c
-	return s, nil
+	cutOff(nil)
 }

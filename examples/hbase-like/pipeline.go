@@ -7,11 +7,10 @@ import (
 	"log/slog"
 
 	"github.com/reugn/go-streams"
-	"github.com/reugn/go-streams/extension"
-	"github.com/reugn/go-streams/flow"
 
 	"github.com/weirflow/weir/asyncop"
 	"github.com/weirflow/weir/examples/hbase-like/internal/cli"
+	"github.com/weirflow/weir/examples/hbase-like/internal/durable"
 	"github.com/weirflow/weir/examples/hbase-like/internal/flights"
 	"github.com/weirflow/weir/examples/hbase-like/internal/hclient"
 	"github.com/weirflow/weir/examples/hbase-like/internal/ledger"
@@ -33,31 +32,31 @@ type pipeline struct {
 	format flights.Format
 
 	origin, destination *lookup
-	sides               []*side // their side outputs
+	givenUp             []*durable.Side[failure] // the side outputs of both
 }
 
-type lookup = asyncop.AsyncWaitOperator[flights.Flight, flights.Flight]
+type (
+	lookup  = asyncop.AsyncWaitOperator[flights.Flight, flights.Flight]
+	failure = asyncop.Failure[flights.Flight]
+)
 
-// newPipeline starts the two operators, with more options if there are any. They
-// call endSource when they take no more flights before all were read.
-func newPipeline(
-	cfg cli.Config, client *hclient.Client, book *ledger.Ledger, endSource context.CancelCauseFunc, more ...asyncop.Option,
-) *pipeline {
+// newPipeline starts the two operators; more may make them take part in
+// checkpoints, which know them by their names.
+func newPipeline(cfg cli.Config, client *hclient.Client, book *ledger.Ledger, more ...asyncop.Option) *pipeline {
 	p := &pipeline{client: client, book: book, format: cfg.Format}
 	wait := asyncop.OrderedWaitWithRetry[flights.Flight, flights.Flight]
 	if !cfg.Ordered {
 		wait = asyncop.UnorderedWaitWithRetry[flights.Flight, flights.Flight]
 	}
 	start := func(name string, airport func(*flights.Flight) *flights.Airport) *lookup {
-		side := newSide(p.recordGivenUp) // an operator closes its side output when it ends, so each has its own
-		p.sides = append(p.sides, side)
+		side := durable.NewSide(p.recordGivenUp) // an operator closes its side output when it ends: each has its own
+		p.givenUp = append(p.givenUp, side)
 		return wait(p.get(airport), cfg.Timeout, cfg.Capacity, strategy(cfg.Retry), append([]asyncop.Option{
 			asyncop.WithName(name),
 			asyncop.WithMaxConcurrentCalls(cfg.Calls),
-			asyncop.WithDrainRetries(),       // the last flights may wait for their airports, too
-			asyncop.WithExhaustedAsFailure(), // without its airport a flight is not emitted …
-			asyncop.WithSideOutput(side),     // … but given up, which does not stop the others
-			asyncop.WithUpstreamCancel(endSource),
+			asyncop.WithDrainRetries(),                        // the last flights may wait for their airports, too
+			asyncop.WithExhaustedAsFailure(),                  // without its airport a flight is not emitted …
+			asyncop.WithSideOutput(side),                      // … but given up, which does not stop the others
 			asyncop.WithLogger(slog.New(slog.DiscardHandler)), // the summary tells it all
 		}, more...)...)
 	}
@@ -105,12 +104,13 @@ func strategy(r cli.Retry) strategies.AsyncRetryStrategy[flights.Flight] {
 		RetryIfResult(predicates.EmptyResult).RetryIfException(trouble).WithJitter(jitter)
 }
 
-// run streams all flights to out and returns when the last one has come out.
-func (p *pipeline) run(in chan any, out streams.Sink) error {
-	extension.NewChanSource(in).
+// run streams all flights from in to out and returns when the last one has come
+// out. format calls write, one flight at a time: several would mix up the order.
+func (p *pipeline) run(in streams.Source, format streams.Flow, out streams.Sink) error {
+	in.
 		Via(p.origin).
 		Via(p.destination).
-		Via(flow.NewMap(p.write, 1)). // 1: several would mix up the order
+		Via(format).
 		To(out)
 	return errors.Join(p.origin.Wait(), p.destination.Wait())
 }
@@ -121,7 +121,7 @@ func (p *pipeline) write(f flights.Flight) []byte {
 }
 
 // recordGivenUp takes what comes out of the side outputs.
-func (p *pipeline) recordGivenUp(f asyncop.Failure[flights.Flight]) {
+func (p *pipeline) recordGivenUp(f failure) {
 	switch {
 	case errors.Is(f.Err, errCutOff): // the cause of the context that stop was given
 		p.book.Abandoned(f.Element)

@@ -34,7 +34,6 @@ type Summary struct {
 // all runs together then, latencies, retries and calls those of the last one.
 type Checkpoints struct {
 	Resumed uint64 // from this one; 0: a fresh start
-	Last    uint64 // the final one
 	Before  int    // flights that had come out when it resumed
 	Nothing bool   // was left to do
 }
@@ -141,8 +140,8 @@ func (c Checkpoints) origin() string {
 func (c Checkpoints) verdict(s Summary, order string) string {
 	b := s.Books
 	if s.Interrupted {
-		return fmt.Sprintf("suspended in checkpoint %d: of %s, %s are in the output and %s given up%s, none twice; "+
-			"start again with the same flags to go on.\n", c.Last, plural(b.Read, "flight"), count(b.Enriched), count(b.GivenUp), order)
+		return fmt.Sprintf("suspended in a last checkpoint: of %s, %s are in the output file and %s given up%s, none twice; "+
+			"start again with the same flags to go on.\n", plural(b.Read, "flight"), count(b.Enriched), count(b.GivenUp), order)
 	}
 	return fmt.Sprintf("proven: %s are in the output file exactly once%s, or given up: %s enriched, %s given up.\n",
 		plural(b.Read, "flight"), order, count(b.Enriched), count(b.GivenUp))

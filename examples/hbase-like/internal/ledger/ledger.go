@@ -91,9 +91,7 @@ func (l *Ledger) Attempt(f flights.Flight, n int) {
 		return
 	}
 	e := &l.entries[f.Seq]
-	if e.restored {
-		l.takeUpLocked(f.Seq)
-	}
+	l.takeUpLocked(e, f.Seq)
 	if e.first == 0 {
 		e.first = max(1, time.Since(l.opened))
 	}
@@ -149,6 +147,7 @@ func (l *Ledger) endLocked(f flights.Flight, end fate) bool {
 		return false
 	}
 	e := &l.entries[f.Seq]
+	l.takeUpLocked(e, f.Seq) // it may have timed out before its first attempt
 	if e.fate != unknown {
 		l.problemLocked("line %d: %s, and %s before", f.Line, end, e.fate)
 		return false

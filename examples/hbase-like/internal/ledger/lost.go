@@ -20,15 +20,16 @@ func (l *Ledger) Lost() []Lost {
 	return slices.Clone(l.lost)
 }
 
-// Restore enters the flights that were given up before a checkpoint. They must
-// have been read. One that is looked up again, because the look-up had it in
-// flight at its part of the checkpoint, is not given up any more.
-func (l *Ledger) Restore(lost []Lost) {
+// Restore enters the flights that were given up when a checkpoint was taken, and
+// returns how many. The checkpoint may know too many: those that a look-up gave up
+// after its own part of the checkpoint was taken. One of them was read after it,
+// and will be read again: it is ignored. Another one is in flight in the
+// checkpoint: it is not given up any more when it is looked up again.
+func (l *Ledger) Restore(lost []Lost) int {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	for _, f := range lost {
-		if f.Seq < 0 || f.Seq >= len(l.entries) {
-			l.problemLocked("line %d: %s in the checkpoint, but never read", f.Line, givenUp)
+		if f.Seq < 0 || f.Seq >= len(l.entries) || l.entries[f.Seq].fate != unknown {
 			continue
 		}
 		e := &l.entries[f.Seq]
@@ -36,10 +37,15 @@ func (l *Ledger) Restore(lost []Lost) {
 		l.counts[givenUp]++
 		l.lost = append(l.lost, f)
 	}
+	return l.counts[givenUp]
 }
 
-func (l *Ledger) takeUpLocked(seq int) {
-	e := &l.entries[seq]
+// takeUpLocked makes a flight that was given up before the checkpoint one that is
+// in flight.
+func (l *Ledger) takeUpLocked(e *entry, seq int) {
+	if !e.restored {
+		return
+	}
 	e.fate, e.restored = unknown, false
 	l.counts[givenUp]--
 	l.lost = slices.DeleteFunc(l.lost, func(f Lost) bool { return f.Seq == seq })
