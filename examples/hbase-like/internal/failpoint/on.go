@@ -6,22 +6,29 @@ import (
 	"fmt"
 	"os"
 	"strconv"
+	"strings"
 	"syscall"
 
 	"github.com/weirflow/weir/checkpoint"
 )
 
-// StoreOptions returns an option that kills the process before the step of a
-// checkpoint's write that has the number in HBASE_LIKE_KILL_AT_STEP, from 1 and
-// counted over all checkpoints of the run.
+// Variable names the environment variable that says where to kill the process:
+// "sync:3" is before the third sync of a checkpoint's file. The steps are those of
+// [checkpoint.WithStepHook].
+const Variable = "HBASE_LIKE_KILL_AT"
+
+// StoreOptions returns an option that kills the process there.
 func StoreOptions() []checkpoint.StoreOption {
-	at, err := strconv.Atoi(os.Getenv("HBASE_LIKE_KILL_AT_STEP"))
+	name, number, _ := strings.Cut(os.Getenv(Variable), ":")
+	left, err := strconv.Atoi(number)
 	if err != nil {
 		return nil
 	}
-	steps := 0 // checkpoints are written one at a time
-	return []checkpoint.StoreOption{checkpoint.WithStepHook(func(step string) {
-		if steps++; steps == at {
+	return []checkpoint.StoreOption{checkpoint.WithStepHook(func(step string) { // one call at a time
+		if step != name {
+			return
+		}
+		if left--; left == 0 {
 			_, _ = fmt.Fprintf(os.Stderr, "killed before step %q\n", step)
 			_ = syscall.Kill(os.Getpid(), syscall.SIGKILL)
 			select {} // until the signal is there
