@@ -1,13 +1,19 @@
 package main
 
 import (
+	"fmt"
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
+	"sync"
 	"testing"
+	"time"
 
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
+
+	"github.com/weirflow/weir/checkpoint"
 )
 
 // checkpointedArgs returns the flags of a quick job with checkpoints in a new
@@ -58,7 +64,7 @@ func TestCheckpointed(t *testing.T) {
 	}
 }
 
-// What cannot be resumed is refused with a reason, and nothing is touched.
+// What cannot be resumed is refused with a reason, and the output stays as it is.
 func TestCheckpointedRefusals(t *testing.T) {
 	t.Parallel()
 	l := lines(t, 50)
@@ -68,22 +74,25 @@ func TestCheckpointedRefusals(t *testing.T) {
 	require.Equal(t, exitOK, o.status, o.stdout+o.stderr)
 	done := readFile(t, out)
 	other := csvFile(t, l[:50]...)
+	file := csvFile(t)
+	flags := "the checkpoint is of other flags: they were -out " + out + " -format csv -mode ordered, now they are "
 
 	for _, c := range []struct {
 		args []string
 		want string
 	}{
 		{with(args, "-in", other), `state of "flights" in checkpoint`},
-		{with(args, "-in", other), "is not the input that the checkpoint is of"},
+		{with(args, "-in", other), other + " is not the input that the checkpoint is of"},
 		{with(args, "-in", ""), "flights.csv (built in) is not the input"},
-		{with(args, "-mode", "unordered"), "it is of other flags: the output was " + out + " (csv, ordered), now it is " + out + " (csv, unordered)"},
-		{with(args, "-format", "jsonl"), "it is of other flags"},
-		{with(args, "-out", out+"2"), "it is of other flags"},
+		{with(args, "-mode", "unordered"), flags + "-out " + out + " -format csv -mode unordered"},
+		{with(args, "-format", "jsonl"), flags + "-out " + out + " -format jsonl -mode ordered"},
+		{with(args, "-out", out+"2"), flags + "-out " + out + "2 -format csv -mode ordered"},
 		{with(args, "-in", "/dev/null"), "not a regular file"},
 		{with(args, "-out", "/dev/null"), "not a regular file"},
 		{with(args, "-in", out), "would overwrite the input"},
 		{with(args, "-out", filepath.Join(dir, "no", "such")), "no such file or directory"},
 		{with(args, "-in", "nothing.csv"), "no such file or directory"},
+		{with(args, "-checkpoint", file), file + ": it is not a directory"},
 	} {
 		o := runJob("", c.args...)
 		assert.Equal(t, exitFailed, o.status, c.args)
@@ -91,31 +100,45 @@ func TestCheckpointedRefusals(t *testing.T) {
 		assert.Empty(t, o.stdout)
 		assert.Equal(t, done, readFile(t, out))
 	}
-	for _, c := range []struct {
-		args []string
-		want string
-	}{
-		{with(args, "-in", "-"), "standard input cannot be read again"},
-		{with(args, "-out", "-"), "needs a file that survives a crash"},
-		{with(args, "-out", ""), "needs a file that survives a crash"},
-		{with(args, "-checkpoint-interval", "0"), "must be positive"},
-	} {
-		o := runJob("", c.args...)
-		assert.Equal(t, exitUsage, o.status, c.args)
-		assert.Contains(t, o.stderr, c.want)
-	}
+	assert.NoFileExists(t, out+"2")
+
+	store, err := checkpoint.OpenDir(dir)
+	require.NoError(t, err)
+	o = runJob("", args...)
+	assert.Equal(t, exitFailed, o.status)
+	assert.Equal(t, fmt.Sprintf("hbase-like: checkpoint: directory %s is in use by process %d: a pipeline needs one of its own\n", dir, os.Getpid()), o.stderr)
+	require.NoError(t, store.Close())
+
+	require.NoError(t, os.Remove(out))
+	o = runJob("", args...)
+	assert.Equal(t, exitFailed, o.status)
+	assert.Contains(t, o.stderr, fmt.Sprintf("%s has 0 bytes, but had %d at the checkpoint", out, len(done)))
 }
 
-// A row that makes no sense ends the run. What came before stays.
+// What makes no difference to the output may change from run to run.
+func TestCheckpointedOtherFlags(t *testing.T) {
+	t.Parallel()
+	in := csvFile(t, lines(t, 1000)...)
+	args, _, out := checkpointedArgs(t, in)
+	status, _, _ := suspended(t, with(args, "-calls", "16", "-capacity", "200"))
+	require.Equal(t, exitInterrupted, status)
+	o := runJob("", with(args, "-calls", "100", "-capacity", "10", "-strategy", "fixed", "-checkpoint-interval", "1h")...)
+	require.Equal(t, exitOK, o.status, o.stdout+o.stderr)
+	assert.Contains(t, o.stdout, "proven: 1,000 flights")
+	assert.Equal(t, 1001, strings.Count(readFile(t, out), "\n"))
+}
+
+// A row that makes no sense would end every run: it is refused before the first.
 func TestCheckpointedBadInput(t *testing.T) {
 	t.Parallel()
 	l := lines(t, 3)
 	in := csvFile(t, l[0], l[1], l[2], "2001/01/01 00:47,late,1750,DTW,LAS\n", l[3])
-	args, dir, _ := checkpointedArgs(t, in)
+	args, dir, out := checkpointedArgs(t, in)
 	o := runJob("", args...)
 	assert.Equal(t, exitFailed, o.status)
-	assert.Contains(t, o.stderr, in+`:4: column "delay": "late" is not a whole number`)
-	assert.Contains(t, o.stderr, "start again with the same flags to go on from the last checkpoint in "+dir)
+	assert.Contains(t, o.stderr, in+`:4: column "delay": "late" is not a whole number (with -checkpoint, a bad row is refused before the run begins)`)
+	assert.NoDirExists(t, dir)
+	assert.NoFileExists(t, out)
 }
 
 // The proof of a resumed run is by the file, not by what the runs remember.
@@ -144,6 +167,33 @@ func TestCheckpointedProof(t *testing.T) {
 	}
 }
 
+// suspended runs a job and interrupts it once the first checkpoint is there.
+func suspended(t *testing.T, args []string) (status int, stdout, stderr string) {
+	t.Helper()
+	saved := filepath.Join(args[slices.Index(args, "-checkpoint")+1], "checkpoint-*.weir")
+	out, errs := newBuffer(), newBuffer()
+	interrupts := make(chan os.Signal, 2)
+	ended := make(chan struct{})
+	var watch sync.WaitGroup
+	watch.Go(func() {
+		for tick := time.NewTicker(time.Millisecond); ; {
+			if names, _ := filepath.Glob(saved); len(names) > 0 {
+				interrupts <- os.Interrupt
+				return
+			}
+			select {
+			case <-tick.C:
+			case <-ended:
+				return
+			}
+		}
+	})
+	status = run(with(args, "-progress", "off"), nil, out, errs, interrupts)
+	close(ended)
+	watch.Wait()
+	return status, out.String(), errs.String()
+}
+
 // The first interrupt takes a checkpoint of what is in flight; the next run goes
 // on with it.
 func TestCheckpointedInterrupt(t *testing.T) {
@@ -151,27 +201,48 @@ func TestCheckpointedInterrupt(t *testing.T) {
 	for _, mode := range []string{"ordered", "unordered"} {
 		t.Run(mode, func(t *testing.T) {
 			t.Parallel()
-			in := csvFile(t, lines(t, 6000)...)
+			const n = 2000
+			in := csvFile(t, append(lines(t, n), flight("XQQ", "LAX"))...)
 			args, _, out := checkpointedArgs(t, in)
-			args = append(args, "-calls", "16", "-capacity", "20", "-mode", mode)
-			stdout, stderr := newBuffer(), newBuffer()
-			interrupts := make(chan os.Signal, 2)
-			go func() {
-				stderr.await("flights done")
-				interrupts <- os.Interrupt
-			}()
-			status := run(with(args, "-progress", "plain"), nil, stdout, stderr, interrupts)
-			require.Equal(t, exitInterrupted, status, stdout.String()+stderr.String())
-			assert.Regexp(t, `suspended in checkpoint \d+: of 6,000 flights, [\d,]+ are in the output and 0 given up`, stdout.String())
-			first := number(t, stdout.String(), "enriched")
-			assert.Equal(t, 6000-first, number(t, stdout.String(), "to be done"))
+			args = append(args, "-calls", "16", "-capacity", "20", "-mode", mode, "-retries", "1")
+			status, stdout, stderr := suspended(t, args)
+			require.Equal(t, exitInterrupted, status, stdout+stderr)
+			assert.Contains(t, stderr, "interrupted: taking a last checkpoint for up to 5s; interrupt again to stop at once")
+			assert.Regexp(t, `suspended in a last checkpoint: of 2,001 flights, [\d,]+ are in the output file and 0 given up`, stdout)
+			first := number(t, stdout, "enriched")
+			assert.Equal(t, n+1-first, number(t, stdout, "to be done"))
 			assert.Equal(t, 1+first, strings.Count(readFile(t, out), "\n"))
 
 			o := runJob("", args...)
 			require.Equal(t, exitOK, o.status, o.stdout+o.stderr)
-			assert.Regexp(t, `resumed from +checkpoint \d+, with [\d,]+ flights done`, o.stdout)
-			assert.Equal(t, 6000, number(t, o.stdout, "enriched"))
-			assert.Contains(t, o.stdout, "proven: 6,000 flights")
+			assert.Regexp(t, `resumed from +checkpoint \d+, with [\d,]+ flights? done`, o.stdout)
+			assert.Equal(t, n, number(t, o.stdout, "enriched"))
+			assert.Equal(t, 1, number(t, o.stdout, "given up"))
+			assert.Contains(t, o.stdout, "proven: 2,001 flights")
 		})
 	}
+}
+
+// After the end of the input, the first interrupt lets what is in flight come out;
+// a second one stops at once, and the next run goes on from the checkpoint before.
+func TestCheckpointedInterruptAtTheEnd(t *testing.T) {
+	t.Parallel()
+	in := csvFile(t, append(lines(t, 3), flight("XQQ", "LAX"))...)
+	args, _, _ := checkpointedArgs(t, in)
+	forever := with(args, "-retries", "-1", "-delay", "10ms", "-timeout", "1h", "-drain", "1h", "-progress", "plain")
+	stdout, stderr := newBuffer(), newBuffer()
+	interrupts := make(chan os.Signal, 2)
+	go func() {
+		stderr.await("1 in flight")
+		interrupts <- os.Interrupt
+		stderr.await("interrupt again to stop at once")
+		interrupts <- os.Interrupt
+	}()
+	status := run(forever, nil, stdout, stderr, interrupts)
+	require.Equal(t, exitInterrupted, status, stdout.String()+stderr.String())
+	assert.Contains(t, stderr.String(), "hbase-like: interrupted, without a last checkpoint\nstart again with the same flags")
+
+	o := runJob("", with(args, "-retries", "0")...)
+	require.Equal(t, exitOK, o.status, o.stdout+o.stderr)
+	assert.Contains(t, o.stdout, "proven: 4 flights are in the output file exactly once, in input order, or given up: 3 enriched, 1 given up.")
 }
