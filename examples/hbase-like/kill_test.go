@@ -46,9 +46,8 @@ func TestKilled(t *testing.T) {
 		seed = rand.Uint64()
 	}
 	t.Logf("-kill-seed %d", seed)
-	bin := filepath.Join(t.TempDir(), "hbase-like")
-	out, err := exec.CommandContext(t.Context(), "go", "build", "-tags", "failpoint", "-o", bin, ".").CombinedOutput()
-	require.NoError(t, err, string(out))
+	bin, err := binary()
+	require.NoError(t, err)
 
 	fair := []string{"-faults=false", "-calls", "64", "-capacity", "50", "-strategy", "fixed", "-retries", "3", "-delay", "5ms"}
 	trouble := []string{"-calls", "64", "-capacity", "50", "-retries", "-1", "-max-delay", "100ms"}
@@ -59,8 +58,8 @@ func TestKilled(t *testing.T) {
 		}
 	})
 	for i, j := range []*killedJob{
-		{flags: fair, flights: 3000, unknown: 50},
-		{flags: fair, flights: 3000, unknown: 50, unordered: true},
+		{flags: fair, flights: 2000, unknown: 50},
+		{flags: fair, flights: 2000, unknown: 50, unordered: true},
 		{flags: trouble, flights: 400},
 		{flags: trouble, flights: 400, unordered: true},
 	} {
@@ -79,6 +78,9 @@ func TestKilled(t *testing.T) {
 			share := (kills + 1) * 3 / 8 // the quick ones are killed more often
 			if j.unknown == 0 {
 				share = (kills+1)/2 - share
+			}
+			if share == 0 || testing.Short() && j.unknown == 0 {
+				t.Skip("too few kills")
 			}
 			j.run(t, share)
 		})
@@ -119,10 +121,10 @@ func (c *killCount) check(t *testing.T, kills int) {
 	}
 	t.Logf("%d kills, %d of them inside the write of a checkpoint: before %v; %d starts went on from a checkpoint; %d jobs came to their end",
 		c.kills, inside, c.before, c.resumed, c.done)
-	assert.GreaterOrEqual(t, c.kills, kills)
 	assert.Positive(t, c.resumed)
-	if kills >= 30 {
-		assert.GreaterOrEqual(t, inside, 5)
+	assert.GreaterOrEqual(t, inside, min(kills/4, 5))
+	if !testing.Short() {
+		assert.GreaterOrEqual(t, c.kills, kills)
 	}
 }
 
@@ -167,15 +169,15 @@ func (j *killedJob) run(t *testing.T, kills int) {
 	j.want = readFile(t, j.file("undisturbed.csv")) // depends on the input alone
 
 	args := []string{"-checkpoint", j.file("checkpoints"), "-checkpoint-interval", "10ms", "-out", j.file("out.csv")}
-	steps := append(slices.Collect(maps.Keys(inWrite)), "create", "remove")
-	slices.Sort(steps)
+	steps := slices.Sorted(maps.Keys(inWrite))
 	j.rnd.Shuffle(len(steps), func(a, b int) { steps[a], steps[b] = steps[b], steps[a] })
+	steps = append(steps, "create", "remove")
 	for done := 0; done < kills; {
 		at := moment{after: 1 + time.Duration(j.rnd.Int64N(int64(alive)))}
 		switch {
 		case j.unknown == 0: // with trouble it lives longer
 			at.after += at.after
-		case done%2 == 1: // every other one by a failpoint, of each kind in turn
+		case done%2 == 0: // every other one by a failpoint, of each kind in turn
 			at = moment{step: steps[done/2%len(steps)], number: 1 + j.rnd.IntN(3)}
 		}
 		o := j.start(t, at, args...)
