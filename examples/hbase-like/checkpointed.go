@@ -53,11 +53,15 @@ func (c *checkpointed) attach(in *durable.Input, out *durable.Output) {
 	c.sink = checkpoint.NewSink(c.coordinator, "output", out)
 }
 
+// start lets the pipeline begin. It fails if the checkpoint does not fit: run must be
+// called all the same, and returns at once.
+func (c *checkpointed) start() error { return c.coordinator.Start() }
+
 // run streams all flights through p and returns when the final checkpoint is
 // complete: at the end of the input, or after suspend.
 func (c *checkpointed) run(p *pipeline) error {
-	_ = c.coordinator.Start()                                  // Wait returns the error: the pipeline ends by itself, but must be put together for that
-	err := p.run(c.source, checkpoint.NewMap(p.write), c.sink) // go-streams' own Map would panic on a barrier
+	// go-streams' own Map would panic on a barrier.
+	err := p.run(c.source, checkpoint.NewMap(p.write), c.sink)
 	if failed := c.coordinator.Wait(); failed != nil {
 		return failed // the others are consequences
 	}

@@ -188,8 +188,9 @@ func (j *job) closeStore() {
 	_ = j.cluster.Close() // nobody needs it any more
 }
 
-// errCutOff is the cause of the end of the time to drain.
-var errCutOff = errors.New("the time to drain is over")
+// errCutOff is the cause of what ends when the time to drain is over, or at the
+// second interrupt.
+var errCutOff = errors.New("cut off after an interrupt")
 
 // watchInterrupts stops the pipeline at the first interrupt, and cuts it off at
 // the second.

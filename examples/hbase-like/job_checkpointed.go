@@ -8,7 +8,6 @@ import (
 	"sync"
 	"time"
 
-	"github.com/weirflow/weir/checkpoint"
 	"github.com/weirflow/weir/examples/hbase-like/internal/cli"
 	"github.com/weirflow/weir/examples/hbase-like/internal/data"
 	"github.com/weirflow/weir/examples/hbase-like/internal/durable"
@@ -49,6 +48,13 @@ func (j *job) runCheckpointed() (_ *cli.Summary, err error) {
 	_, resumedEnded := j.book.Progress()
 	j.before = out.Resumed() - resumedEnded
 
+	if err := checks.start(); err != nil {
+		_ = checks.run(j.pipe)
+		return nil, err
+	}
+	if resumed := checks.resumed(); resumed > 0 && j.cfg.Progress != cli.Off {
+		_, _ = fmt.Fprintf(j.stderr, "resuming from checkpoint %d\n", resumed)
+	}
 	begun := time.Now()
 	progress := cli.StartProgress(j.stderr, j.cfg.Progress, in.Total(), j.sample)
 	finished := make(chan struct{})
@@ -60,13 +66,10 @@ func (j *job) runCheckpointed() (_ *cli.Summary, err error) {
 	elapsed := time.Since(begun)
 	progress.Stop()
 
-	if refused, ok := errors.AsType[*checkpoint.StateError](err); ok && !j.began() {
-		return nil, refused
+	if j.cutOff.Load() && err != nil {
+		err = errInterrupted
 	}
 	if err != nil {
-		if j.cutOff.Load() {
-			err = errInterrupted
-		}
 		return nil, fmt.Errorf("%w\nstart again with the same flags to go on from the last checkpoint in %s", err, j.cfg.Checkpoint)
 	}
 	s := j.summary(in.Name(), elapsed)
