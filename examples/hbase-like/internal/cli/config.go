@@ -74,6 +74,7 @@ store that runs in this process but is reached over TCP. The store is late and
 faulty on purpose: rows appear after they were asked for, regions move,
 connections break, servers are slow, die and come back. At the end the run
 proves that every flight came out exactly once, and in order if asked for.
+With -checkpoint that holds even if it is killed and started again in between.
 
 Exit status: 0 all is well, 1 the run failed or the proof did, 2 wrong usage,
 130 interrupted.

@@ -115,7 +115,7 @@ func TestHelp(t *testing.T) {
 	var out bytes.Buffer
 	_, err := cli.Parse([]string{"-h"}, &out)
 	require.ErrorIs(t, err, flag.ErrHelp)
-	for _, word := range []string{"Usage:", "Exit status", "-mode", "-seed", "default 1000"} {
+	for _, word := range []string{"Usage:", "Exit status", "-mode", "-seed", "-checkpoint directory", "default 1000"} {
 		assert.Contains(t, out.String(), word)
 	}
 }

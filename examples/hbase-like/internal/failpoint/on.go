@@ -12,14 +12,14 @@ import (
 	"github.com/weirflow/weir/checkpoint"
 )
 
-// Variable names the environment variable that says where to kill the process:
+// variable names the environment variable that says where to kill the process:
 // "sync:3" is before the third sync of a checkpoint's file. The steps are those of
 // [checkpoint.WithStepHook].
-const Variable = "HBASE_LIKE_KILL_AT"
+const variable = "HBASE_LIKE_KILL_AT"
 
 // StoreOptions returns an option that kills the process there.
 func StoreOptions() []checkpoint.StoreOption {
-	name, number, _ := strings.Cut(os.Getenv(Variable), ":")
+	name, number, _ := strings.Cut(os.Getenv(variable), ":")
 	left, err := strconv.Atoi(number)
 	if err != nil {
 		return nil
