@@ -1,6 +1,7 @@
 package durable_test
 
 import (
+	"errors"
 	"io"
 	"os"
 	"path/filepath"
@@ -156,6 +157,50 @@ func TestSide(t *testing.T) {
 	s.AwaitCompletion()
 	s.Settle()
 	assert.Len(t, taken, 100)
+}
+
+// What the side outputs have taken when the barrier comes is in the same state as
+// the lines, and both are there again after a crash.
+func TestOutput(t *testing.T) {
+	text := header + line("ATL", "DTW") + line("XQQ", "LAX")
+	name := filepath.Join(t.TempDir(), "out")
+	in, book := open(t, file(t, text))
+	enriched, err := in.Next()
+	require.NoError(t, err)
+	lost, err := in.Next()
+	require.NoError(t, err)
+	out, err := durable.NewOutput(name, flights.CSV, true, in, func() { book.GivenUp(lost, errors.New("nowhere")) })
+	require.NoError(t, err)
+	require.NoError(t, out.Restore(nil))
+	require.NoError(t, out.Write(flights.CSV.Line(enriched)))
+	state, err := out.Prepare()
+	require.NoError(t, err)
+	require.NoError(t, out.Write([]byte("after the checkpoint")))
+	require.NoError(t, out.Close())
+
+	again, book := open(t, in.Name())
+	require.NoError(t, again.Seek(in.Position()))
+	out, err = durable.NewOutput(name, flights.CSV, true, again, func() {})
+	require.NoError(t, err)
+	require.NoError(t, out.Restore(state))
+	assert.Equal(t, 2, out.Resumed())
+	assert.Equal(t, []ledger.Lost{{Seq: 1, Line: 3, Airport: "XQQ", Why: "nowhere"}}, book.Lost())
+	want := string(flights.CSV.Header()) + string(flights.CSV.Line(enriched))
+	b, err := os.ReadFile(name)
+	require.NoError(t, err)
+	assert.Equal(t, want, string(b))
+
+	require.NoError(t, out.Write([]byte("more\n")))
+	state, err = out.Prepare()
+	require.NoError(t, err)
+	require.NoError(t, out.Commit(state))
+	require.NoError(t, out.Close())
+	b, err = os.ReadFile(name)
+	require.NoError(t, err)
+	assert.Equal(t, want+"more\n", string(b))
+	names, err := filepath.Glob(name + "*")
+	require.NoError(t, err)
+	assert.Equal(t, []string{name}, names, "no parts are left")
 }
 
 // A state that does not fit is refused before the file is touched.
