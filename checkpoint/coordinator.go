@@ -18,9 +18,10 @@ import (
 // the participants when a checkpoint is complete.
 //
 //	coordinator, err := checkpoint.NewCoordinator(store, checkpoint.WithInterval(10*time.Second))
-//	source, err := checkpoint.NewFileSource(coordinator, "flights", path)
+//	lines, err := checkpoint.OpenLines("keys.txt")
+//	source := checkpoint.NewSource(coordinator, "keys", lines)
 //	op := asyncop.OrderedWait(fn, timeout, capacity, asyncop.WithName("lookup"), asyncop.WithCheckpoints(coordinator))
-//	sink, err := checkpoint.NewFileSink(coordinator, "enriched", out)
+//	sink := checkpoint.NewSink(coordinator, "rows", checkpoint.NewLineOutput("rows.txt"))
 //	err = coordinator.Start() // everybody has registered
 //	source.Via(op).To(sink)
 //	err = coordinator.Wait()
