@@ -37,7 +37,7 @@ type checkpointing[IN, OUT any] struct {
 var errNoFinalBarrier = errors.New("asyncop: the input ended without a final barrier")
 
 // joinCheckpoints registers the operator and fills the backlog with what is restored.
-func (p *pump[I, O, IN, OUT]) joinCheckpoints(codec stateCodec[IN, OUT]) {
+func (p *pump[IN, OUT]) joinCheckpoints(codec stateCodec[IN, OUT]) {
 	c := p.core
 	p.checks = &checkpointing[IN, OUT]{
 		coordinator: c.coordinator, name: c.name, codec: codec, wakeUp: c.wakeUp,
@@ -75,7 +75,7 @@ func (k *checkpointing[IN, OUT]) Aborted(id uint64, _ error) { k.expected.Compar
 func (k *checkpointing[IN, OUT]) quiet() bool { return k.arrived == nil && k.passing.Len() == 0 }
 
 // awaitStart waits until all participants have registered and their states are known to be good.
-func (p *pump[I, O, IN, OUT]) awaitStart() {
+func (p *pump[IN, OUT]) awaitStart() {
 	k := p.checks
 	if k == nil {
 		return
@@ -109,22 +109,22 @@ func (p *pump[I, O, IN, OUT]) awaitStart() {
 
 // mayOverflow tells whether something may be read past the capacity, because a barrier is behind it: it may be the barrier
 // itself, also when the overflow is full. If it is not, it waits with the overflow.
-func (p *pump[I, O, IN, OUT]) mayOverflow() bool {
+func (p *pump[IN, OUT]) mayOverflow() bool {
 	k := p.checks
 	return k != nil && k.expected.Load() > k.seen && p.backlog.Len()-k.restored <= p.core.overflow
 }
 
-func (p *pump[I, O, IN, OUT]) barrierArrived() bool {
+func (p *pump[IN, OUT]) barrierArrived() bool {
 	return p.checks != nil && p.checks.arrived != nil
 }
 
 // suspended tells whether what is in flight is left to the checkpoint. While the barrier waits for downstream then, no call
 // starts, no timer fires, and completions change nothing: all of it will be done again.
-func (p *pump[I, O, IN, OUT]) suspended() bool {
+func (p *pump[IN, OUT]) suspended() bool {
 	return p.checks != nil && p.checks.final == checkpoint.Suspend
 }
 
-func (p *pump[I, O, IN, OUT]) receivedBarrier(b checkpoint.Barrier) {
+func (p *pump[IN, OUT]) receivedBarrier(b checkpoint.Barrier) {
 	p.checks.seen = max(p.checks.seen, b.ID)
 	p.checks.arrived = &b
 	if b.Kind == checkpoint.Drain {
@@ -135,7 +135,7 @@ func (p *pump[I, O, IN, OUT]) receivedBarrier(b checkpoint.Barrier) {
 
 // passBarrier handles the barrier that has come, as soon as it may go on: it reports the state of this moment and lets
 // the barrier pass ahead of everything that is queued. Nothing is read until then.
-func (p *pump[I, O, IN, OUT]) passBarrier() {
+func (p *pump[IN, OUT]) passBarrier() {
 	k := p.checks
 	if k == nil || k.arrived == nil || p.core.failure != nil {
 		return
@@ -147,7 +147,7 @@ func (p *pump[I, O, IN, OUT]) passBarrier() {
 	k.arrived = nil
 	if b.Kind.Final() {
 		k.final = b.Kind
-		p.source, p.inOver = nil, true
+		p.inOver = true
 		if p.suspended() {
 			p.offer, p.failed = nil, nil // left to the checkpoint, too
 		}
@@ -158,7 +158,7 @@ func (p *pump[I, O, IN, OUT]) passBarrier() {
 }
 
 // copyInFlight copies what a checkpoint holds (law C1). All else waits for it, so it does nothing but copy.
-func (p *pump[I, O, IN, OUT]) copyInFlight() []item[IN, OUT] {
+func (p *pump[IN, OUT]) copyInFlight() []item[IN, OUT] {
 	began := p.core.timers.Now()
 	items := p.core.items(p.checks.takeSpare(p.core.queue.Len()+p.backlog.Len()), p.checks.codec.results != nil)
 	for it := range p.backlog.All() {
@@ -169,7 +169,7 @@ func (p *pump[I, O, IN, OUT]) copyInFlight() []item[IN, OUT] {
 }
 
 // report encodes the state of a barrier and hands it in, on a goroutine of its own.
-func (p *pump[I, O, IN, OUT]) report(b checkpoint.Barrier, items []item[IN, OUT]) {
+func (p *pump[IN, OUT]) report(b checkpoint.Barrier, items []item[IN, OUT]) {
 	k := p.checks
 	var state checkpoint.State
 	err := ErrGoexit // unless encode returns
@@ -217,7 +217,7 @@ func (k *checkpointing[IN, OUT]) keepSpare(items []item[IN, OUT]) {
 }
 
 // endCheckpoints tells the coordinator if the stream ends other than by a final barrier, and returns what Err will tell.
-func (p *pump[I, O, IN, OUT]) endCheckpoints(err error) error {
+func (p *pump[IN, OUT]) endCheckpoints(err error) error {
 	k := p.checks
 	if k == nil {
 		return err

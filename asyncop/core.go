@@ -60,11 +60,10 @@ type core[IN, OUT any] struct {
 	slowLog   lineLimit
 
 	// Used by other goroutines.
+	sleeper   // the loop's
 	mail      mailbox[IN, OUT]
-	freed     atomic.Int64  // permits given back by blocking calls
-	late      atomic.Int64  // late completions
-	parked    atomic.Bool   // the loop sleeps, or is about to
-	wake      chan struct{} // anyone sends without blocking, the loop receives; one place: one wake-up is enough
+	freed     atomic.Int64 // permits given back by blocking calls
+	late      atomic.Int64 // late completions
 	workers   *workers[job[IN, OUT]]
 	published published
 }
@@ -96,7 +95,7 @@ func newCore[IN, OUT any](
 		checkControl: canHoldControl[OUT](),
 		queue:        q,
 		permits:      cfg.maxCalls,
-		wake:         make(chan struct{}, 1),
+		sleeper:      newSleeper(),
 	}
 	if c.permits == 0 {
 		c.permits = q.Cap()
@@ -110,16 +109,6 @@ func newCore[IN, OUT any](
 	c.direct = directCall(fn)
 	c.published.set(Stats{}, noOldest)
 	return c
-}
-
-// wakeUp makes the loop take a turn soon. Called from any goroutine.
-func (c *core[IN, OUT]) wakeUp() {
-	if c.parked.Load() {
-		select {
-		case c.wake <- struct{}{}:
-		default: // a wake-up is pending already
-		}
-	}
 }
 
 // release gives a permit back. Called from any goroutine.

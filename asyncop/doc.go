@@ -15,6 +15,10 @@
 //		log.Fatal(err)
 //	}
 //
+// Without go-streams, range over the results:
+//
+//	for row, err := range op.Results(slices.Values(keys)) {
+//
 // # Vocabulary
 //
 //   - An element is what the stream carries: a record of type IN, or a control element such as a [Watermark].

@@ -107,6 +107,15 @@ type modelConfig struct {
 	exhausted, drain, early  bool
 	handler, heeds           bool // heeds: calls that block return when their context ends
 	holds, immediate, mayEnd bool // holds: an AsyncInvoke can block the loop; immediate: or complete at once
+	results                  bool // driven by Results, not as a flow
+}
+
+// places is how many results find a place while downstream takes none.
+func (c *modelConfig) places() int {
+	if c.results {
+		return max(1, c.buffer) + 1 // one is in the hands of whoever ranges over Results
+	}
+	return c.buffer
 }
 
 type modelPolicy string
@@ -164,6 +173,7 @@ func newModelConfig(b *modelBytes) modelConfig {
 		holds:          yes(30),
 		immediate:      yes(40),
 		mayEnd:         yes(60),
+		results:        yes(40),
 	}
 	if c.timeout == 0 {
 		c.retries = -1
@@ -286,6 +296,7 @@ type model struct {
 	told              string
 	stats             asyncop.Stats
 	ended, done       bool
+	discards          int // at most, if results
 	err               string
 }
 
@@ -657,6 +668,7 @@ func (m *model) fail(e *modelElement, err string) {
 // end ends the operator; nothing is emitted any more and every context ends (F1).
 func (m *model) end(err string) {
 	m.ended = true
+	m.discards = min(len(m.source), max(1, m.buffer)) + 1 // no more is asked of the input, once it has yielded one
 	for _, e := range m.queue {
 		switch {
 		case e.phase == mWall || e.phase == mDone && e.err != "":
@@ -719,7 +731,7 @@ func (m *model) statistics() asyncop.Stats {
 	}
 	if m.ended {
 		for _, in := range m.source {
-			if in.kind != modelClose {
+			if in.kind != modelClose && !(m.results && s.Discarded == int64(m.discards)) {
 				s.Discarded++
 			}
 		}
@@ -912,19 +924,53 @@ func (r *modelRun) begin() {
 		construct = asyncop.UnorderedWaitWithRetry[modelInput, any]
 	}
 	r.op = construct(fn, r.timeout, r.capacity, r.strategy(), opts...)
-	r.out = newModelTap(r.op.Out(), func(v any) string {
+	out := r.op.Out
+	if r.results {
+		out = r.rangeOver
+	}
+	r.feed = make(chan any, 4096)
+	r.out = newModelTap(out(), func(v any) string {
 		if w, ok := v.(asyncop.Watermark); ok {
 			return fmt.Sprintf("W%d", w.Timestamp.Unix())
 		}
 		return v.(string)
 	})
-	r.feed = make(chan any, 4096)
+	if r.results {
+		return
+	}
 	go func() {
 		defer close(r.op.In())
 		for v := range r.feed {
 			r.op.In() <- v
 		}
 	}()
+}
+
+// rangeOver drives the operator by Results.
+func (r *modelRun) rangeOver() <-chan any {
+	out := make(chan any)
+	input := func(yield func(modelInput) bool) {
+		for v := range r.feed {
+			if !yield(v.(modelInput)) {
+				return
+			}
+		}
+	}
+	go func() {
+		defer close(out)
+		var last error
+		for v, err := range r.op.Results(input) {
+			if last = err; err == nil {
+				out <- v
+			}
+		}
+		r.mu.Lock()
+		defer r.mu.Unlock()
+		if !errors.Is(last, r.op.Err()) || last == nil && r.op.Err() != nil {
+			r.wrong = append(r.wrong, fmt.Sprintf("Results ended with %v, not with %v", last, r.op.Err()))
+		}
+	}()
+	return out
 }
 
 func (r *modelRun) invoke(ctx context.Context, in modelInput, result asyncop.ResultFuture[any]) error {
@@ -1126,7 +1172,7 @@ func (r *modelRun) operation() string {
 	case op < 24:
 		return r.pass(time.Millisecond * [...]time.Duration{1, 1, 1, 2, 2, 3, 4, 5, 8, 20, 100}[arg%11])
 	case op < 25 && !(r.unordered && (r.holds || r.immediate && r.policy == modelSide)):
-		m.outOpen, m.outPlaces = !m.outOpen, r.buffer
+		m.outOpen, m.outPlaces = !m.outOpen, r.places()
 		r.out.set(m.outOpen)
 		return fmt.Sprintf("downstream open: %v", m.outOpen)
 	case op == 25 && !(r.unordered && !m.outOpen && !m.sideOpen):
@@ -1159,6 +1205,9 @@ func (r *modelRun) operation() string {
 func (r *modelRun) send(kind modelInputKind, arg int) string {
 	if r.closed {
 		return r.pass(time.Millisecond)
+	}
+	if r.results {
+		kind = modelRecord // it knows no control elements
 	}
 	in := modelInput{id: len(r.sent) + 1, kind: kind}
 	if r.immediate && kind == modelRecord && arg%2 == 0 {
@@ -1300,7 +1349,7 @@ func (r *modelRun) compare(what string) {
 	if m.held == nil { // else something of the same instant may have left before the loop was held, or not
 		received := m.out
 		if !m.outOpen { // the rest is in Out's buffer
-			received = m.out[:len(m.out)-(r.buffer-m.outPlaces)]
+			received = m.out[:len(m.out)-(r.places()-m.outPlaces)]
 		}
 		r.same("out", strings.Join(received, " "), strings.Join(r.out.items, " "))
 		want, got := slices.Clone(m.side), slices.Clone(r.side.items)

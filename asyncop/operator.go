@@ -4,6 +4,7 @@ import (
 	"context"
 	"fmt"
 	"reflect"
+	"sync/atomic"
 	"time"
 
 	"github.com/reugn/go-streams"
@@ -32,7 +33,24 @@ type Watermark = queue.Watermark
 //
 // Its methods are safe for concurrent use.
 type AsyncWaitOperator[IN, OUT any] struct {
-	pump *pump[any, any, IN, OUT]
+	pump *pump[IN, OUT]
+	use  atomic.Uint32 // what drives it
+}
+
+// What drives an operator: the first that is used.
+const (
+	unused uint32 = iota
+	byFlow
+	byResults
+)
+
+var drivers = [...]string{byFlow: "In, Out, Via or To", byResults: "Results"}
+
+// asFlow notes that the operator is used as a flow.
+func (op *AsyncWaitOperator[IN, OUT]) asFlow(method string) {
+	if op.use.Load() != byFlow && !op.use.CompareAndSwap(unused, byFlow) && op.use.Load() != byFlow {
+		panic(fmt.Sprintf("asyncop: %s: the operator is driven by Results", method))
+	}
 }
 
 var _ streams.Flow = (*AsyncWaitOperator[any, any])(nil)
@@ -109,11 +127,7 @@ func newOperator[IN, OUT any](
 	}
 	retry := newRetryableDelegator(strategy, cfg.random)
 	c := newCore(cfg, fn, retry, min(timeout, maxTimeout), newQueue(capacity))
-	p := newPump(c, codec[any, any, IN, OUT]{
-		decode:        newDecoder[IN](),
-		encode:        func(out OUT) any { return out },
-		encodeControl: func(element any) any { return element },
-	})
+	p := newPump(c)
 	if cfg.coordinator != nil {
 		p.joinCheckpoints(newStateCodec[IN, OUT](name, cfg))
 	}
@@ -154,14 +168,21 @@ func newDecoder[IN any]() func(any) (in IN, control bool, err error) {
 }
 
 // In returns the channel that upstream sends to and closes.
-func (op *AsyncWaitOperator[IN, OUT]) In() chan<- any { return op.pump.in }
+func (op *AsyncWaitOperator[IN, OUT]) In() chan<- any {
+	op.asFlow("In")
+	return op.pump.in
+}
 
 // Out returns the channel of the results; the operator closes it. See Err for why.
-func (op *AsyncWaitOperator[IN, OUT]) Out() <-chan any { return op.pump.out }
+func (op *AsyncWaitOperator[IN, OUT]) Out() <-chan any {
+	op.asFlow("Out")
+	return op.pump.out
+}
 
 // Via streams the results to next, on a goroutine of its own, and returns next. With checkpoints, it panics for a flow of
 // go-streams that would panic on a barrier.
 func (op *AsyncWaitOperator[IN, OUT]) Via(next streams.Flow) streams.Flow {
+	op.asFlow("Via")
 	op.mustPassBarriers("Via", next)
 	flow.DoStream(op, next)
 	return next
@@ -170,6 +191,7 @@ func (op *AsyncWaitOperator[IN, OUT]) Via(next streams.Flow) streams.Flow {
 // To streams the results to sink and returns when the sink has processed them all. With checkpoints, it panics for a sink
 // of go-streams that would take a barrier for an element.
 func (op *AsyncWaitOperator[IN, OUT]) To(sink streams.Sink) {
+	op.asFlow("To")
 	op.mustPassBarriers("To", sink)
 	in := sink.In()
 	for v := range op.Out() {

@@ -13,23 +13,24 @@ import (
 	"github.com/weirflow/weir/queue"
 )
 
-// pump is the loop of an operator: it moves elements from a channel into the core and results out of it. I and O are
-// what the channels carry: any for a go-streams flow.
-type pump[I, O, IN, OUT any] struct {
-	core *core[IN, OUT]
-	codec[I, O, IN, OUT]
+// pump is the loop of an operator: it moves elements into the core and results out of it, through the channels of a
+// go-streams flow or, if Results drives the operator, through rings.
+type pump[IN, OUT any] struct {
+	core   *core[IN, OUT]
+	decode func(any) (in IN, control bool, err error) // tells elements, control elements and wrong ones apart
 
-	in  chan I // upstream sends and closes; the loop receives
-	out chan O // the loop sends and closes; downstream receives
+	in       chan any                      // upstream sends and closes; the loop receives
+	out      chan any                      // the loop sends and closes; downstream receives
+	attached atomic.Pointer[ends[IN, OUT]] // set by Results
 
 	// Owned by the loop.
-	source   <-chan I                    // in, until it is closed or nothing more is taken
+	ends     *ends[IN, OUT]              // attached; nil for a flow
 	inClosed bool                        // upstream has closed in
 	inOver   bool                        // nothing more is taken
 	backlog  fifo.Queue[item[IN, OUT]]   // what goes into the queue before anything new
 	checks   *checkpointing[IN, OUT]     // nil: no part in checkpoints
-	loaded   bool                        // next is what is to be emitted next
-	next     O                           // as out carries it
+	loaded   bool                        // there is something to be emitted next
+	next     any                         // it, as out carries it
 	head     *queue.Entry[slot[IN, OUT]] // where next comes from; nil: it is a barrier
 	results  []OUT                       // of head: what is left to be emitted, next included
 	side     chan<- any                  // the side output, or nil
@@ -47,26 +48,15 @@ type pump[I, O, IN, OUT any] struct {
 	discarded atomic.Int64          // elements that came too late
 }
 
-// codec says how elements travel in the channels.
-type codec[I, O, IN, OUT any] struct {
-	// decode returns the element, or says that it is a control element, or returns an error for neither.
-	decode func(I) (in IN, control bool, err error)
-	// encode returns a result as out carries it.
-	encode func(OUT) O
-	// encodeControl does the same for a control element.
-	encodeControl func(any) O
-}
-
-func newPump[I, O, IN, OUT any](c *core[IN, OUT], cd codec[I, O, IN, OUT]) *pump[I, O, IN, OUT] {
-	p := &pump[I, O, IN, OUT]{
-		core:  c,
-		codec: cd,
-		in:    make(chan I, c.buffer),
-		out:   make(chan O, c.buffer),
-		over:  make(chan struct{}),
-		done:  make(chan struct{}),
+func newPump[IN, OUT any](c *core[IN, OUT]) *pump[IN, OUT] {
+	p := &pump[IN, OUT]{
+		core:   c,
+		decode: newDecoder[IN](),
+		in:     make(chan any, c.buffer),
+		out:    make(chan any, c.buffer),
+		over:   make(chan struct{}),
+		done:   make(chan struct{}),
 	}
-	p.source = p.in
 	if c.sideOutput != nil {
 		p.side = c.sideOutput.In()
 	}
@@ -78,7 +68,7 @@ func newPump[I, O, IN, OUT any](c *core[IN, OUT], cd codec[I, O, IN, OUT]) *pump
 }
 
 // run is the loop. If user code ends its goroutine, another one goes on (law A6): everything it needs is in p.
-func (p *pump[I, O, IN, OUT]) run() {
+func (p *pump[IN, OUT]) run() {
 	returned := false
 	defer func() {
 		if !returned {
@@ -97,7 +87,7 @@ func (p *pump[I, O, IN, OUT]) run() {
 	returned = true
 }
 
-func (p *pump[I, O, IN, OUT]) open() {
+func (p *pump[IN, OUT]) open() {
 	c := p.core
 	if c.hook.open == nil {
 		return
@@ -113,7 +103,7 @@ func (p *pump[I, O, IN, OUT]) open() {
 }
 
 // step takes one turn and tells whether there is another.
-func (p *pump[I, O, IN, OUT]) step() bool {
+func (p *pump[IN, OUT]) step() bool {
 	c := p.core
 	p.checkSignals()
 	if c.failure == nil && !p.suspended() {
@@ -140,19 +130,21 @@ func (p *pump[I, O, IN, OUT]) step() bool {
 }
 
 // checkSignals looks at what other goroutines asked for.
-func (p *pump[I, O, IN, OUT]) checkSignals() {
+func (p *pump[IN, OUT]) checkSignals() {
 	if cause := p.cancelled.Load(); cause != nil {
 		p.core.end(*cause)
 	}
-	if p.stopping.Load() && p.source != nil {
+	if p.stopping.Load() && !p.inOver {
 		p.cancelUpstream(ErrStopped)
 		p.endInput()
+	}
+	if p.ends == nil {
+		p.ends = p.attached.Load()
 	}
 }
 
 // endInput takes nothing more. What is in the backlog was taken already.
-func (p *pump[I, O, IN, OUT]) endInput() {
-	p.source = nil
+func (p *pump[IN, OUT]) endInput() {
 	p.inOver = true
 	if p.backlog.Len() == 0 {
 		p.core.endInput()
@@ -161,28 +153,41 @@ func (p *pump[I, O, IN, OUT]) endInput() {
 
 // acceptSome takes elements as long as there are some and slots for them. End of input is noticed only when a slot is
 // free to read for.
-func (p *pump[I, O, IN, OUT]) acceptSome() (busy bool) {
+func (p *pump[IN, OUT]) acceptSome() (busy bool) {
 	for range turnLimit {
 		if p.feed() {
 			busy = true
 			continue
 		}
-		if !p.mayRead() {
+		if !p.mayRead() || !p.read() {
 			return busy
 		}
-		select {
-		case v, ok := <-p.source:
-			p.received(v, ok)
-			busy = true
-		default:
-			return busy
-		}
+		busy = true
 	}
 	return busy
 }
 
+// read takes what comes next, if it is there.
+func (p *pump[IN, OUT]) read() bool {
+	if e := p.ends; e != nil {
+		v, ok := e.take()
+		if !ok && !e.in.over() {
+			return false
+		}
+		p.receivedElement(v, ok)
+		return true
+	}
+	select {
+	case v, ok := <-p.in:
+		p.received(v, ok)
+		return true
+	default:
+		return false
+	}
+}
+
 // feed moves one element of the backlog into the queue, if there are one and a slot for it.
-func (p *pump[I, O, IN, OUT]) feed() bool {
+func (p *pump[IN, OUT]) feed() bool {
 	if p.backlog.Len() == 0 || p.core.failure != nil || !p.core.hasRoom() || p.suspended() {
 		return false
 	}
@@ -200,17 +205,18 @@ func (p *pump[I, O, IN, OUT]) feed() bool {
 }
 
 // mayRead tells whether the next element may be read: if a slot is free for it, or to let a barrier come nearer.
-func (p *pump[I, O, IN, OUT]) mayRead() bool {
-	if p.source == nil || p.core.failure != nil || p.barrierArrived() {
+func (p *pump[IN, OUT]) mayRead() bool {
+	if p.inOver || p.core.failure != nil || p.barrierArrived() {
 		return false
 	}
 	return p.backlog.Len() == 0 && p.core.hasRoom() || p.mayOverflow()
 }
 
-func (p *pump[I, O, IN, OUT]) received(v I, ok bool) {
+// received goes on with what has come through in; ok is false if that was closed.
+func (p *pump[IN, OUT]) received(v any, ok bool) {
 	if !ok {
-		p.inClosed = true
-		p.endInput()
+		var none IN
+		p.receivedElement(none, false)
 		return
 	}
 	in, control, err := p.decode(v)
@@ -220,6 +226,17 @@ func (p *pump[I, O, IN, OUT]) received(v I, ok bool) {
 		p.core.end(err)
 	case control:
 		p.receivedControl(v)
+	default:
+		p.receivedElement(in, true)
+	}
+}
+
+// receivedElement goes on with an element; ok is false at the end of the input.
+func (p *pump[IN, OUT]) receivedElement(in IN, ok bool) {
+	switch {
+	case !ok:
+		p.inClosed = true
+		p.endInput()
 	case p.backlog.Len() == 0 && p.core.hasRoom():
 		p.core.accept(in)
 	default:
@@ -228,7 +245,7 @@ func (p *pump[I, O, IN, OUT]) received(v I, ok bool) {
 }
 
 // overflowed returns the item of an element that waits outside of the slots. It is accepted, so it is cloned now.
-func (p *pump[I, O, IN, OUT]) overflowed(in IN) item[IN, OUT] {
+func (p *pump[IN, OUT]) overflowed(in IN) item[IN, OUT] {
 	it := item[IN, OUT]{in: in}
 	if cloner := p.core.hook.clone; cloner != nil {
 		if err := offLoop(func() error { it.in = cloner.Clone(in); return nil }); err != nil {
@@ -238,7 +255,7 @@ func (p *pump[I, O, IN, OUT]) overflowed(in IN) item[IN, OUT] {
 	return it
 }
 
-func (p *pump[I, O, IN, OUT]) receivedControl(v any) {
+func (p *pump[IN, OUT]) receivedControl(v any) {
 	if b, ok := v.(checkpoint.Barrier); ok && p.checks != nil {
 		p.receivedBarrier(b)
 		return
@@ -251,42 +268,52 @@ func (p *pump[I, O, IN, OUT]) receivedControl(v any) {
 }
 
 // ended tells whether everything that was taken has left.
-func (p *pump[I, O, IN, OUT]) ended() bool {
+func (p *pump[IN, OUT]) ended() bool {
 	if p.checks != nil && !p.checks.quiet() {
 		return false
 	}
 	return p.suspended() || p.core.drained()
 }
 
-// emitSome sends what may leave, as long as downstream takes it.
-func (p *pump[I, O, IN, OUT]) emitSome() (busy bool) {
-	for n := 0; n < turnLimit && p.mayEmit() && p.load(); n++ {
-		select {
-		case p.out <- p.next:
-			p.sent()
-			busy = true
-		default:
-			return busy
-		}
+// emitSome hands over what may leave, as long as downstream takes it.
+func (p *pump[IN, OUT]) emitSome() (busy bool) {
+	for n := 0; n < turnLimit && p.mayEmit() && p.load() && p.send(); n++ {
+		p.sent()
+		busy = true
+	}
+	if busy && p.ends != nil {
+		p.ends.reader.wakeUp()
 	}
 	return busy
 }
 
+// send hands over what is loaded, if downstream takes it now.
+func (p *pump[IN, OUT]) send() bool {
+	if p.ends != nil {
+		return p.ends.put(p.results[0])
+	}
+	select {
+	case p.out <- p.next:
+		return true
+	default:
+		return false
+	}
+}
+
 // mayEmit tells whether the next element may be begun: not while a barrier waits for the present one to end, unless it
 // waits for all of them.
-func (p *pump[I, O, IN, OUT]) mayEmit() bool {
+func (p *pump[IN, OUT]) mayEmit() bool {
 	return p.loaded || !p.barrierArrived() || p.checks.arrived.Kind == checkpoint.Drain
 }
 
 // load makes next the next thing to emit and tells whether there is one. Barriers go before everything, but not into
 // the middle of an element. Elements that emit nothing leave here.
-func (p *pump[I, O, IN, OUT]) load() bool {
+func (p *pump[IN, OUT]) load() bool {
 	if p.loaded {
 		return true
 	}
 	if p.checks != nil && p.checks.passing.Len() > 0 {
-		p.loaded, p.head = true, nil
-		p.next = p.encodeControl(p.checks.passing.Peek())
+		p.loaded, p.head, p.next = true, nil, p.checks.passing.Peek()
 		return true
 	}
 	for !p.suspended() {
@@ -296,11 +323,11 @@ func (p *pump[I, O, IN, OUT]) load() bool {
 		}
 		switch s := &e.Value; {
 		case s.phase == control:
-			p.loaded, p.head, p.next = true, e, p.encodeControl(s.extra.control)
+			p.loaded, p.head, p.next = true, e, s.extra.control
 			return true
 		case s.attempt != nil && len(s.attempt.results) > 0:
 			p.loaded, p.head, p.results = true, e, s.attempt.results
-			p.next = p.encode(p.results[0])
+			p.loadResult()
 			return true
 		default:
 			p.core.left(e)
@@ -309,32 +336,37 @@ func (p *pump[I, O, IN, OUT]) load() bool {
 	return false
 }
 
+// loadResult makes next the next result of the head.
+func (p *pump[IN, OUT]) loadResult() {
+	if p.ends == nil {
+		p.next = p.results[0] // rings take it unboxed
+	}
+}
+
 // unload takes back what was loaded and not sent, so that a barrier can go before it, and tells whether it could:
 // the results of one element are not split (law Q1).
-func (p *pump[I, O, IN, OUT]) unload() bool {
+func (p *pump[IN, OUT]) unload() bool {
 	if p.loaded && p.head != nil {
 		if p.head.Value.phase != control && len(p.results) < len(p.head.Value.attempt.results) {
 			return false
 		}
-		var none O
-		p.loaded, p.head, p.results, p.next = false, nil, nil, none
+		p.loaded, p.head, p.results, p.next = false, nil, nil, nil
 	}
 	return true
 }
 
 // sent goes on after next was sent. The entry of an element with several results stays the head of the queue until the
 // last one is sent.
-func (p *pump[I, O, IN, OUT]) sent() {
+func (p *pump[IN, OUT]) sent() {
 	e := p.head
 	if e != nil && e.Value.phase != control {
 		p.core.stats.Emitted++
 		if p.results = p.results[1:]; len(p.results) > 0 {
-			p.next = p.encode(p.results[0])
+			p.loadResult()
 			return
 		}
 	}
-	var none O
-	p.loaded, p.head, p.results, p.next = false, nil, nil, none
+	p.loaded, p.head, p.results, p.next = false, nil, nil, nil
 	if e == nil {
 		p.checks.passing.Pop()
 		return
@@ -343,7 +375,7 @@ func (p *pump[I, O, IN, OUT]) sent() {
 }
 
 // handOverSome offers failing elements to the side output, as long as it takes them.
-func (p *pump[I, O, IN, OUT]) handOverSome() (busy bool) {
+func (p *pump[IN, OUT]) handOverSome() (busy bool) {
 	for n := 0; n < turnLimit && p.loadFailed(); n++ {
 		select {
 		case p.offer <- p.failed:
@@ -356,7 +388,7 @@ func (p *pump[I, O, IN, OUT]) handOverSome() (busy bool) {
 	return busy
 }
 
-func (p *pump[I, O, IN, OUT]) loadFailed() bool {
+func (p *pump[IN, OUT]) loadFailed() bool {
 	if p.offer == nil && p.core.failing.Len() > 0 && !p.suspended() {
 		s := &p.core.failing.Peek().Value
 		p.offer, p.failed = p.side, p.core.failureOf(s, s.err)
@@ -364,24 +396,26 @@ func (p *pump[I, O, IN, OUT]) loadFailed() bool {
 	return p.offer != nil
 }
 
-func (p *pump[I, O, IN, OUT]) handedOver() {
+func (p *pump[IN, OUT]) handedOver() {
 	p.offer, p.failed = nil, nil
 	p.core.takenBySide()
 }
 
 // park sleeps until something happens. What is posted after parked is set wakes it; what was before is seen by mayPark.
-func (p *pump[I, O, IN, OUT]) park() {
+func (p *pump[IN, OUT]) park() {
 	c := p.core
 	c.parked.Store(true)
-	if !p.signalled() && (p.suspended() || c.mayPark()) {
+	if !p.signalled() && !p.mayMove() && (p.suspended() || c.mayPark()) {
 		c.publish()
-		var in <-chan I
-		if p.mayRead() {
-			in = p.source
-		}
-		var out chan<- O
-		if p.loaded {
-			out = p.out
+		var in <-chan any
+		var out chan<- any
+		if p.ends == nil {
+			if p.mayRead() {
+				in = p.in
+			}
+			if p.loaded {
+				out = p.out
+			}
 		}
 		select {
 		case v, ok := <-in:
@@ -397,13 +431,22 @@ func (p *pump[I, O, IN, OUT]) park() {
 	c.parked.Store(false)
 }
 
-func (p *pump[I, O, IN, OUT]) signalled() bool {
-	return p.cancelled.Load() != nil || p.stopping.Load() && p.source != nil
+func (p *pump[IN, OUT]) signalled() bool {
+	return p.cancelled.Load() != nil || p.stopping.Load() && !p.inOver || p.ends == nil && p.attached.Load() != nil
+}
+
+// mayMove tells whether the rings have something for the loop.
+func (p *pump[IN, OUT]) mayMove() bool {
+	e := p.ends
+	if e == nil {
+		return false
+	}
+	return p.loaded && e.out.halfEmpty() || p.mayRead() && (e.in.len() > 0 || e.in.ended.Load())
 }
 
 // finish ends the operator (law F1): the source is told, contexts end, err is set before out is closed, and what still
 // comes is discarded and counted until upstream closes in.
-func (p *pump[I, O, IN, OUT]) finish() {
+func (p *pump[IN, OUT]) finish() {
 	c := p.core
 	c.tick()
 	c.timers.Stop() // no timer is armed after the end
@@ -425,7 +468,9 @@ func (p *pump[I, O, IN, OUT]) finish() {
 	p.err.Store(&err)
 	close(p.over)
 	close(p.out)
-	if !p.inClosed {
+	if e := p.attached.Load(); e != nil {
+		e.close()
+	} else if !p.inClosed {
 		go p.discard()
 	}
 	p.endSide(abandoned)
@@ -441,7 +486,7 @@ func (p *pump[I, O, IN, OUT]) finish() {
 }
 
 // outcome returns what Err will tell: nil after a clean end.
-func (p *pump[I, O, IN, OUT]) outcome(abandoned []*queue.Entry[slot[IN, OUT]]) error {
+func (p *pump[IN, OUT]) outcome(abandoned []*queue.Entry[slot[IN, OUT]]) error {
 	c := p.core
 	for _, e := range abandoned {
 		if e.Value.phase != failing || p.suspended() { // those the side output gets as the failures they are
@@ -460,7 +505,7 @@ func (p *pump[I, O, IN, OUT]) outcome(abandoned []*queue.Entry[slot[IN, OUT]]) e
 }
 
 // endSide sends the rest to the side output, ends it and waits for its completion.
-func (p *pump[I, O, IN, OUT]) endSide(abandoned []*queue.Entry[slot[IN, OUT]]) {
+func (p *pump[IN, OUT]) endSide(abandoned []*queue.Entry[slot[IN, OUT]]) {
 	if p.side == nil {
 		return
 	}
@@ -485,7 +530,7 @@ func (p *pump[I, O, IN, OUT]) endSide(abandoned []*queue.Entry[slot[IN, OUT]]) {
 }
 
 // close closes the function, if it was opened, once.
-func (p *pump[I, O, IN, OUT]) close() error {
+func (p *pump[IN, OUT]) close() error {
 	closer := p.core.hook.close
 	if closer == nil {
 		return nil
@@ -498,9 +543,9 @@ func (p *pump[I, O, IN, OUT]) close() error {
 }
 
 // cancelUpstream tells the source, once, that nothing more is taken, unless its input has ended.
-func (p *pump[I, O, IN, OUT]) cancelUpstream(cause error) {
+func (p *pump[IN, OUT]) cancelUpstream(cause error) {
 	cancel := p.core.config.cancelUpstream
-	if cancel == nil || p.told || p.source == nil {
+	if cancel == nil || p.told || p.inOver {
 		return
 	}
 	p.told = true
@@ -508,27 +553,27 @@ func (p *pump[I, O, IN, OUT]) cancelUpstream(cause error) {
 }
 
 // discard takes what upstream still sends, so that it is not blocked for ever.
-func (p *pump[I, O, IN, OUT]) discard() {
+func (p *pump[IN, OUT]) discard() {
 	for range p.in {
 		p.discarded.Add(1)
 	}
 }
 
 // cancel makes the loop end the operator with cause. Called from any goroutine; the first cause counts.
-func (p *pump[I, O, IN, OUT]) cancel(cause error) {
+func (p *pump[IN, OUT]) cancel(cause error) {
 	p.cancelled.CompareAndSwap(nil, &cause)
 	p.core.wakeUp()
 }
 
 // Err returns nil before the end of the operator and after a clean end.
-func (p *pump[I, O, IN, OUT]) Err() error {
+func (p *pump[IN, OUT]) Err() error {
 	if err := p.err.Load(); err != nil {
 		return *err
 	}
 	return nil
 }
 
-func (p *pump[I, O, IN, OUT]) stop(ctx context.Context) error {
+func (p *pump[IN, OUT]) stop(ctx context.Context) error {
 	p.stopping.Store(true)
 	p.core.wakeUp()
 	select {
@@ -540,7 +585,7 @@ func (p *pump[I, O, IN, OUT]) stop(ctx context.Context) error {
 	return p.Err()
 }
 
-func (p *pump[I, O, IN, OUT]) statistics() Stats {
+func (p *pump[IN, OUT]) statistics() Stats {
 	s, oldest := p.core.published.get()
 	if s.InFlight > 0 && oldest != noOldest {
 		s.OldestAge = max(0, p.core.timers.Now()-oldest)
@@ -548,5 +593,8 @@ func (p *pump[I, O, IN, OUT]) statistics() Stats {
 	s.Running = max(0, s.Running-p.core.freed.Load()) // after the end, nobody takes the permits back any more
 	s.LateCompletions = p.core.late.Load()
 	s.Discarded = p.discarded.Load()
+	if e := p.attached.Load(); e != nil && e.in.stopped.Load() {
+		s.Discarded += int64(e.in.len())
+	}
 	return s
 }

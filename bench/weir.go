@@ -39,6 +39,76 @@ func opStages[T any](op *asyncop.AsyncWaitOperator[T, T]) stages {
 	return oneStage(op).andThenErr(op.Wait)
 }
 
+// weirRows are an operator in a go-streams pipeline and, under impl-results, the same one driven by Results: without
+// go-streams, its channels and its goroutines. build returns the operator and what to do after its end, or nil.
+func weirRows[T element](impl string, p pipeline, build func() (*asyncop.AsyncWaitOperator[T, T], func())) []Row {
+	return []Row{
+		flowRow(impl, Weir, p, func() stages {
+			op, end := build()
+			st := opStages(op)
+			if end != nil {
+				st = st.andThen(end)
+			}
+			return st
+		}),
+		{Impl: impl + "-results", Kind: Weir, Run: func(m *Meter, n int) error {
+			q := p
+			q.elems = n
+			q.prepare()
+			m.Start()
+			err := rangeOver(&q, build)
+			m.Stop()
+			return cmp.Or(err, q.checkCalls())
+		}},
+	}
+}
+
+// element is what rows of weir have as elements.
+type element interface{ *Item | Value }
+
+// rangeOver runs and checks an operator driven by Results.
+func rangeOver[T element](p *pipeline, build func() (*asyncop.AsyncWaitOperator[T, T], func())) error {
+	op, end := build()
+	input := func(yield func(T) bool) {
+		for i := range p.elems {
+			if !yield(elementAt[T](p, i)) {
+				return
+			}
+		}
+	}
+	c := checker{ordered: p.ordered, seen: make([]uint8, p.elems)}
+	for e, err := range op.Results(input) {
+		if err != nil {
+			return err
+		}
+		c.saw(seqOf(e))
+	}
+	if end != nil {
+		end()
+	}
+	return c.result()
+}
+
+func elementAt[T element](p *pipeline, i int) (e T) {
+	switch e := any(&e).(type) {
+	case **Item:
+		*e = &p.items[i]
+	case *Value:
+		*e = Value{firstValue + i}
+	}
+	return e
+}
+
+func seqOf[T element](e T) int {
+	switch e := any(&e).(type) {
+	case **Item:
+		return (*e).Seq
+	case *Value:
+		return e.Seq - firstValue
+	}
+	panic("unreachable")
+}
+
 func (st stages) andThenErr(err func() error) stages {
 	st.err = err
 	return st
@@ -63,25 +133,22 @@ func atOnce(_ context.Context, it *Item, result asyncop.ResultFuture[*Item]) err
 
 func weirW1(c Config, p pipeline) []Row {
 	p.calls = once
-	return []Row{
-		flowRow("weir", Weir, p, func() stages {
-			return opStages(newOperator(c, p.ordered, asyncop.Func(atOnce), weirTimeout, w1Capacity,
-				fixedDelay[*Item](retryDelay)))
-		}),
-		flowRow("weir-bare", Weir, p, func() stages { // neither timeout nor retry
-			return opStages(newOperator(c, p.ordered, asyncop.Func(atOnce), 0, w1Capacity, strategies.NoRetry[*Item]()))
-		}),
-	}
+	rows := weirRows("weir", p, func() (*asyncop.AsyncWaitOperator[*Item, *Item], func()) {
+		return newOperator(c, p.ordered, asyncop.Func(atOnce), weirTimeout, w1Capacity, fixedDelay[*Item](retryDelay)), nil
+	})
+	return append(rows, flowRow("weir-bare", Weir, p, func() stages { // neither timeout nor retry
+		return opStages(newOperator(c, p.ordered, asyncop.Func(atOnce), 0, w1Capacity, strategies.NoRetry[*Item]()))
+	}))
 }
 
 func weirW1Value(c Config, p pipeline) []Row {
-	return []Row{flowRow("weir", Weir, p, func() stages {
-		fn := asyncop.Func(func(_ context.Context, v Value, result asyncop.ResultFuture[Value]) error {
-			result.Complete(v)
-			return nil
-		})
-		return opStages(newOperator(c, p.ordered, fn, weirTimeout, w1Capacity, fixedDelay[Value](retryDelay)))
-	})}
+	fn := asyncop.Func(func(_ context.Context, v Value, result asyncop.ResultFuture[Value]) error {
+		result.Complete(v)
+		return nil
+	})
+	return weirRows("weir", p, func() (*asyncop.AsyncWaitOperator[Value, Value], func()) {
+		return newOperator(c, p.ordered, fn, weirTimeout, w1Capacity, fixedDelay[Value](retryDelay)), nil
+	})
 }
 
 // ---- W1b
@@ -89,40 +156,39 @@ func weirW1Value(c Config, p pipeline) []Row {
 func countCtx(_ context.Context, it *Item) (*Item, error) { return count(it) }
 
 func weirW1b(c Config, p pipeline, atOnce int) []Row {
-	row := func(impl string, capacity int) Row {
-		return flowRow(impl, Weir, p, func() stages {
-			return opStages(newOperator(c, p.ordered, asyncop.Blocking(countCtx), weirTimeout, capacity,
-				fixedDelay[*Item](retryDelay), asyncop.WithMaxConcurrentCalls(atOnce)))
-		})
+	build := func(capacity int) func() (*asyncop.AsyncWaitOperator[*Item, *Item], func()) {
+		return func() (*asyncop.AsyncWaitOperator[*Item, *Item], func()) {
+			return newOperator(c, p.ordered, asyncop.Blocking(countCtx), weirTimeout, capacity,
+				fixedDelay[*Item](retryDelay), asyncop.WithMaxConcurrentCalls(atOnce)), nil
+		}
 	}
 	// The peers have no more slots than calls; to have more is one of weir's settings.
-	return []Row{row("weir", atOnce), row("weir-capacity-1000", 1_000)}
+	return append(weirRows("weir", p, build(atOnce)), weirRows("weir-capacity-1000", p, build(1_000))...)
 }
 
 // ---- W2
 
 func weirW2Sleep(c Config, p pipeline, inFlight int, d time.Duration) []Row {
-	return []Row{flowRow("weir", Weir, p, func() stages {
-		fn := asyncop.Blocking(func(_ context.Context, it *Item) (*Item, error) {
-			it.Calls++
-			time.Sleep(d)
-			return it, nil
-		})
-		return opStages(newOperator(c, p.ordered, fn, weirTimeout, inFlight, fixedDelay[*Item](retryDelay)))
-	})}
+	fn := asyncop.Blocking(func(_ context.Context, it *Item) (*Item, error) {
+		it.Calls++
+		time.Sleep(d)
+		return it, nil
+	})
+	return weirRows("weir", p, func() (*asyncop.AsyncWaitOperator[*Item, *Item], func()) {
+		return newOperator(c, p.ordered, fn, weirTimeout, inFlight, fixedDelay[*Item](retryDelay)), nil
+	})
 }
 
 func weirW2Callback(c Config, p pipeline, inFlight int, d time.Duration) []Row {
-	return []Row{flowRow("weir", Weir, p, func() stages {
+	return weirRows("weir", p, func() (*asyncop.AsyncWaitOperator[*Item, *Item], func()) {
 		b := newBackend(d, func(it *Item, result asyncop.ResultFuture[*Item]) { result.Complete(it) })
 		fn := asyncop.Func(func(_ context.Context, it *Item, result asyncop.ResultFuture[*Item]) error {
 			it.Calls++
 			b.call(it, result)
 			return nil
 		})
-		op := newOperator(c, p.ordered, fn, weirTimeout, inFlight, fixedDelay[*Item](retryDelay))
-		return opStages(op).andThen(b.close)
-	})}
+		return newOperator(c, p.ordered, fn, weirTimeout, inFlight, fixedDelay[*Item](retryDelay)), b.close
+	})
 }
 
 // ---- W3, W3b
@@ -131,11 +197,11 @@ func weirW2Callback(c Config, p pipeline, inFlight int, d time.Duration) []Row {
 // what is in back-off then once more at once, and what fails after the end of the input has failed.
 
 func weirW3(c Config, p pipeline, atOnce int, delay time.Duration, faulty call) []Row {
-	return []Row{flowRow("weir", Weir, p, func() stages {
-		fn := asyncop.Blocking(func(_ context.Context, it *Item) (*Item, error) { return faulty(it) })
-		return opStages(newOperator(c, p.ordered, fn, weirTimeout, orderedSlots, fixedDelay[*Item](delay),
-			asyncop.WithMaxConcurrentCalls(atOnce), asyncop.WithDrainRetries()))
-	})}
+	fn := asyncop.Blocking(func(_ context.Context, it *Item) (*Item, error) { return faulty(it) })
+	return weirRows("weir", p, func() (*asyncop.AsyncWaitOperator[*Item, *Item], func()) {
+		return newOperator(c, p.ordered, fn, weirTimeout, orderedSlots, fixedDelay[*Item](delay),
+			asyncop.WithMaxConcurrentCalls(atOnce), asyncop.WithDrainRetries()), nil
+	})
 }
 
 // ---- W4

@@ -18,10 +18,10 @@ import (
 // the participants when a checkpoint is complete.
 //
 //	coordinator, err := checkpoint.NewCoordinator(store, checkpoint.WithInterval(10*time.Second))
-//	input, err := checkpoint.OpenLines(path)
-//	source := checkpoint.NewSource(coordinator, "flights", input)
+//	lines, err := checkpoint.OpenLines("keys.txt")
+//	source := checkpoint.NewSource(coordinator, "keys", lines)
 //	op := asyncop.OrderedWait(fn, timeout, capacity, asyncop.WithName("lookup"), asyncop.WithCheckpoints(coordinator))
-//	sink := checkpoint.NewSink(coordinator, "enriched", checkpoint.NewLineOutput(out))
+//	sink := checkpoint.NewSink(coordinator, "rows", checkpoint.NewLineOutput("rows.txt"))
 //	err = coordinator.Start() // everybody has registered
 //	source.Via(op).To(sink)
 //	err = coordinator.Wait()

@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"fmt"
 	"os"
+	"os/exec"
 	"path/filepath"
 	"slices"
 	"strings"
@@ -16,7 +17,32 @@ import (
 	"github.com/weirflow/weir/examples/hbase-like/internal/data"
 )
 
-func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
+func TestMain(m *testing.M) {
+	goleak.VerifyTestMain(m, goleak.Cleanup(func(status int) {
+		if binDir != "" {
+			_ = os.RemoveAll(binDir)
+		}
+		os.Exit(status)
+	}))
+}
+
+// binDir is the directory of the binary, which several tests share; "" before it
+// is built.
+var binDir string
+
+// binary builds the command, once. It has failpoints, which do nothing unless they
+// are asked to.
+var binary = sync.OnceValues(func() (string, error) {
+	var err error
+	if binDir, err = os.MkdirTemp("", "hbase-like"); err != nil {
+		return "", err
+	}
+	name := filepath.Join(binDir, "hbase-like")
+	if out, err := exec.Command("go", "build", "-tags", "failpoint", "-o", name, ".").CombinedOutput(); err != nil {
+		return "", fmt.Errorf("%w: %s", err, out)
+	}
+	return name, nil
+})
 
 // buffer is an output that several goroutines write to and tests wait for.
 type buffer struct {

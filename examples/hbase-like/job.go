@@ -14,6 +14,7 @@ import (
 	"time"
 
 	"github.com/reugn/go-streams/extension"
+	"github.com/reugn/go-streams/flow"
 
 	"github.com/weirflow/weir/asyncop"
 	"github.com/weirflow/weir/examples/hbase-like/internal/cli"
@@ -47,7 +48,11 @@ func run(args []string, stdin io.Reader, stdout, stderr io.Writer, interrupts <-
 		return fail(exitUsage, fmt.Errorf("%w (-h for help)", err))
 	}
 	j := &job{cfg: cfg, stderr: stderr, interrupts: interrupts}
-	summary, err := j.run(stdin, stdout)
+	run := func() (*cli.Summary, error) { return j.run(stdin, stdout) }
+	if cfg.Checkpoint != "" {
+		run = j.runCheckpointed
+	}
+	summary, err := run()
 	if summary != nil {
 		w := stdout
 		if cfg.Out == "-" {
@@ -56,7 +61,10 @@ func run(args []string, stdin io.Reader, stdout, stderr io.Writer, interrupts <-
 		_, _ = fmt.Fprintln(w)
 		summary.Write(w)
 	}
-	if err != nil {
+	switch {
+	case errors.Is(err, errInterrupted):
+		return fail(exitInterrupted, err)
+	case err != nil:
 		return fail(exitFailed, err)
 	}
 	return exitStatus(summary)
@@ -83,7 +91,9 @@ type job struct {
 	cluster     *store.Cluster
 	client      *hclient.Client
 	pipe        *pipeline
+	before      int // enriched flights that came out in earlier runs
 	interrupted atomic.Bool
+	cutOff      atomic.Bool // interrupted, and the last checkpoint could not be taken
 }
 
 // run returns a summary if the pipeline ran, and what went wrong besides the
@@ -121,7 +131,8 @@ func (j *job) run(stdin io.Reader, stdout io.Writer) (*cli.Summary, error) {
 	if err != nil {
 		return nil, errors.Join(err, out.Close())
 	}
-	j.pipe = newPipeline(j.cfg, j.client, j.book, endSource)
+	// An operator that takes no more, before all was read, ends the source.
+	j.pipe = newPipeline(j.cfg, j.client, j.book, asyncop.WithUpstreamCancel(endSource))
 
 	begun := time.Now()
 	progress := cli.StartProgress(j.stderr, j.cfg.Progress, in.total, j.sample)
@@ -129,7 +140,7 @@ func (j *job) run(stdin io.Reader, stdout io.Writer) (*cli.Summary, error) {
 	var watch sync.WaitGroup
 	watch.Go(func() { j.watchInterrupts(finished) })
 	source := newSource(ctx, reader, j.book)
-	err = j.pipe.run(source.out, sink)
+	err = j.pipe.run(extension.NewChanSource(source.out), flow.NewMap(j.pipe.write, 1), sink)
 	close(finished)
 	watch.Wait()
 	elapsed := time.Since(begun)
@@ -139,7 +150,10 @@ func (j *job) run(stdin io.Reader, stdout io.Writer) (*cli.Summary, error) {
 		err = nil // it did as it was told
 	}
 	err = errors.Join(err, source.wait(), out.err)
-	return j.summary(in.name, elapsed), err
+	s := j.summary(in.name, elapsed)
+	s.Books, s.NotTaken = j.settled()
+	s.Proof = s.Books.Prove(s.NotTaken)
+	return s, err
 }
 
 // startStore starts the cluster, fills its table as far as it is not late, and
@@ -174,8 +188,9 @@ func (j *job) closeStore() {
 	_ = j.cluster.Close() // nobody needs it any more
 }
 
-// errCutOff is the cause of the end of the time to drain.
-var errCutOff = errors.New("the time to drain is over")
+// errCutOff is the cause of what ends when the time to drain is over, or at the
+// second interrupt.
+var errCutOff = errors.New("cut off after an interrupt")
 
 // watchInterrupts stops the pipeline at the first interrupt, and cuts it off at
 // the second.
@@ -208,7 +223,7 @@ func (j *job) watchInterrupts(finished <-chan struct{}) {
 
 func (j *job) sample() cli.Sample {
 	_, ended := j.book.Progress()
-	s := cli.Sample{Ended: ended}
+	s := cli.Sample{Ended: j.before + ended}
 	for _, st := range j.stats() {
 		s.InFlight += st.InFlight
 		s.Waiting += st.WaitingForRetry
@@ -224,19 +239,17 @@ func (j *job) stats() []asyncop.Stats {
 	return []asyncop.Stats{j.pipe.origin.Stats(), j.pipe.destination.Stats()}
 }
 
+// summary has everything but the books and their proof.
 func (j *job) summary(input string, elapsed time.Duration) *cli.Summary {
-	s := &cli.Summary{
+	return &cli.Summary{
 		Config:      j.cfg,
 		Input:       input,
 		Elapsed:     elapsed,
 		Interrupted: j.interrupted.Load(),
+		Lookups:     j.stats(),
 		Client:      j.client.Stats(),
 		Store:       j.cluster.Stats(),
 	}
-	s.Books, s.NotTaken = j.settled()
-	s.Lookups = j.stats()
-	s.Proof = s.Books.Prove(s.NotTaken)
-	return s
 }
 
 // settled returns the books once every flight is accounted for, and how many

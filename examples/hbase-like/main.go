@@ -2,7 +2,8 @@
 // HBase-like store that is late and faulty, with weir's AsyncWaitOperator in a
 // go-streams pipeline. See README.md, and hbase-like -h.
 //
-// pipeline.go is the part that uses weir.
+// pipeline.go is the part that uses weir, checkpointed.go what -checkpoint puts
+// around it.
 package main
 
 import (

@@ -15,9 +15,8 @@ import (
 // The command as a user has it: built, and run as a process of its own.
 func TestCommand(t *testing.T) {
 	t.Parallel()
-	bin := filepath.Join(t.TempDir(), "hbase-like")
-	out, err := exec.Command("go", "build", "-o", bin, ".").CombinedOutput()
-	require.NoError(t, err, string(out))
+	bin, err := binary()
+	require.NoError(t, err)
 	command := func(t *testing.T, stdin string, args ...string) *exec.Cmd {
 		t.Helper()
 		cmd := exec.CommandContext(t.Context(), bin, args...)

@@ -5,14 +5,12 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
-	"sync"
 
 	"github.com/reugn/go-streams"
-	"github.com/reugn/go-streams/extension"
-	"github.com/reugn/go-streams/flow"
 
 	"github.com/weirflow/weir/asyncop"
 	"github.com/weirflow/weir/examples/hbase-like/internal/cli"
+	"github.com/weirflow/weir/examples/hbase-like/internal/durable"
 	"github.com/weirflow/weir/examples/hbase-like/internal/flights"
 	"github.com/weirflow/weir/examples/hbase-like/internal/hclient"
 	"github.com/weirflow/weir/examples/hbase-like/internal/ledger"
@@ -34,33 +32,36 @@ type pipeline struct {
 	format flights.Format
 
 	origin, destination *lookup
-	givenUp             streams.Flow // the side outputs of both
+	givenUp             []*durable.Side[failure] // the side outputs of both
 }
 
-type lookup = asyncop.AsyncWaitOperator[flights.Flight, flights.Flight]
+type (
+	lookup  = asyncop.AsyncWaitOperator[flights.Flight, flights.Flight]
+	failure = asyncop.Failure[flights.Flight]
+)
 
-// newPipeline starts the two operators. They call endSource when they take no
-// more flights before all were read.
-func newPipeline(cfg cli.Config, client *hclient.Client, book *ledger.Ledger, endSource context.CancelCauseFunc) *pipeline {
+// newPipeline starts the two operators; more may make them take part in
+// checkpoints, which know them by their names.
+func newPipeline(cfg cli.Config, client *hclient.Client, book *ledger.Ledger, more ...asyncop.Option) *pipeline {
 	p := &pipeline{client: client, book: book, format: cfg.Format}
 	wait := asyncop.OrderedWaitWithRetry[flights.Flight, flights.Flight]
 	if !cfg.Ordered {
 		wait = asyncop.UnorderedWaitWithRetry[flights.Flight, flights.Flight]
 	}
-	start := func(side streams.Inlet, airport func(*flights.Flight) *flights.Airport) *lookup {
-		return wait(p.get(airport), cfg.Timeout, cfg.Capacity, strategy(cfg.Retry),
+	start := func(name string, airport func(*flights.Flight) *flights.Airport) *lookup {
+		side := durable.NewSide(p.recordGivenUp) // an operator closes its side output when it ends: each has its own
+		p.givenUp = append(p.givenUp, side)
+		return wait(p.get(airport), cfg.Timeout, cfg.Capacity, strategy(cfg.Retry), append([]asyncop.Option{
+			asyncop.WithName(name),
 			asyncop.WithMaxConcurrentCalls(cfg.Calls),
-			asyncop.WithDrainRetries(),       // the last flights may wait for their airports, too
-			asyncop.WithExhaustedAsFailure(), // without its airport a flight is not emitted …
-			asyncop.WithSideOutput(side),     // … but given up, which does not stop the others
-			asyncop.WithUpstreamCancel(endSource),
-			asyncop.WithLogger(slog.New(slog.DiscardHandler))) // the summary tells it all
+			asyncop.WithDrainRetries(),                        // the last flights may wait for their airports, too
+			asyncop.WithExhaustedAsFailure(),                  // without its airport a flight is not emitted …
+			asyncop.WithSideOutput(side),                      // … but given up, which does not stop the others
+			asyncop.WithLogger(slog.New(slog.DiscardHandler)), // the summary tells it all
+		}, more...)...)
 	}
-	// An operator closes its side output when it ends, so each has its own.
-	noOrigin, noDestination := flow.NewPassThrough(), flow.NewPassThrough()
-	p.origin = start(noOrigin, func(f *flights.Flight) *flights.Airport { return &f.Origin })
-	p.destination = start(noDestination, func(f *flights.Flight) *flights.Airport { return &f.Destination })
-	p.givenUp = flow.Merge(noOrigin, noDestination)
+	p.origin = start("origin", func(f *flights.Flight) *flights.Airport { return &f.Origin })
+	p.destination = start("destination", func(f *flights.Flight) *flights.Airport { return &f.Destination })
 	return p
 }
 
@@ -103,16 +104,14 @@ func strategy(r cli.Retry) strategies.AsyncRetryStrategy[flights.Flight] {
 		RetryIfResult(predicates.EmptyResult).RetryIfException(trouble).WithJitter(jitter)
 }
 
-// run streams all flights to out and returns when the last one has come out.
-func (p *pipeline) run(in chan any, out streams.Sink) error {
-	var aside sync.WaitGroup
-	aside.Go(func() { p.givenUp.Via(flow.NewMap(p.recordGivenUp, 1)).To(extension.NewIgnoreSink()) })
-	extension.NewChanSource(in).
+// run streams all flights from in to out and returns when the last one has come
+// out. format calls write, one flight at a time: several would mix up the order.
+func (p *pipeline) run(in streams.Source, format streams.Flow, out streams.Sink) error {
+	in.
 		Via(p.origin).
 		Via(p.destination).
-		Via(flow.NewMap(p.write, 1)). // 1: several would mix up the order
+		Via(format).
 		To(out)
-	aside.Wait()
 	return errors.Join(p.origin.Wait(), p.destination.Wait())
 }
 
@@ -122,7 +121,7 @@ func (p *pipeline) write(f flights.Flight) []byte {
 }
 
 // recordGivenUp takes what comes out of the side outputs.
-func (p *pipeline) recordGivenUp(f asyncop.Failure[flights.Flight]) any {
+func (p *pipeline) recordGivenUp(f failure) {
 	switch {
 	case errors.Is(f.Err, errCutOff): // the cause of the context that stop was given
 		p.book.Abandoned(f.Element)
@@ -133,7 +132,6 @@ func (p *pipeline) recordGivenUp(f asyncop.Failure[flights.Flight]) any {
 	default:
 		p.book.GivenUp(f.Element, f.Err)
 	}
-	return nil
 }
 
 // stop takes no more flights, lets those in flight come out until ctx ends, and

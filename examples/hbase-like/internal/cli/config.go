@@ -30,6 +30,9 @@ type Config struct {
 	Out    string // a file; "-" is standard output, "" nowhere
 	Format flights.Format
 
+	Checkpoint string        // the directory of checkpoints; "": none are taken
+	Interval   time.Duration // between two checkpoints
+
 	Drain    time.Duration // after Ctrl-C
 	Progress Style
 }
@@ -71,6 +74,7 @@ store that runs in this process but is reached over TCP. The store is late and
 faulty on purpose: rows appear after they were asked for, regions move,
 connections break, servers are slow, die and come back. At the end the run
 proves that every flight came out exactly once, and in order if asked for.
+With -checkpoint that holds even if it is killed and started again in between.
 
 Exit status: 0 all is well, 1 the run failed or the proof did, 2 wrong usage,
 130 interrupted.
@@ -95,6 +99,7 @@ func defaults() Config {
 		},
 		Faults:   true,
 		Seed:     1,
+		Interval: time.Second,
 		Drain:    5 * time.Second,
 		Progress: Auto,
 	}
@@ -122,7 +127,9 @@ func Parse(args []string, out io.Writer) (Config, error) {
 	fs.StringVar(&c.In, "in", c.In, "CSV of flights: `file`, or - for standard input, with the columns date, delay, distance, origin and destination (default: 20,000 flights of 2001, built in)")
 	fs.StringVar(&c.Out, "out", c.Out, "where enriched flights go: `file`, or - for standard output (default: nowhere)")
 	format := fs.String("format", "", "`format` of the output: csv or jsonl (default: by the ending of -out, csv if that does not tell)")
-	fs.DurationVar(&c.Drain, "drain", c.Drain, "time to finish what is in flight after Ctrl-C: `duration`; a second Ctrl-C ends it")
+	fs.StringVar(&c.Checkpoint, "checkpoint", c.Checkpoint, "take checkpoints in this `directory`, and go on from the last one there: a run that was killed, even with SIGKILL, and is started again with the same flags completes its output; needs -out with a file, and no -in - (default: no checkpoints)")
+	fs.DurationVar(&c.Interval, "checkpoint-interval", c.Interval, "time between two checkpoints: `duration`, positive; what has come out is written to -out with each; needs -checkpoint")
+	fs.DurationVar(&c.Drain, "drain", c.Drain, "time to finish what is in flight after Ctrl-C, or with -checkpoint to take a last checkpoint of it: `duration`; a second Ctrl-C ends it")
 	progress := fs.String("progress", string(c.Progress), "`style` of the progress on standard error: bar, plain (lines), off, or auto (a bar on a terminal)")
 
 	if err := fs.Parse(args); err != nil {
@@ -148,6 +155,17 @@ func Parse(args []string, out io.Writer) (Config, error) {
 		return Config{}, usageError("format", *format, "must be csv or jsonl")
 	}
 	if err := check(c, *mode); err != nil {
+		return Config{}, err
+	}
+	fs.Visit(func(f *flag.Flag) {
+		switch {
+		case f.Name == "checkpoint" && c.Checkpoint == "":
+			err = usageError(f.Name, `""`, "must be the name of a directory")
+		case f.Name == "checkpoint-interval" && c.Checkpoint == "":
+			err = usageError(f.Name, f.Value, "needs -checkpoint")
+		}
+	})
+	if err != nil {
 		return Config{}, err
 	}
 	if c.Retry.Retries == unlimited {
@@ -195,6 +213,9 @@ func check(c Config, mode string) error {
 		must(r.Strategy == "fixed" || r.MaxDelay >= r.Delay, "max-delay", r.MaxDelay, fmt.Sprintf("must not be below -delay %v", r.Delay)),
 		must(growth, "multiplier", r.Multiplier, "must be a number of at least 1"),
 		oneOf("jitter", r.Jitter, "none", "equal", "full"),
+		must(c.Checkpoint == "" || c.In != "-", "checkpoint", c.Checkpoint, "standard input cannot be read again after a crash: give a file with -in"),
+		must(c.Checkpoint == "" || c.Out != "" && c.Out != "-", "checkpoint", c.Checkpoint, "the output must be a file, which survives a crash: give one with -out"),
+		must(c.Interval > 0, "checkpoint-interval", c.Interval, "must be positive"),
 		must(c.Drain >= 0, "drain", c.Drain, "must not be negative"),
 		oneOf("progress", string(c.Progress), "auto", "bar", "plain", "off"),
 	} {

@@ -153,3 +153,30 @@ func TestSummaryOfOtherRuns(t *testing.T) {
 	assert.Contains(t, empty, "too short")
 	assert.False(t, strings.Contains(empty, "NaN") || strings.Contains(empty, "-"), empty)
 }
+
+func TestSummaryOfCheckpoints(t *testing.T) {
+	s := summary()
+	s.Checkpoints = &cli.Checkpoints{}
+	got := text(s)
+	assert.Contains(t, got, "resumed from          the beginning: there was no checkpoint\n")
+	assert.Contains(t, got, "proven: 20,000 flights are in the output file exactly once, in input order, or given up: 19,998 enriched, 2 given up.\n")
+
+	s.Checkpoints = &cli.Checkpoints{Resumed: 12, Before: 16_000}
+	got = text(s)
+	assert.Contains(t, got, "resumed from          checkpoint 12, with 16,000 flights done\n")
+	assert.Contains(t, got, "2,000 flights/s in 2s\n", "of this run")
+
+	s.Checkpoints = &cli.Checkpoints{Resumed: 12, Before: 20_000, Nothing: true}
+	assert.Contains(t, text(s), "resumed from          checkpoint 12, which has all 20,000 flights: the job was done already\n")
+
+	s.Checkpoints = &cli.Checkpoints{Resumed: 12, Before: 10}
+	s.Interrupted, s.Books.Enriched, s.Books.Missing, s.NotTaken = true, 18_000, 1_998, 1_998
+	got = text(s)
+	assert.Contains(t, got, "to be done            1,998\n")
+	assert.Contains(t, got, "suspended in a last checkpoint: of 20,000 flights, 18,000 are in the output file and 2 given up, in input order, none twice; "+
+		"start again with the same flags to go on.\n")
+	assert.NotContains(t, got, "abandoned")
+
+	s.Proof = errors.New("no")
+	assert.Contains(t, text(s), "FAILED: no\n")
+}

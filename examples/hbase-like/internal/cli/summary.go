@@ -25,8 +25,17 @@ type Summary struct {
 	Lookups     []asyncop.Stats // one per look-up
 	Client      hclient.Stats
 	Store       store.Stats
-	NotTaken    int   // flights read that the pipeline did not accept; of an interrupted run
-	Proof       error // nil: everything came out exactly once, and in order
+	NotTaken    int          // flights read that the pipeline did not accept; of an interrupted run
+	Checkpoints *Checkpoints // nil without -checkpoint
+	Proof       error        // nil: everything came out exactly once, and in order
+}
+
+// Checkpoints is what is told of a run with checkpoints. The books are those of
+// all runs together then, latencies, retries and calls those of the last one.
+type Checkpoints struct {
+	Resumed uint64 // from this one; 0: a fresh start
+	Before  int    // flights that had come out when it resumed
+	Nothing bool   // was left to do
 }
 
 // Write writes the summary for people.
@@ -53,12 +62,19 @@ func (s Summary) Write(w io.Writer) {
 	}
 	fmt.Fprintf(&out, "%s: %s, %s, %s\n\n", s.Input, mode, strategy(s.Config.Retry), faults)
 
+	before := 0
+	if c := s.Checkpoints; c != nil {
+		before = c.Before
+		line("resumed from", "%s", c.origin())
+	}
 	line("elements in", "%s", count(b.Read))
 	line("enriched", "%s", count(b.Enriched))
 	line("retried", "%s%s", count(b.Retried), share(b.Retried, b.Read))
 	line("timed out", "%s", count(sum.Timeouts))
 	line("given up", "%s", count(b.GivenUp))
-	if s.Interrupted {
+	if s.Interrupted && s.Checkpoints != nil {
+		line("to be done", "%s", count(b.Missing))
+	} else if s.Interrupted {
 		line("abandoned", "%s in flight when the time to drain was over", count(b.Abandoned))
 		line("not started", "%s read, but not begun", count(s.NotTaken))
 	}
@@ -74,7 +90,7 @@ func (s Summary) Write(w io.Writer) {
 		}
 		line("  retries of those", "p50 %d   p99 %d   max %d", b.Retries.P50, b.Retries.P99, b.Retries.Max)
 	}
-	line("throughput", "%s flights/s in %s", rate(b.Ended(), s.Elapsed), duration(s.Elapsed))
+	line("throughput", "%s flights/s in %s", rate(b.Ended()-before, s.Elapsed), duration(s.Elapsed))
 	if s.Config.Faults {
 		line("trouble", "%s", trouble(s.Store))
 	}
@@ -98,12 +114,36 @@ func (s Summary) verdict() string {
 		order = ", in input order"
 	}
 	b := s.Books
+	if c := s.Checkpoints; c != nil {
+		return c.verdict(s, order)
+	}
 	if s.Interrupted {
 		return fmt.Sprintf("interrupted: of %s, %s came out enriched and %s given up%s; "+
 			"%s abandoned, %s not started; none twice, none lost.\n",
 			plural(b.Read, "flight"), count(b.Enriched), count(b.GivenUp), order, count(b.Abandoned), count(s.NotTaken))
 	}
 	return fmt.Sprintf("proven: %s came out exactly once%s: %s enriched, %s given up.\n",
+		plural(b.Read, "flight"), order, count(b.Enriched), count(b.GivenUp))
+}
+
+// origin says where the run began.
+func (c Checkpoints) origin() string {
+	switch {
+	case c.Resumed == 0:
+		return "the beginning: there was no checkpoint"
+	case c.Nothing:
+		return fmt.Sprintf("checkpoint %d, which has all %s: the job was done already", c.Resumed, plural(c.Before, "flight"))
+	}
+	return fmt.Sprintf("checkpoint %d, with %s done", c.Resumed, plural(c.Before, "flight"))
+}
+
+func (c Checkpoints) verdict(s Summary, order string) string {
+	b := s.Books
+	if s.Interrupted {
+		return fmt.Sprintf("suspended in a last checkpoint: of %s, %s are in the output file and %s given up%s, none twice; "+
+			"start again with the same flags to go on.\n", plural(b.Read, "flight"), count(b.Enriched), count(b.GivenUp), order)
+	}
+	return fmt.Sprintf("proven: %s are in the output file exactly once%s, or given up: %s enriched, %s given up.\n",
 		plural(b.Read, "flight"), order, count(b.Enriched), count(b.GivenUp))
 }
 

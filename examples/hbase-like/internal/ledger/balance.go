@@ -1,7 +1,6 @@
 package ledger
 
 import (
-	"cmp"
 	"fmt"
 	"slices"
 	"strings"
@@ -67,16 +66,6 @@ func (l *Ledger) Balance() Balance {
 	b.Retried = len(retries)
 	b.Latency, b.LatencyRetried, b.Retries = quantiles(all), quantiles(retried), quantiles(retries)
 	return b
-}
-
-// lossesLocked returns the losses, the largest first.
-func (l *Ledger) lossesLocked() []Loss {
-	losses := slices.Clone(l.losses)
-	for i := range losses {
-		losses[i].Lines = slices.Sorted(slices.Values(losses[i].Lines))
-	}
-	slices.SortStableFunc(losses, func(a, b Loss) int { return cmp.Compare(b.Flights, a.Flights) })
-	return losses
 }
 
 // Prove returns nil if every flight came out exactly once, and in order if the

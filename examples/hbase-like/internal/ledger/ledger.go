@@ -2,7 +2,6 @@ package ledger
 
 import (
 	"fmt"
-	"slices"
 	"sync"
 	"time"
 
@@ -25,11 +24,12 @@ func (f fate) String() string {
 
 // entry is the line of one flight.
 type entry struct {
-	line    int32
-	retries int32
-	fate    fate
-	first   time.Duration // when it was called for first, since the ledger was opened; 0: never
-	latency time.Duration // from then to its end
+	line     int32
+	retries  int32
+	fate     fate
+	restored bool          // its fate is from a checkpoint
+	first    time.Duration // when it was called for first, since the ledger was opened; 0: never
+	latency  time.Duration // from then to its end
 }
 
 // maxProblems bounds the problems that are remembered in words.
@@ -45,7 +45,7 @@ type Ledger struct {
 	entries  []entry    // by Flight.Seq
 	last     int        // Seq of the last enriched flight
 	counts   [abandoned + 1]int
-	losses   []Loss
+	lost     []Lost // flights given up
 	problems []string
 	more     int // problems beyond maxProblems
 }
@@ -91,6 +91,7 @@ func (l *Ledger) Attempt(f flights.Flight, n int) {
 		return
 	}
 	e := &l.entries[f.Seq]
+	l.takeUpLocked(e, f.Seq)
 	if e.first == 0 {
 		e.first = max(1, time.Since(l.opened))
 	}
@@ -120,7 +121,7 @@ func (l *Ledger) GivenUp(f flights.Flight, why error) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	if l.endLocked(f, givenUp) {
-		l.loseLocked(f, why)
+		l.lost = append(l.lost, Lost{Seq: f.Seq, Line: f.Line, Airport: f.Unresolved(), Why: why.Error()})
 	}
 }
 
@@ -146,6 +147,7 @@ func (l *Ledger) endLocked(f flights.Flight, end fate) bool {
 		return false
 	}
 	e := &l.entries[f.Seq]
+	l.takeUpLocked(e, f.Seq) // it may have timed out before its first attempt
 	if e.fate != unknown {
 		l.problemLocked("line %d: %s, and %s before", f.Line, end, e.fate)
 		return false
@@ -164,37 +166,4 @@ func (l *Ledger) problemLocked(format string, args ...any) {
 		return
 	}
 	l.problems = append(l.problems, fmt.Sprintf(format, args...))
-}
-
-// Bounds of what is remembered of flights given up.
-const (
-	maxLosses = 20 // the last one collects all that follow
-	maxLines  = 5  // per loss
-)
-
-// Loss is an airport for which flights were given up.
-type Loss struct {
-	Airport string
-	Why     string
-	Flights int
-	Lines   []int // of the first flights
-}
-
-func (l *Ledger) loseLocked(f flights.Flight, why error) {
-	code, reason := f.Unresolved(), why.Error()
-	i := slices.IndexFunc(l.losses, func(o Loss) bool { return o.Airport == code && o.Why == reason })
-	switch {
-	case i >= 0:
-	case len(l.losses) < maxLosses:
-		l.losses = append(l.losses, Loss{Airport: code, Why: reason})
-		i = len(l.losses) - 1
-	default:
-		i = maxLosses - 1
-		l.losses[i].Airport, l.losses[i].Why = "others", "various reasons"
-	}
-	loss := &l.losses[i]
-	loss.Flights++
-	if len(loss.Lines) < maxLines {
-		loss.Lines = append(loss.Lines, f.Line)
-	}
 }

@@ -149,6 +149,32 @@ func TestManyLossesAreSummedUp(t *testing.T) {
 	assert.Equal(t, ledger.Loss{Airport: "others", Why: "various reasons", Flights: 31, Lines: []int{21, 22, 23, 24, 25}}, losses[0], "the largest first")
 }
 
+// What was given up is in the books of the next run, and leaves them again when it
+// is looked up again.
+func TestRestored(t *testing.T) {
+	l, f := open(true, 3)
+	lost := func(flight flights.Flight) ledger.Lost {
+		return ledger.Lost{Seq: flight.Seq, Line: flight.Line, Airport: "XQQ", Why: "nowhere"}
+	}
+	unread := flights.Flight{Seq: 3, Line: 5, Origin: atl, Destination: dtw}
+	assert.Equal(t, 3, l.Restore([]ledger.Lost{lost(f[0]), lost(f[1]), lost(f[2]), lost(unread), {Seq: -1}}))
+	assert.Equal(t, []ledger.Lost{lost(f[0]), lost(f[1]), lost(f[2])}, l.Lost())
+
+	l.Attempt(f[1], 1)
+	assert.Equal(t, []ledger.Lost{lost(f[0]), lost(f[2])}, l.Lost())
+	l.GivenUp(f[2], errors.New("timed out")) // before its first attempt
+	l.Enriched(f[1])
+	l.Read(unread)
+	l.Enriched(unread)
+	b := l.Balance()
+	require.NoError(t, b.Prove(0))
+	assert.Equal(t, []int{4, 2, 2}, []int{b.Read, b.Enriched, b.GivenUp})
+	assert.Equal(t, "timed out", l.Lost()[1].Why)
+
+	l.GivenUp(f[2], errors.New("again"))
+	assert.ErrorContains(t, l.Balance().Prove(0), "line 4: given up, and given up before")
+}
+
 func TestQuantiles(t *testing.T) {
 	l, f := open(true, 200)
 	for i, flight := range f {

@@ -1,0 +1,162 @@
+package asyncop
+
+import (
+	"fmt"
+	"iter"
+	"sync/atomic"
+)
+
+// ends are what the loop takes elements from and hands results to, in place of channels, when [AsyncWaitOperator.Results]
+// drives the operator. Nothing is boxed on the way.
+type ends[IN, OUT any] struct {
+	in     *ring[IN]
+	out    *ring[OUT]
+	feeder sleeper     // puts into in
+	reader sleeper     // takes from out
+	behind atomic.Bool // the loop waits for a place in out
+}
+
+// Results drives the operator without channels and without boxing: it feeds it the elements of input, and yields the
+// results in the operator's order. If the operator fails or is cancelled, the last pair is a zero value and Err.
+//
+//	for out, err := range op.Results(slices.Values(elements)) {
+//		if err != nil {
+//			return err
+//		}
+//		…
+//	}
+//
+// The input is iterated on a goroutine of its own, which may run ahead of what is accepted by the places of
+// [WithBuffer], at least one; a panic of the input fails the operator. Elements must not be changed once they were
+// yielded, unless the function is a [Cloner]. Results that nobody asks for hold their slots; timers go on.
+//
+// To break off the loop cancels the operator with [ErrStopped]. However the loop ends, everything is done then, as told
+// at Done; only the input, if it waits for something, ends with its next element: see [WithUpstreamCancel].
+//
+// An operator has one loop over its results, which takes the place of In, Out, Via and To: Results panics if one of them
+// was used, if it was ranged over before, and with [WithCheckpoints], whose barriers come through In.
+func (op *AsyncWaitOperator[IN, OUT]) Results(input iter.Seq[IN]) iter.Seq2[OUT, error] {
+	if input == nil {
+		panic("asyncop: Results: nil input")
+	}
+	if op.pump.checks != nil {
+		panic("asyncop: Results: an operator WithCheckpoints needs a source of barriers: use it as a flow")
+	}
+	return func(yield func(OUT, error) bool) {
+		p := op.pump
+		if !op.use.CompareAndSwap(unused, byResults) {
+			panic(fmt.Sprintf("asyncop: Results: the operator is driven by %s already", drivers[op.use.Load()]))
+		}
+		e := &ends[IN, OUT]{
+			in:     newRing[IN](p.core.buffer),
+			out:    newRing[OUT](p.core.buffer),
+			feeder: newSleeper(),
+			reader: newSleeper(),
+		}
+		p.attached.Store(e)
+		select {
+		case <-p.over: // before it saw the ends
+			e.close()
+		default:
+		}
+		go p.pull(e, input)
+
+		defer func() {
+			<-p.done
+			close(p.in) // nobody else has it
+		}()
+		all := false
+		defer func() {
+			if !all { // a break, a panic, or Goexit
+				p.cancel(ErrStopped)
+			}
+		}()
+		for v, ok := p.nextResult(e); ok; v, ok = p.nextResult(e) {
+			if !yield(v, nil) {
+				return
+			}
+		}
+		all = true
+		<-p.done
+		if err := p.Err(); err != nil {
+			var none OUT
+			yield(none, err)
+		}
+	}
+}
+
+// pull feeds the loop, on a goroutine of its own.
+func (p *pump[IN, OUT]) pull(e *ends[IN, OUT], input iter.Seq[IN]) {
+	returned := false
+	defer func() {
+		if !returned {
+			p.cancel(fmt.Errorf("asyncop: input of Results: %w", newPanicError(recover())))
+		}
+		e.in.ended.Store(true)
+		p.core.wakeUp()
+	}()
+	for v := range input {
+		if !e.feed(v) {
+			p.discarded.Add(1)
+			break
+		}
+		p.core.wakeUp()
+	}
+	returned = true
+}
+
+// feed waits for a place for v; false: nothing is taken any more.
+func (e *ends[IN, OUT]) feed(v IN) bool {
+	for !e.in.stopped.Load() {
+		if e.in.put(v) {
+			return true
+		}
+		e.feeder.sleep(func() bool { return e.in.full() && !e.in.stopped.Load() })
+	}
+	return false
+}
+
+// take returns the next element for the loop, if there is one.
+func (e *ends[IN, OUT]) take() (v IN, ok bool) {
+	v, ok = e.in.take()
+	if ok && e.feeder.parked.Load() && e.in.halfEmpty() {
+		e.feeder.wakeUp()
+	}
+	return v, ok
+}
+
+// put hands a result over from the loop, if there is a place for it; else the loop is woken when there is.
+func (e *ends[IN, OUT]) put(v OUT) bool {
+	if !e.out.put(v) {
+		e.behind.Store(true)
+		if !e.out.put(v) {
+			return false
+		}
+	}
+	return true
+}
+
+// close ends both ends: what is still in them, or comes, is not taken.
+func (e *ends[IN, OUT]) close() {
+	e.in.stopped.Store(true)
+	e.feeder.wakeUp()
+	e.out.ended.Store(true)
+	e.reader.wakeUp()
+}
+
+// nextResult waits for a result; ok is false if none follows.
+func (p *pump[IN, OUT]) nextResult(e *ends[IN, OUT]) (v OUT, ok bool) {
+	for {
+		if v, ok = e.out.take(); ok {
+			if e.behind.Load() && e.out.halfEmpty() {
+				e.behind.Store(false)
+				p.core.wakeUp()
+			}
+			return v, true
+		}
+		if e.out.over() {
+			return v, false
+		}
+		e.reader.sleep(func() bool { return e.out.len() == 0 && !e.out.ended.Load() })
+	}
+}

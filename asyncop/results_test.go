@@ -1,0 +1,369 @@
+package asyncop_test
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"iter"
+	"runtime"
+	"slices"
+	"strconv"
+	"strings"
+	"sync/atomic"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+
+	"github.com/weirflow/weir/asyncop"
+	"github.com/weirflow/weir/checkpoint"
+	"github.com/weirflow/weir/strategies"
+)
+
+// Random schedules drive an operator by Results, too (see model_test.go): the laws are the same. Here is what only
+// Results has.
+
+// letters yields the letters of s.
+func letters(s string) iter.Seq[string] { return slices.Values(strings.Split(s, "")) }
+
+// forever yields numbers until it is stopped, and tells how many it yielded and that it has ended.
+func forever(yielded *atomic.Int64, ended chan<- struct{}) iter.Seq[string] {
+	return func(yield func(string) bool) {
+		defer close(ended)
+		for i := 0; yield(strconv.Itoa(i)); i++ {
+			yielded.Add(1)
+		}
+	}
+}
+
+func upperFunc() function {
+	return asyncop.Func(func(_ context.Context, in string, result future) error {
+		result.Complete(strings.ToUpper(in))
+		return nil
+	})
+}
+
+func TestResults(t *testing.T) {
+	forEachMode(t, func(t *testing.T, m mode) {
+		calls := map[string]int{}
+		fn := asyncop.Func(func(_ context.Context, in string, result future) error {
+			if calls[in]++; in == "b" && calls[in] == 1 {
+				return errBroken
+			}
+			time.AfterFunc(time.Duration('d'-in[0])*time.Millisecond, func() { result.Complete(in+"1", in+"2") })
+			return nil
+		})
+		op := construct(m, fn, time.Minute, strategy(retryAll(3, time.Second)), asyncop.WithDrainRetries())
+		var got []string
+		for out, err := range op.Results(letters("abc")) {
+			require.NoError(t, err)
+			got = append(got, out)
+		}
+		require.Equal(t, m.pick("a1 a2 b1 b2 c1 c2", map[int]string{
+			1: "a1 a2 b1 b2 c1 c2", 2: "a1 a2 c1 c2 b1 b2", 16: "c1 c2 a1 a2 b1 b2",
+		}[m.capacity]), strings.Join(got, " "))
+		require.NoError(t, op.Err())
+		require.Equal(t, int64(1), op.Stats().RetriesOnError)
+	}, 1, 2, 16)
+}
+
+// Results that nobody asks for hold their slots, and timers go on.
+func TestResultsThatNobodyAsksFor(t *testing.T) {
+	for _, buffer := range []int{0, 1, 5} {
+		forEachMode(t, func(t *testing.T, m mode) {
+			places := map[int]int{0: 1, 1: 1, 5: 8}[buffer]
+			silent := strconv.Itoa(places/2 + 2) // finds no place
+			timedOut := make(chan string, 1)
+			fn := asyncop.HandleTimeout(asyncop.Func(func(_ context.Context, in string, result future) error {
+				if in != silent {
+					result.Complete(in)
+				}
+				return nil
+			}), func(_ context.Context, in string) ([]string, error) {
+				timedOut <- in
+				return nil, nil
+			})
+			op := construct(m, fn, time.Second, nil, asyncop.WithBuffer(buffer))
+			var yielded atomic.Int64
+			ended := make(chan struct{})
+			start := time.Now()
+			for out, err := range op.Results(forever(&yielded, ended)) {
+				require.NoError(t, err)
+				if out != "0" {
+					break
+				}
+				synctest.Wait()
+				s := op.Stats()
+				require.Equal(t, int64(m.capacity), s.InFlight, "all slots are taken")
+				emitted, waiting := int(s.Emitted)-1, int(yielded.Load()-s.Accepted)
+				require.True(t, places/2 < emitted && emitted <= places, "%d of %d places are taken", emitted, places)
+				require.True(t, places/2 < waiting && waiting <= places, "%d of %d places are taken", waiting, places)
+				require.Equal(t, silent, <-timedOut)
+				require.Equal(t, time.Second, time.Since(start))
+			}
+			<-ended
+		}, 1, 8, 20)
+	}
+}
+
+// However the loop over the results ends, the operator has ended when it is left: calls have lost their contexts, the
+// function is closed, and the input has ended.
+func TestResultsBrokenOff(t *testing.T) {
+	ways := map[string]func() (goOn bool){
+		"break":  func() bool { return false },
+		"panic":  func() bool { panic("in the loop") },
+		"Goexit": func() bool { runtime.Goexit(); return true },
+	}
+	for name, leave := range ways {
+		t.Run(name, func(t *testing.T) {
+			forEachMode(t, func(t *testing.T, m mode) {
+				var ctxEnd error
+				fn := &closing{function: asyncop.Func(func(ctx context.Context, in string, result future) error {
+					switch in {
+					case "0":
+						result.Complete(in)
+					case "1":
+						context.AfterFunc(ctx, func() { ctxEnd = context.Cause(ctx) })
+					}
+					return nil
+				})}
+				var told error
+				op := construct(m, function(fn), time.Minute, nil, asyncop.WithUpstreamCancel(func(err error) { told = err }))
+				var yielded atomic.Int64
+				ended := make(chan struct{})
+				left := make(chan any)
+				go func() {
+					defer close(left)
+					defer func() {
+						assert.True(t, fn.closed.Load(), "closed before the loop was left")
+						if p := recover(); p != nil {
+							left <- p
+						}
+					}()
+					for _, err := range op.Results(forever(&yielded, ended)) {
+						assert.NoError(t, err)
+						synctest.Wait()
+						if !leave() {
+							break
+						}
+					}
+				}()
+				value := <-left
+				if name == "panic" {
+					require.Equal(t, "in the loop", value)
+				}
+				<-ended
+				<-op.Done()
+				synctest.Wait()
+				require.ErrorIs(t, op.Err(), asyncop.ErrStopped)
+				require.ErrorIs(t, told, asyncop.ErrStopped)
+				require.ErrorIs(t, ctxEnd, context.Canceled)
+				s := op.Stats()
+				require.Equal(t, int64(m.capacity), s.Abandoned)
+				checkBalance(t, s)
+				require.Equal(t, yielded.Load()+1, s.Accepted+s.Discarded, "every element that was yielded")
+			})
+		})
+	}
+}
+
+// closing is a function that notes that it was closed.
+type closing struct {
+	function
+	closed atomic.Bool
+}
+
+func (c *closing) Close() error {
+	c.closed.Store(true)
+	return nil
+}
+
+// An input that breaks fails the operator: its end is not taken for that of the data.
+func TestResultsOfAnInputThatBreaks(t *testing.T) {
+	for _, b := range breakages {
+		t.Run(fmt.Sprint(b.value), func(t *testing.T) {
+			forEachMode(t, func(t *testing.T, m mode) {
+				input := func(yield func(string) bool) {
+					yield("a")
+					b.breaks()
+				}
+				op := construct(m, function(newHand(t)), time.Minute, nil)
+				var last error
+				for _, err := range op.Results(input) {
+					last = err
+				}
+				panicked, ok := errors.AsType[*asyncop.PanicError](last)
+				require.True(t, ok, "%v", last)
+				require.Equal(t, b.value, panicked.Value)
+				require.ErrorContains(t, last, "input of Results")
+				require.Equal(t, op.Err(), last)
+			})
+		})
+	}
+}
+
+func TestResultsOfAnOperatorThatFails(t *testing.T) {
+	forEachMode(t, func(t *testing.T, m mode) {
+		h := newHand(t)
+		h.answer = upper
+		h.script("c#1", fails)
+		op := construct(m, function(h), time.Minute, nil)
+		var yielded atomic.Int64
+		ended := make(chan struct{})
+		input := func(yield func(string) bool) {
+			for s := range letters("abc") {
+				yield(s)
+				synctest.Wait()
+			}
+			forever(&yielded, ended)(yield)
+		}
+		var got []string
+		var last error
+		for out, err := range op.Results(input) {
+			got = append(got, out)
+			last = err
+		}
+		require.Equal(t, []string{"A", "B", ""}, got)
+		failed, ok := errors.AsType[*asyncop.ElementError](last)
+		require.True(t, ok, "%v", last)
+		require.Equal(t, "c", failed.Element)
+		<-ended
+	})
+}
+
+// An operator that has ended before, or is stopped from elsewhere.
+func TestResultsOfAnOperatorThatIsEnded(t *testing.T) {
+	forEachMode(t, func(t *testing.T, m mode) {
+		for name, end := range map[string]func(op *operator) error{
+			"stopped": func(op *operator) error { return op.Stop(t.Context()) },
+			"cancelled": func(op *operator) error {
+				ctx, cancel := context.WithCancel(t.Context())
+				cancel()
+				return op.Stop(ctx)
+			},
+		} {
+			op := construct(m, upperFunc(), time.Minute, nil)
+			want := end(op)
+			var yielded atomic.Int64
+			ended := make(chan struct{})
+			n := 0
+			for _, err := range op.Results(forever(&yielded, ended)) {
+				require.Equal(t, want, err, name)
+				n++
+			}
+			<-ended
+			if want == nil {
+				require.Zero(t, n, name)
+			}
+		}
+		op := construct(m, upperFunc(), time.Minute, nil)
+		var yielded atomic.Int64
+		ended := make(chan struct{})
+		n := int64(0)
+		for _, err := range op.Results(forever(&yielded, ended)) {
+			require.NoError(t, err)
+			if n++; n == 10 {
+				go func() { assert.NoError(t, op.Stop(context.Background())) }()
+			}
+		}
+		<-ended
+		require.Equal(t, op.Stats().Accepted, n, "what was accepted is drained")
+	})
+}
+
+// A break does not wait for an input that waits for something.
+func TestResultsOfAnInputThatWaits(t *testing.T) {
+	forEachMode(t, func(t *testing.T, m mode) {
+		elements := make(chan string)
+		op := construct(m, upperFunc(), time.Minute, nil, asyncop.WithUpstreamCancel(func(error) { close(elements) }))
+		input := func(yield func(string) bool) {
+			for e := range elements {
+				if !yield(e) {
+					return
+				}
+			}
+		}
+		go func() { elements <- "a" }()
+		for out, err := range op.Results(input) {
+			require.NoError(t, err)
+			require.Equal(t, "A", out)
+			break
+		}
+		require.ErrorIs(t, op.Err(), asyncop.ErrStopped)
+	})
+}
+
+func TestResultsAndFlowsExcludeEachOther(t *testing.T) {
+	drain := func(op *operator) {
+		for range op.Results(letters("a")) { //nolint:revive // for the end
+		}
+	}
+	m := mode{capacity: 1}
+	op := construct(m, upperFunc(), time.Minute, nil)
+	drain(op)
+	require.PanicsWithValue(t, "asyncop: Results: the operator is driven by Results already", func() { drain(op) })
+	require.PanicsWithValue(t, "asyncop: In: the operator is driven by Results", func() { op.In() })
+	require.PanicsWithValue(t, "asyncop: Out: the operator is driven by Results", func() { op.Out() })
+	require.PanicsWithValue(t, "asyncop: Via: the operator is driven by Results", func() { op.Via(nil) })
+	require.PanicsWithValue(t, "asyncop: To: the operator is driven by Results", func() { op.To(nil) })
+
+	op = construct(m, upperFunc(), time.Minute, nil)
+	close(op.In())
+	require.PanicsWithValue(t, "asyncop: Results: the operator is driven by In, Out, Via or To already",
+		func() { drain(op) })
+	require.PanicsWithValue(t, "asyncop: Results: nil input", func() { op.Results(nil) })
+	require.NoError(t, op.Wait())
+
+	coordinator, err := checkpoint.NewCoordinator(checkpoint.NewMemoryStore())
+	require.NoError(t, err)
+	op = construct(m, upperFunc(), time.Minute, nil, asyncop.WithName("x"), asyncop.WithCheckpoints(coordinator))
+	require.PanicsWithValue(t, "asyncop: Results: an operator WithCheckpoints needs a source of barriers: use it as a flow",
+		func() { op.Results(letters("a")) })
+	require.NoError(t, coordinator.Close())
+	close(op.In())
+	<-op.Done()
+}
+
+// Nothing is lost between goroutines that sleep and wake each other in real time.
+func TestResultsUnderStress(t *testing.T) {
+	runs, n := 200, 500
+	if testing.Short() || raceDetector {
+		runs = 40
+	}
+	for i := range runs {
+		m := mode{ordered: i%2 == 0, capacity: 1 + i%7}
+		fn := asyncop.Func(func(_ context.Context, in int, result asyncop.ResultFuture[int]) error {
+			if in%3 == 0 {
+				go result.Complete(in)
+			} else {
+				result.Complete(in)
+			}
+			return nil
+		})
+		op := construct[int, int](m, fn, time.Minute, strategies.NoRetry[int](), asyncop.WithBuffer(i%5))
+		sum, count := 0, 0
+		for out, err := range op.Results(func(yield func(int) bool) {
+			for j := range n {
+				if j%(1+i%11) == 0 {
+					runtime.Gosched()
+				}
+				if !yield(j) {
+					return
+				}
+			}
+		}) {
+			require.NoError(t, err)
+			if m.ordered {
+				require.Equal(t, count, out)
+			}
+			sum += out
+			if count++; count%(1+i%13) == 0 {
+				runtime.Gosched()
+			}
+		}
+		require.Equal(t, n, count)
+		require.Equal(t, n*(n-1)/2, sum)
+	}
+}

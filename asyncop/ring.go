@@ -1,0 +1,103 @@
+package asyncop
+
+import "sync/atomic"
+
+// ring is a bounded queue between two goroutines: one puts, one takes. Neither waits for the other here: see sleeper.
+//
+// A channel of the same size costs some five times as much, since it locks; and it makes whoever waits run at once, for
+// one value.
+type ring[T any] struct {
+	buf []T // its length is a power of two
+
+	_     [64]byte // what the two sides write is kept apart
+	head  atomic.Uint64
+	ahead uint64 // the taker's: tail was there when it looked last
+	_     [64]byte
+	tail  atomic.Uint64
+	limit uint64 // the putter's: tail may go there without another look at head
+	_     [64]byte
+
+	ended   atomic.Bool // set by the putter: nothing follows
+	stopped atomic.Bool // set by the taker: nothing more is taken
+}
+
+// newRing returns a ring with places for at least n values.
+func newRing[T any](n int) *ring[T] {
+	size := 1
+	for size < n {
+		size *= 2
+	}
+	return &ring[T]{buf: make([]T, size), limit: uint64(size)}
+}
+
+// put appends v and tells whether there was a place for it.
+func (r *ring[T]) put(v T) bool {
+	tail := r.tail.Load()
+	if tail == r.limit {
+		if r.limit = r.head.Load() + uint64(len(r.buf)); tail == r.limit {
+			return false
+		}
+	}
+	r.buf[tail&uint64(len(r.buf)-1)] = v
+	r.tail.Store(tail + 1)
+	return true
+}
+
+// take removes the oldest value, if there is one.
+func (r *ring[T]) take() (v T, ok bool) {
+	head := r.head.Load()
+	if head == r.ahead {
+		if r.ahead = r.tail.Load(); head == r.ahead {
+			return v, false
+		}
+	}
+	place := &r.buf[head&uint64(len(r.buf)-1)]
+	v = *place
+	var zero T
+	*place = zero
+	r.head.Store(head + 1)
+	return v, true
+}
+
+// len returns the number of values held; both sides may ask.
+func (r *ring[T]) len() int {
+	head := r.head.Load() // first: it never passes tail
+	return int(r.tail.Load() - head)
+}
+
+func (r *ring[T]) full() bool { return r.len() == len(r.buf) }
+
+// halfEmpty tells whether a putter that waits should go on: waking it for every single place would cost more than the
+// values do.
+func (r *ring[T]) halfEmpty() bool { return r.len() <= len(r.buf)/2 }
+
+// over tells whether nothing is left and nothing follows.
+func (r *ring[T]) over() bool { return r.ended.Load() && r.len() == 0 }
+
+// sleeper lets a goroutine sleep until others have something for it. It is woken only if it sleeps, or is about to.
+type sleeper struct {
+	parked atomic.Bool
+	wake   chan struct{} // one place: one wake-up is enough
+}
+
+func newSleeper() sleeper { return sleeper{wake: make(chan struct{}, 1)} }
+
+// sleep returns when the sleeper is woken; at once if idle, asked when whoever comes later wakes it, denies that there is
+// nothing to do. It may return for nothing.
+func (s *sleeper) sleep(idle func() bool) {
+	s.parked.Store(true)
+	if idle() {
+		<-s.wake
+	}
+	s.parked.Store(false)
+}
+
+// wakeUp wakes the sleeper. Called from any goroutine.
+func (s *sleeper) wakeUp() {
+	if s.parked.Load() {
+		select {
+		case s.wake <- struct{}{}:
+		default: // a wake-up is pending already
+		}
+	}
+}

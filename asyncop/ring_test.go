@@ -1,0 +1,84 @@
+package asyncop
+
+import (
+	"runtime"
+	"testing"
+	"weak"
+
+	"github.com/stretchr/testify/require"
+	"pgregory.net/rapid"
+)
+
+// A ring is a queue of bounded length, whatever its indices are.
+func TestRingIsAQueue(t *testing.T) {
+	rapid.Check(t, func(t *rapid.T) {
+		r := newRing[int](rapid.IntRange(0, 9).Draw(t, "places"))
+		start := rapid.SampledFrom([]uint64{0, 3, ^uint64(0) - 2}).Draw(t, "start") // they run over
+		r.head.Store(start)
+		r.tail.Store(start)
+		r.ahead, r.limit = start, start+uint64(len(r.buf))
+		var model []int
+		for i := range rapid.IntRange(0, 100).Draw(t, "steps") {
+			if rapid.Bool().Draw(t, "put") {
+				if ok := r.put(i); ok != (len(model) < len(r.buf)) {
+					t.Fatalf("put: %v with %d of %d", ok, len(model), len(r.buf))
+				} else if ok {
+					model = append(model, i)
+				}
+			} else if v, ok := r.take(); ok != (len(model) > 0) || ok && v != model[0] {
+				t.Fatalf("take: %v %v of %v", v, ok, model)
+			} else if ok {
+				model = model[1:]
+			}
+			if r.len() != len(model) || r.full() != (len(model) == len(r.buf)) || r.halfEmpty() != (len(model) <= len(r.buf)/2) {
+				t.Fatalf("len %d, full %v, half empty %v with %d of %d", r.len(), r.full(), r.halfEmpty(), len(model), len(r.buf))
+			}
+		}
+	})
+}
+
+func TestRingPlaces(t *testing.T) {
+	for n, want := range map[int]int{0: 1, 1: 1, 2: 2, 3: 4, 64: 64, 65: 128} {
+		require.Len(t, newRing[int](n).buf, want)
+	}
+}
+
+func TestRingKeepsNothing(t *testing.T) {
+	r := newRing[*[64]byte](4)
+	v := new([64]byte)
+	gone := weak.Make(v)
+	r.put(v)
+	v = nil //nolint:wastedassign,ineffassign // so that the ring is the only one to have it
+	r.take()
+	runtime.GC()
+	require.Nil(t, gone.Value())
+	runtime.KeepAlive(r)
+}
+
+// Two goroutines, with the race detector.
+func TestRingBetweenGoroutines(t *testing.T) {
+	const n = 20_000
+	r := newRing[int](8)
+	putter, taker := newSleeper(), newSleeper()
+	go func() {
+		for i := range n {
+			for !r.put(i) {
+				putter.sleep(r.full)
+			}
+			taker.wakeUp()
+		}
+	}()
+	for i := range n {
+		v, ok := r.take()
+		for !ok {
+			taker.sleep(func() bool { return r.len() == 0 })
+			v, ok = r.take()
+		}
+		if v != i {
+			t.Fatalf("%d came as number %d", v, i)
+		}
+		if r.halfEmpty() {
+			putter.wakeUp()
+		}
+	}
+}

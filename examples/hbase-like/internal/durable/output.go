@@ -1,0 +1,127 @@
+package durable
+
+import (
+	"encoding/json"
+	"fmt"
+	"os"
+	"path/filepath"
+
+	"github.com/weirflow/weir/checkpoint"
+	"github.com/weirflow/weir/examples/hbase-like/internal/flights"
+	"github.com/weirflow/weir/examples/hbase-like/internal/ledger"
+)
+
+// Output is the file of the enriched flights, together with the flights given up:
+// in one state, so that they cannot drift apart.
+type Output struct {
+	file   *checkpoint.FileOutput[[]byte]
+	kind   kind
+	book   *ledger.Ledger
+	settle func() // waits until what the side outputs have taken is in the book
+	lines  int    // written, the header aside
+	before int    // flights that had come out when it resumed
+}
+
+var _ checkpoint.Output[[]byte] = (*Output)(nil)
+
+// kind is what must stay the same from run to run, or the file makes no sense.
+type kind struct {
+	Path    string         `json:"path"`
+	Format  flights.Format `json:"format"`
+	Ordered bool           `json:"ordered"`
+}
+
+func (k kind) String() string {
+	mode := "unordered"
+	if k.Ordered {
+		mode = "ordered"
+	}
+	return fmt.Sprintf("-out %s -format %s -mode %s", k.Path, k.Format, mode)
+}
+
+// outputState is what a checkpoint has of the output.
+type outputState struct {
+	Kind    kind          `json:"kind"`
+	Lines   int           `json:"lines"`
+	GivenUp []ledger.Lost `json:"givenUp"`
+	File    []byte        `json:"file"` // the state of the FileOutput
+}
+
+// NewOutput returns the output to a file. Nothing is touched before Restore.
+func NewOutput(name string, format flights.Format, ordered bool, in *Input, settle func()) (*Output, error) {
+	path, err := filepath.Abs(name)
+	if err != nil {
+		return nil, err
+	}
+	if info, err := os.Stat(path); err == nil {
+		if !info.Mode().IsRegular() {
+			return nil, fmt.Errorf("-out %s: not a regular file, which -checkpoint needs to cut it back after a crash", name)
+		}
+		if source, err := os.Stat(in.name); err == nil && os.SameFile(info, source) {
+			return nil, fmt.Errorf("-out %s would overwrite the input", name)
+		}
+	} else if _, err := os.Stat(filepath.Dir(path)); err != nil {
+		return nil, fmt.Errorf("-out %s: %w", name, err)
+	}
+	return &Output{
+		file:   checkpoint.NewFileOutput(path, func(dst, line []byte) ([]byte, error) { return append(dst, line...), nil }),
+		kind:   kind{Path: path, Format: format, Ordered: ordered},
+		book:   in.book,
+		settle: settle,
+	}, nil
+}
+
+// Resumed is the number of flights that had come out when it resumed.
+func (o *Output) Resumed() int { return o.before }
+
+// Restore implements [checkpoint.Output]. The input must be at its position: what
+// lies before it is what the output may know of.
+func (o *Output) Restore(state []byte) error {
+	if state == nil {
+		if err := o.file.Restore(nil); err != nil {
+			return err
+		}
+		return o.file.Write(o.kind.Format.Header())
+	}
+	var s outputState
+	if err := json.Unmarshal(state, &s); err != nil {
+		return err
+	}
+	if s.Kind != o.kind {
+		return fmt.Errorf("the checkpoint is of other flags: they were %v, now they are %v; "+
+			"another output needs another -checkpoint directory", s.Kind, o.kind)
+	}
+	o.lines = s.Lines
+	o.before = s.Lines + o.book.Restore(s.GivenUp)
+	return o.file.Restore(s.File)
+}
+
+// Write implements [checkpoint.Output].
+func (o *Output) Write(line []byte) error {
+	o.lines++
+	return o.file.Write(line)
+}
+
+// Prepare implements [checkpoint.Output]. When the barrier comes here it has
+// passed both look-ups, so what they gave up before it is in their side outputs.
+// What they gave up since is there as well; ledger.Restore says what becomes of it.
+func (o *Output) Prepare() ([]byte, error) {
+	o.settle()
+	file, err := o.file.Prepare()
+	if err != nil {
+		return nil, err
+	}
+	return json.Marshal(outputState{Kind: o.kind, Lines: o.lines, GivenUp: o.book.Lost(), File: file})
+}
+
+// Commit implements [checkpoint.Output].
+func (o *Output) Commit(state []byte) error {
+	var s outputState
+	if err := json.Unmarshal(state, &s); err != nil {
+		return err
+	}
+	return o.file.Commit(s.File)
+}
+
+// Close implements [checkpoint.Output].
+func (o *Output) Close() error { return o.file.Close() }

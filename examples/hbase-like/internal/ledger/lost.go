@@ -1,0 +1,93 @@
+package ledger
+
+import (
+	"cmp"
+	"slices"
+)
+
+// Lost is a flight that was given up.
+type Lost struct {
+	Seq     int    `json:"seq"`
+	Line    int    `json:"line"`
+	Airport string `json:"airport"`
+	Why     string `json:"why"`
+}
+
+// Lost returns the flights given up so far.
+func (l *Ledger) Lost() []Lost {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return slices.Clone(l.lost)
+}
+
+// Restore enters the flights that were given up when a checkpoint was taken, and
+// returns how many. The checkpoint may know too many: those that a look-up gave up
+// after its own part of the checkpoint was taken. One of them was read after it,
+// and will be read again: it is ignored. Another one is in flight in the
+// checkpoint: it is not given up any more when it is looked up again.
+func (l *Ledger) Restore(lost []Lost) int {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	for _, f := range lost {
+		if f.Seq < 0 || f.Seq >= len(l.entries) || l.entries[f.Seq].fate != unknown {
+			continue
+		}
+		e := &l.entries[f.Seq]
+		e.fate, e.restored = givenUp, true
+		l.counts[givenUp]++
+		l.lost = append(l.lost, f)
+	}
+	return l.counts[givenUp]
+}
+
+// takeUpLocked makes a flight that was given up before the checkpoint one that is
+// in flight.
+func (l *Ledger) takeUpLocked(e *entry, seq int) {
+	if !e.restored {
+		return
+	}
+	e.fate, e.restored = unknown, false
+	l.counts[givenUp]--
+	l.lost = slices.DeleteFunc(l.lost, func(f Lost) bool { return f.Seq == seq })
+}
+
+// Bounds of what is told of flights given up.
+const (
+	maxLosses = 20 // the last one collects all that follow
+	maxLines  = 5  // per loss
+)
+
+// Loss is an airport for which flights were given up.
+type Loss struct {
+	Airport string
+	Why     string
+	Flights int
+	Lines   []int // of the first flights
+}
+
+// lossesLocked returns the losses, the largest first.
+func (l *Ledger) lossesLocked() []Loss {
+	var losses []Loss
+	for _, f := range l.lost {
+		i := slices.IndexFunc(losses, func(o Loss) bool { return o.Airport == f.Airport && o.Why == f.Why })
+		switch {
+		case i >= 0:
+		case len(losses) < maxLosses:
+			losses = append(losses, Loss{Airport: f.Airport, Why: f.Why})
+			i = len(losses) - 1
+		default:
+			i = maxLosses - 1
+			losses[i].Airport, losses[i].Why = "others", "various reasons"
+		}
+		loss := &losses[i]
+		loss.Flights++
+		if len(loss.Lines) < maxLines {
+			loss.Lines = append(loss.Lines, f.Line)
+		}
+	}
+	for i := range losses {
+		slices.Sort(losses[i].Lines)
+	}
+	slices.SortStableFunc(losses, func(a, b Loss) int { return cmp.Compare(b.Flights, a.Flights) })
+	return losses
+}

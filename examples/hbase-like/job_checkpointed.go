@@ -1,0 +1,145 @@
+package main
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"sync"
+	"time"
+
+	"github.com/weirflow/weir/examples/hbase-like/internal/cli"
+	"github.com/weirflow/weir/examples/hbase-like/internal/data"
+	"github.com/weirflow/weir/examples/hbase-like/internal/durable"
+	"github.com/weirflow/weir/examples/hbase-like/internal/flights"
+	"github.com/weirflow/weir/examples/hbase-like/internal/ledger"
+)
+
+// errInterrupted is a run that was interrupted and has not taken a last checkpoint.
+var errInterrupted = errors.New("interrupted, without a last checkpoint")
+
+// runCheckpointed is run with -checkpoint.
+func (j *job) runCheckpointed() (_ *cli.Summary, err error) {
+	airports, err := flights.ReadAirports("airports.csv", data.Airports())
+	if err != nil {
+		return nil, err
+	}
+	j.book = ledger.New(j.cfg.Ordered, airports)
+	in, err := durable.OpenInput(j.cfg.In, j.book)
+	if err != nil {
+		return nil, err
+	}
+	out, err := durable.NewOutput(j.cfg.Out, j.cfg.Format, j.cfg.Ordered, in, j.settleGivenUp)
+	if err != nil {
+		return nil, errors.Join(err, in.Close())
+	}
+	checks, err := openCheckpoints(j.cfg, slog.New(slog.NewTextHandler(j.stderr, nil)))
+	if err != nil {
+		return nil, errors.Join(err, in.Close())
+	}
+	defer func() { err = errors.Join(err, checks.close()) }()
+	if err := j.startStore(airports); err != nil {
+		return nil, errors.Join(err, in.Close())
+	}
+	defer j.closeStore()
+
+	j.pipe = newPipeline(j.cfg, j.client, j.book, checks.option())
+	checks.attach(in, out) // which also closes the input at the end
+	_, resumedEnded := j.book.Progress()
+	j.before = out.Resumed() - resumedEnded
+
+	if err := checks.start(); err != nil {
+		_ = checks.run(j.pipe)
+		return nil, err
+	}
+	if resumed := checks.resumed(); resumed > 0 && j.cfg.Progress != cli.Off {
+		_, _ = fmt.Fprintf(j.stderr, "resuming from checkpoint %d\n", resumed)
+	}
+	begun := time.Now()
+	progress := cli.StartProgress(j.stderr, j.cfg.Progress, in.Total(), j.sample)
+	finished := make(chan struct{})
+	var watch sync.WaitGroup
+	watch.Go(func() { j.watchToSuspend(checks, finished) })
+	err = checks.run(j.pipe)
+	close(finished)
+	watch.Wait()
+	elapsed := time.Since(begun)
+	progress.Stop()
+
+	if j.cutOff.Load() && err != nil {
+		err = errInterrupted
+	}
+	if err != nil {
+		return nil, fmt.Errorf("%w\nstart again with the same flags to go on from the last checkpoint in %s", err, j.cfg.Checkpoint)
+	}
+	s := j.summary(in.Name(), elapsed)
+	s.Checkpoints = &cli.Checkpoints{Resumed: checks.resumed(), Before: out.Resumed()}
+	s.Checkpoints.Nothing = s.Checkpoints.Resumed > 0 && in.Resumed() == in.Total() && !j.began()
+	return s, j.proveFiles(s, in, out, airports)
+}
+
+// settleGivenUp returns when what the side outputs have taken is in the book.
+func (j *job) settleGivenUp() {
+	for _, side := range j.pipe.givenUp {
+		side.Settle()
+	}
+}
+
+// began tells whether the look-ups were given anything to do.
+func (j *job) began() bool {
+	for _, st := range j.stats() {
+		if st.Accepted > 0 {
+			return true
+		}
+	}
+	return false
+}
+
+// proveFiles puts into s what the files prove of all runs together.
+func (j *job) proveFiles(s *cli.Summary, in *durable.Input, out *durable.Output, airports []flights.Airport) error {
+	p, err := durable.Prove(in, out, airports)
+	if err != nil {
+		return err
+	}
+	s.Books = j.book.Balance()
+	s.Books.Read, s.Books.Enriched, s.Books.Missing = p.Read, p.Enriched, p.Missing
+	s.Books.Problems = append(s.Books.Problems, p.Problems...)
+	if s.Interrupted {
+		s.NotTaken = p.Missing // they are in the checkpoint, or behind its position
+	}
+	s.Proof = s.Books.Prove(s.NotTaken)
+	return nil
+}
+
+// watchToSuspend suspends the pipeline at the first interrupt, and cuts it off if
+// that takes too long or at the second: the last checkpoint stays what it was.
+func (j *job) watchToSuspend(checks *checkpointed, finished <-chan struct{}) {
+	select {
+	case <-finished:
+		return
+	case <-j.interrupts:
+	}
+	_, _ = fmt.Fprintf(j.stderr, "\ninterrupted: taking a last checkpoint for up to %v; interrupt again to stop at once\n", j.cfg.Drain)
+	ctx, cutOff := context.WithCancelCause(context.Background())
+	timer := time.AfterFunc(j.cfg.Drain, func() { cutOff(errCutOff) })
+	defer timer.Stop()
+	var again sync.WaitGroup
+	stopped := make(chan struct{})
+	again.Go(func() {
+		select {
+		case <-stopped:
+		case <-j.interrupts:
+			cutOff(errCutOff)
+		}
+	})
+	suspended, err := checks.suspend(ctx)
+	if err != nil {
+		cutOff(errCutOff)
+		j.cutOff.Store(true)
+		j.pipe.stop(ctx)
+	}
+	j.interrupted.Store(suspended)
+	close(stopped)
+	again.Wait()
+	cutOff(nil)
+}
