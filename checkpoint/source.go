@@ -26,6 +26,8 @@ type Source[T any] struct {
 	out         chan any
 	barriers    chan Barrier // the coordinator sends, the source receives; one place: one checkpoint is under way
 
+	wait context.Context // the present one; owned by the source's goroutine
+
 	mu        sync.Mutex         // guards what follows
 	positions map[uint64][]byte  // by checkpoint that is under way
 	interrupt context.CancelFunc // ends the wait of the input; nil: it does not wait
@@ -120,10 +122,10 @@ func (s *Source[T]) run() {
 		return
 	}
 	waiter, waits := s.input.(Waiter)
-	var wait context.Context
 	for {
-		if waits && (wait == nil || wait.Err() != nil) {
-			wait = s.newWait() // before looking for a barrier: one that comes after that ends the wait
+		var wait context.Context
+		if waits {
+			wait = s.currentWait() // before looking for a barrier: one that comes after that ends the wait
 		}
 		select {
 		case b := <-s.barriers:
@@ -159,13 +161,14 @@ func (s *Source[T]) run() {
 	}
 }
 
-// newWait returns a context that ends when a barrier or the end of the run has come.
-func (s *Source[T]) newWait() context.Context {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	var ctx context.Context
-	ctx, s.interrupt = context.WithCancel(s.coordinator.life)
-	return ctx
+// currentWait returns a context that ends when a barrier or the end of the run has come. It is a new one only after that.
+func (s *Source[T]) currentWait() context.Context {
+	if s.wait == nil || s.wait.Err() != nil {
+		s.mu.Lock()
+		defer s.mu.Unlock()
+		s.wait, s.interrupt = context.WithCancel(s.coordinator.life)
+	}
+	return s.wait
 }
 
 func (s *Source[T]) fail(err error) {
