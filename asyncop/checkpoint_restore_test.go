@@ -192,6 +192,55 @@ func TestRestoredElementWithoutPermitKeepsItsAttempts(t *testing.T) {
 	})
 }
 
+// What counts is the time of the first attempt, not of the start.
+func TestLatencyFirstOfALaterElement(t *testing.T) {
+	forEachMode(t, func(t *testing.T, m mode) {
+		store := checkpoint.NewMemoryStore()
+		s := setup{
+			timeout: 10 * time.Second, strategy: retryAgain(3, time.Minute),
+			opts: options(asyncop.WithRetryState(asyncop.LatencyFirst), asyncop.WithDropOnFailure()),
+		}
+		r := newCheckRig(t, m, s, store)
+		r.advance(5 * time.Second)
+		r.send("a")
+		r.advance(2 * time.Second)
+		r.save()
+		_ = r.cut(errBroken)
+		r = newCheckRig(t, m, s, store.Reopen())
+		r.advance(8*time.Second - 1)
+		require.Zero(t, r.stats().Timeouts)
+		r.advance(1)
+		require.EqualValues(t, 1, r.stats().Timeouts)
+	})
+}
+
+// An element whose first attempt ran at the checkpoint, and which waits for a permit at the next one, keeps the time it had.
+func TestRestoredElementWithoutAttemptsKeepsItsTime(t *testing.T) {
+	forEachMode(t, func(t *testing.T, m mode) {
+		store := checkpoint.NewMemoryStore()
+		s := setup{
+			timeout: 10 * time.Second, strategy: retryAgain(3, time.Minute),
+			opts: options(asyncop.WithRetryState(asyncop.TimeSpent), asyncop.WithDropOnFailure()),
+		}
+		r := newCheckRig(t, m, s, store)
+		r.send("a", "b")
+		r.advance(3 * time.Second)
+		r.save()
+		require.Equal(t, "a b", stateIn(t, store, nil))
+		_ = r.cut(errBroken)
+		store = store.Reopen()
+		r = newCheckRig(t, m, setup{timeout: s.timeout, strategy: s.strategy, opts: append(s.opts[:2:2], asyncop.WithMaxConcurrentCalls(1))}, store)
+		require.Equal(t, "a#1", r.calls())
+		r.save()
+		_ = r.cut(errBroken)
+		r = newCheckRig(t, m, s, store.Reopen())
+		r.advance(7*time.Second - 1)
+		require.Zero(t, r.stats().Timeouts)
+		r.advance(1)
+		require.EqualValues(t, 2, r.stats().Timeouts)
+	})
+}
+
 // Of whose timeout nothing is left, that has its timeout outcome at once, without an attempt.
 func TestRestoredElementWithoutTimeLeft(t *testing.T) {
 	forEachMode(t, func(t *testing.T, m mode) {

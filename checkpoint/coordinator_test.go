@@ -25,6 +25,8 @@ type fake struct {
 	mute  bool
 	fails error
 
+	onPending, onCompleted func() // called last, unless nil
+
 	mu    sync.Mutex
 	heard []string // guarded by mu
 	last  Barrier  // guarded by mu
@@ -45,8 +47,17 @@ func (f *fake) Pending(b Barrier) {
 		b.Report(f.name, State{[]byte(f.name)}, f.fails)
 		b.Report(f.name, nil, errTest) // a second report is ignored
 	}
+	if f.onPending != nil {
+		f.onPending()
+	}
 }
-func (f *fake) Completed(id uint64)        { f.note("c%d", id) }
+
+func (f *fake) Completed(id uint64) {
+	f.note("c%d", id)
+	if f.onCompleted != nil {
+		f.onCompleted()
+	}
+}
 func (f *fake) Aborted(id uint64, _ error) { f.note("a%d", id) }
 func (f *fake) history() string {
 	f.mu.Lock()
@@ -243,6 +254,21 @@ func TestCoordinator(t *testing.T) {
 		time.AfterFunc(time.Second, func() { _ = c.Close() })
 		_, err = c.Trigger(ctx)
 		require.ErrorIs(t, err, ErrClosed)
+	})
+	bubble(t, "what all have reported is stored, even if the end comes with it", func(t *testing.T) {
+		for range 20 { // which of them is seen first is a matter of luck
+			a := &fake{name: "a"}
+			c := startWith(t, NewMemoryStore(), nil, a)
+			a.onPending = func() { c.Fail("a", errTest) }
+			require.EqualValues(t, 1, must(c.Trigger(ctx)))
+			require.EqualValues(t, 1, c.LastComplete())
+		}
+	})
+	bubble(t, "a failure on completion of the final checkpoint", func(t *testing.T) {
+		a := &fake{name: "a"}
+		c := startWith(t, NewMemoryStore(), nil, a)
+		a.onCompleted = func() { c.Fail("a", errTest) }
+		require.ErrorIs(t, c.Finish(ctx, Drain), errTest)
 	})
 	bubble(t, "close waits for a save", func(t *testing.T) {
 		store := &badStore{MemoryStore: NewMemoryStore(), gate: make(chan struct{})}

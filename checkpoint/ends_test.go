@@ -105,6 +105,48 @@ func TestSource(t *testing.T) {
 	})
 }
 
+func TestSourceDuringCheckpoints(t *testing.T) {
+	bubble(t, "the input is closed after the last commit", func(t *testing.T) {
+		store := &badStore{MemoryStore: NewMemoryStore(), gate: make(chan struct{})}
+		c := must(NewCoordinator(store, WithLogger(quiet())))
+		in := newRecorder("a")
+		src := NewSource(c, "src", in)
+		require.NoError(t, c.Start())
+		require.Equal(t, []string{"a", "barrier 1 (drain)"}, texts(src.Out()))
+		synctest.Wait()
+		c.Fail("x", errTest) // while the final checkpoint is being stored
+		require.Empty(t, in.history())
+		close(store.gate)
+		require.Equal(t, "commit [1], close", in.history())
+		require.NoError(t, c.Close())
+	})
+	bubble(t, "a barrier that was overtaken is not sent", func(t *testing.T) {
+		c := must(NewCoordinator(NewMemoryStore(), WithLogger(quiet()), WithTimeout(time.Second)))
+		src := NewSource(c, "src", NewSliceInput(make([]int, 2*flowBuffer)))
+		require.NoError(t, c.Start())
+		synctest.Wait() // Out is full
+		for range 2 {
+			_, err := c.Trigger(t.Context())
+			require.ErrorContains(t, err, `no report from "src"`)
+		}
+		all := texts(src.Out())
+		require.NotContains(t, all, "barrier 1 (periodic)")
+		require.Contains(t, all, "barrier 2 (periodic)")
+		require.Contains(t, all, "barrier 3 (drain)")
+		require.NoError(t, c.Wait())
+		require.Empty(t, src.positions)
+		require.NoError(t, c.Close())
+	})
+	bubble(t, "positions of aborted checkpoints are forgotten", func(t *testing.T) {
+		c := must(NewCoordinator(NewMemoryStore()))
+		src := NewSource(c, "src", newRecorder())
+		src.positions = map[uint64][]byte{1: {1}, 2: {2}, 3: {3}}
+		src.Completed(2)
+		require.Equal(t, map[uint64][]byte{3: {3}}, src.positions)
+		require.NoError(t, c.Close())
+	})
+}
+
 func TestSink(t *testing.T) {
 	start := func(t *testing.T, out *recorder) (*Coordinator, *Sink[string]) {
 		t.Helper()
@@ -158,6 +200,23 @@ func TestSink(t *testing.T) {
 		require.ErrorContains(t, s.Err(), "without a final barrier")
 		require.ErrorContains(t, c.Wait(), "without a final barrier")
 		require.Equal(t, "restore true [], write a, close", out.history())
+	})
+	bubble(t, "nothing is committed after a failure or an abort", func(t *testing.T) {
+		out := newRecorder()
+		c, s := start(t, out)
+		s.In() <- NewBarrier(1, Periodic, nil)
+		s.In() <- NewBarrier(2, Periodic, nil)
+		synctest.Wait()
+		s.Aborted(1, errTest)
+		require.Len(t, s.states, 1, "the next one covers it")
+		s.Completed(1)
+		out.fail["write"] = errTest
+		s.In() <- "a"
+		require.ErrorIs(t, c.Wait(), errTest)
+		s.Completed(2)
+		require.NotContains(t, out.history(), "commit")
+		close(s.In())
+		s.AwaitCompletion()
 	})
 	for _, method := range []string{"write", "prepare", "commit"} {
 		bubble(t, method+" fails", func(t *testing.T) {
