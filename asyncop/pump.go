@@ -170,8 +170,8 @@ func (p *pump[IN, OUT]) acceptSome() (busy bool) {
 // read takes what comes next, if it is there.
 func (p *pump[IN, OUT]) read() bool {
 	if e := p.ends; e != nil {
-		v, ok := e.take()
-		if !ok && !e.in.over() {
+		v, ok := e.in.take()
+		if !ok && !e.in.ring.over() {
 			return false
 		}
 		p.receivedElement(v, ok)
@@ -280,7 +280,7 @@ func (p *pump[IN, OUT]) emitSome() (busy bool) {
 		busy = true
 	}
 	if busy && p.ends != nil {
-		p.ends.reader.wakeUp()
+		p.ends.out.reader.wakeUp()
 	}
 	return busy
 }
@@ -288,7 +288,7 @@ func (p *pump[IN, OUT]) emitSome() (busy bool) {
 // send hands over what is loaded, if downstream takes it now.
 func (p *pump[IN, OUT]) send() bool {
 	if p.ends != nil {
-		return p.ends.put(p.results[0])
+		return p.ends.out.put(p.results[0])
 	}
 	select {
 	case p.out <- p.next:
@@ -439,7 +439,7 @@ func (p *pump[IN, OUT]) mayMove() bool {
 	if e == nil {
 		return false
 	}
-	return p.loaded && e.out.halfEmpty() || p.mayRead() && (e.in.len() > 0 || e.in.ended.Load())
+	return p.loaded && e.out.ring.halfEmpty() || p.mayRead() && (e.in.ring.len() > 0 || e.in.ring.ended.Load())
 }
 
 // finish ends the operator (law F1): the source is told, contexts end, err is set before out is closed, and what still
@@ -591,8 +591,8 @@ func (p *pump[IN, OUT]) statistics() Stats {
 	s.Running = max(0, s.Running-p.core.freed.Load()) // after the end, nobody takes the permits back any more
 	s.LateCompletions = p.core.late.Load()
 	s.Discarded = p.discarded.Load()
-	if e := p.attached.Load(); e != nil && e.in.stopped.Load() {
-		s.Discarded += int64(e.in.len())
+	if e := p.attached.Load(); e != nil && e.in.ring.stopped.Load() {
+		s.Discarded += int64(e.in.ring.len())
 	}
 	return s
 }
