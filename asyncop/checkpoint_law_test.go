@@ -3,7 +3,9 @@ package asyncop_test
 import (
 	"context"
 	"errors"
+	"fmt"
 	"regexp"
+	"runtime"
 	"strings"
 	"sync"
 	"testing"
@@ -263,7 +265,7 @@ func TestBarrierGoesBeforeAWatermarkOnOffer(t *testing.T) {
 func TestFullQueueOverflowsForABarrier(t *testing.T) {
 	forEachMode(t, func(t *testing.T, m mode) {
 		store := checkpoint.NewMemoryStore()
-		r := newCheckRig(t, m, setup{opts: options(asyncop.WithBuffer(0), asyncop.WithOverflow(3))}, store)
+		r := newCheckRig(t, m, setup{opts: options(asyncop.WithBuffer(0), asyncop.WithOverflow(2))}, store)
 		r.send("a", "b")
 		sent := make(chan any)
 		go func() {
@@ -302,6 +304,46 @@ func TestFullQueueOverflowsForABarrier(t *testing.T) {
 		r.complete("e#1", "E")
 		require.Equal(t, m.pick("A <1> B C |1| D E", "A <1> C B |1| D E"), r.outputs())
 	}, 2)
+}
+
+// A barrier gets through a full queue behind as many elements as WithOverflow says; one element more may be read.
+func TestOverflowIsExact(t *testing.T) {
+	for n := range 3 {
+		t.Run(fmt.Sprintf("n=%d", n), func(t *testing.T) {
+			forEachMode(t, func(t *testing.T, m mode) {
+				setting := setup{opts: options(asyncop.WithBuffer(0), asyncop.WithOverflow(n))}
+				start := func() (r *checkRig, b checkpoint.Barrier, done <-chan error) {
+					r = newCheckRig(t, m, setting, nil)
+					r.send("a")
+					b, done = r.trigger(checkpoint.Periodic)
+					for range n {
+						r.send("x")
+					}
+					return r, b, done
+				}
+				r, b, done := start()
+				r.send(b)
+				require.NoError(t, <-done)
+				require.NoError(t, r.coordinator.Close())
+
+				r, b, done = start()
+				r.send("y") // in place of the barrier
+				sent := make(chan struct{})
+				go func() { r.op.In() <- b; close(sent) }()
+				synctest.Wait()
+				require.Empty(t, done)
+				select {
+				case <-sent:
+					t.Fatal("read past the overflow")
+				default:
+				}
+				r.complete("a#1", "A")
+				require.NoError(t, <-done)
+				<-sent
+				require.NoError(t, r.coordinator.Close())
+			}, 1)
+		})
+	}
 }
 
 // An aborted checkpoint ends the overflow.
@@ -405,6 +447,81 @@ func TestSuspendBarrierLeavesEverythingToTheCheckpoint(t *testing.T) {
 		require.Equal(t, "a#1 x#1 b#1", again.calls())
 	}, 3)
 }
+
+// While a suspend barrier waits for downstream, no call starts and nothing that happens has an effect: it is all to be done
+// again.
+func TestNothingBeginsAfterASuspendBarrier(t *testing.T) {
+	forEachMode(t, func(t *testing.T, m mode) {
+		store := checkpoint.NewMemoryStore()
+		handled := 0
+		r := newCheckRig(t, m, setup{
+			blocked: true, timeout: time.Minute, strategy: retryAgain(3, time.Second),
+			opts: options(asyncop.WithBuffer(0), asyncop.WithMaxConcurrentCalls(2), asyncop.WithAttemptTimeout(5*time.Second)),
+			wrap: withHandler(func(context.Context, string) ([]string, error) { handled++; return nil, nil }),
+		}, store)
+		r.script("r#1", func(*call) error { return errAgain })
+		r.send("r", "a", "b", "c") // r is in back-off, c waits for a permit
+		require.Equal(t, "r#1 a#1 b#1", r.calls())
+		b, done := r.trigger(checkpoint.Suspend)
+		r.send(b)
+		require.NoError(t, <-done)
+		r.complete("a#1", "A") // its permit is free now
+		r.fail("b#1", errBroken)
+		r.advance(time.Hour)
+		require.Equal(t, "r#1 a#1 b#1", r.calls())
+		require.Zero(t, handled)
+		r.unblock()
+		require.NoError(t, r.wait(), "b's failure came too late")
+		require.Equal(t, "<1>", r.outputs())
+		require.EqualValues(t, 4, r.stats().Abandoned)
+		checkBalance(t, r.stats())
+		require.Equal(t, "r#1 a b c", stateIn(t, store, nil))
+	})
+}
+
+func TestCancelWhileASuspendBarrierWaits(t *testing.T) {
+	forEachMode(t, func(t *testing.T, m mode) {
+		r := newCheckRig(t, m, setup{blocked: true, opts: options(asyncop.WithBuffer(0))}, nil)
+		r.send("a", checkpoint.NewBarrier(1, checkpoint.Suspend, r.reports))
+		require.Equal(t, "a", r.state(1))
+		require.ErrorIs(t, r.cut(errBroken), errBroken)
+		require.ErrorIs(t, r.coordinator.Wait(), errBroken)
+	})
+}
+
+// Without its state, a suspended operator has lost what was in flight, and says so.
+func TestSuspendWhoseStateCannotBeEncoded(t *testing.T) {
+	for name, encode := range map[string]func() error{
+		"broken":                  func() error { return errBroken },
+		"asyncop: panic":          func() error { panic("no") },
+		asyncop.ErrGoexit.Error(): func() error { runtime.Goexit(); return nil },
+	} {
+		forEachMode(t, func(t *testing.T, m mode) {
+			codec := failingCodec{must(checkpoint.DefaultCodec[string]()), encode}
+			r := newCheckRig(t, m, setup{opts: options(asyncop.WithInputCodec[string](codec))}, nil)
+			r.send("a", "b")
+			b, done := r.trigger(checkpoint.Periodic)
+			r.send(b)
+			require.ErrorContains(t, <-done, name)
+			require.NoError(t, r.op.Err(), "the pipeline goes on")
+			b, done = r.trigger(checkpoint.Suspend)
+			r.send(b)
+			require.ErrorContains(t, <-done, name)
+			err := r.wait()
+			require.ErrorContains(t, err, "ended with 2 elements in flight: asyncop: state of final checkpoint 2: ")
+			require.ErrorContains(t, err, name)
+			require.ErrorContains(t, r.coordinator.Wait(), name)
+			require.Equal(t, "<1> <2>", r.outputs())
+		})
+	}
+}
+
+type failingCodec struct {
+	checkpoint.Codec[string]
+	encode func() error
+}
+
+func (c failingCodec) Append([]byte, string) ([]byte, error) { return nil, c.encode() }
 
 func TestBarrierWaitsItsTurnWithoutCheckpoints(t *testing.T) {
 	forEachMode(t, func(t *testing.T, m mode) {

@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"sync"
 	"sync/atomic"
+	"time"
 
 	"github.com/weirflow/weir/checkpoint"
 	"github.com/weirflow/weir/internal/fifo"
@@ -17,7 +18,9 @@ type checkpointing[IN, OUT any] struct {
 	codec       stateCodec[IN, OUT]
 	wakeUp      func()
 
-	expected atomic.Uint64 // the newest barrier that is on its way
+	expected atomic.Uint64                   // the newest barrier that is on its way
+	spare    atomic.Pointer[[]item[IN, OUT]] // memory for the next copy of what is in flight
+	inFlight func() int                      // about how much that is
 
 	// Owned by the loop.
 	seen     uint64                         // the newest barrier that has come
@@ -26,6 +29,8 @@ type checkpointing[IN, OUT any] struct {
 	passing  fifo.Queue[checkpoint.Barrier] // handled, to be emitted before anything else
 	final    checkpoint.Kind                // of the final barrier, once it was handled; nothing is taken after it
 	encoding sync.WaitGroup                 // states being encoded
+	lost     error                          // why the state of the final barrier could not be encoded; written by the encoding
+	pause    time.Duration                  // how long the last copy of what is in flight took
 }
 
 // errNoFinalBarrier is what the coordinator is told of a stream that ends without a final barrier.
@@ -34,7 +39,10 @@ var errNoFinalBarrier = errors.New("asyncop: the input ended without a final bar
 // joinCheckpoints registers the operator and fills the backlog with what is restored.
 func (p *pump[IN, OUT]) joinCheckpoints(codec stateCodec[IN, OUT]) {
 	c := p.core
-	p.checks = &checkpointing[IN, OUT]{coordinator: c.coordinator, name: c.name, codec: codec, wakeUp: c.wakeUp}
+	p.checks = &checkpointing[IN, OUT]{
+		coordinator: c.coordinator, name: c.name, codec: codec, wakeUp: c.wakeUp,
+		inFlight: func() int { s, _ := c.published.get(); return int(s.InFlight) },
+	}
 	state, ok := c.coordinator.Register(c.name, p.checks)
 	if !ok {
 		return
@@ -50,8 +58,9 @@ func (p *pump[IN, OUT]) joinCheckpoints(codec stateCodec[IN, OUT]) {
 	p.checks.restored = len(items)
 }
 
-// Pending implements checkpoint.Participant.
+// Pending implements checkpoint.Participant. It gets the memory for the copy, so that the loop need not wait for it.
 func (k *checkpointing[IN, OUT]) Pending(b checkpoint.Barrier) {
+	k.prepare()
 	k.expected.Store(b.ID)
 	k.wakeUp()
 }
@@ -98,17 +107,19 @@ func (p *pump[IN, OUT]) awaitStart() {
 	}
 }
 
-// mayOverflow tells whether an element may be read past the capacity, because a barrier is behind it.
+// mayOverflow tells whether something may be read past the capacity, because a barrier is behind it: it may be the barrier
+// itself, also when the overflow is full. If it is not, it waits with the overflow.
 func (p *pump[IN, OUT]) mayOverflow() bool {
 	k := p.checks
-	return k != nil && k.expected.Load() > k.seen && p.backlog.Len()-k.restored < p.core.overflow
+	return k != nil && k.expected.Load() > k.seen && p.backlog.Len()-k.restored <= p.core.overflow
 }
 
 func (p *pump[IN, OUT]) barrierArrived() bool {
 	return p.checks != nil && p.checks.arrived != nil
 }
 
-// suspended tells whether what is in flight is left to the checkpoint.
+// suspended tells whether what is in flight is left to the checkpoint. While the barrier waits for downstream then, no call
+// starts, no timer fires, and completions change nothing: all of it will be done again.
 func (p *pump[IN, OUT]) suspended() bool {
 	return p.checks != nil && p.checks.final == checkpoint.Suspend
 }
@@ -141,31 +152,88 @@ func (p *pump[IN, OUT]) passBarrier() {
 			p.offer, p.failed = nil, nil // left to the checkpoint, too
 		}
 	}
-	items := make([]item[IN, OUT], 0, p.core.queue.Len()+p.backlog.Len())
-	items = p.core.items(items, k.codec.results != nil)
-	for it := range p.backlog.All() {
-		items = append(items, it)
-	}
-	k.encoding.Go(func() {
-		var state []byte
-		err := ErrGoexit // unless encode returns
-		defer func() { b.Report(k.name, checkpoint.State{state}, err) }()
-		state, err = k.codec.encode(items)
-	})
+	items := p.copyInFlight()
+	k.encoding.Go(func() { p.report(b, items) })
 	k.passing.Push(b)
 }
 
-// endCheckpoints tells the coordinator if the stream ends other than by a final barrier.
-func (p *pump[IN, OUT]) endCheckpoints(err error) {
+// copyInFlight copies what a checkpoint holds (law C1). All else waits for it, so it does nothing but copy.
+func (p *pump[IN, OUT]) copyInFlight() []item[IN, OUT] {
+	began := p.core.timers.Now()
+	items := p.core.items(p.checks.takeSpare(p.core.queue.Len()+p.backlog.Len()), p.checks.codec.results != nil)
+	for it := range p.backlog.All() {
+		items = append(items, it)
+	}
+	p.checks.pause = p.core.timers.Now() - began
+	return items
+}
+
+// report encodes the state of a barrier and hands it in, on a goroutine of its own.
+func (p *pump[IN, OUT]) report(b checkpoint.Barrier, items []item[IN, OUT]) {
 	k := p.checks
-	if k == nil {
+	var state checkpoint.State
+	err := ErrGoexit // unless encode returns
+	defer func() {
+		if err != nil && b.Kind.Final() {
+			k.lost = fmt.Errorf("asyncop: state of final checkpoint %d: %w", b.ID, err)
+		}
+		b.Report(k.name, state, err)
+		k.keepSpare(items)
+	}()
+	state, err = k.codec.encode(items)
+}
+
+// minSpare is how many places a spare has at least, and how many more than are needed it may have.
+const minSpare = 1024
+
+// prepare makes a spare of about the size that will be needed, unless there is one.
+func (k *checkpointing[IN, OUT]) prepare() {
+	n := k.inFlight()
+	n += n/8 + minSpare
+	if spare := k.spare.Swap(nil); spare != nil && cap(*spare) >= n {
+		k.spare.Store(spare)
 		return
 	}
+	items := make([]item[IN, OUT], n)
+	clear(items) // the system gives memory when it is first written
+	k.spare.Store(&items)
+}
+
+// takeSpare returns an empty slice with n places, or nearly so.
+func (k *checkpointing[IN, OUT]) takeSpare(n int) []item[IN, OUT] {
+	if spare := k.spare.Swap(nil); spare != nil && cap(*spare) >= n {
+		return (*spare)[:0]
+	}
+	return make([]item[IN, OUT], 0, n)
+}
+
+// keepSpare keeps the memory of a copy for the next one, unless it was made for much more.
+func (k *checkpointing[IN, OUT]) keepSpare(items []item[IN, OUT]) {
+	if cap(items) > 2*len(items)+2*minSpare {
+		return
+	}
+	clear(items) // nothing is kept alive
+	k.spare.Store(&items)
+}
+
+// endCheckpoints tells the coordinator if the stream ends other than by a final barrier, and returns what Err will tell.
+func (p *pump[IN, OUT]) endCheckpoints(err error) error {
+	k := p.checks
+	if k == nil {
+		return err
+	}
 	k.encoding.Wait()
-	if err == nil && !k.final.Final() {
-		err = errNoFinalBarrier
+	if err == nil && k.lost != nil {
+		err = k.lost
+		if n := int(p.core.stats.Abandoned); n > 0 {
+			err = &AbandonedError{Cause: err, Abandoned: n}
+		}
 	}
-	if err != nil {
+	switch {
+	case err != nil:
 		k.coordinator.Fail(k.name, err)
+	case !k.final.Final():
+		k.coordinator.Fail(k.name, errNoFinalBarrier)
 	}
+	return err
 }

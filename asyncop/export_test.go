@@ -25,7 +25,7 @@ func StateText[IN, OUT any](state []byte, results checkpoint.Codec[OUT]) (string
 	for i, it := range items {
 		switch {
 		case it.kind == controlItem:
-			texts[i] = fmt.Sprintf("|%d|", it.control.(Watermark).Timestamp.Unix())
+			texts[i] = fmt.Sprintf("|%d|", it.rest.(Watermark).Timestamp.Unix())
 			continue
 		case it.attempts == 0:
 			texts[i] = fmt.Sprint(it.in)
@@ -33,7 +33,7 @@ func StateText[IN, OUT any](state []byte, results checkpoint.Codec[OUT]) (string
 			texts[i] = fmt.Sprintf("%v#%d", it.in, it.attempts)
 		}
 		if it.kind == completedItem {
-			texts[i] += fmt.Sprintf("=%v", it.results)
+			texts[i] += fmt.Sprintf("=%v", it.results())
 		}
 	}
 	return strings.Join(texts, " "), nil

@@ -2,56 +2,71 @@ package asyncop
 
 import (
 	"math"
+	"slices"
 	"time"
 )
 
-// item is an element outside of the queue: in a checkpoint, or in the backlog of what waits for a slot.
+// item is an element outside of the queue: in a checkpoint, or in the backlog of what waits for a slot. It is small, since
+// the loop copies all that is in flight at a barrier.
 type item[IN, OUT any] struct {
-	kind    itemKind
-	in      IN
-	control any // the element, for a controlItem
+	in   IN
+	rest any // as its kind says
 
 	// What a restored element brings along. Zero for one that comes from upstream.
-	attempts int32         // that count as made
-	first    time.Time     // when its first attempt began; zero if none did
+	first    int64         // when its first attempt began, in Unix nanoseconds; 0 if none did
 	spent    time.Duration // of its timeout
-	results  []OUT         // of a completedItem
+	attempts int32         // that count as made
 
-	cloneErr error // of one from upstream that could not be cloned: it is to fail
+	kind itemKind
 }
 
 type itemKind uint8
 
 const (
 	recordItem    itemKind = iota // to be called
-	controlItem                   // a watermark
-	completedItem                 // a record whose results wait to be emitted
+	controlItem                   // a watermark: rest
+	completedItem                 // a record whose results wait to be emitted, in rest, an *attempt
+	brokenItem                    // a record that could not be cloned: it is to fail, with the error in rest
 )
 
+// results returns those of a completedItem.
+func (it *item[IN, OUT]) results() []OUT { return it.rest.(*attempt[IN, OUT]).results }
+
+// stored returns the kind under which it is stored: what could not be cloned is tried again after a restore.
+func (k itemKind) stored() itemKind {
+	if k == brokenItem {
+		return recordItem
+	}
+	return k
+}
+
 // items returns what is in the queue and not settled, in input order (law C1). It makes copies, so that they can be
-// encoded while the loop goes on.
+// encoded while the loop goes on. The free places of into must be zero.
 func (c *core[IN, OUT]) items(into []item[IN, OUT], withResults bool) []item[IN, OUT] {
 	c.tick()
+	start := c.timers.Time(0).UnixNano()
+	into = slices.Grow(into, c.queue.Len())
 	for e := c.queue.First(); e != nil; e = e.Next() {
 		s := &e.Value
-		if s.phase == control {
-			into = append(into, item[IN, OUT]{kind: controlItem, control: s.extra.control})
-			continue
-		}
 		if s.settled() {
 			continue
 		}
-		it := item[IN, OUT]{in: s.in, attempts: s.attempts, spent: c.now - s.accepted}
+		into = into[:len(into)+1]
+		it := &into[len(into)-1] // zero, so that only what differs is written
+		if s.phase == control {
+			it.kind, it.rest = controlItem, s.extra.control
+			continue
+		}
+		it.in, it.spent, it.attempts = s.in, c.now-s.accepted, s.attempts
 		if s.attempts > 0 || s.limited() {
-			it.first = c.timers.Time(s.first)
+			it.first = start + int64(s.first)
 		}
 		switch {
 		case s.phase == done && withResults:
-			it.kind, it.results = completedItem, s.attempt.results
+			it.kind, it.rest = completedItem, s.attempt // no copy of the results: they do not change
 		case s.phase != fresh && s.phase != backoff && s.phase != ready && it.attempts > 0:
 			it.attempts-- // its last attempt will be made again; a fresh one has brought its attempts along
 		}
-		into = append(into, it)
 	}
 	return into
 }
@@ -65,16 +80,16 @@ func (s *slot[IN, OUT]) settled() bool {
 func (c *core[IN, OUT]) restore(it item[IN, OUT]) {
 	switch {
 	case it.kind == controlItem:
-		c.acceptControl(it.control)
-	case it.cloneErr != nil:
+		c.acceptControl(it.rest)
+	case it.kind == brokenItem:
 		c.tick()
-		c.fail(c.put(slot[IN, OUT]{in: it.in, accepted: c.now}), it.cloneErr)
+		c.fail(c.put(slot[IN, OUT]{in: it.in, accepted: c.now}), it.rest.(error))
 	case it.kind == completedItem:
 		c.tick()
 		e := c.put(slot[IN, OUT]{in: it.in, accepted: c.now, attempts: it.attempts})
-		e.Value.attempt = &attempt[IN, OUT]{core: c, results: it.results}
+		e.Value.attempt = &attempt[IN, OUT]{core: c, results: it.results()}
 		c.settle(e, nil)
-	case c.retryState == FromScratch || it.first.IsZero() || c.timeout == 0:
+	case c.retryState == FromScratch || it.first == 0 || c.timeout == 0:
 		c.accept(it.in)
 	default:
 		c.restoreLimited(it)
@@ -87,15 +102,16 @@ func (c *core[IN, OUT]) restoreLimited(it item[IN, OUT]) {
 	c.tick()
 	left := c.timeout - it.spent
 	accepted := c.now - it.spent
+	sinceFirst := c.timers.Time(c.now).Sub(time.Unix(0, it.first))
 	if c.retryState == LatencyFirst {
-		since := max(0, c.timers.Time(c.now).Sub(it.first)) // the wall clock may have been set back
+		since := max(0, sinceFirst) // the wall clock may have been set back
 		left = min(c.timeout, max(c.timeout-since, c.timeout/time.Duration(min(c.maxRetries, math.MaxInt-1)+1)))
 		accepted = c.now - since
 	}
 	own := &limit[IN, OUT]{due: c.now + left}
 	e := c.put(slot[IN, OUT]{
 		in: it.in, accepted: accepted, attempts: it.attempts, extra: &extra[IN, OUT]{limit: own},
-		first: c.now - c.timers.Time(c.now).Sub(it.first),
+		first: c.now - sinceFirst,
 	})
 	own.odd.Value = e
 	c.odd.Arm(&own.odd, own.due)

@@ -211,8 +211,8 @@ func (op *AsyncWaitOperator[IN, OUT]) mustPassBarriers(method string, next any) 
 }
 
 // Err returns nil before the end and after a clean end, and else why the operator ended: an [*ElementError], a
-// [*TypeError], context.Cause of its context (in an [*AbandonedError] if elements were in flight), or an error of the
-// function's Open or Close. It is set before Out closes.
+// [*TypeError], context.Cause of its context (in an [*AbandonedError] if elements were in flight), that the state of a final
+// checkpoint could not be encoded, or an error of the function's Open or Close. It is set before Out closes.
 func (op *AsyncWaitOperator[IN, OUT]) Err() error { return op.pump.Err() }
 
 // Done returns a channel that is closed when everything is done: Out is closed, the side output has taken all there was

@@ -231,6 +231,9 @@ func WithBuffer(n int) Option {
 // not be empty and stay the same from run to run: on a barrier it reports its elements that are not settled, in input
 // order, and lets the barrier pass ahead of them (law C1). Restored elements are called before any new input.
 //
+// The loop pauses at a barrier for a copy of what is in flight: about 20 ns an element, the encoding is done beside it. The
+// memory of the copy, IN and 40 bytes an element, is kept from checkpoint to checkpoint.
+//
 // Without it, barriers wait their turn like watermarks, so that nothing is in flight behind them.
 func WithCheckpoints(c *checkpoint.Coordinator) Option {
 	if c == nil {
@@ -291,9 +294,10 @@ func WithResultCodec[OUT any](codec checkpoint.Codec[OUT]) Option {
 	return func(cfg *config) { cfg.resultCodec = codec }
 }
 
-// WithOverflow bounds the elements that the operator reads past its capacity, to wait outside of the slots, while the
-// barrier of a pending checkpoint is still behind them; the default is [DefaultOverflow]. With too few, a checkpoint
-// waits until slots come free. It panics if n < 0.
+// WithOverflow sets how many elements the operator reads past its capacity while the barrier of a pending checkpoint is
+// still behind them; the default is [DefaultOverflow]. They wait outside of the slots, are not started, and are part of the
+// checkpoint. A barrier behind at most n elements gets through a full queue; behind more, it waits until slots come free.
+// To see whether the barrier has come, one more element may be read. It panics if n < 0.
 func WithOverflow(n int) Option {
 	if n < 0 {
 		panic(fmt.Sprintf("asyncop: WithOverflow: negative number of elements: %d", n))

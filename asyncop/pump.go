@@ -106,7 +106,7 @@ func (p *pump[IN, OUT]) open() {
 func (p *pump[IN, OUT]) step() bool {
 	c := p.core
 	p.checkSignals()
-	if c.failure == nil {
+	if c.failure == nil && !p.suspended() {
 		c.turn()
 	}
 	busy := p.acceptSome()
@@ -248,7 +248,9 @@ func (p *pump[IN, OUT]) receivedElement(in IN, ok bool) {
 func (p *pump[IN, OUT]) overflowed(in IN) item[IN, OUT] {
 	it := item[IN, OUT]{in: in}
 	if cloner := p.core.hook.clone; cloner != nil {
-		it.cloneErr = offLoop(func() error { it.in = cloner.Clone(in); return nil })
+		if err := offLoop(func() error { it.in = cloner.Clone(in); return nil }); err != nil {
+			it.kind, it.rest = brokenItem, err
+		}
 	}
 	return it
 }
@@ -261,7 +263,7 @@ func (p *pump[IN, OUT]) receivedControl(v any) {
 	if p.backlog.Len() == 0 && p.core.hasRoom() {
 		p.core.acceptControl(v)
 	} else {
-		p.backlog.Push(item[IN, OUT]{kind: controlItem, control: v})
+		p.backlog.Push(item[IN, OUT]{kind: controlItem, rest: v})
 	}
 }
 
@@ -403,7 +405,7 @@ func (p *pump[IN, OUT]) handedOver() {
 func (p *pump[IN, OUT]) park() {
 	c := p.core
 	c.parked.Store(true)
-	if !p.signalled() && !p.mayMove() && c.mayPark() {
+	if !p.signalled() && !p.mayMove() && (p.suspended() || c.mayPark()) {
 		c.publish()
 		var in <-chan any
 		var out chan<- any
@@ -451,7 +453,7 @@ func (p *pump[IN, OUT]) finish() {
 	p.unwatch()
 	abandoned := c.abandon()
 	err := p.outcome(abandoned)
-	p.endCheckpoints(err)
+	err = p.endCheckpoints(err)
 	for it := range p.backlog.All() { // read past the capacity, or restored and not yet fed
 		if it.kind != controlItem && !p.suspended() {
 			p.discarded.Add(1)

@@ -45,8 +45,11 @@ func newStateCodec[IN, OUT any](constructor string, cfg config) stateCodec[IN, O
 	return s
 }
 
+// pieceSize is about how large the pieces of a state are.
+const pieceSize = 1 << 20
+
 // encode is called on a goroutine of its own; the codecs are user code.
-func (s stateCodec[IN, OUT]) encode(items []item[IN, OUT]) (state []byte, err error) {
+func (s stateCodec[IN, OUT]) encode(items []item[IN, OUT]) (state checkpoint.State, err error) {
 	defer func() {
 		if v := recover(); v != nil {
 			err = newPanicError(v)
@@ -59,9 +62,13 @@ func (s stateCodec[IN, OUT]) encode(items []item[IN, OUT]) (state []byte, err er
 	var scratch []byte
 	for i := range items {
 		it := &items[i]
-		b = append(b, byte(it.kind))
+		if len(b) >= pieceSize {
+			state = append(state, b)
+			b = make([]byte, 0, cap(b))
+		}
+		b = append(b, byte(it.kind.stored()))
 		if it.kind == controlItem {
-			mark, err := it.control.(queue.Watermark).Timestamp.MarshalBinary()
+			mark, err := it.rest.(queue.Watermark).Timestamp.MarshalBinary()
 			if err != nil {
 				return nil, fmt.Errorf("watermark: %w", err)
 			}
@@ -69,7 +76,7 @@ func (s stateCodec[IN, OUT]) encode(items []item[IN, OUT]) (state []byte, err er
 			continue
 		}
 		b = binary.AppendUvarint(b, uint64(it.attempts))
-		b = binary.AppendVarint(b, unixNano(it.first))
+		b = binary.AppendVarint(b, it.first)
 		b = binary.AppendVarint(b, int64(it.spent))
 		if scratch, err = s.inputs.Append(scratch[:0], it.in); err != nil {
 			return nil, fmt.Errorf("input %d of %d: %w", i+1, len(items), err)
@@ -78,15 +85,16 @@ func (s stateCodec[IN, OUT]) encode(items []item[IN, OUT]) (state []byte, err er
 		if it.kind != completedItem {
 			continue
 		}
-		b = binary.AppendUvarint(b, uint64(len(it.results)))
-		for _, r := range it.results {
+		results := it.results()
+		b = binary.AppendUvarint(b, uint64(len(results)))
+		for _, r := range results {
 			if scratch, err = s.results.Append(scratch[:0], r); err != nil {
 				return nil, fmt.Errorf("result of input %d of %d: %w", i+1, len(items), err)
 			}
 			b = appendBytes(b, scratch)
 		}
 	}
-	return b, nil
+	return append(state, b), nil
 }
 
 func (s stateCodec[IN, OUT]) decode(state []byte) (items []item[IN, OUT], err error) {
@@ -113,11 +121,11 @@ func (s stateCodec[IN, OUT]) decode(state []byte) (items []item[IN, OUT], err er
 			if err := w.Timestamp.UnmarshalBinary(d.bytes()); err != nil {
 				d.fail(fmt.Errorf("watermark: %w", err))
 			}
-			it.control = w
+			it.rest = w
 		case recordItem, completedItem:
 			it.attempts = d.attempts()
-			it.first = d.time()
-			it.spent = time.Duration(max(0, d.varint()))
+			it.first = d.varint()
+			it.spent = d.spent()
 			in := d.bytes()
 			if d.err != nil {
 				break
@@ -126,9 +134,11 @@ func (s stateCodec[IN, OUT]) decode(state []byte) (items []item[IN, OUT], err er
 				return nil, fmt.Errorf("input %d: %w", len(items)+1, err)
 			}
 			if it.kind == completedItem {
-				if it.results, err = s.decodeResults(&d); err != nil {
+				results, err := s.decodeResults(&d)
+				if err != nil {
 					return nil, fmt.Errorf("result of input %d: %w", len(items)+1, err)
 				}
+				it.rest = &attempt[IN, OUT]{results: results}
 			}
 		default:
 			d.fail(fmt.Errorf("unknown kind of element: %d", it.kind))
@@ -158,6 +168,9 @@ func (s stateCodec[IN, OUT]) withSchemas(inputs, results []byte) (stateCodec[IN,
 	if s.inputs, err = checkpoint.CodecFor(s.inputs, inputs); err != nil {
 		return s, fmt.Errorf("inputs: %w", err)
 	}
+	if len(results) > 0 && results[0] != 1 {
+		return s, fmt.Errorf("results: unknown mark %d", results[0])
+	}
 	if len(results) > 0 && s.results != nil {
 		if s.results, err = checkpoint.CodecFor(s.results, results[1:]); err != nil {
 			return s, fmt.Errorf("results: %w", err)
@@ -168,7 +181,12 @@ func (s stateCodec[IN, OUT]) withSchemas(inputs, results []byte) (stateCodec[IN,
 
 func (s stateCodec[IN, OUT]) decodeResults(d *decoder) (results []OUT, err error) {
 	n := d.uvarint()
-	if n > 0 && s.results == nil {
+	switch {
+	case d.err != nil:
+		return nil, d.err
+	case n == 0:
+		return nil, errors.New("there is none")
+	case s.results == nil:
 		return nil, errors.New("it was stored, but WithResultCodec is not given")
 	}
 	for ; n > 0 && d.err == nil; n-- {
@@ -212,22 +230,31 @@ func (d *decoder) byte() byte {
 
 func (d *decoder) uvarint() uint64 {
 	v, n := binary.Uvarint(d.rest)
-	if n <= 0 {
+	switch {
+	case n <= 0:
 		d.fail(errTruncated)
+		return 0
+	case n > 1 && d.rest[n-1] == 0:
+		d.fail(errors.New("a number that is longer than it need be"))
 		return 0
 	}
 	d.rest = d.rest[n:]
 	return v
 }
 
+// varint reads what binary.AppendVarint wrote: the sign is in the lowest bit.
 func (d *decoder) varint() int64 {
-	v, n := binary.Varint(d.rest)
-	if n <= 0 {
-		d.fail(errTruncated)
+	v := d.uvarint()
+	return int64(v>>1) ^ -int64(v&1)
+}
+
+func (d *decoder) spent() time.Duration {
+	n := d.varint()
+	if n < 0 {
+		d.fail(fmt.Errorf("negative time spent: %v", time.Duration(n)))
 		return 0
 	}
-	d.rest = d.rest[n:]
-	return v
+	return time.Duration(n)
 }
 
 func (d *decoder) bytes() []byte {
@@ -248,20 +275,6 @@ func (d *decoder) attempts() int32 {
 		return 0
 	}
 	return int32(n)
-}
-
-func (d *decoder) time() time.Time {
-	if n := d.varint(); n != 0 {
-		return time.Unix(0, n)
-	}
-	return time.Time{}
-}
-
-func unixNano(t time.Time) int64 {
-	if t.IsZero() {
-		return 0
-	}
-	return t.UnixNano()
 }
 
 func appendBytes(b, v []byte) []byte {

@@ -11,7 +11,8 @@ const (
 	// Drain is the final checkpoint of a stream that ends: everything before its barrier is finished first, so nothing
 	// is in flight in it. Nothing follows the barrier.
 	Drain
-	// Suspend is a final checkpoint with what is in flight in it, to be resumed from. Nothing follows the barrier.
+	// Suspend is a final checkpoint with what is in flight in it, to be resumed from. Nothing follows the barrier, and
+	// operators that it has reached begin nothing new.
 	Suspend
 )
 

@@ -71,9 +71,8 @@ func CodecFor[T any](c Codec[T], schema []byte) (Codec[T], error) {
 //
 // It has no schema. It panics if a function is nil.
 func CodecFunc[T any](appendTo func(dst []byte, v T) ([]byte, error), decode func(src []byte) (T, error)) Codec[T] {
-	if appendTo == nil || decode == nil {
-		panic("checkpoint: CodecFunc: nil function")
-	}
+	mustHave("CodecFunc", "append function", appendTo)
+	mustHave("CodecFunc", "decode function", decode)
 	return codecFunc[T]{appendTo, decode}
 }
 

@@ -38,18 +38,20 @@ type Coordinator struct {
 	logger   *slog.Logger
 	restored *Snapshot // what the pipeline resumes from, or nil; read-only
 
-	busy    chan struct{} // one place: held while a checkpoint is under way
-	started chan struct{} // closed by Start
-	ended   chan struct{} // closed when there will be no more checkpoints
+	busy    chan struct{}      // one place: held while a checkpoint is under way
+	started chan struct{}      // closed by Start
+	life    context.Context    // ends when there will be no more checkpoints
+	endLife context.CancelFunc // of life
 
 	mu           sync.Mutex
 	participants []participant     // in the order of registration; fixed once started
 	broken       []error           // what Start has to report
 	starting     bool              // Start was called
 	lastID       uint64            // the newest checkpoint, whatever became of it
+	complete     uint64            // the newest one that is stored; 0: none
 	run          *run              // the checkpoint under way, or nil
 	err          error             // why there will be no more checkpoints; nil after a final one
-	isEnded      bool              // ended is closed
+	isEnded      bool              // life has ended
 	final        map[Kind]struct{} // final checkpoints asked for
 }
 
@@ -93,9 +95,7 @@ func WithTimeout(d time.Duration) Option {
 
 // WithClock sets the clock of intervals and timeouts; the default is the real one.
 func WithClock(clk clock.Clock) Option {
-	if clk == nil {
-		panic("checkpoint: WithClock: nil clock")
-	}
+	mustHave("WithClock", "clock", clk)
 	return func(c *Coordinator) { c.clock = clk }
 }
 
@@ -112,9 +112,7 @@ func WithLogger(l *slog.Logger) Option {
 // any. An error of the store is returned: a pipeline never starts afresh because its state could not be read. It panics
 // if store is nil.
 func NewCoordinator(store Store, opts ...Option) (*Coordinator, error) {
-	if store == nil {
-		panic("checkpoint: NewCoordinator: nil store")
-	}
+	mustHave("NewCoordinator", "store", store)
 	c := &Coordinator{
 		store:   store,
 		clock:   clock.New(),
@@ -122,9 +120,9 @@ func NewCoordinator(store Store, opts ...Option) (*Coordinator, error) {
 		logger:  slog.Default(),
 		busy:    make(chan struct{}, 1),
 		started: make(chan struct{}),
-		ended:   make(chan struct{}),
 		final:   make(map[Kind]struct{}),
 	}
+	c.life, c.endLife = context.WithCancel(context.Background())
 	for i, opt := range opts {
 		if opt == nil {
 			panic(fmt.Sprintf("checkpoint: NewCoordinator: option %d is nil", i))
@@ -156,7 +154,7 @@ func (c *Coordinator) load(ctx context.Context) error {
 	for _, damage := range skipped {
 		c.logger.Warn("checkpoint skipped: it is damaged", slog.Uint64("resumed from", restored.ID), slog.Any("error", damage))
 	}
-	c.restored = restored
+	c.restored, c.complete = restored, restored.ID
 	return nil
 }
 
@@ -168,10 +166,28 @@ func (c *Coordinator) Restored() (id uint64, ok bool) {
 	return c.restored.ID, true
 }
 
+// RestoredKind returns what the checkpoint that the pipeline resumes from was for; ok is false for a fresh start. After a
+// [Drain] the job was finished and only what its input has got since is left to do; after a [Suspend] it was stopped to be
+// resumed; after a [Periodic] one it did not come to its end.
+func (c *Coordinator) RestoredKind() (kind Kind, ok bool) {
+	if c.restored == nil {
+		return 0, false
+	}
+	return c.restored.Kind, true
+}
+
+// LastComplete returns the number of the newest checkpoint that is complete, which is what a restart would resume from:
+// the restored one until one of this run is complete. It is 0 if there is none.
+func (c *Coordinator) LastComplete() uint64 {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	return c.complete
+}
+
 // Register adds a participant under a name that stays the same from run to run, and returns its state in the checkpoint
 // that the pipeline resumes from; ok is false for a fresh start. The participant begins its work when Started is closed.
 //
-// A name that was registered before, or that has no state in a checkpoint that is resumed from, makes Start fail.
+// A nil participant, a name that was registered before, or that has no state in a checkpoint that is resumed from, makes Start fail.
 func (c *Coordinator) Register(name string, p Participant) (state State, ok bool) {
 	state, ok, _ = c.register(name, p)
 	return state, ok
@@ -188,6 +204,8 @@ func (c *Coordinator) register(name string, p Participant) (state State, ok bool
 		}
 	}()
 	switch {
+	case isNil(p):
+		return nil, false, fmt.Errorf("checkpoint: participant %q is nil", name)
 	case name == "":
 		return nil, false, fmt.Errorf("checkpoint: a %T was registered without a name", p)
 	case len(name) > MaxNameLength || !utf8.ValidString(name):
@@ -211,8 +229,10 @@ func (c *Coordinator) register(name string, p Participant) (state State, ok bool
 	return state, true, nil
 }
 
-// Refuse makes Start fail because a participant cannot use its state. Participants call it from their constructors.
+// Refuse makes Start fail because a participant cannot use its state. Participants call it from their constructors. It
+// panics if reason is nil.
 func (c *Coordinator) Refuse(participant string, reason error) {
+	mustHave("Refuse", "reason", reason)
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	e := &StateError{Participant: participant, Err: reason}
@@ -256,7 +276,7 @@ func (c *Coordinator) Start() error {
 func (c *Coordinator) Started() <-chan struct{} { return c.started }
 
 // Ended returns a channel that is closed when there will be no more checkpoints: after a final one, a failure, or Close.
-func (c *Coordinator) Ended() <-chan struct{} { return c.ended }
+func (c *Coordinator) Ended() <-chan struct{} { return c.life.Done() }
 
 // Err returns why there will be no more checkpoints: nil before the end and after a final checkpoint that is complete.
 func (c *Coordinator) Err() error {
@@ -267,7 +287,7 @@ func (c *Coordinator) Err() error {
 
 // Wait waits for the end and returns Err.
 func (c *Coordinator) Wait() error {
-	<-c.ended
+	<-c.Ended()
 	return c.Err()
 }
 
@@ -280,15 +300,14 @@ func (c *Coordinator) Trigger(ctx context.Context) (id uint64, err error) {
 // Finish ends the stream with a final checkpoint of the given kind, [Drain] or [Suspend], and returns when that is
 // complete ("stop with savepoint"). It panics for another kind.
 func (c *Coordinator) Finish(ctx context.Context, kind Kind) error {
-	if !kind.Final() {
-		panic(fmt.Sprintf("checkpoint: Finish: not a final kind: %v", kind))
-	}
+	mustBeFinal("Finish", kind)
 	_, err := c.take(ctx, kind)
 	return err
 }
 
 // RequestFinal is Finish without waiting. A source whose input has ended calls it with [Drain] and awaits the barrier.
 func (c *Coordinator) RequestFinal(kind Kind) {
+	mustBeFinal("RequestFinal", kind) // here, not on a goroutine of nobody
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	if _, asked := c.final[kind]; asked || c.isEnded {
@@ -298,9 +317,16 @@ func (c *Coordinator) RequestFinal(kind Kind) {
 	go func() { _ = c.Finish(context.Background(), kind) }()
 }
 
+func mustBeFinal(method string, kind Kind) {
+	if kind != Drain && kind != Suspend {
+		panic(fmt.Sprintf("checkpoint: %s: not a final kind: %v", method, kind))
+	}
+}
+
 // Fail ends checkpointing because a participant has failed: the pipeline cannot end cleanly any more. Sources end, sinks
-// do not publish. The first reason counts.
+// do not publish. The first reason counts. It panics if reason is nil.
 func (c *Coordinator) Fail(participant string, reason error) {
+	mustHave("Fail", "reason", reason)
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	c.end(fmt.Errorf("checkpoint: %q failed: %w", participant, reason))
@@ -350,14 +376,14 @@ func (c *Coordinator) Report(id uint64, participant string, state State, err err
 func (c *Coordinator) take(ctx context.Context, kind Kind) (uint64, error) {
 	select {
 	case <-c.started:
-	case <-c.ended:
+	case <-c.Ended():
 		return 0, c.endError()
 	case <-ctx.Done():
 		return 0, context.Cause(ctx)
 	}
 	select {
 	case c.busy <- struct{}{}:
-	case <-c.ended:
+	case <-c.Ended():
 		return 0, c.endError()
 	case <-ctx.Done():
 		return 0, context.Cause(ctx)
@@ -368,7 +394,7 @@ func (c *Coordinator) take(ctx context.Context, kind Kind) (uint64, error) {
 		return 0, err
 	}
 	id := r.barrier.ID
-	for _, p := range c.participants {
+	for _, p := range slices.Backward(c.participants) { // the source, normally the first, when all others know of it
 		p.Pending(r.barrier)
 	}
 	err = c.await(ctx, r)
@@ -432,7 +458,7 @@ func (c *Coordinator) await(ctx context.Context, r *run) error {
 	var err error
 	select {
 	case <-r.settled:
-	case <-c.ended:
+	case <-c.Ended():
 		err = c.endError()
 	case <-ctx.Done():
 		err = context.Cause(ctx)
@@ -452,7 +478,14 @@ func (c *Coordinator) await(ctx context.Context, r *run) error {
 }
 
 func (c *Coordinator) save(ctx context.Context, r *run) error {
-	return c.store.Save(ctx, &Snapshot{ID: r.barrier.ID, Time: c.clock.Now(), States: r.states})
+	s := &Snapshot{ID: r.barrier.ID, Kind: r.barrier.Kind, Time: c.clock.Now(), States: r.states}
+	if err := c.store.Save(ctx, s); err != nil {
+		return err
+	}
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	c.complete = s.ID
+	return nil
 }
 
 // tick triggers the periodic checkpoints.
@@ -461,7 +494,7 @@ func (c *Coordinator) tick(timer *clock.Timer) {
 	for {
 		select {
 		case <-timer.C:
-		case <-c.ended:
+		case <-c.Ended():
 			return
 		}
 		_, _ = c.Trigger(context.Background()) // logged; the next one may do better
@@ -473,7 +506,7 @@ func (c *Coordinator) tick(timer *clock.Timer) {
 func (c *Coordinator) end(err error) {
 	if !c.isEnded {
 		c.isEnded, c.err = true, err
-		close(c.ended)
+		c.endLife()
 	}
 }
 

@@ -123,6 +123,32 @@ func TestCoordinator(t *testing.T) {
 		_, err := c.Trigger(ctx)
 		require.ErrorIs(t, err, ErrClosed)
 	})
+	bubble(t, "kind and number of what is stored", func(t *testing.T) {
+		store := NewMemoryStore()
+		a := &fake{name: "a"}
+		c := startWith(t, store, nil, a)
+		_, resumes := c.RestoredKind()
+		require.False(t, resumes)
+		require.Zero(t, c.LastComplete())
+		for want, kind := range []Kind{Periodic, Suspend, Drain} {
+			if kind == Periodic {
+				must(c.Trigger(ctx))
+			} else {
+				require.NoError(t, c.Finish(ctx, kind))
+			}
+			require.EqualValues(t, want+1, c.LastComplete())
+			store = store.Reopen()
+			c = startWith(t, store, nil, a)
+			restored, resumes := c.RestoredKind()
+			require.True(t, resumes)
+			require.Equal(t, kind, restored)
+			require.EqualValues(t, want+1, c.LastComplete(), "a restart would resume from it")
+		}
+		a.fails = errTest
+		_, err := c.Trigger(ctx)
+		require.Error(t, err)
+		require.EqualValues(t, 3, c.LastComplete())
+	})
 	bubble(t, "interval", func(t *testing.T) {
 		mock := clock.NewMock()
 		a := &fake{name: "a"}
@@ -169,6 +195,7 @@ func TestCoordinator(t *testing.T) {
 		c := startWith(t, store, nil, a)
 		_, err := c.Trigger(ctx)
 		require.ErrorIs(t, err, errTest)
+		require.Zero(t, c.LastComplete())
 		store.fail = false
 		must(c.Trigger(ctx))
 		require.Equal(t, "p1 a1 p2 c2", a.history())

@@ -79,6 +79,9 @@ func OpenDir(path string, opts ...StoreOption) (*DirStore, error) {
 }
 
 func openDir(fsys vfs.FS, path string, settings storeSettings) (*DirStore, error) {
+	if path == "" { // which would be the working directory
+		return nil, errors.New("checkpoint: opening a directory: its path is empty")
+	}
 	dir, err := filepath.Abs(path)
 	if err != nil {
 		return nil, fmt.Errorf("checkpoint: opening directory %s: %w", path, err)

@@ -179,7 +179,7 @@ func TestDirStoreOfALaterVersion(t *testing.T) {
 	_, _, err = Latest(ctx, d)
 	var version *VersionError
 	require.ErrorAs(t, err, &version)
-	assert.Equal(t, VersionError{Path: d.path(2), Checkpoint: 2, Version: 200, Supported: 1}, *version)
+	assert.Equal(t, VersionError{Path: d.path(2), Checkpoint: 2, Version: 200, Supported: formatVersion}, *version)
 }
 
 // A Save that is cancelled half-way leaves nothing, and its number can be used.

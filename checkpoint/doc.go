@@ -7,6 +7,8 @@
 //     elements in flight, a sink its output that is not published yet. It has a name that stays the same from run to run.
 //   - A [State] is what a participant wants to be given back after a restart: opaque bytes, in pieces.
 //   - A checkpoint is a number, from 1, and the states of all participants at the same point of the stream: a [Snapshot].
+//     Its [Kind] says whether the stream went on ([Periodic]), had been finished ([Drain]) or was stopped to be resumed
+//     ([Suspend]); a restart asks [Coordinator.RestoredKind].
 //   - A [Store] keeps the newest snapshots. [OpenDir] returns the embedded one, a directory.
 //   - A [Codec] turns the elements of the stream into bytes. [DefaultCodec] needs nothing from its user.
 //

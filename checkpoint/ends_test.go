@@ -80,13 +80,10 @@ func TestSource(t *testing.T) {
 		src := NewSource(c, "src", NewChannelInput(values))
 		require.NoError(t, c.Start())
 		values <- "a"
-		done := make(chan uint64, 1)
-		go func() { done <- must(c.Trigger(context.Background())) }()
+		values <- "b"
 		synctest.Wait()
-		values <- "b" // it was being waited for
-		require.EqualValues(t, 1, <-done)
+		require.EqualValues(t, 1, must(c.Trigger(t.Context())))
 		c.Fail("x", errTest)
-		go func() { values <- "c"; close(values) }()
 		got := texts(src.Out())
 		require.Equal(t, []string{"a", "b", "barrier 1 (periodic)"}, got[:3])
 		require.NotContains(t, strings.Join(got, " "), "drain", "aborted: no final barrier")

@@ -2,6 +2,7 @@ package checkpoint
 
 import (
 	"bufio"
+	"bytes"
 	"encoding/binary"
 	"errors"
 	"fmt"
@@ -43,17 +44,23 @@ type part struct {
 }
 
 // NewFileOutput returns an output that appends to the file at path what encode appends to dst for each element. A fresh
-// start empties the file. It panics if encode is nil.
+// start empties the file. It panics if path is empty or encode is nil.
 func NewFileOutput[T any](path string, encode func(dst []byte, v T) ([]byte, error)) *FileOutput[T] {
-	if encode == nil {
-		panic("checkpoint: NewFileOutput: nil encode")
+	mustHave("NewFileOutput", "encode", encode)
+	return newFileOutput("NewFileOutput", path, encode)
+}
+
+func newFileOutput[T any](constructor, path string, encode func(dst []byte, v T) ([]byte, error)) *FileOutput[T] {
+	if path == "" {
+		panic(fmt.Sprintf("checkpoint: %s: empty path", constructor))
 	}
 	return &FileOutput[T]{fs: vfs.OS(), path: path, encode: encode}
 }
 
-// NewLineOutput returns an output that appends each string to the file at path, with a line end.
+// NewLineOutput returns an output that appends each string to the file at path, with a line end. It panics if
+// path is empty.
 func NewLineOutput(path string) *FileOutput[string] {
-	return NewFileOutput(path, func(dst []byte, v string) ([]byte, error) {
+	return newFileOutput("NewLineOutput", path, func(dst []byte, v string) ([]byte, error) {
 		return append(append(dst, v...), '\n'), nil
 	})
 }
@@ -77,8 +84,8 @@ func (s fileState) encode() []byte {
 	return b
 }
 
-func decodeFileState(b []byte) (s fileState, err error) {
-	bad := false
+func decodeFileState(state []byte) (s fileState, err error) {
+	b, bad := state, false
 	number := func() uint64 {
 		v, n := binary.Uvarint(b)
 		if n <= 0 || v > 1<<62 {
@@ -97,7 +104,7 @@ func decodeFileState(b []byte) (s fileState, err error) {
 		bad = bad || sum < 0 || p.number >= s.next || len(s.parts) > 0 && p.number <= s.parts[len(s.parts)-1].number
 		s.parts = append(s.parts, p)
 	}
-	if bad || len(b) > 0 || sum != s.after {
+	if bad || sum != s.after || !bytes.Equal(s.encode(), state) {
 		return fileState{}, errors.New("checkpoint: damaged state of a file output")
 	}
 	return s, nil

@@ -291,9 +291,7 @@ func FuzzDecodeFileState(f *testing.F) {
 		if err != nil {
 			return
 		}
-		again, err := decodeFileState(s.encode())
-		require.NoError(t, err)
-		require.Equal(t, s, again)
+		require.Equal(t, b, s.encode())
 		require.LessOrEqual(t, s.before, s.after)
 		require.LessOrEqual(t, len(s.parts), len(b))
 	})
@@ -305,9 +303,7 @@ func FuzzDecodeFilePosition(f *testing.F) {
 	f.Fuzz(func(t *testing.T, b []byte) {
 		if p, err := decodeFilePosition(b); err == nil {
 			require.False(t, p.offset < 0 || p.line < 0)
-			again, err := decodeFilePosition(p.encode())
-			require.NoError(t, err)
-			require.Equal(t, p, again)
+			require.Equal(t, b, p.encode())
 		}
 	})
 }

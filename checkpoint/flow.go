@@ -29,7 +29,7 @@ const flowBuffer = 64
 //	in  -- 1 -- 2 -- W -- 3 --
 //	out -- f1 - f2 - W -- f3 -
 func NewMap[T, R any](f func(T) R) *Flow {
-	mustFunc("NewMap", f)
+	mustHave("NewMap", "function", f)
 	return newFlow("Map", func(v T, emit func(any)) { emit(f(v)) })
 }
 
@@ -38,7 +38,7 @@ func NewMap[T, R any](f func(T) R) *Flow {
 //	in  -- 1 -- 2 -- W -- 3 --
 //	out -- 1 ------- W -- 3 --
 func NewFilter[T any](keep func(T) bool) *Flow {
-	mustFunc("NewFilter", keep)
+	mustHave("NewFilter", "function", keep)
 	return newFlow("Filter", func(v T, emit func(any)) {
 		if keep(v) {
 			emit(v)
@@ -51,18 +51,12 @@ func NewFilter[T any](keep func(T) bool) *Flow {
 //	in  -- 1 -------- W -- 2 ------
 //	out -- 1a - 1b -- W -- 2a - 2b -
 func NewFlatMap[T, R any](f func(T) []R) *Flow {
-	mustFunc("NewFlatMap", f)
+	mustHave("NewFlatMap", "function", f)
 	return newFlow("FlatMap", func(v T, emit func(any)) {
 		for _, r := range f(v) {
 			emit(r)
 		}
 	})
-}
-
-func mustFunc(constructor string, f any) {
-	if reflect.ValueOf(f).IsNil() {
-		panic(fmt.Sprintf("checkpoint: %s: nil function", constructor))
-	}
 }
 
 func newFlow[T any](name string, apply func(v T, emit func(any))) *Flow {

@@ -15,9 +15,11 @@ import (
 // one covers.
 //
 //	preamble  magic "\x89WEIRCK\n" | version u32 | checksum of both u32
-//	header    checkpoint u64 | seconds i64 | nanoseconds u32 | number of states u32 | checksum of the header u32
+//	header    checkpoint u64 | seconds i64 | nanoseconds u32 | number of states u32 | kind u8 | checksum of the header u32
 //	state ×n  length of name u32 | length of data u64 | name | checksum of these u32 | data | checksum of data u32
 //	trailer   length of the file u64 | checksum of all before it u32 | "\nRIEW\x89\r\n"
+//
+// Version 1 had no kind: its checkpoints are read as periodic ones.
 //
 // The preamble stays as it is in all versions, so that a version that is not known is told from a damaged one. Lengths are
 // used only after the checksum over them has been found right, and never beyond the size of the file. States are in
@@ -25,10 +27,10 @@ import (
 const (
 	magic         = "\x89WEIRCK\n"
 	endMark       = "\nRIEW\x89\r\n"
-	formatVersion = 1
+	formatVersion = 2
 
 	preambleSize    = len(magic) + 4 + 4
-	headerSize      = 8 + 8 + 4 + 4 + 4
+	headerSize      = 8 + 8 + 4 + 4 + 1 + 4
 	stateHeaderSize = 4 + 8 // before the name
 	checksumSize    = 4
 	trailerSize     = 8 + 4 + len(endMark)
@@ -101,7 +103,8 @@ func (f *fileWriter) header(s *Snapshot) {
 	b := binary.LittleEndian.AppendUint64(f.buf[:0], s.ID)
 	b = binary.LittleEndian.AppendUint64(b, uint64(s.Time.Unix()))
 	b = binary.LittleEndian.AppendUint32(b, uint32(s.Time.Nanosecond()))
-	f.summed(binary.LittleEndian.AppendUint32(b, uint32(len(s.States))))
+	b = binary.LittleEndian.AppendUint32(b, uint32(len(s.States)))
+	f.summed(append(b, byte(s.Kind)))
 }
 
 func (f *fileWriter) state(name string, state State) {
@@ -180,22 +183,30 @@ func (f *fileReader) snapshot() (*Snapshot, error) {
 	if f.left <= 0 {
 		return nil, f.corrupt("it is empty")
 	}
-	if err := f.preamble(); err != nil {
+	version, err := f.preamble()
+	if err != nil {
 		return nil, err
 	}
 	const header = "the header"
-	b, err := f.summed(headerSize-checksumSize, header)
+	size, kind := headerSize-checksumSize, Periodic
+	if version == 1 {
+		size--
+	}
+	b, err := f.summed(size, header)
 	if err != nil {
 		return nil, err
+	}
+	if version > 1 {
+		kind = Kind(b[24])
 	}
 	f.id = binary.LittleEndian.Uint64(b)
 	seconds := int64(binary.LittleEndian.Uint64(b[8:]))
 	nanoseconds := binary.LittleEndian.Uint32(b[16:])
 	states := binary.LittleEndian.Uint32(b[20:])
-	if f.id == 0 || nanoseconds >= 1e9 {
+	if f.id == 0 || nanoseconds >= 1e9 || kind > Suspend {
 		return nil, f.corrupt("the header makes no sense")
 	}
-	s := &Snapshot{ID: f.id, Time: time.Unix(seconds, int64(nanoseconds)).UTC(), States: map[string]State{}}
+	s := &Snapshot{ID: f.id, Kind: kind, Time: time.Unix(seconds, int64(nanoseconds)).UTC(), States: map[string]State{}}
 	last := ""
 	for range states {
 		name, state, err := f.state(last)
@@ -213,22 +224,22 @@ func (f *fileReader) snapshot() (*Snapshot, error) {
 	return s, nil
 }
 
-func (f *fileReader) preamble() error {
+func (f *fileReader) preamble() (version uint32, err error) {
 	b := make([]byte, preambleSize)
 	if err := f.read(b, "the preamble"); err != nil {
-		return err
+		return 0, err
 	}
 	if string(b[:len(magic)]) != magic {
-		return f.corrupt("it does not begin as a checkpoint file does")
+		return 0, f.corrupt("it does not begin as a checkpoint file does")
 	}
 	version, rest := binary.LittleEndian.Uint32(b[len(magic):]), b[preambleSize-checksumSize:]
 	switch {
 	case binary.LittleEndian.Uint32(rest) != partSum(b[:preambleSize-checksumSize]):
-		return f.corrupt("wrong checksum of the preamble")
-	case version != formatVersion:
-		return &VersionError{Version: version, Supported: formatVersion}
+		return 0, f.corrupt("wrong checksum of the preamble")
+	case version == 0 || version > formatVersion:
+		return 0, &VersionError{Version: version, Supported: formatVersion}
 	}
-	return nil
+	return version, nil
 }
 
 // state reads the state that comes after the one of the participant last.

@@ -22,6 +22,9 @@ import (
 	"pgregory.net/rapid"
 )
 
+// firstState is where the first state begins in a file.
+const firstState = preambleSize + headerSize
+
 func written(t testing.TB, s *Snapshot) []byte {
 	t.Helper()
 	var b bytes.Buffer
@@ -36,6 +39,7 @@ func readBytes(b []byte) (*Snapshot, error) { return ReadSnapshot(bytes.NewReade
 func someSnapshot() *Snapshot {
 	return &Snapshot{
 		ID:   42,
+		Kind: Suspend,
 		Time: time.Date(2026, 1, 2, 3, 4, 5, 678, time.FixedZone("X", 3600)),
 		States: map[string]State{
 			"lookup": {[]byte("one"), nil, []byte("two")},
@@ -60,6 +64,7 @@ func TestFormatRoundTrip(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		s := &Snapshot{
 			ID:     rapid.Uint64Min(1).Draw(t, "id"),
+			Kind:   Kind(rapid.Uint8Max(uint8(Suspend)).Draw(t, "kind")),
 			Time:   time.Unix(rapid.Int64().Draw(t, "seconds"), rapid.Int64Range(0, 999_999_999).Draw(t, "nanoseconds")).UTC(),
 			States: map[string]State{},
 		}
@@ -86,9 +91,9 @@ func TestFormatIsDeterministic(t *testing.T) {
 	require.Equal(t, want, written(t, s))
 }
 
-// The format of version 1, byte by byte: a file that was written once can be read for ever.
+// The format, byte by byte: a file that was written once can be read for ever.
 func TestFormatIsStable(t *testing.T) {
-	path := filepath.Join("testdata", "format-1.weir")
+	path := filepath.Join("testdata", "format-2.weir")
 	b := written(t, someSnapshot())
 	if os.Getenv("WEIR_UPDATE_TESTDATA") != "" {
 		require.NoError(t, os.MkdirAll("testdata", 0o755))
@@ -97,6 +102,14 @@ func TestFormatIsStable(t *testing.T) {
 	want, err := os.ReadFile(path)
 	require.NoError(t, err)
 	assert.Equal(t, want, b)
+
+	old, err := os.ReadFile(filepath.Join("testdata", "format-1.weir"))
+	require.NoError(t, err)
+	got, err := readBytes(old)
+	require.NoError(t, err)
+	s := someSnapshot().clone()
+	s.Kind = Periodic // version 1 did not tell
+	assert.Equal(t, s, got)
 }
 
 func TestFormatNoticesEveryFlippedBit(t *testing.T) {
@@ -157,8 +170,8 @@ func TestFormatNoticesForeignFiles(t *testing.T) {
 			}
 			return b
 		}(),
-		"the state of another": slices.Concat(one("new")[:61], one("old")[61:68], one("new")[68:]),
-		"parts of another":     slices.Concat(written(t, someSnapshot())[:60], written(t, &Snapshot{ID: 43, States: someSnapshot().States})[60:]),
+		"the state of another": slices.Concat(one("new")[:firstState+17], one("old")[firstState+17:firstState+24], one("new")[firstState+24:]),
+		"parts of another":     slices.Concat(written(t, someSnapshot())[:firstState+16], written(t, &Snapshot{ID: 43, States: someSnapshot().States})[firstState+16:]),
 	} {
 		_, err := readBytes(b)
 		requireCorrupt(t, err, name)
@@ -168,15 +181,19 @@ func TestFormatNoticesForeignFiles(t *testing.T) {
 // A file of a later version is told from a damaged one.
 func TestFormatOfALaterVersion(t *testing.T) {
 	b := written(t, someSnapshot())
-	binary.LittleEndian.PutUint32(b[8:], 2)
+	binary.LittleEndian.PutUint32(b[8:], 3)
 	_, err := readBytes(b)
 	requireCorrupt(t, err)
 	binary.LittleEndian.PutUint32(b[12:], partSum(b[:12]))
 	_, err = readBytes(b)
 	var version *VersionError
 	require.ErrorAs(t, err, &version)
-	assert.Equal(t, VersionError{Version: 2, Supported: 1}, *version)
-	assert.Equal(t, "checkpoint: checkpoint has format version 2, this version of weir knows formats up to 1", err.Error())
+	assert.Equal(t, VersionError{Version: 3, Supported: 2}, *version)
+	assert.Equal(t, "checkpoint: checkpoint has format version 3, this version of weir knows formats up to 2", err.Error())
+	binary.LittleEndian.PutUint32(b[8:], 0)
+	binary.LittleEndian.PutUint32(b[12:], partSum(b[:12]))
+	_, err = readBytes(b)
+	require.ErrorAs(t, err, &version)
 }
 
 // reseal makes all checksums and the trailer right again, so that a lie is believed as far as it goes.
@@ -185,10 +202,10 @@ func reseal(b []byte, at int, change func(b []byte)) []byte {
 	change(b[at:])
 	sum := func(from, to int) { binary.LittleEndian.PutUint32(b[to:], partSum(b[from:to])) }
 	sum(0, 12)
-	sum(16, 16+24)
-	name := int(binary.LittleEndian.Uint32(b[44:]))
-	if end := 44 + 12 + name; name < 100 && end+4 < len(b) {
-		sum(44, end)
+	sum(preambleSize, firstState-checksumSize)
+	name := int(binary.LittleEndian.Uint32(b[firstState:]))
+	if end := firstState + 12 + name; name < 100 && end+4 < len(b) {
+		sum(firstState, end)
 	}
 	trailer := len(b) - trailerSize
 	binary.LittleEndian.PutUint32(b[trailer+8:], crc32.Checksum(b[:trailer], castagnoli))
@@ -204,12 +221,13 @@ func TestFormatBelievesNoLength(t *testing.T) {
 		"no states":     reseal(one, 16+20, func(b []byte) { binary.LittleEndian.PutUint32(b, 0) }),
 		"nanoseconds":   reseal(one, 16+16, func(b []byte) { binary.LittleEndian.PutUint32(b, 1e9) }),
 		"number 0":      reseal(one, 16, func(b []byte) { binary.LittleEndian.PutUint64(b, 0) }),
-		"name":          reseal(one, 44, func(b []byte) { binary.LittleEndian.PutUint32(b, math.MaxUint32) }),
-		"longer name":   reseal(one, 44, func(b []byte) { binary.LittleEndian.PutUint32(b, 20) }),
-		"data":          reseal(one, 48, func(b []byte) { binary.LittleEndian.PutUint64(b, math.MaxUint64) }),
-		"data, a bit":   reseal(one, 48, func(b []byte) { binary.LittleEndian.PutUint64(b, 1<<62) }),
-		"longer data":   reseal(one, 48, func(b []byte) { binary.LittleEndian.PutUint64(b, 5) }),
-		"name not text": reseal(one, 56, func(b []byte) { b[0] = 0xff }),
+		"kind":          reseal(one, 16+24, func(b []byte) { b[0] = byte(Suspend) + 1 }),
+		"name":          reseal(one, firstState, func(b []byte) { binary.LittleEndian.PutUint32(b, math.MaxUint32) }),
+		"longer name":   reseal(one, firstState, func(b []byte) { binary.LittleEndian.PutUint32(b, 20) }),
+		"data":          reseal(one, firstState+4, func(b []byte) { binary.LittleEndian.PutUint64(b, math.MaxUint64) }),
+		"data, a bit":   reseal(one, firstState+4, func(b []byte) { binary.LittleEndian.PutUint64(b, 1<<62) }),
+		"longer data":   reseal(one, firstState+4, func(b []byte) { binary.LittleEndian.PutUint64(b, 5) }),
+		"name not text": reseal(one, firstState+12, func(b []byte) { b[0] = 0xff }),
 	} {
 		var before, after runtime.MemStats
 		runtime.ReadMemStats(&before)
@@ -232,17 +250,17 @@ func TestFormatNamesTheDamagedPart(t *testing.T) {
 			want = "it does not begin as a checkpoint file does"
 		case i < 16:
 			want = "wrong checksum of the preamble"
-		case i < 44:
+		case i < firstState:
 			want = "wrong checksum of the header"
-		case i < 48:
+		case i < firstState+4:
 			want = "the header of a state" // a length too long to be read
-		case i < 64:
+		case i < firstState+20:
 			want = "wrong checksum of the header of a state"
-		case i < 72:
+		case i < firstState+28:
 			want = `wrong checksum of the state of "name"`
-		case i < 80:
+		case i < firstState+36:
 			want = "it should have"
-		case i < 84:
+		case i < firstState+40:
 			want = "wrong checksum of the whole"
 		default:
 			want = "it does not end as a checkpoint file does"
@@ -313,6 +331,7 @@ func TestValidate(t *testing.T) {
 	for name, s := range map[string]*Snapshot{
 		"nil":         nil,
 		"number 0":    {},
+		"kind 3":      {ID: 1, Kind: 3},
 		"no name":     {ID: 1, States: map[string]State{"": nil}},
 		"a long name": {ID: 1, States: map[string]State{strings.Repeat("x", MaxNameLength+1): nil}},
 		"not a text":  {ID: 1, States: map[string]State{"\xff": nil}},
@@ -334,10 +353,15 @@ func TestWriteToCopiesLittle(t *testing.T) {
 	assert.Less(t, after.TotalAlloc-before.TotalAlloc, uint64(1<<20))
 }
 
-// FuzzReadSnapshot: what is read without error is written as the same bytes.
+// FuzzReadSnapshot: what is read without error is written as the same bytes, or as the same snapshot if it was in an older
+// format.
 func FuzzReadSnapshot(f *testing.F) {
 	f.Add(written(f, someSnapshot()))
 	f.Add(written(f, &Snapshot{ID: 1}))
+	f.Add(written(f, &Snapshot{ID: 1, Kind: Drain}))
+	old, err := os.ReadFile(filepath.Join("testdata", "format-1.weir"))
+	require.NoError(f, err)
+	f.Add(old)
 	f.Add(written(f, &Snapshot{ID: math.MaxUint64, Time: time.Unix(-1, 1), States: map[string]State{"a": {{1}}}}))
 	f.Add([]byte{})
 	f.Fuzz(func(t *testing.T, b []byte) {
@@ -351,7 +375,13 @@ func FuzzReadSnapshot(f *testing.F) {
 				}
 				continue
 			}
-			require.Equal(t, b, written(t, s))
+			if binary.LittleEndian.Uint32(b[8:]) == formatVersion {
+				require.Equal(t, b, written(t, s))
+				continue
+			}
+			again, err := readBytes(written(t, s))
+			require.NoError(t, err)
+			require.Equal(t, s, again)
 		}
 	})
 }
@@ -359,15 +389,18 @@ func FuzzReadSnapshot(f *testing.F) {
 // sealed puts right checksums where a reader looks for them.
 func sealed(b []byte) []byte {
 	b = bytes.Clone(b)
-	if len(b) < 44+trailerSize {
+	if len(b) < firstState+trailerSize {
 		return b
 	}
 	copy(b, magic)
-	binary.LittleEndian.PutUint32(b[8:], formatVersion)
+	version, at := uint32(formatVersion), firstState
+	if b[8] == 1 {
+		version, at = 1, at-1
+	}
+	binary.LittleEndian.PutUint32(b[8:], version)
 	sum := func(from, to int) { binary.LittleEndian.PutUint32(b[to:], partSum(b[from:to])) }
 	sum(0, 12)
-	sum(16, 40)
-	at := 44
+	sum(preambleSize, at-checksumSize)
 	trailer := len(b) - trailerSize
 	for at+12 < trailer {
 		name, data := int(binary.LittleEndian.Uint32(b[at:])), binary.LittleEndian.Uint64(b[at+4:])

@@ -2,6 +2,8 @@ package checkpoint
 
 import (
 	"bufio"
+	"bytes"
+	"context"
 	"encoding/binary"
 	"encoding/csv"
 	"errors"
@@ -12,6 +14,8 @@ import (
 )
 
 // Input is what a [Source] reads: elements with positions to go back to. It is used by one goroutine.
+//
+// One whose next element may be long in coming is a [Waiter], too: while Next blocks, no barrier can be sent.
 type Input[T any] interface {
 	// Next returns the next element, and io.EOF after the last one. Any other error fails the pipeline.
 	Next() (T, error)
@@ -23,6 +27,31 @@ type Input[T any] interface {
 	Seek(position []byte) error
 	// Close is called once, last.
 	Close() error
+}
+
+// Waiter is implemented by an [Input] that may be idle: a channel, a socket, a topic of Kafka. The source waits in Wait
+// instead of in Next, so that it can send barriers meanwhile, and end at once when the run is over. An input around
+// another one hands Wait on to it.
+//
+// An input over a client that polls keeps what it polled, and moves its position as Next hands it out:
+//
+//	func (in *topic) Wait(ctx context.Context) (err error) {
+//		for len(in.polled) == 0 && err == nil {
+//			in.polled, err = in.client.Poll(ctx)
+//		}
+//		return err
+//	}
+//
+//	func (in *topic) Next() (r Record, err error) {
+//		r, in.polled = in.polled[0], in.polled[1:]
+//		in.offsets[r.Partition] = r.Offset + 1
+//		return r, nil
+//	}
+type Waiter interface {
+	// Wait returns nil as soon as Next has something to return at once: an element, the end, or an error. It returns an
+	// error that matches ctx.Err() soon after ctx has ended; any other error fails the pipeline. It is called before every
+	// Next, and again after it was interrupted. It does not change Position.
+	Wait(ctx context.Context) error
 }
 
 // Committer is implemented by an [Input] that wants to know what is safe: Kafka offsets, for instance.
@@ -49,10 +78,14 @@ func decodeFilePosition(b []byte) (filePosition, error) {
 		return filePosition{}, errors.New("checkpoint: damaged file position")
 	}
 	line, m := binary.Uvarint(b[n:])
-	if m <= 0 || n+m != len(b) || line > 1<<62 {
+	if m <= 0 || line > 1<<62 {
 		return filePosition{}, errors.New("checkpoint: damaged file position")
 	}
-	return filePosition{int64(offset), int(line)}, nil
+	p := filePosition{int64(offset), int(line)}
+	if !bytes.Equal(p.encode(), b) { // longer than it need be, or more than that
+		return filePosition{}, errors.New("checkpoint: damaged file position")
+	}
+	return p, nil
 }
 
 // seekFile moves to a position, which must be inside the file.
@@ -236,17 +269,41 @@ func (in *SliceInput[T]) Close() error { return nil }
 // after a restart the channel is expected to bring the same elements again, from the first.
 type ChannelInput[T any] struct {
 	values <-chan T
-	read   uint64
+	read   uint64 // returned by Next
+
+	waited bool // v and ok are what Wait has received
+	v      T
+	ok     bool
 }
 
-// NewChannelInput returns an input of values.
+var _ Waiter = (*ChannelInput[any])(nil)
+
+// NewChannelInput returns an input of values. It panics if values is nil.
 func NewChannelInput[T any](values <-chan T) *ChannelInput[T] {
+	mustHave("NewChannelInput", "channel", values)
 	return &ChannelInput[T]{values: values}
+}
+
+// Wait implements [Waiter].
+func (in *ChannelInput[T]) Wait(ctx context.Context) error {
+	if in.waited {
+		return nil
+	}
+	select {
+	case in.v, in.ok = <-in.values:
+		in.waited = true
+		return nil
+	case <-ctx.Done():
+		return ctx.Err()
+	}
 }
 
 // Next implements [Input].
 func (in *ChannelInput[T]) Next() (v T, err error) {
-	v, ok := <-in.values
+	_ = in.Wait(context.Background())
+	v, ok := in.v, in.ok
+	var none T
+	in.waited, in.v = false, none
 	if !ok {
 		return v, io.EOF
 	}

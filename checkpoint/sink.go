@@ -35,8 +35,11 @@ var _ streams.Sink = (*Sink[any])(nil)
 var errNoFinalBarrier = errors.New("the input ended without a final barrier")
 
 // NewSink returns a sink that writes to output and takes part in the checkpoints of c under a name. If the pipeline
-// resumes, what the output has beyond the checkpoint is undone; Start of the coordinator fails if it cannot be.
+// resumes, what the output has beyond the checkpoint is undone; Start of the coordinator fails if it cannot be. It panics
+// if c or output is nil.
 func NewSink[T any](c *Coordinator, name string, output Output[T]) *Sink[T] {
+	mustHave("NewSink", "coordinator", c)
+	mustHave("NewSink", "output", output)
 	s := &Sink[T]{
 		coordinator: c,
 		name:        name,

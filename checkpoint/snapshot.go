@@ -17,6 +17,8 @@ const MaxNameLength = 1024
 type Snapshot struct {
 	// ID is the number of the checkpoint. Numbers begin at 1 and grow; they may leave gaps.
 	ID uint64
+	// Kind is what the checkpoint was for: after a [Drain] nothing is left to be done.
+	Kind Kind
 	// Time is when the checkpoint was taken, by the wall clock. Stores keep the instant, in nanoseconds, and give it back
 	// in UTC.
 	Time time.Time
@@ -65,7 +67,7 @@ func (s *Snapshot) Size() int64 {
 	return n
 }
 
-// Validate returns an error that matches [ErrInvalidSnapshot] if no store can keep s: its number is 0, or the name of a
+// Validate returns an error that matches [ErrInvalidSnapshot] if no store can keep s: its number is 0, its kind unknown, or the name of a
 // participant is empty, longer than [MaxNameLength], or not UTF-8.
 func (s *Snapshot) Validate() error {
 	if s == nil {
@@ -73,6 +75,9 @@ func (s *Snapshot) Validate() error {
 	}
 	if s.ID == 0 {
 		return fmt.Errorf("%w: its number is 0, the first one is 1", ErrInvalidSnapshot)
+	}
+	if s.Kind > Suspend {
+		return fmt.Errorf("%w: checkpoint %d is of an unknown kind: %v", ErrInvalidSnapshot, s.ID, s.Kind)
 	}
 	for name := range s.States {
 		switch {
@@ -90,7 +95,7 @@ func (s *Snapshot) Validate() error {
 
 // clone returns a copy that shares no memory with s, with every state in one piece.
 func (s *Snapshot) clone() *Snapshot {
-	out := &Snapshot{ID: s.ID, Time: s.Time.Round(0).UTC(), States: make(map[string]State, len(s.States))}
+	out := &Snapshot{ID: s.ID, Kind: s.Kind, Time: s.Time.Round(0).UTC(), States: make(map[string]State, len(s.States))}
 	for name, state := range s.States {
 		whole := make([]byte, 0, state.Size()) // not nil, as if it had been read
 		for _, piece := range state {

@@ -1,6 +1,7 @@
 package checkpoint
 
 import (
+	"context"
 	"errors"
 	"fmt"
 	"io"
@@ -14,6 +15,8 @@ import (
 // Source streams the elements of an [Input] and puts the barriers of checkpoints between them. Its state is the position
 // of the input. A pipeline has one source.
 //
+// Barriers are sent at once while the input is idle, if it is a [Waiter].
+//
 // When the input ends, the source asks for a final checkpoint ([Drain]), sends its barrier and closes Out. When the
 // coordinator ends for another reason, Out closes without one: the run is aborted.
 type Source[T any] struct {
@@ -23,16 +26,21 @@ type Source[T any] struct {
 	out         chan any
 	barriers    chan Barrier // the coordinator sends, the source receives; one place: one checkpoint is under way
 
-	mu        sync.Mutex
-	positions map[uint64][]byte // by checkpoint that is under way; guarded by mu
+	wait context.Context // the present one; owned by the source's goroutine
+
+	mu        sync.Mutex         // guards what follows
+	positions map[uint64][]byte  // by checkpoint that is under way
+	interrupt context.CancelFunc // ends the wait of the input; nil: it does not wait
 }
 
 var _ streams.Source = (*Source[any])(nil)
 
 // NewSource returns a source of input that takes part in the checkpoints of c under a name. If the pipeline resumes, the
 // input goes on at the position of the checkpoint; Start of the coordinator fails if it cannot. The first element is read
-// after the start.
+// after the start. It panics if c or input is nil.
 func NewSource[T any](c *Coordinator, name string, input Input[T]) *Source[T] {
+	mustHave("NewSource", "coordinator", c)
+	mustHave("NewSource", "input", input)
 	s := &Source[T]{
 		coordinator: c,
 		name:        name,
@@ -67,6 +75,11 @@ func (s *Source[T]) Pending(b Barrier) {
 	default:
 	}
 	s.barriers <- b
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.interrupt != nil {
+		s.interrupt()
+	}
 }
 
 // Completed implements [Participant].
@@ -108,7 +121,12 @@ func (s *Source[T]) run() {
 	case <-s.coordinator.Ended():
 		return
 	}
+	waiter, waits := s.input.(Waiter)
 	for {
+		var wait context.Context
+		if waits {
+			wait = s.currentWait() // before looking for a barrier: one that comes after that ends the wait
+		}
 		select {
 		case b := <-s.barriers:
 			if !s.send(b) || b.Kind.Final() {
@@ -117,6 +135,15 @@ func (s *Source[T]) run() {
 		case <-s.coordinator.Ended():
 			return
 		default:
+		}
+		if waits {
+			if err := waiter.Wait(wait); err != nil {
+				if wait.Err() == nil || !errors.Is(err, wait.Err()) {
+					s.fail(err)
+					return
+				}
+				continue
+			}
 		}
 		v, err := s.input.Next()
 		switch {
@@ -128,10 +155,24 @@ func (s *Source[T]) run() {
 			s.end()
 			return
 		default:
-			s.coordinator.Fail(s.name, fmt.Errorf("input: %w", err))
+			s.fail(err)
 			return
 		}
 	}
+}
+
+// currentWait returns a context that ends when a barrier or the end of the run has come. It is a new one only after that.
+func (s *Source[T]) currentWait() context.Context {
+	if s.wait == nil || s.wait.Err() != nil {
+		s.mu.Lock()
+		defer s.mu.Unlock()
+		s.wait, s.interrupt = context.WithCancel(s.coordinator.life)
+	}
+	return s.wait
+}
+
+func (s *Source[T]) fail(err error) {
+	s.coordinator.Fail(s.name, fmt.Errorf("input: %w", err))
 }
 
 // end sends the final barrier.

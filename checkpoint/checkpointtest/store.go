@@ -86,6 +86,7 @@ func open(p Place, f func(s checkpoint.Store) error) error {
 func snapshot(id uint64) *checkpoint.Snapshot {
 	return &checkpoint.Snapshot{
 		ID:   id,
+		Kind: checkpoint.Kind(id % 3),
 		Time: time.Date(2026, 1, 2, 3, 4, 5, 123_456_789, time.UTC).Add(time.Duration(id) * time.Hour),
 		States: map[string]checkpoint.State{
 			"source":   {fmt.Appendf(nil, "position %d", id)},
@@ -111,6 +112,8 @@ func differ(got, want *checkpoint.Snapshot) error {
 		return errors.New("got no snapshot")
 	case got.ID != want.ID:
 		return fmt.Errorf("got number %d, want %d", got.ID, want.ID)
+	case got.Kind != want.Kind:
+		return fmt.Errorf("checkpoint %d: got the kind %v, want %v", got.ID, got.Kind, want.Kind)
 	case !got.Time.Equal(want.Time):
 		return fmt.Errorf("checkpoint %d: got time %v, want %v", got.ID, got.Time, want.Time)
 	case !slices.Equal(got.Names(), want.Names()):
@@ -280,6 +283,7 @@ func invalidIsRefused(p Place) error {
 	cases := map[string]*checkpoint.Snapshot{
 		"nil":           nil,
 		"number 0":      {States: map[string]checkpoint.State{"a": {{1}}}},
+		"no known kind": {ID: 2, Kind: checkpoint.Suspend + 1},
 		"no name":       named(""),
 		"a long name":   named(strings.Repeat("x", checkpoint.MaxNameLength+1)),
 		"a name's text": named("\xff"),

@@ -200,3 +200,16 @@ func TestRunStoreFindsWrongStores(t *testing.T) {
 	}
 	assert.Len(t, rules, 14, "a new rule needs a store that breaks it")
 }
+
+func TestRunStoreLooksAtKinds(t *testing.T) {
+	err := savedIsLoaded(memory(func(s checkpoint.Store) checkpoint.Store {
+		return &wrong{Store: s, load: func(s checkpoint.Store, id uint64) (*checkpoint.Snapshot, error) {
+			got, err := s.Load(t.Context(), id)
+			if err == nil {
+				got.Kind = checkpoint.Periodic
+			}
+			return got, err
+		}}
+	}))
+	require.ErrorContains(t, err, "got the kind periodic, want drain")
+}

@@ -1,0 +1,59 @@
+package asyncop
+
+import (
+	"strings"
+	"testing"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/weirflow/weir/checkpoint"
+)
+
+// The memory of a copy is used again, keeps nothing alive, and is given back after a burst.
+func TestSpareOfCopies(t *testing.T) {
+	inFlight := 10_000
+	k := &checkpointing[string, int]{inFlight: func() int { return inFlight }}
+	k.prepare()
+	items := k.takeSpare(inFlight)
+	require.Empty(t, items)
+	require.GreaterOrEqual(t, cap(items), inFlight)
+	first := &items[:1][0]
+	for range inFlight {
+		items = append(items, item[string, int]{in: "x", rest: 5, first: 1, spent: 1, attempts: 1, kind: controlItem})
+	}
+	require.Nil(t, k.spare.Load(), "taken")
+	k.keepSpare(items)
+	k.prepare()
+	again := k.takeSpare(inFlight)
+	require.Same(t, first, &again[:1][0], "used again")
+	for _, it := range again[:cap(again)] {
+		require.Zero(t, it)
+	}
+	require.GreaterOrEqual(t, cap(k.takeSpare(inFlight)), inFlight, "there is none")
+
+	k.keepSpare(again[:100])
+	require.Nil(t, k.spare.Load(), "made for much more")
+	inFlight = 0
+	k.prepare()
+	small := k.takeSpare(minSpare)
+	require.Less(t, cap(small), 2*minSpare)
+	k.keepSpare(small)
+	inFlight = 10_000
+	k.prepare()
+	require.GreaterOrEqual(t, cap(*k.spare.Load()), inFlight, "too small")
+	require.GreaterOrEqual(t, cap(k.takeSpare(1_000_000)), 1_000_000)
+}
+
+func TestLargeStateComesInPieces(t *testing.T) {
+	s := testStateCodec(t, false)
+	want := make([]item[string, int], 3000)
+	for i := range want {
+		want[i].in = strings.Repeat("x", i)
+	}
+	state, err := s.encode(want)
+	require.NoError(t, err)
+	require.Len(t, state, 5)
+	got, err := s.decode(checkpoint.State{state.Bytes()}.Bytes())
+	require.NoError(t, err)
+	require.Equal(t, want, got)
+}

@@ -1,0 +1,78 @@
+package checkpoint
+
+import (
+	"log/slog"
+	"testing"
+
+	"github.com/benbjohnson/clock"
+	"github.com/stretchr/testify/require"
+)
+
+func TestArguments(t *testing.T) {
+	c := must(NewCoordinator(NewMemoryStore()))
+	var (
+		noInput  *LineInput
+		noOutput *FileOutput[string]
+		noStore  *DirStore
+		noClock  *clock.Mock
+	)
+	for want, f := range map[string]func(){
+		"checkpoint: NewCoordinator: nil store":                    func() { _, _ = NewCoordinator(nil) },
+		"checkpoint: NewCoordinator: nil store ":                   func() { _, _ = NewCoordinator(noStore) },
+		"checkpoint: NewCoordinator: option 1 is nil":              func() { _, _ = NewCoordinator(NewMemoryStore(), WithInterval(0), nil) },
+		"checkpoint: NewMemoryStore: option 0 is nil":              func() { NewMemoryStore(nil) },
+		"checkpoint: OpenDir: option 0 is nil":                     func() { _, _ = OpenDir(t.TempDir(), nil) },
+		"checkpoint: WithClock: nil clock":                         func() { WithClock(nil) },
+		"checkpoint: WithClock: nil clock ":                        func() { WithClock(noClock) },
+		"checkpoint: WithLogger: nil logger":                       func() { WithLogger(nil) },
+		"checkpoint: WithInterval: negative interval: -1ns":        func() { WithInterval(-1) },
+		"checkpoint: WithTimeout: must be positive, got 0s":        func() { WithTimeout(0) },
+		"checkpoint: WithStoreLogger: nil logger":                  func() { WithStoreLogger(nil) },
+		"checkpoint: WithStepHook: nil function":                   func() { WithStepHook(nil) },
+		"checkpoint: WithKeepLast: at least 1 must be kept, got 0": func() { WithKeepLast(0) },
+		"checkpoint: NewSource: nil coordinator":                   func() { NewSource(nil, "x", NewSliceInput([]int{1})) },
+		"checkpoint: NewSource: nil input":                         func() { NewSource[int](c, "x", nil) },
+		"checkpoint: NewSource: nil input ":                        func() { NewSource(c, "x", noInput) },
+		"checkpoint: NewSink: nil coordinator":                     func() { NewSink(nil, "x", NewLineOutput("x")) },
+		"checkpoint: NewSink: nil output":                          func() { NewSink[int](c, "x", nil) },
+		"checkpoint: NewSink: nil output ":                         func() { NewSink(c, "x", noOutput) },
+		"checkpoint: NewFileOutput: nil encode":                    func() { NewFileOutput[int]("x", nil) },
+		"checkpoint: NewFileOutput: empty path":                    func() { NewFileOutput("", func(b []byte, _ int) ([]byte, error) { return b, nil }) },
+		"checkpoint: NewLineOutput: empty path":                    func() { NewLineOutput("") },
+		"checkpoint: NewChannelInput: nil channel":                 func() { NewChannelInput[int](nil) },
+		"checkpoint: NewMap: nil function":                         func() { NewMap[int, int](nil) },
+		"checkpoint: NewFilter: nil function":                      func() { NewFilter[int](nil) },
+		"checkpoint: NewFlatMap: nil function":                     func() { NewFlatMap[int, int](nil) },
+		"checkpoint: CodecFunc: nil append function":               func() { CodecFunc(nil, func([]byte) (int, error) { return 0, nil }) },
+		"checkpoint: CodecFunc: nil decode function":               func() { CodecFunc(func(b []byte, _ int) ([]byte, error) { return b, nil }, nil) },
+		"checkpoint: Finish: not a final kind: periodic":           func() { _ = c.Finish(t.Context(), Periodic) },
+		"checkpoint: Finish: not a final kind: Kind(3)":            func() { _ = c.Finish(t.Context(), 3) },
+		"checkpoint: RequestFinal: not a final kind: Kind(3)":      func() { c.RequestFinal(3) },
+		"checkpoint: Fail: nil reason":                             func() { c.Fail("x", nil) },
+		"checkpoint: Refuse: nil reason":                           func() { c.Refuse("x", nil) },
+	} {
+		require.PanicsWithValue(t, trimmed(want), f, want)
+	}
+	require.NotPanics(t, func() { WithLogger(slog.Default()); WithClock(clock.New()) })
+
+	_, err := OpenDir("")
+	require.EqualError(t, err, "checkpoint: opening a directory: its path is empty")
+	for _, open := range []func(string) error{
+		func(path string) error { _, err := OpenLines(path); return err },
+		func(path string) error { _, err := OpenCSV(path); return err },
+	} {
+		require.ErrorContains(t, open(""), "checkpoint: open : ")
+		require.ErrorContains(t, open(t.TempDir()+"/none"), "/none")
+	}
+	c.Register("none", nil)
+	require.EqualError(t, c.Start(), `checkpoint: participant "none" is nil`, "what panicked has not registered")
+	require.NoError(t, c.Close())
+}
+
+// trimmed lets a table have a message twice.
+func trimmed(s string) string {
+	if s[len(s)-1] == ' ' {
+		return s[:len(s)-1]
+	}
+	return s
+}

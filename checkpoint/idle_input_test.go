@@ -1,0 +1,203 @@
+package checkpoint
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"slices"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/stretchr/testify/require"
+)
+
+// topic is an input over a client that polls batches, as [Waiter] describes it. A nil batch is an error of the client.
+type topic struct {
+	client chan []string
+	closed chan struct{}
+	polled []string
+	offset byte
+}
+
+func newTopic() *topic { return &topic{client: make(chan []string), closed: make(chan struct{})} }
+
+func (in *topic) Wait(ctx context.Context) error {
+	for len(in.polled) == 0 {
+		select {
+		case in.polled = <-in.client:
+			if in.polled == nil {
+				return errTest
+			}
+		case <-ctx.Done():
+			return fmt.Errorf("poll: %w", ctx.Err())
+		}
+	}
+	return nil
+}
+
+func (in *topic) Next() (v string, err error) {
+	v, in.polled = in.polled[0], in.polled[1:]
+	in.offset++
+	return v, nil
+}
+
+func (in *topic) Position() []byte     { return []byte{in.offset} }
+func (in *topic) Seek(at []byte) error { in.offset = at[0]; return nil }
+func (in *topic) Close() error         { close(in.closed); return nil }
+
+// readText returns what is on its way from a source.
+func readText(out <-chan any) (all []string) {
+	synctest.Wait()
+	for {
+		select {
+		case v, ok := <-out:
+			if !ok {
+				return append(all, "closed")
+			}
+			all = append(all, fmt.Sprint(v))
+		default:
+			return all
+		}
+	}
+}
+
+// A barrier does not wait for an idle input, and its position is that of the last element that was sent.
+func TestIdleInput(t *testing.T) {
+	bubble(t, "barriers, elements and the end", func(t *testing.T) {
+		store := NewMemoryStore()
+		c := must(NewCoordinator(store))
+		in := newTopic()
+		src := NewSource(c, "src", in)
+		require.NoError(t, c.Start())
+		position := func() byte {
+			s, _, err := Latest(t.Context(), store)
+			require.NoError(t, err)
+			return s.States["src"].Bytes()[0]
+		}
+		began := time.Now()
+		for id := range uint64(3) { // no element has come yet
+			require.Equal(t, id+1, must(c.Trigger(t.Context())))
+			require.Zero(t, position())
+		}
+		in.client <- []string{"a", "b"}
+		require.Equal(t, []string{
+			"barrier 1 (periodic)", "barrier 2 (periodic)", "barrier 3 (periodic)", "a", "b",
+		}, readText(src.Out()))
+		must(c.Trigger(t.Context()))
+		require.EqualValues(t, 2, position())
+		in.client <- []string{"c"}
+		require.Equal(t, []string{"barrier 4 (periodic)", "c"}, readText(src.Out()))
+		require.NoError(t, c.Finish(t.Context(), Suspend))
+		require.Equal(t, []string{"barrier 5 (suspend)", "closed"}, readText(src.Out()))
+		require.EqualValues(t, 3, position())
+		<-in.closed
+		require.Zero(t, time.Since(began))
+		require.NoError(t, c.Close())
+	})
+	bubble(t, "what was polled and not sent is after the barrier", func(t *testing.T) {
+		store := NewMemoryStore()
+		c := must(NewCoordinator(store))
+		in := newTopic()
+		src := NewSource(c, "src", in)
+		require.NoError(t, c.Start())
+		batch := slices.Repeat([]string{"x"}, 2*flowBuffer)
+		in.client <- batch
+		synctest.Wait() // the source is held up by a full Out, with one in hand
+		done := make(chan uint64, 1)
+		go func() { done <- must(c.Trigger(context.Background())) }()
+		got := slices.Index(append(readText(src.Out()), readText(src.Out())...), "barrier 1 (periodic)")
+		require.EqualValues(t, 1, <-done)
+		s, _, err := Latest(t.Context(), store)
+		require.NoError(t, err)
+		require.Equal(t, []byte{byte(got)}, s.States["src"].Bytes())
+		require.NoError(t, c.Close())
+		texts(src.Out())
+	})
+	bubble(t, "the end of the run", func(t *testing.T) {
+		c := must(NewCoordinator(NewMemoryStore()))
+		in := newTopic()
+		src := NewSource(c, "src", in)
+		require.NoError(t, c.Start())
+		synctest.Wait()
+		require.NoError(t, c.Close())
+		require.Empty(t, texts(src.Out()))
+		<-in.closed
+		require.ErrorIs(t, c.Err(), ErrClosed)
+	})
+	bubble(t, "an error of Wait fails the run", func(t *testing.T) {
+		c := must(NewCoordinator(NewMemoryStore()))
+		in := newTopic()
+		src := NewSource(c, "src", in)
+		require.NoError(t, c.Start())
+		must(c.Trigger(t.Context()))
+		in.client <- nil
+		require.Equal(t, []string{"barrier 1 (periodic)"}, texts(src.Out()))
+		require.EqualError(t, c.Wait(), `checkpoint: "src" failed: input: broken on purpose`)
+		require.NoError(t, c.Close())
+	})
+	// An error that only looks like an interrupted wait must not be waited out for ever.
+	for _, err := range []error{context.Canceled, errTest} {
+		bubble(t, "interrupted by itself: "+err.Error(), func(t *testing.T) {
+			c := must(NewCoordinator(NewMemoryStore()))
+			in := waitFails{topic: newTopic(), err: err, calls: make(chan struct{}, 2)}
+			src := NewSource(c, "src", in)
+			require.NoError(t, c.Start())
+			require.Empty(t, texts(src.Out()))
+			require.ErrorIs(t, c.Wait(), err)
+			require.NoError(t, c.Close())
+		})
+	}
+	bubble(t, "a failure while it is interrupted", func(t *testing.T) {
+		c := must(NewCoordinator(NewMemoryStore(), WithLogger(quiet())))
+		in := waitFails{topic: newTopic(), err: errTest, late: true, calls: make(chan struct{}, 2)}
+		src := NewSource(c, "src", in)
+		require.NoError(t, c.Start())
+		synctest.Wait()
+		_, err := c.Trigger(t.Context())
+		require.ErrorIs(t, err, errTest)
+		require.Empty(t, texts(src.Out()))
+		require.Len(t, in.calls, 1)
+		require.NoError(t, c.Close())
+	})
+}
+
+// waitFails has an err, at once or when it is interrupted.
+type waitFails struct {
+	*topic
+	err   error
+	late  bool
+	calls chan struct{}
+}
+
+func (in waitFails) Wait(ctx context.Context) error {
+	in.calls <- struct{}{}
+	if in.late {
+		<-ctx.Done()
+	}
+	return in.err
+}
+
+func TestChannelInputWaits(t *testing.T) {
+	values := make(chan string, 2)
+	in := NewChannelInput(values)
+	ended, end := context.WithCancel(t.Context())
+	end()
+	require.ErrorIs(t, in.Wait(ended), context.Canceled)
+	values <- "a"
+	require.NoError(t, in.Wait(t.Context()))
+	require.NoError(t, in.Wait(ended), "it has one already")
+	require.Equal(t, []byte{0}, in.Position(), "not before Next has returned it")
+	require.Equal(t, "a", must(in.Next()))
+	require.Equal(t, []byte{1}, in.Position())
+	values <- "b"
+	require.Equal(t, "b", must(in.Next()), "without Wait")
+	close(values)
+	require.NoError(t, in.Wait(t.Context()), "there is an end to be read")
+	for range 2 {
+		_, err := in.Next()
+		require.Error(t, err)
+		require.True(t, errors.Is(err, io.EOF))
+	}
+}
