@@ -520,6 +520,10 @@ func TestCheckpointsRefuseFlowsThatCannotPassBarriers(t *testing.T) {
 
 type plainStrategy struct{ strategy }
 
+type negativeStrategy struct{ strategy }
+
+func (negativeStrategy) MaxRetries() int { return -1 }
+
 func TestCheckpointOptionsPanic(t *testing.T) {
 	c := must(checkpoint.NewCoordinator(checkpoint.NewMemoryStore()))
 	build := func(s strategy, opts ...asyncop.Option) func() {
@@ -530,8 +534,10 @@ func TestCheckpointOptionsPanic(t *testing.T) {
 	name := asyncop.WithName("op")
 	ints := must(checkpoint.DefaultCodec[int]())
 	for want, f := range map[string]func(){
-		"needs WithName":       build(retryAll(1, 0)),
-		"LatencyFirst":         build(plainStrategy{retryAll(1, 0)}, name, asyncop.WithRetryState(asyncop.LatencyFirst)),
+		"needs WithName": build(retryAll(1, 0)),
+		"LatencyFirst":   build(plainStrategy{retryAll(1, 0)}, name, asyncop.WithRetryState(asyncop.LatencyFirst)),
+		"MaxRetries() of asyncop_test.negativeStrategy is negative: -1": build(
+			negativeStrategy{retryAll(1, 0)}, name, asyncop.WithRetryState(asyncop.LatencyFirst)),
 		"WithInputCodec":       build(retryAll(1, 0), name, asyncop.WithInputCodec(ints)),
 		"WithResultCodec":      build(retryAll(1, 0), name, asyncop.WithResultCodec(ints)),
 		"nil coordinator":      func() { asyncop.WithCheckpoints(nil) },

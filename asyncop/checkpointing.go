@@ -39,7 +39,11 @@ func (p *pump[I, O, IN, OUT]) joinCheckpoints(codec stateCodec[IN, OUT]) {
 	if !ok {
 		return
 	}
-	items, err := codec.decode(state.Bytes())
+	var items []item[IN, OUT]
+	err := offLoop(func() (err error) { // not on the goroutine of whoever builds the operator: codecs are user code
+		items, err = codec.decode(state.Bytes())
+		return err
+	})
 	if err != nil {
 		c.coordinator.Refuse(c.name, err)
 		return
