@@ -556,3 +556,19 @@ func TestCheckpointOptionsPanic(t *testing.T) {
 	}
 	require.NoError(t, c.Close())
 }
+
+// An option that would do nothing is a mistake, and is told so.
+func TestCheckpointOptionsNeedCheckpoints(t *testing.T) {
+	codec := must(checkpoint.DefaultCodec[string]())
+	for name, opt := range map[string]asyncop.Option{
+		"WithRetryState":  asyncop.WithRetryState(asyncop.FromScratch),
+		"WithInputCodec":  asyncop.WithInputCodec(codec),
+		"WithResultCodec": asyncop.WithResultCodec(codec),
+		"WithOverflow":    asyncop.WithOverflow(asyncop.DefaultOverflow),
+	} {
+		for _, opts := range [][]asyncop.Option{{opt}, {asyncop.WithName("op"), opt}} {
+			require.PanicsWithValue(t, "asyncop: OrderedWait: "+name+" needs WithCheckpoints: without checkpoints it does nothing",
+				func() { asyncop.OrderedWait[string, string](newHand(t), 0, 1, opts...) })
+		}
+	}
+}

@@ -2,12 +2,12 @@ package asyncop
 
 import (
 	"errors"
-	"fmt"
 	"sync"
 	"sync/atomic"
 
 	"github.com/weirflow/weir/checkpoint"
 	"github.com/weirflow/weir/internal/fifo"
+	"github.com/weirflow/weir/internal/lazyerr"
 )
 
 // checkpointing is an operator's part in checkpoints: it is their Participant.
@@ -84,7 +84,7 @@ func (p *pump[I, O, IN, OUT]) awaitStart() {
 			return
 		}
 		if p.stopping.Load() {
-			c.end(fmt.Errorf("asyncop: not started: %w", ErrStopped))
+			c.end(lazyerr.Named("asyncop: not started", ErrStopped))
 			return
 		}
 		select {
@@ -95,7 +95,7 @@ func (p *pump[I, O, IN, OUT]) awaitStart() {
 			if err == nil {
 				err = checkpoint.ErrClosed
 			}
-			c.end(fmt.Errorf("asyncop: not started: %w", err))
+			c.end(lazyerr.Named("asyncop: not started", err))
 			return
 		case <-c.wake:
 		}

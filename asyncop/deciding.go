@@ -2,10 +2,10 @@ package asyncop
 
 import (
 	"context"
-	"errors"
 	"log/slog"
 	"time"
 
+	"github.com/weirflow/weir/internal/lazyerr"
 	"github.com/weirflow/weir/predicates"
 	"github.com/weirflow/weir/queue"
 	"github.com/weirflow/weir/strategies"
@@ -126,7 +126,7 @@ func (c *core[IN, OUT]) decided(
 ) {
 	c.retry.forget()
 	if panicked != nil {
-		c.fail(e, errors.Join(panicked, a.err))
+		c.fail(e, lazyerr.Join(panicked, a.err))
 		return
 	}
 	s := &e.Value

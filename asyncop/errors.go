@@ -45,10 +45,10 @@ type TimeoutError struct {
 func (e *TimeoutError) Error() string {
 	s := fmt.Sprintf("asyncop: timed out after %v and %s", e.Limit, attempts(e.Attempts))
 	if e.Last != nil {
-		s += ": last error: " + e.Last.Error()
+		s += fmt.Sprintf(": last error: %v", e.Last) // fmt recovers panics of users' errors
 	}
 	if e.Handler != nil {
-		s += ": timeout handler: " + e.Handler.Error()
+		s += fmt.Sprintf(": timeout handler: %v", e.Handler)
 	}
 	return s
 }

@@ -106,6 +106,8 @@ func newOperator[IN, OUT any](
 			panic(fmt.Sprintf("asyncop: %s: WithCheckpoints needs WithName: state is found by name", name))
 		}
 		cfg.maxRetries = maxRetriesOf(name, cfg.retryState, strategy)
+	} else if cfg.forChecks != "" {
+		panic(fmt.Sprintf("asyncop: %s: %s needs WithCheckpoints: without checkpoints it does nothing", name, cfg.forChecks))
 	}
 	retry := newRetryableDelegator(strategy, cfg.random)
 	c := newCore(cfg, fn, retry, min(timeout, maxTimeout), newQueue(capacity))

@@ -45,6 +45,7 @@ type config struct {
 	buffer             int
 
 	coordinator *checkpoint.Coordinator // nil: takes no part in checkpoints
+	forChecks   string                  // an option that was given and means nothing without them; empty if there is none
 	retryState  RetryState
 	maxRetries  int // of the strategy; for LatencyFirst
 	overflow    int
@@ -231,7 +232,8 @@ func WithBuffer(n int) Option {
 // not be empty and stay the same from run to run: on a barrier it reports its elements that are not settled, in input
 // order, and lets the barrier pass ahead of them (law C1). Restored elements are called before any new input.
 //
-// Without it, barriers wait their turn like watermarks, so that nothing is in flight behind them.
+// Without it, barriers wait their turn like watermarks, so that nothing is in flight behind them, and the constructors
+// panic if they are given [WithRetryState], [WithInputCodec], [WithResultCodec] or [WithOverflow], which would do nothing.
 func WithCheckpoints(c *checkpoint.Coordinator) Option {
 	if c == nil {
 		panic("asyncop: WithCheckpoints: nil coordinator")
@@ -269,7 +271,7 @@ func WithRetryState(s RetryState) Option {
 	if s > TimeSpent {
 		panic(fmt.Sprintf("asyncop: WithRetryState: unknown choice %v", s))
 	}
-	return func(cfg *config) { cfg.retryState = s }
+	return func(cfg *config) { cfg.retryState, cfg.forChecks = s, "WithRetryState" }
 }
 
 // WithInputCodec sets how the inputs in a checkpoint are encoded; the default is checkpoint.DefaultCodec. IN must be the
@@ -278,7 +280,7 @@ func WithInputCodec[IN any](codec checkpoint.Codec[IN]) Option {
 	if codec == nil {
 		panic("asyncop: WithInputCodec: nil codec")
 	}
-	return func(cfg *config) { cfg.inputCodec = codec }
+	return func(cfg *config) { cfg.inputCodec, cfg.forChecks = codec, "WithInputCodec" }
 }
 
 // WithResultCodec stores the results of elements that are complete but not yet emitted, too, so that their calls are not
@@ -288,7 +290,7 @@ func WithResultCodec[OUT any](codec checkpoint.Codec[OUT]) Option {
 	if codec == nil {
 		panic("asyncop: WithResultCodec: nil codec")
 	}
-	return func(cfg *config) { cfg.resultCodec = codec }
+	return func(cfg *config) { cfg.resultCodec, cfg.forChecks = codec, "WithResultCodec" }
 }
 
 // WithOverflow bounds the elements that the operator reads past its capacity, to wait outside of the slots, while the
@@ -298,5 +300,5 @@ func WithOverflow(n int) Option {
 	if n < 0 {
 		panic(fmt.Sprintf("asyncop: WithOverflow: negative number of elements: %d", n))
 	}
-	return func(cfg *config) { cfg.overflow = n }
+	return func(cfg *config) { cfg.overflow, cfg.forChecks = n, "WithOverflow" }
 }

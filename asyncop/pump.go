@@ -2,7 +2,6 @@ package asyncop
 
 import (
 	"context"
-	"fmt"
 	"log/slog"
 	"sync/atomic"
 
@@ -10,6 +9,7 @@ import (
 
 	"github.com/weirflow/weir/checkpoint"
 	"github.com/weirflow/weir/internal/fifo"
+	"github.com/weirflow/weir/internal/lazyerr"
 	"github.com/weirflow/weir/queue"
 )
 
@@ -108,7 +108,7 @@ func (p *pump[I, O, IN, OUT]) open() {
 	}
 	if err := offLoop(func() error { return c.hook.open.Open(c.ctx) }); err != nil {
 		c.hook.close = nil // what was not opened is not closed
-		c.end(fmt.Errorf("asyncop: open: %w", err))
+		c.end(lazyerr.Named("asyncop: open", err))
 	}
 }
 
@@ -490,7 +490,7 @@ func (p *pump[I, O, IN, OUT]) close() error {
 	}
 	p.core.hook.close = nil
 	if err := offLoop(closer.Close); err != nil {
-		return fmt.Errorf("asyncop: close: %w", err)
+		return lazyerr.Named("asyncop: close", err)
 	}
 	return nil
 }
@@ -532,7 +532,7 @@ func (p *pump[I, O, IN, OUT]) stop(ctx context.Context) error {
 	select {
 	case <-p.done:
 	case <-ctx.Done():
-		p.cancel(fmt.Errorf("asyncop: stop: %w", context.Cause(ctx)))
+		p.cancel(lazyerr.Named("asyncop: stop", context.Cause(ctx)))
 		<-p.over
 	}
 	return p.Err()
