@@ -250,7 +250,7 @@ const (
 	// LatencyFirst keeps the attempts, and counts all the time since the first of them, downtime included. What is left
 	// is timeout − (now − first execution), but at least timeout/(maxRetries+1), enough for one attempt. (The FLIP prints
 	// now() − firstExecTime for the new timeout, where only what is left of it can be meant.) The strategy must tell its
-	// MaxRetries() int.
+	// MaxRetries() int: see strategies.MaxRetriesOf. With unlimited retries the least is nothing.
 	LatencyFirst
 	// TimeSpent keeps the attempts, and counts the time before the crash only: timeout − time spent.
 	TimeSpent
