@@ -33,6 +33,7 @@ func (c *core[IN, OUT]) judge(e *queue.Entry[slot[IN, OUT]], a *attempt[IN, OUT]
 			d, ask = r.policy.Conclude(&r.view, action, err, c.situation()), false
 		}
 	})
+	e.Value.doubt(c.retry.view.Reason, c.retry.view.Stage) // its deadline may come next
 	if ask && panicked == nil {
 		c.ask(e, a)
 		return
@@ -44,12 +45,12 @@ func (c *core[IN, OUT]) judge(e *queue.Entry[slot[IN, OUT]], a *attempt[IN, OUT]
 func (c *core[IN, OUT]) look(e *queue.Entry[slot[IN, OUT]], a *attempt[IN, OUT]) {
 	s, v := &e.Value, &c.retry.view
 	v.Number, v.Results, v.Err, v.Remaining = int(s.attempts), a.results, a.err, c.remaining(e)
+	v.Stage = stageIn(a.state.Load())
 	if !c.retry.whole {
 		return
 	}
 	v.Input = s.in
 	v.Values = (*attemptContext[IN, OUT])(a)
-	v.Stage = stageIn(a.state.Load())
 	v.Reasons = s.reasons()
 	v.Elapsed = c.now - s.accepted
 	v.Idempotent = c.retry.policy.IsIdempotent(v.Input)

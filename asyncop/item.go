@@ -42,7 +42,7 @@ func (c *core[IN, OUT]) items(into []item[IN, OUT], withResults bool) []item[IN,
 			continue
 		}
 		it := item[IN, OUT]{in: s.in, attempts: s.attempts, spent: c.now - s.accepted}
-		if s.attempts > 0 || s.limited() {
+		if s.attempts > 0 || s.limited() || s.inDoubt {
 			it.first = c.timers.Time(s.first)
 		}
 		switch {
@@ -75,7 +75,7 @@ func (c *core[IN, OUT]) restore(it item[IN, OUT]) {
 		e.Value.attempt = &attempt[IN, OUT]{core: c, results: it.results}
 		c.settle(e, nil)
 	case c.retryState == FromScratch || it.first.IsZero() || c.timeout == 0:
-		c.accept(it.in)
+		c.acceptAgain(it.in, !it.first.IsZero())
 	default:
 		c.restoreLimited(it)
 	}
@@ -95,7 +95,7 @@ func (c *core[IN, OUT]) restoreLimited(it item[IN, OUT]) {
 	own := &limit[IN, OUT]{due: c.now + left}
 	e := c.put(slot[IN, OUT]{
 		in: it.in, accepted: accepted, attempts: it.attempts, extra: &extra[IN, OUT]{limit: own},
-		first: c.now - c.timers.Time(c.now).Sub(it.first),
+		first: c.now - c.timers.Time(c.now).Sub(it.first), inDoubt: true,
 	})
 	own.odd.Value = e
 	c.odd.Arm(&own.odd, own.due)

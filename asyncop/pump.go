@@ -471,7 +471,9 @@ func (p *pump[I, O, IN, OUT]) endSide(abandoned []*queue.Entry[slot[IN, OUT]]) {
 			p.side <- c.failureOf(s, s.err)
 			c.stats.SideOutput++
 		} else {
-			p.side <- c.failureOf(s, c.failure)
+			f := c.failureOf(s, c.failure)
+			f.Abandoned = true
+			p.side <- f
 		}
 	}
 	close(p.side)
