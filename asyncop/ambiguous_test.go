@@ -20,7 +20,7 @@ func timeoutOf(t *testing.T, side *sideSink) *asyncop.TimeoutError {
 	t.Helper()
 	require.NotEmpty(t, side.got())
 	require.Equal(t, "a", side.got()[0].Element)
-	timedOut, ok := side.got()[0].Err.(*asyncop.TimeoutError) //nolint:errorlint // as the operator made it
+	timedOut, ok := side.got()[0].Err.(*asyncop.TimeoutError) // as the operator made it
 	require.True(t, ok)
 	return timedOut
 }
@@ -98,7 +98,7 @@ func TestTimeoutInDoubtOfAFirstAttempt(t *testing.T) {
 		r.sendEach("a")
 		r.advance(time.Minute)
 		require.Len(t, side.got(), 2)
-		never, ok := side.got()[1].Err.(*asyncop.TimeoutError) //nolint:errorlint // as the operator made it
+		never, ok := side.got()[1].Err.(*asyncop.TimeoutError) // as the operator made it
 		require.True(t, ok)
 		require.Zero(t, never.Attempts)
 		require.False(t, never.InDoubt)
@@ -162,7 +162,7 @@ func TestTimeoutInDoubtAfterARestart(t *testing.T) {
 				}
 				r.advance(time.Minute)
 				for _, f := range side.got() {
-					timedOut, ok := f.Err.(*asyncop.TimeoutError) //nolint:errorlint // as the operator made it
+					timedOut, ok := f.Err.(*asyncop.TimeoutError) // as the operator made it
 					require.True(t, ok)
 					require.True(t, timedOut.InDoubt, f.Element)
 				}

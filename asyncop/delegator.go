@@ -57,7 +57,7 @@ func exhausted(d strategies.Decision) error {
 // package, as all others are. It looks no further than what the policy itself has joined: everything else may have
 // methods that panic in turn.
 func ownPanic(err error) error {
-	joined, ok := err.(lazyerr.Joined) //nolint:errorlint // As would call methods of user errors
+	joined, ok := err.(lazyerr.JoinedErrors) //nolint:errorlint // As would call methods of user errors
 	if !ok || len(joined) == 0 {
 		return err
 	}

@@ -433,7 +433,7 @@ func TestElementErrorOfAnotherOperator(t *testing.T) {
 		r.sendEach("abc")
 		r.fail("b#1", foreign)
 		err := r.wait()
-		own, ok := err.(*asyncop.ElementError) //nolint:errorlint // the outermost one is asked for
+		own, ok := err.(*asyncop.ElementError) // the outermost one is asked for
 		require.True(t, ok, "%T", err)
 		require.Equal(t, "b", own.Element)
 		require.Equal(t, 2, own.Abandoned)
@@ -443,7 +443,7 @@ func TestElementErrorOfAnotherOperator(t *testing.T) {
 		r = newRig(t, m, setup{})
 		r.sendEach("abc")
 		err = r.cut(foreign)                           // as in a pipeline whose operators cancel each other
-		abandoned, ok := err.(*asyncop.AbandonedError) //nolint:errorlint // the outermost one is asked for
+		abandoned, ok := err.(*asyncop.AbandonedError) // the outermost one is asked for
 		require.True(t, ok, "%T", err)
 		require.Equal(t, 3, abandoned.Abandoned)
 		require.Same(t, foreign, abandoned.Cause)

@@ -200,7 +200,7 @@ func TestHostileErrors(t *testing.T) {
 						r.sendEach("abc")
 						r.advance(2 * time.Minute)
 						if policy == "fail" {
-							failed, ok := r.wait().(*asyncop.ElementError) //nolint:errorlint // As calls methods of the hostile one
+							failed, ok := r.wait().(*asyncop.ElementError) // As calls methods of the hostile one
 							require.True(t, ok)
 							require.Equal(t, "b", failed.Element)
 							requirePrintable(t, failed, unprintable[name])
@@ -229,7 +229,7 @@ func TestHostileErrors(t *testing.T) {
 func requirePrintable(t *testing.T, err error, unprintable bool) {
 	t.Helper()
 	require.True(t, err != nil)
-	switch e := err.(type) { //nolint:errorlint // As calls methods of the hostile one
+	switch e := err.(type) { // As calls methods of the hostile one
 	case *hostileError:
 		return
 	case *asyncop.PanicError:

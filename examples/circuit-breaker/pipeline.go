@@ -57,7 +57,7 @@ func post(ctx context.Context, client *http.Client, bankURL string, p payment) e
 	if err != nil {
 		return err
 	}
-	defer resp.Body.Close()
+	defer func() { _ = resp.Body.Close() }()
 	return httpretry.CheckResponse(resp)
 }
 

@@ -19,12 +19,12 @@ type named struct {
 func (e *named) Error() string { return fmt.Sprintf("%s: %v", e.name, e.err) }
 func (e *named) Unwrap() error { return e.err }
 
-// Joined are errors as errors.Join joins them, a line each.
-type Joined []error
+// JoinedErrors are errors as errors.Join joins them, a line each.
+type JoinedErrors []error
 
 // Join returns the errors that are not nil, joined.
-func Join(errs ...error) Joined {
-	var j Joined
+func Join(errs ...error) JoinedErrors {
+	var j JoinedErrors
 	for _, err := range errs {
 		if err != nil {
 			j = append(j, err)
@@ -33,7 +33,7 @@ func Join(errs ...error) Joined {
 	return j
 }
 
-func (j Joined) Error() string {
+func (j JoinedErrors) Error() string {
 	lines := make([]string, len(j))
 	for i, err := range j {
 		lines[i] = fmt.Sprint(err) // recovers panics
@@ -42,4 +42,4 @@ func (j Joined) Error() string {
 }
 
 // Unwrap returns them all.
-func (j Joined) Unwrap() []error { return j }
+func (j JoinedErrors) Unwrap() []error { return j }
