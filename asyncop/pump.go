@@ -2,7 +2,6 @@ package asyncop
 
 import (
 	"context"
-	"fmt"
 	"log/slog"
 	"sync/atomic"
 
@@ -10,6 +9,7 @@ import (
 
 	"github.com/weirflow/weir/checkpoint"
 	"github.com/weirflow/weir/internal/fifo"
+	"github.com/weirflow/weir/internal/lazyerr"
 	"github.com/weirflow/weir/queue"
 )
 
@@ -98,7 +98,7 @@ func (p *pump[IN, OUT]) open() {
 	}
 	if err := offLoop(func() error { return c.hook.open.Open(c.ctx) }); err != nil {
 		c.hook.close = nil // what was not opened is not closed
-		c.end(fmt.Errorf("asyncop: open: %w", err))
+		c.end(lazyerr.Named("asyncop: open", err))
 	}
 }
 
@@ -518,7 +518,9 @@ func (p *pump[IN, OUT]) endSide(abandoned []*queue.Entry[slot[IN, OUT]]) {
 			p.side <- c.failureOf(s, s.err)
 			c.stats.SideOutput++
 		} else {
-			p.side <- c.failureOf(s, c.failure)
+			f := c.failureOf(s, c.failure)
+			f.Abandoned = true
+			p.side <- f
 		}
 	}
 	close(p.side)
@@ -537,7 +539,7 @@ func (p *pump[IN, OUT]) close() error {
 	}
 	p.core.hook.close = nil
 	if err := offLoop(closer.Close); err != nil {
-		return fmt.Errorf("asyncop: close: %w", err)
+		return lazyerr.Named("asyncop: close", err)
 	}
 	return nil
 }
@@ -579,7 +581,7 @@ func (p *pump[IN, OUT]) stop(ctx context.Context) error {
 	select {
 	case <-p.done:
 	case <-ctx.Done():
-		p.cancel(fmt.Errorf("asyncop: stop: %w", context.Cause(ctx)))
+		p.cancel(lazyerr.Named("asyncop: stop", context.Cause(ctx)))
 		<-p.over
 	}
 	return p.Err()
