@@ -180,7 +180,7 @@ func (p *pump[IN, OUT]) report(b checkpoint.Barrier, items []item[IN, OUT]) {
 	err := ErrGoexit // unless encode returns
 	defer func() {
 		if err != nil && b.Kind.Final() {
-			k.lost = fmt.Errorf("asyncop: state of final checkpoint %d: %w", b.ID, err)
+			k.lost = lazyerr.Named(fmt.Sprintf("asyncop: state of final checkpoint %d", b.ID), err)
 		}
 		b.Report(k.name, state, err)
 		k.keepSpare(items)
