@@ -637,6 +637,10 @@ func TestCheckpointsRefuseFlowsThatCannotPassBarriers(t *testing.T) {
 
 type plainStrategy struct{ strategy }
 
+type negativeStrategy struct{ strategy }
+
+func (negativeStrategy) MaxRetries() int { return -1 }
+
 func TestCheckpointOptionsPanic(t *testing.T) {
 	c := must(checkpoint.NewCoordinator(checkpoint.NewMemoryStore()))
 	build := func(s strategy, opts ...asyncop.Option) func() {
@@ -647,8 +651,10 @@ func TestCheckpointOptionsPanic(t *testing.T) {
 	name := asyncop.WithName("op")
 	ints := must(checkpoint.DefaultCodec[int]())
 	for want, f := range map[string]func(){
-		"needs WithName":       build(retryAll(1, 0)),
-		"LatencyFirst":         build(plainStrategy{retryAll(1, 0)}, name, asyncop.WithRetryState(asyncop.LatencyFirst)),
+		"needs WithName": build(retryAll(1, 0)),
+		"LatencyFirst":   build(plainStrategy{retryAll(1, 0)}, name, asyncop.WithRetryState(asyncop.LatencyFirst)),
+		"MaxRetries() of asyncop_test.negativeStrategy is negative: -1": build(
+			negativeStrategy{retryAll(1, 0)}, name, asyncop.WithRetryState(asyncop.LatencyFirst)),
 		"WithInputCodec":       build(retryAll(1, 0), name, asyncop.WithInputCodec(ints)),
 		"WithResultCodec":      build(retryAll(1, 0), name, asyncop.WithResultCodec(ints)),
 		"nil coordinator":      func() { asyncop.WithCheckpoints(nil) },
@@ -666,4 +672,20 @@ func TestCheckpointOptionsPanic(t *testing.T) {
 		}()
 	}
 	require.NoError(t, c.Close())
+}
+
+// An option that would do nothing is a mistake, and is told so.
+func TestCheckpointOptionsNeedCheckpoints(t *testing.T) {
+	codec := must(checkpoint.DefaultCodec[string]())
+	for name, opt := range map[string]asyncop.Option{
+		"WithRetryState":  asyncop.WithRetryState(asyncop.FromScratch),
+		"WithInputCodec":  asyncop.WithInputCodec(codec),
+		"WithResultCodec": asyncop.WithResultCodec(codec),
+		"WithOverflow":    asyncop.WithOverflow(asyncop.DefaultOverflow),
+	} {
+		for _, opts := range [][]asyncop.Option{{opt}, {asyncop.WithName("op"), opt}} {
+			require.PanicsWithValue(t, "asyncop: OrderedWait: "+name+" needs WithCheckpoints: without checkpoints it does nothing",
+				func() { asyncop.OrderedWait[string, string](newHand(t), 0, 1, opts...) })
+		}
+	}
 }

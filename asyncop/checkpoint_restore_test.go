@@ -134,6 +134,42 @@ func TestRetryStateNumbers(t *testing.T) {
 	}
 }
 
+// LatencyFirst asks whatever strategy there is how many retries it allows.
+func TestLatencyFirstOfPolicies(t *testing.T) {
+	classify := predicates.ByException[string](predicates.ErrorIs(errAgain), unsafeReason)
+	for name, tt := range map[string]struct {
+		strategy strategy
+		want     string // at least: timeout/(maxRetries+1)
+	}{
+		"policy of FLIP":     {strategies.PolicyOf(retryAgain(3, time.Second)), "a/2@2.5s"},
+		"policy by attempts": {strategies.ReasonAware[string](classify, strategies.ByAttempts(retryAgain(4, time.Second))), "a/2@2s"},
+		"best effort":        {strategies.ReasonAware(classify, nil).Idempotent().WithMaxWaiting(1), "a/1@0s"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			forEachMode(t, func(t *testing.T, m mode) {
+				store := checkpoint.NewMemoryStore()
+				s := setup{timeout: 10 * time.Second, strategy: tt.strategy}
+				r := newCheckRig(t, m, s, store)
+				r.script("a#1", func(*call) error { return errAgain })
+				r.send("a")
+				r.advance(2 * time.Second)
+				require.Equal(t, "a#1 a#2", r.calls())
+				r.save()
+				_ = r.cut(errBroken)
+				r.advance(time.Minute)
+				side := newSideSink(false)
+				s.opts = options(asyncop.WithRetryState(asyncop.LatencyFirst), asyncop.WithSideOutput(side))
+				r = newCheckRig(t, m, s, store.Reopen())
+				for len(side.got()) == 0 {
+					r.advance(time.Millisecond)
+				}
+				f := side.got()[0]
+				require.Equal(t, tt.want, fmt.Sprintf("%s/%d@%v", f.Element, f.Attempts, r.now().Truncate(2*time.Millisecond)))
+			})
+		})
+	}
+}
+
 // What was in back-off competes at once, with its attempts; what no attempt was made of starts from scratch.
 func TestRetryStateOfElementsInBackOffAndFresh(t *testing.T) {
 	forEachMode(t, func(t *testing.T, m mode) {

@@ -9,6 +9,7 @@ import (
 
 	"github.com/weirflow/weir/checkpoint"
 	"github.com/weirflow/weir/internal/fifo"
+	"github.com/weirflow/weir/internal/lazyerr"
 )
 
 // checkpointing is an operator's part in checkpoints: it is their Participant.
@@ -47,7 +48,11 @@ func (p *pump[IN, OUT]) joinCheckpoints(codec stateCodec[IN, OUT]) {
 	if !ok {
 		return
 	}
-	items, err := codec.decode(state.Bytes())
+	var items []item[IN, OUT]
+	err := offLoop(func() (err error) { // not on the goroutine of whoever builds the operator: codecs are user code
+		items, err = codec.decode(state.Bytes())
+		return err
+	})
 	if err != nil {
 		c.coordinator.Refuse(c.name, err)
 		return
@@ -89,7 +94,7 @@ func (p *pump[IN, OUT]) awaitStart() {
 			return
 		}
 		if p.stopping.Load() {
-			c.end(fmt.Errorf("asyncop: not started: %w", ErrStopped))
+			c.end(lazyerr.Named("asyncop: not started", ErrStopped))
 			return
 		}
 		select {
@@ -100,7 +105,7 @@ func (p *pump[IN, OUT]) awaitStart() {
 			if err == nil {
 				err = checkpoint.ErrClosed
 			}
-			c.end(fmt.Errorf("asyncop: not started: %w", err))
+			c.end(lazyerr.Named("asyncop: not started", err))
 			return
 		case <-c.wake:
 		}
@@ -175,7 +180,7 @@ func (p *pump[IN, OUT]) report(b checkpoint.Barrier, items []item[IN, OUT]) {
 	err := ErrGoexit // unless encode returns
 	defer func() {
 		if err != nil && b.Kind.Final() {
-			k.lost = fmt.Errorf("asyncop: state of final checkpoint %d: %w", b.ID, err)
+			k.lost = lazyerr.Named(fmt.Sprintf("asyncop: state of final checkpoint %d", b.ID), err)
 		}
 		b.Report(k.name, state, err)
 		k.keepSpare(items)

@@ -115,6 +115,7 @@ func TestCancelAbandonsWhatIsInFlight(t *testing.T) {
 
 		require.Equal(t, allPhases, side.elements())
 		for _, f := range side.got() {
+			require.Equal(t, f.Element != "failing", f.Abandoned, f.Element)
 			if f.Element == "failing" {
 				require.EqualError(t, f.Err, "not retried")
 			} else {

@@ -143,9 +143,12 @@ type slowCall[IN any] struct {
 func (c *core[IN, OUT]) hasRoom() bool { return c.queue.Len() < c.queue.Cap() }
 
 // accept takes a slot for in and starts its first attempt if a permit is free. The queue must have room.
-func (c *core[IN, OUT]) accept(in IN) {
+func (c *core[IN, OUT]) accept(in IN) { c.acceptAgain(in, false) }
+
+// acceptAgain is accept of an element that may have been called before a restart.
+func (c *core[IN, OUT]) acceptAgain(in IN, called bool) {
 	c.tick()
-	e := c.put(slot[IN, OUT]{in: in, accepted: c.now})
+	e := c.put(slot[IN, OUT]{in: in, accepted: c.now, inDoubt: called})
 	if c.live == nil {
 		c.live = e
 	}
@@ -448,6 +451,7 @@ func (c *core[IN, OUT]) timeOut(e *queue.Entry[slot[IN, OUT]]) {
 		c.timers.Cancel(&s.timer)
 		c.returnPermit(s.attempt.expire(over | expired))
 		s.attempt.entry = nil
+		s.inDoubt = s.inDoubt || s.phase == running // whatever it reported: the call may be about to send
 	case deciding:
 		c.stats.Deciding--
 		s.attempt.expire(over | expired)
@@ -505,7 +509,11 @@ func (c *core[IN, OUT]) handlerTimeOut(e *queue.Entry[slot[IN, OUT]]) {
 }
 
 func (c *core[IN, OUT]) timeoutError(s *slot[IN, OUT], handler error) *TimeoutError {
-	return &TimeoutError{Limit: c.timeout, Attempts: int(s.attempts), Last: s.err, Handler: handler}
+	in := s.in
+	return &TimeoutError{
+		Limit: c.timeout, Attempts: int(s.attempts), Last: s.err, Handler: handler,
+		InDoubt: s.inDoubt, idempotent: func() bool { return c.retry.policy.IsIdempotent(in) },
+	}
 }
 
 // returnPermit takes back the permit of an attempt that ends in this state, unless a blocking call that still runs will

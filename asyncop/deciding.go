@@ -2,10 +2,10 @@ package asyncop
 
 import (
 	"context"
-	"errors"
 	"log/slog"
 	"time"
 
+	"github.com/weirflow/weir/internal/lazyerr"
 	"github.com/weirflow/weir/predicates"
 	"github.com/weirflow/weir/queue"
 	"github.com/weirflow/weir/strategies"
@@ -33,6 +33,7 @@ func (c *core[IN, OUT]) judge(e *queue.Entry[slot[IN, OUT]], a *attempt[IN, OUT]
 			d, ask = r.policy.Conclude(&r.view, action, err, c.situation()), false
 		}
 	})
+	e.Value.doubt(c.retry.view.Reason, c.retry.view.Stage) // its deadline may come next
 	if ask && panicked == nil {
 		c.ask(e, a)
 		return
@@ -44,12 +45,12 @@ func (c *core[IN, OUT]) judge(e *queue.Entry[slot[IN, OUT]], a *attempt[IN, OUT]
 func (c *core[IN, OUT]) look(e *queue.Entry[slot[IN, OUT]], a *attempt[IN, OUT]) {
 	s, v := &e.Value, &c.retry.view
 	v.Number, v.Results, v.Err, v.Remaining = int(s.attempts), a.results, a.err, c.remaining(e)
+	v.Stage = stageIn(a.state.Load())
 	if !c.retry.whole {
 		return
 	}
 	v.Input = s.in
 	v.Values = (*attemptContext[IN, OUT])(a)
-	v.Stage = stageIn(a.state.Load())
 	v.Reasons = s.reasons()
 	v.Elapsed = c.now - s.accepted
 	v.Idempotent = c.retry.policy.IsIdempotent(v.Input)
@@ -126,7 +127,7 @@ func (c *core[IN, OUT]) decided(
 ) {
 	c.retry.forget()
 	if panicked != nil {
-		c.fail(e, errors.Join(panicked, a.err))
+		c.fail(e, lazyerr.Join(panicked, a.err))
 		return
 	}
 	s := &e.Value

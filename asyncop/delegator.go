@@ -1,11 +1,11 @@
 package asyncop
 
 import (
-	"errors"
 	"fmt"
 	"math/rand/v2"
 	"slices"
 
+	"github.com/weirflow/weir/internal/lazyerr"
 	"github.com/weirflow/weir/predicates"
 	"github.com/weirflow/weir/strategies"
 )
@@ -57,19 +57,15 @@ func exhausted(d strategies.Decision) error {
 // package, as all others are. It looks no further than what the policy itself has joined: everything else may have
 // methods that panic in turn.
 func ownPanic(err error) error {
-	joined, ok := err.(interface{ Unwrap() []error })
+	joined, ok := err.(lazyerr.JoinedErrors) //nolint:errorlint // As would call methods of user errors
+	if !ok || len(joined) == 0 {
+		return err
+	}
+	p, ok := joined[0].(*strategies.PanicError) //nolint:errorlint // the same
 	if !ok {
 		return err
 	}
-	errs := joined.Unwrap()
-	if len(errs) == 0 {
-		return err
-	}
-	p, ok := errs[0].(*strategies.PanicError) //nolint:errorlint // As would call methods of user errors
-	if !ok {
-		return err
-	}
-	errs = slices.Clone(errs)
-	errs[0] = &PanicError{Value: p.Value, Stack: p.Stack}
-	return errors.Join(errs...)
+	joined = slices.Clone(joined)
+	joined[0] = &PanicError{Value: p.Value, Stack: p.Stack}
+	return joined
 }

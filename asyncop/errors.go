@@ -40,15 +40,35 @@ type TimeoutError struct {
 	Attempts int           // attempts begun; 0 if the element waited for a permit all the time
 	Last     error         // the last one that an attempt ended with; nil if none did
 	Handler  error         // why the timeout handler has no answer; nil if there is no handler
+
+	// InDoubt tells that an attempt may have taken effect: one was running, or one before it ended in a way that does not
+	// prove the contrary. Proof are a report or error of stage ClientDispatch and a reason that allows non-idempotent retry;
+	// what was called before a restart is in doubt. An element that was never called, or whose calls all are known to have
+	// done nothing, is not.
+	InDoubt bool
+
+	idempotent func() bool // asks the policy, which is user code; nil: no
+}
+
+// Ambiguous tells whether the caller cannot know what has happened: a call that must not happen twice may have taken
+// effect, or not (InDoubt). Whoever repeats an unambiguous one, be it idempotent or without effect, does no harm. The
+// policy says which calls are idempotent, if the operator has one (strategies.Policy), or the element itself does
+// (predicates.Idempotent).
+func (e *TimeoutError) Ambiguous() bool {
+	idempotent := false
+	if e.InDoubt && e.idempotent != nil {
+		_ = offLoop(func() error { idempotent = e.idempotent(); return nil }) // if it breaks: the safe side
+	}
+	return e.InDoubt && !idempotent
 }
 
 func (e *TimeoutError) Error() string {
 	s := fmt.Sprintf("asyncop: timed out after %v and %s", e.Limit, attempts(e.Attempts))
 	if e.Last != nil {
-		s += ": last error: " + e.Last.Error()
+		s += fmt.Sprintf(": last error: %v", e.Last) // fmt recovers panics of users' errors
 	}
 	if e.Handler != nil {
-		s += ": timeout handler: " + e.Handler.Error()
+		s += fmt.Sprintf(": timeout handler: %v", e.Handler)
 	}
 	return s
 }

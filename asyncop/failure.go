@@ -10,6 +10,7 @@ import (
 type Failure[IN any] struct {
 	Element      IN
 	Err          error         // of the last attempt, a *TimeoutError, ErrRetriesExhausted, or why the operator ended
+	Abandoned    bool          // it had not failed: the operator ended, and cut it off; Err is why
 	Attempts     int           // begun
 	Elapsed      time.Duration // since the element took its slot
 	FirstAttempt time.Time     // when its first attempt began; zero if none did

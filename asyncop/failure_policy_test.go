@@ -422,3 +422,31 @@ func TestStopOfAFullOperator(t *testing.T) {
 		require.EqualValues(t, 2, r.stats().Discarded)
 	})
 }
+
+// An *ElementError of another operator is an error like any other: Err tells this operator's own, and neither the number
+// of the elements that were abandoned nor anything else is written into a foreign one.
+func TestElementErrorOfAnotherOperator(t *testing.T) {
+	forEachMode(t, func(t *testing.T, m mode) {
+		foreign := &asyncop.ElementError{Element: "of another", Err: errBroken}
+		before := *foreign
+		r := newRig(t, m, setup{})
+		r.sendEach("abc")
+		r.fail("b#1", foreign)
+		err := r.wait()
+		own, ok := err.(*asyncop.ElementError) // the outermost one is asked for
+		require.True(t, ok, "%T", err)
+		require.Equal(t, "b", own.Element)
+		require.Equal(t, 2, own.Abandoned)
+		require.Same(t, foreign, own.Err)
+		require.Equal(t, before, *foreign)
+
+		r = newRig(t, m, setup{})
+		r.sendEach("abc")
+		err = r.cut(foreign)                           // as in a pipeline whose operators cancel each other
+		abandoned, ok := err.(*asyncop.AbandonedError) // the outermost one is asked for
+		require.True(t, ok, "%T", err)
+		require.Equal(t, 3, abandoned.Abandoned)
+		require.Same(t, foreign, abandoned.Cause)
+		require.Equal(t, before, *foreign)
+	})
+}

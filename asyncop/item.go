@@ -58,7 +58,7 @@ func (c *core[IN, OUT]) items(into []item[IN, OUT], withResults bool) []item[IN,
 			continue
 		}
 		it.in, it.spent, it.attempts = s.in, c.now-s.accepted, s.attempts
-		if s.attempts > 0 || s.limited() {
+		if s.attempts > 0 || s.limited() || s.inDoubt {
 			it.first = start + int64(s.first)
 		}
 		switch {
@@ -90,7 +90,7 @@ func (c *core[IN, OUT]) restore(it item[IN, OUT]) {
 		e.Value.attempt = &attempt[IN, OUT]{core: c, results: it.results()}
 		c.settle(e, nil)
 	case c.retryState == FromScratch || it.first == 0 || c.timeout == 0:
-		c.accept(it.in)
+		c.acceptAgain(it.in, it.first != 0)
 	default:
 		c.restoreLimited(it)
 	}
@@ -111,7 +111,7 @@ func (c *core[IN, OUT]) restoreLimited(it item[IN, OUT]) {
 	own := &limit[IN, OUT]{due: c.now + left}
 	e := c.put(slot[IN, OUT]{
 		in: it.in, accepted: accepted, attempts: it.attempts, extra: &extra[IN, OUT]{limit: own},
-		first: c.now - sinceFirst,
+		first: c.now - sinceFirst, inDoubt: true,
 	})
 	own.odd.Value = e
 	c.odd.Arm(&own.odd, own.due)

@@ -66,14 +66,15 @@ func (c *core[IN, OUT]) logAttrs(level slog.Level, msg string, attrs ...slog.Att
 
 // labelOf names an element for people.
 func (c *core[IN, OUT]) labelOf(in IN) string {
-	if c.label == nil {
-		return defaultLabel(in)
+	label := c.label
+	if label == nil {
+		label = defaultLabel
 	}
-	var label string
-	if err := offLoop(func() error { label = c.label(in); return nil }); err != nil {
+	var text string
+	if err := offLoop(func() error { text = label(in); return nil }); err != nil { // a number may have a String method
 		return fmt.Sprintf("(label: %v)", err)
 	}
-	return label
+	return text
 }
 
 const maxLabel = 64 // bytes of a default label

@@ -119,13 +119,15 @@ func newOperator[IN, OUT any](
 		panic(fmt.Sprintf("asyncop: %s: capacity must be at least 1, got %d", name, capacity))
 	}
 	cfg := newConfig(opts)
+	retry := newRetryableDelegator(strategy, cfg.random)
 	if cfg.coordinator != nil {
 		if cfg.name == "" {
 			panic(fmt.Sprintf("asyncop: %s: WithCheckpoints needs WithName: state is found by name", name))
 		}
-		cfg.maxRetries = maxRetriesOf(name, cfg.retryState, strategy)
+		cfg.maxRetries = maxRetriesOf(name, cfg.retryState, strategy, retry.policy)
+	} else if cfg.forChecks != "" {
+		panic(fmt.Sprintf("asyncop: %s: %s needs WithCheckpoints: without checkpoints it does nothing", name, cfg.forChecks))
 	}
-	retry := newRetryableDelegator(strategy, cfg.random)
 	c := newCore(cfg, fn, retry, min(timeout, maxTimeout), newQueue(capacity))
 	p := newPump(c)
 	if cfg.coordinator != nil {
@@ -136,17 +138,21 @@ func newOperator[IN, OUT any](
 }
 
 // maxRetriesOf returns what LatencyFirst needs to know.
-func maxRetriesOf[OUT any](name string, state RetryState, strategy strategies.AsyncRetryStrategy[OUT]) int {
-	if state != LatencyFirst || strategies.IsNoRetry(strategy) {
+func maxRetriesOf[OUT any](
+	name string, state RetryState, strategy strategies.AsyncRetryStrategy[OUT], policy *strategies.Policy[OUT],
+) int {
+	if state != LatencyFirst {
 		return 0
 	}
-	s, ok := strategy.(interface{ MaxRetries() int })
+	n, ok := strategies.MaxRetriesOf(strategy)
 	if !ok {
+		n, ok = strategies.MaxRetriesOf(policy)
+	}
+	switch {
+	case !ok:
 		panic(fmt.Sprintf("asyncop: %s: WithRetryState(LatencyFirst) needs a strategy with MaxRetries() int, %T has none",
 			name, strategy))
-	}
-	n := s.MaxRetries()
-	if n < 0 {
+	case n < 0:
 		panic(fmt.Sprintf("asyncop: %s: WithRetryState(LatencyFirst): MaxRetries() of %T is negative: %d", name, strategy, n))
 	}
 	return n

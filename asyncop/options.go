@@ -45,6 +45,7 @@ type config struct {
 	buffer             int
 
 	coordinator *checkpoint.Coordinator // nil: takes no part in checkpoints
+	forChecks   string                  // an option that was given and means nothing without them; empty if there is none
 	retryState  RetryState
 	maxRetries  int // of the strategy; for LatencyFirst
 	overflow    int
@@ -234,7 +235,8 @@ func WithBuffer(n int) Option {
 // The loop pauses at a barrier for a copy of what is in flight: about 20 ns an element, the encoding is done beside it. The
 // memory of the copy, IN and 40 bytes an element, is kept from checkpoint to checkpoint.
 //
-// Without it, barriers wait their turn like watermarks, so that nothing is in flight behind them.
+// Without it, barriers wait their turn like watermarks, so that nothing is in flight behind them, and the constructors
+// panic if they are given [WithRetryState], [WithInputCodec], [WithResultCodec] or [WithOverflow], which would do nothing.
 func WithCheckpoints(c *checkpoint.Coordinator) Option {
 	if c == nil {
 		panic("asyncop: WithCheckpoints: nil coordinator")
@@ -251,7 +253,7 @@ const (
 	// LatencyFirst keeps the attempts, and counts all the time since the first of them, downtime included. What is left
 	// is timeout − (now − first execution), but at least timeout/(maxRetries+1), enough for one attempt. (The FLIP prints
 	// now() − firstExecTime for the new timeout, where only what is left of it can be meant.) The strategy must tell its
-	// MaxRetries() int.
+	// MaxRetries() int: see strategies.MaxRetriesOf. With unlimited retries the least is nothing.
 	LatencyFirst
 	// TimeSpent keeps the attempts, and counts the time before the crash only: timeout − time spent.
 	TimeSpent
@@ -272,7 +274,7 @@ func WithRetryState(s RetryState) Option {
 	if s > TimeSpent {
 		panic(fmt.Sprintf("asyncop: WithRetryState: unknown choice %v", s))
 	}
-	return func(cfg *config) { cfg.retryState = s }
+	return func(cfg *config) { cfg.retryState, cfg.forChecks = s, "WithRetryState" }
 }
 
 // WithInputCodec sets how the inputs in a checkpoint are encoded; the default is checkpoint.DefaultCodec. IN must be the
@@ -281,7 +283,7 @@ func WithInputCodec[IN any](codec checkpoint.Codec[IN]) Option {
 	if codec == nil {
 		panic("asyncop: WithInputCodec: nil codec")
 	}
-	return func(cfg *config) { cfg.inputCodec = codec }
+	return func(cfg *config) { cfg.inputCodec, cfg.forChecks = codec, "WithInputCodec" }
 }
 
 // WithResultCodec stores the results of elements that are complete but not yet emitted, too, so that their calls are not
@@ -291,7 +293,7 @@ func WithResultCodec[OUT any](codec checkpoint.Codec[OUT]) Option {
 	if codec == nil {
 		panic("asyncop: WithResultCodec: nil codec")
 	}
-	return func(cfg *config) { cfg.resultCodec = codec }
+	return func(cfg *config) { cfg.resultCodec, cfg.forChecks = codec, "WithResultCodec" }
 }
 
 // WithOverflow sets how many elements the operator reads past its capacity while the barrier of a pending checkpoint is
@@ -302,5 +304,5 @@ func WithOverflow(n int) Option {
 	if n < 0 {
 		panic(fmt.Sprintf("asyncop: WithOverflow: negative number of elements: %d", n))
 	}
-	return func(cfg *config) { cfg.overflow = n }
+	return func(cfg *config) { cfg.overflow, cfg.forChecks = n, "WithOverflow" }
 }

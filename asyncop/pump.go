@@ -2,7 +2,6 @@ package asyncop
 
 import (
 	"context"
-	"fmt"
 	"log/slog"
 	"sync/atomic"
 
@@ -10,6 +9,7 @@ import (
 
 	"github.com/weirflow/weir/checkpoint"
 	"github.com/weirflow/weir/internal/fifo"
+	"github.com/weirflow/weir/internal/lazyerr"
 	"github.com/weirflow/weir/queue"
 )
 
@@ -98,7 +98,7 @@ func (p *pump[IN, OUT]) open() {
 	}
 	if err := offLoop(func() error { return c.hook.open.Open(c.ctx) }); err != nil {
 		c.hook.close = nil // what was not opened is not closed
-		c.end(fmt.Errorf("asyncop: open: %w", err))
+		c.end(lazyerr.Named("asyncop: open", err))
 	}
 }
 
@@ -170,8 +170,8 @@ func (p *pump[IN, OUT]) acceptSome() (busy bool) {
 // read takes what comes next, if it is there.
 func (p *pump[IN, OUT]) read() bool {
 	if e := p.ends; e != nil {
-		v, ok := e.take()
-		if !ok && !e.in.over() {
+		v, ok := e.in.take()
+		if !ok && !e.in.ring.over() {
 			return false
 		}
 		p.receivedElement(v, ok)
@@ -282,7 +282,7 @@ func (p *pump[IN, OUT]) emitSome() (busy bool) {
 		busy = true
 	}
 	if busy && p.ends != nil {
-		p.ends.reader.wakeUp()
+		p.ends.out.reader.wakeUp()
 	}
 	return busy
 }
@@ -290,7 +290,7 @@ func (p *pump[IN, OUT]) emitSome() (busy bool) {
 // send hands over what is loaded, if downstream takes it now.
 func (p *pump[IN, OUT]) send() bool {
 	if p.ends != nil {
-		return p.ends.put(p.results[0])
+		return p.ends.out.put(p.results[0])
 	}
 	select {
 	case p.out <- p.next:
@@ -441,7 +441,7 @@ func (p *pump[IN, OUT]) mayMove() bool {
 	if e == nil {
 		return false
 	}
-	return p.loaded && e.out.halfEmpty() || p.mayRead() && (e.in.len() > 0 || e.in.ended.Load())
+	return p.loaded && e.out.ring.halfEmpty() || p.mayRead() && (e.in.ring.len() > 0 || e.in.ring.ended.Load())
 }
 
 // finish ends the operator (law F1): the source is told, contexts end, err is set before out is closed, and what still
@@ -518,7 +518,9 @@ func (p *pump[IN, OUT]) endSide(abandoned []*queue.Entry[slot[IN, OUT]]) {
 			p.side <- c.failureOf(s, s.err)
 			c.stats.SideOutput++
 		} else {
-			p.side <- c.failureOf(s, c.failure)
+			f := c.failureOf(s, c.failure)
+			f.Abandoned = true
+			p.side <- f
 		}
 	}
 	close(p.side)
@@ -537,7 +539,7 @@ func (p *pump[IN, OUT]) close() error {
 	}
 	p.core.hook.close = nil
 	if err := offLoop(closer.Close); err != nil {
-		return fmt.Errorf("asyncop: close: %w", err)
+		return lazyerr.Named("asyncop: close", err)
 	}
 	return nil
 }
@@ -579,7 +581,7 @@ func (p *pump[IN, OUT]) stop(ctx context.Context) error {
 	select {
 	case <-p.done:
 	case <-ctx.Done():
-		p.cancel(fmt.Errorf("asyncop: stop: %w", context.Cause(ctx)))
+		p.cancel(lazyerr.Named("asyncop: stop", context.Cause(ctx)))
 		<-p.over
 	}
 	return p.Err()
@@ -593,8 +595,8 @@ func (p *pump[IN, OUT]) statistics() Stats {
 	s.Running = max(0, s.Running-p.core.freed.Load()) // after the end, nobody takes the permits back any more
 	s.LateCompletions = p.core.late.Load()
 	s.Discarded = p.discarded.Load()
-	if e := p.attached.Load(); e != nil && e.in.stopped.Load() {
-		s.Discarded += int64(e.in.len())
+	if e := p.attached.Load(); e != nil && e.in.ring.stopped.Load() {
+		s.Discarded += int64(e.in.ring.len())
 	}
 	return s
 }

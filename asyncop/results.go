@@ -3,17 +3,13 @@ package asyncop
 import (
 	"fmt"
 	"iter"
-	"sync/atomic"
 )
 
 // ends are what the loop takes elements from and hands results to, in place of channels, when [AsyncWaitOperator.Results]
 // drives the operator. Nothing is boxed on the way.
 type ends[IN, OUT any] struct {
-	in     *ring[IN]
-	out    *ring[OUT]
-	feeder sleeper     // puts into in
-	reader sleeper     // takes from out
-	behind atomic.Bool // the loop waits for a place in out
+	in  inlet[IN]
+	out outlet[OUT]
 }
 
 // Results drives the operator without channels and without boxing: it feeds it the elements of input, and yields the
@@ -47,12 +43,7 @@ func (op *AsyncWaitOperator[IN, OUT]) Results(input iter.Seq[IN]) iter.Seq2[OUT,
 		if !op.use.CompareAndSwap(unused, byResults) {
 			panic(fmt.Sprintf("asyncop: Results: the operator is driven by %s already", drivers[op.use.Load()]))
 		}
-		e := &ends[IN, OUT]{
-			in:     newRing[IN](p.core.buffer),
-			out:    newRing[OUT](p.core.buffer),
-			feeder: newSleeper(),
-			reader: newSleeper(),
-		}
+		e := &ends[IN, OUT]{in: newInlet[IN](p.core.buffer), out: newOutlet[OUT](p.core.buffer, p.core.wakeUp)}
 		p.attached.Store(e)
 		select {
 		case <-p.over: // before it saw the ends
@@ -71,7 +62,7 @@ func (op *AsyncWaitOperator[IN, OUT]) Results(input iter.Seq[IN]) iter.Seq2[OUT,
 				p.cancel(ErrStopped)
 			}
 		}()
-		for v, ok := p.nextResult(e); ok; v, ok = p.nextResult(e) {
+		for v, ok := e.out.next(); ok; v, ok = e.out.next() {
 			if !yield(v, nil) {
 				return
 			}
@@ -92,11 +83,11 @@ func (p *pump[IN, OUT]) pull(e *ends[IN, OUT], input iter.Seq[IN]) {
 		if !returned {
 			p.cancel(fmt.Errorf("asyncop: input of Results: %w", newPanicError(recover())))
 		}
-		e.in.ended.Store(true)
+		e.in.ring.ended.Store(true)
 		p.core.wakeUp()
 	}()
 	for v := range input {
-		if !e.feed(v) {
+		if !e.in.put(v) {
 			p.discarded.Add(1)
 			break
 		}
@@ -105,58 +96,8 @@ func (p *pump[IN, OUT]) pull(e *ends[IN, OUT], input iter.Seq[IN]) {
 	returned = true
 }
 
-// feed waits for a place for v; false: nothing is taken any more.
-func (e *ends[IN, OUT]) feed(v IN) bool {
-	for !e.in.stopped.Load() {
-		if e.in.put(v) {
-			return true
-		}
-		e.feeder.sleep(func() bool { return e.in.full() && !e.in.stopped.Load() })
-	}
-	return false
-}
-
-// take returns the next element for the loop, if there is one.
-func (e *ends[IN, OUT]) take() (v IN, ok bool) {
-	v, ok = e.in.take()
-	if ok && e.feeder.parked.Load() && e.in.halfEmpty() {
-		e.feeder.wakeUp()
-	}
-	return v, ok
-}
-
-// put hands a result over from the loop, if there is a place for it; else the loop is woken when there is.
-func (e *ends[IN, OUT]) put(v OUT) bool {
-	if !e.out.put(v) {
-		e.behind.Store(true)
-		if !e.out.put(v) {
-			return false
-		}
-	}
-	return true
-}
-
 // close ends both ends: what is still in them, or comes, is not taken.
 func (e *ends[IN, OUT]) close() {
-	e.in.stopped.Store(true)
-	e.feeder.wakeUp()
-	e.out.ended.Store(true)
-	e.reader.wakeUp()
-}
-
-// nextResult waits for a result; ok is false if none follows.
-func (p *pump[IN, OUT]) nextResult(e *ends[IN, OUT]) (v OUT, ok bool) {
-	for {
-		if v, ok = e.out.take(); ok {
-			if e.behind.Load() && e.out.halfEmpty() {
-				e.behind.Store(false)
-				p.core.wakeUp()
-			}
-			return v, true
-		}
-		if e.out.over() {
-			return v, false
-		}
-		e.reader.sleep(func() bool { return e.out.len() == 0 && !e.out.ended.Load() })
-	}
+	e.in.stop()
+	e.out.close()
 }

@@ -101,3 +101,84 @@ func (s *sleeper) wakeUp() {
 		}
 	}
 }
+
+// inlet is a ring from which the loop takes.
+type inlet[T any] struct {
+	ring   *ring[T]
+	feeder sleeper // puts
+}
+
+func newInlet[T any](places int) inlet[T] {
+	return inlet[T]{ring: newRing[T](places), feeder: newSleeper()}
+}
+
+// put waits for a place for v; false: nothing is taken any more. The caller wakes the loop.
+func (i *inlet[T]) put(v T) bool {
+	for !i.ring.stopped.Load() {
+		if i.ring.put(v) {
+			return true
+		}
+		i.feeder.sleep(func() bool { return i.ring.full() && !i.ring.stopped.Load() })
+	}
+	return false
+}
+
+// take returns the next value, if there is one. Called by the loop.
+func (i *inlet[T]) take() (v T, ok bool) {
+	v, ok = i.ring.take()
+	if ok && i.feeder.parked.Load() && i.ring.halfEmpty() {
+		i.feeder.wakeUp()
+	}
+	return v, ok
+}
+
+// stop takes nothing more.
+func (i *inlet[T]) stop() {
+	i.ring.stopped.Store(true)
+	i.feeder.wakeUp()
+}
+
+// outlet is a ring into which the loop puts.
+type outlet[T any] struct {
+	ring   *ring[T]
+	reader sleeper     // takes
+	behind atomic.Bool // the loop waits for a place
+	wakeUp func()      // wakes the loop
+}
+
+func newOutlet[T any](places int, wakeUp func()) outlet[T] {
+	return outlet[T]{ring: newRing[T](places), reader: newSleeper(), wakeUp: wakeUp}
+}
+
+// put hands v over, if there is a place for it; else the loop, who calls it, is woken when there is. The caller wakes the
+// reader.
+func (o *outlet[T]) put(v T) bool {
+	if o.ring.put(v) {
+		return true
+	}
+	o.behind.Store(true)
+	return o.ring.put(v)
+}
+
+// next waits for a value; ok is false if none follows.
+func (o *outlet[T]) next() (v T, ok bool) {
+	for {
+		if v, ok = o.ring.take(); ok {
+			if o.behind.Load() && o.ring.halfEmpty() {
+				o.behind.Store(false)
+				o.wakeUp()
+			}
+			return v, true
+		}
+		if o.ring.over() {
+			return v, false
+		}
+		o.reader.sleep(func() bool { return o.ring.len() == 0 && !o.ring.ended.Load() })
+	}
+}
+
+// close tells the reader that nothing follows.
+func (o *outlet[T]) close() {
+	o.ring.ended.Store(true)
+	o.reader.wakeUp()
+}

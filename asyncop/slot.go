@@ -28,6 +28,7 @@ type slot[IN, OUT any] struct {
 	attempts int32                                     // begun so far
 	phase    phase
 	byResult bool // the retry that is waiting was asked for by a result, not by an error
+	inDoubt  bool // an attempt may have taken effect: see TimeoutError
 }
 
 // extra is what few elements need, so that the others need not pay for it.
@@ -58,6 +59,14 @@ func (s *slot[IN, OUT]) remember(reason predicates.Reason, before func(ctx conte
 		s.extra = &extra[IN, OUT]{}
 	}
 	s.extra.reasons, s.extra.before = s.extra.reasons.With(reason), before
+}
+
+// doubt notes what an outcome that is not final says about its attempt: it may have taken effect, unless it was not sent or
+// its reason proves otherwise.
+func (s *slot[IN, OUT]) doubt(reason predicates.Reason, stage predicates.Stage) {
+	if stage != predicates.ClientDispatch && !reason.AllowsNonIdempotentRetry() {
+		s.inDoubt = true
+	}
 }
 
 // reasons returns those for which the element was retried.

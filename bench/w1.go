@@ -30,7 +30,7 @@ func w1(c Config) []Group {
 	aims := []Aim{
 		{Impl: "weir", Against: "passthrough", Max: 1.0},
 		{Impl: "weir", Against: "passthrough-places", Max: 1.5},
-		{Impl: "weir", Metric: AllocsPerElem, Max: 2},
+		{Impl: "weir", Metric: AllocsPerElem, Max: 2.005}, // two, and what the start costs over all elements
 	}
 	var groups []Group
 	for _, ordered := range []bool{true, false} {

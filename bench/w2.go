@@ -80,13 +80,13 @@ func w2Sleep(c Config, p pipeline, inFlight int, d time.Duration) []Row {
 func w2Callback(c Config, p pipeline, inFlight int, d time.Duration) []Row {
 	rows := weirW2Callback(c, p, inFlight, d)
 	if p.ordered {
-		rows = append(rows, flowRow("callback-reorder", Peer, p, func() stages {
+		rows = append(rows, flowRow("callback-reorder", Reference, p, func() stages {
 			return framed(func(_ call, n int, in <-chan any, out chan<- any) error {
 				return runCallbackReorder(d, n, in, out)
 			})(c, nil, inFlight)
 		}))
 	} else {
-		rows = append(rows, flowRow("callback-semaphore", Peer, p, func() stages {
+		rows = append(rows, flowRow("callback-semaphore", Reference, p, func() stages {
 			return framed(func(_ call, n int, in <-chan any, out chan<- any) error {
 				return runCallbackSemaphore(d, n, in, out)
 			})(c, nil, inFlight)

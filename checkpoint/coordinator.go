@@ -12,6 +12,8 @@ import (
 	"unicode/utf8"
 
 	"github.com/benbjohnson/clock"
+
+	"github.com/weirflow/weir/internal/lazyerr"
 )
 
 // Coordinator triggers the checkpoints of one pipeline, collects the states of its participants, stores them, and tells
@@ -329,7 +331,7 @@ func (c *Coordinator) Fail(participant string, reason error) {
 	mustHave("Fail", "reason", reason)
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	c.end(fmt.Errorf("checkpoint: %q failed: %w", participant, reason))
+	c.end(lazyerr.Named(fmt.Sprintf("checkpoint: %q failed", participant), reason))
 }
 
 // ErrClosed is the Err of a coordinator that was closed without a final checkpoint.
@@ -402,7 +404,7 @@ func (c *Coordinator) take(ctx context.Context, kind Kind) (uint64, error) {
 		err = c.save(ctx, r)
 	}
 	if err != nil {
-		err = fmt.Errorf("checkpoint %d: %w", id, err)
+		err = lazyerr.Named(fmt.Sprintf("checkpoint %d", id), err)
 		c.logger.Warn("checkpoint aborted", slog.Uint64("checkpoint", id), slog.Any("error", err))
 		for _, p := range c.participants {
 			p.Aborted(id, err)

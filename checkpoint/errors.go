@@ -115,9 +115,9 @@ func (e *CodecError) Error() string {
 	case e.Err == nil:
 		return s + e.Reason
 	case e.Reason == "":
-		return s + e.Err.Error()
+		return s + fmt.Sprint(e.Err) // fmt recovers panics of users' errors
 	default:
-		return s + e.Reason + ": " + e.Err.Error()
+		return s + fmt.Sprintf("%s: %v", e.Reason, e.Err)
 	}
 }
 

@@ -3,6 +3,7 @@ module github.com/weirflow/weir/examples
 go 1.26
 
 require (
+	github.com/failsafe-go/failsafe-go v0.9.8
 	github.com/reugn/go-streams v0.13.0
 	github.com/schollz/progressbar/v3 v3.19.0
 	github.com/stretchr/testify v1.12.1
@@ -13,6 +14,7 @@ require (
 
 require (
 	github.com/benbjohnson/clock v1.3.5 // indirect
+	github.com/bits-and-blooms/bitset v1.24.4 // indirect
 	github.com/mitchellh/colorstring v0.0.0-20190213212951-d06e56a500db // indirect
 	github.com/rivo/uniseg v0.4.7 // indirect
 	go.yaml.in/yaml/v3 v3.0.5 // indirect

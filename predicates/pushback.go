@@ -42,7 +42,7 @@ var _ ServerPushback = (*PushbackError)(nil)
 // Error returns the error's own message with the demand.
 func (e *PushbackError) Error() string {
 	if e.Delay < 0 {
-		return e.Err.Error() + " (not to be retried)"
+		return fmt.Sprintf("%v (not to be retried)", e.Err)
 	}
 	return fmt.Sprintf("%v (to be retried after %v)", e.Err, e.Delay)
 }

@@ -140,7 +140,7 @@ func WithReason(err error, r Reason) error {
 }
 
 // Error returns the error's own message with the reason's name.
-func (e *ReasonError) Error() string { return e.Reason.String() + ": " + e.Err.Error() }
+func (e *ReasonError) Error() string { return fmt.Sprintf("%v: %v", e.Reason, e.Err) }
 
 // Unwrap returns Err.
 func (e *ReasonError) Unwrap() error { return e.Err }

@@ -82,7 +82,7 @@ type StageError struct {
 }
 
 // Error returns the error's own message, which is nobody's to change.
-func (e *StageError) Error() string { return e.Err.Error() }
+func (e *StageError) Error() string { return fmt.Sprint(e.Err) }
 
 // Unwrap returns Err.
 func (e *StageError) Unwrap() error { return e.Err }

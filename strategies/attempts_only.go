@@ -38,6 +38,7 @@ var _ AttemptStrategy[any] = (*attempts[any])(nil)
 
 func (s *attempts[OUT]) CanRetry(n int) bool             { return s.flip.CanRetry(n) }
 func (s *attempts[OUT]) BackoffTime(n int) time.Duration { return s.flip.BackoffTime(n) }
+func (s *attempts[OUT]) Unwrap() any                     { return s.flip }
 
 func (s *attempts[OUT]) Decide(_ context.Context, a *predicates.Attempt[OUT]) (Action, error) {
 	if !s.flip.CanRetry(a.Number) {
@@ -65,5 +66,7 @@ type withoutReasons[OUT any] struct {
 	AttemptStrategy[OUT]
 	predicate predicates.AsyncRetryPredicate[OUT]
 }
+
+func (s withoutReasons[OUT]) Unwrap() any { return s.AttemptStrategy }
 
 func (s withoutReasons[OUT]) RetryPredicate() predicates.AsyncRetryPredicate[OUT] { return s.predicate }

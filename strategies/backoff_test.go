@@ -88,3 +88,20 @@ func TestBackoffOfCountsRetries(t *testing.T) {
 		}
 	})
 }
+
+type asks struct {
+	strategies.AsyncRetryStrategy[int]
+	attempts *[]int
+}
+
+func (s asks) BackoffTime(n int) time.Duration { *s.attempts = append(*s.attempts, n); return 0 }
+
+// A strategy is asked about attempts that there are, also by who counts wrongly.
+func TestBackoffOfAsksFromOneOn(t *testing.T) {
+	var attempts []int
+	b := strategies.BackoffOf[int](asks{attempts: &attempts})
+	for _, retries := range []int{-7, 0, 1, strategies.Unlimited} {
+		b(retries)
+	}
+	assert.Equal(t, []int{1, 1, 2, strategies.Unlimited}, attempts)
+}

@@ -56,6 +56,9 @@ func (s *BestEffortStrategy[OUT]) RefuseUnknown() *BestEffortStrategy[OUT] {
 	return &c
 }
 
+// MaxRetries returns [Unlimited]: only the element's time bounds them.
+func (s *BestEffortStrategy[OUT]) MaxRetries() int { return Unlimited }
+
 // Decide implements [ReasonStrategy].
 func (s *BestEffortStrategy[OUT]) Decide(_ context.Context, a *predicates.Attempt[OUT]) (Action, error) {
 	if s.refuseUnknown && a.Reason == predicates.Unknown {

@@ -44,6 +44,8 @@ type pushback[OUT any] struct {
 	more  []func(a *predicates.Attempt[OUT]) (time.Duration, bool)
 }
 
+func (s *pushback[OUT]) Unwrap() any { return s.inner }
+
 func (s *pushback[OUT]) Decide(ctx context.Context, a *predicates.Attempt[OUT]) (Action, error) {
 	delay, demanded := s.demand(a)
 	if demanded && delay < 0 {

@@ -24,5 +24,6 @@ type noRetry[OUT any] struct{}
 
 func (noRetry[OUT]) CanRetry(int) bool             { return false }
 func (noRetry[OUT]) BackoffTime(int) time.Duration { return 0 }
+func (noRetry[OUT]) MaxRetries() int               { return 0 }
 
 func (noRetry[OUT]) RetryPredicate() predicates.AsyncRetryPredicate[OUT] { return nil }

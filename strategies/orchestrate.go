@@ -2,11 +2,11 @@ package strategies
 
 import (
 	"context"
-	"errors"
 	"fmt"
 	"math/rand/v2"
 	"time"
 
+	"github.com/weirflow/weir/internal/lazyerr"
 	"github.com/weirflow/weir/predicates"
 )
 
@@ -44,9 +44,6 @@ func (p *Policy[OUT]) Judge(a *predicates.Attempt[OUT], now Situation) (d Decisi
 	if p.classify == nil || !p.Considers(a.Err) {
 		return Decision{Err: a.Err}, false
 	}
-	if p.NeedsElement() {
-		a.Stage = predicates.StageOf(a.Err, a.Stage)
-	}
 	reason, err := p.reasonFor(a)
 	if err != nil {
 		return failed(a, err), false
@@ -67,9 +64,12 @@ func (p *Policy[OUT]) Judge(a *predicates.Attempt[OUT], now Situation) (d Decisi
 	return Decision{}, true
 }
 
-// reasonFor calls the classifier.
+// reasonFor finds the stage, as far as the error tells, and calls the classifier.
 func (p *Policy[OUT]) reasonFor(a *predicates.Attempt[OUT]) (r predicates.Reason, err error) {
 	defer recoverTo(&err)
+	if p.NeedsElement() {
+		a.Stage = predicates.StageOf(a.Err, a.Stage)
+	}
 	r, ok := p.classify(a)
 	if !ok {
 		return predicates.Reason{}, nil
@@ -140,5 +140,5 @@ func (p *Policy[OUT]) spread(delay time.Duration, random *rand.Rand) (spread tim
 
 // failed is the decision over an outcome that could not be decided over.
 func failed[OUT any](a *predicates.Attempt[OUT], err error) Decision {
-	return Decision{Verdict: Failed, Reason: a.Reason, Err: errors.Join(err, a.Err)}
+	return Decision{Verdict: Failed, Reason: a.Reason, Err: lazyerr.Join(err, a.Err)}
 }

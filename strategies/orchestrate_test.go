@@ -454,3 +454,16 @@ func BenchmarkDecide(b *testing.B) {
 		}
 	}
 }
+
+type panicsInAs struct{ error }
+
+func (panicsInAs) As(any) bool { panic("broken") }
+
+// The stage is read from the error, whose methods are code of a user.
+func TestErrorThatPanicsWhenItsStageIsRead(t *testing.T) {
+	errBroken := panicsInAs{errors.New("of the call")}
+	p := strategies.ReasonAware(predicates.ByException[int](predicates.HasException, predicates.CircuitBreakerOpen), nil)
+	d := p.Decide(t.Context(), &predicates.Attempt[int]{Number: 1, Err: errBroken, Remaining: time.Minute}, strategies.Situation{})
+	assert.Equal(t, strategies.Failed, d.Verdict)
+	assert.EqualError(t, d.Err, "strategies: panic in user code: broken\nof the call")
+}

@@ -178,6 +178,14 @@ func (p *Policy[OUT]) Deposit() { p.budget.Deposit() }
 // RetryPolicy implements [PolicySource].
 func (p *Policy[OUT]) RetryPolicy() *Policy[OUT] { return p }
 
+// Unwrap returns the strategy that p asks, for [MaxRetriesOf].
+func (p *Policy[OUT]) Unwrap() any {
+	if p.flip != nil {
+		return p.flip
+	}
+	return p.strategy
+}
+
 // Jitter implements [Jittered].
 func (p *Policy[OUT]) Jitter() Jitter { return p.jitter }
 

@@ -41,6 +41,8 @@ func Immediate[OUT any](s ReasonStrategy[OUT]) ReasonStrategy[OUT] {
 
 type immediate[OUT any] struct{ ReasonStrategy[OUT] }
 
+func (s immediate[OUT]) Unwrap() any { return s.ReasonStrategy }
+
 // DecidesAtOnce reports whether s is known not to block: the strategies of this
 // package, as far as what they wrap does not, and what [Immediate] returned.
 //

@@ -1,0 +1,193 @@
+package asyncop_test
+
+import (
+	"context"
+	"fmt"
+	"runtime"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/weirflow/weir/asyncop"
+	"github.com/weirflow/weir/checkpoint"
+	"github.com/weirflow/weir/predicates"
+	"github.com/weirflow/weir/strategies"
+)
+
+// timeoutOf returns the *TimeoutError that the side output got for the first element.
+func timeoutOf(t *testing.T, side *sideSink) *asyncop.TimeoutError {
+	t.Helper()
+	require.NotEmpty(t, side.got())
+	require.Equal(t, "a", side.got()[0].Element)
+	timedOut, ok := side.got()[0].Err.(*asyncop.TimeoutError) // as the operator made it
+	require.True(t, ok)
+	return timedOut
+}
+
+// Every stage × reason of an attempt that ended before the deadline × what the element does at the deadline × idempotence.
+func TestTimeoutInDoubtAfterAnAttempt(t *testing.T) {
+	at := map[string]struct {
+		strategy strategies.ReasonStrategy[string]
+		running  bool
+	}{
+		"in back-off": {always(true, strategies.RetryAfter(time.Hour)), false},
+		"preparing": {always(true, strategies.RetryAfter(0).WithBefore(func(ctx context.Context) error {
+			<-ctx.Done()
+			return nil
+		})), false},
+		"deciding": {after(time.Hour, strategies.DoNotRetry()), false},
+		"running":  {always(true, strategies.RetryAfter(0)), true},
+	}
+	for where, tt := range at {
+		for stage := range predicates.ResponseReceived + 1 {
+			for _, reason := range []predicates.Reason{unsafeReason, safeReason, alwaysReason} {
+				if reason == alwaysReason && where != "running" {
+					continue // the strategy is not asked
+				}
+				for _, idempotent := range []bool{false, true} {
+					t.Run(fmt.Sprintf("%s/%v/%v/idempotent=%t", where, stage, reason, idempotent), func(t *testing.T) {
+						forEachMode(t, func(t *testing.T, m mode) {
+							side := newSideSink(false)
+							r := newRig(t, m, setup{
+								timeout:  time.Minute,
+								strategy: because(reason, tt.strategy).IdempotentIf(func(any) bool { return idempotent }),
+								opts:     options(asyncop.WithSideOutput(side)),
+							})
+							r.script("a#1", func(c *call) error { asyncop.ReportStage(c.ctx, stage); return errBroken })
+							r.script("a#2", func(c *call) error { asyncop.ReportStage(c.ctx, predicates.ClientDispatch); return nil })
+							r.sendEach("a")
+							r.advance(time.Minute)
+							inDoubt := tt.running || reason == unsafeReason && stage != predicates.ClientDispatch
+							require.Equal(t, inDoubt, timeoutOf(t, side).InDoubt)
+							require.Equal(t, inDoubt && !idempotent, timeoutOf(t, side).Ambiguous())
+							require.NoError(t, r.end())
+						})
+					})
+				}
+			}
+		}
+	}
+}
+
+// What was never called is not in doubt; what a first call may be doing at the deadline is, whatever it has reported.
+func TestTimeoutInDoubtOfAFirstAttempt(t *testing.T) {
+	forEachMode(t, func(t *testing.T, m mode) {
+		for stage := range predicates.ResponseReceived + 1 {
+			side := newSideSink(false)
+			r := newRig(t, m, setup{timeout: time.Minute, opts: options(asyncop.WithSideOutput(side))})
+			r.script("a#1", func(c *call) error { asyncop.ReportStage(c.ctx, stage); return nil })
+			r.sendEach("a")
+			r.advance(time.Minute)
+			require.True(t, timeoutOf(t, side).InDoubt)
+			require.True(t, timeoutOf(t, side).Ambiguous())
+		}
+		side := newSideSink(false)
+		r := newRig(t, m, setup{
+			timeout: time.Minute, opts: options(asyncop.WithSideOutput(side), asyncop.WithMaxConcurrentCalls(1)),
+			wrap: func(*hand) function {
+				return asyncop.Blocking(func(_ context.Context, in string) (string, error) {
+					require.NotEqual(t, "a", in)
+					time.Sleep(time.Hour)
+					return in, nil
+				})
+			},
+		})
+		r.sendEach("x")
+		r.advance(time.Second)
+		r.sendEach("a")
+		r.advance(time.Minute)
+		require.Len(t, side.got(), 2)
+		never, ok := side.got()[1].Err.(*asyncop.TimeoutError) // as the operator made it
+		require.True(t, ok)
+		require.Zero(t, never.Attempts)
+		require.False(t, never.InDoubt)
+		require.False(t, never.Ambiguous())
+		require.NoError(t, r.end())
+		r.advance(time.Hour)
+	})
+}
+
+// FLIP-232 strategies go by the stage that was reported, as their predicates prove nothing; one on results is the
+// application's own word.
+func TestTimeoutInDoubtWithFlipStrategies(t *testing.T) {
+	for name, tt := range map[string]struct {
+		answer func(c *call) error
+		want   bool
+	}{
+		"error":              {fails, true},
+		"error before it":    {func(c *call) error { asyncop.ReportStage(c.ctx, predicates.ClientDispatch); return errBroken }, false},
+		"result":             {empty, false},
+		"error, then result": {func(c *call) error { return map[int]func(*call) error{1: fails, 2: empty}[c.attempt](c) }, true},
+	} {
+		t.Run(name, func(t *testing.T) {
+			forEachMode(t, func(t *testing.T, m mode) {
+				side := newSideSink(false)
+				r := newRig(t, m, setup{
+					timeout: time.Minute, strategy: retryAll(1000, 40*time.Second), opts: options(asyncop.WithSideOutput(side)),
+				})
+				r.answer = tt.answer
+				r.sendEach("a")
+				r.advance(time.Minute)
+				require.Equal(t, 2, timeoutOf(t, side).Attempts)
+				require.Equal(t, tt.want, timeoutOf(t, side).InDoubt)
+				require.NoError(t, r.end())
+			})
+		})
+	}
+}
+
+// What was called before a restart is in doubt for ever, also if it was not called again since.
+func TestTimeoutInDoubtAfterARestart(t *testing.T) {
+	for choice := range asyncop.TimeSpent + 1 {
+		t.Run(choice.String(), func(t *testing.T) {
+			forEachMode(t, func(t *testing.T, m mode) {
+				store := checkpoint.NewMemoryStore()
+				s := setup{timeout: time.Minute, strategy: retryAgain(3, time.Hour), opts: options(asyncop.WithRetryState(choice))}
+				r := newCheckRig(t, m, s, store)
+				r.script("a#1", func(*call) error { return errAgain })
+				r.send("x", "a")
+				require.Equal(t, "x#1 a#1", r.calls())
+				s.opts = append(s.opts, asyncop.WithMaxConcurrentCalls(1)) // x has it
+				var side *sideSink
+				for range 3 {
+					r.save()
+					_ = r.cut(errBroken)
+					store = store.Reopen()
+					side = newSideSink(false)
+					r = newCheckRig(t, m, setup{
+						timeout: s.timeout, strategy: s.strategy, opts: append(s.opts[:2:2], asyncop.WithSideOutput(side)),
+					}, store)
+					require.Equal(t, "x#1", r.calls())
+				}
+				r.advance(time.Minute)
+				for _, f := range side.got() {
+					timedOut, ok := f.Err.(*asyncop.TimeoutError) // as the operator made it
+					require.True(t, ok)
+					require.True(t, timedOut.InDoubt, f.Element)
+				}
+				require.Len(t, side.got(), 2)
+			})
+		})
+	}
+}
+
+// A6: idempotence is asked of user code; if that breaks, it proves nothing.
+func TestAmbiguousWithIdempotenceThatBreaks(t *testing.T) {
+	for _, breaks := range []func(){func() { panic("broken") }, runtime.Goexit} {
+		forEachMode(t, func(t *testing.T, m mode) {
+			side := newSideSink(false)
+			r := newRig(t, m, setup{
+				timeout:  time.Minute,
+				strategy: because(unsafeReason, nil).IdempotentIf(func(any) bool { breaks(); return true }),
+				opts:     options(asyncop.WithSideOutput(side)),
+			})
+			r.sendEach("a")
+			r.advance(time.Minute)
+			require.True(t, timeoutOf(t, side).Ambiguous())
+			require.NoError(t, r.end())
+		})
+	}
+	require.False(t, (&asyncop.TimeoutError{}).Ambiguous())
+	require.True(t, (&asyncop.TimeoutError{InDoubt: true}).Ambiguous())
+}

@@ -1,0 +1,167 @@
+package main
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"log/slog"
+	"net/http"
+	"net/url"
+	"strings"
+	"sync"
+	"time"
+
+	"github.com/failsafe-go/failsafe-go/circuitbreaker"
+	"github.com/reugn/go-streams/extension"
+	"github.com/reugn/go-streams/flow"
+
+	"github.com/weirflow/weir/asyncop"
+	"github.com/weirflow/weir/predicates"
+	"github.com/weirflow/weir/predicates/httpretry"
+	"github.com/weirflow/weir/strategies"
+)
+
+const (
+	payments     = 600
+	breaksAfter  = 300 * time.Millisecond
+	breakdown    = 700 * time.Millisecond
+	breakerDelay = 150 * time.Millisecond // how long it stays open before it lets one call try
+)
+
+// payment is the id of one. It says nothing of idempotence, so it must not happen twice.
+type payment string
+
+// pay returns the function of the operator: it asks the breaker, and then the bank.
+func pay(breaker circuitbreaker.CircuitBreaker[any], bankURL string, client *http.Client) asyncop.AsyncFunction[payment, payment] {
+	return asyncop.Blocking(func(ctx context.Context, p payment) (payment, error) {
+		asyncop.ReportStage(ctx, predicates.ClientDispatch)
+		if !breaker.TryAcquirePermit() {
+			return "", circuitbreaker.ErrOpen // nothing was sent
+		}
+		err := post(ctx, client, bankURL, p)
+		breaker.RecordError(err) // nil is a success
+		return p, err
+	})
+}
+
+func post(ctx context.Context, client *http.Client, bankURL string, p payment) error {
+	form := url.Values{"id": {string(p)}}
+	req, err := http.NewRequestWithContext(ctx, http.MethodPost, bankURL, strings.NewReader(form.Encode()))
+	if err != nil {
+		return err
+	}
+	req.Header.Set("Content-Type", "application/x-www-form-urlencoded")
+	asyncop.MarkSent(ctx)
+	resp, err := client.Do(req)
+	if err != nil {
+		return err
+	}
+	defer func() { _ = resp.Body.Close() }()
+	return httpretry.CheckResponse(resp)
+}
+
+// policy retries what the breaker refused when the breaker may let it through, and anything else only where it is safe.
+func policy(breaker circuitbreaker.CircuitBreaker[any]) *strategies.Policy[payment] {
+	open := predicates.ByError[payment](predicates.ErrorReason{Target: circuitbreaker.ErrOpen, Reason: predicates.CircuitBreakerOpen})
+	return strategies.ReasonAware(
+		predicates.Classifiers(open, httpretry.Classifier[payment]()),
+		strategies.Immediate[payment](patient{strategies.BestEffort[payment](), breaker}),
+	).WithJitter(strategies.ProportionalJitter(0.5))
+}
+
+// patient is best effort that waits for a breaker.
+type patient struct {
+	*strategies.BestEffortStrategy[payment]
+	breaker circuitbreaker.CircuitBreaker[any]
+}
+
+func (s patient) Decide(ctx context.Context, a *predicates.Attempt[payment]) (strategies.Action, error) {
+	if a.Reason == predicates.CircuitBreakerOpen {
+		return strategies.RetryAfter(max(20*time.Millisecond, s.breaker.RemainingDelay())), nil
+	}
+	return s.BestEffortStrategy.Decide(ctx, a)
+}
+
+// run is the whole program. It returns an error if a payment was sent twice, or got lost.
+func run(out io.Writer) error {
+	start := time.Now()
+	say := printer(out, start)
+	bank := newBank(func() bool {
+		since := time.Since(start)
+		return since >= breaksAfter && since < breaksAfter+breakdown
+	})
+	defer bank.Close()
+	transport := &http.Transport{MaxIdleConnsPerHost: 16}
+	defer transport.CloseIdleConnections()
+
+	fmt.Fprintf(out, "%d payments; the bank breaks down at %v, for %v\n\n", payments, breaksAfter, breakdown)
+	breaker := circuitbreaker.NewBuilder[any]().
+		WithFailureThreshold(3).WithDelay(breakerDelay).
+		OnStateChanged(func(e circuitbreaker.StateChangedEvent) { say("breaker: %v, was %v", e.NewState, e.OldState) }).
+		Build()
+
+	source := make(chan any)
+	go func() {
+		defer close(source)
+		for i := range payments {
+			source <- payment(fmt.Sprintf("P%03d", i+1))
+			time.Sleep(2 * time.Millisecond)
+		}
+	}()
+	booked, doubtful := make(chan any, payments), make(chan any, payments)
+	op := asyncop.UnorderedWaitWithRetry(
+		pay(breaker, bank.URL, &http.Client{Transport: httpretry.Transport(transport)}), 10*time.Second, 1000, policy(breaker),
+		asyncop.WithMaxConcurrentCalls(8), asyncop.WithDrainRetries(), asyncop.WithSideOutput(extension.NewChanSink(doubtful)),
+		asyncop.WithLogger(slog.New(slog.DiscardHandler)), // the report tells
+	)
+	extension.NewChanSource(source).Via(op).Via(flow.NewPassThrough()).To(extension.NewChanSink(booked))
+	if err := op.Wait(); err != nil {
+		return err
+	}
+	return report(out, bank, op.Stats(), len(booked), doubtful)
+}
+
+// printer returns a Printf that tells the time, for any goroutine.
+func printer(out io.Writer, start time.Time) func(format string, args ...any) {
+	var mu sync.Mutex
+	return func(format string, args ...any) {
+		mu.Lock()
+		defer mu.Unlock()
+		fmt.Fprintf(out, "%6.2fs  %s\n", time.Since(start).Seconds(), fmt.Sprintf(format, args...))
+	}
+}
+
+// report tells how it went and checks it against the bank's books.
+func report(out io.Writer, bank *bank, s asyncop.Stats, answered int, doubtful <-chan any) error {
+	inDoubt, bookedInDoubt := 0, 0
+	bank.mu.Lock()
+	defer bank.mu.Unlock()
+	for v := range doubtful {
+		f := v.(asyncop.Failure[payment])
+		inDoubt++
+		bookedInDoubt += bank.booked[string(f.Element)]
+	}
+	requests, twice := 0, 0
+	for _, n := range bank.received {
+		if requests += n; n > 1 {
+			twice++
+		}
+	}
+	fmt.Fprintf(out, `
+  payments                    %4d
+    booked, and answered      %4d
+    in doubt: sent, no answer %4d   never sent again; a person looks into them
+      of these booked         %4d   which nobody could know
+  calls the breaker refused   %4d   not sent, so every one was tried again
+  requests the bank received  %4d
+  payments received twice     %4d
+`, payments, answered, inDoubt, bookedInDoubt, s.Retries(), requests, twice)
+	switch {
+	case twice > 0:
+		return errors.New("a payment was sent twice")
+	case answered+inDoubt != payments || len(bank.received) != payments:
+		return errors.New("a payment got lost")
+	}
+	return nil
+}

@@ -1,0 +1,45 @@
+// Package lazyerr wraps errors without calling their methods. The message is put together when it is asked for, by and
+// on the goroutine of whoever asks, and a cause whose Error method panics does not make it panic: an error of a user is
+// code of a user.
+package lazyerr
+
+import (
+	"fmt"
+	"strings"
+)
+
+// Named returns err with the name of what it comes from before its message: "name: message".
+func Named(name string, err error) error { return &named{name, err} }
+
+type named struct {
+	name string
+	err  error
+}
+
+func (e *named) Error() string { return fmt.Sprintf("%s: %v", e.name, e.err) }
+func (e *named) Unwrap() error { return e.err }
+
+// JoinedErrors are errors as errors.Join joins them, a line each.
+type JoinedErrors []error
+
+// Join returns the errors that are not nil, joined.
+func Join(errs ...error) JoinedErrors {
+	var j JoinedErrors
+	for _, err := range errs {
+		if err != nil {
+			j = append(j, err)
+		}
+	}
+	return j
+}
+
+func (j JoinedErrors) Error() string {
+	lines := make([]string, len(j))
+	for i, err := range j {
+		lines[i] = fmt.Sprint(err) // recovers panics
+	}
+	return strings.Join(lines, "\n")
+}
+
+// Unwrap returns them all.
+func (j JoinedErrors) Unwrap() []error { return j }

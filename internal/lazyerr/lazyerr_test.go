@@ -1,0 +1,35 @@
+package lazyerr_test
+
+import (
+	"errors"
+	"io/fs"
+	"testing"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/weirflow/weir/internal/lazyerr"
+)
+
+var errPlain = errors.New("plain")
+
+type panics struct{}
+
+func (panics) Error() string { panic("broken") }
+
+func TestNamed(t *testing.T) {
+	err := lazyerr.Named("open", errPlain)
+	require.EqualError(t, err, "open: plain")
+	require.ErrorIs(t, err, errPlain)
+	var typedNil *fs.PathError
+	require.EqualError(t, lazyerr.Named("open", typedNil), "open: <nil>")
+	require.EqualError(t, lazyerr.Named("open", panics{}), "open: %!v(PANIC=Error method: broken)")
+}
+
+func TestJoin(t *testing.T) {
+	err := lazyerr.Join(errPlain, nil, fs.ErrExist)
+	require.EqualError(t, err, "plain\nfile already exists")
+	require.ErrorIs(t, err, errPlain)
+	require.ErrorIs(t, err, fs.ErrExist)
+	require.Len(t, err, 2)
+	require.EqualError(t, lazyerr.Join(errPlain, panics{}), "plain\n%!v(PANIC=Error method: broken)")
+}

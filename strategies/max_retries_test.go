@@ -1,0 +1,65 @@
+package strategies_test
+
+import (
+	"context"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/assert"
+
+	"github.com/weirflow/weir/predicates"
+	"github.com/weirflow/weir/strategies"
+)
+
+// hidesAll is a wrapper that forgets what it wraps; wraps is one that does not.
+type hidesAll struct {
+	strategies.AsyncRetryStrategy[int]
+}
+
+type wraps struct{ hidesAll }
+
+func (w wraps) Unwrap() any { return w.AsyncRetryStrategy }
+
+type embeds struct {
+	*strategies.BestEffortStrategy[int]
+}
+
+func TestMaxRetriesOf(t *testing.T) {
+	classify := predicates.Named[int]()
+	fixed := strategies.FixedDelay[int](3, time.Second).WithJitter(strategies.FullJitter).RetryIfException(predicates.HasException)
+	exponential := strategies.ExponentialBackoff[int](7, time.Second, time.Minute, 2)
+	best := strategies.BestEffort[int]()
+	byFunc := strategies.ReasonStrategyFunc[int](func(context.Context, *predicates.Attempt[int]) (strategies.Action, error) {
+		return strategies.DoNotRetry(), nil
+	})
+	const unknown = -1
+	for name, tt := range map[string]struct {
+		strategy any
+		want     int
+	}{
+		"fixed delay":                      {fixed, 3},
+		"exponential":                      {exponential, 7},
+		"no retry":                         {strategies.NoRetry[int](), 0},
+		"best effort":                      {best.WithBackoff(strategies.ControlledBackoff), strategies.Unlimited},
+		"embedded":                         {embeds{best}, strategies.Unlimited},
+		"immediate":                        {strategies.Immediate[int](best), strategies.Unlimited},
+		"by attempts":                      {strategies.ByAttempts[int](fixed), 3},
+		"without reasons":                  {strategies.WithoutReasons(strategies.ByAttempts[int](fixed), nil), 3},
+		"pushback":                         {strategies.HonorPushback(strategies.ReasonStrategy[int](strategies.ByAttempts[int](fixed))), 3},
+		"policy":                           {strategies.ReasonAware(classify, nil).WithMaxWaiting(9), strategies.Unlimited},
+		"policy by attempts":               {strategies.ReasonAware[int](classify, strategies.ByAttempts[int](exponential)), 7},
+		"policy of FLIP":                   {strategies.PolicyOf[int](fixed).WithJitter(nil), 3},
+		"policy of no retry":               {strategies.PolicyOf(strategies.NoRetry[int]()), 0},
+		"wrapper":                          {wraps{hidesAll{wraps{hidesAll{fixed}}}}, 3},
+		"policy of a wrapper":              {strategies.PolicyOf[int](wraps{hidesAll{fixed}}), 3},
+		"wrapper that forgets":             {hidesAll{fixed}, unknown},
+		"policy of a wrapper that forgets": {strategies.PolicyOf[int](hidesAll{fixed}), unknown},
+		"func":                             {byFunc, unknown},
+		"policy of a func":                 {strategies.ReasonAware[int](classify, byFunc), unknown},
+		"nil":                              {nil, unknown},
+	} {
+		n, ok := strategies.MaxRetriesOf(tt.strategy)
+		assert.Equal(t, tt.want != unknown, ok, name)
+		assert.Equal(t, max(tt.want, 0), n, name)
+	}
+}
