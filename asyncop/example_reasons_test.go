@@ -8,6 +8,7 @@ import (
 	"net/http"
 	"net/http/httptest"
 	"strings"
+	"sync"
 	"time"
 
 	"github.com/reugn/go-streams/extension"
@@ -20,9 +21,12 @@ import (
 // Orders are posted to a server. It refuses the first one, which is sent again; it hangs up after it has read the second,
 // which may have been executed and is not sent again.
 func Example_reasons() {
-	received := map[string]int{}
+	var mu sync.Mutex
+	received := map[string]int{} // guarded by mu
 	server := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		order, _ := io.ReadAll(r.Body)
+		mu.Lock()
+		defer mu.Unlock()
 		switch received[string(order)]++; {
 		case string(order) == "a book" && received["a book"] == 1:
 			w.WriteHeader(http.StatusTooManyRequests)
@@ -56,6 +60,8 @@ func Example_reasons() {
 	extension.NewChanSource(source).Via(op).To(extension.NewStdoutSink())
 	f := (<-failed).(asyncop.Failure[string])
 	fmt.Println("in doubt:", f.Element, errors.Is(f.Err, io.EOF))
+	mu.Lock()
+	defer mu.Unlock()
 	fmt.Println("received:", received)
 	// Output:
 	// a book

@@ -347,3 +347,27 @@ func TestResultsOutliveTheQuestion(t *testing.T) {
 		})
 	}
 }
+
+// The time that is left is told as of the outcome, and counts the attempts before it.
+func TestStrategySeesTheTimeThatIsLeft(t *testing.T) {
+	for _, atOnce := range []bool{false, true} {
+		forEachMode(t, func(t *testing.T, m mode) {
+			var seen []time.Duration
+			s := decides(func(_ context.Context, a *view) (strategies.Action, error) {
+				seen = append(seen, a.Elapsed, a.Remaining)
+				return strategies.RetryAfter(time.Second), nil
+			})
+			if atOnce {
+				s = strategies.Immediate(s)
+			}
+			r := newRig(t, m, setup{timeout: time.Minute, strategy: because(safeReason, s)})
+			r.sendEach("a")
+			r.advance(10 * time.Second)
+			r.fail("a#1", errBroken)
+			r.advance(20 * time.Second)
+			r.fail("a#2", errBroken)
+			require.Equal(t, []time.Duration{10 * time.Second, 50 * time.Second, 30 * time.Second, 30 * time.Second}, seen)
+			require.ErrorIs(t, r.cut(errTestOver), errTestOver)
+		})
+	}
+}
