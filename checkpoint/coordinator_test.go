@@ -189,6 +189,24 @@ func TestCoordinator(t *testing.T) {
 		require.Equal(t, "p1 a1 p2 c2", b.history())
 		require.NoError(t, c.Err())
 	})
+	bubble(t, "a report to an earlier checkpoint does not count for the present one", func(t *testing.T) {
+		store := NewMemoryStore()
+		a := &fake{name: "a", mute: true}
+		c := startWith(t, store, []Option{WithTimeout(time.Second)}, a)
+		_, err := c.Trigger(ctx)
+		require.Error(t, err)
+		late := a.barrier()
+		done := make(chan error, 1)
+		go func() { _, err := c.Trigger(ctx); done <- err }()
+		synctest.Wait()
+		late.Report("a", State{[]byte("late")}, nil)
+		synctest.Wait()
+		require.Empty(t, done)
+		a.barrier().Report("a", State{[]byte("in time")}, nil)
+		require.NoError(t, <-done)
+		s := must(store.Load(ctx, 2))
+		require.Equal(t, "in time", string(s.States["a"].Bytes()))
+	})
 	bubble(t, "participant error", func(t *testing.T) {
 		a, b := &fake{name: "a", fails: errTest}, &fake{name: "b", mute: true}
 		c := startWith(t, NewMemoryStore(), nil, a, b)
