@@ -358,3 +358,57 @@ func TestOperatorInsideAnOperator(t *testing.T) {
 		require.Zero(t, op.Stats().Running)
 	})
 }
+
+// Results that came before Via or To was called go first, and nobody takes results that others were promised.
+func TestWhoTakesTheResults(t *testing.T) {
+	forEachMode(t, func(t *testing.T, m mode) {
+		op := construct(m, upperFunc(), time.Minute, nil, asyncop.WithBuffer(4))
+		for _, e := range []string{"a", "b", "c"} {
+			op.In() <- e
+		}
+		synctest.Wait() // they are in Out
+		out := make(chan any, 10)
+		sink := extension.NewChanSink(out)
+		go func() {
+			for _, e := range []string{"d", "e", "f"} {
+				op.In() <- e
+			}
+			close(op.In())
+		}()
+		op.To(sink)
+		var got []string
+		for v := range out {
+			got = append(got, v.(string))
+		}
+		require.Equal(t, []string{"A", "B", "C", "D", "E", "F"}, got)
+		const taken = "Via or To takes the results already"
+		require.PanicsWithValue(t, "asyncop: Out: "+taken, func() { op.Out() })
+		require.PanicsWithValue(t, "asyncop: Via: "+taken, func() { op.Via(nil) })
+		require.PanicsWithValue(t, "asyncop: To: "+taken, func() { op.To(sink) })
+
+		shared := construct(m, upperFunc(), time.Minute, nil)
+		first := shared.Out()
+		shared.In() <- "a"
+		require.Equal(t, "A", <-first)
+		go func() {
+			shared.In() <- "b"
+			close(shared.In())
+		}()
+		out = make(chan any, 10)
+		shared.To(extension.NewChanSink(out))
+		require.Equal(t, "B", <-out)
+	}, 1, 16)
+}
+
+// An operator that has ended before its results are taken.
+func TestResultsOfTheEndedAreTaken(t *testing.T) {
+	forEachMode(t, func(t *testing.T, m mode) {
+		op := construct(m, upperFunc(), time.Minute, nil)
+		op.In() <- "a"
+		close(op.In())
+		require.NoError(t, op.Wait())
+		out := make(chan any, 10)
+		op.To(extension.NewChanSink(out))
+		require.Equal(t, "A", <-out)
+	})
+}

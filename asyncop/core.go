@@ -43,6 +43,7 @@ type core[IN, OUT any] struct {
 	failing fifo.Queue[*queue.Entry[slot[IN, OUT]]]  // elements in phase failing
 	permits int                                      // free ones
 	now     time.Duration                            // when the loop last looked at the clock
+	stale   bool                                     // since then user code has run, or the loop has slept
 
 	inputEnded bool          // no element follows
 	noRetries  bool          // nobody retries any more (law A5)
@@ -120,6 +121,7 @@ func (c *core[IN, OUT]) release() {
 // tick looks at the clock, and at how long the last call on the loop took.
 func (c *core[IN, OUT]) tick() {
 	c.now = c.timers.Now()
+	c.stale = false
 	if c.slow.watched {
 		c.slow.watched = false
 		if took := c.now - c.slow.since; took > slowCallLimit {
@@ -147,7 +149,9 @@ func (c *core[IN, OUT]) accept(in IN) { c.acceptAgain(in, false) }
 
 // acceptAgain is accept of an element that may have been called before a restart.
 func (c *core[IN, OUT]) acceptAgain(in IN, called bool) {
-	c.tick()
+	if c.stale {
+		c.tick()
+	}
 	e := c.put(slot[IN, OUT]{in: in, accepted: c.now, inDoubt: called})
 	if c.live == nil {
 		c.live = e

@@ -108,12 +108,13 @@ type modelConfig struct {
 	handler, heeds           bool // heeds: calls that block return when their context ends
 	holds, immediate, mayEnd bool // holds: an AsyncInvoke can block the loop; immediate: or complete at once
 	results                  bool // driven by Results, not as a flow
+	to                       bool // a flow whose results To takes, not Out
 }
 
 // places is how many results find a place while downstream takes none.
 func (c *modelConfig) places() int {
-	if c.results {
-		return max(1, c.buffer) + 1 // one is in the hands of whoever ranges over Results
+	if c.results || c.to {
+		return max(1, c.buffer) + 1 // one is in the hands of whoever ranges over Results, or of To
 	}
 	return c.buffer
 }
@@ -173,11 +174,13 @@ func newModelConfig(b *modelBytes) modelConfig {
 		holds:          yes(30),
 		immediate:      yes(40),
 		mayEnd:         yes(60),
-		results:        yes(40),
+		results:        yes(35),
+		to:             yes(50),
 	}
 	if c.timeout == 0 {
 		c.retries = -1
 	}
+	c.to = c.to && !c.results
 	// What these do to each other at one instant is the business of no law: who is first.
 	if c.blocking || c.policy == modelFail {
 		c.holds = false
@@ -925,8 +928,11 @@ func (r *modelRun) begin() {
 	}
 	r.op = construct(fn, r.timeout, r.capacity, r.strategy(), opts...)
 	out := r.op.Out
-	if r.results {
+	switch {
+	case r.results:
 		out = r.rangeOver
+	case r.to:
+		out = r.takeAll
 	}
 	r.feed = make(chan any, 4096)
 	r.out = newModelTap(out(), func(v any) string {
@@ -944,6 +950,14 @@ func (r *modelRun) begin() {
 			r.op.In() <- v
 		}
 	}()
+}
+
+// takeAll takes the results by To.
+func (r *modelRun) takeAll() <-chan any {
+	sink := &modelSideSink{in: make(chan any), tap: &modelTap{done: make(chan struct{})}}
+	close(sink.tap.done)
+	go r.op.To(sink)
+	return sink.in
 }
 
 // rangeOver drives the operator by Results.

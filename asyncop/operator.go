@@ -8,7 +8,6 @@ import (
 	"time"
 
 	"github.com/reugn/go-streams"
-	"github.com/reugn/go-streams/flow"
 
 	"github.com/weirflow/weir/checkpoint"
 	"github.com/weirflow/weir/queue"
@@ -35,6 +34,27 @@ type Watermark = queue.Watermark
 type AsyncWaitOperator[IN, OUT any] struct {
 	pump *pump[IN, OUT]
 	use  atomic.Uint32 // what drives it
+
+	taker atomic.Uint32 // what takes the results of a flow
+}
+
+// What takes the results of a flow.
+const (
+	untaken uint32 = iota
+	byOut
+	byTransfer
+)
+
+// takeResults returns what moves the results, for Via and To.
+func (op *AsyncWaitOperator[IN, OUT]) takeResults(method string) func(next chan<- any) {
+	switch {
+	case op.taker.CompareAndSwap(untaken, byTransfer):
+		return op.pump.transfer
+	case op.taker.Load() == byOut:
+		return op.pump.share
+	default:
+		panic(fmt.Sprintf("asyncop: %s: Via or To takes the results already", method))
+	}
 }
 
 // What drives an operator: the first that is used.
@@ -182,6 +202,9 @@ func (op *AsyncWaitOperator[IN, OUT]) In() chan<- any {
 // Out returns the channel of the results; the operator closes it. See Err for why.
 func (op *AsyncWaitOperator[IN, OUT]) Out() <-chan any {
 	op.asFlow("Out")
+	if !op.taker.CompareAndSwap(untaken, byOut) && op.taker.Load() == byTransfer {
+		panic("asyncop: Out: Via or To takes the results already")
+	}
 	return op.pump.out
 }
 
@@ -190,7 +213,7 @@ func (op *AsyncWaitOperator[IN, OUT]) Out() <-chan any {
 func (op *AsyncWaitOperator[IN, OUT]) Via(next streams.Flow) streams.Flow {
 	op.asFlow("Via")
 	op.mustPassBarriers("Via", next)
-	flow.DoStream(op, next)
+	go op.takeResults("Via")(next.In())
 	return next
 }
 
@@ -199,11 +222,7 @@ func (op *AsyncWaitOperator[IN, OUT]) Via(next streams.Flow) streams.Flow {
 func (op *AsyncWaitOperator[IN, OUT]) To(sink streams.Sink) {
 	op.asFlow("To")
 	op.mustPassBarriers("To", sink)
-	in := sink.In()
-	for v := range op.Out() {
-		in <- v
-	}
-	close(in)
+	op.takeResults("To")(sink.In())
 	sink.AwaitCompletion()
 }
 

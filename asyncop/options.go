@@ -219,7 +219,8 @@ func WithDrainRetries() Option {
 	return func(cfg *config) { cfg.drainRetries = true }
 }
 
-// WithBuffer sets the places of In and of Out; the default is [DefaultBuffer], 0 is unbuffered. Elements in In are not
+// WithBuffer sets the places of In and of Out; the default is [DefaultBuffer], 0 is unbuffered. Where Via, To or
+// [AsyncWaitOperator.Results] take the results there are at least one place, and the next power of two. Elements in In are not
 // accepted yet: they hold no slot and are in no checkpoint. It panics if n < 0.
 func WithBuffer(n int) Option {
 	if n < 0 {

@@ -3,6 +3,7 @@ package asyncop
 import (
 	"context"
 	"log/slog"
+	"runtime"
 	"sync/atomic"
 
 	"github.com/reugn/go-streams"
@@ -22,9 +23,11 @@ type pump[IN, OUT any] struct {
 	in       chan any                      // upstream sends and closes; the loop receives
 	out      chan any                      // the loop sends and closes; downstream receives
 	attached atomic.Pointer[ends[IN, OUT]] // set by Results
+	carried  atomic.Pointer[outlet[any]]   // set by Via or To
 
 	// Owned by the loop.
 	ends     *ends[IN, OUT]              // attached; nil for a flow
+	carrier  *outlet[any]                // carried, in place of out, which is closed; nil: results go to out
 	inClosed bool                        // upstream has closed in
 	inOver   bool                        // nothing more is taken
 	backlog  fifo.Queue[item[IN, OUT]]   // what goes into the queue before anything new
@@ -37,6 +40,7 @@ type pump[IN, OUT any] struct {
 	failed   any                         // the oldest failing element, as a Failure[IN]
 	offer    chan<- any                  // side, while failed is set
 	opened   bool
+	yielded  bool        // since there was something to do
 	told     bool        // cancelUpstream was called
 	unwatch  func() bool // ends the watch on the operator's context
 
@@ -123,7 +127,13 @@ func (p *pump[IN, OUT]) step() bool {
 	if p.ended() {
 		return false
 	}
-	if !busy {
+	switch {
+	case busy:
+		p.yielded = false
+	case !p.yielded: // what others are about to hand in then costs one turn, and no sleep
+		p.yielded = true
+		runtime.Gosched()
+	default:
 		p.park()
 	}
 	return true
@@ -140,6 +150,11 @@ func (p *pump[IN, OUT]) checkSignals() {
 	}
 	if p.ends == nil {
 		p.ends = p.attached.Load()
+	}
+	if p.carrier == nil {
+		if p.carrier = p.carried.Load(); p.carrier != nil {
+			close(p.out)
+		}
 	}
 }
 
@@ -281,8 +296,12 @@ func (p *pump[IN, OUT]) emitSome() (busy bool) {
 		p.sent()
 		busy = true
 	}
-	if busy && p.ends != nil {
+	switch {
+	case !busy:
+	case p.ends != nil:
 		p.ends.out.reader.wakeUp()
+	case p.carrier != nil:
+		p.carrier.reader.wakeUp()
 	}
 	return busy
 }
@@ -291,6 +310,9 @@ func (p *pump[IN, OUT]) emitSome() (busy bool) {
 func (p *pump[IN, OUT]) send() bool {
 	if p.ends != nil {
 		return p.ends.out.put(p.results[0])
+	}
+	if p.carrier != nil {
+		return p.carrier.put(p.next)
 	}
 	select {
 	case p.out <- p.next:
@@ -413,13 +435,14 @@ func (p *pump[IN, OUT]) park() {
 			if p.mayRead() {
 				in = p.in
 			}
-			if p.loaded {
+			if p.loaded && p.carrier == nil {
 				out = p.out
 			}
 		}
 		select {
 		case v, ok := <-in:
 			c.parked.Store(false)
+			c.stale = true
 			p.received(v, ok)
 		case out <- p.next:
 			p.sent()
@@ -427,16 +450,21 @@ func (p *pump[IN, OUT]) park() {
 			p.handedOver()
 		case <-c.wake:
 		}
+		c.stale = true
 	}
 	c.parked.Store(false)
 }
 
 func (p *pump[IN, OUT]) signalled() bool {
-	return p.cancelled.Load() != nil || p.stopping.Load() && !p.inOver || p.ends == nil && p.attached.Load() != nil
+	return p.cancelled.Load() != nil || p.stopping.Load() && !p.inOver || p.ends == nil && p.attached.Load() != nil ||
+		p.carrier == nil && p.carried.Load() != nil
 }
 
 // mayMove tells whether the rings have something for the loop.
 func (p *pump[IN, OUT]) mayMove() bool {
+	if p.carrier != nil {
+		return p.loaded && p.carrier.ring.halfEmpty()
+	}
 	e := p.ends
 	if e == nil {
 		return false
@@ -467,7 +495,11 @@ func (p *pump[IN, OUT]) finish() {
 	c.publish()
 	p.err.Store(&err)
 	close(p.over)
-	close(p.out)
+	if p.carrier != nil {
+		p.carrier.close()
+	} else {
+		close(p.out)
+	}
 	if e := p.attached.Load(); e != nil {
 		e.close()
 	} else if !p.inClosed {

@@ -27,6 +27,7 @@ const (
 // does not return and the loop's successor resumes.
 func (c *core[IN, OUT]) protect(kind callKind, e *queue.Entry[slot[IN, OUT]], a *attempt[IN, OUT], f func()) (panicked error) {
 	c.call.kind, c.call.entry, c.call.attempt = kind, e, a
+	c.stale = true
 	returned := false
 	defer func() {
 		if returned {

@@ -197,4 +197,3 @@ func ticks(from, to float64) (marks []plot.Tick) {
 	}
 	return marks
 }
-
