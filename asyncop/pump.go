@@ -495,10 +495,11 @@ func (p *pump[IN, OUT]) finish() {
 	c.publish()
 	p.err.Store(&err)
 	close(p.over)
-	if p.carrier != nil {
-		p.carrier.close()
-	} else {
+	if p.carrier == nil {
 		close(p.out)
+	}
+	if o := p.carried.Load(); o != nil { // it may have come since p.carrier was set
+		o.close()
 	}
 	if e := p.attached.Load(); e != nil {
 		e.close()
