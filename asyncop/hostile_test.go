@@ -197,7 +197,10 @@ func TestHostileErrors(t *testing.T) {
 							close(side.in)
 						}
 						r := newRig(t, m, s)
-						r.sendEach("abc")
+						r.sendEach("ab")
+						if policy != "fail" {
+							r.sendEach("c") // not at once with a: calls that block may end in any order
+						}
 						r.advance(2 * time.Minute)
 						if policy == "fail" {
 							failed, ok := r.wait().(*asyncop.ElementError) // As calls methods of the hostile one
@@ -209,7 +212,7 @@ func TestHostileErrors(t *testing.T) {
 						}
 						r.sendEach("d")
 						require.True(t, r.end() == nil)
-						require.Equal(t, m.pick("A C D", "A C D"), r.outputs())
+						require.Equal(t, "A C D", r.outputs())
 						st := r.stats()
 						require.EqualValues(t, 1, st.Dropped+st.SideOutput)
 						require.Zero(t, st.Running)

@@ -245,3 +245,20 @@ func TestPoliciesAreStrategies(t *testing.T) {
 		asyncop.OrderedWaitWithRetry[string, string](newHand(t), time.Second, 1, mine{})
 	}), "no policy")
 }
+
+// The time that a strategy takes is gone when its answer comes: a retry that no longer fits is not made, and not charged.
+func TestSlowAnswerIsCappedToTheTimeThatIsLeft(t *testing.T) {
+	forEachMode(t, func(t *testing.T, m mode) {
+		budget := strategies.NewBudget(0, 0, 1)
+		r := newRig(t, m, setup{
+			timeout: 10 * time.Second, opts: options(asyncop.WithDropOnFailure()),
+			strategy: because(safeReason, after(5*time.Second, strategies.RetryAfter(6*time.Second))).WithBudget(budget),
+		})
+		r.sendEach("a")
+		r.fail("a#1", errBroken)
+		r.advance(10 * time.Second)
+		require.EqualValues(t, 1, r.stats().Timeouts)
+		require.InDelta(t, 1, budget.Balance(), 0)
+		require.NoError(t, r.end())
+	})
+}

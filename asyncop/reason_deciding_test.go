@@ -371,3 +371,37 @@ func TestStrategySeesTheTimeThatIsLeft(t *testing.T) {
 		})
 	}
 }
+
+// What a strategy keeps of its context has ended with its answer.
+func TestContextOfAStrategyEndsWithItsAnswer(t *testing.T) {
+	forEachMode(t, func(t *testing.T, m mode) {
+		var kept context.Context
+		r := newRig(t, m, setup{timeout: time.Minute, strategy: because(safeReason,
+			decides(func(ctx context.Context, _ *view) (strategies.Action, error) {
+				kept = ctx
+				return strategies.RetryAfter(time.Second), ctx.Err()
+			}))})
+		r.sendEach("a")
+		r.fail("a#1", errBroken)
+		<-kept.Done()
+		require.ErrorIs(t, kept.Err(), context.Canceled)
+		require.EqualValues(t, 1, r.stats().WaitingForRetry)
+		require.ErrorIs(t, r.cut(errTestOver), errTestOver)
+	})
+}
+
+// The error that takes the place of a retried attempt's is the last one that a timeout tells.
+func TestTimeoutTellsTheTranslatedError(t *testing.T) {
+	translated := errors.New("translated")
+	forEachMode(t, func(t *testing.T, m mode) {
+		r := newRig(t, m, setup{
+			timeout: time.Minute, strategy: because(safeReason, always(true, strategies.RetryAfter(time.Hour).WithError(translated))),
+		})
+		r.sendEach("a")
+		r.fail("a#1", errBroken)
+		r.advance(time.Minute)
+		err := r.wait()
+		require.ErrorIs(t, err, translated)
+		require.NotErrorIs(t, err, errBroken)
+	})
+}
