@@ -297,7 +297,8 @@ func TestResultsOfAnInputThatWaits(t *testing.T) {
 
 func TestResultsAndFlowsExcludeEachOther(t *testing.T) {
 	drain := func(op *operator) {
-		for range op.Results(letters("a")) { //nolint:revive // for the end
+		for _, err := range op.Results(letters("a")) {
+			require.NoError(t, err)
 		}
 	}
 	m := mode{capacity: 1}
