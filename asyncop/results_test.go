@@ -14,6 +14,7 @@ import (
 	"testing/synctest"
 	"time"
 
+	"github.com/reugn/go-streams/extension"
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 
@@ -328,24 +329,23 @@ func TestResultsAndFlowsExcludeEachOther(t *testing.T) {
 }
 
 // Nothing is lost between goroutines that sleep and wake each other in real time.
-func TestResultsUnderStress(t *testing.T) {
-	runs, n := 200, 500
+func TestRingsUnderStress(t *testing.T) {
+	runs, n := 300, 500
 	if testing.Short() || raceDetector {
 		runs = 40
 	}
+	fn := asyncop.Func(func(_ context.Context, in int, result asyncop.ResultFuture[int]) error {
+		if in%3 == 0 {
+			go result.Complete(in)
+		} else {
+			result.Complete(in)
+		}
+		return nil
+	})
 	for i := range runs {
 		m := mode{ordered: i%2 == 0, capacity: 1 + i%7}
-		fn := asyncop.Func(func(_ context.Context, in int, result asyncop.ResultFuture[int]) error {
-			if in%3 == 0 {
-				go result.Complete(in)
-			} else {
-				result.Complete(in)
-			}
-			return nil
-		})
 		op := construct[int, int](m, fn, time.Minute, strategies.NoRetry[int](), asyncop.WithBuffer(i%5))
-		sum, count := 0, 0
-		for out, err := range op.Results(func(yield func(int) bool) {
+		input := func(yield func(int) bool) {
 			for j := range n {
 				if j%(1+i%11) == 0 {
 					runtime.Gosched()
@@ -354,14 +354,33 @@ func TestResultsUnderStress(t *testing.T) {
 					return
 				}
 			}
-		}) {
-			require.NoError(t, err)
+		}
+		sum, count := 0, 0
+		take := func(out int) {
 			if m.ordered {
 				require.Equal(t, count, out)
 			}
 			sum += out
 			if count++; count%(1+i%13) == 0 {
 				runtime.Gosched()
+			}
+		}
+		if i%4 < 2 {
+			for out, err := range op.Results(input) {
+				require.NoError(t, err)
+				take(out)
+			}
+		} else {
+			out := make(chan any)
+			go op.To(extension.NewChanSink(out))
+			go func() {
+				defer close(op.In())
+				for j := range input {
+					op.In() <- j
+				}
+			}()
+			for v := range out {
+				take(v.(int))
 			}
 		}
 		require.Equal(t, n, count)
