@@ -396,3 +396,29 @@ func TestKilledDuringADrain(t *testing.T) {
 		})
 	}
 }
+
+// What comes behind the marker all the same meets the usual backpressure, and is finished before the final barrier.
+func TestElementsBehindTheEndOfInput(t *testing.T) {
+	forEachMode(t, func(t *testing.T, m mode) {
+		r := newCheckRig(t, m, setup{opts: options(asyncop.WithBuffer(0))}, nil)
+		r.send("a")
+		marker, done := r.trigger(checkpoint.Drain)
+		r.send(marker)
+		sent := make(chan struct{})
+		go func() { r.op.In() <- "late"; close(sent) }()
+		synctest.Wait()
+		select {
+		case <-sent:
+			t.Fatal("read past the capacity")
+		default:
+		}
+		r.complete("a#1", "A")
+		<-sent
+		r.send(<-r.pending)
+		require.Empty(t, done)
+		r.complete("late#1", "L")
+		require.NoError(t, <-done)
+		require.NoError(t, r.wait())
+		require.Equal(t, "A <end> L <2>", r.outputs())
+	}, 1)
+}
