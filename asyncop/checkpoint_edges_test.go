@@ -48,7 +48,14 @@ func TestElementsThatEmitNothingFreeTheLoop(t *testing.T) {
 				b, done := r.trigger(checkpoint.Drain)
 				r.send(b)
 				end(r.rig, "a#1")
-				require.NoError(t, <-done)
+				require.NoError(t, r.finish(done))
+				require.NoError(t, r.wait(), "the end of the input behind it")
+
+				r = newCheckRig(t, m, setup{opts: options(asyncop.WithDropOnFailure())}, nil)
+				r.send("a")
+				r.barrier(1, checkpoint.Drain) // without a marker before it
+				require.Equal(t, "none", r.state(1))
+				end(r.rig, "a#1")
 				require.NoError(t, r.wait(), "a drain barrier behind it")
 			})
 			forEachMode(t, func(t *testing.T, m mode) {

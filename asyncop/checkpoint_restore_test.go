@@ -76,9 +76,9 @@ func TestDrainDuringRestore(t *testing.T) {
 		again := newCheckRig(t, m, setup{wrap: func(h *hand) function { h.answer = upper; return h }}, store.Reopen())
 		b, done := again.trigger(checkpoint.Drain)
 		again.send(b)
-		require.NoError(t, <-done)
+		require.NoError(t, again.finish(done))
 		require.NoError(t, again.wait())
-		require.Equal(t, "A B C <2>", again.outputs())
+		require.Equal(t, "A B C <end> <3>", again.outputs())
 	}, 1)
 }
 

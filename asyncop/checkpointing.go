@@ -138,6 +138,13 @@ func (p *pump[IN, OUT]) receivedBarrier(b checkpoint.Barrier) {
 	p.passBarrier()
 }
 
+// passedMarker reports the end of the input, if that is what was emitted: all that came before it has left.
+func (k *checkpointing[IN, OUT]) passedMarker(control any) {
+	if b, ok := control.(checkpoint.Barrier); ok {
+		k.encoding.Go(func() { b.Report(k.name, nil, nil) })
+	}
+}
+
 // passBarrier handles the barrier that has come, as soon as it may go on: it reports the state of this moment and lets
 // the barrier pass ahead of everything that is queued. Nothing is read until then.
 func (p *pump[IN, OUT]) passBarrier() {
@@ -167,7 +174,9 @@ func (p *pump[IN, OUT]) copyInFlight() []item[IN, OUT] {
 	began := p.core.timers.Now()
 	items := p.core.items(p.checks.takeSpare(p.core.queue.Len()+p.backlog.Len()), p.checks.codec.results != nil)
 	for it := range p.backlog.All() {
-		items = append(items, it)
+		if it.kind != controlItem || !isEndOfInput(it.rest) {
+			items = append(items, it)
+		}
 	}
 	p.checks.pause = p.core.timers.Now() - began
 	return items

@@ -45,7 +45,7 @@ type core[IN, OUT any] struct {
 	now     time.Duration                            // when the loop last looked at the clock
 	stale   bool                                     // since then user code has run, or the loop has slept
 
-	inputEnded bool          // no element follows
+	inputEnded bool          // nothing follows
 	noRetries  bool          // nobody retries any more (law A5)
 	failure    error         // why the operator must end; nil: it need not
 	failed     *ElementError // the failure, if an element was it
@@ -191,10 +191,15 @@ func (c *core[IN, OUT]) acceptControl(element any) {
 	c.queue.PutControl(slot[IN, OUT]{extra: &extra[IN, OUT]{control: element}, accepted: c.now})
 }
 
-// endInput says that no element follows. Law A5: unless retries are to be drained, elements in back-off get exactly one
-// more attempt, at once; running attempts are awaited and not called again.
+// endInput says that nothing follows.
 func (c *core[IN, OUT]) endInput() {
 	c.inputEnded = true
+	c.endRetries()
+}
+
+// endRetries says that no element follows. Law A5: unless retries are to be drained, elements in back-off get exactly one
+// more attempt, at once; running attempts are awaited and not called again.
+func (c *core[IN, OUT]) endRetries() {
 	if c.drainRetries {
 		return
 	}
@@ -699,6 +704,12 @@ func isControl(v any) bool {
 		return true
 	}
 	return false
+}
+
+// isEndOfInput tells whether a control element is the marker of the end of the input, behind which only barriers come.
+func isEndOfInput(control any) bool {
+	b, ok := control.(checkpoint.Barrier)
+	return ok && b.Kind == checkpoint.EndOfInput
 }
 
 // canHoldControl tells whether a value of type OUT can be a control element.

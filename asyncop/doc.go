@@ -70,7 +70,8 @@
 //
 // At the end of the input, elements that have not been started get their first attempt, those in back-off exactly one
 // more at once, running attempts are awaited, and no retry follows (A5). [WithDrainRetries] lets retries run their
-// course instead.
+// course instead. In a stream with checkpoints the marker checkpoint.EndOfInput tells of it before the input is closed: it
+// is passed on when all before it has left, and checkpoints are taken meanwhile.
 //
 // # Failures
 //

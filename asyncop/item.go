@@ -48,7 +48,7 @@ func (c *core[IN, OUT]) items(into []item[IN, OUT], withResults bool) []item[IN,
 	into = slices.Grow(into, c.queue.Len())
 	for e := c.queue.First(); e != nil; e = e.Next() {
 		s := &e.Value
-		if s.settled() {
+		if s.settled() || s.phase == control && isEndOfInput(s.extra.control) { // the source will send it again
 			continue
 		}
 		into = into[:len(into)+1]

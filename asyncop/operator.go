@@ -254,7 +254,7 @@ func (op *AsyncWaitOperator[IN, OUT]) Wait() error {
 // Stop ends the operator in an orderly way: it takes no more input, drains what it has accepted as at the end of the
 // input, and waits for Done. When ctx ends before that, it cancels what is left and returns, without waiting for the side
 // output; Open and Close of the function are awaited. It returns Err. Elements that were sent to In and not accepted yet
-// are discarded and counted.
+// are discarded and counted. In a stream that is being drained by its checkpoint.Coordinator, it leaves the end to that.
 //
 // In a row of operators stop the first one, wait until the last one is done or ctx ends, and then stop that: what the
 // first one drains is the last one's input.

@@ -236,8 +236,9 @@ func WithBuffer(n int) Option {
 // The loop pauses at a barrier for a copy of what is in flight: about 20 ns an element, the encoding is done beside it. The
 // memory of the copy, IN and 40 bytes an element, is kept from checkpoint to checkpoint.
 //
-// Without it, barriers wait their turn like watermarks, so that nothing is in flight behind them, and the constructors
-// panic if they are given [WithRetryState], [WithInputCodec], [WithResultCodec] or [WithOverflow], which would do nothing.
+// Without it, barriers wait their turn like watermarks, so that nothing is in flight behind them: a checkpoint takes as
+// long as what is in flight does, also at the end of the input. And the constructors panic if they are given
+// [WithRetryState], [WithInputCodec], [WithResultCodec] or [WithOverflow], which would do nothing.
 func WithCheckpoints(c *checkpoint.Coordinator) Option {
 	if c == nil {
 		panic("asyncop: WithCheckpoints: nil coordinator")
@@ -297,10 +298,11 @@ func WithResultCodec[OUT any](codec checkpoint.Codec[OUT]) Option {
 	return func(cfg *config) { cfg.resultCodec, cfg.forChecks = codec, "WithResultCodec" }
 }
 
-// WithOverflow sets how many elements the operator reads past its capacity while the barrier of a pending checkpoint is
-// still behind them; the default is [DefaultOverflow]. They wait outside of the slots, are not started, and are part of the
-// checkpoint. A barrier behind at most n elements gets through a full queue; behind more, it waits until slots come free.
-// To see whether the barrier has come, one more element may be read. It panics if n < 0.
+// WithOverflow sets how many elements the operator reads past its capacity while the barrier of a pending checkpoint, or
+// the marker of the end of the input, is still behind them; the default is [DefaultOverflow]. They wait outside of the
+// slots, are not started, and are part of the checkpoint. A barrier behind at most n elements gets through a full queue;
+// behind more, it waits until slots come free. To see whether the barrier has come, one more element may be read. It panics
+// if n < 0.
 func WithOverflow(n int) Option {
 	if n < 0 {
 		panic(fmt.Sprintf("asyncop: WithOverflow: negative number of elements: %d", n))

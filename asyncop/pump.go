@@ -30,6 +30,7 @@ type pump[IN, OUT any] struct {
 	carrier  *outlet[any]                // carried, in place of out, which is closed; nil: results go to out
 	inClosed bool                        // upstream has closed in
 	inOver   bool                        // nothing more is taken
+	marked   bool                        // the marker of the end of the input has come: only barriers follow
 	backlog  fifo.Queue[item[IN, OUT]]   // what goes into the queue before anything new
 	checks   *checkpointing[IN, OUT]     // nil: no part in checkpoints
 	loaded   bool                        // there is something to be emitted next
@@ -144,7 +145,7 @@ func (p *pump[IN, OUT]) checkSignals() {
 	if cause := p.cancelled.Load(); cause != nil {
 		p.core.end(*cause)
 	}
-	if p.stopping.Load() && !p.inOver {
+	if p.mustStop() {
 		p.cancelUpstream(ErrStopped)
 		p.endInput()
 	}
@@ -156,6 +157,12 @@ func (p *pump[IN, OUT]) checkSignals() {
 			close(p.out)
 		}
 	}
+}
+
+// mustStop tells whether Stop has something to end. After the marker only barriers are taken, and the final one makes a
+// clean end.
+func (p *pump[IN, OUT]) mustStop() bool {
+	return p.stopping.Load() && !p.inOver && !p.marked
 }
 
 // endInput takes nothing more. What is in the backlog was taken already.
@@ -271,7 +278,9 @@ func (p *pump[IN, OUT]) overflowed(in IN) item[IN, OUT] {
 }
 
 func (p *pump[IN, OUT]) receivedControl(v any) {
-	if b, ok := v.(checkpoint.Barrier); ok && p.checks != nil {
+	if isEndOfInput(v) {
+		p.receivedEndOfInput(v.(checkpoint.Barrier))
+	} else if b, ok := v.(checkpoint.Barrier); ok && p.checks != nil {
 		p.receivedBarrier(b)
 		return
 	}
@@ -280,6 +289,16 @@ func (p *pump[IN, OUT]) receivedControl(v any) {
 	} else {
 		p.backlog.Push(item[IN, OUT]{kind: controlItem, rest: v})
 	}
+}
+
+// receivedEndOfInput does what the marker makes known at once, also about elements of the backlog. It takes its turn like a
+// watermark.
+func (p *pump[IN, OUT]) receivedEndOfInput(b checkpoint.Barrier) {
+	p.marked = true
+	if p.checks != nil {
+		p.checks.seen = max(p.checks.seen, b.ID)
+	}
+	p.core.endRetries()
 }
 
 // ended tells whether everything that was taken has left.
@@ -388,6 +407,9 @@ func (p *pump[IN, OUT]) sent() {
 			return
 		}
 	}
+	if e != nil && e.Value.phase == control && p.checks != nil {
+		p.checks.passedMarker(e.Value.extra.control)
+	}
 	p.loaded, p.head, p.results, p.next = false, nil, nil, nil
 	if e == nil {
 		p.checks.passing.Pop()
@@ -456,7 +478,7 @@ func (p *pump[IN, OUT]) park() {
 }
 
 func (p *pump[IN, OUT]) signalled() bool {
-	return p.cancelled.Load() != nil || p.stopping.Load() && !p.inOver || p.ends == nil && p.attached.Load() != nil ||
+	return p.cancelled.Load() != nil || p.mustStop() || p.ends == nil && p.attached.Load() != nil ||
 		p.carrier == nil && p.carried.Load() != nil
 }
 

@@ -46,8 +46,8 @@ func TestArguments(t *testing.T) {
 		"checkpoint: CodecFunc: nil append function":               func() { CodecFunc(nil, func([]byte) (int, error) { return 0, nil }) },
 		"checkpoint: CodecFunc: nil decode function":               func() { CodecFunc(func(b []byte, _ int) ([]byte, error) { return b, nil }, nil) },
 		"checkpoint: Finish: not a final kind: periodic":           func() { _ = c.Finish(t.Context(), Periodic) },
-		"checkpoint: Finish: not a final kind: Kind(3)":            func() { _ = c.Finish(t.Context(), 3) },
-		"checkpoint: RequestFinal: not a final kind: Kind(3)":      func() { c.RequestFinal(3) },
+		"checkpoint: Finish: not a final kind: Kind(4)":            func() { _ = c.Finish(t.Context(), 4) },
+		"checkpoint: RequestFinal: not a final kind: end of input": func() { c.RequestFinal(EndOfInput) },
 		"checkpoint: Fail: nil reason":                             func() { c.Fail("x", nil) },
 		"checkpoint: Refuse: nil reason":                           func() { c.Refuse("x", nil) },
 	} {

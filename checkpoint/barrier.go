@@ -9,11 +9,20 @@ const (
 	// Periodic is an ordinary checkpoint: the pipeline goes on.
 	Periodic Kind = iota
 	// Drain is the final checkpoint of a stream that ends: everything before its barrier is finished first, so nothing
-	// is in flight in it. Nothing follows the barrier.
+	// is in flight in it. It is taken when all participants have reported the marker of EndOfInput. Nothing follows the
+	// barrier.
 	Drain
 	// Suspend is a final checkpoint with what is in flight in it, to be resumed from. Nothing follows the barrier, and
 	// operators that it has reached begin nothing new.
 	Suspend
+	// EndOfInput is no checkpoint but the marker of a stream that is to be drained: no element follows it, barriers do.
+	// It is announced once, and its number is not that of a checkpoint: nobody is told that it is completed or aborted.
+	//
+	// Whoever passes it on has finished what came before it, while barriers go on overtaking, so checkpoints are taken as
+	// long as the draining lasts. Everybody reports it, without a state: a source when it sends it, others when all
+	// before it is done. A participant that treats all barriers alike, with a state each, does that too; one that reports
+	// none holds up the end.
+	EndOfInput
 )
 
 func (k Kind) String() string {
@@ -23,10 +32,10 @@ func (k Kind) String() string {
 	return fmt.Sprintf("Kind(%d)", uint8(k))
 }
 
-var kindNames = [...]string{"periodic", "drain", "suspend"}
+var kindNames = [...]string{"periodic", "drain", "suspend", "end of input"}
 
 // Final tells whether the stream ends with a barrier of this kind.
-func (k Kind) Final() bool { return k != Periodic }
+func (k Kind) Final() bool { return k == Drain || k == Suspend }
 
 // Barrier is the control element that separates what belongs to a checkpoint from what follows it. It travels in band
 // from the sources to the sinks; every participant on its way reports its state of that moment and passes it on
@@ -34,7 +43,7 @@ func (k Kind) Final() bool { return k != Periodic }
 //
 // A Barrier is a value: a *Barrier in a stream is an ordinary element.
 type Barrier struct {
-	// ID is the number of the checkpoint, from 1.
+	// ID is the number of the checkpoint, from 1, or that of the marker in the same row.
 	ID uint64
 	// Kind is what the checkpoint is for.
 	Kind Kind

@@ -52,6 +52,7 @@ type Coordinator struct {
 	lastID       uint64            // the newest checkpoint, whatever became of it
 	complete     uint64            // the newest one that is stored; 0: none
 	run          *run              // the checkpoint under way, or nil
+	drain        *run              // the marker of the end of the input, once it is announced
 	err          error             // why there will be no more checkpoints; nil after a final one
 	isEnded      bool              // life has ended
 	final        map[Kind]struct{} // final checkpoints asked for
@@ -62,7 +63,7 @@ type participant struct {
 	Participant
 }
 
-// run is a checkpoint under way.
+// run is a checkpoint under way, or the marker of the end of the input.
 type run struct {
 	barrier Barrier
 	waiting map[string]struct{} // who has not reported
@@ -87,7 +88,8 @@ func WithInterval(d time.Duration) Option {
 }
 
 // WithTimeout bounds the time of a checkpoint from its trigger until all have reported; the default is [DefaultTimeout].
-// A [Drain] checkpoint is not bounded: it waits for what is in flight. It panics if d <= 0.
+// The draining before a [Drain] checkpoint is not bounded; each time d is over, a warning tells who is not done. It
+// panics if d <= 0.
 func WithTimeout(d time.Duration) Option {
 	if d <= 0 {
 		panic(fmt.Sprintf("checkpoint: WithTimeout: must be positive, got %v", d))
@@ -301,13 +303,33 @@ func (c *Coordinator) Trigger(ctx context.Context) (id uint64, err error) {
 
 // Finish ends the stream with a final checkpoint of the given kind, [Drain] or [Suspend], and returns when that is
 // complete ("stop with savepoint"). It panics for another kind.
+//
+// For a [Drain] the source stops reading and sends the marker of [EndOfInput]; the final checkpoint is taken when the
+// marker has reached everybody. Checkpoints go on until then, and a Suspend may still end the stream before. When ctx
+// ends first, the stream has failed, since its source reads no more, and a restart goes on from the last checkpoint.
 func (c *Coordinator) Finish(ctx context.Context, kind Kind) error {
 	mustBeFinal("Finish", kind)
-	_, err := c.take(ctx, kind)
+	if kind == Suspend {
+		_, err := c.take(ctx, kind)
+		return err
+	}
+	r, announced, err := c.endInput(ctx)
+	if err != nil {
+		return err
+	}
+	if err = c.awaitDrained(ctx, r); err == nil {
+		_, err = c.take(ctx, Drain)
+	}
+	if err != nil && announced {
+		c.mu.Lock()
+		defer c.mu.Unlock()
+		c.end(err)
+	}
 	return err
 }
 
-// RequestFinal is Finish without waiting. A source whose input has ended calls it with [Drain] and awaits the barrier.
+// RequestFinal is Finish without waiting. A source whose input has ended calls it with [Drain], and goes on sending
+// barriers until one is final.
 func (c *Coordinator) RequestFinal(kind Kind) {
 	mustBeFinal("RequestFinal", kind) // here, not on a goroutine of nobody
 	c.mu.Lock()
@@ -357,6 +379,9 @@ func (c *Coordinator) Report(id uint64, participant string, state State, err err
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	r := c.run
+	if c.drain != nil && c.drain.barrier.ID == id {
+		r, state, err = c.drain, nil, nil // the final barrier asks for a state
+	}
 	if r == nil || r.barrier.ID != id || r.over() {
 		return // it was aborted
 	}
@@ -374,21 +399,70 @@ func (c *Coordinator) Report(id uint64, participant string, state State, err err
 	}
 }
 
-// take takes one checkpoint.
-func (c *Coordinator) take(ctx context.Context, kind Kind) (uint64, error) {
+// hold waits for the start and until no checkpoint is under way. None begins until busy is received from.
+func (c *Coordinator) hold(ctx context.Context) error {
 	select {
 	case <-c.started:
 	case <-c.Ended():
-		return 0, c.endError()
+		return c.endError()
 	case <-ctx.Done():
-		return 0, context.Cause(ctx)
+		return context.Cause(ctx)
 	}
 	select {
 	case c.busy <- struct{}{}:
+		return nil
 	case <-c.Ended():
-		return 0, c.endError()
+		return c.endError()
 	case <-ctx.Done():
-		return 0, context.Cause(ctx)
+		return context.Cause(ctx)
+	}
+}
+
+// endInput announces the marker of the end of the input, unless that was done before.
+func (c *Coordinator) endInput(ctx context.Context) (r *run, announced bool, err error) {
+	if err := c.hold(ctx); err != nil {
+		return nil, false, err
+	}
+	defer func() { <-c.busy }()
+	c.mu.Lock()
+	r = c.drain
+	c.mu.Unlock()
+	if r != nil {
+		return r, false, nil
+	}
+	r, err = c.begin(EndOfInput)
+	return r, err == nil, err
+}
+
+// awaitDrained waits until everybody has reported the marker.
+func (c *Coordinator) awaitDrained(ctx context.Context, r *run) error {
+	remind := c.clock.Ticker(c.timeout)
+	defer remind.Stop()
+	for {
+		var err error
+		select {
+		case <-r.settled:
+			return nil
+		case <-c.Ended():
+			return c.endError()
+		case <-ctx.Done():
+			err = context.Cause(ctx)
+		case <-remind.C:
+		}
+		c.mu.Lock()
+		waiting := quoted(r.waiting)
+		c.mu.Unlock()
+		if err != nil {
+			return fmt.Errorf("checkpoint: draining: %w: no report from %s", err, waiting)
+		}
+		c.logger.Warn("checkpoint: the stream is being drained", slog.String("not done", waiting))
+	}
+}
+
+// take takes one checkpoint.
+func (c *Coordinator) take(ctx context.Context, kind Kind) (uint64, error) {
+	if err := c.hold(ctx); err != nil {
+		return 0, err
 	}
 	defer func() { <-c.busy }()
 	r, err := c.begin(kind)
@@ -396,9 +470,6 @@ func (c *Coordinator) take(ctx context.Context, kind Kind) (uint64, error) {
 		return 0, err
 	}
 	id := r.barrier.ID
-	for _, p := range slices.Backward(c.participants) { // the source, normally the first, when all others know of it
-		p.Pending(r.barrier)
-	}
 	err = c.await(ctx, r)
 	if err == nil {
 		err = c.save(ctx, r)
@@ -426,7 +497,19 @@ func (c *Coordinator) take(ctx context.Context, kind Kind) (uint64, error) {
 	return id, err
 }
 
+// begin announces the next barrier. Called with busy held.
 func (c *Coordinator) begin(kind Kind) (*run, error) {
+	r, err := c.newRun(kind)
+	if err != nil {
+		return nil, err
+	}
+	for _, p := range slices.Backward(c.participants) { // the source, normally the first, when all others know of it
+		p.Pending(r.barrier)
+	}
+	return r, nil
+}
+
+func (c *Coordinator) newRun(kind Kind) (*run, error) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	if c.isEnded {
@@ -442,7 +525,11 @@ func (c *Coordinator) begin(kind Kind) (*run, error) {
 	for _, p := range c.participants {
 		r.waiting[p.name] = struct{}{}
 	}
-	c.run = r
+	if kind == EndOfInput {
+		c.drain = r
+	} else {
+		c.run = r
+	}
 	if len(r.waiting) == 0 {
 		close(r.settled)
 	}
@@ -451,12 +538,8 @@ func (c *Coordinator) begin(kind Kind) (*run, error) {
 
 // await waits until everybody has reported.
 func (c *Coordinator) await(ctx context.Context, r *run) error {
-	var expired <-chan time.Time
-	if r.barrier.Kind != Drain {
-		timer := c.clock.Timer(c.timeout)
-		defer timer.Stop()
-		expired = timer.C
-	}
+	timer := c.clock.Timer(c.timeout)
+	defer timer.Stop()
 	var err error
 	select {
 	case <-r.settled:
@@ -464,7 +547,7 @@ func (c *Coordinator) await(ctx context.Context, r *run) error {
 		err = c.endError()
 	case <-ctx.Done():
 		err = context.Cause(ctx)
-	case <-expired:
+	case <-timer.C:
 		err = fmt.Errorf("not complete after %v", c.timeout)
 	}
 	c.mu.Lock()

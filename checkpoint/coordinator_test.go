@@ -141,24 +141,28 @@ func TestCoordinator(t *testing.T) {
 		_, resumes := c.RestoredKind()
 		require.False(t, resumes)
 		require.Zero(t, c.LastComplete())
-		for want, kind := range []Kind{Periodic, Suspend, Drain} {
+		for i, kind := range []Kind{Periodic, Suspend, Drain} {
+			want := i + 1
+			if kind == Drain {
+				want++ // after the marker
+			}
 			if kind == Periodic {
 				must(c.Trigger(ctx))
 			} else {
 				require.NoError(t, c.Finish(ctx, kind))
 			}
-			require.EqualValues(t, want+1, c.LastComplete())
+			require.EqualValues(t, want, c.LastComplete())
 			store = store.Reopen()
 			c = startWith(t, store, nil, a)
 			restored, resumes := c.RestoredKind()
 			require.True(t, resumes)
 			require.Equal(t, kind, restored)
-			require.EqualValues(t, want+1, c.LastComplete(), "a restart would resume from it")
+			require.EqualValues(t, want, c.LastComplete(), "a restart would resume from it")
 		}
 		a.fails = errTest
 		_, err := c.Trigger(ctx)
 		require.Error(t, err)
-		require.EqualValues(t, 3, c.LastComplete())
+		require.EqualValues(t, 4, c.LastComplete())
 	})
 	bubble(t, "interval", func(t *testing.T) {
 		mock := clock.NewMock()
@@ -242,7 +246,7 @@ func TestCoordinator(t *testing.T) {
 		require.ErrorContains(t, err, `"a"`)
 		require.NoError(t, c.Err())
 	})
-	bubble(t, "drain is unbounded, suspend is not", func(t *testing.T) {
+	bubble(t, "draining is unbounded, final checkpoints are not", func(t *testing.T) {
 		a := &fake{name: "a", mute: true}
 		c := startWith(t, NewMemoryStore(), []Option{WithTimeout(time.Second)}, a)
 		c.RequestFinal(Drain)
@@ -251,14 +255,26 @@ func TestCoordinator(t *testing.T) {
 		synctest.Wait()
 		require.Equal(t, "p1", a.history())
 		a.barrier().Report("a", nil, nil)
+		synctest.Wait()
+		a.barrier().Report("a", nil, nil)
 		require.NoError(t, c.Wait())
+		require.Equal(t, "p1 p2 c2", a.history())
 		_, err := c.Trigger(ctx)
 		require.EqualError(t, err, "checkpoint: the stream has ended")
 		require.Panics(t, func() { _ = c.Finish(ctx, Periodic) })
 
-		c = startWith(t, NewMemoryStore(), []Option{WithTimeout(time.Second)}, a)
-		require.ErrorContains(t, c.Finish(ctx, Suspend), "after 1s")
-		require.Error(t, c.Wait())
+		for _, kind := range []Kind{Suspend, Drain} {
+			a = &fake{name: "a", mute: true}
+			c = startWith(t, NewMemoryStore(), []Option{WithTimeout(time.Second)}, a)
+			go func() {
+				synctest.Wait()
+				if b := a.barrier(); b.Kind == EndOfInput {
+					b.Report("a", nil, nil)
+				}
+			}()
+			require.ErrorContains(t, c.Finish(ctx, kind), "after 1s")
+			require.Error(t, c.Wait())
+		}
 	})
 	bubble(t, "fail and close end what is under way", func(t *testing.T) {
 		a := &fake{name: "a", mute: true}
@@ -367,9 +383,16 @@ func TestCoordinatorConcurrency(t *testing.T) {
 	wg.Wait()
 	require.NoError(t, c.Finish(t.Context(), Drain))
 	require.NoError(t, c.Wait())
+	markers := 0
 	for i, what := range strings.Fields(a.history()) { // one at a time
+		if what == fmt.Sprintf("p%d", c.drain.barrier.ID) {
+			markers++
+			continue
+		}
+		i += markers // it is never completed
 		require.Equal(t, fmt.Sprintf("%c%d", "pc"[i%2], i/2+1), what)
 	}
+	require.Equal(t, 1, markers)
 }
 
 // damage flips a bit of a stored checkpoint.

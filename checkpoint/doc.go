@@ -42,6 +42,24 @@
 // A list of elements with what an operator knows about them is written by a [RecordWriter], a single value by
 // [MarshalState].
 //
+// # The end of the stream
+//
+// A stream ends cleanly with a final checkpoint. [Suspend] takes along what is in flight, at any time. [Drain], which a
+// [Source] asks for at the end of its input and [Coordinator.Finish] whenever it is called, finishes it first:
+//
+//	source    a  b  c  END  7  8           9      END: the marker of [EndOfInput]
+//	operator     a  b       7  8  c  END   9      7, 8: checkpoints, which overtake c and END; 9: the final one
+//
+// The source sends the marker and then nothing but barriers. An operator passes it on when all before it has left, and the
+// final checkpoint is taken when all participants have reported it. Draining takes as long as it needs, [WithTimeout] does
+// not bound it, and checkpoints go on: a job that is killed while it drains goes on from the last of them. Its source
+// finds itself at the end of the input and sends the marker again.
+//
+// A participant of your own reports the marker as it does a barrier. If one does not, the stream is drained for ever, and
+// the coordinator's warnings name it. Whoever takes no part in checkpoints passes the marker on, like any control element;
+// a sink without part may drop it. What is sent after the marker, by a flow that holds elements back until the final
+// barrier reaches it, is finished before that barrier, without checkpoints meanwhile and within the timeout.
+//
 // # Hostile bytes
 //
 // Whatever is read (files, schemas, values, records) may be damaged or made to harm: decoders return errors. They do not

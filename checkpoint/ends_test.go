@@ -68,7 +68,7 @@ func TestSource(t *testing.T) {
 		in := newRecorder("a", "b")
 		src := NewSource(c, "src", in)
 		require.NoError(t, c.Start())
-		require.Equal(t, []string{"a", "b", "barrier 1 (drain)"}, texts(src.Out()))
+		require.Equal(t, []string{"a", "b", "barrier 1 (end of input)", "barrier 2 (drain)"}, texts(src.Out()))
 		require.NoError(t, c.Wait())
 		require.Equal(t, "commit [2], close", in.history())
 		require.NoError(t, c.Close())
@@ -93,7 +93,7 @@ func TestSource(t *testing.T) {
 		in := newRecorder("a", "b", "c")
 		src2 := NewSource(c, "src", in)
 		require.NoError(t, c.Start())
-		require.Equal(t, []string{"c", "barrier 2 (drain)"}, texts(src2.Out()))
+		require.Equal(t, []string{"c", "barrier 2 (end of input)", "barrier 3 (drain)"}, texts(src2.Out()))
 		require.NoError(t, c.Wait())
 		require.NoError(t, c.Close())
 
@@ -112,7 +112,7 @@ func TestSourceDuringCheckpoints(t *testing.T) {
 		in := newRecorder("a")
 		src := NewSource(c, "src", in)
 		require.NoError(t, c.Start())
-		require.Equal(t, []string{"a", "barrier 1 (drain)"}, texts(src.Out()))
+		require.Equal(t, []string{"a", "barrier 1 (end of input)", "barrier 2 (drain)"}, texts(src.Out()))
 		synctest.Wait()
 		c.Fail("x", errTest) // while the final checkpoint is being stored
 		require.Empty(t, in.history())
@@ -132,7 +132,7 @@ func TestSourceDuringCheckpoints(t *testing.T) {
 		all := texts(src.Out())
 		require.NotContains(t, all, "barrier 1 (periodic)")
 		require.Contains(t, all, "barrier 2 (periodic)")
-		require.Contains(t, all, "barrier 3 (drain)")
+		require.Contains(t, all, "barrier 4 (drain)")
 		require.NoError(t, c.Wait())
 		require.Empty(t, src.positions)
 		require.NoError(t, c.Close())
@@ -181,6 +181,9 @@ func TestSink(t *testing.T) {
 		store.fail = false
 		c.RequestFinal(Drain)
 		synctest.Wait()
+		before := out.history()
+		s.In() <- src.barrier() // the marker
+		require.Equal(t, before, out.history(), "it has no state")
 		s.In() <- src.barrier()
 		close(s.In())
 		synctest.Wait()

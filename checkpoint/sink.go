@@ -153,6 +153,10 @@ func (s *Sink[T]) write(v any) {
 func (s *Sink[T]) barrier(b Barrier) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
+	if b.Kind == EndOfInput {
+		b.Report(s.name, nil, nil)
+		return
+	}
 	if b.Kind.Final() {
 		s.final = b.ID
 	}

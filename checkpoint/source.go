@@ -17,14 +17,16 @@ import (
 //
 // Barriers are sent at once while the input is idle, if it is a [Waiter].
 //
-// When the input ends, the source asks for a final checkpoint ([Drain]), sends its barrier and closes Out. When the
-// coordinator ends for another reason, Out closes without one: the run is aborted.
+// When the input ends, the source asks for a final checkpoint ([Drain]). It sends the marker of [EndOfInput], and barriers
+// until the final one, and closes Out. When the coordinator ends for another reason, Out closes without one: the run is
+// aborted.
 type Source[T any] struct {
 	coordinator *Coordinator
 	name        string
 	input       Input[T]
 	out         chan any
 	barriers    chan Barrier // the coordinator sends, the source receives; one place: one checkpoint is under way
+	marker      chan Barrier // the same, of the end of the input; one place: there is one
 
 	wait context.Context // the present one; owned by the source's goroutine
 
@@ -47,6 +49,7 @@ func NewSource[T any](c *Coordinator, name string, input Input[T]) *Source[T] {
 		input:       input,
 		out:         make(chan any, flowBuffer),
 		barriers:    make(chan Barrier, 1),
+		marker:      make(chan Barrier, 1),
 		positions:   make(map[uint64][]byte),
 	}
 	if state, ok := c.Register(name, s); ok {
@@ -70,11 +73,15 @@ func (s *Source[T]) Via(next streams.Flow) streams.Flow {
 
 // Pending implements [Participant].
 func (s *Source[T]) Pending(b Barrier) {
-	select {
-	case <-s.barriers: // of a checkpoint that was aborted before the source came to it
-	default:
+	if b.Kind == EndOfInput {
+		s.marker <- b
+	} else {
+		select {
+		case <-s.barriers: // of a checkpoint that was aborted before the source came to it
+		default:
+		}
+		s.barriers <- b
 	}
-	s.barriers <- b
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	if s.interrupt != nil {
@@ -132,6 +139,9 @@ func (s *Source[T]) run() {
 			if !s.send(b) || b.Kind.Final() {
 				return
 			}
+		case b := <-s.marker:
+			s.end(b)
+			return
 		case <-s.coordinator.Ended():
 			return
 		default:
@@ -152,7 +162,8 @@ func (s *Source[T]) run() {
 				return
 			}
 		case errors.Is(err, io.EOF):
-			s.end()
+			s.coordinator.RequestFinal(Drain)
+			s.serve()
 			return
 		default:
 			s.fail(err)
@@ -175,29 +186,43 @@ func (s *Source[T]) fail(err error) {
 	s.coordinator.Fail(s.name, fmt.Errorf("input: %w", err))
 }
 
-// end sends the final barrier.
-func (s *Source[T]) end() {
-	s.coordinator.RequestFinal(Drain)
+// end sends the marker of the end of the input, and barriers until the final one.
+func (s *Source[T]) end(marker Barrier) {
+	if !s.emit(marker) {
+		return
+	}
+	marker.Report(s.name, nil, nil)
+	s.serve()
+}
+
+// serve sends what is announced until the final barrier.
+func (s *Source[T]) serve() {
 	for {
 		select {
 		case b := <-s.barriers:
 			if !s.send(b) || b.Kind.Final() {
 				return
 			}
+		case b := <-s.marker:
+			s.end(b)
+			return
 		case <-s.coordinator.Ended():
 			return
 		}
 	}
 }
 
-// send reports the position and puts the barrier into the stream.
+// send puts the barrier into the stream and reports the position: in this order, for with a final report the run is over.
 func (s *Source[T]) send(b Barrier) bool {
 	position := s.input.Position()
 	s.mu.Lock()
 	s.positions[b.ID] = position
 	s.mu.Unlock()
+	if !s.emit(b) {
+		return false
+	}
 	b.Report(s.name, State{position}, nil)
-	return s.emit(b)
+	return true
 }
 
 func (s *Source[T]) emit(v any) bool {

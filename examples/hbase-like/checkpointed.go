@@ -69,7 +69,7 @@ func (c *checkpointed) run(p *pipeline) error {
 }
 
 // suspend ends the pipeline with a checkpoint that has all that is in flight, to be
-// resumed from. It reports false if the pipeline came to its end by itself before.
+// resumed from, also when all of the input was read. It reports false if the pipeline came to its end by itself before.
 func (c *checkpointed) suspend(ctx context.Context) (bool, error) {
 	err := c.coordinator.Finish(ctx, checkpoint.Suspend)
 	select {

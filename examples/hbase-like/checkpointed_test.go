@@ -223,8 +223,8 @@ func TestCheckpointedInterrupt(t *testing.T) {
 	}
 }
 
-// After the end of the input, the first interrupt lets what is in flight come out;
-// a second one stops at once, and the next run goes on from the checkpoint before.
+// After the end of the input checkpoints go on, and an interrupt takes a last one of
+// what is in flight, as before.
 func TestCheckpointedInterruptAtTheEnd(t *testing.T) {
 	t.Parallel()
 	in := csvFile(t, append(lines(t, 3), flight("XQQ", "LAX"))...)
@@ -235,13 +235,35 @@ func TestCheckpointedInterruptAtTheEnd(t *testing.T) {
 	go func() {
 		stderr.await("1 in flight")
 		interrupts <- os.Interrupt
-		stderr.await("interrupt again to stop at once")
+	}()
+	status := run(forever, nil, stdout, stderr, interrupts)
+	require.Equal(t, exitInterrupted, status, stdout.String()+stderr.String())
+	assert.Contains(t, stdout.String(), "suspended in a last checkpoint: of 4 flights, 3 are in the output file and 0 given up")
+
+	o := runJob("", with(args, "-retries", "0")...)
+	require.Equal(t, exitOK, o.status, o.stdout+o.stderr)
+	assert.Contains(t, o.stdout, "proven: 4 flights are in the output file exactly once, in input order, or given up: 3 enriched, 1 given up.")
+}
+
+// An interrupt that cannot take a last checkpoint stops at once, and the next run
+// goes on from the checkpoint before.
+func TestCheckpointedInterruptWithoutACheckpoint(t *testing.T) {
+	t.Parallel()
+	in := csvFile(t, append(lines(t, 3), flight("XQQ", "LAX"))...)
+	args, dir, _ := checkpointedArgs(t, in)
+	forever := with(args, "-retries", "-1", "-delay", "10ms", "-timeout", "1h", "-drain", "1h", "-progress", "plain")
+	stdout, stderr := newBuffer(), newBuffer()
+	interrupts := make(chan os.Signal, 2)
+	go func() {
+		stderr.await("1 in flight")
+		assert.NoError(t, os.Rename(dir, dir+".away"))
 		interrupts <- os.Interrupt
 	}()
 	status := run(forever, nil, stdout, stderr, interrupts)
 	require.Equal(t, exitInterrupted, status, stdout.String()+stderr.String())
 	assert.Contains(t, stderr.String(), "hbase-like: interrupted, without a last checkpoint\nstart again with the same flags")
 
+	require.NoError(t, os.Rename(dir+".away", dir))
 	o := runJob("", with(args, "-retries", "0")...)
 	require.Equal(t, exitOK, o.status, o.stdout+o.stderr)
 	assert.Contains(t, o.stdout, "proven: 4 flights are in the output file exactly once, in input order, or given up: 3 enriched, 1 given up.")
