@@ -131,7 +131,7 @@ func (p *pump[IN, OUT]) step() bool {
 	switch {
 	case busy:
 		p.yielded = false
-	case !p.yielded: // what others are about to hand in then costs one turn, and no sleep
+	case !p.yielded && c.permits < c.maxPermits(): // what calls are about to hand in then costs one turn, and no sleep
 		p.yielded = true
 		runtime.Gosched()
 	default:
