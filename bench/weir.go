@@ -121,6 +121,18 @@ func fixedDelay[T any](delay time.Duration) strategies.AsyncRetryStrategy[T] {
 		RetryIfException(predicates.HasException)
 }
 
+// unavailable is why calls fail, for the rows with a reason-aware policy.
+var unavailable = predicates.NewReason("UNAVAILABLE", true, false)
+
+// reasonAware retries as fixedDelay does, through a classifier and a strategy that look at reasons.
+func reasonAware(delay time.Duration) strategies.AsyncRetryStrategy[*Item] {
+	return strategies.ReasonAware(
+		predicates.Classifiers(
+			predicates.ByException[*Item](predicates.HasException, unavailable),
+			predicates.ByResult(predicates.EmptyResult[*Item], unavailable)),
+		strategies.BestEffort[*Item]().WithBackoff(func(int) time.Duration { return delay }))
+}
+
 // ---- W1
 
 const w1Capacity = 1_000
@@ -136,9 +148,13 @@ func weirW1(c Config, p pipeline) []Row {
 	rows := weirRows("weir", p, func() (*asyncop.AsyncWaitOperator[*Item, *Item], func()) {
 		return newOperator(c, p.ordered, asyncop.Func(atOnce), weirTimeout, w1Capacity, fixedDelay[*Item](retryDelay)), nil
 	})
-	return append(rows, flowRow("weir-bare", Weir, p, func() stages { // neither timeout nor retry
-		return opStages(newOperator(c, p.ordered, asyncop.Func(atOnce), 0, w1Capacity, strategies.NoRetry[*Item]()))
-	}))
+	return append(rows,
+		flowRow("weir-reasons", Weir, p, func() stages {
+			return opStages(newOperator(c, p.ordered, asyncop.Func(atOnce), weirTimeout, w1Capacity, reasonAware(retryDelay)))
+		}),
+		flowRow("weir-bare", Weir, p, func() stages { // neither timeout nor retry
+			return opStages(newOperator(c, p.ordered, asyncop.Func(atOnce), 0, w1Capacity, strategies.NoRetry[*Item]()))
+		}))
 }
 
 func weirW1Value(c Config, p pipeline) []Row {
@@ -198,10 +214,14 @@ func weirW2Callback(c Config, p pipeline, inFlight int, d time.Duration) []Row {
 
 func weirW3(c Config, p pipeline, atOnce int, delay time.Duration, faulty call) []Row {
 	fn := asyncop.Blocking(func(_ context.Context, it *Item) (*Item, error) { return faulty(it) })
-	return weirRows("weir", p, func() (*asyncop.AsyncWaitOperator[*Item, *Item], func()) {
-		return newOperator(c, p.ordered, fn, weirTimeout, orderedSlots, fixedDelay[*Item](delay),
-			asyncop.WithMaxConcurrentCalls(atOnce), asyncop.WithDrainRetries()), nil
+	op := func(s strategies.AsyncRetryStrategy[*Item]) *asyncop.AsyncWaitOperator[*Item, *Item] {
+		return newOperator(c, p.ordered, fn, weirTimeout, orderedSlots, s,
+			asyncop.WithMaxConcurrentCalls(atOnce), asyncop.WithDrainRetries())
+	}
+	rows := weirRows("weir", p, func() (*asyncop.AsyncWaitOperator[*Item, *Item], func()) {
+		return op(fixedDelay[*Item](delay)), nil
 	})
+	return append(rows, flowRow("weir-reasons", Weir, p, func() stages { return opStages(op(reasonAware(delay))) }))
 }
 
 // ---- W4
