@@ -1,6 +1,10 @@
 package asyncop
 
-import "context"
+import (
+	"context"
+
+	"github.com/weirflow/weir/internal/nils"
+)
 
 // AsyncFunction starts one asynchronous call per element.
 //
@@ -89,7 +93,7 @@ type Cloner[IN any] interface {
 func HandleTimeout[IN, OUT any](
 	fn AsyncFunction[IN, OUT], handler func(ctx context.Context, in IN) ([]OUT, error),
 ) AsyncFunction[IN, OUT] {
-	if isNil(fn) {
+	if nils.Is(fn) {
 		panic("asyncop: HandleTimeout: nil function")
 	}
 	if handler == nil {

@@ -120,15 +120,3 @@ func offLoop(f func() error) (err error) {
 	<-done
 	return err
 }
-
-// isNil tells whether v is nil or holds a nil of its type.
-func isNil(v any) bool {
-	switch r := reflect.ValueOf(v); r.Kind() {
-	case reflect.Invalid:
-		return true
-	case reflect.Pointer, reflect.Func, reflect.Map, reflect.Chan, reflect.Interface, reflect.Slice:
-		return r.IsNil()
-	default:
-		return false
-	}
-}

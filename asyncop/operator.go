@@ -10,6 +10,7 @@ import (
 	"github.com/reugn/go-streams"
 
 	"github.com/weirflow/weir/checkpoint"
+	"github.com/weirflow/weir/internal/nils"
 	"github.com/weirflow/weir/queue"
 	"github.com/weirflow/weir/strategies"
 )
@@ -127,9 +128,9 @@ func newOperator[IN, OUT any](
 	strategy strategies.AsyncRetryStrategy[OUT], opts []Option,
 ) *AsyncWaitOperator[IN, OUT] {
 	switch {
-	case isNil(fn):
+	case nils.Is(fn):
 		panic(fmt.Sprintf("asyncop: %s: nil function", name))
-	case isNil(strategy):
+	case nils.Is(strategy):
 		panic(fmt.Sprintf("asyncop: %s: nil strategy", name))
 	case timeout < 0:
 		panic(fmt.Sprintf("asyncop: %s: negative timeout: %v", name, timeout))

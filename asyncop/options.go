@@ -11,6 +11,7 @@ import (
 	"github.com/reugn/go-streams"
 
 	"github.com/weirflow/weir/checkpoint"
+	"github.com/weirflow/weir/internal/nils"
 )
 
 // Option changes a setting of an operator. Options panic on nonsense, naming the option and the value.
@@ -198,7 +199,7 @@ func WithDropOnFailure() Option {
 // While the inlet takes nothing, failed elements hold their slots; timers go on. To share one inlet between operators,
 // put an explicit fan-in before it. It excludes [WithDropOnFailure].
 func WithSideOutput(inlet streams.Inlet) Option {
-	if isNil(inlet) {
+	if nils.Is(inlet) {
 		panic("asyncop: WithSideOutput: nil inlet")
 	}
 	return func(cfg *config) {

@@ -14,6 +14,7 @@ import (
 	"github.com/benbjohnson/clock"
 
 	"github.com/weirflow/weir/internal/lazyerr"
+	"github.com/weirflow/weir/internal/nils"
 )
 
 // Coordinator triggers the checkpoints of one pipeline, collects the states of its participants, stores them, and tells
@@ -208,7 +209,7 @@ func (c *Coordinator) register(name string, p Participant) (state State, ok bool
 		}
 	}()
 	switch {
-	case isNil(p):
+	case nils.Is(p):
 		return nil, false, fmt.Errorf("checkpoint: participant %q is nil", name)
 	case name == "":
 		return nil, false, fmt.Errorf("checkpoint: a %T was registered without a name", p)

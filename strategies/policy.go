@@ -2,9 +2,9 @@ package strategies
 
 import (
 	"fmt"
-	"reflect"
 	"time"
 
+	"github.com/weirflow/weir/internal/nils"
 	"github.com/weirflow/weir/predicates"
 )
 
@@ -57,7 +57,7 @@ type PolicySource[OUT any] interface {
 // A nil strategy stands for [BestEffort]. ReasonAware panics if classify is nil.
 func ReasonAware[OUT any](classify predicates.Classifier[OUT], strategy ReasonStrategy[OUT]) *Policy[OUT] {
 	mustNotBeNil("ReasonAware", classify)
-	if isNil(strategy) {
+	if nils.Is(strategy) {
 		strategy = BestEffort[OUT]()
 	}
 	return &Policy[OUT]{classify: classify, strategy: strategy, results: true, errors: true}
@@ -76,7 +76,7 @@ func PolicyOf[OUT any](strategy AsyncRetryStrategy[OUT]) *Policy[OUT] {
 	}
 	p := &Policy[OUT]{strategy: &attempts[OUT]{strategy}, flip: strategy}
 	pair := strategy.RetryPredicate()
-	if isNil(pair) {
+	if nils.Is(pair) {
 		return p
 	}
 	// Read once; what a changed answer would do is nobody's to guess.
@@ -213,21 +213,9 @@ func (p *Policy[OUT]) RetryPredicate() predicates.AsyncRetryPredicate[OUT] {
 	return p.flip.RetryPredicate()
 }
 
-// isNil reports whether v is nil or holds a nil of its type.
-func isNil(v any) bool {
-	switch r := reflect.ValueOf(v); r.Kind() {
-	case reflect.Invalid:
-		return true
-	case reflect.Pointer, reflect.Func, reflect.Map, reflect.Chan, reflect.Slice:
-		return r.IsNil()
-	default:
-		return false
-	}
-}
-
 // mustNotBeNil panics in caller's name if v is nil.
 func mustNotBeNil(caller string, v any) {
-	if isNil(v) {
+	if nils.Is(v) {
 		panic(fmt.Sprintf("strategies: %s: nil %T", caller, v))
 	}
 }

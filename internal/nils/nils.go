@@ -1,0 +1,16 @@
+// Package nils finds nils that comparing with nil does not find.
+package nils
+
+import "reflect"
+
+// Is tells whether v is nil or holds a nil of its type, such as a nil pointer in an interface.
+func Is(v any) bool {
+	switch r := reflect.ValueOf(v); r.Kind() {
+	case reflect.Invalid:
+		return true
+	case reflect.Pointer, reflect.UnsafePointer, reflect.Func, reflect.Map, reflect.Chan, reflect.Slice:
+		return r.IsNil()
+	default:
+		return false
+	}
+}
