@@ -461,10 +461,10 @@ func (p *pump[IN, OUT]) park() {
 				out = p.out
 			}
 		}
+		c.stale = true // after the sleep
 		select {
 		case v, ok := <-in:
 			c.parked.Store(false)
-			c.stale = true
 			p.received(v, ok)
 		case out <- p.next:
 			p.sent()
@@ -472,7 +472,6 @@ func (p *pump[IN, OUT]) park() {
 			p.handedOver()
 		case <-c.wake:
 		}
-		c.stale = true
 	}
 	c.parked.Store(false)
 }
