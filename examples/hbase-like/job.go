@@ -202,23 +202,32 @@ func (j *job) watchInterrupts(finished <-chan struct{}) {
 	}
 	j.interrupted.Store(true)
 	_, _ = fmt.Fprintf(j.stderr, "\ninterrupted: finishing what is in flight for up to %v; interrupt again to stop at once\n", j.cfg.Drain)
-	ctx, cutOff := context.WithCancelCause(context.Background())
-	timer := time.AfterFunc(j.cfg.Drain, func() { cutOff(errCutOff) })
+	j.withGrace(func(ctx context.Context, _ func()) {
+		j.pipe.stop(ctx)
+		signal.Reset(os.Interrupt) // if an output that blocks holds up the rest, the next one kills
+	})
+}
+
+// withGrace runs end with a context that is cut off when the time to drain is over, at the next interrupt, or when
+// end says so.
+func (j *job) withGrace(end func(ctx context.Context, cutOff func())) {
+	ctx, cancel := context.WithCancelCause(context.Background())
+	defer cancel(nil)
+	cutOff := func() { cancel(errCutOff) }
+	timer := time.AfterFunc(j.cfg.Drain, cutOff)
 	defer timer.Stop()
 	var again sync.WaitGroup
-	stopped := make(chan struct{})
+	ended := make(chan struct{})
 	again.Go(func() {
 		select {
-		case <-stopped:
+		case <-ended:
 		case <-j.interrupts:
-			cutOff(errCutOff)
+			cutOff()
 		}
 	})
-	j.pipe.stop(ctx)
-	signal.Reset(os.Interrupt) // if an output that blocks holds up the rest, the next one kills
-	close(stopped)
+	end(ctx, cutOff)
+	close(ended)
 	again.Wait()
-	cutOff(nil)
 }
 
 func (j *job) sample() cli.Sample {

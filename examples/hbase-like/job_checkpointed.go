@@ -120,26 +120,13 @@ func (j *job) watchToSuspend(checks *checkpointed, finished <-chan struct{}) {
 	case <-j.interrupts:
 	}
 	_, _ = fmt.Fprintf(j.stderr, "\ninterrupted: taking a last checkpoint for up to %v; interrupt again to stop at once\n", j.cfg.Drain)
-	ctx, cutOff := context.WithCancelCause(context.Background())
-	timer := time.AfterFunc(j.cfg.Drain, func() { cutOff(errCutOff) })
-	defer timer.Stop()
-	var again sync.WaitGroup
-	stopped := make(chan struct{})
-	again.Go(func() {
-		select {
-		case <-stopped:
-		case <-j.interrupts:
-			cutOff(errCutOff)
+	j.withGrace(func(ctx context.Context, cutOff func()) {
+		suspended, err := checks.suspend(ctx)
+		if err != nil {
+			cutOff()
+			j.cutOff.Store(true)
+			j.pipe.stop(ctx)
 		}
+		j.interrupted.Store(suspended)
 	})
-	suspended, err := checks.suspend(ctx)
-	if err != nil {
-		cutOff(errCutOff)
-		j.cutOff.Store(true)
-		j.pipe.stop(ctx)
-	}
-	j.interrupted.Store(suspended)
-	close(stopped)
-	again.Wait()
-	cutOff(nil)
 }
