@@ -18,7 +18,7 @@ func ExampleOrderedWaitWithRetry_errorClass() {
 	errBusy, errUnknown := errors.New("server busy"), errors.New("unknown airport")
 	lookup := asyncop.Blocking(func(ctx context.Context, key string) (string, error) {
 		switch {
-		case key == "XXX":
+		case key == "QQQ":
 			return "", errUnknown
 		case asyncop.AttemptFromContext(ctx) == 1:
 			return "", fmt.Errorf("get %s: %w", key, errBusy)
@@ -31,7 +31,7 @@ func ExampleOrderedWaitWithRetry_errorClass() {
 
 	source := make(chan any, 2)
 	source <- "LHR"
-	source <- "XXX"
+	source <- "QQQ"
 	close(source)
 	extension.NewChanSource(source).Via(op).To(extension.NewStdoutSink())
 	if failed, ok := errors.AsType[*asyncop.ElementError](op.Err()); ok {
@@ -39,5 +39,5 @@ func ExampleOrderedWaitWithRetry_errorClass() {
 	}
 	// Output:
 	// row of LHR
-	// XXX failed after 1 attempt: unknown airport
+	// QQQ failed after 1 attempt: unknown airport
 }

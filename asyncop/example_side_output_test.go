@@ -14,7 +14,7 @@ import (
 // Elements that fail go to a stream of their own, and the others go on.
 func ExampleWithSideOutput() {
 	lookup := asyncop.Blocking(func(_ context.Context, key string) (string, error) {
-		if key == "XXX" {
+		if key == "QQQ" {
 			return "", errors.New("unknown airport")
 		}
 		return "row of " + key, nil
@@ -23,7 +23,7 @@ func ExampleWithSideOutput() {
 	op := asyncop.OrderedWait(lookup, time.Second, 10, asyncop.WithSideOutput(failures))
 
 	source := make(chan any, 3)
-	for _, key := range []string{"LHR", "XXX", "CDG"} {
+	for _, key := range []string{"LHR", "QQQ", "CDG"} {
 		source <- key
 	}
 	close(source)
@@ -36,6 +36,6 @@ func ExampleWithSideOutput() {
 	// Output:
 	// row of LHR
 	// row of CDG
-	// XXX failed after 1 attempt: unknown airport
+	// QQQ failed after 1 attempt: unknown airport
 	// <nil>
 }
