@@ -339,3 +339,12 @@ func TestSize(t *testing.T) {
 	assert.Contains(t, string(c.Schema()), "Value")
 	assert.Less(t, len(c.Schema()), 60)
 }
+
+func TestSameOfKeysThatDifferInType(t *testing.T) {
+	at := time.Unix(1, 0)
+	a, b := map[any]int{at: 1, uint64(2): 2}, map[any]int{uint64(2): 2, at: 1}
+	for range 20 { // a map's order is random
+		require.True(t, same(reflect.ValueOf(a), reflect.ValueOf(b)))
+		require.False(t, same(reflect.ValueOf(a), reflect.ValueOf(map[any]int{at: 1, point{}: 2})))
+	}
+}

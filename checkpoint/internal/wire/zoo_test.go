@@ -174,6 +174,12 @@ func same(a, b reflect.Value) bool {
 	if a.Type() != b.Type() {
 		return false
 	}
+	if a.Kind() == reflect.Pointer || a.Kind() == reflect.Interface {
+		if a.IsNil() || b.IsNil() {
+			return a.IsNil() == b.IsNil()
+		}
+		return same(a.Elem(), b.Elem()) // an interface's values may differ in type
+	}
 	switch x := a.Interface().(type) {
 	case time.Time:
 		y := b.Interface().(time.Time)
@@ -198,11 +204,6 @@ func same(a, b reflect.Value) bool {
 	case reflect.Complex64, reflect.Complex128:
 		x, y := a.Complex(), b.Complex()
 		return math.Float64bits(real(x)) == math.Float64bits(real(y)) && math.Float64bits(imag(x)) == math.Float64bits(imag(y))
-	case reflect.Pointer, reflect.Interface:
-		if a.IsNil() || b.IsNil() {
-			return a.IsNil() == b.IsNil()
-		}
-		return same(a.Elem(), b.Elem())
 	case reflect.Slice, reflect.Array:
 		if a.Kind() == reflect.Slice && a.IsNil() != b.IsNil() || a.Len() != b.Len() {
 			return false
