@@ -31,6 +31,12 @@ type attempt[IN, OUT any] struct {
 	then func()
 }
 
+// directAttempt is the attempt of a direct call, with a place for the one result it has as a rule.
+type directAttempt[IN, OUT any] struct {
+	attempt[IN, OUT]
+	place [1]OUT
+}
+
 const noDeadline = time.Duration(-1)
 
 // attemptState bits only ever get set.
@@ -69,25 +75,50 @@ func (a *attempt[IN, OUT]) CompleteExceptionally(err error) {
 
 // complete is called from any goroutine. Law A2: the first one counts, unless the attempt is over.
 func (a *attempt[IN, OUT]) complete(results []OUT, err error) {
-	before := a.state.Or(claimed)
-	if before&(claimed|over) == 0 {
+	if a.claim() {
 		a.results, a.err = results, err
-		before = a.state.Or(completed | over) // over, if the loop has ended the attempt meanwhile
-	} else if before&claimed != 0 {
-		a.core.late.Add(1)
-		return
+		a.publish()
 	}
-	if before&over != 0 {
+}
+
+// completeOne is Complete with one result, without an allocation where the attempt has a place for it.
+func (a *attempt[IN, OUT]) completeOne(result OUT) {
+	if a.claim() {
+		a.results = append(a.results, result)
+		a.publish()
+	}
+}
+
+// claim tells whether the caller is the one to complete the attempt.
+func (a *attempt[IN, OUT]) claim() bool {
+	before := a.state.Or(claimed)
+	if before&claimed != 0 {
 		a.core.late.Add(1)
-		if before&direct != 0 {
-			a.core.release()
-		}
+	} else if before&over != 0 {
+		a.tooLate(before)
+	}
+	return before&(claimed|over) == 0
+}
+
+// publish hands a claimed attempt with its outcome to the loop.
+func (a *attempt[IN, OUT]) publish() {
+	before := a.state.Or(completed | over)
+	if before&over != 0 { // the loop has ended the attempt meanwhile
+		a.tooLate(before)
 		return
 	}
 	a.endContext()
 	if before&returned != 0 {
 		a.core.mail.post(a)
 		a.core.wakeUp()
+	}
+}
+
+// tooLate counts the completion of an attempt that was over.
+func (a *attempt[IN, OUT]) tooLate(state uint32) {
+	a.core.late.Add(1)
+	if state&direct != 0 {
+		a.core.release()
 	}
 }
 

@@ -19,10 +19,15 @@ func Blocking[IN, OUT any](call func(ctx context.Context, in IN) (OUT, error)) A
 	}
 	return &blocking[IN, OUT]{func(ctx context.Context, in IN, result ResultFuture[OUT]) error {
 		out, err := call(ctx, in)
-		if err == nil {
+		if err != nil {
+			return err
+		}
+		if a, ok := result.(*attempt[IN, OUT]); ok {
+			a.completeOne(out)
+		} else {
 			result.Complete(out)
 		}
-		return err
+		return nil
 	}}
 }
 

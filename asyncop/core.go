@@ -341,7 +341,8 @@ func (c *core[IN, OUT]) start(e *queue.Entry[slot[IN, OUT]]) {
 	if s.attempts == 1 && !s.limited() {
 		s.first = c.now
 	}
-	a := &attempt[IN, OUT]{core: c, entry: e, number: s.attempts, deadline: noDeadline}
+	a := c.newAttempt()
+	a.core, a.entry, a.number, a.deadline = c, e, s.attempts, noDeadline
 	s.attempt = a
 	if c.timeout > 0 {
 		a.deadline = c.deadline(e)
@@ -361,6 +362,15 @@ func (c *core[IN, OUT]) start(e *queue.Entry[slot[IN, OUT]]) {
 		return
 	}
 	c.invoke(e, a)
+}
+
+func (c *core[IN, OUT]) newAttempt() *attempt[IN, OUT] {
+	if c.direct == nil {
+		return new(attempt[IN, OUT])
+	}
+	d := new(directAttempt[IN, OUT])
+	d.results = d.place[:0]
+	return &d.attempt
 }
 
 // invoke calls the function.
