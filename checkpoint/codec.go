@@ -17,6 +17,8 @@ import (
 // returns an equal value; whatever bytes it gets, Decode returns an error rather than panic or take much more memory than
 // there are bytes.
 //
+// Package checkpointtest checks a codec of your own against these rules.
+//
 // What is stored is read by the next version of the program. A codec that depends on the types of this version should be
 // a [SchemaCodec].
 type Codec[T any] interface {

@@ -25,7 +25,7 @@
 //	…
 //	snapshot, skipped, err := checkpoint.Latest(ctx, store)
 //
-// Package checkpointtest checks a store of your own.
+// Package checkpointtest checks a store, codec, input or output of your own.
 //
 // # Codecs
 //

@@ -15,6 +15,8 @@ import (
 
 // Input is what a [Source] reads: elements with positions to go back to. It is used by one goroutine.
 //
+// Package checkpointtest checks one of your own against these rules.
+//
 // One whose next element may be long in coming is a [Waiter], too: while Next blocks, no barrier can be sent.
 type Input[T any] interface {
 	// Next returns the next element, and io.EOF after the last one. Any other error fails the pipeline.

@@ -3,7 +3,7 @@ package checkpoint
 // Output is where a [Sink] writes: what is written between two barriers becomes visible as a whole, when the checkpoint
 // of the second is complete. This is a two-phase commit with the coordinator's store as the record of the decision.
 //
-// The methods are called one at a time.
+// The methods are called one at a time. Package checkpointtest checks one of your own against these rules.
 type Output[T any] interface {
 	// Restore undoes what was written and prepared after a state that Prepare has returned, in this process or in an
 	// earlier one, and commits that state. With nil, for a fresh start, it undoes everything. It is called once, before

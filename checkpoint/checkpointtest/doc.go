@@ -1,5 +1,5 @@
-// Package checkpointtest holds the conformance suite for stores of checkpoints: the rules that pipelines rely on, for
-// weir's own stores and for yours.
+// Package checkpointtest holds conformance suites for what a pipeline plugs into its checkpoints: the rules that weir relies
+// on, for its own stores, codecs, inputs and outputs and for yours.
 //
 //	func TestMyStore(t *testing.T) {
 //		checkpointtest.RunStore(t, func(t *testing.T) checkpointtest.Place {
@@ -11,6 +11,24 @@
 //		})
 //	}
 //
-// Run it with -race: some rules are about calls from many goroutines. What the suite cannot do is to kill your process or
+//	func TestMyCodec(t *testing.T) {
+//		checkpointtest.RunCodec(t, MyCodec{}, nil, Row{}, Row{Key: "a", Values: []int{1}})
+//	}
+//
+//	func TestMyInput(t *testing.T) {
+//		checkpointtest.RunInput(t, func(t *testing.T) checkpoint.Input[Row] { return openMyInput(t, rows) }, nil)
+//	}
+//
+//	func TestMyOutput(t *testing.T) {
+//		checkpointtest.RunOutput(t, func(t *testing.T) checkpointtest.Outlet[Row] {
+//			table := newTable(t) // empty
+//			return checkpointtest.Outlet[Row]{
+//				Open:    func() (checkpoint.Output[Row], error) { return OpenMyOutput(table) },
+//				Visible: func() ([]Row, error) { return table.Rows() },
+//			}
+//		}, func(i int) Row { return Row{Key: strconv.Itoa(i)} }, nil)
+//	}
+//
+// Run them with -race: some rules are about calls from many goroutines. What a suite cannot do is to kill your process or
 // cut its power.
 package checkpointtest

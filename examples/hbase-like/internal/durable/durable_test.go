@@ -1,7 +1,9 @@
 package durable_test
 
 import (
+	"bytes"
 	"errors"
+	"fmt"
 	"io"
 	"os"
 	"path/filepath"
@@ -12,6 +14,8 @@ import (
 	"github.com/stretchr/testify/require"
 	"go.uber.org/goleak"
 
+	"github.com/weirflow/weir/checkpoint"
+	"github.com/weirflow/weir/checkpoint/checkpointtest"
 	"github.com/weirflow/weir/examples/hbase-like/internal/data"
 	"github.com/weirflow/weir/examples/hbase-like/internal/durable"
 	"github.com/weirflow/weir/examples/hbase-like/internal/flights"
@@ -84,6 +88,33 @@ func TestInputsThatAreRefused(t *testing.T) {
 	require.ErrorContains(t, err, "not a regular file")
 	_, err = durable.OpenInput("no such file", nil)
 	require.ErrorIs(t, err, os.ErrNotExist)
+}
+
+func TestInputFollowsTheRules(t *testing.T) {
+	name := file(t, header+line("ATL", "DTW")+line("DTW", "LAX")+line("LAX", "ATL"))
+	checkpointtest.RunInput(t, func(t *testing.T) checkpoint.Input[flights.Flight] {
+		in, err := durable.OpenInput(name, ledger.New(true, nil))
+		require.NoError(t, err)
+		return in
+	}, nil)
+}
+
+func TestOutputFollowsTheRules(t *testing.T) {
+	header, source := flights.CSV.Header(), file(t, header)
+	checkpointtest.RunOutput(t, func(t *testing.T) checkpointtest.Outlet[[]byte] {
+		name := filepath.Join(t.TempDir(), "out")
+		return checkpointtest.Outlet[[]byte]{
+			Open: func() (checkpoint.Output[[]byte], error) {
+				in, _ := open(t, source)
+				return durable.NewOutput(name, flights.CSV, true, in, func() {})
+			},
+			Visible: func() ([][]byte, error) {
+				b, err := os.ReadFile(name)
+				lines := bytes.SplitAfter(bytes.TrimPrefix(b, header), []byte("\n"))
+				return lines[:len(lines)-1], err
+			},
+		}
+	}, func(i int) []byte { return fmt.Appendln(nil, "flight", i) }, bytes.Equal)
 }
 
 // The proof finds every way in which the output can be wrong.

@@ -1,0 +1,268 @@
+package checkpointtest
+
+import (
+	"bytes"
+	"errors"
+	"fmt"
+	"math/rand/v2"
+	"reflect"
+	"runtime"
+	"slices"
+	"sync"
+	"testing"
+
+	"github.com/weirflow/weir/checkpoint"
+)
+
+// RunCodec checks a codec against the rules of [checkpoint.Codec], one subtest each, and against those of
+// [checkpoint.SchemaCodec] if it is one. The values are examples that it must take, two different ones at least. equal
+// tells whether a value has come back; nil stands for reflect.DeepEqual.
+func RunCodec[T any](t *testing.T, codec checkpoint.Codec[T], equal func(a, b T) bool, values ...T) {
+	t.Helper()
+	s := codecSample[T]{codec: codec, equal: equalOr(equal), values: values}
+	if !slices.ContainsFunc(values, func(v T) bool { return !s.equal(v, values[0]) }) {
+		t.Fatalf("checkpointtest: RunCodec needs two different values at least, got %d", len(values))
+	}
+	_, hasSchema := codec.(checkpoint.SchemaCodec[T])
+	for _, r := range codecRules[T]() {
+		t.Run(r.name, func(t *testing.T) {
+			if r.schema && !hasSchema {
+				t.Skip("the codec has no schema")
+			}
+			if err := r.check(s); err != nil {
+				t.Error(err)
+			}
+		})
+	}
+}
+
+func equalOr[T any](equal func(a, b T) bool) func(a, b T) bool {
+	if equal != nil {
+		return equal
+	}
+	return func(a, b T) bool { return reflect.DeepEqual(a, b) }
+}
+
+// codecSample is a codec with values that it must take.
+type codecSample[T any] struct {
+	codec  checkpoint.Codec[T]
+	equal  func(a, b T) bool
+	values []T
+}
+
+type codecRule[T any] struct {
+	name   string
+	check  func(codecSample[T]) error
+	schema bool // it is about schemas
+}
+
+func codecRules[T any]() []codecRule[T] {
+	return []codecRule[T]{
+		{name: "a value comes back", check: codecSample[T].comesBack},
+		{name: "bytes are appended", check: codecSample[T].appends},
+		{name: "the buffer belongs to the caller", check: codecSample[T].keepsNoBuffer},
+		{name: "what is decoded stays", check: codecSample[T].keepsNoSource},
+		{name: "damaged bytes do no harm", check: codecSample[T].bearsDamage},
+		{name: "concurrent use", check: codecSample[T].concurrently},
+		{name: "a schema of another codec is refused", check: codecSample[T].refusesSchemas, schema: true},
+		{name: "a damaged schema does no harm", check: codecSample[T].bearsDamagedSchemas, schema: true},
+	}
+}
+
+// reader returns what decodes the values, as after a restart.
+func (s codecSample[T]) reader() (checkpoint.Codec[T], error) {
+	r, err := checkpoint.CodecFor(s.codec, bytes.Clone(checkpoint.SchemaOf(s.codec)))
+	if err != nil {
+		return nil, fmt.Errorf("the codec's own schema is refused: %w", err)
+	}
+	return r, nil
+}
+
+// each encodes every value and calls f with it.
+func (s codecSample[T]) each(f func(r checkpoint.Codec[T], v T, b []byte) error) error {
+	r, err := s.reader()
+	if err != nil {
+		return err
+	}
+	for i, v := range s.values {
+		b, err := s.codec.Append(nil, v)
+		if err != nil {
+			return fmt.Errorf("value %d: Append: %w", i, err)
+		}
+		if err := f(r, v, b); err != nil {
+			return fmt.Errorf("value %d: %w", i, err)
+		}
+	}
+	return nil
+}
+
+// holds tells whether b is the encoding of v.
+func (s codecSample[T]) holds(r checkpoint.Codec[T], b []byte, v T) error {
+	got, err := r.Decode(b)
+	switch {
+	case err != nil:
+		return fmt.Errorf("Decode: %w", err)
+	case !s.equal(got, v):
+		return fmt.Errorf("Decode returned %+v, want %+v", got, v)
+	}
+	return nil
+}
+
+func (s codecSample[T]) comesBack() error {
+	return s.each(func(r checkpoint.Codec[T], v T, b []byte) error { return s.holds(r, b, v) })
+}
+
+func (s codecSample[T]) appends() error {
+	const prefix = "what was there before"
+	return s.each(func(r checkpoint.Codec[T], v T, _ []byte) error {
+		for _, room := range []int{0, 1, 1 << 16} {
+			dst := append(make([]byte, 0, len(prefix)+room), prefix...)
+			b, err := s.codec.Append(dst, v)
+			if err != nil {
+				return fmt.Errorf("Append to %d bytes with room for %d: %w", len(dst), room, err)
+			}
+			if !bytes.HasPrefix(b, []byte(prefix)) || string(dst) != prefix {
+				return fmt.Errorf("Append to %q with room for %d returned %q", prefix, room, b)
+			}
+			if err := s.holds(r, b[len(prefix):], v); err != nil {
+				return fmt.Errorf("after Append to %d bytes with room for %d: %w", len(dst), room, err)
+			}
+		}
+		return nil
+	})
+}
+
+func (s codecSample[T]) keepsNoBuffer() error {
+	return s.each(func(r checkpoint.Codec[T], v T, buffer []byte) error {
+		for range 2 {
+			spoilBytes(buffer)
+			var err error
+			if buffer, err = s.codec.Append(buffer[:0], v); err != nil {
+				return fmt.Errorf("Append to a used buffer: %w", err)
+			}
+			if err := s.holds(r, buffer, v); err != nil {
+				return fmt.Errorf("after a change of what Append has returned: %w", err)
+			}
+		}
+		return nil
+	})
+}
+
+func (s codecSample[T]) keepsNoSource() error {
+	return s.each(func(r checkpoint.Codec[T], v T, b []byte) error {
+		src := bytes.Clone(b)
+		got, err := r.Decode(src)
+		if err != nil {
+			return fmt.Errorf("Decode: %w", err)
+		}
+		if !bytes.Equal(src, b) {
+			return errors.New("Decode has changed its source")
+		}
+		spoilBytes(src)
+		if !s.equal(got, v) {
+			return fmt.Errorf("the value has changed with the bytes it was decoded from: it is %+v, want %+v", got, v)
+		}
+		return nil
+	})
+}
+
+func spoilBytes(b []byte) {
+	for i := range b {
+		b[i] ^= 0xa5
+	}
+}
+
+func (s codecSample[T]) bearsDamage() error {
+	return s.each(func(r checkpoint.Codec[T], _ T, b []byte) error {
+		return bears(b, func(src []byte) { _, _ = r.Decode(src) })
+	})
+}
+
+// memoryLimit is far more than a decoder needs for the few bytes that it gets here.
+const memoryLimit = 64 << 20
+
+// bears tells whether decode panics, or takes much memory, over bytes that are b in part or not at all.
+func bears(b []byte, decode func(src []byte)) error {
+	for _, src := range spoiled(b) {
+		var before, after runtime.MemStats
+		runtime.ReadMemStats(&before)
+		if err := quiet(func() error { decode(bytes.Clone(src)); return nil }); err != nil {
+			return fmt.Errorf("the bytes %x: %w", src, err)
+		}
+		runtime.ReadMemStats(&after)
+		if took := after.TotalAlloc - before.TotalAlloc; took > memoryLimit {
+			return fmt.Errorf("the bytes %x: decoding them took %d bytes of memory", src, took)
+		}
+	}
+	return nil
+}
+
+// quiet makes an error of a panic.
+func quiet(f func() error) (err error) {
+	defer func() {
+		if p := recover(); p != nil {
+			err = fmt.Errorf("panic: %v", p)
+		}
+	}()
+	return f()
+}
+
+// spoiled returns beginnings of b, b with bytes changed, and bytes that have nothing to do with it.
+func spoiled(b []byte) (all [][]byte) {
+	const at = 200 // places in b
+	step := max(1, len(b)/at)
+	for i := 0; i < len(b); i += step {
+		all = append(all, b[:i])
+		for _, bits := range []byte{1, 0x80, 0xff} {
+			changed := bytes.Clone(b)
+			changed[i] ^= bits
+			all = append(all, changed)
+		}
+	}
+	random := rand.New(rand.NewPCG(1, 2))
+	for n := range 64 {
+		junk := make([]byte, n)
+		for i := range junk {
+			junk[i] = byte(random.Uint32())
+		}
+		all = append(all, junk, bytes.Repeat([]byte{0xff}, n), append(bytes.Clone(b), junk...))
+	}
+	return all
+}
+
+func (s codecSample[T]) concurrently() error {
+	const goroutines, rounds = 4, 20
+	errs := make([]error, goroutines)
+	var wg sync.WaitGroup
+	for g := range errs {
+		wg.Go(func() {
+			for range rounds {
+				errs[g] = errors.Join(errs[g], quiet(s.comesBack))
+			}
+		})
+	}
+	wg.Wait()
+	return errors.Join(errs...)
+}
+
+func (s codecSample[T]) refusesSchemas() error {
+	for _, schema := range [][]byte{nil, []byte("the schema of another codec")} {
+		if _, err := checkpoint.CodecFor(s.codec, schema); err == nil {
+			return fmt.Errorf("the schema %q is accepted", schema)
+		}
+	}
+	return nil
+}
+
+func (s codecSample[T]) bearsDamagedSchemas() error {
+	v := s.values[0]
+	b, err := s.codec.Append(nil, v)
+	if err != nil {
+		return err
+	}
+	return bears(checkpoint.SchemaOf(s.codec), func(schema []byte) {
+		if r, err := checkpoint.CodecFor(s.codec, schema); err == nil {
+			_, _ = r.Decode(b)
+		}
+	})
+}

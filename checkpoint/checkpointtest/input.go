@@ -1,0 +1,356 @@
+package checkpointtest
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"sync"
+	"testing"
+
+	"github.com/weirflow/weir/checkpoint"
+)
+
+// RunInput checks inputs against the rules of [checkpoint.Input], one subtest each, and against those of
+// [checkpoint.Waiter] and [checkpoint.Committer] if they are that. open returns a new input each time, of the same
+// elements: three at least, and not so many that reading them a hundred times takes long. The suite closes it. equal tells
+// whether two elements are the same; nil stands for reflect.DeepEqual.
+func RunInput[T any](t *testing.T, open func(t *testing.T) checkpoint.Input[T], equal func(a, b T) bool) {
+	t.Helper()
+	for _, r := range inputRules[T]() {
+		t.Run(r.name, func(t *testing.T) {
+			p := inputPlace[T]{open: func() checkpoint.Input[T] { return open(t) }, equal: equalOr(equal)}
+			skip, err := p.run(r)
+			if skip != "" {
+				t.Skip(skip)
+			}
+			if err != nil {
+				t.Error(err)
+			}
+		})
+	}
+}
+
+// inputPlace is where inputs of the same elements are opened.
+type inputPlace[T any] struct {
+	open  func() checkpoint.Input[T]
+	equal func(a, b T) bool
+}
+
+type inputRule[T any] struct {
+	name      string
+	check     func(p inputPlace[T], all []T) error
+	waits     bool // it is about a Waiter
+	committed bool // it is about a Committer
+}
+
+func inputRules[T any]() []inputRule[T] {
+	return []inputRule[T]{
+		{name: "the same elements each time", check: inputPlace[T].sameEachTime},
+		{name: "the end stays the end", check: inputPlace[T].endStays},
+		{name: "goes on at every position", check: inputPlace[T].goesOn},
+		{name: "Position moves nothing", check: inputPlace[T].positionMovesNothing},
+		{name: "a position belongs to the caller", check: inputPlace[T].positionBelongsToCaller},
+		{name: "damaged positions do no harm", check: inputPlace[T].bearsDamage},
+		{name: "Wait moves nothing", check: inputPlace[T].waitMovesNothing, waits: true},
+		{name: "a wait that is cancelled loses nothing", check: inputPlace[T].cancelledWaitLosesNothing, waits: true},
+		{name: "commits change nothing", check: inputPlace[T].commitsChangeNothing, committed: true},
+	}
+}
+
+// positionsChecked bounds how many positions are gone back to.
+const positionsChecked = 100
+
+// run checks a rule, or says why it does not apply.
+func (p inputPlace[T]) run(r inputRule[T]) (skip string, err error) {
+	var all []T
+	err = p.with(func(in checkpoint.Input[T]) (err error) {
+		_, waits := in.(checkpoint.Waiter)
+		_, commits := in.(checkpoint.Committer)
+		switch {
+		case r.waits && !waits:
+			skip = "the input is no Waiter"
+		case r.committed && !commits:
+			skip = "the input is no Committer"
+		}
+		all, err = p.rest(in)
+		return err
+	})
+	switch {
+	case err != nil || skip != "":
+		return skip, err
+	case len(all) < 3:
+		return "", fmt.Errorf("the input has %d elements, the suite needs three", len(all))
+	}
+	return "", r.check(p, all)
+}
+
+// with opens an input for the time of f.
+func (p inputPlace[T]) with(f func(in checkpoint.Input[T]) error) error {
+	in := p.open()
+	err := quiet(func() error { return f(in) })
+	if closeErr := in.Close(); closeErr != nil {
+		err = errors.Join(err, fmt.Errorf("Close: %w", closeErr))
+	}
+	return err
+}
+
+// next reads as a source does: it waits before.
+func (p inputPlace[T]) next(in checkpoint.Input[T]) (v T, err error) {
+	if w, ok := in.(checkpoint.Waiter); ok {
+		if err := w.Wait(background); err != nil {
+			return v, fmt.Errorf("Wait: %w", err)
+		}
+	}
+	v, err = in.Next()
+	if err != nil && !errors.Is(err, io.EOF) {
+		return v, fmt.Errorf("Next: %w", err)
+	}
+	return v, err
+}
+
+// skip reads n elements.
+func (p inputPlace[T]) skip(in checkpoint.Input[T], n int) error {
+	for i := range n {
+		if _, err := p.next(in); err != nil {
+			return fmt.Errorf("element %d: %w", i, err)
+		}
+	}
+	return nil
+}
+
+// rest reads what is left.
+func (p inputPlace[T]) rest(in checkpoint.Input[T]) (all []T, err error) {
+	for {
+		v, err := p.next(in)
+		switch {
+		case errors.Is(err, io.EOF):
+			return all, nil
+		case err != nil:
+			return all, fmt.Errorf("element %d: %w", len(all), err)
+		}
+		all = append(all, v)
+	}
+}
+
+// leaves tells whether want is what is left.
+func (p inputPlace[T]) leaves(in checkpoint.Input[T], want []T) error {
+	got, err := p.rest(in)
+	if err != nil {
+		return err
+	}
+	for i := range min(len(got), len(want)) {
+		if !p.equal(got[i], want[i]) {
+			return fmt.Errorf("got %+v where %+v was to come", got[i], want[i])
+		}
+	}
+	if len(got) != len(want) {
+		return fmt.Errorf("got %d elements where %d were to come", len(got), len(want))
+	}
+	return nil
+}
+
+func (p inputPlace[T]) sameEachTime(all []T) error {
+	return p.with(func(in checkpoint.Input[T]) error { return p.leaves(in, all) })
+}
+
+func (p inputPlace[T]) endStays(all []T) error {
+	return p.with(func(in checkpoint.Input[T]) error {
+		if err := p.skip(in, len(all)); err != nil {
+			return err
+		}
+		for i := range 3 {
+			if v, err := p.next(in); !errors.Is(err, io.EOF) {
+				return fmt.Errorf("call %d of Next after the last element returned %+v, error %v, want io.EOF", i+1, v, err)
+			}
+		}
+		return nil
+	})
+}
+
+// stops returns where to stop: before the first element, at most positionsChecked times on the way, and at the end.
+func stops(n int) (at []int) {
+	for i := 0; i < n; i += max(1, n/positionsChecked) {
+		at = append(at, i)
+	}
+	return append(at, n)
+}
+
+func (p inputPlace[T]) goesOn(all []T) error {
+	for _, n := range stops(len(all)) {
+		var position []byte
+		err := p.with(func(in checkpoint.Input[T]) error {
+			err := p.skip(in, n)
+			position = bytes.Clone(in.Position())
+			return err
+		})
+		if err != nil {
+			return err
+		}
+		for _, of := range []string{"a checkpoint", "a checkpoint right after a restart"} {
+			err := p.with(func(in checkpoint.Input[T]) error {
+				if err := in.Seek(bytes.Clone(position)); err != nil {
+					return fmt.Errorf("Seek: %w", err)
+				}
+				position = bytes.Clone(in.Position())
+				return p.leaves(in, all[n:])
+			})
+			if err != nil {
+				return fmt.Errorf("from the position of %s after %d of %d elements: %w", of, n, len(all), err)
+			}
+		}
+	}
+	return nil
+}
+
+func (p inputPlace[T]) positionMovesNothing(all []T) error {
+	return p.with(func(in checkpoint.Input[T]) error {
+		for i := range all {
+			before := bytes.Clone(in.Position())
+			if after := in.Position(); !bytes.Equal(before, after) {
+				return fmt.Errorf("Position is %x, and asked again %x, after %d elements", before, after, i)
+			}
+			v, err := p.next(in)
+			if err != nil {
+				return err
+			}
+			if !p.equal(v, all[i]) {
+				return fmt.Errorf("after Position, Next returned %+v, want %+v", v, all[i])
+			}
+		}
+		return nil
+	})
+}
+
+func (p inputPlace[T]) positionBelongsToCaller(all []T) error {
+	half := len(all) / 2
+	var position []byte
+	err := p.with(func(in checkpoint.Input[T]) error {
+		if err := p.skip(in, half); err != nil {
+			return err
+		}
+		position = in.Position()
+		kept := bytes.Clone(position)
+		if err := p.skip(in, 1); err != nil {
+			return err
+		}
+		_ = in.Position()
+		if !bytes.Equal(position, kept) {
+			return fmt.Errorf("what Position has returned was %x and is %x after another Next", kept, position)
+		}
+		spoilBytes(position)
+		if err := p.leaves(in, all[half+1:]); err != nil {
+			return fmt.Errorf("after a change of what Position has returned: %w", err)
+		}
+		position = kept
+		return nil
+	})
+	if err != nil {
+		return err
+	}
+	return p.with(func(in checkpoint.Input[T]) error {
+		if err := in.Seek(position); err != nil {
+			return fmt.Errorf("Seek: %w", err)
+		}
+		spoilBytes(position)
+		if err := p.leaves(in, all[half:]); err != nil {
+			return fmt.Errorf("after a change of what Seek has got: %w", err)
+		}
+		return nil
+	})
+}
+
+// bearsDamage checks that nothing panics: whether a position makes sense, only the input can know.
+func (p inputPlace[T]) bearsDamage(all []T) error {
+	var position []byte
+	err := p.with(func(in checkpoint.Input[T]) error {
+		err := p.skip(in, len(all)/2)
+		position = bytes.Clone(in.Position())
+		return err
+	})
+	if err != nil {
+		return err
+	}
+	for _, bad := range spoiled(position) {
+		in := p.open()
+		err := quiet(func() error {
+			if in.Seek(bytes.Clone(bad)) == nil {
+				_, _ = in.Next()
+			}
+			return nil
+		})
+		_ = in.Close()
+		if err != nil {
+			return fmt.Errorf("Seek to %x: %w", bad, err)
+		}
+	}
+	return nil
+}
+
+func (p inputPlace[T]) waitMovesNothing(all []T) error {
+	return p.with(func(in checkpoint.Input[T]) error {
+		for i := 0; i <= len(all); i++ {
+			before := bytes.Clone(in.Position())
+			for range 2 {
+				if err := in.(checkpoint.Waiter).Wait(background); err != nil {
+					return fmt.Errorf("Wait after %d elements: %w", i, err)
+				}
+			}
+			if after := in.Position(); !bytes.Equal(before, after) {
+				return fmt.Errorf("Wait has moved Position from %x to %x", before, after)
+			}
+			v, err := in.Next()
+			if i == len(all) && errors.Is(err, io.EOF) {
+				break
+			}
+			if err != nil || i == len(all) || !p.equal(v, all[i]) {
+				return fmt.Errorf("after Wait, Next returned %+v, error %v, for element %d of %d", v, err, i, len(all))
+			}
+		}
+		return nil
+	})
+}
+
+func (p inputPlace[T]) cancelledWaitLosesNothing(all []T) error {
+	return p.with(func(in checkpoint.Input[T]) error {
+		for i, want := range all {
+			ctx, cancel := context.WithCancel(background)
+			cancel()
+			if err := in.(checkpoint.Waiter).Wait(ctx); err != nil && !errors.Is(err, context.Canceled) {
+				return fmt.Errorf("Wait under a context that was cancelled: error %w, want nil or context.Canceled", err)
+			}
+			if v, err := p.next(in); err != nil || !p.equal(v, want) {
+				return fmt.Errorf("after a cancelled Wait, Next returned %+v, error %v, for element %d: %+v", v, err, i, want)
+			}
+		}
+		return nil
+	})
+}
+
+func (p inputPlace[T]) commitsChangeNothing(all []T) error {
+	return p.with(func(in checkpoint.Input[T]) error {
+		positions := make(chan []byte, len(all))
+		var committing sync.WaitGroup
+		var failed error
+		committing.Go(func() { // concurrently with Next, as the coordinator does
+			for position := range positions {
+				if err := in.(checkpoint.Committer).Commit(position); err != nil && failed == nil {
+					failed = fmt.Errorf("Commit of %x: %w", position, err)
+				}
+			}
+		})
+		err := func() error {
+			defer committing.Wait()
+			defer close(positions)
+			for i, want := range all {
+				if v, err := p.next(in); err != nil || !p.equal(v, want) {
+					return fmt.Errorf("Next returned %+v, error %v, for element %d: %+v", v, err, i, want)
+				}
+				positions <- bytes.Clone(in.Position())
+			}
+			return nil
+		}()
+		return errors.Join(err, failed)
+	})
+}

@@ -1,0 +1,186 @@
+package checkpointtest
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"io"
+	"testing"
+
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+
+	"github.com/weirflow/weir/checkpoint"
+)
+
+var numbers = []int{3, 1, 4, 1, 5, 9, 2, 6}
+
+func channelOf(values []int) checkpoint.Input[int] {
+	c := make(chan int, len(values))
+	for _, v := range values {
+		c <- v
+	}
+	close(c)
+	return checkpoint.NewChannelInput(c)
+}
+
+func TestRunInputAcceptsSoundInputs(t *testing.T) {
+	for name, open := range map[string]func(t *testing.T) checkpoint.Input[int]{
+		"slice":   func(*testing.T) checkpoint.Input[int] { return checkpoint.NewSliceInput(numbers) },
+		"channel": func(*testing.T) checkpoint.Input[int] { return channelOf(numbers) },
+		"all":     func(*testing.T) checkpoint.Input[int] { return &wrongInput{sound: channelOf(numbers)} },
+	} {
+		t.Run(name, func(t *testing.T) { RunInput(t, open, nil) })
+	}
+}
+
+// wrongInput is a sound input but for what its functions replace.
+type wrongInput struct {
+	sound    checkpoint.Input[int]
+	next     func(sound checkpoint.Input[int]) (int, error)
+	position func(sound checkpoint.Input[int]) []byte
+	seek     func(sound checkpoint.Input[int], position []byte) error
+	wait     func(ctx context.Context, sound checkpoint.Input[int]) error
+	commit   func(position []byte) error
+	close    func() error
+}
+
+func (w *wrongInput) Next() (int, error) {
+	if w.next != nil {
+		return w.next(w.sound)
+	}
+	return w.sound.Next()
+}
+
+func (w *wrongInput) Position() []byte {
+	if w.position != nil {
+		return w.position(w.sound)
+	}
+	return w.sound.Position()
+}
+
+func (w *wrongInput) Seek(position []byte) error {
+	if w.seek != nil {
+		return w.seek(w.sound, position)
+	}
+	return w.sound.Seek(position)
+}
+
+func (w *wrongInput) Wait(ctx context.Context) error {
+	if w.wait != nil {
+		return w.wait(ctx, w.sound)
+	}
+	return w.sound.(checkpoint.Waiter).Wait(ctx)
+}
+
+func (w *wrongInput) Commit(position []byte) error {
+	if w.commit != nil {
+		return w.commit(position)
+	}
+	return nil
+}
+
+func (w *wrongInput) Close() error {
+	if w.close != nil {
+		return w.close()
+	}
+	return w.sound.Close()
+}
+
+// Every rule is broken by some input, so none is idle.
+func TestRunInputFindsWrongInputs(t *testing.T) {
+	type input = checkpoint.Input[int]
+	opened := 0
+	shared := make([]byte, 1)
+	wrong := map[string][]wrongInput{
+		"the same elements each time": {
+			{next: func(sound input) (int, error) {
+				v, err := sound.Next()
+				return v + opened, err
+			}},
+			{next: func(input) (int, error) { return 0, errors.New("no") }},
+			{close: func() error { return errors.New("no") }},
+		},
+		"the end stays the end": {{next: func(sound input) (int, error) {
+			before := sound.Position()
+			v, err := sound.Next()
+			if bytes.Equal(shared, before) && errors.Is(err, io.EOF) {
+				return 7, nil
+			}
+			if errors.Is(err, io.EOF) {
+				shared = before
+			}
+			return v, err
+		}}},
+		"goes on at every position": {
+			{position: func(sound input) []byte {
+				p := sound.Position()
+				p[0] = max(p[0], 1) - 1
+				return p
+			}},
+			{seek: func(input, []byte) error { return nil }},
+			{seek: func(input, []byte) error { return errors.New("no") }},
+		},
+		"Position moves nothing": {{position: func(sound input) []byte {
+			p := sound.Position()
+			_, _ = sound.Next()
+			return p
+		}}},
+		"a position belongs to the caller": {{position: func(sound input) []byte {
+			shared = append(shared[:0], sound.Position()...)
+			return shared
+		}}},
+		"damaged positions do no harm": {{seek: func(sound input, position []byte) error {
+			_ = position[0]
+			return sound.Seek(position)
+		}}},
+		"Wait moves nothing": {
+			{wait: func(_ context.Context, sound input) error {
+				_, _ = sound.Next()
+				return nil
+			}},
+			{wait: func(context.Context, input) error { return errors.New("no") }},
+		},
+		"a wait that is cancelled loses nothing": {
+			{wait: func(ctx context.Context, sound input) error {
+				if ctx.Err() != nil {
+					_, _ = sound.Next()
+				}
+				return ctx.Err()
+			}},
+			{wait: func(ctx context.Context, _ input) error {
+				if ctx.Err() != nil {
+					return errors.New("interrupted")
+				}
+				return nil
+			}},
+		},
+		"commits change nothing": {{commit: func([]byte) error { return errors.New("no") }}},
+	}
+	for _, rule := range inputRules[int]() {
+		t.Run(rule.name, func(t *testing.T) {
+			require.NotEmpty(t, wrong[rule.name])
+			place := inputPlace[int]{equal: func(a, b int) bool { return a == b }}
+			place.open = func() checkpoint.Input[int] { return &wrongInput{sound: channelOf(numbers)} }
+			_, err := place.run(rule)
+			assert.NoError(t, err, "a sound input")
+			for i, w := range wrong[rule.name] {
+				place.open = func() checkpoint.Input[int] {
+					opened++
+					w.sound = channelOf(numbers)
+					return &w
+				}
+				_, err := place.run(rule)
+				assert.Error(t, err, "wrong input %d", i)
+			}
+		})
+	}
+	t.Run("too few elements", func(t *testing.T) {
+		place := inputPlace[int]{
+			equal: func(a, b int) bool { return a == b },
+			open:  func() checkpoint.Input[int] { return channelOf(numbers[:2]) },
+		}
+		_, err := place.run(inputRules[int]()[0])
+		assert.ErrorContains(t, err, "2 elements")
+	})
+}

@@ -1,0 +1,350 @@
+package checkpointtest
+
+import (
+	"bytes"
+	"errors"
+	"fmt"
+	"math/rand/v2"
+	"testing"
+
+	"github.com/weirflow/weir/checkpoint"
+)
+
+// Outlet is where an output writes.
+type Outlet[T any] struct {
+	// Open opens an output at the outlet. It is called again after the output was closed, or left as a crash leaves it:
+	// without Close, and never used again. At most one output is in use at a time.
+	Open func() (checkpoint.Output[T], error)
+	// Visible returns what can be seen at the outlet, in order. It is called while an output is in use, too.
+	Visible func() ([]T, error)
+}
+
+// RunOutput checks outputs against the rules of [checkpoint.Output], one subtest each. newOutlet returns a new, empty
+// outlet each time; element returns different elements for different numbers. equal tells whether two elements are the
+// same; nil stands for reflect.DeepEqual.
+//
+// What the suite does not ask for is that Restore takes back what was committed after its state: that is needed only
+// when the newest checkpoint is lost.
+func RunOutput[T any](
+	t *testing.T, newOutlet func(t *testing.T) Outlet[T], element func(i int) T, equal func(a, b T) bool,
+) {
+	t.Helper()
+	for _, r := range outputRules[T]() {
+		t.Run(r.name, func(t *testing.T) {
+			w := &writing[T]{outlet: newOutlet(t), element: element, equal: equalOr(equal)}
+			if w.run(r); w.err != nil {
+				t.Error(w.err)
+			}
+		})
+	}
+}
+
+type outputRule[T any] struct {
+	name  string
+	check func(*writing[T])
+}
+
+func outputRules[T any]() []outputRule[T] {
+	return []outputRule[T]{
+		{"what is written is seen after Commit, not before", seenAfterCommit[T]},
+		{"a state covers earlier ones", coversEarlier[T]},
+		{"Commit after Commit", commitsAgain[T]},
+		{"nothing to write", nothingToWrite[T]},
+		{"Restore undoes what was not prepared", undoesWritten[T]},
+		{"Restore undoes what was prepared later", undoesPrepared[T]},
+		{"Restore commits its state", restoreCommits[T]},
+		{"Restore again", restoresAgain[T]},
+		{"a fresh start undoes everything", freshStart[T]},
+		{"a state belongs to the caller", stateBelongsToCaller[T]},
+		{"random schedules", randomSchedules[T]},
+	}
+}
+
+// writing drives an outlet, and knows what must be seen there. After the first error it does nothing.
+type writing[T any] struct {
+	outlet  Outlet[T]
+	element func(i int) T
+	equal   func(a, b T) bool
+
+	out      checkpoint.Output[T] // the present one, or nil
+	next     int                  // number of the next element
+	pending  []T                  // written and not committed
+	prepared int                  // how many of them are prepared
+	seen     []T                  // must be seen
+	err      error                // the first
+}
+
+func (w *writing[T]) run(r outputRule[T]) {
+	if err := quiet(func() error { r.check(w); return nil }); err != nil {
+		w.err = errors.Join(w.err, err)
+	}
+	w.close()
+}
+
+func (w *writing[T]) do(step func() error) {
+	if w.err == nil {
+		w.err = step()
+	}
+}
+
+// start opens an output and restores a state, after a restart that leaves the one before or closes it.
+func (w *writing[T]) start(state []byte) {
+	w.do(func() (err error) {
+		w.pending, w.prepared = nil, 0
+		if w.out, err = w.outlet.Open(); err != nil {
+			return fmt.Errorf("Open: %w", err)
+		}
+		if err := w.out.Restore(bytes.Clone(state)); err != nil {
+			return fmt.Errorf("Restore(%x): %w", state, err)
+		}
+		return nil
+	})
+}
+
+// close closes the present output; it is done after an error, too.
+func (w *writing[T]) close() {
+	if w.out == nil {
+		return
+	}
+	if err := w.out.Close(); err != nil {
+		w.err = errors.Join(w.err, fmt.Errorf("Close: %w", err))
+	}
+	w.out = nil
+}
+
+// write writes n elements.
+func (w *writing[T]) write(n int) {
+	for range n {
+		w.do(func() error {
+			v := w.element(w.next)
+			w.next++
+			w.pending = append(w.pending, v)
+			if err := w.out.Write(v); err != nil {
+				return fmt.Errorf("Write(%+v): %w", v, err)
+			}
+			return nil
+		})
+	}
+}
+
+// prepare returns a state, not nil: for Restore that is a fresh start.
+func (w *writing[T]) prepare() (state []byte) {
+	w.do(func() error {
+		s, err := w.out.Prepare()
+		if err != nil {
+			return fmt.Errorf("Prepare: %w", err)
+		}
+		state = append([]byte{}, s...)
+		w.prepared = len(w.pending)
+		return nil
+	})
+	return state
+}
+
+// commit commits the state of the last prepare.
+func (w *writing[T]) commit(state []byte) {
+	w.do(func() error {
+		if err := w.out.Commit(bytes.Clone(state)); err != nil {
+			return fmt.Errorf("Commit(%x): %w", state, err)
+		}
+		w.committed()
+		return nil
+	})
+}
+
+// committed notes that what is prepared must be seen from now on.
+func (w *writing[T]) committed() {
+	w.seen = append(w.seen, w.pending[:w.prepared]...)
+	w.pending, w.prepared = w.pending[w.prepared:], 0
+}
+
+// checkpoint writes n elements and commits them.
+func (w *writing[T]) checkpoint(n int) (state []byte) {
+	w.write(n)
+	state = w.prepare()
+	w.commit(state)
+	return state
+}
+
+// look compares what is seen with what must be.
+func (w *writing[T]) look(when string) {
+	w.do(func() error {
+		got, err := w.outlet.Visible()
+		if err != nil {
+			return fmt.Errorf("%s: Visible: %w", when, err)
+		}
+		for i := range min(len(got), len(w.seen)) {
+			if !w.equal(got[i], w.seen[i]) {
+				return fmt.Errorf("%s: element %d to be seen is %+v, want %+v", when, i, got[i], w.seen[i])
+			}
+		}
+		if len(got) != len(w.seen) {
+			return fmt.Errorf("%s: %d elements are seen, want %d", when, len(got), len(w.seen))
+		}
+		return nil
+	})
+}
+
+func seenAfterCommit[T any](w *writing[T]) {
+	w.start(nil)
+	w.look("after a fresh start")
+	w.write(3)
+	w.look("after Write")
+	state := w.prepare()
+	w.look("after Prepare")
+	w.write(2)
+	w.commit(state)
+	w.look("after Commit")
+}
+
+func coversEarlier[T any](w *writing[T]) {
+	w.start(nil)
+	w.write(2)
+	_ = w.prepare() // of a checkpoint that is aborted
+	w.write(3)
+	w.commit(w.prepare())
+	w.look("after Commit of the second of two states")
+}
+
+func commitsAgain[T any](w *writing[T]) {
+	w.start(nil)
+	for range 5 {
+		w.checkpoint(2)
+		w.look("after one Commit of several")
+	}
+}
+
+func nothingToWrite[T any](w *writing[T]) {
+	w.start(nil)
+	w.checkpoint(0)
+	w.look("after a Commit of nothing")
+	w.checkpoint(1)
+	w.checkpoint(0)
+	state := w.checkpoint(0)
+	w.look("after a Commit of nothing more")
+	w.close()
+	w.start(state)
+	w.look("after Restore of it")
+	w.checkpoint(2)
+	w.look("after Restore and Commit")
+}
+
+func undoesWritten[T any](w *writing[T]) {
+	w.start(nil)
+	state := w.checkpoint(2)
+	for _, ending := range []string{"a crash", "Close"} {
+		w.write(3)
+		if ending == "Close" {
+			w.close()
+		}
+		w.look("after " + ending)
+		w.start(state)
+		w.look("after Restore, after " + ending)
+	}
+	w.checkpoint(2)
+	w.look("after Restore and Commit")
+}
+
+func undoesPrepared[T any](w *writing[T]) {
+	w.start(nil)
+	state := w.checkpoint(2)
+	w.write(3)
+	_ = w.prepare() // of a checkpoint that was not completed
+	w.write(1)
+	w.close()
+	w.start(state)
+	w.look("after Restore")
+	w.checkpoint(2)
+	w.look("after Restore and Commit")
+}
+
+func restoreCommits[T any](w *writing[T]) {
+	w.start(nil)
+	w.checkpoint(1)
+	w.write(2)
+	state := w.prepare()
+	w.write(2)
+	w.committed() // the checkpoint is complete: only Commit is missing
+	w.start(state)
+	w.look("after Restore of a state that was not committed")
+	w.checkpoint(1)
+	w.look("after Restore and Commit")
+}
+
+func restoresAgain[T any](w *writing[T]) {
+	w.start(nil)
+	w.write(3)
+	state := w.prepare()
+	w.committed()
+	for range 3 {
+		w.start(state)
+		w.look("after Restore of the same state as before")
+		w.write(1)
+	}
+	w.commit(w.prepare())
+	w.look("after Restore and Commit")
+}
+
+func freshStart[T any](w *writing[T]) {
+	w.start(nil)
+	w.checkpoint(2)
+	w.write(1)
+	_ = w.prepare()
+	w.write(1)
+	w.close()
+	w.seen = nil
+	w.start(nil)
+	w.look("after a fresh start")
+	w.checkpoint(2)
+	w.look("after a fresh start and Commit")
+}
+
+func stateBelongsToCaller[T any](w *writing[T]) {
+	w.start(nil)
+	w.write(2)
+	w.do(func() error {
+		state, err := w.out.Prepare()
+		spoilBytes(state)
+		return err
+	})
+	state := w.prepare()
+	given := bytes.Clone(state)
+	w.do(func() error {
+		err := w.out.Commit(given)
+		spoilBytes(given)
+		return err
+	})
+	w.committed()
+	w.look("after Commit of a state that was changed then")
+	w.checkpoint(1)
+	w.look("after the next Commit")
+}
+
+// randomSchedules does what a pipeline may do, with crashes anywhere between.
+func randomSchedules[T any](w *writing[T]) {
+	random := rand.New(rand.NewPCG(3, 4))
+	w.start(nil)
+	state := w.prepare() // of the last complete checkpoint
+	w.commit(state)
+	for range 300 {
+		switch random.IntN(6) {
+		case 0, 1:
+			w.write(random.IntN(4))
+		case 2:
+			_ = w.prepare()
+		case 3:
+			state = w.prepare()
+			w.commit(state)
+		case 4: // a crash between the completion of the checkpoint and Commit
+			state = w.prepare()
+			w.committed()
+			w.start(state)
+		default:
+			if random.IntN(2) == 0 {
+				w.close()
+			}
+			w.start(state)
+		}
+		w.look("after some of it")
+	}
+}

@@ -1,0 +1,225 @@
+package checkpointtest
+
+import (
+	"encoding/json"
+	"errors"
+	"slices"
+	"testing"
+
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+
+	"github.com/weirflow/weir/checkpoint"
+)
+
+// wrongOutput is a sound output in memory but for what its functions replace.
+type wrongOutput struct {
+	place   *wrongPlace
+	written []int // and not committed
+}
+
+type wrongPlace struct {
+	visible []int
+	kept    []int // for outputs that keep what they should not
+	state   []byte
+
+	restore func(o *wrongOutput, state []byte) error
+	write   func(o *wrongOutput, v int) error
+	prepare func(o *wrongOutput) ([]byte, error)
+	commit  func(o *wrongOutput, state []byte) error
+	close   func(o *wrongOutput) error
+}
+
+// outputState says what is seen once it is committed: Values after the first Before.
+type outputState struct {
+	Before int
+	Values []int
+}
+
+func (o *wrongOutput) publish(state []byte) (published int, err error) {
+	var s outputState
+	if len(state) > 0 {
+		if err := json.Unmarshal(state, &s); err != nil {
+			return 0, err
+		}
+	}
+	o.place.visible = append(o.place.visible[:s.Before:s.Before], s.Values...)
+	return len(s.Values), nil
+}
+
+func (o *wrongOutput) Restore(state []byte) error {
+	if o.place.restore != nil {
+		return o.place.restore(o, state)
+	}
+	_, err := o.publish(state)
+	return err
+}
+
+func (o *wrongOutput) Write(v int) error {
+	if o.place.write != nil {
+		return o.place.write(o, v)
+	}
+	o.written = append(o.written, v)
+	return nil
+}
+
+func (o *wrongOutput) Prepare() ([]byte, error) {
+	if o.place.prepare != nil {
+		return o.place.prepare(o)
+	}
+	return json.Marshal(outputState{len(o.place.visible), o.written})
+}
+
+func (o *wrongOutput) Commit(state []byte) error {
+	if o.place.commit != nil {
+		return o.place.commit(o, state)
+	}
+	n, err := o.publish(state)
+	o.written = o.written[n:]
+	return err
+}
+
+func (o *wrongOutput) Close() error {
+	if o.place.close != nil {
+		return o.place.close(o)
+	}
+	return nil
+}
+
+func outlet(p *wrongPlace) Outlet[int] {
+	return Outlet[int]{
+		Open:    func() (checkpoint.Output[int], error) { return &wrongOutput{place: p}, nil },
+		Visible: func() ([]int, error) { return slices.Clone(p.visible), nil },
+	}
+}
+
+func number(i int) int { return i }
+
+func TestRunOutputAcceptsSoundOutputs(t *testing.T) {
+	RunOutput(t, func(*testing.T) Outlet[int] { return outlet(&wrongPlace{}) }, number, nil)
+}
+
+// Every rule is broken by some output, so none is idle.
+func TestRunOutputFindsWrongOutputs(t *testing.T) {
+	no := errors.New("no")
+	wrong := map[string][]wrongPlace{
+		"what is written is seen after Commit, not before": {
+			{write: func(o *wrongOutput, v int) error {
+				o.place.visible = append(o.place.visible, v)
+				return nil
+			}},
+			{prepare: func(o *wrongOutput) ([]byte, error) {
+				state, err := json.Marshal(outputState{len(o.place.visible), o.written})
+				o.place.visible = append(o.place.visible, o.written...)
+				return state, err
+			}},
+			{commit: func(*wrongOutput, []byte) error { return nil }},
+			{commit: func(o *wrongOutput, _ []byte) error { // what was written since Prepare, too
+				o.place.visible = append(o.place.visible, o.written...)
+				return nil
+			}},
+			{write: func(*wrongOutput, int) error { return no }},
+			{prepare: func(*wrongOutput) ([]byte, error) { return nil, no }},
+			{commit: func(*wrongOutput, []byte) error { return no }},
+			{restore: func(*wrongOutput, []byte) error { return no }},
+			{close: func(*wrongOutput) error { return no }},
+		},
+		"a state covers earlier ones": {{prepare: func(o *wrongOutput) ([]byte, error) {
+			state, err := json.Marshal(outputState{len(o.place.visible), o.written})
+			o.written = nil
+			return state, err
+		}, commit: func(o *wrongOutput, state []byte) error {
+			_, err := o.publish(state)
+			return err
+		}}},
+		"Commit after Commit": {{commit: func(o *wrongOutput, state []byte) error {
+			_, err := o.publish(state)
+			return err
+		}}},
+		"nothing to write": {{prepare: func(o *wrongOutput) ([]byte, error) {
+			if len(o.written) == 0 {
+				return nil, no
+			}
+			return json.Marshal(outputState{len(o.place.visible), o.written})
+		}}},
+		"Restore undoes what was not prepared": {{write: func(o *wrongOutput, v int) error {
+			o.place.kept = append(o.place.kept, v)
+			o.written = o.place.kept
+			return nil
+		}, commit: func(o *wrongOutput, state []byte) error {
+			_, err := o.publish(state)
+			o.place.kept, o.written = nil, nil
+			return err
+		}}},
+		"Restore undoes what was prepared later": {{prepare: func(o *wrongOutput) ([]byte, error) {
+			o.place.kept = append(o.place.kept, o.written...)
+			o.written = nil
+			return json.Marshal(outputState{len(o.place.visible), o.place.kept})
+		}, commit: func(o *wrongOutput, state []byte) error {
+			_, err := o.publish(state)
+			o.place.kept = nil
+			return err
+		}}},
+		"Restore commits its state": {{restore: func(o *wrongOutput, state []byte) error {
+			if state == nil {
+				o.place.visible = nil
+			}
+			return nil
+		}}},
+		"Restore again": {{restore: func(o *wrongOutput, state []byte) error {
+			var s outputState
+			if state == nil {
+				return nil
+			}
+			err := json.Unmarshal(state, &s)
+			o.place.visible = append(o.place.visible, s.Values...)
+			return err
+		}}},
+		"a fresh start undoes everything": {{restore: func(o *wrongOutput, state []byte) error {
+			if state == nil {
+				return nil
+			}
+			_, err := o.publish(state)
+			return err
+		}}},
+		"a state belongs to the caller": {
+			{prepare: func(o *wrongOutput) ([]byte, error) {
+				if o.place.state == nil {
+					o.place.state, _ = json.Marshal(outputState{len(o.place.visible), o.written})
+				}
+				return o.place.state, nil
+			}},
+			{commit: func(o *wrongOutput, state []byte) error {
+				if o.place.state != nil && !json.Valid(o.place.state) {
+					return no
+				}
+				o.place.state = state
+				n, err := o.publish(state)
+				o.written = o.written[n:]
+				return err
+			}},
+		},
+		"random schedules": {{commit: func(o *wrongOutput, state []byte) error {
+			n, err := o.publish(state)
+			o.written = o.written[n:]
+			if len(o.place.visible) > 40 {
+				o.place.visible = o.place.visible[:40]
+			}
+			return err
+		}}},
+	}
+	for _, rule := range outputRules[int]() {
+		t.Run(rule.name, func(t *testing.T) {
+			require.NotEmpty(t, wrong[rule.name])
+			run := func(p *wrongPlace) error {
+				w := &writing[int]{outlet: outlet(p), element: number, equal: func(a, b int) bool { return a == b }}
+				w.run(rule)
+				return w.err
+			}
+			assert.NoError(t, run(&wrongPlace{}), "a sound output")
+			for i := range wrong[rule.name] {
+				assert.Error(t, run(&wrong[rule.name][i]), "wrong output %d", i)
+			}
+		})
+	}
+}
