@@ -56,6 +56,7 @@ type Coordinator struct {
 	drain        *run              // the marker of the end of the input, once it is announced
 	err          error             // why there will be no more checkpoints; nil after a final one
 	isEnded      bool              // life has ended
+	finished     Kind              // of the final checkpoint that has ended it, or 0
 	final        map[Kind]struct{} // final checkpoints asked for
 }
 
@@ -76,7 +77,7 @@ type run struct {
 // DefaultTimeout is how long a checkpoint may take: see [WithTimeout].
 const DefaultTimeout = 10 * time.Minute
 
-// Option changes a setting of a [Coordinator].
+// Option changes a setting of a [Coordinator]. Options panic if their argument makes no sense, also on nil.
 type Option func(*Coordinator)
 
 // WithInterval triggers a checkpoint after each interval, counted from the end of the one before. By default, and with
@@ -192,7 +193,8 @@ func (c *Coordinator) LastComplete() uint64 {
 // Register adds a participant under a name that stays the same from run to run, and returns its state in the checkpoint
 // that the pipeline resumes from; ok is false for a fresh start. The participant begins its work when Started is closed.
 //
-// A nil participant, a name that was registered before, or that has no state in a checkpoint that is resumed from, makes Start fail.
+// All participants register before Start. A nil one, a name that was registered before, or that has no state in the
+// checkpoint that is resumed from, makes Start fail; one that comes after Start ends the run with an error.
 func (c *Coordinator) Register(name string, p Participant) (state State, ok bool) {
 	state, ok, _ = c.register(name, p)
 	return state, ok
@@ -205,7 +207,7 @@ func (c *Coordinator) register(name string, p Participant) (state State, ok bool
 	defer c.mu.Unlock()
 	defer func() {
 		if err != nil {
-			c.broken = append(c.broken, err)
+			c.breakStart(err)
 		}
 	}()
 	switch {
@@ -234,6 +236,14 @@ func (c *Coordinator) register(name string, p Participant) (state State, ok bool
 	return state, true, nil
 }
 
+// breakStart makes Start fail, or ends what has started already. Called with mu held.
+func (c *Coordinator) breakStart(err error) {
+	c.broken = append(c.broken, err)
+	if c.starting {
+		c.end(err)
+	}
+}
+
 // Refuse makes Start fail because a participant cannot use its state. Participants call it from their constructors. It
 // panics if reason is nil.
 func (c *Coordinator) Refuse(participant string, reason error) {
@@ -244,10 +254,10 @@ func (c *Coordinator) Refuse(participant string, reason error) {
 	if c.restored != nil {
 		e.Checkpoint = c.restored.ID
 	}
-	c.broken = append(c.broken, e)
+	c.breakStart(e)
 }
 
-// Start lets the participants begin. It fails, and nothing begins, if a participant is missing a state or cannot decode
+// Start lets the participants begin; the source, the operators and the sink of the pipeline are made before. It fails, and nothing begins, if a participant is missing a state or cannot decode
 // it, if the checkpoint has a state that nobody asked for, or if names are missing or taken twice: see [StateError].
 func (c *Coordinator) Start() error {
 	c.mu.Lock()
@@ -296,8 +306,9 @@ func (c *Coordinator) Wait() error {
 	return c.Err()
 }
 
-// Trigger takes a checkpoint now, after the one that is under way, and returns its number when it is complete. When ctx
-// ends before that, the checkpoint is aborted.
+// Trigger takes a checkpoint now, after the one that is under way, and returns its number when it is complete. Before
+// Start it waits for that. When ctx ends first, the checkpoint is aborted. The error is context.Cause(ctx), why the
+// checkpoint was aborted or the run has ended, or that of Close.
 func (c *Coordinator) Trigger(ctx context.Context) (id uint64, err error) {
 	return c.take(ctx, Periodic)
 }
@@ -308,8 +319,21 @@ func (c *Coordinator) Trigger(ctx context.Context) (id uint64, err error) {
 // For a [Drain] the source stops reading and sends the marker of [EndOfInput]; the final checkpoint is taken when the
 // marker has reached everybody. Checkpoints go on until then, and a Suspend may still end the stream before. When ctx
 // ends first, the stream has failed, since its source reads no more, and a restart goes on from the last checkpoint.
+//
+// If the stream has ended in this way already, or does meanwhile, because its input was at an end for instance, the error
+// is nil; if it has ended in the other way, [ErrEnded].
 func (c *Coordinator) Finish(ctx context.Context, kind Kind) error {
 	mustBeFinal("Finish", kind)
+	err := c.finish(ctx, kind)
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if c.finished == kind && c.err == nil {
+		return nil
+	}
+	return err
+}
+
+func (c *Coordinator) finish(ctx context.Context, kind Kind) error {
 	if kind == Suspend {
 		_, err := c.take(ctx, kind)
 		return err
@@ -357,8 +381,12 @@ func (c *Coordinator) Fail(participant string, reason error) {
 	c.end(lazyerr.Named(fmt.Sprintf("checkpoint: %q failed", participant), reason))
 }
 
-// ErrClosed is the Err of a coordinator that was closed without a final checkpoint.
-var ErrClosed = errors.New("checkpoint: coordinator closed")
+var (
+	// ErrClosed is the Err of a coordinator that was closed without a final checkpoint.
+	ErrClosed = errors.New("checkpoint: coordinator closed")
+	// ErrEnded tells that a checkpoint was asked for after the final one.
+	ErrEnded = errors.New("checkpoint: the stream has ended")
+)
 
 // Close ends checkpointing at once, without a final checkpoint if there was none, and closes the store.
 func (c *Coordinator) Close() error {
@@ -490,6 +518,9 @@ func (c *Coordinator) take(ctx context.Context, kind Kind) (uint64, error) {
 	if kind.Final() {
 		c.mu.Lock()
 		defer c.mu.Unlock()
+		if err == nil && !c.isEnded {
+			c.finished = kind
+		}
 		c.end(err)
 		if err == nil {
 			err = c.err // a participant failed on Completed
@@ -606,7 +637,7 @@ func (c *Coordinator) endErrorLocked() error {
 	if c.err != nil {
 		return c.err
 	}
-	return errors.New("checkpoint: the stream has ended")
+	return ErrEnded
 }
 
 func (r *run) over() bool {

@@ -354,6 +354,33 @@ func TestStartErrors(t *testing.T) {
 	require.NoError(t, c.Close())
 }
 
+// A pipeline that is built after the start would run without checkpoints, and look like one that has them.
+func TestWhatComesAfterTheStartEndsTheRun(t *testing.T) {
+	path := filepath.Join(t.TempDir(), "rows.txt")
+	require.NoError(t, os.WriteFile(path, []byte("of an earlier run\n"), 0o600))
+	for want, late := range map[string]func(c *Coordinator){
+		`participant "x" was registered after the start`: func(c *Coordinator) { c.Register("x", &fake{}) },
+		`participant "source" was registered after the start`: func(c *Coordinator) {
+			for v := range NewSource(c, "source", NewSliceInput([]int{1, 2, 3})).Out() {
+				require.IsType(t, 0, v)
+			}
+		},
+		`participant "sink" was registered after the start`: func(c *Coordinator) {
+			sink := NewSink(c, "sink", NewLineOutput(path))
+			close(sink.In())
+			sink.AwaitCompletion()
+		},
+		`state of "a"`: func(c *Coordinator) { c.Refuse("a", errTest) },
+	} {
+		c := startWith(t, NewMemoryStore(), nil, &fake{name: "a"})
+		late(c)
+		require.ErrorContains(t, c.Wait(), want)
+	}
+	kept, err := os.ReadFile(path)
+	require.NoError(t, err)
+	require.Equal(t, "of an earlier run\n", string(kept))
+}
+
 func TestNumbersGoOnPastDamagedCheckpoints(t *testing.T) {
 	dir := t.TempDir()
 	store := must(OpenDir(dir, WithStoreLogger(quiet())))

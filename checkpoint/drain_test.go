@@ -277,3 +277,26 @@ type nothing struct{}
 func (nothing) Pending(Barrier)       {}
 func (nothing) Completed(uint64)      {}
 func (nothing) Aborted(uint64, error) {}
+
+// Whoever asks for the end that comes anyway is not told that it failed.
+func TestFinishOfAStreamThatEnds(t *testing.T) {
+	for kind, other := range map[Kind]Kind{Drain: Suspend, Suspend: Drain} {
+		bubble(t, kind.String(), func(t *testing.T) {
+			ctx := t.Context()
+			a := &fake{name: "a"}
+			c := startWith(t, NewMemoryStore(), nil, a)
+			errs := make(chan error, 3)
+			for range cap(errs) {
+				go func() { errs <- c.Finish(ctx, kind) }()
+			}
+			for range cap(errs) {
+				require.NoError(t, <-errs)
+			}
+			require.NoError(t, c.Finish(ctx, kind), "it has ended so")
+			require.ErrorIs(t, c.Finish(ctx, other), ErrEnded)
+			_, err := c.Trigger(ctx)
+			require.ErrorIs(t, err, ErrEnded)
+			require.NoError(t, c.Wait())
+		})
+	}
+}

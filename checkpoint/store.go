@@ -54,7 +54,8 @@ type Entry struct {
 //
 // The error matches [ErrNotFound] if the store holds nothing. It does not if there are only damaged snapshots: their
 // errors are returned, joined and as skipped, so that no pipeline starts afresh because its state was lost. A snapshot
-// that cannot be read for another reason (permissions, an unknown format) is an error too, not skipped.
+// that cannot be read for another reason (permissions, an unknown format, it is listed and not there) is an error too, not
+// skipped.
 func Latest(ctx context.Context, store Store) (s *Snapshot, skipped []*CorruptError, err error) {
 	entries, err := store.List(ctx)
 	if err != nil {
@@ -69,6 +70,9 @@ func Latest(ctx context.Context, store Store) (s *Snapshot, skipped []*CorruptEr
 			return s, skipped, nil
 		}
 		damage, isDamage := errors.AsType[*CorruptError](err)
+		if errors.Is(err, ErrNotFound) {
+			return nil, skipped, fmt.Errorf("checkpoint: checkpoint %d is listed, but: %v", entry.ID, err) //nolint:errorlint // to match ErrNotFound would be to say that the store is empty
+		}
 		if !isDamage {
 			return nil, skipped, err
 		}

@@ -121,3 +121,19 @@ func TestStoreOptionsRefuseNonsense(t *testing.T) {
 		assert.PanicsWithValue(t, message, try)
 	}
 }
+
+// forgetfulStore lists what it cannot load.
+type forgetfulStore struct{ *checkpoint.MemoryStore }
+
+func (forgetfulStore) Load(_ context.Context, id uint64) (*checkpoint.Snapshot, error) {
+	return nil, fmt.Errorf("%w: checkpoint %d", checkpoint.ErrNotFound, id)
+}
+
+// A checkpoint that is listed and not there does not make a fresh start, which would undo what sinks have published.
+func TestListedCheckpointThatIsNotThere(t *testing.T) {
+	store := checkpoint.NewMemoryStore()
+	require.NoError(t, store.Save(t.Context(), &checkpoint.Snapshot{ID: 1}))
+	_, err := checkpoint.NewCoordinator(forgetfulStore{store})
+	require.ErrorContains(t, err, "checkpoint 1 is listed, but")
+	require.NotErrorIs(t, err, checkpoint.ErrNotFound)
+}

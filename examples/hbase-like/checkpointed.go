@@ -72,12 +72,10 @@ func (c *checkpointed) run(p *pipeline) error {
 // resumed from, also when all of the input was read. It reports false if the pipeline came to its end by itself before.
 func (c *checkpointed) suspend(ctx context.Context) (bool, error) {
 	err := c.coordinator.Finish(ctx, checkpoint.Suspend)
-	select {
-	case <-c.coordinator.Ended():
-		return err == nil, c.coordinator.Err()
-	default:
-		return false, err
+	if errors.Is(err, checkpoint.ErrEnded) {
+		return false, nil
 	}
+	return err == nil, err
 }
 
 // resumed is the number of the checkpoint that the run went on from; 0: none.
