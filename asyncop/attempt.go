@@ -152,5 +152,15 @@ func (a *attempt[IN, OUT]) runBlocking(task func()) {
 		}
 		hold = a.state.CompareAndSwap(s, s|held)
 	}
-	a.core.workers.run(job[IN, OUT]{task: task, permit: hold})
+	guarded := func() {
+		returned := false
+		defer func() {
+			if !returned { // the future is not the attempt but a wrapper's, and has failed (law A6)
+				a.complete(nil, newPanicError(recover()))
+			}
+		}()
+		task()
+		returned = true
+	}
+	a.core.workers.run(job[IN, OUT]{task: guarded, permit: hold})
 }

@@ -61,7 +61,13 @@ type hostKey struct{}
 
 // AsyncInvoke starts the call on a goroutine: one of the operator's where ctx comes from one, else a new one.
 func (f *blocking[IN, OUT]) AsyncInvoke(ctx context.Context, in IN, result ResultFuture[OUT]) error {
-	task := func() { f.run(ctx, in, result) }
+	task := func() {
+		if ctx.Err() != nil { // it ended before a goroutine came to it: no call starts then (law A5)
+			result.CompleteExceptionally(context.Cause(ctx))
+			return
+		}
+		f.run(ctx, in, result)
+	}
 	if host, ok := ctx.Value(hostKey{}).(blockingHost); ok {
 		host.runBlocking(task)
 	} else {
@@ -79,13 +85,12 @@ func (f *blocking[IN, OUT]) run(ctx context.Context, in IN, result ResultFuture[
 		}
 	}()
 	err := f.call(ctx, in, result)
-	none := errors.Is(err, ErrNoResult) // calls methods of err, which are user code too
-	returned = true
 	switch {
 	case err == nil:
-	case none:
+	case errors.Is(err, ErrNoResult):
 		result.Complete()
 	default:
 		result.CompleteExceptionally(err)
 	}
+	returned = true
 }

@@ -520,9 +520,99 @@ func retryAll1000(delay time.Duration) strategy {
 	return strategies.FixedDelay[string](1000, delay).RetryIfException(predicates.HasException)
 }
 
-func must[T any](v T, err error) T {
-	if err != nil {
-		panic(err)
+// An element that was complete in time and waited for downstream, for longer than its timeout even, has not spent it: its
+// call is made again, with the whole timeout.
+func TestRestoredElementThatWasComplete(t *testing.T) {
+	for _, choice := range []asyncop.RetryState{asyncop.FromScratch, asyncop.LatencyFirst, asyncop.TimeSpent} {
+		t.Run(choice.String(), func(t *testing.T) {
+			forEachMode(t, func(t *testing.T, m mode) {
+				store := checkpoint.NewMemoryStore()
+				s := setup{
+					timeout: 10 * time.Second, strategy: retryAgain(3, time.Second), blocked: true,
+					opts: options(asyncop.WithRetryState(choice), asyncop.WithBuffer(0)),
+				}
+				r := newCheckRig(t, m, s, store)
+				r.script("a#1", func(*call) error { return errAgain })
+				r.script("a#2", upper)
+				r.send("a")
+				r.advance(time.Minute)
+				require.Equal(t, "a#1 a#2", r.calls())
+				r.save()
+				_ = r.cut(errBroken)
+
+				r = newCheckRig(t, m, s, store.Reopen())
+				number := 2
+				if choice == asyncop.FromScratch {
+					number = 1
+				}
+				require.Equal(t, fmt.Sprintf("a#%d", number), r.calls())
+				r.advance(10*time.Second - 1)
+				r.complete(fmt.Sprintf("a#%d", number), "A")
+				r.unblock()
+				require.Equal(t, "<1> A", "<1> "+r.outputs())
+				require.Zero(t, r.stats().Timeouts)
+			})
+		})
 	}
-	return v
+}
+
+// What a failure tells of attempts before a restart is not made up: only when the first one began is known.
+func TestFailureOfARestoredElementWithoutAnotherAttempt(t *testing.T) {
+	forEachMode(t, func(t *testing.T, m mode) {
+		store := checkpoint.NewMemoryStore()
+		side := newSideSink(false)
+		s := setup{
+			timeout: 10 * time.Second, strategy: retryAgain(3, time.Second),
+			opts: options(asyncop.WithRetryState(asyncop.TimeSpent), asyncop.WithSideOutput(side)),
+		}
+		r := newCheckRig(t, m, s, store)
+		began := time.Now()
+		r.script("b#1", func(*call) error { return errAgain })
+		r.send("a", "b")
+		r.save()
+		require.Equal(t, "a b#1", stateIn(t, store, nil))
+		_ = r.cut(errBroken)
+		r.advance(time.Hour)
+
+		side = newSideSink(false)
+		s.opts = options(asyncop.WithRetryState(asyncop.TimeSpent), asyncop.WithSideOutput(side), asyncop.WithMaxConcurrentCalls(1))
+		s.wrap = func(*hand) function {
+			return asyncop.Blocking(func(context.Context, string) (string, error) {
+				time.Sleep(11 * time.Second) // a's keeps the permit from b
+				return "", nil
+			})
+		}
+		r = newCheckRig(t, m, s, store.Reopen())
+		r.advance(10 * time.Second)
+		require.Equal(t, "a b", side.elements())
+		f := side.got()[1]
+		require.Equal(t, 1, f.Attempts)
+		require.True(t, f.FirstAttempt.Equal(began), f.FirstAttempt)
+		require.Equal(t, f.FirstAttempt, f.LastAttempt)
+		r.advance(time.Second)
+	})
+}
+
+// The instant 0 of Unix is an instant like any other: a clock.Mock begins there.
+func TestRetryStateAtTheEpoch(t *testing.T) {
+	inBubble(t, mode{ordered: true, capacity: 4, mock: true}, func(t *testing.T, m mode) {
+		store := checkpoint.NewMemoryStore()
+		s := setup{
+			timeout: 10 * time.Second, strategy: retryAgain(3, time.Second),
+			opts: options(asyncop.WithRetryState(asyncop.TimeSpent), asyncop.WithDropOnFailure()),
+		}
+		r := newCheckRig(t, m, s, store)
+		r.script("a#1", func(*call) error { return errAgain })
+		r.send("a")
+		r.advance(3 * time.Second)
+		require.Equal(t, "a#1@0s a#2@1s", r.callTimes())
+		r.save()
+		_ = r.cut(errBroken)
+		r = newCheckRig(t, m, s, store.Reopen())
+		require.Equal(t, "a#2", r.calls())
+		r.advance(7*time.Second - 1)
+		require.Zero(t, r.stats().Timeouts)
+		r.advance(1)
+		require.EqualValues(t, 1, r.stats().Timeouts)
+	})
 }

@@ -20,6 +20,7 @@ type checkpointing[IN, OUT any] struct {
 	wakeUp      func()
 
 	expected atomic.Uint64                   // the newest barrier that is on its way
+	ending   atomic.Bool                     // the marker of the end of the input is on its way, or has come
 	spare    atomic.Pointer[[]item[IN, OUT]] // memory for the next copy of what is in flight
 	inFlight func() int                      // about how much that is
 
@@ -65,8 +66,12 @@ func (p *pump[IN, OUT]) joinCheckpoints(codec stateCodec[IN, OUT]) {
 
 // Pending implements checkpoint.Participant. It gets the memory for the copy, so that the loop need not wait for it.
 func (k *checkpointing[IN, OUT]) Pending(b checkpoint.Barrier) {
-	k.prepare()
-	k.expected.Store(b.ID)
+	if b.Kind == checkpoint.EndOfInput {
+		k.ending.Store(true)
+	} else {
+		k.prepare()
+		k.expected.Store(b.ID)
+	}
 	k.wakeUp()
 }
 
@@ -112,11 +117,12 @@ func (p *pump[IN, OUT]) awaitStart() {
 	}
 }
 
-// mayOverflow tells whether something may be read past the capacity, because a barrier is behind it: it may be the barrier
-// itself, also when the overflow is full. If it is not, it waits with the overflow.
+// mayOverflow tells whether something may be read past the capacity, because a barrier or the marker is behind it: it may
+// be that itself, also when the overflow is full. If it is not, it waits with the overflow.
 func (p *pump[IN, OUT]) mayOverflow() bool {
 	k := p.checks
-	return k != nil && k.expected.Load() > k.seen && p.backlog.Len()-k.restored <= p.core.overflow
+	return k != nil && (k.expected.Load() > k.seen || k.ending.Load() && !p.marked) &&
+		p.backlog.Len()-k.restored <= p.core.overflow
 }
 
 func (p *pump[IN, OUT]) barrierArrived() bool {

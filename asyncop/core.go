@@ -132,6 +132,13 @@ func (c *core[IN, OUT]) tick() {
 	}
 }
 
+// refresh looks at the clock again if time may have passed since the loop looked last.
+func (c *core[IN, OUT]) refresh() {
+	if c.stale {
+		c.tick()
+	}
+}
+
 // slowCall watches a call on the loop; the clock is looked at anyway soon after it.
 type slowCall[IN any] struct {
 	watched bool
@@ -145,17 +152,8 @@ type slowCall[IN any] struct {
 func (c *core[IN, OUT]) hasRoom() bool { return c.queue.Len() < c.queue.Cap() }
 
 // accept takes a slot for in and starts its first attempt if a permit is free. The queue must have room.
-func (c *core[IN, OUT]) accept(in IN) { c.acceptAgain(in, false) }
-
-// acceptAgain is accept of an element that may have been called before a restart.
-func (c *core[IN, OUT]) acceptAgain(in IN, called bool) {
-	if c.stale {
-		c.tick()
-	}
-	e := c.put(slot[IN, OUT]{in: in, accepted: c.now, inDoubt: called})
-	if c.live == nil {
-		c.live = e
-	}
+func (c *core[IN, OUT]) accept(in IN) {
+	e := c.putNew(in, false)
 	if c.hook.clone != nil {
 		err := c.protect(callClone, e, nil, func() { e.Value.in = c.hook.clone.Clone(in) })
 		if err != nil {
@@ -164,6 +162,16 @@ func (c *core[IN, OUT]) acceptAgain(in IN, called bool) {
 		}
 	}
 	c.startNew(e)
+}
+
+// putNew takes a slot for an element with its whole timeout, which may have been called before a restart.
+func (c *core[IN, OUT]) putNew(in IN, called bool) *queue.Entry[slot[IN, OUT]] {
+	c.refresh()
+	e := c.put(slot[IN, OUT]{in: in, accepted: c.now, inDoubt: called})
+	if c.live == nil {
+		c.live = e
+	}
+	return e
 }
 
 // put takes a slot for a fresh element.
@@ -296,7 +304,6 @@ func (c *core[IN, OUT]) startWaiting() {
 		if t := c.ready.Peek(); t != nil {
 			e = t.Value
 		}
-		c.tick()
 		c.start(e)
 	}
 }
@@ -322,6 +329,7 @@ func (c *core[IN, OUT]) start(e *queue.Entry[slot[IN, OUT]]) {
 		c.end(context.Cause(c.ctx))
 		return
 	}
+	c.refresh()
 	if c.timeout > 0 && c.now >= c.deadline(e) {
 		c.timeOut(e)
 		return
@@ -490,6 +498,7 @@ func (c *core[IN, OUT]) timeOut(e *queue.Entry[slot[IN, OUT]]) {
 		return
 	}
 	c.enter(e, handling)
+	c.refresh() // the handler's time begins now
 	limit := c.now + c.handlerLimit
 	a := &attempt[IN, OUT]{core: c, entry: e, deadline: limit}
 	a.state.Store(returned)
@@ -707,15 +716,6 @@ func (c *core[IN, OUT]) maxPermits() int {
 	return c.maxCalls
 }
 
-// isControl tells whether a value is a control element.
-func isControl(v any) bool {
-	switch v.(type) {
-	case queue.Watermark, checkpoint.Barrier:
-		return true
-	}
-	return false
-}
-
 // isEndOfInput tells whether a control element is the marker of the end of the input, behind which only barriers come.
 func isEndOfInput(control any) bool {
 	b, ok := control.(checkpoint.Barrier)
@@ -725,12 +725,12 @@ func isEndOfInput(control any) bool {
 // canHoldControl tells whether a value of type OUT can be a control element.
 func canHoldControl[OUT any]() bool {
 	t := reflect.TypeFor[OUT]()
-	return t.Kind() == reflect.Interface || isControl(reflect.Zero(t).Interface())
+	return t.Kind() == reflect.Interface || checkpoint.IsControl(reflect.Zero(t).Interface())
 }
 
 func hasControl[OUT any](results []OUT) bool {
 	for _, r := range results {
-		if isControl(r) {
+		if checkpoint.IsControl(r) {
 			return true
 		}
 	}

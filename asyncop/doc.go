@@ -57,8 +57,8 @@
 // Ordered operators emit in input order. Unordered ones emit in the order of completion; nothing crosses a watermark in
 // either direction. The results of one element stay together (Q1). There are never more slots than the capacity (Q2).
 //
-// Delivery is at least once for the calls, since a call may be repeated, and exactly once for the results within one
-// run.
+// Within one run the results of an element are emitted at most once. Its call may be made several times, or never if no
+// permit came free before the deadline.
 //
 // # Lifecycle
 //

@@ -42,8 +42,8 @@ type TimeoutError struct {
 	Handler  error         // why the timeout handler has no answer; nil if there is no handler
 
 	// InDoubt tells that an attempt may have taken effect: one was running, or one before it ended in a way that does not
-	// prove the contrary. Proof are a report or error of stage ClientDispatch and a reason that allows non-idempotent retry;
-	// what was called before a restart is in doubt. An element that was never called, or whose calls all are known to have
+	// prove the contrary. Proof are a report of stage ClientDispatch, an error of that stage if the policy looks at reasons,
+	// and a reason that allows non-idempotent retry; what was called before a restart is in doubt. An element that was never called, or whose calls all are known to have
 	// done nothing, is not.
 	InDoubt bool
 

@@ -47,6 +47,13 @@ func ExampleWithCheckpoints() {
 	// Paris
 }
 
+func must[T any](v T, err error) T {
+	if err != nil {
+		panic(err)
+	}
+	return v
+}
+
 // inTempDir makes a new directory the current one, until the returned function is called.
 func inTempDir() (back func()) {
 	before, dir := must(os.Getwd()), must(os.MkdirTemp("", "example"))

@@ -89,7 +89,8 @@ type Cloner[IN any] interface {
 	Clone(in IN) IN
 }
 
-// HandleTimeout returns fn with a [TimeoutHandler]; everything else of fn stays reachable through it.
+// HandleTimeout returns fn with a [TimeoutHandler]; everything else of fn stays reachable through it. It panics if
+// fn or handler is nil.
 func HandleTimeout[IN, OUT any](
 	fn AsyncFunction[IN, OUT], handler func(ctx context.Context, in IN) ([]OUT, error),
 ) AsyncFunction[IN, OUT] {

@@ -59,16 +59,30 @@ func (c *core[IN, OUT]) items(into []item[IN, OUT], withResults bool) []item[IN,
 		}
 		it.in, it.spent, it.attempts = s.in, c.now-s.accepted, s.attempts
 		if s.attempts > 0 || s.limited() || s.inDoubt {
-			it.first = start + int64(s.first)
+			it.first = sinceEpoch(start, s.first)
 		}
 		switch {
 		case s.phase == done && withResults:
 			it.kind, it.rest = completedItem, s.attempt // no copy of the results: they do not change
+		case s.phase == done: // its call was in time; the one that takes its place has the whole time, from now on
+			it.attempts = max(0, it.attempts-1)
+			it.spent = 0
+			if it.first != 0 {
+				it.first = sinceEpoch(start, c.now)
+			}
 		case s.phase != fresh && s.phase != backoff && s.phase != ready && it.attempts > 0:
 			it.attempts-- // its last attempt will be made again; a fresh one has brought its attempts along
 		}
 	}
 	return into
+}
+
+// sinceEpoch returns an instant as an item has it, where 0 means never.
+func sinceEpoch(start int64, at time.Duration) int64 {
+	if ns := start + int64(at); ns != 0 {
+		return ns
+	}
+	return 1
 }
 
 // settled tells whether a record has ended as far as a checkpoint is concerned: it has nothing more to emit.
@@ -90,7 +104,7 @@ func (c *core[IN, OUT]) restore(it item[IN, OUT]) {
 		e.Value.attempt = &attempt[IN, OUT]{core: c, results: it.results()}
 		c.settle(e, nil)
 	case c.retryState == FromScratch || it.first == 0 || c.timeout == 0:
-		c.acceptAgain(it.in, it.first != 0)
+		c.startNew(c.putNew(it.in, it.first != 0)) // not cloned: nobody else has it
 	default:
 		c.restoreLimited(it)
 	}
@@ -111,7 +125,7 @@ func (c *core[IN, OUT]) restoreLimited(it item[IN, OUT]) {
 	own := &limit[IN, OUT]{due: c.now + left}
 	e := c.put(slot[IN, OUT]{
 		in: it.in, accepted: accepted, attempts: it.attempts, extra: &extra[IN, OUT]{limit: own},
-		first: c.now - sinceFirst, inDoubt: true,
+		first: c.now - sinceFirst, last: c.now - sinceFirst, inDoubt: true, // last: the least it can have been
 	})
 	own.odd.Value = e
 	c.odd.Arm(&own.odd, own.due)

@@ -58,7 +58,7 @@ func (c *core[IN, OUT]) log(limit *lineLimit, level slog.Level, msg string, in I
 
 // logAttrs calls the user's handler off the loop, since it may do anything (law A6).
 func (c *core[IN, OUT]) logAttrs(level slog.Level, msg string, attrs ...slog.Attr) {
-	_ = offLoop(func() error {
+	_ = c.offLoop(func() error {
 		c.logger.LogAttrs(context.WithoutCancel(c.ctx), level, msg, attrs...)
 		return nil
 	})
@@ -71,7 +71,7 @@ func (c *core[IN, OUT]) labelOf(in IN) string {
 		label = defaultLabel
 	}
 	var text string
-	if err := offLoop(func() error { text = label(in); return nil }); err != nil { // a number may have a String method
+	if err := c.offLoop(func() error { text = label(in); return nil }); err != nil { // a number may have a String method
 		return fmt.Sprintf("(label: %v)", err)
 	}
 	return text
@@ -100,6 +100,12 @@ func defaultLabel(in any) string {
 	default:
 		return "of type " + v.Type().String()
 	}
+}
+
+// offLoop is offLoop for calls that the loop makes: time passes.
+func (c *core[IN, OUT]) offLoop(f func() error) error {
+	c.stale = true
+	return offLoop(f)
 }
 
 // offLoop runs user code that may block for a moment on a goroutine of its own and waits for it, so that neither a panic

@@ -81,7 +81,8 @@ var _ streams.Flow = (*AsyncWaitOperator[any, any])(nil)
 // timeout bounds the time of each element from the moment it takes its slot; 0 means none. capacity bounds the slots:
 // elements in flight, complete ones that wait for their turn, and watermarks.
 //
-// It panics if fn is nil, timeout is negative, or capacity < 1.
+// It panics if fn is nil, timeout is negative, or capacity < 1; and with [WithCheckpoints] if there is no name or no codec
+// for IN, or a codec is one of another type.
 func OrderedWait[IN, OUT any](
 	fn AsyncFunction[IN, OUT], timeout time.Duration, capacity int, opts ...Option,
 ) *AsyncWaitOperator[IN, OUT] {
@@ -102,8 +103,8 @@ func UnorderedWait[IN, OUT any](
 // An error that is not retried goes to the failure policy; a result that is not retried is emitted, unless
 // [WithExhaustedAsFailure]. An element in back-off holds its slot, and neither a call nor a goroutine.
 //
-// It panics for what [OrderedWait] does, if strategy is nil, and if timeout is 0 with a strategy other than
-// strategies.NoRetry.
+// It panics for what [OrderedWait] does, if strategy is nil, if timeout is 0 with a strategy other than
+// strategies.NoRetry, and with [LatencyFirst] if the strategy does not tell its MaxRetries.
 func OrderedWaitWithRetry[IN, OUT any](
 	fn AsyncFunction[IN, OUT], timeout time.Duration, capacity int,
 	strategy strategies.AsyncRetryStrategy[OUT], opts ...Option,
@@ -183,7 +184,7 @@ func maxRetriesOf[OUT any](
 func newDecoder[IN any]() func(any) (in IN, control bool, err error) {
 	nilAllowed := reflect.TypeFor[IN]().Kind() == reflect.Interface
 	return func(v any) (in IN, control bool, err error) {
-		if isControl(v) {
+		if checkpoint.IsControl(v) {
 			return in, true, nil
 		}
 		in, ok := v.(IN)
@@ -253,8 +254,9 @@ func (op *AsyncWaitOperator[IN, OUT]) Wait() error {
 }
 
 // Stop ends the operator in an orderly way: it takes no more input, drains what it has accepted as at the end of the
-// input, and waits for Done. When ctx ends before that, it cancels what is left and returns, without waiting for the side
-// output; Open and Close of the function are awaited. It returns Err. Elements that were sent to In and not accepted yet
+// input, and waits for Done. When ctx ends before that, it cancels what is left and returns when Err is set: the side output
+// and the function's Close may still be at work then, so wait for Done before the program ends. An Open that is running is
+// awaited. It returns Err. Elements that were sent to In and not accepted yet
 // are discarded and counted. In a stream that is being drained by its checkpoint.Coordinator, it leaves the end to that.
 //
 // In a row of operators stop the first one, wait until the last one is done or ctx ends, and then stop that: what the

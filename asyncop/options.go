@@ -95,7 +95,7 @@ func (c *config) setPolicy(p failurePolicy) {
 // exact in tests; the contexts of attempts then report no deadline, since a real dialer would take a mock's deadline
 // for one long past.
 func WithClock(c clock.Clock) Option {
-	if c == nil {
+	if nils.Is(c) {
 		panic("asyncop: WithClock: nil clock")
 	}
 	return func(cfg *config) { cfg.clock = c }
@@ -104,7 +104,7 @@ func WithClock(c clock.Clock) Option {
 // WithContext sets the context of the operator; the default is context.Background(). When it ends, so do the contexts
 // of all attempts, Out closes, and Err tells context.Cause. Attempts see its values.
 func WithContext(ctx context.Context) Option {
-	if ctx == nil {
+	if nils.Is(ctx) {
 		panic("asyncop: WithContext: nil context")
 	}
 	return func(cfg *config) { cfg.ctx = ctx }
@@ -273,6 +273,8 @@ var retryStates = [...]string{"FromScratch", "LatencyFirst", "TimeSpent"}
 
 // WithRetryState says what restored elements keep; the default is [FromScratch]. An attempt that ran when the checkpoint
 // was taken is made again under its number. An element of whose timeout nothing is left has its timeout outcome at once.
+// One that was complete, and whose results were not stored ([WithResultCodec]), is called again under the number of its
+// last attempt, with the whole timeout: its time was not spent, and counts from the checkpoint.
 func WithRetryState(s RetryState) Option {
 	if s > TimeSpent {
 		panic(fmt.Sprintf("asyncop: WithRetryState: unknown choice %v", s))
@@ -283,17 +285,17 @@ func WithRetryState(s RetryState) Option {
 // WithInputCodec sets how the inputs in a checkpoint are encoded; the default is checkpoint.DefaultCodec. IN must be the
 // operator's. Inputs are encoded as they were accepted, on a goroutine of their own.
 func WithInputCodec[IN any](codec checkpoint.Codec[IN]) Option {
-	if codec == nil {
+	if nils.Is(codec) {
 		panic("asyncop: WithInputCodec: nil codec")
 	}
 	return func(cfg *config) { cfg.inputCodec, cfg.forChecks = codec, "WithInputCodec" }
 }
 
 // WithResultCodec stores the results of elements that are complete but not yet emitted, too, so that their calls are not
-// repeated after a restore. By default they are. Results are encoded while the pipeline goes on, so downstream must not
-// change them. OUT must be the operator's.
+// repeated after a restore. By default results are not stored, and the calls are repeated. Results are encoded while the
+// pipeline goes on, so downstream must not change them. OUT must be the operator's.
 func WithResultCodec[OUT any](codec checkpoint.Codec[OUT]) Option {
-	if codec == nil {
+	if nils.Is(codec) {
 		panic("asyncop: WithResultCodec: nil codec")
 	}
 	return func(cfg *config) { cfg.resultCodec, cfg.forChecks = codec, "WithResultCodec" }

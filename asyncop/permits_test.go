@@ -2,6 +2,7 @@ package asyncop_test
 
 import (
 	"context"
+	"errors"
 	"runtime"
 	"slices"
 	"strconv"
@@ -497,4 +498,32 @@ func TestWaitingElementsHaveNoGoroutine(t *testing.T) {
 		require.LessOrEqual(t, runtime.NumGoroutine(), before)
 		require.ErrorIs(t, r.cut(errTestOver), errTestOver)
 	})
+}
+
+// spitefulFuture is a future of a wrapper whose methods break.
+type spitefulFuture struct{ breaks func() }
+
+func (f spitefulFuture) Complete(...string)            { f.breaks() }
+func (f spitefulFuture) CompleteExceptionally(_ error) { f.breaks() }
+
+// Law A6: a wrapper's future that breaks is an outcome of the element, not the end of the process.
+func TestFutureOfAWrapperThatBreaks(t *testing.T) {
+	for name, breaks := range map[string]func(){"panic": func() { panic(errBroken) }, "Goexit": runtime.Goexit} {
+		for outcome, err := range map[string]error{"result": nil, "error": errAgain, "no result": asyncop.ErrNoResult} {
+			t.Run(name+"/"+outcome, func(t *testing.T) {
+				forEachMode(t, func(t *testing.T, m mode) {
+					r := newRig(t, m, setup{wrap: func(*hand) function {
+						blocking := asyncop.Blocking(func(context.Context, string) (string, error) { return "", err })
+						return asyncop.Func(func(ctx context.Context, in string, _ future) error {
+							return blocking.AsyncInvoke(ctx, in, spitefulFuture{breaks})
+						})
+					}})
+					r.send("a")
+					_, broken := errors.AsType[*asyncop.PanicError](r.wait())
+					require.True(t, broken)
+					require.Zero(t, r.stats().Running)
+				})
+			})
+		}
+	}
 }

@@ -101,7 +101,7 @@ func (p *pump[IN, OUT]) open() {
 		c.hook.close = nil
 		return
 	}
-	if err := offLoop(func() error { return c.hook.open.Open(c.ctx) }); err != nil {
+	if err := c.offLoop(func() error { return c.hook.open.Open(c.ctx) }); err != nil {
 		c.hook.close = nil // what was not opened is not closed
 		c.end(lazyerr.Named("asyncop: open", err))
 	}
@@ -270,7 +270,7 @@ func (p *pump[IN, OUT]) receivedElement(in IN, ok bool) {
 func (p *pump[IN, OUT]) overflowed(in IN) item[IN, OUT] {
 	it := item[IN, OUT]{in: in}
 	if cloner := p.core.hook.clone; cloner != nil {
-		if err := offLoop(func() error { it.in = cloner.Clone(in); return nil }); err != nil {
+		if err := p.core.offLoop(func() error { it.in = cloner.Clone(in); return nil }); err != nil {
 			it.kind, it.rest = brokenItem, err
 		}
 	}
@@ -295,9 +295,6 @@ func (p *pump[IN, OUT]) receivedControl(v any) {
 // watermark.
 func (p *pump[IN, OUT]) receivedEndOfInput(b checkpoint.Barrier) {
 	p.marked = true
-	if p.checks != nil {
-		p.checks.seen = max(p.checks.seen, b.ID)
-	}
 	p.core.endRetries()
 }
 
@@ -605,7 +602,7 @@ func (p *pump[IN, OUT]) cancelUpstream(cause error) {
 		return
 	}
 	p.told = true
-	_ = offLoop(func() error { cancel(cause); return nil })
+	_ = p.core.offLoop(func() error { cancel(cause); return nil })
 }
 
 // discard takes what upstream still sends, so that it is not blocked for ever.

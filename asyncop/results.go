@@ -3,6 +3,8 @@ package asyncop
 import (
 	"fmt"
 	"iter"
+
+	"github.com/weirflow/weir/internal/lazyerr"
 )
 
 // ends are what the loop takes elements from and hands results to, in place of channels, when [AsyncWaitOperator.Results]
@@ -30,7 +32,8 @@ type ends[IN, OUT any] struct {
 // at Done; only the input, if it waits for something, ends with its next element: see [WithUpstreamCancel].
 //
 // An operator has one loop over its results, which takes the place of In, Out, Via and To: Results panics if one of them
-// was used, if it was ranged over before, and with [WithCheckpoints], whose barriers come through In.
+// was used, if it was ranged over before, and with [WithCheckpoints], whose barriers come through In. It carries elements
+// only: if IN is an interface type, a [Watermark] is an element like any other.
 func (op *AsyncWaitOperator[IN, OUT]) Results(input iter.Seq[IN]) iter.Seq2[OUT, error] {
 	if input == nil {
 		panic("asyncop: Results: nil input")
@@ -81,7 +84,7 @@ func (p *pump[IN, OUT]) pull(e *ends[IN, OUT], input iter.Seq[IN]) {
 	returned := false
 	defer func() {
 		if !returned {
-			p.cancel(fmt.Errorf("asyncop: input of Results: %w", newPanicError(recover())))
+			p.cancel(lazyerr.Named("asyncop: input of Results", newPanicError(recover())))
 		}
 		e.in.ring.ended.Store(true)
 		p.core.wakeUp()

@@ -205,6 +205,24 @@ func TestResultsOfAnInputThatBreaks(t *testing.T) {
 	}
 }
 
+// goexitError is an error that cannot even be printed.
+type goexitError struct{}
+
+func (goexitError) Error() string { runtime.Goexit(); return "" }
+
+func TestResultsOfAnInputThatPanicsWithAHostileError(t *testing.T) {
+	forEachMode(t, func(t *testing.T, m mode) {
+		op := construct(m, function(newHand(t)), time.Minute, nil)
+		var last error
+		for _, err := range op.Results(func(func(string) bool) { panic(goexitError{}) }) {
+			last = err
+		}
+		panicked, ok := errors.AsType[*asyncop.PanicError](last)
+		require.True(t, ok)
+		require.Equal(t, goexitError{}, panicked.Value)
+	})
+}
+
 func TestResultsOfAnOperatorThatFails(t *testing.T) {
 	forEachMode(t, func(t *testing.T, m mode) {
 		h := newHand(t)

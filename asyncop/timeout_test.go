@@ -3,8 +3,10 @@ package asyncop_test
 import (
 	"context"
 	"errors"
+	"log/slog"
 	"math"
 	"runtime"
+	"sync"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -687,5 +689,67 @@ func TestTotalTimeoutGoesBeforeTheAttemptTimeout(t *testing.T) {
 		require.Equal(t, "a#1", r.calls())
 		require.Equal(t, "a!@1s", r.outputTimes())
 		require.Zero(t, r.stats().AttemptTimeouts)
+	})
+}
+
+// A3: the time of an element counts from its slot, also when the loop was away for somebody's logger just before.
+func TestTimeoutCountsFromTheSlotAfterASlowLogger(t *testing.T) {
+	forEachMode(t, func(t *testing.T, m mode) {
+		slow := sync.OnceFunc(func() { time.Sleep(2 * time.Second) })
+		r := newRig(t, m, setup{timeout: time.Second, opts: options(
+			asyncop.WithDropOnFailure(), asyncop.WithLogger(slog.New(breakingHandler(slow))))})
+		r.script("a#1", fails)
+		r.op.In() <- "a"
+		r.op.In() <- "b"
+		r.advance(3*time.Second - 1)
+		require.Equal(t, "a#1@0s b#1@2s", r.callTimes())
+		require.Zero(t, r.stats().Timeouts)
+		r.advance(1)
+		require.EqualValues(t, 1, r.stats().Timeouts)
+	})
+}
+
+// The time of an attempt counts from its start: what the loop did for the element before is not part of it.
+func TestAttemptTimeoutCountsFromTheCall(t *testing.T) {
+	forEachMode(t, func(t *testing.T, m mode) {
+		r := newRig(t, m, setup{
+			wrap: func(h *hand) function {
+				return cloning{h, func(in string) string { time.Sleep(5 * time.Millisecond); return in }}
+			},
+			opts: options(asyncop.WithAttemptTimeout(10*time.Millisecond), asyncop.WithDropOnFailure()),
+		})
+		r.op.In() <- "a"
+		r.advance(15*time.Millisecond - 1)
+		require.Equal(t, "a#1@5ms", r.callTimes())
+		require.Zero(t, r.stats().AttemptTimeouts)
+		r.advance(1)
+		require.EqualValues(t, 1, r.stats().AttemptTimeouts)
+	})
+}
+
+// A handler has its whole limit, whatever the loop did in the turn before it.
+func TestHandlerLimitCountsFromItsStart(t *testing.T) {
+	forEachMode(t, func(t *testing.T, m mode) {
+		slow := strategies.FixedDelay[string](0, 0).RetryIfResult(func([]string) bool {
+			time.Sleep(50 * time.Millisecond)
+			return false
+		})
+		r := newRig(t, m, setup{
+			timeout: time.Second, strategy: slow,
+			opts: options(asyncop.WithTimeoutHandlerLimit(20 * time.Millisecond)),
+			wrap: withHandler(func(_ context.Context, in string) ([]string, error) {
+				time.Sleep(10 * time.Millisecond)
+				return []string{"late " + in}, nil
+			}),
+		})
+		r.script("x#1", func(*call) error { time.Sleep(900 * time.Millisecond); return nil })
+		r.sendEach("ab")
+		a := r.call("a#1")
+		time.Sleep(500 * time.Millisecond)
+		r.op.In() <- "x" // and the loop is away from 0.5 to 1.4 s
+		time.Sleep(100 * time.Millisecond)
+		a.Complete("A")
+		r.advance(860 * time.Millisecond)
+		require.Equal(t, "A late b", r.outputs())
 	})
 }

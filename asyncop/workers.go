@@ -11,9 +11,10 @@ const maxIdleWorkers = 1024
 
 // workers does jobs that may block, each on a goroutine of its own, and reuses the goroutines.
 //
-// No job waits for another to end: while there are jobs, a worker is on its way to them. One at a time, though: whoever
+// No job waits for another to return: while there are jobs, a worker is on its way to them. One at a time, though: whoever
 // takes a job and leaves others behind sends the next worker. So when jobs are short, workers that come free take most of
-// them without a switch, and few are woken in vain; when jobs are long, all are running within some microseconds.
+// them without a switch, and few are woken in vain; when jobs sleep or wait, all are running within some microseconds. Jobs
+// that keep the processors busy have others wait for those: a call looks whether its element has ended before it begins.
 type workers[T any] struct {
 	do func(T) // may end its goroutine
 

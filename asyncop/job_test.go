@@ -1,0 +1,70 @@
+package asyncop
+
+import (
+	"context"
+	"errors"
+	"log/slog"
+	"sync/atomic"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/stretchr/testify/assert"
+)
+
+// Law A5: a blocking call whose element has ended while the call waited for a processor is not made, whatever ended the
+// element; and the permit comes back.
+func TestCallsOfEndedElementsAreNotMade(t *testing.T) {
+	for name, around := range map[string]func(AsyncFunction[string, string]) AsyncFunction[string, string]{
+		"direct":  func(fn AsyncFunction[string, string]) AsyncFunction[string, string] { return fn },
+		"wrapped": func(fn AsyncFunction[string, string]) AsyncFunction[string, string] { return Func(fn.AsyncInvoke) },
+	} {
+		start := func(opts ...Option) (op *AsyncWaitOperator[string, string], calls *atomic.Int32, release func()) {
+			calls = new(atomic.Int32)
+			fn := Blocking(func(context.Context, string) (string, error) { calls.Add(1); return "", nil })
+			opts = append(opts, WithMaxConcurrentCalls(2), WithLogger(slog.New(slog.DiscardHandler)))
+			op = UnorderedWait(around(fn), time.Second, 4, opts...)
+			w := op.pump.core.workers
+			set := func(coming bool) {
+				w.mu.Lock()
+				defer w.mu.Unlock()
+				w.coming = coming
+				w.send()
+			}
+			set(true) // one that does not get a processor
+			op.In() <- "a"
+			op.In() <- "b"
+			synctest.Wait()
+			return op, calls, func() { set(false); synctest.Wait() }
+		}
+		t.Run(name+"/timeout", func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				op, calls, release := start(WithDropOnFailure())
+				time.Sleep(time.Second)
+				synctest.Wait()
+				assert.EqualValues(t, 2, op.Stats().Timeouts)
+				assert.EqualValues(t, 2, op.Stats().Running, "they have their permits")
+				release()
+				assert.Zero(t, calls.Load())
+				assert.Zero(t, op.Stats().Running)
+				op.In() <- "c"
+				assert.Empty(t, <-op.Out())
+				assert.EqualValues(t, 1, calls.Load())
+				close(op.In())
+				assert.NoError(t, op.Wait())
+			})
+		})
+		t.Run(name+"/cancel", func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				over := errors.New("over")
+				ctx, cancel := context.WithCancelCause(t.Context())
+				op, calls, release := start(WithContext(ctx))
+				cancel(over)
+				assert.ErrorIs(t, op.Wait(), over)
+				release()
+				assert.Zero(t, calls.Load())
+				close(op.In())
+			})
+		})
+	}
+}
