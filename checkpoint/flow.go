@@ -28,6 +28,8 @@ const flowBuffer = 64
 //
 //	in  -- 1 -- 2 -- W -- 3 --
 //	out -- f1 - f2 - W -- f3 -
+//
+// It panics if f is nil.
 func NewMap[T, R any](f func(T) R) *Flow {
 	mustHave("NewMap", "function", f)
 	return newFlow("Map", func(v T, emit func(any)) { emit(f(v)) })
@@ -37,6 +39,8 @@ func NewMap[T, R any](f func(T) R) *Flow {
 //
 //	in  -- 1 -- 2 -- W -- 3 --
 //	out -- 1 ------- W -- 3 --
+//
+// It panics if keep is nil.
 func NewFilter[T any](keep func(T) bool) *Flow {
 	mustHave("NewFilter", "function", keep)
 	return newFlow("Filter", func(v T, emit func(any)) {
@@ -50,6 +54,8 @@ func NewFilter[T any](keep func(T) bool) *Flow {
 //
 //	in  -- 1 -------- W -- 2 ------
 //	out -- 1a - 1b -- W -- 2a - 2b -
+//
+// It panics if f is nil.
 func NewFlatMap[T, R any](f func(T) []R) *Flow {
 	mustHave("NewFlatMap", "function", f)
 	return newFlow("FlatMap", func(v T, emit func(any)) {

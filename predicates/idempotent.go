@@ -12,6 +12,8 @@ type Idempotent interface {
 // strategy, which knows the output type only.
 //
 //	policy.IdempotentIf(predicates.OfInput(httpretry.Idempotent))
+//
+// It panics if f is nil.
 func OfInput[IN any](f func(in IN) bool) func(input any) bool {
 	if f == nil {
 		panic("predicates: OfInput: nil function")

@@ -63,7 +63,7 @@ func BudgetClock(c clock.Clock) BudgetOption {
 //
 // NewBudget panics if fraction is not in [0, 1], perSecond is negative or not
 // finite, or burst is below 1. A fraction of a billionth is the smallest that
-// counts.
+// counts, and a burst of 2³¹−1 the largest.
 func NewBudget(fraction, perSecond float64, burst int, opts ...BudgetOption) *Budget {
 	switch {
 	case !(fraction >= 0 && fraction <= 1): // in this form NaN fails too

@@ -20,7 +20,8 @@ import (
 // A demand is read from the error or the results ([predicates.PushbackOf]), or by
 // more, where they carry it in another form; the first that finds one counts. The
 // delay replaces inner's and no jitter touches it. It is not a permission: whether
-// the call may be repeated is still inner's business.
+// the call may be repeated is still inner's business. At the end of the input an
+// operator makes the last attempt at once, demand or not, unless it drains retries.
 //
 // This is gRPC's A6, Client Retries, except that A6 starts its own delays from the
 // beginning after a retry that was demanded; here they depend on the number of

@@ -13,15 +13,16 @@ import (
 // Decide says what becomes of the outcome of a, in the order of RFC 0049:
 //
 //  1. The classifier names no reason: the outcome is accepted.
-//  2. Nobody retries any more: accepted.
+//  2. Nobody retries any more: that is the end of it ([Finishing]).
 //  3. The reason is always retried: after the controlled back-off, and nobody is
 //     asked.
-//  4. The strategy is asked. No, an error or a panic: the outcome is accepted, in
-//     the latter cases joined to what went wrong.
-//  5. The delay is spread by jitter, then cut to the time that the element has
+//  4. The strategy is asked. No is [Refused]; an error or a panic is [Failed], and
+//     joined to the outcome.
+//  5. The bound on waiting elements has its say.
+//  6. The delay is spread by jitter, then cut to the time that the element has
 //     left. A retry that is cut will not be made.
-//  6. The bound on waiting elements and the budget have their say, the latter only
-//     about retries that will be made and that the strategy was asked about.
+//  7. The budget has its say, about retries that will be made and that the strategy
+//     was asked about.
 //
 // An operator whose strategy may block takes the steps one by one: [Policy.Judge]
 // (1 to 3), [Policy.Ask] (4) and [Policy.Conclude] (the rest), of which only Ask

@@ -33,7 +33,7 @@ func (f ReasonStrategyFunc[OUT]) Decide(ctx context.Context, a *predicates.Attem
 
 // Immediate returns s with the promise that it never blocks: an operator then
 // calls it on its loop, one call at a time, which saves a goroutine's work. See
-// [DecidesAtOnce].
+// [DecidesAtOnce]. It panics if s is nil.
 func Immediate[OUT any](s ReasonStrategy[OUT]) ReasonStrategy[OUT] {
 	mustNotBeNil("Immediate", s)
 	return immediate[OUT]{s}

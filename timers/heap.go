@@ -35,7 +35,7 @@ func (a *item[V]) before(b *item[V]) bool {
 // Len returns the number of armed timers.
 func (h *Heap[V]) Len() int { return len(h.items) }
 
-// Arm adds t, which must not be armed, with the given due time.
+// Arm adds t with the given due time. It panics if t is armed already, or if 2³¹−1 timers are.
 func (h *Heap[V]) Arm(t *Timer[V], due time.Duration) {
 	if t.position != 0 {
 		panic("timers: arm of a timer that is armed")
@@ -73,7 +73,7 @@ func (h *Heap[V]) Peek() *Timer[V] {
 	return h.items[0].timer
 }
 
-// Pop removes and returns the timer that is due first, or nil if no timer is armed.
+// Pop removes and returns the timer that is due first, whether or not its time has come, or nil if no timer is armed.
 func (h *Heap[V]) Pop() *Timer[V] {
 	if len(h.items) == 0 {
 		return nil

@@ -24,7 +24,7 @@ import (
 //     shares state between elements on purpose cannot pass.
 //   - BackoffTime is never negative where CanRetry is true; elsewhere it is not
 //     asked.
-//   - RetryPredicate always returns the same pair. Its predicates take no
+//   - RetryPredicate always has the same of its two predicates. They take no
 //     results, any error, and do not panic over them.
 //   - The jitter of a [strategies.Jittered] strategy is never negative, and
 //     draws only from the source it is given.
