@@ -382,4 +382,11 @@ func TestCanPass(t *testing.T) {
 	} {
 		require.Error(t, CanPass(next), "%T", next)
 	}
+	for mode, passes := range map[flow.ThrottleMode]bool{flow.Backpressure: true, flow.Discard: false} {
+		throttler := flow.NewThrottler(1, time.Hour, 1, mode)
+		err := CanPass(throttler)
+		require.Equal(t, passes, err == nil, "%v", err)
+		close(throttler.In())
+		throttler.To(extension.NewIgnoreSink())
+	}
 }

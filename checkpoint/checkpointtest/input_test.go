@@ -29,9 +29,44 @@ func TestRunInputAcceptsSoundInputs(t *testing.T) {
 		"slice":   func(*testing.T) checkpoint.Input[int] { return checkpoint.NewSliceInput(numbers) },
 		"channel": func(*testing.T) checkpoint.Input[int] { return channelOf(numbers) },
 		"all":     func(*testing.T) checkpoint.Input[int] { return &wrongInput{sound: channelOf(numbers)} },
+		"strict":  func(*testing.T) checkpoint.Input[int] { return &strictInput{Input: channelOf(numbers)} },
 	} {
 		t.Run(name, func(t *testing.T) { RunInput(t, open, nil) })
 	}
+}
+
+// strictInput does no more than the rules ask for: Next needs a Wait before, Seek believes in any position, and the same
+// position has different bytes each time.
+type strictInput struct {
+	checkpoint.Input[int]
+	waited bool
+	asked  byte
+}
+
+func (in *strictInput) Wait(ctx context.Context) error {
+	err := in.Input.(checkpoint.Waiter).Wait(ctx)
+	in.waited = err == nil
+	return err
+}
+
+func (in *strictInput) Next() (int, error) {
+	if !in.waited {
+		panic("Next without Wait")
+	}
+	in.waited = false
+	return in.Input.Next()
+}
+
+func (in *strictInput) Position() []byte {
+	in.asked++
+	return append([]byte{in.asked}, in.Input.Position()...)
+}
+
+func (in *strictInput) Seek(position []byte) error {
+	if len(position) > 0 {
+		_ = in.Input.Seek(position[1:])
+	}
+	return nil
 }
 
 // wrongInput is a sound input but for what its functions replace.

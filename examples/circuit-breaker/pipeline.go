@@ -35,9 +35,9 @@ type payment string
 // pay returns the function of the operator: it asks the breaker, and then the bank.
 func pay(breaker circuitbreaker.CircuitBreaker[any], bankURL string, client *http.Client) asyncop.AsyncFunction[payment, payment] {
 	return asyncop.Blocking(func(ctx context.Context, p payment) (payment, error) {
-		asyncop.ReportStage(ctx, predicates.ClientDispatch)
 		if !breaker.TryAcquirePermit() {
-			return "", circuitbreaker.ErrOpen // nothing was sent
+			asyncop.ReportStage(ctx, predicates.ClientDispatch) // nothing was sent
+			return "", circuitbreaker.ErrOpen
 		}
 		err := post(ctx, client, bankURL, p)
 		breaker.RecordError(err) // nil is a success
@@ -52,8 +52,7 @@ func post(ctx context.Context, client *http.Client, bankURL string, p payment) e
 		return err
 	}
 	req.Header.Set("Content-Type", "application/x-www-form-urlencoded")
-	asyncop.MarkSent(ctx)
-	resp, err := client.Do(req)
+	resp, err := client.Do(req) // its transport tells how far it has come
 	if err != nil {
 		return err
 	}

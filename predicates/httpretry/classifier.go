@@ -88,7 +88,9 @@ func kindOf(err error) netretry.Kind {
 		case text == "net/http: TLS handshake timeout":
 			return netretry.Dial
 		case text == "http: server closed idle connection",
-			strings.HasPrefix(text, "net/http: HTTP/1.x transport connection broken: "):
+			strings.HasPrefix(text, "net/http: HTTP/1.x transport connection broken: "),
+			text == "http2: client connection lost",
+			strings.HasPrefix(text, "http2: server sent GOAWAY and closed the connection"):
 			return netretry.Lost
 		}
 	}

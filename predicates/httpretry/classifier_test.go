@@ -79,6 +79,15 @@ func TestOtherOutcomes(t *testing.T) {
 	assert.Equal(t, none, classify(&predicates.Attempt[int]{Err: &url.Error{Err: context.Canceled}}))
 	assert.Equal(t, netretry.ConnectionLost, classify(&predicates.Attempt[int]{Err: &url.Error{Err: io.EOF}}))
 	assert.Equal(t, netretry.TimedOut, classify(&predicates.Attempt[int]{Err: &url.Error{Err: context.DeadlineExceeded}}))
+	for _, text := range []string{ // errors of net/http that have neither type nor value
+		"http: server closed idle connection", "net/http: HTTP/1.x transport connection broken: EOF",
+		"http2: client connection lost",
+		`http2: server sent GOAWAY and closed the connection; LastStreamID=1, ErrCode=NO_ERROR, debug=""`,
+	} {
+		lost := classify(&predicates.Attempt[int]{Err: &url.Error{Err: errors.New(text)}})
+		assert.Equal(t, netretry.ConnectionLost, lost, text)
+		assert.False(t, lost.AllowsNonIdempotentRetry())
+	}
 }
 
 func TestStatusCode(t *testing.T) {

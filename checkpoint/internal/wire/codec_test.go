@@ -2,6 +2,7 @@ package wire
 
 import (
 	"bytes"
+	"encoding/binary"
 	"math"
 	"math/big"
 	"net"
@@ -347,4 +348,46 @@ func TestSameOfKeysThatDifferInType(t *testing.T) {
 		require.True(t, same(reflect.ValueOf(a), reflect.ValueOf(b)))
 		require.False(t, same(reflect.ValueOf(a), reflect.ValueOf(map[any]int{at: 1, point{}: 2})))
 	}
+}
+
+type appendHead struct{ N uint16 }
+
+func (h appendHead) AppendBinary(dst []byte) ([]byte, error) {
+	return binary.BigEndian.AppendUint16(dst, h.N), nil
+}
+
+// packet marshals itself, and has an AppendBinary that writes its embedded field alone.
+type packet struct {
+	appendHead
+	Body []byte
+}
+
+func (p *packet) MarshalBinary() ([]byte, error) {
+	b, err := p.appendHead.AppendBinary(nil)
+	return append(b, p.Body...), err
+}
+
+func (p *packet) UnmarshalBinary(b []byte) error {
+	p.N, p.Body = binary.BigEndian.Uint16(b), bytes.Clone(b[2:])
+	return nil
+}
+
+// label does the same as text, with an AppendText of its own.
+type label struct{ text string }
+
+func (l label) MarshalText() ([]byte, error)          { return []byte("unused"), nil }
+func (l label) AppendText(dst []byte) ([]byte, error) { return append(dst, l.text...), nil }
+func (l *label) UnmarshalText(b []byte) error         { l.text = string(b); return nil }
+
+// A method that comes from an embedded field writes that field only.
+func TestAppendersOfEmbeddedFields(t *testing.T) {
+	p := packet{appendHead{7}, []byte("body")}
+	c := mustNew[packet](t)
+	got, err := decode[packet](c.OwnReader(), encode(t, c, p))
+	require.NoError(t, err)
+	require.Equal(t, p, got)
+	l := mustNew[label](t)
+	own, err := decode[label](l.OwnReader(), encode(t, l, label{"own"}))
+	require.NoError(t, err)
+	require.Equal(t, label{"own"}, own)
 }

@@ -88,7 +88,7 @@ func (c *compiler) compileKey(key nodeKey, path string) (*node, *Error) {
 	}
 	c.order, c.interfaces = c.order[:made], c.interfaces[:found]
 	if len(own) > 0 {
-		*n = node{kind: own[0], t: t, name: n.name}
+		*n = node{kind: own[0], t: t, name: n.name, appends: ownAppender(t, own[0])}
 		return n, nil
 	}
 	delete(c.nodes, key)
@@ -113,6 +113,18 @@ func ownMarshalers(t reflect.Type) (own []kind, promoted string) {
 		own = append(own, m.kind)
 	}
 	return own, promoted
+}
+
+// ownAppender tells whether a type that marshals itself as kind can append, too, with a method that is not an embedded
+// field's.
+func ownAppender(t reflect.Type, k kind) bool {
+	appender, ok := appenders[k]
+	return ok && reflect.PointerTo(t).Implements(appender) && promotes(t, appender.Method(0).Name) == ""
+}
+
+var appenders = map[kind]reflect.Type{
+	kindBinary: reflect.TypeFor[encoding.BinaryAppender](),
+	kindText:   reflect.TypeFor[encoding.TextAppender](),
 }
 
 // promotes returns an embedded field of t that has one of the methods.

@@ -86,7 +86,7 @@ func (c *Codec) encode(n *node, dst []byte, v reflect.Value, depth int) (_ []byt
 	case kindInterface:
 		return c.encodeInterface(dst, v, depth+1)
 	default: // kindBinary, kindGob, kindText
-		return marshal(n.kind, dst, v.Addr().Interface())
+		return marshal(n, dst, v.Addr().Interface())
 	}
 }
 
@@ -168,26 +168,26 @@ func appendString(dst []byte, s string) []byte {
 	return append(binary.AppendUvarint(dst, uint64(len(s))), s...)
 }
 
-// marshal lets a value write itself; p points to it.
-func marshal(k kind, dst []byte, p any) ([]byte, *Error) {
+// marshal lets a value of n's type write itself; p points to it.
+func marshal(n *node, dst []byte, p any) ([]byte, *Error) {
 	var b []byte
 	var err error
-	switch k {
+	switch n.kind {
 	case kindBinary:
-		if a, ok := p.(encoding.BinaryAppender); ok {
-			return appendMarshal(dst, "AppendBinary", a.AppendBinary)
+		if n.appends {
+			return appendMarshal(dst, "AppendBinary", p.(encoding.BinaryAppender).AppendBinary)
 		}
 		b, err = p.(encoding.BinaryMarshaler).MarshalBinary()
 	case kindGob:
 		b, err = p.(gobEncoder).GobEncode()
 	default: // kindText
-		if a, ok := p.(encoding.TextAppender); ok {
-			return appendMarshal(dst, "AppendText", a.AppendText)
+		if n.appends {
+			return appendMarshal(dst, "AppendText", p.(encoding.TextAppender).AppendText)
 		}
 		b, err = p.(encoding.TextMarshaler).MarshalText()
 	}
 	if err != nil {
-		return nil, &Error{Reason: k.String(), Err: err}
+		return nil, &Error{Reason: n.kind.String(), Err: err}
 	}
 	return append(binary.AppendUvarint(dst, uint64(len(b))), b...), nil
 }

@@ -56,6 +56,8 @@ type node struct {
 	n      int          // length of an array
 	fields []field      // of a struct
 	id     int          // in the schema
+
+	appends bool // it writes itself with AppendBinary or AppendText
 }
 
 type field struct {

@@ -73,7 +73,7 @@ func (c *Codec) resolve(s *schema) (*Reader, *Error) {
 			tr.err = wrong("type %v does not belong here", tr.t)
 			continue
 		}
-		tr.r, tr.err = res.resolve(tr.wire, c.table[i].node, out, "")
+		tr.r, tr.err = res.resolve(tr.wire, c.table[i].node, out)
 		if tr.err != nil {
 			// What was matched on the way may lead to what does not match. It is read through this entry only.
 			clear(res.readers)
@@ -81,13 +81,13 @@ func (c *Codec) resolve(s *schema) (*Reader, *Error) {
 	}
 	clear(res.readers)
 	var err *Error
-	if out.root, err = res.resolve(s.root, c.root, out, ""); err != nil {
+	if out.root, err = res.resolve(s.root, c.root, out); err != nil {
 		return nil, err
 	}
 	return out, nil
 }
 
-func (res *resolver) resolve(wire, now *node, out *Reader, path string) (_ *reader, err *Error) {
+func (res *resolver) resolve(wire, now *node, out *Reader) (_ *reader, err *Error) {
 	key := pair{wire, now}
 	if r, ok := res.readers[key]; ok {
 		return r, nil
@@ -95,20 +95,24 @@ func (res *resolver) resolve(wire, now *node, out *Reader, path string) (_ *read
 	r := &reader{wire: wire, t: now.t}
 	res.readers[key] = r
 	if wire.kind != now.kind && !(wire.kind == kindFloat32 && now.kind == kindFloat64) || wire.n != now.n {
-		return nil, wrong("it was stored as %v, and is %v now", wire, now).in(path)
+		return nil, wrong("it was stored as %v, and is %v now", wire, now)
 	}
 	switch wire.kind {
 	case kindMap:
-		if r.key, err = res.resolve(wire.key, now.key, out, path+"[key]"); err != nil {
-			return nil, err
+		if r.key, err = res.resolve(wire.key, now.key, out); err != nil {
+			return nil, err.in("[key]")
 		}
-		r.elem, err = res.resolve(wire.elem, now.elem, out, path+"[]")
+		if r.elem, err = res.resolve(wire.elem, now.elem, out); err != nil {
+			return nil, err.in("[]")
+		}
 	case kindSlice, kindArray:
-		r.elem, err = res.resolve(wire.elem, now.elem, out, path+"[]")
+		if r.elem, err = res.resolve(wire.elem, now.elem, out); err != nil {
+			return nil, err.in("[]")
+		}
 	case kindPointer:
-		r.elem, err = res.resolve(wire.elem, now.elem, out, path)
+		r.elem, err = res.resolve(wire.elem, now.elem, out)
 	case kindStruct:
-		err = res.fields(r, wire, now, out, path)
+		err = res.fields(r, wire, now, out)
 	case kindInterface:
 		r.fits = make([]bool, len(out.table))
 		for i, tr := range out.table {
@@ -122,19 +126,19 @@ func (res *resolver) resolve(wire, now *node, out *Reader, path string) (_ *read
 	return r, nil
 }
 
-func (res *resolver) fields(r *reader, wire, now *node, out *Reader, path string) *Error {
+func (res *resolver) fields(r *reader, wire, now *node, out *Reader) *Error {
 	seen := map[string]bool{}
 	for _, f := range wire.fields {
 		if seen[f.name] {
-			return wrong("the schema has the field %q twice", f.name).in(path)
+			return wrong("the schema has the field %q twice", f.name)
 		}
 		seen[f.name] = true
 		fr := fieldReader{name: f.name, wire: f.node}
 		if i := slices.IndexFunc(now.fields, func(g field) bool { return g.name == f.name }); i >= 0 {
 			fr.index = now.fields[i].index
 			var err *Error
-			if fr.r, err = res.resolve(f.node, now.fields[i].node, out, path+"."+f.name); err != nil {
-				return err
+			if fr.r, err = res.resolve(f.node, now.fields[i].node, out); err != nil {
+				return err.in("." + f.name)
 			}
 		}
 		r.fields = append(r.fields, fr)
