@@ -257,8 +257,9 @@ func (c *Coordinator) Refuse(participant string, reason error) {
 	c.breakStart(e)
 }
 
-// Start lets the participants begin; the source, the operators and the sink of the pipeline are made before. It fails, and nothing begins, if a participant is missing a state or cannot decode
-// it, if the checkpoint has a state that nobody asked for, or if names are missing or taken twice: see [StateError].
+// Start lets the participants begin; the source, the operators and the sink of the pipeline are made before. It fails, and
+// nothing begins, if a participant is missing a state or cannot decode it, if the checkpoint has a state that nobody asked
+// for, or if names are missing or taken twice: see [StateError].
 func (c *Coordinator) Start() error {
 	c.mu.Lock()
 	defer c.mu.Unlock()

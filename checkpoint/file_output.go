@@ -44,7 +44,7 @@ type part struct {
 }
 
 // NewFileOutput returns an output that appends to the file at path what encode appends to dst for each element. A fresh
-// start empties the file. It panics if path is empty or encode is nil.
+// start empties the file. Files are made with mode 0644, before the umask. It panics if path is empty or encode is nil.
 func NewFileOutput[T any](path string, encode func(dst []byte, v T) ([]byte, error)) *FileOutput[T] {
 	mustHave("NewFileOutput", "encode", encode)
 	return newFileOutput("NewFileOutput", path, encode)

@@ -24,7 +24,8 @@ func Exponential(initial, max time.Duration, factor float64) Backoff {
 
 // BackoffOf returns the delays of a FLIP-232 strategy as a back-off: those after
 // attempt 1, 2, … for 0, 1, … retries. How many retries it allows does not count.
-// It panics if s is nil.
+// What s says is passed on as it is, a negative delay of a faulty one too. It panics
+// if s is nil.
 func BackoffOf[OUT any](s AsyncRetryStrategy[OUT]) Backoff {
 	mustNotBeNil("BackoffOf", s)
 	return func(retries int) time.Duration { return s.BackoffTime(after(retries)) }
