@@ -594,6 +594,21 @@ func TestCancelFailsTheCoordinator(t *testing.T) {
 	})
 }
 
+// When everything is cancelled, upstream may notice first and close In: the run has failed for the cancel all the same, not
+// for that.
+func TestCancelThatUpstreamNoticesFirst(t *testing.T) {
+	for range 20 {
+		forEachMode(t, func(t *testing.T, m mode) {
+			r := newCheckRig(t, m, setup{}, nil)
+			synctest.Wait() // parked
+			r.cancel(errBroken) // which the loop is told by a goroutine
+			r.endInputOnce()
+			_ = r.wait()
+			require.ErrorIs(t, r.coordinator.Wait(), errBroken)
+		})
+	}
+}
+
 // notStarted returns an operator whose coordinator is not started.
 func notStarted(t *testing.T, ctx context.Context) (*operator, *checkpoint.Coordinator) {
 	t.Helper()

@@ -1,6 +1,7 @@
 package asyncop
 
 import (
+	"context"
 	"errors"
 	"fmt"
 	"sync"
@@ -252,6 +253,8 @@ func (p *pump[IN, OUT]) endCheckpoints(err error) error {
 	switch {
 	case err != nil:
 		k.coordinator.Fail(k.name, err)
+	case !k.final.Final() && p.core.ctx.Err() != nil: // whoever is upstream has noticed it first
+		k.coordinator.Fail(k.name, context.Cause(p.core.ctx))
 	case !k.final.Final():
 		k.coordinator.Fail(k.name, errNoFinalBarrier)
 	}

@@ -187,6 +187,12 @@ func TestInterfacesAcrossVersions(t *testing.T) {
 	// More registrations move the numbers of types, not their names.
 	type aaa struct{}
 	require.NoError(t, Register(reflect.TypeFor[aaa](), "AAA"))
+	t.Cleanup(func() {
+		registry.Lock()
+		defer registry.Unlock()
+		delete(registry.byName, "AAA")
+		delete(registry.byType, reflect.TypeFor[aaa]())
+	})
 	c = mustNew[[]any](t)
 	require.NotEqual(t, schema, c.Schema())
 	r, err := c.Reader(schema)
