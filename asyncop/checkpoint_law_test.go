@@ -600,7 +600,7 @@ func TestCancelThatUpstreamNoticesFirst(t *testing.T) {
 	for range 20 {
 		forEachMode(t, func(t *testing.T, m mode) {
 			r := newCheckRig(t, m, setup{}, nil)
-			synctest.Wait() // parked
+			synctest.Wait()     // parked
 			r.cancel(errBroken) // which the loop is told by a goroutine
 			r.endInputOnce()
 			_ = r.wait()
