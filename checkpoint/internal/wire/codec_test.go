@@ -372,6 +372,13 @@ func (p *packet) UnmarshalBinary(b []byte) error {
 	return nil
 }
 
+// frame marshals itself with an AppendBinary of its own.
+type frame struct{ text string }
+
+func (f frame) MarshalBinary() ([]byte, error)          { return []byte("unused"), nil }
+func (f frame) AppendBinary(dst []byte) ([]byte, error) { return append(dst, f.text...), nil }
+func (f *frame) UnmarshalBinary(b []byte) error         { f.text = string(b); return nil }
+
 // label does the same as text, with an AppendText of its own.
 type label struct{ text string }
 
@@ -386,6 +393,10 @@ func TestAppendersOfEmbeddedFields(t *testing.T) {
 	got, err := decode[packet](c.OwnReader(), encode(t, c, p))
 	require.NoError(t, err)
 	require.Equal(t, p, got)
+	f := mustNew[frame](t)
+	framed, err := decode[frame](f.OwnReader(), encode(t, f, frame{"own"}))
+	require.NoError(t, err)
+	require.Equal(t, frame{"own"}, framed)
 	l := mustNew[label](t)
 	own, err := decode[label](l.OwnReader(), encode(t, l, label{"own"}))
 	require.NoError(t, err)

@@ -74,7 +74,7 @@ func (c *compiler) compileKey(key nodeKey, path string) (*node, *Error) {
 		own, promoted = ownMarshalers(t)
 	}
 	if slices.Contains(own, kindBinary) {
-		n.kind = kindBinary
+		n.kind, n.appends = kindBinary, ownAppender(t, kindBinary)
 		return n, nil
 	}
 	made, found := len(c.order), len(c.interfaces)
