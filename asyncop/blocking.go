@@ -61,13 +61,7 @@ type hostKey struct{}
 
 // AsyncInvoke starts the call on a goroutine: one of the operator's where ctx comes from one, else a new one.
 func (f *blocking[IN, OUT]) AsyncInvoke(ctx context.Context, in IN, result ResultFuture[OUT]) error {
-	task := func() {
-		if ctx.Err() != nil { // it ended before a goroutine came to it: no call starts then (law A5)
-			result.CompleteExceptionally(context.Cause(ctx))
-			return
-		}
-		f.run(ctx, in, result)
-	}
+	task := func() { f.run(ctx, in, result) }
 	if host, ok := ctx.Value(hostKey{}).(blockingHost); ok {
 		host.runBlocking(task)
 	} else {
@@ -76,7 +70,8 @@ func (f *blocking[IN, OUT]) AsyncInvoke(ctx context.Context, in IN, result Resul
 	return nil
 }
 
-// run makes the call and turns every way in which it can end into an outcome (law A6).
+// run makes the call and turns every way in which it can end into an outcome (law A6). If the element has ended before a
+// processor came to it, no call starts (law A5); whoever waits for the outcome gets one all the same.
 func (f *blocking[IN, OUT]) run(ctx context.Context, in IN, result ResultFuture[OUT]) {
 	returned := false
 	defer func() {
@@ -84,7 +79,10 @@ func (f *blocking[IN, OUT]) run(ctx context.Context, in IN, result ResultFuture[
 			result.CompleteExceptionally(newPanicError(recover()))
 		}
 	}()
-	err := f.call(ctx, in, result)
+	err := ctx.Err()
+	if err == nil {
+		err = f.call(ctx, in, result)
+	}
 	switch {
 	case err == nil:
 	case errors.Is(err, ErrNoResult):

@@ -12,10 +12,6 @@ type job[IN, OUT any] struct {
 // do does a job, on a worker.
 func (c *core[IN, OUT]) do(j job[IN, OUT]) {
 	if a := j.attempt; a != nil {
-		if a.state.Load()&over != 0 { // it ended before a processor came to it: no call starts then (law A5)
-			c.release()
-			return
-		}
 		c.direct.run((*attemptContext[IN, OUT])(a), j.in, a)
 		return
 	}

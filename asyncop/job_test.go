@@ -39,7 +39,9 @@ func TestCallsOfEndedElementsAreNotMade(t *testing.T) {
 		}
 		t.Run(name+"/timeout", func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
-				op, calls, release := start(WithDropOnFailure())
+				ctx, cancel := context.WithCancel(t.Context())
+				defer cancel()
+				op, calls, release := start(WithDropOnFailure(), WithContext(ctx))
 				time.Sleep(time.Second)
 				synctest.Wait()
 				assert.EqualValues(t, 2, op.Stats().Timeouts)
