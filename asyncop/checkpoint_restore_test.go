@@ -243,10 +243,7 @@ func TestLatencyFirstOfALaterElement(t *testing.T) {
 		r.save()
 		_ = r.cut(errBroken)
 		r = newCheckRig(t, m, s, store.Reopen())
-		r.advance(8*time.Second - 1)
-		require.Zero(t, r.stats().Timeouts)
-		r.advance(1)
-		require.EqualValues(t, 1, r.stats().Timeouts)
+		r.timeOutIn(8*time.Second, 1)
 	})
 }
 
@@ -270,10 +267,7 @@ func TestRestoredElementWithoutAttemptsKeepsItsTime(t *testing.T) {
 		r.save()
 		_ = r.cut(errBroken)
 		r = newCheckRig(t, m, s, store.Reopen())
-		r.advance(7*time.Second - 1)
-		require.Zero(t, r.stats().Timeouts)
-		r.advance(1)
-		require.EqualValues(t, 2, r.stats().Timeouts)
+		r.timeOutIn(7*time.Second, 2)
 	})
 }
 
@@ -610,9 +604,6 @@ func TestRetryStateAtTheEpoch(t *testing.T) {
 		_ = r.cut(errBroken)
 		r = newCheckRig(t, m, s, store.Reopen())
 		require.Equal(t, "a#2", r.calls())
-		r.advance(7*time.Second - 1)
-		require.Zero(t, r.stats().Timeouts)
-		r.advance(1)
-		require.EqualValues(t, 1, r.stats().Timeouts)
+		r.timeOutIn(7*time.Second, 1)
 	})
 }

@@ -302,6 +302,15 @@ func (r *rig) outputTimes() string {
 	return strings.Join(r.out, " ")
 }
 
+// timeOutIn moves the time on and checks that the first n elements time out then, and none a moment before.
+func (r *rig) timeOutIn(d time.Duration, n int) {
+	r.t.Helper()
+	r.advance(d - 1)
+	require.Zero(r.t, r.stats().Timeouts)
+	r.advance(1)
+	require.EqualValues(r.t, n, r.stats().Timeouts)
+}
+
 // stats returns the statistics of an operator that is idle or has ended.
 func (r *rig) stats() asyncop.Stats {
 	synctest.Wait()

@@ -4,8 +4,6 @@ import (
 	"bytes"
 	"errors"
 	"fmt"
-	"math/rand/v2"
-	"reflect"
 	"runtime"
 	"slices"
 	"sync"
@@ -34,13 +32,6 @@ func RunCodec[T any](t *testing.T, codec checkpoint.Codec[T], equal func(a, b T)
 			}
 		})
 	}
-}
-
-func equalOr[T any](equal func(a, b T) bool) func(a, b T) bool {
-	if equal != nil {
-		return equal
-	}
-	return func(a, b T) bool { return reflect.DeepEqual(a, b) }
 }
 
 // codecSample is a codec with values that it must take.
@@ -166,12 +157,6 @@ func (s codecSample[T]) keepsNoSource() error {
 	})
 }
 
-func spoilBytes(b []byte) {
-	for i := range b {
-		b[i] ^= 0xa5
-	}
-}
-
 func (s codecSample[T]) bearsDamage() error {
 	return s.each(func(r checkpoint.Codec[T], _ T, b []byte) error {
 		return bears(b, func(src []byte) { _, _ = r.Decode(src) })
@@ -195,39 +180,6 @@ func bears(b []byte, decode func(src []byte)) error {
 		}
 	}
 	return nil
-}
-
-// quiet makes an error of a panic.
-func quiet(f func() error) (err error) {
-	defer func() {
-		if p := recover(); p != nil {
-			err = fmt.Errorf("panic: %v", p)
-		}
-	}()
-	return f()
-}
-
-// spoiled returns beginnings of b, b with bytes changed, and bytes that have nothing to do with it.
-func spoiled(b []byte) (all [][]byte) {
-	const at = 200 // places in b
-	step := max(1, len(b)/at)
-	for i := 0; i < len(b); i += step {
-		all = append(all, b[:i])
-		for _, bits := range []byte{1, 0x80, 0xff} {
-			changed := bytes.Clone(b)
-			changed[i] ^= bits
-			all = append(all, changed)
-		}
-	}
-	random := rand.New(rand.NewPCG(1, 2))
-	for n := range 64 {
-		junk := make([]byte, n)
-		for i := range junk {
-			junk[i] = byte(random.Uint32())
-		}
-		all = append(all, junk, bytes.Repeat([]byte{0xff}, n), append(bytes.Clone(b), junk...))
-	}
-	return all
 }
 
 func (s codecSample[T]) concurrently() error {
