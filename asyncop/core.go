@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"log/slog"
 	"reflect"
+	"runtime"
 	"sync/atomic"
 	"time"
 
@@ -39,7 +40,8 @@ type core[IN, OUT any] struct {
 	fresh   *queue.Entry[slot[IN, OUT]]              // the oldest element in phase fresh
 	live    *queue.Entry[slot[IN, OUT]]              // the oldest element with a live deadline: deadlines come in input order
 	odd     timers.Heap[*queue.Entry[slot[IN, OUT]]] // live deadlines that do not: those of restored elements
-	jobs    []job[IN, OUT]                           // direct calls that were started and not yet handed to the workers
+	jobs    []job[IN, OUT]                           // direct calls that were started and not yet offered to the workers
+	offered int                                      // direct calls for which no worker has been sent yet
 	failing fifo.Queue[*queue.Entry[slot[IN, OUT]]]  // elements in phase failing
 	permits int                                      // free ones
 	now     time.Duration                            // when the loop last looked at the clock
@@ -78,7 +80,7 @@ type hooks[IN, OUT any] struct {
 }
 
 // turnLimit bounds what one kind of work does in one turn, so that everything gets its turn.
-const turnLimit = 64
+const turnLimit = 128
 
 // slowCallLimit is when a call on the loop is worth a warning: everything else has waited for it.
 const slowCallLimit = 100 * time.Millisecond
@@ -630,13 +632,29 @@ func (c *core[IN, OUT]) failureOf(s *slot[IN, OUT], err error) Failure[IN] {
 	return f
 }
 
-// handJobs hands the direct calls that were started to the workers.
-func (c *core[IN, OUT]) handJobs() {
-	if len(c.jobs) > 0 {
-		c.workers.run(c.jobs...)
-		clear(c.jobs)
-		c.jobs = c.jobs[:0]
+// offerJobs offers the direct calls that were started to the workers that come free, and tells whether there were any.
+func (c *core[IN, OUT]) offerJobs() bool {
+	c.offered = len(c.jobs)
+	if c.offered == 0 {
+		return false
 	}
+	c.workers.offer(c.jobs)
+	clear(c.jobs)
+	c.jobs = c.jobs[:0]
+	return true
+}
+
+// sendWorkers sends workers for the direct calls that were offered in the turn before and are still there. If most of the
+// calls that run are others, it gives way first: a worker whose call returns takes the next one without a switch.
+func (c *core[IN, OUT]) sendWorkers() {
+	if c.offered == 0 {
+		return
+	}
+	if running := c.maxPermits() - c.permits; running > 2*c.offered {
+		runtime.Gosched()
+	}
+	c.offered = 0
+	c.workers.send()
 }
 
 // abandon ends the contexts of all attempts and returns the elements that have not ended, in input order (law A1).

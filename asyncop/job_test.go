@@ -4,12 +4,15 @@ import (
 	"context"
 	"errors"
 	"log/slog"
+	"runtime"
 	"sync/atomic"
 	"testing"
 	"testing/synctest"
 	"time"
 
 	"github.com/stretchr/testify/assert"
+
+	"github.com/weirflow/weir/strategies"
 )
 
 // Law A5: a blocking call whose element has ended while the call waited for a processor is not made, whatever ended the
@@ -29,7 +32,7 @@ func TestCallsOfEndedElementsAreNotMade(t *testing.T) {
 				w.mu.Lock()
 				defer w.mu.Unlock()
 				w.coming = coming
-				w.send()
+				w.sendNext()
 			}
 			set(true) // one that does not get a processor
 			op.In() <- "a"
@@ -69,4 +72,31 @@ func TestCallsOfEndedElementsAreNotMade(t *testing.T) {
 			})
 		})
 	}
+}
+
+// Law A5: nor is one made whose element is cut off in the turn in which it was accepted, and its permit comes back, too.
+func TestCallsOfTheLastTurnAreNotMade(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		var calls atomic.Int32
+		fn := Blocking(func(context.Context, string) (string, error) {
+			calls.Add(1)
+			runtime.Goexit() // takes the only worker with it
+			return "", nil
+		})
+		gate := make(chan struct{})
+		hold := strategies.FixedDelay[string](1, time.Second).RetryIfException(func(error) bool { <-gate; return false })
+		op := UnorderedWaitWithRetry(fn, time.Minute, 4, hold, WithDropOnFailure(), WithLogger(slog.New(slog.DiscardHandler)))
+		op.In() <- "holds the loop"
+		synctest.Wait()
+		op.In() <- "cut off"
+		op.In() <- 1 // of the wrong type
+		close(gate)
+		var wrong *TypeError
+		assert.ErrorAs(t, op.Wait(), &wrong)
+		synctest.Wait()
+		assert.EqualValues(t, 1, calls.Load())
+		assert.EqualValues(t, 2, op.Stats().Attempts)
+		assert.Zero(t, op.Stats().Running)
+		close(op.In())
+	})
 }

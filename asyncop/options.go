@@ -19,7 +19,7 @@ type Option func(*config)
 
 // Defaults of the options.
 const (
-	DefaultBuffer              = 64               // places of In and of Out
+	DefaultBuffer              = 128              // places of In and of Out
 	DefaultTimeoutHandlerLimit = 10 * time.Second // time for a TimeoutHandler
 	DefaultOverflow            = 1024             // elements read past the capacity for the sake of a barrier
 )

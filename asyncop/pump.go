@@ -110,12 +110,13 @@ func (p *pump[IN, OUT]) open() {
 // step takes one turn and tells whether there is another.
 func (p *pump[IN, OUT]) step() bool {
 	c := p.core
+	c.sendWorkers()
 	p.checkSignals()
 	if c.failure == nil && !p.suspended() {
 		c.turn()
 	}
 	busy := p.acceptSome()
-	c.handJobs()
+	busy = c.offerJobs() || busy
 	c.publish()
 	if c.failure != nil {
 		return false

@@ -11,10 +11,12 @@ const maxIdleWorkers = 1024
 
 // workers does jobs that may block, each on a goroutine of its own, and reuses the goroutines.
 //
-// No job waits for another to return: while there are jobs, a worker is on its way to them. One at a time, though: whoever
+// No job waits for another to return: while jobs are due, a worker is on its way to them. One at a time, though: whoever
 // takes a job and leaves others behind sends the next worker. So when jobs are short, workers that come free take most of
 // them without a switch, and few are woken in vain; when jobs sleep or wait, all are running within some microseconds. Jobs
 // that keep the processors busy have others wait for those: a call looks whether its element has ended before it begins.
+//
+// A job is due at once, or, if it was only offered, with the next send: until then workers that come free may take it.
 type workers[T any] struct {
 	do func(T) // may end its goroutine
 
@@ -22,6 +24,7 @@ type workers[T any] struct {
 	cond   *sync.Cond    // tells idle workers to come, or to end
 	jobs   fifo.Queue[T] // guarded by mu
 	idle   int           // guarded by mu: workers that wait and were not told to come
+	due    int           // guarded by mu: how many jobs are, the oldest ones
 	coming bool          // guarded by mu: a worker is on its way, new or told to come
 	end    bool          // guarded by mu: idle workers shall end
 }
@@ -32,19 +35,34 @@ func newWorkers[T any](do func(T)) *workers[T] {
 	return w
 }
 
-// run has jobs done and returns at once.
-func (w *workers[T]) run(jobs ...T) {
+// run has a job done and returns at once.
+func (w *workers[T]) run(job T) {
+	w.mu.Lock()
+	w.jobs.Push(job)
+	w.mu.Unlock()
+	w.send()
+}
+
+// offer has jobs done by workers that come free. The caller calls send soon.
+func (w *workers[T]) offer(jobs []T) {
 	w.mu.Lock()
 	for _, j := range jobs {
 		w.jobs.Push(j)
 	}
-	w.send()
 	w.mu.Unlock()
 }
 
-// send sends a worker on its way, unless one is. Called with mu held.
+// send makes all jobs due.
 func (w *workers[T]) send() {
-	if w.coming || w.jobs.Len() == 0 {
+	w.mu.Lock()
+	w.due = w.jobs.Len()
+	w.sendNext()
+	w.mu.Unlock()
+}
+
+// sendNext sends a worker on its way, unless one is. Called with mu held.
+func (w *workers[T]) sendNext() {
+	if w.coming || w.due == 0 {
 		return
 	}
 	w.coming = true
@@ -56,9 +74,11 @@ func (w *workers[T]) send() {
 	}
 }
 
-// stop ends the workers, each when it is idle.
+// stop ends the workers, each when it is idle. It makes all jobs due.
 func (w *workers[T]) stop() {
 	w.mu.Lock()
+	w.due = w.jobs.Len()
+	w.sendNext()
 	w.end, w.idle = true, 0
 	w.mu.Unlock()
 	w.cond.Broadcast()
@@ -91,6 +111,7 @@ func (w *workers[T]) next(came bool) (j T, ok bool) {
 		w.coming = false
 	}
 	j = w.jobs.Pop()
-	w.send()
+	w.due = max(0, w.due-1)
+	w.sendNext()
 	return j, true
 }

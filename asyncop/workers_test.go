@@ -169,6 +169,56 @@ func TestWorkersInARow(t *testing.T) {
 	})
 }
 
+// Jobs that are only offered are taken by workers that come free; idle ones come for them when they are sent.
+func TestWorkersOffered(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		r := newJobRunner()
+		defer r.stop()
+		busy, idle := r.start(false), r.start(false)
+		synctest.Wait()
+		idle()
+		synctest.Wait()
+		gate := make(chan struct{})
+		var offered []testJob
+		for range 4 {
+			offered = append(offered, testJob{task: func() { r.started.Add(1); <-gate }})
+		}
+		r.offer(offered)
+		synctest.Wait()
+		assert.EqualValues(t, 2, r.started.Load(), "the idle one stays where it is")
+		busy()
+		synctest.Wait()
+		assert.EqualValues(t, 3, r.started.Load(), "who comes free takes one, and sends nobody")
+		assert.Equal(t, 1, r.idleWorkers())
+		r.send()
+		synctest.Wait()
+		assert.EqualValues(t, 6, r.started.Load())
+		close(gate)
+	})
+}
+
+// A job that is due takes nothing from one that is only offered: workers are sent for those before it, too, and no further.
+func TestWorkersSentForWhatIsDue(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		r := newJobRunner()
+		defer r.stop()
+		gate := make(chan struct{})
+		wait := testJob{task: func() { r.started.Add(1); <-gate }}
+		r.offer([]testJob{wait})
+		r.run(wait)
+		r.offer([]testJob{wait})
+		synctest.Wait()
+		assert.EqualValues(t, 2, r.started.Load())
+		r.send()
+		synctest.Wait()
+		assert.EqualValues(t, 3, r.started.Load())
+		r.send() // for nothing
+		close(gate)
+		synctest.Wait()
+		assert.Equal(t, 3, r.idleWorkers())
+	})
+}
+
 // Law A6: a task that ends its goroutine takes nothing with it but the goroutine.
 func TestWorkersSurviveGoexit(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {

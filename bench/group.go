@@ -5,6 +5,8 @@ import (
 	"fmt"
 	"runtime"
 	"time"
+
+	"github.com/weirflow/weir/asyncop"
 )
 
 // Kind tells what a row is compared with.
@@ -78,8 +80,8 @@ type Config struct {
 	Ends   int  // places of the channels of source and sink; go-streams' own connectors have none
 }
 
-// DefaultPlaces is the number of places at the ends of flows that let one choose.
-const DefaultPlaces = 64
+// DefaultPlaces is the number of places at the ends of flows that let one choose: as many as weir has by default.
+const DefaultPlaces = asyncop.DefaultBuffer
 
 func (c Config) places() int {
 	if c.Places < 0 {
