@@ -190,9 +190,17 @@ func weirW2Sleep(c Config, p pipeline, inFlight int, d time.Duration) []Row {
 		time.Sleep(d)
 		return it, nil
 	})
-	return weirRows("weir", p, func() (*asyncop.AsyncWaitOperator[*Item, *Item], func()) {
-		return newOperator(c, p.ordered, fn, weirTimeout, inFlight, fixedDelay[*Item](retryDelay)), nil
-	})
+	build := func(opts ...asyncop.Option) *asyncop.AsyncWaitOperator[*Item, *Item] {
+		return newOperator(c, p.ordered, fn, weirTimeout, inFlight, fixedDelay[*Item](retryDelay), opts...)
+	}
+	rows := weirRows("weir", p, func() (*asyncop.AsyncWaitOperator[*Item, *Item], func()) { return build(), nil })
+	if inFlight < 10_000 {
+		return rows
+	}
+	// Peers gain nothing from more places, see the README.
+	return append(rows, flowRow("weir-buffer-1024", Weir, p, func() stages {
+		return opStages(build(asyncop.WithBuffer(1024)))
+	}))
 }
 
 func weirW2Callback(c Config, p pipeline, inFlight int, d time.Duration) []Row {
