@@ -61,20 +61,34 @@ func w2Sleep(c Config, p pipeline, inFlight int, d time.Duration) []Row {
 	for _, w := range workers(p.ordered) {
 		rows = append(rows, flowRow(w.name, Peer, p, func() stages { return w.build(c, sleep, inFlight) }))
 	}
-	return append(rows, Row{Impl: "sleep", Kind: Floor, Run: func(m *Meter, n int) error {
-		var wg sync.WaitGroup
-		m.Start()
-		for i := range inFlight {
-			wg.Go(func() {
-				for j := i; j < n; j += inFlight {
-					time.Sleep(d)
-				}
+	return append(rows,
+		Row{Impl: "sleep", Kind: Floor, Run: func(m *Meter, n int) error {
+			m.Start()
+			sleepers(n, inFlight, d).Wait()
+			m.Stop()
+			return nil
+		}},
+		// What is left for an operator: a pipeline that does nothing, and as many sleeps beside it.
+		Row{Impl: "passthrough-places+sleep", Kind: Floor, Run: func(m *Meter, n int) error {
+			q := p
+			q.elems, q.ordered, q.calls = n, true, nil
+			return q.measure(m, func() stages {
+				return passBuffered(c.places()).stages().andThen(sleepers(n, inFlight, d).Wait)
 			})
-		}
-		wg.Wait()
-		m.Stop()
-		return nil
-	}})
+		}})
+}
+
+// sleepers starts n sleeps in all, in atOnce goroutines.
+func sleepers(n, atOnce int, d time.Duration) *sync.WaitGroup {
+	wg := new(sync.WaitGroup)
+	for i := range atOnce {
+		wg.Go(func() {
+			for j := i; j < n; j += atOnce {
+				time.Sleep(d)
+			}
+		})
+	}
+	return wg
 }
 
 func w2Callback(c Config, p pipeline, inFlight int, d time.Duration) []Row {
