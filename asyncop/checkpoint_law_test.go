@@ -9,6 +9,7 @@ import (
 	"runtime"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -498,6 +499,54 @@ func TestNothingBeginsAfterASuspendBarrier(t *testing.T) {
 		require.EqualValues(t, 4, r.stats().Abandoned)
 		checkBalance(t, r.stats())
 		require.Equal(t, "r#1 a b c", stateIn(t, store, nil))
+	})
+}
+
+// Nor does a blocking call of an element that was accepted in the turn of the barrier.
+func TestNoBlockingCallBeginsAfterASuspendBarrier(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		c, err := checkpoint.NewCoordinator(checkpoint.NewMemoryStore(), checkpoint.WithLogger(slog.New(slog.DiscardHandler)))
+		require.NoError(t, err)
+		c.Register("feed", barrierFeed{make(chan checkpoint.Barrier, 1)})
+		var calls atomic.Int32
+		busy, gate := make(chan struct{}), make(chan struct{})
+		fn := asyncop.Blocking(func(_ context.Context, in string) (string, error) {
+			calls.Add(1)
+			if in == "busy" {
+				<-busy
+			}
+			return in, nil
+		})
+		hold := strategies.FixedDelay[string](1, time.Second).RetryIfResult(func(r []string) bool {
+			if r[0] == "holds the loop" {
+				<-gate
+			}
+			return false
+		})
+		op := asyncop.UnorderedWaitWithRetry(fn, time.Minute, 8, hold,
+			asyncop.WithBuffer(3), asyncop.WithName("op"), asyncop.WithCheckpoints(c))
+		require.NoError(t, c.Start())
+		for _, in := range []string{"1", "2", "3", "busy", "holds the loop"} { // Out is full then
+			op.In() <- in
+			synctest.Wait()
+		}
+		r := &reports{t: t, states: map[uint64]string{}}
+		op.In() <- "a"
+		op.In() <- "b"
+		op.In() <- checkpoint.NewBarrier(1, checkpoint.Suspend, r)
+		close(gate)
+		require.Equal(t, "busy holds the loop a b", r.state(1))
+		close(busy) // its worker comes free, while the barrier waits for a place
+		synctest.Wait()
+		require.EqualValues(t, 5, calls.Load())
+		close(op.In())
+		for range op.Out() {
+		}
+		require.NoError(t, op.Wait())
+		synctest.Wait()
+		require.EqualValues(t, 5, calls.Load())
+		require.Zero(t, op.Stats().Running)
+		require.NoError(t, c.Close())
 	})
 }
 

@@ -41,7 +41,7 @@ type core[IN, OUT any] struct {
 	live    *queue.Entry[slot[IN, OUT]]              // the oldest element with a live deadline: deadlines come in input order
 	odd     timers.Heap[*queue.Entry[slot[IN, OUT]]] // live deadlines that do not: those of restored elements
 	jobs    []job[IN, OUT]                           // direct calls that were started and not yet offered to the workers
-	offered int                                      // direct calls for which no worker has been sent yet
+	offered int                                      // direct calls that were offered to the workers in the last step
 	failing fifo.Queue[*queue.Entry[slot[IN, OUT]]]  // elements in phase failing
 	permits int                                      // free ones
 	now     time.Duration                            // when the loop last looked at the clock
@@ -644,16 +644,25 @@ func (c *core[IN, OUT]) offerJobs() bool {
 	return true
 }
 
-// sendWorkers sends workers for the direct calls that were offered in the turn before and are still there. If most of the
-// calls that run are others, it gives way first: a worker whose call returns takes the next one without a switch.
-func (c *core[IN, OUT]) sendWorkers() {
-	if c.offered == 0 {
-		return
-	}
-	if running := c.maxPermits() - c.permits; running > 2*c.offered {
+// giveWay lets workers whose calls return take what was offered, without a switch, if most of the calls that run are others.
+func (c *core[IN, OUT]) giveWay() {
+	if running := c.maxPermits() - c.permits; c.offered > 0 && running > 2*c.offered {
 		runtime.Gosched()
 	}
-	c.offered = 0
+}
+
+// sendWorkers sends workers for those of the calls offered in the step before that are still there.
+func (c *core[IN, OUT]) sendWorkers() {
+	if c.offered > 0 {
+		c.offered = 0
+		c.workers.send()
+	}
+}
+
+// endJobs has workers give back the permits of calls that were started and have no worker yet. Their attempts have been
+// ended: no call is made.
+func (c *core[IN, OUT]) endJobs() {
+	c.offerJobs()
 	c.workers.send()
 }
 

@@ -110,18 +110,21 @@ func (p *pump[IN, OUT]) open() {
 // step takes one turn and tells whether there is another.
 func (p *pump[IN, OUT]) step() bool {
 	c := p.core
-	c.sendWorkers()
+	c.giveWay()
 	p.checkSignals()
 	if c.failure == nil && !p.suspended() {
+		c.sendWorkers()
 		c.turn()
 	}
 	busy := p.acceptSome()
-	busy = c.offerJobs() || busy
 	c.publish()
 	if c.failure != nil {
 		return false
 	}
 	p.passBarrier()
+	if !p.suspended() {
+		busy = c.offerJobs() || busy
+	}
 	slots := c.queue.Len()
 	busy = p.emitSome() || busy
 	busy = busy || c.queue.Len() < slots // elements that emit nothing have left
@@ -499,6 +502,7 @@ func (p *pump[IN, OUT]) finish() {
 	c.timers.Stop() // no timer is armed after the end
 	p.unwatch()
 	abandoned := c.abandon()
+	c.endJobs()
 	err := p.outcome(abandoned)
 	err = p.endCheckpoints(err)
 	for it := range p.backlog.All() { // read past the capacity, or restored and not yet fed

@@ -13,7 +13,7 @@ const maxIdleWorkers = 1024
 //
 // No job waits for another to return: while jobs are due, a worker is on its way to them. One at a time, though: whoever
 // takes a job and leaves others behind sends the next worker. So when jobs are short, workers that come free take most of
-// them without a switch, and few are woken in vain; when jobs sleep or wait, all are running within some microseconds. Jobs
+// them without a switch, and few are woken in vain; when jobs sleep or wait, all are running some microseconds later. Jobs
 // that keep the processors busy have others wait for those: a call looks whether its element has ended before it begins.
 //
 // A job is due at once, or, if it was only offered, with the next send: until then workers that come free may take it.
@@ -43,7 +43,7 @@ func (w *workers[T]) run(job T) {
 	w.send()
 }
 
-// offer has jobs done by workers that come free. The caller calls send soon.
+// offer has jobs done by workers that come free; it is for the caller to call send.
 func (w *workers[T]) offer(jobs []T) {
 	w.mu.Lock()
 	for _, j := range jobs {
@@ -74,11 +74,9 @@ func (w *workers[T]) sendNext() {
 	}
 }
 
-// stop ends the workers, each when it is idle. It makes all jobs due.
+// stop ends the workers, each when it is idle.
 func (w *workers[T]) stop() {
 	w.mu.Lock()
-	w.due = w.jobs.Len()
-	w.sendNext()
 	w.end, w.idle = true, 0
 	w.mu.Unlock()
 	w.cond.Broadcast()
