@@ -638,7 +638,7 @@ func (c *core[IN, OUT]) offerJobs() bool {
 	if c.offered == 0 {
 		return false
 	}
-	c.workers.offer(c.jobs)
+	c.workers.offer(c.jobs...)
 	clear(c.jobs)
 	c.jobs = c.jobs[:0]
 	return true

@@ -13,6 +13,7 @@ import (
 	"github.com/reugn/go-streams/extension"
 	"github.com/stretchr/testify/assert"
 
+	"github.com/weirflow/weir/queue"
 	"github.com/weirflow/weir/strategies"
 )
 
@@ -109,5 +110,26 @@ func TestCallsOfTheLastTurnAreNotMade(t *testing.T) {
 		assert.ErrorAs(t, op.Wait(), &wrong)
 		assert.EqualValues(t, 1, calls.Load())
 		close(op.In())
+	})
+}
+
+// Law A5: no worker is sent for calls that were offered when a cancel came: the loop looks for it first.
+func TestNoWorkerIsSentAfterACancel(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		var calls atomic.Int32
+		fn := Blocking(func(context.Context, string) (string, error) { calls.Add(1); return "", nil })
+		c := newCore(newConfig(nil), fn, newRetryableDelegator(strategies.NoRetry[string](), nil), time.Minute,
+			queue.NewUnordered[slot[string, string]](4))
+		p := newPump(c)
+		p.in <- "a"
+		assert.True(t, p.step(), "offers it")
+		p.cancel(errors.New("over"))
+		assert.False(t, p.step())
+		assert.Zero(t, c.workers.due)
+		p.finish()
+		synctest.Wait()
+		assert.Zero(t, calls.Load())
+		assert.Zero(t, p.statistics().Running)
+		close(p.in)
 	})
 }

@@ -37,14 +37,12 @@ func newWorkers[T any](do func(T)) *workers[T] {
 
 // run has a job done and returns at once.
 func (w *workers[T]) run(job T) {
-	w.mu.Lock()
-	w.jobs.Push(job)
-	w.mu.Unlock()
+	w.offer(job)
 	w.send()
 }
 
 // offer has jobs done by workers that come free; it is for the caller to call send.
-func (w *workers[T]) offer(jobs []T) {
+func (w *workers[T]) offer(jobs ...T) {
 	w.mu.Lock()
 	for _, j := range jobs {
 		w.jobs.Push(j)

@@ -183,7 +183,7 @@ func TestWorkersOffered(t *testing.T) {
 		for range 4 {
 			offered = append(offered, testJob{task: func() { r.started.Add(1); <-gate }})
 		}
-		r.offer(offered)
+		r.offer(offered...)
 		synctest.Wait()
 		assert.EqualValues(t, 2, r.started.Load(), "the idle one stays where it is")
 		busy()
@@ -204,9 +204,9 @@ func TestWorkersSentForWhatIsDue(t *testing.T) {
 		defer r.stop()
 		gate := make(chan struct{})
 		wait := testJob{task: func() { r.started.Add(1); <-gate }}
-		r.offer([]testJob{wait})
+		r.offer(wait)
 		r.run(wait)
-		r.offer([]testJob{wait})
+		r.offer(wait)
 		synctest.Wait()
 		assert.EqualValues(t, 2, r.started.Load())
 		r.send()
