@@ -14,6 +14,7 @@ func BenchmarkW5(b *testing.B)  { benchmark(b, "W5") }
 func BenchmarkW6(b *testing.B)  { benchmark(b, "W6") }
 func BenchmarkW7(b *testing.B)  { benchmark(b, "W7") }
 func BenchmarkW8(b *testing.B)  { benchmark(b, "W8") }
+func BenchmarkW9(b *testing.B)  { benchmark(b, "W9") }
 
 // benchmark runs the rows of a workload. One iteration is a whole run, so the metrics are per element, not per
 // iteration; -short makes the runs small.

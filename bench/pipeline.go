@@ -84,6 +84,15 @@ func (p *pipeline) run(st stages) error {
 		last.To(ext.NewChanSink(sink))
 	}()
 
+	err := p.check(sink)
+	if st.err != nil {
+		err = errors.Join(err, st.err())
+	}
+	return err
+}
+
+// check reads sink to its end.
+func (p *pipeline) check(sink <-chan any) error {
 	c := checker{ordered: p.ordered, seen: make([]uint8, p.elems)}
 	for e := range sink {
 		seq := p.seq(e)
@@ -92,11 +101,7 @@ func (p *pipeline) run(st stages) error {
 			p.received(seq)
 		}
 	}
-	err := c.result()
-	if st.err != nil {
-		err = errors.Join(err, st.err())
-	}
-	return err
+	return c.result()
 }
 
 func (p *pipeline) feed(source chan<- any) {

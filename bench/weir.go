@@ -39,9 +39,11 @@ func opStages[T any](op *asyncop.AsyncWaitOperator[T, T]) stages {
 	return oneStage(op).andThenErr(op.Wait)
 }
 
-// weirRows are an operator in a go-streams pipeline and, under impl-results, the same one driven by Results: without
-// go-streams, its channels and its goroutines. build returns the operator and what to do after its end, or nil.
-func weirRows[T element](impl string, p pipeline, build func() (*asyncop.AsyncWaitOperator[T, T], func())) []Row {
+// built is an operator and what to do after its end, or nil.
+type built[T any] func() (*asyncop.AsyncWaitOperator[T, T], func())
+
+// weirRows are an operator in a go-streams pipeline and, under impl-results, the same one driven by Results.
+func weirRows[T element](impl string, p pipeline, build built[T]) []Row {
 	return []Row{
 		flowRow(impl, Weir, p, func() stages {
 			op, end := build()
@@ -51,23 +53,28 @@ func weirRows[T element](impl string, p pipeline, build func() (*asyncop.AsyncWa
 			}
 			return st
 		}),
-		{Impl: impl + "-results", Kind: Weir, Run: func(m *Meter, n int) error {
-			q := p
-			q.elems = n
-			q.prepare()
-			m.Start()
-			err := rangeOver(&q, build)
-			m.Stop()
-			return cmp.Or(err, q.checkCalls())
-		}},
+		resultsRow(impl+"-results", p, build),
 	}
+}
+
+// resultsRow is an operator driven by Results: without go-streams, its channels and its goroutines.
+func resultsRow[T element](impl string, p pipeline, build built[T]) Row {
+	return Row{Impl: impl, Kind: Weir, Run: func(m *Meter, n int) error {
+		q := p
+		q.elems = n
+		q.prepare()
+		m.Start()
+		err := rangeOver(&q, build)
+		m.Stop()
+		return cmp.Or(err, q.checkCalls())
+	}}
 }
 
 // element is what rows of weir have as elements.
 type element interface{ *Item | Value }
 
 // rangeOver runs and checks an operator driven by Results.
-func rangeOver[T element](p *pipeline, build func() (*asyncop.AsyncWaitOperator[T, T], func())) error {
+func rangeOver[T element](p *pipeline, build built[T]) error {
 	op, end := build()
 	input := func(yield func(T) bool) {
 		for i := range p.elems {
@@ -172,7 +179,7 @@ func weirW1Value(c Config, p pipeline) []Row {
 func countCtx(_ context.Context, it *Item) (*Item, error) { return count(it) }
 
 func weirW1b(c Config, p pipeline, atOnce int) []Row {
-	build := func(capacity int) func() (*asyncop.AsyncWaitOperator[*Item, *Item], func()) {
+	build := func(capacity int) built[*Item] {
 		return func() (*asyncop.AsyncWaitOperator[*Item, *Item], func()) {
 			return newOperator(c, p.ordered, asyncop.Blocking(countCtx), weirTimeout, capacity,
 				fixedDelay[*Item](retryDelay), asyncop.WithMaxConcurrentCalls(atOnce)), nil
@@ -514,4 +521,13 @@ func weirW8(c Config) []weirStage {
 			return opStages(newOperator(c, true, asyncop.Blocking(countCtx), weirTimeout, 64, fixedDelay[*Item](retryDelay)))
 		}},
 	}
+}
+
+// ---- W9
+
+func weirW9(c Config, p pipeline, atOnce int, fn call) Row {
+	blocking := asyncop.Blocking(func(_ context.Context, it *Item) (*Item, error) { return fn(it) })
+	return resultsRow("weir-results", p, func() (*asyncop.AsyncWaitOperator[*Item, *Item], func()) {
+		return newOperator(c, p.ordered, blocking, weirTimeout, atOnce, fixedDelay[*Item](retryDelay)), nil
+	})
 }

@@ -18,22 +18,30 @@ type call func(it *Item) (*Item, error)
 type worker struct {
 	name    string
 	ordered bool
-	build   func(c Config, fn call, n int) stages
+	run     runner // nil: go-streams' own Map
+}
+
+// build makes a flow of the worker.
+func (w worker) build(c Config, fn call, n int) stages {
+	if w.run == nil {
+		return mapFlow(c, fn, n)
+	}
+	return framed(w.run)(c, fn, n)
 }
 
 // workers are all of them, ordered or not.
 func workers(ordered bool) []worker {
 	var ws []worker
 	for _, w := range []worker{
-		{"map", false, mapFlow},
-		{"pool", false, framed(runPool)},
-		{"goroutines", false, framed(runGoroutines)},
-		{"rill-map", false, framed(runRill(rill.Map[*Item, *Item]))},
-		{"conc-pool", false, framed(runConcPool)},
-		{"pool-reorder", true, framed(runPoolReorder)},
-		{"goroutines-reorder", true, framed(runGoroutinesReorder)},
-		{"rill-orderedmap", true, framed(runRill(rill.OrderedMap[*Item, *Item]))},
-		{"conc-stream", true, framed(runConcStream)},
+		{"map", false, nil},
+		{"pool", false, runPool},
+		{"goroutines", false, runGoroutines},
+		{"rill-map", false, runRill(rill.Map[*Item, *Item])},
+		{"conc-pool", false, runConcPool},
+		{"pool-reorder", true, runPoolReorder},
+		{"goroutines-reorder", true, runGoroutinesReorder},
+		{"rill-orderedmap", true, runRill(rill.OrderedMap[*Item, *Item])},
+		{"conc-stream", true, runConcStream},
 	} {
 		if w.ordered == ordered {
 			ws = append(ws, w)
@@ -42,6 +50,7 @@ func workers(ordered bool) []worker {
 	return ws
 }
 
+// runner reads in to its end and runs fn for every element, at most n calls at once.
 type runner func(fn call, n int, in <-chan any, out chan<- any) error
 
 func framed(run runner) func(c Config, fn call, n int) stages {

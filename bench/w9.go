@@ -1,0 +1,69 @@
+package bench
+
+import (
+	"cmp"
+	"fmt"
+	"time"
+)
+
+// w9: blocking calls without go-streams. weir is driven by Results; the peers stand between two channels with places, one
+// of which a goroutine feeds.
+func w9(c Config) []Group {
+	const answerTime = time.Millisecond
+	sleep := func(it *Item) (*Item, error) {
+		it.Calls++
+		time.Sleep(answerTime)
+		return it, nil
+	}
+	var groups []Group
+	for _, ordered := range []bool{true, false} {
+		for _, work := range []struct {
+			name, title  string
+			atOnce       int
+			elems, short int
+			each         time.Duration
+			fn           call
+		}{
+			{"calls=at-once/inflight=64", "a call that returns at once, 64 at a time", 64, 200_000, 2_000, 0, count},
+			{"calls=sleep/inflight=1000", "a call of 1 ms, 1,000 at a time", 1_000, 200_000, 2_000, answerTime, sleep},
+			{"calls=sleep/inflight=10000", "a call of 1 ms, 10,000 at a time", 10_000, 500_000, 20_000, answerTime, sleep},
+		} {
+			p := pipeline{ordered: ordered, calls: once}
+			g := Group{
+				Workload: "W9", Variant: fmt.Sprintf("%s/%s", modeVariant(ordered), work.name),
+				Title: "without go-streams: " + work.title, Elems: c.elems(work.elems, work.short),
+			}
+			if ordered || work.each > 0 { // else nothing is cheaper than goroutines that share the two channels
+				g.Aims = []Aim{{Impl: "weir-results", Against: BestPeer, Max: 1.0}}
+			}
+			g.Rows = append(g.Rows, weirW9(c, p, work.atOnce, work.fn))
+			for _, w := range workers(ordered) {
+				if w.run != nil {
+					g.Rows = append(g.Rows, betweenChannels(c, w, p, work.atOnce, work.fn))
+				}
+			}
+			if work.each > 0 {
+				for i := range g.Rows {
+					g.Rows[i].Run = withIdeal(g.Rows[i].Run, work.atOnce, work.each)
+				}
+			}
+			groups = append(groups, g)
+		}
+	}
+	return groups
+}
+
+// betweenChannels is a worker without a pipeline around it.
+func betweenChannels(c Config, w worker, p pipeline, atOnce int, fn call) Row {
+	return Row{Impl: w.name, Kind: Peer, Run: func(m *Meter, n int) error {
+		q := p
+		q.elems = n
+		q.prepare()
+		m.Start()
+		f := newChanFlow(c.places(), func(in <-chan any, out chan<- any) error { return w.run(fn, atOnce, in, out) })
+		go q.feed(f.in)
+		err := q.check(f.out)
+		m.Stop()
+		return cmp.Or(err, f.Err(), q.checkCalls())
+	}}
+}
