@@ -11,6 +11,7 @@ import (
 
 	"github.com/weirflow/weir/asyncop"
 	"github.com/weirflow/weir/predicates"
+	"github.com/weirflow/weir/predicates/httpretry"
 	"github.com/weirflow/weir/strategies"
 )
 
@@ -245,3 +246,28 @@ type discarding struct{}
 
 func (discarding) Complete(...string)          {}
 func (discarding) CompleteExceptionally(error) {}
+
+// What is done first is before the call, also if it met an answer of a server of its own.
+func TestBeforeThatMeetsAStatus(t *testing.T) {
+	forEachMode(t, func(t *testing.T, m mode) {
+		var seen []string
+		s := decides(func(_ context.Context, a *view) (strategies.Action, error) {
+			seen = append(seen, fmt.Sprintf("%v in %v", a.Reason, a.Stage))
+			if a.Number < 3 {
+				return strategies.RetryAfter(0).WithBefore(func(context.Context) error {
+					if a.Number == 1 {
+						return &httpretry.StatusError{StatusCode: 503}
+					}
+					return nil
+				}), nil
+			}
+			return strategies.DoNotRetry(), nil
+		})
+		r := newRig(t, m, setup{timeout: time.Minute, strategy: strategies.ReasonAware(httpretry.Classifier[string](), s)})
+		r.sendEach("a")
+		r.fail("a#1", &httpretry.StatusError{StatusCode: 429})
+		r.complete("a#3", "A")
+		require.NoError(t, r.end())
+		require.Equal(t, []string{"HTTP_429_TOO_MANY_REQUESTS in response received", "REQUEST_NOT_SENT in client dispatch"}, seen)
+	})
+}

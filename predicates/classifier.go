@@ -5,6 +5,8 @@ import (
 	"fmt"
 	"maps"
 	"slices"
+
+	"github.com/weirflow/weir/predicates/internal/joined"
 )
 
 // A Classifier names the reason why an attempt deserves another try.
@@ -45,15 +47,74 @@ func Classifiers[OUT any](classifiers ...Classifier[OUT]) Classifier[OUT] {
 	}
 }
 
-// Named returns the classifier of errors that name their own reason: those that
-// [WithReason] made, wherever they are wrapped.
-func Named[OUT any]() Classifier[OUT] {
+// EachError returns the classifier for functions that make several requests and
+// join their errors. One retry repeats them all, so what it may do depends on each:
+// classify sees the errors that relevant reports one by one, as if each were the
+// attempt's only one, and the answer is [WeakestOf] its reasons, in the latest of
+// the stages that it found. With fewer than two relevant errors, classify sees the
+// attempt as it is.
+//
+// Of a chain of wrapped errors only the outermost relevant one counts. What is not
+// relevant is a comment on the others: the sentinel in fmt.Errorf("%w: %w", …), say.
+// EachError panics if classify or relevant is nil.
+func EachError[OUT any](classify Classifier[OUT], relevant func(err error) bool) Classifier[OUT] {
+	switch {
+	case classify == nil:
+		panic("predicates: EachError: nil classifier")
+	case relevant == nil:
+		panic("predicates: EachError: nil relevant")
+	}
 	return func(a *Attempt[OUT]) (Reason, bool) {
 		if a.Err == nil {
-			return Reason{}, false
+			return classify(a)
 		}
-		return reasonOf(a.Err)
+		all := slices.Collect(joined.Outermost(a.Err, relevant))
+		if len(all) < 2 {
+			return classify(a)
+		}
+		reasons := make([]Reason, len(all))
+		stage := a.Stage
+		for i, err := range all {
+			one := *a
+			one.Err = err
+			if r, ok := classify(&one); ok {
+				reasons[i] = r
+			}
+			stage = max(stage, one.Stage)
+		}
+		a.Stage = stage
+		weakest := WeakestOf(reasons...)
+		return weakest, !weakest.IsZero()
 	}
+}
+
+// Named returns the classifier of errors that name their own reason: those that
+// [WithReason] made, wherever they are wrapped. Beside joined errors without one,
+// see [EachError], of which a [*StageError] says that something was sent, a reason
+// allows nothing.
+func Named[OUT any]() Classifier[OUT] {
+	return EachError(named[OUT], func(err error) bool {
+		if _, ok := joined.As[*ReasonError](err); ok {
+			return true
+		}
+		e, ok := joined.As[*StageError](err)
+		if !ok || e.Stage <= ClientDispatch {
+			return false
+		}
+		_, inside := errors.AsType[*ReasonError](e.Err)
+		return !inside
+	})
+}
+
+func named[OUT any](a *Attempt[OUT]) (Reason, bool) {
+	if a.Err == nil {
+		return Reason{}, false
+	}
+	e, ok := errors.AsType[*ReasonError](a.Err)
+	if !ok {
+		return Reason{}, false
+	}
+	return e.Reason, true
 }
 
 // ErrorReason is a row of a table of errors.
@@ -139,7 +200,8 @@ func ByServerMap[OUT any, C comparable](
 }
 
 // ErrorCode returns the extraction, for [ByCode] and [ByServerMap], of a code
-// from errors of type E, which [errors.AsType] finds. It panics if code is nil.
+// from errors of type E, the first that [errors.AsType] finds: see [EachError] for
+// calls that join several. It panics if code is nil.
 func ErrorCode[OUT any, E error, C comparable](code func(err E) C) func(a *Attempt[OUT]) (C, bool) {
 	if code == nil {
 		panic("predicates: ErrorCode: nil code")
@@ -172,6 +234,23 @@ func ResultCode[OUT any, C comparable](code func(result OUT) (C, bool)) func(a *
 		}
 		var none C
 		return none, false
+	}
+}
+
+// ByStage returns the classifier that names reason for errors in this stage, as
+// [StageOf] finds it. By itself a stage is no reason, so this is what has calls
+// retried that were not sent:
+//
+//	predicates.ByStage[Reply](predicates.ClientDispatch, predicates.NewReason("NOT_SENT", true, false))
+//
+// It belongs behind classifiers that know which errors are permanent. ByStage
+// panics if there is no such stage, or for Unreported.
+func ByStage[OUT any](stage Stage, reason Reason) Classifier[OUT] {
+	if stage == Unreported || stage > ResponseReceived {
+		panic(fmt.Sprintf("predicates: ByStage: no stage to look for: %v", stage))
+	}
+	return func(a *Attempt[OUT]) (Reason, bool) {
+		return reason, a.Err != nil && StageOf(a.Err, a.Stage) == stage
 	}
 }
 

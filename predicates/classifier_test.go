@@ -194,6 +194,8 @@ func TestClassifierConstructorsPanic(t *testing.T) {
 		"ResultCode: nil code":       func() { predicates.ResultCode[string, int](nil) },
 		"ByException: nil predicate": func() { predicates.ByException[string](nil, reasonA) },
 		"ByResult: nil predicate":    func() { predicates.ByResult[string](nil, reasonA) },
+		"EachError: nil classifier":  func() { predicates.EachError[string](nil, func(error) bool { return true }) },
+		"EachError: nil relevant":    func() { predicates.EachError(predicates.Named[string](), nil) },
 	} {
 		assert.PanicsWithValue(t, "predicates: "+want, f)
 	}

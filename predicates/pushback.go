@@ -1,9 +1,10 @@
 package predicates
 
 import (
-	"errors"
 	"fmt"
 	"time"
+
+	"github.com/weirflow/weir/predicates/internal/joined"
 )
 
 // Never as a pushback is a server's demand not to be called again.
@@ -53,30 +54,41 @@ func (e *PushbackError) Unwrap() error { return e.Err }
 // RetryPushback implements [ServerPushback].
 func (e *PushbackError) RetryPushback() (time.Duration, bool) { return e.Delay, true }
 
-// PushbackOf returns what the server demanded with the outcome of a: the error's
-// demand, or the hardest of the results'.
+// PushbackOf returns the hardest of the demands that came with the outcome of a:
+// those of its error, in every branch of a joined one, or of its results. An error
+// or a result that demands nothing leaves it to the others.
 func PushbackOf[OUT any](a *Attempt[OUT]) (delay time.Duration, ok bool) {
-	if a.Err != nil {
-		// ServerPushback need not be an error, so errors.AsType does not do.
-		var p ServerPushback
-		if errors.As(a.Err, &p) {
-			return p.RetryPushback()
+	if a.Err == nil {
+		for _, result := range a.Results {
+			if p, is := any(result).(ServerPushback); is {
+				delay, ok = harder(delay, ok, p)
+			}
 		}
-		return 0, false
+		return delay, ok
 	}
-	for _, result := range a.Results {
-		p, is := any(result).(ServerPushback)
-		if !is {
-			continue
+	demands := func(err error) bool {
+		p, is := joined.As[ServerPushback](err)
+		if is {
+			_, is = p.RetryPushback()
 		}
-		d, demands := p.RetryPushback()
-		switch {
-		case !demands:
-		case d < 0:
-			return Never, true
-		default:
-			delay, ok = max(delay, d), true
-		}
+		return is
+	}
+	for err := range joined.Outermost(a.Err, demands) {
+		p, _ := joined.As[ServerPushback](err)
+		delay, ok = harder(delay, ok, p)
 	}
 	return delay, ok
+}
+
+// harder returns the harder one of a demand, if there is one, and that of p.
+func harder(delay time.Duration, ok bool, p ServerPushback) (time.Duration, bool) {
+	d, demands := p.RetryPushback()
+	switch {
+	case !demands:
+		return delay, ok
+	case d < 0 || ok && delay < 0:
+		return Never, true
+	default:
+		return max(delay, d), true
+	}
 }

@@ -1,8 +1,8 @@
 package predicates
 
 import (
-	"errors"
 	"fmt"
+	"slices"
 	"unique"
 )
 
@@ -123,6 +123,36 @@ func ReasonByName(name string, reasons ...Reason) (Reason, bool) {
 	return Reason{}, false
 }
 
+// WeakestOf returns the reason for a retry that repeats several things at once, such
+// as the requests of one call: that of reasons which allows least, the first one
+// of several. Where one of them is none, it is known of that one neither that it
+// may be repeated nor that it has had no effect, so the others lose what they
+// allow: the result has their name only. It is none if all are.
+func WeakestOf(reasons ...Reason) Reason {
+	var weakest Reason
+	for _, r := range reasons {
+		if !r.IsZero() && (weakest.IsZero() || r.rank() < weakest.rank()) {
+			weakest = r
+		}
+	}
+	if weakest.rank() > 0 && slices.ContainsFunc(reasons, Reason.IsZero) {
+		return NewReason(weakest.Name(), false, false)
+	}
+	return weakest
+}
+
+// rank orders reasons by what they allow.
+func (r Reason) rank() int {
+	switch v := r.value(); {
+	case v.always:
+		return 2
+	case v.nonIdempotent:
+		return 1
+	default:
+		return 0
+	}
+}
+
 // ReasonError is an error that names its own reason. See [WithReason].
 type ReasonError struct {
 	Reason Reason
@@ -144,11 +174,3 @@ func (e *ReasonError) Error() string { return fmt.Sprintf("%v: %v", e.Reason, e.
 
 // Unwrap returns Err.
 func (e *ReasonError) Unwrap() error { return e.Err }
-
-// reasonOf returns the reason that err names.
-func reasonOf(err error) (Reason, bool) {
-	if e, ok := errors.AsType[*ReasonError](err); ok {
-		return e.Reason, true
-	}
-	return Reason{}, false
-}

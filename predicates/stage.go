@@ -3,6 +3,8 @@ package predicates
 import (
 	"errors"
 	"fmt"
+
+	"github.com/weirflow/weir/predicates/internal/joined"
 )
 
 // Stage is how far a request had come when its attempt ended. It is what the
@@ -95,15 +97,13 @@ func (e *StageError) Timeout() bool {
 }
 
 // StageOf returns the stage of an attempt that ended with err, which may be nil,
-// after the function reported a stage, which may be [Unreported]: the later one
-// of what was reported and what a [*StageError] says. The later one is the safe
-// one, since what one request of a call did not do another may have done.
+// after the function reported a stage, which may be [Unreported]: the latest one
+// of what was reported and what every [*StageError] says; of those in one chain of
+// wrapped errors the outermost counts. The latest one is the safe one, since what
+// one request of a call did not do another may have done.
 func StageOf(err error, reported Stage) Stage {
-	if err == nil {
-		return reported
-	}
-	if e, ok := errors.AsType[*StageError](err); ok {
-		return max(reported, e.Stage)
+	for e := range joined.All[*StageError](err) {
+		reported = max(reported, e.Stage)
 	}
 	return reported
 }

@@ -19,6 +19,15 @@ import (
 //	retries ≤ burst + fraction × first attempts + perSecond × seconds
 //
 // A retry that is not covered is not made, and its element ends with what it has.
+// Not charged is the one attempt more that an element gets at the end of the input
+// if its back-off would have outlasted its timeout: that retry was not going to be
+// made. Operators that drain their retries (WithDrainRetries of package asyncop) do
+// not make it either.
+//
+// A retry is charged when it is scheduled, whatever becomes of it. So retries that a
+// circuit breaker will refuse empty the budget, too, although the service never
+// sees them: a pipeline that has a breaker needs either no budget or a back-off as
+// long as the breaker's own.
 //
 // The idea is that of the retry budgets of Finagle and Linkerd, and of gRPC's
 // throttling (A6, Client Retries), which counts successes instead of attempts.
@@ -62,7 +71,7 @@ func BudgetClock(c clock.Clock) BudgetOption {
 // and ten a second on top, after a hundred at once in the beginning.
 //
 // NewBudget panics if fraction is not in [0, 1], perSecond is negative or not
-// finite, or burst is below 1. A fraction of a billionth is the smallest that
+// finite, burst is below 1, or an option is nil. A fraction of a billionth is the smallest that
 // counts, and a burst of 2³¹−1 the largest.
 func NewBudget(fraction, perSecond float64, burst int, opts ...BudgetOption) *Budget {
 	switch {
@@ -79,7 +88,10 @@ func NewBudget(fraction, perSecond float64, burst int, opts ...BudgetOption) *Bu
 		capacity:  int64(min(burst, maxTokens)) * grain,
 		clock:     clock.New(),
 	}
-	for _, opt := range opts {
+	for i, opt := range opts {
+		if opt == nil {
+			panic(fmt.Sprintf("strategies: NewBudget: option %d is nil", i))
+		}
 		opt(b)
 	}
 	b.balance.Store(b.capacity)

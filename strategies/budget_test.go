@@ -69,6 +69,8 @@ func TestNilBudgetCoversEverything(t *testing.T) {
 }
 
 func TestNewBudgetPanics(t *testing.T) {
+	assert.PanicsWithValue(t, "strategies: NewBudget: option 1 is nil",
+		func() { strategies.NewBudget(0, 0, 1, strategies.BudgetClock(clock.NewMock()), nil) })
 	nan, inf := math.NaN(), math.Inf(1)
 	tests := []struct {
 		want                string

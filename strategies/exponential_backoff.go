@@ -83,7 +83,7 @@ func (s *ExponentialBackoffStrategy[OUT]) WithJitter(jitter Jitter) *Exponential
 
 // BackoffTime returns d(currentAttempts). Numbers below 1 count as 1.
 func (s *ExponentialBackoffStrategy[OUT]) BackoffTime(currentAttempts int) time.Duration {
-	if currentAttempts <= 1 || s.initial == 0 { // 0 × Inf would be NaN
+	if currentAttempts <= 1 || s.initial == 0 || s.multiplier == 1 { // 0 × Inf would be NaN
 		return s.initial
 	}
 	d := float64(s.initial) * math.Pow(s.multiplier, float64(currentAttempts-1))

@@ -63,8 +63,9 @@ func TestExponentialBackoffDelays(t *testing.T) {
 		{0, time.Hour, 2, []time.Duration{0, 0, 0}},
 		{0, 0, 2, []time.Duration{0, 0, 0}},
 		{1<<53 + 1, longest, 1, []time.Duration{1<<53 + 1, 1<<53 + 1}}, // the nearest float64 is below
+		{1<<53 + 3, longest, 1, []time.Duration{1<<53 + 3, 1<<53 + 3}}, // above
 		{longest, longest, 1, []time.Duration{longest, longest}},
-		{longest - 1, longest, 1, []time.Duration{longest - 1, longest}}, // a float64 cannot tell them apart
+		{longest - 1, longest, 1, []time.Duration{longest - 1, longest - 1}}, // a float64 cannot tell it from longest
 		{1, longest, math.MaxFloat64, []time.Duration{1, longest, longest}},
 	}
 	for _, tt := range tests {

@@ -68,6 +68,7 @@ func (p *Policy[OUT]) Judge(a *predicates.Attempt[OUT], now Situation) (d Decisi
 // reasonFor finds the stage, as far as the error tells, and calls the classifier.
 func (p *Policy[OUT]) reasonFor(a *predicates.Attempt[OUT]) (r predicates.Reason, err error) {
 	defer recoverTo(&err)
+	a.Reason = predicates.Reason{} // of an earlier attempt: a may be used again
 	if p.NeedsElement() {
 		a.Stage = predicates.StageOf(a.Err, a.Stage)
 	}

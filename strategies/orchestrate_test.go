@@ -467,3 +467,22 @@ func TestErrorThatPanicsWhenItsStageIsRead(t *testing.T) {
 	assert.Equal(t, strategies.Failed, d.Verdict)
 	assert.EqualError(t, d.Err, "strategies: panic in user code: broken\nof the call")
 }
+
+// An attempt may be shown again, about another outcome: what was found about the first is not told of the second.
+func TestReasonOfAnEarlierOutcomeIsForgotten(t *testing.T) {
+	seen := predicates.Unknown
+	p := strategies.ReasonAware(func(a *predicates.Attempt[string]) (predicates.Reason, bool) {
+		seen = a.Reason
+		if a.Err != nil {
+			panic("broken classifier")
+		}
+		return predicates.ResultMatched, true
+	}, nil)
+	a := &predicates.Attempt[string]{Number: 1, Remaining: predicates.NoDeadline}
+	require.Equal(t, predicates.ResultMatched, p.Decide(t.Context(), a, strategies.Situation{}).Reason)
+	a.Err = errors.New("busy")
+	d := p.Decide(t.Context(), a, strategies.Situation{})
+	require.Equal(t, strategies.Failed, d.Verdict)
+	require.True(t, seen.IsZero(), "%v", seen)
+	require.True(t, d.Reason.IsZero(), "%v", d.Reason)
+}

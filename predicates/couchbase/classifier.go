@@ -5,6 +5,7 @@ import (
 	"strings"
 
 	"github.com/weirflow/weir/predicates"
+	"github.com/weirflow/weir/predicates/internal/joined"
 )
 
 // byStatus are the listed statuses of the key-value service.
@@ -85,14 +86,41 @@ func temporary(body string) bool {
 // server's current error map, which may be nil; where errorMap is nil itself,
 // nothing is known about the statuses that only the server knows.
 //
-// It sets the stage of the attempt to ResponseReceived for all responses.
+// It sets the stage of the attempt to ResponseReceived for all responses. Of joined
+// errors the reason that allows least counts: see [predicates.EachError].
 func Classifier[OUT any](errorMap func() *ErrorMap) predicates.Classifier[OUT] {
 	chain := []predicates.Classifier[OUT]{predicates.Named[OUT](), ofKV[OUT], ofQuery[OUT], ofHTTP[OUT]}
 	if errorMap != nil {
 		chain = append(chain, predicates.ByServerMap(unknownStatus[OUT],
 			func(s Status) bool { return errorMap().Retry(s) }, KVErrorMapRetryIndicated))
 	}
-	return predicates.Classifiers(chain...)
+	return predicates.EachError(predicates.Classifiers(chain...), ofOneRequest)
+}
+
+// ofOneRequest reports whether err is the error of one request, whatever it wraps.
+func ofOneRequest(err error) bool {
+	if named(err) {
+		return true
+	}
+	e, ok := joined.As[*predicates.StageError](err)
+	return ok && e.Stage > predicates.ClientDispatch && !wraps(e.Err)
+}
+
+// named reports whether err itself tells the classifier what happened.
+func named(err error) bool {
+	_, reason := joined.As[*predicates.ReasonError](err)
+	_, kv := joined.As[*KVError](err)
+	_, query := joined.As[*QueryError](err)
+	_, http := joined.As[*HTTPError](err)
+	return reason || kv || query || http
+}
+
+// wraps reports whether err or one that it wraps does.
+func wraps(err error) bool {
+	for range joined.Outermost(err, named) {
+		return true
+	}
+	return false
 }
 
 func ofKV[OUT any](a *predicates.Attempt[OUT]) (predicates.Reason, bool) {

@@ -2,71 +2,147 @@ package httpretry
 
 import (
 	"errors"
+	"iter"
 	"net/http"
+	"net/url"
 	"strings"
 
 	"github.com/weirflow/weir/predicates"
+	"github.com/weirflow/weir/predicates/internal/joined"
 	"github.com/weirflow/weir/predicates/netretry"
 )
 
-// Classifier returns the classifier of HTTP calls: by status, of a [*StatusError]
-// or of an *http.Response among the results, else by the error of the connection.
-// See the package documentation for its table.
+// Classifier returns the classifier of HTTP calls: by status, of every
+// [*StatusError] or of every *http.Response among the results, else by the error of
+// the connection. See the package documentation for its table, and for calls with
+// several requests.
 func Classifier[OUT any]() predicates.Classifier[OUT] {
 	connection := netretry.ClassifierOf[OUT](kindOf)
-	return func(a *predicates.Attempt[OUT]) (predicates.Reason, bool) {
-		if e := status(a); e != nil {
-			a.Stage = predicates.ResponseReceived
-			reason, ok := byStatus[e.StatusCode]
-			if e.Redirected && reason.AllowsNonIdempotentRetry() {
-				reason = AfterRedirect
-			}
-			return reason, ok
+	ofError := predicates.EachError(func(a *predicates.Attempt[OUT]) (predicates.Reason, bool) {
+		if e, ok := errors.AsType[*StatusError](a.Err); ok {
+			return ofStatus(a, e)
 		}
 		return connection(a)
+	}, ofOneRequest)
+	return func(a *predicates.Attempt[OUT]) (predicates.Reason, bool) {
+		switch {
+		case a.Err == nil:
+			return ofResponses(a)
+		case is[*StatusError](a.Err):
+			return ofError(a)
+		default:
+			return connection(a)
+		}
 	}
+}
+
+// ofStatus returns the reason of an attempt that ended with e.
+func ofStatus[OUT any](a *predicates.Attempt[OUT], e *StatusError) (predicates.Reason, bool) {
+	reason, ok := byStatus[e.StatusCode]
+	if around, found := errors.AsType[*predicates.StageError](a.Err); found &&
+		around.Stage == predicates.ClientDispatch && predicates.StageOf(a.Err, a.Stage) == predicates.ClientDispatch {
+		if ok {
+			reason = netretry.NotSent
+		}
+		a.Stage = predicates.ClientDispatch
+		return reason, ok
+	}
+	a.Stage = predicates.ResponseReceived
+	return afterRedirect(reason, e), ok
+}
+
+// afterRedirect returns what is left of reason if e is not about the first request.
+func afterRedirect(reason predicates.Reason, e *StatusError) predicates.Reason {
+	if e.Redirected && reason.AllowsNonIdempotentRetry() {
+		return AfterRedirect
+	}
+	return reason
+}
+
+// ofResponses returns the reason of an attempt that ended with responses.
+func ofResponses[OUT any](a *predicates.Attempt[OUT]) (predicates.Reason, bool) {
+	var reasons []predicates.Reason
+	for resp := range responses(a) {
+		reason := byStatus[resp.StatusCode]
+		if !reason.IsZero() {
+			reason = afterRedirect(reason, statusError(resp))
+		}
+		reasons = append(reasons, reason)
+		a.Stage = predicates.ResponseReceived
+	}
+	reason := predicates.WeakestOf(reasons...)
+	return reason, !reason.IsZero()
+}
+
+// ofOneRequest reports whether err is the error of one request, whatever it wraps.
+func ofOneRequest(err error) bool {
+	if _, ok := joined.As[*StatusError](err); ok {
+		return true
+	}
+	if e, ok := joined.As[*predicates.StageError](err); ok {
+		return e.Stage == predicates.ClientDispatch || !is[*StatusError](err)
+	}
+	if is[*StatusError](err) || kindOf(err) == netretry.Other {
+		return false
+	}
+	_, client := joined.As[*url.Error](err) // may have followed redirects, which what it wraps does not tell
+	return client || !joins(err)
+}
+
+// joins reports whether err wraps several errors somewhere.
+func joins(err error) bool {
+	for ; err != nil; err = errors.Unwrap(err) {
+		if _, ok := err.(interface{ Unwrap() []error }); ok { //nolint:errorlint // each in turn
+			return true
+		}
+	}
+	return false
+}
+
+func is[E error](err error) bool {
+	_, ok := errors.AsType[E](err)
+	return ok
 }
 
 // StatusCode returns the extraction, for [predicates.ByCode], of the status code
-// of a [*StatusError] or of an *http.Response among the results.
+// of a [*StatusError] or of an *http.Response among the results. Of several that
+// differ it extracts none.
 func StatusCode[OUT any]() func(a *predicates.Attempt[OUT]) (int, bool) {
 	return func(a *predicates.Attempt[OUT]) (int, bool) {
+		var code int
+		differ := false
+		saw := func(c int) {
+			differ = differ || code != 0 && code != c
+			code = c
+		}
 		if a.Err == nil {
-			if resp := response(a); resp != nil {
-				return resp.StatusCode, true
+			for resp := range responses(a) {
+				saw(resp.StatusCode)
 			}
+		} else {
+			for e := range joined.All[*StatusError](a.Err) {
+				saw(e.StatusCode)
+			}
+		}
+		if code == 0 || differ {
 			return 0, false
 		}
-		if e, ok := errors.AsType[*StatusError](a.Err); ok {
-			return e.StatusCode, true
-		}
-		return 0, false
+		return code, true
 	}
 }
 
-// status returns the error status that a ended with, or nil.
-func status[OUT any](a *predicates.Attempt[OUT]) *StatusError {
-	if a.Err != nil {
-		e, _ := errors.AsType[*StatusError](a.Err)
-		return e
-	}
-	if resp := response(a); resp != nil && resp.StatusCode >= 400 {
-		return statusError(resp)
-	}
-	return nil
-}
-
-// response returns the first result that is a response, or nil.
-func response[OUT any](a *predicates.Attempt[OUT]) *http.Response {
-	if a.Err != nil || !holdsResponse[OUT]() {
-		return nil
-	}
-	for i := range a.Results {
-		if resp, ok := any(a.Results[i]).(*http.Response); ok && resp != nil {
-			return resp
+// responses yields the results that are responses.
+func responses[OUT any](a *predicates.Attempt[OUT]) iter.Seq[*http.Response] {
+	return func(yield func(*http.Response) bool) {
+		if a.Err != nil || !holdsResponse[OUT]() {
+			return
+		}
+		for i := range a.Results {
+			if resp, ok := any(a.Results[i]).(*http.Response); ok && resp != nil && !yield(resp) {
+				return
+			}
 		}
 	}
-	return nil
 }
 
 // holdsResponse reports whether an OUT can be a response, so that others need not

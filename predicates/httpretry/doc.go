@@ -21,6 +21,19 @@
 // After a redirect that changed the method, as 303 makes a GET of a POST, the
 // first three are AfterRedirect: the POST has been executed.
 //
+// A call that makes several requests and joins their errors, or has several
+// responses as results, is retried as a whole: for the reason that allows least
+// ([predicates.WeakestOf]). So a 429 beside a 502, a 200 or a lost connection does
+// not have a POST repeated.
+//
+// A status is the answer to the call, whatever stage was reported. That it answered
+// something that precedes the call, such as a request for a token, is for the
+// function to say:
+//
+//	return Page{}, &predicates.StageError{Stage: predicates.ClientDispatch, Err: err}
+//
+// Then a listed status is netretry.NotSent.
+//
 // # Guarantees
 //
 // Without [Transport], errors of an http.Client never count as "nothing was sent",

@@ -41,13 +41,14 @@ func RetryAfter(h http.Header, now time.Time) (delay time.Duration, ok bool) {
 	return max(0, at.Sub(now)), true
 }
 
-// Pushback returns what the server demands with a response that is a result of
-// the call, for strategies.HonorPushback, which finds the demand of a
-// [*StatusError] by itself.
+// Pushback returns the longest delay that the server demands with the responses
+// among the results of the call, for strategies.HonorPushback, which finds the
+// demand of a [*StatusError] by itself.
 func Pushback[OUT any](a *predicates.Attempt[OUT]) (delay time.Duration, ok bool) {
-	if resp := response(a); resp != nil {
-		e := statusError(resp)
-		return e.Delay, e.HasDelay
+	for resp := range responses(a) {
+		if e := statusError(resp); e.HasDelay {
+			delay, ok = max(delay, e.Delay), true
+		}
 	}
-	return 0, false
+	return delay, ok
 }

@@ -154,6 +154,23 @@ func TestPostIsNotRepeatedForWhatFollowsARedirect(t *testing.T) {
 	}
 }
 
+// Of a call that makes two, one is refused and the other lost on the way back, in
+// whatever order it joins their errors.
+func TestPostIsNotRepeatedForTheOneBesideIt(t *testing.T) {
+	_, tracing := clients(t)
+	lost, lostReason := post(t, tracing, serve(t, hangUp).URL)
+	refused, refusedReason := post(t, tracing, refusing(t))
+	require.False(t, lostReason.AllowsNonIdempotentRetry())
+	require.True(t, refusedReason.AllowsNonIdempotentRetry())
+	for _, err := range []error{errors.Join(lost.Err, refused.Err), errors.Join(refused.Err, lost.Err)} {
+		a := &predicates.Attempt[string]{Number: 1, Err: err}
+		reason := classify(a)
+		assert.False(t, reason.IsZero(), "%v", err)
+		assert.False(t, reason.AllowsNonIdempotentRetry(), "%v: %v", reason, err)
+		assert.Equal(t, predicates.NetworkTime, a.Stage)
+	}
+}
+
 // A chain that keeps the method at its end only.
 func TestPostIsNotRepeatedAfterMixedRedirects(t *testing.T) {
 	_, tracing := clients(t)

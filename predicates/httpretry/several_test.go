@@ -1,0 +1,133 @@
+package httpretry_test
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"net"
+	"net/http"
+	"net/url"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/assert"
+
+	"github.com/weirflow/weir/predicates"
+	"github.com/weirflow/weir/predicates/httpretry"
+	"github.com/weirflow/weir/predicates/netretry"
+)
+
+func statusOf(code int) error {
+	return &httpretry.StatusError{StatusCode: code, Method: http.MethodPost}
+}
+
+func weakened(r predicates.Reason) predicates.Reason {
+	return predicates.NewReason(r.Name(), false, false)
+}
+
+// R3: a POST that was refused is not repeated if another of the same call may have taken effect.
+func TestJoinedErrors(t *testing.T) {
+	at := func(s predicates.Stage, err error) error { return &predicates.StageError{Stage: s, Err: err} }
+	refused := at(predicates.ClientDispatch, &net.OpError{Op: "dial", Err: errors.New("refused")})
+	lost := at(predicates.NetworkTime, io.EOF)
+	sentinel := errors.New("lookup failed")
+	for _, tt := range []struct {
+		name  string
+		a, b  error
+		want  predicates.Reason
+		stage predicates.Stage
+	}{
+		{"both refused", statusOf(429), statusOf(425), httpretry.TooManyRequests, predicates.ResponseReceived},
+		{"and executed, perhaps", statusOf(502), statusOf(429), httpretry.BadGateway, predicates.ResponseReceived},
+		{"and not listed", statusOf(429), statusOf(404), weakened(httpretry.TooManyRequests), predicates.ResponseReceived},
+		{"and lost", statusOf(429), lost, netretry.ConnectionLost, predicates.ResponseReceived},
+		{"and lost, without a stage", statusOf(429), io.EOF, netretry.ConnectionLost, predicates.ResponseReceived},
+		{"and lost in a client", statusOf(429), &url.Error{Op: "Post", URL: "http://x", Err: errors.Join(io.EOF, sentinel)},
+			netretry.ConnectionLost, predicates.ResponseReceived},
+		{"and never sent", statusOf(429), refused, httpretry.TooManyRequests, predicates.ResponseReceived},
+		{"with a comment", statusOf(429), sentinel, httpretry.TooManyRequests, predicates.ResponseReceived},
+		{"lost and never sent", lost, refused, netretry.HopNotConnected, predicates.NetworkTime},
+		{"within one stage", at(predicates.NetworkTime, errors.Join(statusOf(429), statusOf(502))), sentinel,
+			httpretry.BadGateway, predicates.ResponseReceived},
+	} {
+		for order, err := range []error{errors.Join(tt.a, tt.b), fmt.Errorf("%w: %w", tt.b, tt.a)} {
+			a := &predicates.Attempt[int]{Err: err}
+			got := classify(a)
+			if order == 0 || !tt.want.AllowsNonIdempotentRetry() {
+				assert.Equal(t, tt.want, got, "%s: %v", tt.name, err)
+			}
+			assert.Equal(t, tt.want.AllowsNonIdempotentRetry(), got.AllowsNonIdempotentRetry(), "%s: %v", tt.name, err)
+			assert.Equal(t, tt.stage, a.Stage, "%s: %v", tt.name, err)
+		}
+	}
+	canceled := &predicates.Attempt[int]{Err: errors.Join(io.EOF, context.Canceled)}
+	assert.Equal(t, none, classify(canceled), "without a status, what package netretry says")
+}
+
+func TestSeveralResponses(t *testing.T) {
+	responses := func(codes ...int) *predicates.Attempt[*http.Response] {
+		a := &predicates.Attempt[*http.Response]{}
+		for _, code := range codes {
+			a.Results = append(a.Results, &http.Response{StatusCode: code, Header: http.Header{}})
+		}
+		return a
+	}
+	for _, tt := range []struct {
+		want  predicates.Reason
+		codes []int
+	}{
+		{none, []int{200, 204}},
+		{none, []int{200, 404}},
+		{httpretry.ServiceUnavailable, []int{200, 503}},
+		{httpretry.BadGateway, []int{429, 502}},
+		{httpretry.TooManyRequests, []int{429, 425}},
+		{weakened(httpretry.TooManyRequests), []int{429, 200}},
+		{weakened(httpretry.TooManyRequests), []int{404, 429}},
+	} {
+		assert.Equal(t, tt.want, classify(responses(tt.codes...)), "%v", tt.codes)
+	}
+
+	code := httpretry.StatusCode[*http.Response]()
+	got, ok := code(responses(503, 503))
+	assert.True(t, ok)
+	assert.Equal(t, 503, got)
+	_, ok = code(responses(503, 200))
+	assert.False(t, ok, "which one?")
+	_, ok = httpretry.StatusCode[int]()(&predicates.Attempt[int]{Err: errors.Join(statusOf(503), statusOf(429))})
+	assert.False(t, ok, "which one?")
+
+	a := responses(503, 503, 503)
+	a.Results[1].Header.Set("Retry-After", "60")
+	a.Results[2].Header.Set("Retry-After", "5")
+	delay, ok := httpretry.Pushback(a)
+	assert.True(t, ok)
+	assert.Equal(t, time.Minute, delay)
+}
+
+// R2: what precedes the call has not sent it, if the function says so about this very status.
+func TestStatusBeforeTheCall(t *testing.T) {
+	before := func(code int) error {
+		return fmt.Errorf("token: %w", &predicates.StageError{Stage: predicates.ClientDispatch, Err: statusOf(code)})
+	}
+	for _, tt := range []struct {
+		name     string
+		err      error
+		reported predicates.Stage
+		want     predicates.Reason
+		stage    predicates.Stage
+	}{
+		{"listed", before(503), predicates.Unreported, netretry.NotSent, predicates.ClientDispatch},
+		{"listed, reported too", before(503), predicates.ClientDispatch, netretry.NotSent, predicates.ClientDispatch},
+		{"not listed", before(401), predicates.Unreported, none, predicates.ClientDispatch},
+		{"but something was sent", before(503), predicates.NetworkTime, httpretry.ServiceUnavailable, predicates.ResponseReceived},
+		{"reported only: an answer has come", statusOf(503), predicates.ClientDispatch, httpretry.ServiceUnavailable,
+			predicates.ResponseReceived},
+		{"beside one that was sent", errors.Join(before(503), statusOf(502)), predicates.Unreported, httpretry.BadGateway,
+			predicates.ResponseReceived},
+	} {
+		a := &predicates.Attempt[int]{Err: tt.err, Stage: tt.reported}
+		assert.Equal(t, tt.want, classify(a), tt.name)
+		assert.Equal(t, tt.stage, a.Stage, tt.name)
+	}
+}
