@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
+	"math"
 	"math/rand/v2"
 	"slices"
 	"strconv"
@@ -132,6 +133,27 @@ func TestRetryStateNumbers(t *testing.T) {
 			})
 		})
 	}
+}
+
+// A4: a number of attempts that is the largest there is does not begin anew.
+func TestMostAttemptsThereAre(t *testing.T) {
+	forEachMode(t, func(t *testing.T, m mode) {
+		state, err := asyncop.StateWithAttempts[string, string]("a", math.MaxInt32)
+		require.NoError(t, err)
+		store := checkpoint.NewMemoryStore()
+		require.NoError(t, store.Save(t.Context(), &checkpoint.Snapshot{
+			ID: 1, States: map[string]checkpoint.State{"feed": nil, "op": state},
+		}))
+		side := newSideSink(false)
+		r := newCheckRig(t, m, setup{
+			timeout: time.Minute, strategy: retryAgain(3, 0),
+			opts: options(asyncop.WithRetryState(asyncop.TimeSpent), asyncop.WithSideOutput(side)),
+		}, store)
+		r.script(fmt.Sprintf("a#%d", math.MaxInt32), func(*call) error { return errAgain })
+		r.advance(time.Second)
+		require.Equal(t, fmt.Sprintf("a#%d@0s", math.MaxInt32), r.callTimes())
+		require.Len(t, side.got(), 1)
+	})
 }
 
 // LatencyFirst asks whatever strategy there is how many retries it allows.

@@ -52,6 +52,20 @@ func TestStateRoundTrip(t *testing.T) {
 	require.ErrorContains(t, err, "version 2")
 }
 
+// A watermark has its place in a checkpoint in whatever zone it is: MarshalBinary of package time has no bytes for some.
+func TestStateHasWatermarksOfAllZones(t *testing.T) {
+	s := testStateCodec(t, false)
+	for _, offset := range []int{0, 3600, -75, -61, -119, 1, -1, 19 * 3600} {
+		want := Watermark{Timestamp: time.Time{}.In(time.FixedZone("zone", offset))}
+		state, err := s.encode([]item[string, int]{{kind: controlItem, rest: want}})
+		require.NoError(t, err, "%d", offset)
+		items, err := s.decode(state.Bytes())
+		require.NoError(t, err, "%d", offset)
+		require.Len(t, items, 1)
+		require.True(t, want.Timestamp.Equal(items[0].rest.(Watermark).Timestamp), "%d", offset)
+	}
+}
+
 // What the encoder cannot have written is refused, whatever it might mean.
 func TestStateIsExact(t *testing.T) {
 	s := testStateCodec(t, true)

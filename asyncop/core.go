@@ -4,6 +4,7 @@ import (
 	"context"
 	"fmt"
 	"log/slog"
+	"math"
 	"reflect"
 	"runtime"
 	"sync/atomic"
@@ -346,7 +347,9 @@ func (c *core[IN, OUT]) start(e *queue.Entry[slot[IN, OUT]]) {
 		}
 	}
 	c.permits--
-	s.attempts++
+	if s.attempts < math.MaxInt32 {
+		s.attempts++
+	}
 	s.last = c.now
 	if s.attempts == 1 && !s.limited() {
 		s.first = c.now

@@ -39,6 +39,15 @@ func StateText[IN, OUT any](state []byte, results checkpoint.Codec[OUT]) (string
 	return strings.Join(texts, " "), nil
 }
 
+// StateWithAttempts returns the state of an operator with one element that has been called so many times.
+func StateWithAttempts[IN, OUT any](in IN, attempts int32) (checkpoint.State, error) {
+	inputs, err := checkpoint.DefaultCodec[IN]()
+	if err != nil {
+		return nil, err
+	}
+	return stateCodec[IN, OUT]{inputs: inputs}.encode([]item[IN, OUT]{{in: in, attempts: attempts, first: 1}})
+}
+
 // FreePermits returns the number of permits that nobody has. It may be called while the operator is idle.
 func FreePermits[IN, OUT any](op *AsyncWaitOperator[IN, OUT]) int {
 	return op.pump.core.permits + int(op.pump.core.freed.Load())

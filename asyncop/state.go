@@ -68,7 +68,11 @@ func (s stateCodec[IN, OUT]) encode(items []item[IN, OUT]) (state checkpoint.Sta
 		}
 		b = append(b, byte(it.kind.stored()))
 		if it.kind == controlItem {
-			mark, err := it.rest.(queue.Watermark).Timestamp.MarshalBinary()
+			at := it.rest.(queue.Watermark).Timestamp
+			mark, err := at.MarshalBinary()
+			if err != nil { // an offset that it has no bytes for, such as London's before 1847
+				mark, err = at.UTC().MarshalBinary()
+			}
 			if err != nil {
 				return nil, fmt.Errorf("watermark: %w", err)
 			}

@@ -14,8 +14,8 @@ import (
 //	CodecFunc(append, decode)   two functions                  yours: protobuf, …
 //
 // A codec is safe for concurrent use: states are encoded while the pipeline goes on. For every v that Append takes, Decode
-// returns an equal value; whatever bytes it gets, Decode returns an error rather than panic or take much more memory than
-// there are bytes.
+// returns an equal value; whatever bytes it gets, Decode returns an error rather than panic, or take much more memory than
+// there are bytes, times the size of the Go types that they are read into: a field that is new has no bytes.
 //
 // Package checkpointtest checks a codec of your own against these rules.
 //

@@ -58,6 +58,7 @@ type Coordinator struct {
 	isEnded      bool              // life has ended
 	finished     Kind              // of the final checkpoint that has ended it, or 0
 	final        map[Kind]struct{} // final checkpoints asked for
+	completing   bool              // everybody has reported the final one: it will end life
 }
 
 type participant struct {
@@ -266,6 +267,9 @@ func (c *Coordinator) Start() error {
 	if c.starting {
 		return errors.New("checkpoint: the coordinator was started before")
 	}
+	if c.isEnded {
+		return fmt.Errorf("checkpoint: start: %w", c.endErrorLocked())
+	}
 	c.starting = true
 	if c.restored != nil {
 		for _, name := range c.restored.Names() {
@@ -343,8 +347,17 @@ func (c *Coordinator) finish(ctx context.Context, kind Kind) error {
 	if err != nil {
 		return err
 	}
-	if err = c.awaitDrained(ctx, r); err == nil {
+	err = c.awaitDrained(ctx, r)
+	switch {
+	case err == nil && announced:
 		_, err = c.take(ctx, Drain)
+	case err == nil: // whoever announced it takes the final checkpoint; to give up here harms nobody
+		select {
+		case <-c.Ended():
+			err = c.endError()
+		case <-ctx.Done():
+			err = context.Cause(ctx)
+		}
 	}
 	if err != nil && announced {
 		c.mu.Lock()
@@ -389,10 +402,13 @@ var (
 	ErrEnded = errors.New("checkpoint: the stream has ended")
 )
 
-// Close ends checkpointing at once, without a final checkpoint if there was none, and closes the store.
+// Close ends checkpointing at once, without a final checkpoint if there was none, and closes the store. A checkpoint that
+// is being stored comes to its end first, and if it is a final one, the stream has ended with it.
 func (c *Coordinator) Close() error {
 	c.mu.Lock()
-	c.end(ErrClosed)
+	if !c.completing {
+		c.end(ErrClosed)
+	}
 	c.mu.Unlock()
 	c.awaitIdle() // whoever saves has finished
 	return c.store.Close()
@@ -429,23 +445,42 @@ func (c *Coordinator) Report(id uint64, participant string, state State, err err
 	}
 }
 
-// hold waits for the start and until no checkpoint is under way. None begins until busy is received from.
+// hold waits for the start and until no checkpoint is under way. None begins until busy is received from. After the end,
+// of ctx too, it holds nothing.
 func (c *Coordinator) hold(ctx context.Context) error {
 	select {
 	case <-c.started:
 	case <-c.Ended():
-		return c.endError()
 	case <-ctx.Done():
-		return context.Cause(ctx)
+	}
+	if err := c.over(ctx); err != nil { // of several that are ready, select takes any
+		return err
 	}
 	select {
 	case c.busy <- struct{}{}:
-		return nil
 	case <-c.Ended():
 		return c.endError()
 	case <-ctx.Done():
+		return c.over(ctx)
+	}
+	if err := c.over(ctx); err != nil {
+		<-c.busy
+		return err
+	}
+	return nil
+}
+
+// over returns why no checkpoint is taken any more, for anybody or for ctx; nil: some are.
+func (c *Coordinator) over(ctx context.Context) error {
+	select {
+	case <-c.Ended():
+		return c.endError()
+	default:
+	}
+	if ctx.Err() != nil {
 		return context.Cause(ctx)
 	}
+	return nil
 }
 
 // endInput announces the marker of the end of the input, unless that was done before.
@@ -501,6 +536,9 @@ func (c *Coordinator) take(ctx context.Context, kind Kind) (uint64, error) {
 	}
 	id := r.barrier.ID
 	err = c.await(ctx, r)
+	if err == nil && kind.Final() {
+		err = c.beginCompletion()
+	}
 	if err == nil {
 		err = c.save(ctx, r)
 	}
@@ -528,6 +566,17 @@ func (c *Coordinator) take(ctx context.Context, kind Kind) (uint64, error) {
 		}
 	}
 	return id, err
+}
+
+// beginCompletion leaves the end to the final checkpoint that is about to be stored, unless it has come already.
+func (c *Coordinator) beginCompletion() error {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if c.isEnded {
+		return c.endErrorLocked()
+	}
+	c.completing = true
+	return nil
 }
 
 // begin announces the next barrier. Called with busy held.
@@ -672,6 +721,9 @@ type StateError struct {
 }
 
 func (e *StateError) Error() string {
+	if e.Checkpoint == 0 {
+		return fmt.Sprintf("checkpoint: state of %q: %v", e.Participant, e.Err)
+	}
 	return fmt.Sprintf("checkpoint: state of %q in checkpoint %d: %v", e.Participant, e.Checkpoint, e.Err)
 }
 

@@ -314,6 +314,80 @@ func TestCoordinator(t *testing.T) {
 		require.NoError(t, c.Close())
 		require.Equal(t, time.Hour, time.Since(began))
 	})
+	bubble(t, "close while the final checkpoint is saved", func(t *testing.T) {
+		for _, broken := range []error{nil, errTest} {
+			store := &badStore{MemoryStore: NewMemoryStore(), gate: make(chan struct{}), fail: broken != nil}
+			c := startWith(t, store, nil, &fake{name: "a"})
+			finished := make(chan error, 1)
+			go func() { finished <- c.Finish(ctx, Suspend) }()
+			synctest.Wait()
+			closed := make(chan error, 1)
+			go func() { closed <- c.Close() }()
+			synctest.Wait()
+			close(store.gate)
+			require.NoError(t, <-closed)
+			require.ErrorIs(t, <-finished, broken)
+			require.ErrorIs(t, c.Err(), broken)
+			require.Equal(t, broken == nil, c.LastComplete() == 1)
+		}
+	})
+	bubble(t, "close before all have reported the final checkpoint", func(t *testing.T) {
+		store := NewMemoryStore()
+		c := startWith(t, store, nil, &fake{name: "a", mute: true})
+		finished := make(chan error, 1)
+		go func() { finished <- c.Finish(ctx, Suspend) }()
+		synctest.Wait()
+		require.NoError(t, c.Close())
+		require.ErrorIs(t, <-finished, ErrClosed)
+		require.ErrorIs(t, c.Err(), ErrClosed)
+	})
+	bubble(t, "a context that has ended takes no checkpoint", func(t *testing.T) {
+		ended, cancel := context.WithCancel(ctx)
+		cancel()
+		for range 50 { // of several cases that are ready, select takes any
+			a := &fake{name: "a", mute: true}
+			c := startWith(t, NewMemoryStore(), nil, a)
+			_, err := c.Trigger(ended)
+			require.ErrorIs(t, err, context.Canceled)
+			require.ErrorIs(t, c.Finish(ended, Drain), context.Canceled)
+			require.ErrorIs(t, c.Finish(ended, Suspend), context.Canceled)
+			require.Empty(t, a.history())
+			require.NoError(t, c.Err())
+			require.NoError(t, c.Close())
+		}
+	})
+	bubble(t, "who joins a draining stream may give up", func(t *testing.T) {
+		a := &fake{name: "a", mute: true}
+		c := startWith(t, NewMemoryStore(), nil, a)
+		c.RequestFinal(Drain)
+		synctest.Wait()
+		marker := a.barrier()
+		var joiners []chan error
+		short, cancel := context.WithCancel(ctx)
+		for range 20 { // any of them might be the first to see that the marker is through
+			joined := make(chan error, 1)
+			joiners = append(joiners, joined)
+			go func() { joined <- c.Finish(short, Drain) }()
+		}
+		synctest.Wait()
+		marker.Report("a", nil, nil)
+		synctest.Wait()
+		cancel()
+		for _, joined := range joiners {
+			require.ErrorIs(t, <-joined, context.Canceled)
+		}
+		select {
+		case <-c.Ended():
+			require.Fail(t, "the run is over", "%v", c.Err())
+		default:
+		}
+		patient := make(chan error, 1)
+		go func() { patient <- c.Finish(ctx, Drain) }()
+		synctest.Wait()
+		a.barrier().Report("a", nil, nil)
+		require.NoError(t, c.Wait())
+		require.NoError(t, <-patient)
+	})
 	bubble(t, "nothing before the start", func(t *testing.T) {
 		c := must(NewCoordinator(NewMemoryStore()))
 		short, cancel := context.WithTimeout(ctx, time.Second)
@@ -321,8 +395,7 @@ func TestCoordinator(t *testing.T) {
 		_, err := c.Trigger(short)
 		require.ErrorIs(t, err, context.DeadlineExceeded)
 		require.NoError(t, c.Close())
-		require.NoError(t, c.Start())
-		require.Error(t, c.Start())
+		require.ErrorIs(t, c.Start(), ErrClosed)
 		c.Fail("x", errTest)
 		require.ErrorIs(t, c.Err(), ErrClosed)
 	})
@@ -379,6 +452,13 @@ func TestWhatComesAfterTheStartEndsTheRun(t *testing.T) {
 	kept, err := os.ReadFile(path)
 	require.NoError(t, err)
 	require.Equal(t, "of an earlier run\n", string(kept))
+}
+
+func TestStateErrorText(t *testing.T) {
+	e := &StateError{Participant: "rows", Err: errTest}
+	assert.EqualError(t, e, `checkpoint: state of "rows": broken on purpose`)
+	e.Checkpoint = 7
+	assert.EqualError(t, e, `checkpoint: state of "rows" in checkpoint 7: broken on purpose`)
 }
 
 func TestNumbersGoOnPastDamagedCheckpoints(t *testing.T) {

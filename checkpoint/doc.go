@@ -63,6 +63,7 @@
 // # Hostile bytes
 //
 // Whatever is read (files, schemas, values, records) may be damaged or made to harm: decoders return errors. They do not
-// panic, loop, recurse without bounds, or allocate for a length that the bytes do not bear out. Unmarshal methods of users'
-// types answer for themselves; their panics become a [*PanicError].
+// panic, loop, recurse without bounds, or allocate for a length that the bytes do not bear out; a byte may stand for a value
+// of any size, though, if the type has got fields since. Unmarshal methods of users' types answer for themselves; their
+// panics become a [*PanicError].
 package checkpoint

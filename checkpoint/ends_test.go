@@ -283,6 +283,46 @@ func readAll[T any](t *testing.T, in Input[T]) (values []T, positions [][]byte) 
 	}
 }
 
+// A job that was drained goes on when its input has grown. The last line may have had no end then.
+func TestLinesOfAFileThatGrows(t *testing.T) {
+	for _, tt := range []struct{ was, added, want string }{
+		{"a\nb", "\nc\n", "c 3"},
+		{"a\nb", "\r\nc", "c 3"},
+		{"a\nb\n", "c\n", "c 3"},
+		{"a\nb\n", "\nc\n", " 3, c 4"},
+		{"a\nb", "\n\nc", " 3, c 4"},
+		{"a\nb", "\n", ""},
+		{"a\nb\r", "\nc", "c 3"},
+		{"a\nb", "\r", "\r 3"}, // no line end
+		{"", "\nc", " 1, c 2"},
+	} {
+		path := t.TempDir() + "/in"
+		require.NoError(t, os.WriteFile(path, []byte(tt.was), 0o600))
+		in := must(OpenLines(path))
+		_, positions := readAll(t, in)
+		require.NoError(t, in.Close())
+		require.NoError(t, os.WriteFile(path, []byte(tt.was+tt.added), 0o600))
+		in = must(OpenLines(path))
+		require.NoError(t, in.Seek(positions[len(positions)-1]))
+		var got []string
+		for {
+			line, err := in.Next()
+			if err != nil {
+				require.Equal(t, io.EOF, err)
+				break
+			}
+			got = append(got, fmt.Sprint(line, " ", in.Line()))
+		}
+		require.Equal(t, tt.want, strings.Join(got, ", "), "%q and %q", tt.was, tt.added)
+		again := must(OpenLines(path))
+		require.NoError(t, again.Seek(in.Position()))
+		_, err := again.Next()
+		require.Equal(t, io.EOF, err)
+		require.NoError(t, again.Close())
+		require.NoError(t, in.Close())
+	}
+}
+
 func TestInputsResumeAtEveryPosition(t *testing.T) {
 	path := t.TempDir() + "/in"
 	for _, content := range []string{"", "a", "a\n", "a\n\nb", "a\r\nb\r\n", "\n", "x,y\r\n1,\"2\r\n3\n\"\r\n\r\n4,5", "h,i\n\"a\nb\",c\nd,e\n\nf,g\n"} {

@@ -111,7 +111,8 @@ type LineInput struct {
 	at   filePosition
 }
 
-// OpenLines returns an input of the lines of a file. An empty line is an element; a last line without line end is one too.
+// OpenLines returns an input of the lines of a file. An empty line is an element; a last line without line end is one too. If the file grows after that,
+// it must go on with the line end.
 func OpenLines(path string) (*LineInput, error) {
 	f, err := os.Open(path)
 	if err != nil {
@@ -151,6 +152,25 @@ func (in *LineInput) Seek(position []byte) error {
 	}
 	in.at = at
 	in.read.Reset(in.file)
+	return in.skipEnd()
+}
+
+// skipEnd skips the end of the line before, which the file may have got since that was read.
+func (in *LineInput) skipEnd() error {
+	if in.at.offset == 0 {
+		return nil
+	}
+	var last [1]byte
+	if _, err := in.file.ReadAt(last[:], in.at.offset-1); err != nil || last[0] == '\n' {
+		return err
+	}
+	for _, end := range []string{"\n", "\r\n"} {
+		if next, _ := in.read.Peek(len(end)); string(next) == end {
+			n, err := in.read.Discard(len(end))
+			in.at.offset += int64(n)
+			return err
+		}
+	}
 	return nil
 }
 

@@ -1,8 +1,10 @@
 package wire
 
 import (
+	"encoding/binary"
 	"reflect"
 	"runtime"
+	"strconv"
 	"testing"
 
 	"github.com/stretchr/testify/assert"
@@ -96,9 +98,44 @@ func TestHostileSchemas(t *testing.T) {
 		assert.Error(t, err, name)
 	}
 
+	// To match one name again and again would cost as much each time.
+	twice := join([]byte{schemaVersion, 1, byte(kindBool), 0, 2}, str("int"), []byte{0}, str("int"), []byte{0})
+	_, twiceErr := c.Reader(twice)
+	require.ErrorContains(t, twiceErr, `the type "int" twice`)
+
 	// An array without a byte per element would be a loop without an end.
 	_, err := c.Reader(field(join([]byte{byte(kindArray)}, []byte{0x80, 0x80, 0x80, 0x80, 0x80, 0x80, 0x80, 0x80, 0x40}, []byte{2}), []byte{byte(kindByteArray), 0}))
 	assert.Error(t, err)
+}
+
+// What an interface can hold is found out once, not for every node of a schema.
+func TestHostileInterfaces(t *testing.T) {
+	type linked struct {
+		Next *linked
+		V    any
+	}
+	c := mustNew[linked](t)
+	const links, entries = 200, 20_000
+	b := binary.AppendUvarint([]byte{schemaVersion}, 3*links)
+	for i := range links { // a struct, the pointer to the next one, and an interface
+		b = appendString(append(b, byte(kindStruct)), "")
+		b = append(b, 2)
+		b = binary.AppendUvarint(appendString(b, "Next"), uint64(3*i+1))
+		b = binary.AppendUvarint(appendString(b, "V"), uint64(3*i+2))
+		b = binary.AppendUvarint(append(b, byte(kindPointer)), uint64(3*((i+1)%links)))
+		b = appendString(append(b, byte(kindInterface)), "")
+	}
+	b = binary.AppendUvarint(append(b, 0), entries)
+	for i := range entries {
+		b = append(appendString(b, strconv.Itoa(i)), 0)
+	}
+	r, err := c.Reader(b)
+	require.NoError(t, err)
+	fits := map[*bool]bool{}
+	for link := r.root; !fits[&link.fields[1].r.fits[0]]; link = link.fields[0].r.elem {
+		fits[&link.fields[1].r.fits[0]] = true
+	}
+	assert.Len(t, fits, 1)
 }
 
 // A slice in an interface is no key, and a map that is told so does not panic. A pointer would be another key each time:

@@ -47,6 +47,7 @@ type resolver struct {
 	codec   *Codec
 	schema  *schema
 	readers map[pair]*reader
+	fits    map[reflect.Type][]bool // by interface: which of the table's types implement it
 }
 
 type pair struct {
@@ -55,7 +56,7 @@ type pair struct {
 }
 
 func (c *Codec) resolve(s *schema) (*Reader, *Error) {
-	res := &resolver{codec: c, schema: s, readers: map[pair]*reader{}}
+	res := &resolver{codec: c, schema: s, readers: map[pair]*reader{}, fits: map[reflect.Type][]bool{}}
 	out := &Reader{codec: c}
 	for _, e := range s.table {
 		tr := &tableReader{name: e.name, wire: e.node, t: lookup(e.name)}
@@ -114,10 +115,14 @@ func (res *resolver) resolve(wire, now *node, out *Reader) (_ *reader, err *Erro
 	case kindStruct:
 		err = res.fields(r, wire, now, out)
 	case kindInterface:
-		r.fits = make([]bool, len(out.table))
-		for i, tr := range out.table {
-			r.fits[i] = tr.t != nil && tr.t.Implements(now.t)
+		if res.fits[now.t] == nil {
+			fits := make([]bool, len(out.table))
+			for i, tr := range out.table {
+				fits[i] = tr.t != nil && tr.t.Implements(now.t)
+			}
+			res.fits[now.t] = fits
 		}
+		r.fits = res.fits[now.t]
 	default:
 	}
 	if err != nil {

@@ -119,6 +119,7 @@ func (d *decoder) schema() (*schema, *Error) {
 	if count, err = d.count(); err != nil {
 		return nil, err
 	}
+	names := map[string]bool{}
 	for range count {
 		name, err := d.bytes()
 		if err != nil {
@@ -128,6 +129,10 @@ func (d *decoder) schema() (*schema, *Error) {
 		if err != nil {
 			return nil, err
 		}
+		if names[string(name)] {
+			return nil, d.wrong("the type %q twice", name)
+		}
+		names[string(name)] = true
 		s.table = append(s.table, entry{name: string(name), node: n})
 	}
 	return s, d.end()
