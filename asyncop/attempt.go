@@ -1,6 +1,7 @@
 package asyncop
 
 import (
+	"context"
 	"sync/atomic"
 	"time"
 
@@ -114,6 +115,20 @@ func (a *attempt[IN, OUT]) publish() {
 	}
 }
 
+// late tells why a call must not begin any more (law A5), asked on the goroutine that is about to make it: the loop may not
+// have been told of a cancel yet, or may not have noticed that the time is over.
+func (a *attempt[IN, OUT]) late() error {
+	switch c := a.core; {
+	case a.state.Load()&over != 0:
+		return (*attemptContext[IN, OUT])(a).Err()
+	case c.ctx.Err() != nil:
+		return context.Canceled
+	case a.deadline != noDeadline && c.timers.Now() >= a.deadline:
+		return context.DeadlineExceeded
+	}
+	return nil
+}
+
 // tooLate counts the completion of an attempt that was over.
 func (a *attempt[IN, OUT]) tooLate(state uint32) {
 	a.core.late.Add(1)
@@ -143,7 +158,7 @@ func (a *attempt[IN, OUT]) expire(bits uint32) (before uint32) {
 
 // runBlocking implements blockingHost: it runs task on a goroutine of the operator. The call keeps the attempt's permit
 // until task returns, unless the attempt is over already.
-func (a *attempt[IN, OUT]) runBlocking(task func()) {
+func (a *attempt[IN, OUT]) runBlocking(task func(late error)) {
 	hold := false
 	for !hold {
 		s := a.state.Load()
@@ -159,7 +174,7 @@ func (a *attempt[IN, OUT]) runBlocking(task func()) {
 				a.complete(nil, newPanicError(recover()))
 			}
 		}()
-		task()
+		task(a.late())
 		returned = true
 	}
 	a.core.workers.run(job[IN, OUT]{task: guarded, permit: hold})

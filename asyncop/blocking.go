@@ -53,7 +53,8 @@ type blocking[IN, OUT any] struct {
 // blockingHost is what runs blocking calls: an attempt of an operator, found through the context, so that wrappers
 // around a blocking function need not know of it.
 type blockingHost interface {
-	runBlocking(task func())
+	// runBlocking runs task on a goroutine; late, if not nil, is why the call must not be made any more.
+	runBlocking(task func(late error))
 }
 
 // hostKey is what finds the attempt in its context.
@@ -61,25 +62,27 @@ type hostKey struct{}
 
 // AsyncInvoke starts the call on a goroutine: one of the operator's where ctx comes from one, else a new one.
 func (f *blocking[IN, OUT]) AsyncInvoke(ctx context.Context, in IN, result ResultFuture[OUT]) error {
-	task := func() { f.run(ctx, in, result) }
 	if host, ok := ctx.Value(hostKey{}).(blockingHost); ok {
-		host.runBlocking(task)
+		host.runBlocking(func(late error) { f.run(ctx, in, result, late) })
 	} else {
-		go task()
+		go f.run(ctx, in, result, ctx.Err())
 	}
 	return nil
 }
 
 // run makes the call and turns every way in which it can end into an outcome (law A6). If the element has ended before a
-// processor came to it, no call starts (law A5); whoever waits for the outcome gets one all the same.
-func (f *blocking[IN, OUT]) run(ctx context.Context, in IN, result ResultFuture[OUT]) {
+// processor came to it, late says so, and no call starts (law A5); whoever waits for the outcome gets one all the same.
+func (f *blocking[IN, OUT]) run(ctx context.Context, in IN, result ResultFuture[OUT], late error) {
 	returned := false
 	defer func() {
 		if !returned {
 			result.CompleteExceptionally(newPanicError(recover()))
 		}
 	}()
-	err := ctx.Err()
+	err := late
+	if err == nil {
+		err = ctx.Err() // it may be one that a wrapper has derived
+	}
 	if err == nil {
 		err = f.call(ctx, in, result)
 	}

@@ -4,6 +4,7 @@ import (
 	"context"
 	"fmt"
 	"math"
+	"math/rand/v2"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -103,24 +104,26 @@ func TestConstructorsRefuseANilStrategy(t *testing.T) {
 // Options name themselves and the value.
 func TestOptionsRefuseNonsense(t *testing.T) {
 	for want, f := range map[string]func(){
-		"WithMaxConcurrentCalls: must be at least 1, got 0": func() { asyncop.WithMaxConcurrentCalls(0) },
-		"WithAttemptTimeout: must be positive, got 0s":      func() { asyncop.WithAttemptTimeout(0) },
-		"WithAttemptTimeout: must be positive, got -1s":     func() { asyncop.WithAttemptTimeout(-time.Second) },
-		"WithTimeoutHandlerLimit: must be positive, got 0s": func() { asyncop.WithTimeoutHandlerLimit(0) },
-		"WithBuffer: negative number of places: -1":         func() { asyncop.WithBuffer(-1) },
-		"WithClock: nil clock":                              func() { asyncop.WithClock(nil) },
-		"WithContext: nil context":                          func() { asyncop.WithContext(nil) },
-		"WithUpstreamCancel: nil function":                  func() { asyncop.WithUpstreamCancel(nil) },
-		"WithLogger: nil logger":                            func() { asyncop.WithLogger(nil) },
-		"WithElementLabel: nil function":                    func() { asyncop.WithElementLabel(nil) },
-		"WithRandom: nil source":                            func() { asyncop.WithRandom(nil) },
-		"WithSideOutput: nil inlet":                         func() { asyncop.WithSideOutput(nil) },
-		"HandleTimeout: nil function":                       func() { asyncop.HandleTimeout[int, int](nil, nil) },
-		"HandleTimeout: nil handler":                        func() { asyncop.HandleTimeout[string, string](&hand{}, nil) },
+		"WithMaxConcurrentCalls: must be at least 1, got 0":         func() { asyncop.WithMaxConcurrentCalls(0) },
+		"WithAttemptTimeout: must be positive, got 0s":              func() { asyncop.WithAttemptTimeout(0) },
+		"WithAttemptTimeout: must be positive, got -1s":             func() { asyncop.WithAttemptTimeout(-time.Second) },
+		"WithTimeoutHandlerLimit: must be positive, got 0s":         func() { asyncop.WithTimeoutHandlerLimit(0) },
+		"WithBuffer: negative number of places: -1":                 func() { asyncop.WithBuffer(-1) },
+		"WithClock: nil clock":                                      func() { asyncop.WithClock(nil) },
+		"WithContext: nil context":                                  func() { asyncop.WithContext(nil) },
+		"WithUpstreamCancel: nil function":                          func() { asyncop.WithUpstreamCancel(nil) },
+		"WithLogger: nil logger":                                    func() { asyncop.WithLogger(nil) },
+		"WithElementLabel: nil function":                            func() { asyncop.WithElementLabel(nil) },
+		"WithRandom: nil source":                                    func() { asyncop.WithRandom(nil) },
+		"WithSideOutput: nil inlet":                                 func() { asyncop.WithSideOutput(nil) },
+		"WithSideOutput: In of the asyncop_test.closedInlet is nil": func() { asyncop.WithSideOutput(closedInlet{}) },
+		"HandleTimeout: nil function":                               func() { asyncop.HandleTimeout[int, int](nil, nil) },
+		"HandleTimeout: nil handler":                                func() { asyncop.HandleTimeout[string, string](&hand{}, nil) },
 	} {
 		require.Contains(t, panicOf(f), want)
 	}
 	var nilSink *sideSink
+	require.Contains(t, panicOf(func() { asyncop.WithRandom((*rand.PCG)(nil)) }), "WithRandom: nil source")
 	require.Contains(t, panicOf(func() { asyncop.WithSideOutput(nilSink) }), "WithSideOutput: nil inlet")
 }
 
@@ -317,3 +320,7 @@ type cloningRecords[IN any] struct {
 }
 
 func (c cloningRecords[IN]) Clone(in IN) IN { return c.clone(in) }
+
+type closedInlet struct{}
+
+func (closedInlet) In() chan<- any { return nil }

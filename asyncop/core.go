@@ -55,13 +55,14 @@ type core[IN, OUT any] struct {
 
 	rest *attempt[IN, OUT] // completions taken from the mailbox and not handled yet
 	call userCall[IN, OUT] // the user code that is being run
-	slow slowCall[IN]
+	slow slowCall[IN, OUT]
 
-	stats     Stats
-	retryLog  lineLimit
-	refuseLog lineLimit
-	giveUpLog lineLimit
-	slowLog   lineLimit
+	stats      Stats
+	retryLines levelGate
+	retryLog   lineLimit
+	refuseLog  lineLimit
+	giveUpLog  lineLimit
+	slowLog    lineLimit
 
 	// Used by other goroutines.
 	sleeper   // the loop's
@@ -131,7 +132,7 @@ func (c *core[IN, OUT]) tick() {
 			c.log(&c.slowLog, slog.LevelWarn, "asyncop: a call blocked the loop", c.slow.in,
 				slog.Duration("took", took))
 		}
-		c.slow = slowCall[IN]{}
+		c.slow = slowCall[IN, OUT]{}
 	}
 }
 
@@ -143,10 +144,11 @@ func (c *core[IN, OUT]) refresh() {
 }
 
 // slowCall watches a call on the loop; the clock is looked at anyway soon after it.
-type slowCall[IN any] struct {
+type slowCall[IN, OUT any] struct {
 	watched bool
 	since   time.Duration
 	in      IN
+	attempt *attempt[IN, OUT]
 }
 
 // ---- Elements in
@@ -395,7 +397,7 @@ func (c *core[IN, OUT]) invoke(e *queue.Entry[slot[IN, OUT]], a *attempt[IN, OUT
 		c.jobs = append(c.jobs, job[IN, OUT]{attempt: a, in: s.in})
 		return
 	}
-	c.slow = slowCall[IN]{watched: true, since: c.now, in: s.in}
+	c.slow = slowCall[IN, OUT]{watched: true, since: c.now, in: s.in, attempt: a}
 	err := c.protect(callInvoke, e, a, func() {
 		err := c.fn.AsyncInvoke((*attemptContext[IN, OUT])(a), s.in, a)
 		if err != nil {
@@ -730,7 +732,11 @@ func nextIn[IN, OUT any](
 // publish makes the statistics visible.
 func (c *core[IN, OUT]) publish() {
 	oldest := noOldest
-	if e := c.queue.First(); e != nil {
+	e := c.queue.First()
+	if e != nil && e.Value.phase == control {
+		e = nextIn(e, func(s *slot[IN, OUT]) bool { return s.phase != control })
+	}
+	if e != nil {
 		oldest = e.Value.accepted
 	}
 	s := c.stats

@@ -19,10 +19,10 @@ import (
 
 // judge shows a completed attempt to the policy. A strategy that does not block is asked here.
 func (c *core[IN, OUT]) judge(e *queue.Entry[slot[IN, OUT]], a *attempt[IN, OUT]) {
-	if c.retry.whole || !c.slow.watched {
+	if c.retry.whole || !c.slow.watched || c.slow.attempt != a {
 		c.tick()
-		c.slow = slowCall[IN]{watched: true, since: c.now, in: e.Value.in}
-	}
+		c.slow = slowCall[IN, OUT]{watched: true, since: c.now, in: e.Value.in, attempt: a}
+	} // else it goes on: AsyncInvoke has completed it
 	var d strategies.Decision
 	var ask bool
 	panicked := c.protect(callDecide, e, a, func() {
@@ -112,7 +112,7 @@ func (c *core[IN, OUT]) answer(
 	e.Value.attempt = a
 	c.stats.Deciding--
 	c.tick()
-	c.slow = slowCall[IN]{watched: true, since: c.now, in: e.Value.in}
+	c.slow = slowCall[IN, OUT]{watched: true, since: c.now, in: e.Value.in, attempt: a}
 	view.Remaining, view.Elapsed = c.remaining(e), c.now-e.Value.accepted
 	var d strategies.Decision
 	panicked := c.protect(callDecide, e, a, func() {
@@ -165,7 +165,7 @@ func (c *core[IN, OUT]) decided(
 
 // logRefusal tells that there was a reason for a retry, and no retry.
 func (c *core[IN, OUT]) logRefusal(s *slot[IN, OUT], d strategies.Decision) {
-	if c.logs(slog.LevelDebug) {
+	if c.logsRetries() {
 		c.log(&c.refuseLog, slog.LevelDebug, "asyncop: no retry", s.in,
 			slog.String("verdict", d.Verdict.String()), slog.String("reason", d.Reason.String()),
 			slog.Int("attempts", int(s.attempts)), slog.Any("error", d.Err))
@@ -179,7 +179,7 @@ func (c *core[IN, OUT]) backOff(e *queue.Entry[slot[IN, OUT]], d strategies.Deci
 	s := &e.Value
 	c.enter(e, backoff)
 	c.stats.WaitingForRetry++
-	if c.logs(slog.LevelDebug) {
+	if c.logsRetries() {
 		c.log(&c.retryLog, slog.LevelDebug, "asyncop: retry", s.in,
 			slog.Int("attempts", int(s.attempts)), slog.Duration("delay", d.Delay),
 			slog.String("reason", d.Reason.String()), slog.Any("error", d.Err))

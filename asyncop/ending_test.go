@@ -351,3 +351,50 @@ func TestCloseComesAfterTheLastElement(t *testing.T) {
 		require.Equal(t, []string{"open", "close"}, l.history())
 	})
 }
+
+// A cancel before the end of the input is no clean end, also if the loop comes to the latter first: as a rule it is a source
+// with the same context that ends its output.
+func TestInputThatEndsAfterACancel(t *testing.T) {
+	for range 20 { // which the loop sees first is up to the scheduler
+		synctest.Test(t, func(t *testing.T) {
+			ctx, cancel := context.WithCancelCause(t.Context())
+			op := asyncop.OrderedWait(asyncop.Func(func(_ context.Context, in int, r asyncop.ResultFuture[int]) error {
+				r.Complete(in)
+				return nil
+			}), time.Minute, 5, asyncop.WithContext(ctx))
+			op.In() <- 1
+			synctest.Wait()
+			cancel(errBroken)
+			close(op.In())
+			require.ErrorIs(t, op.Wait(), errBroken)
+		})
+	}
+}
+
+// The same while the loop is in a turn, so that it sees both at once.
+func TestInputThatEndsAfterACancelInATurn(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		ctx, cancel := context.WithCancelCause(t.Context())
+		retried := make(chan struct{})
+		op := asyncop.OrderedWaitWithRetry(slowRetry(retried), time.Minute, 5, retryAll(3, time.Second), asyncop.WithContext(ctx))
+		op.In() <- "a"
+		<-retried
+		cancel(errBroken)
+		synctest.Wait()
+		close(op.In())
+		require.ErrorIs(t, op.Wait(), errBroken)
+	})
+}
+
+// slowRetry fails at first, and holds the loop for a millisecond when it is called again.
+func slowRetry(retried chan<- struct{}) asyncop.AsyncFunction[string, string] {
+	return asyncop.Func(func(ctx context.Context, in string, r asyncop.ResultFuture[string]) error {
+		if asyncop.AttemptFromContext(ctx) == 1 {
+			return errBroken
+		}
+		close(retried)
+		time.Sleep(time.Millisecond)
+		r.Complete(in)
+		return nil
+	})
+}

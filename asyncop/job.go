@@ -12,7 +12,11 @@ type job[IN, OUT any] struct {
 // do does a job, on a worker.
 func (c *core[IN, OUT]) do(j job[IN, OUT]) {
 	if a := j.attempt; a != nil {
-		c.direct.run((*attemptContext[IN, OUT])(a), j.in, a)
+		if a.late() != nil { // the element ends without it: by its deadline, or with its operator
+			c.release()
+			return
+		}
+		c.direct.run((*attemptContext[IN, OUT])(a), j.in, a, nil)
 		return
 	}
 	if j.permit {

@@ -3,6 +3,7 @@ package asyncop
 import (
 	"context"
 	"errors"
+	"github.com/benbjohnson/clock"
 	"log/slog"
 	"runtime"
 	"sync/atomic"
@@ -132,4 +133,46 @@ func TestNoWorkerIsSentAfterACancel(t *testing.T) {
 		assert.Zero(t, p.statistics().Running)
 		close(p.in)
 	})
+}
+
+// Law A5: whoever makes a call looks for himself whether it may begin, since the loop may not have been told of a cancel yet,
+// or be busy when the time is over. The permit comes back, and nothing counts as completed late.
+func TestCallsThatAreLateAreNotMade(t *testing.T) {
+	for name, tt := range map[string]struct {
+		late func(c *core[string, string], mock *clock.Mock, cancel func())
+		want error
+	}{
+		"cancelled":            {func(_ *core[string, string], _ *clock.Mock, cancel func()) { cancel() }, context.Canceled},
+		"at its deadline":      {func(_ *core[string, string], mock *clock.Mock, _ func()) { mock.Add(time.Second) }, context.DeadlineExceeded},
+		"ended by the loop":    {func(c *core[string, string], _ *clock.Mock, _ func()) { c.abandon() }, context.Canceled},
+		"timed out by itself":  {func(c *core[string, string], _ *clock.Mock, _ func()) { c.timeOut(c.queue.First()) }, context.DeadlineExceeded},
+		"a moment before that": {func(_ *core[string, string], mock *clock.Mock, _ func()) { mock.Add(time.Second - 1) }, nil},
+	} {
+		t.Run(name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				mock := clock.NewMock()
+				ctx, cancel := context.WithCancel(t.Context())
+				defer cancel()
+				calls := 0
+				fn := Blocking(func(context.Context, string) (string, error) { calls++; return "", nil })
+				cfg := newConfig([]Option{WithClock(mock), WithContext(ctx), WithDropOnFailure(), WithLogger(slog.New(slog.DiscardHandler))})
+				c := newCore(cfg, fn, newRetryableDelegator(strategies.NoRetry[string](), nil), time.Second,
+					queue.NewOrdered[slot[string, string]](4))
+				c.accept("a")
+				j := c.jobs[0]
+				tt.late(c, mock, cancel)
+				var late error // behind a wrapper, whoever waits for the outcome gets one
+				j.attempt.runBlocking(func(err error) { late = err })
+				synctest.Wait()
+				assert.Equal(t, tt.want, late)
+
+				c.do(j)
+				want := map[bool]int{true: 1}[tt.want == nil]
+				assert.Equal(t, want, calls)
+				assert.EqualValues(t, 1-want, c.freed.Load())
+				assert.Zero(t, c.late.Load())
+				c.workers.stop()
+			})
+		})
+	}
 }

@@ -36,15 +36,24 @@ func (l *lineLimit) allow(now time.Duration) (suppressed int, ok bool) {
 	return suppressed, true
 }
 
-// logs tells whether lines of this level are written at all. Asked before a line is put together, where that would cost
-// every retry an allocation.
-func (c *core[IN, OUT]) logs(level slog.Level) bool { return c.logger.Enabled(c.ctx, level) }
-
-// log writes a line about an element, if the level is enabled and the limit allows it.
-func (c *core[IN, OUT]) log(limit *lineLimit, level slog.Level, msg string, in IN, attrs ...slog.Attr) {
-	if !c.logger.Enabled(c.ctx, level) {
-		return
+// logsRetries tells whether lines about retries are written at all, so that they need not be put together for every retry.
+// The handler is asked off the loop, like everything of the user's that is called for logs, and not for every retry.
+func (c *core[IN, OUT]) logsRetries() bool {
+	if g := &c.retryLines; !g.asked || c.now-g.since >= logPeriod/10 {
+		*g = levelGate{asked: true, since: c.now}
+		_ = c.offLoop(func() error { g.open = c.logger.Enabled(c.ctx, slog.LevelDebug); return nil })
 	}
+	return c.retryLines.open
+}
+
+// levelGate is what a handler has said about a level.
+type levelGate struct {
+	asked, open bool
+	since       time.Duration
+}
+
+// log writes a line about an element, if the limit allows it and the level is enabled.
+func (c *core[IN, OUT]) log(limit *lineLimit, level slog.Level, msg string, in IN, attrs ...slog.Attr) {
 	suppressed, ok := limit.allow(c.now)
 	if !ok {
 		return

@@ -6,8 +6,10 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
+	"runtime"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -415,3 +417,84 @@ type badCloser struct {
 }
 
 func (badCloser) Close() error { return errors.New("still open") }
+
+// The warning names the element whose call was slow, not one that was handled in the same turn.
+func TestSlowPredicateNamesItsElement(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		var book logBook
+		const n = 1000
+		slow := -1 // none: n predicates of 200 µs are no slow call
+		judged := func(results []int) bool {
+			if time.Sleep(200 * time.Microsecond); results[0] == slow {
+				time.Sleep(slowCallLimit)
+			}
+			return false
+		}
+		var waiting []ResultFuture[int]
+		fn := Func(func(_ context.Context, in int, result ResultFuture[int]) error {
+			if waiting = append(waiting, result); len(waiting) == n {
+				for i, w := range waiting {
+					w.Complete(i)
+				}
+				waiting = nil
+			}
+			return nil
+		})
+		op := UnorderedWaitWithRetry(fn, time.Hour, n, strategies.FixedDelay[int](1, time.Second).RetryIfResult(judged),
+			WithLogger(book.logger(slog.LevelInfo)))
+		go func() {
+			for range op.Out() {
+			}
+		}()
+		for i := range n {
+			op.In() <- i
+		}
+		synctest.Wait()
+		time.Sleep(time.Second)
+		assert.Empty(t, book.read())
+		slow = 700
+		for i := range n {
+			op.In() <- i
+		}
+		synctest.Wait()
+		time.Sleep(time.Second)
+		assert.Equal(t, []string{`level=WARN msg="asyncop: a call blocked the loop" took=100.2ms operator="" element=700`}, book.read())
+		close(op.In())
+		require.NoError(t, op.Wait())
+	})
+}
+
+// A6: a handler that breaks when it is asked for its level breaks nothing else. It is not asked for every retry.
+func TestLoggerThatBreaksWhenAsked(t *testing.T) {
+	for name, breaks := range map[string]func(){
+		"panic":  func() { panic("no level") },
+		"goexit": runtime.Goexit,
+		"no":     func() {},
+	} {
+		t.Run(name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				h := &askedHandler{Handler: slog.DiscardHandler, breaks: breaks}
+				op := OrderedWaitWithRetry(failsAlways[int](errDown), time.Hour, 10,
+					strategies.FixedDelay[int](100, time.Millisecond).RetryIfException(predicates.HasException),
+					WithDropOnFailure(), WithDrainRetries(), WithLogger(slog.New(h)))
+				require.NoError(t, runToEnd(op, 1, 2))
+				assert.EqualValues(t, 2, op.Stats().Dropped)
+				assert.LessOrEqual(t, h.debug.Load(), int32(2))
+			})
+		})
+	}
+}
+
+type askedHandler struct {
+	slog.Handler
+	breaks func()
+	debug  atomic.Int32
+}
+
+func (h *askedHandler) Enabled(_ context.Context, level slog.Level) bool {
+	if level == slog.LevelDebug {
+		h.debug.Add(1)
+	}
+	h.breaks()
+	return false
+}

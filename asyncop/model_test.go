@@ -729,8 +729,9 @@ func (m *model) statistics() asyncop.Stats {
 	s := m.stats
 	s.Running = int64(m.maxPermits() - m.permits)
 	s.InFlight = s.Accepted - s.Completed - s.Dropped - s.SideOutput - s.Failed - s.Abandoned
-	if s.InFlight > 0 && len(m.queue) > 0 {
-		s.OldestAge = m.now - m.queue[0].accepted
+	oldest := slices.IndexFunc(m.queue, func(e *modelElement) bool { return e.in.kind != modelWatermark })
+	if s.InFlight > 0 && oldest >= 0 {
+		s.OldestAge = m.now - m.queue[oldest].accepted
 	}
 	if m.ended {
 		for _, in := range m.source {

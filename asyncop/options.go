@@ -147,7 +147,7 @@ func WithElementLabel(label func(element any) string) Option {
 // WithRandom sets the source of the jitter of back-offs; the default is seeded by the runtime. It is used by the
 // operator's loop alone.
 func WithRandom(source rand.Source) Option {
-	if source == nil {
+	if nils.Is(source) {
 		panic("asyncop: WithRandom: nil source")
 	}
 	return func(cfg *config) { cfg.random = source }
@@ -201,6 +201,9 @@ func WithDropOnFailure() Option {
 func WithSideOutput(inlet streams.Inlet) Option {
 	if nils.Is(inlet) {
 		panic("asyncop: WithSideOutput: nil inlet")
+	}
+	if inlet.In() == nil {
+		panic(fmt.Sprintf("asyncop: WithSideOutput: In of the %T is nil", inlet))
 	}
 	return func(cfg *config) {
 		cfg.setPolicy(sideOutput)

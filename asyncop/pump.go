@@ -262,11 +262,21 @@ func (p *pump[IN, OUT]) receivedElement(in IN, ok bool) {
 	switch {
 	case !ok:
 		p.inClosed = true
+		p.endIfCancelled() // whoever is upstream may have noticed it first: the end is no clean one
 		p.endInput()
 	case p.backlog.Len() == 0 && p.core.hasRoom():
 		p.core.accept(in)
 	default:
 		p.backlog.Push(p.overflowed(in))
+	}
+}
+
+// endIfCancelled ends the operator if that was asked for, or its context has ended, before the loop was told.
+func (p *pump[IN, OUT]) endIfCancelled() {
+	if cause := p.cancelled.Load(); cause != nil {
+		p.core.end(*cause)
+	} else if ctx := p.core.ctx; ctx.Err() != nil {
+		p.core.end(context.Cause(ctx))
 	}
 }
 
@@ -329,10 +339,10 @@ func (p *pump[IN, OUT]) emitSome() (busy bool) {
 // send hands over what is loaded, if downstream takes it now.
 func (p *pump[IN, OUT]) send() bool {
 	if p.ends != nil {
-		return p.ends.out.put(p.results[0])
+		return p.ends.out.ring.put(p.results[0])
 	}
 	if p.carrier != nil {
-		return p.carrier.put(p.next)
+		return p.carrier.ring.put(p.next)
 	}
 	select {
 	case p.out <- p.next:
@@ -485,13 +495,13 @@ func (p *pump[IN, OUT]) signalled() bool {
 // mayMove tells whether the rings have something for the loop.
 func (p *pump[IN, OUT]) mayMove() bool {
 	if p.carrier != nil {
-		return p.loaded && p.carrier.ring.halfEmpty()
+		return p.loaded && p.carrier.mayPut()
 	}
 	e := p.ends
 	if e == nil {
 		return false
 	}
-	return p.loaded && e.out.ring.halfEmpty() || p.mayRead() && (e.in.ring.len() > 0 || e.in.ring.ended.Load())
+	return p.loaded && e.out.mayPut() || p.mayRead() && (e.in.ring.len() > 0 || e.in.ring.ended.Load())
 }
 
 // finish ends the operator (law F1): the source is told, contexts end, err is set before out is closed, and what still

@@ -405,3 +405,21 @@ func TestRingsUnderStress(t *testing.T) {
 		require.Equal(t, n*(n-1)/2, sum)
 	}
 }
+
+// A6: nor is the panic of an input lost that comes while the loop is in a turn, so that it sees the end of the input, too.
+func TestResultsOfAnInputThatPanicsInATurn(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		retried := make(chan struct{})
+		op := asyncop.OrderedWaitWithRetry(slowRetry(retried), time.Minute, 5, retryAll(3, time.Second))
+		var last error
+		for _, err := range op.Results(func(yield func(string) bool) {
+			yield("a")
+			<-retried
+			panic("the input is broken")
+		}) {
+			last = err
+		}
+		require.ErrorContains(t, last, "the input is broken")
+		require.Equal(t, last, op.Err())
+	})
+}

@@ -138,7 +138,7 @@ func (i *inlet[T]) stop() {
 	i.feeder.wakeUp()
 }
 
-// outlet is a ring into which the loop puts.
+// outlet is a ring into which the loop puts; then it wakes the reader.
 type outlet[T any] struct {
 	ring   *ring[T]
 	reader sleeper     // takes
@@ -150,14 +150,11 @@ func newOutlet[T any](places int, wakeUp func()) outlet[T] {
 	return outlet[T]{ring: newRing[T](places), reader: newSleeper(), wakeUp: wakeUp}
 }
 
-// put hands v over, if there is a place for it; else the loop, who calls it, is woken when there is. The caller wakes the
-// reader.
-func (o *outlet[T]) put(v T) bool {
-	if o.ring.put(v) {
-		return true
-	}
+// mayPut tells whether the loop should go on putting; if not, it is woken when it should. Called by the loop, ready to be
+// woken: a reader that made room before has not seen that the loop waits.
+func (o *outlet[T]) mayPut() bool {
 	o.behind.Store(true)
-	return o.ring.put(v)
+	return o.ring.halfEmpty()
 }
 
 // next waits for a value; ok is false if none follows.

@@ -81,3 +81,21 @@ func TestRingBetweenGoroutines(t *testing.T) {
 		}
 	}
 }
+
+// A reader that has made room and is about to wake the loop may be stopped for so long that the loop has filled the ring
+// again, and gone to sleep after the wake-up. It is woken once more.
+func TestLoopIsWokenAgain(t *testing.T) {
+	woken := 0
+	o := newOutlet[int](4, func() { woken++ })
+	for round := range 3 {
+		for o.ring.put(round) {
+		}
+		require.False(t, o.mayPut())
+		_, _ = o.next()
+		require.Equal(t, round, woken, "not for a single place")
+		_, _ = o.next()
+		require.Equal(t, round+1, woken)
+		require.True(t, o.mayPut())
+		o.behind.Store(false) // as that reader does, late
+	}
+}

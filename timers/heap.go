@@ -48,10 +48,13 @@ func (h *Heap[V]) Arm(t *Timer[V], due time.Duration) {
 	h.up(len(h.items)-1, item[V]{due: due, seq: h.armed, timer: t})
 }
 
-// Cancel removes t and tells whether it was armed.
+// Cancel removes t and tells whether it was armed. It panics if t is armed in another heap.
 func (h *Heap[V]) Cancel(t *Timer[V]) bool {
 	if t.position == 0 {
 		return false
+	}
+	if i := int(t.position) - 1; i >= len(h.items) || h.items[i].timer != t {
+		panic("timers: cancel of a timer that is armed in another heap")
 	}
 	h.remove(int(t.position) - 1)
 	return true

@@ -300,3 +300,17 @@ func TestArmAndCancelAllocateNothing(t *testing.T) {
 		small.Cancel(&timer)
 	}), "arm and cancel alone")
 }
+
+func TestCancelInAnotherHeapPanics(t *testing.T) {
+	var a, b Heap[int]
+	var one, two, other Timer[int]
+	a.Arm(&one, 1)
+	b.Arm(&other, 1)
+	const want = "timers: cancel of a timer that is armed in another heap"
+	require.PanicsWithValue(t, want, func() { a.Cancel(&other) })
+	b.Arm(&two, 2)
+	require.PanicsWithValue(t, want, func() { a.Cancel(&two) })
+	require.True(t, one.Armed())
+	require.True(t, a.Cancel(&one))
+	require.False(t, a.Cancel(&one))
+}
