@@ -46,8 +46,6 @@ const (
 	claimed uint32 = 1 << iota
 	// completed: results and err are written.
 	completed
-	// returned: AsyncInvoke has returned, so a completion must be posted; before that, the loop looks for itself.
-	returned
 	// over: the context has ended.
 	over
 	// expired: it ended by a timeout.
@@ -109,10 +107,8 @@ func (a *attempt[IN, OUT]) publish() {
 		return
 	}
 	a.endContext()
-	if before&returned != 0 {
-		a.core.mail.post(a)
-		a.core.wakeUp()
-	}
+	a.core.mail.post(a)
+	a.core.wakeUp()
 }
 
 // late tells why a call must not begin any more (law A5), asked on the goroutine that is about to make it: the loop may not

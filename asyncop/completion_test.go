@@ -289,12 +289,15 @@ func TestCompletionAfterTheEndIsLate(t *testing.T) {
 func TestCompletionInTheTurnOfTheEndIsLate(t *testing.T) {
 	forEachMode(t, func(t *testing.T, m mode) {
 		r := newRig(t, m, setup{})
-		r.script("x#1", func(*call) error { time.Sleep(time.Second); return errBroken }) // the loop is away
 		r.sendEach("ab")
 		a := r.call("a#1")
+		r.script("x#1", func(c *call) error { // the loop is away
+			c.CompleteExceptionally(errBroken)
+			a.Complete("A")
+			a.Complete("again")
+			return nil
+		})
 		r.op.In() <- "x"
-		a.Complete("A")
-		a.Complete("again")
 		require.ErrorIs(t, r.wait(), errBroken)
 		require.Empty(t, r.outputs())
 		require.EqualValues(t, 2, r.stats().Abandoned)

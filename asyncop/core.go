@@ -393,7 +393,7 @@ func (c *core[IN, OUT]) invoke(e *queue.Entry[slot[IN, OUT]], a *attempt[IN, OUT
 	s := &e.Value
 	c.enter(e, running)
 	if c.direct != nil {
-		a.state.Or(returned | direct)
+		a.state.Or(direct)
 		c.jobs = append(c.jobs, job[IN, OUT]{attempt: a, in: s.in})
 		return
 	}
@@ -408,12 +408,12 @@ func (c *core[IN, OUT]) invoke(e *queue.Entry[slot[IN, OUT]], a *attempt[IN, OUT
 }
 
 // invoked goes on after AsyncInvoke has ended, by whatever means. An error or panic after the attempt was completed is
-// late (A2).
+// late (A2). If the attempt is complete, it is handled at once, unless others were before it (law Q1).
 func (c *core[IN, OUT]) invoked(a *attempt[IN, OUT], panicked error) {
 	if panicked != nil {
 		a.complete(nil, panicked)
 	}
-	if a.state.Load()&completed != 0 || a.state.Or(returned)&completed != 0 {
+	if c.rest == nil && c.mail.takeOnly(a) {
 		c.outcome(a)
 	}
 }
@@ -508,7 +508,6 @@ func (c *core[IN, OUT]) timeOut(e *queue.Entry[slot[IN, OUT]]) {
 	c.refresh() // the handler's time begins now
 	limit := c.now + c.handlerLimit
 	a := &attempt[IN, OUT]{core: c, entry: e, deadline: limit}
-	a.state.Store(returned)
 	s.attempt = a
 	c.timers.Arm(&s.timer, limit)
 	in := s.in

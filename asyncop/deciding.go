@@ -225,7 +225,6 @@ func (c *core[IN, OUT]) prepared(a *attempt[IN, OUT], failed error) {
 		return
 	case failed != nil:
 		a.complete(nil, &predicates.StageError{Stage: predicates.ClientDispatch, Err: failed})
-		c.outcome(a)
 		return
 	}
 	c.tick()

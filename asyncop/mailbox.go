@@ -33,4 +33,9 @@ func (m *mailbox[IN, OUT]) take() *attempt[IN, OUT] {
 	return oldest
 }
 
+// takeOnly takes a, if nothing else is in the mailbox.
+func (m *mailbox[IN, OUT]) takeOnly(a *attempt[IN, OUT]) bool {
+	return m.head.Load() == a && a.next == nil && m.head.CompareAndSwap(a, nil)
+}
+
 func (m *mailbox[IN, OUT]) empty() bool { return m.head.Load() == nil }

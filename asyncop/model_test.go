@@ -549,9 +549,6 @@ func (m *model) answer(call *modelCall, o modelOutcome) {
 		m.stats.LateCompletions++
 	case m.held != nil:
 		m.mail = append(m.mail, func() { m.complete(call, o) })
-		if call == m.held { // the loop sees it first
-			m.mail = append(m.mail[len(m.mail)-1:], m.mail[:len(m.mail)-1]...)
-		}
 	default:
 		m.complete(call, o)
 	}
