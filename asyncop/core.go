@@ -593,6 +593,7 @@ func (c *core[IN, OUT]) fail(e *queue.Entry[slot[IN, OUT]], err error) {
 	c.stats.Failed++
 	failed := &ElementError{
 		Element: s.in, Attempts: int(s.attempts), Elapsed: c.now - s.accepted, Err: err, label: c.labelOf(s.in),
+		Verdict: s.verdict,
 	}
 	if c.failure == nil {
 		c.failed = failed
@@ -629,6 +630,7 @@ func (c *core[IN, OUT]) left(e *queue.Entry[slot[IN, OUT]]) {
 func (c *core[IN, OUT]) failureOf(s *slot[IN, OUT], err error) Failure[IN] {
 	f := Failure[IN]{
 		Element: s.in, Err: err, Attempts: int(s.attempts), Elapsed: c.now - s.accepted, Reasons: s.reasons(),
+		Verdict: s.verdict,
 	}
 	if s.attempts > 0 {
 		f.FirstAttempt, f.LastAttempt = c.timers.Time(s.first), c.timers.Time(s.last)

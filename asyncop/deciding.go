@@ -145,9 +145,11 @@ func (c *core[IN, OUT]) decided(
 		s.byResult = a.err == nil
 		c.backOff(e, d)
 	case strategies.Failed:
+		s.verdict = d.Verdict
 		c.logRefusal(s, d)
 		c.fail(e, ownPanic(d.Err))
 	default:
+		s.verdict = d.Verdict
 		c.stats.Exhausted++
 		if d.Verdict == strategies.OverBudget {
 			c.stats.OverBudget++

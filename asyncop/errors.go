@@ -7,6 +7,8 @@ import (
 	"reflect"
 	"runtime/debug"
 	"time"
+
+	"github.com/weirflow/weir/strategies"
 )
 
 var (
@@ -107,12 +109,26 @@ type ElementError struct {
 	Err       error         // of the last attempt, or a *TimeoutError
 	Abandoned int           // other elements that were in flight and had not ended
 
+	Verdict strategies.Verdict // why there was no other attempt: see Failure
+
 	label string
 }
 
 func (e *ElementError) Error() string {
-	return fmt.Sprintf("asyncop: element %s failed after %s in %v: %v%s",
-		e.label, attempts(e.Attempts), e.Elapsed, e.Err, abandoned(e.Abandoned))
+	return fmt.Sprintf("asyncop: element %s failed after %s in %v%s: %v%s",
+		e.label, attempts(e.Attempts), e.Elapsed, cutOff(e.Verdict), e.Err, abandoned(e.Abandoned))
+}
+
+// cutOff tells of what the number of attempts does not.
+func cutOff(v strategies.Verdict) string {
+	switch v {
+	case strategies.Finishing:
+		return ", not retried since the input has ended"
+	case strategies.OverBudget, strategies.TooManyWaiting:
+		return fmt.Sprintf(", not retried: %v", v)
+	default:
+		return ""
+	}
 }
 
 // Unwrap returns Err.

@@ -19,7 +19,7 @@ func ExampleWithSideOutput() {
 		}
 		return "row of " + key, nil
 	})
-	failures := extension.NewChanSink(make(chan any, 10))
+	failures := extension.NewChanSink(make(chan any, 10)) // enough for this input; else read it meanwhile
 	op := asyncop.OrderedWait(lookup, time.Second, 10, asyncop.WithSideOutput(failures))
 
 	source := make(chan any, 3)

@@ -12,6 +12,8 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/weirflow/weir/asyncop"
+	"github.com/weirflow/weir/predicates"
+	"github.com/weirflow/weir/strategies"
 )
 
 // ---- Failure policy: fail the pipeline
@@ -143,6 +145,7 @@ func TestSideOutputGetsFailures(t *testing.T) {
 		require.Equal(t, []failure{{
 			Element: "a", Err: errBroken, Attempts: 3, Elapsed: 2500 * time.Millisecond,
 			FirstAttempt: r.start.Add(time.Second), LastAttempt: r.start.Add(3500 * time.Millisecond),
+			Verdict: strategies.Refused, // no retry is left
 		}}, inUTC(side.got()))
 		s := r.stats()
 		require.EqualValues(t, 1, s.SideOutput)
@@ -449,4 +452,49 @@ func TestElementErrorOfAnotherOperator(t *testing.T) {
 		require.Same(t, foreign, abandoned.Cause)
 		require.Equal(t, before, *foreign)
 	})
+}
+
+// What was given up tells why it was not tried again.
+func TestFailureTellsTheVerdict(t *testing.T) {
+	for want, tt := range map[strategies.Verdict]struct {
+		s    strategies.AsyncRetryStrategy[string]
+		ends bool
+		text string
+	}{
+		strategies.Accepted:   {strategies.FixedDelay[string](3, 0).RetryIfResult(predicates.EmptyResult), false, `in 0s: broken`},
+		strategies.Refused:    {retryAll(0, 0), false, `in 0s: broken`},
+		strategies.Finishing:  {retryAll(3, 0), true, `in 0s, not retried since the input has ended: broken`},
+		strategies.OverBudget: {strategies.PolicyOf[string](retryAll(3, 0)).WithBudget(spent()), false, `in 0s, not retried: over budget: broken`},
+		strategies.Failed: {strategies.FixedDelay[string](3, 0).RetryIfException(func(error) bool { panic("no answer") }), false,
+			"in 0s: asyncop: panic in user code: no answer\nbroken"},
+	} {
+		t.Run(want.String(), func(t *testing.T) {
+			forEachMode(t, func(t *testing.T, m mode) {
+				run := func(opts ...asyncop.Option) error {
+					r := newRig(t, m, setup{timeout: time.Minute, strategy: tt.s, opts: opts})
+					r.sendEach("a")
+					if tt.ends {
+						r.endInput()
+					}
+					r.fail("a#1", errBroken)
+					return r.end()
+				}
+				side := newSideSink(false)
+				require.NoError(t, run(asyncop.WithSideOutput(side)))
+				require.Len(t, side.got(), 1)
+				require.Equal(t, want, side.got()[0].Verdict)
+				var failed *asyncop.ElementError
+				require.ErrorAs(t, run(), &failed)
+				require.Equal(t, want, failed.Verdict)
+				require.EqualError(t, failed, `asyncop: element "a" failed after 1 attempt `+tt.text)
+			})
+		})
+	}
+}
+
+// spent is a budget with nothing in it.
+func spent() *strategies.Budget {
+	b := strategies.NewBudget(0, 0, 1)
+	b.Withdraw()
+	return b
 }

@@ -198,6 +198,11 @@ func WithDropOnFailure() Option {
 // The operator closes inlet.In() after the last one; if the inlet is a streams.Sink, Done waits for its completion.
 // While the inlet takes nothing, failed elements hold their slots; timers go on. To share one inlet between operators,
 // put an explicit fan-in before it. It excludes [WithDropOnFailure].
+//
+// With checkpoints, an element counts as done as soon as the inlet has taken it. What the inlet has not stored by then, such
+// as what is in a channel with places, is lost if the process is killed; and what it was given since the last checkpoint
+// comes again, or comes out after all. An inlet that must lose nothing takes part in the checkpoints itself, as the dead
+// letters of examples/hbase-like do. A checkpoint.Sink does not: no barriers reach it here.
 func WithSideOutput(inlet streams.Inlet) Option {
 	if nils.Is(inlet) {
 		panic("asyncop: WithSideOutput: nil inlet")

@@ -29,7 +29,8 @@ type ends[IN, OUT any] struct {
 // yielded, unless the function is a [Cloner]. Results that nobody asks for hold their slots; timers go on.
 //
 // To break off the loop cancels the operator with [ErrStopped]. However the loop ends, everything is done then, as told
-// at Done; only the input, if it waits for something, ends with its next element: see [WithUpstreamCancel].
+// at Done; only the input, if it waits for something, ends with its next element: see [WithUpstreamCancel]. Results that
+// were on their way, at most as many as there are places, are dropped, although Stats has them as emitted.
 //
 // An operator has one loop over its results, which takes the place of In, Out, Via and To: Results panics if one of them
 // was used, if it was ranged over before, and with [WithCheckpoints], whose barriers come through In. It carries elements

@@ -6,6 +6,7 @@ import (
 
 	"github.com/weirflow/weir/predicates"
 	"github.com/weirflow/weir/queue"
+	"github.com/weirflow/weir/strategies"
 	"github.com/weirflow/weir/timers"
 )
 
@@ -27,8 +28,9 @@ type slot[IN, OUT any] struct {
 	err      error                                     // of the last attempt that had one; when failing, the failure
 	attempts int32                                     // begun so far
 	phase    phase
-	byResult bool // the retry that is waiting was asked for by a result, not by an error
-	inDoubt  bool // an attempt may have taken effect: see TimeoutError
+	byResult bool               // the retry that is waiting was asked for by a result, not by an error
+	inDoubt  bool               // an attempt may have taken effect: see TimeoutError
+	verdict  strategies.Verdict // over its last outcome, if that asked for another attempt and there is none
 }
 
 // extra is what few elements need, so that the others need not pay for it.

@@ -20,6 +20,9 @@ import (
 //	asyncop.MarkSent(ctx)
 //	reply, err := conn.Do(ctx, request)
 //
+// A stage by itself is no reason for another attempt: it is the classifier of a reason-aware strategy that makes one of it,
+// as those of packages netretry, httpretry and grpcretry do, or [predicates.ByStage].
+//
 // An attempt that the attempt timeout cuts off counts as NetworkTime even if ClientDispatch was reported, since its call
 // may still be on its way to send. ReportStage panics if there is no such stage. Safe for concurrent use.
 func ReportStage(ctx context.Context, stage predicates.Stage) {

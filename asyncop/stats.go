@@ -15,7 +15,7 @@ import (
 type Stats struct {
 	Accepted  int64 // elements that took a slot; watermarks are not counted
 	Completed int64 // elements that left with their results, possibly none
-	Emitted   int64 // results sent to Out
+	Emitted   int64 // results sent to Out, or to the places that Results reads from
 	InFlight  int64 // elements with a slot
 
 	Running         int64 // calls that run; a blocking call counts until it returns
