@@ -593,7 +593,7 @@ func (c *core[IN, OUT]) fail(e *queue.Entry[slot[IN, OUT]], err error) {
 	c.stats.Failed++
 	failed := &ElementError{
 		Element: s.in, Attempts: int(s.attempts), Elapsed: c.now - s.accepted, Err: err, label: c.labelOf(s.in),
-		Verdict: s.verdict,
+		Verdict: s.verdict, Operator: c.name,
 	}
 	if c.failure == nil {
 		c.failed = failed

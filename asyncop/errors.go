@@ -109,14 +109,23 @@ type ElementError struct {
 	Err       error         // of the last attempt, or a *TimeoutError
 	Abandoned int           // other elements that were in flight and had not ended
 
-	Verdict strategies.Verdict // why there was no other attempt: see Failure
+	Verdict  strategies.Verdict // why there was no other attempt: see Failure
+	Operator string             // its name, see WithName; "" if it has none
 
 	label string
 }
 
 func (e *ElementError) Error() string {
-	return fmt.Sprintf("asyncop: element %s failed after %s in %v%s: %v%s",
-		e.label, attempts(e.Attempts), e.Elapsed, cutOff(e.Verdict), e.Err, abandoned(e.Abandoned))
+	return fmt.Sprintf("asyncop: %selement %s failed after %s in %v%s: %v%s",
+		prefix(e.Operator), e.label, attempts(e.Attempts), e.Elapsed, cutOff(e.Verdict), e.Err, abandoned(e.Abandoned))
+}
+
+// prefix names an operator that has a name, for a message.
+func prefix(operator string) string {
+	if operator == "" {
+		return ""
+	}
+	return operator + ": "
 }
 
 // cutOff tells of what the number of attempts does not.
@@ -150,12 +159,13 @@ func (e *AbandonedError) Unwrap() error { return e.Cause }
 
 // TypeError fails a pipeline that sent an element of a wrong type.
 type TypeError struct {
-	Got  reflect.Type // nil for an untyped nil
-	Want reflect.Type
+	Got      reflect.Type // nil for an untyped nil
+	Want     reflect.Type
+	Operator string // its name, see WithName; "" if it has none
 }
 
 func (e *TypeError) Error() string {
-	return fmt.Sprintf("asyncop: got an element of type %v, want %v", e.Got, e.Want)
+	return fmt.Sprintf("asyncop: %sgot an element of type %v, want %v", prefix(e.Operator), e.Got, e.Want)
 }
 
 // PanicError is a panic of user code, or its call of runtime.Goexit ([ErrGoexit]).

@@ -498,3 +498,16 @@ func spent() *strategies.Budget {
 	b.Withdraw()
 	return b
 }
+
+// With two operators in a row it matters whose element it was.
+func TestErrorsNameTheOperator(t *testing.T) {
+	forEachMode(t, func(t *testing.T, m mode) {
+		r := newRig(t, m, setup{opts: options(asyncop.WithName("lookup"))})
+		r.sendEach("a")
+		r.fail("a#1", errBroken)
+		require.EqualError(t, r.end(), `asyncop: lookup: element "a" failed after 1 attempt in 0s: broken`)
+		r = newRig(t, m, setup{opts: options(asyncop.WithName("lookup"))})
+		r.send(7)
+		require.EqualError(t, r.end(), "asyncop: lookup: got an element of type int, want string")
+	})
+}

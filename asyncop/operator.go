@@ -181,7 +181,7 @@ func maxRetriesOf[OUT any](
 }
 
 // newDecoder returns what tells elements from control elements, which come first, also when IN is any.
-func newDecoder[IN any]() func(any) (in IN, control bool, err error) {
+func newDecoder[IN any](operator string) func(any) (in IN, control bool, err error) {
 	nilAllowed := reflect.TypeFor[IN]().Kind() == reflect.Interface
 	return func(v any) (in IN, control bool, err error) {
 		if checkpoint.IsControl(v) {
@@ -189,7 +189,7 @@ func newDecoder[IN any]() func(any) (in IN, control bool, err error) {
 		}
 		in, ok := v.(IN)
 		if !ok && (v != nil || !nilAllowed) {
-			err = &TypeError{Got: reflect.TypeOf(v), Want: reflect.TypeFor[IN]()}
+			err = &TypeError{Operator: operator, Got: reflect.TypeOf(v), Want: reflect.TypeFor[IN]()}
 		}
 		return in, false, err
 	}

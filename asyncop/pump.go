@@ -56,7 +56,7 @@ type pump[IN, OUT any] struct {
 func newPump[IN, OUT any](c *core[IN, OUT]) *pump[IN, OUT] {
 	p := &pump[IN, OUT]{
 		core:   c,
-		decode: newDecoder[IN](),
+		decode: newDecoder[IN](c.name),
 		in:     make(chan any, c.buffer),
 		out:    make(chan any, c.buffer),
 		over:   make(chan struct{}),

@@ -149,7 +149,18 @@ func (o *FileOutput[T]) haveParts(parts []part) (bool, error) {
 
 // publish brings the file to the state s: exactly s.after bytes. It appends the parts; without, they must be in the file.
 func (o *FileOutput[T]) publish(s fileState, appendParts bool) error {
-	f, err := o.fs.OpenFile(o.path, os.O_RDWR|os.O_CREATE, 0o644)
+	need := s.after
+	if appendParts {
+		need = s.before
+	}
+	flags := os.O_RDWR
+	if need == 0 {
+		flags |= os.O_CREATE
+	}
+	f, err := o.fs.OpenFile(o.path, flags, 0o644)
+	if errors.Is(err, fs.ErrNotExist) && need > 0 {
+		return fmt.Errorf("checkpoint: %s is not there, but had %d bytes at the checkpoint: %w", o.path, need, err)
+	}
 	if err != nil {
 		return err
 	}
@@ -157,10 +168,6 @@ func (o *FileOutput[T]) publish(s fileState, appendParts bool) error {
 	size, err := f.Size()
 	if err != nil {
 		return err
-	}
-	need := s.after
-	if appendParts {
-		need = s.before
 	}
 	if size < need {
 		return fmt.Errorf("checkpoint: %s has %d bytes, but had %d at the checkpoint: is it another file?",

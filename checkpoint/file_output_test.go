@@ -228,6 +228,9 @@ func TestFileOutputErrors(t *testing.T) {
 	require.NoError(t, o.Close())
 	require.NoError(t, os.Truncate(path, 1))
 	require.ErrorContains(t, NewLineOutput(path).Restore(state), "is it another file?")
+	require.NoError(t, os.Remove(path))
+	require.ErrorContains(t, NewLineOutput(path).Restore(state), "is not there, but had 4 bytes at the checkpoint")
+	require.NoFileExists(t, path, "a failed start leaves nothing behind")
 	require.Error(t, NewLineOutput(path).Restore([]byte{}))
 
 	bad := NewFileOutput(path, func([]byte, int) ([]byte, error) { return nil, assert.AnError })
