@@ -112,7 +112,7 @@ func TestCheckpointedRefusals(t *testing.T) {
 	require.NoError(t, os.Remove(out))
 	o = runJob("", args...)
 	assert.Equal(t, exitFailed, o.status)
-	assert.Contains(t, o.stderr, fmt.Sprintf("%s has 0 bytes, but had %d at the checkpoint", out, len(done)))
+	assert.Contains(t, o.stderr, fmt.Sprintf("%s is not there, but had %d bytes at the checkpoint", out, len(done)))
 }
 
 // What makes no difference to the output may change from run to run.
