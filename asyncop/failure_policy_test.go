@@ -465,8 +465,10 @@ func TestFailureTellsTheVerdict(t *testing.T) {
 		strategies.Refused:    {retryAll(0, 0), false, `in 0s: broken`},
 		strategies.Finishing:  {retryAll(3, 0), true, `in 0s, not retried since the input has ended: broken`},
 		strategies.OverBudget: {strategies.PolicyOf[string](retryAll(3, 0)).WithBudget(spent()), false, `in 0s, not retried: over budget: broken`},
-		strategies.Failed: {strategies.FixedDelay[string](3, 0).RetryIfException(func(error) bool { panic("no answer") }), false,
-			"in 0s: asyncop: panic in user code: no answer\nbroken"},
+		strategies.Failed: {
+			strategies.FixedDelay[string](3, 0).RetryIfException(func(error) bool { panic("no answer") }), false,
+			"in 0s: asyncop: panic in user code: no answer\nbroken",
+		},
 	} {
 		t.Run(want.String(), func(t *testing.T) {
 			forEachMode(t, func(t *testing.T, m mode) {

@@ -3,7 +3,6 @@ package asyncop
 import (
 	"context"
 	"errors"
-	"github.com/benbjohnson/clock"
 	"log/slog"
 	"runtime"
 	"sync/atomic"
@@ -11,6 +10,7 @@ import (
 	"testing/synctest"
 	"time"
 
+	"github.com/benbjohnson/clock"
 	"github.com/reugn/go-streams/extension"
 	"github.com/stretchr/testify/assert"
 

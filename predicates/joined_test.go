@@ -101,7 +101,7 @@ func TestEachError(t *testing.T) {
 			return strong, true
 		}
 		return strong, false
-	}, func(err error) bool { return err == io.EOF || err == errBusy || err == errClosed }) //nolint:errorlint // itself
+	}, func(err error) bool { return err == io.EOF || err == errBusy || err == errClosed })
 
 	a := failedWith(fmt.Errorf("%w: %w", errOther, errors.Join(errBusy, io.EOF)))
 	names(t, c, a, weak)

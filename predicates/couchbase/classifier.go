@@ -117,10 +117,12 @@ func named(err error) bool {
 
 // wraps reports whether err or one that it wraps does.
 func wraps(err error) bool {
-	for range joined.Outermost(err, named) {
-		return true
-	}
-	return false
+	found := false
+	joined.Outermost(err, named)(func(error) bool {
+		found = true
+		return false
+	})
+	return found
 }
 
 func ofKV[OUT any](a *predicates.Attempt[OUT]) (predicates.Reason, bool) {

@@ -30,8 +30,10 @@ func TestJoinedErrors(t *testing.T) {
 		{"and lost, by its stage", kv(couchbase.Locked), lost, byName(couchbase.KVLocked)},
 		{"and not sent", kv(couchbase.Locked), unsent, couchbase.KVLocked},
 		{"and not listed", kv(couchbase.Locked), internal, byName(couchbase.KVLocked)},
-		{"no socket, and lost", socket(couchbase.SocketNotAvailable), socket(couchbase.SocketClosedWhileInFlight),
-			couchbase.SocketClosedWhileInFlight},
+		{
+			"no socket, and lost", socket(couchbase.SocketNotAvailable), socket(couchbase.SocketClosedWhileInFlight),
+			couchbase.SocketClosedWhileInFlight,
+		},
 		{"a comment", kv(couchbase.Locked), io.EOF, couchbase.KVLocked},
 	} {
 		for _, err := range []error{errors.Join(tt.a, tt.b), errors.Join(tt.b, tt.a)} {

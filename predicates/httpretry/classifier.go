@@ -92,7 +92,7 @@ func ofOneRequest(err error) bool {
 // joins reports whether err wraps several errors somewhere.
 func joins(err error) bool {
 	for ; err != nil; err = errors.Unwrap(err) {
-		if _, ok := err.(interface{ Unwrap() []error }); ok { //nolint:errorlint // each in turn
+		if _, ok := err.(interface{ Unwrap() []error }); ok {
 			return true
 		}
 	}

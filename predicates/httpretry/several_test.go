@@ -43,13 +43,17 @@ func TestJoinedErrors(t *testing.T) {
 		{"and not listed", statusOf(429), statusOf(404), weakened(httpretry.TooManyRequests), predicates.ResponseReceived},
 		{"and lost", statusOf(429), lost, netretry.ConnectionLost, predicates.ResponseReceived},
 		{"and lost, without a stage", statusOf(429), io.EOF, netretry.ConnectionLost, predicates.ResponseReceived},
-		{"and lost in a client", statusOf(429), &url.Error{Op: "Post", URL: "http://x", Err: errors.Join(io.EOF, sentinel)},
-			netretry.ConnectionLost, predicates.ResponseReceived},
+		{
+			"and lost in a client", statusOf(429), &url.Error{Op: "Post", URL: "http://x", Err: errors.Join(io.EOF, sentinel)},
+			netretry.ConnectionLost, predicates.ResponseReceived,
+		},
 		{"and never sent", statusOf(429), refused, httpretry.TooManyRequests, predicates.ResponseReceived},
 		{"with a comment", statusOf(429), sentinel, httpretry.TooManyRequests, predicates.ResponseReceived},
 		{"lost and never sent", lost, refused, netretry.HopNotConnected, predicates.NetworkTime},
-		{"within one stage", at(predicates.NetworkTime, errors.Join(statusOf(429), statusOf(502))), sentinel,
-			httpretry.BadGateway, predicates.ResponseReceived},
+		{
+			"within one stage", at(predicates.NetworkTime, errors.Join(statusOf(429), statusOf(502))), sentinel,
+			httpretry.BadGateway, predicates.ResponseReceived,
+		},
 	} {
 		for order, err := range []error{errors.Join(tt.a, tt.b), fmt.Errorf("%w: %w", tt.b, tt.a)} {
 			a := &predicates.Attempt[int]{Err: err}
@@ -121,10 +125,14 @@ func TestStatusBeforeTheCall(t *testing.T) {
 		{"listed, reported too", before(503), predicates.ClientDispatch, netretry.NotSent, predicates.ClientDispatch},
 		{"not listed", before(401), predicates.Unreported, none, predicates.ClientDispatch},
 		{"but something was sent", before(503), predicates.NetworkTime, httpretry.ServiceUnavailable, predicates.ResponseReceived},
-		{"reported only: an answer has come", statusOf(503), predicates.ClientDispatch, httpretry.ServiceUnavailable,
-			predicates.ResponseReceived},
-		{"beside one that was sent", errors.Join(before(503), statusOf(502)), predicates.Unreported, httpretry.BadGateway,
-			predicates.ResponseReceived},
+		{
+			"reported only: an answer has come", statusOf(503), predicates.ClientDispatch, httpretry.ServiceUnavailable,
+			predicates.ResponseReceived,
+		},
+		{
+			"beside one that was sent", errors.Join(before(503), statusOf(502)), predicates.Unreported, httpretry.BadGateway,
+			predicates.ResponseReceived,
+		},
 	} {
 		a := &predicates.Attempt[int]{Err: tt.err, Stage: tt.reported}
 		assert.Equal(t, tt.want, classify(a), tt.name)

@@ -35,11 +35,7 @@ func walk(err error, wanted func(error) bool, yield func(error) bool) (goOn bool
 func All[T any](err error) iter.Seq[T] {
 	return func(yield func(T) bool) {
 		var found T
-		for range Outermost(err, func(err error) (ok bool) { found, ok = As[T](err); return ok }) {
-			if !yield(found) {
-				return
-			}
-		}
+		Outermost(err, func(err error) (ok bool) { found, ok = As[T](err); return ok })(func(error) bool { return yield(found) })
 	}
 }
 
@@ -49,7 +45,7 @@ func As[T any](err error) (T, bool) {
 		return t, true
 	}
 	var t T
-	if e, ok := err.(interface{ As(target any) bool }); ok && e.As(&t) { //nolint:errorlint // the same
+	if e, ok := err.(interface{ As(target any) bool }); ok && e.As(&t) {
 		return t, true
 	}
 	return t, false
