@@ -101,14 +101,21 @@ func (a *attempt[IN, OUT]) claim() bool {
 
 // publish hands a claimed attempt with its outcome to the loop.
 func (a *attempt[IN, OUT]) publish() {
+	if a.conclude() {
+		a.core.mail.post(a)
+		a.core.wakeUp()
+	}
+}
+
+// conclude ends a claimed attempt, unless it has been ended meanwhile.
+func (a *attempt[IN, OUT]) conclude() bool {
 	before := a.state.Or(completed | over)
-	if before&over != 0 { // the loop has ended the attempt meanwhile
+	if before&over != 0 {
 		a.tooLate(before)
-		return
+		return false
 	}
 	a.endContext()
-	a.core.mail.post(a)
-	a.core.wakeUp()
+	return true
 }
 
 // late tells why a call must not begin any more (law A5), asked on the goroutine that is about to make it: the loop may not
@@ -123,6 +130,18 @@ func (a *attempt[IN, OUT]) late() error {
 		return context.DeadlineExceeded
 	}
 	return nil
+}
+
+// cutOff ends the attempt of a call that is not made, before the loop does: its outcome is none of the element's, which ends
+// by its timeout or with its operator.
+func (a *attempt[IN, OUT]) cutOff(late error) {
+	bits := over
+	if late == context.DeadlineExceeded { //nolint:errorlint // from late
+		bits |= expired
+	}
+	if a.state.Or(bits)&over == 0 {
+		a.endContext()
+	}
 }
 
 // tooLate counts the completion of an attempt that was over.
@@ -170,7 +189,11 @@ func (a *attempt[IN, OUT]) runBlocking(task func(late error)) {
 				a.complete(nil, newPanicError(recover()))
 			}
 		}()
-		task(a.late())
+		late := a.late()
+		if late != nil {
+			a.cutOff(late)
+		}
+		task(late)
 		returned = true
 	}
 	a.core.workers.run(job[IN, OUT]{task: guarded, permit: hold})

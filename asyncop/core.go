@@ -40,6 +40,7 @@ type core[IN, OUT any] struct {
 	ready   timers.Heap[*queue.Entry[slot[IN, OUT]]] // elements in phase ready, the oldest first
 	fresh   *queue.Entry[slot[IN, OUT]]              // the oldest element in phase fresh
 	live    *queue.Entry[slot[IN, OUT]]              // the oldest element with a live deadline: deadlines come in input order
+	oldest  *queue.Entry[slot[IN, OUT]]              // the oldest element that has not left
 	odd     timers.Heap[*queue.Entry[slot[IN, OUT]]] // live deadlines that do not: those of restored elements
 	jobs    []job[IN, OUT]                           // direct calls that were started and not yet offered to the workers
 	offered int                                      // direct calls that were offered to the workers in the last step
@@ -188,6 +189,9 @@ func (c *core[IN, OUT]) put(s slot[IN, OUT]) *queue.Entry[slot[IN, OUT]] {
 	if c.fresh == nil {
 		c.fresh = e
 	}
+	if c.oldest == nil {
+		c.oldest = e
+	}
 	return e
 }
 
@@ -310,6 +314,11 @@ func (c *core[IN, OUT]) startWaiting() {
 			e = t.Value
 		}
 		c.start(e)
+	}
+	// Retries without delay come back again and again. They go before first attempts, not in place of them: with permits for
+	// all, those begin too.
+	for n := 0; n < turnLimit && c.canStart() && c.fresh != nil && c.permits > c.ready.Len(); n++ {
+		c.start(c.fresh)
 	}
 }
 
@@ -519,7 +528,7 @@ func (c *core[IN, OUT]) runHandler(a *attempt[IN, OUT], in IN) {
 	finished := false
 	defer func() {
 		if !finished {
-			a.complete(nil, newPanicError(recover()))
+			a.complete(nil, handlerPanicError{newPanicError(recover())})
 		}
 	}()
 	results, err := c.hook.timeout.Timeout((*attemptContext[IN, OUT])(a), in)
@@ -529,11 +538,14 @@ func (c *core[IN, OUT]) runHandler(a *attempt[IN, OUT], in IN) {
 
 // handled goes on after the timeout handler has answered; err is final, as everything is after the deadline (A3).
 func (c *core[IN, OUT]) handled(e *queue.Entry[slot[IN, OUT]], err error) {
-	if p, ok := err.(*PanicError); ok { //nolint:errorlint // made by runHandler; AsType would call methods of err
-		err = c.timeoutError(&e.Value, p)
+	if p, ok := err.(handlerPanicError); ok { //nolint:errorlint // made by runHandler; AsType would call methods of err
+		err = c.timeoutError(&e.Value, p.PanicError)
 	}
 	c.settle(e, err)
 }
+
+// handlerPanicError tells a panic of the handler from one that it returns as an error.
+type handlerPanicError struct{ *PanicError }
 
 func (c *core[IN, OUT]) handlerTimeOut(e *queue.Entry[slot[IN, OUT]]) {
 	s := &e.Value
@@ -543,10 +555,10 @@ func (c *core[IN, OUT]) handlerTimeOut(e *queue.Entry[slot[IN, OUT]]) {
 }
 
 func (c *core[IN, OUT]) timeoutError(s *slot[IN, OUT], handler error) *TimeoutError {
-	in := s.in
+	in, policy := s.in, c.retry.policy // not c: a failure may be kept for long
 	return &TimeoutError{
 		Limit: c.timeout, Attempts: int(s.attempts), Last: s.err, Handler: handler,
-		InDoubt: s.inDoubt, idempotent: func() bool { return c.retry.policy.IsIdempotent(in) },
+		InDoubt: s.inDoubt, idempotent: func() bool { return policy.IsIdempotent(in) },
 	}
 }
 
@@ -622,6 +634,9 @@ func (c *core[IN, OUT]) takenBySide() {
 func (c *core[IN, OUT]) left(e *queue.Entry[slot[IN, OUT]]) {
 	if s := &e.Value; s.phase != control && s.attempt != nil {
 		c.stats.Completed++
+	}
+	if e == c.oldest {
+		c.oldest = nextIn(e, func(s *slot[IN, OUT]) bool { return s.phase != control })
 	}
 	c.queue.Pop()
 }
@@ -733,12 +748,8 @@ func nextIn[IN, OUT any](
 // publish makes the statistics visible.
 func (c *core[IN, OUT]) publish() {
 	oldest := noOldest
-	e := c.queue.First()
-	if e != nil && e.Value.phase == control {
-		e = nextIn(e, func(s *slot[IN, OUT]) bool { return s.phase != control })
-	}
-	if e != nil {
-		oldest = e.Value.accepted
+	if c.oldest != nil {
+		oldest = c.oldest.Value.accepted
 	}
 	s := c.stats
 	s.Running = int64(c.maxPermits() - c.permits)

@@ -84,6 +84,9 @@ func (c *core[IN, OUT]) ask(e *queue.Entry[slot[IN, OUT]], a *attempt[IN, OUT]) 
 	c.enter(e, deciding)
 	c.stats.Deciding++
 	c.workers.run(job[IN, OUT]{task: func() {
+		if question.late() != nil {
+			return // nobody waits for the answer
+		}
 		var action strategies.Action
 		var err error
 		returned := false
@@ -205,6 +208,9 @@ func (c *core[IN, OUT]) prepare(
 ) {
 	c.enter(e, preparing)
 	c.workers.run(job[IN, OUT]{task: func() {
+		if a.late() != nil {
+			return // there will be no call
+		}
 		var err error
 		returned := false
 		defer func() {
@@ -226,7 +232,12 @@ func (c *core[IN, OUT]) prepared(a *attempt[IN, OUT], failed error) {
 	case e == nil: // the attempt was cut off
 		return
 	case failed != nil:
-		a.complete(nil, &predicates.StageError{Stage: predicates.ClientDispatch, Err: failed})
+		if a.claim() {
+			a.err = &predicates.StageError{Stage: predicates.ClientDispatch, Err: failed}
+			if a.conclude() {
+				c.outcome(a) // at once: it had its place in the mailbox
+			}
+		}
 		return
 	}
 	c.tick()

@@ -256,7 +256,7 @@ func (op *AsyncWaitOperator[IN, OUT]) Wait() error {
 // Stop ends the operator in an orderly way: it takes no more input, drains what it has accepted as at the end of the
 // input, and waits for Done. When ctx ends before that, it cancels what is left and returns when Err is set: the side output
 // and the function's Close may still be at work then, so wait for Done before the program ends. An Open that is running is
-// awaited. It returns Err. Elements that were sent to In and not accepted yet are discarded and counted. In a stream that
+// awaited, and so is the Close of a clean end. It returns Err. Elements that were sent to In and not accepted yet are discarded and counted. In a stream that
 // is being drained by its checkpoint.Coordinator, it leaves the end to that once the marker of the end of the input has come
 // to the operator.
 //

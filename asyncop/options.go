@@ -113,6 +113,9 @@ func WithContext(ctx context.Context) Option {
 // WithUpstreamCancel sets what the operator calls, once, when it takes no more input before its input has ended: with
 // the failure, the cause of the cancellation, or [ErrStopped]. It should end the source, which closes In in turn. There
 // is none by default: what a source sends to an ended operator is discarded and counted.
+//
+// Stop calls it, too, and then drains. So it must not end the operator's own context ([WithContext]), or nothing is left to
+// be drained: give the source a context of its own, derived from the operator's for instance.
 func WithUpstreamCancel(cancel context.CancelCauseFunc) Option {
 	if cancel == nil {
 		panic("asyncop: WithUpstreamCancel: nil function")

@@ -271,3 +271,38 @@ func TestBeforeThatMeetsAStatus(t *testing.T) {
 		require.Equal(t, []string{"HTTP_429_TOO_MANY_REQUESTS in response received", "REQUEST_NOT_SENT in client dispatch"}, seen)
 	})
 }
+
+// T1: what a Before has failed with in time goes before the timers that came due while the loop was away.
+func TestBeforeThatFailsInTime(t *testing.T) {
+	for _, attemptTimeout := range []time.Duration{time.Hour, time.Second} {
+		forEachMode(t, func(t *testing.T, m mode) {
+			errPrepare := errors.New("not prepared")
+			asked := 0
+			s := decides(func(context.Context, *view) (strategies.Action, error) {
+				if asked++; asked > 1 {
+					return strategies.DoNotRetry(), nil
+				}
+				return strategies.RetryAfter(0).WithBefore(func(context.Context) error {
+					time.Sleep(800 * time.Millisecond)
+					return errPrepare
+				}), nil
+			})
+			side := newSideSink(false)
+			timeout := map[bool]time.Duration{true: time.Second, false: time.Hour}[attemptTimeout == time.Hour]
+			r := newRig(t, m, setup{
+				timeout: timeout, strategy: because(safeReason, strategies.Immediate(s)),
+				opts: options(asyncop.WithSideOutput(side), asyncop.WithAttemptTimeout(attemptTimeout)),
+			})
+			r.script("x#1", func(c *call) error { time.Sleep(time.Second); return upper(c) }) // the loop is away from 0.5 to 1.5 s
+			r.sendEach("a")
+			r.fail("a#1", errBroken)
+			time.Sleep(500 * time.Millisecond)
+			r.op.In() <- "x"
+			r.advance(5 * time.Second)
+			require.NoError(t, r.end())
+			require.Len(t, side.got(), 1)
+			require.ErrorIs(t, side.got()[0].Err, errPrepare)
+			require.Zero(t, r.stats().LateCompletions)
+		})
+	}
+}

@@ -44,7 +44,7 @@ func (c *core[IN, OUT]) protect(kind callKind, e *queue.Entry[slot[IN, OUT]], a 
 	}()
 	f()
 	returned = true
-	c.call.kind = noCall
+	c.call = userCall[IN, OUT]{} // and nothing is kept
 	return nil
 }
 

@@ -323,7 +323,8 @@ func (c *Coordinator) Trigger(ctx context.Context) (id uint64, err error) {
 //
 // For a [Drain] the source stops reading and sends the marker of [EndOfInput]; the final checkpoint is taken when the
 // marker has reached everybody. Checkpoints go on until then, and a Suspend may still end the stream before. When ctx
-// ends first, the stream has failed, since its source reads no more, and a restart goes on from the last checkpoint.
+// ends first, the stream has failed, since its source reads no more, and a restart goes on from the last checkpoint. Who
+// joins a stream that is being drained already may give up without harm.
 //
 // If the stream has ended in this way already, or does meanwhile, because its input was at an end for instance, the error
 // is nil; if it has ended in the other way, [ErrEnded].

@@ -51,8 +51,9 @@ func Classifiers[OUT any](classifiers ...Classifier[OUT]) Classifier[OUT] {
 // join their errors. One retry repeats them all, so what it may do depends on each:
 // classify sees the errors that relevant reports one by one, as if each were the
 // attempt's only one, and the answer is [WeakestOf] its reasons, in the latest of
-// the stages that it found. With fewer than two relevant errors, classify sees the
-// attempt as it is.
+// the stages that it found. What one error says about the stage is not held
+// against the others, nor for them. With fewer than two relevant errors, classify
+// sees the attempt as it is.
 //
 // Of a chain of wrapped errors only the outermost relevant one counts. What is not
 // relevant is a comment on the others: the sentinel in fmt.Errorf("%w: %w", …), say.
@@ -72,15 +73,23 @@ func EachError[OUT any](classify Classifier[OUT], relevant func(err error) bool)
 		if len(all) < 2 {
 			return classify(a)
 		}
+		reported := a.Stage
+		if reported == StageOf(a.Err, Unreported) {
+			reported = Unreported // it may be what one of the errors says, which is not true of the others
+		}
 		reasons := make([]Reason, len(all))
-		stage := a.Stage
+		stage, known := reported, true
 		for i, err := range all {
 			one := *a
-			one.Err = err
+			one.Err, one.Stage = err, StageOf(err, reported)
 			if r, ok := classify(&one); ok {
 				reasons[i] = r
 			}
 			stage = max(stage, one.Stage)
+			known = known && one.Stage != Unreported
+		}
+		if !known && stage == ClientDispatch {
+			stage = NetworkTime // what is unreported counts as that
 		}
 		a.Stage = stage
 		weakest := WeakestOf(reasons...)
@@ -91,7 +100,8 @@ func EachError[OUT any](classify Classifier[OUT], relevant func(err error) bool)
 // Named returns the classifier of errors that name their own reason: those that
 // [WithReason] made, wherever they are wrapped. Beside joined errors without one,
 // see [EachError], of which a [*StageError] says that something was sent, a reason
-// allows nothing.
+// allows nothing; others are taken for comments. Where they may be the outcomes of
+// requests, put EachError around the whole chain.
 func Named[OUT any]() Classifier[OUT] {
 	return EachError(named[OUT], func(err error) bool {
 		if _, ok := joined.As[*ReasonError](err); ok {
@@ -243,7 +253,8 @@ func ResultCode[OUT any, C comparable](code func(result OUT) (C, bool)) func(a *
 //
 //	predicates.ByStage[Reply](predicates.ClientDispatch, predicates.NewReason("NOT_SENT", true, false))
 //
-// It belongs behind classifiers that know which errors are permanent. ByStage
+// It belongs behind classifiers that know which errors are permanent. Of joined
+// errors, those without a stage are taken for comments on the others. ByStage
 // panics if there is no such stage, or for Unreported.
 func ByStage[OUT any](stage Stage, reason Reason) Classifier[OUT] {
 	if stage == Unreported || stage > ResponseReceived {

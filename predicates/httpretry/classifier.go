@@ -25,14 +25,10 @@ func Classifier[OUT any]() predicates.Classifier[OUT] {
 		return connection(a)
 	}, ofOneRequest)
 	return func(a *predicates.Attempt[OUT]) (predicates.Reason, bool) {
-		switch {
-		case a.Err == nil:
+		if a.Err == nil {
 			return ofResponses(a)
-		case is[*StatusError](a.Err):
-			return ofError(a)
-		default:
-			return connection(a)
 		}
+		return ofError(a)
 	}
 }
 
@@ -86,17 +82,7 @@ func ofOneRequest(err error) bool {
 		return false
 	}
 	_, client := joined.As[*url.Error](err) // may have followed redirects, which what it wraps does not tell
-	return client || !joins(err)
-}
-
-// joins reports whether err wraps several errors somewhere.
-func joins(err error) bool {
-	for ; err != nil; err = errors.Unwrap(err) {
-		if _, ok := err.(interface{ Unwrap() []error }); ok {
-			return true
-		}
-	}
-	return false
+	return client || !joined.Joins(err)
 }
 
 func is[E error](err error) bool {
@@ -105,8 +91,8 @@ func is[E error](err error) bool {
 }
 
 // StatusCode returns the extraction, for [predicates.ByCode], of the status code
-// of a [*StatusError] or of an *http.Response among the results. Of several that
-// differ it extracts none.
+// of a [*StatusError] or of an *http.Response among the results. It extracts none
+// of several that differ, and none beside the error of a request without a status.
 func StatusCode[OUT any]() func(a *predicates.Attempt[OUT]) (int, bool) {
 	return func(a *predicates.Attempt[OUT]) (int, bool) {
 		var code int
@@ -120,7 +106,11 @@ func StatusCode[OUT any]() func(a *predicates.Attempt[OUT]) (int, bool) {
 				saw(resp.StatusCode)
 			}
 		} else {
-			for e := range joined.All[*StatusError](a.Err) {
+			for err := range joined.Outermost(a.Err, ofOneRequest) {
+				e, ok := errors.AsType[*StatusError](err)
+				if !ok {
+					return 0, false
+				}
 				saw(e.StatusCode)
 			}
 		}

@@ -16,6 +16,7 @@ import (
 	"github.com/weirflow/weir/predicates"
 	"github.com/weirflow/weir/predicates/httpretry"
 	"github.com/weirflow/weir/predicates/netretry"
+	"github.com/weirflow/weir/strategies"
 )
 
 func statusOf(code int) error {
@@ -49,7 +50,7 @@ func TestJoinedErrors(t *testing.T) {
 		},
 		{"and never sent", statusOf(429), refused, httpretry.TooManyRequests, predicates.ResponseReceived},
 		{"with a comment", statusOf(429), sentinel, httpretry.TooManyRequests, predicates.ResponseReceived},
-		{"lost and never sent", lost, refused, netretry.HopNotConnected, predicates.NetworkTime},
+		{"lost and never sent", lost, refused, netretry.ConnectionLost, predicates.NetworkTime},
 		{
 			"within one stage", at(predicates.NetworkTime, errors.Join(statusOf(429), statusOf(502))), sentinel,
 			httpretry.BadGateway, predicates.ResponseReceived,
@@ -138,4 +139,41 @@ func TestStatusBeforeTheCall(t *testing.T) {
 		assert.Equal(t, tt.want, classify(a), tt.name)
 		assert.Equal(t, tt.stage, a.Stage, tt.name)
 	}
+}
+
+// The same through a policy, which shows the classifier the stage that it has found for all of them.
+func TestJoinedErrorsUnderAPolicy(t *testing.T) {
+	at := func(s predicates.Stage, err error) error { return &predicates.StageError{Stage: s, Err: err} }
+	post := func(err error) error { return &url.Error{Op: "Post", URL: "http://x", Err: err} }
+	token := at(predicates.ClientDispatch, statusOf(503))
+	refused := at(predicates.ClientDispatch, &net.OpError{Op: "dial", Err: errors.New("refused")})
+	policy := strategies.ReasonAware(httpretry.Classifier[int](), nil)
+	for name, tt := range map[string]struct {
+		err     error
+		retried bool
+	}{
+		"token":                     {token, true},
+		"refused":                   {post(refused), true},
+		"token and refused":         {errors.Join(token, post(refused)), true},
+		"429 and refused":           {errors.Join(statusOf(429), post(refused)), true},
+		"token and lost":            {errors.Join(token, post(io.EOF)), false},
+		"lost and token":            {errors.Join(post(io.EOF), token), false},
+		"429, refused and lost":     {errors.Join(statusOf(429), refused, post(io.EOF)), false},
+		"refused and lost":          {errors.Join(refused, post(io.EOF)), false},
+		"refused and lost, clients": {errors.Join(post(refused), post(io.EOF)), false},
+	} {
+		a := &predicates.Attempt[int]{Number: 1, Err: tt.err, Remaining: predicates.NoDeadline}
+		d := policy.Decide(t.Context(), a, strategies.Situation{})
+		assert.Equal(t, tt.retried, d.Verdict == strategies.Retried, "%s: %v, %v in %v", name, d.Verdict, d.Reason, a.Stage)
+		if !tt.retried {
+			assert.NotEqual(t, predicates.ClientDispatch, a.Stage, name)
+		}
+	}
+
+	code := httpretry.StatusCode[int]()
+	_, ok := code(&predicates.Attempt[int]{Err: errors.Join(statusOf(503), at(predicates.NetworkTime, io.EOF))})
+	assert.False(t, ok, "the other one has none")
+	got, ok := code(&predicates.Attempt[int]{Err: errors.Join(statusOf(503), errors.New("a comment"))})
+	assert.True(t, ok)
+	assert.Equal(t, 503, got)
 }

@@ -2,7 +2,10 @@
 // made several requests does.
 package joined
 
-import "iter"
+import (
+	"errors"
+	"iter"
+)
 
 // Outermost yields the errors in err's tree that are wanted: of a chain of wrapped
 // errors the outermost one, and of an error that joins others those of every
@@ -37,6 +40,16 @@ func All[T any](err error) iter.Seq[T] {
 		var found T
 		Outermost(err, func(err error) (ok bool) { found, ok = As[T](err); return ok })(func(error) bool { return yield(found) })
 	}
+}
+
+// Joins reports whether err or one that it wraps joins others.
+func Joins(err error) bool {
+	for ; err != nil; err = errors.Unwrap(err) {
+		if _, ok := err.(interface{ Unwrap() []error }); ok {
+			return true
+		}
+	}
+	return false
 }
 
 // As is errors.As for err alone, without what it wraps.

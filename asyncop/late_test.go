@@ -1,0 +1,145 @@
+package asyncop_test
+
+import (
+	"context"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/weirflow/weir/asyncop"
+	"github.com/weirflow/weir/strategies"
+)
+
+// ---- Blocking calls inside a wrapper that are late: they are not made, and what the wrapper completes does not count. The
+// element ends as it would have without.
+
+// around is a wrapper with something to do before and after AsyncInvoke, on the loop.
+type around struct {
+	asyncop.AsyncFunction[string, string]
+	before, after func()
+}
+
+func (w *around) AsyncInvoke(ctx context.Context, in string, result asyncop.ResultFuture[string]) error {
+	w.before()
+	defer w.after()
+	return w.AsyncFunction.AsyncInvoke(ctx, in, result)
+}
+
+func (w *around) Unwrap() any { return w.AsyncFunction }
+
+// lateCall is a function whose call is late because of before; the loop comes to it a millisecond later.
+func lateCall(t *testing.T, before func()) function {
+	t.Helper()
+	return &around{
+		AsyncFunction: asyncop.Blocking(func(context.Context, string) (string, error) {
+			t.Error("the call was made")
+			return "", nil
+		}),
+		before: before, after: func() { time.Sleep(time.Millisecond) },
+	}
+}
+
+// endOf sends one element and returns the results and Err.
+func endOf(op *asyncop.AsyncWaitOperator[string, string]) (got []any, err error) {
+	op.In() <- "a"
+	close(op.In())
+	for v := range op.Out() {
+		got = append(got, v)
+	}
+	return got, op.Wait()
+}
+
+func TestWrappedCallLateByCancel(t *testing.T) {
+	for _, withSide := range []bool{false, true} {
+		synctest.Test(t, func(t *testing.T) {
+			ctx, cancel := context.WithCancelCause(t.Context())
+			opts := options(asyncop.WithContext(ctx))
+			var side *sideSink
+			if withSide {
+				side = newSideSink(false)
+				opts = append(opts, asyncop.WithSideOutput(side))
+			}
+			op := asyncop.OrderedWait(lateCall(t, func() { cancel(errBroken) }), time.Minute, 5, opts...)
+			_, err := endOf(op)
+			require.ErrorIs(t, err, errBroken)
+			require.EqualValues(t, 1, op.Stats().Abandoned)
+			if withSide {
+				require.True(t, side.got()[0].Abandoned)
+			}
+		})
+	}
+}
+
+func TestWrappedCallLateByDeadline(t *testing.T) {
+	for _, withHandler := range []bool{false, true} {
+		synctest.Test(t, func(t *testing.T) {
+			fn := lateCall(t, func() { time.Sleep(2 * time.Second) })
+			if withHandler {
+				fn = asyncop.HandleTimeout(fn, func(context.Context, string) ([]string, error) { return []string{"handled"}, nil })
+			}
+			op := asyncop.OrderedWait(fn, time.Second, 5)
+			got, err := endOf(op)
+			require.EqualValues(t, 1, op.Stats().Timeouts)
+			if withHandler {
+				require.NoError(t, err)
+				require.Equal(t, []any{"handled"}, got)
+				return
+			}
+			var timeout *asyncop.TimeoutError
+			require.ErrorAs(t, err, &timeout)
+		})
+	}
+}
+
+func TestWrappedCallLateByAttemptTimeout(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		fn := lateCall(t, func() { time.Sleep(2 * time.Second) })
+		op := asyncop.OrderedWaitWithRetry(fn, time.Minute, 5, strategies.NoRetry[string](),
+			asyncop.WithAttemptTimeout(time.Second))
+		_, err := endOf(op)
+		var timeout *asyncop.AttemptTimeoutError
+		require.ErrorAs(t, err, &timeout)
+		require.EqualValues(t, 1, op.Stats().AttemptTimeouts)
+	})
+}
+
+// An error of the handler is what it fails with, also if it is the panic of another operator.
+func TestTimeoutHandlerThatReturnsAPanicError(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		mine := &asyncop.PanicError{Value: "of another operator"}
+		fn := asyncop.HandleTimeout[string, string](newHand(t), func(context.Context, string) ([]string, error) { return nil, mine })
+		_, err := endOf(asyncop.OrderedWait(fn, time.Second, 4))
+		var failed *asyncop.ElementError
+		require.ErrorAs(t, err, &failed)
+		require.Same(t, mine, failed.Err)
+	})
+}
+
+// Retries without a delay take no first attempt's turn as long as there are permits for both.
+func TestFirstAttemptsBesideRetriesWithoutDelay(t *testing.T) {
+	forEachMode(t, func(t *testing.T, m mode) {
+		r := newRig(t, m, setup{
+			timeout: time.Second, strategy: retryAll(strategies.Unlimited, 0), opts: options(asyncop.WithDropOnFailure()),
+		})
+		r.answer = func(c *call) error {
+			time.Sleep(time.Millisecond) // a millisecond of work on the loop
+			if c.in == "a" {
+				return errBroken
+			}
+			return upper(c)
+		}
+		go func() {
+			r.op.In() <- "a"
+			time.Sleep(300 * time.Millisecond)
+			r.op.In() <- "b"
+			r.op.In() <- "c"
+		}()
+		time.Sleep(time.Hour)
+		r.endInput()
+		require.Equal(t, "B C", r.outputs())
+		require.EqualValues(t, 1, r.stats().Dropped)
+		require.NoError(t, r.wait())
+	})
+}
