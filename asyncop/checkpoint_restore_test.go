@@ -149,8 +149,7 @@ func TestMostAttemptsThereAre(t *testing.T) {
 			timeout: time.Minute, strategy: retryAgain(3, 0),
 			opts: options(asyncop.WithRetryState(asyncop.TimeSpent), asyncop.WithSideOutput(side)),
 		}, store)
-		r.script(fmt.Sprintf("a#%d", math.MaxInt32), func(*call) error { return errAgain })
-		r.advance(time.Second)
+		r.fail(fmt.Sprintf("a#%d", math.MaxInt32), errAgain)
 		require.Equal(t, fmt.Sprintf("a#%d@0s", math.MaxInt32), r.callTimes())
 		require.Len(t, side.got(), 1)
 	})

@@ -423,9 +423,10 @@ func TestSlowPredicateNamesItsElement(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		var book logBook
 		const n = 1000
-		slow := -1 // none: n predicates of 200 µs are no slow call
+		var slow atomic.Int64
+		slow.Store(-1) // none: n predicates of 200 µs are no slow call
 		judged := func(results []int) bool {
-			if time.Sleep(200 * time.Microsecond); results[0] == slow {
+			if time.Sleep(200 * time.Microsecond); int64(results[0]) == slow.Load() {
 				time.Sleep(slowCallLimit)
 			}
 			return false
@@ -452,7 +453,7 @@ func TestSlowPredicateNamesItsElement(t *testing.T) {
 		synctest.Wait()
 		time.Sleep(time.Second)
 		assert.Empty(t, book.read())
-		slow = 700
+		slow.Store(700)
 		for i := range n {
 			op.In() <- i
 		}
