@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"log/slog"
 	"os"
 	"path/filepath"
 	"strings"
@@ -86,6 +87,19 @@ func (s *badStore) Save(ctx context.Context, snap *Snapshot) error {
 		return errTest
 	}
 	return s.MemoryStore.Save(ctx, snap)
+}
+
+// slowHandler waits with every line.
+type slowHandler struct {
+	slog.Handler
+	gate chan struct{}
+}
+
+func (*slowHandler) Enabled(context.Context, slog.Level) bool { return true }
+
+func (h *slowHandler) Handle(context.Context, slog.Record) error {
+	<-h.gate
+	return nil
 }
 
 func startWith(t *testing.T, store Store, opts []Option, fakes ...*fake) *Coordinator {
@@ -387,6 +401,25 @@ func TestCoordinator(t *testing.T) {
 		a.barrier().Report("a", nil, nil)
 		require.NoError(t, c.Wait())
 		require.NoError(t, <-patient)
+	})
+	bubble(t, "who joins does not take the final checkpoint", func(t *testing.T) {
+		slow := &slowHandler{Handler: slog.DiscardHandler, gate: make(chan struct{})}
+		a := &fake{name: "a", mute: true}
+		c := startWith(t, NewMemoryStore(), []Option{WithTimeout(time.Minute), WithLogger(slog.New(slow))}, a)
+		c.RequestFinal(Drain)
+		time.Sleep(time.Minute) // whoever drains warns, and takes its time: the other one sees first that the marker is through
+		short, cancel := context.WithCancel(ctx)
+		joined := make(chan error, 1)
+		go func() { joined <- c.Finish(short, Drain) }()
+		synctest.Wait()
+		a.barrier().Report("a", nil, nil)
+		synctest.Wait()
+		cancel()
+		require.ErrorIs(t, <-joined, context.Canceled)
+		close(slow.gate)
+		synctest.Wait()
+		a.barrier().Report("a", nil, nil)
+		require.NoError(t, c.Wait())
 	})
 	bubble(t, "nothing before the start", func(t *testing.T) {
 		c := must(NewCoordinator(NewMemoryStore()))

@@ -111,8 +111,8 @@ type LineInput struct {
 	at   filePosition
 }
 
-// OpenLines returns an input of the lines of a file. An empty line is an element; a last line without line end is one too. If the file grows after that,
-// it must go on with the line end.
+// OpenLines returns an input of the lines of a file. An empty line is an element; a last line without line end is one too.
+// If the file grows after that, it must go on with the line end.
 func OpenLines(path string) (*LineInput, error) {
 	f, err := os.Open(path)
 	if err != nil {

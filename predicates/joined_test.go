@@ -118,6 +118,32 @@ func TestEachError(t *testing.T) {
 	knowsNot(t, c, endedWith("x"))
 }
 
+// What one error says about the stage is its own evidence.
+func TestEachErrorHasItsOwnStage(t *testing.T) {
+	var seen []predicates.Stage
+	c := predicates.EachError(func(a *predicates.Attempt[string]) (predicates.Reason, bool) {
+		seen = append(seen, a.Stage)
+		return strong, true
+	}, func(err error) bool {
+		_, at := err.(*predicates.StageError)
+		return at || err == io.EOF
+	})
+	for _, tt := range []struct {
+		reported, sibling, whole predicates.Stage
+	}{
+		{predicates.Unreported, predicates.Unreported, predicates.NetworkTime}, // which it counts as
+		{predicates.ClientDispatch, predicates.Unreported, predicates.NetworkTime},
+		{predicates.NetworkTime, predicates.NetworkTime, predicates.NetworkTime},
+	} {
+		seen = nil
+		a := failedWith(fmt.Errorf("%w, %w", fmt.Errorf("token: %w", withStage(predicates.ClientDispatch, errBusy)), io.EOF))
+		a.Stage = tt.reported
+		names(t, c, a, strong)
+		assert.Equal(t, []predicates.Stage{max(tt.reported, predicates.ClientDispatch), tt.sibling}, seen, "%v", tt.reported)
+		assert.Equal(t, tt.whole, a.Stage, "%v", tt.reported)
+	}
+}
+
 func TestByStage(t *testing.T) {
 	c := predicates.ByStage[string](predicates.ClientDispatch, strong)
 	at := func(reported predicates.Stage, err error) *predicates.Attempt[string] {
