@@ -19,9 +19,11 @@ import (
 type around struct {
 	asyncop.AsyncFunction[string, string]
 	before, after func()
+	ctx           context.Context // of the last call
 }
 
 func (w *around) AsyncInvoke(ctx context.Context, in string, result asyncop.ResultFuture[string]) error {
+	w.ctx = ctx
 	w.before()
 	defer w.after()
 	return w.AsyncFunction.AsyncInvoke(ctx, in, result)
@@ -75,7 +77,9 @@ func TestWrappedCallLateByCancel(t *testing.T) {
 func TestWrappedCallLateByDeadline(t *testing.T) {
 	for _, withHandler := range []bool{false, true} {
 		synctest.Test(t, func(t *testing.T) {
-			fn := lateCall(t, func() { time.Sleep(2 * time.Second) })
+			late := lateCall(t, func() { time.Sleep(2 * time.Second) })
+			defer func() { require.ErrorIs(t, late.(*around).ctx.Err(), context.DeadlineExceeded) }()
+			fn := late
 			if withHandler {
 				fn = asyncop.HandleTimeout(fn, func(context.Context, string) ([]string, error) { return []string{"handled"}, nil })
 			}
