@@ -14,6 +14,7 @@ import (
 	"github.com/reugn/go-streams/extension"
 	"github.com/stretchr/testify/assert"
 
+	"github.com/weirflow/weir/predicates"
 	"github.com/weirflow/weir/queue"
 	"github.com/weirflow/weir/strategies"
 )
@@ -174,5 +175,63 @@ func TestCallsThatAreLateAreNotMade(t *testing.T) {
 				c.workers.stop()
 			})
 		})
+	}
+}
+
+// Nor is a strategy asked, or anything done before a retry, for an element whose time is over or whose operator has been
+// cancelled, whether the loop knows or not.
+func TestStrategiesAreNotAskedTooLate(t *testing.T) {
+	for name, tt := range map[string]struct {
+		late func(c *core[string, string], mock *clock.Mock, cancel func())
+		want int32
+	}{
+		"cancelled":            {func(_ *core[string, string], _ *clock.Mock, cancel func()) { cancel() }, 0},
+		"at its deadline":      {func(_ *core[string, string], mock *clock.Mock, _ func()) { mock.Add(time.Second) }, 0},
+		"ended by the loop":    {func(c *core[string, string], _ *clock.Mock, _ func()) { c.abandon() }, 0},
+		"timed out by itself":  {func(c *core[string, string], _ *clock.Mock, _ func()) { c.timeOut(c.queue.First()) }, 0},
+		"a moment before that": {func(_ *core[string, string], mock *clock.Mock, _ func()) { mock.Add(time.Second - 1) }, 1},
+	} {
+		for _, what := range []string{"ask", "before"} {
+			t.Run(what+"/"+name, func(t *testing.T) {
+				synctest.Test(t, func(t *testing.T) {
+					var begun atomic.Int32
+					var strategy strategies.ReasonStrategy[string] = strategies.ReasonStrategyFunc[string](
+						func(context.Context, *predicates.Attempt[string]) (strategies.Action, error) {
+							begun.Add(1)
+							return strategies.Action{}, nil
+						})
+					if what == "before" {
+						strategy = strategies.Immediate(strategies.ReasonStrategyFunc[string](
+							func(context.Context, *predicates.Attempt[string]) (strategies.Action, error) {
+								before := func(context.Context) error { begun.Add(1); return nil }
+								return strategies.Action{Retry: true, Before: before}, nil
+							}))
+					}
+					p := strategies.ReasonAware(predicates.ByException[string](predicates.HasException,
+						predicates.NewReason("TEST", true, false)), strategy)
+					mock := clock.NewMock()
+					ctx, cancel := context.WithCancel(t.Context())
+					defer cancel()
+					fn := Func(func(context.Context, string, ResultFuture[string]) error { return errors.New("broken") })
+					cfg := newConfig([]Option{
+						WithClock(mock), WithContext(ctx), WithDropOnFailure(), WithLogger(slog.New(slog.DiscardHandler)),
+					})
+					c := newCore(cfg, fn, newRetryableDelegator(p, nil), time.Second, queue.NewOrdered[slot[string, string]](4))
+					w := c.workers
+					w.coming = true // one that does not get a processor
+					c.accept("a")
+					c.startWaiting()
+					assert.Equal(t, map[string]phase{"ask": deciding, "before": preparing}[what], c.queue.First().Value.phase)
+					tt.late(c, mock, cancel)
+					w.mu.Lock()
+					w.coming = false
+					w.sendNext()
+					w.mu.Unlock()
+					synctest.Wait()
+					assert.Equal(t, tt.want, begun.Load())
+					w.stop()
+				})
+			})
+		}
 	}
 }
