@@ -147,3 +147,32 @@ func TestFirstAttemptsBesideRetriesWithoutDelay(t *testing.T) {
 		require.NoError(t, r.wait())
 	})
 }
+
+// Beyond that, retries go first: as many as have permits.
+func TestRetriesWithoutDelayGoFirst(t *testing.T) {
+	forEachMode(t, func(t *testing.T, m mode) {
+		const permits = 3
+		r := newRig(t, m, setup{
+			timeout: time.Second, strategy: retryAll(strategies.Unlimited, 0),
+			opts: options(asyncop.WithDropOnFailure(), asyncop.WithMaxConcurrentCalls(permits)),
+		})
+		called, start := map[string]int{}, time.Now()
+		r.answer = func(c *call) error {
+			time.Sleep(time.Millisecond)
+			if time.Since(start) < time.Second/2 { // before the first of them times out
+				called[c.in]++
+			}
+			return errBroken
+		}
+		go func() {
+			for _, in := range []string{"a", "b", "c", "d"} {
+				r.op.In() <- in
+			}
+		}()
+		time.Sleep(time.Hour)
+		r.endInput()
+		require.NoError(t, r.wait())
+		require.Len(t, called, permits, "%v", called)
+		require.EqualValues(t, 4, r.stats().Timeouts)
+	})
+}
