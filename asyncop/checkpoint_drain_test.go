@@ -128,6 +128,25 @@ func TestEndOfInputMarkerEndsRetriesOfTheBacklog(t *testing.T) {
 	}, 1)
 }
 
+// A5: so does Stop.
+func TestStopEndsRetriesOfTheBacklog(t *testing.T) {
+	forEachMode(t, func(t *testing.T, m mode) {
+		r := restart(t, m, "abc", setup{
+			timeout: 24 * time.Hour, strategy: retryAgain(9, time.Hour), opts: options(asyncop.WithDropOnFailure()),
+		})
+		r.fail("a#1", errAgain)
+		go func() { _ = r.op.Stop(context.Background()) }()
+		synctest.Wait()
+		require.Equal(t, "a#1 a#2", r.calls())
+		for _, name := range []string{"a#2", "b#1", "c#1"} {
+			r.fail(name, errAgain)
+		}
+		require.Equal(t, "a#1 a#2 b#1 c#1", r.calls())
+		require.EqualValues(t, 3, r.stats().Dropped)
+		require.NoError(t, r.wait())
+	}, 1)
+}
+
 // Barriers overtake the marker also when it waits for downstream. It is reported when downstream has it.
 func TestBarrierOvertakesTheEndOfInput(t *testing.T) {
 	forEachMode(t, func(t *testing.T, m mode) {

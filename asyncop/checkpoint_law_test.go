@@ -396,36 +396,6 @@ func TestAbortedCheckpointEndsTheOverflow(t *testing.T) {
 	}, 1)
 }
 
-type cloneHand struct{ *hand }
-
-func (cloneHand) Clone(in string) string {
-	if in == "p" {
-		panic("no clone")
-	}
-	return in + "'"
-}
-
-// An element of the overflow is cloned when it is taken, not when it gets its slot.
-func TestOverflowIsCloned(t *testing.T) {
-	forEachMode(t, func(t *testing.T, m mode) {
-		store := checkpoint.NewMemoryStore()
-		r := newCheckRig(t, m, setup{
-			opts: options(asyncop.WithBuffer(0), asyncop.WithDropOnFailure()),
-			wrap: func(h *hand) function { return cloneHand{h} },
-		}, store)
-		r.send("a")
-		b, done := r.trigger(checkpoint.Periodic)
-		r.send("b", "p", "c", b)
-		require.NoError(t, <-done)
-		require.Equal(t, "a' b' p c'", stateIn(t, store, nil))
-		r.complete("a'#1", "A")
-		synctest.Wait()
-		require.Equal(t, "a'#1 b'#1", r.calls(), "once")
-		r.complete("b'#1", "B")
-		require.EqualValues(t, 1, r.stats().Dropped)
-	}, 1)
-}
-
 func TestDrainWaitsForWhatIsInFlight(t *testing.T) {
 	forEachMode(t, func(t *testing.T, m mode) {
 		store := checkpoint.NewMemoryStore()

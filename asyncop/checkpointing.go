@@ -160,7 +160,7 @@ func (p *pump[IN, OUT]) passBarrier() {
 		return
 	}
 	b := *k.arrived
-	if b.Kind == checkpoint.Drain && !p.core.drained() || !p.unload() {
+	if b.Kind == checkpoint.Drain && !p.drained() || !p.unload() {
 		return
 	}
 	k.arrived = nil

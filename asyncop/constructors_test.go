@@ -6,7 +6,6 @@ import (
 	"math"
 	"math/rand/v2"
 	"testing"
-	"testing/synctest"
 	"time"
 
 	"github.com/stretchr/testify/require"
@@ -204,8 +203,7 @@ func (f *full) Open(ctx context.Context) error {
 	return nil
 }
 
-func (f *full) Close() error           { f.events <- "close"; return nil }
-func (f *full) Clone(in string) string { return in + in }
+func (f *full) Close() error { f.events <- "close"; return nil }
 
 func (f *full) Timeout(_ context.Context, in string) ([]string, error) {
 	return []string{"timeout of " + in}, nil
@@ -226,8 +224,8 @@ func TestOptionalInterfacesAreFoundThroughWrappers(t *testing.T) {
 			r.sendEach("a")
 			r.advance(time.Second)
 			require.NoError(t, r.end())
-			require.Equal(t, "aa#1", r.calls(), "cloned")
-			require.Equal(t, "timeout of aa", r.outputs())
+			require.Equal(t, "a#1", r.calls())
+			require.Equal(t, "timeout of a", r.outputs())
 			require.Equal(t, "open of the operator", <-events)
 			require.Equal(t, "close", <-events)
 			require.Empty(t, events)
@@ -243,7 +241,7 @@ func TestHandleTimeoutKeepsTheRest(t *testing.T) {
 		r.sendEach("a")
 		r.advance(time.Second)
 		require.NoError(t, r.end())
-		require.Equal(t, "aa!", r.outputs())
+		require.Equal(t, "a!", r.outputs())
 		require.Len(t, events, 2)
 	})
 }
@@ -282,44 +280,6 @@ func TestOptionalInterfacesAroundBlocking(t *testing.T) {
 		require.NoError(t, r.end())
 	})
 }
-
-// Clone is taken before anything else happens to the element: it may be used again as soon as the operator has it.
-func TestCloneProtectsFromReuse(t *testing.T) {
-	type record struct{ value int }
-	forEachMode(t, func(t *testing.T, m mode) {
-		fn := cloningRecords[*record]{
-			asyncop.Func(func(ctx context.Context, in *record, result asyncop.ResultFuture[int]) error {
-				if asyncop.AttemptFromContext(ctx) == 1 {
-					return errBroken
-				}
-				result.Complete(in.value)
-				return nil
-			}),
-			func(in *record) *record { c := *in; return &c },
-		}
-		s := strategies.FixedDelay[int](1, time.Second).RetryIfException(predicates.HasException)
-		op := construct[*record, int](m, fn, time.Minute, s, asyncop.WithBuffer(0), asyncop.WithDrainRetries())
-		reused := &record{}
-		for i := range 3 {
-			reused.value = i
-			op.In() <- reused
-			synctest.Wait() // until the operator has it
-		}
-		reused.value = -1
-		time.Sleep(time.Second) // to the retries
-		close(op.In())
-		got := drain(op)
-		require.NoError(t, op.Wait())
-		require.Equal(t, []any{0, 1, 2}, got)
-	})
-}
-
-type cloningRecords[IN any] struct {
-	asyncop.AsyncFunction[IN, int]
-	clone func(IN) IN
-}
-
-func (c cloningRecords[IN]) Clone(in IN) IN { return c.clone(in) }
 
 type closedInlet struct{}
 

@@ -49,10 +49,9 @@ type core[IN, OUT any] struct {
 	now     time.Duration                            // when the loop last looked at the clock
 	stale   bool                                     // since then user code has run, or the loop has slept
 
-	inputEnded bool          // nothing follows
-	noRetries  bool          // nobody retries any more (law A5)
-	failure    error         // why the operator must end; nil: it need not
-	failed     *ElementError // the failure, if an element was it
+	noRetries bool          // nobody retries any more (law A5)
+	failure   error         // why the operator must end; nil: it need not
+	failed    *ElementError // the failure, if an element was it
 
 	rest *attempt[IN, OUT] // completions taken from the mailbox and not handled yet
 	call userCall[IN, OUT] // the user code that is being run
@@ -159,15 +158,7 @@ func (c *core[IN, OUT]) hasRoom() bool { return c.queue.Len() < c.queue.Cap() }
 
 // accept takes a slot for in and starts its first attempt if a permit is free. The queue must have room.
 func (c *core[IN, OUT]) accept(in IN) {
-	e := c.putNew(in, false)
-	if c.hook.clone != nil {
-		err := c.protect(callClone, e, nil, func() { e.Value.in = c.hook.clone.Clone(in) })
-		if err != nil {
-			c.fail(e, err)
-			return
-		}
-	}
-	c.startNew(e)
+	c.startNew(c.putNew(in, false))
 }
 
 // putNew takes a slot for an element with its whole timeout, which may have been called before a restart.
@@ -208,12 +199,6 @@ func (c *core[IN, OUT]) acceptControl(element any) {
 	c.queue.PutControl(slot[IN, OUT]{extra: &extra[IN, OUT]{control: element}, accepted: c.now})
 }
 
-// endInput says that nothing follows.
-func (c *core[IN, OUT]) endInput() {
-	c.inputEnded = true
-	c.endRetries()
-}
-
 // endRetries says that no element follows. Law A5: unless retries are to be drained, elements in back-off get exactly one
 // more attempt, at once; running attempts are awaited and not called again.
 func (c *core[IN, OUT]) endRetries() {
@@ -227,9 +212,6 @@ func (c *core[IN, OUT]) endRetries() {
 		}
 	}
 }
-
-// drained tells whether all that was accepted has left.
-func (c *core[IN, OUT]) drained() bool { return c.inputEnded && c.queue.Len() == 0 }
 
 // ---- A turn
 

@@ -82,10 +82,12 @@ type Closer interface {
 	Close() error
 }
 
-// Cloner is implemented by a function whose source reuses its elements: the operator works on the clone, which it takes
-// before anything else happens to the element. Without it, elements must not be changed once they were sent.
+// Cloner is implemented by a function whose input reuses its elements, as a reader does that has one buffer for all
+// records. It is for [AsyncWaitOperator.Results], which works on the clones. A flow has no use for it: by the time it gets an
+// element from a channel, the source may have gone on to the next, so a source that reuses elements must send copies.
 type Cloner[IN any] interface {
-	// Clone returns a copy of in that shares nothing that is changed later. It runs on the loop and must not block.
+	// Clone returns a copy of in that shares nothing that is changed later. It is called on the goroutine of the input,
+	// which goes on after it. A panic fails the operator, as one of the input does.
 	Clone(in IN) IN
 }
 

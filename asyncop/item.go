@@ -26,19 +26,10 @@ const (
 	recordItem    itemKind = iota // to be called
 	controlItem                   // a watermark: rest
 	completedItem                 // a record whose results wait to be emitted, in rest, an *attempt
-	brokenItem                    // a record that could not be cloned: it is to fail, with the error in rest
 )
 
 // results returns those of a completedItem.
 func (it *item[IN, OUT]) results() []OUT { return it.rest.(*attempt[IN, OUT]).results }
-
-// stored returns the kind under which it is stored: what could not be cloned is tried again after a restore.
-func (k itemKind) stored() itemKind {
-	if k == brokenItem {
-		return recordItem
-	}
-	return k
-}
 
 // items returns what is in the queue and not settled, in input order (law C1). It makes copies, so that they can be
 // encoded while the loop goes on. The free places of into must be zero.
@@ -95,16 +86,13 @@ func (c *core[IN, OUT]) restore(it item[IN, OUT]) {
 	switch {
 	case it.kind == controlItem:
 		c.acceptControl(it.rest)
-	case it.kind == brokenItem:
-		c.tick()
-		c.fail(c.put(slot[IN, OUT]{in: it.in, accepted: c.now}), it.rest.(error))
 	case it.kind == completedItem:
 		c.tick()
 		e := c.put(slot[IN, OUT]{in: it.in, accepted: c.now, attempts: it.attempts})
 		e.Value.attempt = &attempt[IN, OUT]{core: c, results: it.results()}
 		c.settle(e, nil)
 	case c.retryState == FromScratch || it.first == 0 || c.timeout == 0:
-		c.startNew(c.putNew(it.in, it.first != 0)) // not cloned: nobody else has it
+		c.startNew(c.putNew(it.in, it.first != 0))
 	default:
 		c.restoreLimited(it)
 	}

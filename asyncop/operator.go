@@ -28,8 +28,8 @@ type Watermark = queue.Watermark
 //	out ------- 1' - 2' ---- 3' - 4' ---- 5' ---
 //
 // Elements of the stream are of type IN, or a [Watermark]. A nil is accepted where IN is an interface type. A wrong
-// type fails the pipeline with a [*TypeError]. Elements must not be changed once they were sent, unless the function is
-// a [Cloner].
+// type fails the pipeline with a [*TypeError]. Elements must not be changed once they were sent: a source that reuses them
+// sends copies.
 //
 // Its methods are safe for concurrent use.
 type AsyncWaitOperator[IN, OUT any] struct {

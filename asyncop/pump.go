@@ -169,12 +169,15 @@ func (p *pump[IN, OUT]) mustStop() bool {
 	return p.stopping.Load() && !p.inOver && !p.marked
 }
 
-// endInput takes nothing more. What is in the backlog was taken already.
+// endInput takes nothing more. What is in the backlog was taken already: it gets its first attempts, and no retries (law A5).
 func (p *pump[IN, OUT]) endInput() {
 	p.inOver = true
-	if p.backlog.Len() == 0 {
-		p.core.endInput()
-	}
+	p.core.endRetries()
+}
+
+// drained tells whether nothing follows and all that was taken has left.
+func (p *pump[IN, OUT]) drained() bool {
+	return p.inOver && p.backlog.Len() == 0 && p.core.queue.Len() == 0
 }
 
 // acceptSome takes elements as long as there are some and slots for them. End of input is noticed only when a slot is
@@ -220,13 +223,7 @@ func (p *pump[IN, OUT]) feed() bool {
 	if p.checks != nil && p.checks.restored > 0 {
 		p.checks.restored--
 	}
-	next := p.backlog.Pop()
-	defer func() { // even if user code ends the goroutine
-		if p.backlog.Len() == 0 && p.inOver {
-			p.core.endInput()
-		}
-	}()
-	p.core.restore(next)
+	p.core.restore(p.backlog.Pop())
 	return true
 }
 
@@ -267,7 +264,7 @@ func (p *pump[IN, OUT]) receivedElement(in IN, ok bool) {
 	case p.backlog.Len() == 0 && p.core.hasRoom():
 		p.core.accept(in)
 	default:
-		p.backlog.Push(p.overflowed(in))
+		p.backlog.Push(item[IN, OUT]{in: in})
 	}
 }
 
@@ -278,17 +275,6 @@ func (p *pump[IN, OUT]) endIfCancelled() {
 	} else if ctx := p.core.ctx; ctx.Err() != nil {
 		p.core.end(context.Cause(ctx))
 	}
-}
-
-// overflowed returns the item of an element that waits outside of the slots. It is accepted, so it is cloned now.
-func (p *pump[IN, OUT]) overflowed(in IN) item[IN, OUT] {
-	it := item[IN, OUT]{in: in}
-	if cloner := p.core.hook.clone; cloner != nil {
-		if err := p.core.offLoop(func() error { it.in = cloner.Clone(in); return nil }); err != nil {
-			it.kind, it.rest = brokenItem, err
-		}
-	}
-	return it
 }
 
 func (p *pump[IN, OUT]) receivedControl(v any) {
@@ -317,7 +303,7 @@ func (p *pump[IN, OUT]) ended() bool {
 	if p.checks != nil && !p.checks.quiet() {
 		return false
 	}
-	return p.suspended() || p.core.drained()
+	return p.suspended() || p.drained()
 }
 
 // emitSome hands over what may leave, as long as downstream takes it.

@@ -90,7 +90,11 @@ func (p *pump[IN, OUT]) pull(e *ends[IN, OUT], input iter.Seq[IN]) {
 		e.in.ring.ended.Store(true)
 		p.core.wakeUp()
 	}()
+	clone := p.core.hook.clone
 	for v := range input {
+		if clone != nil {
+			v = clone.Clone(v) // before the input goes on
+		}
 		if !e.in.put(v) {
 			p.discarded.Add(1)
 			break

@@ -66,7 +66,7 @@ func (s stateCodec[IN, OUT]) encode(items []item[IN, OUT]) (state checkpoint.Sta
 			state = append(state, b)
 			b = make([]byte, 0, cap(b))
 		}
-		b = append(b, byte(it.kind.stored()))
+		b = append(b, byte(it.kind))
 		if it.kind == controlItem {
 			at := it.rest.(queue.Watermark).Timestamp
 			mark, err := at.MarshalBinary()

@@ -713,14 +713,13 @@ func TestTimeoutCountsFromTheSlotAfterASlowLogger(t *testing.T) {
 func TestAttemptTimeoutCountsFromTheCall(t *testing.T) {
 	forEachMode(t, func(t *testing.T, m mode) {
 		r := newRig(t, m, setup{
-			wrap: func(h *hand) function {
-				return cloning{h, func(in string) string { time.Sleep(5 * time.Millisecond); return in }}
-			},
 			opts: options(asyncop.WithAttemptTimeout(10*time.Millisecond), asyncop.WithDropOnFailure()),
 		})
+		r.script("x#1", func(c *call) error { time.Sleep(5 * time.Millisecond); return upper(c) })
+		r.op.In() <- "x"
 		r.op.In() <- "a"
 		r.advance(15*time.Millisecond - 1)
-		require.Equal(t, "a#1@5ms", r.callTimes())
+		require.Equal(t, "x#1@0s a#1@5ms", r.callTimes())
 		require.Zero(t, r.stats().AttemptTimeouts)
 		r.advance(1)
 		require.EqualValues(t, 1, r.stats().AttemptTimeouts)

@@ -42,14 +42,6 @@ func (s ownStrategy) CanRetry(int) bool                   { return s.can == nil 
 func (s ownStrategy) BackoffTime(int) time.Duration       { return s.backoff() }
 func (s ownStrategy) RetryPredicate() predicatesOfStrings { return errorsOnly }
 
-// cloning is the hand-driven function with a Clone method.
-type cloning struct {
-	*hand
-	clone func(string) string
-}
-
-func (c cloning) Clone(in string) string { return c.clone(in) }
-
 // failingCall is what element b is answered with where the site needs an error.
 func failingCall(c *call) { c.CompleteExceptionally(errBroken) }
 
@@ -94,16 +86,6 @@ var sites = []struct {
 			opts:     options(asyncop.WithRandom(breakingSource(breaks))),
 		}
 	}, failingCall},
-	{"Clone", func(breaks func()) setup {
-		return setup{wrap: func(h *hand) function {
-			return cloning{h, func(in string) string {
-				if in == "b" {
-					breaks()
-				}
-				return in
-			}}
-		}}
-	}, nil},
 }
 
 type breakingSource func()

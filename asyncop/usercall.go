@@ -18,7 +18,6 @@ type callKind uint8
 
 const (
 	noCall     callKind = iota
-	callClone           // Cloner.Clone
 	callInvoke          // AsyncFunction.AsyncInvoke
 	callDecide          // what the policy consists of
 )
@@ -54,8 +53,6 @@ func (c *core[IN, OUT]) resume() {
 	c.call = userCall[IN, OUT]{}
 	if call.exited != nil {
 		switch call.kind {
-		case callClone:
-			c.fail(call.entry, call.exited)
 		case callInvoke:
 			c.invoked(call.attempt, call.exited)
 		case callDecide:
