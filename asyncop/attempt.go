@@ -59,7 +59,11 @@ const (
 	dispatching
 	sent
 	answered
+	// early: the attempt is a timeout handler that was called before the deadline.
+	early
 )
+
+func (a *attempt[IN, OUT]) isEarly() bool { return a.state.Load()&early != 0 }
 
 // Complete implements [ResultFuture].
 func (a *attempt[IN, OUT]) Complete(results ...OUT) { a.complete(results, nil) }

@@ -471,6 +471,7 @@ func (c *core[IN, OUT]) attemptTimeOut(e *queue.Entry[slot[IN, OUT]]) {
 // timeOut ends e at its deadline. Law A3: whatever the element was doing, this is final.
 func (c *core[IN, OUT]) timeOut(e *queue.Entry[slot[IN, OUT]]) {
 	s := &e.Value
+	isEarly := c.now < c.deadline(e)
 	switch s.phase {
 	case preparing, running:
 		c.timers.Cancel(&s.timer)
@@ -492,13 +493,16 @@ func (c *core[IN, OUT]) timeOut(e *queue.Entry[slot[IN, OUT]]) {
 	s.attempt = nil
 	c.stats.Timeouts++
 	if c.hook.timeout == nil {
-		c.fail(e, c.timeoutError(s, nil))
+		c.fail(e, c.timeoutError(s, isEarly, nil))
 		return
 	}
 	c.enter(e, handling)
 	c.refresh() // the handler's time begins now
 	limit := c.now + c.handlerLimit
 	a := &attempt[IN, OUT]{core: c, entry: e, deadline: limit}
+	if isEarly {
+		a.state.Store(early)
+	}
 	s.attempt = a
 	c.timers.Arm(&s.timer, limit)
 	in := s.in
@@ -521,7 +525,7 @@ func (c *core[IN, OUT]) runHandler(a *attempt[IN, OUT], in IN) {
 // handled goes on after the timeout handler has answered; err is final, as everything is after the deadline (A3).
 func (c *core[IN, OUT]) handled(e *queue.Entry[slot[IN, OUT]], err error) {
 	if p, ok := err.(handlerPanicError); ok { //nolint:errorlint // made by runHandler; AsType would call methods of err
-		err = c.timeoutError(&e.Value, p.PanicError)
+		err = c.timeoutError(&e.Value, e.Value.attempt.isEarly(), p.PanicError)
 	}
 	c.settle(e, err)
 }
@@ -533,13 +537,13 @@ func (c *core[IN, OUT]) handlerTimeOut(e *queue.Entry[slot[IN, OUT]]) {
 	s := &e.Value
 	s.attempt.expire(over | expired)
 	s.attempt.entry = nil
-	c.fail(e, c.timeoutError(s, ErrHandlerLimit))
+	c.fail(e, c.timeoutError(s, s.attempt.isEarly(), ErrHandlerLimit))
 }
 
-func (c *core[IN, OUT]) timeoutError(s *slot[IN, OUT], handler error) *TimeoutError {
+func (c *core[IN, OUT]) timeoutError(s *slot[IN, OUT], isEarly bool, handler error) *TimeoutError {
 	in, policy := s.in, c.retry.policy // not c: a failure may be kept for long
 	return &TimeoutError{
-		Limit: c.timeout, Attempts: int(s.attempts), Last: s.err, Handler: handler,
+		Limit: c.timeout, Attempts: int(s.attempts), Last: s.err, Handler: handler, Early: isEarly,
 		InDoubt: s.inDoubt, idempotent: func() bool { return policy.IsIdempotent(in) },
 	}
 }

@@ -42,11 +42,12 @@ type TimeoutError struct {
 	Attempts int           // attempts begun; 0 if the element waited for a permit all the time
 	Last     error         // the last one that an attempt ended with; nil if none did
 	Handler  error         // why the timeout handler has no answer; nil if there is no handler
+	Early    bool          // before Limit, since no retry could start within it: see WithEarlyTimeout
 
 	// InDoubt tells that an attempt may have taken effect: one was running, or one before it ended in a way that does not
 	// prove the contrary. Proof are a report of stage ClientDispatch, an error of that stage if the policy looks at reasons,
-	// and a reason that allows non-idempotent retry; what was called before a restart is in doubt. An element that was never called, or whose calls all are known to have
-	// done nothing, is not.
+	// and a reason that allows non-idempotent retry; what was called before a restart is in doubt. An element that was never
+	// called, or whose calls all are known to have done nothing, is not.
 	InDoubt bool
 
 	idempotent func() bool // asks the policy, which is user code; nil: no
@@ -66,6 +67,9 @@ func (e *TimeoutError) Ambiguous() bool {
 
 func (e *TimeoutError) Error() string {
 	s := fmt.Sprintf("asyncop: timed out after %v and %s", e.Limit, attempts(e.Attempts))
+	if e.Early {
+		s = fmt.Sprintf("asyncop: timed out early, after %s: no retry could start within %v", attempts(e.Attempts), e.Limit)
+	}
 	if e.Last != nil {
 		s += fmt.Sprintf(": last error: %v", e.Last) // fmt recovers panics of users' errors
 	}
@@ -151,7 +155,7 @@ type AbandonedError struct {
 }
 
 func (e *AbandonedError) Error() string {
-	return fmt.Sprintf("asyncop: ended with %d elements in flight: %v", e.Abandoned, e.Cause)
+	return fmt.Sprintf("asyncop: ended with %s in flight: %v", elements(e.Abandoned), e.Cause)
 }
 
 // Unwrap returns Cause.
@@ -165,7 +169,11 @@ type TypeError struct {
 }
 
 func (e *TypeError) Error() string {
-	return fmt.Sprintf("asyncop: %sgot an element of type %v, want %v", prefix(e.Operator), e.Got, e.Want)
+	got := "a nil element"
+	if e.Got != nil {
+		got = "an element of type " + e.Got.String()
+	}
+	return fmt.Sprintf("asyncop: %sgot %s, want %v", prefix(e.Operator), got, e.Want)
 }
 
 // PanicError is a panic of user code, or its call of runtime.Goexit ([ErrGoexit]).
@@ -205,6 +213,13 @@ func attempts(n int) string {
 		return "1 attempt"
 	}
 	return fmt.Sprintf("%d attempts", n)
+}
+
+func elements(n int) string {
+	if n == 1 {
+		return "1 element"
+	}
+	return fmt.Sprintf("%d elements", n)
 }
 
 func abandoned(n int) string {

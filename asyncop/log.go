@@ -58,7 +58,7 @@ func (c *core[IN, OUT]) log(limit *lineLimit, level slog.Level, msg string, in I
 	if !ok {
 		return
 	}
-	attrs = append(attrs, slog.String("operator", c.name), slog.String("element", c.labelOf(in)))
+	attrs = append(attrs, slog.String("element", c.labelOf(in)))
 	if suppressed > 0 {
 		attrs = append(attrs, slog.Int("suppressed", suppressed))
 	}
@@ -67,6 +67,9 @@ func (c *core[IN, OUT]) log(limit *lineLimit, level slog.Level, msg string, in I
 
 // logAttrs calls the user's handler off the loop, since it may do anything (law A6).
 func (c *core[IN, OUT]) logAttrs(level slog.Level, msg string, attrs ...slog.Attr) {
+	if c.name != "" {
+		attrs = append(attrs, slog.String("operator", c.name))
+	}
 	_ = c.offLoop(func() error {
 		c.logger.LogAttrs(context.WithoutCancel(c.ctx), level, msg, attrs...)
 		return nil

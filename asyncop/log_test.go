@@ -81,12 +81,12 @@ func retriesTwice() *strategies.FixedDelayStrategy[int] {
 // Retries are for those who look closely, elements given up for everybody.
 func TestLogLevels(t *testing.T) {
 	retries := []string{
-		`level=DEBUG msg="asyncop: retry" attempts=1 delay=1s reason=EXCEPTION_MATCHED error=down operator=rows element="\"a\""`,
-		`level=DEBUG msg="asyncop: retry" attempts=2 delay=1s reason=EXCEPTION_MATCHED error=down operator=rows element="\"a\""`,
-		`level=DEBUG msg="asyncop: no retry" verdict=refused reason=EXCEPTION_MATCHED attempts=3 error=down operator=rows element="\"a\""`,
+		`level=DEBUG msg="asyncop: retry" attempts=1 delay=1s reason=EXCEPTION_MATCHED error=down element="\"a\"" operator=rows`,
+		`level=DEBUG msg="asyncop: retry" attempts=2 delay=1s reason=EXCEPTION_MATCHED error=down element="\"a\"" operator=rows`,
+		`level=DEBUG msg="asyncop: no retry" verdict=refused reason=EXCEPTION_MATCHED attempts=3 error=down element="\"a\"" operator=rows`,
 	}
-	dropped := `level=WARN msg="asyncop: element dropped" attempts=3 error=down operator=rows element="\"a\""`
-	givenUp := `level=WARN msg="asyncop: element given up" attempts=3 error=down operator=rows element="\"a\""`
+	dropped := `level=WARN msg="asyncop: element dropped" attempts=3 error=down element="\"a\"" operator=rows`
+	givenUp := `level=WARN msg="asyncop: element given up" attempts=3 error=down element="\"a\"" operator=rows`
 	tests := []struct {
 		name  string
 		level slog.Level
@@ -265,7 +265,7 @@ func TestElementLabel(t *testing.T) {
 		lines := book.read()
 		require.NotEmpty(t, lines)
 		for _, line := range lines {
-			assert.True(t, strings.HasSuffix(line, `operator="" element=patient-7`), line)
+			assert.True(t, strings.HasSuffix(line, `element=patient-7`), line)
 		}
 	})
 }
@@ -310,7 +310,7 @@ func TestSlowCalls(t *testing.T) {
 		return strategies.FixedDelay[int](1, time.Second).RetryIfResult(func([]int) bool { time.Sleep(d); return false })
 	}
 	none := strategies.NoRetry[int]()
-	warning := `level=WARN msg="asyncop: a call blocked the loop" took=101ms operator="" element=7`
+	warning := `level=WARN msg="asyncop: a call blocked the loop" took=101ms element=7`
 	tests := []struct {
 		name     string
 		fn       AsyncFunction[int, int]
@@ -357,7 +357,7 @@ func TestSlowLastCall(t *testing.T) {
 				return want
 			}), 0, 5, WithLogger(book.logger(slog.LevelInfo)))
 			assert.ErrorIs(t, runToEnd(op, 6, 7), want)
-			assert.Equal(t, []string{`level=WARN msg="asyncop: a call blocked the loop" took=1s operator="" element=7`}, book.read())
+			assert.Equal(t, []string{`level=WARN msg="asyncop: a call blocked the loop" took=1s element=7`}, book.read())
 		})
 	}
 }
@@ -408,7 +408,7 @@ func TestLogOfCloseAfterAFailure(t *testing.T) {
 		op := OrderedWait(badCloser{failsAlways[int](errDown)}, 0, 5, WithName("rows"), WithLogger(book.logger(slog.LevelInfo)))
 		assert.ErrorIs(t, runToEnd(op, 1), errDown)
 		assert.Equal(t,
-			[]string{`level=WARN msg="asyncop: close after a failure" operator=rows error="asyncop: close: still open"`}, book.read())
+			[]string{`level=WARN msg="asyncop: close after a failure" error="asyncop: close: still open" operator=rows`}, book.read())
 	})
 }
 
@@ -459,7 +459,7 @@ func TestSlowPredicateNamesItsElement(t *testing.T) {
 		}
 		synctest.Wait()
 		time.Sleep(time.Second)
-		assert.Equal(t, []string{`level=WARN msg="asyncop: a call blocked the loop" took=100.2ms operator="" element=700`}, book.read())
+		assert.Equal(t, []string{`level=WARN msg="asyncop: a call blocked the loop" took=100.2ms element=700`}, book.read())
 		close(op.In())
 		require.NoError(t, op.Wait())
 	})

@@ -528,8 +528,7 @@ func (p *pump[IN, OUT]) finish() {
 	p.endSide(abandoned)
 	if err != nil {
 		if closeErr := p.close(); closeErr != nil {
-			c.logAttrs(slog.LevelWarn, "asyncop: close after a failure", slog.String("operator", c.name),
-				slog.Any("error", closeErr))
+			c.logAttrs(slog.LevelWarn, "asyncop: close after a failure", slog.Any("error", closeErr))
 		}
 	}
 	c.workers.stop()
@@ -578,7 +577,7 @@ func (p *pump[IN, OUT]) endSide(abandoned []*queue.Entry[slot[IN, OUT]]) {
 	close(p.side)
 	if sink, ok := c.sideOutput.(streams.Sink); ok {
 		if err := offLoop(func() error { sink.AwaitCompletion(); return nil }); err != nil {
-			c.logAttrs(slog.LevelWarn, "asyncop: side output", slog.String("operator", c.name), slog.Any("error", err))
+			c.logAttrs(slog.LevelWarn, "asyncop: side output", slog.Any("error", err))
 		}
 	}
 }

@@ -200,14 +200,14 @@ func TestLogsNameTheReason(t *testing.T) {
 			r.advance(time.Second)
 			require.NoError(t, r.end())
 			lines := strings.Split(strings.TrimSpace(b.String()), "\n")
-			dropped := `level=WARN msg="asyncop: element dropped" attempts=2 error=broken operator="" element="\"a\""`
+			dropped := `level=WARN msg="asyncop: element dropped" attempts=2 error=broken element="\"a\""`
 			if level == slog.LevelInfo {
 				require.Equal(t, []string{dropped}, lines)
 				return
 			}
 			require.Equal(t, []string{
-				`level=DEBUG msg="asyncop: retry" attempts=1 delay=1s reason=TEST_SAFE error=broken operator="" element="\"a\""`,
-				`level=DEBUG msg="asyncop: no retry" verdict=refused reason=TEST_SAFE attempts=2 error=broken operator="" element="\"a\""`,
+				`level=DEBUG msg="asyncop: retry" attempts=1 delay=1s reason=TEST_SAFE error=broken element="\"a\""`,
+				`level=DEBUG msg="asyncop: no retry" verdict=refused reason=TEST_SAFE attempts=2 error=broken element="\"a\""`,
 				dropped,
 			}, lines)
 		})

@@ -3,6 +3,7 @@ package asyncop_test
 import (
 	"context"
 	"errors"
+	"fmt"
 	"log/slog"
 	"math"
 	"runtime"
@@ -620,6 +621,35 @@ func TestEarlyTimeout(t *testing.T) {
 		require.EqualValues(t, 1, s.Timeouts)
 		require.Zero(t, s.WaitingForRetry)
 	})
+}
+
+// The error tells that it came early, with and without a handler, and only then.
+func TestEarlyTimeoutError(t *testing.T) {
+	panics := withHandler(func(context.Context, string) ([]string, error) { panic("no answer") })
+	for name, wrap := range map[string]func(*hand) function{"no handler": nil, "handler": panics} {
+		for _, early := range []bool{false, true} {
+			t.Run(fmt.Sprint(name, "/", early), func(t *testing.T) {
+				forEachMode(t, func(t *testing.T, m mode) {
+					s := setup{timeout: time.Second, strategy: retryAll(9, time.Hour), wrap: wrap}
+					if early {
+						s.opts = options(asyncop.WithEarlyTimeout())
+					}
+					r := newRig(t, m, s)
+					r.script("a#1", fails)
+					r.sendEach("a")
+					r.advance(time.Second)
+					timeout, ok := errors.AsType[*asyncop.TimeoutError](r.wait())
+					require.True(t, ok)
+					require.Equal(t, early, timeout.Early)
+					if early {
+						require.ErrorContains(t, timeout, "timed out early, after 1 attempt: no retry could start within 1s: last error: ")
+					} else {
+						require.ErrorContains(t, timeout, "timed out after 1s and 1 attempt: last error: ")
+					}
+				})
+			})
+		}
+	}
 }
 
 // WithEarlyTimeout takes a retry that would start at the deadline for one that is too late, and no earlier one.
