@@ -122,13 +122,13 @@ func (a *attempt[IN, OUT]) conclude() bool {
 	return true
 }
 
-// late tells why a call must not begin any more (law A5), asked on the goroutine that is about to make it: the loop may not
-// have been told of a cancel yet, or may not have noticed that the time is over.
+// late tells why nothing must begin for the attempt any more (law A5), asked on the goroutine that is about to: the loop may
+// not have been told of a cancel yet, or may not have noticed that the time is over.
 func (a *attempt[IN, OUT]) late() error {
 	switch c := a.core; {
 	case a.state.Load()&over != 0:
 		return (*attemptContext[IN, OUT])(a).Err()
-	case c.ctx.Err() != nil:
+	case c.ctx.Err() != nil || c.suspended.Load():
 		return context.Canceled
 	case a.deadline != noDeadline && c.timers.Now() >= a.deadline:
 		return context.DeadlineExceeded
@@ -186,19 +186,15 @@ func (a *attempt[IN, OUT]) runBlocking(task func(late error)) {
 		}
 		hold = a.state.CompareAndSwap(s, s|held)
 	}
-	guarded := func() {
+	guarded := func(late error) {
 		returned := false
 		defer func() {
 			if !returned { // the future is not the attempt but a wrapper's, and has failed (law A6)
 				a.complete(nil, newPanicError(recover()))
 			}
 		}()
-		late := a.late()
-		if late != nil {
-			a.cutOff(late)
-		}
 		task(late)
 		returned = true
 	}
-	a.core.workers.run(job[IN, OUT]{task: guarded, permit: hold})
+	a.core.workers.run(job[IN, OUT]{attempt: a, wrapped: guarded, permit: hold})
 }

@@ -147,6 +147,23 @@ func TestStopEndsRetriesOfTheBacklog(t *testing.T) {
 	}, 1)
 }
 
+// A5: so does the end of the input.
+func TestEndOfInputEndsRetriesOfTheOverflow(t *testing.T) {
+	forEachMode(t, func(t *testing.T, m mode) {
+		r := newCheckRig(t, m, setup{
+			timeout: 24 * time.Hour, strategy: retryAgain(9, time.Hour), opts: options(asyncop.WithDropOnFailure()),
+		}, nil)
+		r.send("a")
+		r.fail("a#1", errAgain)
+		_, done := r.trigger(checkpoint.Periodic)
+		r.send("b") // past the capacity
+		r.endInput()
+		require.Equal(t, "a#1 a#2", r.calls())
+		_ = r.cut(errTestOver)
+		require.Error(t, <-done)
+	}, 1)
+}
+
 // Barriers overtake the marker also when it waits for downstream. It is reported when downstream has it.
 func TestBarrierOvertakesTheEndOfInput(t *testing.T) {
 	forEachMode(t, func(t *testing.T, m mode) {

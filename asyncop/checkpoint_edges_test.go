@@ -1,6 +1,7 @@
 package asyncop_test
 
 import (
+	"context"
 	"errors"
 	"runtime"
 	"strings"
@@ -122,6 +123,62 @@ func codecOf(encode, decode func()) checkpoint.Codec[string] {
 		func(dst []byte, v string) ([]byte, error) { encode(); return append(dst, v...), nil },
 		func(b []byte) (string, error) { decode(); return string(b), nil },
 	)
+}
+
+// A1: what a Suspend was to keep, and does not, is abandoned, and the side output gets it.
+func TestSuspendThatFailsAbandonsWhatIsInFlight(t *testing.T) {
+	nothing := func() {}
+	t.Run("not encoded", func(t *testing.T) {
+		forEachMode(t, func(t *testing.T, m mode) {
+			side := newSideSink(false)
+			codec := codecOf(func() { panic("broken") }, nothing)
+			r := newCheckRig(t, m, setup{opts: options(asyncop.WithInputCodec[string](codec), asyncop.WithSideOutput(side))}, nil)
+			r.send("a")
+			b, done := r.trigger(checkpoint.Suspend)
+			r.send(b)
+			require.Error(t, <-done)
+			require.ErrorContains(t, r.wait(), "1 element in flight")
+			require.Equal(t, "a", side.elements())
+			require.EqualValues(t, 1, r.stats().Abandoned)
+			checkBalance(t, r.stats())
+		})
+	})
+	t.Run("cancelled", func(t *testing.T) {
+		forEachMode(t, func(t *testing.T, m mode) {
+			side := newSideSink(false)
+			r := newCheckRig(t, m, setup{blocked: true, opts: options(asyncop.WithBuffer(0), asyncop.WithSideOutput(side))}, nil)
+			r.send("a")
+			b, _ := r.trigger(checkpoint.Suspend)
+			r.send(b) // cannot leave
+			require.ErrorIs(t, r.cut(errBroken), errBroken)
+			require.Equal(t, "a", side.elements())
+			checkBalance(t, r.stats())
+		})
+	})
+}
+
+// A codec that takes its time holds up neither Stop nor a cancel, only Done.
+func TestStopDoesNotWaitForACodec(t *testing.T) {
+	forEachMode(t, func(t *testing.T, m mode) {
+		release := make(chan struct{})
+		codec := codecOf(func() { <-release }, func() {})
+		r := newCheckRig(t, m, setup{opts: options(asyncop.WithInputCodec[string](codec))}, nil)
+		r.send("a")
+		b, done := r.trigger(checkpoint.Periodic)
+		r.send(b)
+		ctx, cancel := context.WithCancel(t.Context())
+		cancel()
+		require.ErrorIs(t, r.op.Stop(ctx), context.Canceled)
+		synctest.Wait()
+		select {
+		case <-r.op.Done():
+			t.Error("done, and a codec is at work")
+		default:
+		}
+		close(release)
+		require.Error(t, <-done)
+		require.ErrorIs(t, r.wait(), context.Canceled)
+	})
 }
 
 // A6: a codec that breaks aborts the checkpoint, whose error names the operator, and harms nothing else.

@@ -1,7 +1,6 @@
 package asyncop
 
 import (
-	"context"
 	"errors"
 	"fmt"
 	"sync"
@@ -36,8 +35,11 @@ type checkpointing[IN, OUT any] struct {
 	pause    time.Duration                  // how long the last copy of what is in flight took
 }
 
-// errNoFinalBarrier is what the coordinator is told of a stream that ends without a final barrier.
-var errNoFinalBarrier = errors.New("asyncop: the input ended without a final barrier")
+// What the coordinator is told of a stream that ends without a final barrier.
+var (
+	errNoFinalBarrier = errors.New("asyncop: the input ended without a final barrier")
+	errStoppedAlone   = errors.New("asyncop: stopped by Stop, without a final checkpoint: use the Coordinator's Finish")
+)
 
 // joinCheckpoints registers the operator and fills the backlog with what is restored.
 func (p *pump[IN, OUT]) joinCheckpoints(codec stateCodec[IN, OUT]) {
@@ -95,8 +97,7 @@ func (p *pump[IN, OUT]) awaitStart() {
 	c.parked.Store(true)
 	defer c.parked.Store(false)
 	for {
-		if cause := p.cancelled.Load(); cause != nil {
-			c.end(*cause)
+		if c.endIfCancelled(); c.failure != nil {
 			return
 		}
 		if p.stopping.Load() {
@@ -132,9 +133,7 @@ func (p *pump[IN, OUT]) barrierArrived() bool {
 
 // suspended tells whether what is in flight is left to the checkpoint. While the barrier waits for downstream then, no call
 // starts, no timer fires, and completions change nothing: all of it will be done again.
-func (p *pump[IN, OUT]) suspended() bool {
-	return p.checks != nil && p.checks.final == checkpoint.Suspend
-}
+func (p *pump[IN, OUT]) suspended() bool { return p.core.suspended.Load() }
 
 func (p *pump[IN, OUT]) receivedBarrier(b checkpoint.Barrier) {
 	p.checks.seen = max(p.checks.seen, b.ID)
@@ -167,7 +166,8 @@ func (p *pump[IN, OUT]) passBarrier() {
 	if b.Kind.Final() {
 		k.final = b.Kind
 		p.inOver = true
-		if p.suspended() {
+		if b.Kind == checkpoint.Suspend {
+			p.core.suspended.Store(true)
 			p.offer, p.failed = nil, nil // left to the checkpoint, too
 		}
 	}
@@ -237,26 +237,26 @@ func (k *checkpointing[IN, OUT]) keepSpare(items []item[IN, OUT]) {
 	k.spare.Store(&items)
 }
 
-// endCheckpoints tells the coordinator if the stream ends other than by a final barrier, and returns what Err will tell.
-func (p *pump[IN, OUT]) endCheckpoints(err error) error {
-	k := p.checks
-	if k == nil {
-		return err
+// lostState returns why the state of a clean end is not in its final checkpoint, if that is so.
+func (p *pump[IN, OUT]) lostState() error {
+	if p.checks == nil {
+		return nil
 	}
-	k.encoding.Wait()
-	if err == nil && k.lost != nil {
-		err = k.lost
-		if n := int(p.core.stats.Abandoned); n > 0 {
-			err = &AbandonedError{Cause: err, Abandoned: n}
-		}
-	}
-	switch {
+	p.checks.encoding.Wait()
+	return p.checks.lost
+}
+
+// endCheckpoints tells the coordinator if the stream ends other than by a final barrier. ended is why the context had.
+func (p *pump[IN, OUT]) endCheckpoints(err, ended error) {
+	switch k := p.checks; {
+	case k == nil:
 	case err != nil:
 		k.coordinator.Fail(k.name, err)
-	case !k.final.Final() && p.core.ctx.Err() != nil: // whoever is upstream has noticed it first
-		k.coordinator.Fail(k.name, context.Cause(p.core.ctx))
+	case !k.final.Final() && ended != nil:
+		k.coordinator.Fail(k.name, ended)
+	case !k.final.Final() && p.stopping.Load():
+		k.coordinator.Fail(k.name, errStoppedAlone)
 	case !k.final.Final():
 		k.coordinator.Fail(k.name, errNoFinalBarrier)
 	}
-	return err
 }

@@ -64,7 +64,16 @@ func (c *attemptContext[IN, OUT]) Value(key any) any {
 		}
 		return (*attempt[IN, OUT])(c)
 	}
-	return c.core.ctx.Value(key)
+	return c.parent().Value(key)
+}
+
+// parent returns what has the values. Also the cause of the end is one of them, as far as package context is concerned: it is
+// the operator's only if that has ended the attempt.
+func (c *attemptContext[IN, OUT]) parent() context.Context {
+	if c.state.Load()&(over|expired|completed) == over {
+		return c.core.ctx
+	}
+	return c.core.values
 }
 
 // sideContext is the context of what runs beside an element's call, before it or between two: it has neither a permit

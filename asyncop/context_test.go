@@ -101,7 +101,7 @@ func TestContextEndsWithTheAttempt(t *testing.T) {
 		},
 		{
 			"other element failed the pipeline", func(h *callHolder, _ heldCall) { h.call(2).result.CompleteExceptionally(errDown) },
-			context.Canceled, context.Canceled, nil,
+			context.Canceled, errDown, nil,
 		},
 		{
 			"attempt timed out", func(*callHolder, heldCall) { time.Sleep(time.Second) },
@@ -145,10 +145,15 @@ func TestContextEndsWithTheAttempt(t *testing.T) {
 				tt.act(h, c)
 				synctest.Wait()
 				assert.Equal(t, tt.err, c.ctx.Err())
-				assert.Equal(t, tt.cause, context.Cause(c.ctx))
+				cause := context.Cause(c.ctx)
+				assert.ErrorIs(t, cause, tt.cause)
 				assert.True(t, isDone(c.ctx))
 				assert.Equal(t, tt.err, derived.Err())
 				assert.EqualValues(t, 2, after.Load())
+
+				h.cancel(errors.New("later")) // changes nothing any more
+				synctest.Wait()
+				assert.Equal(t, cause, context.Cause(c.ctx))
 			})
 		})
 	}

@@ -31,6 +31,9 @@ type core[IN, OUT any] struct {
 
 	direct *blocking[IN, OUT] // the function itself, if it blocks: the loop then starts calls without AsyncInvoke
 
+	cancel context.CancelCauseFunc // ends ctx, which is derived from the user's
+	values context.Context         // the user's, without its end
+
 	timeout      time.Duration // total, per element; 0: none
 	realTime     bool          // the clock is the real one
 	checkControl bool          // OUT can hold a control element
@@ -55,7 +58,9 @@ type core[IN, OUT any] struct {
 
 	rest *attempt[IN, OUT] // completions taken from the mailbox and not handled yet
 	call userCall[IN, OUT] // the user code that is being run
-	slow slowCall[IN, OUT]
+	slow slowCall[IN, OUT] // the call that is being watched
+
+	blocked []slowCall[IN, OUT] // calls that took too long, and nobody was told yet
 
 	stats      Stats
 	retryLines levelGate
@@ -68,6 +73,7 @@ type core[IN, OUT any] struct {
 	sleeper   // the loop's
 	mail      mailbox[IN, OUT]
 	freed     atomic.Int64 // permits given back by blocking calls
+	suspended atomic.Bool  // what is in flight is left to the final checkpoint: nothing begins any more
 	late      atomic.Int64 // late completions
 	workers   *workers[job[IN, OUT]]
 	published published
@@ -105,6 +111,8 @@ func newCore[IN, OUT any](
 	if c.permits == 0 {
 		c.permits = q.Cap()
 	}
+	c.values = context.WithoutCancel(cfg.ctx)
+	c.ctx, c.cancel = context.WithCancelCause(cfg.ctx)
 	c.hook.timeout, _ = find[TimeoutHandler[IN, OUT]](fn)
 	c.hook.open, _ = find[Opener](fn)
 	c.hook.close, _ = find[Closer](fn)
@@ -127,13 +135,20 @@ func (c *core[IN, OUT]) tick() {
 	c.now = c.timers.Now()
 	c.stale = false
 	if c.slow.watched {
-		c.slow.watched = false
-		if took := c.now - c.slow.since; took > slowCallLimit {
-			c.log(&c.slowLog, slog.LevelWarn, "asyncop: a call blocked the loop", c.slow.in,
-				slog.Duration("took", took))
+		if c.slow.took = c.now - c.slow.since; c.slow.took > slowCallLimit {
+			c.blocked = append(c.blocked, c.slow)
 		}
 		c.slow = slowCall[IN, OUT]{}
 	}
+}
+
+// warn tells of calls that blocked the loop. It runs user code, so it is apart from tick: nothing may come between a look at
+// the clock and what follows from it.
+func (c *core[IN, OUT]) warn() {
+	for _, call := range c.blocked {
+		c.log(&c.slowLog, slog.LevelWarn, "asyncop: a call blocked the loop", call.in, slog.Duration("took", call.took))
+	}
+	c.blocked = nil
 }
 
 // refresh looks at the clock again if time may have passed since the loop looked last.
@@ -147,6 +162,7 @@ func (c *core[IN, OUT]) refresh() {
 type slowCall[IN, OUT any] struct {
 	watched bool
 	since   time.Duration
+	took    time.Duration
 	in      IN
 	attempt *attempt[IN, OUT]
 }
@@ -233,7 +249,7 @@ func (c *core[IN, OUT]) turn() {
 // timer. Called with parked set, so that nothing posted from now on is missed.
 func (c *core[IN, OUT]) mayPark() bool {
 	c.tick() // the sleep is not part of the last call
-	if !c.mail.empty() || c.freed.Load() > 0 || c.failure != nil || c.canStart() {
+	if len(c.blocked) > 0 || !c.mail.empty() || c.freed.Load() > 0 || c.failure != nil || c.canStart() {
 		return false
 	}
 	due, ok := c.timers.Next()
@@ -321,8 +337,7 @@ func (c *core[IN, OUT]) deadline(e *queue.Entry[slot[IN, OUT]]) time.Duration {
 // start begins the next attempt of e, which is fresh or ready, unless its deadline or a cancel has come (law A5).
 func (c *core[IN, OUT]) start(e *queue.Entry[slot[IN, OUT]]) {
 	s := &e.Value
-	if c.ctx.Err() != nil { // now, not when the loop is told
-		c.end(context.Cause(c.ctx))
+	if c.endIfCancelled(); c.failure != nil { // now, not when the loop is told
 		return
 	}
 	c.refresh()
@@ -506,7 +521,7 @@ func (c *core[IN, OUT]) timeOut(e *queue.Entry[slot[IN, OUT]]) {
 	s.attempt = a
 	c.timers.Arm(&s.timer, limit)
 	in := s.in
-	c.workers.run(job[IN, OUT]{task: func() { c.runHandler(a, in) }})
+	c.workers.run(job[IN, OUT]{attempt: a, task: func() { c.runHandler(a, in) }})
 }
 
 // runHandler runs the timeout handler on a worker.
@@ -606,6 +621,13 @@ func (c *core[IN, OUT]) end(err error) {
 	}
 }
 
+// endIfCancelled ends the operator if its context has ended, by whomever, whether the loop was told or not.
+func (c *core[IN, OUT]) endIfCancelled() {
+	if c.ctx.Err() != nil {
+		c.end(context.Cause(c.ctx))
+	}
+}
+
 // takenBySide completes the oldest failing element: the side output has it.
 func (c *core[IN, OUT]) takenBySide() {
 	e := c.failing.Pop()
@@ -683,11 +705,14 @@ func (c *core[IN, OUT]) abandon() []*queue.Entry[slot[IN, OUT]] {
 			continue
 		case s.phase == preparing || s.phase == running:
 			c.returnPermit(s.attempt.expire(over))
+			s.attempt.entry = nil
 		case s.phase == deciding:
 			c.stats.Deciding--
 			s.attempt.expire(over)
+			s.attempt.entry = nil
 		case s.phase == handling:
 			s.attempt.expire(over)
+			s.attempt.entry = nil
 		case s.phase == backoff || s.phase == ready:
 			c.stats.WaitingForRetry--
 		case s.phase == done && s.attempt == nil:

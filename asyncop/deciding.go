@@ -83,10 +83,7 @@ func (c *core[IN, OUT]) ask(e *queue.Entry[slot[IN, OUT]], a *attempt[IN, OUT]) 
 	e.Value.attempt = question
 	c.enter(e, deciding)
 	c.stats.Deciding++
-	c.workers.run(job[IN, OUT]{task: func() {
-		if question.late() != nil {
-			return // nobody waits for the answer
-		}
+	c.workers.run(job[IN, OUT]{attempt: question, task: func() {
 		var action strategies.Action
 		var err error
 		returned := false
@@ -207,10 +204,7 @@ func (c *core[IN, OUT]) prepare(
 	e *queue.Entry[slot[IN, OUT]], a *attempt[IN, OUT], before func(ctx context.Context) error,
 ) {
 	c.enter(e, preparing)
-	c.workers.run(job[IN, OUT]{task: func() {
-		if a.late() != nil {
-			return // there will be no call
-		}
+	c.workers.run(job[IN, OUT]{attempt: a, task: func() {
 		var err error
 		returned := false
 		defer func() {
@@ -241,9 +235,9 @@ func (c *core[IN, OUT]) prepared(a *attempt[IN, OUT], failed error) {
 		return
 	}
 	c.tick()
+	c.endIfCancelled() // now, not when the loop is told (law A5)
 	switch {
-	case c.ctx.Err() != nil: // now, not when the loop is told (law A5)
-		c.end(context.Cause(c.ctx))
+	case c.failure != nil:
 	case a.deadline != noDeadline && c.now >= a.deadline: // its timeout is due, too
 	default:
 		c.invoke(e, a)

@@ -398,3 +398,38 @@ func slowRetry(retried chan<- struct{}) asyncop.AsyncFunction[string, string] {
 		return nil
 	})
 }
+
+// A function of WithUpstreamCancel may wait for its source: it holds up nothing but Done.
+func TestUpstreamCancelThatWaitsForTheSource(t *testing.T) {
+	for _, stop := range []bool{false, true} {
+		synctest.Test(t, func(t *testing.T) {
+			gone := make(chan struct{})
+			var told error
+			op := asyncop.OrderedWait(asyncop.Func(func(_ context.Context, _ string, result future) error {
+				if stop {
+					return nil // times out
+				}
+				return errBroken
+			}), time.Second, 1, asyncop.WithBuffer(0), asyncop.WithUpstreamCancel(func(err error) {
+				<-gone
+				told = err
+			}))
+			go func() {
+				for range 3 {
+					op.In() <- "a"
+				}
+				close(op.In())
+				close(gone)
+			}()
+			synctest.Wait()
+			if stop {
+				var timeout *asyncop.TimeoutError
+				require.ErrorAs(t, op.Stop(t.Context()), &timeout)
+				require.ErrorIs(t, told, asyncop.ErrStopped)
+				return
+			}
+			require.ErrorIs(t, op.Wait(), errBroken)
+			require.ErrorIs(t, told, errBroken)
+		})
+	}
+}

@@ -1,28 +1,36 @@
 package asyncop
 
-// job is what a worker does: a blocking call that the loop has started (attempt and in), or any other task.
+// job is what a worker does for an attempt, unless that is late then.
 type job[IN, OUT any] struct {
 	attempt *attempt[IN, OUT]
-	in      IN
 
-	task   func()
-	permit bool // the task's, given back when it has returned
+	in      IN               // of a blocking call that the loop has started, if there is neither task nor wrapped
+	task    func()           // anything else
+	wrapped func(late error) // a blocking call that a wrapper waits for: it is told if it is late
+	permit  bool             // of wrapped, given back when that has returned
 }
 
-// do does a job, on a worker.
+// do does a job, on a worker. Law A5: nothing begins too late.
 func (c *core[IN, OUT]) do(j job[IN, OUT]) {
-	if a := j.attempt; a != nil {
-		if a.late() != nil { // the element ends without it: by its deadline, or with its operator
-			c.release()
-			return
+	late := j.attempt.late()
+	switch {
+	case j.wrapped != nil:
+		if j.permit {
+			defer c.release() // even if the call ends its goroutine
 		}
-		c.direct.run((*attemptContext[IN, OUT])(a), j.in, a, nil)
-		return
+		if late != nil {
+			j.attempt.cutOff(late)
+		}
+		j.wrapped(late)
+	case late != nil: // the element ends without it: by its deadline, or with its operator
+		if j.task == nil {
+			c.release()
+		}
+	case j.task != nil:
+		j.task()
+	default:
+		c.direct.run((*attemptContext[IN, OUT])(j.attempt), j.in, j.attempt, nil)
 	}
-	if j.permit {
-		defer c.release() // even if the task ends its goroutine
-	}
-	j.task()
 }
 
 // directCall returns the blocking call that fn is, if it is one and nothing of the user's is around it.

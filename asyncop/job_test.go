@@ -125,7 +125,7 @@ func TestNoWorkerIsSentAfterACancel(t *testing.T) {
 		p := newPump(c)
 		p.in <- "a"
 		assert.True(t, p.step(), "offers it")
-		p.cancel(errors.New("over"))
+		c.cancel(errors.New("over"))
 		assert.False(t, p.step())
 		assert.Zero(t, c.workers.due)
 		p.finish()
@@ -147,6 +147,7 @@ func TestCallsThatAreLateAreNotMade(t *testing.T) {
 		"at its deadline":      {func(_ *core[string, string], mock *clock.Mock, _ func()) { mock.Add(time.Second) }, context.DeadlineExceeded},
 		"ended by the loop":    {func(c *core[string, string], _ *clock.Mock, _ func()) { c.abandon() }, context.Canceled},
 		"timed out by itself":  {func(c *core[string, string], _ *clock.Mock, _ func()) { c.timeOut(c.queue.First()) }, context.DeadlineExceeded},
+		"suspended":            {func(c *core[string, string], _ *clock.Mock, _ func()) { c.suspended.Store(true) }, context.Canceled},
 		"a moment before that": {func(_ *core[string, string], mock *clock.Mock, _ func()) { mock.Add(time.Second - 1) }, nil},
 	} {
 		t.Run(name, func(t *testing.T) {
@@ -178,60 +179,75 @@ func TestCallsThatAreLateAreNotMade(t *testing.T) {
 	}
 }
 
-// Nor is a strategy asked, or anything done before a retry, for an element whose time is over or whose operator has been
-// cancelled, whether the loop knows or not.
-func TestStrategiesAreNotAskedTooLate(t *testing.T) {
-	for name, tt := range map[string]struct {
-		late func(c *core[string, string], mock *clock.Mock, cancel func())
-		want int32
+// Nor is a strategy asked, anything done before a retry, or a timeout handler called, for an element whose time for that is
+// over, whose operator has been cancelled, or which is left to a checkpoint, whether the loop knows or not.
+func TestNothingBeginsTooLate(t *testing.T) {
+	for what, tt := range map[string]struct {
+		phase phase
+		limit time.Duration
 	}{
-		"cancelled":            {func(_ *core[string, string], _ *clock.Mock, cancel func()) { cancel() }, 0},
-		"at its deadline":      {func(_ *core[string, string], mock *clock.Mock, _ func()) { mock.Add(time.Second) }, 0},
-		"ended by the loop":    {func(c *core[string, string], _ *clock.Mock, _ func()) { c.abandon() }, 0},
-		"timed out by itself":  {func(c *core[string, string], _ *clock.Mock, _ func()) { c.timeOut(c.queue.First()) }, 0},
-		"a moment before that": {func(_ *core[string, string], mock *clock.Mock, _ func()) { mock.Add(time.Second - 1) }, 1},
+		"ask": {deciding, time.Second}, "before": {preparing, time.Second}, "handler": {handling, DefaultTimeoutHandlerLimit},
 	} {
-		for _, what := range []string{"ask", "before"} {
-			t.Run(what+"/"+name, func(t *testing.T) {
+		for when, late := range map[string]func(c *core[string, string], mock *clock.Mock, cancel func()){
+			"cancelled":            func(_ *core[string, string], _ *clock.Mock, cancel func()) { cancel() },
+			"at its deadline":      func(_ *core[string, string], mock *clock.Mock, _ func()) { mock.Add(tt.limit) },
+			"ended by the loop":    func(c *core[string, string], _ *clock.Mock, _ func()) { c.abandon() },
+			"suspended":            func(c *core[string, string], _ *clock.Mock, _ func()) { c.suspended.Store(true) },
+			"a moment before that": func(_ *core[string, string], mock *clock.Mock, _ func()) { mock.Add(tt.limit - 1) },
+		} {
+			t.Run(what+"/"+when, func(t *testing.T) {
 				synctest.Test(t, func(t *testing.T) {
 					var begun atomic.Int32
-					var strategy strategies.ReasonStrategy[string] = strategies.ReasonStrategyFunc[string](
-						func(context.Context, *predicates.Attempt[string]) (strategies.Action, error) {
-							begun.Add(1)
-							return strategies.Action{}, nil
-						})
-					if what == "before" {
-						strategy = strategies.Immediate(strategies.ReasonStrategyFunc[string](
-							func(context.Context, *predicates.Attempt[string]) (strategies.Action, error) {
-								before := func(context.Context) error { begun.Add(1); return nil }
-								return strategies.Action{Retry: true, Before: before}, nil
-							}))
-					}
-					p := strategies.ReasonAware(predicates.ByException[string](predicates.HasException,
-						predicates.NewReason("TEST", true, false)), strategy)
 					mock := clock.NewMock()
 					ctx, cancel := context.WithCancel(t.Context())
 					defer cancel()
-					fn := Func(func(context.Context, string, ResultFuture[string]) error { return errors.New("broken") })
+					fn := HandleTimeout(Func(func(context.Context, string, ResultFuture[string]) error {
+						if what == "handler" {
+							return nil
+						}
+						return errors.New("broken")
+					}), func(context.Context, string) ([]string, error) { begun.Add(1); return nil, nil })
 					cfg := newConfig([]Option{
 						WithClock(mock), WithContext(ctx), WithDropOnFailure(), WithLogger(slog.New(slog.DiscardHandler)),
 					})
-					c := newCore(cfg, fn, newRetryableDelegator(p, nil), time.Second, queue.NewOrdered[slot[string, string]](4))
+					c := newCore(cfg, fn, newRetryableDelegator(countingPolicy(&begun, what == "before"), nil), time.Second,
+						queue.NewOrdered[slot[string, string]](4))
 					w := c.workers
 					w.coming = true // one that does not get a processor
 					c.accept("a")
-					c.startWaiting()
-					assert.Equal(t, map[string]phase{"ask": deciding, "before": preparing}[what], c.queue.First().Value.phase)
-					tt.late(c, mock, cancel)
+					if what == "handler" {
+						mock.Add(time.Second)
+					}
+					c.turn()
+					assert.Equal(t, tt.phase, c.queue.First().Value.phase)
+					late(c, mock, cancel)
 					w.mu.Lock()
 					w.coming = false
 					w.sendNext()
 					w.mu.Unlock()
 					synctest.Wait()
-					assert.Equal(t, tt.want, begun.Load())
+					assert.Equal(t, when == "a moment before that", begun.Load() == 1)
 					w.stop()
 				})
 			})
 		}
 	}
+}
+
+// countingPolicy retries every error at once, and counts how often its strategy is asked, or what that wants done before.
+func countingPolicy(n *atomic.Int32, before bool) *strategies.Policy[string] {
+	var strategy strategies.ReasonStrategy[string] = strategies.ReasonStrategyFunc[string](
+		func(context.Context, *predicates.Attempt[string]) (strategies.Action, error) {
+			n.Add(1)
+			return strategies.Action{}, nil
+		})
+	if before {
+		refresh := func(context.Context) error { n.Add(1); return nil }
+		strategy = strategies.Immediate(strategies.ReasonStrategyFunc[string](
+			func(context.Context, *predicates.Attempt[string]) (strategies.Action, error) {
+				return strategies.Action{Retry: true, Before: refresh}, nil
+			}))
+	}
+	return strategies.ReasonAware(predicates.ByException[string](predicates.HasException,
+		predicates.NewReason("TEST", true, false)), strategy)
 }

@@ -2,6 +2,8 @@ package asyncop_test
 
 import (
 	"context"
+	"log/slog"
+	"sync"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -175,4 +177,70 @@ func TestRetriesWithoutDelayGoFirst(t *testing.T) {
 		require.Len(t, called, permits, "%v", called)
 		require.EqualValues(t, 4, r.stats().Timeouts)
 	})
+}
+
+// Law A5: no attempt starts after a cancel, also where the loop is away and nobody ended its context: Stop has run out of time,
+// or the loop over the results was left.
+func TestNoAttemptStartsAfterStopHasCancelled(t *testing.T) {
+	forEachMode(t, func(t *testing.T, m mode) {
+		r := newRig(t, m, setup{timeout: time.Hour, strategy: slowPredicate("A"), opts: options(asyncop.WithMaxConcurrentCalls(1))})
+		r.sendEach("ab")
+		r.call("a#1").Complete("A") // the predicate takes a second
+		time.Sleep(500 * time.Millisecond)
+		ctx, cancel := context.WithCancel(t.Context())
+		cancel()
+		require.ErrorIs(t, r.op.Stop(ctx), context.Canceled)
+		require.Equal(t, "a#1@0s", r.callTimes())
+	})
+}
+
+func TestNoAttemptStartsAfterABreak(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		h := newHand(t)
+		op := asyncop.OrderedWaitWithRetry[string, string](h, time.Hour, 8, slowPredicate("B"), asyncop.WithMaxConcurrentCalls(1))
+		h.script("a#1", upper)
+		go func() {
+			time.Sleep(time.Millisecond)
+			h.call("b#1").Complete("B")
+		}()
+		for range op.Results(letters("abc")) {
+			time.Sleep(500 * time.Millisecond) // the predicate is still at it
+			break
+		}
+		require.Equal(t, "a#1@0s b#1@0s", h.callTimes())
+	})
+}
+
+// slowPredicate is a strategy whose predicate takes a second for one result.
+func slowPredicate(result string) strategies.AsyncRetryStrategy[string] {
+	return strategies.FixedDelay[string](0, 0).RetryIfResult(func(results []string) bool {
+		if results[0] == result {
+			time.Sleep(time.Second)
+		}
+		return false
+	})
+}
+
+// Law A5: nor does one start at the deadline or after a cancel when that has come while a logger was told of a slow call.
+func TestNoAttemptStartsTooLateAfterALogger(t *testing.T) {
+	for name, away := range map[string]func(r *rig){
+		"deadline": func(r *rig) { r.call("c#1").Complete("C"); time.Sleep(2 * time.Second) },
+		"cancel":   func(r *rig) { r.call("c#1").Complete("C"); r.cancel(errBroken) },
+	} {
+		t.Run(name, func(t *testing.T) {
+			forEachMode(t, func(t *testing.T, m mode) {
+				var r *rig
+				handler := breakingHandler(sync.OnceFunc(func() { away(r) }))
+				r = newRig(t, m, setup{timeout: 1500 * time.Millisecond, opts: options(
+					asyncop.WithMaxConcurrentCalls(2), asyncop.WithDropOnFailure(), asyncop.WithLogger(slog.New(handler)))})
+				r.script("c#1", func(*call) error { time.Sleep(200 * time.Millisecond); return nil })
+				r.sendEach("abcde") // c, d and e wait for permits
+				a, b := r.call("a#1"), r.call("b#1")
+				a.Complete("A")
+				b.Complete("B")
+				time.Sleep(10 * time.Second)
+				require.Equal(t, "a#1@0s b#1@0s c#1@0s d#1@200ms", r.callTimes(), "e is late, and d is not")
+			})
+		})
+	}
 }

@@ -28,6 +28,10 @@ func TestOperatorLetsGoOfElements(t *testing.T) {
 			go result.Complete(in)
 			return nil
 		}),
+		"panicking": asyncop.Func(func(_ context.Context, in *large, result asyncop.ResultFuture[*large]) error {
+			result.Complete(in)
+			panic("broken")
+		}),
 		"blocking": asyncop.Blocking(func(_ context.Context, in *large) (*large, error) { return in, nil }),
 		"failing":  asyncop.Blocking(func(context.Context, *large) (*large, error) { return nil, errBroken }),
 	} {
@@ -56,6 +60,48 @@ func TestOperatorLetsGoOfElements(t *testing.T) {
 				})
 			})
 		}
+	}
+}
+
+// What the end of the operator has cut off is kept neither by the operator nor by what user code may keep for ever.
+func TestEndedOperatorLetsGoOfWhatItCutOff(t *testing.T) {
+	for _, what := range []string{"operator", "future", "context"} {
+		t.Run(what, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				ctx, cancel := context.WithCancelCause(t.Context())
+				var kept any
+				calls := 0
+				op := asyncop.OrderedWaitWithRetry(
+					asyncop.Func(func(ctx context.Context, _ *large, result asyncop.ResultFuture[*large]) error {
+						switch what {
+						case "future":
+							kept = result
+						case "context":
+							kept = ctx
+						}
+						if calls++; calls%2 == 1 {
+							return errBroken // waits for its retry
+						}
+						return nil
+					}), time.Hour, 64, retryAllOf[*large](9, time.Minute), asyncop.WithContext(ctx))
+				if what == "operator" {
+					kept = op
+				}
+				var sent []weak.Pointer[large]
+				for range 100 { // 64 get a slot
+					v := new(large)
+					sent = append(sent, weak.Make(v))
+					op.In() <- v
+				}
+				synctest.Wait()
+				cancel(errBroken)
+				close(op.In())
+				require.ErrorIs(t, op.Wait(), errBroken)
+				synctest.Wait()
+				require.Zero(t, alive(sent))
+				runtime.KeepAlive(kept)
+			})
+		})
 	}
 }
 

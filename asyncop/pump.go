@@ -4,6 +4,7 @@ import (
 	"context"
 	"log/slog"
 	"runtime"
+	"sync"
 	"sync/atomic"
 
 	"github.com/reugn/go-streams"
@@ -12,6 +13,7 @@ import (
 	"github.com/weirflow/weir/internal/fifo"
 	"github.com/weirflow/weir/internal/lazyerr"
 	"github.com/weirflow/weir/queue"
+	"github.com/weirflow/weir/timers"
 )
 
 // pump is the loop of an operator: it moves elements into the core and results out of it, through the channels of a
@@ -41,12 +43,12 @@ type pump[IN, OUT any] struct {
 	failed   any                         // the oldest failing element, as a Failure[IN]
 	offer    chan<- any                  // side, while failed is set
 	opened   bool
-	yielded  bool        // since there was something to do
-	told     bool        // cancelUpstream was called
-	unwatch  func() bool // ends the watch on the operator's context
+	yielded  bool           // since there was something to do
+	told     bool           // cancelUpstream was called
+	unwatch  func() bool    // ends the watch on the operator's context
+	upstream sync.WaitGroup // cancelUpstream's call
 
 	stopping  atomic.Bool           // Stop was called
-	cancelled atomic.Pointer[error] // why the operator must end now
 	err       atomic.Pointer[error] // set before over is closed
 	over      chan struct{}         // closed by the loop before out: err is final
 	done      chan struct{}         // closed by the loop when all is done
@@ -65,10 +67,7 @@ func newPump[IN, OUT any](c *core[IN, OUT]) *pump[IN, OUT] {
 	if c.sideOutput != nil {
 		p.side = c.sideOutput.In()
 	}
-	p.unwatch = context.AfterFunc(c.ctx, func() { p.cancel(context.Cause(c.ctx)) })
-	if c.ctx.Err() != nil {
-		p.cancel(context.Cause(c.ctx)) // before the first element, not when AfterFunc comes to it
-	}
+	p.unwatch = context.AfterFunc(c.ctx, c.wakeUp)
 	return p
 }
 
@@ -111,6 +110,7 @@ func (p *pump[IN, OUT]) open() {
 func (p *pump[IN, OUT]) step() bool {
 	c := p.core
 	c.giveWay()
+	c.warn()
 	p.checkSignals()
 	if c.failure == nil && !p.suspended() {
 		c.sendWorkers()
@@ -146,9 +146,7 @@ func (p *pump[IN, OUT]) step() bool {
 
 // checkSignals looks at what other goroutines asked for.
 func (p *pump[IN, OUT]) checkSignals() {
-	if cause := p.cancelled.Load(); cause != nil {
-		p.core.end(*cause)
-	}
+	p.core.endIfCancelled()
 	if p.mustStop() {
 		p.cancelUpstream(ErrStopped)
 		p.endInput()
@@ -259,21 +257,12 @@ func (p *pump[IN, OUT]) receivedElement(in IN, ok bool) {
 	switch {
 	case !ok:
 		p.inClosed = true
-		p.endIfCancelled() // whoever is upstream may have noticed it first: the end is no clean one
+		p.core.endIfCancelled() // whoever is upstream may have noticed it first: the end is no clean one
 		p.endInput()
 	case p.backlog.Len() == 0 && p.core.hasRoom():
 		p.core.accept(in)
 	default:
 		p.backlog.Push(item[IN, OUT]{in: in})
-	}
-}
-
-// endIfCancelled ends the operator if that was asked for, or its context has ended, before the loop was told.
-func (p *pump[IN, OUT]) endIfCancelled() {
-	if cause := p.cancelled.Load(); cause != nil {
-		p.core.end(*cause)
-	} else if ctx := p.core.ctx; ctx.Err() != nil {
-		p.core.end(context.Cause(ctx))
 	}
 }
 
@@ -474,7 +463,7 @@ func (p *pump[IN, OUT]) park() {
 }
 
 func (p *pump[IN, OUT]) signalled() bool {
-	return p.cancelled.Load() != nil || p.mustStop() || p.ends == nil && p.attached.Load() != nil ||
+	return p.core.ctx.Err() != nil || p.mustStop() || p.ends == nil && p.attached.Load() != nil ||
 		p.carrier == nil && p.carried.Load() != nil
 }
 
@@ -495,14 +484,22 @@ func (p *pump[IN, OUT]) mayMove() bool {
 func (p *pump[IN, OUT]) finish() {
 	c := p.core
 	c.tick()
+	c.warn()
 	c.timers.Stop() // no timer is armed after the end
 	p.unwatch()
+	cause := c.failure
+	if cause == nil {
+		cause = p.lostState()
+	}
+	ended := context.Cause(c.ctx)         // maybe, and the loop has not noticed
+	c.cancel(cause)                       // also lets go of the user's context
+	kept := p.suspended() && cause == nil // what is in flight is in the final checkpoint, and will be called again
 	abandoned := c.abandon()
 	c.endJobs()
-	err := p.outcome(abandoned)
-	err = p.endCheckpoints(err)
+	err := p.outcome(cause, kept, abandoned)
+	p.endCheckpoints(err, ended)
 	for it := range p.backlog.All() { // read past the capacity, or restored and not yet fed
-		if it.kind != controlItem && !p.suspended() {
+		if it.kind != controlItem && !kept {
 			p.discarded.Add(1)
 		}
 	}
@@ -525,6 +522,9 @@ func (p *pump[IN, OUT]) finish() {
 	} else if !p.inClosed {
 		go p.discard()
 	}
+	if kept {
+		abandoned = nil
+	}
 	p.endSide(abandoned)
 	if err != nil {
 		if closeErr := p.close(); closeErr != nil {
@@ -533,26 +533,44 @@ func (p *pump[IN, OUT]) finish() {
 	}
 	c.workers.stop()
 	c.publish()
+	p.upstream.Wait()
+	if p.checks != nil {
+		p.checks.encoding.Wait()
+	}
+	p.forget()
 	close(p.done)
 }
 
+// forget lets go of what was cut off: futures and contexts may be kept for ever, and the operator with them.
+func (p *pump[IN, OUT]) forget() {
+	c := p.core
+	c.queue, c.timers.Heap = nil, timers.Heap[*queue.Entry[slot[IN, OUT]]]{}
+	c.ready, c.odd = c.timers.Heap, c.timers.Heap
+	c.fresh, c.live, c.oldest = nil, nil, nil
+	c.failing = fifo.Queue[*queue.Entry[slot[IN, OUT]]]{}
+	c.rest, c.slow, c.blocked = nil, slowCall[IN, OUT]{}, nil
+	c.mail.take()
+	p.backlog = fifo.Queue[item[IN, OUT]]{}
+	p.head, p.next, p.results, p.failed = nil, nil, nil, nil
+}
+
 // outcome returns what Err will tell: nil after a clean end.
-func (p *pump[IN, OUT]) outcome(abandoned []*queue.Entry[slot[IN, OUT]]) error {
+func (p *pump[IN, OUT]) outcome(cause error, kept bool, abandoned []*queue.Entry[slot[IN, OUT]]) error {
 	c := p.core
 	for _, e := range abandoned {
-		if e.Value.phase != failing || p.suspended() { // those the side output gets as the failures they are
+		if e.Value.phase != failing || kept { // those the side output gets as the failures they are
 			c.stats.Abandoned++
 		}
 	}
 	n := int(c.stats.Abandoned)
-	if n == 0 || c.failure == nil { // suspended: they are in the checkpoint
-		return c.failure
+	if n == 0 || cause == nil {
+		return cause
 	}
 	if c.failed != nil {
 		c.failed.Abandoned = n
 		return c.failed
 	}
-	return &AbandonedError{Cause: c.failure, Abandoned: n}
+	return &AbandonedError{Cause: cause, Abandoned: n}
 }
 
 // endSide sends the rest to the side output, ends it and waits for its completion.
@@ -561,9 +579,6 @@ func (p *pump[IN, OUT]) endSide(abandoned []*queue.Entry[slot[IN, OUT]]) {
 		return
 	}
 	c := p.core
-	if p.suspended() {
-		abandoned = nil // they will be called again
-	}
 	for _, e := range abandoned {
 		if s := &e.Value; s.phase == failing {
 			p.side <- c.failureOf(s, s.err)
@@ -602,7 +617,9 @@ func (p *pump[IN, OUT]) cancelUpstream(cause error) {
 		return
 	}
 	p.told = true
-	_ = p.core.offLoop(func() error { cancel(cause); return nil })
+	p.upstream.Go(func() { // it may wait for the source, which may wait for the operator
+		_ = offLoop(func() error { cancel(cause); return nil })
+	})
 }
 
 // discard takes what upstream still sends, so that it is not blocked for ever.
@@ -610,12 +627,6 @@ func (p *pump[IN, OUT]) discard() {
 	for range p.in {
 		p.discarded.Add(1)
 	}
-}
-
-// cancel makes the loop end the operator with cause. Called from any goroutine; the first cause counts.
-func (p *pump[IN, OUT]) cancel(cause error) {
-	p.cancelled.CompareAndSwap(nil, &cause)
-	p.core.wakeUp()
 }
 
 // Err returns nil before the end of the operator and after a clean end.
@@ -632,7 +643,7 @@ func (p *pump[IN, OUT]) stop(ctx context.Context) error {
 	select {
 	case <-p.done:
 	case <-ctx.Done():
-		p.cancel(lazyerr.Named("asyncop: stop", context.Cause(ctx)))
+		p.core.cancel(lazyerr.Named("asyncop: stop", context.Cause(ctx)))
 		<-p.over
 	}
 	return p.Err()

@@ -63,7 +63,7 @@ func (op *AsyncWaitOperator[IN, OUT]) Results(input iter.Seq[IN]) iter.Seq2[OUT,
 		all := false
 		defer func() {
 			if !all { // a break, a panic, or Goexit
-				p.cancel(ErrStopped)
+				p.core.cancel(ErrStopped)
 			}
 		}()
 		for v, ok := e.out.next(); ok; v, ok = e.out.next() {
@@ -85,7 +85,7 @@ func (p *pump[IN, OUT]) pull(e *ends[IN, OUT], input iter.Seq[IN]) {
 	returned := false
 	defer func() {
 		if !returned {
-			p.cancel(lazyerr.Named("asyncop: input of Results", newPanicError(recover())))
+			p.core.cancel(lazyerr.Named("asyncop: input of Results", newPanicError(recover())))
 		}
 		e.in.ring.ended.Store(true)
 		p.core.wakeUp()

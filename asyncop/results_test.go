@@ -161,7 +161,7 @@ func TestResultsBrokenOff(t *testing.T) {
 				synctest.Wait()
 				require.ErrorIs(t, op.Err(), asyncop.ErrStopped)
 				require.ErrorIs(t, told, asyncop.ErrStopped)
-				require.ErrorIs(t, ctxEnd, context.Canceled)
+				require.ErrorIs(t, ctxEnd, asyncop.ErrStopped)
 				s := op.Stats()
 				require.Equal(t, int64(m.capacity), s.Abandoned)
 				checkBalance(t, s)

@@ -38,7 +38,7 @@ func (c *core[IN, OUT]) protect(kind callKind, e *queue.Entry[slot[IN, OUT]], a 
 			c.call.exited = err
 			return
 		}
-		c.call.kind = noCall
+		c.call = userCall[IN, OUT]{}
 		panicked = err
 	}()
 	f()
