@@ -144,6 +144,7 @@ func TestStopEndsRetriesOfTheBacklog(t *testing.T) {
 		require.Equal(t, "a#1 a#2 b#1 c#1", r.calls())
 		require.EqualValues(t, 3, r.stats().Dropped)
 		require.NoError(t, r.wait())
+		require.ErrorContains(t, r.coordinator.Err(), "use the Coordinator's Finish")
 	}, 1)
 }
 

@@ -246,14 +246,12 @@ func (p *pump[IN, OUT]) lostState() error {
 	return p.checks.lost
 }
 
-// endCheckpoints tells the coordinator if the stream ends other than by a final barrier. ended is why the context had.
-func (p *pump[IN, OUT]) endCheckpoints(err, ended error) {
+// endCheckpoints tells the coordinator if the stream ends other than by a final barrier.
+func (p *pump[IN, OUT]) endCheckpoints(err error) {
 	switch k := p.checks; {
 	case k == nil:
 	case err != nil:
 		k.coordinator.Fail(k.name, err)
-	case !k.final.Final() && ended != nil:
-		k.coordinator.Fail(k.name, ended)
 	case !k.final.Final() && p.stopping.Load():
 		k.coordinator.Fail(k.name, errStoppedAlone)
 	case !k.final.Final():

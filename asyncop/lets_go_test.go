@@ -28,10 +28,6 @@ func TestOperatorLetsGoOfElements(t *testing.T) {
 			go result.Complete(in)
 			return nil
 		}),
-		"panicking": asyncop.Func(func(_ context.Context, in *large, result asyncop.ResultFuture[*large]) error {
-			result.Complete(in)
-			panic("broken")
-		}),
 		"blocking": asyncop.Blocking(func(_ context.Context, in *large) (*large, error) { return in, nil }),
 		"failing":  asyncop.Blocking(func(context.Context, *large) (*large, error) { return nil, errBroken }),
 	} {
@@ -61,6 +57,25 @@ func TestOperatorLetsGoOfElements(t *testing.T) {
 			})
 		}
 	}
+}
+
+// Nor is one whose call panicked after it was completed.
+func TestOperatorLetsGoOfWhatPanicked(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		op := asyncop.OrderedWait(asyncop.Func(func(_ context.Context, in *large, result asyncop.ResultFuture[*large]) error {
+			result.Complete(in)
+			panic("broken")
+		}), time.Hour, 4)
+		v := new(large)
+		sent := []weak.Pointer[large]{weak.Make(v)}
+		op.In() <- v
+		v = nil
+		<-op.Out()
+		synctest.Wait()
+		require.Zero(t, alive(sent))
+		close(op.In())
+		require.NoError(t, op.Wait())
+	})
 }
 
 // What the end of the operator has cut off is kept neither by the operator nor by what user code may keep for ever.

@@ -491,13 +491,12 @@ func (p *pump[IN, OUT]) finish() {
 	if cause == nil {
 		cause = p.lostState()
 	}
-	ended := context.Cause(c.ctx)         // maybe, and the loop has not noticed
 	c.cancel(cause)                       // also lets go of the user's context
 	kept := p.suspended() && cause == nil // what is in flight is in the final checkpoint, and will be called again
 	abandoned := c.abandon()
 	c.endJobs()
 	err := p.outcome(cause, kept, abandoned)
-	p.endCheckpoints(err, ended)
+	p.endCheckpoints(err)
 	for it := range p.backlog.All() { // read past the capacity, or restored and not yet fed
 		if it.kind != controlItem && !kept {
 			p.discarded.Add(1)

@@ -404,7 +404,8 @@ var (
 )
 
 // Close ends checkpointing at once, without a final checkpoint if there was none, and closes the store. A checkpoint that
-// is being stored comes to its end first, and if it is a final one, the stream has ended with it.
+// is being stored comes to its end first, and if it is a final one, the stream has ended with it. When Close returns, a [Sink]
+// writes nothing any more, so another run may begin, also in this process.
 func (c *Coordinator) Close() error {
 	c.mu.Lock()
 	if !c.completing {
@@ -412,8 +413,19 @@ func (c *Coordinator) Close() error {
 	}
 	c.mu.Unlock()
 	c.awaitIdle() // whoever saves has finished
+	c.mu.Lock()
+	participants := slices.Clone(c.participants)
+	c.mu.Unlock()
+	for _, p := range participants {
+		if q, ok := p.Participant.(interface{ quiesce() }); ok {
+			q.quiesce()
+		}
+	}
 	return c.store.Close()
 }
+
+// hasEnded tells whether Ended is closed.
+func (c *Coordinator) hasEnded() bool { return c.life.Err() != nil }
 
 // awaitIdle waits until no checkpoint is under way. After the end, none will be: the participants have heard the last.
 func (c *Coordinator) awaitIdle() {

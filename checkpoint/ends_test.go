@@ -5,9 +5,11 @@ import (
 	"fmt"
 	"io"
 	"os"
+	"path/filepath"
 	"slices"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -320,6 +322,114 @@ func TestLinesOfAFileThatGrows(t *testing.T) {
 		require.NoError(t, again.Close())
 		require.NoError(t, in.Close())
 	}
+}
+
+// The line end of a line that was read without one is not a line, whenever the file gets it.
+func TestLinesOfAFileThatGrowsWhileItIsRead(t *testing.T) {
+	for _, end := range []string{"\n", "\r\n"} {
+		path := filepath.Join(t.TempDir(), "lines")
+		grow := func(text string) {
+			f := must(os.OpenFile(path, os.O_APPEND|os.O_CREATE|os.O_WRONLY, 0o600))
+			must(f.WriteString(text))
+			require.NoError(t, f.Close())
+		}
+		next := func(in *LineInput, want string) {
+			t.Helper()
+			line, err := in.Next()
+			require.NoError(t, err)
+			require.Equal(t, want, line)
+		}
+		atEnd := func(in *LineInput) {
+			t.Helper()
+			_, err := in.Next()
+			require.Equal(t, io.EOF, err)
+		}
+		grow("a" + end + "b")
+		in := must(OpenLines(path))
+		next(in, "a")
+		next(in, "b")
+		before := in.Position()
+		again := must(OpenLines(path))
+		require.NoError(t, again.Seek(before)) // and the file grows before Next
+		atEnd(in)
+		grow(end + "c" + end + end)
+		for _, in := range []*LineInput{in, again} {
+			next(in, "c")
+			next(in, "")
+			atEnd(in)
+			require.Equal(t, 4, in.Line())
+		}
+		require.Equal(t, in.Position(), again.Position())
+		third := must(OpenLines(path))
+		require.NoError(t, third.Seek(in.Position()))
+		grow("d")
+		next(third, "d")
+		for _, in := range []*LineInput{in, again, third} {
+			require.NoError(t, in.Close())
+		}
+	}
+}
+
+// An error that wraps io.EOF is an error: the input has not ended.
+func TestInputThatFailsWithAWrappedEOF(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		c := must(NewCoordinator(NewMemoryStore()))
+		source := NewSource[int](c, "source", cutOff{NewSliceInput([]int{1, 2})})
+		require.NoError(t, c.Start())
+		require.Equal(t, []string{"1", "2"}, texts(source.Out()))
+		require.ErrorIs(t, c.Wait(), io.EOF)
+		require.ErrorContains(t, c.Wait(), "the server hung up")
+		require.NoError(t, c.Close())
+	})
+}
+
+// cutOff is an input whose connection is cut at its end.
+type cutOff struct{ *SliceInput[int] }
+
+func (in cutOff) Next() (int, error) {
+	v, err := in.SliceInput.Next()
+	if err != nil {
+		err = fmt.Errorf("the server hung up: %w", err)
+	}
+	return v, err
+}
+
+// When Close returns, the sink leaves its output alone, which may be another run's then.
+func TestSinkWritesNothingAfterClose(t *testing.T) {
+	c := must(NewCoordinator(NewMemoryStore()))
+	out := &slowOutput{recorder: newRecorder(), gate: make(chan struct{})}
+	sink := NewSink[string](c, "sink", out)
+	require.NoError(t, c.Start())
+	sink.In() <- "a"
+	sink.In() <- "b"
+	out.gate <- struct{}{} // a is being written
+	closed := make(chan error)
+	go func() { closed <- c.Close() }()
+	<-c.Ended()
+	close(out.gate)
+	require.NoError(t, <-closed)
+	require.False(t, out.writing.Load(), "it has waited for a")
+	sink.In() <- "c"
+	sink.In() <- NewBarrier(1, Periodic, c)
+	close(sink.In())
+	sink.AwaitCompletion()
+	require.Equal(t, []string{"restore true []", "write a", "close"}, out.calls)
+}
+
+// slowOutput writes when it may, and then takes its time.
+type slowOutput struct {
+	*recorder
+	gate    chan struct{}
+	writing atomic.Bool
+}
+
+func (o *slowOutput) Write(v string) error {
+	o.writing.Store(true)
+	<-o.gate // has begun
+	<-o.gate // may go on
+	time.Sleep(10 * time.Millisecond)
+	defer o.writing.Store(false)
+	return o.recorder.Write(v)
 }
 
 func TestInputsResumeAtEveryPosition(t *testing.T) {

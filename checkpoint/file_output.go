@@ -220,7 +220,8 @@ func (o *FileOutput[T]) removeParts() error {
 	}
 	for _, e := range entries {
 		number, isPart := strings.CutPrefix(e.Name, prefix)
-		if _, err := strconv.ParseUint(number, 10, 64); !isPart || err != nil || e.Dir {
+		n, err := strconv.ParseUint(number, 10, 64)
+		if !isPart || err != nil || number != strconv.FormatUint(n, 10) || e.Dir {
 			continue
 		}
 		if err := o.fs.Remove(filepath.Join(dir, e.Name)); err != nil {

@@ -7,15 +7,24 @@ import (
 )
 
 // Gob returns a codec that writes every value as a gob stream of its own: for types that are made for encoding/gob. Every
-// value repeats its types, so it is large and slow: see [DefaultCodec]. Unexported fields, functions and channels are left
-// out silently, and nil and empty slices are the same. Types in interfaces must be registered with [gob.Register].
+// value repeats its types, so it is large and slow: see [DefaultCodec]. Types in interfaces must be registered with
+// [gob.Register].
+//
+// Not everything comes back as it was. Unexported fields, functions and channels are left out silently, nil and empty slices are
+// the same, a pointer to a zero value comes back as nil where it is a field, and a nil pointer that is the element itself as one
+// to a zero value. A nil pointer in a slice, an array or a map is an error.
 //
 // encoding/gob says of itself that it is not hardened against adversarial bytes.
 func Gob[T any]() Codec[T] { return gobCodec[T]{} }
 
 type gobCodec[T any] struct{}
 
-func (gobCodec[T]) Append(dst []byte, v T) ([]byte, error) {
+func (gobCodec[T]) Append(dst []byte, v T) (out []byte, err error) {
+	defer func() {
+		if p := recover(); p != nil { // encoding/gob panics on a nil pointer in a slice
+			out, err = dst, codecError[T]("", fmt.Errorf("%v", p))
+		}
+	}()
 	b := bytes.NewBuffer(dst)
 	if err := gob.NewEncoder(b).Encode(&v); err != nil { // a pointer: T may be an interface
 		return dst, codecError[T]("", err)

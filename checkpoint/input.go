@@ -19,7 +19,8 @@ import (
 //
 // One whose next element may be long in coming is a [Waiter], too: while Next blocks, no barrier can be sent.
 type Input[T any] interface {
-	// Next returns the next element, and io.EOF after the last one. Any other error fails the pipeline.
+	// Next returns the next element, and after the last one the zero value and io.EOF itself. Any other error fails the
+	// pipeline, also one that wraps io.EOF: a connection that was cut is not the end of the input.
 	Next() (T, error)
 	// Position returns where the element after the last one that Next returned begins, in bytes that only the input
 	// understands. It is stored in checkpoints.
@@ -106,9 +107,10 @@ func seekFile(f *os.File, p filePosition) error {
 
 // LineInput reads a text file line by line, without the line ends. [OpenLines] opens one.
 type LineInput struct {
-	file *os.File
-	read *bufio.Reader
-	at   filePosition
+	file    *os.File
+	read    *bufio.Reader
+	at      filePosition
+	unended bool // the line before had no end yet
 }
 
 // OpenLines returns an input of the lines of a file. An empty line is an element; a last line without line end is one too.
@@ -123,13 +125,14 @@ func OpenLines(path string) (*LineInput, error) {
 
 // Next implements [Input].
 func (in *LineInput) Next() (string, error) {
+	if err := in.skipEnd(); err != nil {
+		return "", err
+	}
 	line, err := in.read.ReadString('\n')
-	if line == "" && err != nil {
+	if err != nil && (line == "" || !errors.Is(err, io.EOF)) {
 		return "", err
 	}
-	if err != nil && !errors.Is(err, io.EOF) {
-		return "", err
-	}
+	in.unended = err != nil
 	in.at.offset += int64(len(line))
 	in.at.line++
 	return strings.TrimSuffix(strings.TrimSuffix(line, "\n"), "\r"), nil
@@ -150,22 +153,26 @@ func (in *LineInput) Seek(position []byte) error {
 	if err := seekFile(in.file, at); err != nil {
 		return err
 	}
-	in.at = at
+	in.at, in.unended = at, false
 	in.read.Reset(in.file)
-	return in.skipEnd()
+	if at.offset > 0 {
+		var last [1]byte
+		if _, err := in.file.ReadAt(last[:], at.offset-1); err != nil {
+			return err
+		}
+		in.unended = last[0] != '\n'
+	}
+	return nil
 }
 
-// skipEnd skips the end of the line before, which the file may have got since that was read.
+// skipEnd skips the end of the line before, if the file has got it since that was read.
 func (in *LineInput) skipEnd() error {
-	if in.at.offset == 0 {
+	if !in.unended {
 		return nil
-	}
-	var last [1]byte
-	if _, err := in.file.ReadAt(last[:], in.at.offset-1); err != nil || last[0] == '\n' {
-		return err
 	}
 	for _, end := range []string{"\n", "\r\n"} {
 		if next, _ := in.read.Peek(len(end)); string(next) == end {
+			in.unended = false
 			n, err := in.read.Discard(len(end))
 			in.at.offset += int64(n)
 			return err

@@ -136,8 +136,8 @@ func (s *Sink[T]) run() {
 func (s *Sink[T]) write(v any) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	if s.err != nil {
-		return // discarded: the run is aborted
+	if s.err != nil || s.coordinator.hasEnded() {
+		return // discarded: the run is aborted, and the output may be another run's
 	}
 	t, ok := v.(T)
 	if !ok && (v != nil || reflect.TypeFor[T]().Kind() != reflect.Interface) {
@@ -160,7 +160,7 @@ func (s *Sink[T]) barrier(b Barrier) {
 	if b.Kind.Final() {
 		s.final = b.ID
 	}
-	if s.err != nil {
+	if s.err != nil || s.coordinator.hasEnded() {
 		b.Report(s.name, nil, s.err)
 		return
 	}
@@ -172,6 +172,12 @@ func (s *Sink[T]) barrier(b Barrier) {
 	}
 	s.states[b.ID] = state
 	b.Report(s.name, State{state}, nil)
+}
+
+// quiesce returns when the output is not being used any more, after the end.
+func (s *Sink[T]) quiesce() {
+	s.mu.Lock()
+	defer s.mu.Unlock()
 }
 
 func (s *Sink[T]) close() {

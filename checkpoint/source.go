@@ -161,7 +161,7 @@ func (s *Source[T]) run() {
 			if !s.emit(v) {
 				return
 			}
-		case errors.Is(err, io.EOF):
+		case err == io.EOF: //nolint:errorlint // wrapped, it is that of something else: a connection, an archive
 			s.coordinator.RequestFinal(Drain)
 			s.serve()
 			return

@@ -105,8 +105,12 @@ func (p inputPlace[T]) next(in checkpoint.Input[T]) (v T, err error) {
 		}
 	}
 	v, err = in.Next()
-	if err != nil && !errors.Is(err, io.EOF) {
-		return v, fmt.Errorf("Next: %w", err)
+	var zero T
+	switch {
+	case err == io.EOF && !p.equal(v, zero): //nolint:errorlint // as a source looks at it
+		return v, fmt.Errorf("Next returned %+v with io.EOF: nobody takes it", v)
+	case err != nil && err != io.EOF: //nolint:errorlint // the same
+		return v, fmt.Errorf("Next: %w, which is not io.EOF itself", err)
 	}
 	return v, err
 }
@@ -126,7 +130,7 @@ func (p inputPlace[T]) rest(in checkpoint.Input[T]) (all []T, err error) {
 	for {
 		v, err := p.next(in)
 		switch {
-		case errors.Is(err, io.EOF):
+		case err == io.EOF: //nolint:errorlint // as a source looks at it
 			return all, nil
 		case err != nil:
 			return all, fmt.Errorf("element %d: %w", len(all), err)
@@ -178,6 +182,18 @@ func (p inputPlace[T]) goesOn(all []T) error {
 		if err != nil {
 			return err
 		}
+	}
+	var position []byte // as the final checkpoint has it
+	err := p.with(func(in checkpoint.Input[T]) error {
+		_, err := p.rest(in)
+		position = bytes.Clone(in.Position())
+		return err
+	})
+	if err == nil {
+		err = p.leads(position, len(all), all)
+	}
+	if err != nil {
+		return fmt.Errorf("after io.EOF: %w", err)
 	}
 	return nil
 }
@@ -293,7 +309,7 @@ func (p inputPlace[T]) waitMovesNothing(all []T) error {
 			}
 			positions[i] = bytes.Clone(in.Position())
 			v, err := in.Next()
-			if i == len(all) && errors.Is(err, io.EOF) {
+			if i == len(all) && err == io.EOF { //nolint:errorlint // as a source looks at it
 				break
 			}
 			if err != nil || i == len(all) || !p.equal(v, all[i]) {

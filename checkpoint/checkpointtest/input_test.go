@@ -3,6 +3,8 @@ package checkpointtest
 import (
 	"context"
 	"errors"
+	"fmt"
+	"io"
 	"testing"
 
 	"github.com/stretchr/testify/assert"
@@ -138,12 +140,33 @@ func TestRunInputFindsWrongInputs(t *testing.T) {
 				return v + opened, err
 			}},
 			{next: func(input) (int, error) { return 0, errors.New("no") }},
+			{next: func(sound input) (int, error) { // as an io.Reader may
+				v, err := sound.Next()
+				if err != nil {
+					v = 1
+				}
+				return v, err
+			}},
+			{next: func(sound input) (int, error) {
+				v, err := sound.Next()
+				if err != nil {
+					err = fmt.Errorf("no more: %w", err)
+				}
+				return v, err
+			}},
 			{close: func() error { return errors.New("no") }},
 		},
 		"goes on at every position": {
 			{position: func(sound input) []byte {
 				p := sound.Position()
 				p[0] = max(p[0], 1) - 1
+				return p
+			}},
+			{position: func(sound input) []byte { // forgets where it was when it has ended
+				p := sound.Position()
+				if _, err := sound.Next(); err == io.EOF { //nolint:errorlint // as a source looks at it
+					p[0] = 0
+				}
 				return p
 			}},
 			{seek: func(input, []byte) error { return nil }},

@@ -112,6 +112,15 @@ func (w *writing[T]) close() {
 	w.out = nil
 }
 
+// endings are how the run before a restart ended.
+var endings = []string{"a crash", "Close"}
+
+func (w *writing[T]) end(ending string) {
+	if ending == "Close" {
+		w.close()
+	}
+}
+
 // write writes n elements.
 func (w *writing[T]) write(n int) {
 	for range n {
@@ -232,11 +241,9 @@ func nothingToWrite[T any](w *writing[T]) {
 func undoesWritten[T any](w *writing[T]) {
 	w.start(nil)
 	state := w.checkpoint(2)
-	for _, ending := range []string{"a crash", "Close"} {
+	for _, ending := range endings {
 		w.write(3)
-		if ending == "Close" {
-			w.close()
-		}
+		w.end(ending)
 		w.look("after " + ending)
 		w.start(state)
 		w.look("after Restore, after " + ending)
@@ -261,14 +268,17 @@ func undoesPrepared[T any](w *writing[T]) {
 func restoreCommits[T any](w *writing[T]) {
 	w.start(nil)
 	w.checkpoint(1)
-	w.write(2)
-	state := w.prepare()
-	w.write(2)
-	w.committed() // the checkpoint is complete: only Commit is missing
-	w.start(state)
-	w.look("after Restore of a state that was not committed")
-	w.checkpoint(1)
-	w.look("after Restore and Commit")
+	for _, ending := range endings {
+		w.write(2)
+		state := w.prepare()
+		w.write(2)
+		w.committed() // the checkpoint is complete: only Commit is missing
+		w.end(ending)
+		w.start(state)
+		w.look("after Restore of a state that was not committed, after " + ending)
+		w.checkpoint(1)
+		w.look("after Restore and Commit")
+	}
 }
 
 func restoresAgain[T any](w *writing[T]) {
@@ -287,16 +297,18 @@ func restoresAgain[T any](w *writing[T]) {
 
 func freshStart[T any](w *writing[T]) {
 	w.start(nil)
-	w.checkpoint(2)
-	w.write(1)
-	_ = w.prepare()
-	w.write(1)
-	w.close()
-	w.seen = nil
-	w.start(nil)
-	w.look("after a fresh start")
-	w.checkpoint(2)
-	w.look("after a fresh start and Commit")
+	for _, ending := range endings {
+		w.checkpoint(2)
+		w.write(1)
+		_ = w.prepare()
+		w.write(1)
+		w.end(ending)
+		w.seen = nil
+		w.start(nil)
+		w.look("after a fresh start, after " + ending)
+		w.checkpoint(2)
+		w.look("after a fresh start and Commit")
+	}
 }
 
 func stateBelongsToCaller[T any](w *writing[T]) {

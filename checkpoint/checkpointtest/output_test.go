@@ -160,12 +160,24 @@ func TestRunOutputFindsWrongOutputs(t *testing.T) {
 			o.place.kept = nil
 			return err
 		}}},
-		"Restore commits its state": {{restore: func(o *wrongOutput, state []byte) error {
-			if state == nil {
-				o.place.visible = nil
-			}
-			return nil
-		}}},
+		"Restore commits its state": {
+			{restore: func(o *wrongOutput, state []byte) error {
+				if state == nil {
+					o.place.visible = nil
+				}
+				return nil
+			}},
+			{close: func(o *wrongOutput) error { // discards what was prepared
+				o.place.state = []byte("closed")
+				return nil
+			}, restore: func(o *wrongOutput, state []byte) error {
+				if o.place.state != nil {
+					return nil
+				}
+				_, err := o.publish(state)
+				return err
+			}},
+		},
 		"Restore again": {{restore: func(o *wrongOutput, state []byte) error {
 			var s outputState
 			if state == nil {
@@ -175,13 +187,26 @@ func TestRunOutputFindsWrongOutputs(t *testing.T) {
 			o.place.visible = append(o.place.visible, s.Values...)
 			return err
 		}}},
-		"a fresh start undoes everything": {{restore: func(o *wrongOutput, state []byte) error {
-			if state == nil {
+		"a fresh start undoes everything": {
+			{restore: func(o *wrongOutput, state []byte) error {
+				if state == nil {
+					return nil
+				}
+				_, err := o.publish(state)
+				return err
+			}},
+			{prepare: func(o *wrongOutput) ([]byte, error) {
+				o.place.kept = o.written
+				return json.Marshal(outputState{len(o.place.visible), o.written})
+			}, close: func(o *wrongOutput) error {
+				o.place.kept = nil
 				return nil
-			}
-			_, err := o.publish(state)
-			return err
-		}}},
+			}, restore: func(o *wrongOutput, state []byte) error { // goes on with what a crash has left
+				o.written, o.place.kept = o.place.kept, nil
+				_, err := o.publish(state)
+				return err
+			}},
+		},
 		"a state belongs to the caller": {
 			{prepare: func(o *wrongOutput) ([]byte, error) {
 				if o.place.state == nil {

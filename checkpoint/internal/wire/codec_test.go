@@ -292,6 +292,19 @@ func TestValuesThatCannotBeWritten(t *testing.T) {
 		c := mustNew[*list](t)
 		_, err := decode[*list](c.OwnReader(), encode(t, c, l))
 		require.NoError(t, err, "what is written can be read")
+		both := mustNew[struct {
+			Key  string
+			List *list
+		}](t)
+		one := mustNew[struct{ Key string }](t)
+		r, err := one.Reader(both.Schema())
+		require.NoError(t, err)
+		got, err := decode[struct{ Key string }](r, encode(t, both, struct {
+			Key  string
+			List *list
+		}{"key", l}))
+		require.NoError(t, err, "and skipped")
+		require.Equal(t, "key", got.Key)
 		l = &list{Next: l}
 		_, err = c.Append(nil, reflect.ValueOf(&l).Elem())
 		assert.ErrorContains(t, err, "nested deeper")

@@ -264,7 +264,7 @@ func (d *decoder) readStruct(r *reader, v reflect.Value, depth int) *Error {
 		f := &r.fields[i]
 		var err *Error
 		if f.r == nil {
-			err = d.skip(f.wire, depth+1)
+			err = d.skip(f.wire, depth, depth)
 		} else {
 			err = d.read(f.r, v.Field(f.index), depth)
 		}
@@ -388,10 +388,17 @@ func unmarshal(k kind, b []byte, p any) *Error {
 	return nil
 }
 
-// skip reads over a value that nobody wants. A schema may be hostile, so every step counts as a level.
-func (d *decoder) skip(n *node, depth int) *Error {
+// maxSteps bounds how deep skip recurses: the steps into fields are none of a value's levels, but a hostile schema may have a
+// struct that contains itself.
+const maxSteps = 16 * maxDepth
+
+// skip reads over a value that nobody wants: what can be read can be skipped.
+func (d *decoder) skip(n *node, depth, steps int) *Error {
 	if err := d.deep(depth); err != nil {
 		return err
+	}
+	if steps > maxSteps {
+		return d.wrong("nested deeper than %d structs", maxSteps)
 	}
 	switch n.kind {
 	case kindBool:
@@ -426,18 +433,18 @@ func (d *decoder) skip(n *node, depth int) *Error {
 		if err != nil || !set {
 			return err
 		}
-		return d.skip(n.elem, depth+1)
+		return d.skip(n.elem, depth+1, steps+1)
 	case kindSlice:
 		count, _, err := d.length()
 		if err != nil {
 			return err
 		}
-		return d.skipAll(count, depth+1, n.elem)
+		return d.skipAll(count, depth+1, steps+1, n.elem)
 	case kindArray:
 		if n.n == 0 {
 			return d.empty()
 		}
-		return d.skipAll(n.n, depth+1, n.elem)
+		return d.skipAll(n.n, depth+1, steps+1, n.elem)
 	case kindByteArray:
 		_, err := d.take(uint64(n.n))
 		return err
@@ -446,13 +453,13 @@ func (d *decoder) skip(n *node, depth int) *Error {
 		if err != nil {
 			return err
 		}
-		return d.skipAll(count, depth+1, n.key, n.elem)
+		return d.skipAll(count, depth+1, steps+1, n.key, n.elem)
 	case kindStruct:
 		if len(n.fields) == 0 {
 			return d.empty()
 		}
 		for _, f := range n.fields {
-			if err := d.skip(f.node, depth+1); err != nil {
+			if err := d.skip(f.node, depth, steps+1); err != nil {
 				return err.in("." + f.name)
 			}
 		}
@@ -462,15 +469,15 @@ func (d *decoder) skip(n *node, depth int) *Error {
 		if err != nil || entry == nil {
 			return err
 		}
-		return d.skip(entry.wire, depth+1)
+		return d.skip(entry.wire, depth+1, steps+1)
 	}
 }
 
 // skipAll skips the nodes, count times. Each takes a byte at least, so a count that is too high ends with the bytes.
-func (d *decoder) skipAll(count, depth int, nodes ...*node) *Error {
+func (d *decoder) skipAll(count, depth, steps int, nodes ...*node) *Error {
 	for range count {
 		for _, n := range nodes {
-			if err := d.skip(n, depth); err != nil {
+			if err := d.skip(n, depth, steps); err != nil {
 				return err
 			}
 		}
