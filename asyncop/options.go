@@ -295,7 +295,7 @@ func WithRetryState(s RetryState) Option {
 }
 
 // WithInputCodec sets how the inputs in a checkpoint are encoded; the default is checkpoint.DefaultCodec. IN must be the
-// operator's. Inputs are encoded as they were accepted, on a goroutine of their own.
+// operator's. Inputs are encoded on a goroutine of their own, while their calls run: neither may change them.
 func WithInputCodec[IN any](codec checkpoint.Codec[IN]) Option {
 	if nils.Is(codec) {
 		panic("asyncop: WithInputCodec: nil codec")

@@ -271,6 +271,18 @@ func TestGobAndJSONOfInterfaces(t *testing.T) {
 	}
 }
 
+// encoding/gob panics on it, in some types.
+func TestGobOfANilPointerInASlice(t *testing.T) {
+	type point struct{ X int }
+	type points struct {
+		One *int
+		All []*point
+	}
+	b, err := checkpoint.Gob[points]().Append([]byte("x"), points{All: []*point{nil}})
+	require.ErrorContains(t, err, "nil")
+	require.Equal(t, "x", string(b))
+}
+
 func TestRecords(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		n := rapid.IntRange(0, 20).Draw(t, "records")

@@ -4,6 +4,7 @@ import (
 	"context"
 	"fmt"
 	"io"
+	"log/slog"
 	"os"
 	"path/filepath"
 	"slices"
@@ -106,6 +107,30 @@ func TestSource(t *testing.T) {
 		require.NoError(t, c.Close())
 	})
 }
+
+// Who has forgotten Start is told so.
+func TestSourceThatIsNotStarted(t *testing.T) {
+	bubble(t, "forgotten", func(t *testing.T) {
+		log := make(logLines, 10)
+		c := must(NewCoordinator(NewMemoryStore(), WithLogger(slog.New(slog.NewTextHandler(log, nil)))))
+		src := NewSource(c, "src", newRecorder("a"))
+		time.Sleep(startPatience - 1)
+		synctest.Wait()
+		require.Empty(t, log)
+		time.Sleep(time.Hour)
+		synctest.Wait()
+		require.Len(t, log, 1)
+		require.Regexp(t, "Start of the coordinator, which has not been called.* source=src", <-log)
+		require.NoError(t, c.Start())
+		require.Len(t, texts(src.Out()), 3)
+		require.NoError(t, c.Close())
+	})
+}
+
+// logLines is a writer of whole lines.
+type logLines chan string
+
+func (l logLines) Write(line []byte) (int, error) { l <- string(line); return len(line), nil }
 
 func TestSourceDuringCheckpoints(t *testing.T) {
 	bubble(t, "the input is closed after the last commit", func(t *testing.T) {

@@ -3,6 +3,8 @@ package checkpoint
 import (
 	"fmt"
 	"os"
+	"path/filepath"
+	"slices"
 	"testing"
 
 	"github.com/stretchr/testify/assert"
@@ -316,4 +318,22 @@ func must[T any](v T, err error) T {
 		panic(err)
 	}
 	return v
+}
+
+// Only what an output may have made is removed.
+func TestFileOutputRemovesItsPartsOnly(t *testing.T) {
+	path := filepath.Join(t.TempDir(), "out")
+	mine, others := []string{".part-0", ".part-7"}, []string{".part-007", ".part-", ".part-x", ".part-7.bak", ".part-18446744073709551616"}
+	for _, suffix := range slices.Concat(mine, others) {
+		require.NoError(t, os.WriteFile(path+suffix, nil, 0o600))
+	}
+	o := NewLineOutput(path)
+	require.NoError(t, o.Restore(nil))
+	require.NoError(t, o.Close())
+	for _, suffix := range mine {
+		require.NoFileExists(t, path+suffix)
+	}
+	for _, suffix := range others {
+		require.FileExists(t, path+suffix)
+	}
 }

@@ -7,6 +7,7 @@ import (
 	"io"
 	"log/slog"
 	"sync"
+	"time"
 
 	"github.com/reugn/go-streams"
 	"github.com/reugn/go-streams/flow"
@@ -123,9 +124,7 @@ func (s *Source[T]) run() {
 		_ = s.input.Close()
 	}()
 	defer close(s.out)
-	select {
-	case <-s.coordinator.Started():
-	case <-s.coordinator.Ended():
+	if !s.awaitStart() {
 		return
 	}
 	waiter, waits := s.input.(Waiter)
@@ -168,6 +167,26 @@ func (s *Source[T]) run() {
 		default:
 			s.fail(err)
 			return
+		}
+	}
+}
+
+// startPatience is how long the start may be in coming before that is worth a warning: it may have been forgotten.
+const startPatience = 10 * time.Second
+
+// awaitStart waits for the start; false: there will be none.
+func (s *Source[T]) awaitStart() bool {
+	patience := s.coordinator.clock.Timer(startPatience)
+	defer patience.Stop()
+	for {
+		select {
+		case <-s.coordinator.Started():
+			return true
+		case <-s.coordinator.Ended():
+			return false
+		case <-patience.C:
+			s.coordinator.logger.Warn("checkpoint: nothing is read before Start of the coordinator, which has not been called",
+				slog.String("source", s.name), slog.Duration("waited", startPatience))
 		}
 	}
 }
