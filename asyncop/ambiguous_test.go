@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"runtime"
 	"testing"
+	"testing/synctest"
 	"time"
 
 	"github.com/stretchr/testify/require"
@@ -190,4 +191,113 @@ func TestAmbiguousWithIdempotenceThatBreaks(t *testing.T) {
 	}
 	require.False(t, (&asyncop.TimeoutError{}).Ambiguous())
 	require.True(t, (&asyncop.TimeoutError{InDoubt: true}).Ambiguous())
+}
+
+// A failure tells the reason of its last outcome, and whether its call may have taken effect, for whoever sends it again.
+func TestFailureInDoubt(t *testing.T) {
+	no := func(r predicates.Reason) *policy { return because(r, always(true, strategies.DoNotRetry())) }
+	none := predicates.Reason{}
+	for name, tt := range map[string]struct {
+		strategy  strategies.AsyncRetryStrategy[string]
+		stage     predicates.Stage
+		reason    predicates.Reason
+		inDoubt   bool
+		ambiguous bool
+		text      string
+	}{
+		"refused, unsafe":     {no(unsafeReason), predicates.NetworkTime, unsafeReason, true, true, ", not retried after TEST_UNSAFE: broken"},
+		"refused, safe":       {no(safeReason), predicates.NetworkTime, safeReason, false, false, ", not retried after TEST_SAFE: broken"},
+		"refused, idempotent": {no(unsafeReason).Idempotent(), predicates.NetworkTime, unsafeReason, true, false, ", not retried after TEST_UNSAFE: broken"},
+		"refused, not sent":   {no(unsafeReason), predicates.ClientDispatch, unsafeReason, false, false, ", not retried after TEST_UNSAFE: broken"},
+		"asked elsewhere": {
+			because(unsafeReason, after(0, strategies.DoNotRetry())), predicates.NetworkTime, unsafeReason, true, true,
+			", not retried after TEST_UNSAFE: broken",
+		},
+		"over budget": {
+			because(safeReason, always(true, strategies.RetryAfter(0))).WithBudget(spent()), predicates.NetworkTime, safeReason, false, false,
+			", not retried: over budget: broken",
+		},
+		"no reason": {
+			strategies.ReasonAware(predicates.ByException[string](predicates.ErrorIs(errTestOver), unsafeReason), nil),
+			predicates.NetworkTime, none, true, true, ": broken",
+		},
+		"no predicate":             {onEmptyOnly(), predicates.NetworkTime, none, true, true, ": broken"},
+		"no predicate, not sent":   {onEmptyOnly(), predicates.ClientDispatch, none, false, false, ": broken"},
+		"no retries, and not sent": {strategies.NoRetry[string](), predicates.ClientDispatch, none, false, false, ": broken"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			forEachMode(t, func(t *testing.T, m mode) {
+				run := func(opts ...asyncop.Option) error {
+					r := newRig(t, m, setup{timeout: time.Minute, strategy: tt.strategy, opts: opts})
+					r.script("a#1", func(c *call) error { asyncop.ReportStage(c.ctx, tt.stage); return errBroken })
+					r.sendEach("a")
+					return r.end()
+				}
+				side := newSideSink(false)
+				require.NoError(t, run(asyncop.WithSideOutput(side)))
+				f := side.got()[0]
+				require.Equal(t, tt.reason, f.Reason)
+				require.Equal(t, tt.inDoubt, f.InDoubt)
+				require.Equal(t, tt.ambiguous, f.Ambiguous())
+				var failed *asyncop.ElementError
+				require.ErrorAs(t, run(), &failed)
+				require.Equal(t, tt.reason, failed.Reason)
+				require.Equal(t, tt.inDoubt, failed.InDoubt)
+				require.Equal(t, tt.ambiguous, failed.Ambiguous())
+				require.EqualError(t, failed, `asyncop: element "a" failed after 1 attempt in 0s`+tt.text)
+			})
+		})
+	}
+}
+
+// Reason is that of the last outcome, Reasons are those of the retries.
+func TestFailureOfTheLastOutcome(t *testing.T) {
+	forEachMode(t, func(t *testing.T, m mode) {
+		side := newSideSink(false)
+		byError := predicates.Classifiers(
+			predicates.ByException[string](predicates.ErrorIs(errBroken), safeReason),
+			predicates.ByException[string](predicates.ErrorIs(errAgain), unsafeReason))
+		r := newRig(t, m, setup{
+			timeout: time.Minute, strategy: strategies.ReasonAware(byError, nil), opts: options(asyncop.WithSideOutput(side)),
+		})
+		r.script("a#1", fails) // retried
+		r.script("a#2", func(*call) error { return errAgain })
+		r.script("b#1", fails)
+		r.script("b#2", func(*call) error { return errTestOver }) // for no reason
+		r.sendEach("ab")
+		r.advance(time.Second)
+		require.NoError(t, r.end())
+		require.Equal(t, "a b", side.elements())
+		a, b := side.got()[0], side.got()[1]
+		require.Equal(t, unsafeReason, a.Reason)
+		require.Equal(t, predicates.NewReasonSet(safeReason), a.Reasons)
+		require.Equal(t, predicates.Reason{}, b.Reason)
+		require.Equal(t, predicates.NewReasonSet(safeReason), b.Reasons)
+	})
+}
+
+// What is cut off is in doubt if it was called, and nobody knows of its end.
+func TestAbandonedInDoubt(t *testing.T) {
+	forEachMode(t, func(t *testing.T, m mode) {
+		side := newSideSink(true)
+		r := inEveryPhase(t, m, side)
+		r.cancel(errTestOver)
+		synctest.Wait()
+		side.unblock()
+		require.Error(t, r.wait())
+		inDoubt := map[string]bool{}
+		for _, f := range side.got() {
+			inDoubt[f.Element] = f.InDoubt
+		}
+		require.Equal(t, map[string]bool{
+			"handling": true, "failing": true, "done": true, "running1": true, "running2": true,
+			"ready": true, "backoff": true, // their errors prove nothing
+			"fresh": false,
+		}, inDoubt)
+	})
+}
+
+// onEmptyOnly looks at results only.
+func onEmptyOnly() strategies.AsyncRetryStrategy[string] {
+	return strategies.FixedDelay[string](3, 0).RetryIfResult(predicates.EmptyResult)
 }

@@ -16,6 +16,7 @@ import (
 	"github.com/weirflow/weir/internal/fifo"
 	"github.com/weirflow/weir/predicates"
 	"github.com/weirflow/weir/queue"
+	"github.com/weirflow/weir/strategies"
 	"github.com/weirflow/weir/timers"
 )
 
@@ -451,6 +452,9 @@ func (c *core[IN, OUT]) outcome(a *attempt[IN, OUT]) {
 		s.err = err
 	}
 	if !c.retry.policy.Considers(err) {
+		if err != nil {
+			s.doubt(predicates.Reason{}, stageIn(a.state.Load()))
+		}
 		c.settle(e, err)
 		return
 	}
@@ -556,10 +560,9 @@ func (c *core[IN, OUT]) handlerTimeOut(e *queue.Entry[slot[IN, OUT]]) {
 }
 
 func (c *core[IN, OUT]) timeoutError(s *slot[IN, OUT], isEarly bool, handler error) *TimeoutError {
-	in, policy := s.in, c.retry.policy // not c: a failure may be kept for long
 	return &TimeoutError{
 		Limit: c.timeout, Attempts: int(s.attempts), Last: s.err, Handler: handler, Early: isEarly,
-		InDoubt: s.inDoubt, idempotent: func() bool { return policy.IsIdempotent(in) },
+		InDoubt: s.inDoubt, element: s.in, policy: c.retry.policy,
 	}
 }
 
@@ -599,14 +602,13 @@ func (c *core[IN, OUT]) fail(e *queue.Entry[slot[IN, OUT]], err error) {
 	c.queue.Complete(e)
 	if c.policy == dropElement {
 		c.stats.Dropped++
-		c.log(&c.giveUpLog, slog.LevelWarn, "asyncop: element dropped", s.in,
-			slog.Int("attempts", int(s.attempts)), slog.Any("error", err))
+		c.logGivenUp("asyncop: element dropped", s)
 		return
 	}
 	c.stats.Failed++
 	failed := &ElementError{
 		Element: s.in, Attempts: int(s.attempts), Elapsed: c.now - s.accepted, Err: err, label: c.labelOf(s.in),
-		Verdict: s.verdict, Operator: c.name,
+		Verdict: s.verdict, Reason: s.reason(), InDoubt: s.inDoubt, policy: c.retry.policy, Operator: c.name,
 	}
 	if c.failure == nil {
 		c.failed = failed
@@ -634,8 +636,19 @@ func (c *core[IN, OUT]) takenBySide() {
 	c.stats.SideOutput++
 	c.enter(e, done)
 	c.queue.Complete(e)
-	c.log(&c.giveUpLog, slog.LevelWarn, "asyncop: element given up", e.Value.in,
-		slog.Int("attempts", int(e.Value.attempts)), slog.Any("error", e.Value.err))
+	c.logGivenUp("asyncop: element given up", &e.Value)
+}
+
+// logGivenUp tells of an element that failed, and why there was no other attempt.
+func (c *core[IN, OUT]) logGivenUp(msg string, s *slot[IN, OUT]) {
+	attrs := []slog.Attr{slog.Int("attempts", int(s.attempts)), slog.Any("error", s.err)}
+	if s.verdict != strategies.Accepted {
+		attrs = append(attrs, slog.String("verdict", s.verdict.String()))
+	}
+	if r := s.reason(); !r.IsZero() {
+		attrs = append(attrs, slog.String("reason", r.String()))
+	}
+	c.log(&c.giveUpLog, slog.LevelWarn, msg, s.in, attrs...)
 }
 
 // left removes the head of the queue: it has been emitted.
@@ -653,7 +666,7 @@ func (c *core[IN, OUT]) left(e *queue.Entry[slot[IN, OUT]]) {
 func (c *core[IN, OUT]) failureOf(s *slot[IN, OUT], err error) Failure[IN] {
 	f := Failure[IN]{
 		Element: s.in, Err: err, Attempts: int(s.attempts), Elapsed: c.now - s.accepted, Reasons: s.reasons(),
-		Verdict: s.verdict,
+		Verdict: s.verdict, Reason: s.reason(), InDoubt: s.inDoubt, policy: c.retry.policy,
 	}
 	if s.attempts > 0 {
 		f.FirstAttempt, f.LastAttempt = c.timers.Time(s.first), c.timers.Time(s.last)
@@ -704,6 +717,7 @@ func (c *core[IN, OUT]) abandon() []*queue.Entry[slot[IN, OUT]] {
 		case s.phase == control:
 			continue
 		case s.phase == preparing || s.phase == running:
+			s.inDoubt = s.inDoubt || s.phase == running
 			c.returnPermit(s.attempt.expire(over))
 			s.attempt.entry = nil
 		case s.phase == deciding:
@@ -720,6 +734,8 @@ func (c *core[IN, OUT]) abandon() []*queue.Entry[slot[IN, OUT]] {
 		case s.phase == done && len(s.attempt.results) == 0:
 			c.stats.Completed++ // with nothing to emit
 			continue
+		case s.phase == done:
+			s.inDoubt = true // that it has taken effect is not known to anybody else
 		}
 		cut = append(cut, e)
 	}

@@ -131,6 +131,9 @@ func (c *core[IN, OUT]) decided(
 		return
 	}
 	s := &e.Value
+	if c.retry.whole && (d.Verdict != strategies.Accepted || d.Err != nil) {
+		s.note(d.Reason)
+	}
 	switch d.Verdict {
 	case strategies.Accepted:
 		c.settle(e, d.Err)

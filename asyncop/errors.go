@@ -8,6 +8,7 @@ import (
 	"runtime/debug"
 	"time"
 
+	"github.com/weirflow/weir/predicates"
 	"github.com/weirflow/weir/strategies"
 )
 
@@ -50,19 +51,25 @@ type TimeoutError struct {
 	// called, or whose calls all are known to have done nothing, is not.
 	InDoubt bool
 
-	idempotent func() bool // asks the policy, which is user code; nil: no
+	element any // for the policy
+	policy  idempotence
 }
+
+// idempotence knows which calls may happen twice; nil: none. It is user code, so it is asked when somebody wants to know.
+type idempotence interface{ IsIdempotent(element any) bool }
 
 // Ambiguous tells whether the caller cannot know what has happened: a call that must not happen twice may have taken
 // effect, or not (InDoubt). Whoever repeats an unambiguous one, be it idempotent or without effect, does no harm. The
 // policy says which calls are idempotent, if the operator has one (strategies.Policy), or the element itself does
 // (predicates.Idempotent).
-func (e *TimeoutError) Ambiguous() bool {
+func (e *TimeoutError) Ambiguous() bool { return ambiguous(e.InDoubt, e.policy, e.element) }
+
+func ambiguous(inDoubt bool, policy idempotence, element any) bool {
 	idempotent := false
-	if e.InDoubt && e.idempotent != nil {
-		_ = offLoop(func() error { idempotent = e.idempotent(); return nil }) // if it breaks: the safe side
+	if inDoubt && policy != nil {
+		_ = offLoop(func() error { idempotent = policy.IsIdempotent(element); return nil }) // if it breaks: the safe side
 	}
-	return e.InDoubt && !idempotent
+	return inDoubt && !idempotent
 }
 
 func (e *TimeoutError) Error() string {
@@ -114,14 +121,20 @@ type ElementError struct {
 	Abandoned int           // other elements that were in flight and had not ended
 
 	Verdict  strategies.Verdict // why there was no other attempt: see Failure
+	Reason   predicates.Reason  // of the last outcome: see Failure
+	InDoubt  bool               // an attempt may have taken effect: see Failure
 	Operator string             // its name, see WithName; "" if it has none
 
-	label string
+	label  string
+	policy idempotence
 }
+
+// Ambiguous tells whether the element must not be sent again without a look at what happened: see [Failure.Ambiguous].
+func (e *ElementError) Ambiguous() bool { return ambiguous(e.InDoubt, e.policy, e.Element) }
 
 func (e *ElementError) Error() string {
 	return fmt.Sprintf("asyncop: %selement %s failed after %s in %v%s: %v%s",
-		prefix(e.Operator), e.label, attempts(e.Attempts), e.Elapsed, cutOff(e.Verdict), e.Err, abandoned(e.Abandoned))
+		prefix(e.Operator), e.label, attempts(e.Attempts), e.Elapsed, cutOff(e.Verdict, e.Reason), e.Err, abandoned(e.Abandoned))
 }
 
 // prefix names an operator that has a name, for a message.
@@ -133,15 +146,18 @@ func prefix(operator string) string {
 }
 
 // cutOff tells of what the number of attempts does not.
-func cutOff(v strategies.Verdict) string {
+func cutOff(v strategies.Verdict, reason predicates.Reason) string {
 	switch v {
 	case strategies.Finishing:
-		return ", not retried since the input has ended"
+		return ", not retried since the input has ended (see WithDrainRetries)"
 	case strategies.OverBudget, strategies.TooManyWaiting:
 		return fmt.Sprintf(", not retried: %v", v)
-	default:
-		return ""
+	case strategies.Refused:
+		if !reason.IsZero() { // else the retries are used up
+			return fmt.Sprintf(", not retried after %v", reason)
+		}
 	}
+	return ""
 }
 
 // Unwrap returns Err.

@@ -22,5 +22,18 @@ type Failure[IN any] struct {
 	// nobody asked for another attempt, or if the element ended otherwise, such as by its timeout.
 	Verdict strategies.Verdict
 
-	Reasons predicates.ReasonSet // for which it was retried, as far as a reason-aware strategy named them
+	// Reason is that of its last outcome, and Reasons are those for which it was retried, as far as a reason-aware strategy has
+	// a classifier that names them.
+	Reason  predicates.Reason
+	Reasons predicates.ReasonSet
+
+	// InDoubt tells that an attempt may have taken effect; see [TimeoutError.InDoubt]. Who sends the element again must ask
+	// Ambiguous.
+	InDoubt bool
+
+	policy idempotence
 }
+
+// Ambiguous tells whether the element must not be sent again without a look at what happened: its call must not happen twice,
+// and may have taken effect. See [TimeoutError.Ambiguous].
+func (f Failure[IN]) Ambiguous() bool { return ambiguous(f.InDoubt, f.policy, f.Element) }

@@ -200,7 +200,7 @@ func TestLogsNameTheReason(t *testing.T) {
 			r.advance(time.Second)
 			require.NoError(t, r.end())
 			lines := strings.Split(strings.TrimSpace(b.String()), "\n")
-			dropped := `level=WARN msg="asyncop: element dropped" attempts=2 error=broken element="\"a\""`
+			dropped := `level=WARN msg="asyncop: element dropped" attempts=2 error=broken verdict=refused reason=TEST_SAFE element="\"a\""`
 			if level == slog.LevelInfo {
 				require.Equal(t, []string{dropped}, lines)
 				return

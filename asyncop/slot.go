@@ -40,8 +40,10 @@ type extra[IN, OUT any] struct {
 	control any
 	// limit is the deadline of a restored element that does not have its whole timeout; nil for the others.
 	limit *limit[IN, OUT]
-	// reasons are those for which the element was retried; kept for policies that look at reasons.
+	// reasons are those for which the element was retried, and reason is that of its last outcome; kept for policies that look
+	// at reasons.
 	reasons predicates.ReasonSet
+	reason  predicates.Reason
 	// before is what the strategy wants done before the next attempt, or nil.
 	before func(ctx context.Context) error
 }
@@ -54,6 +56,17 @@ type limit[IN, OUT any] struct {
 
 // limited tells whether the element has a deadline of its own.
 func (s *slot[IN, OUT]) limited() bool { return s.extra != nil && s.extra.limit != nil }
+
+// note keeps the reason of the last outcome.
+func (s *slot[IN, OUT]) note(reason predicates.Reason) {
+	if s.extra == nil {
+		if reason.IsZero() {
+			return
+		}
+		s.extra = &extra[IN, OUT]{}
+	}
+	s.extra.reason = reason
+}
 
 // remember keeps why the element is retried and what is to be done first.
 func (s *slot[IN, OUT]) remember(reason predicates.Reason, before func(ctx context.Context) error) {
@@ -77,6 +90,14 @@ func (s *slot[IN, OUT]) reasons() predicates.ReasonSet {
 		return predicates.ReasonSet{}
 	}
 	return s.extra.reasons
+}
+
+// reason returns that of the last outcome.
+func (s *slot[IN, OUT]) reason() predicates.Reason {
+	if s.extra == nil {
+		return predicates.Reason{}
+	}
+	return s.extra.reason
 }
 
 // takeBefore returns what is to be done before the attempt that starts now, or nil.
