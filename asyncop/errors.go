@@ -29,7 +29,7 @@ var (
 	// ErrControlResult is the failure of an element whose results contain a control element, such as a [Watermark].
 	ErrControlResult = errors.New("asyncop: a control element is not a result")
 
-	// ErrStopped is the cause that [WithUpstreamCancel] receives when the operator was stopped by Stop.
+	// ErrStopped is what [WithUpstreamCancel] and the loop over Results are told when the operator was stopped by Stop.
 	ErrStopped = errors.New("asyncop: operator stopped")
 
 	// ErrHandlerLimit is joined to the [*TimeoutError] of an element whose timeout handler exceeded its limit.

@@ -3,6 +3,8 @@ package asyncop_test
 import (
 	"context"
 	"errors"
+	"fmt"
+	"sync"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -518,4 +520,60 @@ func TestErrorsNameTheOperator(t *testing.T) {
 		r.send(7)
 		require.EqualError(t, r.end(), "asyncop: lookup: got an element of type int, want string")
 	})
+}
+
+// ---- Failure policy: handler
+
+// A handler gets what a side output gets, one failure at a time; a slow one holds slots, and Done waits for it.
+func TestFailureHandler(t *testing.T) {
+	forEachMode(t, func(t *testing.T, m mode) {
+		m.capacity = 2
+		var mu sync.Mutex
+		var got []string
+		r := newRig(t, m, setup{timeout: time.Minute, opts: options(asyncop.WithFailureHandler(func(f failure) {
+			time.Sleep(time.Second)
+			mu.Lock()
+			defer mu.Unlock()
+			got = append(got, fmt.Sprint(f.Element, " ", f.Err, " ", f.Abandoned))
+		}))})
+		r.answer = func(c *call) error {
+			if c.in == "z" {
+				return nil
+			}
+			return errBroken
+		}
+		r.sendEach("abc")
+		require.Equal(t, "a#1@0s b#1@0s c#1@0s", r.callTimes(), "a is being handled, b and c hold slots")
+		require.EqualValues(t, 2, r.stats().InFlight)
+		r.advance(5 * time.Second)
+		require.EqualValues(t, 3, r.stats().SideOutput)
+		r.send("z")
+		r.cancel(errTestOver)
+		err := r.wait()
+		require.ErrorIs(t, err, errTestOver)
+		require.Equal(t, []string{"a broken false", "b broken false", "c broken false", "z the test is over true"}, got)
+		checkBalance(t, r.stats())
+	})
+}
+
+// A6: a handler that breaks ends the operator, and gets the rest all the same.
+func TestFailureHandlerThatBreaks(t *testing.T) {
+	for _, b := range breakages {
+		forEachMode(t, func(t *testing.T, m mode) {
+			var got []string
+			r := newRig(t, m, setup{timeout: time.Minute, opts: options(asyncop.WithFailureHandler(func(f failure) {
+				if got = append(got, f.Element); f.Element == "a" {
+					b.breaks()
+				}
+			}))})
+			r.sendEach("ab")
+			r.fail("a#1", errBroken)
+			err := r.wait()
+			require.ErrorContains(t, err, "asyncop: failure handler: ")
+			panicked, ok := errors.AsType[*asyncop.PanicError](err)
+			require.True(t, ok)
+			require.Equal(t, b.value, panicked.Value)
+			require.Equal(t, []string{"a", "b"}, got)
+		})
+	}
 }

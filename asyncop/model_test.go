@@ -994,8 +994,12 @@ func (r *modelRun) rangeOver() <-chan any {
 		}
 		r.mu.Lock()
 		defer r.mu.Unlock()
-		if !errors.Is(last, r.op.Err()) || last == nil && r.op.Err() != nil {
-			r.wrong = append(r.wrong, fmt.Sprintf("Results ended with %v, not with %v", last, r.op.Err()))
+		want := r.op.Err()
+		if want == nil && len(r.told) > 0 { // that the operator was stopped
+			want = asyncop.ErrStopped
+		}
+		if !errors.Is(last, want) || last == nil && want != nil {
+			r.wrong = append(r.wrong, fmt.Sprintf("Results ended with %v, not with %v", last, want))
 		}
 	}()
 	return out

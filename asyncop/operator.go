@@ -82,7 +82,7 @@ var _ streams.Flow = (*AsyncWaitOperator[any, any])(nil)
 // elements in flight, complete ones that wait for their turn, and watermarks.
 //
 // It panics if fn is nil, timeout is negative, or capacity < 1; and with [WithCheckpoints] if there is no name or no codec
-// for IN, or a codec is one of another type.
+// for IN, or a codec is one of another type; and with [WithFailureHandler] if that takes failures of another type.
 func OrderedWait[IN, OUT any](
 	fn AsyncFunction[IN, OUT], timeout time.Duration, capacity int, opts ...Option,
 ) *AsyncWaitOperator[IN, OUT] {
@@ -151,6 +151,14 @@ func newOperator[IN, OUT any](
 		panic(fmt.Sprintf("asyncop: %s: %s needs WithCheckpoints: without checkpoints it does nothing", name, cfg.forChecks))
 	}
 	c := newCore(cfg, fn, retry, min(timeout, maxTimeout), newQueue(capacity))
+	if cfg.failureHandler != nil {
+		handle, ok := cfg.failureHandler.(func(Failure[IN]))
+		if !ok {
+			panic(fmt.Sprintf("asyncop: %s: WithFailureHandler: %T does not take a %v",
+				name, cfg.failureHandler, reflect.TypeFor[Failure[IN]]()))
+		}
+		c.sideOutput = newFailureSink(handle, c.cancel)
+	}
 	p := newPump(c)
 	if cfg.coordinator != nil {
 		p.joinCheckpoints(newStateCodec[IN, OUT](name, cfg))

@@ -41,6 +41,7 @@ type config struct {
 
 	policy             failurePolicy
 	sideOutput         streams.Inlet
+	failureHandler     any // a func(Failure[IN]), in place of a side output
 	exhaustedAsFailure bool
 	drainRetries       bool
 	buffer             int
@@ -197,7 +198,9 @@ func WithDropOnFailure() Option {
 	return func(cfg *config) { cfg.setPolicy(dropElement) }
 }
 
-// WithSideOutput sends elements that fail to inlet as [Failure] values, and those that a cancelled operator abandons.
+// WithSideOutput sends elements that fail to inlet as [Failure] values, and those that a cancelled operator abandons. See
+// [WithFailureHandler] for a function in place of a flow.
+//
 // The operator closes inlet.In() after the last one; if the inlet is a streams.Sink, Done waits for its completion.
 // While the inlet takes nothing, failed elements hold their slots; timers go on. To share one inlet between operators,
 // put an explicit fan-in before it. It excludes [WithDropOnFailure].
@@ -215,7 +218,21 @@ func WithSideOutput(inlet streams.Inlet) Option {
 	}
 	return func(cfg *config) {
 		cfg.setPolicy(sideOutput)
-		cfg.sideOutput = inlet
+		cfg.sideOutput, cfg.failureHandler = inlet, nil
+	}
+}
+
+// WithFailureHandler calls handle for what [WithSideOutput] sends to a flow, under the same conditions: for elements that
+// fail, and those that a cancelled operator abandons. It is called on a goroutine of the operator, for one failure at a time,
+// and may block: meanwhile, other failed elements hold their slots. Done waits for it. A panic ends the operator; the rest is
+// handled all the same. IN must be the operator's. The option excludes [WithDropOnFailure].
+func WithFailureHandler[IN any](handle func(Failure[IN])) Option {
+	if handle == nil {
+		panic("asyncop: WithFailureHandler: nil handler")
+	}
+	return func(cfg *config) {
+		cfg.setPolicy(sideOutput)
+		cfg.sideOutput, cfg.failureHandler = nil, handle
 	}
 }
 

@@ -15,7 +15,8 @@ type ends[IN, OUT any] struct {
 }
 
 // Results drives the operator without channels and without boxing: it feeds it the elements of input, and yields the
-// results in the operator's order. If the operator fails or is cancelled, the last pair is a zero value and Err.
+// results in the operator's order. If the operator fails or is cancelled, the last pair is a zero value and Err; if Stop has
+// ended it before the end of the input, a zero value and [ErrStopped].
 //
 //	for out, err := range op.Results(slices.Values(elements)) {
 //		if err != nil {
@@ -73,7 +74,11 @@ func (op *AsyncWaitOperator[IN, OUT]) Results(input iter.Seq[IN]) iter.Seq2[OUT,
 		}
 		all = true
 		<-p.done
-		if err := p.Err(); err != nil {
+		err := p.Err()
+		if err == nil && !p.inClosed {
+			err = ErrStopped // for the caller, the input is not done
+		}
+		if err != nil {
 			var none OUT
 			yield(none, err)
 		}

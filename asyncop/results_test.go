@@ -268,6 +268,40 @@ func TestResultsOfACloneThatBreaks(t *testing.T) {
 	}
 }
 
+// The loop over the results is told of a Stop before the end of the input, and of no other.
+func TestResultsOfAnOperatorThatIsStopped(t *testing.T) {
+	for _, before := range []bool{true, false} {
+		forEachMode(t, func(t *testing.T, m mode) {
+			h := newHand(t)
+			h.answer = upper
+			op := construct(m, function(h), time.Minute, nil)
+			var got []string
+			var last error
+			input := func(yield func(string) bool) {
+				_ = yield("a") && yield("b")
+				if before {
+					synctest.Wait()
+					go func() { assert.NoError(t, op.Stop(t.Context())) }()
+					<-op.Done()
+				}
+			}
+			for out, err := range op.Results(input) {
+				if last = err; err == nil {
+					got = append(got, out)
+				}
+			}
+			require.Equal(t, []string{"A", "B"}, got)
+			require.NoError(t, op.Err())
+			require.NoError(t, op.Stop(t.Context()))
+			if before {
+				require.ErrorIs(t, last, asyncop.ErrStopped)
+			} else {
+				require.NoError(t, last)
+			}
+		})
+	}
+}
+
 // goexitError is an error that cannot even be printed.
 type goexitError struct{}
 
@@ -328,6 +362,9 @@ func TestResultsOfAnOperatorThatIsEnded(t *testing.T) {
 		} {
 			op := construct(m, upperFunc(), time.Minute, nil)
 			want := end(op)
+			if want == nil {
+				want = asyncop.ErrStopped
+			}
 			var yielded atomic.Int64
 			ended := make(chan struct{})
 			n := 0
@@ -336,21 +373,23 @@ func TestResultsOfAnOperatorThatIsEnded(t *testing.T) {
 				n++
 			}
 			<-ended
-			if want == nil {
-				require.Zero(t, n, name)
-			}
+			require.Equal(t, 1, n, name)
 		}
 		op := construct(m, upperFunc(), time.Minute, nil)
 		var yielded atomic.Int64
 		ended := make(chan struct{})
 		n := int64(0)
+		var last error
 		for _, err := range op.Results(forever(&yielded, ended)) {
-			require.NoError(t, err)
+			if last = err; err != nil {
+				break
+			}
 			if n++; n == 10 {
 				go func() { assert.NoError(t, op.Stop(context.Background())) }()
 			}
 		}
 		<-ended
+		require.Equal(t, asyncop.ErrStopped, last)
 		require.Equal(t, op.Stats().Accepted, n, "what was accepted is drained")
 	})
 }

@@ -2,6 +2,7 @@ package strategies
 
 import (
 	"context"
+	"fmt"
 	"time"
 
 	"github.com/weirflow/weir/predicates"
@@ -22,6 +23,7 @@ import (
 //	}
 type BestEffortStrategy[OUT any] struct {
 	backoff       Backoff
+	maxRetries    int
 	refuseUnknown bool
 }
 
@@ -32,10 +34,10 @@ type BestEffortStrategy[OUT any] struct {
 //	non-idempotent call     retry                                no retry
 //
 // The delay is [Exponential](1ms, 500ms, 2), with no limit but the element's
-// time. Stages play no part in it: a classifier has looked at them, and what it
+// time unless WithMaxRetries sets one. Stages play no part in it: a classifier has looked at them, and what it
 // proved is in the reason.
 func BestEffort[OUT any]() *BestEffortStrategy[OUT] {
-	return &BestEffortStrategy[OUT]{backoff: Exponential(time.Millisecond, 500*time.Millisecond, 2)}
+	return &BestEffortStrategy[OUT]{backoff: Exponential(time.Millisecond, 500*time.Millisecond, 2), maxRetries: Unlimited}
 }
 
 // WithBackoff returns a copy of s with other delays. It panics if b is nil.
@@ -43,6 +45,17 @@ func (s *BestEffortStrategy[OUT]) WithBackoff(b Backoff) *BestEffortStrategy[OUT
 	mustNotBeNil("WithBackoff", b)
 	c := *s
 	c.backoff = b
+	return &c
+}
+
+// WithMaxRetries returns a copy of s that allows no further retry after n of them, for whatever reason; the default is
+// [Unlimited]. About reasons that are always retried it is not asked. It panics if n is negative.
+func (s *BestEffortStrategy[OUT]) WithMaxRetries(n int) *BestEffortStrategy[OUT] {
+	if n < 0 {
+		panic(fmt.Sprintf("strategies: BestEffort: negative maxRetries: %d", n))
+	}
+	c := *s
+	c.maxRetries = n
 	return &c
 }
 
@@ -56,11 +69,14 @@ func (s *BestEffortStrategy[OUT]) RefuseUnknown() *BestEffortStrategy[OUT] {
 	return &c
 }
 
-// MaxRetries returns [Unlimited]: only the element's time bounds them.
-func (s *BestEffortStrategy[OUT]) MaxRetries() int { return Unlimited }
+// MaxRetries returns what WithMaxRetries set, or [Unlimited]: only the element's time bounds them.
+func (s *BestEffortStrategy[OUT]) MaxRetries() int { return s.maxRetries }
 
 // Decide implements [ReasonStrategy].
 func (s *BestEffortStrategy[OUT]) Decide(_ context.Context, a *predicates.Attempt[OUT]) (Action, error) {
+	if a.Retries() >= s.maxRetries {
+		return DoNotRetry(), nil
+	}
 	if s.refuseUnknown && a.Reason == predicates.Unknown {
 		return DoNotRetry(), nil
 	}

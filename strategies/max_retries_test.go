@@ -63,3 +63,21 @@ func TestMaxRetriesOf(t *testing.T) {
 		assert.Equal(t, max(tt.want, 0), n, name)
 	}
 }
+
+// A best effort that is bounded stays one: it does not repeat what may have taken effect.
+func TestBestEffortWithMaxRetries(t *testing.T) {
+	unsafe := predicates.NewReason("TEST", false, false)
+	s := strategies.BestEffort[int]().WithMaxRetries(2)
+	n, ok := strategies.MaxRetriesOf(s)
+	assert.True(t, ok)
+	assert.Equal(t, 2, n)
+	for number, want := range map[int]bool{1: true, 2: true, 3: false, 4: false} {
+		for _, idempotent := range []bool{true, false} {
+			a := &predicates.Attempt[int]{Number: number, Reason: unsafe, Idempotent: idempotent}
+			action, err := s.Decide(t.Context(), a)
+			assert.NoError(t, err)
+			assert.Equal(t, want && idempotent, action.Retry, "attempt %d, idempotent: %t", number, idempotent)
+		}
+	}
+	assert.Equal(t, strategies.Unlimited, strategies.BestEffort[int]().MaxRetries())
+}

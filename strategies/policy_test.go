@@ -255,6 +255,7 @@ func TestReasonStrategyConstructorsPanic(t *testing.T) {
 		"HonorPushback: nil <nil>":                                 func() { strategies.HonorPushback[string](nil) },
 		"HonorPushback: nil strategies.ReasonStrategyFunc[string]": func() { strategies.HonorPushback[string](decide(nil)) },
 		"HonorPushback: nil function at index 0":                   func() { strategies.HonorPushback[string](strategies.BestEffort[string](), nil) },
+		"BestEffort: negative maxRetries: -1":                      func() { strategies.BestEffort[string]().WithMaxRetries(-1) },
 		"WithBackoff: nil strategies.Backoff":                      func() { strategies.BestEffort[string]().WithBackoff(nil) },
 		"BackoffOf: nil <nil>":                                     func() { strategies.BackoffOf[string](nil) },
 		"BudgetClock: nil <nil>":                                   func() { strategies.BudgetClock(nil) },

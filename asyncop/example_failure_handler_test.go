@@ -1,0 +1,38 @@
+package asyncop_test
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"slices"
+	"time"
+
+	"github.com/weirflow/weir/asyncop"
+)
+
+// Elements that fail go to a function, and the others go on, without go-streams.
+func ExampleWithFailureHandler() {
+	lookup := asyncop.Blocking(func(_ context.Context, key string) (string, error) {
+		if key == "QQQ" {
+			return "", errors.New("unknown airport")
+		}
+		return "row of " + key, nil
+	})
+	var failed []asyncop.Failure[string]
+	op := asyncop.OrderedWait(lookup, time.Second, 10,
+		asyncop.WithFailureHandler(func(f asyncop.Failure[string]) { failed = append(failed, f) }))
+	for row, err := range op.Results(slices.Values([]string{"LHR", "QQQ", "CDG"})) {
+		if err != nil {
+			fmt.Println(err)
+			return
+		}
+		fmt.Println(row)
+	}
+	for _, f := range failed { // all of them: the loop has ended
+		fmt.Printf("%s failed after %d attempt: %v\n", f.Element, f.Attempts, f.Err)
+	}
+	// Output:
+	// row of LHR
+	// row of CDG
+	// QQQ failed after 1 attempt: unknown airport
+}
