@@ -8,7 +8,7 @@ import (
 // Blocking makes an [AsyncFunction] of a call that blocks. Each running call has a goroutine, which is reused for later
 // calls; an element that waits, for a permit or for a retry, has none.
 //
-// An error that is [ErrNoResult] completes the attempt with no result: the element emits nothing, unless
+// An error that is [ErrNoResult], wrapped or not, completes the attempt with no result: the element emits nothing, unless
 // predicates.EmptyResult asks for another attempt. A panic or runtime.Goexit is a [*PanicError].
 //
 // The call keeps its permit ([WithMaxConcurrentCalls]) until it returns, so one that ignores its context counts as

@@ -92,8 +92,8 @@ func (c *config) setPolicy(p failurePolicy) {
 	c.policy = p
 }
 
-// WithClock sets the clock of every timer of the operator; the default is the real one. A clock.Mock makes all times
-// exact in tests; the contexts of attempts then report no deadline, since a real dialer would take a mock's deadline
+// WithClock sets the clock of every timer of the operator; the default is the real one. It must not go back. A clock.Mock makes
+// all times exact in tests, as testing/synctest does without one; the contexts of attempts then report no deadline, since a real dialer would take a mock's deadline
 // for one long past.
 func WithClock(c clock.Clock) Option {
 	if nils.Is(c) {
@@ -115,7 +115,7 @@ func WithContext(ctx context.Context) Option {
 // the failure, the cause of the cancellation, or [ErrStopped]. It should end the source, which closes In in turn. There
 // is none by default: what a source sends to an ended operator is discarded and counted.
 //
-// Stop calls it, too, and then drains. So it must not end the operator's own context ([WithContext]), or nothing is left to
+// It may wait for the source; Done waits for it. Stop calls it, too, and then drains. So it must not end the operator's own context ([WithContext]), or nothing is left to
 // be drained: give the source a context of its own, derived from the operator's for instance.
 func WithUpstreamCancel(cancel context.CancelCauseFunc) Option {
 	if cancel == nil {

@@ -11,7 +11,8 @@ import (
 //	Accepted = InFlight + Completed + Dropped + SideOutput + Failed + Abandoned
 //
 // where Failed is the element that failed the pipeline. Numbers may lag behind by what the operator does in one turn of
-// its loop, some microseconds; they are exact when it is idle or has ended.
+// its loop, some microseconds; they are exact when it is idle or has ended, but for Discarded, which counts until In is closed,
+// and Running and LateCompletions, which go on as long as calls run that ignore the end of their context.
 type Stats struct {
 	Accepted  int64 // elements that took a slot; watermarks are not counted
 	Completed int64 // elements that left with their results, possibly none

@@ -10,7 +10,9 @@ import (
 const NoDeadline = time.Duration(math.MaxInt64)
 
 // Attempt is what classifiers and reason-aware strategies see of an attempt that
-// has ended. An operator fills it in; a test may.
+// has ended. An operator fills it in; a test may, and then sets Number, Remaining
+// (zero means that no time is left) and, for calls that may happen twice,
+// Idempotent, which a policy does not fill in.
 //
 // It is generic in the output type only: the same view serves operators of every
 // input type. It belongs to whoever passes it on and is good for the duration of

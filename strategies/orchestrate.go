@@ -28,7 +28,8 @@ import (
 // (1 to 3), [Policy.Ask] (4) and [Policy.Conclude] (the rest), of which only Ask
 // leaves its loop. Decide itself is all of them at once. It fills in a.Reason and
 // a.Stage, which is not Unreported when the strategy sees it; apart from that and
-// the budget it changes nothing.
+// the budget it changes nothing. So who calls it says in a.Idempotent what
+// [Policy.IsIdempotent] knows, and in a.Remaining how much time is left.
 func (p *Policy[OUT]) Decide(ctx context.Context, a *predicates.Attempt[OUT], now Situation) Decision {
 	d, ask := p.Judge(a, now)
 	if !ask {

@@ -108,10 +108,16 @@ func run(out io.Writer) error {
 			time.Sleep(2 * time.Millisecond)
 		}
 	}()
-	booked, doubtful := make(chan any, payments), make(chan any, payments)
+	booked := make(chan any, payments)
+	var doubtful []payment
 	op := asyncop.UnorderedWaitWithRetry(
 		pay(breaker, bank.URL, &http.Client{Transport: httpretry.Transport(transport)}), 10*time.Second, 1000, policy(breaker),
-		asyncop.WithMaxConcurrentCalls(8), asyncop.WithDrainRetries(), asyncop.WithSideOutput(extension.NewChanSink(doubtful)),
+		asyncop.WithMaxConcurrentCalls(8), asyncop.WithDrainRetries(),
+		asyncop.WithFailureHandler(func(f asyncop.Failure[payment]) {
+			if f.Ambiguous() { // another one could be sent again: there is none here
+				doubtful = append(doubtful, f.Element)
+			}
+		}),
 		asyncop.WithLogger(slog.New(slog.DiscardHandler)), // the report tells
 	)
 	extension.NewChanSource(source).Via(op).Via(flow.NewPassThrough()).To(extension.NewChanSink(booked))
@@ -132,14 +138,12 @@ func printer(out io.Writer, start time.Time) func(format string, args ...any) {
 }
 
 // report tells how it went and checks it against the bank's books.
-func report(out io.Writer, bank *bank, s asyncop.Stats, answered int, doubtful <-chan any) error {
-	inDoubt, bookedInDoubt := 0, 0
+func report(out io.Writer, bank *bank, s asyncop.Stats, answered int, doubtful []payment) error {
+	inDoubt, bookedInDoubt := len(doubtful), 0
 	bank.mu.Lock()
 	defer bank.mu.Unlock()
-	for v := range doubtful {
-		f := v.(asyncop.Failure[payment])
-		inDoubt++
-		bookedInDoubt += bank.booked[string(f.Element)]
+	for _, p := range doubtful {
+		bookedInDoubt += bank.booked[string(p)]
 	}
 	requests, twice := 0, 0
 	for _, n := range bank.received {
