@@ -326,6 +326,9 @@ func (c *Coordinator) Trigger(ctx context.Context) (id uint64, err error) {
 // ends first, the stream has failed, since its source reads no more, and a restart goes on from the last checkpoint. Who
 // joins a stream that is being drained already may give up without harm.
 //
+// For a [Suspend] the source stops at the barrier. When ctx ends while that is on its way, the stream has failed, too; before,
+// while a checkpoint is under way, nothing has happened.
+//
 // If the stream has ended in this way already, or does meanwhile, because its input was at an end for instance, the error
 // is nil; if it has ended in the other way, [ErrEnded].
 func (c *Coordinator) Finish(ctx context.Context, kind Kind) error {
