@@ -147,15 +147,13 @@ func prefix(operator string) string {
 
 // cutOff tells of what the number of attempts does not.
 func cutOff(v strategies.Verdict, reason predicates.Reason) string {
-	switch v {
-	case strategies.Finishing:
+	switch {
+	case v == strategies.Finishing:
 		return ", not retried since the input has ended (see WithDrainRetries)"
-	case strategies.OverBudget, strategies.TooManyWaiting:
+	case v == strategies.OverBudget || v == strategies.TooManyWaiting:
 		return fmt.Sprintf(", not retried: %v", v)
-	case strategies.Refused:
-		if !reason.IsZero() { // else the retries are used up
-			return fmt.Sprintf(", not retried after %v", reason)
-		}
+	case v == strategies.Refused && !reason.IsZero(): // without a reason, the retries are used up
+		return fmt.Sprintf(", not retried after %v", reason)
 	}
 	return ""
 }

@@ -203,7 +203,8 @@ func TestNoAttemptStartsAfterABreak(t *testing.T) {
 			time.Sleep(time.Millisecond)
 			h.call("b#1").Complete("B")
 		}()
-		for range op.Results(letters("abc")) {
+		for _, err := range op.Results(letters("abc")) {
+			require.NoError(t, err)
 			time.Sleep(500 * time.Millisecond) // the predicate is still at it
 			break
 		}

@@ -155,12 +155,12 @@ func (s *Source[T]) run() {
 			}
 		}
 		v, err := s.input.Next()
-		switch {
-		case err == nil:
+		switch err {
+		case nil:
 			if !s.emit(v) {
 				return
 			}
-		case err == io.EOF: //nolint:errorlint // wrapped, it is that of something else: a connection, an archive
+		case io.EOF: //nolint:errorlint // wrapped, it is that of something else: a connection, an archive
 			s.coordinator.RequestFinal(Drain)
 			s.serve()
 			return

@@ -106,10 +106,10 @@ func (p inputPlace[T]) next(in checkpoint.Input[T]) (v T, err error) {
 	}
 	v, err = in.Next()
 	var zero T
-	switch {
-	case err == io.EOF && !p.equal(v, zero): //nolint:errorlint // as a source looks at it
+	switch { // as a source looks at it: wrapped, io.EOF is an error
+	case err == io.EOF && !p.equal(v, zero):
 		return v, fmt.Errorf("Next returned %+v with io.EOF: nobody takes it", v)
-	case err != nil && err != io.EOF: //nolint:errorlint // the same
+	case err != nil && err != io.EOF:
 		return v, fmt.Errorf("Next: %w, which is not io.EOF itself", err)
 	}
 	return v, err
@@ -130,7 +130,7 @@ func (p inputPlace[T]) rest(in checkpoint.Input[T]) (all []T, err error) {
 	for {
 		v, err := p.next(in)
 		switch {
-		case err == io.EOF: //nolint:errorlint // as a source looks at it
+		case err == io.EOF:
 			return all, nil
 		case err != nil:
 			return all, fmt.Errorf("element %d: %w", len(all), err)
@@ -309,7 +309,7 @@ func (p inputPlace[T]) waitMovesNothing(all []T) error {
 			}
 			positions[i] = bytes.Clone(in.Position())
 			v, err := in.Next()
-			if i == len(all) && err == io.EOF { //nolint:errorlint // as a source looks at it
+			if i == len(all) && err == io.EOF {
 				break
 			}
 			if err != nil || i == len(all) || !p.equal(v, all[i]) {

@@ -164,7 +164,7 @@ func TestRunInputFindsWrongInputs(t *testing.T) {
 			}},
 			{position: func(sound input) []byte { // forgets where it was when it has ended
 				p := sound.Position()
-				if _, err := sound.Next(); err == io.EOF { //nolint:errorlint // as a source looks at it
+				if _, err := sound.Next(); err == io.EOF {
 					p[0] = 0
 				}
 				return p
