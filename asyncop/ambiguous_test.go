@@ -301,3 +301,54 @@ func TestAbandonedInDoubt(t *testing.T) {
 func onEmptyOnly() strategies.AsyncRetryStrategy[string] {
 	return strategies.FixedDelay[string](3, 0).RetryIfResult(predicates.EmptyResult)
 }
+
+// A6: nor is a call forgotten because the classifier broke.
+func TestFailureInDoubtWhereThePredicateBreaks(t *testing.T) {
+	for _, b := range breakages {
+		forEachMode(t, func(t *testing.T, m mode) {
+			side := newSideSink(false)
+			s := strategies.FixedDelay[string](3, 0).RetryIfException(func(error) bool { b.breaks(); return true })
+			r := newRig(t, m, setup{timeout: time.Minute, strategy: s, opts: options(asyncop.WithSideOutput(side))})
+			r.answer = fails
+			r.sendEach("a")
+			require.NoError(t, r.end())
+			require.True(t, side.got()[0].InDoubt)
+		})
+	}
+}
+
+// What was never called is in no doubt, although there are results, of the timeout handler.
+func TestAbandonedResultsOfAHandler(t *testing.T) {
+	forEachMode(t, func(t *testing.T, m mode) {
+		side := newSideSink(false)
+		r := newRig(t, m, setup{
+			timeout: time.Minute, wrap: handled, blocked: true,
+			opts: options(asyncop.WithBuffer(0), asyncop.WithMaxConcurrentCalls(1), asyncop.WithSideOutput(side)),
+		})
+		r.sendEach("ab")
+		r.advance(time.Minute)
+		require.ErrorIs(t, r.cut(errTestOver), errTestOver)
+		inDoubt := map[string]bool{}
+		for _, f := range side.got() {
+			inDoubt[f.Element] = f.InDoubt
+		}
+		require.Equal(t, map[string]bool{"a": true, "b": false}, inDoubt)
+	})
+}
+
+// The reason is that of the last outcome, also if that had none.
+func TestAbandonedResultHasNoReason(t *testing.T) {
+	forEachMode(t, func(t *testing.T, m mode) {
+		side := newSideSink(false)
+		r := newRig(t, m, setup{
+			timeout: time.Minute, strategy: because(safeReason, always(true, strategies.RetryAfter(0))), blocked: true,
+			opts: options(asyncop.WithBuffer(0), asyncop.WithSideOutput(side)),
+		})
+		r.script("a#1", fails)
+		r.script("a#2", upper)
+		r.sendEach("a")
+		require.ErrorIs(t, r.cut(errTestOver), errTestOver)
+		require.Equal(t, predicates.Reason{}, side.got()[0].Reason)
+		require.Equal(t, predicates.NewReasonSet(safeReason), side.got()[0].Reasons)
+	})
+}

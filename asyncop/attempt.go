@@ -128,7 +128,7 @@ func (a *attempt[IN, OUT]) late() error {
 	switch c := a.core; {
 	case a.state.Load()&over != 0:
 		return (*attemptContext[IN, OUT])(a).Err()
-	case c.ctx.Err() != nil || c.suspended.Load():
+	case c.cancelled() || c.suspended.Load():
 		return context.Canceled
 	case a.deadline != noDeadline && c.timers.Now() >= a.deadline:
 		return context.DeadlineExceeded

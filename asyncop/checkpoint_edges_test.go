@@ -139,6 +139,7 @@ func TestSuspendThatFailsAbandonsWhatIsInFlight(t *testing.T) {
 			require.Error(t, <-done)
 			require.ErrorContains(t, r.wait(), "1 element in flight")
 			require.Equal(t, "a", side.elements())
+			require.ErrorContains(t, side.got()[0].Err, "broken")
 			require.EqualValues(t, 1, r.stats().Abandoned)
 			checkBalance(t, r.stats())
 		})
@@ -154,6 +155,27 @@ func TestSuspendThatFailsAbandonsWhatIsInFlight(t *testing.T) {
 			require.Equal(t, "a", side.elements())
 			checkBalance(t, r.stats())
 		})
+	})
+}
+
+// Nor does a codec that takes its time over the final state keep calls running, or a cancel from ending them.
+func TestSuspendEndsCallsBeforeItIsEncoded(t *testing.T) {
+	forEachMode(t, func(t *testing.T, m mode) {
+		release := make(chan struct{})
+		codec := codecOf(func() { <-release }, func() {})
+		r := newCheckRig(t, m, setup{opts: options(asyncop.WithInputCodec[string](codec))}, nil)
+		r.send("a")
+		b, done := r.trigger(checkpoint.Suspend)
+		r.send(b)
+		synctest.Wait()
+		require.Error(t, r.call("a#1").ctx.Err())
+		require.Nil(t, r.op.Err())
+		r.cancel(errTestOver)
+		synctest.Wait()
+		require.ErrorIs(t, r.op.Err(), errTestOver)
+		close(release)
+		require.Error(t, <-done)
+		require.ErrorIs(t, r.wait(), errTestOver)
 	})
 }
 

@@ -1,6 +1,7 @@
 package asyncop
 
 import (
+	"context"
 	"errors"
 	"fmt"
 	"sync"
@@ -237,13 +238,19 @@ func (k *checkpointing[IN, OUT]) keepSpare(items []item[IN, OUT]) {
 	k.spare.Store(&items)
 }
 
-// lostState returns why the state of a clean end is not in its final checkpoint, if that is so.
+// lostState returns why the state is not in the final checkpoint, if that is so. A cancel does not wait for the codec.
 func (p *pump[IN, OUT]) lostState() error {
-	if p.checks == nil {
-		return nil
+	encoded := make(chan struct{})
+	go func() {
+		p.checks.encoding.Wait()
+		close(encoded)
+	}()
+	select {
+	case <-encoded:
+		return p.checks.lost
+	case <-p.core.life.Done():
+		return context.Cause(p.core.life)
 	}
-	p.checks.encoding.Wait()
-	return p.checks.lost
 }
 
 // endCheckpoints tells the coordinator if the stream ends other than by a final barrier.
@@ -252,7 +259,7 @@ func (p *pump[IN, OUT]) endCheckpoints(err error) {
 	case k == nil:
 	case err != nil:
 		k.coordinator.Fail(k.name, err)
-	case !k.final.Final() && p.stopping.Load():
+	case !k.final.Final() && p.stopping.Load() && !p.inClosed:
 		k.coordinator.Fail(k.name, errStoppedAlone)
 	case !k.final.Final():
 		k.coordinator.Fail(k.name, errNoFinalBarrier)

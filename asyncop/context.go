@@ -71,7 +71,7 @@ func (c *attemptContext[IN, OUT]) Value(key any) any {
 // the operator's only if that has ended the attempt.
 func (c *attemptContext[IN, OUT]) parent() context.Context {
 	if c.state.Load()&(over|expired|completed) == over {
-		return c.core.ctx
+		return c.core.life
 	}
 	return c.core.values
 }

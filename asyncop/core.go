@@ -32,8 +32,9 @@ type core[IN, OUT any] struct {
 
 	direct *blocking[IN, OUT] // the function itself, if it blocks: the loop then starts calls without AsyncInvoke
 
-	cancel context.CancelCauseFunc // ends ctx, which is derived from the user's
-	values context.Context         // the user's, without its end
+	life   context.Context         //nolint:containedctx // the operator's, derived from ctx, which is the user's
+	cancel context.CancelCauseFunc // ends life
+	values context.Context         //nolint:containedctx // ctx without its end
 
 	timeout      time.Duration // total, per element; 0: none
 	realTime     bool          // the clock is the real one
@@ -113,7 +114,7 @@ func newCore[IN, OUT any](
 		c.permits = q.Cap()
 	}
 	c.values = context.WithoutCancel(cfg.ctx)
-	c.ctx, c.cancel = context.WithCancelCause(cfg.ctx)
+	c.life, c.cancel = context.WithCancelCause(cfg.ctx)
 	c.hook.timeout, _ = find[TimeoutHandler[IN, OUT]](fn)
 	c.hook.open, _ = find[Opener](fn)
 	c.hook.close, _ = find[Closer](fn)
@@ -623,11 +624,28 @@ func (c *core[IN, OUT]) end(err error) {
 	}
 }
 
-// endIfCancelled ends the operator if its context has ended, by whomever, whether the loop was told or not.
+// cancelled tells whether the operator must end now, whether the loop was told or not. The user's context is asked itself: what
+// is derived from it ends a moment later, and whoever is upstream may have noticed already.
+func (c *core[IN, OUT]) cancelled() bool { return c.life.Err() != nil || c.ctx.Err() != nil }
+
+// endIfCancelled ends the operator if it was cancelled.
 func (c *core[IN, OUT]) endIfCancelled() {
-	if c.ctx.Err() != nil {
+	switch {
+	case c.life.Err() != nil:
+		c.end(context.Cause(c.life))
+	case c.ctx.Err() != nil:
 		c.end(context.Cause(c.ctx))
 	}
+}
+
+// handlerBroke ends the operator because of its failure handler, and tells so, for it may be ending already. Called from the
+// handler's goroutine.
+func (c *core[IN, OUT]) handlerBroke(err error) {
+	c.cancel(err)
+	_ = offLoop(func() error {
+		c.logger.LogAttrs(context.WithoutCancel(c.ctx), slog.LevelWarn, "asyncop: the failure handler broke", slog.Any("error", err))
+		return nil
+	})
 }
 
 // takenBySide completes the oldest failing element: the side output has it.
@@ -735,7 +753,7 @@ func (c *core[IN, OUT]) abandon() []*queue.Entry[slot[IN, OUT]] {
 			c.stats.Completed++ // with nothing to emit
 			continue
 		case s.phase == done:
-			s.inDoubt = true // that it has taken effect is not known to anybody else
+			s.inDoubt = s.inDoubt || s.attempts > 0 // that it has taken effect is not known to anybody else
 		}
 		cut = append(cut, e)
 	}

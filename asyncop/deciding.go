@@ -27,13 +27,13 @@ func (c *core[IN, OUT]) judge(e *queue.Entry[slot[IN, OUT]], a *attempt[IN, OUT]
 	var ask bool
 	panicked := c.protect(callDecide, e, a, func() {
 		r := &c.retry
+		defer func() { e.Value.doubt(r.view.Reason, r.view.Stage) }() // its deadline may come next, or this is the end of it
 		c.look(e, a)
 		if d, ask = r.policy.Judge(&r.view, c.situation()); ask && r.atOnce {
-			action, err := r.policy.Ask(c.ctx, &r.view)
+			action, err := r.policy.Ask(c.life, &r.view)
 			d, ask = r.policy.Conclude(&r.view, action, err, c.situation()), false
 		}
 	})
-	e.Value.doubt(c.retry.view.Reason, c.retry.view.Stage) // its deadline may come next
 	if ask && panicked == nil {
 		c.ask(e, a)
 		return
@@ -126,14 +126,14 @@ func (c *core[IN, OUT]) decided(
 	e *queue.Entry[slot[IN, OUT]], a *attempt[IN, OUT], d strategies.Decision, panicked error,
 ) {
 	c.retry.forget()
+	if c.retry.whole {
+		e.Value.note(d.Reason)
+	}
 	if panicked != nil {
 		c.fail(e, lazyerr.Join(panicked, a.err))
 		return
 	}
 	s := &e.Value
-	if c.retry.whole && (d.Verdict != strategies.Accepted || d.Err != nil) {
-		s.note(d.Reason)
-	}
 	switch d.Verdict {
 	case strategies.Accepted:
 		c.settle(e, d.Err)

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"sync"
+	"sync/atomic"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -433,3 +434,77 @@ func TestUpstreamCancelThatWaitsForTheSource(t *testing.T) {
 		})
 	}
 }
+
+// tardy is a context whose end takes its time to come to those derived from it.
+type tardy struct {
+	context.Context
+	err atomic.Pointer[error]
+}
+
+func (c *tardy) Done() <-chan struct{} { return c.Context.Done() }
+func (c *tardy) Value(any) any         { return nil }
+
+func (c *tardy) Err() error {
+	if err := c.err.Load(); err != nil {
+		return *err
+	}
+	return nil
+}
+
+// Whoever closes In because the context has ended does not make a clean end of it, and nothing is called any more.
+func TestEndOfInputAfterACancelThatIsSlow(t *testing.T) {
+	forEachMode(t, func(t *testing.T, m mode) {
+		parent, cancel := context.WithCancel(context.Background())
+		defer cancel()
+		ctx := &tardy{Context: parent}
+		r := newRig(t, m, setup{opts: options(asyncop.WithContext(ctx))})
+		ctx.err.Store(&context.Canceled)
+		r.sendEach("a")
+		r.endInput()
+		require.ErrorIs(t, r.wait(), context.Canceled)
+		require.Empty(t, r.calls())
+	})
+}
+
+// What contexts tell of the failure of another element is not changed any more.
+func TestCauseOfAFailureIsComplete(t *testing.T) {
+	for range 20 {
+		told := make(chan string, 1)
+		op := asyncop.UnorderedWait(asyncop.Func(func(ctx context.Context, in string, _ future) error {
+			if in == "bad" {
+				return errBroken
+			}
+			context.AfterFunc(ctx, func() { told <- context.Cause(ctx).Error() })
+			return nil
+		}), 0, 10)
+		op.In() <- "good"
+		op.In() <- "bad"
+		close(op.In())
+		require.Contains(t, <-told, "broken")
+		require.ErrorContains(t, op.Wait(), "1 other element in flight")
+	}
+}
+
+// What was opened under the operator's context can be closed under it.
+func TestContextOfOpenLivesInClose(t *testing.T) {
+	forEachMode(t, func(t *testing.T, m mode) {
+		var ctx context.Context
+		var inClose error
+		fn := &closingUnder{function: upperFunc(), open: func(c context.Context) { ctx = c }, close: func() { inClose = ctx.Err() }}
+		op := construct(m, function(fn), time.Minute, nil)
+		for _, err := range op.Results(letters("ab")) {
+			require.NoError(t, err)
+		}
+		require.NoError(t, inClose)
+		require.Error(t, ctx.Err(), "and ends with the operator")
+	})
+}
+
+type closingUnder struct {
+	function
+	open  func(context.Context)
+	close func()
+}
+
+func (f *closingUnder) Open(ctx context.Context) error { f.open(ctx); return nil }
+func (f *closingUnder) Close() error                   { f.close(); return nil }

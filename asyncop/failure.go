@@ -1,7 +1,6 @@
 package asyncop
 
 import (
-	"context"
 	"time"
 
 	"github.com/reugn/go-streams"
@@ -44,20 +43,25 @@ func (f Failure[IN]) Ambiguous() bool { return ambiguous(f.InDoubt, f.policy, f.
 
 // failureSink is the side output of [WithFailureHandler].
 type failureSink[IN any] struct {
-	in   chan any
-	done chan struct{} // closed after the last call
+	in     chan any
+	failed error         // the first, how handle broke; set before done is closed
+	done   chan struct{} // closed after the last call
 }
 
 var _ streams.Sink = (*failureSink[any])(nil)
 
-// newFailureSink returns a sink that calls handle; cancel is told of what breaks in it (law A6).
-func newFailureSink[IN any](handle func(Failure[IN]), cancel context.CancelCauseFunc) *failureSink[IN] {
+// newFailureSink returns a sink that calls handle; broken is told of what breaks in it (law A6).
+func newFailureSink[IN any](handle func(Failure[IN]), broken func(error)) *failureSink[IN] {
 	s := &failureSink[IN]{in: make(chan any), done: make(chan struct{})}
 	go func() {
 		defer close(s.done)
 		for v := range s.in {
 			if err := offLoop(func() error { handle(v.(Failure[IN])); return nil }); err != nil {
-				cancel(lazyerr.Named("asyncop: failure handler", err))
+				err = lazyerr.Named("asyncop: failure handler", err)
+				if s.failed == nil {
+					s.failed = err
+				}
+				broken(err)
 			}
 		}
 	}()

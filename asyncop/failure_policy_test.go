@@ -577,3 +577,16 @@ func TestFailureHandlerThatBreaks(t *testing.T) {
 		})
 	}
 }
+
+// The last one, too, whose handler is still at work when all else is done.
+func TestFailureHandlerThatBreaksAtTheEnd(t *testing.T) {
+	forEachMode(t, func(t *testing.T, m mode) {
+		r := newRig(t, m, setup{timeout: time.Minute, opts: options(asyncop.WithFailureHandler(func(failure) {
+			time.Sleep(time.Second)
+			panic("a dead letter is lost")
+		}))})
+		r.answer = fails
+		r.sendEach("a")
+		require.ErrorContains(t, r.end(), "a dead letter is lost")
+	})
+}

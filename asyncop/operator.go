@@ -150,18 +150,23 @@ func newOperator[IN, OUT any](
 	} else if cfg.forChecks != "" {
 		panic(fmt.Sprintf("asyncop: %s: %s needs WithCheckpoints: without checkpoints it does nothing", name, cfg.forChecks))
 	}
+	handle, ok := cfg.failureHandler.(func(Failure[IN]))
+	if cfg.failureHandler != nil && !ok {
+		panic(fmt.Sprintf("asyncop: %s: WithFailureHandler: %T does not take a %v",
+			name, cfg.failureHandler, reflect.TypeFor[Failure[IN]]()))
+	}
+	var codec stateCodec[IN, OUT]
+	if cfg.coordinator != nil {
+		codec = newStateCodec[IN, OUT](name, cfg)
+	}
+	// Nothing is refused from here on: goroutines begin.
 	c := newCore(cfg, fn, retry, min(timeout, maxTimeout), newQueue(capacity))
-	if cfg.failureHandler != nil {
-		handle, ok := cfg.failureHandler.(func(Failure[IN]))
-		if !ok {
-			panic(fmt.Sprintf("asyncop: %s: WithFailureHandler: %T does not take a %v",
-				name, cfg.failureHandler, reflect.TypeFor[Failure[IN]]()))
-		}
-		c.sideOutput = newFailureSink(handle, c.cancel)
+	if handle != nil {
+		c.sideOutput = newFailureSink(handle, c.handlerBroke)
 	}
 	p := newPump(c)
 	if cfg.coordinator != nil {
-		p.joinCheckpoints(newStateCodec[IN, OUT](name, cfg))
+		p.joinCheckpoints(codec)
 	}
 	go p.run()
 	return &AsyncWaitOperator[IN, OUT]{pump: p}
@@ -246,8 +251,9 @@ func (op *AsyncWaitOperator[IN, OUT]) mustPassBarriers(method string, next any) 
 }
 
 // Err returns nil before the end and after a clean end, and else why the operator ended: an [*ElementError], a
-// [*TypeError], context.Cause of its context (in an [*AbandonedError] if elements were in flight), that the state of a final
-// checkpoint could not be encoded, or an error of the function's Open or Close. It is set before Out closes.
+// [*TypeError], context.Cause of its context, or of the one that Stop was given (in an [*AbandonedError] if elements were in
+// flight), that the state of a final checkpoint could not be encoded, how the failure handler or the input of Results broke, or
+// an error of the function's Open or Close. It is set before Out closes.
 func (op *AsyncWaitOperator[IN, OUT]) Err() error { return op.pump.Err() }
 
 // Done returns a channel that is closed when everything is done: Out is closed, the side output has taken all there was
@@ -264,9 +270,11 @@ func (op *AsyncWaitOperator[IN, OUT]) Wait() error {
 // Stop ends the operator in an orderly way: it takes no more input, drains what it has accepted as at the end of the
 // input, and waits for Done. When ctx ends before that, it cancels what is left and returns when Err is set: the side output
 // and the function's Close may still be at work then, so wait for Done before the program ends. An Open that is running is
-// awaited, and so is the Close of a clean end. It returns Err. Elements that were sent to In and not accepted yet are discarded and counted. In a stream that
-// is being drained by its checkpoint.Coordinator, it leaves the end to that once the marker of the end of the input has come
-// to the operator.
+// awaited, and so are the failure handler and the Close of a clean end. It returns Err. Elements that were sent to In and not
+// accepted yet are discarded and counted. In a stream that is being drained by its checkpoint.Coordinator, it leaves the end to
+// that once the marker of the end of the input has come to the operator.
+//
+// It must not be called by what the operator waits for: its function, loggers, labels and the failure handler.
 //
 // In a row of operators stop the first one, wait until the last one is done or ctx ends, and then stop that: what the
 // first one drains is the last one's input.

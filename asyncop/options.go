@@ -224,8 +224,9 @@ func WithSideOutput(inlet streams.Inlet) Option {
 
 // WithFailureHandler calls handle for what [WithSideOutput] sends to a flow, under the same conditions: for elements that
 // fail, and those that a cancelled operator abandons. It is called on a goroutine of the operator, for one failure at a time,
-// and may block: meanwhile, other failed elements hold their slots. Done waits for it. A panic ends the operator; the rest is
-// handled all the same. IN must be the operator's. The option excludes [WithDropOnFailure].
+// and may block: meanwhile, other failed elements hold their slots. Done waits for it, and a clean end for the last call, so it
+// must not wait for the operator: to end that from within, cancel its context. A panic fails the operator, and is logged; the
+// rest is handled all the same. IN must be the operator's. The option excludes [WithDropOnFailure].
 func WithFailureHandler[IN any](handle func(Failure[IN])) Option {
 	if handle == nil {
 		panic("asyncop: WithFailureHandler: nil handler")

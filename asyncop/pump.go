@@ -67,7 +67,7 @@ func newPump[IN, OUT any](c *core[IN, OUT]) *pump[IN, OUT] {
 	if c.sideOutput != nil {
 		p.side = c.sideOutput.In()
 	}
-	p.unwatch = context.AfterFunc(c.ctx, c.wakeUp)
+	p.unwatch = context.AfterFunc(c.life, c.wakeUp)
 	return p
 }
 
@@ -100,7 +100,7 @@ func (p *pump[IN, OUT]) open() {
 		c.hook.close = nil
 		return
 	}
-	if err := c.offLoop(func() error { return c.hook.open.Open(c.ctx) }); err != nil {
+	if err := c.offLoop(func() error { return c.hook.open.Open(c.life) }); err != nil {
 		c.hook.close = nil // what was not opened is not closed
 		c.end(lazyerr.Named("asyncop: open", err))
 	}
@@ -463,7 +463,7 @@ func (p *pump[IN, OUT]) park() {
 }
 
 func (p *pump[IN, OUT]) signalled() bool {
-	return p.core.ctx.Err() != nil || p.mustStop() || p.ends == nil && p.attached.Load() != nil ||
+	return p.core.cancelled() || p.mustStop() || p.ends == nil && p.attached.Load() != nil ||
 		p.carrier == nil && p.carried.Load() != nil
 }
 
@@ -488,13 +488,18 @@ func (p *pump[IN, OUT]) finish() {
 	c.timers.Stop() // no timer is armed after the end
 	p.unwatch()
 	cause := c.failure
-	if cause == nil {
-		cause = p.lostState()
+	if c.failed != nil { // a copy, since what Err tells is not complete yet
+		failed := *c.failed
+		c.cancel(&failed)
+	} else if cause != nil {
+		c.cancel(cause)
 	}
-	c.cancel(cause)                       // also lets go of the user's context
-	kept := p.suspended() && cause == nil // what is in flight is in the final checkpoint, and will be called again
 	abandoned := c.abandon()
 	c.endJobs()
+	if cause == nil {
+		cause = p.lastFailure()
+	}
+	kept := p.suspended() && cause == nil // what is in flight is in the final checkpoint, and will be called again
 	err := p.outcome(cause, kept, abandoned)
 	p.endCheckpoints(err)
 	for it := range p.backlog.All() { // read past the capacity, or restored and not yet fed
@@ -524,13 +529,14 @@ func (p *pump[IN, OUT]) finish() {
 	if kept {
 		abandoned = nil
 	}
-	p.endSide(abandoned)
+	p.endSide(cause, abandoned)
 	if err != nil {
 		if closeErr := p.close(); closeErr != nil {
 			c.logAttrs(slog.LevelWarn, "asyncop: close after a failure", slog.Any("error", closeErr))
 		}
 	}
 	c.workers.stop()
+	c.cancel(nil) // lets go of the user's context
 	c.publish()
 	p.upstream.Wait()
 	if p.checks != nil {
@@ -538,6 +544,23 @@ func (p *pump[IN, OUT]) finish() {
 	}
 	p.forget()
 	close(p.done)
+}
+
+// lastFailure waits for what may still fail an end without failure, and returns how: the encoding of the final checkpoint's
+// state, the handler of the last failures.
+func (p *pump[IN, OUT]) lastFailure() error {
+	if p.checks != nil {
+		if err := p.lostState(); err != nil {
+			return err
+		}
+	}
+	if s, ok := p.core.sideOutput.(*failureSink[IN]); ok && !p.suspended() {
+		close(p.side)
+		p.side = nil
+		s.AwaitCompletion()
+		return s.failed
+	}
+	return nil
 }
 
 // forget lets go of what was cut off: futures and contexts may be kept for ever, and the operator with them.
@@ -572,8 +595,8 @@ func (p *pump[IN, OUT]) outcome(cause error, kept bool, abandoned []*queue.Entry
 	return &AbandonedError{Cause: cause, Abandoned: n}
 }
 
-// endSide sends the rest to the side output, ends it and waits for its completion.
-func (p *pump[IN, OUT]) endSide(abandoned []*queue.Entry[slot[IN, OUT]]) {
+// endSide sends the rest to the side output, with why it was cut off, ends it and waits for its completion.
+func (p *pump[IN, OUT]) endSide(cause error, abandoned []*queue.Entry[slot[IN, OUT]]) {
 	if p.side == nil {
 		return
 	}
@@ -583,7 +606,7 @@ func (p *pump[IN, OUT]) endSide(abandoned []*queue.Entry[slot[IN, OUT]]) {
 			p.side <- c.failureOf(s, s.err)
 			c.stats.SideOutput++
 		} else {
-			f := c.failureOf(s, c.failure)
+			f := c.failureOf(s, cause)
 			f.Abandoned = true
 			p.side <- f
 		}

@@ -408,7 +408,8 @@ var (
 
 // Close ends checkpointing at once, without a final checkpoint if there was none, and closes the store. A checkpoint that
 // is being stored comes to its end first, and if it is a final one, the stream has ended with it. When Close returns, a [Sink]
-// writes nothing any more, so another run may begin, also in this process.
+// writes nothing any more, so another run may begin, also in this process. It waits for the Write of an [Output] that is at
+// work, ten seconds at most, after which a warning tells that the output may still be written to.
 func (c *Coordinator) Close() error {
 	c.mu.Lock()
 	if !c.completing {
@@ -419,13 +420,25 @@ func (c *Coordinator) Close() error {
 	c.mu.Lock()
 	participants := slices.Clone(c.participants)
 	c.mu.Unlock()
+	patience := c.clock.Timer(closePatience)
+	defer patience.Stop()
 	for _, p := range participants {
-		if q, ok := p.Participant.(interface{ quiesce() }); ok {
-			q.quiesce()
+		q, ok := p.Participant.(interface{ quiesced() <-chan struct{} })
+		if !ok {
+			continue
+		}
+		select {
+		case <-q.quiesced():
+		case <-patience.C:
+			c.logger.Warn("checkpoint: closed while an output is being written to", slog.String("sink", p.name))
+			return c.store.Close()
 		}
 	}
 	return c.store.Close()
 }
+
+// closePatience is how long Close waits for an output that is being written to.
+const closePatience = 10 * time.Second
 
 // hasEnded tells whether Ended is closed.
 func (c *Coordinator) hasEnded() bool { return c.life.Err() != nil }

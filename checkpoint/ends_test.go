@@ -15,6 +15,7 @@ import (
 	"testing/synctest"
 	"time"
 
+	"github.com/benbjohnson/clock"
 	"github.com/reugn/go-streams"
 	"github.com/reugn/go-streams/extension"
 	"github.com/reugn/go-streams/flow"
@@ -439,6 +440,33 @@ func TestSinkWritesNothingAfterClose(t *testing.T) {
 	close(sink.In())
 	sink.AwaitCompletion()
 	require.Equal(t, []string{"restore true []", "write a", "close"}, out.calls)
+}
+
+// Close does not wait for ever: whoever the output waits for may be the one who closes.
+func TestCloseWhileAWriteHangs(t *testing.T) {
+	clk := clock.NewMock()
+	log := make(logLines, 10)
+	c := must(NewCoordinator(NewMemoryStore(), WithClock(clk), WithLogger(slog.New(slog.NewTextHandler(log, nil)))))
+	out := &slowOutput{recorder: newRecorder(), gate: make(chan struct{})}
+	sink := NewSink[string](c, "sink", out)
+	require.NoError(t, c.Start())
+	sink.In() <- "a"
+	out.gate <- struct{}{} // a is being written
+	closed := make(chan error)
+	go func() { closed <- c.Close() }()
+	for {
+		select {
+		case err := <-closed:
+			require.NoError(t, err)
+			require.Contains(t, <-log, "sink=sink")
+			close(out.gate)
+			close(sink.In())
+			sink.AwaitCompletion()
+			return
+		default:
+			clk.Add(time.Second) // Close may not have come to its timer yet
+		}
+	}
 }
 
 // slowOutput writes when it may, and then takes its time.

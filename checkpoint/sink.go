@@ -174,10 +174,15 @@ func (s *Sink[T]) barrier(b Barrier) {
 	b.Report(s.name, State{state}, nil)
 }
 
-// quiesce returns when the output is not being used any more, after the end.
-func (s *Sink[T]) quiesce() {
-	s.mu.Lock()
-	defer s.mu.Unlock()
+// quiesced returns a channel that is closed when the output is not being used any more, after the end.
+func (s *Sink[T]) quiesced() <-chan struct{} {
+	quiet := make(chan struct{})
+	go func() {
+		s.mu.Lock()
+		defer s.mu.Unlock()
+		close(quiet)
+	}()
+	return quiet
 }
 
 func (s *Sink[T]) close() {

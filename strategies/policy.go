@@ -129,7 +129,8 @@ func (p *Policy[OUT]) Idempotent() *Policy[OUT] {
 // IdempotentIf returns a copy of p whose calls may happen twice for the inputs
 // for which idempotent is true; see [predicates.OfInput] for a function of a type
 // of its own. By default, or with nil, calls may not, except for elements that say
-// so themselves ([predicates.Idempotent]). idempotent must not block.
+// so themselves ([predicates.Idempotent]). idempotent must not block, and is
+// called from several goroutines at once.
 func (p *Policy[OUT]) IdempotentIf(idempotent func(input any) bool) *Policy[OUT] {
 	c := *p
 	c.idempotent = idempotent
