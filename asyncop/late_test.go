@@ -136,13 +136,15 @@ func TestFirstAttemptsBesideRetriesWithoutDelay(t *testing.T) {
 			}
 			return upper(c)
 		}
-		go func() {
+		var sending sync.WaitGroup
+		sending.Go(func() {
 			r.op.In() <- "a"
 			time.Sleep(300 * time.Millisecond)
 			r.op.In() <- "b"
 			r.op.In() <- "c"
-		}()
+		})
 		time.Sleep(time.Hour)
+		sending.Wait()
 		r.endInput()
 		require.Equal(t, "B C", r.outputs())
 		require.EqualValues(t, 1, r.stats().Dropped)
@@ -166,12 +168,14 @@ func TestRetriesWithoutDelayGoFirst(t *testing.T) {
 			}
 			return errBroken
 		}
-		go func() {
+		var sending sync.WaitGroup
+		sending.Go(func() {
 			for _, in := range []string{"a", "b", "c", "d"} {
 				r.op.In() <- in
 			}
-		}()
+		})
 		time.Sleep(time.Hour)
+		sending.Wait()
 		r.endInput()
 		require.NoError(t, r.wait())
 		require.Len(t, called, permits, "%v", called)
