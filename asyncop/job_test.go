@@ -143,7 +143,12 @@ func TestCallsThatAreLateAreNotMade(t *testing.T) {
 		late func(c *core[string, string], mock *clock.Mock, cancel func())
 		want error
 	}{
-		"cancelled":            {func(_ *core[string, string], _ *clock.Mock, cancel func()) { cancel() }, context.Canceled},
+		"cancelled": {func(_ *core[string, string], _ *clock.Mock, cancel func()) { cancel() }, context.Canceled},
+		"cancelled just now": {func(c *core[string, string], _ *clock.Mock, _ func()) { // what is derived from it was not told yet
+			over, cancel := context.WithCancel(context.Background())
+			cancel()
+			c.ctx = over
+		}, context.Canceled},
 		"at its deadline":      {func(_ *core[string, string], mock *clock.Mock, _ func()) { mock.Add(time.Second) }, context.DeadlineExceeded},
 		"ended by the loop":    {func(c *core[string, string], _ *clock.Mock, _ func()) { c.abandon() }, context.Canceled},
 		"timed out by itself":  {func(c *core[string, string], _ *clock.Mock, _ func()) { c.timeOut(c.queue.First()) }, context.DeadlineExceeded},

@@ -268,7 +268,7 @@ func (p *pump[IN, OUT]) receivedElement(in IN, ok bool) {
 
 func (p *pump[IN, OUT]) receivedControl(v any) {
 	if isEndOfInput(v) {
-		p.receivedEndOfInput(v.(checkpoint.Barrier))
+		p.receivedEndOfInput()
 	} else if b, ok := v.(checkpoint.Barrier); ok && p.checks != nil {
 		p.receivedBarrier(b)
 		return
@@ -282,7 +282,7 @@ func (p *pump[IN, OUT]) receivedControl(v any) {
 
 // receivedEndOfInput does what the marker makes known at once, also about elements of the backlog. It takes its turn like a
 // watermark.
-func (p *pump[IN, OUT]) receivedEndOfInput(b checkpoint.Barrier) {
+func (p *pump[IN, OUT]) receivedEndOfInput() {
 	p.marked = true
 	p.core.endRetries()
 }
