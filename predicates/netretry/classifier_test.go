@@ -4,6 +4,7 @@ import (
 	"context"
 	"crypto/tls"
 	"crypto/x509"
+	"database/sql/driver"
 	"errors"
 	"fmt"
 	"io"
@@ -65,6 +66,10 @@ func TestKinds(t *testing.T) {
 		{op("dial", &net.DNSError{IsTimeout: true}), netretry.Dial}, //
 		{&net.DNSError{IsTemporary: true}, netretry.Dial},
 		{syscallError("connect", syscall.ECONNREFUSED), netretry.Dial},
+		{syscallError("connectex", syscall.ECONNREFUSED), netretry.Dial}, // Windows
+		{syscallError("connect", syscall.ETIMEDOUT), netretry.Dial},
+		{driver.ErrBadConn, netretry.Dial}, // by its contract the operation was not performed
+		{errors.Join(driver.ErrBadConn), netretry.Dial},
 
 		{io.EOF, netretry.Lost},
 		{io.ErrUnexpectedEOF, netretry.Lost},
@@ -75,6 +80,10 @@ func TestKinds(t *testing.T) {
 		{op("write", syscallError("write", syscall.ECONNABORTED)), netretry.Lost},
 		{op("read", errors.New("wsarecv: forcibly closed")), netretry.Lost},     // no number that is known here
 		{op("read", syscallError("read", syscall.ECONNREFUSED)), netretry.Lost}, // UDP: sent before it was refused
+		{syscallError("read", syscall.ECONNREFUSED), netretry.Lost},
+		{syscallError("recvfrom", syscall.ECONNREFUSED), netretry.Lost},
+		{syscallError("sendto", syscall.ECONNREFUSED), netretry.Lost}, // of an earlier datagram
+		{syscall.ECONNREFUSED, netretry.Lost},                         // of which system call?
 
 		{context.DeadlineExceeded, netretry.Timeout},
 		{os.ErrDeadlineExceeded, netretry.Timeout},

@@ -36,6 +36,11 @@
 //     the connection for the GET after it could not be made. Use
 //     httpretry.Transport, which knows.
 //
+// A refusal (ECONNREFUSED) is the error of a dial only where connect reports it: a
+// datagram was sent before the refusal came back. driver.ErrBadConn of database/sql
+// counts as the error of a dial: a driver must not return it if the server may have
+// performed the operation.
+//
 // What is permanent has no reason: a host name that does not exist, an address
 // that cannot be parsed, a certificate that is not trusted. Neither has
 // context.Canceled: somebody wanted it so.

@@ -4,10 +4,12 @@ import (
 	"context"
 	"crypto/tls"
 	"crypto/x509"
+	"database/sql/driver"
 	"errors"
 	"fmt"
 	"io"
 	"net"
+	"os"
 	"syscall"
 )
 
@@ -17,7 +19,8 @@ type Kind uint8
 const (
 	// Other is not a failure of a connection, or a permanent one.
 	Other Kind = iota
-	// Dial means that no connection could be made.
+	// Dial means that no connection could be made, or that there was none to use
+	// (driver.ErrBadConn of database/sql).
 	Dial
 	// Lost means that an established connection ended.
 	Lost
@@ -70,13 +73,17 @@ func KindOf(err error) Kind {
 // lost are the errors of a connection that has ended.
 var lost = []error{
 	io.EOF, io.ErrUnexpectedEOF, io.ErrClosedPipe, net.ErrClosed,
-	syscall.ECONNRESET, syscall.ECONNABORTED, syscall.EPIPE, syscall.ENETRESET,
+	syscall.ECONNRESET, syscall.ECONNABORTED, syscall.ECONNREFUSED, syscall.EPIPE, syscall.ENETRESET,
 }
 
-// dialing reports whether err is of the making of a connection: the only errors
-// that prove by themselves that nothing was sent over it. A refusal elsewhere does
-// not: a read on a UDP socket is refused after the datagram was sent.
+// dialing reports whether err is of the making of a connection, or says itself that
+// the operation was not performed: the only errors that prove by themselves that
+// nothing was sent. A refusal proves it of connect alone: a read on a UDP socket is
+// refused after the datagram was sent.
 func dialing(err error) bool {
+	if errors.Is(err, driver.ErrBadConn) {
+		return true
+	}
 	if op, ok := errors.AsType[*net.OpError](err); ok {
 		switch op.Op {
 		case "dial", "proxyconnect", "socks connect":
@@ -87,7 +94,8 @@ func dialing(err error) bool {
 	if _, ok := errors.AsType[*net.DNSError](err); ok {
 		return true
 	}
-	return errors.Is(err, syscall.ECONNREFUSED)
+	call, ok := errors.AsType[*os.SyscallError](err)
+	return ok && (call.Syscall == "connect" || call.Syscall == "connectex")
 }
 
 // permanent reports whether err will be the same the next time.
