@@ -28,9 +28,6 @@ func newRetryableDelegator[OUT any](
 	strategy strategies.AsyncRetryStrategy[OUT], source rand.Source,
 ) retryableDelegator[OUT] {
 	policy := strategies.PolicyOf(strategy)
-	if policy == nil { // a PolicySource without one
-		panic(fmt.Sprintf("asyncop: strategy %T has no policy", strategy))
-	}
 	if source == nil {
 		source = rand.NewPCG(rand.Uint64(), rand.Uint64())
 	}

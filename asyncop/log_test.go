@@ -499,3 +499,42 @@ func (h *askedHandler) Enabled(_ context.Context, level slog.Level) bool {
 	h.breaks()
 	return false
 }
+
+// A strategy without any predicate never retries: the constructor says so.
+func TestWarningOfAStrategyThatNeverRetries(t *testing.T) {
+	bare := strategies.FixedDelay[int](3, time.Second)
+	aware := strategies.ReasonAware(predicates.ByException[int](predicates.HasException, predicates.Unknown), nil)
+	tests := []struct {
+		name     string
+		strategy strategies.AsyncRetryStrategy[int]
+		want     string // the strategy that the warning names; none: there is no warning
+	}{
+		{"no predicate", bare, "*strategies.FixedDelayStrategy[int]"},
+		{"as a policy", strategies.PolicyOf(bare), "*strategies.Policy[int]"},
+		{"behind an interface", struct {
+			strategies.AsyncRetryStrategy[int]
+		}{aware}, `"struct { strategies.AsyncRetryStrategy[int] }"`},
+		{"no retry", strategies.NoRetry[int](), ""},
+		{"no retry as a policy", strategies.PolicyOf(strategies.NoRetry[int]()), ""},
+		{"on errors", bare.RetryIfException(predicates.HasException), ""},
+		{"on results", bare.RetryIfResult(predicates.EmptyResult), ""},
+		{"with reasons", aware, ""},
+		{"with reasons, errors only", aware.ErrorsOnly(), ""},
+	}
+	for _, tt := range tests {
+		t.Run(tt.name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				var book logBook
+				op := UnorderedWaitWithRetry(failsAlways[int](errDown), time.Minute, 5, tt.strategy,
+					WithName("rows"), WithLogger(book.logger(slog.LevelInfo)))
+				var want []string
+				if tt.want != "" {
+					want = []string{`level=WARN msg="asyncop: UnorderedWaitWithRetry: the strategy has no predicate, so nothing is retried: ` +
+						`give it RetryIfResult or RetryIfException, or use NoRetry" strategy=` + tt.want + " operator=rows"}
+				}
+				assert.Equal(t, want, book.read())
+				require.NoError(t, runToEnd(op))
+			})
+		})
+	}
+}

@@ -3,6 +3,7 @@ package asyncop
 import (
 	"context"
 	"fmt"
+	"log/slog"
 	"reflect"
 	"sync/atomic"
 	"time"
@@ -103,7 +104,9 @@ func UnorderedWait[IN, OUT any](
 // An error that is not retried goes to the failure policy; a result that is not retried is emitted, unless
 // [WithExhaustedAsFailure]. An element in back-off holds its slot, and neither a call nor a goroutine.
 //
-// It panics for what [OrderedWait] does, if strategy is nil, if timeout is 0 with a strategy other than
+// A strategy without a predicate retries nothing: unless it is strategies.NoRetry, the operator logs a warning at once.
+//
+// It panics for what [OrderedWait] does, if strategy is nil or embeds a *strategies.Policy, if timeout is 0 with a strategy other than
 // strategies.NoRetry, and with [LatencyFirst] if the strategy does not tell its MaxRetries.
 func OrderedWaitWithRetry[IN, OUT any](
 	fn AsyncFunction[IN, OUT], timeout time.Duration, capacity int,
@@ -164,12 +167,23 @@ func newOperator[IN, OUT any](
 	if handle != nil {
 		c.sideOutput = newFailureSink(handle, c.handlerBroke)
 	}
+	if neverRetries(strategy, retry.policy) {
+		c.logAttrs(slog.LevelWarn, "asyncop: "+name+": the strategy has no predicate, so nothing is retried: "+
+			"give it RetryIfResult or RetryIfException, or use NoRetry", slog.String("strategy", fmt.Sprintf("%T", strategy)))
+	}
 	p := newPump(c)
 	if cfg.coordinator != nil {
 		p.joinCheckpoints(codec)
 	}
 	go p.run()
 	return &AsyncWaitOperator[IN, OUT]{pump: p}
+}
+
+// neverRetries reports whether a strategy that was to retry looks at no outcome.
+func neverRetries[OUT any](strategy strategies.AsyncRetryStrategy[OUT], policy *strategies.Policy[OUT]) bool {
+	flip, isFLIP := policy.Unwrap().(strategies.AsyncRetryStrategy[OUT])
+	return !strategies.IsNoRetry(strategy) && !(isFLIP && strategies.IsNoRetry(flip)) &&
+		!policy.Considers(nil) && !policy.Considers(ErrNilError)
 }
 
 // maxRetriesOf returns what LatencyFirst needs to know.

@@ -1,8 +1,9 @@
 package predicates
 
 // Idempotent is implemented by elements that know whether their call may happen
-// twice: whether it leaves the same behind as one call would. Where neither the
-// element nor the policy of the operator says so, it may not.
+// twice: whether it leaves the same behind as one call would. Their answer counts,
+// yes or no, whatever the policy of the operator says. Where neither the element
+// nor the policy says so, the call may not happen twice.
 type Idempotent interface {
 	Idempotent() bool
 }

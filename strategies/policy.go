@@ -24,9 +24,14 @@ import (
 // far as what it was built from is.
 //
 // A *Policy is an [AsyncRetryStrategy], so that it can be handed to the
-// constructors of an operator. That is a way to carry it, not a conversion: who
-// knows FLIP-232 only, and does not ask PolicyOf, finds in it a strategy that
-// never retries, since what depends on reasons cannot be told without them.
+// constructors of an operator. That is a way to carry it, not a conversion: code
+// that knows FLIP-232 only, and does not call PolicyOf, sees a strategy that
+// never retries, since what depends on reasons cannot be said without them.
+//
+// Do not embed a *Policy: an operator calls neither its CanRetry nor its
+// BackoffTime, so to override them would do nothing. PolicyOf, and with it the
+// constructors of operators, panic for such a type. Override Decide of a
+// [ReasonStrategy] instead, as [BestEffortStrategy] shows.
 type Policy[OUT any] struct {
 	classify   predicates.Classifier[OUT] // nil: nothing is ever retried
 	strategy   ReasonStrategy[OUT]
@@ -39,14 +44,7 @@ type Policy[OUT any] struct {
 	idempotent func(input any) bool
 }
 
-var _ PolicySource[any] = (*Policy[any])(nil)
-
-// PolicySource is a strategy that is, or comes from, a [Policy]. Who embeds a
-// *Policy is one.
-type PolicySource[OUT any] interface {
-	AsyncRetryStrategy[OUT]
-	RetryPolicy() *Policy[OUT]
-}
+var _ AsyncRetryStrategy[any] = (*Policy[any])(nil)
 
 // ReasonAware returns the policy that lets classify name the reasons and strategy
 // decide over them. It is handed to an operator in place of a FLIP-232 strategy:
@@ -63,16 +61,20 @@ func ReasonAware[OUT any](classify predicates.Classifier[OUT], strategy ReasonSt
 	return &Policy[OUT]{classify: classify, strategy: strategy, results: true, errors: true}
 }
 
-// PolicyOf returns strategy as a policy: itself if it comes from one, else one
-// that does what the FLIP-232 strategy does, without loss. Its predicates become
+// PolicyOf returns strategy as a policy: itself if it is one, else one that does
+// what the FLIP-232 strategy does, without loss. Its predicates become
 // the classifier ([predicates.ByPredicates]), CanRetry and BackoffTime decide,
 // and its [Jitter] is applied. The predicate is read here and never again. A
 // strategy without predicates, such as [NoRetry], makes a policy that considers
-// nothing. PolicyOf panics if strategy is nil.
+// nothing. PolicyOf panics if strategy is nil, or embeds a *Policy.
 func PolicyOf[OUT any](strategy AsyncRetryStrategy[OUT]) *Policy[OUT] {
 	mustNotBeNil("PolicyOf", strategy)
-	if source, ok := strategy.(PolicySource[OUT]); ok {
-		return source.RetryPolicy()
+	switch s := strategy.(type) {
+	case *Policy[OUT]:
+		return s
+	case interface{ isPolicy() }: // what it overrides would be ignored
+		panic(fmt.Sprintf("strategies: PolicyOf: %T embeds a *Policy, whose methods an operator does not call: "+
+			"hand over the Policy itself, and override Decide of its ReasonStrategy", strategy))
 	}
 	p := &Policy[OUT]{strategy: &attempts[OUT]{strategy}, flip: strategy}
 	pair := strategy.RetryPredicate()
@@ -121,15 +123,19 @@ func (p *Policy[OUT]) WithMaxWaiting(n int) *Policy[OUT] {
 	return &c
 }
 
-// Idempotent returns a copy of p whose calls may all happen twice.
+// Idempotent returns a copy of p whose calls may all happen twice, except for
+// elements that say themselves that theirs may not ([predicates.Idempotent]).
 func (p *Policy[OUT]) Idempotent() *Policy[OUT] {
 	return p.IdempotentIf(func(any) bool { return true })
 }
 
 // IdempotentIf returns a copy of p whose calls may happen twice for the inputs
 // for which idempotent is true; see [predicates.OfInput] for a function of a type
-// of its own. By default, or with nil, calls may not, except for elements that say
-// so themselves ([predicates.Idempotent]). idempotent must not block, and is
+// of its own. The default is nil: for none.
+//
+// An element may speak for itself ([predicates.Idempotent]), and idempotent is
+// then not called: the call of one that says yes may happen twice, and that of one
+// that says no never, whatever the policy says. idempotent must not block, and is
 // called from several goroutines at once.
 func (p *Policy[OUT]) IdempotentIf(idempotent func(input any) bool) *Policy[OUT] {
 	c := *p
@@ -165,19 +171,18 @@ func (p *Policy[OUT]) DecidesAtOnce() bool { return DecidesAtOnce(p.strategy) }
 
 // IsIdempotent reports whether the call for input may happen twice.
 func (p *Policy[OUT]) IsIdempotent(input any) bool {
-	if p.idempotent != nil {
-		return p.idempotent(input)
+	if i, ok := input.(predicates.Idempotent); ok {
+		return i.Idempotent()
 	}
-	i, ok := input.(predicates.Idempotent)
-	return ok && i.Idempotent()
+	return p.idempotent != nil && p.idempotent(input)
 }
 
 // Deposit is called by the operator for every first attempt: it earns the budget,
 // if there is one, its fraction of a retry.
 func (p *Policy[OUT]) Deposit() { p.budget.Deposit() }
 
-// RetryPolicy implements [PolicySource].
-func (p *Policy[OUT]) RetryPolicy() *Policy[OUT] { return p }
+// isPolicy marks a Policy, and types that embed one.
+func (*Policy[OUT]) isPolicy() {}
 
 // Unwrap returns the strategy that p asks, for [MaxRetriesOf].
 func (p *Policy[OUT]) Unwrap() any {

@@ -3,6 +3,7 @@ package strategies_test
 import (
 	"context"
 	"errors"
+	"fmt"
 	"io"
 	"testing"
 	"time"
@@ -145,12 +146,11 @@ func TestPolicyOfTakesTheJitter(t *testing.T) {
 	assert.NotNil(t, strategies.PolicyOf[string](s.WithJitter(strategies.FullJitter).RetryIfException(predicates.HasException)).Jitter())
 }
 
-// A policy travels as a FLIP-232 strategy and is found again, also when embedded.
+// A policy travels as a FLIP-232 strategy and is found again.
 func TestPolicyTravels(t *testing.T) {
 	aware := strategies.ReasonAware(say(allowing), nil)
 	var carried strategies.AsyncRetryStrategy[string] = aware
 	assert.Same(t, aware, strategies.PolicyOf(carried))
-	assert.Same(t, aware, strategies.PolicyOf[string](named{aware}))
 	assert.True(t, aware.NeedsElement())
 
 	// Who does not ask gets a strategy that never retries.
@@ -160,7 +160,20 @@ func TestPolicyTravels(t *testing.T) {
 	assert.False(t, strategies.IsNoRetry(carried))
 }
 
-type named struct{ *strategies.Policy[string] }
+// A type that embeds a policy would have what it overrides ignored: it is refused.
+func TestPolicyOfRefusesWhatEmbedsAPolicy(t *testing.T) {
+	aware := strategies.ReasonAware(say(allowing), nil)
+	for _, s := range []strategies.AsyncRetryStrategy[string]{thrice{aware}, &thrice{aware}, thrice{}, deeper{thrice{aware}}} {
+		assert.PanicsWithValue(t, fmt.Sprintf("strategies: PolicyOf: %T embeds a *Policy, whose methods an operator does not call: "+
+			"hand over the Policy itself, and override Decide of its ReasonStrategy", s), func() { strategies.PolicyOf(s) })
+	}
+}
+
+type thrice struct{ *strategies.Policy[string] }
+
+func (thrice) CanRetry(n int) bool { return n <= 3 }
+
+type deeper struct{ thrice }
 
 func TestPolicyBuildersReturnCopies(t *testing.T) {
 	bare := strategies.ReasonAware(say(allowing), nil)
@@ -178,7 +191,7 @@ func TestPolicyBuildersReturnCopies(t *testing.T) {
 	assert.Equal(t, strategies.TooManyWaiting, full.Decide(t.Context(), failedAttempt(1), strategies.Situation{Waiting: 5}).Verdict)
 }
 
-// R7: false by default, per operator, per element.
+// R7: false by default, per operator, per element. The element's own word counts.
 func TestIdempotence(t *testing.T) {
 	p := strategies.ReasonAware(say(forbidden), nil)
 	assert.False(t, p.IsIdempotent("x"))
@@ -186,11 +199,14 @@ func TestIdempotence(t *testing.T) {
 	assert.True(t, p.IsIdempotent(element(true)))
 	assert.False(t, p.IsIdempotent(element(false)))
 	assert.True(t, p.Idempotent().IsIdempotent("x"))
-	assert.True(t, p.Idempotent().IsIdempotent(element(false)), "the operator's word counts")
+	assert.False(t, p.Idempotent().IsIdempotent(element(false)))
+	assert.True(t, p.Idempotent().IsIdempotent(element(true)))
 	byInput := p.IdempotentIf(predicates.OfInput(func(s string) bool { return s == "get" }))
 	assert.True(t, byInput.IsIdempotent("get"))
 	assert.False(t, byInput.IsIdempotent("put"))
-	assert.False(t, byInput.IsIdempotent(element(true)))
+	assert.True(t, byInput.IsIdempotent(element(true)), "one of both suffices")
+	all := p.IdempotentIf(func(any) bool { return true })
+	assert.False(t, all.IsIdempotent(element(false)))
 	assert.True(t, byInput.IdempotentIf(nil).IsIdempotent(element(true)))
 }
 
