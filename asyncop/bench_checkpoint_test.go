@@ -76,7 +76,7 @@ func BenchmarkCheckpoint(b *testing.B) {
 // barriers is a source that hands its barriers on.
 type barriers chan checkpoint.Barrier
 
-func (f barriers) Pending(b checkpoint.Barrier) { b.Report("feed", nil, nil); f <- b }
+func (f barriers) Pending(b checkpoint.Barrier) { b.Report("feed", checkpoint.State{}, nil); f <- b }
 func (f barriers) Completed(uint64)             {}
 func (f barriers) Aborted(uint64, error)        {}
 

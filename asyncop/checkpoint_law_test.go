@@ -71,7 +71,7 @@ type checkRig struct {
 // barrierFeed is the source of a checkRig, as a participant.
 type barrierFeed struct{ pending chan checkpoint.Barrier }
 
-func (f barrierFeed) Pending(b checkpoint.Barrier) { b.Report("feed", nil, nil); f.pending <- b }
+func (f barrierFeed) Pending(b checkpoint.Barrier) { b.Report("feed", checkpoint.State{}, nil); f.pending <- b }
 func (f barrierFeed) Completed(uint64)             {}
 func (f barrierFeed) Aborted(uint64, error)        {}
 

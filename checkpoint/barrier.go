@@ -53,8 +53,10 @@ type Barrier struct {
 
 // Reporter collects the states of a checkpoint. The coordinator is one; tests may bring their own.
 type Reporter interface {
-	// Report takes the state of a participant, or the reason why it has none. The state is not changed afterwards. It is
-	// called from any goroutine; a report to a checkpoint that has ended is ignored.
+	// Report takes the state of a participant, or the reason why it has none. The state is not changed afterwards. A
+	// participant that has nothing to remember reports an empty state, State{}: a nil one without a reason is an error,
+	// except at the marker of EndOfInput. It is called from any goroutine; a report to a checkpoint or a run that has
+	// ended is ignored.
 	Report(id uint64, participant string, state State, err error)
 }
 

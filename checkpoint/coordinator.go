@@ -449,6 +449,9 @@ func (c *Coordinator) awaitIdle() {
 	<-c.busy
 }
 
+// errNoState refuses a report without a state: a restart would resume from it (law C3).
+var errNoState = errors.New("it reported neither a state nor an error: a state that is empty must not be nil")
+
 // Report implements [Reporter].
 func (c *Coordinator) Report(id uint64, participant string, state State, err error) {
 	c.mu.Lock()
@@ -460,8 +463,14 @@ func (c *Coordinator) Report(id uint64, participant string, state State, err err
 	if r == nil || r.barrier.ID != id || r.over() {
 		return // it was aborted
 	}
+	if c.isEnded {
+		return // a run that has failed has no states any more that fit together (law C3): the checkpoint is aborted
+	}
 	if _, waiting := r.waiting[participant]; !waiting {
 		return // it has reported before
+	}
+	if err == nil && state == nil && r != c.drain {
+		err = errNoState
 	}
 	if err != nil {
 		r.fail(&StateError{Participant: participant, Checkpoint: id, Err: err})

@@ -268,9 +268,9 @@ func TestCoordinator(t *testing.T) {
 		time.Sleep(time.Hour)
 		synctest.Wait()
 		require.Equal(t, "p1", a.history())
-		a.barrier().Report("a", nil, nil)
+		a.barrier().Report("a", State{}, nil)
 		synctest.Wait()
-		a.barrier().Report("a", nil, nil)
+		a.barrier().Report("a", State{}, nil)
 		require.NoError(t, c.Wait())
 		require.Equal(t, "p1 p2 c2", a.history())
 		_, err := c.Trigger(ctx)
@@ -283,7 +283,7 @@ func TestCoordinator(t *testing.T) {
 			go func() {
 				synctest.Wait()
 				if b := a.barrier(); b.Kind == EndOfInput {
-					b.Report("a", nil, nil)
+					b.Report("a", State{}, nil)
 				}
 			}()
 			require.ErrorContains(t, c.Finish(ctx, kind), "after 1s")
@@ -384,7 +384,7 @@ func TestCoordinator(t *testing.T) {
 			go func() { joined <- c.Finish(short, Drain) }()
 		}
 		synctest.Wait()
-		marker.Report("a", nil, nil)
+		marker.Report("a", State{}, nil)
 		synctest.Wait()
 		cancel()
 		for _, joined := range joiners {
@@ -398,7 +398,7 @@ func TestCoordinator(t *testing.T) {
 		patient := make(chan error, 1)
 		go func() { patient <- c.Finish(ctx, Drain) }()
 		synctest.Wait()
-		a.barrier().Report("a", nil, nil)
+		a.barrier().Report("a", State{}, nil)
 		require.NoError(t, c.Wait())
 		require.NoError(t, <-patient)
 	})
@@ -412,13 +412,13 @@ func TestCoordinator(t *testing.T) {
 		joined := make(chan error, 1)
 		go func() { joined <- c.Finish(short, Drain) }()
 		synctest.Wait()
-		a.barrier().Report("a", nil, nil)
+		a.barrier().Report("a", State{}, nil)
 		synctest.Wait()
 		cancel()
 		require.ErrorIs(t, <-joined, context.Canceled)
 		close(slow.gate)
 		synctest.Wait()
-		a.barrier().Report("a", nil, nil)
+		a.barrier().Report("a", State{}, nil)
 		require.NoError(t, c.Wait())
 	})
 	bubble(t, "nothing before the start", func(t *testing.T) {

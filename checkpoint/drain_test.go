@@ -37,7 +37,7 @@ func TestDraining(t *testing.T) {
 		s, _, err := Latest(t.Context(), store)
 		require.NoError(t, err)
 		require.Equal(t, Periodic, s.Kind)
-		marker.Report("b", nil, nil)
+		marker.Report("b", State{}, nil)
 		require.NoError(t, c.Wait())
 		require.Equal(t, "p1 p2 c2 p3 c3 p4 c4", a.history())
 		require.Equal(t, a.history(), b.history())
@@ -56,7 +56,7 @@ func TestDraining(t *testing.T) {
 		marker.Report("a", nil, errTest)
 		synctest.Wait()
 		require.Equal(t, "p1", a.history(), "b is not done")
-		marker.Report("b", nil, nil)
+		marker.Report("b", State{}, nil)
 		require.NoError(t, c.Wait())
 	})
 	bubble(t, "at intervals, too", func(t *testing.T) {
@@ -64,7 +64,7 @@ func TestDraining(t *testing.T) {
 		marker := b.barrier()
 		time.Sleep(2500 * time.Millisecond)
 		require.Equal(t, "p1 p2 c2 p3 c3", a.history())
-		marker.Report("b", nil, nil)
+		marker.Report("b", State{}, nil)
 		require.NoError(t, c.Wait())
 	})
 	bubble(t, "a checkpoint that is aborted changes nothing", func(t *testing.T) {
@@ -75,7 +75,7 @@ func TestDraining(t *testing.T) {
 		require.ErrorContains(t, err, "not complete after 1s")
 		b.mute = false
 		must(c.Trigger(t.Context()))
-		marker.Report("b", nil, nil)
+		marker.Report("b", State{}, nil)
 		require.NoError(t, c.Wait())
 	})
 	bubble(t, "warnings name who is not done", func(t *testing.T) {
@@ -84,7 +84,7 @@ func TestDraining(t *testing.T) {
 		time.Sleep(150 * time.Second)
 		synctest.Wait()
 		require.Equal(t, 2, strings.Count(log.String(), `is being drained" "not done"="\"b\""`), log.String())
-		b.barrier().Report("b", nil, nil)
+		b.barrier().Report("b", State{}, nil)
 		require.NoError(t, c.Wait())
 	})
 	bubble(t, "the end of the input waits for a checkpoint that is under way", func(t *testing.T) {
@@ -96,7 +96,7 @@ func TestDraining(t *testing.T) {
 		synctest.Wait()
 		require.Equal(t, "p1", a.history())
 		a.mute = false
-		a.barrier().Report("a", nil, nil)
+		a.barrier().Report("a", State{}, nil)
 		require.NoError(t, c.Wait())
 		require.Equal(t, "p1 c1 p2 p3 c3", a.history())
 	})
@@ -118,7 +118,7 @@ func TestDraining(t *testing.T) {
 		c, _, b := draining(t, NewMemoryStore())
 		c.Fail("b", errTest)
 		require.ErrorIs(t, c.Wait(), errTest)
-		b.barrier().Report("b", nil, nil) // too late
+		b.barrier().Report("b", State{}, nil) // too late
 		synctest.Wait()
 		require.Equal(t, "p1", b.history())
 		require.ErrorIs(t, c.Finish(t.Context(), Drain), errTest)
@@ -142,7 +142,7 @@ func TestDraining(t *testing.T) {
 		marker := a.barrier()
 		go func() { _, _ = c.Trigger(context.Background()) }() // it stays under way
 		synctest.Wait()
-		marker.Report("a", nil, nil)
+		marker.Report("a", State{}, nil)
 		synctest.Wait()
 		cancel(errTest)
 		require.ErrorIs(t, <-done, errTest)
@@ -154,7 +154,7 @@ func TestDraining(t *testing.T) {
 		defer cancel()
 		require.ErrorIs(t, c.Finish(ctx, Drain), context.DeadlineExceeded)
 		require.NoError(t, c.Err())
-		b.barrier().Report("b", nil, nil)
+		b.barrier().Report("b", State{}, nil)
 		require.NoError(t, c.Wait())
 	})
 	bubble(t, "nothing before the start", func(t *testing.T) {
@@ -195,7 +195,7 @@ func TestSourceIsDrained(t *testing.T) {
 			t.Fatal("read after the end")
 		default:
 		}
-		marker.Report("b", nil, nil)
+		marker.Report("b", State{}, nil)
 		require.Equal(t, []string{"barrier 2 (periodic)", "barrier 3 (drain)", "closed"}, readText(src.Out()))
 		s, _, err := Latest(t.Context(), store)
 		require.NoError(t, err)
@@ -215,7 +215,7 @@ func TestSourceIsDrained(t *testing.T) {
 			b.mute = false
 			must(c.Trigger(t.Context()))
 			if kind == Drain {
-				marker.Report("b", nil, nil)
+				marker.Report("b", State{}, nil)
 			} else {
 				require.NoError(t, c.Finish(t.Context(), Suspend))
 			}

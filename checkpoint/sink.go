@@ -160,8 +160,12 @@ func (s *Sink[T]) barrier(b Barrier) {
 	if b.Kind.Final() {
 		s.final = b.ID
 	}
-	if s.err != nil || s.coordinator.hasEnded() {
+	if s.err != nil {
 		b.Report(s.name, nil, s.err)
+		return
+	}
+	if s.coordinator.hasEnded() { // elements were discarded: what is prepared now would not fit the position (law C3)
+		b.Report(s.name, nil, s.coordinator.endError())
 		return
 	}
 	state, err := s.output.Prepare()
