@@ -71,9 +71,12 @@ type checkRig struct {
 // barrierFeed is the source of a checkRig, as a participant.
 type barrierFeed struct{ pending chan checkpoint.Barrier }
 
-func (f barrierFeed) Pending(b checkpoint.Barrier) { b.Report("feed", checkpoint.State{}, nil); f.pending <- b }
-func (f barrierFeed) Completed(uint64)             {}
-func (f barrierFeed) Aborted(uint64, error)        {}
+func (f barrierFeed) Pending(b checkpoint.Barrier) {
+	b.Report("feed", checkpoint.State{}, nil)
+	f.pending <- b
+}
+func (f barrierFeed) Completed(uint64)      {}
+func (f barrierFeed) Aborted(uint64, error) {}
 
 func newCheckRig(t *testing.T, m mode, s setup, store *checkpoint.MemoryStore) *checkRig {
 	t.Helper()
