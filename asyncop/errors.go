@@ -8,6 +8,7 @@ import (
 	"runtime/debug"
 	"time"
 
+	"github.com/weirflow/weir/internal/panics"
 	"github.com/weirflow/weir/predicates"
 	"github.com/weirflow/weir/strategies"
 )
@@ -95,6 +96,9 @@ func (e *TimeoutError) Unwrap() []error { return nonNil(e.Last, e.Handler) }
 // Timeout returns true, as net.Error wants it.
 func (e *TimeoutError) Timeout() bool { return true }
 
+// Format implements fmt.Formatter: %+v adds the stack of a panic.
+func (e *TimeoutError) Format(f fmt.State, verb rune) { format(f, verb, e) }
+
 // AttemptTimeoutError is the outcome of an attempt that took longer than [WithAttemptTimeout] allows. It matches
 // context.DeadlineExceeded. It is an outcome like any other error: exception predicates decide on a retry.
 type AttemptTimeoutError struct {
@@ -161,6 +165,9 @@ func cutOff(v strategies.Verdict, reason predicates.Reason) string {
 // Unwrap returns Err.
 func (e *ElementError) Unwrap() error { return e.Err }
 
+// Format implements fmt.Formatter: %+v adds the stack of a panic.
+func (e *ElementError) Format(f fmt.State, verb rune) { format(f, verb, e) }
+
 // AbandonedError is the operator's Err when it ended, other than by the failure of an element, with elements in flight.
 // With none in flight, Err is the cause itself.
 type AbandonedError struct {
@@ -174,6 +181,9 @@ func (e *AbandonedError) Error() string {
 
 // Unwrap returns Cause.
 func (e *AbandonedError) Unwrap() error { return e.Cause }
+
+// Format implements fmt.Formatter: %+v adds the stack of a panic.
+func (e *AbandonedError) Format(f fmt.State, verb rune) { format(f, verb, e) }
 
 // TypeError fails a pipeline that sent an element of a wrong type.
 type TypeError struct {
@@ -204,12 +214,36 @@ func newPanicError(recovered any) *PanicError {
 	return &PanicError{Value: recovered, Stack: debug.Stack()}
 }
 
-func (e *PanicError) Error() string { return fmt.Sprintf("asyncop: panic in user code: %v", e.Value) }
+// Error returns a message with the place of the panic: the top frame of the user's code.
+func (e *PanicError) Error() string { return "asyncop: " + panics.Message(e.Value, e.Stack) }
+
+// Format implements fmt.Formatter: %+v adds the stack.
+func (e *PanicError) Format(f fmt.State, verb rune) { panics.Format(f, verb, e.Error(), e.Stack) }
 
 // Unwrap returns the value if it is an error.
 func (e *PanicError) Unwrap() error {
 	err, _ := e.Value.(error)
 	return err
+}
+
+// format writes err; %+v adds the stack of the first panic in it.
+func format(f fmt.State, verb rune, err error) {
+	var stack []byte
+	if f.Flag('+') {
+		stack = stackOf(err)
+	}
+	panics.Format(f, verb, err.Error(), stack)
+}
+
+// stackOf returns the stack of the first panic in err, or nil. The methods of a user's errors may do anything (law A6).
+func stackOf(err error) (stack []byte) {
+	_ = offLoop(func() error {
+		if p, ok := errors.AsType[*PanicError](err); ok {
+			stack = p.Stack
+		}
+		return nil
+	})
+	return stack
 }
 
 func nonNil(errs ...error) []error {

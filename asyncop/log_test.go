@@ -6,6 +6,7 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
+	"regexp"
 	"runtime"
 	"strings"
 	"sync"
@@ -287,10 +288,16 @@ func TestElementLabelIsMadeForLines(t *testing.T) {
 func TestElementLabelThatPanics(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		op := OrderedWait(failsAlways[int](errDown), 0, 5, WithElementLabel(func(any) string { panic("no label") }))
-		assert.EqualError(t, runToEnd(op, 1),
-			"asyncop: element (label: asyncop: panic in user code: no label) failed after 1 attempt in 0s: down")
+		assert.Equal(t, "asyncop: element (label: asyncop: panic in user code: no label "+
+			"(at log_test.go:N asyncop.TestElementLabelThatPanics.func1.1)) failed after 1 attempt in 0s: down",
+			withoutLine(runToEnd(op, 1).Error()))
 	})
 }
+
+// withoutLine returns text with an N for the line number of a place in a test.
+func withoutLine(text string) string { return placeLine.ReplaceAllString(text, "_test.go:N ") }
+
+var placeLine = regexp.MustCompile(`_test\.go:\d+ `)
 
 // A call that blocks the loop for more than slowCallLimit is worth a warning, with the element.
 func TestSlowCalls(t *testing.T) {

@@ -3,6 +3,7 @@ package asyncop_test
 import (
 	"context"
 	"errors"
+	"fmt"
 	"io/fs"
 	"log/slog"
 	"math/rand/v2"
@@ -474,4 +475,59 @@ func TestPanicRacesACompletion(t *testing.T) {
 	require.EqualValues(t, 300, s.Completed+s.Dropped)
 	require.EqualValues(t, n, s.Completed)
 	require.Zero(t, s.Running)
+}
+
+// A6: the message says where user code panicked, and %+v shows the stack, whatever the error is wrapped in.
+func TestPlaceOfAPanic(t *testing.T) {
+	broken := func(context.Context, string) (string, error) { panic("boom") }
+	const place = "panic in user code: boom (at user_code_test.go:N asyncop_test.TestPlaceOfAPanic.func1)"
+	stacks := map[string]struct {
+		run  func(opts ...asyncop.Option) error
+		want string
+	}{
+		"element": {func(opts ...asyncop.Option) error {
+			return lastError(asyncop.OrderedWait(asyncop.Blocking(broken), time.Minute, 1, opts...), "a")
+		}, `asyncop: element "a" failed after 1 attempt in 0s: asyncop: ` + place},
+		"with others in flight": {func(opts ...asyncop.Option) error {
+			fn := asyncop.Blocking(func(ctx context.Context, in string) (string, error) {
+				if in == "b" {
+					return broken(ctx, in)
+				}
+				<-ctx.Done()
+				return "", nil
+			})
+			return lastError(asyncop.OrderedWait(fn, time.Minute, 2, opts...), "ab")
+		}, `asyncop: element "b" failed after 1 attempt in 0s: asyncop: ` + place + " (1 other element in flight was abandoned)"},
+		"timeout": {func(opts ...asyncop.Option) error {
+			fn := asyncop.HandleTimeout(asyncop.Func(func(context.Context, string, future) error { return nil }),
+				func(ctx context.Context, in string) ([]string, error) { _, err := broken(ctx, in); return nil, err })
+			return lastError(asyncop.OrderedWait(fn, time.Minute, 1, opts...), "a")
+		}, `asyncop: element "a" failed after 1 attempt in 1m0s: asyncop: timed out after 1m0s and 1 attempt: timeout handler: asyncop: ` + place},
+		"Close": {func(opts ...asyncop.Option) error {
+			l := &lifecycle{hand: newHand(t), close: func() error { _, err := broken(t.Context(), ""); return err }}
+			l.answer = upper
+			return lastError(asyncop.OrderedWait(function(l), time.Minute, 1, opts...), "a")
+		}, "asyncop: close: asyncop: " + place},
+	}
+	for name, tt := range stacks {
+		t.Run(name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				err := tt.run(asyncop.WithLogger(slog.New(slog.DiscardHandler)))
+				require.Equal(t, tt.want, withoutLine(err.Error()))
+				require.Equal(t, err.Error(), fmt.Sprintf("%v", err))
+				detailed := fmt.Sprintf("%+v", err)
+				require.True(t, strings.HasPrefix(detailed, err.Error()+"\ngoroutine "), detailed)
+				require.Contains(t, detailed, "asyncop_test.TestPlaceOfAPanic.func1(")
+				require.Equal(t, 1, strings.Count(detailed, "runtime/debug.Stack"))
+			})
+		})
+	}
+}
+
+// lastError feeds op the letters of elements and returns its last error.
+func lastError(op *operator, elements string) (last error) {
+	for _, err := range op.Results(letters(elements)) {
+		last = err
+	}
+	return last
 }

@@ -5,6 +5,7 @@ import (
 	"encoding/gob"
 	"encoding/json"
 	"errors"
+	"fmt"
 	"math"
 	"sync"
 	"testing"
@@ -187,6 +188,8 @@ func TestPanicsOfUserCode(t *testing.T) {
 	require.ErrorAs(t, err, &p)
 	assert.Equal(t, "cannot write", p.Value)
 	assert.Contains(t, string(p.Stack), "MarshalBinary")
+	assert.Regexp(t, `panic in user code: cannot write \(at codec_test\.go:\d+ checkpoint_test\.panics\.MarshalBinary\)`, err)
+	assert.Contains(t, fmt.Sprintf("%+v", p), p.Error()+"\ngoroutine ")
 	_, err = c.Decode([]byte{0})
 	require.ErrorAs(t, err, &p)
 	require.ErrorIs(t, err, errCannotRead)

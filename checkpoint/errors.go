@@ -8,6 +8,7 @@ import (
 	"strconv"
 
 	"github.com/weirflow/weir/checkpoint/internal/wire"
+	"github.com/weirflow/weir/internal/panics"
 )
 
 var (
@@ -130,9 +131,11 @@ type PanicError struct {
 	Stack []byte // of the goroutine that panicked, as runtime/debug.Stack formats it
 }
 
-func (e *PanicError) Error() string {
-	return fmt.Sprintf("checkpoint: panic in user code: %v", e.Value)
-}
+// Error returns a message with the place of the panic: the top frame of the user's code.
+func (e *PanicError) Error() string { return "checkpoint: " + panics.Message(e.Value, e.Stack) }
+
+// Format implements fmt.Formatter: %+v adds the stack.
+func (e *PanicError) Format(f fmt.State, verb rune) { panics.Format(f, verb, e.Error(), e.Stack) }
 
 // Unwrap returns the value if it is an error.
 func (e *PanicError) Unwrap() error {

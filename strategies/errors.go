@@ -3,6 +3,8 @@ package strategies
 import (
 	"fmt"
 	"runtime/debug"
+
+	"github.com/weirflow/weir/internal/panics"
 )
 
 // PanicError is a panic of a classifier, a strategy or a jitter.
@@ -11,9 +13,11 @@ type PanicError struct {
 	Stack []byte // of the goroutine that panicked, as runtime/debug.Stack formats it
 }
 
-func (e *PanicError) Error() string {
-	return fmt.Sprintf("strategies: panic in user code: %v", e.Value)
-}
+// Error returns a message with the place of the panic: the top frame of the user's code.
+func (e *PanicError) Error() string { return "strategies: " + panics.Message(e.Value, e.Stack) }
+
+// Format implements fmt.Formatter: %+v adds the stack.
+func (e *PanicError) Format(f fmt.State, verb rune) { panics.Format(f, verb, e.Error(), e.Stack) }
 
 // Unwrap returns the value if it is an error.
 func (e *PanicError) Unwrap() error {

@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"io"
 	"math/rand/v2"
+	"regexp"
 	"testing"
 	"time"
 
@@ -209,17 +210,17 @@ func TestFailedDecisions(t *testing.T) {
 		{
 			"panic of the strategy",
 			strategies.ReasonAware(say(allowing), decide(func(context.Context, *attempt) (strategies.Action, error) { panic(broken) })),
-			"strategies: panic in user code: broken", true,
+			"strategies: panic in user code: broken (at orchestrate_test.go:N strategies_test.TestFailedDecisions.func1)", true,
 		},
 		{
 			"panic of the classifier",
 			strategies.ReasonAware(func(*attempt) (predicates.Reason, bool) { panic(broken) }, fine),
-			"strategies: panic in user code: broken", true,
+			"strategies: panic in user code: broken (at orchestrate_test.go:N strategies_test.TestFailedDecisions.func2)", true,
 		},
 		{
 			"panic of the jitter",
 			strategies.ReasonAware(say(allowing), fine).WithJitter(func(time.Duration, *rand.Rand) time.Duration { panic(broken) }),
-			"strategies: panic in user code: broken", true,
+			"strategies: panic in user code: broken (at orchestrate_test.go:N strategies_test.TestFailedDecisions.func3)", true,
 		},
 		{
 			"negative delay", strategies.ReasonAware(say(allowing), answer(new(int), strategies.RetryAfter(-1), nil)),
@@ -236,11 +237,13 @@ func TestFailedDecisions(t *testing.T) {
 			now := strategies.Situation{Random: rand.New(rand.NewPCG(1, 2))}
 			d := tt.policy.Decide(t.Context(), failedAttempt(1), now)
 			assert.Equal(t, strategies.Failed, d.Verdict)
-			require.EqualError(t, d.Err, tt.want+"\nunexpected EOF")
+			require.Equal(t, tt.want+"\nunexpected EOF", withoutLine(d.Err.Error()))
 			require.ErrorIs(t, d.Err, io.ErrUnexpectedEOF)
 			_, panicked := errors.AsType[*strategies.PanicError](d.Err)
 			assert.Equal(t, tt.panicked, panicked)
 			if tt.panicked {
+				require.Contains(t, fmt.Sprintf("%+v", d.Err), "orchestrate_test.go")
+				require.Contains(t, fmt.Sprintf("%+v", d.Err), "runtime/debug.Stack")
 				require.ErrorIs(t, d.Err, broken)
 			}
 		})
@@ -465,8 +468,14 @@ func TestErrorThatPanicsWhenItsStageIsRead(t *testing.T) {
 	p := strategies.ReasonAware(predicates.ByException[int](predicates.HasException, predicates.CircuitBreakerOpen), nil)
 	d := p.Decide(t.Context(), &predicates.Attempt[int]{Number: 1, Err: errBroken, Remaining: time.Minute}, strategies.Situation{})
 	assert.Equal(t, strategies.Failed, d.Verdict)
-	assert.EqualError(t, d.Err, "strategies: panic in user code: broken\nof the call")
+	assert.Equal(t, "strategies: panic in user code: broken (at orchestrate_test.go:N strategies_test.panicsInAs.As)\nof the call",
+		withoutLine(d.Err.Error()))
 }
+
+// withoutLine returns text with an N for the line number of a place in a test.
+func withoutLine(text string) string { return placeLine.ReplaceAllString(text, "_test.go:N ") }
+
+var placeLine = regexp.MustCompile(`_test\.go:\d+ `)
 
 // An attempt may be shown again, about another outcome: what was found about the first is not told of the second.
 func TestReasonOfAnEarlierOutcomeIsForgotten(t *testing.T) {

@@ -19,6 +19,15 @@ type named struct {
 func (e *named) Error() string { return fmt.Sprintf("%s: %v", e.name, e.err) }
 func (e *named) Unwrap() error { return e.err }
 
+// Format implements fmt.Formatter: %+v shows the cause with %+v.
+func (e *named) Format(f fmt.State, verb rune) {
+	if verb == 'v' && f.Flag('+') {
+		_, _ = fmt.Fprintf(f, "%s: %+v", e.name, e.err)
+		return
+	}
+	_, _ = fmt.Fprintf(f, fmt.FormatString(f, verb), e.Error())
+}
+
 // JoinedErrors are errors as errors.Join joins them, a line each.
 type JoinedErrors []error
 
@@ -39,6 +48,20 @@ func (j JoinedErrors) Error() string {
 		lines[i] = fmt.Sprint(err) // recovers panics
 	}
 	return strings.Join(lines, "\n")
+}
+
+// Format implements fmt.Formatter: %+v shows each of them with %+v.
+func (j JoinedErrors) Format(f fmt.State, verb rune) {
+	if verb != 'v' || !f.Flag('+') {
+		_, _ = fmt.Fprintf(f, fmt.FormatString(f, verb), j.Error())
+		return
+	}
+	for i, err := range j {
+		if i > 0 {
+			_, _ = fmt.Fprintln(f)
+		}
+		_, _ = fmt.Fprintf(f, "%+v", err)
+	}
 }
 
 // Unwrap returns them all.

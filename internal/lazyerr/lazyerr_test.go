@@ -2,6 +2,7 @@ package lazyerr_test
 
 import (
 	"errors"
+	"fmt"
 	"io/fs"
 	"testing"
 
@@ -32,4 +33,30 @@ func TestJoin(t *testing.T) {
 	require.ErrorIs(t, err, fs.ErrExist)
 	require.Len(t, err, 2)
 	require.EqualError(t, lazyerr.Join(errPlain, panics{}), "plain\n%!v(PANIC=Error method: broken)")
+}
+
+type detailed struct{ error }
+
+func (detailed) Format(f fmt.State, verb rune) {
+	if f.Flag('+') {
+		_, _ = fmt.Fprint(f, "detailed")
+		return
+	}
+	_, _ = fmt.Fprint(f, "short")
+}
+
+// %+v reaches the causes, which may have a stack to show.
+func TestFormat(t *testing.T) {
+	err := detailed{errPlain}
+	for format, want := range map[string]string{
+		"%v": "open: short", "%s": "open: short", "%q": `"open: short"`, "%+v": "open: detailed",
+	} {
+		require.Equal(t, want, fmt.Sprintf(format, lazyerr.Named("open", err)))
+	}
+	for format, want := range map[string]string{
+		"%v": "plain\nshort", "%q": `"plain\nshort"`, "%+v": "plain\ndetailed",
+	} {
+		require.Equal(t, want, fmt.Sprintf(format, lazyerr.Join(errPlain, err)))
+	}
+	require.Equal(t, "open: %!v(PANIC=Error method: broken)", fmt.Sprintf("%+v", lazyerr.Named("open", panics{})))
 }

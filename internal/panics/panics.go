@@ -1,0 +1,104 @@
+// Package panics says where user code has panicked: it reads a stack as runtime/debug.Stack formats it. The packages of
+// the module have a PanicError type each, and share this.
+package panics
+
+import (
+	"bytes"
+	"fmt"
+	"io"
+	"path"
+	"reflect"
+	"strings"
+)
+
+// Message returns "panic in user code: boom (at lookup.go:42 main.lookup)".
+func Message(value any, stack []byte) string {
+	s := fmt.Sprintf("panic in user code: %v", value) // fmt recovers panics of the value's methods
+	if place := Place(stack); place != "" {
+		s += " (at " + place + ")"
+	}
+	return s
+}
+
+// Format implements fmt.Formatter for an error with this message: %+v adds the stack.
+func Format(f fmt.State, verb rune, message string, stack []byte) {
+	if verb == 'v' && f.Flag('+') {
+		_, _ = io.WriteString(f, message)
+		if len(stack) > 0 {
+			_, _ = io.WriteString(f, "\n"+strings.TrimSuffix(string(stack), "\n"))
+		}
+		return
+	}
+	_, _ = fmt.Fprintf(f, fmt.FormatString(f, verb), message)
+}
+
+// Place returns the top frame of the user's code, "lookup.go:42 main.lookup", or "" if there is none. The frames of the
+// standard library and of this module are skipped, except for its tests and its programs.
+func Place(stack []byte) string {
+	var library string // the directory of the standard library; "" in builds with -trimpath
+	below := belowRecover(stack)
+	for len(stack) > 0 {
+		function, rest := line(stack)
+		file, rest := line(rest)
+		if !strings.HasPrefix(file, "\t") { // the head of the stack, or what it ends with
+			_, stack = line(stack)
+			continue
+		}
+		above := len(stack) > below
+		stack = rest
+		if strings.HasPrefix(function, "created by ") {
+			return ""
+		}
+		file, _, _ = strings.Cut(file[1:], " +0x")
+		if i := strings.LastIndexByte(function, '('); i > 0 { // its arguments
+			function = function[:i]
+		}
+		if function == "runtime/debug.Stack" {
+			library, _, _ = strings.Cut(file, "runtime/debug/stack.go:")
+		}
+		if !above && isUsers(function, file, library) {
+			return path.Base(strings.ReplaceAll(file, `\`, "/")) + " " + path.Base(function)
+		}
+	}
+	return ""
+}
+
+// belowRecover returns how many bytes of the stack there are from the panic on. The frames above it recover.
+func belowRecover(stack []byte) int {
+	for _, start := range []string{"\npanic(", "\nruntime.Goexit("} {
+		if i := bytes.Index(stack, []byte(start)); i >= 0 {
+			return len(stack) - i - 1
+		}
+	}
+	return len(stack)
+}
+
+func line(text []byte) (first string, rest []byte) {
+	l, rest, _ := bytes.Cut(text, []byte("\n"))
+	return string(l), rest
+}
+
+// module is the path of this module, with a slash.
+var module = strings.TrimSuffix(reflect.TypeFor[marker]().PkgPath(), "internal/panics")
+
+type marker struct{}
+
+// programs of this module are users of its packages.
+var programs = [...]string{"examples/", "bench/", "cmd/"}
+
+func isUsers(function, file, library string) bool {
+	if function == "panic" || strings.HasPrefix(function, "runtime.") ||
+		library != "" && strings.HasPrefix(file, library) {
+		return false
+	}
+	inside, ours := strings.CutPrefix(function, module)
+	if !ours {
+		return true
+	}
+	for _, p := range programs {
+		if strings.HasPrefix(inside, p) {
+			return true
+		}
+	}
+	return strings.Contains(file, "_test.go:")
+}
