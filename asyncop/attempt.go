@@ -40,7 +40,7 @@ type directAttempt[IN, OUT any] struct {
 
 const noDeadline = time.Duration(-1)
 
-// attemptState bits only ever get set.
+// attemptState bits only ever get set, but for the requests.
 const (
 	// claimed: somebody completes the attempt; whoever comes later is late.
 	claimed uint32 = 1 << iota
@@ -61,6 +61,12 @@ const (
 	answered
 	// early: the attempt is a timeout handler that was called before the deadline.
 	early
+)
+
+// The upper half of an attempt's state counts the requests that a client has reported and not taken back.
+const (
+	request  uint32 = 1 << 16
+	requests uint32 = 0xffff0000
 )
 
 func (a *attempt[IN, OUT]) isEarly() bool { return a.state.Load()&early != 0 }

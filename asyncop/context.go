@@ -4,6 +4,8 @@ import (
 	"context"
 	"sync"
 	"time"
+
+	"github.com/weirflow/weir/internal/stagekey"
 )
 
 // AttemptFromContext returns the number of the attempt, from 1, that ctx was made for, and 0 for any other context.
@@ -63,6 +65,11 @@ func (c *attemptContext[IN, OUT]) Value(key any) any {
 			return nil // a timeout handler has no permit that a blocking call could keep
 		}
 		return (*attempt[IN, OUT])(c)
+	case stagekey.Key:
+		if c.number == 0 {
+			return nil // a timeout handler is no attempt
+		}
+		return (*stages[IN, OUT])(c)
 	}
 	return c.parent().Value(key)
 }
@@ -82,7 +89,7 @@ type sideContext[IN, OUT any] struct{ *attemptContext[IN, OUT] }
 
 // Value returns the values of the attempt's context.
 func (c sideContext[IN, OUT]) Value(key any) any {
-	if key == (hostKey{}) {
+	if key == (hostKey{}) || key == (stagekey.Key{}) {
 		return nil
 	}
 	return c.attemptContext.Value(key)

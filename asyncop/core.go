@@ -483,7 +483,7 @@ func (c *core[IN, OUT]) attemptTimeOut(e *queue.Entry[slot[IN, OUT]]) {
 	old.entry = nil
 	a := &attempt[IN, OUT]{core: c, entry: e, number: old.number}
 	a.err = &AttemptTimeoutError{Limit: c.attemptTimeout, Attempt: int(old.number)}
-	a.state.Store(claimed | completed | over | held | stageBit(stage)) // held: it has no permit to give back
+	a.state.Store(claimed | completed | over | held | stageBit(stage) | before&requests) // held: it has no permit to give back
 	e.Value.attempt = a
 	c.outcome(a)
 }

@@ -45,7 +45,8 @@ func (c *core[IN, OUT]) judge(e *queue.Entry[slot[IN, OUT]], a *attempt[IN, OUT]
 func (c *core[IN, OUT]) look(e *queue.Entry[slot[IN, OUT]], a *attempt[IN, OUT]) {
 	s, v := &e.Value, &c.retry.view
 	v.Number, v.Results, v.Err, v.Remaining = int(s.attempts), a.results, a.err, c.remaining(e)
-	v.Stage = stageIn(a.state.Load())
+	state := a.state.Load()
+	v.Stage, v.InDoubt = stageIn(state), inDoubt(state)
 	if !c.retry.whole {
 		return
 	}

@@ -83,7 +83,7 @@ func TestReportStageThroughWrappers(t *testing.T) {
 func TestReportStageElsewhere(t *testing.T) {
 	asyncop.MarkSent(t.Context())
 	asyncop.ReportStage(t.Context(), predicates.Unreported)
-	require.Equal(t, "asyncop: ReportStage: no such stage: 4", panicOf(func() {
+	require.Equal(t, "predicates: ReportStage: no such stage: 4", panicOf(func() {
 		asyncop.ReportStage(t.Context(), predicates.ResponseReceived+1)
 	}))
 }
@@ -124,6 +124,123 @@ func TestStagesArePerAttempt(t *testing.T) {
 		r.fail("a#2", errBroken)
 		r.complete("a#3", "A")
 		require.Equal(t, []predicates.Stage{predicates.NetworkTime, predicates.ClientDispatch, predicates.Unreported}, stages)
+		require.NoError(t, r.end())
+	})
+}
+
+// Clients find the attempt without asyncop; what one request has sent, no later refusal takes back.
+func TestReportSent(t *testing.T) {
+	type look struct {
+		stage   predicates.Stage
+		inDoubt bool
+	}
+	for name, tt := range map[string]struct {
+		report func(ctx context.Context)
+		want   look
+	}{
+		"nothing": {func(context.Context) {}, look{predicates.Unreported, false}},
+		"stage only": {func(ctx context.Context) {
+			predicates.ReportStage(ctx, predicates.NetworkTime)
+		}, look{predicates.NetworkTime, false}},
+		"sent": {func(ctx context.Context) {
+			predicates.ReportStage(ctx, predicates.ClientDispatch)
+			predicates.ReportSent(ctx)
+		}, look{predicates.NetworkTime, true}},
+		"refused": {func(ctx context.Context) {
+			predicates.ReportStage(ctx, predicates.ClientDispatch)
+			predicates.ReportSent(ctx).Refused()
+		}, look{predicates.ClientDispatch, false}},
+		"one of two refused": {func(ctx context.Context) {
+			predicates.ReportSent(ctx)
+			predicates.ReportSent(ctx).Refused()
+		}, look{predicates.NetworkTime, true}},
+		"both refused": {func(ctx context.Context) {
+			first, second := predicates.ReportSent(ctx), predicates.ReportSent(ctx)
+			first.Refused()
+			second.Refused()
+		}, look{predicates.Unreported, false}},
+		"more than can be counted": {func(ctx context.Context) {
+			for range 1 << 17 {
+				defer predicates.ReportSent(ctx).Refused()
+			}
+		}, look{predicates.NetworkTime, true}},
+		"outside": {func(ctx context.Context) {
+			predicates.ReportSent(predicates.WithStageReporter(ctx, nil))
+		}, look{predicates.Unreported, false}},
+	} {
+		t.Run(name, func(t *testing.T) {
+			forEachMode(t, func(t *testing.T, m mode) {
+				var got []look
+				p := strategies.ReasonAware(func(a *view) (predicates.Reason, bool) {
+					got = append(got, look{a.Stage, a.InDoubt})
+					return predicates.Reason{}, false
+				}, nil)
+				r := newRig(t, m, setup{timeout: time.Minute, strategy: p, opts: options(asyncop.WithDropOnFailure())})
+				r.sendEach("a")
+				ctx := r.call("a#1").ctx
+				tt.report(ctx)
+				late := predicates.ReportSent(predicates.WithStageReporter(ctx, nil))
+				r.fail("a#1", errBroken)
+				predicates.ReportSent(ctx).Refused() // too late
+				late.Refused()
+				require.Equal(t, []look{tt.want}, got)
+				require.NoError(t, r.end())
+			})
+		})
+	}
+}
+
+// What a client has sent is in doubt also if the attempt timeout cuts the call off.
+func TestReportSentBeforeAnAttemptTimeout(t *testing.T) {
+	forEachClock(t, func(t *testing.T, m mode) {
+		var got []bool
+		p := strategies.ReasonAware(func(a *view) (predicates.Reason, bool) {
+			got = append(got, a.InDoubt)
+			return predicates.Reason{}, false
+		}, nil)
+		r := newRig(t, m, setup{
+			timeout: time.Minute, strategy: p, opts: options(asyncop.WithAttemptTimeout(time.Second), asyncop.WithDropOnFailure()),
+		})
+		r.sendEach("a")
+		predicates.ReportSent(r.call("a#1").ctx)
+		r.advance(time.Second)
+		require.Equal(t, []bool{true}, got)
+		require.NoError(t, r.end())
+	})
+}
+
+// What a strategy does before an attempt, and a timeout handler, are not the call.
+func TestReportSentBesideTheCall(t *testing.T) {
+	forEachMode(t, func(t *testing.T, m mode) {
+		var got []predicates.Stage
+		p := strategies.ReasonAware(func(a *view) (predicates.Reason, bool) {
+			got = append(got, a.Stage)
+			return safeReason, true
+		}, always(true, strategies.RetryAfter(0).WithBefore(func(ctx context.Context) error {
+			predicates.ReportSent(ctx)
+			return nil
+		})))
+		r := newRig(t, m, setup{timeout: time.Minute, strategy: p, opts: options(asyncop.WithDropOnFailure())})
+		r.sendEach("a")
+		r.fail("a#1", errBroken)
+		predicates.ReportStage(r.call("a#2").ctx, predicates.ClientDispatch)
+		r.fail("a#2", errBroken)
+		require.Equal(t, []predicates.Stage{predicates.Unreported, predicates.ClientDispatch}, got[:2])
+		r.advance(time.Minute)
+		require.NoError(t, r.end())
+	})
+}
+
+func TestReportingAllocatesNothing(t *testing.T) {
+	forEachMode(t, func(t *testing.T, m mode) {
+		r := newRig(t, m, setup{timeout: time.Minute})
+		r.sendEach("a")
+		ctx := r.call("a#1").ctx
+		require.Zero(t, testing.AllocsPerRun(100, func() {
+			predicates.ReportStage(ctx, predicates.NetworkTime)
+			predicates.ReportSent(ctx).Refused()
+		}))
+		r.complete("a#1", "A")
 		require.NoError(t, r.end())
 	})
 }

@@ -2,53 +2,52 @@ package asyncop
 
 import (
 	"context"
-	"fmt"
 
 	"github.com/weirflow/weir/predicates"
 )
 
-// ReportStage tells how far the call that ctx belongs to has come, for reason-aware retries: see [predicates.Stage].
-// Only the function knows it. Stages go forward only: a report of an earlier stage than the last one changes nothing,
-// nor does one after the attempt is over, or with a context that is not an attempt's.
-//
-// What was not reported counts as [predicates.NetworkTime] from the start of the call on, the safe side. So the first
-// report of a function that takes its time before it sends should be ClientDispatch:
-//
-//	asyncop.ReportStage(ctx, predicates.ClientDispatch)
-//	conn, err := pool.Get(ctx)  // an error here cannot have had an effect
-//	…
-//	asyncop.MarkSent(ctx)
-//	reply, err := conn.Do(ctx, request)
-//
-// A stage by itself is no reason for another attempt: it is the classifier of a reason-aware strategy that makes one of it,
-// as those of packages netretry, httpretry and grpcretry do, or [predicates.ByStage].
+// ReportStage reports how far the call that ctx belongs to has come: see [predicates.ReportStage], which it calls.
 //
 // An attempt that the attempt timeout cuts off counts as NetworkTime even if ClientDispatch was reported, since its call
-// may still be on its way to send. ReportStage panics if there is no such stage. Safe for concurrent use.
-func ReportStage(ctx context.Context, stage predicates.Stage) {
-	if stage > predicates.ResponseReceived {
-		panic(fmt.Sprintf("asyncop: ReportStage: no such stage: %d", uint8(stage)))
-	}
-	if host, ok := ctx.Value(hostKey{}).(stageHost); ok {
-		host.reportStage(stage)
-	}
-}
+// may still be on its way to send.
+func ReportStage(ctx context.Context, stage predicates.Stage) { predicates.ReportStage(ctx, stage) }
 
 // MarkSent reports that the request is going out: [ReportStage] with predicates.NetworkTime. It belongs before the first
 // byte is sent, not after it.
-func MarkSent(ctx context.Context) { ReportStage(ctx, predicates.NetworkTime) }
+func MarkSent(ctx context.Context) { predicates.ReportStage(ctx, predicates.NetworkTime) }
 
-// stageHost is what stages are reported to: an attempt, found through the context, so that wrappers need not know of it.
-type stageHost interface {
-	reportStage(stage predicates.Stage)
-}
+// stages is an attempt as what stages are reported to. Package predicates finds it through the attempt's context.
+type stages[IN, OUT any] attempt[IN, OUT]
 
-// reportStage implements stageHost. The bits of the earlier stages may be missing; the latest one counts.
-func (a *attempt[IN, OUT]) reportStage(stage predicates.Stage) {
+// ReportStage sets the bit of stage. Those of the earlier stages may be missing; the latest one counts.
+func (a *stages[IN, OUT]) ReportStage(stage predicates.Stage) {
 	bit := stageBit(stage)
 	for {
 		s := a.state.Load()
 		if s&over != 0 || s&bit == bit || a.state.CompareAndSwap(s, s|bit) {
+			return
+		}
+	}
+}
+
+// ReportSent counts a request that a client has sent, up to a number that nobody reaches: there it stays.
+func (a *stages[IN, OUT]) ReportSent() (counted bool) {
+	for {
+		s := a.state.Load()
+		if s&over != 0 || s&requests == requests {
+			return false
+		}
+		if a.state.CompareAndSwap(s, s+request) {
+			return s+request&requests != requests
+		}
+	}
+}
+
+// ReportRefused takes a request back that ReportSent has counted.
+func (a *stages[IN, OUT]) ReportRefused() {
+	for {
+		s := a.state.Load()
+		if s&over != 0 || s&requests == requests || s&requests == 0 || a.state.CompareAndSwap(s, s-request) {
 			return
 		}
 	}
@@ -73,7 +72,7 @@ func stageIn(state uint32) predicates.Stage {
 	switch {
 	case state&answered != 0:
 		return predicates.ResponseReceived
-	case state&sent != 0:
+	case state&sent != 0 || inDoubt(state):
 		return predicates.NetworkTime
 	case state&dispatching != 0:
 		return predicates.ClientDispatch
@@ -81,3 +80,6 @@ func stageIn(state uint32) predicates.Stage {
 		return predicates.Unreported
 	}
 }
+
+// inDoubt tells whether a client has reported a request that it has not taken back.
+func inDoubt(state uint32) bool { return state&requests != 0 }

@@ -27,6 +27,9 @@ type Attempt[OUT any] struct {
 	// whose evidence proves a stage corrects it, for strategies and logs; nobody
 	// else changes anything here.
 	Stage Stage
+	// InDoubt is set if a request that its client has reported ([ReportSent]) may have
+	// taken effect, whatever Err says: it was sent, and its server did not refuse it.
+	InDoubt bool
 	// Reason is why the outcome deserves another try: what the classifiers found.
 	// They see it unset.
 	Reason Reason

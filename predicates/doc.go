@@ -36,6 +36,13 @@
 // and couchbase; strategies.ReasonAware hands one to an operator. Pairs of
 // predicates are classifiers, too: [ByPredicates].
 //
+// # Stages
+//
+// How far a call has come is known to its function ([ReportStage]), to the clients
+// it uses ([ReportSent]) and, of a request that failed, to its error
+// ([StageError]). [StageOf] takes the latest of them, the safe one. Reports find
+// the attempt through the context; outside of an operator they do nothing.
+//
 // # Concurrency
 //
 // The predicates of this package are safe for concurrent use, as far as the

@@ -1,0 +1,118 @@
+package predicates
+
+import (
+	"context"
+	"fmt"
+
+	"github.com/weirflow/weir/internal/stagekey"
+)
+
+// ReportStage reports how far the call that ctx belongs to has come, for
+// reason-aware retries: see [Stage]. An operator's attempt is found through its
+// context. Stages go forward only: a report of an earlier stage than the last one
+// changes nothing. Neither does one after the attempt is over, or with a context
+// in which nobody listens.
+//
+// What was not reported counts as [NetworkTime] from the start of the call on, the
+// safe side. So the first report of a function that takes its time before it sends
+// should be ClientDispatch:
+//
+//	predicates.ReportStage(ctx, predicates.ClientDispatch)
+//	conn, err := pool.Get(ctx)  // an error here cannot have had an effect
+//	…
+//	predicates.ReportStage(ctx, predicates.NetworkTime)
+//	reply, err := conn.Do(ctx, request)
+//
+// A stage by itself is no reason for another attempt: it is the classifier of a
+// reason-aware strategy that makes one of it, as those of packages netretry,
+// httpretry and grpcretry do, or [ByStage].
+//
+// ReportStage speaks for the whole call. The adapter of a client sees its own
+// requests only, and uses [ReportSent]. ReportStage panics if there is no such
+// stage. It is safe for concurrent use.
+func ReportStage(ctx context.Context, stage Stage) {
+	if stage > ResponseReceived {
+		panic(fmt.Sprintf("predicates: ReportStage: no such stage: %d", uint8(stage)))
+	}
+	if r := reporterIn(ctx); r != nil {
+		r.ReportStage(stage)
+	}
+}
+
+// ReportSent is for the adapter of a client, such as httpretry.Transport: it
+// reports that one request of the call is going out, before its first byte may
+// have been written. From then on the call counts as in [NetworkTime], and
+// [Attempt.InDoubt] is set, whatever becomes of its other requests: what one
+// request has sent, no later refusal takes back.
+//
+//	sent := predicates.ReportSent(ctx)
+//	reply, err := send(request)
+//	if refused(reply, err) {
+//		sent.Refused()
+//	}
+//
+// An adapter reports each request once, and none that has no effect, such as a GET.
+// That a request was not sent is not reported but returned, as a [*StageError] of
+// ClientDispatch: what else the call has done its adapter does not know.
+//
+// ReportSent allocates nothing. It is safe for concurrent use.
+func ReportSent(ctx context.Context) SentRequest {
+	r := reporterIn(ctx)
+	if r == nil || !r.ReportSent() {
+		return SentRequest{}
+	}
+	return SentRequest{r}
+}
+
+// SentRequest is a request that [ReportSent] has reported.
+type SentRequest struct{ to stageReporter }
+
+// Refused takes the report back: the request has certainly had no effect, because
+// its server said so, or because nothing of it was sent after all. It must be
+// called at most once.
+func (s SentRequest) Refused() {
+	if s.to != nil {
+		s.to.ReportRefused()
+	}
+}
+
+// WithStageReporter returns a copy of ctx whose reports go to report, and no longer
+// to whoever got them before. [ReportSent] is a report of NetworkTime, and Refused
+// none. With a nil report nobody gets them: for a request that does not belong to
+// the call, such as one for a token.
+//
+// report must be safe for concurrent use. Operators other than package asyncop's,
+// and tests, use it to listen.
+func WithStageReporter(ctx context.Context, report func(stage Stage)) context.Context {
+	var r stageReporter = silent{}
+	if report != nil {
+		r = reporterFunc(report)
+	}
+	return context.WithValue(ctx, stagekey.Key{}, r)
+}
+
+// stageReporter is what reports go to. Package asyncop implements it.
+type stageReporter interface {
+	ReportStage(stage Stage)
+	// ReportSent counts a request, unless nobody listens any more.
+	ReportSent() (counted bool)
+	// ReportRefused takes a counted request back.
+	ReportRefused()
+}
+
+func reporterIn(ctx context.Context) stageReporter {
+	r, _ := ctx.Value(stagekey.Key{}).(stageReporter)
+	return r
+}
+
+type silent struct{}
+
+func (silent) ReportStage(Stage) {}
+func (silent) ReportSent() bool  { return false }
+func (silent) ReportRefused()    {}
+
+type reporterFunc func(stage Stage)
+
+func (f reporterFunc) ReportStage(stage Stage) { f(stage) }
+func (f reporterFunc) ReportSent() bool        { f(NetworkTime); return false }
+func (f reporterFunc) ReportRefused()          {}
