@@ -2,21 +2,38 @@ package checkpoint
 
 import (
 	"bytes"
+	"encoding"
 	"encoding/json"
+	"fmt"
+	"reflect"
 )
 
 // JSON returns a codec that writes values as encoding/json does: for states that people want to read. It takes more time
 // and space than [DefaultCodec], and what JSON cannot express is refused (NaN, complex numbers, channels) or comes back
 // changed: strings that are not UTF-8, numbers in an any (all float64), unexported fields (zero), a time's location.
-func JSON[T any]() Codec[T] { return jsonCodec[T]{} }
+//
+// In a map encoding/json does not call MarshalJSON and MarshalText if they have pointer receivers. Append refuses types with
+// such a map, with a *[CodecError] that names the path to it: let the map hold pointers.
+func JSON[T any]() Codec[T] {
+	c := jsonCodec[T]{}
+	if found := (uncalled{}).find(reflect.TypeFor[T](), true, ""); found != nil {
+		found.Type, c.refused = reflect.TypeFor[T](), found
+	}
+	return c
+}
 
-type jsonCodec[T any] struct{}
+type jsonCodec[T any] struct {
+	refused error // why T cannot be written, or nil
+}
 
-func (jsonCodec[T]) Append(dst []byte, v T) ([]byte, error) {
+func (c jsonCodec[T]) Append(dst []byte, v T) ([]byte, error) {
+	if c.refused != nil {
+		return dst, c.refused
+	}
 	b := bytes.NewBuffer(dst)
 	enc := json.NewEncoder(b) // appends, json.Marshal does not
 	enc.SetEscapeHTML(false)
-	if err := enc.Encode(v); err != nil {
+	if err := enc.Encode(&v); err != nil { // a pointer: without one, methods with pointer receivers are not called
 		return dst, codecError[T]("", err)
 	}
 	b.Truncate(b.Len() - 1) // a line end
@@ -39,4 +56,66 @@ func (c jsonCodec[T]) WithSchema(schema []byte) (Codec[T], error) {
 		return nil, codecError[T]("", err)
 	}
 	return c, nil
+}
+
+// uncalled looks for methods that encoding/json does not call, silently: those with pointer receivers of what a map holds,
+// since that has no address. The key is what was looked at; whether it has an address matters.
+type uncalled map[uncalledKey]bool
+
+type uncalledKey struct {
+	t           reflect.Type
+	addressable bool
+}
+
+var (
+	jsonMarshaler = reflect.TypeFor[json.Marshaler]()
+	textMarshaler = reflect.TypeFor[encoding.TextMarshaler]()
+)
+
+// find returns an error for the first such method of t or of its parts, or nil. It goes the way of encoding/json.
+func (u uncalled) find(t reflect.Type, addressable bool, path string) *CodecError {
+	if u[uncalledKey{t, addressable}] {
+		return nil
+	}
+	u[uncalledKey{t, addressable}] = true
+	for _, m := range []reflect.Type{jsonMarshaler, textMarshaler} {
+		if t.Implements(m) {
+			return nil
+		}
+		if reflect.PointerTo(t).Implements(m) {
+			if addressable {
+				return nil
+			}
+			return notCalled(t, m, path, "let the map hold pointers")
+		}
+	}
+	switch t.Kind() {
+	case reflect.Pointer:
+		return u.find(t.Elem(), true, path)
+	case reflect.Slice:
+		return u.find(t.Elem(), true, path+"[]")
+	case reflect.Array:
+		return u.find(t.Elem(), addressable, path+"[]")
+	case reflect.Map:
+		if k := t.Key(); !k.Implements(textMarshaler) && reflect.PointerTo(k).Implements(textMarshaler) {
+			return notCalled(k, textMarshaler, path+"[key]", "give it a value receiver")
+		}
+		return u.find(t.Elem(), false, path+"[]")
+	case reflect.Struct:
+		for f := range t.Fields() {
+			if f.Tag.Get("json") == "-" || !f.IsExported() && !f.Anonymous {
+				continue
+			}
+			if err := u.find(f.Type, addressable, path+"."+f.Name); err != nil {
+				return err
+			}
+		}
+	default:
+	}
+	return nil
+}
+
+func notCalled(t, marshaler reflect.Type, path, remedy string) *CodecError {
+	return &CodecError{Path: path, Reason: fmt.Sprintf("%s of %v has a pointer receiver, and encoding/json does not call it in a map: %s",
+		marshaler.Method(0).Name, t, remedy)}
 }

@@ -13,8 +13,9 @@ import (
 )
 
 // RunCodec checks a codec against the rules of [checkpoint.Codec], one subtest each, and against those of
-// [checkpoint.SchemaCodec] if it is one. The values are examples that it must take, two different ones at least. equal
-// tells whether a value has come back; nil stands for reflect.DeepEqual.
+// [checkpoint.SchemaCodec] if it is one. The values are examples that it must take, two different ones at least. Fill every
+// field: a codec that loses a field brings its zero value back. equal tells whether a value has come back; nil stands for
+// reflect.DeepEqual.
 func RunCodec[T any](t *testing.T, codec checkpoint.Codec[T], equal func(a, b T) bool, values ...T) {
 	t.Helper()
 	s := codecSample[T]{codec: codec, equal: equalOr(equal), values: values}

@@ -140,3 +140,30 @@ func TestRunCodecFindsWrongCodecs(t *testing.T) {
 		})
 	}
 }
+
+// account writes itself by a method of its pointer; what reads it takes the zero value for an empty object.
+type account struct{ n int }
+
+func (a *account) MarshalJSON() ([]byte, error) { return json.Marshal(map[string]int{"n": a.n}) }
+func (a *account) UnmarshalJSON(b []byte) error {
+	m := map[string]int{}
+	err := json.Unmarshal(b, &m)
+	a.n = m["n"]
+	return err
+}
+
+// A codec that does not call the methods of pointers loses values without an error. The suite finds that.
+func TestRunCodecFindsMethodsThatAreNotCalled(t *testing.T) {
+	of := func(marshal func(v *account) ([]byte, error)) codecSample[account] {
+		return codecSample[account]{values: []account{{7}, {8}}, equal: equalOr[account](nil), codec: checkpoint.CodecFunc(
+			func(dst []byte, v account) ([]byte, error) {
+				b, err := marshal(&v)
+				return append(dst, b...), err
+			},
+			func(src []byte) (v account, err error) { return v, json.Unmarshal(src, &v) })}
+	}
+	require.NoError(t, of(func(v *account) ([]byte, error) { return json.Marshal(v) }).comesBack())
+	err := of(func(v *account) ([]byte, error) { return json.Marshal(*v) }).comesBack()
+	require.EqualError(t, err, "value 0: Decode returned {n:0}, want {n:7}")
+	RunCodec(t, checkpoint.JSON[account](), nil, account{7}, account{8})
+}

@@ -1,0 +1,164 @@
+package checkpoint_test
+
+import (
+	"encoding/gob"
+	"math/big"
+	"strconv"
+	"testing"
+
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+
+	"github.com/weirflow/weir/checkpoint"
+	"github.com/weirflow/weir/checkpoint/checkpointtest"
+)
+
+// Accounts write themselves by methods of their pointers, each by another pair. Their field is unexported: whoever does not
+// call the methods loses it.
+type (
+	jsonAccount   struct{ n int }
+	textAccount   struct{ n int }
+	gobAccount    struct{ n int }
+	binaryAccount struct{ n int }
+)
+
+func readInt(n *int, b []byte) (err error) {
+	*n, err = strconv.Atoi(string(b))
+	return err
+}
+
+func writeInt(n int) ([]byte, error) { return []byte(strconv.Itoa(n)), nil }
+
+func (a *jsonAccount) MarshalJSON() ([]byte, error)     { return writeInt(a.n) }
+func (a *jsonAccount) UnmarshalJSON(b []byte) error     { return readInt(&a.n, b) }
+func (a *textAccount) MarshalText() ([]byte, error)     { return writeInt(a.n) }
+func (a *textAccount) UnmarshalText(b []byte) error     { return readInt(&a.n, b) }
+func (a *gobAccount) GobEncode() ([]byte, error)        { return writeInt(a.n) }
+func (a *gobAccount) GobDecode(b []byte) error          { return readInt(&a.n, b) }
+func (a *binaryAccount) MarshalBinary() ([]byte, error) { return writeInt(a.n) }
+func (a *binaryAccount) UnmarshalBinary(b []byte) error { return readInt(&a.n, b) }
+
+// book holds accounts wherever a value has an address once the book has one.
+type book[A any] struct {
+	One   A
+	Ptr   *A
+	List  []A
+	Two   [2]A
+	Inner struct{ Deep A }
+	Ptrs  map[string]*A
+}
+
+func bookOf[A any](a, b A) book[A] {
+	v := book[A]{One: a, Ptr: &b, List: []A{a, b}, Two: [2]A{b, a}, Ptrs: map[string]*A{"a": &a}}
+	v.Inner.Deep = b
+	return v
+}
+
+// A codec calls methods of pointers also for values that it was given without one.
+func TestCodecsCallMethodsOfPointers(t *testing.T) {
+	t.Run("JSON, MarshalJSON", func(t *testing.T) {
+		keepsAccounts(t, checkpoint.JSON[jsonAccount](), checkpoint.JSON[book[jsonAccount]](), jsonAccount{7}, jsonAccount{8})
+	})
+	t.Run("JSON, MarshalText", func(t *testing.T) {
+		keepsAccounts(t, checkpoint.JSON[textAccount](), checkpoint.JSON[book[textAccount]](), textAccount{7}, textAccount{8})
+	})
+	t.Run("JSON, big.Int", func(t *testing.T) {
+		keepsAccounts(t, checkpoint.JSON[big.Int](), checkpoint.JSON[book[big.Int]](), *big.NewInt(7), *big.NewInt(-8))
+	})
+	t.Run("Gob, GobEncode", func(t *testing.T) {
+		keepsAccounts(t, checkpoint.Gob[gobAccount](), checkpoint.Gob[book[gobAccount]](), gobAccount{7}, gobAccount{8})
+	})
+	t.Run("Gob, MarshalBinary", func(t *testing.T) {
+		keepsAccounts(t, checkpoint.Gob[binaryAccount](), checkpoint.Gob[book[binaryAccount]](), binaryAccount{7}, binaryAccount{8})
+	})
+	t.Run("default, MarshalBinary", func(t *testing.T) {
+		keepsAccounts(t, mustDefault[binaryAccount](t), mustDefault[book[binaryAccount]](t), binaryAccount{7}, binaryAccount{8})
+	})
+	t.Run("default, GobEncode", func(t *testing.T) {
+		keepsAccounts(t, mustDefault[gobAccount](t), mustDefault[book[gobAccount]](t), gobAccount{7}, gobAccount{8})
+	})
+	t.Run("default, MarshalText", func(t *testing.T) {
+		keepsAccounts(t, mustDefault[textAccount](t), mustDefault[book[textAccount]](t), textAccount{7}, textAccount{8})
+	})
+}
+
+func keepsAccounts[A any](t *testing.T, one checkpoint.Codec[A], books checkpoint.Codec[book[A]], a, b A) {
+	t.Helper()
+	checkpointtest.RunCodec(t, one, nil, a, b)
+	checkpointtest.RunCodec(t, books, nil, bookOf(a, b), bookOf(b, a))
+}
+
+// What a map or an interface holds has no address: a codec copies it, or refuses it. It never leaves the methods out.
+func TestCodecsOfValuesWithoutAnAddress(t *testing.T) {
+	checkpoint.RegisterName[binaryAccount]("binaryAccount")
+	type ledger struct {
+		ByName map[string]binaryAccount
+		Any    any
+	}
+	checkpointtest.RunCodec(t, mustDefault[ledger](t), nil,
+		ledger{map[string]binaryAccount{"a": {7}}, binaryAccount{9}}, ledger{nil, []any{1}})
+	checkpointtest.RunCodec(t, mustDefault[map[binaryAccount]int](t), nil, map[binaryAccount]int{{7}: 1}, map[binaryAccount]int{{8}: 1})
+
+	_, err := checkpoint.Gob[map[string]gobAccount]().Append(nil, map[string]gobAccount{"a": {7}})
+	require.ErrorContains(t, err, "unaddressable value of type *checkpoint_test.gobAccount")
+	gob.Register(gobAccount{})
+	_, err = checkpoint.Gob[any]().Append(nil, gobAccount{7})
+	require.ErrorContains(t, err, "unaddressable value of type *checkpoint_test.gobAccount")
+}
+
+// hexKey is a map's key with methods of its pointer; valueKey has them of the value.
+type (
+	hexKey   int
+	valueKey int
+)
+
+func (k *hexKey) MarshalText() ([]byte, error)   { return strconv.AppendInt(nil, int64(*k), 16), nil }
+func (k *hexKey) UnmarshalText(b []byte) error   { return readHex(k, b) }
+func (k valueKey) MarshalText() ([]byte, error)  { return strconv.AppendInt(nil, int64(k), 16), nil }
+func (k *valueKey) UnmarshalText(b []byte) error { return readHex(k, b) }
+
+func readHex[K ~int](k *K, b []byte) error {
+	n, err := strconv.ParseInt(string(b), 16, 0)
+	*k = K(n)
+	return err
+}
+
+// In maps encoding/json leaves methods of pointers out, silently.
+func TestJSONRefusesMapsWhoseMethodsAreNotCalled(t *testing.T) {
+	type tree struct {
+		Children []*tree
+		Ptrs     map[string]*jsonAccount
+		Skipped  map[string]jsonAccount `json:"-"`
+		hidden   map[string]jsonAccount
+		ByName   map[string][1]struct{ Deep textAccount }
+	}
+	_ = tree{}.hidden
+	v := tree{Children: []*tree{{}}}
+	_, err := checkpoint.JSON[tree]().Append(nil, v)
+	var codecErr *checkpoint.CodecError
+	require.ErrorAs(t, err, &codecErr)
+	assert.Equal(t, ".ByName[][].Deep", codecErr.Path)
+	assert.Equal(t, "checkpoint: codec of checkpoint_test.tree: .ByName[][].Deep: MarshalText of checkpoint_test.textAccount has a "+
+		"pointer receiver, and encoding/json does not call it in a map: let the map hold pointers", err.Error())
+
+	_, err = checkpoint.JSON[map[string]jsonAccount]().Append([]byte("x"), nil)
+	require.ErrorContains(t, err, "[]: MarshalJSON of checkpoint_test.jsonAccount")
+	_, err = checkpoint.JSON[[]map[string]big.Int]().Append(nil, nil)
+	require.ErrorContains(t, err, "[][]: MarshalJSON of big.Int")
+	_, err = checkpoint.JSON[map[hexKey]int]().Append(nil, nil)
+	require.ErrorContains(t, err, "[key]: MarshalText of checkpoint_test.hexKey")
+
+	t.Run("no refusal", func(t *testing.T) {
+		type cache struct {
+			Ptrs   map[string]*jsonAccount
+			Lists  map[string][]jsonAccount // what a slice holds has an address
+			ByKey  map[valueKey]int
+			Nested map[string]map[string]*cache
+		}
+		checkpointtest.RunCodec(t, checkpoint.JSON[cache](), nil, cache{}, cache{
+			Ptrs:  map[string]*jsonAccount{"a": {7}},
+			Lists: map[string][]jsonAccount{"b": {{8}}},
+			ByKey: map[valueKey]int{31: 1},
+		})
+	})
+}
