@@ -19,7 +19,7 @@ import (
 
 // DirStore keeps every snapshot in a file of its own, in a directory that belongs to one process at a time.
 //
-//	dir/LOCK                                    locked while the store is open; holds the pid
+//	dir/LOCK                                    locked while the store is open, as dir is; holds the pid
 //	dir/checkpoint-00000000000000000041.weir    see [Snapshot.WriteTo]
 //	dir/checkpoint-00000000000000000042.weir
 //	dir/checkpoint-00000000000000000043.weir.tmp    being written, or left over by a crash: removed by the next opening
@@ -38,7 +38,7 @@ type DirStore struct {
 	logger *slog.Logger
 	step   func(string)
 	buffer int // bytes gathered for one write
-	lock   io.Closer
+	lock   vfs.Lock
 
 	saving chan struct{} // one place: held by whoever saves or closes
 
@@ -72,8 +72,13 @@ const (
 // their owner only. The options are [WithKeepLast], [WithStoreLogger] and [WithStepHook].
 //
 // The error is a *[LockedError] if the directory is open already, in this process or another one. The lock ends with the
-// process, however that dies. There are no such locks on AIX, Solaris, Plan 9 and in WebAssembly: a second process is
-// not noticed there, which is logged.
+// process, however that dies. It is a lock on the directory itself: it holds also if the file LOCK is removed. If the directory is
+// removed or replaced while it is open, Save returns an error.
+//
+// Three systems give less. Where directories cannot be locked (NFS), a process that starts after LOCK was removed gets in, and
+// the Save of the first one returns an error from then on, but for one that runs at that moment. A network file system must share
+// locks between its machines: NFS does unless it is mounted with local locks, others may not. AIX, Solaris, Plan 9 and WebAssembly
+// have no such locks: a second process is not noticed there, which is logged.
 func OpenDir(path string, opts ...StoreOption) (*DirStore, error) {
 	return openDir(vfs.OS(), path, newStoreSettings("OpenDir", opts))
 }
@@ -116,7 +121,7 @@ func (d *DirStore) open() error {
 	case errors.Is(err, errors.ErrUnsupported):
 		d.logger.Warn("checkpoint: this system has no locks: a second process on the directory will not be noticed",
 			slog.String("dir", d.dir))
-		lock = io.NopCloser(nil)
+		lock = noLock{}
 	case err != nil:
 		return err
 	}
@@ -132,6 +137,12 @@ func (d *DirStore) open() error {
 	}
 	return nil
 }
+
+// noLock stands for a lock where there are none.
+type noLock struct{}
+
+func (noLock) Check() error { return nil }
+func (noLock) Close() error { return nil }
 
 // makeDir makes a directory and those around it, and makes their names durable: also if they exist, since a process that
 // was killed may have made them a moment ago.
@@ -259,9 +270,15 @@ func (d *DirStore) save(ctx context.Context, s *Snapshot) error {
 	if s.ID <= d.newest {
 		return &NumberError{Checkpoint: s.ID, Newest: d.newest}
 	}
+	if err := d.lock.Check(); err != nil {
+		return err // nothing of ours may get into the directory of another process
+	}
 	path := d.path(s.ID)
 	tmp := path + tmpSuffix
 	size, err := d.write(ctx, tmp, s)
+	if err == nil {
+		err = d.lock.Check() // again: the write may have taken long
+	}
 	if err != nil {
 		d.discard(tmp)
 		return err

@@ -5,6 +5,7 @@ import (
 	"bytes"
 	"context"
 	"errors"
+	"fmt"
 	"io"
 	"io/fs"
 	"log/slog"
@@ -12,6 +13,7 @@ import (
 	"os/exec"
 	"path/filepath"
 	"runtime"
+	"strconv"
 	"strings"
 	"syscall"
 	"testing"
@@ -302,38 +304,163 @@ func TestDirStoreIsLocked(t *testing.T) {
 
 const holdEnv = "WEIR_TEST_HOLD_DIR"
 
-// TestDirStoreLockOfAKilledProcess starts itself as a process that holds the lock, and kills it.
-func TestDirStoreLockOfAKilledProcess(t *testing.T) {
-	if dir := os.Getenv(holdEnv); dir != "" {
-		if _, err := OpenDir(dir); err != nil {
-			panic(err)
-		}
-		_, _ = os.Stdout.WriteString("open\n")
-		_, _ = io.Copy(io.Discard, os.Stdin) // until we are killed, or our parent is
-		return
+// holdDir is the life of a process that has the directory open, and saves the checkpoints whose numbers it reads.
+func holdDir(dir string) {
+	d, err := OpenDir(dir)
+	if err != nil {
+		panic(err)
 	}
-	dir := t.TempDir()
-	cmd := exec.Command(os.Args[0], "-test.run=^TestDirStoreLockOfAKilledProcess$")
-	cmd.Env = append(os.Environ(), holdEnv+"="+dir)
-	stdin, err := cmd.StdinPipe()
-	require.NoError(t, err)
-	defer stdin.Close()
-	stdout, err := cmd.StdoutPipe()
-	require.NoError(t, err)
-	require.NoError(t, cmd.Start())
-	line, err := bufio.NewReader(stdout).ReadString('\n')
-	require.NoError(t, err)
-	require.Equal(t, "open\n", line)
+	fmt.Println("open")
+	in := bufio.NewScanner(os.Stdin)
+	for in.Scan() { // until we are killed, or our parent is
+		id, err := strconv.ParseUint(in.Text(), 10, 64)
+		if err == nil {
+			err = d.Save(context.Background(), crashSnapshot(id))
+		}
+		fmt.Println(err)
+	}
+}
 
-	_, err = OpenDir(dir)
+// holder is a process that has a directory open.
+type holder struct {
+	t   *testing.T
+	cmd *exec.Cmd
+	in  io.WriteCloser
+	out *bufio.Reader
+}
+
+// holdInAnotherProcess starts this program once more, as a holder of the directory.
+func holdInAnotherProcess(t *testing.T, dir string) *holder {
+	t.Helper()
+	h := &holder{t: t, cmd: exec.Command(os.Args[0], "-test.run=^TestHoldDir$")}
+	h.cmd.Env = append(os.Environ(), holdEnv+"="+dir)
+	h.cmd.Stderr = os.Stderr
+	var err error
+	h.in, err = h.cmd.StdinPipe()
+	require.NoError(t, err)
+	stdout, err := h.cmd.StdoutPipe()
+	require.NoError(t, err)
+	h.out = bufio.NewReader(stdout)
+	require.NoError(t, h.cmd.Start())
+	t.Cleanup(h.kill)
+	require.Equal(t, "open", h.line())
+	return h
+}
+
+func (h *holder) line() string {
+	h.t.Helper()
+	line, err := h.out.ReadString('\n')
+	require.NoError(h.t, err)
+	return strings.TrimSpace(line)
+}
+
+// save has the process save a checkpoint, and returns the error's text, or "<nil>".
+func (h *holder) save(id uint64) string {
+	h.t.Helper()
+	_, err := fmt.Fprintln(h.in, id)
+	require.NoError(h.t, err)
+	return h.line()
+}
+
+func (h *holder) kill() {
+	_ = h.cmd.Process.Kill() // it may have been killed already
+	_ = h.cmd.Wait()         // it was killed
+}
+
+// TestHoldDir is the program of a holder, not a test.
+func TestHoldDir(t *testing.T) {
+	dir := os.Getenv(holdEnv)
+	if dir == "" {
+		t.Skip("started by other tests only")
+	}
+	holdDir(dir)
+}
+
+func TestDirStoreLockOfAKilledProcess(t *testing.T) {
+	dir := t.TempDir()
+	h := holdInAnotherProcess(t, dir)
+	_, err := OpenDir(dir)
 	var locked *LockedError
 	require.ErrorAs(t, err, &locked)
-	assert.Equal(t, LockedError{Dir: dir, PID: cmd.Process.Pid}, *locked)
+	assert.Equal(t, LockedError{Dir: dir, PID: h.cmd.Process.Pid}, *locked)
 	assert.Contains(t, err.Error(), dir)
 
-	require.NoError(t, cmd.Process.Kill())
-	_ = cmd.Wait() // it was killed
+	h.kill()
 	d, err := OpenDir(dir)
 	require.NoError(t, err)
 	require.NoError(t, d.Close())
+}
+
+// Somebody removes the file LOCK, or puts another one there: the directory still belongs to the process that has it open.
+func TestDirStoreLockFileIsRemoved(t *testing.T) {
+	for name, damage := range map[string]func(lock string) error{
+		"removed":  os.Remove,
+		"replaced": func(lock string) error { return errors.Join(os.Remove(lock), os.WriteFile(lock, nil, 0o600)) },
+	} {
+		t.Run(name, func(t *testing.T) {
+			dir := t.TempDir()
+			h := holdInAnotherProcess(t, dir)
+			err := damage(filepath.Join(dir, lockName))
+			if runtime.GOOS == "windows" {
+				require.Error(t, err, "Windows does not remove an open file")
+				return
+			}
+			require.NoError(t, err)
+			_, err = OpenDir(dir)
+			var locked *LockedError
+			require.ErrorAs(t, err, &locked)
+			assert.Equal(t, LockedError{Dir: dir}, *locked, "whose pid is not known any more")
+			require.Equal(t, "<nil>", h.save(1))
+
+			h.kill()
+			d := openTest(t, dir)
+			s, _, err := Latest(t.Context(), d)
+			require.NoError(t, err)
+			assert.EqualValues(t, 1, s.ID)
+		})
+	}
+}
+
+// Somebody removes the whole directory, and a second process makes it anew: the first one saves nothing in there.
+func TestDirStoreDirectoryIsReplaced(t *testing.T) {
+	if runtime.GOOS == "windows" {
+		t.Skip("Windows does not rename the directory of an open file")
+	}
+	dir := filepath.Join(t.TempDir(), "checkpoints")
+	h := holdInAnotherProcess(t, dir)
+	require.Equal(t, "<nil>", h.save(1))
+	require.NoError(t, os.Rename(dir, dir+".old"))
+	gone := h.save(2)
+	assert.Contains(t, gone, "checkpoint: saving checkpoint 2: "+dir+" was removed or replaced")
+
+	d := openTest(t, dir)
+	require.NoError(t, d.Save(t.Context(), crashSnapshot(1)))
+	assert.Equal(t, gone, h.save(2))
+	assert.Equal(t, []string{"LOCK", "checkpoint-00000000000000000001.weir"}, names(t, dir))
+	require.NoError(t, d.Save(t.Context(), crashSnapshot(2)))
+}
+
+// lockOf is a lock that is lost when its function says so.
+type lockOf func() error
+
+func (l lockOf) Check() error { return l() }
+func (l lockOf) Close() error { return nil }
+
+// A lock that is lost while a snapshot is being written keeps it from being seen.
+func TestDirStoreLosesItsLockWhileWriting(t *testing.T) {
+	lost := errors.New("lost")
+	var written bool
+	d := openTest(t, t.TempDir(), WithStepHook(func(step string) { written = written || step == "write" }))
+	real := d.lock
+	d.lock = lockOf(func() error {
+		if written {
+			return lost
+		}
+		return nil
+	})
+	require.ErrorIs(t, d.Save(t.Context(), crashSnapshot(1)), lost)
+	assert.True(t, written)
+	assert.Equal(t, []string{"LOCK"}, names(t, d.Dir()))
+	d.lock = real
+	require.NoError(t, d.Save(t.Context(), crashSnapshot(1)), "its number is free")
 }

@@ -15,18 +15,44 @@ func lockFile(name string) (*os.File, error) {
 	if err != nil {
 		return nil, err
 	}
-	for {
-		err = syscall.Flock(int(f.Fd()), syscall.LOCK_EX|syscall.LOCK_NB)
-		if !errors.Is(err, syscall.EINTR) {
-			break
+	if err := flock(f); err != nil {
+		if errors.Is(err, syscall.EWOULDBLOCK) {
+			return nil, errors.Join(holder(name), f.Close())
 		}
+		return nil, errors.Join(err, f.Close())
 	}
-	if err == nil {
-		return f, nil
+	return f, nil
+}
+
+// lockDir locks a directory itself. The error matches errors.ErrUnsupported where the file system cannot do that: NFS on Linux
+// makes flock a lock for writing, for which a directory cannot be opened (EBADF).
+func lockDir(name string) (*os.File, error) {
+	f, err := os.Open(name)
+	if err != nil {
+		return nil, err
 	}
-	_ = f.Close() // nothing was written
-	if errors.Is(err, syscall.EWOULDBLOCK) {
-		return nil, holder(name)
+	if err := flock(f); err != nil {
+		switch {
+		case errors.Is(err, syscall.EWOULDBLOCK):
+			err = &HeldError{}
+		case errors.Is(err, syscall.EBADF), errors.Is(err, syscall.EINVAL):
+			err = errors.ErrUnsupported
+		}
+		return nil, errors.Join(err, f.Close())
 	}
-	return nil, &os.PathError{Op: "flock", Path: name, Err: err}
+	return f, nil
+}
+
+// flock locks an open file, or fails at once if it is locked.
+func flock(f *os.File) error {
+	for {
+		err := syscall.Flock(int(f.Fd()), syscall.LOCK_EX|syscall.LOCK_NB)
+		if errors.Is(err, syscall.EINTR) {
+			continue
+		}
+		if err != nil {
+			return &os.PathError{Op: "flock", Path: f.Name(), Err: err}
+		}
+		return nil
+	}
 }

@@ -12,3 +12,5 @@ import (
 func lockFile(name string) (*os.File, error) {
 	return nil, &os.PathError{Op: "lock", Path: name, Err: errors.ErrUnsupported}
 }
+
+func lockDir(string) (*os.File, error) { return nil, errors.ErrUnsupported }

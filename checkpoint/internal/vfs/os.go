@@ -2,9 +2,10 @@ package vfs
 
 import (
 	"errors"
-	"io"
+	"fmt"
 	"io/fs"
 	"os"
+	"path/filepath"
 	"strconv"
 	"strings"
 )
@@ -13,8 +14,8 @@ import (
 //
 // Directories are synced on Unix; a file system that cannot do so (some network file systems answer EINVAL) gives only
 // the durability that it gives without. On Windows a rename is written through before it returns, and directories cannot
-// be synced. Locks: see [FS.Lock]; they are flock's on Linux, macOS, the BSDs and illumos, share modes on Windows, and
-// unsupported elsewhere (AIX, Solaris, Plan 9, WebAssembly).
+// be synced. Locks: see [FS.Lock]; they are flock's on Linux, macOS, the BSDs and illumos, share modes on Windows, where an open
+// file cannot be removed, and unsupported elsewhere (AIX, Solaris, Plan 9, WebAssembly).
 func OS() FS { return osFS{} }
 
 type osFS struct{}
@@ -68,28 +69,65 @@ func (osFS) ReadDir(name string) ([]Info, error) {
 	return out, nil
 }
 
-// Lock writes the holder's pid into the file, for whoever finds it locked. The file is never removed: a process could
-// lock one that has no name any more, while another makes a new one.
-func (osFS) Lock(name string) (io.Closer, error) {
+// Lock locks the directory and the file. The directory's lock holds also if the file is removed, after which a process would make
+// and lock a new file; the file's lock holds where directories cannot be locked, and holds the pid for the next process.
+func (osFS) Lock(name string) (Lock, error) { return lock(name, lockDir) }
+
+func lock(name string, lockDir func(string) (*os.File, error)) (Lock, error) {
 	f, err := lockFile(name)
 	if err != nil {
 		return nil, err
 	}
-	l := &osLock{f}
-	if err := f.Truncate(0); err != nil {
+	l := &osLock{file: f, held: f, name: name}
+	dir, err := lockDir(filepath.Dir(name))
+	switch {
+	case err == nil:
+		l.held, l.name = dir, filepath.Dir(name)
+	case !errors.Is(err, errors.ErrUnsupported):
 		return nil, errors.Join(err, f.Close())
 	}
-	if _, err := f.WriteString(strconv.Itoa(os.Getpid()) + "\n"); err != nil {
-		return nil, errors.Join(err, f.Close())
+	if err := l.writePID(); err != nil {
+		return nil, errors.Join(err, l.Close())
 	}
 	return l, nil
 }
 
-type osLock struct{ f *os.File }
+type osLock struct {
+	file *os.File // the lock's file, locked
+	held *os.File // what must not be replaced: the directory, locked, or file
+	name string   // of held
+}
+
+func (l *osLock) writePID() error {
+	if err := l.file.Truncate(0); err != nil {
+		return err
+	}
+	_, err := l.file.WriteString(strconv.Itoa(os.Getpid()) + "\n")
+	return err
+}
+
+// Check compares what is held with what has its name now.
+func (l *osLock) Check() error {
+	held, err := l.held.Stat()
+	if err != nil {
+		return err
+	}
+	now, err := os.Stat(l.name)
+	switch {
+	case errors.Is(err, fs.ErrNotExist), err == nil && !os.SameFile(held, now):
+		return fmt.Errorf("%s was removed or replaced: another process may have the directory", l.name)
+	default:
+		return err
+	}
+}
 
 // Close gives the lock back: closing the only descriptor does that.
 func (l *osLock) Close() error {
-	return errors.Join(l.f.Truncate(0), l.f.Close()) // a pid in the file is a living holder's, but for crashes
+	err := errors.Join(l.file.Truncate(0), l.file.Close()) // a pid in the file is a living holder's, but for crashes
+	if l.held != l.file {
+		err = errors.Join(err, l.held.Close())
+	}
+	return err
 }
 
 // holder reads what a holder wrote. It may not have done so yet, then the pid is not known.

@@ -35,7 +35,7 @@ func rename(from, to string) error {
 
 func syncDir(string) error { return nil }
 
-// lockFile opens the file so that nobody else can write to it; the system closes it when the process dies.
+// lockFile opens the file so that no other opening can write to it or remove it; the system closes it when the process dies.
 func lockFile(name string) (*os.File, error) {
 	p, err := syscall.UTF16PtrFromString(name)
 	if err != nil {
@@ -51,3 +51,5 @@ func lockFile(name string) (*os.File, error) {
 	}
 	return os.NewFile(uintptr(h), name), nil
 }
+
+func lockDir(string) (*os.File, error) { return nil, errors.ErrUnsupported }

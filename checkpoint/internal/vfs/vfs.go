@@ -25,10 +25,18 @@ type FS interface {
 	Stat(name string) (Info, error)
 	// SyncDir makes the names in a directory durable: what was created, renamed and removed there.
 	SyncDir(name string) error
-	// Lock takes a lock that no other process, and nobody else in this one, holds; a process that dies loses its locks.
-	// The file is made if need be and stays. The error is a *HeldError if somebody holds the lock, and matches
-	// errors.ErrUnsupported where there are no such locks; the file is not locked then.
-	Lock(name string) (io.Closer, error)
+	// Lock takes the lock on a directory by the file of this name in it: no other process, and no other opening in this one, holds
+	// it at the same time, also if the file is removed. A process that dies loses its locks. The file is made if need be and
+	// stays. The error is a *HeldError if the lock is held, and matches errors.ErrUnsupported where there are no locks.
+	Lock(name string) (Lock, error)
+}
+
+// Lock is a lock that is held. Close gives it back.
+type Lock interface {
+	io.Closer
+	// Check returns an error if the directory was removed or replaced since it was locked: another process may hold the new one.
+	// Where directories cannot be locked, the file must not have been removed or replaced.
+	Check() error
 }
 
 // File is an open file. Not safe for concurrent use.
@@ -53,7 +61,7 @@ type Info struct {
 	Dir  bool
 }
 
-// HeldError tells that somebody else holds a lock.
+// HeldError tells that a lock is held elsewhere.
 type HeldError struct {
 	PID int // of the holder; 0: not known
 }

@@ -28,7 +28,6 @@ import (
 	"bytes"
 	"errors"
 	"fmt"
-	"io"
 	"io/fs"
 	"maps"
 	"os"
@@ -418,7 +417,7 @@ func (f *FS) SyncDir(name string) error {
 }
 
 // Lock implements vfs.FS. The holder is not known.
-func (f *FS) Lock(name string) (io.Closer, error) {
+func (f *FS) Lock(name string) (vfs.Lock, error) {
 	err := f.do("lock", name, func() error {
 		dir, base, err := f.parent(name)
 		if err != nil {
@@ -446,6 +445,9 @@ type unlocker struct {
 	fs   *FS
 	name string
 }
+
+// Check returns nil: no test replaces a directory here.
+func (u unlocker) Check() error { return nil }
 
 func (u unlocker) Close() error {
 	return u.fs.do("unlock", u.name, func() error {

@@ -1,0 +1,56 @@
+package vfs
+
+import (
+	"errors"
+	"os"
+	"path/filepath"
+	"runtime"
+	"testing"
+
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+)
+
+func cannotLock(err error) func(string) (*os.File, error) {
+	return func(string) (*os.File, error) { return nil, err }
+}
+
+// Where directories cannot be locked, as on NFS, the file's lock is all there is: who loses the file finds out.
+func TestLockWhereDirectoriesCannotBeLocked(t *testing.T) {
+	path := filepath.Join(t.TempDir(), "LOCK")
+	first, err := lock(path, cannotLock(errors.ErrUnsupported))
+	require.NoError(t, err)
+	require.NoError(t, first.Check())
+	_, err = lock(path, cannotLock(errors.ErrUnsupported))
+	var held *HeldError
+	require.ErrorAs(t, err, &held)
+	assert.Equal(t, os.Getpid(), held.PID)
+	if runtime.GOOS == "windows" {
+		require.Error(t, os.Remove(path), "Windows does not remove an open file")
+		require.NoError(t, first.Close())
+		return
+	}
+
+	require.NoError(t, os.Remove(path))
+	removed := first.Check()
+	require.ErrorContains(t, removed, path+" was removed or replaced")
+	second, err := lock(path, cannotLock(errors.ErrUnsupported))
+	require.NoError(t, err)
+	assert.Equal(t, removed, first.Check())
+	require.NoError(t, second.Check())
+	require.NoError(t, first.Close())
+	require.NoError(t, second.Check(), "the end of a lost lock does no harm to its successor")
+	_, err = lock(path, cannotLock(errors.ErrUnsupported))
+	require.ErrorAs(t, err, &held)
+	require.NoError(t, second.Close())
+}
+
+func TestLockGivesTheFileBackAfterAnError(t *testing.T) {
+	path := filepath.Join(t.TempDir(), "LOCK")
+	trouble := errors.New("no more locks")
+	_, err := lock(path, cannotLock(trouble))
+	require.ErrorIs(t, err, trouble)
+	l, err := OS().Lock(path)
+	require.NoError(t, err)
+	require.NoError(t, l.Close())
+}
