@@ -213,6 +213,8 @@ func TestFailureInDoubt(t *testing.T) {
 			because(unsafeReason, after(0, strategies.DoNotRetry())), predicates.NetworkTime, unsafeReason, true, true,
 			", not retried after TEST_UNSAFE: broken",
 		},
+		"rejected":                  {because(rejection, nil), predicates.NetworkTime, rejection, false, false, ": broken"},
+		"rejected, without a stage": {because(rejection, nil), predicates.Unreported, rejection, false, false, ": broken"},
 		"over budget": {
 			because(safeReason, always(true, strategies.RetryAfter(0))).WithBudget(spent()), predicates.NetworkTime, safeReason, false, false,
 			", not retried: over budget: broken",
@@ -274,6 +276,32 @@ func TestFailureOfTheLastOutcome(t *testing.T) {
 		require.Equal(t, predicates.Reason{}, b.Reason)
 		require.Equal(t, predicates.NewReasonSet(safeReason), b.Reasons)
 	})
+}
+
+// A rejection is about its own attempt: an earlier one may have taken effect all the same.
+func TestRejectedInDoubtOfAnEarlierAttempt(t *testing.T) {
+	for first, inDoubt := range map[predicates.Reason]bool{safeReason: false, unsafeReason: true} {
+		forEachMode(t, func(t *testing.T, m mode) {
+			side := newSideSink(false)
+			classify := predicates.Classifiers(
+				predicates.ByException[string](predicates.ErrorIs(errBroken), first),
+				predicates.ByException[string](predicates.ErrorIs(errAgain), rejection))
+			r := newRig(t, m, setup{
+				timeout: time.Minute, strategy: strategies.ReasonAware(classify, always(true, strategies.RetryAfter(0))),
+				opts: options(asyncop.WithSideOutput(side)),
+			})
+			r.script("a#1", fails)
+			r.script("a#2", func(*call) error { return errAgain })
+			r.sendEach("a")
+			require.NoError(t, r.end())
+			f := side.got()[0]
+			require.Equal(t, 2, f.Attempts)
+			require.Equal(t, rejection, f.Reason)
+			require.Equal(t, predicates.NewReasonSet(first), f.Reasons)
+			require.Equal(t, inDoubt, f.InDoubt)
+			require.Equal(t, strategies.Accepted, f.Verdict)
+		})
+	}
 }
 
 // What is cut off is in doubt if it was called, and nobody knows of its end.

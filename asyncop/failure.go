@@ -26,7 +26,7 @@ type Failure[IN any] struct {
 	Verdict strategies.Verdict
 
 	// Reason is that of its last outcome, and Reasons are those for which it was retried, as far as a reason-aware strategy has
-	// a classifier that names them.
+	// a classifier that names them. A rejection ([predicates.NewRejection]) means that the call was refused for good.
 	Reason  predicates.Reason
 	Reasons predicates.ReasonSet
 

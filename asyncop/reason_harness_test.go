@@ -14,6 +14,7 @@ var (
 	unsafeReason = predicates.NewReason("TEST_UNSAFE", false, false)
 	safeReason   = predicates.NewReason("TEST_SAFE", true, false)
 	alwaysReason = predicates.NewReason("TEST_ALWAYS", true, true)
+	rejection    = predicates.NewRejection("TEST_REJECTED")
 )
 
 type (

@@ -29,6 +29,8 @@ type Attempt[OUT any] struct {
 	Stage Stage
 	// InDoubt is set if a request that its client has reported ([ReportSent]) may have
 	// taken effect, whatever Err says: it was sent, and its server did not refuse it.
+	// A classifier that reads a refusal from Err then names what is left of its
+	// reason: WeakestOf(reason, Reason{}).
 	InDoubt bool
 	// Reason is why the outcome deserves another try: what the classifiers found.
 	// They see it unset.

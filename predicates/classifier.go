@@ -13,6 +13,8 @@ import (
 //
 //	answer          meaning
 //	reason, true    this is the reason
+//	rejection, true the call was refused for good, without effect ([NewRejection]):
+//	                the outcome is accepted
 //	none, true      there is none, and nobody further down the chain is asked:
 //	                the outcome is accepted (the zero [Reason] is none)
 //	anything, false this classifier does not know the outcome; if nobody does,

@@ -30,7 +30,7 @@
 // whether even a call that must not happen twice may be repeated, and whether
 // everybody wants it repeated. It sees the whole [Attempt]: the element, the
 // [Stage] in which it failed, whether the call is [Idempotent], the reasons so
-// far ([ReasonSet]). Classifiers are tables first ([ByError], [ByCode]), then what
+// far ([ReasonSet]). It also names what was refused for good ([NewRejection]). Classifiers are tables first ([ByError], [ByCode]), then what
 // a server says ([ByServerMap]), then predicates ([ByException], [ByResult]);
 // [Classifiers] chains them. Ready-made ones are in httpretry, grpcretry, netretry
 // and couchbase; strategies.ReasonAware hands one to an operator. Pairs of

@@ -42,6 +42,13 @@ func TestWeakestOf(t *testing.T) {
 		{strongByName, []predicates.Reason{strong, none}},
 		{strongByName, []predicates.Reason{none, always, strong}},
 		{weak, []predicates.Reason{none, weak}},
+		// A rejection had no effect, and is no reason to try again.
+		{rejected, []predicates.Reason{rejected}},
+		{rejected, []predicates.Reason{rejected, rejectedToo}},
+		{reasonA, []predicates.Reason{rejected, reasonA}},
+		{reasonB, []predicates.Reason{reasonB, rejected}},
+		{predicates.Reason{}, []predicates.Reason{rejected, {}}},
+		{predicates.NewReason("A", false, false), []predicates.Reason{rejected, reasonA, {}}},
 	} {
 		assert.Equal(t, tt.want, predicates.WeakestOf(tt.reasons...), "%v", tt.reasons)
 	}

@@ -18,6 +18,10 @@ import (
 // The stage is the evidence, the reason is the verdict: a strategy that has a
 // reason need not look at the stage again.
 //
+// A rejection ([NewRejection]) is the opposite of a reason to try again: the call
+// was answered and refused for good, without effect. Its element ends at once, and
+// its failure is not ambiguous.
+//
 // The zero Reason is none. Two reasons are equal (==) if name and both
 // properties are. A Reason is as small as a pointer; it is a value and safe for
 // concurrent use.
@@ -28,6 +32,7 @@ type Reason struct {
 type reason struct {
 	name                  string
 	nonIdempotent, always bool
+	rejection             bool
 }
 
 // Reasons that belong to no system.
@@ -66,7 +71,23 @@ func NewReason(name string, allowsNonIdempotentRetry, alwaysRetry bool) Reason {
 	if alwaysRetry && !allowsNonIdempotentRetry {
 		panic(fmt.Sprintf("predicates: NewReason: %s: alwaysRetry without allowsNonIdempotentRetry", name))
 	}
-	return Reason{unique.Make(reason{name, allowsNonIdempotentRetry, alwaysRetry})}
+	return Reason{unique.Make(reason{name: name, nonIdempotent: allowsNonIdempotentRetry, always: alwaysRetry})}
+}
+
+// NewRejection returns the reason of calls that were answered and refused for good,
+// without effect: an HTTP 404, a violated unique constraint. No strategy is asked
+// about it and nothing is retried; the outcome is accepted, and whoever gets the
+// failure finds the reason there, and that the call is not in doubt.
+//
+//	var Duplicate = predicates.NewRejection("DUPLICATE_KEY")
+//	return predicates.WithReason(err, Duplicate) // in the function, for the classifier Named
+//
+// NewRejection panics if name is empty.
+func NewRejection(name string) Reason {
+	if name == "" {
+		panic("predicates: NewRejection: empty name")
+	}
+	return Reason{unique.Make(reason{name: name, nonIdempotent: true, rejection: true})}
 }
 
 // IsZero reports whether r is no reason at all.
@@ -83,11 +104,15 @@ func (r Reason) value() reason {
 func (r Reason) Name() string { return r.value().name }
 
 // AllowsNonIdempotentRetry reports whether even a call that must not happen twice
-// may be repeated, because it has certainly not taken effect.
+// may be repeated, because it has certainly not taken effect. That is true of a
+// rejection, too, although repeating it is of no use.
 func (r Reason) AllowsNonIdempotentRetry() bool { return r.value().nonIdempotent }
 
 // AlwaysRetry reports whether the call is repeated without asking the strategy.
 func (r Reason) AlwaysRetry() bool { return r.value().always }
+
+// IsRejection reports whether r was made by [NewRejection].
+func (r Reason) IsRejection() bool { return r.value().rejection }
 
 // String returns the name, and "(none)" for none.
 func (r Reason) String() string {
@@ -127,15 +152,29 @@ func ReasonByName(name string, reasons ...Reason) (Reason, bool) {
 // as the requests of one call: that of reasons which allows least, the first one
 // of several. Where one of them is none, it is known of that one neither that it
 // may be repeated nor that it has had no effect, so the others lose what they
-// allow: the result has their name only. It is none if all are.
+// allow: the result has their name only.
+//
+// A rejection takes nothing from the others, since it had no effect. The result is
+// a rejection if all are, and none if there are no reasons besides rejections and
+// none.
 func WeakestOf(reasons ...Reason) Reason {
-	var weakest Reason
+	var weakest, rejection Reason
 	for _, r := range reasons {
-		if !r.IsZero() && (weakest.IsZero() || r.rank() < weakest.rank()) {
+		switch {
+		case r.IsZero():
+		case r.IsRejection():
+			if rejection.IsZero() {
+				rejection = r
+			}
+		case weakest.IsZero() || r.rank() < weakest.rank():
 			weakest = r
 		}
 	}
-	if weakest.rank() > 0 && slices.ContainsFunc(reasons, Reason.IsZero) {
+	unknown := slices.ContainsFunc(reasons, Reason.IsZero)
+	switch {
+	case weakest.IsZero() && !unknown:
+		return rejection
+	case weakest.rank() > 0 && unknown:
 		return NewReason(weakest.Name(), false, false)
 	}
 	return weakest

@@ -16,6 +16,9 @@ var (
 	reasonA = predicates.NewReason("A", true, false)
 	reasonB = predicates.NewReason("B", false, false)
 	reasonC = predicates.NewReason("C", true, true)
+
+	rejected    = predicates.NewRejection("REJECTED")
+	rejectedToo = predicates.NewRejection("REJECTED_TOO")
 )
 
 // R22
@@ -35,6 +38,7 @@ func TestReasonProperties(t *testing.T) {
 		{predicates.CircuitBreakerOpen, "CIRCUIT_BREAKER_OPEN", "CIRCUIT_BREAKER_OPEN", true, false, false},
 		{predicates.ResultMatched, "RESULT_MATCHED", "RESULT_MATCHED", true, false, false},
 		{predicates.ExceptionMatched, "EXCEPTION_MATCHED", "EXCEPTION_MATCHED", false, false, false},
+		{rejected, "REJECTED", "REJECTED", true, false, false},
 	}
 	for _, tt := range tests {
 		assert.Equal(t, tt.name, tt.reason.Name())
@@ -43,6 +47,7 @@ func TestReasonProperties(t *testing.T) {
 		assert.Equal(t, tt.nonIdempotent, tt.reason.AllowsNonIdempotentRetry(), tt.text)
 		assert.Equal(t, tt.always, tt.reason.AlwaysRetry(), tt.text)
 		assert.Equal(t, tt.zero, tt.reason.IsZero(), tt.text)
+		assert.Equal(t, tt.reason == rejected, tt.reason.IsRejection(), tt.text)
 	}
 }
 
@@ -52,11 +57,13 @@ func TestReasonsAreEqualByValue(t *testing.T) {
 	assert.False(t, predicates.NewReason("A", false, false) == reasonA)
 	assert.False(t, predicates.NewReason("A", true, true) == reasonA)
 	assert.False(t, reasonB == reasonA)
+	assert.False(t, predicates.NewReason("REJECTED", true, false) == rejected)
 	assert.LessOrEqual(t, unsafe.Sizeof(reasonA), unsafe.Sizeof(uintptr(0)), "a reason costs a pointer")
 }
 
 func TestNewReasonPanics(t *testing.T) {
 	assert.PanicsWithValue(t, "predicates: NewReason: empty name", func() { predicates.NewReason("", true, false) })
+	assert.PanicsWithValue(t, "predicates: NewRejection: empty name", func() { predicates.NewRejection("") })
 	assert.PanicsWithValue(t, "predicates: NewReason: X: alwaysRetry without allowsNonIdempotentRetry",
 		func() { predicates.NewReason("X", false, true) })
 }

@@ -13,7 +13,7 @@ import (
 type Verdict uint8
 
 const (
-	// Accepted means that there is no reason to try again.
+	// Accepted means that there is no reason to try again: none at all, or a rejection.
 	Accepted Verdict = iota
 	// Retried means that there is another attempt, after Delay, unless Capped.
 	Retried
@@ -55,8 +55,8 @@ func (v Verdict) String() string {
 type Decision struct {
 	Verdict Verdict
 
-	// Reason is why the outcome deserves another try; none if it was Accepted, or if
-	// the classifier Failed. It is worth a log line also if there is no retry.
+	// Reason is why the outcome deserves another try; if it was Accepted, none or a
+	// rejection; none if the classifier Failed. It is worth a log line also if there is no retry.
 	Reason predicates.Reason
 
 	// Delay is the time to wait, if Retried. It never exceeds what the element has

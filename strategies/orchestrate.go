@@ -12,7 +12,7 @@ import (
 
 // Decide says what becomes of the outcome of a, in the order of RFC 0049:
 //
-//  1. The classifier names no reason: the outcome is accepted.
+//  1. The classifier names no reason, or a rejection: the outcome is accepted.
 //  2. Nobody retries any more: that is the end of it ([Finishing]).
 //  3. The reason is always retried: after the controlled back-off, and nobody is
 //     asked.
@@ -54,6 +54,9 @@ func (p *Policy[OUT]) Judge(a *predicates.Attempt[OUT], now Situation) (d Decisi
 		return Decision{Err: a.Err}, false
 	}
 	a.Reason = reason
+	if reason.IsRejection() {
+		return Decision{Reason: reason, Err: a.Err}, false
+	}
 	if a.Stage == predicates.Unreported {
 		a.Stage = predicates.NetworkTime // the safe side
 	}

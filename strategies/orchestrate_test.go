@@ -495,3 +495,20 @@ func TestReasonOfAnEarlierOutcomeIsForgotten(t *testing.T) {
 	require.True(t, seen.IsZero(), "%v", seen)
 	require.True(t, d.Reason.IsZero(), "%v", d.Reason)
 }
+
+// What was refused for good is accepted, whoever would try again.
+func TestRejectionIsNotRetried(t *testing.T) {
+	rejected := predicates.NewRejection("REJECTED")
+	for _, finishing := range []bool{false, true} {
+		for _, idempotent := range []bool{false, true} {
+			var asked int
+			p := strategies.ReasonAware(say(rejected), answer(&asked, strategies.RetryAfter(0), nil))
+			a := failedAttempt(1)
+			a.Idempotent = idempotent
+			d := p.Decide(t.Context(), a, strategies.Situation{Finishing: finishing})
+			assert.Equal(t, strategies.Decision{Verdict: strategies.Accepted, Reason: rejected, Err: io.ErrUnexpectedEOF}, d)
+			assert.Equal(t, rejected, a.Reason)
+			assert.Zero(t, asked)
+		}
+	}
+}

@@ -12,7 +12,7 @@ import (
 // reason of an outcome, whom to ask about it, and the bounds that hold whoever is
 // asked. There is one mechanism: a FLIP-232 strategy is a policy, too.
 //
-//	                    ┌ none ─────────────────────────────────────▶ accept
+//	                    ┌ none, rejection ──────────────────────────▶ accept
 //	outcome ─▶ classify ┤ nobody retries any more ──────────────────▶ accept
 //	                    │ always ─▶ controlled back-off ──┐
 //	                    └ else ─▶ strategy ─▶ again ─▶ jitter ─▶ cap ─▶ retry

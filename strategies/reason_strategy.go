@@ -12,7 +12,8 @@ import (
 // [ReasonAware] hands one to an operator.
 //
 // It is asked only about outcomes that a classifier named a reason for, and never
-// about reasons that are always retried, or when nobody retries any more.
+// about rejections, about reasons that are always retried, or when nobody retries
+// any more.
 type ReasonStrategy[OUT any] interface {
 	// Decide returns what to do about the attempt a. It may block, on I/O for
 	// instance, without holding up any other element; ctx ends with the element. An
