@@ -410,12 +410,11 @@ type memOutput struct {
 	visible int
 }
 
-func (o *memOutput) Restore(state []byte) error {
+func (o *memOutput) FreshStart(ctx context.Context) error { return o.Restore(ctx, make([]byte, 3)) }
+
+func (o *memOutput) Restore(_ context.Context, state []byte) error {
 	o.all = o.all[:len(o.all):len(o.all)]
-	n := 0
-	if state != nil {
-		n = int(state[0])<<16 | int(state[1])<<8 | int(state[2])
-	}
+	n := int(state[0])<<16 | int(state[1])<<8 | int(state[2])
 	if n < o.visible {
 		return fmt.Errorf("%d are visible, the state has %d", o.visible, n)
 	}
@@ -423,14 +422,14 @@ func (o *memOutput) Restore(state []byte) error {
 	return nil
 }
 
-func (o *memOutput) Write(v string) error { o.all = append(o.all, v); return nil }
+func (o *memOutput) Write(_ context.Context, v string) error { o.all = append(o.all, v); return nil }
 
-func (o *memOutput) Prepare() ([]byte, error) {
+func (o *memOutput) Prepare(context.Context) ([]byte, error) {
 	n := len(o.all)
 	return []byte{byte(n >> 16), byte(n >> 8), byte(n)}, nil
 }
 
-func (o *memOutput) Commit(s []byte) error {
+func (o *memOutput) Commit(_ context.Context, s []byte) error {
 	o.visible = int(s[0])<<16 | int(s[1])<<8 | int(s[2])
 	return nil
 }

@@ -38,6 +38,7 @@ func TestArguments(t *testing.T) {
 		"checkpoint: NewSink: nil output ":                         func() { NewSink(c, "x", noOutput) },
 		"checkpoint: NewFileOutput: nil encode":                    func() { NewFileOutput[int]("x", nil) },
 		"checkpoint: NewFileOutput: empty path":                    func() { NewFileOutput("", func(b []byte, _ int) ([]byte, error) { return b, nil }) },
+		"checkpoint: NewLineOutput: option 0 is nil":               func() { NewLineOutput("x", nil) },
 		"checkpoint: NewLineOutput: empty path":                    func() { NewLineOutput("") },
 		"checkpoint: NewChannelInput: nil channel":                 func() { NewChannelInput[int](nil) },
 		"checkpoint: NewMap: nil function":                         func() { NewMap[int, int](nil) },

@@ -83,10 +83,16 @@ func TestInputsFollowTheRules(t *testing.T) {
 }
 
 func TestFileOutputFollowsTheRules(t *testing.T) {
+	t.Run("refuses a file that is not empty", func(t *testing.T) { fileOutputFollowsTheRules(t) })
+	t.Run("overwrites", func(t *testing.T) { fileOutputFollowsTheRules(t, checkpoint.WithOverwrite()) })
+}
+
+func fileOutputFollowsTheRules(t *testing.T, opts ...checkpoint.FileOption) {
+	t.Helper()
 	checkpointtest.RunOutput(t, func(t *testing.T) checkpointtest.Outlet[string] {
 		name := filepath.Join(t.TempDir(), "output")
 		return checkpointtest.Outlet[string]{
-			Open: func() (checkpoint.Output[string], error) { return checkpoint.NewLineOutput(name), nil },
+			Open: func() (checkpoint.Output[string], error) { return checkpoint.NewLineOutput(name, opts...), nil },
 			Visible: func() ([]string, error) {
 				b, err := os.ReadFile(name)
 				if errors.Is(err, fs.ErrNotExist) {

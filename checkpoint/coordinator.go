@@ -45,6 +45,8 @@ type Coordinator struct {
 	started chan struct{}      // closed by Start
 	life    context.Context    // ends when there will be no more checkpoints
 	endLife context.CancelFunc // of life
+	work    context.Context    // of what completes a checkpoint; ends when Close has waited long enough
+	endWork context.CancelFunc // of work
 
 	mu           sync.Mutex
 	participants []participant     // in the order of registration; fixed once started
@@ -130,6 +132,7 @@ func NewCoordinator(store Store, opts ...Option) (*Coordinator, error) {
 		final:   make(map[Kind]struct{}),
 	}
 	c.life, c.endLife = context.WithCancel(context.Background())
+	c.work, c.endWork = context.WithCancel(context.Background())
 	for i, opt := range opts {
 		if opt == nil {
 			panic(fmt.Sprintf("checkpoint: NewCoordinator: option %d is nil", i))

@@ -1,6 +1,7 @@
 package checkpoint
 
 import (
+	"bytes"
 	"context"
 	"fmt"
 	"io"
@@ -51,11 +52,12 @@ func (r *recorder) history() string {
 	return strings.Join(r.calls, ", ")
 }
 
-func (r *recorder) Commit(p []byte) error  { return r.note("commit", p) }
-func (r *recorder) Close() error           { return r.note("close") }
-func (r *recorder) Restore(s []byte) error { return r.note("restore", s == nil, s) }
-func (r *recorder) Write(v string) error   { return r.note("write", v) }
-func (r *recorder) Prepare() ([]byte, error) {
+func (r *recorder) Commit(_ context.Context, p []byte) error  { return r.note("commit", p) }
+func (r *recorder) Close() error                              { return r.note("close") }
+func (r *recorder) Restore(_ context.Context, s []byte) error { return r.note("restore", s) }
+func (r *recorder) FreshStart(context.Context) error          { return r.note("fresh") }
+func (r *recorder) Write(_ context.Context, v string) error   { return r.note("write", v) }
+func (r *recorder) Prepare(context.Context) ([]byte, error) {
 	return []byte{7}, r.note("prepare")
 }
 
@@ -197,9 +199,9 @@ func TestSink(t *testing.T) {
 		go func() { must(c.Trigger(context.Background())) }()
 		synctest.Wait()
 		s.In() <- src.barrier()
-		require.Equal(t, "restore true [], write a, prepare", out.history())
+		require.Equal(t, "fresh, write a, prepare", out.history())
 		store.gate <- struct{}{}
-		require.Equal(t, "restore true [], write a, prepare, commit [7]", out.history())
+		require.Equal(t, "fresh, write a, prepare, commit [7]", out.history())
 		store.fail = true
 		store.gate <- struct{}{}
 		go func() { _, _ = c.Trigger(context.Background()) }()
@@ -230,7 +232,7 @@ func TestSink(t *testing.T) {
 		s.AwaitCompletion()
 		require.ErrorContains(t, s.Err(), "without a final barrier")
 		require.ErrorContains(t, c.Wait(), "without a final barrier")
-		require.Equal(t, "restore true [], write a, close", out.history())
+		require.Equal(t, "fresh, write a, close", out.history())
 	})
 	bubble(t, "nothing is committed after a failure or an abort", func(t *testing.T) {
 		out := newRecorder()
@@ -264,6 +266,26 @@ func TestSink(t *testing.T) {
 			require.NoError(t, c.Close())
 		})
 	}
+	bubble(t, "an output that has nothing to do at a fresh start", func(t *testing.T) {
+		c := must(NewCoordinator(NewMemoryStore(), WithLogger(quiet())))
+		out := newRecorder()
+		src := NewSource(c, "src", NewSliceInput([]string{"a"}))
+		s := NewSink(c, "sink", Output[string](struct{ Output[string] }{out}))
+		require.NoError(t, c.Start())
+		flow.DoStream(src, flowTo{s})
+		require.NoError(t, c.Wait())
+		require.Equal(t, "write a, prepare, commit [7], close", out.history())
+		require.NoError(t, c.Close())
+	})
+	bubble(t, "a fresh start that is refused", func(t *testing.T) {
+		c := must(NewCoordinator(NewMemoryStore(), WithLogger(quiet())))
+		out := newRecorder()
+		out.fail["fresh"] = errTest
+		close(NewSink(c, "sink", out).In())
+		require.ErrorIs(t, c.Start(), errTest)
+		require.Equal(t, "fresh, close", out.history())
+		require.NoError(t, c.Close())
+	})
 	bubble(t, "wrong type", func(t *testing.T) {
 		c, s := start(t, newRecorder())
 		s.In() <- 5
@@ -288,6 +310,66 @@ func TestSink(t *testing.T) {
 		require.Equal(t, "close", late.history())
 		require.NoError(t, c.Close())
 	})
+}
+
+// Inputs and outputs may use the memory of a position and of a state again.
+func TestPositionsAndStatesAreCopied(t *testing.T) {
+	bubble(t, "reused", func(t *testing.T) {
+		store := NewMemoryStore()
+		gated := &badStore{MemoryStore: store, gate: make(chan struct{})}
+		c := must(NewCoordinator(gated, WithLogger(quiet())))
+		values := make(chan string)
+		buffer := make([]byte, 1)
+		in := &reusingInput{ChannelInput: NewChannelInput(values), buffer: buffer}
+		src := NewSource(c, "src", in)
+		out := &reusingOutput{recorder: newRecorder(), buffer: buffer}
+		sink := NewSink(c, "sink", Output[string](out))
+		require.NoError(t, c.Start())
+		go flow.DoStream(src, flowTo{sink})
+		values <- "a"
+		taken := make(chan error, 1)
+		go func() { _, err := c.Trigger(t.Context()); taken <- err }()
+		synctest.Wait() // all have reported
+		buffer[0] = 0xff
+		gated.gate <- struct{}{}
+		require.NoError(t, <-taken)
+		s := must(store.Load(t.Context(), 1))
+		require.Equal(t, []byte{1}, s.States["src"].Bytes())
+		require.Equal(t, []byte{7}, s.States["sink"].Bytes())
+		require.Contains(t, out.history(), "commit [7]")
+		require.Equal(t, []byte{1}, in.committed)
+		close(gated.gate)
+		close(values)
+		require.NoError(t, c.Wait())
+		require.NoError(t, c.Close())
+	})
+}
+
+// reusingInput has one buffer for its positions.
+type reusingInput struct {
+	*ChannelInput[string]
+	buffer, committed []byte
+}
+
+func (in *reusingInput) Position() []byte {
+	in.buffer[0] = byte(in.read)
+	return in.buffer
+}
+
+func (in *reusingInput) Commit(_ context.Context, position []byte) error {
+	in.committed = bytes.Clone(position)
+	return nil
+}
+
+// reusingOutput has one buffer for its states.
+type reusingOutput struct {
+	*recorder
+	buffer []byte
+}
+
+func (o *reusingOutput) Prepare(context.Context) ([]byte, error) {
+	o.buffer[0] = 7
+	return o.buffer, nil
 }
 
 // flowTo makes a sink the end of flow.DoStream.
@@ -439,7 +521,7 @@ func TestSinkWritesNothingAfterClose(t *testing.T) {
 	sink.In() <- NewBarrier(1, Periodic, c)
 	close(sink.In())
 	sink.AwaitCompletion()
-	require.Equal(t, []string{"restore true []", "write a", "close"}, out.calls)
+	require.Equal(t, []string{"fresh", "write a", "close"}, out.calls)
 }
 
 // Close does not wait for ever: whoever the output waits for may be the one who closes.
@@ -476,13 +558,13 @@ type slowOutput struct {
 	writing atomic.Bool
 }
 
-func (o *slowOutput) Write(v string) error {
+func (o *slowOutput) Write(ctx context.Context, v string) error {
 	o.writing.Store(true)
 	<-o.gate // has begun
 	<-o.gate // may go on
 	time.Sleep(10 * time.Millisecond)
 	defer o.writing.Store(false)
-	return o.recorder.Write(v)
+	return o.recorder.Write(ctx, v)
 }
 
 func TestInputsResumeAtEveryPosition(t *testing.T) {

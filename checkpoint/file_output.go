@@ -3,6 +3,7 @@ package checkpoint
 import (
 	"bufio"
 	"bytes"
+	"context"
 	"encoding/binary"
 	"errors"
 	"fmt"
@@ -24,9 +25,10 @@ import (
 // so that after a crash at any moment the file can be brought to exactly that state: what is too much is cut off, what is
 // missing is appended again.
 type FileOutput[T any] struct {
-	fs     vfs.FS
-	path   string
-	encode func(dst []byte, v T) ([]byte, error)
+	fs        vfs.FS
+	path      string
+	encode    func(dst []byte, v T) ([]byte, error)
+	overwrite bool
 
 	visible int64  // length of the file as of the last commit
 	parts   []part // ended and not committed, oldest first
@@ -43,26 +45,49 @@ type part struct {
 	length int64
 }
 
-// NewFileOutput returns an output that appends to the file at path what encode appends to dst for each element. A fresh
-// start empties the file. Files are made with mode 0644, before the umask. It panics if path is empty or encode is nil.
-func NewFileOutput[T any](path string, encode func(dst []byte, v T) ([]byte, error)) *FileOutput[T] {
-	mustHave("NewFileOutput", "encode", encode)
-	return newFileOutput("NewFileOutput", path, encode)
+// FileOption changes a setting of a [FileOutput].
+type FileOption func(*fileSettings)
+
+type fileSettings struct {
+	overwrite bool
 }
 
-func newFileOutput[T any](constructor, path string, encode func(dst []byte, v T) ([]byte, error)) *FileOutput[T] {
+// WithOverwrite empties the file when there is no checkpoint to resume from. By default a file that is not empty is refused
+// then: the checkpoints may be lost, or in another directory.
+func WithOverwrite() FileOption {
+	return func(s *fileSettings) { s.overwrite = true }
+}
+
+// NewFileOutput returns an output that appends to the file at path what encode appends to dst for each element. Without a
+// checkpoint to resume from the file must be empty or absent: see [WithOverwrite]. Files are made with mode 0644, before
+// the umask. It panics if path is empty, or encode or an option is nil.
+func NewFileOutput[T any](path string, encode func(dst []byte, v T) ([]byte, error), opts ...FileOption) *FileOutput[T] {
+	mustHave("NewFileOutput", "encode", encode)
+	return newFileOutput("NewFileOutput", path, encode, opts)
+}
+
+func newFileOutput[T any](
+	constructor, path string, encode func(dst []byte, v T) ([]byte, error), opts []FileOption,
+) *FileOutput[T] {
 	if path == "" {
 		panic(fmt.Sprintf("checkpoint: %s: empty path", constructor))
 	}
-	return &FileOutput[T]{fs: vfs.OS(), path: path, encode: encode}
+	var settings fileSettings
+	for i, opt := range opts {
+		if opt == nil {
+			panic(fmt.Sprintf("checkpoint: %s: option %d is nil", constructor, i))
+		}
+		opt(&settings)
+	}
+	return &FileOutput[T]{fs: vfs.OS(), path: path, encode: encode, overwrite: settings.overwrite}
 }
 
-// NewLineOutput returns an output that appends each string to the file at path, with a line end. It panics if
-// path is empty.
-func NewLineOutput(path string) *FileOutput[string] {
+// NewLineOutput returns an output that appends each string to the file at path, with a line end; the rest is as with
+// [NewFileOutput].
+func NewLineOutput(path string, opts ...FileOption) *FileOutput[string] {
 	return newFileOutput("NewLineOutput", path, func(dst []byte, v string) ([]byte, error) {
 		return append(append(dst, v...), '\n'), nil
-	})
+	}, opts)
 }
 
 // fileState is the state of a checkpoint: the file has before bytes, and after bytes once the parts are appended.
@@ -114,15 +139,32 @@ func (o *FileOutput[T]) partPath(number uint64) string {
 	return fmt.Sprintf("%s.part-%d", o.path, number)
 }
 
-// Restore implements [Output].
-func (o *FileOutput[T]) Restore(state []byte) error {
-	var s fileState
-	if state != nil {
-		var err error
-		if s, err = decodeFileState(state); err != nil {
+// FreshStart implements [FreshStarter].
+func (o *FileOutput[T]) FreshStart(context.Context) error {
+	if !o.overwrite {
+		info, err := o.fs.Stat(o.path)
+		switch {
+		case errors.Is(err, fs.ErrNotExist):
+		case err != nil:
 			return err
+		case info.Size > 0 && !info.Dir:
+			return fmt.Errorf("checkpoint: %s has %d bytes, but there is no checkpoint to resume from: are the checkpoints lost, "+
+				"or in another directory? WithOverwrite empties the file", o.path, info.Size)
 		}
 	}
+	return o.restore(fileState{})
+}
+
+// Restore implements [Output].
+func (o *FileOutput[T]) Restore(_ context.Context, state []byte) error {
+	s, err := decodeFileState(state)
+	if err != nil {
+		return err
+	}
+	return o.restore(s)
+}
+
+func (o *FileOutput[T]) restore(s fileState) error {
 	o.next = s.next
 	complete, err := o.haveParts(s.parts)
 	if err != nil {
@@ -232,7 +274,7 @@ func (o *FileOutput[T]) removeParts() error {
 }
 
 // Write implements [Output].
-func (o *FileOutput[T]) Write(v T) error {
+func (o *FileOutput[T]) Write(_ context.Context, v T) error {
 	var err error
 	if o.scratch, err = o.encode(o.scratch[:0], v); err != nil {
 		return err
@@ -251,7 +293,7 @@ func (o *FileOutput[T]) Write(v T) error {
 }
 
 // Prepare implements [Output].
-func (o *FileOutput[T]) Prepare() ([]byte, error) {
+func (o *FileOutput[T]) Prepare(context.Context) ([]byte, error) {
 	if o.file != nil {
 		if err := o.endPart(); err != nil {
 			return nil, err
@@ -287,7 +329,7 @@ func (o *FileOutput[T]) endPart() error {
 }
 
 // Commit implements [Output].
-func (o *FileOutput[T]) Commit(state []byte) error {
+func (o *FileOutput[T]) Commit(_ context.Context, state []byte) error {
 	s, err := decodeFileState(state)
 	if err != nil {
 		return err

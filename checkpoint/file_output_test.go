@@ -1,6 +1,7 @@
 package checkpoint
 
 import (
+	"context"
 	"fmt"
 	"os"
 	"path/filepath"
@@ -14,6 +15,16 @@ import (
 )
 
 const outputPath = "/out/lines"
+
+var ctx = context.Background()
+
+// startOutput begins with a state; nil: there is none.
+func startOutput(o *FileOutput[string], state []byte) error {
+	if state == nil {
+		return o.FreshStart(ctx)
+	}
+	return o.Restore(ctx, state)
+}
 
 func newCrashOutput(fsys *crashfs.FS) *FileOutput[string] {
 	o := NewLineOutput(outputPath)
@@ -62,7 +73,7 @@ func (l *outputLife) run(name string, step func() error) error {
 func (l *outputLife) live() error {
 	o := newCrashOutput(l.fs)
 	last := l.stored[len(l.stored)-1]
-	if err := l.run("restore", func() error { return o.Restore(last.state) }); err != nil {
+	if err := l.run("restore", func() error { return startOutput(o, last.state) }); err != nil {
 		return err
 	}
 	all := last.want
@@ -71,13 +82,13 @@ func (l *outputLife) live() error {
 			for j := range 2 {
 				v := fmt.Sprintf("%d%c", i, 'a'+j)
 				all += v + "\n"
-				if err := l.run("write", func() error { return o.Write(v) }); err != nil {
+				if err := l.run("write", func() error { return o.Write(ctx, v) }); err != nil {
 					return err
 				}
 			}
 		}
 		var state []byte
-		if err := l.run("prepare", func() (err error) { state, err = o.Prepare(); return err }); err != nil {
+		if err := l.run("prepare", func() (err error) { state, err = o.Prepare(ctx); return err }); err != nil {
 			return err
 		}
 		if i == 0 {
@@ -87,7 +98,7 @@ func (l *outputLife) live() error {
 		if i == 3 {
 			break // stored, and not committed
 		}
-		if err := l.run("commit", func() error { return o.Commit(state) }); err != nil {
+		if err := l.run("commit", func() error { return o.Commit(ctx, state) }); err != nil {
 			return err
 		}
 	}
@@ -98,7 +109,7 @@ func (l *outputLife) live() error {
 func restores(fsys *crashfs.FS, s storedState) error {
 	before := fsys.Files()
 	o := newCrashOutput(fsys)
-	if err := o.Restore(s.state); err != nil {
+	if err := startOutput(o, s.state); err != nil {
 		return fmt.Errorf("%w\nfiles: %q", err, before)
 	}
 	files := fsys.Files()
@@ -108,14 +119,14 @@ func restores(fsys *crashfs.FS, s storedState) error {
 	if len(files) != 2 {
 		return fmt.Errorf("left behind: %q", files)
 	}
-	if err := o.Write("next"); err != nil {
+	if err := o.Write(ctx, "next"); err != nil {
 		return err
 	}
-	state, err := o.Prepare()
+	state, err := o.Prepare(ctx)
 	if err != nil {
 		return err
 	}
-	if err := o.Commit(state); err != nil {
+	if err := o.Commit(ctx, state); err != nil {
 		return err
 	}
 	if got := fsys.Files()[outputPath]; got != s.want+"next\n" {
@@ -172,16 +183,16 @@ func TestFileOutputSurvivesEveryCrash(t *testing.T) {
 func TestFileOutputSurvivesCrashesOfRestore(t *testing.T) {
 	fsys := newOutputDisk(t)
 	o := newCrashOutput(fsys)
-	require.NoError(t, o.Restore(nil))
-	require.NoError(t, o.Write("one"))
-	first := must(o.Prepare())
-	require.NoError(t, o.Commit(first))
-	require.NoError(t, o.Write("two"))
-	must(o.Prepare())
-	require.NoError(t, o.Write("three"))
-	second := must(o.Prepare())
-	require.NoError(t, o.Write("four"))
-	must(o.Prepare()) // aborted
+	require.NoError(t, o.FreshStart(ctx))
+	require.NoError(t, o.Write(ctx, "one"))
+	first := must(o.Prepare(ctx))
+	require.NoError(t, o.Commit(ctx, first))
+	require.NoError(t, o.Write(ctx, "two"))
+	must(o.Prepare(ctx))
+	require.NoError(t, o.Write(ctx, "three"))
+	second := must(o.Prepare(ctx))
+	require.NoError(t, o.Write(ctx, "four"))
+	must(o.Prepare(ctx)) // aborted
 	states := []storedState{{first, "one\n"}, {second, "one\ntwo\nthree\n"}}
 
 	disks := map[string]*crashfs.FS{}
@@ -191,7 +202,7 @@ func TestFileOutputSurvivesCrashesOfRestore(t *testing.T) {
 		}
 	}
 	fsys.OnCall(func(crashfs.Call) *crashfs.Fault { collect(fsys, disks); return nil })
-	require.NoError(t, o.Commit(second))
+	require.NoError(t, o.Commit(ctx, second))
 	fsys.OnCall(nil)
 	collect(fsys, disks)
 	checked := map[string]bool{}
@@ -206,7 +217,7 @@ func TestFileOutputSurvivesCrashesOfRestore(t *testing.T) {
 				}
 				return nil
 			})
-			require.NoError(t, newCrashOutput(running).Restore(s.state))
+			require.NoError(t, newCrashOutput(running).Restore(ctx, s.state))
 			for key, image := range after {
 				if key = fmt.Sprint(i, key); !checked[key] {
 					checked[key] = true
@@ -221,22 +232,22 @@ func TestFileOutputSurvivesCrashesOfRestore(t *testing.T) {
 func TestFileOutputErrors(t *testing.T) {
 	path := t.TempDir() + "/out"
 	o := NewLineOutput(path)
-	require.NoError(t, o.Restore(nil))
-	require.NoError(t, o.Write("one"))
-	state := must(o.Prepare())
-	require.NoError(t, o.Commit(state))
-	require.ErrorContains(t, o.Commit(state), "begins at 0")
-	require.ErrorContains(t, o.Commit([]byte{1}), "damaged")
+	require.NoError(t, o.FreshStart(ctx))
+	require.NoError(t, o.Write(ctx, "one"))
+	state := must(o.Prepare(ctx))
+	require.NoError(t, o.Commit(ctx, state))
+	require.ErrorContains(t, o.Commit(ctx, state), "begins at 0")
+	require.ErrorContains(t, o.Commit(ctx, []byte{1}), "damaged")
 	require.NoError(t, o.Close())
 	require.NoError(t, os.Truncate(path, 1))
-	require.ErrorContains(t, NewLineOutput(path).Restore(state), "is it another file?")
+	require.ErrorContains(t, NewLineOutput(path).Restore(ctx, state), "is it another file?")
 	require.NoError(t, os.Remove(path))
-	require.ErrorContains(t, NewLineOutput(path).Restore(state), "is not there, but had 4 bytes at the checkpoint")
+	require.ErrorContains(t, NewLineOutput(path).Restore(ctx, state), "is not there, but had 4 bytes at the checkpoint")
 	require.NoFileExists(t, path, "a failed start leaves nothing behind")
-	require.Error(t, NewLineOutput(path).Restore([]byte{}))
+	require.Error(t, NewLineOutput(path).Restore(ctx, []byte{}))
 
 	bad := NewFileOutput(path, func([]byte, int) ([]byte, error) { return nil, assert.AnError })
-	require.ErrorIs(t, bad.Write(1), assert.AnError)
+	require.ErrorIs(t, bad.Write(ctx, 1), assert.AnError)
 	require.Panics(t, func() { NewFileOutput[int](path, nil) })
 }
 
@@ -257,19 +268,19 @@ func TestFileOutputReportsEveryFault(t *testing.T) {
 			return nil
 		})
 		err := func() error {
-			if err := o.Restore(nil); err != nil {
+			if err := o.FreshStart(ctx); err != nil {
 				return err
 			}
 			for _, v := range []string{"one", "two"} {
-				if err := o.Write(v); err != nil {
+				if err := o.Write(ctx, v); err != nil {
 					return err
 				}
-				state, err := o.Prepare()
+				state, err := o.Prepare(ctx)
 				if err != nil {
 					return err
 				}
 				l.stored = append(l.stored, storedState{state, l.stored[len(l.stored)-1].want + v + "\n"})
-				if err := o.Commit(state); err != nil {
+				if err := o.Commit(ctx, state); err != nil {
 					return err
 				}
 			}
@@ -328,7 +339,7 @@ func TestFileOutputRemovesItsPartsOnly(t *testing.T) {
 		require.NoError(t, os.WriteFile(path+suffix, nil, 0o600))
 	}
 	o := NewLineOutput(path)
-	require.NoError(t, o.Restore(nil))
+	require.NoError(t, o.FreshStart(ctx))
 	require.NoError(t, o.Close())
 	for _, suffix := range mine {
 		require.NoFileExists(t, path+suffix)
@@ -336,4 +347,32 @@ func TestFileOutputRemovesItsPartsOnly(t *testing.T) {
 	for _, suffix := range others {
 		require.FileExists(t, path+suffix)
 	}
+}
+
+// A file that is not empty is somebody's work: without a checkpoint it is emptied only if the caller says so.
+func TestFileOutputDoesNotOverwrite(t *testing.T) {
+	path := filepath.Join(t.TempDir(), "rows.txt")
+	begin := func(opts ...FileOption) error {
+		c := must(NewCoordinator(NewMemoryStore(), WithLogger(quiet())))
+		sink := NewSink(c, "rows", NewLineOutput(path, opts...))
+		err := c.Start()
+		close(sink.In())
+		sink.AwaitCompletion()
+		require.NoError(t, c.Close())
+		return err
+	}
+	require.NoError(t, begin(), "absent")
+	require.NoError(t, begin(), "empty")
+	require.NoError(t, os.WriteFile(path, []byte("precious\n"), 0o600))
+	require.NoError(t, os.WriteFile(path+".part-0", []byte("and this"), 0o600))
+	err := begin()
+	require.ErrorContains(t, err, path+" has 9 bytes, but there is no checkpoint to resume from")
+	var state *StateError
+	require.ErrorAs(t, err, &state)
+	require.Equal(t, "rows", state.Participant)
+	require.Equal(t, "precious\n", string(must(os.ReadFile(path))))
+	require.FileExists(t, path+".part-0", "nothing is touched")
+	require.NoError(t, begin(WithOverwrite()))
+	require.Empty(t, must(os.ReadFile(path)))
+	require.NoFileExists(t, path+".part-0")
 }

@@ -23,7 +23,7 @@ type Input[T any] interface {
 	// pipeline, also one that wraps io.EOF: a connection that was cut is not the end of the input.
 	Next() (T, error)
 	// Position returns where the element after the last one that Next returned begins, in bytes that only the input
-	// understands. It is stored in checkpoints.
+	// understands. It is stored in checkpoints. The source copies it: the next call may reuse its memory.
 	Position() []byte
 	// Seek makes Next go on at a position that Position has returned, in this process or in an earlier one. It is called
 	// before the first Next, if at all.
@@ -59,9 +59,11 @@ type Waiter interface {
 
 // Committer is implemented by an [Input] that wants to know what is safe: Kafka offsets, for instance.
 type Committer interface {
-	// Commit tells that the elements before position are covered by a complete checkpoint. It is called from the
-	// coordinator's goroutine, concurrently with Next.
-	Commit(position []byte) error
+	// Commit reports that the elements before position are covered by a complete checkpoint. It is called from the
+	// coordinator's goroutine, concurrently with Next. ctx ends when the coordinator is being closed and has waited for
+	// some seconds. An error is logged and nothing more: a later position covers earlier ones, and what a restart
+	// goes on from is the position in the checkpoint.
+	Commit(ctx context.Context, position []byte) error
 }
 
 // filePosition is a place in a text file.

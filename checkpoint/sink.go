@@ -35,8 +35,8 @@ var _ streams.Sink = (*Sink[any])(nil)
 var errNoFinalBarrier = errors.New("the input ended without a final barrier")
 
 // NewSink returns a sink that writes to output and takes part in the checkpoints of c under a name. If the pipeline
-// resumes, what the output has beyond the checkpoint is undone; Start of the coordinator fails if it cannot be. It panics
-// if c or output is nil.
+// resumes, what the output has beyond the checkpoint is undone ([Output.Restore]); else an output that is a [FreshStarter]
+// is asked to begin. Start of the coordinator fails if either does. It panics if c or output is nil.
 func NewSink[T any](c *Coordinator, name string, output Output[T]) *Sink[T] {
 	mustHave("NewSink", "coordinator", c)
 	mustHave("NewSink", "output", output)
@@ -51,16 +51,23 @@ func NewSink[T any](c *Coordinator, name string, output Output[T]) *Sink[T] {
 	}
 	state, resumes, err := c.register(name, s)
 	if err == nil { // else Start fails, and what is published stays
-		var b []byte
-		if resumes {
-			b = append([]byte{}, state.Bytes()...) // never nil, which means a fresh start
-		}
-		if err := output.Restore(b); err != nil {
+		if err := s.begin(state, resumes); err != nil {
 			c.Refuse(name, err)
 		}
 	}
 	go s.run()
 	return s
+}
+
+// begin brings the output to the state that the run begins with.
+func (s *Sink[T]) begin(state State, resumes bool) error {
+	if resumes {
+		return s.output.Restore(s.coordinator.work, state.Bytes())
+	}
+	if fresh, ok := s.output.(FreshStarter); ok {
+		return fresh.FreshStart(s.coordinator.work)
+	}
+	return nil
 }
 
 // In returns the channel that upstream sends to and closes.
@@ -84,7 +91,7 @@ func (s *Sink[T]) Completed(id uint64) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	if state, ok := s.states[id]; ok && s.err == nil {
-		if err := s.output.Commit(state); err != nil {
+		if err := s.output.Commit(s.coordinator.work, state); err != nil {
 			s.failLocked(fmt.Errorf("commit of checkpoint %d: %w", id, err))
 		}
 	}
@@ -144,7 +151,7 @@ func (s *Sink[T]) write(v any) {
 		s.failLocked(fmt.Errorf("got an element of type %T, want %v", v, reflect.TypeFor[T]()))
 		return
 	}
-	if err := s.output.Write(t); err != nil {
+	if err := s.output.Write(s.coordinator.life, t); err != nil {
 		s.failLocked(fmt.Errorf("write: %w", err))
 	}
 }
@@ -168,12 +175,13 @@ func (s *Sink[T]) barrier(b Barrier) {
 		b.Report(s.name, nil, s.coordinator.endError())
 		return
 	}
-	state, err := s.output.Prepare()
+	state, err := s.output.Prepare(s.coordinator.life)
 	if err != nil {
 		s.failLocked(fmt.Errorf("prepare for checkpoint %d: %w", b.ID, err))
 		b.Report(s.name, nil, s.err)
 		return
 	}
+	state = append([]byte{}, state...) // the output may use its memory again
 	s.states[b.ID] = state
 	b.Report(s.name, State{state}, nil)
 }

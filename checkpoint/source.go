@@ -97,7 +97,7 @@ func (s *Source[T]) Completed(id uint64) {
 	if !ok || position == nil {
 		return
 	}
-	if err := committer.Commit(position); err != nil {
+	if err := committer.Commit(s.coordinator.work, position); err != nil {
 		s.coordinator.logger.Warn("checkpoint: commit of a position", slog.String("source", s.name), slog.Any("error", err))
 	}
 }
@@ -233,7 +233,7 @@ func (s *Source[T]) serve() {
 
 // send puts the barrier into the stream and reports the position: in this order, for with a final report the run is over.
 func (s *Source[T]) send(b Barrier) bool {
-	position := s.input.Position()
+	position := append([]byte{}, s.input.Position()...) // the input may use its memory again
 	s.mu.Lock()
 	s.positions[b.ID] = position
 	s.mu.Unlock()

@@ -114,7 +114,7 @@ func (w *wrongInput) Wait(ctx context.Context) error {
 	return w.sound.(checkpoint.Waiter).Wait(ctx)
 }
 
-func (w *wrongInput) Commit(position []byte) error {
+func (w *wrongInput) Commit(_ context.Context, position []byte) error {
 	if w.commit != nil {
 		return w.commit(position)
 	}
@@ -132,7 +132,7 @@ func (w *wrongInput) Close() error {
 func TestRunInputFindsWrongInputs(t *testing.T) {
 	type input = checkpoint.Input[int]
 	opened := 0
-	shared := make([]byte, 1)
+	var at []byte
 	wrong := map[string][]wrongInput{
 		"the same elements each time": {
 			{next: func(sound input) (int, error) {
@@ -177,10 +177,35 @@ func TestRunInputFindsWrongInputs(t *testing.T) {
 			_, _ = sound.Next()
 			return p
 		}}},
-		"a position belongs to the caller": {{position: func(sound input) []byte {
-			shared = append(shared[:0], sound.Position()...)
-			return shared
-		}}},
+		"a position belongs to the caller": {
+			{position: func(sound input) []byte { // one that goes by what it has returned
+				if at != nil {
+					_ = sound.Seek(at)
+				}
+				at = sound.Position()
+				return at
+			}, next: func(sound input) (int, error) {
+				if at != nil {
+					if err := sound.Seek(at); err != nil {
+						return 0, err
+					}
+				}
+				at = nil
+				return sound.Next()
+			}},
+			{seek: func(sound input, position []byte) error {
+				at = position
+				return sound.Seek(position)
+			}, next: func(sound input) (int, error) {
+				if at != nil {
+					if err := sound.Seek(at); err != nil {
+						return 0, err
+					}
+				}
+				at = nil
+				return sound.Next()
+			}},
+		},
 		"damaged positions do no harm": {{seek: func(sound input, position []byte) error {
 			_ = position[0]
 			return sound.Seek(position)

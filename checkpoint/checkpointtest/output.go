@@ -23,6 +23,9 @@ type Outlet[T any] struct {
 // outlet each time; element returns different elements for different numbers. equal tells whether two elements are the
 // same; nil stands for reflect.DeepEqual.
 //
+// An output that is a [checkpoint.FreshStarter] is asked to begin by FreshStart, with an empty outlet and with one that is
+// not: there it undoes everything, or refuses. Of others the suite checks that what was not committed is never seen.
+//
 // What the suite does not ask for is that Restore takes back what was committed after its state: that is needed only
 // when the newest checkpoint is lost.
 func RunOutput[T any](
@@ -54,7 +57,7 @@ func outputRules[T any]() []outputRule[T] {
 		{"Restore undoes what was prepared later", undoesPrepared[T]},
 		{"Restore commits its state", restoreCommits[T]},
 		{"Restore again", restoresAgain[T]},
-		{"a fresh start undoes everything", freshStart[T]},
+		{"a fresh start undoes everything or refuses", freshStart[T]},
 		{"a state belongs to the caller", stateBelongsToCaller[T]},
 		{"random schedules", randomSchedules[T]},
 	}
@@ -87,18 +90,33 @@ func (w *writing[T]) do(step func() error) {
 	}
 }
 
-// start opens an output and restores a state, after a restart that leaves the one before or closes it.
+// start opens an output and restores a state, after a restart that leaves the one before or closes it; nil: there is none.
 func (w *writing[T]) start(state []byte) {
-	w.do(func() (err error) {
-		w.pending, w.prepared = nil, 0
-		if w.out, err = w.outlet.Open(); err != nil {
-			return fmt.Errorf("Open: %w", err)
+	w.do(func() error {
+		if err := w.open(); err != nil {
+			return err
 		}
-		if err := w.out.Restore(bytes.Clone(state)); err != nil {
-			return fmt.Errorf("Restore(%x): %w", state, err)
+		fresh, ok := w.out.(checkpoint.FreshStarter)
+		switch {
+		case state != nil:
+			if err := w.out.Restore(background, bytes.Clone(state)); err != nil {
+				return fmt.Errorf("Restore(%x): %w", state, err)
+			}
+		case ok:
+			if err := fresh.FreshStart(background); err != nil {
+				return fmt.Errorf("FreshStart: %w", err)
+			}
 		}
 		return nil
 	})
+}
+
+func (w *writing[T]) open() (err error) {
+	w.pending, w.prepared = nil, 0
+	if w.out, err = w.outlet.Open(); err != nil {
+		return fmt.Errorf("Open: %w", err)
+	}
+	return nil
 }
 
 // close closes the present output; it is done after an error, too.
@@ -128,7 +146,7 @@ func (w *writing[T]) write(n int) {
 			v := w.element(w.next)
 			w.next++
 			w.pending = append(w.pending, v)
-			if err := w.out.Write(v); err != nil {
+			if err := w.out.Write(background, v); err != nil {
 				return fmt.Errorf("Write(%+v): %w", v, err)
 			}
 			return nil
@@ -136,10 +154,10 @@ func (w *writing[T]) write(n int) {
 	}
 }
 
-// prepare returns a state, not nil: for Restore that is a fresh start.
+// prepare returns a state, not nil: for start that is a fresh start.
 func (w *writing[T]) prepare() (state []byte) {
 	w.do(func() error {
-		s, err := w.out.Prepare()
+		s, err := w.out.Prepare(background)
 		if err != nil {
 			return fmt.Errorf("Prepare: %w", err)
 		}
@@ -153,7 +171,7 @@ func (w *writing[T]) prepare() (state []byte) {
 // commit commits the state of the last prepare.
 func (w *writing[T]) commit(state []byte) {
 	w.do(func() error {
-		if err := w.out.Commit(bytes.Clone(state)); err != nil {
+		if err := w.out.Commit(background, bytes.Clone(state)); err != nil {
 			return fmt.Errorf("Commit(%x): %w", state, err)
 		}
 		w.committed()
@@ -295,19 +313,40 @@ func restoresAgain[T any](w *writing[T]) {
 	w.look("after Restore and Commit")
 }
 
+// freshStart starts without a state where another run has been: one that has committed nothing, and one that has.
 func freshStart[T any](w *writing[T]) {
 	w.start(nil)
 	for _, ending := range endings {
-		w.checkpoint(2)
+		w.write(2)
+		_ = w.prepare() // of a checkpoint that was not completed
+		w.write(1)
+		w.end(ending)
+		w.start(nil)
+		w.look("after a fresh start, after " + ending + " before the first checkpoint")
+	}
+	w.checkpoint(2)
+	w.look("after a fresh start and Commit")
+	for _, ending := range endings {
 		w.write(1)
 		_ = w.prepare()
 		w.write(1)
 		w.end(ending)
-		w.seen = nil
-		w.start(nil)
-		w.look("after a fresh start, after " + ending)
+		w.do(w.open)
+		if w.err != nil {
+			return
+		}
+		fresh, ok := w.out.(checkpoint.FreshStarter)
+		switch {
+		case !ok: // it goes on behind what is there
+		case fresh.FreshStart(background) != nil:
+			w.look("after FreshStart has refused")
+			return
+		default:
+			w.seen = nil
+			w.look("after a fresh start, after " + ending)
+		}
 		w.checkpoint(2)
-		w.look("after a fresh start and Commit")
+		w.look("after another fresh start and Commit")
 	}
 }
 
@@ -315,14 +354,14 @@ func stateBelongsToCaller[T any](w *writing[T]) {
 	w.start(nil)
 	w.write(2)
 	w.do(func() error {
-		state, err := w.out.Prepare()
+		state, err := w.out.Prepare(background)
 		spoilBytes(state)
 		return err
 	})
 	state := w.prepare()
 	given := bytes.Clone(state)
 	w.do(func() error {
-		err := w.out.Commit(given)
+		err := w.out.Commit(background, given)
 		spoilBytes(given)
 		return err
 	})

@@ -1,6 +1,7 @@
 package checkpointtest
 
 import (
+	"context"
 	"encoding/json"
 	"errors"
 	"slices"
@@ -47,7 +48,11 @@ func (o *wrongOutput) publish(state []byte) (published int, err error) {
 	return len(s.Values), nil
 }
 
-func (o *wrongOutput) Restore(state []byte) error {
+func (o *wrongOutput) FreshStart(context.Context) error {
+	return o.Restore(context.Background(), nil)
+}
+
+func (o *wrongOutput) Restore(_ context.Context, state []byte) error {
 	if o.place.restore != nil {
 		return o.place.restore(o, state)
 	}
@@ -55,7 +60,7 @@ func (o *wrongOutput) Restore(state []byte) error {
 	return err
 }
 
-func (o *wrongOutput) Write(v int) error {
+func (o *wrongOutput) Write(_ context.Context, v int) error {
 	if o.place.write != nil {
 		return o.place.write(o, v)
 	}
@@ -63,14 +68,14 @@ func (o *wrongOutput) Write(v int) error {
 	return nil
 }
 
-func (o *wrongOutput) Prepare() ([]byte, error) {
+func (o *wrongOutput) Prepare(context.Context) ([]byte, error) {
 	if o.place.prepare != nil {
 		return o.place.prepare(o)
 	}
 	return json.Marshal(outputState{len(o.place.visible), o.written})
 }
 
-func (o *wrongOutput) Commit(state []byte) error {
+func (o *wrongOutput) Commit(_ context.Context, state []byte) error {
 	if o.place.commit != nil {
 		return o.place.commit(o, state)
 	}
@@ -97,6 +102,17 @@ func number(i int) int { return i }
 
 func TestRunOutputAcceptsSoundOutputs(t *testing.T) {
 	RunOutput(t, func(*testing.T) Outlet[int] { return outlet(&wrongPlace{}) }, number, nil)
+	t.Run("that cannot undo what it has published", func(t *testing.T) {
+		RunOutput(t, func(*testing.T) Outlet[int] {
+			o := outlet(&wrongPlace{})
+			open := o.Open
+			o.Open = func() (checkpoint.Output[int], error) {
+				out, err := open()
+				return struct{ checkpoint.Output[int] }{out}, err
+			}
+			return o
+		}, number, nil)
+	})
 }
 
 // Every rule is broken by some output, so none is idle.
@@ -187,7 +203,7 @@ func TestRunOutputFindsWrongOutputs(t *testing.T) {
 			o.place.visible = append(o.place.visible, s.Values...)
 			return err
 		}}},
-		"a fresh start undoes everything": {
+		"a fresh start undoes everything or refuses": {
 			{restore: func(o *wrongOutput, state []byte) error {
 				if state == nil {
 					return nil

@@ -184,6 +184,7 @@ func (j *killedJob) run(t *testing.T, kills int) {
 		if !o.killed { // it came to its end before
 			j.check(t, o)
 			require.NoError(t, os.RemoveAll(j.file("checkpoints")))
+			require.NoError(t, os.Remove(j.file("out.csv")))
 			continue
 		}
 		done++

@@ -1,6 +1,7 @@
 package durable
 
 import (
+	"context"
 	"encoding/json"
 	"fmt"
 	"os"
@@ -22,7 +23,10 @@ type Output struct {
 	before int    // flights that had come out when it resumed
 }
 
-var _ checkpoint.Output[[]byte] = (*Output)(nil)
+var (
+	_ checkpoint.Output[[]byte] = (*Output)(nil)
+	_ checkpoint.FreshStarter   = (*Output)(nil)
+)
 
 // kind is what must stay the same from run to run, or the file makes no sense.
 type kind struct {
@@ -74,15 +78,20 @@ func NewOutput(name string, format flights.Format, ordered bool, in *Input, sett
 // Resumed is the number of flights that had come out when it resumed.
 func (o *Output) Resumed() int { return o.before }
 
+// FreshStart implements [checkpoint.FreshStarter]: the file begins with the header.
+func (o *Output) FreshStart(ctx context.Context) error {
+	if info, err := os.Stat(o.kind.Path); err == nil && info.Size() > 0 {
+		return fmt.Errorf("-out %s is not empty, and there is no checkpoint to go on from: remove it to start afresh", o.kind.Path)
+	}
+	if err := o.file.FreshStart(ctx); err != nil {
+		return err
+	}
+	return o.file.Write(ctx, o.kind.Format.Header())
+}
+
 // Restore implements [checkpoint.Output]. The input must be at its position: what
 // lies before it is what the output may know of.
-func (o *Output) Restore(state []byte) error {
-	if state == nil {
-		if err := o.file.Restore(nil); err != nil {
-			return err
-		}
-		return o.file.Write(o.kind.Format.Header())
-	}
+func (o *Output) Restore(ctx context.Context, state []byte) error {
 	var s outputState
 	if err := json.Unmarshal(state, &s); err != nil {
 		return err
@@ -93,21 +102,21 @@ func (o *Output) Restore(state []byte) error {
 	}
 	o.lines = s.Lines
 	o.before = s.Lines + o.book.Restore(s.GivenUp)
-	return o.file.Restore(s.File)
+	return o.file.Restore(ctx, s.File)
 }
 
 // Write implements [checkpoint.Output].
-func (o *Output) Write(line []byte) error {
+func (o *Output) Write(ctx context.Context, line []byte) error {
 	o.lines++
-	return o.file.Write(line)
+	return o.file.Write(ctx, line)
 }
 
 // Prepare implements [checkpoint.Output]. When the barrier comes here it has
 // passed both look-ups, so what they gave up before it is in their side outputs.
 // What they gave up since is there as well; ledger.Restore says what becomes of it.
-func (o *Output) Prepare() ([]byte, error) {
+func (o *Output) Prepare(ctx context.Context) ([]byte, error) {
 	o.settle()
-	file, err := o.file.Prepare()
+	file, err := o.file.Prepare(ctx)
 	if err != nil {
 		return nil, err
 	}
@@ -115,12 +124,12 @@ func (o *Output) Prepare() ([]byte, error) {
 }
 
 // Commit implements [checkpoint.Output].
-func (o *Output) Commit(state []byte) error {
+func (o *Output) Commit(ctx context.Context, state []byte) error {
 	var s outputState
 	if err := json.Unmarshal(state, &s); err != nil {
 		return err
 	}
-	return o.file.Commit(s.File)
+	return o.file.Commit(ctx, s.File)
 }
 
 // Close implements [checkpoint.Output].
