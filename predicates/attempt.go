@@ -48,7 +48,19 @@ type Attempt[OUT any] struct {
 
 	// Values are the user's values: the attempt's context, as a rule. Nil: none.
 	Values interface{ Value(key any) any }
+
+	part part
 }
+
+// part is what EachError shows of an attempt. One that is called by another answers
+// here that the branch which it sees is harmless.
+type part uint8
+
+const (
+	whole part = iota
+	branch
+	harmlessBranch
+)
 
 // Retries returns the number of retries made so far, 0 at the first outcome.
 func (a *Attempt[OUT]) Retries() int { return a.Number - 1 }

@@ -22,7 +22,8 @@ import (
 //
 // Accepted means that the outcome, be it results or an error, is what the element
 // ends with. A classifier is called for results, too, where a.Err is nil. It must
-// not block, and must not change a, except for a.Stage where it has proof.
+// not block, and must not change a, except for a.Stage where it has proof. Of errors
+// that are joined it sees one at a time: see [EachError].
 //
 // Classifiers are data first: [ByError], [ByCode], then what a server says about
 // its own codes, [ByServerMap], then predicates, [ByException], [ByResult],
@@ -31,7 +32,8 @@ import (
 type Classifier[OUT any] func(a *Attempt[OUT]) (Reason, bool)
 
 // Classifiers returns the classifier that asks each in the order given and takes
-// the first answer. With none it knows nothing. It panics if one is nil.
+// the first answer. With none it knows nothing. Of joined errors it asks about each:
+// see [EachError]. It panics if one is nil.
 func Classifiers[OUT any](classifiers ...Classifier[OUT]) Classifier[OUT] {
 	for i, c := range classifiers {
 		if c == nil {
@@ -39,94 +41,117 @@ func Classifiers[OUT any](classifiers ...Classifier[OUT]) Classifier[OUT] {
 		}
 	}
 	classifiers = slices.Clone(classifiers) // the caller may reuse its slice
-	return func(a *Attempt[OUT]) (Reason, bool) {
+	return EachError(func(a *Attempt[OUT]) (Reason, bool) {
 		for _, c := range classifiers {
 			if r, ok := c(a); ok {
 				return r, true
 			}
 		}
 		return Reason{}, false
-	}
-}
-
-// EachError returns the classifier for functions that make several requests and
-// join their errors. One retry repeats them all, so what it may do depends on each:
-// classify sees the errors that relevant reports one by one, as if each were the
-// attempt's only one, and the answer is [WeakestOf] its reasons, in the latest of
-// the stages that it found. What one error says about the stage is not held
-// against the others, nor for them. With fewer than two relevant errors, classify
-// sees the attempt as it is.
-//
-// Of a chain of wrapped errors only the outermost relevant one counts. What is not
-// relevant is a comment on the others: the sentinel in fmt.Errorf("%w: %w", …), say.
-// EachError panics if classify or relevant is nil.
-func EachError[OUT any](classify Classifier[OUT], relevant func(err error) bool) Classifier[OUT] {
-	switch {
-	case classify == nil:
-		panic("predicates: EachError: nil classifier")
-	case relevant == nil:
-		panic("predicates: EachError: nil relevant")
-	}
-	return func(a *Attempt[OUT]) (Reason, bool) {
-		if a.Err == nil {
-			return classify(a)
-		}
-		all := slices.Collect(joined.Outermost(a.Err, relevant))
-		if len(all) < 2 {
-			return classify(a)
-		}
-		reported := a.Stage
-		if reported == StageOf(a.Err, Unreported) {
-			reported = Unreported // it may be what one of the errors says, which is not true of the others
-		}
-		reasons := make([]Reason, len(all))
-		stage, known := reported, true
-		for i, err := range all {
-			one := *a
-			one.Err, one.Stage = err, StageOf(err, reported)
-			if r, ok := classify(&one); ok {
-				reasons[i] = r
-			}
-			stage = max(stage, one.Stage)
-			known = known && one.Stage != Unreported
-		}
-		if !known && stage == ClientDispatch {
-			stage = NetworkTime // what is unreported counts as that
-		}
-		a.Stage = stage
-		weakest := WeakestOf(reasons...)
-		return weakest, !weakest.IsZero()
-	}
-}
-
-// Named returns the classifier of errors that name their own reason: those that
-// [WithReason] made, wherever they are wrapped. Beside joined errors without one,
-// see [EachError], of which a [*StageError] says that something was sent, a reason
-// allows nothing; others are taken for comments. Where they may be the outcomes of
-// requests, put EachError around the whole chain.
-func Named[OUT any]() Classifier[OUT] {
-	return EachError(named[OUT], func(err error) bool {
-		if _, ok := joined.As[*ReasonError](err); ok {
-			return true
-		}
-		e, ok := joined.As[*StageError](err)
-		if !ok || e.Stage <= ClientDispatch {
-			return false
-		}
-		_, inside := errors.AsType[*ReasonError](e.Err)
-		return !inside
 	})
 }
 
-func named[OUT any](a *Attempt[OUT]) (Reason, bool) {
-	if a.Err == nil {
-		return Reason{}, false
+// EachError returns the classifier for functions that make several requests and
+// join their errors ([errors.Join], or several %w). One retry repeats them all, so
+// what it may do depends on each: classify sees the errors one by one, each in its own
+// stage ([StageOf]), as if it were the attempt's only one. The answer is [WeakestOf]
+// their reasons, in the latest of their stages.
+//
+//	an error of several                             what the others allow
+//	has a reason                                    stays, if this one allows it too
+//	has none, or no classifier knows it             is lost: it may have had an effect
+//	has none, but is in stage ClientDispatch        stays: it has had no effect
+//	is one of harmless                              stays
+//
+// harmless are errors that say nothing about a request, such as the sentinel in
+// fmt.Errorf("%w: %w", ErrLookup, err): those that [errors.Is] finds in the innermost
+// error of a branch. What wraps a join speaks for all that it joins, as does the reason
+// of a [*ReasonError] or the stage of a [*StageError].
+//
+// The classifiers of weir, and policies (strategies.ReasonAware), see each error by
+// themselves, so EachError is needed to name harmless ones, for which there is
+// Policy.Harmless, too. It panics if classify or one of harmless is nil.
+func EachError[OUT any](classify Classifier[OUT], harmless ...error) Classifier[OUT] {
+	if classify == nil {
+		panic("predicates: EachError: nil classifier")
 	}
-	e, ok := errors.AsType[*ReasonError](a.Err)
-	if !ok {
-		return Reason{}, false
+	for i, err := range harmless {
+		if err == nil {
+			panic(fmt.Sprintf("predicates: EachError: nil error at index %d", i))
+		}
 	}
-	return e.Reason, true
+	harmless = slices.Clone(harmless) // the caller may reuse its slice
+	return func(a *Attempt[OUT]) (Reason, bool) {
+		switch {
+		case a.Err == nil:
+			return classify(a)
+		case !joined.Joins(a.Err):
+			a.Stage = stageOfOne(a.Err, a.Stage)
+			if a.part == branch && isHarmless(a.Err, harmless) {
+				a.part = harmlessBranch // for the EachError around this one
+				return Reason{}, false
+			}
+			return classify(a)
+		}
+		reported := a.Stage
+		a.Stage = StageOf(a.Err, reported) // for the case that classify panics
+		var (
+			reasons []Reason
+			stages  stages
+			known   bool
+		)
+		for _, err := range joined.Branches(a.Err) {
+			if isHarmless(err, harmless) {
+				continue
+			}
+			one := *a
+			one.Err, one.Stage, one.part = err, stageOfOne(err, reported), branch
+			r, ok := classify(&one)
+			switch {
+			case ok:
+				known = true
+			case one.part == harmlessBranch:
+				continue
+			default:
+				r = Reason{}
+			}
+			if !r.IsZero() || one.Stage != ClientDispatch {
+				reasons = append(reasons, r)
+			}
+			stages.add(one.Stage)
+		}
+		if stages.n > 0 {
+			a.Stage = stages.latest()
+		}
+		return WeakestOf(reasons...), known
+	}
+}
+
+// isHarmless reports whether one of harmless is the innermost error of err, which does
+// not say itself that something was sent.
+func isHarmless(err error, harmless []error) bool {
+	if len(harmless) == 0 || stageOfOne(err, Unreported) > ClientDispatch {
+		return false
+	}
+	for next := errors.Unwrap(err); next != nil; next = errors.Unwrap(err) {
+		err = next
+	}
+	return slices.ContainsFunc(harmless, func(target error) bool { return errors.Is(err, target) })
+}
+
+// Named returns the classifier of errors that name their own reason: those that
+// [WithReason] made, wherever they are wrapped.
+func Named[OUT any]() Classifier[OUT] {
+	return EachError(func(a *Attempt[OUT]) (Reason, bool) {
+		if a.Err == nil {
+			return Reason{}, false
+		}
+		e, ok := errors.AsType[*ReasonError](a.Err)
+		if !ok {
+			return Reason{}, false
+		}
+		return e.Reason, true
+	})
 }
 
 // ErrorReason is a row of a table of errors.
@@ -144,7 +169,7 @@ func ByError[OUT any](rows ...ErrorReason) Classifier[OUT] {
 		}
 	}
 	rows = slices.Clone(rows)
-	return func(a *Attempt[OUT]) (Reason, bool) {
+	return EachError(func(a *Attempt[OUT]) (Reason, bool) {
 		if a.Err == nil {
 			return Reason{}, false
 		}
@@ -154,7 +179,7 @@ func ByError[OUT any](rows ...ErrorReason) Classifier[OUT] {
 			}
 		}
 		return Reason{}, false
-	}
+	})
 }
 
 // ByCode returns the classifier that looks codes up in a table. code extracts
@@ -165,14 +190,14 @@ func ByCode[OUT any, C comparable](code func(a *Attempt[OUT]) (C, bool), table m
 		panic("predicates: ByCode: nil code")
 	}
 	table = maps.Clone(table)
-	return func(a *Attempt[OUT]) (Reason, bool) {
+	return EachError(func(a *Attempt[OUT]) (Reason, bool) {
 		c, ok := code(a)
 		if !ok {
 			return Reason{}, false
 		}
 		r, ok := table[c]
 		return r, ok
-	}
+	})
 }
 
 // ByServerMap returns the classifier that asks the server: one that tells its
@@ -198,7 +223,7 @@ func ByServerMap[OUT any, C comparable](
 	case reason.IsZero():
 		panic("predicates: ByServerMap: no reason")
 	}
-	return func(a *Attempt[OUT]) (Reason, bool) {
+	return EachError(func(a *Attempt[OUT]) (Reason, bool) {
 		c, ok := code(a)
 		switch {
 		case !ok:
@@ -208,12 +233,12 @@ func ByServerMap[OUT any, C comparable](
 		default:
 			return reason, true
 		}
-	}
+	})
 }
 
 // ErrorCode returns the extraction, for [ByCode] and [ByServerMap], of a code
-// from errors of type E, the first that [errors.AsType] finds: see [EachError] for
-// calls that join several. It panics if code is nil.
+// from errors of type E, the first that [errors.AsType] finds. It panics if code is
+// nil.
 func ErrorCode[OUT any, E error, C comparable](code func(err E) C) func(a *Attempt[OUT]) (C, bool) {
 	if code == nil {
 		panic("predicates: ErrorCode: nil code")
@@ -255,16 +280,15 @@ func ResultCode[OUT any, C comparable](code func(result OUT) (C, bool)) func(a *
 //
 //	predicates.ByStage[Reply](predicates.ClientDispatch, predicates.NewReason("NOT_SENT", true, false))
 //
-// It belongs behind classifiers that know which errors are permanent. Of joined
-// errors, those without a stage are taken for comments on the others. ByStage
-// panics if there is no such stage, or for Unreported.
+// It belongs behind classifiers that know which errors are permanent. ByStage panics
+// if there is no such stage, or for Unreported.
 func ByStage[OUT any](stage Stage, reason Reason) Classifier[OUT] {
 	if stage == Unreported || stage > ResponseReceived {
 		panic(fmt.Sprintf("predicates: ByStage: no stage to look for: %v", stage))
 	}
-	return func(a *Attempt[OUT]) (Reason, bool) {
-		return reason, a.Err != nil && StageOf(a.Err, a.Stage) == stage
-	}
+	return EachError(func(a *Attempt[OUT]) (Reason, bool) {
+		return reason, a.Err != nil && a.Stage == stage
+	})
 }
 
 // ByException returns the classifier that names reason for errors that satisfy
@@ -273,9 +297,9 @@ func ByException[OUT any](p ExceptionPredicate, reason Reason) Classifier[OUT] {
 	if p == nil {
 		panic("predicates: ByException: nil predicate")
 	}
-	return func(a *Attempt[OUT]) (Reason, bool) {
+	return EachError(func(a *Attempt[OUT]) (Reason, bool) {
 		return reason, a.Err != nil && p(a.Err)
-	}
+	})
 }
 
 // ByResult returns the classifier that names reason for results that satisfy p.

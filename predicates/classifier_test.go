@@ -74,7 +74,7 @@ func TestClassifiersFirstOneWins(t *testing.T) {
 
 func TestNamed(t *testing.T) {
 	c := predicates.Named[string]()
-	for _, err := range wrappings(predicates.WithReason(errBusy, reasonC)) {
+	for _, err := range chains(predicates.WithReason(errBusy, reasonC)) {
 		names(t, c, failedWith(err), reasonC)
 	}
 	names(t, c, failedWith(predicates.WithReason(errBusy, none)), none)
@@ -86,11 +86,12 @@ func TestByError(t *testing.T) {
 	rows := []predicates.ErrorReason{{errBusy, reasonA}, {errClosed, none}, {io.EOF, reasonB}, {errBusy, reasonC}}
 	c := predicates.ByError[string](rows...)
 	rows[0] = predicates.ErrorReason{}
-	for name, err := range wrappings(errBusy) {
+	for name, err := range chains(errBusy) {
 		t.Run(name, func(t *testing.T) { names(t, c, failedWith(err), reasonA) })
 	}
 	names(t, c, failedWith(errClosed), none)
-	names(t, c, failedWith(errors.Join(io.EOF, errBusy)), reasonA) // the first row, not the first error
+	names(t, c, failedWith(errors.Join(errBusy, io.EOF)), reasonB) // that allows less
+	names(t, c, failedWith(posing{io.EOF, errBusy}), reasonA)      // the first row, not the outermost error
 	knowsNot(t, c, failedWith(errOther))
 	knowsNot(t, c, failedWith(codes{1}))
 	knowsNot(t, c, endedWith())
@@ -103,7 +104,7 @@ func TestByErrorCode(t *testing.T) {
 	table := map[int]predicates.Reason{503: reasonA, 404: none}
 	c := predicates.ByCode(predicates.ErrorCode[string](func(e *statusError) int { return e.code }), table)
 	delete(table, 503)
-	for name, err := range wrappings(&statusError{503}) {
+	for name, err := range chains(&statusError{503}) {
 		t.Run(name, func(t *testing.T) { names(t, c, failedWith(err), reasonA) })
 	}
 	names(t, c, failedWith(&statusError{404}), none)
@@ -194,8 +195,7 @@ func TestClassifierConstructorsPanic(t *testing.T) {
 		"ResultCode: nil code":       func() { predicates.ResultCode[string, int](nil) },
 		"ByException: nil predicate": func() { predicates.ByException[string](nil, reasonA) },
 		"ByResult: nil predicate":    func() { predicates.ByResult[string](nil, reasonA) },
-		"EachError: nil classifier":  func() { predicates.EachError[string](nil, func(error) bool { return true }) },
-		"EachError: nil relevant":    func() { predicates.EachError(predicates.Named[string](), nil) },
+		"EachError: nil classifier":  func() { predicates.EachError[string](nil) },
 	} {
 		assert.PanicsWithValue(t, "predicates: "+want, f)
 	}

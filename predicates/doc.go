@@ -36,6 +36,11 @@
 // and couchbase; strategies.ReasonAware hands one to an operator. Pairs of
 // predicates are classifiers, too: [ByPredicates].
 //
+// A function may make several requests and join their errors. Each is classified by
+// itself, and the one that allows least decides. An error that no classifier knows
+// counts as a request that may have had an effect; sentinels that say nothing about a
+// request are to be named: see [EachError].
+//
 // # Stages
 //
 // How far a call has come is known to its function ([ReportStage]), to the clients

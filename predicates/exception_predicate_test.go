@@ -55,6 +55,16 @@ func wrappings(err error) map[string]error {
 	}
 }
 
+// chains are the wrappings of err without another error beside it.
+func chains(err error) map[string]error {
+	return map[string]error{
+		"bare":        err,
+		"wrapped":     fmt.Errorf("lookup: %w", err),
+		"twice":       fmt.Errorf("attempt: %w", fmt.Errorf("lookup: %w", err)),
+		"joined only": fmt.Errorf("lookup: %w", errors.Join(nil, err)),
+	}
+}
+
 func TestHasException(t *testing.T) {
 	assert.False(t, predicates.HasException(nil))
 	assert.True(t, predicates.HasException(errBusy))

@@ -25,7 +25,7 @@ func withStage(s predicates.Stage, err error) error {
 
 // bothOrders joins two errors either way.
 func bothOrders(a, b error) []error {
-	return []error{errors.Join(a, b), errors.Join(b, a), fmt.Errorf("call: %w, %w: %w", errOther, a, b)}
+	return []error{errors.Join(a, b), errors.Join(b, a), fmt.Errorf("call: %w", fmt.Errorf("%w: %w", a, errors.Join(nil, b)))}
 }
 
 func TestWeakestOf(t *testing.T) {
@@ -61,9 +61,16 @@ func TestStageOfJoinedErrors(t *testing.T) {
 		assert.Equal(t, predicates.NetworkTime, predicates.StageOf(err, predicates.Unreported), "%v", err)
 		assert.Equal(t, predicates.ResponseReceived, predicates.StageOf(err, predicates.ResponseReceived), "%v", err)
 	}
-	for _, err := range bothOrders(refused, errOther) {
-		assert.Equal(t, predicates.ClientDispatch, predicates.StageOf(err, predicates.Unreported), "%v", err)
+	for _, err := range bothOrders(refused, errOther) { // what is not reported may have been sent
+		assert.Equal(t, predicates.NetworkTime, predicates.StageOf(err, predicates.Unreported), "%v", err)
+		assert.Equal(t, predicates.ClientDispatch, predicates.StageOf(err, predicates.ClientDispatch), "%v", err)
 	}
+	for _, err := range bothOrders(errBusy, errOther) {
+		assert.Equal(t, predicates.Unreported, predicates.StageOf(err, predicates.Unreported), "%v", err)
+	}
+	around := withStage(predicates.ClientDispatch, errors.Join(errBusy, errOther))
+	assert.Equal(t, predicates.ClientDispatch, predicates.StageOf(around, predicates.Unreported), "of all that it wraps")
+	assert.Equal(t, predicates.ClientDispatch, predicates.StageOf(errors.Join(refused), predicates.Unreported), "only one")
 	chain := withStage(predicates.ClientDispatch, fmt.Errorf("token: %w", lost))
 	assert.Equal(t, predicates.ClientDispatch, predicates.StageOf(chain, predicates.Unreported), "the outermost of a chain")
 }
@@ -80,8 +87,11 @@ func TestNamedJoinedErrors(t *testing.T) {
 	for _, err := range bothOrders(named(strong), named(none)) {
 		names(t, c, failedWith(err), predicates.NewReason("STRONG", false, false))
 	}
-	for _, err := range bothOrders(named(strong), errOther) { // a comment
-		names(t, c, failedWith(err), strong)
+	for _, err := range bothOrders(named(strong), errOther) {
+		names(t, c, failedWith(err), predicates.NewReason("STRONG", false, false))
+	}
+	for _, err := range bothOrders(named(none), errOther) {
+		names(t, c, failedWith(err), none)
 	}
 	for _, err := range bothOrders(named(strong), withStage(predicates.ClientDispatch, errOther)) {
 		names(t, c, failedWith(err), strong)
@@ -93,6 +103,7 @@ func TestNamedJoinedErrors(t *testing.T) {
 	// In one chain the reason is about the stage it is named in, or is in.
 	names(t, c, failedWith(withStage(predicates.NetworkTime, named(strong))), strong)
 	names(t, c, failedWith(predicates.WithReason(withStage(predicates.NetworkTime, io.EOF), strong)), strong)
+	names(t, c, failedWith(predicates.WithReason(errors.Join(io.EOF, errOther), strong)), strong) // it knows both
 }
 
 func TestEachError(t *testing.T) {
@@ -108,48 +119,134 @@ func TestEachError(t *testing.T) {
 			return strong, true
 		}
 		return strong, false
-	}, func(err error) bool { return err == io.EOF || err == errBusy || err == errClosed })
+	})
 
-	a := failedWith(fmt.Errorf("%w: %w", errOther, errors.Join(errBusy, io.EOF)))
+	a := failedWith(fmt.Errorf("call: %w", errors.Join(errBusy, fmt.Errorf("read: %w", io.EOF))))
 	names(t, c, a, weak)
 	assert.Equal(t, predicates.ResponseReceived, a.Stage, "the latest one")
-	assert.Equal(t, []string{errBusy.Error(), io.EOF.Error()}, seen)
+	assert.Equal(t, []string{errBusy.Error(), "read: EOF"}, seen)
 
 	names(t, c, failedWith(errors.Join(errClosed, errBusy)), predicates.NewReason("STRONG", false, false))
 	knowsNot(t, c, failedWith(errors.Join(errClosed, errClosed)))
+	knowsNot(t, c, endedWith("x"))
 
 	seen = nil
-	whole := fmt.Errorf("%w: %w", errOther, errBusy)
+	whole := errors.Join(nil, fmt.Errorf("call: %w", errBusy))
 	names(t, c, failedWith(whole), strong)
-	assert.Equal(t, []string{whole.Error()}, seen, "one relevant error: the attempt as it is")
-	knowsNot(t, c, endedWith("x"))
+	assert.Equal(t, []string{whole.Error()}, seen, "a single one: the attempt as it is")
 }
 
-// What one error says about the stage is its own evidence.
+// What one error says about the stage is its own evidence; what was reported is true of all.
 func TestEachErrorHasItsOwnStage(t *testing.T) {
 	var seen []predicates.Stage
 	c := predicates.EachError(func(a *predicates.Attempt[string]) (predicates.Reason, bool) {
 		seen = append(seen, a.Stage)
 		return strong, true
-	}, func(err error) bool {
-		_, at := err.(*predicates.StageError)
-		return at || err == io.EOF
 	})
 	for _, tt := range []struct {
-		reported, sibling, whole predicates.Stage
+		reported, first, sibling, whole predicates.Stage
 	}{
-		{predicates.Unreported, predicates.Unreported, predicates.NetworkTime}, // which it counts as
-		{predicates.ClientDispatch, predicates.Unreported, predicates.NetworkTime},
-		{predicates.NetworkTime, predicates.NetworkTime, predicates.NetworkTime},
+		{predicates.Unreported, predicates.ClientDispatch, predicates.Unreported, predicates.NetworkTime}, // which it counts as
+		{predicates.ClientDispatch, predicates.ClientDispatch, predicates.ClientDispatch, predicates.ClientDispatch},
+		{predicates.NetworkTime, predicates.NetworkTime, predicates.NetworkTime, predicates.NetworkTime},
 	} {
 		seen = nil
 		a := failedWith(fmt.Errorf("%w, %w", fmt.Errorf("token: %w", withStage(predicates.ClientDispatch, errBusy)), io.EOF))
 		a.Stage = tt.reported
 		names(t, c, a, strong)
-		assert.Equal(t, []predicates.Stage{max(tt.reported, predicates.ClientDispatch), tt.sibling}, seen, "%v", tt.reported)
+		assert.Equal(t, []predicates.Stage{tt.first, tt.sibling}, seen, "%v", tt.reported)
 		assert.Equal(t, tt.whole, a.Stage, "%v", tt.reported)
 	}
+
+	alone := failedWith(withStage(predicates.NetworkTime, io.EOF))
+	names(t, c, alone, strong)
+	assert.Equal(t, predicates.NetworkTime, alone.Stage)
+
+	panics := predicates.EachError(func(*predicates.Attempt[string]) (predicates.Reason, bool) { panic("no") })
+	a := failedWith(errors.Join(errBusy, withStage(predicates.NetworkTime, io.EOF)))
+	a.Stage = predicates.ClientDispatch
+	assert.Panics(t, func() { panics(a) })
+	assert.Equal(t, predicates.NetworkTime, a.Stage, "the evidence is not lost")
 }
+
+// R3: an error that no classifier knows may be that of a request that took effect.
+func TestAnUnknownErrorBesideOthersIsTheUnsafeSide(t *testing.T) {
+	code := predicates.ErrorCode[string](func(e *statusError) int { return e.code })
+	strongByName := predicates.NewReason("STRONG", false, false)
+	table := predicates.ByError[string](predicates.ErrorReason{Target: errBusy, Reason: strong})
+	for name, c := range map[string]classifier{
+		"EachError":   predicates.EachError(table),
+		"Classifiers": predicates.Classifiers(table, predicates.ByCode(code, map[int]predicates.Reason{1: weak})),
+		"Named":       predicates.Named[string](),
+		"ByError":     table,
+		"ByCode":      predicates.ByCode(code, map[int]predicates.Reason{503: strong}),
+		"ByServerMap": predicates.ByServerMap(code, func(int) bool { return true }, strong),
+		"ByStage":     predicates.ByStage[string](predicates.ClientDispatch, strong),
+		"ByException": predicates.ByException[string](predicates.ErrorIs(errBusy), strong),
+	} {
+		known := predicates.WithReason(withStage(predicates.ClientDispatch, errors.Join(errBusy, &statusError{503})), strong)
+		if name != "Named" && name != "ByStage" {
+			known = map[bool]error{true: errBusy, false: &statusError{503}}[name != "ByCode" && name != "ByServerMap"]
+		}
+		names(t, c, failedWith(known), strong)
+		for _, err := range bothOrders(known, errOther) {
+			a := failedWith(err)
+			names(t, c, a, strongByName)
+			assert.NotEqual(t, predicates.ClientDispatch, a.Stage, name)
+			names(t, predicates.EachError(c, errClosed, errOther), failedWith(err), strong) // unless it is named
+			names(t, predicates.EachError(c, errClosed), failedWith(err), strongByName)
+
+			a = failedWith(err)
+			a.Stage = predicates.ClientDispatch // the function says that nothing was sent
+			names(t, c, a, strong)
+		}
+	}
+}
+
+func TestHarmlessErrors(t *testing.T) {
+	c := predicates.EachError(predicates.Named[string](), errOther)
+	named := predicates.WithReason(errBusy, strong)
+	strongByName := predicates.NewReason("STRONG", false, false)
+	for name, tt := range map[string]struct {
+		err  error
+		want predicates.Reason
+	}{
+		"a sentinel":               {fmt.Errorf("%w: %w", errOther, named), strong},
+		"wrapped":                  {errors.Join(named, fmt.Errorf("lookup: %w", errOther)), strong},
+		"in a join of its own":     {errors.Join(named, fmt.Errorf("%w: %w", errOther, io.EOF)), strongByName},
+		"beside two":               {errors.Join(errOther, named, io.EOF), strongByName},
+		"that says it was sent":    {errors.Join(named, withStage(predicates.NetworkTime, errOther)), strongByName},
+		"that wraps an unknown":    {errors.Join(named, posing{errOther, io.EOF}), strongByName},
+		"around all":               {posing{errOther, errors.Join(named, io.EOF)}, strongByName},
+		"with a reason, by itself": {predicates.WithReason(errOther, strong), strong},
+	} {
+		t.Run(name, func(t *testing.T) { names(t, c, failedWith(tt.err), tt.want) })
+	}
+	c2 := predicates.Classifiers(predicates.EachError(c), predicates.EachError(predicates.Named[string](), errClosed))
+	names(t, c2, failedWith(errors.Join(errOther, named, errClosed)), strong) // wherever it is named
+	names(t, c2, failedWith(errors.Join(errOther, named, errClosed, io.EOF)), strongByName)
+
+	notSent := predicates.Classifiers(c, predicates.ByStage[string](predicates.ClientDispatch, strong))
+	knowsNot(t, notSent, failedWith(errOther)) // by itself it proves nothing
+	knowsNot(t, notSent, failedWith(errors.Join(errOther, errOther)))
+	a := failedWith(errors.Join(errOther, errOther))
+	knowsNot(t, c, a)
+	assert.NotEqual(t, predicates.ClientDispatch, a.Stage, "nothing is known of such a call")
+
+	harmless := []error{errOther}
+	c = predicates.EachError(predicates.Named[string](), harmless...)
+	harmless[0] = nil
+	names(t, c, failedWith(errors.Join(errOther, named)), strong)
+	assert.PanicsWithValue(t, "predicates: EachError: nil error at index 1",
+		func() { predicates.EachError(predicates.Named[string](), errOther, nil) })
+}
+
+// posing is an error that claims to be another.
+type posing struct{ as, err error }
+
+func (e posing) Error() string        { return "posing" }
+func (e posing) Is(target error) bool { return target == e.as }
+func (e posing) Unwrap() error        { return e.err }
 
 func TestByStage(t *testing.T) {
 	c := predicates.ByStage[string](predicates.ClientDispatch, strong)

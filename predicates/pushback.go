@@ -1,6 +1,7 @@
 package predicates
 
 import (
+	"errors"
 	"fmt"
 	"time"
 
@@ -66,16 +67,14 @@ func PushbackOf[OUT any](a *Attempt[OUT]) (delay time.Duration, ok bool) {
 		}
 		return delay, ok
 	}
-	demands := func(err error) bool {
-		p, is := joined.As[ServerPushback](err)
-		if is {
-			_, is = p.RetryPushback()
+	for _, err := range joined.Branches(a.Err) {
+		for demands := false; err != nil && !demands; err = errors.Unwrap(err) {
+			if p, is := joined.As[ServerPushback](err); is {
+				if _, demands = p.RetryPushback(); demands {
+					delay, ok = harder(delay, ok, p)
+				}
+			}
 		}
-		return is
-	}
-	for err := range joined.Outermost(a.Err, demands) {
-		p, _ := joined.As[ServerPushback](err)
-		delay, ok = harder(delay, ok, p)
 	}
 	return delay, ok
 }

@@ -97,13 +97,46 @@ func (e *StageError) Timeout() bool {
 }
 
 // StageOf returns the stage of an attempt that ended with err, which may be nil,
-// after the function reported a stage, which may be [Unreported]: the latest one
-// of what was reported and what every [*StageError] says; of those in one chain of
-// wrapped errors the outermost counts. The latest one is the safe one, since what
-// one request of a call did not do another may have done.
+// after the function reported a stage, which may be [Unreported]: the later one of
+// what was reported and what the outermost [*StageError] says. Of joined errors the
+// latest stage counts, where an unreported one is taken for NetworkTime: what one
+// request of a call did not do another may have done.
 func StageOf(err error, reported Stage) Stage {
-	for e := range joined.All[*StageError](err) {
-		reported = max(reported, e.Stage)
+	if !joined.Joins(err) {
+		return stageOfOne(err, reported)
+	}
+	var all stages
+	for _, branch := range joined.Branches(err) {
+		all.add(stageOfOne(branch, reported))
+	}
+	return all.latest()
+}
+
+// stageOfOne is StageOf without joined errors.
+func stageOfOne(err error, reported Stage) Stage {
+	if e, ok := errors.AsType[*StageError](err); ok {
+		return max(reported, e.Stage)
 	}
 	return reported
+}
+
+// stages are those of joined errors.
+type stages struct {
+	n       int
+	max     Stage
+	unknown bool // one of them is Unreported
+}
+
+func (s *stages) add(stage Stage) {
+	s.n++
+	s.max = max(s.max, stage)
+	s.unknown = s.unknown || stage == Unreported
+}
+
+// latest returns the latest one, where an unreported one beside others is NetworkTime.
+func (s *stages) latest() Stage {
+	if s.unknown && s.max == ClientDispatch {
+		return NetworkTime
+	}
+	return s.max
 }

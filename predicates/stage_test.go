@@ -60,7 +60,7 @@ func TestStageOf(t *testing.T) {
 	for _, tt := range tests {
 		assert.Equal(t, tt.want, predicates.StageOf(tt.err, tt.reported), "%v, reported %v", tt.err, tt.reported)
 		if tt.err != nil {
-			for name, err := range wrappings(tt.err) {
+			for name, err := range chains(tt.err) {
 				assert.Equal(t, tt.want, predicates.StageOf(err, tt.reported), "%s, reported %v", name, tt.reported)
 			}
 		}

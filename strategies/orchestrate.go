@@ -69,13 +69,10 @@ func (p *Policy[OUT]) Judge(a *predicates.Attempt[OUT], now Situation) (d Decisi
 	return Decision{}, true
 }
 
-// reasonFor finds the stage, as far as the error tells, and calls the classifier.
+// reasonFor calls the classifier, which finds the stage as far as the error proves it.
 func (p *Policy[OUT]) reasonFor(a *predicates.Attempt[OUT]) (r predicates.Reason, err error) {
 	defer recoverTo(&err)
 	a.Reason = predicates.Reason{} // of an earlier attempt: a may be used again
-	if p.NeedsElement() {
-		a.Stage = predicates.StageOf(a.Err, a.Stage)
-	}
 	r, ok := p.classify(a)
 	if !ok {
 		return predicates.Reason{}, nil

@@ -52,13 +52,14 @@ var _ AsyncRetryStrategy[any] = (*Policy[any])(nil)
 //	op := asyncop.OrderedWaitWithRetry(call, 5*time.Second, 1000,
 //		strategies.ReasonAware(couchbase.Classifier[Row](nil), strategies.BestEffort[Row]()))
 //
-// A nil strategy stands for [BestEffort]. ReasonAware panics if classify is nil.
+// Of joined errors classify sees each by itself: see [predicates.EachError]. A nil
+// strategy stands for [BestEffort]. ReasonAware panics if classify is nil.
 func ReasonAware[OUT any](classify predicates.Classifier[OUT], strategy ReasonStrategy[OUT]) *Policy[OUT] {
 	mustNotBeNil("ReasonAware", classify)
 	if nils.Is(strategy) {
 		strategy = BestEffort[OUT]()
 	}
-	return &Policy[OUT]{classify: classify, strategy: strategy, results: true, errors: true}
+	return &Policy[OUT]{classify: predicates.EachError(classify), strategy: strategy, results: true, errors: true}
 }
 
 // PolicyOf returns strategy as a policy: itself if it is one, else one that does
@@ -140,6 +141,20 @@ func (p *Policy[OUT]) Idempotent() *Policy[OUT] {
 func (p *Policy[OUT]) IdempotentIf(idempotent func(input any) bool) *Policy[OUT] {
 	c := *p
 	c.idempotent = idempotent
+	return &c
+}
+
+// Harmless returns a copy of p for which these errors say nothing about a request
+// where a call joins them with others, such as the sentinel in
+// fmt.Errorf("%w: %w", ErrLookup, err). An error that the classifier does not know
+// otherwise counts as a request that may have had an effect, and calls that must not
+// happen twice are not repeated. See [predicates.EachError]. It changes nothing for a
+// FLIP-232 strategy, whose predicates see the joined error. It panics if an error is nil.
+func (p *Policy[OUT]) Harmless(errs ...error) *Policy[OUT] {
+	c := *p
+	if p.flip == nil {
+		c.classify = predicates.EachError(p.classify, errs...)
+	}
 	return &c
 }
 

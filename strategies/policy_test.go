@@ -279,3 +279,43 @@ func TestReasonStrategyConstructorsPanic(t *testing.T) {
 		assert.PanicsWithValue(t, "strategies: "+want, f)
 	}
 }
+
+// R3: of joined errors a classifier of one's own sees each, and unknown ones are the unsafe side.
+func TestPolicyOfJoinedErrors(t *testing.T) {
+	busy, sentinel := errors.New("busy"), errors.New("lookup failed")
+	refused := predicates.NewReason("REFUSED", true, false)
+	own := func(a *attempt) (predicates.Reason, bool) { return refused, errors.Is(a.Err, busy) }
+	policy := strategies.ReasonAware(own, nil)
+	verdict := func(p *strategies.Policy[string], err error) (strategies.Verdict, predicates.Stage) {
+		a := &attempt{Number: 1, Err: err, Remaining: predicates.NoDeadline, Idempotent: p.IsIdempotent("x")}
+		return p.Decide(t.Context(), a, strategies.Situation{}).Verdict, a.Stage
+	}
+	for name, tt := range map[string]struct {
+		policy *strategies.Policy[string]
+		err    error
+		want   strategies.Verdict
+	}{
+		"alone":                     {policy, busy, strategies.Retried},
+		"twice":                     {policy, errors.Join(busy, busy), strategies.Retried},
+		"and unknown":               {policy, errors.Join(busy, io.EOF), strategies.Refused},
+		"with a sentinel":           {policy, errors.Join(sentinel, busy), strategies.Refused},
+		"with a harmless one":       {policy.Harmless(sentinel), errors.Join(sentinel, busy), strategies.Retried},
+		"two of those":              {policy.Harmless(sentinel).Harmless(io.EOF), errors.Join(sentinel, busy, io.EOF), strategies.Retried},
+		"a harmless and an unknown": {policy.Harmless(sentinel), errors.Join(sentinel, busy, io.EOF), strategies.Refused},
+		"but idempotent":            {policy.Idempotent(), errors.Join(busy, io.EOF), strategies.Retried},
+	} {
+		got, _ := verdict(tt.policy, tt.err)
+		assert.Equal(t, tt.want, got, name)
+	}
+	_, stage := verdict(policy, errors.Join(busy, &predicates.StageError{Stage: predicates.ResponseReceived, Err: io.EOF}))
+	assert.Equal(t, predicates.ResponseReceived, stage)
+	_, stage = verdict(policy, errors.Join(busy, &predicates.StageError{Stage: predicates.ClientDispatch, Err: io.EOF}))
+	assert.Equal(t, predicates.NetworkTime, stage)
+
+	flip := strategies.PolicyOf(strategies.FixedDelay[string](1, 0).RetryIfException(func(err error) bool {
+		return errors.Is(err, busy) && errors.Is(err, sentinel)
+	}))
+	got, _ := verdict(flip.Harmless(sentinel), errors.Join(busy, sentinel))
+	assert.Equal(t, strategies.Retried, got, "its predicates see the joined error")
+	assert.PanicsWithValue(t, "predicates: EachError: nil error at index 0", func() { policy.Harmless(nil) })
+}

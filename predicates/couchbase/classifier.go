@@ -5,7 +5,6 @@ import (
 	"strings"
 
 	"github.com/weirflow/weir/predicates"
-	"github.com/weirflow/weir/predicates/internal/joined"
 )
 
 // byStatus are the listed statuses of the key-value service.
@@ -94,35 +93,7 @@ func Classifier[OUT any](errorMap func() *ErrorMap) predicates.Classifier[OUT] {
 		chain = append(chain, predicates.ByServerMap(unknownStatus[OUT],
 			func(s Status) bool { return errorMap().Retry(s) }, KVErrorMapRetryIndicated))
 	}
-	return predicates.EachError(predicates.Classifiers(chain...), ofOneRequest)
-}
-
-// ofOneRequest reports whether err is the error of one request, whatever it wraps.
-func ofOneRequest(err error) bool {
-	if named(err) {
-		return true
-	}
-	e, ok := joined.As[*predicates.StageError](err)
-	return ok && e.Stage > predicates.ClientDispatch && !wraps(e.Err)
-}
-
-// named reports whether err itself tells the classifier what happened.
-func named(err error) bool {
-	_, reason := joined.As[*predicates.ReasonError](err)
-	_, kv := joined.As[*KVError](err)
-	_, query := joined.As[*QueryError](err)
-	_, http := joined.As[*HTTPError](err)
-	return reason || kv || query || http
-}
-
-// wraps reports whether err or one that it wraps does.
-func wraps(err error) bool {
-	found := false
-	joined.Outermost(err, named)(func(error) bool {
-		found = true
-		return false
-	})
-	return found
+	return predicates.Classifiers(chain...)
 }
 
 func ofKV[OUT any](a *predicates.Attempt[OUT]) (predicates.Reason, bool) {

@@ -34,7 +34,7 @@ func TestJoinedErrors(t *testing.T) {
 			"no socket, and lost", socket(couchbase.SocketNotAvailable), socket(couchbase.SocketClosedWhileInFlight),
 			couchbase.SocketClosedWhileInFlight,
 		},
-		{"a comment", kv(couchbase.Locked), io.EOF, couchbase.KVLocked},
+		{"and unknown", kv(couchbase.Locked), io.EOF, byName(couchbase.KVLocked)},
 	} {
 		for _, err := range []error{errors.Join(tt.a, tt.b), errors.Join(tt.b, tt.a)} {
 			got, ok := couchbase.Classifier[int](nil)(&predicates.Attempt[int]{Err: err})

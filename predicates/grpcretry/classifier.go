@@ -49,12 +49,12 @@ func Classifier[OUT any, C ~uint32](code func(err error) C) predicates.Classifie
 	}
 	sent := predicates.ByCode(number, maps.Clone(byCode))
 	unsent := predicates.ByCode(number, maps.Clone(unsentByCode))
-	return func(a *predicates.Attempt[OUT]) (predicates.Reason, bool) {
-		if a.Err != nil && predicates.StageOf(a.Err, a.Stage) == predicates.ClientDispatch {
+	return predicates.EachError(func(a *predicates.Attempt[OUT]) (predicates.Reason, bool) {
+		if a.Stage == predicates.ClientDispatch {
 			return unsent(a)
 		}
 		return sent(a)
-	}
+	})
 }
 
 // Code returns the extraction, for [predicates.ByCode], of an error's code. It

@@ -113,3 +113,38 @@ func TestPushback(t *testing.T) {
 		assert.Equal(t, tt.want, delay, "%q", tt.values)
 	}
 }
+
+// R3: one retry repeats all calls of the function.
+func TestJoinedErrors(t *testing.T) {
+	unsent := func(c code) error {
+		return &predicates.StageError{Stage: predicates.ClientDispatch, Err: statusError(c)}
+	}
+	aborted := predicates.NewReason("ABORTED", true, false)
+	weakened := func(r predicates.Reason) predicates.Reason { return predicates.NewReason(r.Name(), false, false) }
+	own := predicates.ByCode(grpcretry.Code[string](statusCode), map[code]predicates.Reason{10: aborted, 14: grpcretry.Unavailable})
+	shipped := grpcretry.Classifier[string](statusCode)
+	for name, tt := range map[string]struct {
+		c    predicates.Classifier[string]
+		a, b error
+		want predicates.Reason
+	}{
+		"unsent and lost":         {shipped, unsent(14), statusError(14), grpcretry.Unavailable},
+		"unsent and timed out":    {shipped, unsent(14), statusError(4), grpcretry.DeadlineExceeded},
+		"unsent, then timed out":  {shipped, unsent(4), statusError(14), grpcretry.Unavailable},
+		"unsent and unknown":      {shipped, unsent(14), io.EOF, weakened(netretry.NotSent)},
+		"unsent and not found":    {shipped, unsent(14), statusError(5), weakened(netretry.NotSent)},
+		"unsent twice":            {shipped, unsent(14), unsent(4), netretry.NotSent},
+		"own table, and lost":     {own, statusError(10), statusError(14), grpcretry.Unavailable},
+		"own table, and unknown":  {own, statusError(10), io.EOF, weakened(aborted)},
+		"own table, twice":        {own, statusError(10), statusError(10), aborted},
+		"own table, and unlisted": {own, statusError(10), statusError(5), weakened(aborted)},
+	} {
+		for _, err := range []error{errors.Join(tt.a, tt.b), errors.Join(tt.b, tt.a), fmt.Errorf("call: %w: %w", tt.a, tt.b)} {
+			a := &predicates.Attempt[string]{Err: err}
+			reason, ok := tt.c(a)
+			assert.True(t, ok, "%s: %v", name, err)
+			assert.Equal(t, tt.want, reason, "%s: %v", name, err)
+			assert.Equal(t, name == "unsent twice", a.Stage == predicates.ClientDispatch, "%s: %v", name, err)
+		}
+	}
+}

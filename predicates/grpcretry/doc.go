@@ -22,6 +22,9 @@
 // UNKNOWN, which any error is that did not come from gRPC: put netretry.Classifier
 // after this one for those.
 //
+// Of several calls whose errors a function joins, the one that allows least decides:
+// see predicates.EachError.
+//
 // A service that gives more meaning to its codes gets a table of its own, before
 // this one:
 //

@@ -4,7 +4,6 @@ import (
 	"errors"
 	"iter"
 	"net/http"
-	"net/url"
 	"strings"
 
 	"github.com/weirflow/weir/predicates"
@@ -23,7 +22,7 @@ func Classifier[OUT any]() predicates.Classifier[OUT] {
 			return ofStatus(a, e)
 		}
 		return connection(a)
-	}, ofOneRequest)
+	})
 	return func(a *predicates.Attempt[OUT]) (predicates.Reason, bool) {
 		if a.Err == nil {
 			return ofResponses(a)
@@ -36,7 +35,7 @@ func Classifier[OUT any]() predicates.Classifier[OUT] {
 func ofStatus[OUT any](a *predicates.Attempt[OUT], e *StatusError) (predicates.Reason, bool) {
 	reason, ok := byStatus[e.StatusCode]
 	if around, found := errors.AsType[*predicates.StageError](a.Err); found &&
-		around.Stage == predicates.ClientDispatch && predicates.StageOf(a.Err, a.Stage) == predicates.ClientDispatch {
+		around.Stage == predicates.ClientDispatch && a.Stage == predicates.ClientDispatch {
 		if ok {
 			reason = netretry.NotSent
 		}
@@ -70,26 +69,6 @@ func ofResponses[OUT any](a *predicates.Attempt[OUT]) (predicates.Reason, bool) 
 	return reason, !reason.IsZero()
 }
 
-// ofOneRequest reports whether err is the error of one request, whatever it wraps.
-func ofOneRequest(err error) bool {
-	if _, ok := joined.As[*StatusError](err); ok {
-		return true
-	}
-	if e, ok := joined.As[*predicates.StageError](err); ok {
-		return e.Stage == predicates.ClientDispatch || !is[*StatusError](err)
-	}
-	if is[*StatusError](err) || kindOf(err) == netretry.Other {
-		return false
-	}
-	_, client := joined.As[*url.Error](err) // may have followed redirects, which what it wraps does not tell
-	return client || !joined.Joins(err)
-}
-
-func is[E error](err error) bool {
-	_, ok := errors.AsType[E](err)
-	return ok
-}
-
 // StatusCode returns the extraction, for [predicates.ByCode], of the status code
 // of a [*StatusError] or of an *http.Response among the results. It extracts none
 // of several that differ, and none beside the error of a request without a status.
@@ -106,7 +85,7 @@ func StatusCode[OUT any]() func(a *predicates.Attempt[OUT]) (int, bool) {
 				saw(resp.StatusCode)
 			}
 		} else {
-			for err := range joined.Outermost(a.Err, ofOneRequest) {
+			for _, err := range joined.Branches(a.Err) {
 				e, ok := errors.AsType[*StatusError](err)
 				if !ok {
 					return 0, false

@@ -49,7 +49,10 @@ func TestJoinedErrors(t *testing.T) {
 			netretry.ConnectionLost, predicates.ResponseReceived,
 		},
 		{"and never sent", statusOf(429), refused, httpretry.TooManyRequests, predicates.ResponseReceived},
-		{"with a comment", statusOf(429), sentinel, httpretry.TooManyRequests, predicates.ResponseReceived},
+		{"and unknown", statusOf(429), sentinel, weakened(httpretry.TooManyRequests), predicates.ResponseReceived},
+		{"never sent and unknown", refused, sentinel, weakened(netretry.NotConnected), predicates.NetworkTime},
+		{"and cancelled", statusOf(429), context.Canceled, weakened(httpretry.TooManyRequests), predicates.ResponseReceived},
+		{"lost and cancelled", io.EOF, context.Canceled, netretry.ConnectionLost, predicates.Unreported},
 		{"lost and never sent", lost, refused, netretry.ConnectionLost, predicates.NetworkTime},
 		{
 			"within one stage", at(predicates.NetworkTime, errors.Join(statusOf(429), statusOf(502))), sentinel,
@@ -66,8 +69,9 @@ func TestJoinedErrors(t *testing.T) {
 			assert.Equal(t, tt.stage, a.Stage, "%s: %v", tt.name, err)
 		}
 	}
-	canceled := &predicates.Attempt[int]{Err: errors.Join(io.EOF, context.Canceled)}
-	assert.Equal(t, none, classify(canceled), "without a status, what package netretry says")
+	harmless := predicates.EachError(httpretry.Classifier[int](), sentinel)
+	reason, _ := harmless(&predicates.Attempt[int]{Err: fmt.Errorf("%w: %w", sentinel, statusOf(429))})
+	assert.Equal(t, httpretry.TooManyRequests, reason)
 }
 
 func TestSeveralResponses(t *testing.T) {
@@ -173,7 +177,9 @@ func TestJoinedErrorsUnderAPolicy(t *testing.T) {
 	code := httpretry.StatusCode[int]()
 	_, ok := code(&predicates.Attempt[int]{Err: errors.Join(statusOf(503), at(predicates.NetworkTime, io.EOF))})
 	assert.False(t, ok, "the other one has none")
-	got, ok := code(&predicates.Attempt[int]{Err: errors.Join(statusOf(503), errors.New("a comment"))})
+	_, ok = code(&predicates.Attempt[int]{Err: errors.Join(statusOf(503), errors.New("unknown"))})
+	assert.False(t, ok, "the other one has none")
+	got, ok := code(&predicates.Attempt[int]{Err: fmt.Errorf("get: %w", errors.Join(statusOf(503)))})
 	assert.True(t, ok)
 	assert.Equal(t, 503, got)
 }

@@ -5,7 +5,6 @@ import (
 	"net/url"
 
 	"github.com/weirflow/weir/predicates"
-	"github.com/weirflow/weir/predicates/internal/joined"
 )
 
 // Classifier returns the classifier of errors of connections. See the package
@@ -25,7 +24,6 @@ func ClassifierOf[OUT any](kind func(err error) Kind) predicates.Classifier[OUT]
 			return predicates.Reason{}, false
 		}
 		what := kind(a.Err)
-		a.Stage = predicates.StageOf(a.Err, a.Stage)
 		if what == Dial && a.Stage == predicates.Unreported && !redirectable(a.Err) {
 			a.Stage = predicates.ClientDispatch
 		}
@@ -34,19 +32,7 @@ func ClassifierOf[OUT any](kind func(err error) Kind) predicates.Classifier[OUT]
 			return reason.unsent, ok
 		}
 		return reason.sent, ok
-	}, func(err error) bool { return ofOneRequest(err, kind) })
-}
-
-// ofOneRequest reports whether err is the error of one connection, whatever it wraps.
-func ofOneRequest(err error, kind func(err error) Kind) bool {
-	if _, ok := joined.As[*predicates.StageError](err); ok {
-		return true
-	}
-	if kind(err) == Other {
-		return false
-	}
-	_, client := joined.As[*url.Error](err) // may have followed redirects, which what it wraps does not tell
-	return client || !joined.Joins(err)
+	})
 }
 
 // reasons by what happened, after nothing was sent for certain and otherwise.

@@ -218,3 +218,36 @@ func TestClassifierOf(t *testing.T) {
 	assert.Equal(t, netretry.ConnectionLost, reason)
 	assert.PanicsWithValue(t, "netretry: ClassifierOf: nil kind", func() { netretry.ClassifierOf[int](nil) })
 }
+
+// R3: a dial that was refused says nothing of what was joined with it.
+func TestJoinedErrors(t *testing.T) {
+	refused := op("dial", syscallError("connect", syscall.ECONNREFUSED))
+	unknown := errors.New("FATAL: terminating connection (SQLSTATE 57P01)")
+	byName := predicates.NewReason(netretry.NotConnected.Name(), false, false)
+	for name, tt := range map[string]struct {
+		err      error
+		reported predicates.Stage
+		want     predicates.Reason
+		stage    predicates.Stage
+	}{
+		"refused twice":   {errors.Join(refused, refused), predicates.Unreported, netretry.NotConnected, predicates.ClientDispatch},
+		"and unknown":     {errors.Join(refused, unknown), predicates.Unreported, byName, predicates.NetworkTime},
+		"unknown first":   {errors.Join(unknown, refused), predicates.Unreported, byName, predicates.NetworkTime},
+		"with a sentinel": {fmt.Errorf("%w: %w", unknown, refused), predicates.Unreported, byName, predicates.NetworkTime},
+		"and lost":        {errors.Join(refused, io.EOF), predicates.Unreported, netretry.ConnectionLost, predicates.NetworkTime},
+		"and cancelled":   {errors.Join(refused, context.Canceled), predicates.Unreported, byName, predicates.NetworkTime},
+		"both unsent":     {errors.Join(refused, unknown), predicates.ClientDispatch, netretry.NotConnected, predicates.ClientDispatch},
+		"all in a dial": {
+			op("dial", errors.Join(syscallError("connect", syscall.ECONNREFUSED), unknown)), predicates.Unreported,
+			netretry.NotConnected, predicates.ClientDispatch,
+		},
+		"all in a client": {
+			&url.Error{Op: "Post", URL: "http://x", Err: errors.Join(refused, refused)}, predicates.Unreported,
+			netretry.HopNotConnected, predicates.Unreported,
+		},
+	} {
+		reason, stage := classify(tt.err, tt.reported)
+		assert.Equal(t, tt.want, reason, name)
+		assert.Equal(t, tt.stage, stage, name)
+	}
+}

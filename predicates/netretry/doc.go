@@ -41,6 +41,9 @@
 // counts as the error of a dial: a driver must not return it if the server may have
 // performed the operation.
 //
+// Of errors that a function joins, the one that allows least decides, and one that is
+// not known here allows nothing: see predicates.EachError.
+//
 // What is permanent has no reason: a host name that does not exist, an address
 // that cannot be parsed, a certificate that is not trusted. Neither has
 // context.Canceled: somebody wanted it so.

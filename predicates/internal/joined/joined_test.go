@@ -3,7 +3,6 @@ package joined_test
 import (
 	"errors"
 	"fmt"
-	"slices"
 	"testing"
 
 	"github.com/stretchr/testify/assert"
@@ -20,9 +19,13 @@ func (e *coded) Error() string { return fmt.Sprint(e.code) }
 func (e *coded) Unwrap() error { return e.err }
 
 // posing is a *coded by its own account only.
-type posing struct{ code int }
+type posing struct {
+	code int
+	err  error
+}
 
 func (e posing) Error() string { return "posing" }
+func (e posing) Unwrap() error { return e.err }
 
 func (e posing) As(target any) bool {
 	c, ok := target.(**coded)
@@ -32,35 +35,83 @@ func (e posing) As(target any) bool {
 	return ok
 }
 
-func codes(err error) (all []int) {
-	for e := range joined.All[*coded](err) {
-		all = append(all, e.code)
+func texts(err error) (all []string) {
+	for _, branch := range joined.Branches(err) {
+		all = append(all, branch.Error())
 	}
 	return all
 }
 
-func TestOutermostOfEveryBranch(t *testing.T) {
-	plain := errors.New("plain")
-	one, two := &coded{code: 1}, &coded{code: 2}
-	assert.Empty(t, codes(nil))
-	assert.Empty(t, codes(plain))
-	assert.Equal(t, []int{1}, codes(fmt.Errorf("x: %w", one)))
-	assert.Equal(t, []int{3}, codes(&coded{3, errors.Join(one, two)}), "the outermost of a chain")
-	assert.Equal(t, []int{1, 2}, codes(errors.Join(plain, one, two)))
-	assert.Equal(t, []int{1, 3, 7}, codes(fmt.Errorf("%w, %w: %w", plain, errors.Join(one, &coded{3, two}), posing{7})))
-	assert.Empty(t, codes(errors.Join(nil, plain)))
+// both is a wrapper that joins, and says something itself.
+type both struct {
+	coded
+	all []error
 }
 
-func TestOutermostMayBeBrokenOff(t *testing.T) {
-	err := errors.Join(&coded{code: 1}, errors.Join(&coded{code: 2}, &coded{code: 3}), &coded{code: 4})
-	for n := range 4 {
-		var got []int
-		for e := range joined.All[*coded](err) {
-			if got = append(got, e.code); len(got) > n {
-				break
-			}
-		}
-		assert.Equal(t, []int{1, 2, 3, 4}[:n+1], got)
+func (e *both) Unwrap() []error { return e.all }
+func (e *both) As(target any) bool {
+	c, ok := target.(**coded)
+	if ok {
+		*c = &e.coded
 	}
-	assert.Len(t, slices.Collect(joined.Outermost(err, func(error) bool { return true })), 1)
+	return ok
+}
+
+func TestBranches(t *testing.T) {
+	one, two, three := errors.New("one"), errors.New("two"), errors.New("three")
+	assert.Equal(t, []string{"one"}, texts(one))
+	assert.Equal(t, []string{"x: one"}, texts(fmt.Errorf("x: %w", one)))
+	assert.Equal(t, []string{"one", "two"}, texts(errors.Join(one, nil, two)))
+	assert.Equal(t, []string{"one", "two", "x: three"},
+		texts(fmt.Errorf("a: %w", fmt.Errorf("%w, %w", one, errors.Join(two, fmt.Errorf("x: %w", three))))))
+	assert.Equal(t, []string{"one"}, texts(fmt.Errorf("x: %w", errors.Join(nil, one))))
+	assert.Equal(t, []string{"5"}, texts(&both{coded: coded{code: 5}}), "it joins nothing")
+	assert.Equal(t, []string{"x: 5"}, texts(fmt.Errorf("x: %w", &coded{5, nil})))
+
+	assert.Same(t, one, joined.Branches(errors.Join(one, two))[0], "text is no wrapper")
+	for _, err := range []error{one, fmt.Errorf("x: %w", one), &coded{1, one}} {
+		assert.Same(t, err, joined.Branches(err)[0])
+	}
+}
+
+// A wrapper speaks for all that it wraps, and a branch for itself.
+func TestBranchesAndTheirWrappers(t *testing.T) {
+	one, two := &coded{code: 1}, errors.New("two")
+	for name, err := range map[string]error{
+		"around":  &coded{7, errors.Join(fmt.Errorf("x: %w", one), two)},
+		"joining": &both{coded{code: 7}, []error{one, two}},
+		"posing":  posing{7, fmt.Errorf("%w: %w", one, two)},
+	} {
+		all := joined.Branches(err)
+		assert.Len(t, all, 2, name)
+		for i, branch := range all {
+			assert.False(t, joined.Joins(branch), name)
+			var c *coded
+			assert.ErrorAs(t, branch, &c, name)
+			assert.Equal(t, 7, c.code, name)
+			assert.Equal(t, i == 0, errors.Is(branch, one), name)
+			assert.Equal(t, i == 1, errors.Is(branch, two), name)
+			assert.NotErrorIs(t, branch, errors.ErrUnsupported, name)
+			_, ok := joined.As[interface{ Code() int }](branch)
+			assert.False(t, ok, name)
+		}
+	}
+	sentinel := &coded{3, errors.Join(one, two)}
+	for _, branch := range joined.Branches(sentinel) {
+		assert.ErrorIs(t, branch, sentinel)
+	}
+	timeout := joined.Branches(&notComparable{[]error{one, two}})[1]
+	assert.NotErrorIs(t, timeout, notComparable{[]error{one}}) // nor does it panic
+}
+
+type notComparable struct{ all []error }
+
+func (e notComparable) Error() string   { return "not comparable" }
+func (e notComparable) Unwrap() []error { return e.all }
+
+func TestJoins(t *testing.T) {
+	plain := errors.New("plain")
+	assert.False(t, joined.Joins(nil))
+	assert.False(t, joined.Joins(fmt.Errorf("x: %w", plain)))
+	assert.True(t, joined.Joins(fmt.Errorf("x: %w", errors.Join(plain))))
 }
