@@ -59,6 +59,7 @@ func Classifiers[OUT any](classifiers ...Classifier[OUT]) Classifier[OUT] {
 //
 //	an error of several                             what the others allow
 //	has a reason                                    stays, if this one allows it too
+//	was refused for good (a rejection)              stays: it has had no effect
 //	has none, or no classifier knows it             is lost: it may have had an effect
 //	has none, but is in stage ClientDispatch        stays: it has had no effect
 //	is one of harmless                              stays
