@@ -56,6 +56,7 @@ func TestCheckpointed(t *testing.T) {
 			}
 
 			require.NoError(t, os.RemoveAll(dir))
+			require.NoError(t, os.Remove(out))
 			o = runJob("", args...)
 			require.Equal(t, exitOK, o.status, o.stdout+o.stderr)
 			assert.Contains(t, o.stdout, "there was no checkpoint")
