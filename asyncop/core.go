@@ -218,14 +218,14 @@ func (c *core[IN, OUT]) acceptControl(element any) {
 }
 
 // endRetries says that no element follows. Law A5: unless retries are to be drained, elements in back-off get exactly one
-// more attempt, at once; running attempts are awaited and not called again.
+// more attempt, at once, or after the wait that a server demanded; running attempts are awaited and not called again.
 func (c *core[IN, OUT]) endRetries() {
 	if c.drainRetries {
 		return
 	}
 	c.noRetries = true
 	for e := c.queue.First(); e != nil; e = e.Next() {
-		if e.Value.phase == backoff {
+		if e.Value.phase == backoff && e.Value.retry&demanded == 0 {
 			c.retryNow(e)
 		}
 	}
@@ -350,7 +350,8 @@ func (c *core[IN, OUT]) start(e *queue.Entry[slot[IN, OUT]]) {
 	if s.phase == ready {
 		c.ready.Cancel(&s.timer)
 		c.stats.WaitingForRetry--
-		if s.byResult {
+		s.retried()
+		if s.retry&byResult != 0 {
 			c.stats.RetriesOnResult++
 		} else {
 			c.stats.RetriesOnError++

@@ -3,6 +3,7 @@ package asyncop
 import (
 	"context"
 	"log/slog"
+	"math"
 	"time"
 
 	"github.com/weirflow/weir/internal/lazyerr"
@@ -142,11 +143,9 @@ func (c *core[IN, OUT]) decided(
 		if d.Err != nil {
 			s.err = d.Err
 		}
-		if c.retry.whole {
-			s.remember(d.Reason, d.Before)
-		}
+		s.doFirst(d.Before)
 		s.attempt = nil
-		s.byResult = a.err == nil
+		s.retry = kindOfRetry(a.err == nil, d.Demanded > 0)
 		c.backOff(e, d)
 	case strategies.Failed:
 		s.verdict = d.Verdict
@@ -178,28 +177,42 @@ func (c *core[IN, OUT]) logRefusal(s *slot[IN, OUT], d strategies.Decision) {
 	}
 }
 
-// backOff lets e wait for its next attempt. A retry that could not start before the deadline is not scheduled: the
-// element waits for its deadline, or times out early by choice.
+// backOff lets e wait for its next attempt. One whose retry could not start before its deadline waits for the deadline, or
+// times out early by choice.
 func (c *core[IN, OUT]) backOff(e *queue.Entry[slot[IN, OUT]], d strategies.Decision) {
 	c.tick()
 	s := &e.Value
 	c.enter(e, backoff)
 	c.stats.WaitingForRetry++
+	tooLate := c.timeout > 0 && d.Delay >= c.deadline(e)-c.now // capped, or it would be now
 	if c.logsRetries() {
-		c.log(&c.retryLog, slog.LevelDebug, "asyncop: retry", s.in,
-			slog.Int("attempts", int(s.attempts)), slog.Duration("delay", d.Delay),
-			slog.String("reason", d.Reason.String()), slog.Any("error", d.Err))
+		attrs := []slog.Attr{
+			slog.Int("attempts", int(s.attempts)), slog.Duration("delay", max(d.Delay, d.Demanded)),
+			slog.String("reason", d.Reason.String()), slog.Any("error", d.Err),
+		}
+		if tooLate {
+			attrs = append(attrs, slog.String("verdict", "not before the deadline"))
+			c.log(&c.refuseLog, slog.LevelDebug, "asyncop: no retry", s.in, attrs...)
+		} else {
+			c.log(&c.retryLog, slog.LevelDebug, "asyncop: retry", s.in, attrs...)
+		}
 	}
 	switch {
-	case c.timeout > 0 && d.Delay >= c.deadline(e)-c.now: // capped, or it would be now
-		if c.earlyTimeout {
-			c.timeOut(e)
-		}
-	case d.Delay == 0:
+	case tooLate && c.earlyTimeout:
+		c.timeOut(e)
+	case d.Delay == 0 && !tooLate:
 		c.retryNow(e)
-	default:
-		c.timers.Arm(&s.timer, c.now+d.Delay)
+	default: // a timer that is due at the deadline or later never fires: deadlines come first
+		c.timers.Arm(&s.timer, later(c.now, max(d.Delay, d.Demanded)))
 	}
+}
+
+// later returns the instant d after at, or the last one there is.
+func later(at, d time.Duration) time.Duration {
+	if d > math.MaxInt64-at {
+		return math.MaxInt64
+	}
+	return at + d
 }
 
 // prepare begins the attempt a with what the strategy wants done first, on a worker. The attempt has its permit, and its

@@ -25,8 +25,9 @@ type Failure[IN any] struct {
 	// nobody asked for another attempt, or if the element ended otherwise, such as by its timeout.
 	Verdict strategies.Verdict
 
-	// Reason is that of its last outcome, and Reasons are those for which it was retried, as far as a reason-aware strategy has
-	// a classifier that names them. A rejection ([predicates.NewRejection]) means that the call was refused for good.
+	// Reason is that of its last outcome, and Reasons are those of the retries that were begun, as far as a reason-aware
+	// strategy has a classifier that names them. A rejection ([predicates.NewRejection]) means that the call was refused for
+	// good.
 	Reason  predicates.Reason
 	Reasons predicates.ReasonSet
 

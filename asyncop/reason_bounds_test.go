@@ -84,6 +84,89 @@ func TestPushback(t *testing.T) {
 	})
 }
 
+// A5: a wait that a server demands is kept when the input ends; other back-offs get their last attempt at once.
+func TestEndOfInputKeepsADemandedWait(t *testing.T) {
+	forEachClock(t, func(t *testing.T, m mode) {
+		side := newSideSink(false)
+		r := newRig(t, m, setup{
+			timeout: time.Minute, opts: options(asyncop.WithSideOutput(side)),
+			strategy: because(safeReason, strategies.HonorPushback(strategies.BestEffort[string]().
+				WithBackoff(func(int) time.Duration { return 10 * time.Second }))),
+		})
+		r.sendEach("abcd")
+		r.fail("a#1", demand{7 * time.Second})
+		r.fail("b#1", errBroken)
+		r.fail("c#1", demand{time.Hour}) // longer than it has
+		r.advance(time.Second)
+		r.endInput()
+		require.Equal(t, "a#1@0s b#1@0s c#1@0s d#1@0s b#2@1s", r.callTimes())
+		r.complete("b#2", "B")
+		r.fail("d#1", demand{time.Second}) // there are no retries any more
+		require.Equal(t, "d", side.elements())
+		r.advance(6 * time.Second)
+		require.Equal(t, "a#1@0s b#1@0s c#1@0s d#1@0s b#2@1s a#2@7s", r.callTimes())
+		r.fail("a#2", demand{time.Second}) // nor is there another one
+		require.Equal(t, "d a", side.elements())
+		r.advance(53*time.Second - 1)
+		require.Len(t, side.got(), 2)
+		r.advance(1)
+		require.Equal(t, "d a c", side.elements())
+		require.ErrorAs(t, side.got()[2].Err, new(*asyncop.TimeoutError))
+		require.NoError(t, r.end())
+		require.Equal(t, "a#1@0s b#1@0s c#1@0s d#1@0s b#2@1s a#2@7s", r.callTimes())
+		require.Equal(t, "B", r.outputs())
+		checkBalance(t, r.stats())
+	})
+}
+
+// A retry that was cut by the deadline is none: neither the log nor Reasons list it as one.
+func TestARetryCutByTheDeadlineIsNone(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		var b bytes.Buffer
+		logger := slog.New(slog.NewTextHandler(&b, &slog.HandlerOptions{Level: slog.LevelDebug, ReplaceAttr: withoutTime}))
+		side := newSideSink(false)
+		p := because(safeReason, strategies.HonorPushback(always(true, strategies.RetryAfter(time.Second))))
+		r := newRig(t, mode{ordered: true, capacity: 4}, setup{
+			timeout: 10 * time.Second, strategy: p, opts: options(asyncop.WithSideOutput(side), asyncop.WithLogger(logger)),
+		})
+		r.send("a")
+		r.advance(9 * time.Second)
+		r.fail("a#1", demand{time.Minute})
+		r.advance(time.Second)
+		require.NoError(t, r.end())
+		require.Equal(t, "a#1", r.calls())
+		line, _, _ := strings.Cut(b.String(), "\n")
+		require.Equal(t, `level=DEBUG msg="asyncop: no retry" attempts=1 delay=1m0s reason=TEST_SAFE error="come back later" `+
+			`verdict="not before the deadline" element="\"a\""`, line)
+		require.NotContains(t, b.String(), "asyncop: retry")
+		f := side.got()[0]
+		require.Equal(t, predicates.ReasonSet{}, f.Reasons)
+		require.Equal(t, safeReason, f.Reason)
+		require.EqualValues(t, 0, r.stats().Retries())
+	})
+}
+
+// A capped wait gets the last attempt of the end of the input: then it is a retry for its reason, and what is to be done
+// first is done.
+func TestReasonsOfACappedWaitAtTheEndOfInput(t *testing.T) {
+	forEachMode(t, func(t *testing.T, m mode) {
+		side := newSideSink(false)
+		done := 0
+		p := because(safeReason, always(true, strategies.RetryAfter(time.Minute).WithBefore(func(context.Context) error {
+			done++
+			return nil
+		})))
+		r := newRig(t, m, setup{timeout: time.Second, strategy: p, opts: options(asyncop.WithSideOutput(side))})
+		r.send("a")
+		r.fail("a#1", errBroken)
+		r.endInput()
+		r.fail("a#2", errBroken)
+		require.NoError(t, r.end())
+		require.Equal(t, 1, done)
+		require.Equal(t, predicates.NewReasonSet(safeReason), side.got()[0].Reasons)
+	})
+}
+
 // Under an outage, a budget bounds the retries to burst + fraction × first attempts, though everything is tried.
 func TestBudgetUnderAnOutage(t *testing.T) {
 	const elements, burst, fraction = 5000, 50, 0.1

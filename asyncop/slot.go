@@ -28,9 +28,27 @@ type slot[IN, OUT any] struct {
 	err      error                                     // of the last attempt that had one; when failing, the failure
 	attempts int32                                     // begun so far
 	phase    phase
-	byResult bool               // the retry that is waiting was asked for by a result, not by an error
+	retry    retryKind          // of the retry that waits
 	inDoubt  bool               // an attempt may have taken effect: see TimeoutError
 	verdict  strategies.Verdict // over its last outcome, if that asked for another attempt and there is none
+}
+
+// retryKind is what is known of a retry that waits: bits.
+type retryKind uint8
+
+const (
+	byResult retryKind = 1 << iota // a result asked for it, not an error
+	demanded                       // a server demanded the wait: the end of the input does not cut it
+)
+
+func kindOfRetry(isByResult, isDemanded bool) (k retryKind) {
+	if isByResult {
+		k |= byResult
+	}
+	if isDemanded {
+		k |= demanded
+	}
+	return k
 }
 
 // extra is what few elements need, so that the others need not pay for it.
@@ -68,12 +86,22 @@ func (s *slot[IN, OUT]) note(reason predicates.Reason) {
 	s.extra.reason = reason
 }
 
-// remember keeps why the element is retried and what is to be done first.
-func (s *slot[IN, OUT]) remember(reason predicates.Reason, before func(ctx context.Context) error) {
+// doFirst keeps what is to be done before the next attempt; nil: nothing.
+func (s *slot[IN, OUT]) doFirst(before func(ctx context.Context) error) {
 	if s.extra == nil {
+		if before == nil {
+			return
+		}
 		s.extra = &extra[IN, OUT]{}
 	}
-	s.extra.reasons, s.extra.before = s.extra.reasons.With(reason), before
+	s.extra.before = before
+}
+
+// retried notes that the reason of the last outcome has led to a retry, which begins now.
+func (s *slot[IN, OUT]) retried() {
+	if r := s.reason(); !r.IsZero() {
+		s.extra.reasons = s.extra.reasons.With(r)
+	}
 }
 
 // doubt notes what an outcome that is not final says about its attempt: it may have taken effect, unless it was not sent or

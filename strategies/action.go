@@ -16,10 +16,11 @@ type Action struct {
 	// Retry makes another attempt after Delay.
 	Retry bool
 	// Delay is at least 0. The operator spreads it by the policy's [Jitter], unless
-	// Exact is set, and cuts it to the time the element has left.
+	// it is Demanded, and cuts it to the time the element has left.
 	Delay time.Duration
-	// Exact keeps jitter away from Delay, as for a delay that a server demands.
-	Exact bool
+	// Demanded says that a server demands Delay, as by Retry-After: the next attempt
+	// comes after exactly that, without jitter, also when the input ends meanwhile.
+	Demanded bool
 
 	// Err, if not nil, takes the place of the attempt's error, and of its results:
 	// without Retry the element fails with it; with Retry it is remembered as the

@@ -66,6 +66,9 @@ type Decision struct {
 	// follow, as none starts at or after the deadline (law A5). The element ends at
 	// its deadline, or at once if the operator so chooses.
 	Capped bool
+	// Demanded is the wait that a server demands, in full also if Delay is cut; 0 if
+	// none does. It is kept when the input ends, and over a restart.
+	Demanded time.Duration
 
 	// Err is the error of the outcome: the attempt's own, or the one that the
 	// strategy translated it to. For Failed, the attempt's is joined to the failure.

@@ -20,8 +20,9 @@ import (
 // A demand is read from the error or the results ([predicates.PushbackOf]), or by
 // more, where they carry it in another form; the first that finds one counts. The
 // delay replaces inner's and no jitter touches it. It is not a permission: whether
-// the call may be repeated is still inner's business. At the end of the input an
-// operator makes the last attempt at once, demand or not, unless it drains retries.
+// the call may be repeated is still inner's business. An operator keeps the wait,
+// up to the element's deadline, also when the input ends: the last attempt, which
+// it makes at once for other elements that wait, comes after it.
 //
 // This is gRPC's A6, Client Retries, except that A6 starts its own delays from the
 // beginning after a retry that was demanded; here they depend on the number of
@@ -54,7 +55,7 @@ func (s *pushback[OUT]) Decide(ctx context.Context, a *predicates.Attempt[OUT]) 
 	}
 	action, err := s.inner.Decide(ctx, a)
 	if err == nil && action.Retry && demanded {
-		action.Delay, action.Exact = delay, true
+		action.Delay, action.Demanded = delay, true
 	}
 	return action, err
 }

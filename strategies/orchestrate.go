@@ -64,7 +64,7 @@ func (p *Policy[OUT]) Judge(a *predicates.Attempt[OUT], now Situation) (d Decisi
 	case now.Finishing:
 		return Decision{Verdict: Finishing, Reason: reason, Err: a.Err}, false
 	case reason.AlwaysRetry():
-		return p.schedule(a, Action{Retry: true, Delay: ControlledBackoff(a.Retries()), Exact: true}, now), false
+		return p.schedule(a, Action{Retry: true, Delay: ControlledBackoff(a.Retries())}, now), false
 	}
 	return Decision{}, true
 }
@@ -119,7 +119,10 @@ func (p *Policy[OUT]) schedule(a *predicates.Attempt[OUT], action Action, now Si
 	if p.maxWaiting > 0 && now.Waiting >= p.maxWaiting {
 		return Decision{Verdict: TooManyWaiting, Reason: d.Reason, Err: d.Err}
 	}
-	if !action.Exact && now.Random != nil {
+	switch {
+	case action.Demanded:
+		d.Demanded = action.Delay
+	case now.Random != nil && !d.Reason.AlwaysRetry(): // the controlled back-off is as RFC 0049 lays it down
 		var err error
 		if d.Delay, err = p.spread(d.Delay, now.Random); err != nil {
 			return failed(a, err)

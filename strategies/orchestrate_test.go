@@ -286,7 +286,7 @@ func TestBeforeIsHandedOn(t *testing.T) {
 	assert.True(t, called)
 }
 
-func TestJitterComesBeforeTheCapAndSparesExactDelays(t *testing.T) {
+func TestJitterComesBeforeTheCapAndSparesDemandedDelays(t *testing.T) {
 	double := func(base time.Duration, _ *rand.Rand) time.Duration { return 2 * base }
 	random := rand.New(rand.NewPCG(1, 2))
 	tests := []struct {
@@ -298,7 +298,8 @@ func TestJitterComesBeforeTheCapAndSparesExactDelays(t *testing.T) {
 		{strategies.RetryAfter(300 * ms), random, 600 * ms, false},
 		{strategies.RetryAfter(500 * ms), random, time.Second, true},
 		{strategies.RetryAfter(300 * ms), nil, 300 * ms, false},
-		{strategies.Action{Retry: true, Delay: 300 * ms, Exact: true}, random, 300 * ms, false},
+		{strategies.Action{Retry: true, Delay: 300 * ms, Demanded: true}, random, 300 * ms, false},
+		{strategies.Action{Retry: true, Delay: time.Minute, Demanded: true}, random, time.Second, true},
 	}
 	for _, tt := range tests {
 		a := failedAttempt(1)
@@ -307,6 +308,11 @@ func TestJitterComesBeforeTheCapAndSparesExactDelays(t *testing.T) {
 			Decide(t.Context(), a, strategies.Situation{Random: tt.random})
 		assert.Equal(t, tt.want, d.Delay)
 		assert.Equal(t, tt.capped, d.Capped)
+		if tt.action.Demanded {
+			assert.Equal(t, tt.action.Delay, d.Demanded, "in full")
+		} else {
+			assert.Zero(t, d.Demanded)
+		}
 	}
 }
 

@@ -95,7 +95,7 @@ func PolicyOf[OUT any](strategy AsyncRetryStrategy[OUT]) *Policy[OUT] {
 }
 
 // WithJitter returns a copy of p whose delays are spread by jitter, those of
-// reasons that are always retried and exact ones excepted. Nil means none.
+// reasons that are always retried and demanded ones excepted. Nil means none.
 func (p *Policy[OUT]) WithJitter(jitter Jitter) *Policy[OUT] {
 	c := *p
 	c.jitter = jitter
