@@ -3,6 +3,7 @@ package asyncop_test
 import (
 	"context"
 	"fmt"
+	"log/slog"
 	"slices"
 	"strconv"
 	"strings"
@@ -17,6 +18,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/weirflow/weir/asyncop"
+	"github.com/weirflow/weir/checkpoint"
 )
 
 // ---- Sharing, and operators among the flows of go-streams
@@ -411,4 +413,32 @@ func TestResultsOfTheEndedAreTaken(t *testing.T) {
 		op.To(extension.NewChanSink(out))
 		require.Equal(t, "A", <-out)
 	})
+}
+
+// A6: an operator behind a flow whose function has panicked fails with that, with checkpoints and without.
+func TestFlowBeforeTheOperatorBreaks(t *testing.T) {
+	forEachMode(t, func(t *testing.T, m mode) {
+		for _, checks := range []bool{false, true} {
+			c, err := checkpoint.NewCoordinator(checkpoint.NewMemoryStore(), checkpoint.WithLogger(slog.New(slog.DiscardHandler)))
+			require.NoError(t, err)
+			opts := options(asyncop.WithLogger(slog.New(slog.DiscardHandler)))
+			if checks {
+				opts = append(opts, asyncop.WithName("op"), asyncop.WithCheckpoints(c))
+			}
+			broken := checkpoint.NewMap(func(n int) int { return 10 / (n - 3) })
+			op := construct[int, int](m, slowly(0), time.Minute, nil, opts...)
+			require.NoError(t, c.Start())
+			done := make(chan []any)
+			go func() { done <- drain(op) }()
+			source(numbers(500)...).Via(broken).Via(op)
+			var p *checkpoint.PanicError
+			require.ErrorAs(t, op.Wait(), &p)
+			require.ErrorContains(t, op.Err(), "upstream: checkpoint: Map: checkpoint: panic in user code: runtime error: integer divide by zero")
+			require.LessOrEqual(t, len(<-done), 3)
+			if checks {
+				require.ErrorIs(t, c.Wait(), p)
+			}
+			require.NoError(t, c.Close())
+		}
+	}, 2, 100)
 }

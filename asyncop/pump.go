@@ -11,6 +11,7 @@ import (
 
 	"github.com/weirflow/weir/checkpoint"
 	"github.com/weirflow/weir/internal/fifo"
+	"github.com/weirflow/weir/internal/inband"
 	"github.com/weirflow/weir/internal/lazyerr"
 	"github.com/weirflow/weir/queue"
 	"github.com/weirflow/weir/timers"
@@ -267,11 +268,17 @@ func (p *pump[IN, OUT]) receivedElement(in IN, ok bool) {
 }
 
 func (p *pump[IN, OUT]) receivedControl(v any) {
-	if isEndOfInput(v) {
-		p.receivedEndOfInput()
-	} else if b, ok := v.(checkpoint.Barrier); ok && p.checks != nil {
-		p.receivedBarrier(b)
+	switch b := v.(type) {
+	case inband.Failure:
+		p.core.end(lazyerr.Named("asyncop: upstream", b.Err))
 		return
+	case checkpoint.Barrier:
+		if isEndOfInput(v) {
+			p.receivedEndOfInput()
+		} else if p.checks != nil {
+			p.receivedBarrier(b)
+			return
+		}
 	}
 	if p.backlog.Len() == 0 && p.core.hasRoom() {
 		p.core.acceptControl(v)

@@ -1,12 +1,15 @@
 package checkpoint
 
-import "github.com/weirflow/weir/queue"
+import (
+	"github.com/weirflow/weir/internal/inband"
+	"github.com/weirflow/weir/queue"
+)
 
-// IsControl tells whether an element of a stream is a control element: a watermark or a barrier. Flows pass those on as
-// they are.
+// IsControl tells whether an element of a stream is a control element: a watermark, a barrier, or the news that a [Flow] has
+// failed. Flows pass those on as they are.
 func IsControl(v any) bool {
 	switch v.(type) {
-	case queue.Watermark, Barrier:
+	case queue.Watermark, Barrier, inband.Failure:
 		return true
 	}
 	return false

@@ -61,6 +61,7 @@ type Coordinator struct {
 	finished     Kind              // of the final checkpoint that has ended it, or 0
 	final        map[Kind]struct{} // final checkpoints asked for
 	completing   bool              // everybody has reported the final one: it will end life
+	patience     *clock.Timer      // until the next warning that Start was not called; nil: none has registered
 }
 
 type participant struct {
@@ -227,6 +228,9 @@ func (c *Coordinator) register(name string, p Participant) (state State, ok bool
 		return nil, false, fmt.Errorf("checkpoint: two participants are named %q", name)
 	}
 	c.participants = append(c.participants, participant{name, p})
+	if c.patience == nil {
+		c.patience = c.clock.AfterFunc(startPatience, func() { c.warnNotStarted(startPatience) })
+	}
 	if c.restored == nil {
 		return nil, false, nil
 	}
@@ -238,6 +242,27 @@ func (c *Coordinator) register(name string, p Participant) (state State, ok bool
 		}
 	}
 	return state, true, nil
+}
+
+// startPatience is how long participants wait for Start before the first warning: it may have been forgotten. Each later
+// warning comes after twice the time of the one before.
+const startPatience = time.Second
+
+// warnNotStarted names the participants that wait for Start, unless it was called or will not be.
+func (c *Coordinator) warnNotStarted(waited time.Duration) {
+	c.mu.Lock()
+	if c.starting || c.isEnded {
+		c.mu.Unlock()
+		return
+	}
+	names := make(map[string]struct{}, len(c.participants))
+	for _, p := range c.participants {
+		names[p.name] = struct{}{}
+	}
+	c.patience = c.clock.AfterFunc(waited, func() { c.warnNotStarted(2 * waited) })
+	c.mu.Unlock()
+	c.logger.Warn("checkpoint: nothing begins before Start of the coordinator, which has not been called",
+		slog.String("waiting", quoted(names)), slog.Duration("waited", waited))
 }
 
 // breakStart makes Start fail, or ends what has started already. Called with mu held.
@@ -274,6 +299,7 @@ func (c *Coordinator) Start() error {
 		return fmt.Errorf("checkpoint: start: %w", c.endErrorLocked())
 	}
 	c.starting = true
+	c.endPatience()
 	if c.restored != nil {
 		for _, name := range c.restored.Names() {
 			if !slices.ContainsFunc(c.participants, func(p participant) bool { return p.name == name }) {
@@ -587,12 +613,12 @@ func (c *Coordinator) take(ctx context.Context, kind Kind) (uint64, error) {
 		err = lazyerr.Named(fmt.Sprintf("checkpoint %d", id), err)
 		c.logger.Warn("checkpoint aborted", slog.Uint64("checkpoint", id), slog.Any("error", err))
 		for _, p := range c.participants {
-			p.Aborted(id, err)
+			c.tell(p, func() { p.Aborted(id, err) })
 		}
 	} else {
 		c.logger.Debug("checkpoint complete", slog.Uint64("checkpoint", id), slog.String("kind", kind.String()))
 		for _, p := range c.participants {
-			p.Completed(id)
+			c.tell(p, func() { p.Completed(id) })
 		}
 	}
 	if kind.Final() {
@@ -627,9 +653,16 @@ func (c *Coordinator) begin(kind Kind) (*run, error) {
 		return nil, err
 	}
 	for _, p := range slices.Backward(c.participants) { // the source, normally the first, when all others know of it
-		p.Pending(r.barrier)
+		c.tell(p, func() { p.Pending(r.barrier) })
 	}
 	return r, nil
+}
+
+// tell calls a method of a participant. One that breaks ends the run (law A6).
+func (c *Coordinator) tell(p participant, f func()) {
+	if err := protect(func() error { f(); return nil }); err != nil {
+		c.Fail(p.name, err)
+	}
 }
 
 func (c *Coordinator) newRun(kind Kind) (*run, error) {
@@ -714,7 +747,15 @@ func (c *Coordinator) tick(timer *clock.Timer) {
 func (c *Coordinator) end(err error) {
 	if !c.isEnded {
 		c.isEnded, c.err = true, err
+		c.endPatience()
 		c.endLife()
+	}
+}
+
+// endPatience ends the warnings that Start was not called. Called with mu held.
+func (c *Coordinator) endPatience() {
+	if c.patience != nil {
+		c.patience.Stop()
 	}
 }
 

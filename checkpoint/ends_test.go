@@ -28,20 +28,24 @@ import (
 // recorder is an Input and an Output that writes down what is asked of it.
 type recorder struct {
 	*SliceInput[string]
-	fail map[string]error // by method
+	fail map[string]error  // by method
+	do   map[string]func() // by method, if it is to do anything else
 
 	mu    sync.Mutex
 	calls []string // guarded by mu
 }
 
 func newRecorder(values ...string) *recorder {
-	return &recorder{SliceInput: NewSliceInput(values), fail: map[string]error{}}
+	return &recorder{SliceInput: NewSliceInput(values), fail: map[string]error{}, do: map[string]func(){}}
 }
 
 func (r *recorder) note(method string, args ...any) error {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	r.calls = append(r.calls, strings.TrimSpace(method+" "+fmt.Sprint(args...)))
+	if do := r.do[method]; do != nil {
+		do()
+	}
 	return r.fail[method]
 }
 
@@ -111,23 +115,42 @@ func TestSource(t *testing.T) {
 	})
 }
 
-// Who has forgotten Start is told so.
-func TestSourceThatIsNotStarted(t *testing.T) {
-	bubble(t, "forgotten", func(t *testing.T) {
-		log := make(logLines, 10)
-		c := must(NewCoordinator(NewMemoryStore(), WithLogger(slog.New(slog.NewTextHandler(log, nil)))))
-		src := NewSource(c, "src", newRecorder("a"))
-		time.Sleep(startPatience - 1)
-		synctest.Wait()
+// A Start that was forgotten is not a silent hang: source, sink and others are named, on the coordinator's clock.
+func TestStartThatIsForgotten(t *testing.T) {
+	clk := clock.NewMock()
+	log := make(logLines, 10)
+	c := must(NewCoordinator(NewMemoryStore(), WithClock(clk), WithLogger(slog.New(slog.NewTextHandler(log, nil)))))
+	clk.Add(time.Hour)                                             // nobody has registered
+	src := NewSource(c, "src", NewChannelInput(make(chan string))) // idle
+	sink := NewSink[string](c, "sink", newRecorder())
+	c.Register("other", nothing{})
+	clk.Add(startPatience - 1)
+	require.Empty(t, log)
+	clk.Add(1)
+	const who = `msg="checkpoint: nothing begins before Start of the coordinator, which has not been called" waiting="\"other\", \"sink\", \"src\"" waited=`
+	require.Contains(t, <-log, who+"1s\n")
+	for _, waited := range []string{"2s", "4s", "8s"} {
+		d := must(time.ParseDuration(waited))
+		clk.Add(d/2 - 1)
 		require.Empty(t, log)
-		time.Sleep(time.Hour)
-		synctest.Wait()
-		require.Len(t, log, 1)
-		require.Regexp(t, "Start of the coordinator, which has not been called.* source=src", <-log)
-		require.NoError(t, c.Start())
-		require.Len(t, texts(src.Out()), 3)
-		require.NoError(t, c.Close())
-	})
+		clk.Add(1)
+		require.Contains(t, <-log, who+waited+"\n")
+	}
+	require.NoError(t, c.Start())
+	clk.Add(time.Hour)
+	require.Empty(t, log)
+	c.Fail("other", errTest)
+	for range src.Out() { //nolint:revive // to the end
+	}
+	close(sink.In())
+	sink.AwaitCompletion()
+	require.NoError(t, c.Close())
+
+	c = must(NewCoordinator(NewMemoryStore(), WithClock(clk), WithLogger(slog.New(slog.NewTextHandler(log, nil)))))
+	c.Register("other", nothing{})
+	require.NoError(t, c.Close())
+	clk.Add(time.Hour)
+	require.Empty(t, log, "closed")
 }
 
 // logLines is a writer of whole lines.

@@ -8,6 +8,7 @@ import (
 	"strconv"
 
 	"github.com/weirflow/weir/checkpoint/internal/wire"
+	"github.com/weirflow/weir/internal/guard"
 	"github.com/weirflow/weir/internal/panics"
 )
 
@@ -125,7 +126,7 @@ func (e *CodecError) Error() string {
 // Unwrap returns Err.
 func (e *CodecError) Unwrap() error { return e.Err }
 
-// PanicError is a panic of user code.
+// PanicError is a panic of user code, or its call of runtime.Goexit.
 type PanicError struct {
 	Value any    // what was passed to panic
 	Stack []byte // of the goroutine that panicked, as runtime/debug.Stack formats it
@@ -143,9 +144,23 @@ func (e *PanicError) Unwrap() error {
 	return err
 }
 
+// errGoexit is the value of the PanicError of a call of runtime.Goexit.
+var errGoexit = errors.New("runtime.Goexit was called")
+
+// newPanicError wraps what recover returned; nil means that runtime.Goexit ends the goroutine.
+func newPanicError(recovered any) error {
+	if recovered == nil {
+		recovered = errGoexit
+	}
+	return &PanicError{Value: recovered, Stack: debug.Stack()}
+}
+
+// protect calls user code on a goroutine of its own and returns its panic or runtime.Goexit as an error (law A6).
+func protect(f func() error) error { return guard.Call(f, newPanicError) }
+
 // recoverTo turns a panic into an error. It is deferred by functions that call user code.
 func recoverTo(err *error) {
 	if r := recover(); r != nil {
-		*err = &PanicError{Value: r, Stack: debug.Stack()}
+		*err = newPanicError(r)
 	}
 }

@@ -2,21 +2,28 @@ package checkpoint
 
 import (
 	"fmt"
+	"log/slog"
 	"reflect"
+	"sync/atomic"
 
 	"github.com/reugn/go-streams"
 	"github.com/reugn/go-streams/flow"
+
+	"github.com/weirflow/weir/internal/inband"
+	"github.com/weirflow/weir/internal/lazyerr"
 )
 
 // Flow is a step between a source, operators and a sink that lets control elements pass, which the flows of go-streams do
 // not: they assert the type of every element. It has no state, so it takes no part in checkpoints. [NewMap], [NewFilter]
 // and [NewFlatMap] make one.
 //
-// It works on one element at a time, in order. A wrong type and a panic of the function end the process, as in
-// go-streams: what was not yet in a complete checkpoint is done again after a restart.
+// It works on one element at a time, in order. When its function panics or calls runtime.Goexit, or an element is of a wrong
+// type, the flow has failed: it closes Out, discards what still comes, and logs the error once through slog.Default(). The
+// next operator or [Sink] of weir fails with the same error, and so does the run of a [Coordinator] whose barriers it passes.
 type Flow struct {
 	in, out chan any
 	name    string
+	err     atomic.Pointer[error]
 }
 
 var _ streams.Flow = (*Flow)(nil)
@@ -69,21 +76,60 @@ func newFlow[T any](name string, apply func(v T, emit func(any))) *Flow {
 	f := &Flow{in: make(chan any, flowBuffer), out: make(chan any, flowBuffer), name: name}
 	emit := func(v any) { f.out <- v }
 	nilAllowed := reflect.TypeFor[T]().Kind() == reflect.Interface
-	go func() {
+	var reporter Reporter // of the last barrier
+	each := func() error {
 		for v := range f.in {
 			if IsControl(v) {
+				if b, ok := v.(Barrier); ok {
+					reporter = b.reporter
+				}
 				f.out <- v
 				continue
 			}
 			t, ok := v.(T)
 			if !ok && (v != nil || !nilAllowed) {
-				panic(fmt.Sprintf("checkpoint: %s: got an element of type %T, want %v", name, v, reflect.TypeFor[T]()))
+				return fmt.Errorf("got an element of type %T, want %v", v, reflect.TypeFor[T]())
 			}
 			apply(t, emit)
 		}
-		close(f.out)
+		return nil
+	}
+	go func() {
+		err, returned := error(nil), false
+		defer func() { // the function may not return (law A6)
+			if !returned {
+				err = newPanicError(recover())
+			}
+			if err != nil {
+				f.fail(err, reporter)
+			}
+			close(f.out)
+			for range f.in { //nolint:revive // discarded
+			}
+		}()
+		err = each()
+		returned = true
 	}()
 	return f
+}
+
+// fail notes why the flow ends and lets everybody know who can do something about it.
+func (f *Flow) fail(err error, reporter Reporter) {
+	err = lazyerr.Named("checkpoint: "+f.name, err)
+	f.err.Store(&err)
+	slog.Error("checkpoint: a flow has failed", slog.String("flow", f.name), slog.Any("error", err))
+	if c, ok := reporter.(*Coordinator); ok {
+		c.Fail(f.name, err)
+	}
+	f.out <- inband.Failure{Err: err}
+}
+
+// Err returns why the flow has failed, or nil. It is set before Out closes.
+func (f *Flow) Err() error {
+	if err := f.err.Load(); err != nil {
+		return *err
+	}
+	return nil
 }
 
 // In returns the channel that upstream sends to and closes.

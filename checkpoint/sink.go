@@ -8,6 +8,7 @@ import (
 
 	"github.com/reugn/go-streams"
 
+	"github.com/weirflow/weir/internal/inband"
 	"github.com/weirflow/weir/queue"
 )
 
@@ -51,7 +52,7 @@ func NewSink[T any](c *Coordinator, name string, output Output[T]) *Sink[T] {
 	}
 	state, resumes, err := c.register(name, s)
 	if err == nil { // else Start fails, and what is published stays
-		if err := s.begin(state, resumes); err != nil {
+		if err := protect(func() error { return s.begin(state, resumes) }); err != nil {
 			c.Refuse(name, err)
 		}
 	}
@@ -91,7 +92,7 @@ func (s *Sink[T]) Completed(id uint64) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	if state, ok := s.states[id]; ok && s.err == nil {
-		if err := s.output.Commit(s.coordinator.work, state); err != nil {
+		if err := protect(func() error { return s.output.Commit(s.coordinator.work, state) }); err != nil {
 			s.failLocked(fmt.Errorf("commit of checkpoint %d: %w", id, err))
 		}
 	}
@@ -118,6 +119,20 @@ func (s *Sink[T]) Aborted(id uint64, _ error) {
 func (s *Sink[T]) run() {
 	defer close(s.done)
 	defer s.close()
+	returned := false
+	defer func() { // if Write does not return, upstream must not be held up (law A6)
+		if !returned {
+			s.fail(fmt.Errorf("write: %w", newPanicError(recover())))
+			for range s.in { //nolint:revive // discarded
+			}
+		}
+	}()
+	s.receive()
+	returned = true
+}
+
+// receive works on what comes until the input is closed and, after a final barrier, its checkpoint is over.
+func (s *Sink[T]) receive() {
 	final := false
 	for v := range s.in {
 		switch v := v.(type) {
@@ -125,6 +140,8 @@ func (s *Sink[T]) run() {
 			s.barrier(v)
 			final = final || v.Kind.Final()
 		case queue.Watermark:
+		case inband.Failure:
+			s.fail(v.Err)
 		default:
 			s.write(v)
 		}
@@ -175,7 +192,11 @@ func (s *Sink[T]) barrier(b Barrier) {
 		b.Report(s.name, nil, s.coordinator.endError())
 		return
 	}
-	state, err := s.output.Prepare(s.coordinator.life)
+	var state []byte
+	err := protect(func() (err error) {
+		state, err = s.output.Prepare(s.coordinator.life)
+		return err
+	})
 	if err != nil {
 		s.failLocked(fmt.Errorf("prepare for checkpoint %d: %w", b.ID, err))
 		b.Report(s.name, nil, s.err)
@@ -200,7 +221,7 @@ func (s *Sink[T]) quiesced() <-chan struct{} {
 func (s *Sink[T]) close() {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	if err := s.output.Close(); err != nil {
+	if err := protect(s.output.Close); err != nil {
 		s.failLocked(fmt.Errorf("close: %w", err))
 	}
 }

@@ -7,7 +7,6 @@ import (
 	"io"
 	"log/slog"
 	"sync"
-	"time"
 
 	"github.com/reugn/go-streams"
 	"github.com/reugn/go-streams/flow"
@@ -54,7 +53,7 @@ func NewSource[T any](c *Coordinator, name string, input Input[T]) *Source[T] {
 		positions:   make(map[uint64][]byte),
 	}
 	if state, ok := c.Register(name, s); ok {
-		if err := input.Seek(state.Bytes()); err != nil {
+		if err := protect(func() error { return input.Seek(state.Bytes()) }); err != nil {
 			c.Refuse(name, err)
 		}
 	}
@@ -97,7 +96,12 @@ func (s *Source[T]) Completed(id uint64) {
 	if !ok || position == nil {
 		return
 	}
-	if err := committer.Commit(s.coordinator.work, position); err != nil {
+	err := protect(func() error { return committer.Commit(s.coordinator.work, position) })
+	var broken *PanicError
+	switch {
+	case errors.As(err, &broken):
+		s.fail(fmt.Errorf("commit of checkpoint %d: %w", id, err))
+	case err != nil:
 		s.coordinator.logger.Warn("checkpoint: commit of a position", slog.String("source", s.name), slog.Any("error", err))
 	}
 }
@@ -120,13 +124,26 @@ func (s *Source[T]) forget(id uint64) (position []byte) {
 func (s *Source[T]) run() {
 	defer func() {
 		<-s.coordinator.Ended()
-		s.coordinator.awaitIdle() // the position of the final checkpoint is committed before the input is closed
-		_ = s.input.Close()
+		s.coordinator.awaitIdle()                      // the position of the final checkpoint is committed before the input is closed
+		if err := protect(s.input.Close); err != nil { // too late to fail the run
+			s.coordinator.logger.Warn("checkpoint: close of an input", slog.String("source", s.name), slog.Any("error", err))
+		}
 	}()
 	defer close(s.out)
-	if !s.awaitStart() {
-		return
+	returned := false
+	defer func() { // if Next or Wait does not return (law A6)
+		if !returned {
+			s.fail(newPanicError(recover()))
+		}
+	}()
+	if s.awaitStart() {
+		s.read()
 	}
+	returned = true
+}
+
+// read streams the input until its end, or that of the run.
+func (s *Source[T]) read() {
 	waiter, waits := s.input.(Waiter)
 	for {
 		var wait context.Context
@@ -171,23 +188,13 @@ func (s *Source[T]) run() {
 	}
 }
 
-// startPatience is how long the start may be in coming before that is worth a warning: it may have been forgotten.
-const startPatience = 10 * time.Second
-
 // awaitStart waits for the start; false: there will be none.
 func (s *Source[T]) awaitStart() bool {
-	patience := s.coordinator.clock.Timer(startPatience)
-	defer patience.Stop()
-	for {
-		select {
-		case <-s.coordinator.Started():
-			return true
-		case <-s.coordinator.Ended():
-			return false
-		case <-patience.C:
-			s.coordinator.logger.Warn("checkpoint: nothing is read before Start of the coordinator, which has not been called",
-				slog.String("source", s.name), slog.Duration("waited", startPatience))
-		}
+	select {
+	case <-s.coordinator.Started():
+		return true
+	case <-s.coordinator.Ended():
+		return false
 	}
 }
 
@@ -233,7 +240,12 @@ func (s *Source[T]) serve() {
 
 // send puts the barrier into the stream and reports the position: in this order, for with a final report the run is over.
 func (s *Source[T]) send(b Barrier) bool {
-	position := append([]byte{}, s.input.Position()...) // the input may use its memory again
+	var position []byte
+	if err := protect(func() error { position = s.input.Position(); return nil }); err != nil {
+		s.fail(err)
+		return false
+	}
+	position = append([]byte{}, position...) // the input may use its memory again
 	s.mu.Lock()
 	s.positions[b.ID] = position
 	s.mu.Unlock()
