@@ -1,0 +1,40 @@
+module github.com/weirflow/weir/docs
+
+go 1.26.0
+
+require (
+	github.com/reugn/go-streams v0.13.0
+	github.com/stretchr/testify v1.12.1
+	github.com/weirflow/weir v0.0.0
+	go.uber.org/goleak v1.3.0
+)
+
+require (
+	github.com/bits-and-blooms/bitset v1.24.4 // indirect
+	github.com/cespare/xxhash/v2 v2.3.0 // indirect
+	github.com/dgryski/go-rendezvous v0.0.0-20200823014737-9f7001d12a5f // indirect
+	github.com/jackc/pgpassfile v1.0.0 // indirect
+	github.com/jackc/pgservicefile v0.0.0-20240606120523-5a60cdf6a761 // indirect
+	github.com/jackc/puddle/v2 v2.2.3 // indirect
+	github.com/klauspost/compress v1.20.3 // indirect
+	github.com/pierrec/lz4/v4 v4.1.33 // indirect
+	github.com/twmb/franz-go/pkg/kmsg v1.15.0 // indirect
+	github.com/yuin/gopher-lua v1.1.1 // indirect
+	golang.org/x/sync v0.22.0 // indirect
+	golang.org/x/sys v0.34.0 // indirect
+	golang.org/x/text v0.41.0 // indirect
+)
+
+require (
+	github.com/alicebob/miniredis/v2 v2.35.0
+	github.com/benbjohnson/clock v1.3.5
+	github.com/failsafe-go/failsafe-go v0.9.8
+	github.com/jackc/pgx/v5 v5.12.0
+	github.com/maypok86/otter/v2 v2.2.1
+	github.com/redis/go-redis/v9 v9.14.0
+	github.com/twmb/franz-go v1.22.2
+	github.com/twmb/franz-go/pkg/kfake v0.0.0-20260918054303-01f206a7e32c
+	go.yaml.in/yaml/v3 v3.0.5 // indirect
+)
+
+replace github.com/weirflow/weir => ../

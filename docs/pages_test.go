@@ -1,0 +1,107 @@
+package docs_test
+
+import (
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strings"
+	"testing"
+
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+)
+
+// Every Go block of every page, and of the README, is code that the tests compile and run: a whole program of programs/,
+// or consecutive lines of an example in a test file beside the page.
+func TestSnippets(t *testing.T) {
+	pages, err := filepath.Glob("*.md")
+	require.NoError(t, err)
+	require.NotEmpty(t, pages)
+	code := sources(t)
+	for _, page := range append(pages, "../README.md") {
+		text, err := os.ReadFile(page)
+		require.NoError(t, err)
+		for _, block := range goBlocks(string(text)) {
+			assert.True(t, contained(code, block), "%s has a snippet that no test has:\n%s", page, block)
+		}
+	}
+}
+
+// Every program prints what its output.txt says.
+func TestPrograms(t *testing.T) {
+	programs, err := filepath.Glob("programs/*/main.go")
+	require.NoError(t, err)
+	require.NotEmpty(t, programs)
+	bin := t.TempDir()
+	for _, program := range programs {
+		dir := filepath.Dir(program)
+		t.Run(filepath.Base(dir), func(t *testing.T) {
+			want, err := os.ReadFile(filepath.Join(dir, "output.txt"))
+			require.NoError(t, err)
+			exe := filepath.Join(bin, filepath.Base(dir))
+			build, err := exec.Command("go", "build", "-o", exe, "./"+filepath.ToSlash(dir)).CombinedOutput()
+			require.NoError(t, err, "%s", build)
+			run := exec.CommandContext(t.Context(), exe)
+			run.Dir = t.TempDir()
+			var logged strings.Builder
+			run.Stderr = &logged
+			got, err := run.Output()
+			require.NoError(t, err, "%s", &logged)
+			assert.Equal(t, string(want), string(got))
+		})
+	}
+}
+
+// sources returns the lines of all Go files, without their indentation.
+func sources(t *testing.T) (files [][]string) {
+	t.Helper()
+	for _, pattern := range []string{"*_test.go", "programs/*/main.go"} {
+		names, err := filepath.Glob(pattern)
+		require.NoError(t, err)
+		for _, name := range names {
+			text, err := os.ReadFile(name)
+			require.NoError(t, err)
+			files = append(files, trimmed(string(text)))
+		}
+	}
+	return files
+}
+
+// goBlocks returns the contents of the fenced blocks marked go.
+func goBlocks(page string) (blocks []string) {
+	for _, part := range strings.Split(page, "\n```go\n")[1:] {
+		block, _, _ := strings.Cut(part, "\n```")
+		blocks = append(blocks, block)
+	}
+	return blocks
+}
+
+func contained(files [][]string, block string) bool {
+	want := trimmed(block)
+	for _, lines := range files {
+		for i := 0; i+len(want) <= len(lines); i++ {
+			if equal(lines[i:i+len(want)], want) {
+				return true
+			}
+		}
+	}
+	return false
+}
+
+func equal(a, b []string) bool {
+	for i := range b {
+		if a[i] != b[i] {
+			return false
+		}
+	}
+	return true
+}
+
+// trimmed returns the lines without indentation, since a block stands further left than its code.
+func trimmed(text string) []string {
+	lines := strings.Split(strings.TrimSpace(text), "\n")
+	for i, line := range lines {
+		lines[i] = strings.TrimSpace(line)
+	}
+	return lines
+}

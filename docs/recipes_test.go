@@ -1,0 +1,178 @@
+package docs_test
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"net/http"
+	"net/http/httptest"
+	"slices"
+	"strings"
+	"time"
+
+	"github.com/alicebob/miniredis/v2"
+	"github.com/failsafe-go/failsafe-go/bulkhead"
+	"github.com/jackc/pgx/v5"
+	"github.com/jackc/pgx/v5/pgxpool"
+	"github.com/maypok86/otter/v2"
+	"github.com/redis/go-redis/v9"
+	"github.com/twmb/franz-go/pkg/kfake"
+	"github.com/twmb/franz-go/pkg/kgo"
+
+	"github.com/weirflow/weir/asyncop"
+	"github.com/weirflow/weir/predicates/httpretry"
+	"github.com/weirflow/weir/predicates/netretry"
+	"github.com/weirflow/weir/strategies"
+)
+
+func Example_http() {
+	server := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		fmt.Fprint(w, "hello "+strings.TrimPrefix(r.URL.Path, "/"))
+	}))
+	defer server.Close()
+	base := server.URL
+
+	client := &http.Client{Transport: httpretry.Transport(nil)}
+	defer client.CloseIdleConnections()
+	get := asyncop.Blocking(func(ctx context.Context, name string) (string, error) {
+		req, err := http.NewRequestWithContext(ctx, http.MethodGet, base+"/"+name, nil)
+		if err != nil {
+			return "", err
+		}
+		resp, err := client.Do(req)
+		if err != nil {
+			return "", err
+		}
+		defer resp.Body.Close()
+		if err := httpretry.CheckResponse(resp); err != nil {
+			return "", err
+		}
+		body, err := io.ReadAll(resp.Body) // here: after the call its context has ended, and so has the body
+		return string(body), err
+	})
+	op := asyncop.OrderedWaitWithRetry(get, 10*time.Second, 1000,
+		strategies.ReasonAware(httpretry.Classifier[string](), nil).Idempotent(), // GET may be repeated
+		asyncop.WithMaxConcurrentCalls(50),
+		asyncop.WithAttemptTimeout(2*time.Second))
+	for text, err := range op.Results(slices.Values([]string{"lhr", "cdg"})) {
+		fmt.Println(text, err)
+	}
+	// Output:
+	// hello lhr <nil>
+	// hello cdg <nil>
+}
+
+func Example_redis() {
+	server := must(miniredis.Run())
+	defer server.Close()
+	address := server.Addr()
+
+	client := redis.NewClient(&redis.Options{
+		Addr:                  address,
+		MaxRetries:            -1,   // retries are weir's: the client's own double increments unseen
+		ContextTimeoutEnabled: true, // the call ends when its context does
+	})
+	defer client.Close()
+	incr := asyncop.Blocking(func(ctx context.Context, key string) (int64, error) {
+		return client.Incr(ctx, key).Result()
+	})
+	op := asyncop.OrderedWaitWithRetry(incr, 5*time.Second, 1000,
+		strategies.ReasonAware(netretry.Classifier[int64](), nil)) // repeats only what was not sent
+	for n, err := range op.Results(slices.Values([]string{"visits:lhr", "visits:cdg"})) {
+		fmt.Println(n, err)
+	}
+	// Output:
+	// 1 <nil>
+	// 1 <nil>
+}
+
+// nameOf reads one row of PostgreSQL.
+func nameOf(pool *pgxpool.Pool) asyncop.AsyncFunction[string, string] {
+	return asyncop.Blocking(func(ctx context.Context, key string) (string, error) {
+		var name string
+		err := pool.QueryRow(ctx, "SELECT name FROM airports WHERE key = $1", key).Scan(&name)
+		if errors.Is(err, pgx.ErrNoRows) {
+			return "", asyncop.ErrNoResult // not there (yet): predicates.EmptyResult matches
+		}
+		return name, err
+	})
+}
+
+func Example_kafka() {
+	cluster := must(kfake.NewCluster(kfake.NumBrokers(1), kfake.SeedTopics(1, "rows")))
+	defer cluster.Close()
+	brokers := cluster.ListenAddrs()
+
+	client := must(kgo.NewClient(kgo.SeedBrokers(brokers...), kgo.DefaultProduceTopic("rows")))
+	defer client.Close()
+	// A client with callbacks: the promise completes the attempt, from a goroutine of the client.
+	produce := asyncop.Func(func(ctx context.Context, row string, result asyncop.ResultFuture[int64]) error {
+		client.Produce(ctx, kgo.StringRecord(row), func(r *kgo.Record, err error) {
+			if err != nil {
+				result.CompleteExceptionally(err)
+				return
+			}
+			result.Complete(r.Offset)
+		})
+		return nil
+	})
+	op := asyncop.OrderedWait(produce, 30*time.Second, 1000)
+	for offset, err := range op.Results(slices.Values([]string{"a", "b"})) {
+		fmt.Println(offset, err)
+	}
+	// Output:
+	// 0 <nil>
+	// 1 <nil>
+}
+
+func Example_cache() {
+	calls := 0
+	load := func(ctx context.Context, key string) (string, error) {
+		calls++
+		return strings.ToUpper(key), nil
+	}
+
+	cache := must(otter.New(&otter.Options[string, string]{
+		MaximumSize:      10_000,
+		ExpiryCalculator: otter.ExpiryWriting[string, string](time.Minute),
+	}))
+	defer cache.StopAllGoroutines()
+	cached := asyncop.Blocking(func(ctx context.Context, key string) (string, error) {
+		return cache.Get(ctx, key, otter.LoaderFunc[string, string](load)) // one load per key at a time
+	})
+	op := asyncop.OrderedWait(cached, 5*time.Second, 1000, asyncop.WithMaxConcurrentCalls(1))
+	for name, err := range op.Results(slices.Values([]string{"lhr", "lhr", "lhr"})) {
+		fmt.Println(name, err)
+	}
+	fmt.Println("loads:", calls)
+	// Output:
+	// LHR <nil>
+	// LHR <nil>
+	// LHR <nil>
+	// loads: 1
+}
+
+func Example_sharedLimit() {
+	// One database, two operators: together they run at most 50 calls.
+	limit := bulkhead.New[any](50)
+	limited := func(call func(context.Context, string) (string, error)) asyncop.AsyncFunction[string, string] {
+		return asyncop.Blocking(func(ctx context.Context, key string) (string, error) {
+			if err := limit.AcquirePermit(ctx); err != nil {
+				return "", err
+			}
+			defer limit.ReleasePermit()
+			return call(ctx, key)
+		})
+	}
+	rows := asyncop.OrderedWait(limited(upper), 5*time.Second, 100)
+	names := asyncop.OrderedWait(limited(upper), 5*time.Second, 100)
+	for _, op := range []*asyncop.AsyncWaitOperator[string, string]{rows, names} {
+		for row, err := range op.Results(slices.Values([]string{"lhr"})) {
+			fmt.Println(row, err)
+		}
+	}
+	// Output:
+	// <lhr> <nil>
+	// <lhr> <nil>
+}

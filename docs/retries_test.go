@@ -1,0 +1,181 @@
+package docs_test
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"net"
+	"net/http"
+	"net/http/httptest"
+	"slices"
+	"strings"
+	"sync/atomic"
+	"time"
+
+	"github.com/weirflow/weir/asyncop"
+	"github.com/weirflow/weir/predicates"
+	"github.com/weirflow/weir/predicates/httpretry"
+	"github.com/weirflow/weir/strategies"
+)
+
+// Row is what the examples look up.
+type Row struct{ Key, Name string }
+
+var ErrBusy = errors.New("busy")
+
+// flaky is a table whose first call fails and whose second finds nothing.
+type flaky struct{ calls atomic.Int64 }
+
+func (t *flaky) Get(ctx context.Context, key string) (Row, error) {
+	switch t.calls.Add(1) {
+	case 1:
+		return Row{}, ErrBusy
+	case 2:
+		return Row{}, asyncop.ErrNoResult
+	default:
+		return Row{Key: key, Name: strings.ToUpper(key)}, nil
+	}
+}
+
+func Example_retries() {
+	var table flaky
+	lookup := asyncop.Blocking(func(ctx context.Context, key string) (Row, error) {
+		return table.Get(ctx, key)
+	})
+	strategy := strategies.FixedDelay[Row](3, 20*time.Millisecond).
+		RetryIfResult(predicates.EmptyResult).
+		RetryIfException(predicates.HasException)
+	op := asyncop.OrderedWaitWithRetry(lookup, 5*time.Second, 1000, strategy,
+		asyncop.WithDrainRetries())
+
+	for row, err := range op.Results(slices.Values([]string{"lhr"})) {
+		fmt.Println(row.Name, err, "after", op.Stats().Attempts, "attempts")
+	}
+	// Output:
+	// LHR <nil> after 3 attempts
+}
+
+func Example_backoff() {
+	strategy := strategies.ExponentialBackoff[Row](strategies.Unlimited, 10*time.Millisecond, 5*time.Second, 2).
+		WithJitter(strategies.FullJitter).
+		RetryIfException(predicates.AnyOf(predicates.ErrorIs(ErrBusy), predicates.ErrorAs[*net.OpError]()))
+
+	for attempt := 1; attempt <= 10; attempt += 3 {
+		fmt.Println(strategy.BackoffTime(attempt)) // before jitter
+	}
+	// Output:
+	// 10ms
+	// 80ms
+	// 640ms
+	// 5s
+}
+
+// everyThird allows two retries, and waits longer for every third attempt.
+type everyThird struct{}
+
+func (everyThird) CanRetry(currentAttempts int) bool { return currentAttempts <= 2 }
+
+func (everyThird) BackoffTime(currentAttempts int) time.Duration {
+	if currentAttempts%3 == 0 {
+		return time.Second
+	}
+	return time.Millisecond
+}
+
+func (everyThird) RetryPredicate() predicates.AsyncRetryPredicate[Row] {
+	return predicates.RetryIf[Row](nil, predicates.HasException)
+}
+
+func Example_ownStrategy() {
+	failing := asyncop.Blocking(func(ctx context.Context, key string) (Row, error) { return Row{}, ErrBusy })
+	op := asyncop.OrderedWaitWithRetry(failing, 5*time.Second, 10, everyThird{},
+		asyncop.WithDrainRetries(), asyncop.WithDropOnFailure())
+	for range op.Results(slices.Values([]string{"lhr"})) {
+	}
+	fmt.Println("attempts:", op.Stats().Attempts, "dropped:", op.Stats().Dropped)
+	// Output:
+	// attempts: 3 dropped: 1
+}
+
+func Example_timeouts() {
+	slow := asyncop.Blocking(func(ctx context.Context, key string) (Row, error) {
+		<-ctx.Done() // the attempt's time is over
+		return Row{}, ctx.Err()
+	})
+	withDefault := asyncop.HandleTimeout(slow, func(ctx context.Context, key string) ([]Row, error) {
+		return []Row{{Key: key, Name: "unknown"}}, nil
+	})
+	op := asyncop.OrderedWaitWithRetry(withDefault, 100*time.Millisecond, 10,
+		strategies.FixedDelay[Row](10, time.Millisecond).RetryIfException(predicates.HasException),
+		asyncop.WithAttemptTimeout(30*time.Millisecond),
+		asyncop.WithDrainRetries())
+	for row, err := range op.Results(slices.Values([]string{"lhr"})) {
+		fmt.Println(row.Name, err)
+	}
+	// Output:
+	// unknown <nil>
+}
+
+func Example_reasons() {
+	var requests atomic.Int64
+	server := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		if requests.Add(1) == 1 {
+			w.Header().Set("Retry-After", "0")
+			w.WriteHeader(http.StatusTooManyRequests)
+		}
+	}))
+	defer server.Close()
+	url := server.URL
+
+	client := &http.Client{Transport: httpretry.Transport(nil)} // its errors say whether anything was sent
+	defer client.CloseIdleConnections()
+	post := asyncop.Blocking(func(ctx context.Context, order string) (string, error) {
+		req, err := http.NewRequestWithContext(ctx, http.MethodPost, url, strings.NewReader(order))
+		if err != nil {
+			return "", err
+		}
+		resp, err := client.Do(req)
+		if err != nil {
+			return "", err
+		}
+		defer resp.Body.Close()
+		return order, httpretry.CheckResponse(resp)
+	})
+	op := asyncop.OrderedWaitWithRetry(post, 5*time.Second, 1000,
+		strategies.ReasonAware(httpretry.Classifier[string](), nil),
+		asyncop.WithDrainRetries(),
+		asyncop.WithFailureHandler(func(f asyncop.Failure[string]) {
+			fmt.Println("failed:", f.Element, "reason:", f.Reason, "may have taken effect:", f.Ambiguous())
+		}))
+	for order, err := range op.Results(slices.Values([]string{"order 1"})) {
+		fmt.Println(order, err)
+	}
+	fmt.Println("requests:", requests.Load())
+	// Output:
+	// order 1 <nil>
+	// requests: 2
+}
+
+func Example_idempotent() {
+	type request struct {
+		Method string
+		Path   string
+	}
+	policy := strategies.ReasonAware(httpretry.Classifier[string](), nil).
+		IdempotentIf(predicates.OfInput(func(r request) bool { return r.Method == http.MethodGet }))
+
+	fmt.Println(policy.IsIdempotent(request{Method: http.MethodGet}), policy.IsIdempotent(request{Method: http.MethodPost}))
+	// Output:
+	// true false
+}
+
+func Example_budget() {
+	budget := strategies.NewBudget(0.2, 10, 100) // a retry for every fifth first attempt, and 10 a second
+	policy := strategies.ReasonAware(httpretry.Classifier[string](), nil).
+		WithBudget(budget).
+		WithMaxWaiting(500).
+		WithJitter(strategies.FullJitter)
+
+	_ = policy
+	// Output:
+}

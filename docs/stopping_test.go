@@ -1,0 +1,105 @@
+package docs_test
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"log/slog"
+	"os"
+	"os/signal"
+	"slices"
+	"syscall"
+	"time"
+
+	"github.com/reugn/go-streams/extension"
+
+	"github.com/weirflow/weir/asyncop"
+	"github.com/weirflow/weir/checkpoint"
+)
+
+// quiet is a logger that writes nothing.
+var quiet = slog.New(slog.NewTextHandler(io.Discard, nil))
+
+func upper(ctx context.Context, key string) (string, error) { return "<" + key + ">", nil }
+
+// Close the input, then wait: everything that was sent is finished.
+func Example_endOfInput() {
+	in, out := make(chan any), make(chan any, 10)
+	op := asyncop.OrderedWait(asyncop.Blocking(upper), 5*time.Second, 100)
+	go func() {
+		for _, key := range []string{"lhr", "cdg"} {
+			in <- key
+		}
+		close(in)
+	}()
+	extension.NewChanSource(in).Via(op).To(extension.NewChanSink(out))
+	if err := op.Wait(); err != nil {
+		fmt.Println("failed:", err)
+	}
+	for row := range out {
+		fmt.Println(row)
+	}
+	// Output:
+	// <lhr>
+	// <cdg>
+}
+
+// Stop is for a source that cannot be ended.
+func Example_stop() {
+	in, out := make(chan any), make(chan any, 10)
+	op := asyncop.OrderedWait(asyncop.Blocking(upper), 5*time.Second, 100)
+	go extension.NewChanSource(in).Via(op).To(extension.NewChanSink(out))
+	in <- "lhr"
+	<-out
+
+	ctx, cancel := context.WithTimeout(context.Background(), 30*time.Second)
+	defer cancel()
+	if err := op.Stop(ctx); err != nil { // what was accepted is finished, unless ctx ends first
+		fmt.Println("failed:", err)
+	}
+	close(in) // what is sent after Stop is discarded and counted
+	fmt.Println("completed:", op.Stats().Completed)
+	// Output:
+	// completed: 1
+}
+
+// A cancelled context ends the operator at once. Err returns the cause.
+func Example_cancel() {
+	ctx, cancel := context.WithCancelCause(context.Background())
+	defer cancel(nil)
+	hanging := asyncop.Blocking(func(ctx context.Context, key string) (string, error) {
+		cancel(errors.New("shutdown"))
+		<-ctx.Done() // a call ends when its context does
+		return "", ctx.Err()
+	})
+	op := asyncop.OrderedWait(hanging, time.Hour, 100, asyncop.WithContext(ctx), asyncop.WithLogger(quiet))
+	for _, err := range op.Results(slices.Values([]string{"lhr"})) {
+		fmt.Println(err)
+	}
+	// Output:
+	// asyncop: ended with 1 element in flight: shutdown
+}
+
+// suspendOnSignal stops a pipeline with checkpoints so that the next start resumes it. What is in flight goes into the
+// last checkpoint.
+func suspendOnSignal(coordinator *checkpoint.Coordinator) error {
+	signals, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
+	defer stop()
+	select {
+	case <-coordinator.Ended(): // the input has ended, or the pipeline has failed
+		return coordinator.Err()
+	case <-signals.Done():
+	}
+	ctx, cancel := context.WithTimeout(context.Background(), 30*time.Second)
+	defer cancel()
+	return coordinator.Finish(ctx, checkpoint.Suspend)
+}
+
+func Example_suspend() {
+	coordinator := must(checkpoint.NewCoordinator(checkpoint.NewMemoryStore()))
+	check(coordinator.Close())
+	fmt.Println(errors.Is(suspendOnSignal(coordinator), checkpoint.ErrClosed))
+	// Output:
+	// true
+}

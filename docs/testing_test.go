@@ -1,0 +1,65 @@
+package docs_test
+
+import (
+	"context"
+	"errors"
+	"slices"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/benbjohnson/clock"
+	"github.com/stretchr/testify/assert"
+
+	"github.com/weirflow/weir/asyncop"
+	"github.com/weirflow/weir/predicates"
+	"github.com/weirflow/weir/strategies"
+)
+
+// payFor stands for a client with callbacks.
+func payFor[T any](ctx context.Context, order T, result asyncop.ResultFuture[string]) error {
+	go result.Complete("paid")
+	return nil
+}
+
+func TestThirdAttemptWins(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		began, calls := time.Now(), 0
+		lookup := asyncop.Blocking(func(ctx context.Context, key string) (string, error) {
+			if calls++; calls < 3 {
+				return "", errors.New("busy")
+			}
+			return key, nil
+		})
+		op := asyncop.OrderedWaitWithRetry(lookup, time.Minute, 10,
+			strategies.FixedDelay[string](5, 10*time.Second).RetryIfException(predicates.HasException),
+			asyncop.WithDrainRetries())
+		for key, err := range op.Results(slices.Values([]string{"lhr"})) {
+			assert.NoError(t, err)
+			assert.Equal(t, "lhr", key)
+		}
+		assert.Equal(t, 20*time.Second, time.Since(began)) // exact, and over at once
+	})
+}
+
+func TestMockClock(t *testing.T) {
+	mock := clock.NewMock()
+	failing := asyncop.Func(func(ctx context.Context, key string, result asyncop.ResultFuture[string]) error {
+		return errors.New("busy")
+	})
+	op := asyncop.OrderedWaitWithRetry(failing, time.Minute, 10,
+		strategies.FixedDelay[string](1, 10*time.Second).RetryIfException(predicates.HasException),
+		asyncop.WithDrainRetries(), asyncop.WithDropOnFailure(), asyncop.WithClock(mock), asyncop.WithLogger(quiet))
+	done := make(chan struct{})
+	go func() {
+		defer close(done)
+		for range op.Results(slices.Values([]string{"lhr"})) {
+		}
+	}()
+	for op.Stats().WaitingForRetry == 0 { // the back-off has begun
+		time.Sleep(time.Millisecond)
+	}
+	mock.Add(10 * time.Second)
+	<-done
+	assert.EqualValues(t, 2, op.Stats().Attempts)
+}
