@@ -137,7 +137,6 @@ func Example_cache() {
 		MaximumSize:      10_000,
 		ExpiryCalculator: otter.ExpiryWriting[string, string](time.Minute),
 	}))
-	defer cache.StopAllGoroutines()
 	cached := asyncop.Blocking(func(ctx context.Context, key string) (string, error) {
 		return cache.Get(ctx, key, otter.LoaderFunc[string, string](load)) // one load per key at a time
 	})
