@@ -21,6 +21,9 @@ func Classifier[OUT any]() predicates.Classifier[OUT] {
 		if e, ok := errors.AsType[*StatusError](a.Err); ok {
 			return ofStatus(a, e)
 		}
+		if a.Stage == predicates.Unreported && notSent(a.Err) {
+			a.Stage = predicates.ClientDispatch
+		}
 		return connection(a)
 	})
 	return func(a *predicates.Attempt[OUT]) (predicates.Reason, bool) {
@@ -36,22 +39,25 @@ func ofStatus[OUT any](a *predicates.Attempt[OUT], e *StatusError) (predicates.R
 	reason, ok := byStatus[e.StatusCode]
 	if around, found := errors.AsType[*predicates.StageError](a.Err); found &&
 		around.Stage == predicates.ClientDispatch && a.Stage == predicates.ClientDispatch {
-		if ok {
+		if ok && !reason.IsRejection() {
 			reason = netretry.NotSent
 		}
 		a.Stage = predicates.ClientDispatch
 		return reason, ok
 	}
 	a.Stage = predicates.ResponseReceived
-	return afterRedirect(reason, e), ok
+	return besideOthers(a, reason, e), ok
 }
 
-// afterRedirect returns what is left of reason if e is not about the first request.
-func afterRedirect(reason predicates.Reason, e *StatusError) predicates.Reason {
-	if e.Redirected && reason.AllowsNonIdempotentRetry() {
+// besideOthers returns what is left of reason, which is about one request, if another of the call may have had an effect.
+func besideOthers[OUT any](a *predicates.Attempt[OUT], reason predicates.Reason, e *StatusError) predicates.Reason {
+	switch {
+	case !e.Redirected && !a.InDoubt:
+		return reason
+	case e.Redirected && reason.AllowsNonIdempotentRetry() && !reason.IsRejection():
 		return AfterRedirect
 	}
-	return reason
+	return predicates.WeakestOf(reason, predicates.Reason{})
 }
 
 // ofResponses returns the reason of an attempt that ended with responses.
@@ -60,7 +66,7 @@ func ofResponses[OUT any](a *predicates.Attempt[OUT]) (predicates.Reason, bool) 
 	for resp := range responses(a) {
 		reason := byStatus[resp.StatusCode]
 		if !reason.IsZero() {
-			reason = afterRedirect(reason, statusError(resp))
+			reason = besideOthers(a, reason, statusError(resp))
 		}
 		reasons = append(reasons, reason)
 		a.Stage = predicates.ResponseReceived
@@ -134,8 +140,7 @@ func kindOf(err error) netretry.Kind {
 			return netretry.Dial
 		case text == "http: server closed idle connection",
 			strings.HasPrefix(text, "net/http: HTTP/1.x transport connection broken: "),
-			text == "http2: client connection lost",
-			strings.HasPrefix(text, "http2: server sent GOAWAY and closed the connection"):
+			lostOverHTTP2(text):
 			return netretry.Lost
 		}
 	}

@@ -26,7 +26,7 @@ func classify[OUT any](a *predicates.Attempt[OUT]) predicates.Reason {
 	return reason
 }
 
-// Literally the table of the package documentation; all other statuses have no
+// Literally the tables of the package documentation; all other statuses have no
 // reason.
 func TestStatuses(t *testing.T) {
 	table := map[int]struct {
@@ -42,9 +42,21 @@ func TestStatuses(t *testing.T) {
 		503: {httpretry.ServiceUnavailable, "HTTP_503_SERVICE_UNAVAILABLE", false},
 		504: {httpretry.GatewayTimeout, "HTTP_504_GATEWAY_TIMEOUT", false},
 	}
+	rejections := map[int]string{
+		400: "HTTP_400_BAD_REQUEST", 401: "HTTP_401_UNAUTHORIZED", 402: "HTTP_402_PAYMENT_REQUIRED",
+		403: "HTTP_403_FORBIDDEN", 404: "HTTP_404_NOT_FOUND", 405: "HTTP_405_METHOD_NOT_ALLOWED",
+		407: "HTTP_407_PROXY_AUTHENTICATION_REQUIRED", 409: "HTTP_409_CONFLICT", 410: "HTTP_410_GONE",
+		411: "HTTP_411_LENGTH_REQUIRED", 412: "HTTP_412_PRECONDITION_FAILED", 413: "HTTP_413_REQUEST_ENTITY_TOO_LARGE",
+		414: "HTTP_414_REQUEST_URI_TOO_LONG", 415: "HTTP_415_UNSUPPORTED_MEDIA_TYPE", 417: "HTTP_417_EXPECTATION_FAILED",
+		421: "HTTP_421_MISDIRECTED_REQUEST", 422: "HTTP_422_UNPROCESSABLE_ENTITY", 423: "HTTP_423_LOCKED",
+		424: "HTTP_424_FAILED_DEPENDENCY", 426: "HTTP_426_UPGRADE_REQUIRED", 428: "HTTP_428_PRECONDITION_REQUIRED",
+		431: "HTTP_431_REQUEST_HEADER_FIELDS_TOO_LARGE", 451: "HTTP_451_UNAVAILABLE_FOR_LEGAL_REASONS",
+	}
 	for status := 100; status < 600; status++ {
 		row := table[status]
-		if !row.reason.IsZero() {
+		if name, ok := rejections[status]; ok {
+			row.reason = predicates.NewRejection(name)
+		} else if !row.reason.IsZero() {
 			assert.Equal(t, row.name, row.reason.Name())
 			assert.Equal(t, row.nonIdempotent, row.reason.AllowsNonIdempotentRetry(), "%d", status)
 			assert.False(t, row.reason.AlwaysRetry(), "%d", status)
@@ -57,18 +69,30 @@ func TestStatuses(t *testing.T) {
 		byResult := &predicates.Attempt[*http.Response]{Results: []*http.Response{{StatusCode: status}}}
 		assert.Equal(t, row.reason, classify(byResult), "%d", status)
 
-		asAny := &predicates.Attempt[any]{Results: []any{"x", &http.Response{StatusCode: status}}}
+		asAny := &predicates.Attempt[any]{Results: []any{&http.Response{StatusCode: status}}}
 		assert.Equal(t, row.reason, classify(asAny), "%d", status)
 
+		// What is left of it after a redirect that changed the method, or beside a request that may have had an effect.
 		redirected := &predicates.Attempt[int]{Err: &httpretry.StatusError{StatusCode: status, Redirected: true}}
-		want := row.reason
-		if row.nonIdempotent {
-			want = httpretry.AfterRedirect
+		beside := &predicates.Attempt[int]{Err: &httpretry.StatusError{StatusCode: status}, InDoubt: true}
+		besideResult := &predicates.Attempt[any]{Results: []any{&http.Response{StatusCode: status}}, InDoubt: true}
+		afterRedirect, weak := row.reason, row.reason
+		switch {
+		case row.reason.IsRejection():
+			afterRedirect, weak = none, none
+		case row.nonIdempotent:
+			afterRedirect, weak = httpretry.AfterRedirect, weakened(row.reason)
 		}
-		assert.Equal(t, want, classify(redirected), "%d", status)
+		assert.Equal(t, afterRedirect, classify(redirected), "%d", status)
+		assert.Equal(t, weak, classify(beside), "%d", status)
+		assert.Equal(t, weak, classify(besideResult), "%d", status)
 		assert.False(t, classify(redirected).AllowsNonIdempotentRetry(), "%d", status)
 	}
-	assert.Len(t, httpretry.Reasons(), len(table)+1)
+	assert.Len(t, httpretry.Reasons(), len(table)+1+len(rejections))
+	for _, r := range httpretry.Reasons() {
+		_, ok := predicates.ReasonByName(r.Name(), httpretry.Reasons()...)
+		assert.True(t, ok, "%v", r)
+	}
 }
 
 func TestOtherOutcomes(t *testing.T) {
@@ -83,10 +107,24 @@ func TestOtherOutcomes(t *testing.T) {
 		"http: server closed idle connection", "net/http: HTTP/1.x transport connection broken: EOF",
 		"http2: client connection lost",
 		`http2: server sent GOAWAY and closed the connection; LastStreamID=1, ErrCode=NO_ERROR, debug=""`,
+		"http2: client connection force closed via ClientConn.Close", "connection error: PROTOCOL_ERROR",
+		"http2: Transport received Server's graceful shutdown GOAWAY",
+		"http2: Transport received GOAWAY from server ErrCode:INTERNAL_ERROR",
+		"stream error: stream ID 3; INTERNAL_ERROR; received from peer", "stream error: stream ID 3; CANCEL",
+		"stream error: stream ID 3; REFUSED_STREAM; received from peer", // without Transport: of which request?
+		"http2: Transport: cannot retry err [stream error: stream ID 1; REFUSED_STREAM; received from peer]" +
+			" after Request.Body was written; define Request.GetBody to avoid this error",
 	} {
 		lost := classify(&predicates.Attempt[int]{Err: &url.Error{Err: errors.New(text)}})
 		assert.Equal(t, netretry.ConnectionLost, lost, text)
 		assert.False(t, lost.AllowsNonIdempotentRetry())
+	}
+	for _, text := range []string{ // the same the next time
+		"stream error: stream ID 3; HTTP_1_1_REQUIRED; received from peer",
+		"stream error: stream ID 3; INADEQUATE_SECURITY; received from peer",
+		`stream error: stream ID 1; PROTOCOL_ERROR; invalid header field name "A"`,
+	} {
+		assert.Equal(t, none, classify(&predicates.Attempt[int]{Err: &url.Error{Err: errors.New(text)}}), text)
 	}
 }
 

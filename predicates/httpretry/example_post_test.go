@@ -67,8 +67,8 @@ func Example() {
 	//   PUT  retried  HTTP_503_SERVICE_UNAVAILABLE
 	//   POST refused  HTTP_503_SERVICE_UNAVAILABLE
 	// server does not know
-	//   PUT  accepted (none)
-	//   POST accepted (none)
+	//   PUT  accepted HTTP_404_NOT_FOUND
+	//   POST accepted HTTP_404_NOT_FOUND
 	// server is not there
 	//   PUT  retried  CONNECTION_NOT_ESTABLISHED
 	//   POST retried  CONNECTION_NOT_ESTABLISHED

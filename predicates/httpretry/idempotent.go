@@ -12,17 +12,26 @@ import "net/http"
 //
 //	policy.IdempotentIf(predicates.OfInput(httpretry.Idempotent))
 func Idempotent(req *http.Request) bool {
-	return IdempotentMethod(req.Method) || has(req.Header, "Idempotency-Key") || has(req.Header, "X-Idempotency-Key")
+	return IdempotentMethod(req.Method) || hasKey(req)
 }
 
 // IdempotentMethod reports whether requests of method may be sent twice; "" is
 // GET. POST, PATCH, CONNECT and methods that are not in RFC 9110 may not.
 func IdempotentMethod(method string) bool {
+	return safeMethod(method) || method == http.MethodPut || method == http.MethodDelete
+}
+
+// safeMethod reports whether requests of method ask for no effect (RFC 9110, 9.2.1).
+func safeMethod(method string) bool {
 	switch method {
-	case "", http.MethodGet, http.MethodHead, http.MethodOptions, http.MethodTrace, http.MethodPut, http.MethodDelete:
+	case "", http.MethodGet, http.MethodHead, http.MethodOptions, http.MethodTrace:
 		return true
 	}
 	return false
+}
+
+func hasKey(req *http.Request) bool {
+	return has(req.Header, "Idempotency-Key") || has(req.Header, "X-Idempotency-Key")
 }
 
 func has(h http.Header, key string) bool {

@@ -1,7 +1,9 @@
 package httpretry
 
 import (
+	"fmt"
 	"net/http"
+	"strings"
 
 	"github.com/weirflow/weir/predicates"
 )
@@ -30,19 +32,53 @@ var (
 
 // Reasons returns all reasons of this package, for [predicates.ReasonByName].
 func Reasons() []predicates.Reason {
-	return []predicates.Reason{
+	all := []predicates.Reason{
 		RequestTimeout, TooEarly, TooManyRequests, InternalServerError, BadGateway, ServiceUnavailable,
 		GatewayTimeout, AfterRedirect,
 	}
+	for _, status := range rejections {
+		all = append(all, byStatus[status])
+	}
+	return all
 }
 
 // byStatus is the table of package documentation.
-var byStatus = map[int]predicates.Reason{
-	http.StatusRequestTimeout:      RequestTimeout,
-	http.StatusTooEarly:            TooEarly,
-	http.StatusTooManyRequests:     TooManyRequests,
-	http.StatusInternalServerError: InternalServerError,
-	http.StatusBadGateway:          BadGateway,
-	http.StatusServiceUnavailable:  ServiceUnavailable,
-	http.StatusGatewayTimeout:      GatewayTimeout,
+var byStatus = func() map[int]predicates.Reason {
+	table := map[int]predicates.Reason{
+		http.StatusRequestTimeout:      RequestTimeout,
+		http.StatusTooEarly:            TooEarly,
+		http.StatusTooManyRequests:     TooManyRequests,
+		http.StatusInternalServerError: InternalServerError,
+		http.StatusBadGateway:          BadGateway,
+		http.StatusServiceUnavailable:  ServiceUnavailable,
+		http.StatusGatewayTimeout:      GatewayTimeout,
+	}
+	upper := strings.NewReplacer(" ", "_", "-", "_")
+	for _, status := range rejections {
+		name := fmt.Sprintf("HTTP_%d_%s", status, upper.Replace(strings.ToUpper(http.StatusText(status))))
+		table[status] = predicates.NewRejection(name)
+	}
+	return table
+}()
+
+// rejections are the statuses by which a server says, before any effect, that it will not execute the request. 406 and 416
+// are about the answer, which may come after one; others are not defined.
+var rejections = []int{
+	http.StatusBadRequest, http.StatusUnauthorized, http.StatusPaymentRequired, http.StatusForbidden, http.StatusNotFound,
+	http.StatusMethodNotAllowed, http.StatusProxyAuthRequired, http.StatusConflict, http.StatusGone,
+	http.StatusLengthRequired, http.StatusPreconditionFailed, http.StatusRequestEntityTooLarge,
+	http.StatusRequestURITooLong, http.StatusUnsupportedMediaType, http.StatusExpectationFailed,
+	http.StatusMisdirectedRequest, http.StatusUnprocessableEntity, http.StatusLocked, http.StatusFailedDependency,
+	http.StatusUpgradeRequired, http.StatusPreconditionRequired, http.StatusRequestHeaderFieldsTooLarge,
+	http.StatusUnavailableForLegalReasons,
+}
+
+// withoutEffect reports whether a response with status proves that the request was not executed: it was refused, for now
+// or for good, or sent elsewhere with its method.
+func withoutEffect(status int) bool {
+	switch status {
+	case http.StatusTemporaryRedirect, http.StatusPermanentRedirect:
+		return true
+	}
+	return byStatus[status].AllowsNonIdempotentRetry()
 }

@@ -41,7 +41,10 @@ func TestJoinedErrors(t *testing.T) {
 	}{
 		{"both refused", statusOf(429), statusOf(425), httpretry.TooManyRequests, predicates.ResponseReceived},
 		{"and executed, perhaps", statusOf(502), statusOf(429), httpretry.BadGateway, predicates.ResponseReceived},
-		{"and not listed", statusOf(429), statusOf(404), weakened(httpretry.TooManyRequests), predicates.ResponseReceived},
+		{"and not listed", statusOf(429), statusOf(406), weakened(httpretry.TooManyRequests), predicates.ResponseReceived},
+		{"and rejected", statusOf(429), statusOf(404), httpretry.TooManyRequests, predicates.ResponseReceived},
+		{"rejected, and executed, perhaps", statusOf(404), statusOf(502), httpretry.BadGateway, predicates.ResponseReceived},
+		{"rejected, and not listed", statusOf(404), statusOf(406), none, predicates.ResponseReceived},
 		{"and lost", statusOf(429), lost, netretry.ConnectionLost, predicates.ResponseReceived},
 		{"and lost, without a stage", statusOf(429), io.EOF, netretry.ConnectionLost, predicates.ResponseReceived},
 		{
@@ -92,7 +95,8 @@ func TestSeveralResponses(t *testing.T) {
 		{httpretry.BadGateway, []int{429, 502}},
 		{httpretry.TooManyRequests, []int{429, 425}},
 		{weakened(httpretry.TooManyRequests), []int{429, 200}},
-		{weakened(httpretry.TooManyRequests), []int{404, 429}},
+		{weakened(httpretry.TooManyRequests), []int{406, 429}},
+		{httpretry.TooManyRequests, []int{404, 429}},
 	} {
 		assert.Equal(t, tt.want, classify(responses(tt.codes...)), "%v", tt.codes)
 	}
@@ -128,7 +132,8 @@ func TestStatusBeforeTheCall(t *testing.T) {
 	}{
 		{"listed", before(503), predicates.Unreported, netretry.NotSent, predicates.ClientDispatch},
 		{"listed, reported too", before(503), predicates.ClientDispatch, netretry.NotSent, predicates.ClientDispatch},
-		{"not listed", before(401), predicates.Unreported, none, predicates.ClientDispatch},
+		{"rejected", before(404), predicates.Unreported, predicates.NewRejection("HTTP_404_NOT_FOUND"), predicates.ClientDispatch},
+		{"not listed", before(406), predicates.Unreported, none, predicates.ClientDispatch},
 		{"but something was sent", before(503), predicates.NetworkTime, httpretry.ServiceUnavailable, predicates.ResponseReceived},
 		{
 			"reported only: an answer has come", statusOf(503), predicates.ClientDispatch, httpretry.ServiceUnavailable,

@@ -1,24 +1,42 @@
 package httpretry
 
 import (
+	"context"
+	"errors"
 	"net/http"
 	"net/http/httptrace"
-	"sync/atomic"
+	"net/url"
+	"strings"
+	"sync"
 
 	"github.com/weirflow/weir/predicates"
 )
 
-// Transport returns base with errors that tell their stage, as
-// [*predicates.StageError]:
+// Transport returns base with knowledge of how far its requests came. An error
+// carries its stage, as [*predicates.StageError]:
 //
-//	ClientDispatch   no connection was there yet, and no other request of the call
-//	                 was answered before, except by a redirect that keeps the method
-//	NetworkTime      there was one, or an earlier request of another method
+//	ClientDispatch   no header was written, or the server said by HTTP/2 that it had
+//	                 not processed the request (REFUSED_STREAM, a GOAWAY below its
+//	                 stream); and no other request of another method was answered
+//	                 before, by a redirect
+//	NetworkTime      anything else
 //	nothing          base does not say: it does not support package httptrace
 //
-// Errors are otherwise what they were, with the same text. A connection counts as
-// used as soon as the request has it, and stays so if base tries another. A nil
-// base stands for http.DefaultTransport. Safe for concurrent use if base is.
+// Errors are otherwise what they were. The text of those of ClientDispatch says so,
+// too, since an http.Client whose Timeout has run out replaces errors by their text.
+//
+// Each request is reported to the attempt that its context belongs to
+// ([predicates.ReportSent]) and stays in doubt unless its error or its status proves
+// that it had no effect: see the package documentation. Thereby a call whose second
+// POST was refused is not repeated if its first may have been executed. Requests
+// with a safe method (GET, HEAD, OPTIONS, TRACE; RFC 9110, 9.2.1) are not reported:
+// by definition they ask for no effect, so there is none to repeat.
+//
+// base has to call the hooks GetConn, GotConn and WroteHeaderField of httptrace, as
+// an http.Transport does. If base is an *http.Transport, its own repetitions are
+// understood: it sends a POST again only if the server has not got it. What another
+// base repeats counts as sent from the first header on. A nil base stands for
+// http.DefaultTransport. Safe for concurrent use if base is.
 func Transport(base http.RoundTripper) http.RoundTripper {
 	if base == nil {
 		base = http.DefaultTransport
@@ -29,31 +47,131 @@ func Transport(base http.RoundTripper) http.RoundTripper {
 type transport struct{ base http.RoundTripper }
 
 func (t *transport) RoundTrip(req *http.Request) (*http.Response, error) {
-	var asked, got atomic.Bool // for, and a connection: base may tell from anywhere
-	if methodChanged(req) {
-		got.Store(true)
+	ctx := req.Context()
+	if ctx.Err() != nil { // base would say the same, but not that it has sent nothing
+		if req.Body != nil {
+			req.Body.Close()
+		}
+		return nil, withStage(req, predicates.ClientDispatch, context.Cause(ctx))
 	}
-	ctx := httptrace.WithClientTrace(req.Context(), &httptrace.ClientTrace{
-		GetConn: func(string) { asked.Store(true) },
-		GotConn: func(httptrace.GotConnInfo) { got.Store(true) },
-	})
-	resp, err := t.base.RoundTrip(req.WithContext(ctx))
-	switch {
-	case err == nil:
+	var sent predicates.SentRequest
+	if !safeMethod(req.Method) {
+		sent = predicates.ReportSent(ctx) // before it is: the attempt may be over while it is on its way
+	}
+	p := &progress{}
+	_, p.plain = t.base.(*http.Transport)
+	p.repeatable = safeMethod(req.Method) || hasKey(req)
+	resp, err := t.base.RoundTrip(req.WithContext(httptrace.WithClientTrace(ctx, &httptrace.ClientTrace{
+		GetConn:          func(string) { p.getConn() },
+		GotConn:          func(httptrace.GotConnInfo) { p.gotConn() },
+		WroteHeaderField: func(string, []string) { p.writes() },
+		WroteHeaders:     p.writes,
+		WroteRequest:     func(httptrace.WroteRequestInfo) { p.writes() },
+	})))
+	if err == nil {
+		if withoutEffect(resp.StatusCode) {
+			sent.Refused()
+		}
 		resp.Request = req
 		return resp, nil
-	case got.Load():
-		return nil, &predicates.StageError{Stage: predicates.NetworkTime, Err: err}
-	case asked.Load():
-		return nil, &predicates.StageError{Stage: predicates.ClientDispatch, Err: err}
-	default:
-		return nil, err
 	}
+	stage := p.stage(err, over(req))
+	if stage == predicates.ClientDispatch {
+		sent.Refused()
+	}
+	return nil, withStage(req, stage, err)
+}
+
+// withStage returns err with the stage of the call that req belongs to, of which stage is that of req alone.
+func withStage(req *http.Request, stage predicates.Stage, err error) error {
+	switch {
+	case methodChanged(req):
+		stage = predicates.NetworkTime
+	case stage == predicates.Unreported:
+		return err
+	case stage == predicates.ClientDispatch:
+		err = &notSentError{err}
+	}
+	return &predicates.StageError{Stage: stage, Err: err}
 }
 
 // CloseIdleConnections is what http.Client looks for.
 func (t *transport) CloseIdleConnections() {
 	if c, ok := t.base.(interface{ CloseIdleConnections() }); ok {
 		c.CloseIdleConnections()
+	}
+}
+
+// progress is how far one request has come.
+type progress struct {
+	plain      bool // base is an *http.Transport
+	repeatable bool // net/http may send it again although it was sent
+
+	mu                sync.Mutex // base may tell from anywhere
+	asked, got, wrote bool       // for a connection; one; a header, perhaps into a buffer only
+	earlier           bool       // it was written to another connection before
+}
+
+func (p *progress) getConn() {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	p.asked = true
+	if !p.plain || p.repeatable {
+		p.earlier = p.earlier || p.wrote
+	}
+	p.got, p.wrote = false, false // of the connection before, which failed without a byte or without being served
+}
+
+func (p *progress) gotConn() {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	p.got = true
+}
+
+func (p *progress) writes() {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	p.wrote = true
+}
+
+// stage returns how far the request had come when err ended it.
+func (p *progress) stage(err error, over bool) predicates.Stage {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	switch {
+	case !p.asked && !p.wrote:
+		return predicates.Unreported
+	case p.earlier:
+		return predicates.NetworkTime
+	case unprocessed(err):
+		return predicates.ClientDispatch
+	case p.wrote, p.got && over: // HTTP/2 does not wait for who is about to write
+		return predicates.NetworkTime
+	default:
+		return predicates.ClientDispatch
+	}
+}
+
+// notSentError is an error before anything was sent.
+type notSentError struct{ error }
+
+const notSentText = "httpretry: request not executed: "
+
+func (e *notSentError) Error() string { return notSentText + e.error.Error() }
+func (e *notSentError) Unwrap() error { return e.error }
+
+// notSent reports whether err is that of an http.Client that has replaced a notSentError by its text.
+func notSent(err error) bool {
+	e, ok := errors.AsType[*url.Error](err)
+	return ok && e.Err != nil && strings.HasPrefix(e.Err.Error(), notSentText)
+}
+
+// over reports whether req has been given up.
+func over(req *http.Request) bool {
+	select {
+	case <-req.Cancel: //nolint:staticcheck // an http.Client with a Timeout sets it
+		return true
+	default:
+		return req.Context().Err() != nil
 	}
 }

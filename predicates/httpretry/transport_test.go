@@ -104,6 +104,7 @@ func TestPostFailsInEachStage(t *testing.T) {
 	status := func(code int) http.HandlerFunc {
 		return func(w http.ResponseWriter, _ *http.Request) { w.WriteHeader(code) }
 	}
+	notFound := predicates.NewRejection("HTTP_404_NOT_FOUND")
 	tests := []struct {
 		name         string
 		url          string
@@ -118,14 +119,15 @@ func TestPostFailsInEachStage(t *testing.T) {
 		{"cut short", serve(t, cut).URL, netretry.ConnectionLost, predicates.Unreported, netretry.ConnectionLost, false},
 		{"429", serve(t, status(429)).URL, httpretry.TooManyRequests, predicates.ResponseReceived, httpretry.TooManyRequests, true},
 		{"503", serve(t, status(503)).URL, httpretry.ServiceUnavailable, predicates.ResponseReceived, httpretry.ServiceUnavailable, false},
-		{"404", serve(t, status(404)).URL, none, predicates.ResponseReceived, none, false},
+		{"404", serve(t, status(404)).URL, notFound, predicates.ResponseReceived, notFound, false},
+		{"406", serve(t, status(406)).URL, none, predicates.ResponseReceived, none, false},
 	}
 	for _, tt := range tests {
 		t.Run(tt.name, func(t *testing.T) {
 			a, reason := post(t, tracing, tt.url)
 			assert.Equal(t, tt.want, reason, "%v", a.Err)
 			assert.Equal(t, tt.stage, a.Stage, "%v", a.Err)
-			assert.Equal(t, tt.mayBeRetried, reason.AllowsNonIdempotentRetry())
+			assert.Equal(t, tt.mayBeRetried, reason.AllowsNonIdempotentRetry() && !reason.IsRejection())
 			_, reason = post(t, plain, tt.url)
 			assert.Equal(t, tt.plainWant, reason, "%v", a.Err)
 		})
@@ -301,17 +303,40 @@ func TestTransportWithoutTracing(t *testing.T) {
 	assert.Equal(t, predicates.Unreported, predicates.StageOf(err, predicates.Unreported))
 }
 
-// Once a connection was used, another one that cannot be made proves nothing.
+// Once a header was written, another connection that cannot be made proves nothing: who knows why base repeats requests?
 func TestTransportStageIsSticky(t *testing.T) {
+	for _, wrote := range []bool{false, true} {
+		rt := httpretry.Transport(roundTripper(func(req *http.Request) (*http.Response, error) {
+			trace := httptrace.ContextClientTrace(req.Context())
+			trace.GetConn("host:80")
+			trace.GotConn(httptrace.GotConnInfo{})
+			if wrote {
+				trace.WroteHeaderField("Host", []string{"host"})
+			}
+			trace.GetConn("host:80")
+			return nil, &net.OpError{Op: "dial", Err: errors.New("refused")}
+		}))
+		_, err := rt.RoundTrip(httptest.NewRequest(http.MethodPost, "http://host/", nil))
+		want := netretry.NotConnected
+		if wrote {
+			want = netretry.HopNotConnected
+		}
+		assert.Equal(t, want, classify(&predicates.Attempt[int]{Err: err}))
+	}
+}
+
+// HTTP/2 does not wait for the goroutine that is about to write when the context ends.
+func TestTransportWithAConnectionAndNoTime(t *testing.T) {
+	ctx, cancel := context.WithCancel(t.Context())
 	rt := httpretry.Transport(roundTripper(func(req *http.Request) (*http.Response, error) {
 		trace := httptrace.ContextClientTrace(req.Context())
 		trace.GetConn("host:80")
 		trace.GotConn(httptrace.GotConnInfo{})
-		trace.GetConn("host:80")
-		return nil, &net.OpError{Op: "dial", Err: errors.New("refused")}
+		cancel()
+		return nil, ctx.Err()
 	}))
-	_, err := rt.RoundTrip(httptest.NewRequest(http.MethodPost, "http://host/", nil))
-	assert.Equal(t, netretry.HopNotConnected, classify(&predicates.Attempt[int]{Err: err}))
+	_, err := rt.RoundTrip(httptest.NewRequest(http.MethodPost, "http://host/", nil).WithContext(ctx))
+	assert.Equal(t, predicates.NetworkTime, predicates.StageOf(err, predicates.Unreported))
 }
 
 func TestTransportIsTransparent(t *testing.T) {
