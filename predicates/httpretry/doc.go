@@ -16,19 +16,41 @@
 //	502      BadGateway                  no: the server behind it may have got it
 //	503      ServiceUnavailable          no: a proxy says so, too, of a connection lost
 //	504      GatewayTimeout              no
-//	others   none, the outcome is accepted
+//	others   see below
+//
+// Other statuses of 4xx are rejections ([predicates.NewRejection]), named like
+// HTTP_404_NOT_FOUND: the server has refused for good and executed nothing. They
+// are not retried, and their failure is not ambiguous. They are 400 to 405, 407, 409
+// to 415, 417, 421 to 424, 426, 428, 431 and 451. Missing are 406 and 416, which may
+// be answered after an effect, and what no RFC defines: these, and 5xx that are not
+// in the table, have no reason, and their call is in doubt.
 //
 // After a redirect that changed the method, as 303 makes a GET of a POST, the
-// first three are AfterRedirect: the POST has been executed.
+// first three are AfterRedirect: the POST has been executed. A rejection then is no
+// reason at all.
 //
-// A call that makes several requests and joins their errors, or has several
-// responses as results, is retried as a whole: for the reason that allows least
+// # Calls with several requests
+//
+// A call that joins the errors of several requests, or has several responses as
+// results, is retried as a whole: for the reason that allows least
 // ([predicates.WeakestOf]). So a 429 beside a 502, a 200 or a lost connection does
 // not have a POST repeated.
 //
-// A status is the answer to the call, whatever stage was reported. That it answered
-// something that precedes the call, such as a request for a token, is for the
-// function to say:
+// [Transport] knows also of requests that succeeded: it reports each to the attempt.
+// A POST that was executed, or may have been, keeps the call from being repeated for
+// what became of a later one:
+//
+//	refused dial, 408, 425, 429, rejections   take back their own request only
+//	307, 308                                  the same: the request went elsewhere
+//	any other answer or error                 the request stays in doubt
+//	GET, HEAD, OPTIONS, TRACE                 are never in doubt: nothing to repeat
+//
+// A request that does not belong to the call, such as one for a token, is made under
+// a context of its own:
+//
+//	ctx := predicates.WithStageReporter(ctx, nil)
+//
+// and its status, which is otherwise the answer to the call, is marked by the function:
 //
 //	return Page{}, &predicates.StageError{Stage: predicates.ClientDispatch, Err: err}
 //
@@ -37,9 +59,15 @@
 // # Guarantees
 //
 // Without [Transport], errors of an http.Client never count as "nothing was sent",
-// since they do not tell whether the client had followed a redirect before. With
-// it they do where that is certain. The default is thereby safe, and a POST to a
-// host that refuses connections is retried with Transport only.
+// since they do not tell whether the client had followed a redirect before, and no
+// request is reported. With it they do where that is certain. The default is thereby
+// safe for calls of one request, and a POST to a host that refuses connections is
+// retried with Transport only.
+//
+// Over HTTP/2 a stream or a connection that ends is a lost connection
+// (netretry.ConnectionLost). With Transport, REFUSED_STREAM and a GOAWAY whose last
+// stream is below the request's count as "nothing was sent": the server has not
+// processed the request.
 //
 // Retry-After is a pushback ([predicates.ServerPushback]), honoured by
 // strategies.HonorPushback.
