@@ -383,10 +383,17 @@ func TestWhoTakesTheResults(t *testing.T) {
 			got = append(got, v.(string))
 		}
 		require.Equal(t, []string{"A", "B", "C", "D", "E", "F"}, got)
-		const taken = "Via or To takes the results already"
+		const taken = "To takes the results already: for several sinks use flow.FanOut"
 		require.PanicsWithValue(t, "asyncop: Out: "+taken, func() { op.Out() })
 		require.PanicsWithValue(t, "asyncop: Via: "+taken, func() { op.Via(nil) })
 		require.PanicsWithValue(t, "asyncop: To: "+taken, func() { op.To(sink) })
+
+		piped := construct(m, upperFunc(), time.Minute, nil)
+		next := construct(m, upperFunc(), time.Minute, nil)
+		piped.Via(next)
+		require.PanicsWithValue(t, "asyncop: To: Via"+taken[2:], func() { piped.To(sink) })
+		close(piped.In())
+		require.NoError(t, next.Wait())
 
 		shared := construct(m, upperFunc(), time.Minute, nil)
 		first := shared.Out()
@@ -399,6 +406,9 @@ func TestWhoTakesTheResults(t *testing.T) {
 		out = make(chan any, 10)
 		shared.To(extension.NewChanSink(out))
 		require.Equal(t, "B", <-out)
+		require.PanicsWithValue(t, "asyncop: To: "+taken, func() { shared.To(sink) }, "one of the two would get nothing")
+		require.PanicsWithValue(t, "asyncop: Via: "+taken, func() { shared.Via(nil) })
+		require.Equal(t, first, shared.Out(), "it shares the results with To")
 	}, 1, 16)
 }
 

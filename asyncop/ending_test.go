@@ -9,6 +9,7 @@ import (
 	"testing/synctest"
 	"time"
 
+	"github.com/reugn/go-streams/extension"
 	"github.com/stretchr/testify/require"
 
 	"github.com/weirflow/weir/asyncop"
@@ -508,3 +509,47 @@ type closingUnder struct {
 
 func (f *closingUnder) Open(ctx context.Context) error { f.open(ctx); return nil }
 func (f *closingUnder) Close() error                   { f.close(); return nil }
+
+// F1: an operator that was never wired has no upstream that closes In: nothing of it is left when it has ended.
+func TestEndWithoutAnUpstream(t *testing.T) {
+	for name, use := range map[string]func(op *operator){
+		"unused":  func(*operator) {},
+		"Out":     func(op *operator) { op.Out() },
+		"To":      func(op *operator) { op.To(extension.NewIgnoreSink()) },
+		"Results": func(op *operator) { op.Results(letters("a")) }, // made, and not ranged over
+	} {
+		t.Run(name, func(t *testing.T) {
+			forEachMode(t, func(t *testing.T, m mode) {
+				ctx, cancel := context.WithCancelCause(t.Context())
+				op := construct(m, upperFunc(), time.Minute, nil, asyncop.WithContext(ctx), asyncop.WithFailureHandler(func(failure) {}))
+				used := make(chan struct{})
+				go func() { use(op); close(used) }()
+				synctest.Wait()
+				cancel(errTestOver)
+				require.ErrorIs(t, op.Wait(), errTestOver)
+				<-used
+			}) // the bubble waits for its goroutines
+		})
+	}
+}
+
+// F1: whatever comes to an operator that has ended is discarded, also if its upstream comes after the end.
+func TestUpstreamThatComesAfterTheEnd(t *testing.T) {
+	forEachMode(t, func(t *testing.T, m mode) {
+		ctx, cancel := context.WithCancelCause(t.Context())
+		cancel(errTestOver)
+		op := construct(m, upperFunc(), time.Minute, nil, asyncop.WithContext(ctx), asyncop.WithBuffer(0))
+		require.ErrorIs(t, op.Wait(), errTestOver)
+		op.In() <- "a"
+		op.In() <- "b"
+		close(op.In())
+		synctest.Wait()
+		require.EqualValues(t, 2, op.Stats().Discarded)
+
+		op = construct(m, upperFunc(), time.Minute, nil, asyncop.WithContext(ctx))
+		require.ErrorIs(t, op.Wait(), errTestOver)
+		for _, err := range op.Results(letters("ab")) {
+			require.ErrorIs(t, err, errTestOver)
+		}
+	})
+}

@@ -4,12 +4,15 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"log/slog"
 	"regexp"
+	"strings"
 	"sync"
 	"testing"
 	"testing/synctest"
 	"time"
 
+	"github.com/reugn/go-streams"
 	"github.com/reugn/go-streams/extension"
 	"github.com/reugn/go-streams/flow"
 	"github.com/stretchr/testify/require"
@@ -297,6 +300,95 @@ func TestCancelWithABlockedSideOutput(t *testing.T) {
 		checkBalance(t, r.stats())
 	})
 }
+
+// F1: a side output that takes nothing any more holds up the end of a cancelled operator for a while, and not for ever. What it
+// did not get is counted, and logged.
+func TestSideOutputThatIsDead(t *testing.T) {
+	for name, newInlet := range map[string]func(*deadSink) streams.Inlet{
+		"takes nothing":     func(s *deadSink) streams.Inlet { return s },
+		"does not complete": func(s *deadSink) streams.Inlet { s.in = make(chan any, 10); return s },
+		"no sink":           func(s *deadSink) streams.Inlet { return inletOnly{s.in} },
+	} {
+		t.Run(name, func(t *testing.T) {
+			forEachClock(t, func(t *testing.T, m mode) {
+				sink := &deadSink{make(chan any), make(chan struct{})}
+				dead := newInlet(sink)
+				defer close(sink.end)
+				var lines strings.Builder
+				r := newRig(t, m, setup{opts: options(asyncop.WithSideOutput(dead),
+					asyncop.WithLogger(slog.New(slog.NewTextHandler(&lines, nil))))})
+				r.script("a#1", fails)
+				r.sendEach("abc")
+				r.cancel(errTestOver)
+				<-r.read
+				require.ErrorIs(t, r.op.Err(), errTestOver)
+				r.advance(30*time.Second - 1)
+				select {
+				case <-r.op.Done():
+					t.Fatal("it gave up early")
+				default:
+				}
+				r.advance(1)
+				require.ErrorIs(t, r.wait(), errTestOver)
+				s := r.stats()
+				checkBalance(t, s)
+				if name == "does not complete" {
+					require.EqualValues(t, 1, s.SideOutput)
+					require.EqualValues(t, 2, s.Abandoned)
+					require.Contains(t, lines.String(), `level=ERROR msg="asyncop: the side output has not completed within 30s`)
+					return
+				}
+				require.Zero(t, s.SideOutput)
+				require.EqualValues(t, 3, s.Abandoned)
+				require.Contains(t, lines.String(), `level=ERROR msg="asyncop: the side output has taken nothing for 30s`)
+				require.Contains(t, lines.String(), " lost=3")
+			})
+		})
+	}
+}
+
+// One that is slow gets everything, and may complete, however long all of it takes.
+func TestSideOutputThatIsSlowAtTheEnd(t *testing.T) {
+	for _, places := range []int{0, 10} {
+		forEachClock(t, func(t *testing.T, m mode) {
+			side := &slowSink{&sideSink{in: make(chan any, places)}, make(chan struct{})}
+			var r *rig
+			wait := func(d time.Duration) {
+				if r.mock == nil {
+					time.Sleep(d)
+				} else {
+					r.mock.Add(d)
+				}
+			}
+			r = newRig(t, m, setup{opts: options(asyncop.WithSideOutput(side))})
+			r.sendEach("abc")
+			r.cancel(errTestOver)
+			go func() {
+				defer close(side.finish)
+				for v := range side.in {
+					wait(15 * time.Second)
+					side.failures = append(side.failures, v.(failure))
+				}
+				wait(14 * time.Second)
+			}()
+			require.ErrorIs(t, r.wait(), errTestOver)
+			require.Equal(t, "a b c", side.elements())
+		})
+	}
+}
+
+// deadSink takes what its channel has room for, and does not complete before the end of the test.
+type deadSink struct {
+	in  chan any
+	end chan struct{}
+}
+
+func (s *deadSink) In() chan<- any   { return s.in }
+func (s *deadSink) AwaitCompletion() { <-s.end }
+
+type inletOnly struct{ in chan any }
+
+func (i inletOnly) In() chan<- any { return i.in }
 
 // A wrong type is no failure of an element: it fails the pipeline under every policy.
 func TestWrongTypeFailsThePipelineUnderEveryPolicy(t *testing.T) {

@@ -37,25 +37,39 @@ type AsyncWaitOperator[IN, OUT any] struct {
 	pump *pump[IN, OUT]
 	use  atomic.Uint32 // what drives it
 
-	taker atomic.Uint32 // what takes the results of a flow
+	taker atomic.Uint32 // what takes the results of a flow: bits
 }
 
-// What takes the results of a flow.
+// What takes the results of a flow. Via or To does once, and shares them with what received from Out before.
 const (
-	untaken uint32 = iota
-	byOut
-	byTransfer
+	byOut uint32 = 1 << iota
+	byVia
+	byTo
 )
 
+var takers = [...]string{byOut: "Out", byVia: "Via", byTo: "To"}
+
 // takeResults returns what moves the results, for Via and To.
-func (op *AsyncWaitOperator[IN, OUT]) takeResults(method string) func(next chan<- any) {
-	switch {
-	case op.taker.CompareAndSwap(untaken, byTransfer):
-		return op.pump.transfer
-	case op.taker.Load() == byOut:
+func (op *AsyncWaitOperator[IN, OUT]) takeResults(by uint32) func(next chan<- any) {
+	if op.take(by)&byOut != 0 {
 		return op.pump.share
-	default:
-		panic(fmt.Sprintf("asyncop: %s: Via or To takes the results already", method))
+	}
+	return op.pump.transfer
+}
+
+// take notes what takes the results, and returns what did before. It panics if Via or To did: one of the two would get
+// nothing.
+func (op *AsyncWaitOperator[IN, OUT]) take(by uint32) (before uint32) {
+	op.asFlow(takers[by])
+	for {
+		before = op.taker.Load()
+		if taken := before &^ byOut; taken != 0 && before&by&byOut == 0 {
+			panic(fmt.Sprintf("asyncop: %s: %s takes the results already: for several sinks use flow.FanOut",
+				takers[by], takers[taken]))
+		}
+		if op.taker.CompareAndSwap(before, before|by) {
+			return before
+		}
 	}
 }
 
@@ -225,33 +239,28 @@ func newDecoder[IN any](operator string) func(any) (in IN, control bool, err err
 // In returns the channel that upstream sends to and closes.
 func (op *AsyncWaitOperator[IN, OUT]) In() chan<- any {
 	op.asFlow("In")
-	return op.pump.in
+	return op.pump.handOutIn()
 }
 
 // Out returns the channel of the results; the operator closes it. See Err for why.
 func (op *AsyncWaitOperator[IN, OUT]) Out() <-chan any {
-	op.asFlow("Out")
-	if !op.taker.CompareAndSwap(untaken, byOut) && op.taker.Load() == byTransfer {
-		panic("asyncop: Out: Via or To takes the results already")
-	}
+	op.take(byOut)
 	return op.pump.out
 }
 
 // Via streams the results to next, on a goroutine of its own, and returns next. With checkpoints, it panics for a flow of
 // go-streams that would panic on a barrier.
 func (op *AsyncWaitOperator[IN, OUT]) Via(next streams.Flow) streams.Flow {
-	op.asFlow("Via")
 	op.mustPassBarriers("Via", next)
-	go op.takeResults("Via")(next.In())
+	go op.takeResults(byVia)(next.In())
 	return next
 }
 
 // To streams the results to sink and returns when the sink has processed them all. With checkpoints, it panics for a sink
 // of go-streams that would take a barrier for an element.
 func (op *AsyncWaitOperator[IN, OUT]) To(sink streams.Sink) {
-	op.asFlow("To")
 	op.mustPassBarriers("To", sink)
-	op.takeResults("To")(sink.In())
+	op.takeResults(byTo)(sink.In())
 	sink.AwaitCompletion()
 }
 
@@ -271,7 +280,7 @@ func (op *AsyncWaitOperator[IN, OUT]) mustPassBarriers(method string, next any) 
 func (op *AsyncWaitOperator[IN, OUT]) Err() error { return op.pump.Err() }
 
 // Done returns a channel that is closed when everything is done: Out is closed, the side output has taken all there was
-// and has completed, and the function is closed. What upstream still sends is discarded until it closes In, by a
+// and has completed, unless it is given up ([WithSideOutput]), and the function is closed. What upstream still sends is discarded until it closes In, by a
 // goroutine that ends then. A blocking call that ignores the end of its context may outlive the operator.
 func (op *AsyncWaitOperator[IN, OUT]) Done() <-chan struct{} { return op.pump.done }
 

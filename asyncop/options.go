@@ -202,7 +202,8 @@ func WithDropOnFailure() Option {
 // [WithFailureHandler] for a function in place of a flow.
 //
 // The operator closes inlet.In() after the last one; if the inlet is a streams.Sink, Done waits for its completion.
-// While the inlet takes nothing, failed elements hold their slots; timers go on. To share one inlet between operators,
+// While the inlet takes nothing, failed elements hold their slots; timers go on. After a failure or a cancel, an inlet that takes
+// nothing for 30 s is given up: what it did not get is counted in Stats.Abandoned and logged at error level. To share one inlet between operators,
 // put an explicit fan-in before it. It excludes [WithDropOnFailure].
 //
 // With checkpoints, an element counts as done as soon as the inlet has taken it. What the inlet has not stored by then, such

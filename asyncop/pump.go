@@ -2,10 +2,12 @@ package asyncop
 
 import (
 	"context"
+	"fmt"
 	"log/slog"
 	"runtime"
 	"sync"
 	"sync/atomic"
+	"time"
 
 	"github.com/reugn/go-streams"
 
@@ -54,6 +56,22 @@ type pump[IN, OUT any] struct {
 	over      chan struct{}         // closed by the loop before out: err is final
 	done      chan struct{}         // closed by the loop when all is done
 	discarded atomic.Int64          // elements that came too late
+	wiring    atomic.Uint32         // whether in was handed out
+}
+
+// Whether in was handed out.
+const (
+	unwired uint32 = iota
+	wired
+	endedUnwired // nothing discards what comes
+)
+
+// handOutIn returns in for an upstream, which will close it.
+func (p *pump[IN, OUT]) handOutIn() chan<- any {
+	if !p.wiring.CompareAndSwap(unwired, wired) && p.wiring.CompareAndSwap(endedUnwired, wired) {
+		go p.discard()
+	}
+	return p.in
 }
 
 func newPump[IN, OUT any](c *core[IN, OUT]) *pump[IN, OUT] {
@@ -530,7 +548,7 @@ func (p *pump[IN, OUT]) finish() {
 	}
 	if e := p.attached.Load(); e != nil {
 		e.close()
-	} else if !p.inClosed {
+	} else if !p.inClosed && !p.wiring.CompareAndSwap(unwired, endedUnwired) { // without an upstream, none closes in
 		go p.discard()
 	}
 	if kept {
@@ -602,28 +620,102 @@ func (p *pump[IN, OUT]) outcome(cause error, kept bool, abandoned []*queue.Entry
 	return &AbandonedError{Cause: cause, Abandoned: n}
 }
 
-// endSide sends the rest to the side output, with why it was cut off, ends it and waits for its completion.
+// sideLimit is how long an operator that was cut off waits for a side output that does nothing.
+const sideLimit = 30 * time.Second
+
+// endSide sends the rest to the side output, with why it was cut off, ends it and waits for its completion. After a failure
+// or a cancel it gives up a side output that is dead (law F1), and counts what that did not get.
 func (p *pump[IN, OUT]) endSide(cause error, abandoned []*queue.Entry[slot[IN, OUT]]) {
 	if p.side == nil {
 		return
 	}
 	c := p.core
+	lost := 0
 	for _, e := range abandoned {
-		if s := &e.Value; s.phase == failing {
-			p.side <- c.failureOf(s, s.err)
-			c.stats.SideOutput++
+		s := &e.Value
+		f := c.failureOf(s, cause)
+		if s.phase == failing {
+			f = c.failureOf(s, s.err)
 		} else {
-			f := c.failureOf(s, cause)
 			f.Abandoned = true
-			p.side <- f
+		}
+		if lost > 0 || !p.offerLast(f) {
+			lost++
+		}
+		switch {
+		case s.phase != failing: // counted already
+		case lost > 0:
+			c.stats.Abandoned++
+		default:
+			c.stats.SideOutput++
 		}
 	}
 	close(p.side)
+	if lost > 0 {
+		c.logAttrs(slog.LevelError, fmt.Sprintf("asyncop: the side output has taken nothing for %v: failures are lost", sideLimit),
+			slog.Int("lost", lost))
+		return
+	}
 	if sink, ok := c.sideOutput.(streams.Sink); ok {
-		if err := offLoop(func() error { sink.AwaitCompletion(); return nil }); err != nil {
-			c.logAttrs(slog.LevelWarn, "asyncop: side output", slog.Any("error", err))
+		p.awaitSide(sink, cause == nil)
+	}
+}
+
+// offerLast offers f to the side output until that is taken for dead.
+func (p *pump[IN, OUT]) offerLast(f Failure[IN]) bool {
+	select {
+	case p.side <- f:
+		return true
+	default:
+	}
+	dead, stop := p.sideDeadline()
+	defer stop()
+	select {
+	case p.side <- f:
+		return true
+	case <-dead:
+		return false
+	}
+}
+
+// awaitSide waits for the completion of a side output: after a clean end as long as it takes, else as long as it takes
+// something of what its channel holds now and then.
+func (p *pump[IN, OUT]) awaitSide(sink streams.Sink, clean bool) {
+	c := p.core
+	done := make(chan error, 1)
+	go func() { done <- offLoop(func() error { sink.AwaitCompletion(); return nil }) }()
+	for {
+		var dead <-chan struct{}
+		stop := func() {}
+		if !clean {
+			dead, stop = p.sideDeadline()
+		}
+		held := len(p.side)
+		select {
+		case err := <-done:
+			stop()
+			if err != nil {
+				c.logAttrs(slog.LevelWarn, "asyncop: side output", slog.Any("error", err))
+			}
+			return
+		case <-dead:
+			if held > 0 && len(p.side) < held {
+				continue
+			}
+			c.logAttrs(slog.LevelError, fmt.Sprintf("asyncop: the side output has not completed within %v", sideLimit))
+			return
 		}
 	}
+}
+
+// sideDeadline returns what is closed after sideLimit. A failure handler has none: it is a call, and awaited.
+func (p *pump[IN, OUT]) sideDeadline() (dead <-chan struct{}, stop func()) {
+	if p.core.failureHandler != nil {
+		return nil, func() {}
+	}
+	over := make(chan struct{})
+	timer := p.core.clock.AfterFunc(sideLimit, sync.OnceFunc(func() { close(over) }))
+	return over, func() { timer.Stop() }
 }
 
 // close closes the function, if it was opened, once.

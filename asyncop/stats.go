@@ -38,7 +38,7 @@ type Stats struct {
 
 	LateCompletions int64 // completions that changed nothing (law A2)
 	Discarded       int64 // elements that came after the operator took no more; counted until In is closed
-	Abandoned       int64 // elements in flight that the end of the operator cut off
+	Abandoned       int64 // elements in flight that the end of the operator cut off, or failed ones that a dead side output did not take
 
 	OldestAge time.Duration // since the oldest element in flight took its slot; 0 if there is none
 }
