@@ -1,0 +1,138 @@
+package pgretry
+
+import (
+	"cmp"
+	"errors"
+	"net"
+	"slices"
+
+	"github.com/jackc/pgx/v5/pgconn"
+
+	"github.com/weirflow/weir/predicates"
+	"github.com/weirflow/weir/predicates/netretry"
+)
+
+// retried are the SQLSTATEs of what was rolled back or not executed, and may go well
+// the next time.
+var retried = reasonsOf(
+	"0A000", "25006", "26000", "40001", "40P01", "53000", "53100", "53200", "53300", "53400", "55P03", "57P03")
+
+func reasonsOf(codes ...string) map[string]predicates.Reason {
+	reasons := make(map[string]predicates.Reason, len(codes))
+	for _, code := range codes {
+		reasons[code] = predicates.NewReason("SQLSTATE_"+code, true, false)
+	}
+	return reasons
+}
+
+// refused are the classes of SQLSTATEs of what will not go well the next time.
+var refused = []string{"0A", "21", "22", "23", "28", "3D", "3F", "42", "44", "54", "P0"}
+
+// lost are the SQLSTATEs by which a server ends a connection. Whether it had executed
+// the statement it does not say.
+var lost = []string{"57P01", "57P02", "57P04", "57P05", "25P03"}
+
+// Reasons returns the reasons of this package, for [predicates.ReasonByName], without
+// rejections, whose names are SQLSTATE_ and the code.
+func Reasons() []predicates.Reason {
+	all := make([]predicates.Reason, 0, len(retried))
+	for _, r := range retried {
+		all = append(all, r)
+	}
+	slices.SortFunc(all, func(a, b predicates.Reason) int { return cmp.Compare(a.Name(), b.Name()) })
+	return all
+}
+
+// Classifier returns the classifier of calls to PostgreSQL. See the package
+// documentation for its table. It sets the stage of the attempt where the error proves
+// it.
+func Classifier[OUT any]() predicates.Classifier[OUT] {
+	connection := netretry.ClassifierOf[OUT](kindOf)
+	return predicates.EachError(func(a *predicates.Attempt[OUT]) (predicates.Reason, bool) {
+		code, answered := sqlState(a.Err)
+		connecting := unsent(a.Err)
+		switch {
+		case connecting && a.Stage == predicates.Unreported:
+			a.Stage = predicates.ClientDispatch
+		case answered && !connecting && kindOf(a.Err) != netretry.Lost:
+			a.Stage = predicates.ResponseReceived
+		}
+		if reason, ok := reasonOf(a.Err, code); ok && !connecting {
+			return certain(a, reason), true
+		}
+		if answered && isRefused(code) {
+			return certain(a, predicates.NewRejection("SQLSTATE_"+code)), true
+		}
+		return connection(a)
+	})
+}
+
+// reasonOf returns the reason of an error with this code, if it may go well the next
+// time. 0A000 and 26000 are those of a statement that was prepared before the schema
+// or the connection changed, which pgx prepares anew; other features stay unsupported.
+func reasonOf(err error, code string) (reason predicates.Reason, ok bool) {
+	if code == "0A000" {
+		e, ok := errors.AsType[*pgconn.PgError](err)
+		if !ok || e.Routine != "RevalidateCachedQuery" {
+			return predicates.Reason{}, false
+		}
+	}
+	reason, ok = retried[code]
+	return reason, ok
+}
+
+// certain returns what is left of reason, which says that this statement had no effect,
+// if another one of the call may have had one.
+func certain[OUT any](a *predicates.Attempt[OUT], reason predicates.Reason) predicates.Reason {
+	if a.InDoubt {
+		return predicates.WeakestOf(reason, predicates.Reason{})
+	}
+	return reason
+}
+
+// SQLState returns the extraction, for [predicates.ByCode], of the SQLSTATE of an
+// error.
+func SQLState[OUT any]() func(a *predicates.Attempt[OUT]) (string, bool) {
+	return func(a *predicates.Attempt[OUT]) (string, bool) { return sqlState(a.Err) }
+}
+
+// sqlState returns the code of the error with which the server answered.
+func sqlState(err error) (code string, ok bool) {
+	e, ok := errors.AsType[interface {
+		error
+		SQLState() string
+	}](err)
+	if !ok {
+		return "", false
+	}
+	return e.SQLState(), true
+}
+
+// unsent reports whether err is certain to have occurred before anything of the
+// statement was sent.
+func unsent(err error) bool {
+	_, connecting := errors.AsType[*pgconn.ConnectError](err)
+	return connecting || pgconn.SafeToRetry(err)
+}
+
+// kindOf is netretry.KindOf with the errors of PostgreSQL.
+func kindOf(err error) netretry.Kind {
+	if unsent(err) {
+		// Whatever kept the connection from being used, except for what is permanent.
+		return netretry.KindOf(&net.OpError{Op: "dial", Err: err})
+	}
+	if e, ok := errors.AsType[*pgconn.PgError](err); ok && (e.SeverityUnlocalized == "FATAL" || e.SeverityUnlocalized == "PANIC") {
+		return netretry.Lost
+	}
+	if code, ok := sqlState(err); ok {
+		if slices.Contains(lost, code) {
+			return netretry.Lost
+		}
+		return netretry.Other // the answer, whatever it is wrapped in
+	}
+	return netretry.KindOf(err)
+}
+
+func isRefused(code string) bool {
+	return code == "57014" || len(code) == 5 && slices.Contains(refused, code[:2])
+}

@@ -1,0 +1,31 @@
+package pgretry_test
+
+import (
+	"context"
+	"fmt"
+
+	"github.com/jackc/pgx/v5/pgconn"
+
+	"github.com/weirflow/weir/ext/postgres/pgretry"
+	"github.com/weirflow/weir/predicates"
+	"github.com/weirflow/weir/strategies"
+)
+
+// What becomes of an insert, which must not happen twice.
+func ExampleClassifier() {
+	policy := strategies.ReasonAware(pgretry.Classifier[string](), strategies.BestEffort[string]())
+
+	for _, err := range []error{
+		&pgconn.PgError{Severity: "ERROR", Code: "40P01", Message: "deadlock detected"},
+		&pgconn.PgError{Severity: "ERROR", Code: "23505", Message: "duplicate key value"},
+		&pgconn.PgError{Severity: "FATAL", Code: "57P01", Message: "terminating connection"},
+	} {
+		a := &predicates.Attempt[string]{Number: 1, Err: err, Remaining: predicates.NoDeadline}
+		d := policy.Decide(context.Background(), a, strategies.Situation{})
+		fmt.Printf("%-8v %-25v without effect: %-5v %v\n", d.Verdict, d.Reason, d.Reason.AllowsNonIdempotentRetry(), err)
+	}
+	// Output:
+	// retried  SQLSTATE_40P01            without effect: true  ERROR: deadlock detected (SQLSTATE 40P01)
+	// accepted SQLSTATE_23505            without effect: true  ERROR: duplicate key value (SQLSTATE 23505)
+	// refused  CONNECTION_LOST_IN_FLIGHT without effect: false FATAL: terminating connection (SQLSTATE 57P01)
+}

@@ -1,0 +1,90 @@
+package pgretry
+
+import (
+	"context"
+
+	"github.com/jackc/pgx/v5"
+	"github.com/jackc/pgx/v5/pgconn"
+
+	"github.com/weirflow/weir/predicates"
+)
+
+// Tracer reports each statement to the attempt that its context belongs to
+// ([predicates.ReportSent]), for calls that commit more than once: what one statement
+// has done no later refusal takes back.
+//
+//	config.ConnConfig.Tracer = pgretry.Tracer{} // or multitracer.New(pgretry.Tracer{}, yours)
+//
+// A statement is taken back if it was not sent, if the server refused it, and, inside
+// of a transaction, until that commits. A SELECT counts like any other, since it may
+// call a function: where it only reads, its context may be
+// predicates.WithStageReporter(ctx, nil). Safe for concurrent use.
+type Tracer struct{}
+
+var _ interface {
+	pgx.QueryTracer
+	pgx.BatchTracer
+	pgx.CopyFromTracer
+} = Tracer{}
+
+type sentKey struct{}
+
+func start(ctx context.Context) context.Context {
+	return context.WithValue(ctx, sentKey{}, predicates.ReportSent(ctx))
+}
+
+func end(ctx context.Context, conn *pgx.Conn, tag pgconn.CommandTag, err error) {
+	if sent, ok := ctx.Value(sentKey{}).(predicates.SentRequest); ok && withoutEffect(conn, tag, err) {
+		sent.Refused()
+	}
+}
+
+// withoutEffect reports whether a statement that ended like this has certainly changed
+// nothing, at least not yet.
+func withoutEffect(conn *pgx.Conn, tag pgconn.CommandTag, err error) bool {
+	if err == nil {
+		return conn.PgConn().TxStatus() != 'I' || tag.String() == "ROLLBACK"
+	}
+	if unsent(err) {
+		return true
+	}
+	code, _ := sqlState(err)
+	_, again := reasonOf(err, code)
+	return again || isRefused(code)
+}
+
+// TraceQueryStart implements pgx.QueryTracer.
+func (Tracer) TraceQueryStart(ctx context.Context, _ *pgx.Conn, _ pgx.TraceQueryStartData) context.Context {
+	return start(ctx)
+}
+
+// TraceQueryEnd implements pgx.QueryTracer.
+func (Tracer) TraceQueryEnd(ctx context.Context, conn *pgx.Conn, data pgx.TraceQueryEndData) {
+	end(ctx, conn, data.CommandTag, data.Err)
+}
+
+// TraceBatchStart implements pgx.BatchTracer.
+func (Tracer) TraceBatchStart(ctx context.Context, _ *pgx.Conn, _ pgx.TraceBatchStartData) context.Context {
+	return start(ctx)
+}
+
+// TraceBatchQuery implements pgx.BatchTracer. A batch is reported as a whole.
+func (Tracer) TraceBatchQuery(context.Context, *pgx.Conn, pgx.TraceBatchQueryData) {}
+
+// TraceBatchEnd implements pgx.BatchTracer. One statement of a batch may have been
+// committed before another was refused.
+func (Tracer) TraceBatchEnd(ctx context.Context, conn *pgx.Conn, data pgx.TraceBatchEndData) {
+	if data.Err == nil || unsent(data.Err) {
+		end(ctx, conn, pgconn.CommandTag{}, data.Err)
+	}
+}
+
+// TraceCopyFromStart implements pgx.CopyFromTracer.
+func (Tracer) TraceCopyFromStart(ctx context.Context, _ *pgx.Conn, _ pgx.TraceCopyFromStartData) context.Context {
+	return start(ctx)
+}
+
+// TraceCopyFromEnd implements pgx.CopyFromTracer.
+func (Tracer) TraceCopyFromEnd(ctx context.Context, conn *pgx.Conn, data pgx.TraceCopyFromEndData) {
+	end(ctx, conn, data.CommandTag, data.Err)
+}
