@@ -12,7 +12,7 @@ import (
 const Never = time.Duration(-1)
 
 // A ServerPushback is an error or a result with which a server says when it may
-// be called again. Strategies honour it through HonorPushback of package
+// be called again. Reason-aware strategies heed it: see HonorPushback of package
 // strategies.
 //
 // The notion is that of gRPC's A6, Client Retries; Retry-After of HTTP is another

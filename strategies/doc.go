@@ -43,9 +43,9 @@
 // that a classifier named, and sees the whole attempt. It may block, answers with
 // an [Action] (retry or not, after a delay of which 0 is one, with something to do
 // first, with another error), and is never asked about reasons that are always
-// retried. [BestEffort] is the default and the one to embed; [HonorPushback] lets
-// the server have its say. [ReasonAware] makes a [Policy] of classifier and
-// strategy, which is what an operator takes; the policy adds idempotence, jitter, a
+// retried. [BestEffort] is the default and the one to embed; [ReasonAware] makes a
+// [Policy] of classifier and strategy, in which a delay that a server demands counts
+// ([HonorPushback]), which is what an operator takes; the policy adds idempotence, jitter, a
 // [Budget] and a bound on waiting elements. [PolicyOf] makes one of a FLIP-232
 // strategy, so that there is one mechanism and everything a policy adds is there
 // for those as well. The other way, [WithoutReasons], is open only to what depends

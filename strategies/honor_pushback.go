@@ -22,7 +22,12 @@ import (
 // delay replaces inner's and no jitter touches it. It is not a permission: whether
 // the call may be repeated is still inner's business. An operator keeps the wait,
 // up to the element's deadline, also when the input ends: the last attempt, which
-// it makes at once for other elements that wait, comes after it.
+// it makes at once for other elements that wait, comes after it. A delay that the
+// element's time does not cover makes no attempt: the element waits for its deadline,
+// or ends at once with asyncop.WithEarlyTimeout.
+//
+// [ReasonAware] does this to every strategy, so HonorPushback is needed for more, and
+// for strategies that are used without a [Policy].
 //
 // This is gRPC's A6, Client Retries, except that A6 starts its own delays from the
 // beginning after a retry that was demanded; here they depend on the number of

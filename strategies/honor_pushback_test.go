@@ -74,3 +74,34 @@ func TestJitterSparesPushback(t *testing.T) {
 		assert.Equal(t, time.Second, p.Decide(t.Context(), a, now).Delay)
 	}
 }
+
+// Whatever strategy a policy asks, what the server demands counts, unless it is ignored.
+func TestPolicyHeedsPushback(t *testing.T) {
+	const own = 100 * ms
+	decideOn := func(p *strategies.Policy[string], demand time.Duration) strategies.Decision {
+		a := failedAttempt(1)
+		a.Err = predicates.WithPushback(a.Err, demand)
+		return p.Decide(t.Context(), a, strategies.Situation{})
+	}
+	for name, s := range map[string]strategies.ReasonStrategy[string]{
+		"none":        nil,
+		"best effort": strategies.BestEffort[string](),
+		"own":         answer(new(int), strategies.RetryAfter(own), nil),
+		"explicit":    strategies.HonorPushback(answer(new(int), strategies.RetryAfter(own), nil)),
+		"attempts":    strategies.ByAttempts(strategies.FixedDelay[string](3, own)),
+	} {
+		p := strategies.ReasonAware(say(allowing), s)
+		d := decideOn(p, time.Minute)
+		assert.Equal(t, strategies.Retried, d.Verdict, name)
+		assert.Equal(t, time.Minute, d.Delay, name)
+		assert.Equal(t, time.Minute, d.Demanded, name)
+		assert.Equal(t, strategies.Refused, decideOn(p, predicates.Never).Verdict, name)
+
+		d = decideOn(p.IgnorePushback(), time.Minute)
+		assert.Equal(t, name == "explicit", d.Demanded > 0, name)
+		assert.Equal(t, name == "explicit", decideOn(p.IgnorePushback(), predicates.Never).Verdict == strategies.Refused, name)
+		assert.Equal(t, strategies.Refused, decideOn(strategies.ReasonAware(say(forbidden), nil), time.Minute).Verdict, "not a permission")
+	}
+	flip := strategies.PolicyOf[string](strategies.FixedDelay[string](3, own).RetryIfException(predicates.HasException))
+	assert.Equal(t, own, decideOn(flip, time.Minute).Delay, "FLIP-232 knows of none")
+}

@@ -16,7 +16,7 @@ import (
 //  2. Nobody retries any more: that is the end of it ([Finishing]).
 //  3. The reason is always retried: after the controlled back-off, and nobody is
 //     asked.
-//  4. The strategy is asked. No is [Refused]; an error or a panic is [Failed], and
+//  4. The strategy is asked, unless a server demands never to be called again. No is [Refused]; an error or a panic is [Failed], and
 //     joined to the outcome.
 //  5. The bound on waiting elements has its say.
 //  6. The delay is spread by jitter, then cut to the time that the element has
@@ -85,7 +85,7 @@ func (p *Policy[OUT]) reasonFor(a *predicates.Attempt[OUT]) (r predicates.Reason
 // safe for concurrent use if the strategy is.
 func (p *Policy[OUT]) Ask(ctx context.Context, a *predicates.Attempt[OUT]) (action Action, err error) {
 	defer recoverTo(&err)
-	return p.strategy.Decide(ctx, a)
+	return p.asked.Decide(ctx, a)
 }
 
 // Conclude makes a decision of the strategy's answer. a.Remaining and now are as

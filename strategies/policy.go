@@ -35,6 +35,7 @@ import (
 type Policy[OUT any] struct {
 	classify   predicates.Classifier[OUT] // nil: nothing is ever retried
 	strategy   ReasonStrategy[OUT]
+	asked      ReasonStrategy[OUT] // strategy, with or without what servers demand
 	flip       AsyncRetryStrategy[OUT] // what it was made of; nil: of a reason-aware strategy
 	results    bool                    // results are looked at
 	errors     bool                    // errors are looked at
@@ -53,13 +54,20 @@ var _ AsyncRetryStrategy[any] = (*Policy[any])(nil)
 //		strategies.ReasonAware(couchbase.Classifier[Row](nil), strategies.BestEffort[Row]()))
 //
 // Of joined errors classify sees each by itself: see [predicates.EachError]. A nil
-// strategy stands for [BestEffort]. ReasonAware panics if classify is nil.
+// strategy stands for [BestEffort].
+//
+// A delay that a server demands, such as Retry-After of HTTP or the pushback of
+// gRPC, is heeded, whatever strategy: see [HonorPushback]. What strategy answers
+// without it counts after [Policy.IgnorePushback]. ReasonAware panics if classify is
+// nil.
 func ReasonAware[OUT any](classify predicates.Classifier[OUT], strategy ReasonStrategy[OUT]) *Policy[OUT] {
 	mustNotBeNil("ReasonAware", classify)
 	if nils.Is(strategy) {
 		strategy = BestEffort[OUT]()
 	}
-	return &Policy[OUT]{classify: predicates.EachError(classify), strategy: strategy, results: true, errors: true}
+	return &Policy[OUT]{
+		classify: predicates.EachError(classify), strategy: strategy, asked: HonorPushback(strategy), results: true, errors: true,
+	}
 }
 
 // PolicyOf returns strategy as a policy: itself if it is one, else one that does
@@ -78,6 +86,7 @@ func PolicyOf[OUT any](strategy AsyncRetryStrategy[OUT]) *Policy[OUT] {
 			"hand over the Policy itself, and override Decide of its ReasonStrategy", strategy))
 	}
 	p := &Policy[OUT]{strategy: &attempts[OUT]{strategy}, flip: strategy}
+	p.asked = p.strategy // what FLIP-232 decides, without loss
 	pair := strategy.RetryPredicate()
 	if nils.Is(pair) {
 		return p
@@ -155,6 +164,14 @@ func (p *Policy[OUT]) Harmless(errs ...error) *Policy[OUT] {
 	if p.flip == nil {
 		c.classify = predicates.EachError(p.classify, errs...)
 	}
+	return &c
+}
+
+// IgnorePushback returns a copy of p that does not heed what servers demand, unless
+// its strategy does. See [HonorPushback].
+func (p *Policy[OUT]) IgnorePushback() *Policy[OUT] {
+	c := *p
+	c.asked = c.strategy
 	return &c
 }
 

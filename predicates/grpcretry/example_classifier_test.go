@@ -15,7 +15,7 @@ import (
 func ExampleClassifier() {
 	policy := strategies.ReasonAware(
 		predicates.Classifiers(grpcretry.Classifier[string](statusCode), netretry.Classifier[string]()),
-		strategies.HonorPushback(strategies.BestEffort[string]()))
+		strategies.BestEffort[string]())
 
 	unavailable := grpcretry.WithPushback(statusError(14), []string{"2000"})
 	for _, idempotent := range []bool{true, false} {

@@ -12,7 +12,7 @@ import (
 const PushbackKey = "grpc-retry-pushback-ms"
 
 // WithPushback returns err with the demand in values, which are what the trailer
-// of the call has under [PushbackKey], for strategies.HonorPushback:
+// of the call has under [PushbackKey], which strategies.ReasonAware heeds:
 //
 //	var trailer metadata.MD
 //	row, err := client.Get(ctx, key, grpc.Trailer(&trailer))

@@ -69,8 +69,10 @@
 // stream is below the request's count as "nothing was sent": the server has not
 // processed the request.
 //
-// Retry-After is a pushback ([predicates.ServerPushback]), honoured by
-// strategies.HonorPushback.
+// Retry-After is a pushback ([predicates.ServerPushback]), which strategies.ReasonAware
+// heeds: where a call is repeated at all, that happens after exactly this delay, or
+// not at all if the element's time ends before. A delay of 0, such as a date that has
+// passed, demands nothing: the strategy's own delay counts.
 //
 // # Concurrency
 //
@@ -90,8 +92,7 @@
 //		}
 //		…
 //	})
-//	policy := strategies.ReasonAware(httpretry.Classifier[Page](),
-//		strategies.HonorPushback(strategies.BestEffort[Page]())).Idempotent()
+//	policy := strategies.ReasonAware(httpretry.Classifier[Page](), strategies.BestEffort[Page]()).Idempotent()
 //
 // A table of one's own goes first and overrides rows of the one above:
 //

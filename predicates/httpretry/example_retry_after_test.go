@@ -12,8 +12,7 @@ import (
 
 // The server says when to come back, by seconds or by a date.
 func ExampleCheckResponse() {
-	policy := strategies.ReasonAware(httpretry.Classifier[string](),
-		strategies.HonorPushback(strategies.BestEffort[string]()))
+	policy := strategies.ReasonAware(httpretry.Classifier[string](), strategies.BestEffort[string]())
 
 	for _, header := range []http.Header{
 		{},

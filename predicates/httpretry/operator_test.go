@@ -10,6 +10,7 @@ import (
 	"strings"
 	"sync/atomic"
 	"testing"
+	"testing/synctest"
 	"time"
 
 	"github.com/stretchr/testify/assert"
@@ -234,4 +235,33 @@ func (c *dyingConn) Write(p []byte) (int, error) {
 		return 0, c.err
 	}
 	return c.Conn.Write(p)
+}
+
+// A Retry-After is heeded by default; one that the element's time does not cover makes no attempt.
+func TestRetryAfterByDefault(t *testing.T) {
+	for delay, want := range map[time.Duration]struct {
+		calls int
+		after time.Duration
+	}{
+		2 * time.Second: {2, 2 * time.Second},
+		time.Hour:       {1, time.Minute}, // the timeout
+	} {
+		synctest.Test(t, func(t *testing.T) {
+			began := time.Now()
+			asked := 0
+			calls, failed := run(t, func(context.Context) error {
+				if asked++; asked > 1 {
+					return nil
+				}
+				return &httpretry.StatusError{StatusCode: http.StatusTooManyRequests, Delay: delay, HasDelay: true}
+			})
+			assert.Equal(t, want.calls, calls)
+			assert.Equal(t, want.after, time.Since(began))
+			assert.Equal(t, delay == time.Hour, failed != nil)
+			if failed != nil {
+				assert.ErrorIs(t, failed.Err, context.DeadlineExceeded)
+				assert.False(t, failed.Ambiguous())
+			}
+		})
+	}
 }

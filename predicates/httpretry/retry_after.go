@@ -42,12 +42,12 @@ func RetryAfter(h http.Header, now time.Time) (delay time.Duration, ok bool) {
 }
 
 // Pushback returns the longest delay that the server demands with the responses
-// among the results of the call, for strategies.HonorPushback, which finds the
-// demand of a [*StatusError] by itself.
+// among the results of the call, for strategies.HonorPushback; that of a
+// [*StatusError] is heeded by itself.
 func Pushback[OUT any](a *predicates.Attempt[OUT]) (delay time.Duration, ok bool) {
 	for resp := range responses(a) {
-		if e := statusError(resp); e.HasDelay {
-			delay, ok = max(delay, e.Delay), true
+		if d, demanded := statusError(resp).RetryPushback(); demanded {
+			delay, ok = max(delay, d), true
 		}
 	}
 	return delay, ok

@@ -83,6 +83,12 @@ func TestCheckResponse(t *testing.T) {
 	assert.True(t, ok)
 	assert.Equal(t, 3*time.Second, delay)
 
+	resp.Header.Set("Retry-After", "0") // the least to wait, so nothing is demanded
+	_, ok = predicates.PushbackOf(&predicates.Attempt[int]{Err: httpretry.CheckResponse(resp)})
+	assert.False(t, ok)
+	_, ok = httpretry.Pushback(&predicates.Attempt[*http.Response]{Results: []*http.Response{resp}})
+	assert.False(t, ok)
+
 	err = httpretry.CheckResponse(&http.Response{StatusCode: http.StatusInternalServerError})
 	require.EqualError(t, err, "http status 500 Internal Server Error")
 	_, ok = predicates.PushbackOf(&predicates.Attempt[int]{Err: err})

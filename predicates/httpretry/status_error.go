@@ -60,8 +60,11 @@ func (e *StatusError) Error() string {
 	return s
 }
 
-// RetryPushback implements [predicates.ServerPushback].
-func (e *StatusError) RetryPushback() (delay time.Duration, ok bool) { return e.Delay, e.HasDelay }
+// RetryPushback implements [predicates.ServerPushback]. A Delay of 0 demands nothing:
+// Retry-After is the least that a client should wait.
+func (e *StatusError) RetryPushback() (delay time.Duration, ok bool) {
+	return e.Delay, e.HasDelay && e.Delay > 0
+}
 
 // methodChanged reports whether req follows a redirect of a request of another
 // method.
