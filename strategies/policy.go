@@ -35,7 +35,7 @@ import (
 type Policy[OUT any] struct {
 	classify   predicates.Classifier[OUT] // nil: nothing is ever retried
 	strategy   ReasonStrategy[OUT]
-	asked      ReasonStrategy[OUT] // strategy, with or without what servers demand
+	asked      ReasonStrategy[OUT]     // strategy, with or without what servers demand
 	flip       AsyncRetryStrategy[OUT] // what it was made of; nil: of a reason-aware strategy
 	results    bool                    // results are looked at
 	errors     bool                    // errors are looked at
