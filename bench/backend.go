@@ -10,7 +10,7 @@ import (
 type backend[R any] struct {
 	delay  int64
 	answer func(it *Item, reply R)
-	wake   chan struct{} // one place; the sender is whoever puts the first call into an empty list
+	wake   chan struct{} // buffer of one; sent to by the caller that puts the first call into an empty list
 
 	mu     sync.Mutex
 	calls  []pendingCall[R] // guarded by mu

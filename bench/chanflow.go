@@ -17,9 +17,9 @@ type chanFlow struct {
 
 var _ streams.Flow = (*chanFlow)(nil)
 
-// newChanFlow starts run; out is closed when it returns. Both ends have the given number of places.
-func newChanFlow(places int, run func(in <-chan any, out chan<- any) error) *chanFlow {
-	f := &chanFlow{in: make(chan any, places), out: make(chan any, places)}
+// newChanFlow starts run; out is closed when it returns. Both ends have the given buffer.
+func newChanFlow(buffer int, run func(in <-chan any, out chan<- any) error) *chanFlow {
+	f := &chanFlow{in: make(chan any, buffer), out: make(chan any, buffer)}
 	go func() {
 		defer close(f.out)
 		err := run(f.in, f.out)
@@ -54,9 +54,9 @@ func (f *chanFlow) Err() error {
 
 func (f *chanFlow) stages() stages { return stages{flows: []streams.Flow{f}, err: f.Err} }
 
-// passBuffered is flow.PassThrough with places at both ends: what weir's default ends cost without weir.
-func passBuffered(places int) *chanFlow {
-	return newChanFlow(places, func(in <-chan any, out chan<- any) error {
+// passBuffered is flow.PassThrough with buffers at both ends: what weir's default ends cost without weir.
+func passBuffered(buffer int) *chanFlow {
+	return newChanFlow(buffer, func(in <-chan any, out chan<- any) error {
 		for e := range in {
 			out <- e
 		}

@@ -76,18 +76,18 @@ func (g Group) KeyMetric() string { return cmp.Or(g.Key, NsPerElem) }
 type Config struct {
 	Short  bool // small sizes: does it work?
 	Elems  int  // elements of every group, if > 0
-	Places int  // places of the channels at both ends of every flow that lets one choose, weir's and ours; < 0: none
-	Ends   int  // places of the channels of source and sink; go-streams' own connectors have none
+	Buffer int  // of the channels at both ends of every flow that lets one choose, weir's and ours; < 0: none
+	Ends   int  // buffer of the channels of source and sink; go-streams' own connectors have none
 }
 
-// DefaultPlaces is the number of places at the ends of flows that let one choose: as many as weir has by default.
-const DefaultPlaces = asyncop.DefaultBuffer
+// DefaultBuffer is the buffer at the ends of flows that let one choose: weir's default.
+const DefaultBuffer = asyncop.DefaultBuffer
 
-func (c Config) places() int {
-	if c.Places < 0 {
+func (c Config) buffer() int {
+	if c.Buffer < 0 {
 		return 0
 	}
-	return cmp.Or(c.Places, DefaultPlaces)
+	return cmp.Or(c.Buffer, DefaultBuffer)
 }
 
 // elems picks a size.

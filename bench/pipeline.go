@@ -21,7 +21,7 @@ func oneStage(f streams.Flow) stages { return stages{flows: []streams.Flow{f}} }
 // go-streams' connectors are, and the sink is read by the one that runs the pipeline, which checks what arrives.
 type pipeline struct {
 	elems   int
-	ends    int  // places of source and sink
+	ends    int  // buffer of source and sink
 	ordered bool // the output must be in the order of the input
 	values  bool // elements are Value instead of *Item
 
@@ -93,7 +93,7 @@ func (p *pipeline) run(st stages) error {
 
 // check reads sink to its end.
 func (p *pipeline) check(sink <-chan any) error {
-	c := checker{ordered: p.ordered, seen: make([]uint8, p.elems)}
+	c := p.checker()
 	for e := range sink {
 		seq := p.seq(e)
 		c.saw(seq)
@@ -127,6 +127,10 @@ func (p *pipeline) checkCalls() error {
 		}
 	}
 	return nil
+}
+
+func (p *pipeline) checker() checker {
+	return checker{ordered: p.ordered, seen: make([]uint8, p.elems)}
 }
 
 // checker looks at the sequence numbers that come out.

@@ -186,6 +186,9 @@ func (r Report) WriteMarkdown(w io.Writer) error {
 		if m == key {
 			header = append(header, "min–max", "× best peer", "× weir")
 		}
+		if m == CPUPerElem {
+			header = append(header, "CPU × best peer")
+		}
 	}
 	fmt.Fprintf(&b, "| %s |\n|%s\n", strings.Join(header, " | "), strings.Repeat(" --- |", 2)+
 		strings.Repeat(" ---: |", len(header)-2))
@@ -208,6 +211,9 @@ func (r Report) WriteMarkdown(w io.Writer) error {
 					spread = short(slices.Min(vs)) + "–" + short(slices.Max(vs))
 				}
 				cells = append(cells, spread, short(ratio(c, r.best(), m)), short(ratio(c, r.weir(), m)))
+			}
+			if m == CPUPerElem {
+				cells = append(cells, short(ratio(c, r.best(), m)))
 			}
 		}
 		fmt.Fprintf(&b, "| %s |\n", strings.Join(cells, " | "))

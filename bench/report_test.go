@@ -23,7 +23,8 @@ func report() Report {
 	ns := map[string][]float64{"weir": {90, 120, 100}, "slow": {1300, 1500, 1400}, "fast": {100, 100, 200}, "hop": {10, 10, 10}}
 	round := make(map[string]int)
 	results, err := Measure(g, 3, func(_ Group, r Row) (Sample, error) {
-		s := Sample{NsPerElem: ns[r.Impl][round[r.Impl]], AllocsPerElem: 3}
+		at := ns[r.Impl][round[r.Impl]]
+		s := Sample{NsPerElem: at, CPUPerElem: 2 * at, AllocsPerElem: 3}
 		round[r.Impl]++
 		return s, nil
 	})
@@ -46,9 +47,9 @@ func TestMarkdown(t *testing.T) {
 	var b strings.Builder
 	require.NoError(t, report().WriteMarkdown(&b))
 	require.Contains(t, b.String(), "nothing: 1,000,000 elements, median of 3.")
-	require.Contains(t, b.String(), "| row | kind | ns/elem | min–max | × best peer | × weir | allocs/elem |")
-	require.Contains(t, b.String(), "| **weir** | weir | 100 | 90.0–120 | 0.90 | 1.00 | 3.00 |")
-	require.Contains(t, b.String(), "| slow | peer | 1,400 | 1,300–1,500 | 13.0 | 14.0 | 3.00 |")
+	require.Contains(t, b.String(), "| row | kind | ns/elem | min–max | × best peer | × weir | cpu-ns/elem | CPU × best peer | allocs/elem |")
+	require.Contains(t, b.String(), "| **weir** | weir | 100 | 90.0–120 | 0.90 | 1.00 | 200 | 0.90 | 3.00 |")
+	require.Contains(t, b.String(), "| slow | peer | 1,400 | 1,300–1,500 | 13.0 | 14.0 | 2,800 | 13.0 | 3.00 |")
 }
 
 func TestMeasureInterleaves(t *testing.T) {

@@ -7,13 +7,14 @@ import (
 	"github.com/avast/retry-go/v5"
 	"github.com/cenkalti/backoff/v5"
 	"github.com/failsafe-go/failsafe-go"
+	"github.com/failsafe-go/failsafe-go/bulkhead"
 	"github.com/failsafe-go/failsafe-go/retrypolicy"
 )
 
 // maxRetries of every row that retries.
 const maxRetries = 3
 
-// retrier is a library that tries a blocking call again, in the worker that runs it.
+// retrier tries a blocking call again, in the worker that runs it.
 type retrier struct {
 	name string
 	wrap func(fn call, delay time.Duration) call
@@ -23,11 +24,22 @@ var retriers = []retrier{
 	{"failsafe", withFailsafe},
 	{"backoff", withBackoff},
 	{"retry-go", withRetryGo},
+	{"by-hand", byHand},
 }
 
 func withFailsafe(fn call, delay time.Duration) call {
 	policy := retrypolicy.NewBuilder[*Item]().WithMaxRetries(maxRetries).WithDelay(delay).Build()
 	executor := failsafe.With(policy)
+	return func(it *Item) (*Item, error) {
+		return executor.Get(func() (*Item, error) { return fn(it) })
+	}
+}
+
+// withFailsafeBulkhead retries around a bulkhead: an element that waits for its retry holds no permit.
+func withFailsafeBulkhead(fn call, permits int, delay time.Duration) call {
+	retry := retrypolicy.NewBuilder[*Item]().WithMaxRetries(maxRetries).WithDelay(delay).Build()
+	permit := bulkhead.NewBuilder[*Item](uint(permits)).WithMaxWaitTime(time.Hour).Build()
+	executor := failsafe.With(retry, permit)
 	return func(it *Item) (*Item, error) {
 		return executor.Get(func() (*Item, error) { return fn(it) })
 	}

@@ -1,8 +1,11 @@
 package bench
 
 import (
+	"iter"
 	"strings"
 	"testing"
+	"testing/synctest"
+	"time"
 
 	"github.com/reugn/go-streams/flow"
 	"github.com/stretchr/testify/require"
@@ -77,6 +80,55 @@ func TestBrokenPipelines(t *testing.T) {
 			require.Error(t, p.measure(&Meter{elems: 10}, func() stages { return newChanFlow(1, run).stages() }),
 				"%s, ordered %v", name, ordered)
 		}
+	}
+}
+
+// W9 gives no worker a hop that it does not need, so it has a check of its own.
+func TestBrokenDirectWorkers(t *testing.T) {
+	for _, many := range []bool{true, false} {
+		for name, run := range map[string]runner{
+			"0 of 10 elements came out": func(Config, call, int, iter.Seq[*Item], func(*Item)) error { return nil },
+			"element 0 came twice": func(_ Config, _ call, _ int, in iter.Seq[*Item], out func(*Item)) error {
+				for it := range in {
+					out(it)
+					out(it)
+				}
+				return nil
+			},
+			"not ready yet": func(_ Config, _ call, _ int, in iter.Seq[*Item], out func(*Item)) error {
+				for it := range in {
+					out(it)
+				}
+				return errUnavailable
+			},
+		} {
+			p := pipeline{elems: 10}
+			p.prepare()
+			require.ErrorContains(t, direct(Config{}, worker{run: run, many: many}, &p, 1, nil), name)
+		}
+	}
+}
+
+// What waits for its retry holds no permit, in the rows that say so: 10 elements and one permit take one back-off.
+func TestPermitsComeBackDuringBackoff(t *testing.T) {
+	const n, delay = 10, 50 * time.Millisecond
+	for name, wrap := range map[string]func(fn call, permits int, delay time.Duration) call{
+		"by hand": releasing, "failsafe": withFailsafeBulkhead,
+	} {
+		synctest.Test(t, func(t *testing.T) {
+			fn := wrap(func(it *Item) (*Item, error) {
+				if it.Calls++; it.Calls == 1 {
+					return nil, errUnavailable
+				}
+				return it, nil
+			}, 1, delay)
+			p := pipeline{elems: n, calls: func(int) int32 { return 2 }}
+			p.prepare()
+			began := time.Now()
+			require.NoError(t, direct(Config{}, worker{run: runGoroutines, many: true}, &p, n, fn), name)
+			require.NoError(t, p.checkCalls(), name)
+			require.Equal(t, delay, time.Since(began), name)
+		})
 	}
 }
 

@@ -29,7 +29,7 @@ func w1(c Config) []Group {
 	elems := c.elems(500_000, 2_000)
 	aims := []Aim{
 		{Impl: "weir", Against: "passthrough", Max: 1.0},
-		{Impl: "weir", Against: "passthrough-places", Max: 1.5},
+		{Impl: "weir", Against: "passthrough-buffered", Max: 1.5},
 		{Impl: "weir", Metric: AllocsPerElem, Max: 2.005}, // two, and what the start costs over all elements
 	}
 	var groups []Group
@@ -52,23 +52,23 @@ func w1Peers[T any](c Config, p pipeline, identity func(T) T) []Row {
 	return []Row{
 		flowRow("passthrough", Peer, p, func() stages { return oneStage(flow.NewPassThrough()) }),
 		flowRow("map", Peer, p, func() stages { return oneStage(flow.NewMap(identity, 1)) }),
-		flowRow("passthrough-places", Reference, p, func() stages { return passBuffered(c.places()).stages() }),
+		flowRow("passthrough-buffered", Peer, p, func() stages { return passBuffered(c.buffer()).stages() }),
 	}
 }
 
 func w1Floors(c Config) []Row {
 	return []Row{
 		{Impl: "hop", Kind: Floor, Run: hops(0)},
-		{Impl: "hop-places", Kind: Floor, Run: hops(c.places())},
+		{Impl: "hop-buffered", Kind: Floor, Run: hops(c.buffer())},
 		{Impl: "goroutine", Kind: Floor, Run: bareGoroutines},
 	}
 }
 
 // hops sends all elements through one channel.
-func hops(places int) func(m *Meter, n int) error {
+func hops(buffer int) func(m *Meter, n int) error {
 	return func(m *Meter, n int) error {
 		items := newItems(n)
-		ch := make(chan any, places)
+		ch := make(chan any, buffer)
 		c := checker{ordered: true, seen: make([]uint8, n)}
 		m.Start()
 		go func() {

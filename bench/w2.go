@@ -2,6 +2,7 @@ package bench
 
 import (
 	"fmt"
+	"iter"
 	"sync"
 	"time"
 )
@@ -24,9 +25,6 @@ func w2(c Config) []Group {
 					Title:    fmt.Sprintf("the function answers after 1 ms, %d in flight, %s", size.inFlight, backend),
 					Elems:    c.elems(size.elems, 2*size.inFlight),
 					Aims:     []Aim{{Impl: "weir", Against: BestPeer, Max: 1.0}},
-				}
-				if size.inFlight == 10_000 {
-					g.Aims[0].Max = 0.7
 				}
 				if backend == "sleep" {
 					g.Rows = w2Sleep(c, p, size.inFlight, answerTime)
@@ -69,11 +67,11 @@ func w2Sleep(c Config, p pipeline, inFlight int, d time.Duration) []Row {
 			return nil
 		}},
 		// What is left for an operator: a pipeline that does nothing, and as many sleeps beside it.
-		Row{Impl: "passthrough-places+sleep", Kind: Floor, Run: func(m *Meter, n int) error {
+		Row{Impl: "passthrough-buffered+sleep", Kind: Floor, Run: func(m *Meter, n int) error {
 			q := p
 			q.elems, q.ordered, q.calls = n, true, nil
 			return q.measure(m, func() stages {
-				return passBuffered(c.places()).stages().andThen(sleepers(n, inFlight, d).Wait)
+				return passBuffered(c.buffer()).stages().andThen(sleepers(n, inFlight, d).Wait)
 			})
 		}})
 }
@@ -93,19 +91,11 @@ func sleepers(n, atOnce int, d time.Duration) *sync.WaitGroup {
 
 func w2Callback(c Config, p pipeline, inFlight int, d time.Duration) []Row {
 	rows := weirW2Callback(c, p, inFlight, d)
+	name, byHand := "callback-semaphore", callbackSemaphore(d)
 	if p.ordered {
-		rows = append(rows, flowRow("callback-reorder", Reference, p, func() stages {
-			return framed(func(_ call, n int, in <-chan any, out chan<- any) error {
-				return runCallbackReorder(d, n, in, out)
-			})(c, nil, inFlight)
-		}))
-	} else {
-		rows = append(rows, flowRow("callback-semaphore", Reference, p, func() stages {
-			return framed(func(_ call, n int, in <-chan any, out chan<- any) error {
-				return runCallbackSemaphore(d, n, in, out)
-			})(c, nil, inFlight)
-		}))
+		name, byHand = "callback-reorder", callbackReorder(d)
 	}
+	rows = append(rows, flowRow(name, Peer, p, func() stages { return framed(byHand)(c, nil, inFlight) }))
 	// Libraries of blocking calls wait for the callback on a channel.
 	for _, w := range workers(p.ordered) {
 		rows = append(rows, flowRow(w.name, Peer, p, func() stages {
@@ -150,44 +140,47 @@ func (st stages) andThen(end func()) stages {
 	return st
 }
 
-// runCallbackReorder is the callback code of a careful user, in order: a slot per element, emitted as its turn comes.
-func runCallbackReorder(d time.Duration, n int, in <-chan any, out chan<- any) error {
-	b := newBackend(d, func(it *Item, done chan *Item) { done <- it })
-	defer b.close()
-	order := make(chan slot, n-1)
-	go func() {
-		for e := range in {
-			s := slot{e.(*Item), make(chan *Item, 1)}
-			s.it.Calls++
-			order <- s
-			b.call(s.it, s.done)
-		}
-		close(order)
-	}()
-	emit(order, out)
-	return nil
+// callbackReorder is the callback code of a careful user, in order: a slot per element, emitted as its turn comes.
+func callbackReorder(d time.Duration) runner {
+	return func(_ Config, _ call, n int, in iter.Seq[*Item], out func(*Item)) error {
+		b := newBackend(d, func(it *Item, done chan *Item) { done <- it })
+		defer b.close()
+		order := make(chan slot, n-1)
+		go func() {
+			for it := range in {
+				s := slot{it, make(chan *Item, 1)}
+				it.Calls++
+				order <- s
+				b.call(it, s.done)
+			}
+			close(order)
+		}()
+		emit(order, out)
+		return nil
+	}
 }
 
-// runCallbackSemaphore is the same without order: a semaphore, and a channel of results that never blocks the backend.
-func runCallbackSemaphore(d time.Duration, n int, in <-chan any, out chan<- any) error {
-	sem, results := make(chan struct{}, n), make(chan *Item, n)
-	b := newBackend(d, func(it *Item, _ struct{}) { results <- it })
-	defer b.close()
-	go func() {
-		for e := range in {
-			it := e.(*Item)
-			it.Calls++
-			sem <- struct{}{}
-			b.call(it, struct{}{})
+// callbackSemaphore is the same without order: a semaphore, and a channel of results that never blocks the backend.
+func callbackSemaphore(d time.Duration) runner {
+	return func(_ Config, _ call, n int, in iter.Seq[*Item], out func(*Item)) error {
+		sem, results := make(chan struct{}, n), make(chan *Item, n)
+		b := newBackend(d, func(it *Item, _ struct{}) { results <- it })
+		defer b.close()
+		go func() {
+			for it := range in {
+				it.Calls++
+				sem <- struct{}{}
+				b.call(it, struct{}{})
+			}
+			for range n {
+				sem <- struct{}{}
+			}
+			close(results)
+		}()
+		for it := range results {
+			out(it)
+			<-sem
 		}
-		for range n {
-			sem <- struct{}{}
-		}
-		close(results)
-	}()
-	for it := range results {
-		out <- it
-		<-sem
+		return nil
 	}
-	return nil
 }

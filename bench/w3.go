@@ -10,22 +10,23 @@ func w3(c Config) []Group {
 	const callTime = 200 * time.Microsecond
 	var groups []Group
 	for _, v := range []struct {
-		workload, title  string
-		atOnce           int
-		delay            time.Duration
-		unorderedDiv     int
-		orderedDiv       int
-		unordered, order float64 // aims: times the best peer's throughput
+		workload, title          string
+		atOnce                   int
+		delay                    time.Duration
+		unorderedDiv, orderedDiv int // of the rows whose waiting elements hold a permit
 	}{
 		{
 			"W3", "10 % fail at first and succeed 10 ms later, calls of 0.2 ms, 1,000 at once",
-			1_000, 10 * time.Millisecond, 1, 1, 1, 5,
+			1_000, 10 * time.Millisecond, 1, 1,
 		},
 		{
 			"W3b", "10 % fail at first and succeed 100 ms later, calls of 0.2 ms, 100 at once",
-			100, 100 * time.Millisecond, 5, 50, 7, 50,
+			100, 100 * time.Millisecond, 5, 50,
 		},
 	} {
+		if c.Short {
+			v.delay, v.unorderedDiv, v.orderedDiv = 10*time.Millisecond, 5, 5
+		}
 		for _, ordered := range []bool{false, true} {
 			g := Group{
 				Workload: v.workload, Variant: modeVariant(ordered), Title: v.title,
@@ -40,18 +41,21 @@ func w3(c Config) []Group {
 				return it, nil
 			}
 			p := pipeline{ends: c.Ends, ordered: ordered, calls: twiceIfFailing}
-			g.Rows = weirW3(c, p, v.atOnce, v.delay, faulty)
-			div, throughput := v.unorderedDiv, v.unordered
+			div, slots := v.unorderedDiv, runGoroutines
 			if ordered {
-				div, throughput = v.orderedDiv, v.order
-				g.Rows = append(g.Rows, flowRow("goroutines-20k-slots", Reference, p, func() stages {
-					return framed(runManySlots(v.atOnce, v.delay))(c, faulty, orderedSlots)
+				div, slots = v.orderedDiv, runGoroutinesReorder
+			}
+			g.Rows = weirW3(c, p, v.atOnce, v.delay, faulty)
+			equal := weirEqualCapacity(c, p, v.atOnce, v.delay, faulty)
+			equal.Div = div
+			g.Rows = append(g.Rows, equal,
+				flowRow("goroutines-20k-slots", Peer, p, func() stages {
+					return framed(slots)(c, releasing(faulty, v.atOnce, v.delay), manySlots)
+				}),
+				flowRow("goroutines-20k-slots+failsafe", Peer, p, func() stages {
+					return framed(slots)(c, withFailsafeBulkhead(faulty, v.atOnce, v.delay), manySlots)
 				}))
-			}
-			g.Aims = []Aim{{Impl: "weir", Against: BestPeer, Max: 1 / throughput}}
-			if c.Short {
-				div = min(div, 5)
-			}
+			g.Aims = []Aim{{Impl: "weir", Against: BestPeer, Max: 1}}
 			for _, w := range workers(ordered) {
 				for _, r := range retriers {
 					row := flowRow(w.name+"+"+r.name, Peer, p, func() stages {
@@ -76,20 +80,17 @@ func w3(c Config) []Group {
 	return groups
 }
 
-// orderedSlots is how many elements may be between input and output where order must wait for the slowest.
-const orderedSlots = 20_000
+// manySlots is how many elements may be between input and output where those that wait hold no permit.
+const manySlots = 20_000
 
-// runManySlots is what a user writes who knows the trap: a goroutine per element, as many as there are slots, that gives
-// its permit back while it waits for its retry. It is no library and holds a goroutine per slot: a reference.
-func runManySlots(permits int, delay time.Duration) runner {
-	return func(fn call, slots int, in <-chan any, out chan<- any) error {
-		sem := make(chan struct{}, permits)
-		permitted := byHand(func(it *Item) (*Item, error) {
-			sem <- struct{}{}
-			r, err := fn(it)
-			<-sem
-			return r, err
-		}, delay)
-		return runGoroutinesReorder(permitted, slots, in, out)
-	}
+// releasing is what a user writes who knows the trap: the retry loop gives its permit back while it waits. What waits
+// still holds a goroutine.
+func releasing(fn call, permits int, delay time.Duration) call {
+	sem := make(chan struct{}, permits)
+	return byHand(func(it *Item) (*Item, error) {
+		sem <- struct{}{}
+		r, err := fn(it)
+		<-sem
+		return r, err
+	}, delay)
 }

@@ -14,7 +14,7 @@ func w4(c Config) []Group {
 	elems := c.elems(1_000_000, 5_000)
 	base, spread := 12*time.Second, 10*time.Second // twice what parking and weighing takes on a busy machine
 	if elems < 100_000 {
-		base, spread = 500*time.Millisecond, 500*time.Millisecond
+		base, spread = 150*time.Millisecond, 50*time.Millisecond
 	}
 	parked := func(impl string, kind Kind, run func(m *Meter, p *parking) error) Row {
 		return Row{Impl: impl, Kind: kind, Run: patiently(base, func(m *Meter, n int, base time.Duration) error {

@@ -92,8 +92,8 @@ func (s slowConsumer) row(impl string, kind Kind, build func(fn call) stages) Ro
 		}
 		reportLateness(m, late)
 		m.Report(HeldMax, float64(heldMax.Load()))
-		// The output's places, those of the sink, and one element in the hands of each goroutine in between.
-		if most := int64(s.capacity + s.c.places() + s.c.Ends + 8); heldMax.Load() > most && kind == Weir {
+		// The output's buffer, that of the sink, and one element in the hands of each goroutine in between.
+		if most := int64(s.capacity + s.c.buffer() + s.c.Ends + 8); heldMax.Load() > most && kind == Weir {
 			return fmt.Errorf("%d elements were held at once: capacity and output allow %d", heldMax.Load(), most)
 		}
 		return nil
@@ -104,7 +104,7 @@ func (s slowConsumer) row(impl string, kind Kind, build func(fn call) stages) Ro
 func drainGoroutines(m *Meter, n int) error {
 	items := newItems(n)
 	ctx, endOfInput := context.WithCancel(context.Background())
-	out := make(chan any, DefaultPlaces)
+	out := make(chan any, DefaultBuffer)
 	var wg sync.WaitGroup
 	for i := range items {
 		it := &items[i]

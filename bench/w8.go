@@ -16,7 +16,7 @@ func w8(c Config) []Group {
 	}{
 		{"passthrough", Peer, func(call) stages { return oneStage(flow.NewPassThrough()) }},
 		{"map", Peer, func(fn call) stages { return mapFlow(c, fn, 1) }},
-		{"passthrough-places", Reference, func(call) stages { return passBuffered(c.places()).stages() }},
+		{"passthrough-buffered", Peer, func(call) stages { return passBuffered(c.buffer()).stages() }},
 		{"goroutines-reorder", Peer, func(fn call) stages { return framed(runGoroutinesReorder)(c, fn, 64) }},
 		{"rill-orderedmap", Peer, func(fn call) stages { return workerNamed("rill-orderedmap").build(c, fn, 64) }},
 		{"conc-stream", Peer, func(fn call) stages { return workerNamed("conc-stream").build(c, fn, 64) }},

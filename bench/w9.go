@@ -6,8 +6,7 @@ import (
 	"time"
 )
 
-// w9: blocking calls without go-streams. weir is driven by Results; the peers stand between two channels with places, one
-// of which a goroutine feeds.
+// w9: blocking calls without go-streams. weir is driven by Results; the peers take the elements from a loop, as it does.
 func w9(c Config) []Group {
 	const answerTime = time.Millisecond
 	sleep := func(it *Item) (*Item, error) {
@@ -33,13 +32,11 @@ func w9(c Config) []Group {
 				Workload: "W9", Variant: fmt.Sprintf("%s/%s", modeVariant(ordered), work.name),
 				Title: "without go-streams: " + work.title, Elems: c.elems(work.elems, work.short),
 			}
-			if ordered || work.each > 0 { // else nothing is cheaper than goroutines that share the two channels
-				g.Aims = []Aim{{Impl: "weir-results", Against: BestPeer, Max: 1.0}}
-			}
+			g.Aims = []Aim{{Impl: "weir-results", Against: BestPeer, Max: 1.0}}
 			g.Rows = append(g.Rows, weirW9(c, p, work.atOnce, work.fn))
 			for _, w := range workers(ordered) {
 				if w.run != nil {
-					g.Rows = append(g.Rows, betweenChannels(c, w, p, work.atOnce, work.fn))
+					g.Rows = append(g.Rows, directRow(c, w, p, work.atOnce, work.fn))
 				}
 			}
 			if work.each > 0 {
@@ -53,17 +50,41 @@ func w9(c Config) []Group {
 	return groups
 }
 
-// betweenChannels is a worker without a pipeline around it.
-func betweenChannels(c Config, w worker, p pipeline, atOnce int, fn call) Row {
+// directRow is a worker without a pipeline around it, and with no hop that the worker does not need.
+func directRow(c Config, w worker, p pipeline, atOnce int, fn call) Row {
 	return Row{Impl: w.name, Kind: Peer, Run: func(m *Meter, n int) error {
 		q := p
 		q.elems = n
 		q.prepare()
 		m.Start()
-		f := newChanFlow(c.places(), func(in <-chan any, out chan<- any) error { return w.run(fn, atOnce, in, out) })
-		go q.feed(f.in)
-		err := q.check(f.out)
+		err := direct(c, w, &q, atOnce, fn)
 		m.Stop()
-		return cmp.Or(err, f.Err(), q.checkCalls())
+		return cmp.Or(err, q.checkCalls())
 	}}
+}
+
+// direct gives the worker the elements themselves, and takes its results where it gives them. Only what gives them from
+// many goroutines needs a channel in between.
+func direct(c Config, w worker, p *pipeline, atOnce int, fn call) error {
+	in := func(yield func(*Item) bool) {
+		for i := range p.items {
+			if !yield(&p.items[i]) {
+				return
+			}
+		}
+	}
+	check := p.checker()
+	if !w.many {
+		err := w.run(c, fn, atOnce, in, func(it *Item) { check.saw(it.Seq) })
+		return cmp.Or(err, check.result())
+	}
+	results, failed := make(chan *Item, c.buffer()), error(nil)
+	go func() {
+		defer close(results)
+		failed = w.run(c, fn, atOnce, in, func(it *Item) { results <- it })
+	}()
+	for it := range results {
+		check.saw(it.Seq)
+	}
+	return cmp.Or(failed, check.result())
 }

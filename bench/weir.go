@@ -28,7 +28,7 @@ func newOperator[T any](
 	c Config, ordered bool, fn asyncop.AsyncFunction[T, T], timeout time.Duration, capacity int,
 	strategy strategies.AsyncRetryStrategy[T], opts ...asyncop.Option,
 ) *asyncop.AsyncWaitOperator[T, T] {
-	opts = append([]asyncop.Option{asyncop.WithBuffer(c.places())}, opts...)
+	opts = append([]asyncop.Option{asyncop.WithBuffer(c.buffer())}, opts...)
 	if ordered {
 		return asyncop.OrderedWaitWithRetry(fn, timeout, capacity, strategy, opts...)
 	}
@@ -83,7 +83,7 @@ func rangeOver[T element](p *pipeline, build built[T]) error {
 			}
 		}
 	}
-	c := checker{ordered: p.ordered, seen: make([]uint8, p.elems)}
+	c := p.checker()
 	for e, err := range op.Results(input) {
 		if err != nil {
 			return err
@@ -204,7 +204,7 @@ func weirW2Sleep(c Config, p pipeline, inFlight int, d time.Duration) []Row {
 	if inFlight < 10_000 {
 		return rows
 	}
-	// Peers gain nothing from more places, see the README.
+	// Peers gain nothing from a larger buffer, see the README.
 	return append(rows, flowRow("weir-buffer-1024", Weir, p, func() stages {
 		return opStages(build(asyncop.WithBuffer(1024)))
 	}))
@@ -228,15 +228,26 @@ func weirW2Callback(c Config, p pipeline, inFlight int, d time.Duration) []Row {
 // what is in back-off then once more at once, and what fails after the end of the input has failed.
 
 func weirW3(c Config, p pipeline, atOnce int, delay time.Duration, faulty call) []Row {
-	fn := asyncop.Blocking(func(_ context.Context, it *Item) (*Item, error) { return faulty(it) })
 	op := func(s strategies.AsyncRetryStrategy[*Item]) *asyncop.AsyncWaitOperator[*Item, *Item] {
-		return newOperator(c, p.ordered, fn, weirTimeout, orderedSlots, s,
+		return newOperator(c, p.ordered, blocking(faulty), weirTimeout, manySlots, s,
 			asyncop.WithMaxConcurrentCalls(atOnce), asyncop.WithDrainRetries())
 	}
 	rows := weirRows("weir", p, func() (*asyncop.AsyncWaitOperator[*Item, *Item], func()) {
 		return op(fixedDelay[*Item](delay)), nil
 	})
 	return append(rows, flowRow("weir-reasons", Weir, p, func() stages { return opStages(op(reasonAware(delay))) }))
+}
+
+// weirEqualCapacity has as many slots as calls, as the peers whose waiting elements hold a worker.
+func weirEqualCapacity(c Config, p pipeline, atOnce int, delay time.Duration, faulty call) Row {
+	return flowRow(fmt.Sprintf("weir-capacity-%d", atOnce), Weir, p, func() stages {
+		return opStages(newOperator(c, p.ordered, blocking(faulty), weirTimeout, atOnce, fixedDelay[*Item](delay),
+			asyncop.WithDrainRetries()))
+	})
+}
+
+func blocking(fn call) asyncop.AsyncFunction[*Item, *Item] {
+	return asyncop.Blocking(func(_ context.Context, it *Item) (*Item, error) { return fn(it) })
 }
 
 // ---- W4
@@ -469,8 +480,7 @@ func weirW7Slow(c Config, s slowConsumer) []Row {
 				asyncop.WithDrainRetries()))
 		}),
 		s.row("weir-blocking", Weir, func(fn call) stages {
-			f := asyncop.Blocking(func(_ context.Context, it *Item) (*Item, error) { return fn(it) })
-			return opStages(newOperator(c, s.ordered, f, time.Minute, s.capacity, fixedDelay[*Item](s.delay),
+			return opStages(newOperator(c, s.ordered, blocking(fn), time.Minute, s.capacity, fixedDelay[*Item](s.delay),
 				asyncop.WithDrainRetries()))
 		}),
 	}
@@ -526,8 +536,7 @@ func weirW8(c Config) []weirStage {
 // ---- W9
 
 func weirW9(c Config, p pipeline, atOnce int, fn call) Row {
-	blocking := asyncop.Blocking(func(_ context.Context, it *Item) (*Item, error) { return fn(it) })
 	return resultsRow("weir-results", p, func() (*asyncop.AsyncWaitOperator[*Item, *Item], func()) {
-		return newOperator(c, p.ordered, blocking, weirTimeout, atOnce, fixedDelay[*Item](retryDelay)), nil
+		return newOperator(c, p.ordered, blocking(fn), weirTimeout, atOnce, fixedDelay[*Item](retryDelay)), nil
 	})
 }

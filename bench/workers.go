@@ -2,6 +2,7 @@ package bench
 
 import (
 	"context"
+	"iter"
 	"sync"
 	"time"
 
@@ -18,13 +19,18 @@ type call func(it *Item) (*Item, error)
 type worker struct {
 	name    string
 	ordered bool
-	run     runner // nil: go-streams' own Map
+	run     runner                                // nil: go-streams' own Map
+	flow    func(c Config, fn call, n int) stages // nil: framed(run)
+	many    bool                                  // run calls out from many goroutines
 }
+
+// runner reads in to its end, calls fn for every element, at most n calls at once, and out for every result.
+type runner func(c Config, fn call, n int, in iter.Seq[*Item], out func(*Item)) error
 
 // build makes a flow of the worker.
 func (w worker) build(c Config, fn call, n int) stages {
-	if w.run == nil {
-		return mapFlow(c, fn, n)
+	if w.flow != nil {
+		return w.flow(c, fn, n)
 	}
 	return framed(w.run)(c, fn, n)
 }
@@ -33,15 +39,15 @@ func (w worker) build(c Config, fn call, n int) stages {
 func workers(ordered bool) []worker {
 	var ws []worker
 	for _, w := range []worker{
-		{"map", false, nil},
-		{"pool", false, runPool},
-		{"goroutines", false, runGoroutines},
-		{"rill-map", false, runRill(rill.Map[*Item, *Item])},
-		{"conc-pool", false, runConcPool},
-		{"pool-reorder", true, runPoolReorder},
-		{"goroutines-reorder", true, runGoroutinesReorder},
-		{"rill-orderedmap", true, runRill(rill.OrderedMap[*Item, *Item])},
-		{"conc-stream", true, runConcStream},
+		{name: "map", flow: mapFlow},
+		{name: "pool", run: runPool, flow: poolFlow, many: true},
+		{name: "goroutines", run: runGoroutines, many: true},
+		{name: "rill-map", run: runRill(rill.Map[*Item, *Item])},
+		{name: "conc-pool", run: runConcPool, many: true},
+		{name: "pool-reorder", ordered: true, run: runPoolReorder},
+		{name: "goroutines-reorder", ordered: true, run: runGoroutinesReorder},
+		{name: "rill-orderedmap", ordered: true, run: runRill(rill.OrderedMap[*Item, *Item])},
+		{name: "conc-stream", ordered: true, run: runConcStream},
 	} {
 		if w.ordered == ordered {
 			ws = append(ws, w)
@@ -50,12 +56,19 @@ func workers(ordered bool) []worker {
 	return ws
 }
 
-// runner reads in to its end and runs fn for every element, at most n calls at once.
-type runner func(fn call, n int, in <-chan any, out chan<- any) error
-
+// framed makes a flow of a runner.
 func framed(run runner) func(c Config, fn call, n int) stages {
 	return func(c Config, fn call, n int) stages {
-		return newChanFlow(c.places(), func(in <-chan any, out chan<- any) error { return run(fn, n, in, out) }).stages()
+		return newChanFlow(c.buffer(), func(in <-chan any, out chan<- any) error {
+			elements := func(yield func(*Item) bool) {
+				for e := range in {
+					if !yield(e.(*Item)) {
+						return
+					}
+				}
+			}
+			return run(c, fn, n, elements, func(it *Item) { out <- it })
+		}).stages()
 	}
 }
 
@@ -79,17 +92,35 @@ func mapFlow(_ Config, fn call, n int) stages {
 	}, n))
 }
 
-// runPool: n goroutines, results as they come.
-func runPool(fn call, n int, in <-chan any, out chan<- any) error {
+// runPool: n goroutines that share a channel, results as they come.
+func runPool(c Config, fn call, n int, in iter.Seq[*Item], out func(*Item)) error {
+	jobs := make(chan *Item, c.buffer())
+	go func() {
+		defer close(jobs)
+		for it := range in {
+			jobs <- it
+		}
+	}()
+	return pooled(fn, n, jobs, func(it *Item) *Item { return it }, out)
+}
+
+// poolFlow is runPool whose goroutines share the ends of the flow.
+func poolFlow(c Config, fn call, n int) stages {
+	return newChanFlow(c.buffer(), func(in <-chan any, out chan<- any) error {
+		return pooled(fn, n, in, func(e any) *Item { return e.(*Item) }, func(it *Item) { out <- it })
+	}).stages()
+}
+
+func pooled[T any](fn call, n int, in <-chan T, item func(T) *Item, out func(*Item)) error {
 	var failed firstError
 	var wg sync.WaitGroup
 	for range n {
 		wg.Go(func() {
 			for e := range in {
-				if r, err := fn(e.(*Item)); err != nil {
+				if r, err := fn(item(e)); err != nil {
 					failed.set(err)
 				} else {
-					out <- r
+					out(r)
 				}
 			}
 		})
@@ -99,17 +130,17 @@ func runPool(fn call, n int, in <-chan any, out chan<- any) error {
 }
 
 // runGoroutines: a goroutine per element behind a semaphore, results as they come.
-func runGoroutines(fn call, n int, in <-chan any, out chan<- any) error {
+func runGoroutines(_ Config, fn call, n int, in iter.Seq[*Item], out func(*Item)) error {
 	var failed firstError
 	var wg sync.WaitGroup
 	sem := make(chan struct{}, n)
-	for e := range in {
+	for it := range in {
 		sem <- struct{}{}
 		wg.Go(func() {
-			if r, err := fn(e.(*Item)); err != nil {
+			if r, err := fn(it); err != nil {
 				failed.set(err)
 			} else {
-				out <- r
+				out(r)
 			}
 			<-sem
 		})
@@ -118,14 +149,14 @@ func runGoroutines(fn call, n int, in <-chan any, out chan<- any) error {
 	return failed.err
 }
 
-// slot is the place of an element in the order of the output.
+// slot stands for an element in the order of the output.
 type slot struct {
 	it   *Item
-	done chan *Item // one place: whoever completes it never waits
+	done chan *Item // buffer of one: completing it never waits
 }
 
 // runPoolReorder: n goroutines; a channel of slots keeps the order of the input.
-func runPoolReorder(fn call, n int, in <-chan any, out chan<- any) error {
+func runPoolReorder(_ Config, fn call, n int, in iter.Seq[*Item], out func(*Item)) error {
 	var failed firstError
 	var wg sync.WaitGroup
 	jobs, order := make(chan slot, n), make(chan slot, n)
@@ -141,8 +172,8 @@ func runPoolReorder(fn call, n int, in <-chan any, out chan<- any) error {
 		})
 	}
 	go func() {
-		for e := range in {
-			s := slot{e.(*Item), make(chan *Item, 1)}
+		for it := range in {
+			s := slot{it, make(chan *Item, 1)}
 			order <- s
 			jobs <- s
 		}
@@ -155,12 +186,12 @@ func runPoolReorder(fn call, n int, in <-chan any, out chan<- any) error {
 }
 
 // runGoroutinesReorder: a goroutine per element; the channel of slots is the semaphore too.
-func runGoroutinesReorder(fn call, n int, in <-chan any, out chan<- any) error {
+func runGoroutinesReorder(_ Config, fn call, n int, in iter.Seq[*Item], out func(*Item)) error {
 	var failed firstError
-	order := make(chan slot, n-1) // the emitter holds one more
+	order := make(chan slot, n-1) // emit holds one more
 	go func() {
-		for e := range in {
-			s := slot{e.(*Item), make(chan *Item, 1)}
+		for it := range in {
+			s := slot{it, make(chan *Item, 1)}
 			order <- s
 			go func() {
 				r, err := fn(s.it)
@@ -176,24 +207,24 @@ func runGoroutinesReorder(fn call, n int, in <-chan any, out chan<- any) error {
 	return failed.err
 }
 
-func emit(order <-chan slot, out chan<- any) {
+func emit(order <-chan slot, out func(*Item)) {
 	for s := range order {
 		if r := <-s.done; r != nil {
-			out <- r
+			out(r)
 		}
 	}
 }
 
-// runRill adapts rill's Map or OrderedMap: its streams carry Try values, so one goroutine converts the elements.
+// runRill is rill's Map or OrderedMap. Its streams carry Try values, so a goroutine wraps the elements on their way in.
 func runRill(
 	apply func(in <-chan rill.Try[*Item], n int, f func(*Item) (*Item, error)) <-chan rill.Try[*Item],
 ) runner {
-	return func(fn call, n int, in <-chan any, out chan<- any) error {
-		tries := make(chan rill.Try[*Item], cap(out))
+	return func(c Config, fn call, n int, in iter.Seq[*Item], out func(*Item)) error {
+		tries := make(chan rill.Try[*Item], c.buffer())
 		go func() {
 			defer close(tries)
-			for e := range in {
-				tries <- rill.Try[*Item]{Value: e.(*Item)}
+			for it := range in {
+				tries <- rill.Try[*Item]{Value: it}
 			}
 		}()
 		var failed error
@@ -201,7 +232,7 @@ func runRill(
 			if t.Error != nil {
 				failed = t.Error
 			} else {
-				out <- t.Value
+				out(t.Value)
 			}
 		}
 		return failed
@@ -209,15 +240,15 @@ func runRill(
 }
 
 // runConcPool: conc's pool of goroutines, results as they come.
-func runConcPool(fn call, n int, in <-chan any, out chan<- any) error {
+func runConcPool(_ Config, fn call, n int, in iter.Seq[*Item], out func(*Item)) error {
 	var failed firstError
 	p := pool.New().WithMaxGoroutines(n)
-	for e := range in {
+	for it := range in {
 		p.Go(func() {
-			if r, err := fn(e.(*Item)); err != nil {
+			if r, err := fn(it); err != nil {
 				failed.set(err)
 			} else {
-				out <- r
+				out(r)
 			}
 		})
 	}
@@ -225,18 +256,18 @@ func runConcPool(fn call, n int, in <-chan any, out chan<- any) error {
 	return failed.err
 }
 
-// runConcStream: conc's stream, callbacks in order.
-func runConcStream(fn call, n int, in <-chan any, out chan<- any) error {
+// runConcStream: conc's stream, callbacks in order on a goroutine of its own.
+func runConcStream(_ Config, fn call, n int, in iter.Seq[*Item], out func(*Item)) error {
 	var failed error
 	s := stream.New().WithMaxGoroutines(n)
-	for e := range in {
+	for it := range in {
 		s.Go(func() stream.Callback {
-			r, err := fn(e.(*Item))
+			r, err := fn(it)
 			return func() {
 				if err != nil {
 					failed = err
 				} else {
-					out <- r
+					out(r)
 				}
 			}
 		})

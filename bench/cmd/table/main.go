@@ -59,9 +59,9 @@ func parse(args []string) (options, error) {
 	fs.IntVar(&o.rounds, "rounds", 10, "rounds of every group")
 	fs.IntVar(&o.heavy, "heavy", 3, "rounds of groups whose rows take many seconds each")
 	fs.IntVar(&o.config.Elems, "elems", 0, "elements of every group, instead of its own size")
-	fs.IntVar(&o.config.Places, "places", 0,
-		"places at both ends of flows that let one choose; 0: weir's default, -1: none")
-	fs.IntVar(&o.config.Ends, "ends", 0, "places of the channels of source and sink; go-streams' own have none")
+	fs.IntVar(&o.config.Buffer, "buffer", 0,
+		"buffer of the channels at both ends of flows that let one choose; 0: weir's default, -1: none")
+	fs.IntVar(&o.config.Ends, "ends", 0, "buffer of the channels of source and sink; go-streams' own have none")
 	fs.BoolVar(&o.config.Short, "short", false, "small sizes, one round: does it work?")
 	fs.StringVar(&o.jsonFile, "json", "", "write all medians to this `file` too")
 	fs.StringVar(&o.cpuProfile, "cpuprofile", "", "write a CPU profile of rows that run in this process to `file`")
@@ -171,7 +171,7 @@ func runChild(c bench.Config, g bench.Group, r bench.Row) (bench.Sample, error) 
 	}
 	cmd := exec.Command(self, "-child",
 		"-w=^"+regexp.QuoteMeta(g.Name())+"$", "-impl=^"+regexp.QuoteMeta(r.Impl)+"$",
-		"-elems="+strconv.Itoa(c.Elems), "-places="+strconv.Itoa(c.Places), "-ends="+strconv.Itoa(c.Ends),
+		"-elems="+strconv.Itoa(c.Elems), "-buffer="+strconv.Itoa(c.Buffer), "-ends="+strconv.Itoa(c.Ends),
 		"-short="+strconv.FormatBool(c.Short))
 	cmd.Stderr = os.Stderr
 	printed, err := cmd.Output()
