@@ -22,9 +22,9 @@ type unavailableError struct{ it *Item }
 
 func (e unavailableError) Error() string { return errUnavailable.Error() }
 
-// failsFirst tells whether the first attempt of an element fails: exactly one in ten, at an irregular place in each
+// FailsFirst reports whether the first attempt of an element fails: exactly one in ten, at an irregular place in each
 // block of ten.
-func failsFirst(seq int) bool {
+func FailsFirst(seq int) bool {
 	block := uint32(seq / 10)
 	return (block*2654435761>>16)%10 == uint32(seq%10)
 }
@@ -32,7 +32,7 @@ func failsFirst(seq int) bool {
 func once(int) int32 { return 1 }
 
 func twiceIfFailing(seq int) int32 {
-	if failsFirst(seq) {
+	if FailsFirst(seq) {
 		return 2
 	}
 	return 1

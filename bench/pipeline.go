@@ -96,12 +96,12 @@ func (p *pipeline) check(sink <-chan any) error {
 	c := p.checker()
 	for e := range sink {
 		seq := p.seq(e)
-		c.saw(seq)
+		c.Saw(seq)
 		if p.received != nil {
 			p.received(seq)
 		}
 	}
-	return c.result()
+	return c.Err()
 }
 
 func (p *pipeline) feed(source chan<- any) {
@@ -129,19 +129,28 @@ func (p *pipeline) checkCalls() error {
 	return nil
 }
 
-func (p *pipeline) checker() checker {
-	return checker{ordered: p.ordered, seen: make([]uint8, p.elems)}
+func (p *pipeline) checker() *Checker {
+	return NewChecker(p.elems, p.ordered)
 }
 
-// checker looks at the sequence numbers that come out.
-type checker struct {
+// Checker looks at the sequence numbers that come out. It is owned by the goroutine of the sink.
+type Checker struct {
 	ordered bool
 	seen    []uint8
 	count   int
 	bad     error // the first thing that was wrong
 }
 
-func (c *checker) saw(seq int) {
+// NewChecker expects the numbers 0 to n-1, each once, in order if ordered.
+func NewChecker(n int, ordered bool) *Checker {
+	return &Checker{ordered: ordered, seen: make([]uint8, n)}
+}
+
+// All reports whether as many have come as were expected.
+func (c *Checker) All() bool { return c.count == len(c.seen) }
+
+// Saw takes the number of an element that came out.
+func (c *Checker) Saw(seq int) {
 	switch {
 	case c.bad != nil:
 	case seq < 0 || seq >= len(c.seen):
@@ -156,7 +165,8 @@ func (c *checker) saw(seq int) {
 	c.count++
 }
 
-func (c *checker) result() error {
+// Err returns what was wrong first, or nil.
+func (c *Checker) Err() error {
 	if c.bad == nil && c.count != len(c.seen) {
 		c.bad = fmt.Errorf("%d of %d elements came out", c.count, len(c.seen))
 	}

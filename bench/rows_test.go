@@ -161,7 +161,7 @@ func TestOneInTenFails(t *testing.T) {
 	for block := range 1000 {
 		failing := 0
 		for i := range 10 {
-			if failsFirst(10*block + i) {
+			if FailsFirst(10*block + i) {
 				failing++
 			}
 		}

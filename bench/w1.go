@@ -25,7 +25,7 @@ func flowRow(impl string, kind Kind, p pipeline, build func() stages) Row {
 
 // w1: the function completes at once; what is left is the cost of the pipeline itself.
 func w1(c Config) []Group {
-	const title = "the function completes at once"
+	const title = "completes at once"
 	elems := c.elems(500_000, 2_000)
 	aims := []Aim{
 		{Impl: "weir", Against: "passthrough", Max: 1.0},
@@ -36,7 +36,7 @@ func w1(c Config) []Group {
 	for _, ordered := range []bool{true, false} {
 		p := pipeline{ends: c.Ends, ordered: ordered}
 		groups = append(groups, Group{
-			Workload: "W1", Variant: modeVariant(ordered), Title: title + ", pointer elements", Elems: elems,
+			Workload: "W1", Variant: modeVariant(ordered), Title: title, Elems: elems,
 			Rows: slices.Concat(w1Floors(c), w1Peers(c, p, func(it *Item) *Item { return it }), weirW1(c, p)),
 			Aims: aims,
 		})
@@ -69,7 +69,7 @@ func hops(buffer int) func(m *Meter, n int) error {
 	return func(m *Meter, n int) error {
 		items := newItems(n)
 		ch := make(chan any, buffer)
-		c := checker{ordered: true, seen: make([]uint8, n)}
+		c := NewChecker(n, true)
 		m.Start()
 		go func() {
 			for i := range items {
@@ -78,10 +78,10 @@ func hops(buffer int) func(m *Meter, n int) error {
 			close(ch)
 		}()
 		for e := range ch {
-			c.saw(e.(*Item).Seq)
+			c.Saw(e.(*Item).Seq)
 		}
 		m.Stop()
-		return c.result()
+		return c.Err()
 	}
 }
 
@@ -136,7 +136,7 @@ func w1b(c Config) []Group {
 				Aim{Impl: "weir", Against: "conc-pool", Max: 1.0})
 		}
 		groups = append(groups, Group{
-			Workload: "W1b", Variant: modeVariant(ordered), Title: "a blocking call that returns at once, 64 at a time",
+			Workload: "W1b", Variant: modeVariant(ordered), Title: "blocking, returns at once, 64 at a time",
 			Elems: c.elems(200_000, 2_000), Rows: rows, Aims: aims,
 		})
 	}

@@ -14,6 +14,7 @@ func w2(c Config) []Group {
 	if c.Short {
 		sizes = sizes[:2]
 	}
+	does := map[string]string{"sleep": "sleeps for", "callback": "calls back after"}
 	var groups []Group
 	for _, ordered := range []bool{true, false} {
 		for _, size := range sizes {
@@ -22,7 +23,7 @@ func w2(c Config) []Group {
 				g := Group{
 					Workload: "W2",
 					Variant:  fmt.Sprintf("%s/inflight=%d/backend=%s", modeVariant(ordered), size.inFlight, backend),
-					Title:    fmt.Sprintf("the function answers after 1 ms, %d in flight, %s", size.inFlight, backend),
+					Title:    fmt.Sprintf("%s 1 ms, %s in flight", does[backend], thousands(float64(size.inFlight))),
 					Elems:    c.elems(size.elems, 2*size.inFlight),
 					Aims:     []Aim{{Impl: "weir", Against: BestPeer, Max: 1.0}},
 				}

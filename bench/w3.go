@@ -16,11 +16,11 @@ func w3(c Config) []Group {
 		unorderedDiv, orderedDiv int // of the rows whose waiting elements hold a permit
 	}{
 		{
-			"W3", "10 % fail at first and succeed 10 ms later, calls of 0.2 ms, 1,000 at once",
+			"W3", "10 % retried after 10 ms, 1,000 calls at once",
 			1_000, 10 * time.Millisecond, 1, 1,
 		},
 		{
-			"W3b", "10 % fail at first and succeed 100 ms later, calls of 0.2 ms, 100 at once",
+			"W3b", "10 % retried after 100 ms, 100 calls at once",
 			100, 100 * time.Millisecond, 5, 50,
 		},
 	} {
@@ -35,7 +35,7 @@ func w3(c Config) []Group {
 			faulty := func(it *Item) (*Item, error) {
 				it.Calls++
 				time.Sleep(callTime)
-				if it.Calls == 1 && failsFirst(it.Seq) {
+				if it.Calls == 1 && FailsFirst(it.Seq) {
 					return nil, errUnavailable
 				}
 				return it, nil

@@ -12,10 +12,7 @@ func countGoroutines() int { return runtime.NumGoroutine() }
 // w4: a million elements wait for a retry at once, due times spread over ten seconds.
 func w4(c Config) []Group {
 	elems := c.elems(1_000_000, 5_000)
-	base, spread := 12*time.Second, 10*time.Second // twice what parking and weighing takes on a busy machine
-	if elems < 100_000 {
-		base, spread = 150*time.Millisecond, 50*time.Millisecond
-	}
+	base, spread := ParkTimes(elems)
 	parked := func(impl string, kind Kind, run func(m *Meter, p *parking) error) Row {
 		return Row{Impl: impl, Kind: kind, Run: patiently(base, func(m *Meter, n int, base time.Duration) error {
 			return run(m, newParking(n, base, spread))
@@ -71,6 +68,19 @@ func w4(c Config) []Group {
 			{Impl: "weir-unordered", Metric: Goroutines, Max: 20},
 		},
 	}}
+}
+
+// ParkTimes returns how long the first of so many elements waits, which is twice what parking and weighing takes on a busy
+// machine, and over how long the others follow.
+func ParkTimes(elems int) (base, spread time.Duration) {
+	switch {
+	case elems < 100_000:
+		return 200 * time.Millisecond, 50 * time.Millisecond
+	case elems < 1_000_000:
+		return 6 * time.Second, 4 * time.Second
+	default:
+		return 12 * time.Second, 10 * time.Second
+	}
 }
 
 // parkEach is weigh for timers that are armed one by one.

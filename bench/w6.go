@@ -61,7 +61,7 @@ func w6(c Config) []Group {
 	}
 	base, spread := 3*time.Second, time.Second
 	if pending < 100_000 {
-		base, spread = 100*time.Millisecond, 50*time.Millisecond
+		base, spread = 200*time.Millisecond, 50*time.Millisecond
 	}
 	fire := Group{
 		Workload: "W6", Variant: "case=lateness", Elems: pending, Key: LateP99, Heavy: !c.Short,

@@ -26,7 +26,7 @@ func w7(c Config) []Group {
 		groups = append(groups, Group{
 			Workload: "W7", Variant: modeVariant(ordered) + "/case=slow-consumer",
 			Title: "a burst into a full queue before a consumer of about 17,000 elements a second, capacity 1,000, 10 % retry",
-			Elems: c.elems(20_000, 4_000), Key: LateP99, Rows: rows,
+			Elems: c.elems(20_000, 2_000), Key: LateP99, Rows: rows,
 		})
 	}
 	for _, ordered := range []bool{true, false} {
@@ -75,7 +75,7 @@ func (s slowConsumer) row(impl string, kind Kind, build func(fn call) stages) Ro
 					break
 				}
 			}
-			if failsFirst(it.Seq) {
+			if FailsFirst(it.Seq) {
 				it.due = now() + int64(s.delay)
 				return nil, errUnavailable
 			}
@@ -120,7 +120,7 @@ func drainGoroutines(m *Meter, n int) error {
 		})
 	}
 	runtime.Gosched()
-	c := checker{seen: make([]uint8, n)}
+	c := NewChecker(n, false)
 	m.Start()
 	endOfInput()
 	go func() {
@@ -128,10 +128,10 @@ func drainGoroutines(m *Meter, n int) error {
 		close(out)
 	}()
 	for e := range out {
-		c.saw(e.(*Item).Seq)
+		c.Saw(e.(*Item).Seq)
 	}
 	m.Stop()
-	return c.result()
+	return c.Err()
 }
 
 // longDelay is a back-off that nobody waits for.

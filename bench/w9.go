@@ -23,14 +23,14 @@ func w9(c Config) []Group {
 			each         time.Duration
 			fn           call
 		}{
-			{"calls=at-once/inflight=64", "a call that returns at once, 64 at a time", 64, 200_000, 2_000, 0, count},
-			{"calls=sleep/inflight=1000", "a call of 1 ms, 1,000 at a time", 1_000, 200_000, 2_000, answerTime, sleep},
-			{"calls=sleep/inflight=10000", "a call of 1 ms, 10,000 at a time", 10_000, 500_000, 20_000, answerTime, sleep},
+			{"calls=at-once/inflight=64", "blocking, returns at once, 64 at a time", 64, 200_000, 2_000, 0, count},
+			{"calls=sleep/inflight=1000", "sleeps for 1 ms, 1,000 in flight", 1_000, 200_000, 2_000, answerTime, sleep},
+			{"calls=sleep/inflight=10000", "sleeps for 1 ms, 10,000 in flight", 10_000, 500_000, 20_000, answerTime, sleep},
 		} {
 			p := pipeline{ordered: ordered, calls: once}
 			g := Group{
 				Workload: "W9", Variant: fmt.Sprintf("%s/%s", modeVariant(ordered), work.name),
-				Title: "without go-streams: " + work.title, Elems: c.elems(work.elems, work.short),
+				Title: work.title, Elems: c.elems(work.elems, work.short),
 			}
 			g.Aims = []Aim{{Impl: "weir-results", Against: BestPeer, Max: 1.0}}
 			g.Rows = append(g.Rows, weirW9(c, p, work.atOnce, work.fn))
@@ -75,8 +75,8 @@ func direct(c Config, w worker, p *pipeline, atOnce int, fn call) error {
 	}
 	check := p.checker()
 	if !w.many {
-		err := w.run(c, fn, atOnce, in, func(it *Item) { check.saw(it.Seq) })
-		return cmp.Or(err, check.result())
+		err := w.run(c, fn, atOnce, in, func(it *Item) { check.Saw(it.Seq) })
+		return cmp.Or(err, check.Err())
 	}
 	results, failed := make(chan *Item, c.buffer()), error(nil)
 	go func() {
@@ -84,7 +84,7 @@ func direct(c Config, w worker, p *pipeline, atOnce int, fn call) error {
 		failed = w.run(c, fn, atOnce, in, func(it *Item) { results <- it })
 	}()
 	for it := range results {
-		check.saw(it.Seq)
+		check.Saw(it.Seq)
 	}
-	return cmp.Or(failed, check.result())
+	return cmp.Or(failed, check.Err())
 }

@@ -88,12 +88,12 @@ func rangeOver[T element](p *pipeline, build built[T]) error {
 		if err != nil {
 			return err
 		}
-		c.saw(seqOf(e))
+		c.Saw(seqOf(e))
 	}
 	if end != nil {
 		end()
 	}
-	return c.result()
+	return c.Err()
 }
 
 func elementAt[T element](p *pipeline, i int) (e T) {

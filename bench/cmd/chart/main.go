@@ -1,199 +1,137 @@
-// Command chart draws how weir compares with the best peer, from the medians that the table command writes with -json.
+// Command chart draws bench/chart.svg and writes the tables of the documentation, from the medians in bench/results.json
+// and bench/flink/results.json.
+//
+//	go run ./bench/cmd/chart          writes what changed; run it in the root of the repository
+//	go run ./bench/cmd/chart -check   only fails if there is something to write
+//
+// A table stands in a markdown file between the lines <!-- table peers --> and <!-- end of table -->.
 package main
 
 import (
-	"encoding/json"
 	"errors"
 	"flag"
 	"fmt"
-	"image/color"
-	"io"
-	"math"
 	"os"
+	"path/filepath"
 	"strings"
 
-	"gonum.org/v1/plot"
-	"gonum.org/v1/plot/plotter"
-	"gonum.org/v1/plot/text"
-	"gonum.org/v1/plot/vg"
+	"github.com/weirflow/weir/bench"
+	"github.com/weirflow/weir/bench/flink"
 )
 
 func main() {
-	err := run(os.Args[1:], os.Stdin, os.Stdout)
-	if errors.Is(err, flag.ErrHelp) {
-		os.Exit(2)
-	}
-	if err != nil {
+	if err := run(os.Args[1:]); err != nil {
+		if errors.Is(err, flag.ErrHelp) {
+			os.Exit(2)
+		}
 		fmt.Fprintln(os.Stderr, "chart:", err)
 		os.Exit(1)
 	}
 }
 
-// bars are the groups of the chart, from top to bottom.
-var bars = []struct{ group, title string }{
-	{"W1/mode=ordered", "at once"},
-	{"W1b/mode=ordered", "blocking, at once"},
-	{"W2/mode=ordered/inflight=1000/backend=callback", "1 ms, 1,000 in flight"},
-	{"W3/mode=unordered", "10 % retried, unordered"},
-	{"W3/mode=ordered", "10 % retried, ordered"},
-	{"W3b/mode=unordered", "100 ms back-off, unordered"},
-	{"W3b/mode=ordered", "100 ms back-off, ordered"},
+// section is a table, and a part of the chart.
+type section struct {
+	name    string // in the markers of the table
+	title   string // in the chart
+	against string // what 1 stands for
+	peers   bool   // there are several: the table names the best
+	works   []bench.Work
+	results bench.Results
 }
 
-// series are the rows of weir that are drawn, each beside the best peer of its group.
-var series = []struct {
-	impl, title string
-	color       color.Color
-}{
-	{"weir", "weir as a go-streams flow", color.RGBA{R: 0x1f, G: 0x6f, B: 0xb4, A: 0xff}},
-	{"weir-results", "weir without go-streams (Results)", color.RGBA{R: 0x74, G: 0xb3, B: 0xe3, A: 0xff}},
-}
-
-func run(args []string, in io.Reader, out io.Writer) error {
+func run(args []string) error {
 	fs := flag.NewFlagSet("chart", flag.ContinueOnError)
-	fs.Usage = func() {
-		fmt.Fprintln(fs.Output(), "Usage: chart [flags] < results.json > chart.svg")
-		fs.PrintDefaults()
-	}
-	format := fs.String("format", "svg", "svg, png or pdf")
+	root := fs.String("root", ".", "the root `directory` of the repository")
+	check := fs.Bool("check", false, "write nothing; fail if a file is not what it should be")
 	if err := fs.Parse(args); err != nil {
 		return err
 	}
 	if fs.NArg() > 0 {
 		return fmt.Errorf("unexpected argument %q", fs.Arg(0))
 	}
-	ratios, err := read(in)
+	peers, err := bench.ReadResults(filepath.Join(*root, "bench", "results.json"))
 	if err != nil {
 		return err
 	}
-	p, err := chart(ratios)
+	jobs, err := bench.ReadResults(filepath.Join(*root, "bench", "flink", "results.json"))
 	if err != nil {
 		return err
 	}
-	w, err := p.WriterTo(20*vg.Centimeter, 11*vg.Centimeter, *format)
+	files, err := render(*root, []section{
+		{"peers", "beside the best code in Go", "the best peer", true, bench.Published(), peers},
+		{"flink", "beside a Flink job", "the job", false, flink.Published(), jobs},
+	})
 	if err != nil {
 		return err
 	}
-	_, err = w.WriteTo(out)
-	return err
-}
-
-// row is what the table command writes of a row.
-type row struct {
-	Group  string             `json:"group"`
-	Impl   string             `json:"impl"`
-	Kind   string             `json:"kind"`
-	Median map[string]float64 `json:"median"`
-}
-
-const nsPerElem = "ns/elem"
-
-// read returns, by group and row of weir, how many times the throughput of the best peer it has.
-func read(in io.Reader) (map[string]map[string]float64, error) {
-	var rows []row
-	if err := json.NewDecoder(in).Decode(&rows); err != nil {
-		return nil, fmt.Errorf("reading results: %w", err)
-	}
-	best := map[string]float64{}
-	for _, r := range rows {
-		ns := r.Median[nsPerElem]
-		if ns <= 0 {
-			return nil, fmt.Errorf("%s, %s: no %s", r.Group, r.Impl, nsPerElem)
+	var stale []string
+	for name, want := range files {
+		got, err := os.ReadFile(name)
+		if err != nil && !errors.Is(err, os.ErrNotExist) {
+			return err
 		}
-		if r.Kind == "peer" && (best[r.Group] == 0 || ns < best[r.Group]) {
-			best[r.Group] = ns
+		if string(got) == want {
+			continue
 		}
-	}
-	ratios := map[string]map[string]float64{}
-	for _, r := range rows {
-		if r.Kind == "weir" && best[r.Group] > 0 {
-			if ratios[r.Group] == nil {
-				ratios[r.Group] = map[string]float64{}
+		stale = append(stale, name)
+		if !*check {
+			if err := os.WriteFile(name, []byte(want), 0o644); err != nil {
+				return err
 			}
-			ratios[r.Group][r.Impl] = best[r.Group] / r.Median[nsPerElem]
 		}
 	}
-	return ratios, nil
+	if *check && len(stale) > 0 {
+		return fmt.Errorf("not made of the results: %s (go run ./bench/cmd/chart)", strings.Join(stale, ", "))
+	}
+	return nil
 }
 
-// chart draws the ratios as horizontal bars that begin at 1, the best peer, on a logarithmic axis.
-func chart(ratios map[string]map[string]float64) (*plot.Plot, error) {
-	p := plot.New()
-	p.Title.Text = "Throughput, the best peer = 1"
-	p.Title.Padding = vg.Points(8)
-	p.X.Tick.Marker = plot.TickerFunc(ticks)
-	p.X.Min, p.X.Max = math.Log10(0.5), 0
-	p.Legend.Top, p.Legend.Padding = true, vg.Points(3)
-
-	names := make([]string, len(bars))
-	width := vg.Points(9)
-	for i, s := range series {
-		values := make(plotter.Values, len(bars))
-		for j, b := range bars {
-			ratio, ok := ratios[b.group][s.impl]
-			if !ok {
-				return nil, fmt.Errorf("the results have no row %s of %s", s.impl, b.group)
-			}
-			at := len(bars) - 1 - j // the axis begins at the bottom
-			workload, _, _ := strings.Cut(b.group, "/")
-			values[at], names[at] = math.Log10(ratio), fmt.Sprintf("%s: %s", workload, b.title)
-			p.X.Max = max(p.X.Max, values[at])
-		}
-		c, err := plotter.NewBarChart(values, width)
-		if err != nil {
-			return nil, err
-		}
-		c.Horizontal, c.Color, c.LineStyle.Width = true, s.color, 0
-		c.Offset = width * vg.Length(float64(len(series)-1)/2-float64(i))
-		labels, err := barLabels(values, c.Offset)
-		if err != nil {
-			return nil, err
-		}
-		p.Add(c, labels)
-		p.Legend.Add(s.title, c)
-	}
-	p.X.Max += 0.25 // room for the labels
-	p.NominalY(names...)
-	line, err := plotter.NewLine(plotter.XYs{{X: 0, Y: -0.6}, {X: 0, Y: float64(len(bars)) - 0.4}})
+// render returns the files with their new contents.
+func render(root string, sections []section) (map[string]string, error) {
+	svg, err := draw(sections)
 	if err != nil {
 		return nil, err
 	}
-	p.Add(line)
-	return p, nil
-}
-
-// barLabels writes the ratios behind the bars.
-func barLabels(values plotter.Values, offset vg.Length) (*plotter.Labels, error) {
-	data := plotter.XYLabels{}
-	for i, v := range values {
-		ratio := math.Pow(10, v)
-		format := "%.1f"
-		if ratio >= 10 {
-			format = "%.0f"
+	files := map[string]string{filepath.Join(root, "bench", "chart.svg"): svg}
+	shown := map[string]bool{}
+	for _, pattern := range []string{"*.md", "bench/*.md", "bench/*/*.md", "docs/*.md"} {
+		names, err := filepath.Glob(filepath.Join(root, pattern))
+		if err != nil {
+			return nil, err
 		}
-		data.XYs = append(data.XYs, plotter.XY{X: max(0, v), Y: float64(i)})
-		data.Labels = append(data.Labels, fmt.Sprintf(format, ratio))
-	}
-	labels, err := plotter.NewLabels(data)
-	if err != nil {
-		return nil, err
-	}
-	for i := range labels.TextStyle {
-		labels.TextStyle[i].Font.Size = vg.Points(8)
-		labels.TextStyle[i].YAlign = text.YCenter
-	}
-	labels.Offset = vg.Point{X: vg.Points(3), Y: offset}
-	return labels, nil
-}
-
-// ticks are 1, 2, 5, 10, … on the logarithmic axis.
-func ticks(from, to float64) (marks []plot.Tick) {
-	for decade := math.Floor(from); decade <= to; decade++ {
-		for _, m := range []float64{1, 2, 5} {
-			if at := decade + math.Log10(m); at >= from && at <= to {
-				marks = append(marks, plot.Tick{Value: at, Label: fmt.Sprintf("%g ×", m*math.Pow(10, decade))})
+		for _, name := range names {
+			text, err := os.ReadFile(name)
+			if err != nil {
+				return nil, err
 			}
+			page := string(text)
+			for _, s := range sections {
+				if page, err = insert(page, s, shown); err != nil {
+					return nil, fmt.Errorf("%s: %w", name, err)
+				}
+			}
+			files[name] = page
 		}
 	}
-	return marks
+	for _, s := range sections {
+		if !shown[s.name] {
+			return nil, fmt.Errorf("no file has a line <!-- table %s -->", s.name)
+		}
+	}
+	return files, nil
+}
+
+// insert puts the table of s between its markers, if the page has them.
+func insert(page string, s section, shown map[string]bool) (string, error) {
+	begin, end := "<!-- table "+s.name+" -->\n", "<!-- end of table -->\n"
+	before, rest, found := strings.Cut(page, begin)
+	if !found {
+		return page, nil
+	}
+	_, after, found := strings.Cut(rest, end)
+	if !found {
+		return "", fmt.Errorf("no line %s after %s", strings.TrimSpace(end), strings.TrimSpace(begin))
+	}
+	shown[s.name] = true
+	return before + begin + table(s) + end + after, nil
 }

@@ -15,7 +15,6 @@ import (
 	"flag"
 	"fmt"
 	"io"
-	"math"
 	"os"
 	"os/exec"
 	"regexp"
@@ -157,7 +156,7 @@ func run(o options, out io.Writer) (err error) {
 		reports = append(reports, report)
 	}
 	if o.jsonFile != "" {
-		return writeJSON(o.jsonFile, reports)
+		return writeResults(o.jsonFile, bench.NewResults(reports))
 	}
 	return nil
 }
@@ -185,33 +184,11 @@ func runChild(c bench.Config, g bench.Group, r bench.Row) (bench.Sample, error) 
 	return sample, nil
 }
 
-type jsonRow struct {
-	Group  string             `json:"group"`
-	Impl   string             `json:"impl"`
-	Kind   string             `json:"kind"`
-	Elems  int                `json:"elems"`
-	Median map[string]float64 `json:"median"`
-}
-
-func writeJSON(file string, reports []bench.Report) error {
-	var rows []jsonRow
-	for _, r := range reports {
-		for _, c := range r.Results {
-			row := jsonRow{
-				Group: r.Group.Name(), Impl: c.Row.Impl, Kind: c.Row.Kind.String(),
-				Elems: r.Group.Elems / max(1, c.Row.Div), Median: map[string]float64{},
-			}
-			for m := range c.Samples[0] {
-				if v := c.Median(m); !math.IsNaN(v) && !math.IsInf(v, 0) {
-					row.Median[m] = v
-				}
-			}
-			rows = append(rows, row)
-		}
-	}
-	data, err := json.MarshalIndent(rows, "", "\t")
+func writeResults(file string, rows bench.Results) (err error) {
+	f, err := os.Create(file)
 	if err != nil {
 		return err
 	}
-	return os.WriteFile(file, append(data, '\n'), 0o644)
+	defer func() { err = errors.Join(err, f.Close()) }()
+	return rows.Write(f)
 }

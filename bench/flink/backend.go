@@ -1,0 +1,87 @@
+package flink
+
+import (
+	"sync"
+	"time"
+
+	"github.com/weirflow/weir/asyncop"
+)
+
+// backend is a remote system with callbacks, as Backend.java is: it answers every call after the same delay, from one
+// goroutine. Its calls come due in the order they came in, so a list is all it needs.
+type backend struct {
+	delay  time.Duration
+	answer func(c pending)
+	wake   chan struct{} // buffer of one; sent to by the caller that puts the first call into an empty list
+
+	mu     sync.Mutex
+	calls  []pending // guarded by mu
+	closed bool      // guarded by mu
+}
+
+type pending struct {
+	due    time.Time
+	seq    int64
+	fails  bool
+	result asyncop.ResultFuture[int64]
+}
+
+func newBackend(delay time.Duration, answer func(c pending)) *backend {
+	b := &backend{delay: delay, answer: answer, wake: make(chan struct{}, 1)}
+	go b.run()
+	return b
+}
+
+func (b *backend) call(c pending) {
+	b.mu.Lock()
+	first := len(b.calls) == 0
+	c.due = time.Now().Add(b.delay)
+	b.calls = append(b.calls, c)
+	b.mu.Unlock()
+	if first {
+		b.wakeUp()
+	}
+}
+
+func (b *backend) close() {
+	b.mu.Lock()
+	b.closed = true
+	b.mu.Unlock()
+	b.wakeUp()
+}
+
+func (b *backend) wakeUp() {
+	select {
+	case b.wake <- struct{}{}:
+	default:
+	}
+}
+
+func (b *backend) run() {
+	s := newSleeper()
+	defer s.close()
+	var batch []pending
+	for {
+		b.mu.Lock()
+		batch, b.calls = b.calls, batch[:0]
+		closed := b.closed
+		b.mu.Unlock()
+		if len(batch) == 0 {
+			if closed {
+				return
+			}
+			<-b.wake
+			continue
+		}
+		instant := time.Now()
+		for i := range batch {
+			c := &batch[i]
+			for c.due.After(instant) {
+				s.sleep(c.due.Sub(instant))
+				instant = time.Now()
+			}
+			b.answer(*c)
+			*c = pending{}
+		}
+	}
+}

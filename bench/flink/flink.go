@@ -1,0 +1,136 @@
+package flink
+
+import (
+	"errors"
+	"fmt"
+	"strings"
+
+	"github.com/weirflow/weir/bench"
+)
+
+// Config says how to start Java, and how much to do.
+type Config struct {
+	Java  string // the command, split at spaces; the class path comes from CLASSPATH
+	Short bool   // few elements: does it work?
+}
+
+// Group is one work in one mode. Its rows may be compared with each other.
+type Group struct {
+	bench.Group
+	short   bool
+	work    work
+	servers []*server
+}
+
+// flinkRows are the rows that run in Java. Only the job counts as peer: it is what a user runs.
+var flinkRows = []struct {
+	impl, driver string
+	kind         bench.Kind
+	of           func(w work) bool
+}{
+	{"flink-job", "job", bench.Peer, func(work) bool { return true }},
+	{"flink-operator", "op", bench.Reference, func(w work) bool { return w.fn != park }},
+	{"flink-unchained", "unchained", bench.Reference, func(w work) bool { return w.fn == inline && !w.bare }},
+	{"java-backend", "floor", bench.Floor, hasBackendRow},
+}
+
+// hasBackendRow: where the calls and not the retries decide, it matters what the backend alone allows.
+func hasBackendRow(w work) bool { return w.fn == callback && (!w.fails || w.calls > 0) }
+
+// roomyGC is a GOGC for rows that show what garbage collection costs weir: the JVM starts with a heap that it hardly has to
+// collect in a run.
+const roomyGC = 800
+
+// Groups returns all groups.
+func Groups(c Config) []*Group {
+	var all []*Group
+	for _, w := range works(c.Short) {
+		g := &Group{Group: w.group(), short: c.Short, work: w}
+		for _, row := range flinkRows {
+			if row.of(w) {
+				s := &server{java: c.Java}
+				g.servers = append(g.servers, s)
+				g.Rows = append(g.Rows, bench.Row{Impl: row.impl, Kind: row.kind, Run: s.row(w, row.driver)})
+			}
+		}
+		g.Rows = append(g.Rows, weirRows(w)...)
+		g.Aims = aims(w)
+		all = append(all, g)
+	}
+	return all
+}
+
+// aims are the project's: throughput beside Flink's job.
+func aims(w work) []bench.Aim {
+	if w.fn == park {
+		return []bench.Aim{{Impl: "weir", Against: "flink-job", Max: 0.3}}
+	}
+	aims := []bench.Aim{{Impl: "weir-results", Against: "flink-job", Max: 1 / 1.2}}
+	if w.fn != inline {
+		aims = append(aims, bench.Aim{Impl: "weir", Against: "flink-job", Max: 1})
+	}
+	return aims
+}
+
+// Published returns the works that the README shows and the chart draws.
+func Published() []bench.Work {
+	var groups []bench.Group
+	for _, g := range Groups(Config{}) {
+		if g.work.fn != park {
+			groups = append(groups, g.Group)
+		}
+	}
+	return bench.Works(groups)
+}
+
+// Measure runs the rows in turn, round after round, after rounds that do not count. progress is called after each run.
+func (g *Group) Measure(rounds int, progress func(bench.Row, bench.Sample)) (report bench.Report, err error) {
+	defer func() {
+		for _, s := range g.servers {
+			err = errors.Join(err, s.close())
+		}
+	}()
+	for _, s := range g.servers {
+		if err := s.start(); err != nil {
+			return bench.Report{}, err
+		}
+	}
+	warm := 3
+	if g.work.fn == park {
+		warm, rounds = 0, min(rounds, 2)
+	} else if err := g.warmUp(); err != nil {
+		return bench.Report{}, err
+	}
+	if g.short {
+		warm = 0
+	}
+	if _, err := bench.Measure(g.Group, warm, bench.RunRow); err != nil {
+		return bench.Report{}, err
+	}
+	results, err := bench.Measure(g.Group, rounds, func(group bench.Group, r bench.Row) (bench.Sample, error) {
+		s, err := bench.RunRow(group, r)
+		if err == nil {
+			progress(r, s)
+		}
+		return s, err
+	})
+	return bench.Report{Group: g.Group, Results: results}, err
+}
+
+// warmUp has each Java process run twice for its compiler.
+func (g *Group) warmUp() error {
+	w, n := g.work.busy(g.short)
+	for range 2 {
+		for _, s := range g.servers {
+			if _, err := s.run(w.line(s.driver, n)); err != nil {
+				return fmt.Errorf("%s %s: warming up: %w", g.Name(), s.driver, err)
+			}
+		}
+	}
+	return nil
+}
+
+// Describe lists the lines that the Java side reads.
+func (g *Group) Describe() string {
+	return fmt.Sprintf("- %s: `%s`\n", g.Name(), strings.TrimPrefix(g.work.line("", g.Elems), "driver= "))
+}

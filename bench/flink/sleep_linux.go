@@ -1,0 +1,43 @@
+package flink
+
+import (
+	"os"
+	"time"
+
+	"golang.org/x/sys/unix"
+)
+
+// sleeper sleeps with the precision of the kernel's timers, as Java's LockSupport.parkNanos does: time.Sleep of an idle
+// Go program ends up to a millisecond late, since the runtime's poller counts in milliseconds. It is a file that becomes
+// readable, as an answer from a network would.
+type sleeper struct {
+	fd   int
+	file *os.File // nil if the kernel refuses one; sleep is then time.Sleep
+}
+
+func newSleeper() *sleeper {
+	fd, err := unix.TimerfdCreate(unix.CLOCK_MONOTONIC, unix.TFD_NONBLOCK|unix.TFD_CLOEXEC)
+	if err != nil {
+		return &sleeper{}
+	}
+	return &sleeper{fd, os.NewFile(uintptr(fd), "timer")}
+}
+
+func (s *sleeper) sleep(d time.Duration) {
+	if s.file != nil && d > 0 {
+		spec := unix.ItimerSpec{Value: unix.NsecToTimespec(int64(d))}
+		if err := unix.TimerfdSettime(s.fd, 0, &spec, nil); err == nil {
+			var expirations [8]byte
+			if _, err := s.file.Read(expirations[:]); err == nil {
+				return
+			}
+		}
+	}
+	time.Sleep(d)
+}
+
+func (s *sleeper) close() {
+	if s.file != nil {
+		_ = s.file.Close()
+	}
+}
