@@ -54,6 +54,7 @@ type core[IN, OUT any] struct {
 	now     time.Duration                            // when the loop last looked at the clock
 	stale   bool                                     // since then user code has run, or the loop has slept
 
+	drains    bool          // the end of the input lets retries go on
 	noRetries bool          // nobody retries any more (law A5)
 	failure   error         // why the operator must end; nil: it need not
 	failed    *ElementError // the failure, if an element was it
@@ -113,6 +114,7 @@ func newCore[IN, OUT any](
 	if c.permits == 0 {
 		c.permits = q.Cap()
 	}
+	c.drains = cfg.atEnd == drainRetries
 	c.values = context.WithoutCancel(cfg.ctx)
 	c.life, c.cancel = context.WithCancelCause(cfg.ctx)
 	c.hook.timeout, _ = find[TimeoutHandler[IN, OUT]](fn)
@@ -220,7 +222,7 @@ func (c *core[IN, OUT]) acceptControl(element any) {
 // endRetries says that no element follows. Law A5: unless retries are to be drained, elements in back-off get exactly one
 // more attempt, at once, or after the wait that a server demanded; running attempts are awaited and not called again.
 func (c *core[IN, OUT]) endRetries() {
-	if c.drainRetries {
+	if c.drains {
 		return
 	}
 	c.noRetries = true

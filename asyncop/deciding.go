@@ -154,11 +154,14 @@ func (c *core[IN, OUT]) decided(
 	default:
 		s.verdict = d.Verdict
 		c.stats.Exhausted++
-		if d.Verdict == strategies.OverBudget {
+		switch d.Verdict {
+		case strategies.Finishing:
+			c.stats.CutByEndOfInput++
+		case strategies.OverBudget:
 			c.stats.OverBudget++
-		}
-		if d.Verdict == strategies.TooManyWaiting {
+		case strategies.TooManyWaiting:
 			c.stats.TooManyWaiting++
+		default: // Refused
 		}
 		c.logRefusal(s, d)
 		if d.Err == nil && c.exhaustedAsFailure {

@@ -114,7 +114,8 @@ func TestDelegatorDecides(t *testing.T) {
 		{"far beyond", 1 << 30, nil, errDown, false, refused, []string{"may"}},
 		{"nobody retries any more", 1, nil, errDown, true, strategies.Decision{
 			Verdict: strategies.Finishing, Reason: predicates.ExceptionMatched, Err: errDown,
-		}, nil},
+		}, []string{"may", "when"}},
+		{"nobody retries any more, nor may", 3, nil, errDown, true, refused, []string{"may"}},
 		{"nor wants to", 1, []int{1}, nil, true, strategies.Decision{}, nil},
 	}
 	for _, tt := range tests {

@@ -1,7 +1,9 @@
 package asyncop_test
 
 import (
+	"bytes"
 	"context"
+	"log/slog"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -351,4 +353,92 @@ func TestOperatorCancelledBeforeItBegan(t *testing.T) {
 		r.endInput()
 		require.EqualValues(t, 2, r.stats().Discarded)
 	})
+}
+
+// ---- What the end of the input cuts is not lost without a word.
+
+// lateRows answers with nothing at first, and with the element on its third attempt.
+func lateRows(c *call) error {
+	if c.attempt < 3 {
+		return empty(c)
+	}
+	return upper(c)
+}
+
+// A finite input whose results come late: a flow cuts the retries, as Flink does, counts what it cut, and says so once.
+func TestCutRetriesAreToldOf(t *testing.T) {
+	forEachMode(t, func(t *testing.T, m mode) {
+		var b bytes.Buffer
+		logger := slog.New(slog.NewTextHandler(&b, &slog.HandlerOptions{ReplaceAttr: withoutTime}))
+		r := newRig(t, m, setup{timeout: time.Minute, strategy: retryAll(3, time.Second), opts: options(asyncop.WithLogger(logger))})
+		r.answer = lateRows
+		r.sendEach("abc")
+		require.NoError(t, r.end())
+		require.Empty(t, r.outputs())
+		require.Equal(t, "a#1 b#1 c#1 a#2 b#2 c#2", r.calls())
+		require.EqualValues(t, 3, r.stats().CutByEndOfInput)
+		require.EqualValues(t, 3, r.stats().Exhausted)
+		require.Equal(t, `level=WARN msg="asyncop: the input ended while elements still asked for a retry: they got none; `+
+			`WithDrainRetries lets retries go on" elements=3`+"\n", b.String())
+	})
+}
+
+// With WithDrainRetries nothing is cut, and nothing is said.
+func TestDrainedRetriesAreNotCut(t *testing.T) {
+	forEachMode(t, func(t *testing.T, m mode) {
+		var b bytes.Buffer
+		logger := slog.New(slog.NewTextHandler(&b, &slog.HandlerOptions{ReplaceAttr: withoutTime}))
+		r := newRig(t, m, setup{
+			timeout: time.Minute, strategy: retryAll(3, time.Second),
+			opts: options(asyncop.WithLogger(logger), asyncop.WithDrainRetries()),
+		})
+		r.answer = lateRows
+		r.sendEach("abc")
+		require.NoError(t, r.end())
+		require.Equal(t, "A B C", r.outputs())
+		require.Zero(t, r.stats().CutByEndOfInput)
+		require.Empty(t, b.String())
+	})
+}
+
+// Only the end of the input is to blame for what a strategy would have allowed.
+func TestSpentRetriesAreNotCut(t *testing.T) {
+	forEachMode(t, func(t *testing.T, m mode) {
+		r := newRig(t, m, setup{timeout: time.Minute, strategy: retryAll(1, time.Second)})
+		r.answer = lateRows
+		r.sendEach("a")
+		require.NoError(t, r.end())
+		require.Equal(t, "a#1 a#2", r.calls())
+		require.EqualValues(t, 1, r.stats().Exhausted)
+		require.Zero(t, r.stats().CutByEndOfInput)
+	})
+}
+
+// The input of Results is finite as a rule, and its end no reason to do without results: retries run their course, unless
+// WithCutRetries is given.
+func TestResultsDrainsRetries(t *testing.T) {
+	for _, cut := range []bool{false, true} {
+		forEachMode(t, func(t *testing.T, m mode) {
+			h := newHand(t)
+			h.answer = lateRows
+			opts := options(asyncop.WithLogger(slog.New(slog.DiscardHandler)))
+			if cut {
+				opts = append(opts, asyncop.WithCutRetries())
+			}
+			op := construct[string, string](m, h, time.Minute, retryAll(3, time.Second), opts...)
+			got := ""
+			for out, err := range op.Results(letters("abc")) {
+				require.NoError(t, err)
+				got += out
+			}
+			if cut {
+				require.Empty(t, got)
+				require.Equal(t, "a#1@0s b#1@0s c#1@0s a#2@0s b#2@0s c#2@0s", h.callTimes())
+				require.EqualValues(t, 3, op.Stats().CutByEndOfInput)
+				return
+			}
+			require.Equal(t, "ABC", got)
+			require.Equal(t, "a#1@0s b#1@0s c#1@0s a#2@1s b#2@1s c#2@1s a#3@2s b#3@2s c#3@2s", h.callTimes())
+		})
+	}
 }

@@ -23,6 +23,16 @@ func (t Table) Get(_ context.Context, key string) (Row, error) {
 	return Row{}, asyncop.ErrNoResult
 }
 
+// lateTable is a Table whose rows are there after a while.
+type lateTable struct{ Table }
+
+func (t lateTable) Get(ctx context.Context, key string) (Row, error) {
+	if asyncop.AttemptFromContext(ctx) < 3 {
+		return Row{}, asyncop.ErrNoResult
+	}
+	return t.Table.Get(ctx, key)
+}
+
 var (
 	table = Table{"LHR": {"LHR", "London"}, "CDG": {"CDG", "Paris"}}
 	keys  = []any{"LHR", "CDG"}
@@ -30,11 +40,13 @@ var (
 
 // Each key of a stream is looked up in a table; rows that are not there yet, and calls that fail, are tried again.
 func Example() {
+	table := lateTable{table}
 	lookup := asyncop.Blocking(func(ctx context.Context, key string) (Row, error) { return table.Get(ctx, key) })
 	op := asyncop.OrderedWaitWithRetry(lookup, 5*time.Second, 1000,
 		strategies.FixedDelay[Row](3, 100*time.Millisecond).
 			RetryIfResult(predicates.EmptyResult).
-			RetryIfException(predicates.HasException))
+			RetryIfException(predicates.HasException),
+		asyncop.WithDrainRetries())
 
 	source := make(chan any, len(keys))
 	for _, key := range keys {

@@ -65,6 +65,14 @@ func (c *core[IN, OUT]) log(limit *lineLimit, level slog.Level, msg string, in I
 	c.logAttrs(level, msg, attrs...)
 }
 
+// warnOfCutRetries says at the end that retries were cut: results that are not there yet would be missing without a word.
+func (c *core[IN, OUT]) warnOfCutRetries() {
+	if n := c.stats.CutByEndOfInput; n > 0 {
+		c.logAttrs(slog.LevelWarn, "asyncop: the input ended while elements still asked for a retry: they got none; "+
+			"WithDrainRetries lets retries go on", slog.Int64("elements", n))
+	}
+}
+
 // logAttrs calls the user's handler off the loop, since it may do anything (law A6).
 func (c *core[IN, OUT]) logAttrs(level slog.Level, msg string, attrs ...slog.Attr) {
 	if c.name != "" {

@@ -277,7 +277,7 @@ func TestElementLabelIsMadeForLines(t *testing.T) {
 		labels := 0
 		var book logBook
 		op := OrderedWaitWithRetry(failsAlways[int](errDown), time.Minute, 50, retriesTwice(),
-			WithDropOnFailure(), WithLogger(book.logger(slog.LevelWarn)),
+			WithDropOnFailure(), WithLogger(book.logger(slog.LevelWarn)), WithDrainRetries(),
 			WithElementLabel(func(any) string { labels++; return "" }))
 		require.NoError(t, runToEnd(op, make([]int, 40)...))
 		assert.Len(t, book.read(), logBurst)

@@ -598,6 +598,9 @@ func (m *model) outcome(e *modelElement, o modelOutcome) {
 	}
 	if m.noRetries || e.attempts > m.retries { // A4, A5
 		m.stats.Exhausted++
+		if e.attempts <= m.retries {
+			m.stats.CutByEndOfInput++
+		}
 		if o.err == "" && m.exhausted {
 			o.err = "exhausted"
 		}
@@ -923,7 +926,8 @@ func (r *modelRun) begin() {
 	optional(r.policy == modelDrop, asyncop.WithDropOnFailure)
 	optional(r.policy == modelSide, func() asyncop.Option { return asyncop.WithSideOutput(sideSink) })
 	optional(r.exhausted, asyncop.WithExhaustedAsFailure)
-	optional(r.drain, asyncop.WithDrainRetries)
+	optional(r.drain && !r.results, asyncop.WithDrainRetries)
+	optional(!r.drain && r.results, asyncop.WithCutRetries)
 	optional(r.early, asyncop.WithEarlyTimeout)
 	if r.policy != modelSide {
 		close(sideSink.in)

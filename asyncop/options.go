@@ -43,7 +43,7 @@ type config struct {
 	sideOutput         streams.Inlet
 	failureHandler     any // a func(Failure[IN]), in place of a side output
 	exhaustedAsFailure bool
-	drainRetries       bool
+	atEnd              endOfRetries
 	buffer             int
 
 	coordinator *checkpoint.Coordinator // nil: takes no part in checkpoints
@@ -244,10 +244,38 @@ func WithExhaustedAsFailure() Option {
 	return func(cfg *config) { cfg.exhaustedAsFailure = true }
 }
 
-// WithDrainRetries lets retries run their course after the end of the input. By default an element that waits for a
-// retry then gets one last attempt at once, and nobody retries any more.
+// endOfRetries is what the end of the input means for retries.
+type endOfRetries uint8
+
+const (
+	byDriver     endOfRetries = iota // a flow cuts them, Results drains them
+	drainRetries                     // they run their course
+	cutRetries                       // one last attempt at once, and no retry after it
+)
+
+func (c *config) setAtEnd(e endOfRetries) {
+	if c.atEnd != byDriver && c.atEnd != e {
+		panic("asyncop: WithDrainRetries and WithCutRetries exclude each other: retries go on, or they do not")
+	}
+	c.atEnd = e
+}
+
+// WithDrainRetries lets retries run their course after the end of the input, up to the timeout of each element. It is the
+// default of [AsyncWaitOperator.Results]; that of a flow is [WithCutRetries]. It also applies to Stop.
+//
+// Give it to a flow whose input is finite, such as a list or a file: its end comes before the retries do, and cuts them.
 func WithDrainRetries() Option {
-	return func(cfg *config) { cfg.drainRetries = true }
+	return func(cfg *config) { cfg.setAtEnd(drainRetries) }
+}
+
+// WithCutRetries ends retries at the end of the input: an element that waits for one gets one last attempt at once, unless
+// a server demanded the wait, and no retry follows. It is the default of a flow, as in Flink, whose streams end when they are
+// told to; that of [AsyncWaitOperator.Results] is [WithDrainRetries]. It also applies to Stop.
+//
+// Elements whose last outcome then still asks for a retry are given up, or emitted as they are: Stats.CutByEndOfInput counts
+// them, and the operator logs a warning at its end if there are any.
+func WithCutRetries() Option {
+	return func(cfg *config) { cfg.setAtEnd(cutRetries) }
 }
 
 // WithBuffer sets the places of In and of Out; the default is [DefaultBuffer], 0 is unbuffered. Flows of very many

@@ -171,7 +171,9 @@ func (p *pump[IN, OUT]) checkSignals() {
 		p.endInput()
 	}
 	if p.ends == nil {
-		p.ends = p.attached.Load()
+		if p.ends = p.attached.Load(); p.ends != nil && p.core.atEnd == byDriver {
+			p.core.drains = true // before an element is accepted, so before the end of the input is noticed
+		}
 	}
 	if p.carrier == nil {
 		if p.carrier = p.carried.Load(); p.carrier != nil {
@@ -510,6 +512,7 @@ func (p *pump[IN, OUT]) finish() {
 	c := p.core
 	c.tick()
 	c.warn()
+	c.warnOfCutRetries()
 	c.timers.Stop() // no timer is armed after the end
 	p.unwatch()
 	cause := c.failure

@@ -33,6 +33,10 @@ type ends[IN, OUT any] struct {
 // at Done; only the input, if it waits for something, ends with its next element: see [WithUpstreamCancel]. Results that
 // were on their way, at most as many as there are places, are dropped, although Stats has them as emitted.
 //
+// When the input ends, retries run their course, up to the timeout of each element: the end of a list says nothing about what
+// is not there yet, and whoever ranges over the results waits for all of them. With [WithCutRetries] each element that waits
+// for a retry gets one last attempt at once, as in a flow.
+//
 // An operator has one loop over its results, which takes the place of In, Out, Via and To: Results panics if one of them
 // was used, if it was ranged over before, and with [WithCheckpoints], whose barriers come through In. It carries elements
 // only: if IN is an interface type, a [Watermark] is an element like any other.

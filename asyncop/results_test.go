@@ -57,7 +57,7 @@ func TestResults(t *testing.T) {
 			time.AfterFunc(time.Duration('d'-in[0])*time.Millisecond, func() { result.Complete(in+"1", in+"2") })
 			return nil
 		})
-		op := construct(m, fn, time.Minute, strategy(retryAll(3, time.Second)), asyncop.WithDrainRetries())
+		op := construct(m, fn, time.Minute, strategy(retryAll(3, time.Second)))
 		var got []string
 		for out, err := range op.Results(letters("abc")) {
 			require.NoError(t, err)
@@ -228,7 +228,7 @@ func TestResultsOfAnInputThatReusesItsElement(t *testing.T) {
 		fn := asyncop.HandleTimeout(cloning[*record, int]{double, func(in *record) *record { c := *in; return &c }},
 			func(context.Context, *record) ([]int, error) { return nil, nil })
 		s := strategies.FixedDelay[int](1, time.Second).RetryIfException(predicates.HasException)
-		op := construct(m, fn, time.Minute, s, asyncop.WithDrainRetries())
+		op := construct(m, fn, time.Minute, s)
 		var got []int
 		for out, err := range op.Results(func(yield func(*record) bool) {
 			reused := &record{}

@@ -29,6 +29,7 @@ type Stats struct {
 	Timeouts        int64 // elements whose total time ran out
 	AttemptTimeouts int64 // attempts whose own time ran out
 	Exhausted       int64 // elements whose last outcome asked for a retry that they were not allowed
+	CutByEndOfInput int64 // of these, because the input had ended, or Stop was called: see WithDrainRetries
 	OverBudget      int64 // of these, for lack of a retry budget
 	TooManyWaiting  int64 // of these, because as many waited for a retry as may
 	Failures        int64 // elements that failed, whatever the failure policy did with them

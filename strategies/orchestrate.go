@@ -13,7 +13,9 @@ import (
 // Decide says what becomes of the outcome of a, in the order of RFC 0049:
 //
 //  1. The classifier names no reason, or a rejection: the outcome is accepted.
-//  2. Nobody retries any more: that is the end of it ([Finishing]).
+//  2. Nobody retries any more: that is the end of it ([Finishing]). A FLIP-232
+//     strategy, which depends on attempts alone, is asked all the same: where it
+//     says no, the outcome is Refused.
 //  3. The reason is always retried: after the controlled back-off, and nobody is
 //     asked.
 //  4. The strategy is asked, unless a server demands never to be called again. No is [Refused]; an error or a panic is [Failed], and
@@ -61,7 +63,7 @@ func (p *Policy[OUT]) Judge(a *predicates.Attempt[OUT], now Situation) (d Decisi
 		a.Stage = predicates.NetworkTime // the safe side
 	}
 	switch {
-	case now.Finishing:
+	case now.Finishing && p.flip == nil:
 		return Decision{Verdict: Finishing, Reason: reason, Err: a.Err}, false
 	case reason.AlwaysRetry():
 		return p.schedule(a, Action{Retry: true, Delay: ControlledBackoff(a.Retries())}, now), false

@@ -57,9 +57,10 @@ func TestPolicyOfAFLIPStrategyLosesNothing(t *testing.T) {
 				want.Reason = predicates.ResultMatched
 			}
 			switch {
+			case !flip.CanRetry(a.Number):
 			case finishing:
 				want.Verdict = strategies.Finishing
-			case flip.CanRetry(a.Number):
+			default:
 				want.Verdict, want.Delay = strategies.Retried, flip.BackoffTime(a.Number)
 				want.Capped = want.Delay == predicates.NoDeadline
 			}
