@@ -62,6 +62,12 @@ func TestNoRatioWithoutAllPeers(t *testing.T) {
 	require.Equal(t, "\nNot measured yet: W0.\n", table(s))
 	_, err := draw([]section{s})
 	require.EqualError(t, err, "nothing has been measured")
+
+	whole := fake()
+	other := s.works[0]
+	other.Ordered.Variant, other.Ordered.Title = "mode=ordered/size=2", "larger"
+	whole.works = append(whole.works, other)
+	require.Contains(t, table(whole), "\nNot measured yet: W0: larger.\n")
 }
 
 func TestTableStandsBetweenItsMarkers(t *testing.T) {

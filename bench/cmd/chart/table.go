@@ -20,8 +20,11 @@ type cell struct {
 	ordered, unordered bench.Comparison
 }
 
-// lines returns the workloads that have been measured, and the names of the others.
+// lines returns the workloads that have been measured, and the titles of the others: those of a workload of which nothing
+// has been measured are its name.
 func (s section) lines() (lines []line, missing []string) {
+	some := map[string]bool{}
+	var others []bench.Work
 	for _, w := range s.works {
 		l, complete := line{title: w.Title()}, true
 		for _, row := range bench.Series {
@@ -35,8 +38,17 @@ func (s section) lines() (lines []line, missing []string) {
 			l.cells = append(l.cells, c)
 		}
 		if complete {
-			lines = append(lines, l)
-		} else if name := w.Ordered.Workload; !slices.Contains(missing, name) {
+			lines, some[w.Ordered.Workload] = append(lines, l), true
+		} else {
+			others = append(others, w)
+		}
+	}
+	for _, w := range others {
+		name := w.Ordered.Workload
+		if some[name] {
+			name = w.Title()
+		}
+		if !slices.Contains(missing, name) {
 			missing = append(missing, name)
 		}
 	}
@@ -82,7 +94,7 @@ func table(s section) string {
 		b.WriteByte('\n')
 	}
 	if len(missing) > 0 {
-		fmt.Fprintf(&b, "\nNot measured yet: %s.\n", strings.Join(missing, ", "))
+		fmt.Fprintf(&b, "\nNot measured yet: %s.\n", strings.Join(missing, "; "))
 	}
 	return b.String()
 }
