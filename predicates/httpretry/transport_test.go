@@ -41,12 +41,16 @@ func serve(t *testing.T, handler http.HandlerFunc) *server {
 	return s
 }
 
-// refusing returns the URL of a server that does not exist.
+// refusing returns the URL of a server that does not exist: its port is that of a
+// client, so that nobody else gets it meanwhile.
 func refusing(t *testing.T) string {
 	t.Helper()
-	s := httptest.NewServer(nil)
-	s.Close()
-	return s.URL
+	l, err := net.Listen("tcp", "127.0.0.1:0")
+	require.NoError(t, err)
+	conn, err := net.Dial("tcp", l.Addr().String())
+	require.NoError(t, err)
+	t.Cleanup(func() { conn.Close(); l.Close() })
+	return "http://" + conn.LocalAddr().String()
 }
 
 func hangUp(w http.ResponseWriter, _ *http.Request) {
@@ -325,18 +329,52 @@ func TestTransportStageIsSticky(t *testing.T) {
 	}
 }
 
-// HTTP/2 does not wait for the goroutine that is about to write when the context ends.
+// HTTP/2 does not wait for the goroutine that is about to write when the request is given up.
 func TestTransportWithAConnectionAndNoTime(t *testing.T) {
-	ctx, cancel := context.WithCancel(t.Context())
-	rt := httpretry.Transport(roundTripper(func(req *http.Request) (*http.Response, error) {
-		trace := httptrace.ContextClientTrace(req.Context())
-		trace.GetConn("host:80")
-		trace.GotConn(httptrace.GotConnInfo{})
+	for _, byContext := range []bool{true, false} {
+		ctx, cancel := context.WithCancel(t.Context())
+		req := httptest.NewRequest(http.MethodPost, "http://host/", nil).WithContext(ctx)
+		legacy := make(chan struct{})
+		req.Cancel = legacy //nolint:staticcheck // an http.Client with a Timeout sets it
+		rt := httpretry.Transport(roundTripper(func(req *http.Request) (*http.Response, error) {
+			trace := httptrace.ContextClientTrace(req.Context())
+			trace.GetConn("host:80")
+			trace.GotConn(httptrace.GotConnInfo{})
+			if byContext {
+				cancel()
+			} else {
+				close(legacy)
+			}
+			return nil, errors.New("given up")
+		}))
+		_, err := rt.RoundTrip(req)
+		assert.Equal(t, predicates.NetworkTime, predicates.StageOf(err, predicates.Unreported))
 		cancel()
-		return nil, ctx.Err()
-	}))
-	_, err := rt.RoundTrip(httptest.NewRequest(http.MethodPost, "http://host/", nil).WithContext(ctx))
-	assert.Equal(t, predicates.NetworkTime, predicates.StageOf(err, predicates.Unreported))
+	}
+}
+
+// An http.Client replaces the error by its text when it has noticed that its Timeout has run out.
+func TestClientTimeoutReplacesTheError(t *testing.T) {
+	for _, connected := range []bool{false, true} {
+		client := &http.Client{Timeout: time.Millisecond, Transport: httpretry.Transport(roundTripper(func(req *http.Request) (*http.Response, error) {
+			trace := httptrace.ContextClientTrace(req.Context())
+			trace.GetConn("host:80")
+			if connected {
+				trace.GotConn(httptrace.GotConnInfo{})
+				trace.WroteHeaderField("Host", []string{"host"})
+			}
+			<-req.Cancel //nolint:staticcheck // which is after the Client has noticed it
+			return nil, &net.OpError{Op: "read", Err: errors.New("given up")}
+		}))}
+		a, reason := post(t, client, "http://host/")
+		_, kept := errors.AsType[*predicates.StageError](a.Err)
+		require.False(t, kept, "%v", a.Err)
+		want := netretry.NotSent
+		if connected {
+			want = netretry.TimedOut
+		}
+		assert.Equal(t, want, reason, "%v", a.Err)
+	}
 }
 
 func TestTransportIsTransparent(t *testing.T) {
