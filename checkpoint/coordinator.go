@@ -30,7 +30,8 @@ import (
 //	err = coordinator.Wait()
 //
 // One checkpoint is under way at a time. One that fails, or takes longer than [WithTimeout] allows, is aborted and does
-// not harm the pipeline; the last complete one stays what a restart resumes from.
+// not harm the pipeline; the last complete one stays what a restart resumes from. [Coordinator.Stats] counts them, and
+// [WithTolerableFailures] ends a run whose checkpoints keep failing.
 //
 // It is safe for concurrent use.
 type Coordinator struct {
@@ -38,15 +39,16 @@ type Coordinator struct {
 	clock    clock.Clock
 	interval time.Duration // 0: on demand only
 	timeout  time.Duration
+	tolerate int // failures in a row; negative: any number
 	logger   *slog.Logger
 	restored *Snapshot // what the pipeline resumes from, or nil; read-only
 
-	busy    chan struct{}      // one place: held while a checkpoint is under way
-	started chan struct{}      // closed by Start
-	life    context.Context    // ends when there will be no more checkpoints
-	endLife context.CancelFunc // of life
-	work    context.Context    // of what completes a checkpoint; ends when Close has waited long enough
-	endWork context.CancelFunc // of work
+	busy    chan struct{}           // one place: held while a checkpoint is under way
+	started chan struct{}           // closed by Start
+	life    context.Context         // ends when there will be no more checkpoints
+	endLife context.CancelFunc      // of life
+	work    context.Context         // of what completes a checkpoint; ends when Close has waited long enough
+	endWork context.CancelCauseFunc // of work
 
 	mu           sync.Mutex
 	participants []participant     // in the order of registration; fixed once started
@@ -62,6 +64,8 @@ type Coordinator struct {
 	final        map[Kind]struct{} // final checkpoints asked for
 	completing   bool              // everybody has reported the final one: it will end life
 	patience     *clock.Timer      // until the next warning that Start was not called; nil: none has registered
+	stats        Stats
+	doing        string // what Close waits for
 }
 
 type participant struct {
@@ -78,7 +82,7 @@ type run struct {
 	settled chan struct{} // closed when everybody has reported, or err is set
 }
 
-// DefaultTimeout is how long a checkpoint may take: see [WithTimeout].
+// DefaultTimeout is how long each step of a checkpoint may take: see [WithTimeout].
 const DefaultTimeout = 10 * time.Minute
 
 // Option changes a setting of a [Coordinator]. Options panic if their argument makes no sense, also on nil.
@@ -93,9 +97,12 @@ func WithInterval(d time.Duration) Option {
 	return func(c *Coordinator) { c.interval = d }
 }
 
-// WithTimeout bounds the time of a checkpoint from its trigger until all have reported; the default is [DefaultTimeout].
-// The draining before a [Drain] checkpoint is not bounded; each time d is over, a warning tells who is not done. It
-// panics if d <= 0.
+// WithTimeout bounds the time of each step of a checkpoint; the default is [DefaultTimeout]. The steps are: from the trigger
+// until all have reported; storing it ([Store.Save]); publishing it at each sink ([Output.Commit]). A Save or Commit that
+// takes longer has its context ended. A Save of a final checkpoint and a Commit that fail are tried again until d is over.
+//
+// The draining before a [Drain] checkpoint is not bounded; each time d is over, a warning names the participants that are
+// not done. It panics if d <= 0.
 func WithTimeout(d time.Duration) Option {
 	if d <= 0 {
 		panic(fmt.Sprintf("checkpoint: WithTimeout: must be positive, got %v", d))
@@ -103,7 +110,18 @@ func WithTimeout(d time.Duration) Option {
 	return func(c *Coordinator) { c.timeout = d }
 }
 
-// WithClock sets the clock of intervals and timeouts; the default is the real one.
+// WithTolerableFailures ends the run with an error when more than n checkpoints in a row have failed, after Flink's
+// tolerableCheckpointFailureNumber. Those count that are in [Stats.Failed]. By default any number is tolerated, and a
+// warning is logged for each: nothing restarts a weir pipeline that has ended, and to end it repeats the calls since the
+// last complete checkpoint. Flink's default is 0, and its jobs are restarted. It panics if n < 0.
+func WithTolerableFailures(n int) Option {
+	if n < 0 {
+		panic(fmt.Sprintf("checkpoint: WithTolerableFailures: negative number: %d", n))
+	}
+	return func(c *Coordinator) { c.tolerate = n }
+}
+
+// WithClock sets the clock of intervals, timeouts, retries and [Stats]; the default is the real one.
 func WithClock(clk clock.Clock) Option {
 	mustHave("WithClock", "clock", clk)
 	return func(c *Coordinator) { c.clock = clk }
@@ -124,16 +142,17 @@ func WithLogger(l *slog.Logger) Option {
 func NewCoordinator(store Store, opts ...Option) (*Coordinator, error) {
 	mustHave("NewCoordinator", "store", store)
 	c := &Coordinator{
-		store:   store,
-		clock:   clock.New(),
-		timeout: DefaultTimeout,
-		logger:  slog.Default(),
-		busy:    make(chan struct{}, 1),
-		started: make(chan struct{}),
-		final:   make(map[Kind]struct{}),
+		store:    store,
+		clock:    clock.New(),
+		timeout:  DefaultTimeout,
+		tolerate: -1,
+		logger:   slog.Default(),
+		busy:     make(chan struct{}, 1),
+		started:  make(chan struct{}),
+		final:    make(map[Kind]struct{}),
 	}
 	c.life, c.endLife = context.WithCancel(context.Background())
-	c.work, c.endWork = context.WithCancel(context.Background())
+	c.work, c.endWork = context.WithCancelCause(context.Background())
 	for i, opt := range opts {
 		if opt == nil {
 			panic(fmt.Sprintf("checkpoint: NewCoordinator: option %d is nil", i))
@@ -435,39 +454,72 @@ var (
 	ErrEnded = errors.New("checkpoint: the stream has ended")
 )
 
-// Close ends checkpointing at once, without a final checkpoint if there was none, and closes the store. A checkpoint that
-// is being stored comes to its end first, and if it is a final one, the stream has ended with it. When Close returns, a [Sink]
-// writes nothing any more, so another run may begin, also in this process. It waits for the Write of an [Output] that is at
-// work, ten seconds at most, after which a warning tells that the output may still be written to.
+// Close ends checkpointing at once, without a final checkpoint if there was none, and closes the store. The contexts of
+// [Output.Write] and [Output.Prepare] end. A checkpoint that is being stored or published may come to its end first, and if
+// it is a final one, the stream has ended with it; after five seconds its context ends. When Close returns nil, no [Sink]
+// writes any more, so another run may begin, also in this process.
+//
+// If a store or an output does not return although its context has ended, Close gives up after ten seconds and returns
+// an error that names it. The store is closed as soon as that call returns, so a directory stays locked until then.
 func (c *Coordinator) Close() error {
 	c.mu.Lock()
 	if !c.completing {
 		c.end(ErrClosed)
 	}
 	c.mu.Unlock()
-	c.awaitIdle() // whoever saves has finished
+	quiet := make(chan struct{})
+	go func() {
+		defer close(quiet)
+		c.quiesce()
+	}()
+	patience := c.clock.Timer(closePatience)
+	defer patience.Stop()
+	select {
+	case <-quiet:
+		c.endWork(ErrClosed)
+		return c.store.Close()
+	case <-patience.C:
+	}
+	c.endWork(ErrClosed)
+	patience.Reset(closePatience)
+	select {
+	case <-quiet:
+		return c.store.Close()
+	case <-patience.C:
+	}
+	go func() { // no other run gets the store before this one has left it alone
+		<-quiet
+		_ = c.store.Close()
+	}()
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	return fmt.Errorf("checkpoint: close: still %s after %v, although its context has ended: the store stays open until it returns",
+		c.doing, 2*closePatience)
+}
+
+// closePatience is how long Close waits for stores and outputs before it ends their contexts, and once more after that.
+const closePatience = 5 * time.Second
+
+// quiesce waits until, after the end, neither the store nor an output is being used.
+func (c *Coordinator) quiesce() {
+	c.awaitIdle()
 	c.mu.Lock()
 	participants := slices.Clone(c.participants)
 	c.mu.Unlock()
-	patience := c.clock.Timer(closePatience)
-	defer patience.Stop()
 	for _, p := range participants {
-		q, ok := p.Participant.(interface{ quiesced() <-chan struct{} })
-		if !ok {
-			continue
-		}
-		select {
-		case <-q.quiesced():
-		case <-patience.C:
-			c.logger.Warn("checkpoint: closed while an output is being written to", slog.String("sink", p.name))
-			return c.store.Close()
+		if q, ok := p.Participant.(interface{ quiesce() }); ok {
+			c.does("writing to the output of %q", p.name)
+			q.quiesce()
 		}
 	}
-	return c.store.Close()
 }
 
-// closePatience is how long Close waits for an output that is being written to.
-const closePatience = 10 * time.Second
+// does notes what Close may have to wait for.
+func (c *Coordinator) does(format string, args ...any) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	c.doing = fmt.Sprintf(format, args...)
+}
 
 // hasEnded tells whether Ended is closed.
 func (c *Coordinator) hasEnded() bool { return c.life.Err() != nil }
@@ -520,7 +572,7 @@ func (c *Coordinator) hold(ctx context.Context) error {
 	case <-c.Ended():
 	case <-ctx.Done():
 	}
-	if err := c.over(ctx); err != nil { // of several that are ready, select takes any
+	if err := c.noMore(ctx); err != nil { // of several that are ready, select takes any
 		return err
 	}
 	select {
@@ -528,17 +580,17 @@ func (c *Coordinator) hold(ctx context.Context) error {
 	case <-c.Ended():
 		return c.endError()
 	case <-ctx.Done():
-		return c.over(ctx)
+		return c.noMore(ctx)
 	}
-	if err := c.over(ctx); err != nil {
+	if err := c.noMore(ctx); err != nil {
 		<-c.busy
 		return err
 	}
 	return nil
 }
 
-// over returns why no checkpoint is taken any more, for anybody or for ctx; nil: some are.
-func (c *Coordinator) over(ctx context.Context) error {
+// noMore returns why no checkpoint is taken any more, for anybody or for ctx; nil: some are.
+func (c *Coordinator) noMore(ctx context.Context) error {
 	select {
 	case <-c.Ended():
 		return c.endError()
@@ -601,6 +653,7 @@ func (c *Coordinator) take(ctx context.Context, kind Kind) (uint64, error) {
 	if err != nil {
 		return 0, err
 	}
+	defer c.noneUnderWay()
 	id := r.barrier.ID
 	err = c.await(ctx, r)
 	if err == nil && kind.Final() {
@@ -611,13 +664,15 @@ func (c *Coordinator) take(ctx context.Context, kind Kind) (uint64, error) {
 	}
 	if err != nil {
 		err = lazyerr.Named(fmt.Sprintf("checkpoint %d", id), err)
-		c.logger.Warn("checkpoint aborted", slog.Uint64("checkpoint", id), slog.Any("error", err))
+		row := c.failed(ctx, err)
+		c.logger.Warn("checkpoint aborted", slog.Uint64("checkpoint", id), slog.Any("error", err), slog.Int("failures in a row", row))
 		for _, p := range c.participants {
 			c.tell(p, func() { p.Aborted(id, err) })
 		}
 	} else {
 		c.logger.Debug("checkpoint complete", slog.Uint64("checkpoint", id), slog.String("kind", kind.String()))
 		for _, p := range c.participants {
+			c.does("publishing checkpoint %d at %q", id, p.name)
 			c.tell(p, func() { p.Completed(id) })
 		}
 	}
@@ -685,6 +740,7 @@ func (c *Coordinator) newRun(kind Kind) (*run, error) {
 		c.drain = r
 	} else {
 		c.run = r
+		c.stats.UnderWay, c.stats.Since = r.barrier.ID, c.clock.Now()
 	}
 	if len(r.waiting) == 0 {
 		close(r.settled)
@@ -716,17 +772,6 @@ func (c *Coordinator) await(ctx context.Context, r *run) error {
 		return fmt.Errorf("%w: no report from %s", err, quoted(r.waiting))
 	}
 	return nil // everybody has reported, if only just
-}
-
-func (c *Coordinator) save(ctx context.Context, r *run) error {
-	s := &Snapshot{ID: r.barrier.ID, Kind: r.barrier.Kind, Time: c.clock.Now(), States: r.states}
-	if err := c.store.Save(ctx, s); err != nil {
-		return err
-	}
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	c.complete = s.ID
-	return nil
 }
 
 // tick triggers the periodic checkpoints.

@@ -323,10 +323,10 @@ func TestCoordinator(t *testing.T) {
 		c := startWith(t, store, nil, &fake{name: "a"})
 		go func() { must(c.Trigger(ctx)) }()
 		synctest.Wait()
-		time.AfterFunc(time.Hour, func() { close(store.gate) })
+		time.AfterFunc(closePatience-1, func() { close(store.gate) })
 		began := time.Now()
 		require.NoError(t, c.Close())
-		require.Equal(t, time.Hour, time.Since(began))
+		require.Equal(t, closePatience-1, time.Since(began))
 	})
 	bubble(t, "close while the final checkpoint is saved", func(t *testing.T) {
 		for _, broken := range []error{nil, errTest} {

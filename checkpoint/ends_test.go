@@ -547,31 +547,28 @@ func TestSinkWritesNothingAfterClose(t *testing.T) {
 	require.Equal(t, []string{"fresh", "write a", "close"}, out.calls)
 }
 
-// Close does not wait for ever: whoever the output waits for may be the one who closes.
+// Close does not wait for ever: what the output waits for may be the caller of Close. The store is closed when it is safe.
 func TestCloseWhileAWriteHangs(t *testing.T) {
-	clk := clock.NewMock()
-	log := make(logLines, 10)
-	c := must(NewCoordinator(NewMemoryStore(), WithClock(clk), WithLogger(slog.New(slog.NewTextHandler(log, nil)))))
-	out := &slowOutput{recorder: newRecorder(), gate: make(chan struct{})}
-	sink := NewSink[string](c, "sink", out)
-	require.NoError(t, c.Start())
-	sink.In() <- "a"
-	out.gate <- struct{}{} // a is being written
-	closed := make(chan error)
-	go func() { closed <- c.Close() }()
-	for {
-		select {
-		case err := <-closed:
-			require.NoError(t, err)
-			require.Contains(t, <-log, "sink=sink")
-			close(out.gate)
-			close(sink.In())
-			sink.AwaitCompletion()
-			return
-		default:
-			clk.Add(time.Second) // Close may not have come to its timer yet
-		}
-	}
+	bubble(t, "hangs", func(t *testing.T) {
+		store := NewMemoryStore()
+		c := must(NewCoordinator(store))
+		out := &slowOutput{recorder: newRecorder(), gate: make(chan struct{})}
+		sink := NewSink[string](c, "sink", out)
+		require.NoError(t, c.Start())
+		sink.In() <- "a"
+		out.gate <- struct{}{} // a is being written
+		began := time.Now()
+		require.ErrorContains(t, c.Close(), `still writing to the output of "sink" after 10s`)
+		require.Equal(t, 2*closePatience, time.Since(began))
+		_, err := store.List(t.Context())
+		require.NoError(t, err, "no other run may have it yet")
+		close(out.gate)
+		close(sink.In())
+		sink.AwaitCompletion()
+		synctest.Wait()
+		_, err = store.List(t.Context())
+		require.ErrorIs(t, err, ErrStoreClosed)
+	})
 }
 
 // slowOutput writes when it may, and then takes its time.

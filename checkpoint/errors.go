@@ -16,6 +16,11 @@ var (
 	// ErrNotFound tells that a store does not have the checkpoint, or has none at all.
 	ErrNotFound = errors.New("checkpoint: not found")
 
+	// ErrFenced is returned by a [Store] or an [Output] that another run has taken over, to the run that has lost it: for
+	// good, whatever number that asks for. It ends the run: nothing of it is stored, published or tried again. The
+	// coordinator also returns it for a number that was taken by another run.
+	ErrFenced = errors.New("checkpoint: another run has taken over")
+
 	// ErrStoreClosed is returned by a [Store] that was closed.
 	ErrStoreClosed = errors.New("checkpoint: the store is closed")
 

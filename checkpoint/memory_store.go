@@ -15,6 +15,7 @@ type MemoryStore struct {
 	snapshots []*Snapshot // ascending
 	newest    uint64
 	closed    bool
+	fenced    bool // another one has taken over
 }
 
 var _ Store = (*MemoryStore)(nil)
@@ -24,11 +25,12 @@ func NewMemoryStore(opts ...StoreOption) *MemoryStore {
 	return &MemoryStore{keep: newStoreSettings("NewMemoryStore", opts).keep}
 }
 
-// Reopen closes m and returns an open store with its content: what a restarted pipeline would find.
+// Reopen returns an open store with the content of m: what a restarted pipeline would find. It takes over: unless m was
+// closed, its methods return [ErrFenced] from now on.
 func (m *MemoryStore) Reopen() *MemoryStore {
 	m.mu.Lock()
 	defer m.mu.Unlock()
-	m.closed = true
+	m.fenced = true
 	return &MemoryStore{keep: m.keep, snapshots: slices.Clone(m.snapshots), newest: m.newest}
 }
 
@@ -42,9 +44,10 @@ func (m *MemoryStore) Save(ctx context.Context, s *Snapshot) error {
 	}
 	m.mu.Lock()
 	defer m.mu.Unlock()
+	if err := m.usable(); err != nil {
+		return err
+	}
 	switch {
-	case m.closed:
-		return ErrStoreClosed
 	case s.ID <= m.newest:
 		return &NumberError{Checkpoint: s.ID, Newest: m.newest}
 	}
@@ -56,12 +59,23 @@ func (m *MemoryStore) Save(ctx context.Context, s *Snapshot) error {
 	return nil
 }
 
+// usable is called with mu held.
+func (m *MemoryStore) usable() error {
+	switch {
+	case m.closed:
+		return ErrStoreClosed
+	case m.fenced:
+		return ErrFenced
+	}
+	return nil
+}
+
 // Load implements [Store].
 func (m *MemoryStore) Load(_ context.Context, id uint64) (*Snapshot, error) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
-	if m.closed {
-		return nil, ErrStoreClosed
+	if err := m.usable(); err != nil {
+		return nil, err
 	}
 	for _, s := range m.snapshots {
 		if s.ID == id {
@@ -75,8 +89,8 @@ func (m *MemoryStore) Load(_ context.Context, id uint64) (*Snapshot, error) {
 func (m *MemoryStore) List(context.Context) ([]Entry, error) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
-	if m.closed {
-		return nil, ErrStoreClosed
+	if err := m.usable(); err != nil {
+		return nil, err
 	}
 	entries := make([]Entry, len(m.snapshots))
 	for i, s := range m.snapshots {

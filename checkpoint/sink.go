@@ -1,6 +1,7 @@
 package checkpoint
 
 import (
+	"context"
 	"errors"
 	"fmt"
 	"reflect"
@@ -23,8 +24,10 @@ type Sink[T any] struct {
 	ended       chan struct{} // closed when the final checkpoint has completed or will not
 	endOnce     sync.Once
 
-	mu     sync.Mutex // guards everything below, and the calls of output
+	using  chan struct{} // one place: held while output is called, and taken before mu. No Mutex, which stops a synctest bubble
 	output Output[T]
+
+	mu     sync.Mutex        // guards everything below; not held while user code runs
 	states map[uint64][]byte // prepared, by checkpoint that is under way
 	final  uint64            // the final checkpoint, once its barrier has come
 	err    error             // the first failure
@@ -47,6 +50,7 @@ func NewSink[T any](c *Coordinator, name string, output Output[T]) *Sink[T] {
 		in:          make(chan any, flowBuffer),
 		done:        make(chan struct{}),
 		ended:       make(chan struct{}),
+		using:       make(chan struct{}, 1),
 		output:      output,
 		states:      make(map[uint64][]byte),
 	}
@@ -89,13 +93,22 @@ func (s *Sink[T]) Pending(Barrier) {}
 
 // Completed implements [Participant]: it publishes.
 func (s *Sink[T]) Completed(id uint64) {
+	s.using <- struct{}{}
+	defer func() { <-s.using }()
 	s.mu.Lock()
-	defer s.mu.Unlock()
-	if state, ok := s.states[id]; ok && s.err == nil {
-		if err := protect(func() error { return s.output.Commit(s.coordinator.work, state) }); err != nil {
-			s.failLocked(fmt.Errorf("commit of checkpoint %d: %w", id, err))
+	state, prepared := s.states[id]
+	prepared = prepared && s.err == nil
+	s.mu.Unlock()
+	if prepared {
+		err := s.coordinator.retry(context.Background(), "published", func(ctx context.Context) error {
+			return s.output.Commit(ctx, state)
+		})
+		if err != nil {
+			s.fail(fmt.Errorf("commit of checkpoint %d: %w", id, err))
 		}
 	}
+	s.mu.Lock()
+	defer s.mu.Unlock()
 	for earlier := range s.states {
 		if earlier <= id {
 			delete(s.states, earlier)
@@ -158,39 +171,49 @@ func (s *Sink[T]) receive() {
 }
 
 func (s *Sink[T]) write(v any) {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	if s.err != nil || s.coordinator.hasEnded() {
+	s.using <- struct{}{}
+	defer func() { <-s.using }()
+	if s.Err() != nil || s.coordinator.hasEnded() {
 		return // discarded: the run is aborted, and the output may be another run's
 	}
 	t, ok := v.(T)
 	if !ok && (v != nil || reflect.TypeFor[T]().Kind() != reflect.Interface) {
-		s.failLocked(fmt.Errorf("got an element of type %T, want %v", v, reflect.TypeFor[T]()))
+		s.fail(fmt.Errorf("got an element of type %T, want %v", v, reflect.TypeFor[T]()))
 		return
 	}
 	if err := s.output.Write(s.coordinator.life, t); err != nil {
-		s.failLocked(fmt.Errorf("write: %w", err))
+		s.fail(fmt.Errorf("write: %w", err))
 	}
 }
 
 // barrier prepares what was written and reports it.
 func (s *Sink[T]) barrier(b Barrier) {
-	s.mu.Lock()
-	defer s.mu.Unlock()
 	if b.Kind == EndOfInput {
 		b.Report(s.name, nil, nil)
 		return
 	}
-	if b.Kind.Final() {
-		s.final = b.ID
-	}
-	if s.err != nil {
-		b.Report(s.name, nil, s.err)
+	state, err := s.prepare(b)
+	if err != nil {
+		b.Report(s.name, nil, err)
 		return
+	}
+	b.Report(s.name, State{state}, nil)
+}
+
+// prepare returns the state of a barrier. Without an error, the output will be published when the checkpoint is complete.
+func (s *Sink[T]) prepare(b Barrier) ([]byte, error) {
+	s.using <- struct{}{}
+	defer func() { <-s.using }()
+	if b.Kind.Final() {
+		s.mu.Lock()
+		s.final = b.ID
+		s.mu.Unlock()
+	}
+	if err := s.Err(); err != nil {
+		return nil, err
 	}
 	if s.coordinator.hasEnded() { // elements were discarded: what is prepared now would not fit the position (law C3)
-		b.Report(s.name, nil, s.coordinator.endError())
-		return
+		return nil, s.coordinator.endError()
 	}
 	var state []byte
 	err := protect(func() (err error) {
@@ -198,42 +221,34 @@ func (s *Sink[T]) barrier(b Barrier) {
 		return err
 	})
 	if err != nil {
-		s.failLocked(fmt.Errorf("prepare for checkpoint %d: %w", b.ID, err))
-		b.Report(s.name, nil, s.err)
-		return
+		s.fail(fmt.Errorf("prepare for checkpoint %d: %w", b.ID, err))
+		return nil, s.Err()
 	}
 	state = append([]byte{}, state...) // the output may use its memory again
+	s.mu.Lock()
+	defer s.mu.Unlock()
 	s.states[b.ID] = state
-	b.Report(s.name, State{state}, nil)
+	return state, nil
 }
 
-// quiesced returns a channel that is closed when the output is not being used any more, after the end.
-func (s *Sink[T]) quiesced() <-chan struct{} {
-	quiet := make(chan struct{})
-	go func() {
-		s.mu.Lock()
-		defer s.mu.Unlock()
-		close(quiet)
-	}()
-	return quiet
+// quiesce waits until the output is not being used any more, after the end.
+func (s *Sink[T]) quiesce() {
+	s.using <- struct{}{}
+	defer func() { <-s.using }()
 }
 
 func (s *Sink[T]) close() {
-	s.mu.Lock()
-	defer s.mu.Unlock()
+	s.using <- struct{}{}
+	defer func() { <-s.using }()
 	if err := protect(s.output.Close); err != nil {
-		s.failLocked(fmt.Errorf("close: %w", err))
+		s.fail(fmt.Errorf("close: %w", err))
 	}
 }
 
+// fail notes the first failure and ends the pipeline: what cannot be written must be done again after a restart.
 func (s *Sink[T]) fail(err error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	s.failLocked(err)
-}
-
-// failLocked notes the first failure and ends the pipeline: what cannot be written must be done again after a restart.
-func (s *Sink[T]) failLocked(err error) {
 	if s.err == nil {
 		s.err = fmt.Errorf("checkpoint: sink %q: %w", s.name, err)
 		s.coordinator.Fail(s.name, err) // before a final checkpoint counts as a clean end

@@ -96,7 +96,9 @@ func (s *Source[T]) Completed(id uint64) {
 	if !ok || position == nil {
 		return
 	}
-	err := protect(func() error { return committer.Commit(s.coordinator.work, position) })
+	err := s.coordinator.once(context.Background(), "committed", func(ctx context.Context) error {
+		return committer.Commit(ctx, position)
+	})
 	var broken *PanicError
 	switch {
 	case errors.As(err, &broken):

@@ -1,0 +1,28 @@
+package checkpoint
+
+import "time"
+
+// Stats describes the checkpoints of a [Coordinator] since it was made. Times are those of its clock.
+type Stats struct {
+	Completed uint64 // stored, a final one included
+	// Failed were aborted: not all have reported, one has reported an error, it took too long, or it could not be stored.
+	// What ended with the run, or with the context of the caller who asked for it, does not count.
+	Failed      uint64
+	FailedInRow int   // since the last that completed
+	LastError   error // of the last that failed; nil: none has
+
+	LastID       uint64        // of the last that this run has stored; 0: none
+	LastTime     time.Time     // when it was stored
+	LastDuration time.Duration // from its trigger until it was stored
+	LastSize     int64         // of its states, in bytes
+
+	UnderWay uint64    // number of the one that is under way: triggered, being stored or being published; 0: none
+	Since    time.Time // when it was triggered
+}
+
+// Stats returns what has become of the checkpoints so far, at any time.
+func (c *Coordinator) Stats() Stats {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	return c.stats
+}

@@ -1,0 +1,124 @@
+package checkpoint
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"time"
+)
+
+// save stores what all have reported. A final checkpoint has no next one that could do better, so it is tried again.
+func (c *Coordinator) save(ctx context.Context, r *run) error {
+	s := &Snapshot{ID: r.barrier.ID, Kind: r.barrier.Kind, Time: c.clock.Now(), States: r.states}
+	c.does("storing checkpoint %d", s.ID)
+	step := c.once
+	if s.Kind.Final() {
+		step = c.retry
+	}
+	if err := step(ctx, "stored", func(ctx context.Context) error { return c.store.Save(ctx, s) }); err != nil {
+		if _, taken := errors.AsType[*NumberError](err); taken {
+			err = fmt.Errorf("%w: another run has stored checkpoints: %w", ErrFenced, err) // numbers of this run only grow
+		}
+		return err
+	}
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	c.complete = s.ID
+	now := c.clock.Now()
+	c.stats.Completed++
+	c.stats.FailedInRow = 0
+	c.stats.LastID, c.stats.LastTime, c.stats.LastDuration, c.stats.LastSize = s.ID, now, now.Sub(c.stats.Since), s.Size()
+	return nil
+}
+
+// failed counts a checkpoint that was aborted, and returns how many were in a row. It ends the run if those are too many,
+// or if the store belongs to another one. What the end of the run or the caller's own context has aborted has not failed.
+func (c *Coordinator) failed(ctx context.Context, err error) (row int) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if c.isEnded || ctx.Err() != nil {
+		return c.stats.FailedInRow
+	}
+	c.stats.Failed++
+	c.stats.FailedInRow++
+	c.stats.LastError = err
+	switch {
+	case errors.Is(err, ErrFenced): // before anything else is published (law P1)
+		c.end(err)
+	case c.tolerate >= 0 && c.stats.FailedInRow > c.tolerate:
+		c.end(fmt.Errorf("checkpoint: %d in a row have failed, %d are tolerated: %w", c.stats.FailedInRow, c.tolerate, err))
+	}
+	return c.stats.FailedInRow
+}
+
+// noneUnderWay notes that a checkpoint is over.
+func (c *Coordinator) noneUnderWay() {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	c.stats.UnderWay, c.stats.Since = 0, time.Time{}
+}
+
+// once takes a step of a checkpoint, with a context that ends after the timeout, and when Close has waited long enough.
+func (c *Coordinator) once(ctx context.Context, done string, step func(ctx context.Context) error) error {
+	ctx, cancel := c.bounded(ctx, done)
+	defer cancel()
+	return c.try(ctx, step)
+}
+
+// try takes a step, and names the reason if it has ended with its context.
+func (c *Coordinator) try(ctx context.Context, step func(ctx context.Context) error) error {
+	err := protect(func() error { return step(ctx) })
+	if cause := context.Cause(ctx); err != nil && cause != nil && !errors.Is(err, cause) {
+		err = fmt.Errorf("%w: %w", cause, err)
+	}
+	return err
+}
+
+// Back-off between two tries of a step.
+const (
+	firstBackoff = 100 * time.Millisecond
+	maxBackoff   = 5 * time.Second
+)
+
+// retry is once that tries the step again while it fails, unless the run ends: then a restart does the rest.
+func (c *Coordinator) retry(ctx context.Context, done string, step func(ctx context.Context) error) error {
+	ctx, cancel := c.bounded(ctx, done)
+	defer cancel()
+	for backoff := firstBackoff; ; backoff = min(2*backoff, maxBackoff) {
+		err := c.try(ctx, step)
+		if err == nil || ctx.Err() != nil || permanent(err) {
+			return err
+		}
+		timer := c.clock.Timer(backoff)
+		c.logger.Warn("checkpoint: not "+done+", to be tried again", slog.Duration("after", backoff), slog.Any("error", err))
+		select {
+		case <-timer.C:
+			continue
+		case <-ctx.Done():
+			err = fmt.Errorf("%w: %w", context.Cause(ctx), err)
+		case <-c.Ended():
+		}
+		timer.Stop()
+		return err
+	}
+}
+
+// permanent tells whether to try again makes no sense.
+func permanent(err error) bool {
+	_, taken := errors.AsType[*NumberError](err)
+	_, panicked := errors.AsType[*PanicError](err)
+	return taken || panicked || errors.Is(err, ErrFenced) || errors.Is(err, ErrStoreClosed) || errors.Is(err, ErrInvalidSnapshot)
+}
+
+// bounded returns the context of a step.
+func (c *Coordinator) bounded(parent context.Context, done string) (context.Context, context.CancelFunc) {
+	ctx, cancel := context.WithCancelCause(parent)
+	timer := c.clock.AfterFunc(c.timeout, func() { cancel(fmt.Errorf("not %s after %v", done, c.timeout)) })
+	stop := context.AfterFunc(c.work, func() { cancel(context.Cause(c.work)) })
+	return ctx, func() {
+		timer.Stop()
+		stop()
+		cancel(nil)
+	}
+}
