@@ -2,6 +2,8 @@ package grpcretry
 
 import (
 	"maps"
+	"slices"
+	"strings"
 
 	"github.com/weirflow/weir/predicates"
 	"github.com/weirflow/weir/predicates/netretry"
@@ -15,18 +17,41 @@ var (
 	ResourceExhausted = predicates.NewReason("GRPC_RESOURCE_EXHAUSTED", false, false)
 	// Unavailable, 14: the server could not be reached, or was lost.
 	Unavailable = predicates.NewReason("GRPC_UNAVAILABLE", false, false)
+
+	// InvalidArgument, 3, is a rejection, as the following are: the server refused the
+	// call for good, without effect.
+	InvalidArgument = predicates.NewRejection("GRPC_INVALID_ARGUMENT")
+	// NotFound, 5, is a rejection.
+	NotFound = predicates.NewRejection("GRPC_NOT_FOUND")
+	// AlreadyExists, 6, is a rejection.
+	AlreadyExists = predicates.NewRejection("GRPC_ALREADY_EXISTS")
+	// PermissionDenied, 7, is a rejection.
+	PermissionDenied = predicates.NewRejection("GRPC_PERMISSION_DENIED")
+	// FailedPrecondition, 9, is a rejection.
+	FailedPrecondition = predicates.NewRejection("GRPC_FAILED_PRECONDITION")
+	// Unauthenticated, 16, is a rejection.
+	Unauthenticated = predicates.NewRejection("GRPC_UNAUTHENTICATED")
 )
 
 // Reasons returns all reasons of this package, for [predicates.ReasonByName].
 func Reasons() []predicates.Reason {
-	return []predicates.Reason{DeadlineExceeded, ResourceExhausted, Unavailable}
+	return []predicates.Reason{
+		DeadlineExceeded, ResourceExhausted, Unavailable,
+		InvalidArgument, NotFound, AlreadyExists, PermissionDenied, FailedPrecondition, Unauthenticated,
+	}
 }
 
 var (
 	byCode = map[uint32]predicates.Reason{
+		3:  InvalidArgument,
 		4:  DeadlineExceeded,
+		5:  NotFound,
+		6:  AlreadyExists,
+		7:  PermissionDenied,
 		8:  ResourceExhausted,
+		9:  FailedPrecondition,
 		14: Unavailable,
+		16: Unauthenticated,
 	}
 	// unsentByCode applies to calls of which the function reported that nothing was
 	// sent. A resource that was exhausted then is one of the client, such as the
@@ -53,8 +78,32 @@ func Classifier[OUT any, C ~uint32](code func(err error) C) predicates.Classifie
 		if a.Stage == predicates.ClientDispatch {
 			return unsent(a)
 		}
-		return sent(a)
+		reason, ok := sent(a)
+		switch {
+		case reason == ResourceExhausted && tooLarge(a.Err):
+			return predicates.Reason{}, true // for good, perhaps because the answer is too large
+		case reason.IsRejection() && a.InDoubt: // another call may have had an effect
+			return predicates.Reason{}, true
+		}
+		return reason, ok
 	})
+}
+
+// tooLarge reports whether err is about a message that exceeds a limit, by the texts of
+// the implementations of gRPC and of Connect: they have no code for it.
+func tooLarge(err error) bool {
+	text := strings.ToLower(err.Error())
+	return strings.Contains(text, "message") && slices.ContainsFunc(limits, func(limit string) bool {
+		return strings.Contains(text, limit)
+	})
+}
+
+var limits = []string{
+	"larger than", // gRPC for Go, C++ and the languages built on it, JavaScript; Connect
+	"too large",
+	"exceeds maximum size", // Java
+	"exceeds the maximum",  // .NET
+	"exceeds sendmaxbytes", // Connect
 }
 
 // Code returns the extraction, for [predicates.ByCode], of an error's code. It

@@ -34,9 +34,15 @@ func statusCode(err error) code {
 func TestCodes(t *testing.T) {
 	type row struct{ sent, unsent predicates.Reason }
 	table := map[code]row{
+		3:  {grpcretry.InvalidArgument, predicates.Reason{}},
 		4:  {grpcretry.DeadlineExceeded, netretry.NotSent},
+		5:  {grpcretry.NotFound, predicates.Reason{}},
+		6:  {grpcretry.AlreadyExists, predicates.Reason{}},
+		7:  {grpcretry.PermissionDenied, predicates.Reason{}},
 		8:  {grpcretry.ResourceExhausted, predicates.Reason{}},
+		9:  {grpcretry.FailedPrecondition, predicates.Reason{}},
 		14: {grpcretry.Unavailable, netretry.NotSent},
+		16: {grpcretry.Unauthenticated, predicates.Reason{}},
 	}
 	c := grpcretry.Classifier[string](statusCode)
 	for n := range code(20) {
@@ -52,7 +58,7 @@ func TestCodes(t *testing.T) {
 			assert.Equal(t, !want.IsZero(), ok, "code %d, %v", n, stage)
 			assert.Equal(t, want, reason, "code %d, %v", n, stage)
 			if stage != predicates.ClientDispatch {
-				assert.False(t, reason.AllowsNonIdempotentRetry(), "code %d, %v", n, stage)
+				assert.Equal(t, reason.IsRejection(), reason.AllowsNonIdempotentRetry(), "code %d, %v", n, stage)
 			}
 		}
 	}
@@ -60,12 +66,10 @@ func TestCodes(t *testing.T) {
 		_, ok := c(&a)
 		assert.False(t, ok)
 	}
-	names := map[string]bool{"GRPC_DEADLINE_EXCEEDED": true, "GRPC_RESOURCE_EXHAUSTED": true, "GRPC_UNAVAILABLE": true}
-	for _, r := range grpcretry.Reasons() {
-		assert.True(t, names[r.Name()], "%v", r)
-		assert.False(t, r.AllowsNonIdempotentRetry() || r.AlwaysRetry(), "%v", r)
+	assert.Len(t, grpcretry.Reasons(), len(table))
+	for _, row := range table {
+		assert.Contains(t, grpcretry.Reasons(), row.sent)
 	}
-	assert.Len(t, grpcretry.Reasons(), len(names))
 	assert.PanicsWithValue(t, "grpcretry: Code: nil function", func() { grpcretry.Classifier[string, code](nil) })
 }
 
@@ -132,7 +136,8 @@ func TestJoinedErrors(t *testing.T) {
 		"unsent and timed out":    {shipped, unsent(14), statusError(4), grpcretry.DeadlineExceeded},
 		"unsent, then timed out":  {shipped, unsent(4), statusError(14), grpcretry.Unavailable},
 		"unsent and unknown":      {shipped, unsent(14), io.EOF, weakened(netretry.NotSent)},
-		"unsent and not found":    {shipped, unsent(14), statusError(5), weakened(netretry.NotSent)},
+		"unsent and not found":    {shipped, unsent(14), statusError(5), netretry.NotSent},
+		"unsent and aborted":      {shipped, unsent(14), statusError(10), weakened(netretry.NotSent)},
 		"unsent twice":            {shipped, unsent(14), unsent(4), netretry.NotSent},
 		"own table, and lost":     {own, statusError(10), statusError(14), grpcretry.Unavailable},
 		"own table, and unknown":  {own, statusError(10), io.EOF, weakened(aborted)},
@@ -147,4 +152,37 @@ func TestJoinedErrors(t *testing.T) {
 			assert.Equal(t, name == "unsent twice", a.Stage == predicates.ClientDispatch, "%s: %v", name, err)
 		}
 	}
+}
+
+// A message that is too large the first time is so the next time.
+func TestTooLarge(t *testing.T) {
+	c := grpcretry.Classifier[string](statusCode)
+	for text, permanent := range map[string]bool{
+		"trying to send message larger than max (9 vs. 4)":                   true, // Go
+		"grpc: received message larger than max (9 vs. 4)":                   true,
+		"grpc: received message after decompression larger than max 4":       true,
+		"grpc: message too large (9 bytes)":                                  true,
+		"SERVER: Received message larger than max (9 vs. 4)":                 true, // C++, Python
+		"gRPC message exceeds maximum size 4: 9":                             true, // Java
+		"Attempted to send message with a size larger than 4":                true, // JavaScript
+		"Received message exceeds the maximum configured message size.":      true, // .NET
+		"message size 9 is larger than configured max 4":                     true, // Connect
+		"message size 9 exceeds sendMaxBytes 4":                              true,
+		"quota exceeded":                                                     false,
+		"stream terminated by RST_STREAM with error code: ENHANCE_YOUR_CALM": false,
+		"too many requests":                                                  false,
+	} {
+		reason, ok := c(&predicates.Attempt[string]{Err: fmt.Errorf("%s: %w", text, statusError(8)), Idempotent: true})
+		assert.True(t, ok, text)
+		assert.Equal(t, permanent, reason.IsZero(), text)
+	}
+	reason, _ := c(&predicates.Attempt[string]{Err: fmt.Errorf("message larger than max: %w", statusError(14))})
+	assert.Equal(t, grpcretry.Unavailable, reason, "another code")
+}
+
+// What one call has done, the refusal of another does not take back.
+func TestRejectedAfterAnotherCall(t *testing.T) {
+	reason, ok := grpcretry.Classifier[string](statusCode)(&predicates.Attempt[string]{Err: statusError(6), InDoubt: true})
+	assert.True(t, ok)
+	assert.Equal(t, predicates.Reason{}, reason)
 }

@@ -9,18 +9,36 @@
 //
 // # Vocabulary
 //
-//	code                  reason              non-idempotent calls may be retried
-//	4  DEADLINE_EXCEEDED  DeadlineExceeded    no: it may have been executed
-//	8  RESOURCE_EXHAUSTED ResourceExhausted   no: the code does not promise it
-//	14 UNAVAILABLE        Unavailable         no: it may have been lost in flight
-//	others                none, the outcome is accepted
+//	code                    reason              non-idempotent calls may be retried
+//	4  DEADLINE_EXCEEDED    DeadlineExceeded    no: it may have been executed
+//	8  RESOURCE_EXHAUSTED   ResourceExhausted   no: the code does not promise it
+//	14 UNAVAILABLE          Unavailable         no: it may have been lost in flight
+//	3  INVALID_ARGUMENT     InvalidArgument     a rejection: no call is retried, and
+//	5  NOT_FOUND            NotFound            its failure is not ambiguous
+//	6  ALREADY_EXISTS       AlreadyExists
+//	7  PERMISSION_DENIED    PermissionDenied
+//	9  FAILED_PRECONDITION  FailedPrecondition
+//	16 UNAUTHENTICATED      Unauthenticated
+//	others                  none, the outcome is accepted
 //
-// gRPC itself repeats, transparently, what has provably not been sent; what comes
-// out is unproven. A function that knows better reports ClientDispatch; the first
-// and the last are then netretry.NotSent, which allows it, and the second none. ABORTED has no reason:
-// what is to be repeated is not the call, but the transaction around it. Nor has
-// UNKNOWN, which any error is that did not come from gRPC: put netretry.Classifier
-// after this one for those.
+// RESOURCE_EXHAUSTED for a message that is too large is accepted, too: it will be as
+// large the next time. There is no code for that, so it is recognised by its text.
+//
+// ABORTED has no reason: what is to be repeated is not the call, but the transaction
+// around it. Nor has UNKNOWN, which any error is that did not come from gRPC: put
+// netretry.Classifier after this one for those. OUT_OF_RANGE and UNIMPLEMENTED may be
+// the client's word on an answer that it cannot read.
+//
+// # Calls that were not sent
+//
+// UNAVAILABLE and DEADLINE_EXCEEDED of a call that was not sent are netretry.NotSent,
+// and retried even if it must not happen twice. gRPC's errors do not say so. For
+// google.golang.org/grpc the module ext/grpc does:
+//
+//	conn, err := grpc.NewClient(target, append(grpcstage.DialOptions(), creds)...)
+//
+// For other clients a function that knows returns a predicates.StageError of
+// ClientDispatch; an adapter also reports what it sends (predicates.ReportSent).
 //
 // Of several calls whose errors a function joins, the one that allows least decides:
 // see predicates.EachError.
