@@ -1,9 +1,10 @@
 package asyncop
 
 import (
-	"math"
 	"slices"
 	"time"
+
+	"github.com/weirflow/weir/strategies"
 )
 
 // item is an element outside of the queue: in a checkpoint, or in the backlog of what waits for a slot. It is small, since
@@ -107,7 +108,11 @@ func (c *core[IN, OUT]) restoreLimited(it item[IN, OUT]) {
 	sinceFirst := c.timers.Time(c.now).Sub(time.Unix(0, it.first))
 	if c.retryState == LatencyFirst {
 		since := max(0, sinceFirst) // the wall clock may have been set back
-		left = min(c.timeout, max(c.timeout-since, c.timeout/time.Duration(min(c.maxRetries, math.MaxInt-1)+1)))
+		share := time.Duration(0)   // of one attempt of an unlimited number
+		if c.maxRetries != strategies.Unlimited {
+			share = c.timeout / time.Duration(c.maxRetries+1)
+		}
+		left = min(c.timeout, max(c.timeout-since, share))
 		accepted = c.now - since
 	}
 	own := &limit[IN, OUT]{due: c.now + left}

@@ -55,7 +55,7 @@ func (s *Snapshot) writeTo(w io.Writer, buffer int) (int64, error) {
 	if err := s.Validate(); err != nil {
 		return 0, err
 	}
-	if len(s.States) > math.MaxUint32 {
+	if uint64(len(s.States)) > math.MaxUint32 {
 		return 0, fmt.Errorf("%w: checkpoint %d has %d participants", ErrInvalidSnapshot, s.ID, len(s.States))
 	}
 	f := fileWriter{w: bufio.NewWriterSize(w, buffer), buf: make([]byte, 0, 128)}

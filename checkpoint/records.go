@@ -100,7 +100,7 @@ func (w *RecordWriter) append(r Record, value func(dst []byte) ([]byte, error)) 
 		return err
 	case len(b) < header:
 		return errors.New("checkpoint: a codec's Append returned less than it was given")
-	case len(b)-begin-recordLength > math.MaxUint32:
+	case uint64(len(b)-begin-recordLength) > math.MaxUint32:
 		return fmt.Errorf("checkpoint: a record of %d bytes is too long", len(b)-begin)
 	}
 	binary.LittleEndian.PutUint32(b[begin:], uint32(len(b)-begin-recordLength))

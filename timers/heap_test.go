@@ -256,13 +256,13 @@ func TestHeapMemoryOfABurstIsGivenBack(t *testing.T) {
 }
 
 func TestHeapLetsGoOfTimers(t *testing.T) {
-	var h Heap[int]
-	arm := func(due time.Duration) weak.Pointer[Timer[int]] {
-		timer := new(Timer[int])
+	var h Heap[*int] // a pointer: what has none shares memory with others if it is small, on 32 bits
+	arm := func(due time.Duration) weak.Pointer[Timer[*int]] {
+		timer := new(Timer[*int])
 		h.Arm(timer, due)
 		return weak.Make(timer)
 	}
-	refs := []weak.Pointer[Timer[int]]{arm(3), arm(1), arm(2)}
+	refs := []weak.Pointer[Timer[*int]]{arm(3), arm(1), arm(2)}
 	h.Pop()
 	h.Cancel(refs[2].Value())
 	runtime.GC()

@@ -93,6 +93,10 @@ func TestHostileSchemas(t *testing.T) {
 		"map of itself":       field([]byte{byte(kindMap), 1, 1}),
 	} {
 		r, err := c.Reader(schema)
+		if strconv.IntSize == 32 && name == "array of 2^62 bools" { // no such array on this machine
+			assert.Error(t, err)
+			continue
+		}
 		require.NoError(t, err, name)
 		_, err = decode[v2Row](r, ones)
 		assert.Error(t, err, name)
