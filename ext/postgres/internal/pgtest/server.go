@@ -195,7 +195,7 @@ func isFile(path string) bool {
 // credential returns the user to run the server as: PostgreSQL refuses root.
 func credential() (*syscall.Credential, error) {
 	if os.Getuid() != 0 {
-		return nil, nil //nolint:nilnil // no other user than this one
+		return nil, nil // no other user than this one
 	}
 	u, err := user.Lookup("postgres")
 	if err != nil {
