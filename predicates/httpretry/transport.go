@@ -116,16 +116,22 @@ func (p *progress) getConn() {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	p.asked = true
-	if !p.plain || p.repeatable {
-		p.earlier = p.earlier || p.wrote
-	}
-	p.got, p.wrote = false, false // of the connection before, which failed without a byte or without being served
+	p.again()
 }
 
 func (p *progress) gotConn() {
 	p.mu.Lock()
 	defer p.mu.Unlock()
+	p.again() // HTTP/2 does not ask each time
 	p.got = true
+}
+
+// again begins with another connection. The one before failed without a byte, or without having been served.
+func (p *progress) again() {
+	if !p.plain || p.repeatable {
+		p.earlier = p.earlier || p.wrote
+	}
+	p.got, p.wrote = false, false
 }
 
 func (p *progress) writes() {

@@ -329,6 +329,27 @@ func TestTransportStageIsSticky(t *testing.T) {
 	}
 }
 
+// HTTP/2 may take another connection without asking for it: then the one before has not served the request.
+func TestTransportWithAnotherConnection(t *testing.T) {
+	for _, method := range []string{http.MethodPost, http.MethodGet} { // net/http repeats a GET that was sent
+		base := &http.Transport{}
+		base.RegisterProtocol("test", roundTripper(func(req *http.Request) (*http.Response, error) {
+			trace := httptrace.ContextClientTrace(req.Context())
+			trace.GetConn("host:80")
+			trace.GotConn(httptrace.GotConnInfo{})
+			trace.WroteHeaderField(":method", []string{req.Method})
+			trace.GotConn(httptrace.GotConnInfo{})
+			return nil, errors.New("http2: client conn could not be established")
+		}))
+		_, err := httpretry.Transport(base).RoundTrip(httptest.NewRequest(method, "test://host/", nil))
+		want := netretry.NotSent
+		if method == http.MethodGet {
+			want = netretry.ConnectionLost
+		}
+		assert.Equal(t, want, classify(&predicates.Attempt[int]{Err: err}), method)
+	}
+}
+
 // HTTP/2 does not wait for the goroutine that is about to write when the request is given up.
 func TestTransportWithAConnectionAndNoTime(t *testing.T) {
 	for _, byContext := range []bool{true, false} {
