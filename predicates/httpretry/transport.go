@@ -50,7 +50,7 @@ func (t *transport) RoundTrip(req *http.Request) (*http.Response, error) {
 	ctx := req.Context()
 	if ctx.Err() != nil { // base would say the same, but not that it has sent nothing
 		if req.Body != nil {
-			req.Body.Close()
+			_ = req.Body.Close()
 		}
 		return nil, withStage(req, predicates.ClientDispatch, context.Cause(ctx))
 	}
