@@ -10,7 +10,9 @@ import (
 
 	"github.com/weirflow/weir/checkpoint"
 	"github.com/weirflow/weir/internal/fifo"
+	"github.com/weirflow/weir/internal/inband"
 	"github.com/weirflow/weir/internal/lazyerr"
+	"github.com/weirflow/weir/internal/wiring"
 )
 
 // checkpointing is an operator's part in checkpoints: it is their Participant.
@@ -251,6 +253,40 @@ func (p *pump[IN, OUT]) lostState() error {
 	case <-p.core.life.Done():
 		return context.Cause(p.core.life)
 	}
+}
+
+// awaitInputEnd waits, after a final barrier, until upstream closes In or the run is over. Out is closed after that, which a
+// checkpoint.Sink waits for. An element that comes instead was overtaken by the barrier on another branch (law C2).
+func (p *pump[IN, OUT]) awaitInputEnd() error {
+	k := p.checks
+	if k == nil || !k.final.Final() || k.expected.Load() != k.seen { // not announced: not the coordinator's
+		return nil
+	}
+	for !p.inClosed {
+		select {
+		case v, ok := <-p.in:
+			p.inClosed = !ok
+			switch v := v.(type) {
+			case inband.Failure:
+				return lazyerr.Named("asyncop: upstream", v.Err)
+			case checkpoint.Barrier:
+				if err := p.barriers.Add(v.ID, isEndOfInput(v)); err != nil {
+					return lazyerr.Named("asyncop", err)
+				}
+			case Watermark:
+			default:
+				if ok {
+					p.discarded.Add(1)
+					return lazyerr.Named("asyncop", wiring.ErrAfterFinal)
+				}
+			}
+		case <-k.coordinator.Ended():
+			return nil
+		case <-p.core.life.Done():
+			return nil
+		}
+	}
+	return nil
 }
 
 // endCheckpoints tells the coordinator if the stream ends other than by a final barrier.

@@ -12,6 +12,7 @@ import (
 
 	"github.com/weirflow/weir/checkpoint"
 	"github.com/weirflow/weir/internal/nils"
+	"github.com/weirflow/weir/internal/wiring"
 	"github.com/weirflow/weir/queue"
 	"github.com/weirflow/weir/strategies"
 )
@@ -242,9 +243,15 @@ func (op *AsyncWaitOperator[IN, OUT]) In() chan<- any {
 	return op.pump.handOutIn()
 }
 
-// Out returns the channel of the results; the operator closes it. See Err for why.
+// Out returns the channel of the results; the operator closes it. See Err for why. With checkpoints, the run fails if a
+// function of go-streams reads it that branches or joins streams, other than flow.FanOut.
 func (op *AsyncWaitOperator[IN, OUT]) Out() <-chan any {
 	op.take(byOut)
+	if k := op.pump.checks; k != nil {
+		if err := wiring.Reader(); err != nil {
+			k.coordinator.Fail(k.name, err) // law C2
+		}
+	}
 	return op.pump.out
 }
 

@@ -15,6 +15,7 @@ import (
 	"github.com/weirflow/weir/internal/fifo"
 	"github.com/weirflow/weir/internal/inband"
 	"github.com/weirflow/weir/internal/lazyerr"
+	"github.com/weirflow/weir/internal/wiring"
 	"github.com/weirflow/weir/queue"
 	"github.com/weirflow/weir/timers"
 )
@@ -38,6 +39,7 @@ type pump[IN, OUT any] struct {
 	marked   bool                        // the marker of the end of the input has come: only barriers follow
 	backlog  fifo.Queue[item[IN, OUT]]   // what goes into the queue before anything new
 	checks   *checkpointing[IN, OUT]     // nil: no part in checkpoints
+	barriers wiring.Barriers             // that have come
 	loaded   bool                        // there is something to be emitted next
 	next     any                         // it, as out carries it
 	head     *queue.Entry[slot[IN, OUT]] // where next comes from; nil: it is a barrier
@@ -293,6 +295,10 @@ func (p *pump[IN, OUT]) receivedControl(v any) {
 		p.core.end(lazyerr.Named("asyncop: upstream", b.Err))
 		return
 	case checkpoint.Barrier:
+		if err := p.barriers.Add(b.ID, isEndOfInput(b)); err != nil { // law C2
+			p.core.end(lazyerr.Named("asyncop", err))
+			return
+		}
 		if isEndOfInput(v) {
 			p.receivedEndOfInput()
 		} else if p.checks != nil {
@@ -526,6 +532,9 @@ func (p *pump[IN, OUT]) finish() {
 	c.endJobs()
 	if cause == nil {
 		cause = p.lastFailure()
+	}
+	if cause == nil {
+		cause = p.awaitInputEnd()
 	}
 	kept := p.suspended() && cause == nil // what is in flight is in the final checkpoint, and will be called again
 	err := p.outcome(cause, kept, abandoned)

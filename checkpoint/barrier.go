@@ -34,12 +34,14 @@ func (k Kind) String() string {
 
 var kindNames = [...]string{"periodic", "drain", "suspend", "end of input"}
 
-// Final tells whether the stream ends with a barrier of this kind.
+// Final tells whether the stream ends with a barrier of this kind: nothing may follow it, and a source closes its output
+// after it. A [Sink] reports it when its input is closed.
 func (k Kind) Final() bool { return k == Drain || k == Suspend }
 
 // Barrier is the control element that separates what belongs to a checkpoint from what follows it. It travels in band
 // from the sources to the sinks; every participant on its way reports its state of that moment and passes it on
-// (Chandy and Lamport, as in Flink). A pipeline has one source, so nothing needs to be aligned.
+// (Chandy and Lamport, as in Flink). A pipeline has one source and its branches do not meet, so nothing needs to be aligned: see Topologies in the
+// package documentation.
 //
 // A Barrier is a value: a *Barrier in a stream is an ordinary element.
 type Barrier struct {

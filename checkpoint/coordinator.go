@@ -62,6 +62,7 @@ type Coordinator struct {
 	isEnded      bool              // life has ended
 	finished     Kind              // of the final checkpoint that has ended it, or 0
 	final        map[Kind]struct{} // final checkpoints asked for
+	source       string            // the first Source that has registered; "": none
 	completing   bool              // everybody has reported the final one: it will end life
 	patience     *clock.Timer      // until the next warning that Start was not called; nil: none has registered
 	stats        Stats
@@ -246,6 +247,14 @@ func (c *Coordinator) register(name string, p Participant) (state State, ok bool
 	case slices.ContainsFunc(c.participants, func(q participant) bool { return q.name == name }):
 		return nil, false, fmt.Errorf("checkpoint: two participants are named %q", name)
 	}
+	if s, ok := p.(interface{ isSource() }); ok {
+		s.isSource()
+		if c.source != "" { // nothing aligns the barriers of several (law C2)
+			return nil, false, fmt.Errorf("checkpoint: a pipeline has one source, and there are %q and %q: give each a coordinator and a store",
+				c.source, name)
+		}
+		c.source = name
+	}
 	c.participants = append(c.participants, participant{name, p})
 	if c.patience == nil {
 		c.patience = c.clock.AfterFunc(startPatience, func() { c.warnNotStarted(startPatience) })
@@ -307,7 +316,7 @@ func (c *Coordinator) Refuse(participant string, reason error) {
 
 // Start lets the participants begin; the source, the operators and the sink of the pipeline are made before. It fails, and
 // nothing begins, if a participant is missing a state or cannot decode it, if the checkpoint has a state that nobody asked
-// for, or if names are missing or taken twice: see [StateError].
+// for, if names are missing or taken twice, or if there are two Sources: see [StateError].
 func (c *Coordinator) Start() error {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -767,6 +776,9 @@ func (c *Coordinator) await(ctx context.Context, r *run) error {
 	c.run = nil
 	if r.err != nil {
 		return r.err
+	}
+	if c.isEnded && len(r.waiting) == 0 { // what ended the run may be that the states do not fit together (law C2)
+		return c.endErrorLocked()
 	}
 	if err != nil && len(r.waiting) > 0 {
 		return fmt.Errorf("%w: no report from %s", err, quoted(r.waiting))

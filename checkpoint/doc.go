@@ -12,6 +12,25 @@
 //   - A [Store] keeps the newest snapshots. [OpenDir] returns the embedded one, a directory.
 //   - A [Codec] turns the elements of the stream into bytes. [DefaultCodec] needs nothing from its user.
 //
+// # Topologies
+//
+// Barriers are not aligned, so there must be one way from the source to each element's place: a line, or a tree that branches
+// with flow.FanOut of go-streams. What branches must not meet again: a barrier of a quick branch would overtake the elements
+// of a slow one, and they would be missing from the checkpoint.
+//
+//	Source → flows, operators → Sink                     supported
+//	FanOut, each branch with a Sink of its own           supported
+//	PassThrough, flows of your own that keep the order   supported
+//	two Sources on one Coordinator                       Start fails
+//	flow.Merge, ZipWith, RoundRobin, Split               the run fails when one reads a Source, a Flow or an operator
+//	a join that is not seen so                           the run fails when a barrier comes for the second time
+//	Via or To twice                                      panics
+//
+// The last line of defense is the final barrier: a [Sink] reports it when its input is closed, and an element that comes in
+// between fails the run before the final checkpoint is stored. Two cases cannot be seen: a split in code of yours or behind a
+// PassThrough whose branches meet again, where each barrier takes one branch; and a join behind slow flows of yours may let a
+// checkpoint complete before the second barrier fails the run. To partition work, run a pipeline for each partition.
+//
 // # Stores
 //
 // A store saves a snapshot as a whole and durably, or not at all. [DirStore] keeps this promise when the process is killed

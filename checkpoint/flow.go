@@ -4,6 +4,7 @@ import (
 	"fmt"
 	"log/slog"
 	"reflect"
+	"sync"
 	"sync/atomic"
 
 	"github.com/reugn/go-streams"
@@ -11,6 +12,7 @@ import (
 
 	"github.com/weirflow/weir/internal/inband"
 	"github.com/weirflow/weir/internal/lazyerr"
+	"github.com/weirflow/weir/internal/wiring"
 )
 
 // Flow is a step between a source, operators and a sink that lets control elements pass, which the flows of go-streams do
@@ -24,6 +26,11 @@ type Flow struct {
 	in, out chan any
 	name    string
 	err     atomic.Pointer[error]
+	taken   atomic.Bool // by Via or To
+
+	mu       sync.Mutex
+	reporter Reporter // of the last barrier that has come; guarded by mu
+	misread  error    // who reads Out lets barriers overtake elements; guarded by mu
 }
 
 var _ streams.Flow = (*Flow)(nil)
@@ -76,12 +83,14 @@ func newFlow[T any](name string, apply func(v T, emit func(any))) *Flow {
 	f := &Flow{in: make(chan any, flowBuffer), out: make(chan any, flowBuffer), name: name}
 	emit := func(v any) { f.out <- v }
 	nilAllowed := reflect.TypeFor[T]().Kind() == reflect.Interface
-	var reporter Reporter // of the last barrier
+	var barriers wiring.Barriers
 	each := func() error {
 		for v := range f.in {
 			if IsControl(v) {
 				if b, ok := v.(Barrier); ok {
-					reporter = b.reporter
+					if err := f.barrier(b, &barriers); err != nil {
+						return err
+					}
 				}
 				f.out <- v
 				continue
@@ -101,7 +110,7 @@ func newFlow[T any](name string, apply func(v T, emit func(any))) *Flow {
 				err = newPanicError(recover())
 			}
 			if err != nil {
-				f.fail(err, reporter)
+				f.fail(err)
 			}
 			close(f.out)
 			for range f.in { //nolint:revive // discarded
@@ -113,12 +122,26 @@ func newFlow[T any](name string, apply func(v T, emit func(any))) *Flow {
 	return f
 }
 
+// barrier notes that one has come and returns an error if its checkpoint would not be exact (law C2).
+func (f *Flow) barrier(b Barrier, before *wiring.Barriers) error {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	f.reporter = b.reporter
+	if f.misread != nil {
+		return f.misread
+	}
+	return before.Add(b.ID, b.Kind == EndOfInput)
+}
+
 // fail notes why the flow ends and lets everybody know who can do something about it.
-func (f *Flow) fail(err error, reporter Reporter) {
+func (f *Flow) fail(err error) {
 	err = lazyerr.Named("checkpoint: "+f.name, err)
 	f.err.Store(&err)
 	slog.Error("checkpoint: a flow has failed", slog.String("flow", f.name), slog.Any("error", err))
-	if c, ok := reporter.(*Coordinator); ok {
+	f.mu.Lock()
+	c, ok := f.reporter.(*Coordinator)
+	f.mu.Unlock()
+	if ok {
 		c.Fail(f.name, err)
 	}
 	f.out <- inband.Failure{Err: err}
@@ -135,26 +158,48 @@ func (f *Flow) Err() error {
 // In returns the channel that upstream sends to and closes.
 func (f *Flow) In() chan<- any { return f.in }
 
-// Out returns the channel of the results.
-func (f *Flow) Out() <-chan any { return f.out }
+// Out returns the channel of the results. If a function of go-streams reads it that branches or joins streams, other than
+// flow.FanOut, the flow fails at the first barrier.
+func (f *Flow) Out() <-chan any {
+	if err := wiring.Reader(); err != nil {
+		f.mu.Lock()
+		f.misread = err
+		c, ok := f.reporter.(*Coordinator)
+		f.mu.Unlock()
+		if ok { // a barrier may wait in Out
+			c.Fail(f.name, err)
+		}
+	}
+	return f.out
+}
 
-// Via streams the results to next and returns next. It panics for a flow of go-streams that cannot pass barriers.
+// Via streams the results to next and returns next. It panics for a flow of go-streams that cannot pass barriers, and if Via
+// or To was called before.
 func (f *Flow) Via(next streams.Flow) streams.Flow {
 	mustPass("Via", next)
+	mustBeFirst("Via", &f.taken)
 	flow.DoStream(f, next)
 	return next
 }
 
 // To streams the results to sink and returns when the sink has processed them all. It panics for a sink of go-streams that
-// takes barriers for elements.
+// takes barriers for elements, and if Via or To was called before.
 func (f *Flow) To(sink streams.Sink) {
 	mustPass("To", sink)
+	mustBeFirst("To", &f.taken)
 	drainTo(f.out, sink)
 }
 
 func mustPass(method string, next any) {
 	if err := CanPass(next); err != nil {
 		panic(fmt.Sprintf("checkpoint: %s: %v", method, err))
+	}
+}
+
+// mustBeFirst panics if something else takes the results already: each would get a part of the elements, and of the barriers.
+func mustBeFirst(method string, taken *atomic.Bool) {
+	if taken.Swap(true) {
+		panic(fmt.Sprintf("checkpoint: %s: Via or To takes the elements already; several branches need flow.FanOut", method))
 	}
 }
 

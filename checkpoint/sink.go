@@ -10,18 +10,21 @@ import (
 	"github.com/reugn/go-streams"
 
 	"github.com/weirflow/weir/internal/inband"
+	"github.com/weirflow/weir/internal/wiring"
 	"github.com/weirflow/weir/queue"
 )
 
 // Sink writes a stream to an [Output], exactly once: what it wrote since the last complete checkpoint is published when
 // the next one completes. A sink that sees its input close without a final barrier knows that the run was aborted, and
-// does not publish the rest. Watermarks end here.
+// does not publish the rest. A barrier that comes twice and an element behind the final barrier fail the run. Watermarks end
+// here.
 type Sink[T any] struct {
 	coordinator *Coordinator
 	name        string
 	in          chan any
-	done        chan struct{} // closed when the sink has ended
-	ended       chan struct{} // closed when the final checkpoint has completed or will not
+	seen        wiring.Barriers // owned by the sink's goroutine
+	done        chan struct{}   // closed when the sink has ended
+	ended       chan struct{}   // closed when the final checkpoint has completed or will not
 	endOnce     sync.Once
 
 	using  chan struct{} // one place: held while output is called, and taken before mu. No Mutex, which stops a synctest bubble
@@ -29,7 +32,7 @@ type Sink[T any] struct {
 
 	mu     sync.Mutex        // guards everything below; not held while user code runs
 	states map[uint64][]byte // prepared, by checkpoint that is under way
-	final  uint64            // the final checkpoint, once its barrier has come
+	final  Barrier           // once it has come; written by the sink's goroutine, and reported when the input is closed
 	err    error             // the first failure
 }
 
@@ -114,7 +117,12 @@ func (s *Sink[T]) Completed(id uint64) {
 			delete(s.states, earlier)
 		}
 	}
-	if s.final != 0 && id >= s.final {
+	s.over(id)
+}
+
+// over notes that a checkpoint has completed or will not.
+func (s *Sink[T]) over(id uint64) {
+	if s.final.ID != 0 && id >= s.final.ID {
 		s.endOnce.Do(func() { close(s.ended) })
 	}
 }
@@ -124,9 +132,7 @@ func (s *Sink[T]) Aborted(id uint64, _ error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	delete(s.states, id)
-	if s.final != 0 && id >= s.final {
-		s.endOnce.Do(func() { close(s.ended) })
-	}
+	s.over(id)
 }
 
 func (s *Sink[T]) run() {
@@ -146,12 +152,10 @@ func (s *Sink[T]) run() {
 
 // receive works on what comes until the input is closed and, after a final barrier, its checkpoint is over.
 func (s *Sink[T]) receive() {
-	final := false
 	for v := range s.in {
 		switch v := v.(type) {
 		case Barrier:
 			s.barrier(v)
-			final = final || v.Kind.Final()
 		case queue.Watermark:
 		case inband.Failure:
 			s.fail(v.Err)
@@ -159,8 +163,7 @@ func (s *Sink[T]) receive() {
 			s.write(v)
 		}
 	}
-	if !final {
-		s.fail(errNoFinalBarrier)
+	if !s.inputEnded() {
 		return
 	}
 	select {
@@ -170,7 +173,28 @@ func (s *Sink[T]) receive() {
 	}
 }
 
+// inputEnded reports the state of the final barrier, now that nothing can follow it any more, and tells whether there was
+// one.
+func (s *Sink[T]) inputEnded() bool {
+	if s.final.ID == 0 {
+		s.fail(errNoFinalBarrier)
+		return false
+	}
+	s.mu.Lock()
+	state, prepared := s.states[s.final.ID]
+	prepared = prepared && s.err == nil
+	s.mu.Unlock()
+	if prepared {
+		s.final.Report(s.name, State{state}, nil)
+	}
+	return true
+}
+
 func (s *Sink[T]) write(v any) {
+	if s.final.ID != 0 {
+		s.fail(wiring.ErrAfterFinal) // law C2
+		return
+	}
 	s.using <- struct{}{}
 	defer func() { <-s.using }()
 	if s.Err() != nil || s.coordinator.hasEnded() {
@@ -188,6 +212,10 @@ func (s *Sink[T]) write(v any) {
 
 // barrier prepares what was written and reports it.
 func (s *Sink[T]) barrier(b Barrier) {
+	if err := s.seen.Add(b.ID, b.Kind == EndOfInput); err != nil { // law C2
+		s.fail(err)
+		return
+	}
 	if b.Kind == EndOfInput {
 		b.Report(s.name, nil, nil)
 		return
@@ -197,7 +225,9 @@ func (s *Sink[T]) barrier(b Barrier) {
 		b.Report(s.name, nil, err)
 		return
 	}
-	b.Report(s.name, State{state}, nil)
+	if !b.Kind.Final() { // an element may follow, which another branch was slow with (law C2)
+		b.Report(s.name, State{state}, nil)
+	}
 }
 
 // prepare returns the state of a barrier. Without an error, the output will be published when the checkpoint is complete.
@@ -206,7 +236,7 @@ func (s *Sink[T]) prepare(b Barrier) ([]byte, error) {
 	defer func() { <-s.using }()
 	if b.Kind.Final() {
 		s.mu.Lock()
-		s.final = b.ID
+		s.final = b
 		s.mu.Unlock()
 	}
 	if err := s.Err(); err != nil {

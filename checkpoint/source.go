@@ -7,9 +7,12 @@ import (
 	"io"
 	"log/slog"
 	"sync"
+	"sync/atomic"
 
 	"github.com/reugn/go-streams"
 	"github.com/reugn/go-streams/flow"
+
+	"github.com/weirflow/weir/internal/wiring"
 )
 
 // Source streams the elements of an [Input] and puts the barriers of checkpoints between them. Its state is the position
@@ -29,6 +32,8 @@ type Source[T any] struct {
 	marker      chan Barrier // the same, of the end of the input; one place: there is one
 
 	wait context.Context // the present one; owned by the source's goroutine
+
+	taken atomic.Bool // by Via
 
 	mu        sync.Mutex         // guards what follows
 	positions map[uint64][]byte  // by checkpoint that is under way
@@ -61,12 +66,23 @@ func NewSource[T any](c *Coordinator, name string, input Input[T]) *Source[T] {
 	return s
 }
 
-// Out returns the channel of the elements.
-func (s *Source[T]) Out() <-chan any { return s.out }
+// isSource tells the coordinator that the stream begins here.
+func (*Source[T]) isSource() {}
 
-// Via streams the elements to next and returns next. It panics for a flow of go-streams that cannot pass barriers.
+// Out returns the channel of the elements. The run fails if a function of go-streams reads it that branches or joins streams,
+// other than flow.FanOut.
+func (s *Source[T]) Out() <-chan any {
+	if err := wiring.Reader(); err != nil {
+		s.coordinator.Fail(s.name, err)
+	}
+	return s.out
+}
+
+// Via streams the elements to next and returns next. It panics for a flow of go-streams that cannot pass barriers, and if it
+// was called before.
 func (s *Source[T]) Via(next streams.Flow) streams.Flow {
 	mustPass("Via", next)
+	mustBeFirst("Via", &s.taken)
 	flow.DoStream(s, next)
 	return next
 }
