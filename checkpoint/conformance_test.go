@@ -87,6 +87,17 @@ func TestFileOutputFollowsTheRules(t *testing.T) {
 	t.Run("overwrites", func(t *testing.T) { fileOutputFollowsTheRules(t, checkpoint.WithOverwrite()) })
 }
 
+func TestFileOutputFollowsTheRulesOnATroubledDisk(t *testing.T) {
+	checkpointtest.RunOutput(t, func(*testing.T) checkpointtest.Outlet[string] {
+		disk := checkpoint.NewTroubledDisk()
+		return checkpointtest.Outlet[string]{
+			Open:    func() (checkpoint.Output[string], error) { return disk.NewOutput(), nil },
+			Visible: disk.Lines,
+			Fail:    disk.Fail,
+		}
+	}, func(i int) string { return fmt.Sprint("line ", i) }, nil)
+}
+
 func fileOutputFollowsTheRules(t *testing.T, opts ...checkpoint.FileOption) {
 	t.Helper()
 	checkpointtest.RunOutput(t, func(t *testing.T) checkpointtest.Outlet[string] {

@@ -291,7 +291,7 @@ func TestDirStoreNeedsEverySync(t *testing.T) {
 		opening := false
 		l.lie = func(c crashfs.Call) bool {
 			switch {
-			case c.Op == "readdir":
+			case c.Op == "lock":
 				opening = true
 			case c.Op == "syncdir" && c.Name == crashDir && opening:
 				opening = false
@@ -317,8 +317,11 @@ func TestDirStoreSurvivesEveryFailure(t *testing.T) {
 			t.Run(fmt.Sprintf("%s/lasting=%t", name, lasting), func(t *testing.T) {
 				failed := 0
 				for at := 0; ; at++ {
+					repeated := newLife(1)
+					_, _ = repeated.failAt(at, fault, lasting, true)
+					require.NoError(t, repeated.broken, "call %d, and the same snapshot again", at)
 					l := newLife(1)
-					hit, err := l.failAt(at, fault, lasting)
+					hit, err := l.failAt(at, fault, lasting, false)
 					require.NoError(t, l.broken, "call %d", at)
 					if err != nil {
 						assert.ErrorIs(t, err, fault.Err)
@@ -335,7 +338,7 @@ func TestDirStoreSurvivesEveryFailure(t *testing.T) {
 }
 
 // failAt lives through an opening and three saves of which the last calls fail. It tells whether a call was hit.
-func (l *life) failAt(at int, fault crashfs.Fault, lasting bool) (hit bool, err error) {
+func (l *life) failAt(at int, fault crashfs.Fault, lasting, again bool) (hit bool, err error) {
 	l.fs.FewTears()
 	d, err := l.open(l.fs)
 	if err != nil {
@@ -369,6 +372,11 @@ func (l *life) failAt(at int, fault crashfs.Fault, lasting bool) (hit bool, err 
 		s, _, loadErr := Latest(context.Background(), d)
 		if loadErr != nil || s.ID != 2 {
 			l.broken = fmt.Errorf("after the failure the store has %v: %w", s, loadErr)
+		}
+		if l.broken == nil && again {
+			l.observe("saving again after the failure", func() error { return l.save(d, 3) })
+			l.observe("and again, although it is stored", func() error { return l.save(d, 3) })
+			l.saved = l.saved[:len(l.saved)-1]
 		}
 	}
 	if l.broken == nil {

@@ -2,6 +2,7 @@ package checkpoint
 
 import (
 	"context"
+	"crypto/sha256"
 	"errors"
 	"fmt"
 	"io"
@@ -46,7 +47,10 @@ type DirStore struct {
 	files  []dirFile // ascending; guarded by mu
 	closed bool      // guarded by mu
 
-	newest uint64 // the highest number that may be on the disk; held with saving
+	// Held with saving.
+	newest uint64            // the highest number that may be on the disk
+	failed [sha256.Size]byte // of the bytes of newest, if Save has failed with it
+	fenced error             // why nothing is saved any more
 }
 
 var _ Store = (*DirStore)(nil)
@@ -73,7 +77,7 @@ const (
 //
 // The error is a *[LockedError] if the directory is open already, in this process or another one. The lock ends with the
 // process, however that dies. It is a lock on the directory itself: it holds also if the file LOCK is removed. If the directory is
-// removed or replaced while it is open, Save returns an error.
+// removed or replaced while it is open, Save returns [ErrFenced].
 //
 // Three systems give less. Where directories cannot be locked (NFS), a process that starts after LOCK was removed gets in, and
 // the Save of the first one returns an error from then on, but for one that runs at that moment. A network file system must share
@@ -267,17 +271,20 @@ func (d *DirStore) isClosed() bool {
 
 // save does what Save promises. The order of its steps is the whole point; crash_test.go tries every moment between them.
 func (d *DirStore) save(ctx context.Context, s *Snapshot) error {
-	if s.ID <= d.newest {
-		return &NumberError{Checkpoint: s.ID, Newest: d.newest}
-	}
-	if err := d.lock.Check(); err != nil {
+	if err := d.check(); err != nil {
 		return err // nothing of ours may get into the directory of another process
+	}
+	if s.ID <= d.newest {
+		stored, err := d.savedBefore(s)
+		if stored || err != nil {
+			return err
+		}
 	}
 	path := d.path(s.ID)
 	tmp := path + tmpSuffix
 	size, err := d.write(ctx, tmp, s)
 	if err == nil {
-		err = d.lock.Check() // again: the write may have taken long
+		err = d.check() // again: the write may have taken long
 	}
 	if err != nil {
 		d.discard(tmp)
@@ -291,6 +298,7 @@ func (d *DirStore) save(ctx context.Context, s *Snapshot) error {
 		err = d.fs.SyncDir(d.dir)
 	}
 	if err != nil {
+		d.failed = digest(s)
 		d.discard(tmp)
 		d.discard(path)
 		return err
@@ -300,6 +308,73 @@ func (d *DirStore) save(ctx context.Context, s *Snapshot) error {
 	d.mu.Unlock()
 	d.prune()
 	return nil
+}
+
+// check returns an error if another process has the directory: its lock is lost, or there is a checkpoint that is newer than
+// ours, as where systems have no locks. From then on nothing is saved (law P1).
+func (d *DirStore) check() error {
+	if d.fenced != nil {
+		return d.fenced
+	}
+	if err := d.lock.Check(); errors.Is(err, vfs.ErrLost) {
+		d.fenced = fmt.Errorf("%w: %w", err, ErrFenced)
+		return d.fenced
+	} else if err != nil {
+		return err
+	}
+	infos, err := d.fs.ReadDir(d.dir)
+	if err != nil {
+		return err
+	}
+	for _, info := range infos {
+		if id, ours := parseFileName(info.Name); ours && id > d.newest {
+			d.fenced = fmt.Errorf("%s is of another process: %w", d.path(id), ErrFenced)
+			return d.fenced
+		}
+	}
+	return nil
+}
+
+// savedBefore tells whether s is stored already, and returns a *NumberError if its number is another snapshot's.
+func (d *DirStore) savedBefore(s *Snapshot) (stored bool, err error) {
+	taken := &NumberError{Checkpoint: s.ID, Newest: d.newest}
+	if s.ID < d.newest {
+		return false, taken
+	}
+	d.mu.Lock()
+	stored = slices.ContainsFunc(d.files, func(f dirFile) bool { return f.ID == s.ID })
+	d.mu.Unlock()
+	before := d.failed
+	if stored {
+		if before, err = d.digestOf(s.ID); err != nil {
+			return false, err
+		}
+	}
+	if before != digest(s) {
+		return false, taken
+	}
+	return stored, nil
+}
+
+// digest returns that of the bytes of a snapshot: equal snapshots have equal files.
+func digest(s *Snapshot) (sum [sha256.Size]byte) {
+	h := sha256.New()
+	_, _ = s.WriteTo(h) // it is valid, and a hash does not fail
+	h.Sum(sum[:0])
+	return sum
+}
+
+// digestOf returns that of a file.
+func (d *DirStore) digestOf(id uint64) (sum [sha256.Size]byte, err error) {
+	f, err := d.fs.OpenFile(d.path(id), os.O_RDONLY, 0)
+	if err != nil {
+		return sum, err
+	}
+	defer func() { _ = f.Close() }() // it was only read
+	h := sha256.New()
+	_, err = io.Copy(h, f)
+	h.Sum(sum[:0])
+	return sum, err
 }
 
 // write writes s into a new file and makes its content durable.

@@ -236,7 +236,8 @@ func TestFileOutputErrors(t *testing.T) {
 	require.NoError(t, o.Write(ctx, "one"))
 	state := must(o.Prepare(ctx))
 	require.NoError(t, o.Commit(ctx, state))
-	require.ErrorContains(t, o.Commit(ctx, state), "begins at 0")
+	require.NoError(t, o.Commit(ctx, state), "again")
+	require.ErrorContains(t, o.Commit(ctx, fileState{after: 2, parts: []part{{0, 2}}, next: 1}.encode()), "begins at 0")
 	require.ErrorContains(t, o.Commit(ctx, []byte{1}), "damaged")
 	require.NoError(t, o.Close())
 	require.NoError(t, os.Truncate(path, 1))
@@ -295,6 +296,59 @@ func TestFileOutputReportsEveryFault(t *testing.T) {
 			require.ErrorIs(t, err, assert.AnError, failed)
 		}
 		require.NoError(t, restores(fsys, l.stored[len(l.stored)-1]), failed)
+	}
+}
+
+// Whatever call of a Commit fails, at every length of the trouble: repeated, it succeeds, and what it publishes is there
+// once, also after a power cut then.
+func TestFileOutputCommitIsRepeatable(t *testing.T) {
+	for name, fault := range map[string]crashfs.Fault{
+		"without effect": {Err: assert.AnError}, "with effect": {Err: assert.AnError, Done: true}, "in part": {Err: assert.AnError, Part: 2},
+	} {
+		for trouble := 1; trouble <= 2; trouble++ {
+			t.Run(fmt.Sprintf("%s, %d in a row", name, trouble), func(t *testing.T) {
+				failed := 0
+				for at := 0; ; at++ {
+					fsys := newOutputDisk(t)
+					o := newCrashOutput(fsys)
+					require.NoError(t, o.FreshStart(ctx))
+					require.NoError(t, o.Write(ctx, "zero"))
+					require.NoError(t, o.Commit(ctx, must(o.Prepare(ctx))))
+					require.NoError(t, o.Write(ctx, "one"))
+					must(o.Prepare(ctx)) // two parts
+					require.NoError(t, o.Write(ctx, "two"))
+					state := must(o.Prepare(ctx))
+					n, hits := 0, 0
+					fsys.OnCall(func(crashfs.Call) *crashfs.Fault {
+						n++
+						if n-1 < at || hits == trouble {
+							return nil
+						}
+						hits++
+						return &fault
+					})
+					var err error
+					for try := 0; ; try++ {
+						require.Less(t, try, 10)
+						if err = o.Commit(ctx, state); err == nil {
+							break
+						}
+						failed++
+						require.ErrorIs(t, err, assert.AnError)
+					}
+					fsys.OnCall(nil)
+					want := storedState{state, "zero\none\ntwo\n"}
+					for image := range fsys.Images() {
+						require.Equal(t, want.want, image.Files()[outputPath], "it is durable: call %d", at)
+						require.NoError(t, restores(image, want), "call %d", at)
+					}
+					if hits == 0 {
+						break
+					}
+				}
+				require.Greater(t, failed, 5)
+			})
+		}
 	}
 }
 

@@ -19,7 +19,12 @@ type Output[T any] interface {
 	// Prepare makes durable what was written, so that Commit cannot fail for want of it, and returns a state that tells
 	// Restore about it. Preparing again covers what was prepared before. The next call may reuse the memory of the state.
 	Prepare(ctx context.Context) (state []byte, err error)
-	// Commit makes visible what was prepared up to a state. A later state covers earlier ones.
+	// Commit makes visible what was prepared up to a state. A later state covers earlier ones. A Commit that has returned
+	// an error is repeated with the same state, after whatever part of it was done, and so may be one that has succeeded:
+	// what it makes visible is visible once.
+	//
+	// The sink repeats it until [WithTimeout] is over, unless the error matches [ErrFenced]. After that the run has failed,
+	// and a restart commits by Restore.
 	Commit(ctx context.Context, state []byte) error
 	// Close is called once, last. What was prepared and not committed stays for Restore.
 	Close() error

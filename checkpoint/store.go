@@ -23,9 +23,16 @@ type Store interface {
 	// otherwise Save changes nothing and returns a *NumberError. It changes nothing and returns an error that matches
 	// ErrInvalidSnapshot if s is not valid.
 	//
-	// Any other error, the cancellation of ctx included, leaves what was stored before as it was, but s may have been
-	// stored all the same, and be what a restart finds: whoever put a state into s must be able to resume from it.
-	// The next snapshot should get a new number.
+	// Save of the snapshot that was saved last can be repeated, whatever became of it: if it was stored, Save returns nil
+	// and changes nothing; if it was stored in part, or an error was returned, Save stores it. Another snapshot with the
+	// same number is refused with a *NumberError if the first one may have been stored.
+	//
+	// Save returns soon after ctx has ended, with an error. Any error but those above leaves what was stored before as it
+	// was, but s may have been stored all the same, and be what a restart finds: its states are such that the pipeline can
+	// resume from it.
+	//
+	// A store that several machines share gives it to one run at a time. The methods of a run that has lost it return
+	// [ErrFenced] for good, whatever number they ask for.
 	//
 	// Save keeps no reference to s and its states.
 	Save(ctx context.Context, s *Snapshot) error

@@ -19,14 +19,15 @@ import (
 func TestMemoryStoreConforms(t *testing.T) {
 	checkpointtest.RunStore(t, func(*testing.T) checkpointtest.Place {
 		var m *checkpoint.MemoryStore
-		return checkpointtest.Place{Open: func() (checkpoint.Store, error) {
+		open := func() (checkpoint.Store, error) {
 			if m == nil {
 				m = checkpoint.NewMemoryStore()
 			} else {
 				m = m.Reopen()
 			}
 			return m, nil
-		}}
+		}
+		return checkpointtest.Place{Open: open, TakeOver: open}
 	})
 }
 
@@ -72,6 +73,36 @@ func TestDirStoreConforms(t *testing.T) {
 			})
 		})
 	}
+}
+
+// The rules on a disk that fails.
+func TestDirStoreConformsOnATroubledDisk(t *testing.T) {
+	checkpointtest.RunStore(t, func(t *testing.T) checkpointtest.Place {
+		t.Helper()
+		disk := checkpoint.NewTroubledDisk()
+		return checkpointtest.Place{Open: disk.OpenStore, Fail: disk.Fail}
+	})
+}
+
+// Where a system has no locks, a run that another one has overtaken finds that out by its checkpoints (law P1).
+func TestDirStoreIsFencedByNewerCheckpoints(t *testing.T) {
+	ctx := t.Context()
+	disk := checkpoint.NewTroubledDisk()
+	loser, err := disk.OpenStore()
+	require.NoError(t, err)
+	require.NoError(t, loser.Save(ctx, &checkpoint.Snapshot{ID: 1}))
+	owner, err := disk.OpenStore()
+	require.NoError(t, err)
+	require.NoError(t, owner.Save(ctx, &checkpoint.Snapshot{ID: 2, Kind: checkpoint.Suspend}))
+	for _, id := range []uint64{1, 2, 3, 4} {
+		require.ErrorIs(t, loser.Save(ctx, &checkpoint.Snapshot{ID: id}), checkpoint.ErrFenced)
+	}
+	s, _, err := checkpoint.Latest(ctx, owner)
+	require.NoError(t, err)
+	require.Equal(t, checkpoint.Suspend, s.Kind)
+	require.NoError(t, owner.Save(ctx, &checkpoint.Snapshot{ID: 3}))
+	require.NoError(t, loser.Close())
+	require.NoError(t, owner.Close())
 }
 
 // failing is a store whose loads fail.

@@ -15,6 +15,9 @@ type Outlet[T any] struct {
 	// Open opens an output at the outlet. It is called again after the output was closed, or left as a crash leaves it:
 	// without Close, and never used again. At most one output is in use at a time.
 	Open func() (checkpoint.Output[T], error)
+	// Fail makes the n-th call fail that the output in use makes from now on to what is below it: a disk, a server. n
+	// counts from 1; 0 makes none fail. Nil: Commit is repeated only after it has succeeded.
+	Fail func(n int)
 	// Visible returns what can be seen at the outlet, in order. It is called while an output is in use, too.
 	Visible func() ([]T, error)
 }
@@ -52,6 +55,7 @@ func outputRules[T any]() []outputRule[T] {
 		{"what is written is seen after Commit, not before", seenAfterCommit[T]},
 		{"a state covers earlier ones", coversEarlier[T]},
 		{"Commit after Commit", commitsAgain[T]},
+		{"Commit of the same state again", commitsSameAgain[T]},
 		{"nothing to write", nothingToWrite[T]},
 		{"Restore undoes what was not prepared", undoesWritten[T]},
 		{"Restore undoes what was prepared later", undoesPrepared[T]},
@@ -239,6 +243,35 @@ func commitsAgain[T any](w *writing[T]) {
 		w.checkpoint(2)
 		w.look("after one Commit of several")
 	}
+}
+
+// commitsSameAgain repeats Commit, after it has succeeded and after it has failed at every moment.
+func commitsSameAgain[T any](w *writing[T]) {
+	const moments = 40
+	w.start(nil)
+	for n := range moments {
+		w.write(2)
+		state := w.prepare()
+		if w.outlet.Fail != nil {
+			w.do(func() error {
+				w.outlet.Fail(n + 1)
+				defer w.outlet.Fail(0)
+				_ = w.out.Commit(background, bytes.Clone(state))
+				return nil
+			})
+		}
+		w.commit(state)
+		w.look("after Commit")
+		w.do(func() error {
+			if err := w.out.Commit(background, bytes.Clone(state)); err != nil {
+				return fmt.Errorf("Commit(%x) of the same state again: %w", state, err)
+			}
+			return nil
+		})
+		w.look("after Commit of the same state again")
+	}
+	w.checkpoint(1)
+	w.look("after the next Commit")
 }
 
 func nothingToWrite[T any](w *writing[T]) {

@@ -20,6 +20,13 @@ type Place struct {
 	// Open opens a store at the place. It is called again after the store was closed, and must find what was saved. At
 	// most one store is open at a time.
 	Open func() (checkpoint.Store, error)
+	// TakeOver opens a store at the place for another run, while one is open that the other run knows nothing of: the one
+	// before loses the place. Nil: stores of this kind lock their place, or are not shared; the rules about it are not
+	// checked.
+	TakeOver func() (checkpoint.Store, error)
+	// Fail makes the n-th call fail that the open store makes from now on to what is below it: a disk, a server. n counts
+	// from 1; 0 makes none fail. Nil: the suite can only end contexts.
+	Fail func(n int)
 	// Damage spoils the stored snapshot of a number, as a broken disk would. It is called while no store is open. Nil:
 	// the rules about damage are not checked.
 	Damage func(id uint64) error
@@ -35,6 +42,9 @@ func RunStore(t *testing.T, newPlace func(t *testing.T) Place) {
 			if r.damages && place.Damage == nil {
 				t.Skip("the place cannot be damaged")
 			}
+			if r.takesOver && place.TakeOver == nil {
+				t.Skip("the place cannot be taken over")
+			}
 			if err := r.check(place); err != nil {
 				t.Error(err)
 			}
@@ -44,9 +54,10 @@ func RunStore(t *testing.T, newPlace func(t *testing.T) Place) {
 
 // A rule returns how a store breaks it, so that the suite can be tested with stores that do.
 type rule struct {
-	name    string
-	check   func(Place) error
-	damages bool
+	name      string
+	check     func(Place) error
+	damages   bool
+	takesOver bool
 }
 
 var rules = []rule{
@@ -55,6 +66,9 @@ var rules = []rule{
 	{name: "many pieces and large states", check: piecesAndLargeStates},
 	{name: "a snapshot belongs to the caller", check: snapshotBelongsToCaller},
 	{name: "numbers only grow", check: numbersOnlyGrow},
+	{name: "the same snapshot again", check: sameSnapshotAgain},
+	{name: "a save that failed is repeated", check: failedSaveIsRepeated},
+	{name: "the loser of a takeover is fenced", check: loserIsFenced, takesOver: true},
 	{name: "invalid snapshots are refused", check: invalidIsRefused},
 	{name: "the newest ones are kept", check: newestAreKept},
 	{name: "a cancelled save changes nothing", check: cancelledSaveChangesNothing},
@@ -258,9 +272,7 @@ func numbersOnlyGrow(p Place) error {
 			return err
 		}
 		for _, id := range []uint64{9, 8, 5, 1} {
-			other := snapshot(id)
-			other.States = map[string]checkpoint.State{"other": {{1}}}
-			err := s.Save(background, other)
+			err := s.Save(background, other(id))
 			taken, ok := errors.AsType[*checkpoint.NumberError](err)
 			if !ok {
 				return fmt.Errorf("saving %d after 9: error %v, want a *NumberError", id, err)
@@ -274,6 +286,137 @@ func numbersOnlyGrow(p Place) error {
 		}
 		return errors.Join(holds(s, snapshot(5)), holds(s, snapshot(9)), latest(s, 9))
 	})
+}
+
+// other returns another snapshot with the number.
+func other(id uint64) *checkpoint.Snapshot {
+	s := snapshot(id)
+	s.States = map[string]checkpoint.State{"other": {{1}}}
+	return s
+}
+
+// sameSnapshotAgain repeats a Save that has succeeded: its caller may not have heard of that.
+func sameSnapshotAgain(p Place) error {
+	return open(p, func(s checkpoint.Store) error {
+		if err := save(s, 1, 2); err != nil {
+			return err
+		}
+		for range 2 {
+			if err := s.Save(background, snapshot(2)); err != nil {
+				return fmt.Errorf("saving the same snapshot again: %w", err)
+			}
+		}
+		if ids, err := list(s); err != nil || !slices.Equal(ids, []uint64{1, 2}) {
+			return fmt.Errorf("after saving 2 three times the list is %v, error %v, want 1 and 2", ids, err)
+		}
+		if _, ok := errors.AsType[*checkpoint.NumberError](s.Save(background, other(2))); !ok {
+			return errors.New("another snapshot is saved with the number of one that was saved again")
+		}
+		return errors.Join(holds(s, snapshot(1)), latest(s, 2), save(s, 3), latest(s, 3))
+	})
+}
+
+// failedSaveIsRepeated breaks Save off at every moment, and repeats it.
+func failedSaveIsRepeated(p Place) error {
+	const moments = 40
+	id := uint64(0)
+	again := func(s checkpoint.Store, moment string, save func() error) error {
+		if err := save(); err != nil {
+			if err := s.Save(background, snapshot(id)); err != nil {
+				return fmt.Errorf("saving again after %s failed: %w", moment, err)
+			}
+		}
+		return latest(s, id)
+	}
+	return open(p, func(s checkpoint.Store) error {
+		for n := range moments {
+			id++
+			err := again(s, fmt.Sprintf("the context ended at look %d at it", n+1), func() error {
+				return s.Save(newFickle(n), snapshot(id))
+			})
+			if err == nil && p.Fail != nil {
+				id++
+				err = again(s, fmt.Sprintf("call %d", n+1), func() error {
+					p.Fail(n + 1)
+					defer p.Fail(0)
+					return s.Save(background, snapshot(id))
+				})
+			}
+			if err != nil {
+				return err
+			}
+		}
+		return nil
+	})
+}
+
+// fickle is a context that ends when it has been looked at n times.
+type fickle struct {
+	context.Context //nolint:containedctx // it is one
+	cancel          context.CancelFunc
+
+	mu   sync.Mutex
+	left int // guarded by mu
+}
+
+func newFickle(n int) context.Context {
+	ctx, cancel := context.WithCancel(background)
+	return &fickle{Context: ctx, cancel: cancel, left: n}
+}
+
+func (f *fickle) look() {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	if f.left--; f.left < 0 {
+		f.cancel()
+	}
+}
+
+func (f *fickle) Err() error {
+	f.look()
+	return f.Context.Err()
+}
+
+func (f *fickle) Done() <-chan struct{} {
+	f.look()
+	return f.Context.Done()
+}
+
+// loserIsFenced lets another run take the place over (law P1).
+func loserIsFenced(p Place) (err error) {
+	loser, err := p.Open()
+	if err != nil {
+		return err
+	}
+	if err := save(loser, 1, 2); err != nil {
+		return err
+	}
+	owner, err := p.TakeOver()
+	if err != nil {
+		return fmt.Errorf("taking over: %w", err)
+	}
+	defer func() { err = errors.Join(err, loser.Close(), owner.Close()) }()
+	fenced := func(when string, ids ...uint64) error {
+		for _, id := range ids {
+			if err := loser.Save(background, other(id)); !errors.Is(err, checkpoint.ErrFenced) {
+				return fmt.Errorf("%s, the loser saves %d with error %v, want ErrFenced", when, id, err)
+			}
+		}
+		return nil
+	}
+	if err := errors.Join(latest(owner, 2), fenced("after the takeover", 3, 9)); err != nil {
+		return err
+	}
+	if err := save(owner, 3, 4); err != nil {
+		return fmt.Errorf("the owner: %w", err)
+	}
+	if err := fenced("after the owner has saved 4", 3, 4, 5, 6); err != nil { // numbers that are taken, and free ones
+		return err
+	}
+	if ids, err := list(owner); err != nil || slices.Contains(ids, 9) {
+		return fmt.Errorf("after what the loser has tried the list is %v, error %v", ids, err)
+	}
+	return errors.Join(latest(owner, 4), save(owner, 5), latest(owner, 5))
 }
 
 func invalidIsRefused(p Place) error {
@@ -358,8 +501,11 @@ func reopenedGoesOn(p Place) error {
 		if err != nil || !slices.Equal(ids, []uint64{3, 4}) {
 			return fmt.Errorf("a reopened store lists %v, error %v, want 3 and 4", ids, err)
 		}
-		if err := s.Save(background, snapshot(4)); err == nil {
+		if err := s.Save(background, other(4)); err == nil {
 			return errors.New("a reopened store takes number 4 a second time")
+		}
+		if err := s.Save(background, snapshot(4)); err != nil {
+			return fmt.Errorf("saving what was saved last again, after reopening: %w", err)
 		}
 		return errors.Join(holds(s, snapshot(3)), latest(s, 4), save(s, 7))
 	})
@@ -406,10 +552,12 @@ func concurrentUse(p Place) error {
 		}
 		done := make(chan struct{})
 		var saving, reading sync.WaitGroup
-		for range savers {
+		for saver := range savers {
 			saving.Go(func() {
 				for id := uint64(1); id <= last; id++ {
-					err := s.Save(background, snapshot(id))
+					mine := snapshot(id)
+					mine.States["saver"] = checkpoint.State{{byte(saver)}}
+					err := s.Save(background, mine)
 					if _, taken := errors.AsType[*checkpoint.NumberError](err); err != nil && !taken {
 						fail(err)
 					}
@@ -449,6 +597,7 @@ func concurrentUse(p Place) error {
 					case err != nil:
 						fail(err)
 					default:
+						delete(got.States, "saver")
 						if err := differ(got, snapshot(id)); err != nil {
 							fail(err)
 						}
@@ -464,7 +613,9 @@ func concurrentUse(p Place) error {
 				fail(fmt.Errorf("number %d was saved %d times", id, n))
 			}
 		}
-		errs = append(errs, latest(s, last))
+		if got, _, err := checkpoint.Latest(background, s); err != nil || got.ID != last {
+			fail(fmt.Errorf("the latest is %v, error %v, want %d", got, err, last))
+		}
 		return errors.Join(errs...)
 	})
 }
@@ -507,7 +658,7 @@ func damagedNumbersStayTaken(p Place) error {
 		return err
 	}
 	return open(p, func(s checkpoint.Store) error {
-		if _, ok := errors.AsType[*checkpoint.NumberError](s.Save(background, snapshot(3))); !ok {
+		if _, ok := errors.AsType[*checkpoint.NumberError](s.Save(background, other(3))); !ok {
 			return errors.New("the number of a damaged snapshot is used again")
 		}
 		if err := save(s, 4); err != nil {

@@ -19,17 +19,15 @@ func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
 func memory(wrap func(checkpoint.Store) checkpoint.Store) Place {
 	var m *checkpoint.MemoryStore
 	broken := map[uint64]bool{}
-	return Place{
-		Open: func() (checkpoint.Store, error) {
-			if m == nil {
-				m = checkpoint.NewMemoryStore()
-			} else {
-				m = m.Reopen()
-			}
-			return wrap(&damageable{Store: m, broken: broken}), nil
-		},
-		Damage: func(id uint64) error { broken[id] = true; return nil },
+	open := func() (checkpoint.Store, error) {
+		if m == nil {
+			m = checkpoint.NewMemoryStore()
+		} else {
+			m = m.Reopen()
+		}
+		return wrap(&damageable{Store: m, broken: broken}), nil
 	}
+	return Place{Open: open, TakeOver: open, Damage: func(id uint64) error { broken[id] = true; return nil }}
 }
 
 // damageable is a sound store whose snapshots can be damaged.
@@ -50,7 +48,7 @@ func TestRunStoreAcceptsSoundStores(t *testing.T) {
 	t.Run("without damage", func(t *testing.T) {
 		RunStore(t, func(*testing.T) Place {
 			p := memory(func(s checkpoint.Store) checkpoint.Store { return s })
-			p.Damage = nil
+			p.Damage, p.TakeOver = nil, nil
 			return p
 		})
 	})
@@ -97,6 +95,7 @@ func (w *wrong) Close() error {
 func TestRunStoreFindsWrongStores(t *testing.T) {
 	ctx := context.Background()
 	last := map[checkpoint.Store]*checkpoint.Snapshot{}
+	tried := map[checkpoint.Store]uint64{}
 	for rule, w := range map[string]wrong{
 		"an empty store says so": {load: func(s checkpoint.Store, id uint64) (*checkpoint.Snapshot, error) {
 			got, err := s.Load(ctx, id)
@@ -135,6 +134,26 @@ func TestRunStoreFindsWrongStores(t *testing.T) {
 			err := s.Save(ctx, snap)
 			if _, ok := errors.AsType[*checkpoint.NumberError](err); ok {
 				return nil
+			}
+			return err
+		}},
+		"the same snapshot again": {save: func(s checkpoint.Store, ctx context.Context, snap *checkpoint.Snapshot) error {
+			if got, err := s.Load(ctx, snap.ID); err == nil {
+				return &checkpoint.NumberError{Checkpoint: snap.ID, Newest: got.ID}
+			}
+			return s.Save(ctx, snap)
+		}},
+		"a save that failed is repeated": {save: func(s checkpoint.Store, ctx context.Context, snap *checkpoint.Snapshot) error {
+			if tried[s] == snap.ID {
+				return &checkpoint.NumberError{Checkpoint: snap.ID, Newest: snap.ID}
+			}
+			tried[s] = snap.ID
+			return s.Save(ctx, snap)
+		}},
+		"the loser of a takeover is fenced": {save: func(s checkpoint.Store, ctx context.Context, snap *checkpoint.Snapshot) error {
+			err := s.Save(ctx, snap)
+			if errors.Is(err, checkpoint.ErrFenced) {
+				return &checkpoint.NumberError{Checkpoint: snap.ID, Newest: snap.ID}
 			}
 			return err
 		}},
@@ -198,7 +217,7 @@ func TestRunStoreFindsWrongStores(t *testing.T) {
 			t.Fatal("there is no such rule")
 		})
 	}
-	assert.Len(t, rules, 14, "a new rule needs a store that breaks it")
+	assert.Len(t, rules, 17, "a new rule needs a store that breaks it")
 }
 
 func TestRunStoreLooksAtKinds(t *testing.T) {

@@ -115,7 +115,7 @@ func (l *osLock) Check() error {
 	now, err := os.Stat(l.name)
 	switch {
 	case errors.Is(err, fs.ErrNotExist), err == nil && !os.SameFile(held, now):
-		return fmt.Errorf("%s was removed or replaced: another process may have the directory", l.name)
+		return fmt.Errorf("%s %w", l.name, ErrLost)
 	default:
 		return err
 	}

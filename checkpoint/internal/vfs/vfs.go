@@ -3,6 +3,7 @@
 package vfs
 
 import (
+	"errors"
 	"io"
 	"io/fs"
 	"strconv"
@@ -31,10 +32,13 @@ type FS interface {
 	Lock(name string) (Lock, error)
 }
 
+// ErrLost is what Check of a [Lock] returns when the lock is lost for good.
+var ErrLost = errors.New("was removed or replaced: another process may have the directory")
+
 // Lock is a lock that is held. Close gives it back.
 type Lock interface {
 	io.Closer
-	// Check returns an error if the directory was removed or replaced since it was locked: another process may hold the new one.
+	// Check returns an error that matches ErrLost if the directory was removed or replaced since it was locked: another process may hold the new one.
 	// Where directories cannot be locked, the file must not have been removed or replaced.
 	Check() error
 }
@@ -47,8 +51,8 @@ type File interface {
 	io.Closer
 	// Truncate changes the file's length.
 	Truncate(size int64) error
-	// Sync makes the contents durable, not the name. After an error the contents are in doubt for ever: systems forget
-	// what they failed to write, and a second Sync would report success.
+	// Sync makes the contents durable, not the name. After an error the contents are in doubt until they are written
+	// again: systems forget what they failed to write, and a second Sync would report success.
 	Sync() error
 	// Size returns the file's length.
 	Size() (int64, error)

@@ -97,7 +97,7 @@ type inode struct {
 	data    []byte   // seen
 	sure    []byte   // on the disk
 	pending []change // since sure, in order
-	lost    bool     // a sync failed: nothing becomes sure any more
+	lost    int      // so many of the pending ones were there when a sync failed: they never become sure
 
 	// Of a directory; nil maps for a file.
 	names     map[string]*inode // seen

@@ -2,6 +2,7 @@ package crashfs
 
 import (
 	"errors"
+	"io"
 	"io/fs"
 	"maps"
 	"os"
@@ -155,7 +156,7 @@ func TestFaults(t *testing.T) {
 	assert.Equal(t, "#4 rename /a to /b", calls[2])
 }
 
-// After a failed Sync nothing helps.
+// After a failed Sync another one does not help, writing again does.
 func TestAFailedSyncIsForEver(t *testing.T) {
 	f := New()
 	file := create(t, f, "/a", "A")
@@ -169,7 +170,19 @@ func TestAFailedSyncIsForEver(t *testing.T) {
 	require.ErrorIs(t, file.Sync(), syscall.EIO)
 	f.OnCall(nil)
 	require.NoError(t, file.Sync())
+	require.NoError(t, file.Sync())
 	assert.Contains(t, images(f), "/a=")
+	_, err := file.Write([]byte("B"))
+	require.NoError(t, err)
+	require.NoError(t, file.Sync())
+	assert.Contains(t, images(f), "/a=\x00B")
+	require.NoError(t, file.Truncate(0))
+	_, err = file.Seek(0, io.SeekStart)
+	require.NoError(t, err)
+	_, err = file.Write([]byte("AB"))
+	require.NoError(t, err)
+	require.NoError(t, file.Sync())
+	assert.Equal(t, []string{"/a=AB"}, images(f))
 }
 
 func TestErrors(t *testing.T) {

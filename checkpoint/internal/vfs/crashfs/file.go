@@ -25,6 +25,20 @@ func (n *inode) apply(c change) {
 	n.pending = append(n.pending, c)
 }
 
+// persist makes sure what was changed since the last sync, whether that worked or failed. What was lost before stays in doubt
+// where it was not written again.
+func (n *inode) persist() {
+	sure := n.sure
+	for _, c := range n.pending[n.lost:] {
+		sure = c.on(sure)
+	}
+	n.sure, n.pending, n.lost = bytes.Clone(sure), nil, 0
+	if !bytes.Equal(sure, n.data) {
+		n.pending = []change{{off: len(n.data)}, {off: 0, bytes: bytes.Clone(n.data)}}
+		n.lost = len(n.pending)
+	}
+}
+
 // on returns the contents that a change makes of old ones, which it leaves alone.
 func (c change) on(old []byte) []byte {
 	size := c.off
@@ -131,10 +145,10 @@ func (f *file) Sync() error {
 	defer f.fs.mu.Unlock()
 	n := f.node
 	switch {
-	case (fault == nil || fault.Done) && !n.lost:
-		n.sure, n.pending = bytes.Clone(n.data), nil
-	case fault != nil && fault.Err != nil:
-		n.lost = true
+	case fault == nil || fault.Done:
+		n.persist()
+	case fault.Err != nil:
+		n.lost = len(n.pending)
 	}
 	if fault != nil && fault.Err != nil {
 		return &fs.PathError{Op: "sync", Path: f.name, Err: fault.Err}
