@@ -207,6 +207,19 @@ func TestTracer(t *testing.T) {
 			require.NoError(t, pool.SendBatch(ctx, batch).Close())
 			return unsent
 		}, false, true},
+		"after an insert and a batch that was not sent": {func(ctx context.Context) error {
+			conn, err := pool.Acquire(ctx)
+			require.NoError(t, err)
+			defer conn.Release()
+			_, err = conn.Exec(ctx, "INSERT INTO effects VALUES ('g')")
+			require.NoError(t, err)
+			over, cancel := context.WithCancel(ctx)
+			cancel()
+			batch := &pgx.Batch{}
+			batch.Queue("INSERT INTO effects VALUES ('h')")
+			require.Error(t, conn.SendBatch(over, batch).Close()) // pgx reports its end twice
+			return unsent
+		}, false, true},
 		"after a copy": {func(ctx context.Context) error {
 			_, err := pool.CopyFrom(ctx, pgx.Identifier{"effects"}, []string{"element"}, pgx.CopyFromRows([][]any{{"f"}}))
 			require.NoError(t, err)

@@ -2,6 +2,7 @@ package pgretry
 
 import (
 	"context"
+	"sync/atomic"
 
 	"github.com/jackc/pgx/v5"
 	"github.com/jackc/pgx/v5/pgconn"
@@ -27,15 +28,22 @@ var _ interface {
 	pgx.CopyFromTracer
 } = Tracer{}
 
-type sentKey struct{}
+type statementKey struct{}
 
-func start(ctx context.Context) context.Context {
-	return context.WithValue(ctx, sentKey{}, predicates.ReportSent(ctx))
+type statement struct {
+	sent predicates.SentRequest
+	over atomic.Bool
 }
 
+func start(ctx context.Context) context.Context {
+	return context.WithValue(ctx, statementKey{}, &statement{sent: predicates.ReportSent(ctx)})
+}
+
+// end is called twice by pgx for a batch that fails before it is sent: taken back twice, it would take another
+// statement of the call with it.
 func end(ctx context.Context, conn *pgx.Conn, tag pgconn.CommandTag, err error) {
-	if sent, ok := ctx.Value(sentKey{}).(predicates.SentRequest); ok && withoutEffect(conn, tag, err) {
-		sent.Refused()
+	if s, ok := ctx.Value(statementKey{}).(*statement); ok && !s.over.Swap(true) && withoutEffect(conn, tag, err) {
+		s.sent.Refused()
 	}
 }
 
