@@ -86,14 +86,23 @@ func temporary(body string) bool {
 // nothing is known about the statuses that only the server knows.
 //
 // It sets the stage of the attempt to ResponseReceived for all responses. Of joined
-// errors the reason that allows least counts: see [predicates.EachError].
+// errors the reason that allows least counts: see [predicates.EachError]. If another
+// request of the call is in doubt ([predicates.Attempt.InDoubt]), reasons are left with
+// their name.
 func Classifier[OUT any](errorMap func() *ErrorMap) predicates.Classifier[OUT] {
 	chain := []predicates.Classifier[OUT]{predicates.Named[OUT](), ofKV[OUT], ofQuery[OUT], ofHTTP[OUT]}
 	if errorMap != nil {
 		chain = append(chain, predicates.ByServerMap(unknownStatus[OUT],
 			func(s Status) bool { return errorMap().Retry(s) }, KVErrorMapRetryIndicated))
 	}
-	return predicates.Classifiers(chain...)
+	listed := predicates.Classifiers(chain...)
+	return func(a *predicates.Attempt[OUT]) (predicates.Reason, bool) {
+		reason, ok := listed(a)
+		if ok && a.InDoubt {
+			reason = predicates.WeakestOf(reason, predicates.Reason{})
+		}
+		return reason, ok
+	}
 }
 
 func ofKV[OUT any](a *predicates.Attempt[OUT]) (predicates.Reason, bool) {

@@ -43,3 +43,22 @@ func TestJoinedErrors(t *testing.T) {
 		}
 	}
 }
+
+// What another request of the call has sent, no response to this one takes back.
+func TestReasonsOfACallInDoubt(t *testing.T) {
+	for _, err := range []error{
+		&couchbase.KVError{Command: 0x01, Status: couchbase.TemporaryFailure},
+		&couchbase.KVError{Command: 0x01, Status: couchbase.NotMyVBucket}, // always retried
+		predicates.WithReason(io.EOF, couchbase.SocketNotAvailable),
+		errors.Join(
+			&couchbase.KVError{Command: 0x01, Status: couchbase.Locked},
+			&couchbase.KVError{Command: 0x01, Status: couchbase.Locked}),
+	} {
+		classify := couchbase.Classifier[int](nil)
+		alone, _ := classify(&predicates.Attempt[int]{Err: err})
+		assert.True(t, alone.AllowsNonIdempotentRetry(), "%v", err)
+		beside, ok := classify(&predicates.Attempt[int]{Err: err, Stage: predicates.NetworkTime, InDoubt: true})
+		assert.True(t, ok)
+		assert.Equal(t, predicates.NewReason(alone.Name(), false, false), beside, "%v", err)
+	}
+}
