@@ -30,7 +30,8 @@ type Attempt[OUT any] struct {
 	// InDoubt is set if a request that its client has reported ([ReportSent]) may have
 	// taken effect, whatever Err says: it was sent, and its server did not refuse it.
 	// A classifier that reads a refusal from Err then names what is left of its
-	// reason: WeakestOf(reason, Reason{}).
+	// reason: WeakestOf(reason, Reason{}). Those of weir's clients do; a table ([ByError],
+	// [ByCode]) does not, since it may know better what a refusal is.
 	InDoubt bool
 	// Reason is why the outcome deserves another try: what the classifiers found.
 	// They see it unset.

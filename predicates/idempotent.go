@@ -4,6 +4,9 @@ package predicates
 // twice: whether it leaves the same behind as one call would. Their answer counts,
 // yes or no, whatever the policy of the operator says. Where neither the element
 // nor the policy says so, the call may not happen twice.
+//
+// The element is asked as it is: a method with a pointer receiver is not one of an
+// element that is a value.
 type Idempotent interface {
 	Idempotent() bool
 }

@@ -134,6 +134,9 @@ func holdsResponse[OUT any]() bool {
 // kindOf is netretry.KindOf with the errors of net/http that have neither type nor
 // value.
 func kindOf(err error) netretry.Kind {
+	if e, ok := errors.AsType[*notSentError](err); ok && refusedByProxy(e.error) {
+		return netretry.Dial
+	}
 	for e := err; e != nil; e = errors.Unwrap(e) {
 		switch text := e.Error(); {
 		case text == "net/http: TLS handshake timeout":
@@ -145,4 +148,15 @@ func kindOf(err error) netretry.Kind {
 		}
 	}
 	return netretry.KindOf(err)
+}
+
+// refusedByProxy reports whether err, of a request that was not sent, is a proxy's answer to CONNECT that may be another
+// one the next time. Of that net/http keeps the status text only.
+func refusedByProxy(err error) bool {
+	switch err.Error() {
+	case http.StatusText(http.StatusTooManyRequests), http.StatusText(http.StatusBadGateway),
+		http.StatusText(http.StatusServiceUnavailable), http.StatusText(http.StatusGatewayTimeout):
+		return true
+	}
+	return false
 }

@@ -64,6 +64,9 @@
 // safe for calls of one request, and a POST to a host that refuses connections is
 // retried with Transport only.
 //
+// A proxy that answers CONNECT with 429, 502, 503 or 504 has not sent the request: with
+// Transport that is netretry.NotConnected, without it there is no reason.
+//
 // Over HTTP/2 a stream or a connection that ends is a lost connection
 // (netretry.ConnectionLost). With Transport, REFUSED_STREAM and a GOAWAY whose last
 // stream is below the request's count as "nothing was sent": the server has not
@@ -94,7 +97,9 @@
 //	})
 //	policy := strategies.ReasonAware(httpretry.Classifier[Page](), strategies.BestEffort[Page]()).Idempotent()
 //
-// A table of one's own goes first and overrides rows of the one above:
+// A table of one's own goes first and overrides rows of the one above. It speaks for the
+// whole call: where a call makes several requests, a row that allows a POST to be
+// repeated allows that of all of them.
 //
 //	predicates.Classifiers(
 //		predicates.ByCode(httpretry.StatusCode[Page](), map[int]predicates.Reason{503: httpretry.TooManyRequests}),

@@ -34,9 +34,16 @@ import (
 //
 // base has to call the hooks GetConn, GotConn and WroteHeaderField of httptrace, as
 // an http.Transport does. If base is an *http.Transport, its own repetitions are
-// understood: it sends a POST again only if the server has not got it. What another
-// base repeats counts as sent from the first header on. A nil base stands for
-// http.DefaultTransport. Safe for concurrent use if base is.
+// understood: it sends a POST again only if it is sure that the server has not got it.
+// What another base repeats counts as sent from the first header on, and stays in doubt
+// whatever the answer to the last one is; one that fails after it got a connection is
+// in NetworkTime, since such a base may have given up on its own. A nil base stands for http.DefaultTransport.
+// Safe for concurrent use if base is.
+//
+// One such repetition is no proof, and cannot be told from the others: over HTTP/2
+// net/http sends a POST again after RST_STREAM with PROTOCOL_ERROR, which some servers
+// send for requests that came too late. Requests with a body and without GetBody are
+// not sent again.
 func Transport(base http.RoundTripper) http.RoundTripper {
 	if base == nil {
 		base = http.DefaultTransport
@@ -69,7 +76,10 @@ func (t *transport) RoundTrip(req *http.Request) (*http.Response, error) {
 		WroteRequest:     func(httptrace.WroteRequestInfo) { p.writes() },
 	})))
 	if err == nil {
-		if withoutEffect(resp.StatusCode) {
+		if resp == nil {
+			return nil, nil //nolint:nilnil // base breaks its contract: an http.Client says so
+		}
+		if withoutEffect(resp.StatusCode) && !p.repeated() { // the answer is about the last one
 			sent.Refused()
 		}
 		resp.Request = req
@@ -140,6 +150,13 @@ func (p *progress) writes() {
 	p.wrote = true
 }
 
+// repeated reports whether the request was sent before, and may have been executed then.
+func (p *progress) repeated() bool {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	return p.earlier
+}
+
 // stage returns how far the request had come when err ended it.
 func (p *progress) stage(err error, over bool) predicates.Stage {
 	p.mu.Lock()
@@ -151,7 +168,7 @@ func (p *progress) stage(err error, over bool) predicates.Stage {
 		return predicates.NetworkTime
 	case unprocessed(err):
 		return predicates.ClientDispatch
-	case p.wrote, p.got && over: // HTTP/2 does not wait for who is about to write
+	case p.wrote, p.got && (over || !p.plain): // HTTP/2 does not wait for who is about to write; base may have its own timeout
 		return predicates.NetworkTime
 	default:
 		return predicates.ClientDispatch

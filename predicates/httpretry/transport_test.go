@@ -9,6 +9,7 @@ import (
 	"net/http"
 	"net/http/httptest"
 	"net/http/httptrace"
+	"net/url"
 	"strings"
 	"sync/atomic"
 	"testing"
@@ -326,6 +327,80 @@ func TestTransportStageIsSticky(t *testing.T) {
 			want = netretry.HopNotConnected
 		}
 		assert.Equal(t, want, classify(&predicates.Attempt[int]{Err: err}))
+	}
+}
+
+// A base that repeats requests itself: a refusal of the second one says nothing about the first.
+func TestBaseThatRepeatsRequests(t *testing.T) {
+	for _, status := range []int{http.StatusTooManyRequests, http.StatusNotFound} {
+		for _, lost := range []bool{false, true} {
+			s := serve(t, func(w http.ResponseWriter, r *http.Request) {
+				if r.URL.Path == "/lost" {
+					hangUp(w, r)
+					return
+				}
+				w.WriteHeader(status)
+			})
+			inner := &http.Transport{}
+			t.Cleanup(inner.CloseIdleConnections)
+			client := &http.Client{Transport: httpretry.Transport(roundTripper(func(req *http.Request) (*http.Response, error) {
+				if lost {
+					first := req.Clone(req.Context())
+					first.URL.Path = "/lost"
+					_, err := inner.RoundTrip(first) //nolint:bodyclose // there is none
+					require.Error(t, err)
+					req = req.Clone(req.Context())
+					req.Body, err = req.GetBody()
+					require.NoError(t, err)
+				}
+				return inner.RoundTrip(req)
+			}))}
+			calls, failed := run(t, func(ctx context.Context) error { return request(ctx, client, http.MethodPost, s.URL) })
+			require.NotNil(t, failed)
+			assert.Equal(t, !lost && status == http.StatusTooManyRequests, calls == 4, "%d, lost: %v", status, lost)
+			assert.Equal(t, lost, failed.Ambiguous(), "%d: %v", status, failed.Err)
+		}
+	}
+}
+
+// A base may give a request up on its own: its context is not the request's.
+func TestBaseWithATimeoutOfItsOwn(t *testing.T) {
+	for connected, want := range map[bool]predicates.Stage{false: predicates.ClientDispatch, true: predicates.NetworkTime} {
+		rt := httpretry.Transport(roundTripper(func(req *http.Request) (*http.Response, error) {
+			trace := httptrace.ContextClientTrace(req.Context())
+			trace.GetConn("host:80")
+			if connected {
+				trace.GotConn(httptrace.GotConnInfo{})
+			}
+			return nil, context.DeadlineExceeded
+		}))
+		_, err := rt.RoundTrip(httptest.NewRequest(http.MethodPost, "http://host/", nil))
+		assert.Equal(t, want, predicates.StageOf(err, predicates.Unreported))
+	}
+}
+
+// A base that breaks its contract is for http.Client to name.
+func TestBaseWithoutAnAnswer(t *testing.T) {
+	client := &http.Client{Transport: httpretry.Transport(roundTripper(func(*http.Request) (*http.Response, error) { return nil, nil }))}
+	_, err := client.Get("http://host/") //nolint:bodyclose,noctx // there is none
+	assert.ErrorContains(t, err, "nil *Response")
+}
+
+// A proxy that cannot reach the server, or does not want to, has not sent the request.
+func TestProxyThatRefuses(t *testing.T) {
+	for status, want := range map[int]predicates.Reason{
+		403: none, 407: none, 429: netretry.NotConnected, 502: netretry.NotConnected, 503: netretry.NotConnected, 504: netretry.NotConnected,
+	} {
+		proxy := serve(t, func(w http.ResponseWriter, _ *http.Request) { w.WriteHeader(status) })
+		at, err := url.Parse(proxy.URL)
+		require.NoError(t, err)
+		base := &http.Transport{Proxy: http.ProxyURL(at)}
+		t.Cleanup(base.CloseIdleConnections)
+		a, reason := post(t, &http.Client{Transport: httpretry.Transport(base)}, "https://host/")
+		assert.Equal(t, want, reason, "%d: %v", status, a.Err)
+		assert.Equal(t, predicates.ClientDispatch, a.Stage, "%d", status)
+		_, reason = post(t, &http.Client{Transport: base}, "https://host/")
+		assert.Equal(t, none, reason, "%d: the text alone proves nothing", status)
 	}
 }
 
