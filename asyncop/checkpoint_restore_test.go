@@ -160,11 +160,11 @@ func TestLatencyFirstOfPolicies(t *testing.T) {
 	classify := predicates.ByException[string](predicates.ErrorIs(errAgain), unsafeReason)
 	for name, tt := range map[string]struct {
 		strategy strategy
-		want     string // at least: timeout/(maxRetries+1)
+		want     string // at least: timeout/(maxRetries+1), and a tenth of the timeout
 	}{
 		"policy of FLIP":     {strategies.PolicyOf(retryAgain(3, time.Second)), "a/2@2.5s"},
 		"policy by attempts": {strategies.ReasonAware[string](classify, strategies.ByAttempts(retryAgain(4, time.Second))), "a/2@2s"},
-		"best effort":        {strategies.ReasonAware(classify, nil).Idempotent().WithMaxWaiting(1), "a/1@0s"},
+		"best effort":        {strategies.ReasonAware(classify, nil).Idempotent().WithMaxWaiting(1), "a/2@1s"},
 	} {
 		t.Run(name, func(t *testing.T) {
 			forEachMode(t, func(t *testing.T, m mode) {
@@ -191,7 +191,7 @@ func TestLatencyFirstOfPolicies(t *testing.T) {
 	}
 }
 
-// What was in back-off competes at once, with its attempts; what no attempt was made of starts from scratch.
+// What was in back-off, which has passed meanwhile, competes at once, with its attempts; what no attempt was made of starts from scratch.
 func TestRetryStateOfElementsInBackOffAndFresh(t *testing.T) {
 	forEachMode(t, func(t *testing.T, m mode) {
 		store := checkpoint.NewMemoryStore()
@@ -205,6 +205,7 @@ func TestRetryStateOfElementsInBackOffAndFresh(t *testing.T) {
 		r.save()
 		require.Equal(t, "a#1 b c", stateIn(t, store, nil))
 		_ = r.cut(errBroken)
+		r.advance(time.Second)
 
 		// Checkpoints of elements that wait for a permit after a restore do not lose attempts.
 		for range 3 {
@@ -238,6 +239,7 @@ func TestRestoredElementWithoutPermitKeepsItsAttempts(t *testing.T) {
 		r.save()
 		require.Equal(t, "a b#1", stateIn(t, store, nil))
 		_ = r.cut(errBroken)
+		r.advance(time.Minute)
 		s.opts = append(s.opts, asyncop.WithMaxConcurrentCalls(1))
 		store = store.Reopen()
 		r = newCheckRig(t, m, s, store)
@@ -626,4 +628,203 @@ func TestRetryStateAtTheEpoch(t *testing.T) {
 		require.Equal(t, "a#2", r.calls())
 		r.timeOutIn(7*time.Second, 1)
 	})
+}
+
+// forEachRetryState is forEachMode for each choice of what a restored element keeps.
+func forEachRetryState(t *testing.T, body func(t *testing.T, m mode, state asyncop.RetryState)) {
+	t.Helper()
+	for _, state := range []asyncop.RetryState{asyncop.FromScratch, asyncop.LatencyFirst, asyncop.TimeSpent} {
+		t.Run(state.String(), func(t *testing.T) {
+			forEachMode(t, func(t *testing.T, m mode) { body(t, m, state) })
+		})
+	}
+}
+
+// C3: a restored element waits for the rest of its back-off, however often the process is killed; the time it was down counts.
+func TestBackOffOutlivesRestarts(t *testing.T) {
+	forEachRetryState(t, func(t *testing.T, m mode, state asyncop.RetryState) {
+		store := checkpoint.NewMemoryStore()
+		s := setup{timeout: time.Hour, strategy: retryAgain(3, time.Minute), opts: options(asyncop.WithRetryState(state))}
+		r := newCheckRig(t, m, s, store)
+		r.script("a#1", func(*call) error { return errAgain })
+		r.send("a")
+		for range 3 {
+			r.advance(time.Second)
+			r.save()
+			_ = r.cut(errBroken)
+			r.advance(time.Second)
+			store = store.Reopen()
+			r = newCheckRig(t, m, s, store)
+			r.advance(time.Second)
+			require.Empty(t, r.calls())
+			require.EqualValues(t, 1, r.stats().WaitingForRetry)
+		}
+		again := "a#2"
+		if state == asyncop.FromScratch {
+			again = "a#1"
+		}
+		r.advance(51*time.Second - 1)
+		require.Empty(t, r.calls())
+		r.advance(1)
+		require.Equal(t, again, r.calls())
+		require.Equal(t, state != asyncop.FromScratch, r.stats().RetriesOnError == 1, "from scratch, it is a first attempt")
+		require.Zero(t, r.stats().WaitingForRetry)
+		r.complete(again, "A")
+		require.Equal(t, "A", r.outputs())
+	})
+}
+
+// C3: the same for what a server demanded, also if that is longer than the element has; after the end of the input it alone is
+// waited for.
+func TestDemandedWaitOutlivesRestarts(t *testing.T) {
+	forEachRetryState(t, func(t *testing.T, m mode, state asyncop.RetryState) {
+		store := checkpoint.NewMemoryStore()
+		s := setup{
+			timeout: time.Minute,
+			strategy: because(safeReason, strategies.HonorPushback(strategies.BestEffort[string]().WithMaxRetries(5).
+				WithBackoff(func(int) time.Duration { return 50 * time.Second }))),
+			opts: options(asyncop.WithRetryState(state), asyncop.WithDropOnFailure()),
+		}
+		r := newCheckRig(t, m, s, store)
+		r.script("a#1", func(*call) error { return demand{40 * time.Second} })
+		r.script("b#1", func(*call) error { return errBroken })
+		r.script("c#1", func(*call) error { return demand{time.Hour} })
+		r.send("a", "b", "c")
+		r.save()
+		_ = r.cut(errBroken)
+		r = newCheckRig(t, m, s, store.Reopen())
+		r.advance(time.Second)
+		require.Empty(t, r.calls())
+		r.endInput()
+		n := "#2"
+		if state == asyncop.FromScratch {
+			n = "#1"
+		}
+		require.Equal(t, "b"+n+"@1s", r.callTimes())
+		r.complete("b"+n, "B")
+		r.advance(39 * time.Second)
+		require.Equal(t, "b"+n+"@1s a"+n+"@40s", r.callTimes())
+		r.complete("a"+n, "A")
+		r.advance(20*time.Second - 1)
+		require.Zero(t, r.stats().Timeouts)
+		r.advance(1)
+		require.EqualValues(t, 1, r.stats().Timeouts, "c, which was not called")
+		require.Equal(t, "b"+n+"@1s a"+n+"@40s", r.callTimes())
+	})
+}
+
+// C3: if the wall clock was set back meanwhile, the wait is never longer than it was; a clock.Mock begins anew at the epoch.
+func TestBackOffWithAClockThatWasSetBack(t *testing.T) {
+	inBubble(t, mode{ordered: true, capacity: 4, mock: true}, func(t *testing.T, m mode) {
+		store := checkpoint.NewMemoryStore()
+		s := setup{timeout: 24 * time.Hour, strategy: retryAgain(3, time.Minute), opts: options(asyncop.WithRetryState(asyncop.TimeSpent))}
+		r := newCheckRig(t, m, s, store)
+		r.advance(10 * time.Hour)
+		r.script("a#1", func(*call) error { return errAgain })
+		r.send("a")
+		r.advance(10 * time.Second)
+		r.save()
+		_ = r.cut(errBroken)
+		r = newCheckRig(t, m, s, store.Reopen())
+		r.advance(50*time.Second - 1)
+		require.Empty(t, r.calls())
+		r.advance(1)
+		require.Equal(t, "a#2", r.calls())
+	})
+}
+
+// C3: a back-off goes on while its element waits for a slot, and so it does in the checkpoint that is taken then.
+func TestBackOffGoesOnWithoutASlot(t *testing.T) {
+	forEachMode(t, func(t *testing.T, m mode) {
+		store := checkpoint.NewMemoryStore()
+		s := setup{timeout: time.Hour, strategy: retryAgain(3, time.Minute), opts: options(asyncop.WithRetryState(asyncop.TimeSpent))}
+		r := newCheckRig(t, mode{ordered: m.ordered, capacity: 2}, s, store)
+		r.script("b#1", func(*call) error { return errAgain })
+		r.send("a", "b")
+		r.save()
+		_ = r.cut(errBroken)
+		for range 2 {
+			store = store.Reopen()
+			r = newCheckRig(t, m, s, store)
+			require.Equal(t, "a#1", r.calls())
+			r.advance(20 * time.Second)
+			r.save()
+			require.Equal(t, "a b#1", stateIn(t, store, nil))
+			_ = r.cut(errBroken)
+		}
+		r = newCheckRig(t, m, s, store.Reopen())
+		r.complete("a#1", "A")
+		r.advance(20*time.Second - 1)
+		require.Equal(t, "a#1", r.calls())
+		r.advance(1)
+		require.Equal(t, "a#1 b#2", r.calls())
+	}, 1)
+}
+
+// C3: an element of whose time next to nothing is left has enough for an attempt, or no restart would get past it.
+func TestRestoredElementHasTimeForAnAttempt(t *testing.T) {
+	forEachRetryState(t, func(t *testing.T, m mode, state asyncop.RetryState) {
+		for _, inBackOff := range []bool{false, true} {
+			store := checkpoint.NewMemoryStore()
+			s := setup{
+				timeout: 10 * time.Second, strategy: retryAgain(99, 9998*time.Millisecond), opts: options(asyncop.WithRetryState(state)),
+			}
+			r := newCheckRig(t, m, s, store)
+			if inBackOff {
+				r.script("a#1", func(*call) error { return errAgain })
+				r.send("a")
+			} else {
+				r.send("a")
+				r.advance(9999 * time.Millisecond)
+			}
+			r.save()
+			_ = r.cut(errBroken)
+			for range 2 {
+				r = newCheckRig(t, m, s, store.Reopen())
+				if inBackOff {
+					r.advance(9998 * time.Millisecond) // longer than what is left of the wait
+				}
+				require.NotEmpty(t, r.calls())
+				r.advance(time.Second - 1)
+				require.Zero(t, r.stats().Timeouts)
+				if state != asyncop.FromScratch || inBackOff {
+					r.advance(time.Second)
+					require.EqualValues(t, 1, r.stats().Timeouts)
+				}
+				_ = r.cut(errBroken)
+				if inBackOff {
+					break // it has passed
+				}
+			}
+		}
+	})
+}
+
+// A5, C3: what gets its slot after the end only waits for what a server demanded.
+func TestRestoredWaitsAfterTheEnd(t *testing.T) {
+	forEachMode(t, func(t *testing.T, m mode) {
+		store := checkpoint.NewMemoryStore()
+		s := setup{
+			timeout: time.Hour, opts: options(asyncop.WithRetryState(asyncop.TimeSpent)),
+			strategy: because(safeReason, strategies.HonorPushback(strategies.BestEffort[string]().
+				WithBackoff(func(int) time.Duration { return 50 * time.Second }))),
+		}
+		r := newCheckRig(t, mode{ordered: m.ordered, capacity: 3}, s, store)
+		r.script("b#1", func(*call) error { return demand{40 * time.Second} })
+		r.script("c#1", func(*call) error { return errBroken })
+		r.send("a", "b", "c")
+		r.save()
+		_ = r.cut(errBroken)
+		r = newCheckRig(t, m, s, store.Reopen())
+		require.Equal(t, "a#1", r.calls())
+		go func() { _ = r.op.Stop(t.Context()) }()
+		r.complete("a#1", "A")
+		r.advance(40*time.Second - 1)
+		require.Equal(t, "a#1@0s", r.callTimes())
+		r.advance(1)
+		r.complete("b#2", "B")
+		require.Equal(t, "a#1@0s b#2@40s c#2@40s", r.callTimes())
+		r.complete("c#2", "C")
+		require.Equal(t, "A B C", r.outputs())
+	}, 1)
 }

@@ -50,10 +50,10 @@ func TestLargeStateComesInPieces(t *testing.T) {
 	for i := range want {
 		want[i].in = strings.Repeat("x", i)
 	}
-	state, err := s.encode(want)
+	state, err := s.encode(0, want)
 	require.NoError(t, err)
 	require.Len(t, state, 5)
-	got, err := s.decode(checkpoint.State{state.Bytes()}.Bytes())
+	_, got, err := s.decode(checkpoint.State{state.Bytes()}.Bytes())
 	require.NoError(t, err)
 	require.Equal(t, want, got)
 }

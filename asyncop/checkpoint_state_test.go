@@ -2,6 +2,8 @@ package asyncop
 
 import (
 	"bytes"
+	"encoding/hex"
+	"fmt"
 	"math"
 	"runtime"
 	"slices"
@@ -30,26 +32,44 @@ func testItems() []item[string, int] {
 		{in: "a"},
 		{kind: controlItem, rest: Watermark{Timestamp: time.Unix(5, 7).UTC()}},
 		{in: "", attempts: math.MaxInt32, first: 9_000_000_009, spent: math.MaxInt64},
+		{in: "b", attempts: 1, first: 1, wait: math.MaxInt64, retry: byResult | demanded},
+		{in: "b", attempts: 1, first: 1, wait: 1},
 		{kind: completedItem, in: "c", attempts: 1, rest: &attempt[string, int]{results: []int{1, -2, 3}}},
 	}
 }
 
 func TestStateRoundTrip(t *testing.T) {
 	s := testStateCodec(t, true)
-	state, err := s.encode(testItems())
+	state, err := s.encode(-7, testItems())
 	require.NoError(t, err)
 	b := state.Bytes()
-	items, err := s.decode(b)
+	taken, items, err := s.decode(b)
 	require.NoError(t, err)
+	require.EqualValues(t, -7, taken)
 	require.Equal(t, testItems(), items)
 	for n := range b {
-		_, err := s.decode(b[:n])
+		_, _, err := s.decode(b[:n])
 		require.Error(t, err, "cut off at %d", n)
 	}
-	_, err = s.decode(append(b, 0))
+	_, _, err = s.decode(append(b, 0))
 	require.ErrorContains(t, err, "1 bytes too many")
-	_, err = s.decode(append([]byte{2}, b[1:]...))
-	require.ErrorContains(t, err, "version 2")
+	for _, version := range []byte{0, stateVersion + 1} {
+		_, _, err = s.decode(append([]byte{version}, b[1:]...))
+		require.ErrorContains(t, err, fmt.Sprintf("version %d", version))
+	}
+}
+
+// stateOfVersion1 is what version 1 wrote for testItems, but for those that wait.
+const stateOfVersion1 = "01050101080000060101010200000400000000020161010f010000000e7791f70500000007ffff00ffffffff0792e8888743fe" +
+	"ffffffffffffffff0101000201000002016303010201030106"
+
+func TestStateOfVersion1IsRead(t *testing.T) {
+	b, err := hex.DecodeString(stateOfVersion1)
+	require.NoError(t, err)
+	taken, items, err := testStateCodec(t, true).decode(b)
+	require.NoError(t, err)
+	require.Zero(t, taken)
+	require.Equal(t, slices.DeleteFunc(testItems(), func(it item[string, int]) bool { return it.wait != 0 }), items)
 }
 
 // A watermark has its place in a checkpoint in whatever zone it is: MarshalBinary of package time has no bytes for some.
@@ -57,9 +77,9 @@ func TestStateHasWatermarksOfAllZones(t *testing.T) {
 	s := testStateCodec(t, false)
 	for _, offset := range []int{0, 3600, -75, -61, -119, 1, -1, 19 * 3600} {
 		want := Watermark{Timestamp: time.Time{}.In(time.FixedZone("zone", offset))}
-		state, err := s.encode([]item[string, int]{{kind: controlItem, rest: want}})
+		state, err := s.encode(0, []item[string, int]{{kind: controlItem, rest: want}})
 		require.NoError(t, err, "%d", offset)
-		items, err := s.decode(state.Bytes())
+		_, items, err := s.decode(state.Bytes())
 		require.NoError(t, err, "%d", offset)
 		require.Len(t, items, 1)
 		require.True(t, want.Timestamp.Equal(items[0].rest.(Watermark).Timestamp), "%d", offset)
@@ -70,7 +90,7 @@ func TestStateHasWatermarksOfAllZones(t *testing.T) {
 func TestStateIsExact(t *testing.T) {
 	s := testStateCodec(t, true)
 	encode := func(items ...item[string, int]) []byte {
-		state, err := s.encode(items)
+		state, err := s.encode(0, items)
 		require.NoError(t, err)
 		return state.Bytes()
 	}
@@ -82,49 +102,56 @@ func TestStateIsExact(t *testing.T) {
 		"unknown mark 2":                   mark,
 		"longer than it need be":           append(none[:len(none)-1:len(none)-1], 0x80, 0),
 		"negative time spent":              encode(item[string, int]{spent: -1}),
+		"negative wait":                    encode(item[string, int]{wait: -1}),
+		"unknown kind of retry: 4":         encode(item[string, int]{wait: 1, retry: 4}),
 		"result of input 1: there is none": encode(item[string, int]{kind: completedItem, rest: &attempt[string, int]{}}),
 		"unknown kind of element":          encode(item[string, int]{kind: completedItem + 1}),
 	} {
-		_, err := s.decode(b)
+		_, _, err := s.decode(b)
 		require.ErrorContains(t, err, want)
 	}
 }
 
 func FuzzState(f *testing.F) {
 	s := testStateCodec(f, true)
-	state, err := s.encode(testItems())
+	state, err := s.encode(0, testItems())
 	require.NoError(f, err)
 	b := state.Bytes()
 	f.Add(b)
-	none, err := s.encode(nil)
+	none, err := s.encode(0, nil)
 	require.NoError(f, err)
-	schemas := none.Bytes()[:none.Size()-1]
+	schemas := none.Bytes()[:none.Size()-2]                // without time and count
 	head := b[:bytes.IndexByte(b, byte(len(testItems())))] // up to the count, or less
 	f.Add(append(bytes.Clone(head), 0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 1))
 	f.Add([]byte{})
+	old, err := hex.DecodeString(stateOfVersion1)
+	require.NoError(f, err)
+	f.Add(old)
 	f.Fuzz(func(t *testing.T, b []byte) {
 		var before, after runtime.MemStats
 		runtime.ReadMemStats(&before)
-		items, err := s.decode(b)
+		taken, items, err := s.decode(b)
 		runtime.ReadMemStats(&after)
 		require.Less(t, after.TotalAlloc-before.TotalAlloc, uint64(1<<20+2000*len(b)))
 		if err != nil {
 			return
 		}
-		again, err := s.encode(items)
+		again, err := s.encode(taken, items)
 		if err != nil {
 			return // a time zone that cannot be written
 		}
 		if bytes.HasPrefix(b, schemas) && !slices.ContainsFunc(items, func(it item[string, int]) bool { return it.kind == controlItem }) {
 			require.Equal(t, b, again.Bytes(), "what is read is written as the same bytes")
 		}
-		back, err := s.decode(again.Bytes())
+		_, back, err := s.decode(again.Bytes())
 		require.NoError(t, err)
 		require.Len(t, back, len(items))
 		for i, it := range items {
 			require.Equal(t, it.in, back[i].in)
 			require.Equal(t, it.attempts, back[i].attempts)
 			require.Equal(t, it.spent, back[i].spent)
+			require.Equal(t, it.wait, back[i].wait)
+			require.Equal(t, it.retry, back[i].retry)
 			require.Equal(t, it.first, back[i].first)
 			if it.kind == completedItem {
 				require.Equal(t, it.results(), back[i].results())

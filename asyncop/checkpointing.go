@@ -29,6 +29,7 @@ type checkpointing[IN, OUT any] struct {
 
 	// Owned by the loop.
 	seen     uint64                         // the newest barrier that has come
+	loaded   time.Duration                  // when the backlog was filled
 	restored int                            // elements of the backlog that are from a checkpoint; the others are overflow
 	arrived  *checkpoint.Barrier            // has come and waits for its turn to be handled
 	passing  fifo.Queue[checkpoint.Barrier] // handled, to be emitted before anything else
@@ -56,15 +57,19 @@ func (p *pump[IN, OUT]) joinCheckpoints(codec stateCodec[IN, OUT]) {
 		return
 	}
 	var items []item[IN, OUT]
+	var taken int64
 	err := offLoop(func() (err error) { // not on the goroutine of whoever builds the operator: codecs are user code
-		items, err = codec.decode(state.Bytes())
+		taken, items, err = codec.decode(state.Bytes())
 		return err
 	})
 	if err != nil {
 		c.coordinator.Refuse(c.name, err)
 		return
 	}
+	down := max(0, c.clock.Now().UnixNano()-taken) // the wall clock may have been set back
+	p.checks.loaded = c.timers.Now()
 	for _, it := range items {
+		it.wait = max(0, it.wait-time.Duration(down))
 		p.backlog.Push(it)
 	}
 	p.checks.restored = len(items)
@@ -175,7 +180,8 @@ func (p *pump[IN, OUT]) passBarrier() {
 		}
 	}
 	items := p.copyInFlight()
-	k.encoding.Go(func() { p.report(b, items) })
+	taken := p.core.clock.Now().UnixNano()
+	k.encoding.Go(func() { p.report(b, taken, items) })
 	k.passing.Push(b)
 }
 
@@ -185,6 +191,7 @@ func (p *pump[IN, OUT]) copyInFlight() []item[IN, OUT] {
 	items := p.core.items(p.checks.takeSpare(p.core.queue.Len()+p.backlog.Len()), p.checks.codec.results != nil)
 	for it := range p.backlog.All() {
 		if it.kind != controlItem || !isEndOfInput(it.rest) {
+			it.wait = p.checks.restOf(&it, p.core.now)
 			items = append(items, it)
 		}
 	}
@@ -192,8 +199,13 @@ func (p *pump[IN, OUT]) copyInFlight() []item[IN, OUT] {
 	return items
 }
 
+// restOf returns what an element of the backlog has left of its back-off, which goes on while it waits for a slot.
+func (k *checkpointing[IN, OUT]) restOf(it *item[IN, OUT], now time.Duration) time.Duration {
+	return max(0, it.wait-(now-k.loaded))
+}
+
 // report encodes the state of a barrier and hands it in, on a goroutine of its own.
-func (p *pump[IN, OUT]) report(b checkpoint.Barrier, items []item[IN, OUT]) {
+func (p *pump[IN, OUT]) report(b checkpoint.Barrier, taken int64, items []item[IN, OUT]) {
 	k := p.checks
 	var state checkpoint.State
 	err := ErrGoexit // unless encode returns
@@ -204,7 +216,7 @@ func (p *pump[IN, OUT]) report(b checkpoint.Barrier, items []item[IN, OUT]) {
 		b.Report(k.name, state, err)
 		k.keepSpare(items)
 	}()
-	state, err = k.codec.encode(items)
+	state, err = k.codec.encode(taken, items)
 }
 
 // minSpare is how many places a spare has at least, and how many more than are needed it may have.

@@ -353,9 +353,11 @@ func (c *core[IN, OUT]) start(e *queue.Entry[slot[IN, OUT]]) {
 		c.ready.Cancel(&s.timer)
 		c.stats.WaitingForRetry--
 		s.retried()
-		if s.retry&byResult != 0 {
+		switch {
+		case s.attempts == 0: // restored from scratch
+		case s.retry&byResult != 0:
 			c.stats.RetriesOnResult++
-		} else {
+		default:
 			c.stats.RetriesOnError++
 		}
 	}

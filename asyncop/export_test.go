@@ -17,7 +17,7 @@ func StateText[IN, OUT any](state []byte, results checkpoint.Codec[OUT]) (string
 	if err != nil {
 		return "", err
 	}
-	items, err := stateCodec[IN, OUT]{inputs: inputs, results: results}.decode(state)
+	_, items, err := stateCodec[IN, OUT]{inputs: inputs, results: results}.decode(state)
 	if err != nil {
 		return "", err
 	}
@@ -45,7 +45,7 @@ func StateWithAttempts[IN, OUT any](in IN, attempts int32) (checkpoint.State, er
 	if err != nil {
 		return nil, err
 	}
-	return stateCodec[IN, OUT]{inputs: inputs}.encode([]item[IN, OUT]{{in: in, attempts: attempts, first: 1}})
+	return stateCodec[IN, OUT]{inputs: inputs}.encode(0, []item[IN, OUT]{{in: in, attempts: attempts, first: 1}})
 }
 
 // FreePermits returns the number of permits that nobody has. It may be called while the operator is idle.

@@ -294,7 +294,7 @@ func WithBuffer(n int) Option {
 // order, and lets the barrier pass ahead of them (law C1). Restored elements are called before any new input.
 //
 // The loop pauses at a barrier for a copy of what is in flight: about 20 ns an element, the encoding is done beside it. The
-// memory of the copy, IN and 40 bytes an element, is kept from checkpoint to checkpoint.
+// memory of the copy, IN and 48 bytes an element, is kept from checkpoint to checkpoint.
 //
 // Without it, barriers wait their turn like watermarks, so that nothing is in flight behind them: a checkpoint takes as
 // long as what is in flight does, also at the end of the input. And the constructors panic if they are given
@@ -310,14 +310,15 @@ func WithCheckpoints(c *checkpoint.Coordinator) Option {
 type RetryState uint8
 
 const (
-	// FromScratch keeps nothing: no attempts made, the whole timeout. It is the default, as in Flink.
+	// FromScratch keeps nothing but the wait: no attempts made, the whole timeout. It is the default, as in Flink.
 	FromScratch RetryState = iota
 	// LatencyFirst keeps the attempts, and counts all the time since the first of them, downtime included. What is left
-	// is timeout − (now − first execution), but at least timeout/(maxRetries+1), enough for one attempt. (The FLIP prints
-	// now() − firstExecTime for the new timeout, where only what is left of it can be meant.) The strategy must tell its
-	// MaxRetries() int: see strategies.MaxRetriesOf. With unlimited retries the least is nothing.
+	// is timeout − (now − first execution), but at least timeout/(maxRetries+1) and a tenth of the timeout, enough for one
+	// attempt. (The FLIP prints now() − firstExecTime for the new timeout, where only what is left of it can be meant.) The
+	// strategy must tell its MaxRetries() int: see strategies.MaxRetriesOf.
 	LatencyFirst
-	// TimeSpent keeps the attempts, and counts the time before the crash only: timeout − time spent.
+	// TimeSpent keeps the attempts, and counts the time before the crash only: timeout − time spent, but at least a tenth of
+	// the timeout. With less, an element that needs more would fail the pipeline after every restart.
 	TimeSpent
 )
 
@@ -331,7 +332,14 @@ func (s RetryState) String() string {
 var retryStates = [...]string{"FromScratch", "LatencyFirst", "TimeSpent"}
 
 // WithRetryState says what restored elements keep; the default is [FromScratch]. An attempt that ran when the checkpoint
-// was taken is made again under its number. An element of whose timeout nothing is left has its timeout outcome at once.
+// was taken is made again under its number. An element of whose timeout nothing is left has its timeout outcome at once, if
+// that does not fail the pipeline.
+//
+// Whatever is chosen, an element in back-off waits for the rest of it (law C3), that of a server's Retry-After included. The
+// wait ends when it would have ended without the restart: by the wall clock, so the time that the process was down counts.
+// It is never longer than it was when the checkpoint was taken, also if the clock was set back. What a strategy wanted done
+// before the retry (strategies.Action.Before) is not kept.
+//
 // One that was complete, and whose results were not stored ([WithResultCodec]), is called again under the number of its
 // last attempt, with the whole timeout: its time was not spent, and counts from the checkpoint.
 func WithRetryState(s RetryState) Option {

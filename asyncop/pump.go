@@ -244,7 +244,11 @@ func (p *pump[IN, OUT]) feed() bool {
 	if p.checks != nil && p.checks.restored > 0 {
 		p.checks.restored--
 	}
-	p.core.restore(p.backlog.Pop())
+	it := p.backlog.Pop()
+	if p.checks != nil {
+		it.wait = p.checks.restOf(&it, p.core.timers.Now())
+	}
+	p.core.restore(it)
 	return true
 }
 

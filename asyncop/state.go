@@ -10,15 +10,16 @@ import (
 	"github.com/weirflow/weir/queue"
 )
 
-// stateVersion is the first byte of an operator's state.
-const stateVersion = 1
+// stateVersion is the first byte of an operator's state. Version 1, which has neither a time nor waits, is read.
+const stateVersion = 2
 
 // stateCodec encodes the items of a checkpoint:
 //
-//	version  schema of inputs  schema of results  count
-//	{ kind  [record: attempts  first  spent  input] [completed: + n {result}] [control: time] }
+//	version  schema of inputs  schema of results  taken  count
+//	{ kind  [record: attempts  first  spent  wait [retry]  input] [completed: + n {result}] [control: time] }
 //
-// Numbers are varints, everything else is preceded by its length. Times of attempts are Unix nanoseconds, 0 for none.
+// Numbers are varints, everything else is preceded by its length. Times are Unix nanoseconds, those of attempts 0 for none;
+// taken is when the checkpoint was. The rest of a back-off, wait, is relative to it; retry tells more if that is not 0.
 type stateCodec[IN, OUT any] struct {
 	inputs  checkpoint.Codec[IN]
 	results checkpoint.Codec[OUT] // nil: results are not stored
@@ -49,7 +50,7 @@ func newStateCodec[IN, OUT any](constructor string, cfg config) stateCodec[IN, O
 const pieceSize = 1 << 20
 
 // encode is called on a goroutine of its own; the codecs are user code.
-func (s stateCodec[IN, OUT]) encode(items []item[IN, OUT]) (state checkpoint.State, err error) {
+func (s stateCodec[IN, OUT]) encode(taken int64, items []item[IN, OUT]) (state checkpoint.State, err error) {
 	defer func() {
 		if v := recover(); v != nil {
 			err = newPanicError(v)
@@ -58,6 +59,7 @@ func (s stateCodec[IN, OUT]) encode(items []item[IN, OUT]) (state checkpoint.Sta
 	b := []byte{stateVersion}
 	b = appendBytes(b, checkpoint.SchemaOf(s.inputs))
 	b = appendBytes(b, s.resultSchema())
+	b = binary.AppendVarint(b, taken)
 	b = binary.AppendUvarint(b, uint64(len(items)))
 	var scratch []byte
 	for i := range items {
@@ -82,6 +84,9 @@ func (s stateCodec[IN, OUT]) encode(items []item[IN, OUT]) (state checkpoint.Sta
 		b = binary.AppendUvarint(b, uint64(it.attempts))
 		b = binary.AppendVarint(b, it.first)
 		b = binary.AppendVarint(b, int64(it.spent))
+		if b = binary.AppendVarint(b, int64(it.wait)); it.wait != 0 {
+			b = append(b, byte(it.retry))
+		}
 		if scratch, err = s.inputs.Append(scratch[:0], it.in); err != nil {
 			return nil, fmt.Errorf("input %d of %d: %w", i+1, len(items), err)
 		}
@@ -101,21 +106,26 @@ func (s stateCodec[IN, OUT]) encode(items []item[IN, OUT]) (state checkpoint.Sta
 	return append(state, b), nil
 }
 
-func (s stateCodec[IN, OUT]) decode(state []byte) (items []item[IN, OUT], err error) {
+// decode returns the items of a state, and when it was taken.
+func (s stateCodec[IN, OUT]) decode(state []byte) (taken int64, items []item[IN, OUT], err error) {
 	defer func() {
 		if v := recover(); v != nil {
-			items, err = nil, newPanicError(v)
+			taken, items, err = 0, nil, newPanicError(v)
 		}
 	}()
 	d := decoder{rest: state}
-	if v := d.byte(); d.err == nil && v != stateVersion {
-		return nil, fmt.Errorf("version %d of the state, want %d", v, stateVersion)
+	version := d.byte()
+	if d.err == nil && (version == 0 || version > stateVersion) {
+		return 0, nil, fmt.Errorf("version %d of the state, want 1 to %d", version, stateVersion)
 	}
 	inputs, results := d.bytes(), d.bytes()
 	if d.err == nil {
 		if s, err = s.withSchemas(inputs, results); err != nil {
-			return nil, err
+			return 0, nil, err
 		}
+	}
+	if version > 1 {
+		taken = d.varint()
 	}
 	for n := d.uvarint(); n > 0 && d.err == nil; n-- {
 		var it item[IN, OUT]
@@ -129,18 +139,21 @@ func (s stateCodec[IN, OUT]) decode(state []byte) (items []item[IN, OUT], err er
 		case recordItem, completedItem:
 			it.attempts = d.attempts()
 			it.first = d.varint()
-			it.spent = d.spent()
+			it.spent = d.duration("time spent")
+			if version > 1 {
+				it.wait, it.retry = d.wait()
+			}
 			in := d.bytes()
 			if d.err != nil {
 				break
 			}
 			if it.in, err = s.inputs.Decode(in); err != nil {
-				return nil, fmt.Errorf("input %d: %w", len(items)+1, err)
+				return 0, nil, fmt.Errorf("input %d: %w", len(items)+1, err)
 			}
 			if it.kind == completedItem {
 				results, err := s.decodeResults(&d)
 				if err != nil {
-					return nil, fmt.Errorf("result of input %d: %w", len(items)+1, err)
+					return 0, nil, fmt.Errorf("result of input %d: %w", len(items)+1, err)
 				}
 				it.rest = &attempt[IN, OUT]{results: results}
 			}
@@ -153,9 +166,9 @@ func (s stateCodec[IN, OUT]) decode(state []byte) (items []item[IN, OUT], err er
 		d.fail(fmt.Errorf("%d bytes too many", len(d.rest)))
 	}
 	if d.err != nil {
-		return nil, fmt.Errorf("element %d: %w", len(items), d.err)
+		return 0, nil, fmt.Errorf("element %d: %w", len(items), d.err)
 	}
-	return items, nil
+	return taken, items, nil
 }
 
 // resultSchema tells apart from no schema that results are not stored.
@@ -252,13 +265,25 @@ func (d *decoder) varint() int64 {
 	return int64(v>>1) ^ -int64(v&1)
 }
 
-func (d *decoder) spent() time.Duration {
+func (d *decoder) duration(what string) time.Duration {
 	n := d.varint()
 	if n < 0 {
-		d.fail(fmt.Errorf("negative time spent: %v", time.Duration(n)))
+		d.fail(fmt.Errorf("negative %s: %v", what, time.Duration(n)))
 		return 0
 	}
 	return time.Duration(n)
+}
+
+func (d *decoder) wait() (time.Duration, retryKind) {
+	wait := d.duration("wait")
+	if wait == 0 {
+		return 0, 0
+	}
+	kind := retryKind(d.byte())
+	if kind > byResult|demanded {
+		d.fail(fmt.Errorf("unknown kind of retry: %d", kind))
+	}
+	return wait, kind
 }
 
 func (d *decoder) bytes() []byte {

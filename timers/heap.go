@@ -60,6 +60,14 @@ func (h *Heap[V]) Cancel(t *Timer[V]) bool {
 	return true
 }
 
+// Due returns the due time of t; ok is false if t is not armed. t must not be armed in another heap.
+func (h *Heap[V]) Due(t *Timer[V]) (due time.Duration, ok bool) {
+	if t.position == 0 {
+		return 0, false
+	}
+	return h.items[t.position-1].due, true
+}
+
 // Next returns the earliest due time; ok is false if no timer is armed.
 func (h *Heap[V]) Next() (due time.Duration, ok bool) {
 	if len(h.items) == 0 {
