@@ -33,6 +33,7 @@ func (o *published) Write(_ context.Context, v int) error {
 	o.written = append(o.written, v)
 	return nil
 }
+
 func (o *published) Commit(context.Context, []byte) error {
 	o.all = slices.Clone(o.prepared)
 	return nil

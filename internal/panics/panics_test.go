@@ -70,17 +70,25 @@ func TestPlaceInStack(t *testing.T) {
 		{"none", "", ""},
 		{"not a stack", "boom", ""},
 		{"user", head + main, "lookup.go:42 main.lookup"},
-		{"generic method", head + "example.com/app/db.(*Table[...]).Get(0x1, {0x2, 0x3})\n\t/home/ann/db/table.go:7 +0x1\n" + main,
-			"table.go:7 db.(*Table[...]).Get"},
-		{"ours", head + "github.com/weirflow/weir/strategies.FixedDelay[...](0x1)\n\t/weir/strategies/fixed.go:3 +0x1\n" + main,
-			"lookup.go:42 main.lookup"},
-		{"our programs", head + "github.com/weirflow/weir/examples/hbase-like/internal/cli.Run()\n\t/weir/examples/run.go:3 +0x1\n" + main,
-			"run.go:3 cli.Run"},
+		{
+			"generic method", head + "example.com/app/db.(*Table[...]).Get(0x1, {0x2, 0x3})\n\t/home/ann/db/table.go:7 +0x1\n" + main,
+			"table.go:7 db.(*Table[...]).Get",
+		},
+		{
+			"ours", head + "github.com/weirflow/weir/strategies.FixedDelay[...](0x1)\n\t/weir/strategies/fixed.go:3 +0x1\n" + main,
+			"lookup.go:42 main.lookup",
+		},
+		{
+			"our programs", head + "github.com/weirflow/weir/examples/hbase-like/internal/cli.Run()\n\t/weir/examples/run.go:3 +0x1\n" + main,
+			"run.go:3 cli.Run",
+		},
 		{"library", head + "strings.Repeat({0x1, 0x2}, 0x3)\n\t/go/src/strings/strings.go:3 +0x1\n" + main, "lookup.go:42 main.lookup"},
 		{"windows", head + "main.lookup(...)\n\tC:/Users/Ann/lookup.go:42 +0x1\n", "lookup.go:42 main.lookup"},
-		{"trimmed paths", "goroutine 7 [running]:\nruntime/debug.Stack()\n\truntime/debug/stack.go:26 +0x5e\n" +
-			"panic({0x1, 0x2})\n\truntime/panic.go:783 +0x132\nmain.lookup()\n\texample.com/app/lookup.go:42 +0x1\n",
-			"lookup.go:42 main.lookup"},
+		{
+			"trimmed paths", "goroutine 7 [running]:\nruntime/debug.Stack()\n\truntime/debug/stack.go:26 +0x5e\n" +
+				"panic({0x1, 0x2})\n\truntime/panic.go:783 +0x132\nmain.lookup()\n\texample.com/app/lookup.go:42 +0x1\n",
+			"lookup.go:42 main.lookup",
+		},
 		{"nothing of the user's", head + "created by main.main in goroutine 1\n\t/home/ann/main.go:3 +0x1\n", ""},
 	}
 	for _, tt := range tests {

@@ -26,8 +26,11 @@ func group(mode string, rows ...bench.Row) bench.Group {
 }
 
 var rows = []bench.Row{
-	{Impl: "weir", Kind: bench.Weir}, {Impl: "weir-results", Kind: bench.Weir},
-	{Impl: "rill-map", Kind: bench.Peer}, {Impl: "pool+failsafe", Kind: bench.Peer}, {Impl: "hop", Kind: bench.Floor},
+	{Impl: "weir", Kind: bench.Weir},
+	{Impl: "weir-results", Kind: bench.Weir},
+	{Impl: "rill-map", Kind: bench.Peer},
+	{Impl: "pool+failsafe", Kind: bench.Peer},
+	{Impl: "hop", Kind: bench.Floor},
 }
 
 func measured(mode, impl string, ns, cpu float64) bench.Measured {
