@@ -24,6 +24,9 @@ type checkpointing[IN, OUT any] struct {
 
 	expected atomic.Uint64                   // the newest barrier that is on its way
 	ending   atomic.Bool                     // the marker of the end of the input is on its way, or has come
+	coming   atomic.Uint64                   // the newest barrier that the source sends before any other element but one
+	marker   atomic.Bool                     // it does so with the marker
+	full     atomic.Pointer[chan struct{}]   // the overflow is more than it should be; closed when it is not
 	spare    atomic.Pointer[[]item[IN, OUT]] // memory for the next copy of what is in flight
 	inFlight func() int                      // about how much that is
 
@@ -92,6 +95,36 @@ func (k *checkpointing[IN, OUT]) Completed(uint64) {}
 // Aborted implements checkpoint.Participant.
 func (k *checkpointing[IN, OUT]) Aborted(id uint64, _ error) { k.expected.CompareAndSwap(id, 0) }
 
+// Coming promises that a barrier is sent next: see checkpoint.Source.
+func (k *checkpointing[IN, OUT]) Coming(b checkpoint.Barrier) {
+	if b.Kind == checkpoint.EndOfInput {
+		k.marker.Store(true)
+	} else {
+		k.coming.Store(b.ID)
+	}
+	k.wakeUp()
+}
+
+// Overflow returns nil, or a channel that is closed when the source may send elements again: see checkpoint.Source.
+func (k *checkpointing[IN, OUT]) Overflow() <-chan struct{} {
+	if full := k.full.Load(); full != nil {
+		return *full
+	}
+	return nil
+}
+
+// holdSource lets the source send elements, or not.
+func (k *checkpointing[IN, OUT]) holdSource(hold bool) {
+	switch full := k.full.Load(); {
+	case hold && full == nil:
+		c := make(chan struct{})
+		k.full.Store(&c)
+	case !hold && full != nil:
+		k.full.Store(nil)
+		close(*full)
+	}
+}
+
 // quiet tells whether no barrier waits to be handled or emitted.
 func (k *checkpointing[IN, OUT]) quiet() bool { return k.arrived == nil && k.passing.Len() == 0 }
 
@@ -127,13 +160,22 @@ func (p *pump[IN, OUT]) awaitStart() {
 	}
 }
 
-// mayOverflow tells whether something may be read past the capacity, because a barrier or the marker is behind it: it may
-// be that itself, also when the overflow is full. If it is not, it waits with the overflow.
+// mayOverflow tells whether something may be read past the capacity, because a barrier or the marker is behind it. If that
+// is coming, what lies before it is bounded. Else, what is read may be that itself, also when the overflow is full; if it is
+// not, it waits with the overflow.
 func (p *pump[IN, OUT]) mayOverflow() bool {
 	k := p.checks
-	return k != nil && (k.expected.Load() > k.seen || k.ending.Load() && !p.marked) &&
-		p.backlog.Len()-k.restored <= p.core.overflow
+	switch {
+	case k == nil:
+		return false
+	case k.coming.Load() > k.seen || k.marker.Load() && !p.marked:
+		return true
+	}
+	return (k.expected.Load() > k.seen || k.ending.Load() && !p.marked) && p.overflow() <= p.core.overflow
 }
+
+// overflow returns how many elements were read past the capacity and have no slot yet.
+func (p *pump[IN, OUT]) overflow() int { return p.backlog.Len() - p.checks.restored }
 
 func (p *pump[IN, OUT]) barrierArrived() bool {
 	return p.checks != nil && p.checks.arrived != nil

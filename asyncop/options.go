@@ -368,11 +368,14 @@ func WithResultCodec[OUT any](codec checkpoint.Codec[OUT]) Option {
 	return func(cfg *config) { cfg.resultCodec, cfg.forChecks = codec, "WithResultCodec" }
 }
 
-// WithOverflow sets how many elements the operator reads past its capacity while the barrier of a pending checkpoint, or
-// the marker of the end of the input, is still behind them; the default is [DefaultOverflow]. They wait outside of the
-// slots, are not started, and are part of the checkpoint. A barrier behind at most n elements gets through a full queue;
-// behind more, it waits until slots come free. To see whether the barrier has come, one more element may be read. It panics
-// if n < 0.
+// WithOverflow sets how many elements may be outside of the slots because they were read past the capacity, so that the
+// barrier of a checkpoint, or the marker of the end of the input, behind them could come; the default is [DefaultOverflow].
+// They are not started, and are part of the checkpoint.
+//
+// A barrier of a checkpoint.Source gets through a full queue behind any number of elements: while there are more than n, the
+// source sends barriers only. So the operator never reads more past its capacity than n and twice what the stream before it
+// holds, in buffers, flows and operators. A barrier of another source gets through behind at most n elements; behind more, it
+// waits until slots come free. To see whether the barrier has come, one more element may be read. It panics if n < 0.
 func WithOverflow(n int) Option {
 	if n < 0 {
 		panic(fmt.Sprintf("asyncop: WithOverflow: negative number of elements: %d", n))

@@ -138,6 +138,9 @@ func (p *pump[IN, OUT]) step() bool {
 		c.turn()
 	}
 	busy := p.acceptSome()
+	if p.checks != nil {
+		p.checks.holdSource(p.overflow() > c.overflow)
+	}
 	c.publish()
 	if c.failure != nil {
 		return false
@@ -543,6 +546,9 @@ func (p *pump[IN, OUT]) finish() {
 	kept := p.suspended() && cause == nil // what is in flight is in the final checkpoint, and will be called again
 	err := p.outcome(cause, kept, abandoned)
 	p.endCheckpoints(err)
+	if p.checks != nil {
+		p.checks.holdSource(false)
+	}
 	for it := range p.backlog.All() { // read past the capacity, or restored and not yet fed
 		if it.kind != controlItem && !kept {
 			p.discarded.Add(1)

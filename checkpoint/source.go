@@ -87,8 +87,23 @@ func (s *Source[T]) Via(next streams.Flow) streams.Flow {
 	return next
 }
 
+// overflower is a participant that takes elements for which it has no room, so that a barrier behind them can come. An
+// operator is one.
+type overflower interface {
+	// Coming promises that the source sends one element at most before the barrier. So what comes before it is bounded by what
+	// the stream holds.
+	Coming(b Barrier)
+	// Overflow returns nil, or, while there are so many that no more should follow, a channel that is closed after that.
+	Overflow() <-chan struct{}
+}
+
 // Pending implements [Participant].
 func (s *Source[T]) Pending(b Barrier) {
+	for _, p := range s.coordinator.participants { // fixed: the coordinator was started
+		if o, ok := p.Participant.(overflower); ok {
+			o.Coming(b)
+		}
+	}
 	if b.Kind == EndOfInput {
 		s.marker <- b
 	} else {
@@ -163,6 +178,12 @@ func (s *Source[T]) run() {
 // read streams the input until its end, or that of the run.
 func (s *Source[T]) read() {
 	waiter, waits := s.input.(Waiter)
+	var overflowers []overflower
+	for _, p := range s.coordinator.participants {
+		if o, ok := p.Participant.(overflower); ok {
+			overflowers = append(overflowers, o)
+		}
+	}
 	for {
 		var wait context.Context
 		if waits {
@@ -179,6 +200,12 @@ func (s *Source[T]) read() {
 		case <-s.coordinator.Ended():
 			return
 		default:
+		}
+		if o := overflow(overflowers); o != nil { // each checkpoint would add what the stream holds
+			if s.serveNext(o) {
+				return
+			}
+			continue
 		}
 		if waits {
 			if err := waiter.Wait(wait); err != nil {
@@ -204,6 +231,16 @@ func (s *Source[T]) read() {
 			return
 		}
 	}
+}
+
+// overflow returns the channel of a participant that must catch up first, or nil.
+func overflow(all []overflower) <-chan struct{} {
+	for _, o := range all {
+		if c := o.Overflow(); c != nil {
+			return c
+		}
+	}
+	return nil
 }
 
 // awaitStart waits for the start; false: there will be none.
@@ -241,18 +278,22 @@ func (s *Source[T]) end(marker Barrier) {
 
 // serve sends what is announced until the final barrier.
 func (s *Source[T]) serve() {
-	for {
-		select {
-		case b := <-s.barriers:
-			if !s.send(b) || b.Kind.Final() {
-				return
-			}
-		case b := <-s.marker:
-			s.end(b)
-			return
-		case <-s.coordinator.Ended():
-			return
-		}
+	for !s.serveNext(nil) { //nolint:revive // until the end
+	}
+}
+
+// serveNext sends what is announced next, unless until is closed before, and tells whether the stream is over.
+func (s *Source[T]) serveNext(until <-chan struct{}) (over bool) {
+	select {
+	case b := <-s.barriers:
+		return !s.send(b) || b.Kind.Final()
+	case b := <-s.marker:
+		s.end(b)
+		return true
+	case <-s.coordinator.Ended():
+		return true
+	case <-until:
+		return false
 	}
 }
 
