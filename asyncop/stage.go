@@ -38,7 +38,7 @@ func (a *stages[IN, OUT]) ReportSent() (counted bool) {
 			return false
 		}
 		if a.state.CompareAndSwap(s, s+request) {
-			return s+request&requests != requests
+			return (s+request)&requests != requests
 		}
 	}
 }

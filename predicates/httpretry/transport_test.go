@@ -429,10 +429,11 @@ func TestTransportWithAnotherConnection(t *testing.T) {
 func TestTransportWithAConnectionAndNoTime(t *testing.T) {
 	for _, byContext := range []bool{true, false} {
 		ctx, cancel := context.WithCancel(t.Context())
-		req := httptest.NewRequest(http.MethodPost, "http://host/", nil).WithContext(ctx)
+		req := httptest.NewRequest(http.MethodPost, "test://host/", nil).WithContext(ctx)
 		legacy := make(chan struct{})
-		req.Cancel = legacy //nolint:staticcheck // an http.Client with a Timeout sets it
-		rt := httpretry.Transport(roundTripper(func(req *http.Request) (*http.Response, error) {
+		req.Cancel = legacy       //nolint:staticcheck // an http.Client with a Timeout sets it
+		base := &http.Transport{} // another base is not trusted with a connection anyway
+		base.RegisterProtocol("test", roundTripper(func(req *http.Request) (*http.Response, error) {
 			trace := httptrace.ContextClientTrace(req.Context())
 			trace.GetConn("host:80")
 			trace.GotConn(httptrace.GotConnInfo{})
@@ -443,7 +444,7 @@ func TestTransportWithAConnectionAndNoTime(t *testing.T) {
 			}
 			return nil, errors.New("given up")
 		}))
-		_, err := rt.RoundTrip(req)
+		_, err := httpretry.Transport(base).RoundTrip(req)
 		assert.Equal(t, predicates.NetworkTime, predicates.StageOf(err, predicates.Unreported))
 		cancel()
 	}
