@@ -131,6 +131,10 @@ func holdsResponse[OUT any]() bool {
 	return false
 }
 
+// cannotRewind is the error of a request that was not written to its connection, nor, since its body is closed by then,
+// to another one. One that was written is repeated only if its body can be read again.
+const cannotRewind = "net/http: cannot rewind body after connection loss"
+
 // kindOf is netretry.KindOf with the errors of net/http that have neither type nor
 // value.
 func kindOf(err error) netretry.Kind {
@@ -141,7 +145,7 @@ func kindOf(err error) netretry.Kind {
 		switch text := e.Error(); {
 		case text == "net/http: TLS handshake timeout":
 			return netretry.Dial
-		case text == "http: server closed idle connection",
+		case text == "http: server closed idle connection", text == cannotRewind,
 			strings.HasPrefix(text, "net/http: HTTP/1.x transport connection broken: "),
 			lostOverHTTP2(text):
 			return netretry.Lost

@@ -38,12 +38,12 @@ func streamError(text string) (code string, ok bool) {
 }
 
 // unprocessed reports whether err proves that the server has not looked at the request (RFC 9113, 8.7): RST_STREAM with
-// REFUSED_STREAM, or a GOAWAY whose last stream is below the request's.
+// REFUSED_STREAM, or a GOAWAY whose last stream is below the request's; or that it was never written.
 func unprocessed(err error) bool {
 	text := err.Error()
 	if inner, ok := strings.CutPrefix(text, cannotRetry); ok {
 		text, _, _ = strings.Cut(inner, "]")
 	}
 	code, _ := streamError(text)
-	return code == "REFUSED_STREAM" || text == goAwayBelow || strings.HasPrefix(text, goAwayAtFirst)
+	return code == "REFUSED_STREAM" || text == goAwayBelow || text == cannotRewind || strings.HasPrefix(text, goAwayAtFirst)
 }

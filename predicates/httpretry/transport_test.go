@@ -379,6 +379,27 @@ func TestBaseWithATimeoutOfItsOwn(t *testing.T) {
 	}
 }
 
+// A connection from the pool that cannot be used, and a body that net/http has closed by then, so that it cannot take
+// another one: nothing was sent.
+func TestBodyThatCannotBeReadAgain(t *testing.T) {
+	base := &http.Transport{}
+	base.RegisterProtocol("http", roundTripper(func(req *http.Request) (*http.Response, error) {
+		trace := httptrace.ContextClientTrace(req.Context())
+		trace.GetConn("host:80")
+		trace.GotConn(httptrace.GotConnInfo{})
+		_ = req.Body.Close()
+		return nil, http.ErrSkipAltProtocol // net/http goes on by itself
+	}))
+	for _, rt := range []http.RoundTripper{base, roundTripper(base.RoundTrip)} {
+		req, err := http.NewRequestWithContext(t.Context(), http.MethodPost, "http://host/", onceOnly())
+		require.NoError(t, err)
+		a := &predicates.Attempt[string]{Err: do(&http.Client{Transport: httpretry.Transport(rt)}, req)}
+		require.ErrorContains(t, a.Err, "rewind")
+		assert.Equal(t, netretry.NotSent, classify(a), "%v", a.Err)
+		assert.Equal(t, predicates.ClientDispatch, a.Stage)
+	}
+}
+
 // A base that breaks its contract is for http.Client to name.
 func TestBaseWithoutAnAnswer(t *testing.T) {
 	client := &http.Client{Transport: httpretry.Transport(roundTripper(func(*http.Request) (*http.Response, error) { return nil, nil }))}
