@@ -161,7 +161,7 @@ func TestTimeoutInDoubtAfterARestart(t *testing.T) {
 					}, store)
 					require.Equal(t, "x#1", r.calls())
 				}
-				r.advance(time.Minute)
+				r.advance(2 * time.Minute) // a's wait ends with the time it had, and leaves enough for an attempt
 				for _, f := range side.got() {
 					timedOut, ok := f.Err.(*asyncop.TimeoutError) // as the operator made it
 					require.True(t, ok)
