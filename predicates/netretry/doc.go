@@ -39,7 +39,9 @@
 // A refusal (ECONNREFUSED) is the error of a dial only where connect reports it: a
 // datagram was sent before the refusal came back. driver.ErrBadConn of database/sql
 // counts as the error of a dial: a driver must not return it if the server may have
-// performed the operation.
+// performed the operation. Some do: lib/pq v1.10.9 returns it for connections that end
+// in flight, and database/sql then repeats the statement by itself. With such a driver a
+// function whose call must not happen twice reports its stage (predicates.ReportStage).
 //
 // Of errors that a function joins, the one that allows least decides, and one that is
 // not known here allows nothing: see predicates.EachError.

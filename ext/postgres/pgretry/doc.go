@@ -44,6 +44,10 @@
 //
 // # Guarantees
 //
+// lib/pq (v1.10.9) returns driver.ErrBadConn also for connections that end in flight, for
+// a COMMIT, too, so that calls are repeated that may have been executed; database/sql
+// itself repeats statements for it. Calls that must not happen twice need pgx.
+//
 // What PostgreSQL answers with an error it has rolled back: the statement, or the
 // transaction around it. So the table is true of a call that is one statement, or one
 // transaction. A call that commits several times gets a [Tracer], or reports its stage
