@@ -51,8 +51,11 @@ type core[IN, OUT any] struct {
 	offered int                                      // direct calls that were offered to the workers in the last step
 	failing fifo.Queue[*queue.Entry[slot[IN, OUT]]]  // elements in phase failing
 	permits int                                      // free ones
-	now     time.Duration                            // when the loop last looked at the clock
-	stale   bool                                     // since then user code has run, or the loop has slept
+
+	asking, before, handlers beside[IN, OUT] // user code on workers that may be left behind
+
+	now   time.Duration // when the loop last looked at the clock
+	stale bool          // since then user code has run, or the loop has slept
 
 	drains    bool          // the end of the input lets retries go on
 	noRetries bool          // nobody retries any more (law A5)
@@ -75,6 +78,7 @@ type core[IN, OUT any] struct {
 	// Used by other goroutines.
 	sleeper   // the loop's
 	mail      mailbox[IN, OUT]
+	returned  atomic.Bool  // one of asking, before and handlers has
 	freed     atomic.Int64 // permits given back by blocking calls
 	suspended atomic.Bool  // what is in flight is left to the final checkpoint: nothing begins any more
 	late      atomic.Int64 // late completions
@@ -244,6 +248,7 @@ func (c *core[IN, OUT]) turn() {
 		c.freed.Add(-n)
 		c.permits += int(n)
 	}
+	c.runWaiting()
 	c.readMail()
 	c.fireTimers(now)
 	c.startWaiting()
@@ -253,7 +258,7 @@ func (c *core[IN, OUT]) turn() {
 // timer. Called with parked set, so that nothing posted from now on is missed.
 func (c *core[IN, OUT]) mayPark() bool {
 	c.tick() // the sleep is not part of the last call
-	if len(c.blocked) > 0 || !c.mail.empty() || c.freed.Load() > 0 || c.failure != nil || c.canStart() {
+	if len(c.blocked) > 0 || !c.mail.empty() || c.freed.Load() > 0 || c.returned.Load() || c.failure != nil || c.canStart() {
 		return false
 	}
 	due, ok := c.timers.Next()
@@ -531,7 +536,7 @@ func (c *core[IN, OUT]) timeOut(e *queue.Entry[slot[IN, OUT]]) {
 	s.attempt = a
 	c.timers.Arm(&s.timer, limit)
 	in := s.in
-	c.workers.run(job[IN, OUT]{attempt: a, task: func() { c.runHandler(a, in) }})
+	c.runBeside(&c.handlers, a, func() { c.runHandler(a, in) })
 }
 
 // runHandler runs the timeout handler on a worker.

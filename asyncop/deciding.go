@@ -85,7 +85,7 @@ func (c *core[IN, OUT]) ask(e *queue.Entry[slot[IN, OUT]], a *attempt[IN, OUT]) 
 	e.Value.attempt = question
 	c.enter(e, deciding)
 	c.stats.Deciding++
-	c.workers.run(job[IN, OUT]{attempt: question, task: func() {
+	c.runBeside(&c.asking, question, func() {
 		var action strategies.Action
 		var err error
 		returned := false
@@ -99,7 +99,7 @@ func (c *core[IN, OUT]) ask(e *queue.Entry[slot[IN, OUT]], a *attempt[IN, OUT]) 
 		}()
 		action, err = c.retry.policy.Ask(sideContext[IN, OUT]{(*attemptContext[IN, OUT])(question)}, view)
 		returned = true
-	}})
+	})
 }
 
 // answer goes on after the strategy has spoken. If e has ended meanwhile, or its time has run out, nobody listens.
@@ -224,7 +224,7 @@ func (c *core[IN, OUT]) prepare(
 	e *queue.Entry[slot[IN, OUT]], a *attempt[IN, OUT], before func(ctx context.Context) error,
 ) {
 	c.enter(e, preparing)
-	c.workers.run(job[IN, OUT]{attempt: a, task: func() {
+	c.runBeside(&c.before, a, func() {
 		var err error
 		returned := false
 		defer func() {
@@ -235,7 +235,7 @@ func (c *core[IN, OUT]) prepare(
 		}()
 		err = before(sideContext[IN, OUT]{(*attemptContext[IN, OUT])(a)})
 		returned = true
-	}})
+	})
 }
 
 // prepared makes the call, unless what was to be done first has failed: then that is the attempt's outcome, and nothing

@@ -52,3 +52,10 @@ func StateWithAttempts[IN, OUT any](in IN, attempts int32) (checkpoint.State, er
 func FreePermits[IN, OUT any](op *AsyncWaitOperator[IN, OUT]) int {
 	return op.pump.core.permits + int(op.pump.core.freed.Load())
 }
+
+// WaitingBeside returns how many pieces of user code are kept that wait for their turn. It may be called while the operator is
+// idle.
+func WaitingBeside[IN, OUT any](op *AsyncWaitOperator[IN, OUT]) int {
+	c := op.pump.core
+	return c.asking.waiting.Len() + c.before.waiting.Len() + c.handlers.waiting.Len()
+}

@@ -5,7 +5,7 @@ type job[IN, OUT any] struct {
 	attempt *attempt[IN, OUT]
 
 	in      IN               // of a blocking call that the loop has started, if there is neither task nor wrapped
-	task    func()           // anything else
+	task    func(late error) // anything else; called also if it is late
 	wrapped func(late error) // a blocking call that a wrapper waits for: it is told if it is late
 	permit  bool             // of wrapped, given back when that has returned
 }
@@ -22,12 +22,10 @@ func (c *core[IN, OUT]) do(j job[IN, OUT]) {
 			j.attempt.cutOff(late)
 		}
 		j.wrapped(late)
-	case late != nil: // the element ends without it: by its deadline, or with its operator
-		if j.task == nil {
-			c.release()
-		}
 	case j.task != nil:
-		j.task()
+		j.task(late)
+	case late != nil: // the element ends without it: by its deadline, or with its operator
+		c.release()
 	default:
 		c.direct.run((*attemptContext[IN, OUT])(j.attempt), j.in, j.attempt, nil)
 	}

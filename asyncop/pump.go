@@ -617,6 +617,9 @@ func (p *pump[IN, OUT]) forget() {
 	c.ready, c.odd = c.timers.Heap, c.timers.Heap
 	c.fresh, c.live, c.oldest = nil, nil, nil
 	c.failing = fifo.Queue[*queue.Entry[slot[IN, OUT]]]{}
+	for _, b := range []*beside[IN, OUT]{&c.asking, &c.before, &c.handlers} {
+		b.waiting = fifo.Queue[job[IN, OUT]]{}
+	}
 	c.rest, c.slow, c.blocked = nil, slowCall[IN, OUT]{}, nil
 	c.mail.take()
 	p.backlog = fifo.Queue[item[IN, OUT]]{}

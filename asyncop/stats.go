@@ -20,7 +20,7 @@ type Stats struct {
 	InFlight  int64 // elements with a slot
 
 	Running         int64 // calls that run; a blocking call counts until it returns
-	Deciding        int64 // elements whose strategy is being asked off the loop
+	Deciding        int64 // elements whose strategy is being asked off the loop, or that wait for that
 	WaitingForRetry int64 // elements in back-off, or whose retry waits for a permit
 	Attempts        int64 // calls begun, retries included
 	RetriesOnResult int64 // retries begun because of a result

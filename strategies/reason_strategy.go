@@ -17,7 +17,8 @@ import (
 type ReasonStrategy[OUT any] interface {
 	// Decide returns what to do about the attempt a. It may block, on I/O for
 	// instance, without holding up any other element; ctx ends with the element. An
-	// operator may call it from several goroutines at once. An error or a panic
+	// operator may call it from several goroutines at once, at most as many as it has
+	// slots; calls that go on after ctx has ended count, and others wait for them. An error or a panic
 	// means no retry, and is joined to the element's error.
 	//
 	// a is good for the duration of the call and must not be changed.
