@@ -142,6 +142,7 @@ func (p *pump[IN, OUT]) awaitStart() {
 			return
 		}
 		if p.stopping.Load() {
+			c.cut = c.failure == nil // as wanted
 			c.end(lazyerr.Named("asyncop: not started", ErrStopped))
 			return
 		}

@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"log/slog"
 	"math"
+	"path"
 	"reflect"
 	"runtime"
 	"sync/atomic"
@@ -61,12 +62,14 @@ type core[IN, OUT any] struct {
 	noRetries bool          // nobody retries any more (law A5)
 	failure   error         // why the operator must end; nil: it need not
 	failed    *ElementError // the failure, if an element was it
+	cut       bool          // the failure is a cancel, as wanted
 
 	rest *attempt[IN, OUT] // completions taken from the mailbox and not handled yet
 	call userCall[IN, OUT] // the user code that is being run
 	slow slowCall[IN, OUT] // the call that is being watched
 
 	blocked []slowCall[IN, OUT] // calls that took too long, and nobody was told yet
+	witness *witness            // nil with a mock clock
 
 	stats      Stats
 	retryLines levelGate
@@ -74,14 +77,16 @@ type core[IN, OUT any] struct {
 	refuseLog  lineLimit
 	giveUpLog  lineLimit
 	slowLog    lineLimit
+	suppressed bool // lines were, and no line has said how many
 
 	// Used by other goroutines.
 	sleeper   // the loop's
 	mail      mailbox[IN, OUT]
-	returned  atomic.Bool  // one of asking, before and handlers has
-	freed     atomic.Int64 // permits given back by blocking calls
-	suspended atomic.Bool  // what is in flight is left to the final checkpoint: nothing begins any more
-	late      atomic.Int64 // late completions
+	returned  atomic.Bool           // one of asking, before and handlers has
+	freed     atomic.Int64          // permits given back by blocking calls
+	suspended atomic.Bool           // what is in flight is left to the final checkpoint: nothing begins any more
+	late      atomic.Int64          // late completions
+	broken    atomic.Pointer[error] // what has broken beside the loop, and ended life
 	workers   *workers[job[IN, OUT]]
 	published published
 }
@@ -127,6 +132,9 @@ func newCore[IN, OUT any](
 	c.hook.clone, _ = find[Cloner[IN]](fn)
 	c.timers = timers.NewService[*queue.Entry[slot[IN, OUT]]](cfg.clock, c.wakeUp)
 	c.workers = newWorkers(c.do)
+	if _, mock := cfg.clock.(*clock.Mock); !mock { // time does not pass by itself
+		c.witness = &witness{clock: cfg.clock, now: c.timers.Now, asleep: c.parked.Load}
+	}
 	c.direct = directCall(fn)
 	c.published.set(Stats{}, noOldest)
 	return c
@@ -143,20 +151,24 @@ func (c *core[IN, OUT]) tick() {
 	c.now = c.timers.Now()
 	c.stale = false
 	if c.slow.watched {
-		if c.slow.took = c.now - c.slow.since; c.slow.took > slowCallLimit {
+		if c.slow.took = c.now - c.slow.since; c.slow.took > slowCallLimit &&
+			c.slow.took-(c.witness.stalled(c.now)-c.slow.stalled) > slowCallLimit {
 			c.blocked = append(c.blocked, c.slow)
 		}
 		c.slow = slowCall[IN, OUT]{}
 	}
 }
 
-// warn tells of calls that blocked the loop. It runs user code, so it is apart from tick: nothing may come between a look at
+// warn writes what the log is owed: calls that blocked the loop, the number of suppressed lines. It runs user code, so it is apart from tick: nothing may come between a look at
 // the clock and what follows from it.
 func (c *core[IN, OUT]) warn() {
 	for _, call := range c.blocked {
-		c.log(&c.slowLog, slog.LevelWarn, "asyncop: a call blocked the loop", call.in, slog.Duration("took", call.took))
+		what, advice := c.describe(call)
+		c.log(&c.slowLog, slog.LevelWarn, "asyncop: a call blocked the loop", call.in,
+			slog.String("call", what), slog.Duration("took", call.took), slog.String("advice", advice))
 	}
 	c.blocked = nil
+	c.logSuppressed(false)
 }
 
 // refresh looks at the clock again if time may have passed since the loop looked last.
@@ -171,8 +183,40 @@ type slowCall[IN, OUT any] struct {
 	watched bool
 	since   time.Duration
 	took    time.Duration
+	stalled time.Duration // of the witness, at the beginning
 	in      IN
 	attempt *attempt[IN, OUT]
+	invoked bool // it is AsyncInvoke's
+	judged  bool // it is the policy's, maybe after AsyncInvoke
+}
+
+// describe names a call that blocked the loop, and says what to do. A predicate that is asked as soon as AsyncInvoke has
+// completed its element is watched with that.
+func (c *core[IN, OUT]) describe(call slowCall[IN, OUT]) (what, advice string) {
+	invoke, judge := "AsyncInvoke of "+c.functionName(), fmt.Sprintf("strategy %T or its predicates", c.retry.policy.Unwrap())
+	switch {
+	case !call.judged:
+		what, advice = invoke, "wrap what blocks in asyncop.Blocking"
+	case call.invoked:
+		what, advice = invoke+", or "+judge, "wrap what blocks in asyncop.Blocking; predicates must not wait"
+	default:
+		what, advice = judge, "predicates must not wait; a strategy of strategies.ReasonAware may, off the loop"
+	}
+	return what, advice
+}
+
+// functionName names the function: by its type, or by its name if it is a plain one.
+func (c *core[IN, OUT]) functionName() string {
+	fn := c.fn
+	if h, ok := fn.(*withTimeoutHandler[IN, OUT]); ok {
+		fn = h.AsyncFunction
+	}
+	if v := reflect.ValueOf(fn); v.Kind() == reflect.Func {
+		if f := runtime.FuncForPC(v.Pointer()); f != nil {
+			return path.Base(f.Name())
+		}
+	}
+	return fmt.Sprintf("%T", fn)
 }
 
 // ---- Elements in
@@ -268,6 +312,9 @@ func (c *core[IN, OUT]) mayPark() bool {
 		}
 	}
 	if d, odd := c.odd.Next(); odd && (!ok || d < due) {
+		due, ok = d, true
+	}
+	if d, some := c.suppressedDue(); some && (!ok || d < due) {
 		due, ok = d, true
 	}
 	return !ok || c.timers.ScheduleAt(due)
@@ -415,7 +462,9 @@ func (c *core[IN, OUT]) invoke(e *queue.Entry[slot[IN, OUT]], a *attempt[IN, OUT
 		c.jobs = append(c.jobs, job[IN, OUT]{attempt: a, in: s.in})
 		return
 	}
-	c.slow = slowCall[IN, OUT]{watched: true, since: c.now, in: s.in, attempt: a}
+	c.slow = slowCall[IN, OUT]{
+		watched: true, invoked: true, since: c.now, stalled: c.witness.atStart(), in: s.in, attempt: a,
+	}
 	err := c.protect(callInvoke, e, a, func() {
 		err := c.fn.AsyncInvoke((*attemptContext[IN, OUT])(a), s.in, a)
 		if err != nil {
@@ -640,22 +689,49 @@ func (c *core[IN, OUT]) cancelled() bool { return c.life.Err() != nil || c.ctx.E
 
 // endIfCancelled ends the operator if it was cancelled.
 func (c *core[IN, OUT]) endIfCancelled() {
-	switch {
-	case c.life.Err() != nil:
-		c.end(context.Cause(c.life))
-	case c.ctx.Err() != nil:
-		c.end(context.Cause(c.ctx))
+	if c.failure != nil || !c.cancelled() {
+		return
 	}
+	cause := context.Cause(c.life)
+	if cause == nil {
+		cause = context.Cause(c.ctx)
+	}
+	c.end(cause)
+	c.cut = !c.isBroken(cause)
 }
 
 // handlerBroke ends the operator because of its failure handler, and tells so, for it may be ending already. Called from the
 // handler's goroutine.
 func (c *core[IN, OUT]) handlerBroke(err error) {
-	c.cancel(err)
+	c.breakOff(err)
 	_ = offLoop(func() error {
-		c.logger.LogAttrs(context.WithoutCancel(c.ctx), slog.LevelWarn, "asyncop: the failure handler broke", slog.Any("error", err))
+		c.logger.LogAttrs(context.WithoutCancel(c.ctx), slog.LevelWarn, "asyncop: the failure handler broke",
+			withStack([]slog.Attr{slog.Any("error", err)})...)
 		return nil
 	})
+}
+
+// breakOff ends the operator for something that has broken beside the loop. Called from any goroutine.
+func (c *core[IN, OUT]) breakOff(err error) {
+	c.broken.CompareAndSwap(nil, &err)
+	c.cancel(err)
+}
+
+// isBroken reports whether cause is what has broken beside the loop, and no cancel.
+func (c *core[IN, OUT]) isBroken(cause error) bool {
+	b := c.broken.Load()
+	return b != nil && *b == cause //nolint:errorlint // the same, not the like; it is a pointer of ours
+}
+
+// logEnd writes, once, that the operator has failed, whoever waits for it: the caller of Wait and the loop over Results may
+// not look. That it was cancelled was wanted, and the end of a loop by its own body says nothing new.
+func (c *core[IN, OUT]) logEnd(err error) {
+	switch {
+	case !c.cut:
+		c.logAttrs(slog.LevelError, "asyncop: operator failed", slog.Any("error", err))
+	case c.failure != ErrStopped: //nolint:errorlint // what a break is, itself
+		c.logAttrs(slog.LevelInfo, "asyncop: operator cancelled", slog.Any("error", err))
+	}
 }
 
 // takenBySide completes the oldest failing element: the side output has it.

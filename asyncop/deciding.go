@@ -22,8 +22,9 @@ import (
 func (c *core[IN, OUT]) judge(e *queue.Entry[slot[IN, OUT]], a *attempt[IN, OUT]) {
 	if c.retry.whole || !c.slow.watched || c.slow.attempt != a {
 		c.tick()
-		c.slow = slowCall[IN, OUT]{watched: true, since: c.now, in: e.Value.in, attempt: a}
+		c.watchJudgement(e, a)
 	} // else it goes on: AsyncInvoke has completed it
+	c.slow.judged = true
 	var d strategies.Decision
 	var ask bool
 	panicked := c.protect(callDecide, e, a, func() {
@@ -40,6 +41,13 @@ func (c *core[IN, OUT]) judge(e *queue.Entry[slot[IN, OUT]], a *attempt[IN, OUT]
 		return
 	}
 	c.decided(e, a, d, panicked)
+}
+
+// watchJudgement begins to watch what the policy does with a.
+func (c *core[IN, OUT]) watchJudgement(e *queue.Entry[slot[IN, OUT]], a *attempt[IN, OUT]) {
+	c.slow = slowCall[IN, OUT]{
+		watched: true, judged: true, since: c.now, stalled: c.witness.atStart(), in: e.Value.in, attempt: a,
+	}
 }
 
 // look fills in the view, as far as the policy looks.
@@ -114,7 +122,7 @@ func (c *core[IN, OUT]) answer(
 	e.Value.attempt = a
 	c.stats.Deciding--
 	c.tick()
-	c.slow = slowCall[IN, OUT]{watched: true, since: c.now, in: e.Value.in, attempt: a}
+	c.watchJudgement(e, a)
 	view.Remaining, view.Elapsed = c.remaining(e), c.now-e.Value.accepted
 	var d strategies.Decision
 	panicked := c.protect(callDecide, e, a, func() {

@@ -20,6 +20,8 @@ type lineLimit struct {
 	since      time.Duration
 	lines      int
 	suppressed int
+	level      slog.Level // of the suppressed lines
+	msg        string     // of the suppressed lines
 }
 
 // allow tells whether a line may be written, and how many were not since the last one.
@@ -56,6 +58,8 @@ type levelGate struct {
 func (c *core[IN, OUT]) log(limit *lineLimit, level slog.Level, msg string, in IN, attrs ...slog.Attr) {
 	suppressed, ok := limit.allow(c.now)
 	if !ok {
+		limit.level, limit.msg = level, msg
+		c.suppressed = true
 		return
 	}
 	attrs = append(attrs, slog.String("element", c.labelOf(in)))
@@ -73,16 +77,75 @@ func (c *core[IN, OUT]) warnOfCutRetries() {
 	}
 }
 
-// logAttrs calls the user's handler off the loop, since it may do anything (law A6).
+// logSuppressed writes how many lines of each kind were suppressed, unless a line of the kind has said so: when the period
+// is over, or all at the end of the operator.
+func (c *core[IN, OUT]) logSuppressed(all bool) {
+	if !c.suppressed {
+		return
+	}
+	c.suppressed = false
+	for _, l := range c.lineLimits() {
+		switch {
+		case l.suppressed == 0:
+		case !all && c.now < l.since+logPeriod:
+			c.suppressed = true
+		default:
+			n := l.suppressed
+			l.suppressed = 0
+			c.logAttrs(l.level, l.msg+": lines suppressed", slog.Int("suppressed", n))
+		}
+	}
+}
+
+// suppressedDue returns when logSuppressed has something to write.
+func (c *core[IN, OUT]) suppressedDue() (due time.Duration, ok bool) {
+	if !c.suppressed {
+		return 0, false
+	}
+	for _, l := range c.lineLimits() {
+		if d := l.since + logPeriod; l.suppressed > 0 && (!ok || d < due) {
+			due, ok = d, true
+		}
+	}
+	return due, ok
+}
+
+func (c *core[IN, OUT]) lineLimits() [4]*lineLimit {
+	return [...]*lineLimit{&c.retryLog, &c.refuseLog, &c.giveUpLog, &c.slowLog}
+}
+
+// logAttrs calls the user's handler off the loop, since it may do anything (law A6). A line about a panic has its stack.
 func (c *core[IN, OUT]) logAttrs(level slog.Level, msg string, attrs ...slog.Attr) {
 	if c.name != "" {
 		attrs = append(attrs, slog.String("operator", c.name))
 	}
 	_ = c.offLoop(func() error {
+		attrs = withStack(attrs)
 		c.logger.LogAttrs(context.WithoutCancel(c.ctx), level, msg, attrs...)
 		return nil
 	})
 }
+
+// withStack gives a line about a panic an attribute with the stack. Handlers that format errors with %+v would write it a
+// second time, in the midst of the line.
+func withStack(attrs []slog.Attr) []slog.Attr {
+	for i, a := range attrs {
+		err, ok := a.Value.Any().(error)
+		if !ok {
+			continue
+		}
+		if stack := stackOf(err); stack != nil {
+			attrs[i] = slog.Any(a.Key, plainError{err})
+			return append(attrs, slog.String("stack", string(stack)))
+		}
+	}
+	return attrs
+}
+
+// plainError is an error without its own format.
+type plainError struct{ error }
+
+func (e plainError) Unwrap() error { return e.error }
 
 // labelOf names an element for people.
 func (c *core[IN, OUT]) labelOf(in IN) string {

@@ -8,6 +8,7 @@ import (
 	"log/slog"
 	"regexp"
 	"runtime"
+	"slices"
 	"strings"
 	"sync"
 	"sync/atomic"
@@ -15,6 +16,7 @@ import (
 	"testing/synctest"
 	"time"
 
+	"github.com/benbjohnson/clock"
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 
@@ -160,15 +162,59 @@ func TestLogRate(t *testing.T) {
 		time.Sleep(1)
 		check("second attempts, in a period of their own", "map[retry:10]", 1)
 		time.Sleep(time.Second)
-		check("third and last ones", "map[element dropped:10 no retry:10]", 0)
-		time.Sleep(5 * time.Second)
+		check("third and last ones", "map[element dropped:10 no retry:10 retry: lines suppressed:1]", 1)
+		time.Sleep(time.Second - 1)
+		check("nothing follows", "map[]", 0)
+		time.Sleep(1)
+		check("the period is over", "map[element dropped: lines suppressed:1 no retry: lines suppressed:1]", 2)
+		time.Sleep(time.Hour)
 		op.In() <- 1
-		check("another element", "map[retry:1]", 1)
+		check("another element", "map[retry:1]", 0)
 		time.Sleep(time.Second)
 		check("its second attempt", "map[retry:1]", 0)
 		time.Sleep(time.Second)
-		check("its end", "map[element dropped:1 no retry:1]", 2)
+		check("its end", "map[element dropped:1 no retry:1]", 0)
 	})
+}
+
+// The end of the operator does not wait for the period: what is missing is said then.
+func TestSuppressedLinesAtTheEnd(t *testing.T) {
+	for name, opts := range map[string][]Option{"clean": nil, "failure": {WithName("rows")}} {
+		synctest.Test(t, func(t *testing.T) {
+			var book logBook
+			opts := append(opts, WithDropOnFailure(), WithLogger(book.logger(slog.LevelInfo)))
+			op := OrderedWait(failsAlways[int](errDown), time.Minute, 100, opts...)
+			if name == "failure" {
+				go func() {
+					for range 100 {
+						op.In() <- 1
+					}
+					op.In() <- 2
+					synctest.Wait()
+				}()
+				time.Sleep(time.Millisecond)
+				op.In() <- 1
+				op.pump.in <- "a string"
+				close(op.In())
+				require.Error(t, op.Wait())
+			} else {
+				require.NoError(t, runToEnd(op, make([]int, 100)...))
+			}
+			lines := book.read()
+			n := 0
+			for _, line := range lines {
+				if strings.HasPrefix(line, `level=WARN msg="asyncop: element dropped"`) {
+					n++
+				}
+			}
+			assert.Equal(t, logBurst, n)
+			if name == "clean" {
+				assert.Equal(t, []string{`level=WARN msg="asyncop: element dropped: lines suppressed" suppressed=90`}, lines[logBurst:])
+			} else {
+				assert.Equal(t, `level=WARN msg="asyncop: element dropped: lines suppressed" suppressed=92 operator=rows`, lines[logBurst])
+			}
+		})
+	}
 }
 
 func TestLineLimit(t *testing.T) {
@@ -264,8 +310,8 @@ func TestElementLabel(t *testing.T) {
 		err := runToEnd(op, patient{7})
 		assert.EqualError(t, err, "asyncop: element patient-7 failed after 3 attempts in 2s: down")
 		lines := book.read()
-		require.NotEmpty(t, lines)
-		for _, line := range lines {
+		require.Greater(t, len(lines), 1)
+		for _, line := range lines[:len(lines)-1] { // the last one has the error
 			assert.True(t, strings.HasSuffix(line, `element=patient-7`), line)
 		}
 	})
@@ -280,7 +326,7 @@ func TestElementLabelIsMadeForLines(t *testing.T) {
 			WithDropOnFailure(), WithLogger(book.logger(slog.LevelWarn)), WithDrainRetries(),
 			WithElementLabel(func(any) string { labels++; return "" }))
 		require.NoError(t, runToEnd(op, make([]int, 40)...))
-		assert.Len(t, book.read(), logBurst)
+		assert.Len(t, book.read(), logBurst+1) // and how many lines are missing
 		assert.Equal(t, logBurst, labels)
 	})
 }
@@ -306,27 +352,47 @@ func TestSlowCalls(t *testing.T) {
 		result.Complete(1)
 		return nil
 	})
-	invoke := func(d time.Duration) AsyncFunction[int, int] {
-		return Func(func(_ context.Context, _ int, result ResultFuture[int]) error {
-			time.Sleep(d)
-			result.Complete(1)
-			return nil
-		})
-	}
+	later := Func(func(_ context.Context, _ int, result ResultFuture[int]) error {
+		time.AfterFunc(time.Second, func() { result.Complete(1) })
+		return nil
+	})
+	invokeFast := Func(func(_ context.Context, _ int, result ResultFuture[int]) error {
+		time.Sleep(fast)
+		result.Complete(1)
+		return nil
+	})
 	predicate := func(d time.Duration) strategies.AsyncRetryStrategy[int] {
 		return strategies.FixedDelay[int](1, time.Second).RetryIfResult(func([]int) bool { time.Sleep(d); return false })
 	}
 	none := strategies.NoRetry[int]()
-	warning := `level=WARN msg="asyncop: a call blocked the loop" took=101ms element=7`
+	warning := func(call, advice string) []string {
+		return []string{fmt.Sprintf(`level=WARN msg="asyncop: a call blocked the loop" call=%q took=101ms advice=%q element=7`, call, advice)}
+	}
+	const judge = "strategy *strategies.FixedDelayStrategy[int] or its predicates"
 	tests := []struct {
 		name     string
 		fn       AsyncFunction[int, int]
 		strategy strategies.AsyncRetryStrategy[int]
 		want     []string
 	}{
-		{"AsyncInvoke", invoke(slow), none, []string{warning}},
-		{"AsyncInvoke in time", invoke(fast), none, nil},
-		{"predicate", now, predicate(slow), []string{warning}},
+		{"AsyncInvoke", Func(invokeSlow), none, warning("AsyncInvoke of asyncop.invokeSlow", "wrap what blocks in asyncop.Blocking")},
+		{
+			"AsyncInvoke with a handler", HandleTimeout(Func(invokeSlow), func(context.Context, int) ([]int, error) { return nil, nil }), none,
+			warning("AsyncInvoke of asyncop.invokeSlow", "wrap what blocks in asyncop.Blocking"),
+		},
+		{
+			"AsyncInvoke of a type", slowFunction{Func(invokeSlow)}, none,
+			warning("AsyncInvoke of asyncop.slowFunction", "wrap what blocks in asyncop.Blocking"),
+		},
+		{"AsyncInvoke in time", invokeFast, none, nil},
+		{
+			"predicate", now, predicate(slow),
+			warning("AsyncInvoke of asyncop.TestSlowCalls.func1, or "+judge, "wrap what blocks in asyncop.Blocking; predicates must not wait"),
+		},
+		{
+			"predicate, later", later, predicate(slow),
+			warning(judge, "predicates must not wait; a strategy of strategies.ReasonAware may, off the loop"),
+		},
 		{"predicate in time", now, predicate(fast), nil},
 		{"blocking", Blocking(func(context.Context, int) (int, error) { time.Sleep(time.Hour / 2); return 1, nil }), none, nil},
 	}
@@ -342,6 +408,53 @@ func TestSlowCalls(t *testing.T) {
 				assert.Equal(t, tt.want, book.read())
 				require.NoError(t, runToEnd(op))
 				assert.Empty(t, book.read())
+			})
+		})
+	}
+}
+
+func invokeSlow(_ context.Context, _ int, result ResultFuture[int]) error {
+	time.Sleep(slowCallLimit + time.Millisecond)
+	result.Complete(1)
+	return nil
+}
+
+type slowFunction struct{ AsyncFunction[int, int] }
+
+// stallingClock is a clock of a machine that does not let the process run for a while: timers are late, too.
+type stallingClock struct {
+	clock.Clock
+	stalled atomic.Int64
+}
+
+func (c *stallingClock) Since(t time.Time) time.Duration {
+	return c.Clock.Since(t) + time.Duration(c.stalled.Load())
+}
+
+// A machine that is merely slow is no slow call: what is due beside the loop is late as well, then.
+func TestSlowMachineIsNoSlowCall(t *testing.T) {
+	for _, tt := range []struct {
+		stall, call time.Duration
+		want        int
+	}{{10 * time.Second, 0, 0}, {10 * time.Second, 49 * time.Millisecond, 0}, {10 * time.Second, 200 * time.Millisecond, 1}, {0, 200 * time.Millisecond, 1}} {
+		t.Run(fmt.Sprint(tt.stall, tt.call), func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				var book logBook
+				c := &stallingClock{Clock: clock.New()}
+				op := OrderedWait(Func(func(_ context.Context, _ int, result ResultFuture[int]) error {
+					c.stalled.Add(int64(tt.stall))
+					time.Sleep(tt.call)
+					result.Complete(1)
+					return nil
+				}), 0, 5, WithClock(c), WithLogger(book.logger(slog.LevelInfo)))
+				for range 3 {
+					op.In() <- 7
+					<-op.Out()
+					time.Sleep(time.Second)
+					synctest.Wait()
+					assert.Len(t, book.read(), tt.want)
+				}
+				require.NoError(t, runToEnd(op))
 			})
 		})
 	}
@@ -364,7 +477,10 @@ func TestSlowLastCall(t *testing.T) {
 				return want
 			}), 0, 5, WithLogger(book.logger(slog.LevelInfo)))
 			assert.ErrorIs(t, runToEnd(op, 6, 7), want)
-			assert.Equal(t, []string{`level=WARN msg="asyncop: a call blocked the loop" took=1s element=7`}, book.read())
+			lines := book.read()
+			require.NotEmpty(t, lines)
+			assert.Equal(t, `level=WARN msg="asyncop: a call blocked the loop" call="AsyncInvoke of asyncop.TestSlowLastCall.func1.1" took=1s `+
+				`advice="wrap what blocks in asyncop.Blocking" element=7`, lines[0])
 		})
 	}
 }
@@ -408,14 +524,141 @@ func TestNotEverythingSlowIsASlowCall(t *testing.T) {
 	})
 }
 
+// An operator that fails is logged once, at error level, before Out closes: the caller of Wait may be missing. A cancel is
+// wanted.
+func TestLogOfTheEnd(t *testing.T) {
+	fails := func(e any) func(t *testing.T, op *AsyncWaitOperator[int, int], cancel context.CancelCauseFunc) {
+		return func(_ *testing.T, op *AsyncWaitOperator[int, int], _ context.CancelCauseFunc) {
+			op.In() <- e
+			close(op.In())
+		}
+	}
+	const failed, cancelled = `level=ERROR msg="asyncop: operator failed" error=`, `level=INFO msg="asyncop: operator cancelled" error=`
+	tests := []struct {
+		name string
+		opts []Option
+		end  func(t *testing.T, op *AsyncWaitOperator[int, int], cancel context.CancelCauseFunc) // or drives it by Results
+		want []string
+	}{
+		{"clean", nil, fails(1), nil},
+		{"element", nil, fails(-1), []string{failed + `"asyncop: rows: element -1 failed after 1 attempt in 0s: down" operator=rows`}},
+		{"wrong type", nil, fails(""), []string{failed + `"asyncop: rows: got an element of type string, want int" operator=rows`}},
+		{
+			"failure handler", []Option{WithFailureHandler(func(Failure[int]) { panic(errDown) })}, fails(-1),
+			[]string{`level=WARN msg="asyncop: element given up" attempts=1 error=down element=-1 operator=rows`,
+				`level=WARN msg="asyncop: the failure handler broke" error="asyncop: failure handler: asyncop: panic in user code: down PLACE`,
+				failed + `"asyncop: failure handler: asyncop: panic in user code: down PLACE`},
+		},
+		{
+			"context", nil, func(_ *testing.T, op *AsyncWaitOperator[int, int], cancel context.CancelCauseFunc) {
+				op.In() <- 0 // hangs
+				synctest.Wait()
+				cancel(errDown)
+				close(op.In())
+			}, []string{cancelled + `"asyncop: ended with 1 element in flight: down" operator=rows`},
+		},
+		{
+			"Stop", nil, func(_ *testing.T, op *AsyncWaitOperator[int, int], _ context.CancelCauseFunc) {
+				op.In() <- 0
+				synctest.Wait()
+				ctx, cancel := context.WithTimeout(context.Background(), time.Second)
+				defer cancel()
+				_ = op.Stop(ctx)
+				close(op.In())
+			}, []string{cancelled + `"asyncop: ended with 1 element in flight: asyncop: stop: context deadline exceeded" operator=rows`},
+		},
+		{
+			"Results", nil, func(t *testing.T, op *AsyncWaitOperator[int, int], _ context.CancelCauseFunc) {
+				for range op.Results(slices.Values([]int{-1})) { // without the error
+				}
+			}, []string{failed + `"asyncop: rows: element -1 failed after 1 attempt in 0s: down" operator=rows`},
+		},
+		{
+			"input of Results", nil, func(t *testing.T, op *AsyncWaitOperator[int, int], _ context.CancelCauseFunc) {
+				for range op.Results(func(func(int) bool) { panic(errDown) }) {
+				}
+			}, []string{failed + `"asyncop: input of Results: asyncop: panic in user code: down PLACE`},
+		},
+		{
+			"break", nil, func(t *testing.T, op *AsyncWaitOperator[int, int], _ context.CancelCauseFunc) {
+				for range op.Results(slices.Values([]int{1, 0})) {
+					break
+				}
+			}, nil,
+		},
+		{
+			"panic", nil, func(t *testing.T, op *AsyncWaitOperator[int, int], _ context.CancelCauseFunc) {
+				op.In() <- -2
+				close(op.In())
+			}, []string{failed + `"asyncop: rows: element -2 failed after 1 attempt in 0s: asyncop: panic in user code: down PLACE`},
+		},
+	}
+	for _, tt := range tests {
+		t.Run(tt.name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				var book logBook
+				ctx, cancel := context.WithCancelCause(t.Context())
+				fn := Func(func(_ context.Context, in int, result ResultFuture[int]) error {
+					switch in {
+					case -2:
+						panic(errDown)
+					case -1:
+						return errDown
+					case 0: // hangs
+					default:
+						result.Complete(in)
+					}
+					return nil
+				})
+				op := OrderedWait(fn, time.Minute, 5,
+					append(tt.opts, WithName("rows"), WithContext(ctx), WithLogger(book.logger(slog.LevelInfo)))...)
+				tt.end(t, op, cancel)
+				for range op.pump.out { // closed
+				}
+				lines := book.read()
+				<-op.Done()
+				assert.Empty(t, book.read())
+				require.Len(t, lines, len(tt.want), lines)
+				for i, want := range tt.want {
+					want, panicked := strings.CutSuffix(want, "PLACE")
+					if !panicked {
+						assert.Equal(t, want, lines[i])
+						continue
+					}
+					assert.True(t, strings.HasPrefix(lines[i], want+"(at log_test.go:"), lines[i])
+					assert.Equal(t, 1, strings.Count(lines[i], "runtime/debug.Stack()"), lines[i])
+					assert.Contains(t, lines[i], ` stack="goroutine `)
+				}
+			})
+		})
+	}
+}
+
+// Whatever a handler does with errors, the stack is written once.
+func TestLogOfAPanic(t *testing.T) {
+	var text, json bytes.Buffer
+	for _, h := range []slog.Handler{slog.NewTextHandler(&text, nil), slog.NewJSONHandler(&json, nil)} {
+		op := OrderedWait(Func(func(context.Context, int, ResultFuture[int]) error { panic("boom") }), 0, 1,
+			WithDropOnFailure(), WithLogger(slog.New(h)))
+		require.NoError(t, runToEnd(op, 1))
+	}
+	for _, b := range []string{text.String(), json.String()} {
+		assert.Contains(t, b, "asyncop: panic in user code: boom (at log_test.go:")
+		assert.Equal(t, 1, strings.Count(b, "runtime/debug.Stack()"), b)
+		assert.Contains(t, b, "stack")
+	}
+}
+
 // An error of Close that must not replace the failure is told to the log.
 func TestLogOfCloseAfterAFailure(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		var book logBook
 		op := OrderedWait(badCloser{failsAlways[int](errDown)}, 0, 5, WithName("rows"), WithLogger(book.logger(slog.LevelInfo)))
 		assert.ErrorIs(t, runToEnd(op, 1), errDown)
-		assert.Equal(t,
-			[]string{`level=WARN msg="asyncop: close after a failure" error="asyncop: close: still open" operator=rows`}, book.read())
+		assert.Equal(t, []string{
+			`level=ERROR msg="asyncop: operator failed" error="asyncop: rows: element 1 failed after 1 attempt in 0s: down" operator=rows`,
+			`level=WARN msg="asyncop: close after a failure" error="asyncop: close: still open" operator=rows`,
+		}, book.read())
 	})
 }
 
@@ -466,7 +709,10 @@ func TestSlowPredicateNamesItsElement(t *testing.T) {
 		}
 		synctest.Wait()
 		time.Sleep(time.Second)
-		assert.Equal(t, []string{`level=WARN msg="asyncop: a call blocked the loop" took=100.2ms element=700`}, book.read())
+		lines := book.read()
+		require.Len(t, lines, 1)
+		assert.Contains(t, lines[0], " took=100.2ms ")
+		assert.Contains(t, lines[0], " element=700")
 		close(op.In())
 		require.NoError(t, op.Wait())
 	})

@@ -129,9 +129,10 @@ func WithName(name string) Option {
 	return func(cfg *config) { cfg.name = name }
 }
 
-// WithLogger sets the logger; the default is slog.Default() at construction. Retries, and those that there was a reason
-// for and that are not made, are logged at debug level, elements given up on and calls that block the loop at warn, all
-// at a limited rate.
+// WithLogger sets the logger; the default is slog.Default() at construction. Retries, and retries that are not made although
+// there was a reason, are logged at debug level; elements given up on and calls that block the loop at warn. Of each kind
+// at most 10 lines are written a second, and how many were suppressed. An operator that fails is logged once at error level,
+// also if nothing calls Wait; one that was cancelled at info level. A line about a panic has its stack.
 func WithLogger(logger *slog.Logger) Option {
 	if logger == nil {
 		panic("asyncop: WithLogger: nil logger")

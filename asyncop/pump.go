@@ -130,6 +130,7 @@ func (p *pump[IN, OUT]) open() {
 // step takes one turn and tells whether there is another.
 func (p *pump[IN, OUT]) step() bool {
 	c := p.core
+	c.witness.watch()
 	c.giveWay()
 	c.warn()
 	p.checkSignals()
@@ -491,6 +492,7 @@ func (p *pump[IN, OUT]) park() {
 		select {
 		case v, ok := <-in:
 			c.parked.Store(false)
+			c.witness.watch()
 			p.received(v, ok)
 		case out <- p.next:
 			p.sent()
@@ -526,7 +528,9 @@ func (p *pump[IN, OUT]) finish() {
 	c.tick()
 	c.warn()
 	c.warnOfCutRetries()
+	c.logSuppressed(true)
 	c.timers.Stop() // no timer is armed after the end
+	c.witness.stop()
 	p.unwatch()
 	cause := c.failure
 	if c.failed != nil { // a copy, since what Err tells is not complete yet
@@ -558,6 +562,9 @@ func (p *pump[IN, OUT]) finish() {
 		err = p.close() // before out is closed, so that a failed close is not taken for a clean end
 	} else {
 		p.cancelUpstream(err)
+	}
+	if err != nil {
+		c.logEnd(err)
 	}
 	c.publish()
 	p.err.Store(&err)

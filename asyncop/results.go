@@ -94,7 +94,7 @@ func (p *pump[IN, OUT]) pull(e *ends[IN, OUT], input iter.Seq[IN]) {
 	returned := false
 	defer func() {
 		if !returned {
-			p.core.cancel(lazyerr.Named("asyncop: input of Results", newPanicError(recover())))
+			p.core.breakOff(lazyerr.Named("asyncop: input of Results", newPanicError(recover())))
 		}
 		e.in.ring.ended.Store(true)
 		p.core.wakeUp()
