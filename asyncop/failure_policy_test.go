@@ -322,6 +322,7 @@ func TestSideOutputThatIsDead(t *testing.T) {
 				r.cancel(errTestOver)
 				<-r.read
 				require.ErrorIs(t, r.op.Err(), errTestOver)
+				synctest.Wait() // the side output is being waited for
 				r.advance(30*time.Second - 1)
 				select {
 				case <-r.op.Done():

@@ -611,7 +611,11 @@ func TestLogOfTheEnd(t *testing.T) {
 				}
 				lines := book.read()
 				<-op.Done()
-				assert.Empty(t, book.read())
+				if late := book.read(); tt.name == "failure handler" { // its goroutine writes when it comes to it
+					lines = append(lines, late...)
+				} else {
+					assert.Empty(t, late)
+				}
 				require.Len(t, lines, len(tt.want), lines)
 				slices.Sort(lines) // the loop and the handler's goroutine write in any order
 				slices.Sort(tt.want)
