@@ -163,7 +163,7 @@ func TestLatencyFirstOfPolicies(t *testing.T) {
 		want     string // at least: timeout/(maxRetries+1), and a tenth of the timeout
 	}{
 		"policy of FLIP":     {strategies.PolicyOf(retryAgain(3, time.Second)), "a/2@2.5s"},
-		"policy by attempts": {strategies.ReasonAware[string](classify, strategies.ByAttempts(retryAgain(4, time.Second))), "a/2@2s"},
+		"policy that counts": {strategies.ReasonAware(classify, strategies.BestEffort[string]().WithMaxRetries(4)).Idempotent(), "a/2@2s"},
 		"best effort":        {strategies.ReasonAware(classify, nil).Idempotent().WithMaxWaiting(1), "a/2@1s"},
 	} {
 		t.Run(name, func(t *testing.T) {

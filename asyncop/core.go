@@ -193,7 +193,7 @@ type slowCall[IN, OUT any] struct {
 // describe names a call that blocked the loop, and says what to do. A predicate that is asked as soon as AsyncInvoke has
 // completed its element is watched with that.
 func (c *core[IN, OUT]) describe(call slowCall[IN, OUT]) (what, advice string) {
-	invoke, judge := "AsyncInvoke of "+c.functionName(), fmt.Sprintf("strategy %T or its predicates", c.retry.policy.Unwrap())
+	invoke, judge := "AsyncInvoke of "+c.functionName(), fmt.Sprintf("strategy %T or its predicates", c.retry.policy.Asked)
 	switch {
 	case !call.judged:
 		what, advice = invoke, "wrap what blocks in asyncop.Blocking"

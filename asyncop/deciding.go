@@ -6,6 +6,7 @@ import (
 	"math"
 	"time"
 
+	"github.com/weirflow/weir/internal/decision"
 	"github.com/weirflow/weir/internal/lazyerr"
 	"github.com/weirflow/weir/predicates"
 	"github.com/weirflow/weir/queue"
@@ -25,7 +26,7 @@ func (c *core[IN, OUT]) judge(e *queue.Entry[slot[IN, OUT]], a *attempt[IN, OUT]
 		c.watchJudgement(e, a)
 	} // else it goes on: AsyncInvoke has completed it
 	c.slow.judged = true
-	var d strategies.Decision
+	var d decision.Decision
 	var ask bool
 	panicked := c.protect(callDecide, e, a, func() {
 		r := &c.retry
@@ -74,8 +75,8 @@ func (c *core[IN, OUT]) remaining(e *queue.Entry[slot[IN, OUT]]) time.Duration {
 	return max(0, c.deadline(e)-c.now)
 }
 
-func (c *core[IN, OUT]) situation() strategies.Situation {
-	return strategies.Situation{
+func (c *core[IN, OUT]) situation() decision.Situation {
+	return decision.Situation{
 		Finishing: c.noRetries, Waiting: int(c.stats.WaitingForRetry), Random: c.retry.random,
 	}
 }
@@ -94,7 +95,7 @@ func (c *core[IN, OUT]) ask(e *queue.Entry[slot[IN, OUT]], a *attempt[IN, OUT]) 
 	c.enter(e, deciding)
 	c.stats.Deciding++
 	c.runBeside(&c.asking, question, func() {
-		var action strategies.Action
+		var action decision.Action
 		var err error
 		returned := false
 		defer func() { // Ask itself recovers panics
@@ -112,7 +113,7 @@ func (c *core[IN, OUT]) ask(e *queue.Entry[slot[IN, OUT]], a *attempt[IN, OUT]) 
 
 // answer goes on after the strategy has spoken. If e has ended meanwhile, or its time has run out, nobody listens.
 func (c *core[IN, OUT]) answer(
-	question, a *attempt[IN, OUT], view *predicates.Attempt[OUT], action strategies.Action, failed error,
+	question, a *attempt[IN, OUT], view *predicates.Attempt[OUT], action decision.Action, failed error,
 ) {
 	e := question.entry
 	if e == nil {
@@ -124,7 +125,7 @@ func (c *core[IN, OUT]) answer(
 	c.tick()
 	c.watchJudgement(e, a)
 	view.Remaining, view.Elapsed = c.remaining(e), c.now-e.Value.accepted
-	var d strategies.Decision
+	var d decision.Decision
 	panicked := c.protect(callDecide, e, a, func() {
 		d = c.retry.policy.Conclude(view, action, failed, c.situation())
 	})
@@ -133,7 +134,7 @@ func (c *core[IN, OUT]) answer(
 
 // decided does what the policy has decided about the outcome of a. If it panicked, e ends with that (law A6).
 func (c *core[IN, OUT]) decided(
-	e *queue.Entry[slot[IN, OUT]], a *attempt[IN, OUT], d strategies.Decision, panicked error,
+	e *queue.Entry[slot[IN, OUT]], a *attempt[IN, OUT], d decision.Decision, panicked error,
 ) {
 	c.retry.forget()
 	if c.retry.whole {
@@ -145,9 +146,9 @@ func (c *core[IN, OUT]) decided(
 	}
 	s := &e.Value
 	switch d.Verdict {
-	case strategies.Accepted:
+	case decision.Accepted:
 		c.settle(e, d.Err)
-	case strategies.Retried:
+	case decision.Retried:
 		if d.Err != nil {
 			s.err = d.Err
 		}
@@ -155,19 +156,19 @@ func (c *core[IN, OUT]) decided(
 		s.attempt = nil
 		s.retry = kindOfRetry(a.err == nil, d.Demanded > 0)
 		c.backOff(e, d)
-	case strategies.Failed:
-		s.verdict = d.Verdict
+	case decision.Failed:
+		s.verdict = strategies.Verdict(d.Verdict)
 		c.logRefusal(s, d)
 		c.fail(e, ownPanic(d.Err))
 	default:
-		s.verdict = d.Verdict
+		s.verdict = strategies.Verdict(d.Verdict)
 		c.stats.Exhausted++
 		switch d.Verdict {
-		case strategies.Finishing:
+		case decision.Finishing:
 			c.stats.CutByEndOfInput++
-		case strategies.OverBudget:
+		case decision.OverBudget:
 			c.stats.OverBudget++
-		case strategies.TooManyWaiting:
+		case decision.TooManyWaiting:
 			c.stats.TooManyWaiting++
 		default: // Refused
 		}
@@ -180,7 +181,7 @@ func (c *core[IN, OUT]) decided(
 }
 
 // logRefusal tells that there was a reason for a retry, and no retry.
-func (c *core[IN, OUT]) logRefusal(s *slot[IN, OUT], d strategies.Decision) {
+func (c *core[IN, OUT]) logRefusal(s *slot[IN, OUT], d decision.Decision) {
 	if c.logsRetries() {
 		c.log(&c.refuseLog, slog.LevelDebug, "asyncop: no retry", s.in,
 			slog.String("verdict", d.Verdict.String()), slog.String("reason", d.Reason.String()),
@@ -190,7 +191,7 @@ func (c *core[IN, OUT]) logRefusal(s *slot[IN, OUT], d strategies.Decision) {
 
 // backOff lets e wait for its next attempt. One whose retry could not start before its deadline waits for the deadline, or
 // times out early by choice.
-func (c *core[IN, OUT]) backOff(e *queue.Entry[slot[IN, OUT]], d strategies.Decision) {
+func (c *core[IN, OUT]) backOff(e *queue.Entry[slot[IN, OUT]], d decision.Decision) {
 	c.tick()
 	s := &e.Value
 	c.enter(e, backoff)

@@ -5,15 +5,15 @@ import (
 	"math/rand/v2"
 	"slices"
 
+	"github.com/weirflow/weir/internal/decision"
 	"github.com/weirflow/weir/internal/lazyerr"
 	"github.com/weirflow/weir/predicates"
-	"github.com/weirflow/weir/strategies"
 )
 
 // retryableDelegator stands between the outcome of an attempt and the element: it shows the attempt to the policy, which
 // says whether and when there is another. It holds no state of elements; that is in their slots.
 type retryableDelegator[OUT any] struct {
-	policy *strategies.Policy[OUT]
+	policy *decision.Steps[OUT]
 	whole  bool // the policy looks at more of an attempt than its number and outcome
 	atOnce bool // the strategy does not block: it is asked on the loop
 	random *rand.Rand
@@ -23,16 +23,12 @@ type retryableDelegator[OUT any] struct {
 	view predicates.Attempt[OUT]
 }
 
-// newRetryableDelegator makes a policy of the strategy, which is where its predicate is read, once.
-func newRetryableDelegator[OUT any](
-	strategy strategies.AsyncRetryStrategy[OUT], source rand.Source,
-) retryableDelegator[OUT] {
-	policy := strategies.PolicyOf(strategy)
+func newRetryableDelegator[OUT any](policy *decision.Steps[OUT], source rand.Source) retryableDelegator[OUT] {
 	if source == nil {
 		source = rand.NewPCG(rand.Uint64(), rand.Uint64())
 	}
 	return retryableDelegator[OUT]{
-		policy: policy, whole: policy.NeedsElement(), atOnce: policy.DecidesAtOnce(), random: rand.New(source),
+		policy: policy, whole: policy.NeedsElement(), atOnce: policy.AtOnce, random: rand.New(source),
 	}
 }
 
@@ -46,7 +42,7 @@ func (d *retryableDelegator[OUT]) forget() {
 }
 
 // exhausted is the failure of an element whose results asked for a retry that there is not.
-func exhausted(d strategies.Decision) error {
+func exhausted(d decision.Decision) error {
 	return fmt.Errorf("%w (%v: %v)", ErrRetriesExhausted, d.Verdict, d.Reason)
 }
 
@@ -58,7 +54,7 @@ func ownPanic(err error) error {
 	if !ok || len(joined) == 0 {
 		return err
 	}
-	p, ok := joined[0].(*strategies.PanicError) //nolint:errorlint // the same
+	p, ok := joined[0].(*decision.PanicError) //nolint:errorlint // the same
 	if !ok {
 		return err
 	}

@@ -10,6 +10,7 @@ import (
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 
+	"github.com/weirflow/weir/internal/decision"
 	"github.com/weirflow/weir/predicates"
 	"github.com/weirflow/weir/strategies"
 )
@@ -46,10 +47,14 @@ func retryPair(result predicates.ResultPredicate[int], exception predicates.Exce
 	return func() predicates.AsyncRetryPredicate[int] { return predicates.RetryIf(result, exception) }
 }
 
+func delegatorOf[OUT any](s strategies.AsyncRetryStrategy[OUT], source rand.Source) retryableDelegator[OUT] {
+	return newRetryableDelegator(strategies.PolicyOf(s).Steps(), source)
+}
+
 // decide asks the policy as the loop does, about an element without deadline.
-func decide(d *retryableDelegator[int], attempts int, results []int, err error, final bool) strategies.Decision {
+func decide(d *retryableDelegator[int], attempts int, results []int, err error, final bool) decision.Decision {
 	d.view = predicates.Attempt[int]{Number: attempts, Results: results, Err: err, Remaining: predicates.NoDeadline}
-	return d.policy.Decide(context.Background(), &d.view, strategies.Situation{Finishing: final, Random: d.random})
+	return d.policy.Decide(context.Background(), &d.view, decision.Situation{Finishing: final, Random: d.random})
 }
 
 // Without a predicate there is no retry, and nothing is asked per element.
@@ -64,7 +69,7 @@ func TestDelegatorWithoutPredicate(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			s := &recordingStrategy{predicate: predicate, retries: 3}
-			d := newRetryableDelegator(s, nil)
+			d := delegatorOf[int](s, nil)
 			assert.False(t, d.policy.Considers(nil))
 			assert.False(t, d.policy.Considers(errDown))
 			assert.Equal(t, []string{"what"}, s.asked)
@@ -73,25 +78,25 @@ func TestDelegatorWithoutPredicate(t *testing.T) {
 }
 
 func TestDelegatorOfNoRetry(t *testing.T) {
-	d := newRetryableDelegator(strategies.NoRetry[int](), nil)
+	d := delegatorOf[int](strategies.NoRetry[int](), nil)
 	assert.False(t, d.policy.Considers(nil))
 	assert.False(t, d.policy.Considers(errDown))
 }
 
 // The missing predicate of a pair means never, and does not hide the other one.
 func TestDelegatorAsksByKind(t *testing.T) {
-	results := newRetryableDelegator(&recordingStrategy{predicate: retryPair(predicates.EmptyResult, nil)}, nil)
+	results := delegatorOf[int](&recordingStrategy{predicate: retryPair(predicates.EmptyResult, nil)}, nil)
 	assert.True(t, results.policy.Considers(nil))
 	assert.False(t, results.policy.Considers(errDown))
 
-	exceptions := newRetryableDelegator(&recordingStrategy{predicate: retryPair(nil, predicates.HasException)}, nil)
+	exceptions := delegatorOf[int](&recordingStrategy{predicate: retryPair(nil, predicates.HasException)}, nil)
 	assert.False(t, exceptions.policy.Considers(nil))
 	assert.True(t, exceptions.policy.Considers(errDown))
 }
 
 func TestDelegatorDecides(t *testing.T) {
 	errOther := errors.New("other")
-	refused := strategies.Decision{Verdict: strategies.Refused, Reason: predicates.ExceptionMatched, Err: errDown}
+	refused := decision.Decision{Verdict: decision.Refused, Reason: predicates.ExceptionMatched, Err: errDown}
 	both := retryPair(predicates.EmptyResult, predicates.ErrorIs(errDown))
 	tests := []struct {
 		name     string
@@ -99,29 +104,29 @@ func TestDelegatorDecides(t *testing.T) {
 		results  []int
 		err      error
 		final    bool
-		want     strategies.Decision
+		want     decision.Decision
 		asked    []string
 	}{
-		{"result", 1, []int{1}, nil, false, strategies.Decision{}, nil},
-		{"other error", 1, nil, errOther, false, strategies.Decision{Err: errOther}, nil},
-		{"empty", 1, nil, nil, false, strategies.Decision{
-			Verdict: strategies.Retried, Reason: predicates.ResultMatched, Delay: time.Second,
+		{"result", 1, []int{1}, nil, false, decision.Decision{}, nil},
+		{"other error", 1, nil, errOther, false, decision.Decision{Err: errOther}, nil},
+		{"empty", 1, nil, nil, false, decision.Decision{
+			Verdict: decision.Retried, Reason: predicates.ResultMatched, Delay: time.Second,
 		}, []string{"may", "when"}},
-		{"error", 2, nil, errDown, false, strategies.Decision{
-			Verdict: strategies.Retried, Reason: predicates.ExceptionMatched, Delay: 2 * time.Second, Err: errDown,
+		{"error", 2, nil, errDown, false, decision.Decision{
+			Verdict: decision.Retried, Reason: predicates.ExceptionMatched, Delay: 2 * time.Second, Err: errDown,
 		}, []string{"may", "when"}},
 		{"last attempt", 3, nil, errDown, false, refused, []string{"may"}},
 		{"far beyond", 1 << 30, nil, errDown, false, refused, []string{"may"}},
-		{"nobody retries any more", 1, nil, errDown, true, strategies.Decision{
-			Verdict: strategies.Finishing, Reason: predicates.ExceptionMatched, Err: errDown,
+		{"nobody retries any more", 1, nil, errDown, true, decision.Decision{
+			Verdict: decision.Finishing, Reason: predicates.ExceptionMatched, Err: errDown,
 		}, []string{"may", "when"}},
 		{"nobody retries any more, nor may", 3, nil, errDown, true, refused, []string{"may"}},
-		{"nor wants to", 1, []int{1}, nil, true, strategies.Decision{}, nil},
+		{"nor wants to", 1, []int{1}, nil, true, decision.Decision{}, nil},
 	}
 	for _, tt := range tests {
 		t.Run(tt.name, func(t *testing.T) {
 			s := &recordingStrategy{predicate: both, retries: 2, base: time.Second}
-			d := newRetryableDelegator(s, nil)
+			d := delegatorOf[int](s, nil)
 			assert.Equal(t, tt.want, decide(&d, tt.attempts, tt.results, tt.err, tt.final))
 			assert.Equal(t, append([]string{"what"}, tt.asked...), s.asked, "the predicate is read once, by the constructor")
 		})
@@ -129,11 +134,11 @@ func TestDelegatorDecides(t *testing.T) {
 }
 
 func TestDelegatorRefusesANegativeBackoff(t *testing.T) {
-	d := newRetryableDelegator(&recordingStrategy{
+	d := delegatorOf[int](&recordingStrategy{
 		predicate: retryPair(nil, predicates.HasException), retries: 5, base: -time.Second,
 	}, nil)
 	dec := decide(&d, 2, nil, errDown, false)
-	assert.Equal(t, strategies.Failed, dec.Verdict)
+	assert.Equal(t, decision.Failed, dec.Verdict)
 	require.ErrorIs(t, dec.Err, errDown)
 	assert.ErrorContains(t, dec.Err, "*asyncop.recordingStrategy: negative BackoffTime(2): -2s")
 }
@@ -142,9 +147,9 @@ func TestDelegatorRefusesANegativeBackoff(t *testing.T) {
 func TestDelegatorAppliesTheJitter(t *testing.T) {
 	strategy := strategies.FixedDelay[int](strategies.Unlimited, time.Second).
 		RetryIfException(predicates.HasException).WithJitter(strategies.EqualJitter)
-	a := newRetryableDelegator(strategy, rand.NewPCG(1, 2))
-	b := newRetryableDelegator(strategy, rand.NewPCG(1, 2))
-	c := newRetryableDelegator(strategy, nil)
+	a := delegatorOf[int](strategy, rand.NewPCG(1, 2))
+	b := delegatorOf[int](strategy, rand.NewPCG(1, 2))
+	c := delegatorOf[int](strategy, nil)
 	seen := map[time.Duration]bool{}
 	for n := 1; n <= 50; n++ {
 		d := decide(&a, n, nil, errDown, false).Delay
@@ -161,8 +166,8 @@ func TestDelegatorAppliesTheJitter(t *testing.T) {
 func TestDelegatorNeverReturnsANegativeDelay(t *testing.T) {
 	strategy := strategies.FixedDelay[int](1, time.Second).RetryIfException(predicates.HasException).
 		WithJitter(func(base time.Duration, _ *rand.Rand) time.Duration { return -base })
-	d := newRetryableDelegator(strategy, nil)
-	assert.Equal(t, strategies.Decision{
-		Verdict: strategies.Retried, Reason: predicates.ExceptionMatched, Err: errDown,
+	d := delegatorOf[int](strategy, nil)
+	assert.Equal(t, decision.Decision{
+		Verdict: decision.Retried, Reason: predicates.ExceptionMatched, Err: errDown,
 	}, decide(&d, 1, nil, errDown, false))
 }

@@ -20,6 +20,7 @@ import (
 	"github.com/weirflow/weir/asyncop"
 	"github.com/weirflow/weir/predicates"
 	"github.com/weirflow/weir/strategies"
+	"github.com/weirflow/weir/strategies/strategiestest"
 )
 
 // ---- Failure policy: fail the pipeline
@@ -604,7 +605,7 @@ var placeLine = regexp.MustCompile(`_test\.go:\d+ `)
 // spent is a budget with nothing in it.
 func spent() *strategies.Budget {
 	b := strategies.NewBudget(0, 0, 1)
-	b.Withdraw()
+	strategiestest.Decide(strategies.PolicyOf[string](retryAll(1, 0)).WithBudget(b), predicates.Attempt[string]{Err: errBroken})
 	return b
 }
 

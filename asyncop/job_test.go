@@ -120,7 +120,7 @@ func TestNoWorkerIsSentAfterACancel(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		var calls atomic.Int32
 		fn := Blocking(func(context.Context, string) (string, error) { calls.Add(1); return "", nil })
-		c := newCore(newConfig(nil), fn, newRetryableDelegator(strategies.NoRetry[string](), nil), time.Minute,
+		c := newCore(newConfig(nil), fn, delegatorOf(strategies.NoRetry[string](), nil), time.Minute,
 			queue.NewUnordered[slot[string, string]](4))
 		p := newPump(c)
 		p.in <- "a"
@@ -163,7 +163,7 @@ func TestCallsThatAreLateAreNotMade(t *testing.T) {
 				calls := 0
 				fn := Blocking(func(context.Context, string) (string, error) { calls++; return "", nil })
 				cfg := newConfig([]Option{WithClock(mock), WithContext(ctx), WithDropOnFailure(), WithLogger(slog.New(slog.DiscardHandler))})
-				c := newCore(cfg, fn, newRetryableDelegator(strategies.NoRetry[string](), nil), time.Second,
+				c := newCore(cfg, fn, delegatorOf(strategies.NoRetry[string](), nil), time.Second,
 					queue.NewOrdered[slot[string, string]](4))
 				c.accept("a")
 				j := c.jobs[0]
@@ -215,7 +215,7 @@ func TestNothingBeginsTooLate(t *testing.T) {
 					cfg := newConfig([]Option{
 						WithClock(mock), WithContext(ctx), WithDropOnFailure(), WithLogger(slog.New(slog.DiscardHandler)),
 					})
-					c := newCore(cfg, fn, newRetryableDelegator(countingPolicy(&begun, what == "before"), nil), time.Second,
+					c := newCore(cfg, fn, delegatorOf(countingPolicy(&begun, what == "before"), nil), time.Second,
 						queue.NewOrdered[slot[string, string]](4))
 					w := c.workers
 					w.coming = true // one that does not get a processor

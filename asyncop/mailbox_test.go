@@ -141,7 +141,7 @@ func TestCompletionAtOnceDoesNotOvertake(t *testing.T) {
 			}))
 		p := strategies.ReasonAware(predicates.ByException[string](predicates.HasException,
 			predicates.NewReason("TEST", true, false)), refresh)
-		c := newCore(newConfig(nil), fn, newRetryableDelegator(p, nil), time.Minute, queue.NewUnordered[slot[string, string]](4))
+		c := newCore(newConfig(nil), fn, delegatorOf(p, nil), time.Minute, queue.NewUnordered[slot[string, string]](4))
 		c.accept("a")
 		c.accept("b")
 		c.startWaiting()

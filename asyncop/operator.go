@@ -11,6 +11,7 @@ import (
 	"github.com/reugn/go-streams"
 
 	"github.com/weirflow/weir/checkpoint"
+	"github.com/weirflow/weir/internal/decision"
 	"github.com/weirflow/weir/internal/nils"
 	"github.com/weirflow/weir/internal/wiring"
 	"github.com/weirflow/weir/queue"
@@ -153,18 +154,21 @@ func newOperator[IN, OUT any](
 		panic(fmt.Sprintf("asyncop: %s: nil strategy", name))
 	case timeout < 0:
 		panic(fmt.Sprintf("asyncop: %s: negative timeout: %v", name, timeout))
-	case timeout == 0 && !strategies.IsNoRetry(strategy):
+	}
+	policy := strategies.PolicyOf(strategy).Steps() // its predicate is read here, once
+	switch {
+	case timeout == 0 && !policy.NoRetry:
 		panic(fmt.Sprintf("asyncop: %s: a retry strategy needs a positive timeout, got %v", name, timeout))
 	case capacity < 1:
 		panic(fmt.Sprintf("asyncop: %s: capacity must be at least 1, got %d", name, capacity))
 	}
 	cfg := newConfig(opts)
-	retry := newRetryableDelegator(strategy, cfg.random)
+	retry := newRetryableDelegator(policy, cfg.random)
 	if cfg.coordinator != nil {
 		if cfg.name == "" {
 			panic(fmt.Sprintf("asyncop: %s: WithCheckpoints needs WithName: state is found by name", name))
 		}
-		cfg.maxRetries = maxRetriesOf(name, cfg.retryState, strategy, retry.policy)
+		cfg.maxRetries = maxRetriesOf(name, cfg.retryState, strategy, policy)
 	} else if cfg.forChecks != "" {
 		panic(fmt.Sprintf("asyncop: %s: %s needs WithCheckpoints: without checkpoints it does nothing", name, cfg.forChecks))
 	}
@@ -182,7 +186,7 @@ func newOperator[IN, OUT any](
 	if handle != nil {
 		c.sideOutput = newFailureSink(handle, c.handlerBroke)
 	}
-	if neverRetries(strategy, retry.policy) {
+	if !policy.NoRetry && !policy.Considers(nil) && !policy.Considers(ErrNilError) {
 		c.logAttrs(slog.LevelWarn, "asyncop: "+name+": the strategy has no predicate, so nothing is retried: "+
 			"give it RetryIfResult or RetryIfException, or use NoRetry", slog.String("strategy", fmt.Sprintf("%T", strategy)))
 	}
@@ -194,24 +198,14 @@ func newOperator[IN, OUT any](
 	return &AsyncWaitOperator[IN, OUT]{pump: p}
 }
 
-// neverRetries reports whether a strategy that was to retry looks at no outcome.
-func neverRetries[OUT any](strategy strategies.AsyncRetryStrategy[OUT], policy *strategies.Policy[OUT]) bool {
-	flip, isFLIP := policy.Unwrap().(strategies.AsyncRetryStrategy[OUT])
-	return !strategies.IsNoRetry(strategy) && !(isFLIP && strategies.IsNoRetry(flip)) &&
-		!policy.Considers(nil) && !policy.Considers(ErrNilError)
-}
-
 // maxRetriesOf returns what LatencyFirst needs to know.
 func maxRetriesOf[OUT any](
-	name string, state RetryState, strategy strategies.AsyncRetryStrategy[OUT], policy *strategies.Policy[OUT],
+	name string, state RetryState, strategy strategies.AsyncRetryStrategy[OUT], policy *decision.Steps[OUT],
 ) int {
 	if state != LatencyFirst {
 		return 0
 	}
-	n, ok := strategies.MaxRetriesOf(strategy)
-	if !ok {
-		n, ok = strategies.MaxRetriesOf(policy)
-	}
+	n, ok := decision.MaxRetriesOf(policy.Asked)
 	switch {
 	case !ok:
 		panic(fmt.Sprintf("asyncop: %s: WithRetryState(LatencyFirst) needs a strategy with MaxRetries() int, %T has none",

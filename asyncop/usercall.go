@@ -1,8 +1,8 @@
 package asyncop
 
 import (
+	"github.com/weirflow/weir/internal/decision"
 	"github.com/weirflow/weir/queue"
-	"github.com/weirflow/weir/strategies"
 )
 
 // userCall is the user code that the loop is running, and how to go on after it. runtime.Goexit in user code ends the
@@ -56,7 +56,7 @@ func (c *core[IN, OUT]) resume() {
 		case callInvoke:
 			c.invoked(call.attempt, call.exited)
 		case callDecide:
-			c.decided(call.entry, call.attempt, strategies.Decision{}, call.exited)
+			c.decided(call.entry, call.attempt, decision.Decision{}, call.exited)
 		case noCall:
 		}
 	}

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"io"
 	"net"
 	"net/http"
 	"net/http/httptest"
@@ -16,6 +17,7 @@ import (
 	"github.com/weirflow/weir/predicates"
 	"github.com/weirflow/weir/predicates/httpretry"
 	"github.com/weirflow/weir/strategies"
+	"github.com/weirflow/weir/strategies/strategiestest"
 )
 
 // Row is what the examples look up.
@@ -164,9 +166,13 @@ func Example_idempotent() {
 	policy := strategies.ReasonAware(httpretry.Classifier[string](), nil).
 		IdempotentIf(predicates.OfInput(func(r request) bool { return r.Method == http.MethodGet }))
 
-	fmt.Println(policy.IsIdempotent(request{Method: http.MethodGet}), policy.IsIdempotent(request{Method: http.MethodPost}))
+	for _, method := range []string{http.MethodGet, http.MethodPost} {
+		d := strategiestest.Decide(policy, predicates.Attempt[string]{Input: request{Method: method}, Err: io.ErrUnexpectedEOF})
+		fmt.Println(method, d)
+	}
 	// Output:
-	// true false
+	// GET retry after 1ms (CONNECTION_LOST_IN_FLIGHT)
+	// POST no retry: refused (CONNECTION_LOST_IN_FLIGHT)
 }
 
 func Example_budget() {

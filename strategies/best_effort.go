@@ -22,7 +22,7 @@ import (
 //		return s.BestEffortStrategy.Decide(ctx, a)
 //	}
 type BestEffortStrategy[OUT any] struct {
-	backoff       Backoff
+	backoff       func(attempts int) time.Duration
 	maxRetries    int
 	refuseUnknown bool
 }
@@ -33,23 +33,37 @@ type BestEffortStrategy[OUT any] struct {
 //	idempotent call         retry                                retry
 //	non-idempotent call     retry                                no retry
 //
-// The delay is [Exponential](1ms, 500ms, 2), with no limit but the element's
-// time unless WithMaxRetries sets one. Stages play no part in it: a classifier has looked at them, and what it
-// proved is in the reason.
+// The delay is that of ExponentialBackoff(Unlimited, 1ms, 500ms, 2):
+//
+//	attempts made   1     2     3     4     5      6      7      8       9       10
+//	delay           1ms   2ms   4ms   8ms   16ms   32ms   64ms   128ms   256ms   500ms
+//
+// The element's time is the only limit, unless WithMaxRetries sets another. Stages do
+// not count: the classifier has looked at them, and the reason says what they prove.
 func BestEffort[OUT any]() *BestEffortStrategy[OUT] {
-	return &BestEffortStrategy[OUT]{backoff: Exponential(time.Millisecond, 500*time.Millisecond, 2), maxRetries: Unlimited}
+	return &BestEffortStrategy[OUT]{
+		backoff:    ExponentialBackoff[OUT](Unlimited, time.Millisecond, 500*time.Millisecond, 2).BackoffTime,
+		maxRetries: Unlimited,
+	}
 }
 
-// WithBackoff returns a copy of s with other delays. It panics if b is nil.
-func (s *BestEffortStrategy[OUT]) WithBackoff(b Backoff) *BestEffortStrategy[OUT] {
-	mustNotBeNil("WithBackoff", b)
+// WithBackoff returns a copy of s with other delays. backoff returns the delay after so
+// many attempts, 1 at the first failure. It must not block, must never be negative, and
+// may be called from several goroutines at once. BackoffTime of another strategy fits:
+//
+//	strategies.BestEffort[Row]().WithBackoff(strategies.FixedDelay[Row](0, time.Second).BackoffTime)
+//
+// WithBackoff panics if backoff is nil.
+func (s *BestEffortStrategy[OUT]) WithBackoff(backoff func(attempts int) time.Duration) *BestEffortStrategy[OUT] {
+	mustNotBeNil("WithBackoff", backoff)
 	c := *s
-	c.backoff = b
+	c.backoff = backoff
 	return &c
 }
 
-// WithMaxRetries returns a copy of s that allows no further retry after n of them, for whatever reason; the default is
-// [Unlimited]. About reasons that are always retried it is not asked. It panics if n is negative.
+// WithMaxRetries returns a copy of s that allows n retries; the default is
+// [Unlimited]. Reasons that are always retried do not count: the strategy is not asked
+// about them. It panics if n is negative.
 func (s *BestEffortStrategy[OUT]) WithMaxRetries(n int) *BestEffortStrategy[OUT] {
 	if n < 0 {
 		panic(fmt.Sprintf("strategies: BestEffort: negative maxRetries: %d", n))
@@ -69,7 +83,7 @@ func (s *BestEffortStrategy[OUT]) RefuseUnknown() *BestEffortStrategy[OUT] {
 	return &c
 }
 
-// MaxRetries returns what WithMaxRetries set, or [Unlimited]: only the element's time bounds them.
+// MaxRetries returns what WithMaxRetries set, or [Unlimited].
 func (s *BestEffortStrategy[OUT]) MaxRetries() int { return s.maxRetries }
 
 // Decide implements [ReasonStrategy].
@@ -83,5 +97,5 @@ func (s *BestEffortStrategy[OUT]) Decide(_ context.Context, a *predicates.Attemp
 	if !a.Idempotent && !a.Reason.AllowsNonIdempotentRetry() {
 		return DoNotRetry(), nil
 	}
-	return RetryAfter(s.backoff(a.Retries())), nil
+	return RetryAfter(s.backoff(a.Number)), nil
 }

@@ -2,75 +2,18 @@ package strategies_test
 
 import (
 	"math"
-	"sync"
-	"sync/atomic"
 	"testing"
 	"time"
 
 	"github.com/benbjohnson/clock"
 	"github.com/stretchr/testify/assert"
-	"pgregory.net/rapid"
+	"github.com/stretchr/testify/require"
 
+	"github.com/weirflow/weir/internal/decision"
 	"github.com/weirflow/weir/strategies"
 )
 
-func TestBudget(t *testing.T) {
-	mock := clock.NewMock()
-	b := strategies.NewBudget(0.1, 0, 10, strategies.BudgetClock(mock))
-	withdraw := func(n int) (granted int) {
-		for range n {
-			if b.Withdraw() {
-				granted++
-			}
-		}
-		return granted
-	}
-	assert.Equal(t, 10, withdraw(20), "it starts full")
-	for range 9 {
-		b.Deposit()
-	}
-	assert.Zero(t, withdraw(5), "nine tenths are no token")
-	b.Deposit()
-	assert.Equal(t, 1.0, b.Balance())
-	assert.Equal(t, 1, withdraw(5), "ten tenths are one, exactly")
-	mock.Add(time.Hour)
-	assert.Zero(t, withdraw(5), "no time in this one")
-	for range 1000 {
-		b.Deposit()
-	}
-	assert.Equal(t, 10, withdraw(20), "no more than burst is kept")
-}
-
-func TestBudgetPerSecond(t *testing.T) {
-	mock := clock.NewMock()
-	b := strategies.NewBudget(0, 0.5, 2, strategies.BudgetClock(mock))
-	assert.True(t, b.Withdraw())
-	assert.True(t, b.Withdraw())
-	for range 3 {
-		mock.Add(2*time.Second - time.Nanosecond)
-		assert.False(t, b.Withdraw())
-		mock.Add(time.Nanosecond)
-		assert.True(t, b.Withdraw(), "a token every two seconds")
-	}
-	for range 20 {
-		mock.Add(100 * ms)
-		assert.GreaterOrEqual(t, b.Balance(), 0.0) // looking often loses nothing
-	}
-	assert.InDelta(t, 1, b.Balance(), 1e-7)
-	mock.Add(1000 * time.Hour)
-	assert.Equal(t, 2.0, b.Balance())
-}
-
-func TestNilBudgetCoversEverything(t *testing.T) {
-	var b *strategies.Budget
-	b.Deposit()
-	assert.True(t, b.Withdraw())
-	assert.True(t, math.IsInf(b.Balance(), 1))
-}
-
 func TestNewBudgetPanics(t *testing.T) {
-	assert.PanicsWithValue(t, "strategies: NewBudget: option 1 is nil",
-		func() { strategies.NewBudget(0, 0, 1, strategies.BudgetClock(clock.NewMock()), nil) })
 	nan, inf := math.NaN(), math.Inf(1)
 	tests := []struct {
 		want                string
@@ -90,124 +33,52 @@ func TestNewBudgetPanics(t *testing.T) {
 			func() { strategies.NewBudget(tt.fraction, tt.perSecond, tt.burst) })
 	}
 	extreme := strategies.NewBudget(1, math.MaxFloat64, math.MaxInt)
-	assert.True(t, extreme.Withdraw())
-	extreme.Deposit()
-	assert.Positive(t, extreme.Balance())
+	assert.InDelta(t, float64(math.MaxInt32), extreme.Balance(), 0)
+	assert.PanicsWithValue(t, "strategies: WithClock: nil <nil>", func() { extreme.WithClock(nil) })
 }
 
-// Against a model that works in whole billionths and credits time eagerly.
-func TestBudgetFollowsItsModel(t *testing.T) {
-	const whole = int64(1_000_000_000)
-	rapid.Check(t, func(t *rapid.T) {
-		perMille := rapid.Int64Range(0, 1000).Draw(t, "perMille")
-		perSecond := rapid.Int64Range(0, 1000).Draw(t, "perSecond")
-		burst := rapid.Int64Range(1, 20).Draw(t, "burst")
-		mock := clock.NewMock()
-		b := strategies.NewBudget(float64(perMille)/1000, float64(perSecond), int(burst), strategies.BudgetClock(mock))
-
-		balance, limit := burst*whole, burst*whole
-		deposits, granted, elapsed := int64(0), int64(0), time.Duration(0)
-		t.Repeat(map[string]func(*rapid.T){
-			"deposit": func(*rapid.T) {
-				b.Deposit()
-				deposits++
-				balance = min(limit, balance+perMille*whole/1000)
-			},
-			"withdraw": func(t *rapid.T) {
-				want := balance >= whole
-				if got := b.Withdraw(); got != want {
-					t.Fatalf("withdrawn %t, balance of the model %d", got, balance)
-				}
-				if want {
-					granted++
-					balance -= whole
-				}
-			},
-			"wait": func(t *rapid.T) {
-				d := time.Duration(rapid.Int64Range(0, int64(time.Second)).Draw(t, "d"))
-				mock.Add(d)
-				elapsed += d
-				balance = min(limit, balance+int64(d)*perSecond)
-			},
-			"": func(t *rapid.T) {
-				if got := b.Balance(); math.Abs(got-float64(balance)/float64(whole)) > 1e-9 {
-					t.Fatalf("balance %v, of the model %d", got, balance)
-				}
-				// The law of the documentation.
-				if granted*whole > burst*whole+deposits*perMille*whole/1000+int64(elapsed)*perSecond {
-					t.Fatalf("%d retries for %d attempts in %v", granted, deposits, elapsed)
-				}
-			},
-		})
-	})
-}
-
-func TestBudgetIsSafeForConcurrentUse(t *testing.T) {
-	const goroutines, rounds = 8, 2000
+func TestBudgetWithClockIsFullAndApart(t *testing.T) {
 	mock := clock.NewMock()
-	b := strategies.NewBudget(0.25, 1, 10, strategies.BudgetClock(mock))
-	var granted atomic.Int64
-	var wg sync.WaitGroup
-	for range goroutines {
-		wg.Go(func() {
-			for range rounds {
-				b.Deposit()
-				if b.Withdraw() {
-					granted.Add(1)
-				}
-			}
-		})
+	first := strategies.NewBudget(0.5, 1, 2).WithClock(mock)
+	spend := strategies.ReasonAware(say(allowing), nil).WithBudget(first).Steps()
+	for range 2 {
+		require.Equal(t, decision.Retried, spend.Decide(t.Context(), failedAttempt(1), decision.Situation{}).Verdict)
 	}
-	wg.Wait()
-	b.Balance()
-	assert.LessOrEqual(t, granted.Load(), int64(10+goroutines*rounds/4))
-	assert.GreaterOrEqual(t, granted.Load(), int64(goroutines*rounds/4), "nothing is lost")
+	assert.Zero(t, first.Balance())
+	assert.InDelta(t, 2, first.WithClock(clock.NewMock()).Balance(), 0)
+	mock.Add(500 * ms)
+	assert.InDelta(t, 0.5, first.Balance(), 1e-9)
+	var none *strategies.Budget
+	assert.True(t, math.IsInf(none.Balance(), 1))
 }
 
 // A budget in a policy: charged for retries that will be made and were asked for.
 func TestPolicyCharges(t *testing.T) {
 	mock := clock.NewMock()
-	b := strategies.NewBudget(0.5, 0, 2, strategies.BudgetClock(mock))
+	b := strategies.NewBudget(0.5, 0, 2).WithClock(mock)
 	p := strategies.ReasonAware(say(allowing), nil).WithBudget(b)
-	decide := func(p *strategies.Policy[string], remaining time.Duration) strategies.Verdict {
+	decide := func(p *strategies.Policy[string], remaining time.Duration) decision.Verdict {
 		a := failedAttempt(1)
 		a.Remaining = remaining
-		return p.Decide(t.Context(), a, strategies.Situation{}).Verdict
+		return p.Steps().Decide(t.Context(), a, decision.Situation{}).Verdict
 	}
-	assert.Equal(t, strategies.Retried, decide(p, ms), "capped, so it will not be made")
+	assert.Equal(t, decision.Retried, decide(p, ms), "capped, so it will not be made")
 	assert.Equal(t, 2.0, b.Balance())
-	assert.Equal(t, strategies.Retried, decide(p, time.Hour))
+	assert.Equal(t, decision.Retried, decide(p, time.Hour))
 	assert.Equal(t, 1.0, b.Balance())
 
 	others := strategies.ReasonAware(say(always), nil).WithBudget(b) // shared
-	assert.Equal(t, strategies.Retried, decide(others, time.Hour))
+	assert.Equal(t, decision.Retried, decide(others, time.Hour))
 	assert.Equal(t, 1.0, b.Balance(), "always-retry is not charged")
 	refusing := strategies.ReasonAware(say(forbidden), nil).WithBudget(b)
-	assert.Equal(t, strategies.Refused, decide(refusing, time.Hour))
+	assert.Equal(t, decision.Refused, decide(refusing, time.Hour))
 	assert.Equal(t, 1.0, b.Balance())
 
-	assert.Equal(t, strategies.Retried, decide(p, time.Hour))
-	assert.Equal(t, strategies.OverBudget, decide(p, time.Hour))
-	assert.Equal(t, strategies.Retried, decide(others, time.Hour), "nor refused")
-	others.Deposit()
-	p.Deposit()
-	assert.Equal(t, strategies.Retried, decide(p, time.Hour), "two first attempts earn a retry")
-	strategies.ReasonAware(say(allowing), nil).Deposit() // without a budget
-}
-
-func BenchmarkBudgetDeposit(b *testing.B) {
-	for name, burst := range map[string]int{"full": 1, "filling": math.MaxInt32} {
-		b.Run("bucket="+name, func(b *testing.B) {
-			budget := strategies.NewBudget(0.1, 10, burst)
-			if name == "filling" {
-				for range 1 << 20 {
-					budget.Withdraw()
-				}
-			}
-			b.ReportAllocs()
-			for b.Loop() {
-				budget.Deposit()
-			}
-		})
-	}
+	assert.Equal(t, decision.Retried, decide(p, time.Hour))
+	assert.Equal(t, decision.OverBudget, decide(p, time.Hour))
+	assert.Equal(t, decision.Retried, decide(others, time.Hour), "nor refused")
+	others.Steps().Deposit()
+	p.Steps().Deposit()
+	assert.Equal(t, decision.Retried, decide(p, time.Hour), "two first attempts earn a retry")
+	strategies.ReasonAware(say(allowing), nil).WithBudget(nil).Steps().Deposit() // without a budget
 }

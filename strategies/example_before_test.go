@@ -8,6 +8,7 @@ import (
 
 	"github.com/weirflow/weir/predicates"
 	"github.com/weirflow/weir/strategies"
+	"github.com/weirflow/weir/strategies/strategiestest"
 )
 
 // A strategy may do I/O, have something done before the next attempt, and say what
@@ -29,24 +30,23 @@ func ExampleAction() {
 	policy := strategies.ReasonAware(predicates.Named[string](), strategy)
 
 	for number := 1; number <= 3; number++ {
-		a := &predicates.Attempt[string]{
+		d := strategiestest.Decide(policy, predicates.Attempt[string]{
 			Input: "key-7", Number: number, Remaining: time.Second,
 			Err: predicates.WithReason(errors.New("wrong node"), staleRoute),
-		}
-		d := policy.Decide(context.Background(), a, strategies.Situation{})
-		fmt.Println(d.Verdict, d.Delay)
-		if d.Verdict != strategies.Retried {
+		})
+		fmt.Println(d)
+		if !d.Retry {
 			fmt.Println(d.Err)
 			break
 		}
 		_ = d.Before(context.Background()) // what an operator does after the delay
 	}
 	// Output:
-	// retried 10ms
+	// retry after 10ms (STALE_ROUTE)
 	//   refreshing the route of key-7
-	// retried 10ms
+	// retry after 10ms (STALE_ROUTE)
 	//   refreshing the route of key-7
-	// refused 0s
+	// no retry: refused (STALE_ROUTE)
 	// no node serves this key
 	// STALE_ROUTE: wrong node
 }

@@ -7,6 +7,7 @@ import (
 
 	"github.com/weirflow/weir/predicates"
 	"github.com/weirflow/weir/strategies"
+	"github.com/weirflow/weir/strategies/strategiestest"
 )
 
 type robotKey struct{}
@@ -33,17 +34,14 @@ func ExampleBestEffortStrategy() {
 	robots := context.WithValue(people, robotKey{}, true)
 	for _, values := range []context.Context{people, robots} {
 		for _, reason := range []predicates.Reason{overloaded, predicates.CircuitBreakerOpen} {
-			a := &predicates.Attempt[string]{
-				Number: 3, Err: predicates.WithReason(errors.New("refused"), reason),
-				Values: values, Remaining: predicates.NoDeadline,
-			}
-			d := policy.Decide(context.Background(), a, strategies.Situation{})
-			fmt.Println(d.Verdict, d.Delay, d.Reason)
+			fmt.Println(strategiestest.Decide(policy, predicates.Attempt[string]{
+				Number: 3, Err: predicates.WithReason(errors.New("refused"), reason), Values: values,
+			}))
 		}
 	}
 	// Output:
-	// retried 4ms OVERLOADED
-	// refused 0s CIRCUIT_BREAKER_OPEN
-	// refused 0s OVERLOADED
-	// refused 0s CIRCUIT_BREAKER_OPEN
+	// retry after 4ms (OVERLOADED)
+	// no retry: refused (CIRCUIT_BREAKER_OPEN)
+	// no retry: refused (OVERLOADED)
+	// no retry: refused (CIRCUIT_BREAKER_OPEN)
 }

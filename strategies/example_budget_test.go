@@ -1,7 +1,6 @@
 package strategies_test
 
 import (
-	"context"
 	"errors"
 	"fmt"
 	"time"
@@ -10,30 +9,32 @@ import (
 
 	"github.com/weirflow/weir/predicates"
 	"github.com/weirflow/weir/strategies"
+	"github.com/weirflow/weir/strategies/strategiestest"
 )
 
 // A service fails altogether while a thousand elements come, each allowed three
 // retries. Without a budget it would get three thousand calls more. The strategy is
 // one of FLIP-232: a budget goes with any.
 func ExampleBudget() {
-	budget := strategies.NewBudget(0.2, 10, 50, strategies.BudgetClock(clock.NewMock()))
+	budget := strategies.NewBudget(0.2, 10, 50).WithClock(clock.NewMock())
 	policy := strategies.PolicyOf[string](strategies.FixedDelay[string](3, time.Second).
 		RetryIfException(predicates.HasException)).WithBudget(budget)
 
-	verdicts := map[strategies.Verdict]int{}
+	retries, overBudget := 0, 0
 	for range 1000 {
-		policy.Deposit() // what an operator does at a first attempt
 		for number := 1; ; number++ {
-			a := &predicates.Attempt[string]{Number: number, Err: errors.New("down"), Remaining: time.Minute}
-			d := policy.Decide(context.Background(), a, strategies.Situation{})
-			verdicts[d.Verdict]++
-			if d.Verdict != strategies.Retried {
+			d := strategiestest.Decide(policy, predicates.Attempt[string]{Number: number, Err: errors.New("down")})
+			if !d.Retry {
+				if d.Verdict == strategies.OverBudget {
+					overBudget++
+				}
 				break
 			}
+			retries++
 		}
 	}
-	fmt.Println("retries:", verdicts[strategies.Retried])
-	fmt.Println("given up for want of budget:", verdicts[strategies.OverBudget])
+	fmt.Println("retries:", retries)
+	fmt.Println("given up for want of budget:", overBudget)
 	// Output:
 	// retries: 249
 	// given up for want of budget: 983

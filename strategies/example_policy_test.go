@@ -1,48 +1,35 @@
 package strategies_test
 
 import (
-	"context"
 	"fmt"
 	"io"
 	"time"
 
 	"github.com/weirflow/weir/predicates"
 	"github.com/weirflow/weir/strategies"
+	"github.com/weirflow/weir/strategies/strategiestest"
 )
 
-// What an operator does with the outcome of an attempt, step by step. Only Ask may
-// block, so only Ask leaves its loop.
+// What an operator does after the attempts of one element.
 func ExamplePolicy() {
 	lost := predicates.NewReason("CONNECTION_LOST", false, false)
-	policy := strategies.PolicyOf[string](strategies.ReasonAware( // whatever it was given
-		predicates.ByError[string](predicates.ErrorReason{Target: io.ErrUnexpectedEOF, Reason: lost}),
-		strategies.BestEffort[string]()).Idempotent())
+	policy := strategies.ReasonAware(
+		predicates.ByException[string](predicates.ErrorIs(io.ErrUnexpectedEOF), lost),
+		strategies.BestEffort[string]().WithMaxRetries(2)).
+		IdempotentIf(func(input any) bool { return input == "read" })
 
-	var reasons predicates.ReasonSet // kept with the element
-	err := io.ErrUnexpectedEOF       // the outcome
-	for number := 1; number <= 3; number++ {
-		if number == 1 {
-			policy.Deposit()
+	for _, input := range []string{"read", "write"} {
+		for number := 1; number <= 3; number++ {
+			fmt.Println(input, number, strategiestest.Decide(policy, predicates.Attempt[string]{
+				Input: input, Number: number, Err: io.ErrUnexpectedEOF, Remaining: time.Second,
+			}))
 		}
-		if !policy.Considers(err) {
-			break
-		}
-		a := &predicates.Attempt[string]{
-			Input: "in", Number: number, Err: err, Reasons: reasons,
-			Idempotent: policy.IsIdempotent("in"), Remaining: time.Second,
-		}
-		decision, ask := policy.Judge(a, strategies.Situation{})
-		if ask {
-			action, err := policy.Ask(context.Background(), a) // on a goroutine, unless policy.DecidesAtOnce()
-			decision = policy.Conclude(a, action, err, strategies.Situation{})
-		}
-		if decision.Verdict == strategies.Retried {
-			reasons = reasons.With(decision.Reason)
-		}
-		fmt.Println(decision.Verdict, decision.Delay, decision.Capped, reasons)
 	}
 	// Output:
-	// retried 1ms false {CONNECTION_LOST}
-	// retried 2ms false {CONNECTION_LOST}
-	// retried 4ms false {CONNECTION_LOST}
+	// read 1 retry after 1ms (CONNECTION_LOST)
+	// read 2 retry after 2ms (CONNECTION_LOST)
+	// read 3 no retry: refused (CONNECTION_LOST)
+	// write 1 no retry: refused (CONNECTION_LOST)
+	// write 2 no retry: refused (CONNECTION_LOST)
+	// write 3 no retry: refused (CONNECTION_LOST)
 }

@@ -9,6 +9,7 @@ import (
 
 	"github.com/stretchr/testify/assert"
 
+	"github.com/weirflow/weir/internal/decision"
 	"github.com/weirflow/weir/predicates"
 	"github.com/weirflow/weir/strategies"
 )
@@ -67,40 +68,39 @@ func TestHonorPushbackWithMore(t *testing.T) {
 func TestJitterSparesPushback(t *testing.T) {
 	p := strategies.ReasonAware(say(allowing), strategies.HonorPushback(strategies.BestEffort[string]())).
 		WithJitter(strategies.FullJitter)
-	now := strategies.Situation{Random: rand.New(rand.NewPCG(1, 2))}
+	now := decision.Situation{Random: rand.New(rand.NewPCG(1, 2))}
 	for range 100 {
 		a := failedAttempt(1)
 		a.Err = predicates.WithPushback(a.Err, time.Second)
-		assert.Equal(t, time.Second, p.Decide(t.Context(), a, now).Delay)
+		assert.Equal(t, time.Second, p.Steps().Decide(t.Context(), a, now).Delay)
 	}
 }
 
 // Whatever strategy a policy asks, what the server demands counts, unless it is ignored.
 func TestPolicyHeedsPushback(t *testing.T) {
 	const own = 100 * ms
-	decideOn := func(p *strategies.Policy[string], demand time.Duration) strategies.Decision {
+	decideOn := func(p *strategies.Policy[string], demand time.Duration) decision.Decision {
 		a := failedAttempt(1)
 		a.Err = predicates.WithPushback(a.Err, demand)
-		return p.Decide(t.Context(), a, strategies.Situation{})
+		return p.Steps().Decide(t.Context(), a, decision.Situation{})
 	}
 	for name, s := range map[string]strategies.ReasonStrategy[string]{
 		"none":        nil,
 		"best effort": strategies.BestEffort[string](),
 		"own":         answer(new(int), strategies.RetryAfter(own), nil),
 		"explicit":    strategies.HonorPushback(answer(new(int), strategies.RetryAfter(own), nil)),
-		"attempts":    strategies.ByAttempts(strategies.FixedDelay[string](3, own)),
 	} {
 		p := strategies.ReasonAware(say(allowing), s)
 		d := decideOn(p, time.Minute)
-		assert.Equal(t, strategies.Retried, d.Verdict, name)
+		assert.Equal(t, decision.Retried, d.Verdict, name)
 		assert.Equal(t, time.Minute, d.Delay, name)
 		assert.Equal(t, time.Minute, d.Demanded, name)
-		assert.Equal(t, strategies.Refused, decideOn(p, predicates.Never).Verdict, name)
+		assert.Equal(t, decision.Refused, decideOn(p, predicates.Never).Verdict, name)
 
 		d = decideOn(p.IgnorePushback(), time.Minute)
 		assert.Equal(t, name == "explicit", d.Demanded > 0, name)
-		assert.Equal(t, name == "explicit", decideOn(p.IgnorePushback(), predicates.Never).Verdict == strategies.Refused, name)
-		assert.Equal(t, strategies.Refused, decideOn(strategies.ReasonAware(say(forbidden), nil), time.Minute).Verdict, "not a permission")
+		assert.Equal(t, name == "explicit", decideOn(p.IgnorePushback(), predicates.Never).Verdict == decision.Refused, name)
+		assert.Equal(t, decision.Refused, decideOn(strategies.ReasonAware(say(forbidden), nil), time.Minute).Verdict, "not a permission")
 	}
 	flip := strategies.PolicyOf[string](strategies.FixedDelay[string](3, own).RetryIfException(predicates.HasException))
 	assert.Equal(t, own, decideOn(flip, time.Minute).Delay, "FLIP-232 knows of none")

@@ -16,7 +16,7 @@ import (
 // negative. A Jitter may be called by several operators at once, each with its
 // own random, so it must take its randomness from there. Nil means no jitter.
 //
-//	NoJitter                base                 all at once
+//	nil                     base                 all at once
 //	FullJitter              [0, base]            the least load on a service that recovers
 //	EqualJitter             [base/2, base]       never at once, at the price of more load
 //	ProportionalJitter(f)   base×[1-f, 1+f]      keeps the mean
@@ -26,29 +26,10 @@ import (
 // calls. The article's decorrelated jitter is left out: it draws from the delay
 // waited before, so it is no function of the attempt and would need a memory for
 // every element.
+//
+// WithJitter of a strategy or a [Policy] takes one. A strategy of your own may have a
+// method Jitter() Jitter; operators read it once, when they are built.
 type Jitter func(base time.Duration, random *rand.Rand) time.Duration
-
-// Jittered is an optional interface of a strategy: the operator applies the
-// jitter to what BackoffTime returns. It is read once, when the operator is
-// built.
-type Jittered interface {
-	Jitter() Jitter // nil: no jitter
-}
-
-// Apply returns the delay to wait for base: j's answer, or base itself if j is
-// nil. Negative ones, on the way in and out, become 0.
-func (j Jitter) Apply(base time.Duration, random *rand.Rand) time.Duration {
-	base = max(0, base)
-	if j == nil {
-		return base
-	}
-	return max(0, j(base, random))
-}
-
-// NoJitter is the [Jitter] that changes nothing, for those who like to say so.
-func NoJitter(base time.Duration, _ *rand.Rand) time.Duration {
-	return base
-}
 
 // FullJitter is the [Jitter] that draws evenly from [0, base].
 func FullJitter(base time.Duration, random *rand.Rand) time.Duration {

@@ -9,13 +9,8 @@ import (
 	"github.com/stretchr/testify/assert"
 	"pgregory.net/rapid"
 
+	"github.com/weirflow/weir/internal/decision"
 	"github.com/weirflow/weir/strategies"
-)
-
-// The built-in strategies show their jitter to operators.
-var (
-	_ strategies.Jittered = (*strategies.FixedDelayStrategy[int])(nil)
-	_ strategies.Jittered = (*strategies.ExponentialBackoffStrategy[int])(nil)
 )
 
 // jitters are all of them, each with the range it promises for a base that is
@@ -26,7 +21,6 @@ var jitters = []struct {
 	bounds func(base time.Duration) (low, high time.Duration)
 }{
 	{"nil", nil, func(base time.Duration) (low, high time.Duration) { return base, base }},
-	{"none", strategies.NoJitter, func(base time.Duration) (low, high time.Duration) { return base, base }},
 	{"full", strategies.FullJitter, func(base time.Duration) (low, high time.Duration) { return 0, base }},
 	{"equal", strategies.EqualJitter, func(base time.Duration) (low, high time.Duration) { return base / 2, base }},
 	{"proportional 0", strategies.ProportionalJitter(0), func(base time.Duration) (low, high time.Duration) { return base, base }},
@@ -45,7 +39,7 @@ func TestJitterStaysInBounds(t *testing.T) {
 				random := rand.New(rand.NewPCG(rapid.Uint64().Draw(t, "seed"), 0))
 				low, high := tt.bounds(base)
 				for range 20 {
-					if d := tt.jitter.Apply(base, random); d < low || d > high {
+					if d := decision.Spread(tt.jitter, base, random); d < low || d > high {
 						t.Fatalf("jitter of %v is %v, outside [%v, %v]", base, d, low, high)
 					}
 				}
@@ -62,7 +56,7 @@ func TestJitterReachesItsBounds(t *testing.T) {
 			for base := range time.Duration(11) {
 				seen := map[time.Duration]bool{}
 				for range 1000 {
-					seen[tt.jitter.Apply(base, random)] = true
+					seen[decision.Spread(tt.jitter, base, random)] = true
 				}
 				low, high := tt.bounds(base)
 				assert.Len(t, seen, int(high-low)+1, "base %d", base)
@@ -101,10 +95,10 @@ func TestJitterAtTheEdges(t *testing.T) {
 		t.Run(tt.name, func(t *testing.T) {
 			random := rand.New(rand.NewPCG(1, 2))
 			for range 1000 {
-				assert.Zero(t, tt.jitter.Apply(0, random))
-				assert.Zero(t, tt.jitter.Apply(-time.Second, random), "never negative")
-				assert.GreaterOrEqual(t, tt.jitter.Apply(math.MaxInt64, random), time.Duration(0), "no overflow")
-				assert.GreaterOrEqual(t, tt.jitter.Apply(math.MaxInt64-1, random), time.Duration(0), "no overflow")
+				assert.Zero(t, decision.Spread(tt.jitter, 0, random))
+				assert.Zero(t, decision.Spread(tt.jitter, -time.Second, random), "never negative")
+				assert.GreaterOrEqual(t, decision.Spread(tt.jitter, math.MaxInt64, random), time.Duration(0), "no overflow")
+				assert.GreaterOrEqual(t, decision.Spread(tt.jitter, math.MaxInt64-1, random), time.Duration(0), "no overflow")
 			}
 		})
 	}
@@ -129,7 +123,7 @@ func TestJitterFollowsItsSource(t *testing.T) {
 		t.Run(tt.name, func(t *testing.T) {
 			a, b := rand.New(rand.NewPCG(1, 2)), rand.New(rand.NewPCG(1, 2))
 			for range 100 {
-				assert.Equal(t, tt.jitter.Apply(time.Second, a), tt.jitter.Apply(time.Second, b))
+				assert.Equal(t, decision.Spread(tt.jitter, time.Second, a), decision.Spread(tt.jitter, time.Second, b))
 			}
 		})
 	}
@@ -137,7 +131,7 @@ func TestJitterFollowsItsSource(t *testing.T) {
 
 func TestApplyCutsANegativeJitter(t *testing.T) {
 	back := strategies.Jitter(func(time.Duration, *rand.Rand) time.Duration { return -1 })
-	assert.Zero(t, back.Apply(time.Second, nil))
+	assert.Zero(t, decision.Spread(back, time.Second, nil))
 }
 
 func TestProportionalJitterPanics(t *testing.T) {

@@ -7,6 +7,7 @@ import (
 
 	"github.com/stretchr/testify/assert"
 
+	"github.com/weirflow/weir/internal/decision"
 	"github.com/weirflow/weir/predicates"
 	"github.com/weirflow/weir/strategies"
 )
@@ -40,14 +41,11 @@ func TestMaxRetriesOf(t *testing.T) {
 		"fixed delay":                      {fixed, 3},
 		"exponential":                      {exponential, 7},
 		"no retry":                         {strategies.NoRetry[int](), 0},
-		"best effort":                      {best.WithBackoff(strategies.ControlledBackoff), strategies.Unlimited},
+		"best effort":                      {best.WithBackoff(fixed.BackoffTime), strategies.Unlimited},
 		"embedded":                         {embeds{best}, strategies.Unlimited},
 		"immediate":                        {strategies.Immediate[int](best), strategies.Unlimited},
-		"by attempts":                      {strategies.ByAttempts[int](fixed), 3},
-		"without reasons":                  {strategies.WithoutReasons(strategies.ByAttempts[int](fixed), nil), 3},
-		"pushback":                         {strategies.HonorPushback(strategies.ReasonStrategy[int](strategies.ByAttempts[int](fixed))), 3},
+		"pushback":                         {strategies.HonorPushback[int](best.WithMaxRetries(7)), 7},
 		"policy":                           {strategies.ReasonAware(classify, nil).WithMaxWaiting(9), strategies.Unlimited},
-		"policy by attempts":               {strategies.ReasonAware[int](classify, strategies.ByAttempts[int](exponential)), 7},
 		"policy of FLIP":                   {strategies.PolicyOf[int](fixed).WithJitter(nil), 3},
 		"policy of no retry":               {strategies.PolicyOf(strategies.NoRetry[int]()), 0},
 		"wrapper":                          {wraps{hidesAll{wraps{hidesAll{fixed}}}}, 3},
@@ -58,7 +56,10 @@ func TestMaxRetriesOf(t *testing.T) {
 		"policy of a func":                 {strategies.ReasonAware[int](classify, byFunc), unknown},
 		"nil":                              {nil, unknown},
 	} {
-		n, ok := strategies.MaxRetriesOf(tt.strategy)
+		if s, ok := tt.strategy.(strategies.AsyncRetryStrategy[int]); ok {
+			tt.strategy = strategies.PolicyOf(s).Steps().Asked
+		}
+		n, ok := decision.MaxRetriesOf(tt.strategy)
 		assert.Equal(t, tt.want != unknown, ok, name)
 		assert.Equal(t, max(tt.want, 0), n, name)
 	}
@@ -68,7 +69,7 @@ func TestMaxRetriesOf(t *testing.T) {
 func TestBestEffortWithMaxRetries(t *testing.T) {
 	unsafe := predicates.NewReason("TEST", false, false)
 	s := strategies.BestEffort[int]().WithMaxRetries(2)
-	n, ok := strategies.MaxRetriesOf(s)
+	n, ok := decision.MaxRetriesOf(s)
 	assert.True(t, ok)
 	assert.Equal(t, 2, n)
 	for number, want := range map[int]bool{1: true, 2: true, 3: false, 4: false} {

@@ -6,18 +6,11 @@ import (
 	"github.com/weirflow/weir/predicates"
 )
 
-// NoRetry returns the strategy that switches retries off altogether. Unlike one
-// with 0 retries it tells the operator so beforehand: with NoRetry alone a
-// timeout of 0, which is none, is legal. See [IsNoRetry].
+// NoRetry returns the strategy that switches retries off altogether. With
+// NoRetry alone, and with [PolicyOf] of it, an operator allows a timeout of 0, which
+// is no timeout.
 func NoRetry[OUT any]() AsyncRetryStrategy[OUT] {
 	return noRetry[OUT]{}
-}
-
-// IsNoRetry reports whether strategy came from [NoRetry]. It is false for one
-// that wraps or embeds it, and for any other that merely never retries.
-func IsNoRetry[OUT any](strategy AsyncRetryStrategy[OUT]) bool {
-	_, ok := strategy.(noRetry[OUT])
-	return ok
 }
 
 type noRetry[OUT any] struct{}

@@ -28,11 +28,14 @@ type embedsNoRetry struct {
 	strategies.AsyncRetryStrategy[int]
 }
 
-func TestIsNoRetry(t *testing.T) {
-	assert.True(t, strategies.IsNoRetry(strategies.NoRetry[int]()))
-	assert.True(t, strategies.IsNoRetry(strategies.NoRetry[any]()))
-	assert.False(t, strategies.IsNoRetry[int](nil))
-	assert.False(t, strategies.IsNoRetry(strategies.FixedDelay[int](0, 0)))
-	assert.False(t, strategies.IsNoRetry(strategies.FixedDelay[int](0, 0).RetryIfException(predicates.HasException)))
-	assert.False(t, strategies.IsNoRetry(embedsNoRetry{strategies.NoRetry[int]()}))
+// Only NoRetry itself, alone or as a policy, allows a timeout of 0.
+func TestStepsKnowNoRetry(t *testing.T) {
+	known := func(s strategies.AsyncRetryStrategy[int]) bool { return strategies.PolicyOf(s).Steps().NoRetry }
+	assert.True(t, known(strategies.NoRetry[int]()))
+	assert.True(t, known(strategies.PolicyOf(strategies.NoRetry[int]())))
+	assert.True(t, strategies.PolicyOf(strategies.NoRetry[any]()).Steps().NoRetry)
+	assert.False(t, known(strategies.FixedDelay[int](0, 0)))
+	assert.False(t, known(strategies.FixedDelay[int](0, 0).RetryIfException(predicates.HasException)))
+	assert.False(t, known(strategies.ReasonAware(predicates.Named[int](), nil)))
+	assert.False(t, known(embedsNoRetry{strategies.NoRetry[int]()}))
 }

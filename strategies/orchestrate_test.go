@@ -14,6 +14,7 @@ import (
 	"github.com/stretchr/testify/require"
 	"pgregory.net/rapid"
 
+	"github.com/weirflow/weir/internal/decision"
 	"github.com/weirflow/weir/predicates"
 	"github.com/weirflow/weir/predicates/couchbase"
 	"github.com/weirflow/weir/strategies"
@@ -55,8 +56,6 @@ func failedAttempt(number int) *attempt {
 func TestMatrix(t *testing.T) {
 	var asked int
 	const number = 3 // so 2 retries were made
-	flip := strategies.FixedDelay[string](number, 7*ms)
-	spent := strategies.FixedDelay[string](number-1, 7*ms)
 	allStrategies := []struct {
 		name     string
 		strategy strategies.ReasonStrategy[string]
@@ -75,13 +74,11 @@ func TestMatrix(t *testing.T) {
 			},
 		},
 		{
-			"best effort, other back-off", strategies.BestEffort[string]().WithBackoff(strategies.ControlledBackoff),
+			"best effort, other back-off", strategies.BestEffort[string]().WithBackoff(strategies.ExponentialBackoff[string](0, 2*ms, 100*ms, 5).BackoffTime),
 			func(r predicates.Reason, idempotent bool) (bool, time.Duration) {
 				return idempotent || r.AllowsNonIdempotentRetry(), 50 * ms
 			},
 		},
-		{"FLIP-232", strategies.ByAttempts(flip), func(predicates.Reason, bool) (bool, time.Duration) { return true, 7 * ms }},
-		{"FLIP-232, spent", strategies.ByAttempts(spent), func(predicates.Reason, bool) (bool, time.Duration) { return false, 0 }},
 		{"fail fast", failFast(&asked), func(predicates.Reason, bool) (bool, time.Duration) { return false, 0 }},
 		{
 			"pushback", strategies.HonorPushback(strategies.BestEffort[string]()),
@@ -103,17 +100,17 @@ func TestMatrix(t *testing.T) {
 							a := failedAttempt(number)
 							a.Stage, a.Idempotent = stage, idempotent
 							d := strategies.ReasonAware(say(r), s.strategy).
-								Decide(t.Context(), a, strategies.Situation{Finishing: finishing})
+								Steps().Decide(t.Context(), a, decision.Situation{Finishing: finishing})
 
-							want := strategies.Decision{Verdict: strategies.Refused, Reason: r, Err: a.Err}
+							want := decision.Decision{Verdict: decision.Refused, Reason: r, Err: a.Err}
 							retry, delay := s.want(r, idempotent)
 							switch {
 							case finishing:
-								want.Verdict = strategies.Finishing
+								want.Verdict = decision.Finishing
 							case r.AlwaysRetry():
-								want.Verdict, want.Delay = strategies.Retried, 50*ms // R27: n is 2
+								want.Verdict, want.Delay = decision.Retried, 50*ms // R27: n is 2
 							case retry:
-								want.Verdict, want.Delay = strategies.Retried, delay
+								want.Verdict, want.Delay = decision.Retried, delay
 							}
 							assert.Equal(t, want, d, "%v, idempotent %t, %v", stage, idempotent, r)
 							assert.Equal(t, r, a.Reason)
@@ -133,13 +130,13 @@ func TestAlwaysRetryDoesNotAsk(t *testing.T) {
 		return 0
 	})
 	for n, want := range []time.Duration{ms, 10 * ms, 50 * ms, 100 * ms, 500 * ms, time.Second, time.Second} {
-		d := p.Decide(t.Context(), failedAttempt(n+1), strategies.Situation{Random: rand.New(rand.NewPCG(1, 2))})
-		assert.Equal(t, strategies.Retried, d.Verdict)
+		d := p.Steps().Decide(t.Context(), failedAttempt(n+1), decision.Situation{Random: rand.New(rand.NewPCG(1, 2))})
+		assert.Equal(t, decision.Retried, d.Verdict)
 		assert.Equal(t, want, d.Delay)
 	}
 	a := failedAttempt(4)
 	a.Remaining = 100 * ms // what it asks for, exactly
-	d := p.Decide(t.Context(), a, strategies.Situation{})
+	d := p.Steps().Decide(t.Context(), a, decision.Situation{})
 	assert.True(t, d.Capped, "bounded by the timeout")
 	assert.Zero(t, asked)
 }
@@ -164,8 +161,8 @@ func TestCap(t *testing.T) {
 		a := failedAttempt(1)
 		a.Elapsed, a.Remaining = 2*time.Second, tt.remaining
 		d := strategies.ReasonAware(say(allowing), answer(&asked, strategies.RetryAfter(tt.delay), nil)).
-			Decide(t.Context(), a, strategies.Situation{})
-		assert.Equal(t, strategies.Retried, d.Verdict)
+			Steps().Decide(t.Context(), a, decision.Situation{})
+		assert.Equal(t, decision.Retried, d.Verdict)
 		assert.Equal(t, tt.want, d.Delay, "%v of %v", tt.delay, tt.remaining)
 		assert.Equal(t, tt.capped, d.Capped, "%v of %v", tt.delay, tt.remaining)
 		assert.Equal(t, 1, asked)
@@ -176,8 +173,8 @@ func TestCap(t *testing.T) {
 func TestZeroDelayIsADelay(t *testing.T) {
 	var asked int
 	d := strategies.ReasonAware(say(allowing), answer(&asked, strategies.RetryAfter(0), nil)).
-		Decide(t.Context(), failedAttempt(1), strategies.Situation{})
-	assert.Equal(t, strategies.Retried, d.Verdict)
+		Steps().Decide(t.Context(), failedAttempt(1), decision.Situation{})
+	assert.Equal(t, decision.Retried, d.Verdict)
 	assert.Zero(t, d.Delay)
 	assert.Equal(t, strategies.Action{}, strategies.DoNotRetry())
 }
@@ -188,8 +185,8 @@ func TestNoReasonMeansAccept(t *testing.T) {
 	no := func(*attempt) (predicates.Reason, bool) { return allowing, false }
 	for _, c := range []predicates.Classifier[string]{no, say(predicates.Reason{})} {
 		for _, a := range []*attempt{failedAttempt(1), {Number: 1, Results: []string{"x"}}} {
-			d := strategies.ReasonAware(c, strategy).Decide(t.Context(), a, strategies.Situation{})
-			assert.Equal(t, strategies.Decision{Err: a.Err}, d)
+			d := strategies.ReasonAware(c, strategy).Steps().Decide(t.Context(), a, decision.Situation{})
+			assert.Equal(t, decision.Decision{Err: a.Err}, d)
 			assert.True(t, a.Reason.IsZero())
 		}
 	}
@@ -234,12 +231,12 @@ func TestFailedDecisions(t *testing.T) {
 	}
 	for _, tt := range tests {
 		t.Run(tt.name, func(t *testing.T) {
-			now := strategies.Situation{Random: rand.New(rand.NewPCG(1, 2))}
-			d := tt.policy.Decide(t.Context(), failedAttempt(1), now)
-			assert.Equal(t, strategies.Failed, d.Verdict)
+			now := decision.Situation{Random: rand.New(rand.NewPCG(1, 2))}
+			d := tt.policy.Steps().Decide(t.Context(), failedAttempt(1), now)
+			assert.Equal(t, decision.Failed, d.Verdict)
 			require.Equal(t, tt.want+"\nunexpected EOF", withoutLine(d.Err.Error()))
 			require.ErrorIs(t, d.Err, io.ErrUnexpectedEOF)
-			_, panicked := errors.AsType[*strategies.PanicError](d.Err)
+			_, panicked := errors.AsType[*decision.PanicError](d.Err)
 			assert.Equal(t, tt.panicked, panicked)
 			if tt.panicked {
 				require.Contains(t, fmt.Sprintf("%+v", d.Err), "orchestrate_test.go")
@@ -250,7 +247,7 @@ func TestFailedDecisions(t *testing.T) {
 	}
 	// An element with results fails, too.
 	a := &attempt{Number: 1, Results: []string{"x"}, Remaining: predicates.NoDeadline}
-	d := tests[0].policy.Decide(t.Context(), a, strategies.Situation{})
+	d := tests[0].policy.Steps().Decide(t.Context(), a, decision.Situation{})
 	require.EqualError(t, d.Err, "broken")
 }
 
@@ -268,9 +265,9 @@ func TestTranslation(t *testing.T) {
 	} {
 		for _, a := range []*attempt{failedAttempt(1), {Number: 1, Results: []string{"x"}, Remaining: predicates.NoDeadline}} {
 			d := strategies.ReasonAware(say(allowing), answer(&asked, action, nil)).
-				Decide(t.Context(), a, strategies.Situation{})
+				Steps().Decide(t.Context(), a, decision.Situation{})
 			assert.Equal(t, better, d.Err)
-			assert.Equal(t, action.Retry, d.Verdict == strategies.Retried)
+			assert.Equal(t, action.Retry, d.Verdict == decision.Retried)
 		}
 	}
 }
@@ -280,7 +277,7 @@ func TestBeforeIsHandedOn(t *testing.T) {
 	called := false
 	action := strategies.RetryAfter(0).WithBefore(func(context.Context) error { called = true; return io.EOF })
 	d := strategies.ReasonAware(say(allowing), answer(&asked, action, nil)).
-		Decide(t.Context(), failedAttempt(1), strategies.Situation{})
+		Steps().Decide(t.Context(), failedAttempt(1), decision.Situation{})
 	require.False(t, called)
 	require.Equal(t, io.EOF, d.Before(t.Context()))
 	assert.True(t, called)
@@ -305,7 +302,7 @@ func TestJitterComesBeforeTheCapAndSparesDemandedDelays(t *testing.T) {
 		a := failedAttempt(1)
 		a.Remaining = time.Second
 		d := strategies.ReasonAware(say(allowing), answer(new(int), tt.action, nil)).WithJitter(double).
-			Decide(t.Context(), a, strategies.Situation{Random: tt.random})
+			Steps().Decide(t.Context(), a, decision.Situation{Random: tt.random})
 		assert.Equal(t, tt.want, d.Delay)
 		assert.Equal(t, tt.capped, d.Capped)
 		if tt.action.Demanded {
@@ -330,7 +327,7 @@ func TestWhatTheStrategySees(t *testing.T) {
 		}))
 	a := failedAttempt(2)
 	a.Input, a.Reasons, a.Elapsed = "in", predicates.NewReasonSet(always), time.Second
-	p.Decide(t.Context(), a, strategies.Situation{})
+	p.Steps().Decide(t.Context(), a, decision.Situation{})
 	assert.Equal(t, "in", saw.Input)
 	assert.Equal(t, allowing, saw.Reason)
 	assert.Equal(t, predicates.NetworkTime, saw.Stage, "unreported is the safe side")
@@ -339,7 +336,7 @@ func TestWhatTheStrategySees(t *testing.T) {
 
 	a = failedAttempt(1)
 	a.Err = &predicates.StageError{Stage: predicates.ClientDispatch, Err: io.EOF}
-	p.Decide(t.Context(), a, strategies.Situation{})
+	p.Steps().Decide(t.Context(), a, decision.Situation{})
 	assert.Equal(t, predicates.ClientDispatch, saw.Stage, "the error proves it")
 }
 
@@ -350,17 +347,17 @@ func TestErrorsOnly(t *testing.T) {
 		}
 		return allowing, true
 	}, nil).ErrorsOnly()
-	assert.False(t, p.Considers(nil))
-	assert.True(t, p.Considers(io.EOF))
-	d := p.Decide(t.Context(), &attempt{Number: 1, Results: []string{"x"}}, strategies.Situation{})
-	assert.Equal(t, strategies.Decision{}, d)
+	assert.False(t, p.Steps().Considers(nil))
+	assert.True(t, p.Steps().Considers(io.EOF))
+	d := p.Steps().Decide(t.Context(), &attempt{Number: 1, Results: []string{"x"}}, decision.Situation{})
+	assert.Equal(t, decision.Decision{}, d)
 }
 
 func TestMaxWaiting(t *testing.T) {
 	for _, r := range []predicates.Reason{allowing, always} {
 		p := strategies.ReasonAware(say(r), nil).WithMaxWaiting(2)
-		for waiting, want := range []strategies.Verdict{strategies.Retried, strategies.Retried, strategies.TooManyWaiting, strategies.TooManyWaiting} {
-			d := p.Decide(t.Context(), failedAttempt(1), strategies.Situation{Waiting: waiting})
+		for waiting, want := range []decision.Verdict{decision.Retried, decision.Retried, decision.TooManyWaiting, decision.TooManyWaiting} {
+			d := p.Steps().Decide(t.Context(), failedAttempt(1), decision.Situation{Waiting: waiting})
 			assert.Equal(t, want, d.Verdict, "%d waiting", waiting)
 			assert.Equal(t, r, d.Reason)
 			assert.Equal(t, io.ErrUnexpectedEOF, d.Err)
@@ -382,58 +379,58 @@ func TestStepsOneByOne(t *testing.T) {
 		if rapid.Bool().Draw(t, "fails") {
 			failure = io.EOF
 		}
-		before := strategies.Situation{Finishing: rapid.Bool().Draw(t, "finishing"), Waiting: rapid.IntRange(0, 2).Draw(t, "waiting")}
-		after := strategies.Situation{Finishing: rapid.Bool().Draw(t, "finishing"), Waiting: rapid.IntRange(0, 2).Draw(t, "waiting")}
+		before := decision.Situation{Finishing: rapid.Bool().Draw(t, "finishing"), Waiting: rapid.IntRange(0, 2).Draw(t, "waiting")}
+		after := decision.Situation{Finishing: rapid.Bool().Draw(t, "finishing"), Waiting: rapid.IntRange(0, 2).Draw(t, "waiting")}
 		remaining := time.Duration(rapid.Int64Range(0, 10).Draw(t, "remaining"))
 		asked := 0
 		p := strategies.ReasonAware(say(r), answer(&asked, action, failure)).WithMaxWaiting(2)
 
 		a := failedAttempt(1)
-		d, ask := p.Judge(a, before)
+		d, ask := p.Steps().Judge(a, before)
 		if ask {
-			got, err := p.Ask(t.Context(), a)
+			got, err := p.Steps().Ask(t.Context(), a)
 			a.Remaining = remaining
-			d = p.Conclude(a, got, err, after)
+			d = p.Steps().Conclude(a, got, err, after)
 		}
 
 		// The model, in other words: who has the last word?
-		want := strategies.Refused
+		want := decision.Refused
 		now := before
 		if ask {
 			now = after
 		}
 		switch {
 		case r.IsZero():
-			want = strategies.Accepted
+			want = decision.Accepted
 		case before.Finishing:
-			want = strategies.Finishing
+			want = decision.Finishing
 		case !r.AlwaysRetry() && (failure != nil || action.Retry && action.Delay < 0):
-			want = strategies.Failed
+			want = decision.Failed
 		case !r.AlwaysRetry() && !action.Retry:
 		case now.Finishing:
-			want = strategies.Finishing
+			want = decision.Finishing
 		case now.Waiting >= 2:
-			want = strategies.TooManyWaiting
+			want = decision.TooManyWaiting
 		default:
-			want = strategies.Retried
+			want = decision.Retried
 		}
 		if d.Verdict != want || ask != (asked == 1) {
 			t.Fatalf("%v, not %v; asked %d times", d.Verdict, want, asked)
 		}
-		if d.Verdict == strategies.Retried && ask && (d.Capped != (action.Delay >= remaining) || d.Delay != min(action.Delay, remaining)) {
+		if d.Verdict == decision.Retried && ask && (d.Capped != (action.Delay >= remaining) || d.Delay != min(action.Delay, remaining)) {
 			t.Fatalf("delay %v, capped %t, of %v in %v", d.Delay, d.Capped, action.Delay, remaining)
 		}
-		if d.Verdict != strategies.Retried && (d.Delay != 0 || d.Capped || d.Before != nil) {
+		if d.Verdict != decision.Retried && (d.Delay != 0 || d.Capped || d.Before != nil) {
 			t.Fatalf("%v with a delay", d)
 		}
 	})
 }
 
 func TestVerdictText(t *testing.T) {
-	for v, text := range map[strategies.Verdict]string{
-		strategies.Accepted: "accepted", strategies.Retried: "retried", strategies.Refused: "refused",
-		strategies.Finishing: "finishing", strategies.OverBudget: "over budget",
-		strategies.TooManyWaiting: "too many waiting", strategies.Failed: "decision failed", 99: "Verdict(99)",
+	for v, text := range map[decision.Verdict]string{
+		decision.Accepted: "accepted", decision.Retried: "retried", decision.Refused: "refused",
+		decision.Finishing: "finishing", decision.OverBudget: "over budget",
+		decision.TooManyWaiting: "too many waiting", decision.Failed: "decision failed", 99: "Verdict(99)",
 	} {
 		assert.Equal(t, text, fmt.Sprint(v))
 	}
@@ -457,7 +454,7 @@ func BenchmarkDecide(b *testing.B) {
 				view := new(attempt) // as an operator reuses it
 				for b.Loop() {
 					*view = a
-					p.Decide(context.Background(), view, strategies.Situation{})
+					p.Steps().Decide(context.Background(), view, decision.Situation{})
 				}
 			})
 		}
@@ -472,8 +469,8 @@ func (panicsInAs) As(any) bool { panic("broken") }
 func TestErrorThatPanicsWhenItsStageIsRead(t *testing.T) {
 	errBroken := panicsInAs{errors.New("of the call")}
 	p := strategies.ReasonAware(predicates.ByException[int](predicates.HasException, predicates.CircuitBreakerOpen), nil)
-	d := p.Decide(t.Context(), &predicates.Attempt[int]{Number: 1, Err: errBroken, Remaining: time.Minute}, strategies.Situation{})
-	assert.Equal(t, strategies.Failed, d.Verdict)
+	d := p.Steps().Decide(t.Context(), &predicates.Attempt[int]{Number: 1, Err: errBroken, Remaining: time.Minute}, decision.Situation{})
+	assert.Equal(t, decision.Failed, d.Verdict)
 	assert.Equal(t, "strategies: panic in user code: broken (at orchestrate_test.go:N strategies_test.panicsInAs.As)\nof the call",
 		withoutLine(d.Err.Error()))
 }
@@ -494,10 +491,10 @@ func TestReasonOfAnEarlierOutcomeIsForgotten(t *testing.T) {
 		return predicates.ResultMatched, true
 	}, nil)
 	a := &predicates.Attempt[string]{Number: 1, Remaining: predicates.NoDeadline}
-	require.Equal(t, predicates.ResultMatched, p.Decide(t.Context(), a, strategies.Situation{}).Reason)
+	require.Equal(t, predicates.ResultMatched, p.Steps().Decide(t.Context(), a, decision.Situation{}).Reason)
 	a.Err = errors.New("busy")
-	d := p.Decide(t.Context(), a, strategies.Situation{})
-	require.Equal(t, strategies.Failed, d.Verdict)
+	d := p.Steps().Decide(t.Context(), a, decision.Situation{})
+	require.Equal(t, decision.Failed, d.Verdict)
 	require.True(t, seen.IsZero(), "%v", seen)
 	require.True(t, d.Reason.IsZero(), "%v", d.Reason)
 }
@@ -511,8 +508,8 @@ func TestRejectionIsNotRetried(t *testing.T) {
 			p := strategies.ReasonAware(say(rejected), answer(&asked, strategies.RetryAfter(0), nil))
 			a := failedAttempt(1)
 			a.Idempotent = idempotent
-			d := p.Decide(t.Context(), a, strategies.Situation{Finishing: finishing})
-			assert.Equal(t, strategies.Decision{Verdict: strategies.Accepted, Reason: rejected, Err: io.ErrUnexpectedEOF}, d)
+			d := p.Steps().Decide(t.Context(), a, decision.Situation{Finishing: finishing})
+			assert.Equal(t, decision.Decision{Verdict: decision.Accepted, Reason: rejected, Err: io.ErrUnexpectedEOF}, d)
 			assert.Equal(t, rejected, a.Reason)
 			assert.Zero(t, asked)
 		}

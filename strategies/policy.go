@@ -1,9 +1,11 @@
 package strategies
 
 import (
+	"context"
 	"fmt"
 	"time"
 
+	"github.com/weirflow/weir/internal/decision"
 	"github.com/weirflow/weir/internal/nils"
 	"github.com/weirflow/weir/predicates"
 )
@@ -33,16 +35,9 @@ import (
 // constructors of operators, panic for such a type. Override Decide of a
 // [ReasonStrategy] instead, as [BestEffortStrategy] shows.
 type Policy[OUT any] struct {
-	classify   predicates.Classifier[OUT] // nil: nothing is ever retried
-	strategy   ReasonStrategy[OUT]
-	asked      ReasonStrategy[OUT]     // strategy, with or without what servers demand
-	flip       AsyncRetryStrategy[OUT] // what it was made of; nil: of a reason-aware strategy
-	results    bool                    // results are looked at
-	errors     bool                    // errors are looked at
-	jitter     Jitter
-	budget     *Budget
-	maxWaiting int // 0: no bound
-	idempotent func(input any) bool
+	steps    decision.Steps[OUT]
+	strategy ReasonStrategy[OUT]     // nil: it was made of flip
+	flip     AsyncRetryStrategy[OUT] // nil: it was made of strategy
 }
 
 var _ AsyncRetryStrategy[any] = (*Policy[any])(nil)
@@ -65,8 +60,17 @@ func ReasonAware[OUT any](classify predicates.Classifier[OUT], strategy ReasonSt
 	if nils.Is(strategy) {
 		strategy = BestEffort[OUT]()
 	}
-	return &Policy[OUT]{
-		classify: predicates.EachError(classify), strategy: strategy, asked: HonorPushback(strategy), results: true, errors: true,
+	return &Policy[OUT]{strategy: strategy, steps: decision.Steps[OUT]{
+		Classify: predicates.EachError(classify), Results: true, Errors: true,
+		Strategy: asking(HonorPushback(strategy)), Asked: strategy, AtOnce: decidesAtOnce(strategy),
+	}}
+}
+
+// asking returns the question to s.
+func asking[OUT any](s ReasonStrategy[OUT]) func(context.Context, *predicates.Attempt[OUT]) (decision.Action, error) {
+	return func(ctx context.Context, a *predicates.Attempt[OUT]) (decision.Action, error) {
+		action, err := s.Decide(ctx, a)
+		return decision.Action(action), err
 	}
 }
 
@@ -85,29 +89,48 @@ func PolicyOf[OUT any](strategy AsyncRetryStrategy[OUT]) *Policy[OUT] {
 		panic(fmt.Sprintf("strategies: PolicyOf: %T embeds a *Policy, whose methods an operator does not call: "+
 			"hand over the Policy itself, and override Decide of its ReasonStrategy", strategy))
 	}
-	p := &Policy[OUT]{strategy: &attempts[OUT]{strategy}, flip: strategy}
-	p.asked = p.strategy // what FLIP-232 decides, without loss
+	_, isNoRetry := strategy.(noRetry[OUT])
+	p := &Policy[OUT]{flip: strategy, steps: decision.Steps[OUT]{
+		Strategy: askingByAttempts(strategy), Asked: strategy, AtOnce: true, ByAttempts: true, NoRetry: isNoRetry,
+	}}
 	pair := strategy.RetryPredicate()
 	if nils.Is(pair) {
 		return p
 	}
-	// Read once; what a changed answer would do is nobody's to guess.
+	// Read once: what a later answer would do is not defined.
 	pair = predicates.RetryIf(pair.ResultPredicate(), pair.ExceptionPredicate())
-	p.results, p.errors = pair.ResultPredicate() != nil, pair.ExceptionPredicate() != nil
-	if p.results || p.errors {
-		p.classify = predicates.ByPredicates(pair)
+	p.steps.Results, p.steps.Errors = pair.ResultPredicate() != nil, pair.ExceptionPredicate() != nil
+	if p.steps.Results || p.steps.Errors {
+		p.steps.Classify = predicates.ByPredicates(pair)
 	}
-	if j, ok := strategy.(Jittered); ok {
-		p.jitter = j.Jitter()
+	if j, ok := strategy.(interface{ Jitter() Jitter }); ok {
+		p.steps.Jitter = j.Jitter()
 	}
 	return p
+}
+
+// askingByAttempts returns the question to s, for whatever reason. What FLIP-232 retries, it retries: idempotence and what
+// servers demand do not count.
+func askingByAttempts[OUT any](
+	s AsyncRetryStrategy[OUT],
+) func(context.Context, *predicates.Attempt[OUT]) (decision.Action, error) {
+	return func(_ context.Context, a *predicates.Attempt[OUT]) (decision.Action, error) {
+		if !s.CanRetry(a.Number) {
+			return decision.Action{}, nil
+		}
+		base := s.BackoffTime(a.Number)
+		if base < 0 {
+			return decision.Action{}, fmt.Errorf("strategies: %T: negative BackoffTime(%d): %v", s, a.Number, base)
+		}
+		return decision.Action{Retry: true, Delay: base}, nil
+	}
 }
 
 // WithJitter returns a copy of p whose delays are spread by jitter, those of
 // reasons that are always retried and demanded ones excepted. Nil means none.
 func (p *Policy[OUT]) WithJitter(jitter Jitter) *Policy[OUT] {
 	c := *p
-	c.jitter = jitter
+	c.steps.Jitter = jitter
 	return &c
 }
 
@@ -116,7 +139,7 @@ func (p *Policy[OUT]) WithJitter(jitter Jitter) *Policy[OUT] {
 // charged. Nil, the default, means no budget.
 func (p *Policy[OUT]) WithBudget(budget *Budget) *Policy[OUT] {
 	c := *p
-	c.budget = budget
+	c.steps.Budget = budget.tokens()
 	return &c
 }
 
@@ -129,7 +152,7 @@ func (p *Policy[OUT]) WithMaxWaiting(n int) *Policy[OUT] {
 		panic(fmt.Sprintf("strategies: WithMaxWaiting: negative number of elements: %d", n))
 	}
 	c := *p
-	c.maxWaiting = n
+	c.steps.MaxWaiting = n
 	return &c
 }
 
@@ -149,7 +172,7 @@ func (p *Policy[OUT]) Idempotent() *Policy[OUT] {
 // called from several goroutines at once.
 func (p *Policy[OUT]) IdempotentIf(idempotent func(input any) bool) *Policy[OUT] {
 	c := *p
-	c.idempotent = idempotent
+	c.steps.Idempotent = idempotent
 	return &c
 }
 
@@ -162,7 +185,7 @@ func (p *Policy[OUT]) IdempotentIf(idempotent func(input any) bool) *Policy[OUT]
 func (p *Policy[OUT]) Harmless(errs ...error) *Policy[OUT] {
 	c := *p
 	if p.flip == nil {
-		c.classify = predicates.EachError(p.classify, errs...)
+		c.steps.Classify = predicates.EachError(p.steps.Classify, errs...)
 	}
 	return &c
 }
@@ -171,7 +194,9 @@ func (p *Policy[OUT]) Harmless(errs ...error) *Policy[OUT] {
 // its strategy does. See [HonorPushback].
 func (p *Policy[OUT]) IgnorePushback() *Policy[OUT] {
 	c := *p
-	c.asked = c.strategy
+	if p.flip == nil {
+		c.steps.Strategy = asking(p.strategy)
+	}
 	return &c
 }
 
@@ -179,53 +204,16 @@ func (p *Policy[OUT]) IgnorePushback() *Policy[OUT] {
 // results unseen: a saving where its classifier knows none.
 func (p *Policy[OUT]) ErrorsOnly() *Policy[OUT] {
 	c := *p
-	c.results = false
+	c.steps.Results = false
 	return &c
 }
 
-// Considers reports whether outcomes of this kind, errors or, with a nil err,
-// results, are looked at; others are accepted without calling Judge.
-func (p *Policy[OUT]) Considers(err error) bool {
-	if err != nil {
-		return p.errors
-	}
-	return p.results
-}
-
-// NeedsElement reports whether anything in p looks at more of an attempt than its
-// number and outcome. If not, an operator may leave the rest of the view unset,
-// except for Remaining.
-func (p *Policy[OUT]) NeedsElement() bool { return p.flip == nil }
-
-// DecidesAtOnce reports whether Ask is known not to block, so that it can be
-// called where nothing may.
-func (p *Policy[OUT]) DecidesAtOnce() bool { return DecidesAtOnce(p.strategy) }
-
-// IsIdempotent reports whether the call for input may happen twice.
-func (p *Policy[OUT]) IsIdempotent(input any) bool {
-	if i, ok := input.(predicates.Idempotent); ok {
-		return i.Idempotent()
-	}
-	return p.idempotent != nil && p.idempotent(input)
-}
-
-// Deposit is called by the operator for every first attempt: it earns the budget,
-// if there is one, its fraction of a retry.
-func (p *Policy[OUT]) Deposit() { p.budget.Deposit() }
+// Steps is for operators, and for no other code: it returns p in the form in which they
+// take it. To test a policy, use Decide of package strategiestest.
+func (p *Policy[OUT]) Steps() *decision.Steps[OUT] { return &p.steps }
 
 // isPolicy marks a Policy, and types that embed one.
 func (*Policy[OUT]) isPolicy() {}
-
-// Unwrap returns the strategy that p asks, for [MaxRetriesOf].
-func (p *Policy[OUT]) Unwrap() any {
-	if p.flip != nil {
-		return p.flip
-	}
-	return p.strategy
-}
-
-// Jitter implements [Jittered].
-func (p *Policy[OUT]) Jitter() Jitter { return p.jitter }
 
 // CanRetry implements [AsyncRetryStrategy]: the answer of the FLIP-232 strategy
 // that p was made of, else false.

@@ -11,6 +11,7 @@ import (
 	"github.com/stretchr/testify/assert"
 	"pgregory.net/rapid"
 
+	"github.com/weirflow/weir/internal/decision"
 	"github.com/weirflow/weir/predicates"
 	"github.com/weirflow/weir/strategies"
 )
@@ -50,22 +51,22 @@ func TestPolicyOfAFLIPStrategyLosesNothing(t *testing.T) {
 				again = pair.ResultPredicate()(a.Results)
 			}
 		}
-		want := strategies.Decision{Err: a.Err}
+		want := decision.Decision{Err: a.Err}
 		if again {
-			want.Verdict, want.Reason = strategies.Refused, predicates.ExceptionMatched
+			want.Verdict, want.Reason = decision.Refused, predicates.ExceptionMatched
 			if a.Err == nil {
 				want.Reason = predicates.ResultMatched
 			}
 			switch {
 			case !flip.CanRetry(a.Number):
 			case finishing:
-				want.Verdict = strategies.Finishing
+				want.Verdict = decision.Finishing
 			default:
-				want.Verdict, want.Delay = strategies.Retried, flip.BackoffTime(a.Number)
+				want.Verdict, want.Delay = decision.Retried, flip.BackoffTime(a.Number)
 				want.Capped = want.Delay == predicates.NoDeadline
 			}
 		}
-		got := policy.Decide(context.Background(), a, strategies.Situation{Finishing: finishing})
+		got := policy.Steps().Decide(context.Background(), a, decision.Situation{Finishing: finishing})
 		if got.Before != nil || got.Verdict != want.Verdict || got.Reason != want.Reason || got.Delay != want.Delay ||
 			got.Capped != want.Capped || !errors.Is(got.Err, want.Err) {
 			t.Fatalf("%+v, not %+v", got, want)
@@ -86,7 +87,7 @@ func TestPolicyOfReadsThePredicateOnce(t *testing.T) {
 	s := &counting{}
 	p := strategies.PolicyOf[string](s)
 	for n := range 5 {
-		p.Decide(t.Context(), failedAttempt(n+1), strategies.Situation{})
+		p.Steps().Decide(t.Context(), failedAttempt(n+1), decision.Situation{})
 	}
 	assert.Equal(t, 1, s.read)
 }
@@ -115,12 +116,12 @@ func TestPolicyOfConsidersWhatHasAPredicate(t *testing.T) {
 	}
 	for _, tt := range tests {
 		p := strategies.PolicyOf(tt.strategy)
-		assert.Equal(t, tt.results, p.Considers(nil))
-		assert.Equal(t, tt.errors, p.Considers(io.EOF))
-		assert.False(t, p.NeedsElement())
-		assert.True(t, p.DecidesAtOnce())
+		assert.Equal(t, tt.results, p.Steps().Considers(nil))
+		assert.Equal(t, tt.errors, p.Steps().Considers(io.EOF))
+		assert.False(t, p.Steps().NeedsElement())
+		assert.True(t, p.Steps().AtOnce)
 		if !tt.errors {
-			assert.Equal(t, strategies.Accepted, p.Decide(t.Context(), failedAttempt(1), strategies.Situation{}).Verdict)
+			assert.Equal(t, decision.Accepted, p.Steps().Decide(t.Context(), failedAttempt(1), decision.Situation{}).Verdict)
 		}
 	}
 	assert.PanicsWithValue(t, "strategies: PolicyOf: nil <nil>", func() { strategies.PolicyOf[string](nil) })
@@ -143,8 +144,8 @@ func (*nilPredicate) ExceptionPredicate() predicates.ExceptionPredicate   { pani
 
 func TestPolicyOfTakesTheJitter(t *testing.T) {
 	s := strategies.FixedDelay[string](3, 0)
-	assert.Nil(t, strategies.PolicyOf[string](s).Jitter())
-	assert.NotNil(t, strategies.PolicyOf[string](s.WithJitter(strategies.FullJitter).RetryIfException(predicates.HasException)).Jitter())
+	assert.Nil(t, strategies.PolicyOf[string](s).Steps().Jitter)
+	assert.NotNil(t, strategies.PolicyOf[string](s.WithJitter(strategies.FullJitter).RetryIfException(predicates.HasException)).Steps().Jitter)
 }
 
 // A policy travels as a FLIP-232 strategy and is found again.
@@ -152,13 +153,12 @@ func TestPolicyTravels(t *testing.T) {
 	aware := strategies.ReasonAware(say(allowing), nil)
 	var carried strategies.AsyncRetryStrategy[string] = aware
 	assert.Same(t, aware, strategies.PolicyOf(carried))
-	assert.True(t, aware.NeedsElement())
+	assert.True(t, aware.Steps().NeedsElement())
 
 	// Who does not ask gets a strategy that never retries.
 	assert.False(t, carried.CanRetry(1))
 	assert.Zero(t, carried.BackoffTime(1))
 	assert.Nil(t, carried.RetryPredicate())
-	assert.False(t, strategies.IsNoRetry(carried))
 }
 
 // A type that embeds a policy would have what it overrides ignored: it is refused.
@@ -180,35 +180,35 @@ func TestPolicyBuildersReturnCopies(t *testing.T) {
 	bare := strategies.ReasonAware(say(allowing), nil)
 	budget := strategies.NewBudget(0, 0, 1)
 	full := bare.WithJitter(strategies.FullJitter).WithBudget(budget).WithMaxWaiting(1).Idempotent().ErrorsOnly()
-	assert.Nil(t, bare.Jitter())
-	assert.NotNil(t, full.Jitter())
-	assert.False(t, bare.IsIdempotent(1))
-	assert.True(t, full.IsIdempotent(1))
-	assert.True(t, bare.Considers(nil))
-	assert.False(t, full.Considers(nil))
+	assert.Nil(t, bare.Steps().Jitter)
+	assert.NotNil(t, full.Steps().Jitter)
+	assert.False(t, bare.Steps().IsIdempotent(1))
+	assert.True(t, full.Steps().IsIdempotent(1))
+	assert.True(t, bare.Steps().Considers(nil))
+	assert.False(t, full.Steps().Considers(nil))
 	for range 3 {
-		assert.Equal(t, strategies.Retried, bare.Decide(t.Context(), failedAttempt(1), strategies.Situation{Waiting: 5}).Verdict)
+		assert.Equal(t, decision.Retried, bare.Steps().Decide(t.Context(), failedAttempt(1), decision.Situation{Waiting: 5}).Verdict)
 	}
-	assert.Equal(t, strategies.TooManyWaiting, full.Decide(t.Context(), failedAttempt(1), strategies.Situation{Waiting: 5}).Verdict)
+	assert.Equal(t, decision.TooManyWaiting, full.Steps().Decide(t.Context(), failedAttempt(1), decision.Situation{Waiting: 5}).Verdict)
 }
 
 // R7: false by default, per operator, per element. The element's own word counts.
 func TestIdempotence(t *testing.T) {
 	p := strategies.ReasonAware(say(forbidden), nil)
-	assert.False(t, p.IsIdempotent("x"))
-	assert.False(t, p.IsIdempotent(nil))
-	assert.True(t, p.IsIdempotent(element(true)))
-	assert.False(t, p.IsIdempotent(element(false)))
-	assert.True(t, p.Idempotent().IsIdempotent("x"))
-	assert.False(t, p.Idempotent().IsIdempotent(element(false)))
-	assert.True(t, p.Idempotent().IsIdempotent(element(true)))
+	assert.False(t, p.Steps().IsIdempotent("x"))
+	assert.False(t, p.Steps().IsIdempotent(nil))
+	assert.True(t, p.Steps().IsIdempotent(element(true)))
+	assert.False(t, p.Steps().IsIdempotent(element(false)))
+	assert.True(t, p.Idempotent().Steps().IsIdempotent("x"))
+	assert.False(t, p.Idempotent().Steps().IsIdempotent(element(false)))
+	assert.True(t, p.Idempotent().Steps().IsIdempotent(element(true)))
 	byInput := p.IdempotentIf(predicates.OfInput(func(s string) bool { return s == "get" }))
-	assert.True(t, byInput.IsIdempotent("get"))
-	assert.False(t, byInput.IsIdempotent("put"))
-	assert.True(t, byInput.IsIdempotent(element(true)), "one of both suffices")
+	assert.True(t, byInput.Steps().IsIdempotent("get"))
+	assert.False(t, byInput.Steps().IsIdempotent("put"))
+	assert.True(t, byInput.Steps().IsIdempotent(element(true)), "one of both suffices")
 	all := p.IdempotentIf(func(any) bool { return true })
-	assert.False(t, all.IsIdempotent(element(false)))
-	assert.True(t, byInput.IdempotentIf(nil).IsIdempotent(element(true)))
+	assert.False(t, all.Steps().IsIdempotent(element(false)))
+	assert.True(t, byInput.IdempotentIf(nil).Steps().IsIdempotent(element(true)))
 }
 
 type element bool
@@ -223,7 +223,6 @@ func TestDecidesAtOnce(t *testing.T) {
 		want     bool
 	}{
 		{best, true},
-		{strategies.ByAttempts(strategies.NoRetry[string]()), true},
 		{strategies.HonorPushback(best), true},
 		{custom, false},
 		{strategies.HonorPushback(custom), false},
@@ -236,8 +235,7 @@ func TestDecidesAtOnce(t *testing.T) {
 		}{strategies.Immediate[string](custom)}, false},
 	}
 	for i, tt := range tests {
-		assert.Equal(t, tt.want, strategies.DecidesAtOnce(tt.strategy), "%d: %T", i, tt.strategy)
-		assert.Equal(t, tt.want, strategies.ReasonAware(say(allowing), tt.strategy).DecidesAtOnce(), "%d", i)
+		assert.Equal(t, tt.want, strategies.ReasonAware(say(allowing), tt.strategy).Steps().AtOnce, "%d: %T", i, tt.strategy)
 	}
 }
 
@@ -255,10 +253,10 @@ func (s overriding) Decide(ctx context.Context, a *attempt) (strategies.Action, 
 
 func TestOverridingASingleReason(t *testing.T) {
 	s := overriding{strategies.BestEffort[string]()}
-	for r, want := range map[predicates.Reason]strategies.Verdict{
-		predicates.CircuitBreakerOpen: strategies.Refused, allowing: strategies.Retried, forbidden: strategies.Refused,
+	for r, want := range map[predicates.Reason]decision.Verdict{
+		predicates.CircuitBreakerOpen: decision.Refused, allowing: decision.Retried, forbidden: decision.Refused,
 	} {
-		d := strategies.ReasonAware(say(r), s).Decide(t.Context(), failedAttempt(1), strategies.Situation{})
+		d := strategies.ReasonAware(say(r), s).Steps().Decide(t.Context(), failedAttempt(1), decision.Situation{})
 		assert.Equal(t, want, d.Verdict, "%v", r)
 	}
 }
@@ -267,15 +265,11 @@ func TestReasonStrategyConstructorsPanic(t *testing.T) {
 	for want, f := range map[string]func(){
 		"ReasonAware: nil predicates.Classifier[string]":           func() { strategies.ReasonAware[string](nil, nil) },
 		"Immediate: nil <nil>":                                     func() { strategies.Immediate[string](nil) },
-		"ByAttempts: nil <nil>":                                    func() { strategies.ByAttempts[string](nil) },
-		"WithoutReasons: nil <nil>":                                func() { strategies.WithoutReasons[string](nil, nil) },
 		"HonorPushback: nil <nil>":                                 func() { strategies.HonorPushback[string](nil) },
 		"HonorPushback: nil strategies.ReasonStrategyFunc[string]": func() { strategies.HonorPushback[string](decide(nil)) },
 		"HonorPushback: nil function at index 0":                   func() { strategies.HonorPushback[string](strategies.BestEffort[string](), nil) },
 		"BestEffort: negative maxRetries: -1":                      func() { strategies.BestEffort[string]().WithMaxRetries(-1) },
-		"WithBackoff: nil strategies.Backoff":                      func() { strategies.BestEffort[string]().WithBackoff(nil) },
-		"BackoffOf: nil <nil>":                                     func() { strategies.BackoffOf[string](nil) },
-		"BudgetClock: nil <nil>":                                   func() { strategies.BudgetClock(nil) },
+		"WithBackoff: nil func(int) time.Duration":                 func() { strategies.BestEffort[string]().WithBackoff(nil) },
 	} {
 		assert.PanicsWithValue(t, "strategies: "+want, f)
 	}
@@ -287,23 +281,23 @@ func TestPolicyOfJoinedErrors(t *testing.T) {
 	refused := predicates.NewReason("REFUSED", true, false)
 	own := func(a *attempt) (predicates.Reason, bool) { return refused, errors.Is(a.Err, busy) }
 	policy := strategies.ReasonAware(own, nil)
-	verdict := func(p *strategies.Policy[string], err error) (strategies.Verdict, predicates.Stage) {
-		a := &attempt{Number: 1, Err: err, Remaining: predicates.NoDeadline, Idempotent: p.IsIdempotent("x")}
-		return p.Decide(t.Context(), a, strategies.Situation{}).Verdict, a.Stage
+	verdict := func(p *strategies.Policy[string], err error) (decision.Verdict, predicates.Stage) {
+		a := &attempt{Number: 1, Err: err, Remaining: predicates.NoDeadline, Idempotent: p.Steps().IsIdempotent("x")}
+		return p.Steps().Decide(t.Context(), a, decision.Situation{}).Verdict, a.Stage
 	}
 	for name, tt := range map[string]struct {
 		policy *strategies.Policy[string]
 		err    error
-		want   strategies.Verdict
+		want   decision.Verdict
 	}{
-		"alone":                     {policy, busy, strategies.Retried},
-		"twice":                     {policy, errors.Join(busy, busy), strategies.Retried},
-		"and unknown":               {policy, errors.Join(busy, io.EOF), strategies.Refused},
-		"with a sentinel":           {policy, errors.Join(sentinel, busy), strategies.Refused},
-		"with a harmless one":       {policy.Harmless(sentinel), errors.Join(sentinel, busy), strategies.Retried},
-		"two of those":              {policy.Harmless(sentinel).Harmless(io.EOF), errors.Join(sentinel, busy, io.EOF), strategies.Retried},
-		"a harmless and an unknown": {policy.Harmless(sentinel), errors.Join(sentinel, busy, io.EOF), strategies.Refused},
-		"but idempotent":            {policy.Idempotent(), errors.Join(busy, io.EOF), strategies.Retried},
+		"alone":                     {policy, busy, decision.Retried},
+		"twice":                     {policy, errors.Join(busy, busy), decision.Retried},
+		"and unknown":               {policy, errors.Join(busy, io.EOF), decision.Refused},
+		"with a sentinel":           {policy, errors.Join(sentinel, busy), decision.Refused},
+		"with a harmless one":       {policy.Harmless(sentinel), errors.Join(sentinel, busy), decision.Retried},
+		"two of those":              {policy.Harmless(sentinel).Harmless(io.EOF), errors.Join(sentinel, busy, io.EOF), decision.Retried},
+		"a harmless and an unknown": {policy.Harmless(sentinel), errors.Join(sentinel, busy, io.EOF), decision.Refused},
+		"but idempotent":            {policy.Idempotent(), errors.Join(busy, io.EOF), decision.Retried},
 	} {
 		got, _ := verdict(tt.policy, tt.err)
 		assert.Equal(t, tt.want, got, name)
@@ -317,6 +311,6 @@ func TestPolicyOfJoinedErrors(t *testing.T) {
 		return errors.Is(err, busy) && errors.Is(err, sentinel)
 	}))
 	got, _ := verdict(flip.Harmless(sentinel), errors.Join(busy, sentinel))
-	assert.Equal(t, strategies.Retried, got, "its predicates see the joined error")
+	assert.Equal(t, decision.Retried, got, "its predicates see the joined error")
 	assert.PanicsWithValue(t, "predicates: EachError: nil error at index 0", func() { policy.Harmless(nil) })
 }

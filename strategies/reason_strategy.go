@@ -34,8 +34,9 @@ func (f ReasonStrategyFunc[OUT]) Decide(ctx context.Context, a *predicates.Attem
 }
 
 // Immediate returns s with the promise that it never blocks: an operator then
-// calls it on its loop, one call at a time, which saves a goroutine's work. See
-// [DecidesAtOnce]. It panics if s is nil.
+// calls it on its loop, one call at a time, which saves a goroutine's work. The
+// strategies of this package need no such promise; a type that embeds one of them
+// does. Immediate panics if s is nil.
 func Immediate[OUT any](s ReasonStrategy[OUT]) ReasonStrategy[OUT] {
 	mustNotBeNil("Immediate", s)
 	return immediate[OUT]{s}
@@ -45,17 +46,14 @@ type immediate[OUT any] struct{ ReasonStrategy[OUT] }
 
 func (s immediate[OUT]) Unwrap() any { return s.ReasonStrategy }
 
-// DecidesAtOnce reports whether s is known not to block: the strategies of this
-// package, as far as what they wrap does not, and what [Immediate] returned.
-//
-// Go by the answer, not by the interface: a type that embeds a strategy of this
-// package overrides its Decide and may block, so it counts as blocking.
-func DecidesAtOnce[OUT any](s ReasonStrategy[OUT]) bool {
+// decidesAtOnce reports whether s is known not to block: the strategies of this package, as far as what they wrap does not,
+// and what [Immediate] returned. A type that embeds one of them overrides its Decide, so it counts as blocking.
+func decidesAtOnce[OUT any](s ReasonStrategy[OUT]) bool {
 	switch s := s.(type) {
-	case *BestEffortStrategy[OUT], *attempts[OUT], immediate[OUT]:
+	case *BestEffortStrategy[OUT], immediate[OUT]:
 		return true
 	case *pushback[OUT]:
-		return DecidesAtOnce(s.inner)
+		return decidesAtOnce(s.inner)
 	}
 	return false
 }

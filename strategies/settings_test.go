@@ -16,7 +16,7 @@ import (
 // strategy's own type: every builder method returns it.
 type builtin[S any] interface {
 	strategies.AsyncRetryStrategy[int]
-	strategies.Jittered
+	Jitter() strategies.Jitter
 	MaxRetries() int
 	RetryIfResult(predicates.ResultPredicate[int]) S
 	RetryIfException(predicates.ExceptionPredicate) S

@@ -9,6 +9,7 @@ import (
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 
+	"github.com/weirflow/weir/internal/decision"
 	"github.com/weirflow/weir/predicates"
 	"github.com/weirflow/weir/predicates/couchbase"
 	"github.com/weirflow/weir/strategies"
@@ -109,16 +110,16 @@ func TestErrorMapLeavesTheDelayToTheStrategy(t *testing.T) {
 			asked++
 			return strategies.RetryAfter(50 * time.Millisecond), nil
 		}))
-	decide := func(s couchbase.Status) strategies.Decision {
+	decide := func(s couchbase.Status) decision.Decision {
 		a := &predicates.Attempt[string]{
 			Number: 1, Err: &couchbase.KVError{Command: couchbase.Get, Status: s}, Remaining: predicates.NoDeadline,
 		}
-		return policy.Decide(t.Context(), a, strategies.Situation{})
+		return policy.Steps().Decide(t.Context(), a, decision.Situation{})
 	}
-	assert.Equal(t, strategies.Accepted, decide(0x7ff2).Verdict)
+	assert.Equal(t, decision.Accepted, decide(0x7ff2).Verdict)
 	assert.Zero(t, asked)
 	d := decide(0x7ff1)
-	assert.Equal(t, strategies.Retried, d.Verdict)
+	assert.Equal(t, decision.Retried, d.Verdict)
 	assert.Equal(t, 50*time.Millisecond, d.Delay)
 	assert.Equal(t, 1, asked)
 }

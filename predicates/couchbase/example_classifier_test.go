@@ -1,13 +1,13 @@
 package couchbase_test
 
 import (
-	"context"
 	"errors"
 	"fmt"
 
 	"github.com/weirflow/weir/predicates"
 	"github.com/weirflow/weir/predicates/couchbase"
 	"github.com/weirflow/weir/strategies"
+	"github.com/weirflow/weir/strategies/strategiestest"
 )
 
 // upsert is an element that tells what it calls.
@@ -29,17 +29,12 @@ func ExampleClassifier() {
 		&couchbase.KVError{Command: write.Command, Status: couchbase.NotMyVBucket},
 		&couchbase.KVError{Command: write.Command, Status: 0x02}, // exists
 	} {
-		a := &predicates.Attempt[string]{
-			Input: write, Number: 4, Err: err,
-			Idempotent: policy.IsIdempotent(write), Remaining: predicates.NoDeadline,
-		}
-		d := policy.Decide(context.Background(), a, strategies.Situation{})
-		fmt.Printf("%-8v %-5v %v\n", d.Verdict, d.Delay, d.Reason)
+		fmt.Println(strategiestest.Decide(policy, predicates.Attempt[string]{Input: write, Number: 4, Err: err}))
 	}
 	// Output:
-	// retried  8ms   SOCKET_NOT_AVAILABLE
-	// refused  0s    SOCKET_CLOSED_WHILE_IN_FLIGHT
-	// retried  8ms   KV_LOCKED
-	// retried  100ms KV_NOT_MY_VBUCKET
-	// accepted 0s    (none)
+	// retry after 8ms (SOCKET_NOT_AVAILABLE)
+	// no retry: refused (SOCKET_CLOSED_WHILE_IN_FLIGHT)
+	// retry after 8ms (KV_LOCKED)
+	// retry after 100ms (KV_NOT_MY_VBUCKET)
+	// no retry: accepted
 }

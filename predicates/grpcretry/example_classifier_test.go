@@ -1,13 +1,13 @@
 package grpcretry_test
 
 import (
-	"context"
 	"fmt"
 
 	"github.com/weirflow/weir/predicates"
 	"github.com/weirflow/weir/predicates/grpcretry"
 	"github.com/weirflow/weir/predicates/netretry"
 	"github.com/weirflow/weir/strategies"
+	"github.com/weirflow/weir/strategies/strategiestest"
 )
 
 // statusCode stands for status.Code of google.golang.org/grpc. The server's trailer
@@ -15,17 +15,14 @@ import (
 func ExampleClassifier() {
 	policy := strategies.ReasonAware(
 		predicates.Classifiers(grpcretry.Classifier[string](statusCode), netretry.Classifier[string]()),
-		strategies.BestEffort[string]())
+		strategies.BestEffort[string]()).
+		IdempotentIf(func(input any) bool { return input == "get" })
 
 	unavailable := grpcretry.WithPushback(statusError(14), []string{"2000"})
-	for _, idempotent := range []bool{true, false} {
-		a := &predicates.Attempt[string]{
-			Number: 1, Err: unavailable, Idempotent: idempotent, Remaining: predicates.NoDeadline,
-		}
-		d := policy.Decide(context.Background(), a, strategies.Situation{})
-		fmt.Println(d.Verdict, d.Reason, d.Delay)
+	for _, input := range []string{"get", "add"} {
+		fmt.Println(strategiestest.Decide(policy, predicates.Attempt[string]{Input: input, Err: unavailable}))
 	}
 	// Output:
-	// retried GRPC_UNAVAILABLE 2s
-	// refused GRPC_UNAVAILABLE 0s
+	// retry after 2s (GRPC_UNAVAILABLE)
+	// no retry: refused (GRPC_UNAVAILABLE)
 }

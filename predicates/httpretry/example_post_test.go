@@ -1,7 +1,6 @@
 package httpretry_test
 
 import (
-	"context"
 	"fmt"
 	"net/http"
 	"net/http/httptest"
@@ -10,6 +9,7 @@ import (
 	"github.com/weirflow/weir/predicates"
 	"github.com/weirflow/weir/predicates/httpretry"
 	"github.com/weirflow/weir/strategies"
+	"github.com/weirflow/weir/strategies/strategiestest"
 )
 
 // A server fails in every way there is. A PUT is repeated each time; a POST only
@@ -25,18 +25,15 @@ func Example() {
 	policy := strategies.ReasonAware(httpretry.Classifier[string](), strategies.BestEffort[string]()).
 		IdempotentIf(predicates.OfInput(httpretry.Idempotent))
 
-	// try makes one call and tells what an operator would do about its outcome.
+	// try makes one call and prints what an operator would do about its outcome.
 	try := func(client *http.Client, req *http.Request) {
 		resp, err := client.Do(req)
 		if err == nil {
 			resp.Body.Close()
 			err = httpretry.CheckResponse(resp)
 		}
-		a := &predicates.Attempt[string]{
-			Input: req, Number: 1, Err: err, Idempotent: policy.IsIdempotent(req), Remaining: predicates.NoDeadline,
-		}
-		d := policy.Decide(context.Background(), a, strategies.Situation{})
-		fmt.Printf("  %-4s %-8v %v\n", req.Method, d.Verdict, d.Reason)
+		d := strategiestest.Decide(policy, predicates.Attempt[string]{Input: req, Err: err})
+		fmt.Printf("  %-4s retry: %-5t %v\n", req.Method, d.Retry, d.Reason)
 	}
 
 	for _, name := range []string{"hangs up", "rate limit", "is restarting", "does not know", "is not there"} {
@@ -58,19 +55,19 @@ func Example() {
 	fmt.Println("requests received:", received.Load())
 	// Output:
 	// server hangs up
-	//   PUT  retried  CONNECTION_LOST_IN_FLIGHT
-	//   POST refused  CONNECTION_LOST_IN_FLIGHT
+	//   PUT  retry: true  CONNECTION_LOST_IN_FLIGHT
+	//   POST retry: false CONNECTION_LOST_IN_FLIGHT
 	// server rate limit
-	//   PUT  retried  HTTP_429_TOO_MANY_REQUESTS
-	//   POST retried  HTTP_429_TOO_MANY_REQUESTS
+	//   PUT  retry: true  HTTP_429_TOO_MANY_REQUESTS
+	//   POST retry: true  HTTP_429_TOO_MANY_REQUESTS
 	// server is restarting
-	//   PUT  retried  HTTP_503_SERVICE_UNAVAILABLE
-	//   POST refused  HTTP_503_SERVICE_UNAVAILABLE
+	//   PUT  retry: true  HTTP_503_SERVICE_UNAVAILABLE
+	//   POST retry: false HTTP_503_SERVICE_UNAVAILABLE
 	// server does not know
-	//   PUT  accepted HTTP_404_NOT_FOUND
-	//   POST accepted HTTP_404_NOT_FOUND
+	//   PUT  retry: false HTTP_404_NOT_FOUND
+	//   POST retry: false HTTP_404_NOT_FOUND
 	// server is not there
-	//   PUT  retried  CONNECTION_NOT_ESTABLISHED
-	//   POST retried  CONNECTION_NOT_ESTABLISHED
+	//   PUT  retry: true  CONNECTION_NOT_ESTABLISHED
+	//   POST retry: true  CONNECTION_NOT_ESTABLISHED
 	// requests received: 8
 }

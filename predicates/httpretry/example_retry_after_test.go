@@ -1,13 +1,13 @@
 package httpretry_test
 
 import (
-	"context"
 	"fmt"
 	"net/http"
 
 	"github.com/weirflow/weir/predicates"
 	"github.com/weirflow/weir/predicates/httpretry"
 	"github.com/weirflow/weir/strategies"
+	"github.com/weirflow/weir/strategies/strategiestest"
 )
 
 // The server says when to come back, by seconds or by a date.
@@ -20,12 +20,10 @@ func ExampleCheckResponse() {
 		{"Retry-After": {"Fri, 31 Dec 1999 23:59:59 GMT"}, "Date": {"Fri, 31 Dec 1999 23:59:29 GMT"}},
 	} {
 		err := httpretry.CheckResponse(&http.Response{StatusCode: http.StatusTooManyRequests, Header: header})
-		d := policy.Decide(context.Background(),
-			&predicates.Attempt[string]{Number: 1, Err: err, Remaining: predicates.NoDeadline}, strategies.Situation{})
-		fmt.Println(err, d.Verdict, d.Delay)
+		fmt.Println(err, strategiestest.Decide(policy, predicates.Attempt[string]{Err: err}).Delay)
 	}
 	// Output:
-	// http status 429 Too Many Requests retried 1ms
-	// http status 429 Too Many Requests retried 7s
-	// http status 429 Too Many Requests retried 30s
+	// http status 429 Too Many Requests 1ms
+	// http status 429 Too Many Requests 7s
+	// http status 429 Too Many Requests 30s
 }

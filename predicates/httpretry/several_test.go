@@ -13,6 +13,7 @@ import (
 
 	"github.com/stretchr/testify/assert"
 
+	"github.com/weirflow/weir/internal/decision"
 	"github.com/weirflow/weir/predicates"
 	"github.com/weirflow/weir/predicates/httpretry"
 	"github.com/weirflow/weir/predicates/netretry"
@@ -172,8 +173,8 @@ func TestJoinedErrorsUnderAPolicy(t *testing.T) {
 		"refused and lost, clients": {errors.Join(post(refused), post(io.EOF)), false},
 	} {
 		a := &predicates.Attempt[int]{Number: 1, Err: tt.err, Remaining: predicates.NoDeadline}
-		d := policy.Decide(t.Context(), a, strategies.Situation{})
-		assert.Equal(t, tt.retried, d.Verdict == strategies.Retried, "%s: %v, %v in %v", name, d.Verdict, d.Reason, a.Stage)
+		d := policy.Steps().Decide(t.Context(), a, decision.Situation{})
+		assert.Equal(t, tt.retried, d.Verdict == decision.Retried, "%s: %v, %v in %v", name, d.Verdict, d.Reason, a.Stage)
 		if !tt.retried {
 			assert.NotEqual(t, predicates.ClientDispatch, a.Stage, name)
 		}

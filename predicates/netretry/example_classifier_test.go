@@ -10,6 +10,7 @@ import (
 	"github.com/weirflow/weir/predicates"
 	"github.com/weirflow/weir/predicates/netretry"
 	"github.com/weirflow/weir/strategies"
+	"github.com/weirflow/weir/strategies/strategiestest"
 )
 
 // What becomes of an insert, which must not happen twice: it is retried only where
@@ -23,13 +24,12 @@ func ExampleClassifier() {
 		io.ErrUnexpectedEOF,
 		context.DeadlineExceeded,
 	} {
-		a := &predicates.Attempt[string]{Number: 1, Err: err, Remaining: predicates.NoDeadline}
-		d := policy.Decide(context.Background(), a, strategies.Situation{})
-		fmt.Printf("%-7v %-26v %-15v %v\n", d.Verdict, d.Reason, a.Stage, err)
+		d := strategiestest.Decide(policy, predicates.Attempt[string]{Err: err})
+		fmt.Printf("retry: %-5t %-26v %-15v %v\n", d.Retry, d.Reason, d.Stage, err)
 	}
 	// Output:
-	// retried CONNECTION_NOT_ESTABLISHED client dispatch dial tcp: connection refused
-	// refused CONNECTION_LOST_IN_FLIGHT  network time    read tcp: connection reset by peer
-	// refused CONNECTION_LOST_IN_FLIGHT  network time    unexpected EOF
-	// refused TIMED_OUT_IN_FLIGHT        network time    context deadline exceeded
+	// retry: true  CONNECTION_NOT_ESTABLISHED client dispatch dial tcp: connection refused
+	// retry: false CONNECTION_LOST_IN_FLIGHT  network time    read tcp: connection reset by peer
+	// retry: false CONNECTION_LOST_IN_FLIGHT  network time    unexpected EOF
+	// retry: false TIMED_OUT_IN_FLIGHT        network time    context deadline exceeded
 }

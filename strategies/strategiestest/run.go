@@ -26,8 +26,8 @@ import (
 //     asked.
 //   - RetryPredicate always has the same of its two predicates. They take no
 //     results, any error, and do not panic over them.
-//   - The jitter of a [strategies.Jittered] strategy is never negative, and
-//     draws only from the source it is given.
+//   - The jitter of a strategy that has a method Jitter() strategies.Jitter is never
+//     negative, and draws only from the source it is given.
 func Run[OUT any, S strategies.AsyncRetryStrategy[OUT]](t *testing.T, newStrategy func() S) {
 	t.Helper()
 	fresh := func() strategies.AsyncRetryStrategy[OUT] { return newStrategy() }
@@ -171,7 +171,7 @@ func predicateIsStable[OUT any](fresh func() strategies.AsyncRetryStrategy[OUT])
 }
 
 func jitterIsSound[OUT any](fresh func() strategies.AsyncRetryStrategy[OUT]) error {
-	s, ok := fresh().(strategies.Jittered)
+	s, ok := fresh().(interface{ Jitter() strategies.Jitter })
 	if !ok {
 		return nil
 	}

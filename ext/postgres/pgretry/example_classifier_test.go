@@ -1,7 +1,6 @@
 package pgretry_test
 
 import (
-	"context"
 	"fmt"
 
 	"github.com/jackc/pgx/v5/pgconn"
@@ -9,6 +8,7 @@ import (
 	"github.com/weirflow/weir/ext/postgres/pgretry"
 	"github.com/weirflow/weir/predicates"
 	"github.com/weirflow/weir/strategies"
+	"github.com/weirflow/weir/strategies/strategiestest"
 )
 
 // What becomes of an insert, which must not happen twice.
@@ -20,12 +20,11 @@ func ExampleClassifier() {
 		&pgconn.PgError{Severity: "ERROR", Code: "23505", Message: "duplicate key value"},
 		&pgconn.PgError{Severity: "FATAL", Code: "57P01", Message: "terminating connection"},
 	} {
-		a := &predicates.Attempt[string]{Number: 1, Err: err, Remaining: predicates.NoDeadline}
-		d := policy.Decide(context.Background(), a, strategies.Situation{})
-		fmt.Printf("%-8v %-25v without effect: %-5v %v\n", d.Verdict, d.Reason, d.Reason.AllowsNonIdempotentRetry(), err)
+		d := strategiestest.Decide(policy, predicates.Attempt[string]{Err: err})
+		fmt.Printf("retry: %-5t %-25v without effect: %-5v %v\n", d.Retry, d.Reason, d.Reason.AllowsNonIdempotentRetry(), err)
 	}
 	// Output:
-	// retried  SQLSTATE_40P01            without effect: true  ERROR: deadlock detected (SQLSTATE 40P01)
-	// accepted SQLSTATE_23505            without effect: true  ERROR: duplicate key value (SQLSTATE 23505)
-	// refused  CONNECTION_LOST_IN_FLIGHT without effect: false FATAL: terminating connection (SQLSTATE 57P01)
+	// retry: true  SQLSTATE_40P01            without effect: true  ERROR: deadlock detected (SQLSTATE 40P01)
+	// retry: false SQLSTATE_23505            without effect: true  ERROR: duplicate key value (SQLSTATE 23505)
+	// retry: false CONNECTION_LOST_IN_FLIGHT without effect: false FATAL: terminating connection (SQLSTATE 57P01)
 }

@@ -1,4 +1,4 @@
-package strategies
+package decision
 
 import (
 	"context"
@@ -9,17 +9,24 @@ import (
 	"github.com/weirflow/weir/predicates"
 )
 
-// Verdict is what becomes of an outcome.
+// Action is strategies.Action, field by field.
+type Action struct {
+	Retry    bool
+	Delay    time.Duration
+	Demanded bool
+	Err      error
+	Before   func(ctx context.Context) error
+}
+
+// Verdict is what becomes of an outcome. Those without a retry are values of strategies.Verdict.
 type Verdict uint8
 
 const (
 	// Accepted means that there is no reason to try again: none at all, or a rejection.
 	Accepted Verdict = iota
-	// Retried means that there is another attempt, after Delay, unless Capped.
-	Retried
 	// Refused means that there is a reason, and the strategy says no.
 	Refused
-	// Finishing means that there is a reason, but nobody retries any more.
+	// Finishing means that there is a reason, but the operator has stopped to retry.
 	Finishing
 	// OverBudget means that the retry budget is spent.
 	OverBudget
@@ -28,6 +35,8 @@ const (
 	// Failed means that classifier, strategy or jitter failed, by error, panic or a
 	// nonsensical answer.
 	Failed
+	// Retried means that there is another attempt, after Delay, unless Capped.
+	Retried
 )
 
 // String returns the verdict in words, such as "over budget".
@@ -62,7 +71,7 @@ type Decision struct {
 	// Delay is the time to wait, if Retried. It never exceeds what the element has
 	// left.
 	Delay time.Duration
-	// Capped tells that Delay was cut to what the element has left: no attempt can
+	// Capped says that Delay was cut to what the element has left: no attempt can
 	// follow, as none starts at or after the deadline (law A5). The element ends at
 	// its deadline, or at once if the operator so chooses.
 	Capped bool
@@ -71,19 +80,17 @@ type Decision struct {
 	Demanded time.Duration
 
 	// Err is the error of the outcome: the attempt's own, or the one that the
-	// strategy translated it to. For Failed, the attempt's is joined to the failure.
-	// Nil: the outcome are the results. Where there is no retry, the element ends
-	// with it.
+	// strategy gave in its place. For Failed, the attempt's is joined to the failure.
+	// Nil: the outcome is the results. Without a retry, the element ends with it.
 	Err error
 
-	// Before, if not nil and there is an attempt, is called right before it. See
-	// [Action.Before].
+	// Before, if not nil and there is an attempt, is called right before it: see strategies.Action.
 	Before func(ctx context.Context) error
 }
 
-// Situation is what a [Policy] has to know of the operator.
+// Situation is what [Steps] have to know of the operator.
 type Situation struct {
-	Finishing bool       // nobody retries any more: end of input, cancel
+	Finishing bool       // no retry follows any more: end of input, cancel
 	Waiting   int        // elements that wait for a retry, without this one
 	Random    *rand.Rand // for jitter; nil: none is applied
 }

@@ -1,0 +1,74 @@
+package strategiestest
+
+import (
+	"context"
+	"fmt"
+	"math"
+	"time"
+
+	"github.com/weirflow/weir/internal/decision"
+	"github.com/weirflow/weir/predicates"
+	"github.com/weirflow/weir/strategies"
+)
+
+// Decision is what an operator does after an attempt.
+type Decision struct {
+	Retry   bool               // another attempt follows, after Delay
+	Delay   time.Duration      // before jitter
+	Late    bool               // the strategy wants a retry, but the element has no time left for Delay
+	Verdict strategies.Verdict // without Retry: why
+	Reason  predicates.Reason  // that the classifier named; a rejection ends the element
+	Stage   predicates.Stage   // of the attempt, as far as the classifier knows it
+
+	// Before is called right before the next attempt, if it is not nil.
+	Before func(ctx context.Context) error
+
+	// Err is the error that the element has now; without Retry it fails with it. Nil:
+	// it has results.
+	Err error
+}
+
+// String returns the decision without its error, such as "retry after 1ms (BUSY)" or
+// "no retry: refused (BUSY)".
+func (d Decision) String() string {
+	reason := ""
+	if !d.Reason.IsZero() {
+		reason = fmt.Sprintf(" (%v)", d.Reason)
+	}
+	switch {
+	case d.Retry:
+		return fmt.Sprintf("retry after %v%s", d.Delay, reason)
+	case d.Late:
+		return "no retry: no time is left" + reason
+	}
+	return fmt.Sprintf("no retry: %v%s", d.Verdict, reason)
+}
+
+// Decide returns what an operator with this strategy or policy does after the attempt a.
+// It asks the classifier or the predicates, then the strategy, then the bounds of the
+// policy, as an operator does. A budget earns and pays.
+//
+//	d := strategiestest.Decide(policy, predicates.Attempt[Row]{Input: "key", Err: ErrBusy})
+//
+// Set in a what your code looks at: Err or Results as a rule. A Number of 0 stands for 1,
+// and a Remaining of 0 for an element without timeout. Decide sets Idempotent from Input,
+// by the policy.
+func Decide[OUT any](strategy strategies.AsyncRetryStrategy[OUT], a predicates.Attempt[OUT]) Decision {
+	policy := strategies.PolicyOf(strategy).Steps()
+	a.Number = max(1, a.Number)
+	if a.Remaining == 0 {
+		a.Remaining = math.MaxInt64
+	}
+	a.Idempotent = policy.IsIdempotent(a.Input)
+	if a.Number == 1 {
+		policy.Deposit()
+	}
+	d := policy.Decide(context.Background(), &a, decision.Situation{})
+	made := Decision{Delay: max(d.Delay, d.Demanded), Reason: d.Reason, Stage: a.Stage, Before: d.Before, Err: d.Err}
+	if d.Verdict == decision.Retried {
+		made.Retry, made.Late = !d.Capped, d.Capped
+	} else {
+		made.Verdict = strategies.Verdict(d.Verdict)
+	}
+	return made
+}

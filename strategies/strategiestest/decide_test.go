@@ -1,0 +1,93 @@
+package strategiestest
+
+import (
+	"context"
+	"errors"
+	"io"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+
+	"github.com/weirflow/weir/predicates"
+	"github.com/weirflow/weir/strategies"
+)
+
+type attempt = predicates.Attempt[int]
+
+func TestDecide(t *testing.T) {
+	busy := predicates.NewReason("BUSY", false, false)
+	rejected := predicates.NewRejection("REJECTED")
+	policy := strategies.ReasonAware(predicates.Classifiers(
+		predicates.ByException[int](predicates.ErrorIs(io.EOF), busy),
+		predicates.ByException[int](predicates.ErrorIs(io.ErrClosedPipe), rejected)), nil).
+		IdempotentIf(func(input any) bool { return input == "get" })
+	sent := &predicates.StageError{Stage: predicates.ResponseReceived, Err: io.EOF}
+	for name, tt := range map[string]struct {
+		strategy strategies.AsyncRetryStrategy[int]
+		a        attempt
+		want     Decision
+		text     string
+	}{
+		"retried": {
+			policy, attempt{Input: "get", Err: io.EOF},
+			Decision{Retry: true, Delay: time.Millisecond, Reason: busy, Stage: predicates.NetworkTime, Err: io.EOF},
+			"retry after 1ms (BUSY)",
+		},
+		"third attempt": {
+			policy, attempt{Input: "get", Err: sent, Number: 3},
+			Decision{Retry: true, Delay: 4 * time.Millisecond, Reason: busy, Stage: predicates.ResponseReceived, Err: sent},
+			"retry after 4ms (BUSY)",
+		},
+		"not idempotent": {
+			policy, attempt{Input: "put", Err: io.EOF, Idempotent: true}, // which the policy decides
+			Decision{Verdict: strategies.Refused, Reason: busy, Stage: predicates.NetworkTime, Err: io.EOF},
+			"no retry: refused (BUSY)",
+		},
+		"no time": {
+			policy, attempt{Input: "get", Err: io.EOF, Remaining: 1},
+			Decision{Late: true, Delay: 1, Reason: busy, Stage: predicates.NetworkTime, Err: io.EOF},
+			"no retry: no time is left (BUSY)",
+		},
+		"rejected": {
+			policy, attempt{Err: io.ErrClosedPipe}, Decision{Reason: rejected, Err: io.ErrClosedPipe},
+			"no retry: accepted (REJECTED)",
+		},
+		"unknown": {policy, attempt{Err: io.ErrNoProgress}, Decision{Err: io.ErrNoProgress}, "no retry: accepted"},
+		"results": {policy, attempt{Results: []int{1}}, Decision{}, "no retry: accepted"},
+		"no retry is left": {
+			strategies.FixedDelay[int](3, 0).RetryIfException(predicates.HasException), attempt{Err: io.EOF, Number: 4},
+			Decision{Verdict: strategies.Refused, Reason: predicates.ExceptionMatched, Stage: predicates.NetworkTime, Err: io.EOF},
+			"no retry: refused (EXCEPTION_MATCHED)",
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			got := Decide(tt.strategy, tt.a)
+			assert.Equal(t, tt.want, got)
+			assert.Equal(t, tt.text, got.String())
+		})
+	}
+}
+
+func TestDecideHandsOnBefore(t *testing.T) {
+	errBefore := errors.New("before")
+	classify := func(*attempt) (predicates.Reason, bool) { return predicates.CircuitBreakerOpen, true }
+	d := Decide(strategies.ReasonAware(classify, strategies.ReasonStrategyFunc[int](
+		func(context.Context, *attempt) (strategies.Action, error) {
+			return strategies.Action{Retry: true, Before: func(context.Context) error { return errBefore }}, nil
+		})), attempt{Err: io.EOF})
+	require.True(t, d.Retry)
+	require.Equal(t, errBefore, d.Before(t.Context()))
+}
+
+// A budget earns at first attempts and pays for retries.
+func TestDecideUsesTheBudget(t *testing.T) {
+	budget := strategies.NewBudget(0.5, 0, 1)
+	policy := strategies.PolicyOf[int](strategies.FixedDelay[int](9, 0).RetryIfException(predicates.HasException)).WithBudget(budget)
+	var got []bool
+	for _, number := range []int{1, 1, 2, 1, 1} {
+		got = append(got, Decide(policy, attempt{Err: io.EOF, Number: number}).Retry)
+	}
+	assert.Equal(t, []bool{true, false, false, true, false}, got)
+}
