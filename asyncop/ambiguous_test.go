@@ -37,7 +37,7 @@ func TestTimeoutInDoubtAfterAnAttempt(t *testing.T) {
 			<-ctx.Done()
 			return nil
 		})), false},
-		"deciding": {after(time.Hour, strategies.DoNotRetry()), false},
+		"deciding": {after(time.Hour, strategies.Action{}), false},
 		"running":  {always(true, strategies.RetryAfter(0)), true},
 	}
 	for where, tt := range at {
@@ -195,7 +195,7 @@ func TestAmbiguousWithIdempotenceThatBreaks(t *testing.T) {
 
 // A failure tells the reason of its last outcome, and whether its call may have taken effect, for whoever sends it again.
 func TestFailureInDoubt(t *testing.T) {
-	no := func(r predicates.Reason) *policy { return because(r, always(true, strategies.DoNotRetry())) }
+	no := func(r predicates.Reason) *policy { return because(r, always(true, strategies.Action{})) }
 	none := predicates.Reason{}
 	for name, tt := range map[string]struct {
 		strategy  strategies.AsyncRetryStrategy[string]
@@ -210,7 +210,7 @@ func TestFailureInDoubt(t *testing.T) {
 		"refused, idempotent": {no(unsafeReason).Idempotent(), predicates.NetworkTime, unsafeReason, true, false, ", not retried after TEST_UNSAFE: broken"},
 		"refused, not sent":   {no(unsafeReason), predicates.ClientDispatch, unsafeReason, false, false, ", not retried after TEST_UNSAFE: broken"},
 		"asked elsewhere": {
-			because(unsafeReason, after(0, strategies.DoNotRetry())), predicates.NetworkTime, unsafeReason, true, true,
+			because(unsafeReason, after(0, strategies.Action{})), predicates.NetworkTime, unsafeReason, true, true,
 			", not retried after TEST_UNSAFE: broken",
 		},
 		"rejected":                  {because(rejection, nil), predicates.NetworkTime, rejection, false, false, ": broken"},
@@ -287,7 +287,7 @@ func TestRejectedInDoubtOfAnEarlierAttempt(t *testing.T) {
 				predicates.ByException[string](predicates.ErrorIs(errBroken), first),
 				predicates.ByException[string](predicates.ErrorIs(errAgain), rejection))
 			r := newRig(t, m, setup{
-				timeout: time.Minute, strategy: strategies.ReasonAware(classify, always(true, strategies.RetryAfter(0))),
+				timeout: time.Minute, strategy: aware(classify, always(true, strategies.RetryAfter(0))),
 				opts: options(asyncop.WithSideOutput(side)),
 			})
 			r.script("a#1", fails)

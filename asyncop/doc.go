@@ -104,7 +104,7 @@
 //
 // One goroutine, the loop, owns the queue, the timers and the state of every element. AsyncInvoke, predicates,
 // classifiers and strategies that do not block by nature (FLIP-232's, those of package strategies, and what
-// strategies.Immediate vouches for) are called on it, one at a time, and must not block; what blocks goes through
+// Policy.Immediate vouches for) are called on it, one at a time, and must not block; what blocks goes through
 // [Blocking], whose calls run on goroutines of their own, as do reason-aware strategies that may block and what they want
 // done before a retry. No lock is held while user code runs. Completions may come from any goroutine.
 //

@@ -63,7 +63,7 @@ func Example_circuitBreaker() {
 	policy := strategies.ReasonAware(predicates.Classifiers(
 		predicates.Named[string](),
 		predicates.ByError[string](predicates.ErrorReason{Target: service, Reason: predicates.Unknown}),
-	), strategies.Immediate[string](strategy))
+	), strategy).Immediate()
 
 	op := asyncop.OrderedWaitWithRetry(call, 5*time.Second, 10, policy, asyncop.WithDropOnFailure(), asyncop.WithDrainRetries())
 	for _, in := range []string{"a", "b", "c", "d", "e"} {

@@ -130,7 +130,7 @@ var entries = map[string]func(hostile error) setup{
 		}
 	},
 	"classified": func(hostile error) setup {
-		return setup{wrap: answering(func(*call) error { return hostile }), strategy: strategies.ReasonAware(
+		return setup{wrap: answering(func(*call) error { return hostile }), strategy: aware(
 			predicates.Classifiers(predicates.Named[string](), predicates.ByError[string](predicates.ErrorReason{Target: errAgain})), nil,
 		)}
 	},
@@ -140,10 +140,10 @@ var entries = map[string]func(hostile error) setup{
 	},
 	"strategy on the loop": func(hostile error) setup {
 		return setup{wrap: answering(fails), strategy: because(safeReason,
-			strategies.Immediate(decides(func(context.Context, *view) (strategies.Action, error) { return strategies.Action{}, hostile })))}
+			immediate(decides(func(context.Context, *view) (strategies.Action, error) { return strategies.Action{}, hostile })))}
 	},
 	"translation": func(hostile error) setup {
-		return setup{wrap: answering(fails), strategy: because(safeReason, always(true, strategies.DoNotRetry().WithError(hostile)))}
+		return setup{wrap: answering(fails), strategy: because(safeReason, always(true, strategies.Action{}.WithError(hostile)))}
 	},
 	"translation of a retry": func(hostile error) setup {
 		return setup{wrap: answering(fails), strategy: because(safeReason, always(true, strategies.RetryAfter(time.Hour).WithError(hostile)))}
@@ -153,7 +153,7 @@ var entries = map[string]func(hostile error) setup{
 		return setup{wrap: answering(fails), strategy: because(safeReason,
 			decides(func(_ context.Context, a *view) (strategies.Action, error) {
 				if a.Number > 1 {
-					return strategies.DoNotRetry(), nil
+					return strategies.Action{}, nil
 				}
 				return retry, nil
 			}))}

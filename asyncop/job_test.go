@@ -241,18 +241,17 @@ func TestNothingBeginsTooLate(t *testing.T) {
 
 // countingPolicy retries every error at once, and counts how often its strategy is asked, or what that wants done before.
 func countingPolicy(n *atomic.Int32, before bool) *strategies.Policy[string] {
-	var strategy strategies.ReasonStrategy[string] = strategies.ReasonStrategyFunc[string](
+	classify := predicates.ByException[string](predicates.HasException, predicates.NewReason("TEST", true, false))
+	if before {
+		refresh := func(context.Context) error { n.Add(1); return nil }
+		return strategies.ReasonAware(classify, strategies.ReasonStrategyFunc[string](
+			func(context.Context, *predicates.Attempt[string]) (strategies.Action, error) {
+				return strategies.Action{Retry: true, Before: refresh}, nil
+			})).Immediate()
+	}
+	return strategies.ReasonAware(classify, strategies.ReasonStrategyFunc[string](
 		func(context.Context, *predicates.Attempt[string]) (strategies.Action, error) {
 			n.Add(1)
 			return strategies.Action{}, nil
-		})
-	if before {
-		refresh := func(context.Context) error { n.Add(1); return nil }
-		strategy = strategies.Immediate(strategies.ReasonStrategyFunc[string](
-			func(context.Context, *predicates.Attempt[string]) (strategies.Action, error) {
-				return strategies.Action{Retry: true, Before: refresh}, nil
-			}))
-	}
-	return strategies.ReasonAware(predicates.ByException[string](predicates.HasException,
-		predicates.NewReason("TEST", true, false)), strategy)
+		}))
 }

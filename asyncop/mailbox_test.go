@@ -135,12 +135,12 @@ func TestCompletionAtOnceDoesNotOvertake(t *testing.T) {
 			}
 			return nil
 		})
-		refresh := strategies.Immediate(strategies.ReasonStrategyFunc[string](
+		refresh := strategies.ReasonStrategyFunc[string](
 			func(context.Context, *predicates.Attempt[string]) (strategies.Action, error) {
 				return strategies.Action{Retry: true, Before: func(context.Context) error { return nil }}, nil
-			}))
+			})
 		p := strategies.ReasonAware(predicates.ByException[string](predicates.HasException,
-			predicates.NewReason("TEST", true, false)), refresh)
+			predicates.NewReason("TEST", true, false)), refresh).Immediate()
 		c := newCore(newConfig(nil), fn, delegatorOf(p, nil), time.Minute, queue.NewUnordered[slot[string, string]](4))
 		c.accept("a")
 		c.accept("b")

@@ -261,9 +261,9 @@ func TestBeforeThatMeetsAStatus(t *testing.T) {
 					return nil
 				}), nil
 			}
-			return strategies.DoNotRetry(), nil
+			return strategies.Action{}, nil
 		})
-		r := newRig(t, m, setup{timeout: time.Minute, strategy: strategies.ReasonAware(httpretry.Classifier[string](), s)})
+		r := newRig(t, m, setup{timeout: time.Minute, strategy: aware(httpretry.Classifier[string](), s)})
 		r.sendEach("a")
 		r.fail("a#1", &httpretry.StatusError{StatusCode: 429})
 		r.complete("a#3", "A")
@@ -280,7 +280,7 @@ func TestBeforeThatFailsInTime(t *testing.T) {
 			asked := 0
 			s := decides(func(context.Context, *view) (strategies.Action, error) {
 				if asked++; asked > 1 {
-					return strategies.DoNotRetry(), nil
+					return strategies.Action{}, nil
 				}
 				return strategies.RetryAfter(0).WithBefore(func(context.Context) error {
 					time.Sleep(800 * time.Millisecond)
@@ -290,7 +290,7 @@ func TestBeforeThatFailsInTime(t *testing.T) {
 			side := newSideSink(false)
 			timeout := map[bool]time.Duration{true: time.Second, false: time.Hour}[attemptTimeout == time.Hour]
 			r := newRig(t, m, setup{
-				timeout: timeout, strategy: because(safeReason, strategies.Immediate(s)),
+				timeout: timeout, strategy: because(safeReason, immediate(s)),
 				opts: options(asyncop.WithSideOutput(side), asyncop.WithAttemptTimeout(attemptTimeout)),
 			})
 			r.script("x#1", func(c *call) error { time.Sleep(time.Second); return upper(c) }) // the loop is away from 0.5 to 1.5 s

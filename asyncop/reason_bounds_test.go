@@ -252,9 +252,9 @@ func TestTranslatedErrors(t *testing.T) {
 			require.NoError(t, r.end())
 		})
 		forEachMode(t, func(t *testing.T, m mode) {
-			p := strategies.ReasonAware(
+			p := aware(
 				predicates.ByResult(predicates.EmptyResult[string], safeReason),
-				always(atOnce, strategies.DoNotRetry().WithError(translated)))
+				always(atOnce, strategies.Action{}.WithError(translated)))
 			r := newRig(t, m, setup{timeout: time.Second, strategy: p})
 			r.sendEach("a")
 			r.complete("a#1")
@@ -271,7 +271,7 @@ func TestLogsNameTheReason(t *testing.T) {
 			logger := slog.New(slog.NewTextHandler(&b, &slog.HandlerOptions{Level: level, ReplaceAttr: withoutTime}))
 			p := because(safeReason, decides(func(_ context.Context, a *view) (strategies.Action, error) {
 				if a.Number == 2 {
-					return strategies.DoNotRetry(), nil
+					return strategies.Action{}, nil
 				}
 				return strategies.RetryAfter(time.Second), nil
 			}))

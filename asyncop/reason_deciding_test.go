@@ -182,9 +182,9 @@ func TestEndOfInputWhileDeciding(t *testing.T) {
 	translated := errors.New("translated")
 	for name, action := range map[string]strategies.Action{
 		"yes":            strategies.RetryAfter(0),
-		"no":             strategies.DoNotRetry(),
+		"no":             strategies.Action{},
 		"yes, in words":  strategies.RetryAfter(0).WithError(translated),
-		"no, translated": strategies.DoNotRetry().WithError(translated),
+		"no, translated": strategies.Action{}.WithError(translated),
 	} {
 		t.Run(name, func(t *testing.T) {
 			forEachMode(t, func(t *testing.T, m mode) {
@@ -272,7 +272,7 @@ func TestStrategyThatFails(t *testing.T) {
 						return strategies.RetryAfter(0), errStrategy
 					})
 					if atOnce {
-						s = strategies.Immediate(s)
+						s = immediate(s)
 					}
 					side := newSideSink(false)
 					r := newRig(t, m, setup{
@@ -305,7 +305,7 @@ func TestStrategyThatFails(t *testing.T) {
 // A6: a typed nil as an error: nothing looks into it on the way from a failed decision.
 func TestFailedDecisionOverABadError(t *testing.T) {
 	forEachMode(t, func(t *testing.T, m mode) {
-		s := strategies.Immediate(decides(func(context.Context, *view) (strategies.Action, error) { panic("broken") }))
+		s := immediate(decides(func(context.Context, *view) (strategies.Action, error) { panic("broken") }))
 		r := newRig(t, m, setup{timeout: time.Minute, strategy: because(safeReason, s), opts: options(asyncop.WithDropOnFailure())})
 		r.sendEach("a")
 		r.fail("a#1", (*badError)(nil))
@@ -328,9 +328,9 @@ func TestResultsOutliveTheQuestion(t *testing.T) {
 			if asFailure {
 				opts = append(opts, asyncop.WithExhaustedAsFailure())
 			}
-			p := strategies.ReasonAware(
+			p := aware(
 				predicates.ByResult(func([]string) bool { return true }, unsafeReason),
-				after(time.Second, strategies.DoNotRetry()))
+				after(time.Second, strategies.Action{}))
 			r := newRig(t, m, setup{timeout: time.Minute, strategy: p, opts: opts})
 			r.sendEach("a")
 			r.complete("a#1", "A", "AA")
@@ -358,7 +358,7 @@ func TestStrategySeesTheTimeThatIsLeft(t *testing.T) {
 				return strategies.RetryAfter(time.Second), nil
 			})
 			if atOnce {
-				s = strategies.Immediate(s)
+				s = immediate(s)
 			}
 			r := newRig(t, m, setup{timeout: time.Minute, strategy: because(safeReason, s)})
 			r.sendEach("a")

@@ -24,7 +24,24 @@ type (
 
 // because returns the policy that names reason for every error.
 func because(reason predicates.Reason, s strategies.ReasonStrategy[string]) *policy {
-	return strategies.ReasonAware(predicates.ByException[string](predicates.HasException, reason), s)
+	return aware(predicates.ByException[string](predicates.HasException, reason), s)
+}
+
+// aware is strategies.ReasonAware, and knows of strategies that do not block.
+func aware(classify predicates.Classifier[string], s strategies.ReasonStrategy[string]) *policy {
+	if s, ok := s.(immediately); ok {
+		return strategies.ReasonAware(classify, s.ReasonStrategy).Immediate()
+	}
+	return strategies.ReasonAware(classify, s)
+}
+
+// immediately is a strategy that does not block.
+type immediately struct {
+	strategies.ReasonStrategy[string]
+}
+
+func immediate(s strategies.ReasonStrategy[string]) strategies.ReasonStrategy[string] {
+	return immediately{s}
 }
 
 // decides is a strategy that may block, as a func.
@@ -36,7 +53,7 @@ func decides(f func(ctx context.Context, a *view) (strategies.Action, error)) st
 func always(atOnce bool, action strategies.Action) strategies.ReasonStrategy[string] {
 	s := decides(func(context.Context, *view) (strategies.Action, error) { return action, nil })
 	if atOnce {
-		return strategies.Immediate(s)
+		return immediate(s)
 	}
 	return s
 }

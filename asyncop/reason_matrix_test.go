@@ -17,12 +17,12 @@ import (
 // Every combination of stage, idempotence, reason and strategy, through the whole operator: who is retried, and who
 // must not be. The right answers are spelled out per strategy.
 func TestReasonMatrix(t *testing.T) {
-	never := always(true, strategies.DoNotRetry())
+	never := always(true, strategies.Action{})
 	byStage := decides(func(_ context.Context, a *view) (strategies.Action, error) {
 		if a.Idempotent || a.Stage == predicates.ClientDispatch {
 			return strategies.RetryAfter(time.Millisecond), nil
 		}
-		return strategies.DoNotRetry(), nil
+		return strategies.Action{}, nil
 	})
 	flip := retryAll(3, time.Millisecond)
 	type situation struct {
@@ -106,10 +106,10 @@ func TestWhatAStrategySees(t *testing.T) {
 			}
 			s := decides(see)
 			if atOnce {
-				s = strategies.Immediate(s)
+				s = immediate(s)
 			}
 			reasons := []predicates.Reason{safeReason, unsafeReason, safeReason}
-			p := strategies.ReasonAware(func(a *view) (predicates.Reason, bool) {
+			p := aware(func(a *view) (predicates.Reason, bool) {
 				return reasons[a.Retries()], a.Err != nil
 			}, s).IdempotentIf(predicates.OfInput(func(in string) bool { return in == "a" }))
 			side := newSideSink(false)
@@ -144,7 +144,7 @@ func TestElementsThatAreIdempotent(t *testing.T) {
 			calls[in]++
 			return errBroken
 		})
-		p := strategies.ReasonAware(predicates.ByException[string](predicates.HasException, unsafeReason), nil)
+		p := aware(predicates.ByException[string](predicates.HasException, unsafeReason), nil)
 		op := asyncop.OrderedWaitWithRetry(fn, time.Second, 4, p, asyncop.WithDropOnFailure())
 		op.In() <- request("GET")
 		op.In() <- request("POST")

@@ -17,7 +17,7 @@ func stageRig(t *testing.T, m mode, s setup) (r *rig, stages *[]predicates.Stage
 	t.Helper()
 	stages = new([]predicates.Stage)
 	s.timeout = time.Minute
-	s.strategy = strategies.ReasonAware(func(a *view) (predicates.Reason, bool) {
+	s.strategy = aware(func(a *view) (predicates.Reason, bool) {
 		*stages = append(*stages, a.Stage)
 		return predicates.Reason{}, false
 	}, nil)
@@ -111,7 +111,7 @@ func TestStageOfAnAttemptTimeout(t *testing.T) {
 func TestStagesArePerAttempt(t *testing.T) {
 	forEachMode(t, func(t *testing.T, m mode) {
 		var stages []predicates.Stage
-		p := strategies.ReasonAware(func(a *view) (predicates.Reason, bool) {
+		p := aware(func(a *view) (predicates.Reason, bool) {
 			stages = append(stages, a.Stage)
 			return safeReason, a.Err != nil
 		}, always(true, strategies.RetryAfter(0)))
@@ -171,7 +171,7 @@ func TestReportSent(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			forEachMode(t, func(t *testing.T, m mode) {
 				var got []look
-				p := strategies.ReasonAware(func(a *view) (predicates.Reason, bool) {
+				p := aware(func(a *view) (predicates.Reason, bool) {
 					got = append(got, look{a.Stage, a.InDoubt})
 					return predicates.Reason{}, false
 				}, nil)
@@ -194,7 +194,7 @@ func TestReportSent(t *testing.T) {
 func TestReportSentBeforeAnAttemptTimeout(t *testing.T) {
 	forEachClock(t, func(t *testing.T, m mode) {
 		var got []bool
-		p := strategies.ReasonAware(func(a *view) (predicates.Reason, bool) {
+		p := aware(func(a *view) (predicates.Reason, bool) {
 			got = append(got, a.InDoubt)
 			return predicates.Reason{}, false
 		}, nil)
@@ -213,7 +213,7 @@ func TestReportSentBeforeAnAttemptTimeout(t *testing.T) {
 func TestReportSentBesideTheCall(t *testing.T) {
 	forEachMode(t, func(t *testing.T, m mode) {
 		var got []predicates.Stage
-		p := strategies.ReasonAware(func(a *view) (predicates.Reason, bool) {
+		p := aware(func(a *view) (predicates.Reason, bool) {
 			got = append(got, a.Stage)
 			return safeReason, true
 		}, always(true, strategies.RetryAfter(0).WithBefore(func(ctx context.Context) error {

@@ -5,13 +5,13 @@ import (
 	"time"
 )
 
-// Action is what a [ReasonStrategy] wants done about an attempt. The zero value
-// does nothing: the outcome is what the element ends with. [RetryAfter] and
-// [DoNotRetry] make them, WithError and WithBefore refine them.
+// Action is what an operator does after an attempt, as a [ReasonStrategy] wants it:
 //
-// An Action is a struct, and Retry is a field of its own, so that a delay of 0 is
-// a delay and there is room for what is not thought of yet (RFC 0049 wraps its
-// duration for the same purpose).
+//	strategies.Action{}                 // no retry: the element ends with the outcome
+//	strategies.RetryAfter(time.Second)
+//	strategies.RetryAfter(0)            // at once
+//	strategies.RetryAfter(0).WithBefore(refresh)
+//	strategies.Action{}.WithError(err)  // no retry, and another error
 type Action struct {
 	// Retry makes another attempt after Delay.
 	Retry bool
@@ -24,7 +24,7 @@ type Action struct {
 
 	// Err, if not nil, takes the place of the attempt's error, and of its results:
 	// without Retry the element fails with it; with Retry it is remembered as the
-	// element's last error, which a timeout tells.
+	// element's last error, which a timeout reports.
 	Err error
 
 	// Before, if not nil, is called after the delay, right before the attempt that
@@ -34,12 +34,9 @@ type Action struct {
 	Before func(ctx context.Context) error
 }
 
-// RetryAfter returns the action to try again after delay; 0 is at once. A
-// negative delay is refused by [Policy.Conclude].
+// RetryAfter returns the action to try again after delay; 0 is at once. With a
+// negative delay the element fails ([Failed]).
 func RetryAfter(delay time.Duration) Action { return Action{Retry: true, Delay: delay} }
-
-// DoNotRetry returns the action that accepts the outcome.
-func DoNotRetry() Action { return Action{} }
 
 // WithError returns a with an error that takes the place of the outcome.
 func (a Action) WithError(err error) Action {
@@ -47,7 +44,7 @@ func (a Action) WithError(err error) Action {
 	return a
 }
 
-// WithBefore returns a with something to do first, before the next attempt.
+// WithBefore returns a with a function to call right before the next attempt.
 func (a Action) WithBefore(before func(ctx context.Context) error) Action {
 	a.Before = before
 	return a

@@ -12,6 +12,10 @@ import (
 // should depend on the attempt alone; one that shares state on purpose, such as
 // a budget of retries, has to guard it. Operators call a strategy one call at a
 // time, and several operators may share it. No method may block.
+//
+// Two more methods are read if a strategy has them, once, when the operator is built:
+// Jitter() Jitter, whose answer spreads the delays, and MaxRetries() int, which
+// asyncop.WithRetryState needs. A wrapper has Unwrap() any instead of MaxRetries.
 type AsyncRetryStrategy[OUT any] interface {
 	// CanRetry reports whether an element may be tried again after
 	// currentAttempts attempts, counted from 1 (law A4). Once false it stays

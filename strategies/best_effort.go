@@ -17,7 +17,7 @@ import (
 //
 //	func (s strategy) Decide(ctx context.Context, a *predicates.Attempt[Row]) (strategies.Action, error) {
 //		if a.Reason == predicates.CircuitBreakerOpen {
-//			return strategies.DoNotRetry(), nil
+//			return strategies.Action{}, nil
 //		}
 //		return s.BestEffortStrategy.Decide(ctx, a)
 //	}
@@ -89,13 +89,13 @@ func (s *BestEffortStrategy[OUT]) MaxRetries() int { return s.maxRetries }
 // Decide implements [ReasonStrategy].
 func (s *BestEffortStrategy[OUT]) Decide(_ context.Context, a *predicates.Attempt[OUT]) (Action, error) {
 	if a.Retries() >= s.maxRetries {
-		return DoNotRetry(), nil
+		return Action{}, nil
 	}
 	if s.refuseUnknown && a.Reason == predicates.Unknown {
-		return DoNotRetry(), nil
+		return Action{}, nil
 	}
 	if !a.Idempotent && !a.Reason.AllowsNonIdempotentRetry() {
-		return DoNotRetry(), nil
+		return Action{}, nil
 	}
 	return RetryAfter(s.backoff(a.Number)), nil
 }

@@ -20,7 +20,7 @@ func ExampleAction() {
 	strategy := strategies.ReasonStrategyFunc[string](
 		func(ctx context.Context, a *predicates.Attempt[string]) (strategies.Action, error) {
 			if a.Retries() == 2 {
-				return strategies.DoNotRetry().WithError(errors.Join(errNoRoute, a.Err)), nil
+				return strategies.Action{}.WithError(errors.Join(errNoRoute, a.Err)), nil
 			}
 			return strategies.RetryAfter(10 * time.Millisecond).WithBefore(func(ctx context.Context) error {
 				fmt.Println("  refreshing the route of", a.Input)

@@ -20,7 +20,7 @@ type politeStrategy struct {
 
 func (s politeStrategy) Decide(ctx context.Context, a *predicates.Attempt[string]) (strategies.Action, error) {
 	if robot, _ := a.Value(robotKey{}).(bool); robot || a.Reason == predicates.CircuitBreakerOpen {
-		return strategies.DoNotRetry(), nil
+		return strategies.Action{}, nil
 	}
 	return s.BestEffortStrategy.Decide(ctx, a)
 }

@@ -4,14 +4,13 @@ import (
 	"fmt"
 	"math"
 	"time"
-
-	"github.com/weirflow/weir/predicates"
 )
 
 // ExponentialBackoffStrategy waits longer before every retry, up to a bound.
-// Made by [ExponentialBackoff], it never changes and is safe for concurrent use.
+// Made by [ExponentialBackoff], it never changes and is safe for concurrent use. S,
+// which its setters return, is *ExponentialBackoffStrategy[OUT].
 type ExponentialBackoffStrategy[OUT any] struct {
-	settings[OUT]
+	settings[OUT, *ExponentialBackoffStrategy[OUT]]
 
 	initial    time.Duration
 	max        time.Duration
@@ -41,7 +40,6 @@ type ExponentialBackoffStrategy[OUT any] struct {
 // finite. Nothing is retried until RetryIfResult or RetryIfException says what.
 // Flink calls the number of retries maxAttempts.
 func ExponentialBackoff[OUT any](maxRetries int, initial, max time.Duration, multiplier float64) *ExponentialBackoffStrategy[OUT] {
-	s := newSettings[OUT]("ExponentialBackoff", maxRetries)
 	switch {
 	case initial < 0:
 		panic(fmt.Sprintf("strategies: ExponentialBackoff: negative initial: %v", initial))
@@ -52,33 +50,10 @@ func ExponentialBackoff[OUT any](maxRetries int, initial, max time.Duration, mul
 	case multiplier < 1:
 		panic(fmt.Sprintf("strategies: ExponentialBackoff: multiplier below 1: %v", multiplier))
 	}
-	return &ExponentialBackoffStrategy[OUT]{settings: s, initial: initial, max: max, multiplier: multiplier}
-}
-
-// RetryIfResult returns a copy of s that retries attempts whose results satisfy
-// p, in place of the result predicate s had. Nil means that results are never
-// retried.
-func (s *ExponentialBackoffStrategy[OUT]) RetryIfResult(p predicates.ResultPredicate[OUT]) *ExponentialBackoffStrategy[OUT] {
-	c := *s
-	c.result = p
-	return &c
-}
-
-// RetryIfException returns a copy of s that retries attempts whose error
-// satisfies p, in place of the exception predicate s had. Nil means that errors
-// are never retried.
-func (s *ExponentialBackoffStrategy[OUT]) RetryIfException(p predicates.ExceptionPredicate) *ExponentialBackoffStrategy[OUT] {
-	c := *s
-	c.exception = p
-	return &c
-}
-
-// WithJitter returns a copy of s whose delays operators spread by jitter. Nil,
-// the default, means none.
-func (s *ExponentialBackoffStrategy[OUT]) WithJitter(jitter Jitter) *ExponentialBackoffStrategy[OUT] {
-	c := *s
-	c.jitter = jitter
-	return &c
+	with := func(s settings[OUT, *ExponentialBackoffStrategy[OUT]]) *ExponentialBackoffStrategy[OUT] {
+		return &ExponentialBackoffStrategy[OUT]{settings: s, initial: initial, max: max, multiplier: multiplier}
+	}
+	return with(newSettings("ExponentialBackoff", maxRetries, with))
 }
 
 // BackoffTime returns d(currentAttempts). Numbers below 1 count as 1.

@@ -9,29 +9,30 @@ import (
 	"github.com/weirflow/weir/predicates"
 )
 
-// HonorPushback returns the strategy that does what inner does, except that the
-// server has its say:
+// HonorPushback returns the strategy that does what inner does, as far as the server
+// allows:
 //
 //	server demands   inner wants a retry   inner does not
 //	nothing          after its own delay   no retry
 //	a delay          after exactly that    no retry
 //	never            no retry              no retry, and inner is not asked
 //
-// A demand is read from the error or the results ([predicates.PushbackOf]), or by
-// more, where they carry it in another form; the first that finds one counts. The
-// delay replaces inner's and no jitter touches it. It is not a permission: whether
-// the call may be repeated is still inner's business. An operator keeps the wait,
-// up to the element's deadline, also when the input ends: the last attempt, which
-// it makes at once for other elements that wait, comes after it. A delay that the
-// element's time does not cover makes no attempt: the element waits for its deadline,
-// or ends at once with asyncop.WithEarlyTimeout.
+// A demand is read from the error or the results ([predicates.ServerPushback]), or by
+// the functions in more, where they carry it in another form. The first that finds one
+// counts. The delay replaces inner's, without jitter. It is not a permission: inner
+// decides whether the call may be repeated.
+//
+// An operator keeps the wait, up to the element's deadline, also when the input ends:
+// the last attempt, which it makes at once for other elements that wait, comes after
+// it. A delay that the element's time does not cover makes no attempt: the element waits
+// for its deadline, or ends at once with asyncop.WithEarlyTimeout.
 //
 // [ReasonAware] does this to every strategy, so HonorPushback is needed for more, and
-// for strategies that are used without a [Policy].
+// for a strategy that is called by another.
 //
 // This is gRPC's A6, Client Retries, except that A6 starts its own delays from the
 // beginning after a retry that was demanded; here they depend on the number of
-// retries alone.
+// attempts alone.
 //
 // HonorPushback panics if inner is nil. It is safe for concurrent use if inner is.
 func HonorPushback[OUT any](
@@ -56,7 +57,7 @@ func (s *pushback[OUT]) Unwrap() any { return s.inner }
 func (s *pushback[OUT]) Decide(ctx context.Context, a *predicates.Attempt[OUT]) (Action, error) {
 	delay, demanded := s.demand(a)
 	if demanded && delay < 0 {
-		return DoNotRetry(), nil
+		return Action{}, nil
 	}
 	action, err := s.inner.Decide(ctx, a)
 	if err == nil && action.Retry && demanded {

@@ -25,13 +25,13 @@ func TestHonorPushback(t *testing.T) {
 		wantAsked int
 	}{
 		{nothing, strategies.RetryAfter(own), nil, strategies.RetryAfter(own), 1},
-		{nothing, strategies.DoNotRetry(), nil, strategies.DoNotRetry(), 1},
+		{nothing, strategies.Action{}, nil, strategies.Action{}, 1},
 		{0, strategies.RetryAfter(own), nil, strategies.Action{Retry: true, Demanded: true}, 1},
 		{time.Second, strategies.RetryAfter(own), nil, strategies.Action{Retry: true, Delay: time.Second, Demanded: true}, 1},
 		{ms, strategies.RetryAfter(own), nil, strategies.Action{Retry: true, Delay: ms, Demanded: true}, 1},
-		{time.Second, strategies.DoNotRetry(), nil, strategies.DoNotRetry(), 1}, // not a permission
+		{time.Second, strategies.Action{}, nil, strategies.Action{}, 1}, // not a permission
 		{time.Second, strategies.RetryAfter(own), io.EOF, strategies.RetryAfter(own), 1},
-		{predicates.Never, strategies.RetryAfter(own), nil, strategies.DoNotRetry(), 0},
+		{predicates.Never, strategies.RetryAfter(own), nil, strategies.Action{}, 0},
 	}
 	for _, tt := range tests {
 		var asked int

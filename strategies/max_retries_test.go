@@ -31,7 +31,7 @@ func TestMaxRetriesOf(t *testing.T) {
 	exponential := strategies.ExponentialBackoff[int](7, time.Second, time.Minute, 2)
 	best := strategies.BestEffort[int]()
 	byFunc := strategies.ReasonStrategyFunc[int](func(context.Context, *predicates.Attempt[int]) (strategies.Action, error) {
-		return strategies.DoNotRetry(), nil
+		return strategies.Action{}, nil
 	})
 	const unknown = -1
 	for name, tt := range map[string]struct {
@@ -43,7 +43,7 @@ func TestMaxRetriesOf(t *testing.T) {
 		"no retry":                         {strategies.NoRetry[int](), 0},
 		"best effort":                      {best.WithBackoff(fixed.BackoffTime), strategies.Unlimited},
 		"embedded":                         {embeds{best}, strategies.Unlimited},
-		"immediate":                        {strategies.Immediate[int](best), strategies.Unlimited},
+		"immediate":                        {strategies.ReasonAware[int](classify, best).Immediate(), strategies.Unlimited},
 		"pushback":                         {strategies.HonorPushback[int](best.WithMaxRetries(7)), 7},
 		"policy":                           {strategies.ReasonAware(classify, nil).WithMaxWaiting(9), strategies.Unlimited},
 		"policy of FLIP":                   {strategies.PolicyOf[int](fixed).WithJitter(nil), 3},

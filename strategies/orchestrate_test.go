@@ -45,7 +45,7 @@ func answer(asked *int, action strategies.Action, err error) strategies.ReasonSt
 }
 
 func failFast(asked *int) strategies.ReasonStrategy[string] {
-	return answer(asked, strategies.DoNotRetry(), nil)
+	return answer(asked, strategies.Action{}, nil)
 }
 
 func failedAttempt(number int) *attempt {
@@ -176,7 +176,7 @@ func TestZeroDelayIsADelay(t *testing.T) {
 		Steps().Decide(t.Context(), failedAttempt(1), decision.Situation{})
 	assert.Equal(t, decision.Retried, d.Verdict)
 	assert.Zero(t, d.Delay)
-	assert.Equal(t, strategies.Action{}, strategies.DoNotRetry())
+	assert.Equal(t, strategies.Action{}, strategies.Action{})
 }
 
 func TestNoReasonMeansAccept(t *testing.T) {
@@ -261,7 +261,7 @@ func TestTranslation(t *testing.T) {
 	var asked int
 	better := errors.New("better")
 	for _, action := range []strategies.Action{
-		strategies.DoNotRetry().WithError(better), strategies.RetryAfter(time.Second).WithError(better),
+		strategies.Action{}.WithError(better), strategies.RetryAfter(time.Second).WithError(better),
 	} {
 		for _, a := range []*attempt{failedAttempt(1), {Number: 1, Results: []string{"x"}, Remaining: predicates.NoDeadline}} {
 			d := strategies.ReasonAware(say(allowing), answer(&asked, action, nil)).
@@ -323,7 +323,7 @@ func TestWhatTheStrategySees(t *testing.T) {
 		},
 		decide(func(_ context.Context, a *attempt) (strategies.Action, error) {
 			saw = *a
-			return strategies.DoNotRetry(), nil
+			return strategies.Action{}, nil
 		}))
 	a := failedAttempt(2)
 	a.Input, a.Reasons, a.Elapsed = "in", predicates.NewReasonSet(always), time.Second

@@ -11,29 +11,26 @@ import (
 )
 
 // Policy is everything an operator needs to know about retries: how to find the
-// reason of an outcome, whom to ask about it, and the bounds that hold whoever is
-// asked. There is one mechanism: a FLIP-232 strategy is a policy, too.
+// reason of an outcome, the strategy that decides over it, and bounds that hold for
+// any strategy. A strategy without reasons is a policy, too ([PolicyOf]).
 //
 //	                    ┌ none, rejection ──────────────────────────▶ accept
-//	outcome ─▶ classify ┤ nobody retries any more ──────────────────▶ accept
+//	outcome ─▶ classify ┤ the operator has stopped to retry ────────▶ accept
 //	                    │ always ─▶ controlled back-off ──┐
 //	                    └ else ─▶ strategy ─▶ again ─▶ jitter ─▶ cap ─▶ retry
 //	                                └ no, error, panic ───────────▶ accept
 //
-// [ReasonAware] makes one of a classifier and a [ReasonStrategy], [PolicyOf] of
-// whatever an operator was given. The methods that change something return a
-// changed copy; a Policy itself never changes and is safe for concurrent use, as
-// far as what it was built from is.
+// Accept means that the element ends with the outcome. The methods return a changed
+// copy: a Policy itself never changes. It is safe for concurrent use if its classifier
+// and its strategy are. To see what a policy does, use strategiestest.Decide.
 //
-// A *Policy is an [AsyncRetryStrategy], so that it can be handed to the
-// constructors of an operator. That is a way to carry it, not a conversion: code
-// that knows FLIP-232 only, and does not call PolicyOf, sees a strategy that
-// never retries, since what depends on reasons cannot be said without them.
+// A *Policy goes where an [AsyncRetryStrategy] goes: to the constructors of an
+// operator. Code that calls its CanRetry and BackoffTime instead sees the strategy that
+// [PolicyOf] was given, or one that never retries, as these methods know no reasons.
 //
-// Do not embed a *Policy: an operator calls neither its CanRetry nor its
-// BackoffTime, so to override them would do nothing. PolicyOf, and with it the
-// constructors of operators, panic for such a type. Override Decide of a
-// [ReasonStrategy] instead, as [BestEffortStrategy] shows.
+// Do not embed a *Policy: operators do not call these methods, so to override them
+// would do nothing. PolicyOf, and with it the constructors of operators, panic for such
+// a type. Override Decide of a [ReasonStrategy] instead, as [BestEffortStrategy] shows.
 type Policy[OUT any] struct {
 	steps    decision.Steps[OUT]
 	strategy ReasonStrategy[OUT]     // nil: it was made of flip
@@ -52,9 +49,8 @@ var _ AsyncRetryStrategy[any] = (*Policy[any])(nil)
 // strategy stands for [BestEffort].
 //
 // A delay that a server demands, such as Retry-After of HTTP or the pushback of
-// gRPC, is heeded, whatever strategy: see [HonorPushback]. What strategy answers
-// without it counts after [Policy.IgnorePushback]. ReasonAware panics if classify is
-// nil.
+// gRPC, takes the place of the strategy's ([HonorPushback]), unless
+// [Policy.IgnorePushback] switches that off. ReasonAware panics if classify is nil.
 func ReasonAware[OUT any](classify predicates.Classifier[OUT], strategy ReasonStrategy[OUT]) *Policy[OUT] {
 	mustNotBeNil("ReasonAware", classify)
 	if nils.Is(strategy) {
@@ -75,11 +71,13 @@ func asking[OUT any](s ReasonStrategy[OUT]) func(context.Context, *predicates.At
 }
 
 // PolicyOf returns strategy as a policy: itself if it is one, else one that does
-// what the FLIP-232 strategy does, without loss. Its predicates become
-// the classifier ([predicates.ByPredicates]), CanRetry and BackoffTime decide,
-// and its [Jitter] is applied. The predicate is read here and never again. A
-// strategy without predicates, such as [NoRetry], makes a policy that considers
-// nothing. PolicyOf panics if strategy is nil, or embeds a *Policy.
+// what the strategy does: its predicates and its [Jitter] are read here, once, and
+// CanRetry and BackoffTime decide. Use it to give such a strategy a budget or a bound on
+// waiting elements:
+//
+//	strategies.PolicyOf(strategy).WithBudget(budget)
+//
+// PolicyOf panics if strategy is nil, or embeds a *Policy.
 func PolicyOf[OUT any](strategy AsyncRetryStrategy[OUT]) *Policy[OUT] {
 	mustNotBeNil("PolicyOf", strategy)
 	switch s := strategy.(type) {
@@ -144,9 +142,8 @@ func (p *Policy[OUT]) WithBudget(budget *Budget) *Policy[OUT] {
 }
 
 // WithMaxWaiting returns a copy of p under which at most n elements wait for a
-// retry at the same time; what would be one more is not retried, for whatever
-// reason. 0, the default, means no bound but the operator's capacity. It panics
-// if n is negative.
+// retry at the same time. One more is not retried, for whatever reason. 0, the
+// default, means no bound but the operator's capacity. It panics if n is negative.
 func (p *Policy[OUT]) WithMaxWaiting(n int) *Policy[OUT] {
 	if n < 0 {
 		panic(fmt.Sprintf("strategies: WithMaxWaiting: negative number of elements: %d", n))
@@ -190,13 +187,23 @@ func (p *Policy[OUT]) Harmless(errs ...error) *Policy[OUT] {
 	return &c
 }
 
-// IgnorePushback returns a copy of p that does not heed what servers demand, unless
-// its strategy does. See [HonorPushback].
+// IgnorePushback returns a copy of p in which delays that servers demand do not count,
+// unless its strategy asks for them itself. See [HonorPushback].
 func (p *Policy[OUT]) IgnorePushback() *Policy[OUT] {
 	c := *p
 	if p.flip == nil {
 		c.steps.Strategy = asking(p.strategy)
 	}
+	return &c
+}
+
+// Immediate returns a copy of p with the promise that its strategy never blocks. An
+// operator then calls the strategy on its loop, one call at a time, which saves a
+// goroutine's work. The strategies of this package need no such promise; a type that
+// embeds one of them does.
+func (p *Policy[OUT]) Immediate() *Policy[OUT] {
+	c := *p
+	c.steps.AtOnce = true
 	return &c
 }
 

@@ -217,7 +217,7 @@ func (e element) Idempotent() bool { return bool(e) }
 
 func TestDecidesAtOnce(t *testing.T) {
 	best := strategies.BestEffort[string]()
-	custom := decide(func(context.Context, *attempt) (strategies.Action, error) { return strategies.DoNotRetry(), nil })
+	custom := decide(func(context.Context, *attempt) (strategies.Action, error) { return strategies.Action{}, nil })
 	tests := []struct {
 		strategy strategies.ReasonStrategy[string]
 		want     bool
@@ -226,16 +226,15 @@ func TestDecidesAtOnce(t *testing.T) {
 		{strategies.HonorPushback(best), true},
 		{custom, false},
 		{strategies.HonorPushback(custom), false},
-		{strategies.HonorPushback(strategies.Immediate[string](custom)), true},
-		{strategies.Immediate[string](custom), true},
 		{overriding{best}, false}, // it may block, whatever it embeds
-		{strategies.Immediate[string](overriding{best}), true},
 		{struct {
 			strategies.ReasonStrategy[string]
-		}{strategies.Immediate[string](custom)}, false},
+		}{best}, false},
 	}
 	for i, tt := range tests {
 		assert.Equal(t, tt.want, strategies.ReasonAware(say(allowing), tt.strategy).Steps().AtOnce, "%d: %T", i, tt.strategy)
+		promised := strategies.ReasonAware(say(allowing), tt.strategy).WithMaxWaiting(1).Immediate().WithJitter(nil)
+		assert.True(t, promised.Steps().AtOnce, "%d: %T", i, tt.strategy)
 	}
 }
 
@@ -246,7 +245,7 @@ type overriding struct {
 
 func (s overriding) Decide(ctx context.Context, a *attempt) (strategies.Action, error) {
 	if a.Reason == predicates.CircuitBreakerOpen {
-		return strategies.DoNotRetry(), nil
+		return strategies.Action{}, nil
 	}
 	return s.BestEffortStrategy.Decide(ctx, a)
 }
@@ -264,7 +263,6 @@ func TestOverridingASingleReason(t *testing.T) {
 func TestReasonStrategyConstructorsPanic(t *testing.T) {
 	for want, f := range map[string]func(){
 		"ReasonAware: nil predicates.Classifier[string]":           func() { strategies.ReasonAware[string](nil, nil) },
-		"Immediate: nil <nil>":                                     func() { strategies.Immediate[string](nil) },
 		"HonorPushback: nil <nil>":                                 func() { strategies.HonorPushback[string](nil) },
 		"HonorPushback: nil strategies.ReasonStrategyFunc[string]": func() { strategies.HonorPushback[string](decide(nil)) },
 		"HonorPushback: nil function at index 0":                   func() { strategies.HonorPushback[string](strategies.BestEffort[string](), nil) },

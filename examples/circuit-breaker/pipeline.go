@@ -65,8 +65,8 @@ func policy(breaker circuitbreaker.CircuitBreaker[any]) *strategies.Policy[payme
 	open := predicates.ByError[payment](predicates.ErrorReason{Target: circuitbreaker.ErrOpen, Reason: predicates.CircuitBreakerOpen})
 	return strategies.ReasonAware(
 		predicates.Classifiers(open, httpretry.Classifier[payment]()),
-		strategies.Immediate[payment](patient{strategies.BestEffort[payment](), breaker}),
-	).WithJitter(strategies.ProportionalJitter(0.5))
+		patient{strategies.BestEffort[payment](), breaker},
+	).Immediate().WithJitter(strategies.ProportionalJitter(0.5))
 }
 
 // patient is best effort that waits for a breaker.

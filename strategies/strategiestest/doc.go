@@ -1,9 +1,15 @@
-// Package strategiestest holds the conformance suite for retry strategies: the
-// laws that operators rely on, for weir's own strategies and for yours.
+// Package strategiestest tests retry strategies, policies and classifiers of your own.
+//
+// [Run] is the conformance suite for strategies: the laws that operators rely on.
 //
 //	func TestMyStrategy(t *testing.T) {
 //		strategiestest.Run(t, func() *MyStrategy { return NewMyStrategy(3, time.Second) })
 //	}
 //
 // Run it with -race: some laws are about calls from many goroutines.
+//
+// [Decide] shows what an operator does after one attempt:
+//
+//	d := strategiestest.Decide(policy, predicates.Attempt[Row]{Err: ErrBusy})
+//	assert.True(t, d.Retry)
 package strategiestest
