@@ -67,6 +67,10 @@ func TestConstructorsRefuseNonsense(t *testing.T) {
 			"WithSideOutput and WithDropOnFailure exclude each other",
 		},
 		{
+			fn, 0, 1, nil, options(asyncop.WithDropOnFailure(), asyncop.WithFailureHandler(func(asyncop.Failure[string]) {})),
+			"WithDropOnFailure and WithFailureHandler exclude each other",
+		},
+		{
 			fn, time.Second, 1, retry, options(asyncop.WithDrainRetries(), asyncop.WithCutRetries()),
 			"WithDrainRetries and WithCutRetries exclude each other",
 		},
@@ -120,7 +124,7 @@ func TestOptionsRefuseNonsense(t *testing.T) {
 		"WithRandom: nil source":                            func() { asyncop.WithRandom(nil) },
 		"WithSideOutput: nil inlet":                         func() { asyncop.WithSideOutput(nil) },
 		"WithFailureHandler: nil handler":                   func() { asyncop.WithFailureHandler[string](nil) },
-		"OrderedWait: WithFailureHandler: func(asyncop.Failure[int]) does not take a asyncop.Failure[string]": func() {
+		"OrderedWait: WithFailureHandler: func(asyncop.Failure[int]) does not take asyncop.Failure[string]": func() {
 			asyncop.OrderedWait[string, string](newHand(t), 0, 1, asyncop.WithFailureHandler(func(asyncop.Failure[int]) {}))
 		},
 		"WithSideOutput: In of the asyncop_test.closedInlet is nil": func() { asyncop.WithSideOutput(closedInlet{}) },

@@ -129,8 +129,9 @@ type ElementError struct {
 	InDoubt  bool               // an attempt may have taken effect: see Failure
 	Operator string             // its name, see WithName; "" if it has none
 
-	label  string
-	policy idempotence
+	label   string
+	policy  idempotence
+	retries int // that the strategy allows, if it says so
 }
 
 // Ambiguous tells whether the element must not be sent again without a look at what happened: see [Failure.Ambiguous].
@@ -138,7 +139,7 @@ func (e *ElementError) Ambiguous() bool { return ambiguous(e.InDoubt, e.policy, 
 
 func (e *ElementError) Error() string {
 	return fmt.Sprintf("asyncop: %selement %s failed after %s in %v%s: %v%s",
-		prefix(e.Operator), e.label, attempts(e.Attempts), e.Elapsed, cutOff(e.Verdict, e.Reason), e.Err, abandoned(e.Abandoned))
+		prefix(e.Operator), e.label, attempts(e.Attempts), e.Elapsed, e.cutOff(), e.Err, abandoned(e.Abandoned))
 }
 
 // prefix names an operator that has a name, for a message.
@@ -149,15 +150,17 @@ func prefix(operator string) string {
 	return operator + ": "
 }
 
-// cutOff tells of what the number of attempts does not.
-func cutOff(v strategies.Verdict, reason predicates.Reason) string {
+// cutOff says why there was no other attempt.
+func (e *ElementError) cutOff() string {
 	switch {
-	case v == strategies.Finishing:
+	case e.Verdict == strategies.Finishing:
 		return ", not retried since the input has ended (see WithDrainRetries)"
-	case v == strategies.OverBudget || v == strategies.TooManyWaiting:
-		return fmt.Sprintf(", not retried: %v", v)
-	case v == strategies.Refused && !reason.IsZero(): // without a reason, the retries are used up
-		return fmt.Sprintf(", not retried after %v", reason)
+	case e.Verdict == strategies.OverBudget || e.Verdict == strategies.TooManyWaiting:
+		return fmt.Sprintf(", not retried: %v", e.Verdict)
+	case e.Verdict == strategies.Refused && !e.Reason.IsZero(): // without a reason, the retries are used up
+		return fmt.Sprintf(", not retried after %v", e.Reason)
+	case e.Verdict == strategies.Refused && e.retries > 0:
+		return fmt.Sprintf(", %d of %d retries used", e.Attempts-1, e.retries)
 	}
 	return ""
 }

@@ -79,7 +79,7 @@ func TestElementError(t *testing.T) {
 		require.Equal(t, time.Second, failed.Elapsed)
 		require.Equal(t, errBroken, failed.Err)
 		require.Zero(t, failed.Abandoned)
-		require.EqualError(t, err, `asyncop: element "a" failed after 2 attempts in 1s: broken`)
+		require.EqualError(t, err, `asyncop: element "a" failed after 2 attempts in 1s, 1 of 1 retries used: broken`)
 	})
 }
 

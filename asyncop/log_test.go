@@ -302,7 +302,7 @@ func TestElementLabel(t *testing.T) {
 			WithLogger(book.logger(slog.LevelDebug)), WithDrainRetries(),
 			WithElementLabel(func(element any) string { return fmt.Sprintf("patient-%d", element.(patient).ID) }))
 		err := runToEnd(op, patient{7})
-		assert.EqualError(t, err, "asyncop: element patient-7 failed after 3 attempts in 2s: down")
+		assert.EqualError(t, err, "asyncop: element patient-7 failed after 3 attempts in 2s, 2 of 2 retries used: down")
 		lines := book.read()
 		require.Greater(t, len(lines), 1)
 		for _, line := range lines[:len(lines)-1] { // the last one has the error

@@ -52,7 +52,7 @@ const (
 var takers = [...]string{byOut: "Out", byVia: "Via", byTo: "To"}
 
 // takeResults returns what moves the results, for Via and To.
-func (op *AsyncWaitOperator[IN, OUT]) takeResults(by uint32) func(next chan<- any) {
+func (op *AsyncWaitOperator[IN, OUT]) takeResults(by uint32) func(next chan<- any, tell bool) {
 	if op.take(by)&byOut != 0 {
 		return op.pump.share
 	}
@@ -95,7 +95,8 @@ var _ streams.Flow = (*AsyncWaitOperator[any, any])(nil)
 
 // OrderedWait starts an operator that calls fn for every element and emits the results in input order.
 //
-// timeout bounds the time of each element from the moment it takes its slot; 0 means none. capacity bounds the slots:
+// timeout bounds the time of each element from the moment it takes its slot; 0 means none, and one below a millisecond is
+// logged as a warning, since its unit may be missing. capacity bounds the slots:
 // elements in flight, complete ones that wait for their turn, and watermarks.
 //
 // It panics if fn is nil, timeout is negative, or capacity < 1; and with [WithCheckpoints] if there is no name or no codec
@@ -174,7 +175,7 @@ func newOperator[IN, OUT any](
 	}
 	handle, ok := cfg.failureHandler.(func(Failure[IN]))
 	if cfg.failureHandler != nil && !ok {
-		panic(fmt.Sprintf("asyncop: %s: WithFailureHandler: %T does not take a %v",
+		panic(fmt.Sprintf("asyncop: %s: WithFailureHandler: %T does not take %v",
 			name, cfg.failureHandler, reflect.TypeFor[Failure[IN]]()))
 	}
 	var codec stateCodec[IN, OUT]
@@ -189,6 +190,10 @@ func newOperator[IN, OUT any](
 	if !policy.NoRetry && !policy.Considers(nil) && !policy.Considers(ErrNilError) {
 		c.logAttrs(slog.LevelWarn, "asyncop: "+name+": the strategy has no predicate, so nothing is retried: "+
 			"give it RetryIfResult or RetryIfException, or use NoRetry", slog.String("strategy", fmt.Sprintf("%T", strategy)))
+	}
+	if timeout > 0 && timeout < time.Millisecond {
+		c.logAttrs(slog.LevelWarn, "asyncop: "+name+": the timeout is below a millisecond: is its unit missing, as in 5*time.Second?",
+			slog.Duration("timeout", timeout))
 	}
 	p := newPump(c)
 	if cfg.coordinator != nil {
@@ -249,11 +254,12 @@ func (op *AsyncWaitOperator[IN, OUT]) Out() <-chan any {
 	return op.pump.out
 }
 
-// Via streams the results to next, on a goroutine of its own, and returns next. With checkpoints, it panics for a flow of
-// go-streams that would panic on a barrier.
+// Via streams the results to next, on a goroutine of its own, and returns next. If the operator fails, and next is an
+// operator or a flow of weir, next fails with the same error. Flows of go-streams take the end of a failed stream for a clean
+// one: behind them, Wait for each operator. With checkpoints, Via panics for a flow of go-streams that would panic on a barrier.
 func (op *AsyncWaitOperator[IN, OUT]) Via(next streams.Flow) streams.Flow {
 	op.mustPassBarriers("Via", next)
-	go op.takeResults(byVia)(next.In())
+	go op.takeResults(byVia)(next.In(), takesFailures(next))
 	return next
 }
 
@@ -261,9 +267,12 @@ func (op *AsyncWaitOperator[IN, OUT]) Via(next streams.Flow) streams.Flow {
 // of go-streams that would take a barrier for an element.
 func (op *AsyncWaitOperator[IN, OUT]) To(sink streams.Sink) {
 	op.mustPassBarriers("To", sink)
-	op.takeResults(byTo)(sink.In())
+	op.takeResults(byTo)(sink.In(), takesFailures(sink))
 	sink.AwaitCompletion()
 }
+
+// isOperator tells operators of all types from other flows.
+func (op *AsyncWaitOperator[IN, OUT]) isOperator() {}
 
 func (op *AsyncWaitOperator[IN, OUT]) mustPassBarriers(method string, next any) {
 	if op.pump.checks == nil {

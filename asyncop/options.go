@@ -40,6 +40,7 @@ type config struct {
 	earlyTimeout   bool
 
 	policy             failurePolicy
+	policyOption       string // that has set it
 	sideOutput         streams.Inlet
 	failureHandler     any // a func(Failure[IN]), in place of a side output
 	exhaustedAsFailure bool
@@ -63,10 +64,6 @@ const (
 	sideOutput
 )
 
-func (p failurePolicy) String() string {
-	return [...]string{"fail the pipeline", "WithDropOnFailure", "WithSideOutput"}[p]
-}
-
 func newConfig(opts []Option) config {
 	c := config{
 		clock:        clock.New(),
@@ -85,11 +82,12 @@ func newConfig(opts []Option) config {
 	return c
 }
 
-func (c *config) setPolicy(p failurePolicy) {
+// setPolicy sets the failure policy that an option stands for. Of several options the last one of a kind counts.
+func (c *config) setPolicy(p failurePolicy, option string) {
 	if c.policy != failPipeline && c.policy != p {
-		panic(fmt.Sprintf("asyncop: %v and %v exclude each other: an element fails once", c.policy, p))
+		panic(fmt.Sprintf("asyncop: %s and %s exclude each other: an element fails once", c.policyOption, option))
 	}
-	c.policy = p
+	c.policy, c.policyOption = p, option
 }
 
 // WithClock sets the clock of every timer of the operator; the default is the real one. It must not go back. A clock.Mock makes
@@ -196,7 +194,7 @@ func WithEarlyTimeout() Option {
 // WithDropOnFailure logs and counts elements that fail, and goes on without them. By default the first failure fails
 // the pipeline. It excludes [WithSideOutput].
 func WithDropOnFailure() Option {
-	return func(cfg *config) { cfg.setPolicy(dropElement) }
+	return func(cfg *config) { cfg.setPolicy(dropElement, "WithDropOnFailure") }
 }
 
 // WithSideOutput sends elements that fail to inlet as [Failure] values, and those that a cancelled operator abandons. See
@@ -219,22 +217,24 @@ func WithSideOutput(inlet streams.Inlet) Option {
 		panic(fmt.Sprintf("asyncop: WithSideOutput: In of the %T is nil", inlet))
 	}
 	return func(cfg *config) {
-		cfg.setPolicy(sideOutput)
+		cfg.setPolicy(sideOutput, "WithSideOutput")
 		cfg.sideOutput, cfg.failureHandler = inlet, nil
 	}
 }
 
-// WithFailureHandler calls handle for what [WithSideOutput] sends to a flow, under the same conditions: for elements that
-// fail, and those that a cancelled operator abandons. It is called on a goroutine of the operator, for one failure at a time,
-// and may block: meanwhile, other failed elements hold their slots. Done waits for it, and a clean end for the last call, so it
-// must not wait for the operator: to end that from within, cancel its context. A panic fails the operator, and is logged; the
-// rest is handled all the same. IN must be the operator's. The option excludes [WithDropOnFailure].
+// WithFailureHandler calls handle, on a goroutine beside the loop over the results, for each element that fails and for
+// those that a cancelled operator abandons. What handle shares with the body of that loop, such as a slice, needs a lock.
+//
+// It is called for one failure at a time, and may block: meanwhile other failed elements hold their slots. Done waits for it,
+// and a clean end for the last call, so it must not wait for the operator: to end that from within, cancel its context. A
+// panic fails the operator, and is logged; the rest is handled all the same. IN must be the operator's. It excludes
+// [WithDropOnFailure].
 func WithFailureHandler[IN any](handle func(Failure[IN])) Option {
 	if handle == nil {
 		panic("asyncop: WithFailureHandler: nil handler")
 	}
 	return func(cfg *config) {
-		cfg.setPolicy(sideOutput)
+		cfg.setPolicy(sideOutput, "WithFailureHandler")
 		cfg.sideOutput, cfg.failureHandler = nil, handle
 	}
 }

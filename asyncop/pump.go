@@ -601,7 +601,7 @@ func (p *pump[IN, OUT]) finish() {
 }
 
 // lastFailure waits for what may still fail an end without failure, and returns how: the encoding of the final checkpoint's
-// state, the handler of the last failures.
+// state, the handler of the last failures, the error that ended the input.
 func (p *pump[IN, OUT]) lastFailure() error {
 	if p.checks != nil {
 		if err := p.lostState(); err != nil {
@@ -612,7 +612,12 @@ func (p *pump[IN, OUT]) lastFailure() error {
 		close(p.side)
 		p.side = nil
 		s.AwaitCompletion()
-		return s.failed
+		if s.failed != nil {
+			return s.failed
+		}
+	}
+	if p.ends != nil && p.inClosed {
+		return p.ends.failed
 	}
 	return nil
 }

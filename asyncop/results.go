@@ -12,6 +12,8 @@ import (
 type ends[IN, OUT any] struct {
 	in  inlet[IN]
 	out outlet[OUT]
+
+	failed error // the error that the input ended with; written before in is ended
 }
 
 // Results drives the operator without channels and without boxing: it feeds it the elements of input, and yields the
@@ -40,17 +42,49 @@ type ends[IN, OUT any] struct {
 // An operator has one loop over its results, which takes the place of In, Out, Via and To: Results panics if one of them
 // was used, if it was ranged over before, and with [WithCheckpoints], whose barriers come through In. It carries elements
 // only: if IN is an interface type, a [Watermark] is an element like any other.
+//
+// For an input that carries errors, such as the results of another operator, there is [AsyncWaitOperator.ResultsFrom].
 func (op *AsyncWaitOperator[IN, OUT]) Results(input iter.Seq[IN]) iter.Seq2[OUT, error] {
 	if input == nil {
 		panic("asyncop: Results: nil input")
 	}
+	return op.results("Results", func(put func(IN) bool) error { input(put); return nil })
+}
+
+// ResultsFrom is [AsyncWaitOperator.Results] for an input that carries errors. So operators can be put in a row:
+//
+//	for row, err := range enrich.ResultsFrom(lookup.Results(slices.Values(keys))) {
+//
+// The first error ends the input, and its element is not taken. What was accepted before is finished, and its results are
+// yielded. Then the operator fails: Err wraps the error of the input, and the last pair is a zero value and Err.
+func (op *AsyncWaitOperator[IN, OUT]) ResultsFrom(input iter.Seq2[IN, error]) iter.Seq2[OUT, error] {
+	if input == nil {
+		panic("asyncop: ResultsFrom: nil input")
+	}
+	return op.results("ResultsFrom", func(put func(IN) bool) error {
+		for v, err := range input {
+			if err != nil {
+				return err
+			}
+			if !put(v) {
+				return nil
+			}
+		}
+		return nil
+	})
+}
+
+// results drives the operator with what iterate puts, until that returns or put reports false.
+func (op *AsyncWaitOperator[IN, OUT]) results(
+	method string, iterate func(put func(IN) bool) error,
+) iter.Seq2[OUT, error] {
 	if op.pump.checks != nil {
-		panic("asyncop: Results: an operator WithCheckpoints needs a source of barriers: use it as a flow")
+		panic("asyncop: " + method + ": an operator WithCheckpoints needs a source of barriers: use it as a flow")
 	}
 	return func(yield func(OUT, error) bool) {
 		p := op.pump
 		if !op.use.CompareAndSwap(unused, byResults) {
-			panic(fmt.Sprintf("asyncop: Results: the operator is driven by %s already", drivers[op.use.Load()]))
+			panic(fmt.Sprintf("asyncop: %s: the operator is driven by %s already", method, drivers[op.use.Load()]))
 		}
 		e := &ends[IN, OUT]{in: newInlet[IN](p.core.buffer), out: newOutlet[OUT](p.core.buffer, p.core.wakeUp)}
 		p.attached.Store(e)
@@ -59,7 +93,7 @@ func (op *AsyncWaitOperator[IN, OUT]) Results(input iter.Seq[IN]) iter.Seq2[OUT,
 			e.close()
 		default:
 		}
-		go p.pull(e, input)
+		go p.pull(e, iterate)
 
 		defer func() {
 			<-p.done
@@ -90,7 +124,7 @@ func (op *AsyncWaitOperator[IN, OUT]) Results(input iter.Seq[IN]) iter.Seq2[OUT,
 }
 
 // pull feeds the loop, on a goroutine of its own.
-func (p *pump[IN, OUT]) pull(e *ends[IN, OUT], input iter.Seq[IN]) {
+func (p *pump[IN, OUT]) pull(e *ends[IN, OUT], iterate func(put func(IN) bool) error) {
 	returned := false
 	defer func() {
 		if !returned {
@@ -100,15 +134,19 @@ func (p *pump[IN, OUT]) pull(e *ends[IN, OUT], input iter.Seq[IN]) {
 		p.core.wakeUp()
 	}()
 	clone := p.core.hook.clone
-	for v := range input {
+	err := iterate(func(v IN) bool {
 		if clone != nil {
 			v = clone.Clone(v) // before the input goes on
 		}
 		if !e.in.put(v) {
 			p.discarded.Add(1)
-			break
+			return false
 		}
 		p.core.wakeUp()
+		return true
+	})
+	if err != nil {
+		e.failed = lazyerr.Named("asyncop: input of Results", err)
 	}
 	returned = true
 }

@@ -44,9 +44,9 @@ var _ ServerPushback = (*PushbackError)(nil)
 // Error returns the error's own message with the demand.
 func (e *PushbackError) Error() string {
 	if e.Delay < 0 {
-		return fmt.Sprintf("%v (not to be retried)", e.Err)
+		return fmt.Sprintf("%v (the server asks not to retry)", e.Err)
 	}
-	return fmt.Sprintf("%v (to be retried after %v)", e.Err, e.Delay)
+	return fmt.Sprintf("%v (the server asks to wait %v)", e.Err, e.Delay)
 }
 
 // Unwrap returns Err.

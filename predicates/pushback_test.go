@@ -59,9 +59,9 @@ func TestPushbackOfResults(t *testing.T) {
 
 func TestWithPushback(t *testing.T) {
 	require.NoError(t, predicates.WithPushback(nil, time.Second))
-	require.EqualError(t, predicates.WithPushback(errBusy, time.Second), "busy (to be retried after 1s)")
+	require.EqualError(t, predicates.WithPushback(errBusy, time.Second), "busy (the server asks to wait 1s)")
 	err := predicates.WithPushback(errBusy, -time.Hour)
-	require.EqualError(t, err, "busy (not to be retried)")
+	require.EqualError(t, err, "busy (the server asks not to retry)")
 	require.ErrorIs(t, err, errBusy)
 	delay, _ := predicates.PushbackOf(failedWith(err))
 	assert.Equal(t, predicates.Never, delay)

@@ -42,17 +42,12 @@ const (
 
 // StartProgress shows samples on w. A total below 0 is not known.
 func StartProgress(w io.Writer, style Style, total int, sample func() Sample) *Progress {
-	if style == Auto {
-		style = Plain
-		if isTerminal(w) {
-			style = Bar
-		}
-	}
+	width := columns(w)
 	p := &Progress{sample: sample, done: make(chan struct{})}
 	var every time.Duration
-	switch style {
+	switch style.on(isTerminal(w), width) {
 	case Bar:
-		p.show, every = newBar(w, total), barEvery
+		p.show, every = newBar(w, total, width), barEvery
 	case Plain:
 		p.show, every = &lines{w: w, total: total, begun: time.Now()}, plainEvery
 	default:
@@ -60,6 +55,18 @@ func StartProgress(w io.Writer, style Style, total int, sample func() Sample) *P
 	}
 	p.wg.Go(func() { p.run(every) })
 	return p
+}
+
+// on returns the style for a terminal, or something else, of so many columns. A bar that wraps cannot be drawn over.
+func (s Style) on(terminal bool, columns int) Style {
+	switch {
+	case s == Auto && !terminal, (s == Auto || s == Bar) && columns < barColumns:
+		return Plain
+	case s == Auto:
+		return Bar
+	default:
+		return s
+	}
 }
 
 func (p *Progress) run(every time.Duration) {
@@ -114,11 +121,17 @@ type bar struct {
 	room int // runes that fit behind the bar
 }
 
-func newBar(w io.Writer, total int) *bar {
-	const width, numbers = 20, 36 // of the bar, and of what stands around it
-	return &bar{w: w, room: columns(w) - width - numbers, bar: progressbar.NewOptions(max(total, -1),
+// barWidth is the width of the bar itself, barColumns that of its line without what stands behind it.
+const (
+	barWidth   = 20
+	barColumns = barWidth + 36
+)
+
+// newBar returns a bar for a terminal of so many columns, at least barColumns.
+func newBar(w io.Writer, total, columns int) *bar {
+	return &bar{w: w, room: columns - barColumns, bar: progressbar.NewOptions(max(total, -1),
 		progressbar.OptionSetWriter(w),
-		progressbar.OptionSetWidth(width),
+		progressbar.OptionSetWidth(barWidth),
 		progressbar.OptionShowCount(),
 		progressbar.OptionSetPredictTime(false),
 		progressbar.OptionSetElapsedTime(true),
@@ -131,7 +144,7 @@ func newBar(w io.Writer, total int) *bar {
 func (b *bar) show(s Sample) {
 	text := fmt.Sprintf(" %s waiting, %s retries%s", count(s.Waiting), count(s.Retries), last(s.Trouble))
 	if len(text) > b.room {
-		text = text[:max(0, b.room)] // a line that wraps cannot be drawn over
+		text = text[:b.room]
 	}
 	b.bar.Describe(text)
 	_ = b.bar.Set(s.Ended) // an estimated total may be too low: the bar stays full
