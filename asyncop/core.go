@@ -670,7 +670,7 @@ func (c *core[IN, OUT]) fail(e *queue.Entry[slot[IN, OUT]], err error) {
 		Element: s.in, Attempts: int(s.attempts), Elapsed: c.now - s.accepted, Err: err, label: c.labelOf(s.in),
 		Verdict: s.verdict, Reason: s.reason(), InDoubt: s.inDoubt, policy: c.retry.policy, Operator: c.name,
 	}
-	failed.retries, _ = strategies.MaxRetriesOf(c.retry.policy)
+	failed.retries = c.allowed
 	if c.failure == nil {
 		c.failed = failed
 	}

@@ -165,6 +165,7 @@ func newOperator[IN, OUT any](
 	}
 	cfg := newConfig(opts)
 	retry := newRetryableDelegator(policy, cfg.random)
+	cfg.allowed, _ = decision.MaxRetriesOf(policy.Asked)
 	if cfg.coordinator != nil {
 		if cfg.name == "" {
 			panic(fmt.Sprintf("asyncop: %s: WithCheckpoints needs WithName: state is found by name", name))

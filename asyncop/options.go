@@ -51,6 +51,7 @@ type config struct {
 	forChecks   string                  // an option that was given and means nothing without them; empty if there is none
 	retryState  RetryState
 	maxRetries  int // of the strategy; for LatencyFirst
+	allowed     int // retries that the strategy says it allows; 0: it does not
 	overflow    int
 	inputCodec  any // a checkpoint.Codec[IN], or nil
 	resultCodec any // a checkpoint.Codec[OUT], or nil: results are not stored

@@ -97,7 +97,9 @@ func TestResultsFromBreaksOffItsInput(t *testing.T) {
 			panic("body")
 		}
 	}()
-	require.PanicsWithValue(t, "asyncop: ResultsFrom: nil input", func() { failsAt("none", "1").ResultsFrom(nil) })
+	unused := failsAt("none", "1")
+	require.PanicsWithValue(t, "asyncop: ResultsFrom: nil input", func() { unused.ResultsFrom(nil) })
+	require.NoError(t, unused.Stop(t.Context()))
 }
 
 // A failure goes from operator to operator, also through a flow of weir.
