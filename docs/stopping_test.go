@@ -45,6 +45,27 @@ func Example_endOfInput() {
 	// <cdg>
 }
 
+// Two operators in a row, without go-streams.
+func lookupAndEnrich(keys []string) error {
+	lookup := asyncop.OrderedWait(asyncop.Blocking(upper), 5*time.Second, 100)
+	enrich := asyncop.OrderedWait(asyncop.Blocking(upper), 5*time.Second, 100)
+	for row, err := range enrich.ResultsFrom(lookup.Results(slices.Values(keys))) {
+		if err != nil {
+			return err // of lookup or of enrich
+		}
+		fmt.Println(row)
+	}
+	return nil
+}
+
+func Example_row() {
+	fmt.Println(lookupAndEnrich([]string{"lhr", "cdg"}))
+	// Output:
+	// <<lhr>>
+	// <<cdg>>
+	// <nil>
+}
+
 // Stop is for a source that cannot be ended.
 func Example_stop() {
 	in, out := make(chan any), make(chan any, 10)
