@@ -44,6 +44,16 @@
 //	…
 //	snapshot, skipped, err := checkpoint.Latest(ctx, store)
 //
+// # Failures
+//
+// [WithTimeout] bounds each step of a checkpoint: the reports, [Store.Save], [Output.Commit]. A periodic checkpoint that fails is
+// aborted, and the next one does better or not: [Coordinator.Stats] counts, [WithTolerableFailures] bounds. The Save of a final
+// checkpoint and a Commit have no next one, so they are tried again until the timeout; both can be repeated by contract. A run
+// that has lost its store to another one gets [ErrFenced] and ends.
+//
+// Without a checkpoint there is a fresh start. An output is asked to begin by [FreshStarter], if it is one; a [FileOutput] refuses
+// a file that is not empty, unless [WithOverwrite] is given.
+//
 // Package checkpointtest checks a store, codec, input or output of your own.
 //
 // # Codecs

@@ -16,8 +16,8 @@ type Output[T any] interface {
 	Restore(ctx context.Context, state []byte) error
 	// Write takes an element. It need not be durable, and must not be visible.
 	Write(ctx context.Context, v T) error
-	// Prepare makes durable what was written, so that Commit cannot fail for want of it, and returns a state that tells
-	// Restore about it. Preparing again covers what was prepared before. The next call may reuse the memory of the state.
+	// Prepare makes durable what was written, so that Commit cannot fail for want of it, and returns a state that Restore
+	// can go on from. Preparing again covers what was prepared before. The next call may reuse the memory of the state.
 	Prepare(ctx context.Context) (state []byte, err error)
 	// Commit makes visible what was prepared up to a state. A later state covers earlier ones. A Commit that has returned
 	// an error is repeated with the same state, after whatever part of it was done, and so may be one that has succeeded:

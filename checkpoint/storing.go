@@ -37,14 +37,15 @@ func (c *Coordinator) save(ctx context.Context, r *run) error {
 func (c *Coordinator) failed(ctx context.Context, err error) (row int) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	if c.isEnded || ctx.Err() != nil {
+	fenced := errors.Is(err, ErrFenced)
+	if c.isEnded || ctx.Err() != nil && !fenced {
 		return c.stats.FailedInRow
 	}
 	c.stats.Failed++
 	c.stats.FailedInRow++
 	c.stats.LastError = err
 	switch {
-	case errors.Is(err, ErrFenced): // before anything else is published (law P1)
+	case fenced: // before anything else is published (law P1)
 		c.end(err)
 	case c.tolerate >= 0 && c.stats.FailedInRow > c.tolerate:
 		c.end(fmt.Errorf("checkpoint: %d in a row have failed, %d are tolerated: %w", c.stats.FailedInRow, c.tolerate, err))
@@ -104,7 +105,7 @@ func (c *Coordinator) retry(ctx context.Context, done string, step func(ctx cont
 	}
 }
 
-// permanent tells whether to try again makes no sense.
+// permanent reports whether another try cannot succeed.
 func permanent(err error) bool {
 	_, taken := errors.AsType[*NumberError](err)
 	_, panicked := errors.AsType[*PanicError](err)

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"runtime"
 	"strings"
 	"sync"
 	"testing"
@@ -310,6 +311,32 @@ func TestFencedRunEnds(t *testing.T) {
 		require.ErrorIs(t, stale.Err(), ErrFenced)
 		require.EqualValues(t, 2, must(owner.Trigger(t.Context())))
 	})
+}
+
+// The caller's own context does not hide that the store is lost.
+func TestFencedWhileTheCallerGivesUp(t *testing.T) {
+	bubble(t, "trigger", func(t *testing.T) {
+		ctx, cancel := context.WithCancel(t.Context())
+		store := &troubledStore{MemoryStore: NewMemoryStore(), save: func(context.Context, *Snapshot) error { cancel(); return ErrFenced }}
+		c := startWith(t, store, nil, &fake{name: "a"})
+		_, err := c.Trigger(ctx)
+		require.ErrorIs(t, err, ErrFenced)
+		require.ErrorIs(t, c.Err(), ErrFenced)
+	})
+}
+
+// Law A6: a store that panics has failed to save.
+func TestStoreThatPanics(t *testing.T) {
+	for _, end := range []func(){func() { panic("disk") }, runtime.Goexit} {
+		bubble(t, "save", func(t *testing.T) {
+			store := &troubledStore{MemoryStore: NewMemoryStore(), save: func(context.Context, *Snapshot) error { end(); return nil }}
+			c := startWith(t, store, nil, &fake{name: "a"})
+			_, err := c.Trigger(t.Context())
+			require.Error(t, err)
+			store.save = nil
+			require.EqualValues(t, 2, must(c.Trigger(t.Context())))
+		})
+	}
 }
 
 func TestStats(t *testing.T) {

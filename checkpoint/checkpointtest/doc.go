@@ -7,6 +7,7 @@
 //			return checkpointtest.Place{
 //				Open:   func() (checkpoint.Store, error) { return OpenMyStore(bucket) },
 //				Damage: func(id uint64) error { return bucket.FlipBit(id) },
+//				Fail:   bucket.FailCall, // optional, as is TakeOver for a store that several machines share
 //			}
 //		})
 //	}
