@@ -9,6 +9,7 @@ import (
 	"time"
 
 	"github.com/weirflow/weir/checkpoint"
+	"github.com/weirflow/weir/checkpoint/participant"
 	"github.com/weirflow/weir/internal/fifo"
 )
 
@@ -29,7 +30,7 @@ func BenchmarkCheckpoint(b *testing.B) {
 			}
 			ctx, cancel := context.WithCancel(b.Context())
 			feed := make(barriers, 1)
-			c.Register("feed", feed)
+			c.Host().Register("feed", feed)
 			op := OrderedWait(Func(func(context.Context, string, ResultFuture[string]) error { return nil }), 0, n,
 				WithContext(ctx), WithName("op"), WithCheckpoints(c))
 			if err := c.Start(); err != nil {
@@ -74,11 +75,11 @@ func BenchmarkCheckpoint(b *testing.B) {
 }
 
 // barriers is a source that hands its barriers on.
-type barriers chan checkpoint.Barrier
+type barriers chan participant.Barrier
 
-func (f barriers) Pending(b checkpoint.Barrier) { b.Report("feed", checkpoint.State{}, nil); f <- b }
-func (f barriers) Completed(uint64)             {}
-func (f barriers) Aborted(uint64, error)        {}
+func (f barriers) Pending(b participant.Barrier) { b.Report("feed", participant.State{}, nil); f <- b }
+func (f barriers) Completed(uint64)              {}
+func (f barriers) Aborted(uint64, error)         {}
 
 // BenchmarkCheckpointThroughput passes a million elements, with half of the 10,000 slots taken all the time, with checkpoints
 // into a directory every 100 ms, and with none: in turns, since machines are noisy. lost-% compares the medians.
@@ -132,7 +133,7 @@ func passWithCheckpoints(b *testing.B, interval time.Duration, elements, capacit
 	}
 	src.Via(op)
 	for v := range op.Out() {
-		if _, ok := v.(checkpoint.Barrier); ok {
+		if _, ok := v.(participant.Barrier); ok {
 			checkpoints++
 		}
 	}

@@ -16,6 +16,8 @@ import (
 
 	"github.com/weirflow/weir/asyncop"
 	"github.com/weirflow/weir/checkpoint"
+	"github.com/weirflow/weir/checkpoint/participant"
+	"github.com/weirflow/weir/codec"
 )
 
 // Checkpoints go on after the end of the input, for as long as what is in flight needs.
@@ -169,14 +171,14 @@ func TestEndOfInputEndsRetriesOfTheOverflow(t *testing.T) {
 func TestBarrierOvertakesTheEndOfInput(t *testing.T) {
 	forEachMode(t, func(t *testing.T, m mode) {
 		r := newCheckRig(t, m, setup{blocked: true, opts: options(asyncop.WithBuffer(0))}, nil)
-		r.barrier(1, checkpoint.EndOfInput)
-		r.barrier(2, checkpoint.Periodic)
+		r.barrier(1, participant.EndOfInput)
+		r.barrier(2, participant.Periodic)
 		require.Empty(t, r.state(2))
 		require.Equal(t, "none", r.state(1))
 		r.unblock()
 		require.Equal(t, "<2> <end>", r.outputs())
 		require.Equal(t, "passed", r.state(1))
-		r.barrier(3, checkpoint.Drain)
+		r.barrier(3, participant.Drain)
 		require.NoError(t, r.wait())
 	})
 }
@@ -189,7 +191,7 @@ func TestDrainWhileACheckpointIsPending(t *testing.T) {
 		r.script("a#2", upper)
 		r.send("a")
 		b, first := r.trigger(checkpoint.Periodic)
-		r.coordinator.RequestFinal(checkpoint.Drain)
+		r.coordinator.Host().RequestFinal(participant.Drain)
 		synctest.Wait()
 		require.Empty(t, r.pending, "its turn is after the checkpoint's")
 		r.send(b)
@@ -270,7 +272,7 @@ func TestInputEndDuringADrain(t *testing.T) {
 	forEachMode(t, func(t *testing.T, m mode) {
 		r := newCheckRig(t, m, setup{}, nil)
 		r.send("a")
-		r.barrier(1, checkpoint.EndOfInput)
+		r.barrier(1, participant.EndOfInput)
 		r.endInput()
 		r.complete("a#1", "A")
 		require.NoError(t, r.wait())
@@ -285,12 +287,12 @@ func TestEndOfInputWithoutCheckpoints(t *testing.T) {
 		r := newRig(t, m, setup{timeout: 24 * time.Hour, strategy: retryAgain(9, time.Hour), opts: options(asyncop.WithDropOnFailure())})
 		r.script("a#1", again)
 		r.script("b#1", upper)
-		r.send("a", "b", checkpoint.NewBarrier(1, checkpoint.EndOfInput, nil), checkpoint.NewBarrier(2, checkpoint.Periodic, nil))
+		r.send("a", "b", participant.NewBarrier(1, participant.EndOfInput, nil), participant.NewBarrier(2, participant.Periodic, nil))
 		require.Equal(t, "a#1 b#1 a#2", r.calls())
 		stopped := make(chan error, 1)
 		go func() { stopped <- r.op.Stop(t.Context()) }()
 		r.fail("a#2", errAgain)
-		r.send(checkpoint.NewBarrier(3, checkpoint.Drain, nil))
+		r.send(participant.NewBarrier(3, participant.Drain, nil))
 		require.Equal(t, "B barrier 1 (end of input) barrier 2 (periodic) barrier 3 (drain)", r.outputs())
 		require.NoError(t, r.end())
 		require.NoError(t, <-stopped)
@@ -330,7 +332,7 @@ func (d *drainRun) run(t *testing.T) (calls string, err error) {
 		return construct[string, string](d.m, fn, 24*time.Hour, retryAgain(99, time.Hour), append(opts, asyncop.WithName(name),
 			asyncop.WithContext(ctx), asyncop.WithDrainRetries(), asyncop.WithLogger(slog.New(slog.DiscardHandler)))...)
 	}
-	checked := options(asyncop.WithCheckpoints(c), asyncop.WithResultCodec(must(checkpoint.DefaultCodec[string]())))
+	checked := options(asyncop.WithCheckpoints(c), asyncop.WithResultCodec(must(codec.Default[string]())))
 	src := checkpoint.NewSource(c, "src", checkpoint.NewSliceInput([]string{"a", "b", "c", "d", "e"}))
 	operators := []*operator{build("1", checked...), build("2", checked...)}
 	if d.plain {

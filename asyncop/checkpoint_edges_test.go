@@ -13,6 +13,8 @@ import (
 
 	"github.com/weirflow/weir/asyncop"
 	"github.com/weirflow/weir/checkpoint"
+	"github.com/weirflow/weir/checkpoint/participant"
+	"github.com/weirflow/weir/codec"
 	"github.com/weirflow/weir/strategies"
 )
 
@@ -54,7 +56,7 @@ func TestElementsThatEmitNothingFreeTheLoop(t *testing.T) {
 
 				r = newCheckRig(t, m, setup{opts: options(asyncop.WithDropOnFailure())}, nil)
 				r.send("a")
-				r.barrier(1, checkpoint.Drain) // without a marker before it
+				r.barrier(1, participant.Drain) // without a marker before it
 				require.Equal(t, "none", r.state(1))
 				end(r.rig, "a#1")
 				require.NoError(t, r.wait(), "a drain barrier behind it")
@@ -103,7 +105,7 @@ func TestBarrierWaitsForOneElementOnly(t *testing.T) {
 		r.sendEach("abc")
 		r.complete("a#1", "A1", "A2", "A3", "A4", "A5", "A6")
 		r.complete("b#1", "B1", "B2")
-		r.barrier(1, checkpoint.Periodic)
+		r.barrier(1, participant.Periodic)
 		require.Equal(t, "none", r.state(1))
 		r.call("c#1").Complete("C")
 		synctest.Wait()
@@ -118,8 +120,8 @@ func TestBarrierWaitsForOneElementOnly(t *testing.T) {
 }
 
 // codecOf returns a codec of strings that calls encode or decode first.
-func codecOf(encode, decode func()) checkpoint.Codec[string] {
-	return checkpoint.CodecFunc(
+func codecOf(encode, decode func()) codec.Codec[string] {
+	return codec.Func(
 		func(dst []byte, v string) ([]byte, error) { encode(); return append(dst, v...), nil },
 		func(b []byte) (string, error) { decode(); return string(b), nil },
 	)
@@ -131,8 +133,8 @@ func TestSuspendThatFailsAbandonsWhatIsInFlight(t *testing.T) {
 	t.Run("not encoded", func(t *testing.T) {
 		forEachMode(t, func(t *testing.T, m mode) {
 			side := newSideSink(false)
-			codec := codecOf(func() { panic("broken") }, nothing)
-			r := newCheckRig(t, m, setup{opts: options(asyncop.WithInputCodec[string](codec), asyncop.WithSideOutput(side))}, nil)
+			texts := codecOf(func() { panic("broken") }, nothing)
+			r := newCheckRig(t, m, setup{opts: options(asyncop.WithInputCodec[string](texts), asyncop.WithSideOutput(side))}, nil)
 			r.send("a")
 			b, done := r.trigger(checkpoint.Suspend)
 			r.send(b)
@@ -162,8 +164,8 @@ func TestSuspendThatFailsAbandonsWhatIsInFlight(t *testing.T) {
 func TestSuspendEndsCallsBeforeItIsEncoded(t *testing.T) {
 	forEachMode(t, func(t *testing.T, m mode) {
 		release := make(chan struct{})
-		codec := codecOf(func() { <-release }, func() {})
-		r := newCheckRig(t, m, setup{opts: options(asyncop.WithInputCodec[string](codec))}, nil)
+		texts := codecOf(func() { <-release }, func() {})
+		r := newCheckRig(t, m, setup{opts: options(asyncop.WithInputCodec[string](texts))}, nil)
 		r.send("a")
 		b, done := r.trigger(checkpoint.Suspend)
 		r.send(b)
@@ -183,8 +185,8 @@ func TestSuspendEndsCallsBeforeItIsEncoded(t *testing.T) {
 func TestStopDoesNotWaitForACodec(t *testing.T) {
 	forEachMode(t, func(t *testing.T, m mode) {
 		release := make(chan struct{})
-		codec := codecOf(func() { <-release }, func() {})
-		r := newCheckRig(t, m, setup{opts: options(asyncop.WithInputCodec[string](codec))}, nil)
+		texts := codecOf(func() { <-release }, func() {})
+		r := newCheckRig(t, m, setup{opts: options(asyncop.WithInputCodec[string](texts))}, nil)
 		r.send("a")
 		b, done := r.trigger(checkpoint.Periodic)
 		r.send(b)
@@ -207,14 +209,14 @@ func TestStopDoesNotWaitForACodec(t *testing.T) {
 func TestCodecThatBreaksAbortsTheCheckpoint(t *testing.T) {
 	nothing := func() {}
 	for _, b := range breakages {
-		for name, opt := range map[string]func(checkpoint.Codec[string]) asyncop.Option{
+		for name, opt := range map[string]func(codec.Codec[string]) asyncop.Option{
 			"input": asyncop.WithInputCodec[string], "result": asyncop.WithResultCodec[string],
 		} {
 			t.Run(name+"/"+b.name, func(t *testing.T) {
 				forEachMode(t, func(t *testing.T, m mode) {
 					breaks := b.breaks
-					codec := codecOf(func() { breaks() }, nothing)
-					r := newCheckRig(t, m, setup{blocked: true, opts: options(asyncop.WithBuffer(0), opt(codec))}, nil)
+					texts := codecOf(func() { breaks() }, nothing)
+					r := newCheckRig(t, m, setup{blocked: true, opts: options(asyncop.WithBuffer(0), opt(texts))}, nil)
 					r.send("a")
 					r.complete("a#1", "A")
 					barrier, done := r.trigger(checkpoint.Periodic)
@@ -244,7 +246,7 @@ func TestCodecThatBreaksRefusesStart(t *testing.T) {
 				_ = r.cut(errTestOver)
 
 				c := must(checkpoint.NewCoordinator(store.Reopen()))
-				c.Register("feed", barrierFeed{})
+				c.Host().Register("feed", barrierFeed{})
 				broken := asyncop.WithInputCodec(codecOf(func() {}, b.breaks))
 				op := construct[string, string](m, newHand(t), 0, nil, asyncop.WithName("op"), asyncop.WithCheckpoints(c), broken)
 				requireBroken(t, c.Start(), b.value)

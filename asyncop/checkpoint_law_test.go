@@ -21,6 +21,9 @@ import (
 
 	"github.com/weirflow/weir/asyncop"
 	"github.com/weirflow/weir/checkpoint"
+	"github.com/weirflow/weir/checkpoint/participant"
+	"github.com/weirflow/weir/codec"
+	weirflow "github.com/weirflow/weir/flow"
 	"github.com/weirflow/weir/predicates"
 	"github.com/weirflow/weir/strategies"
 )
@@ -28,17 +31,17 @@ import (
 // reports is a Reporter of a test. It decodes the states of operators of strings.
 type reports struct {
 	t       *testing.T
-	results checkpoint.Codec[string]
+	results codec.Codec[string]
 
 	mu     sync.Mutex
 	states map[uint64]string // guarded by mu
 }
 
-func (r *reports) Report(id uint64, participant string, state checkpoint.State, err error) {
+func (r *reports) Report(id uint64, name string, state participant.State, err error) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	assert.NoError(r.t, err)
-	assert.Equal(r.t, "op", participant)
+	assert.Equal(r.t, "op", name)
 	assert.NotContains(r.t, r.states, id, "reported twice")
 	if state == nil {
 		r.states[id] = "passed"
@@ -65,14 +68,14 @@ type checkRig struct {
 	*rig
 	*reports
 	coordinator *checkpoint.Coordinator
-	pending     chan checkpoint.Barrier // of the coordinator: the test sends them
+	pending     chan participant.Barrier // of the coordinator: the test sends them
 }
 
 // barrierFeed is the source of a checkRig, as a participant.
-type barrierFeed struct{ pending chan checkpoint.Barrier }
+type barrierFeed struct{ pending chan participant.Barrier }
 
-func (f barrierFeed) Pending(b checkpoint.Barrier) {
-	b.Report("feed", checkpoint.State{}, nil)
+func (f barrierFeed) Pending(b participant.Barrier) {
+	b.Report("feed", participant.State{}, nil)
 	f.pending <- b
 }
 func (f barrierFeed) Completed(uint64)      {}
@@ -86,10 +89,10 @@ func newCheckRig(t *testing.T, m mode, s setup, store *checkpoint.MemoryStore) *
 	c, err := checkpoint.NewCoordinator(store, checkpoint.WithLogger(slog.New(slog.DiscardHandler)))
 	require.NoError(t, err)
 	r := &checkRig{
-		coordinator: c, pending: make(chan checkpoint.Barrier, 1),
+		coordinator: c, pending: make(chan participant.Barrier, 1),
 		reports: &reports{t: t, states: map[uint64]string{}},
 	}
-	c.Register("feed", barrierFeed{r.pending})
+	c.Host().Register("feed", barrierFeed{r.pending})
 	s.opts = append(s.opts, asyncop.WithName("op"), asyncop.WithCheckpoints(c))
 	r.rig = newRig(t, m, s)
 	t.Cleanup(func() { require.NoError(t, c.Close()) })
@@ -98,16 +101,16 @@ func newCheckRig(t *testing.T, m mode, s setup, store *checkpoint.MemoryStore) *
 }
 
 // barrier sends a barrier whose reports come to the test.
-func (r *checkRig) barrier(id uint64, kind checkpoint.Kind) {
-	r.send(checkpoint.NewBarrier(id, kind, r.reports))
+func (r *checkRig) barrier(id uint64, kind participant.Kind) {
+	r.send(participant.NewBarrier(id, kind, r.reports))
 }
 
 // trigger starts a checkpoint of the coordinator and returns its barrier, which the test has to send. For a Drain that is
 // the marker of the end of the input; finish does the rest.
-func (r *checkRig) trigger(kind checkpoint.Kind) (b checkpoint.Barrier, done <-chan error) {
+func (r *checkRig) trigger(kind checkpoint.Kind) (b participant.Barrier, done <-chan error) {
 	errs := make(chan error, 1)
 	go func() {
-		if kind.Final() {
+		if kind != checkpoint.Periodic {
 			errs <- r.coordinator.Finish(context.Background(), kind)
 			return
 		}
@@ -149,7 +152,7 @@ func (r *checkRig) outputs() string {
 }
 
 // stateIn returns the state of the operator in the newest checkpoint of a store.
-func stateIn(t *testing.T, store checkpoint.Store, results checkpoint.Codec[string]) string {
+func stateIn(t *testing.T, store checkpoint.Store, results codec.Codec[string]) string {
 	t.Helper()
 	s, _, err := checkpoint.Latest(t.Context(), store)
 	require.NoError(t, err)
@@ -198,19 +201,19 @@ func TestCheckpointHoldsWhatIsNotSettled(t *testing.T) {
 		r.advance(30 * time.Minute)                                 //
 		r.send("f", mark(3), mark(4))                               // waits for a permit
 		require.Equal(t, "a#1 b#1 i#1 c#1 d#1 e#1 r#1 x##1", r.calls())
-		r.barrier(1, checkpoint.Periodic)
+		r.barrier(1, participant.Periodic)
 		require.Equal(t, m.pick("a b |1| i c#1 r#1 |2| x# f |3| |4|", "a |1| i c#1 r#1 |2| x# f |3| |4|"), r.state(1))
 		require.Equal(t, m.pick("<1>", "B <1>"), r.outputs(), "the barrier passes at once, ahead of what is queued")
 
 		r.complete("a#1", "A")
 		require.Equal(t, m.pick("<1> A B |1| I", "B <1> A |1| I"), r.outputs())
-		r.barrier(2, checkpoint.Periodic) // c runs its retry now, under the permit of a
+		r.barrier(2, participant.Periodic) // c runs its retry now, under the permit of a
 		require.Equal(t, "c#1 r#1 |2| x# f |3| |4|", r.state(2))
 		for _, name := range []string{"c#2", "r#2", "x##1", "f#1"} {
 			r.complete(name, strings.ToUpper(name[:1]))
 		}
 		require.Equal(t, m.pick("<1> A B |1| I <2>", "B <1> A |1| I <2>")+" C R |2| X F |3| |4|", r.outputs())
-		r.barrier(3, checkpoint.Drain)
+		r.barrier(3, participant.Drain)
 		require.Empty(t, r.state(3))
 		require.NoError(t, r.wait())
 		checkBalance(t, r.stats())
@@ -234,15 +237,15 @@ func TestCheckpointHoldsFailingAndHandledElements(t *testing.T) {
 		r.script("x#1", fails)
 		r.script("y#1", fails)
 		r.send("x", "y", "a")
-		r.barrier(1, checkpoint.Periodic)
+		r.barrier(1, participant.Periodic)
 		require.Equal(t, "h x y a", r.state(1))
 		side.unblock()
 		require.Equal(t, "x y", side.elements())
-		r.barrier(2, checkpoint.Periodic)
+		r.barrier(2, participant.Periodic)
 		require.Equal(t, "h a", r.state(2))
 		close(answer)
 		synctest.Wait()
-		r.barrier(3, checkpoint.Periodic)
+		r.barrier(3, participant.Periodic)
 		require.Equal(t, "a", r.state(3))
 		require.Equal(t, "<1> <2> late h <3>", r.outputs())
 	})
@@ -256,22 +259,22 @@ func TestBarrierDoesNotSplitAnElement(t *testing.T) {
 		r.complete("a#1", "A1", "A2", "A3")
 		r.complete("b#1", "B1", "B2")
 		require.Equal(t, "A1", <-r.op.Out())
-		r.barrier(1, checkpoint.Periodic)
+		r.barrier(1, participant.Periodic)
 		require.Equal(t, "none", r.state(1))
 		require.Equal(t, "A2", <-r.op.Out())
 		require.Equal(t, "none", r.state(1))
 		require.Equal(t, "A3", <-r.op.Out())
 		require.Equal(t, "b c", r.state(1))
-		require.Equal(t, uint64(1), (<-r.op.Out()).(checkpoint.Barrier).ID)
+		require.Equal(t, uint64(1), (<-r.op.Out()).(participant.Barrier).ID)
 		synctest.Wait() // B1 is on offer
-		r.barrier(2, checkpoint.Periodic)
+		r.barrier(2, participant.Periodic)
 		require.Equal(t, "b c", r.state(2))
-		r.barrier(3, checkpoint.Periodic) // two wait for downstream
+		r.barrier(3, participant.Periodic) // two wait for downstream
 		require.Equal(t, "b c", r.state(3))
 		r.complete("c#1", "C")
 		r.unblock()
 		require.Equal(t, "<2> <3> B1 B2 C", r.outputs())
-		r.barrier(4, checkpoint.Drain)
+		r.barrier(4, participant.Drain)
 		require.NoError(t, r.wait())
 	})
 }
@@ -280,7 +283,7 @@ func TestBarrierGoesBeforeAWatermarkOnOffer(t *testing.T) {
 	forEachMode(t, func(t *testing.T, m mode) {
 		r := newCheckRig(t, m, setup{blocked: true, opts: options(asyncop.WithBuffer(0))}, nil)
 		r.send(mark(1), "a")
-		r.barrier(1, checkpoint.Periodic)
+		r.barrier(1, participant.Periodic)
 		require.Equal(t, "|1| a", r.state(1))
 		r.unblock()
 		require.Equal(t, "<1> |1|", r.outputs())
@@ -338,7 +341,7 @@ func TestOverflowIsExact(t *testing.T) {
 		t.Run(fmt.Sprintf("n=%d", n), func(t *testing.T) {
 			forEachMode(t, func(t *testing.T, m mode) {
 				setting := setup{opts: options(asyncop.WithBuffer(0), asyncop.WithOverflow(n))}
-				start := func() (r *checkRig, b checkpoint.Barrier, done <-chan error) {
+				start := func() (r *checkRig, b participant.Barrier, done <-chan error) {
 					r = newCheckRig(t, m, setting, nil)
 					r.send("a")
 					b, done = r.trigger(checkpoint.Periodic)
@@ -480,7 +483,7 @@ func TestNoBlockingCallBeginsAfterASuspendBarrier(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		c, err := checkpoint.NewCoordinator(checkpoint.NewMemoryStore(), checkpoint.WithLogger(slog.New(slog.DiscardHandler)))
 		require.NoError(t, err)
-		c.Register("feed", barrierFeed{make(chan checkpoint.Barrier, 1)})
+		c.Host().Register("feed", barrierFeed{make(chan participant.Barrier, 1)})
 		var calls atomic.Int32
 		busy, gate := make(chan struct{}), make(chan struct{})
 		fn := asyncop.Blocking(func(_ context.Context, in string) (string, error) {
@@ -506,7 +509,7 @@ func TestNoBlockingCallBeginsAfterASuspendBarrier(t *testing.T) {
 		r := &reports{t: t, states: map[uint64]string{}}
 		op.In() <- "a"
 		op.In() <- "b"
-		op.In() <- checkpoint.NewBarrier(1, checkpoint.Suspend, r)
+		op.In() <- participant.NewBarrier(1, participant.Suspend, r)
 		close(gate)
 		require.Equal(t, "busy holds the loop a b", r.state(1))
 		close(busy) // its worker comes free, while the barrier waits for a place
@@ -526,7 +529,7 @@ func TestNoBlockingCallBeginsAfterASuspendBarrier(t *testing.T) {
 func TestCancelWhileASuspendBarrierWaits(t *testing.T) {
 	forEachMode(t, func(t *testing.T, m mode) {
 		r := newCheckRig(t, m, setup{blocked: true, opts: options(asyncop.WithBuffer(0))}, nil)
-		r.send("a", checkpoint.NewBarrier(1, checkpoint.Suspend, r.reports))
+		r.send("a", participant.NewBarrier(1, participant.Suspend, r.reports))
 		require.Equal(t, "a", r.state(1))
 		require.ErrorIs(t, r.cut(errBroken), errBroken)
 		require.ErrorIs(t, r.coordinator.Wait(), errBroken)
@@ -541,8 +544,8 @@ func TestSuspendWhoseStateCannotBeEncoded(t *testing.T) {
 		asyncop.ErrGoexit.Error(): func() error { runtime.Goexit(); return nil },
 	} {
 		forEachMode(t, func(t *testing.T, m mode) {
-			codec := failingCodec{must(checkpoint.DefaultCodec[string]()), encode}
-			r := newCheckRig(t, m, setup{opts: options(asyncop.WithInputCodec[string](codec))}, nil)
+			texts := failingCodec{must(codec.Default[string]()), encode}
+			r := newCheckRig(t, m, setup{opts: options(asyncop.WithInputCodec[string](texts))}, nil)
 			r.send("a", "b")
 			b, done := r.trigger(checkpoint.Periodic)
 			r.send(b)
@@ -561,7 +564,7 @@ func TestSuspendWhoseStateCannotBeEncoded(t *testing.T) {
 }
 
 type failingCodec struct {
-	checkpoint.Codec[string]
+	codec.Codec[string]
 	encode func() error
 }
 
@@ -570,7 +573,7 @@ func (c failingCodec) Append([]byte, string) ([]byte, error) { return nil, c.enc
 func TestBarrierWaitsItsTurnWithoutCheckpoints(t *testing.T) {
 	forEachMode(t, func(t *testing.T, m mode) {
 		r := newRig(t, m, setup{})
-		r.send("a", checkpoint.NewBarrier(1, checkpoint.Periodic, nil), "b", checkpoint.NewBarrier(2, checkpoint.Drain, nil))
+		r.send("a", participant.NewBarrier(1, participant.Periodic, nil), "b", participant.NewBarrier(2, participant.Drain, nil))
 		r.complete("b#1", "B")
 		require.Empty(t, r.outputs())
 		r.complete("a#1", "A")
@@ -685,10 +688,10 @@ func TestCheckpointsRefuseFlowsThatCannotPassBarriers(t *testing.T) {
 		id := func(s string) string { return s }
 		m := flow.NewMap(id, 1)
 		require.PanicsWithValue(t, "asyncop: Via: a *flow.Map[string,string] cannot pass checkpoint barriers; "+
-			"package checkpoint has flows that can", func() { op.Via(m) })
+			"package weir/flow has flows that can", func() { op.Via(m) })
 		close(m.In())
 		require.Panics(t, func() { op.To(&extension.FileSink{}) })
-		next := checkpoint.NewMap(id)
+		next := weirflow.NewMap(id)
 		require.NotPanics(t, func() { op.Via(next) })
 		require.Panics(t, func() { next.Via(m) })
 	})
@@ -708,7 +711,7 @@ func TestCheckpointOptionsPanic(t *testing.T) {
 		}
 	}
 	name := asyncop.WithName("op")
-	ints := must(checkpoint.DefaultCodec[int]())
+	ints := must(codec.Default[int]())
 	for want, f := range map[string]func(){
 		"needs WithName": build(retryAll(1, 0)),
 		"LatencyFirst":   build(plainStrategy{retryAll(1, 0)}, name, asyncop.WithRetryState(asyncop.LatencyFirst)),
@@ -735,11 +738,11 @@ func TestCheckpointOptionsPanic(t *testing.T) {
 
 // An option that would do nothing is a mistake, and is told so.
 func TestCheckpointOptionsNeedCheckpoints(t *testing.T) {
-	codec := must(checkpoint.DefaultCodec[string]())
+	texts := must(codec.Default[string]())
 	for name, opt := range map[string]asyncop.Option{
 		"WithRetryState":  asyncop.WithRetryState(asyncop.FromScratch),
-		"WithInputCodec":  asyncop.WithInputCodec(codec),
-		"WithResultCodec": asyncop.WithResultCodec(codec),
+		"WithInputCodec":  asyncop.WithInputCodec(texts),
+		"WithResultCodec": asyncop.WithResultCodec(texts),
 		"WithOverflow":    asyncop.WithOverflow(asyncop.DefaultOverflow),
 	} {
 		for _, opts := range [][]asyncop.Option{{opt}, {asyncop.WithName("op"), opt}} {

@@ -18,6 +18,7 @@ import (
 
 	"github.com/weirflow/weir/asyncop"
 	"github.com/weirflow/weir/checkpoint"
+	weirflow "github.com/weirflow/weir/flow"
 )
 
 // countingInput tells how far it was read.
@@ -63,7 +64,7 @@ func TestBarrierPassesFullBuffers(t *testing.T) {
 				return in, nil
 			}), 0, nil, asyncop.WithBuffer(1024), asyncop.WithOverflow(10), asyncop.WithName(fmt.Sprint("op", i)), asyncop.WithCheckpoints(c))
 		}
-		same := func() streams.Flow { return checkpoint.NewMap(func(v int) int { return v }) }
+		same := func() streams.Flow { return weirflow.NewMap(func(v int) int { return v }) }
 		out := &published{}
 		sink := checkpoint.NewSink[int](c, "sink", out)
 		require.NoError(t, c.Start())
@@ -146,7 +147,7 @@ func TestRandomRowsNeverHoldABarrier(t *testing.T) {
 				var next streams.Flow
 				switch random.IntN(4) {
 				case 0:
-					next = checkpoint.NewMap(func(v int) int { return v })
+					next = weirflow.NewMap(func(v int) int { return v })
 				case 1:
 					next = flow.NewPassThrough()
 				default:

@@ -17,6 +17,9 @@ import (
 
 	"github.com/weirflow/weir/asyncop"
 	"github.com/weirflow/weir/checkpoint"
+	"github.com/weirflow/weir/checkpoint/participant"
+	"github.com/weirflow/weir/codec"
+	weirflow "github.com/weirflow/weir/flow"
 	"github.com/weirflow/weir/predicates"
 	"github.com/weirflow/weir/strategies"
 )
@@ -142,7 +145,7 @@ func TestMostAttemptsThereAre(t *testing.T) {
 		require.NoError(t, err)
 		store := checkpoint.NewMemoryStore()
 		require.NoError(t, store.Save(t.Context(), &checkpoint.Snapshot{
-			ID: 1, States: map[string]checkpoint.State{"feed": nil, "op": state},
+			ID: 1, States: map[string]participant.State{"feed": nil, "op": state},
 		}))
 		side := newSideSink(false)
 		r := newCheckRig(t, m, setup{
@@ -324,16 +327,16 @@ func TestRestoredElementWithoutTimeLeft(t *testing.T) {
 // With WithResultCodec calls are not repeated.
 func TestResultsAreStored(t *testing.T) {
 	forEachMode(t, func(t *testing.T, m mode) {
-		codec := must(checkpoint.DefaultCodec[string]())
+		texts := must(codec.Default[string]())
 		store := checkpoint.NewMemoryStore()
-		s := setup{opts: options(asyncop.WithResultCodec(codec))}
+		s := setup{opts: options(asyncop.WithResultCodec(texts))}
 		r := newCheckRig(t, m, s, store)
 		r.send("a", mark(1), "b", "c", "d")
 		r.complete("b#1", "B1", "B2")
 		r.complete("d#1")
 		for range 2 {
 			r.save()
-			require.Equal(t, "a |1| b#1=[B1 B2] c", stateIn(t, store, codec))
+			require.Equal(t, "a |1| b#1=[B1 B2] c", stateIn(t, store, texts))
 			_ = r.cut(errBroken)
 			store = store.Reopen()
 			r = newCheckRig(t, m, s, store)
@@ -346,7 +349,7 @@ func TestResultsAreStored(t *testing.T) {
 
 		// Changed code: without the codec the results cannot be used, which is said.
 		c := must(checkpoint.NewCoordinator(store.Reopen()))
-		c.Register("feed", barrierFeed{})
+		c.Host().Register("feed", barrierFeed{})
 		op := asyncop.OrderedWait[string, string](newHand(t), 0, 1, asyncop.WithName("op"), asyncop.WithCheckpoints(c))
 		require.ErrorContains(t, c.Start(), "WithResultCodec")
 		require.Error(t, op.Wait())
@@ -362,7 +365,7 @@ func TestUndecodableStateRefusesStart(t *testing.T) {
 		r.save()
 		_ = r.cut(errBroken)
 		c := must(checkpoint.NewCoordinator(store.Reopen()))
-		c.Register("feed", barrierFeed{})
+		c.Host().Register("feed", barrierFeed{})
 		op := asyncop.OrderedWait[int, string](asyncop.Func(func(context.Context, int, future) error { panic("called") }),
 			0, 1, asyncop.WithName("op"), asyncop.WithCheckpoints(c))
 		err := c.Start()
@@ -384,13 +387,13 @@ func TestCodecErrorAbortsTheCheckpoint(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			forEachMode(t, func(t *testing.T, m mode) {
 				bad := true
-				codec := checkpoint.CodecFunc(func(dst []byte, v string) ([]byte, error) {
+				texts := codec.Func(func(dst []byte, v string) ([]byte, error) {
 					if bad {
 						return nil, fail()
 					}
 					return append(dst, v...), nil
 				}, func(b []byte) (string, error) { return string(b), nil })
-				r := newCheckRig(t, m, setup{opts: options(asyncop.WithInputCodec(codec))}, nil)
+				r := newCheckRig(t, m, setup{opts: options(asyncop.WithInputCodec(texts))}, nil)
 				r.send("a")
 				b, done := r.trigger(checkpoint.Periodic)
 				r.send(b)
@@ -469,7 +472,7 @@ func killAndResume(t *testing.T, seed uint64, ordered bool) (runs int) {
 		}
 	}
 	store, output := checkpoint.NewMemoryStore(), &memOutput{}
-	codec := must(checkpoint.DefaultCodec[string]())
+	texts := must(codec.Default[string]())
 	for done := false; !done; runs++ {
 		store = store.Reopen()
 		c := must(checkpoint.NewCoordinator(store, checkpoint.WithInterval(time.Duration(1+rnd.IntN(5))*time.Millisecond),
@@ -489,7 +492,7 @@ func killAndResume(t *testing.T, seed uint64, ordered bool) (runs int) {
 				return nil
 			})
 			opts := options(asyncop.WithName(name), asyncop.WithCheckpoints(c), asyncop.WithContext(ctx), asyncop.WithDrainRetries(),
-				asyncop.WithBuffer(rnd.IntN(3)), asyncop.WithOverflow(rnd.IntN(400)), asyncop.WithResultCodec(codec),
+				asyncop.WithBuffer(rnd.IntN(3)), asyncop.WithOverflow(rnd.IntN(400)), asyncop.WithResultCodec(texts),
 				asyncop.WithMaxConcurrentCalls(1+rnd.IntN(20)), asyncop.WithRetryState(asyncop.RetryState(rnd.IntN(3))))
 			return construct[string, string](mode{ordered: ordered, capacity: 1 + rnd.IntN(40)}, fn, time.Hour,
 				retryAll1000(time.Duration(rnd.IntN(3))*time.Millisecond), opts...)
@@ -504,7 +507,7 @@ func killAndResume(t *testing.T, seed uint64, ordered bool) (runs int) {
 		if runs < 8 {
 			time.AfterFunc(time.Duration(rnd.IntN(40))*time.Millisecond, func() { cancel(errTestOver) })
 		}
-		src.Via(checkpoint.NewFilter(func(string) bool { return true })).Via(first).Via(second).To(sink)
+		src.Via(weirflow.NewFilter(func(string) bool { return true })).Via(first).Via(second).To(sink)
 		err := c.Wait()
 		done = err == nil
 		if !done {

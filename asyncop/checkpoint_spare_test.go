@@ -6,7 +6,7 @@ import (
 
 	"github.com/stretchr/testify/require"
 
-	"github.com/weirflow/weir/checkpoint"
+	"github.com/weirflow/weir/checkpoint/participant"
 )
 
 // The memory of a copy is used again, keeps nothing alive, and is given back after a burst.
@@ -53,7 +53,7 @@ func TestLargeStateComesInPieces(t *testing.T) {
 	state, err := s.encode(0, want)
 	require.NoError(t, err)
 	require.Len(t, state, 5)
-	_, got, err := s.decode(checkpoint.State{state.Bytes()}.Bytes())
+	_, got, err := s.decode(participant.State{state.Bytes()}.Bytes())
 	require.NoError(t, err)
 	require.Equal(t, want, got)
 }

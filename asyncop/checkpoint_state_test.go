@@ -12,16 +12,16 @@ import (
 
 	"github.com/stretchr/testify/require"
 
-	"github.com/weirflow/weir/checkpoint"
+	"github.com/weirflow/weir/codec"
 )
 
 func testStateCodec(tb testing.TB, results bool) stateCodec[string, int] {
 	tb.Helper()
-	inputs, err := checkpoint.DefaultCodec[string]()
+	inputs, err := codec.Default[string]()
 	require.NoError(tb, err)
 	s := stateCodec[string, int]{inputs: inputs}
 	if results {
-		s.results, err = checkpoint.DefaultCodec[int]()
+		s.results, err = codec.Default[int]()
 		require.NoError(tb, err)
 	}
 	return s
@@ -95,7 +95,7 @@ func TestStateIsExact(t *testing.T) {
 		return state.Bytes()
 	}
 	none := encode()
-	results := bytes.LastIndex(none, append([]byte{1}, checkpoint.SchemaOf(s.results)...))
+	results := bytes.LastIndex(none, append([]byte{1}, codec.SchemaOf(s.results)...))
 	mark := bytes.Clone(none)
 	mark[results] = 2
 	for want, b := range map[string][]byte{

@@ -19,6 +19,8 @@ import (
 
 	"github.com/weirflow/weir/asyncop"
 	"github.com/weirflow/weir/checkpoint"
+	"github.com/weirflow/weir/checkpoint/participant"
+	weirflow "github.com/weirflow/weir/flow"
 )
 
 // ---- Law C2: streams that branch and join
@@ -52,7 +54,7 @@ func newOwn(slow func() time.Duration) *own {
 	go func() {
 		defer close(f.out)
 		for v := range f.in {
-			if !checkpoint.IsControl(v) {
+			if !participant.IsControl(v) {
 				time.Sleep(slow())
 			}
 			f.out <- v
@@ -119,9 +121,9 @@ func (p *plumbing) op(name string) streams.Flow {
 		asyncop.WithName(name), asyncop.WithCheckpoints(p.Coordinator), asyncop.WithLogger(slog.New(slog.DiscardHandler)))
 }
 
-func (p *plumbing) same() streams.Flow { return checkpoint.NewMap(func(v int) int { return v }) }
+func (p *plumbing) same() streams.Flow { return weirflow.NewMap(func(v int) int { return v }) }
 func (p *plumbing) slowMap() streams.Flow {
-	return checkpoint.NewMap(func(v int) int { time.Sleep(p.slow()); return v })
+	return weirflow.NewMap(func(v int) int { time.Sleep(p.slow()); return v })
 }
 func (p *plumbing) slowOwn() streams.Flow  { return newOwn(p.slow) }
 func (p *plumbing) quickOwn() streams.Flow { return newOwn(func() time.Duration { return 0 }) }
@@ -251,7 +253,7 @@ func TestElementAfterTheFinalBarrier(t *testing.T) {
 								joined.in <- v
 							}
 							if v == 99 && kind == checkpoint.Suspend {
-								p.RequestFinal(kind)
+								p.Host().RequestFinal(participant.Kind(kind))
 							}
 						}
 						close(other.In())

@@ -9,6 +9,7 @@ import (
 	"time"
 
 	"github.com/weirflow/weir/checkpoint"
+	"github.com/weirflow/weir/checkpoint/participant"
 	"github.com/weirflow/weir/internal/fifo"
 	"github.com/weirflow/weir/internal/inband"
 	"github.com/weirflow/weir/internal/lazyerr"
@@ -17,7 +18,7 @@ import (
 
 // checkpointing is an operator's part in checkpoints: it is their Participant.
 type checkpointing[IN, OUT any] struct {
-	coordinator *checkpoint.Coordinator
+	coordinator participant.Host
 	name        string
 	codec       stateCodec[IN, OUT]
 	wakeUp      func()
@@ -31,15 +32,15 @@ type checkpointing[IN, OUT any] struct {
 	inFlight func() int                      // about how much that is
 
 	// Owned by the loop.
-	seen     uint64                         // the newest barrier that has come
-	loaded   time.Duration                  // when the backlog was filled
-	restored int                            // elements of the backlog that are from a checkpoint; the others are overflow
-	arrived  *checkpoint.Barrier            // has come and waits for its turn to be handled
-	passing  fifo.Queue[checkpoint.Barrier] // handled, to be emitted before anything else
-	final    checkpoint.Kind                // of the final barrier, once it was handled; nothing is taken after it
-	encoding sync.WaitGroup                 // states being encoded
-	lost     error                          // why the state of the final barrier could not be encoded; written by the encoding
-	pause    time.Duration                  // how long the last copy of what is in flight took
+	seen     uint64                          // the newest barrier that has come
+	loaded   time.Duration                   // when the backlog was filled
+	restored int                             // elements of the backlog that are from a checkpoint; the others are overflow
+	arrived  *participant.Barrier            // has come and waits for its turn to be handled
+	passing  fifo.Queue[participant.Barrier] // handled, to be emitted before anything else
+	final    participant.Kind                // of the final barrier, once it was handled; nothing is taken after it
+	encoding sync.WaitGroup                  // states being encoded
+	lost     error                           // why the state of the final barrier could not be encoded; written by the encoding
+	pause    time.Duration                   // how long the last copy of what is in flight took
 }
 
 // What the coordinator is told of a stream that ends without a final barrier.
@@ -78,9 +79,9 @@ func (p *pump[IN, OUT]) joinCheckpoints(codec stateCodec[IN, OUT]) {
 	p.checks.restored = len(items)
 }
 
-// Pending implements checkpoint.Participant. It gets the memory for the copy, so that the loop need not wait for it.
-func (k *checkpointing[IN, OUT]) Pending(b checkpoint.Barrier) {
-	if b.Kind == checkpoint.EndOfInput {
+// Pending implements participant.Participant. It gets the memory for the copy, so that the loop need not wait for it.
+func (k *checkpointing[IN, OUT]) Pending(b participant.Barrier) {
+	if b.Kind == participant.EndOfInput {
 		k.ending.Store(true)
 	} else {
 		k.prepare()
@@ -89,15 +90,15 @@ func (k *checkpointing[IN, OUT]) Pending(b checkpoint.Barrier) {
 	k.wakeUp()
 }
 
-// Completed implements checkpoint.Participant.
+// Completed implements participant.Participant.
 func (k *checkpointing[IN, OUT]) Completed(uint64) {}
 
-// Aborted implements checkpoint.Participant.
+// Aborted implements participant.Participant.
 func (k *checkpointing[IN, OUT]) Aborted(id uint64, _ error) { k.expected.CompareAndSwap(id, 0) }
 
 // Coming promises that a barrier is sent next: see checkpoint.Source.
-func (k *checkpointing[IN, OUT]) Coming(b checkpoint.Barrier) {
-	if b.Kind == checkpoint.EndOfInput {
+func (k *checkpointing[IN, OUT]) Coming(b participant.Barrier) {
+	if b.Kind == participant.EndOfInput {
 		k.marker.Store(true)
 	} else {
 		k.coming.Store(b.ID)
@@ -186,10 +187,10 @@ func (p *pump[IN, OUT]) barrierArrived() bool {
 // starts, no timer fires, and completions change nothing: all of it will be done again.
 func (p *pump[IN, OUT]) suspended() bool { return p.core.suspended.Load() }
 
-func (p *pump[IN, OUT]) receivedBarrier(b checkpoint.Barrier) {
+func (p *pump[IN, OUT]) receivedBarrier(b participant.Barrier) {
 	p.checks.seen = max(p.checks.seen, b.ID)
 	p.checks.arrived = &b
-	if b.Kind == checkpoint.Drain {
+	if b.Kind == participant.Drain {
 		p.endInput() // what is in flight is finished first
 	}
 	p.passBarrier()
@@ -197,7 +198,7 @@ func (p *pump[IN, OUT]) receivedBarrier(b checkpoint.Barrier) {
 
 // passedMarker reports the end of the input, if that is what was emitted: all that came before it has left.
 func (k *checkpointing[IN, OUT]) passedMarker(control any) {
-	if b, ok := control.(checkpoint.Barrier); ok {
+	if b, ok := control.(participant.Barrier); ok {
 		k.encoding.Go(func() { b.Report(k.name, nil, nil) })
 	}
 }
@@ -210,14 +211,14 @@ func (p *pump[IN, OUT]) passBarrier() {
 		return
 	}
 	b := *k.arrived
-	if b.Kind == checkpoint.Drain && !p.drained() || !p.unload() {
+	if b.Kind == participant.Drain && !p.drained() || !p.unload() {
 		return
 	}
 	k.arrived = nil
 	if b.Kind.Final() {
 		k.final = b.Kind
 		p.inOver = true
-		if b.Kind == checkpoint.Suspend {
+		if b.Kind == participant.Suspend {
 			p.core.suspended.Store(true)
 			p.offer, p.failed = nil, nil // left to the checkpoint, too
 		}
@@ -248,9 +249,9 @@ func (k *checkpointing[IN, OUT]) restOf(it *item[IN, OUT], now time.Duration) ti
 }
 
 // report encodes the state of a barrier and hands it in, on a goroutine of its own.
-func (p *pump[IN, OUT]) report(b checkpoint.Barrier, taken int64, items []item[IN, OUT]) {
+func (p *pump[IN, OUT]) report(b participant.Barrier, taken int64, items []item[IN, OUT]) {
 	k := p.checks
-	var state checkpoint.State
+	var state participant.State
 	err := ErrGoexit // unless encode returns
 	defer func() {
 		if err != nil && b.Kind.Final() {
@@ -324,7 +325,7 @@ func (p *pump[IN, OUT]) awaitInputEnd() error {
 			switch v := v.(type) {
 			case inband.Failure:
 				return lazyerr.Named("asyncop: upstream", v.Err)
-			case checkpoint.Barrier:
+			case participant.Barrier:
 				if err := p.barriers.Add(v.ID, isEndOfInput(v)); err != nil {
 					return lazyerr.Named("asyncop", err)
 				}

@@ -19,6 +19,8 @@ import (
 
 	"github.com/weirflow/weir/asyncop"
 	"github.com/weirflow/weir/checkpoint"
+	weirflow "github.com/weirflow/weir/flow"
+	"github.com/weirflow/weir/internal/panics"
 )
 
 // ---- Sharing, and operators among the flows of go-streams
@@ -435,15 +437,15 @@ func TestFlowBeforeTheOperatorBreaks(t *testing.T) {
 			if checks {
 				opts = append(opts, asyncop.WithName("op"), asyncop.WithCheckpoints(c))
 			}
-			broken := checkpoint.NewMap(func(n int) int { return 10 / (n - 3) })
+			broken := weirflow.NewMap(func(n int) int { return 10 / (n - 3) })
 			op := construct[int, int](m, slowly(0), time.Minute, nil, opts...)
 			require.NoError(t, c.Start())
 			done := make(chan []any)
 			go func() { done <- drain(op) }()
 			source(numbers(500)...).Via(broken).Via(op)
-			var p *checkpoint.PanicError
+			var p *panics.Error
 			require.ErrorAs(t, op.Wait(), &p)
-			require.ErrorContains(t, op.Err(), "upstream: checkpoint: Map: checkpoint: panic in user code: runtime error: integer divide by zero")
+			require.ErrorContains(t, op.Err(), "upstream: flow: Map: panic in user code: runtime error: integer divide by zero")
 			require.LessOrEqual(t, len(<-done), 3)
 			if checks {
 				require.ErrorIs(t, c.Wait(), p)

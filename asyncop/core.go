@@ -13,7 +13,7 @@ import (
 
 	"github.com/benbjohnson/clock"
 
-	"github.com/weirflow/weir/checkpoint"
+	"github.com/weirflow/weir/checkpoint/participant"
 	"github.com/weirflow/weir/internal/fifo"
 	"github.com/weirflow/weir/predicates"
 	"github.com/weirflow/weir/queue"
@@ -898,19 +898,19 @@ func (c *core[IN, OUT]) maxPermits() int {
 
 // isEndOfInput tells whether a control element is the marker of the end of the input, behind which only barriers come.
 func isEndOfInput(control any) bool {
-	b, ok := control.(checkpoint.Barrier)
-	return ok && b.Kind == checkpoint.EndOfInput
+	b, ok := control.(participant.Barrier)
+	return ok && b.Kind == participant.EndOfInput
 }
 
 // canHoldControl tells whether a value of type OUT can be a control element.
 func canHoldControl[OUT any]() bool {
 	t := reflect.TypeFor[OUT]()
-	return t.Kind() == reflect.Interface || checkpoint.IsControl(reflect.Zero(t).Interface())
+	return t.Kind() == reflect.Interface || participant.IsControl(reflect.Zero(t).Interface())
 }
 
 func hasControl[OUT any](results []OUT) bool {
 	for _, r := range results {
-		if checkpoint.IsControl(r) {
+		if participant.IsControl(r) {
 			return true
 		}
 	}

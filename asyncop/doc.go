@@ -73,7 +73,7 @@
 // more at once, running attempts are awaited, and no retry follows (A5). A wait that a server demanded, as by Retry-After, is
 // kept, up to the deadline. The end is noticed when a slot is free to read for: as
 // long as all are taken, retries go on. [WithDrainRetries] lets retries run their
-// course instead; so does Results, unless [WithCutRetries] is given. What is cut is counted and logged. In a stream with checkpoints the marker checkpoint.EndOfInput tells of it before the input is closed: it
+// course instead; so does Results, unless [WithCutRetries] is given. What is cut is counted and logged. In a stream with checkpoints the marker participant.EndOfInput tells of it before the input is closed: it
 // is passed on when all before it has left, and checkpoints are taken meanwhile.
 //
 // # Failures

@@ -4,7 +4,8 @@ import (
 	"fmt"
 	"strings"
 
-	"github.com/weirflow/weir/checkpoint"
+	"github.com/weirflow/weir/checkpoint/participant"
+	"github.com/weirflow/weir/codec"
 )
 
 // SlotsTaken returns the number of slots taken. It may be called by user code that runs on the operator's loop.
@@ -12,8 +13,8 @@ func SlotsTaken[IN, OUT any](op *AsyncWaitOperator[IN, OUT]) int { return op.pum
 
 // StateText returns the elements of an operator's state, as a text: "a" with no attempts made, "a#2" with two, "|5|" for a
 // watermark, "a=[A1 A2]" with results.
-func StateText[IN, OUT any](state []byte, results checkpoint.Codec[OUT]) (string, error) {
-	inputs, err := checkpoint.DefaultCodec[IN]()
+func StateText[IN, OUT any](state []byte, results codec.Codec[OUT]) (string, error) {
+	inputs, err := codec.Default[IN]()
 	if err != nil {
 		return "", err
 	}
@@ -40,8 +41,8 @@ func StateText[IN, OUT any](state []byte, results checkpoint.Codec[OUT]) (string
 }
 
 // StateWithAttempts returns the state of an operator with one element that has been called so many times.
-func StateWithAttempts[IN, OUT any](in IN, attempts int32) (checkpoint.State, error) {
-	inputs, err := checkpoint.DefaultCodec[IN]()
+func StateWithAttempts[IN, OUT any](in IN, attempts int32) (participant.State, error) {
+	inputs, err := codec.Default[IN]()
 	if err != nil {
 		return nil, err
 	}

@@ -10,7 +10,7 @@ import (
 
 	"github.com/reugn/go-streams"
 
-	"github.com/weirflow/weir/checkpoint"
+	"github.com/weirflow/weir/checkpoint/participant"
 	"github.com/weirflow/weir/internal/decision"
 	"github.com/weirflow/weir/internal/nils"
 	"github.com/weirflow/weir/internal/wiring"
@@ -226,7 +226,7 @@ func maxRetriesOf[OUT any](
 func newDecoder[IN any](operator string) func(any) (in IN, control bool, err error) {
 	nilAllowed := reflect.TypeFor[IN]().Kind() == reflect.Interface
 	return func(v any) (in IN, control bool, err error) {
-		if checkpoint.IsControl(v) {
+		if participant.IsControl(v) {
 			return in, true, nil
 		}
 		in, ok := v.(IN)
@@ -279,7 +279,7 @@ func (op *AsyncWaitOperator[IN, OUT]) mustPassBarriers(method string, next any) 
 	if op.pump.checks == nil {
 		return
 	}
-	if err := checkpoint.CanPass(next); err != nil {
+	if err := participant.CanPass(next); err != nil {
 		panic(fmt.Sprintf("asyncop: %s: %v", method, err))
 	}
 }

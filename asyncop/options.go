@@ -11,6 +11,8 @@ import (
 	"github.com/reugn/go-streams"
 
 	"github.com/weirflow/weir/checkpoint"
+	"github.com/weirflow/weir/checkpoint/participant"
+	"github.com/weirflow/weir/codec"
 	"github.com/weirflow/weir/internal/nils"
 )
 
@@ -47,14 +49,14 @@ type config struct {
 	atEnd              endOfRetries
 	buffer             int
 
-	coordinator *checkpoint.Coordinator // nil: takes no part in checkpoints
-	forChecks   string                  // an option that was given and means nothing without them; empty if there is none
+	coordinator participant.Host // nil: takes no part in checkpoints
+	forChecks   string           // an option that was given and means nothing without them; empty if there is none
 	retryState  RetryState
 	maxRetries  int // of the strategy; for LatencyFirst
 	allowed     int // retries that the strategy says it allows; 0: it does not
 	overflow    int
-	inputCodec  any // a checkpoint.Codec[IN], or nil
-	resultCodec any // a checkpoint.Codec[OUT], or nil: results are not stored
+	inputCodec  any // a codec.Codec[IN], or nil
+	resultCodec any // a codec.Codec[OUT], or nil: results are not stored
 }
 
 type failurePolicy uint8
@@ -305,7 +307,7 @@ func WithCheckpoints(c *checkpoint.Coordinator) Option {
 	if c == nil {
 		panic("asyncop: WithCheckpoints: nil coordinator")
 	}
-	return func(cfg *config) { cfg.coordinator = c }
+	return func(cfg *config) { cfg.coordinator = c.Host() }
 }
 
 // RetryState says what a restored element keeps of the time before the crash: the three choices of FLIP-232.
@@ -351,23 +353,23 @@ func WithRetryState(s RetryState) Option {
 	return func(cfg *config) { cfg.retryState, cfg.forChecks = s, "WithRetryState" }
 }
 
-// WithInputCodec sets how the inputs in a checkpoint are encoded; the default is checkpoint.DefaultCodec. IN must be the
+// WithInputCodec sets how the inputs in a checkpoint are encoded; the default is codec.Default. IN must be the
 // operator's. Inputs are encoded on a goroutine of their own, while their calls run: neither may change them.
-func WithInputCodec[IN any](codec checkpoint.Codec[IN]) Option {
-	if nils.Is(codec) {
+func WithInputCodec[IN any](c codec.Codec[IN]) Option {
+	if nils.Is(c) {
 		panic("asyncop: WithInputCodec: nil codec")
 	}
-	return func(cfg *config) { cfg.inputCodec, cfg.forChecks = codec, "WithInputCodec" }
+	return func(cfg *config) { cfg.inputCodec, cfg.forChecks = c, "WithInputCodec" }
 }
 
 // WithResultCodec stores the results of elements that are complete but not yet emitted, too, so that their calls are not
 // repeated after a restore. By default results are not stored, and the calls are repeated. Results are encoded while the
 // pipeline goes on, so downstream must not change them. OUT must be the operator's.
-func WithResultCodec[OUT any](codec checkpoint.Codec[OUT]) Option {
-	if nils.Is(codec) {
+func WithResultCodec[OUT any](c codec.Codec[OUT]) Option {
+	if nils.Is(c) {
 		panic("asyncop: WithResultCodec: nil codec")
 	}
-	return func(cfg *config) { cfg.resultCodec, cfg.forChecks = codec, "WithResultCodec" }
+	return func(cfg *config) { cfg.resultCodec, cfg.forChecks = c, "WithResultCodec" }
 }
 
 // WithOverflow sets how many elements may be outside of the slots because they were read past the capacity, so that the

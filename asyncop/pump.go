@@ -11,7 +11,7 @@ import (
 
 	"github.com/reugn/go-streams"
 
-	"github.com/weirflow/weir/checkpoint"
+	"github.com/weirflow/weir/checkpoint/participant"
 	"github.com/weirflow/weir/internal/fifo"
 	"github.com/weirflow/weir/internal/inband"
 	"github.com/weirflow/weir/internal/lazyerr"
@@ -302,7 +302,7 @@ func (p *pump[IN, OUT]) receivedControl(v any) {
 	case inband.Failure:
 		p.core.end(lazyerr.Named("asyncop: upstream", b.Err))
 		return
-	case checkpoint.Barrier:
+	case participant.Barrier:
 		if err := p.barriers.Add(b.ID, isEndOfInput(b)); err != nil { // law C2
 			p.core.end(lazyerr.Named("asyncop", err))
 			return
@@ -371,7 +371,7 @@ func (p *pump[IN, OUT]) send() bool {
 // mayEmit tells whether the next element may be begun: not while a barrier waits for the present one to end, unless it
 // waits for all of them.
 func (p *pump[IN, OUT]) mayEmit() bool {
-	return p.loaded || !p.barrierArrived() || p.checks.arrived.Kind == checkpoint.Drain
+	return p.loaded || !p.barrierArrived() || p.checks.arrived.Kind == participant.Drain
 }
 
 // load makes next the next thing to emit and tells whether there is one. Barriers go before everything, but not into

@@ -53,7 +53,7 @@ func kindOfRetry(isByResult, isDemanded bool) (k retryKind) {
 
 // extra is what few elements need, so that the others need not pay for it.
 type extra[IN, OUT any] struct {
-	// control is the element, in phase control: a queue.Watermark, or the checkpoint.Barrier of an operator that takes no
+	// control is the element, in phase control: a queue.Watermark, or the participant.Barrier of an operator that takes no
 	// part in checkpoints.
 	control any
 	// limit is the deadline of a restored element that does not have its whole timeout; nil for the others.

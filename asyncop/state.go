@@ -6,7 +6,8 @@ import (
 	"fmt"
 	"time"
 
-	"github.com/weirflow/weir/checkpoint"
+	"github.com/weirflow/weir/checkpoint/participant"
+	"github.com/weirflow/weir/codec"
 	"github.com/weirflow/weir/queue"
 )
 
@@ -21,8 +22,8 @@ const stateVersion = 2
 // Numbers are varints, everything else is preceded by its length. Times are Unix nanoseconds, those of attempts 0 for none;
 // taken is when the checkpoint was. The rest of a back-off, wait, is relative to it; retry tells more if that is not 0.
 type stateCodec[IN, OUT any] struct {
-	inputs  checkpoint.Codec[IN]
-	results checkpoint.Codec[OUT] // nil: results are not stored
+	inputs  codec.Codec[IN]
+	results codec.Codec[OUT] // nil: results are not stored
 }
 
 // newStateCodec returns the codecs that were chosen, and panics if they are not for this operator.
@@ -30,16 +31,16 @@ func newStateCodec[IN, OUT any](constructor string, cfg config) stateCodec[IN, O
 	var s stateCodec[IN, OUT]
 	var ok bool
 	if cfg.inputCodec == nil {
-		codec, err := checkpoint.DefaultCodec[IN]()
+		inputs, err := codec.Default[IN]()
 		if err != nil {
 			panic(fmt.Sprintf("asyncop: %s: WithCheckpoints needs WithInputCodec: %v", constructor, err))
 		}
-		s.inputs = codec
-	} else if s.inputs, ok = cfg.inputCodec.(checkpoint.Codec[IN]); !ok {
+		s.inputs = inputs
+	} else if s.inputs, ok = cfg.inputCodec.(codec.Codec[IN]); !ok {
 		panic(fmt.Sprintf("asyncop: %s: WithInputCodec: %T is no codec for %T", constructor, cfg.inputCodec, *new(IN)))
 	}
 	if cfg.resultCodec != nil {
-		if s.results, ok = cfg.resultCodec.(checkpoint.Codec[OUT]); !ok {
+		if s.results, ok = cfg.resultCodec.(codec.Codec[OUT]); !ok {
 			panic(fmt.Sprintf("asyncop: %s: WithResultCodec: %T is no codec for %T", constructor, cfg.resultCodec, *new(OUT)))
 		}
 	}
@@ -50,14 +51,14 @@ func newStateCodec[IN, OUT any](constructor string, cfg config) stateCodec[IN, O
 const pieceSize = 1 << 20
 
 // encode is called on a goroutine of its own; the codecs are user code.
-func (s stateCodec[IN, OUT]) encode(taken int64, items []item[IN, OUT]) (state checkpoint.State, err error) {
+func (s stateCodec[IN, OUT]) encode(taken int64, items []item[IN, OUT]) (state participant.State, err error) {
 	defer func() {
 		if v := recover(); v != nil {
 			err = newPanicError(v)
 		}
 	}()
 	b := []byte{stateVersion}
-	b = appendBytes(b, checkpoint.SchemaOf(s.inputs))
+	b = appendBytes(b, codec.SchemaOf(s.inputs))
 	b = appendBytes(b, s.resultSchema())
 	b = binary.AppendVarint(b, taken)
 	b = binary.AppendUvarint(b, uint64(len(items)))
@@ -176,20 +177,20 @@ func (s stateCodec[IN, OUT]) resultSchema() []byte {
 	if s.results == nil {
 		return nil
 	}
-	return append([]byte{1}, checkpoint.SchemaOf(s.results)...)
+	return append([]byte{1}, codec.SchemaOf(s.results)...)
 }
 
 // withSchemas returns what decodes values that were stored under these schemas.
 func (s stateCodec[IN, OUT]) withSchemas(inputs, results []byte) (stateCodec[IN, OUT], error) {
 	var err error
-	if s.inputs, err = checkpoint.CodecFor(s.inputs, inputs); err != nil {
+	if s.inputs, err = codec.WithSchema(s.inputs, inputs); err != nil {
 		return s, fmt.Errorf("inputs: %w", err)
 	}
 	if len(results) > 0 && results[0] != 1 {
 		return s, fmt.Errorf("results: unknown mark %d", results[0])
 	}
 	if len(results) > 0 && s.results != nil {
-		if s.results, err = checkpoint.CodecFor(s.results, results[1:]); err != nil {
+		if s.results, err = codec.WithSchema(s.results, results[1:]); err != nil {
 			return s, fmt.Errorf("results: %w", err)
 		}
 	}

@@ -6,6 +6,8 @@ import (
 
 	"github.com/benbjohnson/clock"
 	"github.com/stretchr/testify/require"
+
+	"github.com/weirflow/weir/checkpoint/participant"
 )
 
 func TestArguments(t *testing.T) {
@@ -41,16 +43,11 @@ func TestArguments(t *testing.T) {
 		"checkpoint: NewLineOutput: option 0 is nil":               func() { NewLineOutput("x", nil) },
 		"checkpoint: NewLineOutput: empty path":                    func() { NewLineOutput("") },
 		"checkpoint: NewChannelInput: nil channel":                 func() { NewChannelInput[int](nil) },
-		"checkpoint: NewMap: nil function":                         func() { NewMap[int, int](nil) },
-		"checkpoint: NewFilter: nil function":                      func() { NewFilter[int](nil) },
-		"checkpoint: NewFlatMap: nil function":                     func() { NewFlatMap[int, int](nil) },
-		"checkpoint: CodecFunc: nil append function":               func() { CodecFunc(nil, func([]byte) (int, error) { return 0, nil }) },
-		"checkpoint: CodecFunc: nil decode function":               func() { CodecFunc(func(b []byte, _ int) ([]byte, error) { return b, nil }, nil) },
 		"checkpoint: Finish: not a final kind: periodic":           func() { _ = c.Finish(t.Context(), Periodic) },
 		"checkpoint: Finish: not a final kind: Kind(4)":            func() { _ = c.Finish(t.Context(), 4) },
-		"checkpoint: RequestFinal: not a final kind: end of input": func() { c.RequestFinal(EndOfInput) },
-		"checkpoint: Fail: nil reason":                             func() { c.Fail("x", nil) },
-		"checkpoint: Refuse: nil reason":                           func() { c.Refuse("x", nil) },
+		"checkpoint: RequestFinal: not a final kind: end of input": func() { c.Host().RequestFinal(participant.EndOfInput) },
+		"checkpoint: Fail: nil reason":                             func() { c.Host().Fail("x", nil) },
+		"checkpoint: Refuse: nil reason":                           func() { c.Host().Refuse("x", nil) },
 	} {
 		require.PanicsWithValue(t, trimmed(want), f, want)
 	}
@@ -65,7 +62,7 @@ func TestArguments(t *testing.T) {
 		require.ErrorContains(t, open(""), "checkpoint: open : ")
 		require.ErrorContains(t, open(t.TempDir()+"/none"), "/none")
 	}
-	c.Register("none", nil)
+	c.Host().Register("none", nil)
 	require.EqualError(t, c.Start(), `checkpoint: participant "none" is nil`, "what panicked has not registered")
 	require.NoError(t, c.Close())
 }

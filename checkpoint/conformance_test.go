@@ -1,7 +1,6 @@
 package checkpoint_test
 
 import (
-	"encoding/json"
 	"errors"
 	"fmt"
 	"io/fs"
@@ -16,37 +15,6 @@ import (
 	"github.com/weirflow/weir/checkpoint"
 	"github.com/weirflow/weir/checkpoint/checkpointtest"
 )
-
-func TestCodecsFollowTheRules(t *testing.T) {
-	type sample struct {
-		Name   string
-		Values []float64
-		Labels map[string]int
-		Next   *sample
-	}
-	samples := []sample{
-		{},
-		{Name: "a", Values: []float64{1, -2.5}, Next: &sample{Name: "b"}},
-		{Labels: map[string]int{"x": 1, "y": -1}},
-		{Name: strings.Repeat("long ", 300)},
-	}
-	fields, err := checkpoint.DefaultCodec[sample]()
-	require.NoError(t, err)
-	text, err := checkpoint.DefaultCodec[string]()
-	require.NoError(t, err)
-	for name, codec := range map[string]checkpoint.Codec[sample]{
-		"fields": fields, "JSON": checkpoint.JSON[sample](), "gob": checkpoint.Gob[sample](),
-		"two functions": checkpoint.CodecFunc(
-			func(dst []byte, v sample) ([]byte, error) {
-				b, err := json.Marshal(v)
-				return append(dst, b...), err
-			},
-			func(src []byte) (v sample, err error) { return v, json.Unmarshal(src, &v) }),
-	} {
-		t.Run(name, func(t *testing.T) { checkpointtest.RunCodec(t, codec, nil, samples...) })
-	}
-	t.Run("text", func(t *testing.T) { checkpointtest.RunCodec(t, text, nil, "", "one", "\xff\x00") })
-}
 
 func TestInputsFollowTheRules(t *testing.T) {
 	name := filepath.Join(t.TempDir(), "input")

@@ -9,10 +9,10 @@ import (
 	"strings"
 	"sync"
 	"time"
-	"unicode/utf8"
 
 	"github.com/benbjohnson/clock"
 
+	"github.com/weirflow/weir/checkpoint/participant"
 	"github.com/weirflow/weir/internal/lazyerr"
 	"github.com/weirflow/weir/internal/nils"
 )
@@ -51,34 +51,35 @@ type Coordinator struct {
 	endWork context.CancelCauseFunc // of work
 
 	mu           sync.Mutex
-	participants []participant     // in the order of registration; fixed once started
-	broken       []error           // what Start has to report
-	starting     bool              // Start was called
-	lastID       uint64            // the newest checkpoint, whatever became of it
-	complete     uint64            // the newest one that is stored; 0: none
-	run          *run              // the checkpoint under way, or nil
-	drain        *run              // the marker of the end of the input, once it is announced
-	err          error             // why there will be no more checkpoints; nil after a final one
-	isEnded      bool              // life has ended
-	finished     Kind              // of the final checkpoint that has ended it, or 0
-	final        map[Kind]struct{} // final checkpoints asked for
-	source       string            // the first Source that has registered; "": none
-	completing   bool              // everybody has reported the final one: it will end life
-	patience     *clock.Timer      // until the next warning that Start was not called; nil: none has registered
+	participants []member                      // in the order of registration; fixed once started
+	broken       []error                       // what Start has to report
+	starting     bool                          // Start was called
+	lastID       uint64                        // the newest checkpoint, whatever became of it
+	complete     uint64                        // the newest one that is stored; 0: none
+	run          *run                          // the checkpoint under way, or nil
+	drain        *run                          // the marker of the end of the input, once it is announced
+	err          error                         // why there will be no more checkpoints; nil after a final one
+	isEnded      bool                          // life has ended
+	finished     participant.Kind              // of the final checkpoint that has ended it, or 0
+	final        map[participant.Kind]struct{} // final checkpoints asked for
+	source       string                        // the first Source that has registered; "": none
+	completing   bool                          // everybody has reported the final one: it will end life
+	patience     *clock.Timer                  // until the next warning that Start was not called; nil: none has registered
 	stats        Stats
 	doing        string // what Close waits for
 }
 
-type participant struct {
+// member is a participant with its name.
+type member struct {
 	name string
-	Participant
+	participant.Participant
 }
 
 // run is a checkpoint under way, or the marker of the end of the input.
 type run struct {
-	barrier Barrier
+	barrier participant.Barrier
 	waiting map[string]struct{} // who has not reported
-	states  map[string]State
+	states  map[string]participant.State
 	err     error         // why it cannot complete
 	settled chan struct{} // closed when everybody has reported, or err is set
 }
@@ -124,7 +125,7 @@ func WithTolerableFailures(n int) Option {
 
 // WithClock sets the clock of intervals, timeouts, retries and [Stats]; the default is the real one.
 func WithClock(clk clock.Clock) Option {
-	mustHave("WithClock", "clock", clk)
+	nils.Refuse("checkpoint: WithClock", "clock", clk)
 	return func(c *Coordinator) { c.clock = clk }
 }
 
@@ -141,7 +142,7 @@ func WithLogger(l *slog.Logger) Option {
 // any. An error of the store is returned: a pipeline never starts afresh because its state could not be read. It panics
 // if store is nil.
 func NewCoordinator(store Store, opts ...Option) (*Coordinator, error) {
-	mustHave("NewCoordinator", "store", store)
+	nils.Refuse("checkpoint: NewCoordinator", "store", store)
 	c := &Coordinator{
 		store:    store,
 		clock:    clock.New(),
@@ -150,7 +151,7 @@ func NewCoordinator(store Store, opts ...Option) (*Coordinator, error) {
 		logger:   slog.Default(),
 		busy:     make(chan struct{}, 1),
 		started:  make(chan struct{}),
-		final:    make(map[Kind]struct{}),
+		final:    make(map[participant.Kind]struct{}),
 	}
 	c.life, c.endLife = context.WithCancel(context.Background())
 	c.work, c.endWork = context.WithCancelCause(context.Background())
@@ -215,63 +216,6 @@ func (c *Coordinator) LastComplete() uint64 {
 	return c.complete
 }
 
-// Register adds a participant under a name that stays the same from run to run, and returns its state in the checkpoint
-// that the pipeline resumes from; ok is false for a fresh start. The participant begins its work when Started is closed.
-//
-// All participants register before Start. A nil one, a name that was registered before, or that has no state in the
-// checkpoint that is resumed from, makes Start fail; one that comes after Start ends the run with an error.
-func (c *Coordinator) Register(name string, p Participant) (state State, ok bool) {
-	state, ok, _ = c.register(name, p)
-	return state, ok
-}
-
-// register is Register that tells a fresh start from a participant that makes Start fail, and must not touch anything
-// that a checkpoint may need.
-func (c *Coordinator) register(name string, p Participant) (state State, ok bool, err error) {
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	defer func() {
-		if err != nil {
-			c.breakStart(err)
-		}
-	}()
-	switch {
-	case nils.Is(p):
-		return nil, false, fmt.Errorf("checkpoint: participant %q is nil", name)
-	case name == "":
-		return nil, false, fmt.Errorf("checkpoint: a %T was registered without a name", p)
-	case len(name) > MaxNameLength || !utf8.ValidString(name):
-		return nil, false, fmt.Errorf("checkpoint: the name of a %T is not UTF-8 of at most %d bytes: %.64q", p, MaxNameLength, name)
-	case c.starting:
-		return nil, false, fmt.Errorf("checkpoint: participant %q was registered after the start", name)
-	case slices.ContainsFunc(c.participants, func(q participant) bool { return q.name == name }):
-		return nil, false, fmt.Errorf("checkpoint: two participants are named %q", name)
-	}
-	if s, ok := p.(interface{ isSource() }); ok {
-		s.isSource()
-		if c.source != "" { // nothing aligns the barriers of several (law C2)
-			return nil, false, fmt.Errorf("checkpoint: a pipeline has one source, and there are %q and %q: give each a coordinator and a store",
-				c.source, name)
-		}
-		c.source = name
-	}
-	c.participants = append(c.participants, participant{name, p})
-	if c.patience == nil {
-		c.patience = c.clock.AfterFunc(startPatience, func() { c.warnNotStarted(startPatience) })
-	}
-	if c.restored == nil {
-		return nil, false, nil
-	}
-	state, ok = c.restored.State(name)
-	if !ok {
-		return nil, false, &StateError{
-			Participant: name, Checkpoint: c.restored.ID,
-			Err: fmt.Errorf("it has no state there; the checkpoint has states of %q", c.restored.Names()),
-		}
-	}
-	return state, true, nil
-}
-
 // startPatience is how long participants wait for Start before the first warning: it may have been forgotten. Each later
 // warning comes after twice the time of the one before.
 const startPatience = time.Second
@@ -301,19 +245,6 @@ func (c *Coordinator) breakStart(err error) {
 	}
 }
 
-// Refuse makes Start fail because a participant cannot use its state. Participants call it from their constructors. It
-// panics if reason is nil.
-func (c *Coordinator) Refuse(participant string, reason error) {
-	mustHave("Refuse", "reason", reason)
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	e := &StateError{Participant: participant, Err: reason}
-	if c.restored != nil {
-		e.Checkpoint = c.restored.ID
-	}
-	c.breakStart(e)
-}
-
 // Start lets the participants begin; the source, the operators and the sink of the pipeline are made before. It fails, and
 // nothing begins, if a participant is missing a state or cannot decode it, if the checkpoint has a state that nobody asked
 // for, if names are missing or taken twice, or if there are two Sources: see [StateError].
@@ -330,7 +261,7 @@ func (c *Coordinator) Start() error {
 	c.endPatience()
 	if c.restored != nil {
 		for _, name := range c.restored.Names() {
-			if !slices.ContainsFunc(c.participants, func(p participant) bool { return p.name == name }) {
+			if !slices.ContainsFunc(c.participants, func(p member) bool { return p.name == name }) {
 				c.broken = append(c.broken, &StateError{
 					Participant: name, Checkpoint: c.restored.ID,
 					Err: errors.New("nobody of this name has registered: was it renamed or removed?"),
@@ -348,9 +279,6 @@ func (c *Coordinator) Start() error {
 	}
 	return nil
 }
-
-// Started returns a channel that is closed when the participants may begin their work.
-func (c *Coordinator) Started() <-chan struct{} { return c.started }
 
 // Ended returns a channel that is closed when there will be no more checkpoints: after a final one, a failure, or Close.
 func (c *Coordinator) Ended() <-chan struct{} { return c.life.Done() }
@@ -372,13 +300,13 @@ func (c *Coordinator) Wait() error {
 // Start it waits for that. When ctx ends first, the checkpoint is aborted. The error is context.Cause(ctx), why the
 // checkpoint was aborted or the run has ended, or that of Close.
 func (c *Coordinator) Trigger(ctx context.Context) (id uint64, err error) {
-	return c.take(ctx, Periodic)
+	return c.take(ctx, participant.Periodic)
 }
 
 // Finish ends the stream with a final checkpoint of the given kind, [Drain] or [Suspend], and returns when that is
 // complete ("stop with savepoint"). It panics for another kind.
 //
-// For a [Drain] the source stops reading and sends the marker of [EndOfInput]; the final checkpoint is taken when the
+// For a [Drain] the source stops reading and sends the marker of the end of the input; the final checkpoint is taken when the
 // marker has reached everybody. Checkpoints go on until then, and a Suspend may still end the stream before. When ctx
 // ends first, the stream has failed, since its source reads no more, and a restart goes on from the last checkpoint. Who
 // joins a stream that is being drained already may give up without harm.
@@ -389,18 +317,19 @@ func (c *Coordinator) Trigger(ctx context.Context) (id uint64, err error) {
 // If the stream has ended in this way already, or does meanwhile, because its input was at an end for instance, the error
 // is nil; if it has ended in the other way, [ErrEnded].
 func (c *Coordinator) Finish(ctx context.Context, kind Kind) error {
-	mustBeFinal("Finish", kind)
-	err := c.finish(ctx, kind)
+	final := participant.Kind(kind)
+	mustBeFinal("Finish", final)
+	err := c.finish(ctx, final)
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	if c.finished == kind && c.err == nil {
+	if c.finished == final && c.err == nil {
 		return nil
 	}
 	return err
 }
 
-func (c *Coordinator) finish(ctx context.Context, kind Kind) error {
-	if kind == Suspend {
+func (c *Coordinator) finish(ctx context.Context, kind participant.Kind) error {
+	if kind == participant.Suspend {
 		_, err := c.take(ctx, kind)
 		return err
 	}
@@ -411,10 +340,10 @@ func (c *Coordinator) finish(ctx context.Context, kind Kind) error {
 	err = c.awaitDrained(ctx, r)
 	switch {
 	case err == nil && announced:
-		_, err = c.take(ctx, Drain)
+		_, err = c.take(ctx, participant.Drain)
 	case err == nil: // whoever announced it takes the final checkpoint; to give up here harms nobody
 		select {
-		case <-c.Ended():
+		case <-c.life.Done():
 			err = c.endError()
 		case <-ctx.Done():
 			err = context.Cause(ctx)
@@ -428,32 +357,10 @@ func (c *Coordinator) finish(ctx context.Context, kind Kind) error {
 	return err
 }
 
-// RequestFinal is Finish without waiting. A source whose input has ended calls it with [Drain], and goes on sending
-// barriers until one is final.
-func (c *Coordinator) RequestFinal(kind Kind) {
-	mustBeFinal("RequestFinal", kind) // here, not on a goroutine of nobody
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	if _, asked := c.final[kind]; asked || c.isEnded {
-		return
-	}
-	c.final[kind] = struct{}{}
-	go func() { _ = c.Finish(context.Background(), kind) }()
-}
-
-func mustBeFinal(method string, kind Kind) {
-	if kind != Drain && kind != Suspend {
+func mustBeFinal(method string, kind participant.Kind) {
+	if !kind.Final() {
 		panic(fmt.Sprintf("checkpoint: %s: not a final kind: %v", method, kind))
 	}
-}
-
-// Fail ends checkpointing because a participant has failed: the pipeline cannot end cleanly any more. Sources end, sinks
-// do not publish. The first reason counts. It panics if reason is nil.
-func (c *Coordinator) Fail(participant string, reason error) {
-	mustHave("Fail", "reason", reason)
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	c.end(lazyerr.Named(fmt.Sprintf("checkpoint: %q failed", participant), reason))
 }
 
 var (
@@ -530,7 +437,7 @@ func (c *Coordinator) does(format string, args ...any) {
 	c.doing = fmt.Sprintf(format, args...)
 }
 
-// hasEnded tells whether Ended is closed.
+// hasEnded reports whether there will be no more checkpoints.
 func (c *Coordinator) hasEnded() bool { return c.life.Err() != nil }
 
 // awaitIdle waits until no checkpoint is under way. After the end, none will be: the participants have heard the last.
@@ -539,46 +446,12 @@ func (c *Coordinator) awaitIdle() {
 	<-c.busy
 }
 
-// errNoState refuses a report without a state: a restart would resume from it (law C3).
-var errNoState = errors.New("it reported neither a state nor an error: a state that is empty must not be nil")
-
-// Report implements [Reporter].
-func (c *Coordinator) Report(id uint64, participant string, state State, err error) {
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	r := c.run
-	if c.drain != nil && c.drain.barrier.ID == id {
-		r, state, err = c.drain, nil, nil // the final barrier asks for a state
-	}
-	if r == nil || r.barrier.ID != id || r.over() {
-		return // it was aborted
-	}
-	if c.isEnded {
-		return // a run that has failed has no states any more that fit together (law C3): the checkpoint is aborted
-	}
-	if _, waiting := r.waiting[participant]; !waiting {
-		return // it has reported before
-	}
-	if err == nil && state == nil && r != c.drain {
-		err = errNoState
-	}
-	if err != nil {
-		r.fail(&StateError{Participant: participant, Checkpoint: id, Err: err})
-		return
-	}
-	delete(r.waiting, participant)
-	r.states[participant] = state
-	if len(r.waiting) == 0 {
-		close(r.settled)
-	}
-}
-
 // hold waits for the start and until no checkpoint is under way. None begins until busy is received from. After the end,
 // of ctx too, it holds nothing.
 func (c *Coordinator) hold(ctx context.Context) error {
 	select {
 	case <-c.started:
-	case <-c.Ended():
+	case <-c.life.Done():
 	case <-ctx.Done():
 	}
 	if err := c.noMore(ctx); err != nil { // of several that are ready, select takes any
@@ -586,7 +459,7 @@ func (c *Coordinator) hold(ctx context.Context) error {
 	}
 	select {
 	case c.busy <- struct{}{}:
-	case <-c.Ended():
+	case <-c.life.Done():
 		return c.endError()
 	case <-ctx.Done():
 		return c.noMore(ctx)
@@ -601,7 +474,7 @@ func (c *Coordinator) hold(ctx context.Context) error {
 // noMore returns why no checkpoint is taken any more, for anybody or for ctx; nil: some are.
 func (c *Coordinator) noMore(ctx context.Context) error {
 	select {
-	case <-c.Ended():
+	case <-c.life.Done():
 		return c.endError()
 	default:
 	}
@@ -623,7 +496,7 @@ func (c *Coordinator) endInput(ctx context.Context) (r *run, announced bool, err
 	if r != nil {
 		return r, false, nil
 	}
-	r, err = c.begin(EndOfInput)
+	r, err = c.begin(participant.EndOfInput)
 	return r, err == nil, err
 }
 
@@ -636,7 +509,7 @@ func (c *Coordinator) awaitDrained(ctx context.Context, r *run) error {
 		select {
 		case <-r.settled:
 			return nil
-		case <-c.Ended():
+		case <-c.life.Done():
 			return c.endError()
 		case <-ctx.Done():
 			err = context.Cause(ctx)
@@ -653,7 +526,7 @@ func (c *Coordinator) awaitDrained(ctx context.Context, r *run) error {
 }
 
 // take takes one checkpoint.
-func (c *Coordinator) take(ctx context.Context, kind Kind) (uint64, error) {
+func (c *Coordinator) take(ctx context.Context, kind participant.Kind) (uint64, error) {
 	if err := c.hold(ctx); err != nil {
 		return 0, err
 	}
@@ -711,7 +584,7 @@ func (c *Coordinator) beginCompletion() error {
 }
 
 // begin announces the next barrier. Called with busy held.
-func (c *Coordinator) begin(kind Kind) (*run, error) {
+func (c *Coordinator) begin(kind participant.Kind) (*run, error) {
 	r, err := c.newRun(kind)
 	if err != nil {
 		return nil, err
@@ -723,13 +596,13 @@ func (c *Coordinator) begin(kind Kind) (*run, error) {
 }
 
 // tell calls a method of a participant. One that breaks ends the run (law A6).
-func (c *Coordinator) tell(p participant, f func()) {
+func (c *Coordinator) tell(p member, f func()) {
 	if err := protect(func() error { f(); return nil }); err != nil {
-		c.Fail(p.name, err)
+		c.Host().Fail(p.name, err)
 	}
 }
 
-func (c *Coordinator) newRun(kind Kind) (*run, error) {
+func (c *Coordinator) newRun(kind participant.Kind) (*run, error) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	if c.isEnded {
@@ -737,15 +610,15 @@ func (c *Coordinator) newRun(kind Kind) (*run, error) {
 	}
 	c.lastID++
 	r := &run{
-		barrier: NewBarrier(c.lastID, kind, c),
+		barrier: participant.NewBarrier(c.lastID, kind, (*host)(c)),
 		waiting: make(map[string]struct{}, len(c.participants)),
-		states:  make(map[string]State, len(c.participants)),
+		states:  make(map[string]participant.State, len(c.participants)),
 		settled: make(chan struct{}),
 	}
 	for _, p := range c.participants {
 		r.waiting[p.name] = struct{}{}
 	}
-	if kind == EndOfInput {
+	if kind == participant.EndOfInput {
 		c.drain = r
 	} else {
 		c.run = r
@@ -764,7 +637,7 @@ func (c *Coordinator) await(ctx context.Context, r *run) error {
 	var err error
 	select {
 	case <-r.settled:
-	case <-c.Ended():
+	case <-c.life.Done():
 		err = c.endError()
 	case <-ctx.Done():
 		err = context.Cause(ctx)
@@ -792,7 +665,7 @@ func (c *Coordinator) tick(timer *clock.Timer) {
 	for {
 		select {
 		case <-timer.C:
-		case <-c.Ended():
+		case <-c.life.Done():
 			return
 		}
 		_, _ = c.Trigger(context.Background()) // logged; the next one may do better

@@ -16,6 +16,8 @@ import (
 	"github.com/benbjohnson/clock"
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
+
+	"github.com/weirflow/weir/checkpoint/participant"
 )
 
 var errTest = errors.New("broken on purpose")
@@ -29,8 +31,8 @@ type fake struct {
 	onPending, onCompleted func() // called last, unless nil
 
 	mu    sync.Mutex
-	heard []string // guarded by mu
-	last  Barrier  // guarded by mu
+	heard []string            // guarded by mu
+	last  participant.Barrier // guarded by mu
 }
 
 func (f *fake) note(format string, args ...any) {
@@ -39,13 +41,13 @@ func (f *fake) note(format string, args ...any) {
 	f.heard = append(f.heard, fmt.Sprintf(format, args...))
 }
 
-func (f *fake) Pending(b Barrier) {
+func (f *fake) Pending(b participant.Barrier) {
 	f.note("p%d", b.ID)
 	f.mu.Lock()
 	f.last = b
 	f.mu.Unlock()
 	if !f.mute {
-		b.Report(f.name, State{[]byte(f.name)}, f.fails)
+		b.Report(f.name, participant.State{[]byte(f.name)}, f.fails)
 		b.Report(f.name, nil, errTest) // a second report is ignored
 	}
 	if f.onPending != nil {
@@ -66,7 +68,7 @@ func (f *fake) history() string {
 	return strings.Join(f.heard, " ")
 }
 
-func (f *fake) barrier() Barrier {
+func (f *fake) barrier() participant.Barrier {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	return f.last
@@ -107,7 +109,7 @@ func startWith(t *testing.T, store Store, opts []Option, fakes ...*fake) *Coordi
 	c, err := NewCoordinator(store, append([]Option{WithLogger(quiet())}, opts...)...)
 	require.NoError(t, err)
 	for _, f := range fakes {
-		c.Register(f.name, f)
+		c.Host().Register(f.name, f)
 	}
 	require.NoError(t, c.Start())
 	t.Cleanup(func() { require.NoError(t, c.Close()) })
@@ -134,10 +136,10 @@ func TestCoordinator(t *testing.T) {
 		require.False(t, resumes)
 
 		c = must(NewCoordinator(store.Reopen()))
-		state, ok := c.Register("b", b)
+		state, ok := c.Host().Register("b", b)
 		require.True(t, ok)
 		require.Equal(t, "b", string(state.Bytes()))
-		c.Register("a", a)
+		c.Host().Register("a", a)
 		require.NoError(t, c.Start())
 		id, _ := c.Restored()
 		require.EqualValues(t, 2, id)
@@ -217,10 +219,10 @@ func TestCoordinator(t *testing.T) {
 		done := make(chan error, 1)
 		go func() { _, err := c.Trigger(ctx); done <- err }()
 		synctest.Wait()
-		late.Report("a", State{[]byte("late")}, nil)
+		late.Report("a", participant.State{[]byte("late")}, nil)
 		synctest.Wait()
 		require.Empty(t, done)
-		a.barrier().Report("a", State{[]byte("in time")}, nil)
+		a.barrier().Report("a", participant.State{[]byte("in time")}, nil)
 		require.NoError(t, <-done)
 		s := must(store.Load(ctx, 2))
 		require.Equal(t, "in time", string(s.States["a"].Bytes()))
@@ -263,14 +265,14 @@ func TestCoordinator(t *testing.T) {
 	bubble(t, "draining is unbounded, final checkpoints are not", func(t *testing.T) {
 		a := &fake{name: "a", mute: true}
 		c := startWith(t, NewMemoryStore(), []Option{WithTimeout(time.Second)}, a)
-		c.RequestFinal(Drain)
-		c.RequestFinal(Drain)
+		c.Host().RequestFinal(participant.Drain)
+		c.Host().RequestFinal(participant.Drain)
 		time.Sleep(time.Hour)
 		synctest.Wait()
 		require.Equal(t, "p1", a.history())
-		a.barrier().Report("a", State{}, nil)
+		a.barrier().Report("a", participant.State{}, nil)
 		synctest.Wait()
-		a.barrier().Report("a", State{}, nil)
+		a.barrier().Report("a", participant.State{}, nil)
 		require.NoError(t, c.Wait())
 		require.Equal(t, "p1 p2 c2", a.history())
 		_, err := c.Trigger(ctx)
@@ -282,8 +284,8 @@ func TestCoordinator(t *testing.T) {
 			c = startWith(t, NewMemoryStore(), []Option{WithTimeout(time.Second)}, a)
 			go func() {
 				synctest.Wait()
-				if b := a.barrier(); b.Kind == EndOfInput {
-					b.Report("a", State{}, nil)
+				if b := a.barrier(); b.Kind == participant.EndOfInput {
+					b.Report("a", participant.State{}, nil)
 				}
 			}()
 			require.ErrorContains(t, c.Finish(ctx, kind), "after 1s")
@@ -293,7 +295,7 @@ func TestCoordinator(t *testing.T) {
 	bubble(t, "fail and close end what is under way", func(t *testing.T) {
 		a := &fake{name: "a", mute: true}
 		c := startWith(t, NewMemoryStore(), nil, a)
-		time.AfterFunc(time.Second, func() { c.Fail("a", errTest); c.Fail("a", errors.New("too late")) })
+		time.AfterFunc(time.Second, func() { c.Host().Fail("a", errTest); c.Host().Fail("a", errors.New("too late")) })
 		_, err := c.Trigger(ctx)
 		require.ErrorIs(t, err, errTest)
 		require.EqualError(t, c.Wait(), `checkpoint: "a" failed: broken on purpose`)
@@ -308,7 +310,7 @@ func TestCoordinator(t *testing.T) {
 		for range 20 { // which of them is seen first is a matter of luck
 			a := &fake{name: "a"}
 			c := startWith(t, NewMemoryStore(), nil, a)
-			a.onPending = func() { c.Fail("a", errTest) }
+			a.onPending = func() { c.Host().Fail("a", errTest) }
 			_, err := c.Trigger(ctx)
 			require.ErrorIs(t, err, errTest)
 			require.Zero(t, c.LastComplete())
@@ -317,7 +319,7 @@ func TestCoordinator(t *testing.T) {
 	bubble(t, "a failure on completion of the final checkpoint", func(t *testing.T) {
 		a := &fake{name: "a"}
 		c := startWith(t, NewMemoryStore(), nil, a)
-		a.onCompleted = func() { c.Fail("a", errTest) }
+		a.onCompleted = func() { c.Host().Fail("a", errTest) }
 		require.ErrorIs(t, c.Finish(ctx, Drain), errTest)
 	})
 	bubble(t, "close waits for a save", func(t *testing.T) {
@@ -375,7 +377,7 @@ func TestCoordinator(t *testing.T) {
 	bubble(t, "who joins a draining stream may give up", func(t *testing.T) {
 		a := &fake{name: "a", mute: true}
 		c := startWith(t, NewMemoryStore(), nil, a)
-		c.RequestFinal(Drain)
+		c.Host().RequestFinal(participant.Drain)
 		synctest.Wait()
 		marker := a.barrier()
 		var joiners []chan error
@@ -386,21 +388,21 @@ func TestCoordinator(t *testing.T) {
 			go func() { joined <- c.Finish(short, Drain) }()
 		}
 		synctest.Wait()
-		marker.Report("a", State{}, nil)
+		marker.Report("a", participant.State{}, nil)
 		synctest.Wait()
 		cancel()
 		for _, joined := range joiners {
 			require.ErrorIs(t, <-joined, context.Canceled)
 		}
 		select {
-		case <-c.Ended():
+		case <-c.Host().Ended():
 			require.Fail(t, "the run is over", "%v", c.Err())
 		default:
 		}
 		patient := make(chan error, 1)
 		go func() { patient <- c.Finish(ctx, Drain) }()
 		synctest.Wait()
-		a.barrier().Report("a", State{}, nil)
+		a.barrier().Report("a", participant.State{}, nil)
 		require.NoError(t, c.Wait())
 		require.NoError(t, <-patient)
 	})
@@ -408,19 +410,19 @@ func TestCoordinator(t *testing.T) {
 		slow := &slowHandler{Handler: slog.DiscardHandler, gate: make(chan struct{})}
 		a := &fake{name: "a", mute: true}
 		c := startWith(t, NewMemoryStore(), []Option{WithTimeout(time.Minute), WithLogger(slog.New(slow))}, a)
-		c.RequestFinal(Drain)
+		c.Host().RequestFinal(participant.Drain)
 		time.Sleep(time.Minute) // whoever drains warns, and takes its time: the other one sees first that the marker is through
 		short, cancel := context.WithCancel(ctx)
 		joined := make(chan error, 1)
 		go func() { joined <- c.Finish(short, Drain) }()
 		synctest.Wait()
-		a.barrier().Report("a", State{}, nil)
+		a.barrier().Report("a", participant.State{}, nil)
 		synctest.Wait()
 		cancel()
 		require.ErrorIs(t, <-joined, context.Canceled)
 		close(slow.gate)
 		synctest.Wait()
-		a.barrier().Report("a", State{}, nil)
+		a.barrier().Report("a", participant.State{}, nil)
 		require.NoError(t, c.Wait())
 	})
 	bubble(t, "nothing before the start", func(t *testing.T) {
@@ -431,7 +433,7 @@ func TestCoordinator(t *testing.T) {
 		require.ErrorIs(t, err, context.DeadlineExceeded)
 		require.NoError(t, c.Close())
 		require.ErrorIs(t, c.Start(), ErrClosed)
-		c.Fail("x", errTest)
+		c.Host().Fail("x", errTest)
 		require.ErrorIs(t, c.Err(), ErrClosed)
 	})
 }
@@ -442,9 +444,9 @@ func TestStartErrors(t *testing.T) {
 	must(c.Trigger(t.Context()))
 	c = must(NewCoordinator(store.Reopen()))
 	for _, name := range []string{"a", "a", "", "\xff", strings.Repeat("x", MaxNameLength+1), "new"} {
-		c.Register(name, &fake{})
+		c.Host().Register(name, &fake{})
 	}
-	c.Refuse("a", errTest)
+	c.Host().Refuse("a", errTest)
 	err := c.Start()
 	for _, want := range []string{
 		`two participants are named "a"`, "without a name", `state of "new" in checkpoint 1: it has no state there; the checkpoint has states of ["a" "b"]`,
@@ -453,9 +455,9 @@ func TestStartErrors(t *testing.T) {
 		require.ErrorContains(t, err, want)
 	}
 	require.Equal(t, err, c.Wait())
-	c.Register("late", &fake{})
+	c.Host().Register("late", &fake{})
 	select {
-	case <-c.Started():
+	case <-c.Host().Started():
 		t.Fatal("started")
 	default:
 	}
@@ -467,7 +469,7 @@ func TestWhatComesAfterTheStartEndsTheRun(t *testing.T) {
 	path := filepath.Join(t.TempDir(), "rows.txt")
 	require.NoError(t, os.WriteFile(path, []byte("of an earlier run\n"), 0o600))
 	for want, late := range map[string]func(c *Coordinator){
-		`participant "x" was registered after the start`: func(c *Coordinator) { c.Register("x", &fake{}) },
+		`participant "x" was registered after the start`: func(c *Coordinator) { c.Host().Register("x", &fake{}) },
 		`participant "source" was registered after the start`: func(c *Coordinator) {
 			for v := range NewSource(c, "source", NewSliceInput([]int{1, 2, 3})).Out() {
 				require.IsType(t, 0, v)
@@ -478,7 +480,7 @@ func TestWhatComesAfterTheStartEndsTheRun(t *testing.T) {
 			close(sink.In())
 			sink.AwaitCompletion()
 		},
-		`state of "a"`: func(c *Coordinator) { c.Refuse("a", errTest) },
+		`state of "a"`: func(c *Coordinator) { c.Host().Refuse("a", errTest) },
 	} {
 		c := startWith(t, NewMemoryStore(), nil, &fake{name: "a"})
 		late(c)

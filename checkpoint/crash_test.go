@@ -17,6 +17,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/weirflow/weir/checkpoint/internal/vfs/crashfs"
+	"github.com/weirflow/weir/checkpoint/participant"
 )
 
 // The proof of DirStore's order of writes: a life of a store (the directory made, snapshots saved, old ones removed, the
@@ -55,7 +56,7 @@ func crashSnapshot(id uint64) *Snapshot {
 	return &Snapshot{
 		ID:   id,
 		Time: time.Unix(1_700_000_000+int64(id), 5).UTC(),
-		States: map[string]State{
+		States: map[string]participant.State{
 			"lookup": {[]byte(fmt.Sprintf("elements of %d", id)), []byte("!")},
 			"source": {[]byte{byte(id), 0, 0xff}},
 		},
@@ -401,7 +402,7 @@ func TestDirStoreNumbersOfFailedSaves(t *testing.T) {
 		require.ErrorIs(t, l.save(d, 2), syscall.EIO, op)
 		l.fs.OnCall(nil)
 		other := crashSnapshot(2)
-		other.States["more"] = State{[]byte("of it")}
+		other.States["more"] = participant.State{[]byte("of it")}
 		err = d.Save(t.Context(), other)
 		if taken {
 			var number *NumberError

@@ -23,6 +23,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/weirflow/weir/checkpoint/internal/vfs/crashfs"
+	"github.com/weirflow/weir/checkpoint/participant"
 )
 
 func openTest(t *testing.T, dir string, opts ...StoreOption) *DirStore {
@@ -197,9 +198,9 @@ func TestDirStoreSaveIsCancelled(t *testing.T) {
 			}
 		}
 	}))
-	big := &Snapshot{ID: 1, States: map[string]State{"a": {make([]byte, 10*writeBuffer)}, "b": {make([]byte, 10)}, "c": {make([]byte, writeBuffer)}}}
+	big := &Snapshot{ID: 1, States: map[string]participant.State{"a": {make([]byte, 10*writeBuffer)}, "b": {make([]byte, 10)}, "c": {make([]byte, writeBuffer)}}}
 	for _, name := range []string{"d", "e", "f"} {
-		big.States[name] = State{make([]byte, 2*writeBuffer)}
+		big.States[name] = participant.State{make([]byte, 2*writeBuffer)}
 	}
 	err := d.Save(ctx, big)
 	require.ErrorIs(t, err, cause)

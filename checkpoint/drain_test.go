@@ -12,6 +12,8 @@ import (
 	"time"
 
 	"github.com/stretchr/testify/require"
+
+	"github.com/weirflow/weir/checkpoint/participant"
 )
 
 // draining starts a coordinator of a and b, and lets it announce the end of the input. b has not reported that.
@@ -19,9 +21,9 @@ func draining(t *testing.T, store Store, opts ...Option) (c *Coordinator, a, b *
 	t.Helper()
 	a, b = &fake{name: "a"}, &fake{name: "b", mute: true}
 	c = startWith(t, store, opts, a, b)
-	c.RequestFinal(Drain)
+	c.Host().RequestFinal(participant.Drain)
 	synctest.Wait()
-	require.Equal(t, EndOfInput, b.barrier().Kind)
+	require.Equal(t, participant.EndOfInput, b.barrier().Kind)
 	b.mute = false
 	return c, a, b
 }
@@ -37,7 +39,7 @@ func TestDraining(t *testing.T) {
 		s, _, err := Latest(t.Context(), store)
 		require.NoError(t, err)
 		require.Equal(t, Periodic, s.Kind)
-		marker.Report("b", State{}, nil)
+		marker.Report("b", participant.State{}, nil)
 		require.NoError(t, c.Wait())
 		require.Equal(t, "p1 p2 c2 p3 c3 p4 c4", a.history())
 		require.Equal(t, a.history(), b.history())
@@ -49,14 +51,14 @@ func TestDraining(t *testing.T) {
 	bubble(t, "an error that is reported with the marker changes nothing", func(t *testing.T) {
 		a, b := &fake{name: "a", mute: true}, &fake{name: "b", mute: true}
 		c := startWith(t, NewMemoryStore(), nil, a, b)
-		c.RequestFinal(Drain)
+		c.Host().RequestFinal(participant.Drain)
 		synctest.Wait()
 		marker := a.barrier()
 		a.mute, b.mute = false, false
 		marker.Report("a", nil, errTest)
 		synctest.Wait()
 		require.Equal(t, "p1", a.history(), "b is not done")
-		marker.Report("b", State{}, nil)
+		marker.Report("b", participant.State{}, nil)
 		require.NoError(t, c.Wait())
 	})
 	bubble(t, "at intervals, too", func(t *testing.T) {
@@ -64,7 +66,7 @@ func TestDraining(t *testing.T) {
 		marker := b.barrier()
 		time.Sleep(2500 * time.Millisecond)
 		require.Equal(t, "p1 p2 c2 p3 c3", a.history())
-		marker.Report("b", State{}, nil)
+		marker.Report("b", participant.State{}, nil)
 		require.NoError(t, c.Wait())
 	})
 	bubble(t, "a checkpoint that is aborted changes nothing", func(t *testing.T) {
@@ -75,7 +77,7 @@ func TestDraining(t *testing.T) {
 		require.ErrorContains(t, err, "not complete after 1s")
 		b.mute = false
 		must(c.Trigger(t.Context()))
-		marker.Report("b", State{}, nil)
+		marker.Report("b", participant.State{}, nil)
 		require.NoError(t, c.Wait())
 	})
 	bubble(t, "warnings name who is not done", func(t *testing.T) {
@@ -84,7 +86,7 @@ func TestDraining(t *testing.T) {
 		time.Sleep(150 * time.Second)
 		synctest.Wait()
 		require.Equal(t, 2, strings.Count(log.String(), `is being drained" "not done"="\"b\""`), log.String())
-		b.barrier().Report("b", State{}, nil)
+		b.barrier().Report("b", participant.State{}, nil)
 		require.NoError(t, c.Wait())
 	})
 	bubble(t, "the end of the input waits for a checkpoint that is under way", func(t *testing.T) {
@@ -92,11 +94,11 @@ func TestDraining(t *testing.T) {
 		c := startWith(t, NewMemoryStore(), nil, a)
 		go func() { must(c.Trigger(context.Background())) }()
 		synctest.Wait()
-		c.RequestFinal(Drain)
+		c.Host().RequestFinal(participant.Drain)
 		synctest.Wait()
 		require.Equal(t, "p1", a.history())
 		a.mute = false
-		a.barrier().Report("a", State{}, nil)
+		a.barrier().Report("a", participant.State{}, nil)
 		require.NoError(t, c.Wait())
 		require.Equal(t, "p1 c1 p2 p3 c3", a.history())
 	})
@@ -116,9 +118,9 @@ func TestDraining(t *testing.T) {
 	})
 	bubble(t, "failure", func(t *testing.T) {
 		c, _, b := draining(t, NewMemoryStore())
-		c.Fail("b", errTest)
+		c.Host().Fail("b", errTest)
 		require.ErrorIs(t, c.Wait(), errTest)
-		b.barrier().Report("b", State{}, nil) // too late
+		b.barrier().Report("b", participant.State{}, nil) // too late
 		synctest.Wait()
 		require.Equal(t, "p1", b.history())
 		require.ErrorIs(t, c.Finish(t.Context(), Drain), errTest)
@@ -142,7 +144,7 @@ func TestDraining(t *testing.T) {
 		marker := a.barrier()
 		go func() { _, _ = c.Trigger(context.Background()) }() // it stays under way
 		synctest.Wait()
-		marker.Report("a", State{}, nil)
+		marker.Report("a", participant.State{}, nil)
 		synctest.Wait()
 		cancel(errTest)
 		require.ErrorIs(t, <-done, errTest)
@@ -154,7 +156,7 @@ func TestDraining(t *testing.T) {
 		defer cancel()
 		require.ErrorIs(t, c.Finish(ctx, Drain), context.DeadlineExceeded)
 		require.NoError(t, c.Err())
-		b.barrier().Report("b", State{}, nil)
+		b.barrier().Report("b", participant.State{}, nil)
 		require.NoError(t, c.Wait())
 	})
 	bubble(t, "nothing before the start", func(t *testing.T) {
@@ -168,11 +170,11 @@ func TestDraining(t *testing.T) {
 }
 
 func TestKinds(t *testing.T) {
-	for kind, want := range map[Kind]bool{Periodic: false, Drain: true, Suspend: true, EndOfInput: false} {
+	for kind, want := range map[participant.Kind]bool{participant.Periodic: false, participant.Drain: true, participant.Suspend: true, participant.EndOfInput: false} {
 		require.Equal(t, want, kind.Final(), kind)
 	}
-	require.ErrorIs(t, (&Snapshot{ID: 1, Kind: EndOfInput}).Validate(), ErrInvalidSnapshot)
-	require.Equal(t, "barrier 1 (end of input)", fmt.Sprint(NewBarrier(1, EndOfInput, nil)))
+	require.ErrorIs(t, (&Snapshot{ID: 1, Kind: Kind(participant.EndOfInput)}).Validate(), ErrInvalidSnapshot)
+	require.Equal(t, "barrier 1 (end of input)", fmt.Sprint(participant.NewBarrier(1, participant.EndOfInput, nil)))
 }
 
 func TestSourceIsDrained(t *testing.T) {
@@ -182,10 +184,10 @@ func TestSourceIsDrained(t *testing.T) {
 		in := newTopic()
 		b := &fake{name: "b", mute: true}
 		src := NewSource(c, "src", in)
-		c.Register("b", b)
+		c.Host().Register("b", b)
 		require.NoError(t, c.Start())
 		in.client <- []string{"x"}
-		c.RequestFinal(Drain)
+		c.Host().RequestFinal(participant.Drain)
 		require.Equal(t, []string{"x", "barrier 1 (end of input)"}, readText(src.Out()))
 		marker := b.barrier()
 		b.mute = false
@@ -195,7 +197,7 @@ func TestSourceIsDrained(t *testing.T) {
 			t.Fatal("read after the end")
 		default:
 		}
-		marker.Report("b", State{}, nil)
+		marker.Report("b", participant.State{}, nil)
 		require.Equal(t, []string{"barrier 2 (periodic)", "barrier 3 (drain)", "closed"}, readText(src.Out()))
 		s, _, err := Latest(t.Context(), store)
 		require.NoError(t, err)
@@ -208,14 +210,14 @@ func TestSourceIsDrained(t *testing.T) {
 			c := must(NewCoordinator(NewMemoryStore()))
 			b := &fake{name: "b", mute: true}
 			src := NewSource(c, "src", newRecorder("a"))
-			c.Register("b", b)
+			c.Host().Register("b", b)
 			require.NoError(t, c.Start())
 			require.Equal(t, []string{"a", "barrier 1 (end of input)"}, readText(src.Out()))
 			marker := b.barrier()
 			b.mute = false
 			must(c.Trigger(t.Context()))
 			if kind == Drain {
-				marker.Report("b", State{}, nil)
+				marker.Report("b", participant.State{}, nil)
 			} else {
 				require.NoError(t, c.Finish(t.Context(), Suspend))
 			}
@@ -226,10 +228,10 @@ func TestSourceIsDrained(t *testing.T) {
 	})
 	bubble(t, "neither the marker nor a barrier is lost while it is held up", func(t *testing.T) {
 		c := must(NewCoordinator(NewMemoryStore()))
-		src := NewSource(c, "src", NewSliceInput(make([]int, 9*flowBuffer)))
+		src := NewSource(c, "src", NewSliceInput(make([]int, 9*places)))
 		require.NoError(t, c.Start())
 		synctest.Wait() // Out is full
-		c.RequestFinal(Drain)
+		c.Host().RequestFinal(participant.Drain)
 		synctest.Wait()
 		done := make(chan error, 1)
 		go func() { _, err := c.Trigger(context.Background()); done <- err }()
@@ -238,7 +240,7 @@ func TestSourceIsDrained(t *testing.T) {
 		require.NoError(t, errors.Join(<-done, c.Wait()))
 		require.Contains(t, all, "barrier 2 (periodic)")
 		end := slices.Index(all, "barrier 1 (end of input)")
-		require.GreaterOrEqual(t, end, flowBuffer)
+		require.GreaterOrEqual(t, end, places)
 		require.NotContains(t, all[end:], "0", "no element follows the marker")
 		require.Equal(t, "barrier 3 (drain)", all[len(all)-1])
 		require.NoError(t, c.Close())
@@ -251,12 +253,12 @@ func TestDrainWithAPlainSink(t *testing.T) {
 		store := NewMemoryStore()
 		c := must(NewCoordinator(store))
 		src := NewSource(c, "src", newRecorder("a", "b"))
-		c.Register("sink", nothing{})
+		c.Host().Register("sink", nothing{})
 		require.NoError(t, c.Start())
 		var got []string
 		for v := range src.Out() {
-			if b, ok := v.(Barrier); ok {
-				b.Report("sink", State{fmt.Append(nil, len(got))}, nil)
+			if b, ok := v.(participant.Barrier); ok {
+				b.Report("sink", participant.State{fmt.Append(nil, len(got))}, nil)
 				continue
 			}
 			got = append(got, v.(string))
@@ -274,9 +276,9 @@ func TestDrainWithAPlainSink(t *testing.T) {
 // nothing is a participant that has nothing to do outside of the stream.
 type nothing struct{}
 
-func (nothing) Pending(Barrier)       {}
-func (nothing) Completed(uint64)      {}
-func (nothing) Aborted(uint64, error) {}
+func (nothing) Pending(participant.Barrier) {}
+func (nothing) Completed(uint64)            {}
+func (nothing) Aborted(uint64, error)       {}
 
 // Whoever asks for the end that comes anyway is not told that it failed.
 func TestFinishOfAStreamThatEnds(t *testing.T) {

@@ -18,10 +18,10 @@ import (
 
 	"github.com/benbjohnson/clock"
 	"github.com/reugn/go-streams"
-	"github.com/reugn/go-streams/extension"
 	"github.com/reugn/go-streams/flow"
 	"github.com/stretchr/testify/require"
 
+	"github.com/weirflow/weir/checkpoint/participant"
 	"github.com/weirflow/weir/queue"
 )
 
@@ -93,7 +93,7 @@ func TestSource(t *testing.T) {
 		values <- "b"
 		synctest.Wait()
 		require.EqualValues(t, 1, must(c.Trigger(t.Context())))
-		c.Fail("x", errTest)
+		c.Host().Fail("x", errTest)
 		got := texts(src.Out())
 		require.Equal(t, []string{"a", "b", "barrier 1 (periodic)"}, got[:3])
 		require.NotContains(t, strings.Join(got, " "), "drain", "aborted: no final barrier")
@@ -123,7 +123,7 @@ func TestStartThatIsForgotten(t *testing.T) {
 	clk.Add(time.Hour)                                             // nobody has registered
 	src := NewSource(c, "src", NewChannelInput(make(chan string))) // idle
 	sink := NewSink[string](c, "sink", newRecorder())
-	c.Register("other", nothing{})
+	c.Host().Register("other", nothing{})
 	clk.Add(startPatience - 1)
 	require.Empty(t, log)
 	clk.Add(1)
@@ -139,7 +139,7 @@ func TestStartThatIsForgotten(t *testing.T) {
 	require.NoError(t, c.Start())
 	clk.Add(time.Hour)
 	require.Empty(t, log)
-	c.Fail("other", errTest)
+	c.Host().Fail("other", errTest)
 	for range src.Out() { //nolint:revive // to the end
 	}
 	close(sink.In())
@@ -147,7 +147,7 @@ func TestStartThatIsForgotten(t *testing.T) {
 	require.NoError(t, c.Close())
 
 	c = must(NewCoordinator(NewMemoryStore(), WithClock(clk), WithLogger(slog.New(slog.NewTextHandler(log, nil)))))
-	c.Register("other", nothing{})
+	c.Host().Register("other", nothing{})
 	require.NoError(t, c.Close())
 	clk.Add(time.Hour)
 	require.Empty(t, log, "closed")
@@ -167,7 +167,7 @@ func TestSourceDuringCheckpoints(t *testing.T) {
 		require.NoError(t, c.Start())
 		require.Equal(t, []string{"a", "barrier 1 (end of input)", "barrier 2 (drain)"}, texts(src.Out()))
 		synctest.Wait()
-		c.Fail("x", errTest) // while the final checkpoint is being stored
+		c.Host().Fail("x", errTest) // while the final checkpoint is being stored
 		require.Empty(t, in.history())
 		close(store.gate)
 		require.Equal(t, "commit [1], close", in.history())
@@ -175,7 +175,7 @@ func TestSourceDuringCheckpoints(t *testing.T) {
 	})
 	bubble(t, "a barrier that was overtaken is not sent", func(t *testing.T) {
 		c := must(NewCoordinator(NewMemoryStore(), WithLogger(quiet()), WithTimeout(time.Second)))
-		src := NewSource(c, "src", NewSliceInput(make([]int, 2*flowBuffer)))
+		src := NewSource(c, "src", NewSliceInput(make([]int, 2*places)))
 		require.NoError(t, c.Start())
 		synctest.Wait() // Out is full
 		for range 2 {
@@ -215,7 +215,7 @@ func TestSink(t *testing.T) {
 		out := newRecorder()
 		s := NewSink(c, "sink", out)
 		src := &fake{name: "src"}
-		c.Register("src", src)
+		c.Host().Register("src", src)
 		require.NoError(t, c.Start())
 		s.In() <- "a"
 		s.In() <- queue.Watermark{}
@@ -232,7 +232,7 @@ func TestSink(t *testing.T) {
 		s.In() <- src.barrier()
 		require.True(t, strings.HasSuffix(out.history(), "prepare"), "aborted: covered by the next")
 		store.fail = false
-		c.RequestFinal(Drain)
+		c.Host().RequestFinal(participant.Drain)
 		synctest.Wait()
 		before := out.history()
 		s.In() <- src.barrier() // the marker
@@ -240,7 +240,7 @@ func TestSink(t *testing.T) {
 		s.In() <- src.barrier()
 		close(s.In())
 		synctest.Wait()
-		go c.Fail("src", errTest) // the checkpoint is being stored
+		go c.Host().Fail("src", errTest) // the checkpoint is being stored
 		require.True(t, strings.HasSuffix(out.history(), "prepare"), "not closed before it is known")
 		store.gate <- struct{}{}
 		s.AwaitCompletion()
@@ -260,8 +260,8 @@ func TestSink(t *testing.T) {
 	bubble(t, "nothing is committed after a failure or an abort", func(t *testing.T) {
 		out := newRecorder()
 		c, s := start(t, out)
-		s.In() <- NewBarrier(1, Periodic, nil)
-		s.In() <- NewBarrier(2, Periodic, nil)
+		s.In() <- participant.NewBarrier(1, participant.Periodic, nil)
+		s.In() <- participant.NewBarrier(2, participant.Periodic, nil)
 		synctest.Wait()
 		s.Aborted(1, errTest)
 		require.Len(t, s.states, 1, "the next one covers it")
@@ -536,12 +536,12 @@ func TestSinkWritesNothingAfterClose(t *testing.T) {
 	out.gate <- struct{}{} // a is being written
 	closed := make(chan error)
 	go func() { closed <- c.Close() }()
-	<-c.Ended()
+	<-c.Host().Ended()
 	close(out.gate)
 	require.NoError(t, <-closed)
 	require.False(t, out.writing.Load(), "it has waited for a")
 	sink.In() <- "c"
-	sink.In() <- NewBarrier(1, Periodic, c)
+	sink.In() <- participant.NewBarrier(1, participant.Periodic, (*host)(c))
 	close(sink.In())
 	sink.AwaitCompletion()
 	require.Equal(t, []string{"fresh", "write a", "close"}, out.calls)
@@ -652,45 +652,4 @@ func TestInputsResumeAtEveryPosition(t *testing.T) {
 	close(ch)
 	require.ErrorContains(t, NewChannelInput(ch).Seek([]byte{2}), "ended after 1 elements")
 	require.Error(t, NewChannelInput(ch).Seek(nil))
-}
-
-func TestFlowsPassControlElements(t *testing.T) {
-	w, b := queue.Watermark{Timestamp: time.Unix(1, 0)}, NewBarrier(1, Periodic, nil)
-	first := NewMap(func(n int) int { return n * 10 })
-	last := first.Via(NewFilter(func(n int) bool { return n != 20 })).Via(NewFlatMap(func(n int) []any { return []any{n, nil} }))
-	for _, v := range []any{1, w, 2, b, 3} {
-		first.In() <- v
-	}
-	close(first.In())
-	var got []any
-	for v := range last.Out() {
-		got = append(got, v)
-	}
-	require.Equal(t, []any{10, nil, w, b, 30, nil}, got)
-	require.Panics(t, func() { NewMap[int, int](nil) })
-	require.True(t, IsControl(w) && IsControl(b) && !IsControl(&b) && !IsControl(nil))
-}
-
-func TestCanPass(t *testing.T) {
-	for _, next := range []any{
-		nil, (*flow.PassThrough)(nil), (*flow.Throttler)(nil), (*extension.ChanSink)(nil), (*extension.IgnoreSink)(nil),
-		(*Flow)(nil), (*Sink[int])(nil), 5,
-	} {
-		require.NoError(t, CanPass(next), "%T", next)
-	}
-	for _, next := range []any{
-		(*flow.Map[int, int])(nil), (*flow.Filter[int])(nil), (*flow.FlatMap[int, int])(nil), (*flow.Batch[int])(nil),
-		(*flow.Fold[int, int])(nil), (*flow.Reduce[int])(nil), (*flow.Keyed[int, int])(nil), (*flow.SlidingWindow[int])(nil),
-		(*flow.TumblingWindow[int])(nil), (*flow.SessionWindow[int])(nil), (*extension.FileSink)(nil),
-		(*extension.StdoutSink)(nil), (*extension.WriterSink)(nil),
-	} {
-		require.Error(t, CanPass(next), "%T", next)
-	}
-	for mode, passes := range map[flow.ThrottleMode]bool{flow.Backpressure: true, flow.Discard: false} {
-		throttler := flow.NewThrottler(1, time.Hour, 1, mode)
-		err := CanPass(throttler)
-		require.Equal(t, passes, err == nil, "%v", err)
-		close(throttler.In())
-		throttler.To(extension.NewIgnoreSink())
-	}
 }

@@ -3,11 +3,8 @@ package checkpoint
 import (
 	"errors"
 	"fmt"
-	"reflect"
-	"runtime/debug"
 	"strconv"
 
-	"github.com/weirflow/weir/checkpoint/internal/wire"
 	"github.com/weirflow/weir/internal/guard"
 	"github.com/weirflow/weir/internal/panics"
 )
@@ -90,82 +87,8 @@ func (e *LockedError) Error() string {
 	return fmt.Sprintf("checkpoint: directory %s is in use by %s: a pipeline needs one of its own", e.Dir, by)
 }
 
-// CodecError tells that a type, a value or stored bytes are not fit for a codec.
-type CodecError struct {
-	Type   reflect.Type // of the codec's values
-	Path   string       // to the culprit inside of a value: .Tags[].Cache; "" for the value itself, or if not known
-	Reason string
-	Err    error // the cause, or nil
-}
-
-func codecError[T any](what string, err error) *CodecError {
-	e := &CodecError{Type: reflect.TypeFor[T](), Reason: what}
-	w, ok := err.(*wire.Error) //nolint:errorlint // it is wire's own, not wrapped
-	if !ok {
-		e.Err = err
-		return e
-	}
-	e.Path, e.Err = w.Path, w.Err
-	if what != "" {
-		e.Reason += ": "
-	}
-	e.Reason += w.Reason
-	return e
-}
-
-func (e *CodecError) Error() string {
-	s := fmt.Sprintf("checkpoint: codec of %v: ", e.Type)
-	if e.Path != "" {
-		s += e.Path + ": "
-	}
-	switch {
-	case e.Err == nil:
-		return s + e.Reason
-	case e.Reason == "":
-		return s + fmt.Sprint(e.Err) // fmt recovers panics of users' errors
-	default:
-		return s + fmt.Sprintf("%s: %v", e.Reason, e.Err)
-	}
-}
-
-// Unwrap returns Err.
-func (e *CodecError) Unwrap() error { return e.Err }
-
-// PanicError is a panic of user code, or its call of runtime.Goexit.
-type PanicError struct {
-	Value any    // what was passed to panic
-	Stack []byte // of the goroutine that panicked, as runtime/debug.Stack formats it
-}
-
-// Error returns a message with the place of the panic: the top frame of the user's code.
-func (e *PanicError) Error() string { return "checkpoint: " + panics.Message(e.Value, e.Stack) }
-
-// Format implements fmt.Formatter: %+v adds the stack.
-func (e *PanicError) Format(f fmt.State, verb rune) { panics.Format(f, verb, e.Error(), e.Stack) }
-
-// Unwrap returns the value if it is an error.
-func (e *PanicError) Unwrap() error {
-	err, _ := e.Value.(error)
-	return err
-}
-
-// errGoexit is the value of the PanicError of a call of runtime.Goexit.
-var errGoexit = errors.New("runtime.Goexit was called")
-
 // newPanicError wraps what recover returned; nil means that runtime.Goexit ends the goroutine.
-func newPanicError(recovered any) error {
-	if recovered == nil {
-		recovered = errGoexit
-	}
-	return &PanicError{Value: recovered, Stack: debug.Stack()}
-}
+func newPanicError(recovered any) error { return panics.New("checkpoint", recovered) }
 
 // protect calls user code on a goroutine of its own and returns its panic or runtime.Goexit as an error (law A6).
 func protect(f func() error) error { return guard.Call(f, newPanicError) }
-
-// recoverTo turns a panic into an error. It is deferred by functions that call user code.
-func recoverTo(err *error) {
-	if r := recover(); r != nil {
-		*err = newPanicError(r)
-	}
-}

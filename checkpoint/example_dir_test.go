@@ -9,6 +9,7 @@ import (
 	"time"
 
 	"github.com/weirflow/weir/checkpoint"
+	"github.com/weirflow/weir/checkpoint/participant"
 )
 
 // A program saves what it has done, and goes on from there when it is started again.
@@ -43,7 +44,7 @@ func ExampleOpenDir() {
 		err = store.Save(ctx, &checkpoint.Snapshot{
 			ID:     next,
 			Time:   time.Now(),
-			States: map[string]checkpoint.State{"source": {fmt.Appendf(nil, "line %d", 100*next)}},
+			States: map[string]participant.State{"source": {fmt.Appendf(nil, "line %d", 100*next)}},
 		})
 		if err != nil {
 			log.Fatal(err)

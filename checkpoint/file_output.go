@@ -15,6 +15,7 @@ import (
 	"strings"
 
 	"github.com/weirflow/weir/checkpoint/internal/vfs"
+	"github.com/weirflow/weir/internal/nils"
 )
 
 // FileOutput is an [Output] that appends to a file, exactly once. [NewFileOutput] makes one.
@@ -63,7 +64,7 @@ func WithOverwrite() FileOption {
 // checkpoint to resume from the file must be empty or absent: see [WithOverwrite]. Files are made with mode 0644, before
 // the umask. It panics if path is empty, or encode or an option is nil.
 func NewFileOutput[T any](path string, encode func(dst []byte, v T) ([]byte, error), opts ...FileOption) *FileOutput[T] {
-	mustHave("NewFileOutput", "encode", encode)
+	nils.Refuse("checkpoint: NewFileOutput", "encode", encode)
 	return newFileOutput("NewFileOutput", path, encode, opts)
 }
 

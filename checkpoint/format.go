@@ -9,6 +9,8 @@ import (
 	"io"
 	"math"
 	"time"
+
+	"github.com/weirflow/weir/checkpoint/participant"
 )
 
 // The file of a checkpoint. Numbers are little endian, checksums are CRC-32C, masked where they are inside of what another
@@ -107,7 +109,7 @@ func (f *fileWriter) header(s *Snapshot) {
 	f.summed(append(b, byte(s.Kind)))
 }
 
-func (f *fileWriter) state(name string, state State) {
+func (f *fileWriter) state(name string, state participant.State) {
 	b := binary.LittleEndian.AppendUint32(f.buf[:0], uint32(len(name)))
 	b = binary.LittleEndian.AppendUint64(b, uint64(state.Size()))
 	f.summed(append(b, name...))
@@ -206,7 +208,7 @@ func (f *fileReader) snapshot() (*Snapshot, error) {
 	if f.id == 0 || nanoseconds >= 1e9 || kind > Suspend {
 		return nil, f.corrupt("the header makes no sense")
 	}
-	s := &Snapshot{ID: f.id, Kind: kind, Time: time.Unix(seconds, int64(nanoseconds)).UTC(), States: map[string]State{}}
+	s := &Snapshot{ID: f.id, Kind: kind, Time: time.Unix(seconds, int64(nanoseconds)).UTC(), States: map[string]participant.State{}}
 	last := ""
 	for range states {
 		name, state, err := f.state(last)
@@ -243,7 +245,7 @@ func (f *fileReader) preamble() (version uint32, err error) {
 }
 
 // state reads the state that comes after the one of the participant last.
-func (f *fileReader) state(last string) (string, State, error) {
+func (f *fileReader) state(last string) (string, participant.State, error) {
 	const header = "the header of a state"
 	b := make([]byte, stateHeaderSize, stateHeaderSize+256)
 	if err := f.read(b, header); err != nil {
@@ -281,7 +283,7 @@ func (f *fileReader) state(last string) (string, State, error) {
 	if binary.LittleEndian.Uint32(sum[:]) != partSum(data) {
 		return "", nil, f.corrupt("wrong checksum of %s", what)
 	}
-	return name, State{data}, nil
+	return name, participant.State{data}, nil
 }
 
 func (f *fileReader) trailer() error {

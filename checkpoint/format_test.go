@@ -20,6 +20,8 @@ import (
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 	"pgregory.net/rapid"
+
+	"github.com/weirflow/weir/checkpoint/participant"
 )
 
 // firstState is where the first state begins in a file.
@@ -41,7 +43,7 @@ func someSnapshot() *Snapshot {
 		ID:   42,
 		Kind: Suspend,
 		Time: time.Date(2026, 1, 2, 3, 4, 5, 678, time.FixedZone("X", 3600)),
-		States: map[string]State{
+		States: map[string]participant.State{
 			"lookup": {[]byte("one"), nil, []byte("two")},
 			"source": {{0, 1, 2, 255}},
 			"sink":   nil,
@@ -66,7 +68,7 @@ func TestFormatRoundTrip(t *testing.T) {
 			ID:     rapid.Uint64Min(1).Draw(t, "id"),
 			Kind:   Kind(rapid.Uint8Max(uint8(Suspend)).Draw(t, "kind")),
 			Time:   time.Unix(rapid.Int64().Draw(t, "seconds"), rapid.Int64Range(0, 999_999_999).Draw(t, "nanoseconds")).UTC(),
-			States: map[string]State{},
+			States: map[string]participant.State{},
 		}
 		names := rapid.SliceOfDistinct(rapid.StringN(1, 20, 50), func(s string) string { return s }).Draw(t, "names")
 		for _, name := range names {
@@ -154,7 +156,7 @@ func TestFormatNoticesEveryCut(t *testing.T) {
 
 func TestFormatNoticesForeignFiles(t *testing.T) {
 	one := func(state string) []byte {
-		return written(t, &Snapshot{ID: 42, States: map[string]State{"a": {[]byte(state)}}})
+		return written(t, &Snapshot{ID: 42, States: map[string]participant.State{"a": {[]byte(state)}}})
 	}
 	for name, b := range map[string][]byte{
 		"empty":     {},
@@ -213,7 +215,7 @@ func reseal(b []byte, at int, change func(b []byte)) []byte {
 }
 
 func TestFormatBelievesNoLength(t *testing.T) {
-	one := written(t, &Snapshot{ID: 1, States: map[string]State{"name": {[]byte("data")}}})
+	one := written(t, &Snapshot{ID: 1, States: map[string]participant.State{"name": {[]byte("data")}}})
 	same := reseal(one, 0, func([]byte) {})
 	require.Equal(t, one, same)
 	for name, b := range map[string][]byte{
@@ -240,7 +242,7 @@ func TestFormatBelievesNoLength(t *testing.T) {
 
 // Each part has its own checksum: damage is found where it is, before what follows is believed.
 func TestFormatNamesTheDamagedPart(t *testing.T) {
-	good := written(t, &Snapshot{ID: 1, States: map[string]State{"name": {[]byte("data")}}})
+	good := written(t, &Snapshot{ID: 1, States: map[string]participant.State{"name": {[]byte("data")}}})
 	for i := range good {
 		b := bytes.Clone(good)
 		b[i] ^= 0x40
@@ -275,7 +277,7 @@ func TestFormatNoticesTheOrderOfStates(t *testing.T) {
 		var out bytes.Buffer
 		f := fileWriter{w: bufio.NewWriter(&out)}
 		f.preamble()
-		f.header(&Snapshot{ID: 1, States: map[string]State{"a": nil, "b": nil}})
+		f.header(&Snapshot{ID: 1, States: map[string]participant.State{"a": nil, "b": nil}})
 		for _, name := range names {
 			f.state(name, nil)
 		}
@@ -332,9 +334,9 @@ func TestValidate(t *testing.T) {
 		"nil":         nil,
 		"number 0":    {},
 		"kind 3":      {ID: 1, Kind: 3},
-		"no name":     {ID: 1, States: map[string]State{"": nil}},
-		"a long name": {ID: 1, States: map[string]State{strings.Repeat("x", MaxNameLength+1): nil}},
-		"not a text":  {ID: 1, States: map[string]State{"\xff": nil}},
+		"no name":     {ID: 1, States: map[string]participant.State{"": nil}},
+		"a long name": {ID: 1, States: map[string]participant.State{strings.Repeat("x", MaxNameLength+1): nil}},
+		"not a text":  {ID: 1, States: map[string]participant.State{"\xff": nil}},
 	} {
 		require.ErrorIs(t, s.Validate(), ErrInvalidSnapshot, name)
 		_, err := s.WriteTo(io.Discard)
@@ -344,7 +346,7 @@ func TestValidate(t *testing.T) {
 
 // Large pieces are written as they are: a snapshot is not copied into a buffer of its size.
 func TestWriteToCopiesLittle(t *testing.T) {
-	s := &Snapshot{ID: 1, States: map[string]State{"big": {make([]byte, 8<<20), make([]byte, 8<<20)}}}
+	s := &Snapshot{ID: 1, States: map[string]participant.State{"big": {make([]byte, 8<<20), make([]byte, 8<<20)}}}
 	var before, after runtime.MemStats
 	runtime.ReadMemStats(&before)
 	_, err := s.WriteTo(io.Discard)
@@ -362,7 +364,7 @@ func FuzzReadSnapshot(f *testing.F) {
 	old, err := os.ReadFile(filepath.Join("testdata", "format-1.weir"))
 	require.NoError(f, err)
 	f.Add(old)
-	f.Add(written(f, &Snapshot{ID: math.MaxUint64, Time: time.Unix(-1, 1), States: map[string]State{"a": {{1}}}}))
+	f.Add(written(f, &Snapshot{ID: math.MaxUint64, Time: time.Unix(-1, 1), States: map[string]participant.State{"a": {{1}}}}))
 	f.Add([]byte{})
 	f.Fuzz(func(t *testing.T, b []byte) {
 		// The checksums are made right, or no hostile byte would get far.

@@ -11,6 +11,8 @@ import (
 	"io"
 	"os"
 	"strings"
+
+	"github.com/weirflow/weir/internal/nils"
 )
 
 // Input is what a [Source] reads: elements with positions to go back to. It is used by one goroutine.
@@ -311,7 +313,7 @@ var _ Waiter = (*ChannelInput[any])(nil)
 
 // NewChannelInput returns an input of values. It panics if values is nil.
 func NewChannelInput[T any](values <-chan T) *ChannelInput[T] {
-	mustHave("NewChannelInput", "channel", values)
+	nils.Refuse("checkpoint: NewChannelInput", "channel", values)
 	return &ChannelInput[T]{values: values}
 }
 

@@ -17,6 +17,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/weirflow/weir/checkpoint/internal/vfs/crashfs"
+	"github.com/weirflow/weir/checkpoint/participant"
 )
 
 // Laws C1 and C3: source, an operator that holds elements back, and a file, cut at random moments by a failure, Close, Suspend,
@@ -78,7 +79,7 @@ func (j *restartJob) run(t *testing.T, cut bool) (done bool) {
 	<-over
 	disk.OnCall(nil)
 	require.NoError(t, c.Close())
-	return c.Err() == nil && c.finished == Drain && j.disk == disk
+	return c.Err() == nil && c.finished == participant.Drain && j.disk == disk
 }
 
 var errKilled = errors.New("killed")
@@ -91,7 +92,7 @@ func (j *restartJob) cut(c *Coordinator, disk *crashfs.FS, op *delayer) {
 	switch how := []string{"fail", "fail at a barrier", "close", "suspend", "kill", "power cut", "none"}[j.rnd.IntN(7)]; how {
 	case "fail":
 		j.cuts[how]++
-		time.AfterFunc(after, func() { c.Fail("op", errTest) })
+		time.AfterFunc(after, func() { c.Host().Fail("op", errTest) })
 	case "fail at a barrier": // that goes on to the sink all the same
 		j.cuts[how]++
 		op.fail.Store(int32(1 + j.rnd.IntN(5)))
@@ -126,7 +127,7 @@ func (j *restartJob) cut(c *Coordinator, disk *crashfs.FS, op *delayer) {
 		disk.OnCall(func(crashfs.Call) *crashfs.Fault {
 			if calls++; calls-1 == at {
 				image = take()
-				go c.Fail("op", errKilled)
+				go c.Host().Fail("op", errKilled)
 			}
 			return nil
 		})
@@ -164,17 +165,17 @@ type delayer struct {
 
 func newDelayer(c *Coordinator, n int, pause time.Duration) *delayer {
 	h := &delayer{c: c, n: n, pause: pause}
-	if state, ok := c.Register("op", h); ok {
+	if state, ok := c.Host().Register("op", h); ok {
 		if err := json.Unmarshal(state.Bytes(), &h.held); err != nil {
-			c.Refuse("op", err)
+			c.Host().Refuse("op", err)
 		}
 	}
 	return h
 }
 
-func (*delayer) Pending(Barrier)       {}
-func (*delayer) Completed(uint64)      {}
-func (*delayer) Aborted(uint64, error) {}
+func (*delayer) Pending(participant.Barrier) {}
+func (*delayer) Completed(uint64)            {}
+func (*delayer) Aborted(uint64, error)       {}
 
 func (h *delayer) stream(in <-chan any, out chan<- any) {
 	defer close(out)
@@ -185,13 +186,13 @@ func (h *delayer) stream(in <-chan any, out chan<- any) {
 		}
 	}
 	for v := range in {
-		b, ok := v.(Barrier)
+		b, ok := v.(participant.Barrier)
 		if !ok {
 			h.held = append(h.held, v.(string))
 			emit(h.n)
 			continue
 		}
-		if b.Kind == EndOfInput {
+		if b.Kind == participant.EndOfInput {
 			emit(0)
 			out <- b
 			b.Report("op", nil, nil)
@@ -199,13 +200,13 @@ func (h *delayer) stream(in <-chan any, out chan<- any) {
 		}
 		state := must(json.Marshal(h.held))
 		if h.fail.Add(-1) == 0 {
-			b.Report("op", State{state}, nil)
-			h.c.Fail("op", errTest)
+			b.Report("op", participant.State{state}, nil)
+			h.c.Host().Fail("op", errTest)
 			out <- b
 			continue
 		}
 		out <- b
 		time.Sleep(h.pause) // the run may end meanwhile
-		b.Report("op", State{state}, nil)
+		b.Report("op", participant.State{state}, nil)
 	}
 }

@@ -6,6 +6,7 @@ import (
 
 	"github.com/stretchr/testify/require"
 
+	"github.com/weirflow/weir/checkpoint/participant"
 	"github.com/weirflow/weir/queue"
 )
 
@@ -13,17 +14,17 @@ import (
 // then, so its state would not fit the position of the source.
 func TestReportAfterTheEndIsNotStored(t *testing.T) {
 	for name, end := range map[string]func(c *Coordinator){
-		"fail":  func(c *Coordinator) { c.Fail("op", errTest) },
+		"fail":  func(c *Coordinator) { c.Host().Fail("op", errTest) },
 		"close": func(c *Coordinator) { go func() { _ = c.Close() }() },
 	} {
-		for _, kind := range []Kind{Periodic, Suspend} {
+		for _, kind := range []participant.Kind{participant.Periodic, participant.Suspend} {
 			bubble(t, name+" at a barrier of kind "+kind.String(), func(t *testing.T) {
 				store := NewMemoryStore()
 				path := t.TempDir() + "/out"
 				run := func() (*Coordinator, *fake, *Sink[string]) {
 					c := must(NewCoordinator(store, WithLogger(quiet())))
 					src := &fake{name: "src"}
-					c.Register("src", src)
+					c.Host().Register("src", src)
 					return c, src, NewSink(c, "sink", NewLineOutput(path))
 				}
 				c, src, sink := run()
@@ -32,16 +33,16 @@ func TestReportAfterTheEndIsNotStored(t *testing.T) {
 				taken := make(chan error, 1)
 				go func() {
 					var err error
-					if kind == Periodic {
+					if kind == participant.Periodic {
 						_, err = c.Trigger(t.Context())
 					} else {
-						err = c.Finish(t.Context(), kind)
+						err = c.Finish(t.Context(), Kind(kind))
 					}
 					taken <- err
 				}()
 				synctest.Wait()
 				if !src.barrier().Kind.Final() {
-					require.Equal(t, Periodic, src.barrier().Kind)
+					require.Equal(t, participant.Periodic, src.barrier().Kind)
 				}
 				// The source has reported, the sink has not: its barrier is on its way when the run ends.
 				end(c)
@@ -72,7 +73,7 @@ func TestReportWithoutStateIsRefused(t *testing.T) {
 		a := &fake{name: "a", mute: true}
 		store := NewMemoryStore()
 		c := startWith(t, store, nil, a)
-		for _, kind := range []Kind{Periodic, Suspend} {
+		for _, kind := range []participant.Kind{participant.Periodic, participant.Suspend} {
 			taken := make(chan error, 1)
 			go func() { _, err := c.take(t.Context(), kind); taken <- err }()
 			synctest.Wait()
@@ -85,7 +86,7 @@ func TestReportWithoutStateIsRefused(t *testing.T) {
 		require.Empty(t, must(store.List(t.Context())))
 	})
 	bubble(t, "empty", func(t *testing.T) {
-		for _, empty := range []State{{}, {nil}, {{}}} {
+		for _, empty := range []participant.State{{}, {nil}, {{}}} {
 			a := &fake{name: "a", mute: true}
 			c := startWith(t, NewMemoryStore(), nil, a)
 			taken := make(chan error, 1)

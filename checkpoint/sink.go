@@ -9,7 +9,9 @@ import (
 
 	"github.com/reugn/go-streams"
 
+	"github.com/weirflow/weir/checkpoint/participant"
 	"github.com/weirflow/weir/internal/inband"
+	"github.com/weirflow/weir/internal/nils"
 	"github.com/weirflow/weir/internal/wiring"
 	"github.com/weirflow/weir/queue"
 )
@@ -30,10 +32,10 @@ type Sink[T any] struct {
 	using  chan struct{} // one place: held while output is called, and taken before mu. No Mutex, which stops a synctest bubble
 	output Output[T]
 
-	mu     sync.Mutex        // guards everything below; not held while user code runs
-	states map[uint64][]byte // prepared, by checkpoint that is under way
-	final  Barrier           // once it has come; written by the sink's goroutine, and reported when the input is closed
-	err    error             // the first failure
+	mu     sync.Mutex          // guards everything below; not held while user code runs
+	states map[uint64][]byte   // prepared, by checkpoint that is under way
+	final  participant.Barrier // once it has come; written by the sink's goroutine, and reported when the input is closed
+	err    error               // the first failure
 }
 
 var _ streams.Sink = (*Sink[any])(nil)
@@ -45,12 +47,12 @@ var errNoFinalBarrier = errors.New("the input ended without a final barrier")
 // resumes, what the output has beyond the checkpoint is undone ([Output.Restore]); else an output that is a [FreshStarter]
 // is asked to begin. Start of the coordinator fails if either does. It panics if c or output is nil.
 func NewSink[T any](c *Coordinator, name string, output Output[T]) *Sink[T] {
-	mustHave("NewSink", "coordinator", c)
-	mustHave("NewSink", "output", output)
+	nils.Refuse("checkpoint: NewSink", "coordinator", c)
+	nils.Refuse("checkpoint: NewSink", "output", output)
 	s := &Sink[T]{
 		coordinator: c,
 		name:        name,
-		in:          make(chan any, flowBuffer),
+		in:          make(chan any, places),
 		done:        make(chan struct{}),
 		ended:       make(chan struct{}),
 		using:       make(chan struct{}, 1),
@@ -60,7 +62,7 @@ func NewSink[T any](c *Coordinator, name string, output Output[T]) *Sink[T] {
 	state, resumes, err := c.register(name, s)
 	if err == nil { // else Start fails, and what is published stays
 		if err := protect(func() error { return s.begin(state, resumes) }); err != nil {
-			c.Refuse(name, err)
+			c.Host().Refuse(name, err)
 		}
 	}
 	go s.run()
@@ -68,7 +70,7 @@ func NewSink[T any](c *Coordinator, name string, output Output[T]) *Sink[T] {
 }
 
 // begin brings the output to the state that the run begins with.
-func (s *Sink[T]) begin(state State, resumes bool) error {
+func (s *Sink[T]) begin(state participant.State, resumes bool) error {
 	if resumes {
 		return s.output.Restore(s.coordinator.work, state.Bytes())
 	}
@@ -91,10 +93,10 @@ func (s *Sink[T]) Err() error {
 	return s.err
 }
 
-// Pending implements [Participant].
-func (s *Sink[T]) Pending(Barrier) {}
+// Pending implements [participant.Participant].
+func (s *Sink[T]) Pending(participant.Barrier) {}
 
-// Completed implements [Participant]: it publishes.
+// Completed implements [participant.Participant]: it publishes.
 func (s *Sink[T]) Completed(id uint64) {
 	s.using <- struct{}{}
 	defer func() { <-s.using }()
@@ -127,7 +129,7 @@ func (s *Sink[T]) over(id uint64) {
 	}
 }
 
-// Aborted implements [Participant]. What was prepared for the checkpoint is covered by the next one.
+// Aborted implements [participant.Participant]. What was prepared for the checkpoint is covered by the next one.
 func (s *Sink[T]) Aborted(id uint64, _ error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -154,7 +156,7 @@ func (s *Sink[T]) run() {
 func (s *Sink[T]) receive() {
 	for v := range s.in {
 		switch v := v.(type) {
-		case Barrier:
+		case participant.Barrier:
 			s.barrier(v)
 		case queue.Watermark:
 		case inband.Failure:
@@ -168,7 +170,7 @@ func (s *Sink[T]) receive() {
 	}
 	select {
 	case <-s.ended:
-	case <-s.coordinator.Ended():
+	case <-s.coordinator.life.Done():
 		s.coordinator.awaitIdle() // its checkpoint may be complete all the same: the output is closed after Commit
 	}
 }
@@ -185,7 +187,7 @@ func (s *Sink[T]) inputEnded() bool {
 	prepared = prepared && s.err == nil
 	s.mu.Unlock()
 	if prepared {
-		s.final.Report(s.name, State{state}, nil)
+		s.final.Report(s.name, participant.State{state}, nil)
 	}
 	return true
 }
@@ -211,12 +213,12 @@ func (s *Sink[T]) write(v any) {
 }
 
 // barrier prepares what was written and reports it.
-func (s *Sink[T]) barrier(b Barrier) {
-	if err := s.seen.Add(b.ID, b.Kind == EndOfInput); err != nil { // law C2
+func (s *Sink[T]) barrier(b participant.Barrier) {
+	if err := s.seen.Add(b.ID, b.Kind == participant.EndOfInput); err != nil { // law C2
 		s.fail(err)
 		return
 	}
-	if b.Kind == EndOfInput {
+	if b.Kind == participant.EndOfInput {
 		b.Report(s.name, nil, nil)
 		return
 	}
@@ -226,12 +228,12 @@ func (s *Sink[T]) barrier(b Barrier) {
 		return
 	}
 	if !b.Kind.Final() { // an element may follow, which another branch was slow with (law C2)
-		b.Report(s.name, State{state}, nil)
+		b.Report(s.name, participant.State{state}, nil)
 	}
 }
 
 // prepare returns the state of a barrier. Without an error, the output will be published when the checkpoint is complete.
-func (s *Sink[T]) prepare(b Barrier) ([]byte, error) {
+func (s *Sink[T]) prepare(b participant.Barrier) ([]byte, error) {
 	s.using <- struct{}{}
 	defer func() { <-s.using }()
 	if b.Kind.Final() {
@@ -281,6 +283,6 @@ func (s *Sink[T]) fail(err error) {
 	defer s.mu.Unlock()
 	if s.err == nil {
 		s.err = fmt.Errorf("checkpoint: sink %q: %w", s.name, err)
-		s.coordinator.Fail(s.name, err) // before a final checkpoint counts as a clean end
+		s.coordinator.Host().Fail(s.name, err) // before a final checkpoint counts as a clean end
 	}
 }

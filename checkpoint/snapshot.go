@@ -6,6 +6,8 @@ import (
 	"slices"
 	"time"
 	"unicode/utf8"
+
+	"github.com/weirflow/weir/checkpoint/participant"
 )
 
 // MaxNameLength is how long the name of a participant may be, in bytes.
@@ -23,38 +25,15 @@ type Snapshot struct {
 	// in UTC.
 	Time time.Time
 	// States are the states by participant. Stores write them in the order of names, so equal snapshots have equal files.
-	States map[string]State
-}
-
-// State is the state of a participant: bytes that only the participant understands, in pieces.
-//
-// A large state comes in pieces so that nobody has to copy it into one. Where it is cut carries no meaning: a store may
-// return it cut elsewhere, or whole.
-type State [][]byte
-
-// Size returns the number of bytes.
-func (s State) Size() int64 {
-	var n int64
-	for _, piece := range s {
-		n += int64(len(piece))
-	}
-	return n
-}
-
-// Bytes returns the state in one piece. It copies only if there are several.
-func (s State) Bytes() []byte {
-	if len(s) == 1 {
-		return s[0]
-	}
-	return slices.Concat(s...)
+	States map[string]participant.State
 }
 
 // Names returns the names of the participants, sorted.
 func (s *Snapshot) Names() []string { return slices.Sorted(maps.Keys(s.States)) }
 
 // State returns the state of a participant; ok is false if it has none.
-func (s *Snapshot) State(participant string) (state State, ok bool) {
-	state, ok = s.States[participant]
+func (s *Snapshot) State(name string) (state participant.State, ok bool) {
+	state, ok = s.States[name]
 	return state, ok
 }
 
@@ -95,13 +74,13 @@ func (s *Snapshot) Validate() error {
 
 // clone returns a copy that shares no memory with s, with every state in one piece.
 func (s *Snapshot) clone() *Snapshot {
-	out := &Snapshot{ID: s.ID, Kind: s.Kind, Time: s.Time.Round(0).UTC(), States: make(map[string]State, len(s.States))}
+	out := &Snapshot{ID: s.ID, Kind: s.Kind, Time: s.Time.Round(0).UTC(), States: make(map[string]participant.State, len(s.States))}
 	for name, state := range s.States {
 		whole := make([]byte, 0, state.Size()) // not nil, as if it had been read
 		for _, piece := range state {
 			whole = append(whole, piece...)
 		}
-		out.States[name] = State{whole}
+		out.States[name] = participant.State{whole}
 	}
 	return out
 }

@@ -7,11 +7,13 @@ import (
 	"io"
 	"log/slog"
 	"sync"
-	"sync/atomic"
 
 	"github.com/reugn/go-streams"
 	"github.com/reugn/go-streams/flow"
 
+	"github.com/weirflow/weir/checkpoint/participant"
+	"github.com/weirflow/weir/internal/nils"
+	"github.com/weirflow/weir/internal/panics"
 	"github.com/weirflow/weir/internal/wiring"
 )
 
@@ -20,7 +22,7 @@ import (
 //
 // Barriers are sent at once while the input is idle, if it is a [Waiter].
 //
-// When the input ends, the source asks for a final checkpoint ([Drain]). It sends the marker of [EndOfInput], and barriers
+// When the input ends, the source asks for a final checkpoint ([Drain]). It sends the marker of the end of the input, and barriers
 // until the final one, and closes Out. When the coordinator ends for another reason, Out closes without one: the run is
 // aborted.
 type Source[T any] struct {
@@ -28,17 +30,20 @@ type Source[T any] struct {
 	name        string
 	input       Input[T]
 	out         chan any
-	barriers    chan Barrier // the coordinator sends, the source receives; one place: one checkpoint is under way
-	marker      chan Barrier // the same, of the end of the input; one place: there is one
+	barriers    chan participant.Barrier // the coordinator sends, the source receives; one place: one checkpoint is under way
+	marker      chan participant.Barrier // the same, of the end of the input; one place: there is one
 
 	wait context.Context // the present one; owned by the source's goroutine
 
-	taken atomic.Bool // by Via
+	taken wiring.Taken // by Via
 
 	mu        sync.Mutex         // guards what follows
 	positions map[uint64][]byte  // by checkpoint that is under way
 	interrupt context.CancelFunc // ends the wait of the input; nil: it does not wait
 }
+
+// places is the number of places in the channel of a Source or a Sink.
+const places = 64
 
 var _ streams.Source = (*Source[any])(nil)
 
@@ -46,20 +51,20 @@ var _ streams.Source = (*Source[any])(nil)
 // input goes on at the position of the checkpoint; Start of the coordinator fails if it cannot. The first element is read
 // after the start. It panics if c or input is nil.
 func NewSource[T any](c *Coordinator, name string, input Input[T]) *Source[T] {
-	mustHave("NewSource", "coordinator", c)
-	mustHave("NewSource", "input", input)
+	nils.Refuse("checkpoint: NewSource", "coordinator", c)
+	nils.Refuse("checkpoint: NewSource", "input", input)
 	s := &Source[T]{
 		coordinator: c,
 		name:        name,
 		input:       input,
-		out:         make(chan any, flowBuffer),
-		barriers:    make(chan Barrier, 1),
-		marker:      make(chan Barrier, 1),
+		out:         make(chan any, places),
+		barriers:    make(chan participant.Barrier, 1),
+		marker:      make(chan participant.Barrier, 1),
 		positions:   make(map[uint64][]byte),
 	}
-	if state, ok := c.Register(name, s); ok {
+	if state, ok := c.Host().Register(name, s); ok {
 		if err := protect(func() error { return input.Seek(state.Bytes()) }); err != nil {
-			c.Refuse(name, err)
+			c.Host().Refuse(name, err)
 		}
 	}
 	go s.run()
@@ -73,7 +78,7 @@ func (*Source[T]) isSource() {}
 // other than flow.FanOut.
 func (s *Source[T]) Out() <-chan any {
 	if err := wiring.Reader(); err != nil {
-		s.coordinator.Fail(s.name, err)
+		s.coordinator.Host().Fail(s.name, err)
 	}
 	return s.out
 }
@@ -81,8 +86,8 @@ func (s *Source[T]) Out() <-chan any {
 // Via streams the elements to next and returns next. It panics for a flow of go-streams that cannot pass barriers, and if it
 // was called before.
 func (s *Source[T]) Via(next streams.Flow) streams.Flow {
-	mustPass("Via", next)
-	mustBeFirst("Via", &s.taken)
+	wiring.MustPass("checkpoint: Via", participant.CanPass(next))
+	s.taken.Take("checkpoint: Via")
 	flow.DoStream(s, next)
 	return next
 }
@@ -92,19 +97,19 @@ func (s *Source[T]) Via(next streams.Flow) streams.Flow {
 type overflower interface {
 	// Coming promises that the source sends one element at most before the barrier. So what comes before it is bounded by what
 	// the stream holds.
-	Coming(b Barrier)
+	Coming(b participant.Barrier)
 	// Overflow returns nil, or, while there are so many that no more should follow, a channel that is closed after that.
 	Overflow() <-chan struct{}
 }
 
-// Pending implements [Participant].
-func (s *Source[T]) Pending(b Barrier) {
+// Pending implements [participant.Participant].
+func (s *Source[T]) Pending(b participant.Barrier) {
 	for _, p := range s.coordinator.participants { // fixed: the coordinator was started
 		if o, ok := p.Participant.(overflower); ok {
 			o.Coming(b)
 		}
 	}
-	if b.Kind == EndOfInput {
+	if b.Kind == participant.EndOfInput {
 		s.marker <- b
 	} else {
 		select {
@@ -120,7 +125,7 @@ func (s *Source[T]) Pending(b Barrier) {
 	}
 }
 
-// Completed implements [Participant].
+// Completed implements [participant.Participant].
 func (s *Source[T]) Completed(id uint64) {
 	position := s.forget(id)
 	committer, ok := s.input.(Committer)
@@ -130,7 +135,7 @@ func (s *Source[T]) Completed(id uint64) {
 	err := s.coordinator.once(context.Background(), "committed", func(ctx context.Context) error {
 		return committer.Commit(ctx, position)
 	})
-	var broken *PanicError
+	var broken *panics.Error
 	switch {
 	case errors.As(err, &broken):
 		s.fail(fmt.Errorf("commit of checkpoint %d: %w", id, err))
@@ -139,7 +144,7 @@ func (s *Source[T]) Completed(id uint64) {
 	}
 }
 
-// Aborted implements [Participant].
+// Aborted implements [participant.Participant].
 func (s *Source[T]) Aborted(id uint64, _ error) { s.forget(id) }
 
 func (s *Source[T]) forget(id uint64) (position []byte) {
@@ -156,7 +161,7 @@ func (s *Source[T]) forget(id uint64) (position []byte) {
 
 func (s *Source[T]) run() {
 	defer func() {
-		<-s.coordinator.Ended()
+		<-s.coordinator.life.Done()
 		s.coordinator.awaitIdle()                      // the position of the final checkpoint is committed before the input is closed
 		if err := protect(s.input.Close); err != nil { // too late to fail the run
 			s.coordinator.logger.Warn("checkpoint: close of an input", slog.String("source", s.name), slog.Any("error", err))
@@ -197,7 +202,7 @@ func (s *Source[T]) read() {
 		case b := <-s.marker:
 			s.end(b)
 			return
-		case <-s.coordinator.Ended():
+		case <-s.coordinator.life.Done():
 			return
 		default:
 		}
@@ -223,7 +228,7 @@ func (s *Source[T]) read() {
 				return
 			}
 		case io.EOF: //nolint:errorlint // wrapped, it is that of something else: a connection, an archive
-			s.coordinator.RequestFinal(Drain)
+			s.coordinator.Host().RequestFinal(participant.Drain)
 			s.serve()
 			return
 		default:
@@ -246,9 +251,9 @@ func overflow(all []overflower) <-chan struct{} {
 // awaitStart waits for the start; false: there will be none.
 func (s *Source[T]) awaitStart() bool {
 	select {
-	case <-s.coordinator.Started():
+	case <-s.coordinator.started:
 		return true
-	case <-s.coordinator.Ended():
+	case <-s.coordinator.life.Done():
 		return false
 	}
 }
@@ -264,11 +269,11 @@ func (s *Source[T]) currentWait() context.Context {
 }
 
 func (s *Source[T]) fail(err error) {
-	s.coordinator.Fail(s.name, fmt.Errorf("input: %w", err))
+	s.coordinator.Host().Fail(s.name, fmt.Errorf("input: %w", err))
 }
 
 // end sends the marker of the end of the input, and barriers until the final one.
-func (s *Source[T]) end(marker Barrier) {
+func (s *Source[T]) end(marker participant.Barrier) {
 	if !s.emit(marker) {
 		return
 	}
@@ -290,7 +295,7 @@ func (s *Source[T]) serveNext(until <-chan struct{}) (over bool) {
 	case b := <-s.marker:
 		s.end(b)
 		return true
-	case <-s.coordinator.Ended():
+	case <-s.coordinator.life.Done():
 		return true
 	case <-until:
 		return false
@@ -298,7 +303,7 @@ func (s *Source[T]) serveNext(until <-chan struct{}) (over bool) {
 }
 
 // send puts the barrier into the stream and reports the position: in this order, for with a final report the run is over.
-func (s *Source[T]) send(b Barrier) bool {
+func (s *Source[T]) send(b participant.Barrier) bool {
 	var position []byte
 	if err := protect(func() error { position = s.input.Position(); return nil }); err != nil {
 		s.fail(err)
@@ -311,7 +316,7 @@ func (s *Source[T]) send(b Barrier) bool {
 	if !s.emit(b) {
 		return false
 	}
-	b.Report(s.name, State{position}, nil)
+	b.Report(s.name, participant.State{position}, nil)
 	return true
 }
 
@@ -324,7 +329,7 @@ func (s *Source[T]) emit(v any) bool {
 	select {
 	case s.out <- v:
 		return true
-	case <-s.coordinator.Ended():
+	case <-s.coordinator.life.Done():
 		return false
 	}
 }

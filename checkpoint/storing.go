@@ -6,14 +6,16 @@ import (
 	"fmt"
 	"log/slog"
 	"time"
+
+	"github.com/weirflow/weir/internal/panics"
 )
 
 // save stores what all have reported. A final checkpoint has no next one that could do better, so it is tried again.
 func (c *Coordinator) save(ctx context.Context, r *run) error {
-	s := &Snapshot{ID: r.barrier.ID, Kind: r.barrier.Kind, Time: c.clock.Now(), States: r.states}
+	s := &Snapshot{ID: r.barrier.ID, Kind: Kind(r.barrier.Kind), Time: c.clock.Now(), States: r.states}
 	c.does("storing checkpoint %d", s.ID)
 	step := c.once
-	if s.Kind.Final() {
+	if r.barrier.Kind.Final() {
 		step = c.retry
 	}
 	if err := step(ctx, "stored", func(ctx context.Context) error { return c.store.Save(ctx, s) }); err != nil {
@@ -98,7 +100,7 @@ func (c *Coordinator) retry(ctx context.Context, done string, step func(ctx cont
 			continue
 		case <-ctx.Done():
 			err = fmt.Errorf("%w: %w", context.Cause(ctx), err)
-		case <-c.Ended():
+		case <-c.life.Done():
 		}
 		timer.Stop()
 		return err
@@ -108,7 +110,7 @@ func (c *Coordinator) retry(ctx context.Context, done string, step func(ctx cont
 // permanent reports whether another try cannot succeed.
 func permanent(err error) bool {
 	_, taken := errors.AsType[*NumberError](err)
-	_, panicked := errors.AsType[*PanicError](err)
+	_, panicked := errors.AsType[*panics.Error](err)
 	return taken || panicked || errors.Is(err, ErrFenced) || errors.Is(err, ErrStoreClosed) || errors.Is(err, ErrInvalidSnapshot)
 }
 

@@ -13,6 +13,9 @@ import (
 
 	"github.com/benbjohnson/clock"
 	"github.com/stretchr/testify/require"
+
+	"github.com/weirflow/weir/checkpoint/participant"
+	"github.com/weirflow/weir/internal/panics"
 )
 
 // troubledStore has a Save of the test's.
@@ -93,7 +96,7 @@ func TestSaveThatHangs(t *testing.T) {
 			gate := make(chan struct{})
 			store := &troubledStore{MemoryStore: NewMemoryStore(), save: func(context.Context, *Snapshot) error { <-gate; return nil }}
 			c := must(NewCoordinator(store, WithLogger(quiet())))
-			c.Register("a", &fake{name: "a"})
+			c.Host().Register("a", &fake{name: "a"})
 			require.NoError(t, c.Start())
 			go func() { _ = take(c) }()
 			synctest.Wait()
@@ -139,7 +142,7 @@ func TestFinalSaveIsTriedAgain(t *testing.T) {
 	bubble(t, "until a participant fails", func(t *testing.T) {
 		store := &troubledStore{MemoryStore: NewMemoryStore(), save: times(1<<30, errTest)}
 		c := startWith(t, store, nil, &fake{name: "a"})
-		time.AfterFunc(time.Second, func() { c.Fail("a", errors.New("another reason")) })
+		time.AfterFunc(time.Second, func() { c.Host().Fail("a", errors.New("another reason")) })
 		require.ErrorIs(t, c.Finish(t.Context(), Suspend), errTest)
 		require.ErrorContains(t, c.Err(), "another reason")
 	})
@@ -155,7 +158,7 @@ func TestFinalSaveIsTriedAgain(t *testing.T) {
 		require.ErrorIs(t, <-finished, errTest)
 	})
 	for name, permanent := range map[string]error{
-		"closed": ErrStoreClosed, "invalid": ErrInvalidSnapshot, "fenced": ErrFenced, "number": &NumberError{1, 1}, "panic": &PanicError{},
+		"closed": ErrStoreClosed, "invalid": ErrInvalidSnapshot, "fenced": ErrFenced, "number": &NumberError{1, 1}, "panic": &panics.Error{},
 	} {
 		bubble(t, "not if it cannot succeed: "+name, func(t *testing.T) {
 			store := &troubledStore{MemoryStore: NewMemoryStore(), save: times(1, permanent)}
@@ -191,7 +194,7 @@ func TestCommitIsTriedAgain(t *testing.T) {
 		c := must(NewCoordinator(NewMemoryStore(), append(opts, WithLogger(quiet()))...))
 		out := &troubledOutput{newRecorder(), commit}
 		src := &fake{name: "src"}
-		c.Register("src", src)
+		c.Host().Register("src", src)
 		s := NewSink[string](c, "sink", out)
 		if err := c.Start(); err != nil {
 			panic(err)
@@ -241,7 +244,7 @@ func TestCommitIsTriedAgain(t *testing.T) {
 	bubble(t, "until the run has failed", func(t *testing.T) {
 		c, s, out, src := start(times(1<<30, errTest))
 		trigger(c, s, src)
-		c.Fail("op", errTest)
+		c.Host().Fail("op", errTest)
 		synctest.Wait()
 		before := out.history()
 		time.Sleep(time.Hour)
@@ -355,7 +358,7 @@ func TestStats(t *testing.T) {
 			require.Equal(t, id, c.Stats().UnderWay)
 			require.Equal(t, mock.Now(), c.Stats().Since)
 			mock.Add(3 * time.Second)
-			a.barrier().Report("a", State{[]byte("12345")}, report)
+			a.barrier().Report("a", participant.State{[]byte("12345")}, report)
 			<-done
 		}
 		trigger(nil)
@@ -376,7 +379,7 @@ func TestStats(t *testing.T) {
 		want.Completed, want.FailedInRow = 2, 0
 		want.LastID, want.LastTime = 5, mock.Now()
 		require.Equal(t, want, c.Stats())
-		time.AfterFunc(time.Second, func() { c.Fail("a", errTest) })
+		time.AfterFunc(time.Second, func() { c.Host().Fail("a", errTest) })
 		_, err = c.Trigger(t.Context())
 		require.Error(t, err)
 		require.Equal(t, want, c.Stats(), "the run has ended")

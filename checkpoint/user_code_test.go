@@ -12,6 +12,9 @@ import (
 	"github.com/reugn/go-streams/flow"
 	"github.com/stretchr/testify/require"
 
+	"github.com/weirflow/weir/checkpoint/participant"
+	weirflow "github.com/weirflow/weir/flow"
+	"github.com/weirflow/weir/internal/panics"
 	"github.com/weirflow/weir/queue"
 )
 
@@ -43,7 +46,7 @@ func (in wholeInput) Wait(context.Context) error { return in.note("wait") }
 // requirePanicError requires that err reports broken user code, with its stack.
 func requirePanicError(t *testing.T, err error, text string) {
 	t.Helper()
-	var p *PanicError
+	var p *panics.Error
 	require.ErrorAs(t, err, &p)
 	require.Contains(t, string(p.Stack), "recorder")
 	require.ErrorContains(t, err, text)
@@ -98,7 +101,7 @@ func TestOutputThatBreaks(t *testing.T) {
 		forEachWay(t, method, func(t *testing.T, do func(), text string) {
 			c := must(NewCoordinator(NewMemoryStore(), WithLogger(quiet())))
 			src := &fake{name: "src"}
-			c.Register("src", src)
+			c.Host().Register("src", src)
 			out := newRecorder()
 			out.do[method] = do
 			sink := NewSink[string](c, "sink", out)
@@ -108,7 +111,7 @@ func TestOutputThatBreaks(t *testing.T) {
 			synctest.Wait()
 			sink.In() <- src.barrier()
 			synctest.Wait()
-			for range 3 * flowBuffer {
+			for range 3 * places {
 				sink.In() <- "b"
 			}
 			close(sink.In())
@@ -159,30 +162,34 @@ func TestParticipantThatBreaks(t *testing.T) {
 
 // A6: a flow whose function breaks ends the run with what it did, also if no barrier has passed it yet.
 func TestFlowThatBreaks(t *testing.T) {
-	makers := map[string]func(do func()) *Flow{
-		"Map":    func(do func()) *Flow { return NewMap(func(v string) string { breakAt(v, do); return v }) },
-		"Filter": func(do func()) *Flow { return NewFilter(func(v string) bool { breakAt(v, do); return true }) },
-		"FlatMap": func(do func()) *Flow {
-			return NewFlatMap(func(v string) []string { breakAt(v, do); return []string{v} })
+	makers := map[string]func(do func()) *weirflow.Flow{
+		"Map": func(do func()) *weirflow.Flow {
+			return weirflow.NewMap(func(v string) string { breakAt(v, do); return v })
+		},
+		"Filter": func(do func()) *weirflow.Flow {
+			return weirflow.NewFilter(func(v string) bool { breakAt(v, do); return true })
+		},
+		"FlatMap": func(do func()) *weirflow.Flow {
+			return weirflow.NewFlatMap(func(v string) []string { breakAt(v, do); return []string{v} })
 		},
 	}
 	for name, newFlow := range makers {
 		forEachWay(t, name, func(t *testing.T, do func(), text string) {
 			c := must(NewCoordinator(NewMemoryStore(), WithLogger(quiet())))
-			values := make([]string, 9*flowBuffer)
+			values := make([]string, 9*places)
 			values[5] = "broken"
 			src := NewSource(c, "src", NewSliceInput(values))
 			out := newRecorder()
 			sink := NewSink[string](c, "sink", out)
 			require.NoError(t, c.Start())
 			broken := newFlow(do)
-			pass := NewMap(func(v string) string { return v })
+			pass := weirflow.NewMap(func(v string) string { return v })
 			src.Via(broken).Via(flow.NewPassThrough()).Via(pass).To(sink)
 			err := c.Wait()
-			var p *PanicError
+			var p *panics.Error
 			require.ErrorAs(t, err, &p)
 			require.Contains(t, string(p.Stack), "breakAt")
-			require.ErrorContains(t, broken.Err(), "checkpoint: "+name+": checkpoint: "+text+" (at user_code_test.go:")
+			require.ErrorContains(t, broken.Err(), "flow: "+name+": "+text+" (at user_code_test.go:")
 			require.EqualError(t, err, `checkpoint: "sink" failed: `+broken.Err().Error())
 			require.NotContains(t, out.history(), "prepare")
 			require.NoError(t, c.Close())
@@ -190,16 +197,16 @@ func TestFlowThatBreaks(t *testing.T) {
 	}
 	forEachWay(t, "the coordinator hears of it where no sink of weir does", func(t *testing.T, do func(), text string) {
 		c := must(NewCoordinator(NewMemoryStore(), WithLogger(quiet())))
-		f := NewMap(func(v string) string { breakAt(v, do); return v })
-		f.In() <- NewBarrier(1, Periodic, c)
+		f := weirflow.NewMap(func(v string) string { breakAt(v, do); return v })
+		f.In() <- participant.NewBarrier(1, participant.Periodic, (*host)(c))
 		f.In() <- "broken"
 		close(f.In())
 		f.To(extension.NewIgnoreSink())
-		require.ErrorContains(t, c.Wait(), `checkpoint: "Map" failed: checkpoint: Map: checkpoint: `+text)
+		require.ErrorContains(t, c.Wait(), `checkpoint: "Map" failed: flow: Map: `+text)
 		require.NoError(t, c.Close())
 	})
 	bubble(t, "a wrong type", func(t *testing.T) {
-		f := NewMap(func(v string) string { return v })
+		f := weirflow.NewMap(func(v string) string { return v })
 		f.In() <- "a"
 		f.In() <- queue.Watermark{}
 		f.In() <- 5
@@ -207,7 +214,7 @@ func TestFlowThatBreaks(t *testing.T) {
 		close(f.In())
 		all := texts(f.Out())
 		require.Len(t, all, 3)
-		require.EqualError(t, f.Err(), "checkpoint: Map: got an element of type int, want string")
+		require.EqualError(t, f.Err(), "flow: Map: got an element of type int, want string")
 	})
 }
 

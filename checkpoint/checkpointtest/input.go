@@ -11,6 +11,7 @@ import (
 	"time"
 
 	"github.com/weirflow/weir/checkpoint"
+	"github.com/weirflow/weir/internal/suite"
 )
 
 // RunInput checks inputs against the rules of [checkpoint.Input], one subtest each, and against those of
@@ -22,7 +23,7 @@ func RunInput[T any](t *testing.T, open func(t *testing.T) checkpoint.Input[T], 
 	t.Helper()
 	for _, r := range inputRules[T]() {
 		t.Run(r.name, func(t *testing.T) {
-			p := inputPlace[T]{open: func() checkpoint.Input[T] { return open(t) }, equal: equalOr(equal)}
+			p := inputPlace[T]{open: func() checkpoint.Input[T] { return open(t) }, equal: suite.EqualOr(equal)}
 			skip, err := p.run(r)
 			if skip != "" {
 				t.Skip(skip)
@@ -90,7 +91,7 @@ func (p inputPlace[T]) run(r inputRule[T]) (skip string, err error) {
 // with opens an input for the time of f.
 func (p inputPlace[T]) with(f func(in checkpoint.Input[T]) error) error {
 	in := p.open()
-	err := quiet(func() error { return f(in) })
+	err := suite.Quiet(func() error { return f(in) })
 	if closeErr := in.Close(); closeErr != nil {
 		err = errors.Join(err, fmt.Errorf("Close: %w", closeErr))
 	}
@@ -236,7 +237,7 @@ func (p inputPlace[T]) positionBelongsToCaller(all []T) error {
 		}
 		position = in.Position()
 		kept := bytes.Clone(position)
-		spoilBytes(position)
+		suite.SpoilBytes(position)
 		if err := p.leaves(in, all[half:]); err != nil {
 			return fmt.Errorf("after a change of what Position has returned: %w", err)
 		}
@@ -250,7 +251,7 @@ func (p inputPlace[T]) positionBelongsToCaller(all []T) error {
 		if err := in.Seek(position); err != nil {
 			return fmt.Errorf("Seek: %w", err)
 		}
-		spoilBytes(position)
+		suite.SpoilBytes(position)
 		if err := p.leaves(in, all[half:]); err != nil {
 			return fmt.Errorf("after a change of what Seek has got: %w", err)
 		}
@@ -269,9 +270,9 @@ func (p inputPlace[T]) bearsDamage(all []T) error {
 	if err != nil {
 		return err
 	}
-	for _, bad := range spoiled(position) {
+	for _, bad := range suite.Spoiled(position) {
 		in := p.open()
-		err := quiet(func() error {
+		err := suite.Quiet(func() error {
 			if in.Seek(bytes.Clone(bad)) != nil {
 				return nil
 			}

@@ -8,6 +8,7 @@ import (
 	"testing"
 
 	"github.com/weirflow/weir/checkpoint"
+	"github.com/weirflow/weir/internal/suite"
 )
 
 // Outlet is where an output writes.
@@ -37,7 +38,7 @@ func RunOutput[T any](
 	t.Helper()
 	for _, r := range outputRules[T]() {
 		t.Run(r.name, func(t *testing.T) {
-			w := &writing[T]{outlet: newOutlet(t), element: element, equal: equalOr(equal)}
+			w := &writing[T]{outlet: newOutlet(t), element: element, equal: suite.EqualOr(equal)}
 			if w.run(r); w.err != nil {
 				t.Error(w.err)
 			}
@@ -82,7 +83,7 @@ type writing[T any] struct {
 }
 
 func (w *writing[T]) run(r outputRule[T]) {
-	if err := quiet(func() error { r.check(w); return nil }); err != nil {
+	if err := suite.Quiet(func() error { r.check(w); return nil }); err != nil {
 		w.err = errors.Join(w.err, err)
 	}
 	w.close()
@@ -388,14 +389,14 @@ func stateBelongsToCaller[T any](w *writing[T]) {
 	w.write(2)
 	w.do(func() error {
 		state, err := w.out.Prepare(background)
-		spoilBytes(state)
+		suite.SpoilBytes(state)
 		return err
 	})
 	state := w.prepare()
 	given := bytes.Clone(state)
 	w.do(func() error {
 		err := w.out.Commit(background, given)
-		spoilBytes(given)
+		suite.SpoilBytes(given)
 		return err
 	})
 	w.committed()

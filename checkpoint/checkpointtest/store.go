@@ -13,6 +13,7 @@ import (
 	"time"
 
 	"github.com/weirflow/weir/checkpoint"
+	"github.com/weirflow/weir/checkpoint/participant"
 )
 
 // Place is where a store keeps its snapshots.
@@ -102,7 +103,7 @@ func snapshot(id uint64) *checkpoint.Snapshot {
 		ID:   id,
 		Kind: checkpoint.Kind(id % 3),
 		Time: time.Date(2026, 1, 2, 3, 4, 5, 123_456_789, time.UTC).Add(time.Duration(id) * time.Hour),
-		States: map[string]checkpoint.State{
+		States: map[string]participant.State{
 			"source":   {fmt.Appendf(nil, "position %d", id)},
 			"operator": {[]byte("elements "), nil, {0, 0xff}, fmt.Appendf(nil, "%d", id)},
 			"sink":     {},
@@ -196,9 +197,9 @@ func savedIsLoaded(p Place) error {
 	cases := []*checkpoint.Snapshot{
 		snapshot(1),
 		{ID: 2, States: nil}, // the zero time
-		{ID: 3, Time: time.Unix(-1, 1), States: map[string]checkpoint.State{"nothing": nil}},
-		{ID: 5, Time: time.Now(), States: map[string]checkpoint.State{"a": {{1}}, "b": {{2}}, "a/b": {{3}}, "A": {{4}}, "../x": {{5}}}},
-		{ID: 1 << 40, Time: time.Unix(1<<35, 0), States: map[string]checkpoint.State{long: {{1}}, "\x00": {{2}}, " ": {{3}}}},
+		{ID: 3, Time: time.Unix(-1, 1), States: map[string]participant.State{"nothing": nil}},
+		{ID: 5, Time: time.Now(), States: map[string]participant.State{"a": {{1}}, "b": {{2}}, "a/b": {{3}}, "A": {{4}}, "../x": {{5}}}},
+		{ID: 1 << 40, Time: time.Unix(1<<35, 0), States: map[string]participant.State{long: {{1}}, "\x00": {{2}}, " ": {{3}}}},
 		{ID: 1<<64 - 1, Time: time.Unix(0, 999_999_999).In(time.FixedZone("X", 3600))},
 	}
 	return open(p, func(s checkpoint.Store) error {
@@ -219,11 +220,11 @@ func piecesAndLargeStates(p Place) error {
 	for i := range large {
 		large[i] = byte(i * i >> 3)
 	}
-	small := make(checkpoint.State, 10_000)
+	small := make(participant.State, 10_000)
 	for i := range small {
 		small[i] = fmt.Appendf(nil, "%d,", i)
 	}
-	want := &checkpoint.Snapshot{ID: 1, States: map[string]checkpoint.State{
+	want := &checkpoint.Snapshot{ID: 1, States: map[string]participant.State{
 		"large": {large}, "small": small, "mixed": {large[:7], large[7 : 1<<20], nil, {1}, large[1<<20:]},
 	}}
 	return open(p, func(s checkpoint.Store) error {
@@ -291,7 +292,7 @@ func numbersOnlyGrow(p Place) error {
 // other returns another snapshot with the number.
 func other(id uint64) *checkpoint.Snapshot {
 	s := snapshot(id)
-	s.States = map[string]checkpoint.State{"other": {{1}}}
+	s.States = map[string]participant.State{"other": {{1}}}
 	return s
 }
 
@@ -421,11 +422,11 @@ func loserIsFenced(p Place) (err error) {
 
 func invalidIsRefused(p Place) error {
 	named := func(name string) *checkpoint.Snapshot {
-		return &checkpoint.Snapshot{ID: 2, States: map[string]checkpoint.State{name: {{1}}}}
+		return &checkpoint.Snapshot{ID: 2, States: map[string]participant.State{name: {{1}}}}
 	}
 	cases := map[string]*checkpoint.Snapshot{
 		"nil":           nil,
-		"number 0":      {States: map[string]checkpoint.State{"a": {{1}}}},
+		"number 0":      {States: map[string]participant.State{"a": {{1}}}},
 		"no known kind": {ID: 2, Kind: checkpoint.Suspend + 1},
 		"no name":       named(""),
 		"a long name":   named(strings.Repeat("x", checkpoint.MaxNameLength+1)),
@@ -556,7 +557,7 @@ func concurrentUse(p Place) error {
 			saving.Go(func() {
 				for id := uint64(1); id <= last; id++ {
 					mine := snapshot(id)
-					mine.States["saver"] = checkpoint.State{{byte(saver)}}
+					mine.States["saver"] = participant.State{{byte(saver)}}
 					err := s.Save(background, mine)
 					if _, taken := errors.AsType[*checkpoint.NumberError](err); err != nil && !taken {
 						fail(err)

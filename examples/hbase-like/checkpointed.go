@@ -11,6 +11,7 @@ import (
 	"github.com/weirflow/weir/examples/hbase-like/internal/durable"
 	"github.com/weirflow/weir/examples/hbase-like/internal/failpoint"
 	"github.com/weirflow/weir/examples/hbase-like/internal/flights"
+	"github.com/weirflow/weir/flow"
 )
 
 // checkpointed is what -checkpoint puts around the pipeline:
@@ -61,7 +62,7 @@ func (c *checkpointed) start() error { return c.coordinator.Start() }
 // complete: at the end of the input, or after suspend.
 func (c *checkpointed) run(p *pipeline) error {
 	// go-streams' own Map would panic on a barrier.
-	err := p.run(c.source, checkpoint.NewMap(p.write), c.sink)
+	err := p.run(c.source, flow.NewMap(p.write), c.sink)
 	if failed := c.coordinator.Wait(); failed != nil {
 		return failed // the others are consequences
 	}

@@ -14,3 +14,10 @@ func Is(v any) bool {
 		return false
 	}
 }
+
+// Refuse panics if an argument of a function is nil, as Is defines it: "checkpoint: NewSource: nil input".
+func Refuse(function, argument string, v any) {
+	if Is(v) {
+		panic(function + ": nil " + argument)
+	}
+}

@@ -1,15 +1,52 @@
-// Package panics says where user code has panicked: it reads a stack as runtime/debug.Stack formats it. The packages of
-// the module have a PanicError type each, and share this.
+// Package panics has the error of user code that has panicked or called runtime.Goexit. It says where: it reads a stack as
+// runtime/debug.Stack formats it.
 package panics
 
 import (
 	"bytes"
+	"errors"
 	"fmt"
 	"io"
 	"path"
 	"reflect"
+	"runtime/debug"
 	"strings"
 )
+
+// Error is a panic of user code, or its call of runtime.Goexit.
+type Error struct {
+	Package string // whose call it was; "" if another error tells
+	Value   any    // what was passed to panic
+	Stack   []byte // of the goroutine that panicked
+}
+
+// errGoexit is the value of the Error of a call of runtime.Goexit.
+var errGoexit = errors.New("runtime.Goexit was called")
+
+// New wraps what recover returned in a package; nil means that runtime.Goexit ends the goroutine.
+func New(inPackage string, recovered any) *Error {
+	if recovered == nil {
+		recovered = errGoexit
+	}
+	return &Error{Package: inPackage, Value: recovered, Stack: debug.Stack()}
+}
+
+// Error returns a message with the place of the panic: the top frame of the user's code.
+func (e *Error) Error() string {
+	if e.Package == "" {
+		return Message(e.Value, e.Stack)
+	}
+	return e.Package + ": " + Message(e.Value, e.Stack)
+}
+
+// Format implements fmt.Formatter: %+v adds the stack.
+func (e *Error) Format(f fmt.State, verb rune) { Format(f, verb, e.Error(), e.Stack) }
+
+// Unwrap returns the value if it is an error.
+func (e *Error) Unwrap() error {
+	err, _ := e.Value.(error)
+	return err
+}
 
 // Message returns "panic in user code: boom (at lookup.go:42 main.lookup)".
 func Message(value any, stack []byte) string {

@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"runtime"
 	"strings"
+	"sync/atomic"
 )
 
 // ErrAfterFinal is the error of an element behind a final barrier.
@@ -55,5 +56,22 @@ func Reader() error {
 		if !more {
 			return nil
 		}
+	}
+}
+
+// MustPass panics if something that a stream is wired to cannot pass barriers.
+func MustPass(method string, err error) {
+	if err != nil {
+		panic(fmt.Sprintf("%s: %v", method, err))
+	}
+}
+
+// Taken tells whether something takes the elements of a stream.
+type Taken struct{ taken atomic.Bool }
+
+// Take panics if something takes them already: each would get a part of the elements, and of the barriers.
+func (t *Taken) Take(method string) {
+	if t.taken.Swap(true) {
+		panic(method + ": Via or To takes the elements already; several branches need flow.FanOut")
 	}
 }

@@ -1,4 +1,4 @@
-package checkpointtest
+package codectest
 
 import (
 	"bytes"
@@ -11,7 +11,8 @@ import (
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 
-	"github.com/weirflow/weir/checkpoint"
+	"github.com/weirflow/weir/codec"
+	"github.com/weirflow/weir/internal/suite"
 )
 
 type reading struct {
@@ -22,10 +23,10 @@ type reading struct {
 
 var readings = []reading{{}, {"a", []float64{1, -2.5}, nil}, {"ä", nil, map[string]int{"x": 1, "y": -1}}}
 
-func TestRunCodecAcceptsSoundCodecs(t *testing.T) {
-	RunCodec(t, checkpoint.JSON[reading](), nil, readings...)
+func TestRunAcceptsSoundCodecs(t *testing.T) {
+	Run(t, codec.JSON[reading](), nil, readings...)
 	t.Run("without schema", func(t *testing.T) {
-		RunCodec(t, checkpoint.CodecFunc(
+		Run(t, codec.Func(
 			func(dst []byte, v reading) ([]byte, error) {
 				b, err := json.Marshal(v)
 				return append(dst, b...), err
@@ -57,7 +58,7 @@ func (w wrongCodec) Decode(src []byte) ([]byte, error) {
 
 func (w wrongCodec) Schema() []byte { return []byte("bytes") }
 
-func (w wrongCodec) WithSchema(schema []byte) (checkpoint.Codec[[]byte], error) {
+func (w wrongCodec) WithSchema(schema []byte) (codec.Codec[[]byte], error) {
 	if w.schema != nil {
 		return w, w.schema(schema)
 	}
@@ -68,7 +69,7 @@ func (w wrongCodec) WithSchema(schema []byte) (checkpoint.Codec[[]byte], error) 
 }
 
 // Every rule is broken by some codec, so none is idle.
-func TestRunCodecFindsWrongCodecs(t *testing.T) {
+func TestRunFindsWrongCodecs(t *testing.T) {
 	var last []byte
 	var inside atomic.Int32
 	wrong := map[string][]wrongCodec{
@@ -153,9 +154,9 @@ func (a *account) UnmarshalJSON(b []byte) error {
 }
 
 // A codec that does not call the methods of pointers loses values without an error. The suite finds that.
-func TestRunCodecFindsMethodsThatAreNotCalled(t *testing.T) {
+func TestRunFindsMethodsThatAreNotCalled(t *testing.T) {
 	of := func(marshal func(v *account) ([]byte, error)) codecSample[account] {
-		return codecSample[account]{values: []account{{7}, {8}}, equal: equalOr[account](nil), codec: checkpoint.CodecFunc(
+		return codecSample[account]{values: []account{{7}, {8}}, equal: suite.EqualOr[account](nil), codec: codec.Func(
 			func(dst []byte, v account) ([]byte, error) {
 				b, err := marshal(&v)
 				return append(dst, b...), err
@@ -165,5 +166,5 @@ func TestRunCodecFindsMethodsThatAreNotCalled(t *testing.T) {
 	require.NoError(t, of(func(v *account) ([]byte, error) { return json.Marshal(v) }).comesBack())
 	err := of(func(v *account) ([]byte, error) { return json.Marshal(*v) }).comesBack()
 	require.EqualError(t, err, "value 0: Decode returned {n:0}, want {n:7}")
-	RunCodec(t, checkpoint.JSON[account](), nil, account{7}, account{8})
+	Run(t, codec.JSON[account](), nil, account{7}, account{8})
 }

@@ -1,17 +1,17 @@
-package checkpoint
+package codec
 
 import (
 	"reflect"
 	"sync"
 
-	"github.com/weirflow/weir/checkpoint/internal/wire"
+	"github.com/weirflow/weir/codec/internal/wire"
 )
 
-// DefaultCodec returns the codec that needs nothing from its user. It takes ordinary Go values: booleans, numbers,
+// Default returns the codec that needs nothing from its user. It takes ordinary Go values: booleans, numbers,
 // strings, structs, pointers, slices, maps, arrays, time.Time, nested and recursive, and types that marshal themselves
 // (MarshalBinary and UnmarshalBinary; or GobEncode and GobDecode, MarshalText and UnmarshalText where a type cannot be taken
 // apart). What it restores is equal to what was stored: NaN, -0, nil and empty slices and maps, nil pointers, the types of
-// what is in interfaces. What it cannot restore exactly it refuses here, with a *[CodecError] that names the type and the
+// what is in interfaces. What it cannot restore exactly it refuses here, with a *[Error] that names the type and the
 // path to it, not at the first checkpoint: unexported fields, functions, channels, unsafe pointers, uintptr, pointers
 // as map keys.
 //
@@ -21,7 +21,7 @@ import (
 //
 // An interface, T itself included, holds values of types that are known by name: the basic types, time.Time,
 // time.Duration, []byte, []string, []int, []float64, []any, map[string]any, map[string]string, and those that
-// [Register] was called with before DefaultCodec. An interface that no such type implements is refused; a value of
+// [Register] was called with before Default. An interface that no such type implements is refused; a value of
 // another type makes Append fail.
 //
 // The tag `weir:"-"` leaves a field out, exported or not: it comes back as zero. The tag `weir:"name"` stores it under
@@ -32,8 +32,8 @@ import (
 // integers may change (a value that does not fit is an error), a float32 may become a float64; any other change
 // of a type is refused by WithSchema. Without the schema, Decode reads what the same codec has written, and nothing else.
 //
-// A panic of a user's marshaling method is returned as a *[PanicError]. Safe for concurrent use.
-func DefaultCodec[T any]() (Codec[T], error) {
+// A panic of a user's marshaling method is returned as an error. Safe for concurrent use.
+func Default[T any]() (Codec[T], error) {
 	// Why no library. encoding/gob, the nearest: it leaves unexported fields, functions and channels out in silence; it
 	// does not tell nil from empty, nor a pointer to zero from none; it refuses nil pointers in slices; it repeats the
 	// types in every message, or makes messages depend on those before; and it is not hardened against hostile bytes.
@@ -46,11 +46,11 @@ func DefaultCodec[T any]() (Codec[T], error) {
 	return newDefaultCodec[T](c, c.OwnReader()), nil
 }
 
-// Register makes a type known to every [DefaultCodec] that is made afterwards, so that values of it may be in
+// Register makes a type known to every [Default] that is made afterwards, so that values of it may be in
 // interfaces. It is stored under its import path and name. Call it from init functions or the beginning of main, in every
 // version of the program; for pointers in interfaces register the pointer type.
 //
-// It panics with a *[CodecError] if T is an interface or cannot be stored, or if the name is taken by another type (for
+// It panics with a *[Error] if T is an interface or cannot be stored, or if the name is taken by another type (for
 // types that are declared in functions: see [RegisterName]).
 func Register[T any]() { RegisterName[T]("") }
 

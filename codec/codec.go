@@ -1,17 +1,19 @@
-package checkpoint
+package codec
 
 import (
 	"bytes"
 	"fmt"
+
+	"github.com/weirflow/weir/internal/nils"
 )
 
 // Codec turns values into bytes and back, one at a time.
 //
 //	codec                       needs                          bytes of a value
-//	DefaultCodec[T]()           nothing                        the fields' values; names and types once per state
+//	Default[T]()           nothing                        the fields' values; names and types once per state
 //	JSON[T]()                   what encoding/json needs       JSON
 //	Gob[T]()                    what encoding/gob needs        a gob stream, types included: large
-//	CodecFunc(append, decode)   two functions                  yours: protobuf, …
+//	Func(append, decode)   two functions                  yours: protobuf, …
 //
 // A codec is safe for concurrent use: states are encoded while the pipeline goes on. For every v that Append takes, Decode
 // returns an equal value; whatever bytes it gets, Decode returns an error rather than panic, or take much more memory than
@@ -51,9 +53,9 @@ func SchemaOf[T any](c Codec[T]) []byte {
 	return nil
 }
 
-// CodecFor returns what decodes values that were stored beside a schema: c itself, or what c makes of the schema. The
-// error is a *[CodecError] if they do not fit, for example because another codec was used to store them.
-func CodecFor[T any](c Codec[T], schema []byte) (Codec[T], error) {
+// WithSchema returns what decodes values that were stored beside a schema: c itself, or what c makes of the schema. The
+// error is a *[Error] if they do not fit, for example because another codec was used to store them.
+func WithSchema[T any](c Codec[T], schema []byte) (Codec[T], error) {
 	s, ok := c.(SchemaCodec[T])
 	switch {
 	case ok:
@@ -65,16 +67,16 @@ func CodecFor[T any](c Codec[T], schema []byte) (Codec[T], error) {
 	}
 }
 
-// CodecFunc makes a codec of two functions, which must follow the rules of [Codec]. With protobuf:
+// Func makes a codec of two functions, which must follow the rules of [Codec]. With protobuf:
 //
-//	checkpoint.CodecFunc(
+//	checkpoint.Func(
 //		func(dst []byte, m *pb.Row) ([]byte, error) { return proto.MarshalOptions{}.MarshalAppend(dst, m) },
 //		func(src []byte) (*pb.Row, error) { m := new(pb.Row); return m, proto.Unmarshal(src, m) })
 //
 // It has no schema. It panics if a function is nil.
-func CodecFunc[T any](appendTo func(dst []byte, v T) ([]byte, error), decode func(src []byte) (T, error)) Codec[T] {
-	mustHave("CodecFunc", "append function", appendTo)
-	mustHave("CodecFunc", "decode function", decode)
+func Func[T any](appendTo func(dst []byte, v T) ([]byte, error), decode func(src []byte) (T, error)) Codec[T] {
+	nils.Refuse("codec: Func", "append function", appendTo)
+	nils.Refuse("codec: Func", "decode function", decode)
 	return codecFunc[T]{appendTo, decode}
 }
 

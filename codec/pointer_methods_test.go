@@ -1,4 +1,4 @@
-package checkpoint_test
+package codec_test
 
 import (
 	"encoding/gob"
@@ -9,8 +9,8 @@ import (
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 
-	"github.com/weirflow/weir/checkpoint"
-	"github.com/weirflow/weir/checkpoint/checkpointtest"
+	"github.com/weirflow/weir/codec"
+	"github.com/weirflow/weir/codec/codectest"
 )
 
 // Accounts write themselves by methods of their pointers, each by another pair. Their field is unexported: whoever does not
@@ -57,19 +57,19 @@ func bookOf[A any](a, b A) book[A] {
 // A codec calls methods of pointers also for values that it was given without one.
 func TestCodecsCallMethodsOfPointers(t *testing.T) {
 	t.Run("JSON, MarshalJSON", func(t *testing.T) {
-		keepsAccounts(t, checkpoint.JSON[jsonAccount](), checkpoint.JSON[book[jsonAccount]](), jsonAccount{7}, jsonAccount{8})
+		keepsAccounts(t, codec.JSON[jsonAccount](), codec.JSON[book[jsonAccount]](), jsonAccount{7}, jsonAccount{8})
 	})
 	t.Run("JSON, MarshalText", func(t *testing.T) {
-		keepsAccounts(t, checkpoint.JSON[textAccount](), checkpoint.JSON[book[textAccount]](), textAccount{7}, textAccount{8})
+		keepsAccounts(t, codec.JSON[textAccount](), codec.JSON[book[textAccount]](), textAccount{7}, textAccount{8})
 	})
 	t.Run("JSON, big.Int", func(t *testing.T) {
-		keepsAccounts(t, checkpoint.JSON[big.Int](), checkpoint.JSON[book[big.Int]](), *big.NewInt(7), *big.NewInt(-8))
+		keepsAccounts(t, codec.JSON[big.Int](), codec.JSON[book[big.Int]](), *big.NewInt(7), *big.NewInt(-8))
 	})
 	t.Run("Gob, GobEncode", func(t *testing.T) {
-		keepsAccounts(t, checkpoint.Gob[gobAccount](), checkpoint.Gob[book[gobAccount]](), gobAccount{7}, gobAccount{8})
+		keepsAccounts(t, codec.Gob[gobAccount](), codec.Gob[book[gobAccount]](), gobAccount{7}, gobAccount{8})
 	})
 	t.Run("Gob, MarshalBinary", func(t *testing.T) {
-		keepsAccounts(t, checkpoint.Gob[binaryAccount](), checkpoint.Gob[book[binaryAccount]](), binaryAccount{7}, binaryAccount{8})
+		keepsAccounts(t, codec.Gob[binaryAccount](), codec.Gob[book[binaryAccount]](), binaryAccount{7}, binaryAccount{8})
 	})
 	t.Run("default, MarshalBinary", func(t *testing.T) {
 		keepsAccounts(t, mustDefault[binaryAccount](t), mustDefault[book[binaryAccount]](t), binaryAccount{7}, binaryAccount{8})
@@ -82,28 +82,28 @@ func TestCodecsCallMethodsOfPointers(t *testing.T) {
 	})
 }
 
-func keepsAccounts[A any](t *testing.T, one checkpoint.Codec[A], books checkpoint.Codec[book[A]], a, b A) {
+func keepsAccounts[A any](t *testing.T, one codec.Codec[A], books codec.Codec[book[A]], a, b A) {
 	t.Helper()
-	checkpointtest.RunCodec(t, one, nil, a, b)
-	checkpointtest.RunCodec(t, books, nil, bookOf(a, b), bookOf(b, a))
+	codectest.Run(t, one, nil, a, b)
+	codectest.Run(t, books, nil, bookOf(a, b), bookOf(b, a))
 }
 
 // What a map or an interface holds has no address: a codec copies it, or refuses it. It never leaves the methods out.
 func TestCodecsOfValuesWithoutAnAddress(t *testing.T) {
-	checkpoint.RegisterName[binaryAccount]("binaryAccount")
+	codec.RegisterName[binaryAccount]("binaryAccount")
 	type ledger struct {
 		ByName map[string]binaryAccount
 		Any    any
 	}
-	checkpointtest.RunCodec(t, mustDefault[ledger](t), nil,
+	codectest.Run(t, mustDefault[ledger](t), nil,
 		ledger{map[string]binaryAccount{"a": {7}}, binaryAccount{9}}, ledger{nil, []any{1}})
-	checkpointtest.RunCodec(t, mustDefault[map[binaryAccount]int](t), nil, map[binaryAccount]int{{7}: 1}, map[binaryAccount]int{{8}: 1})
+	codectest.Run(t, mustDefault[map[binaryAccount]int](t), nil, map[binaryAccount]int{{7}: 1}, map[binaryAccount]int{{8}: 1})
 
-	_, err := checkpoint.Gob[map[string]gobAccount]().Append(nil, map[string]gobAccount{"a": {7}})
-	require.ErrorContains(t, err, "unaddressable value of type *checkpoint_test.gobAccount")
+	_, err := codec.Gob[map[string]gobAccount]().Append(nil, map[string]gobAccount{"a": {7}})
+	require.ErrorContains(t, err, "unaddressable value of type *codec_test.gobAccount")
 	gob.Register(gobAccount{})
-	_, err = checkpoint.Gob[any]().Append(nil, gobAccount{7})
-	require.ErrorContains(t, err, "unaddressable value of type *checkpoint_test.gobAccount")
+	_, err = codec.Gob[any]().Append(nil, gobAccount{7})
+	require.ErrorContains(t, err, "unaddressable value of type *codec_test.gobAccount")
 }
 
 // hexKey is a map's key with methods of its pointer; valueKey has them of the value.
@@ -134,19 +134,19 @@ func TestJSONRefusesMapsWhoseMethodsAreNotCalled(t *testing.T) {
 	}
 	_ = tree{}.hidden
 	v := tree{Children: []*tree{{}}}
-	_, err := checkpoint.JSON[tree]().Append(nil, v)
-	var codecErr *checkpoint.CodecError
+	_, err := codec.JSON[tree]().Append(nil, v)
+	var codecErr *codec.Error
 	require.ErrorAs(t, err, &codecErr)
 	assert.Equal(t, ".ByName[][].Deep", codecErr.Path)
-	assert.Equal(t, "checkpoint: codec of checkpoint_test.tree: .ByName[][].Deep: MarshalText of checkpoint_test.textAccount has a "+
+	assert.Equal(t, "codec of codec_test.tree: .ByName[][].Deep: MarshalText of codec_test.textAccount has a "+
 		"pointer receiver, and encoding/json does not call it in a map: let the map hold pointers", err.Error())
 
-	_, err = checkpoint.JSON[map[string]jsonAccount]().Append([]byte("x"), nil)
-	require.ErrorContains(t, err, "[]: MarshalJSON of checkpoint_test.jsonAccount")
-	_, err = checkpoint.JSON[[]map[string]big.Int]().Append(nil, nil)
+	_, err = codec.JSON[map[string]jsonAccount]().Append([]byte("x"), nil)
+	require.ErrorContains(t, err, "[]: MarshalJSON of codec_test.jsonAccount")
+	_, err = codec.JSON[[]map[string]big.Int]().Append(nil, nil)
 	require.ErrorContains(t, err, "[][]: MarshalJSON of big.Int")
-	_, err = checkpoint.JSON[map[hexKey]int]().Append(nil, nil)
-	require.ErrorContains(t, err, "[key]: MarshalText of checkpoint_test.hexKey")
+	_, err = codec.JSON[map[hexKey]int]().Append(nil, nil)
+	require.ErrorContains(t, err, "[key]: MarshalText of codec_test.hexKey")
 
 	t.Run("no refusal", func(t *testing.T) {
 		type cache struct {
@@ -155,7 +155,7 @@ func TestJSONRefusesMapsWhoseMethodsAreNotCalled(t *testing.T) {
 			ByKey  map[valueKey]int
 			Nested map[string]map[string]*cache
 		}
-		checkpointtest.RunCodec(t, checkpoint.JSON[cache](), nil, cache{}, cache{
+		codectest.Run(t, codec.JSON[cache](), nil, cache{}, cache{
 			Ptrs:  map[string]*jsonAccount{"a": {7}},
 			Lists: map[string][]jsonAccount{"b": {{8}}},
 			ByKey: map[valueKey]int{31: 1},

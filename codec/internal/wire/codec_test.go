@@ -331,10 +331,10 @@ func TestRegister(t *testing.T) {
 	assert.ErrorContains(t, Register(reflect.TypeFor[error](), ""), "is an interface")
 	assert.ErrorContains(t, Register(reflect.TypeFor[func()](), ""), "func")
 	for want, typ := range map[string]reflect.Type{
-		"github.com/weirflow/weir/checkpoint/internal/wire.inner":              reflect.TypeFor[inner](),
-		"*github.com/weirflow/weir/checkpoint/internal/wire.inner":             reflect.TypeFor[*inner](),
-		"map[string][]github.com/weirflow/weir/checkpoint/internal/wire.inner": reflect.TypeFor[map[string][]inner](),
-		"[2]github.com/weirflow/weir/checkpoint/internal/wire.inner":           reflect.TypeFor[[2]inner](),
+		"github.com/weirflow/weir/codec/internal/wire.inner":              reflect.TypeFor[inner](),
+		"*github.com/weirflow/weir/codec/internal/wire.inner":             reflect.TypeFor[*inner](),
+		"map[string][]github.com/weirflow/weir/codec/internal/wire.inner": reflect.TypeFor[map[string][]inner](),
+		"[2]github.com/weirflow/weir/codec/internal/wire.inner":           reflect.TypeFor[[2]inner](),
 		"struct { A int }": reflect.TypeFor[struct{ A int }](),
 	} {
 		assert.Equal(t, want, fullName(typ))

@@ -1,4 +1,4 @@
-package checkpointtest
+package codectest
 
 import (
 	"bytes"
@@ -9,20 +9,21 @@ import (
 	"sync"
 	"testing"
 
-	"github.com/weirflow/weir/checkpoint"
+	"github.com/weirflow/weir/codec"
+	"github.com/weirflow/weir/internal/suite"
 )
 
-// RunCodec checks a codec against the rules of [checkpoint.Codec], one subtest each, and against those of
-// [checkpoint.SchemaCodec] if it is one. The values are examples that it must take, two different ones at least. Fill every
+// Run checks a codec against the rules of [codec.Codec], one subtest each, and against those of
+// [codec.SchemaCodec] if it is one. The values are examples that it must take, two different ones at least. Fill every
 // field: a codec that loses a field brings its zero value back. equal tells whether a value has come back; nil stands for
 // reflect.DeepEqual.
-func RunCodec[T any](t *testing.T, codec checkpoint.Codec[T], equal func(a, b T) bool, values ...T) {
+func Run[T any](t *testing.T, c codec.Codec[T], equal func(a, b T) bool, values ...T) {
 	t.Helper()
-	s := codecSample[T]{codec: codec, equal: equalOr(equal), values: values}
+	s := codecSample[T]{codec: c, equal: suite.EqualOr(equal), values: values}
 	if !slices.ContainsFunc(values, func(v T) bool { return !s.equal(v, values[0]) }) {
-		t.Fatalf("checkpointtest: RunCodec needs two different values at least, got %d", len(values))
+		t.Fatalf("codectest: Run needs two different values at least, got %d", len(values))
 	}
-	_, hasSchema := codec.(checkpoint.SchemaCodec[T])
+	_, hasSchema := c.(codec.SchemaCodec[T])
 	for _, r := range codecRules[T]() {
 		t.Run(r.name, func(t *testing.T) {
 			if r.schema && !hasSchema {
@@ -37,7 +38,7 @@ func RunCodec[T any](t *testing.T, codec checkpoint.Codec[T], equal func(a, b T)
 
 // codecSample is a codec with values that it must take.
 type codecSample[T any] struct {
-	codec  checkpoint.Codec[T]
+	codec  codec.Codec[T]
 	equal  func(a, b T) bool
 	values []T
 }
@@ -62,8 +63,8 @@ func codecRules[T any]() []codecRule[T] {
 }
 
 // reader returns what decodes the values, as after a restart.
-func (s codecSample[T]) reader() (checkpoint.Codec[T], error) {
-	r, err := checkpoint.CodecFor(s.codec, bytes.Clone(checkpoint.SchemaOf(s.codec)))
+func (s codecSample[T]) reader() (codec.Codec[T], error) {
+	r, err := codec.WithSchema(s.codec, bytes.Clone(codec.SchemaOf(s.codec)))
 	if err != nil {
 		return nil, fmt.Errorf("the codec's own schema is refused: %w", err)
 	}
@@ -71,7 +72,7 @@ func (s codecSample[T]) reader() (checkpoint.Codec[T], error) {
 }
 
 // each encodes every value and calls f with it.
-func (s codecSample[T]) each(f func(r checkpoint.Codec[T], v T, b []byte) error) error {
+func (s codecSample[T]) each(f func(r codec.Codec[T], v T, b []byte) error) error {
 	r, err := s.reader()
 	if err != nil {
 		return err
@@ -89,7 +90,7 @@ func (s codecSample[T]) each(f func(r checkpoint.Codec[T], v T, b []byte) error)
 }
 
 // holds tells whether b is the encoding of v.
-func (s codecSample[T]) holds(r checkpoint.Codec[T], b []byte, v T) error {
+func (s codecSample[T]) holds(r codec.Codec[T], b []byte, v T) error {
 	got, err := r.Decode(b)
 	switch {
 	case err != nil:
@@ -101,12 +102,12 @@ func (s codecSample[T]) holds(r checkpoint.Codec[T], b []byte, v T) error {
 }
 
 func (s codecSample[T]) comesBack() error {
-	return s.each(func(r checkpoint.Codec[T], v T, b []byte) error { return s.holds(r, b, v) })
+	return s.each(func(r codec.Codec[T], v T, b []byte) error { return s.holds(r, b, v) })
 }
 
 func (s codecSample[T]) appends() error {
 	const prefix = "what was there before"
-	return s.each(func(r checkpoint.Codec[T], v T, _ []byte) error {
+	return s.each(func(r codec.Codec[T], v T, _ []byte) error {
 		for _, room := range []int{0, 1, 1 << 16} {
 			dst := append(make([]byte, 0, len(prefix)+room), prefix...)
 			b, err := s.codec.Append(dst, v)
@@ -125,9 +126,9 @@ func (s codecSample[T]) appends() error {
 }
 
 func (s codecSample[T]) keepsNoBuffer() error {
-	return s.each(func(r checkpoint.Codec[T], v T, buffer []byte) error {
+	return s.each(func(r codec.Codec[T], v T, buffer []byte) error {
 		for range 2 {
-			spoilBytes(buffer)
+			suite.SpoilBytes(buffer)
 			var err error
 			if buffer, err = s.codec.Append(buffer[:0], v); err != nil {
 				return fmt.Errorf("Append to a used buffer: %w", err)
@@ -141,7 +142,7 @@ func (s codecSample[T]) keepsNoBuffer() error {
 }
 
 func (s codecSample[T]) keepsNoSource() error {
-	return s.each(func(r checkpoint.Codec[T], v T, b []byte) error {
+	return s.each(func(r codec.Codec[T], v T, b []byte) error {
 		src := bytes.Clone(b)
 		got, err := r.Decode(src)
 		if err != nil {
@@ -150,7 +151,7 @@ func (s codecSample[T]) keepsNoSource() error {
 		if !bytes.Equal(src, b) {
 			return errors.New("Decode has changed its source")
 		}
-		spoilBytes(src)
+		suite.SpoilBytes(src)
 		if !s.equal(got, v) {
 			return fmt.Errorf("the value has changed with the bytes it was decoded from: it is %+v, want %+v", got, v)
 		}
@@ -159,7 +160,7 @@ func (s codecSample[T]) keepsNoSource() error {
 }
 
 func (s codecSample[T]) bearsDamage() error {
-	return s.each(func(r checkpoint.Codec[T], _ T, b []byte) error {
+	return s.each(func(r codec.Codec[T], _ T, b []byte) error {
 		return bears(b, func(src []byte) { _, _ = r.Decode(src) })
 	})
 }
@@ -169,10 +170,10 @@ const memoryLimit = 64 << 20
 
 // bears tells whether decode panics, or takes much memory, over bytes that are b in part or not at all.
 func bears(b []byte, decode func(src []byte)) error {
-	for _, src := range spoiled(b) {
+	for _, src := range suite.Spoiled(b) {
 		var before, after runtime.MemStats
 		runtime.ReadMemStats(&before)
-		if err := quiet(func() error { decode(bytes.Clone(src)); return nil }); err != nil {
+		if err := suite.Quiet(func() error { decode(bytes.Clone(src)); return nil }); err != nil {
 			return fmt.Errorf("the bytes %x: %w", src, err)
 		}
 		runtime.ReadMemStats(&after)
@@ -190,7 +191,7 @@ func (s codecSample[T]) concurrently() error {
 	for g := range errs {
 		wg.Go(func() {
 			for range rounds {
-				errs[g] = errors.Join(errs[g], quiet(s.comesBack))
+				errs[g] = errors.Join(errs[g], suite.Quiet(s.comesBack))
 			}
 		})
 	}
@@ -200,7 +201,7 @@ func (s codecSample[T]) concurrently() error {
 
 func (s codecSample[T]) refusesSchemas() error {
 	const schema = "the schema of another codec"
-	if _, err := checkpoint.CodecFor(s.codec, []byte(schema)); err == nil {
+	if _, err := codec.WithSchema(s.codec, []byte(schema)); err == nil {
 		return fmt.Errorf("the schema %q is accepted", schema)
 	}
 	return nil
@@ -212,8 +213,8 @@ func (s codecSample[T]) bearsDamagedSchemas() error {
 	if err != nil {
 		return err
 	}
-	return bears(checkpoint.SchemaOf(s.codec), func(schema []byte) {
-		if r, err := checkpoint.CodecFor(s.codec, schema); err == nil {
+	return bears(codec.SchemaOf(s.codec), func(schema []byte) {
+		if r, err := codec.WithSchema(s.codec, schema); err == nil {
 			_, _ = r.Decode(b)
 		}
 	})

@@ -1,4 +1,4 @@
-package checkpoint
+package codec
 
 import (
 	"bytes"
@@ -9,11 +9,11 @@ import (
 )
 
 // JSON returns a codec that writes values as encoding/json does: for states that people want to read. It takes more time
-// and space than [DefaultCodec], and what JSON cannot express is refused (NaN, complex numbers, channels) or comes back
+// and space than [Default], and what JSON cannot express is refused (NaN, complex numbers, channels) or comes back
 // changed: strings that are not UTF-8, numbers in an any (all float64), unexported fields (zero), a time's location.
 //
 // In a map encoding/json does not call MarshalJSON and MarshalText if they have pointer receivers. Append refuses types with
-// such a map, with a *[CodecError] that names the path to it: let the map hold pointers.
+// such a map, with a *[Error] that names the path to it: let the map hold pointers.
 func JSON[T any]() Codec[T] {
 	c := jsonCodec[T]{}
 	if found := (uncalled{}).find(reflect.TypeFor[T](), true, ""); found != nil {
@@ -73,7 +73,7 @@ var (
 )
 
 // find returns an error for the first such method of t or of its parts, or nil. It goes the way of encoding/json.
-func (u uncalled) find(t reflect.Type, addressable bool, path string) *CodecError {
+func (u uncalled) find(t reflect.Type, addressable bool, path string) *Error {
 	if u[uncalledKey{t, addressable}] {
 		return nil
 	}
@@ -115,7 +115,7 @@ func (u uncalled) find(t reflect.Type, addressable bool, path string) *CodecErro
 	return nil
 }
 
-func notCalled(t, marshaler reflect.Type, path, remedy string) *CodecError {
-	return &CodecError{Path: path, Reason: fmt.Sprintf("%s of %v has a pointer receiver, and encoding/json does not call it in a map: %s",
+func notCalled(t, marshaler reflect.Type, path, remedy string) *Error {
+	return &Error{Path: path, Reason: fmt.Sprintf("%s of %v has a pointer receiver, and encoding/json does not call it in a map: %s",
 		marshaler.Method(0).Name, t, remedy)}
 }

@@ -1,12 +1,12 @@
-package checkpoint
+package participant
 
 import (
 	"github.com/weirflow/weir/internal/inband"
 	"github.com/weirflow/weir/queue"
 )
 
-// IsControl tells whether an element of a stream is a control element: a watermark, a barrier, or the news that a [Flow] has
-// failed. Flows pass those on as they are.
+// IsControl reports whether an element of a stream is a control element: a watermark, a barrier, or the notice that a flow of
+// weir has failed. Flows pass those on as they are.
 func IsControl(v any) bool {
 	switch v.(type) {
 	case queue.Watermark, Barrier, inband.Failure:

@@ -1,4 +1,4 @@
-package checkpoint
+package participant
 
 import (
 	"fmt"
@@ -27,7 +27,7 @@ func CanPass(next any) error {
 		if name == "PassThrough" || name == "Throttler" && !discards(next) {
 			return nil
 		}
-		return fmt.Errorf("a %v cannot pass checkpoint barriers; package checkpoint has flows that can", reflect.PointerTo(t))
+		return fmt.Errorf("a %v cannot pass checkpoint barriers; package weir/flow has flows that can", reflect.PointerTo(t))
 	case "github.com/reugn/go-streams/extension":
 		if name == "ChanSink" || name == "IgnoreSink" {
 			return nil

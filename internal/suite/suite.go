@@ -1,4 +1,5 @@
-package checkpointtest
+// Package suite has what conformance suites share.
+package suite
 
 import (
 	"bytes"
@@ -7,16 +8,16 @@ import (
 	"reflect"
 )
 
-// equalOr returns equal, or reflect.DeepEqual if it is nil.
-func equalOr[T any](equal func(a, b T) bool) func(a, b T) bool {
+// EqualOr returns equal, or reflect.DeepEqual if it is nil.
+func EqualOr[T any](equal func(a, b T) bool) func(a, b T) bool {
 	if equal != nil {
 		return equal
 	}
 	return func(a, b T) bool { return reflect.DeepEqual(a, b) }
 }
 
-// quiet makes an error of a panic.
-func quiet(f func() error) (err error) {
+// Quiet makes an error of a panic.
+func Quiet(f func() error) (err error) {
 	defer func() {
 		if p := recover(); p != nil {
 			err = fmt.Errorf("panic: %v", p)
@@ -25,15 +26,15 @@ func quiet(f func() error) (err error) {
 	return f()
 }
 
-// spoilBytes changes every byte of b.
-func spoilBytes(b []byte) {
+// SpoilBytes changes every byte of b.
+func SpoilBytes(b []byte) {
 	for i := range b {
 		b[i] ^= 0xa5
 	}
 }
 
-// spoiled returns beginnings of b, b with bytes changed, and bytes that have nothing to do with it.
-func spoiled(b []byte) (all [][]byte) {
+// Spoiled returns beginnings of b, b with bytes changed, and bytes that have nothing to do with it.
+func Spoiled(b []byte) (all [][]byte) {
 	const at = 200 // places in b
 	step := max(1, len(b)/at)
 	for i := 0; i < len(b); i += step {

@@ -1,4 +1,4 @@
-package checkpoint
+package flow
 
 import (
 	"fmt"
@@ -8,35 +8,37 @@ import (
 	"sync/atomic"
 
 	"github.com/reugn/go-streams"
-	"github.com/reugn/go-streams/flow"
+	streamsflow "github.com/reugn/go-streams/flow"
 
+	"github.com/weirflow/weir/checkpoint/participant"
 	"github.com/weirflow/weir/internal/inband"
 	"github.com/weirflow/weir/internal/lazyerr"
+	"github.com/weirflow/weir/internal/nils"
+	"github.com/weirflow/weir/internal/panics"
 	"github.com/weirflow/weir/internal/wiring"
 )
 
-// Flow is a step between a source, operators and a sink that lets control elements pass, which the flows of go-streams do
-// not: they assert the type of every element. It has no state, so it takes no part in checkpoints. [NewMap], [NewFilter]
-// and [NewFlatMap] make one.
+// Flow is a step of a pipeline. [NewMap], [NewFilter] and [NewFlatMap] make one. It has no state, so it takes no part in
+// checkpoints.
 //
 // It works on one element at a time, in order. When its function panics or calls runtime.Goexit, or an element is of a wrong
 // type, the flow has failed: it closes Out, discards what still comes, and logs the error once through slog.Default(). The
-// next operator or [Sink] of weir fails with the same error, and so does the run of a [Coordinator] whose barriers it passes.
+// next operator or sink of weir fails with the same error, and so does the run of a coordinator whose barriers it passes.
 type Flow struct {
 	in, out chan any
 	name    string
 	err     atomic.Pointer[error]
-	taken   atomic.Bool // by Via or To
+	taken   wiring.Taken // by Via or To
 
-	mu       sync.Mutex
-	reporter Reporter // of the last barrier that has come; guarded by mu
-	misread  error    // who reads Out lets barriers overtake elements; guarded by mu
+	mu      sync.Mutex
+	last    participant.Barrier // the last that has come; guarded by mu
+	misread error               // who reads Out lets barriers overtake elements; guarded by mu
 }
 
 var _ streams.Flow = (*Flow)(nil)
 
-// flowBuffer is the number of places at both ends of a Flow.
-const flowBuffer = 64
+// buffer is the number of places at both ends of a Flow.
+const buffer = 64
 
 // NewMap returns a flow that emits f of every element.
 //
@@ -45,7 +47,7 @@ const flowBuffer = 64
 //
 // It panics if f is nil.
 func NewMap[T, R any](f func(T) R) *Flow {
-	mustHave("NewMap", "function", f)
+	nils.Refuse("flow: NewMap", "function", f)
 	return newFlow("Map", func(v T, emit func(any)) { emit(f(v)) })
 }
 
@@ -56,7 +58,7 @@ func NewMap[T, R any](f func(T) R) *Flow {
 //
 // It panics if keep is nil.
 func NewFilter[T any](keep func(T) bool) *Flow {
-	mustHave("NewFilter", "function", keep)
+	nils.Refuse("flow: NewFilter", "function", keep)
 	return newFlow("Filter", func(v T, emit func(any)) {
 		if keep(v) {
 			emit(v)
@@ -71,7 +73,7 @@ func NewFilter[T any](keep func(T) bool) *Flow {
 //
 // It panics if f is nil.
 func NewFlatMap[T, R any](f func(T) []R) *Flow {
-	mustHave("NewFlatMap", "function", f)
+	nils.Refuse("flow: NewFlatMap", "function", f)
 	return newFlow("FlatMap", func(v T, emit func(any)) {
 		for _, r := range f(v) {
 			emit(r)
@@ -80,14 +82,14 @@ func NewFlatMap[T, R any](f func(T) []R) *Flow {
 }
 
 func newFlow[T any](name string, apply func(v T, emit func(any))) *Flow {
-	f := &Flow{in: make(chan any, flowBuffer), out: make(chan any, flowBuffer), name: name}
+	f := &Flow{in: make(chan any, buffer), out: make(chan any, buffer), name: name}
 	emit := func(v any) { f.out <- v }
 	nilAllowed := reflect.TypeFor[T]().Kind() == reflect.Interface
 	var barriers wiring.Barriers
 	each := func() error {
 		for v := range f.in {
-			if IsControl(v) {
-				if b, ok := v.(Barrier); ok {
+			if participant.IsControl(v) {
+				if b, ok := v.(participant.Barrier); ok {
 					if err := f.barrier(b, &barriers); err != nil {
 						return err
 					}
@@ -107,7 +109,7 @@ func newFlow[T any](name string, apply func(v T, emit func(any))) *Flow {
 		err, returned := error(nil), false
 		defer func() { // the function may not return (law A6)
 			if !returned {
-				err = newPanicError(recover())
+				err = panics.New("", recover())
 			}
 			if err != nil {
 				f.fail(err)
@@ -123,27 +125,25 @@ func newFlow[T any](name string, apply func(v T, emit func(any))) *Flow {
 }
 
 // barrier notes that one has come and returns an error if its checkpoint would not be exact (law C2).
-func (f *Flow) barrier(b Barrier, before *wiring.Barriers) error {
+func (f *Flow) barrier(b participant.Barrier, before *wiring.Barriers) error {
 	f.mu.Lock()
 	defer f.mu.Unlock()
-	f.reporter = b.reporter
+	f.last = b
 	if f.misread != nil {
 		return f.misread
 	}
-	return before.Add(b.ID, b.Kind == EndOfInput)
+	return before.Add(b.ID, b.Kind == participant.EndOfInput)
 }
 
 // fail notes why the flow ends and lets everybody know who can do something about it.
 func (f *Flow) fail(err error) {
-	err = lazyerr.Named("checkpoint: "+f.name, err)
+	err = lazyerr.Named("flow: "+f.name, err)
 	f.err.Store(&err)
-	slog.Error("checkpoint: a flow has failed", slog.String("flow", f.name), slog.Any("error", err))
+	slog.Error("flow: a flow has failed", slog.String("flow", f.name), slog.Any("error", err))
 	f.mu.Lock()
-	c, ok := f.reporter.(*Coordinator)
+	last := f.last
 	f.mu.Unlock()
-	if ok {
-		c.Fail(f.name, err)
-	}
+	last.Fail(f.name, err)
 	f.out <- inband.Failure{Err: err}
 }
 
@@ -159,16 +159,14 @@ func (f *Flow) Err() error {
 func (f *Flow) In() chan<- any { return f.in }
 
 // Out returns the channel of the results. If a function of go-streams reads it that branches or joins streams, other than
-// flow.FanOut, the flow fails at the first barrier.
+// FanOut, the flow fails at the first barrier.
 func (f *Flow) Out() <-chan any {
 	if err := wiring.Reader(); err != nil {
 		f.mu.Lock()
 		f.misread = err
-		c, ok := f.reporter.(*Coordinator)
+		last := f.last
 		f.mu.Unlock()
-		if ok { // a barrier may wait in Out
-			c.Fail(f.name, err)
-		}
+		last.Fail(f.name, err) // a barrier may wait in Out
 	}
 	return f.out
 }
@@ -176,36 +174,19 @@ func (f *Flow) Out() <-chan any {
 // Via streams the results to next and returns next. It panics for a flow of go-streams that cannot pass barriers, and if Via
 // or To was called before.
 func (f *Flow) Via(next streams.Flow) streams.Flow {
-	mustPass("Via", next)
-	mustBeFirst("Via", &f.taken)
-	flow.DoStream(f, next)
+	wiring.MustPass("flow: Via", participant.CanPass(next))
+	f.taken.Take("flow: Via")
+	streamsflow.DoStream(f, next)
 	return next
 }
 
 // To streams the results to sink and returns when the sink has processed them all. It panics for a sink of go-streams that
 // takes barriers for elements, and if Via or To was called before.
 func (f *Flow) To(sink streams.Sink) {
-	mustPass("To", sink)
-	mustBeFirst("To", &f.taken)
-	drainTo(f.out, sink)
-}
-
-func mustPass(method string, next any) {
-	if err := CanPass(next); err != nil {
-		panic(fmt.Sprintf("checkpoint: %s: %v", method, err))
-	}
-}
-
-// mustBeFirst panics if something else takes the results already: each would get a part of the elements, and of the barriers.
-func mustBeFirst(method string, taken *atomic.Bool) {
-	if taken.Swap(true) {
-		panic(fmt.Sprintf("checkpoint: %s: Via or To takes the elements already; several branches need flow.FanOut", method))
-	}
-}
-
-func drainTo(out <-chan any, sink streams.Sink) {
+	wiring.MustPass("flow: To", participant.CanPass(sink))
+	f.taken.Take("flow: To")
 	in := sink.In()
-	for v := range out {
+	for v := range f.out {
 		in <- v
 	}
 	close(in)

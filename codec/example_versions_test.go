@@ -1,14 +1,15 @@
-package checkpoint_test
+package codec_test
 
 import (
 	"fmt"
 	"log"
 
-	"github.com/weirflow/weir/checkpoint"
+	"github.com/weirflow/weir/checkpoint/participant"
+	"github.com/weirflow/weir/codec"
 )
 
 // What one version of a program has stored, the next one reads: fields are matched by their names.
-func ExampleDefaultCodec() {
+func ExampleDefault() {
 	type rowV1 struct {
 		Key     string
 		Retries int32
@@ -20,20 +21,20 @@ func ExampleDefaultCodec() {
 		Comment string // new
 	}
 
-	v1, err := checkpoint.DefaultCodec[rowV1]()
+	v1, err := codec.Default[rowV1]()
 	if err != nil {
 		log.Fatal(err)
 	}
-	state, err := checkpoint.MarshalState(v1, rowV1{Key: "WF-7", Retries: 2, Unused: []byte("gone")})
+	state, err := participant.MarshalState(v1, rowV1{Key: "WF-7", Retries: 2, Unused: []byte("gone")})
 	if err != nil {
 		log.Fatal(err)
 	}
 
-	v2, err := checkpoint.DefaultCodec[rowV2]()
+	v2, err := codec.Default[rowV2]()
 	if err != nil {
 		log.Fatal(err)
 	}
-	row, err := checkpoint.UnmarshalState(v2, state)
+	row, err := participant.UnmarshalState(v2, state)
 	fmt.Printf("%+v %v\n", row, err)
 
 	// What cannot be restored exactly is refused when the codec is made.
@@ -41,9 +42,9 @@ func ExampleDefaultCodec() {
 		Name string
 		Done func()
 	}
-	_, err = checkpoint.DefaultCodec[client]()
+	_, err = codec.Default[client]()
 	fmt.Println(err)
 	// Output:
 	// {ID:WF-7 Retries:2 Comment:} <nil>
-	// checkpoint: codec of checkpoint_test.client: .Done: the type cannot be stored: a func cannot be stored
+	// codec of codec_test.client: .Done: the type cannot be stored: a func cannot be stored
 }

@@ -1,0 +1,151 @@
+package checkpoint
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"slices"
+	"unicode/utf8"
+
+	"github.com/weirflow/weir/checkpoint/participant"
+	"github.com/weirflow/weir/internal/lazyerr"
+	"github.com/weirflow/weir/internal/nils"
+)
+
+// Host returns c as participants see it: for authors of sources, operators and sinks.
+func (c *Coordinator) Host() participant.Host { return (*host)(c) }
+
+// host is the coordinator with the methods that only participants call. It is also the Reporter of its barriers.
+type host Coordinator
+
+// Register implements [participant.Host].
+func (h *host) Register(name string, p participant.Participant) (state participant.State, resumes bool) {
+	state, resumes, _ = (*Coordinator)(h).register(name, p)
+	return state, resumes
+}
+
+// register is Register that also tells a fresh start from a participant that makes Start fail, and must not touch anything
+// that a checkpoint may need.
+func (c *Coordinator) register(name string, p participant.Participant) (state participant.State, ok bool, err error) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	defer func() {
+		if err != nil {
+			c.breakStart(err)
+		}
+	}()
+	switch {
+	case nils.Is(p):
+		return nil, false, fmt.Errorf("checkpoint: participant %q is nil", name)
+	case name == "":
+		return nil, false, fmt.Errorf("checkpoint: a %T was registered without a name", p)
+	case len(name) > MaxNameLength || !utf8.ValidString(name):
+		return nil, false, fmt.Errorf("checkpoint: the name of a %T is not UTF-8 of at most %d bytes: %.64q", p, MaxNameLength, name)
+	case c.starting:
+		return nil, false, fmt.Errorf("checkpoint: participant %q was registered after the start", name)
+	case slices.ContainsFunc(c.participants, func(q member) bool { return q.name == name }):
+		return nil, false, fmt.Errorf("checkpoint: two participants are named %q", name)
+	}
+	if s, ok := p.(interface{ isSource() }); ok {
+		s.isSource()
+		if c.source != "" { // nothing aligns the barriers of several (law C2)
+			return nil, false, fmt.Errorf("checkpoint: a pipeline has one source, and there are %q and %q: give each a coordinator and a store",
+				c.source, name)
+		}
+		c.source = name
+	}
+	c.participants = append(c.participants, member{name, p})
+	if c.patience == nil {
+		c.patience = c.clock.AfterFunc(startPatience, func() { c.warnNotStarted(startPatience) })
+	}
+	if c.restored == nil {
+		return nil, false, nil
+	}
+	state, ok = c.restored.State(name)
+	if !ok {
+		return nil, false, &StateError{
+			Participant: name, Checkpoint: c.restored.ID,
+			Err: fmt.Errorf("it has no state there; the checkpoint has states of %q", c.restored.Names()),
+		}
+	}
+	return state, true, nil
+}
+
+// Refuse implements [participant.Host].
+func (h *host) Refuse(name string, reason error) {
+	c := (*Coordinator)(h)
+	nils.Refuse("checkpoint: Refuse", "reason", reason)
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	e := &StateError{Participant: name, Err: reason}
+	if c.restored != nil {
+		e.Checkpoint = c.restored.ID
+	}
+	c.breakStart(e)
+}
+
+// Started implements [participant.Host].
+func (h *host) Started() <-chan struct{} { return h.started }
+
+// Ended implements [participant.Host].
+func (h *host) Ended() <-chan struct{} { return h.life.Done() }
+
+// Err implements [participant.Host].
+func (h *host) Err() error { return (*Coordinator)(h).Err() }
+
+// RequestFinal implements [participant.Host].
+func (h *host) RequestFinal(kind participant.Kind) {
+	c := (*Coordinator)(h)
+	mustBeFinal("RequestFinal", kind) // here, not on a goroutine of nobody
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if _, asked := c.final[kind]; asked || c.isEnded {
+		return
+	}
+	c.final[kind] = struct{}{}
+	go func() { _ = c.Finish(context.Background(), Kind(kind)) }()
+}
+
+// Fail implements [participant.Host].
+func (h *host) Fail(name string, reason error) {
+	c := (*Coordinator)(h)
+	nils.Refuse("checkpoint: Fail", "reason", reason)
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	c.end(lazyerr.Named(fmt.Sprintf("checkpoint: %q failed", name), reason))
+}
+
+// errNoState refuses a report without a state: a restart would resume from it (law C3).
+var errNoState = errors.New("it reported neither a state nor an error: a state that is empty must not be nil")
+
+// Report implements [participant.Reporter].
+func (h *host) Report(id uint64, name string, state participant.State, err error) {
+	c := (*Coordinator)(h)
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	r := c.run
+	if c.drain != nil && c.drain.barrier.ID == id {
+		r, state, err = c.drain, nil, nil // the final barrier asks for a state
+	}
+	if r == nil || r.barrier.ID != id || r.over() {
+		return // it was aborted
+	}
+	if c.isEnded {
+		return // a run that has failed has no states any more that fit together (law C3): the checkpoint is aborted
+	}
+	if _, waiting := r.waiting[name]; !waiting {
+		return // it has reported before
+	}
+	if err == nil && state == nil && r != c.drain {
+		err = errNoState
+	}
+	if err != nil {
+		r.fail(&StateError{Participant: name, Checkpoint: id, Err: err})
+		return
+	}
+	delete(r.waiting, name)
+	r.states[name] = state
+	if len(r.waiting) == 0 {
+		close(r.settled)
+	}
+}

@@ -1,0 +1,28 @@
+package participant
+
+// Host is the coordinator of a pipeline as participants see it: (*checkpoint.Coordinator).Host returns it. It is safe for
+// concurrent use.
+type Host interface {
+	// Register adds a participant under a name that stays the same from run to run. It returns the participant's state in the
+	// checkpoint that the pipeline resumes from; resumes is false for a fresh start.
+	//
+	// All participants register before the start. Start fails for a nil participant, for a name that was registered before or
+	// is not valid, and for one that has no state in the checkpoint. A participant that registers after the start ends the run
+	// with an error.
+	Register(name string, p Participant) (state State, resumes bool)
+	// Refuse makes the start fail because a participant cannot use its state. Constructors call it. It panics if reason is nil.
+	Refuse(name string, reason error)
+	// Started returns a channel that is closed when the participants may begin their work.
+	Started() <-chan struct{}
+
+	// Fail ends the run because a participant has failed: the pipeline cannot end cleanly any more. Sources end, sinks do not
+	// publish. The first reason counts. It panics if reason is nil.
+	Fail(name string, reason error)
+	// RequestFinal asks for a final checkpoint of the kind [Drain] or [Suspend] and does not wait for it. A source whose input
+	// has ended asks for a Drain, and goes on sending barriers until one is final. It panics for another kind.
+	RequestFinal(kind Kind)
+	// Ended returns a channel that is closed when there will be no more checkpoints: after a final one, a failure, or a close.
+	Ended() <-chan struct{}
+	// Err returns why there will be no more checkpoints. It is nil before the end, and after a final checkpoint that is complete.
+	Err() error
+}

@@ -1,0 +1,17 @@
+package participant
+
+// Participant is a source, an operator or a sink that has a state in checkpoints.
+//
+// The coordinator calls the methods one at a time, on a goroutine of its own. They should return soon: what takes long holds
+// up the checkpoint, not the elements.
+type Participant interface {
+	// Pending announces the barrier of a checkpoint that was triggered. A source puts it into its stream as soon as it can;
+	// others may make way for it. Of two barriers that a source has not sent yet, the older one is of an aborted checkpoint,
+	// unless it is the marker of [EndOfInput], which comes once, and after which a source sends nothing but barriers.
+	Pending(b Barrier)
+	// Completed reports that a checkpoint is stored. A source may then commit its position, a sink publish its output. Not
+	// every checkpoint completes: a later one covers those before it that did not.
+	Completed(id uint64)
+	// Aborted reports that a checkpoint will not complete, and why. Its barrier may still come.
+	Aborted(id uint64, reason error)
+}

@@ -1,0 +1,84 @@
+package participant
+
+import (
+	"encoding/binary"
+	"errors"
+	"fmt"
+	"slices"
+
+	"github.com/weirflow/weir/codec"
+	"github.com/weirflow/weir/internal/panics"
+	"github.com/weirflow/weir/internal/varint"
+)
+
+// State is what a participant wants to be given back after a restart: bytes that only the participant understands, in
+// pieces.
+//
+// A large state comes in pieces so that it need not be copied into one. Where it is cut has no meaning: a store may return
+// it cut elsewhere, or whole.
+type State [][]byte
+
+// Size returns the number of bytes.
+func (s State) Size() int64 {
+	var n int64
+	for _, piece := range s {
+		n += int64(len(piece))
+	}
+	return n
+}
+
+// Bytes returns the state in one piece. It copies only if there are several.
+func (s State) Bytes() []byte {
+	if len(s) == 1 {
+		return s[0]
+	}
+	return slices.Concat(s...)
+}
+
+// stateVersion is the first byte of a state of one value:
+//
+//	version byte | schema | value
+//
+// where schema and value are preceded by their lengths.
+const stateVersion = 2
+
+// MarshalState returns a state that holds one value, with the schema of its codec: for participants whose state is small,
+// such as the position of a source. A panic of the codec becomes an error.
+func MarshalState[T any](c codec.Codec[T], v T) (_ State, err error) {
+	defer recoverTo(&err)
+	value, err := c.Append(nil, v)
+	if err != nil {
+		return nil, err
+	}
+	b := varint.AppendBytes([]byte{stateVersion}, codec.SchemaOf(c))
+	b = binary.AppendUvarint(b, uint64(len(value)))
+	return State{b, value}, nil
+}
+
+// UnmarshalState returns the value of a state that [MarshalState] has made. It returns an error if the state is none, is
+// damaged, or does not fit the codec, and for a panic of the codec.
+func UnmarshalState[T any](c codec.Codec[T], state State) (v T, err error) {
+	defer recoverTo(&err)
+	r := varint.Reader{Rest: state.Bytes()}
+	version, schema, value := r.Byte(), r.Bytes(), r.Bytes()
+	switch {
+	case r.Err == nil && version != stateVersion:
+		r.Err = fmt.Errorf("unknown version %d", version)
+	case r.Err == nil && len(r.Rest) > 0:
+		r.Err = errors.New("bytes are left over")
+	}
+	if r.Err != nil {
+		return v, fmt.Errorf("participant: not a state of one value: %w", r.Err)
+	}
+	if c, err = codec.WithSchema(c, schema); err != nil {
+		return v, err
+	}
+	return c.Decode(value)
+}
+
+// recoverTo turns a panic of a codec into an error.
+func recoverTo(err *error) {
+	if r := recover(); r != nil {
+		*err = panics.New("participant", r)
+	}
+}

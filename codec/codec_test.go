@@ -1,0 +1,305 @@
+package codec_test
+
+import (
+	"encoding/gob"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"math"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+
+	"github.com/weirflow/weir/checkpoint/participant"
+	"github.com/weirflow/weir/codec"
+	panicked "github.com/weirflow/weir/internal/panics"
+)
+
+// flight is an element as pipelines have them.
+type flight struct {
+	Number   string
+	From, To string
+	Takeoff  time.Time
+	Seats    int
+	Delay    float64
+	Tags     []string
+	Payload  []byte
+}
+
+func someFlight(i int) flight {
+	return flight{
+		Number: "WF" + string(rune('0'+i%10)), From: "ZRH", To: "LIS", Takeoff: time.Unix(1_700_000_000+int64(i), 0).UTC(),
+		Seats: 180, Delay: 12.5, Tags: []string{"late", "full"}, Payload: make([]byte, 40),
+	}
+}
+
+func mustDefault[T any](t testing.TB) codec.Codec[T] {
+	t.Helper()
+	c, err := codec.Default[T]()
+	require.NoError(t, err)
+	return c
+}
+
+func funcCodec() codec.Codec[flight] {
+	return codec.Func(
+		func(dst []byte, f flight) ([]byte, error) {
+			b, err := json.Marshal(f)
+			return append(dst, b...), err
+		},
+		func(src []byte) (f flight, err error) { return f, json.Unmarshal(src, &f) })
+}
+
+func codecs(t testing.TB) map[string]codec.Codec[flight] {
+	t.Helper()
+	return map[string]codec.Codec[flight]{
+		"default": mustDefault[flight](t),
+		"json":    codec.JSON[flight](),
+		"gob":     codec.Gob[flight](),
+		"func":    funcCodec(),
+	}
+}
+
+func TestCodecsRoundTrip(t *testing.T) {
+	for name, c := range codecs(t) {
+		t.Run(name, func(t *testing.T) {
+			dst := []byte("before")
+			for i := range 20 {
+				want := someFlight(i)
+				begin := len(dst)
+				var err error
+				dst, err = c.Append(dst, want)
+				require.NoError(t, err)
+				src := append([]byte(nil), dst[begin:]...)
+				got, err := c.Decode(src)
+				require.NoError(t, err)
+				assert.Equal(t, want, got)
+				for i := range src { // nothing of src is kept
+					src[i] = 0xff
+				}
+				assert.Equal(t, want, got)
+			}
+			assert.Equal(t, "before", string(dst[:6]))
+
+			// Nothing is left over from one value in the next.
+			full, err := c.Append(nil, someFlight(1))
+			require.NoError(t, err)
+			zero, err := c.Append(nil, flight{})
+			require.NoError(t, err)
+			for range 3 {
+				_, err = c.Decode(full)
+				require.NoError(t, err)
+				got, err := c.Decode(zero)
+				require.NoError(t, err)
+				assert.Equal(t, flight{}, got)
+			}
+
+			_, err = c.Decode(nil)
+			require.Error(t, err)
+			whole, err := c.Append(nil, someFlight(1))
+			require.NoError(t, err)
+			_, err = c.Decode(append(whole, 'x'))
+			require.Error(t, err, "bytes that are left over")
+		})
+	}
+}
+
+func TestCodecsAreSafeForConcurrentUse(t *testing.T) {
+	for name, c := range codecs(t) {
+		t.Run(name, func(t *testing.T) {
+			var wg sync.WaitGroup
+			for g := range 4 {
+				wg.Go(func() {
+					for i := range 200 {
+						b, err := c.Append(nil, someFlight(g*1000+i))
+						if !assert.NoError(t, err) {
+							return
+						}
+						got, err := c.Decode(b)
+						if !assert.NoError(t, err) || !assert.Equal(t, someFlight(g*1000+i), got) {
+							return
+						}
+					}
+				})
+			}
+			wg.Wait()
+		})
+	}
+}
+
+// What one codec has stored, another does not take for its own.
+func TestSchemasTellCodecsApart(t *testing.T) {
+	all := codecs(t)
+	for stored, from := range all {
+		state, err := participant.MarshalState(from, someFlight(3))
+		require.NoError(t, err)
+		for name, c := range all {
+			got, err := participant.UnmarshalState(c, state)
+			if name == stored {
+				require.NoError(t, err)
+				assert.Equal(t, someFlight(3), got)
+				continue
+			}
+			var codecErr *codec.Error
+			require.ErrorAs(t, err, &codecErr, "stored with %s, read with %s", stored, name)
+			assert.Contains(t, err.Error(), "codec of codec_test.flight: ")
+		}
+	}
+}
+
+func TestDefaultCodecErrors(t *testing.T) {
+	type cache struct{ hits int }
+	type row struct {
+		ID    int
+		Inner []struct{ Cache cache }
+	}
+	_, err := codec.Default[row]()
+	var codecErr *codec.Error
+	require.ErrorAs(t, err, &codecErr)
+	assert.Equal(t, "codec of codec_test.row: .Inner[].Cache.hits: the type cannot be stored: "+
+		"the field is unexported, and codec_test.cache has no marshaling methods", err.Error())
+	assert.Equal(t, ".Inner[].Cache.hits", codecErr.Path)
+	assert.Equal(t, "codec_test.row", codecErr.Type.String())
+
+	_, err = mustDefault[any](t).Append(nil, row{})
+	assert.EqualError(t, err, "codec of interface {}: a value of type codec_test.row is in an interface: "+
+		"that type was not registered before the codec was made")
+
+	_, err = mustDefault[flight](t).Decode([]byte{1, 2, 3})
+	assert.EqualError(t, err, "codec of codec_test.flight: .From: it should go on for 3 bytes (at byte 3 of 3)")
+
+	assert.PanicsWithError(t, "codec of error: the type cannot be registered: error is an interface: register the types that it will hold",
+		func() { codec.Register[error]() })
+}
+
+type panics struct{ x int }
+
+func (panics) MarshalBinary() ([]byte, error)  { panic("cannot write") }
+func (*panics) UnmarshalBinary(b []byte) error { panic(errCannotRead) }
+
+var errCannotRead = errors.New("cannot read")
+
+func TestPanicsOfUserCode(t *testing.T) {
+	c := mustDefault[panics](t)
+	_, err := c.Append(nil, panics{})
+	var p *panicked.Error
+	require.ErrorAs(t, err, &p)
+	assert.Equal(t, "cannot write", p.Value)
+	assert.Contains(t, string(p.Stack), "MarshalBinary")
+	assert.Regexp(t, `panic in user code: cannot write \(at codec_test\.go:\d+ codec_test\.panics\.MarshalBinary\)`, err)
+	assert.Contains(t, fmt.Sprintf("%+v", p), p.Error()+"\ngoroutine ")
+	_, err = c.Decode([]byte{0})
+	require.ErrorAs(t, err, &p)
+	require.ErrorIs(t, err, errCannotRead)
+
+	assert.PanicsWithValue(t, "codec: Func: nil append function", func() { codec.Func[int](nil, nil) })
+	assert.PanicsWithValue(t, "codec: Func: nil decode function", func() {
+		codec.Func(func(b []byte, _ int) ([]byte, error) { return b, nil }, nil)
+	})
+}
+
+// The versions of a program: what is stored with one is read with the next.
+func TestDefaultCodecAcrossVersions(t *testing.T) {
+	type v1 struct {
+		ID   int32
+		Gone []string
+		Name string
+	}
+	type v2 struct {
+		Name  string
+		Added *int
+		ID    int64
+	}
+	type v3 struct{ ID string }
+	state, err := participant.MarshalState(mustDefault[v1](t), v1{7, []string{"x"}, "n"})
+	require.NoError(t, err)
+	got, err := participant.UnmarshalState(mustDefault[v2](t), state)
+	require.NoError(t, err)
+	assert.Equal(t, v2{Name: "n", ID: 7}, got)
+	_, err = participant.UnmarshalState(mustDefault[v3](t), state)
+	assert.EqualError(t, err, "codec of codec_test.v3: .ID: the stored values do not fit: it was stored as int, and is string now")
+}
+
+// What the docs say of the others, so that it stays true.
+func TestWhyNotGobOrJSON(t *testing.T) {
+	type doc struct {
+		Empty  []int
+		Nil    []int
+		Zero   *int
+		NaN    float64
+		Any    any
+		Text   string
+		hidden int
+	}
+	zero := 0
+	v := doc{Empty: []int{}, Zero: &zero, Text: "a\xff", Any: 5, hidden: 1}
+	b, err := codec.Gob[doc]().Append(nil, v)
+	require.NoError(t, err)
+	got, err := codec.Gob[doc]().Decode(b)
+	require.NoError(t, err)
+	assert.Nil(t, got.Empty)
+	assert.Nil(t, got.Zero)
+	assert.Zero(t, got.hidden)
+	require.Error(t, gob.NewEncoder(nopWriter{}).Encode([]*int{nil}))
+
+	b, err = codec.JSON[doc]().Append(nil, v)
+	require.NoError(t, err)
+	got, err = codec.JSON[doc]().Decode(b)
+	require.NoError(t, err)
+	assert.Equal(t, "a\ufffd", got.Text)
+	assert.Equal(t, 5.0, got.Any)
+	_, err = codec.JSON[doc]().Append(nil, doc{NaN: math.NaN()})
+	require.Error(t, err)
+
+	_, err = codec.Default[doc]()
+	require.ErrorContains(t, err, ".hidden")
+}
+
+type nopWriter struct{}
+
+func (nopWriter) Write(p []byte) (int, error) { return len(p), nil }
+
+func TestGobAndJSONOfInterfaces(t *testing.T) {
+	for name, c := range map[string]codec.Codec[any]{"gob": codec.Gob[any](), "json": codec.JSON[any](), "default": mustDefault[any](t)} {
+		b, err := c.Append([]byte("x"), "text <&>")
+		require.NoError(t, err, name)
+		got, err := c.Decode(b[1:])
+		require.NoError(t, err, name)
+		assert.Equal(t, "text <&>", got, name)
+	}
+}
+
+// encoding/gob panics on it, in some types.
+func TestGobOfANilPointerInASlice(t *testing.T) {
+	type point struct{ X int }
+	type points struct {
+		One *int
+		All []*point
+	}
+	b, err := codec.Gob[points]().Append([]byte("x"), points{All: []*point{nil}})
+	require.ErrorContains(t, err, "nil")
+	require.Equal(t, "x", string(b))
+}
+
+func fuzzCodec(f *testing.F, c codec.Codec[flight]) {
+	f.Helper()
+	for i := range 3 {
+		b, err := c.Append(nil, someFlight(i))
+		require.NoError(f, err)
+		f.Add(b)
+	}
+	f.Add([]byte{})
+	f.Fuzz(func(t *testing.T, b []byte) {
+		v, err := c.Decode(b)
+		if err == nil {
+			_, err = c.Append(nil, v)
+			require.NoError(t, err)
+		}
+	})
+}
+
+func FuzzDefaultCodec(f *testing.F) { fuzzCodec(f, mustDefault[flight](f)) }
+func FuzzJSONCodec(f *testing.F)    { fuzzCodec(f, codec.JSON[flight]()) }
+func FuzzGobCodec(f *testing.F)     { fuzzCodec(f, codec.Gob[flight]()) }

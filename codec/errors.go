@@ -1,0 +1,57 @@
+package codec
+
+import (
+	"fmt"
+	"reflect"
+
+	"github.com/weirflow/weir/codec/internal/wire"
+	"github.com/weirflow/weir/internal/panics"
+)
+
+// Error tells that a type, a value or stored bytes are not fit for a codec.
+type Error struct {
+	Type   reflect.Type // of the codec's values
+	Path   string       // to the culprit inside of a value: .Tags[].Cache; "" for the value itself, or if not known
+	Reason string
+	Err    error // the cause, or nil
+}
+
+func codecError[T any](what string, err error) *Error {
+	e := &Error{Type: reflect.TypeFor[T](), Reason: what}
+	w, ok := err.(*wire.Error) //nolint:errorlint // it is wire's own, not wrapped
+	if !ok {
+		e.Err = err
+		return e
+	}
+	e.Path, e.Err = w.Path, w.Err
+	if what != "" {
+		e.Reason += ": "
+	}
+	e.Reason += w.Reason
+	return e
+}
+
+func (e *Error) Error() string {
+	s := fmt.Sprintf("codec of %v: ", e.Type)
+	if e.Path != "" {
+		s += e.Path + ": "
+	}
+	switch {
+	case e.Err == nil:
+		return s + e.Reason
+	case e.Reason == "":
+		return s + fmt.Sprint(e.Err) // fmt recovers panics of users' errors
+	default:
+		return s + fmt.Sprintf("%s: %v", e.Reason, e.Err)
+	}
+}
+
+// Unwrap returns Err.
+func (e *Error) Unwrap() error { return e.Err }
+
+// recoverTo turns a panic into an error. It is deferred by functions that call user code.
+func recoverTo(err *error) {
+	if r := recover(); r != nil {
+		*err = panics.New("codec", r)
+	}
+}

@@ -1,0 +1,15 @@
+// Package flow has steps for pipelines of weir: map, filter, flat map. They let watermarks, barriers and other control elements
+// pass, which the steps of the same name in go-streams do not: those assert the type of each element.
+//
+//	source.Via(flow.NewMap(strings.TrimSpace)).Via(operator).To(sink)
+//
+// A file that also needs go-streams' own package flow, for FanOut, gives that one a name:
+//
+//	import (
+//		streamsflow "github.com/reugn/go-streams/flow"
+//
+//		"github.com/weirflow/weir/flow"
+//	)
+//
+// To mix them up does not compile: go-streams' NewMap, NewFilter and NewFlatMap take a second argument.
+package flow
