@@ -14,7 +14,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/weirflow/weir/asyncop"
-	"github.com/weirflow/weir/checkpoint"
+	weirflow "github.com/weirflow/weir/flow"
 )
 
 // Operators in a row: what one of them fails with does not look like a clean end to the next.
@@ -106,7 +106,7 @@ func TestResultsFromBreaksOffItsInput(t *testing.T) {
 func TestFailureOfARowOfFlows(t *testing.T) {
 	for name, between := range map[string]func(streams.Flow) streams.Flow{
 		"operators": func(f streams.Flow) streams.Flow { return f },
-		"Map":       func(f streams.Flow) streams.Flow { return f.Via(checkpoint.NewMap(strings.ToUpper)) },
+		"Map":       func(f streams.Flow) streams.Flow { return f.Via(weirflow.NewMap(strings.ToUpper)) },
 	} {
 		t.Run(name, func(t *testing.T) {
 			first, second := failsAt("b", "1"), failsAt("none", "2")

@@ -1,7 +1,7 @@
 package asyncop
 
 import (
-	"github.com/weirflow/weir/checkpoint"
+	weirflow "github.com/weirflow/weir/flow"
 	"github.com/weirflow/weir/internal/inband"
 )
 
@@ -47,7 +47,7 @@ func (p *pump[IN, OUT]) passFailure(next chan<- any, tell bool) {
 // takesFailures reports whether next is an operator or a flow of weir. Others would take a failure for an element.
 func takesFailures(next any) bool {
 	switch next.(type) {
-	case interface{ isOperator() }, *checkpoint.Flow:
+	case interface{ isOperator() }, *weirflow.Flow:
 		return true
 	}
 	return false
