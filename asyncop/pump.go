@@ -782,8 +782,10 @@ func (p *pump[IN, OUT]) cancelUpstream(cause error) {
 
 // discard takes what upstream still sends, so that it is not blocked for ever.
 func (p *pump[IN, OUT]) discard() {
-	for range p.in {
-		p.discarded.Add(1)
+	for v := range p.in {
+		if !checkpoint.IsControl(v) {
+			p.discarded.Add(1)
+		}
 	}
 }
 

@@ -7,6 +7,7 @@ import (
 	"slices"
 	"strings"
 	"testing"
+	"testing/synctest"
 	"time"
 
 	"github.com/reugn/go-streams"
@@ -130,6 +131,32 @@ func TestFailureOfARowOfFlows(t *testing.T) {
 			}
 		})
 	}
+}
+
+// Operators that are cancelled together have lost what they had accepted, and nothing else: a failure is no element.
+func TestFailureOfARowIsNoDiscardedElement(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		ctx, cancel := context.WithCancelCause(t.Context())
+		hanging := asyncop.Blocking(func(ctx context.Context, in string) (string, error) {
+			<-ctx.Done()
+			return "", ctx.Err()
+		})
+		opts := []asyncop.Option{asyncop.WithContext(ctx), asyncop.WithLogger(slog.New(slog.DiscardHandler))}
+		first := asyncop.OrderedWait(hanging, time.Minute, 4, opts...)
+		second := asyncop.OrderedWait(hanging, time.Minute, 4, opts...)
+		first.Via(second)
+		for range 2 {
+			first.In() <- "a"
+		}
+		synctest.Wait()
+		cancel(errRow)
+		close(first.In())
+		require.ErrorIs(t, first.Wait(), errRow)
+		require.ErrorIs(t, second.Wait(), errRow)
+		synctest.Wait() // nothing is discarded any more
+		require.EqualValues(t, 2, first.Stats().Abandoned)
+		require.Zero(t, second.Stats().Discarded)
+	})
 }
 
 // An end that is no failure is a clean one for the next operator, too; what follows that is not weir's gets elements only.
