@@ -783,7 +783,7 @@ func (p *pump[IN, OUT]) cancelUpstream(cause error) {
 // discard takes what upstream still sends, so that it is not blocked for ever.
 func (p *pump[IN, OUT]) discard() {
 	for v := range p.in {
-		if !checkpoint.IsControl(v) {
+		if !participant.IsControl(v) {
 			p.discarded.Add(1)
 		}
 	}
