@@ -192,9 +192,11 @@ func newOperator[IN, OUT any](
 		c.logAttrs(slog.LevelWarn, "asyncop: "+name+": the strategy has no predicate, so nothing is retried: "+
 			"give it RetryIfResult or RetryIfException, or use NoRetry", slog.String("strategy", fmt.Sprintf("%T", strategy)))
 	}
-	if timeout > 0 && timeout < time.Millisecond {
-		c.logAttrs(slog.LevelWarn, "asyncop: "+name+": the timeout is below a millisecond: is its unit missing, as in 5*time.Second?",
-			slog.Duration("timeout", timeout))
+	for what, d := range map[string]time.Duration{name + ": the timeout": timeout, "WithAttemptTimeout: the limit": cfg.attemptTimeout} {
+		if d > 0 && d < time.Millisecond {
+			c.logAttrs(slog.LevelWarn, "asyncop: "+what+" is below a millisecond: is its unit missing, as in 5*time.Second?",
+				slog.Duration("timeout", d))
+		}
 	}
 	p := newPump(c)
 	if cfg.coordinator != nil {

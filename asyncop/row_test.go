@@ -3,6 +3,7 @@ package asyncop_test
 import (
 	"context"
 	"errors"
+	"fmt"
 	"log/slog"
 	"slices"
 	"strings"
@@ -206,12 +207,24 @@ func (c *collector) AwaitCompletion() { <-c.done }
 
 // A number without a unit is a number of nanoseconds.
 func TestWarningOfATimeoutWithoutAUnit(t *testing.T) {
+	const warning = `level=WARN msg="asyncop: %s is below a millisecond: is its unit missing, as in 5*time.Second?" timeout=%v`
 	for timeout, warned := range map[time.Duration]bool{5000: true, time.Millisecond - 1: true, time.Millisecond: false, 0: false} {
-		var lines strings.Builder
-		op := asyncop.OrderedWait(asyncop.Blocking(func(context.Context, string) (string, error) { return "", nil }), timeout, 1,
-			asyncop.WithLogger(slog.New(slog.NewTextHandler(&lines, nil))), asyncop.WithDropOnFailure())
-		close(op.In())
-		require.NoError(t, op.Wait())
-		assert.Equal(t, warned, strings.Contains(lines.String(), "the timeout is below a millisecond"), "%v: %s", timeout, lines.String())
+		run := func(timeout time.Duration, opts ...asyncop.Option) string {
+			var lines strings.Builder
+			op := asyncop.OrderedWait(asyncop.Blocking(func(context.Context, string) (string, error) { return "", nil }), timeout, 1,
+				append(opts, asyncop.WithLogger(slog.New(slog.NewTextHandler(&lines, nil))))...)
+			close(op.In())
+			require.NoError(t, op.Wait())
+			return lines.String()
+		}
+		if warned {
+			assert.Contains(t, run(timeout), fmt.Sprintf(warning, "OrderedWait: the timeout", timeout))
+			assert.Contains(t, run(0, asyncop.WithAttemptTimeout(timeout)), fmt.Sprintf(warning, "WithAttemptTimeout: the limit", timeout))
+			continue
+		}
+		assert.Empty(t, run(timeout))
+		if timeout > 0 {
+			assert.Empty(t, run(0, asyncop.WithAttemptTimeout(timeout)))
+		}
 	}
 }
