@@ -272,9 +272,9 @@ func TestFailureOfTheLastOutcome(t *testing.T) {
 		require.Equal(t, "a b", side.elements())
 		a, b := side.got()[0], side.got()[1]
 		require.Equal(t, unsafeReason, a.Reason)
-		require.Equal(t, predicates.NewReasonSet(safeReason), a.Reasons)
+		require.Equal(t, predicates.ReasonSet{}.With(safeReason), a.Reasons)
 		require.Equal(t, predicates.Reason{}, b.Reason)
-		require.Equal(t, predicates.NewReasonSet(safeReason), b.Reasons)
+		require.Equal(t, predicates.ReasonSet{}.With(safeReason), b.Reasons)
 	})
 }
 
@@ -297,7 +297,7 @@ func TestRejectedInDoubtOfAnEarlierAttempt(t *testing.T) {
 			f := side.got()[0]
 			require.Equal(t, 2, f.Attempts)
 			require.Equal(t, rejection, f.Reason)
-			require.Equal(t, predicates.NewReasonSet(first), f.Reasons)
+			require.Equal(t, predicates.ReasonSet{}.With(first), f.Reasons)
 			require.Equal(t, inDoubt, f.InDoubt)
 			require.Equal(t, strategies.Accepted, f.Verdict)
 		})
@@ -377,6 +377,6 @@ func TestAbandonedResultHasNoReason(t *testing.T) {
 		r.sendEach("a")
 		require.ErrorIs(t, r.cut(errTestOver), errTestOver)
 		require.Equal(t, predicates.Reason{}, side.got()[0].Reason)
-		require.Equal(t, predicates.NewReasonSet(safeReason), side.got()[0].Reasons)
+		require.Equal(t, predicates.ReasonSet{}.With(safeReason), side.got()[0].Reasons)
 	})
 }

@@ -70,7 +70,7 @@ func (c *core[IN, OUT]) look(e *queue.Entry[slot[IN, OUT]], a *attempt[IN, OUT])
 // remaining returns what e has left of its timeout.
 func (c *core[IN, OUT]) remaining(e *queue.Entry[slot[IN, OUT]]) time.Duration {
 	if c.timeout == 0 {
-		return predicates.NoDeadline
+		return decision.NoDeadline
 	}
 	return max(0, c.deadline(e)-c.now)
 }

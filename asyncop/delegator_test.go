@@ -17,6 +17,12 @@ import (
 
 var errDown = errors.New("down")
 
+// The reasons of predicates.
+var (
+	resultMatched    = predicates.NewReason("RESULT_MATCHED", true, false)
+	exceptionMatched = predicates.NewReason("EXCEPTION_MATCHED", false, false)
+)
+
 // recordingStrategy tells what it was asked.
 type recordingStrategy struct {
 	predicate func() predicates.AsyncRetryPredicate[int]
@@ -53,7 +59,7 @@ func delegatorOf[OUT any](s strategies.AsyncRetryStrategy[OUT], source rand.Sour
 
 // decide asks the policy as the loop does, about an element without deadline.
 func decide(d *retryableDelegator[int], attempts int, results []int, err error, final bool) decision.Decision {
-	d.view = predicates.Attempt[int]{Number: attempts, Results: results, Err: err, Remaining: predicates.NoDeadline}
+	d.view = predicates.Attempt[int]{Number: attempts, Results: results, Err: err, Remaining: decision.NoDeadline}
 	return d.policy.Decide(context.Background(), &d.view, decision.Situation{Finishing: final, Random: d.random})
 }
 
@@ -96,7 +102,7 @@ func TestDelegatorAsksByKind(t *testing.T) {
 
 func TestDelegatorDecides(t *testing.T) {
 	errOther := errors.New("other")
-	refused := decision.Decision{Verdict: decision.Refused, Reason: predicates.ExceptionMatched, Err: errDown}
+	refused := decision.Decision{Verdict: decision.Refused, Reason: exceptionMatched, Err: errDown}
 	both := retryPair(predicates.EmptyResult, predicates.ErrorIs(errDown))
 	tests := []struct {
 		name     string
@@ -110,15 +116,15 @@ func TestDelegatorDecides(t *testing.T) {
 		{"result", 1, []int{1}, nil, false, decision.Decision{}, nil},
 		{"other error", 1, nil, errOther, false, decision.Decision{Err: errOther}, nil},
 		{"empty", 1, nil, nil, false, decision.Decision{
-			Verdict: decision.Retried, Reason: predicates.ResultMatched, Delay: time.Second,
+			Verdict: decision.Retried, Reason: resultMatched, Delay: time.Second,
 		}, []string{"may", "when"}},
 		{"error", 2, nil, errDown, false, decision.Decision{
-			Verdict: decision.Retried, Reason: predicates.ExceptionMatched, Delay: 2 * time.Second, Err: errDown,
+			Verdict: decision.Retried, Reason: exceptionMatched, Delay: 2 * time.Second, Err: errDown,
 		}, []string{"may", "when"}},
 		{"last attempt", 3, nil, errDown, false, refused, []string{"may"}},
 		{"far beyond", 1 << 30, nil, errDown, false, refused, []string{"may"}},
 		{"nobody retries any more", 1, nil, errDown, true, decision.Decision{
-			Verdict: decision.Finishing, Reason: predicates.ExceptionMatched, Err: errDown,
+			Verdict: decision.Finishing, Reason: exceptionMatched, Err: errDown,
 		}, []string{"may", "when"}},
 		{"nobody retries any more, nor may", 3, nil, errDown, true, refused, []string{"may"}},
 		{"nor wants to", 1, []int{1}, nil, true, decision.Decision{}, nil},
@@ -168,6 +174,6 @@ func TestDelegatorNeverReturnsANegativeDelay(t *testing.T) {
 		WithJitter(func(base time.Duration, _ *rand.Rand) time.Duration { return -base })
 	d := delegatorOf[int](strategy, nil)
 	assert.Equal(t, decision.Decision{
-		Verdict: decision.Retried, Reason: predicates.ExceptionMatched, Err: errDown,
+		Verdict: decision.Retried, Reason: exceptionMatched, Err: errDown,
 	}, decide(&d, 1, nil, errDown, false))
 }

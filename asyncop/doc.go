@@ -93,7 +93,7 @@
 //
 //	op := asyncop.OrderedWaitWithRetry(send, 5*time.Second, 1000,
 //		strategies.ReasonAware(httpretry.Classifier[Reply](), strategies.BestEffort[Reply]()).
-//			IdempotentIf(predicates.OfInput(isIdempotent)).
+//			IdempotentIf(isIdempotent).
 //			WithBudget(strategies.NewBudget(0.2, 10, 100)))
 //
 // FLIP-232's strategies go the same way: they are policies that look at nothing but the number and the outcome of an

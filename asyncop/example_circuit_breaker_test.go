@@ -62,7 +62,7 @@ func Example_circuitBreaker() {
 	strategy := patient{strategies.BestEffort[string]()}
 	policy := strategies.ReasonAware(predicates.Classifiers(
 		predicates.Named[string](),
-		predicates.ByError[string](predicates.ErrorReason{Target: service, Reason: predicates.Unknown}),
+		predicates.ByException[string](predicates.ErrorIs(service), predicates.Unknown),
 	), strategy).Immediate()
 
 	op := asyncop.OrderedWaitWithRetry(call, 5*time.Second, 10, policy, asyncop.WithDropOnFailure(), asyncop.WithDrainRetries())

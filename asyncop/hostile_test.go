@@ -131,7 +131,7 @@ var entries = map[string]func(hostile error) setup{
 	},
 	"classified": func(hostile error) setup {
 		return setup{wrap: answering(func(*call) error { return hostile }), strategy: aware(
-			predicates.Classifiers(predicates.Named[string](), predicates.ByError[string](predicates.ErrorReason{Target: errAgain})), nil,
+			predicates.Classifiers(predicates.Named[string](), predicates.ByException[string](predicates.ErrorIs(errAgain), predicates.Reason{})), nil,
 		)}
 	},
 	"strategy": func(hostile error) setup {

@@ -163,7 +163,7 @@ func TestReasonsOfACappedWaitAtTheEndOfInput(t *testing.T) {
 		r.fail("a#2", errBroken)
 		require.NoError(t, r.end())
 		require.Equal(t, 1, done)
-		require.Equal(t, predicates.NewReasonSet(safeReason), side.got()[0].Reasons)
+		require.Equal(t, predicates.ReasonSet{}.With(safeReason), side.got()[0].Reasons)
 	})
 }
 

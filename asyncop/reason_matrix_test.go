@@ -111,7 +111,7 @@ func TestWhatAStrategySees(t *testing.T) {
 			reasons := []predicates.Reason{safeReason, unsafeReason, safeReason}
 			p := aware(func(a *view) (predicates.Reason, bool) {
 				return reasons[a.Retries()], a.Err != nil
-			}, s).IdempotentIf(predicates.OfInput(func(in string) bool { return in == "a" }))
+			}, s).IdempotentIf(func(in any) bool { return in == "a" })
 			side := newSideSink(false)
 			r := newRig(t, m, setup{timeout: time.Minute, strategy: p, opts: options(asyncop.WithSideOutput(side))})
 			r.send("a")
@@ -130,7 +130,7 @@ func TestWhatAStrategySees(t *testing.T) {
 			}, seen)
 			r.advance(time.Hour) // the fourth attempt times out
 			require.Equal(t, "a", side.elements())
-			require.Equal(t, predicates.NewReasonSet(safeReason, unsafeReason), side.got()[0].Reasons)
+			require.Equal(t, predicates.ReasonSet{}.With(safeReason).With(unsafeReason), side.got()[0].Reasons)
 			require.NoError(t, r.end())
 		})
 	}

@@ -164,7 +164,10 @@ func Example_idempotent() {
 		Path   string
 	}
 	policy := strategies.ReasonAware(httpretry.Classifier[string](), nil).
-		IdempotentIf(predicates.OfInput(func(r request) bool { return r.Method == http.MethodGet }))
+		IdempotentIf(func(input any) bool {
+			r, ok := input.(request)
+			return ok && r.Method == http.MethodGet
+		})
 
 	for _, method := range []string{http.MethodGet, http.MethodPost} {
 		d := strategiestest.Decide(policy, predicates.Attempt[string]{Input: request{Method: method}, Err: io.ErrUnexpectedEOF})

@@ -3,6 +3,8 @@ package docs_test
 import (
 	"context"
 	"errors"
+	"fmt"
+	"io"
 	"slices"
 	"testing"
 	"testing/synctest"
@@ -13,7 +15,9 @@ import (
 
 	"github.com/weirflow/weir/asyncop"
 	"github.com/weirflow/weir/predicates"
+	"github.com/weirflow/weir/predicates/httpretry"
 	"github.com/weirflow/weir/strategies"
+	"github.com/weirflow/weir/strategies/strategiestest"
 )
 
 // payFor stands for a client with callbacks.
@@ -62,4 +66,12 @@ func TestMockClock(t *testing.T) {
 	mock.Add(10 * time.Second)
 	<-done
 	assert.EqualValues(t, 2, op.Stats().Attempts)
+}
+
+func Example_decide() {
+	policy := strategies.ReasonAware(httpretry.Classifier[string](), nil)
+	d := strategiestest.Decide(policy, predicates.Attempt[string]{Err: io.ErrUnexpectedEOF})
+	fmt.Println(d)
+	// Output:
+	// no retry: refused (CONNECTION_LOST_IN_FLIGHT)
 }

@@ -24,14 +24,3 @@ func TestAttemptValue(t *testing.T) {
 	a.Values = context.WithValue(t.Context(), key{}, "robot")
 	assert.Equal(t, "robot", a.Value(key{}))
 }
-
-type insert struct{ key string }
-
-func TestOfInput(t *testing.T) {
-	hasKey := predicates.OfInput(func(in insert) bool { return in.key != "" })
-	assert.True(t, hasKey(insert{"k"}))
-	assert.False(t, hasKey(insert{}))
-	assert.False(t, hasKey("another type"))
-	assert.False(t, hasKey(nil))
-	assert.PanicsWithValue(t, "predicates: OfInput: nil function", func() { predicates.OfInput[int](nil) })
-}

@@ -2,8 +2,6 @@ package predicates_test
 
 import (
 	"errors"
-	"io"
-	"strconv"
 	"testing"
 
 	"github.com/stretchr/testify/assert"
@@ -82,62 +80,29 @@ func TestNamed(t *testing.T) {
 	knowsNot(t, c, endedWith("x"))
 }
 
-func TestByError(t *testing.T) {
-	rows := []predicates.ErrorReason{{errBusy, reasonA}, {errClosed, none}, {io.EOF, reasonB}, {errBusy, reasonC}}
-	c := predicates.ByError[string](rows...)
-	rows[0] = predicates.ErrorReason{}
-	for name, err := range chains(errBusy) {
-		t.Run(name, func(t *testing.T) { names(t, c, failedWith(err), reasonA) })
+// codeOf is the code of a statusError, or a result's last letter.
+func codeOf(a *predicates.Attempt[string]) (int, bool) {
+	if e, ok := errors.AsType[*statusError](a.Err); ok {
+		return e.code, true
 	}
-	names(t, c, failedWith(errClosed), none)
-	names(t, c, failedWith(errors.Join(errBusy, io.EOF)), reasonB) // that allows less
-	names(t, c, failedWith(posing{io.EOF, errBusy}), reasonA)      // the first row, not the outermost error
-	knowsNot(t, c, failedWith(errOther))
-	knowsNot(t, c, failedWith(codes{1}))
-	knowsNot(t, c, endedWith())
-	knowsNot(t, predicates.ByError[string](), failedWith(errBusy))
-	assert.PanicsWithValue(t, "predicates: ByError: nil target at index 1",
-		func() { predicates.ByError[string](predicates.ErrorReason{Target: io.EOF}, predicates.ErrorReason{}) })
+	if a.Err == nil && len(a.Results) > 0 {
+		return int(a.Results[0][0]), true
+	}
+	return 0, false
 }
 
-func TestByErrorCode(t *testing.T) {
-	table := map[int]predicates.Reason{503: reasonA, 404: none}
-	c := predicates.ByCode(predicates.ErrorCode[string](func(e *statusError) int { return e.code }), table)
+func TestByCode(t *testing.T) {
+	table := map[int]predicates.Reason{503: reasonA, 404: none, 'b': reasonB}
+	c := predicates.ByCode(codeOf, table)
 	delete(table, 503)
 	for name, err := range chains(&statusError{503}) {
 		t.Run(name, func(t *testing.T) { names(t, c, failedWith(err), reasonA) })
 	}
 	names(t, c, failedWith(&statusError{404}), none)
+	names(t, c, endedWith("b"), reasonB)
 	knowsNot(t, c, failedWith(&statusError{500}))
 	knowsNot(t, c, failedWith(errBusy))
 	knowsNot(t, c, endedWith("503"))
-}
-
-func TestByResultCode(t *testing.T) {
-	c := predicates.ByCode(
-		predicates.ResultCode(func(s string) (byte, bool) { return s[len(s)-1], len(s) > 1 }),
-		map[byte]predicates.Reason{'a': reasonA, 'b': reasonB})
-	names(t, c, endedWith("x", "xa", "xb"), reasonA) // the first that has a code
-	names(t, c, endedWith("b", "xb"), reasonB)
-	knowsNot(t, c, endedWith("xc", "xa")) // the first code counts, known or not
-	knowsNot(t, c, endedWith("a"))
-	knowsNot(t, c, endedWith())
-	knowsNot(t, c, &predicates.Attempt[string]{Results: []string{"xa"}, Err: errBusy})
-}
-
-// R33, R34
-func TestByServerMap(t *testing.T) {
-	server := map[int]bool{600: true, 601: false}
-	c := predicates.ByServerMap(predicates.ErrorCode[string](func(e *statusError) int { return e.code }),
-		func(code int) bool { return server[code] }, reasonA)
-	names(t, c, failedWith(&statusError{600}), reasonA)
-	names(t, c, failedWith(&statusError{601}), none)
-	names(t, c, failedWith(&statusError{602}), none) // not mentioned: accepted, and nobody else is asked
-	knowsNot(t, c, failedWith(errBusy))
-	knowsNot(t, c, endedWith())
-
-	server[602] = true // a newer map
-	names(t, c, failedWith(&statusError{602}), reasonA)
 }
 
 func TestByExceptionAndByResult(t *testing.T) {
@@ -152,50 +117,11 @@ func TestByExceptionAndByResult(t *testing.T) {
 	knowsNot(t, result, failedWith(errBusy))
 }
 
-func TestByPredicates(t *testing.T) {
-	empty, busy := predicates.EmptyResult[string], predicates.ErrorIs(errBusy)
-	tests := []struct {
-		pair              predicates.AsyncRetryPredicate[string]
-		onResult, onError bool
-	}{
-		{nil, false, false},
-		{predicates.RetryIf[string](nil, nil), false, false},
-		{predicates.RetryIf(empty, nil), true, false},
-		{predicates.RetryIf[string](nil, busy), false, true},
-		{predicates.RetryIf(empty, busy), true, true},
-	}
-	for i, tt := range tests {
-		t.Run(strconv.Itoa(i), func(t *testing.T) {
-			c := predicates.ByPredicates(tt.pair)
-			if tt.onResult {
-				names(t, c, endedWith(), predicates.ResultMatched)
-			} else {
-				knowsNot(t, c, endedWith())
-			}
-			if tt.onError {
-				names(t, c, failedWith(errBusy), predicates.ExceptionMatched)
-			} else {
-				knowsNot(t, c, failedWith(errBusy))
-			}
-			knowsNot(t, c, endedWith("x"))
-			knowsNot(t, c, failedWith(errOther))
-		})
-	}
-}
-
 func TestClassifierConstructorsPanic(t *testing.T) {
-	code := predicates.ErrorCode[string](func(e *statusError) int { return e.code })
-	yes := func(int) bool { return true }
 	for want, f := range map[string]func(){
 		"ByCode: nil code":           func() { predicates.ByCode[string, int](nil, nil) },
-		"ByServerMap: nil code":      func() { predicates.ByServerMap[string](nil, yes, reasonA) },
-		"ByServerMap: nil retry":     func() { predicates.ByServerMap(code, nil, reasonA) },
-		"ByServerMap: no reason":     func() { predicates.ByServerMap(code, yes, none) },
-		"ErrorCode: nil code":        func() { predicates.ErrorCode[string, *statusError, int](nil) },
-		"ResultCode: nil code":       func() { predicates.ResultCode[string, int](nil) },
 		"ByException: nil predicate": func() { predicates.ByException[string](nil, reasonA) },
 		"ByResult: nil predicate":    func() { predicates.ByResult[string](nil, reasonA) },
-		"EachError: nil classifier":  func() { predicates.EachError[string](nil) },
 	} {
 		assert.PanicsWithValue(t, "predicates: "+want, f)
 	}
@@ -205,9 +131,8 @@ func TestClassifierConstructorsPanic(t *testing.T) {
 func TestClassifyingResultsAllocatesNothing(t *testing.T) {
 	c := predicates.Classifiers(
 		predicates.Named[string](),
-		predicates.ByError[string](predicates.ErrorReason{Target: errBusy, Reason: reasonA}),
-		predicates.ByCode(predicates.ErrorCode[string](func(e *statusError) int { return e.code }),
-			map[int]predicates.Reason{503: reasonA}),
+		predicates.ByException[string](predicates.ErrorIs(errBusy), reasonA),
+		predicates.ByCode(codeOf, map[int]predicates.Reason{503: reasonA}),
 		predicates.ByResult(predicates.EmptyResult[string], reasonB))
 	a := endedWith("x")
 	assert.Zero(t, testing.AllocsPerRun(100, func() { c(a) }))
@@ -215,7 +140,7 @@ func TestClassifyingResultsAllocatesNothing(t *testing.T) {
 
 func BenchmarkClassifyResult(b *testing.B) {
 	c := predicates.Classifiers(
-		predicates.ByError[string](predicates.ErrorReason{Target: errBusy, Reason: reasonA}),
+		predicates.ByException[string](predicates.ErrorIs(errBusy), reasonA),
 		predicates.ByResult(predicates.EmptyResult[string], reasonB))
 	a := endedWith("x")
 	b.ReportAllocs()

@@ -1,6 +1,12 @@
 // Package predicates says what deserves another try: it holds the predicates
 // by which a retry strategy judges the outcome of an attempt.
 //
+//	strategies.FixedDelay[Row](3, 100*time.Millisecond).
+//		RetryIfResult(predicates.EmptyResult).
+//		RetryIfException(predicates.AnyOf(
+//			predicates.ErrorIs(io.ErrUnexpectedEOF),
+//			predicates.ErrorMatching(func(e net.Error) bool { return e.Timeout() })))
+//
 // # Vocabulary
 //
 // An outcome is what one attempt ended with: results, or an error.
@@ -26,27 +32,27 @@
 //
 // # Reasons
 //
-// A [Classifier] says more than "again": it names the [Reason], which carries
-// whether even a call that must not happen twice may be repeated, and whether
-// everybody wants it repeated. It sees the whole [Attempt]: the element, the
-// [Stage] in which it failed, whether the call is [Idempotent], the reasons so
-// far ([ReasonSet]). It also names what was refused for good ([NewRejection]). Classifiers are tables first ([ByError], [ByCode]), then what
-// a server says ([ByServerMap]), then predicates ([ByException], [ByResult]);
-// [Classifiers] chains them. Ready-made ones are in httpretry, grpcretry, netretry
-// and couchbase; strategies.ReasonAware hands one to an operator. Pairs of
-// predicates are classifiers, too: [ByPredicates].
+// A [Classifier] says more than "again": it names the [Reason]. A reason says whether
+// even a call that must not happen twice may be repeated, and whether it is repeated in
+// any case. The classifier sees the whole [Attempt]: the element, the [Stage] in which it
+// failed, whether the call is [Idempotent], the reasons so far ([ReasonSet]). It also
+// names what was refused for good ([NewRejection]).
+//
+// [ByException], [ByResult] and [ByCode] make classifiers, [Named] reads the reason that a
+// function gave to its error ([WithReason]), and [Classifiers] chains them. Ready-made ones
+// are in httpretry, grpcretry, netretry and couchbase. strategies.ReasonAware hands one to
+// an operator.
 //
 // A function may make several requests and join their errors. Each is classified by
 // itself, and the one that allows least decides. An error that no classifier knows
-// counts as a request that may have had an effect; sentinels that say nothing about a
-// request are to be named: see [EachError].
+// counts as a request that may have had an effect: see [Classifier].
 //
 // # Stages
 //
 // How far a call has come is known to its function ([ReportStage]), to the clients
-// it uses ([ReportSent]) and, of a request that failed, to its error
-// ([StageError]). [StageOf] takes the latest of them, the safe one. Reports find
-// the attempt through the context; outside of an operator they do nothing.
+// it uses ([ReportSent]) and, of a request that failed, to its error ([StageError]).
+// The latest of them counts, which is the safe side. Reports find the attempt through
+// the context; outside of an operator they do nothing.
 //
 // # Concurrency
 //
@@ -55,13 +61,7 @@
 // a time and they must not block; operators that share a predicate call it at
 // the same time.
 //
-// # Use
-//
-//	strategies.FixedDelay[Row](3, 100*time.Millisecond).
-//		RetryIfResult(predicates.EmptyResult).
-//		RetryIfException(predicates.AnyOf(
-//			predicates.ErrorIs(io.ErrUnexpectedEOF),
-//			predicates.ErrorMatching(func(e net.Error) bool { return e.Timeout() })))
+// # Types
 //
 // Types are inferred from any argument that has one. Where nothing has, as in
 // Not(EmptyResult), the row type has to be written: Not(EmptyResult[Row]).

@@ -15,16 +15,25 @@ var (
 	notYet    = predicates.NewReason("NOT_YET_THERE", true, false) // what the application knows
 )
 
-// Tables come first, then what the server says about codes newer than the client,
-// then predicates. What nobody knows is accepted.
+// Errors and codes come first, then predicates of results. A classifier of your own is a
+// function. What none of them knows is accepted.
 func ExampleClassifiers() {
-	status := predicates.ErrorCode[string](func(e *httpError) int { return e.Status })
+	status := func(a *predicates.Attempt[string]) (code int, ok bool) {
+		e, ok := errors.AsType[*httpError](a.Err)
+		if !ok {
+			return 0, false
+		}
+		return e.Status, true
+	}
 	serverSays := map[int]bool{599: true}
 
 	classify := predicates.Classifiers(
-		predicates.ByError[string](predicates.ErrorReason{Target: io.ErrUnexpectedEOF, Reason: connLost}),
+		predicates.ByException[string](predicates.ErrorIs(io.ErrUnexpectedEOF), connLost),
 		predicates.ByCode(status, map[int]predicates.Reason{421: wrongNode, 429: busy, 400: {}}),
-		predicates.ByServerMap(status, func(code int) bool { return serverSays[code] }, busy),
+		func(a *predicates.Attempt[string]) (predicates.Reason, bool) {
+			code, ok := status(a)
+			return busy, ok && serverSays[code]
+		},
 		predicates.ByResult(predicates.EmptyResult[string], notYet),
 	)
 

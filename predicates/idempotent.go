@@ -10,20 +10,3 @@ package predicates
 type Idempotent interface {
 	Idempotent() bool
 }
-
-// OfInput returns f as a function of any input, which is false for inputs of
-// another type, so that what is known about a type of element can travel with a
-// strategy, which knows the output type only.
-//
-//	policy.IdempotentIf(predicates.OfInput(httpretry.Idempotent))
-//
-// It panics if f is nil.
-func OfInput[IN any](f func(in IN) bool) func(input any) bool {
-	if f == nil {
-		panic("predicates: OfInput: nil function")
-	}
-	return func(input any) bool {
-		in, ok := input.(IN)
-		return ok && f(in)
-	}
-}

@@ -9,6 +9,7 @@ import (
 
 	"github.com/stretchr/testify/assert"
 
+	"github.com/weirflow/weir/internal/decision"
 	"github.com/weirflow/weir/predicates"
 )
 
@@ -50,7 +51,7 @@ func TestWeakestOf(t *testing.T) {
 		{predicates.Reason{}, []predicates.Reason{rejected, {}}},
 		{predicates.NewReason("A", false, false), []predicates.Reason{rejected, reasonA, {}}},
 	} {
-		assert.Equal(t, tt.want, predicates.WeakestOf(tt.reasons...), "%v", tt.reasons)
+		assert.Equal(t, tt.want, decision.WeakestOf(tt.reasons...), "%v", tt.reasons)
 	}
 }
 
@@ -58,25 +59,25 @@ func TestWeakestOf(t *testing.T) {
 func TestStageOfJoinedErrors(t *testing.T) {
 	refused, lost := withStage(predicates.ClientDispatch, errBusy), withStage(predicates.NetworkTime, io.EOF)
 	for _, err := range bothOrders(refused, lost) {
-		assert.Equal(t, predicates.NetworkTime, predicates.StageOf(err, predicates.Unreported), "%v", err)
-		assert.Equal(t, predicates.ResponseReceived, predicates.StageOf(err, predicates.ResponseReceived), "%v", err)
+		assert.Equal(t, predicates.NetworkTime, decision.StageOf(err, predicates.Unreported), "%v", err)
+		assert.Equal(t, predicates.ResponseReceived, decision.StageOf(err, predicates.ResponseReceived), "%v", err)
 	}
 	for _, err := range bothOrders(refused, errOther) { // what is not reported may have been sent
-		assert.Equal(t, predicates.NetworkTime, predicates.StageOf(err, predicates.Unreported), "%v", err)
-		assert.Equal(t, predicates.ClientDispatch, predicates.StageOf(err, predicates.ClientDispatch), "%v", err)
+		assert.Equal(t, predicates.NetworkTime, decision.StageOf(err, predicates.Unreported), "%v", err)
+		assert.Equal(t, predicates.ClientDispatch, decision.StageOf(err, predicates.ClientDispatch), "%v", err)
 	}
 	for _, err := range bothOrders(errBusy, errOther) {
-		assert.Equal(t, predicates.Unreported, predicates.StageOf(err, predicates.Unreported), "%v", err)
+		assert.Equal(t, predicates.Unreported, decision.StageOf(err, predicates.Unreported), "%v", err)
 	}
 	around := withStage(predicates.ClientDispatch, errors.Join(errBusy, errOther))
-	assert.Equal(t, predicates.ClientDispatch, predicates.StageOf(around, predicates.Unreported), "of all that it wraps")
-	assert.Equal(t, predicates.ClientDispatch, predicates.StageOf(errors.Join(refused), predicates.Unreported), "only one")
+	assert.Equal(t, predicates.ClientDispatch, decision.StageOf(around, predicates.Unreported), "of all that it wraps")
+	assert.Equal(t, predicates.ClientDispatch, decision.StageOf(errors.Join(refused), predicates.Unreported), "only one")
 	chain := withStage(predicates.ClientDispatch, fmt.Errorf("token: %w", lost))
-	assert.Equal(t, predicates.ClientDispatch, predicates.StageOf(chain, predicates.Unreported), "the outermost of a chain")
+	assert.Equal(t, predicates.ClientDispatch, decision.StageOf(chain, predicates.Unreported), "the outermost of a chain")
 }
 
 func TestNamedJoinedErrors(t *testing.T) {
-	c := predicates.Named[string]()
+	c := decision.EachError(predicates.Named[string]())
 	named := func(r predicates.Reason) error { return predicates.WithReason(errBusy, r) }
 	for _, err := range bothOrders(named(strong), named(weak)) {
 		names(t, c, failedWith(err), weak)
@@ -108,7 +109,7 @@ func TestNamedJoinedErrors(t *testing.T) {
 
 func TestEachError(t *testing.T) {
 	var seen []string
-	c := predicates.EachError(func(a *predicates.Attempt[string]) (predicates.Reason, bool) {
+	c := decision.EachError(func(a *predicates.Attempt[string]) (predicates.Reason, bool) {
 		seen = append(seen, fmt.Sprint(a.Err))
 		switch {
 		case errors.Is(a.Err, io.EOF):
@@ -139,7 +140,7 @@ func TestEachError(t *testing.T) {
 // What one error says about the stage is its own evidence; what was reported is true of all.
 func TestEachErrorHasItsOwnStage(t *testing.T) {
 	var seen []predicates.Stage
-	c := predicates.EachError(func(a *predicates.Attempt[string]) (predicates.Reason, bool) {
+	c := decision.EachError(func(a *predicates.Attempt[string]) (predicates.Reason, bool) {
 		seen = append(seen, a.Stage)
 		return strong, true
 	})
@@ -162,7 +163,7 @@ func TestEachErrorHasItsOwnStage(t *testing.T) {
 	names(t, c, alone, strong)
 	assert.Equal(t, predicates.NetworkTime, alone.Stage)
 
-	panics := predicates.EachError(func(*predicates.Attempt[string]) (predicates.Reason, bool) { panic("no") })
+	panics := decision.EachError(func(*predicates.Attempt[string]) (predicates.Reason, bool) { panic("no") })
 	a := failedWith(errors.Join(errBusy, withStage(predicates.NetworkTime, io.EOF)))
 	a.Stage = predicates.ClientDispatch
 	assert.Panics(t, func() { panics(a) })
@@ -171,30 +172,27 @@ func TestEachErrorHasItsOwnStage(t *testing.T) {
 
 // R3: an error that no classifier knows may be that of a request that took effect.
 func TestAnUnknownErrorBesideOthersIsTheUnsafeSide(t *testing.T) {
-	code := predicates.ErrorCode[string](func(e *statusError) int { return e.code })
 	strongByName := predicates.NewReason("STRONG", false, false)
-	table := predicates.ByError[string](predicates.ErrorReason{Target: errBusy, Reason: strong})
+	table := predicates.ByException[string](predicates.ErrorIs(errBusy), strong)
 	for name, c := range map[string]classifier{
-		"EachError":   predicates.EachError(table),
-		"Classifiers": predicates.Classifiers(table, predicates.ByCode(code, map[int]predicates.Reason{1: weak})),
+		"EachError":   decision.EachError(table),
+		"Classifiers": predicates.Classifiers(table, predicates.ByCode(codeOf, map[int]predicates.Reason{1: weak})),
 		"Named":       predicates.Named[string](),
-		"ByError":     table,
-		"ByCode":      predicates.ByCode(code, map[int]predicates.Reason{503: strong}),
-		"ByServerMap": predicates.ByServerMap(code, func(int) bool { return true }, strong),
-		"ByStage":     predicates.ByStage[string](predicates.ClientDispatch, strong),
+		"ByCode":      predicates.ByCode(codeOf, map[int]predicates.Reason{503: strong}),
 		"ByException": predicates.ByException[string](predicates.ErrorIs(errBusy), strong),
 	} {
+		c = decision.EachError(c) // as a policy does
 		known := predicates.WithReason(withStage(predicates.ClientDispatch, errors.Join(errBusy, &statusError{503})), strong)
-		if name != "Named" && name != "ByStage" {
-			known = map[bool]error{true: errBusy, false: &statusError{503}}[name != "ByCode" && name != "ByServerMap"]
+		if name != "Named" {
+			known = map[bool]error{true: errBusy, false: &statusError{503}}[name != "ByCode"]
 		}
 		names(t, c, failedWith(known), strong)
 		for _, err := range bothOrders(known, errOther) {
 			a := failedWith(err)
 			names(t, c, a, strongByName)
 			assert.NotEqual(t, predicates.ClientDispatch, a.Stage, name)
-			names(t, predicates.EachError(c, errClosed, errOther), failedWith(err), strong) // unless it is named
-			names(t, predicates.EachError(c, errClosed), failedWith(err), strongByName)
+			names(t, decision.EachError(c, errClosed, errOther), failedWith(err), strong) // unless it is named
+			names(t, decision.EachError(c, errClosed), failedWith(err), strongByName)
 
 			a = failedWith(err)
 			a.Stage = predicates.ClientDispatch // the function says that nothing was sent
@@ -204,7 +202,7 @@ func TestAnUnknownErrorBesideOthersIsTheUnsafeSide(t *testing.T) {
 }
 
 func TestHarmlessErrors(t *testing.T) {
-	c := predicates.EachError(predicates.Named[string](), errOther)
+	c := decision.EachError(predicates.Named[string](), errOther)
 	named := predicates.WithReason(errBusy, strong)
 	strongByName := predicates.NewReason("STRONG", false, false)
 	for name, tt := range map[string]struct {
@@ -222,23 +220,16 @@ func TestHarmlessErrors(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) { names(t, c, failedWith(tt.err), tt.want) })
 	}
-	c2 := predicates.Classifiers(predicates.EachError(c), predicates.EachError(predicates.Named[string](), errClosed))
-	names(t, c2, failedWith(errors.Join(errOther, named, errClosed)), strong) // wherever it is named
-	names(t, c2, failedWith(errors.Join(errOther, named, errClosed, io.EOF)), strongByName)
-
-	notSent := predicates.Classifiers(c, predicates.ByStage[string](predicates.ClientDispatch, strong))
-	knowsNot(t, notSent, failedWith(errOther)) // by itself it proves nothing
-	knowsNot(t, notSent, failedWith(errors.Join(errOther, errOther)))
 	a := failedWith(errors.Join(errOther, errOther))
 	knowsNot(t, c, a)
 	assert.NotEqual(t, predicates.ClientDispatch, a.Stage, "nothing is known of such a call")
 
 	harmless := []error{errOther}
-	c = predicates.EachError(predicates.Named[string](), harmless...)
+	c = decision.EachError(predicates.Named[string](), harmless...)
 	harmless[0] = nil
 	names(t, c, failedWith(errors.Join(errOther, named)), strong)
-	assert.PanicsWithValue(t, "predicates: EachError: nil error at index 1",
-		func() { predicates.EachError(predicates.Named[string](), errOther, nil) })
+	assert.PanicsWithValue(t, "decision: EachError: nil error at index 1",
+		func() { decision.EachError(predicates.Named[string](), errOther, nil) })
 }
 
 // posing is an error that claims to be another.
@@ -247,27 +238,6 @@ type posing struct{ as, err error }
 func (e posing) Error() string        { return "posing" }
 func (e posing) Is(target error) bool { return target == e.as }
 func (e posing) Unwrap() error        { return e.err }
-
-func TestByStage(t *testing.T) {
-	c := predicates.ByStage[string](predicates.ClientDispatch, strong)
-	at := func(reported predicates.Stage, err error) *predicates.Attempt[string] {
-		a := failedWith(err)
-		a.Stage = reported
-		return a
-	}
-	names(t, c, at(predicates.ClientDispatch, errBusy), strong)
-	names(t, c, at(predicates.Unreported, withStage(predicates.ClientDispatch, errBusy)), strong)
-	knowsNot(t, c, at(predicates.Unreported, errBusy))
-	knowsNot(t, c, at(predicates.NetworkTime, withStage(predicates.ClientDispatch, errBusy)))
-	knowsNot(t, c, at(predicates.ClientDispatch, withStage(predicates.NetworkTime, errBusy)))
-	result := endedWith("x")
-	result.Stage = predicates.ClientDispatch
-	knowsNot(t, c, result)
-	assert.PanicsWithValue(t, "predicates: ByStage: no stage to look for: unreported",
-		func() { predicates.ByStage[string](predicates.Unreported, strong) })
-	assert.PanicsWithValue(t, "predicates: ByStage: no stage to look for: Stage(9)",
-		func() { predicates.ByStage[string](9, strong) })
-}
 
 // silent is an error that could demand something and does not.
 type silent struct{ err error }
@@ -283,19 +253,19 @@ func TestPushbackOfJoinedErrors(t *testing.T) {
 		want time.Duration
 	}{
 		{demand(time.Second), demand(time.Minute), time.Minute},
-		{demand(time.Minute), demand(predicates.Never), predicates.Never},
-		{silent{}, demand(predicates.Never), predicates.Never},
+		{demand(time.Minute), demand(decision.Never), decision.Never},
+		{silent{}, demand(decision.Never), decision.Never},
 		{silent{}, demand(0), 0},
 		{silent{demand(time.Second)}, errOther, time.Second},
 	} {
 		for _, err := range bothOrders(tt.a, tt.b) {
-			got, ok := predicates.PushbackOf(failedWith(err))
+			got, ok := decision.PushbackOf(failedWith(err))
 			assert.True(t, ok, "%v", err)
 			assert.Equal(t, tt.want, got, "%v", err)
 		}
 	}
-	_, ok := predicates.PushbackOf(failedWith(errors.Join(silent{}, silent{errOther})))
+	_, ok := decision.PushbackOf(failedWith(errors.Join(silent{}, silent{errOther})))
 	assert.False(t, ok)
-	got, _ := predicates.PushbackOf(failedWith(predicates.WithPushback(demand(time.Hour), time.Second)))
+	got, _ := decision.PushbackOf(failedWith(predicates.WithPushback(demand(time.Hour), time.Second)))
 	assert.Equal(t, time.Second, got, "the outermost of a chain")
 }

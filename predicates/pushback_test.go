@@ -7,6 +7,7 @@ import (
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 
+	"github.com/weirflow/weir/internal/decision"
 	"github.com/weirflow/weir/predicates"
 )
 
@@ -19,16 +20,16 @@ type answer struct {
 func (a answer) RetryPushback() (time.Duration, bool) { return a.delay, a.demands }
 
 func TestPushbackOfErrors(t *testing.T) {
-	for _, delay := range []time.Duration{predicates.Never, 0, time.Second} {
+	for _, delay := range []time.Duration{decision.Never, 0, time.Second} {
 		for name, err := range wrappings(predicates.WithPushback(errBusy, delay)) {
-			got, ok := predicates.PushbackOf(failedWith(err))
+			got, ok := decision.PushbackOf(failedWith(err))
 			assert.True(t, ok, name)
 			assert.Equal(t, delay, got, name)
 		}
 	}
-	_, ok := predicates.PushbackOf(failedWith(errBusy))
+	_, ok := decision.PushbackOf(failedWith(errBusy))
 	assert.False(t, ok)
-	_, ok = predicates.PushbackOf(endedWith("x"))
+	_, ok = decision.PushbackOf(endedWith("x"))
 	assert.False(t, ok)
 }
 
@@ -43,16 +44,16 @@ func TestPushbackOfResults(t *testing.T) {
 		{[]answer{nothing}, 0, false},
 		{[]answer{demand(0)}, 0, true},
 		{[]answer{demand(2), nothing, demand(3), demand(1)}, 3, true},
-		{[]answer{demand(2), demand(-5), demand(3)}, predicates.Never, true},
+		{[]answer{demand(2), demand(-5), demand(3)}, decision.Never, true},
 	}
 	for _, tt := range tests {
-		got, ok := predicates.PushbackOf(&predicates.Attempt[answer]{Results: tt.results})
+		got, ok := decision.PushbackOf(&predicates.Attempt[answer]{Results: tt.results})
 		assert.Equal(t, tt.ok, ok, "%v", tt.results)
 		assert.Equal(t, tt.want, got, "%v", tt.results)
 	}
-	_, ok := predicates.PushbackOf(&predicates.Attempt[answer]{Results: []answer{demand(1)}, Err: errBusy})
+	_, ok := decision.PushbackOf(&predicates.Attempt[answer]{Results: []answer{demand(1)}, Err: errBusy})
 	assert.False(t, ok, "the outcome is the error")
-	got, ok := predicates.PushbackOf(&predicates.Attempt[any]{Results: []any{"x", demand(4)}})
+	got, ok := decision.PushbackOf(&predicates.Attempt[any]{Results: []any{"x", demand(4)}})
 	assert.True(t, ok)
 	assert.Equal(t, time.Duration(4), got)
 }
@@ -63,6 +64,6 @@ func TestWithPushback(t *testing.T) {
 	err := predicates.WithPushback(errBusy, -time.Hour)
 	require.EqualError(t, err, "busy (the server asks not to retry)")
 	require.ErrorIs(t, err, errBusy)
-	delay, _ := predicates.PushbackOf(failedWith(err))
-	assert.Equal(t, predicates.Never, delay)
+	delay, _ := decision.PushbackOf(failedWith(err))
+	assert.Equal(t, decision.Never, delay)
 }

@@ -2,18 +2,18 @@ package predicates
 
 import (
 	"fmt"
-	"slices"
 	"unique"
 )
 
 // Reason is why an attempt deserves another try, with what that says about the
-// call. Reasons are an open set: whoever writes a classifier makes the ones it
+// call. Reasons are an open set: the author of a classifier makes the ones it
 // needs, as package variables, with [NewReason].
 //
 //	AllowsNonIdempotentRetry   the call has certainly not taken effect, so that
 //	                           even a call that must not happen twice may be repeated
 //	AlwaysRetry                no caller wants to see this outcome: repeated without
-//	                           asking the strategy, until the time runs out
+//	                           asking the strategy, until the time runs out, after
+//	                           1, 10, 50, 100, 500 ms, and then every second
 //
 // The stage is the evidence, the reason is the verdict: a strategy that has a
 // reason need not look at the stage again.
@@ -46,19 +46,6 @@ var (
 	// CircuitBreakerOpen: a circuit breaker kept the call from being sent, so it
 	// has not taken effect.
 	CircuitBreakerOpen = NewReason("CIRCUIT_BREAKER_OPEN", true, false)
-
-	// ResultMatched is the reason that [ByPredicates] names for a result
-	// predicate. It allows non-idempotent retry: a result proves that the call was
-	// answered, and the predicate is what the application knows about the answer
-	// (RFC 0049 calls it "retryable with application context").
-	ResultMatched = NewReason("RESULT_MATCHED", true, false)
-
-	// ExceptionMatched is the reason that [ByPredicates] names for an exception
-	// predicate. It does not allow non-idempotent retry: such a predicate sees
-	// errors of every stage, those of calls lost in flight among them. Where it is
-	// known better, [ByException] takes a reason of your own. FLIP-232 strategies
-	// do not ask for idempotence and retry it nevertheless.
-	ExceptionMatched = NewReason("EXCEPTION_MATCHED", false, false)
 )
 
 // NewReason returns the reason with this name and these properties. It panics if
@@ -76,8 +63,8 @@ func NewReason(name string, allowsNonIdempotentRetry, alwaysRetry bool) Reason {
 
 // NewRejection returns the reason of calls that were answered and refused for good,
 // without effect: an HTTP 404, a violated unique constraint. No strategy is asked
-// about it and nothing is retried; the outcome is accepted, and whoever gets the
-// failure finds the reason there, and that the call is not in doubt.
+// about it and nothing is retried. The element fails, and its failure has the reason
+// and is not in doubt.
 //
 //	var Duplicate = predicates.NewRejection("DUPLICATE_KEY")
 //	return predicates.WithReason(err, Duplicate) // in the function, for the classifier Named
@@ -128,8 +115,8 @@ func (r Reason) MarshalText() ([]byte, error) { return []byte(r.Name()), nil }
 
 // UnmarshalText makes r the reason with this name that allows nothing, and none
 // if there is no name. What a name allows is known to those who made the reason,
-// and there is no registry to ask: [ReasonByName] finds it among the reasons one
-// expects.
+// and there is no registry to ask: compare names with those of the reasons that you
+// expect, such as httpretry.Reasons().
 func (r *Reason) UnmarshalText(text []byte) error {
 	*r = Reason{}
 	if len(text) > 0 {
@@ -138,64 +125,10 @@ func (r *Reason) UnmarshalText(text []byte) error {
 	return nil
 }
 
-// ReasonByName returns the first of reasons with this name.
-func ReasonByName(name string, reasons ...Reason) (Reason, bool) {
-	for _, r := range reasons {
-		if !r.IsZero() && r.Name() == name {
-			return r, true
-		}
-	}
-	return Reason{}, false
-}
-
-// WeakestOf returns the reason for a retry that repeats several things at once, such
-// as the requests of one call: that of reasons which allows least, the first one
-// of several. Where one of them is none, it is known of that one neither that it
-// may be repeated nor that it has had no effect, so the others lose what they
-// allow: the result has their name only.
-//
-// A rejection takes nothing from the others, since it had no effect. The result is
-// a rejection if all are, and none if there are no reasons besides rejections and
-// none.
-func WeakestOf(reasons ...Reason) Reason {
-	var weakest, rejection Reason
-	for _, r := range reasons {
-		switch {
-		case r.IsZero():
-		case r.IsRejection():
-			if rejection.IsZero() {
-				rejection = r
-			}
-		case weakest.IsZero() || r.rank() < weakest.rank():
-			weakest = r
-		}
-	}
-	unknown := slices.ContainsFunc(reasons, Reason.IsZero)
-	switch {
-	case weakest.IsZero() && !unknown:
-		return rejection
-	case weakest.rank() > 0 && unknown:
-		return NewReason(weakest.Name(), false, false)
-	}
-	return weakest
-}
-
-// rank orders reasons by what they allow.
-func (r Reason) rank() int {
-	switch v := r.value(); {
-	case v.always:
-		return 2
-	case v.nonIdempotent:
-		return 1
-	default:
-		return 0
-	}
-}
-
-// ReasonError is an error that names its own reason. See [WithReason].
-type ReasonError struct {
-	Reason Reason
-	Err    error
+// reasonError is an error that names its own reason.
+type reasonError struct {
+	reason Reason
+	err    error
 }
 
 // WithReason returns err with the reason why its attempt deserves another try,
@@ -205,11 +138,10 @@ func WithReason(err error, r Reason) error {
 	if err == nil {
 		return nil
 	}
-	return &ReasonError{Reason: r, Err: err}
+	return &reasonError{reason: r, err: err}
 }
 
 // Error returns the error's own message with the reason's name.
-func (e *ReasonError) Error() string { return fmt.Sprintf("%v: %v", e.Reason, e.Err) }
+func (e *reasonError) Error() string { return fmt.Sprintf("%v: %v", e.reason, e.err) }
 
-// Unwrap returns Err.
-func (e *ReasonError) Unwrap() error { return e.Err }
+func (e *reasonError) Unwrap() error { return e.err }

@@ -25,20 +25,18 @@ type reasonNode struct {
 	rest ReasonSet
 }
 
-// NewReasonSet returns the set of reasons. Zero reasons are left out.
-func NewReasonSet(reasons ...Reason) ReasonSet {
-	var s ReasonSet
+// IsEmpty reports whether there is nothing in s.
+func (s ReasonSet) IsEmpty() bool { return s == ReasonSet{} }
+
+// With returns s with these reasons in it. Zero reasons change nothing.
+func (s ReasonSet) With(reasons ...Reason) ReasonSet {
 	for _, r := range reasons {
-		s = s.With(r)
+		s = s.with(r)
 	}
 	return s
 }
 
-// IsEmpty reports whether there is nothing in s.
-func (s ReasonSet) IsEmpty() bool { return s == ReasonSet{} }
-
-// With returns s with r in it. The zero reason changes nothing.
-func (s ReasonSet) With(r Reason) ReasonSet {
+func (s ReasonSet) with(r Reason) ReasonSet {
 	if r.IsZero() {
 		return s
 	}
@@ -51,7 +49,7 @@ func (s ReasonSet) With(r Reason) ReasonSet {
 	case compareReasons(node.last, r) < 0:
 		return ReasonSet{unique.Make(reasonNode{last: r, rest: s})}
 	default:
-		rest := node.rest.With(r)
+		rest := node.rest.with(r)
 		if rest == node.rest {
 			return s
 		}
@@ -115,7 +113,7 @@ func (s *ReasonSet) UnmarshalJSON(text []byte) error {
 	if err := json.Unmarshal(text, &reasons); err != nil {
 		return err
 	}
-	*s = NewReasonSet(reasons...)
+	*s = ReasonSet{}.With(reasons...)
 	return nil
 }
 

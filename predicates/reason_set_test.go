@@ -37,10 +37,14 @@ func TestReasonSetTellsPropertiesApart(t *testing.T) {
 	same := []predicates.Reason{
 		predicates.NewReason("A", true, true), predicates.NewReason("A", false, false), reasonA,
 	}
-	s := predicates.NewReasonSet(same...)
+	s := reasonSet(same...)
 	slices.Reverse(same)
 	assert.Equal(t, 3, s.Len())
-	assert.Equal(t, s, predicates.NewReasonSet(same...))
+	assert.Equal(t, s, reasonSet(same...))
+}
+
+func reasonSet(reasons ...predicates.Reason) predicates.ReasonSet {
+	return predicates.ReasonSet{}.With(reasons...)
 }
 
 func drawReasons(t *rapid.T, label string) []predicates.Reason {
@@ -77,7 +81,7 @@ func TestReasonSetIsASet(t *testing.T) {
 			t.Fatalf("order: %v", s)
 		}
 		shuffled := rapid.Permutation(slices.Collect(maps.Keys(model))).Draw(t, "shuffled")
-		if predicates.NewReasonSet(shuffled...) != s {
+		if reasonSet(shuffled...) != s {
 			t.Fatalf("%v depends on the order", s)
 		}
 	})
@@ -85,7 +89,7 @@ func TestReasonSetIsASet(t *testing.T) {
 
 func TestReasonSetIsSafeForConcurrentUse(t *testing.T) {
 	reasons := []predicates.Reason{reasonA, reasonB, reasonC, predicates.Unknown}
-	want := predicates.NewReasonSet(reasons...)
+	want := reasonSet(reasons...)
 	var wg sync.WaitGroup
 	for i := range 8 {
 		wg.Go(func() {
@@ -105,9 +109,9 @@ func TestReasonSetIsSafeForConcurrentUse(t *testing.T) {
 }
 
 func TestReasonSetAllocatesNothingForKnownSets(t *testing.T) {
-	kept := predicates.NewReasonSet(reasonA, reasonB)
+	kept := reasonSet(reasonA, reasonB)
 	allocs := testing.AllocsPerRun(100, func() {
-		if predicates.NewReasonSet(reasonB, reasonA, reasonB) != kept {
+		if reasonSet(reasonB, reasonA, reasonB) != kept {
 			t.Error("sets differ")
 		}
 	})
@@ -116,7 +120,7 @@ func TestReasonSetAllocatesNothingForKnownSets(t *testing.T) {
 
 func BenchmarkReasonSetWith(b *testing.B) {
 	for name, s := range map[string]predicates.ReasonSet{
-		"empty": {}, "there": predicates.NewReasonSet(reasonA), "second": predicates.NewReasonSet(reasonB),
+		"empty": {}, "there": reasonSet(reasonA), "second": reasonSet(reasonB),
 	} {
 		b.Run("set="+name, func(b *testing.B) {
 			b.ReportAllocs()

@@ -10,8 +10,8 @@ import (
 // ReportStage reports how far the call that ctx belongs to has come, for
 // reason-aware retries: see [Stage]. An operator's attempt is found through its
 // context. Stages go forward only: a report of an earlier stage than the last one
-// changes nothing. Neither does one after the attempt is over, or with a context
-// in which nobody listens.
+// changes nothing. Neither does a report after the attempt is over, or with a context
+// of no attempt.
 //
 // What was not reported counts as [NetworkTime] from the start of the call on, the
 // safe side. So the first report of a function that takes its time before it sends
@@ -23,9 +23,8 @@ import (
 //	predicates.ReportStage(ctx, predicates.NetworkTime)
 //	reply, err := conn.Do(ctx, request)
 //
-// A stage by itself is no reason for another attempt: it is the classifier of a
-// reason-aware strategy that makes one of it, as those of packages netretry,
-// httpretry and grpcretry do, or [ByStage].
+// A stage by itself is no reason for another attempt. The classifier of a policy makes
+// one of it, as those of packages netretry, httpretry and grpcretry do.
 //
 // ReportStage speaks for the whole call. The adapter of a client sees its own
 // requests only, and uses [ReportSent]. ReportStage panics if there is no such
@@ -76,13 +75,12 @@ func (s SentRequest) Refused() {
 	}
 }
 
-// WithStageReporter returns a copy of ctx whose reports go to report, and no longer
-// to whoever got them before. [ReportSent] is a report of NetworkTime, and Refused
-// none. With a nil report nobody gets them: for a request that does not belong to
-// the call, such as one for a token.
+// WithStageReporter returns a copy of ctx whose reports go to report instead of the
+// attempt. [ReportSent] is a report of NetworkTime, and Refused none. With a nil report
+// they are dropped: for a request that does not belong to the call, such as one for a
+// token. Tests of a client use it to see what it reports.
 //
-// report must be safe for concurrent use. Operators other than package asyncop's,
-// and tests, use it to listen.
+// report must be safe for concurrent use.
 func WithStageReporter(ctx context.Context, report func(stage Stage)) context.Context {
 	var r stageReporter = silent{}
 	if report != nil {

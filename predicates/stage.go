@@ -3,8 +3,6 @@ package predicates
 import (
 	"errors"
 	"fmt"
-
-	"github.com/weirflow/weir/predicates/internal/joined"
 )
 
 // Stage is how far a request had come when its attempt ended. It is what the
@@ -21,9 +19,8 @@ import (
 //	ResponseReceived   the response tells, if the classifier can read it
 //
 // Stages are ordered by time. The zero value, [Unreported], is the safe side:
-// everything here treats it as NetworkTime from the start of the call on, except
-// that the error itself may prove that nothing was sent. A reported NetworkTime
-// outranks such an error: of a function that makes several calls, one may have
+// it counts as NetworkTime from the start of the call on, except that the error itself
+// may prove that nothing was sent. A reported NetworkTime outranks such an error: of a function that makes several calls, one may have
 // been sent before another could not be.
 //
 // The stages are those of RFC 0049 of the Couchbase SDKs.
@@ -83,7 +80,7 @@ type StageError struct {
 	Err   error
 }
 
-// Error returns the error's own message, which is nobody's to change.
+// Error returns the message of Err.
 func (e *StageError) Error() string { return fmt.Sprint(e.Err) }
 
 // Unwrap returns Err.
@@ -94,49 +91,4 @@ func (e *StageError) Unwrap() error { return e.Err }
 func (e *StageError) Timeout() bool {
 	var t interface{ Timeout() bool }
 	return errors.As(e.Err, &t) && t.Timeout()
-}
-
-// StageOf returns the stage of an attempt that ended with err, which may be nil,
-// after the function reported a stage, which may be [Unreported]: the later one of
-// what was reported and what the outermost [*StageError] says. Of joined errors the
-// latest stage counts, where an unreported one is taken for NetworkTime: what one
-// request of a call did not do another may have done.
-func StageOf(err error, reported Stage) Stage {
-	if !joined.Joins(err) {
-		return stageOfOne(err, reported)
-	}
-	var all stages
-	for _, branch := range joined.Branches(err) {
-		all.add(stageOfOne(branch, reported))
-	}
-	return all.latest()
-}
-
-// stageOfOne is StageOf without joined errors.
-func stageOfOne(err error, reported Stage) Stage {
-	if e, ok := errors.AsType[*StageError](err); ok {
-		return max(reported, e.Stage)
-	}
-	return reported
-}
-
-// stages are those of joined errors.
-type stages struct {
-	n       int
-	max     Stage
-	unknown bool // one of them is Unreported
-}
-
-func (s *stages) add(stage Stage) {
-	s.n++
-	s.max = max(s.max, stage)
-	s.unknown = s.unknown || stage == Unreported
-}
-
-// latest returns the latest one, where an unreported one beside others is NetworkTime.
-func (s *stages) latest() Stage {
-	if s.unknown && s.max == ClientDispatch {
-		return NetworkTime
-	}
-	return s.max
 }

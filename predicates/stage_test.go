@@ -9,6 +9,7 @@ import (
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 
+	"github.com/weirflow/weir/internal/decision"
 	"github.com/weirflow/weir/predicates"
 )
 
@@ -58,10 +59,10 @@ func TestStageOf(t *testing.T) {
 		{at(predicates.NetworkTime), predicates.ResponseReceived, predicates.ResponseReceived},
 	}
 	for _, tt := range tests {
-		assert.Equal(t, tt.want, predicates.StageOf(tt.err, tt.reported), "%v, reported %v", tt.err, tt.reported)
+		assert.Equal(t, tt.want, decision.StageOf(tt.err, tt.reported), "%v, reported %v", tt.err, tt.reported)
 		if tt.err != nil {
 			for name, err := range chains(tt.err) {
-				assert.Equal(t, tt.want, predicates.StageOf(err, tt.reported), "%s, reported %v", name, tt.reported)
+				assert.Equal(t, tt.want, decision.StageOf(err, tt.reported), "%s, reported %v", name, tt.reported)
 			}
 		}
 	}

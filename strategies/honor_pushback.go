@@ -6,6 +6,7 @@ import (
 	"slices"
 	"time"
 
+	"github.com/weirflow/weir/internal/decision"
 	"github.com/weirflow/weir/predicates"
 )
 
@@ -67,7 +68,7 @@ func (s *pushback[OUT]) Decide(ctx context.Context, a *predicates.Attempt[OUT]) 
 }
 
 func (s *pushback[OUT]) demand(a *predicates.Attempt[OUT]) (time.Duration, bool) {
-	if delay, ok := predicates.PushbackOf(a); ok {
+	if delay, ok := decision.PushbackOf(a); ok {
 		return delay, true
 	}
 	for _, demand := range s.more {

@@ -16,7 +16,7 @@ import (
 
 func TestHonorPushback(t *testing.T) {
 	const own = 100 * ms
-	const nothing = predicates.Never - 1 // demanded
+	const nothing = decision.Never - 1 // demanded
 	tests := []struct {
 		demand    time.Duration
 		inner     strategies.Action
@@ -31,7 +31,7 @@ func TestHonorPushback(t *testing.T) {
 		{ms, strategies.RetryAfter(own), nil, strategies.Action{Retry: true, Delay: ms, Demanded: true}, 1},
 		{time.Second, strategies.Action{}, nil, strategies.Action{}, 1}, // not a permission
 		{time.Second, strategies.RetryAfter(own), io.EOF, strategies.RetryAfter(own), 1},
-		{predicates.Never, strategies.RetryAfter(own), nil, strategies.Action{}, 0},
+		{decision.Never, strategies.RetryAfter(own), nil, strategies.Action{}, 0},
 	}
 	for _, tt := range tests {
 		var asked int
@@ -49,7 +49,7 @@ func TestHonorPushback(t *testing.T) {
 // A demand that is found elsewhere.
 func TestHonorPushbackWithMore(t *testing.T) {
 	byText := func(a *attempt) (time.Duration, bool) { return time.Hour, errors.Is(a.Err, io.EOF) }
-	never := func(*attempt) (time.Duration, bool) { return predicates.Never, true }
+	never := func(*attempt) (time.Duration, bool) { return decision.Never, true }
 	s := strategies.HonorPushback(answer(new(int), strategies.RetryAfter(ms), nil), byText, never)
 
 	a := failedAttempt(1)
@@ -95,11 +95,11 @@ func TestPolicyHeedsPushback(t *testing.T) {
 		assert.Equal(t, decision.Retried, d.Verdict, name)
 		assert.Equal(t, time.Minute, d.Delay, name)
 		assert.Equal(t, time.Minute, d.Demanded, name)
-		assert.Equal(t, decision.Refused, decideOn(p, predicates.Never).Verdict, name)
+		assert.Equal(t, decision.Refused, decideOn(p, decision.Never).Verdict, name)
 
 		d = decideOn(p.IgnorePushback(), time.Minute)
 		assert.Equal(t, name == "explicit", d.Demanded > 0, name)
-		assert.Equal(t, name == "explicit", decideOn(p.IgnorePushback(), predicates.Never).Verdict == decision.Refused, name)
+		assert.Equal(t, name == "explicit", decideOn(p.IgnorePushback(), decision.Never).Verdict == decision.Refused, name)
 		assert.Equal(t, decision.Refused, decideOn(strategies.ReasonAware(say(forbidden), nil), time.Minute).Verdict, "not a permission")
 	}
 	flip := strategies.PolicyOf[string](strategies.FixedDelay[string](3, own).RetryIfException(predicates.HasException))

@@ -26,6 +26,12 @@ var (
 	always    = predicates.NewReason("ALWAYS", true, true)
 )
 
+// The reasons of predicates.
+var (
+	resultMatched    = predicates.NewReason("RESULT_MATCHED", true, false)
+	exceptionMatched = predicates.NewReason("EXCEPTION_MATCHED", false, false)
+)
+
 type (
 	attempt = predicates.Attempt[string]
 	decide  = strategies.ReasonStrategyFunc[string]
@@ -49,7 +55,7 @@ func failFast(asked *int) strategies.ReasonStrategy[string] {
 }
 
 func failedAttempt(number int) *attempt {
-	return &attempt{Number: number, Err: io.ErrUnexpectedEOF, Remaining: predicates.NoDeadline}
+	return &attempt{Number: number, Err: io.ErrUnexpectedEOF, Remaining: decision.NoDeadline}
 }
 
 // R17, R24, R26 to R28: stage × idempotent × reason × strategy.
@@ -90,7 +96,7 @@ func TestMatrix(t *testing.T) {
 	stages := []predicates.Stage{
 		predicates.Unreported, predicates.ClientDispatch, predicates.NetworkTime, predicates.ResponseReceived,
 	}
-	reasons := append(couchbase.Reasons(), allowing, forbidden, always, predicates.ResultMatched, predicates.ExceptionMatched)
+	reasons := append(couchbase.Reasons(), allowing, forbidden, always, resultMatched, exceptionMatched)
 	for _, s := range allStrategies {
 		t.Run(s.name, func(t *testing.T) {
 			for _, stage := range stages {
@@ -153,8 +159,8 @@ func TestCap(t *testing.T) {
 		{0, 1, 0, false},
 		{0, 0, 0, true},
 		{time.Second, -time.Second, 0, true}, // the deadline passed while the strategy thought
-		{time.Hour, predicates.NoDeadline, time.Hour, false},
-		{predicates.NoDeadline - 1, predicates.NoDeadline, predicates.NoDeadline - 1, false},
+		{time.Hour, decision.NoDeadline, time.Hour, false},
+		{decision.NoDeadline - 1, decision.NoDeadline, decision.NoDeadline - 1, false},
 	}
 	for _, tt := range tests {
 		var asked int
@@ -246,7 +252,7 @@ func TestFailedDecisions(t *testing.T) {
 		})
 	}
 	// An element with results fails, too.
-	a := &attempt{Number: 1, Results: []string{"x"}, Remaining: predicates.NoDeadline}
+	a := &attempt{Number: 1, Results: []string{"x"}, Remaining: decision.NoDeadline}
 	d := tests[0].policy.Steps().Decide(t.Context(), a, decision.Situation{})
 	require.EqualError(t, d.Err, "broken")
 }
@@ -263,7 +269,7 @@ func TestTranslation(t *testing.T) {
 	for _, action := range []strategies.Action{
 		strategies.Action{}.WithError(better), strategies.RetryAfter(time.Second).WithError(better),
 	} {
-		for _, a := range []*attempt{failedAttempt(1), {Number: 1, Results: []string{"x"}, Remaining: predicates.NoDeadline}} {
+		for _, a := range []*attempt{failedAttempt(1), {Number: 1, Results: []string{"x"}, Remaining: decision.NoDeadline}} {
 			d := strategies.ReasonAware(say(allowing), answer(&asked, action, nil)).
 				Steps().Decide(t.Context(), a, decision.Situation{})
 			assert.Equal(t, better, d.Err)
@@ -326,7 +332,7 @@ func TestWhatTheStrategySees(t *testing.T) {
 			return strategies.Action{}, nil
 		}))
 	a := failedAttempt(2)
-	a.Input, a.Reasons, a.Elapsed = "in", predicates.NewReasonSet(always), time.Second
+	a.Input, a.Reasons, a.Elapsed = "in", predicates.ReasonSet{}.With(always), time.Second
 	p.Steps().Decide(t.Context(), a, decision.Situation{})
 	assert.Equal(t, "in", saw.Input)
 	assert.Equal(t, allowing, saw.Reason)
@@ -488,10 +494,10 @@ func TestReasonOfAnEarlierOutcomeIsForgotten(t *testing.T) {
 		if a.Err != nil {
 			panic("broken classifier")
 		}
-		return predicates.ResultMatched, true
+		return resultMatched, true
 	}, nil)
-	a := &predicates.Attempt[string]{Number: 1, Remaining: predicates.NoDeadline}
-	require.Equal(t, predicates.ResultMatched, p.Steps().Decide(t.Context(), a, decision.Situation{}).Reason)
+	a := &predicates.Attempt[string]{Number: 1, Remaining: decision.NoDeadline}
+	require.Equal(t, resultMatched, p.Steps().Decide(t.Context(), a, decision.Situation{}).Reason)
 	a.Err = errors.New("busy")
 	d := p.Steps().Decide(t.Context(), a, decision.Situation{})
 	require.Equal(t, decision.Failed, d.Verdict)

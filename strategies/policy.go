@@ -3,6 +3,7 @@ package strategies
 import (
 	"context"
 	"fmt"
+	"slices"
 	"time"
 
 	"github.com/weirflow/weir/internal/decision"
@@ -33,6 +34,8 @@ import (
 // a type. Override Decide of a [ReasonStrategy] instead, as [BestEffortStrategy] shows.
 type Policy[OUT any] struct {
 	steps    decision.Steps[OUT]
+	classify predicates.Classifier[OUT] // that of ReasonAware
+	harmless []error
 	strategy ReasonStrategy[OUT]     // nil: it was made of flip
 	flip     AsyncRetryStrategy[OUT] // nil: it was made of strategy
 }
@@ -45,7 +48,7 @@ var _ AsyncRetryStrategy[any] = (*Policy[any])(nil)
 //	op := asyncop.OrderedWaitWithRetry(call, 5*time.Second, 1000,
 //		strategies.ReasonAware(couchbase.Classifier[Row](nil), strategies.BestEffort[Row]()))
 //
-// Of joined errors classify sees each by itself: see [predicates.EachError]. A nil
+// Of joined errors classify sees each by itself: see [predicates.Classifier]. A nil
 // strategy stands for [BestEffort].
 //
 // A delay that a server demands, such as Retry-After of HTTP or the pushback of
@@ -56,8 +59,8 @@ func ReasonAware[OUT any](classify predicates.Classifier[OUT], strategy ReasonSt
 	if nils.Is(strategy) {
 		strategy = BestEffort[OUT]()
 	}
-	return &Policy[OUT]{strategy: strategy, steps: decision.Steps[OUT]{
-		Classify: predicates.EachError(classify), Results: true, Errors: true,
+	return &Policy[OUT]{classify: classify, strategy: strategy, steps: decision.Steps[OUT]{
+		Classify: decision.EachError(classify), Results: true, Errors: true,
 		Strategy: asking(HonorPushback(strategy)), Asked: strategy, AtOnce: decidesAtOnce(strategy),
 	}}
 }
@@ -99,12 +102,31 @@ func PolicyOf[OUT any](strategy AsyncRetryStrategy[OUT]) *Policy[OUT] {
 	pair = predicates.RetryIf(pair.ResultPredicate(), pair.ExceptionPredicate())
 	p.steps.Results, p.steps.Errors = pair.ResultPredicate() != nil, pair.ExceptionPredicate() != nil
 	if p.steps.Results || p.steps.Errors {
-		p.steps.Classify = predicates.ByPredicates(pair)
+		p.steps.Classify = byPredicates(pair.ResultPredicate(), pair.ExceptionPredicate())
 	}
 	if j, ok := strategy.(interface{ Jitter() Jitter }); ok {
 		p.steps.Jitter = j.Jitter()
 	}
 	return p
+}
+
+// The reasons of a strategy without reasons. A result proves that the call was answered; an error may be that of a call lost
+// in flight.
+var (
+	resultMatched    = predicates.NewReason("RESULT_MATCHED", true, false)
+	exceptionMatched = predicates.NewReason("EXCEPTION_MATCHED", false, false)
+)
+
+// byPredicates makes a classifier of the predicates, nil ones of which match nothing. All results pass here, so it is no chain.
+func byPredicates[OUT any](
+	result predicates.ResultPredicate[OUT], exception predicates.ExceptionPredicate,
+) predicates.Classifier[OUT] {
+	return func(a *predicates.Attempt[OUT]) (predicates.Reason, bool) {
+		if a.Err != nil {
+			return exceptionMatched, exception != nil && exception(a.Err)
+		}
+		return resultMatched, result != nil && result(a.Results)
+	}
 }
 
 // askingByAttempts returns the question to s, for whatever reason. What FLIP-232 retries, it retries: idempotence and what
@@ -160,8 +182,11 @@ func (p *Policy[OUT]) Idempotent() *Policy[OUT] {
 }
 
 // IdempotentIf returns a copy of p whose calls may happen twice for the inputs
-// for which idempotent is true; see [predicates.OfInput] for a function of a type
-// of its own. The default is nil: for none.
+// for which idempotent is true:
+//
+//	policy.IdempotentIf(func(input any) bool { r, ok := input.(request); return ok && r.Method == "GET" })
+//
+// The default is nil: for none.
 //
 // An element may speak for itself ([predicates.Idempotent]), and idempotent is
 // then not called: the call of one that says yes may happen twice, and that of one
@@ -177,12 +202,18 @@ func (p *Policy[OUT]) IdempotentIf(idempotent func(input any) bool) *Policy[OUT]
 // where a call joins them with others, such as the sentinel in
 // fmt.Errorf("%w: %w", ErrLookup, err). An error that the classifier does not know
 // otherwise counts as a request that may have had an effect, and calls that must not
-// happen twice are not repeated. See [predicates.EachError]. It changes nothing for a
+// happen twice are not repeated. See [predicates.Classifier]. It changes nothing for a
 // FLIP-232 strategy, whose predicates see the joined error. It panics if an error is nil.
 func (p *Policy[OUT]) Harmless(errs ...error) *Policy[OUT] {
+	for i, err := range errs {
+		if err == nil {
+			panic(fmt.Sprintf("strategies: Harmless: nil error at index %d", i))
+		}
+	}
 	c := *p
 	if p.flip == nil {
-		c.steps.Classify = predicates.EachError(p.steps.Classify, errs...)
+		c.harmless = append(slices.Clip(p.harmless), errs...)
+		c.steps.Classify = decision.EachError(p.classify, c.harmless...)
 	}
 	return &c
 }

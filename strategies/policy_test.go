@@ -36,7 +36,7 @@ func TestPolicyOfAFLIPStrategyLosesNothing(t *testing.T) {
 			Idempotent: rapid.Bool().Draw(t, "idempotent"),
 			Stage:      rapid.SampledFrom([]predicates.Stage{predicates.Unreported, predicates.NetworkTime}).Draw(t, "stage"),
 			Results:    rapid.SliceOfN(rapid.Just("x"), 0, 1).Draw(t, "results"),
-			Remaining:  predicates.NoDeadline,
+			Remaining:  decision.NoDeadline,
 		}
 		a.Err = rapid.SampledFrom([]error{nil, io.EOF, io.ErrClosedPipe}).Draw(t, "err")
 		finishing := rapid.Bool().Draw(t, "finishing")
@@ -53,9 +53,9 @@ func TestPolicyOfAFLIPStrategyLosesNothing(t *testing.T) {
 		}
 		want := decision.Decision{Err: a.Err}
 		if again {
-			want.Verdict, want.Reason = decision.Refused, predicates.ExceptionMatched
+			want.Verdict, want.Reason = decision.Refused, exceptionMatched
 			if a.Err == nil {
-				want.Reason = predicates.ResultMatched
+				want.Reason = resultMatched
 			}
 			switch {
 			case !flip.CanRetry(a.Number):
@@ -63,7 +63,7 @@ func TestPolicyOfAFLIPStrategyLosesNothing(t *testing.T) {
 				want.Verdict = decision.Finishing
 			default:
 				want.Verdict, want.Delay = decision.Retried, flip.BackoffTime(a.Number)
-				want.Capped = want.Delay == predicates.NoDeadline
+				want.Capped = want.Delay == decision.NoDeadline
 			}
 		}
 		got := policy.Steps().Decide(context.Background(), a, decision.Situation{Finishing: finishing})
@@ -202,7 +202,7 @@ func TestIdempotence(t *testing.T) {
 	assert.True(t, p.Idempotent().Steps().IsIdempotent("x"))
 	assert.False(t, p.Idempotent().Steps().IsIdempotent(element(false)))
 	assert.True(t, p.Idempotent().Steps().IsIdempotent(element(true)))
-	byInput := p.IdempotentIf(predicates.OfInput(func(s string) bool { return s == "get" }))
+	byInput := p.IdempotentIf(func(in any) bool { return in == "get" })
 	assert.True(t, byInput.Steps().IsIdempotent("get"))
 	assert.False(t, byInput.Steps().IsIdempotent("put"))
 	assert.True(t, byInput.Steps().IsIdempotent(element(true)), "one of both suffices")
@@ -280,7 +280,7 @@ func TestPolicyOfJoinedErrors(t *testing.T) {
 	own := func(a *attempt) (predicates.Reason, bool) { return refused, errors.Is(a.Err, busy) }
 	policy := strategies.ReasonAware(own, nil)
 	verdict := func(p *strategies.Policy[string], err error) (decision.Verdict, predicates.Stage) {
-		a := &attempt{Number: 1, Err: err, Remaining: predicates.NoDeadline, Idempotent: p.Steps().IsIdempotent("x")}
+		a := &attempt{Number: 1, Err: err, Remaining: decision.NoDeadline, Idempotent: p.Steps().IsIdempotent("x")}
 		return p.Steps().Decide(t.Context(), a, decision.Situation{}).Verdict, a.Stage
 	}
 	for name, tt := range map[string]struct {
@@ -310,5 +310,5 @@ func TestPolicyOfJoinedErrors(t *testing.T) {
 	}))
 	got, _ := verdict(flip.Harmless(sentinel), errors.Join(busy, sentinel))
 	assert.Equal(t, decision.Retried, got, "its predicates see the joined error")
-	assert.PanicsWithValue(t, "predicates: EachError: nil error at index 0", func() { policy.Harmless(nil) })
+	assert.PanicsWithValue(t, "strategies: Harmless: nil error at index 0", func() { policy.Harmless(nil) })
 }

@@ -62,7 +62,7 @@ func post(ctx context.Context, client *http.Client, bankURL string, p payment) e
 
 // policy retries what the breaker refused when the breaker may let it through, and anything else only where it is safe.
 func policy(breaker circuitbreaker.CircuitBreaker[any]) *strategies.Policy[payment] {
-	open := predicates.ByError[payment](predicates.ErrorReason{Target: circuitbreaker.ErrOpen, Reason: predicates.CircuitBreakerOpen})
+	open := predicates.ByException[payment](predicates.ErrorIs(circuitbreaker.ErrOpen), predicates.CircuitBreakerOpen)
 	return strategies.ReasonAware(
 		predicates.Classifiers(open, httpretry.Classifier[payment]()),
 		patient{strategies.BestEffort[payment](), breaker},

@@ -3,6 +3,7 @@ package decision
 import (
 	"context"
 	"fmt"
+	"math"
 	"math/rand/v2"
 	"time"
 
@@ -87,6 +88,9 @@ type Decision struct {
 	// Before, if not nil and there is an attempt, is called right before it: see strategies.Action.
 	Before func(ctx context.Context) error
 }
+
+// NoDeadline as the Remaining of an attempt is the time left to an element without a timeout.
+const NoDeadline = time.Duration(math.MaxInt64)
 
 // Situation is what [Steps] have to know of the operator.
 type Situation struct {

@@ -4,6 +4,7 @@ import (
 	"errors"
 	"strings"
 
+	"github.com/weirflow/weir/internal/decision"
 	"github.com/weirflow/weir/predicates"
 )
 
@@ -86,20 +87,19 @@ func temporary(body string) bool {
 // nothing is known about the statuses that only the server knows.
 //
 // It sets the stage of the attempt to ResponseReceived for all responses. Of joined
-// errors the reason that allows least counts: see [predicates.EachError]. If another
+// errors the reason that allows least counts: see [predicates.Classifier]. If another
 // request of the call is in doubt ([predicates.Attempt.InDoubt]), reasons are left with
 // their name.
 func Classifier[OUT any](errorMap func() *ErrorMap) predicates.Classifier[OUT] {
 	chain := []predicates.Classifier[OUT]{predicates.Named[OUT](), ofKV[OUT], ofQuery[OUT], ofHTTP[OUT]}
 	if errorMap != nil {
-		chain = append(chain, predicates.ByServerMap(unknownStatus[OUT],
-			func(s Status) bool { return errorMap().Retry(s) }, KVErrorMapRetryIndicated))
+		chain = append(chain, ofErrorMap[OUT](errorMap))
 	}
-	listed := predicates.Classifiers(chain...)
+	listed := decision.EachError(predicates.Classifiers(chain...))
 	return func(a *predicates.Attempt[OUT]) (predicates.Reason, bool) {
 		reason, ok := listed(a)
 		if ok && a.InDoubt {
-			reason = predicates.WeakestOf(reason, predicates.Reason{})
+			reason = decision.WeakestOf(reason, predicates.Reason{})
 		}
 		return reason, ok
 	}
@@ -117,13 +117,20 @@ func ofKV[OUT any](a *predicates.Attempt[OUT]) (predicates.Reason, bool) {
 	return r, ok
 }
 
-// unknownStatus extracts the status that only the server's error map knows.
-func unknownStatus[OUT any](a *predicates.Attempt[OUT]) (Status, bool) {
-	e := response[*KVError](a)
-	if e == nil || e.Command.DCP() || e.Status.Known() {
-		return 0, false
+// ofErrorMap asks the server about the statuses that only its error map knows. One that the map does not have retried is
+// accepted, and no other classifier is asked: what neither the client nor the server knows to be safe to repeat is not. How
+// long to wait is not asked: RFC 0049 leaves that to the strategy.
+func ofErrorMap[OUT any](errorMap func() *ErrorMap) predicates.Classifier[OUT] {
+	return func(a *predicates.Attempt[OUT]) (predicates.Reason, bool) {
+		e := response[*KVError](a)
+		switch {
+		case e == nil || e.Command.DCP() || e.Status.Known():
+			return predicates.Reason{}, false
+		case !errorMap().Retry(e.Status):
+			return predicates.Reason{}, true
+		}
+		return KVErrorMapRetryIndicated, true
 	}
-	return e.Status, true
 }
 
 func ofQuery[OUT any](a *predicates.Attempt[OUT]) (predicates.Reason, bool) {

@@ -112,7 +112,7 @@ func TestErrorMapLeavesTheDelayToTheStrategy(t *testing.T) {
 		}))
 	decide := func(s couchbase.Status) decision.Decision {
 		a := &predicates.Attempt[string]{
-			Number: 1, Err: &couchbase.KVError{Command: couchbase.Get, Status: s}, Remaining: predicates.NoDeadline,
+			Number: 1, Err: &couchbase.KVError{Command: couchbase.Get, Status: s}, Remaining: decision.NoDeadline,
 		}
 		return policy.Steps().Decide(t.Context(), a, decision.Situation{})
 	}

@@ -49,7 +49,7 @@ var (
 )
 
 // Reasons returns the reasons of RFC 0049, in its order, for
-// [predicates.ReasonByName].
+// code that reads names.
 func Reasons() []predicates.Reason {
 	return []predicates.Reason{
 		Unknown,

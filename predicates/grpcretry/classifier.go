@@ -5,6 +5,7 @@ import (
 	"slices"
 	"strings"
 
+	"github.com/weirflow/weir/internal/decision"
 	"github.com/weirflow/weir/predicates"
 	"github.com/weirflow/weir/predicates/netretry"
 )
@@ -33,7 +34,7 @@ var (
 	Unauthenticated = predicates.NewRejection("GRPC_UNAUTHENTICATED")
 )
 
-// Reasons returns all reasons of this package, for [predicates.ReasonByName].
+// Reasons returns all reasons of this package, for code that reads names.
 func Reasons() []predicates.Reason {
 	return []predicates.Reason{
 		DeadlineExceeded, ResourceExhausted, Unavailable,
@@ -74,7 +75,7 @@ func Classifier[OUT any, C ~uint32](code func(err error) C) predicates.Classifie
 	}
 	sent := predicates.ByCode(number, maps.Clone(byCode))
 	unsent := predicates.ByCode(number, maps.Clone(unsentByCode))
-	return predicates.EachError(func(a *predicates.Attempt[OUT]) (predicates.Reason, bool) {
+	return decision.EachError(func(a *predicates.Attempt[OUT]) (predicates.Reason, bool) {
 		if a.Stage == predicates.ClientDispatch {
 			return unsent(a)
 		}

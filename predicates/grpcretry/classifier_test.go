@@ -10,6 +10,7 @@ import (
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 
+	"github.com/weirflow/weir/internal/decision"
 	"github.com/weirflow/weir/predicates"
 	"github.com/weirflow/weir/predicates/grpcretry"
 	"github.com/weirflow/weir/predicates/netretry"
@@ -97,12 +98,12 @@ func TestPushback(t *testing.T) {
 		{[]string{"0"}, 0, true},
 		{[]string{"1500"}, 1500 * time.Millisecond, true},
 		{[]string{"2147483647"}, 2147483647 * time.Millisecond, true},
-		{[]string{"2147483648"}, predicates.Never, true},
-		{[]string{"-1"}, predicates.Never, true},
-		{[]string{""}, predicates.Never, true},
-		{[]string{"soon"}, predicates.Never, true},
-		{[]string{"1.5"}, predicates.Never, true},
-		{[]string{"1", "2"}, predicates.Never, true},
+		{[]string{"2147483648"}, decision.Never, true},
+		{[]string{"-1"}, decision.Never, true},
+		{[]string{""}, decision.Never, true},
+		{[]string{"soon"}, decision.Never, true},
+		{[]string{"1.5"}, decision.Never, true},
+		{[]string{"1", "2"}, decision.Never, true},
 	}
 	for _, tt := range tests {
 		delay, ok := grpcretry.Pushback(tt.values)
@@ -112,7 +113,7 @@ func TestPushback(t *testing.T) {
 		require.NoError(t, grpcretry.WithPushback(nil, tt.values))
 		err := grpcretry.WithPushback(statusError(14), tt.values)
 		assert.EqualValues(t, 14, statusCode(err), "the code is still there")
-		delay, ok = predicates.PushbackOf(&predicates.Attempt[string]{Err: err})
+		delay, ok = decision.PushbackOf(&predicates.Attempt[string]{Err: err})
 		assert.Equal(t, tt.ok, ok, "%q", tt.values)
 		assert.Equal(t, tt.want, delay, "%q", tt.values)
 	}
@@ -125,7 +126,8 @@ func TestJoinedErrors(t *testing.T) {
 	}
 	aborted := predicates.NewReason("ABORTED", true, false)
 	weakened := func(r predicates.Reason) predicates.Reason { return predicates.NewReason(r.Name(), false, false) }
-	own := predicates.ByCode(grpcretry.Code[string](statusCode), map[code]predicates.Reason{10: aborted, 14: grpcretry.Unavailable})
+	own := decision.EachError(predicates.ByCode( // as a policy does
+		grpcretry.Code[string](statusCode), map[code]predicates.Reason{10: aborted, 14: grpcretry.Unavailable}))
 	shipped := grpcretry.Classifier[string](statusCode)
 	for name, tt := range map[string]struct {
 		c    predicates.Classifier[string]

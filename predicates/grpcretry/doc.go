@@ -41,7 +41,7 @@
 // ClientDispatch; an adapter also reports what it sends (predicates.ReportSent).
 //
 // Of several calls whose errors a function joins, the one that allows least decides:
-// see predicates.EachError.
+// see predicates.Classifier.
 //
 // A service that gives more meaning to its codes gets a table of its own, before
 // this one:

@@ -4,6 +4,7 @@ import (
 	"strconv"
 	"time"
 
+	"github.com/weirflow/weir/internal/decision"
 	"github.com/weirflow/weir/predicates"
 )
 
@@ -29,14 +30,14 @@ func WithPushback(err error, values []string) error {
 
 // Pushback returns the demand in values: so many milliseconds, as a signed 32-bit
 // integer. A negative one, one that is none, and several values are
-// [predicates.Never] (A6 and what gRPC-Go makes of it).
+// never (A6 and what gRPC-Go makes of it).
 func Pushback(values []string) (delay time.Duration, ok bool) {
 	if len(values) == 0 {
 		return 0, false
 	}
 	ms, err := strconv.ParseInt(values[0], 10, 32)
 	if len(values) > 1 || err != nil || ms < 0 {
-		return predicates.Never, true
+		return decision.Never, true
 	}
 	return time.Duration(ms) * time.Millisecond, true
 }

@@ -6,8 +6,9 @@ import (
 	"net/http"
 	"strings"
 
+	"github.com/weirflow/weir/internal/decision"
+	"github.com/weirflow/weir/internal/joined"
 	"github.com/weirflow/weir/predicates"
-	"github.com/weirflow/weir/predicates/internal/joined"
 	"github.com/weirflow/weir/predicates/netretry"
 )
 
@@ -17,7 +18,7 @@ import (
 // several requests.
 func Classifier[OUT any]() predicates.Classifier[OUT] {
 	connection := netretry.ClassifierOf[OUT](kindOf)
-	ofError := predicates.EachError(func(a *predicates.Attempt[OUT]) (predicates.Reason, bool) {
+	ofError := decision.EachError(func(a *predicates.Attempt[OUT]) (predicates.Reason, bool) {
 		if e, ok := errors.AsType[*StatusError](a.Err); ok {
 			return ofStatus(a, e)
 		}
@@ -57,7 +58,7 @@ func besideOthers[OUT any](a *predicates.Attempt[OUT], reason predicates.Reason,
 	case e.Redirected && reason.AllowsNonIdempotentRetry() && !reason.IsRejection():
 		return AfterRedirect
 	}
-	return predicates.WeakestOf(reason, predicates.Reason{})
+	return decision.WeakestOf(reason, predicates.Reason{})
 }
 
 // ofResponses returns the reason of an attempt that ended with responses.
@@ -71,7 +72,7 @@ func ofResponses[OUT any](a *predicates.Attempt[OUT]) (predicates.Reason, bool) 
 		reasons = append(reasons, reason)
 		a.Stage = predicates.ResponseReceived
 	}
-	reason := predicates.WeakestOf(reasons...)
+	reason := decision.WeakestOf(reasons...)
 	return reason, !reason.IsZero()
 }
 

@@ -33,7 +33,7 @@
 //
 // A call that joins the errors of several requests, or has several responses as
 // results, is retried as a whole: for the reason that allows least
-// ([predicates.WeakestOf]). So a 429 beside a 502, a 200 or a lost connection does
+// (see [predicates.Classifier]). So a 429 beside a 502, a 200 or a lost connection does
 // not have a POST repeated.
 //
 // [Transport] knows also of requests that succeeded: it reports each to the attempt.

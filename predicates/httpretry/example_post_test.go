@@ -23,7 +23,7 @@ func Example() {
 		"does not know": func(w http.ResponseWriter, _ *http.Request) { w.WriteHeader(http.StatusNotFound) },
 	}
 	policy := strategies.ReasonAware(httpretry.Classifier[string](), strategies.BestEffort[string]()).
-		IdempotentIf(predicates.OfInput(httpretry.Idempotent))
+		IdempotentIf(httpretry.Idempotent)
 
 	// try makes one call and prints what an operator would do about its outcome.
 	try := func(client *http.Client, req *http.Request) {

@@ -2,17 +2,18 @@ package httpretry
 
 import "net/http"
 
-// Idempotent reports whether a request may be sent twice: by its method (RFC 9110,
-// 9.2.2), or because it carries an Idempotency-Key or X-Idempotency-Key, by which
+// Idempotent reports whether input is a *[http.Request] that may be sent twice: by its
+// method (RFC 9110, 9.2.2), or because it carries an Idempotency-Key or X-Idempotency-Key, by which
 // the server recognises the second one. The key has to be the same for all
 // attempts, so it belongs to the element, not to the attempt.
 //
 // As in net/http, a key that is present but has no value counts, too: the server
-// does not see it, but somebody vouched for the request.
+// does not see it, but the caller has said that the request may be repeated.
 //
-//	policy.IdempotentIf(predicates.OfInput(httpretry.Idempotent))
-func Idempotent(req *http.Request) bool {
-	return IdempotentMethod(req.Method) || hasKey(req)
+//	policy.IdempotentIf(httpretry.Idempotent)
+func Idempotent(input any) bool {
+	req, ok := input.(*http.Request)
+	return ok && (IdempotentMethod(req.Method) || hasKey(req))
 }
 
 // IdempotentMethod reports whether requests of method may be sent twice; "" is

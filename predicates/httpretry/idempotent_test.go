@@ -6,7 +6,6 @@ import (
 
 	"github.com/stretchr/testify/assert"
 
-	"github.com/weirflow/weir/predicates"
 	"github.com/weirflow/weir/predicates/httpretry"
 )
 
@@ -24,5 +23,7 @@ func TestIdempotent(t *testing.T) {
 		}
 		assert.Equal(t, want, httpretry.Idempotent(&http.Request{Method: method, Header: http.Header{"Key": {"42"}}}), method)
 	}
-	assert.True(t, predicates.OfInput(httpretry.Idempotent)(&http.Request{}))
+	assert.True(t, httpretry.Idempotent(&http.Request{}))
+	assert.False(t, httpretry.Idempotent("another type"))
+	assert.False(t, httpretry.Idempotent(nil))
 }

@@ -30,7 +30,7 @@ var (
 	AfterRedirect = predicates.NewReason("HTTP_REFUSED_AFTER_REDIRECT", false, false)
 )
 
-// Reasons returns all reasons of this package, for [predicates.ReasonByName].
+// Reasons returns all reasons of this package, for code that reads names.
 func Reasons() []predicates.Reason {
 	all := []predicates.Reason{
 		RequestTimeout, TooEarly, TooManyRequests, InternalServerError, BadGateway, ServiceUnavailable,

@@ -9,6 +9,7 @@ import (
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 
+	"github.com/weirflow/weir/internal/decision"
 	"github.com/weirflow/weir/predicates"
 	"github.com/weirflow/weir/predicates/httpretry"
 )
@@ -79,19 +80,19 @@ func TestCheckResponse(t *testing.T) {
 	resp := &http.Response{StatusCode: http.StatusServiceUnavailable, Request: req, Header: http.Header{"Retry-After": {"3"}}}
 	err = httpretry.CheckResponse(resp)
 	require.EqualError(t, err, "POST http://user:xxxxx@host/path: http status 503 Service Unavailable")
-	delay, ok := predicates.PushbackOf(&predicates.Attempt[int]{Err: err})
+	delay, ok := decision.PushbackOf(&predicates.Attempt[int]{Err: err})
 	assert.True(t, ok)
 	assert.Equal(t, 3*time.Second, delay)
 
 	resp.Header.Set("Retry-After", "0") // the least to wait, so nothing is demanded
-	_, ok = predicates.PushbackOf(&predicates.Attempt[int]{Err: httpretry.CheckResponse(resp)})
+	_, ok = decision.PushbackOf(&predicates.Attempt[int]{Err: httpretry.CheckResponse(resp)})
 	assert.False(t, ok)
 	_, ok = httpretry.Pushback(&predicates.Attempt[*http.Response]{Results: []*http.Response{resp}})
 	assert.False(t, ok)
 
 	err = httpretry.CheckResponse(&http.Response{StatusCode: http.StatusInternalServerError})
 	require.EqualError(t, err, "http status 500 Internal Server Error")
-	_, ok = predicates.PushbackOf(&predicates.Attempt[int]{Err: err})
+	_, ok = decision.PushbackOf(&predicates.Attempt[int]{Err: err})
 	assert.False(t, ok)
 }
 

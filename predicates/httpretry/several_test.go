@@ -73,7 +73,7 @@ func TestJoinedErrors(t *testing.T) {
 			assert.Equal(t, tt.stage, a.Stage, "%s: %v", tt.name, err)
 		}
 	}
-	harmless := predicates.EachError(httpretry.Classifier[int](), sentinel)
+	harmless := decision.EachError(httpretry.Classifier[int](), sentinel)
 	reason, _ := harmless(&predicates.Attempt[int]{Err: fmt.Errorf("%w: %w", sentinel, statusOf(429))})
 	assert.Equal(t, httpretry.TooManyRequests, reason)
 }
@@ -172,7 +172,7 @@ func TestJoinedErrorsUnderAPolicy(t *testing.T) {
 		"refused and lost":          {errors.Join(refused, post(io.EOF)), false},
 		"refused and lost, clients": {errors.Join(post(refused), post(io.EOF)), false},
 	} {
-		a := &predicates.Attempt[int]{Number: 1, Err: tt.err, Remaining: predicates.NoDeadline}
+		a := &predicates.Attempt[int]{Number: 1, Err: tt.err, Remaining: decision.NoDeadline}
 		d := policy.Steps().Decide(t.Context(), a, decision.Situation{})
 		assert.Equal(t, tt.retried, d.Verdict == decision.Retried, "%s: %v, %v in %v", name, d.Verdict, d.Reason, a.Stage)
 		if !tt.retried {

@@ -18,6 +18,7 @@ import (
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 
+	"github.com/weirflow/weir/internal/decision"
 	"github.com/weirflow/weir/predicates"
 	"github.com/weirflow/weir/predicates/httpretry"
 	"github.com/weirflow/weir/predicates/netretry"
@@ -198,7 +199,7 @@ func TestTransportOverTLS(t *testing.T) {
 	_, distrusting := clients(t)
 	a, reason := post(t, distrusting, s.URL)
 	assert.Equal(t, none, reason, "a certificate that is not trusted is not trusted tomorrow: %v", a.Err)
-	assert.Equal(t, predicates.ClientDispatch, predicates.StageOf(a.Err, predicates.Unreported))
+	assert.Equal(t, predicates.ClientDispatch, decision.StageOf(a.Err, predicates.Unreported))
 
 	for name, http2 := range map[string]bool{"http/1": false, "http/2": true} {
 		t.Run(name, func(t *testing.T) {
@@ -214,7 +215,7 @@ func TestTransportOverTLS(t *testing.T) {
 			require.NoError(t, err)
 			a.Err = do(&http.Client{Transport: httpretry.Transport(base)}, req)
 			require.Error(t, a.Err)
-			assert.Equal(t, predicates.NetworkTime, predicates.StageOf(a.Err, a.Stage), "%v", a.Err)
+			assert.Equal(t, predicates.NetworkTime, decision.StageOf(a.Err, a.Stage), "%v", a.Err)
 			assert.False(t, classify(a).AllowsNonIdempotentRetry(), "%v", a.Err)
 		})
 	}
@@ -305,7 +306,7 @@ func TestTransportWithoutTracing(t *testing.T) {
 	req := httptest.NewRequest(http.MethodPost, "http://host/", nil)
 	_, err := rt.RoundTrip(req)
 	assert.Equal(t, broken, err)
-	assert.Equal(t, predicates.Unreported, predicates.StageOf(err, predicates.Unreported))
+	assert.Equal(t, predicates.Unreported, decision.StageOf(err, predicates.Unreported))
 }
 
 // Once a header was written, another connection that cannot be made proves nothing: who knows why base repeats requests?
@@ -375,7 +376,7 @@ func TestBaseWithATimeoutOfItsOwn(t *testing.T) {
 			return nil, context.DeadlineExceeded
 		}))
 		_, err := rt.RoundTrip(httptest.NewRequest(http.MethodPost, "http://host/", nil))
-		assert.Equal(t, want, predicates.StageOf(err, predicates.Unreported))
+		assert.Equal(t, want, decision.StageOf(err, predicates.Unreported))
 	}
 }
 
@@ -466,7 +467,7 @@ func TestTransportWithAConnectionAndNoTime(t *testing.T) {
 			return nil, errors.New("given up")
 		}))
 		_, err := httpretry.Transport(base).RoundTrip(req)
-		assert.Equal(t, predicates.NetworkTime, predicates.StageOf(err, predicates.Unreported))
+		assert.Equal(t, predicates.NetworkTime, decision.StageOf(err, predicates.Unreported))
 		cancel()
 	}
 }

@@ -4,6 +4,7 @@ import (
 	"errors"
 	"net/url"
 
+	"github.com/weirflow/weir/internal/decision"
 	"github.com/weirflow/weir/predicates"
 )
 
@@ -19,7 +20,7 @@ func ClassifierOf[OUT any](kind func(err error) Kind) predicates.Classifier[OUT]
 	if kind == nil {
 		panic("netretry: ClassifierOf: nil kind")
 	}
-	return predicates.EachError(func(a *predicates.Attempt[OUT]) (predicates.Reason, bool) {
+	return decision.EachError(func(a *predicates.Attempt[OUT]) (predicates.Reason, bool) {
 		if a.Err == nil {
 			return predicates.Reason{}, false
 		}

@@ -44,7 +44,7 @@
 // function whose call must not happen twice reports its stage (predicates.ReportStage).
 //
 // Of errors that a function joins, the one that allows least decides, and one that is
-// not known here allows nothing: see predicates.EachError.
+// not known here allows nothing: see predicates.Classifier.
 //
 // What is permanent has no reason: a host name that does not exist, an address
 // that cannot be parsed, a certificate that is not trusted. Neither has

@@ -21,7 +21,7 @@ var (
 	TimedOut = predicates.NewReason("TIMED_OUT_IN_FLIGHT", false, false)
 )
 
-// Reasons returns all reasons of this package, for [predicates.ReasonByName].
+// Reasons returns all reasons of this package, for code that reads names.
 func Reasons() []predicates.Reason {
 	return []predicates.Reason{NotConnected, NotSent, HopNotConnected, ConnectionLost, TimedOut}
 }

@@ -16,6 +16,8 @@ import (
 
 type attempt = predicates.Attempt[int]
 
+var exceptionMatched = predicates.NewReason("EXCEPTION_MATCHED", false, false)
+
 func TestDecide(t *testing.T) {
 	busy := predicates.NewReason("BUSY", false, false)
 	rejected := predicates.NewRejection("REJECTED")
@@ -58,7 +60,7 @@ func TestDecide(t *testing.T) {
 		"results": {policy, attempt{Results: []int{1}}, Decision{}, "no retry: accepted"},
 		"no retry is left": {
 			strategies.FixedDelay[int](3, 0).RetryIfException(predicates.HasException), attempt{Err: io.EOF, Number: 4},
-			Decision{Verdict: strategies.Refused, Reason: predicates.ExceptionMatched, Stage: predicates.NetworkTime, Err: io.EOF},
+			Decision{Verdict: strategies.Refused, Reason: exceptionMatched, Stage: predicates.NetworkTime, Err: io.EOF},
 			"no retry: refused (EXCEPTION_MATCHED)",
 		},
 	} {

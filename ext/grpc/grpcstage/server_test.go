@@ -24,6 +24,7 @@ import (
 
 	"github.com/weirflow/weir/asyncop"
 	"github.com/weirflow/weir/ext/grpc/grpcstage"
+	"github.com/weirflow/weir/internal/decision"
 	"github.com/weirflow/weir/predicates"
 	"github.com/weirflow/weir/predicates/grpcretry"
 	"github.com/weirflow/weir/predicates/netretry"
@@ -242,7 +243,7 @@ func TestCallsToADyingServer(t *testing.T) {
 func stageOf(t *testing.T, err error) predicates.Stage {
 	t.Helper()
 	require.Error(t, err)
-	return predicates.StageOf(err, predicates.Unreported)
+	return decision.StageOf(err, predicates.Unreported)
 }
 
 func reasonOf(err error) predicates.Reason {

@@ -8,6 +8,7 @@ import (
 
 	"github.com/jackc/pgx/v5/pgconn"
 
+	"github.com/weirflow/weir/internal/decision"
 	"github.com/weirflow/weir/predicates"
 	"github.com/weirflow/weir/predicates/netretry"
 )
@@ -32,7 +33,7 @@ var refused = []string{"0A", "21", "22", "23", "28", "3D", "3F", "42", "44", "54
 // the statement it does not say.
 var lost = []string{"57P01", "57P02", "57P04", "57P05", "25P03"}
 
-// Reasons returns the reasons of this package, for [predicates.ReasonByName], without
+// Reasons returns the reasons of this package, for code that reads names, without
 // rejections, whose names are SQLSTATE_ and the code.
 func Reasons() []predicates.Reason {
 	all := make([]predicates.Reason, 0, len(retried))
@@ -48,7 +49,7 @@ func Reasons() []predicates.Reason {
 // it.
 func Classifier[OUT any]() predicates.Classifier[OUT] {
 	connection := netretry.ClassifierOf[OUT](kindOf)
-	return predicates.EachError(func(a *predicates.Attempt[OUT]) (predicates.Reason, bool) {
+	return decision.EachError(func(a *predicates.Attempt[OUT]) (predicates.Reason, bool) {
 		code, answered := sqlState(a.Err)
 		connecting := unsent(a.Err)
 		switch {
@@ -85,7 +86,7 @@ func reasonOf(err error, code string) (reason predicates.Reason, ok bool) {
 // if another one of the call may have had one.
 func certain[OUT any](a *predicates.Attempt[OUT], reason predicates.Reason) predicates.Reason {
 	if a.InDoubt {
-		return predicates.WeakestOf(reason, predicates.Reason{})
+		return decision.WeakestOf(reason, predicates.Reason{})
 	}
 	return reason
 }

@@ -214,7 +214,5 @@ func TestReasonsByName(t *testing.T) {
 		assert.True(t, r.AllowsNonIdempotentRetry(), "%v", r)
 		assert.False(t, r.AlwaysRetry() || r.IsRejection(), "%v", r)
 	}
-	r, ok := predicates.ReasonByName("SQLSTATE_40P01", pgretry.Reasons()...)
-	assert.True(t, ok)
-	assert.Equal(t, strong("40P01"), r)
+	assert.Contains(t, pgretry.Reasons(), strong("40P01"))
 }

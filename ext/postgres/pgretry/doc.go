@@ -56,7 +56,7 @@
 // dblink, are unknown here.
 //
 // Of errors that a call joins, the one that allows least decides: see
-// predicates.EachError.
+// predicates.Classifier.
 //
 // # Concurrency
 //

@@ -7,7 +7,7 @@ import (
 
 	"github.com/stretchr/testify/assert"
 
-	"github.com/weirflow/weir/predicates/internal/joined"
+	"github.com/weirflow/weir/internal/joined"
 )
 
 type coded struct {
