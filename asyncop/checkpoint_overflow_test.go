@@ -39,6 +39,7 @@ type abortsLog struct {
 }
 
 func (l abortsLog) Enabled(_ context.Context, level slog.Level) bool { return level >= slog.LevelWarn }
+
 func (l abortsLog) Handle(_ context.Context, r slog.Record) error {
 	if r.Message == "checkpoint aborted" {
 		r.Attrs(func(a slog.Attr) bool { l.t.Errorf("%s: %v", r.Message, a); return true })

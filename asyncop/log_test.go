@@ -375,7 +375,9 @@ func TestSlowCalls(t *testing.T) {
 			warning("AsyncInvoke of asyncop.invokeSlow", "wrap what blocks in asyncop.Blocking"),
 		},
 		{
-			"AsyncInvoke of a type", slowFunction{Func(invokeSlow)}, none,
+			"AsyncInvoke of a type",
+			slowFunction{Func(invokeSlow)},
+			none,
 			warning("AsyncInvoke of asyncop.slowFunction", "wrap what blocks in asyncop.Blocking"),
 		},
 		{"AsyncInvoke in time", invokeFast, none, nil},
@@ -538,10 +540,14 @@ func TestLogOfTheEnd(t *testing.T) {
 		{"element", nil, fails(-1), []string{failed + `"asyncop: rows: element -1 failed after 1 attempt in 0s: down" operator=rows`}},
 		{"wrong type", nil, fails(""), []string{failed + `"asyncop: rows: got an element of type string, want int" operator=rows`}},
 		{
-			"failure handler", []Option{WithFailureHandler(func(Failure[int]) { panic(errDown) })}, fails(-1),
-			[]string{`level=WARN msg="asyncop: element given up" attempts=1 error=down element=-1 operator=rows`,
+			"failure handler",
+			[]Option{WithFailureHandler(func(Failure[int]) { panic(errDown) })},
+			fails(-1),
+			[]string{
+				`level=WARN msg="asyncop: element given up" attempts=1 error=down element=-1 operator=rows`,
 				`level=WARN msg="asyncop: the failure handler broke" error="asyncop: failure handler: asyncop: panic in user code: down PLACE`,
-				failed + `"asyncop: failure handler: asyncop: panic in user code: down PLACE`},
+				failed + `"asyncop: failure handler: asyncop: panic in user code: down PLACE`,
+			},
 		},
 		{
 			"context", nil, func(_ *testing.T, op *AsyncWaitOperator[int, int], cancel context.CancelCauseFunc) {

@@ -182,7 +182,7 @@ func TestEndOfInputWhileDeciding(t *testing.T) {
 	translated := errors.New("translated")
 	for name, action := range map[string]strategies.Action{
 		"yes":            strategies.RetryAfter(0),
-		"no":             strategies.Action{},
+		"no":             {},
 		"yes, in words":  strategies.RetryAfter(0).WithError(translated),
 		"no, translated": strategies.Action{}.WithError(translated),
 	} {

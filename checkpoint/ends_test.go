@@ -140,7 +140,7 @@ func TestStartThatIsForgotten(t *testing.T) {
 	clk.Add(time.Hour)
 	require.Empty(t, log)
 	c.Host().Fail("other", errTest)
-	for range src.Out() { //nolint:revive // to the end
+	for range src.Out() {
 	}
 	close(sink.In())
 	sink.AwaitCompletion()

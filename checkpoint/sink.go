@@ -144,7 +144,7 @@ func (s *Sink[T]) run() {
 	defer func() { // if Write does not return, upstream must not be held up (law A6)
 		if !returned {
 			s.fail(fmt.Errorf("write: %w", newPanicError(recover())))
-			for range s.in { //nolint:revive // discarded
+			for range s.in {
 			}
 		}
 	}()

@@ -283,7 +283,7 @@ func (s *Source[T]) end(marker participant.Barrier) {
 
 // serve sends what is announced until the final barrier.
 func (s *Source[T]) serve() {
-	for !s.serveNext(nil) { //nolint:revive // until the end
+	for !s.serveNext(nil) {
 	}
 }
 

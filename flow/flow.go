@@ -115,7 +115,7 @@ func newFlow[T any](name string, apply func(v T, emit func(any))) *Flow {
 				f.fail(err)
 			}
 			close(f.out)
-			for range f.in { //nolint:revive // discarded
+			for range f.in {
 			}
 		}()
 		err = each()

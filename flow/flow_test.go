@@ -50,7 +50,7 @@ func TestFailureEndsTheRun(t *testing.T) {
 		f.In() <- 0
 		close(f.In())
 	}()
-	for range f.Out() { //nolint:revive // until it is closed
+	for range f.Out() {
 	}
 	require.ErrorContains(t, f.Err(), "flow: Map: panic in user code: runtime error: integer divide by zero")
 	require.Equal(t, f.Err(), <-r.failed)

@@ -453,7 +453,7 @@ func TestTransportWithAConnectionAndNoTime(t *testing.T) {
 		ctx, cancel := context.WithCancel(t.Context())
 		req := httptest.NewRequest(http.MethodPost, "test://host/", nil).WithContext(ctx)
 		legacy := make(chan struct{})
-		req.Cancel = legacy       //nolint:staticcheck // an http.Client with a Timeout sets it
+		req.Cancel = legacy
 		base := &http.Transport{} // another base is not trusted with a connection anyway
 		base.RegisterProtocol("test", roundTripper(func(req *http.Request) (*http.Response, error) {
 			trace := httptrace.ContextClientTrace(req.Context())
@@ -482,7 +482,7 @@ func TestClientTimeoutReplacesTheError(t *testing.T) {
 				trace.GotConn(httptrace.GotConnInfo{})
 				trace.WroteHeaderField("Host", []string{"host"})
 			}
-			<-req.Cancel //nolint:staticcheck // which is after the Client has noticed it
+			<-req.Cancel
 			return nil, &net.OpError{Op: "read", Err: errors.New("given up")}
 		}))}
 		a, reason := post(t, client, "http://host/")

@@ -33,33 +33,40 @@ func TestDecide(t *testing.T) {
 		text     string
 	}{
 		"retried": {
-			policy, attempt{Input: "get", Err: io.EOF},
+			policy,
+			attempt{Input: "get", Err: io.EOF},
 			Decision{Retry: true, Delay: time.Millisecond, Reason: busy, Stage: predicates.NetworkTime, Err: io.EOF},
 			"retry after 1ms (BUSY)",
 		},
 		"third attempt": {
-			policy, attempt{Input: "get", Err: sent, Number: 3},
+			policy,
+			attempt{Input: "get", Err: sent, Number: 3},
 			Decision{Retry: true, Delay: 4 * time.Millisecond, Reason: busy, Stage: predicates.ResponseReceived, Err: sent},
 			"retry after 4ms (BUSY)",
 		},
 		"not idempotent": {
-			policy, attempt{Input: "put", Err: io.EOF, Idempotent: true}, // which the policy decides
+			policy,
+			attempt{Input: "put", Err: io.EOF, Idempotent: true}, // which the policy decides
 			Decision{Verdict: strategies.Refused, Reason: busy, Stage: predicates.NetworkTime, Err: io.EOF},
 			"no retry: refused (BUSY)",
 		},
 		"no time": {
-			policy, attempt{Input: "get", Err: io.EOF, Remaining: 1},
+			policy,
+			attempt{Input: "get", Err: io.EOF, Remaining: 1},
 			Decision{Late: true, Delay: 1, Reason: busy, Stage: predicates.NetworkTime, Err: io.EOF},
 			"no retry: no time is left (BUSY)",
 		},
 		"rejected": {
-			policy, attempt{Err: io.ErrClosedPipe}, Decision{Reason: rejected, Err: io.ErrClosedPipe},
+			policy,
+			attempt{Err: io.ErrClosedPipe},
+			Decision{Reason: rejected, Err: io.ErrClosedPipe},
 			"no retry: accepted (REJECTED)",
 		},
 		"unknown": {policy, attempt{Err: io.ErrNoProgress}, Decision{Err: io.ErrNoProgress}, "no retry: accepted"},
 		"results": {policy, attempt{Results: []int{1}}, Decision{}, "no retry: accepted"},
 		"no retry is left": {
-			strategies.FixedDelay[int](3, 0).RetryIfException(predicates.HasException), attempt{Err: io.EOF, Number: 4},
+			strategies.FixedDelay[int](3, 0).RetryIfException(predicates.HasException),
+			attempt{Err: io.EOF, Number: 4},
 			Decision{Verdict: strategies.Refused, Reason: exceptionMatched, Stage: predicates.NetworkTime, Err: io.EOF},
 			"no retry: refused (EXCEPTION_MATCHED)",
 		},
