@@ -5,8 +5,6 @@ import (
 	"net/http"
 	"time"
 
-	"github.com/benbjohnson/clock"
-
 	"github.com/weirflow/weir/predicates"
 )
 
@@ -48,7 +46,7 @@ func statusError(resp *http.Response) *StatusError {
 			e.URL = req.URL.Redacted()
 		}
 	}
-	e.Delay, e.HasDelay = RetryAfter(resp.Header, clock.New().Now())
+	e.Delay, e.HasDelay = RetryAfter(resp.Header, time.Now()) //nolint:forbidigo // a date of the server without a Date: only the wall clock compares
 	return e
 }
 
