@@ -30,7 +30,6 @@ func TestArguments(t *testing.T) {
 		"checkpoint: WithInterval: negative interval: -1ns":        func() { WithInterval(-1) },
 		"checkpoint: WithTimeout: must be positive, got 0s":        func() { WithTimeout(0) },
 		"checkpoint: WithStoreLogger: nil logger":                  func() { WithStoreLogger(nil) },
-		"checkpoint: WithStepHook: nil function":                   func() { WithStepHook(nil) },
 		"checkpoint: WithKeepLast: at least 1 must be kept, got 0": func() { WithKeepLast(0) },
 		"checkpoint: NewSource: nil coordinator":                   func() { NewSource(nil, "x", NewSliceInput([]int{1})) },
 		"checkpoint: NewSource: nil input":                         func() { NewSource[int](c, "x", nil) },

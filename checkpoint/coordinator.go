@@ -84,8 +84,8 @@ type run struct {
 	settled chan struct{} // closed when everybody has reported, or err is set
 }
 
-// DefaultTimeout is how long each step of a checkpoint may take: see [WithTimeout].
-const DefaultTimeout = 10 * time.Minute
+// defaultTimeout is how long each step of a checkpoint may take: see [WithTimeout].
+const defaultTimeout = 10 * time.Minute
 
 // Option changes a setting of a [Coordinator]. Options panic if their argument makes no sense, also on nil.
 type Option func(*Coordinator)
@@ -99,7 +99,7 @@ func WithInterval(d time.Duration) Option {
 	return func(c *Coordinator) { c.interval = d }
 }
 
-// WithTimeout bounds the time of each step of a checkpoint; the default is [DefaultTimeout]. The steps are: from the trigger
+// WithTimeout bounds the time of each step of a checkpoint; the default is 10 minutes. The steps are: from the trigger
 // until all have reported; storing it ([Store.Save]); publishing it at each sink ([Output.Commit]). A Save or Commit that
 // takes longer has its context ended. A Save of a final checkpoint and a Commit that fail are tried again until d is over.
 //
@@ -146,7 +146,7 @@ func NewCoordinator(store Store, opts ...Option) (*Coordinator, error) {
 	c := &Coordinator{
 		store:    store,
 		clock:    clock.New(),
-		timeout:  DefaultTimeout,
+		timeout:  defaultTimeout,
 		tolerate: -1,
 		logger:   slog.Default(),
 		busy:     make(chan struct{}, 1),

@@ -443,7 +443,7 @@ func TestStartErrors(t *testing.T) {
 	c := startWith(t, store, nil, &fake{name: "a"}, &fake{name: "b"})
 	must(c.Trigger(t.Context()))
 	c = must(NewCoordinator(store.Reopen()))
-	for _, name := range []string{"a", "a", "", "\xff", strings.Repeat("x", MaxNameLength+1), "new"} {
+	for _, name := range []string{"a", "a", "", "\xff", strings.Repeat("x", maxNameLength+1), "new"} {
 		c.Host().Register(name, &fake{})
 	}
 	c.Host().Refuse("a", errTest)

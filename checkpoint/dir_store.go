@@ -73,7 +73,7 @@ const (
 )
 
 // OpenDir opens the store in a directory, which is made if need be, with its parents; it and its files are accessible to
-// their owner only. The options are [WithKeepLast], [WithStoreLogger] and [WithStepHook].
+// their owner only. The options are [WithKeepLast] and [WithStoreLogger].
 //
 // The error is a *[LockedError] if the directory is open already, in this process or another one. The lock ends with the
 // process, however that dies. It is a lock on the directory itself: it holds also if the file LOCK is removed. If the directory is

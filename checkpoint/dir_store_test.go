@@ -191,7 +191,7 @@ func TestDirStoreSaveIsCancelled(t *testing.T) {
 	cause := errors.New("it took too long")
 	ctx, cancel := context.WithCancelCause(t.Context())
 	writes := 0
-	d := openTest(t, dir, WithStepHook(func(step string) {
+	d := openTest(t, dir, withStepHook(func(step string) {
 		if step == "write" {
 			if writes++; writes == 3 {
 				cancel(cause)
@@ -213,7 +213,7 @@ func TestDirStoreSaveIsCancelled(t *testing.T) {
 func TestDirStoreSavesOneAtATime(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		goOn := make(chan struct{})
-		d := openTest(t, t.TempDir(), WithStepHook(func(step string) {
+		d := openTest(t, t.TempDir(), withStepHook(func(step string) {
 			if step == "rename" {
 				<-goOn
 			}
@@ -238,7 +238,7 @@ func TestDirStoreSavesOneAtATime(t *testing.T) {
 
 func TestDirStoreStepHook(t *testing.T) {
 	var steps []string
-	d := openTest(t, t.TempDir(), WithKeepLast(1), WithStepHook(func(step string) { steps = append(steps, step) }))
+	d := openTest(t, t.TempDir(), WithKeepLast(1), withStepHook(func(step string) { steps = append(steps, step) }))
 	require.NoError(t, d.Save(t.Context(), crashSnapshot(1)))
 	require.NoError(t, d.Save(t.Context(), crashSnapshot(2)))
 	assert.Equal(t, "create write sync rename syncdir create write sync rename syncdir remove", strings.Join(steps, " "))
@@ -451,7 +451,7 @@ func (l lockOf) Close() error { return nil }
 func TestDirStoreLosesItsLockWhileWriting(t *testing.T) {
 	lost := errors.New("lost")
 	var written bool
-	d := openTest(t, t.TempDir(), WithStepHook(func(step string) { written = written || step == "write" }))
+	d := openTest(t, t.TempDir(), withStepHook(func(step string) { written = written || step == "write" }))
 	real := d.lock
 	d.lock = lockOf(func() error {
 		if written {

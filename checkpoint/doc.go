@@ -5,12 +5,15 @@
 //
 //   - A participant is a part of a pipeline that has something to remember: a source its position, an operator its
 //     elements in flight, a sink its output that is not published yet. It has a name that stays the same from run to run.
-//   - A [State] is what a participant wants to be given back after a restart: opaque bytes, in pieces.
+//   - Its state is what it wants to be given back after a restart: bytes that only the participant understands.
 //   - A checkpoint is a number, from 1, and the states of all participants at the same point of the stream: a [Snapshot].
-//     Its [Kind] says whether the stream went on ([Periodic]), had been finished ([Drain]) or was stopped to be resumed
-//     ([Suspend]); a restart asks [Coordinator.RestoredKind].
-//   - A [Store] keeps the newest snapshots. [OpenDir] returns the embedded one, a directory.
-//   - A [Codec] turns the elements of the stream into bytes. [DefaultCodec] needs nothing from its user.
+//     Its [Kind] says whether the stream went on ([Periodic]), had come to its end ([Drain]) or was stopped to be resumed
+//     ([Suspend]). After a restart, [Coordinator.RestoredKind] returns it.
+//   - A barrier is the element of the stream that separates what belongs to a checkpoint from what follows it.
+//   - A [Store] keeps the newest snapshots. [OpenDir] returns the store of weir, a directory.
+//
+// Package weir/codec turns elements into bytes. Package weir/flow has flows that let barriers pass. Package
+// checkpoint/participant is for authors of sources, operators and sinks.
 //
 // # Topologies
 //
@@ -54,45 +57,23 @@
 // Without a checkpoint there is a fresh start. An output is asked to begin by [FreshStarter], if it is one; a [FileOutput] refuses
 // a file that is not empty, unless [WithOverwrite] is given.
 //
-// Package checkpointtest checks a store, codec, input or output of your own.
-//
-// # Codecs
-//
-// Values are encoded one by one, by any goroutine: [Codec]. What a codec has to know to read them later, the names and
-// kinds of fields above all, is stored once beside them, as its schema: [SchemaCodec]. So elements are small, and a
-// program whose types have changed reads what it can and refuses what it would have to guess.
-//
-//	                exact    types of interfaces   fields that change        bytes, time of a struct of 8 fields
-//	[DefaultCodec]  yes      [Register]            by name, checked before    81 B,  1
-//	[JSON]          no       lost                  by name                   190 B,  3 to 6
-//	[Gob]           no       gob.Register          by name                   240 B, 23 to 80
-//	[CodecFunc]     yours    yours                 yours                     yours
-//
-// A list of elements with what an operator knows about them is written by a [RecordWriter], a single value by
-// [MarshalState].
+// Package checkpointtest checks a store, input or output of your own.
 //
 // # The end of the stream
 //
-// A stream ends cleanly with a final checkpoint. [Suspend] takes along what is in flight, at any time. [Drain], which a
-// [Source] asks for at the end of its input and [Coordinator.Finish] whenever it is called, finishes it first:
+// A stream ends cleanly with a final checkpoint. [Suspend] takes along what is in flight, at any time. [Drain] finishes that
+// first: a [Source] asks for it at the end of its input, [Coordinator.Finish] whenever it is called.
 //
-//	source    a  b  c  END  7  8           9      END: the marker of [EndOfInput]
+//	source    a  b  c  END  7  8           9      END: the marker of the end of the input
 //	operator     a  b       7  8  c  END   9      7, 8: checkpoints, which overtake c and END; 9: the final one
 //
-// The source sends the marker and then nothing but barriers. An operator passes it on when all before it has left, and the
-// final checkpoint is taken when all participants have reported it. Draining takes as long as it needs, [WithTimeout] does
-// not bound it, and checkpoints go on: a job that is killed while it drains goes on from the last of them. Its source
-// finds itself at the end of the input and sends the marker again.
-//
-// A participant of your own reports the marker as it does a barrier. If one does not, the stream is drained for ever, and
-// the coordinator's warnings name it. Whoever takes no part in checkpoints passes the marker on, like any control element;
-// a sink without part may drop it. What is sent after the marker, by a flow that holds elements back until the final
-// barrier reaches it, is finished before that barrier, without checkpoints meanwhile and within the timeout.
+// The source sends the marker and then nothing but barriers. An operator passes the marker on when all before it has left.
+// The final checkpoint is taken when all participants have reported the marker. Draining takes as long as it needs:
+// [WithTimeout] does not bound it. Checkpoints go on meanwhile, so a job that is killed while it drains goes on from the last
+// of them. Its source finds itself at the end of the input and sends the marker again.
 //
 // # Hostile bytes
 //
-// Whatever is read (files, schemas, values, records) may be damaged or made to harm: decoders return errors. They do not
-// panic, loop, recurse without bounds, or allocate for a length that the bytes do not bear out; a byte may stand for a value
-// of any size, though, if the type has got fields since. Unmarshal methods of users' types answer for themselves; their
-// panics become a [*PanicError].
+// Whatever is read (files, positions, states) may be damaged or made to harm. Readers return errors. They do not panic, do not
+// loop, and do not allocate for a length that the bytes do not bear out.
 package checkpoint

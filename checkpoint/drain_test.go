@@ -173,7 +173,7 @@ func TestKinds(t *testing.T) {
 	for kind, want := range map[participant.Kind]bool{participant.Periodic: false, participant.Drain: true, participant.Suspend: true, participant.EndOfInput: false} {
 		require.Equal(t, want, kind.Final(), kind)
 	}
-	require.ErrorIs(t, (&Snapshot{ID: 1, Kind: Kind(participant.EndOfInput)}).Validate(), ErrInvalidSnapshot)
+	require.ErrorIs(t, (&Snapshot{ID: 1, Kind: Kind(participant.EndOfInput)}).Validate(), errInvalidSnapshot)
 	require.Equal(t, "barrier 1 (end of input)", fmt.Sprint(participant.NewBarrier(1, participant.EndOfInput, nil)))
 }
 

@@ -27,7 +27,7 @@ import (
 
 // recorder is an Input and an Output that writes down what is asked of it.
 type recorder struct {
-	*SliceInput[string]
+	Input[string]
 	fail map[string]error  // by method
 	do   map[string]func() // by method, if it is to do anything else
 
@@ -36,7 +36,7 @@ type recorder struct {
 }
 
 func newRecorder(values ...string) *recorder {
-	return &recorder{SliceInput: NewSliceInput(values), fail: map[string]error{}, do: map[string]func(){}}
+	return &recorder{Input: NewSliceInput(values), fail: map[string]error{}, do: map[string]func(){}}
 }
 
 func (r *recorder) note(method string, args ...any) error {
@@ -343,7 +343,7 @@ func TestPositionsAndStatesAreCopied(t *testing.T) {
 		c := must(NewCoordinator(gated, WithLogger(quiet())))
 		values := make(chan string)
 		buffer := make([]byte, 1)
-		in := &reusingInput{ChannelInput: NewChannelInput(values), buffer: buffer}
+		in := &reusingInput{channelInput: NewChannelInput(values).(*channelInput[string]), buffer: buffer}
 		src := NewSource(c, "src", in)
 		out := &reusingOutput{recorder: newRecorder(), buffer: buffer}
 		sink := NewSink(c, "sink", Output[string](out))
@@ -370,7 +370,7 @@ func TestPositionsAndStatesAreCopied(t *testing.T) {
 
 // reusingInput has one buffer for its positions.
 type reusingInput struct {
-	*ChannelInput[string]
+	*channelInput[string]
 	buffer, committed []byte
 }
 
@@ -515,10 +515,10 @@ func TestInputThatFailsWithAWrappedEOF(t *testing.T) {
 }
 
 // cutOff is an input whose connection is cut at its end.
-type cutOff struct{ *SliceInput[int] }
+type cutOff struct{ Input[int] }
 
 func (in cutOff) Next() (int, error) {
-	v, err := in.SliceInput.Next()
+	v, err := in.Input.Next()
 	if err != nil {
 		err = fmt.Errorf("the server hung up: %w", err)
 	}

@@ -21,8 +21,8 @@ var (
 	// ErrStoreClosed is returned by a [Store] that was closed.
 	ErrStoreClosed = errors.New("checkpoint: the store is closed")
 
-	// ErrInvalidSnapshot tells that a snapshot is not fit to be saved: see [Snapshot.Validate].
-	ErrInvalidSnapshot = errors.New("checkpoint: invalid snapshot")
+	// errInvalidSnapshot is the error of a snapshot that is not fit to be saved: see [Snapshot.Validate].
+	errInvalidSnapshot = errors.New("checkpoint: invalid snapshot")
 )
 
 // CorruptError tells that a stored checkpoint is damaged: torn, truncated, overwritten, or never one. Its content is not

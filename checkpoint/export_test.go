@@ -62,3 +62,8 @@ func (d *TroubledDisk) Lines() ([]string, error) {
 	}
 	return strings.Split(strings.TrimSuffix(text, "\n"), "\n"), nil
 }
+
+// withStepHook calls step before each step by which a store changes the disk.
+func withStepHook(step func(step string)) StoreOption {
+	return func(s *storeSettings) { s.step = step }
+}

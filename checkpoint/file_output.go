@@ -16,6 +16,7 @@ import (
 
 	"github.com/weirflow/weir/checkpoint/internal/vfs"
 	"github.com/weirflow/weir/internal/nils"
+	"github.com/weirflow/weir/internal/varint"
 )
 
 // FileOutput is an [Output] that appends to a file, exactly once. [NewFileOutput] makes one.
@@ -112,15 +113,10 @@ func (s fileState) encode() []byte {
 }
 
 func decodeFileState(state []byte) (s fileState, err error) {
-	b, bad := state, false
+	r, bad := varint.Reader{Rest: state}, false
 	number := func() uint64 {
-		v, n := binary.Uvarint(b)
-		if n <= 0 || v > 1<<62 {
-			bad = true
-			b = nil
-			return 0
-		}
-		b = b[n:]
+		v := r.Uvarint()
+		bad = bad || r.Err != nil || v > 1<<62
 		return v
 	}
 	s.before, s.after, s.next = int64(number()), int64(number()), number()
@@ -131,7 +127,7 @@ func decodeFileState(state []byte) (s fileState, err error) {
 		bad = bad || sum < 0 || p.number >= s.next || len(s.parts) > 0 && p.number <= s.parts[len(s.parts)-1].number
 		s.parts = append(s.parts, p)
 	}
-	if bad || sum != s.after || !bytes.Equal(s.encode(), state) {
+	if bad || sum != s.after || len(r.Rest) > 0 {
 		return fileState{}, errors.New("checkpoint: damaged state of a file output")
 	}
 	return s, nil

@@ -58,7 +58,7 @@ func (s *Snapshot) writeTo(w io.Writer, buffer int) (int64, error) {
 		return 0, err
 	}
 	if uint64(len(s.States)) > math.MaxUint32 {
-		return 0, fmt.Errorf("%w: checkpoint %d has %d participants", ErrInvalidSnapshot, s.ID, len(s.States))
+		return 0, fmt.Errorf("%w: checkpoint %d has %d participants", errInvalidSnapshot, s.ID, len(s.States))
 	}
 	f := fileWriter{w: bufio.NewWriterSize(w, buffer), buf: make([]byte, 0, 128)}
 	f.preamble()
@@ -252,7 +252,7 @@ func (f *fileReader) state(last string) (string, participant.State, error) {
 		return "", nil, err
 	}
 	nameLength, length := binary.LittleEndian.Uint32(b), binary.LittleEndian.Uint64(b[4:])
-	if nameLength == 0 || nameLength > MaxNameLength {
+	if nameLength == 0 || nameLength > maxNameLength {
 		return "", nil, f.corrupt("%s has a name of %d bytes", header, nameLength) // not checked yet, but bounded
 	}
 	b = append(b, make([]byte, int(nameLength)+checksumSize)...)

@@ -335,12 +335,12 @@ func TestValidate(t *testing.T) {
 		"number 0":    {},
 		"kind 3":      {ID: 1, Kind: 3},
 		"no name":     {ID: 1, States: map[string]participant.State{"": nil}},
-		"a long name": {ID: 1, States: map[string]participant.State{strings.Repeat("x", MaxNameLength+1): nil}},
+		"a long name": {ID: 1, States: map[string]participant.State{strings.Repeat("x", maxNameLength+1): nil}},
 		"not a text":  {ID: 1, States: map[string]participant.State{"\xff": nil}},
 	} {
-		require.ErrorIs(t, s.Validate(), ErrInvalidSnapshot, name)
+		require.ErrorIs(t, s.Validate(), errInvalidSnapshot, name)
 		_, err := s.WriteTo(io.Discard)
-		require.ErrorIs(t, err, ErrInvalidSnapshot, name)
+		require.ErrorIs(t, err, errInvalidSnapshot, name)
 	}
 }
 
@@ -407,7 +407,7 @@ func sealed(b []byte) []byte {
 	for at+12 < trailer {
 		name, data := int(binary.LittleEndian.Uint32(b[at:])), binary.LittleEndian.Uint64(b[at+4:])
 		head := at + 12 + name
-		if name > MaxNameLength || head+4 > trailer {
+		if name > maxNameLength || head+4 > trailer {
 			break
 		}
 		sum(at, head)

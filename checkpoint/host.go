@@ -39,8 +39,8 @@ func (c *Coordinator) register(name string, p participant.Participant) (state pa
 		return nil, false, fmt.Errorf("checkpoint: participant %q is nil", name)
 	case name == "":
 		return nil, false, fmt.Errorf("checkpoint: a %T was registered without a name", p)
-	case len(name) > MaxNameLength || !utf8.ValidString(name):
-		return nil, false, fmt.Errorf("checkpoint: the name of a %T is not UTF-8 of at most %d bytes: %.64q", p, MaxNameLength, name)
+	case len(name) > maxNameLength || !utf8.ValidString(name):
+		return nil, false, fmt.Errorf("checkpoint: the name of a %T is not UTF-8 of at most %d bytes: %.64q", p, maxNameLength, name)
 	case c.starting:
 		return nil, false, fmt.Errorf("checkpoint: participant %q was registered after the start", name)
 	case slices.ContainsFunc(c.participants, func(q member) bool { return q.name == name }):

@@ -181,7 +181,7 @@ func (in waitFails) Wait(ctx context.Context) error {
 
 func TestChannelInputWaits(t *testing.T) {
 	values := make(chan string, 2)
-	in := NewChannelInput(values)
+	in := NewChannelInput(values).(*channelInput[string])
 	ended, end := context.WithCancel(t.Context())
 	end()
 	require.ErrorIs(t, in.Wait(ended), context.Canceled)

@@ -2,7 +2,6 @@ package checkpoint
 
 import (
 	"bufio"
-	"bytes"
 	"context"
 	"encoding/binary"
 	"encoding/csv"
@@ -13,6 +12,7 @@ import (
 	"strings"
 
 	"github.com/weirflow/weir/internal/nils"
+	"github.com/weirflow/weir/internal/varint"
 )
 
 // Input is what a [Source] reads: elements with positions to go back to. It is used by one goroutine.
@@ -80,19 +80,12 @@ func (p filePosition) encode() []byte {
 }
 
 func decodeFilePosition(b []byte) (filePosition, error) {
-	offset, n := binary.Uvarint(b)
-	if n <= 0 || offset > 1<<62 {
+	r := varint.Reader{Rest: b}
+	offset, line := r.Uvarint(), r.Uvarint()
+	if r.Err != nil || len(r.Rest) > 0 || offset > 1<<62 || line > 1<<62 {
 		return filePosition{}, errors.New("checkpoint: damaged file position")
 	}
-	line, m := binary.Uvarint(b[n:])
-	if m <= 0 || line > 1<<62 {
-		return filePosition{}, errors.New("checkpoint: damaged file position")
-	}
-	p := filePosition{int64(offset), int(line)}
-	if !bytes.Equal(p.encode(), b) { // longer than it need be, or more than that
-		return filePosition{}, errors.New("checkpoint: damaged file position")
-	}
-	return p, nil
+	return filePosition{int64(offset), int(line)}, nil
 }
 
 // seekFile moves to a position, which must be inside the file.
@@ -264,17 +257,15 @@ func (in *CSVInput) Seek(position []byte) error {
 // Close implements [Input].
 func (in *CSVInput) Close() error { return in.file.Close() }
 
-// SliceInput is an input of a slice, for tests.
-type SliceInput[T any] struct {
+type sliceInput[T any] struct {
 	values []T
 	next   int
 }
 
-// NewSliceInput returns an input of values.
-func NewSliceInput[T any](values []T) *SliceInput[T] { return &SliceInput[T]{values: values} }
+// NewSliceInput returns an input of values, for tests.
+func NewSliceInput[T any](values []T) Input[T] { return &sliceInput[T]{values: values} }
 
-// Next implements [Input].
-func (in *SliceInput[T]) Next() (v T, err error) {
+func (in *sliceInput[T]) Next() (v T, err error) {
 	if in.next == len(in.values) {
 		return v, io.EOF
 	}
@@ -282,25 +273,22 @@ func (in *SliceInput[T]) Next() (v T, err error) {
 	return in.values[in.next-1], nil
 }
 
-// Position implements [Input].
-func (in *SliceInput[T]) Position() []byte { return binary.AppendUvarint(nil, uint64(in.next)) }
+func (in *sliceInput[T]) Position() []byte { return binary.AppendUvarint(nil, uint64(in.next)) }
 
-// Seek implements [Input].
-func (in *SliceInput[T]) Seek(position []byte) error {
-	n, size := binary.Uvarint(position)
-	if size <= 0 || size != len(position) || n > uint64(len(in.values)) {
+func (in *sliceInput[T]) Seek(position []byte) error {
+	r := varint.Reader{Rest: position}
+	n := r.Uvarint()
+	if r.Err != nil || len(r.Rest) > 0 || n > uint64(len(in.values)) {
 		return fmt.Errorf("checkpoint: position %x is outside of the %d values", position, len(in.values))
 	}
 	in.next = int(n)
 	return nil
 }
 
-// Close implements [Input].
-func (in *SliceInput[T]) Close() error { return nil }
+func (in *sliceInput[T]) Close() error { return nil }
 
-// ChannelInput is an input of a channel that its owner closes, for tests: its position is the number of elements, and
-// after a restart the channel is expected to bring the same elements again, from the first.
-type ChannelInput[T any] struct {
+// channelInput is an input that may be idle.
+type channelInput[T any] struct {
 	values <-chan T
 	read   uint64 // returned by Next
 
@@ -309,16 +297,17 @@ type ChannelInput[T any] struct {
 	ok     bool
 }
 
-var _ Waiter = (*ChannelInput[any])(nil)
+var _ Waiter = (*channelInput[any])(nil)
 
-// NewChannelInput returns an input of values. It panics if values is nil.
-func NewChannelInput[T any](values <-chan T) *ChannelInput[T] {
+// NewChannelInput returns an input of a channel that its owner closes, for tests. It is a [Waiter]. Its position is the number
+// of elements: after a restart the channel is expected to bring the same elements again, from the first. It panics if values
+// is nil.
+func NewChannelInput[T any](values <-chan T) Input[T] {
 	nils.Refuse("checkpoint: NewChannelInput", "channel", values)
-	return &ChannelInput[T]{values: values}
+	return &channelInput[T]{values: values}
 }
 
-// Wait implements [Waiter].
-func (in *ChannelInput[T]) Wait(ctx context.Context) error {
+func (in *channelInput[T]) Wait(ctx context.Context) error {
 	if in.waited {
 		return nil
 	}
@@ -331,8 +320,7 @@ func (in *ChannelInput[T]) Wait(ctx context.Context) error {
 	}
 }
 
-// Next implements [Input].
-func (in *ChannelInput[T]) Next() (v T, err error) {
+func (in *channelInput[T]) Next() (v T, err error) {
 	_ = in.Wait(context.Background())
 	v, ok := in.v, in.ok
 	var none T
@@ -344,13 +332,13 @@ func (in *ChannelInput[T]) Next() (v T, err error) {
 	return v, nil
 }
 
-// Position implements [Input].
-func (in *ChannelInput[T]) Position() []byte { return binary.AppendUvarint(nil, in.read) }
+func (in *channelInput[T]) Position() []byte { return binary.AppendUvarint(nil, in.read) }
 
-// Seek implements [Input]. It takes what comes before the position from the channel.
-func (in *ChannelInput[T]) Seek(position []byte) error {
-	n, size := binary.Uvarint(position)
-	if size <= 0 || size != len(position) {
+// Seek takes what comes before the position from the channel.
+func (in *channelInput[T]) Seek(position []byte) error {
+	r := varint.Reader{Rest: position}
+	n := r.Uvarint()
+	if r.Err != nil || len(r.Rest) > 0 {
 		return fmt.Errorf("checkpoint: damaged position %x of a channel", position)
 	}
 	for in.read < n {
@@ -361,5 +349,4 @@ func (in *ChannelInput[T]) Seek(position []byte) error {
 	return nil
 }
 
-// Close implements [Input].
-func (in *ChannelInput[T]) Close() error { return nil }
+func (in *channelInput[T]) Close() error { return nil }

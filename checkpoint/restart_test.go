@@ -145,13 +145,13 @@ func (j *restartJob) cut(c *Coordinator, disk *crashfs.FS, op *delayer) {
 
 // slowInput takes its time.
 type slowInput struct {
-	*SliceInput[string]
+	Input[string]
 	pause time.Duration
 }
 
 func (in *slowInput) Next() (string, error) {
 	time.Sleep(in.pause)
-	return in.SliceInput.Next()
+	return in.Input.Next()
 }
 
 // delayer is an operator that holds elements back: they are its state.

@@ -10,8 +10,8 @@ import (
 	"github.com/weirflow/weir/checkpoint/participant"
 )
 
-// MaxNameLength is how long the name of a participant may be, in bytes.
-const MaxNameLength = 1024
+// maxNameLength is how long the name of a participant may be, in bytes.
+const maxNameLength = 1024
 
 // Snapshot is a checkpoint: the states of all participants at one barrier.
 //
@@ -46,27 +46,27 @@ func (s *Snapshot) Size() int64 {
 	return n
 }
 
-// Validate returns an error that matches [ErrInvalidSnapshot] if no store can keep s: its number is 0, its kind unknown, or the name of a
-// participant is empty, longer than [MaxNameLength], or not UTF-8.
+// Validate returns an error if no store can keep s: its number is 0, its kind unknown, or the name of a
+// participant is empty, longer than 1024 bytes, or not UTF-8.
 func (s *Snapshot) Validate() error {
 	if s == nil {
-		return fmt.Errorf("%w: it is nil", ErrInvalidSnapshot)
+		return fmt.Errorf("%w: it is nil", errInvalidSnapshot)
 	}
 	if s.ID == 0 {
-		return fmt.Errorf("%w: its number is 0, the first one is 1", ErrInvalidSnapshot)
+		return fmt.Errorf("%w: its number is 0, the first one is 1", errInvalidSnapshot)
 	}
 	if s.Kind > Suspend {
-		return fmt.Errorf("%w: checkpoint %d is of an unknown kind: %v", ErrInvalidSnapshot, s.ID, s.Kind)
+		return fmt.Errorf("%w: checkpoint %d is of an unknown kind: %v", errInvalidSnapshot, s.ID, s.Kind)
 	}
 	for name := range s.States {
 		switch {
 		case name == "":
-			return fmt.Errorf("%w: checkpoint %d has a participant without a name", ErrInvalidSnapshot, s.ID)
-		case len(name) > MaxNameLength:
+			return fmt.Errorf("%w: checkpoint %d has a participant without a name", errInvalidSnapshot, s.ID)
+		case len(name) > maxNameLength:
 			return fmt.Errorf("%w: checkpoint %d: a participant's name is %d bytes long, at most %d are possible: %.64q…",
-				ErrInvalidSnapshot, s.ID, len(name), MaxNameLength, name)
+				errInvalidSnapshot, s.ID, len(name), maxNameLength, name)
 		case !utf8.ValidString(name):
-			return fmt.Errorf("%w: checkpoint %d: the participant's name %q is not UTF-8", ErrInvalidSnapshot, s.ID, name)
+			return fmt.Errorf("%w: checkpoint %d: the participant's name %q is not UTF-8", errInvalidSnapshot, s.ID, name)
 		}
 	}
 	return nil

@@ -6,6 +6,8 @@ import (
 	"fmt"
 	"log/slog"
 	"slices"
+
+	"github.com/weirflow/weir/internal/testhook"
 )
 
 // Store keeps the snapshots of one pipeline. [OpenDir] returns the embedded default, [NewMemoryStore] one for tests;
@@ -20,8 +22,8 @@ type Store interface {
 	// removes nothing before s is durable. Trouble with removing is not an error of Save.
 	//
 	// s.ID must be higher than every number that the store has seen, in former runs too and damaged ones included;
-	// otherwise Save changes nothing and returns a *NumberError. It changes nothing and returns an error that matches
-	// ErrInvalidSnapshot if s is not valid.
+	// otherwise Save changes nothing and returns a *NumberError. It changes nothing and returns the error of
+	// [Snapshot.Validate] if that has one.
 	//
 	// Save of the snapshot that was saved last can be repeated, whatever became of it: if it was stored, Save returns nil
 	// and changes nothing; if it was stored in part, or an error was returned, Save stores it. Another snapshot with the
@@ -99,14 +101,14 @@ type StoreOption func(*storeSettings)
 type storeSettings struct {
 	keep   int
 	logger *slog.Logger
-	step   func(step string)
+	step   func(step string) // called before each change of the disk
 }
 
-// DefaultKeepLast is how many snapshots a store keeps: see [WithKeepLast].
-const DefaultKeepLast = 3
+// defaultKeepLast is how many snapshots a store keeps: see [WithKeepLast].
+const defaultKeepLast = 3
 
-// WithKeepLast sets how many snapshots are kept, not counting those that are known to be damaged; the default is
-// [DefaultKeepLast]. With 1 there is nothing to fall back on when the only one turns out to be damaged. It panics if k < 1.
+// WithKeepLast sets how many snapshots are kept, not counting those that are known to be damaged; the default is 3.
+// With 1 there is nothing to fall back on when the only one turns out to be damaged. It panics if k < 1.
 func WithKeepLast(k int) StoreOption {
 	if k < 1 {
 		panic(fmt.Sprintf("checkpoint: WithKeepLast: at least 1 must be kept, got %d", k))
@@ -123,18 +125,8 @@ func WithStoreLogger(l *slog.Logger) StoreOption {
 	return func(s *storeSettings) { s.logger = l }
 }
 
-// WithStepHook calls step before every step by which [DirStore.Save] changes the disk: "create", "write" (one or more
-// times), "sync", "rename", "syncdir", and "remove" (for every old file). It is a failpoint for tests that kill their own
-// process there. A memory store has no steps. It panics if step is nil.
-func WithStepHook(step func(step string)) StoreOption {
-	if step == nil {
-		panic("checkpoint: WithStepHook: nil function")
-	}
-	return func(s *storeSettings) { s.step = step }
-}
-
 func newStoreSettings(constructor string, opts []StoreOption) storeSettings {
-	s := storeSettings{keep: DefaultKeepLast, logger: slog.Default(), step: func(string) {}}
+	s := storeSettings{keep: defaultKeepLast, logger: slog.Default(), step: testhook.StoreStep()}
 	for i, opt := range opts {
 		if opt == nil {
 			panic(fmt.Sprintf("checkpoint: %s: option %d is nil", constructor, i))

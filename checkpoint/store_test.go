@@ -145,7 +145,6 @@ func TestStoreOptionsRefuseNonsense(t *testing.T) {
 	for message, try := range map[string]func(){
 		"checkpoint: WithKeepLast: at least 1 must be kept, got 0": func() { checkpoint.WithKeepLast(0) },
 		"checkpoint: WithStoreLogger: nil logger":                  func() { checkpoint.WithStoreLogger(nil) },
-		"checkpoint: WithStepHook: nil function":                   func() { checkpoint.WithStepHook(nil) },
 		"checkpoint: NewMemoryStore: option 1 is nil":              func() { checkpoint.NewMemoryStore(checkpoint.WithKeepLast(1), nil) },
 		"checkpoint: OpenDir: option 0 is nil":                     func() { _, _ = checkpoint.OpenDir(t.TempDir(), nil) },
 	} {

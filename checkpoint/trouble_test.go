@@ -158,7 +158,7 @@ func TestFinalSaveIsTriedAgain(t *testing.T) {
 		require.ErrorIs(t, <-finished, errTest)
 	})
 	for name, permanent := range map[string]error{
-		"closed": ErrStoreClosed, "invalid": ErrInvalidSnapshot, "fenced": ErrFenced, "number": &NumberError{1, 1}, "panic": &panics.Error{},
+		"closed": ErrStoreClosed, "invalid": errInvalidSnapshot, "fenced": ErrFenced, "number": &NumberError{1, 1}, "panic": &panics.Error{},
 	} {
 		bubble(t, "not if it cannot succeed: "+name, func(t *testing.T) {
 			store := &troubledStore{MemoryStore: NewMemoryStore(), save: times(1, permanent)}

@@ -9,17 +9,17 @@ import (
 
 // Codec turns values into bytes and back, one at a time.
 //
-//	codec                       needs                          bytes of a value
-//	Default[T]()           nothing                        the fields' values; names and types once per state
-//	JSON[T]()                   what encoding/json needs       JSON
-//	Gob[T]()                    what encoding/gob needs        a gob stream, types included: large
-//	Func(append, decode)   two functions                  yours: protobuf, …
+//	codec                  needs                       bytes of a value
+//	Default[T]()           nothing                     the fields' values; names and types once per state
+//	JSON[T]()              what encoding/json needs    JSON
+//	Gob[T]()               what encoding/gob needs     a gob stream, types included: large
+//	Func(append, decode)   two functions               yours: protobuf, …
 //
 // A codec is safe for concurrent use: states are encoded while the pipeline goes on. For every v that Append takes, Decode
 // returns an equal value; whatever bytes it gets, Decode returns an error rather than panic, or take much more memory than
 // there are bytes, times the size of the Go types that they are read into: a field that is new has no bytes.
 //
-// Package checkpointtest checks a codec of your own against these rules.
+// Package codectest checks a codec of your own against these rules.
 //
 // What is stored is read by the next version of the program. A codec that depends on the types of this version should be
 // a [SchemaCodec].
@@ -53,7 +53,7 @@ func SchemaOf[T any](c Codec[T]) []byte {
 	return nil
 }
 
-// WithSchema returns what decodes values that were stored beside a schema: c itself, or what c makes of the schema. The
+// WithSchema returns the codec that decodes values that were stored beside a schema: c itself, or what c makes of the schema. The
 // error is a *[Error] if they do not fit, for example because another codec was used to store them.
 func WithSchema[T any](c Codec[T], schema []byte) (Codec[T], error) {
 	s, ok := c.(SchemaCodec[T])
@@ -69,7 +69,7 @@ func WithSchema[T any](c Codec[T], schema []byte) (Codec[T], error) {
 
 // Func makes a codec of two functions, which must follow the rules of [Codec]. With protobuf:
 //
-//	checkpoint.Func(
+//	codec.Func(
 //		func(dst []byte, m *pb.Row) ([]byte, error) { return proto.MarshalOptions{}.MarshalAppend(dst, m) },
 //		func(src []byte) (*pb.Row, error) { m := new(pb.Row); return m, proto.Unmarshal(src, m) })
 //

@@ -7,7 +7,7 @@ import (
 )
 
 // Gob returns a codec that writes every value as a gob stream of its own: for types that are made for encoding/gob. Every
-// value repeats its types, so it is large and slow: see [Default]. Types in interfaces must be registered with
+// value repeats its types, so it is large and slow: see the table of the package. Types in interfaces must be registered with
 // [gob.Register].
 //
 // Not everything comes back as it was. Unexported fields, functions and channels are left out silently, nil and empty slices are

@@ -1,5 +1,5 @@
 // Package checkpointtest holds conformance suites for what a pipeline plugs into its checkpoints: the rules that weir relies
-// on, for its own stores, codecs, inputs and outputs and for yours.
+// on, for its own stores, inputs and outputs and for yours.
 //
 //	func TestMyStore(t *testing.T) {
 //		checkpointtest.RunStore(t, func(t *testing.T) checkpointtest.Place {
@@ -10,10 +10,6 @@
 //				Fail:   bucket.FailCall, // optional, as is TakeOver for a store that several machines share
 //			}
 //		})
-//	}
-//
-//	func TestMyCodec(t *testing.T) {
-//		checkpointtest.RunCodec(t, MyCodec{}, nil, Row{}, Row{Key: "a", Values: []int{1}})
 //	}
 //
 //	func TestMyInput(t *testing.T) {

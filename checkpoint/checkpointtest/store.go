@@ -193,7 +193,7 @@ func emptyStoreSaysSo(p Place) error {
 }
 
 func savedIsLoaded(p Place) error {
-	long := strings.Repeat("ä", checkpoint.MaxNameLength/2)
+	long := strings.Repeat("ä", maxNameLength/2)
 	cases := []*checkpoint.Snapshot{
 		snapshot(1),
 		{ID: 2, States: nil}, // the zero time
@@ -429,7 +429,7 @@ func invalidIsRefused(p Place) error {
 		"number 0":      {States: map[string]participant.State{"a": {{1}}}},
 		"no known kind": {ID: 2, Kind: checkpoint.Suspend + 1},
 		"no name":       named(""),
-		"a long name":   named(strings.Repeat("x", checkpoint.MaxNameLength+1)),
+		"a long name":   named(strings.Repeat("x", maxNameLength+1)),
 		"a name's text": named("\xff"),
 	}
 	return open(p, func(s checkpoint.Store) error {
@@ -437,8 +437,9 @@ func invalidIsRefused(p Place) error {
 			return err
 		}
 		for _, name := range slices.Sorted(maps.Keys(cases)) {
-			if err := s.Save(background, cases[name]); !errors.Is(err, checkpoint.ErrInvalidSnapshot) {
-				return fmt.Errorf("saving a snapshot with %s: error %v, want ErrInvalidSnapshot", name, err)
+			want := cases[name].Validate()
+			if err := s.Save(background, cases[name]); err == nil || !strings.Contains(err.Error(), want.Error()) {
+				return fmt.Errorf("saving a snapshot with %s: error %v, want that of Validate: %w", name, err, want)
 			}
 		}
 		return errors.Join(latest(s, 1), save(s, 2)) // its number was not taken
@@ -681,3 +682,6 @@ func allDamagedIsNotEmpty(p Place) error {
 		return nil
 	})
 }
+
+// maxNameLength is how long the name of a participant may be: see [checkpoint.Snapshot.Validate].
+const maxNameLength = 1024

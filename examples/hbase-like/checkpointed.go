@@ -31,8 +31,8 @@ type checkpointed struct {
 // openCheckpoints opens the directory. What registers with its coordinator goes on
 // from the newest checkpoint there, if there is one.
 func openCheckpoints(cfg cli.Config, logger *slog.Logger) (*checkpointed, error) {
-	store, err := checkpoint.OpenDir(cfg.Checkpoint,
-		append(failpoint.StoreOptions(), checkpoint.WithStoreLogger(logger))...)
+	failpoint.Arm()
+	store, err := checkpoint.OpenDir(cfg.Checkpoint, checkpoint.WithStoreLogger(logger))
 	if err != nil {
 		return nil, err // also if another process has it open
 	}

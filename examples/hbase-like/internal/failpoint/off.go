@@ -2,7 +2,5 @@
 
 package failpoint
 
-import "github.com/weirflow/weir/checkpoint"
-
-// StoreOptions returns none: this binary has no failpoints.
-func StoreOptions() []checkpoint.StoreOption { return nil }
+// Arm does nothing: this binary has no failpoints.
+func Arm() {}

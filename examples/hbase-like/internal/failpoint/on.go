@@ -9,22 +9,22 @@ import (
 	"strings"
 	"syscall"
 
-	"github.com/weirflow/weir/checkpoint"
+	"github.com/weirflow/weir/internal/testhook"
 )
 
 // variable names the environment variable that says where to kill the process:
 // "sync:3" is before the third sync of a checkpoint's file. The steps are those of
-// [checkpoint.WithStepHook].
+// [testhook.OnStoreStep].
 const variable = "HBASE_LIKE_KILL_AT"
 
-// StoreOptions returns an option that kills the process there.
-func StoreOptions() []checkpoint.StoreOption {
+// Arm makes the stores that are opened from now on kill the process there.
+func Arm() {
 	name, number, _ := strings.Cut(os.Getenv(variable), ":")
 	left, err := strconv.Atoi(number)
 	if err != nil {
-		return nil
+		return
 	}
-	return []checkpoint.StoreOption{checkpoint.WithStepHook(func(step string) { // one call at a time
+	testhook.OnStoreStep(func(step string) { // one call at a time
 		if step != name {
 			return
 		}
@@ -33,5 +33,5 @@ func StoreOptions() []checkpoint.StoreOption {
 			_ = syscall.Kill(os.Getpid(), syscall.SIGKILL)
 			select {} // until the signal is there
 		}
-	})}
+	})
 }
