@@ -3,44 +3,51 @@ package asyncop
 import (
 	"sync/atomic"
 
+	"github.com/weirflow/weir/asyncop/internal/call"
 	"github.com/weirflow/weir/internal/fifo"
+	"github.com/weirflow/weir/queue"
 )
 
 // beside bounds one kind of user code that runs on workers and that its element may leave behind there: strategies that may
 // block, what they want done before a retry, timeout handlers. What ignores the end of its context counts until it returns.
 // As many as there are slots may run; what comes then waits for its turn, and the deadlines of its elements stand.
 type beside[IN, OUT any] struct {
-	running int                      // the loop's
-	waiting fifo.Queue[job[IN, OUT]] // the loop's; those whose attempt is over are skipped
+	running int                          // the loop's
+	waiting fifo.Queue[waiting[IN, OUT]] // the loop's; those whose token is over are skipped
 
 	returned atomic.Int64 // those that have, and that the loop has not seen yet
 }
 
-// runBeside has a task done on a worker when its turn has come, unless its attempt is over by then.
-func (c *core[IN, OUT]) runBeside(b *beside[IN, OUT], a *attempt[IN, OUT], task func()) {
-	j := job[IN, OUT]{attempt: a, task: func(late error) {
+// waiting is a task that waits for its turn.
+type waiting[IN, OUT any] struct {
+	token *call.Token[*queue.Entry[slot[IN, OUT]]]
+	task  func()
+}
+
+// runBeside has a task done on a worker when its turn has come, unless its token is over by then. The task looks itself whether
+// it is late.
+func (c *core[IN, OUT]) runBeside(b *beside[IN, OUT], token *call.Token[*queue.Entry[slot[IN, OUT]]], task func()) {
+	run := func() {
 		defer func() { // also if the task ends its goroutine
 			b.returned.Add(1)
 			c.returned.Store(true)
-			c.wakeUp()
+			c.host.WakeUp()
 		}()
-		if late == nil {
-			task()
-		}
-	}}
+		task()
+	}
 	if b.running < c.queue.Cap() {
 		b.running++
-		c.workers.run(j)
+		c.runJob(run)
 		return
 	}
 	if b.waiting.Len() >= 2*c.queue.Cap() { // most of them are over, since each of the others has a slot
 		for n := b.waiting.Len(); n > 0; n-- {
-			if old := b.waiting.Pop(); old.attempt.entry != nil {
+			if old := b.waiting.Pop(); old.token.Entry != nil {
 				b.waiting.Push(old)
 			}
 		}
 	}
-	b.waiting.Push(j)
+	b.waiting.Push(waiting[IN, OUT]{token, run})
 }
 
 // runWaiting goes on with those whose turn has come because others have returned.
@@ -52,9 +59,9 @@ func (c *core[IN, OUT]) runWaiting() {
 	for _, b := range []*beside[IN, OUT]{&c.asking, &c.before, &c.handlers} {
 		b.running -= int(b.returned.Swap(0))
 		for b.running < c.queue.Cap() && b.waiting.Len() > 0 {
-			if j := b.waiting.Pop(); j.attempt.entry != nil {
+			if w := b.waiting.Pop(); w.token.Entry != nil {
 				b.running++
-				c.workers.run(j)
+				c.runJob(w.task)
 			}
 		}
 	}

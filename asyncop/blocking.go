@@ -3,6 +3,9 @@ package asyncop
 import (
 	"context"
 	"errors"
+
+	"github.com/weirflow/weir/asyncop/internal/call"
+	"github.com/weirflow/weir/internal/guard"
 )
 
 // Blocking makes an [AsyncFunction] of a call that blocks. Each running call has a goroutine, which is reused for later
@@ -22,8 +25,8 @@ func Blocking[IN, OUT any](call func(ctx context.Context, in IN) (OUT, error)) A
 		if err != nil {
 			return err
 		}
-		if a, ok := result.(*attempt[IN, OUT]); ok {
-			a.completeOne(out)
+		if r, ok := result.(interface{ CompleteOne(result OUT) }); ok { // without an allocation
+			r.CompleteOne(out)
 		} else {
 			result.Complete(out)
 		}
@@ -53,17 +56,14 @@ type blocking[IN, OUT any] struct {
 // blockingHost is what runs blocking calls: an attempt of an operator, found through the context, so that wrappers
 // around a blocking function need not know of it.
 type blockingHost interface {
-	// runBlocking runs task on a goroutine; late, if not nil, is why the call must not be made any more.
-	runBlocking(task func(late error))
+	// RunBlocking runs task on a goroutine; late, if not nil, is why the call must not be made any more.
+	RunBlocking(task func(late error))
 }
-
-// hostKey is what finds the attempt in its context.
-type hostKey struct{}
 
 // AsyncInvoke starts the call on a goroutine: one of the operator's where ctx comes from one, else a new one.
 func (f *blocking[IN, OUT]) AsyncInvoke(ctx context.Context, in IN, result ResultFuture[OUT]) error {
-	if host, ok := ctx.Value(hostKey{}).(blockingHost); ok {
-		host.runBlocking(func(late error) { f.run(ctx, in, result, late) })
+	if host, ok := ctx.Value(call.HostKey{}).(blockingHost); ok {
+		host.RunBlocking(func(late error) { f.run(ctx, in, result, late) })
 	} else {
 		go f.run(ctx, in, result, ctx.Err())
 	}
@@ -73,12 +73,8 @@ func (f *blocking[IN, OUT]) AsyncInvoke(ctx context.Context, in IN, result Resul
 // run makes the call and turns every way in which it can end into an outcome (law A6). If the element has ended before a
 // processor came to it, late says so, and no call starts (law A5); whoever waits for the outcome gets one all the same.
 func (f *blocking[IN, OUT]) run(ctx context.Context, in IN, result ResultFuture[OUT], late error) {
-	returned := false
-	defer func() {
-		if !returned {
-			result.CompleteExceptionally(newPanicError(recover()))
-		}
-	}()
+	var g guard.Guard
+	defer g.Close(func(recovered any) { result.CompleteExceptionally(newPanicError(recovered)) })
 	err := late
 	if err == nil {
 		err = ctx.Err() // it may be one that a wrapper has derived
@@ -93,5 +89,14 @@ func (f *blocking[IN, OUT]) run(ctx context.Context, in IN, result ResultFuture[
 	default:
 		result.CompleteExceptionally(err)
 	}
-	returned = true
+	g.Returned()
+}
+
+// directCall returns the blocking call that fn is, if it is one and nothing of the user's is around it.
+func directCall[IN, OUT any](fn AsyncFunction[IN, OUT]) *blocking[IN, OUT] {
+	if h, ok := fn.(*withTimeoutHandler[IN, OUT]); ok {
+		return directCall(h.AsyncFunction)
+	}
+	call, _ := fn.(*blocking[IN, OUT])
+	return call
 }

@@ -34,7 +34,7 @@ func testItems() []item[string, int] {
 		{in: "", attempts: math.MaxInt32, first: 9_000_000_009, spent: math.MaxInt64},
 		{in: "b", attempts: 1, first: 1, wait: math.MaxInt64, retry: byResult | demanded},
 		{in: "b", attempts: 1, first: 1, wait: 1},
-		{kind: completedItem, in: "c", attempts: 1, rest: &attempt[string, int]{results: []int{1, -2, 3}}},
+		{kind: completedItem, in: "c", attempts: 1, rest: &kept[int]{[]int{1, -2, 3}}},
 	}
 }
 
@@ -104,7 +104,7 @@ func TestStateIsExact(t *testing.T) {
 		"negative time spent":              encode(item[string, int]{spent: -1}),
 		"negative wait":                    encode(item[string, int]{wait: -1}),
 		"unknown kind of retry: 4":         encode(item[string, int]{wait: 1, retry: 4}),
-		"result of input 1: there is none": encode(item[string, int]{kind: completedItem, rest: &attempt[string, int]{}}),
+		"result of input 1: there is none": encode(item[string, int]{kind: completedItem, rest: &kept[int]{}}),
 		"unknown kind of element":          encode(item[string, int]{kind: completedItem + 1}),
 	} {
 		_, _, err := s.decode(b)

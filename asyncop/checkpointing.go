@@ -53,7 +53,7 @@ var (
 func (p *pump[IN, OUT]) joinCheckpoints(codec stateCodec[IN, OUT]) {
 	c := p.core
 	p.checks = &checkpointing[IN, OUT]{
-		coordinator: c.coordinator, name: c.name, codec: codec, wakeUp: c.wakeUp,
+		coordinator: c.coordinator, name: c.name, codec: codec, wakeUp: c.host.WakeUp,
 		inFlight: func() int { s, _ := c.published.get(); return int(s.InFlight) },
 	}
 	state, ok := c.coordinator.Register(c.name, p.checks)
@@ -136,8 +136,8 @@ func (p *pump[IN, OUT]) awaitStart() {
 		return
 	}
 	c := p.core
-	c.parked.Store(true)
-	defer c.parked.Store(false)
+	c.host.Parked.Store(true)
+	defer c.host.Parked.Store(false)
 	for {
 		if c.endIfCancelled(); c.failure != nil {
 			return
@@ -157,7 +157,7 @@ func (p *pump[IN, OUT]) awaitStart() {
 			}
 			c.end(lazyerr.Named("asyncop: not started", err))
 			return
-		case <-c.wake:
+		case <-c.host.C:
 		}
 	}
 }
@@ -185,7 +185,7 @@ func (p *pump[IN, OUT]) barrierArrived() bool {
 
 // suspended tells whether what is in flight is left to the checkpoint. While the barrier waits for downstream then, no call
 // starts, no timer fires, and completions change nothing: all of it will be done again.
-func (p *pump[IN, OUT]) suspended() bool { return p.core.suspended.Load() }
+func (p *pump[IN, OUT]) suspended() bool { return p.core.host.Suspended.Load() }
 
 func (p *pump[IN, OUT]) receivedBarrier(b participant.Barrier) {
 	p.checks.seen = max(p.checks.seen, b.ID)
@@ -219,7 +219,7 @@ func (p *pump[IN, OUT]) passBarrier() {
 		k.final = b.Kind
 		p.inOver = true
 		if b.Kind == participant.Suspend {
-			p.core.suspended.Store(true)
+			p.core.host.Suspended.Store(true)
 			p.offer, p.failed = nil, nil // left to the checkpoint, too
 		}
 	}
@@ -306,8 +306,8 @@ func (p *pump[IN, OUT]) lostState() error {
 	select {
 	case <-encoded:
 		return p.checks.lost
-	case <-p.core.life.Done():
-		return context.Cause(p.core.life)
+	case <-p.core.host.Life.Done():
+		return context.Cause(p.core.host.Life)
 	}
 }
 
@@ -338,7 +338,7 @@ func (p *pump[IN, OUT]) awaitInputEnd() error {
 			}
 		case <-k.coordinator.Ended():
 			return nil
-		case <-p.core.life.Done():
+		case <-p.core.host.Life.Done():
 			return nil
 		}
 	}

@@ -13,11 +13,15 @@ import (
 
 	"github.com/benbjohnson/clock"
 	"github.com/stretchr/testify/assert"
-	"github.com/stretchr/testify/require"
 
+	"github.com/weirflow/weir/asyncop/internal/call"
 	"github.com/weirflow/weir/predicates"
+	"github.com/weirflow/weir/queue"
 	"github.com/weirflow/weir/strategies"
 )
+
+// attemptContext is the context of a call.
+type attemptContext = call.CallContext[*queue.Entry[slot[int, int]], int]
 
 // heldCall is a call that the test completes.
 type heldCall struct {
@@ -306,11 +310,7 @@ func TestContextForgetsDerivedOnes(t *testing.T) {
 			_, cancel := context.WithCancel(c.ctx)
 			cancel()
 		}
-		s := c.ctx.(*attemptContext[int, int]).signal.Load()
-		require.NotNil(t, s)
-		s.mu.Lock()
-		defer s.mu.Unlock()
-		assert.Empty(t, s.funcs)
+		assert.Zero(t, c.ctx.(*attemptContext).Waiting())
 	})
 }
 
@@ -320,15 +320,15 @@ func TestContextMakesDoneWhenAskedFor(t *testing.T) {
 		h := holdCalls(context.WithValue(context.Background(), contextKey("k"), 1), time.Minute)
 		defer h.end()
 		c := h.call(1)
-		ctx := c.ctx.(*attemptContext[int, int])
+		ctx := c.ctx.(*attemptContext)
 		assert.NoError(t, ctx.Err())
 		_, _ = ctx.Deadline()
 		_ = ctx.Value(contextKey("k"))
 		_ = AttemptFromContext(context.WithValue(ctx, contextKey("k"), 2))
-		assert.Nil(t, ctx.signal.Load())
+		assert.Equal(t, -1, ctx.Waiting())
 
 		done := ctx.Done()
-		assert.NotNil(t, ctx.signal.Load())
+		assert.Zero(t, ctx.Waiting())
 		assert.Equal(t, done, ctx.Done(), "always the same channel")
 		c.result.Complete(1)
 		assert.Equal(t, done, ctx.Done())
@@ -336,7 +336,7 @@ func TestContextMakesDoneWhenAskedFor(t *testing.T) {
 
 		c = h.call(2)
 		c.result.Complete(2)
-		assert.Nil(t, c.ctx.(*attemptContext[int, int]).signal.Load())
+		assert.Equal(t, -1, c.ctx.(*attemptContext).Waiting())
 		<-c.ctx.Done() // made after the end, and closed
 	})
 }
@@ -430,7 +430,7 @@ func TestContextErrIsFinal(t *testing.T) {
 	c := h.call(1)
 	c.result.Complete(1)
 	assert.Equal(t, context.Canceled, c.ctx.Err())
-	(*attempt[int, int])(c.ctx.(*attemptContext[int, int])).expire(over | expired)
+	c.ctx.(*attemptContext).Expire()
 	assert.Equal(t, context.Canceled, c.ctx.Err())
 }
 

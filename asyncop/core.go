@@ -13,6 +13,7 @@ import (
 
 	"github.com/benbjohnson/clock"
 
+	"github.com/weirflow/weir/asyncop/internal/call"
 	"github.com/weirflow/weir/checkpoint/participant"
 	"github.com/weirflow/weir/internal/fifo"
 	"github.com/weirflow/weir/predicates"
@@ -33,25 +34,23 @@ type core[IN, OUT any] struct {
 
 	direct *blocking[IN, OUT] // the function itself, if it blocks: the loop then starts calls without AsyncInvoke
 
-	life   context.Context         //nolint:containedctx // the operator's, derived from ctx, which is the user's
-	cancel context.CancelCauseFunc // ends life
-	values context.Context         //nolint:containedctx // ctx without its end
+	host    *call.Host[*queue.Entry[slot[IN, OUT]]]                       // what its calls share; partly used by other goroutines
+	workers *call.Workers[call.Job[*queue.Entry[slot[IN, OUT]], IN, OUT]] // used by other goroutines, too
 
 	timeout      time.Duration // total, per element; 0: none
-	realTime     bool          // the clock is the real one
 	checkControl bool          // OUT can hold a control element
 
 	queue   queue.Queue[slot[IN, OUT]]
 	timers  *timers.Service[*queue.Entry[slot[IN, OUT]]]
-	ready   timers.Heap[*queue.Entry[slot[IN, OUT]]] // elements in phase ready, the oldest first
-	fresh   *queue.Entry[slot[IN, OUT]]              // the oldest element in phase fresh
-	live    *queue.Entry[slot[IN, OUT]]              // the oldest element with a live deadline: deadlines come in input order
-	oldest  *queue.Entry[slot[IN, OUT]]              // the oldest element that has not left
-	odd     timers.Heap[*queue.Entry[slot[IN, OUT]]] // live deadlines that do not: those of restored elements
-	jobs    []job[IN, OUT]                           // direct calls that were started and not yet offered to the workers
-	offered int                                      // direct calls that were offered to the workers in the last step
-	failing fifo.Queue[*queue.Entry[slot[IN, OUT]]]  // elements in phase failing
-	permits int                                      // free ones
+	ready   timers.Heap[*queue.Entry[slot[IN, OUT]]]         // elements in phase ready, the oldest first
+	fresh   *queue.Entry[slot[IN, OUT]]                      // the oldest element in phase fresh
+	live    *queue.Entry[slot[IN, OUT]]                      // the oldest element with a live deadline: deadlines come in input order
+	oldest  *queue.Entry[slot[IN, OUT]]                      // the oldest element that has not left
+	odd     timers.Heap[*queue.Entry[slot[IN, OUT]]]         // live deadlines that do not: those of restored elements
+	jobs    []call.Job[*queue.Entry[slot[IN, OUT]], IN, OUT] // direct calls that were started and not yet offered to the workers
+	offered int                                              // direct calls that were offered to the workers in the last step
+	failing fifo.Queue[*queue.Entry[slot[IN, OUT]]]          // elements in phase failing
+	permits int                                              // free ones
 
 	asking, before, handlers beside[IN, OUT] // user code on workers that may be left behind
 
@@ -64,9 +63,10 @@ type core[IN, OUT any] struct {
 	failed    *ElementError // the failure, if an element was it
 	cut       bool          // the failure is a cancel, as wanted
 
-	rest *attempt[IN, OUT] // completions taken from the mailbox and not handled yet
-	call userCall[IN, OUT] // the user code that is being run
-	slow slowCall[IN, OUT] // the call that is being watched
+	rest   *call.Letter[*queue.Entry[slot[IN, OUT]]] // taken from the mailbox and not handled yet
+	call   userCall[IN, OUT]                         // the user code that is being run
+	judged error                                     // of the outcome that is being decided about
+	slow   slowCall[IN, OUT]                         // the call that is being watched
 
 	blocked []slowCall[IN, OUT] // calls that took too long, and nobody was told yet
 	witness *witness            // nil with a mock clock
@@ -79,16 +79,9 @@ type core[IN, OUT any] struct {
 	slowLog    lineLimit
 	suppressed bool // lines were, and no line has said how many
 
-	// Used by other goroutines.
-	sleeper   // the loop's
-	mail      mailbox[IN, OUT]
+	published published             // read by other goroutines
 	returned  atomic.Bool           // one of asking, before and handlers has
-	freed     atomic.Int64          // permits given back by blocking calls
-	suspended atomic.Bool           // what is in flight is left to the final checkpoint: nothing begins any more
-	late      atomic.Int64          // late completions
 	broken    atomic.Pointer[error] // what has broken beside the loop, and ended life
-	workers   *workers[job[IN, OUT]]
-	published published
 }
 
 // hooks are the optional interfaces of the function; nil where there is none.
@@ -114,36 +107,48 @@ func newCore[IN, OUT any](
 		fn:           fn,
 		retry:        retry,
 		timeout:      timeout,
-		realTime:     reflect.TypeOf(cfg.clock) == reflect.TypeOf(clock.New()),
 		checkControl: canHoldControl[OUT](),
 		queue:        q,
 		permits:      cfg.maxCalls,
-		sleeper:      newSleeper(),
 	}
 	if c.permits == 0 {
 		c.permits = q.Cap()
 	}
 	c.drains = cfg.atEnd == drainRetries
-	c.values = context.WithoutCancel(cfg.ctx)
-	c.life, c.cancel = context.WithCancelCause(cfg.ctx)
 	c.hook.timeout, _ = find[TimeoutHandler[IN, OUT]](fn)
 	c.hook.open, _ = find[Opener](fn)
 	c.hook.close, _ = find[Closer](fn)
 	c.hook.clone, _ = find[Cloner[IN]](fn)
-	c.timers = timers.NewService[*queue.Entry[slot[IN, OUT]]](cfg.clock, c.wakeUp)
-	c.workers = newWorkers(c.do)
-	if _, mock := cfg.clock.(*clock.Mock); !mock { // time does not pass by itself
-		c.witness = &witness{clock: cfg.clock, now: c.timers.Now, asleep: c.parked.Load}
-	}
 	c.direct = directCall(fn)
+	c.workers = call.NewWorkers(func(j call.Job[*queue.Entry[slot[IN, OUT]], IN, OUT]) { j.Do(c.callDirectly) })
+	c.host = &call.Host[*queue.Entry[slot[IN, OUT]]]{
+		User:     cfg.ctx,
+		Values:   context.WithoutCancel(cfg.ctx),
+		RealTime: reflect.TypeOf(cfg.clock) == reflect.TypeOf(clock.New()),
+		Run:      c.runJob,
+		Panicked: func(recovered any) error { return newPanicError(recovered) },
+		NilError: ErrNilError,
+		Sleeper:  call.NewSleeper(),
+	}
+	c.host.Life, c.host.Cancel = context.WithCancelCause(cfg.ctx)
+	c.timers = timers.NewService[*queue.Entry[slot[IN, OUT]]](cfg.clock, c.host.WakeUp)
+	c.host.Clock = c.timers
+	if _, mock := cfg.clock.(*clock.Mock); !mock { // time does not pass by itself
+		c.witness = &witness{clock: cfg.clock, now: c.timers.Now, asleep: c.host.Parked.Load}
+	}
 	c.published.set(Stats{}, noOldest)
 	return c
 }
 
-// release gives a permit back. Called from any goroutine.
-func (c *core[IN, OUT]) release() {
-	c.freed.Add(1)
-	c.wakeUp()
+// runJob has task done by a worker.
+func (c *core[IN, OUT]) runJob(task func()) {
+	c.workers.Run(call.Job[*queue.Entry[slot[IN, OUT]], IN, OUT]{Task: task})
+}
+
+// callDirectly makes a call that the loop has started without AsyncInvoke, on a worker.
+func (c *core[IN, OUT]) callDirectly(a *call.Attempt[*queue.Entry[slot[IN, OUT]], OUT], in IN) {
+	ctx := (*call.CallContext[*queue.Entry[slot[IN, OUT]], OUT])(a)
+	c.direct.run(ctx, in, (*call.Returning[*queue.Entry[slot[IN, OUT]], OUT])(a), nil)
 }
 
 // tick looks at the clock, and at how long the last call on the loop took.
@@ -185,7 +190,7 @@ type slowCall[IN, OUT any] struct {
 	took    time.Duration
 	stalled time.Duration // of the witness, at the beginning
 	in      IN
-	attempt *attempt[IN, OUT]
+	attempt *call.Attempt[*queue.Entry[slot[IN, OUT]], OUT]
 	invoked bool // it is AsyncInvoke's
 	judged  bool // it is the policy's, maybe after AsyncInvoke
 }
@@ -264,7 +269,7 @@ func (c *core[IN, OUT]) startNew(e *queue.Entry[slot[IN, OUT]]) {
 // acceptControl takes a slot for a control element. The queue must have room.
 func (c *core[IN, OUT]) acceptControl(element any) {
 	c.tick()
-	c.queue.PutControl(slot[IN, OUT]{extra: &extra[IN, OUT]{control: element}, accepted: c.now})
+	c.queue.PutControl(slot[IN, OUT]{extra: &extra[IN, OUT]{held: element}, accepted: c.now})
 }
 
 // endRetries says that no element follows. Law A5: unless retries are to be drained, elements in back-off get exactly one
@@ -288,10 +293,7 @@ func (c *core[IN, OUT]) endRetries() {
 func (c *core[IN, OUT]) turn() {
 	c.tick()
 	now := c.now
-	if n := c.freed.Load(); n > 0 {
-		c.freed.Add(-n)
-		c.permits += int(n)
-	}
+	c.permits += c.host.TakeFreed()
 	c.runWaiting()
 	c.readMail()
 	c.fireTimers(now)
@@ -302,7 +304,7 @@ func (c *core[IN, OUT]) turn() {
 // timer. Called with parked set, so that nothing posted from now on is missed.
 func (c *core[IN, OUT]) mayPark() bool {
 	c.tick() // the sleep is not part of the last call
-	if len(c.blocked) > 0 || !c.mail.empty() || c.freed.Load() > 0 || c.returned.Load() || c.failure != nil || c.canStart() {
+	if len(c.blocked) > 0 || !c.host.Mail.Empty() || c.host.Freed() > 0 || c.returned.Load() || c.failure != nil || c.canStart() {
 		return false
 	}
 	due, ok := c.timers.Next()
@@ -320,17 +322,38 @@ func (c *core[IN, OUT]) mayPark() bool {
 	return !ok || c.timers.ScheduleAt(due)
 }
 
-// readMail handles completions, in the order in which they were posted.
+// readMail handles completions and answers, in the order in which they were posted.
 func (c *core[IN, OUT]) readMail() {
-	c.rest = c.mail.take()
+	c.rest = c.host.Mail.Take()
 	c.readRest()
 }
 
 func (c *core[IN, OUT]) readRest() {
 	for c.rest != nil && c.failure == nil {
-		a := c.rest
-		c.rest, a.next = a.next, nil
-		c.outcome(a)
+		l := c.rest
+		c.rest = l.Unchain()
+		c.receive(l)
+	}
+}
+
+// receive goes on with the element that waits for a letter. Law A2: if none does any more, it was late, and is counted
+// already. The phase says what the letter is about.
+func (c *core[IN, OUT]) receive(l *call.Letter[*queue.Entry[slot[IN, OUT]]]) {
+	e := l.Entry
+	if e == nil {
+		return
+	}
+	switch s := &e.Value; {
+	case s.phase == running || s.phase == preparing && s.attempt.Completed():
+		c.completed(e, s.attempt)
+	case s.phase == preparing:
+		c.prepared(e, s.attempt)
+	case s.phase == deciding:
+		c.answer(e, s.take().(*question[IN, OUT]))
+	case s.phase == handling:
+		c.handled(e, s.take().(*call.Handling[*queue.Entry[slot[IN, OUT]], OUT]))
+	default:
+		panic(fmt.Sprintf("asyncop: a letter came in phase %v", s.phase))
 	}
 }
 
@@ -421,18 +444,19 @@ func (c *core[IN, OUT]) start(e *queue.Entry[slot[IN, OUT]]) {
 	if s.attempts == 1 && !s.limited() {
 		s.first = c.now
 	}
-	a := c.newAttempt()
-	a.core, a.entry, a.number, a.deadline = c, e, s.attempts, noDeadline
-	s.attempt = a
+	deadline := call.NoDeadline
 	if c.timeout > 0 {
-		a.deadline = c.deadline(e)
+		deadline = c.deadline(e)
 	}
 	if c.attemptTimeout > 0 {
-		if end := c.now + c.attemptTimeout; a.deadline == noDeadline || end < a.deadline {
-			a.deadline = end
+		if end := c.now + c.attemptTimeout; deadline == call.NoDeadline || end < deadline {
+			deadline = end
 			c.timers.Arm(&s.timer, end)
 		}
 	}
+	a := c.newAttempt()
+	a.Start(c.host, e, s.attempts, deadline)
+	s.attempt = a
 	c.stats.Attempts++
 	if s.attempts == 1 {
 		c.retry.policy.Deposit()
@@ -444,31 +468,29 @@ func (c *core[IN, OUT]) start(e *queue.Entry[slot[IN, OUT]]) {
 	c.invoke(e, a)
 }
 
-func (c *core[IN, OUT]) newAttempt() *attempt[IN, OUT] {
+func (c *core[IN, OUT]) newAttempt() *call.Attempt[*queue.Entry[slot[IN, OUT]], OUT] {
 	if c.direct == nil {
-		return new(attempt[IN, OUT])
+		return new(call.Attempt[*queue.Entry[slot[IN, OUT]], OUT])
 	}
-	d := new(directAttempt[IN, OUT])
-	d.results = d.place[:0]
-	return &d.attempt
+	return call.NewRoomy[*queue.Entry[slot[IN, OUT]], OUT]()
 }
 
 // invoke calls the function.
-func (c *core[IN, OUT]) invoke(e *queue.Entry[slot[IN, OUT]], a *attempt[IN, OUT]) {
+func (c *core[IN, OUT]) invoke(e *queue.Entry[slot[IN, OUT]], a *call.Attempt[*queue.Entry[slot[IN, OUT]], OUT]) {
 	s := &e.Value
 	c.enter(e, running)
 	if c.direct != nil {
-		a.state.Or(direct)
-		c.jobs = append(c.jobs, job[IN, OUT]{attempt: a, in: s.in})
+		a.Occupy()
+		c.jobs = append(c.jobs, call.Job[*queue.Entry[slot[IN, OUT]], IN, OUT]{Attempt: a, In: s.in})
 		return
 	}
 	c.slow = slowCall[IN, OUT]{
 		watched: true, invoked: true, since: c.now, stalled: c.witness.atStart(), in: s.in, attempt: a,
 	}
-	err := c.protect(callInvoke, e, a, func() {
-		err := c.fn.AsyncInvoke((*attemptContext[IN, OUT])(a), s.in, a)
+	err := c.protect(callInvoke, nil, a, func() {
+		err := c.fn.AsyncInvoke((*call.CallContext[*queue.Entry[slot[IN, OUT]], OUT])(a), s.in, a)
 		if err != nil {
-			a.complete(nil, err)
+			a.CompleteExceptionally(err)
 		}
 	})
 	c.invoked(a, err)
@@ -476,49 +498,61 @@ func (c *core[IN, OUT]) invoke(e *queue.Entry[slot[IN, OUT]], a *attempt[IN, OUT
 
 // invoked goes on after AsyncInvoke has ended, by whatever means. An error or panic after the attempt was completed is
 // late (A2). If the attempt is complete, it is handled at once, unless others were before it (law Q1).
-func (c *core[IN, OUT]) invoked(a *attempt[IN, OUT], panicked error) {
+func (c *core[IN, OUT]) invoked(a *call.Attempt[*queue.Entry[slot[IN, OUT]], OUT], panicked error) {
 	if panicked != nil {
-		a.complete(nil, panicked)
+		a.CompleteExceptionally(panicked)
 	}
-	if c.rest == nil && c.mail.takeOnly(a) {
-		c.outcome(a)
+	if c.rest == nil && c.host.Mail.TakeOnly(&a.Letter) {
+		c.receive(&a.Letter)
 	}
 }
 
-// outcome handles a completed attempt. Law A2: if it is not the current one any more, it was late, and is counted already.
-func (c *core[IN, OUT]) outcome(a *attempt[IN, OUT]) {
-	if a.then != nil {
-		a.then()
-		return
+// timedOut is how far an attempt had come that has timed out. Its results are not looked at: it may be being completed.
+type timedOut struct {
+	stage   predicates.Stage // the latest that is known of
+	inDoubt bool             // a client has a request in doubt
+}
+
+// completed handles an attempt that was completed in time.
+func (c *core[IN, OUT]) completed(e *queue.Entry[slot[IN, OUT]], a *call.Attempt[*queue.Entry[slot[IN, OUT]], OUT]) {
+	a.Entry = nil
+	if a.Done() {
+		c.permits++
 	}
-	e := a.entry
-	if e == nil {
-		return
+	results, err := a.Outcome()
+	if err == nil && c.checkControl && hasControl(results) {
+		err = ErrControlResult
+		a.DropResults()
 	}
-	a.entry = nil
+	c.concluded(e, a, err, nil)
+}
+
+// concluded goes on with the outcome of the attempt a of e: its own, with this error, or that of its timeout.
+func (c *core[IN, OUT]) concluded(
+	e *queue.Entry[slot[IN, OUT]], a *call.Attempt[*queue.Entry[slot[IN, OUT]], OUT], err error, timeout *timedOut,
+) {
 	s := &e.Value
 	c.timers.Cancel(&s.timer)
-	err := a.err
-	if err == nil && c.checkControl && hasControl(a.results) {
-		err = ErrControlResult
-		a.results, a.err = nil, err
-	}
-	if s.phase == handling {
-		c.handled(e, err)
-		return
-	}
-	c.returnPermit(a.state.Load())
 	if err != nil {
 		s.err = err
 	}
 	if !c.retry.policy.Considers(err) {
 		if err != nil {
-			s.doubt(predicates.Reason{}, stageIn(a.state.Load()))
+			stage, _ := stageOf(a, timeout)
+			s.doubt(predicates.Reason{}, stage)
 		}
 		c.settle(e, err)
 		return
 	}
-	c.judge(e, a)
+	c.judge(e, a, err, timeout)
+}
+
+// stageOf returns how far an attempt has come.
+func stageOf[E, OUT any](a *call.Attempt[E, OUT], timeout *timedOut) (stage predicates.Stage, inDoubt bool) {
+	if timeout != nil {
+		return timeout.stage, timeout.inDoubt
+	}
+	return a.Report()
 }
 
 // retryNow ends the back-off of e: it competes for a permit.
@@ -530,21 +564,24 @@ func (c *core[IN, OUT]) retryNow(e *queue.Entry[slot[IN, OUT]]) {
 
 // attemptTimeOut ends the running attempt of e; that is an outcome like any other.
 func (c *core[IN, OUT]) attemptTimeOut(e *queue.Entry[slot[IN, OUT]]) {
-	old := e.Value.attempt
-	before := old.expire(over | expired)
-	c.returnPermit(before)
-	stage := max(predicates.NetworkTime, stageIn(before)) // the call may be about to send
-	if e.Value.phase == preparing {
-		stage = predicates.ClientDispatch // there is no call
-	}
+	s := &e.Value
+	a := s.attempt
+	s.attempt = nil // somebody may be completing it right now
+	end := a.Expire()
+	c.takeBack(end)
 	c.stats.AttemptTimeouts++
-	// The outcome is an attempt of its own, since somebody may be completing the old one right now.
-	old.entry = nil
-	a := &attempt[IN, OUT]{core: c, entry: e, number: old.number}
-	a.err = &AttemptTimeoutError{Limit: c.attemptTimeout, Attempt: int(old.number)}
-	a.state.Store(claimed | completed | over | held | stageBit(stage) | before&requests) // held: it has no permit to give back
-	e.Value.attempt = a
-	c.outcome(a)
+	at := &timedOut{stage: max(predicates.NetworkTime, end.Stage), inDoubt: end.InDoubt} // the call may be about to send
+	if s.phase == preparing {
+		at.stage = predicates.ClientDispatch // there is no call
+	}
+	c.concluded(e, a, &AttemptTimeoutError{Limit: c.attemptTimeout, Attempt: int(s.attempts)}, at)
+}
+
+// takeBack takes the permit of an attempt that has ended, unless a function of it still runs, which will give it back.
+func (c *core[IN, OUT]) takeBack(end call.Ending) {
+	if end.Freed {
+		c.permits++
+	}
 }
 
 // timeOut ends e at its deadline. Law A3: whatever the element was doing, this is final.
@@ -554,13 +591,11 @@ func (c *core[IN, OUT]) timeOut(e *queue.Entry[slot[IN, OUT]]) {
 	switch s.phase {
 	case preparing, running:
 		c.timers.Cancel(&s.timer)
-		c.returnPermit(s.attempt.expire(over | expired))
-		s.attempt.entry = nil
+		c.takeBack(s.attempt.Expire())
 		s.inDoubt = s.inDoubt || s.phase == running // whatever it reported: the call may be about to send
 	case deciding:
 		c.stats.Deciding--
-		s.attempt.expire(over | expired)
-		s.attempt.entry = nil
+		s.take().(*question[IN, OUT]).Expire()
 	case backoff:
 		c.timers.Cancel(&s.timer)
 		c.stats.WaitingForRetry--
@@ -578,59 +613,47 @@ func (c *core[IN, OUT]) timeOut(e *queue.Entry[slot[IN, OUT]]) {
 	c.enter(e, handling)
 	c.refresh() // the handler's time begins now
 	limit := c.now + c.handlerLimit
-	a := &attempt[IN, OUT]{core: c, entry: e, deadline: limit}
-	if isEarly {
-		a.state.Store(early)
-	}
-	s.attempt = a
+	h := &call.Handling[*queue.Entry[slot[IN, OUT]], OUT]{Early: isEarly}
+	h.Start(c.host, e, 0, limit)
+	s.more().held = h
 	c.timers.Arm(&s.timer, limit)
 	in := s.in
-	c.runBeside(&c.handlers, a, func() { c.runHandler(a, in) })
+	c.runBeside(&c.handlers, &h.Token, func() {
+		h.Run(func() ([]OUT, error) {
+			return c.hook.timeout.Timeout((*call.Context[*queue.Entry[slot[IN, OUT]]])(&h.Token), in)
+		})
+	})
 }
 
-// runHandler runs the timeout handler on a worker.
-func (c *core[IN, OUT]) runHandler(a *attempt[IN, OUT], in IN) {
-	finished := false
-	defer func() {
-		if !finished {
-			a.complete(nil, handlerPanicError{newPanicError(recover())})
-		}
-	}()
-	results, err := c.hook.timeout.Timeout((*attemptContext[IN, OUT])(a), in)
-	finished = true
-	a.complete(results, err)
-}
-
-// handled goes on after the timeout handler has answered; err is final, as everything is after the deadline (A3).
-func (c *core[IN, OUT]) handled(e *queue.Entry[slot[IN, OUT]], err error) {
-	if p, ok := err.(handlerPanicError); ok { //nolint:errorlint // made by runHandler; AsType would call methods of err
-		err = c.timeoutError(&e.Value, e.Value.attempt.isEarly(), p.PanicError)
+// handled goes on after the timeout handler has answered; its outcome is final, as everything is after the deadline (A3).
+func (c *core[IN, OUT]) handled(e *queue.Entry[slot[IN, OUT]], h *call.Handling[*queue.Entry[slot[IN, OUT]], OUT]) {
+	h.Entry = nil
+	s := &e.Value
+	c.timers.Cancel(&s.timer)
+	results, err, panicked := h.Outcome()
+	switch {
+	case panicked:
+		err = c.timeoutError(s, h.Early, err)
+	case err != nil:
+	case c.checkControl && hasControl(results):
+		err = ErrControlResult
+	default:
+		s.more().held = &kept[OUT]{results}
 	}
 	c.settle(e, err)
 }
 
-// handlerPanicError tells a panic of the handler from one that it returns as an error.
-type handlerPanicError struct{ *PanicError }
-
 func (c *core[IN, OUT]) handlerTimeOut(e *queue.Entry[slot[IN, OUT]]) {
 	s := &e.Value
-	s.attempt.expire(over | expired)
-	s.attempt.entry = nil
-	c.fail(e, c.timeoutError(s, s.attempt.isEarly(), ErrHandlerLimit))
+	h := s.take().(*call.Handling[*queue.Entry[slot[IN, OUT]], OUT])
+	h.Expire()
+	c.fail(e, c.timeoutError(s, h.Early, ErrHandlerLimit))
 }
 
 func (c *core[IN, OUT]) timeoutError(s *slot[IN, OUT], isEarly bool, handler error) *TimeoutError {
 	return &TimeoutError{
 		Limit: c.timeout, Attempts: int(s.attempts), Last: s.err, Handler: handler, Early: isEarly,
 		InDoubt: s.inDoubt, element: s.in, policy: c.retry.policy,
-	}
-}
-
-// returnPermit takes back the permit of an attempt that ends in this state, unless a blocking call that still runs will
-// give it back.
-func (c *core[IN, OUT]) returnPermit(state uint32) {
-	if state&held == 0 && (state&direct == 0 || state&completed != 0) {
-		c.permits++
 	}
 }
 
@@ -658,7 +681,7 @@ func (c *core[IN, OUT]) fail(e *queue.Entry[slot[IN, OUT]], err error) {
 		c.failing.Push(e)
 		return
 	}
-	c.enter(e, done)
+	c.enter(e, ended)
 	c.queue.Complete(e)
 	if c.policy == dropElement {
 		c.stats.Dropped++
@@ -684,18 +707,14 @@ func (c *core[IN, OUT]) end(err error) {
 	}
 }
 
-// cancelled tells whether the operator must end now, whether the loop was told or not. The user's context is asked itself: what
-// is derived from it ends a moment later, and whoever is upstream may have noticed already.
-func (c *core[IN, OUT]) cancelled() bool { return c.life.Err() != nil || c.ctx.Err() != nil }
-
 // endIfCancelled ends the operator if it was cancelled.
 func (c *core[IN, OUT]) endIfCancelled() {
-	if c.failure != nil || !c.cancelled() {
+	if c.failure != nil || !c.host.Cancelled() {
 		return
 	}
-	cause := context.Cause(c.life)
+	cause := context.Cause(c.host.Life)
 	if cause == nil {
-		cause = context.Cause(c.ctx)
+		cause = context.Cause(c.host.User)
 	}
 	c.end(cause)
 	c.cut = !c.isBroken(cause)
@@ -715,7 +734,7 @@ func (c *core[IN, OUT]) handlerBroke(err error) {
 // breakOff ends the operator for something that has broken beside the loop. Called from any goroutine.
 func (c *core[IN, OUT]) breakOff(err error) {
 	c.broken.CompareAndSwap(nil, &err)
-	c.cancel(err)
+	c.host.Cancel(err)
 }
 
 // isBroken reports whether cause is what has broken beside the loop, and no cancel.
@@ -739,7 +758,7 @@ func (c *core[IN, OUT]) logEnd(err error) {
 func (c *core[IN, OUT]) takenBySide() {
 	e := c.failing.Pop()
 	c.stats.SideOutput++
-	c.enter(e, done)
+	c.enter(e, ended)
 	c.queue.Complete(e)
 	c.logGivenUp("asyncop: element given up", &e.Value)
 }
@@ -758,7 +777,7 @@ func (c *core[IN, OUT]) logGivenUp(msg string, s *slot[IN, OUT]) {
 
 // left removes the head of the queue: it has been emitted.
 func (c *core[IN, OUT]) left(e *queue.Entry[slot[IN, OUT]]) {
-	if s := &e.Value; s.phase != control && s.attempt != nil {
+	if e.Value.phase == done {
 		c.stats.Completed++
 	}
 	if e == c.oldest {
@@ -785,7 +804,7 @@ func (c *core[IN, OUT]) offerJobs() bool {
 	if c.offered == 0 {
 		return false
 	}
-	c.workers.offer(c.jobs...)
+	c.workers.Offer(c.jobs...)
 	clear(c.jobs)
 	c.jobs = c.jobs[:0]
 	return true
@@ -802,7 +821,7 @@ func (c *core[IN, OUT]) giveWay() {
 func (c *core[IN, OUT]) sendWorkers() {
 	if c.offered > 0 {
 		c.offered = 0
-		c.workers.send()
+		c.workers.Send()
 	}
 }
 
@@ -810,7 +829,7 @@ func (c *core[IN, OUT]) sendWorkers() {
 // ended: no call is made.
 func (c *core[IN, OUT]) endJobs() {
 	c.offerJobs()
-	c.workers.send()
+	c.workers.Send()
 }
 
 // abandon ends the contexts of all attempts and returns the elements that have not ended, in input order (law A1).
@@ -823,20 +842,17 @@ func (c *core[IN, OUT]) abandon() []*queue.Entry[slot[IN, OUT]] {
 			continue
 		case s.phase == preparing || s.phase == running:
 			s.inDoubt = s.inDoubt || s.phase == running
-			c.returnPermit(s.attempt.expire(over))
-			s.attempt.entry = nil
+			c.takeBack(s.attempt.Cut())
 		case s.phase == deciding:
 			c.stats.Deciding--
-			s.attempt.expire(over)
-			s.attempt.entry = nil
+			s.take().(*question[IN, OUT]).Cut()
 		case s.phase == handling:
-			s.attempt.expire(over)
-			s.attempt.entry = nil
+			s.take().(*call.Handling[*queue.Entry[slot[IN, OUT]], OUT]).Cut()
 		case s.phase == backoff || s.phase == ready:
 			c.stats.WaitingForRetry--
-		case s.phase == done && s.attempt == nil:
-			continue // failed, dropped, or taken by the side output
-		case s.phase == done && len(s.attempt.results) == 0:
+		case s.phase == ended:
+			continue
+		case s.phase == done && len(s.results()) == 0:
 			c.stats.Completed++ // with nothing to emit
 			continue
 		case s.phase == done:

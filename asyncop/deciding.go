@@ -6,7 +6,9 @@ import (
 	"math"
 	"time"
 
+	"github.com/weirflow/weir/asyncop/internal/call"
 	"github.com/weirflow/weir/internal/decision"
+	"github.com/weirflow/weir/internal/guard"
 	"github.com/weirflow/weir/internal/lazyerr"
 	"github.com/weirflow/weir/predicates"
 	"github.com/weirflow/weir/queue"
@@ -19,8 +21,10 @@ import (
 //	             │ the strategy may block       ▲                                        │         ▲
 //	             └─▶ ask ─▶ (worker) ─▶ answer ─┘                   something to do first └▶ prepare┘
 
-// judge shows a completed attempt to the policy. A strategy that does not block is asked here.
-func (c *core[IN, OUT]) judge(e *queue.Entry[slot[IN, OUT]], a *attempt[IN, OUT]) {
+// judge shows an outcome to the policy. A strategy that does not block is asked here.
+func (c *core[IN, OUT]) judge(
+	e *queue.Entry[slot[IN, OUT]], a *call.Attempt[*queue.Entry[slot[IN, OUT]], OUT], failed error, timeout *timedOut,
+) {
 	if c.retry.whole || !c.slow.watched || c.slow.attempt != a {
 		c.tick()
 		c.watchJudgement(e, a)
@@ -28,40 +32,47 @@ func (c *core[IN, OUT]) judge(e *queue.Entry[slot[IN, OUT]], a *attempt[IN, OUT]
 	c.slow.judged = true
 	var d decision.Decision
 	var ask bool
-	panicked := c.protect(callDecide, e, a, func() {
+	c.judged = failed
+	panicked := c.protect(callDecide, e, nil, func() {
 		r := &c.retry
 		defer func() { e.Value.doubt(r.view.Reason, r.view.Stage) }() // its deadline may come next, or this is the end of it
-		c.look(e, a)
+		c.look(e, a, failed, timeout)
 		if d, ask = r.policy.Judge(&r.view, c.situation()); ask && r.atOnce {
-			action, err := r.policy.Ask(c.life, &r.view)
+			action, err := r.policy.Ask(c.host.Life, &r.view)
 			d, ask = r.policy.Conclude(&r.view, action, err, c.situation()), false
 		}
 	})
 	if ask && panicked == nil {
-		c.ask(e, a)
+		c.ask(e, failed)
 		return
 	}
-	c.decided(e, a, d, panicked)
+	c.decided(e, failed, d, panicked)
 }
 
 // watchJudgement begins to watch what the policy does with a.
-func (c *core[IN, OUT]) watchJudgement(e *queue.Entry[slot[IN, OUT]], a *attempt[IN, OUT]) {
+func (c *core[IN, OUT]) watchJudgement(
+	e *queue.Entry[slot[IN, OUT]], a *call.Attempt[*queue.Entry[slot[IN, OUT]], OUT],
+) {
 	c.slow = slowCall[IN, OUT]{
 		watched: true, judged: true, since: c.now, stalled: c.witness.atStart(), in: e.Value.in, attempt: a,
 	}
 }
 
 // look fills in the view, as far as the policy looks.
-func (c *core[IN, OUT]) look(e *queue.Entry[slot[IN, OUT]], a *attempt[IN, OUT]) {
+func (c *core[IN, OUT]) look(
+	e *queue.Entry[slot[IN, OUT]], a *call.Attempt[*queue.Entry[slot[IN, OUT]], OUT], failed error, timeout *timedOut,
+) {
 	s, v := &e.Value, &c.retry.view
-	v.Number, v.Results, v.Err, v.Remaining = int(s.attempts), a.results, a.err, c.remaining(e)
-	state := a.state.Load()
-	v.Stage, v.InDoubt = stageIn(state), inDoubt(state)
+	v.Number, v.Err, v.Remaining = int(s.attempts), failed, c.remaining(e)
+	v.Stage, v.InDoubt = stageOf(a, timeout)
+	if timeout == nil {
+		v.Results = a.Results()
+	} // else nil: see forget
 	if !c.retry.whole {
 		return
 	}
 	v.Input = s.in
-	v.Values = (*attemptContext[IN, OUT])(a)
+	v.Values = (*call.CallContext[*queue.Entry[slot[IN, OUT]], OUT])(a)
 	v.Reasons = s.reasons()
 	v.Elapsed = c.now - s.accepted
 	v.Idempotent = c.retry.policy.IsIdempotent(v.Input)
@@ -81,67 +92,73 @@ func (c *core[IN, OUT]) situation() decision.Situation {
 	}
 }
 
-// ask puts the question to the strategy on a worker: it may block. Meanwhile e has neither permit nor call, and its
-// deadline stands (law A3).
-func (c *core[IN, OUT]) ask(e *queue.Entry[slot[IN, OUT]], a *attempt[IN, OUT]) {
-	view := new(predicates.Attempt[OUT])
-	*view = c.retry.view
-	c.retry.forget()
-	question := &attempt[IN, OUT]{core: c, entry: e, number: a.number, deadline: noDeadline}
-	if c.timeout > 0 {
-		question.deadline = c.deadline(e)
-	}
-	e.Value.attempt = question
-	c.enter(e, deciding)
-	c.stats.Deciding++
-	c.runBeside(&c.asking, question, func() {
-		var action decision.Action
-		var err error
-		returned := false
-		defer func() { // Ask itself recovers panics
-			if !returned {
-				err = newPanicError(recover())
-			}
-			question.state.Or(over)
-			question.endContext()
-			c.post(question, func() { c.answer(question, a, view, action, err) })
-		}()
-		action, err = c.retry.policy.Ask(sideContext[IN, OUT]{(*attemptContext[IN, OUT])(question)}, view)
-		returned = true
-	})
+// question is what a strategy that may block is asked on a worker. It is the strategy's context, and its letter is the answer.
+type question[IN, OUT any] struct {
+	call.Token[*queue.Entry[slot[IN, OUT]]]
+	err  error                   // of the outcome
+	view predicates.Attempt[OUT] // of the attempt
+
+	// Written by the worker before it posts the letter.
+	action decision.Action
+	failed error
 }
 
-// answer goes on after the strategy has spoken. If e has ended meanwhile, or its time has run out, nobody listens.
-func (c *core[IN, OUT]) answer(
-	question, a *attempt[IN, OUT], view *predicates.Attempt[OUT], action decision.Action, failed error,
-) {
-	e := question.entry
-	if e == nil {
+// put puts the question to the strategy, on a worker, unless it is late.
+func (q *question[IN, OUT]) put(policy *decision.Steps[OUT]) {
+	if q.Late() != nil {
 		return
 	}
-	question.entry = nil
-	e.Value.attempt = a
-	c.stats.Deciding--
-	c.tick()
-	c.watchJudgement(e, a)
-	view.Remaining, view.Elapsed = c.remaining(e), c.now-e.Value.accepted
-	var d decision.Decision
-	panicked := c.protect(callDecide, e, a, func() {
-		d = c.retry.policy.Conclude(view, action, failed, c.situation())
-	})
-	c.decided(e, a, d, panicked)
+	defer q.Finish()
+	var g guard.Guard
+	defer g.Close(func(recovered any) { q.failed = newPanicError(recovered) }) // Ask itself recovers panics
+	q.action, q.failed = policy.Ask((*call.Context[*queue.Entry[slot[IN, OUT]]])(&q.Token), &q.view)
+	g.Returned()
 }
 
-// decided does what the policy has decided about the outcome of a. If it panicked, e ends with that (law A6).
+// ask puts the question to the strategy on a worker: it may block. Meanwhile e has neither permit nor call, and its
+// deadline stands (law A3).
+func (c *core[IN, OUT]) ask(e *queue.Entry[slot[IN, OUT]], err error) {
+	q := &question[IN, OUT]{err: err, view: c.retry.view}
+	c.judged = nil
+	c.retry.forget()
+	deadline := call.NoDeadline
+	if c.timeout > 0 {
+		deadline = c.deadline(e)
+	}
+	q.Start(c.host, e, e.Value.attempts, deadline)
+	e.Value.more().held = q
+	c.enter(e, deciding)
+	c.stats.Deciding++
+	policy := c.retry.policy
+	c.runBeside(&c.asking, &q.Token, func() { q.put(policy) })
+}
+
+// answer goes on after the strategy has answered in time.
+func (c *core[IN, OUT]) answer(e *queue.Entry[slot[IN, OUT]], q *question[IN, OUT]) {
+	q.Entry = nil
+	c.stats.Deciding--
+	c.tick()
+	c.watchJudgement(e, e.Value.attempt)
+	q.view.Remaining, q.view.Elapsed = c.remaining(e), c.now-e.Value.accepted
+	var d decision.Decision
+	c.judged = q.err
+	panicked := c.protect(callDecide, e, nil, func() {
+		d = c.retry.policy.Conclude(&q.view, q.action, q.failed, c.situation())
+	})
+	c.decided(e, q.err, d, panicked)
+}
+
+// decided does what the policy has decided about an outcome with err. If it panicked, e ends with that (law A6).
 func (c *core[IN, OUT]) decided(
-	e *queue.Entry[slot[IN, OUT]], a *attempt[IN, OUT], d decision.Decision, panicked error,
+	e *queue.Entry[slot[IN, OUT]], err error, d decision.Decision, panicked error,
 ) {
 	c.retry.forget()
+	c.judged = nil
 	if c.retry.whole {
 		e.Value.note(d.Reason)
 	}
 	if panicked != nil {
-		c.fail(e, lazyerr.Join(panicked, a.err))
+		c.fail(e, lazyerr.Join(panicked, err))
 		return
 	}
 	s := &e.Value
@@ -154,7 +171,7 @@ func (c *core[IN, OUT]) decided(
 		}
 		s.doFirst(d.Before)
 		s.attempt = nil
-		s.retry = kindOfRetry(a.err == nil, d.Demanded > 0)
+		s.retry = kindOfRetry(err == nil, d.Demanded > 0)
 		c.backOff(e, d)
 	case decision.Failed:
 		s.verdict = strategies.Verdict(d.Verdict)
@@ -228,54 +245,36 @@ func later(at, d time.Duration) time.Duration {
 }
 
 // prepare begins the attempt a with what the strategy wants done first, on a worker. The attempt has its permit, and its
-// timeouts stand.
+// timeouts stand. If that fails, it is the attempt's outcome, and nothing has been sent.
 func (c *core[IN, OUT]) prepare(
-	e *queue.Entry[slot[IN, OUT]], a *attempt[IN, OUT], before func(ctx context.Context) error,
+	e *queue.Entry[slot[IN, OUT]], a *call.Attempt[*queue.Entry[slot[IN, OUT]], OUT], before func(ctx context.Context) error,
 ) {
 	c.enter(e, preparing)
-	c.runBeside(&c.before, a, func() {
-		var err error
-		returned := false
-		defer func() {
-			if !returned {
-				err = newPanicError(recover())
-			}
-			c.post(&attempt[IN, OUT]{core: c}, func() { c.prepared(a, err) })
-		}()
-		err = before(sideContext[IN, OUT]{(*attemptContext[IN, OUT])(a)})
-		returned = true
+	c.runBeside(&c.before, &a.Token, func() {
+		if a.Late() != nil {
+			return
+		}
+		refuse := func(err error) { a.Refuse(&predicates.StageError{Stage: predicates.ClientDispatch, Err: err}) }
+		var g guard.Guard
+		defer g.Close(func(recovered any) { refuse(newPanicError(recovered)) })
+		err := before((*call.Context[*queue.Entry[slot[IN, OUT]]])(&a.Token))
+		g.Returned()
+		if err != nil {
+			refuse(err)
+		} else {
+			a.Post()
+		}
 	})
 }
 
-// prepared makes the call, unless what was to be done first has failed: then that is the attempt's outcome, and nothing
-// has been sent.
-func (c *core[IN, OUT]) prepared(a *attempt[IN, OUT], failed error) {
-	e := a.entry
-	switch {
-	case e == nil: // the attempt was cut off
-		return
-	case failed != nil:
-		if a.claim() {
-			a.err = &predicates.StageError{Stage: predicates.ClientDispatch, Err: failed}
-			if a.conclude() {
-				c.outcome(a) // at once: it had its place in the mailbox
-			}
-		}
-		return
-	}
+// prepared makes the call, after what was to be done first.
+func (c *core[IN, OUT]) prepared(e *queue.Entry[slot[IN, OUT]], a *call.Attempt[*queue.Entry[slot[IN, OUT]], OUT]) {
 	c.tick()
 	c.endIfCancelled() // now, not when the loop is told (law A5)
-	switch {
+	switch deadline := a.DeadlineAt(); {
 	case c.failure != nil:
-	case a.deadline != noDeadline && c.now >= a.deadline: // its timeout is due, too
+	case deadline != call.NoDeadline && c.now >= deadline: // its timeout is due, too
 	default:
 		c.invoke(e, a)
 	}
-}
-
-// post hands the loop something to do. Called from any goroutine.
-func (c *core[IN, OUT]) post(a *attempt[IN, OUT], then func()) {
-	a.then = then
-	c.mail.post(a)
-	c.wakeUp()
 }

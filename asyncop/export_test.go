@@ -51,7 +51,7 @@ func StateWithAttempts[IN, OUT any](in IN, attempts int32) (participant.State, e
 
 // FreePermits returns the number of permits that nobody has. It may be called while the operator is idle.
 func FreePermits[IN, OUT any](op *AsyncWaitOperator[IN, OUT]) int {
-	return op.pump.core.permits + int(op.pump.core.freed.Load())
+	return op.pump.core.permits + int(op.pump.core.host.Freed())
 }
 
 // WaitingBeside returns how many pieces of user code are kept that wait for their turn. It may be called while the operator is

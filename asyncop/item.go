@@ -29,11 +29,11 @@ type itemKind uint8
 const (
 	recordItem    itemKind = iota // to be called
 	controlItem                   // a watermark: rest
-	completedItem                 // a record whose results wait to be emitted, in rest, an *attempt
+	completedItem                 // a record whose results wait to be emitted: rest has them
 )
 
 // results returns those of a completedItem.
-func (it *item[IN, OUT]) results() []OUT { return it.rest.(*attempt[IN, OUT]).results }
+func (it *item[IN, OUT]) results() []OUT { return it.rest.(interface{ Results() []OUT }).Results() }
 
 // items returns what is in the queue and not settled, in input order (law C1). It makes copies, so that they can be
 // encoded while the loop goes on. The free places of into must be zero.
@@ -43,13 +43,13 @@ func (c *core[IN, OUT]) items(into []item[IN, OUT], withResults bool) []item[IN,
 	into = slices.Grow(into, c.queue.Len())
 	for e := c.queue.First(); e != nil; e = e.Next() {
 		s := &e.Value
-		if s.settled() || s.phase == control && isEndOfInput(s.extra.control) { // the source will send it again
+		if s.settled() || s.phase == control && isEndOfInput(s.extra.held) { // the source will send it again
 			continue
 		}
 		into = into[:len(into)+1]
 		it := &into[len(into)-1] // zero, so that only what differs is written
 		if s.phase == control {
-			it.kind, it.rest = controlItem, s.extra.control
+			it.kind, it.rest = controlItem, s.extra.held
 			continue
 		}
 		it.in, it.spent, it.attempts = s.in, c.now-s.accepted, s.attempts
@@ -59,6 +59,9 @@ func (c *core[IN, OUT]) items(into []item[IN, OUT], withResults bool) []item[IN,
 		switch {
 		case s.phase == done && withResults:
 			it.kind, it.rest = completedItem, s.attempt // no copy of the results: they do not change
+			if s.attempt == nil {
+				it.rest = s.extra.held
+			}
 		case s.phase == done: // its call was in time; the one that takes its place has the whole time, from now on
 			it.attempts = max(0, it.attempts-1)
 			it.spent = 0
@@ -86,7 +89,7 @@ func sinceEpoch(start int64, at time.Duration) int64 {
 
 // settled tells whether a record has ended as far as a checkpoint is concerned: it has nothing more to emit.
 func (s *slot[IN, OUT]) settled() bool {
-	return s.phase == done && (s.attempt == nil || len(s.attempt.results) == 0)
+	return s.phase == ended || s.phase == done && len(s.results()) == 0
 }
 
 // restore takes a slot for an item. The queue must have room.
@@ -97,7 +100,7 @@ func (c *core[IN, OUT]) restore(it item[IN, OUT]) {
 	case it.kind == completedItem:
 		c.tick()
 		e := c.put(slot[IN, OUT]{in: it.in, accepted: c.now, attempts: it.attempts})
-		e.Value.attempt = &attempt[IN, OUT]{core: c, results: it.results()}
+		e.Value.more().held = &kept[OUT]{it.results()}
 		c.settle(e, nil)
 	case c.retryState == FromScratch || it.first == 0 || c.timeout == 0:
 		c.restoreFromScratch(it)

@@ -32,17 +32,11 @@ func TestCallsOfEndedElementsAreNotMade(t *testing.T) {
 			opts = append(opts, WithMaxConcurrentCalls(2), WithLogger(slog.New(slog.DiscardHandler)))
 			op = UnorderedWait(around(fn), time.Second, 4, opts...)
 			w := op.pump.core.workers
-			set := func(coming bool) {
-				w.mu.Lock()
-				defer w.mu.Unlock()
-				w.coming = coming
-				w.sendNext()
-			}
-			set(true) // one that does not get a processor
+			resume := w.Hold()
 			op.In() <- "a"
 			op.In() <- "b"
 			synctest.Wait()
-			return op, calls, func() { set(false); synctest.Wait() }
+			return op, calls, func() { resume(); synctest.Wait() }
 		}
 		t.Run(name+"/timeout", func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
@@ -125,9 +119,9 @@ func TestNoWorkerIsSentAfterACancel(t *testing.T) {
 		p := newPump(c)
 		p.in <- "a"
 		assert.True(t, p.step(), "offers it")
-		c.cancel(errors.New("over"))
+		c.host.Cancel(errors.New("over"))
 		assert.False(t, p.step())
-		assert.Zero(t, c.workers.due)
+		assert.Zero(t, c.workers.Due())
 		p.finish()
 		synctest.Wait()
 		assert.Zero(t, calls.Load())
@@ -147,12 +141,12 @@ func TestCallsThatAreLateAreNotMade(t *testing.T) {
 		"cancelled just now": {func(c *core[string, string], _ *clock.Mock, _ func()) { // what is derived from it was not told yet
 			over, cancel := context.WithCancel(context.Background())
 			cancel()
-			c.ctx = over
+			c.host.User = over
 		}, context.Canceled},
 		"at its deadline":      {func(_ *core[string, string], mock *clock.Mock, _ func()) { mock.Add(time.Second) }, context.DeadlineExceeded},
 		"ended by the loop":    {func(c *core[string, string], _ *clock.Mock, _ func()) { c.abandon() }, context.Canceled},
 		"timed out by itself":  {func(c *core[string, string], _ *clock.Mock, _ func()) { c.timeOut(c.queue.First()) }, context.DeadlineExceeded},
-		"suspended":            {func(c *core[string, string], _ *clock.Mock, _ func()) { c.suspended.Store(true) }, context.Canceled},
+		"suspended":            {func(c *core[string, string], _ *clock.Mock, _ func()) { c.host.Suspended.Store(true) }, context.Canceled},
 		"a moment before that": {func(_ *core[string, string], mock *clock.Mock, _ func()) { mock.Add(time.Second - 1) }, nil},
 	} {
 		t.Run(name, func(t *testing.T) {
@@ -169,16 +163,19 @@ func TestCallsThatAreLateAreNotMade(t *testing.T) {
 				j := c.jobs[0]
 				tt.late(c, mock, cancel)
 				var late error // behind a wrapper, whoever waits for the outcome gets one
-				j.attempt.runBlocking(func(err error) { late = err })
+				j.Attempt.RunBlocking(func(err error) { late = err })
 				synctest.Wait()
 				assert.Equal(t, tt.want, late)
 
-				c.do(j)
+				j.Do(c.callDirectly)
 				want := map[bool]int{true: 1}[tt.want == nil]
 				assert.Equal(t, want, calls)
-				assert.EqualValues(t, 1-want, c.freed.Load())
-				assert.Zero(t, c.late.Load())
-				c.workers.stop()
+				assert.Zero(t, c.host.Late())
+				if c.queue.First().Value.phase == running {
+					c.abandon()
+				}
+				assert.EqualValues(t, 4, c.permits+c.host.TakeFreed())
+				c.workers.Stop()
 			})
 		})
 	}
@@ -197,7 +194,7 @@ func TestNothingBeginsTooLate(t *testing.T) {
 			"cancelled":            func(_ *core[string, string], _ *clock.Mock, cancel func()) { cancel() },
 			"at its deadline":      func(_ *core[string, string], mock *clock.Mock, _ func()) { mock.Add(tt.limit) },
 			"ended by the loop":    func(c *core[string, string], _ *clock.Mock, _ func()) { c.abandon() },
-			"suspended":            func(c *core[string, string], _ *clock.Mock, _ func()) { c.suspended.Store(true) },
+			"suspended":            func(c *core[string, string], _ *clock.Mock, _ func()) { c.host.Suspended.Store(true) },
 			"a moment before that": func(_ *core[string, string], mock *clock.Mock, _ func()) { mock.Add(tt.limit - 1) },
 		} {
 			t.Run(what+"/"+when, func(t *testing.T) {
@@ -218,7 +215,7 @@ func TestNothingBeginsTooLate(t *testing.T) {
 					c := newCore(cfg, fn, delegatorOf(countingPolicy(&begun, what == "before"), nil), time.Second,
 						queue.NewOrdered[slot[string, string]](4))
 					w := c.workers
-					w.coming = true // one that does not get a processor
+					resume := w.Hold()
 					c.accept("a")
 					if what == "handler" {
 						mock.Add(time.Second)
@@ -226,13 +223,10 @@ func TestNothingBeginsTooLate(t *testing.T) {
 					c.turn()
 					assert.Equal(t, tt.phase, c.queue.First().Value.phase)
 					late(c, mock, cancel)
-					w.mu.Lock()
-					w.coming = false
-					w.sendNext()
-					w.mu.Unlock()
+					resume()
 					synctest.Wait()
 					assert.Equal(t, when == "a moment before that", begun.Load() == 1)
-					w.stop()
+					w.Stop()
 				})
 			})
 		}

@@ -7,6 +7,8 @@ import (
 	"reflect"
 	"time"
 	"unicode/utf8"
+
+	"github.com/weirflow/weir/internal/guard"
 )
 
 // Logs are for people: at most logBurst lines of one kind in logPeriod.
@@ -193,19 +195,6 @@ func (c *core[IN, OUT]) offLoop(f func() error) error {
 
 // offLoop runs user code that may block for a moment on a goroutine of its own and waits for it, so that neither a panic
 // nor runtime.Goexit reaches the caller (law A6).
-func offLoop(f func() error) (err error) {
-	done := make(chan struct{})
-	go func() {
-		defer close(done)
-		returned := false
-		defer func() {
-			if !returned {
-				err = newPanicError(recover())
-			}
-		}()
-		err = f()
-		returned = true
-	}()
-	<-done
-	return err
+func offLoop(f func() error) error {
+	return guard.Call(f, func(recovered any) error { return newPanicError(recovered) })
 }

@@ -88,7 +88,7 @@ func newPump[IN, OUT any](c *core[IN, OUT]) *pump[IN, OUT] {
 	if c.sideOutput != nil {
 		p.side = c.sideOutput.In()
 	}
-	p.unwatch = context.AfterFunc(c.life, c.wakeUp)
+	p.unwatch = context.AfterFunc(c.host.Life, c.host.WakeUp)
 	return p
 }
 
@@ -121,7 +121,7 @@ func (p *pump[IN, OUT]) open() {
 		c.hook.close = nil
 		return
 	}
-	if err := c.offLoop(func() error { return c.hook.open.Open(c.life) }); err != nil {
+	if err := c.offLoop(func() error { return c.hook.open.Open(c.host.Life) }); err != nil {
 		c.hook.close = nil // what was not opened is not closed
 		c.end(lazyerr.Named("asyncop: open", err))
 	}
@@ -345,9 +345,9 @@ func (p *pump[IN, OUT]) emitSome() (busy bool) {
 	switch {
 	case !busy:
 	case p.ends != nil:
-		p.ends.out.reader.wakeUp()
+		p.ends.out.reader.WakeUp()
 	case p.carrier != nil:
-		p.carrier.reader.wakeUp()
+		p.carrier.reader.WakeUp()
 	}
 	return busy
 }
@@ -391,13 +391,18 @@ func (p *pump[IN, OUT]) load() bool {
 		}
 		switch s := &e.Value; {
 		case s.phase == control:
-			p.loaded, p.head, p.next = true, e, s.extra.control
-			return true
-		case s.attempt != nil && len(s.attempt.results) > 0:
-			p.loaded, p.head, p.results = true, e, s.attempt.results
-			p.loadResult()
+			p.loaded, p.head, p.next = true, e, s.extra.held
 			return true
 		default:
+			var results []OUT
+			if s.phase == done {
+				results = s.results()
+			}
+			if len(results) > 0 {
+				p.loaded, p.head, p.results = true, e, results
+				p.loadResult()
+				return true
+			}
 			p.core.left(e)
 		}
 	}
@@ -415,7 +420,7 @@ func (p *pump[IN, OUT]) loadResult() {
 // the results of one element are not split (law Q1).
 func (p *pump[IN, OUT]) unload() bool {
 	if p.loaded && p.head != nil {
-		if p.head.Value.phase != control && len(p.results) < len(p.head.Value.attempt.results) {
+		if p.head.Value.phase != control && len(p.results) < len(p.head.Value.results()) {
 			return false
 		}
 		p.loaded, p.head, p.results, p.next = false, nil, nil, nil
@@ -435,7 +440,7 @@ func (p *pump[IN, OUT]) sent() {
 		}
 	}
 	if e != nil && e.Value.phase == control && p.checks != nil {
-		p.checks.passedMarker(e.Value.extra.control)
+		p.checks.passedMarker(e.Value.extra.held)
 	}
 	p.loaded, p.head, p.results, p.next = false, nil, nil, nil
 	if e == nil {
@@ -475,7 +480,7 @@ func (p *pump[IN, OUT]) handedOver() {
 // park sleeps until something happens. What is posted after parked is set wakes it; what was before is seen by mayPark.
 func (p *pump[IN, OUT]) park() {
 	c := p.core
-	c.parked.Store(true)
+	c.host.Parked.Store(true)
 	if !p.signalled() && !p.mayMove() && (p.suspended() || c.mayPark()) {
 		c.publish()
 		var in <-chan any
@@ -491,21 +496,21 @@ func (p *pump[IN, OUT]) park() {
 		c.stale = true // after the sleep
 		select {
 		case v, ok := <-in:
-			c.parked.Store(false)
+			c.host.Parked.Store(false)
 			c.witness.watch()
 			p.received(v, ok)
 		case out <- p.next:
 			p.sent()
 		case p.offer <- p.failed:
 			p.handedOver()
-		case <-c.wake:
+		case <-c.host.C:
 		}
 	}
-	c.parked.Store(false)
+	c.host.Parked.Store(false)
 }
 
 func (p *pump[IN, OUT]) signalled() bool {
-	return p.core.cancelled() || p.mustStop() || p.ends == nil && p.attached.Load() != nil ||
+	return p.core.host.Cancelled() || p.mustStop() || p.ends == nil && p.attached.Load() != nil ||
 		p.carrier == nil && p.carried.Load() != nil
 }
 
@@ -535,9 +540,9 @@ func (p *pump[IN, OUT]) finish() {
 	cause := c.failure
 	if c.failed != nil { // a copy, since what Err tells is not complete yet
 		failed := *c.failed
-		c.cancel(&failed)
+		c.host.Cancel(&failed)
 	} else if cause != nil {
-		c.cancel(cause)
+		c.host.Cancel(cause)
 	}
 	abandoned := c.abandon()
 	c.endJobs()
@@ -589,8 +594,8 @@ func (p *pump[IN, OUT]) finish() {
 			c.logAttrs(slog.LevelWarn, "asyncop: close after a failure", slog.Any("error", closeErr))
 		}
 	}
-	c.workers.stop()
-	c.cancel(nil) // lets go of the user's context
+	c.workers.Stop()
+	c.host.Cancel(nil) // lets go of the user's context
 	c.publish()
 	p.upstream.Wait()
 	if p.checks != nil {
@@ -630,10 +635,10 @@ func (p *pump[IN, OUT]) forget() {
 	c.fresh, c.live, c.oldest = nil, nil, nil
 	c.failing = fifo.Queue[*queue.Entry[slot[IN, OUT]]]{}
 	for _, b := range []*beside[IN, OUT]{&c.asking, &c.before, &c.handlers} {
-		b.waiting = fifo.Queue[job[IN, OUT]]{}
+		b.waiting = fifo.Queue[waiting[IN, OUT]]{}
 	}
 	c.rest, c.slow, c.blocked = nil, slowCall[IN, OUT]{}, nil
-	c.mail.take()
+	c.host.Mail.Take()
 	p.backlog = fifo.Queue[item[IN, OUT]]{}
 	p.head, p.next, p.results, p.failed = nil, nil, nil, nil
 }
@@ -799,11 +804,11 @@ func (p *pump[IN, OUT]) Err() error {
 
 func (p *pump[IN, OUT]) stop(ctx context.Context) error {
 	p.stopping.Store(true)
-	p.core.wakeUp()
+	p.core.host.WakeUp()
 	select {
 	case <-p.done:
 	case <-ctx.Done():
-		p.core.cancel(lazyerr.Named("asyncop: stop", context.Cause(ctx)))
+		p.core.host.Cancel(lazyerr.Named("asyncop: stop", context.Cause(ctx)))
 		<-p.over
 	}
 	return p.Err()
@@ -814,8 +819,8 @@ func (p *pump[IN, OUT]) statistics() Stats {
 	if s.InFlight > 0 && oldest != noOldest {
 		s.OldestAge = max(0, p.core.timers.Now()-oldest)
 	}
-	s.Running = max(0, s.Running-p.core.freed.Load()) // after the end, nobody takes the permits back any more
-	s.LateCompletions = p.core.late.Load()
+	s.Running = max(0, s.Running-p.core.host.Freed()) // after the end, nobody takes the permits back any more
+	s.LateCompletions = p.core.host.Late()
 	s.Discarded = p.discarded.Load()
 	if e := p.attached.Load(); e != nil && e.in.ring.stopped.Load() {
 		s.Discarded += int64(e.in.ring.len())

@@ -6,6 +6,7 @@ import (
 
 	"github.com/stretchr/testify/assert"
 
+	"github.com/weirflow/weir/asyncop/internal/call"
 	"github.com/weirflow/weir/queue"
 )
 
@@ -18,9 +19,9 @@ func TestSizes(t *testing.T) {
 	entry := unsafe.Sizeof(queue.Entry[slot[*int, *int]]{})
 	plain := unsafe.Sizeof(slot[*int, *int]{})
 	t.Logf("slot %d, entry %d, attempt %d, extra %d", plain, entry,
-		unsafe.Sizeof(attempt[*int, *int]{}), unsafe.Sizeof(extra[*int, *int]{}))
+		unsafe.Sizeof(call.Attempt[*queue.Entry[slot[*int, *int]], *int]{}), unsafe.Sizeof(extra[*int, *int]{}))
 	assert.LessOrEqual(t, plain, uintptr(88))
 	assert.LessOrEqual(t, entry, uintptr(120))
-	assert.LessOrEqual(t, unsafe.Sizeof(attempt[*int, *int]{}), uintptr(96))
+	assert.LessOrEqual(t, unsafe.Sizeof(call.Attempt[*queue.Entry[slot[*int, *int]], *int]{}), uintptr(96))
 	assert.LessOrEqual(t, unsafe.Sizeof(extra[*int, *int]{}), uintptr(48))
 }

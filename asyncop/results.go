@@ -4,6 +4,7 @@ import (
 	"fmt"
 	"iter"
 
+	"github.com/weirflow/weir/internal/guard"
 	"github.com/weirflow/weir/internal/lazyerr"
 )
 
@@ -86,7 +87,7 @@ func (op *AsyncWaitOperator[IN, OUT]) results(
 		if !op.use.CompareAndSwap(unused, byResults) {
 			panic(fmt.Sprintf("asyncop: %s: the operator is driven by %s already", method, drivers[op.use.Load()]))
 		}
-		e := &ends[IN, OUT]{in: newInlet[IN](p.core.buffer), out: newOutlet[OUT](p.core.buffer, p.core.wakeUp)}
+		e := &ends[IN, OUT]{in: newInlet[IN](p.core.buffer), out: newOutlet[OUT](p.core.buffer, p.core.host.WakeUp)}
 		p.attached.Store(e)
 		select {
 		case <-p.over: // before it saw the ends
@@ -102,7 +103,7 @@ func (op *AsyncWaitOperator[IN, OUT]) results(
 		all := false
 		defer func() {
 			if !all { // a break, a panic, or Goexit
-				p.core.cancel(ErrStopped)
+				p.core.host.Cancel(ErrStopped)
 			}
 		}()
 		for v, ok := e.out.next(); ok; v, ok = e.out.next() {
@@ -125,14 +126,14 @@ func (op *AsyncWaitOperator[IN, OUT]) results(
 
 // pull feeds the loop, on a goroutine of its own.
 func (p *pump[IN, OUT]) pull(e *ends[IN, OUT], iterate func(put func(IN) bool) error) {
-	returned := false
 	defer func() {
-		if !returned {
-			p.core.breakOff(lazyerr.Named("asyncop: input of Results", newPanicError(recover())))
-		}
 		e.in.ring.ended.Store(true)
-		p.core.wakeUp()
+		p.core.host.WakeUp()
 	}()
+	var g guard.Guard
+	defer g.Close(func(recovered any) {
+		p.core.breakOff(lazyerr.Named("asyncop: input of Results", newPanicError(recovered)))
+	})
 	clone := p.core.hook.clone
 	err := iterate(func(v IN) bool {
 		if clone != nil {
@@ -142,13 +143,13 @@ func (p *pump[IN, OUT]) pull(e *ends[IN, OUT], iterate func(put func(IN) bool) e
 			p.discarded.Add(1)
 			return false
 		}
-		p.core.wakeUp()
+		p.core.host.WakeUp()
 		return true
 	})
 	if err != nil {
 		e.failed = lazyerr.Named("asyncop: input of Results", err)
 	}
-	returned = true
+	g.Returned()
 }
 
 // close ends both ends: what is still in them, or comes, is not taken.

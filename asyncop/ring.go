@@ -1,8 +1,12 @@
 package asyncop
 
-import "sync/atomic"
+import (
+	"sync/atomic"
 
-// ring is a bounded queue between two goroutines: one puts, one takes. Neither waits for the other here: see sleeper.
+	"github.com/weirflow/weir/asyncop/internal/call"
+)
+
+// ring is a bounded queue between two goroutines: one puts, one takes. Neither waits for the other here: see call.Sleeper.
 //
 // A channel of the same size costs some five times as much, since it locks; and it makes whoever waits run at once, for
 // one value.
@@ -74,42 +78,14 @@ func (r *ring[T]) halfEmpty() bool { return r.len() <= len(r.buf)/2 }
 // over tells whether nothing is left and nothing follows.
 func (r *ring[T]) over() bool { return r.ended.Load() && r.len() == 0 }
 
-// sleeper lets a goroutine sleep until others have something for it. It is woken only if it sleeps, or is about to.
-type sleeper struct {
-	parked atomic.Bool
-	wake   chan struct{} // one place: one wake-up is enough
-}
-
-func newSleeper() sleeper { return sleeper{wake: make(chan struct{}, 1)} }
-
-// sleep returns when the sleeper is woken; at once if idle, asked when whoever comes later wakes it, denies that there is
-// nothing to do. It may return for nothing.
-func (s *sleeper) sleep(idle func() bool) {
-	s.parked.Store(true)
-	if idle() {
-		<-s.wake
-	}
-	s.parked.Store(false)
-}
-
-// wakeUp wakes the sleeper. Called from any goroutine.
-func (s *sleeper) wakeUp() {
-	if s.parked.Load() {
-		select {
-		case s.wake <- struct{}{}:
-		default: // a wake-up is pending already
-		}
-	}
-}
-
 // inlet is a ring from which the loop takes.
 type inlet[T any] struct {
 	ring   *ring[T]
-	feeder sleeper // puts
+	feeder call.Sleeper // puts
 }
 
 func newInlet[T any](places int) inlet[T] {
-	return inlet[T]{ring: newRing[T](places), feeder: newSleeper()}
+	return inlet[T]{ring: newRing[T](places), feeder: call.NewSleeper()}
 }
 
 // put waits for a place for v; false: nothing is taken any more. The caller wakes the loop.
@@ -118,7 +94,7 @@ func (i *inlet[T]) put(v T) bool {
 		if i.ring.put(v) {
 			return true
 		}
-		i.feeder.sleep(func() bool { return i.ring.full() && !i.ring.stopped.Load() })
+		i.feeder.Sleep(func() bool { return i.ring.full() && !i.ring.stopped.Load() })
 	}
 	return false
 }
@@ -126,8 +102,8 @@ func (i *inlet[T]) put(v T) bool {
 // take returns the next value, if there is one. Called by the loop.
 func (i *inlet[T]) take() (v T, ok bool) {
 	v, ok = i.ring.take()
-	if ok && i.feeder.parked.Load() && i.ring.halfEmpty() {
-		i.feeder.wakeUp()
+	if ok && i.feeder.Parked.Load() && i.ring.halfEmpty() {
+		i.feeder.WakeUp()
 	}
 	return v, ok
 }
@@ -135,19 +111,19 @@ func (i *inlet[T]) take() (v T, ok bool) {
 // stop takes nothing more.
 func (i *inlet[T]) stop() {
 	i.ring.stopped.Store(true)
-	i.feeder.wakeUp()
+	i.feeder.WakeUp()
 }
 
 // outlet is a ring into which the loop puts; then it wakes the reader.
 type outlet[T any] struct {
 	ring   *ring[T]
-	reader sleeper     // takes
-	behind atomic.Bool // the loop waits for a place
-	wakeUp func()      // wakes the loop
+	reader call.Sleeper // takes
+	behind atomic.Bool  // the loop waits for a place
+	wakeUp func()       // wakes the loop
 }
 
 func newOutlet[T any](places int, wakeUp func()) outlet[T] {
-	return outlet[T]{ring: newRing[T](places), reader: newSleeper(), wakeUp: wakeUp}
+	return outlet[T]{ring: newRing[T](places), reader: call.NewSleeper(), wakeUp: wakeUp}
 }
 
 // mayPut tells whether the loop should go on putting; if not, it is woken when it should. Called by the loop, ready to be
@@ -170,12 +146,12 @@ func (o *outlet[T]) next() (v T, ok bool) {
 		if o.ring.over() {
 			return v, false
 		}
-		o.reader.sleep(func() bool { return o.ring.len() == 0 && !o.ring.ended.Load() })
+		o.reader.Sleep(func() bool { return o.ring.len() == 0 && !o.ring.ended.Load() })
 	}
 }
 
 // close tells the reader that nothing follows.
 func (o *outlet[T]) close() {
 	o.ring.ended.Store(true)
-	o.reader.wakeUp()
+	o.reader.WakeUp()
 }

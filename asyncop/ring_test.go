@@ -7,6 +7,8 @@ import (
 
 	"github.com/stretchr/testify/require"
 	"pgregory.net/rapid"
+
+	"github.com/weirflow/weir/asyncop/internal/call"
 )
 
 // A ring is a queue of bounded length, whatever its indices are.
@@ -58,26 +60,26 @@ func TestRingKeepsNothing(t *testing.T) {
 func TestRingBetweenGoroutines(t *testing.T) {
 	const n = 20_000
 	r := newRing[int](8)
-	putter, taker := newSleeper(), newSleeper()
+	putter, taker := call.NewSleeper(), call.NewSleeper()
 	go func() {
 		for i := range n {
 			for !r.put(i) {
-				putter.sleep(r.full)
+				putter.Sleep(r.full)
 			}
-			taker.wakeUp()
+			taker.WakeUp()
 		}
 	}()
 	for i := range n {
 		v, ok := r.take()
 		for !ok {
-			taker.sleep(func() bool { return r.len() == 0 })
+			taker.Sleep(func() bool { return r.len() == 0 })
 			v, ok = r.take()
 		}
 		if v != i {
 			t.Fatalf("%d came as number %d", v, i)
 		}
 		if r.halfEmpty() {
-			putter.wakeUp()
+			putter.WakeUp()
 		}
 	}
 }

@@ -4,6 +4,7 @@ import (
 	"context"
 	"time"
 
+	"github.com/weirflow/weir/asyncop/internal/call"
 	"github.com/weirflow/weir/predicates"
 	"github.com/weirflow/weir/queue"
 	"github.com/weirflow/weir/strategies"
@@ -19,14 +20,14 @@ import (
 // in the queue, so nothing but the loop's own structures may hold one.
 type slot[IN, OUT any] struct {
 	in       IN
-	extra    *extra[IN, OUT]                           // what few elements need; nil for the others
-	accepted time.Duration                             // when the slot was taken; the total timeout counts from here
-	first    time.Duration                             // start of the first attempt
-	last     time.Duration                             // start of the last attempt
-	attempt  *attempt[IN, OUT]                         // the running one; when deciding, the question; when done, the one whose results are emitted; else nil
-	timer    timers.Timer[*queue.Entry[slot[IN, OUT]]] // see phase for what it waits for
-	err      error                                     // of the last attempt that had one; when failing, the failure
-	attempts int32                                     // begun so far
+	extra    *extra[IN, OUT]                                 // what few elements need; nil for the others
+	accepted time.Duration                                   // when the slot was taken; the total timeout counts from here
+	first    time.Duration                                   // start of the first attempt
+	last     time.Duration                                   // start of the last attempt
+	attempt  *call.Attempt[*queue.Entry[slot[IN, OUT]], OUT] // the running one; when deciding, the one judged; when done, the one whose results are emitted; else nil
+	timer    timers.Timer[*queue.Entry[slot[IN, OUT]]]       // see phase for what it waits for
+	err      error                                           // of the last attempt that had one; when failing, the failure
+	attempts int32                                           // begun so far
 	phase    phase
 	retry    retryKind          // of the retry that waits
 	inDoubt  bool               // an attempt may have taken effect: see TimeoutError
@@ -53,9 +54,10 @@ func kindOfRetry(isByResult, isDemanded bool) (k retryKind) {
 
 // extra is what few elements need, so that the others need not pay for it.
 type extra[IN, OUT any] struct {
-	// control is the element, in phase control: a queue.Watermark, or the participant.Barrier of an operator that takes no
-	// part in checkpoints.
-	control any
+	// held is what some phases have besides. Control: the element, a queue.Watermark, or the participant.Barrier of an operator
+	// that takes no part in checkpoints. Deciding: the *question. Handling: the *call.Handling. Done: results that are not
+	// those of an attempt, a *kept.
+	held any
 	// limit is the deadline of a restored element that does not have its whole timeout; nil for the others.
 	limit *limit[IN, OUT]
 	// reasons are those for which the element was retried, and reason is that of its last outcome; kept for policies that look
@@ -77,24 +79,49 @@ func (s *slot[IN, OUT]) limited() bool { return s.extra != nil && s.extra.limit 
 
 // note keeps the reason of the last outcome.
 func (s *slot[IN, OUT]) note(reason predicates.Reason) {
+	if s.extra != nil || !reason.IsZero() {
+		s.more().reason = reason
+	}
+}
+
+// more returns what few elements need.
+func (s *slot[IN, OUT]) more() *extra[IN, OUT] {
 	if s.extra == nil {
-		if reason.IsZero() {
-			return
-		}
 		s.extra = &extra[IN, OUT]{}
 	}
-	s.extra.reason = reason
+	return s.extra
+}
+
+// take returns what the phase of the element holds besides, which ends.
+func (s *slot[IN, OUT]) take() (held any) {
+	held, s.extra.held = s.extra.held, nil
+	return held
+}
+
+// kept are results that are not those of an attempt: of a timeout handler, or of a checkpoint.
+type kept[OUT any] struct{ results []OUT }
+
+// Results returns them.
+func (k *kept[OUT]) Results() []OUT { return k.results }
+
+// results returns what an element in phase done emits.
+func (s *slot[IN, OUT]) results() []OUT {
+	switch {
+	case s.attempt != nil:
+		return s.attempt.Results()
+	case s.extra != nil:
+		if k, ok := s.extra.held.(*kept[OUT]); ok {
+			return k.results
+		}
+	}
+	return nil
 }
 
 // doFirst keeps what is to be done before the next attempt; nil: nothing.
 func (s *slot[IN, OUT]) doFirst(before func(ctx context.Context) error) {
-	if s.extra == nil {
-		if before == nil {
-			return
-		}
-		s.extra = &extra[IN, OUT]{}
+	if s.extra != nil || before != nil {
+		s.more().before = before
 	}
-	s.extra.before = before
 }
 
 // retried notes that the reason of the last outcome has led to a retry, which begins now.
@@ -145,7 +172,7 @@ func (s *slot[IN, OUT]) takeBefore() (before func(ctx context.Context) error) {
 //	  │                  │                   ▲                                │
 //	  └──── deadline ────┴──────────────▶ handling ───────────────────────────┤
 //	   (of all the others of the two         │                                ▼
-//	    upper lines, too)                    └──────── failure ──────────▶ failing ──▶ done
+//	    upper lines, too)                    └──────── failure ──────────▶ failing ──▶ ended
 //
 // Deciding is for strategies that may block, preparing for retries with something to do first; the others pass them
 // over, and from both an element may fail or be retried as from running. An element without timeout handler passes
@@ -157,17 +184,18 @@ const (
 	fresh                  // waits for a permit to start its first attempt
 	preparing              // its attempt has begun with what the strategy wants done first; timer: the attempt's timeout
 	running                // its attempt runs; timer: the attempt's timeout
-	deciding               // the strategy is being asked off the loop; the attempt is the question
+	deciding               // the strategy is being asked off the loop
 	backoff                // waits for its next retry, or for its deadline if no retry can start before; timer: the retry
 	ready                  // its retry is due and waits for a permit; timer: its place among the others, by age
 	handling               // the timeout handler runs; timer: the handler's limit
 	failing                // waits for the side output to take it
 	done                   // complete: its results, if any, wait for their turn
+	ended                  // failed, and has nothing to emit
 )
 
 func (p phase) String() string {
 	return [...]string{
-		"control", "fresh", "preparing", "running", "deciding", "backoff", "ready", "handling", "failing", "done",
+		"control", "fresh", "preparing", "running", "deciding", "backoff", "ready", "handling", "failing", "done", "ended",
 	}[p]
 }
 

@@ -156,7 +156,7 @@ func (s stateCodec[IN, OUT]) decode(state []byte) (taken int64, items []item[IN,
 				if err != nil {
 					return 0, nil, fmt.Errorf("result of input %d: %w", len(items)+1, err)
 				}
-				it.rest = &attempt[IN, OUT]{results: results}
+				it.rest = &kept[OUT]{results}
 			}
 		default:
 			d.fail(fmt.Errorf("unknown kind of element: %d", it.kind))

@@ -11,9 +11,9 @@ import (
 // already: it closes that when it sees the ring.
 func (p *pump[IN, OUT]) transfer(next chan<- any, tell bool) {
 	defer close(next)
-	o := newOutlet[any](p.core.buffer, p.core.wakeUp)
+	o := newOutlet[any](p.core.buffer, p.core.host.WakeUp)
 	p.carried.Store(&o)
-	p.core.wakeUp()
+	p.core.host.WakeUp()
 	select {
 	case <-p.over: // the loop may not have seen it
 		o.close()

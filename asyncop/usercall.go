@@ -1,7 +1,9 @@
 package asyncop
 
 import (
+	"github.com/weirflow/weir/asyncop/internal/call"
 	"github.com/weirflow/weir/internal/decision"
+	"github.com/weirflow/weir/internal/guard"
 	"github.com/weirflow/weir/queue"
 )
 
@@ -9,9 +11,9 @@ import (
 // loop's goroutine; its successor reads here what was being done (law A6).
 type userCall[IN, OUT any] struct {
 	kind    callKind
-	entry   *queue.Entry[slot[IN, OUT]]
-	attempt *attempt[IN, OUT]
-	exited  *PanicError // the call ended the goroutine
+	attempt *call.Attempt[*queue.Entry[slot[IN, OUT]], OUT] // invoked
+	entry   *queue.Entry[slot[IN, OUT]]                     // decided about
+	exited  *PanicError                                     // the call ended the goroutine
 }
 
 type callKind uint8
@@ -24,39 +26,37 @@ const (
 
 // protect runs user code on the loop and returns its panic as an error. If the code ends the goroutine instead, protect
 // does not return and the loop's successor resumes.
-func (c *core[IN, OUT]) protect(kind callKind, e *queue.Entry[slot[IN, OUT]], a *attempt[IN, OUT], f func()) (panicked error) {
+func (c *core[IN, OUT]) protect(
+	kind callKind, e *queue.Entry[slot[IN, OUT]], a *call.Attempt[*queue.Entry[slot[IN, OUT]], OUT], f func(),
+) (panicked error) {
 	c.call.kind, c.call.entry, c.call.attempt = kind, e, a
 	c.stale = true
-	returned := false
-	defer func() {
-		if returned {
-			return
-		}
-		value := recover()
-		err := newPanicError(value)
-		if value == nil {
+	var g guard.Guard
+	defer g.Close(func(recovered any) {
+		err := newPanicError(recovered)
+		if recovered == nil {
 			c.call.exited = err
 			return
 		}
 		c.call = userCall[IN, OUT]{}
 		panicked = err
-	}()
+	})
 	f()
-	returned = true
-	c.call = userCall[IN, OUT]{} // and nothing is kept
+	g.Returned()
+	c.call.kind, c.call.entry, c.call.attempt = noCall, nil, nil // and nothing is kept
 	return nil
 }
 
 // resume goes on where user code ended the loop's goroutine; it does nothing in any other case.
 func (c *core[IN, OUT]) resume() {
-	call := c.call
+	was := c.call
 	c.call = userCall[IN, OUT]{}
-	if call.exited != nil {
-		switch call.kind {
+	if was.exited != nil {
+		switch was.kind {
 		case callInvoke:
-			c.invoked(call.attempt, call.exited)
+			c.invoked(was.attempt, was.exited)
 		case callDecide:
-			c.decided(call.entry, call.attempt, decision.Decision{}, call.exited)
+			c.decided(was.entry, c.judged, decision.Decision{}, was.exited)
 		case noCall:
 		}
 	}

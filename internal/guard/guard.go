@@ -1,20 +1,38 @@
 // Package guard calls code of users, which may panic or end its goroutine (law A6).
 package guard
 
+// Guard stands around one call of user code on the caller's goroutine:
+//
+//	var g guard.Guard
+//	defer g.Close(func(recovered any) { … })
+//	call()
+//	g.Returned()
+//
+// It is a value with two methods rather than a function that takes the call, since the operator's loop uses it twice for each
+// element.
+type Guard struct{ returned bool }
+
+// Returned says that the call has returned.
+func (g *Guard) Returned() { g.returned = true }
+
+// Close, deferred, calls broken unless the call has returned: with the value of its panic, which ends here, or with nil if
+// runtime.Goexit ends the goroutine. The stack is still that of the call.
+func (g *Guard) Close(broken func(recovered any)) {
+	if !g.returned {
+		broken(recover())
+	}
+}
+
 // Call runs f, which may block, on a goroutine of its own and waits for it. Neither a panic nor runtime.Goexit reaches the
 // caller: broken makes an error of what recover returned, while the stack is still that of f; nil stands for Goexit.
 func Call(f func() error, broken func(recovered any) error) (err error) {
 	done := make(chan struct{})
 	go func() {
 		defer close(done)
-		returned := false
-		defer func() {
-			if !returned {
-				err = broken(recover())
-			}
-		}()
+		var g Guard
+		defer g.Close(func(recovered any) { err = broken(recovered) })
 		err = f()
-		returned = true
+		g.Returned()
 	}()
 	<-done
 	return err

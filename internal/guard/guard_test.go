@@ -21,3 +21,27 @@ func TestCall(t *testing.T) {
 	require.EqualError(t, guard.Call(func() error { panic("boom") }, broken), "broken: boom")
 	require.EqualError(t, guard.Call(func() error { runtime.Goexit(); return nil }, broken), "broken: <nil>")
 }
+
+// A6: a panic ends at the guard, Goexit does not, and both are reported.
+func TestGuard(t *testing.T) {
+	call := func(f func()) (got []any) {
+		defer func() { require.Nil(t, recover()) }()
+		var g guard.Guard
+		defer g.Close(func(recovered any) { got = append(got, recovered) })
+		f()
+		g.Returned()
+		return nil
+	}
+	require.Empty(t, call(func() {}))
+	require.Equal(t, []any{"boom"}, call(func() { panic("boom") }))
+	var exited []any
+	done := make(chan struct{})
+	go func() {
+		defer close(done)
+		var g guard.Guard
+		defer g.Close(func(recovered any) { exited = append(exited, recovered) })
+		runtime.Goexit()
+	}()
+	<-done
+	require.Equal(t, []any{nil}, exited)
+}

@@ -1,4 +1,4 @@
-package asyncop
+package call
 
 import (
 	"sync"
@@ -9,7 +9,7 @@ import (
 // maxIdleWorkers bounds the goroutines that are kept for later calls: about 4 MB of stacks.
 const maxIdleWorkers = 1024
 
-// workers does jobs that may block, each on a goroutine of its own, and reuses the goroutines.
+// Workers do jobs that may block, each on a goroutine of its own, and use the goroutines again.
 //
 // No job waits for another to return: while jobs are due, a worker is on its way to them. One at a time, though: whoever
 // takes a job and leaves others behind sends the next worker. So when jobs are short, workers that come free take most of
@@ -17,7 +17,7 @@ const maxIdleWorkers = 1024
 // that keep the processors busy have others wait for those: a call looks whether its element has ended before it begins.
 //
 // A job is due at once, or, if it was only offered, with the next send: until then workers that come free may take it.
-type workers[T any] struct {
+type Workers[T any] struct {
 	do func(T) // may end its goroutine
 
 	mu     sync.Mutex
@@ -29,20 +29,21 @@ type workers[T any] struct {
 	end    bool          // guarded by mu: idle workers shall end
 }
 
-func newWorkers[T any](do func(T)) *workers[T] {
-	w := &workers[T]{do: do}
+// NewWorkers returns workers that call do for each job.
+func NewWorkers[T any](do func(T)) *Workers[T] {
+	w := &Workers[T]{do: do}
 	w.cond = sync.NewCond(&w.mu)
 	return w
 }
 
-// run has a job done and returns at once.
-func (w *workers[T]) run(job T) {
-	w.offer(job)
-	w.send()
+// Run has a job done and returns at once.
+func (w *Workers[T]) Run(job T) {
+	w.Offer(job)
+	w.Send()
 }
 
-// offer has jobs done by workers that come free; it is for the caller to call send.
-func (w *workers[T]) offer(jobs ...T) {
+// Offer has jobs done by workers that come free; the caller calls Send later.
+func (w *Workers[T]) Offer(jobs ...T) {
 	w.mu.Lock()
 	for _, j := range jobs {
 		w.jobs.Push(j)
@@ -50,8 +51,8 @@ func (w *workers[T]) offer(jobs ...T) {
 	w.mu.Unlock()
 }
 
-// send makes all jobs due.
-func (w *workers[T]) send() {
+// Send makes all jobs due.
+func (w *Workers[T]) Send() {
 	w.mu.Lock()
 	w.due = w.jobs.Len()
 	w.sendNext()
@@ -59,7 +60,7 @@ func (w *workers[T]) send() {
 }
 
 // sendNext sends a worker on its way, unless one is. Called with mu held.
-func (w *workers[T]) sendNext() {
+func (w *Workers[T]) sendNext() {
 	if w.coming || w.due == 0 {
 		return
 	}
@@ -72,8 +73,8 @@ func (w *workers[T]) sendNext() {
 	}
 }
 
-// stop ends the workers, each when it is idle.
-func (w *workers[T]) stop() {
+// Stop ends the workers, each when it is idle.
+func (w *Workers[T]) Stop() {
 	w.mu.Lock()
 	w.end, w.idle = true, 0
 	w.mu.Unlock()
@@ -81,7 +82,7 @@ func (w *workers[T]) stop() {
 }
 
 // work is a worker. It ends when there is too little to do, after stop, or with its job's goroutine.
-func (w *workers[T]) work() {
+func (w *Workers[T]) work() {
 	for came := true; ; came = false {
 		j, ok := w.next(came)
 		if !ok {
@@ -92,7 +93,7 @@ func (w *workers[T]) work() {
 }
 
 // next waits for a job; ok is false if the worker shall end. came tells that the worker is the one that was on its way.
-func (w *workers[T]) next(came bool) (j T, ok bool) {
+func (w *Workers[T]) next(came bool) (j T, ok bool) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	if came {

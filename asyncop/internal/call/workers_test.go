@@ -1,8 +1,7 @@
-package asyncop
+package call
 
 import (
 	"bytes"
-	"context"
 	"math/rand/v2"
 	"regexp"
 	"runtime"
@@ -23,14 +22,14 @@ type testJob struct {
 
 // jobRunner is workers in a bubble: after settle, every goroutine has done what it can.
 type jobRunner struct {
-	*workers[testJob]
+	*Workers[testJob]
 	released atomic.Int64
 	started  atomic.Int64
 }
 
 func newJobRunner() *jobRunner {
 	r := &jobRunner{}
-	r.workers = newWorkers(func(j testJob) {
+	r.Workers = NewWorkers(func(j testJob) {
 		if j.permit {
 			defer r.released.Add(1)
 		}
@@ -42,7 +41,7 @@ func newJobRunner() *jobRunner {
 // start runs a job and returns what ends it.
 func (r *jobRunner) start(permit bool) (end func()) {
 	gate := make(chan struct{})
-	r.run(testJob{permit: permit, task: func() {
+	r.Run(testJob{permit: permit, task: func() {
 		r.started.Add(1)
 		<-gate
 	}})
@@ -75,10 +74,10 @@ func bubbleGoroutines() int {
 func TestWorkersAreReused(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		r := newJobRunner()
-		defer r.stop()
+		defer r.Stop()
 		ids := map[string]bool{}
 		for range 100 {
-			r.run(testJob{task: func() { ids[goroutineID()] = true }})
+			r.Run(testJob{task: func() { ids[goroutineID()] = true }})
 			synctest.Wait()
 		}
 		assert.Len(t, ids, 1)
@@ -89,7 +88,7 @@ func TestWorkersAreReused(t *testing.T) {
 func TestWorkersRunOneJobEach(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		r := newJobRunner()
-		defer r.stop()
+		defer r.Stop()
 		for range 2 { // the second time with workers of the first
 			before := bubbleGoroutines() - r.idleWorkers()
 			var ends []func()
@@ -138,7 +137,7 @@ func TestWorkersNeverLetAJobWait(t *testing.T) {
 					assert.EqualValues(t, submitted, r.started.Load(), "every job runs")
 				}
 				if random.IntN(60) == 0 {
-					r.stop()
+					r.Stop()
 				}
 			}
 			for _, end := range ends {
@@ -147,7 +146,7 @@ func TestWorkersNeverLetAJobWait(t *testing.T) {
 			synctest.Wait()
 			assert.EqualValues(t, submitted, r.started.Load())
 			assert.EqualValues(t, permits, r.released.Load(), "each permit is given back once")
-			r.stop()
+			r.Stop()
 		})
 	}
 }
@@ -156,7 +155,7 @@ func TestWorkersNeverLetAJobWait(t *testing.T) {
 func TestWorkersInARow(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		r := newJobRunner()
-		defer r.stop()
+		defer r.Stop()
 		end := r.start(false)
 		synctest.Wait()
 		end()
@@ -173,7 +172,7 @@ func TestWorkersInARow(t *testing.T) {
 func TestWorkersOffered(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		r := newJobRunner()
-		defer r.stop()
+		defer r.Stop()
 		busy, idle := r.start(false), r.start(false)
 		synctest.Wait()
 		idle()
@@ -183,14 +182,14 @@ func TestWorkersOffered(t *testing.T) {
 		for range 4 {
 			offered = append(offered, testJob{task: func() { r.started.Add(1); <-gate }})
 		}
-		r.offer(offered...)
+		r.Offer(offered...)
 		synctest.Wait()
 		assert.EqualValues(t, 2, r.started.Load(), "the idle one stays where it is")
 		busy()
 		synctest.Wait()
 		assert.EqualValues(t, 3, r.started.Load(), "who comes free takes one, and sends nobody")
 		assert.Equal(t, 1, r.idleWorkers())
-		r.send()
+		r.Send()
 		synctest.Wait()
 		assert.EqualValues(t, 6, r.started.Load())
 		close(gate)
@@ -201,18 +200,18 @@ func TestWorkersOffered(t *testing.T) {
 func TestWorkersSentForWhatIsDue(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		r := newJobRunner()
-		defer r.stop()
+		defer r.Stop()
 		gate := make(chan struct{})
 		wait := testJob{task: func() { r.started.Add(1); <-gate }}
-		r.offer(wait)
-		r.run(wait)
-		r.offer(wait)
+		r.Offer(wait)
+		r.Run(wait)
+		r.Offer(wait)
 		synctest.Wait()
 		assert.EqualValues(t, 2, r.started.Load())
-		r.send()
+		r.Send()
 		synctest.Wait()
 		assert.EqualValues(t, 3, r.started.Load())
-		r.send() // for nothing
+		r.Send() // for nothing
 		close(gate)
 		synctest.Wait()
 		assert.Equal(t, 3, r.idleWorkers())
@@ -223,9 +222,9 @@ func TestWorkersSentForWhatIsDue(t *testing.T) {
 func TestWorkersSurviveGoexit(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		r := newJobRunner()
-		defer r.stop()
+		defer r.Stop()
 		for range 10 {
-			r.run(testJob{permit: true, task: runtime.Goexit})
+			r.Run(testJob{permit: true, task: runtime.Goexit})
 			synctest.Wait()
 		}
 		assert.EqualValues(t, 10, r.released.Load())
@@ -244,7 +243,7 @@ func TestWorkersSurviveGoexit(t *testing.T) {
 func TestWorkersKeepABoundedNumberIdle(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		r := newJobRunner()
-		defer r.stop()
+		defer r.Stop()
 		before := bubbleGoroutines()
 		var ends []func()
 		for range maxIdleWorkers + 100 {
@@ -270,7 +269,7 @@ func TestWorkersEndAfterStop(t *testing.T) {
 		ends[0]()
 		synctest.Wait() // one idle, one busy
 		ends = append(ends, r.start(true))
-		r.stop() // one told to come, one busy
+		r.Stop() // one told to come, one busy
 		ends = append(ends, r.start(true))
 		synctest.Wait()
 		assert.EqualValues(t, 4, r.started.Load(), "stop takes no job back")
@@ -286,14 +285,14 @@ func TestWorkersEndAfterStop(t *testing.T) {
 // In real time, with many goroutines that want jobs to be run: each runs once.
 func TestWorkersUnderContention(t *testing.T) {
 	r := newJobRunner()
-	defer r.stop()
+	defer r.Stop()
 	var done, callers sync.WaitGroup
 	var ran atomic.Int64
 	for range 8 {
 		callers.Go(func() {
 			for range 2000 {
 				done.Add(1)
-				r.run(testJob{permit: true, task: func() {
+				r.Run(testJob{permit: true, task: func() {
 					ran.Add(1)
 					done.Done()
 				}})
@@ -304,20 +303,3 @@ func TestWorkersUnderContention(t *testing.T) {
 	done.Wait()
 	assert.EqualValues(t, 16000, ran.Load())
 }
-
-// Outside an operator a blocking function has a goroutine of its own.
-func TestBlockingOutsideAnOperator(t *testing.T) {
-	fn := Blocking(func(_ context.Context, in int) (int, error) { return 2 * in, nil })
-	result := make(chan int)
-	assert.NoError(t, fn.AsyncInvoke(t.Context(), 21, resultFunc[int](func(results []int, err error) {
-		assert.NoError(t, err)
-		result <- results[0]
-	})))
-	assert.Equal(t, 42, <-result)
-}
-
-// resultFunc is a ResultFuture as a func.
-type resultFunc[OUT any] func(results []OUT, err error)
-
-func (f resultFunc[OUT]) Complete(results ...OUT)         { f(results, nil) }
-func (f resultFunc[OUT]) CompleteExceptionally(err error) { f(nil, err) }

@@ -1,0 +1,169 @@
+package call
+
+import "github.com/weirflow/weir/internal/guard"
+
+// Attempt is one call for one element: the token that makes a completion count for this call and no other. It is the
+// ResultFuture that user code holds and, as [CallContext], its context.
+type Attempt[E, OUT any] struct {
+	Token[E]
+
+	// Written by whoever sets claimed, before it sets completed; then the loop's.
+	results []OUT
+	err     error
+}
+
+// roomy is an attempt with a place for the one result that a blocking call has as a rule.
+type roomy[E, OUT any] struct {
+	Attempt[E, OUT]
+	place [1]OUT
+}
+
+// NewRoomy returns an attempt that has a place for one result.
+func NewRoomy[E, OUT any]() *Attempt[E, OUT] {
+	d := new(roomy[E, OUT])
+	d.results = d.place[:0]
+	return &d.Attempt
+}
+
+// Outcome returns that of a completed attempt.
+func (a *Attempt[E, OUT]) Outcome() (results []OUT, err error) { return a.results, a.err }
+
+// Results returns those of a completed attempt.
+func (a *Attempt[E, OUT]) Results() []OUT { return a.results }
+
+// DropResults forgets them.
+func (a *Attempt[E, OUT]) DropResults() { a.results = nil }
+
+// Complete implements ResultFuture.
+func (a *Attempt[E, OUT]) Complete(results ...OUT) { a.complete(results, nil) }
+
+// CompleteExceptionally implements ResultFuture.
+func (a *Attempt[E, OUT]) CompleteExceptionally(err error) {
+	if err == nil {
+		err = a.host.NilError
+	}
+	a.complete(nil, err)
+}
+
+// CompleteOne is Complete with one result, without an allocation where the attempt has a place for it.
+func (a *Attempt[E, OUT]) CompleteOne(result OUT) {
+	if a.claim() {
+		a.results = append(a.results, result)
+		a.publish(0)
+	}
+}
+
+// complete is called from any goroutine. Law A2: the first one counts, unless the attempt is over.
+func (a *Attempt[E, OUT]) complete(results []OUT, err error) {
+	if a.claim() {
+		a.results, a.err = results, err
+		a.publish(0)
+	}
+}
+
+// Refuse completes an attempt whose function has not been called. If it is over, that is no completion, and not counted.
+func (a *Attempt[E, OUT]) Refuse(err error) {
+	if a.state.Or(claimed)&(claimed|over) != 0 {
+		return
+	}
+	a.err = err
+	if a.state.Or(completed|over)&over != 0 {
+		return
+	}
+	a.endContext()
+	a.host.Post(&a.Letter)
+}
+
+// Returning is an attempt as the future of a function that completes it by returning: one step then does both.
+type Returning[E, OUT any] Attempt[E, OUT]
+
+// Complete implements ResultFuture.
+func (r *Returning[E, OUT]) Complete(results ...OUT) { r.complete(results, nil) }
+
+// CompleteExceptionally implements ResultFuture.
+func (r *Returning[E, OUT]) CompleteExceptionally(err error) {
+	if err == nil {
+		err = r.host.NilError
+	}
+	r.complete(nil, err)
+}
+
+// CompleteOne is Complete with one result.
+func (r *Returning[E, OUT]) CompleteOne(result OUT) {
+	if r.claimed() {
+		r.results = append(r.results, result)
+		r.publish(returned)
+	}
+}
+
+func (r *Returning[E, OUT]) complete(results []OUT, err error) {
+	if r.claimed() {
+		r.results, r.err = results, err
+		r.publish(returned)
+	}
+}
+
+// claimed is claim; the function has returned in any case.
+func (r *Returning[E, OUT]) claimed() bool {
+	if r.claim() {
+		return true
+	}
+	r.Returned()
+	return false
+}
+
+// RunBlocking runs task on a goroutine of the operator; late, if not nil, is why the call must not be made any more. The call
+// keeps the attempt's permit until task returns, unless the attempt is over already.
+func (a *Attempt[E, OUT]) RunBlocking(task func(late error)) {
+	occupies := a.tryOccupy()
+	a.host.Run(func() {
+		if occupies {
+			defer a.Returned() // even if the call ends its goroutine
+		}
+		late := a.Late()
+		if late != nil {
+			a.cutOff(late)
+		}
+		var g guard.Guard
+		defer g.Close(func(recovered any) { // the future is not the attempt but a wrapper's, and has failed (law A6)
+			a.complete(nil, a.host.Panicked(recovered))
+		})
+		task(late)
+		g.Returned()
+	})
+}
+
+// Handling is the token of a timeout handler that runs. Its outcome is final.
+type Handling[E, OUT any] struct {
+	Token[E]
+	Early bool // it was called before the deadline
+
+	// Written by Run, then the loop's.
+	results  []OUT
+	err      error
+	panicked bool
+}
+
+// Run calls the handler, on a worker, unless it is late.
+func (h *Handling[E, OUT]) Run(handle func() ([]OUT, error)) {
+	if h.Late() != nil {
+		return
+	}
+	var g guard.Guard
+	defer g.Close(func(recovered any) { h.complete(nil, h.host.Panicked(recovered), true) })
+	results, err := handle()
+	g.Returned()
+	h.complete(results, err, false)
+}
+
+func (h *Handling[E, OUT]) complete(results []OUT, err error, panicked bool) {
+	if h.claim() {
+		h.results, h.err, h.panicked = results, err, panicked
+		h.publish(0)
+	}
+}
+
+// Outcome returns that of a handler which has answered. panicked says that err is its panic, not what it returned.
+func (h *Handling[E, OUT]) Outcome() (results []OUT, err error, panicked bool) { //nolint:revive // as Run writes them
+	return h.results, h.err, h.panicked
+}

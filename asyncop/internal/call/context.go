@@ -1,0 +1,176 @@
+package call
+
+import (
+	"context"
+	"sync"
+	"time"
+
+	"github.com/weirflow/weir/internal/stagekey"
+)
+
+// NumberKey finds the number of the attempt in its context; 0 for a timeout handler.
+type NumberKey struct{}
+
+// HostKey finds what runs the blocking calls of an attempt in its context: an [Attempt].
+type HostKey struct{}
+
+// Context is a token as a context. What runs under it has neither a permit that a blocking call could keep, nor a stage: that
+// is for calls only, whose context is [CallContext]. It costs nothing until its end is asked for.
+//
+// It is safe for concurrent use.
+type Context[E any] Token[E]
+
+var _ context.Context = (*Context[any])(nil)
+
+// Deadline returns the earlier of the operator context's deadline and the token's. With a clock other than the real one it
+// reports none.
+func (c *Context[E]) Deadline() (time.Time, bool) {
+	if !c.host.RealTime {
+		return time.Time{}, false
+	}
+	parent, ok := c.host.User.Deadline()
+	if c.deadline == NoDeadline {
+		return parent, ok
+	}
+	if own := c.host.Clock.Time(c.deadline); !ok || own.Before(parent) {
+		return own, true
+	}
+	return parent, true
+}
+
+// Done returns a channel that is closed when the token is over.
+func (c *Context[E]) Done() <-chan struct{} { return (*Token[E])(c).ending().done }
+
+// Err returns nil until the token is over, then context.DeadlineExceeded after a timeout and context.Canceled else.
+func (c *Context[E]) Err() error {
+	s := c.state.Load()
+	if s&over == 0 {
+		return nil
+	}
+	(*Token[E])(c).endContext() // Done is closed when Err says so, not a moment later
+	if s&expired != 0 {
+		return context.DeadlineExceeded
+	}
+	return context.Canceled
+}
+
+// Value returns the values of the operator's context, and the number of the attempt.
+func (c *Context[E]) Value(key any) any {
+	if key == (NumberKey{}) {
+		return int(c.number)
+	}
+	return c.parent().Value(key)
+}
+
+// AfterFunc arranges for f to run on a goroutine of its own after the token is over; stop reports whether it prevented
+// that. Package context uses it for derived contexts instead of a goroutine each.
+func (c *Context[E]) AfterFunc(f func()) (stop func() bool) {
+	return (*Token[E])(c).ending().afterFunc(f)
+}
+
+// parent returns what has the values. Also the cause of the end is one of them, as far as package context is concerned: it is
+// the operator's only if that has ended the attempt.
+func (c *Context[E]) parent() context.Context {
+	if c.state.Load()&(over|expired|completed) == over {
+		return c.host.Life
+	}
+	return c.host.Values
+}
+
+// CallContext is an attempt as the context of its call. It is safe for concurrent use.
+type CallContext[E, OUT any] Attempt[E, OUT]
+
+var _ context.Context = (*CallContext[any, any])(nil)
+
+func (c *CallContext[E, OUT]) token() *Context[E] { return (*Context[E])(&c.Token) }
+
+// Deadline is [Context.Deadline].
+func (c *CallContext[E, OUT]) Deadline() (time.Time, bool) { return c.token().Deadline() }
+
+// Done is [Context.Done].
+func (c *CallContext[E, OUT]) Done() <-chan struct{} { return c.token().Done() }
+
+// Err is [Context.Err].
+func (c *CallContext[E, OUT]) Err() error { return c.token().Err() }
+
+// AfterFunc is [Context.AfterFunc].
+func (c *CallContext[E, OUT]) AfterFunc(f func()) (stop func() bool) { return c.token().AfterFunc(f) }
+
+// Value is [Context.Value], and knows the attempt, for blocking calls and for those who report stages.
+func (c *CallContext[E, OUT]) Value(key any) any {
+	switch key.(type) {
+	case HostKey:
+		return (*Attempt[E, OUT])(c)
+	case stagekey.Key:
+		return (*Stages[E])(&c.Token)
+	}
+	return c.token().Value(key)
+}
+
+// ending returns the signal, which exists from the first call on.
+func (t *Token[E]) ending() *signal {
+	s := t.signal.Load()
+	if s == nil {
+		s = &signal{done: make(chan struct{})}
+		if !t.signal.CompareAndSwap(nil, s) {
+			s = t.signal.Load()
+		}
+	}
+	if t.state.Load()&over != 0 {
+		s.fire() // the token ended before the signal existed
+	}
+	return s
+}
+
+// endContext reports the end to those who wait for it; the state has it already.
+func (t *Token[E]) endContext() {
+	if s := t.signal.Load(); s != nil {
+		s.fire()
+	}
+}
+
+// signal is the end of a token's context for those who wait for it.
+type signal struct {
+	done chan struct{} // closed by fire
+
+	mu    sync.Mutex
+	fired bool             // guarded by mu
+	funcs map[*func()]bool // guarded by mu; to be started by fire
+}
+
+func (s *signal) fire() {
+	s.mu.Lock()
+	if s.fired {
+		s.mu.Unlock()
+		return
+	}
+	s.fired = true
+	funcs := s.funcs
+	s.funcs = nil
+	close(s.done)
+	s.mu.Unlock()
+	for f := range funcs {
+		go (*f)()
+	}
+}
+
+func (s *signal) afterFunc(f func()) (stop func() bool) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.fired {
+		go f()
+		return func() bool { return false }
+	}
+	if s.funcs == nil {
+		s.funcs = make(map[*func()]bool)
+	}
+	key := &f
+	s.funcs[key] = true
+	return func() bool {
+		s.mu.Lock()
+		defer s.mu.Unlock()
+		stopped := s.funcs[key]
+		delete(s.funcs, key)
+		return stopped
+	}
+}

@@ -1,0 +1,31 @@
+package call
+
+// Hold is for tests: until resume is called, no worker comes to a job, as if no processor came free.
+func (w *Workers[T]) Hold() (resume func()) {
+	set := func(coming bool) {
+		w.mu.Lock()
+		defer w.mu.Unlock()
+		w.coming = coming
+		w.sendNext()
+	}
+	set(true)
+	return func() { set(false) }
+}
+
+// Due is for tests: it returns how many jobs are due.
+func (w *Workers[T]) Due() int {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	return w.due
+}
+
+// Waiting is for tests: it returns how many functions wait for the end of the context, or -1 if its end was never asked for.
+func (t *Token[E]) Waiting() int {
+	s := t.signal.Load()
+	if s == nil {
+		return -1
+	}
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return len(s.funcs)
+}

@@ -1,0 +1,213 @@
+package call
+
+import (
+	"context"
+	"sync/atomic"
+	"time"
+
+	"github.com/weirflow/weir/predicates"
+)
+
+// Token ties something that runs elsewhere to the element that waits for it (law A2). It is never used again, since user
+// code may keep it for ever.
+type Token[E any] struct {
+	Letter[E] // to the loop, when it is done
+
+	// Written before the start, then read-only.
+	host     *Host[E]
+	number   int32         // of the attempt, from 1; 0 for a timeout handler
+	state    atomic.Uint32 // bits
+	deadline time.Duration // instant; NoDeadline if there is none
+
+	signal atomic.Pointer[signal] // made when the context's end is asked for
+}
+
+// NoDeadline is the deadline of a token that has none.
+const NoDeadline = time.Duration(-1)
+
+// The bits of a token's state only ever get set, but for the requests.
+const (
+	// claimed: somebody completes the token; whoever comes later is late.
+	claimed uint32 = 1 << iota
+	// completed: the outcome is written.
+	completed
+	// over: the context has ended.
+	over
+	// expired: it ended by a timeout.
+	expired
+	// occupied: a function of the attempt runs beyond its invocation, and keeps the permit until it returns.
+	occupied
+	// returned: that function has returned.
+	returned
+	// ended: the loop has let go of an attempt whose function may still run.
+	ended
+	// dispatching, sent, answered: the stages that the function reported; the latest counts.
+	dispatching
+	sent
+	answered
+)
+
+// The upper half of the state counts the requests that a client has reported and not taken back.
+const (
+	request  uint32 = 1 << 16
+	requests uint32 = 0xffff0000
+)
+
+// Start binds a new token to the element that waits for it.
+func (t *Token[E]) Start(host *Host[E], entry E, number int32, deadline time.Duration) {
+	t.host, t.Entry, t.number, t.deadline = host, entry, number, deadline
+}
+
+// SetDeadline sets the deadline, before anything runs.
+func (t *Token[E]) SetDeadline(at time.Duration) { t.deadline = at }
+
+// Deadline returns the instant of the deadline, or NoDeadline.
+func (t *Token[E]) DeadlineAt() time.Duration { return t.deadline }
+
+// Completed reports whether the outcome has been handed in.
+func (t *Token[E]) Completed() bool { return t.state.Load()&completed != 0 }
+
+// Report returns the latest stage that was reported, and whether a client has a request in doubt.
+func (t *Token[E]) Report() (stage predicates.Stage, inDoubt bool) {
+	state := t.state.Load()
+	return stageIn(state), doubtIn(state)
+}
+
+// claim reports whether the caller is the one to complete the token; others are counted as late.
+func (t *Token[E]) claim() bool {
+	before := t.state.Or(claimed)
+	if before&(claimed|over) != 0 {
+		t.host.late.Add(1)
+		return false
+	}
+	return true
+}
+
+// publish hands a claimed token with its outcome to the loop, unless it has been ended meanwhile. bits are set with it.
+func (t *Token[E]) publish(bits uint32) bool {
+	before := t.state.Or(completed | over | bits)
+	if before&over != 0 {
+		t.host.late.Add(1)
+		t.giveBack(before, bits)
+		return false
+	}
+	t.endContext()
+	t.host.Post(&t.Letter)
+	return true
+}
+
+// Finish ends the token and posts its letter: what was to be done is done. Called by the goroutine that did it.
+func (t *Token[E]) Finish() {
+	t.state.Or(over)
+	t.endContext()
+	t.host.Post(&t.Letter)
+}
+
+// Post posts the letter without ending the token: the element goes on with it.
+func (t *Token[E]) Post() { t.host.Post(&t.Letter) }
+
+// Late returns why nothing must begin for the token any more (law A5), or nil. It is asked on the goroutine that is about to:
+// the loop may not know of a cancel yet, or may not have noticed that the time is over.
+func (t *Token[E]) Late() error {
+	switch h := t.host; {
+	case t.state.Load()&over != 0:
+		return (*Context[E])(t).Err()
+	case h.Cancelled() || h.Suspended.Load():
+		return context.Canceled
+	case t.deadline != NoDeadline && h.Clock.Now() >= t.deadline:
+		return context.DeadlineExceeded
+	}
+	return nil
+}
+
+// cutOff ends the context of a call that is not made, before the loop does: its outcome is none of the element's, which ends
+// by its timeout or with its operator.
+func (t *Token[E]) cutOff(late error) {
+	bits := over
+	if late == context.DeadlineExceeded { //nolint:errorlint // from Late
+		bits |= expired
+	}
+	if t.state.Or(bits)&over == 0 {
+		t.endContext()
+	}
+}
+
+// ---- The loop lets go
+
+// Expire is Cut for a timeout.
+func (t *Token[E]) Expire() Ending { return t.cut(over | expired | ended) }
+
+// Cut ends the token, since the operator ends. A completion that was handed in by then is late, although it will be in the
+// mailbox. Called by the loop.
+func (t *Token[E]) Cut() Ending { return t.cut(over | ended) }
+
+// Ending is how a token was when the loop let go of it.
+type Ending struct {
+	Stage   predicates.Stage // the latest that was reported
+	InDoubt bool             // a client has reported a request and not taken it back
+	Freed   bool             // the permit is the loop's; if not, the goroutine of the call gives it back
+}
+
+func (t *Token[E]) cut(bits uint32) Ending {
+	var none E
+	t.Entry = none
+	for {
+		before := t.state.Load()
+		set := bits
+		if before&over != 0 {
+			set &^= expired // completed a moment ago: what Err has said does not change
+		}
+		if t.state.CompareAndSwap(before, before|set) {
+			if before&completed != 0 {
+				t.host.late.Add(1)
+			}
+			t.endContext()
+			return Ending{Stage: stageIn(before), InDoubt: doubtIn(before), Freed: freedBy(before, set)}
+		}
+	}
+}
+
+// Done lets go of a completed attempt, and reports whether its permit is the loop's now. Called by the loop.
+func (t *Token[E]) Done() (freed bool) {
+	if s := t.state.Load(); s&occupied == 0 || s&returned != 0 {
+		return true // nothing occupies it from now on, and it comes here once
+	}
+	return freedBy(t.state.Or(ended), ended)
+}
+
+// ---- Permits
+
+// freedBy reports whether setting bits has completed the condition under which the permit comes back.
+func freedBy(before, bits uint32) bool { return !free(before) && free(before|bits) }
+
+// free is that condition: the loop has let go, and no function runs.
+func free(state uint32) bool {
+	return state&ended != 0 && (state&occupied == 0 || state&returned != 0)
+}
+
+// Occupy says that a function runs from now on, which keeps the permit until Returned. Called before it does.
+func (t *Token[E]) Occupy() { t.state.Or(occupied) }
+
+// tryOccupy is Occupy, unless the attempt is over or occupied.
+func (t *Token[E]) tryOccupy() bool {
+	for {
+		s := t.state.Load()
+		if s&(over|occupied) != 0 {
+			return false
+		}
+		if t.state.CompareAndSwap(s, s|occupied) {
+			return true
+		}
+	}
+}
+
+// Returned says that the function which occupied the attempt has returned, or is not called.
+func (t *Token[E]) Returned() { t.giveBack(t.state.Or(returned), returned) }
+
+// giveBack gives the permit back from another goroutine than the loop, if that is due.
+func (t *Token[E]) giveBack(before, bits uint32) {
+	if freedBy(before, bits) {
+		t.host.freed.Add(1)
+		t.host.WakeUp()
+	}
+}

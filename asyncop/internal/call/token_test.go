@@ -1,0 +1,311 @@
+package call
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"runtime"
+	"sync"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+	"pgregory.net/rapid"
+
+	"github.com/weirflow/weir/predicates"
+)
+
+var (
+	errTest     = errors.New("test")
+	errNilError = errors.New("nil error")
+)
+
+// stopped is a clock that does not go.
+type stopped time.Duration
+
+func (c *stopped) Now() time.Duration              { return time.Duration(*c) }
+func (c *stopped) Time(at time.Duration) time.Time { return time.Unix(0, int64(at)) }
+
+// newHost returns a host whose jobs run at once, on goroutines.
+func newHost(tb testing.TB) (*Host[*int], *stopped) {
+	tb.Helper()
+	clock := new(stopped)
+	h := &Host[*int]{
+		User: context.Background(), Values: context.Background(), Clock: clock, NilError: errNilError,
+		Run:      func(task func()) { go task() },
+		Panicked: func(recovered any) error { return fmt.Errorf("panic: %v", recovered) },
+		Sleeper:  NewSleeper(),
+	}
+	h.Life, h.Cancel = context.WithCancelCause(h.User)
+	tb.Cleanup(func() { h.Cancel(nil) })
+	return h, clock
+}
+
+func newAttempt(h *Host[*int]) *Attempt[*int, int] {
+	a := NewRoomy[*int, int]()
+	a.Start(h, new(int), 1, NoDeadline)
+	return a
+}
+
+// Law A2: the first completion counts, the others are counted.
+func TestFirstCompletionCounts(t *testing.T) {
+	h, _ := newHost(t)
+	a := newAttempt(h)
+	a.Complete(1, 2)
+	a.CompleteExceptionally(errTest)
+	a.CompleteOne(3)
+	l := h.Mail.Take()
+	require.Same(t, &a.Letter, l)
+	require.Nil(t, l.Unchain())
+	results, err := a.Outcome()
+	require.Equal(t, []int{1, 2}, results)
+	require.NoError(t, err)
+	require.EqualValues(t, 2, h.Late())
+
+	a = newAttempt(h)
+	a.CompleteExceptionally(nil)
+	_, err = a.Outcome()
+	require.Equal(t, errNilError, err)
+}
+
+// Law A2: what comes after the end changes nothing; what was handed in before, and not handled yet, is late, too.
+func TestCompletionAfterTheEnd(t *testing.T) {
+	h, _ := newHost(t)
+	a := newAttempt(h)
+	a.Expire()
+	a.Complete(1)
+	require.True(t, h.Mail.Empty())
+	require.Nil(t, a.Entry)
+	require.EqualValues(t, 1, h.Late())
+
+	a = newAttempt(h)
+	a.Complete(1)
+	a.Cut()
+	require.Nil(t, h.Mail.Take().Entry, "its element has gone on")
+	require.EqualValues(t, 2, h.Late())
+}
+
+// An attempt whose function was not called is refused; that is no completion of the function's.
+func TestRefuse(t *testing.T) {
+	h, _ := newHost(t)
+	a := newAttempt(h)
+	a.Refuse(errTest)
+	require.True(t, a.Completed())
+	require.Same(t, &a.Letter, h.Mail.Take())
+	a = newAttempt(h)
+	a.Cut()
+	a.Refuse(errTest)
+	require.True(t, h.Mail.Empty())
+	require.Zero(t, h.Late())
+}
+
+// A permit comes back exactly once, and not before the loop has let go and the function has returned, in whatever order an
+// attempt is occupied, completed, cut off, handled and returned from.
+func TestPermitComesBackOnce(t *testing.T) {
+	rapid.Check(t, func(t *rapid.T) {
+		clock := new(stopped)
+		h := &Host[*int]{User: context.Background(), Life: context.Background(), Clock: clock, Sleeper: NewSleeper()}
+		a := new(Attempt[*int, int])
+		a.Start(h, new(int), 1, NoDeadline)
+		var occupied, inside, let bool
+		permits := 0
+		for range rapid.IntRange(1, 12).Draw(t, "steps") {
+			switch rapid.SampledFrom([]string{"occupy", "complete", "handle", "expire", "return", "complete and return"}).Draw(t, "step") {
+			case "occupy":
+				if a.tryOccupy() {
+					occupied, inside = true, true
+				}
+			case "complete":
+				a.Complete(1)
+			case "complete and return":
+				if inside {
+					inside = false
+					(*Returning[*int, int])(a).CompleteOne(1)
+				}
+			case "return":
+				if inside {
+					inside = false
+					a.Returned()
+				}
+			case "handle":
+				if l := h.Mail.Take(); l != nil && l.Entry != nil {
+					l.Entry, let = nil, true
+					if a.Done() {
+						permits++
+					}
+				}
+			case "expire":
+				if a.Entry != nil {
+					let = true
+					if a.Expire().Freed {
+						permits++
+					}
+				}
+			}
+			want := 0
+			if let && (!occupied || !inside) {
+				want = 1
+			}
+			if got := permits + int(h.Freed()); got != want {
+				t.Fatalf("%d permits, want %d: let go %v, occupied %v, inside %v", got, want, let, occupied, inside)
+			}
+		}
+	})
+}
+
+// The same with real goroutines.
+func TestPermitComesBackOnceInRaces(t *testing.T) {
+	h, _ := newHost(t)
+	permits := 0
+	const n = 5000
+	for i := range n {
+		a := newAttempt(h)
+		a.Occupy()
+		var returning sync.WaitGroup
+		returning.Go(func() {
+			if i%3 == 0 {
+				a.Complete(1)
+				a.Returned()
+				return
+			}
+			(*Returning[*int, int])(a).CompleteOne(1)
+		})
+		if i%2 == 0 {
+			runtime.Gosched()
+		}
+		if l := h.Mail.Take(); l != nil {
+			l.Entry = nil
+			if a.Done() {
+				permits++
+			}
+		} else if a.Expire().Freed {
+			permits++
+		}
+		returning.Wait()
+		h.Mail.Take()
+	}
+	require.Equal(t, n, permits+h.TakeFreed())
+}
+
+// Law A6: whatever the task of a blocking call does, its attempt has an outcome and its permit comes back.
+func TestRunBlocking(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		for what, want := range map[string]string{"panic": "panic: boom", "goexit": "panic: <nil>"} {
+			h, _ := newHost(t)
+			a := newAttempt(h)
+			a.RunBlocking(func(late error) {
+				assert.NoError(t, late)
+				if what == "goexit" {
+					runtime.Goexit()
+				}
+				panic("boom")
+			})
+			synctest.Wait()
+			_, err := a.Outcome()
+			assert.EqualError(t, err, want)
+			assert.True(t, a.Done())
+			assert.Zero(t, h.Freed(), "it had returned")
+		}
+	})
+}
+
+// Law A5: nothing begins after a cancel, in a suspended operator, at the deadline, or after the end.
+func TestLate(t *testing.T) {
+	for name, tt := range map[string]struct {
+		end  func(h *Host[*int], clock *stopped, a *Attempt[*int, int])
+		want error
+	}{
+		"in time":   {func(*Host[*int], *stopped, *Attempt[*int, int]) {}, nil},
+		"cancelled": {func(h *Host[*int], _ *stopped, _ *Attempt[*int, int]) { h.Cancel(errTest) }, context.Canceled},
+		"suspended": {func(h *Host[*int], _ *stopped, _ *Attempt[*int, int]) { h.Suspended.Store(true) }, context.Canceled},
+		"deadline":  {func(_ *Host[*int], c *stopped, _ *Attempt[*int, int]) { *c = stopped(time.Second) }, context.DeadlineExceeded},
+		"expired":   {func(_ *Host[*int], _ *stopped, a *Attempt[*int, int]) { a.Expire() }, context.DeadlineExceeded},
+		"cut":       {func(_ *Host[*int], _ *stopped, a *Attempt[*int, int]) { a.Cut() }, context.Canceled},
+	} {
+		t.Run(name, func(t *testing.T) {
+			h, clock := newHost(t)
+			a := new(Attempt[*int, int])
+			a.Start(h, new(int), 1, time.Second)
+			tt.end(h, clock, a)
+			require.Equal(t, tt.want, a.Late())
+			called := false
+			a.Occupy()
+			Job[*int, int, int]{Attempt: a}.Do(func(*Attempt[*int, int], int) { called = true })
+			require.Equal(t, tt.want == nil, called)
+			if !called {
+				a.Cut()
+				require.LessOrEqual(t, h.Freed(), int64(1))
+			}
+		})
+	}
+}
+
+// The answer of a handler is final, its panic is told apart, and one that comes too late is counted.
+func TestHandling(t *testing.T) {
+	h, _ := newHost(t)
+	handle := func() *Handling[*int, int] {
+		g := new(Handling[*int, int])
+		g.Start(h, new(int), 0, NoDeadline)
+		return g
+	}
+	g := handle()
+	g.Run(func() ([]int, error) { return []int{1}, errTest })
+	results, err, panicked := g.Outcome()
+	require.Equal(t, []int{1}, results)
+	require.Equal(t, errTest, err)
+	require.False(t, panicked)
+	g = handle()
+	g.Run(func() ([]int, error) { panic("boom") })
+	_, err, panicked = g.Outcome()
+	require.EqualError(t, err, "panic: boom")
+	require.True(t, panicked)
+	h.Mail.Take()
+	g = handle()
+	g.Run(func() ([]int, error) { g.Expire(); return nil, nil })
+	require.True(t, h.Mail.Empty())
+	require.EqualValues(t, 1, h.Late())
+}
+
+// Stages and requests are reported as long as the attempt runs.
+func TestReports(t *testing.T) {
+	h, _ := newHost(t)
+	a := newAttempt(h)
+	s := (*Stages[*int])(&a.Token)
+	s.ReportStage(predicates.ClientDispatch)
+	stage, inDoubt := a.Report()
+	require.Equal(t, predicates.ClientDispatch, stage)
+	require.False(t, inDoubt)
+	require.True(t, s.ReportSent())
+	stage, inDoubt = a.Report()
+	require.Equal(t, predicates.NetworkTime, stage)
+	require.True(t, inDoubt)
+	end := a.Expire()
+	s.ReportStage(predicates.ResponseReceived)
+	s.ReportRefused()
+	require.False(t, s.ReportSent())
+	require.Equal(t, Ending{Stage: predicates.NetworkTime, InDoubt: true, Freed: true}, end)
+	stage, inDoubt = a.Report()
+	require.Equal(t, predicates.NetworkTime, stage)
+	require.True(t, inDoubt)
+}
+
+// What runs beside a call has neither its permit nor its stage.
+func TestContextsOfTokens(t *testing.T) {
+	h, _ := newHost(t)
+	a := newAttempt(h)
+	beside := (*Context[*int])(&a.Token)
+	require.Equal(t, 1, beside.Value(NumberKey{}))
+	require.Nil(t, beside.Value(HostKey{}))
+	ctx := (*CallContext[*int, int])(a)
+	require.Equal(t, 1, ctx.Value(NumberKey{}))
+	require.Equal(t, a, ctx.Value(HostKey{}))
+	derived, cancel := context.WithCancelCause(ctx)
+	defer cancel(nil)
+	h.Cancel(errTest)
+	a.Cut()
+	<-derived.Done()
+	require.Equal(t, context.Canceled, ctx.Err())
+	require.Equal(t, errTest, context.Cause(derived))
+}
