@@ -134,7 +134,7 @@ func (p *pump[IN, OUT]) pull(e *ends[IN, OUT], iterate func(put func(IN) bool) e
 	defer g.Close(func(recovered any) {
 		p.core.breakOff(lazyerr.Named("asyncop: input of Results", newPanicError(recovered)))
 	})
-	clone := p.core.hook.clone
+	clone, host := p.core.hook.clone, p.core.host
 	err := iterate(func(v IN) bool {
 		if clone != nil {
 			v = clone.Clone(v) // before the input goes on
@@ -143,7 +143,7 @@ func (p *pump[IN, OUT]) pull(e *ends[IN, OUT], iterate func(put func(IN) bool) e
 			p.discarded.Add(1)
 			return false
 		}
-		p.core.host.WakeUp()
+		host.WakeUp()
 		return true
 	})
 	if err != nil {

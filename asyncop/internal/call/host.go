@@ -19,8 +19,11 @@ type Host[E any] struct {
 	Panicked func(recovered any) error // makes an error of a panic, or of Goexit: see package guard
 	NilError error                     // stands for a nil error
 
+	_ [64]byte // what others look at for each element is kept apart from what the loop writes for each
+
 	// Used by any goroutine.
-	Sleeper               // the loop's
+	Sleeper   // the loop's
+	_         [64]byte
 	Mail      Mailbox[E]  // to the loop
 	Suspended atomic.Bool // what is in flight is left to the final checkpoint: nothing begins any more
 	late      atomic.Int64
