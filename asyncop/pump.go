@@ -788,7 +788,7 @@ func (p *pump[IN, OUT]) cancelUpstream(cause error) {
 // discard takes what upstream still sends, so that it is not blocked for ever.
 func (p *pump[IN, OUT]) discard() {
 	for v := range p.in {
-		if !participant.IsControl(v) {
+		if _, failure := v.(inband.Failure); !failure {
 			p.discarded.Add(1)
 		}
 	}
