@@ -58,10 +58,7 @@ func (t *Token[E]) Start(host *Host[E], entry E, number int32, deadline time.Dur
 	t.host, t.Entry, t.number, t.deadline = host, entry, number, deadline
 }
 
-// SetDeadline sets the deadline, before anything runs.
-func (t *Token[E]) SetDeadline(at time.Duration) { t.deadline = at }
-
-// Deadline returns the instant of the deadline, or NoDeadline.
+// DeadlineAt returns the instant of the deadline, or NoDeadline.
 func (t *Token[E]) DeadlineAt() time.Duration { return t.deadline }
 
 // Completed reports whether the outcome has been handed in.
