@@ -21,7 +21,7 @@ import (
 )
 
 // attemptContext is the context of a call.
-type attemptContext = call.CallContext[*queue.Entry[slot[int, int]], int]
+type attemptContext = call.AttemptContext[*queue.Entry[slot[int, int]], int]
 
 // heldCall is a call that the test completes.
 type heldCall struct {

@@ -147,7 +147,7 @@ func (c *core[IN, OUT]) runJob(task func()) {
 
 // callDirectly makes a call that the loop has started without AsyncInvoke, on a worker.
 func (c *core[IN, OUT]) callDirectly(a *call.Attempt[*queue.Entry[slot[IN, OUT]], OUT], in IN) {
-	ctx := (*call.CallContext[*queue.Entry[slot[IN, OUT]], OUT])(a)
+	ctx := (*call.AttemptContext[*queue.Entry[slot[IN, OUT]], OUT])(a)
 	c.direct.run(ctx, in, (*call.Returning[*queue.Entry[slot[IN, OUT]], OUT])(a), nil)
 }
 
@@ -488,7 +488,7 @@ func (c *core[IN, OUT]) invoke(e *queue.Entry[slot[IN, OUT]], a *call.Attempt[*q
 		watched: true, invoked: true, since: c.now, stalled: c.witness.atStart(), in: s.in, attempt: a,
 	}
 	err := c.protect(callInvoke, nil, a, func() {
-		err := c.fn.AsyncInvoke((*call.CallContext[*queue.Entry[slot[IN, OUT]], OUT])(a), s.in, a)
+		err := c.fn.AsyncInvoke((*call.AttemptContext[*queue.Entry[slot[IN, OUT]], OUT])(a), s.in, a)
 		if err != nil {
 			a.CompleteExceptionally(err)
 		}

@@ -72,7 +72,7 @@ func (c *core[IN, OUT]) look(
 		return
 	}
 	v.Input = s.in
-	v.Values = (*call.CallContext[*queue.Entry[slot[IN, OUT]], OUT])(a)
+	v.Values = (*call.AttemptContext[*queue.Entry[slot[IN, OUT]], OUT])(a)
 	v.Reasons = s.reasons()
 	v.Elapsed = c.now - s.accepted
 	v.Idempotent = c.retry.policy.IsIdempotent(v.Input)

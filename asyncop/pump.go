@@ -389,22 +389,19 @@ func (p *pump[IN, OUT]) load() bool {
 		if e == nil {
 			return false
 		}
-		switch s := &e.Value; {
-		case s.phase == control:
+		s := &e.Value
+		if s.phase == control {
 			p.loaded, p.head, p.next = true, e, s.extra.held
 			return true
-		default:
-			var results []OUT
-			if s.phase == done {
-				results = s.results()
-			}
-			if len(results) > 0 {
+		}
+		if s.phase == done {
+			if results := s.results(); len(results) > 0 {
 				p.loaded, p.head, p.results = true, e, results
 				p.loadResult()
 				return true
 			}
-			p.core.left(e)
 		}
+		p.core.left(e)
 	}
 	return false
 }

@@ -15,7 +15,7 @@ type Guard struct{ returned bool }
 // Returned says that the call has returned.
 func (g *Guard) Returned() { g.returned = true }
 
-// Close, deferred, calls broken unless the call has returned: with the value of its panic, which ends here, or with nil if
+// Close is deferred. It calls broken unless the call has returned: with the value of its panic, which ends here, or with nil if
 // runtime.Goexit ends the goroutine. The stack is still that of the call.
 func (g *Guard) Close(broken func(recovered any)) {
 	if !g.returned {

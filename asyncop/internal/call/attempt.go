@@ -3,7 +3,7 @@ package call
 import "github.com/weirflow/weir/internal/guard"
 
 // Attempt is one call for one element: the token that makes a completion count for this call and no other. It is the
-// ResultFuture that user code holds and, as [CallContext], its context.
+// ResultFuture that user code holds and, as [AttemptContext], its context.
 type Attempt[E, OUT any] struct {
 	Token[E]
 
@@ -164,6 +164,6 @@ func (h *Handling[E, OUT]) complete(results []OUT, err error, panicked bool) {
 }
 
 // Outcome returns that of a handler which has answered. panicked says that err is its panic, not what it returned.
-func (h *Handling[E, OUT]) Outcome() (results []OUT, err error, panicked bool) { //nolint:revive // as Run writes them
+func (h *Handling[E, OUT]) Outcome() (results []OUT, err error, panicked bool) {
 	return h.results, h.err, h.panicked
 }

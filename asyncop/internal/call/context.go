@@ -15,7 +15,7 @@ type NumberKey struct{}
 type HostKey struct{}
 
 // Context is a token as a context. What runs under it has neither a permit that a blocking call could keep, nor a stage: that
-// is for calls only, whose context is [CallContext]. It costs nothing until its end is asked for.
+// is for calls only, whose context is [AttemptContext]. It costs nothing until its end is asked for.
 //
 // It is safe for concurrent use.
 type Context[E any] Token[E]
@@ -77,27 +77,29 @@ func (c *Context[E]) parent() context.Context {
 	return c.host.Values
 }
 
-// CallContext is an attempt as the context of its call. It is safe for concurrent use.
-type CallContext[E, OUT any] Attempt[E, OUT]
+// AttemptContext is an attempt as the context of its call. It is safe for concurrent use.
+type AttemptContext[E, OUT any] Attempt[E, OUT]
 
-var _ context.Context = (*CallContext[any, any])(nil)
+var _ context.Context = (*AttemptContext[any, any])(nil)
 
-func (c *CallContext[E, OUT]) token() *Context[E] { return (*Context[E])(&c.Token) }
+func (c *AttemptContext[E, OUT]) token() *Context[E] { return (*Context[E])(&c.Token) }
 
 // Deadline is [Context.Deadline].
-func (c *CallContext[E, OUT]) Deadline() (time.Time, bool) { return c.token().Deadline() }
+func (c *AttemptContext[E, OUT]) Deadline() (time.Time, bool) { return c.token().Deadline() }
 
 // Done is [Context.Done].
-func (c *CallContext[E, OUT]) Done() <-chan struct{} { return c.token().Done() }
+func (c *AttemptContext[E, OUT]) Done() <-chan struct{} { return c.token().Done() }
 
 // Err is [Context.Err].
-func (c *CallContext[E, OUT]) Err() error { return c.token().Err() }
+func (c *AttemptContext[E, OUT]) Err() error { return c.token().Err() }
 
 // AfterFunc is [Context.AfterFunc].
-func (c *CallContext[E, OUT]) AfterFunc(f func()) (stop func() bool) { return c.token().AfterFunc(f) }
+func (c *AttemptContext[E, OUT]) AfterFunc(f func()) (stop func() bool) {
+	return c.token().AfterFunc(f)
+}
 
 // Value is [Context.Value], and knows the attempt, for blocking calls and for those who report stages.
-func (c *CallContext[E, OUT]) Value(key any) any {
+func (c *AttemptContext[E, OUT]) Value(key any) any {
 	switch key.(type) {
 	case HostKey:
 		return (*Attempt[E, OUT])(c)

@@ -298,7 +298,7 @@ func TestContextsOfTokens(t *testing.T) {
 	beside := (*Context[*int])(&a.Token)
 	require.Equal(t, 1, beside.Value(NumberKey{}))
 	require.Nil(t, beside.Value(HostKey{}))
-	ctx := (*CallContext[*int, int])(a)
+	ctx := (*AttemptContext[*int, int])(a)
 	require.Equal(t, 1, ctx.Value(NumberKey{}))
 	require.Equal(t, a, ctx.Value(HostKey{}))
 	derived, cancel := context.WithCancelCause(ctx)
