@@ -423,17 +423,6 @@ func TestContextUnderContention(t *testing.T) {
 	}
 }
 
-// A timeout that comes a moment after the completion does not change what the context has told.
-func TestContextErrIsFinal(t *testing.T) {
-	h := holdCalls(context.Background(), time.Minute)
-	defer h.end()
-	c := h.call(1)
-	c.result.Complete(1)
-	assert.Equal(t, context.Canceled, c.ctx.Err())
-	c.ctx.(*attemptContext).Expire()
-	assert.Equal(t, context.Canceled, c.ctx.Err())
-}
-
 // Open and Close see the operator's context, no attempt's.
 func TestContextOfOpen(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {

@@ -309,3 +309,22 @@ func TestContextsOfTokens(t *testing.T) {
 	require.Equal(t, context.Canceled, ctx.Err())
 	require.Equal(t, errTest, context.Cause(derived))
 }
+
+// What a context has said about its end does not change: the loop may let an attempt time out that has completed a moment ago.
+func TestContextErrIsFinal(t *testing.T) {
+	h, _ := newHost(t)
+	a := newAttempt(h)
+	ctx := (*AttemptContext[*int, int])(a)
+	require.NoError(t, ctx.Err())
+	a.Complete(1)
+	require.Equal(t, context.Canceled, ctx.Err())
+	a.Expire()
+	require.Equal(t, context.Canceled, ctx.Err())
+
+	a = newAttempt(h)
+	ctx = (*AttemptContext[*int, int])(a)
+	a.Expire()
+	require.Equal(t, context.DeadlineExceeded, ctx.Err())
+	a.Complete(1)
+	require.Equal(t, context.DeadlineExceeded, ctx.Err())
+}
