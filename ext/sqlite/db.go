@@ -1,0 +1,119 @@
+package sqlite
+
+import (
+	"context"
+	"database/sql"
+	"errors"
+	"fmt"
+	"net/url"
+	"path/filepath"
+	"strconv"
+	"strings"
+	"time"
+
+	_ "modernc.org/sqlite" // the driver "sqlite"
+)
+
+// DB is an SQLite database: one writer, several readers. It is safe for concurrent
+// use.
+type DB struct {
+	writer, reader *sql.DB
+	group          group
+}
+
+type config struct {
+	synchronous string
+	busyTimeout time.Duration
+	readers     int
+}
+
+// Option changes how [Open] opens a database.
+type Option func(*config)
+
+// WithSynchronousNormal makes a commit cheaper, since it does not wait for the disk. What
+// was committed last may be lost in a power cut, but the database stays whole. By default
+// synchronous is FULL.
+func WithSynchronousNormal() Option {
+	return func(c *config) { c.synchronous = "NORMAL" }
+}
+
+// WithBusyTimeout sets how long a transaction waits while another process writes; then it
+// fails with SQLITE_BUSY. Default 10 s, at least 0.
+func WithBusyTimeout(d time.Duration) Option {
+	if d < 0 {
+		panic(fmt.Sprintf("sqlite.WithBusyTimeout: %v is negative", d))
+	}
+	return func(c *config) { c.busyTimeout = d }
+}
+
+// WithReaders sets how many connections read at once. Default 4, at least 1.
+func WithReaders(n int) Option {
+	if n < 1 {
+		panic(fmt.Sprintf("sqlite.WithReaders: %d is less than 1", n))
+	}
+	return func(c *config) { c.readers = n }
+}
+
+// Open opens the database in the file at path, and makes the file if there is none. A
+// database in memory is refused: it would be another one for each connection.
+func Open(ctx context.Context, path string, opts ...Option) (*DB, error) {
+	if path == "" || strings.HasPrefix(path, ":memory:") || strings.HasPrefix(path, "file:") {
+		return nil, fmt.Errorf("sqlite: open %q: not the path of a file", path)
+	}
+	c := config{synchronous: "FULL", busyTimeout: 10 * time.Second, readers: 4}
+	for _, opt := range opts {
+		opt(&c)
+	}
+	path, err := filepath.Abs(path)
+	if err != nil {
+		return nil, fmt.Errorf("sqlite: open %q: %w", path, err)
+	}
+	params := url.Values{}
+	params.Set("_busy_timeout", strconv.FormatInt(c.busyTimeout.Milliseconds(), 10))
+	params.Set("_foreign_keys", "on")
+	params.Set("_dqs", "0") // a name in double quotes is never a string
+	read := params.Encode() + "&_query_only=on"
+	params.Set("_journal_mode", "WAL")
+	params.Set("_synchronous", c.synchronous)
+	params.Set("_txlock", "immediate")
+	params.Set("_pragma", "journal_size_limit(67108864)") // after a long reader the log shrinks again
+
+	name := (&url.URL{Scheme: "file", Path: filepath.ToSlash(path)}).String()
+	db := &DB{}
+	if db.writer, err = open(ctx, name+"?"+params.Encode(), 1); err != nil {
+		return nil, fmt.Errorf("sqlite: open %q: %w", path, err)
+	}
+	if db.reader, err = open(ctx, name+"?"+read, c.readers); err != nil {
+		return nil, errors.Join(fmt.Errorf("sqlite: open %q: %w", path, err), db.writer.Close())
+	}
+	return db, nil
+}
+
+// open opens a pool and one connection of it, so that what is wrong is reported now.
+func open(ctx context.Context, dsn string, conns int) (*sql.DB, error) {
+	db, err := sql.Open("sqlite", dsn)
+	if err != nil {
+		return nil, err
+	}
+	db.SetMaxOpenConns(conns)
+	db.SetMaxIdleConns(conns)
+	if err := db.PingContext(ctx); err != nil {
+		return nil, errors.Join(err, db.Close())
+	}
+	return db, nil
+}
+
+// Writer returns the pool with the one connection that writes. BeginTx takes the write
+// lock. A goroutine that holds a transaction must not ask the pool for another
+// connection, nor call [DB.Write]: it would wait for itself.
+func (db *DB) Writer() *sql.DB { return db.writer }
+
+// Reader returns the pool of the connections that read. They see what is committed when
+// their transaction begins.
+func (db *DB) Reader() *sql.DB { return db.reader }
+
+// Close closes the database. Calls of Write that wait return an error.
+func (db *DB) Close() error {
+	// The writer last: the last connection to go puts the log into the database.
+	return errors.Join(db.reader.Close(), db.writer.Close())
+}

@@ -1,0 +1,342 @@
+package sqlite
+
+import (
+	"context"
+	"errors"
+	"path/filepath"
+	"runtime"
+	"strconv"
+	"sync"
+	"testing"
+
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+)
+
+func openTest(t testing.TB, opts ...Option) *DB {
+	t.Helper()
+	db, err := Open(t.Context(), filepath.Join(t.TempDir(), "test.db"), opts...)
+	require.NoError(t, err)
+	t.Cleanup(func() { assert.NoError(t, db.Close()) })
+	_, err = db.Writer().ExecContext(t.Context(), "CREATE TABLE entries (id INTEGER PRIMARY KEY, v BLOB NOT NULL) STRICT")
+	require.NoError(t, err)
+	return db
+}
+
+func count(t testing.TB, db *DB) (n int) {
+	t.Helper()
+	require.NoError(t, db.Reader().QueryRowContext(t.Context(), "SELECT count(*) FROM entries").Scan(&n))
+	return n
+}
+
+func insert(id int) func(context.Context, *Tx) error {
+	return func(ctx context.Context, tx *Tx) error {
+		_, err := tx.ExecContext(ctx, "INSERT INTO entries (id, v) VALUES (?, ?)", id, []byte("v"))
+		return err
+	}
+}
+
+func TestOpenSettings(t *testing.T) {
+	pragma := func(q interface {
+		Scan(dest ...any) error
+	},
+	) (v string) {
+		require.NoError(t, q.Scan(&v))
+		return v
+	}
+	for name, want := range map[string]struct {
+		opts        []Option
+		synchronous string
+	}{
+		"default": {nil, "2"},
+		"normal":  {[]Option{WithSynchronousNormal()}, "1"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			db := openTest(t, want.opts...)
+			assert.Equal(t, "wal", pragma(db.Writer().QueryRow("PRAGMA journal_mode")))
+			assert.Equal(t, want.synchronous, pragma(db.Writer().QueryRow("PRAGMA synchronous")))
+			assert.Equal(t, "10000", pragma(db.Writer().QueryRow("PRAGMA busy_timeout")))
+			assert.Equal(t, "1", pragma(db.Writer().QueryRow("PRAGMA foreign_keys")))
+			assert.Equal(t, "1", pragma(db.Reader().QueryRow("PRAGMA query_only")))
+			assert.Equal(t, "1", pragma(db.Reader().QueryRow("PRAGMA foreign_keys")))
+			_, err := db.Reader().Exec("DELETE FROM entries")
+			assert.ErrorContains(t, err, "readonly")
+		})
+	}
+}
+
+func TestOpenPaths(t *testing.T) {
+	for _, name := range []string{"plain.db", "with space.db", "what?.db", "100%41.db", "a#b&c=d.db", "é.db"} {
+		path := filepath.Join(t.TempDir(), name)
+		db, err := Open(t.Context(), path)
+		require.NoError(t, err, name)
+		assert.FileExists(t, path)
+		require.NoError(t, db.Close())
+	}
+	for _, path := range []string{"", ":memory:", "file:x.db"} {
+		_, err := Open(t.Context(), path)
+		assert.ErrorContains(t, err, strconv.Quote(path))
+	}
+	_, err := Open(t.Context(), filepath.Join(t.TempDir(), "missing", "x.db"))
+	assert.ErrorContains(t, err, "missing")
+}
+
+// Each of many calls learns its own result; what failed has left nothing.
+func TestWriteResultsOfEach(t *testing.T) {
+	db := openTest(t)
+	errOdd := errors.New("odd")
+	const n = 400
+	errs := make([]error, n)
+	var wg sync.WaitGroup
+	for i := range n {
+		wg.Go(func() {
+			errs[i] = db.Write(t.Context(), func(ctx context.Context, tx *Tx) error {
+				if err := insert(i)(ctx, tx); err != nil {
+					return err
+				}
+				switch i % 4 {
+				case 1:
+					return errOdd
+				case 2:
+					return insert(i)(ctx, tx) // the same id again
+				case 3:
+					panic("three")
+				}
+				return nil
+			})
+		})
+	}
+	wg.Wait()
+	for i, err := range errs {
+		switch i % 4 {
+		case 0:
+			assert.NoError(t, err)
+		case 1:
+			assert.ErrorIs(t, err, errOdd)
+		case 2:
+			assert.ErrorContains(t, err, "UNIQUE")
+		case 3:
+			assert.ErrorContains(t, err, "panic in user code: three")
+		}
+	}
+	assert.Equal(t, n/4, count(t, db))
+}
+
+// Calls that wait share one transaction: its COMMIT is one fsync.
+func TestWriteShares(t *testing.T) {
+	db := openTest(t)
+	_, err := db.Writer().Exec("CREATE TABLE transactions (id INTEGER PRIMARY KEY)")
+	require.NoError(t, err)
+	inside, release := make(chan struct{}), make(chan struct{})
+	var wg sync.WaitGroup
+	wg.Go(func() {
+		assert.NoError(t, db.Write(t.Context(), func(context.Context, *Tx) error {
+			close(inside)
+			<-release
+			return nil
+		}))
+	})
+	<-inside
+	var batches sync.Map
+	for i := range 50 {
+		wg.Go(func() {
+			assert.NoError(t, db.Write(t.Context(), func(ctx context.Context, tx *Tx) error {
+				batches.Store(tx.shared, true)
+				return insert(i)(ctx, tx)
+			}))
+		})
+	}
+	waitFor(t, db, 50)
+	close(release)
+	wg.Wait()
+	shared := 0
+	batches.Range(func(any, any) bool { shared++; return true })
+	assert.Equal(t, 1, shared)
+	assert.Equal(t, 50, count(t, db))
+}
+
+// waitFor waits until n calls wait for their turn.
+func waitFor(t testing.TB, db *DB, n int) {
+	t.Helper()
+	for {
+		db.group.mu.Lock()
+		waiting := len(db.group.waiting)
+		db.group.mu.Unlock()
+		if waiting == n {
+			return
+		}
+		require.NoError(t, t.Context().Err())
+		runtime.Gosched()
+	}
+}
+
+// A call whose context ends while it waits has no effect; one that runs is not broken
+// off, since that would roll back the others, too.
+func TestWriteContext(t *testing.T) {
+	db := openTest(t)
+	inside, release := make(chan struct{}), make(chan struct{})
+	running, cancelRunning := context.WithCancel(t.Context())
+	var wg sync.WaitGroup
+	wg.Go(func() {
+		assert.NoError(t, db.Write(running, func(ctx context.Context, tx *Tx) error {
+			close(inside)
+			<-release
+			assert.NoError(t, ctx.Err())
+			return insert(1)(running, tx)
+		}))
+	})
+	<-inside
+	waiting, cancelWaiting := context.WithCancelCause(t.Context())
+	errGone := errors.New("gone")
+	result := make(chan error)
+	go func() { result <- db.Write(waiting, insert(2)) }()
+	waitFor(t, db, 1)
+	cancelWaiting(errGone)
+	assert.ErrorIs(t, <-result, errGone)
+	wg.Go(func() { assert.NoError(t, db.Write(t.Context(), insert(3))) })
+	waitFor(t, db, 1)
+	cancelRunning()
+	close(release)
+	wg.Wait()
+	assert.Equal(t, 2, count(t, db))
+}
+
+func TestWriteGoexit(t *testing.T) {
+	db := openTest(t)
+	err := db.Write(t.Context(), func(ctx context.Context, tx *Tx) error {
+		assert.NoError(t, insert(1)(ctx, tx))
+		runtime.Goexit()
+		return nil
+	})
+	assert.ErrorContains(t, err, "Goexit")
+	require.NoError(t, db.Write(t.Context(), insert(2)))
+	assert.Equal(t, 1, count(t, db))
+}
+
+// If SQLite gives up the transaction, none of its calls returns nil.
+func TestWriteTransactionFails(t *testing.T) {
+	db := openTest(t)
+	inside, release := make(chan struct{}), make(chan struct{})
+	var wg sync.WaitGroup
+	wg.Go(func() {
+		assert.NoError(t, db.Write(t.Context(), func(context.Context, *Tx) error {
+			close(inside)
+			<-release
+			return nil
+		}))
+	})
+	<-inside
+	errs := make(chan error, 3)
+	for i := range 3 {
+		wg.Go(func() {
+			errs <- db.Write(t.Context(), func(ctx context.Context, tx *Tx) error {
+				if err := insert(i)(ctx, tx); err != nil {
+					return err
+				}
+				if i == 1 {
+					_, err := tx.ExecContext(ctx, "INSERT OR ROLLBACK INTO entries (id, v) VALUES (1, x'00')")
+					assert.Error(t, err)
+				}
+				return nil // which hides the error
+			})
+		})
+		waitFor(t, db, i+1)
+	}
+	close(release)
+	wg.Wait()
+	for range 3 {
+		assert.ErrorContains(t, <-errs, "the transaction was rolled back")
+	}
+	assert.Equal(t, 0, count(t, db))
+	require.NoError(t, db.Write(t.Context(), insert(9)))
+}
+
+func TestTxAfterReturn(t *testing.T) {
+	db := openTest(t)
+	var kept *Tx
+	require.NoError(t, db.Write(t.Context(), func(_ context.Context, tx *Tx) error {
+		kept = tx
+		return nil
+	}))
+	_, err := kept.ExecContext(t.Context(), "DELETE FROM entries")
+	assert.ErrorIs(t, err, errTxDone)
+	_, err = kept.QueryContext(t.Context(), "SELECT 1")
+	assert.ErrorIs(t, err, errTxDone)
+	assert.PanicsWithValue(t, errTxDone, func() { kept.QueryRowContext(t.Context(), "SELECT 1") })
+}
+
+// Statements become prepared, up to a bound, and stay right when they are.
+func TestWritePrepares(t *testing.T) {
+	db := openTest(t)
+	for i := range 3 * maxPrepared {
+		require.NoError(t, db.Write(t.Context(), func(ctx context.Context, tx *Tx) error {
+			var n int
+			if err := tx.QueryRowContext(ctx, "SELECT "+strconv.Itoa(i)+" + count(*) FROM entries").Scan(&n); err != nil {
+				return err
+			}
+			assert.Equal(t, 2*i, n)
+			rows, err := tx.QueryContext(ctx, "SELECT id FROM entries ORDER BY id DESC LIMIT 1")
+			if err != nil {
+				return err
+			}
+			for rows.Next() {
+				assert.NoError(t, rows.Scan(&n))
+				assert.Equal(t, i-1, n)
+			}
+			if err := errors.Join(rows.Err(), rows.Close()); err != nil {
+				return err
+			}
+			return insert(i)(ctx, tx)
+		}))
+	}
+	assert.Len(t, db.group.prepared, maxPrepared)
+}
+
+func TestWriteAfterClose(t *testing.T) {
+	db, err := Open(t.Context(), filepath.Join(t.TempDir(), "test.db"))
+	require.NoError(t, err)
+	require.NoError(t, db.Close())
+	assert.ErrorContains(t, db.Write(t.Context(), insert(1)), "closed")
+}
+
+// Two processes are two DBs: neither sees SQLITE_BUSY.
+func TestTwoDBs(t *testing.T) {
+	path := filepath.Join(t.TempDir(), "test.db")
+	var dbs [2]*DB
+	for i := range dbs {
+		var err error
+		dbs[i], err = Open(t.Context(), path)
+		require.NoError(t, err)
+		defer dbs[i].Close()
+	}
+	_, err := dbs[0].Writer().Exec("CREATE TABLE entries (id INTEGER PRIMARY KEY, v BLOB NOT NULL) STRICT")
+	require.NoError(t, err)
+	var wg sync.WaitGroup
+	for i := range 60 {
+		wg.Go(func() { assert.NoError(t, dbs[i%2].Write(t.Context(), insert(i))) })
+	}
+	wg.Wait()
+	assert.Equal(t, 60, count(t, dbs[1]))
+}
+
+func BenchmarkWrite(b *testing.B) {
+	for _, n := range []int{1, 64, 256} {
+		b.Run("at_once="+strconv.Itoa(n), func(b *testing.B) {
+			db := openTest(b)
+			b.SetParallelism(n / 2)
+			var mu sync.Mutex
+			id := 0
+			b.RunParallel(func(pb *testing.PB) {
+				for pb.Next() {
+					mu.Lock()
+					id++
+					i := id
+					mu.Unlock()
+					if err := db.Write(b.Context(), insert(i)); err != nil {
+						b.Error(err)
+					}
+				}
+			})
+		})
+	}
+}

@@ -1,0 +1,43 @@
+// Package sqlite opens an SQLite database as weir's stores want it: durable, with one
+// writer and several readers. It is pure Go (modernc.org/sqlite), through database/sql.
+//
+//	db, err := sqlite.Open(ctx, "orders.db")
+//	…
+//	err = db.Write(ctx, func(ctx context.Context, tx *sqlite.Tx) error {
+//		_, err := tx.ExecContext(ctx, "INSERT INTO orders (id, total) VALUES (?, ?)", id, total)
+//		return err
+//	})
+//
+// # Vocabulary
+//
+// SQLite has one writer at a time. [DB.Writer] is a pool with one connection, whose
+// transactions take the write lock when they begin; goroutines wait for it in Go and
+// never see SQLITE_BUSY from each other. [DB.Reader] is a pool of connections that
+// cannot write, and that read while the writer writes.
+//
+// [DB.Write] is a group commit: calls of many goroutines share a transaction, and so
+// the fsync at its end. Each call runs in a savepoint of its own and learns its own
+// result: what one rolls back is not rolled back for the others.
+//
+// # Guarantees
+//
+// The journal is a write-ahead log (WAL), synchronous is FULL: what is committed
+// survives a power cut. With [WithSynchronousNormal] the last transactions may be lost in
+// a power cut, not in a crash of the program. Foreign keys are enforced.
+//
+// A call of Write returns nil after the COMMIT. An error that its function returned,
+// or a panic in it, is returned after the transaction of the others has ended, since the
+// function may have seen their rows. If the transaction itself fails, all of its calls
+// return an error that wraps the cause, and none of them has had an effect.
+//
+// # Concurrency
+//
+// A DB is safe for concurrent use, also by several processes on one machine: another
+// process's write lock is waited for up to the busy timeout, 10 s by default. The file
+// must not lie on a network file system.
+//
+// # Traps
+//
+// Tables that are STRICT refuse a string in a BLOB column: pass []byte. A []byte that is
+// nil is NULL. Integers hold times best (time.Time.UnixNano).
+package sqlite

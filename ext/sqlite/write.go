@@ -1,0 +1,275 @@
+package sqlite
+
+import (
+	"context"
+	"database/sql"
+	"errors"
+	"fmt"
+	"slices"
+	"sync"
+
+	"github.com/weirflow/weir/internal/guard"
+	"github.com/weirflow/weir/internal/panics"
+)
+
+const (
+	maxShared   = 512 // calls that share a transaction
+	maxPrepared = 128 // statements kept prepared
+)
+
+// errTxDone is the error of statements after the function of Write has returned.
+var errTxDone = errors.New("sqlite: the function of this transaction has returned")
+
+// group is the group commit. The first call that finds no leader leads: it runs, in one
+// transaction, what waits, and then makes the first of those that came meanwhile the
+// next leader. So there is no goroutine to end.
+type group struct {
+	mu      sync.Mutex
+	leading bool
+	waiting []*write
+
+	// Owned by the leader.
+	prepared map[string]*sql.Stmt
+	wanted   []string // to be prepared before the next transaction
+}
+
+// write is one call of Write.
+type write struct {
+	ctx    context.Context
+	fn     func(context.Context, *Tx) error
+	turn   chan bool // room for one; true: err is set; false: lead
+	leader bool      // guarded by group.mu: a turn to lead was sent
+	err    error
+}
+
+// Tx is the transaction of a call of [DB.Write]. It belongs to that call and cannot be
+// committed or rolled back by hand: the function's error decides. Its statements stay
+// prepared. Contexts carry values only: a statement that is broken off would roll back
+// what others did in the same transaction.
+type Tx struct {
+	shared *shared
+}
+
+// shared is a transaction of several calls.
+type shared struct {
+	group *group
+	tx    *sql.Tx
+	stmts map[string]*sql.Stmt // those of this transaction
+}
+
+// Write runs fn in a transaction, which it may share with other calls, and returns when
+// that is committed or rolled back. fn runs once. It must do nothing but its statements
+// and close its rows: all writers wait for it. An error or panic of fn undoes what fn did, and is returned.
+//
+// A ctx that ends while the call waits for its turn ends it; later on, fn decides.
+func (db *DB) Write(ctx context.Context, fn func(ctx context.Context, tx *Tx) error) error {
+	if fn == nil {
+		panic("sqlite.DB.Write: fn is nil")
+	}
+	g := &db.group
+	w := &write{ctx: ctx, fn: fn, turn: make(chan bool, 1)}
+	g.mu.Lock()
+	g.waiting = append(g.waiting, w)
+	lead := !g.leading
+	g.leading, w.leader = true, lead
+	g.mu.Unlock()
+
+	if !lead {
+		select {
+		case done := <-w.turn:
+			if done {
+				return w.err
+			}
+		case <-ctx.Done():
+			if g.withdraw(w) {
+				return context.Cause(ctx)
+			}
+			if done := <-w.turn; done {
+				return w.err
+			}
+		}
+	}
+	db.lead()
+	return w.err
+}
+
+// withdraw takes a call out of the line. It fails if the call runs, or is to lead.
+func (g *group) withdraw(w *write) bool {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	i := slices.Index(g.waiting, w)
+	if i < 0 || w.leader {
+		return false
+	}
+	g.waiting = slices.Delete(g.waiting, i, i+1)
+	return true
+}
+
+// lead runs what waits, the caller's own write first, and hands the lead on.
+func (db *DB) lead() {
+	g := &db.group
+	g.mu.Lock()
+	n := min(len(g.waiting), maxShared)
+	batch := slices.Clone(g.waiting[:n])
+	g.waiting = slices.Delete(g.waiting, 0, n)
+	g.mu.Unlock()
+
+	db.runAll(batch)
+
+	g.mu.Lock()
+	g.leading = len(g.waiting) > 0
+	if g.leading {
+		next := g.waiting[0]
+		next.leader = true
+		next.turn <- false
+	}
+	g.mu.Unlock()
+	for _, w := range batch[1:] {
+		w.turn <- true
+	}
+}
+
+// runAll sets the errors of all calls of a batch.
+func (db *DB) runAll(batch []*write) {
+	err := db.runShared(batch)
+	if err == nil {
+		return
+	}
+	for _, w := range batch {
+		if w.err == nil {
+			w.err = fmt.Errorf("sqlite: the transaction was rolled back: %w", err)
+		}
+	}
+}
+
+// runShared runs a batch in one transaction. A failed function leaves its error in its
+// write; what is returned fails the others.
+func (db *DB) runShared(batch []*write) error {
+	batch = slices.DeleteFunc(slices.Clone(batch), func(w *write) bool {
+		w.err = context.Cause(w.ctx)
+		return w.err != nil
+	})
+	if len(batch) == 0 {
+		return nil
+	}
+	db.prepare()
+	tx, err := db.writer.BeginTx(context.Background(), nil)
+	if err != nil {
+		return err
+	}
+	s := &shared{group: &db.group, tx: tx, stmts: map[string]*sql.Stmt{}}
+	for _, w := range batch {
+		if err := s.run(w); err != nil {
+			return errors.Join(err, ignoreTxDone(tx.Rollback()))
+		}
+	}
+	return tx.Commit()
+}
+
+// run runs one call in a savepoint. An error means that SQLite has given up the whole
+// transaction, as it does when the disk is full.
+func (s *shared) run(w *write) error {
+	ctx := context.WithoutCancel(w.ctx)
+	if err := s.exec(ctx, "SAVEPOINT weir"); err != nil {
+		return err
+	}
+	tx := &Tx{shared: s}
+	w.err = guard.Call(func() error { return w.fn(ctx, tx) }, func(recovered any) error {
+		return panics.New("sqlite", recovered)
+	})
+	tx.shared = nil
+	if w.err != nil {
+		if err := s.exec(ctx, "ROLLBACK TO weir"); err != nil {
+			return err
+		}
+	}
+	return s.exec(ctx, "RELEASE weir")
+}
+
+func (s *shared) exec(ctx context.Context, query string) error {
+	var err error
+	if stmt := s.stmt(ctx, query); stmt != nil {
+		_, err = stmt.ExecContext(ctx)
+	} else {
+		_, err = s.tx.ExecContext(ctx, query)
+	}
+	return err
+}
+
+// stmt returns the prepared statement, or nil if there is none yet. To prepare it now
+// would wait for the connection that this transaction holds.
+func (s *shared) stmt(ctx context.Context, query string) *sql.Stmt {
+	stmt := s.stmts[query]
+	if stmt == nil {
+		if prepared := s.group.prepared[query]; prepared != nil {
+			stmt = s.tx.StmtContext(ctx, prepared)
+			s.stmts[query] = stmt
+		} else if len(s.group.wanted) < maxPrepared {
+			s.group.wanted = append(s.group.wanted, query)
+		}
+	}
+	return stmt
+}
+
+// ExecContext runs a statement that returns no rows.
+func (t *Tx) ExecContext(ctx context.Context, query string, args ...any) (sql.Result, error) {
+	if t.shared == nil {
+		return nil, errTxDone
+	}
+	ctx = context.WithoutCancel(ctx)
+	if stmt := t.shared.stmt(ctx, query); stmt != nil {
+		return stmt.ExecContext(ctx, args...)
+	}
+	return t.shared.tx.ExecContext(ctx, query, args...)
+}
+
+// QueryContext runs a statement that returns rows. They must be closed before the
+// function returns.
+func (t *Tx) QueryContext(ctx context.Context, query string, args ...any) (*sql.Rows, error) {
+	if t.shared == nil {
+		return nil, errTxDone
+	}
+	ctx = context.WithoutCancel(ctx)
+	if stmt := t.shared.stmt(ctx, query); stmt != nil {
+		return stmt.QueryContext(ctx, args...)
+	}
+	return t.shared.tx.QueryContext(ctx, query, args...)
+}
+
+// QueryRowContext runs a statement that returns one row. It panics after the function
+// has returned.
+func (t *Tx) QueryRowContext(ctx context.Context, query string, args ...any) *sql.Row {
+	if t.shared == nil {
+		panic(errTxDone)
+	}
+	ctx = context.WithoutCancel(ctx)
+	if stmt := t.shared.stmt(ctx, query); stmt != nil {
+		return stmt.QueryRowContext(ctx, args...)
+	}
+	return t.shared.tx.QueryRowContext(ctx, query, args...)
+}
+
+// ignoreTxDone drops the error of a rollback of what SQLite has rolled back itself.
+func ignoreTxDone(err error) error {
+	if errors.Is(err, sql.ErrTxDone) {
+		return nil
+	}
+	return err
+}
+
+// prepare prepares what the last transaction had to run without.
+func (db *DB) prepare() {
+	g := &db.group
+	for _, query := range g.wanted {
+		if len(g.prepared) >= maxPrepared || g.prepared[query] != nil {
+			continue
+		}
+		if stmt, err := db.writer.PrepareContext(context.Background(), query); err == nil {
+			if g.prepared == nil {
+				g.prepared = map[string]*sql.Stmt{}
+			}
+			g.prepared[query] = stmt
+		}
+	}
+	g.wanted = g.wanted[:0]
+}
