@@ -1,0 +1,22 @@
+// Package exactlyonce lets a call that may be repeated take effect once.
+//
+// An answer can get lost on its way back. The caller then cannot know whether its request took effect, and repeats it. With an
+// [ID], which is the same in every attempt, the called side finds the earlier attempt and gives its answer again.
+//
+// # Vocabulary
+//
+//   - A client is one incarnation of a calling program: 128 random bits. See [Client].
+//   - A sequence number counts what a client asks for, from 1. In a stream it belongs to an element.
+//   - A step names one of several requests that are made for the same sequence number.
+//   - An attempt is one sending of a request. Attempts of a request differ in their attempt number only.
+//   - The first incomplete number promises that the client repeats nothing below it.
+//   - A record is what the called side knows of a request: that it runs, or its answer.
+//
+// # Concurrency
+//
+// Everything here is safe for concurrent use unless its documentation says otherwise.
+//
+// # Sources
+//
+// Kudu's design document "RPC Retry and Failover" and its ResultTracker; RIFL (Lee et al., SOSP 2015).
+package exactlyonce

@@ -1,0 +1,202 @@
+package exactlyonce
+
+import (
+	"crypto/rand"
+	"encoding/hex"
+	"fmt"
+	"strconv"
+	"strings"
+)
+
+// Limits of the fields of an [ID]. Numbers have at most 15 digits, as integers of structured header fields do (RFC 9651).
+const (
+	MaxSequence = 999_999_999_999_999
+	MaxAttempt  = 999_999_999
+	MaxStep     = 64 // bytes
+)
+
+// Header is the HTTP header and the gRPC metadata that carries an [ID], in the form of [ID.String].
+const Header = "Exactly-Once"
+
+// maxHeader bounds the header: 34 bytes for the client, the numbers and the step with their names, and some spaces.
+const maxHeader = 256
+
+// Client identifies one incarnation of a client. It is random, so that a program that has lost its sequence numbers cannot
+// take up the identity of its predecessor. The zero value is none.
+type Client [16]byte
+
+// NewClient returns 128 random bits.
+func NewClient() Client {
+	var c Client
+	_, _ = rand.Read(c[:]) // never fails: it ends the program instead
+	return c
+}
+
+// IsZero reports whether c is no client.
+func (c Client) IsZero() bool { return c == Client{} }
+
+// String returns 32 hexadecimal digits.
+func (c Client) String() string { return hex.EncodeToString(c[:]) }
+
+// ID identifies one attempt of a request. Client, Sequence and Step are the same in all attempts of a request, whichever
+// server they go to.
+type ID struct {
+	Client   Client
+	Sequence int64  // from 1 to MaxSequence
+	Step     string // which request of the sequence number; "" if there is one only
+	Attempt  int    // from 1 to MaxAttempt; attempts are compared for equality only
+	First    int64  // the client repeats nothing below it, from 1 to Sequence; 0 says nothing
+}
+
+// Validate returns an error of class [ErrInvalidID] that names the field and its value. Among the rules is that First is not
+// above Sequence: such a request would declare itself done.
+func (id ID) Validate() error {
+	switch {
+	case id.Client.IsZero():
+		return fmt.Errorf("%w: the client is zero", ErrInvalidID)
+	case id.Sequence < 1 || id.Sequence > MaxSequence:
+		return fmt.Errorf("%w: sequence number %d is not between 1 and %d", ErrInvalidID, id.Sequence, MaxSequence)
+	case id.Attempt < 1 || id.Attempt > MaxAttempt:
+		return fmt.Errorf("%w: attempt number %d is not between 1 and %d", ErrInvalidID, id.Attempt, MaxAttempt)
+	case id.First < 0 || id.First > id.Sequence:
+		return fmt.Errorf("%w: first incomplete number %d is not between 0 and its own sequence number %d",
+			ErrInvalidID, id.First, id.Sequence)
+	}
+	return validStep(id.Step)
+}
+
+func validStep(step string) error {
+	if len(step) > MaxStep {
+		return fmt.Errorf("%w: a step of %d bytes is longer than %d", ErrInvalidID, len(step), MaxStep)
+	}
+	for i := range len(step) {
+		if !isStepByte(step[i]) {
+			return fmt.Errorf("%w: step %q has another character than letters, digits and ._:-", ErrInvalidID, step)
+		}
+	}
+	return nil
+}
+
+func isStepByte(b byte) bool {
+	return 'a' <= b && b <= 'z' || 'A' <= b && b <= 'Z' || '0' <= b && b <= '9' ||
+		b == '.' || b == '_' || b == ':' || b == '-'
+}
+
+// String returns the id as an item of a structured header field (RFC 9651), a string with parameters:
+//
+//	"0af7651916cd43dd8448eb211c80319c";seq=17;attempt=2;first=12;step="charge"
+//
+// A First of 0 and a Step of "" are left out.
+func (id ID) String() string {
+	b := make([]byte, 0, 96+len(id.Step))
+	b = append(b, '"')
+	b = hex.AppendEncode(b, id.Client[:])
+	b = append(b, `";seq=`...)
+	b = strconv.AppendInt(b, id.Sequence, 10)
+	b = append(b, `;attempt=`...)
+	b = strconv.AppendInt(b, int64(id.Attempt), 10)
+	if id.First != 0 {
+		b = append(b, `;first=`...)
+		b = strconv.AppendInt(b, id.First, 10)
+	}
+	if id.Step != "" {
+		b = append(b, `;step="`...)
+		b = append(b, id.Step...)
+		b = append(b, '"')
+	}
+	return string(b)
+}
+
+// MarshalText implements encoding.TextMarshaler in the form of String. It refuses an id that is not valid.
+func (id ID) MarshalText() ([]byte, error) {
+	if err := id.Validate(); err != nil {
+		return nil, err
+	}
+	return []byte(id.String()), nil
+}
+
+// UnmarshalText implements encoding.TextUnmarshaler. See [ParseID].
+func (id *ID) UnmarshalText(text []byte) error {
+	parsed, err := ParseID(string(text))
+	if err == nil {
+		*id = parsed
+	}
+	return err
+}
+
+// ParseID returns the id that String has written. Parameters may come in any order and have spaces before them; one that is
+// unknown, comes twice or breaks a limit is refused. The error is of class [ErrInvalidID].
+func ParseID(s string) (ID, error) {
+	var id ID
+	if len(s) > maxHeader {
+		return ID{}, fmt.Errorf("%w: %d bytes are more than %d", ErrInvalidID, len(s), maxHeader)
+	}
+	if len(s) < 34 || s[0] != '"' || s[33] != '"' || !isLowerHex(s[1:33]) {
+		return ID{}, fmt.Errorf("%w: %q does not start with 32 hexadecimal digits in quotes", ErrInvalidID, s)
+	}
+	_, _ = hex.Decode(id.Client[:], []byte(s[1:33])) // isLowerHex has looked
+
+	seen := make(map[string]bool, 4)
+	for rest := s[34:]; rest != ""; {
+		if rest[0] != ';' {
+			return ID{}, fmt.Errorf("%w: %q where a parameter should start", ErrInvalidID, rest)
+		}
+		var name, value string
+		var ok bool
+		name, rest, ok = strings.Cut(strings.TrimLeft(rest[1:], " "), "=")
+		if !ok || seen[name] {
+			return ID{}, fmt.Errorf("%w: parameter %q has no value or comes twice", ErrInvalidID, name)
+		}
+		seen[name] = true
+		if value, rest = rest, ""; strings.Contains(value, ";") {
+			i := strings.IndexByte(value, ';')
+			value, rest = value[:i], value[i:]
+		}
+		if err := id.set(name, value); err != nil {
+			return ID{}, err
+		}
+	}
+	for _, name := range [...]string{"seq", "attempt"} {
+		if !seen[name] {
+			return ID{}, fmt.Errorf("%w: parameter %q is missing", ErrInvalidID, name)
+		}
+	}
+	if seen["first"] && id.First == 0 || seen["step"] && id.Step == "" {
+		return ID{}, fmt.Errorf("%w: a parameter that says nothing", ErrInvalidID)
+	}
+	if err := id.Validate(); err != nil {
+		return ID{}, err
+	}
+	return id, nil
+}
+
+func (id *ID) set(name, value string) (err error) {
+	switch name {
+	case "seq":
+		id.Sequence, err = number(name, value)
+	case "first":
+		id.First, err = number(name, value)
+	case "attempt":
+		var n int64
+		n, err = number(name, value)
+		id.Attempt = int(min(n, MaxAttempt+1)) // also where an int has 32 bits
+	case "step":
+		if len(value) < 2 || value[0] != '"' || value[len(value)-1] != '"' {
+			return fmt.Errorf("%w: step %s is not in quotes", ErrInvalidID, value)
+		}
+		id.Step = value[1 : len(value)-1]
+	default:
+		err = fmt.Errorf("%w: parameter %q is unknown", ErrInvalidID, name)
+	}
+	return err
+}
+
+// number reads digits without a sign, a fraction or leading zeros.
+func number(name, value string) (int64, error) {
+	if value == "" || len(value) > 15 || strings.Trim(value, "0123456789") != "" || value[0] == '0' && len(value) > 1 {
+		return 0, fmt.Errorf("%w: %s=%s is no number of 1 to 15 digits", ErrInvalidID, name, value)
+	}
+	return strconv.ParseInt(value, 10, 64)
+}
+
+func isLowerHex(s string) bool { return strings.Trim(s, "0123456789abcdef") == "" }

@@ -1,0 +1,79 @@
+package exactlyonce
+
+import (
+	"context"
+	"strconv"
+	"time"
+)
+
+// State is what the called side knows of a request.
+type State int
+
+const (
+	StateNew        State = iota // never seen, or every attempt so far has failed without an effect
+	StateInProgress              // an attempt runs
+	StateCompleted               // an answer is stored
+	StateStale                   // its outcome is unknown: see ErrStale
+)
+
+// String returns the state's name, such as IN_PROGRESS.
+func (s State) String() string {
+	switch s {
+	case StateNew:
+		return "NEW"
+	case StateInProgress:
+		return "IN_PROGRESS"
+	case StateCompleted:
+		return "COMPLETED"
+	case StateStale:
+		return "STALE"
+	}
+	return "State(" + strconv.Itoa(int(s)) + ")"
+}
+
+// Mark says that the client repeats nothing below a sequence number.
+type Mark struct {
+	Scope  string
+	Client Client
+	Before int64
+}
+
+// Records are answers that outlive the process, and are shared by the servers of a service. A request is identified by scope,
+// client, sequence number and step.
+//
+// A request is never forgotten while it could still come: once its answer is gone, it is [StateStale], after a restart and at
+// every server. That holds for the requests below a mark, for those whose answer was collected, and for every request of a
+// collected client, also one that was never seen. What was collected leaves a mark or a row behind that says so.
+//
+// Implementations are in ext/sqlite and ext/postgres. Methods are safe for concurrent use.
+type Records interface {
+	// Find returns StateNew, StateCompleted with the answer, or StateStale. It returns ErrMismatch if both fingerprints are
+	// set and differ, also for a request whose answer is gone but whose fingerprint is not. It does not wait for
+	// transactions that have not committed, and never returns StateInProgress. The caller must not change the answer.
+	Find(ctx context.Context, req Request) (state State, answer []byte, err error)
+
+	// Acknowledge raises the marks of clients, never lowers one, and removes the answers below them.
+	Acknowledge(ctx context.Context, marks []Mark) error
+
+	// Collect removes answers that were stored before answers, and clients from which no answer was stored and no mark
+	// arrived since clients. It does so in steps that block others briefly, and returns how many of both it removed.
+	// Several servers may collect at the same time.
+	Collect(ctx context.Context, answers, clients time.Time) (removedAnswers, removedClients int, err error)
+}
+
+// Store is Records that are written in transactions of type TX, such as *sql.Tx or pgx.Tx (law X2).
+type Store[TX any] interface {
+	Records
+
+	// Put stores the answer of req as a part of tx, the transaction of its effect: both are committed, or neither. It
+	// checks that the request is new as seen by tx, and that this holds when tx commits: of two transactions that store an
+	// answer of the same request one waits for the other, and then fails.
+	//
+	// After an error the caller must roll back. Errors are ErrCompleted, ErrStale, ErrMismatch, that the request is not
+	// valid, or that of the database. A Put under a mark or beside a collection that has not committed either sees it or
+	// makes it wait.
+	//
+	// When the answer to COMMIT is lost, Find says which way it went, but only once the database has ended the
+	// transaction. An attempt that repeats the call too early fails in its Put, or waits there.
+	Put(ctx context.Context, tx TX, req Request, answer []byte) error
+}

@@ -1,0 +1,31 @@
+package exactlyonce
+
+import "context"
+
+// Request is an attempt as the called side sees it.
+type Request struct {
+	ID
+
+	// Scope is the authenticated principal. Ids of one scope do not meet those of another, so that a client cannot ask for
+	// the answers of another one by its id.
+	Scope string
+
+	// Fingerprint is a hash of what is asked for. Attempts whose fingerprints differ are not the same request. Zero is not
+	// compared.
+	Fingerprint [32]byte
+}
+
+type requestKey struct{}
+
+// ContextWithRequest returns a context in which [RequestFromContext] finds req. Handlers get theirs from [Results]; this is for
+// other transports and for tests.
+func ContextWithRequest(ctx context.Context, req Request) context.Context {
+	return context.WithValue(ctx, requestKey{}, req)
+}
+
+// RequestFromContext returns the request that is being handled under ctx, which a [Store] needs. It is not what is sent with
+// requests that the handler makes: those have an identity of their own.
+func RequestFromContext(ctx context.Context) (Request, bool) {
+	req, ok := ctx.Value(requestKey{}).(Request)
+	return req, ok
+}
