@@ -1,0 +1,84 @@
+package delivery
+
+import (
+	"strconv"
+	"sync"
+	"sync/atomic"
+)
+
+// acknowledgement is what a message carries beside its value: how it is settled, and its history. It is not generic, so it can
+// go from message to message. Safe for concurrent use.
+type acknowledgement struct {
+	settled atomic.Bool
+	part    uint32        // 1, 2, … of whole; 0: it is no part
+	settle  func(Verdict) // written once before use, then read-only; nil for a part
+	whole   *whole        // of a part
+	meta    *Meta         // of the message from the source; nil: none
+}
+
+// resolve settles the message. Law D2: the first call counts.
+func (a *acknowledgement) resolve(v Verdict) {
+	if a == nil || !a.settled.CompareAndSwap(false, true) {
+		return
+	}
+	if a.whole != nil {
+		a.whole.add(v)
+		return
+	}
+	a.settle(v)
+}
+
+// history returns the Meta of the message. A part has an id of its own: else a store would take two parts for one message.
+func (a *acknowledgement) history() Meta {
+	if a == nil || a.meta == nil {
+		return Meta{}
+	}
+	m := *a.meta
+	if m.ID != "" {
+		m.ID += a.path()
+	}
+	return m
+}
+
+// path is what the parts add to the id.
+func (a *acknowledgement) path() string {
+	if a == nil || a.part == 0 {
+		return ""
+	}
+	return a.whole.of.path() + "#" + strconv.FormatUint(uint64(a.part), 10)
+}
+
+// whole is a message that was split.
+type whole struct {
+	of *acknowledgement
+
+	mu      sync.Mutex // guards what follows; not held while settle runs
+	left    int        // parts that are not settled
+	verdict Verdict    // on the parts that are
+}
+
+// add notes the verdict on a part. The last one settles the whole: before, its redelivery would run beside its own parts.
+func (w *whole) add(v Verdict) {
+	w.mu.Lock()
+	w.verdict = w.verdict.and(v)
+	w.left--
+	last, verdict := w.left == 0, w.verdict
+	w.mu.Unlock()
+	if last {
+		w.of.resolve(verdict)
+	}
+}
+
+// split returns n parts, n ≥ 2. Their memory is one piece.
+func (a *acknowledgement) split(n int) []acknowledgement {
+	parts := make([]acknowledgement, n)
+	w := &whole{of: a, left: n}
+	over := a.settled.Load() // then there is nothing that the parts could settle
+	for i := range parts {
+		parts[i].part, parts[i].whole, parts[i].meta = uint32(i)+1, w, a.meta
+		if over {
+			parts[i].settled.Store(true)
+		}
+	}
+	return parts
+}

@@ -1,0 +1,51 @@
+// Package delivery has messages: elements of a stream that are acknowledged one by one, when all that was made of them is safe. Any
+// number of workers can share one queue that way, and none needs to know a position.
+//
+// A source makes messages of what it has received. With the acknowledgement goes what is known of the message:
+//
+//	meta := &delivery.Meta{ID: origin.ID(), Origin: origin, Key: row.Customer}
+//	m := delivery.New(row, meta, func(v delivery.Verdict) {
+//		switch v.Kind {
+//		case delivery.Acked:
+//			queue.done <- id // settle must not block: another goroutine writes it
+//		case delivery.Nacked:
+//			queue.again <- again{id, v.Delay}
+//		case delivery.Rejected:
+//			queue.dead <- dead{id, v.Err}
+//		}
+//	})
+//
+// What follows passes the acknowledgement on, and the last step settles:
+//
+//	reply := delivery.With(m, charge(m.Value))    // one value in place of another
+//	lines := delivery.Split(m, order.Lines...)    // parts: m is settled when the last of them is
+//	…
+//	if err := table.Insert(ctx, reply.Value); err != nil {
+//		reply.Nack(5 * time.Second)
+//	} else {
+//		reply.Ack()
+//	}
+//
+// # Guarantees
+//
+// Each message is settled exactly once: the first of Ack, Nack and Reject counts, on whichever copy and goroutine (law D2). A whole is
+// settled behind its parts, and acknowledged only if all of them are (D1). So a message is delivered at least once: what is delivered
+// again after a crash has the same id ([Origin.ID]), and so have its parts, if they are made in the same order.
+//
+// The acknowledgement is one word beside the value. [With] does not allocate, [Split] does so three times.
+//
+// # History
+//
+// [Meta] tells where a message comes from and what has happened to it: visits, attempts, failures. A function of an operator reads it
+// by [MetaFromContext]. In other systems it travels as headers ([Meta.ToHeaders]), and it is stored as JSON.
+//
+// # Flows that know no messages
+//
+// A flow of go-streams whose function takes rows panics on a Message of a row; give it a function on messages, with [With] inside. A step
+// that drops a message without settling it leaves it to the end of its lease: [FindLost] finds such steps.
+//
+// # Checkpoints
+//
+// With checkpoints (package checkpoint) the position of the source belongs to the checkpoint: a message with an acknowledgement of its own
+// is refused there. A message without one, which only has its history, passes.
+package delivery

@@ -1,0 +1,52 @@
+package delivery
+
+import (
+	"encoding/hex"
+	"fmt"
+	"strings"
+	"unicode"
+	"unicode/utf8"
+)
+
+// appendEscaped appends s as printable text without a space at either end, which headers, JSON and tables carry unchanged: what is not
+// printable, percent signs and the special characters become %XX, byte by byte.
+func appendEscaped(dst []byte, s, special string) []byte {
+	for i := 0; i < len(s); {
+		r, n := utf8.DecodeRuneInString(s[i:])
+		edge := r == ' ' && (i == 0 || i == len(s)-1)
+		if r == utf8.RuneError && n == 1 || !unicode.IsPrint(r) || r == '%' || edge || strings.ContainsRune(special, r) {
+			for _, b := range []byte(s[i : i+n]) {
+				dst = append(dst, '%', "0123456789ABCDEF"[b>>4], "0123456789ABCDEF"[b&15])
+			}
+		} else {
+			dst = append(dst, s[i:i+n]...)
+		}
+		i += n
+	}
+	return dst
+}
+
+func escape(s, special string) string { return string(appendEscaped(nil, s, special)) }
+
+// unescape returns what was escaped.
+func unescape(s string) (string, error) {
+	if !strings.Contains(s, "%") {
+		return s, nil
+	}
+	b := make([]byte, 0, len(s))
+	for {
+		before, rest, found := strings.Cut(s, "%")
+		b = append(b, before...)
+		if !found {
+			return string(b), nil
+		}
+		if len(rest) < 2 {
+			return "", fmt.Errorf("%q ends in the middle of an escape", s)
+		}
+		var err error
+		if b, err = hex.AppendDecode(b, []byte(rest[:2])); err != nil {
+			return "", fmt.Errorf("%q is no escape", "%"+rest[:2])
+		}
+		s = rest[2:]
+	}
+}

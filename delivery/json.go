@@ -1,0 +1,120 @@
+package delivery
+
+import (
+	"encoding/json"
+	"fmt"
+	"strings"
+	"time"
+)
+
+// storedMeta is Meta as JSON. Texts that identify something are escaped as in headers, since JSON cannot hold what is not UTF-8;
+// those that only describe are made UTF-8.
+type storedMeta struct {
+	ID             string            `json:"id,omitempty"`
+	Key            string            `json:"key,omitempty"`
+	Origin         *storedOrigin     `json:"origin,omitempty"`
+	Visit          int               `json:"visit,omitempty"`
+	Attempts       int               `json:"attempts,omitempty"`
+	FirstFailure   time.Time         `json:"firstFailure,omitzero"`
+	LastFailure    time.Time         `json:"lastFailure,omitzero"`
+	Due            time.Time         `json:"due,omitzero"`
+	LastError      string            `json:"lastError,omitempty"`
+	Reasons        []string          `json:"reasons,omitempty"`
+	OutcomeUnknown bool              `json:"outcomeUnknown,omitempty"`
+	Provider       string            `json:"provider,omitempty"`
+	Merges         int               `json:"merges,omitempty"`
+	Headers        map[string]string `json:"headers,omitempty"`
+}
+
+type storedOrigin struct {
+	Source    string `json:"source,omitempty"`
+	Partition string `json:"partition,omitempty"`
+	Position  string `json:"position,omitempty"`
+}
+
+// MarshalJSON returns m as it is stored: an object without what is zero. The error names what is over its limit.
+func (m Meta) MarshalJSON() ([]byte, error) {
+	m, err := m.fit()
+	if err != nil {
+		return nil, fmt.Errorf("delivery: meta of message %q: %w", cut(m.ID, maxName), err)
+	}
+	s := storedMeta{
+		ID: escape(m.ID, ""), Key: escape(m.Key, ""), Provider: escape(m.Provider, ""),
+		Visit: m.Visit, Attempts: m.Attempts, Merges: m.Merges, OutcomeUnknown: m.OutcomeUnknown,
+		FirstFailure: m.FirstFailure, LastFailure: m.LastFailure, Due: m.Due,
+		LastError: readable(m.LastError),
+	}
+	if o := m.Origin; o != (Origin{}) {
+		s.Origin = &storedOrigin{escape(o.Source, ""), escape(o.Partition, ""), escape(o.Position, "")}
+	}
+	for _, r := range m.Reasons {
+		s.Reasons = append(s.Reasons, readable(r))
+	}
+	if len(m.Headers) > 0 {
+		s.Headers = make(map[string]string, len(m.Headers))
+		for name, value := range m.Headers {
+			s.Headers[escape(name, "")] = escape(value, "")
+		}
+	}
+	return json.Marshal(s)
+}
+
+// UnmarshalJSON reads what MarshalJSON wrote. What it does not know it leaves out.
+func (m *Meta) UnmarshalJSON(b []byte) error {
+	read, err := metaFromJSON(b)
+	if err != nil {
+		return fmt.Errorf("delivery: stored meta: %w", err)
+	}
+	*m = read
+	return nil
+}
+
+func metaFromJSON(b []byte) (m Meta, err error) {
+	var s storedMeta
+	if err := json.Unmarshal(b, &s); err != nil {
+		return Meta{}, err
+	}
+	m = Meta{
+		Visit: s.Visit, Attempts: s.Attempts, Merges: s.Merges, OutcomeUnknown: s.OutcomeUnknown,
+		FirstFailure: s.FirstFailure, LastFailure: s.LastFailure, Due: s.Due,
+		LastError: s.LastError, Reasons: s.Reasons,
+	}
+	if s.Origin == nil {
+		s.Origin = &storedOrigin{}
+	}
+	for _, f := range []struct {
+		from string
+		to   *string
+	}{
+		{s.ID, &m.ID},
+		{s.Key, &m.Key},
+		{s.Provider, &m.Provider},
+		{s.Origin.Source, &m.Origin.Source},
+		{s.Origin.Partition, &m.Origin.Partition},
+		{s.Origin.Position, &m.Origin.Position},
+	} {
+		if *f.to, err = unescape(f.from); err != nil {
+			return Meta{}, err
+		}
+	}
+	if len(s.Headers) > 0 {
+		m.Headers = make(map[string]string, len(s.Headers))
+		for name, value := range s.Headers {
+			if name, err = unescape(name); err != nil {
+				return Meta{}, err
+			}
+			if _, twice := m.Headers[name]; twice {
+				return Meta{}, fmt.Errorf("header %q is there twice", name)
+			}
+			if m.Headers[name], err = unescape(value); err != nil {
+				return Meta{}, err
+			}
+		}
+	}
+	return m.fit()
+}
+
+// readable returns s as UTF-8 without NUL, which databases refuse.
+func readable(s string) string {
+	return strings.ReplaceAll(strings.ToValidUTF8(s, "\uFFFD"), "\x00", "\uFFFD")
+}

@@ -1,0 +1,107 @@
+package delivery
+
+import (
+	"fmt"
+	"slices"
+	"strings"
+	"time"
+	"unicode/utf8"
+)
+
+// Limits of the stored forms. What identifies a message is refused when it is too long; what only describes it is cut.
+const (
+	maxName    = 1 << 10 // bytes of id, key, provider and the parts of the origin
+	maxError   = 4 << 10 // bytes of LastError
+	maxReasons = 64
+	maxReason  = 256 // bytes
+	maxHeaders = 1 << 20
+	maxEscaped = 3 // how much longer escapes make a text, at most
+)
+
+// reserved is what the names of weir's headers begin with, in any case.
+const reserved = "Weir-"
+
+// fit returns m as the stored forms have it, or what is wrong with it.
+func (m Meta) fit() (Meta, error) {
+	for _, f := range []struct{ name, value string }{
+		{"ID", m.ID},
+		{"Key", m.Key},
+		{"Origin.Source", m.Origin.Source},
+		{"Origin.Partition", m.Origin.Partition},
+		{"Origin.Position", m.Origin.Position},
+		{"Provider", m.Provider},
+	} {
+		if len(f.value) > maxName {
+			return m, fmt.Errorf("%s has %d bytes, at most %d are allowed", f.name, len(f.value), maxName)
+		}
+	}
+	for _, f := range []struct {
+		name  string
+		value int
+	}{{"Visit", m.Visit}, {"Attempts", m.Attempts}, {"Merges", m.Merges}} {
+		if f.value < 0 {
+			return m, fmt.Errorf("%s is %d", f.name, f.value)
+		}
+	}
+	for _, f := range []struct {
+		name  string
+		value *time.Time
+	}{{"FirstFailure", &m.FirstFailure}, {"LastFailure", &m.LastFailure}, {"Due", &m.Due}} {
+		if f.value.IsZero() {
+			*f.value = time.Time{}
+			continue
+		}
+		*f.value = f.value.UTC().Round(0)
+		if err := checkYear(*f.value); err != nil {
+			return m, fmt.Errorf("%s: %w", f.name, err)
+		}
+	}
+	size := 0
+	for name, value := range m.Headers {
+		if name == "" || isReserved(name) {
+			return m, fmt.Errorf("a header of the user's cannot have the name %q", name)
+		}
+		size += len(name) + len(value)
+	}
+	if size > maxHeaders {
+		return m, fmt.Errorf("Headers have %d bytes, at most %d are allowed", size, maxHeaders)
+	}
+	if len(m.Headers) == 0 {
+		m.Headers = nil
+	}
+	m.LastError = cut(m.LastError, maxError)
+	m.Reasons = slices.DeleteFunc(slices.Clone(m.Reasons), func(r string) bool { return r == "" })
+	m.Reasons = m.Reasons[max(0, len(m.Reasons)-maxReasons):]
+	for i, r := range m.Reasons {
+		m.Reasons[i] = cut(r, maxReason)
+	}
+	if len(m.Reasons) == 0 {
+		m.Reasons = nil
+	}
+	return m, nil
+}
+
+// checkYear returns an error for a time that RFC 3339 has no form for.
+func checkYear(at time.Time) error {
+	if y := at.Year(); y < 1 || y > 9999 {
+		return fmt.Errorf("the year is %d", y)
+	}
+	return nil
+}
+
+func isReserved(name string) bool {
+	return len(name) >= len(reserved) && strings.EqualFold(name[:len(reserved)], reserved)
+}
+
+// cut returns s without what is over a number of bytes, between two characters.
+func cut(s string, limit int) string {
+	if len(s) <= limit {
+		return s
+	}
+	for n := limit; n > limit-utf8.UTFMax; n-- {
+		if utf8.RuneStart(s[n]) {
+			return s[:n]
+		}
+	}
+	return s[:limit]
+}

@@ -1,0 +1,22 @@
+package delivery
+
+import "runtime"
+
+// FindLost returns a message that takes the place of m. If it is garbage collected before it is settled, and all that was made of
+// it by [With] and [Split] too, m is nacked with [ErrLost]: some step of the pipeline has dropped it without a word. Without FindLost
+// such a message waits for the end of its lease, if its source has one.
+//
+// This is for tests and for finding a fault: it takes about half a microsecond and an allocation, and a message is found when the
+// garbage collector runs, some time after its loss.
+func FindLost[T any](m Message[T]) Message[T] {
+	if !m.Pending() {
+		return m
+	}
+	watched := &acknowledgement{settle: m.a.resolve, meta: m.a.meta}
+	if m.a.meta != nil && m.a.part != 0 {
+		meta := m.Meta()
+		watched.meta = &meta
+	}
+	runtime.AddCleanup(watched, func(a *acknowledgement) { a.resolve(Verdict{Kind: Nacked, Err: ErrLost}) }, m.a)
+	return Message[T]{m.Value, watched}
+}

@@ -1,0 +1,86 @@
+package delivery
+
+import (
+	"context"
+	"crypto/sha256"
+	"encoding/hex"
+	"time"
+
+	"github.com/weirflow/weir/internal/metakey"
+)
+
+// Meta is what is known of a message beside its value: where it comes from, and what has happened to it so far (law D6). It is
+// replaced at each hop, never appended to. [Meta.ToHeaders] is the form in which it travels, JSON the one in which it is stored.
+type Meta struct {
+	// ID names the message: a store takes two messages with the same id for one. It is derived from the origin ([Origin.ID]), so a
+	// hand-over that is repeated after a crash has the same id. At most 1,024 bytes.
+	ID string
+	// Key is what the messages are ordered by, or "". At most 1,024 bytes; they need not be text.
+	Key string
+	// Origin is where the message was first seen.
+	Origin Origin
+
+	// Visit counts the passages through an operator, from 1; 0 before the first. Each may consist of several attempts.
+	Visit int
+	// Attempts counts the calls that were begun in all visits before this one.
+	Attempts int
+	// FirstFailure and LastFailure are when visits failed; zero if none did.
+	FirstFailure, LastFailure time.Time
+	// Due is when the message may be delivered, at the earliest (law D3); zero: at any time.
+	Due time.Time
+	// LastError is the message of the error of the last failure. What is over 4,096 bytes is cut off in a stored form.
+	LastError string
+	// Reasons are those for which calls were retried or failed, by name, the latest last. A stored form has the last 64.
+	Reasons []string
+	// OutcomeUnknown says that the last failed call may have taken effect, that nothing proves that it did not, and that it must
+	// not happen twice.
+	OutcomeUnknown bool
+	// Provider is the external system that was chosen for the message, or "": later calls go there as well. At most 1,024 bytes.
+	Provider string
+	// Merges counts the returns from the dead letters.
+	Merges int
+
+	// Headers are the user's. At most 1 MiB, names included, in a stored form. Names that begin with "Weir-" are reserved.
+	Headers map[string]string
+}
+
+// Origin is a place in a source: a partition and an offset of a topic, a sequence number of a stream, a line of a file. Each part
+// has at most 1,024 bytes.
+type Origin struct {
+	Source    string // such as the name of the topic, stream, table or file
+	Partition string // "" where there are none
+	Position  string // such as the offset
+}
+
+// longestID is the length up to which an id derived from an origin is readable.
+const longestID = 200
+
+// ID returns an id for the message that comes from here, such as "orders/0/17": always the same for the same origin, and different for
+// different ones. What would be over 200 bytes is hashed: "sha256:" and 64 hex digits. The zero Origin has the id "".
+func (o Origin) ID() string {
+	if o == (Origin{}) {
+		return ""
+	}
+	const special = "/#:"
+	b := appendEscaped(nil, o.Source, special)
+	b = appendEscaped(append(b, '/'), o.Partition, special)
+	b = appendEscaped(append(b, '/'), o.Position, special)
+	if len(b) > longestID {
+		sum := sha256.Sum256(b)
+		return "sha256:" + hex.EncodeToString(sum[:])
+	}
+	return string(b)
+}
+
+// MetaFromContext returns what is known of the message that a function of an operator is called for; ok is false outside of a
+// call, and for elements that are no messages. It must not be changed: the maps and slices in it are shared.
+func MetaFromContext(ctx context.Context) (m Meta, ok bool) {
+	m, ok = ctx.Value(metakey.Key{}).(Meta)
+	return m, ok
+}
+
+// ContextWithMeta returns a copy of ctx with which [MetaFromContext] returns m. An operator does this for the messages that it gets;
+// this function is for tests, and for calls outside of an operator.
+func ContextWithMeta(ctx context.Context, m Meta) context.Context {
+	return context.WithValue(ctx, metakey.Key{}, m)
+}

@@ -1,0 +1,241 @@
+package delivery_test
+
+import (
+	"encoding/json"
+	"maps"
+	"strings"
+	"testing"
+	"time"
+	"unicode/utf8"
+
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+
+	"github.com/weirflow/weir/delivery"
+)
+
+var full = delivery.Meta{
+	ID: "orders/0/17", Key: "\x00\xff key %", Origin: delivery.Origin{Source: "orders", Partition: "0", Position: "17"},
+	Visit: 2, Attempts: 4,
+	FirstFailure: time.Date(2026, 11, 23, 9, 0, 0, 0, time.UTC),
+	LastFailure:  time.Date(2026, 11, 23, 9, 0, 1, 1, time.UTC),
+	Due:          time.Date(2026, 11, 23, 9, 1, 0, 0, time.UTC),
+	LastError:    "503 größer\nthan that ", Reasons: []string{"unavailable", "a,b", "timeout"},
+	OutcomeUnknown: true, Provider: "acquirer-2", Merges: 1,
+	Headers: map[string]string{"Traceparent": "00-01", "binary": "\xff\x00"},
+}
+
+func TestHeaders(t *testing.T) {
+	h, err := full.ToHeaders()
+	require.NoError(t, err)
+	want := map[string]string{
+		"Weir-Id":               "orders/0/17",
+		"Weir-Key":              "%00%FF key %25",
+		"Weir-Origin-Source":    "orders",
+		"Weir-Origin-Partition": "0",
+		"Weir-Origin-Position":  "17",
+		"Weir-Visit":            "2",
+		"Weir-Attempts":         "4",
+		"Weir-First-Failure":    "2026-11-23T09:00:00Z",
+		"Weir-Last-Failure":     "2026-11-23T09:00:01.000000001Z",
+		"Weir-Due":              "2026-11-23T09:01:00Z",
+		"Weir-Last-Error":       "503 größer%0Athan that%20",
+		"Weir-Reasons":          "unavailable,a%2Cb,timeout",
+		"Weir-Outcome-Unknown":  "true",
+		"Weir-Provider":         "acquirer-2",
+		"Weir-Merges":           "1",
+		"Traceparent":           "00-01",
+		"binary":                "\xff\x00",
+	}
+	require.Equal(t, want, h)
+	got, err := delivery.MetaFromHeaders(h)
+	require.NoError(t, err)
+	require.Equal(t, full, got)
+
+	lower := make(map[string]string) // as HTTP/2 and others have them
+	for name, value := range h {
+		if strings.HasPrefix(name, "Weir-") {
+			name = strings.ToLower(name)
+		}
+		lower[name] = value
+	}
+	got, err = delivery.MetaFromHeaders(lower)
+	require.NoError(t, err)
+	require.Equal(t, full, got)
+
+	none, err := delivery.Meta{}.ToHeaders()
+	require.NoError(t, err)
+	require.Empty(t, none)
+	got, err = delivery.MetaFromHeaders(nil)
+	require.NoError(t, err)
+	require.Zero(t, got)
+}
+
+// Replaced at each hop, never appended to (law D6): what comes out is no larger than what went in.
+func TestHops(t *testing.T) {
+	m := full
+	first, err := m.ToHeaders()
+	require.NoError(t, err)
+	for range 5 {
+		h, err := m.ToHeaders()
+		require.NoError(t, err)
+		require.Equal(t, first, h)
+		m, err = delivery.MetaFromHeaders(h)
+		require.NoError(t, err)
+	}
+	m.Visit = 3
+	h, err := m.ToHeaders()
+	require.NoError(t, err)
+	require.Equal(t, "3", h["Weir-Visit"])
+	require.Len(t, h, len(first))
+}
+
+func TestJSON(t *testing.T) {
+	b, err := json.Marshal(full)
+	require.NoError(t, err)
+	require.JSONEq(t, `{"id":"orders/0/17","key":"%00%FF key %25","origin":{"source":"orders","partition":"0","position":"17"},
+		"visit":2,"attempts":4,"firstFailure":"2026-11-23T09:00:00Z","lastFailure":"2026-11-23T09:00:01.000000001Z",
+		"due":"2026-11-23T09:01:00Z","lastError":"503 größer\nthan that ","reasons":["unavailable","a,b","timeout"],
+		"outcomeUnknown":true,"provider":"acquirer-2","merges":1,"headers":{"Traceparent":"00-01","binary":"%FF%00"}}`, string(b))
+	var got delivery.Meta
+	require.NoError(t, json.Unmarshal(b, &got))
+	require.Equal(t, full, got)
+	b, err = json.Marshal(delivery.Meta{LastError: "a\xff\x00b"})
+	require.NoError(t, err)
+	require.Equal(t, `{"lastError":"a��b"}`, string(b))
+	b, err = json.Marshal(delivery.Meta{})
+	require.NoError(t, err)
+	require.Equal(t, "{}", string(b))
+}
+
+// What identifies is refused when it is too long, what describes is cut.
+func TestLimits(t *testing.T) {
+	long := strings.Repeat("é", 5000)
+	m := delivery.Meta{LastError: long, Reasons: append([]string{"", long}, strings.Split(strings.Repeat("r ", 63), " ")...)}
+	h, err := m.ToHeaders()
+	require.NoError(t, err)
+	got, err := delivery.MetaFromHeaders(h)
+	require.NoError(t, err)
+	require.Equal(t, strings.Repeat("é", 2048), got.LastError)
+	require.Len(t, got.Reasons, 64)
+	require.Equal(t, strings.Repeat("é", 128), got.Reasons[0])
+	m.LastError = "x" + long
+	h, err = m.ToHeaders()
+	require.NoError(t, err)
+	require.Len(t, must(delivery.MetaFromHeaders(h)).LastError, 4095, "between two characters")
+
+	year := time.Date(10000, 1, 1, 0, 0, 0, 0, time.UTC)
+	for _, c := range []struct {
+		m    delivery.Meta
+		want string
+	}{
+		{delivery.Meta{ID: "x" + long[:1024]}, "ID has 1025 bytes, at most 1024 are allowed"},
+		{delivery.Meta{Key: long}, "Key has 10000 bytes"},
+		{delivery.Meta{Origin: delivery.Origin{Source: long}}, "Origin.Source has"},
+		{delivery.Meta{Origin: delivery.Origin{Partition: long}}, "Origin.Partition has"},
+		{delivery.Meta{Origin: delivery.Origin{Position: long}}, "Origin.Position has"},
+		{delivery.Meta{Provider: long}, "Provider has"},
+		{delivery.Meta{Visit: -1}, "Visit is -1"},
+		{delivery.Meta{Attempts: -1}, "Attempts is -1"},
+		{delivery.Meta{Merges: -1}, "Merges is -1"},
+		{delivery.Meta{Due: year}, "Due: the year is 10000"},
+		{delivery.Meta{Headers: map[string]string{"weir-id": "1"}}, `the name "weir-id"`},
+		{delivery.Meta{Headers: map[string]string{"": "1"}}, `the name ""`},
+		{delivery.Meta{Headers: map[string]string{"a": strings.Repeat("x", 1<<20)}}, "Headers have 1048577 bytes"},
+	} {
+		_, err := c.m.ToHeaders()
+		require.ErrorContains(t, err, c.want)
+		_, err = json.Marshal(c.m)
+		require.ErrorContains(t, err, c.want)
+	}
+}
+
+func must[T any](v T, err error) T {
+	if err != nil {
+		panic(err)
+	}
+	return v
+}
+
+func TestDamagedHeaders(t *testing.T) {
+	for name, h := range map[string]map[string]string{
+		"header Weir-Id: \"a%0\"":                                       {"Weir-Id": "a%0"},
+		"header Weir-Key: \"%zz\"":                                      {"Weir-Key": "%zz"},
+		"header Weir-Visit: \"-1\"":                                     {"Weir-Visit": "-1"},
+		"header Weir-Merges: \"99999999999999999":                       {"Weir-Merges": "99999999999999999999"},
+		"header Weir-Due: \"soon\"":                                     {"Weir-Due": "soon"},
+		"header Weir-Due: \"0001-01-01T00:00:00+01:00\": the year is 0": {"Weir-Due": "0001-01-01T00:00:00+01:00"},
+		"header Weir-Outcome-Unknown: \"yes\": want true":               {"Weir-Outcome-Unknown": "yes"},
+		"header weir-id is there twice":                                 {"Weir-Id": "1", "weir-id": "1"},
+		"header weir-new is not known":                                  {"Weir-New": "1"},
+		"header Weir-Reasons":                                           {"Weir-Reasons": strings.Repeat("a,", 65)},
+		"header Weir-Provider has 3073 bytes":                           {"Weir-Provider": strings.Repeat("a", 3073)},
+		"1025 bytes, at most 1024 are allowed":                          {"Weir-Provider": strings.Repeat("a", 1025)},
+		"the headers have more than":                                    {"a": strings.Repeat("a", 1<<20)},
+	} {
+		_, err := delivery.MetaFromHeaders(h)
+		assert.ErrorContains(t, err, name)
+	}
+	var m delivery.Meta
+	for _, bad := range []string{`[]`, `{"id":"%"}`, `{"headers":{"%0":""}}`, `{"headers":{"a":"","%61":""}}`, `{"headers":{"a":"%"}}`, `{"visit":-1}`, `{"due":"soon"}`} {
+		require.Error(t, json.Unmarshal([]byte(bad), &m), bad)
+	}
+	require.Zero(t, m)
+}
+
+// Different origins have different ids, also hostile ones.
+func TestOriginID(t *testing.T) {
+	require.Empty(t, delivery.Origin{}.ID())
+	ids := make(map[string]delivery.Origin)
+	names := []string{"", "a", "/", "%2F", "a/", "#1", "ä", "\xff", " ", "sha256:", strings.Repeat("x", 300), strings.Repeat("x", 301)}
+	for _, source := range names {
+		for _, partition := range names {
+			for _, position := range names {
+				o := delivery.Origin{Source: source, Partition: partition, Position: position}
+				id := o.ID()
+				require.Equal(t, id, o.ID())
+				require.NotContains(t, ids, id)
+				require.LessOrEqual(t, len(id), 200)
+				require.True(t, utf8.ValidString(id))
+				require.NotContains(t, id, "#", "is for parts")
+				ids[id] = o
+			}
+		}
+	}
+	require.Equal(t, "orders/0/17", full.Origin.ID())
+	require.Equal(t, "a%2Fb//%231", delivery.Origin{Source: "a/b", Position: "#1"}.ID())
+}
+
+func FuzzMetaFromHeaders(f *testing.F) {
+	h := must(full.ToHeaders())
+	for name, value := range h {
+		f.Add(name, value, "Weir-Id", "1")
+	}
+	f.Fuzz(func(t *testing.T, name, value, name2, value2 string) {
+		m, err := delivery.MetaFromHeaders(map[string]string{name: value, name2: value2})
+		if err != nil {
+			require.Zero(t, m)
+			return
+		}
+		h, err := m.ToHeaders()
+		require.NoError(t, err)
+		again, err := delivery.MetaFromHeaders(maps.Clone(h))
+		require.NoError(t, err)
+		require.Equal(t, m, again)
+	})
+}
+
+func FuzzMetaFromJSON(f *testing.F) {
+	f.Add(must(json.Marshal(full)))
+	f.Add([]byte(`{"id":"%41","reasons":["",""],"due":"2026-11-23T09:01:00+02:00"}`))
+	f.Fuzz(func(t *testing.T, b []byte) {
+		var m delivery.Meta
+		if json.Unmarshal(b, &m) != nil {
+			require.Zero(t, m)
+			return
+		}
+		var again delivery.Meta
+		require.NoError(t, json.Unmarshal(must(json.Marshal(m)), &again))
+		require.Equal(t, m, again)
+	})
+}

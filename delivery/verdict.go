@@ -1,0 +1,73 @@
+package delivery
+
+import (
+	"errors"
+	"fmt"
+	"time"
+)
+
+// Verdict is how a message was settled. The source of the message gets it: see [New].
+type Verdict struct {
+	Kind  Kind
+	Delay time.Duration // Nacked: how long not to deliver it again, 0 or more; from now on
+	Err   error         // Rejected: why, never nil. Nacked: ErrLost, or nil
+}
+
+// Kind is one of the three ways to settle a message.
+type Kind uint8
+
+const (
+	// Acked: all that was made of the message is safe. The source may forget it.
+	Acked Kind = iota
+	// Rejected: it is not done, and must not be delivered again. The source keeps it apart, if it can, and goes on.
+	Rejected
+	// Nacked: it is not done. The source delivers it again, not before the delay is over.
+	Nacked
+)
+
+func (k Kind) String() string {
+	switch k {
+	case Acked:
+		return "acked"
+	case Rejected:
+		return "rejected"
+	case Nacked:
+		return "nacked"
+	}
+	return fmt.Sprintf("Kind(%d)", uint8(k))
+}
+
+// String returns the verdict in words, such as "nacked for 5s".
+func (v Verdict) String() string {
+	s := v.Kind.String()
+	if v.Delay > 0 {
+		s += " for " + v.Delay.String()
+	}
+	if v.Err != nil {
+		s += fmt.Sprintf(": %v", v.Err)
+	}
+	return s
+}
+
+var (
+	// ErrLost is the error of the verdict on a message that was garbage collected before it was settled: see [FindLost].
+	ErrLost = errors.New("delivery: the message was lost: it was neither settled nor passed on")
+
+	errNoReason = errors.New("delivery: rejected without an error")
+)
+
+// and returns the verdict on a message of two parts. Law D1: what is not done in one part is not done in the whole, so a part
+// that is to be delivered again outweighs one that was rejected: the rejected one will be rejected again.
+func (v Verdict) and(w Verdict) Verdict {
+	switch {
+	case v.Kind < w.Kind:
+		return w
+	case v.Kind > w.Kind || v.Kind != Nacked:
+		return v
+	}
+	v.Delay = max(v.Delay, w.Delay)
+	if v.Err == nil {
+		v.Err = w.Err
+	}
+	return v
+}
