@@ -54,6 +54,9 @@
 // The latest of them counts, which is the safe side. Reports find the attempt through
 // the context; outside of an operator they do nothing.
 //
+// A request that its server recognises when it comes again is reported as tracked
+// ([WithTracked]). A call may be repeated if all it has sent is tracked.
+//
 // # Concurrency
 //
 // The predicates of this package are safe for concurrent use, as far as the

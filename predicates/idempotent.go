@@ -5,6 +5,9 @@ package predicates
 // yes or no, whatever the policy of the operator says. Where neither the element
 // nor the policy says so, the call may not happen twice.
 //
+// A call whose requests are all tracked ([WithTracked]) does not happen twice, and is
+// repeated whatever the element says.
+//
 // The element is asked as it is: a method with a pointer receiver is not one of an
 // element that is a value.
 type Idempotent interface {

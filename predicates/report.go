@@ -57,7 +57,7 @@ func ReportStage(ctx context.Context, stage Stage) {
 // ReportSent allocates nothing. It is safe for concurrent use.
 func ReportSent(ctx context.Context) SentRequest {
 	r := reporterIn(ctx)
-	if r == nil || !r.ReportSent() {
+	if r == nil || !r.ReportSent(false) {
 		return SentRequest{}
 	}
 	return SentRequest{r}
@@ -71,8 +71,30 @@ type SentRequest struct{ to stageReporter }
 // called at most once.
 func (s SentRequest) Refused() {
 	if s.to != nil {
-		s.to.ReportRefused()
+		s.to.ReportRefused(false)
 	}
+}
+
+// WithTracked returns a copy of ctx for one request that its server recognises when it
+// comes again, and then does not execute a second time: it carries an identity that is
+// the same in all attempts, as those of package exactlyonce do. What is reported under
+// the copy ([ReportSent], and ReportStage of NetworkTime) is a tracked request of the
+// attempt.
+//
+// A call may be repeated in flight if all its requests that may have taken effect are
+// tracked, and there is one: [Attempt.Idempotent] is then set, also for an element that
+// says no. Another request that may have taken effect, or a NetworkTime that the
+// function reports under its own context, makes the call one that must not happen twice
+// again. A failure stays in doubt: who sends the element again later has no such identity.
+//
+// WithTracked is for adapters of clients. Use it only for a server that is known to
+// recognise the request: by a named endpoint, not by a header that is sent to any.
+func WithTracked(ctx context.Context) context.Context {
+	r := reporterIn(ctx)
+	if r == nil {
+		return ctx
+	}
+	return context.WithValue(ctx, stagekey.Key{}, tracked{r})
 }
 
 // WithStageReporter returns a copy of ctx whose reports go to report instead of the
@@ -92,10 +114,10 @@ func WithStageReporter(ctx context.Context, report func(stage Stage)) context.Co
 // stageReporter is what reports go to. Package asyncop implements it.
 type stageReporter interface {
 	ReportStage(stage Stage)
-	// ReportSent counts a request, unless nobody listens any more.
-	ReportSent() (counted bool)
+	// ReportSent counts a request, unless the attempt is over.
+	ReportSent(tracked bool) (counted bool)
 	// ReportRefused takes a counted request back.
-	ReportRefused()
+	ReportRefused(tracked bool)
 }
 
 func reporterIn(ctx context.Context) stageReporter {
@@ -103,14 +125,27 @@ func reporterIn(ctx context.Context) stageReporter {
 	return r
 }
 
+// tracked is a reporter whose requests are tracked.
+type tracked struct{ stageReporter }
+
+func (t tracked) ReportStage(stage Stage) {
+	if stage == NetworkTime {
+		t.ReportSent(true)
+		return
+	}
+	t.stageReporter.ReportStage(stage)
+}
+func (t tracked) ReportSent(bool) bool { return t.stageReporter.ReportSent(true) }
+func (t tracked) ReportRefused(bool)   { t.stageReporter.ReportRefused(true) }
+
 type silent struct{}
 
-func (silent) ReportStage(Stage) {}
-func (silent) ReportSent() bool  { return false }
-func (silent) ReportRefused()    {}
+func (silent) ReportStage(Stage)    {}
+func (silent) ReportSent(bool) bool { return false }
+func (silent) ReportRefused(bool)   {}
 
 type reporterFunc func(stage Stage)
 
 func (f reporterFunc) ReportStage(stage Stage) { f(stage) }
-func (f reporterFunc) ReportSent() bool        { f(NetworkTime); return false }
-func (f reporterFunc) ReportRefused()          {}
+func (f reporterFunc) ReportSent(bool) bool    { f(NetworkTime); return false }
+func (f reporterFunc) ReportRefused(bool)      {}

@@ -33,6 +33,8 @@ type BestEffortStrategy[OUT any] struct {
 //	idempotent call         retry                                retry
 //	non-idempotent call     retry                                no retry
 //
+// A call that is tracked ([predicates.WithTracked]) counts as idempotent.
+//
 // The delay is that of ExponentialBackoff(Unlimited, 1ms, 500ms, 2):
 //
 //	attempts made   1     2     3     4     5      6      7      8       9       10

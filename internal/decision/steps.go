@@ -9,6 +9,7 @@ import (
 	"time"
 
 	"github.com/weirflow/weir/internal/lazyerr"
+	"github.com/weirflow/weir/internal/stagekey"
 	"github.com/weirflow/weir/predicates"
 )
 
@@ -87,6 +88,7 @@ func (p *Steps[OUT]) Judge(a *predicates.Attempt[OUT], now Situation) (d Decisio
 	if p.Classify == nil || !p.Considers(a.Err) {
 		return Decision{Err: a.Err}, false
 	}
+	a.Idempotent = a.Idempotent || isTracked(a)
 	reason, err := p.reasonFor(a)
 	if err != nil {
 		return failed(a, err), false
@@ -108,6 +110,13 @@ func (p *Steps[OUT]) Judge(a *predicates.Attempt[OUT], now Situation) (d Decisio
 		return p.schedule(a, Action{Retry: true, Delay: ControlledBackoff(a.Retries())}, now), false
 	}
 	return Decision{}, true
+}
+
+// isTracked reports whether the servers of a call recognise its requests when they come again (law X1): its attempt knows,
+// which the values of an operator's view are.
+func isTracked[OUT any](a *predicates.Attempt[OUT]) bool {
+	attempt, ok := a.Value(stagekey.Key{}).(interface{ Tracked() bool })
+	return ok && attempt.Tracked()
 }
 
 // reasonFor calls the classifier, which finds the stage as far as the error proves it.

@@ -16,27 +16,45 @@ func (t *Stages[E]) ReportStage(stage predicates.Stage) {
 	}
 }
 
-// ReportSent counts a request that a client has sent, up to a number that no call reaches: there it stays.
-func (t *Stages[E]) ReportSent() (counted bool) {
+// ReportSent counts a request that a client has sent, up to a number that no call reaches: there it stays. A tracked one is
+// recognised by its server when it comes again.
+func (t *Stages[E]) ReportSent(tracked bool) (counted bool) {
+	one, all := counter(tracked)
 	for {
 		s := t.state.Load()
-		if s&over != 0 || s&requests == requests {
+		if s&over != 0 || s&all == all {
 			return false
 		}
-		if t.state.CompareAndSwap(s, s+request) {
-			return s+request&requests != requests
+		if t.state.CompareAndSwap(s, s+one) {
+			return (s+one)&all != all
 		}
 	}
 }
 
 // ReportRefused takes a request back that ReportSent has counted.
-func (t *Stages[E]) ReportRefused() {
+func (t *Stages[E]) ReportRefused(tracked bool) {
+	one, all := counter(tracked)
 	for {
 		s := t.state.Load()
-		if s&over != 0 || s&requests == requests || s&requests == 0 || t.state.CompareAndSwap(s, s-request) {
+		if s&over != 0 || s&all == all || s&all == 0 || t.state.CompareAndSwap(s, s-one) {
 			return
 		}
 	}
+}
+
+// Tracked reports whether the call may be repeated in flight: of its requests, one at least may have taken effect, and the
+// servers of all that may have recognise them when they come again. What the function itself has reported as sent is unknown.
+func (t *Stages[E]) Tracked() bool {
+	s := t.state.Load()
+	return s&trackedRequests != 0 && s&(requests|sent) == 0
+}
+
+// counter returns the bits that count requests: one of them, and all.
+func counter(tracked bool) (one, all uint32) {
+	if tracked {
+		return trackedRequest, trackedRequests
+	}
+	return request, requests
 }
 
 // stageBit returns the bit of the state that stands for stage; none for Unreported.
@@ -68,4 +86,4 @@ func stageIn(state uint32) predicates.Stage {
 }
 
 // doubtIn reports whether a client has reported a request that it has not taken back.
-func doubtIn(state uint32) bool { return state&requests != 0 }
+func doubtIn(state uint32) bool { return state&(requests|trackedRequests) != 0 }

@@ -47,10 +47,13 @@ const (
 	answered
 )
 
-// The upper half of the state counts the requests that a client has reported and not taken back.
+// The rest of the state counts the requests that clients have reported and not taken back: those that their server recognises
+// when they come again, and the others.
 const (
-	request  uint32 = 1 << 16
-	requests uint32 = 0xffff0000
+	request         uint32 = 1 << 10
+	requests        uint32 = 1<<21 - request
+	trackedRequest  uint32 = 1 << 21
+	trackedRequests uint32 = 0xffe00000
 )
 
 // Start binds a new token to the element that waits for it.

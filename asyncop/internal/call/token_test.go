@@ -277,18 +277,74 @@ func TestReports(t *testing.T) {
 	stage, inDoubt := a.Report()
 	require.Equal(t, predicates.ClientDispatch, stage)
 	require.False(t, inDoubt)
-	require.True(t, s.ReportSent())
+	require.True(t, s.ReportSent(false))
 	stage, inDoubt = a.Report()
 	require.Equal(t, predicates.NetworkTime, stage)
 	require.True(t, inDoubt)
 	end := a.Expire()
 	s.ReportStage(predicates.ResponseReceived)
-	s.ReportRefused()
-	require.False(t, s.ReportSent())
+	s.ReportRefused(false)
+	require.False(t, s.ReportSent(false))
 	require.Equal(t, Ending{Stage: predicates.NetworkTime, InDoubt: true, Freed: true}, end)
 	stage, inDoubt = a.Report()
 	require.Equal(t, predicates.NetworkTime, stage)
 	require.True(t, inDoubt)
+}
+
+// Tracked and other requests are counted apart, up to numbers that no call reaches, and a call is tracked by what is left (X1).
+func TestTrackedRequests(t *testing.T) {
+	const most = 1<<11 - 1
+	for name, tt := range map[string]struct {
+		report           func(s *Stages[*int])
+		tracked, inDoubt bool
+	}{
+		"nothing":          {func(*Stages[*int]) {}, false, false},
+		"tracked":          {func(s *Stages[*int]) { s.ReportSent(true) }, true, true},
+		"not tracked":      {func(s *Stages[*int]) { s.ReportSent(false) }, false, true},
+		"both":             {func(s *Stages[*int]) { s.ReportSent(true); s.ReportSent(false) }, false, true},
+		"the other first":  {func(s *Stages[*int]) { s.ReportSent(false); s.ReportSent(true) }, false, true},
+		"refused":          {func(s *Stages[*int]) { s.ReportSent(true); s.ReportRefused(true) }, false, false},
+		"one of two":       {func(s *Stages[*int]) { s.ReportSent(true); s.ReportSent(true); s.ReportRefused(true) }, true, true},
+		"other refused":    {func(s *Stages[*int]) { s.ReportSent(true); s.ReportSent(false); s.ReportRefused(false) }, true, true},
+		"wrong one":        {func(s *Stages[*int]) { s.ReportSent(false); s.ReportRefused(true) }, false, true},
+		"dispatching":      {func(s *Stages[*int]) { s.ReportStage(predicates.ClientDispatch); s.ReportSent(true) }, true, true},
+		"sent by function": {func(s *Stages[*int]) { s.ReportStage(predicates.NetworkTime); s.ReportSent(true) }, false, true},
+		"answered":         {func(s *Stages[*int]) { s.ReportSent(true); s.ReportStage(predicates.ResponseReceived) }, true, true},
+		"too many": {func(s *Stages[*int]) {
+			for range most + 2 {
+				s.ReportSent(true)
+			}
+			for range most + 2 {
+				s.ReportRefused(true)
+			}
+		}, true, true},
+		"too many others": {func(s *Stages[*int]) {
+			for range most + 2 {
+				s.ReportSent(false)
+			}
+			for range most + 2 {
+				s.ReportRefused(false)
+			}
+			s.ReportSent(true)
+		}, false, true},
+	} {
+		h, _ := newHost(t)
+		a := newAttempt(h)
+		s := (*Stages[*int])(&a.Token)
+		before := a.state.Load() & (request - 1)
+		tt.report(s)
+		_, inDoubt := a.Report()
+		require.Equal(t, tt.tracked, s.Tracked(), name)
+		require.Equal(t, tt.inDoubt, inDoubt, name)
+		require.Equal(t, before, a.state.Load()&(request-1)&^(dispatching|sent|answered), name)
+		end := a.Expire()
+		require.Equal(t, tt.inDoubt, end.InDoubt, name)
+		require.False(t, s.ReportSent(false), name)
+		require.False(t, s.ReportSent(true), name)
+		s.ReportRefused(true)
+		s.ReportRefused(false)
+		require.Equal(t, tt.tracked, s.Tracked(), "%s: after the end nothing is reported", name)
+	}
 }
 
 // What runs beside a call has neither its permit nor its stage.
