@@ -26,6 +26,8 @@
 //		reply.Ack()
 //	}
 //
+// The flows of package flow do that for functions that know nothing of messages.
+//
 // # Guarantees
 //
 // Each message is settled exactly once: the first of Ack, Nack and Reject counts, on whichever copy and goroutine (law D2). A whole is

@@ -3,6 +3,13 @@
 //
 //	source.Via(flow.NewMap(strings.TrimSpace)).Via(operator).To(sink)
 //
+// A message (package delivery) stays one: the function gets its value, and the acknowledgement goes on to what it returns.
+//
+//	element         Map           Filter                     FlatMap
+//	value           f(value)      the value, or nothing      all that f returns
+//	Message[T]      Message[R]    the message, or its Ack    parts of the message; its Ack if there are none
+//	watermark, …    as it is      as it is                   as it is
+//
 // A file that also needs go-streams' own package flow, for FanOut, gives that one a name:
 //
 //	import (

@@ -1,9 +1,8 @@
 package flow
 
 import (
-	"fmt"
 	"log/slog"
-	"reflect"
+	"slices"
 	"sync"
 	"sync/atomic"
 
@@ -11,6 +10,7 @@ import (
 	streamsflow "github.com/reugn/go-streams/flow"
 
 	"github.com/weirflow/weir/checkpoint/participant"
+	"github.com/weirflow/weir/delivery"
 	"github.com/weirflow/weir/internal/inband"
 	"github.com/weirflow/weir/internal/lazyerr"
 	"github.com/weirflow/weir/internal/nils"
@@ -21,9 +21,14 @@ import (
 // Flow is a step of a pipeline. [NewMap], [NewFilter] and [NewFlatMap] make one. It has no state, so it takes no part in
 // checkpoints.
 //
-// It works on one element at a time, in order. When its function panics or calls runtime.Goexit, or an element is of a wrong
-// type, the flow has failed: it closes Out, discards what still comes, and logs the error once through slog.Default(). The
-// next operator or sink of weir fails with the same error, and so does the run of a coordinator whose barriers it passes.
+// It works on one element at a time, in order. Of a message ([delivery.Message]) the function gets the value, and what the flow makes
+// of it has the acknowledgement of that message. A function that is typed on messages gets the message, and passes the
+// acknowledgement on itself.
+//
+// When its function panics or calls runtime.Goexit, or an element is of a wrong type, the flow has failed: it closes Out, discards what
+// still comes, nacks the messages among that, and logs the error once through slog.Default(). The next operator or sink of weir fails
+// with the same error, and so does the run of a coordinator whose barriers it passes. A message with an acknowledgement of its own in
+// a stream with barriers is such an error, too.
 type Flow struct {
 	in, out chan any
 	name    string
@@ -48,10 +53,21 @@ const buffer = 64
 // It panics if f is nil.
 func NewMap[T, R any](f func(T) R) *Flow {
 	nils.Refuse("flow: NewMap", "function", f)
-	return newFlow("Map", func(v T, emit func(any)) { emit(f(v)) })
+	return newFlow("Map", func(e element[T], emit func(any)) error {
+		r := f(e.value)
+		if !e.carried {
+			emit(r)
+			return nil
+		}
+		if isMessage(r) {
+			return errNested
+		}
+		emit(delivery.With(e.handle, r))
+		return nil
+	})
 }
 
-// NewFilter returns a flow that emits the elements that are to be kept.
+// NewFilter returns a flow that emits the elements that are to be kept. A message that is not is acknowledged.
 //
 //	in  -- 1 -- 2 -- W -- 3 --
 //	out -- 1 ------- W -- 3 --
@@ -59,14 +75,18 @@ func NewMap[T, R any](f func(T) R) *Flow {
 // It panics if keep is nil.
 func NewFilter[T any](keep func(T) bool) *Flow {
 	nils.Refuse("flow: NewFilter", "function", keep)
-	return newFlow("Filter", func(v T, emit func(any)) {
-		if keep(v) {
-			emit(v)
+	return newFlow("Filter", func(e element[T], emit func(any)) error {
+		if keep(e.value) {
+			emit(e.whole)
+		} else {
+			e.handle.Ack()
 		}
+		return nil
 	})
 }
 
-// NewFlatMap returns a flow that emits all that f returns for an element.
+// NewFlatMap returns a flow that emits all that f returns for an element. What it returns for a message are parts of it
+// ([delivery.Split]).
 //
 //	in  -- 1 -------- W -- 2 ------
 //	out -- 1a - 1b -- W -- 2a - 2b -
@@ -74,34 +94,60 @@ func NewFilter[T any](keep func(T) bool) *Flow {
 // It panics if f is nil.
 func NewFlatMap[T, R any](f func(T) []R) *Flow {
 	nils.Refuse("flow: NewFlatMap", "function", f)
-	return newFlow("FlatMap", func(v T, emit func(any)) {
-		for _, r := range f(v) {
-			emit(r)
+	return newFlow("FlatMap", func(e element[T], emit func(any)) error {
+		rs := f(e.value)
+		if !e.carried {
+			for _, r := range rs {
+				emit(r)
+			}
+			return nil
 		}
+		if slices.ContainsFunc(rs, isMessage[R]) {
+			return errNested
+		}
+		for _, part := range delivery.Split(e.handle, rs...) {
+			emit(part)
+		}
+		return nil
 	})
 }
 
-func newFlow[T any](name string, apply func(v T, emit func(any))) *Flow {
+func newFlow[T any](name string, apply func(e element[T], emit func(any)) error) *Flow {
 	f := &Flow{in: make(chan any, buffer), out: make(chan any, buffer), name: name}
 	emit := func(v any) { f.out <- v }
-	nilAllowed := reflect.TypeFor[T]().Kind() == reflect.Interface
+	d := newDecoder[T]()
 	var barriers wiring.Barriers
+	var held delivery.Message[struct{}] // the message that is being worked on
+	var acknowledged, checkpointed bool // what has come
 	each := func() error {
 		for v := range f.in {
 			if participant.IsControl(v) {
 				if b, ok := v.(participant.Barrier); ok {
+					checkpointed = true
 					if err := f.barrier(b, &barriers); err != nil {
 						return err
 					}
 				}
+				if checkpointed && acknowledged {
+					return errAcknowledged
+				}
 				f.out <- v
 				continue
 			}
-			t, ok := v.(T)
-			if !ok && (v != nil || !nilAllowed) {
-				return fmt.Errorf("got an element of type %T, want %v", v, reflect.TypeFor[T]())
+			e, err := d.decode(v)
+			held = e.handle
+			acknowledged = acknowledged || held.Pending()
+			switch {
+			case err != nil:
+			case checkpointed && acknowledged:
+				err = errAcknowledged
+			default:
+				err = apply(e, emit)
 			}
-			apply(t, emit)
+			if err != nil {
+				return err
+			}
+			held = delivery.Message[struct{}]{} // what was emitted has taken its place
 		}
 		return nil
 	}
@@ -112,10 +158,14 @@ func newFlow[T any](name string, apply func(v T, emit func(any))) *Flow {
 				err = panics.New("", recover())
 			}
 			if err != nil {
+				held.Nack(0) // law D1
 				f.fail(err)
 			}
 			close(f.out)
-			for range f.in {
+			for v := range f.in {
+				if m, ok := delivery.FromElement(v); ok {
+					m.Nack(0)
+				}
 			}
 		}()
 		err = each()

@@ -1,0 +1,66 @@
+package flow
+
+import (
+	"errors"
+	"fmt"
+	"reflect"
+
+	"github.com/weirflow/weir/delivery"
+)
+
+var (
+	errAcknowledged = errors.New("the stream has checkpoints, and a message with an acknowledgement of its own: " +
+		"a position in the source can be released by one of them only")
+	errNested = errors.New("the function has returned a message for the value of a message: let it take messages, or return values")
+)
+
+// element is what a function is called for.
+type element[T any] struct {
+	value   T
+	whole   any                        // as it came
+	handle  delivery.Message[struct{}] // of a message
+	carried bool                       // it is a message, and the function does not see that: what it returns takes its place
+}
+
+// decoder takes elements apart.
+type decoder[T any] struct {
+	nilAllowed bool // T is an interface
+	isMessage  bool // T is a message: the function has it, and makes of it what it wants
+}
+
+func newDecoder[T any]() decoder[T] {
+	var zero T
+	return decoder[T]{nilAllowed: reflect.TypeFor[T]().Kind() == reflect.Interface, isMessage: isMessage(zero)}
+}
+
+func isMessage[T any](v T) bool {
+	_, ok := delivery.FromElement(v)
+	return ok
+}
+
+// decode recognises messages before it looks at T. An element of a wrong type is returned with its handle.
+func (d decoder[T]) decode(v any) (e element[T], err error) {
+	e.whole = v
+	if !d.nilAllowed && !d.isMessage {
+		if t, ok := v.(T); ok { // most elements
+			e.value = t
+			return e, nil
+		}
+		if m, ok := v.(delivery.Message[T]); ok {
+			e.value, e.handle, e.carried = m.Value, delivery.With(m, struct{}{}), true
+			return e, nil
+		}
+	}
+	value := v
+	if m, ok := delivery.FromElement(v); ok {
+		e.handle = delivery.With(m, struct{}{})
+		if e.carried = !d.isMessage; e.carried {
+			value = m.Value
+		}
+	}
+	var ok bool
+	if e.value, ok = value.(T); !ok && (value != nil || !d.nilAllowed) {
+		return e, fmt.Errorf("got an element of type %T, want %v", v, reflect.TypeFor[T]())
+	}
+	return e, nil
+}

@@ -1,0 +1,204 @@
+package flow_test
+
+import (
+	"errors"
+	"fmt"
+	"sync"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/weirflow/weir/checkpoint/participant"
+	"github.com/weirflow/weir/delivery"
+	"github.com/weirflow/weir/flow"
+	"github.com/weirflow/weir/queue"
+)
+
+// ledger notes how messages were settled.
+type ledger map[string][]string
+
+func (l ledger) message(id string) delivery.Message[string] { return message(l, id, id) }
+
+func message[T any](l ledger, id string, v T) delivery.Message[T] {
+	return delivery.New(v, &delivery.Meta{ID: id}, func(v delivery.Verdict) {
+		ledgers.Lock()
+		defer ledgers.Unlock()
+		l[id] = append(l[id], v.String())
+	})
+}
+
+var ledgers sync.Mutex // several flows may settle at a time
+
+// through returns what a row of flows makes of elements.
+func through(first, last *flow.Flow, elements ...any) (out []any) {
+	go func() {
+		for _, v := range elements {
+			first.In() <- v
+		}
+		close(first.In())
+	}()
+	for v := range last.Out() {
+		out = append(out, v)
+	}
+	return out
+}
+
+// D1: what is made of a message is acknowledged in its place, and what is filtered out at once.
+func TestMessagesAreCarriedOn(t *testing.T) {
+	l, w := ledger{}, queue.Watermark{Timestamp: time.Unix(1, 0)}
+	first := flow.NewMap(func(s string) int { return len(s) })
+	last := flow.NewFlatMap(func(n int) []float64 { return make([]float64, n-1) })
+	first.Via(flow.NewFilter(func(n int) bool { return n < 4 })).Via(last)
+	out := through(first, last, l.message("a"), w, l.message("bb"), l.message("ccc"), l.message("dddd"), "eee")
+	require.Equal(t, ledger{"a": {"acked"}, "dddd": {"acked"}}, l, "one with no results, one filtered out")
+	require.Len(t, out, 6)
+	require.Equal(t, []any{w, 0.0, 0.0}, []any{out[0], out[4], out[5]})
+
+	one := out[1].(delivery.Message[float64])
+	require.Equal(t, "bb", one.Meta().ID)
+	parts := []delivery.Message[float64]{out[2].(delivery.Message[float64]), out[3].(delivery.Message[float64])}
+	require.Equal(t, "ccc#2", parts[1].Meta().ID)
+	one.Nack(time.Second)
+	parts[0].Ack()
+	require.Empty(t, l["ccc"])
+	parts[1].Ack()
+	require.Equal(t, ledger{"a": {"acked"}, "dddd": {"acked"}, "bb": {"nacked for 1s"}, "ccc": {"acked"}}, l)
+}
+
+// Messages are recognised before the type test, whatever the types.
+func TestMessagesOfAnyType(t *testing.T) {
+	l := ledger{}
+	f := flow.NewMap(func(v any) string { return fmt.Sprintf("%T %v", v, v) })
+	out := through(f, f, l.message("a"), message(l, "b", 5), message[error](l, "c", nil), message[any](l, "d", "x"), nil)
+	var got []string
+	for _, v := range out[:4] {
+		got = append(got, v.(delivery.Message[string]).Value)
+	}
+	require.Equal(t, []string{"string a", "int 5", "<nil> <nil>", "string x"}, got)
+	require.Equal(t, "<nil> <nil>", out[4])
+
+	other := flow.NewMap(func(s string) string { return s })
+	out = through(other, other, message[any](l, "e", "x"), delivery.Message[string]{Value: "y"})
+	require.Equal(t, "x", out[0].(delivery.Message[string]).Value)
+	require.Equal(t, delivery.Message[string]{Value: "y"}, out[1])
+	require.Empty(t, l)
+}
+
+// A function that is typed on messages gets them, with their history, and passes the acknowledgement on.
+func TestFunctionsOnMessages(t *testing.T) {
+	type messages = delivery.Message[string]
+	l := ledger{}
+	first := flow.NewMap(func(m messages) delivery.Message[int] { return delivery.With(m, len(m.Meta().ID)) })
+	out := through(first, first, l.message("abc"))
+	require.Equal(t, 3, out[0].(delivery.Message[int]).Value)
+
+	filter := flow.NewFilter(func(m messages) bool { return m.Meta().ID != "drop" })
+	out = through(filter, filter, l.message("drop"), l.message("keep"))
+	require.Len(t, out, 1)
+	require.Equal(t, ledger{"drop": {"acked"}}, l)
+
+	var batch []messages // none is acknowledged: they are kept
+	batches := flow.NewFlatMap(func(m messages) []string { batch = append(batch, m); return nil })
+	require.Empty(t, through(batches, batches, l.message("x"), l.message("y")))
+	require.Len(t, batch, 2)
+	require.Equal(t, ledger{"drop": {"acked"}}, l)
+
+	source := flow.NewMap(func(s string) messages { return l.message(s) }) // messages of values
+	require.Equal(t, "s", through(source, source, "s")[0].(messages).Value)
+}
+
+// D1: a flow that fails gives back what it works on and what it discards. What it has emitted is downstream's.
+func TestFailingFlowNacks(t *testing.T) {
+	barrier := participant.NewBarrier(1, participant.Periodic, nil)
+	for name, c := range map[string]struct {
+		flow    func() *flow.Flow
+		trouble func(l ledger) any
+		want    string
+	}{
+		"panic": {
+			func() *flow.Flow { return flow.NewMap(func(s string) int { panic("boom: " + s) }) },
+			func(l ledger) any { return l.message("2") }, "panic in user code: boom: 2",
+		},
+		"type": {func() *flow.Flow { return flow.NewFilter(func(string) bool { return true }) }, func(l ledger) any { return message(l, "2", 5) }, "got an element of type delivery.Message[int], want string"},
+		"nested": {
+			func() *flow.Flow { return flow.NewMap(func(s string) any { return delivery.Message[string]{} }) },
+			func(l ledger) any { return l.message("2") }, "returned a message for the value of a message",
+		},
+		"nested part": {
+			func() *flow.Flow {
+				return flow.NewFlatMap(func(s string) []delivery.Message[string] { return make([]delivery.Message[string], 2) })
+			},
+			func(l ledger) any { return l.message("2") }, "returned a message for the value of a message",
+		},
+		"barrier": {func() *flow.Flow { return flow.NewMap(func(s string) any { return s }) }, func(ledger) any { return barrier }, "the stream has checkpoints"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				l, f := ledger{}, c.flow()
+				elements := []any{c.trouble(l), l.message("3"), message(l, "4", 5.0), "plain", barrier}
+				want := ledger{"2": {"nacked"}, "3": {"nacked"}, "4": {"nacked"}}
+				emitted := 0
+				if name == "barrier" {
+					elements = append([]any{l.message("1")}, elements...)
+					emitted = 1
+					delete(want, "2")
+				}
+				out := through(f, f, elements...)
+				synctest.Wait() // it discards after Out is closed
+				require.ErrorContains(t, f.Err(), c.want)
+				require.Equal(t, want, l)
+				require.Len(t, out, emitted+1, "and the failure")
+			})
+		})
+	}
+}
+
+// With checkpoints a message with an acknowledgement of its own is refused, whichever comes first; one that has its history only is not.
+func TestCheckpointsRefuseAcknowledgements(t *testing.T) { synctest.Test(t, testCheckpointsRefuse) }
+
+func testCheckpointsRefuse(t *testing.T) {
+	barrier := func() (participant.Barrier, run) {
+		r := run{make(chan error, 1)}
+		return participant.NewBarrier(1, participant.Periodic, r), r
+	}
+	pass := func() *flow.Flow { return flow.NewFilter(func(string) bool { return true }) }
+
+	l := ledger{}
+	b, r := barrier()
+	f := pass()
+	through(f, f, b, l.message("after"))
+	require.ErrorContains(t, f.Err(), "the stream has checkpoints, and a message with an acknowledgement of its own")
+	require.Equal(t, f.Err(), <-r.failed)
+	synctest.Wait()
+	require.Equal(t, ledger{"after": {"nacked"}}, l)
+
+	b, r = barrier()
+	f = pass()
+	through(f, f, l.message("before"), b)
+	require.Equal(t, f.Err(), <-r.failed)
+	require.Error(t, f.Err())
+
+	b, _ = barrier()
+	f = pass()
+	history := delivery.New("a", &delivery.Meta{ID: "1"}, nil)
+	require.Len(t, through(f, f, b, history, delivery.Message[string]{}), 3)
+	require.NoError(t, f.Err())
+}
+
+// What costs nothing where there are no messages.
+func TestPlainElementsCostNothingMore(t *testing.T) {
+	f := flow.NewFilter(func(int) bool { return true })
+	var one any = 1 << 20
+	in, out := f.In(), f.Out()
+	require.LessOrEqual(t, testing.AllocsPerRun(1000, func() {
+		in <- one
+		if v := <-out; v != one {
+			panic(errors.New("another"))
+		}
+	}), 0.0)
+	close(in)
+	for range out {
+	}
+}
