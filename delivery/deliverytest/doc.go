@@ -1,0 +1,16 @@
+// Package deliverytest has conformance suites for what is plugged into package delivery. [RunStore] checks stores of messages:
+//
+//	func TestMyStore(t *testing.T) {
+//		deliverytest.RunStore(t, func(t *testing.T) deliverytest.StorePlace {
+//			mock := clock.NewMock()
+//			dir := t.TempDir()
+//			return deliverytest.StorePlace{
+//				Open: func() (store.Store, error) { return OpenMyStore(dir, mock) },
+//				Wait: mock.Add,
+//			}
+//		})
+//	}
+//
+// Run it with -race: some rules are about calls from many goroutines. What a suite cannot do is to kill your process or cut
+// its power.
+package deliverytest

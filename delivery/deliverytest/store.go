@@ -1,0 +1,632 @@
+package deliverytest
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"math/rand/v2"
+	"reflect"
+	"runtime/debug"
+	"slices"
+	"strconv"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/weirflow/weir/delivery"
+	"github.com/weirflow/weir/delivery/store"
+)
+
+// StorePlace is where stores keep their messages.
+type StorePlace struct {
+	// Open opens a store at the place. Several may be open at once, and each finds what the others have put.
+	Open func() (store.Store, error)
+	// Wait lets the time d pass on the stores' clock.
+	Wait func(d time.Duration)
+	// RealTime says that time also passes without Wait. Some rules are not checked then.
+	RealTime bool
+	// SetBack sets the machine's clock back by d. Nil: it cannot be set, and the rule about it is not checked.
+	SetBack func(d time.Duration)
+	// Unit is the delay and lease that the suite counts in; 0 means a second. With real time it must be long against a call of the store.
+	Unit time.Duration
+	// Full opens a store at a place of its own that has room for few messages of 1 KiB, at most 10,000. Nil: the rule is not checked.
+	Full func() (store.Store, error)
+}
+
+// RunStore checks stores against the rules of [store.Store], and of [store.Inspector] if they are one, one subtest each.
+// newPlace returns a new, empty place each time.
+func RunStore(t *testing.T, newPlace func(t *testing.T) StorePlace) {
+	t.Helper()
+	for _, r := range storeRules {
+		t.Run(r.name, func(t *testing.T) {
+			place := newPlace(t)
+			if r.setsClock && place.SetBack == nil {
+				t.Skip("the clock of this place cannot be set")
+			}
+			if r.fills && place.Full == nil {
+				t.Skip("no store of this place can be filled")
+			}
+			if err := r.run(place); err != nil {
+				t.Error(err)
+			}
+		})
+	}
+}
+
+// A storeRule panics with a broken to say how a store breaks it, so that the suite can be tested with stores that do.
+type storeRule struct {
+	name      string
+	check     func(*storeBench)
+	setsClock bool
+	fills     bool
+}
+
+type broken struct{ error }
+
+func (r storeRule) run(place StorePlace) (err error) {
+	if place.Unit == 0 {
+		place.Unit = time.Second
+	}
+	b := &storeBench{StorePlace: place, ctx: context.Background()}
+	defer func() {
+		for _, s := range b.opened {
+			err = errors.Join(err, s.Close())
+		}
+	}()
+	defer func() {
+		switch p := recover().(type) {
+		case nil, notApplicable:
+		case broken:
+			err = p.error
+		default: // a store that returns less than it must, or panics itself
+			err = fmt.Errorf("panic: %v\n%s", p, debug.Stack())
+		}
+	}()
+	b.Store = b.open()
+	r.check(b)
+	return nil
+}
+
+var storeRules = []storeRule{
+	{name: "what was put is taken", check: putIsTaken},
+	{name: "odd and large messages", check: oddAndLarge},
+	{name: "never early", check: neverEarly},
+	{name: "never early when the clock is set", check: neverEarlyWhenClockIsSet, setsClock: true},
+	{name: "due first, taken first", check: dueFirst},
+	{name: "the same again changes nothing", check: sameAgain},
+	{name: "all or none", check: allOrNone},
+	{name: "a lease keeps others away, until it ends", check: leaseKeepsAway},
+	{name: "the loser of a lease cannot settle", check: loserCannotSettle},
+	{name: "a lease that has ended still settles", check: endedLeaseSettles},
+	{name: "extend", check: extend},
+	{name: "release", check: release},
+	{name: "settled once", check: settledOnce},
+	{name: "queues are separate", check: queuesAreSeparate},
+	{name: "nothing disappears", check: nothingDisappears},
+	{name: "a full store refuses", check: fullRefuses, fills: true},
+	{name: "wrong arguments are refused", check: wrongArguments},
+	{name: "a reopened store goes on", check: reopened},
+	{name: "a closed store says so", check: closedSaysSo},
+	{name: "an ended context ends calls", check: endedContext},
+	{name: "concurrent consumers", check: concurrentConsumers},
+	{name: "a random schedule", check: randomSchedule},
+	{name: "inspector: pages", check: pages},
+	{name: "inspector: filters", check: filters},
+	{name: "inspector: count", check: count},
+	{name: "inspector: purge", check: purge},
+	{name: "inspector: claim", check: claim},
+	{name: "inspector: move", check: move},
+	{name: "inspector: two who move", check: twoWhoMove},
+	{name: "inspector: queues", check: queues},
+}
+
+// storeBench is a store under test. Its methods give up the rule when a call fails.
+type storeBench struct {
+	StorePlace
+	store.Store
+	ctx    context.Context
+	opened []store.Store
+}
+
+func (b *storeBench) open() store.Store {
+	s, err := b.Open()
+	b.ok(err, "Open")
+	b.opened = append(b.opened, s)
+	return s
+}
+
+func (b *storeBench) fail(format string, args ...any) { panic(broken{fmt.Errorf(format, args...)}) }
+
+func (b *storeBench) ok(err error, what string) {
+	if err != nil {
+		b.fail("%s: %w", what, err)
+	}
+}
+
+func (b *storeBench) must(holds bool, format string, args ...any) {
+	if !holds {
+		b.fail(format, args...)
+	}
+}
+
+func (b *storeBench) put(queue string, ms ...store.Message) {
+	b.ok(b.Put(b.ctx, queue, ms...), "Put")
+}
+
+// take takes everything that is due, for a lease of units.
+func (b *storeBench) take(queue string, units int) []store.Leased {
+	ms, err := b.Take(b.ctx, queue, 100_000, b.units(units))
+	b.ok(err, "Take")
+	return ms
+}
+
+func (b *storeBench) takeOne(queue string, units int) store.Leased {
+	ms := b.take(queue, units)
+	b.must(len(ms) == 1, "Take returned %d messages in place of one: %v", len(ms), ids(ms))
+	return ms[0]
+}
+
+func (b *storeBench) takeNone(queue, why string) {
+	ms := b.take(queue, 1)
+	b.must(len(ms) == 0, "Take returned %v: %s", ids(ms), why)
+}
+
+func (b *storeBench) units(n int) time.Duration { return time.Duration(n) * b.Unit }
+func (b *storeBench) wait(n int)                { b.Wait(b.units(n)) }
+
+// lost checks that a call has refused exactly these leases.
+func (b *storeBench) lost(err error, what string, leases ...store.Lease) {
+	e, ok := errors.AsType[*store.LeaseError](err)
+	b.must(ok && errors.Is(err, store.ErrLeaseLost), "%s of a lease that is lost returned the error %v", what, err)
+	b.must(slices.Equal(e.Lost, leases), "%s named the leases %v as lost in place of %v", what, e.Lost, leases)
+}
+
+func (b *storeBench) inspector() store.Inspector {
+	i, ok := b.Store.(store.Inspector)
+	if !ok {
+		panic(notApplicable{})
+	}
+	return i
+}
+
+// notApplicable is the panic of a rule for inspectors with a store that is none.
+type notApplicable struct{}
+
+func ids(ms []store.Leased) []string {
+	list := make([]string, len(ms))
+	for i := range ms {
+		list[i] = ms[i].Meta.ID
+	}
+	return list
+}
+
+func message(id string) store.Message {
+	return store.Message{Meta: delivery.Meta{ID: id}, Payload: []byte("payload of " + id)}
+}
+
+func delayed(id string, d time.Duration) store.Message {
+	m := message(id)
+	m.Delay = d
+	return m
+}
+
+// full is a message with everything.
+func full(id string) store.Message {
+	return store.Message{
+		Meta: delivery.Meta{
+			ID: id, Key: "key", Origin: delivery.Origin{Source: "orders", Partition: "3", Position: "17"},
+			Visit: 2, Attempts: 7, FirstFailure: time.Unix(1_700_000_000, 123_456_000).UTC(), LastFailure: time.Unix(1_700_000_100, 1000).UTC(),
+			LastError: "no answer", Reasons: []string{"SOCKET_NOT_AVAILABLE", "TIMED_OUT"}, OutcomeUnknown: true, Provider: "bank", Merges: 1,
+			Headers: map[string]string{"Traceparent": "00-1", "empty": ""},
+		},
+		Payload: []byte(`{"total":12}`), Schema: []byte("json"), Cause: store.Exhausted,
+	}
+}
+
+// same compares messages but for the due time and the delay, which a store sets.
+func same(a, b store.Message) bool {
+	for _, m := range []*store.Message{&a, &b} {
+		m.Delay, m.Meta.Due = 0, time.Time{}
+		if len(m.Payload) == 0 {
+			m.Payload = nil
+		}
+		if len(m.Schema) == 0 {
+			m.Schema = nil
+		}
+	}
+	return reflect.DeepEqual(a, b)
+}
+
+func putIsTaken(b *storeBench) {
+	want := full("a")
+	given := want.Clone()
+	b.put("q", given)
+	given.Payload[0], given.Meta.Reasons[0], given.Meta.Headers["Traceparent"] = 'X', "changed", "changed"
+	got := b.takeOne("q", 100)
+	b.must(same(got.Message, want), "put %+v, taken %+v", want, got.Message)
+	b.must(!got.Meta.Due.IsZero(), "the message has no due time")
+	b.must(got.Lease.Fence == 1 && got.Lease.Queue == "q" && got.Lease.Entry != "", "the lease of a first Take is %+v", got.Lease)
+	b.takeNone("q", "it is leased")
+	b.ok(b.Done(b.ctx, got.Lease), "Done")
+	b.wait(200)
+	b.takeNone("q", "it is done")
+	b.ok(b.Put(b.ctx, "q"), "Put of nothing")
+	b.ok(b.Done(b.ctx), "Done of nothing")
+	b.takeNone("never put", "the queue does not exist")
+}
+
+func oddAndLarge(b *storeBench) {
+	odd := string([]byte{0, 0xff, 0xfe, '\\', 'x', '"', '\'', '\n', 0})
+	var want []store.Message
+	for i, s := range []string{odd, `\x00`, `\`, "Grüße, 世界", strings.Repeat("long", 200)} {
+		m := full("odd" + strconv.Itoa(i) + s)
+		m.Meta.Key, m.Meta.Provider = s, s
+		m.Meta.Origin = delivery.Origin{Source: s, Partition: s, Position: s}
+		m.Meta.Headers = map[string]string{s: s}
+		m.Payload, m.Schema = []byte(s), []byte(s)
+		want = append(want, m)
+	}
+	large := message("large")
+	large.Payload = make([]byte, 2<<20)
+	rand.NewChaCha8([32]byte{1}).Read(large.Payload)
+	want = append(want, large, store.Message{Meta: delivery.Meta{ID: "empty"}})
+	b.put("q", want...)
+	got := b.take("q", 100)
+	b.must(len(got) == len(want), "put %d, taken %d", len(want), len(got))
+	for i := range want {
+		at := slices.IndexFunc(got, func(l store.Leased) bool { return l.Meta.ID == want[i].Meta.ID })
+		b.must(at >= 0, "%q was not taken: %q", want[i].Meta.ID, ids(got))
+		b.must(same(got[at].Message, want[i]), "put %+v, taken %+v", want[i].Meta, got[at].Meta)
+	}
+}
+
+// Law D3.
+func neverEarly(b *storeBench) {
+	b.put("q", delayed("a", b.units(3)), delayed("b", b.units(6)), message("now"))
+	now := b.takeOne("q", 1000)
+	b.must(now.Meta.ID == "now", "took %q before its delay has passed", now.Meta.ID)
+	b.wait(2)
+	b.takeNone("q", "its delay has not passed")
+	b.wait(1)
+	got := b.takeOne("q", 1000)
+	b.must(got.Meta.ID == "a", "took %q, due is a", got.Meta.ID)
+	b.must(!got.Meta.Due.Before(now.Meta.Due.Add(b.units(3))), "a was due at %v, put at %v with a delay of %v", got.Meta.Due, now.Meta.Due, b.units(3))
+	b.wait(3)
+	b.must(b.takeOne("q", 1000).Meta.ID == "b", "b is not due after its delay")
+}
+
+// Law D3.
+func neverEarlyWhenClockIsSet(b *storeBench) {
+	b.put("q", delayed("before", b.units(10)))
+	b.put("leased", message("leased"))
+	b.takeOne("leased", 10)
+	b.wait(5)
+	b.takeNone("q", "its delay has not passed")
+	b.SetBack(b.units(100))
+	b.put("q", delayed("after", b.units(10)))
+	other := b.open()
+	b.ok(other.Put(b.ctx, "q", delayed("by another store", b.units(10))), "Put")
+	b.wait(4)
+	for _, s := range []store.Store{b.Store, other} {
+		for _, q := range []string{"q", "leased"} {
+			ms, err := s.Take(b.ctx, q, 10, b.units(1000))
+			b.ok(err, "Take")
+			b.must(len(ms) == 0, "%v of %s came early when the clock was set back", ids(ms), q)
+		}
+	}
+	b.wait(1)
+	b.must(b.takeOne("q", 1000).Meta.ID == "before", "before is not due after its delay, since the clock was set back")
+	b.takeOne("leased", 1000)
+	b.wait(4)
+	b.takeNone("q", "the delay has not passed since the clock was set back")
+	b.wait(1)
+	b.must(len(b.take("q", 1000)) == 2, "messages do not become due after the clock was set back")
+}
+
+func dueFirst(b *storeBench) {
+	b.put("q", delayed("d", b.units(4)), delayed("b", b.units(2)))
+	b.put("q", delayed("a", b.units(1)), delayed("c", b.units(3)))
+	b.wait(5)
+	for _, want := range []string{"a", "b", "c", "d"} {
+		ms, err := b.Take(b.ctx, "q", 1, b.units(1000))
+		b.ok(err, "Take")
+		b.must(len(ms) == 1 && ms[0].Meta.ID == want, "Take of one returned %v in place of %s", ids(ms), want)
+	}
+}
+
+func sameAgain(b *storeBench) {
+	first := delayed("a", b.units(5))
+	other := delayed("a", 0)
+	other.Payload = []byte("another payload")
+	b.put("q", first, other)
+	b.put("q", other)
+	b.takeNone("q", "the delay of the first Put counts")
+	b.wait(5)
+	got := b.takeOne("q", 1000)
+	b.must(same(got.Message, first), "a second Put has changed the message to %+v", got.Message)
+	b.put("q", other)
+	b.takeNone("q", "Put has doubled a message that is leased")
+
+	for _, change := range []func(*delivery.Meta){func(m *delivery.Meta) { m.Visit++ }, func(m *delivery.Meta) { m.Merges++ }} {
+		next := message("a")
+		change(&next.Meta)
+		b.put("q", next)
+		b.must(same(b.takeOne("q", 1000).Message, next), "a message of another visit or merge is another message")
+	}
+	b.ok(b.Done(b.ctx, got.Lease), "Done")
+	b.put("q", other)
+	b.must(same(b.takeOne("q", 1000).Message, other), "what is done can be put again")
+}
+
+func allOrNone(b *storeBench) {
+	err := b.Put(b.ctx, "q", message("good"), message(""), message("good too"))
+	b.must(err != nil, "a message without an id was put")
+	b.takeNone("q", "a Put that failed has put a part")
+}
+
+func leaseKeepsAway(b *storeBench) {
+	b.put("q", message("a"))
+	first := b.takeOne("q", 10)
+	b.wait(9)
+	b.takeNone("q", "it is leased")
+	b.wait(1)
+	second := b.takeOne("q", 10)
+	b.must(second.Lease.Fence > first.Lease.Fence, "the fencing number went from %d to %d", first.Lease.Fence, second.Lease.Fence)
+	b.must(second.Lease.Entry == first.Lease.Entry, "the same message has the names %q and %q", first.Lease.Entry, second.Lease.Entry)
+}
+
+func loserCannotSettle(b *storeBench) {
+	b.put("q", message("a"), message("b"))
+	losers := b.take("q", 1)
+	b.wait(1)
+	winners := b.take("q", 1000)
+	b.put("other", message("mine"))
+	mine := b.takeOne("other", 1000).Lease
+	for _, l := range losers {
+		b.lost(b.Extend(b.ctx, b.units(2000), mine, l.Lease), "Extend", l.Lease)
+		b.lost(b.Release(b.ctx, 0, l.Lease), "Release", l.Lease)
+	}
+	b.lost(b.Done(b.ctx, losers[0].Lease, mine, losers[1].Lease), "Done", losers[0].Lease, losers[1].Lease)
+	b.lost(b.Done(b.ctx, mine), "the other leases of a call are served: a second Done", mine)
+	b.takeNone("q", "a loser has given back the winner's message")
+	b.ok(b.Done(b.ctx, winners[0].Lease, winners[1].Lease), "Done of the winner")
+	// The name of an entry is not used again.
+	b.put("q", message("a"))
+	b.takeOne("q", 1000)
+	for _, l := range []store.Lease{winners[0].Lease, winners[1].Lease, losers[0].Lease, losers[1].Lease} {
+		b.lost(b.Done(b.ctx, l), "Done of a message that was put again", l)
+	}
+	forged := store.Lease{Queue: "q", Entry: "no such entry", Fence: 1}
+	b.lost(b.Done(b.ctx, forged), "Done of an entry that never was", forged)
+}
+
+func endedLeaseSettles(b *storeBench) {
+	b.put("q", message("a"), message("b"))
+	for _, l := range b.take("q", 1) {
+		b.wait(2)
+		if l.Meta.ID == "a" {
+			b.ok(b.Done(b.ctx, l.Lease), "Done after the end of a lease that no one has taken over")
+			continue
+		}
+		b.ok(b.Extend(b.ctx, b.units(10), l.Lease), "Extend after the end of a lease that no one has taken over")
+		b.takeNone("q", "it was extended")
+		b.ok(b.Done(b.ctx, l.Lease), "Done")
+	}
+}
+
+func extend(b *storeBench) {
+	b.put("q", message("a"))
+	l := b.takeOne("q", 2).Lease
+	b.ok(b.Extend(b.ctx, b.units(10), l), "Extend")
+	b.wait(9)
+	b.takeNone("q", "its lease was extended")
+	b.ok(b.Extend(b.ctx, b.units(1), l), "Extend to a sooner end")
+	b.wait(1)
+	b.takeOne("q", 1)
+}
+
+func release(b *storeBench) {
+	b.put("q", message("a"))
+	first := b.takeOne("q", 1000)
+	b.ok(b.Release(b.ctx, b.units(3), first.Lease), "Release")
+	b.lost(b.Done(b.ctx, first.Lease), "Done after Release", first.Lease)
+	b.lost(b.Release(b.ctx, 0, first.Lease), "a second Release", first.Lease)
+	b.wait(2)
+	b.takeNone("q", "the delay of Release has not passed")
+	b.wait(1)
+	second := b.takeOne("q", 1000)
+	b.must(second.Lease.Fence > first.Lease.Fence, "the fencing number went from %d to %d", first.Lease.Fence, second.Lease.Fence)
+	b.must(!second.Meta.Due.Before(first.Meta.Due.Add(b.units(3))), "the due time of a released message is %v, it was %v before", second.Meta.Due, first.Meta.Due)
+	b.ok(b.Release(b.ctx, 0, second.Lease), "Release without a delay")
+	b.takeOne("q", 1000)
+}
+
+func settledOnce(b *storeBench) {
+	b.put("q", message("a"))
+	l := b.takeOne("q", 1000).Lease
+	b.ok(b.Done(b.ctx, l), "Done")
+	b.lost(b.Done(b.ctx, l), "a second Done", l)
+	b.lost(b.Extend(b.ctx, b.Unit, l), "Extend after Done", l)
+	b.lost(b.Release(b.ctx, 0, l), "Release after Done", l)
+	b.takeNone("q", "it is done")
+}
+
+func queuesAreSeparate(b *storeBench) {
+	b.put("q", message("a"))
+	b.put("r", message("a"))
+	l := b.takeOne("q", 1000).Lease
+	wrong := l
+	wrong.Queue = "r"
+	b.lost(b.Done(b.ctx, wrong), "Done with the name of another queue", wrong)
+	b.ok(b.Done(b.ctx, l), "Done")
+	b.takeOne("r", 1000)
+}
+
+// Law D5.
+func nothingDisappears(b *storeBench) {
+	const n = 2000
+	var ms []store.Message
+	for i := range n {
+		ms = append(ms, message(strconv.Itoa(i)))
+	}
+	b.put("q", ms...)
+	if !b.RealTime {
+		b.Wait(10 * 365 * 24 * time.Hour)
+	}
+	seen := map[string]bool{}
+	for range n {
+		ms, err := b.Take(b.ctx, "q", 100, b.units(10_000))
+		b.ok(err, "Take")
+		if len(ms) == 0 {
+			break
+		}
+		b.must(len(ms) <= 100, "Take of 100 returned %d", len(ms))
+		for _, m := range ms {
+			seen[m.Meta.ID] = true
+		}
+	}
+	b.must(len(seen) == n, "of %d messages %d are left", n, len(seen))
+}
+
+// Law D5.
+func fullRefuses(b *storeBench) {
+	s, err := b.Full()
+	b.ok(err, "Full")
+	b.opened = append(b.opened, s)
+	put := 0
+	m := message("")
+	m.Payload = make([]byte, 1024)
+	for ; put < 10_000; put++ {
+		m.Meta.ID = strconv.Itoa(put)
+		if err = s.Put(b.ctx, "q", m); err != nil {
+			break
+		}
+	}
+	b.must(errors.Is(err, store.ErrFull), "after %d messages of 1 KiB Put returned %v, which does not match ErrFull", put, err)
+	ms, err := s.Take(b.ctx, "q", 100_000, b.units(1000))
+	if err != nil { // a lease needs room, too: what is read is there
+		i, ok := s.(store.Inspector)
+		b.must(ok, "Take: %v", err)
+		c, err := i.Count(b.ctx, "q", store.Filter{})
+		b.ok(err, "Count")
+		b.must(c.Messages == put, "%d were put before the store was full, %d are there", put, c.Messages)
+		return
+	}
+	b.must(len(ms) == put, "%d were put before the store was full, %d are there", put, len(ms))
+}
+
+func wrongArguments(b *storeBench) {
+	b.put("q", message("a"))
+	l := b.takeOne("q", 1000).Lease
+	negative := delayed("b", -1)
+	for what, f := range map[string]func() error{
+		"Put without a queue":          func() error { return b.Put(b.ctx, "", message("b")) },
+		"Put without an id":            func() error { return b.Put(b.ctx, "q", message("")) },
+		"Put with a negative delay":    func() error { return b.Put(b.ctx, "q", negative) },
+		"Take without a queue":         func() error { _, err := b.Take(b.ctx, "", 1, b.Unit); return err },
+		"Take of nothing":              func() error { _, err := b.Take(b.ctx, "q", 0, b.Unit); return err },
+		"Take without a lease":         func() error { _, err := b.Take(b.ctx, "q", 1, 0); return err },
+		"Extend by nothing":            func() error { return b.Extend(b.ctx, 0, l) },
+		"Release with a negative time": func() error { return b.Release(b.ctx, -1, l) },
+	} {
+		b.must(f() != nil, "%s returned no error", what)
+	}
+	b.ok(b.Done(b.ctx, l), "Done after wrong calls")
+}
+
+func reopened(b *storeBench) {
+	other := b.open()
+	b.put("q", message("a"), delayed("b", b.units(20)))
+	l := b.takeOne("q", 10)
+	b.ok(b.Close(), "Close")
+	b.Store = other
+	b.takeNone("q", "another store has leased it")
+	b.wait(10)
+	second := b.takeOne("q", 1000)
+	b.must(second.Meta.ID == "a" && second.Lease.Fence > l.Lease.Fence, "taken again: %q, fencing number %d", second.Meta.ID, second.Lease.Fence)
+	b.wait(10)
+	b.must(b.takeOne("q", 1000).Meta.ID == "b", "b is not there")
+}
+
+func closedSaysSo(b *storeBench) {
+	b.put("q", message("a"))
+	l := b.takeOne("q", 1000).Lease
+	s := b.Store
+	b.ok(s.Close(), "Close")
+	b.ok(s.Close(), "a second Close")
+	for what, f := range map[string]func() error{
+		"Put":     func() error { return s.Put(b.ctx, "q", message("b")) },
+		"Take":    func() error { _, err := s.Take(b.ctx, "q", 1, b.Unit); return err },
+		"Extend":  func() error { return s.Extend(b.ctx, b.Unit, l) },
+		"Done":    func() error { return s.Done(b.ctx, l) },
+		"Release": func() error { return s.Release(b.ctx, 0, l) },
+	} {
+		err := f()
+		b.must(errors.Is(err, store.ErrClosed), "%s after Close returned %v", what, err)
+	}
+}
+
+func endedContext(b *storeBench) {
+	ctx, cancel := context.WithCancelCause(b.ctx)
+	cause := errors.New("the cause")
+	cancel(cause)
+	for what, err := range map[string]error{
+		"Put":  b.Put(ctx, "q", message("b")),
+		"Done": b.Done(ctx, store.Lease{Queue: "q", Entry: "1", Fence: 1}),
+	} {
+		b.must(errors.Is(err, cause) || errors.Is(err, context.Canceled), "%s with an ended context returned %v", what, err)
+	}
+	_, err := b.Take(ctx, "q", 1, b.Unit)
+	b.must(errors.Is(err, cause) || errors.Is(err, context.Canceled), "Take with an ended context returned %v", err)
+	b.takeNone("q", "a Put with an ended context has put it")
+}
+
+func concurrentConsumers(b *storeBench) {
+	const producers, consumers, each = 4, 4, 50
+	stores := []store.Store{b.Store, b.open()}
+	var mu sync.Mutex
+	seen := map[string]int{}
+	var errs []error
+	var producing, consuming sync.WaitGroup
+	for p := range producers {
+		producing.Go(func() {
+			for i := range each {
+				m := message(fmt.Sprintf("%d/%d", p, i))
+				if err := errors.Join(stores[p%2].Put(b.ctx, "q", m), stores[(p+1)%2].Put(b.ctx, "q", m)); err != nil {
+					mu.Lock()
+					errs = append(errs, err)
+					mu.Unlock()
+				}
+			}
+		})
+	}
+	for c := range consumers {
+		consuming.Go(func() {
+			s := stores[c%2]
+			for {
+				ms, err := s.Take(b.ctx, "q", 7, b.units(10_000))
+				mu.Lock()
+				for _, m := range ms {
+					seen[m.Meta.ID]++
+					// Not Done, so that the second Put finds each.
+				}
+				if err != nil {
+					errs = append(errs, err)
+				}
+				ready := len(seen) >= producers*each || len(errs) > 0
+				mu.Unlock()
+				if ready {
+					return
+				}
+			}
+		})
+	}
+	producing.Wait()
+	consuming.Wait()
+	b.ok(errors.Join(errs...), "concurrent use")
+	for id, n := range seen {
+		b.must(n == 1, "%s was taken %d times at once", id, n)
+	}
+	b.takeNone("q", "all are leased")
+}

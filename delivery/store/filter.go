@@ -1,0 +1,38 @@
+package store
+
+import (
+	"slices"
+	"strings"
+	"time"
+)
+
+// Filter chooses messages. All fields that are set must match; the zero value matches every message.
+type Filter struct {
+	IDs      []string // one of them
+	Key      string
+	Source   string // the source of the origin
+	Provider string
+	Cause    Cause
+	Reason   string    // among the reasons
+	Error    string    // is a part of the last error
+	Since    time.Time // arrived then or later
+	Before   time.Time // arrived earlier
+}
+
+// Match says whether an entry matches.
+func (f *Filter) Match(e *Entry) bool {
+	m := &e.Meta
+	switch {
+	case len(f.IDs) > 0 && !slices.Contains(f.IDs, m.ID),
+		f.Key != "" && f.Key != m.Key,
+		f.Source != "" && f.Source != m.Origin.Source,
+		f.Provider != "" && f.Provider != m.Provider,
+		f.Cause != "" && f.Cause != e.Cause,
+		f.Reason != "" && !slices.Contains(m.Reasons, f.Reason),
+		f.Error != "" && !strings.Contains(m.LastError, f.Error),
+		!f.Since.IsZero() && e.Arrived.Before(f.Since),
+		!f.Before.IsZero() && !e.Arrived.Before(f.Before):
+		return false
+	}
+	return true
+}

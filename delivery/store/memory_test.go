@@ -1,0 +1,28 @@
+package store_test
+
+import (
+	"testing"
+	"time"
+
+	"github.com/benbjohnson/clock"
+	"go.uber.org/goleak"
+
+	"github.com/weirflow/weir/delivery/deliverytest"
+	"github.com/weirflow/weir/delivery/store"
+)
+
+func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
+
+func TestMemory(t *testing.T) {
+	deliverytest.RunStore(t, func(*testing.T) deliverytest.StorePlace {
+		mock := clock.NewMock()
+		mock.Set(time.Unix(1_700_000_000, 0))
+		memory := store.NewMemory(mock, 0)
+		return deliverytest.StorePlace{
+			Open:    func() (store.Store, error) { return memory.Reopen(), nil },
+			Wait:    mock.Add,
+			SetBack: func(d time.Duration) { mock.Set(mock.Now().Add(-d)) },
+			Full:    func() (store.Store, error) { return store.NewMemory(mock, 100), nil },
+		}
+	})
+}

@@ -1,0 +1,71 @@
+package store
+
+import (
+	"bytes"
+	"fmt"
+	"maps"
+	"slices"
+	"time"
+
+	"github.com/weirflow/weir/delivery"
+)
+
+// Message is a message as a store keeps it.
+type Message struct {
+	// Meta is what is known about the message. The store sets Meta.Due when the message is put, by its own clock.
+	Meta delivery.Meta
+	// Payload is the encoded value. A store does not look into it.
+	Payload []byte
+	// Schema describes the encoding, if the codec has a schema: see codec.SchemaOf.
+	Schema []byte
+	// Cause says why the message is a dead letter. It is empty in other queues.
+	Cause Cause
+	// Delay is how long after Put the message is due, at least 0. Messages that were taken or listed have none.
+	Delay time.Duration
+}
+
+// Cause says why a message is a dead letter.
+type Cause string
+
+// The causes that weir gives.
+const (
+	Permanent      Cause = "permanent"       // its error will not go away
+	Exhausted      Cause = "exhausted"       // the last layer has failed
+	OutcomeUnknown Cause = "outcome unknown" // the call may have taken effect, and must not be repeated blindly
+	Undecodable    Cause = "undecodable"     // its codec cannot read the payload
+)
+
+// Identity tells messages of one queue from each other.
+type Identity struct {
+	ID            string
+	Visit, Merges int
+}
+
+// Identity returns what tells m from the other messages of its queue.
+func (m *Message) Identity() Identity {
+	return Identity{m.Meta.ID, m.Meta.Visit, m.Meta.Merges}
+}
+
+// Validate returns an error for a message that no store takes.
+func (m *Message) Validate() error {
+	switch {
+	case m.Meta.ID == "":
+		return fmt.Errorf("store: a message without an id")
+	case m.Delay < 0:
+		return fmt.Errorf("store: message %q: the delay %v is negative", m.Meta.ID, m.Delay)
+	case m.Meta.Visit < 0 || m.Meta.Merges < 0 || m.Meta.Attempts < 0:
+		return fmt.Errorf("store: message %q: visit %d, merges %d and attempts %d must not be negative",
+			m.Meta.ID, m.Meta.Visit, m.Meta.Merges, m.Meta.Attempts)
+	}
+	return nil
+}
+
+// Clone returns a copy that shares nothing with m.
+func (m *Message) Clone() Message {
+	c := *m
+	c.Meta.Reasons = slices.Clone(m.Meta.Reasons)
+	c.Meta.Headers = maps.Clone(m.Meta.Headers)
+	c.Payload = bytes.Clone(m.Payload)
+	c.Schema = bytes.Clone(m.Schema)
+	return c
+}

@@ -1,0 +1,116 @@
+package store
+
+import (
+	"context"
+	"time"
+)
+
+// Store keeps messages in queues. What it lacks beside an [Inspector] is what engines without an index lack.
+//
+// Queues have a name that is not empty. The methods are safe for concurrent use, keep no reference to what they are given,
+// and return soon after ctx has ended. After an error a call may have taken effect or not, and can be repeated. After
+// Close they return [ErrClosed].
+type Store interface {
+	// Put stores messages durably, all or none. A message whose identity is in the queue already changes nothing, also
+	// if it is leased or comes twice in the call. The error matches [ErrFull] if there is no room.
+	Put(ctx context.Context, queue string, ms ...Message) error
+
+	// Take leases up to max messages that are due, those due first before others, and returns them: none if none is due.
+	// It does not wait. A message is not returned before its delay has passed by the clock of the store, which does not go
+	// back when the machine's clock does (law D3). Nor is it taken again before its lease has ended.
+	Take(ctx context.Context, queue string, max int, lease time.Duration) ([]Leased, error)
+
+	// Extend makes the leases end after the time d from now, also if it is sooner than before.
+	Extend(ctx context.Context, d time.Duration, leases ...Lease) error
+
+	// Done removes messages that were taken.
+	Done(ctx context.Context, leases ...Lease) error
+
+	// Release gives messages back. They are due again after the delay, at least 0.
+	Release(ctx context.Context, delay time.Duration, leases ...Lease) error
+
+	// Close gives up what the store has opened. Leases end by themselves. A second Close does nothing.
+	Close() error
+}
+
+// A lease that was lost is refused by Extend, Done, Release and Move with a *[LeaseError] that names it; the others of the
+// call are not affected. A lease is lost when the message was settled, purged, or taken again. One that has ended, and whose
+// message no one has taken since, is not lost.
+
+// Lease is the right to settle a message that was taken.
+type Lease struct {
+	Queue string
+	Entry string // names the message in the store, and no message after it
+	Fence uint64 // the fencing number: from 1, one higher each time the message is taken
+}
+
+// Leased is a message that was taken.
+type Leased struct {
+	Message
+	Lease Lease
+	// Position is where the message stands in its queue, if the store is an [Inspector].
+	Position Position
+}
+
+// Inspector is a store that can look into its queues.
+type Inspector interface {
+	Store
+
+	// List returns messages of a queue in the order of their positions, due or not, leased or not, and changes nothing.
+	// To get the next page, set [Page.After] to the position of the last entry. What others put and remove meanwhile
+	// changes no page that was read, and moves nothing from one page to another.
+	List(ctx context.Context, queue string, f Filter, p Page) ([]Entry, error)
+
+	// Count counts the messages that match.
+	Count(ctx context.Context, queue string, f Filter) (Counts, error)
+
+	// Purge removes what matches, leased messages included, and returns how many that were. What was put after the call began stays.
+	Purge(ctx context.Context, queue string, f Filter) (int, error)
+
+	// Claim leases messages that match and are not leased, due or not, in the order of their positions.
+	Claim(ctx context.Context, queue string, f Filter, p Page, lease time.Duration) ([]Leased, error)
+
+	// Move settles leases, and puts a message in another queue for each, in one transaction: a crash leaves the old or the
+	// new. Messages whose lease was lost are not put.
+	Move(ctx context.Context, moves ...Move) error
+
+	// Queues returns the names of the queues that are not empty, in order.
+	Queues(ctx context.Context) ([]string, error)
+}
+
+// Position says where a message stands in its queue: later ones have higher positions, and none is used twice. Messages
+// that were put at the same time by several clients of a database may appear in another order than their positions.
+type Position int64
+
+// Page is a part of a queue.
+type Page struct {
+	After Position // only what stands behind it; 0: from the beginning
+	Until Position // only up to and with it; 0: to the end
+	Max   int      // number of messages, at least 1
+}
+
+// Entry is a message as [Inspector.List] shows it.
+type Entry struct {
+	Message
+	Position    Position
+	Arrived     time.Time // when it was put in this queue, by the store's clock
+	LeasedUntil time.Time // zero: it is not leased
+	Fence       uint64    // how often it was taken
+}
+
+// Counts is what [Inspector.Count] found.
+type Counts struct {
+	Messages int
+	Oldest   time.Time      // when the first of them arrived; zero if there is none
+	Causes   map[Cause]int  // of dead letters
+	Reasons  map[string]int // a message counts once for each of its reasons
+	Last     Position       // the highest position; 0 if there is none
+	Age      time.Duration  // since Oldest, by the store's clock
+}
+
+// Move is a message to be moved: see [Inspector.Move].
+type Move struct {
+	Lease   Lease
+	Queue   string // where it goes, which may be the queue it comes from
+	Message Message
+}
