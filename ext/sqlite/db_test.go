@@ -213,9 +213,47 @@ func TestWriteGoexit(t *testing.T) {
 	assert.Equal(t, 1, count(t, db))
 }
 
-// If SQLite gives up the transaction, none of its calls returns nil.
+// If SQLite gives up the transaction, none of its calls returns nil and nothing is committed on the way.
 func TestWriteTransactionFails(t *testing.T) {
 	db := openTest(t)
+	errs := together(t, db, 3, func(ctx context.Context, tx *Tx, i int) error {
+		if err := insert(i)(ctx, tx); err != nil {
+			return err
+		}
+		if i == 1 {
+			_, err := tx.ExecContext(ctx, "INSERT OR ROLLBACK INTO entries (id, v) VALUES (1, x'00')")
+			assert.Error(t, err)
+			assert.Error(t, insert(17)(ctx, tx)) // it would be committed at once
+			assert.Error(t, tx.QueryRowContext(ctx, "SELECT 1").Err())
+		}
+		return nil // which hides the error
+	})
+	assert.ErrorContains(t, errs[0], "the transaction was rolled back")
+	assert.ErrorContains(t, errs[1], "UNIQUE")
+	assert.ErrorContains(t, errs[2], "the transaction was rolled back")
+	assert.Equal(t, 0, count(t, db))
+	require.NoError(t, db.Write(t.Context(), insert(9)))
+}
+
+// A statement whose error is hidden fails its call only.
+func TestWriteHiddenError(t *testing.T) {
+	db := openTest(t)
+	errs := together(t, db, 3, func(ctx context.Context, tx *Tx, i int) error {
+		assert.NoError(t, insert(i)(ctx, tx))
+		if i == 1 {
+			_ = insert(i)(ctx, tx)
+		}
+		return nil
+	})
+	assert.NoError(t, errs[0])
+	assert.ErrorContains(t, errs[1], "UNIQUE")
+	assert.NoError(t, errs[2])
+	assert.Equal(t, 2, count(t, db))
+}
+
+// together runs n calls in one transaction.
+func together(t *testing.T, db *DB, n int, fn func(ctx context.Context, tx *Tx, i int) error) []error {
+	t.Helper()
 	inside, release := make(chan struct{}), make(chan struct{})
 	var wg sync.WaitGroup
 	wg.Go(func() {
@@ -226,29 +264,16 @@ func TestWriteTransactionFails(t *testing.T) {
 		}))
 	})
 	<-inside
-	errs := make(chan error, 3)
-	for i := range 3 {
+	errs := make([]error, n)
+	for i := range n {
 		wg.Go(func() {
-			errs <- db.Write(t.Context(), func(ctx context.Context, tx *Tx) error {
-				if err := insert(i)(ctx, tx); err != nil {
-					return err
-				}
-				if i == 1 {
-					_, err := tx.ExecContext(ctx, "INSERT OR ROLLBACK INTO entries (id, v) VALUES (1, x'00')")
-					assert.Error(t, err)
-				}
-				return nil // which hides the error
-			})
+			errs[i] = db.Write(t.Context(), func(ctx context.Context, tx *Tx) error { return fn(ctx, tx, i) })
 		})
 		waitFor(t, db, i+1)
 	}
 	close(release)
 	wg.Wait()
-	for range 3 {
-		assert.ErrorContains(t, <-errs, "the transaction was rolled back")
-	}
-	assert.Equal(t, 0, count(t, db))
-	require.NoError(t, db.Write(t.Context(), insert(9)))
+	return errs
 }
 
 func TestTxAfterReturn(t *testing.T) {
@@ -262,7 +287,7 @@ func TestTxAfterReturn(t *testing.T) {
 	assert.ErrorIs(t, err, errTxDone)
 	_, err = kept.QueryContext(t.Context(), "SELECT 1")
 	assert.ErrorIs(t, err, errTxDone)
-	assert.PanicsWithValue(t, errTxDone, func() { kept.QueryRowContext(t.Context(), "SELECT 1") })
+	assert.ErrorIs(t, kept.QueryRowContext(t.Context(), "SELECT 1").Err(), context.Canceled)
 }
 
 // Statements become prepared, up to a bound, and stay right when they are.

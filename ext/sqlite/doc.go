@@ -16,8 +16,8 @@
 // cannot write, and that read while the writer writes.
 //
 // [DB.Write] is a group commit: calls of many goroutines share a transaction, and so
-// the fsync at its end. Each call runs in a savepoint of its own and learns its own
-// result: what one rolls back is not rolled back for the others.
+// the fsync at its end. Each call learns its own result: if one fails, the transaction is
+// rolled back and run again, with a savepoint for each call. So a function may run twice.
 //
 // # Guarantees
 //

@@ -1,10 +1,12 @@
 package sqlite
 
 import (
+	"cmp"
 	"context"
 	"database/sql"
 	"errors"
 	"fmt"
+	"runtime"
 	"slices"
 	"sync"
 
@@ -46,8 +48,12 @@ type write struct {
 // committed or rolled back by hand: the function's error decides. Its statements stay
 // prepared. Contexts carry values only: a statement that is broken off would roll back
 // what others did in the same transaction.
+//
+// After an error of a statement the call fails: SQLite may have rolled back the transaction, and what came next would
+// be committed at once.
 type Tx struct {
 	shared *shared
+	failed error // of a statement, or errTxDone
 }
 
 // shared is a transaction of several calls.
@@ -58,8 +64,9 @@ type shared struct {
 }
 
 // Write runs fn in a transaction, which it may share with other calls, and returns when
-// that is committed or rolled back. fn runs once. It must do nothing but its statements
-// and close its rows: all writers wait for it. An error or panic of fn undoes what fn did, and is returned.
+// that is committed or rolled back. fn must do nothing but its statements and close its
+// rows: all writers wait for it. An error or panic of fn undoes what fn did, and is
+// returned. The others are then run a second time, so fn sets what it returns and adds nothing up.
 //
 // A ctx that ends while the call waits for its turn ends it; later on, fn decides.
 func (db *DB) Write(ctx context.Context, fn func(ctx context.Context, tx *Tx) error) error {
@@ -107,6 +114,7 @@ func (g *group) withdraw(w *write) bool {
 
 // lead runs what waits, the caller's own write first, and hands the lead on.
 func (db *DB) lead() {
+	runtime.Gosched() // those that the last transaction has let go may have the next call ready
 	g := &db.group
 	g.mu.Lock()
 	n := min(len(g.waiting), maxShared)
@@ -131,59 +139,88 @@ func (db *DB) lead() {
 
 // runAll sets the errors of all calls of a batch.
 func (db *DB) runAll(batch []*write) {
-	err := db.runShared(batch)
-	if err == nil {
-		return
-	}
-	for _, w := range batch {
-		if w.err == nil {
-			w.err = fmt.Errorf("sqlite: the transaction was rolled back: %w", err)
-		}
-	}
-}
-
-// runShared runs a batch in one transaction. A failed function leaves its error in its
-// write; what is returned fails the others.
-func (db *DB) runShared(batch []*write) error {
 	batch = slices.DeleteFunc(slices.Clone(batch), func(w *write) bool {
 		w.err = context.Cause(w.ctx)
 		return w.err != nil
 	})
 	if len(batch) == 0 {
-		return nil
+		return
 	}
+	// Savepoints copy every page that a call changes, which takes as long as all the rest. So the first try does without.
+	all, err := db.runShared(batch, (*shared).run)
+	if !all && len(batch) > 1 {
+		_, err = db.runShared(batch, (*shared).runInSavepoints)
+	}
+	for _, w := range batch {
+		if w.err == nil && err != nil {
+			w.err = fmt.Errorf("sqlite: the transaction was rolled back: %w", err)
+		}
+	}
+}
+
+// runShared runs a batch in one transaction and commits it if run says so. The error is that of all calls.
+func (db *DB) runShared(batch []*write, run func(s *shared, batch []*write) (commit bool, err error)) (committed bool, err error) {
 	db.prepare()
 	tx, err := db.writer.BeginTx(context.Background(), nil)
 	if err != nil {
-		return err
+		return true, err // a second try would not help
 	}
 	s := &shared{group: &db.group, tx: tx, stmts: map[string]*sql.Stmt{}}
-	for _, w := range batch {
-		if err := s.run(w); err != nil {
-			return errors.Join(err, ignoreTxDone(tx.Rollback()))
-		}
+	commit, err := run(s, batch)
+	if !commit || err != nil {
+		_ = tx.Rollback() // fails if SQLite has done so already
+		return false, err
 	}
-	return tx.Commit()
+	return true, tx.Commit()
 }
 
-// run runs one call in a savepoint. An error means that SQLite has given up the whole
-// transaction, as it does when the disk is full.
-func (s *shared) run(w *write) error {
-	ctx := context.WithoutCancel(w.ctx)
-	if err := s.exec(ctx, "SAVEPOINT weir"); err != nil {
-		return err
-	}
-	tx := &Tx{shared: s}
-	w.err = guard.Call(func() error { return w.fn(ctx, tx) }, func(recovered any) error {
-		return panics.New("sqlite", recovered)
+// run runs the calls of a batch until one fails.
+func (s *shared) run(batch []*write) (commit bool, err error) {
+	var w *write
+	err = guard.Call(func() error {
+		for _, w = range batch {
+			if w.err = s.call(w); w.err != nil {
+				return nil
+			}
+		}
+		commit = true
+		return nil
+	}, func(recovered any) error {
+		w.err = panics.New("sqlite", recovered)
+		return nil
 	})
-	tx.shared = nil
-	if w.err != nil {
-		if err := s.exec(ctx, "ROLLBACK TO weir"); err != nil {
-			return err
+	return commit, err
+}
+
+// runInSavepoints runs the calls of a batch, each in a savepoint. An error means that SQLite has given up the whole
+// transaction, as it does when the disk is full.
+func (s *shared) runInSavepoints(batch []*write) (commit bool, err error) {
+	ctx := context.Background()
+	for _, w := range batch {
+		if err := s.exec(ctx, "SAVEPOINT weir"); err != nil {
+			return false, err
+		}
+		w.err = guard.Call(func() error { return s.call(w) }, func(recovered any) error {
+			return panics.New("sqlite", recovered)
+		})
+		if w.err != nil {
+			if err := s.exec(ctx, "ROLLBACK TO weir"); err != nil {
+				return false, err
+			}
+		}
+		if err := s.exec(ctx, "RELEASE weir"); err != nil {
+			return false, err
 		}
 	}
-	return s.exec(ctx, "RELEASE weir")
+	return true, nil
+}
+
+// call calls the function of w.
+func (s *shared) call(w *write) error {
+	ctx := context.WithoutCancel(w.ctx)
+	tx := &Tx{shared: s}
+	defer func() { tx.failed = errTxDone }()
+	return cmp.Or(w.fn(ctx, tx), tx.failed)
 }
 
 func (s *shared) exec(ctx context.Context, query string) error {
@@ -213,48 +250,58 @@ func (s *shared) stmt(ctx context.Context, query string) *sql.Stmt {
 
 // ExecContext runs a statement that returns no rows.
 func (t *Tx) ExecContext(ctx context.Context, query string, args ...any) (sql.Result, error) {
-	if t.shared == nil {
-		return nil, errTxDone
+	ctx, err := t.usable(ctx)
+	if err != nil {
+		return nil, err
 	}
-	ctx = context.WithoutCancel(ctx)
+	var result sql.Result
 	if stmt := t.shared.stmt(ctx, query); stmt != nil {
-		return stmt.ExecContext(ctx, args...)
+		result, err = stmt.ExecContext(ctx, args...)
+	} else {
+		result, err = t.shared.tx.ExecContext(ctx, query, args...)
 	}
-	return t.shared.tx.ExecContext(ctx, query, args...)
+	t.failed = err
+	return result, err
 }
 
-// QueryContext runs a statement that returns rows. They must be closed before the
+// QueryContext runs a statement that returns rows. They must be read and closed before the
 // function returns.
 func (t *Tx) QueryContext(ctx context.Context, query string, args ...any) (*sql.Rows, error) {
-	if t.shared == nil {
-		return nil, errTxDone
+	ctx, err := t.usable(ctx)
+	if err != nil {
+		return nil, err
 	}
-	ctx = context.WithoutCancel(ctx)
+	var rows *sql.Rows
 	if stmt := t.shared.stmt(ctx, query); stmt != nil {
-		return stmt.QueryContext(ctx, args...)
+		rows, err = stmt.QueryContext(ctx, args...)
+	} else {
+		rows, err = t.shared.tx.QueryContext(ctx, query, args...)
 	}
-	return t.shared.tx.QueryContext(ctx, query, args...)
+	t.failed = err
+	return rows, err
 }
 
-// QueryRowContext runs a statement that returns one row. It panics after the function
-// has returned.
+// QueryRowContext runs a statement that returns one row.
 func (t *Tx) QueryRowContext(ctx context.Context, query string, args ...any) *sql.Row {
-	if t.shared == nil {
-		panic(errTxDone)
+	ctx, err := t.usable(ctx)
+	if err != nil {
+		ended, cancel := context.WithCancel(context.Background())
+		cancel()
+		return t.shared.tx.QueryRowContext(ended, query) // the only way to a Row with an error
 	}
-	ctx = context.WithoutCancel(ctx)
+	var row *sql.Row
 	if stmt := t.shared.stmt(ctx, query); stmt != nil {
-		return stmt.QueryRowContext(ctx, args...)
+		row = stmt.QueryRowContext(ctx, args...)
+	} else {
+		row = t.shared.tx.QueryRowContext(ctx, query, args...)
 	}
-	return t.shared.tx.QueryRowContext(ctx, query, args...)
+	t.failed = row.Err()
+	return row
 }
 
-// ignoreTxDone drops the error of a rollback of what SQLite has rolled back itself.
-func ignoreTxDone(err error) error {
-	if errors.Is(err, sql.ErrTxDone) {
-		return nil
-	}
-	return err
+// usable returns the context for a statement, or why there can be none.
+func (t *Tx) usable(ctx context.Context) (context.Context, error) {
+	return context.WithoutCancel(ctx), t.failed
 }
 
 // prepare prepares what the last transaction had to run without.
