@@ -6,6 +6,7 @@ require (
 	github.com/reugn/go-streams v0.13.0
 	github.com/stretchr/testify v1.12.1
 	github.com/weirflow/weir v0.0.0
+	github.com/weirflow/weir/ext/otter v0.0.0
 	go.uber.org/goleak v1.3.0
 )
 
@@ -37,4 +38,7 @@ require (
 	go.yaml.in/yaml/v3 v3.0.5 // indirect
 )
 
-replace github.com/weirflow/weir => ../
+replace (
+	github.com/weirflow/weir => ../
+	github.com/weirflow/weir/ext/otter => ../ext/otter
+)

@@ -15,7 +15,6 @@ import (
 	"github.com/failsafe-go/failsafe-go/bulkhead"
 	"github.com/jackc/pgx/v5"
 	"github.com/jackc/pgx/v5/pgxpool"
-	"github.com/maypok86/otter/v2"
 	"github.com/redis/go-redis/v9"
 	"github.com/twmb/franz-go/pkg/kfake"
 	"github.com/twmb/franz-go/pkg/kgo"
@@ -124,32 +123,6 @@ func Example_kafka() {
 	// Output:
 	// 0 <nil>
 	// 1 <nil>
-}
-
-func Example_cache() {
-	calls := 0
-	load := func(ctx context.Context, key string) (string, error) {
-		calls++
-		return strings.ToUpper(key), nil
-	}
-
-	cache := must(otter.New(&otter.Options[string, string]{
-		MaximumSize:      10_000,
-		ExpiryCalculator: otter.ExpiryWriting[string, string](time.Minute),
-	}))
-	cached := asyncop.Blocking(func(ctx context.Context, key string) (string, error) {
-		return cache.Get(ctx, key, otter.LoaderFunc[string, string](load)) // one load per key at a time
-	})
-	op := asyncop.OrderedWait(cached, 5*time.Second, 1000, asyncop.WithMaxConcurrentCalls(1))
-	for name, err := range op.Results(slices.Values([]string{"lhr", "lhr", "lhr"})) {
-		fmt.Println(name, err)
-	}
-	fmt.Println("loads:", calls)
-	// Output:
-	// LHR <nil>
-	// LHR <nil>
-	// LHR <nil>
-	// loads: 1
 }
 
 func Example_sharedLimit() {

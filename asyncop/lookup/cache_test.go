@@ -1,0 +1,211 @@
+package lookup_test
+
+import (
+	"context"
+	"errors"
+	"sync"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/weirflow/weir/asyncop"
+	"github.com/weirflow/weir/asyncop/lookup"
+	"github.com/weirflow/weir/predicates"
+)
+
+var errForbidden = errors.New("forbidden")
+
+// answers is what a load ends with.
+type answers struct {
+	results []int
+	err     error
+}
+
+// Rules of their own for results, negative entries and errors.
+func TestRules(t *testing.T) {
+	found, none, failed := answers{results: []int{1}}, answers{}, answers{err: errBackend}
+	for name, test := range map[string]struct {
+		opts  []lookup.Option
+		load  answers
+		kept  time.Duration // at least
+		until time.Duration // not any more; 0: for ever
+	}{
+		"results are kept as long as the cache likes": {nil, found, 1000 * time.Hour, 0},
+		"so is that there are none":                   {nil, none, 1000 * time.Hour, 0},
+		"errors are not kept":                         {nil, failed, -1, 1},
+		"results for a time":                          {[]lookup.Option{lookup.WithTTL(time.Second)}, found, time.Second - 1, time.Second},
+		"negative entries as long as results":         {[]lookup.Option{lookup.WithTTL(time.Second)}, none, time.Second - 1, time.Second},
+		"negative entries for their own time": {
+			[]lookup.Option{lookup.WithTTL(time.Hour), lookup.WithMissTTL(time.Second)}, none, time.Second - 1, time.Second,
+		},
+		"results beside them": {
+			[]lookup.Option{lookup.WithMissTTL(time.Second), lookup.WithTTL(time.Hour)}, found, time.Hour - 1, time.Hour,
+		},
+		"no negative entries": {[]lookup.Option{lookup.WithMissTTL(0)}, none, -1, 1},
+		"errors that are kept": {
+			[]lookup.Option{lookup.WithErrorTTL(time.Second, predicates.ErrorIs(errBackend))}, failed, time.Second - 1, time.Second,
+		},
+		"other errors": {
+			[]lookup.Option{lookup.WithErrorTTL(time.Second, predicates.ErrorIs(errForbidden))}, failed, -1, 1,
+		},
+		"results that are not ready": {
+			[]lookup.Option{lookup.WithKeepUnless(func(results []int) bool { return results[0] == 1 })}, found, -1, 1,
+		},
+		"results that are": {
+			[]lookup.Option{lookup.WithKeepUnless(func(results []int) bool { return results[0] == 2 })}, found, 1000 * time.Hour, 0,
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				b := new(backend)
+				f := lookup.Cached(b, itself, newMemory[string, int](), test.opts...)
+				ask(t, f, t.Context(), "a")
+				if test.load.err != nil {
+					b.call(0).result.CompleteExceptionally(test.load.err)
+				} else {
+					b.call(0).result.Complete(test.load.results...)
+				}
+				if test.kept >= 0 {
+					time.Sleep(test.kept)
+					w := ask(t, f, t.Context(), "a")
+					require.Equal(t, 1, b.count(), "a load although it is kept")
+					if test.load.err != nil {
+						checkFailed(t, w, test.load.err)
+					} else {
+						checkOutcome(t, w, test.load.results...)
+					}
+					require.Equal(t, lookup.Stats{
+						Hits: 1, Misses: 1, Loads: 1, LoadErrors: f.Stats().LoadErrors,
+					}, f.Stats())
+				}
+				if test.until > 0 {
+					time.Sleep(test.until - max(0, test.kept))
+					ask(t, f, t.Context(), "a")
+					require.Equal(t, 2, b.count(), "no load although it is not kept any more")
+					b.call(1).result.Complete()
+				}
+			})
+		})
+	}
+}
+
+// A load that began before the change is not kept after it.
+func TestForget(t *testing.T) {
+	b := new(backend)
+	cache := newMemory[string, int]()
+	f := lookup.Cached(b, itself, cache)
+	f.Forget("a") // nothing there
+	first := ask(t, f, t.Context(), "a")
+	f.Forget("a")
+	second := ask(t, f, t.Context(), "a")
+	require.Equal(t, 2, b.count())
+	b.call(1).result.Complete(2)
+	b.call(0).result.Complete(1)
+	checkOutcome(t, first, 1)
+	checkOutcome(t, second, 2)
+	checkOutcome(t, ask(t, f, t.Context(), "a"), 2)
+	f.Forget("a")
+	require.Zero(t, cache.len())
+	ask(t, f, t.Context(), "a")
+	require.Equal(t, 3, b.count())
+	b.call(2).result.Complete(3)
+
+	s := lookup.Shared[string](b, itself) // without a cache
+	ask(t, s, t.Context(), "a")
+	s.Forget("a")
+	ask(t, s, t.Context(), "a")
+	require.Equal(t, 5, b.count())
+}
+
+// gated is a cache whose Put waits.
+type gated struct {
+	*memory[string, int]
+	entered, gate chan struct{}
+}
+
+func (c gated) Put(key string, entry lookup.Entry[int]) {
+	c.entered <- struct{}{}
+	<-c.gate
+	c.memory.Put(key, entry)
+}
+
+// Forget waits for an outcome that is just being kept, and those who ask meanwhile join it.
+func TestForgetWhileTheOutcomeIsKept(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		b := new(backend)
+		cache := gated{newMemory[string, int](), make(chan struct{}), make(chan struct{})}
+		f := lookup.Cached(b, itself, cache)
+		first := ask(t, f, t.Context(), "a")
+		go b.call(0).result.Complete(1)
+		<-cache.entered
+		second := ask(t, f, t.Context(), "a")
+		require.Equal(t, 1, b.count())
+		forgotten := make(chan struct{})
+		var wg sync.WaitGroup
+		for range 2 {
+			wg.Go(func() { f.Forget("a") })
+		}
+		go func() { defer close(forgotten); wg.Wait() }()
+		synctest.Wait()
+		third := ask(t, f, t.Context(), "a") // that one could be stale
+		require.Equal(t, 2, b.count())
+		close(cache.gate)
+		<-forgotten
+		require.Zero(t, cache.len(), "kept after Forget")
+		checkOutcome(t, first, 1)
+		checkOutcome(t, second, 1)
+		go b.call(1).result.Complete(2)
+		<-cache.entered
+		synctest.Wait()
+		checkOutcome(t, third, 2)
+	})
+}
+
+// Also when those who have waited for it have left meanwhile.
+func TestForgetWhileTheOutcomeIsKeptForNobody(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		b := new(backend)
+		cache := gated{newMemory[string, int](), make(chan struct{}), make(chan struct{})}
+		f := lookup.Cached(b, itself, cache)
+		ctx, cancel := context.WithTimeout(t.Context(), time.Second)
+		defer cancel()
+		first := ask(t, f, ctx, "a")
+		go b.call(0).result.Complete(1)
+		<-cache.entered
+		time.Sleep(time.Second)
+		synctest.Wait()
+		checkFailed(t, first, context.DeadlineExceeded)
+		forgotten := make(chan struct{})
+		go func() { defer close(forgotten); f.Forget("a") }()
+		synctest.Wait()
+		close(cache.gate)
+		<-forgotten
+		synctest.Wait()
+		require.Zero(t, cache.len(), "kept after Forget")
+	})
+}
+
+// broken is a cache that breaks.
+type broken struct{ memory[string, int] }
+
+func (*broken) Get(string) (e lookup.Entry[int], ok bool) { return e, false }
+func (*broken) Put(string, lookup.Entry[int])             { panic("boom") }
+
+// A cache that breaks is an outcome of those who wait (law A6), and not a silent one.
+func TestPanicOfTheCache(t *testing.T) {
+	b := new(backend)
+	f := lookup.Cached(b, itself, &broken{})
+	first, second := ask(t, f, t.Context(), "a"), ask(t, f, t.Context(), "a")
+	b.call(0).result.Complete(1)
+	for _, w := range []*future{first, second} {
+		_, _, err := w.outcome()
+		var p *asyncop.PanicError
+		require.ErrorAs(t, err, &p)
+		require.Equal(t, "boom", p.Value)
+	}
+	require.Equal(t, lookup.Stats{Misses: 2, Shared: 1, Loads: 1, LoadErrors: 1}, f.Stats())
+	var none *memory[string, int]
+	require.NotPanics(t, func() { lookup.Cached(b, itself, lookup.Cache[string, int](none)).Forget("a") }, "a typed nil is none")
+}

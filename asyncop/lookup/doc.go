@@ -1,0 +1,53 @@
+// Package lookup spares calls that look something up: a row, a user, a price. Elements that ask for the same key at the
+// same time share one call, and a cache answers those that come later.
+//
+//	users := lookup.Cached(
+//		asyncop.Blocking(func(ctx context.Context, o Order) (User, error) { return db.User(ctx, o.UserID) }),
+//		func(o Order) int64 { return o.UserID },
+//		cache, // ottercache.New of ext/otter, or your own
+//		lookup.WithMissTTL(10*time.Second)) // there is no such user: ask again after that
+//	op := asyncop.OrderedWait(users, 5*time.Second, 1000)
+//
+// [Shared] shares calls without a cache. Both are for calls that may happen once for many elements: what has an effect for
+// each of them does not belong here.
+//
+// # Vocabulary
+//
+//   - A lookup is one attempt of one element.
+//   - A load is a call of the wrapped function. One load may answer many lookups.
+//   - A hit is a lookup that the cache answers. A miss is any other: it begins a load or joins one.
+//   - An entry is what the cache keeps of a load: results, that there are none (a negative entry), or an error.
+//
+// # Sharing
+//
+// There is one load per key at a time. What it ends with is the outcome of all lookups that wait for it, be it results, an
+// error or a panic.
+//
+//   - A lookup that is cancelled or runs out of time fails alone. The load goes on for the others, and its context ends
+//     with the last of them. This context has no deadline, and the values of the lookup that began the load.
+//   - A load that a lookup has waited for in vain takes no new ones: the next lookup begins another load. A call that hangs
+//     therefore costs one timeout, and not those of all elements to come.
+//   - Lookups retry by themselves, each by the strategy of its operator. The first retry begins a new load; others join it.
+//
+// # Permits
+//
+// The load runs with the permit and on the goroutine of the lookup that began it. Lookups that wait for it have no
+// goroutine.
+//
+// # Reasons
+//
+// What a load has reported of its stage counts for all lookups that waited for it (predicates.ReportStage, ReportSent). One
+// that joined the load has sent nothing itself; but its retry would repeat the request of the load. So it is in doubt if the
+// request is. An error that comes from the cache is in stage ClientDispatch: the lookup has sent nothing. If the error
+// carries a stage of its own, the later one counts.
+//
+// # Negative entries, errors and retries
+//
+// A retry is not answered by a negative entry or by an error: it loads again, or joins a load. So a strategy with
+// predicates.EmptyResult works with a cache in between. Where a strategy retries other results, name them by
+// [WithKeepUnless], and they are not kept.
+//
+// # Concurrency
+//
+// A [Function] is safe for concurrent use, and may serve several operators, which then share their loads and the cache.
+package lookup

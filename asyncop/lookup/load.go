@@ -1,0 +1,348 @@
+package lookup
+
+import (
+	"context"
+	"errors"
+	"runtime/debug"
+	"slices"
+	"sync"
+
+	"github.com/weirflow/weir/asyncop"
+	"github.com/weirflow/weir/asyncop/internal/call"
+	"github.com/weirflow/weir/internal/guard"
+	"github.com/weirflow/weir/internal/stagekey"
+	"github.com/weirflow/weir/predicates"
+)
+
+// load is one call of the function, and the lookups that wait for it. It is the call's ResultFuture.
+type load[K comparable, IN, OUT any] struct {
+	f      *Function[K, IN, OUT]
+	key    K
+	ctx    context.Context //nolint:containedctx // of the call; ends with the last lookup
+	cancel context.CancelFunc
+	report report
+
+	// Guarded by f.mu.
+	waiters []*waiter[OUT] // some of those that have left included; never changed in place
+	waiting int            // those that have not left
+	joined  int            // all that ever have
+	ended   bool           // an outcome was handed in, or there will be none
+	storing bool           // it is being put into the cache
+	stored  chan struct{}  // closed when it has been; nil if nobody waits for that
+}
+
+// waiter is a lookup that waits for a load.
+type waiter[OUT any] struct {
+	ctx    context.Context //nolint:containedctx // of the attempt
+	result asyncop.ResultFuture[OUT]
+
+	// Guarded by the function's mu.
+	settled bool
+	stop    func() bool // ends the watch over ctx; nil until there is one, and does not change once it is settled
+}
+
+// newLoad returns the load that a lookup with this context begins.
+func newLoad[K comparable, IN, OUT any](f *Function[K, IN, OUT], key K, leader context.Context) *load[K, IN, OUT] {
+	l := &load[K, IN, OUT]{f: f, key: key}
+	l.ctx, l.cancel = context.WithCancel(loadContext[K, IN, OUT]{context.WithoutCancel(leader), l})
+	return l
+}
+
+// start makes the call, on the goroutine of the lookup that has begun the load.
+func (l *load[K, IN, OUT]) start(in IN) {
+	var g guard.Guard
+	defer g.Close(func(recovered any) { l.CompleteExceptionally(newPanicError(recovered)) })
+	err := l.f.fn.AsyncInvoke(l.ctx, in, l)
+	g.Returned()
+	if err != nil {
+		l.CompleteExceptionally(err)
+	}
+}
+
+// watch lets w leave when its context ends.
+func (l *load[K, IN, OUT]) watch(w *waiter[OUT]) {
+	stop := context.AfterFunc(w.ctx, func() { l.leave(w) })
+	l.f.mu.Lock()
+	settled := w.settled
+	if !settled {
+		w.stop = stop
+	}
+	l.f.mu.Unlock()
+	if settled {
+		stop()
+	}
+}
+
+// leave ends the wait of w. The load ends with the last one; and one that was too slow for w takes no others, or a call that
+// hangs would be joined for ever.
+func (l *load[K, IN, OUT]) leave(w *waiter[OUT]) {
+	err := w.ctx.Err()
+	l.f.mu.Lock()
+	if w.settled {
+		l.f.mu.Unlock()
+		return
+	}
+	w.settled = true
+	l.waiting--
+	last := l.waiting == 0
+	if !l.ended && (last || err == context.DeadlineExceeded) { //nolint:errorlint // what Err of a context returns
+		l.f.detach(l)
+	}
+	l.f.mu.Unlock()
+	if last {
+		l.cancel()
+	}
+	w.result.CompleteExceptionally(err)
+}
+
+// Complete implements asyncop.ResultFuture.
+func (l *load[K, IN, OUT]) Complete(results ...OUT) { l.end(results, nil) }
+
+// CompleteExceptionally implements asyncop.ResultFuture.
+func (l *load[K, IN, OUT]) CompleteExceptionally(err error) {
+	if err == nil {
+		err = asyncop.ErrNilError
+	}
+	l.end(nil, err)
+}
+
+// end keeps the outcome, and hands it to those who wait. The first one counts. It is kept before the load leaves the map, so
+// that no lookup in between begins another.
+func (l *load[K, IN, OUT]) end(results []OUT, err error) {
+	f := l.f
+	f.mu.Lock()
+	if l.ended {
+		f.mu.Unlock()
+		return
+	}
+	l.ended = true
+	l.storing = f.cache != nil && f.current[l.key] == l // a forgotten load, or one that another has followed, is not kept
+	storing := l.storing
+	f.mu.Unlock()
+
+	if storing {
+		results, err = l.store(results, err)
+	}
+	if err != nil {
+		f.loadErrors.Add(1)
+	}
+
+	f.mu.Lock()
+	l.storing = false
+	if l.stored != nil {
+		close(l.stored)
+	}
+	f.detach(l)
+	f.running--
+	waiters := make([]*waiter[OUT], 0, l.waiting)
+	for _, w := range l.waiters {
+		if !w.settled {
+			w.settled = true
+			waiters = append(waiters, w)
+		}
+	}
+	l.waiters, l.waiting = nil, 0
+	f.mu.Unlock()
+	l.cancel()
+	l.deliver(waiters, results, err)
+}
+
+// store keeps the outcome if the rules say so. If they or the cache break, that is the outcome (law A6).
+func (l *load[K, IN, OUT]) store(results []OUT, err error) (_ []OUT, outcome error) {
+	var g guard.Guard
+	defer g.Close(func(recovered any) { outcome = newPanicError(recovered) })
+	if ttl, keep := l.f.ttl(results, err); keep {
+		l.f.cache.Put(l.key, Entry[OUT]{Results: results, Err: err, TTL: ttl})
+	}
+	g.Returned()
+	return results, err
+}
+
+// deliver hands the outcome to those who wait. A future that breaks, as that of a user's wrapper may, keeps it from nobody
+// else.
+func (l *load[K, IN, OUT]) deliver(waiters []*waiter[OUT], results []OUT, err error) {
+	for i, w := range waiters {
+		func() {
+			var g guard.Guard
+			defer g.Close(func(recovered any) {
+				if recovered == nil { // this goroutine ends
+					l.deliver(waiters[i+1:], results, err)
+				}
+				w.result.CompleteExceptionally(newPanicError(recovered))
+			})
+			if w.stop != nil { // if not, the watch has yet to begin, and sees that w is settled
+				w.stop()
+			}
+			l.report.to(w.ctx)
+			complete(w.result, results, err)
+			g.Returned()
+		}()
+	}
+}
+
+// loadContext has the values of the lookup that has begun the load, except for what belongs to its attempt alone.
+type loadContext[K comparable, IN, OUT any] struct {
+	context.Context //nolint:containedctx // it is one
+
+	load *load[K, IN, OUT]
+}
+
+// Value implements context.Context.
+func (c loadContext[K, IN, OUT]) Value(key any) any {
+	switch key.(type) {
+	case stagekey.Key:
+		return &c.load.report
+	case call.HostKey:
+		if h, ok := c.Context.Value(key).(blockingHost); ok {
+			return loadHost[K, IN, OUT]{h, c.load}
+		}
+		return nil
+	}
+	return c.Context.Value(key)
+}
+
+// blockingHost is what runs the blocking calls of an attempt: see asyncop.Blocking.
+type blockingHost interface {
+	RunBlocking(task func(late error))
+}
+
+// loadHost runs the blocking call of a load where the lookup that has begun it would.
+type loadHost[K comparable, IN, OUT any] struct {
+	host blockingHost
+	load *load[K, IN, OUT]
+}
+
+// RunBlocking runs task unless it is too late for all who wait (law A5). In that case there is no outcome: each of them ends
+// by its timeout, or with its operator.
+func (h loadHost[K, IN, OUT]) RunBlocking(task func(late error)) {
+	h.host.RunBlocking(func(late error) {
+		if late == nil || !h.load.giveUp() {
+			task(nil)
+		}
+	})
+}
+
+// Late returns why no call must begin for the load, or nil.
+func (h loadHost[K, IN, OUT]) Late() error {
+	waiters, _ := h.load.present()
+	err := context.Canceled
+	for _, w := range waiters {
+		if err = w.late(); err == nil {
+			return nil
+		}
+	}
+	return err
+}
+
+// giveUp reports whether it is too late for all who wait; nobody joins the load from then on.
+func (l *load[K, IN, OUT]) giveUp() bool {
+	for {
+		waiters, joined := l.present()
+		for _, w := range waiters {
+			if w.late() == nil {
+				return false
+			}
+		}
+		if l.endWithout(joined) {
+			return true
+		}
+	}
+}
+
+// endWithout ends the load without an outcome, unless more than so many have joined it.
+func (l *load[K, IN, OUT]) endWithout(joined int) bool {
+	l.f.mu.Lock()
+	defer l.f.mu.Unlock()
+	if l.joined > joined {
+		return false
+	}
+	if !l.ended {
+		l.ended = true
+		l.f.detach(l)
+		l.f.running--
+	}
+	return true
+}
+
+// add lets w wait for the load. Called with f.mu.
+func (l *load[K, IN, OUT]) add(w *waiter[OUT]) {
+	if len(l.waiters) > 2*l.waiting+16 { // most of them have left
+		left := func(w *waiter[OUT]) bool { return w.settled }
+		l.waiters = slices.DeleteFunc(slices.Clone(l.waiters), left)
+	}
+	l.waiters = append(l.waiters, w)
+	l.waiting++
+	l.joined++
+}
+
+// present returns those who wait, and some who have left, and how many have ever joined.
+func (l *load[K, IN, OUT]) present() (waiters []*waiter[OUT], joined int) {
+	l.f.mu.Lock()
+	defer l.f.mu.Unlock()
+	return l.waiters, l.joined
+}
+
+// late returns why no call must begin for w: its context has ended, or is about to.
+func (w *waiter[OUT]) late() error {
+	if h, ok := w.ctx.Value(call.HostKey{}).(interface{ Late() error }); ok {
+		if err := h.Late(); err != nil {
+			return err
+		}
+	}
+	return w.ctx.Err()
+}
+
+// report is what a load has reported of how far it has come. Package predicates finds it through the context of the load.
+type report struct {
+	mu    sync.Mutex
+	stage predicates.Stage // guarded by mu; the latest
+	sent  int              // guarded by mu; requests that are not taken back
+}
+
+// ReportStage implements what package predicates reports to.
+func (r *report) ReportStage(stage predicates.Stage) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	r.stage = max(r.stage, stage)
+}
+
+// ReportSent counts a request.
+func (r *report) ReportSent() (counted bool) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	r.sent++
+	return true
+}
+
+// ReportRefused takes a request back.
+func (r *report) ReportRefused() {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	r.sent--
+}
+
+// to reports to a lookup what was reported to the load. What it shares of a request is in doubt like the request itself.
+func (r *report) to(ctx context.Context) {
+	r.mu.Lock()
+	stage, sent := r.stage, r.sent
+	r.mu.Unlock()
+	if stage != predicates.Unreported {
+		predicates.ReportStage(ctx, stage)
+	}
+	if sent > 0 {
+		predicates.ReportSent(ctx)
+	}
+}
+
+// newPanicError wraps what recover returned; nil stands for runtime.Goexit.
+func newPanicError(recovered any) *asyncop.PanicError {
+	if recovered == nil {
+		recovered = asyncop.ErrGoexit
+	}
+	return &asyncop.PanicError{Value: recovered, Stack: debug.Stack()}
+}
+
+func isPanic(err error) bool {
+	_, ok := errors.AsType[*asyncop.PanicError](err)
+	return ok
+}

@@ -1,0 +1,64 @@
+package lookup
+
+import (
+	"fmt"
+	"time"
+
+	"github.com/weirflow/weir/predicates"
+)
+
+// Option changes what [Cached] keeps. Options panic on nonsense.
+type Option func(*rules)
+
+// rules say what is kept, and for how long.
+type rules struct {
+	found    time.Duration // 0: as long as the cache likes
+	missing  time.Duration // of negative entries; unlike the rest: as found
+	errs     time.Duration // 0: errors are not kept
+	which    predicates.ExceptionPredicate
+	notThese any // a func([]OUT) bool, or nil
+}
+
+// alike as the time of negative entries stands for that of others.
+const alike = time.Duration(-1)
+
+// WithTTL keeps results for d, from the end of their load. The default is as long as the cache likes. It panics unless d is
+// positive.
+func WithTTL(d time.Duration) Option {
+	mustBePositive("WithTTL", d)
+	return func(r *rules) { r.found = d }
+}
+
+// WithMissTTL keeps that there are no results for d; 0: not at all. The default is as long as results are kept. It panics
+// if d is negative.
+func WithMissTTL(d time.Duration) Option {
+	if d < 0 {
+		panic(fmt.Sprintf("lookup: WithMissTTL: negative time: %v", d))
+	}
+	return func(r *rules) { r.missing = d }
+}
+
+// WithErrorTTL keeps those errors for d that satisfy which. By default none is kept, and a panic never is. It panics unless
+// d is positive, and if which is nil; predicates.HasException stands for all errors.
+func WithErrorTTL(d time.Duration, which predicates.ExceptionPredicate) Option {
+	mustBePositive("WithErrorTTL", d)
+	if which == nil {
+		panic("lookup: WithErrorTTL: nil predicate")
+	}
+	return func(r *rules) { r.errs, r.which = d, which }
+}
+
+// WithKeepUnless does not keep results that satisfy p, such as those that the strategy of the operator retries. p must not
+// block and must be safe for concurrent use. OUT must be that of the function. It panics if p is nil.
+func WithKeepUnless[OUT any](p func(results []OUT) bool) Option {
+	if p == nil {
+		panic("lookup: WithKeepUnless: nil predicate")
+	}
+	return func(r *rules) { r.notThese = p }
+}
+
+func mustBePositive(option string, d time.Duration) {
+	if d <= 0 {
+		panic(fmt.Sprintf("lookup: %s: nonpositive time: %v", option, d))
+	}
+}

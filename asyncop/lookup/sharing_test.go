@@ -1,0 +1,511 @@
+package lookup_test
+
+import (
+	"context"
+	"errors"
+	"math"
+	"runtime"
+	"slices"
+	"sync"
+	"sync/atomic"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+
+	"github.com/weirflow/weir/asyncop"
+	"github.com/weirflow/weir/asyncop/internal/call"
+	"github.com/weirflow/weir/asyncop/lookup"
+	"github.com/weirflow/weir/predicates"
+)
+
+var errBackend = errors.New("backend failed")
+
+func TestOneLoadPerKey(t *testing.T) {
+	b := new(backend)
+	f := lookup.Shared[string](b, itself)
+	a1, a2 := ask(t, f, t.Context(), "a"), ask(t, f, t.Context(), "a")
+	b1 := ask(t, f, t.Context(), "b")
+	require.Equal(t, 2, b.count())
+	require.Equal(t, lookup.Stats{Misses: 3, Shared: 1, Loads: 2, Loading: 2}, f.Stats())
+	b.call(0).result.Complete(1, 2)
+	checkOutcome(t, a1, 1, 2)
+	checkOutcome(t, a2, 1, 2)
+	checkWaits(t, b1)
+	b.call(1).result.CompleteExceptionally(errBackend)
+	checkFailed(t, b1, errBackend)
+	require.ErrorIs(t, b.call(0).ctx.Err(), context.Canceled, "what the load has opened is dead")
+
+	ask(t, f, t.Context(), "a") // that load is over
+	require.Equal(t, 3, b.count())
+	b.call(2).result.Complete()
+	require.Equal(t, lookup.Stats{Misses: 4, Shared: 1, Loads: 3, LoadErrors: 1}, f.Stats())
+}
+
+// The operator owns the slice that it gets.
+func TestResultsAreNoOnesElse(t *testing.T) {
+	b := new(backend)
+	f := lookup.Cached(b, itself, newMemory[string, int]())
+	first, second := ask(t, f, t.Context(), "a"), ask(t, f, t.Context(), "a")
+	b.call(0).result.Complete(1, 2)
+	_, results, _ := first.outcome()
+	clear(results)
+	checkOutcome(t, second, 1, 2)
+	third := ask(t, f, t.Context(), "a")
+	_, results, _ = third.outcome()
+	clear(results)
+	checkOutcome(t, ask(t, f, t.Context(), "a"), 1, 2)
+}
+
+// The first completion counts, as everywhere (law A2).
+func TestLateCompletionsOfALoad(t *testing.T) {
+	b := new(backend)
+	f := lookup.Shared[string](b, itself)
+	w := ask(t, f, t.Context(), "a")
+	b.call(0).result.Complete(1)
+	b.call(0).result.Complete(2)
+	b.call(0).result.CompleteExceptionally(nil)
+	checkOutcome(t, w, 1)
+	w = ask(t, f, t.Context(), "a")
+	b.call(1).result.CompleteExceptionally(nil)
+	checkFailed(t, w, asyncop.ErrNilError)
+}
+
+// One who leaves fails alone, be it the one who has begun the load; the load ends with the last.
+func TestLeaving(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		b := new(backend)
+		f := lookup.Shared[string](b, itself)
+		type value struct{}
+		leader, cancelLeader := context.WithCancel(context.WithValue(t.Context(), value{}, "of the leader"))
+		other, cancelOther := context.WithCancel(t.Context())
+		deadline, cancelDeadline := context.WithTimeout(t.Context(), time.Hour)
+		defer cancelDeadline()
+		first, second := ask(t, f, leader, "a"), ask(t, f, other, "a")
+		third := ask(t, f, deadline, "a")
+
+		ctx := b.call(0).ctx
+		cancelLeader()
+		synctest.Wait()
+		checkFailed(t, first, context.Canceled)
+		checkWaits(t, second)
+		require.NoError(t, ctx.Err())
+		require.Equal(t, "of the leader", ctx.Value(value{}))
+		_, limited := ctx.Deadline()
+		require.False(t, limited, "a client would give up with one of those who wait")
+
+		fourth := ask(t, f, t.Context(), "a") // a cancel says nothing about the load
+		require.Equal(t, 1, b.count())
+		b.call(0).result.Complete(7)
+		for _, w := range []*future{second, third, fourth} {
+			checkOutcome(t, w, 7)
+		}
+		cancelOther()
+		synctest.Wait() // and nothing is completed twice
+
+		last, cancelLast := context.WithCancel(t.Context())
+		fifth := ask(t, f, last, "a")
+		require.NoError(t, b.call(1).ctx.Err())
+		cancelLast()
+		synctest.Wait()
+		checkFailed(t, fifth, context.Canceled)
+		require.ErrorIs(t, b.call(1).ctx.Err(), context.Canceled)
+		sixth := ask(t, f, t.Context(), "a") // it does not join what was cancelled
+		require.Equal(t, 3, b.count())
+		b.call(1).result.Complete(8) // nobody's
+		checkWaits(t, sixth)
+		b.call(2).result.Complete(9)
+		checkOutcome(t, sixth, 9)
+		require.Equal(t, 0, f.Stats().Loading)
+		require.Zero(t, f.Joinable())
+	})
+}
+
+// watched is a context that counts those who wait for its end.
+type watched struct {
+	context.Context
+	watches int
+	first   func() // called before the watch begins; nil: nothing
+}
+
+func (*watched) Done() <-chan struct{} { return make(chan struct{}) }
+
+func (w *watched) AfterFunc(func()) (stop func() bool) {
+	if w.first != nil {
+		w.first()
+	}
+	w.watches++
+	return func() bool { w.watches--; return true }
+}
+
+// A context that goes on after its lookup is left alone, whether that is answered at once or later.
+func TestNothingStaysBehindInTheContext(t *testing.T) {
+	b := new(backend)
+	f := lookup.Shared[string](b, itself)
+	ctx := &watched{Context: t.Context()}
+	ask(t, f, ctx, "a")
+	require.Equal(t, 1, ctx.watches)
+	b.call(0).result.Complete(1)
+	require.Zero(t, ctx.watches)
+
+	ask(t, f, t.Context(), "a")
+	ctx.first = func() { b.call(1).result.Complete(2) } // the load ends before the watch begins
+	checkOutcome(t, ask(t, f, ctx, "a"), 2)
+	require.Zero(t, ctx.watches)
+}
+
+// A load that hangs costs one timeout: it is not joined by what comes after it.
+func TestHangingLoadIsNotJoinedForEver(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		b := new(backend)
+		cache := newMemory[string, int]()
+		f := lookup.Cached(b, itself, cache)
+		within := func(d time.Duration) *future {
+			ctx, cancel := context.WithTimeout(context.Background(), d)
+			context.AfterFunc(t.Context(), cancel)
+			return ask(t, f, ctx, "a")
+		}
+		first, second := within(time.Second), within(time.Minute)
+		time.Sleep(time.Second)
+		synctest.Wait()
+		checkFailed(t, first, context.DeadlineExceeded)
+		require.NoError(t, b.call(0).ctx.Err(), "the other still waits")
+		third := within(time.Minute)
+		require.Equal(t, 2, b.count())
+		b.call(1).result.Complete(2)
+		checkOutcome(t, third, 2)
+		b.call(0).result.Complete(1) // the older one is not kept over the newer
+		checkOutcome(t, second, 1)
+		checkOutcome(t, within(time.Minute), 2)
+	})
+}
+
+// A panic and runtime.Goexit are outcomes of all who wait, and are kept by no cache (law A6).
+func TestPanicOfALoad(t *testing.T) {
+	for name, end := range map[string]func(){
+		"panic":  func() { panic("boom") },
+		"Goexit": runtime.Goexit,
+	} {
+		joined := make(chan struct{})
+		t.Run(name+" in a blocking call", func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				f := lookup.Cached(asyncop.Blocking(func(context.Context, string) (int, error) {
+					time.Sleep(time.Second)
+					end()
+					return 0, nil
+				}), itself, newMemory[string, int](), lookup.WithErrorTTL(time.Hour, predicates.HasException))
+				first, second := ask(t, f, t.Context(), "a"), ask(t, f, t.Context(), "a")
+				time.Sleep(time.Second)
+				synctest.Wait()
+				for _, w := range []*future{first, second, ask(t, f, t.Context(), "a")} {
+					time.Sleep(time.Second)
+					synctest.Wait()
+					_, _, err := w.outcome()
+					var broken *asyncop.PanicError
+					require.ErrorAs(t, err, &broken)
+					require.NotEmpty(t, broken.Stack)
+				}
+				require.Equal(t, lookup.Stats{Misses: 3, Shared: 1, Loads: 2, LoadErrors: 2}, f.Stats())
+			})
+		})
+		t.Run(name+" in AsyncInvoke", func(t *testing.T) {
+			entered := make(chan struct{})
+			f := lookup.Shared(asyncop.Func(func(context.Context, string, asyncop.ResultFuture[int]) error {
+				close(entered)
+				<-joined
+				end()
+				return nil
+			}), itself)
+			first := &future{t: t}
+			done := make(chan struct{})
+			go func() {
+				defer close(done)
+				assert.NoError(t, f.AsyncInvoke(t.Context(), "a", first))
+			}()
+			<-entered
+			second := ask(t, f, t.Context(), "a")
+			close(joined)
+			<-done
+			for _, w := range []*future{first, second} {
+				_, _, err := w.outcome()
+				var broken *asyncop.PanicError
+				require.ErrorAs(t, err, &broken)
+			}
+			require.Equal(t, 0, f.Stats().Loading)
+		})
+	}
+}
+
+// A future of a user's wrapper that breaks keeps the outcome from nobody else.
+func TestPanicOfAFuture(t *testing.T) {
+	for name, end := range map[string]func(){
+		"panic":  func() { panic("boom") },
+		"Goexit": runtime.Goexit,
+	} {
+		t.Run(name, func(t *testing.T) {
+			b := new(backend)
+			f := lookup.Shared[string](b, itself)
+			broken := &breaking{future{t: t}, end}
+			require.NoError(t, f.AsyncInvoke(t.Context(), "a", broken))
+			second := ask(t, f, t.Context(), "a")
+			done := make(chan struct{})
+			go func() {
+				defer close(done)
+				b.call(0).result.Complete(1)
+			}()
+			<-done
+			checkOutcome(t, second, 1)
+			_, _, err := broken.outcome()
+			var p *asyncop.PanicError
+			require.ErrorAs(t, err, &p)
+		})
+	}
+}
+
+type breaking struct {
+	future
+	end func()
+}
+
+func (b *breaking) Complete(...int) { b.end() }
+
+// An error that AsyncInvoke returns is the outcome, unless it was completed before.
+func TestErrorOfAsyncInvoke(t *testing.T) {
+	complete := false
+	f := lookup.Shared(asyncop.Func(func(_ context.Context, _ string, result asyncop.ResultFuture[int]) error {
+		if complete {
+			result.Complete(1)
+		}
+		return errBackend
+	}), itself)
+	checkFailed(t, ask(t, f, t.Context(), "a"), errBackend)
+	complete = true
+	checkOutcome(t, ask(t, f, t.Context(), "a"), 1)
+}
+
+// Keys that are not equal to themselves cannot be shared, and leave nothing behind; those that cannot be compared are an
+// outcome of their element.
+func TestOddKeys(t *testing.T) {
+	calls := 0
+	count := asyncop.Func(func(_ context.Context, _ float64, result asyncop.ResultFuture[int]) error {
+		calls++
+		result.Complete(calls)
+		return nil
+	})
+	f := lookup.Cached(count, func(in float64) float64 { return in }, newMemory[float64, int]())
+	for i := range 3 {
+		w := &future{t: t}
+		require.NoError(t, f.AsyncInvoke(t.Context(), math.NaN(), w))
+		checkOutcome(t, w, i+1)
+	}
+	require.Equal(t, lookup.Stats{Misses: 3, Loads: 3}, f.Stats())
+	require.Zero(t, f.Joinable())
+
+	g := lookup.Shared(asyncop.Blocking(func(context.Context, int) (int, error) { return 1, nil }),
+		func(int) any { return []int{1} })
+	op := asyncop.OrderedWait(g, time.Second, 1, asyncop.WithDropOnFailure())
+	for range op.Results(slices.Values([]int{1, 2})) {
+		t.Error("a result")
+	}
+	require.EqualValues(t, 2, op.Stats().Dropped)
+}
+
+// fakeHost is an operator that comes to blocking calls when the test says so.
+type fakeHost struct {
+	mu    sync.Mutex
+	tasks []func(late error)
+	late  error
+}
+
+func (h *fakeHost) RunBlocking(task func(late error)) {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	h.tasks = append(h.tasks, task)
+}
+
+func (h *fakeHost) Late() error {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	return h.late
+}
+
+// run does what a worker does.
+func (h *fakeHost) run() {
+	for _, task := range h.tasks {
+		task(h.Late())
+	}
+	h.tasks = nil
+}
+
+func (h *fakeHost) context(t *testing.T) context.Context {
+	t.Helper()
+	return context.WithValue(t.Context(), call.HostKey{}, h)
+}
+
+// The one who has begun the load is late before a worker comes to it: the call is made for the others.
+func TestLateLeader(t *testing.T) {
+	calls := 0
+	f := lookup.Shared(asyncop.Blocking(func(context.Context, string) (int, error) { calls++; return calls, nil }), itself)
+	leader, other := new(fakeHost), new(fakeHost)
+	ask(t, f, leader.context(t), "a")
+	second := ask(t, f, other.context(t), "a")
+	leader.late = context.DeadlineExceeded
+	leader.run()
+	checkOutcome(t, second, 1)
+	require.Empty(t, other.tasks)
+}
+
+// All who wait are late: no call is made any more (law A5), and what comes next does not wait for it.
+func TestAllLate(t *testing.T) {
+	calls := 0
+	f := lookup.Shared(asyncop.Blocking(func(context.Context, string) (int, error) { calls++; return calls, nil }), itself)
+	leader, other, next := new(fakeHost), new(fakeHost), new(fakeHost)
+	first, second := ask(t, f, leader.context(t), "a"), ask(t, f, other.context(t), "a")
+	leader.late, other.late = context.Canceled, context.Canceled
+	leader.run()
+	require.Zero(t, calls)
+	checkWaits(t, first) // they end by themselves
+	checkWaits(t, second)
+	third := ask(t, f, next.context(t), "a")
+	next.run()
+	checkOutcome(t, third, 1)
+	require.Equal(t, 0, f.Stats().Loading)
+}
+
+// Shared functions in a row: the inner one asks the outer one's lookups whether it is late.
+func TestLateLookupsInARow(t *testing.T) {
+	calls := 0
+	inner := lookup.Shared(asyncop.Blocking(func(context.Context, string) (int, error) { calls++; return calls, nil }), itself)
+	outer := lookup.Shared(inner, itself)
+	leader, other := new(fakeHost), new(fakeHost)
+	ask(t, outer, leader.context(t), "a")
+	second := ask(t, outer, other.context(t), "a")
+	leader.late = context.DeadlineExceeded
+	leader.run()
+	checkOutcome(t, second, 1)
+
+	ask(t, outer, leader.context(t), "b")
+	ask(t, outer, other.context(t), "b")
+	other.late = context.DeadlineExceeded
+	leader.run()
+	require.Equal(t, 1, calls)
+}
+
+// Random lookups that come, leave and are answered: each is completed once, a key has one load at a time unless a lookup has
+// left it in vain, and nothing stays behind.
+func TestRandomLookups(t *testing.T) {
+	var inFlight [4]atomic.Int64
+	var calls atomic.Int64
+	f := lookup.Cached(asyncop.Blocking(func(ctx context.Context, key int) (int, error) {
+		if n := inFlight[key].Add(1); n > 1 {
+			t.Errorf("%d loads of key %d at a time", n, key)
+		}
+		defer inFlight[key].Add(-1)
+		switch calls.Add(1) % 5 {
+		case 0:
+			return 0, errBackend
+		case 1:
+			panic("boom")
+		default:
+			runtime.Gosched()
+			return key, nil
+		}
+	}), func(in int) int { return in }, newMemory[int, int](), lookup.WithTTL(100*time.Microsecond))
+	var wg sync.WaitGroup
+	var completed atomic.Int64
+	const goroutines, each = 4, 1000
+	for g := range goroutines {
+		wg.Go(func() {
+			for i := range each {
+				key := (g + i) % len(inFlight)
+				// One lookup of each key stays, so that those who leave are never the last.
+				ctx, cancel := context.WithCancel(context.Background())
+				done := make(chan struct{})
+				err := f.AsyncInvoke(ctx, key, doneFuture(func(results []int, err error) {
+					completed.Add(1)
+					var p *asyncop.PanicError
+					if err == nil && !slices.Equal(results, []int{key}) ||
+						err != nil && !errors.Is(err, errBackend) && !errors.As(err, &p) {
+						t.Errorf("key %d: %v %v", key, results, err)
+					}
+					close(done)
+				}))
+				if err != nil {
+					t.Error(err)
+				}
+				if i%3 == 0 {
+					f.Forget(-1 - key)
+				}
+				<-done
+				cancel()
+			}
+		})
+	}
+	wg.Wait()
+	require.EqualValues(t, goroutines*each, completed.Load())
+	s := f.Stats()
+	require.Equal(t, s.Misses, s.Loads+s.Shared)
+	require.EqualValues(t, goroutines*each, s.Hits+s.Misses)
+	require.Equal(t, calls.Load(), s.Loads)
+	require.Zero(t, s.Loading)
+}
+
+// The same with those who cancel and forget: only that each is completed, once.
+func TestRandomLeaving(t *testing.T) {
+	f := lookup.Cached(asyncop.Blocking(func(ctx context.Context, key int) (int, error) {
+		if key == 0 {
+			<-ctx.Done()
+			return 0, ctx.Err()
+		}
+		return key, nil
+	}), func(in int) int { return in }, newMemory[int, int](), lookup.WithTTL(50*time.Microsecond))
+	var wg sync.WaitGroup
+	for g := range 4 {
+		wg.Go(func() {
+			for i := range 500 {
+				key := (g + i) % 3
+				ctx, cancel := context.WithCancel(context.Background())
+				var count atomic.Int64
+				done := make(chan struct{})
+				if err := f.AsyncInvoke(ctx, key, doneFuture(func([]int, error) {
+					if count.Add(1) == 1 {
+						close(done)
+					} else {
+						t.Error("completed twice")
+					}
+				})); err != nil {
+					t.Error(err)
+				}
+				if i%5 == 0 {
+					f.Forget(key)
+				}
+				cancel()
+				<-done
+			}
+		})
+	}
+	wg.Wait()
+	require.Eventually(t, func() bool { return f.Stats().Loading == 0 }, 10*time.Second, time.Millisecond)
+}
+
+type doneFuture func(results []int, err error)
+
+func (f doneFuture) Complete(results ...int)         { f(results, nil) }
+func (f doneFuture) CompleteExceptionally(err error) { f(nil, err) }
+
+func TestCachedPanics(t *testing.T) {
+	b := new(backend)
+	require.PanicsWithValue(t, "lookup: Cached: nil function", func() { lookup.Shared[string, string, int](nil, itself) })
+	require.PanicsWithValue(t, "lookup: Cached: nil key", func() { lookup.Shared[string](b, nil) })
+	require.PanicsWithValue(t, "lookup: WithTTL: nonpositive time: 0s", func() { lookup.WithTTL(0) })
+	require.PanicsWithValue(t, "lookup: WithMissTTL: negative time: -1ns", func() { lookup.WithMissTTL(-1) })
+	require.PanicsWithValue(t, "lookup: WithErrorTTL: nonpositive time: 0s",
+		func() { lookup.WithErrorTTL(0, predicates.HasException) })
+	require.PanicsWithValue(t, "lookup: WithErrorTTL: nil predicate", func() { lookup.WithErrorTTL(1, nil) })
+	require.PanicsWithValue(t, "lookup: WithKeepUnless: nil predicate", func() { lookup.WithKeepUnless[int](nil) })
+	require.PanicsWithValue(t, "lookup: WithKeepUnless: got a func([]string) bool, want a func([]int) bool", func() {
+		lookup.Cached(b, itself, nil, lookup.WithKeepUnless(func([]string) bool { return true }))
+	})
+}

@@ -1,0 +1,16 @@
+// Package ottercache keeps the outcomes of lookups in a cache of [github.com/maypok86/otter/v2]: bounded by number or by
+// weight, with entries that expire after they were written or read.
+//
+//	cache, err := ottercache.New(&otter.Options[int64, lookup.Entry[User]]{
+//		MaximumSize:      10_000,
+//		ExpiryCalculator: otter.ExpiryWriting[int64, lookup.Entry[User]](time.Minute),
+//	})
+//	if err != nil {
+//		return err
+//	}
+//	users := lookup.Cached(asyncop.Blocking(user), orderToUser, cache,
+//		lookup.WithMissTTL(10*time.Second))
+//
+// Times that the lookup gives to its entries (lookup.WithTTL, WithMissTTL, WithErrorTTL) take the place of those of the
+// ExpiryCalculator for these entries.
+package ottercache
