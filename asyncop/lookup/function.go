@@ -108,7 +108,7 @@ func (f *Function[K, IN, OUT]) join(key K, w *waiter[OUT]) (l *load[K, IN, OUT],
 	defer f.mu.Unlock() // also if the key cannot be hashed
 	l = f.current[key]
 	if l == nil {
-		l, isNew = newLoad(f, key, w.ctx), true
+		l, isNew = newLoad(w.ctx, f, key), true
 		if same(key, key) { // a NaN would never be found, nor removed
 			f.current[key] = l
 		}

@@ -42,7 +42,7 @@ type waiter[OUT any] struct {
 }
 
 // newLoad returns the load that a lookup with this context begins.
-func newLoad[K comparable, IN, OUT any](f *Function[K, IN, OUT], key K, leader context.Context) *load[K, IN, OUT] {
+func newLoad[K comparable, IN, OUT any](leader context.Context, f *Function[K, IN, OUT], key K) *load[K, IN, OUT] {
 	l := &load[K, IN, OUT]{f: f, key: key}
 	l.ctx, l.cancel = context.WithCancel(loadContext[K, IN, OUT]{context.WithoutCancel(leader), l})
 	return l
@@ -85,7 +85,7 @@ func (l *load[K, IN, OUT]) leave(w *waiter[OUT]) {
 	w.settled = true
 	l.waiting--
 	last := l.waiting == 0
-	if !l.ended && (last || err == context.DeadlineExceeded) { //nolint:errorlint // what Err of a context returns
+	if !l.ended && (last || err == context.DeadlineExceeded) {
 		l.f.detach(l)
 	}
 	l.f.mu.Unlock()
@@ -306,8 +306,9 @@ func (r *report) ReportStage(stage predicates.Stage) {
 	r.stage = max(r.stage, stage)
 }
 
-// ReportSent counts a request.
-func (r *report) ReportSent() (counted bool) {
+// ReportSent counts a request. One that is tracked is so for the lookup that has begun the load only, whose identity it
+// carries; the retry of another would not be recognised. So it counts like any other.
+func (r *report) ReportSent(bool) (counted bool) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	r.sent++
@@ -315,7 +316,7 @@ func (r *report) ReportSent() (counted bool) {
 }
 
 // ReportRefused takes a request back.
-func (r *report) ReportRefused() {
+func (r *report) ReportRefused(bool) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	r.sent--

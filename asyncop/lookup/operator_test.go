@@ -198,6 +198,7 @@ func TestStageOfASharedFailure(t *testing.T) {
 		"not sent":   {func(ctx context.Context) { predicates.ReportStage(ctx, predicates.ClientDispatch) }, predicates.ClientDispatch, false},
 		"sent":       {func(ctx context.Context) { predicates.ReportStage(ctx, predicates.NetworkTime) }, predicates.NetworkTime, false},
 		"by clients": {func(ctx context.Context) { predicates.ReportSent(ctx); predicates.ReportSent(ctx).Refused() }, predicates.NetworkTime, true},
+		"tracked":    {func(ctx context.Context) { predicates.ReportSent(predicates.WithTracked(ctx)) }, predicates.NetworkTime, true},
 		"refused": {func(ctx context.Context) {
 			predicates.ReportStage(ctx, predicates.ClientDispatch)
 			predicates.ReportSent(ctx).Refused()
