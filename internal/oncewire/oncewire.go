@@ -1,0 +1,31 @@
+// Package oncewire holds what both sides of an exactly-once call say to each other in HTTP responses, for packages exactlyonce and
+// httpretry.
+package oncewire
+
+import "net/http"
+
+// Result is the response header that says what became of a request as far as its id is concerned. An answer that the service
+// gave to this very attempt has none.
+const Result = "Exactly-Once-Result"
+
+// Values of Result. All but Replayed are answers of the tracker, not of the service.
+const (
+	Replayed   = "replayed"    // the answer to an earlier attempt
+	Stale      = "stale"       // 410: its outcome is unknown
+	Mismatch   = "mismatch"    // 409 or 422: an earlier request with the id had other content
+	InProgress = "in-progress" // 409: an earlier attempt runs; the request may be repeated
+	Full       = "full"        // 503: a limit refuses to track it; nothing was executed
+	Invalid    = "invalid"     // 400: the id is missing or not valid; nothing was executed
+)
+
+// ProblemType returns the "type" of a problem document (RFC 9457) for one of the values that are answers of the tracker.
+func ProblemType(result string) string { return "urn:weir:exactly-once:" + result }
+
+// Of returns the answer of the tracker that h belongs to; "" if it is the service's own, replayed or not.
+func Of(h http.Header) string {
+	switch result := h.Get(Result); result {
+	case Stale, Mismatch, InProgress, Full, Invalid:
+		return result
+	}
+	return ""
+}
