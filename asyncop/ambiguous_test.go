@@ -11,7 +11,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/weirflow/weir/asyncop"
-	"github.com/weirflow/weir/checkpoint"
+	"github.com/weirflow/weir/checkpoint/checkpointtest"
 	"github.com/weirflow/weir/predicates"
 	"github.com/weirflow/weir/strategies"
 )
@@ -55,8 +55,8 @@ func TestTimeoutInDoubtAfterAnAttempt(t *testing.T) {
 								strategy: because(reason, tt.strategy).IdempotentIf(func(any) bool { return idempotent }),
 								opts:     options(asyncop.WithSideOutput(side)),
 							})
-							r.script("a#1", func(c *call) error { asyncop.ReportStage(c.ctx, stage); return errBroken })
-							r.script("a#2", func(c *call) error { asyncop.ReportStage(c.ctx, predicates.ClientDispatch); return nil })
+							r.script("a#1", func(c *call) error { predicates.ReportStage(c.ctx, stage); return errBroken })
+							r.script("a#2", func(c *call) error { predicates.ReportStage(c.ctx, predicates.ClientDispatch); return nil })
 							r.sendEach("a")
 							r.advance(time.Minute)
 							inDoubt := tt.running || reason == unsafeReason && stage != predicates.ClientDispatch
@@ -77,7 +77,7 @@ func TestTimeoutInDoubtOfAFirstAttempt(t *testing.T) {
 		for stage := range predicates.ResponseReceived + 1 {
 			side := newSideSink(false)
 			r := newRig(t, m, setup{timeout: time.Minute, opts: options(asyncop.WithSideOutput(side))})
-			r.script("a#1", func(c *call) error { asyncop.ReportStage(c.ctx, stage); return nil })
+			r.script("a#1", func(c *call) error { predicates.ReportStage(c.ctx, stage); return nil })
 			r.sendEach("a")
 			r.advance(time.Minute)
 			require.True(t, timeoutOf(t, side).InDoubt)
@@ -117,7 +117,7 @@ func TestTimeoutInDoubtWithFlipStrategies(t *testing.T) {
 		want   bool
 	}{
 		"error":              {fails, true},
-		"error before it":    {func(c *call) error { asyncop.ReportStage(c.ctx, predicates.ClientDispatch); return errBroken }, false},
+		"error before it":    {func(c *call) error { predicates.ReportStage(c.ctx, predicates.ClientDispatch); return errBroken }, false},
 		"result":             {empty, false},
 		"error, then result": {func(c *call) error { return map[int]func(*call) error{1: fails, 2: empty}[c.attempt](c) }, true},
 	} {
@@ -143,7 +143,7 @@ func TestTimeoutInDoubtAfterARestart(t *testing.T) {
 	for choice := range asyncop.TimeSpent + 1 {
 		t.Run(choice.String(), func(t *testing.T) {
 			forEachMode(t, func(t *testing.T, m mode) {
-				store := checkpoint.NewMemoryStore()
+				store := checkpointtest.NewMemoryStore()
 				s := setup{timeout: time.Minute, strategy: retryAgain(3, time.Hour), opts: options(asyncop.WithRetryState(choice))}
 				r := newCheckRig(t, m, s, store)
 				r.script("a#1", func(*call) error { return errAgain })
@@ -231,7 +231,7 @@ func TestFailureInDoubt(t *testing.T) {
 			forEachMode(t, func(t *testing.T, m mode) {
 				run := func(opts ...asyncop.Option) error {
 					r := newRig(t, m, setup{timeout: time.Minute, strategy: tt.strategy, opts: opts})
-					r.script("a#1", func(c *call) error { asyncop.ReportStage(c.ctx, tt.stage); return errBroken })
+					r.script("a#1", func(c *call) error { predicates.ReportStage(c.ctx, tt.stage); return errBroken })
 					r.sendEach("a")
 					return r.end()
 				}

@@ -9,6 +9,7 @@ import (
 	"time"
 
 	"github.com/weirflow/weir/checkpoint"
+	"github.com/weirflow/weir/checkpoint/checkpointtest"
 	"github.com/weirflow/weir/checkpoint/participant"
 	"github.com/weirflow/weir/internal/fifo"
 )
@@ -118,7 +119,7 @@ func passWithCheckpoints(b *testing.B, interval time.Duration, elements, capacit
 	if err != nil {
 		b.Fatal(err)
 	}
-	src := checkpoint.NewSource(c, "src", checkpoint.NewSliceInput(make([]int, elements)))
+	src := checkpoint.NewSource(c, "src", checkpointtest.NewSliceInput(make([]int, elements)))
 	calls := 0
 	var running fifo.Queue[ResultFuture[int]] // the loop's, as calls
 	op := OrderedWait(Func(func(_ context.Context, v int, r ResultFuture[int]) error {

@@ -16,6 +16,7 @@ import (
 
 	"github.com/weirflow/weir/asyncop"
 	"github.com/weirflow/weir/checkpoint"
+	"github.com/weirflow/weir/checkpoint/checkpointtest"
 	"github.com/weirflow/weir/checkpoint/participant"
 	"github.com/weirflow/weir/codec"
 )
@@ -35,7 +36,7 @@ func again(*call) error { return errAgain }
 // Law C1.
 func TestCheckpointsDuringADrain(t *testing.T) {
 	forEachMode(t, func(t *testing.T, m mode) {
-		store := checkpoint.NewMemoryStore()
+		store := checkpointtest.NewMemoryStore()
 		r := newCheckRig(t, m, longWaits(asyncop.WithDropOnFailure()), store)
 		r.script("a#1", again)
 		r.script("b#1", upper)
@@ -64,7 +65,7 @@ func TestCheckpointsDuringADrain(t *testing.T) {
 // is free.
 func TestEndOfInputMarkerEndsRetries(t *testing.T) {
 	forEachMode(t, func(t *testing.T, m mode) {
-		store := checkpoint.NewMemoryStore()
+		store := checkpointtest.NewMemoryStore()
 		r := newCheckRig(t, m, setup{
 			timeout: 24 * time.Hour, strategy: retryAgain(9, time.Hour),
 			opts: options(asyncop.WithDropOnFailure(), asyncop.WithBuffer(0)),
@@ -90,7 +91,7 @@ func TestEndOfInputMarkerEndsRetries(t *testing.T) {
 // Restored elements wait for their slots, and the marker behind them; it is in no checkpoint.
 func TestEndOfInputBehindRestoredElements(t *testing.T) {
 	forEachMode(t, func(t *testing.T, m mode) {
-		store := checkpoint.NewMemoryStore()
+		store := checkpointtest.NewMemoryStore()
 		r := newCheckRig(t, mode{ordered: m.ordered, capacity: 9}, longWaits(), store)
 		r.sendEach("abc")
 		r.save()
@@ -185,7 +186,7 @@ func TestBarrierOvertakesTheEndOfInput(t *testing.T) {
 
 func TestDrainWhileACheckpointIsPending(t *testing.T) {
 	forEachMode(t, func(t *testing.T, m mode) {
-		store := checkpoint.NewMemoryStore()
+		store := checkpointtest.NewMemoryStore()
 		r := newCheckRig(t, m, longWaits(), store)
 		r.script("a#1", again)
 		r.script("a#2", upper)
@@ -209,7 +210,7 @@ func TestDrainWhileACheckpointIsPending(t *testing.T) {
 
 func TestSuspendDuringADrain(t *testing.T) {
 	forEachMode(t, func(t *testing.T, m mode) {
-		store := checkpoint.NewMemoryStore()
+		store := checkpointtest.NewMemoryStore()
 		r := newCheckRig(t, m, longWaits(), store)
 		r.script("a#1", again)
 		r.send("a", "b")
@@ -302,7 +303,7 @@ func TestEndOfInputWithoutCheckpoints(t *testing.T) {
 // drainRun is one run of a pipeline whose elements all wait for something, long after the input has ended.
 type drainRun struct {
 	m      mode
-	store  *checkpoint.MemoryStore
+	store  *checkpointtest.MemoryStore
 	output *memOutput
 	plain  bool                                // an operator without checkpoints is in the row
 	ready  func(operator, element string) bool // whose call succeeds; the others are in back-off
@@ -332,8 +333,8 @@ func (d *drainRun) run(t *testing.T) (calls string, err error) {
 		return construct[string, string](d.m, fn, 24*time.Hour, retryAgain(99, time.Hour), append(opts, asyncop.WithName(name),
 			asyncop.WithContext(ctx), asyncop.WithDrainRetries(), asyncop.WithLogger(slog.New(slog.DiscardHandler)))...)
 	}
-	checked := options(asyncop.WithCheckpoints(c), asyncop.WithResultCodec(must(codec.Default[string]())))
-	src := checkpoint.NewSource(c, "src", checkpoint.NewSliceInput([]string{"a", "b", "c", "d", "e"}))
+	checked := options(asyncop.WithCheckpoints(c), asyncop.WithResultCodec(codec.Default[string]()))
+	src := checkpoint.NewSource(c, "src", checkpointtest.NewSliceInput([]string{"a", "b", "c", "d", "e"}))
 	operators := []*operator{build("1", checked...), build("2", checked...)}
 	if d.plain {
 		operators = slices.Insert(operators, 1, build("0"))
@@ -373,7 +374,7 @@ func TestKilledDuringADrain(t *testing.T) {
 	for _, plain := range []bool{false, true} {
 		t.Run(fmt.Sprintf("plain=%v", plain), func(t *testing.T) {
 			forEachMode(t, func(t *testing.T, m mode) {
-				d := &drainRun{m: m, store: checkpoint.NewMemoryStore(), output: &memOutput{}, plain: plain}
+				d := &drainRun{m: m, store: checkpointtest.NewMemoryStore(), output: &memOutput{}, plain: plain}
 				published := func() string { return strings.Join(d.output.all[:d.output.visible], " ") }
 				kind := func() checkpoint.Kind {
 					s, _, err := checkpoint.Latest(t.Context(), d.store)

@@ -13,6 +13,7 @@ import (
 
 	"github.com/weirflow/weir/asyncop"
 	"github.com/weirflow/weir/checkpoint"
+	"github.com/weirflow/weir/checkpoint/checkpointtest"
 	"github.com/weirflow/weir/checkpoint/participant"
 	"github.com/weirflow/weir/codec"
 	"github.com/weirflow/weir/strategies"
@@ -24,7 +25,7 @@ import (
 // restart saves the elements of s, cuts their operator off, and returns one that has them restored.
 func restart(t *testing.T, m mode, elements string, s setup) *checkRig {
 	t.Helper()
-	store := checkpoint.NewMemoryStore()
+	store := checkpointtest.NewMemoryStore()
 	r := newCheckRig(t, mode{ordered: m.ordered, capacity: 16}, setup{}, store)
 	r.sendEach(elements)
 	r.save()
@@ -238,7 +239,7 @@ func TestCodecThatBreaksRefusesStart(t *testing.T) {
 	for _, b := range breakages {
 		t.Run(b.name, func(t *testing.T) {
 			forEachMode(t, func(t *testing.T, m mode) {
-				store := checkpoint.NewMemoryStore()
+				store := checkpointtest.NewMemoryStore()
 				plain := asyncop.WithInputCodec(codecOf(func() {}, func() {}))
 				r := newCheckRig(t, m, setup{opts: options(plain)}, store)
 				r.send("a")
@@ -337,7 +338,7 @@ func TestOldestAgeOfRestoredElements(t *testing.T) {
 	} {
 		t.Run(choice.String(), func(t *testing.T) {
 			forEachMode(t, func(t *testing.T, m mode) {
-				store := checkpoint.NewMemoryStore()
+				store := checkpointtest.NewMemoryStore()
 				s := setup{timeout: 9 * time.Hour, strategy: retryAgain(3, time.Minute), opts: options(asyncop.WithRetryState(choice))}
 				r := newCheckRig(t, m, s, store)
 				r.script("a#1", func(*call) error { return errAgain })

@@ -15,6 +15,7 @@ import (
 
 	"github.com/weirflow/weir/asyncop"
 	"github.com/weirflow/weir/checkpoint"
+	"github.com/weirflow/weir/checkpoint/checkpointtest"
 )
 
 // Law C3: one failing element ends the run at any moment of a checkpoint. The next run resumes, and the output is complete.
@@ -35,7 +36,7 @@ func TestFailedRunsCanBeRestarted(t *testing.T) {
 			store := must(checkpoint.OpenDir(filepath.Join(dir, "checkpoints")))
 			c := must(checkpoint.NewCoordinator(store, checkpoint.WithInterval(50*time.Microsecond),
 				checkpoint.WithLogger(slog.New(slog.DiscardHandler))))
-			source := checkpoint.NewSource(c, "in", checkpoint.NewSliceInput(in))
+			source := checkpoint.NewSource(c, "in", checkpointtest.NewSliceInput(in))
 			op := asyncop.OrderedWait(lookup, time.Minute, 16, asyncop.WithName("lookup"), asyncop.WithCheckpoints(c),
 				asyncop.WithLogger(slog.New(slog.DiscardHandler)))
 			sink := checkpoint.NewSink(c, "out", checkpoint.NewLineOutput(filepath.Join(dir, "out")))

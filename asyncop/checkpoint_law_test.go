@@ -21,6 +21,7 @@ import (
 
 	"github.com/weirflow/weir/asyncop"
 	"github.com/weirflow/weir/checkpoint"
+	"github.com/weirflow/weir/checkpoint/checkpointtest"
 	"github.com/weirflow/weir/checkpoint/participant"
 	"github.com/weirflow/weir/codec"
 	weirflow "github.com/weirflow/weir/flow"
@@ -81,10 +82,10 @@ func (f barrierFeed) Pending(b participant.Barrier) {
 func (f barrierFeed) Completed(uint64)      {}
 func (f barrierFeed) Aborted(uint64, error) {}
 
-func newCheckRig(t *testing.T, m mode, s setup, store *checkpoint.MemoryStore) *checkRig {
+func newCheckRig(t *testing.T, m mode, s setup, store *checkpointtest.MemoryStore) *checkRig {
 	t.Helper()
 	if store == nil {
-		store = checkpoint.NewMemoryStore()
+		store = checkpointtest.NewMemoryStore()
 	}
 	c, err := checkpoint.NewCoordinator(store, checkpoint.WithLogger(slog.New(slog.DiscardHandler)))
 	require.NoError(t, err)
@@ -293,7 +294,7 @@ func TestBarrierGoesBeforeAWatermarkOnOffer(t *testing.T) {
 // A full queue does not hold a barrier back: elements overflow, bounded, are part of the checkpoint and keep their order.
 func TestFullQueueOverflowsForABarrier(t *testing.T) {
 	forEachMode(t, func(t *testing.T, m mode) {
-		store := checkpoint.NewMemoryStore()
+		store := checkpointtest.NewMemoryStore()
 		r := newCheckRig(t, m, setup{opts: options(asyncop.WithBuffer(0), asyncop.WithOverflow(2))}, store)
 		r.send("a", "b")
 		sent := make(chan any)
@@ -404,7 +405,7 @@ func TestAbortedCheckpointEndsTheOverflow(t *testing.T) {
 
 func TestDrainWaitsForWhatIsInFlight(t *testing.T) {
 	forEachMode(t, func(t *testing.T, m mode) {
-		store := checkpoint.NewMemoryStore()
+		store := checkpointtest.NewMemoryStore()
 		r := newCheckRig(t, m, setup{}, store)
 		r.send("a", "b", mark(1))
 		b, done := r.trigger(checkpoint.Drain)
@@ -425,7 +426,7 @@ func TestDrainWaitsForWhatIsInFlight(t *testing.T) {
 
 func TestSuspendBarrierLeavesEverythingToTheCheckpoint(t *testing.T) {
 	forEachMode(t, func(t *testing.T, m mode) {
-		store := checkpoint.NewMemoryStore()
+		store := checkpointtest.NewMemoryStore()
 		side := newSideSink(true)
 		r := newCheckRig(t, m, setup{blocked: true, opts: options(asyncop.WithBuffer(0), asyncop.WithSideOutput(side))}, store)
 		r.script("x#1", fails)
@@ -451,7 +452,7 @@ func TestSuspendBarrierLeavesEverythingToTheCheckpoint(t *testing.T) {
 // again.
 func TestNothingBeginsAfterASuspendBarrier(t *testing.T) {
 	forEachMode(t, func(t *testing.T, m mode) {
-		store := checkpoint.NewMemoryStore()
+		store := checkpointtest.NewMemoryStore()
 		handled := 0
 		r := newCheckRig(t, m, setup{
 			blocked: true, timeout: time.Minute, strategy: retryAgain(3, time.Second),
@@ -481,7 +482,7 @@ func TestNothingBeginsAfterASuspendBarrier(t *testing.T) {
 // Nor does a blocking call of an element that was accepted in the turn of the barrier.
 func TestNoBlockingCallBeginsAfterASuspendBarrier(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		c, err := checkpoint.NewCoordinator(checkpoint.NewMemoryStore(), checkpoint.WithLogger(slog.New(slog.DiscardHandler)))
+		c, err := checkpoint.NewCoordinator(checkpointtest.NewMemoryStore(), checkpoint.WithLogger(slog.New(slog.DiscardHandler)))
 		require.NoError(t, err)
 		c.Host().Register("feed", barrierFeed{make(chan participant.Barrier, 1)})
 		var calls atomic.Int32
@@ -544,7 +545,7 @@ func TestSuspendWhoseStateCannotBeEncoded(t *testing.T) {
 		asyncop.ErrGoexit.Error(): func() error { runtime.Goexit(); return nil },
 	} {
 		forEachMode(t, func(t *testing.T, m mode) {
-			texts := failingCodec{must(codec.Default[string]()), encode}
+			texts := failingCodec{codec.Default[string](), encode}
 			r := newCheckRig(t, m, setup{opts: options(asyncop.WithInputCodec[string](texts))}, nil)
 			r.send("a", "b")
 			b, done := r.trigger(checkpoint.Periodic)
@@ -637,7 +638,7 @@ func TestCancelThatUpstreamNoticesFirst(t *testing.T) {
 // notStarted returns an operator whose coordinator is not started.
 func notStarted(t *testing.T, ctx context.Context) (*operator, *checkpoint.Coordinator) {
 	t.Helper()
-	c, err := checkpoint.NewCoordinator(checkpoint.NewMemoryStore())
+	c, err := checkpoint.NewCoordinator(checkpointtest.NewMemoryStore())
 	require.NoError(t, err)
 	op := asyncop.OrderedWait[string, string](newHand(t), 0, 1, asyncop.WithName("op"), asyncop.WithCheckpoints(c),
 		asyncop.WithContext(ctx))
@@ -704,14 +705,14 @@ type negativeStrategy struct{ strategy }
 func (negativeStrategy) MaxRetries() int { return -1 }
 
 func TestCheckpointOptionsPanic(t *testing.T) {
-	c := must(checkpoint.NewCoordinator(checkpoint.NewMemoryStore()))
+	c := must(checkpoint.NewCoordinator(checkpointtest.NewMemoryStore()))
 	build := func(s strategy, opts ...asyncop.Option) func() {
 		return func() {
 			asyncop.OrderedWaitWithRetry[string, string](newHand(t), time.Second, 1, s, append(opts, asyncop.WithCheckpoints(c))...)
 		}
 	}
 	name := asyncop.WithName("op")
-	ints := must(codec.Default[int]())
+	ints := codec.Default[int]()
 	for want, f := range map[string]func(){
 		"needs WithName": build(retryAll(1, 0)),
 		"LatencyFirst":   build(plainStrategy{retryAll(1, 0)}, name, asyncop.WithRetryState(asyncop.LatencyFirst)),
@@ -738,7 +739,7 @@ func TestCheckpointOptionsPanic(t *testing.T) {
 
 // An option that would do nothing is a mistake, and is told so.
 func TestCheckpointOptionsNeedCheckpoints(t *testing.T) {
-	texts := must(codec.Default[string]())
+	texts := codec.Default[string]()
 	for name, opt := range map[string]asyncop.Option{
 		"WithRetryState":  asyncop.WithRetryState(asyncop.FromScratch),
 		"WithInputCodec":  asyncop.WithInputCodec(texts),

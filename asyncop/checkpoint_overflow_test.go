@@ -18,6 +18,7 @@ import (
 
 	"github.com/weirflow/weir/asyncop"
 	"github.com/weirflow/weir/checkpoint"
+	"github.com/weirflow/weir/checkpoint/checkpointtest"
 	weirflow "github.com/weirflow/weir/flow"
 )
 
@@ -52,9 +53,9 @@ func (l abortsLog) Handle(_ context.Context, r slog.Record) error {
 func TestBarrierPassesFullBuffers(t *testing.T) {
 	const n = 40_000
 	forEachMode(t, func(t *testing.T, m mode) {
-		c, err := checkpoint.NewCoordinator(checkpoint.NewMemoryStore(), checkpoint.WithLogger(slog.New(abortsLog{slog.DiscardHandler, t})))
+		c, err := checkpoint.NewCoordinator(checkpointtest.NewMemoryStore(), checkpoint.WithLogger(slog.New(abortsLog{slog.DiscardHandler, t})))
 		require.NoError(t, err)
-		in := &countingInput{Input: checkpoint.NewSliceInput(make([]int, n))}
+		in := &countingInput{Input: checkpointtest.NewSliceInput(make([]int, n))}
 		source := checkpoint.NewSource[int](c, "source", in)
 		var gates [2]chan struct{}
 		var ops [2]*asyncop.AsyncWaitOperator[int, int]
@@ -103,9 +104,9 @@ func TestBarrierPassesFullBuffers(t *testing.T) {
 // The marker of the end of the input gets through, too: it ends retries.
 func TestMarkerPassesFullBuffers(t *testing.T) {
 	forEachMode(t, func(t *testing.T, m mode) {
-		c, err := checkpoint.NewCoordinator(checkpoint.NewMemoryStore(), checkpoint.WithLogger(slog.New(abortsLog{slog.DiscardHandler, t})))
+		c, err := checkpoint.NewCoordinator(checkpointtest.NewMemoryStore(), checkpoint.WithLogger(slog.New(abortsLog{slog.DiscardHandler, t})))
 		require.NoError(t, err)
-		source := checkpoint.NewSource(c, "source", checkpoint.NewSliceInput(make([]int, 2000)))
+		source := checkpoint.NewSource(c, "source", checkpointtest.NewSliceInput(make([]int, 2000)))
 		fn := asyncop.Blocking(func(context.Context, int) (int, error) { return 0, asyncop.ErrNoResult })
 		op := construct[int, int](m, fn, time.Hour, retryAllOf[int](1_000_000, time.Millisecond), asyncop.WithLogger(slog.New(slog.DiscardHandler)),
 			asyncop.WithBuffer(1024), asyncop.WithOverflow(0), asyncop.WithName("op"), asyncop.WithCheckpoints(c))
@@ -127,14 +128,14 @@ func TestRandomRowsNeverHoldABarrier(t *testing.T) {
 	for seed := range uint64(30) {
 		synctest.Test(t, func(t *testing.T) {
 			random := rand.New(rand.NewPCG(seed, 10))
-			c, err := checkpoint.NewCoordinator(checkpoint.NewMemoryStore(), checkpoint.WithInterval(time.Second),
+			c, err := checkpoint.NewCoordinator(checkpointtest.NewMemoryStore(), checkpoint.WithInterval(time.Second),
 				checkpoint.WithTimeout(time.Minute), checkpoint.WithLogger(slog.New(abortsLog{slog.DiscardHandler, t})))
 			require.NoError(t, err)
 			all := make([]int, random.IntN(400))
 			for i := range all {
 				all[i] = i
 			}
-			source := checkpoint.NewSource(c, "source", checkpoint.NewSliceInput(all))
+			source := checkpoint.NewSource(c, "source", checkpointtest.NewSliceInput(all))
 			held := asyncop.Blocking(func(ctx context.Context, in int) (int, error) {
 				for began := c.LastComplete(); c.LastComplete() == began; {
 					time.Sleep(100 * time.Millisecond)

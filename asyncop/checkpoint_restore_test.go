@@ -2,7 +2,6 @@ package asyncop_test
 
 import (
 	"context"
-	"errors"
 	"fmt"
 	"log/slog"
 	"math"
@@ -17,6 +16,7 @@ import (
 
 	"github.com/weirflow/weir/asyncop"
 	"github.com/weirflow/weir/checkpoint"
+	"github.com/weirflow/weir/checkpoint/checkpointtest"
 	"github.com/weirflow/weir/checkpoint/participant"
 	"github.com/weirflow/weir/codec"
 	weirflow "github.com/weirflow/weir/flow"
@@ -28,7 +28,7 @@ import (
 // meanwhile includes those that have no slot yet.
 func TestRestoreIntoSmallerCapacity(t *testing.T) {
 	forEachMode(t, func(t *testing.T, m mode) {
-		store := checkpoint.NewMemoryStore()
+		store := checkpointtest.NewMemoryStore()
 		r := newCheckRig(t, mode{ordered: m.ordered, capacity: 10}, setup{}, store)
 		r.send("a", "b", mark(1), "c", "d")
 		r.save()
@@ -54,7 +54,7 @@ func TestRestoreIntoSmallerCapacity(t *testing.T) {
 // Restored elements do not count as overflow.
 func TestRestoredElementsAreNoOverflow(t *testing.T) {
 	forEachMode(t, func(t *testing.T, m mode) {
-		store := checkpoint.NewMemoryStore()
+		store := checkpointtest.NewMemoryStore()
 		r := newCheckRig(t, mode{ordered: m.ordered, capacity: 10}, setup{}, store)
 		r.send("a", "b", "c", "d")
 		r.save()
@@ -72,7 +72,7 @@ func TestRestoredElementsAreNoOverflow(t *testing.T) {
 // A clean end while restored elements wait for slots.
 func TestDrainDuringRestore(t *testing.T) {
 	forEachMode(t, func(t *testing.T, m mode) {
-		store := checkpoint.NewMemoryStore()
+		store := checkpointtest.NewMemoryStore()
 		r := newCheckRig(t, mode{ordered: m.ordered, capacity: 10}, setup{}, store)
 		r.send("a", "b", "c")
 		r.save()
@@ -105,7 +105,7 @@ func TestRetryStateNumbers(t *testing.T) {
 	} {
 		t.Run(fmt.Sprintf("%v/down=%v", c.choice, c.down), func(t *testing.T) {
 			forEachMode(t, func(t *testing.T, m mode) {
-				store := checkpoint.NewMemoryStore()
+				store := checkpointtest.NewMemoryStore()
 				s := setup{timeout: timeout, strategy: retryAgain(3, time.Second)}
 				r := newCheckRig(t, m, s, store)
 				r.script("a#1", func(*call) error { return errAgain })
@@ -143,7 +143,7 @@ func TestMostAttemptsThereAre(t *testing.T) {
 	forEachMode(t, func(t *testing.T, m mode) {
 		state, err := asyncop.StateWithAttempts[string, string]("a", math.MaxInt32)
 		require.NoError(t, err)
-		store := checkpoint.NewMemoryStore()
+		store := checkpointtest.NewMemoryStore()
 		require.NoError(t, store.Save(t.Context(), &checkpoint.Snapshot{
 			ID: 1, States: map[string]participant.State{"feed": nil, "op": state},
 		}))
@@ -171,7 +171,7 @@ func TestLatencyFirstOfPolicies(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			forEachMode(t, func(t *testing.T, m mode) {
-				store := checkpoint.NewMemoryStore()
+				store := checkpointtest.NewMemoryStore()
 				s := setup{timeout: 10 * time.Second, strategy: tt.strategy}
 				r := newCheckRig(t, m, s, store)
 				r.script("a#1", func(*call) error { return errAgain })
@@ -197,7 +197,7 @@ func TestLatencyFirstOfPolicies(t *testing.T) {
 // What was in back-off, which has passed meanwhile, competes at once, with its attempts; what no attempt was made of starts from scratch.
 func TestRetryStateOfElementsInBackOffAndFresh(t *testing.T) {
 	forEachMode(t, func(t *testing.T, m mode) {
-		store := checkpoint.NewMemoryStore()
+		store := checkpointtest.NewMemoryStore()
 		s := setup{
 			timeout: 10 * time.Second, strategy: retryAgain(3, time.Second),
 			opts: options(asyncop.WithMaxConcurrentCalls(1), asyncop.WithRetryState(asyncop.TimeSpent)),
@@ -234,7 +234,7 @@ func TestRetryStateOfElementsInBackOffAndFresh(t *testing.T) {
 // A restored element that waits for a permit has brought its attempts along: the next checkpoint keeps them.
 func TestRestoredElementWithoutPermitKeepsItsAttempts(t *testing.T) {
 	forEachMode(t, func(t *testing.T, m mode) {
-		store := checkpoint.NewMemoryStore()
+		store := checkpointtest.NewMemoryStore()
 		s := setup{timeout: time.Hour, strategy: retryAgain(3, time.Minute), opts: options(asyncop.WithRetryState(asyncop.TimeSpent))}
 		r := newCheckRig(t, m, s, store)
 		r.script("b#1", func(*call) error { return errAgain })
@@ -257,7 +257,7 @@ func TestRestoredElementWithoutPermitKeepsItsAttempts(t *testing.T) {
 // What counts is the time of the first attempt, not of the start.
 func TestLatencyFirstOfALaterElement(t *testing.T) {
 	forEachMode(t, func(t *testing.T, m mode) {
-		store := checkpoint.NewMemoryStore()
+		store := checkpointtest.NewMemoryStore()
 		s := setup{
 			timeout: 10 * time.Second, strategy: retryAgain(3, time.Minute),
 			opts: options(asyncop.WithRetryState(asyncop.LatencyFirst), asyncop.WithDropOnFailure()),
@@ -276,7 +276,7 @@ func TestLatencyFirstOfALaterElement(t *testing.T) {
 // An element whose first attempt ran at the checkpoint, and which waits for a permit at the next one, keeps the time it had.
 func TestRestoredElementWithoutAttemptsKeepsItsTime(t *testing.T) {
 	forEachMode(t, func(t *testing.T, m mode) {
-		store := checkpoint.NewMemoryStore()
+		store := checkpointtest.NewMemoryStore()
 		s := setup{
 			timeout: 10 * time.Second, strategy: retryAgain(3, time.Minute),
 			opts: options(asyncop.WithRetryState(asyncop.TimeSpent), asyncop.WithDropOnFailure()),
@@ -300,7 +300,7 @@ func TestRestoredElementWithoutAttemptsKeepsItsTime(t *testing.T) {
 // Of whose timeout nothing is left, that has its timeout outcome at once, without an attempt.
 func TestRestoredElementWithoutTimeLeft(t *testing.T) {
 	forEachMode(t, func(t *testing.T, m mode) {
-		store := checkpoint.NewMemoryStore()
+		store := checkpointtest.NewMemoryStore()
 		s := setup{
 			timeout: time.Second,
 			opts:    options(asyncop.WithRetryState(asyncop.TimeSpent)),
@@ -327,8 +327,8 @@ func TestRestoredElementWithoutTimeLeft(t *testing.T) {
 // With WithResultCodec calls are not repeated.
 func TestResultsAreStored(t *testing.T) {
 	forEachMode(t, func(t *testing.T, m mode) {
-		texts := must(codec.Default[string]())
-		store := checkpoint.NewMemoryStore()
+		texts := codec.Default[string]()
+		store := checkpointtest.NewMemoryStore()
 		s := setup{opts: options(asyncop.WithResultCodec(texts))}
 		r := newCheckRig(t, m, s, store)
 		r.send("a", mark(1), "b", "c", "d")
@@ -359,7 +359,7 @@ func TestResultsAreStored(t *testing.T) {
 
 func TestUndecodableStateRefusesStart(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		store := checkpoint.NewMemoryStore()
+		store := checkpointtest.NewMemoryStore()
 		r := newCheckRig(t, mode{ordered: true, capacity: 4}, setup{}, store)
 		r.send("a")
 		r.save()
@@ -370,10 +370,7 @@ func TestUndecodableStateRefusesStart(t *testing.T) {
 			0, 1, asyncop.WithName("op"), asyncop.WithCheckpoints(c))
 		err := c.Start()
 		require.ErrorContains(t, err, `state of "op" in checkpoint 1: inputs: `)
-		stateErr, ok := errors.AsType[*checkpoint.StateError](err)
-		require.True(t, ok)
-		require.Equal(t, "op", stateErr.Participant)
-		require.ErrorAs(t, op.Wait(), &stateErr)
+		require.ErrorContains(t, op.Wait(), `state of "op" in checkpoint 1: inputs: `)
 		close(op.In())
 	})
 }
@@ -471,8 +468,8 @@ func killAndResume(t *testing.T, seed uint64, ordered bool) (runs int) {
 			want = append(want, fmt.Sprintf("%d?!", i))
 		}
 	}
-	store, output := checkpoint.NewMemoryStore(), &memOutput{}
-	texts := must(codec.Default[string]())
+	store, output := checkpointtest.NewMemoryStore(), &memOutput{}
+	texts := codec.Default[string]()
 	for done := false; !done; runs++ {
 		store = store.Reopen()
 		c := must(checkpoint.NewCoordinator(store, checkpoint.WithInterval(time.Duration(1+rnd.IntN(5))*time.Millisecond),
@@ -497,7 +494,7 @@ func killAndResume(t *testing.T, seed uint64, ordered bool) (runs int) {
 			return construct[string, string](mode{ordered: ordered, capacity: 1 + rnd.IntN(40)}, fn, time.Hour,
 				retryAll1000(time.Duration(rnd.IntN(3))*time.Millisecond), opts...)
 		}
-		src := checkpoint.NewSource(c, "src", checkpoint.NewSliceInput(in))
+		src := checkpoint.NewSource(c, "src", checkpointtest.NewSliceInput(in))
 		first := build("first", func(s string) []string { return []string{s + "?"} })
 		second := build("second", func(s string) []string {
 			return slices.Repeat([]string{s + "!"}, must(parseInt(s[:len(s)-1]))%3)
@@ -545,7 +542,7 @@ func TestRestoredElementThatWasComplete(t *testing.T) {
 	for _, choice := range []asyncop.RetryState{asyncop.FromScratch, asyncop.LatencyFirst, asyncop.TimeSpent} {
 		t.Run(choice.String(), func(t *testing.T) {
 			forEachMode(t, func(t *testing.T, m mode) {
-				store := checkpoint.NewMemoryStore()
+				store := checkpointtest.NewMemoryStore()
 				s := setup{
 					timeout: 10 * time.Second, strategy: retryAgain(3, time.Second), blocked: true,
 					opts: options(asyncop.WithRetryState(choice), asyncop.WithBuffer(0)),
@@ -578,7 +575,7 @@ func TestRestoredElementThatWasComplete(t *testing.T) {
 // What a failure tells of attempts before a restart is not made up: only when the first one began is known.
 func TestFailureOfARestoredElementWithoutAnotherAttempt(t *testing.T) {
 	forEachMode(t, func(t *testing.T, m mode) {
-		store := checkpoint.NewMemoryStore()
+		store := checkpointtest.NewMemoryStore()
 		side := newSideSink(false)
 		s := setup{
 			timeout: 10 * time.Second, strategy: retryAgain(3, time.Second),
@@ -615,7 +612,7 @@ func TestFailureOfARestoredElementWithoutAnotherAttempt(t *testing.T) {
 // The instant 0 of Unix is an instant like any other: a clock.Mock begins there.
 func TestRetryStateAtTheEpoch(t *testing.T) {
 	inBubble(t, mode{ordered: true, capacity: 4, mock: true}, func(t *testing.T, m mode) {
-		store := checkpoint.NewMemoryStore()
+		store := checkpointtest.NewMemoryStore()
 		s := setup{
 			timeout: 10 * time.Second, strategy: retryAgain(3, time.Second),
 			opts: options(asyncop.WithRetryState(asyncop.TimeSpent), asyncop.WithDropOnFailure()),
@@ -646,7 +643,7 @@ func forEachRetryState(t *testing.T, body func(t *testing.T, m mode, state async
 // C3: a restored element waits for the rest of its back-off, however often the process is killed; the time it was down counts.
 func TestBackOffOutlivesRestarts(t *testing.T) {
 	forEachRetryState(t, func(t *testing.T, m mode, state asyncop.RetryState) {
-		store := checkpoint.NewMemoryStore()
+		store := checkpointtest.NewMemoryStore()
 		s := setup{timeout: time.Hour, strategy: retryAgain(3, time.Minute), opts: options(asyncop.WithRetryState(state))}
 		r := newCheckRig(t, m, s, store)
 		r.script("a#1", func(*call) error { return errAgain })
@@ -681,7 +678,7 @@ func TestBackOffOutlivesRestarts(t *testing.T) {
 // waited for.
 func TestDemandedWaitOutlivesRestarts(t *testing.T) {
 	forEachRetryState(t, func(t *testing.T, m mode, state asyncop.RetryState) {
-		store := checkpoint.NewMemoryStore()
+		store := checkpointtest.NewMemoryStore()
 		s := setup{
 			timeout: time.Minute,
 			strategy: because(safeReason, strategies.HonorPushback(strategies.BestEffort[string]().WithMaxRetries(5).
@@ -719,7 +716,7 @@ func TestDemandedWaitOutlivesRestarts(t *testing.T) {
 // C3: if the wall clock was set back meanwhile, the wait is never longer than it was; a clock.Mock begins anew at the epoch.
 func TestBackOffWithAClockThatWasSetBack(t *testing.T) {
 	inBubble(t, mode{ordered: true, capacity: 4, mock: true}, func(t *testing.T, m mode) {
-		store := checkpoint.NewMemoryStore()
+		store := checkpointtest.NewMemoryStore()
 		s := setup{timeout: 24 * time.Hour, strategy: retryAgain(3, time.Minute), opts: options(asyncop.WithRetryState(asyncop.TimeSpent))}
 		r := newCheckRig(t, m, s, store)
 		r.advance(10 * time.Hour)
@@ -739,7 +736,7 @@ func TestBackOffWithAClockThatWasSetBack(t *testing.T) {
 // C3: a back-off goes on while its element waits for a slot, and so it does in the checkpoint that is taken then.
 func TestBackOffGoesOnWithoutASlot(t *testing.T) {
 	forEachMode(t, func(t *testing.T, m mode) {
-		store := checkpoint.NewMemoryStore()
+		store := checkpointtest.NewMemoryStore()
 		s := setup{timeout: time.Hour, strategy: retryAgain(3, time.Minute), opts: options(asyncop.WithRetryState(asyncop.TimeSpent))}
 		r := newCheckRig(t, mode{ordered: m.ordered, capacity: 2}, s, store)
 		r.script("b#1", func(*call) error { return errAgain })
@@ -768,7 +765,7 @@ func TestBackOffGoesOnWithoutASlot(t *testing.T) {
 func TestRestoredElementHasTimeForAnAttempt(t *testing.T) {
 	forEachRetryState(t, func(t *testing.T, m mode, state asyncop.RetryState) {
 		for _, inBackOff := range []bool{false, true} {
-			store := checkpoint.NewMemoryStore()
+			store := checkpointtest.NewMemoryStore()
 			s := setup{
 				timeout: 10 * time.Second, strategy: retryAgain(99, 9998*time.Millisecond), opts: options(asyncop.WithRetryState(state)),
 			}
@@ -806,7 +803,7 @@ func TestRestoredElementHasTimeForAnAttempt(t *testing.T) {
 // A5, C3: what gets its slot after the end only waits for what a server demanded.
 func TestRestoredWaitsAfterTheEnd(t *testing.T) {
 	forEachMode(t, func(t *testing.T, m mode) {
-		store := checkpoint.NewMemoryStore()
+		store := checkpointtest.NewMemoryStore()
 		s := setup{
 			timeout: time.Hour, opts: options(asyncop.WithRetryState(asyncop.TimeSpent)),
 			strategy: because(safeReason, strategies.HonorPushback(strategies.BestEffort[string]().

@@ -17,12 +17,9 @@ import (
 
 func testStateCodec(tb testing.TB, results bool) stateCodec[string, int] {
 	tb.Helper()
-	inputs, err := codec.Default[string]()
-	require.NoError(tb, err)
-	s := stateCodec[string, int]{inputs: inputs}
+	s := stateCodec[string, int]{inputs: codec.Default[string]()}
 	if results {
-		s.results, err = codec.Default[int]()
-		require.NoError(tb, err)
+		s.results = codec.Default[int]()
 	}
 	return s
 }

@@ -19,6 +19,7 @@ import (
 
 	"github.com/weirflow/weir/asyncop"
 	"github.com/weirflow/weir/checkpoint"
+	"github.com/weirflow/weir/checkpoint/checkpointtest"
 	"github.com/weirflow/weir/checkpoint/participant"
 	weirflow "github.com/weirflow/weir/flow"
 )
@@ -81,7 +82,7 @@ func (toSink) To(streams.Sink)               {}
 type plumbing struct {
 	*checkpoint.Coordinator
 	mode    mode
-	store   *checkpoint.MemoryStore
+	store   *checkpointtest.MemoryStore
 	source  *checkpoint.Source[int]
 	outputs []*published
 	slow    func() time.Duration // of one branch
@@ -92,7 +93,7 @@ const topologyElements = 100
 
 func newPlumbing(t *testing.T, m mode, interval time.Duration, slow func() time.Duration) *plumbing {
 	t.Helper()
-	p := &plumbing{mode: m, store: checkpoint.NewMemoryStore(), slow: slow}
+	p := &plumbing{mode: m, store: checkpointtest.NewMemoryStore(), slow: slow}
 	var err error
 	p.Coordinator, err = checkpoint.NewCoordinator(p.store, checkpoint.WithInterval(interval), checkpoint.WithLogger(slog.New(slog.DiscardHandler)))
 	require.NoError(t, err)
@@ -105,7 +106,7 @@ func (p *plumbing) newSource(name string) *checkpoint.Source[int] {
 	for i := range values {
 		values[i] = i
 	}
-	return checkpoint.NewSource(p.Coordinator, name, checkpoint.NewSliceInput(values))
+	return checkpoint.NewSource(p.Coordinator, name, checkpointtest.NewSliceInput(values))
 }
 
 // end sends a stream to a sink, which it makes.

@@ -19,6 +19,7 @@ import (
 
 	"github.com/weirflow/weir/asyncop"
 	"github.com/weirflow/weir/checkpoint"
+	"github.com/weirflow/weir/checkpoint/checkpointtest"
 	weirflow "github.com/weirflow/weir/flow"
 	"github.com/weirflow/weir/internal/panics"
 )
@@ -431,7 +432,7 @@ func TestResultsOfTheEndedAreTaken(t *testing.T) {
 func TestFlowBeforeTheOperatorBreaks(t *testing.T) {
 	forEachMode(t, func(t *testing.T, m mode) {
 		for _, checks := range []bool{false, true} {
-			c, err := checkpoint.NewCoordinator(checkpoint.NewMemoryStore(), checkpoint.WithLogger(slog.New(slog.DiscardHandler)))
+			c, err := checkpoint.NewCoordinator(checkpointtest.NewMemoryStore(), checkpoint.WithLogger(slog.New(slog.DiscardHandler)))
 			require.NoError(t, err)
 			opts := options(asyncop.WithLogger(slog.New(slog.DiscardHandler)))
 			if checks {

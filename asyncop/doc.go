@@ -88,8 +88,8 @@
 // A strategies.Policy, made by strategies.ReasonAware, is a strategy as any other for the constructors, and sees more: a
 // classifier names the reason why an outcome deserves another try, and a strategy decides over it that knows the element,
 // the stage it failed in, whether its call may happen twice, and what happened before. It may block; its element then
-// holds its slot, but no permit. Where the function tells how far its call has come ([ReportStage], [MarkSent]) and the
-// policy which calls may happen twice, a call that must not is repeated only where it cannot have taken effect:
+// holds its slot, but no permit. A function may report how far its call has come (predicates.ReportStage), and
+// a policy which calls may happen twice. A call that must not is then repeated only if it cannot have taken effect:
 //
 //	op := asyncop.OrderedWaitWithRetry(send, 5*time.Second, 1000,
 //		strategies.ReasonAware(httpretry.Classifier[Reply](), strategies.BestEffort[Reply]()).

@@ -14,10 +14,7 @@ func SlotsTaken[IN, OUT any](op *AsyncWaitOperator[IN, OUT]) int { return op.pum
 // StateText returns the elements of an operator's state, as a text: "a" with no attempts made, "a#2" with two, "|5|" for a
 // watermark, "a=[A1 A2]" with results.
 func StateText[IN, OUT any](state []byte, results codec.Codec[OUT]) (string, error) {
-	inputs, err := codec.Default[IN]()
-	if err != nil {
-		return "", err
-	}
+	inputs := codec.Default[IN]()
 	_, items, err := stateCodec[IN, OUT]{inputs: inputs, results: results}.decode(state)
 	if err != nil {
 		return "", err
@@ -42,10 +39,7 @@ func StateText[IN, OUT any](state []byte, results codec.Codec[OUT]) (string, err
 
 // StateWithAttempts returns the state of an operator with one element that has been called so many times.
 func StateWithAttempts[IN, OUT any](in IN, attempts int32) (participant.State, error) {
-	inputs, err := codec.Default[IN]()
-	if err != nil {
-		return nil, err
-	}
+	inputs := codec.Default[IN]()
 	return stateCodec[IN, OUT]{inputs: inputs}.encode(0, []item[IN, OUT]{{in: in, attempts: attempts, first: 1}})
 }
 

@@ -15,6 +15,7 @@ import (
 
 	"github.com/weirflow/weir/asyncop"
 	"github.com/weirflow/weir/checkpoint"
+	"github.com/weirflow/weir/checkpoint/checkpointtest"
 	"github.com/weirflow/weir/predicates"
 	"github.com/weirflow/weir/strategies"
 )
@@ -274,7 +275,7 @@ func TestHostileErrorsOfTheWhole(t *testing.T) {
 						l.close = func() error { return hostile }
 					}
 					ctx, cancel := context.WithCancelCause(t.Context())
-					c := must(checkpoint.NewCoordinator(checkpoint.NewMemoryStore()))
+					c := must(checkpoint.NewCoordinator(checkpointtest.NewMemoryStore()))
 					r := newRig(t, m, setup{
 						wrap: func(h *hand) function { l.hand = h; return l },
 						opts: options(asyncop.WithLogger(noisyLogger()), asyncop.WithContext(ctx),

@@ -87,7 +87,7 @@ func TestBeforeThatFails(t *testing.T) {
 					action := strategies.RetryAfter(time.Second)
 					if a.Number == 1 {
 						action = action.WithBefore(func(ctx context.Context) error {
-							asyncop.MarkSent(ctx) // of the refresh, not of the call
+							predicates.ReportStage(ctx, predicates.NetworkTime) // of the refresh, not of the call
 							if b.breaks != nil {
 								b.breaks()
 							}

@@ -71,7 +71,7 @@ func TestReasonMatrix(t *testing.T) {
 								if c.attempt == 2 {
 									return upper(c)
 								}
-								asyncop.ReportStage(c.ctx, stage)
+								predicates.ReportStage(c.ctx, stage)
 								return errBroken
 							}
 							r.send("a")
@@ -116,7 +116,7 @@ func TestWhatAStrategySees(t *testing.T) {
 			r := newRig(t, m, setup{timeout: time.Minute, strategy: p, opts: options(asyncop.WithSideOutput(side))})
 			r.send("a")
 			r.advance(time.Second)
-			asyncop.ReportStage(r.call("a#1").ctx, predicates.ResponseReceived)
+			predicates.ReportStage(r.call("a#1").ctx, predicates.ResponseReceived)
 			r.fail("a#1", errBroken)
 			r.advance(time.Second)
 			r.fail("a#2", errBroken)

@@ -48,10 +48,10 @@ func TestReportStage(t *testing.T) {
 			r, stages := stageRig(t, m, setup{})
 			r.sendEach("a")
 			for _, s := range tt.reports {
-				asyncop.ReportStage(r.call("a#1").ctx, s)
+				predicates.ReportStage(r.call("a#1").ctx, s)
 			}
 			r.fail("a#1", errBroken)
-			asyncop.ReportStage(r.call("a#1").ctx, predicates.ResponseReceived) // too late
+			predicates.ReportStage(r.call("a#1").ctx, predicates.ResponseReceived) // too late
 			require.Equal(t, []predicates.Stage{tt.want}, *stages)
 			require.NoError(t, r.end())
 		})
@@ -65,8 +65,8 @@ func TestReportStageThroughWrappers(t *testing.T) {
 			inner := asyncop.Blocking(func(ctx context.Context, _ string) (string, error) {
 				ctx, cancel := context.WithTimeout(context.WithValue(ctx, struct{}{}, 1), time.Second)
 				defer cancel()
-				asyncop.ReportStage(ctx, predicates.ClientDispatch)
-				asyncop.MarkSent(context.WithoutCancel(ctx))
+				predicates.ReportStage(ctx, predicates.ClientDispatch)
+				predicates.ReportStage(context.WithoutCancel(ctx), predicates.NetworkTime)
 				return "", errBroken
 			})
 			return asyncop.HandleTimeout(asyncop.Func(func(ctx context.Context, in string, f future) error {
@@ -81,10 +81,10 @@ func TestReportStageThroughWrappers(t *testing.T) {
 
 // Elsewhere it does nothing, and nonsense panics.
 func TestReportStageElsewhere(t *testing.T) {
-	asyncop.MarkSent(t.Context())
-	asyncop.ReportStage(t.Context(), predicates.Unreported)
+	predicates.ReportStage(t.Context(), predicates.NetworkTime)
+	predicates.ReportStage(t.Context(), predicates.Unreported)
 	require.Equal(t, "predicates: ReportStage: no such stage: 4", panicOf(func() {
-		asyncop.ReportStage(t.Context(), predicates.ResponseReceived+1)
+		predicates.ReportStage(t.Context(), predicates.ResponseReceived+1)
 	}))
 }
 
@@ -99,7 +99,7 @@ func TestStageOfAnAttemptTimeout(t *testing.T) {
 		forEachClock(t, func(t *testing.T, m mode) {
 			r, stages := stageRig(t, m, setup{opts: options(asyncop.WithAttemptTimeout(time.Second))})
 			r.sendEach("a")
-			asyncop.ReportStage(r.call("a#1").ctx, tt.reported)
+			predicates.ReportStage(r.call("a#1").ctx, tt.reported)
 			r.advance(time.Second)
 			require.Equal(t, []predicates.Stage{tt.want}, *stages)
 			require.NoError(t, r.end())
@@ -117,10 +117,10 @@ func TestStagesArePerAttempt(t *testing.T) {
 		}, always(true, strategies.RetryAfter(0)))
 		r := newRig(t, m, setup{timeout: time.Minute, strategy: p})
 		r.sendEach("a")
-		asyncop.MarkSent(r.call("a#1").ctx)
+		predicates.ReportStage(r.call("a#1").ctx, predicates.NetworkTime)
 		r.fail("a#1", errBroken)
-		asyncop.ReportStage(r.call("a#2").ctx, predicates.ClientDispatch)
-		asyncop.ReportStage(r.call("a#1").ctx, predicates.ResponseReceived) // of an attempt that is over
+		predicates.ReportStage(r.call("a#2").ctx, predicates.ClientDispatch)
+		predicates.ReportStage(r.call("a#1").ctx, predicates.ResponseReceived) // of an attempt that is over
 		r.fail("a#2", errBroken)
 		r.complete("a#3", "A")
 		require.Equal(t, []predicates.Stage{predicates.NetworkTime, predicates.ClientDispatch, predicates.Unreported}, stages)

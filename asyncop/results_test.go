@@ -20,6 +20,7 @@ import (
 
 	"github.com/weirflow/weir/asyncop"
 	"github.com/weirflow/weir/checkpoint"
+	"github.com/weirflow/weir/checkpoint/checkpointtest"
 	"github.com/weirflow/weir/predicates"
 	"github.com/weirflow/weir/strategies"
 )
@@ -438,7 +439,7 @@ func TestResultsAndFlowsExcludeEachOther(t *testing.T) {
 	require.PanicsWithValue(t, "asyncop: Results: nil input", func() { op.Results(nil) })
 	require.NoError(t, op.Wait())
 
-	coordinator, err := checkpoint.NewCoordinator(checkpoint.NewMemoryStore())
+	coordinator, err := checkpoint.NewCoordinator(checkpointtest.NewMemoryStore())
 	require.NoError(t, err)
 	op = construct(m, upperFunc(), time.Minute, nil, asyncop.WithName("x"), asyncop.WithCheckpoints(coordinator))
 	require.PanicsWithValue(t, "asyncop: Results: an operator WithCheckpoints needs a source of barriers: use it as a flow",

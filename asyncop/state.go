@@ -31,11 +31,7 @@ func newStateCodec[IN, OUT any](constructor string, cfg config) stateCodec[IN, O
 	var s stateCodec[IN, OUT]
 	var ok bool
 	if cfg.inputCodec == nil {
-		inputs, err := codec.Default[IN]()
-		if err != nil {
-			panic(fmt.Sprintf("asyncop: %s: WithCheckpoints needs WithInputCodec: %v", constructor, err))
-		}
-		s.inputs = inputs
+		s.inputs = defaultInputCodec[IN](constructor)
 	} else if s.inputs, ok = cfg.inputCodec.(codec.Codec[IN]); !ok {
 		panic(fmt.Sprintf("asyncop: %s: WithInputCodec: %T is no codec for %T", constructor, cfg.inputCodec, *new(IN)))
 	}
@@ -45,6 +41,16 @@ func newStateCodec[IN, OUT any](constructor string, cfg config) stateCodec[IN, O
 		}
 	}
 	return s
+}
+
+// defaultInputCodec returns codec.Default, and names the option to be used if it refuses the type.
+func defaultInputCodec[IN any](constructor string) codec.Codec[IN] {
+	defer func() {
+		if refused := recover(); refused != nil {
+			panic(fmt.Sprintf("asyncop: %s: WithCheckpoints needs WithInputCodec: %v", constructor, refused))
+		}
+	}()
+	return codec.Default[IN]()
 }
 
 // pieceSize is about how large the pieces of a state are.

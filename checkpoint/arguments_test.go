@@ -1,4 +1,4 @@
-package checkpoint
+package checkpoint_test
 
 import (
 	"log/slog"
@@ -7,11 +7,13 @@ import (
 	"github.com/benbjohnson/clock"
 	"github.com/stretchr/testify/require"
 
+	. "github.com/weirflow/weir/checkpoint"
+	"github.com/weirflow/weir/checkpoint/checkpointtest"
 	"github.com/weirflow/weir/checkpoint/participant"
 )
 
 func TestArguments(t *testing.T) {
-	c := must(NewCoordinator(NewMemoryStore()))
+	c := must(NewCoordinator(checkpointtest.NewMemoryStore()))
 	var (
 		noInput  *LineInput
 		noOutput *FileOutput[string]
@@ -21,17 +23,14 @@ func TestArguments(t *testing.T) {
 	for want, f := range map[string]func(){
 		"checkpoint: NewCoordinator: nil store":                    func() { _, _ = NewCoordinator(nil) },
 		"checkpoint: NewCoordinator: nil store ":                   func() { _, _ = NewCoordinator(noStore) },
-		"checkpoint: NewCoordinator: option 1 is nil":              func() { _, _ = NewCoordinator(NewMemoryStore(), WithInterval(0), nil) },
-		"checkpoint: NewMemoryStore: option 0 is nil":              func() { NewMemoryStore(nil) },
-		"checkpoint: OpenDir: option 0 is nil":                     func() { _, _ = OpenDir(t.TempDir(), nil) },
+		"checkpoint: NewCoordinator: option 1 is nil":              func() { _, _ = NewCoordinator(checkpointtest.NewMemoryStore(), WithInterval(0), nil) },
 		"checkpoint: WithClock: nil clock":                         func() { WithClock(nil) },
 		"checkpoint: WithClock: nil clock ":                        func() { WithClock(noClock) },
 		"checkpoint: WithLogger: nil logger":                       func() { WithLogger(nil) },
 		"checkpoint: WithInterval: negative interval: -1ns":        func() { WithInterval(-1) },
 		"checkpoint: WithTimeout: must be positive, got 0s":        func() { WithTimeout(0) },
-		"checkpoint: WithStoreLogger: nil logger":                  func() { WithStoreLogger(nil) },
-		"checkpoint: WithKeepLast: at least 1 must be kept, got 0": func() { WithKeepLast(0) },
-		"checkpoint: NewSource: nil coordinator":                   func() { NewSource(nil, "x", NewSliceInput([]int{1})) },
+		"checkpoint: KeepLast: at least 1 must be kept, got 0":     func() { new(DirStore).KeepLast(0) },
+		"checkpoint: NewSource: nil coordinator":                   func() { NewSource(nil, "x", checkpointtest.NewSliceInput([]int{1})) },
 		"checkpoint: NewSource: nil input":                         func() { NewSource[int](c, "x", nil) },
 		"checkpoint: NewSource: nil input ":                        func() { NewSource(c, "x", noInput) },
 		"checkpoint: NewSink: nil coordinator":                     func() { NewSink(nil, "x", NewLineOutput("x")) },
@@ -39,9 +38,8 @@ func TestArguments(t *testing.T) {
 		"checkpoint: NewSink: nil output ":                         func() { NewSink(c, "x", noOutput) },
 		"checkpoint: NewFileOutput: nil encode":                    func() { NewFileOutput[int]("x", nil) },
 		"checkpoint: NewFileOutput: empty path":                    func() { NewFileOutput("", func(b []byte, _ int) ([]byte, error) { return b, nil }) },
-		"checkpoint: NewLineOutput: option 0 is nil":               func() { NewLineOutput("x", nil) },
 		"checkpoint: NewLineOutput: empty path":                    func() { NewLineOutput("") },
-		"checkpoint: NewChannelInput: nil channel":                 func() { NewChannelInput[int](nil) },
+		"checkpointtest: NewChannelInput: nil channel":             func() { checkpointtest.NewChannelInput[int](nil) },
 		"checkpoint: Finish: not a final kind: periodic":           func() { _ = c.Finish(t.Context(), Periodic) },
 		"checkpoint: Finish: not a final kind: Kind(4)":            func() { _ = c.Finish(t.Context(), 4) },
 		"checkpoint: RequestFinal: not a final kind: end of input": func() { c.Host().RequestFinal(participant.EndOfInput) },

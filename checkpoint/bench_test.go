@@ -2,7 +2,6 @@ package checkpoint_test
 
 import (
 	"fmt"
-	"log/slog"
 	"testing"
 
 	"github.com/stretchr/testify/require"
@@ -10,8 +9,6 @@ import (
 	"github.com/weirflow/weir/checkpoint"
 	"github.com/weirflow/weir/checkpoint/participant"
 )
-
-var quietly = checkpoint.WithStoreLogger(slog.New(slog.DiscardHandler))
 
 // elements returns the state of n elements of 110 bytes, in pieces.
 func elements(b *testing.B, n int) participant.State {
@@ -40,8 +37,9 @@ func forEachSize(b *testing.B, f func(b *testing.B, n int)) {
 func BenchmarkSave(b *testing.B) {
 	forEachSize(b, func(b *testing.B, n int) {
 		state := elements(b, n)
-		d, err := checkpoint.OpenDir(b.TempDir(), checkpoint.WithKeepLast(1), quietly)
+		d, err := checkpoint.OpenDir(b.TempDir())
 		require.NoError(b, err)
+		d.KeepLast(1)
 		defer d.Close()
 		b.SetBytes(state.Size())
 		b.ReportAllocs()
@@ -58,7 +56,7 @@ func BenchmarkSave(b *testing.B) {
 func BenchmarkLoad(b *testing.B) {
 	forEachSize(b, func(b *testing.B, n int) {
 		state := elements(b, n)
-		d, err := checkpoint.OpenDir(b.TempDir(), quietly)
+		d, err := checkpoint.OpenDir(b.TempDir())
 		require.NoError(b, err)
 		defer d.Close()
 		require.NoError(b, d.Save(b.Context(), &checkpoint.Snapshot{ID: 1, States: map[string]participant.State{"op": state}}))

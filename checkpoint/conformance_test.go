@@ -36,7 +36,7 @@ func TestInputsFollowTheRules(t *testing.T) {
 	})
 	numbers := []int{3, 1, 4, 1, 5}
 	t.Run("slice", func(t *testing.T) {
-		checkpointtest.RunInput(t, func(*testing.T) checkpoint.Input[int] { return checkpoint.NewSliceInput(numbers) }, nil)
+		checkpointtest.RunInput(t, func(*testing.T) checkpoint.Input[int] { return checkpointtest.NewSliceInput(numbers) }, nil)
 	})
 	t.Run("channel", func(t *testing.T) {
 		checkpointtest.RunInput(t, func(*testing.T) checkpoint.Input[int] {
@@ -45,14 +45,18 @@ func TestInputsFollowTheRules(t *testing.T) {
 				c <- v
 			}
 			close(c)
-			return checkpoint.NewChannelInput(c)
+			return checkpointtest.NewChannelInput(c)
 		}, nil)
 	})
 }
 
 func TestFileOutputFollowsTheRules(t *testing.T) {
-	t.Run("refuses a file that is not empty", func(t *testing.T) { fileOutputFollowsTheRules(t) })
-	t.Run("overwrites", func(t *testing.T) { fileOutputFollowsTheRules(t, checkpoint.WithOverwrite()) })
+	t.Run("refuses a file that is not empty", func(t *testing.T) { fileOutputFollowsTheRules(t, checkpoint.NewLineOutput) })
+	t.Run("overwrites", func(t *testing.T) {
+		fileOutputFollowsTheRules(t, func(path string) *checkpoint.FileOutput[string] {
+			return checkpoint.NewLineOutput(path).WithOverwrite()
+		})
+	})
 }
 
 func TestFileOutputFollowsTheRulesOnATroubledDisk(t *testing.T) {
@@ -66,12 +70,12 @@ func TestFileOutputFollowsTheRulesOnATroubledDisk(t *testing.T) {
 	}, func(i int) string { return fmt.Sprint("line ", i) }, nil)
 }
 
-func fileOutputFollowsTheRules(t *testing.T, opts ...checkpoint.FileOption) {
+func fileOutputFollowsTheRules(t *testing.T, open func(path string) *checkpoint.FileOutput[string]) {
 	t.Helper()
 	checkpointtest.RunOutput(t, func(t *testing.T) checkpointtest.Outlet[string] {
 		name := filepath.Join(t.TempDir(), "output")
 		return checkpointtest.Outlet[string]{
-			Open: func() (checkpoint.Output[string], error) { return checkpoint.NewLineOutput(name, opts...), nil },
+			Open: func() (checkpoint.Output[string], error) { return open(name), nil },
 			Visible: func() ([]string, error) {
 				b, err := os.ReadFile(name)
 				if errors.Is(err, fs.ErrNotExist) {

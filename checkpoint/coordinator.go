@@ -129,8 +129,8 @@ func WithClock(clk clock.Clock) Option {
 	return func(c *Coordinator) { c.clock = clk }
 }
 
-// WithLogger sets the logger; the default is slog.Default(). Aborted checkpoints are logged at warn, complete ones at
-// debug level.
+// WithLogger sets the logger of the coordinator, and of the [DirStore] and the [FileOutput] that it works with; the default is
+// slog.Default(). Aborted checkpoints are logged at warn, complete ones at debug level.
 func WithLogger(l *slog.Logger) Option {
 	if l == nil {
 		panic("checkpoint: WithLogger: nil logger")
@@ -161,6 +161,7 @@ func NewCoordinator(store Store, opts ...Option) (*Coordinator, error) {
 		}
 		opt(c)
 	}
+	giveLogger(store, c.logger)
 	if err := c.load(context.Background()); err != nil {
 		return nil, err
 	}
@@ -247,7 +248,7 @@ func (c *Coordinator) breakStart(err error) {
 
 // Start lets the participants begin; the source, the operators and the sink of the pipeline are made before. It fails, and
 // nothing begins, if a participant is missing a state or cannot decode it, if the checkpoint has a state that nobody asked
-// for, if names are missing or taken twice, or if there are two Sources: see [StateError].
+// for, if names are missing or taken twice, or if there are two Sources.
 func (c *Coordinator) Start() error {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -262,10 +263,8 @@ func (c *Coordinator) Start() error {
 	if c.restored != nil {
 		for _, name := range c.restored.Names() {
 			if !slices.ContainsFunc(c.participants, func(p member) bool { return p.name == name }) {
-				c.broken = append(c.broken, &StateError{
-					Participant: name, Checkpoint: c.restored.ID,
-					Err: errors.New("nobody of this name has registered: was it renamed or removed?"),
-				})
+				c.broken = append(c.broken, stateError(name, c.restored.ID,
+					errors.New("nobody of this name has registered: was it renamed or removed?")))
 			}
 		}
 	}
@@ -362,13 +361,6 @@ func mustBeFinal(method string, kind participant.Kind) {
 		panic(fmt.Sprintf("checkpoint: %s: not a final kind: %v", method, kind))
 	}
 }
-
-var (
-	// ErrClosed is the Err of a coordinator that was closed without a final checkpoint.
-	ErrClosed = errors.New("checkpoint: coordinator closed")
-	// ErrEnded tells that a checkpoint was asked for after the final one.
-	ErrEnded = errors.New("checkpoint: the stream has ended")
-)
 
 // Close ends checkpointing at once, without a final checkpoint if there was none, and closes the store. The contexts of
 // [Output.Write] and [Output.Prepare] end. A checkpoint that is being stored or published may come to its end first, and if
@@ -725,19 +717,11 @@ func quoted(names map[string]struct{}) string {
 	return strings.Join(out, ", ")
 }
 
-// StateError tells that a participant and its state in a checkpoint do not fit.
-type StateError struct {
-	Participant string
-	Checkpoint  uint64 // 0: none
-	Err         error
-}
-
-func (e *StateError) Error() string {
-	if e.Checkpoint == 0 {
-		return fmt.Sprintf("checkpoint: state of %q: %v", e.Participant, e.Err)
+// stateError says that a participant and its state in a checkpoint do not fit; checkpoint 0: none. The message of reason,
+// which may be a user's, is made when it is asked for.
+func stateError(name string, checkpoint uint64, reason error) error {
+	if checkpoint == 0 {
+		return lazyerr.Named(fmt.Sprintf("checkpoint: state of %q", name), reason)
 	}
-	return fmt.Sprintf("checkpoint: state of %q in checkpoint %d: %v", e.Participant, e.Checkpoint, e.Err)
+	return lazyerr.Named(fmt.Sprintf("checkpoint: state of %q in checkpoint %d", name, checkpoint), reason)
 }
-
-// Unwrap returns Err.
-func (e *StateError) Unwrap() error { return e.Err }

@@ -1,4 +1,4 @@
-package checkpoint
+package checkpoint_test
 
 import (
 	"context"
@@ -17,10 +17,21 @@ import (
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 
+	. "github.com/weirflow/weir/checkpoint"
+	"github.com/weirflow/weir/checkpoint/checkpointtest"
 	"github.com/weirflow/weir/checkpoint/participant"
 )
 
 var errTest = errors.New("broken on purpose")
+
+func quiet() *slog.Logger { return slog.New(slog.DiscardHandler) }
+
+func must[T any](v T, err error) T {
+	if err != nil {
+		panic(err)
+	}
+	return v
+}
 
 // fake is a participant that writes down what it hears. It answers a barrier at once, unless mute.
 type fake struct {
@@ -76,7 +87,7 @@ func (f *fake) barrier() participant.Barrier {
 
 // badStore fails to save while fail is set.
 type badStore struct {
-	*MemoryStore
+	*checkpointtest.MemoryStore
 	fail bool
 	gate chan struct{} // if set, Save waits
 }
@@ -124,7 +135,7 @@ func bubble(t *testing.T, name string, body func(t *testing.T)) {
 func TestCoordinator(t *testing.T) {
 	ctx := context.Background()
 	bubble(t, "completes and resumes", func(t *testing.T) {
-		store := NewMemoryStore()
+		store := checkpointtest.NewMemoryStore()
 		a, b := &fake{name: "a"}, &fake{name: "b"}
 		c := startWith(t, store, nil, a, b)
 		for want := range uint64(2) {
@@ -151,7 +162,7 @@ func TestCoordinator(t *testing.T) {
 		require.ErrorIs(t, err, ErrClosed)
 	})
 	bubble(t, "kind and number of what is stored", func(t *testing.T) {
-		store := NewMemoryStore()
+		store := checkpointtest.NewMemoryStore()
 		a := &fake{name: "a"}
 		c := startWith(t, store, nil, a)
 		_, resumes := c.RestoredKind()
@@ -183,7 +194,7 @@ func TestCoordinator(t *testing.T) {
 	bubble(t, "interval", func(t *testing.T) {
 		mock := clock.NewMock()
 		a := &fake{name: "a"}
-		startWith(t, NewMemoryStore(), []Option{WithClock(mock), WithInterval(time.Second)}, a)
+		startWith(t, checkpointtest.NewMemoryStore(), []Option{WithClock(mock), WithInterval(time.Second)}, a)
 		for _, want := range []string{"", "p1 c1", "p1 c1", "p1 c1 p2 c2"} {
 			require.Equal(t, want, a.history())
 			mock.Add(time.Second / 2)
@@ -197,7 +208,7 @@ func TestCoordinator(t *testing.T) {
 	})
 	bubble(t, "timeout names the silent, the next does better", func(t *testing.T) {
 		a, b, z := &fake{name: "a"}, &fake{name: "b", mute: true}, &fake{name: "z", mute: true}
-		c := startWith(t, NewMemoryStore(), []Option{WithTimeout(time.Minute)}, a, z, b)
+		c := startWith(t, checkpointtest.NewMemoryStore(), []Option{WithTimeout(time.Minute)}, a, z, b)
 		began := time.Now()
 		_, err := c.Trigger(ctx)
 		require.EqualError(t, err, `checkpoint 1: not complete after 1m0s: no report from "b", "z"`)
@@ -210,7 +221,7 @@ func TestCoordinator(t *testing.T) {
 		require.NoError(t, c.Err())
 	})
 	bubble(t, "a report to an earlier checkpoint does not count for the present one", func(t *testing.T) {
-		store := NewMemoryStore()
+		store := checkpointtest.NewMemoryStore()
 		a := &fake{name: "a", mute: true}
 		c := startWith(t, store, []Option{WithTimeout(time.Second)}, a)
 		_, err := c.Trigger(ctx)
@@ -229,17 +240,15 @@ func TestCoordinator(t *testing.T) {
 	})
 	bubble(t, "participant error", func(t *testing.T) {
 		a, b := &fake{name: "a", fails: errTest}, &fake{name: "b", mute: true}
-		c := startWith(t, NewMemoryStore(), nil, a, b)
+		c := startWith(t, checkpointtest.NewMemoryStore(), nil, a, b)
 		_, err := c.Trigger(ctx)
 		require.ErrorIs(t, err, errTest)
-		stateErr, ok := errors.AsType[*StateError](err)
-		require.True(t, ok)
-		require.Equal(t, "a", stateErr.Participant)
+		require.ErrorContains(t, err, `checkpoint 1: checkpoint: state of "a" in checkpoint 1: `)
 		a.fails, b.mute = nil, false
 		must(c.Trigger(ctx))
 	})
 	bubble(t, "store failure", func(t *testing.T) {
-		store := &badStore{MemoryStore: NewMemoryStore(), fail: true}
+		store := &badStore{MemoryStore: checkpointtest.NewMemoryStore(), fail: true}
 		a := &fake{name: "a"}
 		c := startWith(t, store, nil, a)
 		_, err := c.Trigger(ctx)
@@ -254,7 +263,7 @@ func TestCoordinator(t *testing.T) {
 	})
 	bubble(t, "context of Trigger", func(t *testing.T) {
 		a := &fake{name: "a", mute: true}
-		c := startWith(t, NewMemoryStore(), nil, a)
+		c := startWith(t, checkpointtest.NewMemoryStore(), nil, a)
 		short, cancel := context.WithTimeout(ctx, time.Second)
 		defer cancel()
 		_, err := c.Trigger(short)
@@ -264,7 +273,7 @@ func TestCoordinator(t *testing.T) {
 	})
 	bubble(t, "draining is unbounded, final checkpoints are not", func(t *testing.T) {
 		a := &fake{name: "a", mute: true}
-		c := startWith(t, NewMemoryStore(), []Option{WithTimeout(time.Second)}, a)
+		c := startWith(t, checkpointtest.NewMemoryStore(), []Option{WithTimeout(time.Second)}, a)
 		c.Host().RequestFinal(participant.Drain)
 		c.Host().RequestFinal(participant.Drain)
 		time.Sleep(time.Hour)
@@ -281,7 +290,7 @@ func TestCoordinator(t *testing.T) {
 
 		for _, kind := range []Kind{Suspend, Drain} {
 			a = &fake{name: "a", mute: true}
-			c = startWith(t, NewMemoryStore(), []Option{WithTimeout(time.Second)}, a)
+			c = startWith(t, checkpointtest.NewMemoryStore(), []Option{WithTimeout(time.Second)}, a)
 			go func() {
 				synctest.Wait()
 				if b := a.barrier(); b.Kind == participant.EndOfInput {
@@ -294,13 +303,13 @@ func TestCoordinator(t *testing.T) {
 	})
 	bubble(t, "fail and close end what is under way", func(t *testing.T) {
 		a := &fake{name: "a", mute: true}
-		c := startWith(t, NewMemoryStore(), nil, a)
+		c := startWith(t, checkpointtest.NewMemoryStore(), nil, a)
 		time.AfterFunc(time.Second, func() { c.Host().Fail("a", errTest); c.Host().Fail("a", errors.New("too late")) })
 		_, err := c.Trigger(ctx)
 		require.ErrorIs(t, err, errTest)
 		require.EqualError(t, c.Wait(), `checkpoint: "a" failed: broken on purpose`)
 		require.Equal(t, "p1 a1", a.history())
-		c = startWith(t, NewMemoryStore(), nil, a)
+		c = startWith(t, checkpointtest.NewMemoryStore(), nil, a)
 		time.AfterFunc(time.Second, func() { _ = c.Close() })
 		_, err = c.Trigger(ctx)
 		require.ErrorIs(t, err, ErrClosed)
@@ -309,7 +318,7 @@ func TestCoordinator(t *testing.T) {
 	bubble(t, "what all have reported is not stored if the run has failed", func(t *testing.T) {
 		for range 20 { // which of them is seen first is a matter of luck
 			a := &fake{name: "a"}
-			c := startWith(t, NewMemoryStore(), nil, a)
+			c := startWith(t, checkpointtest.NewMemoryStore(), nil, a)
 			a.onPending = func() { c.Host().Fail("a", errTest) }
 			_, err := c.Trigger(ctx)
 			require.ErrorIs(t, err, errTest)
@@ -318,23 +327,23 @@ func TestCoordinator(t *testing.T) {
 	})
 	bubble(t, "a failure on completion of the final checkpoint", func(t *testing.T) {
 		a := &fake{name: "a"}
-		c := startWith(t, NewMemoryStore(), nil, a)
+		c := startWith(t, checkpointtest.NewMemoryStore(), nil, a)
 		a.onCompleted = func() { c.Host().Fail("a", errTest) }
 		require.ErrorIs(t, c.Finish(ctx, Drain), errTest)
 	})
 	bubble(t, "close waits for a save", func(t *testing.T) {
-		store := &badStore{MemoryStore: NewMemoryStore(), gate: make(chan struct{})}
+		store := &badStore{MemoryStore: checkpointtest.NewMemoryStore(), gate: make(chan struct{})}
 		c := startWith(t, store, nil, &fake{name: "a"})
 		go func() { must(c.Trigger(ctx)) }()
 		synctest.Wait()
-		time.AfterFunc(closePatience-1, func() { close(store.gate) })
+		time.AfterFunc(ClosePatience-1, func() { close(store.gate) })
 		began := time.Now()
 		require.NoError(t, c.Close())
-		require.Equal(t, closePatience-1, time.Since(began))
+		require.Equal(t, ClosePatience-1, time.Since(began))
 	})
 	bubble(t, "close while the final checkpoint is saved", func(t *testing.T) {
 		for _, broken := range []error{nil, errTest} {
-			store := &badStore{MemoryStore: NewMemoryStore(), gate: make(chan struct{}), fail: broken != nil}
+			store := &badStore{MemoryStore: checkpointtest.NewMemoryStore(), gate: make(chan struct{}), fail: broken != nil}
 			c := startWith(t, store, nil, &fake{name: "a"})
 			finished := make(chan error, 1)
 			go func() { finished <- c.Finish(ctx, Suspend) }()
@@ -350,7 +359,7 @@ func TestCoordinator(t *testing.T) {
 		}
 	})
 	bubble(t, "close before all have reported the final checkpoint", func(t *testing.T) {
-		store := NewMemoryStore()
+		store := checkpointtest.NewMemoryStore()
 		c := startWith(t, store, nil, &fake{name: "a", mute: true})
 		finished := make(chan error, 1)
 		go func() { finished <- c.Finish(ctx, Suspend) }()
@@ -364,7 +373,7 @@ func TestCoordinator(t *testing.T) {
 		cancel()
 		for range 50 { // of several cases that are ready, select takes any
 			a := &fake{name: "a", mute: true}
-			c := startWith(t, NewMemoryStore(), nil, a)
+			c := startWith(t, checkpointtest.NewMemoryStore(), nil, a)
 			_, err := c.Trigger(ended)
 			require.ErrorIs(t, err, context.Canceled)
 			require.ErrorIs(t, c.Finish(ended, Drain), context.Canceled)
@@ -376,7 +385,7 @@ func TestCoordinator(t *testing.T) {
 	})
 	bubble(t, "who joins a draining stream may give up", func(t *testing.T) {
 		a := &fake{name: "a", mute: true}
-		c := startWith(t, NewMemoryStore(), nil, a)
+		c := startWith(t, checkpointtest.NewMemoryStore(), nil, a)
 		c.Host().RequestFinal(participant.Drain)
 		synctest.Wait()
 		marker := a.barrier()
@@ -409,7 +418,7 @@ func TestCoordinator(t *testing.T) {
 	bubble(t, "who joins does not take the final checkpoint", func(t *testing.T) {
 		slow := &slowHandler{Handler: slog.DiscardHandler, gate: make(chan struct{})}
 		a := &fake{name: "a", mute: true}
-		c := startWith(t, NewMemoryStore(), []Option{WithTimeout(time.Minute), WithLogger(slog.New(slow))}, a)
+		c := startWith(t, checkpointtest.NewMemoryStore(), []Option{WithTimeout(time.Minute), WithLogger(slog.New(slow))}, a)
 		c.Host().RequestFinal(participant.Drain)
 		time.Sleep(time.Minute) // whoever drains warns, and takes its time: the other one sees first that the marker is through
 		short, cancel := context.WithCancel(ctx)
@@ -426,7 +435,7 @@ func TestCoordinator(t *testing.T) {
 		require.NoError(t, c.Wait())
 	})
 	bubble(t, "nothing before the start", func(t *testing.T) {
-		c := must(NewCoordinator(NewMemoryStore()))
+		c := must(NewCoordinator(checkpointtest.NewMemoryStore()))
 		short, cancel := context.WithTimeout(ctx, time.Second)
 		defer cancel()
 		_, err := c.Trigger(short)
@@ -439,11 +448,11 @@ func TestCoordinator(t *testing.T) {
 }
 
 func TestStartErrors(t *testing.T) {
-	store := NewMemoryStore()
+	store := checkpointtest.NewMemoryStore()
 	c := startWith(t, store, nil, &fake{name: "a"}, &fake{name: "b"})
 	must(c.Trigger(t.Context()))
 	c = must(NewCoordinator(store.Reopen()))
-	for _, name := range []string{"a", "a", "", "\xff", strings.Repeat("x", maxNameLength+1), "new"} {
+	for _, name := range []string{"a", "a", "", "\xff", strings.Repeat("x", MaxNameLength+1), "new"} {
 		c.Host().Register(name, &fake{})
 	}
 	c.Host().Refuse("a", errTest)
@@ -471,7 +480,7 @@ func TestWhatComesAfterTheStartEndsTheRun(t *testing.T) {
 	for want, late := range map[string]func(c *Coordinator){
 		`participant "x" was registered after the start`: func(c *Coordinator) { c.Host().Register("x", &fake{}) },
 		`participant "source" was registered after the start`: func(c *Coordinator) {
-			for v := range NewSource(c, "source", NewSliceInput([]int{1, 2, 3})).Out() {
+			for v := range NewSource(c, "source", checkpointtest.NewSliceInput([]int{1, 2, 3})).Out() {
 				require.IsType(t, 0, v)
 			}
 		},
@@ -482,7 +491,7 @@ func TestWhatComesAfterTheStartEndsTheRun(t *testing.T) {
 		},
 		`state of "a"`: func(c *Coordinator) { c.Host().Refuse("a", errTest) },
 	} {
-		c := startWith(t, NewMemoryStore(), nil, &fake{name: "a"})
+		c := startWith(t, checkpointtest.NewMemoryStore(), nil, &fake{name: "a"})
 		late(c)
 		require.ErrorContains(t, c.Wait(), want)
 	}
@@ -492,21 +501,30 @@ func TestWhatComesAfterTheStartEndsTheRun(t *testing.T) {
 }
 
 func TestStateErrorText(t *testing.T) {
-	e := &StateError{Participant: "rows", Err: errTest}
-	assert.EqualError(t, e, `checkpoint: state of "rows": broken on purpose`)
-	e.Checkpoint = 7
-	assert.EqualError(t, e, `checkpoint: state of "rows" in checkpoint 7: broken on purpose`)
+	refuse := func(store Store) error {
+		c := must(NewCoordinator(store))
+		defer c.Close()
+		c.Host().Register("rows", &fake{name: "rows"})
+		c.Host().Refuse("rows", errTest)
+		return c.Start()
+	}
+	err := refuse(checkpointtest.NewMemoryStore())
+	require.ErrorIs(t, err, errTest)
+	assert.EqualError(t, err, `checkpoint: state of "rows": broken on purpose`)
+	store := checkpointtest.NewMemoryStore()
+	require.NoError(t, store.Save(t.Context(), &Snapshot{ID: 7, States: map[string]participant.State{"rows": {}}}))
+	assert.EqualError(t, refuse(store), `checkpoint: state of "rows" in checkpoint 7: broken on purpose`)
 }
 
 func TestNumbersGoOnPastDamagedCheckpoints(t *testing.T) {
 	dir := t.TempDir()
-	store := must(OpenDir(dir, WithStoreLogger(quiet())))
+	store := must(OpenDir(dir))
 	c := startWith(t, store, nil, &fake{name: "a"})
 	must(c.Trigger(t.Context()))
 	must(c.Trigger(t.Context()))
 	require.NoError(t, c.Close())
 	damage(t, dir, 2)
-	c = startWith(t, must(OpenDir(dir, WithStoreLogger(quiet()))), nil, &fake{name: "a"})
+	c = startWith(t, must(OpenDir(dir)), nil, &fake{name: "a"})
 	id, _ := c.Restored()
 	require.EqualValues(t, 1, id)
 	require.EqualValues(t, 3, must(c.Trigger(t.Context())))
@@ -514,7 +532,7 @@ func TestNumbersGoOnPastDamagedCheckpoints(t *testing.T) {
 
 func TestCoordinatorConcurrency(t *testing.T) {
 	a, b := &fake{name: "a"}, &fake{name: "b"}
-	c := startWith(t, NewMemoryStore(), []Option{WithInterval(time.Microsecond)}, a, b)
+	c := startWith(t, checkpointtest.NewMemoryStore(), []Option{WithInterval(time.Microsecond)}, a, b)
 	var wg sync.WaitGroup
 	for range 8 {
 		wg.Go(func() {
@@ -529,7 +547,7 @@ func TestCoordinatorConcurrency(t *testing.T) {
 	require.NoError(t, c.Wait())
 	markers := 0
 	for i, what := range strings.Fields(a.history()) { // one at a time
-		if what == fmt.Sprintf("p%d", c.drain.barrier.ID) {
+		if what == fmt.Sprintf("p%d", c.DrainID()) {
 			markers++
 			continue
 		}
@@ -542,9 +560,35 @@ func TestCoordinatorConcurrency(t *testing.T) {
 // damage flips a bit of a stored checkpoint.
 func damage(t *testing.T, dir string, id uint64) {
 	t.Helper()
-	path := filepath.Join(dir, fileName(id))
+	path := filepath.Join(dir, FileName(id))
 	b, err := os.ReadFile(path)
 	require.NoError(t, err)
 	b[len(b)/2] ^= 1
 	require.NoError(t, os.WriteFile(path, b, 0o600))
+}
+
+// A file that is not empty is somebody's work: without a checkpoint it is emptied only if the caller says so.
+func TestFileOutputDoesNotOverwrite(t *testing.T) {
+	path := filepath.Join(t.TempDir(), "rows.txt")
+	begin := func(output *FileOutput[string]) error {
+		c := must(NewCoordinator(checkpointtest.NewMemoryStore(), WithLogger(quiet())))
+		sink := NewSink(c, "rows", output)
+		err := c.Start()
+		close(sink.In())
+		sink.AwaitCompletion()
+		require.NoError(t, c.Close())
+		return err
+	}
+	require.NoError(t, begin(NewLineOutput(path)), "absent")
+	require.NoError(t, begin(NewLineOutput(path)), "empty")
+	require.NoError(t, os.WriteFile(path, []byte("precious\n"), 0o600))
+	require.NoError(t, os.WriteFile(path+".part-0", []byte("and this"), 0o600))
+	err := begin(NewLineOutput(path))
+	require.ErrorContains(t, err, path+" has 9 bytes, but there is no checkpoint to resume from")
+	require.ErrorContains(t, err, `state of "rows"`)
+	require.Equal(t, "precious\n", string(must(os.ReadFile(path))))
+	require.FileExists(t, path+".part-0", "nothing is touched")
+	require.NoError(t, begin(NewLineOutput(path).WithOverwrite()))
+	require.Empty(t, must(os.ReadFile(path)))
+	require.NoFileExists(t, path+".part-0")
 }

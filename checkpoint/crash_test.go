@@ -4,7 +4,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"log/slog"
 	"maps"
 	"path/filepath"
 	"reflect"
@@ -63,15 +62,11 @@ func crashSnapshot(id uint64) *Snapshot {
 	}
 }
 
-func quiet() *slog.Logger { return slog.New(slog.DiscardHandler) }
-
-func (l *life) settings() storeSettings {
-	return newStoreSettings("test", []StoreOption{WithKeepLast(l.keep), WithStoreLogger(quiet())})
-}
-
 func (l *life) open(fsys *crashfs.FS) (*DirStore, error) {
-	d, err := openDir(fsys, crashDir, l.settings())
+	d, err := openDir(fsys, crashDir)
 	if d != nil {
+		d.logTo(quiet())
+		d.KeepLast(l.keep)
 		d.buffer = 64 // several writes for a file
 	}
 	return d, err

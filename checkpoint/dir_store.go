@@ -16,6 +16,7 @@ import (
 	"sync"
 
 	"github.com/weirflow/weir/checkpoint/internal/vfs"
+	"github.com/weirflow/weir/internal/testhook"
 )
 
 // DirStore keeps every snapshot in a file of its own, in a directory that belongs to one process at a time.
@@ -26,7 +27,7 @@ import (
 //	dir/checkpoint-00000000000000000043.weir.tmp    being written, or left over by a crash: removed by the next opening
 //
 // Save writes to the side, syncs the file, renames it, syncs the directory, and only then removes what is older than the
-// last k ([WithKeepLast]). A process killed, or a machine whose power is cut, at any moment in between leaves the
+// last k ([DirStore.KeepLast]). A process killed, or a machine whose power is cut, at any moment in between leaves the
 // snapshots as they were, or as they were with the new one. Damage that happens later is found by the checksums.
 // Other files in the directory are left alone.
 //
@@ -35,17 +36,17 @@ import (
 type DirStore struct {
 	dir    string // absolute
 	fs     vfs.FS
-	keep   int
-	logger *slog.Logger
-	step   func(string)
-	buffer int // bytes gathered for one write
+	step   func(string) // called before each change of the disk
+	buffer int          // bytes gathered for one write
 	lock   vfs.Lock
 
 	saving chan struct{} // one place: held by whoever saves or closes
 
-	mu     sync.Mutex
-	files  []dirFile // ascending; guarded by mu
-	closed bool      // guarded by mu
+	mu     sync.Mutex // guards what follows
+	keep   int
+	logger *slog.Logger
+	files  []dirFile // ascending
+	closed bool
 
 	// Held with saving.
 	newest uint64            // the highest number that may be on the disk
@@ -73,7 +74,7 @@ const (
 )
 
 // OpenDir opens the store in a directory, which is made if need be, with its parents; it and its files are accessible to
-// their owner only. The options are [WithKeepLast] and [WithStoreLogger].
+// their owner only.
 //
 // The error is a *[LockedError] if the directory is open already, in this process or another one. The lock ends with the
 // process, however that dies. It is a lock on the directory itself: it holds also if the file LOCK is removed. If the directory is
@@ -82,12 +83,13 @@ const (
 // Three systems give less. Where directories cannot be locked (NFS), a process that starts after LOCK was removed gets in, and
 // the Save of the first one returns an error from then on, but for one that runs at that moment. A network file system must share
 // locks between its machines: NFS does unless it is mounted with local locks, others may not. AIX, Solaris, Plan 9 and WebAssembly
-// have no such locks: a second process is not noticed there, which is logged.
-func OpenDir(path string, opts ...StoreOption) (*DirStore, error) {
-	return openDir(vfs.OS(), path, newStoreSettings("OpenDir", opts))
-}
+// have no such locks: a second process is not noticed there, which a coordinator logs.
+//
+// Damaged snapshots, and files that cannot be removed, are logged at warn level, to the logger of the [Coordinator] that has the
+// store, or to slog.Default().
+func OpenDir(path string) (*DirStore, error) { return openDir(vfs.OS(), path) }
 
-func openDir(fsys vfs.FS, path string, settings storeSettings) (*DirStore, error) {
+func openDir(fsys vfs.FS, path string) (*DirStore, error) {
 	if path == "" { // which would be the working directory
 		return nil, errors.New("checkpoint: opening a directory: its path is empty")
 	}
@@ -98,9 +100,9 @@ func openDir(fsys vfs.FS, path string, settings storeSettings) (*DirStore, error
 	d := &DirStore{
 		dir:    dir,
 		fs:     fsys,
-		keep:   settings.keep,
-		logger: settings.logger,
-		step:   settings.step,
+		keep:   defaultKeepLast,
+		logger: slog.Default(),
+		step:   testhook.StoreStep(),
 		buffer: writeBuffer,
 		saving: make(chan struct{}, 1),
 	}
@@ -123,8 +125,6 @@ func (d *DirStore) open() error {
 	case isHeld:
 		return &LockedError{Dir: d.dir, PID: held.PID}
 	case errors.Is(err, errors.ErrUnsupported):
-		d.logger.Warn("checkpoint: this system has no locks: a second process on the directory will not be noticed",
-			slog.String("dir", d.dir))
 		lock = noLock{}
 	case err != nil:
 		return err
@@ -225,6 +225,37 @@ func parseFileName(name string) (id uint64, ok bool) {
 
 func (d *DirStore) path(id uint64) string { return filepath.Join(d.dir, fileName(id)) }
 
+// defaultKeepLast is how many snapshots a directory keeps: see [DirStore.KeepLast].
+const defaultKeepLast = 3
+
+// KeepLast sets how many snapshots are kept, from the next Save on; the default is 3. Those that are known to be damaged are not
+// counted. With 1 there is nothing to go back to if that one turns out to be damaged. It panics if k < 1.
+func (d *DirStore) KeepLast(k int) {
+	if k < 1 {
+		panic(fmt.Sprintf("checkpoint: KeepLast: at least 1 must be kept, got %d", k))
+	}
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	d.keep = k
+}
+
+// logTo sets the logger, and warns if the directory has no lock.
+func (d *DirStore) logTo(l *slog.Logger) {
+	d.mu.Lock()
+	d.logger = l
+	d.mu.Unlock()
+	if _, unlocked := d.lock.(noLock); unlocked {
+		l.Warn("checkpoint: this system has no locks: a second process on the directory will not be noticed",
+			slog.String("dir", d.dir))
+	}
+}
+
+func (d *DirStore) log() *slog.Logger {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	return d.logger
+}
+
 // Dir returns the directory as an absolute path.
 func (d *DirStore) Dir() string { return d.dir }
 
@@ -238,7 +269,7 @@ func (d *DirStore) Save(ctx context.Context, s *Snapshot) error {
 		defer d.release()
 		err = d.save(ctx, s)
 	}
-	if _, taken := errors.AsType[*NumberError](err); err == nil || taken || errors.Is(err, ErrStoreClosed) {
+	if _, taken := errors.AsType[*NumberError](err); err == nil || taken || errors.Is(err, ErrClosed) {
 		return err
 	}
 	return fmt.Errorf("checkpoint: saving checkpoint %d: %w", s.ID, err)
@@ -256,7 +287,7 @@ func (d *DirStore) acquire(ctx context.Context) error {
 	}
 	if d.isClosed() {
 		d.release()
-		return ErrStoreClosed
+		return ErrClosed
 	}
 	return nil
 }
@@ -414,10 +445,10 @@ func (d *DirStore) discard(path string) { _ = d.fs.Remove(path) }
 // prune removes what is older than the last k that are not known to be damaged.
 func (d *DirStore) prune() {
 	d.mu.Lock()
-	files := slices.Clone(d.files)
+	files, keep := slices.Clone(d.files), d.keep
 	d.mu.Unlock()
 	oldest, sound := len(files), 0
-	for oldest > 0 && sound < d.keep {
+	for oldest > 0 && sound < keep {
 		oldest--
 		if !files[oldest].damaged {
 			sound++
@@ -427,7 +458,7 @@ func (d *DirStore) prune() {
 	for _, f := range files[:oldest] {
 		d.step("remove")
 		if err := d.fs.Remove(d.path(f.ID)); err != nil && !errors.Is(err, fs.ErrNotExist) {
-			d.logger.Warn("checkpoint: an old checkpoint could not be removed",
+			d.log().Warn("checkpoint: an old checkpoint could not be removed",
 				slog.String("path", d.path(f.ID)), slog.Any("error", err))
 			continue // the next Save tries again
 		}
@@ -449,7 +480,7 @@ func (d *DirStore) Load(ctx context.Context, id uint64) (*Snapshot, error) {
 	d.mu.Unlock()
 	switch {
 	case closed:
-		return nil, ErrStoreClosed
+		return nil, ErrClosed
 	case !known:
 		return nil, fmt.Errorf("%w: checkpoint %d in %s", ErrNotFound, id, d.dir)
 	}
@@ -492,7 +523,7 @@ func (d *DirStore) read(id uint64) (s *Snapshot, err error) {
 
 // noteDamage keeps a damaged file from being counted among the last k.
 func (d *DirStore) noteDamage(damage *CorruptError) {
-	d.logger.Warn("checkpoint: a checkpoint is damaged", slog.Uint64("checkpoint", damage.Checkpoint),
+	d.log().Warn("checkpoint: a checkpoint is damaged", slog.Uint64("checkpoint", damage.Checkpoint),
 		slog.String("path", damage.Path), slog.String("reason", damage.Reason))
 	d.mu.Lock()
 	defer d.mu.Unlock()
@@ -508,7 +539,7 @@ func (d *DirStore) List(context.Context) ([]Entry, error) {
 	d.mu.Lock()
 	defer d.mu.Unlock()
 	if d.closed {
-		return nil, ErrStoreClosed
+		return nil, ErrClosed
 	}
 	entries := make([]Entry, len(d.files))
 	for i, f := range d.files {

@@ -26,10 +26,14 @@ import (
 	"github.com/weirflow/weir/checkpoint/participant"
 )
 
-func openTest(t *testing.T, dir string, opts ...StoreOption) *DirStore {
+func openTest(t *testing.T, dir string, change ...func(*DirStore)) *DirStore {
 	t.Helper()
-	d, err := OpenDir(dir, append([]StoreOption{WithStoreLogger(quiet())}, opts...)...)
+	d, err := OpenDir(dir)
 	require.NoError(t, err)
+	d.logTo(quiet())
+	for _, f := range change {
+		f(d)
+	}
 	t.Cleanup(func() { require.NoError(t, d.Close()) })
 	return d
 }
@@ -95,8 +99,10 @@ func TestDirStoreOpenCleansUp(t *testing.T) {
 func TestDirStoreKeepsSoundOnes(t *testing.T) {
 	var log bytes.Buffer
 	dir := t.TempDir()
-	d, err := OpenDir(dir, WithKeepLast(2), WithStoreLogger(slog.New(slog.NewTextHandler(&log, nil))))
+	d, err := OpenDir(dir)
 	require.NoError(t, err)
+	d.KeepLast(2)
+	d.logTo(slog.New(slog.NewTextHandler(&log, nil)))
 	defer d.Close()
 	ctx := t.Context()
 	ids := func() (out []uint64) {
@@ -238,7 +244,8 @@ func TestDirStoreSavesOneAtATime(t *testing.T) {
 
 func TestDirStoreStepHook(t *testing.T) {
 	var steps []string
-	d := openTest(t, t.TempDir(), WithKeepLast(1), withStepHook(func(step string) { steps = append(steps, step) }))
+	d := openTest(t, t.TempDir(), withStepHook(func(step string) { steps = append(steps, step) }))
+	d.KeepLast(1)
 	require.NoError(t, d.Save(t.Context(), crashSnapshot(1)))
 	require.NoError(t, d.Save(t.Context(), crashSnapshot(2)))
 	assert.Equal(t, "create write sync rename syncdir create write sync rename syncdir remove", strings.Join(steps, " "))

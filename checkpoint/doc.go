@@ -55,7 +55,7 @@
 // that has lost its store to another one gets [ErrFenced] and ends.
 //
 // Without a checkpoint there is a fresh start. An output is asked to begin by [FreshStarter], if it is one; a [FileOutput] refuses
-// a file that is not empty, unless [WithOverwrite] is given.
+// a file that is not empty, unless [FileOutput.WithOverwrite] was called.
 //
 // Package checkpointtest checks a store, input or output of your own.
 //

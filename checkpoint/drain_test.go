@@ -1,4 +1,4 @@
-package checkpoint
+package checkpoint_test
 
 import (
 	"context"
@@ -13,6 +13,8 @@ import (
 
 	"github.com/stretchr/testify/require"
 
+	. "github.com/weirflow/weir/checkpoint"
+	"github.com/weirflow/weir/checkpoint/checkpointtest"
 	"github.com/weirflow/weir/checkpoint/participant"
 )
 
@@ -30,7 +32,7 @@ func draining(t *testing.T, store Store, opts ...Option) (c *Coordinator, a, b *
 
 func TestDraining(t *testing.T) {
 	bubble(t, "checkpoints go on", func(t *testing.T) {
-		store := NewMemoryStore()
+		store := checkpointtest.NewMemoryStore()
 		c, a, b := draining(t, store)
 		marker := b.barrier()
 		for id := range uint64(2) {
@@ -50,7 +52,7 @@ func TestDraining(t *testing.T) {
 	})
 	bubble(t, "an error that is reported with the marker changes nothing", func(t *testing.T) {
 		a, b := &fake{name: "a", mute: true}, &fake{name: "b", mute: true}
-		c := startWith(t, NewMemoryStore(), nil, a, b)
+		c := startWith(t, checkpointtest.NewMemoryStore(), nil, a, b)
 		c.Host().RequestFinal(participant.Drain)
 		synctest.Wait()
 		marker := a.barrier()
@@ -62,7 +64,7 @@ func TestDraining(t *testing.T) {
 		require.NoError(t, c.Wait())
 	})
 	bubble(t, "at intervals, too", func(t *testing.T) {
-		c, a, b := draining(t, NewMemoryStore(), WithInterval(time.Second))
+		c, a, b := draining(t, checkpointtest.NewMemoryStore(), WithInterval(time.Second))
 		marker := b.barrier()
 		time.Sleep(2500 * time.Millisecond)
 		require.Equal(t, "p1 p2 c2 p3 c3", a.history())
@@ -70,7 +72,7 @@ func TestDraining(t *testing.T) {
 		require.NoError(t, c.Wait())
 	})
 	bubble(t, "a checkpoint that is aborted changes nothing", func(t *testing.T) {
-		c, _, b := draining(t, NewMemoryStore(), WithTimeout(time.Second))
+		c, _, b := draining(t, checkpointtest.NewMemoryStore(), WithTimeout(time.Second))
 		marker := b.barrier()
 		b.mute = true
 		_, err := c.Trigger(t.Context())
@@ -82,7 +84,7 @@ func TestDraining(t *testing.T) {
 	})
 	bubble(t, "warnings name who is not done", func(t *testing.T) {
 		var log strings.Builder
-		c, _, b := draining(t, NewMemoryStore(), WithTimeout(time.Minute), WithLogger(slog.New(slog.NewTextHandler(&log, nil))))
+		c, _, b := draining(t, checkpointtest.NewMemoryStore(), WithTimeout(time.Minute), WithLogger(slog.New(slog.NewTextHandler(&log, nil))))
 		time.Sleep(150 * time.Second)
 		synctest.Wait()
 		require.Equal(t, 2, strings.Count(log.String(), `is being drained" "not done"="\"b\""`), log.String())
@@ -91,7 +93,7 @@ func TestDraining(t *testing.T) {
 	})
 	bubble(t, "the end of the input waits for a checkpoint that is under way", func(t *testing.T) {
 		a := &fake{name: "a", mute: true}
-		c := startWith(t, NewMemoryStore(), nil, a)
+		c := startWith(t, checkpointtest.NewMemoryStore(), nil, a)
 		go func() { must(c.Trigger(context.Background())) }()
 		synctest.Wait()
 		c.Host().RequestFinal(participant.Drain)
@@ -103,7 +105,7 @@ func TestDraining(t *testing.T) {
 		require.Equal(t, "p1 c1 p2 p3 c3", a.history())
 	})
 	bubble(t, "suspended", func(t *testing.T) {
-		store := NewMemoryStore()
+		store := checkpointtest.NewMemoryStore()
 		c, a, _ := draining(t, store)
 		joined := make(chan error, 1)
 		go func() { joined <- c.Finish(context.Background(), Drain) }()
@@ -117,7 +119,7 @@ func TestDraining(t *testing.T) {
 		require.Equal(t, Suspend, s.Kind)
 	})
 	bubble(t, "failure", func(t *testing.T) {
-		c, _, b := draining(t, NewMemoryStore())
+		c, _, b := draining(t, checkpointtest.NewMemoryStore())
 		c.Host().Fail("b", errTest)
 		require.ErrorIs(t, c.Wait(), errTest)
 		b.barrier().Report("b", participant.State{}, nil) // too late
@@ -127,7 +129,7 @@ func TestDraining(t *testing.T) {
 	})
 	bubble(t, "the context of who began it ends the stream", func(t *testing.T) {
 		a := &fake{name: "a", mute: true}
-		c := startWith(t, NewMemoryStore(), nil, a)
+		c := startWith(t, checkpointtest.NewMemoryStore(), nil, a)
 		ctx, cancel := context.WithTimeout(t.Context(), time.Second)
 		defer cancel()
 		err := c.Finish(ctx, Drain)
@@ -136,7 +138,7 @@ func TestDraining(t *testing.T) {
 	})
 	bubble(t, "also between the draining and the final checkpoint", func(t *testing.T) {
 		a := &fake{name: "a", mute: true}
-		c := startWith(t, NewMemoryStore(), nil, a)
+		c := startWith(t, checkpointtest.NewMemoryStore(), nil, a)
 		ctx, cancel := context.WithCancelCause(t.Context())
 		done := make(chan error, 1)
 		go func() { done <- c.Finish(ctx, Drain) }()
@@ -151,7 +153,7 @@ func TestDraining(t *testing.T) {
 		require.ErrorIs(t, c.Wait(), errTest, "nobody else would end it")
 	})
 	bubble(t, "the context of who joins does not", func(t *testing.T) {
-		c, _, b := draining(t, NewMemoryStore())
+		c, _, b := draining(t, checkpointtest.NewMemoryStore())
 		ctx, cancel := context.WithTimeout(t.Context(), time.Second)
 		defer cancel()
 		require.ErrorIs(t, c.Finish(ctx, Drain), context.DeadlineExceeded)
@@ -160,7 +162,7 @@ func TestDraining(t *testing.T) {
 		require.NoError(t, c.Wait())
 	})
 	bubble(t, "nothing before the start", func(t *testing.T) {
-		c := must(NewCoordinator(NewMemoryStore()))
+		c := must(NewCoordinator(checkpointtest.NewMemoryStore()))
 		ctx, cancel := context.WithTimeout(t.Context(), time.Second)
 		defer cancel()
 		require.ErrorIs(t, c.Finish(ctx, Drain), context.DeadlineExceeded)
@@ -173,13 +175,13 @@ func TestKinds(t *testing.T) {
 	for kind, want := range map[participant.Kind]bool{participant.Periodic: false, participant.Drain: true, participant.Suspend: true, participant.EndOfInput: false} {
 		require.Equal(t, want, kind.Final(), kind)
 	}
-	require.ErrorIs(t, (&Snapshot{ID: 1, Kind: Kind(participant.EndOfInput)}).Validate(), errInvalidSnapshot)
+	require.ErrorIs(t, (&Snapshot{ID: 1, Kind: Kind(participant.EndOfInput)}).Validate(), ErrInvalidSnapshot)
 	require.Equal(t, "barrier 1 (end of input)", fmt.Sprint(participant.NewBarrier(1, participant.EndOfInput, nil)))
 }
 
 func TestSourceIsDrained(t *testing.T) {
 	bubble(t, "on demand, while its input is idle", func(t *testing.T) {
-		store := NewMemoryStore()
+		store := checkpointtest.NewMemoryStore()
 		c := must(NewCoordinator(store))
 		in := newTopic()
 		b := &fake{name: "b", mute: true}
@@ -202,12 +204,12 @@ func TestSourceIsDrained(t *testing.T) {
 		s, _, err := Latest(t.Context(), store)
 		require.NoError(t, err)
 		require.Equal(t, []byte{1}, s.States["src"].Bytes())
-		require.Empty(t, src.positions)
+		require.Empty(t, src.Positions())
 		require.NoError(t, c.Close())
 	})
 	bubble(t, "at the end of its input it serves barriers until the final one", func(t *testing.T) {
 		for _, kind := range []Kind{Drain, Suspend} {
-			c := must(NewCoordinator(NewMemoryStore()))
+			c := must(NewCoordinator(checkpointtest.NewMemoryStore()))
 			b := &fake{name: "b", mute: true}
 			src := NewSource(c, "src", newRecorder("a"))
 			c.Host().Register("b", b)
@@ -227,8 +229,8 @@ func TestSourceIsDrained(t *testing.T) {
 		}
 	})
 	bubble(t, "neither the marker nor a barrier is lost while it is held up", func(t *testing.T) {
-		c := must(NewCoordinator(NewMemoryStore()))
-		src := NewSource(c, "src", NewSliceInput(make([]int, 9*places)))
+		c := must(NewCoordinator(checkpointtest.NewMemoryStore()))
+		src := NewSource(c, "src", checkpointtest.NewSliceInput(make([]int, 9*Places)))
 		require.NoError(t, c.Start())
 		synctest.Wait() // Out is full
 		c.Host().RequestFinal(participant.Drain)
@@ -240,7 +242,7 @@ func TestSourceIsDrained(t *testing.T) {
 		require.NoError(t, errors.Join(<-done, c.Wait()))
 		require.Contains(t, all, "barrier 2 (periodic)")
 		end := slices.Index(all, "barrier 1 (end of input)")
-		require.GreaterOrEqual(t, end, places)
+		require.GreaterOrEqual(t, end, Places)
 		require.NotContains(t, all[end:], "0", "no element follows the marker")
 		require.Equal(t, "barrier 3 (drain)", all[len(all)-1])
 		require.NoError(t, c.Close())
@@ -250,7 +252,7 @@ func TestSourceIsDrained(t *testing.T) {
 // A participant of the user's that treats all barriers alike needs to know nothing of the end of the input.
 func TestDrainWithAPlainSink(t *testing.T) {
 	bubble(t, "", func(t *testing.T) {
-		store := NewMemoryStore()
+		store := checkpointtest.NewMemoryStore()
 		c := must(NewCoordinator(store))
 		src := NewSource(c, "src", newRecorder("a", "b"))
 		c.Host().Register("sink", nothing{})
@@ -286,7 +288,7 @@ func TestFinishOfAStreamThatEnds(t *testing.T) {
 		bubble(t, kind.String(), func(t *testing.T) {
 			ctx := t.Context()
 			a := &fake{name: "a"}
-			c := startWith(t, NewMemoryStore(), nil, a)
+			c := startWith(t, checkpointtest.NewMemoryStore(), nil, a)
 			errs := make(chan error, 3)
 			for range cap(errs) {
 				go func() { errs <- c.Finish(ctx, kind) }()

@@ -1,4 +1,4 @@
-package checkpoint
+package checkpoint_test
 
 import (
 	"bytes"
@@ -21,6 +21,8 @@ import (
 	"github.com/reugn/go-streams/flow"
 	"github.com/stretchr/testify/require"
 
+	. "github.com/weirflow/weir/checkpoint"
+	"github.com/weirflow/weir/checkpoint/checkpointtest"
 	"github.com/weirflow/weir/checkpoint/participant"
 	"github.com/weirflow/weir/queue"
 )
@@ -36,7 +38,7 @@ type recorder struct {
 }
 
 func newRecorder(values ...string) *recorder {
-	return &recorder{Input: NewSliceInput(values), fail: map[string]error{}, do: map[string]func(){}}
+	return &recorder{Input: checkpointtest.NewSliceInput(values), fail: map[string]error{}, do: map[string]func(){}}
 }
 
 func (r *recorder) note(method string, args ...any) error {
@@ -74,7 +76,7 @@ func texts(out <-chan any) (all []string) {
 
 func TestSource(t *testing.T) {
 	bubble(t, "final barrier at the end, closed after the last commit", func(t *testing.T) {
-		c := must(NewCoordinator(NewMemoryStore()))
+		c := must(NewCoordinator(checkpointtest.NewMemoryStore()))
 		in := newRecorder("a", "b")
 		src := NewSource(c, "src", in)
 		require.NoError(t, c.Start())
@@ -84,10 +86,10 @@ func TestSource(t *testing.T) {
 		require.NoError(t, c.Close())
 	})
 	bubble(t, "barriers go between elements; resumed at the position", func(t *testing.T) {
-		store := NewMemoryStore()
+		store := checkpointtest.NewMemoryStore()
 		c := must(NewCoordinator(store, WithLogger(quiet())))
 		values := make(chan string)
-		src := NewSource(c, "src", NewChannelInput(values))
+		src := NewSource(c, "src", checkpointtest.NewChannelInput(values))
 		require.NoError(t, c.Start())
 		values <- "a"
 		values <- "b"
@@ -109,7 +111,7 @@ func TestSource(t *testing.T) {
 
 		c = must(NewCoordinator(store.Reopen()))
 		src3 := NewSource(c, "src", newRecorder("a"))
-		require.ErrorContains(t, c.Start(), `state of "src" in checkpoint 1: checkpoint: position 02 is outside`)
+		require.ErrorContains(t, c.Start(), `state of "src" in checkpoint 1: checkpointtest: position 02 is outside`)
 		require.Empty(t, texts(src3.Out()))
 		require.NoError(t, c.Close())
 	})
@@ -119,12 +121,12 @@ func TestSource(t *testing.T) {
 func TestStartThatIsForgotten(t *testing.T) {
 	clk := clock.NewMock()
 	log := make(logLines, 10)
-	c := must(NewCoordinator(NewMemoryStore(), WithClock(clk), WithLogger(slog.New(slog.NewTextHandler(log, nil)))))
-	clk.Add(time.Hour)                                             // nobody has registered
-	src := NewSource(c, "src", NewChannelInput(make(chan string))) // idle
+	c := must(NewCoordinator(checkpointtest.NewMemoryStore(), WithClock(clk), WithLogger(slog.New(slog.NewTextHandler(log, nil)))))
+	clk.Add(time.Hour)                                                            // nobody has registered
+	src := NewSource(c, "src", checkpointtest.NewChannelInput(make(chan string))) // idle
 	sink := NewSink[string](c, "sink", newRecorder())
 	c.Host().Register("other", nothing{})
-	clk.Add(startPatience - 1)
+	clk.Add(StartPatience - 1)
 	require.Empty(t, log)
 	clk.Add(1)
 	const who = `msg="checkpoint: nothing begins before Start of the coordinator, which has not been called" waiting="\"other\", \"sink\", \"src\"" waited=`
@@ -146,7 +148,7 @@ func TestStartThatIsForgotten(t *testing.T) {
 	sink.AwaitCompletion()
 	require.NoError(t, c.Close())
 
-	c = must(NewCoordinator(NewMemoryStore(), WithClock(clk), WithLogger(slog.New(slog.NewTextHandler(log, nil)))))
+	c = must(NewCoordinator(checkpointtest.NewMemoryStore(), WithClock(clk), WithLogger(slog.New(slog.NewTextHandler(log, nil)))))
 	c.Host().Register("other", nothing{})
 	require.NoError(t, c.Close())
 	clk.Add(time.Hour)
@@ -160,7 +162,7 @@ func (l logLines) Write(line []byte) (int, error) { l <- string(line); return le
 
 func TestSourceDuringCheckpoints(t *testing.T) {
 	bubble(t, "the input is closed after the last commit", func(t *testing.T) {
-		store := &badStore{MemoryStore: NewMemoryStore(), gate: make(chan struct{})}
+		store := &badStore{MemoryStore: checkpointtest.NewMemoryStore(), gate: make(chan struct{})}
 		c := must(NewCoordinator(store, WithLogger(quiet())))
 		in := newRecorder("a")
 		src := NewSource(c, "src", in)
@@ -174,8 +176,8 @@ func TestSourceDuringCheckpoints(t *testing.T) {
 		require.NoError(t, c.Close())
 	})
 	bubble(t, "a barrier that was overtaken is not sent", func(t *testing.T) {
-		c := must(NewCoordinator(NewMemoryStore(), WithLogger(quiet()), WithTimeout(time.Second)))
-		src := NewSource(c, "src", NewSliceInput(make([]int, 2*places)))
+		c := must(NewCoordinator(checkpointtest.NewMemoryStore(), WithLogger(quiet()), WithTimeout(time.Second)))
+		src := NewSource(c, "src", checkpointtest.NewSliceInput(make([]int, 2*Places)))
 		require.NoError(t, c.Start())
 		synctest.Wait() // Out is full
 		for range 2 {
@@ -187,15 +189,15 @@ func TestSourceDuringCheckpoints(t *testing.T) {
 		require.Contains(t, all, "barrier 2 (periodic)")
 		require.Contains(t, all, "barrier 4 (drain)")
 		require.NoError(t, c.Wait())
-		require.Empty(t, src.positions)
+		require.Empty(t, src.Positions())
 		require.NoError(t, c.Close())
 	})
 	bubble(t, "positions of aborted checkpoints are forgotten", func(t *testing.T) {
-		c := must(NewCoordinator(NewMemoryStore()))
+		c := must(NewCoordinator(checkpointtest.NewMemoryStore()))
 		src := NewSource(c, "src", newRecorder())
-		src.positions = map[uint64][]byte{1: {1}, 2: {2}, 3: {3}}
+		src.SetPositions(map[uint64][]byte{1: {1}, 2: {2}, 3: {3}})
 		src.Completed(2)
-		require.Equal(t, map[uint64][]byte{3: {3}}, src.positions)
+		require.Equal(t, map[uint64][]byte{3: {3}}, src.Positions())
 		require.NoError(t, c.Close())
 	})
 }
@@ -203,14 +205,14 @@ func TestSourceDuringCheckpoints(t *testing.T) {
 func TestSink(t *testing.T) {
 	start := func(t *testing.T, out *recorder) (*Coordinator, *Sink[string]) {
 		t.Helper()
-		c := must(NewCoordinator(NewMemoryStore(), WithLogger(quiet())))
+		c := must(NewCoordinator(checkpointtest.NewMemoryStore(), WithLogger(quiet())))
 		s := NewSink(c, "sink", out)
 		require.NoError(t, c.Start())
 		t.Cleanup(func() { require.NoError(t, c.Close()) })
 		return c, s
 	}
 	bubble(t, "publishes when the checkpoint is complete, and not before", func(t *testing.T) {
-		store := &badStore{MemoryStore: NewMemoryStore(), gate: make(chan struct{}, 9)}
+		store := &badStore{MemoryStore: checkpointtest.NewMemoryStore(), gate: make(chan struct{}, 9)}
 		c := must(NewCoordinator(store, WithLogger(quiet())))
 		out := newRecorder()
 		s := NewSink(c, "sink", out)
@@ -264,7 +266,7 @@ func TestSink(t *testing.T) {
 		s.In() <- participant.NewBarrier(2, participant.Periodic, nil)
 		synctest.Wait()
 		s.Aborted(1, errTest)
-		require.Len(t, s.states, 1, "the next one covers it")
+		require.Len(t, s.States(), 1, "the next one covers it")
 		s.Completed(1)
 		out.fail["write"] = errTest
 		s.In() <- "a"
@@ -278,8 +280,8 @@ func TestSink(t *testing.T) {
 		bubble(t, method+" fails", func(t *testing.T) {
 			out := newRecorder()
 			out.fail[method] = errTest
-			c := must(NewCoordinator(NewMemoryStore(), WithLogger(quiet())))
-			src := NewSource(c, "src", NewSliceInput([]string{"a"}))
+			c := must(NewCoordinator(checkpointtest.NewMemoryStore(), WithLogger(quiet())))
+			src := NewSource(c, "src", checkpointtest.NewSliceInput([]string{"a"}))
 			s := NewSink(c, "sink", out)
 			require.NoError(t, c.Start())
 			flow.DoStream(src, flowTo{s})
@@ -290,9 +292,9 @@ func TestSink(t *testing.T) {
 		})
 	}
 	bubble(t, "an output that has nothing to do at a fresh start", func(t *testing.T) {
-		c := must(NewCoordinator(NewMemoryStore(), WithLogger(quiet())))
+		c := must(NewCoordinator(checkpointtest.NewMemoryStore(), WithLogger(quiet())))
 		out := newRecorder()
-		src := NewSource(c, "src", NewSliceInput([]string{"a"}))
+		src := NewSource(c, "src", checkpointtest.NewSliceInput([]string{"a"}))
 		s := NewSink(c, "sink", Output[string](struct{ Output[string] }{out}))
 		require.NoError(t, c.Start())
 		flow.DoStream(src, flowTo{s})
@@ -301,7 +303,7 @@ func TestSink(t *testing.T) {
 		require.NoError(t, c.Close())
 	})
 	bubble(t, "a fresh start that is refused", func(t *testing.T) {
-		c := must(NewCoordinator(NewMemoryStore(), WithLogger(quiet())))
+		c := must(NewCoordinator(checkpointtest.NewMemoryStore(), WithLogger(quiet())))
 		out := newRecorder()
 		out.fail["fresh"] = errTest
 		close(NewSink(c, "sink", out).In())
@@ -317,7 +319,7 @@ func TestSink(t *testing.T) {
 		s.AwaitCompletion()
 	})
 	bubble(t, "a sink that cannot start touches nothing", func(t *testing.T) {
-		store := NewMemoryStore()
+		store := checkpointtest.NewMemoryStore()
 		c := startWith(t, store, nil, &fake{name: "old"})
 		must(c.Trigger(t.Context()))
 		c = must(NewCoordinator(store.Reopen()))
@@ -338,12 +340,12 @@ func TestSink(t *testing.T) {
 // Inputs and outputs may use the memory of a position and of a state again.
 func TestPositionsAndStatesAreCopied(t *testing.T) {
 	bubble(t, "reused", func(t *testing.T) {
-		store := NewMemoryStore()
+		store := checkpointtest.NewMemoryStore()
 		gated := &badStore{MemoryStore: store, gate: make(chan struct{})}
 		c := must(NewCoordinator(gated, WithLogger(quiet())))
 		values := make(chan string)
 		buffer := make([]byte, 1)
-		in := &reusingInput{channelInput: NewChannelInput(values).(*channelInput[string]), buffer: buffer}
+		in := &reusingInput{Input: checkpointtest.NewChannelInput(values), buffer: buffer}
 		src := NewSource(c, "src", in)
 		out := &reusingOutput{recorder: newRecorder(), buffer: buffer}
 		sink := NewSink(c, "sink", Output[string](out))
@@ -370,12 +372,14 @@ func TestPositionsAndStatesAreCopied(t *testing.T) {
 
 // reusingInput has one buffer for its positions.
 type reusingInput struct {
-	*channelInput[string]
+	Input[string]
 	buffer, committed []byte
 }
 
+func (in *reusingInput) Wait(ctx context.Context) error { return in.Input.(Waiter).Wait(ctx) }
+
 func (in *reusingInput) Position() []byte {
-	in.buffer[0] = byte(in.read)
+	copy(in.buffer, in.Input.Position())
 	return in.buffer
 }
 
@@ -504,8 +508,8 @@ func TestLinesOfAFileThatGrowsWhileItIsRead(t *testing.T) {
 // An error that wraps io.EOF is an error: the input has not ended.
 func TestInputThatFailsWithAWrappedEOF(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		c := must(NewCoordinator(NewMemoryStore()))
-		source := NewSource[int](c, "source", cutOff{NewSliceInput([]int{1, 2})})
+		c := must(NewCoordinator(checkpointtest.NewMemoryStore()))
+		source := NewSource[int](c, "source", cutOff{checkpointtest.NewSliceInput([]int{1, 2})})
 		require.NoError(t, c.Start())
 		require.Equal(t, []string{"1", "2"}, texts(source.Out()))
 		require.ErrorIs(t, c.Wait(), io.EOF)
@@ -527,7 +531,7 @@ func (in cutOff) Next() (int, error) {
 
 // When Close returns, the sink leaves its output alone, which may be another run's then.
 func TestSinkWritesNothingAfterClose(t *testing.T) {
-	c := must(NewCoordinator(NewMemoryStore()))
+	c := must(NewCoordinator(checkpointtest.NewMemoryStore()))
 	out := &slowOutput{recorder: newRecorder(), gate: make(chan struct{})}
 	sink := NewSink[string](c, "sink", out)
 	require.NoError(t, c.Start())
@@ -541,7 +545,7 @@ func TestSinkWritesNothingAfterClose(t *testing.T) {
 	require.NoError(t, <-closed)
 	require.False(t, out.writing.Load(), "it has waited for a")
 	sink.In() <- "c"
-	sink.In() <- participant.NewBarrier(1, participant.Periodic, (*host)(c))
+	sink.In() <- participant.NewBarrier(1, participant.Periodic, c.Reporter())
 	close(sink.In())
 	sink.AwaitCompletion()
 	require.Equal(t, []string{"fresh", "write a", "close"}, out.calls)
@@ -550,7 +554,7 @@ func TestSinkWritesNothingAfterClose(t *testing.T) {
 // Close does not wait for ever: what the output waits for may be the caller of Close. The store is closed when it is safe.
 func TestCloseWhileAWriteHangs(t *testing.T) {
 	bubble(t, "hangs", func(t *testing.T) {
-		store := NewMemoryStore()
+		store := checkpointtest.NewMemoryStore()
 		c := must(NewCoordinator(store))
 		out := &slowOutput{recorder: newRecorder(), gate: make(chan struct{})}
 		sink := NewSink[string](c, "sink", out)
@@ -559,7 +563,7 @@ func TestCloseWhileAWriteHangs(t *testing.T) {
 		out.gate <- struct{}{} // a is being written
 		began := time.Now()
 		require.ErrorContains(t, c.Close(), `still writing to the output of "sink" after 10s`)
-		require.Equal(t, 2*closePatience, time.Since(began))
+		require.Equal(t, 2*ClosePatience, time.Since(began))
 		_, err := store.List(t.Context())
 		require.NoError(t, err, "no other run may have it yet")
 		close(out.gate)
@@ -567,7 +571,7 @@ func TestCloseWhileAWriteHangs(t *testing.T) {
 		sink.AwaitCompletion()
 		synctest.Wait()
 		_, err = store.List(t.Context())
-		require.ErrorIs(t, err, ErrStoreClosed)
+		require.ErrorIs(t, err, ErrClosed)
 	})
 }
 
@@ -645,11 +649,11 @@ func TestInputsResumeAtEveryPosition(t *testing.T) {
 	_, err = OpenCSV(path + "none")
 	require.ErrorIs(t, err, os.ErrNotExist)
 	for _, p := range [][]byte{nil, {}, {4}, {0, 0}, slices.Repeat([]byte{0xff}, 11)} {
-		require.Error(t, NewSliceInput([]int{1, 2, 3}).Seek(p))
+		require.Error(t, checkpointtest.NewSliceInput([]int{1, 2, 3}).Seek(p))
 	}
 	ch := make(chan int, 3)
 	ch <- 1
 	close(ch)
-	require.ErrorContains(t, NewChannelInput(ch).Seek([]byte{2}), "ended after 1 elements")
-	require.Error(t, NewChannelInput(ch).Seek(nil))
+	require.ErrorContains(t, checkpointtest.NewChannelInput(ch).Seek([]byte{2}), "ended after 1 elements")
+	require.Error(t, checkpointtest.NewChannelInput(ch).Seek(nil))
 }

@@ -18,8 +18,11 @@ var (
 	// coordinator also returns it for a number that was taken by another run.
 	ErrFenced = errors.New("checkpoint: another run has taken over")
 
-	// ErrStoreClosed is returned by a [Store] that was closed.
-	ErrStoreClosed = errors.New("checkpoint: the store is closed")
+	// ErrClosed reports that a [Store] is closed. It is also the Err of a [Coordinator] that was closed without a final checkpoint.
+	ErrClosed = errors.New("checkpoint: closed")
+
+	// ErrEnded reports that a checkpoint was asked for after the final one.
+	ErrEnded = errors.New("checkpoint: the stream has ended")
 
 	// errInvalidSnapshot is the error of a snapshot that is not fit to be saved: see [Snapshot.Validate].
 	errInvalidSnapshot = errors.New("checkpoint: invalid snapshot")
@@ -62,7 +65,8 @@ func stored(id uint64, path string) string {
 	return s
 }
 
-// NumberError tells that a snapshot was not saved because its number is taken: numbers only grow.
+// NumberError reports that a [Store] refused to save a snapshot, because it has seen the same or a higher number: the numbers
+// of checkpoints only grow.
 type NumberError struct {
 	Checkpoint uint64 // of the snapshot
 	Newest     uint64 // the highest number that the store has seen

@@ -1,11 +1,14 @@
 package checkpoint
 
 import (
+	"context"
 	"errors"
+	"log/slog"
 	"strings"
 
 	"github.com/weirflow/weir/checkpoint/internal/vfs"
 	"github.com/weirflow/weir/checkpoint/internal/vfs/crashfs"
+	"github.com/weirflow/weir/checkpoint/participant"
 )
 
 // TroubledDisk is a disk whose calls can be made to fail, without locks.
@@ -38,10 +41,11 @@ func (d *TroubledDisk) Fail(n int) {
 
 // OpenStore opens the directory.
 func (d *TroubledDisk) OpenStore() (Store, error) {
-	s, err := openDir(lockless{d.fs}, crashDir, newStoreSettings("test", []StoreOption{WithStoreLogger(quiet())}))
+	s, err := openDir(lockless{d.fs}, crashDir)
 	if err != nil {
 		return nil, err
 	}
+	s.logTo(quiet())
 	s.buffer = 64
 	return s, nil
 }
@@ -63,7 +67,84 @@ func (d *TroubledDisk) Lines() ([]string, error) {
 	return strings.Split(strings.TrimSuffix(text, "\n"), "\n"), nil
 }
 
+// OpenDirOn opens a store in the directory that NewTroubledDisk makes.
+func OpenDirOn(fsys vfs.FS) (*DirStore, error) {
+	d, err := openDir(fsys, crashDir)
+	if d != nil {
+		d.logTo(quiet())
+	}
+	return d, err
+}
+
 // withStepHook calls step before each step by which a store changes the disk.
-func withStepHook(step func(step string)) StoreOption {
-	return func(s *storeSettings) { s.step = step }
+func withStepHook(step func(step string)) func(*DirStore) {
+	return func(d *DirStore) { d.step = step }
+}
+
+func quiet() *slog.Logger { return slog.New(slog.DiscardHandler) }
+
+func must[T any](v T, err error) T {
+	if err != nil {
+		panic(err)
+	}
+	return v
+}
+
+// clone returns a copy that shares no memory with s, with every state in one piece, as a store returns it.
+func (s *Snapshot) clone() *Snapshot {
+	out := &Snapshot{ID: s.ID, Kind: s.Kind, Time: s.Time.Round(0).UTC(), States: make(map[string]participant.State, len(s.States))}
+	for name, state := range s.States {
+		whole := make([]byte, 0, state.Size()) // not nil, as if it had been read
+		for _, piece := range state {
+			whole = append(whole, piece...)
+		}
+		out.States[name] = participant.State{whole}
+	}
+	return out
+}
+
+// What the tests in package checkpoint_test look into.
+const (
+	ClosePatience = closePatience
+	StartPatience = startPatience
+	Places        = places
+	MaxNameLength = maxNameLength
+	OutputPath    = outputPath
+)
+
+var (
+	ErrNoState         = errNoState
+	ErrInvalidSnapshot = errInvalidSnapshot
+	FileName           = fileName
+	NewCrashOutput     = newCrashOutput
+	NewOutputDisk      = newOutputDisk
+)
+
+// Reporter is what barriers report to.
+func (c *Coordinator) Reporter() participant.Reporter { return (*host)(c) }
+
+// Take takes one checkpoint.
+func (c *Coordinator) Take(ctx context.Context, kind participant.Kind) (uint64, error) {
+	return c.take(ctx, kind)
+}
+
+// DrainID is the number of the marker of the end of the input.
+func (c *Coordinator) DrainID() uint64 { return c.drain.barrier.ID }
+
+// FinishedBy is the kind of the final checkpoint that has ended the run.
+func (c *Coordinator) FinishedBy() participant.Kind { return c.finished }
+
+// Positions are those of checkpoints that are under way.
+func (s *Source[T]) Positions() map[uint64][]byte { return s.positions }
+
+// SetPositions changes them.
+func (s *Source[T]) SetPositions(positions map[uint64][]byte) { s.positions = positions }
+
+// States are those of checkpoints that are under way.
+func (s *Sink[T]) States() map[uint64][]byte { return s.states }
+
+// Quiet returns d, which logs nothing any more.
+func (d *DirStore) Quiet() *DirStore {
+	d.logTo(quiet())
+	return d
 }

@@ -9,6 +9,7 @@ import (
 	"fmt"
 	"io"
 	"io/fs"
+	"log/slog"
 	"os"
 	"path/filepath"
 	"strconv"
@@ -31,6 +32,7 @@ type FileOutput[T any] struct {
 	path      string
 	encode    func(dst []byte, v T) ([]byte, error)
 	overwrite bool
+	logger    *slog.Logger
 
 	visible   int64  // length of the file as of the last commit
 	published []byte // the state of that
@@ -48,50 +50,37 @@ type part struct {
 	length int64
 }
 
-// FileOption changes a setting of a [FileOutput].
-type FileOption func(*fileSettings)
-
-type fileSettings struct {
-	overwrite bool
-}
-
-// WithOverwrite empties the file when there is no checkpoint to resume from. By default a file that is not empty is refused
-// then: the checkpoints may be lost, or in another directory.
-func WithOverwrite() FileOption {
-	return func(s *fileSettings) { s.overwrite = true }
-}
-
 // NewFileOutput returns an output that appends to the file at path what encode appends to dst for each element. Without a
-// checkpoint to resume from the file must be empty or absent: see [WithOverwrite]. Files are made with mode 0644, before
-// the umask. It panics if path is empty, or encode or an option is nil.
-func NewFileOutput[T any](path string, encode func(dst []byte, v T) ([]byte, error), opts ...FileOption) *FileOutput[T] {
+// checkpoint to resume from the file must be empty or absent: see [FileOutput.WithOverwrite]. Files are made with mode 0644,
+// before the umask. It panics if path is empty or encode is nil.
+func NewFileOutput[T any](path string, encode func(dst []byte, v T) ([]byte, error)) *FileOutput[T] {
 	nils.Refuse("checkpoint: NewFileOutput", "encode", encode)
-	return newFileOutput("NewFileOutput", path, encode, opts)
+	return newFileOutput("NewFileOutput", path, encode)
 }
 
-func newFileOutput[T any](
-	constructor, path string, encode func(dst []byte, v T) ([]byte, error), opts []FileOption,
-) *FileOutput[T] {
+func newFileOutput[T any](constructor, path string, encode func(dst []byte, v T) ([]byte, error)) *FileOutput[T] {
 	if path == "" {
 		panic(fmt.Sprintf("checkpoint: %s: empty path", constructor))
 	}
-	var settings fileSettings
-	for i, opt := range opts {
-		if opt == nil {
-			panic(fmt.Sprintf("checkpoint: %s: option %d is nil", constructor, i))
-		}
-		opt(&settings)
-	}
-	return &FileOutput[T]{fs: vfs.OS(), path: path, encode: encode, overwrite: settings.overwrite}
+	return &FileOutput[T]{fs: vfs.OS(), path: path, encode: encode, logger: slog.Default()}
 }
 
 // NewLineOutput returns an output that appends each string to the file at path, with a line end; the rest is as with
 // [NewFileOutput].
-func NewLineOutput(path string, opts ...FileOption) *FileOutput[string] {
+func NewLineOutput(path string) *FileOutput[string] {
 	return newFileOutput("NewLineOutput", path, func(dst []byte, v string) ([]byte, error) {
 		return append(append(dst, v...), '\n'), nil
-	}, opts)
+	})
 }
+
+// WithOverwrite makes o empty the file when there is no checkpoint to resume from, and returns o. By default a file that is not
+// empty is refused then: the checkpoints may be lost, or in another directory. It is called before [NewSink].
+func (o *FileOutput[T]) WithOverwrite() *FileOutput[T] {
+	o.overwrite = true
+	return o
+}
+
+func (o *FileOutput[T]) logTo(l *slog.Logger) { o.logger = l }
 
 // fileState is the state of a checkpoint: the file has before bytes, and after bytes once the parts are appended.
 type fileState struct {

@@ -378,13 +378,6 @@ func FuzzDecodeFilePosition(f *testing.F) {
 	})
 }
 
-func must[T any](v T, err error) T {
-	if err != nil {
-		panic(err)
-	}
-	return v
-}
-
 // Only what an output may have made is removed.
 func TestFileOutputRemovesItsPartsOnly(t *testing.T) {
 	path := filepath.Join(t.TempDir(), "out")
@@ -401,32 +394,4 @@ func TestFileOutputRemovesItsPartsOnly(t *testing.T) {
 	for _, suffix := range others {
 		require.FileExists(t, path+suffix)
 	}
-}
-
-// A file that is not empty is somebody's work: without a checkpoint it is emptied only if the caller says so.
-func TestFileOutputDoesNotOverwrite(t *testing.T) {
-	path := filepath.Join(t.TempDir(), "rows.txt")
-	begin := func(opts ...FileOption) error {
-		c := must(NewCoordinator(NewMemoryStore(), WithLogger(quiet())))
-		sink := NewSink(c, "rows", NewLineOutput(path, opts...))
-		err := c.Start()
-		close(sink.In())
-		sink.AwaitCompletion()
-		require.NoError(t, c.Close())
-		return err
-	}
-	require.NoError(t, begin(), "absent")
-	require.NoError(t, begin(), "empty")
-	require.NoError(t, os.WriteFile(path, []byte("precious\n"), 0o600))
-	require.NoError(t, os.WriteFile(path+".part-0", []byte("and this"), 0o600))
-	err := begin()
-	require.ErrorContains(t, err, path+" has 9 bytes, but there is no checkpoint to resume from")
-	var state *StateError
-	require.ErrorAs(t, err, &state)
-	require.Equal(t, "rows", state.Participant)
-	require.Equal(t, "precious\n", string(must(os.ReadFile(path))))
-	require.FileExists(t, path+".part-0", "nothing is touched")
-	require.NoError(t, begin(WithOverwrite()))
-	require.Empty(t, must(os.ReadFile(path)))
-	require.NoFileExists(t, path+".part-0")
 }

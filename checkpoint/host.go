@@ -63,10 +63,8 @@ func (c *Coordinator) register(name string, p participant.Participant) (state pa
 	}
 	state, ok = c.restored.State(name)
 	if !ok {
-		return nil, false, &StateError{
-			Participant: name, Checkpoint: c.restored.ID,
-			Err: fmt.Errorf("it has no state there; the checkpoint has states of %q", c.restored.Names()),
-		}
+		return nil, false, stateError(name, c.restored.ID,
+			fmt.Errorf("it has no state there; the checkpoint has states of %q", c.restored.Names()))
 	}
 	return state, true, nil
 }
@@ -77,11 +75,11 @@ func (h *host) Refuse(name string, reason error) {
 	nils.Refuse("checkpoint: Refuse", "reason", reason)
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	e := &StateError{Participant: name, Err: reason}
+	id := uint64(0)
 	if c.restored != nil {
-		e.Checkpoint = c.restored.ID
+		id = c.restored.ID
 	}
-	c.breakStart(e)
+	c.breakStart(stateError(name, id, reason))
 }
 
 // Started implements [participant.Host].
@@ -140,7 +138,7 @@ func (h *host) Report(id uint64, name string, state participant.State, err error
 		err = errNoState
 	}
 	if err != nil {
-		r.fail(&StateError{Participant: name, Checkpoint: id, Err: err})
+		r.fail(stateError(name, id, err))
 		return
 	}
 	delete(r.waiting, name)

@@ -1,16 +1,17 @@
-package checkpoint
+package checkpoint_test
 
 import (
 	"context"
-	"errors"
 	"fmt"
-	"io"
 	"slices"
 	"testing"
 	"testing/synctest"
 	"time"
 
 	"github.com/stretchr/testify/require"
+
+	. "github.com/weirflow/weir/checkpoint"
+	"github.com/weirflow/weir/checkpoint/checkpointtest"
 )
 
 // topic is an input over a client that polls batches, as [Waiter] describes it. A nil batch is an error of the client.
@@ -66,7 +67,7 @@ func readText(out <-chan any) (all []string) {
 // A barrier does not wait for an idle input, and its position is that of the last element that was sent.
 func TestIdleInput(t *testing.T) {
 	bubble(t, "barriers, elements and the end", func(t *testing.T) {
-		store := NewMemoryStore()
+		store := checkpointtest.NewMemoryStore()
 		c := must(NewCoordinator(store))
 		in := newTopic()
 		src := NewSource(c, "src", in)
@@ -97,12 +98,12 @@ func TestIdleInput(t *testing.T) {
 		require.NoError(t, c.Close())
 	})
 	bubble(t, "what was polled and not sent is after the barrier", func(t *testing.T) {
-		store := NewMemoryStore()
+		store := checkpointtest.NewMemoryStore()
 		c := must(NewCoordinator(store))
 		in := newTopic()
 		src := NewSource(c, "src", in)
 		require.NoError(t, c.Start())
-		batch := slices.Repeat([]string{"x"}, 2*places)
+		batch := slices.Repeat([]string{"x"}, 2*Places)
 		in.client <- batch
 		synctest.Wait() // the source is held up by a full Out, with one in hand
 		done := make(chan uint64, 1)
@@ -116,7 +117,7 @@ func TestIdleInput(t *testing.T) {
 		texts(src.Out())
 	})
 	bubble(t, "the end of the run", func(t *testing.T) {
-		c := must(NewCoordinator(NewMemoryStore()))
+		c := must(NewCoordinator(checkpointtest.NewMemoryStore()))
 		in := newTopic()
 		src := NewSource(c, "src", in)
 		require.NoError(t, c.Start())
@@ -127,7 +128,7 @@ func TestIdleInput(t *testing.T) {
 		require.ErrorIs(t, c.Err(), ErrClosed)
 	})
 	bubble(t, "an error of Wait fails the run", func(t *testing.T) {
-		c := must(NewCoordinator(NewMemoryStore()))
+		c := must(NewCoordinator(checkpointtest.NewMemoryStore()))
 		in := newTopic()
 		src := NewSource(c, "src", in)
 		require.NoError(t, c.Start())
@@ -140,7 +141,7 @@ func TestIdleInput(t *testing.T) {
 	// An error that only looks like an interrupted wait must not be waited out for ever.
 	for _, err := range []error{context.Canceled, errTest} {
 		bubble(t, "interrupted by itself: "+err.Error(), func(t *testing.T) {
-			c := must(NewCoordinator(NewMemoryStore()))
+			c := must(NewCoordinator(checkpointtest.NewMemoryStore()))
 			in := waitFails{topic: newTopic(), err: err, calls: make(chan struct{}, 2)}
 			src := NewSource(c, "src", in)
 			require.NoError(t, c.Start())
@@ -150,7 +151,7 @@ func TestIdleInput(t *testing.T) {
 		})
 	}
 	bubble(t, "a failure while it is interrupted", func(t *testing.T) {
-		c := must(NewCoordinator(NewMemoryStore(), WithLogger(quiet())))
+		c := must(NewCoordinator(checkpointtest.NewMemoryStore(), WithLogger(quiet())))
 		in := waitFails{topic: newTopic(), err: errTest, late: true, calls: make(chan struct{}, 2)}
 		src := NewSource(c, "src", in)
 		require.NoError(t, c.Start())
@@ -177,27 +178,4 @@ func (in waitFails) Wait(ctx context.Context) error {
 		<-ctx.Done()
 	}
 	return in.err
-}
-
-func TestChannelInputWaits(t *testing.T) {
-	values := make(chan string, 2)
-	in := NewChannelInput(values).(*channelInput[string])
-	ended, end := context.WithCancel(t.Context())
-	end()
-	require.ErrorIs(t, in.Wait(ended), context.Canceled)
-	values <- "a"
-	require.NoError(t, in.Wait(t.Context()))
-	require.NoError(t, in.Wait(ended), "it has one already")
-	require.Equal(t, []byte{0}, in.Position(), "not before Next has returned it")
-	require.Equal(t, "a", must(in.Next()))
-	require.Equal(t, []byte{1}, in.Position())
-	values <- "b"
-	require.Equal(t, "b", must(in.Next()), "without Wait")
-	close(values)
-	require.NoError(t, in.Wait(t.Context()), "there is an end to be read")
-	for range 2 {
-		_, err := in.Next()
-		require.Error(t, err)
-		require.True(t, errors.Is(err, io.EOF))
-	}
 }

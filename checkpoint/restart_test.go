@@ -1,4 +1,4 @@
-package checkpoint
+package checkpoint_test
 
 import (
 	"context"
@@ -16,6 +16,8 @@ import (
 
 	"github.com/stretchr/testify/require"
 
+	. "github.com/weirflow/weir/checkpoint"
+	"github.com/weirflow/weir/checkpoint/checkpointtest"
 	"github.com/weirflow/weir/checkpoint/internal/vfs/crashfs"
 	"github.com/weirflow/weir/checkpoint/participant"
 )
@@ -33,7 +35,7 @@ func TestCutAndRestart(t *testing.T) {
 	total := map[string]int{}
 	for seed := range seeds {
 		synctest.Test(t, func(t *testing.T) {
-			j := &restartJob{rnd: rand.New(rand.NewPCG(seed, 11)), disk: newOutputDisk(t), cuts: total}
+			j := &restartJob{rnd: rand.New(rand.NewPCG(seed, 11)), disk: NewOutputDisk(t), cuts: total}
 			require.NoError(t, errors.Join(j.disk.Mkdir("/var", 0o755), j.disk.Mkdir("/var/lib", 0o755)))
 			j.disk.Settle()
 			j.disk.FewTears()
@@ -43,7 +45,7 @@ func TestCutAndRestart(t *testing.T) {
 			for runs := 0; !j.run(t, runs < 8); runs++ {
 				require.Less(t, runs, 100, "seed %d", seed)
 			}
-			require.Equal(t, strings.Join(j.in, "\n")+"\n", j.disk.Files()[outputPath], "seed %d", seed)
+			require.Equal(t, strings.Join(j.in, "\n")+"\n", j.disk.Files()[OutputPath], "seed %d", seed)
 		})
 	}
 	t.Log(total)
@@ -66,12 +68,12 @@ type restartJob struct {
 func (j *restartJob) run(t *testing.T, cut bool) (done bool) {
 	t.Helper()
 	disk := j.disk
-	store := must(openDir(disk, crashDir, newStoreSettings("test", []StoreOption{WithStoreLogger(quiet())})))
+	store := must(OpenDirOn(disk))
 	c := must(NewCoordinator(store, WithLogger(quiet()), WithTimeout(50*time.Millisecond),
 		WithInterval(time.Duration(50+j.rnd.IntN(500))*time.Microsecond)))
-	src := NewSource(c, "src", Input[string](&slowInput{NewSliceInput(j.in), time.Duration(j.rnd.IntN(50)) * time.Microsecond}))
+	src := NewSource(c, "src", Input[string](&slowInput{checkpointtest.NewSliceInput(j.in), time.Duration(j.rnd.IntN(50)) * time.Microsecond}))
 	op := newDelayer(c, j.rnd.IntN(10), time.Duration(j.rnd.IntN(100))*time.Microsecond)
-	sink := NewSink(c, "sink", newCrashOutput(disk))
+	sink := NewSink(c, "sink", NewCrashOutput(disk))
 	require.NoError(t, c.Start(), "law C3")
 	over := make(chan struct{})
 	go func() { op.stream(src.Out(), sink.In()); sink.AwaitCompletion(); close(over) }()
@@ -82,7 +84,7 @@ func (j *restartJob) run(t *testing.T, cut bool) (done bool) {
 	<-over
 	disk.OnCall(nil)
 	require.NoError(t, c.Close())
-	return c.Err() == nil && c.finished == participant.Drain && j.disk == disk
+	return c.Err() == nil && c.FinishedBy() == participant.Drain && j.disk == disk
 }
 
 var errKilled = errors.New("killed")

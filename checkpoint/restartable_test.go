@@ -1,4 +1,4 @@
-package checkpoint
+package checkpoint_test
 
 import (
 	"testing"
@@ -6,6 +6,8 @@ import (
 
 	"github.com/stretchr/testify/require"
 
+	. "github.com/weirflow/weir/checkpoint"
+	"github.com/weirflow/weir/checkpoint/checkpointtest"
 	"github.com/weirflow/weir/checkpoint/participant"
 	"github.com/weirflow/weir/queue"
 )
@@ -19,7 +21,7 @@ func TestReportAfterTheEndIsNotStored(t *testing.T) {
 	} {
 		for _, kind := range []participant.Kind{participant.Periodic, participant.Suspend} {
 			bubble(t, name+" at a barrier of kind "+kind.String(), func(t *testing.T) {
-				store := NewMemoryStore()
+				store := checkpointtest.NewMemoryStore()
 				path := t.TempDir() + "/out"
 				run := func() (*Coordinator, *fake, *Sink[string]) {
 					c := must(NewCoordinator(store, WithLogger(quiet())))
@@ -71,24 +73,24 @@ func TestReportAfterTheEndIsNotStored(t *testing.T) {
 func TestReportWithoutStateIsRefused(t *testing.T) {
 	bubble(t, "nil", func(t *testing.T) {
 		a := &fake{name: "a", mute: true}
-		store := NewMemoryStore()
+		store := checkpointtest.NewMemoryStore()
 		c := startWith(t, store, nil, a)
 		for _, kind := range []participant.Kind{participant.Periodic, participant.Suspend} {
 			taken := make(chan error, 1)
-			go func() { _, err := c.take(t.Context(), kind); taken <- err }()
+			go func() { _, err := c.Take(t.Context(), kind); taken <- err }()
 			synctest.Wait()
 			a.barrier().Report("a", nil, nil)
 			err := <-taken
 			require.ErrorContains(t, err, `state of "a"`)
-			require.ErrorIs(t, err, errNoState)
+			require.ErrorIs(t, err, ErrNoState)
 		}
-		require.ErrorIs(t, c.Wait(), errNoState)
+		require.ErrorIs(t, c.Wait(), ErrNoState)
 		require.Empty(t, must(store.List(t.Context())))
 	})
 	bubble(t, "empty", func(t *testing.T) {
 		for _, empty := range []participant.State{{}, {nil}, {{}}} {
 			a := &fake{name: "a", mute: true}
-			c := startWith(t, NewMemoryStore(), nil, a)
+			c := startWith(t, checkpointtest.NewMemoryStore(), nil, a)
 			taken := make(chan error, 1)
 			go func() { _, err := c.Trigger(t.Context()); taken <- err }()
 			synctest.Wait()

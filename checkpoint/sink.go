@@ -59,6 +59,7 @@ func NewSink[T any](c *Coordinator, name string, output Output[T]) *Sink[T] {
 		output:      output,
 		states:      make(map[uint64][]byte),
 	}
+	giveLogger(output, c.logger)
 	state, resumes, err := c.register(name, s)
 	if err == nil { // else Start fails, and what is published stays
 		if err := protect(func() error { return s.begin(state, resumes) }); err != nil {

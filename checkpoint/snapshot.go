@@ -71,16 +71,3 @@ func (s *Snapshot) Validate() error {
 	}
 	return nil
 }
-
-// clone returns a copy that shares no memory with s, with every state in one piece.
-func (s *Snapshot) clone() *Snapshot {
-	out := &Snapshot{ID: s.ID, Kind: s.Kind, Time: s.Time.Round(0).UTC(), States: make(map[string]participant.State, len(s.States))}
-	for name, state := range s.States {
-		whole := make([]byte, 0, state.Size()) // not nil, as if it had been read
-		for _, piece := range state {
-			whole = append(whole, piece...)
-		}
-		out.States[name] = participant.State{whole}
-	}
-	return out
-}

@@ -6,15 +6,13 @@ import (
 	"fmt"
 	"log/slog"
 	"slices"
-
-	"github.com/weirflow/weir/internal/testhook"
 )
 
-// Store keeps the snapshots of one pipeline. [OpenDir] returns the embedded default, [NewMemoryStore] one for tests;
-// package checkpointtest checks a store of your own against the rules below. A snapshot is made of bytes that
-// [Snapshot.WriteTo] writes and [ReadSnapshot] reads, wherever they are kept.
+// Store keeps the snapshots of one pipeline. [OpenDir] returns the one of this package, a directory. Package checkpointtest has
+// one in memory for tests, and checks a store of your own against the rules below. [Snapshot.WriteTo] writes a snapshot
+// as bytes and [ReadSnapshot] reads them, wherever they are kept.
 //
-// The methods are safe for concurrent use. After Close they return [ErrStoreClosed].
+// The methods are safe for concurrent use. After Close they return [ErrClosed].
 type Store interface {
 	// Save stores s durably and as a whole: once it has returned nil, neither a crash of the process nor, as far as the
 	// store promises it, a power cut loses s; and at no moment is there anything but what was there before, or that and
@@ -95,43 +93,12 @@ func Latest(ctx context.Context, store Store) (s *Snapshot, skipped []*CorruptEr
 		len(skipped), errors.Join(errs...))
 }
 
-// StoreOption changes a setting of weir's stores.
-type StoreOption func(*storeSettings)
+// logsTo is a store or an output of this package that logs. The coordinator gives it its own logger.
+type logsTo interface{ logTo(l *slog.Logger) }
 
-type storeSettings struct {
-	keep   int
-	logger *slog.Logger
-	step   func(step string) // called before each change of the disk
-}
-
-// defaultKeepLast is how many snapshots a store keeps: see [WithKeepLast].
-const defaultKeepLast = 3
-
-// WithKeepLast sets how many snapshots are kept, not counting those that are known to be damaged; the default is 3.
-// With 1 there is nothing to fall back on when the only one turns out to be damaged. It panics if k < 1.
-func WithKeepLast(k int) StoreOption {
-	if k < 1 {
-		panic(fmt.Sprintf("checkpoint: WithKeepLast: at least 1 must be kept, got %d", k))
+// giveLogger makes a store or an output of this package log where the coordinator does.
+func giveLogger(part any, l *slog.Logger) {
+	if p, ok := part.(logsTo); ok {
+		p.logTo(l)
 	}
-	return func(s *storeSettings) { s.keep = k }
-}
-
-// WithStoreLogger sets the logger of a store; the default is slog.Default(). Damaged snapshots and files that cannot be
-// removed are logged at warn level.
-func WithStoreLogger(l *slog.Logger) StoreOption {
-	if l == nil {
-		panic("checkpoint: WithStoreLogger: nil logger")
-	}
-	return func(s *storeSettings) { s.logger = l }
-}
-
-func newStoreSettings(constructor string, opts []StoreOption) storeSettings {
-	s := storeSettings{keep: defaultKeepLast, logger: slog.Default(), step: testhook.StoreStep()}
-	for i, opt := range opts {
-		if opt == nil {
-			panic(fmt.Sprintf("checkpoint: %s: option %d is nil", constructor, i))
-		}
-		opt(&s)
-	}
-	return s
 }

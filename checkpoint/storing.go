@@ -111,7 +111,7 @@ func (c *Coordinator) retry(ctx context.Context, done string, step func(ctx cont
 func permanent(err error) bool {
 	_, taken := errors.AsType[*NumberError](err)
 	_, panicked := errors.AsType[*panics.Error](err)
-	return taken || panicked || errors.Is(err, ErrFenced) || errors.Is(err, ErrStoreClosed) || errors.Is(err, errInvalidSnapshot)
+	return taken || panicked || errors.Is(err, ErrFenced) || errors.Is(err, ErrClosed) || errors.Is(err, errInvalidSnapshot)
 }
 
 // bounded returns the context of a step.

@@ -1,4 +1,4 @@
-package checkpoint
+package checkpoint_test
 
 import (
 	"context"
@@ -14,13 +14,15 @@ import (
 	"github.com/benbjohnson/clock"
 	"github.com/stretchr/testify/require"
 
+	. "github.com/weirflow/weir/checkpoint"
+	"github.com/weirflow/weir/checkpoint/checkpointtest"
 	"github.com/weirflow/weir/checkpoint/participant"
 	"github.com/weirflow/weir/internal/panics"
 )
 
 // troubledStore has a Save of the test's.
 type troubledStore struct {
-	*MemoryStore
+	*checkpointtest.MemoryStore
 	save func(ctx context.Context, s *Snapshot) error
 
 	mu    sync.Mutex
@@ -68,7 +70,7 @@ func TestSaveThatHangs(t *testing.T) {
 	}
 	for kind, take := range take {
 		bubble(t, kind+", until the timeout", func(t *testing.T) {
-			store := &troubledStore{MemoryStore: NewMemoryStore(), save: untilDone}
+			store := &troubledStore{MemoryStore: checkpointtest.NewMemoryStore(), save: untilDone}
 			c := startWith(t, store, []Option{WithTimeout(time.Minute)}, &fake{name: "a"})
 			began := time.Now()
 			err := take(c)
@@ -81,20 +83,20 @@ func TestSaveThatHangs(t *testing.T) {
 			}
 		})
 		bubble(t, kind+", until Close", func(t *testing.T) {
-			store := &troubledStore{MemoryStore: NewMemoryStore(), save: untilDone}
+			store := &troubledStore{MemoryStore: checkpointtest.NewMemoryStore(), save: untilDone}
 			c := startWith(t, store, nil, &fake{name: "a"})
 			taken := make(chan error, 1)
 			go func() { taken <- take(c) }()
 			synctest.Wait()
 			began := time.Now()
 			require.NoError(t, c.Close())
-			require.Equal(t, closePatience, time.Since(began))
+			require.Equal(t, ClosePatience, time.Since(began))
 			require.ErrorIs(t, <-taken, ErrClosed)
 			require.ErrorIs(t, c.Err(), ErrClosed)
 		})
 		bubble(t, kind+", whatever its context", func(t *testing.T) {
 			gate := make(chan struct{})
-			store := &troubledStore{MemoryStore: NewMemoryStore(), save: func(context.Context, *Snapshot) error { <-gate; return nil }}
+			store := &troubledStore{MemoryStore: checkpointtest.NewMemoryStore(), save: func(context.Context, *Snapshot) error { <-gate; return nil }}
 			c := must(NewCoordinator(store, WithLogger(quiet())))
 			c.Host().Register("a", &fake{name: "a"})
 			require.NoError(t, c.Start())
@@ -102,13 +104,13 @@ func TestSaveThatHangs(t *testing.T) {
 			synctest.Wait()
 			began := time.Now()
 			require.ErrorContains(t, c.Close(), "still storing checkpoint 1 after 10s, although its context has ended: the store stays open")
-			require.Equal(t, 2*closePatience, time.Since(began))
+			require.Equal(t, 2*ClosePatience, time.Since(began))
 			_, err := store.List(t.Context())
 			require.NoError(t, err, "it is not given to another run while this one may write to it")
 			close(gate)
 			synctest.Wait()
 			_, err = store.List(t.Context())
-			require.ErrorIs(t, err, ErrStoreClosed)
+			require.ErrorIs(t, err, ErrClosed)
 			require.NoError(t, c.Close(), "now it has")
 		})
 	}
@@ -118,7 +120,7 @@ func TestSaveThatHangs(t *testing.T) {
 func TestFinalSaveIsTriedAgain(t *testing.T) {
 	for _, kind := range []Kind{Drain, Suspend} {
 		bubble(t, kind.String(), func(t *testing.T) {
-			store := &troubledStore{MemoryStore: NewMemoryStore(), save: times(3, errTest)}
+			store := &troubledStore{MemoryStore: checkpointtest.NewMemoryStore(), save: times(3, errTest)}
 			a := &fake{name: "a"}
 			c := startWith(t, store, nil, a)
 			began := time.Now()
@@ -131,7 +133,7 @@ func TestFinalSaveIsTriedAgain(t *testing.T) {
 		})
 	}
 	bubble(t, "until the timeout", func(t *testing.T) {
-		store := &troubledStore{MemoryStore: NewMemoryStore(), save: times(1<<30, errTest)}
+		store := &troubledStore{MemoryStore: checkpointtest.NewMemoryStore(), save: times(1<<30, errTest)}
 		c := startWith(t, store, []Option{WithTimeout(time.Minute)}, &fake{name: "a"})
 		began := time.Now()
 		err := c.Finish(t.Context(), Suspend)
@@ -140,35 +142,35 @@ func TestFinalSaveIsTriedAgain(t *testing.T) {
 		require.Equal(t, time.Minute, time.Since(began))
 	})
 	bubble(t, "until a participant fails", func(t *testing.T) {
-		store := &troubledStore{MemoryStore: NewMemoryStore(), save: times(1<<30, errTest)}
+		store := &troubledStore{MemoryStore: checkpointtest.NewMemoryStore(), save: times(1<<30, errTest)}
 		c := startWith(t, store, nil, &fake{name: "a"})
 		time.AfterFunc(time.Second, func() { c.Host().Fail("a", errors.New("another reason")) })
 		require.ErrorIs(t, c.Finish(t.Context(), Suspend), errTest)
 		require.ErrorContains(t, c.Err(), "another reason")
 	})
 	bubble(t, "until Close has waited", func(t *testing.T) {
-		store := &troubledStore{MemoryStore: NewMemoryStore(), save: times(1<<30, errTest)}
+		store := &troubledStore{MemoryStore: checkpointtest.NewMemoryStore(), save: times(1<<30, errTest)}
 		c := startWith(t, store, nil, &fake{name: "a"})
 		finished := make(chan error, 1)
 		go func() { finished <- c.Finish(context.Background(), Suspend) }()
 		synctest.Wait()
 		began := time.Now()
 		require.NoError(t, c.Close())
-		require.Equal(t, closePatience, time.Since(began))
+		require.Equal(t, ClosePatience, time.Since(began))
 		require.ErrorIs(t, <-finished, errTest)
 	})
 	for name, permanent := range map[string]error{
-		"closed": ErrStoreClosed, "invalid": errInvalidSnapshot, "fenced": ErrFenced, "number": &NumberError{1, 1}, "panic": &panics.Error{},
+		"closed": ErrClosed, "invalid": ErrInvalidSnapshot, "fenced": ErrFenced, "number": &NumberError{1, 1}, "panic": &panics.Error{},
 	} {
 		bubble(t, "not if it cannot succeed: "+name, func(t *testing.T) {
-			store := &troubledStore{MemoryStore: NewMemoryStore(), save: times(1, permanent)}
+			store := &troubledStore{MemoryStore: checkpointtest.NewMemoryStore(), save: times(1, permanent)}
 			c := startWith(t, store, nil, &fake{name: "a"})
 			require.ErrorIs(t, c.Finish(t.Context(), Suspend), permanent)
 			require.Equal(t, "1", store.history())
 		})
 	}
 	bubble(t, "a periodic one is not", func(t *testing.T) {
-		store := &troubledStore{MemoryStore: NewMemoryStore(), save: times(1, errTest)}
+		store := &troubledStore{MemoryStore: checkpointtest.NewMemoryStore(), save: times(1, errTest)}
 		c := startWith(t, store, nil, &fake{name: "a"})
 		_, err := c.Trigger(t.Context())
 		require.ErrorIs(t, err, errTest)
@@ -191,7 +193,7 @@ func (o *troubledOutput) Commit(ctx context.Context, state []byte) error {
 // Commit is tried again until the timeout. After that the run has failed, and a restart commits.
 func TestCommitIsTriedAgain(t *testing.T) {
 	start := func(commit func(context.Context, *Snapshot) error, opts ...Option) (*Coordinator, *Sink[string], *troubledOutput, *fake) {
-		c := must(NewCoordinator(NewMemoryStore(), append(opts, WithLogger(quiet()))...))
+		c := must(NewCoordinator(checkpointtest.NewMemoryStore(), append(opts, WithLogger(quiet()))...))
 		out := &troubledOutput{newRecorder(), commit}
 		src := &fake{name: "src"}
 		c.Host().Register("src", src)
@@ -263,11 +265,11 @@ func TestCommitIsTriedAgain(t *testing.T) {
 		trigger(c, s, src)
 		began := time.Now()
 		require.NoError(t, c.Close())
-		require.Equal(t, closePatience, time.Since(began))
+		require.Equal(t, ClosePatience, time.Since(began))
 		end(t, c, s)
 	})
 	bubble(t, "Write has a context that ends with the run", func(t *testing.T) {
-		c := must(NewCoordinator(NewMemoryStore(), WithLogger(quiet())))
+		c := must(NewCoordinator(checkpointtest.NewMemoryStore(), WithLogger(quiet())))
 		s := NewSink[string](c, "sink", &blockedOutput{newRecorder()})
 		require.NoError(t, c.Start())
 		s.In() <- "a"
@@ -291,7 +293,7 @@ func (o *blockedOutput) Write(ctx context.Context, _ string) error {
 func TestFencedRunEnds(t *testing.T) {
 	for name, lost := range map[string]error{"fenced": ErrFenced, "a number that is taken": &NumberError{Checkpoint: 1, Newest: 7}} {
 		bubble(t, name, func(t *testing.T) {
-			store := &troubledStore{MemoryStore: NewMemoryStore(), save: times(1, lost)}
+			store := &troubledStore{MemoryStore: checkpointtest.NewMemoryStore(), save: times(1, lost)}
 			a := &fake{name: "a"}
 			c := startWith(t, store, nil, a)
 			_, err := c.Trigger(t.Context())
@@ -305,7 +307,7 @@ func TestFencedRunEnds(t *testing.T) {
 		})
 	}
 	bubble(t, "two runs on one store", func(t *testing.T) {
-		store := NewMemoryStore()
+		store := checkpointtest.NewMemoryStore()
 		stale := startWith(t, store, nil, &fake{name: "a"})
 		must(stale.Trigger(t.Context()))
 		owner := startWith(t, store.Reopen(), nil, &fake{name: "a"})
@@ -320,7 +322,7 @@ func TestFencedRunEnds(t *testing.T) {
 func TestFencedWhileTheCallerGivesUp(t *testing.T) {
 	bubble(t, "trigger", func(t *testing.T) {
 		ctx, cancel := context.WithCancel(t.Context())
-		store := &troubledStore{MemoryStore: NewMemoryStore(), save: func(context.Context, *Snapshot) error { cancel(); return ErrFenced }}
+		store := &troubledStore{MemoryStore: checkpointtest.NewMemoryStore(), save: func(context.Context, *Snapshot) error { cancel(); return ErrFenced }}
 		c := startWith(t, store, nil, &fake{name: "a"})
 		_, err := c.Trigger(ctx)
 		require.ErrorIs(t, err, ErrFenced)
@@ -332,7 +334,7 @@ func TestFencedWhileTheCallerGivesUp(t *testing.T) {
 func TestStoreThatPanics(t *testing.T) {
 	for _, end := range []func(){func() { panic("disk") }, runtime.Goexit} {
 		bubble(t, "save", func(t *testing.T) {
-			store := &troubledStore{MemoryStore: NewMemoryStore(), save: func(context.Context, *Snapshot) error { end(); return nil }}
+			store := &troubledStore{MemoryStore: checkpointtest.NewMemoryStore(), save: func(context.Context, *Snapshot) error { end(); return nil }}
 			c := startWith(t, store, nil, &fake{name: "a"})
 			_, err := c.Trigger(t.Context())
 			require.Error(t, err)
@@ -345,7 +347,7 @@ func TestStoreThatPanics(t *testing.T) {
 func TestStats(t *testing.T) {
 	bubble(t, "all of them", func(t *testing.T) {
 		mock := clock.NewMock()
-		store := &troubledStore{MemoryStore: NewMemoryStore()}
+		store := &troubledStore{MemoryStore: checkpointtest.NewMemoryStore()}
 		a := &fake{name: "a", mute: true}
 		c := startWith(t, store, []Option{WithClock(mock)}, a)
 		began := mock.Now()
@@ -389,7 +391,7 @@ func TestStats(t *testing.T) {
 func TestTolerableFailures(t *testing.T) {
 	trigger := func(c *Coordinator) { _, _ = c.Trigger(context.Background()) }
 	bubble(t, "in a row", func(t *testing.T) {
-		store := &troubledStore{MemoryStore: NewMemoryStore(), save: times(2, errTest)}
+		store := &troubledStore{MemoryStore: checkpointtest.NewMemoryStore(), save: times(2, errTest)}
 		c := startWith(t, store, []Option{WithTolerableFailures(2)}, &fake{name: "a"})
 		for range 3 {
 			trigger(c)
@@ -404,13 +406,13 @@ func TestTolerableFailures(t *testing.T) {
 		require.EqualValues(t, 3, c.LastComplete())
 	})
 	bubble(t, "none", func(t *testing.T) {
-		store := &troubledStore{MemoryStore: NewMemoryStore(), save: times(1, errTest)}
+		store := &troubledStore{MemoryStore: checkpointtest.NewMemoryStore(), save: times(1, errTest)}
 		c := startWith(t, store, []Option{WithTolerableFailures(0)}, &fake{name: "a"})
 		trigger(c)
 		require.ErrorIs(t, c.Wait(), errTest)
 	})
 	bubble(t, "any number", func(t *testing.T) {
-		store := &troubledStore{MemoryStore: NewMemoryStore(), save: times(100, errTest)}
+		store := &troubledStore{MemoryStore: checkpointtest.NewMemoryStore(), save: times(100, errTest)}
 		c := startWith(t, store, nil, &fake{name: "a"})
 		for range 101 {
 			trigger(c)

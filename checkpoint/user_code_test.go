@@ -1,4 +1,4 @@
-package checkpoint
+package checkpoint_test
 
 import (
 	"context"
@@ -12,6 +12,8 @@ import (
 	"github.com/reugn/go-streams/flow"
 	"github.com/stretchr/testify/require"
 
+	. "github.com/weirflow/weir/checkpoint"
+	"github.com/weirflow/weir/checkpoint/checkpointtest"
 	"github.com/weirflow/weir/checkpoint/participant"
 	weirflow "github.com/weirflow/weir/flow"
 	"github.com/weirflow/weir/internal/panics"
@@ -56,7 +58,7 @@ func requirePanicError(t *testing.T, err error, text string) {
 func TestInputThatBreaks(t *testing.T) {
 	for _, method := range []string{"next", "wait", "position", "commit"} {
 		forEachWay(t, method, func(t *testing.T, do func(), text string) {
-			c := must(NewCoordinator(NewMemoryStore(), WithLogger(quiet())))
+			c := must(NewCoordinator(checkpointtest.NewMemoryStore(), WithLogger(quiet())))
 			in := newRecorder("a", "b")
 			in.do[method] = do
 			src := NewSource[string](c, "src", wholeInput{in})
@@ -71,7 +73,7 @@ func TestInputThatBreaks(t *testing.T) {
 		})
 	}
 	forEachWay(t, "seek", func(t *testing.T, do func(), text string) {
-		store := NewMemoryStore()
+		store := checkpointtest.NewMemoryStore()
 		must(startWith(t, store, nil, &fake{name: "src"}).Trigger(t.Context()))
 		c := must(NewCoordinator(store.Reopen()))
 		in := newRecorder()
@@ -83,7 +85,7 @@ func TestInputThatBreaks(t *testing.T) {
 	})
 	forEachWay(t, "close", func(t *testing.T, do func(), text string) {
 		log := make(logLines, 10)
-		c := must(NewCoordinator(NewMemoryStore(), WithLogger(slog.New(slog.NewTextHandler(log, nil)))))
+		c := must(NewCoordinator(checkpointtest.NewMemoryStore(), WithLogger(slog.New(slog.NewTextHandler(log, nil)))))
 		in := newRecorder()
 		in.do["close"] = do
 		src := NewSource[string](c, "src", in)
@@ -99,7 +101,7 @@ func TestInputThatBreaks(t *testing.T) {
 func TestOutputThatBreaks(t *testing.T) {
 	for _, method := range []string{"write", "prepare", "commit", "close"} {
 		forEachWay(t, method, func(t *testing.T, do func(), text string) {
-			c := must(NewCoordinator(NewMemoryStore(), WithLogger(quiet())))
+			c := must(NewCoordinator(checkpointtest.NewMemoryStore(), WithLogger(quiet())))
 			src := &fake{name: "src"}
 			c.Host().Register("src", src)
 			out := newRecorder()
@@ -111,7 +113,7 @@ func TestOutputThatBreaks(t *testing.T) {
 			synctest.Wait()
 			sink.In() <- src.barrier()
 			synctest.Wait()
-			for range 3 * places {
+			for range 3 * Places {
 				sink.In() <- "b"
 			}
 			close(sink.In())
@@ -128,7 +130,7 @@ func TestOutputThatBreaks(t *testing.T) {
 	}
 	for _, method := range []string{"fresh", "restore"} {
 		forEachWay(t, method, func(t *testing.T, do func(), text string) {
-			store := NewMemoryStore()
+			store := checkpointtest.NewMemoryStore()
 			if method == "restore" {
 				must(startWith(t, store, nil, &fake{name: "sink"}).Trigger(t.Context()))
 				store = store.Reopen()
@@ -149,12 +151,12 @@ func TestOutputThatBreaks(t *testing.T) {
 func TestParticipantThatBreaks(t *testing.T) {
 	forEachWay(t, "pending", func(t *testing.T, do func(), text string) {
 		a := &fake{name: "a", onPending: do}
-		c := startWith(t, NewMemoryStore(), []Option{WithInterval(time.Second)}, a)
+		c := startWith(t, checkpointtest.NewMemoryStore(), []Option{WithInterval(time.Second)}, a)
 		require.ErrorContains(t, c.Wait(), `checkpoint: "a" failed: checkpoint: `+text)
 	})
 	forEachWay(t, "completed", func(t *testing.T, do func(), text string) {
 		a := &fake{name: "a", onCompleted: do}
-		c := startWith(t, NewMemoryStore(), nil, a)
+		c := startWith(t, checkpointtest.NewMemoryStore(), nil, a)
 		_, _ = c.Trigger(t.Context())
 		require.ErrorContains(t, c.Wait(), `checkpoint: "a" failed: checkpoint: `+text)
 	})
@@ -175,10 +177,10 @@ func TestFlowThatBreaks(t *testing.T) {
 	}
 	for name, newFlow := range makers {
 		forEachWay(t, name, func(t *testing.T, do func(), text string) {
-			c := must(NewCoordinator(NewMemoryStore(), WithLogger(quiet())))
-			values := make([]string, 9*places)
+			c := must(NewCoordinator(checkpointtest.NewMemoryStore(), WithLogger(quiet())))
+			values := make([]string, 9*Places)
 			values[5] = "broken"
-			src := NewSource(c, "src", NewSliceInput(values))
+			src := NewSource(c, "src", checkpointtest.NewSliceInput(values))
 			out := newRecorder()
 			sink := NewSink[string](c, "sink", out)
 			require.NoError(t, c.Start())
@@ -196,9 +198,9 @@ func TestFlowThatBreaks(t *testing.T) {
 		})
 	}
 	forEachWay(t, "the coordinator hears of it where no sink of weir does", func(t *testing.T, do func(), text string) {
-		c := must(NewCoordinator(NewMemoryStore(), WithLogger(quiet())))
+		c := must(NewCoordinator(checkpointtest.NewMemoryStore(), WithLogger(quiet())))
 		f := weirflow.NewMap(func(v string) string { breakAt(v, do); return v })
-		f.In() <- participant.NewBarrier(1, participant.Periodic, (*host)(c))
+		f.In() <- participant.NewBarrier(1, participant.Periodic, c.Reporter())
 		f.In() <- "broken"
 		close(f.In())
 		f.To(extension.NewIgnoreSink())

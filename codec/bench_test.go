@@ -12,14 +12,14 @@ import (
 
 // BenchmarkCodec compares the codecs on one element.
 func BenchmarkCodec(b *testing.B) {
-	benchCodec(b, "type=flight/codec=default", mustDefault[flight](b), someFlight(1))
+	benchCodec(b, "type=flight/codec=default", codec.Default[flight](), someFlight(1))
 	benchCodec(b, "type=flight/codec=json", codec.JSON[flight](), someFlight(1))
 	benchCodec(b, "type=flight/codec=gob", codec.Gob[flight](), someFlight(1))
-	benchCodec(b, "type=string/codec=default", mustDefault[string](b), "a key of a row")
-	benchCodec(b, "type=int/codec=default", mustDefault[int](b), 1234567)
-	benchCodec(b, "type=pointer/codec=default", mustDefault[*flight](b), ptr(someFlight(1)))
-	benchCodec[any](b, "type=any/codec=default", mustDefault[any](b), "a key of a row")
-	benchCodec(b, "type=map/codec=default", mustDefault[map[string]any](b), map[string]any{"id": 1.0, "name": "x", "tags": []any{"a", "b"}})
+	benchCodec(b, "type=string/codec=default", codec.Default[string](), "a key of a row")
+	benchCodec(b, "type=int/codec=default", codec.Default[int](), 1234567)
+	benchCodec(b, "type=pointer/codec=default", codec.Default[*flight](), ptr(someFlight(1)))
+	benchCodec[any](b, "type=any/codec=default", codec.Default[any](), "a key of a row")
+	benchCodec(b, "type=map/codec=default", codec.Default[map[string]any](), map[string]any{"id": 1.0, "name": "x", "tags": []any{"a", "b"}})
 	benchCodec(b, "type=map/codec=json", codec.JSON[map[string]any](), map[string]any{"id": 1.0, "name": "x", "tags": []any{"a", "b"}})
 }
 

@@ -11,9 +11,10 @@ import (
 // strings, structs, pointers, slices, maps, arrays, time.Time, nested and recursive, and types that marshal themselves
 // (MarshalBinary and UnmarshalBinary; or GobEncode and GobDecode, MarshalText and UnmarshalText where a type cannot be taken
 // apart). What it restores is equal to what was stored: NaN, -0, nil and empty slices and maps, nil pointers, the types of
-// what is in interfaces. What it cannot restore exactly it refuses here, with a *[Error] that names the type and the
-// path to it, not at the first checkpoint: unexported fields, functions, channels, unsafe pointers, uintptr, pointers
-// as map keys.
+// what is in interfaces.
+//
+// Default panics with a *[Error] if it cannot restore values of T exactly. The error names the type and the path to it. It refuses
+// unexported fields, functions, channels, unsafe pointers, uintptr, and pointers as map keys.
 //
 // Not kept are: which pointers, slices and maps share memory (each comes back on its own; values that contain
 // themselves are refused), capacities, a time's monotonic reading, the payload of a signalling float32 NaN. A
@@ -33,7 +34,7 @@ import (
 // of a type is refused by WithSchema. Without the schema, Decode reads what the same codec has written, and nothing else.
 //
 // A panic of a user's marshaling method is returned as an error. Safe for concurrent use.
-func Default[T any]() (Codec[T], error) {
+func Default[T any]() Codec[T] {
 	// Why no library. encoding/gob, the nearest: it leaves unexported fields, functions and channels out in silence; it
 	// does not tell nil from empty, nor a pointer to zero from none; it refuses nil pointers in slices; it repeats the
 	// types in every message, or makes messages depend on those before; and it is not hardened against hostile bytes.
@@ -41,9 +42,9 @@ func Default[T any]() (Codec[T], error) {
 	// generated code or tags, or are no smaller than this: see BenchmarkCodec.
 	c, err := wire.New(reflect.TypeFor[T]())
 	if err != nil {
-		return nil, codecError[T]("the type cannot be stored", err)
+		panic(codecError[T]("the type cannot be stored", err))
 	}
-	return newDefaultCodec[T](c, c.OwnReader()), nil
+	return newDefaultCodec[T](c, c.OwnReader())
 }
 
 // Register makes a type known to every [Default] that is made afterwards, so that values of it may be in

@@ -18,10 +18,7 @@ func init() { codec.Register[square]() }
 
 // Types that travel in interfaces are registered, as with encoding/gob.
 func ExampleRegister() {
-	rows, err := codec.Default[[]shape]()
-	if err != nil {
-		log.Fatal(err)
-	}
+	rows := codec.Default[[]shape]()
 	state, err := participant.MarshalState(rows, []shape{square{2}, nil, square{3}})
 	if err != nil {
 		log.Fatal(err)

@@ -12,24 +12,19 @@ import (
 // and space than [Default], and what JSON cannot express is refused (NaN, complex numbers, channels) or comes back
 // changed: strings that are not UTF-8, numbers in an any (all float64), unexported fields (zero), a time's location.
 //
-// In a map encoding/json does not call MarshalJSON and MarshalText if they have pointer receivers. Append refuses types with
+// In a map encoding/json does not call MarshalJSON and MarshalText if they have pointer receivers. JSON panics for a type with
 // such a map, with a *[Error] that names the path to it: let the map hold pointers.
 func JSON[T any]() Codec[T] {
-	c := jsonCodec[T]{}
 	if found := (uncalled{}).find(reflect.TypeFor[T](), true, ""); found != nil {
-		found.Type, c.refused = reflect.TypeFor[T](), found
+		found.Type = reflect.TypeFor[T]()
+		panic(found)
 	}
-	return c
+	return jsonCodec[T]{}
 }
 
-type jsonCodec[T any] struct {
-	refused error // why T cannot be written, or nil
-}
+type jsonCodec[T any] struct{}
 
-func (c jsonCodec[T]) Append(dst []byte, v T) ([]byte, error) {
-	if c.refused != nil {
-		return dst, c.refused
-	}
+func (jsonCodec[T]) Append(dst []byte, v T) ([]byte, error) {
 	b := bytes.NewBuffer(dst)
 	enc := json.NewEncoder(b) // appends, json.Marshal does not
 	enc.SetEscapeHTML(false)

@@ -72,13 +72,13 @@ func TestCodecsCallMethodsOfPointers(t *testing.T) {
 		keepsAccounts(t, codec.Gob[binaryAccount](), codec.Gob[book[binaryAccount]](), binaryAccount{7}, binaryAccount{8})
 	})
 	t.Run("default, MarshalBinary", func(t *testing.T) {
-		keepsAccounts(t, mustDefault[binaryAccount](t), mustDefault[book[binaryAccount]](t), binaryAccount{7}, binaryAccount{8})
+		keepsAccounts(t, codec.Default[binaryAccount](), codec.Default[book[binaryAccount]](), binaryAccount{7}, binaryAccount{8})
 	})
 	t.Run("default, GobEncode", func(t *testing.T) {
-		keepsAccounts(t, mustDefault[gobAccount](t), mustDefault[book[gobAccount]](t), gobAccount{7}, gobAccount{8})
+		keepsAccounts(t, codec.Default[gobAccount](), codec.Default[book[gobAccount]](), gobAccount{7}, gobAccount{8})
 	})
 	t.Run("default, MarshalText", func(t *testing.T) {
-		keepsAccounts(t, mustDefault[textAccount](t), mustDefault[book[textAccount]](t), textAccount{7}, textAccount{8})
+		keepsAccounts(t, codec.Default[textAccount](), codec.Default[book[textAccount]](), textAccount{7}, textAccount{8})
 	})
 }
 
@@ -95,9 +95,9 @@ func TestCodecsOfValuesWithoutAnAddress(t *testing.T) {
 		ByName map[string]binaryAccount
 		Any    any
 	}
-	codectest.Run(t, mustDefault[ledger](t), nil,
+	codectest.Run(t, codec.Default[ledger](), nil,
 		ledger{map[string]binaryAccount{"a": {7}}, binaryAccount{9}}, ledger{nil, []any{1}})
-	codectest.Run(t, mustDefault[map[binaryAccount]int](t), nil, map[binaryAccount]int{{7}: 1}, map[binaryAccount]int{{8}: 1})
+	codectest.Run(t, codec.Default[map[binaryAccount]int](), nil, map[binaryAccount]int{{7}: 1}, map[binaryAccount]int{{8}: 1})
 
 	_, err := codec.Gob[map[string]gobAccount]().Append(nil, map[string]gobAccount{"a": {7}})
 	require.ErrorContains(t, err, "unaddressable value of type *codec_test.gobAccount")
@@ -133,19 +133,18 @@ func TestJSONRefusesMapsWhoseMethodsAreNotCalled(t *testing.T) {
 		ByName   map[string][1]struct{ Deep textAccount }
 	}
 	_ = tree{}.hidden
-	v := tree{Children: []*tree{{}}}
-	_, err := codec.JSON[tree]().Append(nil, v)
+	err := refusal(codec.JSON[tree])
 	var codecErr *codec.Error
 	require.ErrorAs(t, err, &codecErr)
 	assert.Equal(t, ".ByName[][].Deep", codecErr.Path)
 	assert.Equal(t, "codec of codec_test.tree: .ByName[][].Deep: MarshalText of codec_test.textAccount has a "+
 		"pointer receiver, and encoding/json does not call it in a map: let the map hold pointers", err.Error())
 
-	_, err = codec.JSON[map[string]jsonAccount]().Append([]byte("x"), nil)
+	err = refusal(codec.JSON[map[string]jsonAccount])
 	require.ErrorContains(t, err, "[]: MarshalJSON of codec_test.jsonAccount")
-	_, err = codec.JSON[[]map[string]big.Int]().Append(nil, nil)
+	err = refusal(codec.JSON[[]map[string]big.Int])
 	require.ErrorContains(t, err, "[][]: MarshalJSON of big.Int")
-	_, err = codec.JSON[map[hexKey]int]().Append(nil, nil)
+	err = refusal(codec.JSON[map[hexKey]int])
 	require.ErrorContains(t, err, "[key]: MarshalText of codec_test.hexKey")
 
 	t.Run("no refusal", func(t *testing.T) {

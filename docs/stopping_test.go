@@ -16,6 +16,7 @@ import (
 
 	"github.com/weirflow/weir/asyncop"
 	"github.com/weirflow/weir/checkpoint"
+	"github.com/weirflow/weir/checkpoint/checkpointtest"
 )
 
 // quiet is a logger that writes nothing.
@@ -118,7 +119,7 @@ func suspendOnSignal(coordinator *checkpoint.Coordinator) error {
 }
 
 func Example_suspend() {
-	coordinator := must(checkpoint.NewCoordinator(checkpoint.NewMemoryStore()))
+	coordinator := must(checkpoint.NewCoordinator(checkpointtest.NewMemoryStore()))
 	check(coordinator.Close())
 	fmt.Println(errors.Is(suspendOnSignal(coordinator), checkpoint.ErrClosed))
 	// Output:

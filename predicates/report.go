@@ -26,6 +26,9 @@ import (
 // A stage by itself is no reason for another attempt. The classifier of a policy makes
 // one of it, as those of packages netretry, httpretry and grpcretry do.
 //
+// An attempt that the operator's attempt timeout cuts off counts as NetworkTime even if
+// ClientDispatch was reported: its call may still be on its way to send.
+//
 // ReportStage speaks for the whole call. The adapter of a client sees its own
 // requests only, and uses [ReportSent]. ReportStage panics if there is no such
 // stage. It is safe for concurrent use.

@@ -21,12 +21,12 @@ func channelOf(values []int) checkpoint.Input[int] {
 		c <- v
 	}
 	close(c)
-	return checkpoint.NewChannelInput(c)
+	return NewChannelInput(c)
 }
 
 func TestRunInputAcceptsSoundInputs(t *testing.T) {
 	for name, open := range map[string]func(t *testing.T) checkpoint.Input[int]{
-		"slice":   func(*testing.T) checkpoint.Input[int] { return checkpoint.NewSliceInput(numbers) },
+		"slice":   func(*testing.T) checkpoint.Input[int] { return NewSliceInput(numbers) },
 		"channel": func(*testing.T) checkpoint.Input[int] { return channelOf(numbers) },
 		"all":     func(*testing.T) checkpoint.Input[int] { return &wrongInput{sound: channelOf(numbers)} },
 		"strict":  func(*testing.T) checkpoint.Input[int] { return &strictInput{Input: channelOf(numbers)} },

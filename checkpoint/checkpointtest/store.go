@@ -531,8 +531,8 @@ func closedSaysSo(p Place) error {
 	_, loadErr := s.Load(background, 1)
 	_, listErr := s.List(background)
 	for call, err := range map[string]error{"Save": s.Save(background, snapshot(2)), "Load": loadErr, "List": listErr} {
-		if !errors.Is(err, checkpoint.ErrStoreClosed) {
-			return fmt.Errorf("%s after Close: error %v, want ErrStoreClosed", call, err)
+		if !errors.Is(err, checkpoint.ErrClosed) {
+			return fmt.Errorf("%s after Close: error %v, want ErrClosed", call, err)
 		}
 	}
 	return open(p, func(s checkpoint.Store) error { return latest(s, 1) })

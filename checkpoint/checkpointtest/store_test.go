@@ -17,11 +17,11 @@ func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
 
 // memory is a place in memory whose stores are changed by wrap.
 func memory(wrap func(checkpoint.Store) checkpoint.Store) Place {
-	var m *checkpoint.MemoryStore
+	var m *MemoryStore
 	broken := map[uint64]bool{}
 	open := func() (checkpoint.Store, error) {
 		if m == nil {
-			m = checkpoint.NewMemoryStore()
+			m = NewMemoryStore()
 		} else {
 			m = m.Reopen()
 		}

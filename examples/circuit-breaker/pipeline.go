@@ -36,7 +36,7 @@ type payment string
 func pay(breaker circuitbreaker.CircuitBreaker[any], bankURL string, client *http.Client) asyncop.AsyncFunction[payment, payment] {
 	return asyncop.Blocking(func(ctx context.Context, p payment) (payment, error) {
 		if !breaker.TryAcquirePermit() {
-			asyncop.ReportStage(ctx, predicates.ClientDispatch) // nothing was sent
+			predicates.ReportStage(ctx, predicates.ClientDispatch) // nothing was sent
 			return "", circuitbreaker.ErrOpen
 		}
 		err := post(ctx, client, bankURL, p)

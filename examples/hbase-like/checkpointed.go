@@ -32,7 +32,7 @@ type checkpointed struct {
 // from the newest checkpoint there, if there is one.
 func openCheckpoints(cfg cli.Config, logger *slog.Logger) (*checkpointed, error) {
 	failpoint.Arm()
-	store, err := checkpoint.OpenDir(cfg.Checkpoint, checkpoint.WithStoreLogger(logger))
+	store, err := checkpoint.OpenDir(cfg.Checkpoint)
 	if err != nil {
 		return nil, err // also if another process has it open
 	}
