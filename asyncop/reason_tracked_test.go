@@ -45,7 +45,7 @@ func TestTrackedCallsAreRepeated(t *testing.T) {
 		}, true},
 		"tracked and something that the function sent": {func(ctx context.Context) {
 			predicates.ReportSent(predicates.WithTracked(ctx))
-			asyncop.MarkSent(ctx)
+			predicates.ReportStage(ctx, predicates.NetworkTime)
 		}, false},
 		"tracked beside the call": {func(ctx context.Context) {
 			predicates.ReportSent(predicates.WithTracked(predicates.WithStageReporter(ctx, nil)))
