@@ -5,7 +5,6 @@ import (
 	"strings"
 	"testing"
 
-
 	"github.com/weirflow/weir/codec"
 	"github.com/weirflow/weir/codec/codectest"
 )
