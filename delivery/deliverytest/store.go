@@ -583,7 +583,7 @@ func endedContext(b *storeBench) {
 }
 
 func concurrentConsumers(b *storeBench) {
-	const producers, consumers, each = 4, 4, 50
+	const producers, consumers, each = 4, 4, 20
 	stores := []store.Store{b.Store, b.open()}
 	var mu sync.Mutex
 	seen := map[string]int{}

@@ -3,6 +3,7 @@ module github.com/weirflow/weir/ext/sqlite
 go 1.26
 
 require (
+	github.com/benbjohnson/clock v1.3.5
 	github.com/stretchr/testify v1.12.1
 	github.com/weirflow/weir v0.0.0
 	go.uber.org/goleak v1.3.0

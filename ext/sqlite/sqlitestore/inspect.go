@@ -1,0 +1,193 @@
+package sqlitestore
+
+import (
+	"context"
+	"database/sql"
+	"encoding/json"
+	"errors"
+	"math"
+	"slices"
+	"time"
+
+	"github.com/weirflow/weir/delivery/store"
+	"github.com/weirflow/weir/ext/sqlite"
+	"github.com/weirflow/weir/internal/storesql"
+)
+
+var dialect = storesql.Dialect{
+	HasReason: "EXISTS (SELECT 1 FROM json_each(meta, '$.reasons') WHERE value = %s)",
+	HasError:  "instr(meta->>'lastError', %s) > 0",
+	Time:      func(t time.Time) any { return timeArg(t) },
+}
+
+// timeArg returns the time of a filter, which may be out of range.
+func timeArg(t time.Time) int64 {
+	switch {
+	case t.Before(time.Unix(0, math.MinInt64)):
+		return math.MinInt64
+	case t.After(time.Unix(0, math.MaxInt64)):
+		return math.MaxInt64
+	default:
+		return t.UnixNano()
+	}
+}
+
+// page returns the condition of a page of a queue.
+func page(queue string, f *store.Filter, p store.Page) (where string, args []any, err error) {
+	until := p.Until
+	if until == 0 {
+		until = math.MaxInt64
+	}
+	where, args, err = storesql.Where(dialect, f, []any{queue, int64(p.After), int64(until), p.Max})
+	return " WHERE queue = $1 AND position > $2 AND position <= $3" + where, args, err
+}
+
+// List implements [store.Inspector].
+func (s *Store) List(ctx context.Context, queue string, f store.Filter, p store.Page) (list []store.Entry, err error) {
+	if err := store.CheckPage(queue, p); err != nil {
+		return nil, err
+	}
+	where, args, err := page(queue, &f, p)
+	if err != nil {
+		return nil, err
+	}
+	err = s.read(ctx, func() error {
+		now := nanos(s.clock.Now(), 0)
+		var arrived int64
+		var leased sql.NullInt64
+		rows, err := s.db.Reader().QueryContext(ctx, "SELECT "+columns+", arrived, leased FROM weir_messages"+where+" ORDER BY position LIMIT $4", args...)
+		return scan(rows, err, func(m store.Message, position, fence int64) {
+			e := store.Entry{Message: m, Position: store.Position(position), Fence: uint64(fence), Arrived: time.Unix(0, arrived).UTC()}
+			if leased.Valid && leased.Int64 > now {
+				e.LeasedUntil = time.Unix(0, leased.Int64).UTC()
+			}
+			list = append(list, e)
+		}, &arrived, &leased)
+	})
+	return list, err
+}
+
+// Count implements [store.Inspector].
+func (s *Store) Count(ctx context.Context, queue string, f store.Filter) (c store.Counts, err error) {
+	where, args, err := storesql.Where(dialect, &f, []any{queue})
+	if err != nil {
+		return c, err
+	}
+	err = s.read(ctx, func() error {
+		rows, err := s.db.Reader().QueryContext(ctx, `SELECT cause, meta->'reasons', count(*), min(arrived), max(position)
+			FROM weir_messages WHERE queue = $1`+where+" GROUP BY 1, 2", args...)
+		if err != nil {
+			return err
+		}
+		defer rows.Close() //nolint:errcheck // rows.Err is looked at
+		for rows.Next() {
+			var cause string
+			var column []byte
+			var n, oldest, last int64
+			if err := rows.Scan(&cause, &column, &n, &oldest, &last); err != nil {
+				return err
+			}
+			var reasons []string
+			if column != nil {
+				if err := json.Unmarshal(column, &reasons); err != nil {
+					return err
+				}
+			}
+			c.Add(store.Cause(cause), reasons, int(n), time.Unix(0, oldest).UTC(), store.Position(last))
+		}
+		c.SetAge(s.clock.Now())
+		return rows.Err()
+	})
+	return c, err
+}
+
+// Purge implements [store.Inspector].
+func (s *Store) Purge(ctx context.Context, queue string, f store.Filter) (n int, err error) {
+	where, args, err := storesql.Where(dialect, &f, []any{queue})
+	if err != nil {
+		return 0, err
+	}
+	err = s.write(ctx, func(ctx context.Context, tx *sqlite.Tx, _ time.Time) error {
+		result, err := tx.ExecContext(ctx, "DELETE FROM weir_messages WHERE queue = $1"+where, args...)
+		if err != nil {
+			return err
+		}
+		removed, err := result.RowsAffected()
+		n = int(removed)
+		return err
+	})
+	return n, err
+}
+
+// Claim implements [store.Inspector].
+func (s *Store) Claim(ctx context.Context, queue string, f store.Filter, p store.Page, lease time.Duration) (taken []store.Leased, err error) {
+	if err := errors.Join(store.CheckPage(queue, p), store.CheckTake(queue, p.Max, lease)); err != nil {
+		return nil, err
+	}
+	where, args, err := page(queue, &f, p)
+	if err != nil {
+		return nil, err
+	}
+	err = s.write(ctx, func(ctx context.Context, tx *sqlite.Tx, now time.Time) error {
+		args := append(args, nanos(now, 0), nanos(now, lease))
+		nowParam, untilParam := storesql.Param(len(args)-1), storesql.Param(len(args))
+		rows, err := tx.QueryContext(ctx, "UPDATE weir_messages SET at = "+untilParam+", leased = "+untilParam+`, fence = fence + 1
+			WHERE position IN (SELECT position FROM weir_messages`+where+" AND (leased IS NULL OR leased <= "+nowParam+`)
+			ORDER BY position LIMIT $4) RETURNING `+columns, args...)
+		taken, err = scanLeased(rows, err, queue)
+		return err
+	})
+	slices.SortFunc(taken, func(a, b store.Leased) int { return int(a.Position - b.Position) })
+	return taken, err
+}
+
+// Move implements [store.Inspector].
+func (s *Store) Move(ctx context.Context, moves ...store.Move) error {
+	if err := store.CheckMove(moves...); err != nil {
+		return err
+	}
+	rows, leases := make([]row, len(moves)), make([]store.Lease, len(moves))
+	for i := range moves {
+		var err error
+		if rows[i], err = newRow(moves[i].Queue, &moves[i].Message); err != nil {
+			return err
+		}
+		leases[i] = moves[i].Lease
+	}
+	return s.settle(ctx, leases, func(ctx context.Context, tx *sqlite.Tx, now time.Time, l leaseArgs) (sql.Result, error) {
+		removed, err := l.remove(ctx, tx)
+		if err != nil {
+			return nil, err
+		}
+		if n, err := removed.RowsAffected(); err != nil || n == 0 {
+			return removed, err
+		}
+		s.step()
+		return removed, rows[l.index].put(ctx, tx, now)
+	})
+}
+
+// Queues implements [store.Inspector].
+func (s *Store) Queues(ctx context.Context) (names []string, err error) {
+	err = s.read(ctx, func() error {
+		// One step of an index for each queue, however many messages there are.
+		rows, err := s.db.Reader().QueryContext(ctx, `WITH RECURSIVE q(name) AS (
+			SELECT min(queue) FROM weir_messages
+			UNION ALL
+			SELECT (SELECT min(queue) FROM weir_messages WHERE queue > name) FROM q WHERE name IS NOT NULL
+			) SELECT name FROM q WHERE name IS NOT NULL`)
+		if err != nil {
+			return err
+		}
+		defer rows.Close() //nolint:errcheck // rows.Err is looked at
+		for rows.Next() {
+			var name string
+			if err := rows.Scan(&name); err != nil {
+				return err
+			}
+			names = append(names, name)
+		}
+		return rows.Err()
+	})
+	return names, err
+}

@@ -1,0 +1,309 @@
+package sqlitestore
+
+import (
+	"cmp"
+	"context"
+	"database/sql"
+	"embed"
+	"errors"
+	"fmt"
+	"io/fs"
+	"math"
+	"slices"
+	"strconv"
+	"sync"
+	"time"
+
+	"github.com/benbjohnson/clock"
+	driver "modernc.org/sqlite"
+	codes "modernc.org/sqlite/lib"
+
+	"github.com/weirflow/weir/delivery/store"
+	"github.com/weirflow/weir/ext/sqlite"
+	"github.com/weirflow/weir/internal/forward"
+	"github.com/weirflow/weir/internal/nils"
+	"github.com/weirflow/weir/internal/sqlmigrate"
+	"github.com/weirflow/weir/internal/storesql"
+)
+
+//go:embed migrations/*.sql
+var migrations embed.FS
+
+// Migrate makes the tables, or changes those of an older version. It can be called at each start.
+func Migrate(ctx context.Context, db *sqlite.DB) error {
+	files, err := fs.Sub(migrations, "migrations")
+	if err != nil {
+		return fmt.Errorf("sqlitestore: %w", err)
+	}
+	if err := sqlmigrate.Apply(ctx, db.Writer(), sqlmigrate.SQLite, "sqlitestore", files); err != nil {
+		return fmt.Errorf("sqlitestore: %w", err)
+	}
+	return nil
+}
+
+// Store is a store in an SQLite database. Safe for concurrent use.
+type Store struct {
+	db    *sqlite.DB
+	clock *forward.Clock
+
+	step    func()         // called between statements, by tests
+	running sync.WaitGroup // of batches
+
+	mu      sync.Mutex
+	waiting *batch // or nil
+	closed  bool
+}
+
+var _ store.Inspector = (*Store)(nil)
+
+// Option changes a setting of [New].
+type Option func(*settings)
+
+type settings struct{ clock clock.Clock }
+
+// WithClock sets the clock; the default is the machine's.
+func WithClock(c clock.Clock) Option {
+	nils.Refuse("sqlitestore: WithClock", "clock", c)
+	return func(s *settings) { s.clock = c }
+}
+
+// New returns the store in a database whose tables [Migrate] has made. The database stays the caller's: Close does not close
+// it. It panics if db is nil.
+func New(db *sqlite.DB, opts ...Option) *Store {
+	nils.Refuse("sqlitestore: New", "database", db)
+	s := settings{clock: clock.New()}
+	for _, opt := range opts {
+		opt(&s)
+	}
+	return &Store{db: db, clock: forward.New(s.clock), step: func() {}}
+}
+
+// Close implements [store.Store]. It waits for what is being written.
+func (s *Store) Close() error {
+	s.mu.Lock()
+	s.closed = true
+	s.mu.Unlock()
+	s.running.Wait()
+	return nil
+}
+
+const setClock = `INSERT INTO weir_messages_clock (id, now) VALUES (1, $1)
+	ON CONFLICT (id) DO UPDATE SET now = max(now, excluded.now) RETURNING now`
+
+const putMessage = `INSERT INTO weir_messages (queue, at, due, arrived, visit, merges, cause, meta, schema, payload)
+	VALUES ($1, $2, $2, $3, $4, $5, $6, $7, $8, $9) ON CONFLICT DO NOTHING`
+
+// columns are those of a message, for scan.
+const columns = `position, fence, due, cause, meta, schema, payload`
+
+const takeDue = `UPDATE weir_messages SET at = $1, leased = $1, fence = fence + 1
+	WHERE position IN (SELECT position FROM weir_messages WHERE queue = $2 AND at <= $3 ORDER BY at, position LIMIT $4)
+	RETURNING ` + columns
+
+// A lease that is not lost: see leaseArgs.
+const ofLease = ` WHERE position = $1 AND queue = $2 AND fence = $3 AND leased IS NOT NULL`
+
+// row is a message to be put.
+type row struct {
+	queue string
+	meta  string
+	*store.Message
+}
+
+func newRow(queue string, m *store.Message) (row, error) {
+	meta, err := storesql.Meta(m)
+	return row{queue, meta, m}, err
+}
+
+func (r row) put(ctx context.Context, tx *sqlite.Tx, now time.Time) error {
+	_, err := tx.ExecContext(ctx, putMessage, r.queue, nanos(now, r.Delay), nanos(now, 0),
+		r.Meta.Visit, r.Meta.Merges, string(r.Cause), r.meta, r.Schema, r.Payload)
+	return err
+}
+
+// Put implements [store.Store].
+func (s *Store) Put(ctx context.Context, queue string, ms ...store.Message) error {
+	if err := store.CheckPut(queue, ms...); err != nil {
+		return err
+	}
+	rows := make([]row, len(ms))
+	for i := range ms {
+		var err error
+		if rows[i], err = newRow(queue, &ms[i]); err != nil {
+			return err
+		}
+	}
+	return s.write(ctx, func(ctx context.Context, tx *sqlite.Tx, now time.Time) error {
+		for _, r := range rows {
+			if err := r.put(ctx, tx, now); err != nil {
+				return err
+			}
+			s.step()
+		}
+		return nil
+	})
+}
+
+// Take implements [store.Store].
+func (s *Store) Take(ctx context.Context, queue string, limit int, lease time.Duration) (taken []store.Leased, err error) {
+	if err := store.CheckTake(queue, limit, lease); err != nil {
+		return nil, err
+	}
+	if due, err := s.anyDue(ctx, queue); !due || err != nil {
+		return nil, err
+	}
+	err = s.write(ctx, func(ctx context.Context, tx *sqlite.Tx, now time.Time) error {
+		// Law D3: what is due is decided here.
+		rows, err := tx.QueryContext(ctx, takeDue, nanos(now, lease), queue, nanos(now, 0), limit)
+		taken, err = scanLeased(rows, err, queue)
+		return err
+	})
+	slices.SortFunc(taken, func(a, b store.Leased) int {
+		return cmp.Or(a.Meta.Due.Compare(b.Meta.Due), cmp.Compare(a.Position, b.Position))
+	})
+	return taken, err
+}
+
+// anyDue looks without the write lock, so that consumers that find nothing disturb nobody.
+func (s *Store) anyDue(ctx context.Context, queue string) (due bool, err error) {
+	err = s.read(ctx, func() error {
+		return s.db.Reader().QueryRowContext(ctx,
+			"SELECT EXISTS (SELECT 1 FROM weir_messages WHERE queue = $1 AND at <= $2)", queue, nanos(s.clock.Now(), 0)).Scan(&due)
+	})
+	return due, err
+}
+
+// Extend implements [store.Store].
+func (s *Store) Extend(ctx context.Context, d time.Duration, leases ...store.Lease) error {
+	if err := store.CheckExtend(d); err != nil {
+		return err
+	}
+	return s.settle(ctx, leases, func(ctx context.Context, tx *sqlite.Tx, now time.Time, l leaseArgs) (sql.Result, error) {
+		return tx.ExecContext(ctx, "UPDATE weir_messages SET at = $4, leased = $4"+ofLease, l.position, l.queue, l.fence, nanos(now, d))
+	})
+}
+
+// Done implements [store.Store].
+func (s *Store) Done(ctx context.Context, leases ...store.Lease) error {
+	return s.settle(ctx, leases, func(ctx context.Context, tx *sqlite.Tx, _ time.Time, l leaseArgs) (sql.Result, error) {
+		return l.remove(ctx, tx)
+	})
+}
+
+// Release implements [store.Store].
+func (s *Store) Release(ctx context.Context, delay time.Duration, leases ...store.Lease) error {
+	if err := store.CheckRelease(delay); err != nil {
+		return err
+	}
+	return s.settle(ctx, leases, func(ctx context.Context, tx *sqlite.Tx, now time.Time, l leaseArgs) (sql.Result, error) {
+		return tx.ExecContext(ctx, "UPDATE weir_messages SET at = $4, due = $4, leased = NULL"+ofLease,
+			l.position, l.queue, l.fence, nanos(now, delay))
+	})
+}
+
+// leaseArgs are the parameters of ofLease.
+type leaseArgs struct {
+	position int64
+	queue    string
+	fence    int64
+	index    int // in the call
+}
+
+func (l leaseArgs) remove(ctx context.Context, tx *sqlite.Tx) (sql.Result, error) {
+	return tx.ExecContext(ctx, "DELETE FROM weir_messages"+ofLease, l.position, l.queue, l.fence)
+}
+
+// settle calls f for each lease. One that changes no row is lost.
+func (s *Store) settle(ctx context.Context, leases []store.Lease,
+	f func(context.Context, *sqlite.Tx, time.Time, leaseArgs) (sql.Result, error),
+) error {
+	var lost []store.Lease
+	err := s.write(ctx, func(ctx context.Context, tx *sqlite.Tx, now time.Time) error {
+		lost = nil
+		for i, l := range leases {
+			position, err := strconv.ParseInt(l.Entry, 10, 64)
+			if err != nil || l.Fence > math.MaxInt64 {
+				lost = append(lost, l)
+				continue
+			}
+			result, err := f(ctx, tx, now, leaseArgs{position, l.Queue, int64(l.Fence), i})
+			s.step()
+			if err != nil {
+				return err
+			}
+			n, err := result.RowsAffected()
+			if err != nil {
+				return err
+			}
+			if n == 0 {
+				lost = append(lost, l)
+			}
+		}
+		return nil
+	})
+	if err != nil {
+		return err
+	}
+	return store.Lost(lost)
+}
+
+// read runs f unless the store is closed or ctx has ended, and explains its error.
+func (s *Store) read(ctx context.Context, f func() error) error {
+	s.mu.Lock()
+	closed := s.closed
+	s.mu.Unlock()
+	if closed {
+		return store.ErrClosed
+	}
+	if ctx.Err() != nil {
+		return context.Cause(ctx)
+	}
+	err := f()
+	if err == nil || errors.Is(err, store.ErrClosed) {
+		return err
+	}
+	if e, ok := errors.AsType[*driver.Error](err); ok && e.Code()&0xff == codes.SQLITE_FULL {
+		return fmt.Errorf("sqlitestore: %w: %w", store.ErrFull, err)
+	}
+	return fmt.Errorf("sqlitestore: %w", err)
+}
+
+// scanLeased reads messages that were leased just now.
+func scanLeased(rows *sql.Rows, err error, queue string) (taken []store.Leased, _ error) {
+	return taken, scan(rows, err, func(m store.Message, position, fence int64) {
+		taken = append(taken, store.Leased{
+			Message: m, Position: store.Position(position),
+			Lease: store.Lease{Queue: queue, Entry: strconv.FormatInt(position, 10), Fence: uint64(fence)},
+		})
+	})
+}
+
+// scan reads the columns of messages, and more columns into more.
+func scan(rows *sql.Rows, err error, f func(m store.Message, position, fence int64), more ...any) error {
+	if err != nil {
+		return err
+	}
+	defer rows.Close() //nolint:errcheck // rows.Err is looked at
+	for rows.Next() {
+		var m store.Message
+		var position, fence, due int64
+		var meta []byte
+		dest := append([]any{&position, &fence, &due, (*string)(&m.Cause), &meta, &m.Schema, &m.Payload}, more...)
+		if err := rows.Scan(dest...); err != nil {
+			return err
+		}
+		if m.Meta, err = storesql.ReadMeta(meta, time.Unix(0, due)); err != nil {
+			return fmt.Errorf("message at position %d: %w", position, err)
+		}
+		f(m, position, fence)
+	}
+	return rows.Err()
+}
+
+// nanos returns the time d after t, or the last that fits.
+func nanos(t time.Time, d time.Duration) int64 {
+	if n := t.UnixNano(); int64(d) <= math.MaxInt64-n {
+		return n + int64(d)
+	}
+	return math.MaxInt64
+}

@@ -1,0 +1,112 @@
+package sqlitestore_test
+
+import (
+	"context"
+	"errors"
+	"path/filepath"
+	"testing"
+	"time"
+
+	"github.com/benbjohnson/clock"
+	"github.com/stretchr/testify/require"
+	"go.uber.org/goleak"
+
+	"github.com/weirflow/weir/delivery"
+	"github.com/weirflow/weir/delivery/deliverytest"
+	"github.com/weirflow/weir/delivery/store"
+	"github.com/weirflow/weir/ext/sqlite"
+	"github.com/weirflow/weir/ext/sqlite/sqlitestore"
+	"github.com/weirflow/weir/internal/storecrash"
+)
+
+func TestMain(m *testing.M) {
+	storecrash.Child(openForCrash)
+	goleak.VerifyTestMain(m)
+}
+
+// Laws D1, D5.
+func TestKilledAtEachStatement(t *testing.T) {
+	storecrash.Run(t, func(t *testing.T) string { return filepath.Join(t.TempDir(), "queues.db") }, openForCrash)
+}
+
+func openForCrash(ctx context.Context, path string, step func()) (store.Inspector, error) {
+	db, err := sqlite.Open(ctx, path)
+	if err != nil {
+		return nil, err
+	}
+	if err := sqlitestore.Migrate(ctx, db); err != nil {
+		return nil, err
+	}
+	s := sqlitestore.New(db)
+	sqlitestore.SetStep(s, step)
+	return closing{s, db}, nil
+}
+
+// closing closes the database with the store.
+type closing struct {
+	*sqlitestore.Store
+	db *sqlite.DB
+}
+
+func (c closing) Close() error { return errors.Join(c.Store.Close(), c.db.Close()) }
+
+// open opens a database with the tables, which the test closes.
+func open(t testing.TB, path string) *sqlite.DB {
+	t.Helper()
+	db, err := sqlite.Open(t.Context(), path, sqlite.WithSynchronousNormal())
+	require.NoError(t, err)
+	t.Cleanup(func() { require.NoError(t, db.Close()) })
+	require.NoError(t, sqlitestore.Migrate(t.Context(), db))
+	return db
+}
+
+func TestStore(t *testing.T) {
+	deliverytest.RunStore(t, func(t *testing.T) deliverytest.StorePlace {
+		mock := clock.NewMock()
+		mock.Set(time.Unix(1_700_000_000, 0))
+		path := filepath.Join(t.TempDir(), "queues.db")
+		db := open(t, path)
+		opened := 0
+		return deliverytest.StorePlace{
+			Open: func() (store.Store, error) {
+				if opened++; opened > 1 {
+					return sqlitestore.New(open(t, path), sqlitestore.WithClock(mock)), nil
+				}
+				return sqlitestore.New(db, sqlitestore.WithClock(mock)), nil
+			},
+			Wait:    mock.Add,
+			SetBack: func(d time.Duration) { mock.Set(mock.Now().Add(-d)) },
+			Full: func() (store.Store, error) {
+				db := open(t, filepath.Join(t.TempDir(), "small.db"))
+				_, err := db.Writer().ExecContext(t.Context(), "PRAGMA max_page_count = 60")
+				return sqlitestore.New(db), err
+			},
+		}
+	})
+}
+
+// Law D3.
+func TestClockGoesOnInTheNextRun(t *testing.T) {
+	path := filepath.Join(t.TempDir(), "queues.db")
+	mock := clock.NewMock()
+	run := func(wall int64) *sqlitestore.Store {
+		mock.Set(time.Unix(wall, 0))
+		return sqlitestore.New(open(t, path), sqlitestore.WithClock(mock))
+	}
+	message := func(id string, d time.Duration) store.Message {
+		return store.Message{Meta: delivery.Meta{ID: id}, Delay: d}
+	}
+	require.NoError(t, run(1000).Put(t.Context(), "q", message("some", 0)))
+	s := run(100) // the machine's clock was set back
+	require.NoError(t, s.Put(t.Context(), "waiting", message("a", 10*time.Second)))
+	mock.Add(9 * time.Second)
+	require.NoError(t, s.Put(t.Context(), "q", message("other", 0)))
+	s = run(1009) // it is right again
+	taken, err := s.Take(t.Context(), "waiting", 10, time.Second)
+	require.NoError(t, err)
+	require.Empty(t, taken, "a message that was put while the clock was wrong is early")
+	mock.Add(time.Second)
+	taken, err = s.Take(t.Context(), "waiting", 10, time.Second)
+	require.NoError(t, err)
+	require.Len(t, taken, 1)
+}

@@ -1,0 +1,112 @@
+// Package storesql has what the SQL stores of delivery/store share: messages as columns, filters as conditions.
+package storesql
+
+import (
+	"encoding/json"
+	"fmt"
+	"strconv"
+	"strings"
+	"time"
+
+	"github.com/weirflow/weir/delivery"
+	"github.com/weirflow/weir/delivery/store"
+)
+
+// Dialect is what differs between the databases in a condition. %s stands for a parameter.
+type Dialect struct {
+	HasReason string // the column meta has the reason
+	HasError  string // its lastError contains the text
+	Time      func(time.Time) any
+}
+
+// Meta returns the column meta of a message: JSON that is UTF-8 without NUL.
+func Meta(m *store.Message) (string, error) {
+	meta := m.Meta
+	meta.Due = time.Time{} // a column of its own
+	b, err := json.Marshal(meta)
+	if err != nil {
+		return "", fmt.Errorf("store: %w", err)
+	}
+	return string(b), nil
+}
+
+// ReadMeta reads what Meta has returned.
+func ReadMeta(column []byte, due time.Time) (m delivery.Meta, err error) {
+	if err = json.Unmarshal(column, &m); err != nil {
+		return m, fmt.Errorf("store: %w", err)
+	}
+	m.Due = due.UTC()
+	return m, nil
+}
+
+// Where returns a filter as a condition on the columns meta, cause and arrived: " AND …", or "". It appends its parameters
+// to args.
+func Where(d Dialect, f *store.Filter, args []any) (string, []any, error) {
+	var b strings.Builder
+	param := func(v any) string {
+		args = append(args, v)
+		return Param(len(args))
+	}
+	if len(f.IDs) > 0 {
+		var params []string
+		for _, id := range f.IDs {
+			id, err := escaped(id)
+			if err != nil {
+				return "", nil, err
+			}
+			params = append(params, param(id))
+		}
+		b.WriteString(" AND meta->>'id' IN (" + strings.Join(params, ", ") + ")")
+	}
+	for _, c := range []struct{ column, value string }{
+		{"meta->>'key'", f.Key},
+		{"meta->'origin'->>'source'", f.Source},
+		{"meta->>'provider'", f.Provider},
+	} {
+		if c.value == "" {
+			continue
+		}
+		value, err := escaped(c.value)
+		if err != nil {
+			return "", nil, err
+		}
+		b.WriteString(" AND " + c.column + " = " + param(value))
+	}
+	for _, c := range []struct{ condition, value string }{
+		{"cause = %s", string(f.Cause)},
+		{d.HasReason, f.Reason},
+		{d.HasError, f.Error},
+	} {
+		if c.value != "" {
+			fmt.Fprintf(&b, " AND "+c.condition, param(readable(c.value)))
+		}
+	}
+	if !f.Since.IsZero() {
+		b.WriteString(" AND arrived >= " + param(d.Time(f.Since)))
+	}
+	if !f.Before.IsZero() {
+		b.WriteString(" AND arrived < " + param(d.Time(f.Before)))
+	}
+	return b.String(), args, nil
+}
+
+// Param returns the name of the n-th parameter, from 1.
+func Param(n int) string { return "$" + strconv.Itoa(n) }
+
+// escaped returns a name as the column meta has it.
+func escaped(name string) (string, error) {
+	b, err := json.Marshal(delivery.Meta{Key: name})
+	if err != nil {
+		return "", fmt.Errorf("store: filter: %w", err)
+	}
+	var s struct {
+		Key string `json:"key"`
+	}
+	err = json.Unmarshal(b, &s)
+	return s.Key, err
+}
+
+// readable returns a text as databases take it, and as the column meta has those that describe.
+func readable(s string) string {
+	return strings.ReplaceAll(strings.ToValidUTF8(s, "\uFFFD"), "\x00", "\uFFFD")
+}
