@@ -1,0 +1,11 @@
+// Package exactlyoncetest has the conformance suite of durable records: [RunStore] checks what exactlyonce.Store promises.
+//
+//	func TestMyStore(t *testing.T) {
+//		exactlyoncetest.RunStore(t, func(t *testing.T, c clock.Clock) exactlyoncetest.Place[*sql.Tx] {
+//			…
+//		})
+//	}
+//
+// Run it with -race: some rules are about transactions of many goroutines. What a suite cannot do is to kill your process or
+// your database.
+package exactlyoncetest

@@ -1,0 +1,508 @@
+package exactlyoncetest
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"fmt"
+	"math/rand/v2"
+	"strconv"
+	"sync"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"github.com/benbjohnson/clock"
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+
+	"github.com/weirflow/weir/exactlyonce"
+)
+
+// Place is a database for one test.
+type Place[TX any] struct {
+	// Open opens the records as another server of the service does. The test closes what it opens.
+	Open func() exactlyonce.Store[TX]
+	// Begin begins a transaction as a user does. It may wait for another one to end.
+	Begin func(ctx context.Context) (Transaction[TX], error)
+	// Add is an effect: it adds 1 to the counter of that name as part of a transaction. Names are new each time, but for
+	// those of one request.
+	Add func(ctx context.Context, tx TX, name string) error
+	// Count returns what is committed of a counter.
+	Count func(ctx context.Context, name string) (int, error)
+	// Again reports whether a transaction that failed with this error may be tried again as it is, as after a
+	// serialization failure. Nil: never.
+	Again func(err error) bool
+}
+
+// Transaction is one of the user's own.
+type Transaction[TX any] struct {
+	TX       TX
+	Commit   func(ctx context.Context) error
+	Rollback func(ctx context.Context) error
+}
+
+// RunStore checks the rules of [exactlyonce.Store], one subtest each. newPlace returns a new, empty place each time; its
+// records take the time from c.
+func RunStore[TX any](t *testing.T, newPlace func(t *testing.T, c clock.Clock) Place[TX]) {
+	t.Helper()
+	for _, rule := range []struct {
+		name  string
+		check func(b *bench[TX])
+	}{
+		{"a stored answer is found", (*bench[TX]).found},
+		{"what is rolled back is new", (*bench[TX]).rolledBack},
+		{"what is not committed is not seen", (*bench[TX]).uncommitted},
+		{"requests differ in scope, client, sequence number and step", (*bench[TX]).identity},
+		{"other content is refused", (*bench[TX]).mismatch},
+		{"invalid requests are refused", (*bench[TX]).invalid},
+		{"one of two attempts stores its answer", (*bench[TX]).twoAttempts},
+		{"the second attempt goes on when the first is rolled back", (*bench[TX]).firstRolledBack},
+		{"marks make stale", (*bench[TX]).marks},
+		{"a put holds up the mark above it", (*bench[TX]).putBesideMark},
+		{"old answers are collected", (*bench[TX]).oldAnswers},
+		{"silent clients are collected", (*bench[TX]).silentClients},
+		{"many are collected by several", (*bench[TX]).manyCollected},
+		{"each request has one effect", (*bench[TX]).oneEffect},
+	} {
+		t.Run(rule.name, func(t *testing.T) {
+			mock := clock.NewMock()
+			mock.Set(time.Date(2026, 1, 2, 3, 4, 5, 6000, time.UTC))
+			rule.check(&bench[TX]{T: t, place: newPlace(t, mock), clock: mock})
+		})
+	}
+}
+
+type bench[TX any] struct {
+	*testing.T
+	place Place[TX]
+	clock *clock.Mock
+}
+
+var answer = []byte("an answer\x00\xff")
+
+func request(client exactlyonce.Client, sequence int64) exactlyonce.Request {
+	return exactlyonce.Request{ID: exactlyonce.ID{Client: client, Sequence: sequence, Attempt: 1}, Scope: "scope"}
+}
+
+// put stores an answer in a transaction of its own. After an error it rolls back.
+func (b *bench[TX]) put(s exactlyonce.Store[TX], req exactlyonce.Request, answer []byte) error {
+	tx, err := b.place.Begin(b.Context())
+	if err != nil {
+		return err
+	}
+	if err := s.Put(b.Context(), tx.TX, req, answer); err != nil {
+		return errors.Join(err, tx.Rollback(b.Context()))
+	}
+	return tx.Commit(b.Context())
+}
+
+func (b *bench[TX]) state(s exactlyonce.Store[TX], want exactlyonce.State, req exactlyonce.Request) (answer []byte) {
+	b.Helper()
+	state, answer, err := s.Find(b.Context(), req)
+	require.NoError(b, err)
+	require.Equal(b, want, state, "%v", req)
+	if want != exactlyonce.StateCompleted {
+		assert.Nil(b, answer)
+	}
+	return answer
+}
+
+func (b *bench[TX]) found() {
+	s, other := b.place.Open(), b.place.Open()
+	c := exactlyonce.NewClient()
+	for i, want := range [][]byte{answer, {}, nil, bytes.Repeat([]byte("x"), 100_000)} {
+		req := request(c, int64(i+1))
+		b.state(s, exactlyonce.StateNew, req)
+		given := bytes.Clone(want)
+		require.NoError(b, b.put(s, req, given))
+		clear(given) // it is the caller's
+		for _, s := range []exactlyonce.Store[TX]{s, other, b.place.Open()} {
+			req.Attempt++
+			assert.True(b, bytes.Equal(want, b.state(s, exactlyonce.StateCompleted, req)))
+		}
+		assert.ErrorIs(b, b.put(other, req, []byte("another")), exactlyonce.ErrCompleted)
+		assert.True(b, bytes.Equal(want, b.state(other, exactlyonce.StateCompleted, req)))
+	}
+	b.state(s, exactlyonce.StateNew, request(c, exactlyonce.MaxSequence))
+	require.NoError(b, b.put(s, request(c, exactlyonce.MaxSequence), answer))
+	b.state(s, exactlyonce.StateCompleted, request(c, exactlyonce.MaxSequence))
+}
+
+func (b *bench[TX]) rolledBack() {
+	s := b.place.Open()
+	req := request(exactlyonce.NewClient(), 1)
+	for range 2 {
+		tx, err := b.place.Begin(b.Context())
+		require.NoError(b, err)
+		require.NoError(b, b.place.Add(b.Context(), tx.TX, "gone"))
+		require.NoError(b, s.Put(b.Context(), tx.TX, req, answer))
+		require.NoError(b, tx.Rollback(b.Context()))
+		b.state(s, exactlyonce.StateNew, req)
+	}
+	require.NoError(b, b.put(s, req, answer))
+	n, err := b.place.Count(b.Context(), "gone")
+	require.NoError(b, err)
+	assert.Zero(b, n)
+}
+
+func (b *bench[TX]) uncommitted() {
+	s, other := b.place.Open(), b.place.Open()
+	req := request(exactlyonce.NewClient(), 1)
+	tx, err := b.place.Begin(b.Context())
+	require.NoError(b, err)
+	require.NoError(b, s.Put(b.Context(), tx.TX, req, answer))
+	b.state(other, exactlyonce.StateNew, req) // and it does not wait
+	assert.ErrorIs(b, s.Put(b.Context(), tx.TX, req, answer), exactlyonce.ErrCompleted)
+	require.NoError(b, tx.Rollback(b.Context()))
+	require.NoError(b, b.put(s, req, answer))
+	b.state(other, exactlyonce.StateCompleted, req)
+}
+
+func (b *bench[TX]) identity() {
+	s := b.place.Open()
+	first := request(exactlyonce.NewClient(), 7)
+	require.NoError(b, b.put(s, first, answer))
+	scope, client, sequence, step := first, first, first, first
+	scope.Scope = "another"
+	client.Client = exactlyonce.NewClient()
+	sequence.Sequence++
+	step.Step = "charge"
+	for i, req := range []exactlyonce.Request{scope, client, sequence, step} {
+		b.state(s, exactlyonce.StateNew, req)
+		require.NoError(b, b.put(s, req, []byte(strconv.Itoa(i))))
+		assert.Equal(b, strconv.Itoa(i), string(b.state(s, exactlyonce.StateCompleted, req)))
+	}
+	require.NoError(b, s.Acknowledge(b.Context(), []exactlyonce.Mark{{Scope: "another", Client: first.Client, Before: 100}}))
+	b.state(s, exactlyonce.StateStale, scope)
+	assert.Equal(b, answer, b.state(s, exactlyonce.StateCompleted, first))
+	b.state(s, exactlyonce.StateCompleted, client)
+}
+
+func (b *bench[TX]) mismatch() {
+	s := b.place.Open()
+	req := request(exactlyonce.NewClient(), 1)
+	req.Fingerprint = [32]byte{1}
+	require.NoError(b, b.put(s, req, answer))
+	other, without := req, req
+	other.Fingerprint = [32]byte{2}
+	without.Fingerprint = [32]byte{}
+	_, _, err := s.Find(b.Context(), other)
+	assert.ErrorIs(b, err, exactlyonce.ErrMismatch)
+	assert.ErrorIs(b, b.put(s, other, answer), exactlyonce.ErrMismatch)
+	b.state(s, exactlyonce.StateCompleted, without)
+	assert.ErrorIs(b, b.put(s, without, answer), exactlyonce.ErrCompleted)
+
+	b.clock.Add(time.Hour)
+	_, _, err = s.Collect(b.Context(), b.clock.Now(), time.Time{})
+	require.NoError(b, err)
+	_, _, err = s.Find(b.Context(), other)
+	assert.ErrorIs(b, err, exactlyonce.ErrMismatch)
+	b.state(s, exactlyonce.StateStale, req)
+
+	bare := request(req.Client, 2)
+	require.NoError(b, b.put(s, bare, answer))
+	bare.Fingerprint = [32]byte{3}
+	b.state(s, exactlyonce.StateCompleted, bare)
+}
+
+func (b *bench[TX]) invalid() {
+	s := b.place.Open()
+	for _, req := range []exactlyonce.Request{
+		{}, request(exactlyonce.Client{}, 1), request(exactlyonce.NewClient(), 0), request(exactlyonce.NewClient(), exactlyonce.MaxSequence+1),
+	} {
+		_, _, err := s.Find(b.Context(), req)
+		assert.ErrorIs(b, err, exactlyonce.ErrInvalidID)
+		assert.ErrorIs(b, b.put(s, req, answer), exactlyonce.ErrInvalidID)
+	}
+	assert.ErrorIs(b, s.Acknowledge(b.Context(), []exactlyonce.Mark{{Scope: "scope", Before: 1}}), exactlyonce.ErrInvalidID)
+	assert.NoError(b, s.Acknowledge(b.Context(), nil))
+}
+
+// attempt is a whole one: the effect and its record.
+func (b *bench[TX]) attempt(s exactlyonce.Store[TX], req exactlyonce.Request, effect string, answer []byte) error {
+	tx, err := b.place.Begin(b.Context())
+	if err != nil {
+		return err
+	}
+	err = b.place.Add(b.Context(), tx.TX, effect)
+	if err == nil {
+		err = s.Put(b.Context(), tx.TX, req, answer)
+	}
+	if err != nil {
+		return errors.Join(err, tx.Rollback(b.Context()))
+	}
+	return tx.Commit(b.Context())
+}
+
+func (b *bench[TX]) twoAttempts() {
+	servers := [2]exactlyonce.Store[TX]{b.place.Open(), b.place.Open()}
+	for round := range int64(10) {
+		req := request(exactlyonce.NewClient(), round+1)
+		errs := make(chan error, 2)
+		tx, err := b.place.Begin(b.Context())
+		require.NoError(b, err)
+		require.NoError(b, servers[0].Put(b.Context(), tx.TX, req, answer))
+		go func() { errs <- b.put(servers[1], req, []byte("another")) }()
+		if round%2 == 0 {
+			select {
+			case err := <-errs:
+				require.NoError(b, err, "the second did not wait")
+			case <-time.After(20 * time.Millisecond): // it waits, as a rule
+			}
+		}
+		require.NoError(b, tx.Commit(b.Context()))
+		assert.ErrorIs(b, <-errs, exactlyonce.ErrCompleted)
+		assert.Equal(b, answer, b.state(servers[1], exactlyonce.StateCompleted, req))
+	}
+}
+
+func (b *bench[TX]) firstRolledBack() {
+	servers := [2]exactlyonce.Store[TX]{b.place.Open(), b.place.Open()}
+	req := request(exactlyonce.NewClient(), 1)
+	tx, err := b.place.Begin(b.Context())
+	require.NoError(b, err)
+	require.NoError(b, servers[0].Put(b.Context(), tx.TX, req, answer))
+	errs := make(chan error, 1)
+	go func() { errs <- b.put(servers[1], req, []byte("another")) }()
+	require.NoError(b, tx.Rollback(b.Context()))
+	require.NoError(b, <-errs)
+	assert.Equal(b, "another", string(b.state(servers[0], exactlyonce.StateCompleted, req)))
+}
+
+func (b *bench[TX]) marks() {
+	s, other := b.place.Open(), b.place.Open()
+	c, unseen := exactlyonce.NewClient(), exactlyonce.NewClient()
+	for _, sequence := range []int64{1, 2, 4, 9} {
+		require.NoError(b, b.put(s, request(c, sequence), answer))
+	}
+	mark := func(c exactlyonce.Client, before int64) {
+		b.Helper()
+		require.NoError(b, s.Acknowledge(b.Context(), []exactlyonce.Mark{{Scope: "scope", Client: c, Before: before}}))
+	}
+	mark(c, 5)
+	mark(unseen, 5)
+	mark(c, 3) // never lowers one
+	for range 2 {
+		for sequence, want := range map[int64]exactlyonce.State{
+			1: exactlyonce.StateStale, 2: exactlyonce.StateStale, 3: exactlyonce.StateStale, 4: exactlyonce.StateStale,
+			5: exactlyonce.StateNew, 8: exactlyonce.StateNew, 9: exactlyonce.StateCompleted,
+		} {
+			b.state(other, want, request(c, sequence))
+			if want == exactlyonce.StateStale {
+				assert.ErrorIs(b, b.put(s, request(c, sequence), answer), exactlyonce.ErrStale)
+				b.state(other, want, request(unseen, sequence))
+				assert.ErrorIs(b, b.put(s, request(unseen, sequence), answer), exactlyonce.ErrStale)
+			}
+		}
+		other = b.place.Open() // after a restart, too
+	}
+	require.NoError(b, b.put(s, request(unseen, 5), answer))
+
+	var many []exactlyonce.Mark
+	for i := range 100 {
+		many = append(many, exactlyonce.Mark{Scope: "many", Client: exactlyonce.NewClient(), Before: int64(i)}, exactlyonce.Mark{Scope: "scope", Client: c, Before: int64(i)})
+	}
+	require.NoError(b, s.Acknowledge(b.Context(), many))
+	b.state(s, exactlyonce.StateStale, request(c, 98))
+	b.state(s, exactlyonce.StateNew, request(c, 99))
+}
+
+// A transaction that has put below a mark holds the mark up until its record is committed, or sees the mark: a request
+// whose record is gone is never run again.
+func (b *bench[TX]) putBesideMark() {
+	s, other := b.place.Open(), b.place.Open()
+	for range 5 {
+		c := exactlyonce.NewClient()
+		require.NoError(b, b.put(s, request(c, 1), answer))
+		tx, err := b.place.Begin(b.Context())
+		require.NoError(b, err)
+		require.NoError(b, s.Put(b.Context(), tx.TX, request(c, 2), answer))
+		marked := make(chan error, 1)
+		go func() {
+			marked <- other.Acknowledge(b.Context(), []exactlyonce.Mark{{Scope: "scope", Client: c, Before: 10}})
+		}()
+		select {
+		case err := <-marked:
+			require.NoError(b, err, "the mark did not wait")
+		case <-time.After(10 * time.Millisecond): // it waits
+		}
+		require.NoError(b, tx.Commit(b.Context()))
+		require.NoError(b, <-marked)
+		for sequence := range int64(9) {
+			b.state(s, exactlyonce.StateStale, request(c, sequence+1))
+			assert.ErrorIs(b, b.put(s, request(c, sequence+1), answer), exactlyonce.ErrStale)
+		}
+	}
+}
+
+func (b *bench[TX]) collect(s exactlyonce.Store[TX], answers, clients time.Time, wantAnswers, wantClients int) {
+	b.Helper()
+	gotAnswers, gotClients, err := s.Collect(b.Context(), answers, clients)
+	require.NoError(b, err)
+	assert.Equal(b, wantAnswers, gotAnswers, "answers")
+	assert.Equal(b, wantClients, gotClients, "clients")
+}
+
+func (b *bench[TX]) oldAnswers() {
+	s := b.place.Open()
+	c := exactlyonce.NewClient()
+	require.NoError(b, b.put(s, request(c, 5), answer))
+	require.NoError(b, b.put(s, request(c, 1), nil))
+	b.clock.Add(time.Minute)
+	cut := b.clock.Now()
+	require.NoError(b, b.put(s, request(c, 3), answer))
+	b.collect(s, cut, time.Time{}, 2, 0)
+	b.collect(s, cut, time.Time{}, 0, 0)
+	for _, s := range []exactlyonce.Store[TX]{s, b.place.Open()} {
+		b.state(s, exactlyonce.StateStale, request(c, 5))
+		b.state(s, exactlyonce.StateStale, request(c, 1))
+		b.state(s, exactlyonce.StateCompleted, request(c, 3))
+		for _, never := range []int64{2, 4, 6} { // one slow request pins nothing, and loses nothing (E9, E10)
+			b.state(s, exactlyonce.StateNew, request(c, never))
+		}
+		assert.ErrorIs(b, b.put(s, request(c, 5), answer), exactlyonce.ErrStale)
+	}
+	require.NoError(b, b.put(s, request(c, 4), answer))
+}
+
+func (b *bench[TX]) silentClients() {
+	s := b.place.Open()
+	clients := map[string]exactlyonce.Client{}
+	for _, name := range []string{"silent", "mark of old", "record", "mark", "answer collected"} {
+		clients[name] = exactlyonce.NewClient()
+		if name != "mark of old" {
+			require.NoError(b, b.put(s, request(clients[name], 1), answer))
+		}
+	}
+	mark := func(name string) {
+		require.NoError(b, s.Acknowledge(b.Context(), []exactlyonce.Mark{{Scope: "scope", Client: clients[name], Before: 2}}))
+	}
+	mark("mark of old")
+	b.clock.Add(time.Hour)
+	cut := b.clock.Now()
+	require.NoError(b, b.put(s, request(clients["record"], 2), answer))
+	require.NoError(b, b.put(s, request(clients["answer collected"], 2), answer))
+	mark("mark")
+	b.clock.Add(time.Minute)
+	// The answers of the last minute go, but that their clients spoke then stays known.
+	require.NoError(b, b.put(s, request(clients["record"], 3), answer))
+	b.collect(s, b.clock.Now(), time.Time{}, 5, 0)
+	b.collect(s, cut, cut, 0, 2)
+	b.collect(s, cut, cut, 0, 0)
+	for range 2 {
+		for _, name := range []string{"silent", "mark of old"} {
+			for _, sequence := range []int64{1, 2, exactlyonce.MaxSequence} {
+				req := request(clients[name], sequence)
+				b.state(s, exactlyonce.StateStale, req)
+				assert.ErrorIs(b, b.put(s, req, answer), exactlyonce.ErrStale)
+			}
+			mark(name) // a late one changes nothing
+			b.state(s, exactlyonce.StateStale, request(clients[name], 3))
+		}
+		for _, name := range []string{"record", "mark", "answer collected"} {
+			b.state(s, exactlyonce.StateNew, request(clients[name], 4))
+		}
+		s = b.place.Open()
+	}
+	b.state(s, exactlyonce.StateNew, request(exactlyonce.NewClient(), 1))
+
+	// A silent client whose answers are younger than the answers to be collected: they go with it.
+	c := exactlyonce.NewClient()
+	require.NoError(b, b.put(s, request(c, 1), answer))
+	b.clock.Add(time.Hour)
+	b.collect(s, cut, b.clock.Now(), 2, 4)
+	b.state(s, exactlyonce.StateStale, request(c, 1))
+}
+
+func (b *bench[TX]) manyCollected() {
+	s, other := b.place.Open(), b.place.Open()
+	const clients, each = 2, 520
+	for i := range clients {
+		c := exactlyonce.NewClient()
+		tx, err := b.place.Begin(b.Context())
+		require.NoError(b, err)
+		for sequence := range int64(each) {
+			req := request(c, sequence/2+1)
+			req.Step = strconv.FormatInt(sequence%2, 10)
+			require.NoError(b, s.Put(b.Context(), tx.TX, req, answer))
+		}
+		require.NoError(b, tx.Commit(b.Context()))
+		if i == 0 {
+			require.NoError(b, s.Acknowledge(b.Context(), []exactlyonce.Mark{{Scope: "scope", Client: c, Before: each}}))
+			b.state(s, exactlyonce.StateStale, request(c, 1))
+		}
+	}
+	b.clock.Add(time.Hour)
+	var answers, silent atomic.Int64
+	var wg sync.WaitGroup
+	for _, s := range []exactlyonce.Store[TX]{s, other} {
+		wg.Go(func() {
+			a, c, err := s.Collect(b.Context(), b.clock.Now(), b.clock.Now())
+			assert.NoError(b, err)
+			answers.Add(int64(a))
+			silent.Add(int64(c))
+		})
+	}
+	wg.Wait()
+	assert.EqualValues(b, (clients-1)*each, answers.Load())
+	assert.EqualValues(b, clients, silent.Load())
+}
+
+// oneEffect is a random history: attempts of the same requests at three servers, some rolled back, while marks and
+// collections go on. Law X1.
+func (b *bench[TX]) oneEffect() {
+	const requests, attempts, workers = 40, 4, 6
+	client := exactlyonce.NewClient()
+	servers := []exactlyonce.Store[TX]{b.place.Open(), b.place.Open(), b.place.Open()}
+	var done, stop atomic.Int64
+	committed := make([]atomic.Int32, requests)
+	var wg, beside sync.WaitGroup
+	for w := range workers {
+		wg.Go(func() {
+			random := rand.New(rand.NewPCG(1, uint64(w)))
+			for range requests * attempts / workers {
+				low := done.Load()
+				n := low + random.Int64N(max(1, min(12, requests-low)))
+				req := request(client, n+1)
+				req.First = 1
+				err := b.attempt(servers[random.IntN(len(servers))], req, b.counter(n), answer)
+				switch {
+				case err == nil:
+					committed[n].Add(1)
+				case errors.Is(err, exactlyonce.ErrCompleted), errors.Is(err, exactlyonce.ErrStale):
+				case b.place.Again != nil && b.place.Again(err):
+				default:
+					assert.NoError(b, err)
+				}
+			}
+		})
+	}
+	beside.Go(func() {
+		for ; stop.Load() == 0; b.clock.Add(time.Second) {
+			mark := done.Add(1)
+			if mark > requests-6 {
+				done.Store(requests - 6)
+				mark = requests - 6
+			}
+			err := servers[0].Acknowledge(b.Context(), []exactlyonce.Mark{{Scope: "scope", Client: client, Before: mark}})
+			assert.NoError(b, err)
+			_, _, err = servers[1].Collect(b.Context(), b.clock.Now().Add(-2*time.Second), time.Time{})
+			assert.NoError(b, err)
+		}
+	})
+	wg.Wait()
+	stop.Store(1)
+	beside.Wait()
+	var effects int
+	for n := range int64(requests) {
+		count, err := b.place.Count(b.Context(), b.counter(n))
+		require.NoError(b, err)
+		assert.LessOrEqual(b, count, 1, "request %d", n)
+		assert.EqualValues(b, committed[n].Load(), count, "request %d", n)
+		effects += count
+	}
+	assert.NotZero(b, effects)
+}
+
+func (b *bench[TX]) counter(n int64) string { return fmt.Sprintf("effect %d", n) }

@@ -1,0 +1,34 @@
+// Package sqliterecords keeps the answers of requests with ids in SQLite, for services
+// whose effects are in the same database: record and effect are one transaction.
+//
+//	db, err := sqlite.Open(ctx, "accounts.db")
+//	…
+//	records := sqliterecords.New(db)
+//	err = records.Migrate(ctx)
+//	…
+//	// In the handler of a request:
+//	answer, err := records.Run(ctx, req, func(ctx context.Context, tx *sqlite.Tx) ([]byte, error) {
+//		_, err := tx.ExecContext(ctx, "UPDATE accounts SET balance = balance - ? WHERE id = ?", amount, id)
+//		return []byte("paid"), err
+//	})
+//
+// # Vocabulary
+//
+// [Records] is an exactlyonce.Store. [Records.Run] is for effects that are a few statements: calls of many goroutines
+// share a transaction (sqlite.DB.Write), and so its fsync. [Records.Put] joins a transaction of your own, which costs an fsync
+// each.
+//
+// # Guarantees
+//
+// The suite exactlyonce/exactlyoncetest describes and checks them. What is collected leaves a number for the client or a
+// row without its answer, about 60 bytes, and is stale for ever.
+//
+// # Migrations
+//
+// [Records.Migrate] makes the tables weir_clients and weir_records. The same files are [Migrations], for a migrator of
+// your own.
+//
+// # Concurrency
+//
+// Records are safe for concurrent use, also by several processes on one machine.
+package sqliterecords

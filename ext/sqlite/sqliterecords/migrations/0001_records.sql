@@ -1,0 +1,22 @@
+-- What is known of clients that send requests with ids, and the answers to them.
+
+CREATE TABLE IF NOT EXISTS weir_clients (
+	id       INTEGER PRIMARY KEY,
+	scope    TEXT NOT NULL,    -- the authenticated principal
+	client   BLOB NOT NULL,    -- 16 bytes
+	mark     INTEGER NOT NULL, -- requests below it are stale; above every sequence number once the client is collected
+	heard_at INTEGER NOT NULL, -- of the last mark, or of an answer that is gone; microseconds since 1970
+	UNIQUE (scope, client)
+) STRICT;
+
+CREATE TABLE IF NOT EXISTS weir_records (
+	client_id   INTEGER NOT NULL REFERENCES weir_clients (id),
+	sequence    INTEGER NOT NULL,
+	step        TEXT NOT NULL,
+	fingerprint BLOB,             -- NULL: not compared
+	answer      BLOB,             -- NULL: collected, the request is stale
+	stored_at   INTEGER NOT NULL, -- microseconds since 1970
+	PRIMARY KEY (client_id, sequence, step)
+) STRICT, WITHOUT ROWID;
+
+CREATE INDEX IF NOT EXISTS weir_records_age ON weir_records (client_id, stored_at) WHERE answer IS NOT NULL;

@@ -1,0 +1,372 @@
+package sqliterecords
+
+import (
+	"context"
+	"database/sql"
+	"embed"
+	"errors"
+	"fmt"
+	"io/fs"
+	"time"
+
+	"github.com/benbjohnson/clock"
+
+	"github.com/weirflow/weir/exactlyonce"
+	"github.com/weirflow/weir/ext/sqlite"
+	"github.com/weirflow/weir/internal/sqlmigrate"
+)
+
+// collected is the mark of a client whose requests are all stale.
+const collected = exactlyonce.MaxSequence + 1
+
+// step is how many rows one transaction of a collection changes.
+const step = 500
+
+//go:embed migrations/*.sql
+var migrations embed.FS
+
+// Migrations returns the SQL files that make the tables: "0001_records.sql" and so on.
+func Migrations() fs.FS {
+	files, _ := fs.Sub(migrations, "migrations") // the name is a good one
+	return files
+}
+
+// Tx is what Put needs of a transaction: *sql.Tx and *sqlite.Tx have it.
+type Tx interface {
+	ExecContext(ctx context.Context, query string, args ...any) (sql.Result, error)
+	QueryRowContext(ctx context.Context, query string, args ...any) *sql.Row
+}
+
+// Records are answers in an SQLite database. They are safe for concurrent use.
+type Records struct {
+	db    *sqlite.DB
+	clock clock.Clock
+}
+
+var _ exactlyonce.Store[Tx] = (*Records)(nil)
+
+// Option changes what [New] makes.
+type Option func(*Records)
+
+// WithClock sets the clock that says when an answer was stored. Default: the wall clock.
+func WithClock(c clock.Clock) Option {
+	if c == nil {
+		panic("sqliterecords.WithClock: the clock is nil")
+	}
+	return func(r *Records) { r.clock = c }
+}
+
+// New returns the records in db.
+func New(db *sqlite.DB, opts ...Option) *Records {
+	if db == nil {
+		panic("sqliterecords.New: the database is nil")
+	}
+	r := &Records{db: db, clock: clock.New()}
+	for _, opt := range opts {
+		opt(r)
+	}
+	return r
+}
+
+// Migrate makes the tables, or changes them to what this version needs.
+func (r *Records) Migrate(ctx context.Context) error {
+	return sqlmigrate.Apply(ctx, r.db.Writer(), sqlmigrate.SQLite, "sqliterecords", Migrations())
+}
+
+const (
+	findSQL = `SELECT c.mark, r.client_id IS NOT NULL, r.fingerprint, r.answer IS NOT NULL, r.answer
+FROM weir_clients c LEFT JOIN weir_records r ON r.client_id = c.id AND r.sequence = ?3 AND r.step = ?4
+WHERE c.scope = ?1 AND c.client = ?2`
+
+	putSQL = `INSERT INTO weir_records (client_id, sequence, step, fingerprint, answer, stored_at)
+SELECT id, ?3, ?4, ?5, ?6, ?7 FROM weir_clients WHERE scope = ?1 AND client = ?2 AND mark <= ?3
+ON CONFLICT DO NOTHING`
+
+	clientSQL = `INSERT INTO weir_clients (scope, client, mark, heard_at) VALUES (?1, ?2, 0, ?3) ON CONFLICT DO NOTHING`
+
+	markSQL = `INSERT INTO weir_clients (scope, client, mark, heard_at) VALUES (?1, ?2, ?3, ?4)
+ON CONFLICT (scope, client) DO UPDATE SET mark = max(mark, excluded.mark), heard_at = max(heard_at, excluded.heard_at)`
+
+	// Rows below the mark: at most one step of sequence numbers.
+	trimSQL = `DELETE FROM weir_records WHERE client_id = ?1 AND sequence < ?2 AND sequence <= coalesce(
+	(SELECT sequence FROM weir_records WHERE client_id = ?1 ORDER BY sequence LIMIT 1 OFFSET ?3), ?2)`
+
+	liveSQL = `SELECT id FROM weir_clients WHERE id > ?1 AND mark < ?2 ORDER BY id LIMIT ?3`
+
+	oldSQL = `SELECT sequence, step FROM weir_records WHERE client_id = ?1 AND answer IS NOT NULL AND stored_at < ?2 ORDER BY stored_at LIMIT ?3`
+
+	// The age of the youngest goes to the client before the answers that tell it.
+	heardSQL = `UPDATE weir_clients SET heard_at = max(heard_at, (SELECT max(stored_at) FROM
+	(SELECT stored_at FROM weir_records WHERE client_id = ?1 AND answer IS NOT NULL AND stored_at < ?2 ORDER BY stored_at LIMIT ?3)))
+WHERE id = ?1 AND EXISTS (SELECT 1 FROM weir_records WHERE client_id = ?1 AND answer IS NOT NULL AND stored_at < ?2)`
+
+	forgetSQL = `UPDATE weir_records SET answer = NULL WHERE client_id = ?1 AND (sequence, step) IN
+	(SELECT sequence, step FROM weir_records WHERE client_id = ?1 AND answer IS NOT NULL AND stored_at < ?2 ORDER BY stored_at LIMIT ?3)`
+
+	silenceSQL = `UPDATE weir_clients SET mark = ?3 WHERE id = ?1 AND mark < ?3 AND heard_at < ?2
+AND NOT EXISTS (SELECT 1 FROM weir_records WHERE client_id = ?1 AND answer IS NOT NULL AND stored_at >= ?2)`
+)
+
+// Find implements exactlyonce.Records.
+func (r *Records) Find(ctx context.Context, req exactlyonce.Request) (exactlyonce.State, []byte, error) {
+	if err := req.Validate(); err != nil {
+		return exactlyonce.StateNew, nil, err
+	}
+	_, state, answer, err := find(ctx, r.db.Reader(), req)
+	if err != nil {
+		return exactlyonce.StateNew, nil, describe("find", req, err)
+	}
+	return state, answer, nil
+}
+
+// find also reports whether the client is known.
+func find(ctx context.Context, q interface {
+	QueryRowContext(ctx context.Context, query string, args ...any) *sql.Row
+}, req exactlyonce.Request,
+) (known bool, state exactlyonce.State, answer []byte, err error) {
+	var mark int64
+	var present, answered bool
+	var fingerprint []byte
+	err = q.QueryRowContext(ctx, findSQL, req.Scope, req.Client[:], req.Sequence, req.Step).
+		Scan(&mark, &present, &fingerprint, &answered, &answer)
+	switch {
+	case errors.Is(err, sql.ErrNoRows):
+		return false, exactlyonce.StateNew, nil, nil
+	case err != nil:
+		return false, exactlyonce.StateNew, nil, err
+	case present && fingerprint != nil && req.Fingerprint != [32]byte{} && [32]byte(fingerprint) != req.Fingerprint:
+		return true, exactlyonce.StateNew, nil, exactlyonce.ErrMismatch
+	case req.Sequence < mark || present && !answered:
+		return true, exactlyonce.StateStale, nil, nil
+	case present:
+		return true, exactlyonce.StateCompleted, answer, nil
+	}
+	return true, exactlyonce.StateNew, nil, nil
+}
+
+// Put implements exactlyonce.Store.
+func (r *Records) Put(ctx context.Context, tx Tx, req exactlyonce.Request, answer []byte) error {
+	if err := req.Validate(); err != nil {
+		return err
+	}
+	if err := r.put(ctx, tx, req, answer); err != nil {
+		return describe("put", req, err)
+	}
+	return nil
+}
+
+func (r *Records) put(ctx context.Context, tx Tx, req exactlyonce.Request, answer []byte) error {
+	var fingerprint []byte // NULL
+	if req.Fingerprint != [32]byte{} {
+		fingerprint = req.Fingerprint[:]
+	}
+	if answer == nil {
+		answer = []byte{} // NULL is an answer that is gone
+	}
+	now := r.clock.Now().UnixMicro()
+	for created := false; ; created = true {
+		result, err := tx.ExecContext(ctx, putSQL, req.Scope, req.Client[:], req.Sequence, req.Step, fingerprint, answer, now)
+		if err != nil {
+			return err
+		}
+		if n, err := result.RowsAffected(); err != nil || n == 1 {
+			return err
+		}
+		known, state, _, err := find(ctx, tx, req)
+		switch {
+		case err != nil:
+			return err
+		case state == exactlyonce.StateCompleted:
+			return exactlyonce.ErrCompleted
+		case state == exactlyonce.StateStale:
+			return exactlyonce.ErrStale
+		case known || created:
+			return errors.New("the record was not stored")
+		}
+		if _, err := tx.ExecContext(ctx, clientSQL, req.Scope, req.Client[:], now); err != nil {
+			return err
+		}
+	}
+}
+
+// Run calls effect in a transaction that stores the answer it returns, and returns that answer once both are committed. It is
+// a group commit: for effect hold the rules of [sqlite.DB.Write]. If another attempt has completed the request, Run
+// returns the answer of that one and this effect is rolled back. Errors are those of effect, of Put and of the database;
+// after them nothing is committed, except that a failing disk leaves it unknown.
+func (r *Records) Run(ctx context.Context, req exactlyonce.Request, effect func(ctx context.Context, tx *sqlite.Tx) ([]byte, error)) ([]byte, error) {
+	if err := req.Validate(); err != nil {
+		return nil, err
+	}
+	var answer []byte
+	err := r.db.Write(ctx, func(ctx context.Context, tx *sqlite.Tx) error {
+		if req.Attempt > 1 { // where a record is likely, the others need not run twice
+			switch _, state, _, err := find(ctx, tx, req); {
+			case err != nil:
+				return describe("find", req, err)
+			case state == exactlyonce.StateCompleted:
+				return describe("find", req, exactlyonce.ErrCompleted)
+			case state == exactlyonce.StateStale:
+				return describe("find", req, exactlyonce.ErrStale)
+			}
+		}
+		var err error
+		if answer, err = effect(ctx, tx); err != nil {
+			return err
+		}
+		return r.Put(ctx, tx, req, answer)
+	})
+	if err == nil {
+		return answer, nil
+	}
+	// Law X2: whatever failed, the record says whether an attempt took effect. The caller's context may be over.
+	if state, stored, findErr := r.Find(context.WithoutCancel(ctx), req); findErr == nil && state == exactlyonce.StateCompleted {
+		return stored, nil
+	}
+	return nil, err
+}
+
+// Acknowledge implements exactlyonce.Records.
+func (r *Records) Acknowledge(ctx context.Context, marks []exactlyonce.Mark) error {
+	for _, m := range marks {
+		if m.Client.IsZero() {
+			return fmt.Errorf("%w: the mark %d has no client", exactlyonce.ErrInvalidID, m.Before)
+		}
+	}
+	ids := make([]int64, len(marks))
+	now := r.clock.Now().UnixMicro()
+	err := r.db.Write(ctx, func(ctx context.Context, tx *sqlite.Tx) error {
+		for i, m := range marks {
+			_, err := tx.ExecContext(ctx, markSQL, m.Scope, m.Client[:], min(m.Before, collected), now)
+			if err != nil {
+				return err
+			}
+			err = tx.QueryRowContext(ctx, `SELECT id FROM weir_clients WHERE scope = ?1 AND client = ?2`, m.Scope, m.Client[:]).Scan(&ids[i])
+			if err != nil {
+				return err
+			}
+		}
+		return nil
+	})
+	for i, m := range marks {
+		if err != nil {
+			break
+		}
+		err = r.trim(ctx, ids[i], m.Before) // they are stale already
+	}
+	if err != nil {
+		return fmt.Errorf("sqliterecords: acknowledge %d marks: %w", len(marks), err)
+	}
+	return nil
+}
+
+// trim removes the rows of a client below a mark that is set.
+func (r *Records) trim(ctx context.Context, client, mark int64) error {
+	for {
+		if n, err := r.exec(ctx, trimSQL, client, mark, step-1); err != nil || n < step {
+			return err
+		}
+	}
+}
+
+// exec runs one statement in a transaction and returns how many rows it changed.
+func (r *Records) exec(ctx context.Context, query string, args ...any) (n int, err error) {
+	err = r.db.Write(ctx, func(ctx context.Context, tx *sqlite.Tx) error {
+		result, err := tx.ExecContext(ctx, query, args...)
+		if err != nil {
+			return err
+		}
+		rows, err := result.RowsAffected()
+		n = int(rows)
+		return err
+	})
+	return n, err
+}
+
+// Collect implements exactlyonce.Records.
+func (r *Records) Collect(ctx context.Context, answers, clients time.Time) (removedAnswers, removedClients int, err error) {
+	for last := int64(0); ; {
+		ids, err := r.live(ctx, last)
+		for _, id := range ids {
+			if err != nil {
+				break
+			}
+			var gone bool
+			var n int
+			n, gone, err = r.collect(ctx, id, answers, clients)
+			removedAnswers += n
+			if gone {
+				removedClients++
+			}
+			last = id
+		}
+		if err != nil {
+			return removedAnswers, removedClients, fmt.Errorf("sqliterecords: collect: %w", err)
+		}
+		if len(ids) == 0 {
+			return removedAnswers, removedClients, nil
+		}
+	}
+}
+
+// live returns the next clients that are not collected.
+func (r *Records) live(ctx context.Context, after int64) (ids []int64, err error) {
+	rows, err := r.db.Reader().QueryContext(ctx, liveSQL, after, collected, step)
+	if err != nil {
+		return nil, err
+	}
+	for rows.Next() {
+		var id int64
+		if err := rows.Scan(&id); err != nil {
+			return nil, errors.Join(err, rows.Close())
+		}
+		ids = append(ids, id)
+	}
+	return ids, errors.Join(rows.Err(), rows.Close())
+}
+
+// collect collects the answers of a client, and the client itself if it is silent.
+func (r *Records) collect(ctx context.Context, id int64, answers, clients time.Time) (removed int, gone bool, err error) {
+	for n := step; n == step; removed += n {
+		if n, err = r.forget(ctx, id, answers); err != nil {
+			return removed, false, err
+		}
+	}
+	n, err := r.exec(ctx, silenceSQL, id, clients.UnixMicro(), int64(collected))
+	if err != nil || n == 0 {
+		return removed, false, err
+	}
+	for n = step; n == step; removed += n {
+		if n, err = r.forget(ctx, id, clients); err != nil {
+			return removed, true, err
+		}
+	}
+	return removed, true, r.trim(ctx, id, collected)
+}
+
+// forget removes the oldest answers of a client, at most one step. Their rows stay.
+func (r *Records) forget(ctx context.Context, id int64, before time.Time) (n int, err error) {
+	at := before.UnixMicro()
+	var any bool // a look without the write lock
+	err = r.db.Reader().QueryRowContext(ctx, `SELECT EXISTS (`+oldSQL+`)`, id, at, 1).Scan(&any)
+	if err != nil || !any {
+		return 0, err
+	}
+	err = r.db.Write(ctx, func(ctx context.Context, tx *sqlite.Tx) error {
+		if _, err := tx.ExecContext(ctx, heardSQL, id, at, step); err != nil {
+			return err
+		}
+		result, err := tx.ExecContext(ctx, forgetSQL, id, at, step)
+		if err != nil {
+			return err
+		}
+		rows, err := result.RowsAffected()
+		n = int(rows)
+		return err
+	})
+	return n, err
+}
+
+// describe names the request in an error.
+func describe(what string, req exactlyonce.Request, err error) error {
+	return fmt.Errorf("sqliterecords: %s %s of scope %q: %w", what, req.ID, req.Scope, err)
+}

@@ -1,0 +1,147 @@
+package sqliterecords_test
+
+import (
+	"context"
+	"database/sql"
+	"errors"
+	"path/filepath"
+	"sync"
+	"testing"
+
+	"github.com/benbjohnson/clock"
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+	"go.uber.org/goleak"
+
+	"github.com/weirflow/weir/exactlyonce"
+	"github.com/weirflow/weir/exactlyonce/exactlyoncetest"
+	"github.com/weirflow/weir/ext/sqlite"
+	"github.com/weirflow/weir/ext/sqlite/sqliterecords"
+)
+
+func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
+
+const table = `CREATE TABLE counters (name TEXT PRIMARY KEY, n INTEGER NOT NULL) STRICT`
+
+const add = `INSERT INTO counters (name, n) VALUES (?, 1) ON CONFLICT (name) DO UPDATE SET n = n + 1`
+
+func open(t testing.TB, path string) *sqlite.DB {
+	t.Helper()
+	db, err := sqlite.Open(context.Background(), path)
+	require.NoError(t, err)
+	t.Cleanup(func() { assert.NoError(t, db.Close()) })
+	return db
+}
+
+func count(ctx context.Context, db *sqlite.DB, name string) (n int, err error) {
+	err = db.Reader().QueryRowContext(ctx, "SELECT coalesce(sum(n), 0) FROM counters WHERE name = ?", name).Scan(&n)
+	return n, err
+}
+
+func TestStore(t *testing.T) {
+	exactlyoncetest.RunStore(t, func(t *testing.T, c clock.Clock) exactlyoncetest.Place[sqliterecords.Tx] {
+		path := filepath.Join(t.TempDir(), "test.db")
+		db := open(t, path)
+		_, err := db.Writer().Exec(table)
+		require.NoError(t, err)
+		return exactlyoncetest.Place[sqliterecords.Tx]{
+			Open: func() exactlyonce.Store[sqliterecords.Tx] {
+				r := sqliterecords.New(open(t, path), sqliterecords.WithClock(c))
+				require.NoError(t, r.Migrate(context.Background()))
+				return r
+			},
+			Begin: func(ctx context.Context) (exactlyoncetest.Transaction[sqliterecords.Tx], error) {
+				tx, err := db.Writer().BeginTx(ctx, nil)
+				if err != nil {
+					return exactlyoncetest.Transaction[sqliterecords.Tx]{}, err
+				}
+				return exactlyoncetest.Transaction[sqliterecords.Tx]{
+					TX:       tx,
+					Commit:   func(context.Context) error { return tx.Commit() },
+					Rollback: func(context.Context) error { return tx.Rollback() },
+				}, nil
+			},
+			Add: func(ctx context.Context, tx sqliterecords.Tx, name string) error {
+				_, err := tx.ExecContext(ctx, add, name)
+				return err
+			},
+			Count: func(ctx context.Context, name string) (int, error) { return count(ctx, db, name) },
+		}
+	})
+}
+
+// Many calls share transactions; attempts of one request get the answer of the one that took effect (law X1).
+func TestRun(t *testing.T) {
+	db := open(t, filepath.Join(t.TempDir(), "test.db"))
+	_, err := db.Writer().Exec(table)
+	require.NoError(t, err)
+	r := sqliterecords.New(db)
+	require.NoError(t, r.Migrate(t.Context()))
+	client := exactlyonce.NewClient()
+	const n, attempts = 50, 4
+	var mu sync.Mutex
+	answers := map[int64]map[string]bool{}
+	var wg sync.WaitGroup
+	for i := range n * attempts {
+		wg.Go(func() {
+			req := exactlyonce.Request{ID: exactlyonce.ID{Client: client, Sequence: int64(i%n + 1), Attempt: i/n + 1}, Scope: "s"}
+			answer, err := r.Run(t.Context(), req, func(ctx context.Context, tx *sqlite.Tx) ([]byte, error) {
+				_, err := tx.ExecContext(ctx, add, "total")
+				return []byte{byte(req.Attempt)}, err
+			})
+			assert.NoError(t, err)
+			mu.Lock()
+			defer mu.Unlock()
+			if answers[req.Sequence] == nil {
+				answers[req.Sequence] = map[string]bool{}
+			}
+			answers[req.Sequence][string(answer)] = true
+		})
+	}
+	wg.Wait()
+	total, err := count(t.Context(), db, "total")
+	require.NoError(t, err)
+	assert.Equal(t, n, total)
+	for sequence, all := range answers {
+		assert.Len(t, all, 1, "attempts of %d got different answers", sequence)
+	}
+}
+
+func TestRunErrors(t *testing.T) {
+	db := open(t, filepath.Join(t.TempDir(), "test.db"))
+	_, err := db.Writer().Exec(table)
+	require.NoError(t, err)
+	r := sqliterecords.New(db)
+	require.NoError(t, r.Migrate(t.Context()))
+	req := exactlyonce.Request{ID: exactlyonce.ID{Client: exactlyonce.NewClient(), Sequence: 5, Attempt: 1}, Scope: "s"}
+	effect := func(result error) ([]byte, error) {
+		return r.Run(t.Context(), req, func(ctx context.Context, tx *sqlite.Tx) ([]byte, error) {
+			_, err := tx.ExecContext(ctx, add, "total")
+			return []byte("done"), errors.Join(err, result)
+		})
+	}
+	errRefused := errors.New("refused")
+	_, err = effect(errRefused)
+	assert.ErrorIs(t, err, errRefused)
+	answer, err := effect(nil)
+	require.NoError(t, err)
+	assert.Equal(t, "done", string(answer))
+	answer, err = effect(errRefused) // the record decides, not this attempt
+	require.NoError(t, err)
+	assert.Equal(t, "done", string(answer))
+	total, err := count(t.Context(), db, "total")
+	require.NoError(t, err)
+	assert.Equal(t, 1, total)
+
+	require.NoError(t, r.Acknowledge(t.Context(), []exactlyonce.Mark{{Scope: "s", Client: req.Client, Before: 10}}))
+	for attempt := 1; attempt < 3; attempt++ {
+		req.Attempt = attempt
+		_, err = effect(nil)
+		assert.ErrorIs(t, err, exactlyonce.ErrStale)
+	}
+	req.Sequence = 0
+	_, err = effect(nil)
+	assert.ErrorIs(t, err, exactlyonce.ErrInvalidID)
+}
+
+var _ sqliterecords.Tx = (*sql.Tx)(nil)
