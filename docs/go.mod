@@ -6,6 +6,7 @@ require (
 	github.com/reugn/go-streams v0.13.0
 	github.com/stretchr/testify v1.12.1
 	github.com/weirflow/weir v0.0.0
+	github.com/weirflow/weir/ext/failsafe v0.0.0
 	github.com/weirflow/weir/ext/otter v0.0.0
 	go.uber.org/goleak v1.3.0
 )
@@ -40,5 +41,6 @@ require (
 
 replace (
 	github.com/weirflow/weir => ../
+	github.com/weirflow/weir/ext/failsafe => ../ext/failsafe
 	github.com/weirflow/weir/ext/otter => ../ext/otter
 )

@@ -13,6 +13,8 @@ import (
 
 	"github.com/alicebob/miniredis/v2"
 	"github.com/failsafe-go/failsafe-go/bulkhead"
+	"github.com/failsafe-go/failsafe-go/circuitbreaker"
+	"github.com/failsafe-go/failsafe-go/hedgepolicy"
 	"github.com/jackc/pgx/v5"
 	"github.com/jackc/pgx/v5/pgxpool"
 	"github.com/redis/go-redis/v9"
@@ -20,6 +22,8 @@ import (
 	"github.com/twmb/franz-go/pkg/kgo"
 
 	"github.com/weirflow/weir/asyncop"
+	"github.com/weirflow/weir/ext/failsafe/failsafecall"
+	"github.com/weirflow/weir/predicates"
 	"github.com/weirflow/weir/predicates/httpretry"
 	"github.com/weirflow/weir/predicates/netretry"
 	"github.com/weirflow/weir/strategies"
@@ -146,5 +150,28 @@ func Example_sharedLimit() {
 	}
 	// Output:
 	// <lhr> <nil>
+	// <lhr> <nil>
+}
+
+func Example_circuitBreaker() {
+	breaker := circuitbreaker.NewBuilder[any]().WithFailureThreshold(5).WithDelay(time.Second).Build()
+	op := asyncop.OrderedWaitWithRetry(
+		failsafecall.Guard(breaker, asyncop.Blocking(upper)), 10*time.Second, 1000,
+		strategies.ReasonAware(predicates.Named[string](), nil))
+	for row, err := range op.Results(slices.Values([]string{"lhr"})) {
+		fmt.Println(row, err)
+	}
+	// Output:
+	// <lhr> <nil>
+}
+
+func Example_hedge() {
+	hedge := hedgepolicy.NewBuilderWithDelay[string](20 * time.Millisecond).Build()
+	reads := func(context.Context, string) bool { return true } // a read may happen twice
+	op := asyncop.OrderedWait(failsafecall.Hedged(upper, hedge, reads), 5*time.Second, 10)
+	for row, err := range op.Results(slices.Values([]string{"lhr"})) {
+		fmt.Println(row, err)
+	}
+	// Output:
 	// <lhr> <nil>
 }

@@ -1,6 +1,6 @@
 module github.com/weirflow/weir/examples
 
-go 1.26
+go 1.26.0
 
 require (
 	github.com/failsafe-go/failsafe-go v0.9.8
@@ -8,6 +8,7 @@ require (
 	github.com/schollz/progressbar/v3 v3.19.0
 	github.com/stretchr/testify v1.12.1
 	github.com/weirflow/weir v0.0.0
+	github.com/weirflow/weir/ext/failsafe v0.0.0
 	go.uber.org/goleak v1.3.0
 	golang.org/x/term v0.28.0
 )
@@ -21,4 +22,7 @@ require (
 	golang.org/x/sys v0.29.0 // indirect
 )
 
-replace github.com/weirflow/weir => ../
+replace (
+	github.com/weirflow/weir => ../
+	github.com/weirflow/weir/ext/failsafe => ../ext/failsafe
+)

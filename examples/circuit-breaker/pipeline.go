@@ -17,6 +17,7 @@ import (
 	"github.com/reugn/go-streams/flow"
 
 	"github.com/weirflow/weir/asyncop"
+	"github.com/weirflow/weir/ext/failsafe/failsafecall"
 	"github.com/weirflow/weir/predicates"
 	"github.com/weirflow/weir/predicates/httpretry"
 	"github.com/weirflow/weir/strategies"
@@ -34,15 +35,9 @@ type payment string
 
 // pay returns the function of the operator: it asks the breaker, and then the bank.
 func pay(breaker circuitbreaker.CircuitBreaker[any], bankURL string, client *http.Client) asyncop.AsyncFunction[payment, payment] {
-	return asyncop.Blocking(func(ctx context.Context, p payment) (payment, error) {
-		if !breaker.TryAcquirePermit() {
-			predicates.ReportStage(ctx, predicates.ClientDispatch) // nothing was sent
-			return "", circuitbreaker.ErrOpen
-		}
-		err := post(ctx, client, bankURL, p)
-		breaker.RecordError(err) // nil is a success
-		return p, err
-	})
+	return failsafecall.Guard(breaker, asyncop.Blocking(func(ctx context.Context, p payment) (payment, error) {
+		return p, post(ctx, client, bankURL, p)
+	}))
 }
 
 func post(ctx context.Context, client *http.Client, bankURL string, p payment) error {
@@ -61,25 +56,9 @@ func post(ctx context.Context, client *http.Client, bankURL string, p payment) e
 }
 
 // policy retries what the breaker refused when the breaker may let it through, and anything else only where it is safe.
-func policy(breaker circuitbreaker.CircuitBreaker[any]) *strategies.Policy[payment] {
-	open := predicates.ByException[payment](predicates.ErrorIs(circuitbreaker.ErrOpen), predicates.CircuitBreakerOpen)
+func policy() *strategies.Policy[payment] {
 	return strategies.ReasonAware(
-		predicates.Classifiers(open, httpretry.Classifier[payment]()),
-		patient{strategies.BestEffort[payment](), breaker},
-	).Immediate().WithJitter(strategies.ProportionalJitter(0.5))
-}
-
-// patient is best effort that waits for a breaker.
-type patient struct {
-	*strategies.BestEffortStrategy[payment]
-	breaker circuitbreaker.CircuitBreaker[any]
-}
-
-func (s patient) Decide(ctx context.Context, a *predicates.Attempt[payment]) (strategies.Action, error) {
-	if a.Reason == predicates.CircuitBreakerOpen {
-		return strategies.RetryAfter(max(20*time.Millisecond, s.breaker.RemainingDelay())), nil
-	}
-	return s.BestEffortStrategy.Decide(ctx, a)
+		predicates.Classifiers(predicates.Named[payment](), httpretry.Classifier[payment]()), nil)
 }
 
 // run is the whole program. It returns an error if a payment was sent twice, or got lost.
@@ -111,7 +90,7 @@ func run(out io.Writer) error {
 	booked := make(chan any, payments)
 	var doubtful []payment
 	op := asyncop.UnorderedWaitWithRetry(
-		pay(breaker, bank.URL, &http.Client{Transport: httpretry.Transport(transport)}), 10*time.Second, 1000, policy(breaker),
+		pay(breaker, bank.URL, &http.Client{Transport: httpretry.Transport(transport)}), 10*time.Second, 1000, policy(),
 		asyncop.WithMaxConcurrentCalls(8), asyncop.WithDrainRetries(),
 		asyncop.WithFailureHandler(func(f asyncop.Failure[payment]) {
 			if f.Ambiguous() { // another one could be sent again: there is none here

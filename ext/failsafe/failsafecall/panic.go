@@ -1,0 +1,15 @@
+package failsafecall
+
+import (
+	"runtime/debug"
+
+	"github.com/weirflow/weir/asyncop"
+)
+
+// newPanicError wraps what recover returned; nil stands for runtime.Goexit.
+func newPanicError(recovered any) error {
+	if recovered == nil {
+		recovered = asyncop.ErrGoexit
+	}
+	return &asyncop.PanicError{Value: recovered, Stack: debug.Stack()}
+}
