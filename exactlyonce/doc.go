@@ -12,6 +12,19 @@
 //   - The first incomplete number promises that the client repeats nothing below it.
 //   - A record is what the called side knows of a request: that it runs, or its answer.
 //
+// # The calling side
+//
+// A [Tracker] numbers the elements of a stream, and [Transport] sends the ids:
+//
+//	tracker := exactlyonce.NewTracker(exactlyonce.TrackerConfig{})
+//	client := &http.Client{Transport: exactlyonce.Transport(nil, "https://pay.example.com/charges")}
+//
+// A function that makes several requests for an element names them by [WithStep].
+//
+// Reason-aware retries (strategies.ReasonAware) know from the attempt that its requests are tracked: a call that was lost in
+// flight is then repeated, also one that must not happen twice. A request without an id in the same call prevents that, and so
+// does [ErrStale].
+//
 // # Concurrency
 //
 // Everything here is safe for concurrent use unless its documentation says otherwise.

@@ -37,7 +37,7 @@ func Classifier[OUT any]() predicates.Classifier[OUT] {
 
 // ofStatus returns the reason of an attempt that ended with e.
 func ofStatus[OUT any](a *predicates.Attempt[OUT], e *StatusError) (predicates.Reason, bool) {
-	reason, ok := byStatus[e.StatusCode]
+	reason, ok := reasonFor(e.StatusCode, e.tracker)
 	if around, found := errors.AsType[*predicates.StageError](a.Err); found &&
 		around.Stage == predicates.ClientDispatch && a.Stage == predicates.ClientDispatch {
 		if ok && !reason.IsRejection() {
@@ -65,9 +65,10 @@ func besideOthers[OUT any](a *predicates.Attempt[OUT], reason predicates.Reason,
 func ofResponses[OUT any](a *predicates.Attempt[OUT]) (predicates.Reason, bool) {
 	var reasons []predicates.Reason
 	for resp := range responses(a) {
-		reason := byStatus[resp.StatusCode]
+		e := statusError(resp)
+		reason, _ := reasonFor(e.StatusCode, e.tracker)
 		if !reason.IsZero() {
-			reason = besideOthers(a, reason, statusError(resp))
+			reason = besideOthers(a, reason, e)
 		}
 		reasons = append(reasons, reason)
 		a.Stage = predicates.ResponseReceived

@@ -88,7 +88,7 @@ func TestStatuses(t *testing.T) {
 		assert.Equal(t, weak, classify(besideResult), "%d", status)
 		assert.False(t, classify(redirected).AllowsNonIdempotentRetry(), "%d", status)
 	}
-	assert.Len(t, httpretry.Reasons(), len(table)+1+len(rejections))
+	assert.Len(t, httpretry.Reasons(), len(table)+3+len(rejections))
 	for _, r := range httpretry.Reasons() {
 		assert.NotEmpty(t, r.Name())
 	}

@@ -25,6 +25,11 @@
 // be answered after an effect, and what no RFC defines: these, and 5xx that are not
 // in the table, have no reason, and their call is in doubt.
 //
+// Answers of a tracker of package exactlyonce, which an id in the request has caused, are told from those of the service by
+// the header Exactly-Once-Result. 409 for a request of which an earlier attempt runs is InProgress: it is repeated where the
+// call may be, as is one that is tracked. 503 of a full tracker is TrackerFull, and may be repeated. A stale request, 410,
+// has no reason and is in doubt: whether it was executed is unknown.
+//
 // After a redirect that changed the method, as 303 makes a GET of a POST, the
 // first three are AfterRedirect: the POST has been executed. A rejection then is no
 // reason at all.

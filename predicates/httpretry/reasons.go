@@ -5,6 +5,7 @@ import (
 	"net/http"
 	"strings"
 
+	"github.com/weirflow/weir/internal/oncewire"
 	"github.com/weirflow/weir/predicates"
 )
 
@@ -28,13 +29,18 @@ var (
 	// AfterRedirect: a status of the first three, answered to another request than
 	// the first: that one has been executed.
 	AfterRedirect = predicates.NewReason("HTTP_REFUSED_AFTER_REDIRECT", false, false)
+
+	// InProgress, 409 of a tracker (package exactlyonce): an earlier attempt of the request runs.
+	InProgress = predicates.NewReason("HTTP_409_IN_PROGRESS", false, false)
+	// TrackerFull, 503 of a tracker: it has no room for the request, and did not execute it.
+	TrackerFull = predicates.NewReason("HTTP_503_TRACKER_FULL", true, false)
 )
 
 // Reasons returns all reasons of this package, for code that reads names.
 func Reasons() []predicates.Reason {
 	all := []predicates.Reason{
 		RequestTimeout, TooEarly, TooManyRequests, InternalServerError, BadGateway, ServiceUnavailable,
-		GatewayTimeout, AfterRedirect,
+		GatewayTimeout, AfterRedirect, InProgress, TrackerFull,
 	}
 	for _, status := range rejections {
 		all = append(all, byStatus[status])
@@ -73,12 +79,27 @@ var rejections = []int{
 	http.StatusUnavailableForLegalReasons,
 }
 
-// withoutEffect reports whether a response with status proves that the request was not executed: it was refused, for now
-// or for good, or sent elsewhere with its method.
-func withoutEffect(status int) bool {
-	switch status {
+// reasonFor returns the reason for a status, or for the answer of a tracker that came with it.
+func reasonFor(status int, tracker string) (predicates.Reason, bool) {
+	switch tracker {
+	case oncewire.InProgress:
+		return InProgress, true
+	case oncewire.Full:
+		return TrackerFull, true
+	case oncewire.Stale: // law X1: its outcome is unknown, and its 410 no refusal
+		return predicates.Reason{}, true
+	}
+	reason, ok := byStatus[status]
+	return reason, ok
+}
+
+// withoutEffect reports whether resp proves that the request was not executed: it was refused, for now or for good, or sent
+// elsewhere with its method.
+func withoutEffect(resp *http.Response) bool {
+	switch resp.StatusCode {
 	case http.StatusTemporaryRedirect, http.StatusPermanentRedirect:
 		return true
 	}
-	return byStatus[status].AllowsNonIdempotentRetry()
+	reason, _ := reasonFor(resp.StatusCode, oncewire.Of(resp.Header))
+	return reason.AllowsNonIdempotentRetry()
 }

@@ -5,6 +5,7 @@ import (
 	"net/http"
 	"time"
 
+	"github.com/weirflow/weir/internal/oncewire"
 	"github.com/weirflow/weir/predicates"
 )
 
@@ -21,6 +22,8 @@ type StatusError struct {
 	// Delay is what the server demands by Retry-After, if HasDelay.
 	Delay    time.Duration
 	HasDelay bool
+
+	tracker string // the answer of a tracker of package exactlyonce, see oncewire; "" if it is the service's
 }
 
 var _ predicates.ServerPushback = (*StatusError)(nil)
@@ -38,7 +41,7 @@ func CheckResponse(resp *http.Response) error {
 }
 
 func statusError(resp *http.Response) *StatusError {
-	e := &StatusError{StatusCode: resp.StatusCode}
+	e := &StatusError{StatusCode: resp.StatusCode, tracker: oncewire.Of(resp.Header)}
 	if req := resp.Request; req != nil {
 		e.Method = method(req)
 		e.Redirected = methodChanged(req)

@@ -79,7 +79,7 @@ func (t *transport) RoundTrip(req *http.Request) (*http.Response, error) {
 		if resp == nil {
 			return nil, nil //nolint:nilnil // base breaks its contract: an http.Client says so
 		}
-		if withoutEffect(resp.StatusCode) && !p.repeated() { // the answer is about the last one
+		if withoutEffect(resp) && !p.repeated() { // the answer is about the last one
 			sent.Refused()
 		}
 		resp.Request = req

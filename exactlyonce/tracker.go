@@ -1,0 +1,336 @@
+package exactlyonce
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"strconv"
+	"sync"
+	"sync/atomic"
+)
+
+// ErrNoID is the class of errors of requests that cannot be given an id: see [NextID]. Nothing was sent.
+var ErrNoID = errors.New("exactlyonce: the request has no id")
+
+// DefaultWindow is the window of a [Tracker] whose config has none.
+const DefaultWindow = 1 << 16
+
+// TrackerConfig are the settings of a [Tracker]. The zero value is good.
+type TrackerConfig struct {
+	// Window bounds the incomplete numbers; 0 stands for [DefaultWindow]. Each takes about 100 bytes. With Checkpoints it
+	// has to cover the elements of about two intervals, since their numbers are released by checkpoints.
+	Window int
+
+	// Refuse lets elements in while the window is full. Their requests fail with [ErrFull]; each new attempt asks again for a
+	// number. Without it the tracker holds the input back, as far as it is asked ([Tracker.TryAdmit]). Not with Checkpoints,
+	// which need the numbers in the order of the elements.
+	Refuse bool
+
+	// Checkpoints says that the element comes again after a restart, unless the checkpoint that ended it is complete: see
+	// [Tracker.Snapshot].
+	Checkpoints bool
+}
+
+// Tracker is the calling side: it numbers elements, so that a request of theirs has the same id in every attempt. It
+// follows an operator as observer and gate:
+//
+//	TryAdmit ─▶ Accepted ─▶ AttemptStarted ─▶ … ─▶ AttemptStarted ─▶ Ended
+//	 room?      a number     requests under its context have ids      the number is released
+//
+// A program without an operator calls these methods itself. [Transport] sends the ids, and [NextID] is for other clients.
+//
+// The tracker remembers incomplete numbers only, and each by itself: one slow request keeps its own number, and the
+// first incomplete number where it is, but nothing else.
+//
+// One tracker may serve several operators. It is safe for concurrent use.
+type Tracker struct {
+	config TrackerConfig
+
+	// first is the lowest incomplete number. Written under mu, read by those who send.
+	first atomic.Int64
+
+	mu         sync.Mutex
+	client     Client   // guarded by mu; it changes in Restore only
+	next       int64    // guarded by mu: the number that the next element gets
+	head, tail *element // guarded by mu: the incomplete numbers in ascending order
+	incomplete int      // guarded by mu: how many they are
+	waiting    []func() // guarded by mu: what Notify was given
+
+	saved states // guarded by mu
+}
+
+// element is one number. The list keeps it until it is released.
+type element struct {
+	tracker *Tracker
+
+	attempts atomic.Int64 // numbers of attempts taken
+	ended    atomic.Bool  // no attempt follows; written under tracker.mu
+
+	// Guarded by tracker.mu.
+	number     int64 // 0: it has none
+	refused    error // why it has none
+	prev, next *element
+}
+
+// attempt is one run of the element's function.
+type attempt struct {
+	element *element
+	client  Client
+	number  int64       // of the element
+	refused error       // why it has no number
+	unnamed atomic.Bool // a request without a step has been made
+}
+
+type (
+	elementKey struct{}
+	attemptKey struct{}
+	stepKey    struct{}
+	sendingKey struct{}
+)
+
+// NewTracker returns a tracker with an identity of its own. It panics if the window is negative, or if config has both Refuse
+// and Checkpoints.
+func NewTracker(config TrackerConfig) *Tracker {
+	switch {
+	case config.Window < 0:
+		panic(fmt.Sprintf("exactlyonce: NewTracker: negative window: %d", config.Window))
+	case config.Refuse && config.Checkpoints:
+		panic("exactlyonce: NewTracker: Refuse with Checkpoints: numbers must come in the order of the elements")
+	case config.Window == 0:
+		config.Window = DefaultWindow
+	}
+	return &Tracker{config: config, client: NewClient(), next: 1}
+}
+
+// Client returns the identity. [Tracker.Restore] replaces it by that of the state.
+func (t *Tracker) Client() Client {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	return t.client
+}
+
+// ---- The gate
+
+// TryAdmit reports whether there is room for another element. It takes no place: operators that share a tracker may exceed the
+// window by one element each.
+//
+// With Checkpoints there is no room until a checkpoint that holds the identity is complete, or the tracker was restored from
+// one: a restart would not know the numbers of requests that were sent before (law X1).
+func (t *Tracker) TryAdmit() bool {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	return t.config.Refuse || t.roomLocked()
+}
+
+func (t *Tracker) roomLocked() bool {
+	return t.incomplete < t.config.Window && (t.saved.durable || !t.config.Checkpoints)
+}
+
+// Notify has f called once, as soon as TryAdmit may return true: at once if it does now. f must not block. It may be called
+// from any goroutine, and TryAdmit may return false again by then.
+func (t *Tracker) Notify(f func()) {
+	t.mu.Lock()
+	if !t.config.Refuse && !t.roomLocked() {
+		t.waiting = append(t.waiting, f)
+		t.mu.Unlock()
+		return
+	}
+	t.mu.Unlock()
+	f()
+}
+
+// unlockAndNotify releases mu and calls those who wait for room, if there is some.
+func (t *Tracker) unlockAndNotify() {
+	var calls []func()
+	if len(t.waiting) > 0 && t.roomLocked() {
+		calls, t.waiting = t.waiting, nil
+	}
+	t.mu.Unlock()
+	for _, f := range calls {
+		f()
+	}
+}
+
+// ---- The observer
+
+// Accepted gives an element its number, the lowest one that no element had. The context that it returns is to be the parent of
+// those of the element's attempts.
+func (t *Tracker) Accepted(ctx context.Context, _ any) context.Context {
+	e := &element{tracker: t}
+	t.mu.Lock()
+	t.numberLocked(e)
+	t.mu.Unlock()
+	return context.WithValue(ctx, elementKey{}, e)
+}
+
+// numberLocked gives e a number, or a reason to have none.
+func (t *Tracker) numberLocked(e *element) {
+	switch {
+	case t.config.Refuse && t.incomplete >= t.config.Window:
+		e.refused = fmt.Errorf("%w: the window of the tracker has %d incomplete numbers", ErrFull, t.incomplete)
+	case t.config.Checkpoints && !t.saved.durable:
+		e.refused = fmt.Errorf("%w: no checkpoint that holds the client's identity is complete: "+
+			"ask TryAdmit before an element is accepted", ErrNoID)
+	default:
+		e.number, e.refused = t.next, nil
+		t.next++
+		t.appendLocked(e)
+	}
+}
+
+// appendLocked adds the highest number to the incomplete ones.
+func (t *Tracker) appendLocked(e *element) {
+	if t.tail == nil {
+		t.head = e
+		t.first.Store(e.number)
+	} else {
+		e.prev, t.tail.next = t.tail, e
+	}
+	t.tail = e
+	t.incomplete++
+}
+
+// AttemptStarted returns the context of an attempt of the element that ctx belongs to, whose parent Accepted has returned.
+// n is the number of the attempt, from 1. Without an element it returns ctx.
+func (t *Tracker) AttemptStarted(ctx context.Context, n int) context.Context {
+	e := t.elementIn(ctx)
+	if e == nil {
+		return ctx
+	}
+	t.mu.Lock()
+	if e.number == 0 && t.config.Refuse && !e.ended.Load() {
+		t.numberLocked(e)
+	}
+	a := &attempt{element: e, client: t.client, number: e.number, refused: e.refused}
+	t.mu.Unlock()
+	for made := e.attempts.Load(); made < int64(n)-1; made = e.attempts.Load() { // those before a restart
+		e.attempts.CompareAndSwap(made, int64(n)-1)
+	}
+	return context.WithValue(ctx, attemptKey{}, a)
+}
+
+// Ended releases the number of the element that ctx belongs to: nothing of it is sent from now on. With Checkpoints the
+// number is kept until the next checkpoint is complete. A second call changes nothing.
+func (t *Tracker) Ended(ctx context.Context) {
+	e := t.elementIn(ctx)
+	if e == nil {
+		return
+	}
+	t.mu.Lock()
+	switch {
+	case e.ended.Swap(true) || e.number == 0:
+	case t.config.Checkpoints:
+		t.saved.ended = append(t.saved.ended, e)
+	default:
+		t.releaseLocked(e)
+	}
+	t.unlockAndNotify()
+}
+
+// releaseLocked removes a number from the incomplete ones. Law X3: whatever is below it.
+func (t *Tracker) releaseLocked(e *element) {
+	if e.prev == nil {
+		t.head = e.next
+	} else {
+		e.prev.next = e.next
+	}
+	if e.next == nil {
+		t.tail = e.prev
+	} else {
+		e.next.prev = e.prev
+	}
+	e.prev, e.next = nil, nil
+	t.incomplete--
+	if t.head != nil {
+		t.first.Store(t.head.number)
+	}
+}
+
+func (t *Tracker) elementIn(ctx context.Context) *element {
+	e, _ := ctx.Value(elementKey{}).(*element)
+	if e == nil || e.tracker != t {
+		return nil
+	}
+	return e
+}
+
+// ---- Requests
+
+// WithStep returns a context for one of several requests that a function makes for its element. The name is part of the id,
+// so it must be the same in every attempt, also in the next version of the program: "reserve", "charge". It has at most
+// [MaxStep] letters, digits and ._:- characters.
+//
+// Requests with the same step are the same request: the called side executes one of them. A function that repeats or
+// hedges a request itself therefore has to name it.
+func WithStep(ctx context.Context, step string) context.Context {
+	a, _ := ctx.Value(attemptKey{}).(*attempt)
+	return context.WithValue(ctx, stepKey{}, named{a, step})
+}
+
+// NextID returns the id for the next sending of a request under ctx, the context of an attempt. Each call takes an attempt
+// number of its own. [Transport] calls it; clients of other protocols do it themselves, once for each sending, and report what
+// they send under [predicates.WithTracked].
+//
+// Errors are of class [ErrNoID]:
+//   - ctx belongs to no attempt of an element of a tracker, such as the context of a call for many elements: use that
+//     of the member;
+//   - the attempt has made another request without a step: name both by [WithStep];
+//   - the element has ended, or its tracker has no complete checkpoint yet.
+//
+// Or they are [ErrFull], if the tracker has refused the element, and [ErrInvalidID], if the step has no valid name.
+func NextID(ctx context.Context) (ID, error) {
+	_, id, err := begin(ctx, 0)
+	return id, err
+}
+
+// named is a step of an attempt. One of another attempt, such as that of an element around this one, does not count.
+type named struct {
+	attempt *attempt
+	step    string
+}
+
+// outgoing is a request, whatever sends it.
+type outgoing struct {
+	ctx     context.Context //nolint:containedctx // of the function, for reports
+	attempt *attempt
+	step    string
+}
+
+// requestIn returns the request that is made under ctx. Each redirect makes another request of it.
+func requestIn(ctx context.Context, redirects int) (outgoing, error) {
+	if r, ok := ctx.Value(sendingKey{}).(outgoing); ok {
+		return r, nil // a sending of one that an outer Transport has begun
+	}
+	a, _ := ctx.Value(attemptKey{}).(*attempt)
+	if a == nil {
+		return outgoing{}, fmt.Errorf("%w: its context belongs to no attempt of an element of a Tracker", ErrNoID)
+	}
+	step := ""
+	if n, ok := ctx.Value(stepKey{}).(named); ok && n.attempt == a {
+		step = n.step
+	}
+	if redirects > 0 {
+		return outgoing{ctx, a, step + ":redirect" + strconv.Itoa(redirects)}, nil
+	}
+	if step == "" && a.unnamed.Swap(true) {
+		return outgoing{}, fmt.Errorf("%w: it is the second request without a step in an attempt of element %d: "+
+			"name each by WithStep, or this one would get the answer of the other", ErrNoID, a.number)
+	}
+	return outgoing{ctx, a, step}, nil
+}
+
+// next returns the id of the next sending of r.
+func (r outgoing) next() (ID, error) {
+	a, e := r.attempt, r.attempt.element
+	switch {
+	case a.refused != nil:
+		return ID{}, a.refused
+	case e.ended.Load():
+		return ID{}, fmt.Errorf("%w: its element %d has ended", ErrNoID, a.number)
+	}
+	id := ID{Client: a.client, Sequence: a.number, Step: r.step, Attempt: int(e.attempts.Add(1)), First: e.tracker.first.Load()}
+	if id.First > id.Sequence { // the element has ended meanwhile, and its number is released
+		return ID{}, fmt.Errorf("%w: its element %d has ended", ErrNoID, a.number)
+	}
+	return id, id.Validate()
+}
