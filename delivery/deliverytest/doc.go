@@ -11,6 +11,19 @@
 //		})
 //	}
 //
-// Run it with -race: some rules are about calls from many goroutines. What a suite cannot do is to kill your process or cut
+// [RunSource] checks sources of messages:
+//
+//	func TestMySource(t *testing.T) {
+//		deliverytest.RunSource(t, func(t *testing.T) deliverytest.Queue[string] {
+//			topic := newTopic(t) // empty
+//			return deliverytest.Queue[string]{
+//				Open:   func() (delivery.Source[string], error) { return OpenMySource(topic) },
+//				Put:    topic.Publish,
+//				Keeps:  true, // and more that the queue can do
+//			}
+//		}, strconv.Itoa)
+//	}
+//
+// Run them with -race: some rules are about calls from many goroutines. What a suite cannot do is to kill your process or cut
 // its power.
 package deliverytest

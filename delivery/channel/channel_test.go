@@ -1,0 +1,166 @@
+package channel_test
+
+import (
+	"context"
+	"errors"
+	"io"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/benbjohnson/clock"
+	"github.com/stretchr/testify/require"
+	"go.uber.org/goleak"
+
+	"github.com/weirflow/weir/delivery"
+	"github.com/weirflow/weir/delivery/channel"
+)
+
+func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
+
+func feed(values ...string) chan string {
+	c := make(chan string, len(values))
+	for _, v := range values {
+		c <- v
+	}
+	return c
+}
+
+// D3: by the injected clock, to the nanosecond, in the order of the delays.
+func TestDelays(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		mock := clock.NewMock()
+		c := feed("a", "b", "c", "d", "e")
+		close(c)
+		s := channel.NewSource(c, nil, channel.WithClock(mock))
+		ms, err := s.Receive(t.Context(), 10)
+		require.NoError(t, err)
+		require.Len(t, ms, 5)
+		mock.Add(time.Second)
+		ms[0].Nack(2 * time.Second)
+		ms[1].Nack(time.Second)
+		ms[2].Nack(1<<63 - 1)
+		got := make(chan string)
+		go func() {
+			for range 2 {
+				ms, err := s.Receive(t.Context(), 10)
+				if err != nil || len(ms) != 1 {
+					got <- "not one"
+					return
+				}
+				got <- ms[0].Value
+				ms[0].Ack()
+			}
+		}()
+		for _, want := range []string{"b", "a"} {
+			synctest.Wait()
+			mock.Add(time.Second - 1)
+			ms[3].Ack() // it looks again
+			ms = ms[1:]
+			synctest.Wait()
+			select {
+			case v := <-got:
+				t.Fatal("early:", v)
+			default:
+			}
+			mock.Add(1)
+			require.Equal(t, want, <-got)
+		}
+		synctest.Wait()
+		require.EqualError(t, s.Close(t.Context()), "channel: the source was closed with messages that are not done, and are lost: 1")
+		require.Error(t, s.Close(t.Context()), "and again")
+	})
+}
+
+// jumpingClock goes on right before its second timer is set.
+type jumpingClock struct {
+	*clock.Mock
+	timers int
+}
+
+func (c *jumpingClock) Timer(d time.Duration) *clock.Timer {
+	if c.timers++; c.timers == 2 {
+		c.Add(d)
+	}
+	return c.Mock.Timer(d)
+}
+
+// A clock that goes on between the look at it and the timer does not make a message late.
+func TestClockThatGoesOn(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		s := channel.NewSource(feed("a"), nil, channel.WithClock(&jumpingClock{Mock: clock.NewMock()}))
+		for range 2 {
+			ctx, cancel := context.WithTimeout(t.Context(), time.Hour)
+			ms, err := s.Receive(ctx, 1)
+			cancel()
+			require.NoError(t, err)
+			ms[0].Nack(time.Second)
+		}
+	})
+}
+
+// A message that was nacked goes before what is in the channel, and the end waits for it.
+func TestOrderAndEnd(t *testing.T) { synctest.Test(t, testOrderAndEnd) }
+
+func testOrderAndEnd(t *testing.T) {
+	c := feed("a", "b", "c")
+	s := channel.NewSource(c, func(v string) *delivery.Meta { return &delivery.Meta{ID: v} })
+	one := func() delivery.Message[string] {
+		ms, err := s.Receive(t.Context(), 1)
+		require.NoError(t, err)
+		require.Equal(t, ms[0].Value, ms[0].Meta().ID)
+		return ms[0]
+	}
+	a := one()
+	require.Equal(t, "a", a.Value)
+	a.Nack(0)
+	a = one()
+	require.Equal(t, "a", a.Value)
+	one().Ack()
+	one().Reject(errors.New("no"))
+	close(c)
+	ended := make(chan error, 1)
+	go func() {
+		_, err := s.Receive(t.Context(), 1)
+		ended <- err
+	}()
+	synctest.Wait()
+	require.Empty(t, ended)
+	a.Ack() // which ends the wait
+	require.Equal(t, io.EOF, <-ended)
+	require.NoError(t, s.Close(t.Context()))
+	_, err := s.Receive(t.Context(), 1)
+	require.EqualError(t, err, "delivery: the source is closed")
+}
+
+func TestSink(t *testing.T) {
+	c := make(chan string, 2)
+	sink := channel.NewSink(c)
+	verdicts := map[string]delivery.Kind{}
+	message := func(v string) delivery.Message[string] {
+		return delivery.New(v, nil, func(verdict delivery.Verdict) { verdicts[v] = verdict.Kind })
+	}
+	require.NoError(t, sink.Put(t.Context(), []delivery.Message[string]{message("a")}))
+	require.Equal(t, "a", <-c)
+	require.Empty(t, verdicts, "the caller acknowledges")
+
+	ctx, cancel := context.WithCancelCause(t.Context())
+	stop := errors.New("stop")
+	ms := []delivery.Message[string]{message("b"), message("c"), message("d")}
+	time.AfterFunc(10*time.Millisecond, func() { cancel(stop) })
+	require.Equal(t, stop, sink.Put(ctx, ms))
+	for _, m := range ms {
+		m.Nack(0)
+	}
+	require.Equal(t, map[string]delivery.Kind{"b": delivery.Acked, "c": delivery.Acked, "d": delivery.Nacked}, verdicts, "what was sent is safe")
+}
+
+func TestArguments(t *testing.T) {
+	require.PanicsWithValue(t, "channel: NewSource: nil channel", func() { channel.NewSource[int](nil, nil) })
+	require.PanicsWithValue(t, "channel: NewSink: nil channel", func() { channel.NewSink[int](nil) })
+	require.PanicsWithValue(t, "channel: WithClock: nil clock", func() { channel.WithClock(nil) })
+	require.PanicsWithValue(t, "channel: NewSource: option 0 is nil", func() { channel.NewSource(make(chan int), nil, nil) })
+	require.PanicsWithValue(t, "delivery: Receive: n is 0, want 1 or more", func() {
+		_, _ = channel.NewSource(make(chan int), nil).Receive(t.Context(), 0)
+	})
+}

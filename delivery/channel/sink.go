@@ -1,0 +1,35 @@
+package channel
+
+import (
+	"context"
+
+	"github.com/weirflow/weir/delivery"
+	"github.com/weirflow/weir/internal/nils"
+)
+
+// Sink is a [delivery.Sink] that sends the values of messages to a channel. [NewSink] makes one.
+type Sink[T any] struct{ c chan<- T }
+
+var _ delivery.Sink[int] = Sink[int]{}
+
+// NewSink returns a sink that sends to c. A value that was sent counts as safe, so a message may be lost with the process if c has a
+// buffer. The sink does not close c. It panics if c is nil.
+func NewSink[T any](c chan<- T) Sink[T] {
+	nils.Refuse("channel: NewSink", "channel", c)
+	return Sink[T]{c}
+}
+
+// Put implements [delivery.Sink]. If ctx ends, what was sent is acknowledged, and the error is the cause of ctx.
+func (s Sink[T]) Put(ctx context.Context, messages []delivery.Message[T]) error {
+	for i, m := range messages {
+		select {
+		case s.c <- m.Value:
+		case <-ctx.Done():
+			for _, sent := range messages[:i] {
+				sent.Ack()
+			}
+			return context.Cause(ctx)
+		}
+	}
+	return nil
+}

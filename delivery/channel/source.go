@@ -1,0 +1,70 @@
+package channel
+
+import (
+	"context"
+	"fmt"
+	"log/slog"
+
+	"github.com/benbjohnson/clock"
+
+	"github.com/weirflow/weir/delivery"
+	"github.com/weirflow/weir/delivery/internal/redeliver"
+	"github.com/weirflow/weir/internal/nils"
+)
+
+// Source is a [delivery.Source] of the values of a channel. [NewSource] makes one.
+type Source[T any] struct{ s *redeliver.Source[T] }
+
+var _ delivery.Source[int] = (*Source[int])(nil)
+
+// Option changes a setting of a [Source].
+type Option func(*settings)
+
+type settings struct{ clock clock.Clock }
+
+// WithClock sets the clock that delays are measured with; the default is the real one. It panics if c is nil.
+func WithClock(c clock.Clock) Option {
+	nils.Refuse("channel: WithClock", "clock", c)
+	return func(s *settings) { s.clock = c }
+}
+
+// NewSource returns a source of the values of c. A message that is nacked waits in memory, and comes again before what is in c. The
+// source ends when c is closed and all messages are acknowledged or rejected. What was rejected is logged as an error.
+//
+// meta returns what is known of a value, such as its id; nil, or what it returns as nil, means nothing. It panics if c is nil.
+func NewSource[T any](c <-chan T, meta func(v T) *delivery.Meta, opts ...Option) *Source[T] {
+	nils.Refuse("channel: NewSource", "channel", c)
+	cfg := settings{clock: clock.New()}
+	for i, opt := range opts {
+		if opt == nil {
+			panic(fmt.Sprintf("channel: NewSource: option %d is nil", i))
+		}
+		opt(&cfg)
+	}
+	if meta == nil {
+		meta = func(T) *delivery.Meta { return nil }
+	}
+	return &Source[T]{redeliver.New(c, cfg.clock, meta, func(v T, verdict delivery.Verdict) {
+		if verdict.Kind == delivery.Rejected {
+			id := ""
+			if m := meta(v); m != nil {
+				id = m.ID
+			}
+			slog.Error("channel: a message was rejected", slog.String("id", id), slog.Any("error", verdict.Err))
+		}
+	})}
+}
+
+// Receive implements [delivery.Source].
+func (s *Source[T]) Receive(ctx context.Context, n int) ([]delivery.Message[T], error) {
+	return s.s.Receive(ctx, n)
+}
+
+// Close implements [delivery.Source]. What was taken from the channel cannot be given back: the error says how many messages are not
+// done.
+func (s *Source[T]) Close(context.Context) error {
+	if n := s.s.Close(); n > 0 {
+		return fmt.Errorf("channel: the source was closed with messages that are not done, and are lost: %d", n)
+	}
+	return nil
+}

@@ -1,0 +1,214 @@
+// Package redeliver has the part that sources share whose messages live in this process: what is nacked waits for its delay in memory.
+package redeliver
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"math"
+	"sync"
+	"time"
+
+	"github.com/benbjohnson/clock"
+
+	"github.com/weirflow/weir/delivery"
+	"github.com/weirflow/weir/timers"
+)
+
+// Source makes messages of the values of a channel. Receive is called by one goroutine at a time; what settles, and Close, by any.
+type Source[T any] struct {
+	in      <-chan T // owned by Receive; nil after its end
+	meta    func(T) *delivery.Meta
+	settled func(T, delivery.Verdict)
+	clock   clock.Clock
+	start   time.Time
+	wake    chan struct{} // one place: something was settled
+	over    chan struct{} // closed by Close
+
+	mu     sync.Mutex // guards what follows; not held while user code runs
+	out    int        // messages that are not settled
+	again  timers.Heap[*entry[T]]
+	closed bool
+}
+
+type entry[T any] struct {
+	value T
+	meta  *delivery.Meta
+	timer timers.Timer[*entry[T]]
+}
+
+var errClosed = errors.New("delivery: the source is closed")
+
+// New returns a source of the values of in. meta returns the history of a value, or nil. settled is called for each verdict, before
+// the message may be delivered again, and must not block.
+func New[T any](in <-chan T, c clock.Clock, meta func(T) *delivery.Meta, settled func(T, delivery.Verdict)) *Source[T] {
+	return &Source[T]{
+		in: in, meta: meta, settled: settled, clock: c, start: c.Now(),
+		wake: make(chan struct{}, 1), over: make(chan struct{}),
+	}
+}
+
+// now is the time since the start, on the monotonic clock.
+func (s *Source[T]) now() time.Duration { return s.clock.Now().Sub(s.start) }
+
+// Receive implements [delivery.Source]. What was nacked and is due goes first.
+func (s *Source[T]) Receive(ctx context.Context, n int) ([]delivery.Message[T], error) {
+	if n < 1 {
+		panic(fmt.Sprintf("delivery: Receive: n is %d, want 1 or more", n))
+	}
+	for {
+		if ctx.Err() != nil {
+			return nil, context.Cause(ctx)
+		}
+		entries, next, err := s.due(n)
+		if err != nil {
+			return nil, err
+		}
+		if len(entries) < n {
+			entries = s.read(entries, n)
+		}
+		if len(entries) == 0 {
+			if s.in == nil && next == idle {
+				return nil, io.EOF
+			}
+			entries = s.await(ctx, next)
+		}
+		if len(entries) > 0 {
+			return s.deliver(entries), nil
+		}
+	}
+}
+
+// When something comes that was delivered before.
+const (
+	idle    = -1 // never: all is settled
+	unknown = 0  // some message is not settled
+)
+
+// due returns what was nacked and is due, and how long the next one has to wait: more than 0, idle or unknown.
+func (s *Source[T]) due(n int) (entries []*entry[T], next time.Duration, err error) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.closed {
+		return nil, 0, errClosed
+	}
+	now := s.now()
+	for len(entries) < n {
+		at, ok := s.again.Next()
+		if !ok || at > now { // law D3
+			break
+		}
+		entries = append(entries, s.again.Pop().Value)
+	}
+	switch at, waits := s.again.Next(); {
+	case waits:
+		next = max(1, at-now)
+	case s.out == 0:
+		next = idle
+	}
+	return entries, next, nil
+}
+
+func (s *Source[T]) isDue() bool {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	at, ok := s.again.Next()
+	return ok && at <= s.now()
+}
+
+// read takes what is in the channel.
+func (s *Source[T]) read(entries []*entry[T], n int) []*entry[T] {
+	for len(entries) < n {
+		select {
+		case v, ok := <-s.in:
+			if !ok {
+				s.in = nil
+				return entries
+			}
+			entries = append(entries, s.entry(v))
+		default:
+			return entries
+		}
+	}
+	return entries
+}
+
+// await waits until there is something to do. It may have read something.
+func (s *Source[T]) await(ctx context.Context, next time.Duration) []*entry[T] {
+	var timer <-chan time.Time
+	if next > 0 {
+		t := s.clock.Timer(next)
+		defer t.Stop()
+		timer = t.C
+		if s.isDue() { // a mock clock may have been moved in between
+			return nil
+		}
+	}
+	select {
+	case v, ok := <-s.in:
+		if !ok {
+			s.in = nil
+			return nil
+		}
+		return []*entry[T]{s.entry(v)}
+	case <-timer:
+	case <-s.wake:
+	case <-s.over:
+	case <-ctx.Done():
+	}
+	return nil
+}
+
+func (s *Source[T]) entry(v T) *entry[T] {
+	e := &entry[T]{value: v, meta: s.meta(v)}
+	e.timer.Value = e
+	return e
+}
+
+// deliver makes messages. A source that was closed in between gives them out all the same: they were taken from the channel.
+func (s *Source[T]) deliver(entries []*entry[T]) []delivery.Message[T] {
+	s.mu.Lock()
+	s.out += len(entries)
+	s.mu.Unlock()
+	ms := make([]delivery.Message[T], len(entries))
+	for i, e := range entries {
+		ms[i] = delivery.New(e.value, e.meta, func(v delivery.Verdict) { s.settle(e, v) })
+	}
+	return ms
+}
+
+func (s *Source[T]) settle(e *entry[T], v delivery.Verdict) {
+	if s.isClosed() {
+		return
+	}
+	s.settled(e.value, v)
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.out--
+	if v.Kind == delivery.Nacked {
+		now := s.now()
+		s.again.Arm(&e.timer, now+min(v.Delay, math.MaxInt64-now))
+	}
+	select {
+	case s.wake <- struct{}{}:
+	default:
+	}
+}
+
+func (s *Source[T]) isClosed() bool {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return s.closed
+}
+
+// Close ends the source. It returns how many messages are not done.
+func (s *Source[T]) Close() (undone int) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if !s.closed {
+		s.closed = true
+		close(s.over)
+	}
+	return s.out + s.again.Len()
+}

@@ -1,0 +1,33 @@
+package delivery
+
+import "context"
+
+// Source is where messages come from: a queue, a topic, a table. Suites for sources of your own are in package deliverytest.
+//
+// A message that Receive has returned belongs to the receiver until it is settled. Its source
+//
+//   - extends the lease of the message meanwhile, if it has one, and does not return it a second time (law D2)
+//   - forgets it when it was acknowledged, keeps it apart or forgets it when it was rejected
+//   - returns it again when it was nacked, with the same id, and not before the delay is over (law D3)
+//   - takes the verdict at once, from any goroutine, and records it on a goroutine of its own. If that fails, the message is delivered
+//     again (law D1), and the next Receive or Close returns the error
+type Source[T any] interface {
+	// Receive returns messages, at least one and at most n, n ≥ 1. It waits for the first one, and not for more. It is called by one
+	// goroutine at a time.
+	//
+	// With an error it returns no messages: io.EOF itself if there will be none any more, which needs all to be settled; the cause of
+	// ctx when that ends, which loses nothing; another error for a failure, after which it may be called again, or after Close.
+	Receive(ctx context.Context, n int) ([]Message[T], error)
+
+	// Close ends the source. It returns when what was settled is recorded, or when ctx ends. What is not settled is given back: another
+	// source delivers it again. To settle it after Close changes nothing. A Receive that waits returns with an error. Close may be called
+	// from any goroutine, and again.
+	Close(ctx context.Context) error
+}
+
+// Sink is where the values of messages go.
+type Sink[T any] interface {
+	// Put returns nil when all the values are safe; the caller then acknowledges the messages (law D1). After an error the caller nacks
+	// them. A sink that has made some of them safe acknowledges those before it returns the error: the first verdict counts.
+	Put(ctx context.Context, messages []Message[T]) error
+}
