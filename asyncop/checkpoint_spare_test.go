@@ -6,6 +6,7 @@ import (
 
 	"github.com/stretchr/testify/require"
 
+	"github.com/weirflow/weir/asyncop/internal/engine"
 	"github.com/weirflow/weir/checkpoint/participant"
 )
 
@@ -19,7 +20,7 @@ func TestSpareOfCopies(t *testing.T) {
 	require.GreaterOrEqual(t, cap(items), inFlight)
 	first := &items[:1][0]
 	for range inFlight {
-		items = append(items, item[string, int]{in: "x", rest: 5, first: 1, spent: 1, attempts: 1, kind: controlItem})
+		items = append(items, engine.Item[string, int]{In: "x", Rest: 5, First: 1, Spent: 1, Attempts: 1, Kind: engine.Control})
 	}
 	require.Nil(t, k.spare.Load(), "taken")
 	k.keepSpare(items)
@@ -46,9 +47,9 @@ func TestSpareOfCopies(t *testing.T) {
 
 func TestLargeStateComesInPieces(t *testing.T) {
 	s := testStateCodec(t, false)
-	want := make([]item[string, int], 3000)
+	want := make([]engine.Item[string, int], 3000)
 	for i := range want {
-		want[i].in = strings.Repeat("x", i)
+		want[i].In = strings.Repeat("x", i)
 	}
 	state, err := s.encode(0, want)
 	require.NoError(t, err)

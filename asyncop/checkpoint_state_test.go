@@ -12,6 +12,7 @@ import (
 
 	"github.com/stretchr/testify/require"
 
+	"github.com/weirflow/weir/asyncop/internal/engine"
 	"github.com/weirflow/weir/codec"
 )
 
@@ -24,15 +25,22 @@ func testStateCodec(tb testing.TB, results bool) stateCodec[string, int] {
 	return s
 }
 
-func testItems() []item[string, int] {
-	return []item[string, int]{
-		{in: "a"},
-		{kind: controlItem, rest: Watermark{Timestamp: time.Unix(5, 7).UTC()}},
-		{in: "", attempts: math.MaxInt32, first: 9_000_000_009, spent: math.MaxInt64},
-		{in: "b", attempts: 1, first: 1, wait: math.MaxInt64, retry: byResult | demanded},
-		{in: "b", attempts: 1, first: 1, wait: 1},
-		{kind: completedItem, in: "c", attempts: 1, rest: &kept[int]{[]int{1, -2, 3}}},
+func testItems() []engine.Item[string, int] {
+	return []engine.Item[string, int]{
+		{In: "a"},
+		{Kind: engine.Control, Rest: Watermark{Timestamp: time.Unix(5, 7).UTC()}},
+		{In: "", Attempts: math.MaxInt32, First: 9_000_000_009, Spent: math.MaxInt64},
+		{In: "b", Attempts: 1, First: 1, Wait: math.MaxInt64, Retry: engine.ByResult | engine.Demanded},
+		{In: "b", Attempts: 1, First: 1, Wait: 1},
+		completed("c", 1, 1, -2, 3),
 	}
+}
+
+// completed is an item with results.
+func completed(in string, attempts int32, results ...int) engine.Item[string, int] {
+	it := engine.Item[string, int]{In: in, Attempts: attempts}
+	it.SetResults(results)
+	return it
 }
 
 func TestStateRoundTrip(t *testing.T) {
@@ -66,7 +74,7 @@ func TestStateOfVersion1IsRead(t *testing.T) {
 	taken, items, err := testStateCodec(t, true).decode(b)
 	require.NoError(t, err)
 	require.Zero(t, taken)
-	require.Equal(t, slices.DeleteFunc(testItems(), func(it item[string, int]) bool { return it.wait != 0 }), items)
+	require.Equal(t, slices.DeleteFunc(testItems(), func(it engine.Item[string, int]) bool { return it.Wait != 0 }), items)
 }
 
 // A watermark has its place in a checkpoint in whatever zone it is: MarshalBinary of package time has no bytes for some.
@@ -74,19 +82,19 @@ func TestStateHasWatermarksOfAllZones(t *testing.T) {
 	s := testStateCodec(t, false)
 	for _, offset := range []int{0, 3600, -75, -61, -119, 1, -1, 19 * 3600} {
 		want := Watermark{Timestamp: time.Time{}.In(time.FixedZone("zone", offset))}
-		state, err := s.encode(0, []item[string, int]{{kind: controlItem, rest: want}})
+		state, err := s.encode(0, []engine.Item[string, int]{{Kind: engine.Control, Rest: want}})
 		require.NoError(t, err, "%d", offset)
 		_, items, err := s.decode(state.Bytes())
 		require.NoError(t, err, "%d", offset)
 		require.Len(t, items, 1)
-		require.True(t, want.Timestamp.Equal(items[0].rest.(Watermark).Timestamp), "%d", offset)
+		require.True(t, want.Timestamp.Equal(items[0].Rest.(Watermark).Timestamp), "%d", offset)
 	}
 }
 
 // What the encoder cannot have written is refused, whatever it might mean.
 func TestStateIsExact(t *testing.T) {
 	s := testStateCodec(t, true)
-	encode := func(items ...item[string, int]) []byte {
+	encode := func(items ...engine.Item[string, int]) []byte {
 		state, err := s.encode(0, items)
 		require.NoError(t, err)
 		return state.Bytes()
@@ -98,11 +106,11 @@ func TestStateIsExact(t *testing.T) {
 	for want, b := range map[string][]byte{
 		"unknown mark 2":                   mark,
 		"longer than it need be":           append(none[:len(none)-1:len(none)-1], 0x80, 0),
-		"negative time spent":              encode(item[string, int]{spent: -1}),
-		"negative wait":                    encode(item[string, int]{wait: -1}),
-		"unknown kind of retry: 4":         encode(item[string, int]{wait: 1, retry: 4}),
-		"result of input 1: there is none": encode(item[string, int]{kind: completedItem, rest: &kept[int]{}}),
-		"unknown kind of element":          encode(item[string, int]{kind: completedItem + 1}),
+		"negative time spent":              encode(engine.Item[string, int]{Spent: -1}),
+		"negative wait":                    encode(engine.Item[string, int]{Wait: -1}),
+		"unknown kind of retry: 4":         encode(engine.Item[string, int]{Wait: 1, Retry: 4}),
+		"result of input 1: there is none": encode(completed("", 0)),
+		"unknown kind of element":          encode(engine.Item[string, int]{Kind: engine.Completed + 1}),
 	} {
 		_, _, err := s.decode(b)
 		require.ErrorContains(t, err, want)
@@ -137,21 +145,21 @@ func FuzzState(f *testing.F) {
 		if err != nil {
 			return // a time zone that cannot be written
 		}
-		if bytes.HasPrefix(b, schemas) && !slices.ContainsFunc(items, func(it item[string, int]) bool { return it.kind == controlItem }) {
+		if bytes.HasPrefix(b, schemas) && !slices.ContainsFunc(items, func(it engine.Item[string, int]) bool { return it.Kind == engine.Control }) {
 			require.Equal(t, b, again.Bytes(), "what is read is written as the same bytes")
 		}
 		_, back, err := s.decode(again.Bytes())
 		require.NoError(t, err)
 		require.Len(t, back, len(items))
 		for i, it := range items {
-			require.Equal(t, it.in, back[i].in)
-			require.Equal(t, it.attempts, back[i].attempts)
-			require.Equal(t, it.spent, back[i].spent)
-			require.Equal(t, it.wait, back[i].wait)
-			require.Equal(t, it.retry, back[i].retry)
-			require.Equal(t, it.first, back[i].first)
-			if it.kind == completedItem {
-				require.Equal(t, it.results(), back[i].results())
+			require.Equal(t, it.In, back[i].In)
+			require.Equal(t, it.Attempts, back[i].Attempts)
+			require.Equal(t, it.Spent, back[i].Spent)
+			require.Equal(t, it.Wait, back[i].Wait)
+			require.Equal(t, it.Retry, back[i].Retry)
+			require.Equal(t, it.First, back[i].First)
+			if it.Kind == engine.Completed {
+				require.Equal(t, it.Results(), back[i].Results())
 			}
 		}
 	})

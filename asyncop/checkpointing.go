@@ -8,6 +8,7 @@ import (
 	"sync/atomic"
 	"time"
 
+	"github.com/weirflow/weir/asyncop/internal/engine"
 	"github.com/weirflow/weir/checkpoint"
 	"github.com/weirflow/weir/checkpoint/participant"
 	"github.com/weirflow/weir/internal/fifo"
@@ -23,13 +24,13 @@ type checkpointing[IN, OUT any] struct {
 	codec       stateCodec[IN, OUT]
 	wakeUp      func()
 
-	expected atomic.Uint64                   // the newest barrier that is on its way
-	ending   atomic.Bool                     // the marker of the end of the input is on its way, or has come
-	coming   atomic.Uint64                   // the newest barrier that the source sends before any other element but one
-	marker   atomic.Bool                     // it does so with the marker
-	full     atomic.Pointer[chan struct{}]   // the overflow is more than it should be; closed when it is not
-	spare    atomic.Pointer[[]item[IN, OUT]] // memory for the next copy of what is in flight
-	inFlight func() int                      // about how much that is
+	expected atomic.Uint64                          // the newest barrier that is on its way
+	ending   atomic.Bool                            // the marker of the end of the input is on its way, or has come
+	coming   atomic.Uint64                          // the newest barrier that the source sends before any other element but one
+	marker   atomic.Bool                            // it does so with the marker
+	full     atomic.Pointer[chan struct{}]          // the overflow is more than it should be; closed when it is not
+	spare    atomic.Pointer[[]engine.Item[IN, OUT]] // memory for the next copy of what is in flight
+	inFlight func() int                             // about how much that is
 
 	// Owned by the loop.
 	seen     uint64                          // the newest barrier that has come
@@ -60,7 +61,7 @@ func (p *pump[IN, OUT]) joinCheckpoints(codec stateCodec[IN, OUT]) {
 	if !ok {
 		return
 	}
-	var items []item[IN, OUT]
+	var items []engine.Item[IN, OUT]
 	var taken int64
 	err := offLoop(func() (err error) { // not on the goroutine of whoever builds the operator: codecs are user code
 		taken, items, err = codec.decode(state.Bytes())
@@ -73,7 +74,7 @@ func (p *pump[IN, OUT]) joinCheckpoints(codec stateCodec[IN, OUT]) {
 	down := max(0, c.clock.Now().UnixNano()-taken) // the wall clock may have been set back
 	p.checks.loaded = c.timers.Now()
 	for _, it := range items {
-		it.wait = max(0, it.wait-time.Duration(down))
+		it.Wait = max(0, it.Wait-time.Duration(down))
 		p.backlog.Push(it)
 	}
 	p.checks.restored = len(items)
@@ -139,12 +140,12 @@ func (p *pump[IN, OUT]) awaitStart() {
 	c.host.Parked.Store(true)
 	defer c.host.Parked.Store(false)
 	for {
-		if c.endIfCancelled(); c.failure != nil {
+		if c.engine.EndIfCancelled(); c.engine.Failed() {
 			return
 		}
 		if p.stopping.Load() {
-			c.cut = c.failure == nil // as wanted
-			c.end(lazyerr.Named("asyncop: not started", ErrStopped))
+			p.unstarted = true
+			c.engine.End(lazyerr.Named("asyncop: not started", ErrStopped))
 			return
 		}
 		select {
@@ -155,7 +156,7 @@ func (p *pump[IN, OUT]) awaitStart() {
 			if err == nil {
 				err = checkpoint.ErrClosed
 			}
-			c.end(lazyerr.Named("asyncop: not started", err))
+			c.engine.End(lazyerr.Named("asyncop: not started", err))
 			return
 		case <-c.host.C:
 		}
@@ -207,7 +208,7 @@ func (k *checkpointing[IN, OUT]) passedMarker(control any) {
 // the barrier pass ahead of everything that is queued. Nothing is read until then.
 func (p *pump[IN, OUT]) passBarrier() {
 	k := p.checks
-	if k == nil || k.arrived == nil || p.core.failure != nil {
+	if k == nil || k.arrived == nil || p.core.engine.Failed() {
 		return
 	}
 	b := *k.arrived
@@ -230,12 +231,12 @@ func (p *pump[IN, OUT]) passBarrier() {
 }
 
 // copyInFlight copies what a checkpoint holds (law C1). All else waits for it, so it does nothing but copy.
-func (p *pump[IN, OUT]) copyInFlight() []item[IN, OUT] {
+func (p *pump[IN, OUT]) copyInFlight() []engine.Item[IN, OUT] {
 	began := p.core.timers.Now()
-	items := p.core.items(p.checks.takeSpare(p.core.queue.Len()+p.backlog.Len()), p.checks.codec.results != nil)
+	items := p.core.engine.Items(p.checks.takeSpare(p.core.engine.Len()+p.backlog.Len()), p.checks.codec.results != nil)
 	for it := range p.backlog.All() {
-		if it.kind != controlItem || !isEndOfInput(it.rest) {
-			it.wait = p.checks.restOf(&it, p.core.now)
+		if it.Kind != engine.Control || !isEndOfInput(it.Rest) {
+			it.Wait = p.checks.restOf(&it, p.core.engine.Present())
 			items = append(items, it)
 		}
 	}
@@ -244,12 +245,12 @@ func (p *pump[IN, OUT]) copyInFlight() []item[IN, OUT] {
 }
 
 // restOf returns what an element of the backlog has left of its back-off, which goes on while it waits for a slot.
-func (k *checkpointing[IN, OUT]) restOf(it *item[IN, OUT], now time.Duration) time.Duration {
-	return max(0, it.wait-(now-k.loaded))
+func (k *checkpointing[IN, OUT]) restOf(it *engine.Item[IN, OUT], now time.Duration) time.Duration {
+	return max(0, it.Wait-(now-k.loaded))
 }
 
 // report encodes the state of a barrier and hands it in, on a goroutine of its own.
-func (p *pump[IN, OUT]) report(b participant.Barrier, taken int64, items []item[IN, OUT]) {
+func (p *pump[IN, OUT]) report(b participant.Barrier, taken int64, items []engine.Item[IN, OUT]) {
 	k := p.checks
 	var state participant.State
 	err := ErrGoexit // unless encode returns
@@ -274,21 +275,21 @@ func (k *checkpointing[IN, OUT]) prepare() {
 		k.spare.Store(spare)
 		return
 	}
-	items := make([]item[IN, OUT], n)
+	items := make([]engine.Item[IN, OUT], n)
 	clear(items) // the system gives memory when it is first written
 	k.spare.Store(&items)
 }
 
 // takeSpare returns an empty slice with n places, or nearly so.
-func (k *checkpointing[IN, OUT]) takeSpare(n int) []item[IN, OUT] {
+func (k *checkpointing[IN, OUT]) takeSpare(n int) []engine.Item[IN, OUT] {
 	if spare := k.spare.Swap(nil); spare != nil && cap(*spare) >= n {
 		return (*spare)[:0]
 	}
-	return make([]item[IN, OUT], 0, n)
+	return make([]engine.Item[IN, OUT], 0, n)
 }
 
 // keepSpare keeps the memory of a copy for the next one, unless it was made for much more.
-func (k *checkpointing[IN, OUT]) keepSpare(items []item[IN, OUT]) {
+func (k *checkpointing[IN, OUT]) keepSpare(items []engine.Item[IN, OUT]) {
 	if cap(items) > 2*len(items)+2*minSpare {
 		return
 	}

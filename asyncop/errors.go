@@ -6,8 +6,11 @@ import (
 	"fmt"
 	"reflect"
 	"runtime/debug"
+	"slices"
 	"time"
 
+	"github.com/weirflow/weir/internal/decision"
+	"github.com/weirflow/weir/internal/lazyerr"
 	"github.com/weirflow/weir/internal/panics"
 	"github.com/weirflow/weir/predicates"
 	"github.com/weirflow/weir/strategies"
@@ -203,6 +206,18 @@ func (e *TypeError) Error() string {
 	return fmt.Sprintf("asyncop: %sgot %s, want %v", prefix(e.Operator), got, e.Want)
 }
 
+// withAbandoned returns the failure of a pipeline by an element, with the number of other elements that were in flight.
+func withAbandoned(failure error, n int) error {
+	e := *failure.(*ElementError) //nolint:errorlint // it is our own
+	e.Abandoned = n
+	return &e
+}
+
+// exhausted is the failure of an element whose results asked for a retry that there is not.
+func exhausted(d decision.Decision) error {
+	return fmt.Errorf("%w (%v: %v)", ErrRetriesExhausted, d.Verdict, d.Reason)
+}
+
 // PanicError is a panic of user code, or its call of runtime.Goexit ([ErrGoexit]).
 type PanicError struct {
 	Value any    // what was passed to panic
@@ -215,6 +230,23 @@ func newPanicError(recovered any) *PanicError {
 		recovered = ErrGoexit
 	}
 	return &PanicError{Value: recovered, Stack: debug.Stack()}
+}
+
+// ownPanic returns the error of a failed decision, in which a panic that the policy met is a [*PanicError] of this
+// package, as all others are. It looks no further than what the policy itself has joined: everything else may have
+// methods that panic in turn.
+func ownPanic(err error) error {
+	joined, ok := err.(lazyerr.JoinedErrors) //nolint:errorlint // As would call methods of user errors
+	if !ok || len(joined) == 0 {
+		return err
+	}
+	p, ok := joined[0].(*panics.Error) //nolint:errorlint // the same
+	if !ok {
+		return err
+	}
+	joined = slices.Clone(joined)
+	joined[0] = &PanicError{Value: p.Value, Stack: p.Stack}
+	return joined
 }
 
 // Error returns a message with the place of the panic: the top frame of the user's code.

@@ -4,12 +4,13 @@ import (
 	"fmt"
 	"strings"
 
+	"github.com/weirflow/weir/asyncop/internal/engine"
 	"github.com/weirflow/weir/checkpoint/participant"
 	"github.com/weirflow/weir/codec"
 )
 
 // SlotsTaken returns the number of slots taken. It may be called by user code that runs on the operator's loop.
-func SlotsTaken[IN, OUT any](op *AsyncWaitOperator[IN, OUT]) int { return op.pump.core.queue.Len() }
+func SlotsTaken[IN, OUT any](op *AsyncWaitOperator[IN, OUT]) int { return op.pump.core.engine.Len() }
 
 // StateText returns the elements of an operator's state, as a text: "a" with no attempts made, "a#2" with two, "|5|" for a
 // watermark, "a=[A1 A2]" with results.
@@ -22,16 +23,16 @@ func StateText[IN, OUT any](state []byte, results codec.Codec[OUT]) (string, err
 	texts := make([]string, len(items))
 	for i, it := range items {
 		switch {
-		case it.kind == controlItem:
-			texts[i] = fmt.Sprintf("|%d|", it.rest.(Watermark).Timestamp.Unix())
+		case it.Kind == engine.Control:
+			texts[i] = fmt.Sprintf("|%d|", it.Rest.(Watermark).Timestamp.Unix())
 			continue
-		case it.attempts == 0:
-			texts[i] = fmt.Sprint(it.in)
+		case it.Attempts == 0:
+			texts[i] = fmt.Sprint(it.In)
 		default:
-			texts[i] = fmt.Sprintf("%v#%d", it.in, it.attempts)
+			texts[i] = fmt.Sprintf("%v#%d", it.In, it.Attempts)
 		}
-		if it.kind == completedItem {
-			texts[i] += fmt.Sprintf("=%v", it.results())
+		if it.Kind == engine.Completed {
+			texts[i] += fmt.Sprintf("=%v", it.Results())
 		}
 	}
 	return strings.Join(texts, " "), nil
@@ -39,18 +40,16 @@ func StateText[IN, OUT any](state []byte, results codec.Codec[OUT]) (string, err
 
 // StateWithAttempts returns the state of an operator with one element that has been called so many times.
 func StateWithAttempts[IN, OUT any](in IN, attempts int32) (participant.State, error) {
-	inputs := codec.Default[IN]()
-	return stateCodec[IN, OUT]{inputs: inputs}.encode(0, []item[IN, OUT]{{in: in, attempts: attempts, first: 1}})
+	return stateCodec[IN, OUT]{inputs: codec.Default[IN]()}.encode(0, []engine.Item[IN, OUT]{{In: in, Attempts: attempts, First: 1}})
 }
 
 // FreePermits returns the number of permits that nobody has. It may be called while the operator is idle.
 func FreePermits[IN, OUT any](op *AsyncWaitOperator[IN, OUT]) int {
-	return op.pump.core.permits + int(op.pump.core.host.Freed())
+	return op.pump.core.engine.FreePermits()
 }
 
 // WaitingBeside returns how many pieces of user code are kept that wait for their turn. It may be called while the operator is
 // idle.
 func WaitingBeside[IN, OUT any](op *AsyncWaitOperator[IN, OUT]) int {
-	c := op.pump.core
-	return c.asking.waiting.Len() + c.before.waiting.Len() + c.handlers.waiting.Len()
+	return op.pump.core.engine.WaitingBeside()
 }

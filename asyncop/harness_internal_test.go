@@ -2,10 +2,13 @@ package asyncop
 
 import (
 	"bytes"
+	"errors"
 	"regexp"
 	"runtime"
 	"slices"
 )
+
+var errDown = errors.New("down")
 
 var bubbleOf = regexp.MustCompile(`(?m)^goroutine .*(synctest bubble \d+)`)
 

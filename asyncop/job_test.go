@@ -14,6 +14,9 @@ import (
 	"github.com/reugn/go-streams/extension"
 	"github.com/stretchr/testify/assert"
 
+	"github.com/weirflow/weir/asyncop/internal/call"
+	"github.com/weirflow/weir/asyncop/internal/engine"
+	"github.com/weirflow/weir/internal/decision"
 	"github.com/weirflow/weir/predicates"
 	"github.com/weirflow/weir/queue"
 	"github.com/weirflow/weir/strategies"
@@ -114,8 +117,8 @@ func TestNoWorkerIsSentAfterACancel(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		var calls atomic.Int32
 		fn := Blocking(func(context.Context, string) (string, error) { calls.Add(1); return "", nil })
-		c := newCore(newConfig(nil), fn, delegatorOf(strategies.NoRetry[string](), nil), time.Minute,
-			queue.NewUnordered[slot[string, string]](4))
+		c := newCore(newConfig(nil), fn, stepsOf(strategies.NoRetry[string]()), time.Minute,
+			queue.NewUnordered[engine.Slot[string, string]](4))
 		p := newPump(c)
 		p.in <- "a"
 		assert.True(t, p.step(), "offers it")
@@ -144,8 +147,8 @@ func TestCallsThatAreLateAreNotMade(t *testing.T) {
 			c.host.User = over
 		}, context.Canceled},
 		"at its deadline":      {func(_ *core[string, string], mock *clock.Mock, _ func()) { mock.Add(time.Second) }, context.DeadlineExceeded},
-		"ended by the loop":    {func(c *core[string, string], _ *clock.Mock, _ func()) { c.abandon() }, context.Canceled},
-		"timed out by itself":  {func(c *core[string, string], _ *clock.Mock, _ func()) { c.timeOut(c.queue.First()) }, context.DeadlineExceeded},
+		"ended by the loop":    {func(c *core[string, string], _ *clock.Mock, _ func()) { c.engine.Abandon() }, context.Canceled},
+		"timed out by itself":  {func(c *core[string, string], mock *clock.Mock, _ func()) { mock.Add(time.Second); c.engine.Turn() }, context.DeadlineExceeded},
 		"suspended":            {func(c *core[string, string], _ *clock.Mock, _ func()) { c.host.Suspended.Store(true) }, context.Canceled},
 		"a moment before that": {func(_ *core[string, string], mock *clock.Mock, _ func()) { mock.Add(time.Second - 1) }, nil},
 	} {
@@ -157,10 +160,11 @@ func TestCallsThatAreLateAreNotMade(t *testing.T) {
 				calls := 0
 				fn := Blocking(func(context.Context, string) (string, error) { calls++; return "", nil })
 				cfg := newConfig([]Option{WithClock(mock), WithContext(ctx), WithDropOnFailure(), WithLogger(slog.New(slog.DiscardHandler))})
-				c := newCore(cfg, fn, delegatorOf(strategies.NoRetry[string](), nil), time.Second,
-					queue.NewOrdered[slot[string, string]](4))
-				c.accept("a")
-				j := c.jobs[0]
+				c := newCore(cfg, fn, stepsOf(strategies.NoRetry[string]()), time.Second,
+					queue.NewOrdered[engine.Slot[string, string]](4))
+				c.engine.Accept("a")
+				var j call.Job[*queue.Entry[engine.Slot[string, string]], string, string]
+				c.engine.Jobs(func(jobs ...call.Job[*queue.Entry[engine.Slot[string, string]], string, string]) { j = jobs[0] })
 				tt.late(c, mock, cancel)
 				var late error // behind a wrapper, whoever waits for the outcome gets one
 				j.Attempt.RunBlocking(func(err error) { late = err })
@@ -171,10 +175,10 @@ func TestCallsThatAreLateAreNotMade(t *testing.T) {
 				want := map[bool]int{true: 1}[tt.want == nil]
 				assert.Equal(t, want, calls)
 				assert.Zero(t, c.host.Late())
-				if c.queue.First().Value.phase == running {
-					c.abandon()
+				if c.engine.Oldest() == "running" {
+					c.engine.Abandon()
 				}
-				assert.EqualValues(t, 4, c.permits+c.host.TakeFreed())
+				assert.EqualValues(t, 4, c.engine.FreePermits())
 				c.workers.Stop()
 			})
 		})
@@ -185,15 +189,15 @@ func TestCallsThatAreLateAreNotMade(t *testing.T) {
 // over, whose operator has been cancelled, or which is left to a checkpoint, whether the loop knows or not.
 func TestNothingBeginsTooLate(t *testing.T) {
 	for what, tt := range map[string]struct {
-		phase phase
+		phase string
 		limit time.Duration
 	}{
-		"ask": {deciding, time.Second}, "before": {preparing, time.Second}, "handler": {handling, DefaultTimeoutHandlerLimit},
+		"ask": {"deciding", time.Second}, "before": {"preparing", time.Second}, "handler": {"handling", DefaultTimeoutHandlerLimit},
 	} {
 		for when, late := range map[string]func(c *core[string, string], mock *clock.Mock, cancel func()){
 			"cancelled":            func(_ *core[string, string], _ *clock.Mock, cancel func()) { cancel() },
 			"at its deadline":      func(_ *core[string, string], mock *clock.Mock, _ func()) { mock.Add(tt.limit) },
-			"ended by the loop":    func(c *core[string, string], _ *clock.Mock, _ func()) { c.abandon() },
+			"ended by the loop":    func(c *core[string, string], _ *clock.Mock, _ func()) { c.engine.Abandon() },
 			"suspended":            func(c *core[string, string], _ *clock.Mock, _ func()) { c.host.Suspended.Store(true) },
 			"a moment before that": func(_ *core[string, string], mock *clock.Mock, _ func()) { mock.Add(tt.limit - 1) },
 		} {
@@ -212,16 +216,16 @@ func TestNothingBeginsTooLate(t *testing.T) {
 					cfg := newConfig([]Option{
 						WithClock(mock), WithContext(ctx), WithDropOnFailure(), WithLogger(slog.New(slog.DiscardHandler)),
 					})
-					c := newCore(cfg, fn, delegatorOf(countingPolicy(&begun, what == "before"), nil), time.Second,
-						queue.NewOrdered[slot[string, string]](4))
+					c := newCore(cfg, fn, countingPolicy(&begun, what == "before").Steps(), time.Second,
+						queue.NewOrdered[engine.Slot[string, string]](4))
 					w := c.workers
 					resume := w.Hold()
-					c.accept("a")
+					c.engine.Accept("a")
 					if what == "handler" {
 						mock.Add(time.Second)
 					}
-					c.turn()
-					assert.Equal(t, tt.phase, c.queue.First().Value.phase)
+					c.engine.Turn()
+					assert.Equal(t, tt.phase, c.engine.Oldest())
 					late(c, mock, cancel)
 					resume()
 					synctest.Wait()
@@ -231,6 +235,10 @@ func TestNothingBeginsTooLate(t *testing.T) {
 			})
 		}
 	}
+}
+
+func stepsOf(s strategies.AsyncRetryStrategy[string]) *decision.Steps[string] {
+	return strategies.PolicyOf(s).Steps()
 }
 
 // countingPolicy retries every error at once, and counts how often its strategy is asked, or what that wants done before.

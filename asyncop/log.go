@@ -8,6 +8,8 @@ import (
 	"time"
 	"unicode/utf8"
 
+	"github.com/weirflow/weir/asyncop/internal/engine"
+	"github.com/weirflow/weir/internal/decision"
 	"github.com/weirflow/weir/internal/guard"
 )
 
@@ -43,8 +45,8 @@ func (l *lineLimit) allow(now time.Duration) (suppressed int, ok bool) {
 // logsRetries tells whether lines about retries are written at all, so that they need not be put together for every retry.
 // The handler is asked off the loop, like everything of the user's that is called for logs, and not for every retry.
 func (c *core[IN, OUT]) logsRetries() bool {
-	if g := &c.retryLines; !g.asked || c.now-g.since >= logPeriod/10 {
-		*g = levelGate{asked: true, since: c.now}
+	if g := &c.retryLines; !g.asked || c.engine.Present()-g.since >= logPeriod/10 {
+		*g = levelGate{asked: true, since: c.engine.Present()}
 		_ = c.offLoop(func() error { g.open = c.logger.Enabled(c.ctx, slog.LevelDebug); return nil })
 	}
 	return c.retryLines.open
@@ -58,7 +60,7 @@ type levelGate struct {
 
 // log writes a line about an element, if the limit allows it and the level is enabled.
 func (c *core[IN, OUT]) log(limit *lineLimit, level slog.Level, msg string, in IN, attrs ...slog.Attr) {
-	suppressed, ok := limit.allow(c.now)
+	suppressed, ok := limit.allow(c.engine.Present())
 	if !ok {
 		limit.level, limit.msg = level, msg
 		c.suppressed = true
@@ -71,9 +73,64 @@ func (c *core[IN, OUT]) log(limit *lineLimit, level slog.Level, msg string, in I
 	c.logAttrs(level, msg, attrs...)
 }
 
+// logGivenUp tells of an element that failed, and why there was no other attempt.
+func (c *core[IN, OUT]) logGivenUp(r engine.Report[IN], how engine.Ending) {
+	attrs := []slog.Attr{slog.Int("attempts", r.Attempts), slog.Any("error", r.Err)}
+	if r.Verdict != decision.Accepted {
+		attrs = append(attrs, slog.String("verdict", r.Verdict.String()))
+	}
+	if !r.Reason.IsZero() {
+		attrs = append(attrs, slog.String("reason", r.Reason.String()))
+	}
+	msg := "asyncop: element given up"
+	if how == engine.Dropped {
+		msg = "asyncop: element dropped"
+	}
+	c.log(&c.giveUpLog, slog.LevelWarn, msg, r.Element, attrs...)
+}
+
+// logRetry tells of a retry that will be made.
+func (c *core[IN, OUT]) logRetry(r engine.Report[IN], d decision.Decision) {
+	c.log(&c.retryLog, slog.LevelDebug, "asyncop: retry", r.Element, retryAttrs(r.Attempts, d)...)
+}
+
+// logNoRetry tells that there was a reason for a retry, and no retry.
+func (c *core[IN, OUT]) logNoRetry(r engine.Report[IN], d decision.Decision) {
+	var attrs []slog.Attr
+	if d.Verdict == decision.Retried {
+		attrs = append(retryAttrs(r.Attempts, d), slog.String("verdict", "not before the deadline"))
+	} else {
+		attrs = []slog.Attr{
+			slog.String("verdict", d.Verdict.String()), slog.String("reason", d.Reason.String()),
+			slog.Int("attempts", r.Attempts), slog.Any("error", d.Err),
+		}
+	}
+	c.log(&c.refuseLog, slog.LevelDebug, "asyncop: no retry", r.Element, attrs...)
+}
+
+func retryAttrs(attempts int, d decision.Decision) []slog.Attr {
+	return []slog.Attr{
+		slog.Int("attempts", attempts), slog.Duration("delay", max(d.Delay, d.Demanded)),
+		slog.String("reason", d.Reason.String()), slog.Any("error", d.Err),
+	}
+}
+
+// logEnd writes, once, that the operator has failed, whoever waits for it: the caller of Wait and the loop over Results may
+// not look. That it was cancelled was wanted, and the end of a loop by its own body says nothing new.
+func (c *core[IN, OUT]) logEnd(err error, cut bool) {
+	_, failure := c.engine.Failure()
+	switch {
+	case !cut:
+		c.logAttrs(slog.LevelError, "asyncop: operator failed", slog.Any("error", err))
+	case failure != ErrStopped: //nolint:errorlint // what a break is, itself
+		c.logAttrs(slog.LevelInfo, "asyncop: operator cancelled", slog.Any("error", err))
+	}
+}
+
 // warnOfCutRetries says at the end that retries were cut: results that are not there yet would be missing without a word.
 func (c *core[IN, OUT]) warnOfCutRetries() {
-	if n := c.stats.CutByEndOfInput; n > 0 {
+	counts, _ := c.engine.Counts()
+	if n := counts.CutByEndOfInput; n > 0 {
 		c.logAttrs(slog.LevelWarn, "asyncop: the input ended while elements still asked for a retry: they got none; "+
 			"WithDrainRetries lets retries go on", slog.Int64("elements", n))
 	}
@@ -89,7 +146,7 @@ func (c *core[IN, OUT]) logSuppressed(all bool) {
 	for _, l := range c.lineLimits() {
 		switch {
 		case l.suppressed == 0:
-		case !all && c.now < l.since+logPeriod:
+		case !all && c.engine.Present() < l.since+logPeriod:
 			c.suppressed = true
 		default:
 			n := l.suppressed
@@ -189,7 +246,7 @@ func defaultLabel(in any) string {
 
 // offLoop is offLoop for calls that the loop makes: time passes.
 func (c *core[IN, OUT]) offLoop(f func() error) error {
-	c.stale = true
+	c.engine.Slept()
 	return offLoop(f)
 }
 

@@ -20,6 +20,7 @@ import (
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 
+	"github.com/weirflow/weir/asyncop/internal/engine"
 	"github.com/weirflow/weir/predicates"
 	"github.com/weirflow/weir/strategies"
 )
@@ -339,9 +340,9 @@ func withoutLine(text string) string { return placeLine.ReplaceAllString(text, "
 
 var placeLine = regexp.MustCompile(`_test\.go:\d+ `)
 
-// A call that blocks the loop for more than slowCallLimit is worth a warning, with the element.
+// A call that blocks the loop for more than engine.SlowCallLimit is worth a warning, with the element.
 func TestSlowCalls(t *testing.T) {
-	const slow, fast = slowCallLimit + time.Millisecond, slowCallLimit
+	const slow, fast = engine.SlowCallLimit + time.Millisecond, engine.SlowCallLimit
 	now := Func(func(_ context.Context, _ int, result ResultFuture[int]) error {
 		result.Complete(1)
 		return nil
@@ -410,7 +411,7 @@ func TestSlowCalls(t *testing.T) {
 }
 
 func invokeSlow(_ context.Context, _ int, result ResultFuture[int]) error {
-	time.Sleep(slowCallLimit + time.Millisecond)
+	time.Sleep(engine.SlowCallLimit + time.Millisecond)
 	result.Complete(1)
 	return nil
 }
@@ -683,7 +684,7 @@ func TestSlowPredicateNamesItsElement(t *testing.T) {
 		slow.Store(-1) // none: n predicates of 200 µs are no slow call
 		judged := func(results []int) bool {
 			if time.Sleep(200 * time.Microsecond); int64(results[0]) == slow.Load() {
-				time.Sleep(slowCallLimit)
+				time.Sleep(engine.SlowCallLimit)
 			}
 			return false
 		}

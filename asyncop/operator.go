@@ -10,6 +10,7 @@ import (
 
 	"github.com/reugn/go-streams"
 
+	"github.com/weirflow/weir/asyncop/internal/engine"
 	"github.com/weirflow/weir/checkpoint/participant"
 	"github.com/weirflow/weir/internal/decision"
 	"github.com/weirflow/weir/internal/nils"
@@ -144,7 +145,7 @@ func UnorderedWaitWithRetry[IN, OUT any](
 const maxTimeout = time.Duration(1 << 62)
 
 func newOperator[IN, OUT any](
-	name string, newQueue func(capacity int) queue.Queue[slot[IN, OUT]],
+	name string, newQueue func(capacity int) queue.Queue[engine.Slot[IN, OUT]],
 	fn AsyncFunction[IN, OUT], timeout time.Duration, capacity int,
 	strategy strategies.AsyncRetryStrategy[OUT], opts []Option,
 ) *AsyncWaitOperator[IN, OUT] {
@@ -164,7 +165,6 @@ func newOperator[IN, OUT any](
 		panic(fmt.Sprintf("asyncop: %s: capacity must be at least 1, got %d", name, capacity))
 	}
 	cfg := newConfig(opts)
-	retry := newRetryableDelegator(policy, cfg.random)
 	cfg.allowed, _ = decision.MaxRetriesOf(policy.Asked)
 	if cfg.coordinator != nil {
 		if cfg.name == "" {
@@ -184,7 +184,7 @@ func newOperator[IN, OUT any](
 		codec = newStateCodec[IN, OUT](name, cfg)
 	}
 	// Nothing is refused from here on: goroutines begin.
-	c := newCore(cfg, fn, retry, min(timeout, maxTimeout), newQueue(capacity))
+	c := newCore(cfg, fn, policy, min(timeout, maxTimeout), newQueue(capacity))
 	if handle != nil {
 		c.sideOutput = newFailureSink(handle, c.handlerBroke)
 	}

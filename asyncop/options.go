@@ -10,6 +10,7 @@ import (
 	"github.com/benbjohnson/clock"
 	"github.com/reugn/go-streams"
 
+	"github.com/weirflow/weir/asyncop/internal/engine"
 	"github.com/weirflow/weir/checkpoint"
 	"github.com/weirflow/weir/checkpoint/participant"
 	"github.com/weirflow/weir/codec"
@@ -41,7 +42,7 @@ type config struct {
 	handlerLimit   time.Duration
 	earlyTimeout   bool
 
-	policy             failurePolicy
+	onFailure          engine.FailurePolicy
 	policyOption       string // that has set it
 	sideOutput         streams.Inlet
 	failureHandler     any // a func(Failure[IN]), in place of a side output
@@ -58,14 +59,6 @@ type config struct {
 	inputCodec  any // a codec.Codec[IN], or nil
 	resultCodec any // a codec.Codec[OUT], or nil: results are not stored
 }
-
-type failurePolicy uint8
-
-const (
-	failPipeline failurePolicy = iota
-	dropElement
-	sideOutput
-)
 
 func newConfig(opts []Option) config {
 	c := config{
@@ -86,11 +79,11 @@ func newConfig(opts []Option) config {
 }
 
 // setPolicy sets the failure policy that an option stands for. Of several options the last one of a kind counts.
-func (c *config) setPolicy(p failurePolicy, option string) {
-	if c.policy != failPipeline && c.policy != p {
+func (c *config) setPolicy(p engine.FailurePolicy, option string) {
+	if c.onFailure != engine.FailRun && c.onFailure != p {
 		panic(fmt.Sprintf("asyncop: %s and %s exclude each other: an element fails once", c.policyOption, option))
 	}
-	c.policy, c.policyOption = p, option
+	c.onFailure, c.policyOption = p, option
 }
 
 // WithClock sets the clock of every timer of the operator; the default is the real one. It must not go back. A clock.Mock makes
@@ -197,7 +190,7 @@ func WithEarlyTimeout() Option {
 // WithDropOnFailure logs and counts elements that fail, and goes on without them. By default the first failure fails
 // the pipeline. It excludes [WithSideOutput].
 func WithDropOnFailure() Option {
-	return func(cfg *config) { cfg.setPolicy(dropElement, "WithDropOnFailure") }
+	return func(cfg *config) { cfg.setPolicy(engine.Drop, "WithDropOnFailure") }
 }
 
 // WithSideOutput sends elements that fail to inlet as [Failure] values, and those that a cancelled operator abandons. See
@@ -220,7 +213,7 @@ func WithSideOutput(inlet streams.Inlet) Option {
 		panic(fmt.Sprintf("asyncop: WithSideOutput: In of the %T is nil", inlet))
 	}
 	return func(cfg *config) {
-		cfg.setPolicy(sideOutput, "WithSideOutput")
+		cfg.setPolicy(engine.HandOver, "WithSideOutput")
 		cfg.sideOutput, cfg.failureHandler = inlet, nil
 	}
 }
@@ -237,7 +230,7 @@ func WithFailureHandler[IN any](handle func(Failure[IN])) Option {
 		panic("asyncop: WithFailureHandler: nil handler")
 	}
 	return func(cfg *config) {
-		cfg.setPolicy(sideOutput, "WithFailureHandler")
+		cfg.setPolicy(engine.HandOver, "WithFailureHandler")
 		cfg.sideOutput, cfg.failureHandler = nil, handle
 	}
 }

@@ -11,14 +11,17 @@ import (
 
 	"github.com/reugn/go-streams"
 
+	"github.com/weirflow/weir/asyncop/internal/engine"
 	"github.com/weirflow/weir/checkpoint/participant"
 	"github.com/weirflow/weir/internal/fifo"
 	"github.com/weirflow/weir/internal/inband"
 	"github.com/weirflow/weir/internal/lazyerr"
 	"github.com/weirflow/weir/internal/wiring"
 	"github.com/weirflow/weir/queue"
-	"github.com/weirflow/weir/timers"
 )
+
+// turnLimit bounds what one kind of work does in one step, so that everything gets its turn.
+const turnLimit = 128
 
 // pump is the loop of an operator: it moves elements into the core and results out of it, through the channels of a
 // go-streams flow or, if Results drives the operator, through rings.
@@ -32,27 +35,30 @@ type pump[IN, OUT any] struct {
 	carried  atomic.Pointer[outlet[any]]   // set by Via or To
 
 	// Owned by the loop.
-	ends     *ends[IN, OUT]              // attached; nil for a flow
-	carrier  *outlet[any]                // carried, in place of out, which is closed; nil: results go to out
-	inClosed bool                        // upstream has closed in
-	inOver   bool                        // nothing more is taken
-	marked   bool                        // the marker of the end of the input has come: only barriers follow
-	backlog  fifo.Queue[item[IN, OUT]]   // what goes into the queue before anything new
-	checks   *checkpointing[IN, OUT]     // nil: no part in checkpoints
-	barriers wiring.Barriers             // that have come
-	loaded   bool                        // there is something to be emitted next
-	next     any                         // it, as out carries it
-	head     *queue.Entry[slot[IN, OUT]] // where next comes from; nil: it is a barrier
-	results  []OUT                       // of head: what is left to be emitted, next included
-	side     chan<- any                  // the side output, or nil
-	failed   any                         // the oldest failing element, as a Failure[IN]
-	offer    chan<- any                  // side, while failed is set
+	ends     *ends[IN, OUT]                   // attached; nil for a flow
+	carrier  *outlet[any]                     // carried, in place of out, which is closed; nil: results go to out
+	inClosed bool                             // upstream has closed in
+	inOver   bool                             // nothing more is taken
+	marked   bool                             // the marker of the end of the input has come: only barriers follow
+	backlog  fifo.Queue[engine.Item[IN, OUT]] // what goes into the queue before anything new
+	checks   *checkpointing[IN, OUT]          // nil: no part in checkpoints
+	barriers wiring.Barriers                  // that have come
+	loaded   bool                             // there is something to be emitted next
+	next     any                              // it, as out carries it
+	barrier  bool                             // next is one that passes ahead of the queue; if not, it comes from the head of that
+	control  any                              // next, if it is a control element of the head
+	results  []OUT                            // of the head: what is left to be emitted, next included
+	whole    int                              // how many results the head has
+	side     chan<- any                       // the side output, or nil
+	failed   any                              // the oldest failing element, as a Failure[IN]
+	offer    chan<- any                       // side, while failed is set
 	opened   bool
 	yielded  bool           // since there was something to do
 	told     bool           // cancelUpstream was called
 	unwatch  func() bool    // ends the watch on the operator's context
 	upstream sync.WaitGroup // cancelUpstream's call
 
+	unstarted bool                  // Stop came before the start
 	stopping  atomic.Bool           // Stop was called
 	err       atomic.Pointer[error] // set before over is closed
 	over      chan struct{}         // closed by the loop before out: err is final
@@ -100,7 +106,7 @@ func (p *pump[IN, OUT]) run() {
 			go p.run()
 		}
 	}()
-	p.core.resume()
+	p.core.engine.Resume()
 	if !p.opened {
 		p.opened = true
 		p.awaitStart()
@@ -117,13 +123,13 @@ func (p *pump[IN, OUT]) open() {
 	if c.hook.open == nil {
 		return
 	}
-	if c.failure != nil {
+	if c.engine.Failed() {
 		c.hook.close = nil
 		return
 	}
 	if err := c.offLoop(func() error { return c.hook.open.Open(c.host.Life) }); err != nil {
 		c.hook.close = nil // what was not opened is not closed
-		c.end(lazyerr.Named("asyncop: open", err))
+		c.engine.End(lazyerr.Named("asyncop: open", err))
 	}
 }
 
@@ -134,25 +140,25 @@ func (p *pump[IN, OUT]) step() bool {
 	c.giveWay()
 	c.warn()
 	p.checkSignals()
-	if c.failure == nil && !p.suspended() {
+	if !c.engine.Failed() && !p.suspended() {
 		c.sendWorkers()
-		c.turn()
+		c.engine.Turn()
 	}
 	busy := p.acceptSome()
 	if p.checks != nil {
 		p.checks.holdSource(p.overflow() > c.overflow)
 	}
 	c.publish()
-	if c.failure != nil {
+	if c.engine.Failed() {
 		return false
 	}
 	p.passBarrier()
 	if !p.suspended() {
 		busy = c.offerJobs() || busy
 	}
-	slots := c.queue.Len()
+	slots := c.engine.Len()
 	busy = p.emitSome() || busy
-	busy = busy || c.queue.Len() < slots // elements that emit nothing have left
+	busy = busy || c.engine.Len() < slots // elements that emit nothing have left
 	busy = p.handOverSome() || busy
 	if p.ended() {
 		return false
@@ -160,7 +166,7 @@ func (p *pump[IN, OUT]) step() bool {
 	switch {
 	case busy:
 		p.yielded = false
-	case !p.yielded && c.permits < c.maxPermits(): // what calls are about to hand in then costs one turn, and no sleep
+	case !p.yielded && c.engine.Running() > 0: // what calls are about to hand in then costs one turn, and no sleep
 		p.yielded = true
 		runtime.Gosched()
 	default:
@@ -171,7 +177,7 @@ func (p *pump[IN, OUT]) step() bool {
 
 // checkSignals looks at what other goroutines asked for.
 func (p *pump[IN, OUT]) checkSignals() {
-	p.core.endIfCancelled()
+	p.core.engine.EndIfCancelled()
 	if p.mustStop() {
 		p.cancelUpstream(ErrStopped)
 		p.endInput()
@@ -197,12 +203,19 @@ func (p *pump[IN, OUT]) mustStop() bool {
 // endInput takes nothing more. What is in the backlog was taken already: it gets its first attempts, and no retries (law A5).
 func (p *pump[IN, OUT]) endInput() {
 	p.inOver = true
-	p.core.endRetries()
+	p.endRetries()
+}
+
+// endRetries ends retries, unless they are to be drained (law A5).
+func (p *pump[IN, OUT]) endRetries() {
+	if !p.core.drains {
+		p.core.engine.EndRetries()
+	}
 }
 
 // drained tells whether nothing follows and all that was taken has left.
 func (p *pump[IN, OUT]) drained() bool {
-	return p.inOver && p.backlog.Len() == 0 && p.core.queue.Len() == 0
+	return p.inOver && p.backlog.Len() == 0 && p.core.engine.Len() == 0
 }
 
 // acceptSome takes elements as long as there are some and slots for them. End of input is noticed only when a slot is
@@ -242,7 +255,7 @@ func (p *pump[IN, OUT]) read() bool {
 
 // feed moves one element of the backlog into the queue, if there are one and a slot for it.
 func (p *pump[IN, OUT]) feed() bool {
-	if p.backlog.Len() == 0 || p.core.failure != nil || !p.core.hasRoom() || p.suspended() {
+	if p.backlog.Len() == 0 || p.core.engine.Failed() || !p.core.engine.HasRoom() || p.suspended() {
 		return false
 	}
 	if p.checks != nil && p.checks.restored > 0 {
@@ -250,18 +263,18 @@ func (p *pump[IN, OUT]) feed() bool {
 	}
 	it := p.backlog.Pop()
 	if p.checks != nil {
-		it.wait = p.checks.restOf(&it, p.core.timers.Now())
+		it.Wait = p.checks.restOf(&it, p.core.timers.Now())
 	}
-	p.core.restore(it)
+	p.core.engine.Restore(it)
 	return true
 }
 
 // mayRead tells whether the next element may be read: if a slot is free for it, or to let a barrier come nearer.
 func (p *pump[IN, OUT]) mayRead() bool {
-	if p.inOver || p.core.failure != nil || p.barrierArrived() {
+	if p.inOver || p.core.engine.Failed() || p.barrierArrived() {
 		return false
 	}
-	return p.backlog.Len() == 0 && p.core.hasRoom() || p.mayOverflow()
+	return p.backlog.Len() == 0 && p.core.engine.HasRoom() || p.mayOverflow()
 }
 
 // received goes on with what has come through in; ok is false if that was closed.
@@ -275,7 +288,7 @@ func (p *pump[IN, OUT]) received(v any, ok bool) {
 	switch {
 	case err != nil:
 		p.discarded.Add(1)
-		p.core.end(err)
+		p.core.engine.End(err)
 	case control:
 		p.receivedControl(v)
 	default:
@@ -288,23 +301,23 @@ func (p *pump[IN, OUT]) receivedElement(in IN, ok bool) {
 	switch {
 	case !ok:
 		p.inClosed = true
-		p.core.endIfCancelled() // whoever is upstream may have noticed it first: the end is no clean one
+		p.core.engine.EndIfCancelled() // whoever is upstream may have noticed it first: the end is no clean one
 		p.endInput()
-	case p.backlog.Len() == 0 && p.core.hasRoom():
-		p.core.accept(in)
+	case p.backlog.Len() == 0 && p.core.engine.HasRoom():
+		p.core.engine.Accept(in)
 	default:
-		p.backlog.Push(item[IN, OUT]{in: in})
+		p.backlog.Push(engine.Item[IN, OUT]{In: in})
 	}
 }
 
 func (p *pump[IN, OUT]) receivedControl(v any) {
 	switch b := v.(type) {
 	case inband.Failure:
-		p.core.end(lazyerr.Named("asyncop: upstream", b.Err))
+		p.core.engine.End(lazyerr.Named("asyncop: upstream", b.Err))
 		return
 	case participant.Barrier:
 		if err := p.barriers.Add(b.ID, isEndOfInput(b)); err != nil { // law C2
-			p.core.end(lazyerr.Named("asyncop", err))
+			p.core.engine.End(lazyerr.Named("asyncop", err))
 			return
 		}
 		if isEndOfInput(v) {
@@ -314,10 +327,10 @@ func (p *pump[IN, OUT]) receivedControl(v any) {
 			return
 		}
 	}
-	if p.backlog.Len() == 0 && p.core.hasRoom() {
-		p.core.acceptControl(v)
+	if p.backlog.Len() == 0 && p.core.engine.HasRoom() {
+		p.core.engine.AcceptControl(v)
 	} else {
-		p.backlog.Push(item[IN, OUT]{kind: controlItem, rest: v})
+		p.backlog.Push(engine.Item[IN, OUT]{Kind: engine.Control, Rest: v})
 	}
 }
 
@@ -325,7 +338,7 @@ func (p *pump[IN, OUT]) receivedControl(v any) {
 // watermark.
 func (p *pump[IN, OUT]) receivedEndOfInput() {
 	p.marked = true
-	p.core.endRetries()
+	p.endRetries()
 }
 
 // ended tells whether everything that was taken has left.
@@ -381,29 +394,21 @@ func (p *pump[IN, OUT]) load() bool {
 		return true
 	}
 	if p.checks != nil && p.checks.passing.Len() > 0 {
-		p.loaded, p.head, p.next = true, nil, p.checks.passing.Peek()
+		p.loaded, p.barrier, p.next = true, true, p.checks.passing.Peek()
 		return true
 	}
-	for !p.suspended() {
-		e := p.core.queue.Head()
-		if e == nil {
-			return false
-		}
-		s := &e.Value
-		if s.phase == control {
-			p.loaded, p.head, p.next = true, e, s.extra.held
-			return true
-		}
-		if s.phase == done {
-			if results := s.results(); len(results) > 0 {
-				p.loaded, p.head, p.results = true, e, results
-				p.loadResult()
-				return true
-			}
-		}
-		p.core.left(e)
+	if p.suspended() {
+		return false
 	}
-	return false
+	results, control := p.core.engine.Head()
+	switch {
+	case control != nil:
+		p.loaded, p.control, p.next = true, control, control
+	case len(results) > 0:
+		p.loaded, p.results, p.whole = true, results, len(results)
+		p.loadResult()
+	}
+	return p.loaded
 }
 
 // loadResult makes next the next result of the head.
@@ -416,35 +421,39 @@ func (p *pump[IN, OUT]) loadResult() {
 // unload takes back what was loaded and not sent, so that a barrier can go before it, and tells whether it could:
 // the results of one element are not split (law Q1).
 func (p *pump[IN, OUT]) unload() bool {
-	if p.loaded && p.head != nil {
-		if p.head.Value.phase != control && len(p.results) < len(p.head.Value.results()) {
+	if p.loaded && !p.barrier {
+		if len(p.results) < p.whole {
 			return false
 		}
-		p.loaded, p.head, p.results, p.next = false, nil, nil, nil
+		p.nothingLoaded()
 	}
 	return true
+}
+
+func (p *pump[IN, OUT]) nothingLoaded() {
+	p.loaded, p.barrier, p.control, p.results, p.whole, p.next = false, false, nil, nil, 0, nil
 }
 
 // sent goes on after next was sent. The entry of an element with several results stays the head of the queue until the
 // last one is sent.
 func (p *pump[IN, OUT]) sent() {
-	e := p.head
-	if e != nil && e.Value.phase != control {
-		p.core.stats.Emitted++
+	if p.whole > 0 {
+		p.core.emitted++
 		if p.results = p.results[1:]; len(p.results) > 0 {
 			p.loadResult()
 			return
 		}
 	}
-	if e != nil && e.Value.phase == control && p.checks != nil {
-		p.checks.passedMarker(e.Value.extra.held)
-	}
-	p.loaded, p.head, p.results, p.next = false, nil, nil, nil
-	if e == nil {
+	barrier, control := p.barrier, p.control
+	p.nothingLoaded()
+	if barrier {
 		p.checks.passing.Pop()
 		return
 	}
-	p.core.left(e)
+	if control != nil && p.checks != nil {
+		p.checks.passedMarker(control)
+	}
+	p.core.engine.Left()
 }
 
 // handOverSome offers failing elements to the side output, as long as it takes them.
@@ -462,16 +471,17 @@ func (p *pump[IN, OUT]) handOverSome() (busy bool) {
 }
 
 func (p *pump[IN, OUT]) loadFailed() bool {
-	if p.offer == nil && p.core.failing.Len() > 0 && !p.suspended() {
-		s := &p.core.failing.Peek().Value
-		p.offer, p.failed = p.side, p.core.failureOf(s, s.err)
+	if p.offer == nil && !p.suspended() {
+		if e := p.core.engine.Failing(); e != nil {
+			p.offer, p.failed = p.side, p.core.failureOf(p.core.engine.Describe(e))
+		}
 	}
 	return p.offer != nil
 }
 
 func (p *pump[IN, OUT]) handedOver() {
 	p.offer, p.failed = nil, nil
-	p.core.takenBySide()
+	p.core.engine.Taken()
 }
 
 // park sleeps until something happens. What is posted after parked is set wakes it; what was before is seen by mayPark.
@@ -490,7 +500,7 @@ func (p *pump[IN, OUT]) park() {
 				out = p.out
 			}
 		}
-		c.stale = true // after the sleep
+		c.engine.Slept()
 		select {
 		case v, ok := <-in:
 			c.host.Parked.Store(false)
@@ -527,21 +537,18 @@ func (p *pump[IN, OUT]) mayMove() bool {
 // comes is discarded and counted until upstream closes in.
 func (p *pump[IN, OUT]) finish() {
 	c := p.core
-	c.tick()
+	c.timers.Stop() // no timer is armed after the end
+	p.unwatch()
+	by, cause := c.engine.Failure()
+	if cause != nil {
+		c.host.Cancel(cause)
+	}
+	cut := by == engine.ByCancel && !c.isBroken(cause) || p.unstarted // as wanted
+	abandoned := c.engine.Abandon()
+	c.witness.stop()
 	c.warn()
 	c.warnOfCutRetries()
 	c.logSuppressed(true)
-	c.timers.Stop() // no timer is armed after the end
-	c.witness.stop()
-	p.unwatch()
-	cause := c.failure
-	if c.failed != nil { // a copy, since what Err tells is not complete yet
-		failed := *c.failed
-		c.host.Cancel(&failed)
-	} else if cause != nil {
-		c.host.Cancel(cause)
-	}
-	abandoned := c.abandon()
 	c.endJobs()
 	if cause == nil {
 		cause = p.lastFailure()
@@ -550,13 +557,13 @@ func (p *pump[IN, OUT]) finish() {
 		cause = p.awaitInputEnd()
 	}
 	kept := p.suspended() && cause == nil // what is in flight is in the final checkpoint, and will be called again
-	err := p.outcome(cause, kept, abandoned)
+	err := p.outcome(cause, by, kept, abandoned)
 	p.endCheckpoints(err)
 	if p.checks != nil {
 		p.checks.holdSource(false)
 	}
 	for it := range p.backlog.All() { // read past the capacity, or restored and not yet fed
-		if it.kind != controlItem && !kept {
+		if it.Kind != engine.Control && !kept {
 			p.discarded.Add(1)
 		}
 	}
@@ -566,7 +573,7 @@ func (p *pump[IN, OUT]) finish() {
 		p.cancelUpstream(err)
 	}
 	if err != nil {
-		c.logEnd(err)
+		c.logEnd(err, cut)
 	}
 	c.publish()
 	p.err.Store(&err)
@@ -626,35 +633,34 @@ func (p *pump[IN, OUT]) lastFailure() error {
 
 // forget lets go of what was cut off: futures and contexts may be kept for ever, and the operator with them.
 func (p *pump[IN, OUT]) forget() {
-	c := p.core
-	c.queue, c.timers.Heap = nil, timers.Heap[*queue.Entry[slot[IN, OUT]]]{}
-	c.ready, c.odd = c.timers.Heap, c.timers.Heap
-	c.fresh, c.live, c.oldest = nil, nil, nil
-	c.failing = fifo.Queue[*queue.Entry[slot[IN, OUT]]]{}
-	for _, b := range []*beside[IN, OUT]{&c.asking, &c.before, &c.handlers} {
-		b.waiting = fifo.Queue[waiting[IN, OUT]]{}
-	}
-	c.rest, c.slow, c.blocked = nil, slowCall[IN, OUT]{}, nil
-	c.host.Mail.Take()
-	p.backlog = fifo.Queue[item[IN, OUT]]{}
-	p.head, p.next, p.results, p.failed = nil, nil, nil, nil
+	p.core.engine.Forget()
+	p.backlog = fifo.Queue[engine.Item[IN, OUT]]{}
+	p.nothingLoaded()
+	p.failed = nil
 }
 
-// outcome returns what Err will tell: nil after a clean end.
-func (p *pump[IN, OUT]) outcome(cause error, kept bool, abandoned []*queue.Entry[slot[IN, OUT]]) error {
+// outcome returns what Err will tell: nil after a clean end. What the side output is still to get has not ended.
+func (p *pump[IN, OUT]) outcome(
+	cause error, by engine.Cause, kept bool, abandoned []*queue.Entry[engine.Slot[IN, OUT]],
+) error {
 	c := p.core
+	n := 0
 	for _, e := range abandoned {
-		if e.Value.phase != failing || kept { // those the side output gets as the failures they are
-			c.stats.Abandoned++
+		switch {
+		case kept:
+			c.engine.Ended(e, engine.Kept)
+		case c.engine.Describe(e).Failed:
+			continue
+		default:
+			c.engine.Ended(e, engine.Abandoned)
 		}
+		n++
 	}
-	n := int(c.stats.Abandoned)
-	if n == 0 || cause == nil {
+	switch {
+	case n == 0 || cause == nil:
 		return cause
-	}
-	if c.failed != nil {
-		c.failed.Abandoned = n
-		return c.failed
+	case by == engine.ByElement:
+		return withAbandoned(cause, n)
 	}
 	return &AbandonedError{Cause: cause, Abandoned: n}
 }
@@ -664,29 +670,28 @@ const sideLimit = 30 * time.Second
 
 // endSide sends the rest to the side output, with why it was cut off, ends it and waits for its completion. After a failure
 // or a cancel it gives up a side output that is dead (law F1), and counts what that did not get.
-func (p *pump[IN, OUT]) endSide(cause error, abandoned []*queue.Entry[slot[IN, OUT]]) {
+func (p *pump[IN, OUT]) endSide(cause error, abandoned []*queue.Entry[engine.Slot[IN, OUT]]) {
 	if p.side == nil {
 		return
 	}
 	c := p.core
 	lost := 0
 	for _, e := range abandoned {
-		s := &e.Value
-		f := c.failureOf(s, cause)
-		if s.phase == failing {
-			f = c.failureOf(s, s.err)
-		} else {
-			f.Abandoned = true
+		r := c.engine.Describe(e)
+		if !r.Failed {
+			r.Err = cause
 		}
+		f := c.failureOf(r)
+		f.Abandoned = !r.Failed
 		if lost > 0 || !p.offerLast(f) {
 			lost++
 		}
 		switch {
-		case s.phase != failing: // counted already
+		case !r.Failed: // it has ended already
 		case lost > 0:
-			c.stats.Abandoned++
+			c.engine.Ended(e, engine.Abandoned)
 		default:
-			c.stats.SideOutput++
+			c.engine.Ended(e, engine.HandedOver)
 		}
 	}
 	close(p.side)
@@ -812,8 +817,9 @@ func (p *pump[IN, OUT]) stop(ctx context.Context) error {
 }
 
 func (p *pump[IN, OUT]) statistics() Stats {
-	s, oldest := p.core.published.get()
-	if s.InFlight > 0 && oldest != noOldest {
+	counts, oldest := p.core.published.get()
+	s := Stats(counts)
+	if s.InFlight > 0 && oldest != engine.Never {
 		s.OldestAge = max(0, p.core.timers.Now()-oldest)
 	}
 	s.Running = max(0, s.Running-p.core.host.Freed()) // after the end, nobody takes the permits back any more

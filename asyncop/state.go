@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"time"
 
+	"github.com/weirflow/weir/asyncop/internal/engine"
 	"github.com/weirflow/weir/checkpoint/participant"
 	"github.com/weirflow/weir/codec"
 	"github.com/weirflow/weir/queue"
@@ -57,7 +58,7 @@ func defaultInputCodec[IN any](constructor string) codec.Codec[IN] {
 const pieceSize = 1 << 20
 
 // encode is called on a goroutine of its own; the codecs are user code.
-func (s stateCodec[IN, OUT]) encode(taken int64, items []item[IN, OUT]) (state participant.State, err error) {
+func (s stateCodec[IN, OUT]) encode(taken int64, items []engine.Item[IN, OUT]) (state participant.State, err error) {
 	defer func() {
 		if v := recover(); v != nil {
 			err = newPanicError(v)
@@ -75,9 +76,9 @@ func (s stateCodec[IN, OUT]) encode(taken int64, items []item[IN, OUT]) (state p
 			state = append(state, b)
 			b = make([]byte, 0, cap(b))
 		}
-		b = append(b, byte(it.kind))
-		if it.kind == controlItem {
-			at := it.rest.(queue.Watermark).Timestamp
+		b = append(b, byte(it.Kind))
+		if it.Kind == engine.Control {
+			at := it.Rest.(queue.Watermark).Timestamp
 			mark, err := at.MarshalBinary()
 			if err != nil { // an offset that it has no bytes for, such as London's before 1847
 				mark, err = at.UTC().MarshalBinary()
@@ -88,20 +89,20 @@ func (s stateCodec[IN, OUT]) encode(taken int64, items []item[IN, OUT]) (state p
 			b = appendBytes(b, mark)
 			continue
 		}
-		b = binary.AppendUvarint(b, uint64(it.attempts))
-		b = binary.AppendVarint(b, it.first)
-		b = binary.AppendVarint(b, int64(it.spent))
-		if b = binary.AppendVarint(b, int64(it.wait)); it.wait != 0 {
-			b = append(b, byte(it.retry))
+		b = binary.AppendUvarint(b, uint64(it.Attempts))
+		b = binary.AppendVarint(b, it.First)
+		b = binary.AppendVarint(b, int64(it.Spent))
+		if b = binary.AppendVarint(b, int64(it.Wait)); it.Wait != 0 {
+			b = append(b, byte(it.Retry))
 		}
-		if scratch, err = s.inputs.Append(scratch[:0], it.in); err != nil {
+		if scratch, err = s.inputs.Append(scratch[:0], it.In); err != nil {
 			return nil, fmt.Errorf("input %d of %d: %w", i+1, len(items), err)
 		}
 		b = appendBytes(b, scratch)
-		if it.kind != completedItem {
+		if it.Kind != engine.Completed {
 			continue
 		}
-		results := it.results()
+		results := it.Results()
 		b = binary.AppendUvarint(b, uint64(len(results)))
 		for _, r := range results {
 			if scratch, err = s.results.Append(scratch[:0], r); err != nil {
@@ -114,7 +115,7 @@ func (s stateCodec[IN, OUT]) encode(taken int64, items []item[IN, OUT]) (state p
 }
 
 // decode returns the items of a state, and when it was taken.
-func (s stateCodec[IN, OUT]) decode(state []byte) (taken int64, items []item[IN, OUT], err error) {
+func (s stateCodec[IN, OUT]) decode(state []byte) (taken int64, items []engine.Item[IN, OUT], err error) {
 	defer func() {
 		if v := recover(); v != nil {
 			taken, items, err = 0, nil, newPanicError(v)
@@ -135,37 +136,37 @@ func (s stateCodec[IN, OUT]) decode(state []byte) (taken int64, items []item[IN,
 		taken = d.varint()
 	}
 	for n := d.uvarint(); n > 0 && d.err == nil; n-- {
-		var it item[IN, OUT]
-		switch it.kind = itemKind(d.byte()); it.kind {
-		case controlItem:
+		var it engine.Item[IN, OUT]
+		switch it.Kind = engine.ItemKind(d.byte()); it.Kind {
+		case engine.Control:
 			var w queue.Watermark
 			if err := w.Timestamp.UnmarshalBinary(d.bytes()); err != nil {
 				d.fail(fmt.Errorf("watermark: %w", err))
 			}
-			it.rest = w
-		case recordItem, completedItem:
-			it.attempts = d.attempts()
-			it.first = d.varint()
-			it.spent = d.duration("time spent")
+			it.Rest = w
+		case engine.Record, engine.Completed:
+			it.Attempts = d.attempts()
+			it.First = d.varint()
+			it.Spent = d.duration("time spent")
 			if version > 1 {
-				it.wait, it.retry = d.wait()
+				it.Wait, it.Retry = d.wait()
 			}
 			in := d.bytes()
 			if d.err != nil {
 				break
 			}
-			if it.in, err = s.inputs.Decode(in); err != nil {
+			if it.In, err = s.inputs.Decode(in); err != nil {
 				return 0, nil, fmt.Errorf("input %d: %w", len(items)+1, err)
 			}
-			if it.kind == completedItem {
+			if it.Kind == engine.Completed {
 				results, err := s.decodeResults(&d)
 				if err != nil {
 					return 0, nil, fmt.Errorf("result of input %d: %w", len(items)+1, err)
 				}
-				it.rest = &kept[OUT]{results}
+				it.SetResults(results)
 			}
 		default:
-			d.fail(fmt.Errorf("unknown kind of element: %d", it.kind))
+			d.fail(fmt.Errorf("unknown kind of element: %d", it.Kind))
 		}
 		items = append(items, it)
 	}
@@ -281,13 +282,13 @@ func (d *decoder) duration(what string) time.Duration {
 	return time.Duration(n)
 }
 
-func (d *decoder) wait() (time.Duration, retryKind) {
+func (d *decoder) wait() (time.Duration, engine.RetryKind) {
 	wait := d.duration("wait")
 	if wait == 0 {
 		return 0, 0
 	}
-	kind := retryKind(d.byte())
-	if kind > byResult|demanded {
+	kind := engine.RetryKind(d.byte())
+	if kind > engine.ByResult|engine.Demanded {
 		d.fail(fmt.Errorf("unknown kind of retry: %d", kind))
 	}
 	return wait, kind

@@ -1,9 +1,10 @@
 package asyncop
 
 import (
-	"math"
 	"sync"
 	"time"
+
+	"github.com/weirflow/weir/asyncop/internal/engine"
 )
 
 // Stats is a picture of an operator. Every accepted element is in exactly one of these states:
@@ -50,21 +51,18 @@ func (s Stats) Retries() int64 { return s.RetriesOnResult + s.RetriesOnError }
 // published is the part of the statistics that the loop counts without atomics and publishes once a turn.
 type published struct {
 	mu     sync.Mutex
-	stats  Stats         // guarded by mu
-	oldest time.Duration // guarded by mu; when the oldest element was accepted, or noOldest
+	counts engine.Counters // guarded by mu
+	oldest time.Duration   // guarded by mu; when the oldest element was accepted, or engine.Never
 }
 
-// noOldest is no instant: those of restored elements may be negative.
-const noOldest = time.Duration(math.MinInt64)
-
-func (p *published) set(s Stats, oldest time.Duration) {
+func (p *published) set(c engine.Counters, oldest time.Duration) {
 	p.mu.Lock()
-	p.stats, p.oldest = s, oldest
+	p.counts, p.oldest = c, oldest
 	p.mu.Unlock()
 }
 
-func (p *published) get() (Stats, time.Duration) {
+func (p *published) get() (engine.Counters, time.Duration) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	return p.stats, p.oldest
+	return p.counts, p.oldest
 }

@@ -6,6 +6,8 @@ import (
 	"time"
 
 	"github.com/benbjohnson/clock"
+
+	"github.com/weirflow/weir/asyncop/internal/engine"
 )
 
 // witness is a timer beside the loop while that is busy. How late it fires tells a call that blocks the loop from a machine
@@ -26,7 +28,7 @@ type witness struct {
 	ended bool          // guarded by mu
 }
 
-const witnessPeriod = slowCallLimit / 2
+const witnessPeriod = engine.SlowCallLimit / 2
 
 // watch sees to it that the witness is there. Called by the loop when it has something to do.
 func (w *witness) watch() {
@@ -60,12 +62,12 @@ func (w *witness) ring() {
 	}
 }
 
-// atStart returns stalled for the beginning of a call, at the cost of a load.
-func (w *witness) atStart() time.Duration {
+// lostTime is stalled for the beginning of a call, at the cost of a load.
+func (w *witness) lostTime() *atomic.Int64 {
 	if w == nil {
-		return 0
+		return new(atomic.Int64)
 	}
-	return time.Duration(w.lost.Load())
+	return &w.lost
 }
 
 // stalled returns for how long the process has not run, as far as the witness knows: only differences mean something.

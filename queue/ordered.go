@@ -10,9 +10,20 @@ type ordered[V any] struct {
 	list[V]
 }
 
-func (q *ordered[V]) Put(v V) *Entry[V]        { return q.push(v, pending) }
-func (q *ordered[V]) PutControl(v V) *Entry[V] { return q.push(v, control) }
-func (q *ordered[V]) Complete(e *Entry[V])     { q.complete(e) }
+func (q *ordered[V]) PutZero() *Entry[V]   { return q.push(pending) }
+func (q *ordered[V]) Complete(e *Entry[V]) { q.complete(e) }
+
+func (q *ordered[V]) Put(v V) *Entry[V] {
+	e := q.push(pending)
+	e.Value = v
+	return e
+}
+
+func (q *ordered[V]) PutControl(v V) *Entry[V] {
+	e := q.push(control)
+	e.Value = v
+	return e
+}
 
 func (q *ordered[V]) Head() *Entry[V] {
 	if e := q.first; e != nil && e.state != pending {

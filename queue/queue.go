@@ -13,6 +13,9 @@ type Queue[V any] interface {
 	// Put takes a slot for a pending record at the tail and returns it. It panics if the queue is full.
 	Put(v V) *Entry[V]
 
+	// PutZero is Put of a zero V, which its owner fills in place: a large V is not copied.
+	PutZero() *Entry[V]
+
 	// PutControl takes a slot for a control element: complete from the start, and a wall that nothing crosses. It
 	// panics if the queue is full.
 	PutControl(v V) *Entry[V]
@@ -102,8 +105,8 @@ func (l *list[V]) All() iter.Seq[*Entry[V]] {
 	}
 }
 
-// push appends an entry. Law Q2: never past the capacity.
-func (l *list[V]) push(v V, state entryState) *Entry[V] {
+// push appends an entry, whose value is zero. Law Q2: never past the capacity.
+func (l *list[V]) push(state entryState) *Entry[V] {
 	if l.len == l.cap {
 		panic(fmt.Sprintf("queue: put into a full queue of capacity %d", l.cap))
 	}
@@ -114,7 +117,7 @@ func (l *list[V]) push(v V, state entryState) *Entry[V] {
 		l.freed, e.next = e.next, nil
 		l.numFreed--
 	}
-	e.Value, e.state, e.prev = v, state, l.last
+	e.state, e.prev = state, l.last
 	if l.last == nil {
 		l.first = e
 	} else {

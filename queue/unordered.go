@@ -24,14 +24,21 @@ type segment[V any] struct {
 }
 
 func (q *unordered[V]) Put(v V) *Entry[V] {
-	e := q.push(v, pending)
+	e := q.PutZero()
+	e.Value = v
+	return e
+}
+
+func (q *unordered[V]) PutZero() *Entry[V] {
+	e := q.push(pending)
 	e.segment = q.newest
 	e.segment.pending++
 	return e
 }
 
 func (q *unordered[V]) PutControl(v V) *Entry[V] {
-	e := q.push(v, control)
+	e := q.push(control)
+	e.Value = v
 	s := q.spare
 	if s == nil {
 		s = new(segment[V])

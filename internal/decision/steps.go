@@ -131,7 +131,7 @@ func (p *Steps[OUT]) reasonFor(a *predicates.Attempt[OUT]) (r predicates.Reason,
 }
 
 // Ask calls the strategy, which may block unless p.AtOnce is set. A panic is
-// returned as a [*PanicError]; the caller handles runtime.Goexit. Ask is safe for
+// returned as a [*panics.Error]; the caller handles runtime.Goexit. Ask is safe for
 // concurrent use if the strategy is.
 func (p *Steps[OUT]) Ask(ctx context.Context, a *predicates.Attempt[OUT]) (action Action, err error) {
 	defer recoverTo(&err)

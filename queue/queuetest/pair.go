@@ -37,6 +37,12 @@ func (p *pair) put(name string) {
 	put, wall := p.q.Put, strings.HasPrefix(name, "W")
 	if wall {
 		put = p.q.PutControl
+	} else if len(p.history)%2 == 0 {
+		put = func(v string) *queue.Entry[string] {
+			e := p.q.PutZero()
+			e.Value = v
+			return e
+		}
 	}
 	if len(p.m.items) == p.cap {
 		p.mustPanic(func() { put(name) })

@@ -368,7 +368,7 @@ func (s suite) reuse(t *testing.T) {
 		// What was a wall is a record now and the other way round.
 		p.do("+W" + n + " +R" + n)
 		p.pop()
-		e := p.q.Put("")
+		e := p.q.PutZero()
 		if e.Value != "" || e.Completed() || e.Next() != nil {
 			p.fatalf("a new entry holds %q, completed %t, next %s", e.Value, e.Completed(), text(e.Next()))
 		}

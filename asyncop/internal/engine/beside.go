@@ -1,4 +1,4 @@
-package asyncop
+package engine
 
 import (
 	"sync/atomic"
@@ -12,35 +12,35 @@ import (
 // block, what they want done before a retry, timeout handlers. What ignores the end of its context counts until it returns.
 // As many as there are slots may run; what comes then waits for its turn, and the deadlines of its elements stand.
 type beside[IN, OUT any] struct {
-	running int                          // the loop's
-	waiting fifo.Queue[waiting[IN, OUT]] // the loop's; those whose token is over are skipped
+	running int                          // the engine's
+	waiting fifo.Queue[waiting[IN, OUT]] // the engine's; those whose token is over are skipped
 
-	returned atomic.Int64 // those that have, and that the loop has not seen yet
+	returned atomic.Int64 // those that have, and that the engine has not seen yet
 }
 
 // waiting is a task that waits for its turn.
 type waiting[IN, OUT any] struct {
-	token *call.Token[*queue.Entry[slot[IN, OUT]]]
+	token *call.Token[*queue.Entry[Slot[IN, OUT]]]
 	task  func()
 }
 
 // runBeside has a task done on a worker when its turn has come, unless its token is over by then. The task looks itself whether
 // it is late.
-func (c *core[IN, OUT]) runBeside(b *beside[IN, OUT], token *call.Token[*queue.Entry[slot[IN, OUT]]], task func()) {
+func (g *Engine[IN, OUT]) runBeside(b *beside[IN, OUT], token *call.Token[*queue.Entry[Slot[IN, OUT]]], task func()) {
 	run := func() {
 		defer func() { // also if the task ends its goroutine
 			b.returned.Add(1)
-			c.returned.Store(true)
-			c.host.WakeUp()
+			g.returned.Store(true)
+			g.Host.WakeUp()
 		}()
 		task()
 	}
-	if b.running < c.queue.Cap() {
+	if b.running < g.Queue.Cap() {
 		b.running++
-		c.runJob(run)
+		g.Host.Run(run)
 		return
 	}
-	if b.waiting.Len() >= 2*c.queue.Cap() { // most of them are over, since each of the others has a slot
+	if b.waiting.Len() >= 2*g.Queue.Cap() { // most of them are over, since each of the others has a slot
 		for n := b.waiting.Len(); n > 0; n-- {
 			if old := b.waiting.Pop(); old.token.Entry != nil {
 				b.waiting.Push(old)
@@ -51,17 +51,17 @@ func (c *core[IN, OUT]) runBeside(b *beside[IN, OUT], token *call.Token[*queue.E
 }
 
 // runWaiting goes on with those whose turn has come because others have returned.
-func (c *core[IN, OUT]) runWaiting() {
-	if !c.returned.Load() {
+func (g *Engine[IN, OUT]) runWaiting() {
+	if !g.returned.Load() {
 		return
 	}
-	c.returned.Store(false)
-	for _, b := range []*beside[IN, OUT]{&c.asking, &c.before, &c.handlers} {
+	g.returned.Store(false)
+	for _, b := range []*beside[IN, OUT]{&g.asking, &g.before, &g.handlers} {
 		b.running -= int(b.returned.Swap(0))
-		for b.running < c.queue.Cap() && b.waiting.Len() > 0 {
+		for b.running < g.Queue.Cap() && b.waiting.Len() > 0 {
 			if w := b.waiting.Pop(); w.token.Entry != nil {
 				b.running++
-				c.runJob(w.task)
+				g.Host.Run(w.task)
 			}
 		}
 	}

@@ -1,4 +1,4 @@
-package asyncop
+package engine
 
 import (
 	"testing"
@@ -16,12 +16,12 @@ func TestSizes(t *testing.T) {
 	if unsafe.Sizeof(uintptr(0)) != 8 {
 		t.Skip("sizes are those of 64 bits")
 	}
-	entry := unsafe.Sizeof(queue.Entry[slot[*int, *int]]{})
-	plain := unsafe.Sizeof(slot[*int, *int]{})
+	entry := unsafe.Sizeof(queue.Entry[Slot[*int, *int]]{})
+	plain := unsafe.Sizeof(Slot[*int, *int]{})
 	t.Logf("slot %d, entry %d, attempt %d, extra %d", plain, entry,
-		unsafe.Sizeof(call.Attempt[*queue.Entry[slot[*int, *int]], *int]{}), unsafe.Sizeof(extra[*int, *int]{}))
+		unsafe.Sizeof(call.Attempt[*queue.Entry[Slot[*int, *int]], *int]{}), unsafe.Sizeof(extra[*int, *int]{}))
 	assert.LessOrEqual(t, plain, uintptr(88))
 	assert.LessOrEqual(t, entry, uintptr(120))
-	assert.LessOrEqual(t, unsafe.Sizeof(call.Attempt[*queue.Entry[slot[*int, *int]], *int]{}), uintptr(96))
+	assert.LessOrEqual(t, unsafe.Sizeof(call.Attempt[*queue.Entry[Slot[*int, *int]], *int]{}), uintptr(96))
 	assert.LessOrEqual(t, unsafe.Sizeof(extra[*int, *int]{}), uintptr(48))
 }

@@ -1,4 +1,4 @@
-package asyncop
+package engine
 
 import (
 	"context"
@@ -54,10 +54,13 @@ func retryPair(result predicates.ResultPredicate[int], exception predicates.Exce
 }
 
 func delegatorOf[OUT any](s strategies.AsyncRetryStrategy[OUT], source rand.Source) retryableDelegator[OUT] {
-	return newRetryableDelegator(strategies.PolicyOf(s).Steps(), source)
+	if source == nil {
+		source = rand.NewPCG(1, 1)
+	}
+	return newRetryableDelegator(strategies.PolicyOf(s).Steps(), rand.New(source))
 }
 
-// decide asks the policy as the loop does, about an element without deadline.
+// decide asks the policy as the engine does, about an element without deadline.
 func decide(d *retryableDelegator[int], attempts int, results []int, err error, final bool) decision.Decision {
 	d.view = predicates.Attempt[int]{Number: attempts, Results: results, Err: err, Remaining: decision.NoDeadline}
 	return d.policy.Decide(context.Background(), &d.view, decision.Situation{Finishing: final, Random: d.random})
@@ -146,7 +149,7 @@ func TestDelegatorRefusesANegativeBackoff(t *testing.T) {
 	dec := decide(&d, 2, nil, errDown, false)
 	assert.Equal(t, decision.Failed, dec.Verdict)
 	require.ErrorIs(t, dec.Err, errDown)
-	assert.ErrorContains(t, dec.Err, "*asyncop.recordingStrategy: negative BackoffTime(2): -2s")
+	assert.ErrorContains(t, dec.Err, "*engine.recordingStrategy: negative BackoffTime(2): -2s")
 }
 
 // The jitter is applied to the strategy's base delay, from the injected source: equal sources, equal delays.
@@ -155,7 +158,7 @@ func TestDelegatorAppliesTheJitter(t *testing.T) {
 		RetryIfException(predicates.HasException).WithJitter(strategies.EqualJitter)
 	a := delegatorOf[int](strategy, rand.NewPCG(1, 2))
 	b := delegatorOf[int](strategy, rand.NewPCG(1, 2))
-	c := delegatorOf[int](strategy, nil)
+	c := delegatorOf[int](strategy, rand.NewPCG(3, 4))
 	seen := map[time.Duration]bool{}
 	for n := 1; n <= 50; n++ {
 		d := decide(&a, n, nil, errDown, false).Delay

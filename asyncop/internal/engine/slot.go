@@ -1,53 +1,53 @@
-package asyncop
+package engine
 
 import (
 	"context"
 	"time"
 
 	"github.com/weirflow/weir/asyncop/internal/call"
+	"github.com/weirflow/weir/internal/decision"
 	"github.com/weirflow/weir/predicates"
 	"github.com/weirflow/weir/queue"
-	"github.com/weirflow/weir/strategies"
 	"github.com/weirflow/weir/timers"
 )
 
-// slot is what an element needs from its acceptance until it has left. Owned by the loop.
+// Slot is what an element needs from its acceptance until it has left. Owned by the engine.
 //
 // A slot is small, because a million of them may be waiting: what belongs to one call is in its attempt, which is
 // garbage while the element waits for the next.
 //
 // Slots live in the queue's entries, whose memory is used again: a pointer to an entry is good only while its element is
-// in the queue, so nothing but the loop's own structures may hold one.
-type slot[IN, OUT any] struct {
+// in the queue, so nothing but the engine and its driver may hold one.
+type Slot[IN, OUT any] struct {
 	in       IN
 	extra    *extra[IN, OUT]                                 // what few elements need; nil for the others
 	accepted time.Duration                                   // when the slot was taken; the total timeout counts from here
 	first    time.Duration                                   // start of the first attempt
 	last     time.Duration                                   // start of the last attempt
-	attempt  *call.Attempt[*queue.Entry[slot[IN, OUT]], OUT] // the running one; when deciding, the one judged; when done, the one whose results are emitted; else nil
-	timer    timers.Timer[*queue.Entry[slot[IN, OUT]]]       // see phase for what it waits for
+	attempt  *call.Attempt[*queue.Entry[Slot[IN, OUT]], OUT] // the running one; when deciding, the one judged; when done, the one whose results are emitted; else nil
+	timer    timers.Timer[*queue.Entry[Slot[IN, OUT]]]       // see phase for what it waits for
 	err      error                                           // of the last attempt that had one; when failing, the failure
 	attempts int32                                           // begun so far
 	phase    phase
-	retry    retryKind          // of the retry that waits
-	inDoubt  bool               // an attempt may have taken effect: see TimeoutError
-	verdict  strategies.Verdict // over its last outcome, if that asked for another attempt and there is none
+	retry    RetryKind        // of the retry that waits
+	inDoubt  bool             // an attempt may have taken effect: see asyncop.TimeoutError
+	verdict  decision.Verdict // over its last outcome, if that asked for another attempt and there is none
 }
 
-// retryKind is what is known of a retry that waits: bits.
-type retryKind uint8
+// RetryKind is what is known of a retry that waits: bits.
+type RetryKind uint8
 
 const (
-	byResult retryKind = 1 << iota // a result asked for it, not an error
-	demanded                       // a server demanded the wait: the end of the input does not cut it
+	ByResult RetryKind = 1 << iota // a result asked for it, not an error
+	Demanded                       // a server demanded the wait: the end of the input does not cut it
 )
 
-func kindOfRetry(isByResult, isDemanded bool) (k retryKind) {
+func kindOfRetry(isByResult, isDemanded bool) (k RetryKind) {
 	if isByResult {
-		k |= byResult
+		k |= ByResult
 	}
 	if isDemanded {
-		k |= demanded
+		k |= Demanded
 	}
 	return k
 }
@@ -71,21 +71,21 @@ type extra[IN, OUT any] struct {
 // limit is a deadline of an element's own.
 type limit[IN, OUT any] struct {
 	due time.Duration
-	odd timers.Timer[*queue.Entry[slot[IN, OUT]]] // its place among the others: they do not come in input order
+	odd timers.Timer[*queue.Entry[Slot[IN, OUT]]] // its place among the others: they do not come in input order
 }
 
 // limited tells whether the element has a deadline of its own.
-func (s *slot[IN, OUT]) limited() bool { return s.extra != nil && s.extra.limit != nil }
+func (s *Slot[IN, OUT]) limited() bool { return s.extra != nil && s.extra.limit != nil }
 
 // note keeps the reason of the last outcome.
-func (s *slot[IN, OUT]) note(reason predicates.Reason) {
+func (s *Slot[IN, OUT]) note(reason predicates.Reason) {
 	if s.extra != nil || !reason.IsZero() {
 		s.more().reason = reason
 	}
 }
 
 // more returns what few elements need.
-func (s *slot[IN, OUT]) more() *extra[IN, OUT] {
+func (s *Slot[IN, OUT]) more() *extra[IN, OUT] {
 	if s.extra == nil {
 		s.extra = &extra[IN, OUT]{}
 	}
@@ -93,7 +93,7 @@ func (s *slot[IN, OUT]) more() *extra[IN, OUT] {
 }
 
 // take returns what the phase of the element holds besides, which ends.
-func (s *slot[IN, OUT]) take() (held any) {
+func (s *Slot[IN, OUT]) take() (held any) {
 	held, s.extra.held = s.extra.held, nil
 	return held
 }
@@ -105,7 +105,7 @@ type kept[OUT any] struct{ results []OUT }
 func (k *kept[OUT]) Results() []OUT { return k.results }
 
 // results returns what an element in phase done emits.
-func (s *slot[IN, OUT]) results() []OUT {
+func (s *Slot[IN, OUT]) results() []OUT {
 	switch {
 	case s.attempt != nil:
 		return s.attempt.Results()
@@ -118,14 +118,14 @@ func (s *slot[IN, OUT]) results() []OUT {
 }
 
 // doFirst keeps what is to be done before the next attempt; nil: nothing.
-func (s *slot[IN, OUT]) doFirst(before func(ctx context.Context) error) {
+func (s *Slot[IN, OUT]) doFirst(before func(ctx context.Context) error) {
 	if s.extra != nil || before != nil {
 		s.more().before = before
 	}
 }
 
 // retried notes that the reason of the last outcome has led to a retry, which begins now.
-func (s *slot[IN, OUT]) retried() {
+func (s *Slot[IN, OUT]) retried() {
 	if r := s.reason(); !r.IsZero() {
 		s.extra.reasons = s.extra.reasons.With(r)
 	}
@@ -133,14 +133,14 @@ func (s *slot[IN, OUT]) retried() {
 
 // doubt notes what an outcome that is not final says about its attempt: it may have taken effect, unless it was not sent or
 // its reason proves otherwise.
-func (s *slot[IN, OUT]) doubt(reason predicates.Reason, stage predicates.Stage) {
+func (s *Slot[IN, OUT]) doubt(reason predicates.Reason, stage predicates.Stage) {
 	if stage != predicates.ClientDispatch && !reason.AllowsNonIdempotentRetry() {
 		s.inDoubt = true
 	}
 }
 
 // reasons returns those for which the element was retried.
-func (s *slot[IN, OUT]) reasons() predicates.ReasonSet {
+func (s *Slot[IN, OUT]) reasons() predicates.ReasonSet {
 	if s.extra == nil {
 		return predicates.ReasonSet{}
 	}
@@ -148,7 +148,7 @@ func (s *slot[IN, OUT]) reasons() predicates.ReasonSet {
 }
 
 // reason returns that of the last outcome.
-func (s *slot[IN, OUT]) reason() predicates.Reason {
+func (s *Slot[IN, OUT]) reason() predicates.Reason {
 	if s.extra == nil {
 		return predicates.Reason{}
 	}
@@ -156,14 +156,14 @@ func (s *slot[IN, OUT]) reason() predicates.Reason {
 }
 
 // takeBefore returns what is to be done before the attempt that starts now, or nil.
-func (s *slot[IN, OUT]) takeBefore() (before func(ctx context.Context) error) {
+func (s *Slot[IN, OUT]) takeBefore() (before func(ctx context.Context) error) {
 	if s.extra != nil {
 		before, s.extra.before = s.extra.before, nil
 	}
 	return before
 }
 
-// phase is where an element stands. Only core.enter changes it.
+// phase is where an element stands. Only Engine.enter changes it.
 //
 //	                       ┌───────── retry ◀── preparing ◀──┐
 //	                       ▼                                 │
@@ -176,21 +176,21 @@ func (s *slot[IN, OUT]) takeBefore() (before func(ctx context.Context) error) {
 //
 // Deciding is for strategies that may block, preparing for retries with something to do first; the others pass them
 // over, and from both an element may fail or be retried as from running. An element without timeout handler passes
-// handling over; failing is for the side output only.
+// handling over; failing is for HandOver only.
 type phase uint8
 
 const (
-	control   phase = iota // a control element: a watermark, or a barrier that waits its turn
-	fresh                  // waits for a permit to start its first attempt
-	preparing              // its attempt has begun with what the strategy wants done first; timer: the attempt's timeout
-	running                // its attempt runs; timer: the attempt's timeout
-	deciding               // the strategy is being asked off the loop
-	backoff                // waits for its next retry, or for its deadline if no retry can start before; timer: the retry
-	ready                  // its retry is due and waits for a permit; timer: its place among the others, by age
-	handling               // the timeout handler runs; timer: the handler's limit
-	failing                // waits for the side output to take it
-	done                   // complete: its results, if any, wait for their turn
-	ended                  // failed, and has nothing to emit
+	controlElement phase = iota // a control element: a watermark, or a barrier that waits its turn
+	fresh                       // waits for a permit to start its first attempt
+	preparing                   // its attempt has begun with what the strategy wants done first; timer: the attempt's timeout
+	running                     // its attempt runs; timer: the attempt's timeout
+	deciding                    // the strategy is being asked on a worker
+	backoff                     // waits for its next retry, or for its deadline if no retry can start before; timer: the retry
+	ready                       // its retry is due and waits for a permit; timer: its place among the others, by age
+	handling                    // the timeout handler runs; timer: the handler's limit
+	failing                     // waits until it is handed over
+	done                        // complete: its results, if any, wait for their turn
+	ended                       // failed, and has nothing to emit
 )
 
 func (p phase) String() string {

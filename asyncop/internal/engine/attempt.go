@@ -1,0 +1,298 @@
+package engine
+
+import (
+	"math"
+	"time"
+
+	"github.com/weirflow/weir/asyncop/internal/call"
+	"github.com/weirflow/weir/predicates"
+	"github.com/weirflow/weir/queue"
+)
+
+// deadline returns when the total time of e runs out; with no timeout it means nothing.
+func (g *Engine[IN, OUT]) deadline(e *queue.Entry[Slot[IN, OUT]]) time.Duration {
+	if e.Value.limited() {
+		return e.Value.extra.limit.due
+	}
+	return e.Value.accepted + g.Timeout
+}
+
+// start begins the next attempt of e, which is fresh or ready, unless its deadline or a cancel has come (law A5). It is the one
+// place where an attempt starts.
+func (g *Engine[IN, OUT]) start(e *queue.Entry[Slot[IN, OUT]]) {
+	s := &e.Value
+	if g.EndIfCancelled(); g.failure != nil { // now, not when the driver looks
+		return
+	}
+	g.refresh()
+	if g.Timeout > 0 && g.now >= g.deadline(e) {
+		g.timeOut(e)
+		return
+	}
+	if s.phase == ready {
+		g.ready.Cancel(&s.timer)
+		g.counts.WaitingForRetry--
+		s.retried()
+		switch {
+		case s.attempts == 0: // restored from scratch
+		case s.retry&ByResult != 0:
+			g.counts.RetriesOnResult++
+		default:
+			g.counts.RetriesOnError++
+		}
+	}
+	g.permits--
+	if s.attempts < math.MaxInt32 {
+		s.attempts++
+	}
+	s.last = g.now
+	if s.attempts == 1 && !s.limited() {
+		s.first = g.now
+	}
+	deadline := call.NoDeadline
+	if g.Timeout > 0 {
+		deadline = g.deadline(e)
+	}
+	if g.AttemptTimeout > 0 {
+		if end := g.now + g.AttemptTimeout; deadline == call.NoDeadline || end < deadline {
+			deadline = end
+			g.Timers.Arm(&s.timer, end)
+		}
+	}
+	a := g.newAttempt()
+	a.Start(g.Host, e, s.attempts, deadline)
+	s.attempt = a
+	g.counts.Attempts++
+	if s.attempts == 1 {
+		g.retry.policy.Deposit()
+	}
+	if before := s.takeBefore(); before != nil {
+		g.prepare(e, a, before)
+		return
+	}
+	g.invoke(e, a)
+}
+
+func (g *Engine[IN, OUT]) newAttempt() *call.Attempt[*queue.Entry[Slot[IN, OUT]], OUT] {
+	if g.Direct {
+		return call.NewRoomy[*queue.Entry[Slot[IN, OUT]], OUT]()
+	}
+	return new(call.Attempt[*queue.Entry[Slot[IN, OUT]], OUT])
+}
+
+// invoke starts the call.
+func (g *Engine[IN, OUT]) invoke(e *queue.Entry[Slot[IN, OUT]], a *call.Attempt[*queue.Entry[Slot[IN, OUT]], OUT]) {
+	s := &e.Value
+	g.enter(e, running)
+	if g.Direct {
+		a.Occupy()
+		g.jobs = append(g.jobs, call.Job[*queue.Entry[Slot[IN, OUT]], IN, OUT]{Attempt: a, In: s.in})
+		return
+	}
+	g.watch(e, a, true)
+	err := g.protect(callInvoke, nil, a, func() {
+		err := g.Invoke((*call.AttemptContext[*queue.Entry[Slot[IN, OUT]], OUT])(a), s.in, a)
+		if err != nil {
+			a.CompleteExceptionally(err)
+		}
+	})
+	g.invoked(a, err)
+}
+
+// invoked goes on after the call was started, or the function has broken. An error or panic after the attempt was completed is
+// late (A2). If the attempt is complete, it is handled at once, unless others were before it (law Q1).
+func (g *Engine[IN, OUT]) invoked(a *call.Attempt[*queue.Entry[Slot[IN, OUT]], OUT], panicked error) {
+	if panicked != nil {
+		a.CompleteExceptionally(panicked)
+	}
+	if g.rest == nil && g.Host.Mail.TakeOnly(&a.Letter) {
+		g.receive(&a.Letter)
+	}
+}
+
+// Jobs hands out the direct calls that were started since it was called last, and reports whether there were any. offer must not
+// keep the slice.
+func (g *Engine[IN, OUT]) Jobs(offer func(jobs ...call.Job[*queue.Entry[Slot[IN, OUT]], IN, OUT])) (n int) {
+	n = len(g.jobs)
+	if n > 0 {
+		offer(g.jobs...)
+		clear(g.jobs)
+		g.jobs = g.jobs[:0]
+	}
+	return n
+}
+
+// attemptEnd is how an attempt ends.
+type attemptEnd uint8
+
+const (
+	completion attemptEnd = iota // it was completed in time
+	ranOut                       // its own time ran out, or that of its element
+	cutOff                       // the run ends
+)
+
+// endAttempt is the one place where an attempt ends. Its permit comes back, unless a function of it still runs, which will give it
+// back.
+func (g *Engine[IN, OUT]) endAttempt(a *call.Attempt[*queue.Entry[Slot[IN, OUT]], OUT], how attemptEnd) (end call.Ending) {
+	switch how {
+	case completion:
+		a.Entry = nil
+		end.Freed = a.Done()
+	case ranOut:
+		end = a.Expire()
+	case cutOff:
+		end = a.Cut()
+	}
+	if end.Freed {
+		g.permits++
+	}
+	return end
+}
+
+// completed handles an attempt that was completed in time.
+func (g *Engine[IN, OUT]) completed(e *queue.Entry[Slot[IN, OUT]], a *call.Attempt[*queue.Entry[Slot[IN, OUT]], OUT]) {
+	g.endAttempt(a, completion)
+	results, err := a.Outcome()
+	if err == nil && g.hasControl(results) {
+		err = g.ErrControlResult
+		a.DropResults()
+	}
+	g.concluded(e, a, err, nil)
+}
+
+func (g *Engine[IN, OUT]) hasControl(results []OUT) bool {
+	if g.IsControl == nil {
+		return false
+	}
+	for _, r := range results {
+		if g.IsControl(r) {
+			return true
+		}
+	}
+	return false
+}
+
+// timedOut is how far an attempt had come that has timed out. Its results are not looked at: it may be being completed.
+type timedOut struct {
+	stage   predicates.Stage // the latest that is known of
+	inDoubt bool             // a client has a request in doubt
+}
+
+// concluded goes on with the outcome of the attempt a of e: its own, with this error, or that of its timeout.
+func (g *Engine[IN, OUT]) concluded(
+	e *queue.Entry[Slot[IN, OUT]], a *call.Attempt[*queue.Entry[Slot[IN, OUT]], OUT], err error, timeout *timedOut,
+) {
+	s := &e.Value
+	g.Timers.Cancel(&s.timer)
+	if err != nil {
+		s.err = err
+	}
+	if !g.retry.policy.Considers(err) {
+		if err != nil {
+			stage, _ := stageOf(a, timeout)
+			s.doubt(predicates.Reason{}, stage)
+		}
+		g.settle(e, err)
+		return
+	}
+	g.judge(e, a, err, timeout)
+}
+
+// stageOf returns how far an attempt has come.
+func stageOf[E, OUT any](a *call.Attempt[E, OUT], timeout *timedOut) (stage predicates.Stage, inDoubt bool) {
+	if timeout != nil {
+		return timeout.stage, timeout.inDoubt
+	}
+	return a.Report()
+}
+
+// retryNow ends the back-off of e: it competes for a permit.
+func (g *Engine[IN, OUT]) retryNow(e *queue.Entry[Slot[IN, OUT]]) {
+	g.Timers.Cancel(&e.Value.timer)
+	g.enter(e, ready)
+	g.ready.Arm(&e.Value.timer, e.Value.accepted)
+}
+
+// attemptTimeOut ends the running attempt of e; that is an outcome like any other.
+func (g *Engine[IN, OUT]) attemptTimeOut(e *queue.Entry[Slot[IN, OUT]]) {
+	s := &e.Value
+	a := s.attempt
+	s.attempt = nil // it may be being completed right now
+	end := g.endAttempt(a, ranOut)
+	g.counts.AttemptTimeouts++
+	at := &timedOut{stage: max(predicates.NetworkTime, end.Stage), inDoubt: end.InDoubt} // the call may be about to send
+	if s.phase == preparing {
+		at.stage = predicates.ClientDispatch // there is no call
+	}
+	g.concluded(e, a, g.Hooks.AttemptTimedOut(int(s.attempts)), at)
+}
+
+// timeOut ends e at its deadline. Law A3: whatever the element was doing, this is final.
+func (g *Engine[IN, OUT]) timeOut(e *queue.Entry[Slot[IN, OUT]]) {
+	s := &e.Value
+	isEarly := g.now < g.deadline(e)
+	switch s.phase {
+	case preparing, running:
+		g.Timers.Cancel(&s.timer)
+		g.endAttempt(s.attempt, ranOut)
+		s.inDoubt = s.inDoubt || s.phase == running // whatever it reported: the call may be about to send
+	case deciding:
+		g.counts.Deciding--
+		s.take().(*question[IN, OUT]).Expire()
+	case backoff:
+		g.Timers.Cancel(&s.timer)
+		g.counts.WaitingForRetry--
+	case ready:
+		g.ready.Cancel(&s.timer)
+		g.counts.WaitingForRetry--
+	default: // fresh: there is nothing to undo
+	}
+	s.attempt = nil
+	g.counts.Timeouts++
+	if g.Handle == nil {
+		g.fail(e, g.timeoutError(s, isEarly, nil))
+		return
+	}
+	g.enter(e, handling)
+	g.refresh() // the handler's time begins now
+	limit := g.now + g.HandlerLimit
+	h := &call.Handling[*queue.Entry[Slot[IN, OUT]], OUT]{Early: isEarly}
+	h.Start(g.Host, e, 0, limit)
+	s.more().held = h
+	g.Timers.Arm(&s.timer, limit)
+	in := s.in
+	g.runBeside(&g.handlers, &h.Token, func() {
+		h.Run(func() ([]OUT, error) {
+			return g.Handle((*call.Context[*queue.Entry[Slot[IN, OUT]]])(&h.Token), in)
+		})
+	})
+}
+
+// handled goes on after the timeout handler has answered; its outcome is final, as everything is after the deadline (A3).
+func (g *Engine[IN, OUT]) handled(e *queue.Entry[Slot[IN, OUT]], h *call.Handling[*queue.Entry[Slot[IN, OUT]], OUT]) {
+	h.Entry = nil
+	s := &e.Value
+	g.Timers.Cancel(&s.timer)
+	results, err, panicked := h.Outcome()
+	switch {
+	case panicked:
+		err = g.timeoutError(s, h.Early, err)
+	case err != nil:
+	case g.hasControl(results):
+		err = g.ErrControlResult
+	default:
+		s.more().held = &kept[OUT]{results}
+	}
+	g.settle(e, err)
+}
+
+func (g *Engine[IN, OUT]) handlerTimeOut(e *queue.Entry[Slot[IN, OUT]]) {
+	s := &e.Value
+	h := s.take().(*call.Handling[*queue.Entry[Slot[IN, OUT]], OUT])
+	h.Expire()
+	g.fail(e, g.timeoutError(s, h.Early, g.ErrHandlerLimit))
+}
+
+func (g *Engine[IN, OUT]) timeoutError(s *Slot[IN, OUT], isEarly bool, handler error) error {
+	return g.Hooks.TimedOut(g.report(s), isEarly, handler)
+}

@@ -1,0 +1,99 @@
+package engine
+
+import (
+	"context"
+	"math/rand/v2"
+	"sync/atomic"
+	"time"
+
+	"github.com/weirflow/weir/asyncop/internal/call"
+	"github.com/weirflow/weir/internal/decision"
+	"github.com/weirflow/weir/predicates"
+	"github.com/weirflow/weir/queue"
+	"github.com/weirflow/weir/timers"
+)
+
+// Config is what an engine is made of. It is read-only once the engine runs.
+type Config[IN, OUT any] struct {
+	Queue  queue.Queue[Slot[IN, OUT]]                                                                // owned by the engine
+	Timers *timers.Service[*queue.Entry[Slot[IN, OUT]]]                                              // owned by the engine, whose driver sets the alarm
+	Host   *call.Host[*queue.Entry[Slot[IN, OUT]]]                                                   // what the calls share
+	Invoke func(ctx context.Context, in IN, a *call.Attempt[*queue.Entry[Slot[IN, OUT]], OUT]) error // starts a call
+	Direct bool                                                                                      // calls are handed out by Jobs instead
+	Handle func(ctx context.Context, in IN) ([]OUT, error)                                           // the timeout handler, or nil
+
+	Policy *decision.Steps[OUT]
+	Random *rand.Rand // of the jitter
+
+	Timeout        time.Duration // total, per element; 0: none
+	AttemptTimeout time.Duration // of each attempt; 0: none
+	HandlerLimit   time.Duration // of the timeout handler
+	EarlyTimeout   bool          // an element times out as soon as no retry can start within its timeout
+	MaxCalls       int           // 0: as many as there are slots
+
+	OnFailure          FailurePolicy
+	ExhaustedAsFailure bool // a result that asks for a retry it does not get is a failure
+
+	Restored  Keep          // what restored elements keep
+	LeastTime time.Duration // what they have for an attempt, so that a restart gets on
+
+	IsControl    func(v any) bool // nil: OUT cannot hold a control element
+	IsEndOfInput func(control any) bool
+
+	ErrControlResult error // of an element whose results contain a control element
+	ErrHandlerLimit  error // of a timeout handler that exceeds its limit
+
+	// Lost grows when the process has not run for a while, in nanoseconds: such time is not that of a call. Stalled returns it
+	// with what it may have lost until now, and runs no user code.
+	Lost    *atomic.Int64
+	Stalled func(now time.Duration) time.Duration
+
+	Hooks Hooks[IN]
+}
+
+// FailurePolicy is what becomes of elements that fail.
+type FailurePolicy uint8
+
+const (
+	FailRun  FailurePolicy = iota // the first one ends the run
+	Drop                          // they are dropped
+	HandOver                      // they wait until Taken is called for them
+)
+
+// Keep is what a restored element keeps of the time before the restart, beside the rest of its back-off.
+type Keep uint8
+
+const (
+	KeepNothing Keep = iota // no attempts, the whole timeout
+	KeepSince               // the attempts; all the time since the first of them is spent
+	KeepSpent               // the attempts; the time before the restart is spent
+)
+
+// Hooks are what the engine calls seldom: they build public errors and write logs. All are there. They may run user code: one
+// that does calls [Engine.Slept] first.
+type Hooks[IN any] struct {
+	TimedOut        func(r Report[IN], early bool, handler error) error // the failure of an element whose time ran out
+	AttemptTimedOut func(attempt int) error                             // the outcome of an attempt whose time ran out
+	Exhausted       func(d decision.Decision) error                     // the failure of an element that ExhaustedAsFailure makes fail
+	DecisionFailed  func(err error) error                               // the failure of an element whose policy failed with err
+	RunFailed       func(r Report[IN]) error                            // the failure of the run by an element
+	GivenUp         func(r Report[IN], how Ending)                      // an element was dropped or handed over
+	LogsRetries     func() bool                                         // whether the next two write anything
+	Retrying        func(r Report[IN], d decision.Decision)
+	NotRetried      func(r Report[IN], d decision.Decision)
+}
+
+// Report is what an engine says of an element.
+type Report[IN any] struct {
+	Element  IN
+	Err      error         // of its last outcome, or its failure
+	Attempts int           // begun
+	Elapsed  time.Duration // since it took its slot
+	First    time.Time     // when its first attempt began; zero if none did
+	Last     time.Time     // when its last attempt began; zero if none did
+	Verdict  decision.Verdict
+	Reason   predicates.Reason    // of its last outcome
+	Reasons  predicates.ReasonSet // of the retries that were begun
+	InDoubt  bool                 // an attempt may have taken effect
+	Failed   bool                 // it has failed, and was not handed over yet
+}

@@ -1,0 +1,262 @@
+package engine
+
+import (
+	"context"
+	"math"
+	"time"
+
+	"github.com/weirflow/weir/asyncop/internal/call"
+	"github.com/weirflow/weir/internal/decision"
+	"github.com/weirflow/weir/internal/guard"
+	"github.com/weirflow/weir/internal/lazyerr"
+	"github.com/weirflow/weir/predicates"
+	"github.com/weirflow/weir/queue"
+)
+
+// The engine's way from an outcome to the next attempt:
+//
+//	outcome ─▶ judge ──────────────────────▶ decided ─▶ settle | fail | backOff ─▶ … ─▶ start ─▶ invoke
+//	             │ the strategy may block       ▲                                        │         ▲
+//	             └─▶ ask ─▶ (worker) ─▶ answer ─┘                   something to do first └▶ prepare┘
+
+// judge shows an outcome to the policy. A strategy that does not block is asked here.
+func (g *Engine[IN, OUT]) judge(
+	e *queue.Entry[Slot[IN, OUT]], a *call.Attempt[*queue.Entry[Slot[IN, OUT]], OUT], failed error, timeout *timedOut,
+) {
+	if g.retry.whole || !g.slow.watched || g.slow.attempt != a {
+		g.tick()
+		g.watch(e, a, false)
+	} // else it goes on: AsyncInvoke has completed it
+	g.slow.judged = true
+	var d decision.Decision
+	var ask bool
+	g.judged = failed
+	panicked := g.protect(callDecide, e, nil, func() {
+		r := &g.retry
+		defer func() { e.Value.doubt(r.view.Reason, r.view.Stage) }() // its deadline may come next, or this is the end of it
+		g.look(e, a, failed, timeout)
+		if d, ask = r.policy.Judge(&r.view, g.situation()); ask && r.atOnce {
+			action, err := r.policy.Ask(g.Host.Life, &r.view)
+			d, ask = r.policy.Conclude(&r.view, action, err, g.situation()), false
+		}
+	})
+	if ask && panicked == nil {
+		g.ask(e, failed)
+		return
+	}
+	g.decided(e, failed, d, panicked)
+}
+
+// look fills in the view, as far as the policy looks.
+func (g *Engine[IN, OUT]) look(
+	e *queue.Entry[Slot[IN, OUT]], a *call.Attempt[*queue.Entry[Slot[IN, OUT]], OUT], failed error, timeout *timedOut,
+) {
+	s, v := &e.Value, &g.retry.view
+	v.Number, v.Err, v.Remaining = int(s.attempts), failed, g.remaining(e)
+	v.Stage, v.InDoubt = stageOf(a, timeout)
+	if timeout == nil {
+		v.Results = a.Results()
+	} // else nil: see forget
+	if !g.retry.whole {
+		return
+	}
+	v.Input = s.in
+	v.Values = (*call.AttemptContext[*queue.Entry[Slot[IN, OUT]], OUT])(a)
+	v.Reasons = s.reasons()
+	v.Elapsed = g.now - s.accepted
+	v.Idempotent = g.retry.policy.IsIdempotent(v.Input)
+}
+
+// remaining returns what e has left of its timeout.
+func (g *Engine[IN, OUT]) remaining(e *queue.Entry[Slot[IN, OUT]]) time.Duration {
+	if g.Timeout == 0 {
+		return decision.NoDeadline
+	}
+	return max(0, g.deadline(e)-g.now)
+}
+
+func (g *Engine[IN, OUT]) situation() decision.Situation {
+	return decision.Situation{
+		Finishing: g.noRetries, Waiting: int(g.counts.WaitingForRetry), Random: g.retry.random,
+	}
+}
+
+// question is what a strategy that may block is asked on a worker. It is the strategy's context, and its letter is the answer.
+type question[IN, OUT any] struct {
+	call.Token[*queue.Entry[Slot[IN, OUT]]]
+	err  error                   // of the outcome
+	view predicates.Attempt[OUT] // of the attempt
+
+	// Written by the worker before it posts the letter.
+	action decision.Action
+	failed error
+}
+
+// put puts the question to the strategy, on a worker, unless it is late.
+func (q *question[IN, OUT]) put(policy *decision.Steps[OUT], panicked func(recovered any) error) {
+	if q.Late() != nil {
+		return
+	}
+	defer q.Finish()
+	var g guard.Guard
+	defer g.Close(func(recovered any) { q.failed = panicked(recovered) }) // Ask itself recovers panics
+	q.action, q.failed = policy.Ask((*call.Context[*queue.Entry[Slot[IN, OUT]]])(&q.Token), &q.view)
+	g.Returned()
+}
+
+// ask puts the question to the strategy on a worker: it may block. Meanwhile e has neither permit nor call, and its
+// deadline stands (law A3).
+func (g *Engine[IN, OUT]) ask(e *queue.Entry[Slot[IN, OUT]], err error) {
+	q := &question[IN, OUT]{err: err, view: g.retry.view}
+	g.judged = nil
+	g.retry.forget()
+	deadline := call.NoDeadline
+	if g.Timeout > 0 {
+		deadline = g.deadline(e)
+	}
+	q.Start(g.Host, e, e.Value.attempts, deadline)
+	e.Value.more().held = q
+	g.enter(e, deciding)
+	g.counts.Deciding++
+	policy, panicked := g.retry.policy, g.Host.Panicked
+	g.runBeside(&g.asking, &q.Token, func() { q.put(policy, panicked) })
+}
+
+// answer goes on after the strategy has answered in time.
+func (g *Engine[IN, OUT]) answer(e *queue.Entry[Slot[IN, OUT]], q *question[IN, OUT]) {
+	q.Entry = nil
+	g.counts.Deciding--
+	g.tick()
+	g.watch(e, e.Value.attempt, false)
+	q.view.Remaining, q.view.Elapsed = g.remaining(e), g.now-e.Value.accepted
+	var d decision.Decision
+	g.judged = q.err
+	panicked := g.protect(callDecide, e, nil, func() {
+		d = g.retry.policy.Conclude(&q.view, q.action, q.failed, g.situation())
+	})
+	g.decided(e, q.err, d, panicked)
+}
+
+// decided does what the policy has decided about an outcome with err. If it panicked, e ends with that (law A6).
+func (g *Engine[IN, OUT]) decided(
+	e *queue.Entry[Slot[IN, OUT]], err error, d decision.Decision, panicked error,
+) {
+	g.retry.forget()
+	g.judged = nil
+	if g.retry.whole {
+		e.Value.note(d.Reason)
+	}
+	if panicked != nil {
+		g.fail(e, lazyerr.Join(panicked, err))
+		return
+	}
+	s := &e.Value
+	switch d.Verdict {
+	case decision.Accepted:
+		g.settle(e, d.Err)
+	case decision.Retried:
+		if d.Err != nil {
+			s.err = d.Err
+		}
+		s.doFirst(d.Before)
+		s.attempt = nil
+		s.retry = kindOfRetry(err == nil, d.Demanded > 0)
+		g.backOff(e, d)
+	case decision.Failed:
+		s.verdict = d.Verdict
+		g.notRetried(s, d)
+		g.fail(e, g.Hooks.DecisionFailed(d.Err))
+	default:
+		s.verdict = d.Verdict
+		g.counts.Exhausted++
+		switch d.Verdict {
+		case decision.Finishing:
+			g.counts.CutByEndOfInput++
+		case decision.OverBudget:
+			g.counts.OverBudget++
+		case decision.TooManyWaiting:
+			g.counts.TooManyWaiting++
+		default: // Refused
+		}
+		g.notRetried(s, d)
+		if d.Err == nil && g.ExhaustedAsFailure {
+			d.Err = g.Hooks.Exhausted(d)
+		}
+		g.settle(e, d.Err)
+	}
+}
+
+// notRetried notes that there was a reason for a retry, and no retry.
+func (g *Engine[IN, OUT]) notRetried(s *Slot[IN, OUT], d decision.Decision) {
+	if g.Hooks.LogsRetries() {
+		g.Hooks.NotRetried(g.report(s), d)
+	}
+}
+
+// backOff lets e wait for its next attempt. One whose retry could not start before its deadline waits for the deadline, or
+// times out early by choice.
+func (g *Engine[IN, OUT]) backOff(e *queue.Entry[Slot[IN, OUT]], d decision.Decision) {
+	g.tick()
+	s := &e.Value
+	g.enter(e, backoff)
+	g.counts.WaitingForRetry++
+	tooLate := g.Timeout > 0 && d.Delay >= g.deadline(e)-g.now // capped, or it would be now
+	switch {
+	case !g.Hooks.LogsRetries():
+	case tooLate:
+		g.Hooks.NotRetried(g.report(s), d)
+	default:
+		g.Hooks.Retrying(g.report(s), d)
+	}
+	switch {
+	case tooLate && g.EarlyTimeout:
+		g.timeOut(e)
+	case d.Delay == 0 && !tooLate:
+		g.retryNow(e)
+	default: // a timer that is due at the deadline or later never fires: deadlines come first
+		g.Timers.Arm(&s.timer, later(g.now, max(d.Delay, d.Demanded)))
+	}
+}
+
+// later returns the instant d after at, or the last one there is.
+func later(at, d time.Duration) time.Duration {
+	if d > math.MaxInt64-at {
+		return math.MaxInt64
+	}
+	return at + d
+}
+
+// prepare begins the attempt a with what the strategy wants done first, on a worker. The attempt has its permit, and its
+// timeouts stand. If that fails, it is the attempt's outcome, and nothing has been sent.
+func (g *Engine[IN, OUT]) prepare(
+	e *queue.Entry[Slot[IN, OUT]], a *call.Attempt[*queue.Entry[Slot[IN, OUT]], OUT], before func(ctx context.Context) error,
+) {
+	g.enter(e, preparing)
+	g.runBeside(&g.before, &a.Token, func() {
+		if a.Late() != nil {
+			return
+		}
+		refuse := func(err error) { a.Refuse(&predicates.StageError{Stage: predicates.ClientDispatch, Err: err}) }
+		var stands guard.Guard
+		defer stands.Close(func(recovered any) { refuse(g.Host.Panicked(recovered)) })
+		err := before((*call.Context[*queue.Entry[Slot[IN, OUT]]])(&a.Token))
+		stands.Returned()
+		if err != nil {
+			refuse(err)
+		} else {
+			a.Post()
+		}
+	})
+}
+
+// prepared makes the call, after what was to be done first.
+func (g *Engine[IN, OUT]) prepared(e *queue.Entry[Slot[IN, OUT]], a *call.Attempt[*queue.Entry[Slot[IN, OUT]], OUT]) {
+	g.tick()
+	g.EndIfCancelled() // now, not when the driver looks (law A5)
+	switch deadline := a.DeadlineAt(); {
+	case g.failure != nil:
+	case deadline != call.NoDeadline && g.now >= deadline: // its timeout is due, too
+	default:
+		g.invoke(e, a)
+	}
+}

@@ -1,0 +1,31 @@
+// Package engine is an asynchronous operator as a state machine: slots, order, attempts, outcomes, retries, deadlines, and what
+// a checkpoint holds. It has no channel, no goroutine and no logger.
+//
+// # Owner
+//
+// One goroutine owns an [Engine] and everything in it: its driver. Calls run elsewhere, and what they touch is in package call. The
+// engine learns of it in [Engine.Turn] only. If user code ends the driver's goroutine, another one takes the engine over with
+// [Engine.Resume].
+//
+// # Calls
+//
+// A driver
+//
+//   - feeds it: [Engine.HasRoom], [Engine.Accept], [Engine.AcceptControl], [Engine.Restore], [Engine.EndRetries];
+//   - lets it work: [Engine.Turn], [Engine.Jobs], and [Engine.Next], which says when the next turn is due;
+//   - carries results away: [Engine.Head] and [Engine.Left];
+//   - carries failures away: [Engine.Failing] and [Engine.Taken];
+//   - copies what is in flight for a checkpoint: [Engine.Items];
+//   - ends it: [Engine.End], [Engine.EndIfCancelled], [Engine.Failure]; then [Engine.Abandon], [Engine.Describe] and
+//     [Engine.Ended] for what was in flight, and [Engine.Forget];
+//   - looks at it: [Engine.Len], [Engine.Counts], [Engine.Blocked];
+//   - says that time has passed: [Engine.Slept].
+//
+// What the engine needs from others is in [Config]: plain values, the user's functions, and [Hooks], which build public errors and
+// write logs.
+//
+// # One place for each
+//
+// An element is accepted in Engine.put, an attempt starts in Engine.start and ends in Engine.endAttempt, and an element ends in
+// [Engine.Ended]. Whatever has to know of these belongs there.
+package engine

@@ -1,0 +1,206 @@
+package engine
+
+import (
+	"github.com/weirflow/weir/asyncop/internal/call"
+	"github.com/weirflow/weir/queue"
+)
+
+// Ending is how an element ends (law A1).
+type Ending uint8
+
+const (
+	Emitted    Ending = iota // all its results have left
+	Empty                    // it had none
+	HandedOver               // it failed, and was handed over
+	Dropped                  // it failed, and was dropped
+	Failed                   // it failed, and the run with it
+	Abandoned                // the run has ended before it did
+	Kept                     // the run has ended, and the final checkpoint has it
+)
+
+// Ended is the one place where an element ends. The driver calls it for those that Abandon returned, since what becomes of them is
+// known later.
+func (g *Engine[IN, OUT]) Ended(_ *queue.Entry[Slot[IN, OUT]], how Ending) {
+	switch how {
+	case Emitted, Empty:
+		g.counts.Completed++
+	case HandedOver:
+		g.counts.SideOutput++
+	case Dropped:
+		g.counts.Dropped++
+	case Failed:
+		g.counts.Failed++
+	case Abandoned, Kept:
+		g.counts.Abandoned++
+	}
+}
+
+// settle ends e with the results of its attempt, or with err.
+func (g *Engine[IN, OUT]) settle(e *queue.Entry[Slot[IN, OUT]], err error) {
+	if err != nil {
+		g.fail(e, err)
+		return
+	}
+	g.enter(e, done)
+	g.Queue.Complete(e)
+}
+
+// fail ends e by the failure policy.
+func (g *Engine[IN, OUT]) fail(e *queue.Entry[Slot[IN, OUT]], err error) {
+	g.tick()
+	s := &e.Value
+	s.attempt = nil
+	s.err = err
+	g.counts.Failures++
+	if g.OnFailure == HandOver {
+		g.enter(e, failing)
+		g.failing.Push(e)
+		return
+	}
+	g.enter(e, ended)
+	g.Queue.Complete(e)
+	if g.OnFailure == Drop {
+		g.Ended(e, Dropped)
+		g.Hooks.GivenUp(g.report(s), Dropped)
+		return
+	}
+	g.Ended(e, Failed)
+	g.end(g.Hooks.RunFailed(g.report(s)), ByElement)
+}
+
+// report describes an element.
+func (g *Engine[IN, OUT]) report(s *Slot[IN, OUT]) Report[IN] {
+	r := Report[IN]{
+		Element: s.in, Err: s.err, Attempts: int(s.attempts), Elapsed: g.now - s.accepted, Verdict: s.verdict,
+		Reason: s.reason(), Reasons: s.reasons(), InDoubt: s.inDoubt, Failed: s.phase == failing,
+	}
+	if s.attempts > 0 {
+		r.First, r.Last = g.Timers.Time(s.first), g.Timers.Time(s.last)
+	}
+	return r
+}
+
+// ---- Results and failures out
+
+// Head returns what the head of the queue has to emit, results or a control element; neither, if its turn has not come. Elements
+// that emit nothing leave here. The head stays until Left is called.
+func (g *Engine[IN, OUT]) Head() (results []OUT, control any) {
+	for {
+		e := g.Queue.Head()
+		if e == nil {
+			return nil, nil
+		}
+		switch s := &e.Value; s.phase {
+		case controlElement:
+			return nil, s.extra.held
+		case done:
+			if results = s.results(); len(results) > 0 {
+				return results, nil
+			}
+		default: // ended
+		}
+		g.leave(e)
+	}
+}
+
+// Left removes the head of the queue: it has been emitted.
+func (g *Engine[IN, OUT]) Left() { g.leave(g.Queue.Head()) }
+
+func (g *Engine[IN, OUT]) leave(e *queue.Entry[Slot[IN, OUT]]) {
+	if s := &e.Value; s.phase == done {
+		how := Emitted
+		if len(s.results()) == 0 {
+			how = Empty
+		}
+		g.Ended(e, how)
+	}
+	if e == g.oldest {
+		g.oldest = nextIn(e, func(s *Slot[IN, OUT]) bool { return s.phase != controlElement })
+	}
+	g.Queue.Pop()
+}
+
+// Failing returns the oldest element that has failed and was not handed over, or nil.
+func (g *Engine[IN, OUT]) Failing() *queue.Entry[Slot[IN, OUT]] {
+	if g.failing.Len() == 0 {
+		return nil
+	}
+	return g.failing.Peek()
+}
+
+// Taken completes the element that Failing returns: it was handed over.
+func (g *Engine[IN, OUT]) Taken() {
+	e := g.failing.Pop()
+	g.Ended(e, HandedOver)
+	g.enter(e, ended)
+	g.Queue.Complete(e)
+	g.Hooks.GivenUp(g.report(&e.Value), HandedOver)
+}
+
+// Describe describes an element that has failed or was abandoned.
+func (g *Engine[IN, OUT]) Describe(e *queue.Entry[Slot[IN, OUT]]) Report[IN] {
+	return g.report(&e.Value)
+}
+
+// Abandon ends the contexts of all attempts and returns the elements that have not ended, in input order (law A1). Ended is to be
+// called for each.
+func (g *Engine[IN, OUT]) Abandon() []*queue.Entry[Slot[IN, OUT]] {
+	g.tick()
+	var cut []*queue.Entry[Slot[IN, OUT]]
+	for e := g.Queue.First(); e != nil; e = e.Next() {
+		s := &e.Value
+		switch {
+		case s.phase == controlElement:
+			continue
+		case s.phase == preparing || s.phase == running:
+			s.inDoubt = s.inDoubt || s.phase == running
+			g.endAttempt(s.attempt, cutOff)
+		case s.phase == deciding:
+			g.counts.Deciding--
+			s.take().(*question[IN, OUT]).Cut()
+		case s.phase == handling:
+			s.take().(*call.Handling[*queue.Entry[Slot[IN, OUT]], OUT]).Cut()
+		case s.phase == backoff || s.phase == ready:
+			g.counts.WaitingForRetry--
+		case s.phase == ended:
+			continue
+		case s.phase == done && len(s.results()) == 0:
+			g.Ended(e, Empty)
+			continue
+		case s.phase == done:
+			s.inDoubt = s.inDoubt || s.attempts > 0 // that it has taken effect is not known to anybody else
+		}
+		cut = append(cut, e)
+	}
+	return cut
+}
+
+// ---- Bookkeeping
+
+// enter changes the phase of e and keeps the cursors on the oldest element of their kind.
+func (g *Engine[IN, OUT]) enter(e *queue.Entry[Slot[IN, OUT]], p phase) {
+	e.Value.phase = p
+	if e == g.fresh {
+		g.fresh = nextIn(e, func(s *Slot[IN, OUT]) bool { return s.phase == fresh })
+	}
+	if p.live() {
+		return
+	}
+	if e == g.live {
+		g.live = nextIn(e, func(s *Slot[IN, OUT]) bool { return s.phase.live() && !s.limited() })
+	}
+	if e.Value.limited() {
+		g.odd.Cancel(&e.Value.extra.limit.odd)
+	}
+}
+
+// nextIn returns the next element after e that is wanted. A cursor passes every element once, so this is constant time
+// in the long run.
+func nextIn[IN, OUT any](
+	e *queue.Entry[Slot[IN, OUT]], wanted func(*Slot[IN, OUT]) bool,
+) *queue.Entry[Slot[IN, OUT]] {
+	for e = e.Next(); e != nil && !wanted(&e.Value); {
+		e = e.Next()
+	}
+	return e
+}

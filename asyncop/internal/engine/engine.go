@@ -1,0 +1,344 @@
+package engine
+
+import (
+	"context"
+	"fmt"
+	"math"
+	"sync/atomic"
+	"time"
+
+	"github.com/weirflow/weir/asyncop/internal/call"
+	"github.com/weirflow/weir/internal/fifo"
+	"github.com/weirflow/weir/queue"
+	"github.com/weirflow/weir/timers"
+)
+
+// Engine has the queue, the timers and the state of every element. Its driver feeds it elements, lets it take turns, and carries
+// away what the head of the queue has to emit.
+//
+// It is owned by one goroutine. No lock is held while user code runs.
+type Engine[IN, OUT any] struct {
+	Config[IN, OUT]
+	retry retryableDelegator[OUT]
+
+	ready   timers.Heap[*queue.Entry[Slot[IN, OUT]]]         // elements in phase ready, the oldest first
+	fresh   *queue.Entry[Slot[IN, OUT]]                      // the oldest element in phase fresh
+	live    *queue.Entry[Slot[IN, OUT]]                      // the oldest element with a live deadline: deadlines come in input order
+	oldest  *queue.Entry[Slot[IN, OUT]]                      // the oldest element that has not left
+	odd     timers.Heap[*queue.Entry[Slot[IN, OUT]]]         // live deadlines that do not: those of restored elements
+	jobs    []call.Job[*queue.Entry[Slot[IN, OUT]], IN, OUT] // direct calls that were started and not handed out
+	failing fifo.Queue[*queue.Entry[Slot[IN, OUT]]]          // elements in phase failing
+	permits int                                              // free ones
+
+	asking, before, handlers beside[IN, OUT] // user code on workers that may be left behind
+	returned                 atomic.Bool     // some of it has; set by any goroutine
+
+	now   time.Duration // when the engine last looked at the clock
+	stale bool          // since then user code has run, or the driver has slept
+
+	noRetries bool  // no element is retried any more (law A5)
+	failure   error // why the run must end; nil: it need not
+	cause     Cause // of failure
+
+	rest   *call.Letter[*queue.Entry[Slot[IN, OUT]]] // taken from the mailbox and not handled yet
+	call   userCall[IN, OUT]                         // the user code that is being run
+	judged error                                     // of the outcome that is being decided about
+
+	slow    watchedCall[IN, OUT] // the call that is being watched
+	blocked []SlowCall[IN]       // calls that took too long, and were not reported yet
+
+	counts Counters
+}
+
+// turnLimit bounds what one kind of work does in one turn, so that everything gets its turn.
+const turnLimit = 128
+
+// New returns an engine without elements.
+func New[IN, OUT any](c Config[IN, OUT]) *Engine[IN, OUT] {
+	g := &Engine[IN, OUT]{Config: c, retry: newRetryableDelegator(c.Policy, c.Random)}
+	g.permits = g.maxPermits()
+	return g
+}
+
+func (g *Engine[IN, OUT]) maxPermits() int {
+	if g.MaxCalls == 0 {
+		return g.Queue.Cap()
+	}
+	return g.MaxCalls
+}
+
+// Len returns the number of slots taken.
+func (g *Engine[IN, OUT]) Len() int { return g.Queue.Len() }
+
+// HasRoom reports whether a slot is free.
+func (g *Engine[IN, OUT]) HasRoom() bool { return g.Queue.Len() < g.Queue.Cap() }
+
+// ---- The clock
+
+// Slept says that the driver has slept, or run user code: the time that the engine knows is no longer the present.
+func (g *Engine[IN, OUT]) Slept() { g.stale = true }
+
+// tick looks at the clock, and at how long the last call on the engine's goroutine took.
+func (g *Engine[IN, OUT]) tick() {
+	g.now = g.Timers.Now()
+	g.stale = false
+	if g.slow.watched {
+		g.endWatch()
+	}
+}
+
+// refresh looks at the clock again if time may have passed since the engine looked last.
+func (g *Engine[IN, OUT]) refresh() {
+	if g.stale {
+		g.tick()
+	}
+}
+
+// Present returns when the engine last looked at the clock.
+func (g *Engine[IN, OUT]) Present() time.Duration { return g.now }
+
+// ---- Elements in
+
+// Accept takes a slot for in and starts its first attempt if a permit is free. There must be room.
+func (g *Engine[IN, OUT]) Accept(in IN) { g.startNew(g.putNew(in, false)) }
+
+// putNew takes a slot for an element with its whole timeout, which may have been called before a restart.
+func (g *Engine[IN, OUT]) putNew(in IN, called bool) *queue.Entry[Slot[IN, OUT]] {
+	g.refresh()
+	e := g.put()
+	s := &e.Value
+	s.in, s.accepted, s.inDoubt = in, g.now, called
+	if g.live == nil {
+		g.live = e
+	}
+	return e
+}
+
+// put takes a slot for a fresh element, which the caller fills: the one place where an element is accepted.
+func (g *Engine[IN, OUT]) put() *queue.Entry[Slot[IN, OUT]] {
+	e := g.Queue.PutZero()
+	e.Value.phase = fresh
+	e.Value.timer.Value = e
+	g.counts.Accepted++
+	if g.fresh == nil {
+		g.fresh = e
+	}
+	if g.oldest == nil {
+		g.oldest = e
+	}
+	return e
+}
+
+// startNew starts the newest element, unless others wait for a permit.
+func (g *Engine[IN, OUT]) startNew(e *queue.Entry[Slot[IN, OUT]]) {
+	if g.fresh == e && g.permits > 0 && g.ready.Len() == 0 {
+		g.start(e)
+	}
+}
+
+// AcceptControl takes a slot for a control element. There must be room.
+func (g *Engine[IN, OUT]) AcceptControl(element any) {
+	g.tick()
+	g.Queue.PutControl(Slot[IN, OUT]{extra: &extra[IN, OUT]{held: element}, accepted: g.now})
+}
+
+// EndRetries ends retries, since no element follows. Law A5: elements in back-off get exactly one more attempt, at once, or after
+// the wait that a server demanded; running attempts are awaited and not called again.
+func (g *Engine[IN, OUT]) EndRetries() {
+	g.noRetries = true
+	for e := g.Queue.First(); e != nil; e = e.Next() {
+		if e.Value.phase == backoff && e.Value.retry&Demanded == 0 {
+			g.retryNow(e)
+		}
+	}
+}
+
+// ---- A turn
+
+// Turn handles what has happened since the last one. Law T1: the clock is read first, so completions that were handed
+// in until then go before timers that are due.
+func (g *Engine[IN, OUT]) Turn() {
+	g.tick()
+	now := g.now
+	g.permits += g.Host.TakeFreed()
+	g.runWaiting()
+	g.readMail()
+	g.fireTimers(now)
+	g.startWaiting()
+}
+
+// What Next returns beside an instant.
+const (
+	Now   = time.Duration(math.MinInt64)
+	Never = time.Duration(math.MaxInt64)
+)
+
+// Next returns when the next turn is due: an instant, Now, or Never. Whatever is posted wakes the driver earlier, so the driver says
+// first that it is about to sleep: then nothing that is posted from now on is missed.
+func (g *Engine[IN, OUT]) Next() time.Duration {
+	g.tick()                                                     // the sleep is not part of the last call
+	g.call, g.slow = userCall[IN, OUT]{}, watchedCall[IN, OUT]{} // an idle engine keeps nothing
+	if len(g.blocked) > 0 || !g.Host.Mail.Empty() || g.Host.Freed() > 0 || g.returned.Load() || g.failure != nil || g.canStart() {
+		return Now
+	}
+	next := Never
+	if due, ok := g.Timers.Next(); ok {
+		next = due
+	}
+	if g.live != nil && g.Timeout > 0 {
+		next = min(next, g.deadline(g.live))
+	}
+	if due, ok := g.odd.Next(); ok {
+		next = min(next, due)
+	}
+	return next
+}
+
+// readMail handles completions and answers, in the order in which they were posted.
+func (g *Engine[IN, OUT]) readMail() {
+	g.rest = g.Host.Mail.Take()
+	g.readRest()
+}
+
+func (g *Engine[IN, OUT]) readRest() {
+	for g.rest != nil && g.failure == nil {
+		l := g.rest
+		g.rest = l.Unchain()
+		g.receive(l)
+	}
+}
+
+// receive goes on with the element that waits for a letter. Law A2: if none does any more, it was late, and is counted
+// already. The phase says what the letter is about.
+func (g *Engine[IN, OUT]) receive(l *call.Letter[*queue.Entry[Slot[IN, OUT]]]) {
+	e := l.Entry
+	if e == nil {
+		return
+	}
+	switch s := &e.Value; {
+	case s.phase == running || s.phase == preparing && s.attempt.Completed():
+		g.completed(e, s.attempt)
+	case s.phase == preparing:
+		g.prepared(e, s.attempt)
+	case s.phase == deciding:
+		g.answer(e, s.take().(*question[IN, OUT]))
+	case s.phase == handling:
+		g.handled(e, s.take().(*call.Handling[*queue.Entry[Slot[IN, OUT]], OUT]))
+	default:
+		panic(fmt.Sprintf("asyncop: a letter came in phase %v", s.phase))
+	}
+}
+
+// fireTimers handles deadlines before retries: no attempt starts at the deadline (law A5).
+func (g *Engine[IN, OUT]) fireTimers(now time.Duration) {
+	for g.Timeout > 0 && g.live != nil && g.deadline(g.live) <= now && g.failure == nil {
+		g.timeOut(g.live)
+	}
+	for due, ok := g.odd.Next(); ok && due <= now && g.failure == nil; due, ok = g.odd.Next() {
+		g.timeOut(g.odd.Peek().Value)
+	}
+	for g.failure == nil {
+		t := g.Timers.PopDue(now)
+		if t == nil {
+			return
+		}
+		switch e := t.Value; e.Value.phase {
+		case preparing, running:
+			g.attemptTimeOut(e)
+		case backoff:
+			g.retryNow(e)
+		case handling:
+			g.handlerTimeOut(e)
+		default:
+			panic(fmt.Sprintf("asyncop: a timer fired in phase %v", e.Value.phase))
+		}
+	}
+}
+
+// startWaiting starts attempts that wait for a permit: retries before first attempts, oldest first.
+func (g *Engine[IN, OUT]) startWaiting() {
+	for n := 0; n < turnLimit && g.canStart(); n++ {
+		e := g.fresh
+		if t := g.ready.Peek(); t != nil {
+			e = t.Value
+		}
+		g.start(e)
+	}
+	// Retries without delay come back again and again. They go before first attempts, not in place of them: with permits for
+	// all, those begin too.
+	for n := 0; n < turnLimit && g.canStart() && g.fresh != nil && g.permits > g.ready.Len(); n++ {
+		g.start(g.fresh)
+	}
+}
+
+func (g *Engine[IN, OUT]) canStart() bool {
+	return g.failure == nil && g.permits > 0 && (g.fresh != nil || g.ready.Len() > 0)
+}
+
+// ---- The end of the run
+
+// Cause says what ended a run.
+type Cause uint8
+
+const (
+	ByDriver  Cause = iota // End
+	ByElement              // an element failed, and FailRun is the policy
+	ByCancel               // a context of the host has ended
+)
+
+// Failure returns why the run must end, or nil.
+func (g *Engine[IN, OUT]) Failure() (cause Cause, err error) { return g.cause, g.failure }
+
+// Failed reports whether the run must end.
+func (g *Engine[IN, OUT]) Failed() bool { return g.failure != nil }
+
+// End makes the run end for err. The first reason counts.
+func (g *Engine[IN, OUT]) End(err error) { g.end(err, ByDriver) }
+
+func (g *Engine[IN, OUT]) end(err error, cause Cause) {
+	if g.failure == nil {
+		g.failure, g.cause = err, cause
+	}
+}
+
+// EndIfCancelled makes the run end if it was cancelled.
+func (g *Engine[IN, OUT]) EndIfCancelled() {
+	if g.failure != nil || !g.Host.Cancelled() {
+		return
+	}
+	cause := context.Cause(g.Host.Life)
+	if cause == nil {
+		cause = context.Cause(g.Host.User)
+	}
+	g.end(cause, ByCancel)
+}
+
+// Forget lets go of all elements: user code may keep futures and contexts for ever, and the engine with them. It is not used any
+// more.
+func (g *Engine[IN, OUT]) Forget() {
+	none := timers.Heap[*queue.Entry[Slot[IN, OUT]]]{}
+	g.Queue, g.Timers.Heap, g.ready, g.odd = nil, none, none, none
+	g.fresh, g.live, g.oldest = nil, nil, nil
+	g.failing = fifo.Queue[*queue.Entry[Slot[IN, OUT]]]{}
+	for _, b := range []*beside[IN, OUT]{&g.asking, &g.before, &g.handlers} {
+		b.waiting = fifo.Queue[waiting[IN, OUT]]{}
+	}
+	g.rest, g.call, g.slow, g.blocked = nil, userCall[IN, OUT]{}, watchedCall[IN, OUT]{}, nil
+	g.Host.Mail.Take()
+}
+
+// ---- What others look at
+
+// Counts returns the counters, and when the oldest element was accepted; Never if there is none.
+func (g *Engine[IN, OUT]) Counts() (c Counters, oldest time.Duration) {
+	c, oldest = g.counts, Never
+	if g.oldest != nil {
+		oldest = g.oldest.Value.accepted
+	}
+	c.Running = int64(g.Running())
+	c.InFlight = c.Accepted - c.Completed - c.Dropped - c.SideOutput - c.Failed - c.Abandoned
+	return c, oldest
+}
+
+// Running returns how many permits are taken.
+func (g *Engine[IN, OUT]) Running() int { return g.maxPermits() - g.permits }

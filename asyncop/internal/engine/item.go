@@ -1,0 +1,187 @@
+package engine
+
+import (
+	"slices"
+	"time"
+
+	"github.com/weirflow/weir/queue"
+)
+
+// Item is an element outside of the queue: in a checkpoint, or in the backlog of what waits for a slot. It is small, since
+// the engine copies all that is in flight at a barrier.
+type Item[IN, OUT any] struct {
+	In   IN
+	Rest any // as its kind says
+
+	// What a restored element brings along. Zero for one that comes from upstream.
+	First    int64         // when its first attempt began, in Unix nanoseconds; 0 if none did
+	Spent    time.Duration // of its timeout
+	Wait     time.Duration // the rest of its back-off when the checkpoint was taken; 0 if there is none
+	Attempts int32         // that count as made
+
+	Kind  ItemKind
+	Retry RetryKind // of the retry that it waits for
+}
+
+type ItemKind uint8
+
+const (
+	Record    ItemKind = iota // to be called
+	Control                   // a watermark: rest
+	Completed                 // a record whose results wait to be emitted: rest has them
+)
+
+// Results returns those of a Completed item.
+func (it *Item[IN, OUT]) Results() []OUT { return it.Rest.(interface{ Results() []OUT }).Results() }
+
+// SetResults makes it a Completed item.
+func (it *Item[IN, OUT]) SetResults(results []OUT) { it.Kind, it.Rest = Completed, &kept[OUT]{results} }
+
+// Items returns what is in the queue and not settled, in input order (law C1). It makes copies, so that they can be
+// encoded while the engine goes on. The free places of into must be zero.
+func (g *Engine[IN, OUT]) Items(into []Item[IN, OUT], withResults bool) []Item[IN, OUT] {
+	g.tick()
+	start := g.Timers.Time(0).UnixNano()
+	into = slices.Grow(into, g.Queue.Len())
+	for e := g.Queue.First(); e != nil; e = e.Next() {
+		s := &e.Value
+		if s.settled() || s.phase == controlElement && g.IsEndOfInput(s.extra.held) { // the source will send it again
+			continue
+		}
+		into = into[:len(into)+1]
+		it := &into[len(into)-1] // zero, so that only what differs is written
+		if s.phase == controlElement {
+			it.Kind, it.Rest = Control, s.extra.held
+			continue
+		}
+		it.In, it.Spent, it.Attempts = s.in, g.now-s.accepted, s.attempts
+		if s.attempts > 0 || s.limited() || s.inDoubt {
+			it.First = sinceEpoch(start, s.first)
+		}
+		switch {
+		case s.phase == done && withResults:
+			it.Kind, it.Rest = Completed, s.attempt // no copy of the results: they do not change
+			if s.attempt == nil {
+				it.Rest = s.extra.held
+			}
+		case s.phase == done: // its call was in time; the one that takes its place has the whole time, from now on
+			it.Attempts = max(0, it.Attempts-1)
+			it.Spent = 0
+			if it.First != 0 {
+				it.First = sinceEpoch(start, g.now)
+			}
+		case s.phase == backoff:
+			if due, ok := g.Timers.Due(&s.timer); ok && due > g.now {
+				it.Wait, it.Retry = due-g.now, s.retry
+			}
+		case s.phase != fresh && s.phase != ready && it.Attempts > 0:
+			it.Attempts-- // its last attempt will be made again; a fresh one has brought its attempts along
+		}
+	}
+	return into
+}
+
+// sinceEpoch returns an instant as an item has it, where 0 means never.
+func sinceEpoch(start int64, at time.Duration) int64 {
+	if ns := start + int64(at); ns != 0 {
+		return ns
+	}
+	return 1
+}
+
+// settled tells whether a record has ended as far as a checkpoint is concerned: it has nothing more to emit.
+func (s *Slot[IN, OUT]) settled() bool {
+	return s.phase == ended || s.phase == done && len(s.results()) == 0
+}
+
+// Restore takes a slot for an item. There must be room.
+func (g *Engine[IN, OUT]) Restore(it Item[IN, OUT]) {
+	switch {
+	case it.Kind == Control:
+		g.AcceptControl(it.Rest)
+	case it.Kind == Completed:
+		g.tick()
+		e := g.put()
+		e.Value.in, e.Value.accepted, e.Value.attempts = it.In, g.now, it.Attempts
+		e.Value.more().held = &kept[OUT]{it.Results()}
+		g.settle(e, nil)
+	case g.Restored == KeepNothing || it.First == 0 || g.Timeout == 0:
+		g.restoreFromScratch(it)
+	default:
+		g.restoreLimited(it)
+	}
+}
+
+// restoreFromScratch takes a slot for a record that keeps nothing but the rest of its back-off.
+func (g *Engine[IN, OUT]) restoreFromScratch(it Item[IN, OUT]) {
+	g.tick()
+	called := it.First != 0
+	if left := g.timeWith(it, g.Timeout); g.Timeout > 0 && left > g.Timeout {
+		due := later(g.now, it.Wait)
+		g.resumeWait(g.putLimited(Slot[IN, OUT]{in: it.In, accepted: g.now, first: due, last: due, inDoubt: called}, left), it)
+		return
+	}
+	g.resumeWait(g.putNew(it.In, called), it)
+}
+
+// restoreLimited takes a slot for a record that keeps its attempts and what is left of its timeout. If nothing is left, it
+// has its timeout outcome at once, since no attempt starts at the deadline (law A5), unless that would fail the pipeline,
+// and every restart after it.
+func (g *Engine[IN, OUT]) restoreLimited(it Item[IN, OUT]) {
+	g.tick()
+	left := g.Timeout - it.Spent
+	accepted := g.now - it.Spent
+	sinceFirst := g.Timers.Time(g.now).Sub(time.Unix(0, it.First))
+	if g.Restored == KeepSince {
+		since := max(0, sinceFirst) // the wall clock may have been set back
+		left = min(g.Timeout, max(g.Timeout-since, g.LeastTime))
+		accepted = g.now - since
+	}
+	isOver := left <= 0 && (g.Handle != nil || g.OnFailure != FailRun)
+	if !isOver {
+		left = g.timeWith(it, max(left, g.LeastTime))
+	}
+	e := g.putLimited(Slot[IN, OUT]{
+		in: it.In, accepted: accepted, attempts: it.Attempts,
+		first: g.now - sinceFirst, last: g.now - sinceFirst, inDoubt: true, // last: the least it can have been
+	}, left)
+	if isOver {
+		g.timeOut(e)
+		return
+	}
+	g.resumeWait(e, it)
+}
+
+// timeWith returns the time of a restored element that has left, so that the rest of its back-off leaves enough for an
+// attempt. A wait that is longer than left was longer before, too: its element waits for its deadline.
+func (g *Engine[IN, OUT]) timeWith(it Item[IN, OUT], left time.Duration) time.Duration {
+	if it.Wait > 0 && it.Wait <= left {
+		left = max(left, later(it.Wait, g.LeastTime))
+	}
+	return left
+}
+
+// putLimited takes a slot for a restored element with a deadline of its own.
+func (g *Engine[IN, OUT]) putLimited(s Slot[IN, OUT], left time.Duration) *queue.Entry[Slot[IN, OUT]] {
+	own := &limit[IN, OUT]{due: later(g.now, left)}
+	s.extra = &extra[IN, OUT]{limit: own}
+	e := g.put()
+	s.phase, s.timer.Value = e.Value.phase, e
+	e.Value = s
+	own.odd.Value = e
+	g.odd.Arm(&own.odd, own.due)
+	return e
+}
+
+// resumeWait lets a restored element wait for the rest of its back-off (law C3), or starts it. Law A5: after the end of the input
+// only what a server demanded is waited for.
+func (g *Engine[IN, OUT]) resumeWait(e *queue.Entry[Slot[IN, OUT]], it Item[IN, OUT]) {
+	if it.Wait <= 0 || g.noRetries && it.Retry&Demanded == 0 {
+		g.startNew(e)
+		return
+	}
+	e.Value.retry = it.Retry
+	g.enter(e, backoff)
+	g.counts.WaitingForRetry++
+	g.Timers.Arm(&e.Value.timer, later(g.now, it.Wait))
+}

@@ -1,0 +1,118 @@
+package engine
+
+import (
+	"time"
+
+	"github.com/weirflow/weir/asyncop/internal/call"
+	"github.com/weirflow/weir/internal/decision"
+	"github.com/weirflow/weir/internal/guard"
+	"github.com/weirflow/weir/queue"
+)
+
+// userCall is the user code that the engine is running, and how to go on after it. runtime.Goexit in user code ends the
+// engine's goroutine; its successor reads here what was being done (law A6).
+type userCall[IN, OUT any] struct {
+	kind    callKind
+	attempt *call.Attempt[*queue.Entry[Slot[IN, OUT]], OUT] // invoked
+	entry   *queue.Entry[Slot[IN, OUT]]                     // decided about
+	exited  error                                           // the call ended the goroutine
+}
+
+type callKind uint8
+
+const (
+	noCall     callKind = iota
+	callInvoke          // Config.Invoke
+	callDecide          // what the policy consists of
+)
+
+// protect runs user code, for e or a, and returns its panic as an error. If the code ends the goroutine instead, protect does not return, and
+// the successor of the goroutine resumes.
+func (g *Engine[IN, OUT]) protect(
+	kind callKind, e *queue.Entry[Slot[IN, OUT]], a *call.Attempt[*queue.Entry[Slot[IN, OUT]], OUT], f func(),
+) (panicked error) {
+	if g.call.kind = kind; e != nil {
+		g.call.entry = e
+	} else {
+		g.call.attempt = a
+	}
+	g.stale = true
+	var stands guard.Guard
+	defer stands.Close(func(recovered any) {
+		err := g.Host.Panicked(recovered)
+		if recovered == nil {
+			g.call.exited = err
+			return
+		}
+		g.call = userCall[IN, OUT]{}
+		panicked = err
+	})
+	f()
+	stands.Returned()
+	g.call.kind = noCall // the pointers stay until the next call: to clear them costs a write barrier each
+	return nil
+}
+
+// Resume goes on where user code has ended the goroutine that owned the engine; it does nothing in any other case.
+func (g *Engine[IN, OUT]) Resume() {
+	was := g.call
+	g.call = userCall[IN, OUT]{}
+	if was.exited != nil {
+		switch was.kind {
+		case callInvoke:
+			g.invoked(was.attempt, was.exited)
+		case callDecide:
+			g.decided(was.entry, g.judged, decision.Decision{}, was.exited)
+		case noCall:
+		}
+	}
+	g.readRest()
+}
+
+// ---- Calls that take too long
+
+// SlowCallLimit is when a call on the engine's goroutine is worth a warning: everything else has waited for it.
+const SlowCallLimit = 100 * time.Millisecond
+
+// SlowCall is a call that has blocked the engine's goroutine.
+type SlowCall[IN any] struct {
+	In      IN
+	Took    time.Duration
+	Invoked bool // it is Invoke's
+	Judged  bool // it is the policy's, maybe after Invoke
+}
+
+// watchedCall is a call that is being watched; the clock is looked at anyway soon after it.
+type watchedCall[IN, OUT any] struct {
+	watched bool
+	since   time.Duration
+	lost    time.Duration // at the beginning
+	in      IN
+	attempt *call.Attempt[*queue.Entry[Slot[IN, OUT]], OUT]
+	invoked bool
+	judged  bool
+}
+
+// watch begins to watch a call for e.
+func (g *Engine[IN, OUT]) watch(e *queue.Entry[Slot[IN, OUT]], a *call.Attempt[*queue.Entry[Slot[IN, OUT]], OUT], invoked bool) {
+	w := &g.slow
+	w.watched, w.invoked, w.judged = true, invoked, !invoked
+	w.since, w.lost, w.in, w.attempt = g.now, time.Duration(g.Lost.Load()), e.Value.in, a
+}
+
+// endWatch notes the watched call if it took too long. No user code runs here: nothing may come between a look at the clock and what
+// follows from it.
+func (g *Engine[IN, OUT]) endWatch() {
+	w := &g.slow
+	if took := g.now - w.since; took > SlowCallLimit && took-(g.Stalled(g.now)-w.lost) > SlowCallLimit {
+		g.blocked = append(g.blocked, SlowCall[IN]{In: w.in, Took: took, Invoked: w.invoked, Judged: w.judged})
+	}
+	w.watched = false
+}
+
+// Blocked returns the calls that have blocked the engine's goroutine since it was called last.
+func (g *Engine[IN, OUT]) Blocked() []SlowCall[IN] {
+	blocked := g.blocked
+	g.blocked = nil
+	return blocked
+}
