@@ -9,6 +9,7 @@ import (
 // State is what the called side knows of a request.
 type State int
 
+// The states. The zero value is StateNew.
 const (
 	StateNew        State = iota // never seen, or every attempt so far has failed without an effect
 	StateInProgress              // an attempt runs

@@ -1,0 +1,110 @@
+package exactlyonce
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"time"
+)
+
+// collectAtOnce is how many things are removed before others may have the lock.
+const collectAtOnce = 256
+
+// arm sets the timer while there is something to collect. It runs under mu.
+func (r *Results) arm() {
+	if r.timer != nil || r.closed {
+		return
+	}
+	r.timer = r.clock.AfterFunc(max(r.config.AnswerAge/8, time.Millisecond), r.collectByTimer)
+}
+
+func (r *Results) collectByTimer() {
+	r.mu.Lock()
+	if r.closed {
+		r.mu.Unlock()
+		return
+	}
+	r.timed.Add(1)
+	r.mu.Unlock()
+	defer r.timed.Done()
+	defer func() {
+		r.mu.Lock()
+		defer r.mu.Unlock()
+		r.timer = nil
+		if len(r.clients)+len(r.evicted)+len(r.marks) > 0 {
+			r.arm()
+		}
+	}()
+	_ = r.Collect(r.life) // counted by CollectErrors; the next one tries again
+}
+
+// Collect removes what has reached its age, and hands the marks of clients to Records, which then collect by the same ages. A
+// timer calls it eight times during AnswerAge, so there is seldom a need to. The error is that of Records.
+func (r *Results) Collect(ctx context.Context) error {
+	now := r.now()
+	r.mu.Lock()
+	for r.removeDue(now, collectAtOnce, nil) == collectAtOnce {
+		r.mu.Unlock() // others' turn
+		r.mu.Lock()
+	}
+	for c := range r.lagging {
+		r.sweep(c, max(collectAtOnce, c.count))
+	}
+	r.mu.Unlock()
+	if r.config.Records == nil {
+		return nil
+	}
+	err := errors.Join(r.acknowledge(ctx), r.collectRecords(ctx))
+	if err != nil {
+		r.mu.Lock()
+		r.stats.CollectErrors++
+		r.mu.Unlock()
+	}
+	return err
+}
+
+func (r *Results) acknowledge(ctx context.Context) error {
+	r.mu.Lock()
+	marks := make([]Mark, 0, len(r.marks))
+	for key, before := range r.marks {
+		marks = append(marks, Mark{Scope: key.scope, Client: key.client, Before: before})
+	}
+	r.mu.Unlock()
+	if len(marks) == 0 {
+		return nil
+	}
+	if err := r.config.Records.Acknowledge(ctx, marks); err != nil {
+		return fmt.Errorf("exactlyonce: acknowledge %d marks: %w", len(marks), err)
+	}
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	for _, m := range marks {
+		if key := (clientKey{m.Scope, m.Client}); r.marks[key] == m.Before {
+			delete(r.marks, key)
+		}
+	}
+	return nil
+}
+
+func (r *Results) collectRecords(ctx context.Context) error {
+	now := r.clock.Now()
+	_, _, err := r.config.Records.Collect(ctx, now.Add(-r.config.AnswerAge), now.Add(-r.config.ClientSilence))
+	if err != nil {
+		return fmt.Errorf("exactlyonce: collect records: %w", err)
+	}
+	return nil
+}
+
+// Close stops the timer and hands what is left to Records. Calls that run may still end; new ones are still tracked, but nothing
+// is collected unless Collect is called. The error is that of Records.
+func (r *Results) Close(ctx context.Context) error {
+	r.mu.Lock()
+	r.closed = true
+	if r.timer != nil {
+		r.timer.Stop()
+	}
+	r.mu.Unlock()
+	r.endLife()
+	r.timed.Wait()
+	return r.Collect(ctx)
+}

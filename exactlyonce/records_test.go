@@ -1,0 +1,231 @@
+package exactlyonce_test
+
+import (
+	"context"
+	"errors"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/weirflow/weir/exactlyonce"
+)
+
+// fakeRecords are Records without a database. Its transactions are single calls of put.
+type fakeRecords struct {
+	mu      sync.Mutex
+	answers map[exactlyonce.ID]string
+	marks   map[exactlyonce.Client]int64
+	finds   []exactlyonce.ID
+	collect [][2]time.Time
+	err     error
+}
+
+func newFakeRecords() *fakeRecords {
+	return &fakeRecords{answers: map[exactlyonce.ID]string{}, marks: map[exactlyonce.Client]int64{}}
+}
+
+func (f *fakeRecords) put(req exactlyonce.Request, answer string) error {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	id := exactlyonce.ID{Client: req.Client, Sequence: req.Sequence, Step: req.Step}
+	if _, ok := f.answers[id]; ok {
+		return exactlyonce.ErrCompleted
+	}
+	f.answers[id] = answer
+	return f.err
+}
+
+func (f *fakeRecords) Find(_ context.Context, req exactlyonce.Request) (exactlyonce.State, []byte, error) {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	f.finds = append(f.finds, req.ID)
+	if f.err != nil {
+		return 0, nil, f.err
+	}
+	if req.Sequence < f.marks[req.Client] {
+		return exactlyonce.StateStale, nil, nil
+	}
+	if answer, ok := f.answers[exactlyonce.ID{Client: req.Client, Sequence: req.Sequence, Step: req.Step}]; ok {
+		return exactlyonce.StateCompleted, []byte(answer), nil
+	}
+	return exactlyonce.StateNew, nil, nil
+}
+
+func (f *fakeRecords) Acknowledge(_ context.Context, marks []exactlyonce.Mark) error {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	for _, m := range marks {
+		f.marks[m.Client] = max(f.marks[m.Client], m.Before)
+	}
+	return f.err
+}
+
+func (f *fakeRecords) Collect(_ context.Context, answers, clients time.Time) (int, int, error) {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	f.collect = append(f.collect, [2]time.Time{answers, clients})
+	return 0, 0, f.err
+}
+
+// do runs a request whose handler puts its answer into f.
+func do(t *testing.T, r *exactlyonce.Results, f *fakeRecords, req exactlyonce.Request, answer string) (string, exactlyonce.State, error) {
+	t.Helper()
+	got, found, err := r.Do(t.Context(), req, func(ctx context.Context) ([]byte, error) {
+		req, _ := exactlyonce.RequestFromContext(ctx)
+		if err := f.put(req, answer); err != nil {
+			return nil, err
+		}
+		return []byte(answer), nil
+	})
+	return string(got), found, err
+}
+
+// X2: after a restart the answer comes from the records, and so does STALE.
+func TestRecordsAfterRestart(t *testing.T) {
+	f := newFakeRecords()
+	before, _ := newResults(t, exactlyonce.ResultsConfig{Records: f})
+	answer, found, err := do(t, before, f, request(1), "x")
+	require.NoError(t, err)
+	require.Equal(t, "x", answer)
+	require.Equal(t, exactlyonce.StateNew, found)
+	_, _, err = do(t, before, f, since(6, 2), "y")
+	require.NoError(t, err)
+	require.NoError(t, before.Collect(t.Context()))
+
+	after, _ := newResults(t, exactlyonce.ResultsConfig{Records: f})
+	answer, found, err = do(t, after, f, attempt(6, 2), "again")
+	require.NoError(t, err)
+	require.Equal(t, "y", answer)
+	require.Equal(t, exactlyonce.StateCompleted, found)
+	_, _, err = do(t, after, f, attempt(1, 2), "again")
+	require.ErrorIs(t, err, exactlyonce.ErrStale)
+	s := after.Stats()
+	require.Equal(t, [...]uint64{0, 1, 1}, [...]uint64{s.New, s.Replayed, s.Stale})
+}
+
+// The first attempt of a client that is known here is not looked up: its Put decides.
+func TestRecordsAreNotReadForFirstAttempts(t *testing.T) {
+	f := newFakeRecords()
+	r, _ := newResults(t, exactlyonce.ResultsConfig{Records: f})
+	for seq := range int64(10) {
+		_, _, err := do(t, r, f, request(seq+1), "x")
+		require.NoError(t, err)
+	}
+	require.Len(t, f.finds, 1)
+	require.NoError(t, f.put(request(11), "of another server"))
+	answer, found, err := do(t, r, f, request(11), "y")
+	require.NoError(t, err)
+	require.Equal(t, "of another server", answer)
+	require.Equal(t, exactlyonce.StateCompleted, found, "its handler ran and was rolled back")
+	require.Equal(t, "of another server", replay(t, r, request(11)))
+
+	require.NoError(t, f.put(request(12), "of another server"))
+	answer, _, err = r12(t, r)
+	require.NoError(t, err)
+	require.Equal(t, "of another server", answer)
+}
+
+// r12 asks for attempt 2 of request 12, which must not run.
+func r12(t *testing.T, r *exactlyonce.Results) (string, exactlyonce.State, error) {
+	t.Helper()
+	answer, found, err := r.Do(t.Context(), attempt(12, 2), func(context.Context) ([]byte, error) {
+		t.Error("it has been answered")
+		return nil, nil
+	})
+	return string(answer), found, err
+}
+
+// X2: when the answer to COMMIT is lost, the record says how it went.
+func TestRecordsAfterLostCommit(t *testing.T) {
+	f := newFakeRecords()
+	r, _ := newResults(t, exactlyonce.ResultsConfig{Records: f})
+	lost := func(commits bool) (string, exactlyonce.State, error) {
+		answer, found, err := r.Do(t.Context(), request(1), func(ctx context.Context) ([]byte, error) {
+			req, _ := exactlyonce.RequestFromContext(ctx)
+			if commits {
+				require.NoError(t, f.put(req, "x"))
+			}
+			return nil, errHandler
+		})
+		return string(answer), found, err
+	}
+	_, _, err := lost(false)
+	require.Equal(t, errHandler, err)
+	answer, found, err := lost(true)
+	require.NoError(t, err)
+	require.Equal(t, "x", answer)
+	require.Equal(t, exactlyonce.StateCompleted, found)
+	require.Equal(t, "x", replay(t, r, request(1)))
+}
+
+// Records that fail make an attempt fail before it runs; the next one looks again.
+func TestRecordsThatFail(t *testing.T) {
+	f := newFakeRecords()
+	r, mock := newResults(t, exactlyonce.ResultsConfig{Records: f})
+	f.err = errors.New("no connection")
+	_, err := r.Track(t.Context(), request(1))
+	require.ErrorIs(t, err, f.err)
+	require.ErrorContains(t, err, `look for a record of "0af7651916cd43dd8448eb211c80319c";seq=1;attempt=1: no connection`)
+	require.ErrorIs(t, r.Collect(t.Context()), f.err)
+	require.Equal(t, uint64(1), r.Stats().CollectErrors)
+	require.Equal(t, 0, r.Stats().Records)
+	_, _, err = r.Do(t.Context(), request(1), nil)
+	require.ErrorIs(t, err, f.err)
+
+	f.err = nil
+	begin(t, r, request(1)).Fail(nil)
+	_, _, err = r.Do(t.Context(), request(1), func(context.Context) ([]byte, error) {
+		f.err = errors.New("no connection")
+		return nil, errHandler
+	})
+	require.ErrorIs(t, err, errHandler)
+	require.ErrorIs(t, err, f.err)
+	f.err = nil
+	mock.Add(time.Minute)
+	require.NoError(t, r.Collect(t.Context()))
+}
+
+type panickingRecords struct{ *fakeRecords }
+
+func (panickingRecords) Find(context.Context, exactlyonce.Request) (exactlyonce.State, []byte, error) {
+	panic("boom")
+}
+
+// Records that panic leave the request NEW.
+func TestRecordsThatPanic(t *testing.T) {
+	r, _ := newResults(t, exactlyonce.ResultsConfig{Records: panickingRecords{newFakeRecords()}})
+	require.Panics(t, func() { _, _ = r.Track(t.Context(), request(1)) })
+	require.Equal(t, 0, r.Stats().InProgress)
+}
+
+// With Records memory is a cache: what left it is read, not STALE. They get the marks and the ages.
+func TestMemoryIsACacheOfRecords(t *testing.T) {
+	f := newFakeRecords()
+	r, mock := newResults(t, exactlyonce.ResultsConfig{Records: f, MaxRecords: 1, Evict: true, AnswerAge: time.Minute})
+	for seq := range int64(3) {
+		_, _, err := do(t, r, f, request(seq+1), "x")
+		require.NoError(t, err)
+	}
+	answer, found, err := do(t, r, f, attempt(1, 2), "again")
+	require.NoError(t, err)
+	require.Equal(t, "x", answer)
+	require.Equal(t, exactlyonce.StateCompleted, found)
+	require.Equal(t, uint64(3), r.Stats().Evicted)
+
+	f.collect = nil
+	now := mock.Now()
+	_, _, err = do(t, r, f, since(4, 3), "x")
+	require.NoError(t, err)
+	require.NoError(t, r.Collect(t.Context()))
+	require.Equal(t, int64(3), f.marks[client])
+	require.Equal(t, [][2]time.Time{{now.Add(-time.Minute), now.Add(-time.Hour)}}, f.collect)
+
+	mock.Add(time.Hour)
+	require.NoError(t, r.Collect(t.Context()))
+	require.Zero(t, r.Stats().Bytes)
+	answer, _, err = do(t, r, f, request(4), "again")
+	require.NoError(t, err)
+	require.Equal(t, "x", answer, "of a client that was forgotten here")
+}

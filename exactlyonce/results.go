@@ -1,0 +1,555 @@
+package exactlyonce
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"sync"
+	"time"
+
+	"github.com/benbjohnson/clock"
+
+	"github.com/weirflow/weir/internal/fifo"
+)
+
+// ResultsConfig is how [Results] behave. The zero value is good for a start; a field that is zero has its default.
+type ResultsConfig struct {
+	// AnswerAge is how long an answer is kept after it was last asked for, unless the client says earlier that it is done
+	// with it. Afterwards the request is STALE. Choose more than the longest time over which a client repeats a request.
+	// Default 10 minutes, at least 1 ms.
+	AnswerAge time.Duration
+
+	// ClientSilence is how long a client is remembered after its last request ended. It must be AnswerAge at least. Without
+	// Records an attempt that arrives even later runs again. Default 1 hour, or AnswerAge if that is longer.
+	ClientSilence time.Duration
+
+	// MaxBytes bounds what clients, records and answers take, as estimated. Default 256 MiB.
+	MaxBytes int64
+	// MaxClients bounds the clients that are remembered. Default 100,000.
+	MaxClients int
+	// MaxRecords bounds the requests that run or have an answer. Default 1,000,000.
+	MaxRecords int
+	// MaxAnswer bounds one answer, in bytes. A longer one goes to the attempts that wait for it and is not kept: the request
+	// is STALE afterwards. Default 1 MiB.
+	MaxAnswer int
+	// MaxWaiters bounds the attempts that wait for the one that runs; more get ErrInProgress. Default 16; negative: none.
+	MaxWaiters int
+
+	// Evict removes the answer that was asked for least recently, or the client that is silent for the longest time, where a
+	// bound would refuse a request with ErrFull. What was removed is STALE, or with Records read from there. What runs is
+	// never removed.
+	Evict bool
+
+	// Records are answers that outlive the process. They are asked about a request that may have been answered elsewhere,
+	// and Results are a cache above them.
+	Records Records
+
+	// Clock drives all ages. Default: the real one.
+	Clock clock.Clock
+}
+
+// Results is the called side: it finds the earlier attempts of a request, so that a request has one effect (law X1).
+//
+//	answer, found, err := results.Do(ctx, request, func(ctx context.Context) ([]byte, error) {
+//		return charge(ctx, order) // at most one attempt at a time, and none after the first success
+//	})
+//
+// What an attempt finds depends on the ones before it:
+//
+//	NEW          none, or they all failed            it runs
+//	IN_PROGRESS  one runs                            it waits and gets the same answer
+//	COMPLETED    one has answered                    it gets the same bytes
+//	STALE        the answer is gone                  ErrStale: the outcome is unknown
+//
+// Attempts are compared for equality of their numbers only: a lower or an equal number finds the same as a higher one (E4, E5).
+// An answer is stored, an error is not: the next attempt is NEW. So an error must mean that there was no effect, or that the
+// effect may happen again.
+//
+// # What is removed
+//
+//   - A request below the client's first incomplete number is removed when it has ended, and STALE (E2).
+//   - An answer that was not asked for during AnswerAge is removed, and its request is STALE. Requests that run or were never
+//     seen are not affected (E9, E10).
+//   - A client that was silent during ClientSilence is forgotten. Without Records its requests are NEW again (E16): a request
+//     takes effect twice only if an attempt is under way for longer than ClientSilence and nothing else of its client
+//     arrived meanwhile. With Records they are STALE.
+//
+// A restart forgets everything that is not in Records.
+//
+// Results hold no goroutine, and a timer only while they remember clients. Safe for concurrent use; no lock is held while a
+// handler, the Records or anything else of the user's runs.
+type Results struct {
+	config  ResultsConfig
+	clock   clock.Clock
+	start   time.Time
+	life    context.Context // of Records called by the timer; ends with Close
+	endLife context.CancelFunc
+	timed   sync.WaitGroup // collections that the timer has started
+
+	mu      sync.Mutex
+	clients map[clientKey]*client
+	idle    list[client, *client] // nothing runs, the longest silent first
+	aged    list[record, *record] // with an answer, the least recently asked for first
+	evicted map[clientKey]evicted // clients that were removed before their time
+	order   fifo.Queue[evictedAt] // of evicted, oldest first
+	lagging map[*client]struct{}  // have records below their mark
+	marks   map[clientKey]int64   // not yet acknowledged to Records
+	timer   *clock.Timer          // not nil while it is set
+	closed  bool                  // set by Close
+	stats   Stats                 // also what is there now
+	bytes   int64                 // charged
+}
+
+// evicted is what is left of an evicted client.
+type evicted struct {
+	heard  time.Duration
+	before int64
+}
+
+type evictedAt struct {
+	key   clientKey
+	heard time.Duration
+}
+
+// NewResults returns empty results. It panics if a field of c makes no sense.
+func NewResults(c ResultsConfig) *Results {
+	check := func(ok bool, field string, value any) {
+		if !ok {
+			panic(fmt.Sprintf("exactlyonce: NewResults: %s is %v", field, value))
+		}
+	}
+	check(c.AnswerAge == 0 || c.AnswerAge >= time.Millisecond, "AnswerAge", c.AnswerAge)
+	c.AnswerAge = or(c.AnswerAge, 10*time.Minute)
+	check(c.ClientSilence == 0 || c.ClientSilence >= c.AnswerAge, "ClientSilence", c.ClientSilence)
+	c.ClientSilence = or(c.ClientSilence, max(c.AnswerAge, time.Hour))
+	check(c.MaxBytes >= 0, "MaxBytes", c.MaxBytes)
+	c.MaxBytes = or(c.MaxBytes, 256<<20)
+	check(c.MaxClients >= 0, "MaxClients", c.MaxClients)
+	c.MaxClients = or(c.MaxClients, 100_000)
+	check(c.MaxRecords >= 0, "MaxRecords", c.MaxRecords)
+	c.MaxRecords = or(c.MaxRecords, 1_000_000)
+	check(c.MaxAnswer >= 0, "MaxAnswer", c.MaxAnswer)
+	c.MaxAnswer = or(c.MaxAnswer, 1<<20)
+	c.MaxWaiters = max(0, or(c.MaxWaiters, 16))
+	if c.Clock == nil {
+		c.Clock = clock.New()
+	}
+	r := &Results{
+		config: c, clock: c.Clock, start: c.Clock.Now(),
+		clients: map[clientKey]*client{}, evicted: map[clientKey]evicted{},
+		lagging: map[*client]struct{}{}, marks: map[clientKey]int64{},
+	}
+	r.life, r.endLife = context.WithCancel(context.Background())
+	return r
+}
+
+func or[T comparable](value, otherwise T) T {
+	var zero T
+	if value == zero {
+		return otherwise
+	}
+	return value
+}
+
+func (r *Results) now() time.Duration { return r.clock.Since(r.start) }
+
+// Do runs the request unless an earlier attempt has an answer or is about to have one, and returns the answer with what this
+// attempt found: StateNew if run was called. See [Results].
+//
+// An error that run returns goes to the attempts that wait, too, and is not stored. If it matches [ErrStale], the outcome of
+// the request is unknown, and stays so. If run panics or calls runtime.Goexit, the others get [ErrNoAnswer].
+//
+// The context of run has the values of ctx. It ends when ctx does, unless another attempt waits for the answer; it has no
+// deadline of its own. [RequestFromContext] finds req in it. The answer must not be changed afterwards.
+//
+// Errors are those of [Results.Track], of run, of Records, and context.Cause(ctx) if ctx ends while the attempt waits.
+func (r *Results) Do(
+	ctx context.Context, req Request, run func(ctx context.Context) ([]byte, error),
+) (answer []byte, found State, err error) {
+	call, err := r.Track(ctx, req)
+	if err != nil {
+		return nil, StateNew, err
+	}
+	if call.state != StateNew {
+		answer, err = call.Wait(ctx)
+		return answer, call.state, err
+	}
+	return call.run(ctx, run)
+}
+
+// Track notes an attempt and says what it has found. A caller that need not change drivers uses [Results.Do].
+//
+// If the state of the call is NEW, the caller is the driver of the request: it runs it and ends the call with Complete or Fail.
+// Otherwise it calls Wait, or Fail if it does not want the answer.
+//
+// Errors: ErrInvalidID, ErrStale, ErrMismatch, ErrInProgress if too many attempts wait already, ErrFull, and those of Records,
+// with what the context says. With an error there is nothing to end.
+func (r *Results) Track(ctx context.Context, req Request) (*Call, error) {
+	if err := req.Validate(); err != nil {
+		r.mu.Lock()
+		r.stats.Invalid++
+		r.mu.Unlock()
+		return nil, err
+	}
+	call, ask, err := r.track(req, false)
+	if ask {
+		return r.ask(ctx, call)
+	}
+	return call, err
+}
+
+// TakeOver is Track for a service whose replicas execute requests in an order that they agreed on, such as a replicated log. An
+// attempt that comes from there becomes the driver of a request that runs, and its call is NEW; the handler that ran it so far
+// is no longer the driver (see [Call.IsDriver]). If the last handler leaves without an answer, those that wait get its error and
+// the next attempt is NEW (E11). Records are not asked.
+func (r *Results) TakeOver(req Request) (*Call, error) {
+	if err := req.Validate(); err != nil {
+		r.mu.Lock()
+		r.stats.Invalid++
+		r.mu.Unlock()
+		return nil, err
+	}
+	call, _, err := r.track(req, true)
+	return call, err
+}
+
+// track does what Track and TakeOver share. Records have to be asked about the new call if ask.
+func (r *Results) track(req Request, takeOver bool) (call *Call, ask bool, err error) {
+	now := r.now()
+	key := clientKey{req.Scope, req.Client}
+	r.mu.Lock()
+	defer r.mu.Unlock()
+
+	c := r.clients[key]
+	if c == nil {
+		if gone := r.evicted[key]; req.Sequence < gone.before {
+			r.stats.Stale++
+			return nil, false, ErrStale
+		}
+		if !r.makeRoom(now, clientCost+int64(len(key.scope))+recordCost+flightCost+int64(len(req.Step)), 1, 1, nil) {
+			r.stats.Refused++
+			return nil, false, ErrFull
+		}
+		c = r.addClient(key, now)
+	} else if c.running == 0 && c.heard != now {
+		c.heard = now
+		r.idle.remove(c)
+		r.idle.pushBack(c)
+	}
+	r.raise(c, req.First)
+	if req.First != 0 && r.config.Records != nil {
+		r.note(key, req.First)
+	}
+
+	rec := c.get(req.Sequence, req.Step)
+	if rec != nil && rec.flight == nil && now-rec.touched >= r.config.AnswerAge {
+		r.stats.Collected++
+		r.forget(rec, true) // exactly at its age, whenever Collect comes
+		rec = nil
+	}
+	if req.Sequence < c.before || c.gone.has(req.Sequence, req.Step) {
+		r.stats.Stale++
+		return nil, false, ErrStale
+	}
+	if rec == nil {
+		if !r.makeRoom(now, recordCost+flightCost+int64(len(req.Step)), 0, 1, c) {
+			r.stats.Refused++
+			return nil, false, ErrFull
+		}
+		rec = r.addRecord(c, req)
+		ask = r.config.Records != nil && (req.Attempt > 1 || !c.found)
+		r.stats.New++
+		r.stats.PeakBytes = max(r.stats.PeakBytes, r.bytes)
+		return &rec.flight.first, ask, nil
+	}
+	if rec.print != req.Fingerprint && rec.print != [32]byte{} && req.Fingerprint != [32]byte{} {
+		r.stats.Mismatched++
+		return nil, false, fmt.Errorf("%w: sequence number %d, attempt %d", ErrMismatch, req.Sequence, req.Attempt) // E6, E15
+	}
+	f := rec.flight
+	switch {
+	case f == nil:
+		r.touch(rec, now)
+		r.stats.Replayed++
+		return &Call{results: r, req: req, state: StateCompleted, answer: rec.answer, over: true}, false, nil
+	case takeOver:
+		f.handlers++
+		f.driver = &Call{results: r, req: req, state: StateNew, flight: f}
+		r.stats.TakenOver++
+		return f.driver, false, nil
+	case f.waiting >= r.config.MaxWaiters:
+		r.stats.TooManyWaiting++
+		return nil, false, ErrInProgress
+	}
+	f.waiting++
+	r.stats.Waiting++
+	r.bytes += waiterCost
+	if f.done == nil {
+		f.done = make(chan struct{})
+	}
+	r.stats.Attached++
+	return &Call{results: r, req: req, state: StateInProgress, flight: f}, false, nil
+}
+
+// ask asks Records about a request that is new here. It has its record already, so that other attempts wait meanwhile.
+func (r *Results) ask(ctx context.Context, call *Call) (*Call, error) {
+	answered := false
+	defer func() {
+		if !answered {
+			call.Fail(ErrNoAnswer) // Find has panicked or left
+		}
+	}()
+	state, answer, err := r.config.Records.Find(ctx, call.req)
+	answered = true
+	switch {
+	case err != nil:
+		err = fmt.Errorf("exactlyonce: look for a record of %s: %w", call.req.ID, err)
+	case state == StateStale:
+		err = ErrStale
+	}
+	r.mu.Lock()
+	if err == nil {
+		call.flight.record.client.found = true
+	}
+	switch {
+	case err != nil:
+		r.stats.New--
+		if errors.Is(err, ErrStale) {
+			r.stats.Stale++
+		}
+	case state == StateCompleted:
+		r.stats.New--
+		r.stats.Replayed++
+	}
+	r.mu.Unlock()
+	switch {
+	case err != nil:
+		call.Fail(err)
+		return nil, err
+	case state == StateCompleted:
+		if err := call.complete(answer, false); err != nil {
+			return nil, err
+		}
+		return &Call{results: r, req: call.req, state: StateCompleted, answer: answer, over: true}, nil
+	}
+	return call, nil
+}
+
+// The rest runs under mu.
+
+func (r *Results) addClient(key clientKey, now time.Duration) *client {
+	c := &client{key: key, heard: now, records: map[int64]*record{}}
+	if e, ok := r.evicted[key]; ok {
+		c.before, c.swept = e.before, e.before
+		r.dropEvicted(key)
+	}
+	r.clients[key] = c
+	r.idle.pushBack(c)
+	r.stats.Clients++
+	r.bytes += clientCost + int64(len(key.scope))
+	r.arm()
+	return c
+}
+
+func (r *Results) addRecord(c *client, req Request) *record {
+	f := &flight{handlers: 1}
+	rec := &record{client: c, seq: req.Sequence, step: req.Step, print: req.Fingerprint, flight: f}
+	f.record = rec
+	f.first = Call{results: r, req: req, state: StateNew, flight: f}
+	f.driver = &f.first
+	if c.running == 0 {
+		r.idle.remove(c)
+	}
+	c.running++
+	c.highest = max(c.highest, req.Sequence)
+	c.put(rec)
+	r.stats.Records++
+	r.stats.InProgress++
+	r.bytes += rec.cost() + flightCost
+	return rec
+}
+
+// raise makes everything of c below before STALE (E2).
+func (r *Results) raise(c *client, before int64) {
+	if before > c.before {
+		c.before = before
+		spans := c.gone.spans
+		c.gone.dropBelow(before)
+		r.bytes -= spanCost * int64(spans-c.gone.spans)
+	}
+	r.sweep(c, 1024)
+}
+
+// sweep removes records below the mark of c, looking at n numbers or records at most. The rest waits for the next request or
+// collection: it is STALE anyway.
+func (r *Results) sweep(c *client, n int) {
+	if c.swept >= c.before {
+		return
+	}
+	behind := c.before - c.swept
+	switch {
+	case c.count == 0:
+		c.swept = c.before
+	case behind > 2*int64(c.count) && c.count <= n:
+		for _, rec := range c.records {
+			if rec.seq < c.before {
+				r.forgetAll(rec)
+			}
+		}
+		c.swept = c.before
+	default:
+		for end := c.swept + min(behind, int64(n)); c.swept < end; c.swept++ {
+			r.forgetAll(c.records[c.swept])
+		}
+	}
+	if c.swept < c.before {
+		r.lagging[c] = struct{}{}
+	} else if len(r.lagging) > 0 {
+		delete(r.lagging, c)
+	}
+}
+
+// forgetAll forgets rec and the other steps of its number. What runs is forgotten when it has ended.
+func (r *Results) forgetAll(rec *record) {
+	for rec != nil {
+		next := rec.other
+		if rec.flight == nil {
+			r.stats.Acknowledged++
+			r.forget(rec, false)
+		}
+		rec = next
+	}
+}
+
+// forget removes a record with an answer; it is STALE from then on, if it is not below the mark, unless Records have the answer.
+func (r *Results) forget(rec *record, stale bool) {
+	r.aged.remove(rec)
+	r.dropRecord(rec, stale && r.config.Records == nil)
+}
+
+func (r *Results) dropRecord(rec *record, stale bool) {
+	c := rec.client
+	c.remove(rec)
+	r.stats.Records--
+	r.bytes -= rec.cost()
+	if stale {
+		r.markGone(c, rec.seq, rec.step)
+	}
+}
+
+func (r *Results) markGone(c *client, seq int64, step string) {
+	if seq < c.before {
+		return
+	}
+	spans := c.gone.spans
+	before := c.gone.add(seq, step)
+	r.bytes += spanCost * int64(c.gone.spans-spans)
+	if before > 0 {
+		r.raise(c, before)
+	}
+}
+
+func (r *Results) touch(rec *record, now time.Duration) {
+	rec.touched = now
+	r.aged.remove(rec)
+	r.aged.pushBack(rec)
+}
+
+// forgetClient removes a client that is idle, with its answers.
+func (r *Results) forgetClient(c *client) {
+	for _, rec := range c.records {
+		for rec != nil {
+			next := rec.other
+			r.aged.remove(rec)
+			r.stats.Records--
+			r.bytes -= rec.cost()
+			rec.other = nil
+			rec = next
+		}
+	}
+	r.idle.remove(c)
+	delete(r.clients, c.key)
+	delete(r.lagging, c)
+	r.stats.Clients--
+	r.bytes -= clientCost + int64(len(c.key.scope)) + spanCost*int64(c.gone.spans)
+}
+
+// evictClient forgets a client before its time. What is left of it says that all that it has asked for is STALE.
+func (r *Results) evictClient(c *client) {
+	r.forgetClient(c)
+	r.stats.EvictedClients++
+	if r.config.Records != nil {
+		return // they know
+	}
+	r.evicted[c.key] = evicted{c.heard, max(c.before, c.highest+1)}
+	r.order.Push(evictedAt{c.key, c.heard})
+	r.bytes += goneCost + int64(len(c.key.scope))
+}
+
+func (r *Results) dropEvicted(key clientKey) {
+	delete(r.evicted, key)
+	r.bytes -= goneCost + int64(len(key.scope))
+}
+
+// makeRoom reports whether there is room (law X3). Without it it removes what is due, and what may be evicted. It keeps the
+// client keep.
+func (r *Results) makeRoom(now time.Duration, bytes int64, clients, records int, keep *client) bool {
+	for {
+		tooManyClients := r.stats.Clients+clients > r.config.MaxClients
+		tooMany := r.stats.Records+records > r.config.MaxRecords || r.bytes+bytes > r.config.MaxBytes
+		if !tooManyClients && !tooMany {
+			return true
+		}
+		if r.removeDue(now, 1, keep) == 0 && (!r.config.Evict || !r.evictOne(tooManyClients, keep)) {
+			return false
+		}
+	}
+}
+
+func (r *Results) evictOne(oneClient bool, keep *client) bool {
+	if !oneClient {
+		if rec := r.aged.first; rec != nil {
+			r.stats.Evicted++
+			r.forget(rec, true)
+			return true
+		}
+	}
+	c := r.idle.first
+	if c != nil && c == keep {
+		c = c.at.next
+	}
+	if c == nil {
+		return false
+	}
+	r.evictClient(c)
+	return true
+}
+
+// removeDue removes what has reached its age, n of it at most, and returns how many it removed.
+func (r *Results) removeDue(now time.Duration, n int, keep *client) (removed int) {
+	for removed < n {
+		if rec := r.aged.first; rec != nil && now-rec.touched >= r.config.AnswerAge {
+			r.stats.Collected++
+			r.forget(rec, true)
+		} else if c := r.idle.first; c != nil && c != keep && now-c.heard >= r.config.ClientSilence {
+			r.stats.CollectedClients++
+			r.forgetClient(c)
+		} else if r.order.Len() > 0 && now-r.order.Peek().heard >= r.config.ClientSilence {
+			at := r.order.Pop()
+			if e, ok := r.evicted[at.key]; ok && e.heard == at.heard {
+				r.dropEvicted(at.key)
+			}
+		} else {
+			break
+		}
+		removed++
+	}
+	return removed
+}
+
+// note keeps a mark for Records. They only save room with it: what does not fit comes with a later request.
+func (r *Results) note(key clientKey, before int64) {
+	if last, ok := r.marks[key]; before > last && (ok || len(r.marks) < r.config.MaxClients) {
+		r.marks[key] = before
+	}
+}

@@ -1,0 +1,66 @@
+package exactlyonce_test
+
+import (
+	"context"
+	"runtime"
+	"testing"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/weirflow/weir/exactlyonce"
+)
+
+func heap() int64 {
+	var m runtime.MemStats
+	for range 3 { // what other tests have left goes in steps
+		runtime.GC()
+	}
+	runtime.ReadMemStats(&m)
+	return int64(m.HeapAlloc)
+}
+
+// X3: what is charged covers what is used, so that MaxBytes is a bound.
+func TestBytesAreHonest(t *testing.T) {
+	for name, request := range map[string]func(i int) exactlyonce.Request{
+		"one client": func(i int) exactlyonce.Request { return request(int64(i) + 1) },
+		"many clients": func(int) exactlyonce.Request {
+			return exactlyonce.Request{Scope: "alice", ID: exactlyonce.ID{Client: exactlyonce.NewClient(), Sequence: 1, Attempt: 1}}
+		},
+	} {
+		for what, end := range map[string]func(call *exactlyonce.Call){
+			"completed": func(call *exactlyonce.Call) { _ = call.Complete(make([]byte, 64)) },
+			"running":   func(*exactlyonce.Call) {},
+		} {
+			t.Run(name+"/"+what, func(t *testing.T) {
+				const n = 30_000
+				before := heap()
+				r := exactlyonce.NewResults(exactlyonce.ResultsConfig{})
+				for i := range n {
+					call, err := r.Track(t.Context(), request(i))
+					require.NoError(t, err)
+					end(call)
+				}
+				used, charged := heap()-before, r.Stats().Bytes
+				t.Logf("%d bytes used, %d charged for each request", used/n, charged/n)
+				require.LessOrEqual(t, used, charged*11/10)
+				require.GreaterOrEqual(t, used, charged/3)
+				require.NoError(t, r.Close(t.Context()))
+			})
+		}
+	}
+}
+
+// Tracking costs two allocations, and what a map takes when it grows.
+func TestAllocations(t *testing.T) {
+	r := exactlyonce.NewResults(exactlyonce.ResultsConfig{})
+	answer := []byte("answer")
+	seq := int64(0)
+	ctx := t.Context()
+	allocs := testing.AllocsPerRun(2000, func() {
+		seq++
+		req := since(seq, max(1, seq-100))
+		_, _, _ = r.Do(ctx, req, func(context.Context) ([]byte, error) { return answer, nil })
+	})
+	require.LessOrEqual(t, allocs, 2.0)
+	require.NoError(t, r.Close(ctx))
+}
