@@ -25,6 +25,12 @@
 // flight is then repeated, also one that must not happen twice. A request without an id in the same call prevents that, and so
 // does [ErrStale].
 //
+// # The called side
+//
+// [Results] finds the earlier attempts of a request and decides whether it runs. In memory, it is safe against everything but a
+// restart. With [Records], whose Put joins the transaction of the effect, it survives that, too, and several servers can
+// share one database.
+//
 // # Concurrency
 //
 // Everything here is safe for concurrent use unless its documentation says otherwise.
