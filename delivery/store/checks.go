@@ -3,7 +3,9 @@ package store
 import (
 	"errors"
 	"fmt"
+	"strings"
 	"time"
+	"unicode/utf8"
 )
 
 // The checks are for authors of stores: each returns the error for arguments that its method must refuse.
@@ -68,10 +70,14 @@ func CheckMove(moves ...Move) error {
 }
 
 func checkQueue(queue string) error {
-	if queue == "" {
+	switch {
+	case queue == "":
 		return errors.New("store: a queue without a name")
+	case !utf8.ValidString(queue) || strings.ContainsRune(queue, 0):
+		return fmt.Errorf("store: queue %q: the name must be UTF-8 without NUL", queue)
+	default:
+		return nil
 	}
-	return nil
 }
 
 // Lost returns the error for leases that are lost, or nil if there are none.

@@ -7,7 +7,7 @@ import (
 
 // Store keeps messages in queues. What it lacks beside an [Inspector] is what engines without an index lack.
 //
-// Queues have a name that is not empty. The methods are safe for concurrent use, keep no reference to what they are given,
+// The name of a queue is UTF-8, without NUL, and not empty. The methods are safe for concurrent use, keep no reference to what they are given,
 // and return soon after ctx has ended. After an error a call may have taken effect or not, and can be repeated. After
 // Close they return [ErrClosed].
 type Store interface {

@@ -6,6 +6,7 @@ require (
 	github.com/jackc/pgx/v5 v5.12.0
 	github.com/stretchr/testify v1.12.1
 	github.com/weirflow/weir v0.0.0
+	go.uber.org/goleak v1.3.0
 )
 
 require (

@@ -78,7 +78,7 @@ func Where(d Dialect, f *store.Filter, args []any) (string, []any, error) {
 		{d.HasError, f.Error},
 	} {
 		if c.value != "" {
-			fmt.Fprintf(&b, " AND "+c.condition, param(readable(c.value)))
+			fmt.Fprintf(&b, " AND "+c.condition, param(Readable(c.value)))
 		}
 	}
 	if !f.Since.IsZero() {
@@ -106,7 +106,7 @@ func escaped(name string) (string, error) {
 	return s.Key, err
 }
 
-// readable returns a text as databases take it, and as the column meta has those that describe.
-func readable(s string) string {
+// Readable returns a text as databases take it, and as the column meta has those that describe.
+func Readable(s string) string {
 	return strings.ReplaceAll(strings.ToValidUTF8(s, "\uFFFD"), "\x00", "\uFFFD")
 }

@@ -1,90 +1,24 @@
 package sqlitestore_test
 
 import (
-	"fmt"
 	"path/filepath"
-	"sync"
-	"sync/atomic"
 	"testing"
-	"time"
 
 	"github.com/stretchr/testify/require"
 
-	"github.com/weirflow/weir/delivery"
 	"github.com/weirflow/weir/delivery/store"
 	"github.com/weirflow/weir/ext/sqlite"
 	"github.com/weirflow/weir/ext/sqlite/sqlitestore"
+	"github.com/weirflow/weir/internal/storebench"
 )
 
-// BenchmarkStore puts and takes messages of 256 bytes, durably, by several goroutines.
+// BenchmarkStore is durable: each commit waits for the disk.
 func BenchmarkStore(b *testing.B) {
-	for _, workers := range []int{16, 256} {
-		b.Run(fmt.Sprintf("op=put/workers=%d", workers), func(b *testing.B) {
-			s := durable(b)
-			b.ResetTimer()
-			put(b, s, workers, b.N, 0)
-			b.ReportMetric(float64(b.N)/b.Elapsed().Seconds(), "messages/s")
-		})
-	}
-	for _, batch := range []int{1, 100} {
-		b.Run(fmt.Sprintf("op=take/batch=%d", batch), func(b *testing.B) {
-			s := durable(b)
-			put(b, s, 256, b.N, 0)
-			var taken atomic.Int64
-			var wg sync.WaitGroup
-			b.ResetTimer()
-			for range max(4, 256/batch) {
-				wg.Go(func() {
-					for taken.Load() < int64(b.N) {
-						ms, err := s.Take(b.Context(), "q", batch, time.Minute)
-						if err != nil {
-							b.Error(err)
-							return
-						}
-						leases := make([]store.Lease, len(ms))
-						for i := range ms {
-							leases[i] = ms[i].Lease
-						}
-						if err := s.Done(b.Context(), leases...); err != nil {
-							b.Error(err)
-							return
-						}
-						taken.Add(int64(len(ms)))
-					}
-				})
-			}
-			wg.Wait()
-			b.ReportMetric(float64(b.N)/b.Elapsed().Seconds(), "messages/s")
-		})
-	}
-}
-
-func durable(b *testing.B) *sqlitestore.Store {
-	b.Helper()
-	db, err := sqlite.Open(b.Context(), filepath.Join(b.TempDir(), "queues.db"))
-	require.NoError(b, err)
-	b.Cleanup(func() { db.Close() })
-	require.NoError(b, sqlitestore.Migrate(b.Context(), db))
-	return sqlitestore.New(db)
-}
-
-// put puts n messages, one a call.
-func put(b *testing.B, s store.Store, workers, n int, delay time.Duration) {
-	b.Helper()
-	payload := make([]byte, 256)
-	var next atomic.Int64
-	var wg sync.WaitGroup
-	for range workers {
-		wg.Go(func() {
-			for i := next.Add(1); i <= int64(n); i = next.Add(1) {
-				at := delivery.Origin{Source: "orders", Partition: "0", Position: fmt.Sprint(i)}
-				m := store.Message{Meta: delivery.Meta{ID: at.ID(), Origin: at, Visit: 1, Attempts: 3, LastError: "no answer", LastFailure: time.Now()}, Payload: payload, Delay: delay}
-				if err := s.Put(b.Context(), "q", m); err != nil {
-					b.Error(err)
-					return
-				}
-			}
-		})
-	}
-	wg.Wait()
+	storebench.Run(b, func(b *testing.B) store.Store {
+		db, err := sqlite.Open(b.Context(), filepath.Join(b.TempDir(), "queues.db"))
+		require.NoError(b, err)
+		b.Cleanup(func() { db.Close() })
+		require.NoError(b, sqlitestore.Migrate(b.Context(), db))
+		return sqlitestore.New(db)
+	})
 }

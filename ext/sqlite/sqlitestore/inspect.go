@@ -1,6 +1,7 @@
 package sqlitestore
 
 import (
+	"cmp"
 	"context"
 	"database/sql"
 	"encoding/json"
@@ -137,7 +138,7 @@ func (s *Store) Claim(ctx context.Context, queue string, f store.Filter, p store
 		taken, err = scanLeased(rows, err, queue)
 		return err
 	})
-	slices.SortFunc(taken, func(a, b store.Leased) int { return int(a.Position - b.Position) })
+	slices.SortFunc(taken, func(a, b store.Leased) int { return cmp.Compare(a.Position, b.Position) })
 	return taken, err
 }
 

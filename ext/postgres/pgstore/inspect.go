@@ -1,0 +1,195 @@
+package pgstore
+
+import (
+	"cmp"
+	"context"
+	"encoding/json"
+	"errors"
+	"math"
+	"slices"
+	"time"
+
+	"github.com/jackc/pgx/v5"
+
+	"github.com/weirflow/weir/delivery/store"
+	"github.com/weirflow/weir/internal/storesql"
+)
+
+var dialect = storesql.Dialect{
+	HasReason: "meta->'reasons' ? %s",
+	HasError:  "strpos(meta->>'lastError', %s) > 0",
+	// What a filter compares with has microseconds, too: rounded up, both bounds choose the same.
+	Time: func(t time.Time) any {
+		if up := t.Truncate(time.Microsecond); up.Before(t) {
+			return up.Add(time.Microsecond)
+		}
+		return t
+	},
+}
+
+// where returns the condition of a page of a queue. Its parameters follow args: queue, After, Until, and those of the filter.
+func where(queue string, f *store.Filter, p store.Page, args ...any) (string, []any, error) {
+	until := p.Until
+	if until == 0 {
+		until = math.MaxInt64
+	}
+	n := len(args)
+	condition, args, err := storesql.Where(dialect, f, append(args, queue, int64(p.After), int64(until)))
+	return "queue = " + storesql.Param(n+1) + " AND position > " + storesql.Param(n+2) + " AND position <= " + storesql.Param(n+3) + condition, args, err
+}
+
+// List implements [store.Inspector].
+func (s *Store) List(ctx context.Context, queue string, f store.Filter, p store.Page) (list []store.Entry, err error) {
+	if err := store.CheckPage(queue, p); err != nil {
+		return nil, err
+	}
+	condition, args, err := where(queue, &f, p, p.Max)
+	if err != nil {
+		return nil, err
+	}
+	err = s.do(ctx, func() error {
+		var arrived time.Time
+		var leased *time.Time
+		rows, err := s.pool.Query(ctx, "SELECT "+columns+", arrived, CASE WHEN leased > "+s.now+" THEN leased END FROM weir_messages AS m WHERE "+
+			condition+" ORDER BY position LIMIT $1", args...)
+		return scan(rows, err, func(m store.Message, position, fence int64) {
+			e := store.Entry{Message: m, Position: store.Position(position), Fence: uint64(fence), Arrived: arrived.UTC()}
+			if leased != nil {
+				e.LeasedUntil = leased.UTC()
+			}
+			list = append(list, e)
+		}, &arrived, &leased)
+	})
+	return list, err
+}
+
+// Count implements [store.Inspector].
+func (s *Store) Count(ctx context.Context, queue string, f store.Filter) (c store.Counts, err error) {
+	condition, args, err := where(queue, &f, store.Page{})
+	if err != nil {
+		return c, err
+	}
+	err = s.do(ctx, func() error {
+		rows, err := s.pool.Query(ctx, "SELECT cause, meta->'reasons', count(*), min(arrived), max(position), (SELECT "+s.now+
+			") FROM weir_messages WHERE "+condition+" GROUP BY 1, 2", args...)
+		if err != nil {
+			return err
+		}
+		var cause string
+		var column []byte
+		var n int
+		var oldest, now time.Time
+		var last int64
+		_, err = pgx.ForEachRow(rows, []any{&cause, &column, &n, &oldest, &last, &now}, func() error {
+			var reasons []string
+			if column != nil {
+				if err := json.Unmarshal(column, &reasons); err != nil {
+					return err
+				}
+			}
+			c.Add(store.Cause(cause), reasons, n, oldest.UTC(), store.Position(last))
+			return nil
+		})
+		c.SetAge(now)
+		return err
+	})
+	return c, err
+}
+
+// Purge implements [store.Inspector].
+func (s *Store) Purge(ctx context.Context, queue string, f store.Filter) (n int, err error) {
+	condition, args, err := where(queue, &f, store.Page{})
+	if err != nil {
+		return 0, err
+	}
+	err = s.do(ctx, func() error {
+		return retry(func() error {
+			s.step()
+			// One statement sees what was there when it began.
+			tag, err := s.pool.Exec(ctx, "DELETE FROM weir_messages WHERE "+condition, args...)
+			s.step()
+			n = int(tag.RowsAffected())
+			return err
+		})
+	})
+	return n, err
+}
+
+// Claim implements [store.Inspector].
+func (s *Store) Claim(ctx context.Context, queue string, f store.Filter, p store.Page, lease time.Duration) (taken []store.Leased, err error) {
+	if err := errors.Join(store.CheckPage(queue, p), store.CheckTake(queue, p.Max, lease)); err != nil {
+		return nil, err
+	}
+	condition, args, err := where(queue, &f, p, micros(lease), p.Max)
+	if err != nil {
+		return nil, err
+	}
+	err = s.do(ctx, func() error {
+		return retry(func() (err error) {
+			taken, err = s.lease(ctx, queue, condition+" AND (leased IS NULL OR leased <= (SELECT now FROM clock)) ORDER BY position LIMIT $2", args...)
+			return err
+		})
+	})
+	slices.SortFunc(taken, func(a, b store.Leased) int { return cmp.Compare(a.Position, b.Position) })
+	return taken, err
+}
+
+// Move implements [store.Inspector].
+func (s *Store) Move(ctx context.Context, moves ...store.Move) error {
+	if err := store.CheckMove(moves...); err != nil {
+		return err
+	}
+	if len(moves) == 0 {
+		return s.do(ctx, func() error { return nil })
+	}
+	rows, call := map[store.Lease]row{}, &settling{}
+	for i := range moves {
+		r, err := newRow(moves[i].Queue, &moves[i].Message)
+		if err != nil {
+			return err
+		}
+		rows[moves[i].Lease] = r
+		call.leases = append(call.leases, moves[i].Lease)
+	}
+	err := s.do(ctx, func() error {
+		return retry(func() error {
+			return pgx.BeginFunc(ctx, s.pool, func(tx pgx.Tx) error {
+				if err := s.settleSame(ctx, tx, []*settling{call}); err != nil {
+					return err
+				}
+				var moved []row
+				for _, l := range call.leases {
+					if !slices.Contains(call.lost, l) {
+						moved = append(moved, rows[l])
+					}
+				}
+				if len(moved) == 0 {
+					return nil
+				}
+				return s.insert(ctx, tx, moved)
+			})
+		})
+	})
+	if err != nil {
+		return err
+	}
+	return store.Lost(call.lost)
+}
+
+// Queues implements [store.Inspector].
+func (s *Store) Queues(ctx context.Context) (names []string, err error) {
+	err = s.do(ctx, func() error {
+		// One step of an index for each queue, however many messages there are.
+		rows, err := s.pool.Query(ctx, `WITH RECURSIVE q(name) AS (
+			(SELECT queue FROM weir_messages ORDER BY queue LIMIT 1)
+			UNION ALL
+			SELECT (SELECT queue FROM weir_messages WHERE queue > name ORDER BY queue LIMIT 1) FROM q WHERE name IS NOT NULL
+			) SELECT name FROM q WHERE name IS NOT NULL ORDER BY name COLLATE "C"`)
+		if err != nil {
+			return err
+		}
+		names, err = pgx.CollectRows(rows, pgx.RowTo[string])
+		return err
+	})
+	return names, err
+}

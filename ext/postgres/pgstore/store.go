@@ -1,0 +1,391 @@
+package pgstore
+
+import (
+	"cmp"
+	"context"
+	"embed"
+	"errors"
+	"fmt"
+	"io/fs"
+	"math"
+	"slices"
+	"strconv"
+	"sync"
+	"time"
+
+	"github.com/jackc/pgx/v5"
+	"github.com/jackc/pgx/v5/pgconn"
+	"github.com/jackc/pgx/v5/pgxpool"
+	"github.com/jackc/pgx/v5/stdlib"
+
+	"github.com/weirflow/weir/delivery/store"
+	"github.com/weirflow/weir/internal/coalesce"
+	"github.com/weirflow/weir/internal/nils"
+	"github.com/weirflow/weir/internal/sqlmigrate"
+	"github.com/weirflow/weir/internal/storesql"
+)
+
+//go:embed migrations/*.sql
+var migrations embed.FS
+
+// Migrate makes the tables, or changes those of an older version. It can be called at each start.
+func Migrate(ctx context.Context, pool *pgxpool.Pool) error {
+	files, err := fs.Sub(migrations, "migrations")
+	if err != nil {
+		return fmt.Errorf("pgstore: %w", err)
+	}
+	db := stdlib.OpenDBFromPool(pool)
+	if err := errors.Join(sqlmigrate.Apply(ctx, db, sqlmigrate.PostgreSQL, "pgstore", files), db.Close()); err != nil {
+		return fmt.Errorf("pgstore: %w", err)
+	}
+	return nil
+}
+
+// Store is a store in a PostgreSQL database. Safe for concurrent use.
+type Store struct {
+	pool    *pgxpool.Pool
+	puts    coalesce.Group[[]row]
+	settles coalesce.Group[*settling]
+
+	now  string // the database's clock, as an expression; another one in tests
+	step func() // called between statements, by tests
+
+	mu     sync.RWMutex // held for reading while a call may begin to write
+	closed bool
+}
+
+var _ store.Inspector = (*Store)(nil)
+
+// Option changes a setting of [New].
+type Option func(*settings)
+
+type settings struct{ connections int }
+
+// WithConnections sets how many statements that put messages run at once, and how many that settle; the default is 2. It panics if
+// n < 1.
+func WithConnections(n int) Option {
+	if n < 1 {
+		panic(fmt.Sprintf("pgstore: WithConnections: %d is less than 1", n))
+	}
+	return func(s *settings) { s.connections = n }
+}
+
+const maxBatch = 500 // calls that share a statement
+
+// New returns the store in a database whose tables [Migrate] has made. The pool stays the caller's: Close does not close it. It panics
+// if pool is nil.
+func New(pool *pgxpool.Pool, opts ...Option) *Store {
+	nils.Refuse("pgstore: New", "pool", pool)
+	set := settings{connections: 2}
+	for _, opt := range opts {
+		opt(&set)
+	}
+	s := &Store{pool: pool, now: "clock_timestamp()", step: func() {}}
+	s.puts = coalesce.Group[[]row]{Run: s.putAll, Parallel: set.connections, Max: maxBatch}
+	s.settles = coalesce.Group[*settling]{Run: s.settleAll, Parallel: set.connections, Max: maxBatch}
+	return s
+}
+
+// Close implements [store.Store]. It waits for what is being written.
+func (s *Store) Close() error {
+	s.mu.Lock()
+	s.closed = true
+	s.mu.Unlock()
+	s.puts.Wait()
+	s.settles.Wait()
+	return nil
+}
+
+// row is a message to be put.
+type row struct {
+	queue string
+	meta  string
+	*store.Message
+}
+
+func newRow(queue string, m *store.Message) (row, error) {
+	meta, err := storesql.Meta(m)
+	return row{queue, meta, m}, err
+}
+
+// Put implements [store.Store].
+func (s *Store) Put(ctx context.Context, queue string, ms ...store.Message) error {
+	if err := store.CheckPut(queue, ms...); err != nil {
+		return err
+	}
+	rows := make([]row, len(ms))
+	for i := range ms {
+		var err error
+		if rows[i], err = newRow(queue, &ms[i]); err != nil {
+			return err
+		}
+	}
+	return s.do(ctx, func() error {
+		if len(rows) == 0 {
+			return nil
+		}
+		return s.puts.Do(ctx, rows)
+	})
+}
+
+func (s *Store) putAll(batch [][]row) error {
+	return retry(func() error { return s.insert(context.Background(), s.pool, slices.Concat(batch...)) })
+}
+
+// querier is a pool or a transaction.
+type querier interface {
+	Exec(ctx context.Context, sql string, args ...any) (pgconn.CommandTag, error)
+	Query(ctx context.Context, sql string, args ...any) (pgx.Rows, error)
+}
+
+func (s *Store) insert(ctx context.Context, q querier, rows []row) error {
+	var queues, causes, metas []string
+	var delays, visits, merges []int64
+	var schemas, payloads [][]byte
+	for _, r := range rows {
+		queues, causes, metas = append(queues, r.queue), append(causes, storesql.Readable(string(r.Cause))), append(metas, r.meta)
+		delays = append(delays, micros(r.Delay))
+		visits, merges = append(visits, int64(r.Meta.Visit)), append(merges, int64(r.Meta.Merges))
+		schemas, payloads = append(schemas, r.Schema), append(payloads, r.Payload)
+	}
+	s.step()
+	_, err := q.Exec(ctx, `INSERT INTO weir_messages (queue, at, due, arrived, visit, merges, cause, meta, schema, payload)
+		SELECT queue, now + delay * interval '1 microsecond', now + delay * interval '1 microsecond', now, visit, merges, cause, meta::jsonb, schema, payload
+		FROM (SELECT `+s.now+` AS now) AS clock,
+			unnest($1::text[], $2::bigint[], $3::bigint[], $4::bigint[], $5::text[], $6::text[], $7::bytea[], $8::bytea[])
+			WITH ORDINALITY AS m (queue, delay, visit, merges, cause, meta, schema, payload, n)
+		ORDER BY n ON CONFLICT DO NOTHING`, queues, delays, visits, merges, causes, metas, schemas, payloads)
+	s.step()
+	return err
+}
+
+// columns are those of a message, for scan.
+const columns = `m.position, m.fence, m.due, m.cause, m.meta, m.schema, m.payload`
+
+// Take implements [store.Store].
+func (s *Store) Take(ctx context.Context, queue string, limit int, lease time.Duration) (taken []store.Leased, err error) {
+	if err := store.CheckTake(queue, limit, lease); err != nil {
+		return nil, err
+	}
+	// Law D3: what is due is decided here, by the database's clock.
+	err = s.do(ctx, func() error {
+		return retry(func() (err error) {
+			taken, err = s.lease(ctx, queue, `queue = $2 AND at <= (SELECT now FROM clock) ORDER BY at, position LIMIT $3`, micros(lease), queue, limit)
+			return err
+		})
+	})
+	slices.SortFunc(taken, func(a, b store.Leased) int {
+		return cmp.Or(a.Meta.Due.Compare(b.Meta.Due), cmp.Compare(a.Position, b.Position))
+	})
+	return taken, err
+}
+
+// lease leases what is chosen, and no one else is leasing, for $1 microseconds.
+func (s *Store) lease(ctx context.Context, queue, chosen string, args ...any) (taken []store.Leased, err error) {
+	s.step()
+	rows, err := s.pool.Query(ctx, `WITH clock AS MATERIALIZED (SELECT `+s.now+` AS now),
+		chosen AS MATERIALIZED (SELECT position FROM weir_messages WHERE `+chosen+` FOR UPDATE SKIP LOCKED)
+		UPDATE weir_messages AS m SET at = now + $1 * interval '1 microsecond', leased = now + $1 * interval '1 microsecond', fence = fence + 1
+		FROM chosen, clock WHERE m.position = chosen.position RETURNING `+columns, args...)
+	err = scan(rows, err, func(m store.Message, position, fence int64) {
+		taken = append(taken, store.Leased{
+			Message: m, Position: store.Position(position),
+			Lease: store.Lease{Queue: queue, Entry: strconv.FormatInt(position, 10), Fence: uint64(fence)},
+		})
+	})
+	s.step()
+	return taken, err
+}
+
+// settling is a call of Extend, Done or Release.
+type settling struct {
+	change string // what is done to a message: an UPDATE of m, with delay, or empty for DELETE
+	delay  time.Duration
+	leases []store.Lease
+	lost   []store.Lease
+}
+
+// Extend implements [store.Store].
+func (s *Store) Extend(ctx context.Context, d time.Duration, leases ...store.Lease) error {
+	if err := store.CheckExtend(d); err != nil {
+		return err
+	}
+	return s.settle(ctx, &settling{
+		change: "at = now + delay * interval '1 microsecond', leased = now + delay * interval '1 microsecond'",
+		delay:  d, leases: leases,
+	})
+}
+
+// Done implements [store.Store].
+func (s *Store) Done(ctx context.Context, leases ...store.Lease) error {
+	return s.settle(ctx, &settling{leases: leases})
+}
+
+// Release implements [store.Store].
+func (s *Store) Release(ctx context.Context, delay time.Duration, leases ...store.Lease) error {
+	if err := store.CheckRelease(delay); err != nil {
+		return err
+	}
+	return s.settle(ctx, &settling{
+		change: "at = now + delay * interval '1 microsecond', due = now + delay * interval '1 microsecond', leased = NULL",
+		delay:  delay, leases: leases,
+	})
+}
+
+func (s *Store) settle(ctx context.Context, call *settling) error {
+	err := s.do(ctx, func() error {
+		if len(call.leases) == 0 {
+			return nil
+		}
+		return s.settles.Do(ctx, call)
+	})
+	if err != nil {
+		return err
+	}
+	return store.Lost(call.lost)
+}
+
+// settleAll runs one statement for each kind of call.
+func (s *Store) settleAll(batch []*settling) error {
+	for len(batch) > 0 {
+		change := batch[0].change
+		var same, others []*settling
+		for _, call := range batch {
+			if call.change == change {
+				same = append(same, call)
+			} else {
+				others = append(others, call)
+			}
+		}
+		if err := retry(func() error { return s.settleSame(context.Background(), s.pool, same) }); err != nil {
+			return err
+		}
+		batch = others
+	}
+	return nil
+}
+
+// entry is what a lease is for.
+type entry struct {
+	position, fence int64
+	queue           string
+}
+
+// entryOf returns what a lease is for; ok is false if it is none of this store's.
+func entryOf(l store.Lease) (e entry, ok bool) {
+	position, err := strconv.ParseInt(l.Entry, 10, 64)
+	return entry{position, int64(l.Fence), l.Queue}, err == nil && l.Fence <= math.MaxInt64 //nolint:gosec // compared
+}
+
+// settleSame runs one statement for calls of one kind, and sets what they have lost.
+func (s *Store) settleSame(ctx context.Context, q querier, batch []*settling) error {
+	var positions, fences, delays []int64
+	var queues []string
+	for _, call := range batch {
+		for _, l := range call.leases {
+			if e, ok := entryOf(l); ok {
+				positions, fences, queues = append(positions, e.position), append(fences, e.fence), append(queues, e.queue)
+				delays = append(delays, micros(call.delay))
+			}
+		}
+	}
+	const leases = `unnest($1::bigint[], $2::bigint[], $3::text[], $4::bigint[]) AS l (position, fence, queue, delay)`
+	const held = ` WHERE m.position = l.position AND m.queue = l.queue AND m.fence = l.fence AND m.leased IS NOT NULL
+		RETURNING m.position, l.fence, m.queue`
+	statement := "DELETE FROM weir_messages AS m USING " + leases + held
+	if change := batch[0].change; change != "" {
+		statement = "UPDATE weir_messages AS m SET " + change + " FROM (SELECT " + s.now + " AS now) AS clock, " + leases + held
+	}
+	s.step()
+	rows, err := q.Query(ctx, statement, positions, fences, queues, delays)
+	if err != nil {
+		return err
+	}
+	settled := map[entry]bool{}
+	var e entry
+	if _, err := pgx.ForEachRow(rows, []any{&e.position, &e.fence, &e.queue}, func() error {
+		settled[e] = true
+		return nil
+	}); err != nil {
+		return err
+	}
+	s.step()
+	for _, call := range batch {
+		call.lost = nil
+		for _, l := range call.leases {
+			if e, ok := entryOf(l); !ok || !settled[e] {
+				call.lost = append(call.lost, l)
+			}
+		}
+	}
+	return nil
+}
+
+// do runs f unless the store is closed or ctx has ended, and explains its error.
+func (s *Store) do(ctx context.Context, f func() error) error {
+	s.mu.RLock()
+	defer s.mu.RUnlock()
+	if s.closed {
+		return store.ErrClosed
+	}
+	if ctx.Err() != nil {
+		return context.Cause(ctx)
+	}
+	err := f()
+	if err == nil {
+		return nil
+	}
+	if sqlState(err) == "53100" { // disk_full
+		return fmt.Errorf("pgstore: %w: %w", store.ErrFull, err)
+	}
+	return fmt.Errorf("pgstore: %w", err)
+}
+
+// retry runs f again if the database has rolled it back for the sake of another transaction.
+func retry(f func() error) (err error) {
+	for range 10 {
+		if err = f(); err == nil || sqlState(err) != "40P01" && sqlState(err) != "40001" {
+			return err
+		}
+	}
+	return err
+}
+
+func sqlState(err error) string {
+	if e, ok := errors.AsType[*pgconn.PgError](err); ok {
+		return e.Code
+	}
+	return ""
+}
+
+// scan reads the columns of messages, and more columns into more.
+func scan(rows pgx.Rows, err error, f func(m store.Message, position, fence int64), more ...any) error {
+	if err != nil {
+		return err
+	}
+	defer rows.Close()
+	for rows.Next() {
+		var m store.Message
+		var position, fence int64
+		var due time.Time
+		var meta []byte
+		dest := append([]any{&position, &fence, &due, (*string)(&m.Cause), &meta, &m.Schema, &m.Payload}, more...)
+		if err := rows.Scan(dest...); err != nil {
+			return err
+		}
+		if m.Meta, err = storesql.ReadMeta(meta, due); err != nil {
+			return fmt.Errorf("message at position %d: %w", position, err)
+		}
+		f(m, position, fence)
+	}
+	return rows.Err()
+}
+
+// micros returns the microseconds of d, rounded up: law D3.
+func micros(d time.Duration) int64 {
+	n := int64(d / time.Microsecond)
+	if d%time.Microsecond > 0 {
+		n++
+	}
+	return n
+}

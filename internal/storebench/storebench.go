@@ -1,0 +1,79 @@
+// Package storebench measures stores of delivery/store.
+package storebench
+
+import (
+	"fmt"
+	"strconv"
+	"sync"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"github.com/weirflow/weir/delivery"
+	"github.com/weirflow/weir/delivery/store"
+)
+
+// Run puts and takes messages of 256 bytes by several goroutines.
+func Run(b *testing.B, open func(b *testing.B) store.Store) {
+	b.Helper()
+	for _, workers := range []int{16, 256} {
+		b.Run(fmt.Sprintf("op=put/workers=%d", workers), func(b *testing.B) {
+			s := open(b)
+			b.ResetTimer()
+			put(b, s, workers, b.N, 0)
+			b.ReportMetric(float64(b.N)/b.Elapsed().Seconds(), "messages/s")
+		})
+	}
+	for _, batch := range []int{1, 100} {
+		b.Run(fmt.Sprintf("op=take/batch=%d", batch), func(b *testing.B) {
+			s := open(b)
+			put(b, s, 256, b.N, 0)
+			var taken atomic.Int64
+			var wg sync.WaitGroup
+			b.ResetTimer()
+			for range max(4, 256/batch) {
+				wg.Go(func() {
+					for taken.Load() < int64(b.N) {
+						ms, err := s.Take(b.Context(), "q", batch, time.Minute)
+						if err != nil {
+							b.Error(err)
+							return
+						}
+						leases := make([]store.Lease, len(ms))
+						for i := range ms {
+							leases[i] = ms[i].Lease
+						}
+						if err := s.Done(b.Context(), leases...); err != nil {
+							b.Error(err)
+							return
+						}
+						taken.Add(int64(len(ms)))
+					}
+				})
+			}
+			wg.Wait()
+			b.ReportMetric(float64(b.N)/b.Elapsed().Seconds(), "messages/s")
+		})
+	}
+}
+
+// put puts n messages, one a call.
+func put(b *testing.B, s store.Store, workers, n int, delay time.Duration) {
+	b.Helper()
+	payload := make([]byte, 256)
+	var next atomic.Int64
+	var wg sync.WaitGroup
+	for range workers {
+		wg.Go(func() {
+			for i := next.Add(1); i <= int64(n); i = next.Add(1) {
+				at := delivery.Origin{Source: "orders", Partition: "0", Position: strconv.FormatInt(i, 10)}
+				m := store.Message{Meta: delivery.Meta{ID: at.ID(), Origin: at, Visit: 1, Attempts: 3, LastError: "no answer", LastFailure: time.Unix(1_700_000_000, 0)}, Payload: payload, Delay: delay}
+				if err := s.Put(b.Context(), "q", m); err != nil {
+					b.Error(err)
+					return
+				}
+			}
+		})
+	}
+	wg.Wait()
+}
