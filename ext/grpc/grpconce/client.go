@@ -1,0 +1,162 @@
+package grpconce
+
+import (
+	"context"
+	"fmt"
+	"strconv"
+	"strings"
+
+	"google.golang.org/grpc"
+	"google.golang.org/grpc/metadata"
+
+	"github.com/weirflow/weir/exactlyonce"
+	"github.com/weirflow/weir/ext/grpc/grpcstage"
+	"github.com/weirflow/weir/internal/oncewire"
+	"github.com/weirflow/weir/predicates"
+)
+
+// The metadata of ids, and the trailer of answers that come from the called side's tracker.
+var (
+	idKey     = strings.ToLower(exactlyonce.Header)
+	resultKey = strings.ToLower(oncewire.Result)
+)
+
+// DialOptions returns the options for [grpc.NewClient] that send ids with unary calls of the named methods. A method is a full one
+// as gRPC has it, /pay.v1.Payments/Charge; one that ends with a slash, /pay.v1.Payments/, names all of a service. Name only
+// what recognises the ids, such as a server with the interceptor of this package: a call is repeated because of that.
+//
+// A call of a named method needs a context of an attempt of an element of an [exactlyonce.Tracker]. It fails without being
+// sent, with an error of [exactlyonce.NextID], where there is none, or where an attempt makes a second request without a
+// step ([exactlyonce.WithStep]). Other calls and streams have no id.
+//
+// Answers of the called side's tracker become errors. They match, under [errors.Is]:
+//
+//	ErrStale       the outcome is unknown: in doubt, not repeated, and without a status
+//	ErrMismatch    refused for good: FAILED_PRECONDITION
+//	ErrInvalidID   refused for good: INVALID_ARGUMENT
+//	ErrInProgress  may be repeated: UNAVAILABLE
+//	ErrFull        not executed, may be repeated: UNAVAILABLE
+//
+// What is sent with an id is reported as tracked ([predicates.WithTracked]), so that reason-aware strategies repeat a call that
+// was lost in flight, unless it has sent something else. For that, the options include those of package grpcstage. Attempts
+// that gRPC makes itself, by the retry policy of a service config, carry the same id with the same attempt number.
+//
+// The options go before other interceptors that make attempts. DialOptions panics if no method is named, or if one does not
+// have this form.
+func DialOptions(methods ...string) []grpc.DialOption {
+	if len(methods) == 0 {
+		panic("grpconce: DialOptions: no method is named")
+	}
+	named := make(names, len(methods))
+	for _, m := range methods {
+		if service, method, ok := strings.Cut(strings.TrimPrefix(m, "/"), "/"); !ok || m[0] != '/' || service == "" || strings.Contains(method, "/") {
+			panic(fmt.Sprintf("grpconce: DialOptions: %q is neither /service/method nor /service/", m))
+		}
+		named[m] = true
+	}
+	return append([]grpc.DialOption{
+		grpc.WithChainUnaryInterceptor(named.unary),
+		grpc.WithChainStreamInterceptor(stream),
+	}, grpcstage.DialOptions()...)
+}
+
+// names are methods, and services with a slash at the end.
+type names map[string]bool
+
+func (n names) has(method string) bool {
+	return n[method] || n[method[:strings.LastIndexByte(method, '/')+1]]
+}
+
+func (n names) unary(
+	ctx context.Context, method string, req, reply any, cc *grpc.ClientConn, invoke grpc.UnaryInvoker, opts ...grpc.CallOption,
+) error {
+	if !n.has(method) {
+		return invoke(withoutID(ctx), method, req, reply, cc, opts...)
+	}
+	id, err := exactlyonce.NextID(ctx)
+	if err != nil {
+		return &predicates.StageError{Stage: predicates.ClientDispatch, Err: err}
+	}
+	md, _ := metadata.FromOutgoingContext(ctx) // a copy
+	if md == nil {
+		md = metadata.MD{}
+	}
+	md.Set(idKey, id.String())
+	var trailer metadata.MD
+	err = invoke(metadata.NewOutgoingContext(predicates.WithTracked(ctx), md), method, req, reply, cc,
+		append(opts[:len(opts):len(opts)], grpc.Trailer(&trailer))...)
+	if err == nil {
+		return nil
+	}
+	class := classOf(trailer)
+	if class == nil {
+		return err
+	}
+	if class == exactlyonce.ErrStale { //nolint:errorlint // from classOf
+		predicates.ReportSent(ctx) // law X1: not tracked any more, so it is never repeated blindly
+	}
+	return &predicates.StageError{Stage: predicates.ResponseReceived, Err: &answerError{class: class, method: method, id: id, status: err}}
+}
+
+// stream lets a stream pass without an id: a stream is not one request.
+func stream(
+	ctx context.Context, desc *grpc.StreamDesc, cc *grpc.ClientConn, method string, open grpc.Streamer, opts ...grpc.CallOption,
+) (grpc.ClientStream, error) {
+	return open(withoutID(ctx), desc, cc, method, opts...)
+}
+
+// withoutID returns ctx without an id that a program which copies metadata has put there.
+func withoutID(ctx context.Context) context.Context {
+	md, ok := metadata.FromOutgoingContext(ctx)
+	if !ok || len(md[idKey]) == 0 {
+		return ctx
+	}
+	md.Delete(idKey)
+	return metadata.NewOutgoingContext(ctx, md)
+}
+
+// classOf returns the error for an answer of the called side's tracker; nil if it is the service's.
+func classOf(trailer metadata.MD) error {
+	if values := trailer.Get(resultKey); len(values) == 1 {
+		switch values[0] {
+		case oncewire.Stale:
+			return exactlyonce.ErrStale
+		case oncewire.Mismatch:
+			return exactlyonce.ErrMismatch
+		case oncewire.InProgress:
+			return exactlyonce.ErrInProgress
+		case oncewire.Full:
+			return exactlyonce.ErrFull
+		case oncewire.Invalid:
+			return exactlyonce.ErrInvalidID
+		}
+	}
+	return nil
+}
+
+// answerError is an answer of the called side's tracker.
+type answerError struct {
+	class  error
+	method string
+	id     exactlyonce.ID
+	status error // of gRPC
+}
+
+func (e *answerError) Error() string {
+	step := ""
+	if e.id.Step != "" {
+		step = ", step " + strconv.Quote(e.id.Step)
+	}
+	return fmt.Sprintf("%v: element %d%s: %s: %v", e.class, e.id.Sequence, step, e.method, e.status)
+}
+
+func (e *answerError) Is(target error) bool { return target == e.class }
+
+// Unwrap returns the status, from which classifiers read what may follow. That of a stale request says nothing about it:
+// FAILED_PRECONDITION is otherwise a refusal without effect.
+func (e *answerError) Unwrap() error {
+	if e.class == exactlyonce.ErrStale { //nolint:errorlint // from classOf
+		return nil
+	}
+	return e.status
+}

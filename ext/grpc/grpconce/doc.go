@@ -1,0 +1,15 @@
+// Package grpconce carries the ids of package exactlyonce through calls of google.golang.org/grpc, so that a call that may be
+// repeated takes effect once.
+//
+// # The calling side
+//
+//	tracker := exactlyonce.NewTracker(exactlyonce.TrackerConfig{})
+//	conn, err := grpc.NewClient(target, append(grpconce.DialOptions("/pay.v1.Payments/Charge"), creds)...)
+//
+// Calls of the named methods carry the id of the element and step that their context belongs to, in the metadata
+// exactly-once. See [DialOptions].
+//
+// # Concurrency
+//
+// Everything here is safe for concurrent use.
+package grpconce
