@@ -15,8 +15,8 @@ import (
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 
-	"github.com/weirflow/weir/checkpoint/internal/vfs/crashfs"
 	"github.com/weirflow/weir/checkpoint/participant"
+	"github.com/weirflow/weir/internal/vfs/crashfs"
 )
 
 // The proof of DirStore's order of writes: a life of a store (the directory made, snapshots saved, old ones removed, the

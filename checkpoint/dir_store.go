@@ -15,8 +15,8 @@ import (
 	"strings"
 	"sync"
 
-	"github.com/weirflow/weir/checkpoint/internal/vfs"
 	"github.com/weirflow/weir/internal/testhook"
+	"github.com/weirflow/weir/internal/vfs"
 )
 
 // DirStore keeps every snapshot in a file of its own, in a directory that belongs to one process at a time.

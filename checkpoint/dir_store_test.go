@@ -22,8 +22,8 @@ import (
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 
-	"github.com/weirflow/weir/checkpoint/internal/vfs/crashfs"
 	"github.com/weirflow/weir/checkpoint/participant"
+	"github.com/weirflow/weir/internal/vfs/crashfs"
 )
 
 func openTest(t *testing.T, dir string, change ...func(*DirStore)) *DirStore {

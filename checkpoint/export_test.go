@@ -6,9 +6,9 @@ import (
 	"log/slog"
 	"strings"
 
-	"github.com/weirflow/weir/checkpoint/internal/vfs"
-	"github.com/weirflow/weir/checkpoint/internal/vfs/crashfs"
 	"github.com/weirflow/weir/checkpoint/participant"
+	"github.com/weirflow/weir/internal/vfs"
+	"github.com/weirflow/weir/internal/vfs/crashfs"
 )
 
 // TroubledDisk is a disk whose calls can be made to fail, without locks.

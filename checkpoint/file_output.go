@@ -15,9 +15,9 @@ import (
 	"strconv"
 	"strings"
 
-	"github.com/weirflow/weir/checkpoint/internal/vfs"
 	"github.com/weirflow/weir/internal/nils"
 	"github.com/weirflow/weir/internal/varint"
+	"github.com/weirflow/weir/internal/vfs"
 )
 
 // FileOutput is an [Output] that appends to a file, exactly once. [NewFileOutput] makes one.

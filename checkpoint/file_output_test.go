@@ -11,7 +11,7 @@ import (
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 
-	"github.com/weirflow/weir/checkpoint/internal/vfs/crashfs"
+	"github.com/weirflow/weir/internal/vfs/crashfs"
 )
 
 const outputPath = "/out/lines"

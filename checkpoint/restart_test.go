@@ -18,8 +18,8 @@ import (
 
 	. "github.com/weirflow/weir/checkpoint"
 	"github.com/weirflow/weir/checkpoint/checkpointtest"
-	"github.com/weirflow/weir/checkpoint/internal/vfs/crashfs"
 	"github.com/weirflow/weir/checkpoint/participant"
+	"github.com/weirflow/weir/internal/vfs/crashfs"
 )
 
 // Laws C1 and C3: source, an operator that holds elements back, and a file, cut at random moments by a failure, Close, Suspend,

@@ -14,7 +14,7 @@ import (
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 
-	"github.com/weirflow/weir/checkpoint/internal/vfs"
+	"github.com/weirflow/weir/internal/vfs"
 )
 
 func create(t *testing.T, f *FS, name, content string) vfs.File {

@@ -37,7 +37,7 @@ import (
 	"sync"
 	"syscall"
 
-	"github.com/weirflow/weir/checkpoint/internal/vfs"
+	"github.com/weirflow/weir/internal/vfs"
 )
 
 // FS is the file system. Safe for concurrent use.
