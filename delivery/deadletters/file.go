@@ -1,0 +1,92 @@
+package deadletters
+
+import (
+	"bufio"
+	"bytes"
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+
+	"github.com/weirflow/weir/delivery/store"
+)
+
+// maxLine bounds a line of a file that is imported.
+const maxLine = 256 << 20
+
+// Export writes the messages of a queue that match, one a line as JSON, and returns how many. It changes nothing, and leaves out what
+// arrives after it began.
+func Export(ctx context.Context, s store.Inspector, queue string, f store.Filter, w io.Writer) (n int, err error) {
+	counts, err := s.Count(ctx, queue, f)
+	if err != nil || counts.Messages == 0 {
+		return 0, err
+	}
+	buffered := bufio.NewWriter(w)
+	for page := (store.Page{Max: batch, Until: counts.Last}); ; {
+		entries, err := s.List(ctx, queue, f, page)
+		if err != nil {
+			return n, err
+		}
+		if len(entries) == 0 {
+			return n, buffered.Flush()
+		}
+		for _, e := range entries {
+			line, err := json.Marshal(e.Message)
+			if err != nil {
+				return n, fmt.Errorf("deadletters: export of %q: %w", queue, err)
+			}
+			if _, err := buffered.Write(append(line, '\n')); err != nil {
+				return n, fmt.Errorf("deadletters: export of %q: %w", queue, err)
+			}
+			n++
+		}
+		page.After = entries[len(entries)-1].Position
+	}
+}
+
+// Import puts the messages of a file that [Export] wrote in a queue, and returns how many. Those that are there already
+// change nothing, so an import that failed can be repeated. The error names the line; what stands before it may have been put.
+// A line has at most 256 MiB.
+func Import(ctx context.Context, s store.Store, queue string, r io.Reader) (n int, err error) {
+	var ms []store.Message
+	put := func() error {
+		if len(ms) == 0 {
+			return nil
+		}
+		if err := s.Put(ctx, queue, ms...); err != nil {
+			return err
+		}
+		n += len(ms)
+		ms = ms[:0]
+		return nil
+	}
+	lines := bufio.NewScanner(r)
+	lines.Buffer(nil, maxLine)
+	line := 0
+	for lines.Scan() {
+		line++
+		text := bytes.TrimSpace(lines.Bytes())
+		if len(text) == 0 {
+			continue
+		}
+		var m store.Message
+		if err := json.Unmarshal(text, &m); err != nil {
+			err = fmt.Errorf("deadletters: import into %q: line %d: %w", queue, line, err)
+			err = errors.Join(err, put())
+			return n, err
+		}
+		if ms = append(ms, m); len(ms) == batch {
+			if err := put(); err != nil {
+				return n, err
+			}
+		}
+	}
+	if err := lines.Err(); err != nil {
+		err = fmt.Errorf("deadletters: import into %q: line %d: %w", queue, line+1, err)
+		err = errors.Join(err, put())
+		return n, err
+	}
+	err = put()
+	return n, err
+}

@@ -1,0 +1,66 @@
+package store
+
+import (
+	"bytes"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"unicode/utf8"
+
+	"github.com/weirflow/weir/delivery"
+)
+
+// messageJSON is a message as JSON. One of the payloads is set, or none if there is no payload.
+type messageJSON struct {
+	Meta          delivery.Meta   `json:"meta"`
+	Cause         Cause           `json:"cause,omitempty"`
+	Payload       json.RawMessage `json:"payload,omitempty"`
+	PayloadBase64 []byte          `json:"payloadBase64,omitempty"`
+	Schema        []byte          `json:"schema,omitempty"` // base64
+}
+
+// MarshalJSON returns m without its delay, in one line. A payload that is JSON is readable in it, another one is base64.
+func (m Message) MarshalJSON() ([]byte, error) {
+	j := messageJSON{Meta: m.Meta, Cause: m.Cause, Schema: m.Schema}
+	if isLine(m.Payload) {
+		j.Payload = m.Payload
+	} else {
+		j.PayloadBase64 = m.Payload
+	}
+	var b bytes.Buffer
+	e := json.NewEncoder(&b)
+	e.SetEscapeHTML(false) // or a payload that is JSON would change
+	if err := e.Encode(j); err != nil {
+		return nil, fmt.Errorf("store: message %q: %w", m.Meta.ID, err)
+	}
+	return bytes.TrimSuffix(b.Bytes(), []byte("\n")), nil
+}
+
+// isLine says whether a payload is JSON that stays the same, byte for byte, as a part of other JSON.
+func isLine(payload []byte) bool {
+	if !utf8.Valid(payload) || !json.Valid(payload) || string(payload) == "null" {
+		return false
+	}
+	var b bytes.Buffer
+	return json.Compact(&b, payload) == nil && bytes.Equal(b.Bytes(), payload) && !bytes.ContainsAny(payload, "\u2028\u2029<>&")
+}
+
+// UnmarshalJSON reads what MarshalJSON wrote, also if the JSON was formatted since.
+func (m *Message) UnmarshalJSON(b []byte) error {
+	var j messageJSON
+	if err := json.Unmarshal(b, &j); err != nil {
+		return fmt.Errorf("store: message: %w", err)
+	}
+	if j.Payload != nil && j.PayloadBase64 != nil {
+		return errors.New("store: message: it has two payloads")
+	}
+	*m = Message{Meta: j.Meta, Cause: j.Cause, Payload: j.PayloadBase64, Schema: j.Schema}
+	if j.Payload != nil && string(j.Payload) != "null" {
+		var line bytes.Buffer
+		if err := json.Compact(&line, j.Payload); err != nil {
+			return fmt.Errorf("store: message: payload: %w", err)
+		}
+		m.Payload = line.Bytes()
+	}
+	return m.Validate()
+}

@@ -1,0 +1,68 @@
+package store_test
+
+import (
+	"encoding/json"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+
+	"github.com/weirflow/weir/delivery"
+	"github.com/weirflow/weir/delivery/store"
+)
+
+func TestJSONKeepsMessages(t *testing.T) {
+	for _, payload := range []string{
+		"", "null", "{}", `{"a":1}`, `{"a": 1}`, `"x"`, "1e400", "  1", "<b>", `"<b>&"`, "\"\u2028\"", "\xff", "\x00", `{"a":1}{"b":2}`, "12\n", `{"a":1,"a":2}`, `"\ud800"`,
+	} {
+		want := store.Message{
+			Meta:  delivery.Meta{ID: "id\xff", Key: "k", Visit: 2, Merges: 1, LastFailure: time.Unix(1, 5).UTC(), Reasons: []string{"A"}},
+			Cause: store.Permanent, Schema: []byte{0, 1},
+		}
+		if payload != "" {
+			want.Payload = []byte(payload)
+		}
+		b, err := json.Marshal(want)
+		require.NoError(t, err)
+		require.NotContains(t, string(b), "\n")
+		var got store.Message
+		require.NoError(t, json.Unmarshal(b, &got), "%s", b)
+		assert.Equal(t, want, got, "payload %q, JSON %s", payload, b)
+	}
+}
+
+func TestJSONIsReadable(t *testing.T) {
+	m := store.Message{Meta: delivery.Meta{ID: "orders/0/17", Visit: 3}, Payload: []byte(`{"total":12}`), Cause: store.Exhausted}
+	b, err := json.Marshal(m)
+	require.NoError(t, err)
+	require.Equal(t, `{"meta":{"id":"orders/0/17","visit":3},"cause":"exhausted","payload":{"total":12}}`, string(b))
+	formatted, err := json.MarshalIndent(m, "", "\t")
+	require.NoError(t, err)
+	var got store.Message
+	require.NoError(t, json.Unmarshal(formatted, &got))
+	require.Equal(t, m, got)
+}
+
+func FuzzMessageJSON(f *testing.F) {
+	f.Add([]byte(`{"meta":{"id":"orders/0/17","visit":3},"cause":"exhausted","payload":{"total":12}}`))
+	f.Add([]byte(`{"meta":{"id":"a"},"payloadBase64":"AAE=","schema":"AA=="}`))
+	f.Add([]byte(`{"meta":{"id":"a"},"payload":null,"payloadBase64":""}`))
+	f.Fuzz(func(t *testing.T, b []byte) {
+		var m store.Message
+		if json.Unmarshal(b, &m) != nil {
+			return
+		}
+		again, err := json.Marshal(m)
+		require.NoError(t, err)
+		var got store.Message
+		require.NoError(t, json.Unmarshal(again, &got))
+		if len(m.Payload) == 0 {
+			m.Payload = nil
+		}
+		if len(m.Schema) == 0 {
+			m.Schema = nil
+		}
+		require.Equal(t, m, got)
+	})
+}
