@@ -32,7 +32,7 @@ func TestBytesAreHonest(t *testing.T) {
 			"running":   func(*exactlyonce.Call) {},
 		} {
 			t.Run(name+"/"+what, func(t *testing.T) {
-				const n = 30_000
+				const n = 10_000
 				before := heap()
 				r := exactlyonce.NewResults(exactlyonce.ResultsConfig{})
 				for i := range n {

@@ -1,0 +1,296 @@
+package exactlyonce
+
+import (
+	"bytes"
+	"context"
+	"crypto/sha256"
+	"encoding/binary"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"log/slog"
+	"net/http"
+	"strconv"
+	"time"
+
+	"github.com/weirflow/weir/internal/nils"
+	"github.com/weirflow/weir/internal/oncewire"
+)
+
+// HandlerConfig is how [Results.Handler] tracks requests. The zero value is good for a service with one principal.
+type HandlerConfig struct {
+	// Scope returns the authenticated principal of a request, so that no client gets the answers of another one. It only reads
+	// what the authentication around this handler has found. A request that is not ok gets 403, and nothing is tracked.
+	// Default: all requests have the same scope.
+	Scope func(req *http.Request) (scope string, ok bool)
+
+	// Required refuses a request without an id with 400. Default: it is handled as if there were no tracking.
+	Required bool
+
+	// Stored reports whether a response with status is definite: it is stored and given again, while others leave the next
+	// attempt NEW. Responses of another tracker, passed on, are never stored. Default: 2xx, 3xx and 4xx but for 408, 425
+	// and 429.
+	Stored func(status int) bool
+
+	// Fingerprint hashes what is asked for. An attempt with another fingerprint is refused. Default: SHA-256 of the method,
+	// the URL's path and query, Content-Type and the body.
+	Fingerprint func(req *http.Request, body []byte) [32]byte
+
+	// MismatchStatus is the status of that refusal: 409 (default) or 422.
+	MismatchStatus int
+
+	// NoWait answers an attempt with 409 and Retry-After while another one runs. Default: it waits and gets the same response.
+	NoWait bool
+
+	// RetryAfter is what clients are asked to wait where they may repeat a request, rounded up to seconds. Default 1 s.
+	RetryAfter time.Duration
+
+	// MaxBody bounds the body of a tracked request, which is read before its handler runs. A longer one gets 413. Default 1 MiB.
+	MaxBody int64
+
+	// Logger gets what clients are not told: the errors of Records and responses that cannot be read. Default: slog.Default().
+	Logger *slog.Logger
+}
+
+// Handler returns next with request tracking. A request with the header [Header] runs at most once at a time, and not again once
+// it has a definite response; other requests pass through. Put authentication and authorisation around it.
+//
+//	mux.Handle("POST /charges", authenticate(results.Handler(charge, exactlyonce.HandlerConfig{Scope: userOf})))
+//
+// # Responses of the tracker
+//
+// They carry the header Exactly-Once-Result and, but for the first, a problem document (RFC 9457) of type
+// urn:weir:exactly-once: with the same value:
+//
+//	replayed     any status   the response to another attempt
+//	in-progress  409          an earlier attempt runs, and waiting is off or too many wait; Retry-After
+//	mismatch     409 or 422   another request had this id
+//	stale        410          the outcome is unknown, for good
+//	invalid      400          the id is missing, comes twice or is not valid
+//	full         503          a bound of ResultsConfig refuses it; nothing was executed; Retry-After
+//
+// A client may repeat the request after in-progress and full. Without that header there are 403 and 413 (see [HandlerConfig]), 500
+// if the attempt that ran ended without a response, and 503 if Records cannot be read.
+//
+// # What is stored
+//
+// Status, headers and body of a definite response. Never stored: Set-Cookie, headers that belong to a connection, trailers,
+// headers that w had before, and 1xx. A response that is flushed, hijacked or longer than MaxAnswer goes to its caller and is not
+// stored: if it is definite, the request is STALE afterwards. Otherwise the response is sent when next has returned.
+//
+// # The handler
+//
+// Its context is that of [Results.Do]: it goes on without its caller while others wait. [RequestFromContext] finds the request in
+// it. A handler that uses a [Store] stores the encoded [Response] in the transaction of its effect. When Put or COMMIT fails it
+// rolls back and answers with a 5xx: the handler around it then looks for the record, and sends that.
+//
+// Handler panics if next is nil or a field of c makes no sense.
+func (r *Results) Handler(next http.Handler, c HandlerConfig) http.Handler {
+	nils.Refuse("exactlyonce: Handler", "next", next)
+	if c.Scope == nil {
+		c.Scope = func(*http.Request) (string, bool) { return "", true }
+	}
+	if c.Stored == nil {
+		c.Stored = isDefinite
+	}
+	if c.Fingerprint == nil {
+		c.Fingerprint = fingerprint
+	}
+	c.MismatchStatus = or(c.MismatchStatus, http.StatusConflict)
+	if c.MismatchStatus != http.StatusConflict && c.MismatchStatus != http.StatusUnprocessableEntity {
+		panic(fmt.Sprintf("exactlyonce: Handler: MismatchStatus is %d, not 409 or 422", c.MismatchStatus))
+	}
+	c.RetryAfter = or(c.RetryAfter, time.Second)
+	c.MaxBody = or(c.MaxBody, 1<<20)
+	if c.RetryAfter < 0 || c.MaxBody < 0 {
+		panic(fmt.Sprintf("exactlyonce: Handler: RetryAfter is %v, MaxBody %d", c.RetryAfter, c.MaxBody))
+	}
+	if c.Logger == nil {
+		c.Logger = slog.Default()
+	}
+	return &handler{r, next, c}
+}
+
+func isDefinite(status int) bool {
+	switch status {
+	case http.StatusRequestTimeout, http.StatusTooEarly, http.StatusTooManyRequests:
+		return false
+	}
+	return 200 <= status && status < 500
+}
+
+func fingerprint(req *http.Request, body []byte) [32]byte {
+	h := sha256.New()
+	for _, part := range []string{req.Method, req.URL.EscapedPath(), req.URL.RawQuery, req.Header.Get("Content-Type")} {
+		_, _ = h.Write(binary.AppendUvarint(nil, uint64(len(part)))) // a hash never fails
+		_, _ = io.WriteString(h, part)
+	}
+	_, _ = h.Write(body)
+	return [32]byte(h.Sum(nil))
+}
+
+type handler struct {
+	results *Results
+	next    http.Handler
+	config  HandlerConfig
+}
+
+// transientError is the error of a handler whose response is not stored. Attempts that wait send it, too.
+type transientError struct{ stored []byte }
+
+func (*transientError) Error() string { return "exactlyonce: the response is not definite" }
+
+func (h *handler) ServeHTTP(w http.ResponseWriter, req *http.Request) {
+	values := req.Header.Values(Header)
+	if len(values) == 0 && !h.config.Required {
+		h.next.ServeHTTP(w, req)
+		return
+	}
+	if len(values) != 1 {
+		h.refuse(w, fmt.Errorf("%w: %d headers %s instead of one", ErrInvalidID, len(values), Header))
+		return
+	}
+	id, err := ParseID(values[0])
+	if err != nil {
+		h.refuse(w, err)
+		return
+	}
+	scope, ok := h.config.Scope(req)
+	if !ok {
+		problem(w, http.StatusForbidden, "", "the request has no principal")
+		return
+	}
+	if req.Body == nil {
+		req.Body = http.NoBody
+	}
+	body, err := io.ReadAll(http.MaxBytesReader(w, req.Body, h.config.MaxBody))
+	if err != nil {
+		if _, ok := errors.AsType[*http.MaxBytesError](err); ok {
+			problem(w, http.StatusRequestEntityTooLarge, "",
+				fmt.Sprintf("the body of a tracked request has %d bytes at most", h.config.MaxBody))
+		} else {
+			problem(w, http.StatusBadRequest, "", "the body could not be read")
+		}
+		return
+	}
+	h.track(w, req, Request{ID: id, Scope: scope, Fingerprint: h.config.Fingerprint(req, body)}, body)
+}
+
+func (h *handler) track(w http.ResponseWriter, req *http.Request, request Request, body []byte) {
+	call, err := h.results.Track(req.Context(), request)
+	if err != nil {
+		h.refuse(w, err)
+		return
+	}
+	switch {
+	case call.state == StateNew:
+		h.run(w, req, call, body)
+	case call.state == StateInProgress && h.config.NoWait:
+		call.Fail(nil)
+		h.refuse(w, ErrInProgress)
+	default:
+		stored, err := call.Wait(req.Context())
+		if err != nil && req.Context().Err() != nil && errors.Is(err, context.Cause(req.Context())) {
+			err = ErrInProgress // for a client that is still there
+		}
+		h.replay(w, stored, err)
+	}
+}
+
+// run calls the handler and sends its response when it is stored.
+func (h *handler) run(w http.ResponseWriter, req *http.Request, call *Call, body []byte) {
+	rec := newRecorder(w, h.results.config.MaxAnswer)
+	stored, found, err := call.run(req.Context(), func(ctx context.Context) ([]byte, error) {
+		inner := req.WithContext(ctx)
+		inner.Body = io.NopCloser(bytes.NewReader(body))
+		inner.ContentLength = int64(len(body))
+		h.next.ServeHTTP(rec, inner)
+		rec.finish()
+		definite := h.config.Stored(rec.status) && oncewire.Of(rec.Header()) == ""
+		switch {
+		case rec.streamed && (definite || rec.status == http.StatusSwitchingProtocols):
+			return nil, fmt.Errorf("%w: its response was streamed", ErrStale)
+		case rec.streamed:
+			return nil, ErrNoAnswer
+		case definite:
+			return rec.response().Encode(), nil
+		}
+		return nil, &transientError{rec.response().Encode()}
+	})
+	_, transient := errors.AsType[*transientError](err)
+	switch {
+	case rec.streamed: // sent
+	case err == nil && found == StateNew, transient && !errors.Is(err, ErrStale):
+		rec.send()
+	case errors.Is(err, ErrNotDriver):
+		h.refuse(w, ErrInProgress) // another handler gives the answer
+	default:
+		h.replay(w, stored, err)
+	}
+}
+
+// replay sends the response to another attempt.
+func (h *handler) replay(w http.ResponseWriter, stored []byte, err error) {
+	if t, ok := errors.AsType[*transientError](err); ok && !errors.Is(err, ErrStale) {
+		stored, err = t.stored, nil
+	}
+	if err != nil {
+		h.refuse(w, err)
+		return
+	}
+	response, err := ParseResponse(stored)
+	if err != nil {
+		h.config.Logger.Error("a stored response cannot be sent", "error", err)
+		problem(w, http.StatusInternalServerError, "", "the stored response cannot be read")
+		return
+	}
+	if w.Header().Get(oncewire.Result) == "" && response.Header.Get(oncewire.Result) == "" {
+		w.Header().Set(oncewire.Result, oncewire.Replayed)
+	}
+	response.Send(w)
+}
+
+// refuse sends what the tracker says in place of the handler.
+func (h *handler) refuse(w http.ResponseWriter, err error) {
+	retryAfter := strconv.FormatInt(int64((h.config.RetryAfter+time.Second-1)/time.Second), 10)
+	switch {
+	case errors.Is(err, ErrStale):
+		problem(w, http.StatusGone, oncewire.Stale, "whether the request took effect is unknown; do not repeat it")
+	case errors.Is(err, ErrInvalidID):
+		problem(w, http.StatusBadRequest, oncewire.Invalid, err.Error())
+	case errors.Is(err, ErrMismatch):
+		problem(w, h.config.MismatchStatus, oncewire.Mismatch, "another request had this id")
+	case errors.Is(err, ErrInProgress):
+		w.Header().Set("Retry-After", retryAfter)
+		problem(w, http.StatusConflict, oncewire.InProgress, "an earlier attempt of the request runs; repeat it later")
+	case errors.Is(err, ErrFull):
+		w.Header().Set("Retry-After", retryAfter)
+		problem(w, http.StatusServiceUnavailable, oncewire.Full, "too many requests are tracked; repeat it later")
+	case errors.Is(err, ErrNoAnswer):
+		problem(w, http.StatusInternalServerError, "", "the attempt that ran ended without a response")
+	default:
+		h.config.Logger.Error("a tracked request was not handled", "error", err)
+		w.Header().Set("Retry-After", retryAfter)
+		problem(w, http.StatusServiceUnavailable, "", "the records of earlier attempts cannot be read; repeat it later")
+	}
+}
+
+// problem sends a problem document (RFC 9457). A result of "" is none of the tracker's.
+func problem(w http.ResponseWriter, status int, result, detail string) {
+	document := struct {
+		Type   string `json:"type,omitempty"`
+		Title  string `json:"title"`
+		Status int    `json:"status"`
+		Detail string `json:"detail"`
+	}{Title: http.StatusText(status), Status: status, Detail: detail}
+	if result != "" {
+		document.Type = oncewire.ProblemType(result)
+		w.Header().Set(oncewire.Result, result)
+	}
+	body, _ := json.Marshal(document) // strings and a number: it never fails
+	w.Header().Set("Content-Type", "application/problem+json")
+	w.Header().Set("Cache-Control", "no-store")
+	w.WriteHeader(status)
+	_, _ = w.Write(append(body, '\n')) // the caller is gone
+}
