@@ -1,6 +1,7 @@
 package engine
 
 import (
+	"context"
 	"math"
 	"time"
 
@@ -66,6 +67,9 @@ func (g *Engine[IN, OUT]) start(e *queue.Entry[Slot[IN, OUT]]) {
 	if s.attempts == 1 {
 		g.retry.policy.Deposit()
 	}
+	if r := s.rider(); r != nil && !g.observeStart(e, r, a) {
+		return
+	}
 	if before := s.takeBefore(); before != nil {
 		g.prepare(e, a, before)
 		return
@@ -84,14 +88,14 @@ func (g *Engine[IN, OUT]) newAttempt() *call.Attempt[*queue.Entry[Slot[IN, OUT]]
 func (g *Engine[IN, OUT]) invoke(e *queue.Entry[Slot[IN, OUT]], a *call.Attempt[*queue.Entry[Slot[IN, OUT]], OUT]) {
 	s := &e.Value
 	g.enter(e, running)
-	if g.Direct {
+	if g.Direct && !g.hasValues(e) {
 		a.Occupy()
 		g.jobs = append(g.jobs, call.Job[*queue.Entry[Slot[IN, OUT]], IN, OUT]{Attempt: a, In: s.in})
 		return
 	}
 	g.watch(e, a, true)
 	err := g.protect(callInvoke, nil, a, func() {
-		err := g.Invoke((*call.AttemptContext[*queue.Entry[Slot[IN, OUT]], OUT])(a), s.in, a)
+		err := g.Invoke(g.contextOf(e, a), s.in, a)
 		if err != nil {
 			a.CompleteExceptionally(err)
 		}
@@ -187,6 +191,13 @@ func (g *Engine[IN, OUT]) concluded(
 	if err != nil {
 		s.err = err
 	}
+	if g.Observer != nil {
+		results := 0
+		if timeout == nil {
+			results = len(a.Results())
+		}
+		g.conclude(s, results, err)
+	}
 	if !g.retry.policy.Considers(err) {
 		if err != nil {
 			stage, _ := stageOf(a, timeout)
@@ -248,6 +259,8 @@ func (g *Engine[IN, OUT]) timeOut(e *queue.Entry[Slot[IN, OUT]]) {
 	default: // fresh: there is nothing to undo
 	}
 	s.attempt = nil
+	g.conclude(s, 0, context.DeadlineExceeded)
+	g.attemptOver(s, false, 0)
 	g.counts.Timeouts++
 	if g.Handle == nil {
 		g.fail(e, g.timeoutError(s, isEarly, nil))
@@ -260,10 +273,10 @@ func (g *Engine[IN, OUT]) timeOut(e *queue.Entry[Slot[IN, OUT]]) {
 	h.Start(g.Host, e, 0, limit)
 	s.more().held = h
 	g.Timers.Arm(&s.timer, limit)
-	in := s.in
+	in, ctx := s.in, g.contextBeside(s, &h.Token)
 	g.runBeside(&g.handlers, &h.Token, func() {
 		h.Run(func() ([]OUT, error) {
-			return g.Handle((*call.Context[*queue.Entry[Slot[IN, OUT]]])(&h.Token), in)
+			return g.Handle(ctx, in)
 		})
 	})
 }

@@ -48,7 +48,8 @@ type Config[IN, OUT any] struct {
 	Lost    *atomic.Int64
 	Stalled func(now time.Duration) time.Duration
 
-	Hooks Hooks[IN]
+	Observer Observer // or nil
+	Hooks    Hooks[IN]
 }
 
 // FailurePolicy is what becomes of elements that fail.
@@ -81,6 +82,7 @@ type Hooks[IN any] struct {
 	LogsRetries     func() bool                                         // whether the next two write anything
 	Retrying        func(r Report[IN], d decision.Decision)
 	NotRetried      func(r Report[IN], d decision.Decision)
+	ObserverBroke   func(err error) // where that is nobody's outcome
 }
 
 // Report is what an engine says of an element.

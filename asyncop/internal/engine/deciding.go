@@ -201,6 +201,11 @@ func (g *Engine[IN, OUT]) backOff(e *queue.Entry[Slot[IN, OUT]], d decision.Deci
 	g.enter(e, backoff)
 	g.counts.WaitingForRetry++
 	tooLate := g.Timeout > 0 && d.Delay >= g.deadline(e)-g.now // capped, or it would be now
+	if tooLate {
+		g.attemptOver(s, false, 0)
+	} else {
+		g.attemptOver(s, true, d.Delay)
+	}
 	switch {
 	case !g.Hooks.LogsRetries():
 	case tooLate:
@@ -232,6 +237,7 @@ func (g *Engine[IN, OUT]) prepare(
 	e *queue.Entry[Slot[IN, OUT]], a *call.Attempt[*queue.Entry[Slot[IN, OUT]], OUT], before func(ctx context.Context) error,
 ) {
 	g.enter(e, preparing)
+	ctx := g.contextBeside(&e.Value, &a.Token)
 	g.runBeside(&g.before, &a.Token, func() {
 		if a.Late() != nil {
 			return
@@ -239,7 +245,7 @@ func (g *Engine[IN, OUT]) prepare(
 		refuse := func(err error) { a.Refuse(&predicates.StageError{Stage: predicates.ClientDispatch, Err: err}) }
 		var stands guard.Guard
 		defer stands.Close(func(recovered any) { refuse(g.Host.Panicked(recovered)) })
-		err := before((*call.Context[*queue.Entry[Slot[IN, OUT]]])(&a.Token))
+		err := before(ctx)
 		stands.Returned()
 		if err != nil {
 			refuse(err)

@@ -19,7 +19,8 @@
 //   - ends it: [Engine.End], [Engine.EndIfCancelled], [Engine.Failure]; then [Engine.Abandon], [Engine.Describe] and
 //     [Engine.Ended] for what was in flight, and [Engine.Forget];
 //   - looks at it: [Engine.Len], [Engine.Counts], [Engine.Blocked];
-//   - says that time has passed: [Engine.Slept].
+//   - says that time has passed: [Engine.Slept];
+//   - lets observers be called: [Engine.Report], and [Engine.Gone] and [Engine.Refused] for what only the driver knows.
 //
 // What the engine needs from others is in [Config]: plain values, the user's functions, and [Hooks], which build public errors and
 // write logs.
@@ -27,5 +28,5 @@
 // # One place for each
 //
 // An element is accepted in Engine.put, an attempt starts in Engine.start and ends in Engine.endAttempt, and an element ends in
-// [Engine.Ended]. Whatever has to know of these belongs there.
+// Engine.ended. Observers are called from there (law O1).
 package engine

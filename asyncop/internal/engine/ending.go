@@ -1,6 +1,8 @@
 package engine
 
 import (
+	"context"
+
 	"github.com/weirflow/weir/asyncop/internal/call"
 	"github.com/weirflow/weir/queue"
 )
@@ -16,14 +18,23 @@ const (
 	Failed                   // it failed, and the run with it
 	Abandoned                // the run has ended before it did
 	Kept                     // the run has ended, and the final checkpoint has it
+	Discarded                // it was not accepted, since the run has ended; or its results were not taken
 )
 
-// Ended is the one place where an element ends. The driver calls it for those that Abandon returned, since what becomes of them is
-// known later.
-func (g *Engine[IN, OUT]) Ended(_ *queue.Entry[Slot[IN, OUT]], how Ending) {
+// Ended is called by the driver for the elements that Abandon returned, since what becomes of them is known later.
+func (g *Engine[IN, OUT]) Ended(e *queue.Entry[Slot[IN, OUT]], how Ending) {
+	if r := g.ended(e, how); r != nil {
+		g.Gone(r, how)
+	}
+}
+
+// ended is the one place where an element ends (law O1). It returns the rider of an observed one, which Gone wants to have back.
+func (g *Engine[IN, OUT]) ended(e *queue.Entry[Slot[IN, OUT]], how Ending) *Rider {
+	s := &e.Value
 	switch how {
 	case Emitted, Empty:
 		g.counts.Completed++
+		return g.over(s, how, len(s.results()), nil)
 	case HandedOver:
 		g.counts.SideOutput++
 	case Dropped:
@@ -32,7 +43,10 @@ func (g *Engine[IN, OUT]) Ended(_ *queue.Entry[Slot[IN, OUT]], how Ending) {
 		g.counts.Failed++
 	case Abandoned, Kept:
 		g.counts.Abandoned++
+		return g.over(s, how, 0, g.failure)
+	default: // Discarded: it was not accepted
 	}
+	return g.over(s, how, 0, s.err)
 }
 
 // settle ends e with the results of its attempt, or with err.
@@ -41,6 +55,7 @@ func (g *Engine[IN, OUT]) settle(e *queue.Entry[Slot[IN, OUT]], err error) {
 		g.fail(e, err)
 		return
 	}
+	g.attemptOver(&e.Value, false, 0)
 	g.enter(e, done)
 	g.Queue.Complete(e)
 }
@@ -52,6 +67,7 @@ func (g *Engine[IN, OUT]) fail(e *queue.Entry[Slot[IN, OUT]], err error) {
 	s.attempt = nil
 	s.err = err
 	g.counts.Failures++
+	g.attemptOver(s, false, 0)
 	if g.OnFailure == HandOver {
 		g.enter(e, failing)
 		g.failing.Push(e)
@@ -99,25 +115,28 @@ func (g *Engine[IN, OUT]) Head() (results []OUT, control any) {
 			}
 		default: // ended
 		}
-		g.leave(e)
+		if r := g.leave(e); r != nil {
+			g.Gone(r, Empty)
+		}
 	}
 }
 
-// Left removes the head of the queue: it has been emitted.
-func (g *Engine[IN, OUT]) Left() { g.leave(g.Queue.Head()) }
+// Left removes the head of the queue: it has been emitted. Gone wants to have the rider back, if there is one.
+func (g *Engine[IN, OUT]) Left() *Rider { return g.leave(g.Queue.Head()) }
 
-func (g *Engine[IN, OUT]) leave(e *queue.Entry[Slot[IN, OUT]]) {
+func (g *Engine[IN, OUT]) leave(e *queue.Entry[Slot[IN, OUT]]) (r *Rider) {
 	if s := &e.Value; s.phase == done {
 		how := Emitted
 		if len(s.results()) == 0 {
 			how = Empty
 		}
-		g.Ended(e, how)
+		r = g.ended(e, how)
 	}
 	if e == g.oldest {
 		g.oldest = nextIn(e, func(s *Slot[IN, OUT]) bool { return s.phase != controlElement })
 	}
 	g.Queue.Pop()
+	return r
 }
 
 // Failing returns the oldest element that has failed and was not handed over, or nil.
@@ -155,6 +174,7 @@ func (g *Engine[IN, OUT]) Abandon() []*queue.Entry[Slot[IN, OUT]] {
 		case s.phase == preparing || s.phase == running:
 			s.inDoubt = s.inDoubt || s.phase == running
 			g.endAttempt(s.attempt, cutOff)
+			g.conclude(s, 0, context.Canceled)
 		case s.phase == deciding:
 			g.counts.Deciding--
 			s.take().(*question[IN, OUT]).Cut()
@@ -170,6 +190,7 @@ func (g *Engine[IN, OUT]) Abandon() []*queue.Entry[Slot[IN, OUT]] {
 		case s.phase == done:
 			s.inDoubt = s.inDoubt || s.attempts > 0 // that it has taken effect is not known to anybody else
 		}
+		g.attemptOver(s, false, 0)
 		cut = append(cut, e)
 	}
 	return cut

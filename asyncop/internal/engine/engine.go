@@ -47,6 +47,9 @@ type Engine[IN, OUT any] struct {
 	slow    watchedCall[IN, OUT] // the call that is being watched
 	blocked []SlowCall[IN]       // calls that took too long, and were not reported yet
 
+	notes  fifo.Queue[note] // what Report is to tell the observer
+	riders []*Rider         // to be used again
+
 	counts Counters
 }
 
@@ -100,7 +103,11 @@ func (g *Engine[IN, OUT]) Present() time.Duration { return g.now }
 // ---- Elements in
 
 // Accept takes a slot for in and starts its first attempt if a permit is free. There must be room.
-func (g *Engine[IN, OUT]) Accept(in IN) { g.startNew(g.putNew(in, false)) }
+func (g *Engine[IN, OUT]) Accept(in IN) {
+	e := g.putNew(in, false)
+	g.observe(e, false)
+	g.startNew(e)
+}
 
 // putNew takes a slot for an element with its whole timeout, which may have been called before a restart.
 func (g *Engine[IN, OUT]) putNew(in IN, called bool) *queue.Entry[Slot[IN, OUT]] {
@@ -178,7 +185,7 @@ const (
 func (g *Engine[IN, OUT]) Next() time.Duration {
 	g.tick()                                                     // the sleep is not part of the last call
 	g.call, g.slow = userCall[IN, OUT]{}, watchedCall[IN, OUT]{} // an idle engine keeps nothing
-	if len(g.blocked) > 0 || !g.Host.Mail.Empty() || g.Host.Freed() > 0 || g.returned.Load() || g.failure != nil || g.canStart() {
+	if len(g.blocked) > 0 || !g.Host.Mail.Empty() || g.Host.Freed() > 0 || g.returned.Load() || g.failure != nil || g.canStart() || g.notes.Len() > 0 {
 		return Now
 	}
 	next := Never
@@ -323,6 +330,7 @@ func (g *Engine[IN, OUT]) Forget() {
 	for _, b := range []*beside[IN, OUT]{&g.asking, &g.before, &g.handlers} {
 		b.waiting = fifo.Queue[waiting[IN, OUT]]{}
 	}
+	g.notes, g.riders = fifo.Queue[note]{}, nil
 	g.rest, g.call, g.slow, g.blocked = nil, userCall[IN, OUT]{}, watchedCall[IN, OUT]{}, nil
 	g.Host.Mail.Take()
 }

@@ -89,6 +89,7 @@ func newRig(tb require.TestingT, strategy strategies.AsyncRetryStrategy[string],
 			RunFailed:       func(f Report[string]) error { r.note("!" + f.Element); return f.Err },
 			GivenUp:         func(f Report[string], _ Ending) { r.note("!" + f.Element) },
 			LogsRetries:     func() bool { return false },
+			ObserverBroke:   func(err error) { r.note("broke: " + err.Error()) },
 		},
 	}
 	if change != nil {
@@ -152,6 +153,7 @@ func (r *rig) turn() {
 }
 
 func (r *rig) emit() {
+	defer r.Report()
 	for {
 		results, control := r.Head()
 		switch {
@@ -162,7 +164,9 @@ func (r *rig) emit() {
 		default:
 			return
 		}
-		r.Left()
+		if left := r.Left(); left != nil {
+			r.Gone(left, Emitted)
+		}
 	}
 }
 
@@ -181,6 +185,7 @@ func (r *rig) pass(d time.Duration) {
 	for r.idle(); ; r.idle() {
 		next := r.Next()
 		r.clock.at = r.clock.at.Add(min(next, end) - r.Timers.Now())
+		r.Slept()
 		if next > end {
 			return
 		}

@@ -21,6 +21,8 @@ type Item[IN, OUT any] struct {
 
 	Kind  ItemKind
 	Retry RetryKind // of the retry that it waits for
+
+	Restored bool // it comes from a checkpoint
 }
 
 type ItemKind uint8
@@ -104,6 +106,7 @@ func (g *Engine[IN, OUT]) Restore(it Item[IN, OUT]) {
 		e := g.put()
 		e.Value.in, e.Value.accepted, e.Value.attempts = it.In, g.now, it.Attempts
 		e.Value.more().held = &kept[OUT]{it.Results()}
+		g.observe(e, it.Restored)
 		g.settle(e, nil)
 	case g.Restored == KeepNothing || it.First == 0 || g.Timeout == 0:
 		g.restoreFromScratch(it)
@@ -118,10 +121,14 @@ func (g *Engine[IN, OUT]) restoreFromScratch(it Item[IN, OUT]) {
 	called := it.First != 0
 	if left := g.timeWith(it, g.Timeout); g.Timeout > 0 && left > g.Timeout {
 		due := later(g.now, it.Wait)
-		g.resumeWait(g.putLimited(Slot[IN, OUT]{in: it.In, accepted: g.now, first: due, last: due, inDoubt: called}, left), it)
+		e := g.putLimited(Slot[IN, OUT]{in: it.In, accepted: g.now, first: due, last: due, inDoubt: called}, left)
+		g.observe(e, it.Restored)
+		g.resumeWait(e, it)
 		return
 	}
-	g.resumeWait(g.putNew(it.In, called), it)
+	e := g.putNew(it.In, called)
+	g.observe(e, it.Restored)
+	g.resumeWait(e, it)
 }
 
 // restoreLimited takes a slot for a record that keeps its attempts and what is left of its timeout. If nothing is left, it
@@ -145,6 +152,7 @@ func (g *Engine[IN, OUT]) restoreLimited(it Item[IN, OUT]) {
 		in: it.In, accepted: accepted, attempts: it.Attempts,
 		first: g.now - sinceFirst, last: g.now - sinceFirst, inDoubt: true, // last: the least it can have been
 	}, left)
+	g.observe(e, it.Restored)
 	if isOver {
 		g.timeOut(e)
 		return

@@ -64,8 +64,8 @@ type extra[IN, OUT any] struct {
 	// at reasons.
 	reasons predicates.ReasonSet
 	reason  predicates.Reason
-	// before is what the strategy wants done before the next attempt, or nil.
-	before func(ctx context.Context) error
+	// rider is for those who observe the element, and for what the strategy wants done before its next attempt; else nil.
+	rider *Rider
 }
 
 // limit is a deadline of an element's own.
@@ -119,8 +119,11 @@ func (s *Slot[IN, OUT]) results() []OUT {
 
 // doFirst keeps what is to be done before the next attempt; nil: nothing.
 func (s *Slot[IN, OUT]) doFirst(before func(ctx context.Context) error) {
-	if s.extra != nil || before != nil {
-		s.more().before = before
+	switch {
+	case s.extra != nil && s.extra.rider != nil:
+		s.extra.rider.before = before
+	case before != nil:
+		s.more().rider = &Rider{before: before}
 	}
 }
 
@@ -157,8 +160,8 @@ func (s *Slot[IN, OUT]) reason() predicates.Reason {
 
 // takeBefore returns what is to be done before the attempt that starts now, or nil.
 func (s *Slot[IN, OUT]) takeBefore() (before func(ctx context.Context) error) {
-	if s.extra != nil {
-		before, s.extra.before = s.extra.before, nil
+	if s.extra != nil && s.extra.rider != nil {
+		before, s.extra.rider.before = s.extra.rider.before, nil
 	}
 	return before
 }

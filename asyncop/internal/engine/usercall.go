@@ -14,16 +14,18 @@ import (
 type userCall[IN, OUT any] struct {
 	kind    callKind
 	attempt *call.Attempt[*queue.Entry[Slot[IN, OUT]], OUT] // invoked
-	entry   *queue.Entry[Slot[IN, OUT]]                     // decided about
+	entry   *queue.Entry[Slot[IN, OUT]]                     // decided about, or accepted
 	exited  error                                           // the call ended the goroutine
 }
 
 type callKind uint8
 
 const (
-	noCall     callKind = iota
-	callInvoke          // Config.Invoke
-	callDecide          // what the policy consists of
+	noCall       callKind = iota
+	callInvoke            // Config.Invoke, or the observer of an attempt that begins
+	callDecide            // what the policy consists of
+	callAccepted          // the observer of an element that was accepted
+	callReport            // the observer of what has ended
 )
 
 // protect runs user code, for e or a, and returns its panic as an error. If the code ends the goroutine instead, protect does not return, and
@@ -63,6 +65,10 @@ func (g *Engine[IN, OUT]) Resume() {
 			g.invoked(was.attempt, was.exited)
 		case callDecide:
 			g.decided(was.entry, g.judged, decision.Decision{}, was.exited)
+		case callAccepted:
+			was.entry.Value.rider().broken = was.exited
+		case callReport:
+			g.Hooks.ObserverBroke(was.exited)
 		case noCall:
 		}
 	}
@@ -80,6 +86,8 @@ type SlowCall[IN any] struct {
 	Took    time.Duration
 	Invoked bool // it is Invoke's
 	Judged  bool // it is the policy's, maybe after Invoke
+
+	Observed bool // it is the observer's, and In is not set
 }
 
 // watchedCall is a call that is being watched; the clock is looked at anyway soon after it.
@@ -91,12 +99,14 @@ type watchedCall[IN, OUT any] struct {
 	attempt *call.Attempt[*queue.Entry[Slot[IN, OUT]], OUT]
 	invoked bool
 	judged  bool
+
+	observed bool
 }
 
 // watch begins to watch a call for e.
 func (g *Engine[IN, OUT]) watch(e *queue.Entry[Slot[IN, OUT]], a *call.Attempt[*queue.Entry[Slot[IN, OUT]], OUT], invoked bool) {
 	w := &g.slow
-	w.watched, w.invoked, w.judged = true, invoked, !invoked
+	w.watched, w.invoked, w.judged, w.observed = true, invoked, !invoked, false
 	w.since, w.lost, w.in, w.attempt = g.now, time.Duration(g.Lost.Load()), e.Value.in, a
 }
 
@@ -105,7 +115,7 @@ func (g *Engine[IN, OUT]) watch(e *queue.Entry[Slot[IN, OUT]], a *call.Attempt[*
 func (g *Engine[IN, OUT]) endWatch() {
 	w := &g.slow
 	if took := g.now - w.since; took > SlowCallLimit && took-(g.Stalled(g.now)-w.lost) > SlowCallLimit {
-		g.blocked = append(g.blocked, SlowCall[IN]{In: w.in, Took: took, Invoked: w.invoked, Judged: w.judged})
+		g.blocked = append(g.blocked, SlowCall[IN]{In: w.in, Took: took, Invoked: w.invoked, Judged: w.judged, Observed: w.observed})
 	}
 	w.watched = false
 }

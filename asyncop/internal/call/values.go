@@ -1,0 +1,36 @@
+package call
+
+import (
+	"context"
+
+	"github.com/weirflow/weir/internal/stagekey"
+)
+
+// Cancellable is the context of a token or an attempt.
+type Cancellable interface {
+	context.Context
+	AfterFunc(f func()) (stop func() bool)
+}
+
+// valued is a context with the values of another one before its own.
+type valued struct {
+	Cancellable
+	values context.Context //nolint:containedctx // it is part of one
+}
+
+// WithValues returns c with the values of another context, which come before its own. What an attempt itself answers for stays
+// the attempt's. The end of values means nothing.
+func WithValues(c Cancellable, values context.Context) context.Context {
+	return &valued{c, context.WithoutCancel(values)}
+}
+
+func (c *valued) Value(key any) any {
+	switch key.(type) {
+	case NumberKey, HostKey, stagekey.Key:
+	default:
+		if v := c.values.Value(key); v != nil {
+			return v
+		}
+	}
+	return c.Cancellable.Value(key)
+}

@@ -1,0 +1,242 @@
+package engine
+
+import (
+	"context"
+	"time"
+
+	"github.com/weirflow/weir/asyncop/internal/call"
+	"github.com/weirflow/weir/predicates"
+	"github.com/weirflow/weir/queue"
+)
+
+// Observer is user code that is called with what happens to elements (law O1). The first two are called as it happens, since
+// their contexts are needed; the others from Report.
+type Observer interface {
+	Accepted(ctx context.Context, element any, restored bool) context.Context
+	AttemptStarted(ctx context.Context, attempt int) context.Context
+	AttemptEnded(ctx context.Context, end AttemptEnd)
+	Ended(ctx context.Context, end ElementEnd)
+}
+
+// AttemptEnd is how an attempt ended.
+type AttemptEnd struct {
+	Attempt  int
+	Results  int
+	Err      error
+	Reason   predicates.Reason
+	Duration time.Duration
+	Retry    bool          // another attempt follows
+	Delay    time.Duration // after this back-off
+}
+
+// ElementEnd is how an element ended.
+type ElementEnd struct {
+	How      Ending
+	Results  int
+	Err      error
+	Reason   predicates.Reason // of its last outcome
+	Attempts int               // begun, before a restart, too
+	InDoubt  bool              // an attempt may have taken effect, and its result did not leave
+	Queued   time.Duration     // from its slot to its first attempt, or to its end
+	Total    time.Duration     // from its slot to its end
+}
+
+// Rider is what rides with an element for those who observe it. The engine's, until Left returns it; then the driver's, until it
+// is given back to Gone. Riders are used again.
+type Rider struct {
+	ctx      context.Context // of the element, as Accepted has returned it
+	attempt  context.Context // of the attempt whose end was not reported yet; nil: there is none
+	end      AttemptEnd      // of that attempt, once it is concluded
+	whole    ElementEnd      // of the element, once it leaves
+	broken   error           // how Accepted broke
+	accepted time.Duration
+	started  time.Duration // of the first attempt; while it is 0 there was none
+	observed bool          // if not, it is here for before only
+
+	before func(ctx context.Context) error // what the strategy wants done before the next attempt, or nil
+}
+
+// note is something that Report is to call the observer with.
+type note struct {
+	ctx     context.Context //nolint:containedctx // of the element or attempt
+	attempt AttemptEnd
+	element ElementEnd
+	isEnd   bool // of the element
+}
+
+// rider returns that of an observed element, or nil.
+func (s *Slot[IN, OUT]) rider() *Rider {
+	if s.extra == nil || s.extra.rider == nil || !s.extra.rider.observed {
+		return nil
+	}
+	return s.extra.rider
+}
+
+// observe calls the observer for an element that has taken its slot.
+func (g *Engine[IN, OUT]) observe(e *queue.Entry[Slot[IN, OUT]], restored bool) {
+	if g.Observer == nil {
+		return
+	}
+	r := g.newRider()
+	s := &e.Value
+	s.more().rider = r
+	r.observed, r.accepted = true, g.now
+	r.ctx = g.Host.Values // if it breaks
+	g.watchObserver()
+	if err := g.protect(callAccepted, e, nil, func() {
+		r.ctx = g.Observer.Accepted(g.Host.Values, s.in, restored)
+	}); err != nil {
+		r.broken = err
+	}
+	if r.ctx == nil {
+		r.ctx = g.Host.Values
+	}
+}
+
+func (g *Engine[IN, OUT]) newRider() *Rider {
+	if n := len(g.riders); n > 0 {
+		r := g.riders[n-1]
+		g.riders = g.riders[:n-1]
+		return r
+	}
+	return new(Rider)
+}
+
+// observeStart calls the observer for an attempt that begins, and reports whether it goes on: an attempt whose observer breaks has
+// failed with that (law A6).
+func (g *Engine[IN, OUT]) observeStart(
+	e *queue.Entry[Slot[IN, OUT]], r *Rider, a *call.Attempt[*queue.Entry[Slot[IN, OUT]], OUT],
+) bool {
+	number := int(e.Value.attempts)
+	if r.started == 0 {
+		r.started = max(1, g.now-r.accepted)
+	}
+	r.attempt, r.end = r.ctx, AttemptEnd{Attempt: number}
+	g.enter(e, running) // it goes on as if it were invoked if the observer ends the goroutine
+	err := r.broken
+	if err == nil {
+		g.watchObserver()
+		err = g.protect(callInvoke, nil, a, func() {
+			if ctx := g.Observer.AttemptStarted(r.ctx, number); ctx != nil {
+				r.attempt = ctx
+			}
+		})
+	}
+	if err != nil {
+		g.invoked(a, err)
+	}
+	return err == nil
+}
+
+// contextOf returns the context of an attempt's call.
+func (g *Engine[IN, OUT]) contextOf(
+	e *queue.Entry[Slot[IN, OUT]], a *call.Attempt[*queue.Entry[Slot[IN, OUT]], OUT],
+) context.Context {
+	own := (*call.AttemptContext[*queue.Entry[Slot[IN, OUT]], OUT])(a)
+	if g.hasValues(e) {
+		return call.WithValues(own, e.Value.rider().attempt)
+	}
+	return own
+}
+
+// hasValues reports whether the context of the attempt of e has values of an observer.
+func (g *Engine[IN, OUT]) hasValues(e *queue.Entry[Slot[IN, OUT]]) bool {
+	r := e.Value.rider()
+	return r != nil && r.attempt != g.Host.Values
+}
+
+// contextBeside returns the context of user code that runs for an element beside its calls.
+func (g *Engine[IN, OUT]) contextBeside(s *Slot[IN, OUT], t *call.Token[*queue.Entry[Slot[IN, OUT]]]) context.Context {
+	own := (*call.Context[*queue.Entry[Slot[IN, OUT]]])(t)
+	if r := s.rider(); r != nil && r.ctx != g.Host.Values {
+		return call.WithValues(own, r.ctx)
+	}
+	return own
+}
+
+// conclude keeps the outcome of an attempt until it is known what follows from it.
+func (g *Engine[IN, OUT]) conclude(s *Slot[IN, OUT], results int, err error) {
+	if r := s.rider(); r != nil && r.attempt != nil && r.end.Duration == 0 {
+		g.refresh()
+		r.end.Results, r.end.Err, r.end.Duration = results, err, max(1, g.now-s.last)
+	}
+}
+
+// attemptOver reports the attempt of an element that has one: nothing follows, or a retry after d.
+func (g *Engine[IN, OUT]) attemptOver(s *Slot[IN, OUT], retry bool, d time.Duration) {
+	r := s.rider()
+	if r == nil || r.attempt == nil {
+		return
+	}
+	end := r.end
+	end.Reason, end.Retry, end.Delay = s.reason(), retry, d
+	g.notes.Push(note{ctx: r.attempt, attempt: end})
+	r.attempt = nil
+}
+
+// over fills in how an element ends; its rider leaves it.
+func (g *Engine[IN, OUT]) over(s *Slot[IN, OUT], how Ending, results int, err error) *Rider {
+	r := s.rider()
+	if r == nil {
+		return nil
+	}
+	g.conclude(s, 0, err) // unless it was already
+	g.attemptOver(s, false, 0)
+	s.extra.rider = nil
+	r.whole = ElementEnd{
+		How: how, Results: results, Err: err, Reason: s.reason(), Attempts: int(s.attempts),
+		InDoubt: s.inDoubt && how != Emitted && how != Empty, Queued: r.started,
+	}
+	return r
+}
+
+// Gone says how an element whose rider the driver has, has ended: emitted or discarded.
+func (g *Engine[IN, OUT]) Gone(r *Rider, how Ending) {
+	r.whole.How = how
+	g.refresh()
+	r.whole.Total = g.now - r.accepted
+	if r.started == 0 {
+		r.whole.Queued = r.whole.Total
+	}
+	g.notes.Push(note{ctx: r.ctx, element: r.whole, isEnd: true})
+	*r = Rider{}
+	if len(g.riders) < g.Queue.Cap() {
+		g.riders = append(g.riders, r)
+	}
+}
+
+// Refused says that an element was received and not accepted, since the run has ended.
+func (g *Engine[IN, OUT]) Refused() {
+	if g.Observer != nil {
+		g.notes.Push(note{ctx: g.Host.Values, element: ElementEnd{How: Discarded}, isEnd: true})
+	}
+}
+
+// Report calls the observer with what has happened, in order. The driver calls it once a turn, and after the end.
+func (g *Engine[IN, OUT]) Report() {
+	for g.notes.Len() > 0 {
+		g.refresh()
+		g.watchObserver()
+		if err := g.protect(callReport, nil, nil, g.tell); err != nil {
+			g.Hooks.ObserverBroke(err)
+		}
+		g.tick()
+	}
+}
+
+// tell calls the observer as long as there is something.
+func (g *Engine[IN, OUT]) tell() {
+	for g.notes.Len() > 0 {
+		if n := g.notes.Pop(); n.isEnd {
+			g.Observer.Ended(n.ctx, n.element)
+		} else {
+			g.Observer.AttemptEnded(n.ctx, n.attempt)
+		}
+	}
+}
+
+// watchObserver begins to watch a call of the observer.
+func (g *Engine[IN, OUT]) watchObserver() {
+	w := &g.slow
+	*w = watchedCall[IN, OUT]{watched: true, observed: true, since: g.now, lost: time.Duration(g.Lost.Load())}
+}

@@ -1,0 +1,336 @@
+package engine
+
+import (
+	"context"
+	"fmt"
+	"runtime"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+	"pgregory.net/rapid"
+
+	"github.com/weirflow/weir/asyncop/internal/call"
+	"github.com/weirflow/weir/queue"
+)
+
+// notebook is an observer that writes down what it is called with.
+type notebook struct {
+	lines []string
+	on    func(what string) // called first
+}
+
+type elementKey struct{}
+
+func (o *notebook) write(format string, args ...any) {
+	line := fmt.Sprintf(format, args...)
+	if o.on != nil {
+		o.on(line)
+	}
+	o.lines = append(o.lines, line)
+}
+
+func (o *notebook) Accepted(ctx context.Context, element any, restored bool) context.Context {
+	again := ""
+	if restored {
+		again = " again"
+	}
+	o.write("+%s%s", element, again)
+	return context.WithValue(ctx, elementKey{}, element)
+}
+
+func (o *notebook) AttemptStarted(ctx context.Context, attempt int) context.Context {
+	o.write("(%s#%d", ctx.Value(elementKey{}), attempt)
+	return context.WithValue(ctx, call.NumberKey{}, -1) // the attempt's own value counts
+}
+
+func (o *notebook) AttemptEnded(ctx context.Context, end AttemptEnd) {
+	how := fmt.Sprint(end.Results)
+	if end.Err != nil {
+		how = end.Err.Error()
+	}
+	if end.Retry {
+		how += fmt.Sprintf(" again after %v", end.Delay)
+	}
+	o.write(")%s#%d %s in %v", ctx.Value(elementKey{}), end.Attempt, how, end.Duration.Round(time.Millisecond))
+}
+
+func (o *notebook) Ended(ctx context.Context, end ElementEnd) {
+	name := ctx.Value(elementKey{})
+	how := [...]string{"emitted", "empty", "handed over", "dropped", "failed", "abandoned", "kept", "discarded"}[end.How]
+	o.write("-%v %s %d/%d in %v+%v", name, how, end.Results, end.Attempts, end.Queued.Round(time.Millisecond),
+		(end.Total - end.Queued).Round(time.Millisecond))
+}
+
+func (o *notebook) took() string {
+	s := strings.Join(o.lines, "\n")
+	o.lines = nil
+	return s
+}
+
+// observed returns a rig with an observer.
+func observed(tb require.TestingT, n int, change func(c *Config[string, string])) (*rig, *notebook) {
+	o := &notebook{}
+	r := newRig(tb, retries(n, time.Second), func(c *Config[string, string]) {
+		c.Observer = o
+		if change != nil {
+			change(c)
+		}
+	})
+	return r, o
+}
+
+// Law O1: what happens is reported in order, with the counts, and each element ends once.
+func TestObserver(t *testing.T) {
+	r, o := observed(t, 1, func(c *Config[string, string]) { c.MaxCalls = 1 })
+	r.feed("a b c d")
+	r.Report()
+	require.Equal(t, "+a\n(a#1\n+b\n+c\n+d", o.took())
+	r.pass(time.Second)
+	r.calls["a#1"].Complete("x", "y")
+	r.turn()
+	r.Report()
+	require.Equal(t, ")a#1 2 in 1s\n(b#1\n-a emitted 2/1 in 0s+1s", sortedStarts(o.took()))
+	r.fail("b#1")
+	r.idle()
+	r.Report()
+	require.Equal(t, ")b#1 broken again after 1s in 0s\n(c#1", sortedStarts(o.took()))
+	r.calls["c#1"].Complete() // empty asks for a retry
+	r.idle()
+	r.Report()
+	require.Equal(t, ")c#1 0 again after 1s in 0s\n(d#1", sortedStarts(o.took()))
+	r.complete("d#1")
+	r.pass(time.Second)
+	r.Report()
+	require.Equal(t, ")d#1 1 in 0s\n(b#2", sortedStarts(o.took()))
+	r.fail("b#2")
+	r.idle()
+	r.calls["c#2"].Complete()
+	r.idle()
+	r.Report()
+	require.Equal(t, strings.Join([]string{
+		")b#2 broken in 0s", "(c#2", "-b dropped 0/2 in 1s+1s", ")c#2 0 in 0s",
+		"-c empty 0/2 in 1s+1s", "-d emitted 1/1 in 1s+1s",
+	}, "\n"), sortedStarts(o.took()))
+	r.end()
+}
+
+// sortedStarts moves starts behind what was reported before them: starts are told at once, ends a little later.
+func sortedStarts(s string) string {
+	lines := strings.Split(s, "\n")
+	for i := 0; i+1 < len(lines); i++ {
+		if strings.HasPrefix(lines[i], "(") && strings.HasPrefix(lines[i+1], ")") {
+			lines[i], lines[i+1] = lines[i+1], lines[i]
+			i = max(-1, i-2)
+		}
+	}
+	return strings.Join(lines, "\n")
+}
+
+// An attempt that does not come back ends before its element does.
+func TestObserverOfTimeouts(t *testing.T) {
+	r, o := observed(t, 5, func(c *Config[string, string]) {
+		c.Timeout, c.AttemptTimeout, c.MaxCalls = 10*time.Second, 4*time.Second, 1
+	})
+	r.feed("a b")
+	r.pass(time.Minute)
+	r.Report()
+	got := o.took()
+	for _, want := range []string{
+		")a#1 attempt 1 timed out again after 1s in 4s", "-a dropped 0/2 in 0s+10s", "-b dropped 0/1 in 4s+6s", ")a#2 context deadline exceeded",
+	} {
+		require.Contains(t, got, want)
+	}
+	require.Equal(t, strings.Count(got, "("), strings.Count(got, ")"), got)
+	r.end()
+}
+
+// Those that the end of the run cuts off are reported when the driver knows what becomes of them.
+func TestObserverOfTheEnd(t *testing.T) {
+	r, o := observed(t, 1, func(c *Config[string, string]) { c.MaxCalls = 2 })
+	r.feed("a b c d")
+	r.complete("b#1")
+	r.calls["a#1"].Complete("1")
+	r.Turn() // not carried away
+	r.fail("c#1")
+	r.Turn()
+	r.Report()
+	o.took()
+	r.End(errOver)
+	for i, e := range r.Abandon() {
+		r.Ended(e, []Ending{Abandoned, Kept, HandedOver, Abandoned}[i])
+	}
+	r.Refused()
+	r.Report()
+	require.Equal(t, strings.Join([]string{
+		")d#1 context canceled in 0s",
+		"-a abandoned 0/1 in 0s+0s", "-b kept 0/1 in 0s+0s", "-c handed over 0/1 in 0s+0s", "-d abandoned 0/1 in 0s+0s",
+		"-<nil> discarded 0/0 in 0s+0s",
+	}, "\n"), o.took())
+}
+
+// A restored element is accepted again, and reported so; one that was only read ahead is not.
+func TestObserverOfRestoredElements(t *testing.T) {
+	r, o := observed(t, 3, func(c *Config[string, string]) { c.Restored = KeepSpent })
+	done := Item[string, string]{In: "a", Restored: true}
+	done.SetResults([]string{"x"})
+	r.Restore(done)
+	r.Restore(Item[string, string]{In: "b", Restored: true, First: 1, Spent: time.Second, Attempts: 2})
+	r.Restore(Item[string, string]{In: "c", Restored: true, First: 1, Wait: time.Second, Attempts: 1})
+	r.Restore(Item[string, string]{In: "d"})
+	r.Report()
+	r.emit()
+	r.Report()
+	require.Equal(t, "+a again\n+b again\n(b#3\n+c again\n+d\n(d#1\n-a emitted 1/0 in 0s+0s", o.took())
+	r.pass(time.Second)
+	r.complete("b#3 c#2 d#1")
+	r.idle()
+	r.Report()
+	require.Contains(t, o.took(), "-c emitted 1/2 in 1s+0s")
+	r.end()
+}
+
+// The values of the observer's contexts are those of calls; what the attempt itself answers for stays its own.
+func TestObserverContexts(t *testing.T) {
+	r, _ := observed(t, 1, nil)
+	var ctxs []context.Context
+	invoke := r.Invoke
+	r.Invoke = func(ctx context.Context, in string, a *call.Attempt[*queue.Entry[Slot[string, string]], string]) error {
+		ctxs = append(ctxs, ctx)
+		return invoke(ctx, in, a)
+	}
+	r.feed("a")
+	require.Equal(t, "a", ctxs[0].Value(elementKey{}))
+	require.Equal(t, 1, ctxs[0].Value(call.NumberKey{}))
+	derived, cancel := context.WithCancelCause(ctxs[0])
+	defer cancel(nil)
+	r.End(errOver)
+	r.Host.Cancel(errOver)
+	r.Abandon()
+	<-derived.Done()
+	require.Equal(t, errOver, context.Cause(derived))
+}
+
+// Law A6: an observer that breaks fails the attempt that it was called for; else it is logged.
+func TestObserverBreaks(t *testing.T) {
+	for _, c := range []struct{ at, want string }{
+		{"+a", "broke it: broken"},
+		{"(a#1", "broke it: broken"},
+		{")a#1 1 in 0s", "broke: panic: broken"},
+		{"-a emitted 1/1 in 0s+0s", "broke: panic: broken"},
+	} {
+		for _, how := range []string{"panic", "goexit"} {
+			t.Run(how+" at "+c.at, func(t *testing.T) {
+				r, o := observed(t, 0, func(c *Config[string, string]) {
+					c.Hooks.RunFailed, c.OnFailure = func(f Report[string]) error { return f.Err }, Drop
+					c.Hooks.GivenUp = func(f Report[string], _ Ending) {}
+				})
+				broke := false
+				o.on = func(what string) {
+					if what == c.at {
+						broke = true
+						if how == "goexit" {
+							runtime.Goexit()
+						}
+						panic("broken")
+					}
+				}
+				step := func(f func()) { // as a driver does
+					exited := true
+					done := make(chan struct{})
+					go func() {
+						defer close(done)
+						f()
+						exited = false
+					}()
+					<-done
+					if exited {
+						r.Resume()
+					}
+				}
+				step(func() { r.Accept("a") })
+				for range 3 {
+					step(func() { r.Turn(); r.emit(); r.Report() })
+					if a := r.calls["a#1"]; a != nil && !a.Completed() {
+						a.Complete("x")
+					}
+				}
+				require.True(t, broke)
+				r.balance()
+				counts, _ := r.Counts()
+				if strings.HasPrefix(c.want, "broke it") {
+					require.EqualValues(t, 1, counts.Dropped)
+				} else {
+					require.EqualValues(t, 1, counts.Completed)
+					if how == "panic" {
+						require.Contains(t, r.took(), c.want)
+					} else {
+						require.Contains(t, r.took(), "broke: ")
+					}
+				}
+				require.Equal(t, Never, r.Next())
+			})
+		}
+	}
+}
+
+// Law O1, at random: every accepted element ends once, and each of its attempts ends before.
+func TestObserverAtRandom(t *testing.T) {
+	rapid.Check(t, func(t *rapid.T) {
+		r, o := observed(t, 2, func(c *Config[string, string]) {
+			c.MaxCalls = rapid.IntRange(0, 2).Draw(t, "calls")
+			c.AttemptTimeout = rapid.SampledFrom([]time.Duration{0, 3 * time.Second}).Draw(t, "limit")
+			c.Timeout = 10 * time.Second
+			if rapid.Bool().Draw(t, "unordered") {
+				unordered(c)
+			}
+			c.OnFailure = rapid.SampledFrom([]FailurePolicy{Drop, HandOver}).Draw(t, "policy")
+		})
+		n := 0
+		for range rapid.IntRange(1, 60).Draw(t, "steps") {
+			switch rapid.IntRange(0, 4).Draw(t, "step") {
+			case 0:
+				if r.HasRoom() {
+					r.Accept(fmt.Sprintf("e%d", n))
+					n++
+				}
+			case 1:
+				for name, a := range r.calls {
+					if rapid.Bool().Draw(t, "complete "+name) {
+						a.Complete("x")
+					} else {
+						a.CompleteExceptionally(errBroken)
+					}
+				}
+				clear(r.calls)
+			case 2:
+				r.pass(time.Duration(rapid.IntRange(0, 5000).Draw(t, "ms")) * time.Millisecond)
+			case 3:
+				r.turn()
+			case 4:
+				if r.Failing() != nil {
+					r.Taken()
+				}
+			}
+			r.Report()
+		}
+		r.End(errOver)
+		for _, e := range r.Abandon() {
+			r.Ended(e, Abandoned)
+		}
+		r.Report()
+		state := map[string]string{}
+		for _, line := range o.lines {
+			name := strings.FieldsFunc(line[1:], func(c rune) bool { return c == ' ' || c == '#' })[0]
+			want := map[byte]string{'+': "", '(': "+", ')': "(", '-': "+"}[line[0]]
+			require.Equal(t, want, state[name], "%s in %v", line, o.lines)
+			state[name] = map[byte]string{'+': "+", '(': "(", ')': "+", '-': "-"}[line[0]]
+		}
+		require.Len(t, state, n)
+		for name, at := range state {
+			require.Equal(t, "-", at, name)
+		}
+		r.stop(nil)
+	})
+}
