@@ -16,6 +16,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/weirflow/weir/checkpoint/participant"
+	"github.com/weirflow/weir/internal/suite"
 	"github.com/weirflow/weir/internal/vfs/crashfs"
 )
 
@@ -241,6 +242,9 @@ func (l *life) live() {
 // A power cut or a kill at any moment leaves the previous snapshots or those with the new one, whole.
 func TestDirStoreSurvivesEveryCrash(t *testing.T) {
 	for keep := 1; keep <= 3; keep++ {
+		if suite.Race && keep != 2 {
+			continue
+		}
 		for _, split := range []bool{false, true} {
 			for _, kills := range []bool{false, true} {
 				t.Run(fmt.Sprintf("keep=%d/splitRenames=%t/kills=%t", keep, split, kills), func(t *testing.T) {
@@ -308,11 +312,15 @@ func TestDirStoreSurvivesEveryFailure(t *testing.T) {
 		"with effect":    {Err: syscall.EIO, Done: true},
 		"disk full":      {Err: syscall.ENOSPC, Part: 7},
 	}
+	step := 1
+	if suite.Race {
+		step = 5
+	}
 	for name, fault := range faults {
 		for _, lasting := range []bool{false, true} {
 			t.Run(fmt.Sprintf("%s/lasting=%t", name, lasting), func(t *testing.T) {
 				failed := 0
-				for at := 0; ; at++ {
+				for at := 0; ; at += step {
 					repeated := newLife(1)
 					_, _ = repeated.failAt(at, fault, lasting, true)
 					require.NoError(t, repeated.broken, "call %d, and the same snapshot again", at)

@@ -60,6 +60,7 @@ func TestDirStoreConforms(t *testing.T) {
 	}
 	for name, damage := range damages {
 		t.Run(name, func(t *testing.T) {
+			t.Parallel() // it mostly waits for the disk
 			checkpointtest.RunStore(t, func(t *testing.T) checkpointtest.Place {
 				t.Helper()
 				dir := filepath.Join(t.TempDir(), "new", "checkpoints")

@@ -18,6 +18,8 @@ import (
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 	"pgregory.net/rapid"
+
+	"github.com/weirflow/weir/internal/suite"
 )
 
 func mustNew[T any](t testing.TB) *Codec {
@@ -60,7 +62,11 @@ func roundTrip[T any](t *testing.T, v T) {
 	assert.True(t, same(reflect.ValueOf(&v), reflect.ValueOf(&got)), "%#v\ncame back as\n%#v", v, got)
 
 	// What is cut or longer is never taken for the value.
-	step := 1 + len(b)/2000
+	cuts := 2000
+	if suite.Race {
+		cuts = 50
+	}
+	step := 1 + len(b)/cuts
 	for n := 0; n < len(b); n += step {
 		_, err := decode[T](c.OwnReader(), b[:n])
 		require.Error(t, err, "the first %d of %d bytes", n, len(b))

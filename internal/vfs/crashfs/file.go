@@ -6,6 +6,7 @@ import (
 	"io"
 	"io/fs"
 	"os"
+	"slices"
 	"syscall"
 )
 
@@ -21,22 +22,30 @@ type file struct {
 
 // apply changes what is seen of a file, and notes the change as not sure.
 func (n *inode) apply(c change) {
-	n.data = c.on(n.data)
+	n.data = c.extend(n.data)
 	n.pending = append(n.pending, c)
 }
 
 // persist makes sure what was changed since the last sync, whether that worked or failed. What was lost before stays in doubt
 // where it was not written again.
 func (n *inode) persist() {
-	sure := n.sure
+	sure := slices.Clip(n.sure)
 	for _, c := range n.pending[n.lost:] {
-		sure = c.on(sure)
+		sure = c.extend(sure)
 	}
 	n.sure, n.pending, n.lost = bytes.Clone(sure), nil, 0
 	if !bytes.Equal(sure, n.data) {
 		n.pending = []change{{off: len(n.data)}, {off: 0, bytes: bytes.Clone(n.data)}}
 		n.lost = len(n.pending)
 	}
+}
+
+// extend is on for contents whose capacity is the caller's: what is written at their end is appended, not copied with all before.
+func (c change) extend(old []byte) []byte {
+	if c.bytes != nil && c.off == len(old) {
+		return append(old, c.bytes...)
+	}
+	return c.on(old)
 }
 
 // on returns the contents that a change makes of old ones, which it leaves alone.

@@ -24,7 +24,7 @@ func (c cloner) clone(n *inode) *inode {
 		return done
 	}
 	// The contents are shared: no change is made in place.
-	out := &inode{data: n.data, sure: n.sure, pending: slices.Clone(n.pending), lost: n.lost}
+	out := &inode{data: slices.Clip(n.data), sure: n.sure, pending: slices.Clone(n.pending), lost: n.lost}
 	c[n] = out
 	if n.isDir() {
 		out.names, out.sureNames = c.names(n.names), c.names(n.sureNames)
