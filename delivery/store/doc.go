@@ -25,6 +25,15 @@
 // another in one step; it needs an index, as databases have one. [NewMemory] is for tests; ext/sqlite/sqlitestore keeps
 // queues for the workers of one machine, ext/postgres/pgstore for those of many. Package deliverytest checks a store of your own.
 //
+// # Sources and sinks
+//
+// [NewSource] makes a source of messages of a queue, for a pipeline; [NewSink] puts the values of messages into one. Values
+// are encoded by a codec, whose schema is stored with each message, so a later version of a program can read what an earlier
+// one has stored.
+//
+//	source := store.NewSource(s, "orders", "dead", codec.JSON[Order]())
+//	defer source.Close(ctx)
+//
 // # Concurrency
 //
 // Stores are safe for concurrent use.

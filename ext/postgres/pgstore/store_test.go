@@ -7,6 +7,7 @@ import (
 	"errors"
 	"fmt"
 	"slices"
+	"strconv"
 	"sync"
 	"testing"
 	"time"
@@ -15,6 +16,7 @@ import (
 	"github.com/stretchr/testify/require"
 	"go.uber.org/goleak"
 
+	"github.com/weirflow/weir/codec"
 	"github.com/weirflow/weir/delivery"
 	"github.com/weirflow/weir/delivery/deliverytest"
 	"github.com/weirflow/weir/delivery/store"
@@ -70,6 +72,33 @@ func TestStore(t *testing.T) {
 			},
 		}
 	})
+}
+
+func TestSource(t *testing.T) {
+	newPlace := places(t)
+	deliverytest.RunSource(t, func(t *testing.T) deliverytest.Queue[string] {
+		pool := connect(t, newPlace(t))
+		require.NoError(t, pgstore.Migrate(t.Context(), pool))
+		s := pgstore.New(pool)
+		t.Cleanup(func() { require.NoError(t, s.Close()) })
+		n := 0
+		return deliverytest.Queue[string]{
+			Open: func() (delivery.Source[string], error) {
+				return store.NewSource(s, "q", "dead", codec.JSON[string]()), nil
+			},
+			Put: func(values ...string) error {
+				for _, v := range values {
+					n++
+					m, err := store.Encode(codec.JSON[string](), v, delivery.Meta{ID: strconv.Itoa(n)})
+					if err := errors.Join(err, s.Put(t.Context(), "q", m)); err != nil {
+						return err
+					}
+				}
+				return nil
+			},
+			Keeps: true, Shared: true,
+		}
+	}, func(i int) string { return "value " + strconv.Itoa(i) })
 }
 
 // Law D3.

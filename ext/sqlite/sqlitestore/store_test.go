@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"path/filepath"
+	"strconv"
 	"testing"
 	"time"
 
@@ -11,6 +12,7 @@ import (
 	"github.com/stretchr/testify/require"
 	"go.uber.org/goleak"
 
+	"github.com/weirflow/weir/codec"
 	"github.com/weirflow/weir/delivery"
 	"github.com/weirflow/weir/delivery/deliverytest"
 	"github.com/weirflow/weir/delivery/store"
@@ -83,6 +85,30 @@ func TestStore(t *testing.T) {
 			},
 		}
 	})
+}
+
+func TestSource(t *testing.T) {
+	deliverytest.RunSource(t, func(t *testing.T) deliverytest.Queue[string] {
+		s := sqlitestore.New(open(t, filepath.Join(t.TempDir(), "queues.db")))
+		t.Cleanup(func() { require.NoError(t, s.Close()) })
+		n := 0
+		return deliverytest.Queue[string]{
+			Open: func() (delivery.Source[string], error) {
+				return store.NewSource(s, "q", "dead", codec.JSON[string]()), nil
+			},
+			Put: func(values ...string) error {
+				for _, v := range values {
+					n++
+					m, err := store.Encode(codec.JSON[string](), v, delivery.Meta{ID: strconv.Itoa(n)})
+					if err := errors.Join(err, s.Put(t.Context(), "q", m)); err != nil {
+						return err
+					}
+				}
+				return nil
+			},
+			Keeps: true, Shared: true,
+		}
+	}, func(i int) string { return "value " + strconv.Itoa(i) })
 }
 
 // Law D3.

@@ -1,0 +1,328 @@
+package store
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"sync"
+	"time"
+
+	"github.com/benbjohnson/clock"
+
+	"github.com/weirflow/weir/codec"
+	"github.com/weirflow/weir/delivery"
+	"github.com/weirflow/weir/internal/nils"
+)
+
+const (
+	defaultLease   = 30 * time.Second
+	defaultMaxPoll = 100 * time.Millisecond
+	minPoll        = 5 * time.Millisecond
+	maxRecorded    = 1000 // verdicts that are recorded at once
+)
+
+// errSourceClosed is returned by a source that was closed.
+var errSourceClosed = errors.New("store: the source is closed")
+
+// Source returns the messages of a queue, as a [delivery.Source]: it extends their leases while they are in flight and records how they
+// are settled. Any number of sources, on any number of machines, share a queue.
+//
+// A message that was rejected, or whose payload the codec cannot read, goes to the queue of the dead letters, as it is. A verdict
+// that cannot be recorded is tried again until the source is closed.
+//
+// The Visit of a message that Receive returns is one more than the visits that are stored. A redelivery of a message that is
+// in flight here, since its lease was lost, joins that one (law D2).
+type Source[T any] struct {
+	store       Store
+	queue, dead string
+	codec       codec.Codec[T]
+	sourceSettings
+
+	ctx    context.Context // of Take and of what is recorded; ends with Close
+	cancel context.CancelCauseFunc
+	kick   chan struct{} // room for one; to the recorder: there are verdicts
+	again  chan struct{} // room for one; to Receive: something was given back
+	ended  chan struct{} // closed by the recorder when it ends
+
+	receiving sync.Mutex // held by Receive
+
+	mu      sync.Mutex
+	held    map[string]*held          // by Lease.Entry
+	settled []*held                   // of those, with a verdict
+	codecs  map[string]codec.Codec[T] // by schema
+	failure error                     // for the next Receive
+	closed  bool
+}
+
+// held is a message that was received and is not settled in the store. All but message is guarded by Source.mu.
+type held struct {
+	lease   Lease
+	message Message
+	verdict *delivery.Verdict // nil: in flight
+	written bool              // settled in the store
+}
+
+type sourceSettings struct {
+	clock   clock.Clock
+	lease   time.Duration
+	maxPoll time.Duration
+	logger  *slog.Logger
+}
+
+// SourceOption changes a setting of [NewSource].
+type SourceOption func(*sourceSettings)
+
+// WithLease sets how long the messages of a source that was killed stay with it; the default is 30 s. Leases are extended three
+// times as often. It panics if d ≤ 0.
+func WithLease(d time.Duration) SourceOption {
+	if d <= 0 {
+		panic(fmt.Sprintf("store: WithLease: %v is not positive", d))
+	}
+	return func(s *sourceSettings) { s.lease = d }
+}
+
+// WithMaxPoll sets how long Receive waits at most before it looks into an empty queue again: how late a message may be. The default is
+// 100 ms. It begins with 5 ms and doubles. It panics if d ≤ 0.
+func WithMaxPoll(d time.Duration) SourceOption {
+	if d <= 0 {
+		panic(fmt.Sprintf("store: WithMaxPoll: %v is not positive", d))
+	}
+	return func(s *sourceSettings) { s.maxPoll = d }
+}
+
+// WithClock sets the clock by which a source polls and extends; the default is the machine's. What is due is the store's matter.
+func WithClock(c clock.Clock) SourceOption {
+	nils.Refuse("store: WithClock", "clock", c)
+	return func(s *sourceSettings) { s.clock = c }
+}
+
+// WithLogger sets the logger; the default is slog.Default(). Leases that were lost, dead letters and verdicts that could not be recorded are
+// logged at warn level.
+func WithLogger(l *slog.Logger) SourceOption {
+	nils.Refuse("store: WithLogger", "logger", l)
+	return func(s *sourceSettings) { s.logger = l }
+}
+
+// NewSource returns a source of a queue. dead is the queue of its dead letters. It panics if an argument is nil or empty, or
+// if the queues are the same. The source must be closed.
+func NewSource[T any](s Store, queue, dead string, c codec.Codec[T], opts ...SourceOption) *Source[T] {
+	nils.Refuse("store: NewSource", "store", s)
+	nils.Refuse("store: NewSource", "codec", c)
+	if err := errors.Join(checkQueue(queue), checkQueue(dead)); err != nil {
+		panic("store: NewSource: " + err.Error())
+	}
+	if queue == dead {
+		panic(fmt.Sprintf("store: NewSource: the queue %q cannot be that of its dead letters", queue))
+	}
+	set := sourceSettings{clock: clock.New(), lease: defaultLease, maxPoll: defaultMaxPoll, logger: slog.Default()}
+	for _, opt := range opts {
+		opt(&set)
+	}
+	ctx, cancel := context.WithCancelCause(context.Background())
+	src := &Source[T]{
+		store: s, queue: queue, dead: dead, codec: c, sourceSettings: set, ctx: ctx, cancel: cancel,
+		kick: make(chan struct{}, 1), again: make(chan struct{}, 1), ended: make(chan struct{}),
+		held: map[string]*held{}, codecs: map[string]codec.Codec[T]{},
+	}
+	go src.record() // ends with Close, which waits for it
+	return src
+}
+
+// Receive implements [delivery.Source].
+func (s *Source[T]) Receive(ctx context.Context, n int) ([]delivery.Message[T], error) {
+	if n < 1 {
+		panic(fmt.Sprintf("store: Receive: n is %d, must be at least 1", n))
+	}
+	s.receiving.Lock()
+	defer s.receiving.Unlock()
+	poll := minPoll
+	for {
+		if err := s.trouble(); err != nil {
+			return nil, err
+		}
+		if ctx.Err() != nil {
+			return nil, context.Cause(ctx)
+		}
+		ms, err := s.take(n)
+		if s.ctx.Err() != nil {
+			return nil, errSourceClosed // Close gives back what was taken
+		}
+		if err != nil || len(ms) > 0 {
+			return ms, err
+		}
+		timer := s.clock.Timer(poll)
+		select {
+		case <-timer.C:
+			poll = min(2*poll, s.maxPoll)
+		case <-s.again:
+			poll = minPoll
+		case <-ctx.Done():
+		case <-s.ctx.Done():
+		}
+		timer.Stop()
+	}
+}
+
+// trouble returns why Receive cannot go on. A failure is returned once.
+func (s *Source[T]) trouble() error {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.closed {
+		return errSourceClosed
+	}
+	err := s.failure
+	s.failure = nil
+	return err
+}
+
+// take takes messages. A Take that is broken off may have leased some, which would have to wait for the end of their leases. So the
+// context of Receive does not end it, only Close does.
+func (s *Source[T]) take(n int) ([]delivery.Message[T], error) {
+	taken, err := s.store.Take(s.ctx, s.queue, n, s.lease)
+	if err != nil {
+		return nil, err
+	}
+	var ms []delivery.Message[T]
+	for _, l := range taken {
+		h := &held{lease: l.Lease, message: l.Message}
+		h.message.Meta.Visit++
+		if !s.hold(h) {
+			continue
+		}
+		value, err := s.decode(&l.Message)
+		if err != nil {
+			s.logger.Warn("weir: a message cannot be decoded and goes to the dead letters", "queue", s.queue, "id", l.Meta.ID, "error", err)
+			s.settle(h, delivery.Verdict{Kind: delivery.Rejected, Err: &decodeError{err}})
+			continue
+		}
+		meta := h.message.Meta
+		ms = append(ms, delivery.New(value, &meta, func(v delivery.Verdict) { s.settle(h, v) }))
+	}
+	return ms, nil
+}
+
+// decodeError is the error of a payload that its codec cannot read.
+type decodeError struct{ error }
+
+func (e *decodeError) Unwrap() error { return e.error }
+
+// hold notes a message. It returns false for one that is in flight here: that one goes on with the new lease (law D2).
+func (s *Source[T]) hold(h *held) bool {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if other := s.held[h.lease.Entry]; other != nil {
+		other.lease = h.lease
+		return false
+	}
+	s.held[h.lease.Entry] = h
+	return true
+}
+
+// settle takes the verdict on a message, from any goroutine.
+func (s *Source[T]) settle(h *held, v delivery.Verdict) {
+	s.mu.Lock()
+	if s.held[h.lease.Entry] == h { // or the source was closed
+		h.verdict = &v
+		s.settled = append(s.settled, h)
+	}
+	s.mu.Unlock()
+	wake(s.kick)
+}
+
+func (s *Source[T]) decode(m *Message) (value T, err error) {
+	c, err := s.codecFor(m.Schema)
+	if err != nil {
+		return value, err
+	}
+	err = quietly(func() (err error) {
+		value, err = c.Decode(m.Payload)
+		return err
+	})
+	return value, err
+}
+
+// codecFor returns the codec for payloads that were stored with a schema.
+func (s *Source[T]) codecFor(schema []byte) (codec.Codec[T], error) {
+	s.mu.Lock()
+	c := s.codecs[string(schema)]
+	s.mu.Unlock()
+	if c != nil {
+		return c, nil
+	}
+	err := quietly(func() (err error) {
+		c, err = codec.WithSchema(s.codec, schema)
+		return err
+	})
+	if err != nil {
+		return nil, err
+	}
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if len(s.codecs) >= 100 { // many versions of a program: their payloads decide, not we
+		clear(s.codecs)
+	}
+	s.codecs[string(schema)] = c
+	return c, nil
+}
+
+// Close implements [delivery.Source].
+func (s *Source[T]) Close(ctx context.Context) error {
+	s.mu.Lock()
+	first := !s.closed
+	s.closed = true
+	s.mu.Unlock()
+	if first {
+		s.cancel(errSourceClosed)
+	}
+	select {
+	case <-s.ended:
+	case <-ctx.Done():
+		return context.Cause(ctx)
+	}
+	s.receiving.Lock() // a Receive that was taking has noted what it took
+	defer s.receiving.Unlock()
+	if err := s.giveBack(ctx); err != nil {
+		return err
+	}
+	return s.lastFailure()
+}
+
+func (s *Source[T]) lastFailure() error {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	err := s.failure
+	s.failure = nil
+	return err
+}
+
+// giveBack records what was settled, and releases the rest.
+func (s *Source[T]) giveBack(ctx context.Context) error {
+	if err := s.recordAll(ctx); err != nil {
+		return err
+	}
+	s.mu.Lock()
+	var leases []Lease
+	for _, h := range s.held {
+		if h.verdict == nil {
+			leases = append(leases, h.lease)
+		}
+	}
+	s.mu.Unlock()
+	if err := s.store.Release(ctx, 0, leases...); err != nil && !errors.Is(err, ErrLeaseLost) {
+		return err
+	}
+	s.mu.Lock()
+	clear(s.held)
+	s.settled = nil
+	s.mu.Unlock()
+	return nil
+}
+
+// wake sends to a channel with room for one.
+func wake(c chan struct{}) {
+	select {
+	case c <- struct{}{}:
+	default:
+	}
+}

@@ -1,0 +1,262 @@
+package store_test
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"sync/atomic"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/benbjohnson/clock"
+	"github.com/stretchr/testify/require"
+
+	"github.com/weirflow/weir/codec"
+	"github.com/weirflow/weir/delivery"
+	"github.com/weirflow/weir/delivery/deliverytest"
+	"github.com/weirflow/weir/delivery/store"
+)
+
+var quiet = store.WithLogger(slog.New(slog.DiscardHandler))
+
+func TestSource(t *testing.T) {
+	deliverytest.RunSource(t, func(t *testing.T) deliverytest.Queue[string] {
+		return storeQueue(t, store.NewMemory(clock.New(), 0))
+	}, func(i int) string { return fmt.Sprint("value ", i) })
+}
+
+func storeQueue(t *testing.T, s store.Store) deliverytest.Queue[string] {
+	n := 0
+	return deliverytest.Queue[string]{
+		Open: func() (delivery.Source[string], error) {
+			return store.NewSource(s, "q", "dead", codec.JSON[string](), store.WithLease(600*time.Millisecond), quiet), nil
+		},
+		Put: func(values ...string) error {
+			for _, v := range values {
+				n++
+				m, err := store.Encode(codec.JSON[string](), v, delivery.Meta{ID: fmt.Sprint(n)})
+				if err := errors.Join(err, s.Put(t.Context(), "q", m)); err != nil {
+					return err
+				}
+			}
+			return nil
+		},
+		Keeps: true, Shared: true, Lease: 600 * time.Millisecond,
+		Kill: func(s delivery.Source[string]) { store.KillSource(s.(*store.Source[string])) },
+	}
+}
+
+func receive(t *testing.T, s *store.Source[string]) delivery.Message[string] {
+	t.Helper()
+	ms, err := s.Receive(t.Context(), 1)
+	require.NoError(t, err)
+	require.Len(t, ms, 1)
+	return ms[0]
+}
+
+func put(t *testing.T, s store.Store, ids ...string) {
+	t.Helper()
+	for _, id := range ids {
+		m, err := store.Encode(codec.JSON[string](), "value of "+id, delivery.Meta{ID: id})
+		require.NoError(t, err)
+		require.NoError(t, s.Put(t.Context(), "q", m))
+	}
+}
+
+func dead(t *testing.T, s store.Inspector) []store.Entry {
+	t.Helper()
+	entries, err := s.List(t.Context(), "dead", store.Filter{}, store.Page{Max: 100})
+	require.NoError(t, err)
+	return entries
+}
+
+// Law D4.
+func TestUndecodableStopsNothing(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		memory := store.NewMemory(clock.New(), 0)
+		raw := store.Message{Meta: delivery.Meta{ID: "raw", Visit: 2}, Payload: []byte("no JSON\x00"), Schema: codec.SchemaOf(codec.JSON[string]())}
+		other := store.Message{Meta: delivery.Meta{ID: "other"}, Payload: []byte(`"x"`), Schema: []byte("another codec")}
+		require.NoError(t, memory.Put(t.Context(), "q", raw, other))
+		put(t, memory, "good")
+		s := store.NewSource(memory, "q", "dead", codec.JSON[string](), quiet)
+		m := receive(t, s)
+		require.Equal(t, "value of good", m.Value)
+		m.Ack()
+		require.NoError(t, s.Close(t.Context()))
+		letters := dead(t, memory)
+		require.Len(t, letters, 2)
+		for i, want := range []store.Message{raw, other} {
+			require.Equal(t, store.Undecodable, letters[i].Cause)
+			require.NotEmpty(t, letters[i].Meta.LastError)
+			require.Equal(t, want.Payload, letters[i].Payload)
+			require.Equal(t, want.Schema, letters[i].Schema)
+			require.Equal(t, want.Identity(), letters[i].Identity())
+		}
+	})
+}
+
+func TestRejectedIsADeadLetter(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		memory := store.NewMemory(clock.New(), 0)
+		put(t, memory, "a")
+		s := store.NewSource(memory, "q", "dead", codec.JSON[string]())
+		m := receive(t, s)
+		require.Equal(t, 1, m.Meta().Visit)
+		m.Reject(errors.New("no such account"))
+		require.NoError(t, s.Close(t.Context()))
+		letter := dead(t, memory)[0]
+		require.Equal(t, store.Permanent, letter.Cause)
+		require.Equal(t, "no such account", letter.Meta.LastError)
+		require.Equal(t, 1, letter.Meta.Visit)
+		require.True(t, letter.Meta.FirstFailure.Equal(time.Now()))
+		require.Equal(t, `"value of a"`, string(letter.Payload))
+	})
+}
+
+// failing is a store that cannot write for some time.
+type failing struct {
+	store.Inspector
+	down *atomic.Bool
+}
+
+var errDown = errors.New("down")
+
+func (f failing) Done(ctx context.Context, ls ...store.Lease) error {
+	if f.down.Load() {
+		return errDown
+	}
+	return f.Inspector.Done(ctx, ls...)
+}
+
+func (f failing) Extend(ctx context.Context, d time.Duration, ls ...store.Lease) error {
+	if f.down.Load() {
+		return errDown
+	}
+	return f.Inspector.Extend(ctx, d, ls...)
+}
+
+// Law D2: the acknowledgement survives the store's outage, and the message is not delivered again here.
+func TestAcknowledgementsAreTriedAgain(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		memory := store.NewMemory(clock.New(), 0)
+		put(t, memory, "a")
+		var down atomic.Bool
+		s := store.NewSource(failing{memory, &down}, "q", "dead", codec.JSON[string](), store.WithLease(10*time.Second), quiet)
+		m := receive(t, s)
+		down.Store(true)
+		m.Ack()
+		synctest.Wait()
+		_, err := s.Receive(t.Context(), 1)
+		require.ErrorIs(t, err, errDown)
+		ctx, cancel := context.WithTimeout(t.Context(), time.Minute) // longer than the lease
+		defer cancel()
+		for ctx.Err() == nil {
+			ms, err := s.Receive(ctx, 1)
+			require.Empty(t, ms, "a message that was acknowledged is delivered again")
+			require.Error(t, err)
+		}
+		down.Store(false)
+		time.Sleep(2 * time.Second)
+		counts, err := memory.Count(t.Context(), "q", store.Filter{})
+		require.NoError(t, err)
+		require.Zero(t, counts.Messages)
+		require.NoError(t, ignore(s.Close(t.Context()), errDown))
+	})
+}
+
+// Law D2: after a pause in which the lease was lost, the message that comes again joins the one in flight.
+func TestRedeliveryJoins(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		memory := store.NewMemory(clock.New(), 0)
+		put(t, memory, "a")
+		var down atomic.Bool
+		down.Store(true)
+		s := store.NewSource(failing{memory, &down}, "q", "dead", codec.JSON[string](), store.WithLease(time.Second), quiet)
+		m := receive(t, s)
+		time.Sleep(5 * time.Second) // no lease is extended
+		ctx, cancel := context.WithTimeout(t.Context(), 5*time.Second)
+		defer cancel()
+		_, err := s.Receive(ctx, 1)
+		require.ErrorIs(t, err, context.DeadlineExceeded)
+		down.Store(false)
+		time.Sleep(2 * time.Second)
+		m.Ack()
+		require.NoError(t, s.Close(t.Context()))
+		counts, err := memory.Count(t.Context(), "q", store.Filter{})
+		require.NoError(t, err)
+		require.Zero(t, counts.Messages, "the acknowledgement is that of the newer lease")
+	})
+}
+
+func ignore(err, other error) error {
+	if errors.Is(err, other) {
+		return nil
+	}
+	return err
+}
+
+// An idle source asks less and less, and is back at once when something was given back.
+func TestIdlePolls(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		asked := 0
+		counting := counting{store.NewMemory(clock.New(), 0), &asked}
+		s := store.NewSource(counting, "q", "dead", codec.JSON[string](), store.WithMaxPoll(time.Second))
+		ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
+		defer cancel()
+		_, err := s.Receive(ctx, 1)
+		require.ErrorIs(t, err, context.DeadlineExceeded)
+		require.InDelta(t, 68, asked, 3)
+
+		put(t, counting, "a", "b")
+		m := receive(t, s)
+		begun := time.Now()
+		m.Nack(0)
+		receive(t, s)
+		receive(t, s)
+		require.Less(t, time.Since(begun), 10*time.Millisecond)
+		require.NoError(t, s.Close(t.Context()))
+	})
+}
+
+type counting struct {
+	store.Store
+	takes *int
+}
+
+func (c counting) Take(ctx context.Context, queue string, n int, lease time.Duration) ([]store.Leased, error) {
+	*c.takes++
+	return c.Store.Take(ctx, queue, n, lease)
+}
+
+func TestSink(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		memory := store.NewMemory(clock.New(), 0)
+		put(t, memory, "a")
+		s := store.NewSource(memory, "q", "dead", codec.JSON[string]())
+		m := receive(t, s)
+		sink := store.NewSink(memory, "next", codec.JSON[func()]())
+		bad := delivery.With(m, func() {})
+		require.NoError(t, sink.Put(t.Context(), []delivery.Message[func()]{bad}), "what cannot be encoded is rejected")
+		require.False(t, bad.Pending())
+		require.NoError(t, s.Close(t.Context()))
+		require.Len(t, dead(t, memory), 1)
+
+		put(t, memory, "b")
+		s = store.NewSource(memory, "q", "dead", codec.JSON[string]())
+		m = receive(t, s)
+		next := store.NewSink(memory, "next", codec.JSON[int]())
+		for range 2 {
+			require.NoError(t, next.Put(t.Context(), []delivery.Message[int]{delivery.With(m, 7)}))
+		}
+		m.Ack()
+		require.NoError(t, s.Close(t.Context()))
+		entries, err := memory.List(t.Context(), "next", store.Filter{}, store.Page{Max: 10})
+		require.NoError(t, err)
+		require.Len(t, entries, 1)
+		require.Equal(t, "b", entries[0].Meta.ID)
+		require.Zero(t, entries[0].Meta.Visit)
+		require.Equal(t, "7", string(entries[0].Payload))
+	})
+}
