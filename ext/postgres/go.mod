@@ -3,6 +3,7 @@ module github.com/weirflow/weir/ext/postgres
 go 1.26
 
 require (
+	github.com/benbjohnson/clock v1.3.5
 	github.com/jackc/pgx/v5 v5.12.0
 	github.com/stretchr/testify v1.12.1
 	github.com/weirflow/weir v0.0.0
@@ -10,7 +11,6 @@ require (
 )
 
 require (
-	github.com/benbjohnson/clock v1.3.5 // indirect
 	github.com/jackc/pgpassfile v1.0.0 // indirect
 	github.com/jackc/pgservicefile v0.0.0-20240606120523-5a60cdf6a761 // indirect
 	github.com/jackc/puddle/v2 v2.2.3 // indirect

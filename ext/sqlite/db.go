@@ -12,13 +12,16 @@ import (
 	"time"
 
 	_ "modernc.org/sqlite" // the driver "sqlite"
+
+	"github.com/weirflow/weir/internal/group"
 )
 
 // DB is an SQLite database: one writer, several readers. It is safe for concurrent
 // use.
 type DB struct {
 	writer, reader *sql.DB
-	group          group
+	group          *group.Group[*write]
+	statements     statements
 }
 
 type config struct {
@@ -80,6 +83,7 @@ func Open(ctx context.Context, path string, opts ...Option) (*DB, error) {
 
 	name := (&url.URL{Scheme: "file", Path: filepath.ToSlash(path)}).String()
 	db := &DB{}
+	db.group = group.New(maxShared, db.runAll)
 	if db.writer, err = open(ctx, name+"?"+params.Encode(), 1); err != nil {
 		return nil, fmt.Errorf("sqlite: open %q: %w", path, err)
 	}

@@ -159,10 +159,7 @@ func TestWriteShares(t *testing.T) {
 func waitFor(t testing.TB, db *DB, n int) {
 	t.Helper()
 	for {
-		db.group.mu.Lock()
-		waiting := len(db.group.waiting)
-		db.group.mu.Unlock()
-		if waiting == n {
+		if db.group.Waiting() == n {
 			return
 		}
 		require.NoError(t, t.Context().Err())
@@ -314,7 +311,7 @@ func TestWritePrepares(t *testing.T) {
 			return insert(i)(ctx, tx)
 		}))
 	}
-	assert.Len(t, db.group.prepared, maxPrepared)
+	assert.Len(t, db.statements.prepared, maxPrepared)
 }
 
 func TestWriteAfterClose(t *testing.T) {

@@ -6,9 +6,7 @@ import (
 	"database/sql"
 	"errors"
 	"fmt"
-	"runtime"
 	"slices"
-	"sync"
 
 	"github.com/weirflow/weir/internal/guard"
 	"github.com/weirflow/weir/internal/panics"
@@ -22,26 +20,17 @@ const (
 // errTxDone is the error of statements after the function of Write has returned.
 var errTxDone = errors.New("sqlite: the function of this transaction has returned")
 
-// group is the group commit. The first call that finds no leader leads: it runs, in one
-// transaction, what waits, and then makes the first of those that came meanwhile the
-// next leader. So there is no goroutine to end.
-type group struct {
-	mu      sync.Mutex
-	leading bool
-	waiting []*write
-
-	// Owned by the leader.
-	prepared map[string]*sql.Stmt
-	wanted   []string // to be prepared before the next transaction
-}
-
 // write is one call of Write.
 type write struct {
-	ctx    context.Context
-	fn     func(context.Context, *Tx) error
-	turn   chan bool // room for one; true: err is set; false: lead
-	leader bool      // guarded by group.mu: a turn to lead was sent
-	err    error
+	ctx context.Context
+	fn  func(context.Context, *Tx) error
+	err error
+}
+
+// statements are those that stay prepared. They belong to the goroutine of the batch.
+type statements struct {
+	prepared map[string]*sql.Stmt
+	wanted   []string // to be prepared before the next transaction
 }
 
 // Tx is the transaction of a call of [DB.Write]. It belongs to that call and cannot be
@@ -58,9 +47,9 @@ type Tx struct {
 
 // shared is a transaction of several calls.
 type shared struct {
-	group *group
-	tx    *sql.Tx
-	stmts map[string]*sql.Stmt // those of this transaction
+	statements *statements
+	tx         *sql.Tx
+	stmts      map[string]*sql.Stmt // those of this transaction
 }
 
 // Write runs fn in a transaction, which it may share with other calls, and returns when
@@ -73,68 +62,17 @@ func (db *DB) Write(ctx context.Context, fn func(ctx context.Context, tx *Tx) er
 	if fn == nil {
 		panic("sqlite.DB.Write: fn is nil")
 	}
-	g := &db.group
-	w := &write{ctx: ctx, fn: fn, turn: make(chan bool, 1)}
-	g.mu.Lock()
-	g.waiting = append(g.waiting, w)
-	lead := !g.leading
-	g.leading, w.leader = true, lead
-	g.mu.Unlock()
-
-	if !lead {
-		select {
-		case done := <-w.turn:
-			if done {
-				return w.err
-			}
-		case <-ctx.Done():
-			if g.withdraw(w) {
-				return context.Cause(ctx)
-			}
-			if done := <-w.turn; done {
-				return w.err
-			}
+	w := &write{ctx: ctx, fn: fn}
+	turn := db.group.Add(w)
+	select {
+	case <-turn.Done():
+	case <-ctx.Done():
+		if db.group.Withdraw(turn) {
+			return context.Cause(ctx)
 		}
+		<-turn.Done()
 	}
-	db.lead()
 	return w.err
-}
-
-// withdraw takes a call out of the line. It fails if the call runs, or is to lead.
-func (g *group) withdraw(w *write) bool {
-	g.mu.Lock()
-	defer g.mu.Unlock()
-	i := slices.Index(g.waiting, w)
-	if i < 0 || w.leader {
-		return false
-	}
-	g.waiting = slices.Delete(g.waiting, i, i+1)
-	return true
-}
-
-// lead runs what waits, the caller's own write first, and hands the lead on.
-func (db *DB) lead() {
-	runtime.Gosched() // those that the last transaction has let go may have the next call ready
-	g := &db.group
-	g.mu.Lock()
-	n := min(len(g.waiting), maxShared)
-	batch := slices.Clone(g.waiting[:n])
-	g.waiting = slices.Delete(g.waiting, 0, n)
-	g.mu.Unlock()
-
-	db.runAll(batch)
-
-	g.mu.Lock()
-	g.leading = len(g.waiting) > 0
-	if g.leading {
-		next := g.waiting[0]
-		next.leader = true
-		next.turn <- false
-	}
-	g.mu.Unlock()
-	for _, w := range batch[1:] {
-		w.turn <- true
-	}
 }
 
 // runAll sets the errors of all calls of a batch.
@@ -165,7 +103,7 @@ func (db *DB) runShared(batch []*write, run func(s *shared, batch []*write) (com
 	if err != nil {
 		return true, err // a second try would not help
 	}
-	s := &shared{group: &db.group, tx: tx, stmts: map[string]*sql.Stmt{}}
+	s := &shared{statements: &db.statements, tx: tx, stmts: map[string]*sql.Stmt{}}
 	commit, err := run(s, batch)
 	if !commit || err != nil {
 		_ = tx.Rollback() // fails if SQLite has done so already
@@ -238,11 +176,11 @@ func (s *shared) exec(ctx context.Context, query string) error {
 func (s *shared) stmt(ctx context.Context, query string) *sql.Stmt {
 	stmt := s.stmts[query]
 	if stmt == nil {
-		if prepared := s.group.prepared[query]; prepared != nil {
+		if prepared := s.statements.prepared[query]; prepared != nil {
 			stmt = s.tx.StmtContext(ctx, prepared)
 			s.stmts[query] = stmt
-		} else if len(s.group.wanted) < maxPrepared {
-			s.group.wanted = append(s.group.wanted, query)
+		} else if len(s.statements.wanted) < maxPrepared {
+			s.statements.wanted = append(s.statements.wanted, query)
 		}
 	}
 	return stmt
@@ -306,17 +244,17 @@ func (t *Tx) usable(ctx context.Context) (context.Context, error) {
 
 // prepare prepares what the last transaction had to run without.
 func (db *DB) prepare() {
-	g := &db.group
-	for _, query := range g.wanted {
-		if len(g.prepared) >= maxPrepared || g.prepared[query] != nil {
+	s := &db.statements
+	for _, query := range s.wanted {
+		if len(s.prepared) >= maxPrepared || s.prepared[query] != nil {
 			continue
 		}
 		if stmt, err := db.writer.PrepareContext(context.Background(), query); err == nil {
-			if g.prepared == nil {
-				g.prepared = map[string]*sql.Stmt{}
+			if s.prepared == nil {
+				s.prepared = map[string]*sql.Stmt{}
 			}
-			g.prepared[query] = stmt
+			s.prepared[query] = stmt
 		}
 	}
-	g.wanted = g.wanted[:0]
+	s.wanted = s.wanted[:0]
 }

@@ -3,9 +3,9 @@
 //
 //	db, err := sqlite.Open(ctx, "accounts.db")
 //	…
-//	records := sqliterecords.New(db)
-//	err = records.Migrate(ctx)
+//	err = sqliterecords.Migrate(ctx, db)
 //	…
+//	records := sqliterecords.New(db)
 //	// In the handler of a request:
 //	answer, err := records.Run(ctx, req, func(ctx context.Context, tx *sqlite.Tx) ([]byte, error) {
 //		_, err := tx.ExecContext(ctx, "UPDATE accounts SET balance = balance - ? WHERE id = ?", amount, id)
@@ -25,7 +25,7 @@
 //
 // # Migrations
 //
-// [Records.Migrate] makes the tables weir_clients and weir_records. The same files are [Migrations], for a migrator of
+// [Migrate] makes the tables weir_clients and weir_records. The same files are [Migrations], for a migrator of
 // your own.
 //
 // # Concurrency

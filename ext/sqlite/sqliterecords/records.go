@@ -68,9 +68,9 @@ func New(db *sqlite.DB, opts ...Option) *Records {
 	return r
 }
 
-// Migrate makes the tables, or changes them to what this version needs.
-func (r *Records) Migrate(ctx context.Context) error {
-	return sqlmigrate.Apply(ctx, r.db.Writer(), sqlmigrate.SQLite, "sqliterecords", Migrations())
+// Migrate makes the tables in db, or changes them to what this version needs.
+func Migrate(ctx context.Context, db *sqlite.DB) error {
+	return sqlmigrate.Apply(ctx, db.Writer(), sqlmigrate.SQLite, "sqliterecords", Migrations())
 }
 
 const (

@@ -30,6 +30,7 @@ func open(t testing.TB, path string) *sqlite.DB {
 	db, err := sqlite.Open(context.Background(), path)
 	require.NoError(t, err)
 	t.Cleanup(func() { assert.NoError(t, db.Close()) })
+	require.NoError(t, sqliterecords.Migrate(context.Background(), db))
 	return db
 }
 
@@ -46,9 +47,7 @@ func TestStore(t *testing.T) {
 		require.NoError(t, err)
 		return exactlyoncetest.Place[sqliterecords.Tx]{
 			Open: func() exactlyonce.Store[sqliterecords.Tx] {
-				r := sqliterecords.New(open(t, path), sqliterecords.WithClock(c))
-				require.NoError(t, r.Migrate(context.Background()))
-				return r
+				return sqliterecords.New(open(t, path), sqliterecords.WithClock(c))
 			},
 			Begin: func(ctx context.Context) (exactlyoncetest.Transaction[sqliterecords.Tx], error) {
 				tx, err := db.Writer().BeginTx(ctx, nil)
@@ -76,7 +75,6 @@ func TestRun(t *testing.T) {
 	_, err := db.Writer().Exec(table)
 	require.NoError(t, err)
 	r := sqliterecords.New(db)
-	require.NoError(t, r.Migrate(t.Context()))
 	client := exactlyonce.NewClient()
 	const n, attempts = 50, 4
 	var mu sync.Mutex
@@ -112,7 +110,6 @@ func TestRunErrors(t *testing.T) {
 	_, err := db.Writer().Exec(table)
 	require.NoError(t, err)
 	r := sqliterecords.New(db)
-	require.NoError(t, r.Migrate(t.Context()))
 	req := exactlyonce.Request{ID: exactlyonce.ID{Client: exactlyonce.NewClient(), Sequence: 5, Attempt: 1}, Scope: "s"}
 	effect := func(result error) ([]byte, error) {
 		return r.Run(t.Context(), req, func(ctx context.Context, tx *sqlite.Tx) ([]byte, error) {

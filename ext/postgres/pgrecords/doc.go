@@ -1,0 +1,41 @@
+// Package pgrecords keeps the answers of requests with ids in PostgreSQL, for services
+// whose effects are in the same database: record and effect are one transaction. Any
+// number of servers share them.
+//
+//	pool, err := pgxpool.New(ctx, url)
+//	…
+//	err = pgrecords.Migrate(ctx, pool)
+//	…
+//	records := pgrecords.New(pool)
+//	// In the handler of a request:
+//	answer, err := records.Run(ctx, req, func(ctx context.Context, tx pgx.Tx) ([]byte, error) {
+//		_, err := tx.Exec(ctx, "UPDATE accounts SET balance = balance - $1 WHERE id = $2", amount, id)
+//		return []byte("paid"), err
+//	})
+//
+// # Vocabulary
+//
+// [Records] is an exactlyonce.Store. There are three ways to write a record:
+//
+//	Put   joins a transaction of yours
+//	Run   calls your function in a transaction, commits it, and finds the answer when that of COMMIT was lost
+//	Exec  runs one statement; calls of many goroutines share a transaction, and so its COMMIT
+//
+// # Guarantees
+//
+// The suite exactlyonce/exactlyoncetest describes and checks them. They hold at every isolation level; with REPEATABLE
+// READ and SERIALIZABLE, Put fails with a serialization failure (SQLSTATE 40001) where it would have waited and
+// seen. What is collected leaves a row without its answer or a number for the client, and is stale for ever.
+//
+// Put takes an advisory lock of the transaction, shared, whose number is a hash of scope and client; marks and the collection of
+// a client take it exclusively. So a transaction that stays open holds up marks of its client, not other requests.
+//
+// # Migrations
+//
+// [Migrate] makes the tables weir_clients and weir_records. The same files are [Migrations], for a migrator of
+// your own.
+//
+// # Concurrency
+//
+// Records are safe for concurrent use.
+package pgrecords

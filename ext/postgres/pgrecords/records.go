@@ -1,0 +1,424 @@
+package pgrecords
+
+import (
+	"context"
+	"embed"
+	"errors"
+	"fmt"
+	"hash/fnv"
+	"io/fs"
+	"time"
+
+	"github.com/benbjohnson/clock"
+	"github.com/jackc/pgx/v5"
+	"github.com/jackc/pgx/v5/pgconn"
+	"github.com/jackc/pgx/v5/pgtype"
+	"github.com/jackc/pgx/v5/pgxpool"
+	"github.com/jackc/pgx/v5/stdlib"
+
+	"github.com/weirflow/weir/exactlyonce"
+	"github.com/weirflow/weir/internal/group"
+	"github.com/weirflow/weir/internal/sqlmigrate"
+)
+
+// collected is the mark of a client whose requests are all stale.
+const collected = exactlyonce.MaxSequence + 1
+
+// lockNotAvailable is the SQLSTATE of a lock_timeout.
+const lockNotAvailable = "55P03"
+
+// step is how many rows one transaction of a collection changes.
+const step = 500
+
+//go:embed migrations/*.sql
+var migrations embed.FS
+
+// Migrations returns the SQL files that make the tables: "0001_records.sql" and so on.
+func Migrations() fs.FS {
+	files, _ := fs.Sub(migrations, "migrations") // the name is a good one
+	return files
+}
+
+// Records are answers in a PostgreSQL database. They are safe for concurrent use.
+type Records struct {
+	pool  *pgxpool.Pool
+	clock clock.Clock
+	group *group.Group[*call]
+
+	// Owned by the goroutine of the group's batch.
+	ids map[clientKey]int64 // of clients that are known to be in the table
+}
+
+var _ exactlyonce.Store[pgx.Tx] = (*Records)(nil)
+
+// Option changes what [New] makes.
+type Option func(*Records)
+
+// WithClock sets the clock that says when an answer was stored. Default: the wall clock.
+func WithClock(c clock.Clock) Option {
+	if c == nil {
+		panic("pgrecords.WithClock: the clock is nil")
+	}
+	return func(r *Records) { r.clock = c }
+}
+
+// New returns the records in the database of pool.
+func New(pool *pgxpool.Pool, opts ...Option) *Records {
+	if pool == nil {
+		panic("pgrecords.New: the pool is nil")
+	}
+	r := &Records{pool: pool, clock: clock.New()}
+	r.group = group.New(maxShared, r.runAll)
+	for _, opt := range opts {
+		opt(r)
+	}
+	return r
+}
+
+// Migrate makes the tables in the database of pool, or changes them to what this version needs.
+func Migrate(ctx context.Context, pool *pgxpool.Pool) error {
+	db := stdlib.OpenDBFromPool(pool)
+	return errors.Join(sqlmigrate.Apply(ctx, db, sqlmigrate.PostgreSQL, "pgrecords", Migrations()), db.Close())
+}
+
+const (
+	findSQL = `SELECT c.mark, r.client_id IS NOT NULL, r.fingerprint, r.answer IS NOT NULL, r.answer
+FROM weir_clients c LEFT JOIN weir_records r ON r.client_id = c.id AND r.sequence = $3 AND r.step = $4
+WHERE c.scope = $1 AND c.client = $2`
+
+	// A statement of its own: the next one's snapshot has to be younger than the lock.
+	lockSQL = `SELECT pg_advisory_xact_lock_shared($1), current_setting('transaction_isolation')`
+
+	// A snapshot of the whole transaction may be older than the lock: then this one fails if the mark has moved since.
+	currentSQL = `SELECT mark FROM weir_clients WHERE scope = $1 AND client = $2 FOR SHARE`
+
+	putSQL = `INSERT INTO weir_records (client_id, sequence, step, fingerprint, answer, stored_at)
+SELECT id, $3, $4, $5, $6, $7 FROM weir_clients WHERE scope = $1 AND client = $2 AND mark <= $3
+ON CONFLICT DO NOTHING`
+
+	clientSQL = `INSERT INTO weir_clients (scope, client, mark, heard_at) VALUES ($1, $2, 0, $3) ON CONFLICT DO NOTHING`
+
+	lockAloneSQL    = `SELECT pg_advisory_xact_lock($1)`
+	tryLockAloneSQL = `SELECT pg_try_advisory_xact_lock($1)`
+	patienceSQL     = `SET LOCAL lock_timeout = '100ms'`
+
+	markSQL = `INSERT INTO weir_clients AS c (scope, client, mark, heard_at) VALUES ($1, $2, $3, $4)
+ON CONFLICT (scope, client) DO UPDATE SET mark = greatest(c.mark, excluded.mark), heard_at = greatest(c.heard_at, excluded.heard_at)
+RETURNING id`
+
+	trimSQL = `DELETE FROM weir_records WHERE client_id = $1 AND sequence < $2 AND sequence <= coalesce(
+	(SELECT sequence FROM weir_records WHERE client_id = $1 ORDER BY sequence LIMIT 1 OFFSET $3), $2)`
+
+	liveSQL = `SELECT id, scope, client FROM weir_clients WHERE id > $1 AND mark < $2 ORDER BY id LIMIT $3`
+
+	oldSQL = `SELECT EXISTS (SELECT 1 FROM weir_records WHERE client_id = $1 AND answer IS NOT NULL AND stored_at < $2)`
+
+	// Rows that another server is collecting are its business. The age of the youngest goes to the client together with the
+	// answers that tell it.
+	forgetSQL = `WITH old AS MATERIALIZED (
+	SELECT sequence, step, stored_at FROM weir_records WHERE client_id = $1 AND answer IS NOT NULL AND stored_at < $2
+	ORDER BY stored_at LIMIT $3 FOR UPDATE SKIP LOCKED
+), heard AS (
+	UPDATE weir_clients SET heard_at = greatest(heard_at, (SELECT max(stored_at) FROM old))
+	WHERE id = $1 AND heard_at < (SELECT max(stored_at) FROM old)
+)
+UPDATE weir_records r SET answer = NULL FROM old WHERE r.client_id = $1 AND r.sequence = old.sequence AND r.step = old.step`
+
+	silenceSQL = `UPDATE weir_clients SET mark = $3 WHERE id = $1 AND mark < $3 AND heard_at < $2
+AND NOT EXISTS (SELECT 1 FROM weir_records WHERE client_id = $1 AND answer IS NOT NULL AND stored_at >= $2)`
+)
+
+// querier is what find needs: a pool or a transaction.
+type querier interface {
+	QueryRow(ctx context.Context, sql string, args ...any) pgx.Row
+}
+
+// Find implements exactlyonce.Records.
+func (r *Records) Find(ctx context.Context, req exactlyonce.Request) (exactlyonce.State, []byte, error) {
+	if err := req.Validate(); err != nil {
+		return exactlyonce.StateNew, nil, err
+	}
+	_, state, answer, err := find(ctx, r.pool, req)
+	if err != nil {
+		return exactlyonce.StateNew, nil, describe("find", req, err)
+	}
+	return state, answer, nil
+}
+
+// find also reports whether the client is known.
+func find(ctx context.Context, q querier, req exactlyonce.Request) (known bool, state exactlyonce.State, answer []byte, err error) {
+	var mark int64
+	var present, answered bool
+	var fingerprint []byte
+	err = q.QueryRow(ctx, findSQL, req.Scope, uuid(req.Client), req.Sequence, req.Step).
+		Scan(&mark, &present, &fingerprint, &answered, &answer)
+	switch {
+	case errors.Is(err, pgx.ErrNoRows):
+		return false, exactlyonce.StateNew, nil, nil
+	case err != nil:
+		return false, exactlyonce.StateNew, nil, err
+	case present && fingerprint != nil && req.Fingerprint != [32]byte{} && [32]byte(fingerprint) != req.Fingerprint:
+		return true, exactlyonce.StateNew, nil, exactlyonce.ErrMismatch
+	case req.Sequence < mark || present && !answered:
+		return true, exactlyonce.StateStale, nil, nil
+	case present:
+		return true, exactlyonce.StateCompleted, answer, nil
+	}
+	return true, exactlyonce.StateNew, nil, nil
+}
+
+// Put implements exactlyonce.Store.
+func (r *Records) Put(ctx context.Context, tx pgx.Tx, req exactlyonce.Request, answer []byte) error {
+	if err := req.Validate(); err != nil {
+		return err
+	}
+	if err := r.put(ctx, tx, req, answer); err != nil {
+		return describe("put", req, err)
+	}
+	return nil
+}
+
+func (r *Records) put(ctx context.Context, tx pgx.Tx, req exactlyonce.Request, answer []byte) error {
+	now := r.clock.Now().UnixMicro()
+	args := []any{req.Scope, uuid(req.Client), req.Sequence, req.Step, fingerprintOf(req), stored(answer), now}
+	for created := false; ; created = true {
+		var isolation string
+		var n int64
+		batch := &pgx.Batch{} // one round trip
+		batch.Queue(lockSQL, lockOf(req.Scope, req.Client)).QueryRow(func(row pgx.Row) error { return row.Scan(nil, &isolation) })
+		batch.Queue(putSQL, args...).Exec(func(tag pgconn.CommandTag) error {
+			n = tag.RowsAffected()
+			return nil
+		})
+		if err := tx.SendBatch(ctx, batch).Close(); err != nil {
+			return err
+		}
+		if isolation != "read committed" {
+			if _, err := tx.Exec(ctx, currentSQL, req.Scope, uuid(req.Client)); err != nil {
+				return err
+			}
+		}
+		if n == 1 {
+			return nil
+		}
+		known, state, _, err := find(ctx, tx, req)
+		switch {
+		case err != nil:
+			return err
+		case state == exactlyonce.StateCompleted:
+			return exactlyonce.ErrCompleted
+		case state == exactlyonce.StateStale:
+			return exactlyonce.ErrStale
+		case known || created:
+			return errors.New("the record was not stored")
+		}
+		if _, err := tx.Exec(ctx, clientSQL, req.Scope, uuid(req.Client), now); err != nil {
+			return err
+		}
+	}
+}
+
+// Run calls effect in a transaction, stores the answer that it returns as a part of it, commits, and returns that
+// answer. If another attempt has completed the request, Run returns the answer of that one and
+// this effect is rolled back. If the answer to COMMIT is lost, Run finds the record; if the database cannot be asked, or has not
+// ended the transaction yet, the error of COMMIT is returned and the outcome is unknown: the request may be repeated with the
+// same id. Other errors are those of effect, of Put and of the database.
+func (r *Records) Run(ctx context.Context, req exactlyonce.Request, effect func(ctx context.Context, tx pgx.Tx) ([]byte, error)) ([]byte, error) {
+	if err := req.Validate(); err != nil {
+		return nil, err
+	}
+	var answer []byte
+	err := pgx.BeginFunc(ctx, r.pool, func(tx pgx.Tx) error {
+		var err error
+		if answer, err = effect(ctx, tx); err != nil {
+			return err
+		}
+		return r.Put(ctx, tx, req, answer)
+	})
+	if err == nil {
+		return answer, nil
+	}
+	return r.resolve(ctx, req, err)
+}
+
+// resolve returns the stored answer of a request whose attempt has failed, or err. Law X2: whatever failed, the record says
+// whether an attempt took effect. The caller's context may be over.
+func (r *Records) resolve(ctx context.Context, req exactlyonce.Request, err error) ([]byte, error) {
+	state, answer, findErr := r.Find(context.WithoutCancel(ctx), req)
+	if findErr == nil && state == exactlyonce.StateCompleted {
+		return answer, nil
+	}
+	return nil, err
+}
+
+// Acknowledge implements exactlyonce.Records.
+func (r *Records) Acknowledge(ctx context.Context, marks []exactlyonce.Mark) error {
+	if err := r.acknowledge(ctx, marks); err != nil {
+		return fmt.Errorf("pgrecords: acknowledge %d marks: %w", len(marks), err)
+	}
+	return nil
+}
+
+func (r *Records) acknowledge(ctx context.Context, marks []exactlyonce.Mark) error {
+	for _, m := range marks {
+		if m.Client.IsZero() {
+			return fmt.Errorf("%w: the mark %d has no client", exactlyonce.ErrInvalidID, m.Before)
+		}
+	}
+	for _, m := range marks {
+		// A transaction each: one that has put for a client and stays open holds up no mark of others.
+		id, err := r.mark(ctx, m)
+		for ctx.Err() == nil && sqlState(err) == lockNotAvailable {
+			id, err = r.mark(ctx, m)
+		}
+		if err != nil {
+			return err
+		}
+		if err := r.trim(ctx, id, m.Before); err != nil { // they are stale already
+			return err
+		}
+	}
+	return nil
+}
+
+// mark raises one mark. While it waits for its lock, requests of the client wait, too: so it gives up after patience.
+func (r *Records) mark(ctx context.Context, m exactlyonce.Mark) (id int64, err error) {
+	err = pgx.BeginFunc(ctx, r.pool, func(tx pgx.Tx) error {
+		if _, err := tx.Exec(ctx, patienceSQL); err != nil {
+			return err
+		}
+		if _, err := tx.Exec(ctx, lockAloneSQL, lockOf(m.Scope, m.Client)); err != nil {
+			return err
+		}
+		return tx.QueryRow(ctx, markSQL, m.Scope, uuid(m.Client), min(m.Before, collected), r.clock.Now().UnixMicro()).Scan(&id)
+	})
+	return id, err
+}
+
+// trim removes the rows of a client below a mark that is set.
+func (r *Records) trim(ctx context.Context, client, mark int64) error {
+	for {
+		tag, err := r.pool.Exec(ctx, trimSQL, client, mark, step-1)
+		if err != nil || tag.RowsAffected() < step {
+			return err
+		}
+	}
+}
+
+// client is a row of the table of clients.
+type client struct {
+	ID     int64
+	Scope  string
+	Client [16]byte
+}
+
+// Collect implements exactlyonce.Records.
+func (r *Records) Collect(ctx context.Context, answers, clients time.Time) (removedAnswers, removedClients int, err error) {
+	for last := int64(0); ; {
+		rows, err := r.pool.Query(ctx, liveSQL, last, int64(collected), step)
+		var live []client
+		if err == nil {
+			live, err = pgx.CollectRows(rows, pgx.RowToStructByPos[client])
+		}
+		for _, c := range live {
+			if err != nil {
+				break
+			}
+			var gone bool
+			var n int
+			n, gone, err = r.collect(ctx, c, answers, clients)
+			removedAnswers += n
+			if gone {
+				removedClients++
+			}
+			last = c.ID
+		}
+		if err != nil {
+			return removedAnswers, removedClients, fmt.Errorf("pgrecords: collect: %w", err)
+		}
+		if len(live) == 0 {
+			return removedAnswers, removedClients, nil
+		}
+	}
+}
+
+// collect collects the answers of a client, and the client itself if it is silent.
+func (r *Records) collect(ctx context.Context, c client, answers, clients time.Time) (removed int, gone bool, err error) {
+	if removed, err = r.forget(ctx, c.ID, answers); err != nil {
+		return removed, false, err
+	}
+	err = pgx.BeginFunc(ctx, r.pool, func(tx pgx.Tx) error {
+		var locked bool
+		err := tx.QueryRow(ctx, tryLockAloneSQL, lockOf(c.Scope, c.Client)).Scan(&locked)
+		if err != nil || !locked { // not silent: it is storing an answer, or marking
+			return err
+		}
+		tag, err := tx.Exec(ctx, silenceSQL, c.ID, clients.UnixMicro(), int64(collected))
+		gone = tag.RowsAffected() > 0
+		return err
+	})
+	if err != nil || !gone {
+		return removed, false, err
+	}
+	n, err := r.forget(ctx, c.ID, clients)
+	if err == nil {
+		err = r.trim(ctx, c.ID, collected)
+	}
+	return removed + n, true, err
+}
+
+// forget removes the old answers of a client. Their rows stay.
+func (r *Records) forget(ctx context.Context, id int64, before time.Time) (removed int, err error) {
+	var some bool
+	if err := r.pool.QueryRow(ctx, oldSQL, id, before.UnixMicro()).Scan(&some); err != nil || !some {
+		return 0, err
+	}
+	for {
+		tag, err := r.pool.Exec(ctx, forgetSQL, id, before.UnixMicro(), step)
+		removed += int(tag.RowsAffected())
+		if err != nil || tag.RowsAffected() < step {
+			return removed, err
+		}
+	}
+}
+
+// uuid is the client as the database has it.
+func uuid(c exactlyonce.Client) pgtype.UUID { return pgtype.UUID{Bytes: c, Valid: true} }
+
+// fingerprintOf returns NULL for one that is not compared.
+func fingerprintOf(req exactlyonce.Request) []byte {
+	if req.Fingerprint == [32]byte{} {
+		return nil
+	}
+	return req.Fingerprint[:]
+}
+
+// stored returns an answer as it is stored: NULL is one that is gone.
+func stored(answer []byte) []byte {
+	if answer == nil {
+		return []byte{}
+	}
+	return answer
+}
+
+// lockOf is the number of the advisory lock of a client. Two clients that share one wait for each other's marks.
+func lockOf(scope string, client [16]byte) int64 {
+	h := fnv.New64a()
+	_, _ = h.Write([]byte("weir_clients\x00"))
+	_, _ = h.Write(client[:])
+	_, _ = h.Write([]byte(scope))
+	return int64(h.Sum64())
+}
+
+// sqlState returns the code of an error of the database, or "".
+func sqlState(err error) string {
+	if e, ok := errors.AsType[*pgconn.PgError](err); ok {
+		return e.Code
+	}
+	return ""
+}
+
+// describe names the request in an error.
+func describe(what string, req exactlyonce.Request, err error) error {
+	return fmt.Errorf("pgrecords: %s %s of scope %q: %w", what, req.ID, req.Scope, err)
+}

@@ -1,0 +1,404 @@
+//go:build unix
+
+package pgrecords_test
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"fmt"
+	"net"
+	"strings"
+	"sync"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"github.com/benbjohnson/clock"
+	"github.com/jackc/pgx/v5"
+	"github.com/jackc/pgx/v5/pgconn"
+	"github.com/jackc/pgx/v5/pgxpool"
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+	"go.uber.org/goleak"
+
+	"github.com/weirflow/weir/exactlyonce"
+	"github.com/weirflow/weir/exactlyonce/exactlyoncetest"
+	"github.com/weirflow/weir/ext/postgres/internal/pgtest"
+	"github.com/weirflow/weir/ext/postgres/pgrecords"
+)
+
+func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
+
+// TestRecords runs the tests with one server.
+func TestRecords(t *testing.T) {
+	server := pgtest.Start(t)
+	for name, test := range map[string]func(*testing.T, *pgtest.Server){
+		"Store":              testStore,
+		"OldSnapshot":        testOldSnapshot,
+		"MarkWaitsPatiently": testMarkWaitsPatiently,
+		"LostCommit":         testLostCommit,
+		"Exec":               testExec,
+		"ExecErrors":         testExecErrors,
+		"ExecContext":        testExecContext,
+	} {
+		t.Run(name, func(t *testing.T) { test(t, server) })
+	}
+}
+
+const (
+	tables = `CREATE TABLE counters (name TEXT PRIMARY KEY, n BIGINT NOT NULL)`
+	add    = `INSERT INTO counters (name, n) VALUES ($1, 1) ON CONFLICT (name) DO UPDATE SET n = counters.n + 1`
+)
+
+func connect(t testing.TB, url string, change ...func(*pgxpool.Config)) *pgxpool.Pool {
+	t.Helper()
+	config, err := pgxpool.ParseConfig(url)
+	require.NoError(t, err)
+	for _, f := range change {
+		f(config)
+	}
+	pool, err := pgxpool.NewWithConfig(context.Background(), config)
+	require.NoError(t, err)
+	t.Cleanup(pool.Close)
+	return pool
+}
+
+var databases atomic.Int64
+
+// database makes an empty one with the table of counters.
+func database(t testing.TB, server *pgtest.Server) (url string) {
+	t.Helper()
+	name := fmt.Sprintf("test_%d", databases.Add(1))
+	server.Exec("CREATE DATABASE " + name)
+	url = strings.Replace(server.URL(), "/postgres?", "/"+name+"?", 1)
+	_, err := connect(t, url).Exec(t.Context(), tables)
+	require.NoError(t, err)
+	return url
+}
+
+func count(ctx context.Context, pool *pgxpool.Pool, name string) (n int, err error) {
+	err = pool.QueryRow(ctx, "SELECT coalesce(sum(n), 0) FROM counters WHERE name = $1", name).Scan(&n)
+	return n, err
+}
+
+func open(t testing.TB, pool *pgxpool.Pool, opts ...pgrecords.Option) *pgrecords.Records {
+	t.Helper()
+	require.NoError(t, pgrecords.Migrate(context.Background(), pool))
+	return pgrecords.New(pool, opts...)
+}
+
+func testStore(t *testing.T, server *pgtest.Server) {
+	for _, level := range []pgx.TxIsoLevel{pgx.ReadCommitted, pgx.Serializable} {
+		t.Run(string(level), func(t *testing.T) {
+			exactlyoncetest.RunStore(t, func(t *testing.T, c clock.Clock) exactlyoncetest.Place[pgx.Tx] {
+				url := database(t, server)
+				pool := connect(t, url)
+				return exactlyoncetest.Place[pgx.Tx]{
+					Open: func() exactlyonce.Store[pgx.Tx] { return open(t, connect(t, url), pgrecords.WithClock(c)) },
+					Begin: func(ctx context.Context) (exactlyoncetest.Transaction[pgx.Tx], error) {
+						tx, err := pool.BeginTx(ctx, pgx.TxOptions{IsoLevel: level})
+						if err != nil {
+							return exactlyoncetest.Transaction[pgx.Tx]{}, err
+						}
+						return exactlyoncetest.Transaction[pgx.Tx]{TX: tx, Commit: tx.Commit, Rollback: tx.Rollback}, nil
+					},
+					Add: func(ctx context.Context, tx pgx.Tx, name string) error {
+						_, err := tx.Exec(ctx, add, name)
+						return err
+					},
+					Count: func(ctx context.Context, name string) (int, error) { return count(ctx, pool, name) },
+					Again: func(err error) bool { return code(err) == "40001" || code(err) == "40P01" },
+				}
+			})
+		})
+	}
+}
+
+func code(err error) string {
+	if e, ok := errors.AsType[*pgconn.PgError](err); ok {
+		return e.Code
+	}
+	return ""
+}
+
+func request(client exactlyonce.Client, sequence int64, attempt int) exactlyonce.Request {
+	return exactlyonce.Request{ID: exactlyonce.ID{Client: client, Sequence: sequence, Attempt: attempt}, Scope: "s"}
+}
+
+// A mark was raised after the snapshot of a transaction was taken: the transaction must not store below it.
+func testOldSnapshot(t *testing.T, server *pgtest.Server) {
+	url := database(t, server)
+	pool := connect(t, url)
+	r := open(t, pool)
+	for _, level := range []pgx.TxIsoLevel{pgx.RepeatableRead, pgx.Serializable} {
+		client := exactlyonce.NewClient()
+		_, err := r.Run(t.Context(), request(client, 1, 1), func(context.Context, pgx.Tx) ([]byte, error) { return nil, nil })
+		require.NoError(t, err)
+		tx, err := pool.BeginTx(t.Context(), pgx.TxOptions{IsoLevel: level})
+		require.NoError(t, err)
+		_, err = tx.Exec(t.Context(), "SELECT 1 FROM weir_clients") // the snapshot
+		require.NoError(t, err)
+		require.NoError(t, r.Acknowledge(t.Context(), []exactlyonce.Mark{{Scope: "s", Client: client, Before: 2}}))
+		assert.Equal(t, "40001", code(r.Put(t.Context(), tx, request(client, 1, 2), nil)))
+		require.NoError(t, tx.Rollback(t.Context()))
+	}
+}
+
+// An open transaction that has put holds up its client's mark, not other requests of this client for long.
+func testMarkWaitsPatiently(t *testing.T, server *pgtest.Server) {
+	url := database(t, server)
+	pool := connect(t, url)
+	r := open(t, pool)
+	client := exactlyonce.NewClient()
+	nothing := func(context.Context, pgx.Tx) ([]byte, error) { return nil, nil }
+	_, err := r.Run(t.Context(), request(client, 1, 1), nothing)
+	require.NoError(t, err)
+	tx, err := pool.Begin(t.Context())
+	require.NoError(t, err)
+	require.NoError(t, r.Put(t.Context(), tx, request(client, 2, 1), nil))
+	marked := make(chan error, 1)
+	go func() {
+		marked <- r.Acknowledge(t.Context(), []exactlyonce.Mark{{Scope: "s", Client: client, Before: 2}})
+	}()
+	require.Eventually(t, func() bool { // it waits for its lock
+		var n int
+		err := pool.QueryRow(t.Context(), "SELECT count(*) FROM pg_locks WHERE locktype = 'advisory' AND NOT granted").Scan(&n)
+		return err == nil && n == 1
+	}, time.Minute, time.Millisecond)
+	for sequence := range int64(3) {
+		_, err = r.Run(t.Context(), request(client, sequence+3, 1), nothing)
+		require.NoError(t, err)
+	}
+	select {
+	case err := <-marked:
+		t.Fatalf("the mark did not wait: %v", err)
+	default:
+	}
+	require.NoError(t, tx.Commit(t.Context()))
+	require.NoError(t, <-marked)
+	state, _, err := r.Find(t.Context(), request(client, 1, 2))
+	require.NoError(t, err)
+	assert.Equal(t, exactlyonce.StateStale, state)
+}
+
+// lossy is a connection that breaks at a COMMIT.
+type lossy struct {
+	net.Conn
+	armed  *atomic.Bool
+	before bool // the COMMIT is not sent; otherwise its answer is lost
+	lost   atomic.Bool
+}
+
+var errLost = errors.New("lost")
+
+func (c *lossy) Write(p []byte) (int, error) {
+	if bytes.Contains(p, []byte("commit\x00")) && c.armed.CompareAndSwap(true, false) {
+		if c.before {
+			c.Close()
+			return 0, errLost
+		}
+		c.lost.Store(true)
+	}
+	return c.Conn.Write(p)
+}
+
+func (c *lossy) Read(p []byte) (int, error) {
+	n, err := c.Conn.Read(p)
+	if c.lost.Load() { // the server has answered
+		c.Close()
+		return 0, errLost
+	}
+	return n, err
+}
+
+// A lost answer to COMMIT is resolved by reading the record (law X2).
+func testLostCommit(t *testing.T, server *pgtest.Server) {
+	url := database(t, server)
+	plain := connect(t, url)
+	for _, before := range []bool{false, true} {
+		armed := &atomic.Bool{}
+		pool := connect(t, url, func(c *pgxpool.Config) {
+			c.ConnConfig.DialFunc = func(ctx context.Context, network, address string) (net.Conn, error) {
+				conn, err := (&net.Dialer{}).DialContext(ctx, network, address)
+				return &lossy{Conn: conn, armed: armed, before: before}, err
+			}
+		})
+		r := open(t, pool)
+		client := exactlyonce.NewClient()
+		for name, call := range map[string]func(req exactlyonce.Request, counter string) ([]byte, error){
+			"run": func(req exactlyonce.Request, counter string) ([]byte, error) {
+				return r.Run(t.Context(), req, func(ctx context.Context, tx pgx.Tx) ([]byte, error) {
+					_, err := tx.Exec(ctx, add, counter)
+					return []byte("done"), err
+				})
+			},
+			"exec": func(req exactlyonce.Request, counter string) ([]byte, error) {
+				return r.Exec(t.Context(), req, pgrecords.Statement{SQL: add + " RETURNING 'done'", Args: []any{counter}, Answer: text})
+			},
+		} {
+			t.Run(fmt.Sprint(name, " before=", before), func(t *testing.T) {
+				req := request(client, int64(len(name)), 1)
+				counter := fmt.Sprint(name, before)
+				_, err := call(request(client, int64(len(name)+10), 1), "warm up") // what is prepared on the way
+				require.NoError(t, err)
+				armed.Store(true)
+				answer, err := call(req, counter)
+				assert.False(t, armed.Load(), "no COMMIT was seen")
+				n, countErr := count(t.Context(), plain, counter)
+				require.NoError(t, countErr)
+				if !before {
+					require.NoError(t, err)
+					assert.Equal(t, "done", string(answer))
+					assert.Equal(t, 1, n)
+					return
+				}
+				assert.ErrorIs(t, err, errLost)
+				assert.Equal(t, 0, n)
+				req.Attempt = 2
+				answer, err = call(req, counter)
+				require.NoError(t, err)
+				assert.Equal(t, "done", string(answer))
+			})
+		}
+	}
+}
+
+// text is the answer of a statement that returns one text.
+func text(rows pgx.Rows) ([]byte, error) {
+	s, err := pgx.CollectExactlyOneRow(rows, pgx.RowTo[string])
+	return []byte(s), err
+}
+
+// Attempts of the same requests at two servers at once, in shared transactions: each takes effect once, and all get the
+// same answer (law X1).
+func testExec(t *testing.T, server *pgtest.Server) {
+	url := database(t, server)
+	servers := []*pgrecords.Records{open(t, connect(t, url)), open(t, connect(t, url))}
+	clients := []exactlyonce.Client{exactlyonce.NewClient(), exactlyonce.NewClient(), exactlyonce.NewClient()}
+	const n, attempts = 60, 6
+	var mu sync.Mutex
+	answers := map[string]map[string]bool{}
+	var wg sync.WaitGroup
+	for i := range n * attempts {
+		wg.Go(func() {
+			client := clients[i%3]
+			req := request(client, int64(i%n+1), i/n+1)
+			answer, err := servers[i/n%2].Exec(t.Context(), req, pgrecords.Statement{
+				SQL: add + " RETURNING n::text", Args: []any{"total"}, Answer: text,
+			})
+			assert.NoError(t, err)
+			mu.Lock()
+			defer mu.Unlock()
+			key := fmt.Sprint(client, req.Sequence)
+			if answers[key] == nil {
+				answers[key] = map[string]bool{}
+			}
+			answers[key][string(answer)] = true
+		})
+	}
+	wg.Wait()
+	total, err := count(t.Context(), connect(t, url), "total")
+	require.NoError(t, err)
+	assert.Equal(t, n, total)
+	distinct := map[string]bool{}
+	for key, all := range answers {
+		assert.Len(t, all, 1, "attempts of %s got different answers", key)
+		for answer := range all {
+			distinct[answer] = true
+		}
+	}
+	assert.Len(t, distinct, n)
+}
+
+// In a shared transaction each call learns its own error, and the others are committed.
+func testExecErrors(t *testing.T, server *pgtest.Server) {
+	url := database(t, server)
+	pool := connect(t, url)
+	r := open(t, pool)
+	client := exactlyonce.NewClient()
+	errRefused := errors.New("refused")
+	require.NoError(t, r.Acknowledge(t.Context(), []exactlyonce.Mark{{Scope: "s", Client: client, Before: 2}}))
+	const n = 40
+	errs := make([]error, n+2)
+	var wg sync.WaitGroup
+	for i := 1; i <= n+1; i++ {
+		wg.Go(func() {
+			s := pgrecords.Statement{SQL: add, Args: []any{"total"}}
+			switch {
+			case i%8 == 3:
+				s = pgrecords.Statement{SQL: "SELECT 1 / ($1::int - $1::int)", Args: []any{i}}
+			case i%8 == 5:
+				s.Answer = func(pgx.Rows) ([]byte, error) { return nil, errRefused }
+			case i%8 == 7:
+				s.Answer = func(pgx.Rows) ([]byte, error) { panic("seven") }
+			}
+			_, errs[i] = r.Exec(t.Context(), request(client, int64(i), 1), s)
+		})
+	}
+	wg.Wait()
+	want := 0
+	for i := 1; i <= n+1; i++ {
+		state, _, err := r.Find(t.Context(), request(client, int64(i), 2))
+		require.NoError(t, err)
+		switch {
+		case i == 1:
+			assert.ErrorIs(t, errs[i], exactlyonce.ErrStale)
+		case i%8 == 3:
+			assert.Equal(t, "22012", code(errs[i]))
+			assert.Equal(t, exactlyonce.StateNew, state)
+		case i%8 == 5:
+			assert.ErrorIs(t, errs[i], errRefused)
+			assert.Equal(t, exactlyonce.StateNew, state)
+		case i%8 == 7:
+			assert.ErrorContains(t, errs[i], "panic in user code: seven")
+		default:
+			assert.NoError(t, errs[i])
+			assert.Equal(t, exactlyonce.StateCompleted, state)
+			want++
+		}
+	}
+	total, err := count(t.Context(), pool, "total")
+	require.NoError(t, err)
+	assert.Equal(t, want, total)
+	_, err = r.Exec(t.Context(), exactlyonce.Request{}, pgrecords.Statement{})
+	assert.ErrorIs(t, err, exactlyonce.ErrInvalidID)
+	mismatch := request(client, 2, 2)
+	_, err = r.Exec(t.Context(), mismatch, pgrecords.Statement{SQL: add, Args: []any{"total"}})
+	assert.NoError(t, err, "the record answers")
+}
+
+// No caller waits longer than its context for a statement that hangs, and once all have left the statement ends.
+func testExecContext(t *testing.T, server *pgtest.Server) {
+	url := database(t, server)
+	pool := connect(t, url)
+	r := open(t, pool)
+	client := exactlyonce.NewClient()
+	tx, err := pool.Begin(t.Context())
+	require.NoError(t, err)
+	_, err = tx.Exec(t.Context(), "LOCK TABLE counters")
+	require.NoError(t, err)
+	ctx, cancel := context.WithCancelCause(t.Context())
+	errGone := errors.New("gone")
+	var wg sync.WaitGroup
+	for i := range 3 {
+		wg.Go(func() {
+			_, err := r.Exec(ctx, request(client, int64(i+1), 1), pgrecords.Statement{SQL: add, Args: []any{"total"}})
+			assert.ErrorIs(t, err, errGone)
+		})
+	}
+	waiting := func() (n int) {
+		require.NoError(t, tx.QueryRow(t.Context(), "SELECT count(*) FROM pg_locks WHERE locktype = 'relation' AND NOT granted").Scan(&n))
+		return n
+	}
+	require.Eventually(t, func() bool { return waiting() == 1 }, time.Minute, time.Millisecond)
+	cancel(errGone)
+	wg.Wait()
+	require.Eventually(t, func() bool { return waiting() == 0 }, time.Minute, time.Millisecond)
+	require.NoError(t, tx.Rollback(t.Context()))
+	_, err = r.Exec(t.Context(), request(client, 1, 2), pgrecords.Statement{SQL: add, Args: []any{"total"}})
+	require.NoError(t, err)
+	total, err := count(t.Context(), pool, "total")
+	require.NoError(t, err)
+	assert.Equal(t, 1, total)
+}
