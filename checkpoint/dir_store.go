@@ -116,7 +116,7 @@ func openDir(fsys vfs.FS, path string) (*DirStore, error) {
 }
 
 func (d *DirStore) open() error {
-	if err := makeDir(d.fs, d.dir); err != nil {
+	if err := vfs.MakeDir(d.fs, d.dir, dirPerm); err != nil {
 		return err
 	}
 	lock, err := d.fs.Lock(filepath.Join(d.dir, lockName))
@@ -147,35 +147,6 @@ type noLock struct{}
 
 func (noLock) Check() error { return nil }
 func (noLock) Close() error { return nil }
-
-// makeDir makes a directory and those around it, and makes their names durable: also if they exist, since a process that
-// was killed may have made them a moment ago.
-func makeDir(fsys vfs.FS, dir string) error {
-	parent := filepath.Dir(dir)
-	if parent == dir {
-		return nil
-	}
-	if err := makeDir(fsys, parent); err != nil {
-		return err
-	}
-	info, err := fsys.Stat(dir)
-	switch {
-	case err == nil && !info.Dir:
-		return &fs.PathError{Op: "open", Path: dir, Err: errors.New("it is not a directory")}
-	case err == nil:
-		err = fsys.SyncDir(parent)
-		if errors.Is(err, fs.ErrPermission) {
-			err = nil // somebody else's, so not made by us
-		}
-		return err
-	case !errors.Is(err, fs.ErrNotExist):
-		return err
-	}
-	if err := fsys.Mkdir(dir, dirPerm); err != nil && !errors.Is(err, fs.ErrExist) {
-		return err
-	}
-	return fsys.SyncDir(parent)
-}
 
 // scan looks for snapshots, and removes what a crash has left over.
 func (d *DirStore) scan() error {

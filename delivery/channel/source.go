@@ -44,7 +44,7 @@ func NewSource[T any](c <-chan T, meta func(v T) *delivery.Meta, opts ...Option)
 	if meta == nil {
 		meta = func(T) *delivery.Meta { return nil }
 	}
-	return &Source[T]{redeliver.New(c, cfg.clock, meta, func(v T, verdict delivery.Verdict) {
+	rejected := func(v T, verdict delivery.Verdict) {
 		if verdict.Kind == delivery.Rejected {
 			id := ""
 			if m := meta(v); m != nil {
@@ -52,7 +52,8 @@ func NewSource[T any](c <-chan T, meta func(v T) *delivery.Meta, opts ...Option)
 			}
 			slog.Error("channel: a message was rejected", slog.String("id", id), slog.Any("error", verdict.Err))
 		}
-	})}
+	}
+	return &Source[T]{redeliver.New(c, cfg.clock, redeliver.Hooks[T]{Meta: meta, Settled: rejected})}
 }
 
 // Receive implements [delivery.Source].

@@ -18,13 +18,13 @@ import (
 
 // Source makes messages of the values of a channel. Receive is called by one goroutine at a time; what settles, and Close, by any.
 type Source[T any] struct {
-	in      <-chan T // owned by Receive; nil after its end
-	meta    func(T) *delivery.Meta
-	settled func(T, delivery.Verdict)
-	clock   clock.Clock
-	start   time.Time
-	wake    chan struct{} // one place: something was settled
-	over    chan struct{} // closed by Close
+	Hooks[T]
+
+	in    <-chan T // owned by Receive; nil after its end
+	clock clock.Clock
+	start time.Time
+	wake  chan struct{} // one place: something was settled
+	over  chan struct{} // closed by Close
 
 	mu     sync.Mutex // guards what follows; not held while user code runs
 	out    int        // messages that are not settled
@@ -40,11 +40,20 @@ type entry[T any] struct {
 
 var errClosed = errors.New("delivery: the source is closed")
 
-// New returns a source of the values of in. meta returns the history of a value, or nil. settled is called for each verdict, before
-// the message may be delivered again, and must not block.
-func New[T any](in <-chan T, c clock.Clock, meta func(T) *delivery.Meta, settled func(T, delivery.Verdict)) *Source[T] {
+// Hooks are what the owner of a source does.
+type Hooks[T any] struct {
+	// Meta returns the history of a value, or nil.
+	Meta func(v T) *delivery.Meta
+	// Wait returns how long a value must not be delivered that was just read. Nil: it never waits.
+	Wait func(v T) time.Duration
+	// Settled is called for each verdict, before the message may be delivered again. It must not block.
+	Settled func(v T, verdict delivery.Verdict)
+}
+
+// New returns a source of the values of in.
+func New[T any](in <-chan T, c clock.Clock, h Hooks[T]) *Source[T] {
 	return &Source[T]{
-		in: in, meta: meta, settled: settled, clock: c, start: c.Now(),
+		in: in, Hooks: h, clock: c, start: c.Now(),
 		wake: make(chan struct{}, 1), over: make(chan struct{}),
 	}
 }
@@ -61,7 +70,7 @@ func (s *Source[T]) Receive(ctx context.Context, n int) ([]delivery.Message[T], 
 		if ctx.Err() != nil {
 			return nil, context.Cause(ctx)
 		}
-		entries, next, err := s.due(n)
+		entries, err := s.due(n)
 		if err != nil {
 			return nil, err
 		}
@@ -69,6 +78,7 @@ func (s *Source[T]) Receive(ctx context.Context, n int) ([]delivery.Message[T], 
 			entries = s.read(entries, n)
 		}
 		if len(entries) == 0 {
+			next := s.next()
 			if s.in == nil && next == idle {
 				return nil, io.EOF
 			}
@@ -80,18 +90,12 @@ func (s *Source[T]) Receive(ctx context.Context, n int) ([]delivery.Message[T], 
 	}
 }
 
-// When something comes that was delivered before.
-const (
-	idle    = -1 // never: all is settled
-	unknown = 0  // some message is not settled
-)
-
-// due returns what was nacked and is due, and how long the next one has to wait: more than 0, idle or unknown.
-func (s *Source[T]) due(n int) (entries []*entry[T], next time.Duration, err error) {
+// due returns what waited and is due.
+func (s *Source[T]) due(n int) (entries []*entry[T], err error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	if s.closed {
-		return nil, 0, errClosed
+		return nil, errClosed
 	}
 	now := s.now()
 	for len(entries) < n {
@@ -101,13 +105,26 @@ func (s *Source[T]) due(n int) (entries []*entry[T], next time.Duration, err err
 		}
 		entries = append(entries, s.again.Pop().Value)
 	}
+	return entries, nil
+}
+
+// When something comes that waits.
+const (
+	idle    time.Duration = -1 // never: all is settled
+	unknown time.Duration = 0  // some message is not settled
+)
+
+// next returns how long the first that waits has to wait: more than 0, idle or unknown.
+func (s *Source[T]) next() time.Duration {
+	s.mu.Lock()
+	defer s.mu.Unlock()
 	switch at, waits := s.again.Next(); {
 	case waits:
-		next = max(1, at-now)
+		return max(1, at-s.now())
 	case s.out == 0:
-		next = idle
+		return idle
 	}
-	return entries, next, nil
+	return unknown
 }
 
 func (s *Source[T]) isDue() bool {
@@ -126,7 +143,9 @@ func (s *Source[T]) read(entries []*entry[T], n int) []*entry[T] {
 				s.in = nil
 				return entries
 			}
-			entries = append(entries, s.entry(v))
+			if e := s.entry(v); !s.mustWait(e) {
+				entries = append(entries, e)
+			}
 		default:
 			return entries
 		}
@@ -151,7 +170,9 @@ func (s *Source[T]) await(ctx context.Context, next time.Duration) []*entry[T] {
 			s.in = nil
 			return nil
 		}
-		return []*entry[T]{s.entry(v)}
+		if e := s.entry(v); !s.mustWait(e) {
+			return []*entry[T]{e}
+		}
 	case <-timer:
 	case <-s.wake:
 	case <-s.over:
@@ -161,9 +182,30 @@ func (s *Source[T]) await(ctx context.Context, next time.Duration) []*entry[T] {
 }
 
 func (s *Source[T]) entry(v T) *entry[T] {
-	e := &entry[T]{value: v, meta: s.meta(v)}
+	e := &entry[T]{value: v, meta: s.Meta(v)}
 	e.timer.Value = e
 	return e
+}
+
+// mustWait lets an entry wait that was just read, if it has to.
+func (s *Source[T]) mustWait(e *entry[T]) bool {
+	if s.Wait == nil {
+		return false
+	}
+	d := s.Wait(e.value)
+	if d <= 0 {
+		return false
+	}
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.arm(e, d)
+	return true
+}
+
+// arm lets an entry wait. Called with mu held.
+func (s *Source[T]) arm(e *entry[T], d time.Duration) {
+	now := s.now()
+	s.again.Arm(&e.timer, now+min(d, math.MaxInt64-now))
 }
 
 // deliver makes messages. A source that was closed in between gives them out all the same: they were taken from the channel.
@@ -182,13 +224,12 @@ func (s *Source[T]) settle(e *entry[T], v delivery.Verdict) {
 	if s.isClosed() {
 		return
 	}
-	s.settled(e.value, v)
+	s.Settled(e.value, v)
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	s.out--
 	if v.Kind == delivery.Nacked {
-		now := s.now()
-		s.again.Arm(&e.timer, now+min(v.Delay, math.MaxInt64-now))
+		s.arm(e, v.Delay)
 	}
 	select {
 	case s.wake <- struct{}{}:

@@ -1,0 +1,50 @@
+// Package deadfile keeps dead letters without a database: elements that an operator has given up go to a file of JSON lines, and come
+// back as messages when what was wrong is mended.
+//
+//	dead, err := deadfile.Open("/var/lib/orders/dead", codec.JSON[Order]())
+//	…
+//	err = dead.Take(ctx, failure) // durable when it returns nil
+//
+// Later, perhaps in another program:
+//
+//	replay, err := dead.Replay()
+//	…
+//	for {
+//		messages, err := replay.Receive(ctx, 100)
+//		if err == io.EOF {
+//			break // all of them are done
+//		}
+//		…
+//	}
+//	err = replay.Close(ctx)
+//
+// # The directory
+//
+//	dead.jsonl      the dead letters, one a line: read it with less, grep and jq
+//	replay.jsonl    those that are being replayed: what dies meanwhile goes to a new dead.jsonl
+//	replay.done     which of those are done, or wait
+//	damaged.jsonl   lines that cannot be read any more, as they are
+//	LOCK            locked by the process that has the directory
+//
+// A line:
+//
+//	{"batch":0,"cause":"exhausted","meta":{"id":"orders/0/17","attempts":4,"lastError":"503"},"value":{"n":5},"crc":"e3069283"}
+//
+// The value is what the codec makes of it, if that is JSON on one line; else payload has it in base64. Do not edit lines: the checksum
+// would not fit any more.
+//
+// # Guarantees
+//
+// What Append or Take has returned nil for is on the disk, also after a power cut. It stays there until the message that a replay has made
+// of it is acknowledged: nothing is removed by age, number or size (law D5). After a crash an element may be handed over again, and a message
+// may be replayed again: with the same id.
+//
+// A last line that a crash has cut off is told from one that was damaged later: the first is dropped, since its Append has not
+// returned; the second is kept apart and logged as an error. A line of the last batch that was damaged in just the way in which a crash
+// tears it cannot be told apart.
+//
+// # Costs
+//
+// A call waits for a sync of the disk, which calls of several goroutines share. Opening reads the file once. Use a store (package
+// delivery/store) for filters, and for more dead letters than one wants to read through.
+package deadfile

@@ -1,0 +1,100 @@
+package deadfile
+
+import (
+	"bytes"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/weirflow/weir/delivery"
+	"github.com/weirflow/weir/delivery/store"
+)
+
+// The payload comes back byte by byte, and a line is one line.
+func TestLines(t *testing.T) {
+	for _, payload := range []string{
+		"", `"a"`, `{"a":1, "a":2}`, "null", ` {"a":1}`, "{\"a\":\n1}", "{\"a\"\r:1}", "\xff", "\"\xff\"", "\x00", "\"\u2028\"", "5", "{}x",
+	} {
+		l := line{batch: 7, cause: store.Cause("\xffodd\n"), meta: delivery.Meta{ID: "\xff\n", LastError: "a\nb"}, payload: []byte(payload)}
+		body, err := l.body()
+		require.NoError(t, err)
+		raw := appendLine([]byte("before"), 7, body)
+		raw = raw[len("before"):]
+		require.Equal(t, len(raw)-1, bytes.IndexByte(raw, '\n'))
+		got, err := parseLine(raw[:len(raw)-1])
+		require.NoError(t, err, payload)
+		require.Equal(t, payload, string(got.payload))
+		require.Equal(t, l.meta, got.meta)
+		require.Equal(t, l.batch, got.batch)
+	}
+}
+
+// Every flipped bit and every prefix is found.
+func TestDamagedLines(t *testing.T) {
+	body, err := (&line{cause: store.Exhausted, meta: delivery.Meta{ID: "a"}, payload: []byte(`{"n":1}`)}).body()
+	require.NoError(t, err)
+	raw := bytes.TrimSuffix(appendLine(nil, 0, body), []byte("\n"))
+	for i := range raw {
+		_, err := parseLine(raw[:i])
+		require.Error(t, err)
+		for bit := range 8 {
+			damaged := bytes.Clone(raw)
+			damaged[i] ^= 1 << bit
+			_, err := parseLine(damaged)
+			require.Error(t, err, "%s", damaged)
+		}
+	}
+	for _, body := range []string{`"new":1`, `"value":1,"payload":"YQ=="`, `"cause":1`, `"meta":{"id":"%"}`, `"a"`, `"cause":"a"},{"b":1`} {
+		_, err := parseLine(bytes.TrimSpace(appendLine(nil, 0, []byte(body))))
+		require.Error(t, err, body)
+	}
+	_, err = parseLine(bytes.TrimSpace(appendLine(nil, -1, body)))
+	require.Error(t, err)
+}
+
+func FuzzScan(f *testing.F) {
+	body, err := (&line{cause: store.Exhausted, meta: delivery.Meta{ID: "a"}, payload: []byte(`{"n":1}`)}).body()
+	if err != nil {
+		f.Fatal(err)
+	}
+	one := appendLine(nil, 0, body)
+	two := appendLine(bytes.Clone(one), int64(len(one)), body)
+	f.Add(two)
+	f.Add(two[:len(two)-10])
+	f.Add(append(bytes.Repeat([]byte{0}, len(one)), two[len(one):]...))
+	f.Add([]byte(`{"batch":0,"crc":"00000000"}` + "\n"))
+	f.Fuzz(func(t *testing.T, b []byte) {
+		found, err := scan(bytes.NewReader(b))
+		require.NoError(t, err)
+		require.EqualValues(t, len(b), found.size)
+		lines := 0
+		for raw := range strings.Lines(string(b)) {
+			if l, err := parseLine([]byte(strings.TrimSuffix(raw, "\n"))); err == nil {
+				lines++
+				body, err := l.body()
+				require.NoError(t, err)
+				again, err := parseLine(bytes.TrimSuffix(appendLine(nil, l.batch, body), []byte("\n")))
+				require.NoError(t, err)
+				require.Equal(t, l, again)
+			}
+		}
+		require.Equal(t, lines, found.lines)
+		require.LessOrEqual(t, total(found.damaged)+total(found.torn), found.size)
+	})
+}
+
+func TestMarks(t *testing.T) {
+	m := markOf([]byte("a line"))
+	for _, due := range []time.Time{{}, time.Unix(0, 1), time.Unix(0, -1)} {
+		got, at, ok := parseMark(bytes.TrimSpace(appendMark(nil, m, due)))
+		require.True(t, ok)
+		require.Equal(t, m, got)
+		require.True(t, due.Equal(at))
+	}
+	for _, bad := range []string{"", "x", "00", strings.Repeat("0", 24) + " ", strings.Repeat("0", 24) + " 1x", strings.Repeat("0", 26)} {
+		_, _, ok := parseMark([]byte(bad))
+		require.False(t, ok, bad)
+	}
+}

@@ -1,0 +1,462 @@
+package deadfile
+
+import (
+	"context"
+	"crypto/sha256"
+	"encoding/hex"
+	"errors"
+	"fmt"
+	"io"
+	"io/fs"
+	"log/slog"
+	"os"
+	"strconv"
+	"strings"
+	"sync"
+	"time"
+
+	"github.com/weirflow/weir/codec"
+	"github.com/weirflow/weir/delivery"
+	"github.com/weirflow/weir/delivery/internal/redeliver"
+	"github.com/weirflow/weir/delivery/store"
+	"github.com/weirflow/weir/internal/panics"
+	"github.com/weirflow/weir/internal/vfs"
+)
+
+// Replay is a [delivery.Source] of dead letters. [File.Replay] makes one.
+//
+// It delivers what was in the file when it was made, with one more in Merges and no visits and attempts, and ends when all of it is done. What is acknowledged does not come again. What is
+// rejected becomes a dead letter again, with the error of the rejection. What is nacked comes again after its delay; a Replay that
+// is made after a Close or a crash goes on where this one was. An acknowledgement that a power cut has undone is asked for again: the
+// message comes again, with the same id (law D1).
+//
+// A dead letter that the codec cannot read stays one, with the cause [store.Undecodable].
+type Replay[T any] struct {
+	f      *File[T]
+	source *redeliver.Source[item[T]]
+	ctx    context.Context //nolint:containedctx // ends with Close
+	cancel context.CancelFunc
+	ends   sync.WaitGroup // read and record
+
+	mu       sync.Mutex // guards what follows
+	settled  []verdict
+	read     bool          // all of the file
+	failed   error         // that is to be reported by Receive or Close
+	complete bool          // every verdict so far is recorded
+	wake     chan struct{} // one place: settled is not empty, or it ends
+	closed   bool
+	result   error // of Close
+}
+
+// item is a line that is replayed.
+type item[T any] struct {
+	value T
+	line  line
+	mark  mark
+	due   time.Time // it was nacked before; zero: at any time
+}
+
+// mark names a line: a hash, since the places of lines change when a damaged file is repaired.
+type mark [12]byte
+
+func markOf(raw []byte) mark {
+	sum := sha256.Sum256(raw)
+	return mark(sum[:12])
+}
+
+// verdict is what is to be recorded.
+type verdict struct {
+	mark mark
+	due  time.Time // not done: nacked until then
+	dead []byte    // the body of the line of a dead letter that it becomes again
+}
+
+// Replay takes the dead letters out of the file, and returns them as a source of messages; what dies from now on goes to a new file. If
+// there are dead letters that an earlier Replay has not finished, it returns those instead. One can be open at a time; close it before
+// the file.
+func (f *File[T]) Replay() (*Replay[T], error) {
+	f.using <- struct{}{}
+	defer func() { <-f.using }()
+	f.mu.Lock()
+	closed := f.closed
+	f.mu.Unlock()
+	switch {
+	case closed:
+		return nil, ErrClosed
+	case f.broken != nil:
+		return nil, f.broken
+	case f.replays:
+		return nil, errors.New("deadfile: a replay is open already")
+	}
+	r, err := f.newReplay()
+	if err != nil {
+		return nil, fmt.Errorf("deadfile: replay: %w", err)
+	}
+	f.replays = true
+	return r, nil
+}
+
+func (f *File[T]) newReplay() (*Replay[T], error) {
+	if err := f.takeOut(); err != nil {
+		return nil, err
+	}
+	marks, err := f.marks()
+	if err != nil {
+		return nil, err
+	}
+	file, err := f.fs.OpenFile(f.path(replayName), os.O_RDONLY, 0)
+	if err != nil && !errors.Is(err, fs.ErrNotExist) {
+		return nil, err
+	}
+	r := &Replay[T]{f: f, complete: true, wake: make(chan struct{}, 1)}
+	r.ctx, r.cancel = context.WithCancel(context.Background())
+	items := make(chan item[T])
+	r.source = redeliver.New(items, f.clock, redeliver.Hooks[item[T]]{
+		Meta:    func(it item[T]) *delivery.Meta { return &it.line.meta },
+		Wait:    func(it item[T]) time.Duration { return it.due.Sub(f.clock.Now()) },
+		Settled: r.settle,
+	})
+	r.ends.Go(func() {
+		defer close(items)
+		r.readAll(file, marks, items)
+	})
+	r.ends.Go(r.record)
+	return r, nil
+}
+
+// takeOut gives the file of dead letters the name under which it is replayed, unless an earlier one has it.
+func (f *File[T]) takeOut() error {
+	if _, err := f.fs.Stat(f.path(replayName)); err == nil {
+		return f.repair(replayName)
+	} else if !errors.Is(err, fs.ErrNotExist) {
+		return err
+	}
+	if err := f.removeIfThere(doneName); err != nil { // of a replay that was finished
+		return err
+	}
+	if _, err := f.fs.Stat(f.path(deadName)); errors.Is(err, fs.ErrNotExist) {
+		return nil
+	}
+	if err := f.closeDead(); err != nil {
+		return err
+	}
+	if err := f.fs.Rename(f.path(deadName), f.path(replayName)); err != nil {
+		return err
+	}
+	if err := f.fs.SyncDir(f.dir); err != nil { // before there is a new file of the old name
+		f.broken = fmt.Errorf("deadfile: %w", err)
+		return err
+	}
+	return nil
+}
+
+func (f *File[T]) removeIfThere(name string) error {
+	err := f.fs.Remove(f.path(name))
+	if errors.Is(err, fs.ErrNotExist) {
+		return nil
+	}
+	return errors.Join(err, f.fs.SyncDir(f.dir))
+}
+
+// marks reads what an earlier replay has recorded: until when a line waits; zero: it is done. A line of the record that was torn is
+// passed over, and its message comes again.
+func (f *File[T]) marks() (map[mark]time.Time, error) {
+	all := make(map[mark]time.Time)
+	file, err := f.fs.OpenFile(f.path(doneName), os.O_RDONLY, 0)
+	if errors.Is(err, fs.ErrNotExist) {
+		return all, nil
+	}
+	if err != nil {
+		return nil, err
+	}
+	defer func() { _ = file.Close() }()
+	err = chunks(file, func(c chunk) error {
+		if m, due, ok := parseMark(c.raw); ok && c.ended {
+			all[m] = due
+		}
+		return nil
+	})
+	return all, err
+}
+
+// appendMark appends a line of the record: the mark, and for a message that waits the time until when, in nanoseconds.
+func appendMark(dst []byte, m mark, due time.Time) []byte {
+	dst = hex.AppendEncode(dst, m[:])
+	if !due.IsZero() {
+		dst = strconv.AppendInt(append(dst, ' '), due.UnixNano(), 10)
+	}
+	return append(dst, '\n')
+}
+
+func parseMark(raw []byte) (m mark, due time.Time, ok bool) {
+	name, wait, waits := strings.Cut(string(raw), " ")
+	if b, err := hex.DecodeString(name); err != nil || len(b) != len(m) {
+		return mark{}, time.Time{}, false
+	} else {
+		m = mark(b)
+	}
+	if waits {
+		n, err := strconv.ParseInt(wait, 10, 64)
+		if err != nil {
+			return mark{}, time.Time{}, false
+		}
+		due = time.Unix(0, n)
+	}
+	return m, due, true
+}
+
+// readAll hands over what is not done. file may be nil.
+func (r *Replay[T]) readAll(file vfs.File, marks map[mark]time.Time, items chan<- item[T]) {
+	if file != nil {
+		defer func() { _ = file.Close() }()
+		err := chunks(file, func(c chunk) error {
+			l, err := parseLine(c.raw)
+			if err != nil { // repaired before
+				return fmt.Errorf("%s at %d: %w", r.f.path(replayName), c.offset, err)
+			}
+			it := item[T]{line: l, mark: markOf(c.raw)}
+			due, marked := marks[it.mark]
+			if marked && due.IsZero() {
+				return nil
+			}
+			it.due = due
+			if it.value, err = decode(r.f.codec, l); err != nil {
+				r.undecodable(it, err)
+				return nil
+			}
+			it.line.meta.Merges++ // it starts afresh, with its history
+			it.line.meta.Visit, it.line.meta.Attempts = 0, 0
+			select {
+			case items <- it:
+				return nil
+			case <-r.ctx.Done():
+				return r.ctx.Err()
+			}
+		})
+		if err != nil {
+			if r.ctx.Err() == nil {
+				r.fail(fmt.Errorf("deadfile: replay: %w", err))
+			}
+			return
+		}
+	}
+	r.mu.Lock()
+	r.read = true
+	r.mu.Unlock()
+}
+
+// decode is a call of user code.
+func decode[T any](c codec.Codec[T], l line) (v T, err error) {
+	defer func() {
+		if p := recover(); p != nil {
+			err = panics.New("deadfile", p)
+		}
+	}()
+	if c, err = codec.WithSchema(c, l.schema); err != nil {
+		return v, err
+	}
+	return c.Decode(l.payload)
+}
+
+// undecodable lets a dead letter stay one (law D5), as it is.
+func (r *Replay[T]) undecodable(it item[T], reason error) {
+	r.f.logger.Error("deadfile: a dead letter cannot be read, and stays one",
+		slog.String("id", it.line.meta.ID), slog.Any("error", reason))
+	it.line.cause = store.Undecodable
+	r.dieAgain(it, reason)
+}
+
+// dieAgain records a message as a dead letter.
+func (r *Replay[T]) dieAgain(it item[T], reason error) {
+	it.line.meta.LastError = fmt.Sprint(reason)
+	body, err := it.line.body()
+	if err != nil { // it was a line before, but its error is larger now
+		it.line.meta.LastError = ""
+		body, err = it.line.body()
+	}
+	if err != nil {
+		r.fail(err)
+		return
+	}
+	r.add(verdict{mark: it.mark, dead: body})
+}
+
+// settle takes a verdict. It is called from any goroutine.
+func (r *Replay[T]) settle(it item[T], v delivery.Verdict) {
+	switch v.Kind {
+	case delivery.Acked:
+		r.add(verdict{mark: it.mark})
+	case delivery.Rejected:
+		it.line.cause = store.Permanent
+		it.line.meta.LastFailure = r.f.clock.Now()
+		r.dieAgain(it, v.Err)
+	case delivery.Nacked:
+		if v.Delay > 0 { // law D3, over a restart
+			r.add(verdict{mark: it.mark, due: r.f.clock.Now().Add(v.Delay)})
+		}
+	}
+}
+
+func (r *Replay[T]) add(v verdict) {
+	r.mu.Lock()
+	r.settled = append(r.settled, v)
+	r.mu.Unlock()
+	r.wakeUp()
+}
+
+func (r *Replay[T]) wakeUp() {
+	select {
+	case r.wake <- struct{}{}:
+	default:
+	}
+}
+
+func (r *Replay[T]) fail(err error) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	r.complete = false
+	if r.failed == nil {
+		r.failed = err
+	}
+}
+
+// record writes verdicts until Close, and what is left then.
+func (r *Replay[T]) record() {
+	var to vfs.File // the record; nil: to be opened
+	for ended := false; !ended; {
+		select {
+		case <-r.wake:
+		case <-r.ctx.Done():
+			ended = true
+		}
+		r.mu.Lock()
+		verdicts := r.settled
+		r.settled = nil
+		r.mu.Unlock()
+		if len(verdicts) == 0 {
+			continue
+		}
+		var err error
+		if to, err = r.write(to, verdicts); err != nil {
+			r.fail(err)
+		}
+	}
+	if to != nil {
+		if err := errors.Join(to.Sync(), to.Close()); err != nil {
+			r.fail(fmt.Errorf("deadfile: replay: %w", err))
+		}
+	}
+}
+
+// write records verdicts. A dead letter is durable before it is done (law D1). What cannot be recorded comes again from the next replay.
+// It returns the record, or nil if that is to be opened again.
+func (r *Replay[T]) write(to vfs.File, verdicts []verdict) (vfs.File, error) {
+	var dead [][]byte
+	for _, v := range verdicts {
+		if v.dead != nil {
+			dead = append(dead, v.dead)
+		}
+	}
+	var died error
+	if len(dead) > 0 {
+		died = r.f.append(context.WithoutCancel(r.ctx), dead)
+	}
+	var b []byte
+	if to == nil {
+		b = append(b, '\n') // ends a line that was torn
+	}
+	for _, v := range verdicts {
+		if v.dead == nil || died == nil {
+			b = appendMark(b, v.mark, v.due)
+		}
+	}
+	err := r.openRecord(&to)
+	if err == nil {
+		_, err = to.Write(b)
+	}
+	if err == nil {
+		return to, died
+	}
+	if to != nil {
+		err = errors.Join(err, to.Close())
+	}
+	return nil, errors.Join(died, fmt.Errorf("deadfile: replay: %w", err))
+}
+
+func (r *Replay[T]) openRecord(to *vfs.File) error {
+	if *to != nil {
+		return nil
+	}
+	file, err := r.f.fs.OpenFile(r.f.path(doneName), os.O_WRONLY|os.O_CREATE|os.O_APPEND, filePerm)
+	if err != nil {
+		return err
+	}
+	*to = file
+	return r.f.fs.SyncDir(r.f.dir)
+}
+
+// Receive implements [delivery.Source]. What was recorded with an error is reported once.
+func (r *Replay[T]) Receive(ctx context.Context, n int) ([]delivery.Message[T], error) {
+	if err := r.takeFailure(); err != nil {
+		return nil, err
+	}
+	items, err := r.source.Receive(ctx, n)
+	if err == io.EOF { //nolint:errorlint // the source's own, not wrapped
+		if failed := r.takeFailure(); failed != nil {
+			return nil, failed
+		}
+	}
+	if err != nil {
+		return nil, err
+	}
+	messages := make([]delivery.Message[T], len(items))
+	for i, m := range items {
+		messages[i] = delivery.With(m, m.Value.value)
+	}
+	return messages, nil
+}
+
+func (r *Replay[T]) takeFailure() error {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	err := r.failed
+	r.failed = nil
+	return err
+}
+
+// isComplete tells whether all of the file is done, and recorded.
+func (r *Replay[T]) isComplete() bool {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	return r.read && r.complete && len(r.settled) == 0
+}
+
+// Close implements [delivery.Source]: it records what was settled. When all is done, it removes the dead letters that were replayed. It does
+// not heed ctx, since it waits for nothing but the disk.
+func (r *Replay[T]) Close(context.Context) error {
+	r.mu.Lock()
+	again := r.closed
+	r.closed = true
+	r.mu.Unlock()
+	if again {
+		return nil
+	}
+	undone := r.source.Close()
+	r.cancel()
+	r.ends.Wait()
+	err := r.takeFailure()
+	r.f.using <- struct{}{}
+	defer func() { <-r.f.using }()
+	r.f.replays = false
+	if undone == 0 && r.isComplete() && err == nil {
+		// The dead letters first: without the record they would all come again.
+		err = r.f.removeIfThere(replayName)
+		if err == nil {
+			err = r.f.removeIfThere(doneName)
+		}
+		if err != nil {
+			err = fmt.Errorf("deadfile: replay: %w", err)
+		}
+	}
+	return err
+}

@@ -1,0 +1,122 @@
+package deadfile
+
+import (
+	"context"
+	"errors"
+	"slices"
+	"testing"
+	"time"
+
+	"github.com/benbjohnson/clock"
+	"github.com/stretchr/testify/require"
+
+	"github.com/weirflow/weir/asyncop"
+	"github.com/weirflow/weir/codec"
+	"github.com/weirflow/weir/delivery"
+	"github.com/weirflow/weir/delivery/store"
+	"github.com/weirflow/weir/internal/vfs/crashfs"
+	"github.com/weirflow/weir/predicates"
+	"github.com/weirflow/weir/strategies"
+)
+
+var errGone = errors.New("gone")
+
+// What operators give up becomes dead letters, with the cause.
+func TestTake(t *testing.T) {
+	refused := predicates.NewRejection("refused")
+	busy := predicates.NewReason("busy", true, false)
+	for name, c := range map[string]struct {
+		failure func(t *testing.T) asyncop.Failure[string]
+		want    store.Cause
+	}{
+		"in doubt": {func(t *testing.T) asyncop.Failure[string] {
+			return failureOf(t, errGone, strategies.FixedDelay[string](3, 0).RetryIfException(predicates.HasException))
+		}, store.OutcomeUnknown},
+		"not sent": {func(t *testing.T) asyncop.Failure[string] {
+			err := &predicates.StageError{Stage: predicates.ClientDispatch, Err: errGone}
+			return failureOf(t, err, strategies.ReasonAware(predicates.Classifiers[string](), strategies.BestEffort[string]()))
+		}, store.Permanent},
+		"permanent": {func(*testing.T) asyncop.Failure[string] {
+			return asyncop.Failure[string]{Err: errGone}
+		}, store.Permanent},
+		"exhausted": {func(*testing.T) asyncop.Failure[string] {
+			return asyncop.Failure[string]{Err: errGone, Verdict: strategies.Refused}
+		}, store.Exhausted},
+		"timed out": {func(*testing.T) asyncop.Failure[string] {
+			return asyncop.Failure[string]{Err: &asyncop.TimeoutError{}}
+		}, store.Exhausted},
+		"rejected": {func(*testing.T) asyncop.Failure[string] {
+			return asyncop.Failure[string]{Err: errGone, Verdict: strategies.Refused, Reason: refused}
+		}, store.Permanent},
+		"busy": {func(*testing.T) asyncop.Failure[string] {
+			return asyncop.Failure[string]{Err: errGone, Verdict: strategies.Refused, Reason: busy}
+		}, store.Exhausted},
+	} {
+		t.Run(name, func(t *testing.T) {
+			fsys := crashfs.New()
+			f, err := Open("/dead", codec.JSON[string](), onFS(fsys))
+			require.NoError(t, err)
+			require.NoError(t, f.Take(t.Context(), c.failure(t)))
+			require.NoError(t, f.Close())
+			require.Equal(t, c.want, lines(t, fsys)[0].cause)
+		})
+	}
+}
+
+// failureOf runs an operator that gives an element up.
+func failureOf(t *testing.T, failed error, s strategies.AsyncRetryStrategy[string]) asyncop.Failure[string] {
+	t.Helper()
+	var got []asyncop.Failure[string]
+	call := asyncop.Blocking(func(context.Context, string) (string, error) { return "", failed })
+	op := asyncop.OrderedWaitWithRetry(call, time.Minute, 1, s, asyncop.WithFailureHandler(func(f asyncop.Failure[string]) { got = append(got, f) }))
+	for _, err := range op.Results(slices.Values([]string{"a"})) {
+		require.NoError(t, err)
+	}
+	require.Len(t, got, 1)
+	return got[0]
+}
+
+func lines(t *testing.T, fsys *crashfs.FS) (all []line) {
+	t.Helper()
+	file, err := fsys.OpenFile("/dead/dead.jsonl", 0, 0)
+	require.NoError(t, err)
+	require.NoError(t, chunks(file, func(c chunk) error {
+		l, err := parseLine(c.raw)
+		all = append(all, l)
+		return err
+	}))
+	return all
+}
+
+// D6: the history goes on.
+func TestTakeKeepsHistory(t *testing.T) {
+	mock := clock.NewMock()
+	mock.Set(time.Unix(100, 0))
+	fsys := crashfs.New()
+	f, err := Open("/dead", codec.JSON[string](), onFS(fsys), WithClock(mock))
+	require.NoError(t, err)
+	old := delivery.Meta{
+		ID: "1", Visit: 3, Attempts: 7, FirstFailure: time.Unix(50, 0), LastFailure: time.Unix(60, 0), LastError: "before", Reasons: []string{"slow", "busy"},
+	}
+	failure := asyncop.Failure[string]{
+		Element: "a", Err: errGone, Attempts: 2, Verdict: strategies.Refused,
+		Reason: predicates.NewReason("late", true, false), Reasons: predicates.ReasonSet{}.With(predicates.NewReason("busy", true, false)),
+	}
+	require.NoError(t, f.Take(delivery.ContextWithMeta(t.Context(), old), failure))
+	failure.InDoubt = true
+	require.NoError(t, f.Take(t.Context(), failure))
+	failure.Abandoned = true
+	require.ErrorIs(t, f.Take(t.Context(), failure), errGone)
+	require.NoError(t, f.Close())
+
+	got := lines(t, fsys)
+	require.Len(t, got, 2)
+	require.Equal(t, delivery.Meta{
+		ID: "1", Visit: 3, Attempts: 9, FirstFailure: time.Unix(50, 0).UTC(), LastFailure: time.Unix(100, 0).UTC(),
+		LastError: "gone", Reasons: []string{"slow", "busy", "late"},
+	}, got[0].meta)
+	require.Equal(t, []string{"slow", "busy"}, old.Reasons)
+	require.Equal(t, 1, got[1].meta.Visit)
+	require.Equal(t, time.Unix(100, 0).UTC(), got[1].meta.FirstFailure)
+	require.Equal(t, `"a"`, string(got[0].payload))
+}

@@ -1,0 +1,36 @@
+package vfs
+
+import (
+	"errors"
+	"io/fs"
+	"path/filepath"
+)
+
+// MakeDir makes a directory and those around it, and makes their names durable: also if they exist, since a process that
+// was killed may have made them a moment ago.
+func MakeDir(fsys FS, dir string, perm fs.FileMode) error {
+	parent := filepath.Dir(dir)
+	if parent == dir {
+		return nil
+	}
+	if err := MakeDir(fsys, parent, perm); err != nil {
+		return err
+	}
+	info, err := fsys.Stat(dir)
+	switch {
+	case err == nil && !info.Dir:
+		return &fs.PathError{Op: "open", Path: dir, Err: errors.New("it is not a directory")}
+	case err == nil:
+		err = fsys.SyncDir(parent)
+		if errors.Is(err, fs.ErrPermission) {
+			err = nil // somebody else's, so not made by us
+		}
+		return err
+	case !errors.Is(err, fs.ErrNotExist):
+		return err
+	}
+	if err := fsys.Mkdir(dir, perm); err != nil && !errors.Is(err, fs.ErrExist) {
+		return err
+	}
+	return fsys.SyncDir(parent)
+}
