@@ -56,7 +56,7 @@ func BenchmarkCheckpoint(b *testing.B) {
 				if _, err := c.Trigger(ctx); err != nil {
 					b.Fatal(err)
 				}
-				last := op.pump.checks.pause // reported since, so it is not being written
+				last := op.driver.Pause() // reported since, so it is not being written
 				pause, longest = pause+last, max(longest, last)
 			}
 			entries, err := store.List(ctx)

@@ -206,9 +206,12 @@ func (e *TypeError) Error() string {
 	return fmt.Sprintf("asyncop: %sgot %s, want %v", prefix(e.Operator), got, e.Want)
 }
 
-// withAbandoned returns the failure of a pipeline by an element, with the number of other elements that were in flight.
-func withAbandoned(failure error, n int) error {
-	e := *failure.(*ElementError) //nolint:errorlint // it is our own
+// abandonedBy returns the error of a run that ended with n elements in flight. The failure of an element counts them itself.
+func abandonedBy(cause error, byElement bool, n int) error {
+	if !byElement {
+		return &AbandonedError{Cause: cause, Abandoned: n}
+	}
+	e := *cause.(*ElementError) //nolint:errorlint // it is our own
 	e.Abandoned = n
 	return &e
 }

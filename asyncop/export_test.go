@@ -4,19 +4,20 @@ import (
 	"fmt"
 	"strings"
 
+	"github.com/weirflow/weir/asyncop/internal/drive"
 	"github.com/weirflow/weir/asyncop/internal/engine"
 	"github.com/weirflow/weir/checkpoint/participant"
 	"github.com/weirflow/weir/codec"
 )
 
 // SlotsTaken returns the number of slots taken. It may be called by user code that runs on the operator's loop.
-func SlotsTaken[IN, OUT any](op *AsyncWaitOperator[IN, OUT]) int { return op.pump.core.engine.Len() }
+func SlotsTaken[IN, OUT any](op *AsyncWaitOperator[IN, OUT]) int { return op.driver.Engine().Len() }
 
 // StateText returns the elements of an operator's state, as a text: "a" with no attempts made, "a#2" with two, "|5|" for a
 // watermark, "a=[A1 A2]" with results.
 func StateText[IN, OUT any](state []byte, results codec.Codec[OUT]) (string, error) {
 	inputs := codec.Default[IN]()
-	_, items, err := stateCodec[IN, OUT]{inputs: inputs, results: results}.decode(state)
+	_, items, err := drive.StateCodec[IN, OUT]{Inputs: inputs, Results: results}.Decode(state)
 	if err != nil {
 		return "", err
 	}
@@ -40,16 +41,16 @@ func StateText[IN, OUT any](state []byte, results codec.Codec[OUT]) (string, err
 
 // StateWithAttempts returns the state of an operator with one element that has been called so many times.
 func StateWithAttempts[IN, OUT any](in IN, attempts int32) (participant.State, error) {
-	return stateCodec[IN, OUT]{inputs: codec.Default[IN]()}.encode(0, []engine.Item[IN, OUT]{{In: in, Attempts: attempts, First: 1}})
+	return drive.StateCodec[IN, OUT]{Inputs: codec.Default[IN]()}.Encode(0, []engine.Item[IN, OUT]{{In: in, Attempts: attempts, First: 1}})
 }
 
 // FreePermits returns the number of permits that nobody has. It may be called while the operator is idle.
 func FreePermits[IN, OUT any](op *AsyncWaitOperator[IN, OUT]) int {
-	return op.pump.core.engine.FreePermits()
+	return op.driver.Engine().FreePermits()
 }
 
 // WaitingBeside returns how many pieces of user code are kept that wait for their turn. It may be called while the operator is
 // idle.
 func WaitingBeside[IN, OUT any](op *AsyncWaitOperator[IN, OUT]) int {
-	return op.pump.core.engine.WaitingBeside()
+	return op.driver.Engine().WaitingBeside()
 }

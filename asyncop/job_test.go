@@ -15,8 +15,8 @@ import (
 	"github.com/stretchr/testify/assert"
 
 	"github.com/weirflow/weir/asyncop/internal/call"
+	"github.com/weirflow/weir/asyncop/internal/drive"
 	"github.com/weirflow/weir/asyncop/internal/engine"
-	"github.com/weirflow/weir/internal/decision"
 	"github.com/weirflow/weir/predicates"
 	"github.com/weirflow/weir/queue"
 	"github.com/weirflow/weir/strategies"
@@ -34,7 +34,7 @@ func TestCallsOfEndedElementsAreNotMade(t *testing.T) {
 			fn := Blocking(func(context.Context, string) (string, error) { calls.Add(1); return "", nil })
 			opts = append(opts, WithMaxConcurrentCalls(2), WithLogger(slog.New(slog.DiscardHandler)))
 			op = UnorderedWait(around(fn), time.Second, 4, opts...)
-			w := op.pump.core.workers
+			w := op.driver.Workers()
 			resume := w.Hold()
 			op.In() <- "a"
 			op.In() <- "b"
@@ -117,19 +117,17 @@ func TestNoWorkerIsSentAfterACancel(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		var calls atomic.Int32
 		fn := Blocking(func(context.Context, string) (string, error) { calls.Add(1); return "", nil })
-		c := newCore(newConfig(nil), fn, stepsOf(strategies.NoRetry[string]()), time.Minute,
-			queue.NewUnordered[engine.Slot[string, string]](4))
-		p := newPump(c)
-		p.in <- "a"
-		assert.True(t, p.step(), "offers it")
-		c.host.Cancel(errors.New("over"))
-		assert.False(t, p.step())
-		assert.Zero(t, c.workers.Due())
-		p.finish()
+		d := unstarted(newConfig(nil), fn, strategies.NoRetry[string](), time.Minute)
+		d.In() <- "a"
+		assert.True(t, d.Step(), "offers it")
+		d.Host().Cancel(errors.New("over"))
+		assert.False(t, d.Step())
+		assert.Zero(t, d.Workers().Due())
+		d.Finish()
 		synctest.Wait()
 		assert.Zero(t, calls.Load())
-		assert.Zero(t, p.statistics().Running)
-		close(p.in)
+		assert.Zero(t, d.Counts().Running)
+		close(d.In())
 	})
 }
 
@@ -137,20 +135,23 @@ func TestNoWorkerIsSentAfterACancel(t *testing.T) {
 // or be busy when the time is over. The permit comes back, and nothing counts as completed late.
 func TestCallsThatAreLateAreNotMade(t *testing.T) {
 	for name, tt := range map[string]struct {
-		late func(c *core[string, string], mock *clock.Mock, cancel func())
+		late func(d *drive.Driver[string, string], mock *clock.Mock, cancel func())
 		want error
 	}{
-		"cancelled": {func(_ *core[string, string], _ *clock.Mock, cancel func()) { cancel() }, context.Canceled},
-		"cancelled just now": {func(c *core[string, string], _ *clock.Mock, _ func()) { // what is derived from it was not told yet
+		"cancelled": {func(_ *drive.Driver[string, string], _ *clock.Mock, cancel func()) { cancel() }, context.Canceled},
+		"cancelled just now": {func(d *drive.Driver[string, string], _ *clock.Mock, _ func()) { // what is derived from it was not told yet
 			over, cancel := context.WithCancel(context.Background())
 			cancel()
-			c.host.User = over
+			d.Host().User = over
 		}, context.Canceled},
-		"at its deadline":      {func(_ *core[string, string], mock *clock.Mock, _ func()) { mock.Add(time.Second) }, context.DeadlineExceeded},
-		"ended by the loop":    {func(c *core[string, string], _ *clock.Mock, _ func()) { c.engine.Abandon() }, context.Canceled},
-		"timed out by itself":  {func(c *core[string, string], mock *clock.Mock, _ func()) { mock.Add(time.Second); c.engine.Turn() }, context.DeadlineExceeded},
-		"suspended":            {func(c *core[string, string], _ *clock.Mock, _ func()) { c.host.Suspended.Store(true) }, context.Canceled},
-		"a moment before that": {func(_ *core[string, string], mock *clock.Mock, _ func()) { mock.Add(time.Second - 1) }, nil},
+		"at its deadline":   {func(_ *drive.Driver[string, string], mock *clock.Mock, _ func()) { mock.Add(time.Second) }, context.DeadlineExceeded},
+		"ended by the loop": {func(d *drive.Driver[string, string], _ *clock.Mock, _ func()) { d.Engine().Abandon() }, context.Canceled},
+		"timed out by itself": {func(d *drive.Driver[string, string], mock *clock.Mock, _ func()) {
+			mock.Add(time.Second)
+			d.Engine().Turn()
+		}, context.DeadlineExceeded},
+		"suspended":            {func(d *drive.Driver[string, string], _ *clock.Mock, _ func()) { d.Host().Suspended.Store(true) }, context.Canceled},
+		"a moment before that": {func(_ *drive.Driver[string, string], mock *clock.Mock, _ func()) { mock.Add(time.Second - 1) }, nil},
 	} {
 		t.Run(name, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
@@ -160,26 +161,25 @@ func TestCallsThatAreLateAreNotMade(t *testing.T) {
 				calls := 0
 				fn := Blocking(func(context.Context, string) (string, error) { calls++; return "", nil })
 				cfg := newConfig([]Option{WithClock(mock), WithContext(ctx), WithDropOnFailure(), WithLogger(slog.New(slog.DiscardHandler))})
-				c := newCore(cfg, fn, stepsOf(strategies.NoRetry[string]()), time.Second,
-					queue.NewOrdered[engine.Slot[string, string]](4))
-				c.engine.Accept("a")
+				d := unstarted(cfg, fn, strategies.NoRetry[string](), time.Second)
+				d.Engine().Accept("a")
 				var j call.Job[*queue.Entry[engine.Slot[string, string]], string, string]
-				c.engine.Jobs(func(jobs ...call.Job[*queue.Entry[engine.Slot[string, string]], string, string]) { j = jobs[0] })
-				tt.late(c, mock, cancel)
+				d.Engine().Jobs(func(jobs ...call.Job[*queue.Entry[engine.Slot[string, string]], string, string]) { j = jobs[0] })
+				tt.late(d, mock, cancel)
 				var late error // behind a wrapper, whoever waits for the outcome gets one
 				j.Attempt.RunBlocking(func(err error) { late = err })
 				synctest.Wait()
 				assert.Equal(t, tt.want, late)
 
-				j.Do(c.callDirectly)
+				j.Do(d.Direct)
 				want := map[bool]int{true: 1}[tt.want == nil]
 				assert.Equal(t, want, calls)
-				assert.Zero(t, c.host.Late())
-				if c.engine.Oldest() == "running" {
-					c.engine.Abandon()
+				assert.Zero(t, d.Host().Late())
+				if d.Engine().Oldest() == "running" {
+					d.Engine().Abandon()
 				}
-				assert.EqualValues(t, 4, c.engine.FreePermits())
-				c.workers.Stop()
+				assert.EqualValues(t, 4, d.Engine().FreePermits())
+				d.Workers().Stop()
 			})
 		})
 	}
@@ -194,12 +194,12 @@ func TestNothingBeginsTooLate(t *testing.T) {
 	}{
 		"ask": {"deciding", time.Second}, "before": {"preparing", time.Second}, "handler": {"handling", DefaultTimeoutHandlerLimit},
 	} {
-		for when, late := range map[string]func(c *core[string, string], mock *clock.Mock, cancel func()){
-			"cancelled":            func(_ *core[string, string], _ *clock.Mock, cancel func()) { cancel() },
-			"at its deadline":      func(_ *core[string, string], mock *clock.Mock, _ func()) { mock.Add(tt.limit) },
-			"ended by the loop":    func(c *core[string, string], _ *clock.Mock, _ func()) { c.engine.Abandon() },
-			"suspended":            func(c *core[string, string], _ *clock.Mock, _ func()) { c.host.Suspended.Store(true) },
-			"a moment before that": func(_ *core[string, string], mock *clock.Mock, _ func()) { mock.Add(tt.limit - 1) },
+		for when, late := range map[string]func(d *drive.Driver[string, string], mock *clock.Mock, cancel func()){
+			"cancelled":            func(_ *drive.Driver[string, string], _ *clock.Mock, cancel func()) { cancel() },
+			"at its deadline":      func(_ *drive.Driver[string, string], mock *clock.Mock, _ func()) { mock.Add(tt.limit) },
+			"ended by the loop":    func(d *drive.Driver[string, string], _ *clock.Mock, _ func()) { d.Engine().Abandon() },
+			"suspended":            func(d *drive.Driver[string, string], _ *clock.Mock, _ func()) { d.Host().Suspended.Store(true) },
+			"a moment before that": func(_ *drive.Driver[string, string], mock *clock.Mock, _ func()) { mock.Add(tt.limit - 1) },
 		} {
 			t.Run(what+"/"+when, func(t *testing.T) {
 				synctest.Test(t, func(t *testing.T) {
@@ -216,17 +216,16 @@ func TestNothingBeginsTooLate(t *testing.T) {
 					cfg := newConfig([]Option{
 						WithClock(mock), WithContext(ctx), WithDropOnFailure(), WithLogger(slog.New(slog.DiscardHandler)),
 					})
-					c := newCore(cfg, fn, countingPolicy(&begun, what == "before").Steps(), time.Second,
-						queue.NewOrdered[engine.Slot[string, string]](4))
-					w := c.workers
+					d := unstarted(cfg, fn, countingPolicy(&begun, what == "before"), time.Second)
+					w := d.Workers()
 					resume := w.Hold()
-					c.engine.Accept("a")
+					d.Engine().Accept("a")
 					if what == "handler" {
 						mock.Add(time.Second)
 					}
-					c.engine.Turn()
-					assert.Equal(t, tt.phase, c.engine.Oldest())
-					late(c, mock, cancel)
+					d.Engine().Turn()
+					assert.Equal(t, tt.phase, d.Engine().Oldest())
+					late(d, mock, cancel)
 					resume()
 					synctest.Wait()
 					assert.Equal(t, when == "a moment before that", begun.Load() == 1)
@@ -237,8 +236,13 @@ func TestNothingBeginsTooLate(t *testing.T) {
 	}
 }
 
-func stepsOf(s strategies.AsyncRetryStrategy[string]) *decision.Steps[string] {
-	return strategies.PolicyOf(s).Steps()
+// unstarted returns a driver with four slots that the test drives.
+func unstarted(
+	cfg config, fn AsyncFunction[string, string], s strategies.AsyncRetryStrategy[string], timeout time.Duration,
+) *drive.Driver[string, string] {
+	d, _ := newDriver(cfg, fn, strategies.PolicyOf(s).Steps(), timeout, queue.NewOrdered[engine.Slot[string, string]](4), nil,
+		drive.StateCodec[string, string]{})
+	return d
 }
 
 // countingPolicy retries every error at once, and counts how often its strategy is asked, or what that wants done before.

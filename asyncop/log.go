@@ -28,6 +28,16 @@ type lineLimit struct {
 	msg        string     // of the suppressed lines
 }
 
+// logLines limits what is written.
+type logLines struct {
+	retryLines levelGate
+	retryLog   lineLimit
+	refuseLog  lineLimit
+	giveUpLog  lineLimit
+	slowLog    lineLimit
+	suppressed bool // lines were, and no line has said how many
+}
+
 // allow tells whether a line may be written, and how many were not since the last one.
 func (l *lineLimit) allow(now time.Duration) (suppressed int, ok bool) {
 	if l.lines == 0 || now-l.since >= logPeriod {
@@ -44,12 +54,12 @@ func (l *lineLimit) allow(now time.Duration) (suppressed int, ok bool) {
 
 // logsRetries tells whether lines about retries are written at all, so that they need not be put together for every retry.
 // The handler is asked off the loop, like everything of the user's that is called for logs, and not for every retry.
-func (c *core[IN, OUT]) logsRetries() bool {
-	if g := &c.retryLines; !g.asked || c.engine.Present()-g.since >= logPeriod/10 {
-		*g = levelGate{asked: true, since: c.engine.Present()}
-		_ = c.offLoop(func() error { g.open = c.logger.Enabled(c.ctx, slog.LevelDebug); return nil })
+func (s *surface[IN, OUT]) logsRetries() bool {
+	if g := &s.retryLines; !g.asked || s.driver.Engine().Present()-g.since >= logPeriod/10 {
+		*g = levelGate{asked: true, since: s.driver.Engine().Present()}
+		_ = s.offLoop(func() error { g.open = s.logger.Enabled(s.ctx, slog.LevelDebug); return nil })
 	}
-	return c.retryLines.open
+	return s.retryLines.open
 }
 
 // levelGate is what a handler has said about a level.
@@ -59,22 +69,29 @@ type levelGate struct {
 }
 
 // log writes a line about an element, if the limit allows it and the level is enabled.
-func (c *core[IN, OUT]) log(limit *lineLimit, level slog.Level, msg string, in IN, attrs ...slog.Attr) {
-	suppressed, ok := limit.allow(c.engine.Present())
+func (s *surface[IN, OUT]) log(limit *lineLimit, level slog.Level, msg string, in IN, attrs ...slog.Attr) {
+	suppressed, ok := limit.allow(s.driver.Engine().Present())
 	if !ok {
 		limit.level, limit.msg = level, msg
-		c.suppressed = true
+		s.suppressed = true
 		return
 	}
-	attrs = append(attrs, slog.String("element", c.labelOf(in)))
+	attrs = append(attrs, slog.String("element", s.labelOf(in)))
 	if suppressed > 0 {
 		attrs = append(attrs, slog.Int("suppressed", suppressed))
 	}
-	c.logAttrs(level, msg, attrs...)
+	s.logAttrs(level, msg, attrs...)
+}
+
+// logSlowCall tells of a call that blocked the loop.
+func (s *surface[IN, OUT]) logSlowCall(call engine.SlowCall[IN]) {
+	what, advice := s.describe(call)
+	s.log(&s.slowLog, slog.LevelWarn, "asyncop: a call blocked the loop", call.In,
+		slog.String("call", what), slog.Duration("took", call.Took), slog.String("advice", advice))
 }
 
 // logGivenUp tells of an element that failed, and why there was no other attempt.
-func (c *core[IN, OUT]) logGivenUp(r engine.Report[IN], how engine.Ending) {
+func (s *surface[IN, OUT]) logGivenUp(r engine.Report[IN], how engine.Ending) {
 	attrs := []slog.Attr{slog.Int("attempts", r.Attempts), slog.Any("error", r.Err)}
 	if r.Verdict != decision.Accepted {
 		attrs = append(attrs, slog.String("verdict", r.Verdict.String()))
@@ -86,16 +103,16 @@ func (c *core[IN, OUT]) logGivenUp(r engine.Report[IN], how engine.Ending) {
 	if how == engine.Dropped {
 		msg = "asyncop: element dropped"
 	}
-	c.log(&c.giveUpLog, slog.LevelWarn, msg, r.Element, attrs...)
+	s.log(&s.giveUpLog, slog.LevelWarn, msg, r.Element, attrs...)
 }
 
 // logRetry tells of a retry that will be made.
-func (c *core[IN, OUT]) logRetry(r engine.Report[IN], d decision.Decision) {
-	c.log(&c.retryLog, slog.LevelDebug, "asyncop: retry", r.Element, retryAttrs(r.Attempts, d)...)
+func (s *surface[IN, OUT]) logRetry(r engine.Report[IN], d decision.Decision) {
+	s.log(&s.retryLog, slog.LevelDebug, "asyncop: retry", r.Element, retryAttrs(r.Attempts, d)...)
 }
 
 // logNoRetry tells that there was a reason for a retry, and no retry.
-func (c *core[IN, OUT]) logNoRetry(r engine.Report[IN], d decision.Decision) {
+func (s *surface[IN, OUT]) logNoRetry(r engine.Report[IN], d decision.Decision) {
 	var attrs []slog.Attr
 	if d.Verdict == decision.Retried {
 		attrs = append(retryAttrs(r.Attempts, d), slog.String("verdict", "not before the deadline"))
@@ -105,7 +122,7 @@ func (c *core[IN, OUT]) logNoRetry(r engine.Report[IN], d decision.Decision) {
 			slog.Int("attempts", r.Attempts), slog.Any("error", d.Err),
 		}
 	}
-	c.log(&c.refuseLog, slog.LevelDebug, "asyncop: no retry", r.Element, attrs...)
+	s.log(&s.refuseLog, slog.LevelDebug, "asyncop: no retry", r.Element, attrs...)
 }
 
 func retryAttrs(attempts int, d decision.Decision) []slog.Attr {
@@ -115,53 +132,32 @@ func retryAttrs(attempts int, d decision.Decision) []slog.Attr {
 	}
 }
 
-// logEnd writes, once, that the operator has failed, whoever waits for it: the caller of Wait and the loop over Results may
-// not look. That it was cancelled was wanted, and the end of a loop by its own body says nothing new.
-func (c *core[IN, OUT]) logEnd(err error, cut bool) {
-	_, failure := c.engine.Failure()
-	switch {
-	case !cut:
-		c.logAttrs(slog.LevelError, "asyncop: operator failed", slog.Any("error", err))
-	case failure != ErrStopped: //nolint:errorlint // what a break is, itself
-		c.logAttrs(slog.LevelInfo, "asyncop: operator cancelled", slog.Any("error", err))
-	}
-}
-
-// warnOfCutRetries says at the end that retries were cut: results that are not there yet would be missing without a word.
-func (c *core[IN, OUT]) warnOfCutRetries() {
-	counts, _ := c.engine.Counts()
-	if n := counts.CutByEndOfInput; n > 0 {
-		c.logAttrs(slog.LevelWarn, "asyncop: the input ended while elements still asked for a retry: they got none; "+
-			"WithDrainRetries lets retries go on", slog.Int64("elements", n))
-	}
-}
-
 // logSuppressed writes how many lines of each kind were suppressed, unless a line of the kind has said so: when the period
 // is over, or all at the end of the operator.
-func (c *core[IN, OUT]) logSuppressed(all bool) {
-	if !c.suppressed {
+func (s *surface[IN, OUT]) logSuppressed(all bool) {
+	if !s.suppressed {
 		return
 	}
-	c.suppressed = false
-	for _, l := range c.lineLimits() {
+	s.suppressed = false
+	for _, l := range s.lineLimits() {
 		switch {
 		case l.suppressed == 0:
-		case !all && c.engine.Present() < l.since+logPeriod:
-			c.suppressed = true
+		case !all && s.driver.Engine().Present() < l.since+logPeriod:
+			s.suppressed = true
 		default:
 			n := l.suppressed
 			l.suppressed = 0
-			c.logAttrs(l.level, l.msg+": lines suppressed", slog.Int("suppressed", n))
+			s.logAttrs(l.level, l.msg+": lines suppressed", slog.Int("suppressed", n))
 		}
 	}
 }
 
 // suppressedDue returns when logSuppressed has something to write.
-func (c *core[IN, OUT]) suppressedDue() (due time.Duration, ok bool) {
-	if !c.suppressed {
+func (s *surface[IN, OUT]) suppressedDue() (due time.Duration, ok bool) {
+	if !s.suppressed {
 		return 0, false
 	}
-	for _, l := range c.lineLimits() {
+	for _, l := range s.lineLimits() {
 		if d := l.since + logPeriod; l.suppressed > 0 && (!ok || d < due) {
 			due, ok = d, true
 		}
@@ -169,18 +165,18 @@ func (c *core[IN, OUT]) suppressedDue() (due time.Duration, ok bool) {
 	return due, ok
 }
 
-func (c *core[IN, OUT]) lineLimits() [4]*lineLimit {
-	return [...]*lineLimit{&c.retryLog, &c.refuseLog, &c.giveUpLog, &c.slowLog}
+func (s *surface[IN, OUT]) lineLimits() [4]*lineLimit {
+	return [...]*lineLimit{&s.retryLog, &s.refuseLog, &s.giveUpLog, &s.slowLog}
 }
 
 // logAttrs calls the user's handler off the loop, since it may do anything (law A6). A line about a panic has its stack.
-func (c *core[IN, OUT]) logAttrs(level slog.Level, msg string, attrs ...slog.Attr) {
-	if c.name != "" {
-		attrs = append(attrs, slog.String("operator", c.name))
+func (s *surface[IN, OUT]) logAttrs(level slog.Level, msg string, attrs ...slog.Attr) {
+	if s.name != "" {
+		attrs = append(attrs, slog.String("operator", s.name))
 	}
-	_ = c.offLoop(func() error {
+	_ = s.offLoop(func() error {
 		attrs = withStack(attrs)
-		c.logger.LogAttrs(context.WithoutCancel(c.ctx), level, msg, attrs...)
+		s.logger.LogAttrs(context.WithoutCancel(s.ctx), level, msg, attrs...)
 		return nil
 	})
 }
@@ -207,13 +203,13 @@ type plainError struct{ error }
 func (e plainError) Unwrap() error { return e.error }
 
 // labelOf names an element for people.
-func (c *core[IN, OUT]) labelOf(in IN) string {
-	label := c.label
+func (s *surface[IN, OUT]) labelOf(in IN) string {
+	label := s.label
 	if label == nil {
 		label = defaultLabel
 	}
 	var text string
-	if err := c.offLoop(func() error { text = label(in); return nil }); err != nil { // a number may have a String method
+	if err := s.offLoop(func() error { text = label(in); return nil }); err != nil { // a number may have a String method
 		return fmt.Sprintf("(label: %v)", err)
 	}
 	return text
@@ -245,8 +241,8 @@ func defaultLabel(in any) string {
 }
 
 // offLoop is offLoop for calls that the loop makes: time passes.
-func (c *core[IN, OUT]) offLoop(f func() error) error {
-	c.engine.Slept()
+func (s *surface[IN, OUT]) offLoop(f func() error) error {
+	s.driver.Engine().Slept()
 	return offLoop(f)
 }
 

@@ -614,7 +614,7 @@ func TestLogOfTheEnd(t *testing.T) {
 				op := OrderedWait(fn, time.Minute, 5,
 					append(tt.opts, WithName("rows"), WithContext(ctx), WithLogger(book.logger(slog.LevelInfo)))...)
 				tt.end(t, op, cancel)
-				for range op.pump.out { // closed
+				for range op.driver.Out() { // closed
 				}
 				lines := book.read()
 				<-op.Done()

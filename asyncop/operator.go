@@ -10,8 +10,10 @@ import (
 
 	"github.com/reugn/go-streams"
 
+	"github.com/weirflow/weir/asyncop/internal/drive"
 	"github.com/weirflow/weir/asyncop/internal/engine"
 	"github.com/weirflow/weir/checkpoint/participant"
+	weirflow "github.com/weirflow/weir/flow"
 	"github.com/weirflow/weir/internal/decision"
 	"github.com/weirflow/weir/internal/nils"
 	"github.com/weirflow/weir/internal/wiring"
@@ -37,8 +39,8 @@ type Watermark = queue.Watermark
 //
 // Its methods are safe for concurrent use.
 type AsyncWaitOperator[IN, OUT any] struct {
-	pump *pump[IN, OUT]
-	use  atomic.Uint32 // what drives it
+	driver *drive.Driver[IN, OUT]
+	use    atomic.Uint32 // what drives it
 
 	taker atomic.Uint32 // what takes the results of a flow: bits
 }
@@ -55,9 +57,9 @@ var takers = [...]string{byOut: "Out", byVia: "Via", byTo: "To"}
 // takeResults returns what moves the results, for Via and To.
 func (op *AsyncWaitOperator[IN, OUT]) takeResults(by uint32) func(next chan<- any, tell bool) {
 	if op.take(by)&byOut != 0 {
-		return op.pump.share
+		return op.driver.Share
 	}
-	return op.pump.transfer
+	return op.driver.Transfer
 }
 
 // take notes what takes the results, and returns what did before. It panics if Via or To did: one of the two would get
@@ -179,31 +181,24 @@ func newOperator[IN, OUT any](
 		panic(fmt.Sprintf("asyncop: %s: WithFailureHandler: %T does not take %v",
 			name, cfg.failureHandler, reflect.TypeFor[Failure[IN]]()))
 	}
-	var codec stateCodec[IN, OUT]
+	var state drive.StateCodec[IN, OUT]
 	if cfg.coordinator != nil {
-		codec = newStateCodec[IN, OUT](name, cfg)
+		state = newStateCodec[IN, OUT](name, cfg)
 	}
 	// Nothing is refused from here on: goroutines begin.
-	c := newCore(cfg, fn, policy, min(timeout, maxTimeout), newQueue(capacity))
-	if handle != nil {
-		c.sideOutput = newFailureSink(handle, c.handlerBroke)
-	}
+	driver, shown := newDriver(cfg, fn, policy, min(timeout, maxTimeout), newQueue(capacity), handle, state)
 	if !policy.NoRetry && !policy.Considers(nil) && !policy.Considers(ErrNilError) {
-		c.logAttrs(slog.LevelWarn, "asyncop: "+name+": the strategy has no predicate, so nothing is retried: "+
+		shown.logAttrs(slog.LevelWarn, "asyncop: "+name+": the strategy has no predicate, so nothing is retried: "+
 			"give it RetryIfResult or RetryIfException, or use NoRetry", slog.String("strategy", fmt.Sprintf("%T", strategy)))
 	}
 	for what, d := range map[string]time.Duration{name + ": the timeout": timeout, "WithAttemptTimeout: the limit": cfg.attemptTimeout} {
 		if d > 0 && d < time.Millisecond {
-			c.logAttrs(slog.LevelWarn, "asyncop: "+what+" is below a millisecond: is its unit missing, as in 5*time.Second?",
+			shown.logAttrs(slog.LevelWarn, "asyncop: "+what+" is below a millisecond: is its unit missing, as in 5*time.Second?",
 				slog.Duration("timeout", d))
 		}
 	}
-	p := newPump(c)
-	if cfg.coordinator != nil {
-		p.joinCheckpoints(codec)
-	}
-	go p.run()
-	return &AsyncWaitOperator[IN, OUT]{pump: p}
+	driver.Start()
+	return &AsyncWaitOperator[IN, OUT]{driver: driver}
 }
 
 // maxRetriesOf returns what LatencyFirst needs to know.
@@ -242,19 +237,19 @@ func newDecoder[IN any](operator string) func(any) (in IN, control bool, err err
 // In returns the channel that upstream sends to and closes.
 func (op *AsyncWaitOperator[IN, OUT]) In() chan<- any {
 	op.asFlow("In")
-	return op.pump.handOutIn()
+	return op.driver.In()
 }
 
 // Out returns the channel of the results; the operator closes it. See Err for why. With checkpoints, the run fails if a
 // function of go-streams reads it that branches or joins streams, other than flow.FanOut.
 func (op *AsyncWaitOperator[IN, OUT]) Out() <-chan any {
 	op.take(byOut)
-	if k := op.pump.checks; k != nil {
+	if op.driver.Coordinator != nil {
 		if err := wiring.Reader(); err != nil {
-			k.coordinator.Fail(k.name, err) // law C2
+			op.driver.Coordinator.Fail(op.driver.Name, err) // law C2
 		}
 	}
-	return op.pump.out
+	return op.driver.Out()
 }
 
 // Via streams the results to next, on a goroutine of its own, and returns next. If the operator fails, and next is an
@@ -278,7 +273,7 @@ func (op *AsyncWaitOperator[IN, OUT]) To(sink streams.Sink) {
 func (op *AsyncWaitOperator[IN, OUT]) isOperator() {}
 
 func (op *AsyncWaitOperator[IN, OUT]) mustPassBarriers(method string, next any) {
-	if op.pump.checks == nil {
+	if op.driver.Coordinator == nil {
 		return
 	}
 	if err := participant.CanPass(next); err != nil {
@@ -290,17 +285,17 @@ func (op *AsyncWaitOperator[IN, OUT]) mustPassBarriers(method string, next any) 
 // [*TypeError], context.Cause of its context, or of the one that Stop was given (in an [*AbandonedError] if elements were in
 // flight), that the state of a final checkpoint could not be encoded, how the failure handler or the input of Results broke, or
 // an error of the function's Open or Close. It is set before Out closes.
-func (op *AsyncWaitOperator[IN, OUT]) Err() error { return op.pump.Err() }
+func (op *AsyncWaitOperator[IN, OUT]) Err() error { return op.driver.Err() }
 
 // Done returns a channel that is closed when everything is done: Out is closed, the side output has taken all there was
 // and has completed, unless it is given up ([WithSideOutput]), and the function is closed. What upstream still sends is discarded until it closes In, by a
 // goroutine that ends then. A blocking call that ignores the end of its context may outlive the operator.
-func (op *AsyncWaitOperator[IN, OUT]) Done() <-chan struct{} { return op.pump.done }
+func (op *AsyncWaitOperator[IN, OUT]) Done() <-chan struct{} { return op.driver.Done() }
 
 // Wait waits for Done and returns Err.
 func (op *AsyncWaitOperator[IN, OUT]) Wait() error {
-	<-op.pump.done
-	return op.pump.Err()
+	<-op.driver.Done()
+	return op.driver.Err()
 }
 
 // Stop ends the operator in an orderly way: it takes no more input, drains what it has accepted as at the end of the
@@ -314,7 +309,16 @@ func (op *AsyncWaitOperator[IN, OUT]) Wait() error {
 //
 // In a row of operators stop the first one, wait until the last one is done or ctx ends, and then stop that: what the
 // first one drains is the last one's input.
-func (op *AsyncWaitOperator[IN, OUT]) Stop(ctx context.Context) error { return op.pump.stop(ctx) }
+func (op *AsyncWaitOperator[IN, OUT]) Stop(ctx context.Context) error { return op.driver.Stop(ctx) }
 
 // Stats returns the statistics of the moment.
-func (op *AsyncWaitOperator[IN, OUT]) Stats() Stats { return op.pump.statistics() }
+func (op *AsyncWaitOperator[IN, OUT]) Stats() Stats { return Stats(op.driver.Counts()) }
+
+// takesFailures reports whether next is an operator or a flow of weir. Others would take a failure for an element.
+func takesFailures(next any) bool {
+	switch next.(type) {
+	case interface{ isOperator() }, *weirflow.Flow:
+		return true
+	}
+	return false
+}

@@ -3,19 +3,7 @@ package asyncop
 import (
 	"fmt"
 	"iter"
-
-	"github.com/weirflow/weir/internal/guard"
-	"github.com/weirflow/weir/internal/lazyerr"
 )
-
-// ends are what the loop takes elements from and hands results to, in place of channels, when [AsyncWaitOperator.Results]
-// drives the operator. Nothing is boxed on the way.
-type ends[IN, OUT any] struct {
-	in  inlet[IN]
-	out outlet[OUT]
-
-	failed error // the error that the input ended with; written before in is ended
-}
 
 // Results drives the operator without channels and without boxing: it feeds it the elements of input, and yields the
 // results in the operator's order. If the operator fails or is cancelled, the last pair is a zero value and Err; if Stop has
@@ -79,81 +67,13 @@ func (op *AsyncWaitOperator[IN, OUT]) ResultsFrom(input iter.Seq2[IN, error]) it
 func (op *AsyncWaitOperator[IN, OUT]) results(
 	method string, iterate func(put func(IN) bool) error,
 ) iter.Seq2[OUT, error] {
-	if op.pump.checks != nil {
+	if op.driver.Coordinator != nil {
 		panic("asyncop: " + method + ": an operator WithCheckpoints needs a source of barriers: use it as a flow")
 	}
 	return func(yield func(OUT, error) bool) {
-		p := op.pump
 		if !op.use.CompareAndSwap(unused, byResults) {
 			panic(fmt.Sprintf("asyncop: %s: the operator is driven by %s already", method, drivers[op.use.Load()]))
 		}
-		e := &ends[IN, OUT]{in: newInlet[IN](p.core.buffer), out: newOutlet[OUT](p.core.buffer, p.core.host.WakeUp)}
-		p.attached.Store(e)
-		select {
-		case <-p.over: // before it saw the ends
-			e.close()
-		default:
-		}
-		go p.pull(e, iterate)
-
-		defer func() {
-			<-p.done
-			close(p.in) // nobody else has it
-		}()
-		all := false
-		defer func() {
-			if !all { // a break, a panic, or Goexit
-				p.core.host.Cancel(ErrStopped)
-			}
-		}()
-		for v, ok := e.out.next(); ok; v, ok = e.out.next() {
-			if !yield(v, nil) {
-				return
-			}
-		}
-		all = true
-		<-p.done
-		err := p.Err()
-		if err == nil && !p.inClosed {
-			err = ErrStopped // for the caller, the input is not done
-		}
-		if err != nil {
-			var none OUT
-			yield(none, err)
-		}
+		op.driver.Results(iterate, yield)
 	}
-}
-
-// pull feeds the loop, on a goroutine of its own.
-func (p *pump[IN, OUT]) pull(e *ends[IN, OUT], iterate func(put func(IN) bool) error) {
-	defer func() {
-		e.in.ring.ended.Store(true)
-		p.core.host.WakeUp()
-	}()
-	var g guard.Guard
-	defer g.Close(func(recovered any) {
-		p.core.breakOff(lazyerr.Named("asyncop: input of Results", newPanicError(recovered)))
-	})
-	clone, host := p.core.hook.clone, p.core.host
-	err := iterate(func(v IN) bool {
-		if clone != nil {
-			v = clone.Clone(v) // before the input goes on
-		}
-		if !e.in.put(v) {
-			p.discarded.Add(1)
-			return false
-		}
-		host.WakeUp()
-		return true
-	})
-	if err != nil {
-		e.failed = lazyerr.Named("asyncop: input of Results", err)
-	}
-	g.Returned()
-}
-
-// close ends both ends: what is still in them, or comes, is not taken.
-func (e *ends[IN, OUT]) close() {
-	e.in.stop()
-	e.out.close()
 }

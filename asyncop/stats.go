@@ -1,11 +1,6 @@
 package asyncop
 
-import (
-	"sync"
-	"time"
-
-	"github.com/weirflow/weir/asyncop/internal/engine"
-)
+import "time"
 
 // Stats is a picture of an operator. Every accepted element is in exactly one of these states:
 //
@@ -47,22 +42,3 @@ type Stats struct {
 
 // Retries returns the retries begun, for whatever reason.
 func (s Stats) Retries() int64 { return s.RetriesOnResult + s.RetriesOnError }
-
-// published is the part of the statistics that the loop counts without atomics and publishes once a turn.
-type published struct {
-	mu     sync.Mutex
-	counts engine.Counters // guarded by mu
-	oldest time.Duration   // guarded by mu; when the oldest element was accepted, or engine.Never
-}
-
-func (p *published) set(c engine.Counters, oldest time.Duration) {
-	p.mu.Lock()
-	p.counts, p.oldest = c, oldest
-	p.mu.Unlock()
-}
-
-func (p *published) get() (engine.Counters, time.Duration) {
-	p.mu.Lock()
-	defer p.mu.Unlock()
-	return p.counts, p.oldest
-}

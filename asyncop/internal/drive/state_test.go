@@ -1,4 +1,4 @@
-package asyncop
+package drive
 
 import (
 	"bytes"
@@ -14,13 +14,14 @@ import (
 
 	"github.com/weirflow/weir/asyncop/internal/engine"
 	"github.com/weirflow/weir/codec"
+	"github.com/weirflow/weir/queue"
 )
 
-func testStateCodec(tb testing.TB, results bool) stateCodec[string, int] {
+func testCodec(tb testing.TB, results bool) StateCodec[string, int] {
 	tb.Helper()
-	s := stateCodec[string, int]{inputs: codec.Default[string]()}
+	s := StateCodec[string, int]{Inputs: codec.Default[string]()}
 	if results {
-		s.results = codec.Default[int]()
+		s.Results = codec.Default[int]()
 	}
 	return s
 }
@@ -28,7 +29,7 @@ func testStateCodec(tb testing.TB, results bool) stateCodec[string, int] {
 func testItems() []engine.Item[string, int] {
 	return []engine.Item[string, int]{
 		{In: "a"},
-		{Kind: engine.Control, Rest: Watermark{Timestamp: time.Unix(5, 7).UTC()}},
+		{Kind: engine.Control, Rest: queue.Watermark{Timestamp: time.Unix(5, 7).UTC()}},
 		{In: "", Attempts: math.MaxInt32, First: 9_000_000_009, Spent: math.MaxInt64},
 		{In: "b", Attempts: 1, First: 1, Wait: math.MaxInt64, Retry: engine.ByResult | engine.Demanded},
 		{In: "b", Attempts: 1, First: 1, Wait: 1},
@@ -44,22 +45,22 @@ func completed(in string, attempts int32, results ...int) engine.Item[string, in
 }
 
 func TestStateRoundTrip(t *testing.T) {
-	s := testStateCodec(t, true)
-	state, err := s.encode(-7, testItems())
+	s := testCodec(t, true)
+	state, err := s.Encode(-7, testItems())
 	require.NoError(t, err)
 	b := state.Bytes()
-	taken, items, err := s.decode(b)
+	taken, items, err := s.Decode(b)
 	require.NoError(t, err)
 	require.EqualValues(t, -7, taken)
 	require.Equal(t, testItems(), items)
 	for n := range b {
-		_, _, err := s.decode(b[:n])
+		_, _, err := s.Decode(b[:n])
 		require.Error(t, err, "cut off at %d", n)
 	}
-	_, _, err = s.decode(append(b, 0))
+	_, _, err = s.Decode(append(b, 0))
 	require.ErrorContains(t, err, "1 bytes too many")
 	for _, version := range []byte{0, stateVersion + 1} {
-		_, _, err = s.decode(append([]byte{version}, b[1:]...))
+		_, _, err = s.Decode(append([]byte{version}, b[1:]...))
 		require.ErrorContains(t, err, fmt.Sprintf("version %d", version))
 	}
 }
@@ -71,7 +72,7 @@ const stateOfVersion1 = "01050101080000060101010200000400000000020161010f0100000
 func TestStateOfVersion1IsRead(t *testing.T) {
 	b, err := hex.DecodeString(stateOfVersion1)
 	require.NoError(t, err)
-	taken, items, err := testStateCodec(t, true).decode(b)
+	taken, items, err := testCodec(t, true).Decode(b)
 	require.NoError(t, err)
 	require.Zero(t, taken)
 	require.Equal(t, slices.DeleteFunc(testItems(), func(it engine.Item[string, int]) bool { return it.Wait != 0 }), items)
@@ -79,51 +80,51 @@ func TestStateOfVersion1IsRead(t *testing.T) {
 
 // A watermark has its place in a checkpoint in whatever zone it is: MarshalBinary of package time has no bytes for some.
 func TestStateHasWatermarksOfAllZones(t *testing.T) {
-	s := testStateCodec(t, false)
+	s := testCodec(t, false)
 	for _, offset := range []int{0, 3600, -75, -61, -119, 1, -1, 19 * 3600} {
-		want := Watermark{Timestamp: time.Time{}.In(time.FixedZone("zone", offset))}
-		state, err := s.encode(0, []engine.Item[string, int]{{Kind: engine.Control, Rest: want}})
+		want := queue.Watermark{Timestamp: time.Time{}.In(time.FixedZone("zone", offset))}
+		state, err := s.Encode(0, []engine.Item[string, int]{{Kind: engine.Control, Rest: want}})
 		require.NoError(t, err, "%d", offset)
-		_, items, err := s.decode(state.Bytes())
+		_, items, err := s.Decode(state.Bytes())
 		require.NoError(t, err, "%d", offset)
 		require.Len(t, items, 1)
-		require.True(t, want.Timestamp.Equal(items[0].Rest.(Watermark).Timestamp), "%d", offset)
+		require.True(t, want.Timestamp.Equal(items[0].Rest.(queue.Watermark).Timestamp), "%d", offset)
 	}
 }
 
 // What the encoder cannot have written is refused, whatever it might mean.
 func TestStateIsExact(t *testing.T) {
-	s := testStateCodec(t, true)
+	s := testCodec(t, true)
 	encode := func(items ...engine.Item[string, int]) []byte {
-		state, err := s.encode(0, items)
+		state, err := s.Encode(0, items)
 		require.NoError(t, err)
 		return state.Bytes()
 	}
 	none := encode()
-	results := bytes.LastIndex(none, append([]byte{1}, codec.SchemaOf(s.results)...))
+	results := bytes.LastIndex(none, append([]byte{1}, codec.SchemaOf(s.Results)...))
 	mark := bytes.Clone(none)
 	mark[results] = 2
 	for want, b := range map[string][]byte{
 		"unknown mark 2":                   mark,
-		"longer than it need be":           append(none[:len(none)-1:len(none)-1], 0x80, 0),
+		"not well written":                 append(none[:len(none)-1:len(none)-1], 0x80, 0),
 		"negative time spent":              encode(engine.Item[string, int]{Spent: -1}),
 		"negative wait":                    encode(engine.Item[string, int]{Wait: -1}),
 		"unknown kind of retry: 4":         encode(engine.Item[string, int]{Wait: 1, Retry: 4}),
 		"result of input 1: there is none": encode(completed("", 0)),
 		"unknown kind of element":          encode(engine.Item[string, int]{Kind: engine.Completed + 1}),
 	} {
-		_, _, err := s.decode(b)
+		_, _, err := s.Decode(b)
 		require.ErrorContains(t, err, want)
 	}
 }
 
 func FuzzState(f *testing.F) {
-	s := testStateCodec(f, true)
-	state, err := s.encode(0, testItems())
+	s := testCodec(f, true)
+	state, err := s.Encode(0, testItems())
 	require.NoError(f, err)
 	b := state.Bytes()
 	f.Add(b)
-	none, err := s.encode(0, nil)
+	none, err := s.Encode(0, nil)
 	require.NoError(f, err)
 	schemas := none.Bytes()[:none.Size()-2]                // without time and count
 	head := b[:bytes.IndexByte(b, byte(len(testItems())))] // up to the count, or less
@@ -135,20 +136,20 @@ func FuzzState(f *testing.F) {
 	f.Fuzz(func(t *testing.T, b []byte) {
 		var before, after runtime.MemStats
 		runtime.ReadMemStats(&before)
-		taken, items, err := s.decode(b)
+		taken, items, err := s.Decode(b)
 		runtime.ReadMemStats(&after)
 		require.Less(t, after.TotalAlloc-before.TotalAlloc, uint64(1<<20+2000*len(b)))
 		if err != nil {
 			return
 		}
-		again, err := s.encode(taken, items)
+		again, err := s.Encode(taken, items)
 		if err != nil {
 			return // a time zone that cannot be written
 		}
 		if bytes.HasPrefix(b, schemas) && !slices.ContainsFunc(items, func(it engine.Item[string, int]) bool { return it.Kind == engine.Control }) {
 			require.Equal(t, b, again.Bytes(), "what is read is written as the same bytes")
 		}
-		_, back, err := s.decode(again.Bytes())
+		_, back, err := s.Decode(again.Bytes())
 		require.NoError(t, err)
 		require.Len(t, back, len(items))
 		for i, it := range items {

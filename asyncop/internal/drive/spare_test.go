@@ -1,4 +1,4 @@
-package asyncop
+package drive
 
 import (
 	"strings"
@@ -46,15 +46,15 @@ func TestSpareOfCopies(t *testing.T) {
 }
 
 func TestLargeStateComesInPieces(t *testing.T) {
-	s := testStateCodec(t, false)
+	s := testCodec(t, false)
 	want := make([]engine.Item[string, int], 3000)
 	for i := range want {
 		want[i].In = strings.Repeat("x", i)
 	}
-	state, err := s.encode(0, want)
+	state, err := s.Encode(0, want)
 	require.NoError(t, err)
 	require.Len(t, state, 5)
-	_, got, err := s.decode(participant.State{state.Bytes()}.Bytes())
+	_, got, err := s.Decode(participant.State{state.Bytes()}.Bytes())
 	require.NoError(t, err)
 	require.Equal(t, want, got)
 }

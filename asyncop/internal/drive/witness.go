@@ -1,4 +1,4 @@
-package asyncop
+package drive
 
 import (
 	"sync"

@@ -1,4 +1,4 @@
-package asyncop
+package drive
 
 import (
 	"context"
@@ -9,19 +9,20 @@ import (
 	"time"
 
 	"github.com/weirflow/weir/asyncop/internal/engine"
-	"github.com/weirflow/weir/checkpoint"
 	"github.com/weirflow/weir/checkpoint/participant"
 	"github.com/weirflow/weir/internal/fifo"
+	"github.com/weirflow/weir/internal/guard"
 	"github.com/weirflow/weir/internal/inband"
 	"github.com/weirflow/weir/internal/lazyerr"
 	"github.com/weirflow/weir/internal/wiring"
+	"github.com/weirflow/weir/queue"
 )
 
 // checkpointing is an operator's part in checkpoints: it is their Participant.
 type checkpointing[IN, OUT any] struct {
 	coordinator participant.Host
 	name        string
-	codec       stateCodec[IN, OUT]
+	codec       StateCodec[IN, OUT]
 	wakeUp      func()
 
 	expected atomic.Uint64                          // the newest barrier that is on its way
@@ -51,33 +52,32 @@ var (
 )
 
 // joinCheckpoints registers the operator and fills the backlog with what is restored.
-func (p *pump[IN, OUT]) joinCheckpoints(codec stateCodec[IN, OUT]) {
-	c := p.core
-	p.checks = &checkpointing[IN, OUT]{
-		coordinator: c.coordinator, name: c.name, codec: codec, wakeUp: c.host.WakeUp,
-		inFlight: func() int { s, _ := c.published.get(); return int(s.InFlight) },
+func (d *Driver[IN, OUT]) joinCheckpoints() {
+	d.checks = &checkpointing[IN, OUT]{
+		coordinator: d.Coordinator, name: d.Name, codec: d.State, wakeUp: d.host.WakeUp,
+		inFlight: func() int { s, _ := d.published.get(); return int(s.InFlight) },
 	}
-	state, ok := c.coordinator.Register(c.name, p.checks)
+	state, ok := d.Coordinator.Register(d.Name, d.checks)
 	if !ok {
 		return
 	}
 	var items []engine.Item[IN, OUT]
 	var taken int64
-	err := offLoop(func() (err error) { // not on the goroutine of whoever builds the operator: codecs are user code
-		taken, items, err = codec.decode(state.Bytes())
+	err := d.offLoop(func() (err error) { // not on the goroutine of whoever builds the operator: codecs are user code
+		taken, items, err = d.State.Decode(state.Bytes())
 		return err
 	})
 	if err != nil {
-		c.coordinator.Refuse(c.name, err)
+		d.Coordinator.Refuse(d.Name, err)
 		return
 	}
-	down := max(0, c.clock.Now().UnixNano()-taken) // the wall clock may have been set back
-	p.checks.loaded = c.timers.Now()
+	down := max(0, d.Clock.Now().UnixNano()-taken) // the wall clock may have been set back
+	d.checks.loaded = d.timers.Now()
 	for _, it := range items {
 		it.Wait = max(0, it.Wait-time.Duration(down))
-		p.backlog.Push(it)
+		d.backlog.Push(it)
 	}
-	p.checks.restored = len(items)
+	d.checks.restored = len(items)
 }
 
 // Pending implements participant.Participant. It gets the memory for the copy, so that the loop need not wait for it.
@@ -131,21 +131,20 @@ func (k *checkpointing[IN, OUT]) holdSource(hold bool) {
 func (k *checkpointing[IN, OUT]) quiet() bool { return k.arrived == nil && k.passing.Len() == 0 }
 
 // awaitStart waits until all participants have registered and their states are known to be good.
-func (p *pump[IN, OUT]) awaitStart() {
-	k := p.checks
+func (d *Driver[IN, OUT]) awaitStart() {
+	k := d.checks
 	if k == nil {
 		return
 	}
-	c := p.core
-	c.host.Parked.Store(true)
-	defer c.host.Parked.Store(false)
+	d.host.Parked.Store(true)
+	defer d.host.Parked.Store(false)
 	for {
-		if c.engine.EndIfCancelled(); c.engine.Failed() {
+		if d.engine.EndIfCancelled(); d.engine.Failed() {
 			return
 		}
-		if p.stopping.Load() {
-			p.unstarted = true
-			c.engine.End(lazyerr.Named("asyncop: not started", ErrStopped))
+		if d.stopping.Load() {
+			d.unstarted = true
+			d.engine.End(lazyerr.Named("asyncop: not started", d.ErrStopped))
 			return
 		}
 		select {
@@ -154,11 +153,11 @@ func (p *pump[IN, OUT]) awaitStart() {
 		case <-k.coordinator.Ended():
 			err := k.coordinator.Err()
 			if err == nil {
-				err = checkpoint.ErrClosed
+				err = d.ErrClosed
 			}
-			c.engine.End(lazyerr.Named("asyncop: not started", err))
+			d.engine.End(lazyerr.Named("asyncop: not started", err))
 			return
-		case <-c.host.C:
+		case <-d.host.C:
 		}
 	}
 }
@@ -166,35 +165,35 @@ func (p *pump[IN, OUT]) awaitStart() {
 // mayOverflow tells whether something may be read past the capacity, because a barrier or the marker is behind it. If that
 // is coming, what lies before it is bounded. Else, what is read may be that itself, also when the overflow is full; if it is
 // not, it waits with the overflow.
-func (p *pump[IN, OUT]) mayOverflow() bool {
-	k := p.checks
+func (d *Driver[IN, OUT]) mayOverflow() bool {
+	k := d.checks
 	switch {
 	case k == nil:
 		return false
-	case k.coming.Load() > k.seen || k.marker.Load() && !p.marked:
+	case k.coming.Load() > k.seen || k.marker.Load() && !d.marked:
 		return true
 	}
-	return (k.expected.Load() > k.seen || k.ending.Load() && !p.marked) && p.overflow() <= p.core.overflow
+	return (k.expected.Load() > k.seen || k.ending.Load() && !d.marked) && d.overflow() <= d.Overflow
 }
 
 // overflow returns how many elements were read past the capacity and have no slot yet.
-func (p *pump[IN, OUT]) overflow() int { return p.backlog.Len() - p.checks.restored }
+func (d *Driver[IN, OUT]) overflow() int { return d.backlog.Len() - d.checks.restored }
 
-func (p *pump[IN, OUT]) barrierArrived() bool {
-	return p.checks != nil && p.checks.arrived != nil
+func (d *Driver[IN, OUT]) barrierArrived() bool {
+	return d.checks != nil && d.checks.arrived != nil
 }
 
 // suspended tells whether what is in flight is left to the checkpoint. While the barrier waits for downstream then, no call
 // starts, no timer fires, and completions change nothing: all of it will be done again.
-func (p *pump[IN, OUT]) suspended() bool { return p.core.host.Suspended.Load() }
+func (d *Driver[IN, OUT]) suspended() bool { return d.host.Suspended.Load() }
 
-func (p *pump[IN, OUT]) receivedBarrier(b participant.Barrier) {
-	p.checks.seen = max(p.checks.seen, b.ID)
-	p.checks.arrived = &b
+func (d *Driver[IN, OUT]) receivedBarrier(b participant.Barrier) {
+	d.checks.seen = max(d.checks.seen, b.ID)
+	d.checks.arrived = &b
 	if b.Kind == participant.Drain {
-		p.endInput() // what is in flight is finished first
+		d.endInput() // what is in flight is finished first
 	}
-	p.passBarrier()
+	d.passBarrier()
 }
 
 // passedMarker reports the end of the input, if that is what was emitted: all that came before it has left.
@@ -206,41 +205,41 @@ func (k *checkpointing[IN, OUT]) passedMarker(control any) {
 
 // passBarrier handles the barrier that has come, as soon as it may go on: it reports the state of this moment and lets
 // the barrier pass ahead of everything that is queued. Nothing is read until then.
-func (p *pump[IN, OUT]) passBarrier() {
-	k := p.checks
-	if k == nil || k.arrived == nil || p.core.engine.Failed() {
+func (d *Driver[IN, OUT]) passBarrier() {
+	k := d.checks
+	if k == nil || k.arrived == nil || d.engine.Failed() {
 		return
 	}
 	b := *k.arrived
-	if b.Kind == participant.Drain && !p.drained() || !p.unload() {
+	if b.Kind == participant.Drain && !d.drained() || !d.unload() {
 		return
 	}
 	k.arrived = nil
 	if b.Kind.Final() {
 		k.final = b.Kind
-		p.inOver = true
+		d.inOver = true
 		if b.Kind == participant.Suspend {
-			p.core.host.Suspended.Store(true)
-			p.offer, p.failed = nil, nil // left to the checkpoint, too
+			d.host.Suspended.Store(true)
+			d.offer, d.failed = nil, nil // left to the checkpoint, too
 		}
 	}
-	items := p.copyInFlight()
-	taken := p.core.clock.Now().UnixNano()
-	k.encoding.Go(func() { p.report(b, taken, items) })
+	items := d.copyInFlight()
+	taken := d.Clock.Now().UnixNano()
+	k.encoding.Go(func() { d.report(b, taken, items) })
 	k.passing.Push(b)
 }
 
 // copyInFlight copies what a checkpoint holds (law C1). All else waits for it, so it does nothing but copy.
-func (p *pump[IN, OUT]) copyInFlight() []engine.Item[IN, OUT] {
-	began := p.core.timers.Now()
-	items := p.core.engine.Items(p.checks.takeSpare(p.core.engine.Len()+p.backlog.Len()), p.checks.codec.results != nil)
-	for it := range p.backlog.All() {
+func (d *Driver[IN, OUT]) copyInFlight() []engine.Item[IN, OUT] {
+	began := d.timers.Now()
+	items := d.engine.Items(d.checks.takeSpare(d.engine.Len()+d.backlog.Len()), d.checks.codec.Results != nil)
+	for it := range d.backlog.All() {
 		if it.Kind != engine.Control || !isEndOfInput(it.Rest) {
-			it.Wait = p.checks.restOf(&it, p.core.engine.Present())
+			it.Wait = d.checks.restOf(&it, d.engine.Present())
 			items = append(items, it)
 		}
 	}
-	p.checks.pause = p.core.timers.Now() - began
+	d.checks.pause = d.timers.Now() - began
 	return items
 }
 
@@ -250,10 +249,10 @@ func (k *checkpointing[IN, OUT]) restOf(it *engine.Item[IN, OUT], now time.Durat
 }
 
 // report encodes the state of a barrier and hands it in, on a goroutine of its own.
-func (p *pump[IN, OUT]) report(b participant.Barrier, taken int64, items []engine.Item[IN, OUT]) {
-	k := p.checks
+func (d *Driver[IN, OUT]) report(b participant.Barrier, taken int64, items []engine.Item[IN, OUT]) {
+	k := d.checks
 	var state participant.State
-	err := ErrGoexit // unless encode returns
+	var err error
 	defer func() {
 		if err != nil && b.Kind.Final() {
 			k.lost = lazyerr.Named(fmt.Sprintf("asyncop: state of final checkpoint %d", b.ID), err)
@@ -261,7 +260,10 @@ func (p *pump[IN, OUT]) report(b participant.Barrier, taken int64, items []engin
 		b.Report(k.name, state, err)
 		k.keepSpare(items)
 	}()
-	state, err = k.codec.encode(taken, items)
+	var stands guard.Guard
+	defer stands.Close(func(recovered any) { err = d.Panicked(recovered) })
+	state, err = k.codec.Encode(taken, items)
+	stands.Returned()
 }
 
 // minSpare is how many places a spare has at least, and how many more than are needed it may have.
@@ -298,48 +300,48 @@ func (k *checkpointing[IN, OUT]) keepSpare(items []engine.Item[IN, OUT]) {
 }
 
 // lostState returns why the state is not in the final checkpoint, if that is so. A cancel does not wait for the codec.
-func (p *pump[IN, OUT]) lostState() error {
+func (d *Driver[IN, OUT]) lostState() error {
 	encoded := make(chan struct{})
 	go func() {
-		p.checks.encoding.Wait()
+		d.checks.encoding.Wait()
 		close(encoded)
 	}()
 	select {
 	case <-encoded:
-		return p.checks.lost
-	case <-p.core.host.Life.Done():
-		return context.Cause(p.core.host.Life)
+		return d.checks.lost
+	case <-d.host.Life.Done():
+		return context.Cause(d.host.Life)
 	}
 }
 
 // awaitInputEnd waits, after a final barrier, until upstream closes In or the run is over. Out is closed after that, which a
 // checkpoint.Sink waits for. An element that comes instead was overtaken by the barrier on another branch (law C2).
-func (p *pump[IN, OUT]) awaitInputEnd() error {
-	k := p.checks
+func (d *Driver[IN, OUT]) awaitInputEnd() error {
+	k := d.checks
 	if k == nil || !k.final.Final() || k.expected.Load() != k.seen { // not announced: not the coordinator's
 		return nil
 	}
-	for !p.inClosed {
+	for !d.inClosed {
 		select {
-		case v, ok := <-p.in:
-			p.inClosed = !ok
+		case v, ok := <-d.in:
+			d.inClosed = !ok
 			switch v := v.(type) {
 			case inband.Failure:
 				return lazyerr.Named("asyncop: upstream", v.Err)
 			case participant.Barrier:
-				if err := p.barriers.Add(v.ID, isEndOfInput(v)); err != nil {
+				if err := d.barriers.Add(v.ID, isEndOfInput(v)); err != nil {
 					return lazyerr.Named("asyncop", err)
 				}
-			case Watermark:
+			case queue.Watermark:
 			default:
 				if ok {
-					p.discarded.Add(1)
+					d.discarded.Add(1)
 					return lazyerr.Named("asyncop", wiring.ErrAfterFinal)
 				}
 			}
 		case <-k.coordinator.Ended():
 			return nil
-		case <-p.core.host.Life.Done():
+		case <-d.host.Life.Done():
 			return nil
 		}
 	}
@@ -347,14 +349,20 @@ func (p *pump[IN, OUT]) awaitInputEnd() error {
 }
 
 // endCheckpoints tells the coordinator if the stream ends other than by a final barrier.
-func (p *pump[IN, OUT]) endCheckpoints(err error) {
-	switch k := p.checks; {
+func (d *Driver[IN, OUT]) endCheckpoints(err error) {
+	switch k := d.checks; {
 	case k == nil:
 	case err != nil:
 		k.coordinator.Fail(k.name, err)
-	case !k.final.Final() && p.stopping.Load() && !p.inClosed:
+	case !k.final.Final() && d.stopping.Load() && !d.inClosed:
 		k.coordinator.Fail(k.name, errStoppedAlone)
 	case !k.final.Final():
 		k.coordinator.Fail(k.name, errNoFinalBarrier)
 	}
+}
+
+// isEndOfInput tells whether a control element is the marker of the end of the input, behind which only barriers come.
+func isEndOfInput(control any) bool {
+	b, ok := control.(participant.Barrier)
+	return ok && b.Kind == participant.EndOfInput
 }

@@ -1,0 +1,59 @@
+package drive
+
+import (
+	"context"
+	"log/slog"
+	"time"
+
+	"github.com/benbjohnson/clock"
+	"github.com/reugn/go-streams"
+
+	"github.com/weirflow/weir/asyncop/internal/call"
+	"github.com/weirflow/weir/asyncop/internal/engine"
+	"github.com/weirflow/weir/checkpoint/participant"
+	"github.com/weirflow/weir/queue"
+)
+
+// Config is what a driver is made of. It is read-only once the driver runs.
+type Config[IN, OUT any] struct {
+	Engine engine.Config[IN, OUT]                                                // the driver sets Timers, Host, Direct, IsEndOfInput, Lost and Stalled
+	Direct func(a *call.Attempt[*queue.Entry[engine.Slot[IN, OUT]], OUT], in IN) // makes a call, on a worker; nil: Invoke does
+
+	Context context.Context //nolint:containedctx // the operator's, given by the user
+	Clock   clock.Clock
+	Name    string
+	Buffer  int // places of In and Out
+
+	Decode func(v any) (in IN, control bool, err error) // tells elements, control elements and wrong ones apart
+	Open   func(ctx context.Context) error              // before the first element; nil: there is none
+	Close  func() error                                 // after the last one, if Open succeeded; nil: there is none
+	Clone  func(in IN) IN                               // copies an element of Results' input; nil: there is none
+
+	CancelUpstream context.CancelCauseFunc // or nil
+	DrainRetries   bool                    // the end of the input lets retries go on
+	DrainResults   bool                    // that of Results' input does
+
+	SideOutput    streams.Inlet // of failures, or nil
+	HandlerFailed func() error  // not nil if SideOutput is a failure handler: how it broke, once it is complete
+
+	Coordinator participant.Host // nil: no part in checkpoints
+	State       StateCodec[IN, OUT]
+	Overflow    int // elements read past the capacity for the sake of a barrier
+
+	Panicked   func(recovered any) error // makes an error of a panic, or of Goexit: see package guard
+	ErrNil     error                     // stands for a nil error
+	ErrStopped error                     // of what Stop, or a break out of Results, has cut off
+	ErrClosed  error                     // of a coordinator that was closed before the start
+
+	Hooks Hooks[IN]
+}
+
+// Hooks build what users see. The loop calls them.
+type Hooks[IN any] struct {
+	Failure    func(r engine.Report[IN], abandoned bool) any          // what the side output gets
+	Abandoned  func(cause error, byElement bool, n int) error         // the error of a run that ended with n elements in flight
+	Log        func(level slog.Level, msg string, attrs ...slog.Attr) // writes a line
+	Blocked    func(c engine.SlowCall[IN])                            // writes a line about a call that took too long
+	FlushLines func(all bool)                                         // writes how many lines were suppressed, if that is due
+	LinesDue   func() (due time.Duration, ok bool)                    // when that is due
+}

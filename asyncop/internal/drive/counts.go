@@ -1,0 +1,42 @@
+package drive
+
+import (
+	"sync"
+	"time"
+
+	"github.com/weirflow/weir/asyncop/internal/engine"
+)
+
+// Counts returns the counters of the moment.
+func (d *Driver[IN, OUT]) Counts() engine.Counters {
+	s, oldest := d.published.get()
+	if s.InFlight > 0 && oldest != engine.Never {
+		s.OldestAge = max(0, d.timers.Now()-oldest)
+	}
+	s.Running = max(0, s.Running-d.host.Freed()) // after the end, nobody takes the permits back any more
+	s.LateCompletions = d.host.Late()
+	s.Discarded = d.discarded.Load()
+	if e := d.attached.Load(); e != nil && e.in.ring.stopped.Load() {
+		s.Discarded += int64(e.in.ring.len())
+	}
+	return s
+}
+
+// published is the part of the statistics that the loop counts without atomics and publishes once a turn.
+type published struct {
+	mu     sync.Mutex
+	counts engine.Counters // guarded by mu
+	oldest time.Duration   // guarded by mu; when the oldest element was accepted, or engine.Never
+}
+
+func (p *published) set(c engine.Counters, oldest time.Duration) {
+	p.mu.Lock()
+	p.counts, p.oldest = c, oldest
+	p.mu.Unlock()
+}
+
+func (p *published) get() (engine.Counters, time.Duration) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	return p.counts, p.oldest
+}

@@ -1,0 +1,373 @@
+package drive
+
+import (
+	"context"
+	"reflect"
+	"runtime"
+	"sync"
+	"sync/atomic"
+
+	"github.com/benbjohnson/clock"
+
+	"github.com/weirflow/weir/asyncop/internal/call"
+	"github.com/weirflow/weir/asyncop/internal/engine"
+	"github.com/weirflow/weir/internal/fifo"
+	"github.com/weirflow/weir/internal/guard"
+	"github.com/weirflow/weir/internal/lazyerr"
+	"github.com/weirflow/weir/internal/wiring"
+	"github.com/weirflow/weir/queue"
+	"github.com/weirflow/weir/timers"
+)
+
+// turnLimit bounds what one kind of work does in one step, so that everything gets its turn.
+const turnLimit = 128
+
+// Driver is the loop of an operator: it moves elements into the engine and results out of it, through the channels of a
+// go-streams flow or, if Results drives the operator, through rings.
+type Driver[IN, OUT any] struct {
+	Config[IN, OUT] // read-only
+
+	engine  *engine.Engine[IN, OUT]                                              // owned by the loop
+	timers  *timers.Service[*queue.Entry[engine.Slot[IN, OUT]]]                  // owned by the loop
+	host    *call.Host[*queue.Entry[engine.Slot[IN, OUT]]]                       // used by other goroutines, too
+	workers *call.Workers[call.Job[*queue.Entry[engine.Slot[IN, OUT]], IN, OUT]] // used by other goroutines, too
+	witness *witness                                                             // nil with a mock clock
+
+	in       chan any                      // upstream sends and closes; the loop receives
+	out      chan any                      // the loop sends and closes; downstream receives
+	attached atomic.Pointer[ends[IN, OUT]] // set by Results
+	carried  atomic.Pointer[outlet[any]]   // set by Transfer
+
+	// Owned by the loop.
+	ends     *ends[IN, OUT]                   // attached; nil for a flow
+	carrier  *outlet[any]                     // carried, in place of out, which is closed; nil: results go to out
+	inClosed bool                             // upstream has closed in
+	inOver   bool                             // nothing more is taken
+	marked   bool                             // the marker of the end of the input has come: only barriers follow
+	drains   bool                             // the end of the input lets retries go on
+	backlog  fifo.Queue[engine.Item[IN, OUT]] // what goes into the queue before anything new
+	checks   *checkpointing[IN, OUT]          // nil: no part in checkpoints
+	barriers wiring.Barriers                  // that have come
+	loaded   bool                             // there is something to be emitted next
+	next     any                              // it, as out carries it
+	barrier  bool                             // next is one that passes ahead of the queue; if not, it comes from the head of that
+	control  any                              // next, if it is a control element of the head
+	results  []OUT                            // of the head: what is left to be emitted, next included
+	whole    int                              // how many results the head has
+	emitted  int64                            // results
+	side     chan<- any                       // the side output, or nil
+	failed   any                              // the oldest failing element, as the side output takes it
+	offer    chan<- any                       // side, while failed is set
+	offered  int                              // direct calls that were offered to the workers in the last step
+	opened   bool
+	closer   func() error   // Close, until it was called or must not be
+	yielded  bool           // since there was something to do
+	told     bool           // cancelUpstream was called
+	unwatch  func() bool    // ends the watch on the operator's context
+	upstream sync.WaitGroup // cancelUpstream's call
+
+	unstarted bool                  // Stop came before the start
+	stopping  atomic.Bool           // Stop was called
+	broken    atomic.Pointer[error] // what has broken beside the loop, and ended life
+	err       atomic.Pointer[error] // set before over is closed
+	over      chan struct{}         // closed by the loop before out: err is final
+	done      chan struct{}         // closed by the loop when all is done
+	discarded atomic.Int64          // elements that came too late
+	wiring    atomic.Uint32         // whether in was handed out
+	published published             // read by other goroutines
+}
+
+// Whether in was handed out.
+const (
+	unwired uint32 = iota
+	wired
+	endedUnwired // nothing discards what comes
+)
+
+// In returns the channel of an upstream, which will close it.
+func (d *Driver[IN, OUT]) In() chan<- any {
+	if !d.wiring.CompareAndSwap(unwired, wired) && d.wiring.CompareAndSwap(endedUnwired, wired) {
+		go d.discard()
+	}
+	return d.in
+}
+
+// New returns a driver that does not run yet: see Start.
+func New[IN, OUT any](cfg Config[IN, OUT]) *Driver[IN, OUT] {
+	d := &Driver[IN, OUT]{
+		Config: cfg,
+		in:     make(chan any, cfg.Buffer),
+		out:    make(chan any, cfg.Buffer),
+		drains: cfg.DrainRetries,
+		closer: cfg.Close,
+		over:   make(chan struct{}),
+		done:   make(chan struct{}),
+	}
+	if cfg.SideOutput != nil {
+		d.side = cfg.SideOutput.In()
+	}
+	d.workers = call.NewWorkers(func(j call.Job[*queue.Entry[engine.Slot[IN, OUT]], IN, OUT]) { j.Do(d.Direct) })
+	d.host = &call.Host[*queue.Entry[engine.Slot[IN, OUT]]]{
+		User:     cfg.Context,
+		Values:   context.WithoutCancel(cfg.Context),
+		RealTime: reflect.TypeOf(cfg.Clock) == reflect.TypeOf(clock.New()),
+		Run: func(task func()) {
+			d.workers.Run(call.Job[*queue.Entry[engine.Slot[IN, OUT]], IN, OUT]{Task: task})
+		},
+		Panicked: cfg.Panicked,
+		NilError: cfg.ErrNil,
+		Sleeper:  call.NewSleeper(),
+	}
+	d.host.Life, d.host.Cancel = context.WithCancelCause(cfg.Context)
+	d.timers = timers.NewService[*queue.Entry[engine.Slot[IN, OUT]]](cfg.Clock, d.host.WakeUp)
+	d.host.Clock = d.timers
+	if _, mock := cfg.Clock.(*clock.Mock); !mock { // time does not pass by itself
+		d.witness = &witness{clock: cfg.Clock, now: d.timers.Now, asleep: d.host.Parked.Load}
+	}
+	e := cfg.Engine
+	e.Timers, e.Host, e.Direct = d.timers, d.host, cfg.Direct != nil
+	e.IsEndOfInput = isEndOfInput
+	e.Lost, e.Stalled = d.witness.lostTime(), d.witness.stalled
+	d.engine = engine.New(e)
+	d.Config.Engine = engine.Config[IN, OUT]{} // it has it, and lets go of the elements at the end
+	d.unwatch = context.AfterFunc(d.host.Life, d.host.WakeUp)
+	d.published.set(engine.Counters{}, engine.Never)
+	return d
+}
+
+// Start starts the loop.
+func (d *Driver[IN, OUT]) Start() {
+	if d.Coordinator != nil {
+		d.joinCheckpoints()
+	}
+	go d.run()
+}
+
+// run is the loop. If user code ends its goroutine, another one goes on (law A6): everything it needs is in d.
+func (d *Driver[IN, OUT]) run() {
+	var stands guard.Guard
+	defer stands.Close(func(recovered any) {
+		if recovered != nil { // not the user's: that is an outcome
+			panic(recovered)
+		}
+		go d.run()
+	})
+	d.engine.Resume()
+	if !d.opened {
+		d.opened = true
+		d.awaitStart()
+		d.open()
+	}
+	for d.step() {
+	}
+	d.finish()
+	stands.Returned()
+}
+
+func (d *Driver[IN, OUT]) open() {
+	if d.Open == nil {
+		return
+	}
+	if d.engine.Failed() {
+		d.closer = nil
+		return
+	}
+	d.engine.Slept()
+	if err := d.offLoop(func() error { return d.Open(d.host.Life) }); err != nil {
+		d.closer = nil // what was not opened is not closed
+		d.engine.End(lazyerr.Named("asyncop: open", err))
+	}
+}
+
+// step takes one turn and tells whether there is another.
+func (d *Driver[IN, OUT]) step() bool {
+	d.witness.watch()
+	d.giveWay()
+	d.warn()
+	d.checkSignals()
+	if !d.engine.Failed() && !d.suspended() {
+		d.sendWorkers()
+		d.engine.Turn()
+	}
+	busy := d.acceptSome()
+	if d.checks != nil {
+		d.checks.holdSource(d.overflow() > d.Overflow)
+	}
+	d.publish()
+	if d.engine.Failed() {
+		return false
+	}
+	d.passBarrier()
+	if !d.suspended() {
+		busy = d.offerJobs() || busy
+	}
+	slots := d.engine.Len()
+	busy = d.emitSome() || busy
+	busy = busy || d.engine.Len() < slots // elements that emit nothing have left
+	busy = d.handOverSome() || busy
+	if d.ended() {
+		return false
+	}
+	switch {
+	case busy:
+		d.yielded = false
+	case !d.yielded && d.engine.Running() > 0: // what calls are about to hand in then costs one turn, and no sleep
+		d.yielded = true
+		runtime.Gosched()
+	default:
+		d.park()
+	}
+	return true
+}
+
+// checkSignals looks at what other goroutines asked for.
+func (d *Driver[IN, OUT]) checkSignals() {
+	d.engine.EndIfCancelled()
+	if d.mustStop() {
+		d.cancelUpstream(d.ErrStopped)
+		d.endInput()
+	}
+	if d.ends == nil {
+		if d.ends = d.attached.Load(); d.ends != nil && d.DrainResults {
+			d.drains = true // before an element is accepted, so before the end of the input is noticed
+		}
+	}
+	if d.carrier == nil {
+		if d.carrier = d.carried.Load(); d.carrier != nil {
+			close(d.out)
+		}
+	}
+}
+
+// mustStop tells whether Stop has something to end. After the marker only barriers are taken, and the final one makes a
+// clean end.
+func (d *Driver[IN, OUT]) mustStop() bool {
+	return d.stopping.Load() && !d.inOver && !d.marked
+}
+
+// park sleeps until something happens. What is posted after parked is set wakes it; what was before is seen by mayPark.
+func (d *Driver[IN, OUT]) park() {
+	d.host.Parked.Store(true)
+	if !d.signalled() && !d.mayMove() && (d.suspended() || d.mayPark()) {
+		d.publish()
+		var in <-chan any
+		var out chan<- any
+		if d.ends == nil {
+			if d.mayRead() {
+				in = d.in
+			}
+			if d.loaded && d.carrier == nil {
+				out = d.out
+			}
+		}
+		d.engine.Slept()
+		select {
+		case v, ok := <-in:
+			d.host.Parked.Store(false)
+			d.witness.watch()
+			d.received(v, ok)
+		case out <- d.next:
+			d.sent()
+		case d.offer <- d.failed:
+			d.handedOver()
+		case <-d.host.C:
+		}
+	}
+	d.host.Parked.Store(false)
+}
+
+func (d *Driver[IN, OUT]) signalled() bool {
+	return d.host.Cancelled() || d.mustStop() || d.ends == nil && d.attached.Load() != nil ||
+		d.carrier == nil && d.carried.Load() != nil
+}
+
+// mayMove tells whether the rings have something for the loop.
+func (d *Driver[IN, OUT]) mayMove() bool {
+	if d.carrier != nil {
+		return d.loaded && d.carrier.mayPut()
+	}
+	e := d.ends
+	if e == nil {
+		return false
+	}
+	return d.loaded && e.out.mayPut() || d.mayRead() && (e.in.ring.len() > 0 || e.in.ring.ended.Load())
+}
+
+// mayPark tells whether the loop may sleep as far as the engine and the log are concerned, and sees to it that it is woken for the
+// next timer. Called with parked set, so that nothing posted from now on is missed.
+func (d *Driver[IN, OUT]) mayPark() bool {
+	due := d.engine.Next()
+	if due == engine.Now {
+		return false
+	}
+	if d, some := d.Hooks.LinesDue(); some {
+		due = min(due, d)
+	}
+	return due == engine.Never || d.timers.ScheduleAt(due)
+}
+
+// BreakOff ends the operator for something that has broken beside the loop. Called from any goroutine.
+func (d *Driver[IN, OUT]) BreakOff(err error) {
+	d.broken.CompareAndSwap(nil, &err)
+	d.host.Cancel(err)
+}
+
+// isBroken reports whether cause is what has broken beside the loop, and no cancel.
+func (d *Driver[IN, OUT]) isBroken(cause error) bool {
+	b := d.broken.Load()
+	return b != nil && *b == cause //nolint:errorlint // the same, not the like; it is a pointer of ours
+}
+
+// offerJobs offers the direct calls that were started to the workers that come free, and tells whether there were any.
+func (d *Driver[IN, OUT]) offerJobs() bool {
+	d.offered = d.engine.Jobs(d.workers.Offer)
+	return d.offered > 0
+}
+
+// giveWay lets workers whose calls return take what was offered, without a switch, if most of the calls that run are others.
+func (d *Driver[IN, OUT]) giveWay() {
+	if d.offered > 0 && d.engine.Running() > 2*d.offered {
+		runtime.Gosched()
+	}
+}
+
+// sendWorkers sends workers for those of the calls offered in the step before that are still there.
+func (d *Driver[IN, OUT]) sendWorkers() {
+	if d.offered > 0 {
+		d.offered = 0
+		d.workers.Send()
+	}
+}
+
+// endJobs has workers give back the permits of calls that were started and have no worker yet. Their attempts have been
+// ended: no call is made.
+func (d *Driver[IN, OUT]) endJobs() {
+	d.offerJobs()
+	d.workers.Send()
+}
+
+// publish makes the statistics visible.
+func (d *Driver[IN, OUT]) publish() {
+	counts, oldest := d.engine.Counts()
+	counts.Emitted = d.emitted
+	d.published.set(counts, oldest)
+}
+
+// warn writes what the log is owed: calls that blocked the loop, the number of suppressed lines. It runs user code, so it is apart
+// from the engine's looks at the clock.
+func (d *Driver[IN, OUT]) warn() {
+	for _, c := range d.engine.Blocked() {
+		d.Hooks.Blocked(c)
+	}
+	d.Hooks.FlushLines(false)
+}
+
+// offLoop runs user code that may block for a moment on a goroutine of its own and waits for it, so that neither a panic
+// nor runtime.Goexit reaches the caller (law A6).
+func (d *Driver[IN, OUT]) offLoop(f func() error) error { return guard.Call(f, d.Panicked) }
+
+// Out returns the channel of the results.
+func (d *Driver[IN, OUT]) Out() <-chan any { return d.out }
+
+// Done returns a channel that is closed when all is done.
+func (d *Driver[IN, OUT]) Done() <-chan struct{} { return d.done }

@@ -1,0 +1,314 @@
+package drive
+
+import (
+	"context"
+	"fmt"
+	"log/slog"
+	"sync"
+	"time"
+
+	"github.com/reugn/go-streams"
+
+	"github.com/weirflow/weir/asyncop/internal/engine"
+	"github.com/weirflow/weir/internal/fifo"
+	"github.com/weirflow/weir/internal/inband"
+	"github.com/weirflow/weir/internal/lazyerr"
+	"github.com/weirflow/weir/queue"
+)
+
+// finish ends the operator (law F1): the source is told, contexts end, err is set before out is closed, and what still
+// comes is discarded and counted until upstream closes in.
+func (d *Driver[IN, OUT]) finish() {
+	d.timers.Stop() // no timer is armed after the end
+	d.unwatch()
+	by, cause := d.engine.Failure()
+	if cause != nil {
+		d.host.Cancel(cause)
+	}
+	cut := by == engine.ByCancel && !d.isBroken(cause) || d.unstarted // as wanted
+	abandoned := d.engine.Abandon()
+	d.witness.stop()
+	d.warn()
+	d.warnOfCutRetries()
+	d.Hooks.FlushLines(true)
+	d.endJobs()
+	if cause == nil {
+		cause = d.lastFailure()
+	}
+	if cause == nil {
+		cause = d.awaitInputEnd()
+	}
+	kept := d.suspended() && cause == nil // what is in flight is in the final checkpoint, and will be called again
+	err := d.outcome(cause, by, kept, abandoned)
+	d.endCheckpoints(err)
+	if d.checks != nil {
+		d.checks.holdSource(false)
+	}
+	for it := range d.backlog.All() { // read past the capacity, or restored and not yet fed
+		if it.Kind != engine.Control && !kept {
+			d.discarded.Add(1)
+		}
+	}
+	if err == nil {
+		err = d.close() // before out is closed, so that a failed close is not taken for a clean end
+	} else {
+		d.cancelUpstream(err)
+	}
+	if err != nil {
+		d.logEnd(err, cut)
+	}
+	d.publish()
+	d.err.Store(&err)
+	close(d.over)
+	if d.carrier == nil {
+		close(d.out)
+	}
+	if o := d.carried.Load(); o != nil { // it may have come since d.carrier was set
+		o.close()
+	}
+	if e := d.attached.Load(); e != nil {
+		e.close()
+	} else if !d.inClosed && !d.wiring.CompareAndSwap(unwired, endedUnwired) { // without an upstream, none closes in
+		go d.discard()
+	}
+	if kept {
+		abandoned = nil
+	}
+	d.endSide(cause, abandoned)
+	if err != nil {
+		if closeErr := d.close(); closeErr != nil {
+			d.Hooks.Log(slog.LevelWarn, "asyncop: close after a failure", slog.Any("error", closeErr))
+		}
+	}
+	d.workers.Stop()
+	d.host.Cancel(nil) // lets go of the user's context
+	d.publish()
+	d.upstream.Wait()
+	if d.checks != nil {
+		d.checks.encoding.Wait()
+	}
+	d.forget()
+	close(d.done)
+}
+
+// warnOfCutRetries says at the end that retries were cut: results that are not there yet would be missing without a word.
+func (d *Driver[IN, OUT]) warnOfCutRetries() {
+	if c, _ := d.engine.Counts(); c.CutByEndOfInput > 0 {
+		d.Hooks.Log(slog.LevelWarn, "asyncop: the input ended while elements still asked for a retry: they got none; "+
+			"WithDrainRetries lets retries go on", slog.Int64("elements", c.CutByEndOfInput))
+	}
+}
+
+// logEnd writes, once, that the operator has failed, whoever waits for it: the caller of Wait and the loop over Results may
+// not look. That it was cancelled was wanted, and the end of a loop by its own body says nothing new.
+func (d *Driver[IN, OUT]) logEnd(err error, cut bool) {
+	switch _, failure := d.engine.Failure(); {
+	case !cut:
+		d.Hooks.Log(slog.LevelError, "asyncop: operator failed", slog.Any("error", err))
+	case failure != d.ErrStopped: //nolint:errorlint // what a break is, itself
+		d.Hooks.Log(slog.LevelInfo, "asyncop: operator cancelled", slog.Any("error", err))
+	}
+}
+
+// lastFailure waits for what may still fail an end without failure, and returns how: the encoding of the final checkpoint's
+// state, the handler of the last failures, the error that ended the input.
+func (d *Driver[IN, OUT]) lastFailure() error {
+	if d.checks != nil {
+		if err := d.lostState(); err != nil {
+			return err
+		}
+	}
+	if d.HandlerFailed != nil && !d.suspended() {
+		close(d.side)
+		d.side = nil
+		d.SideOutput.(streams.Sink).AwaitCompletion()
+		if err := d.HandlerFailed(); err != nil {
+			return err
+		}
+	}
+	if d.ends != nil && d.inClosed {
+		return d.ends.failed
+	}
+	return nil
+}
+
+// forget lets go of what was cut off: futures and contexts may be kept for ever, and the operator with them.
+func (d *Driver[IN, OUT]) forget() {
+	d.engine.Forget()
+	d.backlog = fifo.Queue[engine.Item[IN, OUT]]{}
+	d.nothingLoaded()
+	d.failed = nil
+}
+
+// outcome returns what Err will tell: nil after a clean end. What the side output is still to get has not ended.
+func (d *Driver[IN, OUT]) outcome(
+	cause error, by engine.Cause, kept bool, abandoned []*queue.Entry[engine.Slot[IN, OUT]],
+) error {
+	n := 0
+	for _, e := range abandoned {
+		switch {
+		case kept:
+			d.engine.Ended(e, engine.Kept)
+		case d.engine.Describe(e).Failed:
+			continue
+		default:
+			d.engine.Ended(e, engine.Abandoned)
+		}
+		n++
+	}
+	switch {
+	case n == 0 || cause == nil:
+		return cause
+	case by == engine.ByElement:
+		return d.Hooks.Abandoned(cause, true, n)
+	}
+	return d.Hooks.Abandoned(cause, false, n)
+}
+
+// sideLimit is how long an operator that was cut off waits for a side output that does nothing.
+const sideLimit = 30 * time.Second
+
+// endSide sends the rest to the side output, with why it was cut off, ends it and waits for its completion. After a failure
+// or a cancel it gives up a side output that is dead (law F1), and counts what that did not get.
+func (d *Driver[IN, OUT]) endSide(cause error, abandoned []*queue.Entry[engine.Slot[IN, OUT]]) {
+	if d.side == nil {
+		return
+	}
+	lost := 0
+	for _, e := range abandoned {
+		r := d.engine.Describe(e)
+		if !r.Failed {
+			r.Err = cause
+		}
+		if lost > 0 || !d.offerLast(d.Hooks.Failure(r, !r.Failed)) {
+			lost++
+		}
+		switch {
+		case !r.Failed: // it has ended already
+		case lost > 0:
+			d.engine.Ended(e, engine.Abandoned)
+		default:
+			d.engine.Ended(e, engine.HandedOver)
+		}
+	}
+	close(d.side)
+	if lost > 0 {
+		d.Hooks.Log(slog.LevelError, fmt.Sprintf("asyncop: the side output has taken nothing for %v: failures are lost", sideLimit),
+			slog.Int("lost", lost))
+		return
+	}
+	if sink, ok := d.SideOutput.(streams.Sink); ok {
+		d.awaitSide(sink, cause == nil)
+	}
+}
+
+// offerLast offers f to the side output until that is taken for dead.
+func (d *Driver[IN, OUT]) offerLast(f any) bool {
+	select {
+	case d.side <- f:
+		return true
+	default:
+	}
+	dead, stop := d.sideDeadline()
+	defer stop()
+	select {
+	case d.side <- f:
+		return true
+	case <-dead:
+		return false
+	}
+}
+
+// awaitSide waits for the completion of a side output: after a clean end as long as it takes, else as long as it takes
+// something of what its channel holds now and then.
+func (d *Driver[IN, OUT]) awaitSide(sink streams.Sink, clean bool) {
+	done := make(chan error, 1)
+	go func() { done <- d.offLoop(func() error { sink.AwaitCompletion(); return nil }) }()
+	for {
+		var dead <-chan struct{}
+		stop := func() {}
+		if !clean {
+			dead, stop = d.sideDeadline()
+		}
+		held := len(d.side)
+		select {
+		case err := <-done:
+			stop()
+			if err != nil {
+				d.Hooks.Log(slog.LevelWarn, "asyncop: side output", slog.Any("error", err))
+			}
+			return
+		case <-dead:
+			if held > 0 && len(d.side) < held {
+				continue
+			}
+			d.Hooks.Log(slog.LevelError, fmt.Sprintf("asyncop: the side output has not completed within %v", sideLimit))
+			return
+		}
+	}
+}
+
+// sideDeadline returns what is closed after sideLimit. A failure handler has none: it is a call, and awaited.
+func (d *Driver[IN, OUT]) sideDeadline() (dead <-chan struct{}, stop func()) {
+	if d.HandlerFailed != nil {
+		return nil, func() {}
+	}
+	over := make(chan struct{})
+	timer := d.Clock.AfterFunc(sideLimit, sync.OnceFunc(func() { close(over) }))
+	return over, func() { timer.Stop() }
+}
+
+// close closes the function, if it was opened, once.
+func (d *Driver[IN, OUT]) close() error {
+	closer := d.closer
+	if closer == nil {
+		return nil
+	}
+	d.closer = nil
+	if err := d.offLoop(closer); err != nil {
+		return lazyerr.Named("asyncop: close", err)
+	}
+	return nil
+}
+
+// cancelUpstream tells the source, once, that nothing more is taken, unless its input has ended.
+func (d *Driver[IN, OUT]) cancelUpstream(cause error) {
+	cancel := d.CancelUpstream
+	if cancel == nil || d.told || d.inOver {
+		return
+	}
+	d.told = true
+	d.upstream.Go(func() { // it may wait for the source, which may wait for the operator
+		_ = d.offLoop(func() error { cancel(cause); return nil })
+	})
+}
+
+// discard takes what upstream still sends, so that it is not blocked for ever.
+func (d *Driver[IN, OUT]) discard() {
+	for v := range d.in {
+		if _, failure := v.(inband.Failure); !failure {
+			d.discarded.Add(1)
+		}
+	}
+}
+
+// Err returns nil before the end of the operator and after a clean end.
+func (d *Driver[IN, OUT]) Err() error {
+	if err := d.err.Load(); err != nil {
+		return *err
+	}
+	return nil
+}
+
+// Stop ends the run in an orderly way, or with ctx: see asyncop.
+func (d *Driver[IN, OUT]) Stop(ctx context.Context) error {
+	d.stopping.Store(true)
+	d.host.WakeUp()
+	select {
+	case <-d.done:
+	case <-ctx.Done():
+		d.host.Cancel(lazyerr.Named("asyncop: stop", context.Cause(ctx)))
+		<-d.over
+	}
+	return d.Err()
+}

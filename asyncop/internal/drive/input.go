@@ -1,0 +1,157 @@
+package drive
+
+import (
+	"github.com/weirflow/weir/asyncop/internal/engine"
+	"github.com/weirflow/weir/checkpoint/participant"
+	"github.com/weirflow/weir/internal/inband"
+	"github.com/weirflow/weir/internal/lazyerr"
+)
+
+// endInput takes nothing more. What is in the backlog was taken already: it gets its first attempts, and no retries (law A5).
+func (d *Driver[IN, OUT]) endInput() {
+	d.inOver = true
+	d.endRetries()
+}
+
+// endRetries ends retries, unless they are to be drained (law A5).
+func (d *Driver[IN, OUT]) endRetries() {
+	if !d.drains {
+		d.engine.EndRetries()
+	}
+}
+
+// drained tells whether nothing follows and all that was taken has left.
+func (d *Driver[IN, OUT]) drained() bool {
+	return d.inOver && d.backlog.Len() == 0 && d.engine.Len() == 0
+}
+
+// acceptSome takes elements as long as there are some and slots for them. End of input is noticed only when a slot is
+// free to read for.
+func (d *Driver[IN, OUT]) acceptSome() (busy bool) {
+	for range turnLimit {
+		if d.feed() {
+			busy = true
+			continue
+		}
+		if !d.mayRead() || !d.read() {
+			return busy
+		}
+		busy = true
+	}
+	return busy
+}
+
+// read takes what comes next, if it is there.
+func (d *Driver[IN, OUT]) read() bool {
+	if e := d.ends; e != nil {
+		v, ok := e.in.take()
+		if !ok && !e.in.ring.over() {
+			return false
+		}
+		d.receivedElement(v, ok)
+		return true
+	}
+	select {
+	case v, ok := <-d.in:
+		d.received(v, ok)
+		return true
+	default:
+		return false
+	}
+}
+
+// feed moves one element of the backlog into the queue, if there are one and a slot for it.
+func (d *Driver[IN, OUT]) feed() bool {
+	if d.backlog.Len() == 0 || d.engine.Failed() || !d.engine.HasRoom() || d.suspended() {
+		return false
+	}
+	if d.checks != nil && d.checks.restored > 0 {
+		d.checks.restored--
+	}
+	it := d.backlog.Pop()
+	if d.checks != nil {
+		it.Wait = d.checks.restOf(&it, d.timers.Now())
+	}
+	d.engine.Restore(it)
+	return true
+}
+
+// mayRead tells whether the next element may be read: if a slot is free for it, or to let a barrier come nearer.
+func (d *Driver[IN, OUT]) mayRead() bool {
+	if d.inOver || d.engine.Failed() || d.barrierArrived() {
+		return false
+	}
+	return d.backlog.Len() == 0 && d.engine.HasRoom() || d.mayOverflow()
+}
+
+// received goes on with what has come through in; ok is false if that was closed.
+func (d *Driver[IN, OUT]) received(v any, ok bool) {
+	if !ok {
+		var none IN
+		d.receivedElement(none, false)
+		return
+	}
+	in, control, err := d.Decode(v)
+	switch {
+	case err != nil:
+		d.discarded.Add(1)
+		d.engine.End(err)
+	case control:
+		d.receivedControl(v)
+	default:
+		d.receivedElement(in, true)
+	}
+}
+
+// receivedElement goes on with an element; ok is false at the end of the input.
+func (d *Driver[IN, OUT]) receivedElement(in IN, ok bool) {
+	switch {
+	case !ok:
+		d.inClosed = true
+		d.engine.EndIfCancelled() // whoever is upstream may have noticed it first: the end is no clean one
+		d.endInput()
+	case d.backlog.Len() == 0 && d.engine.HasRoom():
+		d.engine.Accept(in)
+	default:
+		d.backlog.Push(engine.Item[IN, OUT]{In: in})
+	}
+}
+
+func (d *Driver[IN, OUT]) receivedControl(v any) {
+	switch b := v.(type) {
+	case inband.Failure:
+		d.engine.End(lazyerr.Named("asyncop: upstream", b.Err))
+		return
+	case participant.Barrier:
+		if err := d.barriers.Add(b.ID, isEndOfInput(b)); err != nil { // law C2
+			d.engine.End(lazyerr.Named("asyncop", err))
+			return
+		}
+		if isEndOfInput(v) {
+			d.receivedEndOfInput()
+		} else if d.checks != nil {
+			d.receivedBarrier(b)
+			return
+		}
+	}
+	if d.backlog.Len() == 0 && d.engine.HasRoom() {
+		d.engine.AcceptControl(v)
+	} else {
+		d.backlog.Push(engine.Item[IN, OUT]{Kind: engine.Control, Rest: v})
+	}
+}
+
+// receivedEndOfInput does what the marker makes known at once, also about elements of the backlog. It takes its turn like a
+// watermark.
+func (d *Driver[IN, OUT]) receivedEndOfInput() {
+	d.marked = true
+	d.endRetries()
+}
+
+// ended tells whether everything that was taken has left.
+func (d *Driver[IN, OUT]) ended() bool {
+	if d.checks != nil && !d.checks.quiet() {
+		return false
+	}
+	return d.suspended() || d.drained()
+}

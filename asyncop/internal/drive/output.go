@@ -1,0 +1,138 @@
+package drive
+
+import "github.com/weirflow/weir/checkpoint/participant"
+
+// emitSome hands over what may leave, as long as downstream takes it.
+func (d *Driver[IN, OUT]) emitSome() (busy bool) {
+	for n := 0; n < turnLimit && d.mayEmit() && d.load() && d.send(); n++ {
+		d.sent()
+		busy = true
+	}
+	switch {
+	case !busy:
+	case d.ends != nil:
+		d.ends.out.reader.WakeUp()
+	case d.carrier != nil:
+		d.carrier.reader.WakeUp()
+	}
+	return busy
+}
+
+// send hands over what is loaded, if downstream takes it now.
+func (d *Driver[IN, OUT]) send() bool {
+	if d.ends != nil {
+		return d.ends.out.ring.put(d.results[0])
+	}
+	if d.carrier != nil {
+		return d.carrier.ring.put(d.next)
+	}
+	select {
+	case d.out <- d.next:
+		return true
+	default:
+		return false
+	}
+}
+
+// mayEmit tells whether the next element may be begun: not while a barrier waits for the present one to end, unless it
+// waits for all of them.
+func (d *Driver[IN, OUT]) mayEmit() bool {
+	return d.loaded || !d.barrierArrived() || d.checks.arrived.Kind == participant.Drain
+}
+
+// load makes next the next thing to emit and tells whether there is one. Barriers go before everything, but not into
+// the middle of an element. Elements that emit nothing leave here.
+func (d *Driver[IN, OUT]) load() bool {
+	if d.loaded {
+		return true
+	}
+	if d.checks != nil && d.checks.passing.Len() > 0 {
+		d.loaded, d.barrier, d.next = true, true, d.checks.passing.Peek()
+		return true
+	}
+	if d.suspended() {
+		return false
+	}
+	results, control := d.engine.Head()
+	switch {
+	case control != nil:
+		d.loaded, d.control, d.next = true, control, control
+	case len(results) > 0:
+		d.loaded, d.results, d.whole = true, results, len(results)
+		d.loadResult()
+	}
+	return d.loaded
+}
+
+// loadResult makes next the next result of the head.
+func (d *Driver[IN, OUT]) loadResult() {
+	if d.ends == nil {
+		d.next = d.results[0] // rings take it unboxed
+	}
+}
+
+// unload takes back what was loaded and not sent, so that a barrier can go before it, and tells whether it could:
+// the results of one element are not split (law Q1).
+func (d *Driver[IN, OUT]) unload() bool {
+	if d.loaded && !d.barrier {
+		if len(d.results) < d.whole {
+			return false
+		}
+		d.nothingLoaded()
+	}
+	return true
+}
+
+func (d *Driver[IN, OUT]) nothingLoaded() {
+	d.loaded, d.barrier, d.control, d.results, d.whole, d.next = false, false, nil, nil, 0, nil
+}
+
+// sent goes on after next was sent. The entry of an element with several results stays the head of the queue until the
+// last one is sent.
+func (d *Driver[IN, OUT]) sent() {
+	if d.whole > 0 {
+		d.emitted++
+		if d.results = d.results[1:]; len(d.results) > 0 {
+			d.loadResult()
+			return
+		}
+	}
+	barrier, control := d.barrier, d.control
+	d.nothingLoaded()
+	if barrier {
+		d.checks.passing.Pop()
+		return
+	}
+	if control != nil && d.checks != nil {
+		d.checks.passedMarker(control)
+	}
+	d.engine.Left()
+}
+
+// handOverSome offers failing elements to the side output, as long as it takes them.
+func (d *Driver[IN, OUT]) handOverSome() (busy bool) {
+	for n := 0; n < turnLimit && d.loadFailed(); n++ {
+		select {
+		case d.offer <- d.failed:
+			d.handedOver()
+			busy = true
+		default:
+			return busy
+		}
+	}
+	return busy
+}
+
+func (d *Driver[IN, OUT]) loadFailed() bool {
+	if d.offer == nil && !d.suspended() {
+		if e := d.engine.Failing(); e != nil {
+			d.offer, d.failed = d.side, d.Hooks.Failure(d.engine.Describe(e), false)
+		}
+	}
+	return d.offer != nil
+}
+
+func (d *Driver[IN, OUT]) handedOver() {
+	d.offer, d.failed = nil, nil
+	d.engine.Taken()
+}

@@ -1,0 +1,29 @@
+package drive
+
+import (
+	"time"
+
+	"github.com/weirflow/weir/asyncop/internal/call"
+	"github.com/weirflow/weir/asyncop/internal/engine"
+	"github.com/weirflow/weir/queue"
+)
+
+// Engine is for the hooks, which the loop calls, and for tests.
+func (d *Driver[IN, OUT]) Engine() *engine.Engine[IN, OUT] { return d.engine }
+
+// Host is for tests.
+func (d *Driver[IN, OUT]) Host() *call.Host[*queue.Entry[engine.Slot[IN, OUT]]] { return d.host }
+
+// Workers is for tests.
+func (d *Driver[IN, OUT]) Workers() *call.Workers[call.Job[*queue.Entry[engine.Slot[IN, OUT]], IN, OUT]] {
+	return d.workers
+}
+
+// Step is for tests: it takes one step of a driver that was not started, and reports whether there is another.
+func (d *Driver[IN, OUT]) Step() bool { return d.step() }
+
+// Finish is for tests: it ends a driver that was not started.
+func (d *Driver[IN, OUT]) Finish() { d.finish() }
+
+// Pause is for tests: it returns how long the last copy of what is in flight took.
+func (d *Driver[IN, OUT]) Pause() time.Duration { return d.checks.pause }

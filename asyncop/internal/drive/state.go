@@ -1,0 +1,226 @@
+package drive
+
+import (
+	"encoding/binary"
+	"errors"
+	"fmt"
+	"time"
+
+	"github.com/weirflow/weir/asyncop/internal/engine"
+	"github.com/weirflow/weir/checkpoint/participant"
+	"github.com/weirflow/weir/codec"
+	"github.com/weirflow/weir/internal/varint"
+	"github.com/weirflow/weir/queue"
+)
+
+// stateVersion is the first byte of an operator's state. Version 1, which has neither a time nor waits, is read.
+const stateVersion = 2
+
+// StateCodec encodes the items of a checkpoint:
+//
+//	version  schema of inputs  schema of results  taken  count
+//	{ kind  [record: attempts  first  spent  wait [retry]  input] [completed: + n {result}] [control: time] }
+//
+// Numbers are varints, everything else is preceded by its length. Times are Unix nanoseconds, those of attempts 0 for none;
+// taken is when the checkpoint was. The rest of a back-off, wait, is relative to it; retry tells more if that is not 0.
+type StateCodec[IN, OUT any] struct {
+	Inputs  codec.Codec[IN]
+	Results codec.Codec[OUT] // nil: results are not stored
+}
+
+// pieceSize is about how large the pieces of a state are.
+const pieceSize = 1 << 20
+
+// Encode returns the state for items. The codecs are user code: whoever calls it guards against that.
+func (s StateCodec[IN, OUT]) Encode(taken int64, items []engine.Item[IN, OUT]) (state participant.State, err error) {
+	b := []byte{stateVersion}
+	b = varint.AppendBytes(b, codec.SchemaOf(s.Inputs))
+	b = varint.AppendBytes(b, s.resultSchema())
+	b = binary.AppendVarint(b, taken)
+	b = binary.AppendUvarint(b, uint64(len(items)))
+	var scratch []byte
+	for i := range items {
+		it := &items[i]
+		if len(b) >= pieceSize {
+			state = append(state, b)
+			b = make([]byte, 0, cap(b))
+		}
+		b = append(b, byte(it.Kind))
+		if it.Kind == engine.Control {
+			at := it.Rest.(queue.Watermark).Timestamp
+			mark, err := at.MarshalBinary()
+			if err != nil { // an offset that it has no bytes for, such as London's before 1847
+				mark, err = at.UTC().MarshalBinary()
+			}
+			if err != nil {
+				return nil, fmt.Errorf("watermark: %w", err)
+			}
+			b = varint.AppendBytes(b, mark)
+			continue
+		}
+		b = binary.AppendUvarint(b, uint64(it.Attempts))
+		b = binary.AppendVarint(b, it.First)
+		b = binary.AppendVarint(b, int64(it.Spent))
+		if b = binary.AppendVarint(b, int64(it.Wait)); it.Wait != 0 {
+			b = append(b, byte(it.Retry))
+		}
+		if scratch, err = s.Inputs.Append(scratch[:0], it.In); err != nil {
+			return nil, fmt.Errorf("input %d of %d: %w", i+1, len(items), err)
+		}
+		b = varint.AppendBytes(b, scratch)
+		if it.Kind != engine.Completed {
+			continue
+		}
+		results := it.Results()
+		b = binary.AppendUvarint(b, uint64(len(results)))
+		for _, r := range results {
+			if scratch, err = s.Results.Append(scratch[:0], r); err != nil {
+				return nil, fmt.Errorf("result of input %d of %d: %w", i+1, len(items), err)
+			}
+			b = varint.AppendBytes(b, scratch)
+		}
+	}
+	return append(state, b), nil
+}
+
+// Decode returns the items of a state, and when it was taken.
+func (s StateCodec[IN, OUT]) Decode(state []byte) (taken int64, items []engine.Item[IN, OUT], err error) {
+	d := decoder{varint.Reader{Rest: state}}
+	version := d.Byte()
+	if d.Err == nil && (version == 0 || version > stateVersion) {
+		return 0, nil, fmt.Errorf("version %d of the state, want 1 to %d", version, stateVersion)
+	}
+	inputs, results := d.Bytes(), d.Bytes()
+	if d.Err == nil {
+		if s, err = s.withSchemas(inputs, results); err != nil {
+			return 0, nil, err
+		}
+	}
+	if version > 1 {
+		taken = d.Varint()
+	}
+	for n := d.Uvarint(); n > 0 && d.Err == nil; n-- {
+		var it engine.Item[IN, OUT]
+		switch it.Kind = engine.ItemKind(d.Byte()); it.Kind {
+		case engine.Control:
+			var w queue.Watermark
+			if err := w.Timestamp.UnmarshalBinary(d.Bytes()); err != nil {
+				d.Fail(fmt.Errorf("watermark: %w", err))
+			}
+			it.Rest = w
+		case engine.Record, engine.Completed:
+			it.Attempts = d.attempts()
+			it.First = d.Varint()
+			it.Spent = d.duration("time spent")
+			if version > 1 {
+				it.Wait, it.Retry = d.wait()
+			}
+			in := d.Bytes()
+			if d.Err != nil {
+				break
+			}
+			if it.In, err = s.Inputs.Decode(in); err != nil {
+				return 0, nil, fmt.Errorf("input %d: %w", len(items)+1, err)
+			}
+			if it.Kind == engine.Completed {
+				results, err := s.decodeResults(&d)
+				if err != nil {
+					return 0, nil, fmt.Errorf("result of input %d: %w", len(items)+1, err)
+				}
+				it.SetResults(results)
+			}
+		default:
+			d.Fail(fmt.Errorf("unknown kind of element: %d", it.Kind))
+		}
+		items = append(items, it)
+	}
+	if d.Err == nil && len(d.Rest) > 0 {
+		d.Fail(fmt.Errorf("%d bytes too many", len(d.Rest)))
+	}
+	if d.Err != nil {
+		return 0, nil, fmt.Errorf("element %d: %w", len(items), d.Err)
+	}
+	return taken, items, nil
+}
+
+// resultSchema tells apart from no schema that results are not stored.
+func (s StateCodec[IN, OUT]) resultSchema() []byte {
+	if s.Results == nil {
+		return nil
+	}
+	return append([]byte{1}, codec.SchemaOf(s.Results)...)
+}
+
+// withSchemas returns what decodes values that were stored under these schemas.
+func (s StateCodec[IN, OUT]) withSchemas(inputs, results []byte) (StateCodec[IN, OUT], error) {
+	var err error
+	if s.Inputs, err = codec.WithSchema(s.Inputs, inputs); err != nil {
+		return s, fmt.Errorf("inputs: %w", err)
+	}
+	if len(results) > 0 && results[0] != 1 {
+		return s, fmt.Errorf("results: unknown mark %d", results[0])
+	}
+	if len(results) > 0 && s.Results != nil {
+		if s.Results, err = codec.WithSchema(s.Results, results[1:]); err != nil {
+			return s, fmt.Errorf("results: %w", err)
+		}
+	}
+	return s, nil
+}
+
+func (s StateCodec[IN, OUT]) decodeResults(d *decoder) (results []OUT, err error) {
+	n := d.Uvarint()
+	switch {
+	case d.Err != nil:
+		return nil, d.Err
+	case n == 0:
+		return nil, errors.New("there is none")
+	case s.Results == nil:
+		return nil, errors.New("it was stored, but WithResultCodec is not given")
+	}
+	for ; n > 0 && d.Err == nil; n-- {
+		b := d.Bytes()
+		if d.Err != nil {
+			break
+		}
+		r, err := s.Results.Decode(b)
+		if err != nil {
+			return nil, err
+		}
+		results = append(results, r)
+	}
+	return results, d.Err
+}
+
+// decoder reads what Encode wrote; after an error it returns zeros.
+type decoder struct{ varint.Reader }
+
+func (d *decoder) duration(what string) time.Duration {
+	n := d.Varint()
+	if n < 0 {
+		d.Fail(fmt.Errorf("negative %s: %v", what, time.Duration(n)))
+		return 0
+	}
+	return time.Duration(n)
+}
+
+func (d *decoder) wait() (time.Duration, engine.RetryKind) {
+	wait := d.duration("wait")
+	if wait == 0 {
+		return 0, 0
+	}
+	kind := engine.RetryKind(d.Byte())
+	if kind > engine.ByResult|engine.Demanded {
+		d.Fail(fmt.Errorf("unknown kind of retry: %d", kind))
+	}
+	return wait, kind
+}
+
+func (d *decoder) attempts() int32 {
+	n := d.Uvarint()
+	if n > 1<<31-1 {
+		d.Fail(fmt.Errorf("%d attempts", n))
+		return 0
+	}
+	return int32(n)
+}

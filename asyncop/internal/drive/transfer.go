@@ -1,0 +1,42 @@
+package drive
+
+import "github.com/weirflow/weir/internal/inband"
+
+// Transfer moves the results into next and closes it, on the goroutine of Via or To.
+//
+// It takes them from a ring, which costs the loop less than out, a channel, does. The loop may have sent some to out
+// already: it closes that when it sees the ring.
+func (d *Driver[IN, OUT]) Transfer(next chan<- any, tell bool) {
+	defer close(next)
+	o := newOutlet[any](d.Buffer, d.host.WakeUp)
+	d.carried.Store(&o)
+	d.host.WakeUp()
+	select {
+	case <-d.over: // the loop may not have seen it
+		o.close()
+	default:
+	}
+	for v := range d.out {
+		next <- v
+	}
+	for v, ok := o.next(); ok; v, ok = o.next() {
+		next <- v
+	}
+	d.passFailure(next, tell)
+}
+
+// Share moves results into next and closes it, while others receive from out, too.
+func (d *Driver[IN, OUT]) Share(next chan<- any, tell bool) {
+	defer close(next)
+	for v := range d.out {
+		next <- v
+	}
+	d.passFailure(next, tell)
+}
+
+// passFailure makes what follows fail, too, if it can be told: else it would take the end of a failed stream for a clean one.
+func (d *Driver[IN, OUT]) passFailure(next chan<- any, tell bool) {
+	if err := d.Err(); err != nil && tell {
+		next <- inband.Failure{Err: err}
+	}
+}

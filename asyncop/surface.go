@@ -1,0 +1,187 @@
+package asyncop
+
+import (
+	"context"
+	"fmt"
+	"log/slog"
+	"math/rand/v2"
+	"path"
+	"reflect"
+	"runtime"
+	"time"
+
+	"github.com/weirflow/weir/asyncop/internal/call"
+	"github.com/weirflow/weir/asyncop/internal/drive"
+	"github.com/weirflow/weir/asyncop/internal/engine"
+	"github.com/weirflow/weir/checkpoint"
+	"github.com/weirflow/weir/checkpoint/participant"
+	"github.com/weirflow/weir/internal/decision"
+	"github.com/weirflow/weir/queue"
+	"github.com/weirflow/weir/strategies"
+)
+
+// surface is what a user sees of a run: it makes a driver of functions and options, and builds errors, failures and logs for it.
+// What it writes is owned by the loop.
+type surface[IN, OUT any] struct {
+	config // read-only
+	fn     AsyncFunction[IN, OUT]
+	policy *decision.Steps[OUT]
+	driver *drive.Driver[IN, OUT]
+	logLines
+}
+
+// newDriver returns a driver that does not run yet, and its surface.
+func newDriver[IN, OUT any](
+	cfg config, fn AsyncFunction[IN, OUT], policy *decision.Steps[OUT], timeout time.Duration,
+	q queue.Queue[engine.Slot[IN, OUT]], handle func(Failure[IN]), state drive.StateCodec[IN, OUT],
+) (*drive.Driver[IN, OUT], *surface[IN, OUT]) {
+	s := &surface[IN, OUT]{config: cfg, fn: fn, policy: policy}
+	c := drive.Config[IN, OUT]{
+		Engine:  s.engineConfig(timeout, q),
+		Context: cfg.ctx, Clock: cfg.clock, Name: cfg.name, Buffer: cfg.buffer, Decode: newDecoder[IN](cfg.name),
+		CancelUpstream: cfg.cancelUpstream, DrainRetries: cfg.atEnd == drainRetries, DrainResults: cfg.atEnd == byDriver,
+		SideOutput: cfg.sideOutput, Coordinator: cfg.coordinator, State: state, Overflow: cfg.overflow,
+		Panicked: func(recovered any) error { return newPanicError(recovered) },
+		ErrNil:   ErrNilError, ErrStopped: ErrStopped, ErrClosed: checkpoint.ErrClosed,
+		Hooks: drive.Hooks[IN]{
+			Failure: s.failureOf, Abandoned: abandonedBy, Log: s.logAttrs,
+			Blocked: s.logSlowCall, FlushLines: s.logSuppressed, LinesDue: s.suppressedDue,
+		},
+	}
+	if direct := directCall(fn); direct != nil {
+		c.Direct = func(a *call.Attempt[*queue.Entry[engine.Slot[IN, OUT]], OUT], in IN) {
+			ctx := (*call.AttemptContext[*queue.Entry[engine.Slot[IN, OUT]], OUT])(a)
+			direct.run(ctx, in, (*call.Returning[*queue.Entry[engine.Slot[IN, OUT]], OUT])(a), nil)
+		}
+	}
+	if h, ok := find[Opener](fn); ok {
+		c.Open = h.Open
+	}
+	if h, ok := find[Closer](fn); ok {
+		c.Close = h.Close
+	}
+	if h, ok := find[Cloner[IN]](fn); ok {
+		c.Clone = h.Clone
+	}
+	if handle != nil {
+		sink := newFailureSink(handle, s.handlerBroke)
+		c.SideOutput, c.HandlerFailed = sink, func() error { return sink.failed }
+	}
+	s.driver = drive.New(c)
+	return s.driver, s
+}
+
+// engineConfig says in plain values what the options say.
+func (s *surface[IN, OUT]) engineConfig(timeout time.Duration, q queue.Queue[engine.Slot[IN, OUT]]) engine.Config[IN, OUT] {
+	fn := s.fn
+	source := s.random
+	if source == nil {
+		source = rand.NewPCG(rand.Uint64(), rand.Uint64())
+	}
+	c := engine.Config[IN, OUT]{
+		Queue: q,
+		Invoke: func(ctx context.Context, in IN, a *call.Attempt[*queue.Entry[engine.Slot[IN, OUT]], OUT]) error {
+			return fn.AsyncInvoke(ctx, in, a)
+		},
+		Policy: s.policy, Random: rand.New(source),
+		Timeout: timeout, AttemptTimeout: s.attemptTimeout, HandlerLimit: s.handlerLimit,
+		EarlyTimeout: s.earlyTimeout, MaxCalls: s.maxCalls,
+		OnFailure: s.onFailure, ExhaustedAsFailure: s.exhaustedAsFailure,
+		Restored: engine.Keep(s.retryState), LeastTime: timeout / 10,
+		ErrControlResult: ErrControlResult, ErrHandlerLimit: ErrHandlerLimit,
+		Hooks: s.engineHooks(timeout),
+	}
+	if h, ok := find[TimeoutHandler[IN, OUT]](fn); ok {
+		c.Handle = h.Timeout
+	}
+	if s.retryState == LatencyFirst && s.maxRetries != strategies.Unlimited {
+		c.LeastTime = max(c.LeastTime, timeout/time.Duration(s.maxRetries+1))
+	}
+	if canHoldControl[OUT]() {
+		c.IsControl = participant.IsControl
+	}
+	return c
+}
+
+// engineHooks build what users see: errors and logs.
+func (s *surface[IN, OUT]) engineHooks(timeout time.Duration) engine.Hooks[IN] {
+	return engine.Hooks[IN]{
+		TimedOut: func(r engine.Report[IN], early bool, handler error) error {
+			return &TimeoutError{
+				Limit: timeout, Attempts: r.Attempts, Last: r.Err, Handler: handler, Early: early,
+				InDoubt: r.InDoubt, element: r.Element, policy: s.policy,
+			}
+		},
+		AttemptTimedOut: func(attempt int) error {
+			return &AttemptTimeoutError{Limit: s.attemptTimeout, Attempt: attempt}
+		},
+		Exhausted:      exhausted,
+		DecisionFailed: ownPanic,
+		RunFailed: func(r engine.Report[IN]) error {
+			return &ElementError{
+				Element: r.Element, Attempts: r.Attempts, Elapsed: r.Elapsed, Err: r.Err, label: s.labelOf(r.Element),
+				Verdict: strategies.Verdict(r.Verdict), Reason: r.Reason, InDoubt: r.InDoubt, policy: s.policy,
+				Operator: s.name, retries: s.allowed,
+			}
+		},
+		GivenUp:     s.logGivenUp,
+		LogsRetries: s.logsRetries,
+		Retrying:    s.logRetry,
+		NotRetried:  s.logNoRetry,
+	}
+}
+
+// failureOf describes an element for the side output.
+func (s *surface[IN, OUT]) failureOf(r engine.Report[IN], abandoned bool) any {
+	return Failure[IN]{
+		Element: r.Element, Err: r.Err, Attempts: r.Attempts, Elapsed: r.Elapsed, Reasons: r.Reasons,
+		Verdict: strategies.Verdict(r.Verdict), Reason: r.Reason, InDoubt: r.InDoubt, policy: s.policy, Abandoned: abandoned,
+		FirstAttempt: r.First, LastAttempt: r.Last,
+	}
+}
+
+// handlerBroke ends the operator because of its failure handler, and tells so, for it may be ending already. Called from the
+// handler's goroutine.
+func (s *surface[IN, OUT]) handlerBroke(err error) {
+	s.driver.BreakOff(err)
+	_ = offLoop(func() error {
+		s.logger.LogAttrs(context.WithoutCancel(s.ctx), slog.LevelWarn, "asyncop: the failure handler broke",
+			withStack([]slog.Attr{slog.Any("error", err)})...)
+		return nil
+	})
+}
+
+// describe names a call that blocked the loop, and says what to do. A predicate that is asked as soon as AsyncInvoke has
+// completed its element is watched with that.
+func (s *surface[IN, OUT]) describe(call engine.SlowCall[IN]) (what, advice string) {
+	invoke, judge := "AsyncInvoke of "+s.functionName(), fmt.Sprintf("strategy %T or its predicates", s.policy.Asked)
+	switch {
+	case !call.Judged:
+		what, advice = invoke, "wrap what blocks in asyncop.Blocking"
+	case call.Invoked:
+		what, advice = invoke+", or "+judge, "wrap what blocks in asyncop.Blocking; predicates must not wait"
+	default:
+		what, advice = judge, "predicates must not wait; a strategy of strategies.ReasonAware may, off the loop"
+	}
+	return what, advice
+}
+
+// functionName names the function: by its type, or by its name if it is a plain one.
+func (s *surface[IN, OUT]) functionName() string {
+	fn := s.fn
+	if h, ok := fn.(*withTimeoutHandler[IN, OUT]); ok {
+		fn = h.AsyncFunction
+	}
+	if v := reflect.ValueOf(fn); v.Kind() == reflect.Func {
+		if f := runtime.FuncForPC(v.Pointer()); f != nil {
+			return path.Base(f.Name())
+		}
+	}
+	return fmt.Sprintf("%T", fn)
+}
+
+// canHoldControl tells whether a value of type OUT can be a control element.
+func canHoldControl[OUT any]() bool {
+	t := reflect.TypeFor[OUT]()
+	return t.Kind() == reflect.Interface || participant.IsControl(reflect.Zero(t).Interface())
+}
