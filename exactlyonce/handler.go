@@ -40,9 +40,6 @@ type HandlerConfig struct {
 	// MismatchStatus is the status of that refusal: 409 (default) or 422.
 	MismatchStatus int
 
-	// NoWait answers an attempt with 409 and Retry-After while another one runs. Default: it waits and gets the same response.
-	NoWait bool
-
 	// RetryAfter is what clients are asked to wait where they may repeat a request, rounded up to seconds. Default 1 s.
 	RetryAfter time.Duration
 
@@ -64,7 +61,7 @@ type HandlerConfig struct {
 // urn:weir:exactly-once: with the same value:
 //
 //	replayed     any status   the response to another attempt
-//	in-progress  409          an earlier attempt runs, and waiting is off or too many wait; Retry-After
+//	in-progress  409          an earlier attempt runs, and MaxWaiters others wait; Retry-After
 //	mismatch     409 or 422   another request had this id
 //	stale        410          the outcome is unknown, for good
 //	invalid      400          the id is missing, comes twice or is not valid
@@ -183,19 +180,15 @@ func (h *handler) track(w http.ResponseWriter, req *http.Request, request Reques
 		h.refuse(w, err)
 		return
 	}
-	switch {
-	case call.state == StateNew:
+	if call.state == StateNew {
 		h.run(w, req, call, body)
-	case call.state == StateInProgress && h.config.NoWait:
-		call.Fail(nil)
-		h.refuse(w, ErrInProgress)
-	default:
-		stored, err := call.Wait(req.Context())
-		if err != nil && req.Context().Err() != nil && errors.Is(err, context.Cause(req.Context())) {
-			err = ErrInProgress // for a client that is still there
-		}
-		h.replay(w, stored, err)
+		return
 	}
+	stored, err := call.Wait(req.Context())
+	if err != nil && req.Context().Err() != nil && errors.Is(err, context.Cause(req.Context())) {
+		err = ErrInProgress // for a client that is still there
+	}
+	h.replay(w, stored, err)
 }
 
 // run calls the handler and sends its response when it is stored.

@@ -217,21 +217,21 @@ func TestHandlerInProgress(t *testing.T) {
 	resp := post(h, id(1, 4), "x")
 	requireProblem(t, resp, 409, "in-progress")
 	require.Equal(t, "1", resp.Header.Get("Retry-After"))
-	noWait := r.Handler(b, exactlyonce.HandlerConfig{NoWait: true, RetryAfter: time.Minute})
 	close(b.leave)
 	wg.Wait()
 	require.Equal(t, int64(1), calls.Load())
 
+	r, _ = newResults(t, exactlyonce.ResultsConfig{MaxWaiters: -1})
+	h = r.Handler(b, exactlyonce.HandlerConfig{RetryAfter: time.Minute})
 	b.leave = make(chan struct{})
-	wg.Go(func() { require200(t, post(noWait, id(2, 1), "x"), "call 2: x", "") })
+	wg.Go(func() { require200(t, post(h, id(2, 1), "x"), "call 2: x", "") })
 	<-b.entered
-	resp = post(noWait, id(2, 2), "x")
+	resp = post(h, id(2, 2), "x")
 	requireProblem(t, resp, 409, "in-progress")
 	require.Equal(t, "60", resp.Header.Get("Retry-After"))
-	require.Equal(t, 0, r.Stats().Waiting)
 	close(b.leave)
 	wg.Wait()
-	require200(t, post(noWait, id(2, 2), "x"), "call 2: x", "replayed")
+	require200(t, post(h, id(2, 2), "x"), "call 2: x", "replayed")
 }
 
 func require200(t *testing.T, resp *http.Response, body, result string) {

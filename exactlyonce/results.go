@@ -32,7 +32,8 @@ type ResultsConfig struct {
 	// MaxAnswer bounds one answer, in bytes. A longer one goes to the attempts that wait for it and is not kept: the request
 	// is STALE afterwards. Default 1 MiB.
 	MaxAnswer int
-	// MaxWaiters bounds the attempts that wait for the one that runs; more get ErrInProgress. Default 16; negative: none.
+	// MaxWaiters bounds the attempts that wait for the one that runs; more get ErrInProgress. Default 16; negative: none
+	// waits.
 	MaxWaiters int
 
 	// Evict removes the answer that was asked for least recently, or the client that is silent for the longest time, where a

@@ -9,6 +9,13 @@
 // Calls of the named methods carry the id of the element and step that their context belongs to, in the metadata
 // exactly-once. See [DialOptions].
 //
+// # The called side
+//
+//	results := exactlyonce.NewResults(exactlyonce.ResultsConfig{})
+//	server := grpc.NewServer(grpc.ChainUnaryInterceptor(authenticate, grpconce.UnaryServerInterceptor(results, grpconce.ServerConfig{})))
+//
+// A call with an id runs once, however often it comes: see [UnaryServerInterceptor].
+//
 // # Concurrency
 //
 // Everything here is safe for concurrent use.
