@@ -45,6 +45,8 @@ type Source[T any] struct {
 	again  chan struct{} // room for one; to Receive: something was given back
 	ended  chan struct{} // closed by the recorder when it ends
 
+	listening sync.WaitGroup
+
 	receiving sync.Mutex // held by Receive
 
 	mu      sync.Mutex
@@ -126,6 +128,9 @@ func NewSource[T any](s Store, queue, dead string, c codec.Codec[T], opts ...Sou
 		held: map[string]*held{}, codecs: map[string]codec.Codec[T]{},
 	}
 	go src.record() // ends with Close, which waits for it
+	if n, ok := s.(Notifier); ok {
+		src.listening.Go(func() { Listen(ctx, n, queue, set.clock, func() { wake(src.again) }) }) // the same
+	}
 	return src
 }
 
@@ -280,6 +285,7 @@ func (s *Source[T]) Close(ctx context.Context) error {
 	case <-ctx.Done():
 		return context.Cause(ctx)
 	}
+	s.listening.Wait()
 	s.receiving.Lock() // a Receive that was taking has noted what it took
 	defer s.receiving.Unlock()
 	if err := s.giveBack(ctx); err != nil {
@@ -317,6 +323,19 @@ func (s *Source[T]) giveBack(ctx context.Context) error {
 	s.settled = nil
 	s.mu.Unlock()
 	return nil
+}
+
+// Listen calls [Notifier.Notify] again and again, until ctx ends.
+func Listen(ctx context.Context, n Notifier, queue string, c clock.Clock, wake func()) {
+	for ctx.Err() == nil {
+		_ = n.Notify(ctx, queue, wake) // its consumers look by themselves as well
+		timer := c.Timer(time.Second)
+		select {
+		case <-timer.C:
+		case <-ctx.Done():
+		}
+		timer.Stop()
+	}
 }
 
 // wake sends to a channel with room for one.

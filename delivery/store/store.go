@@ -78,6 +78,14 @@ type Inspector interface {
 	Queues(ctx context.Context) ([]string, error)
 }
 
+// Notifier is a store that can say when to look into a queue again, so that its consumers are not late. Sources use it where there
+// is one, and look by themselves as well.
+type Notifier interface {
+	// Notify calls wake when something may have become due in a queue, until ctx ends or it cannot go on: it returns why. It need not
+	// notice everything.
+	Notify(ctx context.Context, queue string, wake func()) error
+}
+
 // Position says where a message stands in its queue: later ones have higher positions, and none is used twice. Messages
 // that were put at the same time by several clients of a database may appear in another order than their positions.
 type Position int64

@@ -331,14 +331,18 @@ func (s *Store) do(ctx context.Context, f func() error) error {
 	if ctx.Err() != nil {
 		return context.Cause(ctx)
 	}
-	err := f()
-	if err == nil {
+	return explain(f())
+}
+
+func explain(err error) error {
+	switch {
+	case err == nil:
 		return nil
-	}
-	if sqlState(err) == "53100" { // disk_full
+	case sqlState(err) == "53100": // disk_full
 		return fmt.Errorf("pgstore: %w: %w", store.ErrFull, err)
+	default:
+		return fmt.Errorf("pgstore: %w", err)
 	}
-	return fmt.Errorf("pgstore: %w", err)
 }
 
 // retry runs f again if the database has rolled it back for the sake of another transaction.

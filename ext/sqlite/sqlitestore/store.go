@@ -115,7 +115,7 @@ func newRow(queue string, m *store.Message) (row, error) {
 	return row{queue, meta, m}, err
 }
 
-func (r row) put(ctx context.Context, tx *sqlite.Tx, now time.Time) error {
+func (r row) put(ctx context.Context, tx Tx, now time.Time) error {
 	_, err := tx.ExecContext(ctx, putMessage, r.queue, nanos(now, r.Delay), nanos(now, 0),
 		r.Meta.Visit, r.Meta.Merges, string(r.Cause), r.meta, r.Schema, r.Payload)
 	return err

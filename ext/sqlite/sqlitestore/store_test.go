@@ -23,6 +23,7 @@ import (
 
 func TestMain(m *testing.M) {
 	storecrash.Child(openForCrash)
+	relayChild()
 	goleak.VerifyTestMain(m)
 }
 

@@ -1,0 +1,251 @@
+package deliverytest
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"strconv"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/weirflow/weir/delivery/lock"
+)
+
+// LockPlace is where locks are kept.
+type LockPlace struct {
+	// Open returns the locks of the place. It is called several times.
+	Open func() (lock.Locks, error)
+	// Wait lets the time d pass on the locks' clock.
+	Wait func(d time.Duration)
+	// Unit is the lease that the suite counts in; 0 means a second. With real time it must be long against a call.
+	Unit time.Duration
+}
+
+// RunLocks checks locks against the rules of [lock.Locks], one subtest each. newPlace returns a new place, without a lock, each time.
+func RunLocks(t *testing.T, newPlace func(t *testing.T) LockPlace) {
+	t.Helper()
+	for _, r := range lockRules {
+		t.Run(r.name, func(t *testing.T) {
+			if err := r.run(newPlace(t)); err != nil {
+				t.Error(err)
+			}
+		})
+	}
+}
+
+type lockRule struct {
+	name  string
+	check func(b *lockBench) error
+}
+
+func (r lockRule) run(place LockPlace) error {
+	if place.Unit == 0 {
+		place.Unit = time.Second
+	}
+	b := &lockBench{LockPlace: place, ctx: context.Background()}
+	for i := range b.locks {
+		var err error
+		if b.locks[i], err = place.Open(); err != nil {
+			return err
+		}
+	}
+	return r.check(b)
+}
+
+var lockRules = []lockRule{
+	{"one of two has it", oneOfTwo},
+	{"after the lease another one gets it", afterTheLease},
+	{"a stale owner cannot extend or release", staleOwner},
+	{"a lease that has ended is valid until another one comes", endedLease},
+	{"released, it is free at once", releasedIsFree},
+	{"extended, it stays", extendedStays},
+	{"names are separate", namesAreSeparate},
+	{"wrong arguments are refused", wrongLockArguments},
+	{"many at once", manyLockers},
+}
+
+type lockBench struct {
+	LockPlace
+	ctx   context.Context
+	locks [2]lock.Locks
+}
+
+func (b *lockBench) units(n int) time.Duration { return time.Duration(n) * b.Unit }
+
+func (b *lockBench) acquire(i int, name string, units int) (lock.Grant, error) {
+	owner := "owner " + strconv.Itoa(i)
+	g, err := b.locks[i].Acquire(b.ctx, name, owner, b.units(units))
+	if err == nil && (g.Name != name || g.Owner != owner || g.Fence == 0) {
+		err = fmt.Errorf("Acquire returned %+v", g)
+	}
+	return g, err
+}
+
+// held checks that a lock is refused because of its owner.
+func (b *lockBench) held(i int, name, owner string) error {
+	_, err := b.acquire(i, name, 1)
+	e, ok := errors.AsType[*lock.HeldError](err)
+	if !ok || !errors.Is(err, lock.ErrHeld) {
+		return fmt.Errorf("Acquire of a lock that is held returned the error %v", err)
+	}
+	if e.Name != name || e.Owner != owner || e.For <= 0 {
+		return fmt.Errorf("the error says %+v, the owner is %q", e, owner)
+	}
+	return nil
+}
+
+func mustBeLost(what string, err error) error {
+	if !errors.Is(err, lock.ErrLost) {
+		return fmt.Errorf("%s of a grant that is lost returned the error %v", what, err)
+	}
+	return nil
+}
+
+func oneOfTwo(b *lockBench) error {
+	_, err := b.acquire(0, "a", 10)
+	return errors.Join(err, b.held(1, "a", "owner 0"), b.held(0, "a", "owner 0"))
+}
+
+func afterTheLease(b *lockBench) error {
+	first, err := b.acquire(0, "a", 2)
+	if err != nil {
+		return err
+	}
+	b.Wait(b.units(1))
+	if err := b.held(1, "a", "owner 0"); err != nil {
+		return err
+	}
+	b.Wait(b.units(1))
+	second, err := b.acquire(1, "a", 10)
+	if err != nil {
+		return fmt.Errorf("after the lease: %w", err)
+	}
+	if second.Fence <= first.Fence {
+		return fmt.Errorf("the fencing number went from %d to %d", first.Fence, second.Fence)
+	}
+	return b.held(0, "a", "owner 1")
+}
+
+func staleOwner(b *lockBench) error {
+	first, err := b.acquire(0, "a", 1)
+	if err != nil {
+		return err
+	}
+	b.Wait(b.units(1))
+	second, err := b.acquire(1, "a", 100)
+	if err != nil {
+		return err
+	}
+	forged := second
+	forged.Owner = first.Owner
+	return errors.Join(
+		mustBeLost("Extend", b.locks[0].Extend(b.ctx, first, b.units(5))),
+		mustBeLost("Release", b.locks[0].Release(b.ctx, first)),
+		mustBeLost("Release by another owner", b.locks[0].Release(b.ctx, forged)),
+		mustBeLost("Release of a lock that never was", b.locks[0].Release(b.ctx, lock.Grant{Name: "never", Owner: "x", Fence: 1})),
+		b.held(0, "a", "owner 1"),
+		b.locks[1].Extend(b.ctx, second, b.units(5)),
+	)
+}
+
+func endedLease(b *lockBench) error {
+	g, err := b.acquire(0, "a", 1)
+	if err != nil {
+		return err
+	}
+	b.Wait(b.units(2))
+	return errors.Join(b.locks[0].Extend(b.ctx, g, b.units(100)), b.held(1, "a", "owner 0"))
+}
+
+func releasedIsFree(b *lockBench) error {
+	first, err := b.acquire(0, "a", 100)
+	if err != nil {
+		return err
+	}
+	if err := b.locks[0].Release(b.ctx, first); err != nil {
+		return err
+	}
+	err = errors.Join(mustBeLost("a second Release", b.locks[0].Release(b.ctx, first)),
+		mustBeLost("Extend after Release", b.locks[0].Extend(b.ctx, first, b.Unit)))
+	second, acquired := b.acquire(1, "a", 100)
+	if acquired == nil && second.Fence <= first.Fence {
+		acquired = fmt.Errorf("after Release the fencing number went from %d to %d", first.Fence, second.Fence)
+	}
+	return errors.Join(err, acquired)
+}
+
+func extendedStays(b *lockBench) error {
+	g, err := b.acquire(0, "a", 2)
+	for range 3 {
+		b.Wait(b.units(1))
+		err = errors.Join(err, b.locks[0].Extend(b.ctx, g, b.units(2)))
+	}
+	b.Wait(b.units(1))
+	return errors.Join(err, b.held(1, "a", "owner 0"))
+}
+
+func namesAreSeparate(b *lockBench) error {
+	_, err := b.acquire(0, "a", 10)
+	_, other := b.acquire(1, "b", 10)
+	return errors.Join(err, other)
+}
+
+func wrongLockArguments(b *lockBench) error {
+	for _, c := range []struct {
+		name, owner string
+		lease       time.Duration
+	}{{"", "o", b.Unit}, {"a", "", b.Unit}, {"a", "o", 0}, {"a\x00", "o", b.Unit}, {"a", "\xff", b.Unit}} {
+		if _, err := b.locks[0].Acquire(b.ctx, c.name, c.owner, c.lease); err == nil || errors.Is(err, lock.ErrHeld) {
+			return fmt.Errorf("Acquire of %+v returned the error %v", c, err)
+		}
+	}
+	g, err := b.acquire(0, "a", 10)
+	if b.locks[0].Extend(b.ctx, g, 0) == nil {
+		return errors.New("Extend by nothing is no error")
+	}
+	return err
+}
+
+func manyLockers(b *lockBench) error {
+	const lockers, rounds = 4, 10
+	var mu sync.Mutex
+	var errs []error
+	holder := map[string]bool{}
+	fences := map[uint64]bool{}
+	note := func(err error) {
+		mu.Lock()
+		defer mu.Unlock()
+		errs = append(errs, err)
+	}
+	var wg sync.WaitGroup
+	for n := range lockers {
+		wg.Go(func() {
+			l := b.locks[n%2]
+			for held := 0; held < rounds; {
+				g, err := l.Acquire(b.ctx, "a", strconv.Itoa(n), b.units(10_000))
+				if errors.Is(err, lock.ErrHeld) {
+					continue
+				}
+				if err != nil {
+					note(err)
+					return
+				}
+				held++
+				mu.Lock()
+				if len(holder) > 0 || fences[g.Fence] {
+					errs = append(errs, fmt.Errorf("%q has the lock, %v have it already; fencing number %d", g.Owner, holder, g.Fence))
+				}
+				holder[g.Owner], fences[g.Fence] = true, true
+				delete(holder, g.Owner)
+				mu.Unlock()
+				if err := l.Release(b.ctx, g); err != nil {
+					note(err)
+					return
+				}
+			}
+		})
+	}
+	wg.Wait()
+	return errors.Join(errs...)
+}

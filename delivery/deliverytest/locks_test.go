@@ -1,0 +1,92 @@
+package deliverytest
+
+import (
+	"context"
+	"errors"
+	"testing"
+	"time"
+
+	"github.com/benbjohnson/clock"
+	"github.com/stretchr/testify/assert"
+
+	"github.com/weirflow/weir/delivery/lock"
+)
+
+// wrongLocks are sound but for what its functions replace.
+type wrongLocks struct {
+	lock.Locks
+	acquire func(next lock.Locks, name, owner string, lease time.Duration) (lock.Grant, error)
+	extend  func(next lock.Locks, g lock.Grant, d time.Duration) error
+	release func(next lock.Locks, g lock.Grant) error
+}
+
+func (w wrongLocks) Acquire(ctx context.Context, name, owner string, lease time.Duration) (lock.Grant, error) {
+	if w.acquire == nil {
+		return w.Locks.Acquire(ctx, name, owner, lease)
+	}
+	return w.acquire(w.Locks, name, owner, lease)
+}
+
+func (w wrongLocks) Extend(ctx context.Context, g lock.Grant, d time.Duration) error {
+	if w.extend == nil {
+		return w.Locks.Extend(ctx, g, d)
+	}
+	return w.extend(w.Locks, g, d)
+}
+
+func (w wrongLocks) Release(ctx context.Context, g lock.Grant) error {
+	if w.release == nil {
+		return w.Locks.Release(ctx, g)
+	}
+	return w.release(w.Locks, g)
+}
+
+func TestRunLocksFindsWhatIsWrong(t *testing.T) {
+	for name, c := range map[string]struct {
+		locks wrongLocks
+		found string
+	}{
+		"leases never end": {wrongLocks{acquire: func(next lock.Locks, name, owner string, lease time.Duration) (lock.Grant, error) {
+			return next.Acquire(bg, name, owner, 1000*lease)
+		}}, "after the lease another one gets it"},
+		"an owner gets it twice": {wrongLocks{acquire: func(next lock.Locks, name, owner string, lease time.Duration) (lock.Grant, error) {
+			g, err := next.Acquire(bg, name, owner, lease)
+			if held, ok := errors.AsType[*lock.HeldError](err); ok && held.Owner == owner {
+				return lock.Grant{Name: name, Owner: owner, Fence: 1}, nil
+			}
+			return g, err
+		}}, "one of two has it"},
+		"one lock for all names": {wrongLocks{acquire: func(next lock.Locks, name, owner string, lease time.Duration) (lock.Grant, error) {
+			if err := lock.Check(name, owner, lease); err != nil {
+				return lock.Grant{}, err
+			}
+			return next.Acquire(bg, "the lock", owner, lease)
+		}}, "names are separate"},
+		"a stale owner extends": {wrongLocks{extend: func(next lock.Locks, g lock.Grant, d time.Duration) error {
+			_ = next.Extend(bg, g, d)
+			return nil
+		}}, "a stale owner cannot extend or release"},
+		"Extend does nothing":  {wrongLocks{extend: func(lock.Locks, lock.Grant, time.Duration) error { return nil }}, "extended, it stays"},
+		"Release does nothing": {wrongLocks{release: func(lock.Locks, lock.Grant) error { return nil }}, "released, it is free at once"},
+		"any name": {wrongLocks{acquire: func(next lock.Locks, name, owner string, lease time.Duration) (lock.Grant, error) {
+			return next.Acquire(bg, "x"+name, "x"+owner, max(1, lease))
+		}}, "wrong arguments are refused"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			found := map[string]bool{}
+			for _, r := range lockRules {
+				if r.name == "many at once" {
+					continue // some wrong locks never end it
+				}
+				mock := clock.NewMock()
+				m := lock.NewMemory(mock)
+				w := c.locks
+				w.Locks = m
+				if r.run(LockPlace{Open: func() (lock.Locks, error) { return w, nil }, Wait: mock.Add}) != nil {
+					found[r.name] = true
+				}
+			}
+			assert.True(t, found[c.found], "found: %v", found)
+		})
+	}
+}

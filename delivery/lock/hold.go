@@ -1,0 +1,85 @@
+package lock
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"time"
+
+	"github.com/benbjohnson/clock"
+)
+
+// Hold waits for a lock, runs f while it holds it, and gives it back. It extends the lease three times as often as that ends.
+//
+// The context of f ends with the cause ErrLost when the lock is lost, or could not be extended before the end of its lease by
+// the clock c. f should return soon then: another one has the lock, or will have. What it writes must be guarded by the fencing
+// number all the same. While it waits, Hold tries about three times within a lease.
+//
+// Hold returns the error of f, or why the lock could not be had: the cause of ctx, or an error of l that does not match ErrHeld.
+func Hold(ctx context.Context, c clock.Clock, l Locks, name, owner string, lease time.Duration, f func(ctx context.Context, g Grant) error) error {
+	asked := c.Now()
+	g, err := l.Acquire(ctx, name, owner, lease)
+	for errors.Is(err, ErrHeld) {
+		timer := c.Timer(lease/3 + 1)
+		select {
+		case <-timer.C:
+		case <-ctx.Done():
+			timer.Stop()
+			return context.Cause(ctx)
+		}
+		asked = c.Now()
+		g, err = l.Acquire(ctx, name, owner, lease)
+	}
+	if err != nil {
+		return err
+	}
+	holding, lose := context.WithCancelCause(ctx)
+	ended := make(chan struct{})
+	go func() { // ends with holding
+		defer close(ended)
+		lose(keep(holding, c, l, g, lease, asked.Add(lease)))
+	}()
+	defer func() {
+		lose(nil)
+		<-ended
+	}()
+	err = f(holding, g)
+	lose(nil)
+	<-ended
+	// ctx may have ended, and the next one should not have to wait.
+	if released := l.Release(context.WithoutCancel(ctx), g); err == nil && released != nil && !errors.Is(released, ErrLost) {
+		err = fmt.Errorf("lock: %q is held until its lease ends: %w", name, released)
+	}
+	return err
+}
+
+// keep extends a grant until ctx ends, or the grant is lost: ErrLost.
+func keep(ctx context.Context, c clock.Clock, l Locks, g Grant, lease time.Duration, until time.Time) error {
+	end := c.Timer(until.Sub(c.Now()))
+	defer end.Stop()
+	again := c.Ticker(max(1, lease/3))
+	defer again.Stop()
+	for {
+		select {
+		case <-ctx.Done():
+			return nil
+		case <-end.C:
+			return ErrLost
+		case <-again.C:
+		}
+		asked := c.Now()
+		extending, cancel := context.WithCancel(ctx)
+		// A call that hangs must not keep the lease alive for f.
+		limit := c.AfterFunc(max(0, until.Sub(asked)), cancel)
+		err := l.Extend(extending, g, lease)
+		limit.Stop()
+		cancel()
+		switch {
+		case errors.Is(err, ErrLost):
+			return ErrLost
+		case err == nil:
+			until = asked.Add(lease)
+			end.Reset(max(0, until.Sub(c.Now())))
+		}
+	}
+}

@@ -1,0 +1,87 @@
+// Package lock has locks that processes and machines share: each has an owner, a lease and a fencing number.
+//
+//	grant, err := locks.Acquire(ctx, "booking-17", worker, 10*time.Second)
+//	if errors.Is(err, lock.ErrHeld) {
+//		return http.StatusConflict
+//	}
+//	defer locks.Release(ctx, grant)
+//
+// # Guarantees
+//
+// At most one grant of a name is valid. A grant is valid until it is released, or until another one is given after its lease
+// has ended. The fencing number is higher with each grant of a name. An owner that was stopped for longer than its lease cannot notice
+// that in time; so what it writes must be refused by whoever stores it: the SQL locks check a grant in the transaction of the write (their Guard),
+// other systems can compare fencing numbers.
+//
+// [Hold] keeps a lock while a function runs. [NewMemory] is for tests. Stores that have locks: ext/sqlite/sqlitestore,
+// ext/postgres/pgstore. deliverytest.RunLocks checks locks of your own.
+package lock
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"strings"
+	"time"
+	"unicode/utf8"
+)
+
+var (
+	// ErrHeld is matched by the *[HeldError] of a lock that another grant holds.
+	ErrHeld = errors.New("lock: held")
+
+	// ErrLost is returned for a grant that is not valid any more.
+	ErrLost = errors.New("lock: the grant is lost")
+)
+
+// Locks gives locks. Names and owners are UTF-8 without NUL, and not empty. Safe for concurrent use. An error that does not match ErrHeld
+// or ErrLost leaves open whether the call took effect.
+type Locks interface {
+	// Acquire gives the lock of a name to an owner for the time of the lease, or returns a *[HeldError]. It does not wait.
+	// The owner is for people to read: it may not have its own lock a second time.
+	Acquire(ctx context.Context, name, owner string, lease time.Duration) (Grant, error)
+
+	// Extend makes the lease end after the time d from now. It returns ErrLost if the grant is not valid. A grant whose lease has
+	// ended is valid until there is another one.
+	Extend(ctx context.Context, g Grant, d time.Duration) error
+
+	// Release gives the lock back. It returns ErrLost if the grant is not valid.
+	Release(ctx context.Context, g Grant) error
+}
+
+// Grant is the right to a lock.
+type Grant struct {
+	Name, Owner string
+	Fence       uint64 // the fencing number: from 1, higher with each grant of the name
+}
+
+// HeldError says who holds a lock.
+type HeldError struct {
+	Name, Owner string
+	For         time.Duration // the rest of the lease
+}
+
+func (e *HeldError) Error() string {
+	return fmt.Sprintf("%v: %q, by %q, for another %v at most", ErrHeld, e.Name, e.Owner, e.For)
+}
+
+// Unwrap returns [ErrHeld].
+func (*HeldError) Unwrap() error { return ErrHeld }
+
+// Check returns the error for arguments that Acquire must refuse. It is for authors of locks.
+func Check(name, owner string, lease time.Duration) error {
+	for _, s := range []struct{ what, value string }{{"name", name}, {"owner", owner}} {
+		if s.value == "" || !utf8.ValidString(s.value) || strings.ContainsRune(s.value, 0) {
+			return fmt.Errorf("lock: the %s %q must be UTF-8 without NUL, and not empty", s.what, s.value)
+		}
+	}
+	return CheckLease(lease)
+}
+
+// CheckLease returns the error for a lease that is not positive. It is for authors of locks.
+func CheckLease(d time.Duration) error {
+	if d <= 0 {
+		return fmt.Errorf("lock: the lease %v is not positive", d)
+	}
+	return nil
+}

@@ -1,0 +1,96 @@
+package lock_test
+
+import (
+	"context"
+	"errors"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/benbjohnson/clock"
+	"github.com/stretchr/testify/require"
+	"go.uber.org/goleak"
+
+	"github.com/weirflow/weir/delivery/deliverytest"
+	"github.com/weirflow/weir/delivery/lock"
+)
+
+func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
+
+func TestMemory(t *testing.T) {
+	deliverytest.RunLocks(t, func(*testing.T) deliverytest.LockPlace {
+		mock := clock.NewMock()
+		m := lock.NewMemory(mock)
+		return deliverytest.LockPlace{Open: func() (lock.Locks, error) { return m, nil }, Wait: mock.Add}
+	})
+}
+
+func TestHoldKeepsAndGivesBack(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		c := clock.New()
+		l := lock.NewMemory(c)
+		broken := errors.New("broken")
+		err := lock.Hold(t.Context(), c, l, "a", "me", time.Second, func(ctx context.Context, g lock.Grant) error {
+			time.Sleep(time.Minute)
+			require.NoError(t, ctx.Err())
+			_, err := l.Acquire(ctx, "a", "other", time.Second)
+			require.ErrorIs(t, err, lock.ErrHeld)
+			require.Equal(t, uint64(1), g.Fence)
+			return broken
+		})
+		require.ErrorIs(t, err, broken)
+		_, err = l.Acquire(t.Context(), "a", "other", time.Second)
+		require.NoError(t, err)
+	})
+}
+
+func TestHoldWaits(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		c := clock.New()
+		l := lock.NewMemory(c)
+		_, err := l.Acquire(t.Context(), "a", "dead", 10*time.Second)
+		require.NoError(t, err)
+		ctx, cancel := context.WithTimeout(t.Context(), time.Second)
+		defer cancel()
+		run := func(context.Context, lock.Grant) error { return nil }
+		require.ErrorIs(t, lock.Hold(ctx, c, l, "a", "me", 3*time.Second, run), context.DeadlineExceeded)
+		begun := time.Now()
+		require.NoError(t, lock.Hold(t.Context(), c, l, "a", "me", 3*time.Second, run))
+		require.InDelta(t, 9.5, time.Since(begun).Seconds(), 1)
+	})
+}
+
+// stuck is locks whose server does not answer any more.
+type stuck struct{ lock.Locks }
+
+func (stuck) Extend(ctx context.Context, _ lock.Grant, _ time.Duration) error {
+	<-ctx.Done()
+	return context.Cause(ctx)
+}
+
+func TestHoldEndsWithItsLease(t *testing.T) {
+	for _, name := range []string{"taken over", "no answer"} {
+		t.Run(name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				c := clock.New()
+				m := lock.NewMemory(c)
+				var l lock.Locks = m
+				if name == "no answer" {
+					l = stuck{m}
+				}
+				err := lock.Hold(t.Context(), c, l, "a", "me", 3*time.Second, func(ctx context.Context, g lock.Grant) error {
+					begun := time.Now()
+					if name == "taken over" {
+						require.NoError(t, m.Release(ctx, g))
+						_, err := m.Acquire(ctx, "a", "other", time.Hour)
+						require.NoError(t, err)
+					}
+					<-ctx.Done()
+					require.LessOrEqual(t, time.Since(begun), 3*time.Second)
+					return context.Cause(ctx)
+				})
+				require.ErrorIs(t, err, lock.ErrLost)
+			})
+		})
+	}
+}

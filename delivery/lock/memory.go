@@ -1,0 +1,83 @@
+package lock
+
+import (
+	"context"
+	"sync"
+	"time"
+
+	"github.com/benbjohnson/clock"
+
+	"github.com/weirflow/weir/internal/forward"
+	"github.com/weirflow/weir/internal/nils"
+)
+
+// Memory has locks in memory, for tests. Safe for concurrent use.
+type Memory struct {
+	clock *forward.Clock
+
+	mu    sync.Mutex
+	locks map[string]*memoryLock
+}
+
+type memoryLock struct {
+	owner string // "": free
+	fence uint64
+	until time.Time
+}
+
+// NewMemory returns locks that are free. It panics if the clock is nil.
+func NewMemory(c clock.Clock) *Memory {
+	nils.Refuse("lock: NewMemory", "clock", c)
+	return &Memory{clock: forward.New(c), locks: map[string]*memoryLock{}}
+}
+
+// Acquire implements [Locks].
+func (m *Memory) Acquire(ctx context.Context, name, owner string, lease time.Duration) (Grant, error) {
+	if err := Check(name, owner, lease); err != nil {
+		return Grant{}, err
+	}
+	if ctx.Err() != nil {
+		return Grant{}, context.Cause(ctx)
+	}
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	l := m.locks[name]
+	if l == nil {
+		l = &memoryLock{}
+		m.locks[name] = l
+	}
+	now := m.clock.Now()
+	if l.owner != "" && l.until.After(now) {
+		return Grant{}, &HeldError{Name: name, Owner: l.owner, For: l.until.Sub(now)}
+	}
+	l.owner, l.until = owner, now.Add(lease)
+	l.fence++
+	return Grant{Name: name, Owner: owner, Fence: l.fence}, nil
+}
+
+// Extend implements [Locks].
+func (m *Memory) Extend(ctx context.Context, g Grant, d time.Duration) error {
+	if err := CheckLease(d); err != nil {
+		return err
+	}
+	return m.with(ctx, g, func(l *memoryLock) { l.until = m.clock.Now().Add(d) })
+}
+
+// Release implements [Locks].
+func (m *Memory) Release(ctx context.Context, g Grant) error {
+	return m.with(ctx, g, func(l *memoryLock) { l.owner = "" })
+}
+
+func (m *Memory) with(ctx context.Context, g Grant, f func(*memoryLock)) error {
+	if ctx.Err() != nil {
+		return context.Cause(ctx)
+	}
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	l := m.locks[g.Name]
+	if l == nil || l.fence != g.Fence || l.owner != g.Owner || g.Owner == "" {
+		return ErrLost
+	}
+	f(l)
+	return nil
+}
