@@ -64,7 +64,7 @@ func (m Meta) fit() (Meta, error) {
 		size += len(name) + len(value)
 	}
 	if size > maxHeaders {
-		return m, fmt.Errorf("Headers have %d bytes, at most %d are allowed", size, maxHeaders)
+		return m, fmt.Errorf("the Headers have %d bytes, at most %d are allowed", size, maxHeaders)
 	}
 	if len(m.Headers) == 0 {
 		m.Headers = nil

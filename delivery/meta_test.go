@@ -141,7 +141,7 @@ func TestLimits(t *testing.T) {
 		{delivery.Meta{Due: year}, "Due: the year is 10000"},
 		{delivery.Meta{Headers: map[string]string{"weir-id": "1"}}, `the name "weir-id"`},
 		{delivery.Meta{Headers: map[string]string{"": "1"}}, `the name ""`},
-		{delivery.Meta{Headers: map[string]string{"a": strings.Repeat("x", 1<<20)}}, "Headers have 1048577 bytes"},
+		{delivery.Meta{Headers: map[string]string{"a": strings.Repeat("x", 1<<20)}}, "the Headers have 1048577 bytes"},
 	} {
 		_, err := c.m.ToHeaders()
 		require.ErrorContains(t, err, c.want)

@@ -28,10 +28,10 @@
 //
 // A line:
 //
-//	{"batch":0,"cause":"exhausted","meta":{"id":"orders/0/17","attempts":4,"lastError":"503"},"value":{"n":5},"crc":"e3069283"}
+//	{"batch":0,"meta":{"id":"orders/0/17","attempts":4,"lastError":"503"},"cause":"exhausted","payload":{"n":5},"crc":"e3069283"}
 //
-// The value is what the codec makes of it, if that is JSON on one line; else payload has it in base64. Do not edit lines: the checksum
-// would not fit any more.
+// The payload is what the codec makes of the value, if that is JSON on one line; else payloadBase64 has it. Do not edit lines in place: the
+// checksum would not fit any more. deadletters.Import puts such a file in a store.
 //
 // # Guarantees
 //

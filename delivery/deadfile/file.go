@@ -2,6 +2,7 @@ package deadfile
 
 import (
 	"context"
+	"crypto/rand"
 	"errors"
 	"fmt"
 	"io"
@@ -18,7 +19,6 @@ import (
 	"github.com/weirflow/weir/delivery"
 	"github.com/weirflow/weir/delivery/store"
 	"github.com/weirflow/weir/internal/nils"
-	"github.com/weirflow/weir/internal/panics"
 	"github.com/weirflow/weir/internal/vfs"
 )
 
@@ -41,7 +41,8 @@ const maxBatch = 4 << 20
 // ErrClosed is the error of a [File] that was closed.
 var ErrClosed = errors.New("deadfile: closed")
 
-// Entry is a dead letter.
+// Entry is a dead letter. If it has no id it gets a random one: then it cannot be told from the same one that is handed over again after a
+// crash. If it has no time of a failure, it gets that of Append.
 type Entry[T any] struct {
 	Value T
 	Meta  delivery.Meta
@@ -235,10 +236,9 @@ func (f *File[T]) rewrite(name string, from io.ReadSeeker) error {
 		return err
 	}
 	err = chunks(from, func(c chunk) error {
-		if _, bad := parseLine(c.raw); bad != nil {
-			return nil
+		if _, bad := parseLine(c.raw); bad == nil {
+			_, err = to.Write(append(c.raw, '\n'))
 		}
-		_, err := to.Write(append(c.raw, '\n'))
 		return err
 	})
 	if err == nil {
@@ -274,22 +274,20 @@ func (f *File[T]) Append(ctx context.Context, entries ...Entry[T]) error {
 	return f.append(ctx, bodies)
 }
 
-// encode returns the body of a line. The codec is user code.
-func (f *File[T]) encode(e Entry[T]) (body []byte, err error) {
-	defer func() {
-		if r := recover(); r != nil {
-			err = panics.New("deadfile", r)
-		}
-	}()
-	payload, err := f.codec.Append(nil, e.Value)
-	if err != nil {
-		return nil, err
-	}
+// encode returns the body of a line.
+func (f *File[T]) encode(e Entry[T]) ([]byte, error) {
 	if e.Meta.LastFailure.IsZero() {
 		e.Meta.LastFailure = f.clock.Now()
 	}
-	l := line{cause: e.Cause, meta: e.Meta, schema: codec.SchemaOf(f.codec), payload: payload}
-	return l.body()
+	if e.Meta.ID == "" {
+		e.Meta.ID = "random:" + rand.Text()
+	}
+	m, err := store.Encode(f.codec, e.Value, e.Meta)
+	if err != nil {
+		return nil, fmt.Errorf("deadfile: %w", err)
+	}
+	m.Cause = e.Cause
+	return bodyOf(m)
 }
 
 func (f *File[T]) append(ctx context.Context, bodies [][]byte) error {

@@ -84,7 +84,7 @@ func TestAppendAndReplay(t *testing.T) {
 	require.NoError(t, err)
 	lines := strings.Split(string(b), "\n")
 	require.Len(t, lines, 4)
-	require.Regexp(t, `^\{"batch":0,"cause":"exhausted","meta":\{"id":"a","lastFailure":"20[^"]*Z","lastError":"no such card"\},"schema":"anNvbg==","value":"a","crc":"[0-9a-f]{8}"\}$`, lines[0])
+	require.Regexp(t, `^\{"batch":0,"meta":\{"id":"a","lastFailure":"20[^"]*Z","lastError":"no such card"\},"cause":"exhausted","payload":"a","schema":"anNvbg==","crc":"[0-9a-f]{8}"\}$`, lines[0])
 
 	f = open(t, dir)
 	r, err := f.Replay()
@@ -157,7 +157,7 @@ func TestDeadAgain(t *testing.T) {
 	dir := t.TempDir()
 	f := open(t, dir)
 	require.NoError(t, f.Append(t.Context(), entry("rejected"), entry("acked")))
-	numbers, err := (&line{cause: store.Permanent, meta: delivery.Meta{ID: "number"}, schema: []byte("json"), payload: []byte("5")}).body()
+	numbers, err := bodyOf(store.Message{Cause: store.Permanent, Meta: delivery.Meta{ID: "number"}, Schema: []byte("json"), Payload: []byte("5")})
 	require.NoError(t, err)
 	require.NoError(t, f.append(t.Context(), [][]byte{numbers}))
 	r, err := f.Replay()
@@ -182,16 +182,16 @@ func TestDeadAgain(t *testing.T) {
 	for raw := range strings.Lines(string(b)) {
 		l, err := parseLine([]byte(strings.TrimSpace(raw)))
 		require.NoError(t, err)
-		got[l.meta.ID] = l
+		got[l.Meta.ID] = l
 	}
 	require.Len(t, got, 2)
-	require.Equal(t, "still no such card", got["rejected"].meta.LastError)
-	require.Equal(t, 1, got["rejected"].meta.Merges)
-	require.Equal(t, store.Permanent, got["rejected"].cause)
-	require.Equal(t, store.Undecodable, got["number"].cause)
-	require.Equal(t, "5", string(got["number"].payload))
-	require.Contains(t, got["number"].meta.LastError, "cannot unmarshal number")
-	require.Zero(t, got["number"].meta.Merges)
+	require.Equal(t, "still no such card", got["rejected"].Meta.LastError)
+	require.Equal(t, 1, got["rejected"].Meta.Merges)
+	require.Equal(t, store.Permanent, got["rejected"].Cause)
+	require.Equal(t, store.Undecodable, got["number"].Cause)
+	require.Equal(t, "5", string(got["number"].Payload))
+	require.Contains(t, got["number"].Meta.LastError, "cannot unmarshal number")
+	require.Zero(t, got["number"].Meta.Merges)
 	_, err = os.Stat(filepath.Join(dir, "replay.jsonl"))
 	require.ErrorIs(t, err, os.ErrNotExist)
 }
@@ -434,7 +434,7 @@ func TestArguments(t *testing.T) {
 
 	broken, err := Open(t.TempDir(), codec.Func(func([]byte, int) ([]byte, error) { panic("boom") }, nil2))
 	require.NoError(t, err)
-	require.ErrorContains(t, broken.Append(t.Context(), Entry[int]{}), "deadfile: panic in user code: boom")
+	require.ErrorContains(t, broken.Append(t.Context(), Entry[int]{}), "panic in user code: boom")
 	require.NoError(t, broken.Close())
 }
 

@@ -2,42 +2,25 @@ package deadfile
 
 import (
 	"bytes"
-	"encoding/base64"
 	"encoding/json"
 	"errors"
 	"fmt"
 	"hash/crc32"
 	"strconv"
-	"unicode/utf8"
 
-	"github.com/weirflow/weir/delivery"
 	"github.com/weirflow/weir/delivery/store"
 )
 
-// A line of the file:
+// A line is a [store.Message] as JSON, with two members more, the first and the last:
 //
-//	{"batch":512,"cause":"exhausted","meta":{…},"value":{…},"crc":"e3069283"}
+//	{"batch":512,"meta":{…},"cause":"exhausted","payload":{…},"schema":"…","crc":"e3069283"}
 //
 // batch is where in the file the batch of the line begins. A batch is durable before the next one begins, so what comes before the
-// batch of a sound line was durable: if it cannot be read, it was damaged, and not cut off by a crash. value is the payload if that is
-// JSON on one line; else there is payload, in base64. schema is that of the codec, in base64. crc is the CRC-32C of what stands before
-// it.
+// batch of a sound line was durable: if it cannot be read, it was damaged, and not cut off by a crash. crc is the CRC-32C of what stands
+// before it.
 type line struct {
-	batch   int64
-	cause   store.Cause
-	meta    delivery.Meta
-	schema  []byte
-	payload []byte
-}
-
-type storedLine struct {
-	Batch   int64           `json:"batch"`
-	Cause   store.Cause     `json:"cause"`
-	Meta    delivery.Meta   `json:"meta"`
-	Schema  []byte          `json:"schema"`
-	Value   json.RawMessage `json:"value"`
-	Payload []byte          `json:"payload"`
-	CRC     string          `json:"crc"`
+	batch int64
+	store.Message
 }
 
 // maxLine bounds a line.
@@ -51,39 +34,16 @@ const (
 	crcLength = len(crcBegin) + 8 + len(crcEnd)
 )
 
-// body returns what a line consists of besides its batch and crc.
-func (l *line) body() ([]byte, error) {
-	meta, err := json.Marshal(l.meta)
+// bodyOf returns what a line consists of besides its batch and crc.
+func bodyOf(m store.Message) ([]byte, error) {
+	b, err := m.MarshalJSON()
 	if err != nil {
 		return nil, err
-	}
-	cause, err := json.Marshal(l.cause)
-	if err != nil {
-		return nil, err
-	}
-	b := append([]byte(`"cause":`), cause...)
-	b = append(append(b, `,"meta":`...), meta...)
-	if len(l.schema) > 0 {
-		b = appendBase64(append(b, `,"schema":`...), l.schema)
-	}
-	if isOneLine(l.payload) {
-		b = append(append(b, `,"value":`...), l.payload...)
-	} else {
-		b = appendBase64(append(b, `,"payload":`...), l.payload)
 	}
 	if len(b) > maxLine-64 {
-		return nil, fmt.Errorf("deadfile: message %q has %d bytes, at most %d are allowed", l.meta.ID, len(b), maxLine-64)
+		return nil, fmt.Errorf("deadfile: message %q has %d bytes, at most %d are allowed", m.Meta.ID, len(b), maxLine-64)
 	}
-	return b, nil
-}
-
-func appendBase64(b, src []byte) []byte {
-	return append(base64.StdEncoding.AppendEncode(append(b, '"'), src), '"')
-}
-
-// isOneLine tells whether b can stand in a line as it is, and comes back so.
-func isOneLine(b []byte) bool {
-	return json.Valid(b) && utf8.Valid(b) && !bytes.ContainsAny(b, "\n\r\x00") && len(bytes.TrimSpace(b)) == len(b)
+	return bytes.TrimSuffix(bytes.TrimPrefix(b, []byte("{")), []byte("}")), nil
 }
 
 // appendLine appends a line with its end.
@@ -97,7 +57,7 @@ func appendLine(dst []byte, batch int64, body []byte) []byte {
 var errNoLine = errors.New("not a line of a file of dead letters")
 
 // parseLine reads a line without its end.
-func parseLine(b []byte) (line, error) {
+func parseLine(b []byte) (l line, err error) {
 	at := len(b) - crcLength
 	if at < 0 || string(b[at:at+len(crcBegin)]) != crcBegin || string(b[len(b)-len(crcEnd):]) != crcEnd {
 		return line{}, errNoLine
@@ -105,18 +65,18 @@ func parseLine(b []byte) (line, error) {
 	if sum := fmt.Sprintf("%08x", crc32.Checksum(b[:at], castagnoli)); sum != string(b[at+len(crcBegin):len(b)-len(crcEnd)]) {
 		return line{}, fmt.Errorf("%w: its checksum is %s", errNoLine, sum)
 	}
-	d := json.NewDecoder(bytes.NewReader(b))
-	d.DisallowUnknownFields()
-	var s storedLine
-	if err := d.Decode(&s); err != nil {
+	var s struct {
+		Batch int64 `json:"batch"`
+	}
+	if err = json.Unmarshal(b, &s); err == nil {
+		err = json.Unmarshal(b, &l.Message)
+	}
+	if err == nil && s.Batch < 0 {
+		err = fmt.Errorf("its batch is %d", s.Batch)
+	}
+	if err != nil {
 		return line{}, fmt.Errorf("%w: %w", errNoLine, err)
 	}
-	if d.InputOffset() != int64(len(b)) || s.Batch < 0 || s.Value != nil && s.Payload != nil {
-		return line{}, errNoLine
-	}
-	l := line{s.Batch, s.Cause, s.Meta, s.Schema, s.Payload}
-	if s.Value != nil {
-		l.payload = s.Value
-	}
+	l.batch = s.Batch
 	return l, nil
 }

@@ -2,40 +2,50 @@ package deadfile
 
 import (
 	"bytes"
+	"os"
+	"path/filepath"
 	"strings"
 	"testing"
 	"time"
 
+	"github.com/benbjohnson/clock"
 	"github.com/stretchr/testify/require"
 
 	"github.com/weirflow/weir/delivery"
+	"github.com/weirflow/weir/delivery/deadletters"
 	"github.com/weirflow/weir/delivery/store"
 )
 
 // The payload comes back byte by byte, and a line is one line.
 func TestLines(t *testing.T) {
 	for _, payload := range []string{
-		"", `"a"`, `{"a":1, "a":2}`, "null", ` {"a":1}`, "{\"a\":\n1}", "{\"a\"\r:1}", "\xff", "\"\xff\"", "\x00", "\"\u2028\"", "5", "{}x",
+		"", `"a"`, `{"a":1, "a":2}`, "null", ` {"a":1}`, "{\"a\":\n1}", "{\"a\"\r:1}", "\xff", "\"\xff\"", "\x00", "\"\u2028\"", "5", "{}x", `"<&>"`,
 	} {
-		l := line{batch: 7, cause: store.Cause("\xffodd\n"), meta: delivery.Meta{ID: "\xff\n", LastError: "a\nb"}, payload: []byte(payload)}
-		body, err := l.body()
+		m := store.Message{Cause: "odd\n", Meta: delivery.Meta{ID: "\xff\n}", LastError: "a\nb"}, Payload: []byte(payload)}
+		body, err := bodyOf(m)
 		require.NoError(t, err)
 		raw := appendLine([]byte("before"), 7, body)
 		raw = raw[len("before"):]
 		require.Equal(t, len(raw)-1, bytes.IndexByte(raw, '\n'))
 		got, err := parseLine(raw[:len(raw)-1])
 		require.NoError(t, err, payload)
-		require.Equal(t, payload, string(got.payload))
-		require.Equal(t, l.meta, got.meta)
-		require.Equal(t, l.batch, got.batch)
+		require.Equal(t, payload, string(got.Payload))
+		require.Equal(t, m.Meta, got.Meta)
+		require.Equal(t, m.Cause, got.Cause)
+		require.EqualValues(t, 7, got.batch)
 	}
+}
+
+func oneBody(t testing.TB) []byte {
+	t.Helper()
+	body, err := bodyOf(store.Message{Cause: store.Exhausted, Meta: delivery.Meta{ID: "a"}, Payload: []byte(`{"n":1}`)})
+	require.NoError(t, err)
+	return body
 }
 
 // Every flipped bit and every prefix is found.
 func TestDamagedLines(t *testing.T) {
-	body, err := (&line{cause: store.Exhausted, meta: delivery.Meta{ID: "a"}, payload: []byte(`{"n":1}`)}).body()
-	require.NoError(t, err)
-	raw := bytes.TrimSuffix(appendLine(nil, 0, body), []byte("\n"))
+	raw := bytes.TrimSuffix(appendLine(nil, 0, oneBody(t)), []byte("\n"))
 	for i := range raw {
 		_, err := parseLine(raw[:i])
 		require.Error(t, err)
@@ -46,19 +56,35 @@ func TestDamagedLines(t *testing.T) {
 			require.Error(t, err, "%s", damaged)
 		}
 	}
-	for _, body := range []string{`"new":1`, `"value":1,"payload":"YQ=="`, `"cause":1`, `"meta":{"id":"%"}`, `"a"`, `"cause":"a"},{"b":1`} {
+	for _, body := range []string{`"cause":1`, `"meta":{"id":"%"}`, `"a"`, `"meta":{"id":"a"}},{"b":1`} {
 		_, err := parseLine(bytes.TrimSpace(appendLine(nil, 0, []byte(body))))
 		require.Error(t, err, body)
 	}
-	_, err = parseLine(bytes.TrimSpace(appendLine(nil, -1, body)))
+	_, err := parseLine(bytes.TrimSpace(appendLine(nil, -1, oneBody(t))))
 	require.Error(t, err)
 }
 
+// Import of package deadletters reads the file.
+func TestImport(t *testing.T) {
+	dir := t.TempDir()
+	f := open(t, dir)
+	require.NoError(t, f.Append(t.Context(), entry("a"), entry("b"), Entry[string]{Value: "c"}, Entry[string]{Value: "c"}))
+	require.NoError(t, f.Close())
+	file, err := os.Open(filepath.Join(dir, "dead.jsonl"))
+	require.NoError(t, err)
+	defer file.Close()
+	s := store.NewMemory(clock.New(), 0)
+	n, err := deadletters.Import(t.Context(), s, "dead", file)
+	require.NoError(t, err)
+	require.Equal(t, 4, n)
+	counts, err := s.Count(t.Context(), "dead", store.Filter{})
+	require.NoError(t, err)
+	require.Equal(t, 4, counts.Messages, "those without an id, too")
+	require.Equal(t, 2, counts.Causes[store.Exhausted])
+}
+
 func FuzzScan(f *testing.F) {
-	body, err := (&line{cause: store.Exhausted, meta: delivery.Meta{ID: "a"}, payload: []byte(`{"n":1}`)}).body()
-	if err != nil {
-		f.Fatal(err)
-	}
+	body := oneBody(f)
 	one := appendLine(nil, 0, body)
 	two := appendLine(bytes.Clone(one), int64(len(one)), body)
 	f.Add(two)
@@ -73,7 +99,7 @@ func FuzzScan(f *testing.F) {
 		for raw := range strings.Lines(string(b)) {
 			if l, err := parseLine([]byte(strings.TrimSuffix(raw, "\n"))); err == nil {
 				lines++
-				body, err := l.body()
+				body, err := bodyOf(l.Message)
 				require.NoError(t, err)
 				again, err := parseLine(bytes.TrimSuffix(appendLine(nil, l.batch, body), []byte("\n")))
 				require.NoError(t, err)

@@ -45,7 +45,6 @@ type Replay[T any] struct {
 	complete bool          // every verdict so far is recorded
 	wake     chan struct{} // one place: settled is not empty, or it ends
 	closed   bool
-	result   error // of Close
 }
 
 // item is a line that is replayed.
@@ -112,7 +111,7 @@ func (f *File[T]) newReplay() (*Replay[T], error) {
 	r.ctx, r.cancel = context.WithCancel(context.Background())
 	items := make(chan item[T])
 	r.source = redeliver.New(items, f.clock, redeliver.Hooks[item[T]]{
-		Meta:    func(it item[T]) *delivery.Meta { return &it.line.meta },
+		Meta:    func(it item[T]) *delivery.Meta { return &it.line.Meta },
 		Wait:    func(it item[T]) time.Duration { return it.due.Sub(f.clock.Now()) },
 		Settled: r.settle,
 	})
@@ -224,8 +223,8 @@ func (r *Replay[T]) readAll(file vfs.File, marks map[mark]time.Time, items chan<
 				r.undecodable(it, err)
 				return nil
 			}
-			it.line.meta.Merges++ // it starts afresh, with its history
-			it.line.meta.Visit, it.line.meta.Attempts = 0, 0
+			it.line.Meta.Merges++ // it starts afresh, with its history
+			it.line.Meta.Visit, it.line.Meta.Attempts = 0, 0
 			select {
 			case items <- it:
 				return nil
@@ -252,27 +251,27 @@ func decode[T any](c codec.Codec[T], l line) (v T, err error) {
 			err = panics.New("deadfile", p)
 		}
 	}()
-	if c, err = codec.WithSchema(c, l.schema); err != nil {
+	if c, err = codec.WithSchema(c, l.Schema); err != nil {
 		return v, err
 	}
-	return c.Decode(l.payload)
+	return c.Decode(l.Payload)
 }
 
 // undecodable lets a dead letter stay one (law D5), as it is.
 func (r *Replay[T]) undecodable(it item[T], reason error) {
 	r.f.logger.Error("deadfile: a dead letter cannot be read, and stays one",
-		slog.String("id", it.line.meta.ID), slog.Any("error", reason))
-	it.line.cause = store.Undecodable
+		slog.String("id", it.line.Meta.ID), slog.Any("error", reason))
+	it.line.Cause = store.Undecodable
 	r.dieAgain(it, reason)
 }
 
 // dieAgain records a message as a dead letter.
 func (r *Replay[T]) dieAgain(it item[T], reason error) {
-	it.line.meta.LastError = fmt.Sprint(reason)
-	body, err := it.line.body()
+	it.line.Meta.LastError = fmt.Sprint(reason)
+	body, err := bodyOf(it.line.Message)
 	if err != nil { // it was a line before, but its error is larger now
-		it.line.meta.LastError = ""
-		body, err = it.line.body()
+		it.line.Meta.LastError = ""
+		body, err = bodyOf(it.line.Message)
 	}
 	if err != nil {
 		r.fail(err)
@@ -287,8 +286,8 @@ func (r *Replay[T]) settle(it item[T], v delivery.Verdict) {
 	case delivery.Acked:
 		r.add(verdict{mark: it.mark})
 	case delivery.Rejected:
-		it.line.cause = store.Permanent
-		it.line.meta.LastFailure = r.f.clock.Now()
+		it.line.Cause = store.Permanent
+		it.line.Meta.LastFailure = r.f.clock.Now()
 		r.dieAgain(it, v.Err)
 	case delivery.Nacked:
 		if v.Delay > 0 { // law D3, over a restart

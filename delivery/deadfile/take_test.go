@@ -58,7 +58,7 @@ func TestTake(t *testing.T) {
 			require.NoError(t, err)
 			require.NoError(t, f.Take(t.Context(), c.failure(t)))
 			require.NoError(t, f.Close())
-			require.Equal(t, c.want, lines(t, fsys)[0].cause)
+			require.Equal(t, c.want, lines(t, fsys)[0].Cause)
 		})
 	}
 }
@@ -114,9 +114,9 @@ func TestTakeKeepsHistory(t *testing.T) {
 	require.Equal(t, delivery.Meta{
 		ID: "1", Visit: 3, Attempts: 9, FirstFailure: time.Unix(50, 0).UTC(), LastFailure: time.Unix(100, 0).UTC(),
 		LastError: "gone", Reasons: []string{"slow", "busy", "late"},
-	}, got[0].meta)
+	}, got[0].Meta)
 	require.Equal(t, []string{"slow", "busy"}, old.Reasons)
-	require.Equal(t, 1, got[1].meta.Visit)
-	require.Equal(t, time.Unix(100, 0).UTC(), got[1].meta.FirstFailure)
-	require.Equal(t, `"a"`, string(got[0].payload))
+	require.Equal(t, 1, got[1].Meta.Visit)
+	require.Equal(t, time.Unix(100, 0).UTC(), got[1].Meta.FirstFailure)
+	require.Equal(t, `"a"`, string(got[0].Payload))
 }
