@@ -201,12 +201,19 @@ func (t *Tracker) AttemptStarted(ctx context.Context, n int) context.Context {
 	if e.number == 0 && t.config.Refuse && !e.ended.Load() {
 		t.numberLocked(e)
 	}
-	a := &attempt{element: e, client: t.client, number: e.number, refused: e.refused}
 	t.mu.Unlock()
+	a := t.attemptOf(e)
 	for made := e.attempts.Load(); made < int64(n)-1; made = e.attempts.Load() { // those before a restart
 		e.attempts.CompareAndSwap(made, int64(n)-1)
 	}
 	return context.WithValue(ctx, attemptKey{}, a)
+}
+
+// attemptOf returns an attempt of e with the number that it has now.
+func (t *Tracker) attemptOf(e *element) *attempt {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	return &attempt{element: e, client: t.client, number: e.number, refused: e.refused}
 }
 
 // Ended releases the number of the element that ctx belongs to: nothing of it is sent from now on. With Checkpoints the
@@ -267,13 +274,13 @@ func WithStep(ctx context.Context, step string) context.Context {
 	return context.WithValue(ctx, stepKey{}, named{a, step})
 }
 
-// NextID returns the id for the next sending of a request under ctx, the context of an attempt. Each call takes an attempt
+// NextID returns the id for the next sending of a request under ctx, the context of an element's attempt. Each call takes an attempt
 // number of its own. [Transport] calls it; clients of other protocols do it themselves, once for each sending, and report what
 // they send under [predicates.WithTracked].
 //
 // Errors are of class [ErrNoID]:
-//   - ctx belongs to no attempt of an element of a tracker, such as the context of a call for many elements: use that
-//     of the member;
+//   - ctx belongs to no element of a tracker, such as the context of a call for many elements: use that of the member;
+//   - ctx belongs to an element but to no attempt, such as that of a timeout handler, and there is no step;
 //   - the attempt has made another request without a step: name both by [WithStep];
 //   - the element has ended, or its tracker has no complete checkpoint yet.
 //
@@ -302,12 +309,19 @@ func requestIn(ctx context.Context, redirects int) (outgoing, error) {
 		return r, nil // a sending of one that an outer Transport has begun
 	}
 	a, _ := ctx.Value(attemptKey{}).(*attempt)
-	if a == nil {
-		return outgoing{}, fmt.Errorf("%w: its context belongs to no attempt of an element of a Tracker", ErrNoID)
-	}
 	step := ""
 	if n, ok := ctx.Value(stepKey{}).(named); ok && n.attempt == a {
 		step = n.step
+	}
+	if a == nil {
+		e, _ := ctx.Value(elementKey{}).(*element)
+		switch {
+		case e == nil:
+			return outgoing{}, fmt.Errorf("%w: its context belongs to no element of a Tracker", ErrNoID)
+		case step == "":
+			return outgoing{}, fmt.Errorf("%w: its context belongs to no attempt of its element: name it by WithStep", ErrNoID)
+		}
+		a = e.tracker.attemptOf(e)
 	}
 	if redirects > 0 {
 		return outgoing{ctx, a, step + ":redirect" + strconv.Itoa(redirects)}, nil

@@ -99,14 +99,21 @@ func TestRequestsWithoutAnIdentity(t *testing.T) {
 	for name, ctx := range map[string]context.Context{
 		"no element":           t.Context(),
 		"a batch":              batch,
-		"no attempt":           element,
 		"no element's attempt": tracker.AttemptStarted(t.Context(), 1),
-		"of another tracker":   other.AttemptStarted(element, 1),
 		"a step of none":       WithStep(t.Context(), "charge"),
 	} {
 		_, err := NextID(ctx)
 		require.ErrorIs(t, err, ErrNoID, name)
-		require.ErrorContains(t, err, "belongs to no attempt", name)
+		require.ErrorContains(t, err, "belongs to no element", name)
+	}
+	// A timeout handler has no attempt: its request needs a name.
+	for _, beside := range []context.Context{element, other.AttemptStarted(element, 1)} {
+		_, err := NextID(beside)
+		require.ErrorIs(t, err, ErrNoID)
+		require.ErrorContains(t, err, "belongs to no attempt of its element: name it by WithStep")
+		id := mustID(t, WithStep(beside, "cancel"))
+		require.EqualValues(t, 1, id.Sequence)
+		require.Equal(t, "cancel", id.Step)
 	}
 	member := tracker.AttemptStarted(element, 1)
 	require.EqualValues(t, 1, mustID(t, member).Sequence)

@@ -3,6 +3,7 @@ package grpconce
 import (
 	"context"
 	"fmt"
+	"slices"
 	"strconv"
 	"strings"
 
@@ -84,7 +85,7 @@ func (n names) unary(
 	md.Set(idKey, id.String())
 	var trailer metadata.MD
 	err = invoke(metadata.NewOutgoingContext(predicates.WithTracked(ctx), md), method, req, reply, cc,
-		append(opts[:len(opts):len(opts)], grpc.Trailer(&trailer))...)
+		append(slices.Clip(opts), grpc.Trailer(&trailer))...)
 	if err == nil {
 		return nil
 	}
