@@ -1,0 +1,182 @@
+package httpin
+
+import (
+	"context"
+	"crypto/rand"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"log/slog"
+	"net/http"
+	"sync/atomic"
+
+	"github.com/weirflow/weir/codec"
+	"github.com/weirflow/weir/delivery"
+	"github.com/weirflow/weir/internal/nils"
+	"github.com/weirflow/weir/internal/panics"
+)
+
+// DefaultMaxBytes is how large a body may be: see [WithMaxBytes].
+const DefaultMaxBytes = 1 << 20
+
+// kept are the headers of a request that go into the message: those of the trace, and what the body is.
+var kept = [...]string{"Traceparent", "Tracestate", "Content-Type"}
+
+// Option changes a setting of a handler.
+type Option func(*settings)
+
+type settings struct {
+	maxBytes int64
+	logger   *slog.Logger
+}
+
+// WithMaxBytes bounds the body of a request; the default is [DefaultMaxBytes]. It panics if n is less than 1.
+func WithMaxBytes(n int64) Option {
+	if n < 1 {
+		panic(fmt.Sprintf("httpin: WithMaxBytes: %d, want 1 or more", n))
+	}
+	return func(s *settings) { s.maxBytes = n }
+}
+
+// WithLogger sets the logger for what fails; the default is slog.Default(). It panics if l is nil.
+func WithLogger(l *slog.Logger) Option {
+	nils.Refuse("httpin: WithLogger", "logger", l)
+	return func(s *settings) { s.logger = l }
+}
+
+type handler[T any] struct {
+	settings
+
+	sink  delivery.Sink[T]
+	codec codec.Codec[T]
+	meta  func(r *http.Request, v T) delivery.Meta
+}
+
+// NewHandler returns a handler that reads the body of each POST with c, puts it into sink, and answers when that has returned (law D1).
+//
+// meta returns what is known of the message; nil: nothing. What it leaves empty the handler fills in: the id with the header
+// Idempotency-Key, or without one with a random id, and Headers with those of the trace (traceparent, tracestate) and Content-Type. Keys
+// are the client's: where clients do not trust each other, meta must put the client's name into the id.
+//
+// It panics if sink, c or an option is nil.
+func NewHandler[T any](sink delivery.Sink[T], c codec.Codec[T], meta func(r *http.Request, v T) delivery.Meta, opts ...Option) http.Handler {
+	nils.Refuse("httpin: NewHandler", "sink", sink)
+	nils.Refuse("httpin: NewHandler", "codec", c)
+	if meta == nil {
+		meta = func(*http.Request, T) delivery.Meta { return delivery.Meta{} }
+	}
+	h := &handler[T]{settings: settings{maxBytes: DefaultMaxBytes, logger: slog.Default()}, sink: sink, codec: c, meta: meta}
+	for i, opt := range opts {
+		if opt == nil {
+			panic(fmt.Sprintf("httpin: NewHandler: option %d is nil", i))
+		}
+		opt(&h.settings)
+	}
+	return h
+}
+
+// answer is an error with the status to answer with, and what the client is told.
+type answer struct {
+	status int
+	text   string
+	err    error
+}
+
+func (a *answer) Error() string { return fmt.Sprintf("%s: %v", a.text, a.err) }
+func (a *answer) Unwrap() error { return a.err }
+
+// ServeHTTP implements http.Handler.
+func (h *handler[T]) ServeHTTP(w http.ResponseWriter, r *http.Request) {
+	id, err := h.take(w, r)
+	if err != nil {
+		a := err
+		level := slog.LevelInfo // the client's fault
+		if a.status >= http.StatusInternalServerError {
+			level = slog.LevelError
+			w.Header().Set("Retry-After", "1")
+		}
+		h.logger.Log(r.Context(), level, "httpin: a message was not taken", slog.String("id", id), slog.Int("status", a.status), slog.Any("error", err))
+		if a.status == http.StatusMethodNotAllowed {
+			w.Header().Set("Allow", http.MethodPost)
+		}
+		http.Error(w, a.text, a.status)
+		return
+	}
+	body, _ := json.Marshal(map[string]string{"id": id}) // strings cannot fail
+	w.Header().Set("Content-Type", "application/json")
+	w.WriteHeader(http.StatusAccepted)
+	_, _ = w.Write(append(body, '\n')) // a client that does not hear it sends the message again
+}
+
+// take makes a message of the request and puts it into the sink.
+func (h *handler[T]) take(w http.ResponseWriter, r *http.Request) (id string, failed *answer) {
+	if r.Method != http.MethodPost {
+		return "", &answer{http.StatusMethodNotAllowed, "send a POST", fmt.Errorf("method %q", r.Method)}
+	}
+	body, err := io.ReadAll(http.MaxBytesReader(w, r.Body, h.maxBytes))
+	if tooLarge, ok := errors.AsType[*http.MaxBytesError](err); ok {
+		return "", &answer{http.StatusRequestEntityTooLarge, fmt.Sprintf("the body has more than %d bytes", tooLarge.Limit), err}
+	}
+	if err != nil {
+		return "", &answer{http.StatusBadRequest, "the body cannot be read", err}
+	}
+	v, err := h.decode(body)
+	if err != nil {
+		return "", &answer{http.StatusBadRequest, "the body is not what is wanted here", err}
+	}
+	meta := h.meta(r, v)
+	h.complete(&meta, r)
+	if _, err := meta.ToHeaders(); err != nil {
+		return "", &answer{http.StatusBadRequest, "the id or a header is too long", err}
+	}
+	return meta.ID, h.put(r.Context(), v, &meta)
+}
+
+// decode is a call of user code.
+func (h *handler[T]) decode(body []byte) (v T, err error) {
+	defer func() {
+		if p := recover(); p != nil {
+			err = panics.New("httpin", p)
+		}
+	}()
+	return h.codec.Decode(body)
+}
+
+// complete fills in what meta has left empty.
+func (h *handler[T]) complete(meta *delivery.Meta, r *http.Request) {
+	if meta.ID == "" {
+		meta.ID = r.Header.Get("Idempotency-Key")
+	}
+	if meta.ID == "" {
+		meta.ID = "random:" + rand.Text()
+	}
+	if meta.Headers != nil {
+		return
+	}
+	meta.Headers = make(map[string]string)
+	for _, name := range kept {
+		if v := r.Header.Get(name); v != "" {
+			meta.Headers[name] = v
+		}
+	}
+}
+
+// put returns nil when the message is safe.
+func (h *handler[T]) put(ctx context.Context, v T, meta *delivery.Meta) *answer {
+	var verdict atomic.Pointer[delivery.Verdict]
+	m := delivery.New(v, meta, func(v delivery.Verdict) { verdict.Store(&v) })
+	if err := h.sink.Put(ctx, []delivery.Message[T]{m}); err != nil {
+		m.Nack(0)
+		return &answer{http.StatusServiceUnavailable, "the message could not be stored: send it again", err}
+	}
+	m.Ack()
+	switch got := verdict.Load(); got.Kind {
+	case delivery.Rejected:
+		return &answer{http.StatusUnprocessableEntity, "the message was rejected", got.Err}
+	case delivery.Nacked:
+		return &answer{http.StatusServiceUnavailable, "the message could not be stored: send it again", errors.New("the sink has nacked it")}
+	case delivery.Acked:
+	}
+	return nil
+}

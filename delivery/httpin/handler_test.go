@@ -1,0 +1,154 @@
+package httpin_test
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"log/slog"
+	"net/http"
+	"net/http/httptest"
+	"strings"
+	"testing"
+
+	"github.com/benbjohnson/clock"
+	"github.com/stretchr/testify/require"
+
+	"github.com/weirflow/weir/codec"
+	"github.com/weirflow/weir/delivery"
+	"github.com/weirflow/weir/delivery/httpin"
+	"github.com/weirflow/weir/delivery/store"
+)
+
+type order struct{ N int }
+
+// sinkFunc is a sink of the test's own.
+type sinkFunc func(ctx context.Context, m delivery.Message[order]) error
+
+func (f sinkFunc) Put(ctx context.Context, ms []delivery.Message[order]) error { return f(ctx, ms[0]) }
+
+func quiet() httpin.Option { return httpin.WithLogger(slog.New(slog.DiscardHandler)) }
+
+func post(body string, headers ...string) *http.Request {
+	r := httptest.NewRequest(http.MethodPost, "/orders", strings.NewReader(body))
+	for i := 0; i < len(headers); i += 2 {
+		r.Header.Set(headers[i], headers[i+1])
+	}
+	return r
+}
+
+func serve(h http.Handler, r *http.Request) *httptest.ResponseRecorder {
+	w := httptest.NewRecorder()
+	h.ServeHTTP(w, r)
+	return w
+}
+
+// The same id again is the same message.
+func TestAccepted(t *testing.T) {
+	s := store.NewMemory(clock.New(), 0)
+	sink := store.NewSink(s, "orders", codec.JSON[order]())
+	stored := 0
+	h := httpin.NewHandler(sinkFunc(func(ctx context.Context, m delivery.Message[order]) error {
+		err := sink.Put(ctx, []delivery.Message[order]{m})
+		stored++
+		return err
+	}), codec.JSON[order](), nil)
+	for range 2 {
+		w := serve(h, post(`{"N":5}`, "Idempotency-Key", "k1", "Traceparent", "00-01", "Cookie", "secret"))
+		require.Equal(t, http.StatusAccepted, w.Code)
+		require.Equal(t, `{"id":"k1"}`+"\n", w.Body.String())
+		require.Equal(t, "application/json", w.Header().Get("Content-Type"))
+	}
+	require.Equal(t, 2, stored)
+	var ids []string
+	for range 2 {
+		w := serve(h, post(`{"N":6}`))
+		require.Equal(t, http.StatusAccepted, w.Code)
+		var answer struct{ ID string }
+		require.NoError(t, json.Unmarshal(w.Body.Bytes(), &answer))
+		ids = append(ids, answer.ID)
+	}
+	require.NotEqual(t, ids[0], ids[1], "without a key, each is a message")
+	entries, err := s.List(t.Context(), "orders", store.Filter{}, store.Page{Max: 10})
+	require.NoError(t, err)
+	require.Len(t, entries, 3)
+	require.Equal(t, "k1", entries[0].Meta.ID)
+	require.Equal(t, map[string]string{"Traceparent": "00-01"}, entries[0].Meta.Headers)
+	require.JSONEq(t, `{"N":5}`, string(entries[0].Payload))
+}
+
+// eventWriter notes when it is answered.
+type eventWriter struct {
+	*httptest.ResponseRecorder
+	events *[]string
+}
+
+func (w eventWriter) WriteHeader(status int) {
+	*w.events = append(*w.events, http.StatusText(status))
+	w.ResponseRecorder.WriteHeader(status)
+}
+
+// D1: first stored, then answered.
+func TestStoredBeforeAnswered(t *testing.T) {
+	var events []string
+	h := httpin.NewHandler(sinkFunc(func(context.Context, delivery.Message[order]) error {
+		events = append(events, "stored")
+		return nil
+	}), codec.JSON[order](), nil)
+	h.ServeHTTP(eventWriter{httptest.NewRecorder(), &events}, post(`{"N":1}`))
+	require.Equal(t, []string{"stored", "Accepted"}, events)
+}
+
+func TestMeta(t *testing.T) {
+	var got delivery.Meta
+	h := httpin.NewHandler(sinkFunc(func(_ context.Context, m delivery.Message[order]) error { got = m.Meta(); return nil }), codec.JSON[order](),
+		func(r *http.Request, v order) delivery.Meta {
+			return delivery.Meta{ID: "ann/" + r.Header.Get("Idempotency-Key"), Key: string(rune('0' + v.N)), Headers: map[string]string{"a": "b"}}
+		})
+	require.Equal(t, http.StatusAccepted, serve(h, post(`{"N":5}`, "Idempotency-Key", "k1", "Traceparent", "00-01")).Code)
+	require.Equal(t, delivery.Meta{ID: "ann/k1", Key: "5", Headers: map[string]string{"a": "b"}}, got)
+}
+
+func TestRefused(t *testing.T) {
+	errFull := errors.New("the disk of host 7 is full")
+	taken := 0
+	sink := func(f func(m delivery.Message[order]) error) sinkFunc {
+		return func(_ context.Context, m delivery.Message[order]) error { taken++; return f(m) }
+	}
+	fine := sink(func(delivery.Message[order]) error { return nil })
+	for name, c := range map[string]struct {
+		sink    sinkFunc
+		request *http.Request
+		status  int
+		taken   int
+	}{
+		"method":     {fine, httptest.NewRequest(http.MethodGet, "/orders", nil), http.StatusMethodNotAllowed, 0},
+		"no JSON":    {fine, post(`{`), http.StatusBadRequest, 0},
+		"too large":  {fine, post(`{"N":` + strings.Repeat("1", 100) + `}`), http.StatusRequestEntityTooLarge, 0},
+		"long key":   {fine, post(`{"N":1}`, "Idempotency-Key", strings.Repeat("k", 1025)), http.StatusBadRequest, 0},
+		"full":       {sink(func(delivery.Message[order]) error { return errFull }), post(`{"N":1}`), http.StatusServiceUnavailable, 1},
+		"acked, bad": {sink(func(m delivery.Message[order]) error { m.Ack(); return errFull }), post(`{"N":1}`), http.StatusServiceUnavailable, 1},
+		"rejected":   {sink(func(m delivery.Message[order]) error { m.Reject(errFull); return nil }), post(`{"N":1}`), http.StatusUnprocessableEntity, 1},
+		"nacked":     {sink(func(m delivery.Message[order]) error { m.Nack(0); return nil }), post(`{"N":1}`), http.StatusServiceUnavailable, 1},
+	} {
+		t.Run(name, func(t *testing.T) {
+			taken = 0
+			w := serve(httpin.NewHandler(c.sink, codec.JSON[order](), nil, httpin.WithMaxBytes(100), quiet()), c.request)
+			require.Equal(t, c.status, w.Code)
+			require.Equal(t, c.taken, taken)
+			require.NotContains(t, w.Body.String(), "host 7", "what is inside stays inside")
+			require.Equal(t, c.status == http.StatusServiceUnavailable, w.Header().Get("Retry-After") != "")
+			require.Equal(t, c.status == http.StatusMethodNotAllowed, w.Header().Get("Allow") == http.MethodPost)
+		})
+	}
+	broken := codec.Func(func(b []byte, _ order) ([]byte, error) { return b, nil }, func([]byte) (order, error) { panic("boom") })
+	require.Equal(t, http.StatusBadRequest, serve(httpin.NewHandler(fine, broken, nil, quiet()), post("")).Code)
+}
+
+func TestArguments(t *testing.T) {
+	sink := sinkFunc(func(context.Context, delivery.Message[order]) error { return nil })
+	require.PanicsWithValue(t, "httpin: NewHandler: nil sink", func() { httpin.NewHandler(nil, codec.JSON[order](), nil) })
+	require.PanicsWithValue(t, "httpin: NewHandler: nil codec", func() { httpin.NewHandler[order](sink, nil, nil) })
+	require.PanicsWithValue(t, "httpin: NewHandler: option 0 is nil", func() { httpin.NewHandler(sink, codec.JSON[order](), nil, nil) })
+	require.PanicsWithValue(t, "httpin: WithMaxBytes: 0, want 1 or more", func() { httpin.WithMaxBytes(0) })
+	require.PanicsWithValue(t, "httpin: WithLogger: nil logger", func() { httpin.WithLogger(nil) })
+}
