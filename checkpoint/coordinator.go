@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
+	"maps"
 	"slices"
 	"strings"
 	"sync"
@@ -39,7 +40,8 @@ type Coordinator struct {
 	clock    clock.Clock
 	interval time.Duration // 0: on demand only
 	timeout  time.Duration
-	tolerate int // failures in a row; negative: any number
+	tolerate int      // failures in a row; negative: any number
+	added    []string // participants that need no state to resume: see WithNewParticipants
 	logger   *slog.Logger
 	restored *Snapshot // what the pipeline resumes from, or nil; read-only
 
@@ -64,6 +66,7 @@ type Coordinator struct {
 	final        map[participant.Kind]struct{} // final checkpoints asked for
 	source       string                        // the first Source that has registered; "": none
 	completing   bool                          // everybody has reported the final one: it will end life
+	reported     map[string]struct{}           // who has reported anything in this run
 	patience     *clock.Timer                  // until the next warning that Start was not called; nil: none has registered
 	stats        Stats
 	doing        string // what Close waits for
@@ -100,11 +103,15 @@ func WithInterval(d time.Duration) Option {
 }
 
 // WithTimeout bounds the time of each step of a checkpoint; the default is 10 minutes. The steps are: from the trigger
-// until all have reported; storing it ([Store.Save]); publishing it at each sink ([Output.Commit]). A Save or Commit that
-// takes longer has its context ended. A Save of a final checkpoint and a Commit that fail are tried again until d is over.
+// until all have reported; storing it ([Store.Save]); publishing it at each sink ([Output.Commit]). So are the steps before
+// the first one: loading what the store has, and [Output.Restore] or FreshStart of each output. What takes longer has its context
+// ended. A Save of a final checkpoint and a Commit that fail are tried again until d is over.
 //
 // The draining before a [Drain] checkpoint is not bounded; each time d is over, a warning names the participants that are
 // not done. It panics if d <= 0.
+//
+// A warning names the participants that have not reported a checkpoint after ten seconds, and again each time the wait has
+// doubled. One that has never reported may not be part of the pipeline at all: while the stream is drained, those are named.
 func WithTimeout(d time.Duration) Option {
 	if d <= 0 {
 		panic(fmt.Sprintf("checkpoint: WithTimeout: must be positive, got %v", d))
@@ -121,6 +128,21 @@ func WithTolerableFailures(n int) Option {
 		panic(fmt.Sprintf("checkpoint: WithTolerableFailures: negative number: %d", n))
 	}
 	return func(c *Coordinator) { c.tolerate = n }
+}
+
+// WithNewParticipants names operators and sinks that were added to the pipeline since the checkpoint that it resumes from. They
+// begin as in a fresh start. Without it Start fails for a participant that has no state in the checkpoint, since it may have
+// been renamed. A name that has a state gets it, so the option may stay when newer checkpoints know the participant.
+//
+// A source cannot be added: its input would begin anew. What the checkpoint has a state of cannot be removed, since the elements
+// in that state would be lost. It panics if a name is empty.
+func WithNewParticipants(names ...string) Option {
+	for i, name := range names {
+		if name == "" {
+			panic(fmt.Sprintf("checkpoint: WithNewParticipants: name %d is empty", i))
+		}
+	}
+	return func(c *Coordinator) { c.added = append(c.added, names...) }
 }
 
 // WithClock sets the clock of intervals, timeouts, retries and [Stats]; the default is the real one.
@@ -152,6 +174,7 @@ func NewCoordinator(store Store, opts ...Option) (*Coordinator, error) {
 		busy:     make(chan struct{}, 1),
 		started:  make(chan struct{}),
 		final:    make(map[participant.Kind]struct{}),
+		reported: make(map[string]struct{}),
 	}
 	c.life, c.endLife = context.WithCancel(context.Background())
 	c.work, c.endWork = context.WithCancelCause(context.Background())
@@ -162,7 +185,7 @@ func NewCoordinator(store Store, opts ...Option) (*Coordinator, error) {
 		opt(c)
 	}
 	giveLogger(store, c.logger)
-	if err := c.load(context.Background()); err != nil {
+	if err := c.once(context.Background(), "loaded", c.load); err != nil {
 		return nil, err
 	}
 	return c, nil
@@ -264,7 +287,7 @@ func (c *Coordinator) Start() error {
 		for _, name := range c.restored.Names() {
 			if !slices.ContainsFunc(c.participants, func(p member) bool { return p.name == name }) {
 				c.broken = append(c.broken, stateError(name, c.restored.ID,
-					errors.New("nobody of this name has registered: was it renamed or removed?")))
+					errors.New("nothing of this name has registered: was it renamed or removed? What is in its state would be lost")))
 			}
 		}
 	}
@@ -496,6 +519,8 @@ func (c *Coordinator) endInput(ctx context.Context) (r *run, announced bool, err
 func (c *Coordinator) awaitDrained(ctx context.Context, r *run) error {
 	remind := c.clock.Ticker(c.timeout)
 	defer remind.Stop()
+	reminder := c.newReminder()
+	defer reminder.timer.Stop()
 	for {
 		var err error
 		select {
@@ -505,6 +530,9 @@ func (c *Coordinator) awaitDrained(ctx context.Context, r *run) error {
 			return c.endError()
 		case <-ctx.Done():
 			err = context.Cause(ctx)
+		case <-reminder.timer.C: // to drain may take long, but not to report for the first time
+			reminder.warn(r, false)
+			continue
 		case <-remind.C:
 		}
 		c.mu.Lock()
@@ -515,6 +543,44 @@ func (c *Coordinator) awaitDrained(ctx context.Context, r *run) error {
 		}
 		c.logger.Warn("checkpoint: the stream is being drained", slog.String("not done", waiting))
 	}
+}
+
+// reportPatience is how long participants may take to report before the first warning. Each later one comes after twice the
+// time of the one before.
+const reportPatience = 10 * time.Second
+
+// reminder warns of participants that do not report.
+type reminder struct {
+	c     *Coordinator
+	timer *clock.Timer // until the next warning
+	wait  time.Duration
+	total time.Duration
+}
+
+func (c *Coordinator) newReminder() *reminder {
+	return &reminder{c: c, timer: c.clock.Timer(reportPatience), wait: reportPatience}
+}
+
+// warn names the participants that have not reported, and those of them that have not in all of the run; unless all, only if
+// there are such.
+func (r *reminder) warn(run *run, all bool) {
+	r.total += r.wait
+	r.wait = r.total // twice the time in all
+	r.timer.Reset(r.wait)
+	r.c.mu.Lock()
+	never := maps.Clone(run.waiting)
+	maps.DeleteFunc(never, func(name string, _ struct{}) bool { _, has := r.c.reported[name]; return has })
+	attrs := []any{
+		slog.Uint64("checkpoint", run.barrier.ID), slog.String("no report from", quoted(run.waiting)), slog.Duration("waited", r.total),
+	}
+	r.c.mu.Unlock()
+	if len(never) == 0 && !all {
+		return
+	}
+	if len(never) > 0 {
+		attrs = append(attrs, slog.String("never reported, so perhaps not part of the pipeline", quoted(never)))
+	}
+	r.c.logger.Warn("checkpoint: waiting for reports", attrs...)
 }
 
 // take takes one checkpoint.
@@ -626,15 +692,23 @@ func (c *Coordinator) newRun(kind participant.Kind) (*run, error) {
 func (c *Coordinator) await(ctx context.Context, r *run) error {
 	timer := c.clock.Timer(c.timeout)
 	defer timer.Stop()
+	reminder := c.newReminder()
+	defer reminder.timer.Stop()
 	var err error
-	select {
-	case <-r.settled:
-	case <-c.life.Done():
-		err = c.endError()
-	case <-ctx.Done():
-		err = context.Cause(ctx)
-	case <-timer.C:
-		err = fmt.Errorf("not complete after %v", c.timeout)
+	for waiting := true; waiting; {
+		waiting = false
+		select {
+		case <-r.settled:
+		case <-c.life.Done():
+			err = c.endError()
+		case <-ctx.Done():
+			err = context.Cause(ctx)
+		case <-timer.C:
+			err = fmt.Errorf("not complete after %v", c.timeout)
+		case <-reminder.timer.C:
+			reminder.warn(r, true)
+			waiting = true
+		}
 	}
 	c.mu.Lock()
 	defer c.mu.Unlock()

@@ -47,6 +47,13 @@
 //	…
 //	snapshot, skipped, err := checkpoint.Latest(ctx, store)
 //
+// # Changing a pipeline
+//
+// A restart needs the participants that the checkpoint knows, under their names. An operator or a sink that is new is named by
+// [WithNewParticipants]. Nothing can be removed or renamed, since what is in its state would be lost; the source cannot be added.
+// What an operator does, its capacity, timeout and strategy may change. So may the types of its elements, as far as their
+// codec can read the old ones.
+//
 // # Failures
 //
 // [WithTimeout] bounds each step of a checkpoint: the reports, [Store.Save], [Output.Commit]. A periodic checkpoint that fails is

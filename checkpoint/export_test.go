@@ -105,11 +105,12 @@ func (s *Snapshot) clone() *Snapshot {
 
 // What the tests in package checkpoint_test look into.
 const (
-	ClosePatience = closePatience
-	StartPatience = startPatience
-	Places        = places
-	MaxNameLength = maxNameLength
-	OutputPath    = outputPath
+	ClosePatience  = closePatience
+	ReportPatience = reportPatience
+	StartPatience  = startPatience
+	Places         = places
+	MaxNameLength  = maxNameLength
+	OutputPath     = outputPath
 )
 
 var (

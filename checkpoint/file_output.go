@@ -148,7 +148,15 @@ func (o *FileOutput[T]) Restore(_ context.Context, state []byte) error {
 	if err != nil {
 		return err
 	}
-	return o.restore(s)
+	found, _ := o.fs.Stat(o.path) // restore reports what is wrong with it
+	if err := o.restore(s); err != nil {
+		return err
+	}
+	if found.Size > s.after {
+		o.logger.Warn("checkpoint: an output went on behind the checkpoint that the run resumes from: that was cut off",
+			slog.String("path", o.path), slog.Int64("bytes", found.Size-s.after), slog.Int64("length", s.after))
+	}
+	return nil
 }
 
 func (o *FileOutput[T]) restore(s fileState) error {

@@ -62,9 +62,18 @@ func (c *Coordinator) register(name string, p participant.Participant) (state pa
 		return nil, false, nil
 	}
 	state, ok = c.restored.State(name)
-	if !ok {
+	_, isSource := p.(interface{ isSource() })
+	switch {
+	case ok:
+	case isSource:
 		return nil, false, stateError(name, c.restored.ID,
-			fmt.Errorf("it has no state there; the checkpoint has states of %q", c.restored.Names()))
+			fmt.Errorf("it has no state there, and its input would begin anew; the checkpoint has states of %q", c.restored.Names()))
+	case slices.Contains(c.added, name):
+		return nil, false, nil
+	default:
+		return nil, false, stateError(name, c.restored.ID,
+			fmt.Errorf("it has no state there; the checkpoint has states of %q: was it renamed? If it is new, WithNewParticipants(%q) says so",
+				c.restored.Names(), name))
 	}
 	return state, true, nil
 }
@@ -141,6 +150,7 @@ func (h *host) Report(id uint64, name string, state participant.State, err error
 		r.fail(stateError(name, id, err))
 		return
 	}
+	c.reported[name] = struct{}{}
 	delete(r.waiting, name)
 	r.states[name] = state
 	if len(r.waiting) == 0 {

@@ -62,7 +62,8 @@ func NewSink[T any](c *Coordinator, name string, output Output[T]) *Sink[T] {
 	giveLogger(output, c.logger)
 	state, resumes, err := c.register(name, s)
 	if err == nil { // else Start fails, and what is published stays
-		if err := protect(func() error { return s.begin(state, resumes) }); err != nil {
+		begin := func(ctx context.Context) error { return s.begin(ctx, state, resumes) }
+		if err := c.once(context.Background(), "begun", begin); err != nil {
 			c.Host().Refuse(name, err)
 		}
 	}
@@ -71,12 +72,12 @@ func NewSink[T any](c *Coordinator, name string, output Output[T]) *Sink[T] {
 }
 
 // begin brings the output to the state that the run begins with.
-func (s *Sink[T]) begin(state participant.State, resumes bool) error {
+func (s *Sink[T]) begin(ctx context.Context, state participant.State, resumes bool) error {
 	if resumes {
-		return s.output.Restore(s.coordinator.work, state.Bytes())
+		return s.output.Restore(ctx, state.Bytes())
 	}
 	if fresh, ok := s.output.(FreshStarter); ok {
-		return fresh.FreshStart(s.coordinator.work)
+		return fresh.FreshStart(ctx)
 	}
 	return nil
 }
