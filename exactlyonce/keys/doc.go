@@ -1,0 +1,82 @@
+// Package keys lets an HTTP service finish what it has begun, once, although its clients repeat requests and its
+// processes die. A client names a request by an idempotency key. The service stores how far the request has come, and the next attempt
+// goes on from there.
+//
+//	store := keys.New(db, keys.PostgreSQL, keys.Config{})
+//	rides := store.Operation("create_ride", func(ctx context.Context, run *keys.Run) (exactlyonce.Response, error) {
+//		ride, err := keys.Phase(ctx, run, "ride_created", func(ctx context.Context, tx *sql.Tx) (id int64, err error) {
+//			err = tx.QueryRowContext(ctx, "INSERT INTO rides (rider) VALUES ($1) RETURNING id", run.User).Scan(&id)
+//			return id, err
+//		})
+//		if err != nil {
+//			return exactlyonce.Response{}, err
+//		}
+//		charge, err := keys.Call(ctx, run, "charge_created", func(ctx context.Context, key string) (string, error) {
+//			return provider.Charge(ctx, key, 2000)
+//		})
+//		switch {
+//		case errors.Is(err, provider.ErrDeclined): // definite: it is stored and given again
+//			return keys.JSON(http.StatusPaymentRequired, "card declined")
+//		case err != nil: // not definite: sent and not stored, the next attempt goes on from here
+//			return exactlyonce.Response{Status: http.StatusServiceUnavailable}, err
+//		}
+//		return run.Finish(ctx, func(ctx context.Context, tx *sql.Tx) (exactlyonce.Response, error) {
+//			if _, err := tx.ExecContext(ctx, "UPDATE rides SET charge = $1 WHERE id = $2", charge, ride); err != nil {
+//				return exactlyonce.Response{}, err
+//			}
+//			return keys.JSON(http.StatusCreated, map[string]any{"ride": ride})
+//		})
+//	})
+//	mux.Handle("POST /rides", authenticate(rides.Handler(keys.HandlerConfig{User: userOf})))
+//	go store.Maintain(ctx, time.Minute)
+//
+// # Vocabulary
+//
+//   - An operation is a handler with a name that stays: it is stored with the request.
+//   - A run is one attempt to bring a request to its end.
+//   - A step is a phase or a call. Steps have names, and come in the same order in every run.
+//   - A [Phase] is work in the database. It and its recovery point are one transaction (law X2).
+//   - A [Call] asks another service, outside of transactions, with a key of its own. Its result is stored when it returns.
+//   - The recovery point is the name of the last step that is done: started, …, finished.
+//
+// A run calls the handler from its beginning. Steps that are done do not run again: they return the result that was stored, which is
+// JSON. So a handler decides by its request and by the results of its steps, and by nothing that may differ between two runs.
+//
+// # Which key
+//
+// A request-level key is random and comes from the client in the header Idempotency-Key: two payments of one booking have two
+// keys. An entity-level key is computed of the entity, such as payment-1234-refund: two requests for that refund are one
+// request, as long as the key is kept. See [HandlerConfig].Key.
+//
+// # Guarantees
+//
+//   - A key belongs to one user. The same key with other content is refused (exactlyonce.ErrMismatch), and nothing runs.
+//   - At most one run of a request has its lock. While it is younger than the lock's timeout, others are refused
+//     (exactlyonce.ErrInProgress). Afterwards another run takes over, and whatever the old one still does, it commits
+//     nothing ([ErrLockLost]).
+//   - A step that has committed does not run again. A call may: if the process dies between its return and the
+//     commit. Then it has the same key, so that the other service finds it.
+//   - Transactions are serializable. After a serialization failure a phase runs again, up to ten times; then the request
+//     fails with [ErrConflict] and can be repeated.
+//   - An error or panic unlocks the key and keeps the recovery point. The next attempt goes on at once.
+//   - If the answer to COMMIT is lost, the run reads what is stored.
+//   - [Keys.Complete] finishes requests that nobody repeats. [Keys.Reap] removes finished ones after their retention; unfinished ones it
+//     reports.
+//
+// Servers compare times of their own clocks. One whose clock is ahead by more than the lock's timeout takes over from a run that
+// still works; it loses that work, and nothing is done twice.
+//
+// # Databases
+//
+// Any driver of database/sql for SQLite or PostgreSQL. [Migrate] makes the tables weir_keys and weir_key_steps. With
+// ext/sqlite pass DB.Writer(). Serialization failures are recognised by SQLSTATE (pgx, lib/pq) and by the result code of SQLite
+// (modernc.org/sqlite).
+//
+// # Concurrency
+//
+// Keys and operations are safe for concurrent use. A Run belongs to its handler.
+//
+// # Sources
+//
+// Brandur Leach, "Implementing Stripe-like Idempotency Keys in Postgres" (2017); the IETF draft "The Idempotency-Key HTTP Header Field".
+package keys

@@ -1,0 +1,150 @@
+package keys
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"net/http"
+	"strings"
+
+	"github.com/weirflow/weir/exactlyonce"
+	"github.com/weirflow/weir/internal/oncewire"
+)
+
+// Header is the HTTP header with a request-level key.
+const Header = "Idempotency-Key"
+
+// HandlerConfig is how [Operation.Handler] reads requests.
+type HandlerConfig struct {
+	// User returns the authenticated user. A request that is not ok gets 403. Default: all requests are of the user "".
+	User func(req *http.Request) (user string, ok bool)
+	// Key returns an entity-level key, such as payment-1234-refund. An error is answered with 400. Default: the
+	// request-level key in the header Idempotency-Key, bare or in double quotes; without it the answer is 400.
+	Key func(req *http.Request, body []byte) (key string, err error)
+	// MismatchStatus is the status for a key that had other content: 409 (default) or 422.
+	MismatchStatus int
+	// MaxBody bounds the body. A longer one gets 413. Default 1 MiB.
+	MaxBody int64
+}
+
+// Handler returns the operation as an HTTP handler. Put authentication and authorisation around it. A client that goes away does
+// not end the run.
+//
+// A response to an earlier attempt has the header Exactly-Once-Result: replayed. Answers in place of the operation's are problem
+// documents (RFC 9457), with this header and a type urn:weir:exactly-once: and the same value:
+//
+//	in-progress  409         a run has the lock, or transactions collide; Retry-After
+//	mismatch     409 or 422  the key had other content
+//	invalid      400         the key is missing, or something is too long
+//
+// and without the header 403, 413, and 500 after an error of the handler that came without a response. Handler panics if
+// MismatchStatus or MaxBody make no sense.
+func (o *Operation) Handler(c HandlerConfig) http.Handler {
+	if c.User == nil {
+		c.User = func(*http.Request) (string, bool) { return "", true }
+	}
+	if c.Key == nil {
+		c.Key = headerKey
+	}
+	if c.MismatchStatus == 0 {
+		c.MismatchStatus = http.StatusConflict
+	}
+	if c.MaxBody == 0 {
+		c.MaxBody = 1 << 20
+	}
+	if c.MismatchStatus != http.StatusConflict && c.MismatchStatus != http.StatusUnprocessableEntity || c.MaxBody < 0 {
+		panic(fmt.Sprintf("keys: Handler: MismatchStatus is %d, MaxBody %d", c.MismatchStatus, c.MaxBody))
+	}
+	return http.HandlerFunc(func(w http.ResponseWriter, req *http.Request) { o.serve(w, req, &c) })
+}
+
+// headerKey reads the header, bare or as a string of structured fields (RFC 9651).
+func headerKey(req *http.Request, _ []byte) (string, error) {
+	values := req.Header.Values(Header)
+	if len(values) != 1 {
+		return "", fmt.Errorf("%d headers %s instead of one", len(values), Header)
+	}
+	key := values[0]
+	if quoted, ok := strings.CutPrefix(key, `"`); ok {
+		if key, ok = strings.CutSuffix(quoted, `"`); !ok {
+			return "", fmt.Errorf("the header %s has one quote", Header)
+		}
+	}
+	for _, b := range []byte(key) {
+		if b <= ' ' || b > '~' || b == '"' || b == '\\' {
+			return "", fmt.Errorf("the header %s has the character %q", Header, b)
+		}
+	}
+	return key, nil
+}
+
+func (o *Operation) serve(w http.ResponseWriter, req *http.Request, c *HandlerConfig) {
+	user, ok := c.User(req)
+	if !ok {
+		problem(w, http.StatusForbidden, "", "the request has no user")
+		return
+	}
+	var body []byte
+	if req.Body != nil {
+		var err error
+		body, err = io.ReadAll(http.MaxBytesReader(w, req.Body, c.MaxBody))
+		if _, tooLong := errors.AsType[*http.MaxBytesError](err); tooLong {
+			problem(w, http.StatusRequestEntityTooLarge, "", fmt.Sprintf("a body has %d bytes at most", c.MaxBody))
+			return
+		} else if err != nil {
+			problem(w, http.StatusBadRequest, "", "the body could not be read")
+			return
+		}
+	}
+	key, err := c.Key(req, body)
+	if err != nil {
+		problem(w, http.StatusBadRequest, oncewire.Invalid, err.Error())
+		return
+	}
+	response, replayed, err := o.do(context.WithoutCancel(req.Context()), Request{
+		User: user, Key: key, Method: req.Method, Path: req.URL.EscapedPath(), Query: req.URL.RawQuery,
+		ContentType: req.Header.Get("Content-Type"), Body: body,
+	})
+	switch {
+	case err == nil:
+		if replayed {
+			w.Header().Set(oncewire.Result, oncewire.Replayed)
+		}
+		response.Send(w)
+	case errors.Is(err, ErrInvalid):
+		problem(w, http.StatusBadRequest, oncewire.Invalid, err.Error())
+	case errors.Is(err, exactlyonce.ErrMismatch):
+		problem(w, c.MismatchStatus, oncewire.Mismatch, "another request had this key")
+	case errors.Is(err, exactlyonce.ErrInProgress), errors.Is(err, ErrLockLost), errors.Is(err, ErrConflict):
+		w.Header().Set("Retry-After", "1")
+		problem(w, http.StatusConflict, oncewire.InProgress, "the request is in progress; repeat it later")
+	default:
+		o.keys.config.Logger.Error("a request is not finished", "operation", o.name, "key", key, "error", err)
+		if response.Status != 0 {
+			response.Send(w)
+		} else {
+			problem(w, http.StatusInternalServerError, "", "the request is not finished; repeat it with the same key")
+		}
+	}
+}
+
+// problem sends a problem document (RFC 9457).
+func problem(w http.ResponseWriter, status int, result, detail string) {
+	document := struct {
+		Type   string `json:"type,omitempty"`
+		Title  string `json:"title"`
+		Status int    `json:"status"`
+		Detail string `json:"detail"`
+	}{Title: http.StatusText(status), Status: status, Detail: detail}
+	if result != "" {
+		document.Type = oncewire.ProblemType(result)
+		w.Header().Set(oncewire.Result, result)
+	}
+	body, _ := json.Marshal(document) // strings and a number: it never fails
+	w.Header().Set("Content-Type", "application/problem+json")
+	w.Header().Set("Cache-Control", "no-store")
+	w.WriteHeader(status)
+	_, _ = w.Write(append(body, '\n')) // the caller is gone
+}

@@ -1,0 +1,130 @@
+package keys
+
+import (
+	"context"
+	"database/sql"
+	"embed"
+	"fmt"
+	"io/fs"
+	"log/slog"
+	"sync"
+	"time"
+
+	"github.com/benbjohnson/clock"
+
+	"github.com/weirflow/weir/exactlyonce"
+	"github.com/weirflow/weir/internal/nils"
+	"github.com/weirflow/weir/internal/sqlmigrate"
+)
+
+// Dialect is a kind of database.
+type Dialect int
+
+const (
+	SQLite Dialect = iota
+	PostgreSQL
+)
+
+//go:embed migrations
+var migrations embed.FS
+
+// Migrations returns the SQL files that make the tables: "0001_keys.sql" and so on.
+func Migrations(d Dialect) fs.FS {
+	files, _ := fs.Sub(migrations, "migrations/"+[...]string{SQLite: "sqlite", PostgreSQL: "postgresql"}[d]) // the name is a good one
+	return files
+}
+
+// Migrate makes the tables in db, or changes them to what this version needs.
+func Migrate(ctx context.Context, db *sql.DB, d Dialect) error {
+	dialect := [...]sqlmigrate.Dialect{SQLite: sqlmigrate.SQLite, PostgreSQL: sqlmigrate.PostgreSQL}[d]
+	return sqlmigrate.Apply(ctx, db, dialect, "keys", Migrations(d))
+}
+
+// Config is how requests are kept. The zero value has the defaults.
+type Config struct {
+	// LockTimeout is how long a run may take for one step, after which another run may take over. Each step begins it
+	// anew, and the step's context ends with it. Default 90 s.
+	LockTimeout time.Duration
+	// Retention is how long a request is kept after it came. Then its key is that of a new request. Default 24 h.
+	Retention time.Duration
+	// CompleteAfter is how long a request that is not finished must rest before Complete takes it up, so that its
+	// client can repeat it first. Default 5 minutes.
+	CompleteAfter time.Duration
+	// Clock is the clock for all of it. Default: the wall clock.
+	Clock clock.Clock
+	// Logger gets what nobody is there to hear: requests that could not be completed, or unlocked. Default slog.Default().
+	Logger *slog.Logger
+}
+
+// Keys are the requests with idempotency keys in a database. They are safe for concurrent use.
+type Keys struct {
+	db     *sql.DB
+	config Config
+
+	mu         sync.Mutex
+	operations map[string]*Operation
+}
+
+// New returns the keys in db, whose tables [Migrate] has made. It panics if db is nil, the dialect is unknown or a duration is
+// negative.
+func New(db *sql.DB, d Dialect, c Config) *Keys {
+	nils.Refuse("keys: New", "db", db)
+	if d != SQLite && d != PostgreSQL {
+		panic(fmt.Sprintf("keys: New: dialect %d is unknown", d)) // one SQL serves both today
+	}
+	if c.LockTimeout < 0 || c.Retention < 0 || c.CompleteAfter < 0 {
+		panic(fmt.Sprintf("keys: New: LockTimeout is %v, Retention %v, CompleteAfter %v", c.LockTimeout, c.Retention, c.CompleteAfter))
+	}
+	for _, set := range []struct {
+		d  *time.Duration
+		to time.Duration
+	}{{&c.LockTimeout, 90 * time.Second}, {&c.Retention, 24 * time.Hour}, {&c.CompleteAfter, 5 * time.Minute}} {
+		if *set.d == 0 {
+			*set.d = set.to
+		}
+	}
+	if c.Clock == nil {
+		c.Clock = clock.New()
+	}
+	if c.Logger == nil {
+		c.Logger = slog.Default()
+	}
+	return &Keys{db: db, config: c, operations: map[string]*Operation{}}
+}
+
+// HandlerFunc brings a request to its end, in steps. What it returns without an error is stored as the response, if it has not
+// called [Run.Finish]. With an error the request is not finished; the response, if it has a status, is sent and not stored.
+type HandlerFunc func(ctx context.Context, run *Run) (exactlyonce.Response, error)
+
+// Operation is a handler with a name.
+type Operation struct {
+	keys    *Keys
+	name    string
+	handler HandlerFunc
+}
+
+// Operation registers a handler. The name, of 1 to 50 bytes, is stored with requests: it must stay the same as long as some
+// of them may be unfinished. Operation panics if the name is taken or not valid, or if handler is nil.
+func (k *Keys) Operation(name string, handler HandlerFunc) *Operation {
+	if handler == nil {
+		panic("keys: Operation: handler is nil")
+	}
+	if name == "" || len(name) > maxPoint {
+		panic(fmt.Sprintf("keys: Operation: name %q does not have 1 to %d bytes", name, maxPoint))
+	}
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	if k.operations[name] != nil {
+		panic(fmt.Sprintf("keys: Operation: name %q is taken", name))
+	}
+	o := &Operation{keys: k, name: name, handler: handler}
+	k.operations[name] = o
+	return o
+}
+
+// operation returns nil if no handler has the name.
+func (k *Keys) operation(name string) *Operation {
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	return k.operations[name]
+}

@@ -1,0 +1,151 @@
+package keys
+
+import (
+	"context"
+	"database/sql"
+	"errors"
+	"fmt"
+	"time"
+
+	"github.com/weirflow/weir/internal/guard"
+	"github.com/weirflow/weir/internal/panics"
+)
+
+// page is how many rows one statement of the maintenance reads or removes.
+const page = 500
+
+// Complete runs the requests that are not finished, rest for CompleteAfter and are not locked, one after the other. It returns how
+// many it finished, and how many it could not: each of those is logged, and tried again by later calls. Several servers may
+// call it at once. The error is that of the database.
+func (k *Keys) Complete(ctx context.Context) (completed, failed int, err error) {
+	for last := ""; ; {
+		now := k.config.Clock.Now()
+		ids, err := k.unfinished(ctx, last, now.Add(-k.config.CompleteAfter), now.Add(-k.config.LockTimeout))
+		if err != nil {
+			return completed, failed, fmt.Errorf("keys: complete: %w", err)
+		}
+		if len(ids) == 0 {
+			return completed, failed, nil
+		}
+		for _, id := range ids {
+			if ctx.Err() != nil {
+				return completed, failed, context.Cause(ctx)
+			}
+			last = id
+			switch done, err := k.complete(ctx, id); {
+			case err != nil:
+				failed++
+				k.config.Logger.Error("a request could not be completed", "request", id, "error", err)
+			case done:
+				completed++
+			}
+		}
+	}
+}
+
+func (k *Keys) unfinished(ctx context.Context, after string, restingSince, lockedUntil time.Time) (ids []string, err error) {
+	rows, err := k.db.QueryContext(ctx, unfinishedSQL, after, restingSince.UnixMicro(), lockedUntil.UnixMicro(), page)
+	if err != nil {
+		return nil, err
+	}
+	for rows.Next() {
+		var id string
+		if err := rows.Scan(&id); err != nil {
+			return nil, errors.Join(err, rows.Close())
+		}
+		ids = append(ids, id)
+	}
+	return ids, errors.Join(rows.Err(), rows.Close())
+}
+
+// complete runs one request. It is not done if another run was faster.
+func (k *Keys) complete(ctx context.Context, id string) (done bool, err error) {
+	known, err := scan(k.db.QueryRowContext(ctx, byIDSQL, id))
+	if err != nil || known == nil || known.done || k.isLocked(known) {
+		return false, err
+	}
+	o := k.operation(known.operation)
+	if o == nil {
+		return false, fmt.Errorf("keys: no operation has the name %q", known.operation)
+	}
+	run, err := k.take(ctx, o, known)
+	if err != nil || run == nil {
+		return false, err
+	}
+	err = guard.Call(func() error {
+		_, err := run.run(ctx)
+		return err
+	}, func(recovered any) error { return panics.New("keys", recovered) })
+	return err == nil, err
+}
+
+// Reap removes finished requests whose retention is over; their keys are those of new requests then. Requests that are not finished
+// stay: it returns how many of them are past their retention, and logs that.
+func (k *Keys) Reap(ctx context.Context) (removed, unfinished int, err error) {
+	now := k.now()
+	for more := true; more; {
+		n, err := k.reap(ctx, now)
+		if err != nil && !isConflict(err) { // of another server that reaps: look again
+			return removed, 0, fmt.Errorf("keys: reap: %w", err)
+		}
+		removed += n
+		more = err != nil || n == page
+	}
+	if err := k.db.QueryRowContext(ctx, overdueSQL, now).Scan(&unfinished); err != nil {
+		return removed, 0, fmt.Errorf("keys: reap: %w", err)
+	}
+	if unfinished > 0 {
+		k.config.Logger.Warn("requests are past their retention and not finished", "number", unfinished)
+	}
+	return removed, unfinished, nil
+}
+
+// reap removes a page, the steps first: a database may not enforce foreign keys.
+func (k *Keys) reap(ctx context.Context, now int64) (int, error) {
+	// Serializable: both statements find the same requests.
+	tx, err := k.db.BeginTx(ctx, &sql.TxOptions{Isolation: sql.LevelSerializable})
+	if err != nil {
+		return 0, err
+	}
+	n, err := reapIn(ctx, tx, now)
+	if err != nil {
+		_ = tx.Rollback() // of a connection that is broken, perhaps
+		return 0, err
+	}
+	if err := tx.Commit(); err != nil {
+		return 0, err
+	}
+	return n, nil
+}
+
+func reapIn(ctx context.Context, tx *sql.Tx, now int64) (int, error) {
+	if _, err := tx.ExecContext(ctx, reapStepsSQL, now, page); err != nil {
+		return 0, err
+	}
+	result, err := tx.ExecContext(ctx, reapSQL, now, page)
+	n, err := affected(result, err)
+	return int(n), err
+}
+
+// Maintain calls Complete and Reap at once and then each time every has passed, until ctx ends, and returns its cause.
+// Errors are logged.
+func (k *Keys) Maintain(ctx context.Context, every time.Duration) error {
+	if every <= 0 {
+		panic(fmt.Sprintf("keys: Maintain: every is %v", every))
+	}
+	ticker := k.config.Clock.Ticker(every)
+	defer ticker.Stop()
+	for {
+		if _, _, err := k.Complete(ctx); err != nil && ctx.Err() == nil {
+			k.config.Logger.Error("requests could not be completed", "error", err)
+		}
+		if _, _, err := k.Reap(ctx); err != nil && ctx.Err() == nil {
+			k.config.Logger.Error("requests could not be removed", "error", err)
+		}
+		select {
+		case <-ticker.C:
+		case <-ctx.Done():
+			return context.Cause(ctx)
+		}
+	}
+}

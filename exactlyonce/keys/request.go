@@ -1,0 +1,71 @@
+package keys
+
+import (
+	"crypto/sha256"
+	"encoding/binary"
+	"encoding/json"
+	"fmt"
+	"net/http"
+
+	"github.com/weirflow/weir/exactlyonce"
+)
+
+// Limits in bytes.
+const (
+	maxKey    = 100
+	maxMethod = 10
+	maxPath   = 100
+	maxPoint  = 50
+)
+
+// Request is what a client asks for. It is stored, so that another run can do it.
+type Request struct {
+	User string // who asks; a key is unique for each user
+	Key  string // 1 to 100 bytes
+
+	// What is asked for. The same key with another one of these is refused.
+	Method      string // at most 10 bytes
+	Path        string // at most 100 bytes
+	Query       string
+	ContentType string
+	Body        []byte
+}
+
+// validate returns an error of class ErrInvalid.
+func (r *Request) validate() error {
+	switch {
+	case r.Key == "":
+		return fmt.Errorf("%w: it has no idempotency key", ErrInvalid)
+	case len(r.Key) > maxKey:
+		return fmt.Errorf("%w: the idempotency key has %d bytes, more than %d", ErrInvalid, len(r.Key), maxKey)
+	case len(r.Method) > maxMethod:
+		return fmt.Errorf("%w: the method has %d bytes, more than %d", ErrInvalid, len(r.Method), maxMethod)
+	case len(r.Path) > maxPath:
+		return fmt.Errorf("%w: the path has %d bytes, more than %d", ErrInvalid, len(r.Path), maxPath)
+	}
+	return nil
+}
+
+// fingerprint hashes what is asked for.
+func (r *Request) fingerprint(operation string) [32]byte {
+	h := sha256.New()
+	for _, part := range []string{operation, r.Method, r.Path, r.Query, r.ContentType} {
+		_, _ = h.Write(binary.AppendUvarint(nil, uint64(len(part)))) // a hash never fails
+		_, _ = h.Write([]byte(part))
+	}
+	_, _ = h.Write(r.Body)
+	return [32]byte(h.Sum(nil))
+}
+
+// JSON returns a response with v as its body.
+func JSON(status int, v any) (exactlyonce.Response, error) {
+	body, err := json.Marshal(v)
+	if err != nil {
+		return exactlyonce.Response{}, fmt.Errorf("keys: response: %w", err)
+	}
+	return exactlyonce.Response{
+		Status: status,
+		Header: http.Header{"Content-Type": {"application/json"}},
+		Body:   append(body, '\n'),
+	}, nil
+}

@@ -1,0 +1,294 @@
+package keys
+
+import (
+	"context"
+	"database/sql"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"math/rand/v2"
+	"time"
+
+	"github.com/weirflow/weir/exactlyonce"
+)
+
+const maxTries = 10 // of a transaction
+
+// Run is one attempt to bring a request to its end. It belongs to its handler, and is not safe for concurrent use.
+type Run struct {
+	Request
+
+	operation *Operation
+	id        string
+	fence     int64
+	lockedAt  int64 // by this run, last
+	point     string
+	steps     []step // done, by runs before and by this one
+	position  int    // how many of them the handler has passed
+	response  *exactlyonce.Response
+}
+
+// ID returns the request's own, random id: 32 hexadecimal digits.
+func (r *Run) ID() string { return r.id }
+
+// Phase runs work, whose result can be encoded as JSON, in a serializable transaction that commits the recovery point name, too
+// (law X2). If the request has done this step, Phase returns the stored result and work does not run. work may run several
+// times, each in a new transaction, and must use no other connection of the database. name has 1 to 50 bytes.
+//
+// Errors are those of work and of the database, [ErrLockLost], [ErrConflict] and [*RecoveryPointError].
+func Phase[T any](ctx context.Context, r *Run, name string, work func(ctx context.Context, tx *sql.Tx) (T, error)) (T, error) {
+	return decode[T](r.step(ctx, name, func(ctx context.Context, tx *sql.Tx) ([]byte, error) {
+		result, err := work(ctx, tx)
+		if err != nil {
+			return nil, err
+		}
+		return json.Marshal(result)
+	}, nil))
+}
+
+// Phase is the function Phase for work without a result.
+func (r *Run) Phase(ctx context.Context, name string, work func(ctx context.Context, tx *sql.Tx) error) error {
+	_, err := Phase(ctx, r, name, func(ctx context.Context, tx *sql.Tx) (struct{}, error) { return struct{}{}, work(ctx, tx) })
+	return err
+}
+
+// Call asks another service, outside of any transaction, and commits its result with the recovery point name. key is derived of the
+// request and of name: it is the same in every run, and different for different users; pass it on as the idempotency key. The
+// context ends when the lock does. After an error nothing is stored, and a later run calls again with the same key.
+//
+// The errors are those of [Phase], with those of call in place of those of work.
+func Call[T any](ctx context.Context, r *Run, name string, call func(ctx context.Context, key string) (T, error)) (T, error) {
+	return decode[T](r.step(ctx, name, nil, func(ctx context.Context) ([]byte, error) {
+		result, err := call(ctx, r.id+"-"+name)
+		if err != nil {
+			return nil, err
+		}
+		return json.Marshal(result)
+	}))
+}
+
+// decode makes the result of its stored form, also in the run that has stored it: all see the same.
+func decode[T any](stored []byte, err error) (T, error) {
+	var result T
+	if err != nil {
+		return result, err
+	}
+	if err := json.Unmarshal(stored, &result); err != nil {
+		return result, fmt.Errorf("keys: result of a step: %w", err)
+	}
+	return result, nil
+}
+
+// step passes one step: it returns the stored result, or does what is given. One of work and call is nil.
+func (r *Run) step(ctx context.Context, name string, work func(ctx context.Context, tx *sql.Tx) ([]byte, error),
+	call func(ctx context.Context) ([]byte, error),
+) ([]byte, error) {
+	if name == "" || len(name) > maxPoint || name == started || name == finished {
+		panic(fmt.Sprintf("keys: the name %q of a step is reserved, or does not have 1 to %d bytes", name, maxPoint))
+	}
+	if r.response != nil {
+		return nil, r.misfit(finished, name)
+	}
+	if r.position < len(r.steps) {
+		done := r.steps[r.position]
+		if done.name != name {
+			return nil, r.misfit(done.name, name)
+		}
+		r.position++
+		return done.result, nil
+	}
+	if err := r.renew(ctx); err != nil {
+		return nil, err
+	}
+	ctx, cancel := r.whileLocked(ctx)
+	defer cancel()
+	if call != nil {
+		result, err := call(ctx)
+		if err != nil {
+			return nil, err
+		}
+		work = func(context.Context, *sql.Tx) ([]byte, error) { return result, nil }
+	}
+	var result []byte
+	loaded, err := r.commit(ctx, name, func(ctx context.Context, tx *sql.Tx) (err error) {
+		if result, err = work(ctx, tx); err != nil {
+			return err
+		}
+		_, err = tx.ExecContext(ctx, stepSQL, r.id, r.position+1, name, result)
+		return err
+	})
+	switch {
+	case err != nil:
+		return nil, err
+	case !loaded:
+		r.steps, r.point = append(r.steps, step{name, result}), name
+	case r.response != nil:
+		return nil, ErrLockLost // by a run that has finished the request
+	case r.position >= len(r.steps) || r.steps[r.position].name != name:
+		return nil, fmt.Errorf("keys: request %s is at %q after step %q", r.id, r.point, name)
+	}
+	r.position++
+	return r.steps[r.position-1].result, nil
+}
+
+// misfit returns the error for a handler that goes another way than its request has gone.
+func (r *Run) misfit(stored, asked string) error {
+	return &RecoveryPointError{Operation: r.operation.name, ID: r.id, Position: r.position + 1, Stored: stored, Asked: asked}
+}
+
+// Finish is the last phase: it runs work and commits the response that work returns, in one transaction. The request is
+// finished then, and later attempts get the same response. The response's status must be from 200 to 999.
+func (r *Run) Finish(ctx context.Context, work func(ctx context.Context, tx *sql.Tx) (exactlyonce.Response, error)) (exactlyonce.Response, error) {
+	if r.response != nil {
+		return exactlyonce.Response{}, r.misfit(finished, finished)
+	}
+	if r.position < len(r.steps) {
+		return exactlyonce.Response{}, r.misfit(r.steps[r.position].name, finished)
+	}
+	if err := r.renew(ctx); err != nil {
+		return exactlyonce.Response{}, err
+	}
+	ctx, cancel := r.whileLocked(ctx)
+	defer cancel()
+	var response exactlyonce.Response
+	loaded, err := r.commit(ctx, finished, func(ctx context.Context, tx *sql.Tx) error {
+		given, err := work(ctx, tx)
+		if err != nil {
+			return err
+		}
+		stored := given.Encode()
+		if response, err = exactlyonce.ParseResponse(stored); err != nil { // as later attempts get it
+			return err
+		}
+		_, err = tx.ExecContext(ctx, finishSQL, stored, r.id)
+		return err
+	})
+	switch {
+	case err != nil:
+		return exactlyonce.Response{}, err
+	case !loaded:
+		r.response = &response
+	case r.response == nil:
+		return exactlyonce.Response{}, fmt.Errorf("keys: request %s is at %q after its last step", r.id, r.point)
+	}
+	return *r.response, nil
+}
+
+// whileLocked returns a context that ends with the lock.
+func (r *Run) whileLocked(ctx context.Context) (context.Context, context.CancelFunc) {
+	k := r.operation.keys
+	expires := time.UnixMicro(r.lockedAt).Add(k.config.LockTimeout)
+	return k.within(ctx, expires.Sub(k.config.Clock.Now()))
+}
+
+// commit runs work in a transaction that moves the request on to point. If that has committed without an answer, the
+// run is loaded again.
+func (r *Run) commit(ctx context.Context, point string, work func(ctx context.Context, tx *sql.Tx) error) (loaded bool, err error) {
+	for try := 1; ; try++ {
+		ended, err := r.try(ctx, point, work)
+		switch {
+		case err == nil:
+			return false, nil
+		case errors.Is(err, errMoved):
+			return true, r.load(ctx) // an earlier try has committed, or another run has taken over
+		case isConflict(err):
+			if try == maxTries {
+				return false, fmt.Errorf("%w: %w", ErrConflict, err)
+			}
+		case ended:
+			// The answer to COMMIT is lost: what is stored decides.
+			before := r.point
+			loadErr := r.load(context.WithoutCancel(ctx))
+			if loadErr != nil || r.point == before && r.response == nil {
+				return false, errors.Join(err, loadErr)
+			}
+			return true, nil
+		default:
+			return false, err
+		}
+		pause := time.Duration(rand.Int64N(int64(time.Millisecond) << try)) // up to 2 ms, then to 0.5 s
+		select {
+		case <-r.operation.keys.config.Clock.After(pause):
+		case <-ctx.Done():
+			return false, errors.Join(context.Cause(ctx), err)
+		}
+	}
+}
+
+// errMoved reports that the request is not where this run has left it.
+var errMoved = errors.New("keys: the request has moved")
+
+// try runs one transaction. ended says that COMMIT was asked for.
+func (r *Run) try(ctx context.Context, point string, work func(ctx context.Context, tx *sql.Tx) error) (ended bool, err error) {
+	k := r.operation.keys
+	tx, err := k.db.BeginTx(ctx, &sql.TxOptions{Isolation: sql.LevelSerializable})
+	if err != nil {
+		return false, err
+	}
+	committed := false
+	defer func() { // also after a panic of work
+		if !committed {
+			_ = tx.Rollback() // of a connection that is broken, perhaps
+		}
+	}()
+	now := k.now()
+	result, err := tx.ExecContext(ctx, advanceSQL, point, now, r.id, r.fence, r.point)
+	if n, err := affected(result, err); err != nil || n == 0 {
+		if err == nil {
+			err = errMoved
+		}
+		return false, err
+	}
+	if err := work(ctx, tx); err != nil {
+		return false, err
+	}
+	committed = true
+	if err := tx.Commit(); err != nil {
+		return true, err
+	}
+	r.lockedAt = now
+	return true, nil
+}
+
+// Do brings a request to its end and returns its response, or returns that of an earlier run. If the operation's handler
+// returned an error, the response may be one to send anyway. Other errors are of class [ErrInvalid],
+// exactlyonce.ErrMismatch, exactlyonce.ErrInProgress, and those of [Phase].
+func (o *Operation) Do(ctx context.Context, req Request) (exactlyonce.Response, error) {
+	response, _, err := o.do(ctx, req)
+	return response, err
+}
+
+func (o *Operation) do(ctx context.Context, req Request) (response exactlyonce.Response, replayed bool, err error) {
+	if err := req.validate(); err != nil {
+		return response, false, err
+	}
+	run, stored, err := o.keys.claim(ctx, o, req)
+	if stored != nil || err != nil {
+		if err == nil {
+			response = *stored
+		}
+		return response, err == nil, err
+	}
+	response, err = run.run(ctx)
+	return response, false, err
+}
+
+// run calls the handler.
+func (r *Run) run(ctx context.Context) (exactlyonce.Response, error) {
+	defer func() { // also after a panic
+		if r.response == nil {
+			r.unlock(ctx)
+		}
+	}()
+	if r.response != nil {
+		return *r.response, nil
+	}
+	response, err := r.operation.handler(ctx, r)
+	if r.response != nil {
+		return *r.response, nil // finished, whatever the handler says afterwards
+	}
+	if err != nil {
+		return response, err
+	}
+	return r.Finish(ctx, func(context.Context, *sql.Tx) (exactlyonce.Response, error) { return response, nil })
+}

@@ -1,0 +1,261 @@
+package keys
+
+import (
+	"context"
+	"crypto/rand"
+	"database/sql"
+	"encoding/hex"
+	"errors"
+	"fmt"
+	"time"
+
+	"github.com/weirflow/weir/exactlyonce"
+)
+
+// Recovery points that are not names of steps.
+const (
+	started  = "started"
+	finished = "finished"
+)
+
+// row is a request as it is stored.
+type row struct {
+	id          string
+	request     Request
+	operation   string
+	fingerprint []byte
+	lastRunAt   int64
+	lockedAt    sql.NullInt64
+	fence       int64
+	point       string
+	response    []byte
+	done        bool // there is a response
+}
+
+// The numbers of parameters come in order, for drivers of SQLite that count instead of reading them.
+const (
+	columns = `id, principal, idempotency_key, request_method, request_path, request_query, request_type, request_body,
+	operation, fingerprint, last_run_at, locked_at, fence, recovery_point, response, response IS NOT NULL`
+
+	byKeySQL = `SELECT ` + columns + ` FROM weir_keys WHERE principal = $1 AND idempotency_key = $2`
+	byIDSQL  = `SELECT ` + columns + ` FROM weir_keys WHERE id = $1`
+
+	stepsSQL = `SELECT name, result FROM weir_key_steps WHERE key_id = $1 ORDER BY position`
+
+	insertSQL = `INSERT INTO weir_keys (id, principal, idempotency_key, request_method, request_path, request_query, request_type,
+	request_body, operation, fingerprint, created_at, last_run_at, locked_at, expires_at, fence, recovery_point)
+VALUES ($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11, $12, $13, $14, 1, '` + started + `') ON CONFLICT DO NOTHING`
+
+	// One of two takers changes the row: the other one no longer finds it as it was.
+	takeSQL = `UPDATE weir_keys SET locked_at = $1, last_run_at = $2, fence = fence + 1
+WHERE id = $3 AND fence = $4 AND coalesce(locked_at, 0) = $5 AND response IS NULL`
+
+	renewSQL = `UPDATE weir_keys SET locked_at = $1 WHERE id = $2 AND fence = $3 AND response IS NULL`
+
+	unlockSQL = `UPDATE weir_keys SET locked_at = NULL WHERE id = $1 AND fence = $2 AND response IS NULL`
+
+	// First in each transaction: it locks out other runs, and finds that this one is locked out.
+	advanceSQL = `UPDATE weir_keys SET recovery_point = $1, locked_at = $2
+WHERE id = $3 AND fence = $4 AND recovery_point = $5 AND response IS NULL`
+
+	stepSQL = `INSERT INTO weir_key_steps (key_id, position, name, result) VALUES ($1, $2, $3, $4)`
+
+	finishSQL = `UPDATE weir_keys SET response = $1, locked_at = NULL WHERE id = $2`
+
+	unfinishedSQL = `SELECT id FROM weir_keys WHERE response IS NULL AND id > $1 AND last_run_at <= $2
+AND coalesce(locked_at, 0) <= $3 ORDER BY id LIMIT $4`
+
+	overdueSQL = `SELECT count(*) FROM weir_keys WHERE response IS NULL AND expires_at <= $1`
+
+	expired      = `SELECT id FROM weir_keys WHERE response IS NOT NULL AND expires_at <= $1 ORDER BY expires_at, id LIMIT $2`
+	reapStepsSQL = `DELETE FROM weir_key_steps WHERE key_id IN (` + expired + `)`
+	reapSQL      = `DELETE FROM weir_keys WHERE id IN (` + expired + `)`
+)
+
+// scan returns nil if there is no row.
+func scan(r *sql.Row) (*row, error) {
+	var k row
+	err := r.Scan(&k.id, &k.request.User, &k.request.Key, &k.request.Method, &k.request.Path, &k.request.Query, &k.request.ContentType,
+		&k.request.Body, &k.operation, &k.fingerprint, &k.lastRunAt, &k.lockedAt, &k.fence, &k.point, &k.response, &k.done)
+	if errors.Is(err, sql.ErrNoRows) {
+		return nil, nil
+	}
+	if err != nil {
+		return nil, err
+	}
+	return &k, nil
+}
+
+// step is one that is done.
+type step struct {
+	name   string
+	result []byte
+}
+
+func (k *Keys) steps(ctx context.Context, id string) (steps []step, err error) {
+	rows, err := k.db.QueryContext(ctx, stepsSQL, id)
+	if err != nil {
+		return nil, err
+	}
+	for rows.Next() {
+		var s step
+		if err := rows.Scan(&s.name, &s.result); err != nil {
+			return nil, errors.Join(err, rows.Close())
+		}
+		steps = append(steps, s)
+	}
+	return steps, errors.Join(rows.Err(), rows.Close())
+}
+
+// within returns a context that ends after d. (The mock clock's own contexts have a data race.)
+func (k *Keys) within(ctx context.Context, d time.Duration) (context.Context, context.CancelFunc) {
+	ctx, cancel := context.WithCancelCause(ctx)
+	if d <= 0 { // a mock clock would wait for its next step
+		cancel(context.DeadlineExceeded)
+	}
+	timer := k.config.Clock.AfterFunc(d, func() { cancel(context.DeadlineExceeded) })
+	return ctx, func() {
+		timer.Stop()
+		cancel(context.Canceled)
+	}
+}
+
+func (k *Keys) now() int64 { return k.config.Clock.Now().UnixMicro() }
+
+// claim returns a run that has the lock, or the response of a request that is finished.
+func (k *Keys) claim(ctx context.Context, o *Operation, req Request) (*Run, *exactlyonce.Response, error) {
+	fingerprint := req.fingerprint(o.name)
+	for {
+		known, err := scan(k.db.QueryRowContext(ctx, byKeySQL, req.User, req.Key))
+		if err != nil {
+			return nil, nil, err
+		}
+		switch {
+		case known == nil:
+			run, err := k.insert(ctx, o, req, fingerprint)
+			if run != nil || err != nil {
+				return run, nil, err
+			}
+		case [32]byte(known.fingerprint) != fingerprint:
+			return nil, nil, exactlyonce.ErrMismatch
+		case known.done:
+			response, err := exactlyonce.ParseResponse(known.response)
+			return nil, &response, err
+		case k.isLocked(known):
+			return nil, nil, exactlyonce.ErrInProgress
+		default:
+			run, err := k.take(ctx, o, known)
+			if run != nil || err != nil {
+				return run, nil, err
+			}
+		}
+		// Another one was faster: look again.
+	}
+}
+
+// isLocked reports whether a run has the lock and still has time.
+func (k *Keys) isLocked(known *row) bool {
+	return known.lockedAt.Valid && k.config.Clock.Now().Before(time.UnixMicro(known.lockedAt.Int64).Add(k.config.LockTimeout))
+}
+
+// insert returns nil if the key has come meanwhile.
+func (k *Keys) insert(ctx context.Context, o *Operation, req Request, fingerprint [32]byte) (*Run, error) {
+	var random [16]byte
+	_, _ = rand.Read(random[:]) // never fails: it ends the program instead
+	id := hex.EncodeToString(random[:])
+	if req.Body == nil {
+		req.Body = []byte{}
+	}
+	now := k.config.Clock.Now()
+	at := now.UnixMicro()
+	result, err := k.db.ExecContext(ctx, insertSQL, id, req.User, req.Key, req.Method, req.Path, req.Query, req.ContentType, req.Body,
+		o.name, fingerprint[:], at, at, at, now.Add(k.config.Retention).UnixMicro())
+	if n, err := affected(result, err); err != nil || n == 0 {
+		return nil, err
+	}
+	return &Run{Request: req, id: id, operation: o, fence: 1, lockedAt: at, point: started}, nil
+}
+
+// take returns nil if another run was faster.
+func (k *Keys) take(ctx context.Context, o *Operation, known *row) (*Run, error) {
+	now := k.now()
+	result, err := k.db.ExecContext(ctx, takeSQL, now, now, known.id, known.fence, known.lockedAt.Int64)
+	if n, err := affected(result, err); err != nil || n == 0 {
+		return nil, err
+	}
+	run := &Run{Request: known.request, id: known.id, operation: o, fence: known.fence + 1, lockedAt: now}
+	// Only now: until then the run before could commit.
+	if err := run.load(ctx); err != nil {
+		run.unlock(ctx)
+		return nil, err
+	}
+	return run, nil
+}
+
+func affected(result sql.Result, err error) (int64, error) {
+	if err != nil {
+		return 0, err
+	}
+	return result.RowsAffected()
+}
+
+// load reads how far the request has come. It returns ErrLockLost if another run has it.
+func (r *Run) load(ctx context.Context) error {
+	k := r.operation.keys
+	steps, err := k.steps(ctx, r.id)
+	if err != nil {
+		return err
+	}
+	known, err := scan(k.db.QueryRowContext(ctx, byIDSQL, r.id))
+	if err != nil {
+		return err
+	}
+	if known == nil {
+		return fmt.Errorf("keys: request %s has been removed", r.id)
+	}
+	if known.done { // by another run, or by this one whose COMMIT had no answer
+		response, err := exactlyonce.ParseResponse(known.response)
+		if err != nil {
+			return err
+		}
+		r.response = &response
+		return nil
+	}
+	if known.fence != r.fence {
+		return ErrLockLost
+	}
+	r.steps, r.point = steps, known.point
+	return nil
+}
+
+// renew makes sure that this run has the lock, if that has expired.
+func (r *Run) renew(ctx context.Context) error {
+	k := r.operation.keys
+	now := k.config.Clock.Now()
+	if now.Before(time.UnixMicro(r.lockedAt).Add(k.config.LockTimeout)) {
+		return nil
+	}
+	result, err := k.db.ExecContext(ctx, renewSQL, now.UnixMicro(), r.id, r.fence)
+	n, err := affected(result, err)
+	switch {
+	case err != nil:
+		return err
+	case n == 0:
+		if err := r.load(ctx); err != nil {
+			return err
+		}
+		return ErrLockLost // to a run that has finished the request
+	}
+	r.lockedAt = now.UnixMicro()
+	return nil
+}
+
+// unlock lets the next attempt in.
+func (r *Run) unlock(ctx context.Context) {
+	k := r.operation.keys
+	ctx, cancel := k.within(context.WithoutCancel(ctx), 5*time.Second)
+	defer cancel()
+	if _, err := k.db.ExecContext(ctx, unlockSQL, r.id, r.fence); err != nil {
+		k.config.Logger.Warn("a request stays locked until its lock expires", "operation", r.operation.name, "request", r.id, "error", err)
+	}
+}

@@ -1,0 +1,45 @@
+//go:build unix
+
+package pgtest
+
+import (
+	"fmt"
+	"os"
+	"strings"
+	"sync/atomic"
+	"testing"
+
+	"github.com/jackc/pgx/v5/stdlib"
+
+	"github.com/weirflow/weir/exactlyonce/keys"
+	"github.com/weirflow/weir/internal/keystest"
+)
+
+func TestMain(m *testing.M) {
+	keystest.Child(keystest.Place{Driver: stdlib.GetDefaultDriver(), Dialect: keys.PostgreSQL})
+	os.Exit(m.Run())
+}
+
+// TestKeys takes each third boundary of a statement for its kills, or all with WEIR_LONG_TESTS.
+func TestKeys(t *testing.T) {
+	server := Start(t)
+	var databases atomic.Int64
+	place := keystest.Place{
+		Driver:  stdlib.GetDefaultDriver(),
+		Dialect: keys.PostgreSQL,
+		New: func(*testing.T) string {
+			name := fmt.Sprintf("keys_%d", databases.Add(1))
+			server.Exec("CREATE DATABASE " + name)
+			return strings.Replace(server.URL(), "/postgres?", "/"+name+"?", 1)
+		},
+		Conns: 4,
+	}
+	t.Run("suite", func(t *testing.T) { keystest.Run(t, place) })
+	t.Run("killed", func(t *testing.T) {
+		stride := 3
+		if os.Getenv("WEIR_LONG_TESTS") != "" {
+			stride = 1
+		}
+		keystest.RunKilled(t, place, stride)
+	})
+}
