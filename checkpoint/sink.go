@@ -10,6 +10,7 @@ import (
 	"github.com/reugn/go-streams"
 
 	"github.com/weirflow/weir/checkpoint/participant"
+	"github.com/weirflow/weir/delivery"
 	"github.com/weirflow/weir/internal/inband"
 	"github.com/weirflow/weir/internal/nils"
 	"github.com/weirflow/weir/internal/wiring"
@@ -25,6 +26,7 @@ type Sink[T any] struct {
 	name        string
 	in          chan any
 	seen        wiring.Barriers // owned by the sink's goroutine
+	anything    bool            // T may be a message
 	done        chan struct{}   // closed when the sink has ended
 	ended       chan struct{}   // closed when the final checkpoint has completed or will not
 	endOnce     sync.Once
@@ -57,6 +59,7 @@ func NewSink[T any](c *Coordinator, name string, output Output[T]) *Sink[T] {
 		ended:       make(chan struct{}),
 		using:       make(chan struct{}, 1),
 		output:      output,
+		anything:    mayBeMessage[T](),
 		states:      make(map[uint64][]byte),
 	}
 	giveLogger(output, c.logger)
@@ -204,14 +207,41 @@ func (s *Sink[T]) write(v any) {
 	if s.Err() != nil || s.coordinator.hasEnded() {
 		return // discarded: the run is aborted, and the output may be another run's
 	}
-	t, ok := v.(T)
-	if !ok && (v != nil || reflect.TypeFor[T]().Kind() != reflect.Interface) {
-		s.fail(fmt.Errorf("got an element of type %T, want %v", v, reflect.TypeFor[T]()))
+	t, err := s.element(v)
+	if err != nil {
+		s.fail(err)
 		return
 	}
 	if err := s.output.Write(s.coordinator.life, t); err != nil {
 		s.fail(fmt.Errorf("write: %w", err))
 	}
+}
+
+func mayBeMessage[T any]() bool {
+	var zero T
+	_, isMessage := delivery.FromElement(zero)
+	return isMessage || reflect.TypeFor[T]().Kind() == reflect.Interface
+}
+
+// element returns what is written of an element. Of a message that is its value; its history ends here.
+func (s *Sink[T]) element(v any) (t T, err error) {
+	t, ok := v.(T)
+	if ok && !s.anything {
+		return t, nil
+	}
+	m, isMessage := delivery.FromElement(v)
+	switch {
+	case isMessage && m.Pending():
+		m.Nack(0)
+		return t, wiring.ErrAcknowledged
+	case isMessage && reflect.TypeOf(v) != reflect.TypeFor[T]():
+		t, ok = m.Value.(T)
+		v = m.Value
+	}
+	if !ok && (v != nil || reflect.TypeFor[T]().Kind() != reflect.Interface) {
+		return t, fmt.Errorf("got an element of type %T, want %v", v, reflect.TypeFor[T]())
+	}
+	return t, nil
 }
 
 // barrier prepares what was written and reports it.

@@ -8,11 +8,7 @@ import (
 	"github.com/weirflow/weir/delivery"
 )
 
-var (
-	errAcknowledged = errors.New("the stream has checkpoints, and a message with an acknowledgement of its own: " +
-		"a position in the source can be released by one of them only")
-	errNested = errors.New("the function has returned a message for the value of a message: let it take messages, or return values")
-)
+var errNested = errors.New("the function has returned a message for the value of a message: let it take messages, or return values")
 
 // element is what a function is called for.
 type element[T any] struct {

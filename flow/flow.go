@@ -129,7 +129,7 @@ func newFlow[T any](name string, apply func(e element[T], emit func(any)) error)
 					}
 				}
 				if checkpointed && acknowledged {
-					return errAcknowledged
+					return wiring.ErrAcknowledged
 				}
 				f.out <- v
 				continue
@@ -140,7 +140,7 @@ func newFlow[T any](name string, apply func(e element[T], emit func(any)) error)
 			switch {
 			case err != nil:
 			case checkpointed && acknowledged:
-				err = errAcknowledged
+				err = wiring.ErrAcknowledged
 			default:
 				err = apply(e, emit)
 			}

@@ -9,6 +9,10 @@ import (
 	"sync/atomic"
 )
 
+// ErrAcknowledged is the error of a stream with checkpoints that carries a message with an acknowledgement of its own.
+var ErrAcknowledged = errors.New("the stream has checkpoints, and a message with an acknowledgement of its own: " +
+	"a position in the source can be released by one of them only")
+
 // ErrAfterFinal is the error of an element behind a final barrier.
 var ErrAfterFinal = errors.New("an element came after the final barrier, which has overtaken it on another branch: " + advice)
 

@@ -1,0 +1,73 @@
+package checkpoint_test
+
+import (
+	"context"
+	"testing"
+	"testing/synctest"
+
+	"github.com/stretchr/testify/require"
+
+	. "github.com/weirflow/weir/checkpoint"
+	"github.com/weirflow/weir/checkpoint/checkpointtest"
+	"github.com/weirflow/weir/delivery"
+)
+
+// written is an output that keeps what is written.
+type written[T any] struct{ values []T }
+
+func (w *written[T]) Write(_ context.Context, v T) error      { w.values = append(w.values, v); return nil }
+func (w *written[T]) Prepare(context.Context) ([]byte, error) { return nil, nil }
+func (w *written[T]) Commit(context.Context, []byte) error    { return nil }
+func (w *written[T]) Restore(context.Context, []byte) error   { return nil }
+func (w *written[T]) Close() error                            { return nil }
+
+// sinkOf returns what a sink of T writes of an element, and the error it fails with.
+func sinkOf[T any](t *testing.T, element any) (values []T, err error) {
+	t.Helper()
+	synctest.Test(t, func(t *testing.T) {
+		c := must(NewCoordinator(checkpointtest.NewMemoryStore(), WithLogger(quiet())))
+		out := &written[T]{}
+		s := NewSink(c, "sink", out)
+		require.NoError(t, c.Start())
+		s.In() <- element
+		synctest.Wait()
+		values, err = out.values, s.Err()
+		_ = c.Close()
+		close(s.In())
+		s.AwaitCompletion()
+	})
+	return values, err
+}
+
+// A message with an acknowledgement of its own is given back, and the run fails: it would be acknowledged by nothing.
+func TestSinkRefusesAcknowledgements(t *testing.T) {
+	for name, sink := range map[string]func(t *testing.T, element any) (int, error){
+		"string": func(t *testing.T, e any) (int, error) { v, err := sinkOf[string](t, e); return len(v), err },
+		"any":    func(t *testing.T, e any) (int, error) { v, err := sinkOf[any](t, e); return len(v), err },
+		"message": func(t *testing.T, e any) (int, error) {
+			v, err := sinkOf[delivery.Message[string]](t, e)
+			return len(v), err
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			verdicts := make(chan delivery.Verdict, 1)
+			n, err := sink(t, delivery.New("a", nil, func(v delivery.Verdict) { verdicts <- v }))
+			require.ErrorContains(t, err, "a message with an acknowledgement of its own")
+			require.Zero(t, n)
+			require.Equal(t, delivery.Nacked, (<-verdicts).Kind)
+		})
+	}
+}
+
+// A message that has only its history is written as its value.
+func TestSinkTakesHistory(t *testing.T) {
+	m := delivery.New("a", &delivery.Meta{ID: "1"}, nil)
+	texts, err := sinkOf[string](t, m)
+	require.Equal(t, []string{"a"}, texts, "%v", err)
+	values, err := sinkOf[any](t, m)
+	require.Equal(t, []any{"a"}, values, "%v", err)
+	messages, err := sinkOf[delivery.Message[string]](t, m)
+	require.Equal(t, []delivery.Message[string]{m}, messages, "%v", err)
+	_, err = sinkOf[int](t, m)
+	require.ErrorContains(t, err, "got an element of type string, want int")
+}
