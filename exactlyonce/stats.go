@@ -115,7 +115,7 @@ func (r *Results) dump(now time.Duration) (lines []string, left int) {
 
 func (c *client) line(now time.Duration) string {
 	var b strings.Builder
-	fmt.Fprintf(&b, "client %s of %q, heard %v ago, stale below %d", c.key.client, c.key.scope, now-c.heard, c.before)
+	fmt.Fprintf(&b, "client %s of %q, heard %v ago, stale below %d", c.key.client, c.key.scope, (now - c.heard).Round(time.Millisecond), c.before)
 	const atMost = 5
 	for _, step := range slices.Sorted(maps.Keys(c.gone.steps)) {
 		b.WriteString(", gone")
@@ -138,7 +138,7 @@ func (rec *record) line(now time.Duration) string {
 	f := rec.flight
 	if f == nil {
 		return fmt.Sprintf("%-13s COMPLETED by attempt %d, %d bytes, asked for %v ago",
-			name, rec.attempt, len(rec.answer), now-rec.touched)
+			name, rec.attempt, len(rec.answer), (now - rec.touched).Round(time.Millisecond))
 	}
 	s := fmt.Sprintf("%-13s IN_PROGRESS, %d waiting, %d handlers", name, f.waiting, f.handlers)
 	if f.driver == nil {

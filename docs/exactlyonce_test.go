@@ -1,0 +1,132 @@
+package docs_test
+
+import (
+	"context"
+	"fmt"
+	"log/slog"
+	"net/http"
+	"net/http/httptest"
+	"sync/atomic"
+
+	"github.com/weirflow/weir/exactlyonce"
+)
+
+// loseFirst lets the first request take effect, and loses its answer.
+func loseFirst(next http.Handler) http.Handler {
+	var requests atomic.Int64
+	return http.HandlerFunc(func(w http.ResponseWriter, req *http.Request) {
+		if requests.Add(1) == 1 {
+			next.ServeHTTP(httptest.NewRecorder(), req)
+			panic(http.ErrAbortHandler)
+		}
+		next.ServeHTTP(w, req)
+	})
+}
+
+func userOf(req *http.Request) (string, bool) {
+	user, _, ok := req.BasicAuth()
+	return user, ok
+}
+
+func Example_exactlyOnceOverHTTP() {
+	var charges atomic.Int64
+	charge := http.HandlerFunc(func(w http.ResponseWriter, req *http.Request) {
+		fmt.Fprintf(w, "charge %d", charges.Add(1))
+	})
+
+	// The service.
+	results := exactlyonce.NewResults(exactlyonce.ResultsConfig{})
+	defer results.Close(context.Background())
+	tracked := results.Handler(charge, exactlyonce.HandlerConfig{Scope: userOf, Required: true})
+	server := httptest.NewServer(loseFirst(tracked))
+	defer server.Close()
+	endpoint := server.URL + "/charges"
+
+	// The program that calls it.
+	client := &http.Client{Transport: exactlyonce.Transport(server.Client().Transport, endpoint)}
+	send := func(ctx context.Context) (*http.Response, error) {
+		req, err := http.NewRequestWithContext(ctx, http.MethodPost, endpoint, nil)
+		if err != nil {
+			return nil, err
+		}
+		req.SetBasicAuth("alice", "secret")
+		return client.Do(req)
+	}
+
+	tracker := exactlyonce.NewTracker(exactlyonce.TrackerConfig{})
+	element := tracker.Accepted(context.Background(), "order 17")
+	for attempt := 1; attempt <= 3; attempt++ {
+		resp, err := send(tracker.AttemptStarted(element, attempt))
+		if err != nil {
+			fmt.Printf("attempt %d: lost\n", attempt)
+			continue
+		}
+		fmt.Printf("attempt %d: %s %s\n", attempt, resp.Status, resp.Header.Get("Exactly-Once-Result"))
+		_ = resp.Body.Close()
+	}
+	tracker.Ended(element)
+	fmt.Println("charges:", charges.Load())
+	// Output:
+	// attempt 1: lost
+	// attempt 2: 200 OK replayed
+	// attempt 3: 200 OK replayed
+	// charges: 1
+}
+
+func Example_exactlyOnceWithoutHTTP() {
+	balance := 100
+	results := exactlyonce.NewResults(exactlyonce.ResultsConfig{})
+	defer results.Close(context.Background())
+	withdraw := func(ctx context.Context, request exactlyonce.Request, amount int) (string, error) {
+		answer, _, err := results.Do(ctx, request, func(context.Context) ([]byte, error) {
+			balance -= amount
+			return fmt.Appendf(nil, "balance %d", balance), nil
+		})
+		return string(answer), err
+	}
+
+	request := exactlyonce.Request{Scope: "alice", ID: exactlyonce.ID{Client: exactlyonce.NewClient(), Sequence: 1}}
+	for request.Attempt = 1; request.Attempt <= 2; request.Attempt++ {
+		answer, err := withdraw(context.Background(), request, 30)
+		fmt.Println(answer, err)
+	}
+	// Output:
+	// balance 70 <nil>
+	// balance 70 <nil>
+}
+
+// account is a table with an SQL transaction, for the example.
+type account struct{ store exactlyonce.Store[*tx] }
+
+type tx struct{}
+
+func (account) begin() *tx                      { return &tx{} }
+func (*tx) rollback()                           {}
+func (*tx) commit() error                       { return nil }
+func (*tx) withdraw(context.Context, int) error { return nil }
+
+// ServeHTTP is how a handler looks whose record and effect are one transaction.
+func (a account) ServeHTTP(w http.ResponseWriter, req *http.Request) {
+	ctx := req.Context()
+	response := exactlyonce.Response{Status: http.StatusCreated, Body: []byte("withdrawn")}
+	err := func() error {
+		request, _ := exactlyonce.RequestFromContext(ctx)
+		tx := a.begin()
+		defer tx.rollback()
+		if err := tx.withdraw(ctx, 30); err != nil {
+			return err
+		}
+		if err := a.store.Put(ctx, tx, request, response.Encode()); err != nil {
+			return err
+		}
+		return tx.commit()
+	}()
+	if err != nil {
+		slog.WarnContext(ctx, "withdraw", "error", err)
+		w.WriteHeader(http.StatusServiceUnavailable) // not definite: Results look for the record
+		return
+	}
+	response.Send(w)
+}
+
+var _ http.Handler = account{}
