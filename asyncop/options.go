@@ -36,6 +36,7 @@ type config struct {
 	logger         *slog.Logger
 	label          func(element any) string
 	random         rand.Source
+	observers      []Observer
 
 	maxCalls       int // 0: the capacity
 	attemptTimeout time.Duration
@@ -132,6 +133,15 @@ func WithLogger(logger *slog.Logger) Option {
 		panic("asyncop: WithLogger: nil logger")
 	}
 	return func(cfg *config) { cfg.logger = logger }
+}
+
+// WithObserver has o called with what happens to the elements of the operator. It may be given several times: observers are called
+// in this order, and the context that one returns goes to the next. It panics if o is nil. A [Gate] among them may hold the input back.
+func WithObserver(o Observer) Option {
+	if nils.Is(o) {
+		panic("asyncop: WithObserver: nil observer")
+	}
+	return func(c *config) { c.observers = append(c.observers, o) }
 }
 
 // WithElementLabel sets what names an element in logs and error messages, such as its key. By default a short string or

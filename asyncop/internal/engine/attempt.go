@@ -191,7 +191,7 @@ func (g *Engine[IN, OUT]) concluded(
 	if err != nil {
 		s.err = err
 	}
-	if g.Observer != nil {
+	if len(g.Observers) > 0 {
 		results := 0
 		if timeout == nil {
 			results = len(a.Results())

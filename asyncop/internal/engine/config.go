@@ -48,8 +48,8 @@ type Config[IN, OUT any] struct {
 	Lost    *atomic.Int64
 	Stalled func(now time.Duration) time.Duration
 
-	Observer Observer // or nil
-	Hooks    Hooks[IN]
+	Observers []Observer
+	Hooks     Hooks[IN]
 }
 
 // FailurePolicy is what becomes of elements that fail.

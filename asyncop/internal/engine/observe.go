@@ -72,24 +72,28 @@ func (s *Slot[IN, OUT]) rider() *Rider {
 	return s.extra.rider
 }
 
-// observe calls the observer for an element that has taken its slot.
+// observe calls the observers for an element that has taken its slot.
 func (g *Engine[IN, OUT]) observe(e *queue.Entry[Slot[IN, OUT]], restored bool) {
-	if g.Observer == nil {
+	if len(g.Observers) == 0 {
 		return
 	}
 	r := g.newRider()
 	s := &e.Value
 	s.more().rider = r
 	r.observed, r.accepted = true, g.now
-	r.ctx = g.Host.Values // if it breaks
+	r.ctx = g.Host.Values
 	g.watchObserver()
-	if err := g.protect(callAccepted, e, nil, func() {
-		r.ctx = g.Observer.Accepted(g.Host.Values, s.in, restored)
-	}); err != nil {
-		r.broken = err
-	}
-	if r.ctx == nil {
-		r.ctx = g.Host.Values
+	for next := 0; next < len(g.Observers); {
+		if err := g.protect(callAccepted, e, nil, func() {
+			for next < len(g.Observers) {
+				next++
+				if ctx := g.Observers[next-1].Accepted(r.ctx, s.in, restored); ctx != nil {
+					r.ctx = ctx
+				}
+			}
+		}); err != nil {
+			r.broken = err
+		}
 	}
 }
 
@@ -102,7 +106,7 @@ func (g *Engine[IN, OUT]) newRider() *Rider {
 	return new(Rider)
 }
 
-// observeStart calls the observer for an attempt that begins, and reports whether it goes on: an attempt whose observer breaks has
+// observeStart calls the observers for an attempt that begins, and reports whether it goes on: an attempt whose observer breaks has
 // failed with that (law A6).
 func (g *Engine[IN, OUT]) observeStart(
 	e *queue.Entry[Slot[IN, OUT]], r *Rider, a *call.Attempt[*queue.Entry[Slot[IN, OUT]], OUT],
@@ -117,8 +121,10 @@ func (g *Engine[IN, OUT]) observeStart(
 	if err == nil {
 		g.watchObserver()
 		err = g.protect(callInvoke, nil, a, func() {
-			if ctx := g.Observer.AttemptStarted(r.ctx, number); ctx != nil {
-				r.attempt = ctx
+			for _, o := range g.Observers {
+				if ctx := o.AttemptStarted(r.attempt, number); ctx != nil {
+					r.attempt = ctx
+				}
 			}
 		})
 	}
@@ -192,6 +198,9 @@ func (g *Engine[IN, OUT]) over(s *Slot[IN, OUT], how Ending, results int, err er
 
 // Gone says how an element whose rider the driver has, has ended: emitted or discarded.
 func (g *Engine[IN, OUT]) Gone(r *Rider, how Ending) {
+	if how == Discarded { // nobody else knows that it has taken effect
+		r.whole.InDoubt = r.whole.Attempts > 0
+	}
 	r.whole.How = how
 	g.refresh()
 	r.whole.Total = g.now - r.accepted
@@ -207,12 +216,12 @@ func (g *Engine[IN, OUT]) Gone(r *Rider, how Ending) {
 
 // Refused says that an element was received and not accepted, since the run has ended.
 func (g *Engine[IN, OUT]) Refused() {
-	if g.Observer != nil {
+	if len(g.Observers) > 0 {
 		g.notes.Push(note{ctx: g.Host.Values, element: ElementEnd{How: Discarded}, isEnd: true})
 	}
 }
 
-// Report calls the observer with what has happened, in order. The driver calls it once a turn, and after the end.
+// Report calls the observers with what has happened, in order. The driver calls it once a turn, and after the end.
 func (g *Engine[IN, OUT]) Report() {
 	for g.notes.Len() > 0 {
 		g.refresh()
@@ -224,14 +233,19 @@ func (g *Engine[IN, OUT]) Report() {
 	}
 }
 
-// tell calls the observer as long as there is something.
+// tell calls the observers as long as there is something. If one breaks, the others are called all the same: by the next call.
 func (g *Engine[IN, OUT]) tell() {
-	for g.notes.Len() > 0 {
-		if n := g.notes.Pop(); n.isEnd {
-			g.Observer.Ended(n.ctx, n.element)
-		} else {
-			g.Observer.AttemptEnded(n.ctx, n.attempt)
+	for ; g.notes.Len() > 0; g.notes.Pop() {
+		for n := g.notes.Peek(); g.told < len(g.Observers); {
+			o := g.Observers[g.told]
+			g.told++
+			if n.isEnd {
+				o.Ended(n.ctx, n.element)
+			} else {
+				o.AttemptEnded(n.ctx, n.attempt)
+			}
 		}
+		g.told = 0
 	}
 }
 

@@ -73,7 +73,7 @@ func (o *notebook) took() string {
 func observed(tb require.TestingT, n int, change func(c *Config[string, string])) (*rig, *notebook) {
 	o := &notebook{}
 	r := newRig(tb, retries(n, time.Second), func(c *Config[string, string]) {
-		c.Observer = o
+		c.Observers = []Observer{o}
 		if change != nil {
 			change(c)
 		}

@@ -1,0 +1,105 @@
+package asyncop
+
+import (
+	"context"
+	"fmt"
+	"time"
+
+	"github.com/weirflow/weir/asyncop/internal/engine"
+	"github.com/weirflow/weir/predicates"
+)
+
+// Observer is called with what happens to the elements of an operator: for metrics, traces, request ids. See [WithObserver].
+//
+//	Accepted ─▶ AttemptStarted ─▶ AttemptEnded ─▶ AttemptStarted ─▶ AttemptEnded ─▶ Ended
+//
+// Each element that the operator has received gets one call of Ended, whatever becomes of it (law O1): whoever counts them gets
+// the sum. Elements that were not accepted any more get that call only.
+//
+// Calls come one at a time, in order, on the operator's loop, so they must not block. Those of AttemptEnded and Ended come at the
+// end of a turn of the loop, some microseconds after what they report. Completions of attempts that have ended are not reported,
+// only counted ([Stats]).
+//
+// A panic in Accepted or AttemptStarted fails the attempt with a [*PanicError], as one in the function does; one in the other
+// two is logged. A call that takes more than 100 ms is logged.
+type Observer interface {
+	// Accepted is called when element has taken its slot, before its first attempt. restored says that it comes from a
+	// checkpoint: then it was accepted before the restart, too.
+	//
+	// The values of the context that it returns are those of the contexts of all attempts and of the timeout handler; its end
+	// means nothing. ctx has the values of the operator's context ([WithContext]); return it, or nil, to add none.
+	Accepted(ctx context.Context, element any, restored bool) context.Context
+
+	// AttemptStarted is called before the call for an attempt, with the context that Accepted has returned. The values of the
+	// context that it returns are those of the attempt's. attempt counts from 1, and goes on after a restart.
+	AttemptStarted(ctx context.Context, attempt int) context.Context
+
+	// AttemptEnded is called when it is known what follows, with the context that AttemptStarted has returned.
+	AttemptEnded(ctx context.Context, outcome Outcome)
+
+	// Ended is called when the element has ended, with the context that Accepted has returned. For one that was not accepted
+	// it has the values of the operator's context.
+	Ended(ctx context.Context, ending Ending)
+}
+
+// Outcome is how an attempt has ended.
+type Outcome struct {
+	Attempt  int               // its number, from 1
+	Results  int               // how many it has completed with
+	Err      error             // or its error; context.DeadlineExceeded or Canceled if its element ended without it
+	Reason   predicates.Reason // of the outcome, where a reason-aware strategy has a classifier that names it
+	Duration time.Duration     // from its begin until the loop knew of its end
+	Retry    bool              // another attempt follows
+	Delay    time.Duration     // the back-off before that
+}
+
+// Ending is how an element has ended.
+type Ending struct {
+	How      EndKind
+	Results  int               // how many were emitted
+	Err      error             // why it failed or was cut off
+	Reason   predicates.Reason // of its last outcome
+	Attempts int               // begun; those before a restart count
+	InDoubt  bool              // an attempt may have taken effect although the element was not emitted: see TimeoutError.InDoubt
+	Queued   time.Duration     // from its slot to its first attempt, or to its end if there was none
+	Total    time.Duration     // from its slot to its end; after a restart, in this run
+}
+
+// EndKind is what became of an element.
+type EndKind uint8
+
+const (
+	// Emitted: all its results have left. The loop over [AsyncWaitOperator.Results] has taken them and asked for more, Via or
+	// To have sent them into the next flow, or they were placed in Out.
+	Emitted EndKind = iota
+	Empty           // it had no result
+	HandedOver      // it has failed, and the side output or the failure handler has it
+	Dropped         // it has failed, and was dropped: WithDropOnFailure
+	Failed          // it has failed, and the operator with it
+	Abandoned       // the operator has ended before it did
+	Kept            // it is in the final checkpoint, and will be called again
+	Discarded       // it came after the operator took no more, or results of it were not taken by the end
+)
+
+var endKinds = [...]string{"emitted", "empty", "handed over", "dropped", "failed", "abandoned", "kept", "discarded"}
+
+func (k EndKind) String() string {
+	if int(k) < len(endKinds) {
+		return endKinds[k]
+	}
+	return fmt.Sprintf("EndKind(%d)", uint8(k))
+}
+
+// observer is an Observer as the engine calls it.
+type observer struct{ Observer }
+
+func (o observer) AttemptEnded(ctx context.Context, end engine.AttemptEnd) {
+	o.Observer.AttemptEnded(ctx, Outcome(end))
+}
+
+func (o observer) Ended(ctx context.Context, e engine.ElementEnd) {
+	o.Observer.Ended(ctx, Ending{
+		How: EndKind(e.How), Results: e.Results, Err: e.Err, Reason: e.Reason, Attempts: e.Attempts,
+		InDoubt: e.InDoubt, Queued: e.Queued, Total: e.Total,
+	})
+}
