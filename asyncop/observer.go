@@ -17,11 +17,12 @@ import (
 // the sum. Elements that were not accepted any more get that call only.
 //
 // Calls come one at a time, in order, on the operator's loop, so they must not block. Those of AttemptEnded and Ended come at the
-// end of a turn of the loop, some microseconds after what they report. Completions of attempts that have ended are not reported,
+// end of a turn of the loop, some microseconds after what they report; where results go through places ([WithBuffer]), when at
+// least half of those are free. Completions of attempts that have ended are not reported,
 // only counted ([Stats]).
 //
 // A panic in Accepted or AttemptStarted fails the attempt with a [*PanicError], as one in the function does; one in the other
-// two is logged. A call that takes more than 100 ms is logged.
+// two is logged. A call that takes more than 100 ms is logged. Done waits until what follows by Via or To has taken the results.
 type Observer interface {
 	// Accepted is called when element has taken its slot, before its first attempt. restored says that it comes from a
 	// checkpoint: then it was accepted before the restart, too.
@@ -40,6 +41,17 @@ type Observer interface {
 	// Ended is called when the element has ended, with the context that Accepted has returned. For one that was not accepted
 	// it has the values of the operator's context.
 	Ended(ctx context.Context, ending Ending)
+}
+
+// Gate is an [Observer] that may hold the input back: a window of requests, a limit on memory. The operator asks it before it takes
+// an element, so back-pressure goes on to the source. Elements that are restored from a checkpoint come in without being asked
+// for. Its methods are called on the operator's loop and must not block; a panic in one of them ends the operator.
+type Gate interface {
+	// TryAdmit reports whether another element may come in. It may be asked more often than elements come.
+	TryAdmit() bool
+
+	// Notify has f called once, from any goroutine, when TryAdmit may return true again; at once, if it does now.
+	Notify(f func())
 }
 
 // Outcome is how an attempt has ended.
@@ -69,7 +81,7 @@ type Ending struct {
 type EndKind uint8
 
 const (
-	// Emitted: all its results have left. The loop over [AsyncWaitOperator.Results] has taken them and asked for more, Via or
+	// Emitted: all its results have left. The body of the loop over [AsyncWaitOperator.Results] has come back from them, Via or
 	// To have sent them into the next flow, or they were placed in Out.
 	Emitted EndKind = iota
 	Empty           // it had no result

@@ -48,6 +48,11 @@ func newDriver[IN, OUT any](
 			Blocked: s.logSlowCall, FlushLines: s.logSuppressed, LinesDue: s.suppressedDue,
 		},
 	}
+	for _, o := range cfg.observers {
+		if g, ok := o.(Gate); ok {
+			c.Gates = append(c.Gates, g)
+		}
+	}
 	if direct := directCall(fn); direct != nil {
 		c.Direct = func(a *call.Attempt[*queue.Entry[engine.Slot[IN, OUT]], OUT], in IN) {
 			ctx := (*call.AttemptContext[*queue.Entry[engine.Slot[IN, OUT]], OUT])(a)
@@ -91,6 +96,9 @@ func (s *surface[IN, OUT]) engineConfig(timeout time.Duration, q queue.Queue[eng
 		ErrControlResult: ErrControlResult, ErrHandlerLimit: ErrHandlerLimit,
 		Hooks: s.engineHooks(timeout),
 	}
+	for _, o := range s.observers {
+		c.Observers = append(c.Observers, observer{o})
+	}
 	if h, ok := find[TimeoutHandler[IN, OUT]](fn); ok {
 		c.Handle = h.Timeout
 	}
@@ -128,6 +136,9 @@ func (s *surface[IN, OUT]) engineHooks(timeout time.Duration) engine.Hooks[IN] {
 		LogsRetries: s.logsRetries,
 		Retrying:    s.logRetry,
 		NotRetried:  s.logNoRetry,
+		ObserverBroke: func(err error) {
+			s.logAttrs(slog.LevelError, "asyncop: an observer broke", slog.Any("error", err))
+		},
 	}
 }
 
@@ -156,6 +167,8 @@ func (s *surface[IN, OUT]) handlerBroke(err error) {
 func (s *surface[IN, OUT]) describe(call engine.SlowCall[IN]) (what, advice string) {
 	invoke, judge := "AsyncInvoke of "+s.functionName(), fmt.Sprintf("strategy %T or its predicates", s.policy.Asked)
 	switch {
+	case call.Observed:
+		what, advice = "an observer", "observers must not wait"
 	case !call.Judged:
 		what, advice = invoke, "wrap what blocks in asyncop.Blocking"
 	case call.Invoked:

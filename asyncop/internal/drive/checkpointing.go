@@ -74,7 +74,7 @@ func (d *Driver[IN, OUT]) joinCheckpoints() {
 	down := max(0, d.Clock.Now().UnixNano()-taken) // the wall clock may have been set back
 	d.checks.loaded = d.timers.Now()
 	for _, it := range items {
-		it.Wait = max(0, it.Wait-time.Duration(down))
+		it.Wait, it.Restored = max(0, it.Wait-time.Duration(down)), true
 		d.backlog.Push(it)
 	}
 	d.checks.restored = len(items)
@@ -336,6 +336,7 @@ func (d *Driver[IN, OUT]) awaitInputEnd() error {
 			default:
 				if ok {
 					d.discarded.Add(1)
+					d.engine.Refused(engine.Discarded)
 					return lazyerr.Named("asyncop", wiring.ErrAfterFinal)
 				}
 			}

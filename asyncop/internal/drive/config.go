@@ -25,6 +25,7 @@ type Config[IN, OUT any] struct {
 	Buffer  int // places of In and Out
 
 	Decode func(v any) (in IN, control bool, err error) // tells elements, control elements and wrong ones apart
+	Gates  []Gate                                       // asked before an element is accepted
 	Open   func(ctx context.Context) error              // before the first element; nil: there is none
 	Close  func() error                                 // after the last one, if Open succeeded; nil: there is none
 	Clone  func(in IN) IN                               // copies an element of Results' input; nil: there is none
@@ -46,6 +47,12 @@ type Config[IN, OUT any] struct {
 	ErrClosed  error                     // of a coordinator that was closed before the start
 
 	Hooks Hooks[IN]
+}
+
+// Gate may hold the input back.
+type Gate interface {
+	TryAdmit() bool
+	Notify(f func())
 }
 
 // Hooks build what users see. The loop calls them.

@@ -58,6 +58,7 @@ type Driver[IN, OUT any] struct {
 	side     chan<- any                       // the side output, or nil
 	failed   any                              // the oldest failing element, as the side output takes it
 	offer    chan<- any                       // side, while failed is set
+	leaving  fifo.Queue[leaving]              // observed elements whose results are in a ring
 	offered  int                              // direct calls that were offered to the workers in the last step
 	opened   bool
 	closer   func() error   // Close, until it was called or must not be
@@ -74,6 +75,7 @@ type Driver[IN, OUT any] struct {
 	done      chan struct{}         // closed by the loop when all is done
 	discarded atomic.Int64          // elements that came too late
 	wiring    atomic.Uint32         // whether in was handed out
+	waiting   atomic.Bool           // for a gate, which will say when it is open
 	published published             // read by other goroutines
 }
 
@@ -184,6 +186,7 @@ func (d *Driver[IN, OUT]) step() bool {
 	d.witness.watch()
 	d.giveWay()
 	d.warn()
+	d.observe()
 	d.checkSignals()
 	if !d.engine.Failed() && !d.suspended() {
 		d.sendWorkers()
@@ -248,7 +251,7 @@ func (d *Driver[IN, OUT]) mustStop() bool {
 // park sleeps until something happens. What is posted after parked is set wakes it; what was before is seen by mayPark.
 func (d *Driver[IN, OUT]) park() {
 	d.host.Parked.Store(true)
-	if !d.signalled() && !d.mayMove() && (d.suspended() || d.mayPark()) {
+	if !d.signalled() && !d.mayMove() && !d.mayObserve() && (d.suspended() || d.mayPark()) {
 		d.publish()
 		var in <-chan any
 		var out chan<- any

@@ -45,8 +45,13 @@ func (d *Driver[IN, OUT]) finish() {
 		d.checks.holdSource(false)
 	}
 	for it := range d.backlog.All() { // read past the capacity, or restored and not yet fed
-		if it.Kind != engine.Control && !kept {
+		switch {
+		case it.Kind == engine.Control:
+		case kept:
+			d.engine.Refused(engine.Kept)
+		default:
 			d.discarded.Add(1)
+			d.engine.Refused(engine.Discarded)
 		}
 	}
 	if err == nil {
@@ -68,6 +73,10 @@ func (d *Driver[IN, OUT]) finish() {
 	}
 	if e := d.attached.Load(); e != nil {
 		e.close()
+		for _, ok := e.in.take(); ok; _, ok = e.in.take() {
+			d.discarded.Add(1)
+			d.engine.Refused(engine.Discarded)
+		}
 	} else if !d.inClosed && !d.wiring.CompareAndSwap(unwired, endedUnwired) { // without an upstream, none closes in
 		go d.discard()
 	}
@@ -80,6 +89,7 @@ func (d *Driver[IN, OUT]) finish() {
 			d.Hooks.Log(slog.LevelWarn, "asyncop: close after a failure", slog.Any("error", closeErr))
 		}
 	}
+	d.observeEnd()
 	d.workers.Stop()
 	d.host.Cancel(nil) // lets go of the user's context
 	d.publish()
@@ -285,11 +295,20 @@ func (d *Driver[IN, OUT]) cancelUpstream(cause error) {
 
 // discard takes what upstream still sends, so that it is not blocked for ever.
 func (d *Driver[IN, OUT]) discard() {
+	n := 0 // that were not reported
 	for v := range d.in {
-		if _, failure := v.(inband.Failure); !failure {
-			d.discarded.Add(1)
+		if _, failure := v.(inband.Failure); failure {
+			continue
+		}
+		d.discarded.Add(1)
+		n++
+		select {
+		case <-d.done:
+			n = d.observeLate(n)
+		default: // the loop still reports
 		}
 	}
+	d.observeLate(n)
 }
 
 // Err returns nil before the end of the operator and after a clean end.

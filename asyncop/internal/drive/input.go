@@ -65,6 +65,9 @@ func (d *Driver[IN, OUT]) feed() bool {
 	if d.backlog.Len() == 0 || d.engine.Failed() || !d.engine.HasRoom() || d.suspended() {
 		return false
 	}
+	if it := d.backlog.Peek(); len(d.Gates) > 0 && !it.Restored && it.Kind == engine.Record && !d.admits() {
+		return false
+	}
 	if d.checks != nil && d.checks.restored > 0 {
 		d.checks.restored--
 	}
@@ -81,7 +84,7 @@ func (d *Driver[IN, OUT]) mayRead() bool {
 	if d.inOver || d.engine.Failed() || d.barrierArrived() {
 		return false
 	}
-	return d.backlog.Len() == 0 && d.engine.HasRoom() || d.mayOverflow()
+	return d.backlog.Len() == 0 && d.engine.HasRoom() && (len(d.Gates) == 0 || d.admits()) || d.mayOverflow()
 }
 
 // received goes on with what has come through in; ok is false if that was closed.
@@ -95,6 +98,7 @@ func (d *Driver[IN, OUT]) received(v any, ok bool) {
 	switch {
 	case err != nil:
 		d.discarded.Add(1)
+		d.engine.Refused(engine.Discarded)
 		d.engine.End(err)
 	case control:
 		d.receivedControl(v)

@@ -106,7 +106,9 @@ func (d *Driver[IN, OUT]) sent() {
 	if control != nil && d.checks != nil {
 		d.checks.passedMarker(control)
 	}
-	d.engine.Left()
+	if r := d.engine.Left(); r != nil {
+		d.left(r)
+	}
 }
 
 // handOverSome offers failing elements to the side output, as long as it takes them.

@@ -120,10 +120,16 @@ type outlet[T any] struct {
 	reader call.Sleeper // takes
 	behind atomic.Bool  // the loop waits for a place
 	wakeUp func()       // wakes the loop
+
+	observed bool          // settled and gone are used
+	settled  atomic.Uint64 // values that the reader is done with
+	gone     chan struct{} // closed when it takes no more
 }
 
-func newOutlet[T any](places int, wakeUp func()) outlet[T] {
-	return outlet[T]{ring: newRing[T](places), reader: call.NewSleeper(), wakeUp: wakeUp}
+func newOutlet[T any](places int, observed bool, wakeUp func()) *outlet[T] {
+	return &outlet[T]{
+		ring: newRing[T](places), reader: call.NewSleeper(), wakeUp: wakeUp, observed: observed, gone: make(chan struct{}),
+	}
 }
 
 // mayPut tells whether the loop should go on putting; if not, it is woken when it should. Called by the loop, ready to be
@@ -147,6 +153,17 @@ func (o *outlet[T]) next() (v T, ok bool) {
 			return v, false
 		}
 		o.reader.Sleep(func() bool { return o.ring.len() == 0 && !o.ring.ended.Load() })
+	}
+}
+
+// settle says that the reader is done with what it has taken (law O1).
+func (o *outlet[T]) settle() {
+	if !o.observed {
+		return
+	}
+	o.settled.Store(o.ring.head.Load())
+	if o.ring.halfEmpty() {
+		o.wakeUp()
 	}
 }
 

@@ -88,7 +88,7 @@ func TestRingBetweenGoroutines(t *testing.T) {
 // again, and gone to sleep after the wake-up. It is woken once more.
 func TestLoopIsWokenAgain(t *testing.T) {
 	woken := 0
-	o := newOutlet[int](4, func() { woken++ })
+	o := newOutlet[int](4, false, func() { woken++ })
 	for round := range 3 {
 		for o.ring.put(round) {
 		}

@@ -8,8 +8,9 @@ import "github.com/weirflow/weir/internal/inband"
 // already: it closes that when it sees the ring.
 func (d *Driver[IN, OUT]) Transfer(next chan<- any, tell bool) {
 	defer close(next)
-	o := newOutlet[any](d.Buffer, d.host.WakeUp)
-	d.carried.Store(&o)
+	o := newOutlet[any](d.Buffer, d.engine.IsObserved(), d.host.WakeUp)
+	defer close(o.gone)
+	d.carried.Store(o)
 	d.host.WakeUp()
 	select {
 	case <-d.over: // the loop may not have seen it
@@ -21,6 +22,7 @@ func (d *Driver[IN, OUT]) Transfer(next chan<- any, tell bool) {
 	}
 	for v, ok := o.next(); ok; v, ok = o.next() {
 		next <- v
+		o.settle()
 	}
 	d.passFailure(next, tell)
 }

@@ -72,6 +72,9 @@ func (s *Slot[IN, OUT]) rider() *Rider {
 	return s.extra.rider
 }
 
+// IsObserved reports whether there are observers.
+func (g *Engine[IN, OUT]) IsObserved() bool { return len(g.Observers) > 0 }
+
 // observe calls the observers for an element that has taken its slot.
 func (g *Engine[IN, OUT]) observe(e *queue.Entry[Slot[IN, OUT]], restored bool) {
 	if len(g.Observers) == 0 {
@@ -214,10 +217,10 @@ func (g *Engine[IN, OUT]) Gone(r *Rider, how Ending) {
 	}
 }
 
-// Refused says that an element was received and not accepted, since the run has ended.
-func (g *Engine[IN, OUT]) Refused() {
+// Refused says that an element was received and not accepted: Discarded or Kept.
+func (g *Engine[IN, OUT]) Refused(how Ending) {
 	if len(g.Observers) > 0 {
-		g.notes.Push(note{ctx: g.Host.Values, element: ElementEnd{How: Discarded}, isEnd: true})
+		g.notes.Push(note{ctx: g.Host.Values, element: ElementEnd{How: how}, isEnd: true})
 	}
 }
 

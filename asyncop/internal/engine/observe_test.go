@@ -161,7 +161,7 @@ func TestObserverOfTheEnd(t *testing.T) {
 	for i, e := range r.Abandon() {
 		r.Ended(e, []Ending{Abandoned, Kept, HandedOver, Abandoned}[i])
 	}
-	r.Refused()
+	r.Refused(Discarded)
 	r.Report()
 	require.Equal(t, strings.Join([]string{
 		")d#1 context canceled in 0s",

@@ -1,0 +1,120 @@
+package drive
+
+import (
+	"github.com/weirflow/weir/asyncop/internal/engine"
+	"github.com/weirflow/weir/internal/guard"
+	"github.com/weirflow/weir/internal/lazyerr"
+)
+
+// leaving is an observed element whose results were put into a ring. It has left when the reader is done with the last of them (law
+// O1).
+type leaving struct {
+	rider *engine.Rider
+	upTo  uint64 // values of the ring
+}
+
+// left goes on with an observed element whose results were handed over.
+func (d *Driver[IN, OUT]) left(r *engine.Rider) {
+	switch {
+	case d.ends != nil:
+		d.leaving.Push(leaving{r, d.ends.out.ring.tail.Load()})
+	case d.carrier != nil:
+		d.leaving.Push(leaving{r, d.carrier.ring.tail.Load()})
+	default: // what lies in out belongs to downstream
+		d.engine.Gone(r, engine.Emitted)
+	}
+}
+
+// mayObserve reports whether the next element that leaves has left. Called with parked set: the reader wakes the loop after it.
+func (d *Driver[IN, OUT]) mayObserve() bool {
+	return d.leaving.Len() > 0 && d.leaving.Peek().upTo <= d.settled()
+}
+
+func (d *Driver[IN, OUT]) settled() uint64 {
+	if d.ends != nil {
+		return d.ends.out.settled.Load()
+	}
+	return d.carrier.settled.Load()
+}
+
+// observe calls the observers with what has happened.
+func (d *Driver[IN, OUT]) observe() {
+	if !d.engine.IsObserved() {
+		return
+	}
+	for d.mayObserve() {
+		d.engine.Gone(d.leaving.Pop().rider, engine.Emitted)
+	}
+	d.engine.Report()
+}
+
+// observeEnd reports what became of all elements, once the reader takes no more. Off the loop: that has ended.
+func (d *Driver[IN, OUT]) observeEnd() {
+	if !d.engine.IsObserved() {
+		return
+	}
+	switch {
+	case d.leaving.Len() == 0:
+	case d.ends != nil:
+		<-d.ends.out.gone
+	default:
+		<-d.carrier.gone
+	}
+	for d.leaving.Len() > 0 {
+		how := engine.Discarded
+		if d.mayObserve() {
+			how = engine.Emitted
+		}
+		d.engine.Gone(d.leaving.Pop().rider, how)
+	}
+	for {
+		err := d.offLoop(func() error { d.engine.Report(); return nil })
+		if err == nil {
+			return
+		}
+		d.engine.Hooks.ObserverBroke(err) // it has ended its goroutine
+	}
+}
+
+// observeLate reports n elements that came after the end, off the loop. It returns 0: how many are left.
+func (d *Driver[IN, OUT]) observeLate(n int) int {
+	if !d.engine.IsObserved() {
+		return 0
+	}
+	<-d.done
+	for range n {
+		d.engine.Refused(engine.Discarded)
+	}
+	for d.offLoop(func() error { d.engine.Report(); return nil }) != nil { //nolint:revive // one that breaks was popped
+	}
+	return 0
+}
+
+// admits reports whether all gates let another element in. A gate that does not wakes the loop when it may.
+func (d *Driver[IN, OUT]) admits() bool {
+	for _, gate := range d.Gates {
+		if !d.tryAdmit(gate) {
+			return false
+		}
+	}
+	return true
+}
+
+// tryAdmit asks a gate. If it breaks, the run ends (law A6).
+func (d *Driver[IN, OUT]) tryAdmit(gate Gate) (admitted bool) {
+	d.engine.Slept()
+	var stands guard.Guard
+	defer stands.Close(func(recovered any) {
+		d.engine.End(lazyerr.Named("asyncop: gate", d.Panicked(recovered)))
+		admitted = false
+	})
+	admitted = gate.TryAdmit()
+	if !admitted && !d.waiting.Swap(true) {
+		gate.Notify(func() {
+			d.waiting.Store(false)
+			d.host.WakeUp()
+		})
+	}
+	stands.Returned()
+	return admitted
+}

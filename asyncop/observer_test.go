@@ -1,0 +1,373 @@
+package asyncop_test
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"maps"
+	"runtime"
+	"slices"
+	"strings"
+	"sync/atomic"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+
+	"github.com/weirflow/weir/asyncop"
+)
+
+// tally is an observer that checks law O1: calls come one at a time, each attempt ends before its element, each element once.
+type tally struct {
+	t        *testing.T
+	busy     atomic.Bool
+	accepted int
+	restored int
+	attempts int
+	open     map[string]int // attempts that run, by element
+	ended    map[asyncop.EndKind]int
+	log      []string
+	endings  map[string]asyncop.Ending
+}
+
+type tallyKey struct{}
+
+func newTally(t *testing.T) *tally {
+	return &tally{t: t, open: map[string]int{}, ended: map[asyncop.EndKind]int{}, endings: map[string]asyncop.Ending{}}
+}
+
+func (o *tally) enter() func() {
+	assert.False(o.t, o.busy.Swap(true), "two calls at once")
+	return func() { o.busy.Store(false) }
+}
+
+func (o *tally) Accepted(ctx context.Context, element any, restored bool) context.Context {
+	defer o.enter()()
+	o.accepted++
+	if restored {
+		o.restored++
+	}
+	o.log = append(o.log, fmt.Sprint("+", element))
+	return context.WithValue(ctx, tallyKey{}, element)
+}
+
+func (o *tally) AttemptStarted(ctx context.Context, _ int) context.Context {
+	defer o.enter()()
+	o.attempts++
+	o.open[fmt.Sprint(ctx.Value(tallyKey{}))]++
+	return ctx
+}
+
+func (o *tally) AttemptEnded(ctx context.Context, _ asyncop.Outcome) {
+	defer o.enter()()
+	o.open[fmt.Sprint(ctx.Value(tallyKey{}))]--
+}
+
+func (o *tally) Ended(ctx context.Context, e asyncop.Ending) {
+	defer o.enter()()
+	name := fmt.Sprint(ctx.Value(tallyKey{}))
+	assert.Zero(o.t, o.open[name], "an attempt of %s goes on", name)
+	assert.Equal(o.t, e.How == asyncop.Discarded && e.Results == 0 || name == "<nil>", name == "<nil>", "%s %v", name, e.How)
+	o.ended[e.How]++
+	o.log = append(o.log, fmt.Sprintf("-%s %v", name, e.How))
+	o.endings[name] = e
+}
+
+// sum is how many elements ended.
+func (o *tally) sum() (n int) {
+	for m := range maps.Values(o.ended) {
+		n += m
+	}
+	return n
+}
+
+// Law O1: every way in which an element can end is reported once.
+func TestObserverHearsEveryEnd(t *testing.T) {
+	forEachMode(t, func(t *testing.T, m mode) {
+		o := newTally(t)
+		var taken []string
+		r := newRig(t, m, setup{timeout: 10 * time.Second, strategy: retryAll(2, time.Second), opts: options(
+			asyncop.WithObserver(o), asyncop.WithFailureHandler(func(f failure) { taken = append(taken, f.Element) }),
+		)})
+		r.send("a", "b", "c", "d", "e")
+		r.complete("a#1", "x")
+		r.complete("b#1") // empty: retried
+		r.fail("c#1")     // retried
+		r.advance(time.Second)
+		r.complete("b#2", "y", "z")
+		r.fail("c#2")
+		r.advance(time.Second)
+		r.fail("c#3")
+		r.advance(time.Minute) // d and e time out
+		require.NoError(t, r.end())
+		assert.Equal(t, map[asyncop.EndKind]int{asyncop.Emitted: 2, asyncop.HandedOver: 3}, o.ended)
+		assert.Equal(t, 5, o.accepted)
+		assert.EqualValues(t, r.stats().Attempts, o.attempts)
+		assert.Equal(t, 2, o.endings["b"].Results)
+		assert.Equal(t, 2, o.endings["b"].Attempts)
+		assert.Equal(t, time.Second, o.endings["b"].Total)
+		assert.Equal(t, errBroken, o.endings["c"].Err)
+		assert.Equal(t, 2*time.Second, o.endings["c"].Total)
+		assert.ErrorIs(t, o.endings["d"].Err, context.DeadlineExceeded)
+		assert.True(t, o.endings["d"].InDoubt)
+		assert.False(t, o.endings["a"].InDoubt)
+		slices.Sort(taken)
+		assert.Equal(t, []string{"c", "d", "e"}, taken)
+	})
+}
+
+// Elements that the end of the operator cuts off, and those that come after it.
+func TestObserverOfACutOperator(t *testing.T) {
+	forEachMode(t, func(t *testing.T, m mode) {
+		o := newTally(t)
+		r := newRig(t, m, setup{blocked: true, opts: options(asyncop.WithObserver(o), asyncop.WithBuffer(0))})
+		r.send("a", "b", "c")
+		r.complete("a#1", "x") // downstream takes nothing
+		synctest.Wait()
+		cause := errors.New("cut")
+		r.cutOnly(cause)
+		r.op.In() <- "d"
+		require.ErrorIs(t, r.cut(cause), cause)
+		synctest.Wait()
+		assert.Equal(t, map[asyncop.EndKind]int{asyncop.Abandoned: 3, asyncop.Discarded: 1}, o.ended)
+		assert.ErrorIs(t, o.endings["b"].Err, cause)
+		assert.True(t, o.endings["a"].InDoubt, "nobody else knows that it has taken effect")
+	})
+}
+
+// numbers yields 0, 1, …, n-1.
+func numbers(n int) func(yield func(int) bool) {
+	return func(yield func(int) bool) {
+		for i := range n {
+			if !yield(i) {
+				return
+			}
+		}
+	}
+}
+
+func double(_ context.Context, in int, result asyncop.ResultFuture[int]) error {
+	result.Complete(2 * in)
+	return nil
+}
+
+// Law O1: with Results an element has left when the loop's body comes back from its results. What lies in the ring when the
+// loop is left is discarded.
+func TestObserverOfResults(t *testing.T) {
+	for _, c := range []struct {
+		name string
+		loop func(results func(func(int, error) bool))
+		n    int
+		want map[asyncop.EndKind]int // Discarded: the rest
+	}{
+		{"whole", func(results func(func(int, error) bool)) {
+			for range results {
+			}
+		}, 1000, map[asyncop.EndKind]int{asyncop.Emitted: 1000}},
+		{"break", func(results func(func(int, error) bool)) {
+			for v := range results {
+				if v == 20 {
+					break
+				}
+			}
+		}, 1000, map[asyncop.EndKind]int{asyncop.Emitted: 11}},
+		{"panic", func(results func(func(int, error) bool)) {
+			defer func() { _ = recover() }()
+			for v := range results {
+				if v == 20 {
+					panic("body")
+				}
+			}
+		}, 1000, map[asyncop.EndKind]int{asyncop.Emitted: 10}},
+		{"goexit", func(results func(func(int, error) bool)) {
+			done := make(chan struct{})
+			go func() {
+				defer close(done)
+				for v := range results {
+					if v == 20 {
+						runtime.Goexit()
+					}
+				}
+			}()
+			<-done
+		}, 1000, map[asyncop.EndKind]int{asyncop.Emitted: 10}},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				o := newTally(t)
+				op := asyncop.OrderedWait(asyncop.Func(double), 0, 8, asyncop.WithObserver(o), asyncop.WithBuffer(16))
+				received := 0
+				c.loop(op.Results(func(yield func(int) bool) {
+					for i := range numbers(c.n) {
+						received++
+						if !yield(i) {
+							return
+						}
+					}
+				}))
+				synctest.Wait() // the input has noticed
+				for how, n := range c.want {
+					assert.Equal(t, n, o.ended[how], how)
+				}
+				assert.Equal(t, received, o.sum(), o.ended)
+				delete(o.ended, asyncop.Emitted)
+				delete(o.ended, asyncop.Discarded)
+				delete(o.ended, asyncop.Abandoned)
+				assert.Empty(t, o.ended)
+			})
+		})
+	}
+}
+
+// While the loop's body is busy, elements whose results wait in the ring are not reported; when it comes back, they are.
+func TestObserverOfSlowReaders(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		o := newTally(t)
+		op := asyncop.OrderedWait(asyncop.Func(double), 0, 8, asyncop.WithObserver(o), asyncop.WithBuffer(4))
+		n := 0
+		for range op.Results(numbers(3)) {
+			synctest.Wait()
+			assert.Equal(t, n, o.ended[asyncop.Emitted])
+			n++
+		}
+		assert.Equal(t, 3, o.ended[asyncop.Emitted])
+	})
+	synctest.Test(t, func(t *testing.T) {
+		o := newTally(t)
+		first := asyncop.OrderedWait(asyncop.Func(double), 0, 8, asyncop.WithObserver(o))
+		next := &inlet{in: make(chan any)}
+		go first.To(next)
+		first.In() <- 1
+		first.In() <- 2
+		close(first.In())
+		synctest.Wait()
+		assert.Zero(t, o.sum())
+		select {
+		case <-first.Done():
+			t.Error("done, and it is not known what becomes of the results")
+		default:
+		}
+		<-next.in
+		synctest.Wait()
+		assert.Equal(t, 1, o.ended[asyncop.Emitted])
+		<-next.in
+		require.NoError(t, first.Wait())
+		assert.Equal(t, 2, o.ended[asyncop.Emitted])
+	})
+}
+
+// inlet is a sink that the test reads.
+type inlet struct{ in chan any }
+
+func (s *inlet) In() chan<- any       { return s.in }
+func (s *inlet) AwaitCompletion()     {}
+
+// What observers return is what calls, and the timeout handler, find in their contexts; blocking calls keep their permit.
+func TestObserverContextsReachCalls(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		running, most := 0, 0
+		fn := asyncop.HandleTimeout(asyncop.Blocking(func(ctx context.Context, in int) (string, error) {
+			running++
+			most = max(most, running)
+			defer func() { running-- }()
+			if in == 3 {
+				<-ctx.Done()
+				return "", ctx.Err()
+			}
+			return fmt.Sprintf("%d: %v, attempt %d", in, ctx.Value(tallyKey{}), asyncop.AttemptFromContext(ctx)), nil
+		}), func(ctx context.Context, in int) ([]string, error) {
+			return []string{fmt.Sprintf("%d late: %v", in, ctx.Value(tallyKey{}))}, nil
+		})
+		op := asyncop.OrderedWait(fn, time.Second, 8, asyncop.WithObserver(newTally(t)), asyncop.WithMaxConcurrentCalls(1))
+		var got []string
+		for v, err := range op.Results(numbers(5)) {
+			require.NoError(t, err)
+			got = append(got, v)
+		}
+		assert.Equal(t, "0: 0, attempt 1; 1: 1, attempt 1; 2: 2, attempt 1; 3 late: 3; 4: 4, attempt 1", strings.Join(got, "; "))
+		assert.Equal(t, 1, most)
+	})
+}
+
+// Several observers are called in order, and one that breaks keeps no other from what it is to hear.
+func TestSeveralObservers(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		var log bytes.Buffer
+		first, second := newTally(t), newTally(t)
+		breaking := &breaks{}
+		op := asyncop.OrderedWait(asyncop.Func(double), 0, 4, asyncop.WithObserver(first), asyncop.WithObserver(breaking),
+			asyncop.WithObserver(second), asyncop.WithLogger(slog.New(slog.NewTextHandler(&log, nil))))
+		n := 0
+		for range op.Results(numbers(10)) {
+			n++
+		}
+		assert.Equal(t, 10, n)
+		assert.Equal(t, map[asyncop.EndKind]int{asyncop.Emitted: 10}, first.ended)
+		assert.Equal(t, first.ended, second.ended)
+		assert.Contains(t, log.String(), "an observer broke")
+		assert.Contains(t, log.String(), "ended: broken")
+	})
+	assert.PanicsWithValue(t, "asyncop: WithObserver: nil observer", func() { asyncop.WithObserver(nil) })
+}
+
+// breaks panics when it is called with ends.
+type breaks struct{ tally }
+
+func (*breaks) Accepted(ctx context.Context, _ any, _ bool) context.Context      { return nil }
+func (*breaks) AttemptStarted(ctx context.Context, _ int) context.Context        { return nil }
+func (*breaks) AttemptEnded(context.Context, asyncop.Outcome)                    { runtime.Goexit() }
+func (*breaks) Ended(context.Context, asyncop.Ending)                            { panic("ended: broken") }
+
+// door is a gate.
+type door struct {
+	tally
+	open   atomic.Bool
+	notify func()
+	breaks bool
+}
+
+func (d *door) TryAdmit() bool {
+	if d.breaks {
+		panic("the door is stuck")
+	}
+	return d.open.Load()
+}
+func (d *door) Notify(f func()) { d.notify = f }
+
+// A gate holds the input back until it says that there is room.
+func TestGate(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		d := &door{tally: *newTally(t)}
+		op := asyncop.OrderedWait(asyncop.Func(double), 0, 4, asyncop.WithObserver(d), asyncop.WithBuffer(0))
+		out := make(chan any, 10)
+		go op.Via(&relay{inlet: inlet{in: out}})
+		in := op.In()
+		go func() {
+			for i := range 3 {
+				in <- i
+			}
+			close(in)
+		}()
+		synctest.Wait()
+		assert.Zero(t, op.Stats().Accepted)
+		d.open.Store(true)
+		d.notify()
+		require.NoError(t, op.Wait())
+		assert.Equal(t, 3, d.ended[asyncop.Emitted])
+	})
+	synctest.Test(t, func(t *testing.T) {
+		op := asyncop.OrderedWait(asyncop.Func(double), 0, 4, asyncop.WithObserver(&door{tally: *newTally(t), breaks: true}))
+		var last error
+		for _, err := range op.Results(numbers(3)) {
+			last = err
+		}
+		assert.ErrorContains(t, last, "gate")
+		assert.ErrorContains(t, last, "the door is stuck")
+	})
+}
+
+type relay struct{ inlet }
