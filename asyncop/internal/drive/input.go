@@ -157,5 +157,5 @@ func (d *Driver[IN, OUT]) ended() bool {
 	if d.checks != nil && !d.checks.quiet() {
 		return false
 	}
-	return d.suspended() || d.drained()
+	return (d.suspended() || d.drained()) && d.leaving.Len() == 0
 }
