@@ -83,14 +83,14 @@ type EndKind uint8
 const (
 	// Emitted: all its results have left. The body of the loop over [AsyncWaitOperator.Results] has come back from them, Via or
 	// To have sent them into the next flow, or they were placed in Out.
-	Emitted EndKind = iota
-	Empty           // it had no result
-	HandedOver      // it has failed, and the side output or the failure handler has it
-	Dropped         // it has failed, and was dropped: WithDropOnFailure
-	Failed          // it has failed, and the operator with it
-	Abandoned       // the operator has ended before it did
-	Kept            // it is in the final checkpoint, and will be called again
-	Discarded       // it came after the operator took no more, or results of it were not taken by the end
+	Emitted    EndKind = iota
+	Empty              // it had no result
+	HandedOver         // it has failed, and the side output or the failure handler has it
+	Dropped            // it has failed, and was dropped: WithDropOnFailure
+	Failed             // it has failed, and the operator with it
+	Abandoned          // the operator has ended before it did
+	Kept               // it is in the final checkpoint, and will be called again
+	Discarded          // it came after the operator took no more, or results of it were not taken by the end
 )
 
 var endKinds = [...]string{"emitted", "empty", "handed over", "dropped", "failed", "abandoned", "kept", "discarded"}
