@@ -146,15 +146,16 @@ func (s *Source[T]) Receive(ctx context.Context, n int) ([]delivery.Message[T], 
 		if err := s.trouble(); err != nil {
 			return nil, err
 		}
-		if ctx.Err() != nil {
-			return nil, context.Cause(ctx)
-		}
+		// Also if ctx has ended: then what is due is returned, and only a wait is not begun.
 		ms, err := s.take(n)
 		if s.ctx.Err() != nil {
 			return nil, errSourceClosed // Close gives back what was taken
 		}
 		if err != nil || len(ms) > 0 {
 			return ms, err
+		}
+		if ctx.Err() != nil {
+			return nil, context.Cause(ctx)
 		}
 		timer := s.clock.Timer(poll)
 		select {

@@ -1,0 +1,245 @@
+package ladder
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"github.com/benbjohnson/clock"
+
+	"github.com/weirflow/weir/delivery"
+	"github.com/weirflow/weir/delivery/store"
+)
+
+const (
+	slice    = 50 * time.Millisecond // a layer's rate is kept in slices of it
+	maxBatch = 100                   // messages of a layer at once
+	// An input that had nothing is left alone for so long while others have something.
+	emptyFor = 20 * time.Millisecond
+)
+
+var errClosed = errors.New("ladder: the source is closed")
+
+// Source returns a source of the messages of first, which may be nil, and of those that come back from the layers. It owns first: its
+// Close closes it.
+//
+// When first has come to its end (io.EOF), Source ends as soon as nothing of the layers is in flight. What waits in them stays for the next run.
+func (l *Ladder[T]) Source(first delivery.Source[T]) delivery.Source[T] {
+	s := &source[T]{clock: l.c.Clock, closed: make(chan struct{}), settled: make(chan struct{}, 1)}
+	if first != nil {
+		s.inputs = append(s.inputs, &input[T]{source: first, first: true})
+	}
+	for _, layer := range l.c.Layers {
+		s.inputs = append(s.inputs, &input[T]{
+			source: store.NewSource(l.c.Store, layer.Queue, l.c.DeadLetters, l.c.Codec, l.c.Options...),
+			rate:   layer.Rate, limit: layer.MaxConcurrent,
+		})
+	}
+	return s
+}
+
+// source merges inputs. A Receive asks all that may give something, at the same time, and ends those that still wait when one has given:
+// so no input holds up another (law D4), and nothing is taken that is not asked for.
+type source[T any] struct {
+	clock   clock.Clock
+	closing sync.Once
+	closed  chan struct{}
+	settled chan struct{} // room for one; to Receive: a message of a layer was settled
+	flying  atomic.Int64  // messages of layers that are not settled, those in rest included
+
+	// Owned by Receive.
+	inputs []*input[T]
+	rest   []delivery.Message[T]
+	ended  bool  // the first input has
+	failed error // of an input, to be returned after what others have given
+}
+
+// input is a source among others. All but flying is owned by Receive, and by the goroutine that asks for it.
+type input[T any] struct {
+	source delivery.Source[T]
+	first  bool
+	rate   float64
+	limit  int
+	next   time.Time // not to be asked before
+
+	flying atomic.Int64 // messages that are not settled
+}
+
+// Receive implements [delivery.Source].
+func (s *source[T]) Receive(ctx context.Context, n int) ([]delivery.Message[T], error) {
+	if n < 1 {
+		panic(fmt.Sprintf("ladder: Receive: n is %d, must be at least 1", n))
+	}
+	for len(s.rest) == 0 {
+		select {
+		case <-s.closed:
+			return nil, errClosed
+		default:
+		}
+		switch {
+		case ctx.Err() != nil:
+			return nil, context.Cause(ctx)
+		case s.ended && s.flying.Load() == 0:
+			return nil, io.EOF
+		}
+		if s.failed == nil {
+			s.failed = s.ask(ctx, n)
+		}
+		if err := s.failed; err != nil && len(s.rest) == 0 {
+			s.failed = nil
+			return nil, err
+		}
+	}
+	n = min(n, len(s.rest))
+	ms := s.rest[:n:n]
+	s.rest = s.rest[n:]
+	return ms, nil
+}
+
+// answer is what an input has given.
+type answer[T any] struct {
+	input    *input[T]
+	messages []delivery.Message[T]
+	err      error
+}
+
+// ask asks the inputs that may be asked, until one has something, or another one may be asked.
+func (s *source[T]) ask(ctx context.Context, n int) error {
+	asking, enough := context.WithCancel(ctx)
+	defer enough()
+	answers := make(chan answer[T], len(s.inputs))
+	asked := 0
+	now := s.clock.Now()
+	var wait time.Duration // until another input may be asked; 0: none will by itself
+	for _, in := range s.inputs {
+		room := min(n, in.room())
+		if in.first && s.ended || room == 0 {
+			continue // settled wakes it
+		}
+		if d := in.next.Sub(now); d > 0 {
+			if wait == 0 || d < wait {
+				wait = d
+			}
+			continue
+		}
+		asked++
+		go func() { // ends with asking
+			ms, err := in.source.Receive(asking, room)
+			if err == nil || asking.Err() == nil {
+				enough()
+			}
+			answers <- answer[T]{in, ms, err}
+		}()
+	}
+	watched := make(chan struct{})
+	go func() { // ends with asking
+		defer close(watched)
+		s.watch(asking, wait)
+		enough()
+	}()
+	var failed error
+	for range asked {
+		failed = errors.Join(failed, s.answered(asking, <-answers))
+	}
+	if asked == 0 {
+		<-asking.Done()
+	}
+	enough()
+	<-watched
+	return failed
+}
+
+// watch returns when the inputs should be asked anew.
+func (s *source[T]) watch(asking context.Context, wait time.Duration) {
+	var due <-chan time.Time
+	if wait > 0 {
+		timer := s.clock.Timer(wait)
+		defer timer.Stop()
+		due = timer.C
+	}
+	select {
+	case <-due:
+	case <-s.settled:
+	case <-s.closed:
+	case <-asking.Done():
+	}
+}
+
+// answered notes what an input has given.
+func (s *source[T]) answered(asking context.Context, a answer[T]) error {
+	in := a.input
+	switch {
+	case a.err == io.EOF && in.first:
+		s.ended = true
+		return nil
+	case a.err != nil && asking.Err() != nil && errors.Is(a.err, context.Cause(asking)):
+		in.next = s.clock.Now().Add(emptyFor)
+		return nil
+	case a.err != nil:
+		return a.err
+	case in.first:
+		s.rest = append(s.rest, a.messages...)
+		return nil
+	}
+	if in.rate > 0 {
+		in.next = s.clock.Now().Add(time.Duration(float64(len(a.messages)) / in.rate * float64(time.Second)))
+	}
+	for _, m := range a.messages {
+		s.rest = append(s.rest, s.counted(in, m))
+	}
+	return nil
+}
+
+// room returns how many messages an input may give now.
+func (in *input[T]) room() int {
+	n := maxBatch
+	if in.limit > 0 {
+		n = min(n, in.limit-int(in.flying.Load()))
+	}
+	if in.rate > 0 {
+		n = min(n, max(1, int(min(in.rate*slice.Seconds(), maxBatch))))
+	}
+	return n
+}
+
+// counted notes a message of a layer until it is settled.
+func (s *source[T]) counted(in *input[T], m delivery.Message[T]) delivery.Message[T] {
+	in.flying.Add(1)
+	s.flying.Add(1)
+	meta := m.Meta()
+	return delivery.New(m.Value, &meta, func(v delivery.Verdict) {
+		switch v.Kind {
+		case delivery.Acked:
+			m.Ack()
+		case delivery.Nacked:
+			m.Nack(v.Delay)
+		case delivery.Rejected:
+			m.Reject(v.Err)
+		}
+		in.flying.Add(-1)
+		s.flying.Add(-1)
+		wake(s.settled)
+	})
+}
+
+// Close implements [delivery.Source].
+func (s *source[T]) Close(ctx context.Context) error {
+	s.closing.Do(func() { close(s.closed) })
+	errs := make([]error, len(s.inputs))
+	for i, in := range s.inputs { // each gives back what it gave
+		errs[i] = in.source.Close(ctx)
+	}
+	return errors.Join(errs...)
+}
+
+// wake sends to a channel with room for one.
+func wake(c chan struct{}) {
+	select {
+	case c <- struct{}{}:
+	default:
+	}
+}
