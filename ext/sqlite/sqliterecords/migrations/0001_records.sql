@@ -10,7 +10,7 @@ CREATE TABLE IF NOT EXISTS weir_clients (
 ) STRICT;
 
 CREATE TABLE IF NOT EXISTS weir_records (
-	client_id   INTEGER NOT NULL REFERENCES weir_clients (id),
+	client_id   INTEGER NOT NULL, -- of weir_clients
 	sequence    INTEGER NOT NULL,
 	step        TEXT NOT NULL,
 	fingerprint BLOB,             -- NULL: not compared
