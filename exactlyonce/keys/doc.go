@@ -37,6 +37,8 @@
 //   - A step is a phase or a call. Steps have names, and come in the same order in every run.
 //   - A [Phase] is work in the database. It and its recovery point are one transaction (law X2).
 //   - A [Call] asks another service, outside of transactions, with a key of its own. Its result is stored when it returns.
+//   - [CallProvider] is a call that one of several services can do. The one that was chosen is stored before it is asked, and stays
+//     unless it refuses.
 //   - The recovery point is the name of the last step that is done: started, …, finished.
 //
 // A run calls the handler from its beginning. Steps that are done do not run again: they return the result that was stored, which is

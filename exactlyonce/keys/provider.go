@@ -1,0 +1,86 @@
+package keys
+
+import (
+	"context"
+	"database/sql"
+	"errors"
+	"fmt"
+	"strings"
+)
+
+// ErrRefused marks the error of a call that a provider has refused for good and without effect, such as a declined card:
+//
+//	return charge, fmt.Errorf("%w: %w", keys.ErrRefused, err)
+var ErrRefused = errors.New("keys: refused")
+
+// Refusal is a provider that has refused, and why.
+type Refusal struct {
+	Provider string
+	Reason   string // the text of its error
+}
+
+// RefusedError reports that no provider is left. It matches [ErrRefused] and is definite.
+type RefusedError struct {
+	Refusals []Refusal // in order
+}
+
+// Error names the providers and their reasons.
+func (e *RefusedError) Error() string {
+	reasons := make([]string, len(e.Refusals))
+	for i, r := range e.Refusals {
+		reasons[i] = r.Provider + ": " + r.Reason
+	}
+	return fmt.Sprintf("keys: refused by %d providers: %s", len(reasons), strings.Join(reasons, "; "))
+}
+
+// Is makes errors.Is find ErrRefused.
+func (*RefusedError) Is(target error) bool { return target == ErrRefused }
+
+// CallProvider is [Call] where several services can do the same, such as two payment providers. choose names the one to
+// ask. It is stored before it is called the first time, and every later call goes to it, whatever choose would say by
+// then: after a restart and from another worker, too. Only after an error that matches [ErrRefused], which is stored, choose is asked
+// for another one. After any other error the outcome is in doubt: the request fails, and its next attempt asks the same
+// provider with the same key.
+//
+// choose gets the providers that have refused, in order; not ok means that none is left, and CallProvider returns a
+// [*RefusedError]. key differs for each provider. name has 1 to 35 bytes.
+func CallProvider[T any](ctx context.Context, r *Run, name string, choose func(refused []Refusal) (provider string, ok bool),
+	call func(ctx context.Context, provider, key string) (T, error),
+) (T, error) {
+	type choice struct {
+		Provider string
+		OK       bool
+	}
+	type outcome struct {
+		Result  T
+		Refused bool
+		Reason  string
+	}
+	var refused []Refusal
+	for n := 1; ; n++ {
+		chosen, err := Phase(ctx, r, fmt.Sprintf("%s-provider-%d", name, n), func(context.Context, *sql.Tx) (choice, error) {
+			provider, ok := choose(refused)
+			return choice{provider, ok}, nil
+		})
+		if err != nil {
+			return *new(T), err
+		}
+		if !chosen.OK {
+			return *new(T), &RefusedError{Refusals: refused}
+		}
+		answer, err := Call(ctx, r, fmt.Sprintf("%s-call-%d", name, n), func(ctx context.Context, key string) (outcome, error) {
+			result, err := call(ctx, chosen.Provider, key)
+			if errors.Is(err, ErrRefused) {
+				return outcome{Refused: true, Reason: err.Error()}, nil
+			}
+			return outcome{Result: result}, err
+		})
+		if err != nil {
+			return *new(T), err
+		}
+		if !answer.Refused {
+			return answer.Result, nil
+		}
+		refused = append(refused, Refusal{chosen.Provider, answer.Reason})
+	}
+}
