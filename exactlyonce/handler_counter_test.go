@@ -1,0 +1,154 @@
+package exactlyonce_test
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"math/rand/v2"
+	"net/http"
+	"net/http/httptest"
+	"strconv"
+	"strings"
+	"sync"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/weirflow/weir/exactlyonce"
+)
+
+var errLost = errors.New("lost on the way")
+
+// badNetwork loses requests and answers, sends requests twice, and late: also after the caller has its answer.
+type badNetwork struct {
+	base   http.RoundTripper
+	random func() float64
+	late   sync.WaitGroup
+	faults atomic.Int64
+}
+
+func (n *badNetwork) RoundTrip(req *http.Request) (*http.Response, error) {
+	body, err := io.ReadAll(req.Body)
+	if err != nil {
+		return nil, err
+	}
+	send := func(ctx context.Context) (*http.Response, error) {
+		again := req.Clone(ctx)
+		again.Body = io.NopCloser(strings.NewReader(string(body)))
+		return n.base.RoundTrip(again)
+	}
+	ghost := func(delay time.Duration) { // an attempt that nothing waits for
+		n.late.Go(func() {
+			time.Sleep(delay)
+			if resp, err := send(context.WithoutCancel(req.Context())); err == nil {
+				_, _ = io.Copy(io.Discard, resp.Body)
+				_ = resp.Body.Close()
+			}
+		})
+	}
+	p := n.random()
+	if p < 0.3 {
+		n.faults.Add(1)
+	}
+	switch {
+	case p < 0.06: // the request is lost
+		return nil, errLost
+	case p < 0.14: // the answer is lost
+		if resp, err := send(req.Context()); err == nil {
+			_ = resp.Body.Close()
+		}
+		return nil, errLost
+	case p < 0.20: // the request arrives after the caller has given up this attempt
+		ghost(time.Duration(n.random() * float64(5*time.Millisecond)))
+		return nil, errLost
+	case p < 0.26: // twice at the same time
+		ghost(0)
+	case p < 0.30: // and once more, much later
+		ghost(time.Duration(n.random() * float64(20*time.Millisecond)))
+	}
+	return send(req.Context())
+}
+
+// X1: increments over a network that loses, doubles, delays and reorders 30 % of them, to a service that fails before its effect,
+// panics, and gives up for callers that have gone, add up to exactly their number.
+func TestCounterOverBadNetwork(t *testing.T) {
+	const elements, callers = 1_000, 8
+	var mu sync.Mutex
+	random := rand.New(rand.NewPCG(1, 2))
+	draw := func() float64 { mu.Lock(); defer mu.Unlock(); return random.Float64() }
+
+	var sum, want atomic.Int64
+	results := exactlyonce.NewResults(exactlyonce.ResultsConfig{})
+	defer results.Close(context.Background())
+	service := httptest.NewServer(results.Handler(http.HandlerFunc(func(w http.ResponseWriter, req *http.Request) {
+		switch p := draw(); {
+		case p < 0.05:
+			w.WriteHeader(http.StatusServiceUnavailable)
+			return
+		case p < 0.08:
+			panic(http.ErrAbortHandler)
+		case p < 0.5:
+			time.Sleep(time.Duration(draw() * float64(time.Millisecond)))
+		}
+		b, _ := io.ReadAll(req.Body)
+		n, err := strconv.ParseInt(string(b), 10, 64)
+		if err != nil {
+			t.Error(err)
+		}
+		_, _ = fmt.Fprint(w, sum.Add(n))
+	}), exactlyonce.HandlerConfig{Required: true}))
+	defer service.Close()
+	network := &badNetwork{base: service.Client().Transport, random: draw}
+	client := &http.Client{Transport: exactlyonce.Transport(network, service.URL+"/")}
+	tracker := exactlyonce.NewTracker(exactlyonce.TrackerConfig{})
+
+	// add makes attempts until one has an answer.
+	add := func(n int64) error {
+		element := tracker.Accepted(t.Context(), n)
+		defer tracker.Ended(element)
+		for attempt := 1; attempt < 100; attempt++ {
+			req, err := http.NewRequestWithContext(tracker.AttemptStarted(element, attempt), http.MethodPost, service.URL+"/",
+				strings.NewReader(strconv.FormatInt(n, 10)))
+			if err != nil {
+				return err
+			}
+			resp, err := client.Do(req)
+			if errors.Is(err, exactlyonce.ErrStale) || errors.Is(err, exactlyonce.ErrMismatch) {
+				return err
+			} else if err != nil {
+				continue
+			}
+			_ = resp.Body.Close()
+			if resp.StatusCode == http.StatusOK {
+				return nil
+			}
+		}
+		return errors.New("no answer in 100 attempts")
+	}
+	var wg sync.WaitGroup
+	for caller := range callers {
+		wg.Go(func() {
+			for i := range elements / callers {
+				n := int64(caller*elements + i + 1)
+				want.Add(n)
+				if err := add(n); err != nil {
+					t.Errorf("add %d: %v", n, err)
+				}
+			}
+		})
+	}
+	wg.Wait()
+	network.late.Wait() // what was under way arrives, too, and is stale or replayed
+	require.Equal(t, want.Load(), sum.Load())
+	s := results.Stats()
+	t.Logf("%d faults of the network; %+v", network.faults.Load(), s)
+	require.Greater(t, network.faults.Load(), int64(elements/5))
+	require.NotZero(t, s.Replayed)
+	require.NotZero(t, s.Stale)
+	require.Zero(t, s.InProgress)
+	require.Zero(t, s.Waiting)
+	require.Less(t, s.Records, elements/2, "answers go when the client is done with them")
+}
