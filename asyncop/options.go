@@ -38,7 +38,9 @@ type config struct {
 	random         rand.Source
 	observers      []Observer
 
-	maxCalls       int // 0: the capacity
+	maxCalls       int      // 0: the capacity
+	permits        *Permits // shared with other operators; nil: none
+	pace           Pacer    // nil: none
 	attemptTimeout time.Duration
 	handlerLimit   time.Duration
 	earlyTimeout   bool

@@ -53,6 +53,9 @@ func newDriver[IN, OUT any](
 			c.Gates = append(c.Gates, g)
 		}
 	}
+	if cfg.permits != nil {
+		c.Permits = cfg.permits.permits
+	}
 	if direct := directCall(fn); direct != nil {
 		c.Direct = func(a *call.Attempt[*queue.Entry[engine.Slot[IN, OUT]], OUT], in IN) {
 			ctx := (*call.AttemptContext[*queue.Entry[engine.Slot[IN, OUT]], OUT])(a)
@@ -104,6 +107,9 @@ func (s *surface[IN, OUT]) engineConfig(timeout time.Duration, q queue.Queue[eng
 	}
 	if s.retryState == LatencyFirst && s.maxRetries != strategies.Unlimited {
 		c.LeastTime = max(c.LeastTime, timeout/time.Duration(s.maxRetries+1))
+	}
+	if s.pace != nil {
+		c.Pace = s.pace.Take
 	}
 	if canHoldControl[OUT]() {
 		c.IsControl = participant.IsControl

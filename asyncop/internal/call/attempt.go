@@ -67,7 +67,9 @@ func (a *Attempt[E, OUT]) Refuse(err error) {
 		return
 	}
 	a.err = err
-	if a.state.Or(completed|over)&over != 0 {
+	before := a.state.Or(completed | over)
+	a.release(before, over)
+	if before&over != 0 {
 		return
 	}
 	a.endContext()

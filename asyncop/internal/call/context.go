@@ -11,6 +11,9 @@ import (
 // NumberKey finds the number of the attempt in its context; 0 for a timeout handler.
 type NumberKey struct{}
 
+// PermitsKey finds out, in the context of a call, whether that or a call around it has one of these permits: true or nil.
+type PermitsKey struct{ *Permits }
+
 // HostKey finds what runs the blocking calls of an attempt in its context: an [Attempt].
 type HostKey struct{}
 
@@ -100,9 +103,13 @@ func (c *AttemptContext[E, OUT]) AfterFunc(f func()) (stop func() bool) {
 
 // Value is [Context.Value], and knows the attempt, for blocking calls and for those who report stages.
 func (c *AttemptContext[E, OUT]) Value(key any) any {
-	switch key.(type) {
+	switch key := key.(type) {
 	case HostKey:
 		return (*Attempt[E, OUT])(c)
+	case PermitsKey:
+		if c.host.Share.Of(key.Permits) {
+			return true
+		}
 	case stagekey.Key:
 		return (*Stages[E])(&c.Token)
 	}

@@ -18,6 +18,7 @@ type Host[E any] struct {
 	Run      func(task func())         // has task done by a worker
 	Panicked func(recovered any) error // makes an error of a panic, or of Goexit: see package guard
 	NilError error                     // stands for a nil error
+	Share    *Share                    // in permits that operators share; nil: in none
 
 	_ [64]byte // what others look at for each element is kept apart from what the loop writes for each
 

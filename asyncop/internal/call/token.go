@@ -86,6 +86,7 @@ func (t *Token[E]) claim() bool {
 // publish hands a claimed token with its outcome to the loop, unless it has been ended meanwhile. bits are set with it.
 func (t *Token[E]) publish(bits uint32) bool {
 	before := t.state.Or(completed | over | bits)
+	t.release(before, over|bits)
 	if before&over != 0 {
 		t.host.late.Add(1)
 		t.giveBack(before, bits)
@@ -127,7 +128,9 @@ func (t *Token[E]) cutOff(late error) {
 	if late == context.DeadlineExceeded { //nolint:errorlint // from Late
 		bits |= expired
 	}
-	if t.state.Or(bits)&over == 0 {
+	before := t.state.Or(bits)
+	t.release(before, bits)
+	if before&over == 0 {
 		t.endContext()
 	}
 }
@@ -146,6 +149,7 @@ type Ending struct {
 	Stage   predicates.Stage // the latest that was reported
 	InDoubt bool             // a client has reported a request and not taken it back
 	Freed   bool             // the permit is the loop's; if not, the goroutine of the call gives it back
+	Over    bool             // the same for the permit that operators share; it may have come back before
 }
 
 func (t *Token[E]) cut(bits uint32) Ending {
@@ -162,7 +166,9 @@ func (t *Token[E]) cut(bits uint32) Ending {
 				t.host.late.Add(1)
 			}
 			t.endContext()
-			return Ending{Stage: stageIn(before), InDoubt: doubtIn(before), Freed: freedBy(before, set)}
+			return Ending{
+				Stage: stageIn(before), InDoubt: doubtIn(before), Freed: freedBy(before, set), Over: overBy(before, set),
+			}
 		}
 	}
 }
@@ -202,7 +208,27 @@ func (t *Token[E]) tryOccupy() bool {
 }
 
 // Returned says that the function which occupied the attempt has returned, or is not called.
-func (t *Token[E]) Returned() { t.giveBack(t.state.Or(returned), returned) }
+func (t *Token[E]) Returned() {
+	before := t.state.Or(returned)
+	t.release(before, returned)
+	t.giveBack(before, returned)
+}
+
+// release gives the permit back that operators share, if bits have brought that about: the attempt is over, and no function of it
+// runs. Other than its operator's own permit it does not wait for the loop. Called for attempts only, and by publish for handlers,
+// which have no number.
+func (t *Token[E]) release(before, bits uint32) {
+	if s := t.host.Share; s != nil && t.number > 0 && overBy(before, bits) {
+		s.Release()
+	}
+}
+
+// overBy reports whether setting bits has completed the condition under which the shared permit comes back.
+func overBy(before, bits uint32) bool { return !isOver(before) && isOver(before|bits) }
+
+func isOver(state uint32) bool {
+	return state&over != 0 && (state&occupied == 0 || state&returned != 0)
+}
 
 // giveBack gives the permit back from another goroutine than the loop, if that is due.
 func (t *Token[E]) giveBack(before, bits uint32) {

@@ -285,7 +285,7 @@ func TestReports(t *testing.T) {
 	s.ReportStage(predicates.ResponseReceived)
 	s.ReportRefused(false)
 	require.False(t, s.ReportSent(false))
-	require.Equal(t, Ending{Stage: predicates.NetworkTime, InDoubt: true, Freed: true}, end)
+	require.Equal(t, Ending{Stage: predicates.NetworkTime, InDoubt: true, Freed: true, Over: true}, end)
 	stage, inDoubt = a.Report()
 	require.Equal(t, predicates.NetworkTime, stage)
 	require.True(t, inDoubt)

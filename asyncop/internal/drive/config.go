@@ -30,6 +30,8 @@ type Config[IN, OUT any] struct {
 	Close  func() error                                 // after the last one, if Open succeeded; nil: there is none
 	Clone  func(in IN) IN                               // copies an element of Results' input; nil: there is none
 
+	Permits *call.Permits // shared with other operators; nil: none
+
 	CancelUpstream context.CancelCauseFunc // or nil
 	DrainRetries   bool                    // the end of the input lets retries go on
 	DrainResults   bool                    // that of Results' input does

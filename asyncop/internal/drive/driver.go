@@ -120,6 +120,13 @@ func New[IN, OUT any](cfg Config[IN, OUT]) *Driver[IN, OUT] {
 		NilError: cfg.ErrNil,
 		Sleeper:  call.NewSleeper(),
 	}
+	if p := cfg.Permits; p != nil {
+		lent := 0
+		if cfg.Context.Value(call.PermitsKey{Permits: p}) != nil {
+			lent = 1 // the operator runs inside a call that has one
+		}
+		d.host.Share = p.Join(&d.host.Sleeper, lent)
+	}
 	d.host.Life, d.host.Cancel = context.WithCancelCause(cfg.Context)
 	d.timers = timers.NewService[*queue.Entry[engine.Slot[IN, OUT]]](cfg.Clock, d.host.WakeUp)
 	d.host.Clock = d.timers

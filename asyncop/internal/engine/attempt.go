@@ -18,8 +18,8 @@ func (g *Engine[IN, OUT]) deadline(e *queue.Entry[Slot[IN, OUT]]) time.Duration 
 	return e.Value.accepted + g.Timeout
 }
 
-// start begins the next attempt of e, which is fresh or ready, unless its deadline or a cancel has come (law A5). It is the one
-// place where an attempt starts.
+// start begins the next attempt of e, which is fresh or ready, unless its deadline or a cancel has come (law A5), or there is no
+// shared permit or no pace for it: then e waits on. It is the one place where an attempt starts.
 func (g *Engine[IN, OUT]) start(e *queue.Entry[Slot[IN, OUT]]) {
 	s := &e.Value
 	if g.EndIfCancelled(); g.failure != nil { // now, not when the driver looks
@@ -28,6 +28,9 @@ func (g *Engine[IN, OUT]) start(e *queue.Entry[Slot[IN, OUT]]) {
 	g.refresh()
 	if g.Timeout > 0 && g.now >= g.deadline(e) {
 		g.timeOut(e)
+		return
+	}
+	if (g.Host.Share != nil || g.Pace != nil) && !g.admit(e) {
 		return
 	}
 	if s.phase == ready {
@@ -75,6 +78,54 @@ func (g *Engine[IN, OUT]) start(e *queue.Entry[Slot[IN, OUT]]) {
 		return
 	}
 	g.invoke(e, a)
+}
+
+// admit takes a shared permit for an attempt of e and asks the pace. An attempt that must wait has neither.
+func (g *Engine[IN, OUT]) admit(e *queue.Entry[Slot[IN, OUT]]) bool {
+	share := g.Host.Share
+	if share != nil && !share.Take() {
+		g.short = true
+		return false
+	}
+	if g.Pace == nil {
+		return true
+	}
+	if !g.askPace(e) {
+		if share != nil {
+			share.Release()
+		}
+		return false
+	}
+	return true
+}
+
+// askPace asks whether an attempt of e may start now. Asking is user code: the time may run out meanwhile.
+func (g *Engine[IN, OUT]) askPace(e *queue.Entry[Slot[IN, OUT]]) bool {
+	var wait time.Duration
+	at := g.now
+	if panicked := g.protect(callPace, e, nil, func() { wait = g.Pace(g.Timers.Time(at)) }); panicked != nil {
+		g.refuse(e, panicked)
+		return false
+	}
+	g.refresh()
+	switch {
+	case wait > 0:
+		g.paced = later(at, wait)
+	case g.Timeout > 0 && g.now >= g.deadline(e):
+		g.timeOut(e)
+	default:
+		return true
+	}
+	return false
+}
+
+// refuse ends e, which is fresh or ready, with the error of what was to admit its attempt (law A6).
+func (g *Engine[IN, OUT]) refuse(e *queue.Entry[Slot[IN, OUT]], err error) {
+	if e.Value.phase == ready {
+		g.ready.Cancel(&e.Value.timer)
+		g.counts.WaitingForRetry--
+	}
+	g.fail(e, err)
 }
 
 func (g *Engine[IN, OUT]) newAttempt() *call.Attempt[*queue.Entry[Slot[IN, OUT]], OUT] {
@@ -149,6 +200,9 @@ func (g *Engine[IN, OUT]) endAttempt(a *call.Attempt[*queue.Entry[Slot[IN, OUT]]
 	}
 	if end.Freed {
 		g.permits++
+	}
+	if end.Over && g.Host.Share != nil {
+		g.Host.Share.Release()
 	}
 	return end
 }

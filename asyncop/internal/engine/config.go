@@ -29,7 +29,9 @@ type Config[IN, OUT any] struct {
 	AttemptTimeout time.Duration // of each attempt; 0: none
 	HandlerLimit   time.Duration // of the timeout handler
 	EarlyTimeout   bool          // an element times out as soon as no retry can start within its timeout
-	MaxCalls       int           // 0: as many as there are slots
+	MaxCalls       int           // 0: as many as there are slots; calls may also need a permit of Host.Share
+
+	Pace func(now time.Time) (wait time.Duration) // asked before each attempt: 0, or when to ask again; nil: no pace
 
 	OnFailure          FailurePolicy
 	ExhaustedAsFailure bool // a result that asks for a retry it does not get is a failure

@@ -161,10 +161,13 @@ func (g *Engine[IN, OUT]) Describe(e *queue.Entry[Slot[IN, OUT]]) Report[IN] {
 	return g.report(&e.Value)
 }
 
-// Abandon ends the contexts of all attempts and returns the elements that have not ended, in input order (law A1). Ended is to be
+// Abandon gives up shared permits, ends the contexts of all attempts and returns the elements that have not ended, in input order (law A1). Ended is to be
 // called for each.
 func (g *Engine[IN, OUT]) Abandon() []*queue.Entry[Slot[IN, OUT]] {
 	g.tick()
+	if s := g.Host.Share; s != nil {
+		s.Leave()
+	}
 	var cut []*queue.Entry[Slot[IN, OUT]]
 	for e := g.Queue.First(); e != nil; e = e.Next() {
 		s := &e.Value

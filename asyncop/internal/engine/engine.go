@@ -29,6 +29,8 @@ type Engine[IN, OUT any] struct {
 	jobs    []call.Job[*queue.Entry[Slot[IN, OUT]], IN, OUT] // direct calls that were started and not handed out
 	failing fifo.Queue[*queue.Entry[Slot[IN, OUT]]]          // elements in phase failing
 	permits int                                              // free ones
+	short   bool                                             // no shared permit is free, as far as this turn is concerned
+	paced   time.Duration                                    // no attempt starts before
 
 	asking, before, handlers beside[IN, OUT] // user code on workers that may be left behind
 	returned                 atomic.Bool     // some of it has; set by any goroutine
@@ -137,9 +139,9 @@ func (g *Engine[IN, OUT]) put() *queue.Entry[Slot[IN, OUT]] {
 	return e
 }
 
-// startNew starts the newest element, unless others wait for a permit.
+// startNew starts the newest element, unless others wait to start.
 func (g *Engine[IN, OUT]) startNew(e *queue.Entry[Slot[IN, OUT]]) {
-	if g.fresh == e && g.permits > 0 && g.ready.Len() == 0 {
+	if g.fresh == e && g.permits > 0 && !g.short && g.now >= g.paced && g.ready.Len() == 0 {
 		g.start(e)
 	}
 }
@@ -169,10 +171,14 @@ func (g *Engine[IN, OUT]) Turn() {
 	g.tick()
 	now := g.now
 	g.permits += g.Host.TakeFreed()
+	g.short = false
 	g.runWaiting()
 	g.readMail()
 	g.fireTimers(now)
 	g.startWaiting()
+	if s := g.Host.Share; s != nil {
+		s.Settle(g.short)
+	}
 }
 
 // What Next returns beside an instant.
@@ -186,12 +192,19 @@ const (
 func (g *Engine[IN, OUT]) Next() time.Duration {
 	g.tick()                                                     // the sleep is not part of the last call
 	g.call, g.slow = userCall[IN, OUT]{}, watchedCall[IN, OUT]{} // an idle engine keeps nothing
-	if len(g.blocked) > 0 || !g.Host.Mail.Empty() || g.Host.Freed() > 0 || g.returned.Load() || g.failure != nil || g.canStart() || g.notes.Len() > 0 {
+	if len(g.blocked) > 0 || !g.Host.Mail.Empty() || g.Host.Freed() > 0 || g.returned.Load() || g.failure != nil || g.notes.Len() > 0 {
 		return Now
 	}
 	next := Never
+	switch {
+	case !g.wantsStart():
+	case g.now < g.paced:
+		next = g.paced
+	case g.Host.Share == nil || !g.Host.Share.Wait(g.waiting()):
+		return Now
+	}
 	if due, ok := g.Timers.Next(); ok {
-		next = due
+		next = min(next, due)
 	}
 	if g.live != nil && g.Timeout > 0 {
 		next = min(next, g.deadline(g.live))
@@ -279,9 +292,23 @@ func (g *Engine[IN, OUT]) startWaiting() {
 	}
 }
 
-func (g *Engine[IN, OUT]) canStart() bool {
+// wantsStart reports whether an attempt waits for nothing but a shared permit or the pace.
+func (g *Engine[IN, OUT]) wantsStart() bool {
 	return g.failure == nil && g.permits > 0 && (g.fresh != nil || g.ready.Len() > 0)
 }
+
+// waiting returns how many attempts wait for nothing but a shared permit, or fewer if many do.
+func (g *Engine[IN, OUT]) waiting() (n int) {
+	n = g.ready.Len()
+	for e := g.fresh; e != nil && n < turnLimit; e = e.Next() {
+		if e.Value.phase == fresh {
+			n++
+		}
+	}
+	return min(n, g.permits)
+}
+
+func (g *Engine[IN, OUT]) canStart() bool { return g.wantsStart() && !g.short && g.now >= g.paced }
 
 // ---- The end of the run
 

@@ -11,6 +11,7 @@ import (
 	"github.com/stretchr/testify/require"
 	"pgregory.net/rapid"
 
+	"github.com/weirflow/weir/asyncop/internal/call"
 	"github.com/weirflow/weir/predicates"
 	"github.com/weirflow/weir/queue"
 	"github.com/weirflow/weir/strategies"
@@ -21,6 +22,8 @@ import (
 type model struct {
 	ordered, finishing bool
 	slots, permits     int
+	shared, others     int           // permits that are shared, and those that others have
+	interval, paced    time.Duration // between attempts, and when the next may start
 	now                time.Duration
 	armed, readied     int // back-offs that began, and ended, so far
 	elements           []*modelled
@@ -73,7 +76,7 @@ func (m *model) ready(e *modelled) {
 
 // start starts what waits for a permit: retries first, the oldest first, of equal ones the first that was due.
 func (m *model) start() {
-	for len(m.in("running")) < m.permits {
+	for running := len(m.in("running")); running < m.permits && running+m.others < m.shared && m.now >= m.paced; running++ {
 		due := slices.SortedFunc(slices.Values(m.in("ready")), func(a, b *modelled) int {
 			return cmp.Or(cmp.Compare(a.accepted, b.accepted), cmp.Compare(a.readied, b.readied))
 		})
@@ -83,6 +86,9 @@ func (m *model) start() {
 		}
 		e := waiting[0]
 		e.phase, e.attempts = "running", e.attempts+1
+		if m.interval > 0 {
+			m.paced = m.now + m.interval
+		}
 		m.note("(%s#%d", e.name, e.attempts)
 	}
 }
@@ -178,7 +184,10 @@ func TestEngineFollowsItsModel(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		m := &model{
 			ordered: rapid.Bool().Draw(t, "ordered"), slots: rapid.IntRange(1, 5).Draw(t, "slots"), permits: rapid.IntRange(1, 3).Draw(t, "permits"),
+			shared: rapid.IntRange(1, 3).Draw(t, "shared permits"), interval: time.Duration(rapid.IntRange(0, 4).Draw(t, "interval")) * time.Second,
 		}
+		permits, sleeper := call.NewPermits(m.shared), call.NewSleeper()
+		others := permits.Join(&sleeper, 0)
 		strategy := strategies.FixedDelay[string](modelRetries, modelDelay).RetryIfException(predicates.HasException)
 		r := newRig(t, strategy, func(c *Config[string, string]) {
 			c.Timeout, c.MaxCalls = modelTimeout, m.permits
@@ -187,6 +196,11 @@ func TestEngineFollowsItsModel(t *testing.T) {
 				c.Queue = queue.NewOrdered[Slot[string, string]](m.slots)
 			}
 		})
+		r.share(permits)
+		if m.interval > 0 {
+			pace := &every{interval: m.interval, next: r.clock.at}
+			r.Pace = pace.take
+		}
 		accepted, late := 0, int64(0)
 		t.Repeat(map[string]func(*rapid.T){
 			"accept": func(t *rapid.T) {
@@ -232,6 +246,24 @@ func TestEngineFollowsItsModel(t *testing.T) {
 				r.clock.at = r.clock.at.Add(d)
 				m.now += d
 			},
+			"others take": func(t *rapid.T) {
+				if others.Take() {
+					require.Less(t, len(m.in("running"))+m.others, m.shared)
+					m.others++
+				}
+				others.Settle(false)
+			},
+			"others give back": func(t *rapid.T) {
+				if m.others == 0 {
+					t.Skip()
+				}
+				m.others--
+				others.Release()
+			},
+			"limit": func(t *rapid.T) {
+				m.shared = rapid.IntRange(0, 3).Draw(t, "limit")
+				permits.SetLimit(m.shared)
+			},
 			"end retries": func(*rapid.T) { // law A5
 				r.EndRetries()
 				m.finishing = true
@@ -248,12 +280,16 @@ func TestEngineFollowsItsModel(t *testing.T) {
 				require.Equal(t, strings.Join(m.history, " "), strings.Join(r.history, " "))
 				require.Equal(t, len(m.elements), r.Len())
 				require.Equal(t, len(m.in("running")), r.Running())
+				_, used := permits.Counts()
+				require.Equal(t, len(m.in("running"))+m.others, used)
 				r.balance()
 			},
 		})
 		r.pass(time.Hour)
 		r.idle()
 		r.end()
+		_, used := permits.Counts()
+		require.Equal(t, m.others, used)
 	})
 }
 

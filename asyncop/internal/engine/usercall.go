@@ -14,7 +14,7 @@ import (
 type userCall[IN, OUT any] struct {
 	kind    callKind
 	attempt *call.Attempt[*queue.Entry[Slot[IN, OUT]], OUT] // invoked
-	entry   *queue.Entry[Slot[IN, OUT]]                     // decided about, or accepted
+	entry   *queue.Entry[Slot[IN, OUT]]                     // decided about, accepted, or to be admitted
 	exited  error                                           // the call ended the goroutine
 }
 
@@ -26,6 +26,7 @@ const (
 	callDecide            // what the policy consists of
 	callAccepted          // the observer of an element that was accepted
 	callReport            // the observer of what has ended
+	callPace              // Config.Pace
 )
 
 // protect runs user code, for e or a, and returns its panic as an error. If the code ends the goroutine instead, protect does not return, and
@@ -69,6 +70,11 @@ func (g *Engine[IN, OUT]) Resume() {
 			was.entry.Value.rider().broken = was.exited
 		case callReport:
 			g.Hooks.ObserverBroke(was.exited)
+		case callPace:
+			if g.Host.Share != nil {
+				g.Host.Share.Release()
+			}
+			g.refuse(was.entry, was.exited)
 		case noCall:
 		}
 	}
