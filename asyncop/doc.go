@@ -29,7 +29,7 @@
 //   - A retry is an attempt after the first. The strategy's predicate says which outcomes deserve one, the strategy
 //     whether and when there may be one. An element that waits for its retry is in back-off: it holds a slot, but no
 //     permit and no goroutine.
-//   - A permit is the right to run a call: see [WithMaxConcurrentCalls].
+//   - A permit is the right to run a call: see [WithMaxConcurrentCalls], and [WithPermits] for those that operators share.
 //   - The timeout bounds the total time of an element, over all its attempts.
 //
 // # The life of an element

@@ -12,7 +12,6 @@ import (
 	"time"
 
 	"github.com/alicebob/miniredis/v2"
-	"github.com/failsafe-go/failsafe-go/bulkhead"
 	"github.com/failsafe-go/failsafe-go/circuitbreaker"
 	"github.com/failsafe-go/failsafe-go/hedgepolicy"
 	"github.com/jackc/pgx/v5"
@@ -130,19 +129,9 @@ func Example_kafka() {
 }
 
 func Example_sharedLimit() {
-	// One database, two operators: together they run at most 50 calls.
-	limit := bulkhead.New[any](50)
-	limited := func(call func(context.Context, string) (string, error)) asyncop.AsyncFunction[string, string] {
-		return asyncop.Blocking(func(ctx context.Context, key string) (string, error) {
-			if err := limit.AcquirePermit(ctx); err != nil {
-				return "", err
-			}
-			defer limit.ReleasePermit()
-			return call(ctx, key)
-		})
-	}
-	rows := asyncop.OrderedWait(limited(upper), 5*time.Second, 100)
-	names := asyncop.OrderedWait(limited(upper), 5*time.Second, 100)
+	db := asyncop.NewPermits(50) // one database, two operators: together they run at most 50 calls
+	rows := asyncop.OrderedWait(asyncop.Blocking(upper), 5*time.Second, 100, asyncop.WithPermits(db))
+	names := asyncop.OrderedWait(asyncop.Blocking(upper), 5*time.Second, 100, asyncop.WithPermits(db))
 	for _, op := range []*asyncop.AsyncWaitOperator[string, string]{rows, names} {
 		for row, err := range op.Results(slices.Values([]string{"lhr"})) {
 			fmt.Println(row, err)
