@@ -226,8 +226,8 @@ func (f *File[T]) keepDamaged(from io.ReadSeeker, pieces []piece) error {
 	return f.fs.SyncDir(f.dir)
 }
 
-// rewrite puts a file that has the sound lines only in the place of one.
-func (f *File[T]) rewrite(name string, from io.ReadSeeker) error {
+// rewrite puts a file that has the sound lines only in the place of one, which it closes.
+func (f *File[T]) rewrite(name string, from vfs.File) error {
 	if _, err := from.Seek(0, io.SeekStart); err != nil {
 		return err
 	}
@@ -244,7 +244,7 @@ func (f *File[T]) rewrite(name string, from io.ReadSeeker) error {
 	if err == nil {
 		err = to.Sync()
 	}
-	if err = errors.Join(err, to.Close()); err != nil {
+	if err = errors.Join(err, to.Close(), from.Close()); err != nil { // Windows does not replace an open file
 		return err
 	}
 	if err := f.fs.Rename(f.path(name+tmpSuffix), f.path(name)); err != nil {
@@ -431,8 +431,15 @@ func (f *File[T]) closeDead() error {
 	return err
 }
 
-// Close waits for calls of Append and closes the directory. Close a [Replay] before. A second Close does nothing.
+// Close waits for calls of Append and closes the directory. While a [Replay] is open it does nothing but return an error. A second Close does
+// nothing.
 func (f *File[T]) Close() error {
+	f.using <- struct{}{}
+	replays := f.replays
+	<-f.using
+	if replays {
+		return errors.New("deadfile: a replay is open: close it before the file")
+	}
 	f.mu.Lock()
 	again := f.closed
 	f.closed = true

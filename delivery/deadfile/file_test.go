@@ -91,6 +91,7 @@ func TestAppendAndReplay(t *testing.T) {
 	require.NoError(t, err)
 	_, err = f.Replay()
 	require.EqualError(t, err, "deadfile: a replay is open already")
+	require.EqualError(t, f.Close(), "deadfile: a replay is open: close it before the file")
 	ms, err := r.Receive(t.Context(), 2)
 	require.NoError(t, err)
 	m := ms[0].Meta()
@@ -115,26 +116,32 @@ func TestAppendAndReplay(t *testing.T) {
 type emptied struct {
 	*Replay[string]
 	reopen func() error
+	closed bool
 }
 
-func (e emptied) Close(ctx context.Context) error {
-	if err := e.Replay.Close(ctx); err != nil {
-		return err
+func (e *emptied) Close(ctx context.Context) error {
+	err := e.Replay.Close(ctx)
+	if err == nil && !e.closed {
+		e.closed = true
+		err = e.reopen()
 	}
-	return e.reopen()
+	return err
 }
 
 func TestConformance(t *testing.T) {
 	deliverytest.RunSource(t, func(t *testing.T) deliverytest.Queue[string] {
 		dir := t.TempDir()
 		f := open(t, dir)
+		t.Cleanup(func() { _ = f.Close() })
 		return deliverytest.Queue[string]{
 			Open: func() (delivery.Source[string], error) {
 				r, err := f.Replay()
-				return emptied{r, func() error {
+				return &emptied{Replay: r, reopen: func() error {
 					err := f.Close()
 					_ = os.Remove(filepath.Join(dir, "dead.jsonl"))
-					f = open(t, dir)
+					if err == nil {
+						f, err = Open(dir, codec.JSON[string](), quiet())
+					}
 					return err
 				}}, err
 			},

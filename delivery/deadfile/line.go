@@ -36,12 +36,16 @@ const (
 
 // bodyOf returns what a line consists of besides its batch and crc.
 func bodyOf(m store.Message) ([]byte, error) {
-	b, err := m.MarshalJSON()
-	if err != nil {
-		return nil, err
+	const longest = maxLine - 64
+	b := m.Payload
+	if len(b) <= longest {
+		var err error
+		if b, err = m.MarshalJSON(); err != nil {
+			return nil, err
+		}
 	}
-	if len(b) > maxLine-64 {
-		return nil, fmt.Errorf("deadfile: message %q has %d bytes, at most %d are allowed", m.Meta.ID, len(b), maxLine-64)
+	if len(b) > longest {
+		return nil, fmt.Errorf("deadfile: message %q has %d bytes, at most %d are allowed", m.Meta.ID, len(b), longest)
 	}
 	return bytes.TrimSuffix(bytes.TrimPrefix(b, []byte("{")), []byte("}")), nil
 }

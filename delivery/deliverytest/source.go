@@ -139,9 +139,11 @@ func within[R any](what string, f func(ctx context.Context) (R, error)) (R, erro
 	}
 	done := make(chan result, 1)
 	go func() {
-		var res result
-		res.err = suite.Quiet(func() (err error) { res.r, err = f(ctx); return err })
-		done <- res
+		res := result{err: fmt.Errorf("%s has ended its goroutine", what)}
+		defer func() { done <- res }()
+		var r R
+		err := suite.Quiet(func() (err error) { r, err = f(ctx); return err })
+		res = result{r, err}
 	}()
 	select {
 	case res := <-done:

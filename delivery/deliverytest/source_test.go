@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"runtime"
 	"slices"
 	"strconv"
 	"sync"
@@ -307,4 +308,10 @@ func TestRunSourceFindsFaults(t *testing.T) {
 			}
 		}
 	}
+}
+
+// A source that ends the goroutine, as a failing require does, is a failure and no hang.
+func TestWithinGoexit(t *testing.T) {
+	_, err := within("Close", func(context.Context) (int, error) { runtime.Goexit(); return 0, nil })
+	require.EqualError(t, err, "Close has ended its goroutine")
 }
