@@ -205,13 +205,13 @@ func TestFailureInDoubt(t *testing.T) {
 		ambiguous bool
 		text      string
 	}{
-		"refused, unsafe":     {no(unsafeReason), predicates.NetworkTime, unsafeReason, true, true, ", not retried after TEST_UNSAFE: broken"},
+		"refused, unsafe":     {no(unsafeReason), predicates.NetworkTime, unsafeReason, true, true, ", not retried after TEST_UNSAFE, which allows it for idempotent calls only (see strategies.Policy.Idempotent): broken"},
 		"refused, safe":       {no(safeReason), predicates.NetworkTime, safeReason, false, false, ", not retried after TEST_SAFE: broken"},
 		"refused, idempotent": {no(unsafeReason).Idempotent(), predicates.NetworkTime, unsafeReason, true, false, ", not retried after TEST_UNSAFE: broken"},
 		"refused, not sent":   {no(unsafeReason), predicates.ClientDispatch, unsafeReason, false, false, ", not retried after TEST_UNSAFE: broken"},
 		"asked elsewhere": {
 			because(unsafeReason, after(0, strategies.Action{})), predicates.NetworkTime, unsafeReason, true, true,
-			", not retried after TEST_UNSAFE: broken",
+			", not retried after TEST_UNSAFE, which allows it for idempotent calls only (see strategies.Policy.Idempotent): broken",
 		},
 		"rejected":                  {because(rejection, nil), predicates.NetworkTime, rejection, false, false, ": broken"},
 		"rejected, without a stage": {because(rejection, nil), predicates.Unreported, rejection, false, false, ": broken"},
@@ -299,7 +299,7 @@ func TestRejectedInDoubtOfAnEarlierAttempt(t *testing.T) {
 			require.Equal(t, rejection, f.Reason)
 			require.Equal(t, predicates.ReasonSet{}.With(first), f.Reasons)
 			require.Equal(t, inDoubt, f.InDoubt)
-			require.Equal(t, strategies.Accepted, f.Verdict)
+			require.Equal(t, strategies.Final, f.Verdict)
 		})
 	}
 }

@@ -27,16 +27,19 @@ var (
 	// [WithExhaustedAsFailure]. It comes wrapped, in the name of the reason and of why there was no retry.
 	ErrRetriesExhausted = errors.New("asyncop: retries exhausted: the last result still matches the retry predicate")
 
-	// ErrGoexit is the value of the [*PanicError] of user code that called runtime.Goexit (as testing's FailNow does).
+	// ErrGoexit is the Value of a [*PanicError] if user code did not panic, but ended its goroutine with runtime.Goexit, as FailNow
+	// of package testing does.
 	ErrGoexit = errors.New("asyncop: user code called runtime.Goexit")
 
-	// ErrControlResult is the failure of an element whose results contain a control element, such as a [Watermark].
+	// ErrControlResult is the failure of an element whose function returned a control element of the stream, such as a [Watermark],
+	// as a result. Control elements come from the source only.
 	ErrControlResult = errors.New("asyncop: a control element is not a result")
 
-	// ErrStopped is what [WithUpstreamCancel] and the loop over Results are told when the operator was stopped by Stop.
+	// ErrStopped reports that the operator was stopped by Stop: to the function of [WithUpstreamCancel], and to a loop over Results.
 	ErrStopped = errors.New("asyncop: operator stopped")
 
-	// ErrHandlerLimit is joined to the [*TimeoutError] of an element whose timeout handler exceeded its limit.
+	// ErrHandlerLimit reports that a [TimeoutHandler] took longer than [WithTimeoutHandlerLimit] allows. It is joined to the
+	// [*TimeoutError] of the element.
 	ErrHandlerLimit = errors.New("asyncop: the timeout handler exceeded its limit")
 )
 
@@ -160,12 +163,22 @@ func (e *ElementError) cutOff() string {
 		return ", not retried since the input has ended (see WithDrainRetries)"
 	case e.Verdict == strategies.OverBudget || e.Verdict == strategies.TooManyWaiting:
 		return fmt.Sprintf(", not retried: %v", e.Verdict)
+	case e.Verdict == strategies.Refused && !e.Reason.IsZero() && e.wantsIdempotence():
+		return fmt.Sprintf(", not retried after %v, which allows it for idempotent calls only (see strategies.Policy.Idempotent)", e.Reason)
 	case e.Verdict == strategies.Refused && !e.Reason.IsZero(): // without a reason, the retries are used up
 		return fmt.Sprintf(", not retried after %v", e.Reason)
 	case e.Verdict == strategies.Refused && e.retries > 0:
 		return fmt.Sprintf(", %d of %d retries used", e.Attempts-1, e.retries)
 	}
 	return ""
+}
+
+// wantsIdempotence reports whether the call is not idempotent, and its reason allows a retry for idempotent calls only.
+func (e *ElementError) wantsIdempotence() bool {
+	if e.policy == nil || e.Reason.AllowsNonIdempotentRetry() || e.retries > 0 && e.Attempts > e.retries {
+		return false
+	}
+	return ambiguous(e.InDoubt, e.policy, e.Element)
 }
 
 // Unwrap returns Err.

@@ -21,7 +21,7 @@ type Failure[IN any] struct {
 	LastAttempt  time.Time     // when its last attempt began; zero if none did
 
 	// Verdict is why its last outcome was not followed by another attempt: Refused (no retry is left, or the strategy says
-	// no), Finishing (the input has ended: see WithDrainRetries), OverBudget, TooManyWaiting, or Failed. It is Accepted if
+	// no), Finishing (the input has ended: see WithDrainRetries), OverBudget, TooManyWaiting, or Failed. It is Final if
 	// nobody asked for another attempt, or if the element ended otherwise, such as by its timeout.
 	Verdict strategies.Verdict
 

@@ -564,7 +564,7 @@ func TestFailureTellsTheVerdict(t *testing.T) {
 		ends bool
 		text string
 	}{
-		strategies.Accepted:   {strategies.FixedDelay[string](3, 0).RetryIfResult(predicates.EmptyResult), false, `in 0s: broken`},
+		strategies.Final:      {strategies.FixedDelay[string](3, 0).RetryIfResult(predicates.EmptyResult), false, `in 0s: broken`},
 		strategies.Refused:    {retryAll(0, 0), false, `in 0s: broken`},
 		strategies.Finishing:  {retryAll(3, 0), true, `in 0s, not retried since the input has ended (see WithDrainRetries): broken`},
 		strategies.OverBudget: {strategies.PolicyOf[string](retryAll(3, 0)).WithBudget(spent()), false, `in 0s, not retried: over budget: broken`},

@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"log/slog"
 	"reflect"
+	"strconv"
 	"time"
 	"unicode/utf8"
 
@@ -76,7 +77,7 @@ func (s *surface[IN, OUT]) log(limit *lineLimit, level slog.Level, msg string, i
 		s.suppressed = true
 		return
 	}
-	attrs = append(attrs, slog.String("element", s.labelOf(in)))
+	attrs = append(attrs, slog.String("element", s.logLabelOf(in)))
 	if suppressed > 0 {
 		attrs = append(attrs, slog.Int("suppressed", suppressed))
 	}
@@ -93,7 +94,7 @@ func (s *surface[IN, OUT]) logSlowCall(call engine.SlowCall[IN]) {
 // logGivenUp tells of an element that failed, and why there was no other attempt.
 func (s *surface[IN, OUT]) logGivenUp(r engine.Report[IN], how engine.Ending) {
 	attrs := []slog.Attr{slog.Int("attempts", r.Attempts), slog.Any("error", r.Err)}
-	if r.Verdict != decision.Accepted {
+	if r.Verdict != decision.Final {
 		attrs = append(attrs, slog.String("verdict", r.Verdict.String()))
 	}
 	if !r.Reason.IsZero() {
@@ -213,6 +214,20 @@ func (s *surface[IN, OUT]) labelOf(in IN) string {
 		return fmt.Sprintf("(label: %v)", err)
 	}
 	return text
+}
+
+// logLabelOf is labelOf for an attribute of a log, which the handler quotes if need be.
+func (s *surface[IN, OUT]) logLabelOf(in IN) string {
+	label := s.labelOf(in)
+	if s.label != nil {
+		return label
+	}
+	quoted, err := strconv.QuotedPrefix(label)
+	if err != nil {
+		return label // no string
+	}
+	text, _ := strconv.Unquote(quoted) // it is one
+	return text + label[len(quoted):]
 }
 
 const maxLabel = 64 // bytes of a default label

@@ -85,12 +85,12 @@ func retriesTwice() *strategies.FixedDelayStrategy[int] {
 // Retries are for those who look closely, elements given up for everybody.
 func TestLogLevels(t *testing.T) {
 	retries := []string{
-		`level=DEBUG msg="asyncop: retry" attempts=1 delay=1s reason=EXCEPTION_MATCHED error=down element="\"a\"" operator=rows`,
-		`level=DEBUG msg="asyncop: retry" attempts=2 delay=1s reason=EXCEPTION_MATCHED error=down element="\"a\"" operator=rows`,
-		`level=DEBUG msg="asyncop: no retry" verdict=refused reason=EXCEPTION_MATCHED attempts=3 error=down element="\"a\"" operator=rows`,
+		`level=DEBUG msg="asyncop: retry" attempts=1 delay=1s reason=EXCEPTION_MATCHED error=down element=a operator=rows`,
+		`level=DEBUG msg="asyncop: retry" attempts=2 delay=1s reason=EXCEPTION_MATCHED error=down element=a operator=rows`,
+		`level=DEBUG msg="asyncop: no retry" verdict=refused reason=EXCEPTION_MATCHED attempts=3 error=down element=a operator=rows`,
 	}
-	dropped := `level=WARN msg="asyncop: element dropped" attempts=3 error=down verdict=refused element="\"a\"" operator=rows`
-	givenUp := `level=WARN msg="asyncop: element given up" attempts=3 error=down verdict=refused element="\"a\"" operator=rows`
+	dropped := `level=WARN msg="asyncop: element dropped" attempts=3 error=down verdict=refused element=a operator=rows`
+	givenUp := `level=WARN msg="asyncop: element given up" attempts=3 error=down verdict=refused element=a operator=rows`
 	tests := []struct {
 		name  string
 		level slog.Level

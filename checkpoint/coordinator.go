@@ -258,7 +258,7 @@ func (c *Coordinator) warnNotStarted(waited time.Duration) {
 	c.patience = c.clock.AfterFunc(waited, func() { c.warnNotStarted(2 * waited) })
 	c.mu.Unlock()
 	c.logger.Warn("checkpoint: nothing begins before Start of the coordinator, which has not been called",
-		slog.String("waiting", quoted(names)), slog.Duration("waited", waited))
+		slog.String("waiting", listed(names)), slog.Duration("waited", waited))
 }
 
 // breakStart makes Start fail, or ends what has started already. Called with mu held.
@@ -536,12 +536,12 @@ func (c *Coordinator) awaitDrained(ctx context.Context, r *run) error {
 		case <-remind.C:
 		}
 		c.mu.Lock()
-		waiting := quoted(r.waiting)
+		waiting := maps.Clone(r.waiting)
 		c.mu.Unlock()
 		if err != nil {
-			return fmt.Errorf("checkpoint: draining: %w: no report from %s", err, waiting)
+			return fmt.Errorf("checkpoint: draining: %w: no report from %s", err, quoted(waiting))
 		}
-		c.logger.Warn("checkpoint: the stream is being drained", slog.String("not done", waiting))
+		c.logger.Warn("checkpoint: the stream is being drained", slog.String("not done", listed(waiting)))
 	}
 }
 
@@ -571,14 +571,14 @@ func (r *reminder) warn(run *run, all bool) {
 	never := maps.Clone(run.waiting)
 	maps.DeleteFunc(never, func(name string, _ struct{}) bool { _, has := r.c.reported[name]; return has })
 	attrs := []any{
-		slog.Uint64("checkpoint", run.barrier.ID), slog.String("no report from", quoted(run.waiting)), slog.Duration("waited", r.total),
+		slog.Uint64("checkpoint", run.barrier.ID), slog.String("no report from", listed(run.waiting)), slog.Duration("waited", r.total),
 	}
 	r.c.mu.Unlock()
 	if len(never) == 0 && !all {
 		return
 	}
 	if len(never) > 0 {
-		attrs = append(attrs, slog.String("never reported, so perhaps not part of the pipeline", quoted(never)))
+		attrs = append(attrs, slog.String("never reported, so perhaps not part of the pipeline", listed(never)))
 	}
 	r.c.logger.Warn("checkpoint: waiting for reports", attrs...)
 }
@@ -780,6 +780,11 @@ func (r *run) over() bool {
 func (r *run) fail(err error) {
 	r.err = err
 	close(r.settled)
+}
+
+// listed is for attributes of a log, which the handler quotes if need be.
+func listed(names map[string]struct{}) string {
+	return strings.Join(slices.Sorted(maps.Keys(names)), ", ")
 }
 
 func quoted(names map[string]struct{}) string {

@@ -87,7 +87,7 @@ func TestDraining(t *testing.T) {
 		c, _, b := draining(t, checkpointtest.NewMemoryStore(), WithTimeout(time.Minute), WithLogger(slog.New(slog.NewTextHandler(&log, nil))))
 		time.Sleep(150 * time.Second)
 		synctest.Wait()
-		require.Equal(t, 2, strings.Count(log.String(), `is being drained" "not done"="\"b\""`), log.String())
+		require.Equal(t, 2, strings.Count(log.String(), `is being drained" "not done"=b`), log.String())
 		b.barrier().Report("b", participant.State{}, nil)
 		require.NoError(t, c.Wait())
 	})

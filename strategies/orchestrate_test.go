@@ -408,7 +408,7 @@ func TestStepsOneByOne(t *testing.T) {
 		}
 		switch {
 		case r.IsZero():
-			want = decision.Accepted
+			want = decision.Final
 		case before.Finishing:
 			want = decision.Finishing
 		case !r.AlwaysRetry() && (failure != nil || action.Retry && action.Delay < 0):
@@ -435,7 +435,7 @@ func TestStepsOneByOne(t *testing.T) {
 
 func TestVerdictText(t *testing.T) {
 	for v, text := range map[decision.Verdict]string{
-		decision.Accepted: "accepted", decision.Retried: "retried", decision.Refused: "refused",
+		decision.Final: "final", decision.Retried: "retried", decision.Refused: "refused",
 		decision.Finishing: "finishing", decision.OverBudget: "over budget",
 		decision.TooManyWaiting: "too many waiting", decision.Failed: "decision failed", 99: "Verdict(99)",
 	} {
@@ -516,7 +516,7 @@ func TestRejectionIsNotRetried(t *testing.T) {
 			a := failedAttempt(1)
 			a.Idempotent = idempotent
 			d := p.Steps().Decide(t.Context(), a, decision.Situation{Finishing: finishing})
-			assert.Equal(t, decision.Decision{Verdict: decision.Accepted, Reason: rejected, Err: io.ErrUnexpectedEOF}, d)
+			assert.Equal(t, decision.Decision{Verdict: decision.Final, Reason: rejected, Err: io.ErrUnexpectedEOF}, d)
 			assert.Equal(t, rejected, a.Reason)
 			assert.Zero(t, asked)
 		}

@@ -121,7 +121,7 @@ func TestPolicyOfConsidersWhatHasAPredicate(t *testing.T) {
 		assert.False(t, p.Steps().NeedsElement())
 		assert.True(t, p.Steps().AtOnce)
 		if !tt.errors {
-			assert.Equal(t, decision.Accepted, p.Steps().Decide(t.Context(), failedAttempt(1), decision.Situation{}).Verdict)
+			assert.Equal(t, decision.Final, p.Steps().Decide(t.Context(), failedAttempt(1), decision.Situation{}).Verdict)
 		}
 	}
 	assert.PanicsWithValue(t, "strategies: PolicyOf: nil <nil>", func() { strategies.PolicyOf[string](nil) })

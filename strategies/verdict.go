@@ -7,8 +7,9 @@ import "github.com/weirflow/weir/internal/decision"
 type Verdict uint8
 
 const (
-	// Accepted means that there was no reason to try again.
-	Accepted = Verdict(decision.Accepted)
+	// Final means that nothing asked for another attempt: the outcome had no reason, or a
+	// rejection.
+	Final = Verdict(decision.Final)
 	// Refused means that there was a reason, and the strategy said no: no retry is
 	// left, or the call may not happen twice.
 	Refused = Verdict(decision.Refused)

@@ -158,9 +158,9 @@ func TestHopelessOnesGoToTheDeadLettersDirectly(t *testing.T) {
 	require.NoError(t, err)
 	for _, f := range []asyncop.Failure[onlyOnce]{
 		{Element: "rejected", Err: errRefused, Reason: predicates.NewRejection("CARD_DECLINED"), Verdict: strategies.Refused},
-		{Element: "not retried", Err: errRefused, Verdict: strategies.Accepted},
+		{Element: "not retried", Err: errRefused, Verdict: strategies.Final},
 		{Element: "in doubt", Err: errRefused, InDoubt: true, Verdict: strategies.Refused},
-		{Element: "timed out", Err: &asyncop.TimeoutError{}, Verdict: strategies.Accepted},
+		{Element: "timed out", Err: &asyncop.TimeoutError{}, Verdict: strategies.Final},
 	} {
 		require.NoError(t, l.Take(t.Context(), f))
 	}

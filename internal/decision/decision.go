@@ -23,8 +23,8 @@ type Action struct {
 type Verdict uint8
 
 const (
-	// Accepted means that there is no reason to try again: none at all, or a rejection.
-	Accepted Verdict = iota
+	// Final means that nothing asks for another attempt: the outcome has no reason, or a rejection.
+	Final Verdict = iota
 	// Refused means that there is a reason, and the strategy says no.
 	Refused
 	// Finishing means that there is a reason, but the operator has stopped to retry.
@@ -43,8 +43,8 @@ const (
 // String returns the verdict in words, such as "over budget".
 func (v Verdict) String() string {
 	switch v {
-	case Accepted:
-		return "accepted"
+	case Final:
+		return "final"
 	case Retried:
 		return "retried"
 	case Refused:
@@ -65,7 +65,7 @@ func (v Verdict) String() string {
 type Decision struct {
 	Verdict Verdict
 
-	// Reason is why the outcome deserves another try; if it was Accepted, none or a
+	// Reason is why the outcome deserves another try; if it is Final, none or a
 	// rejection; none if the classifier Failed. It is worth a log line also if there is no retry.
 	Reason predicates.Reason
 

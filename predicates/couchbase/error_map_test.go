@@ -116,7 +116,7 @@ func TestErrorMapLeavesTheDelayToTheStrategy(t *testing.T) {
 		}
 		return policy.Steps().Decide(t.Context(), a, decision.Situation{})
 	}
-	assert.Equal(t, decision.Accepted, decide(0x7ff2).Verdict)
+	assert.Equal(t, decision.Final, decide(0x7ff2).Verdict)
 	assert.Zero(t, asked)
 	d := decide(0x7ff1)
 	assert.Equal(t, decision.Retried, d.Verdict)

@@ -36,5 +36,5 @@ func ExampleClassifier() {
 	// no retry: refused (SOCKET_CLOSED_WHILE_IN_FLIGHT)
 	// retry after 8ms (KV_LOCKED)
 	// retry after 100ms (KV_NOT_MY_VBUCKET)
-	// no retry: accepted
+	// no retry: final
 }

@@ -24,6 +24,6 @@ func ExampleCheckResponse() {
 	}
 	// Output:
 	// http status 429 Too Many Requests 1ms
-	// http status 429 Too Many Requests 7s
-	// http status 429 Too Many Requests 30s
+	// http status 429 Too Many Requests (the server asks to wait 7s) 7s
+	// http status 429 Too Many Requests (the server asks to wait 30s) 30s
 }

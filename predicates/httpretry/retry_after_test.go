@@ -79,7 +79,7 @@ func TestCheckResponse(t *testing.T) {
 	require.NoError(t, err)
 	resp := &http.Response{StatusCode: http.StatusServiceUnavailable, Request: req, Header: http.Header{"Retry-After": {"3"}}}
 	err = httpretry.CheckResponse(resp)
-	require.EqualError(t, err, "POST http://user:xxxxx@host/path: http status 503 Service Unavailable")
+	require.EqualError(t, err, "POST http://user:xxxxx@host/path: http status 503 Service Unavailable (the server asks to wait 3s)")
 	delay, ok := decision.PushbackOf(&predicates.Attempt[int]{Err: err})
 	assert.True(t, ok)
 	assert.Equal(t, 3*time.Second, delay)

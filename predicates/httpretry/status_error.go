@@ -58,6 +58,9 @@ func (e *StatusError) Error() string {
 	if e.Method != "" {
 		s = e.Method + " " + e.URL + ": " + s
 	}
+	if delay, ok := e.RetryPushback(); ok { // the message of a timeout then shows why there was no retry
+		s += fmt.Sprintf(" (the server asks to wait %v)", delay)
+	}
 	return s
 }
 

@@ -60,10 +60,10 @@ func TestDecide(t *testing.T) {
 			policy,
 			attempt{Err: io.ErrClosedPipe},
 			Decision{Reason: rejected, Err: io.ErrClosedPipe},
-			"no retry: accepted (REJECTED)",
+			"no retry: final (REJECTED)",
 		},
-		"unknown": {policy, attempt{Err: io.ErrNoProgress}, Decision{Err: io.ErrNoProgress}, "no retry: accepted"},
-		"results": {policy, attempt{Results: []int{1}}, Decision{}, "no retry: accepted"},
+		"unknown": {policy, attempt{Err: io.ErrNoProgress}, Decision{Err: io.ErrNoProgress}, "no retry: final"},
+		"results": {policy, attempt{Results: []int{1}}, Decision{}, "no retry: final"},
 		"no retry is left": {
 			strategies.FixedDelay[int](3, 0).RetryIfException(predicates.HasException),
 			attempt{Err: io.EOF, Number: 4},

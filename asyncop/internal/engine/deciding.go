@@ -152,7 +152,7 @@ func (g *Engine[IN, OUT]) decided(
 	}
 	s := &e.Value
 	switch d.Verdict {
-	case decision.Accepted:
+	case decision.Final:
 		g.settle(e, d.Err)
 	case decision.Retried:
 		if d.Err != nil {
