@@ -20,6 +20,8 @@
 //
 //	for row, err := range op.Results(slices.Values(keys)) {
 //
+// [AsyncWaitOperator.ResultsOf] does so without another goroutine, for calls and loop bodies that are short.
+//
 // # Vocabulary
 //
 //   - An element is what the stream carries: a record of type IN, or a control element such as a [Watermark].

@@ -43,6 +43,9 @@ var (
 	ErrHandlerLimit = errors.New("asyncop: the timeout handler exceeded its limit")
 )
 
+// errFromBody is what Wait and Stop return in the body of a loop over ResultsOf.
+var errFromBody = errors.New("asyncop: Wait and Stop cannot be called in the body of the loop over ResultsOf: break out of it instead")
+
 // TimeoutError is the failure of an element whose total time ran out. It matches context.DeadlineExceeded and unwraps
 // to the last error of its attempts, if there was one.
 type TimeoutError struct {

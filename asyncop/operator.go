@@ -292,8 +292,12 @@ func (op *AsyncWaitOperator[IN, OUT]) Err() error { return op.driver.Err() }
 // goroutine that ends then. A blocking call that ignores the end of its context may outlive the operator.
 func (op *AsyncWaitOperator[IN, OUT]) Done() <-chan struct{} { return op.driver.Done() }
 
-// Wait waits for Done and returns Err.
+// Wait waits for Done and returns Err. In the body of a loop over ResultsOf it returns an error at once, as Stop does: what they wait
+// for is that body.
 func (op *AsyncWaitOperator[IN, OUT]) Wait() error {
+	if op.driver.Drives() {
+		return errFromBody
+	}
 	<-op.driver.Done()
 	return op.driver.Err()
 }
@@ -309,7 +313,12 @@ func (op *AsyncWaitOperator[IN, OUT]) Wait() error {
 //
 // In a row of operators stop the first one, wait until the last one is done or ctx ends, and then stop that: what the
 // first one drains is the last one's input.
-func (op *AsyncWaitOperator[IN, OUT]) Stop(ctx context.Context) error { return op.driver.Stop(ctx) }
+func (op *AsyncWaitOperator[IN, OUT]) Stop(ctx context.Context) error {
+	if op.driver.Drives() {
+		return errFromBody
+	}
+	return op.driver.Stop(ctx)
+}
 
 // Stats returns the statistics of the moment.
 func (op *AsyncWaitOperator[IN, OUT]) Stats() Stats { return Stats(op.driver.Counts()) }

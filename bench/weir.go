@@ -5,6 +5,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"iter"
 	"math/rand/v2"
 	"sync/atomic"
 	"time"
@@ -70,6 +71,27 @@ func resultsRow[T element](impl string, p pipeline, build built[T]) Row {
 	}}
 }
 
+// chainedRow is an operator that runs on the goroutine of the loop over its results.
+func chainedRow[T element](impl string, p pipeline, build built[T]) Row {
+	return Row{Impl: impl, Kind: Weir, Run: func(m *Meter, n int) error {
+		q := p
+		q.elems = n
+		q.prepare()
+		m.Start()
+		op, end := build()
+		i := 0
+		err := check(&q, end, op.ResultsOf(asyncop.FromFunc(func() (e T, ok bool) {
+			if i == q.elems {
+				return e, false
+			}
+			i++
+			return elementAt[T](&q, i-1), true
+		})))
+		m.Stop()
+		return cmp.Or(err, q.checkCalls())
+	}}
+}
+
 // element is what rows of weir have as elements.
 type element interface{ *Item | Value }
 
@@ -83,8 +105,13 @@ func rangeOver[T element](p *pipeline, build built[T]) error {
 			}
 		}
 	}
+	return check(p, end, op.Results(input))
+}
+
+// check ranges over results and checks them.
+func check[T element](p *pipeline, end func(), results iter.Seq2[T, error]) error {
 	c := p.checker()
-	for e, err := range op.Results(input) {
+	for e, err := range results {
 		if err != nil {
 			return err
 		}
@@ -152,15 +179,17 @@ func atOnce(_ context.Context, it *Item, result asyncop.ResultFuture[*Item]) err
 
 func weirW1(c Config, p pipeline) []Row {
 	p.calls = once
-	rows := weirRows("weir", p, func() (*asyncop.AsyncWaitOperator[*Item, *Item], func()) {
+	armed := func() (*asyncop.AsyncWaitOperator[*Item, *Item], func()) {
 		return newOperator(c, p.ordered, asyncop.Func(atOnce), weirTimeout, w1Capacity, fixedDelay[*Item](retryDelay)), nil
-	})
-	return append(rows,
+	}
+	bare := func() (*asyncop.AsyncWaitOperator[*Item, *Item], func()) { // neither timeout nor retry
+		return newOperator(c, p.ordered, asyncop.Func(atOnce), 0, w1Capacity, strategies.NoRetry[*Item]()), nil
+	}
+	rows := append(weirRows("weir", p, armed), chainedRow("weir-chained", p, armed))
+	rows = append(rows, weirRows("weir-bare", p, bare)...)
+	return append(rows, chainedRow("weir-bare-chained", p, bare),
 		flowRow("weir-reasons", Weir, p, func() stages {
 			return opStages(newOperator(c, p.ordered, asyncop.Func(atOnce), weirTimeout, w1Capacity, reasonAware(retryDelay)))
-		}),
-		flowRow("weir-bare", Weir, p, func() stages { // neither timeout nor retry
-			return opStages(newOperator(c, p.ordered, asyncop.Func(atOnce), 0, w1Capacity, strategies.NoRetry[*Item]()))
 		}))
 }
 

@@ -67,6 +67,7 @@ type Driver[IN, OUT any] struct {
 	unwatch  func() bool    // ends the watch on the operator's context
 	upstream sync.WaitGroup // cancelUpstream's call
 
+	chain     chained               // if the loop runs on the goroutine that ranges over the results
 	unstarted bool                  // Stop came before the start
 	stopping  atomic.Bool           // Stop was called
 	broken    atomic.Pointer[error] // what has broken beside the loop, and ended life
@@ -104,6 +105,7 @@ func New[IN, OUT any](cfg Config[IN, OUT]) *Driver[IN, OUT] {
 		closer: cfg.Close,
 		over:   make(chan struct{}),
 		done:   make(chan struct{}),
+		chain:  chained{handed: make(chan struct{})},
 	}
 	if cfg.SideOutput != nil {
 		d.side = cfg.SideOutput.In()
@@ -128,10 +130,15 @@ func New[IN, OUT any](cfg Config[IN, OUT]) *Driver[IN, OUT] {
 		d.host.Share = p.Join(&d.host.Sleeper, lent)
 	}
 	d.host.Life, d.host.Cancel = context.WithCancelCause(cfg.Context)
-	d.timers = timers.NewService[*queue.Entry[engine.Slot[IN, OUT]]](cfg.Clock, d.host.WakeUp)
+	d.timers = timers.NewService[*queue.Entry[engine.Slot[IN, OUT]]](cfg.Clock, func() {
+		d.chain.due.Store(true)
+		d.host.WakeUp()
+	})
 	d.host.Clock = d.timers
 	if _, mock := cfg.Clock.(*clock.Mock); !mock { // time does not pass by itself
-		d.witness = &witness{clock: cfg.Clock, now: d.timers.Now, asleep: d.host.Parked.Load}
+		d.witness = &witness{clock: cfg.Clock, now: d.timers.Now, asleep: func() bool {
+			return d.host.Parked.Load() || d.chain.owner.Load() == ownedByNone
+		}}
 	}
 	e := cfg.Engine
 	e.Timers, e.Host, e.Direct = d.timers, d.host, cfg.Direct != nil
@@ -168,6 +175,10 @@ func (d *Driver[IN, OUT]) run() {
 		d.open()
 	}
 	for d.step() {
+		if d.handsOver() {
+			stands.Returned()
+			return
+		}
 	}
 	d.finish()
 	stands.Returned()
@@ -287,7 +298,7 @@ func (d *Driver[IN, OUT]) park() {
 }
 
 func (d *Driver[IN, OUT]) signalled() bool {
-	return d.host.Cancelled() || d.mustStop() || d.ends == nil && d.attached.Load() != nil ||
+	return d.host.Cancelled() || d.mustStop() || d.chain.wanted.Load() || d.ends == nil && d.attached.Load() != nil ||
 		d.carrier == nil && d.carried.Load() != nil
 }
 

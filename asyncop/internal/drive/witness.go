@@ -17,7 +17,7 @@ import (
 type witness struct {
 	clock  clock.Clock
 	now    func() time.Duration
-	asleep func() bool // the loop is parked
+	asleep func() bool // the loop is parked, or the body of a loop over the results runs
 
 	armed atomic.Bool
 	lost  atomic.Int64 // the sum of how late it was, in nanoseconds

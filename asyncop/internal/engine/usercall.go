@@ -81,6 +81,9 @@ func (g *Engine[IN, OUT]) Resume() {
 	g.readRest()
 }
 
+// Exited returns the error of user code that has ended the goroutine which owned the engine, for a driver that does not Resume.
+func (g *Engine[IN, OUT]) Exited() error { return g.call.exited }
+
 // ---- Calls that take too long
 
 // SlowCallLimit is when a call on the engine's goroutine is worth a warning: everything else has waited for it.

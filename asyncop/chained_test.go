@@ -1,0 +1,531 @@
+package asyncop_test
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"log/slog"
+	"runtime"
+	"strings"
+	"sync"
+	"sync/atomic"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+
+	"github.com/weirflow/weir/asyncop"
+	"github.com/weirflow/weir/checkpoint"
+	"github.com/weirflow/weir/checkpoint/checkpointtest"
+)
+
+// Random schedules drive an operator by ResultsOf, too (see model_test.go). Here is what only ResultsOf has.
+
+// inputsOf are the kinds of input with the letters of s.
+func inputsOf(s string) map[string]asyncop.Input[string] {
+	elements := strings.Split(s, "")
+	ch := make(chan string, len(elements))
+	for _, e := range elements {
+		ch <- e
+	}
+	close(ch)
+	rest := elements
+	return map[string]asyncop.Input[string]{
+		"slice": asyncop.FromSlice(elements),
+		"chan":  asyncop.FromChan(ch),
+		"func": asyncop.FromFunc(func() (e string, ok bool) {
+			if len(rest) == 0 {
+				return "", false
+			}
+			e, rest = rest[0], rest[1:]
+			return e, true
+		}),
+	}
+}
+
+// chain ranges over the results on a goroutine of its own and returns what it got, the last error included.
+func chain(op *asyncop.AsyncWaitOperator[string, string], in asyncop.Input[string], body func(string)) <-chan string {
+	all := make(chan string, 1)
+	go func() {
+		var got []string
+		for v, err := range op.ResultsOf(in) {
+			if err != nil {
+				got = append(got, err.Error())
+				break
+			}
+			got = append(got, v)
+			if body != nil {
+				body(v)
+			}
+		}
+		all <- strings.Join(got, " ")
+	}()
+	return all
+}
+
+func TestChained(t *testing.T) {
+	for kind := range inputsOf("") {
+		t.Run(kind, func(t *testing.T) {
+			forEachMode(t, func(t *testing.T, m mode) {
+				calls := map[string]int{}
+				fn := asyncop.Func(func(_ context.Context, in string, result future) error {
+					if calls[in]++; in == "b" && calls[in] == 1 {
+						return errBroken
+					}
+					time.AfterFunc(time.Duration('d'-in[0])*time.Millisecond, func() { result.Complete(in+"1", in+"2") })
+					return nil
+				})
+				op := construct(m, fn, time.Second, retryAll(1, time.Second/2))
+				got := <-chain(op, inputsOf("abc")[kind], nil)
+				require.Equal(t, m.pick("a1 a2 b1 b2 c1 c2", "c1 c2 a1 a2 b1 b2"), got)
+				require.NoError(t, op.Wait())
+				s := op.Stats()
+				require.EqualValues(t, 6, s.Emitted)
+				require.EqualValues(t, 3, s.Completed)
+				checkBalance(t, s)
+			}, 3)
+		})
+	}
+}
+
+// While the input has nothing at hand, completions, timers and results go on, and nothing is awake.
+func TestChainedASilentInput(t *testing.T) {
+	forEachMode(t, func(t *testing.T, m mode) {
+		in := make(chan string)
+		tries := 0
+		fn := asyncop.Func(func(_ context.Context, in string, result future) error {
+			switch in {
+			case "at once":
+				result.Complete(in)
+			case "later":
+				time.AfterFunc(time.Second, func() { result.Complete(in) })
+			case "never":
+			default:
+				if tries++; tries < 3 {
+					return errBroken
+				}
+				result.Complete("third")
+			}
+			return nil
+		})
+		op := construct(m, fn, time.Minute, retryAll(5, time.Second), asyncop.WithDropOnFailure(),
+			asyncop.WithLogger(slog.New(slog.DiscardHandler)))
+		var at []time.Duration
+		start := time.Now()
+		got := chain(op, asyncop.FromChan(in), func(string) { at = append(at, time.Since(start)) })
+		for _, e := range []string{"at once", "later", "retried", "never"} {
+			in <- e
+		}
+		time.Sleep(time.Minute)
+		synctest.Wait()
+		require.Equal(t, []time.Duration{0, time.Second, 2 * time.Second}, at)
+		require.EqualValues(t, 1, op.Stats().Dropped)
+		in <- "at once"
+		close(in)
+		require.Equal(t, "at once later third at once", <-got)
+		require.NoError(t, op.Wait())
+	}, 4, 5)
+}
+
+// However the loop ends, the operator has ended when it is left, and what ended it goes on.
+func TestChainedBrokenOff(t *testing.T) {
+	leave := map[string]func(){"break": nil, "panic": func() { panic("in the loop") }, "Goexit": runtime.Goexit}
+	for _, where := range []string{"body", "input"} {
+		for name, leave := range leave {
+			if leave == nil && where == "input" {
+				continue
+			}
+			t.Run(where+"/"+name, func(t *testing.T) {
+				forEachMode(t, func(t *testing.T, m mode) {
+					var ctxEnd error
+					fn := &closing{function: asyncop.Func(func(ctx context.Context, in string, result future) error {
+						switch in {
+						case "a":
+							result.Complete("A", "AA")
+						case "b":
+							context.AfterFunc(ctx, func() { ctxEnd = context.Cause(ctx) })
+						}
+						return nil
+					})}
+					op := construct(m, function(fn), time.Minute, nil)
+					rest := "abcdefghijklmnopqrstuvwxyz"[:m.capacity+1]
+					input := asyncop.FromFunc(func() (string, bool) {
+						if len(rest) == 1 {
+							if where == "input" {
+								leave()
+							}
+							return "", false
+						}
+						e := rest[:1]
+						rest = rest[1:]
+						return e, true
+					})
+					left := make(chan any)
+					go func() {
+						defer close(left)
+						defer func() {
+							assert.True(t, fn.closed.Load(), "closed before the loop was left")
+							if p := recover(); p != nil {
+								left <- p
+							}
+						}()
+						for _, err := range op.ResultsOf(input) {
+							assert.NoError(t, err)
+							if where == "input" {
+								continue
+							}
+							if leave == nil {
+								break
+							}
+							leave()
+						}
+					}()
+					value := <-left
+					if name == "panic" {
+						require.Equal(t, "in the loop", value)
+					}
+					<-op.Done()
+					synctest.Wait()
+					require.ErrorIs(t, op.Err(), asyncop.ErrStopped)
+					require.ErrorIs(t, ctxEnd, asyncop.ErrStopped)
+					s := op.Stats()
+					require.Positive(t, s.Abandoned)
+					checkBalance(t, s)
+				}, 2, 8)
+			})
+		}
+	}
+}
+
+// Law A6, but for Goexit: that ends the goroutine of the caller, so it ends the operator.
+func TestChainedCodeThatBreaks(t *testing.T) {
+	for _, b := range breakages {
+		t.Run(b.name, func(t *testing.T) {
+			forEachMode(t, func(t *testing.T, m mode) {
+				op := construct(m, function(asyncop.Func(func(_ context.Context, in string, result future) error {
+					if in == "b" {
+						b.breaks()
+					}
+					result.Complete(in)
+					return nil
+				})), time.Minute, nil, asyncop.WithLogger(slog.New(slog.DiscardHandler)))
+				ended := make(chan struct{})
+				go func() {
+					defer close(ended)
+					for range op.ResultsOf(asyncop.FromSlice([]string{"a", "b", "c"})) {
+					}
+				}()
+				<-ended
+				<-op.Done()
+				var p *asyncop.PanicError
+				require.ErrorAs(t, op.Err(), &p)
+				require.Equal(t, b.value, p.Value)
+				checkBalance(t, op.Stats())
+			}, 1, 4)
+		})
+	}
+}
+
+// A cancel and a Stop whose context ends return although the body blocks; the loop gets the error when the body comes back.
+func TestChainedABodyThatBlocks(t *testing.T) {
+	for name, end := range map[string]func(op *asyncop.AsyncWaitOperator[string, string], cancel context.CancelCauseFunc) error{
+		"cancel": func(op *asyncop.AsyncWaitOperator[string, string], cancel context.CancelCauseFunc) error {
+			cancel(errBroken)
+			return op.Wait()
+		},
+		"stop": func(op *asyncop.AsyncWaitOperator[string, string], _ context.CancelCauseFunc) error {
+			ctx, cancel := context.WithTimeoutCause(context.Background(), time.Second, errBroken)
+			defer cancel()
+			return op.Stop(ctx)
+		},
+	} {
+		for _, leaves := range []string{"goes on", "breaks", "panics"} {
+			t.Run(name+"/"+leaves, func(t *testing.T) {
+				forEachMode(t, func(t *testing.T, m mode) {
+					ctx, cancel := context.WithCancelCause(t.Context())
+					var ended atomic.Int32
+					fn := asyncop.Func(func(ctx context.Context, in string, result future) error {
+						if in == "a" {
+							result.Complete("A", "AA")
+						} else {
+							context.AfterFunc(ctx, func() { ended.Add(1) })
+						}
+						return nil
+					})
+					op := construct(m, function(fn), time.Minute, nil, asyncop.WithContext(ctx), asyncop.WithLogger(slog.New(slog.DiscardHandler)))
+					gate := make(chan struct{})
+					var last error
+					left := make(chan any, 1)
+					go func() {
+						defer func() { left <- recover() }()
+						for _, err := range op.ResultsOf(asyncop.FromSlice([]string{"a", "b", "c"})) {
+							if last = err; err != nil {
+								continue
+							}
+							<-gate
+							if leaves == "breaks" {
+								break
+							} else if leaves == "panics" {
+								panic("in the loop")
+							}
+						}
+					}()
+					synctest.Wait()
+					require.ErrorIs(t, end(op, cancel), errBroken)
+					require.ErrorIs(t, op.Err(), errBroken)
+					<-op.Done()
+					synctest.Wait()
+					require.EqualValues(t, m.capacity-1, ended.Load(), "contexts of calls have ended")
+					checkBalance(t, op.Stats())
+					close(gate)
+					value := <-left
+					require.Equal(t, leaves == "panics", value != nil)
+					if leaves == "goes on" {
+						require.ErrorIs(t, last, errBroken)
+					} else {
+						require.NoError(t, last)
+					}
+					cancel(nil)
+				}, 3)
+			})
+		}
+	}
+}
+
+// A Stop lets what was accepted end; the loop gets ErrStopped.
+func TestChainedThatIsStopped(t *testing.T) {
+	forEachMode(t, func(t *testing.T, m mode) {
+		in := make(chan string, 10)
+		fn := asyncop.Func(func(_ context.Context, in string, result future) error {
+			time.AfterFunc(time.Second, func() { result.Complete(in) })
+			return nil
+		})
+		op := construct(m, function(fn), time.Minute, nil)
+		got := chain(op, asyncop.FromChan(in), nil)
+		in <- "a"
+		synctest.Wait()
+		require.NoError(t, op.Stop(context.Background()))
+		require.Equal(t, "a "+asyncop.ErrStopped.Error(), <-got)
+
+		op = construct(m, function(fn), time.Minute, nil)
+		require.NoError(t, op.Stop(context.Background()))
+		require.Equal(t, asyncop.ErrStopped.Error(), <-chain(op, asyncop.FromChan(in), nil), "before the loop")
+	})
+}
+
+// Who waits in the body waits for itself: it gets an error.
+func TestChainedWaitFromTheBody(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		op := asyncop.OrderedWait(upperFunc(), time.Minute, 4)
+		n := 0
+		for range op.ResultsOf(asyncop.FromSlice([]string{"a", "b"})) {
+			n++
+			assert.ErrorContains(t, op.Wait(), "in the body of the loop")
+			assert.ErrorContains(t, op.Stop(t.Context()), "in the body of the loop")
+			other := make(chan error)
+			if n == 2 {
+				go func() { other <- op.Stop(t.Context()) }()
+				synctest.Wait()
+				go func() { assert.NoError(t, <-other) }()
+			}
+		}
+		require.Equal(t, 2, n)
+		require.NoError(t, op.Wait())
+	})
+}
+
+// An operator in the body of another's loop, and one whose results are the input of another, by calls that block.
+func TestChainedNested(t *testing.T) {
+	forEachMode(t, func(t *testing.T, m mode) {
+		lookup := asyncop.Blocking(func(_ context.Context, in string) (string, error) {
+			time.Sleep(time.Millisecond)
+			return strings.ToUpper(in), nil
+		})
+		outer := construct(m, lookup, time.Minute, nil, asyncop.WithMaxConcurrentCalls(2))
+		var got []string
+		for v, err := range outer.ResultsOf(inputsOf("abcdefgh")["slice"]) {
+			require.NoError(t, err)
+			inner := construct(m, lookup, time.Minute, nil, asyncop.WithMaxConcurrentCalls(1))
+			for w, err := range inner.ResultsOf(asyncop.FromSlice([]string{v + "x", v + "y"})) {
+				require.NoError(t, err)
+				got = append(got, w)
+			}
+		}
+		require.Len(t, got, 16)
+		require.NoError(t, outer.Wait())
+	}, 2, 16)
+}
+
+// The body may be slow: that is no slow call, and what is due meanwhile begins after it, before other results.
+func TestChainedASlowBody(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		var book bytes.Buffer
+		start := time.Now()
+		var again time.Duration
+		fn := asyncop.Func(func(ctx context.Context, in string, result future) error {
+			if in == "z" && asyncop.AttemptFromContext(ctx) == 1 {
+				return errBroken
+			} else if in == "z" {
+				again = time.Since(start)
+			}
+			result.Complete(in)
+			return nil
+		})
+		op := asyncop.UnorderedWaitWithRetry(fn, time.Minute, 10, retryAll(1, 15*time.Second),
+			asyncop.WithLogger(slog.New(slog.NewTextHandler(&book, nil))))
+		n := 0
+		for _, err := range op.ResultsOf(inputsOf("zabcdefgh")["slice"]) {
+			require.NoError(t, err)
+			n++
+			time.Sleep(10 * time.Second)
+		}
+		require.Equal(t, 9, n)
+		require.Equal(t, 20*time.Second, again)
+		require.Empty(t, book.String())
+
+		slow := asyncop.Func(func(_ context.Context, in string, result future) error {
+			time.Sleep(time.Second)
+			result.Complete(in)
+			return nil
+		})
+		op = asyncop.OrderedWait(slow, time.Minute, 10, asyncop.WithLogger(slog.New(slog.NewTextHandler(&book, nil))))
+		for range op.ResultsOf(asyncop.FromSlice([]string{"a"})) {
+		}
+		require.Contains(t, book.String(), "a call blocked the loop")
+	})
+}
+
+// Failures are handed over while the loop waits, and what Open returns is the end.
+func TestChainedFailures(t *testing.T) {
+	forEachMode(t, func(t *testing.T, m mode) {
+		var mu sync.Mutex
+		var failed []string
+		op := construct(m, function(asyncop.Func(func(_ context.Context, in string, result future) error {
+			if in == "b" {
+				return errBroken
+			}
+			time.AfterFunc(time.Duration(in[0])*time.Second, func() { result.Complete(in) })
+			return nil
+		})), time.Hour, nil, asyncop.WithFailureHandler(func(f asyncop.Failure[string]) {
+			mu.Lock()
+			defer mu.Unlock()
+			failed = append(failed, f.Element)
+		}), asyncop.WithLogger(slog.New(slog.DiscardHandler)))
+		require.Equal(t, "a c", <-chain(op, inputsOf("abc")["slice"], nil))
+		require.Equal(t, []string{"b"}, failed)
+
+		op = construct(m, function(upperFunc()), time.Minute, nil)
+		got := chain(op, asyncop.FromSlice([]string(nil)), nil)
+		require.Empty(t, <-got)
+
+		broken := construct(m, function(opening{upperFunc()}), time.Minute, nil, asyncop.WithLogger(slog.New(slog.DiscardHandler)))
+		require.Equal(t, "asyncop: open: broken", <-chain(broken, inputsOf("abc")["slice"], nil))
+
+		failing := construct(m, function(asyncop.Func(func(context.Context, string, future) error { return errBroken })), time.Minute, nil,
+			asyncop.WithLogger(slog.New(slog.DiscardHandler)))
+		var e *asyncop.ElementError
+		for _, err := range failing.ResultsOf(inputsOf("abc")["slice"]) {
+			require.ErrorAs(t, err, &e)
+		}
+		require.ErrorAs(t, failing.Wait(), &e)
+	}, 1, 4)
+}
+
+// opening is a function whose Open fails.
+type opening struct{ function }
+
+func (opening) Open(context.Context) error { return errBroken }
+
+// An input that reuses its element.
+func TestChainedClones(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		buf := new(string)
+		fn := cloning[*string, string]{
+			AsyncFunction: asyncop.Func(func(_ context.Context, in *string, result future) error {
+				time.AfterFunc(time.Second, func() { result.Complete(*in) })
+				return nil
+			}), clone: func(in *string) *string { v := *in; return &v },
+		}
+		op := asyncop.OrderedWait[*string, string](fn, time.Minute, 4)
+		rest := "abc"
+		var got []string
+		for v, err := range op.ResultsOf(asyncop.FromFunc(func() (*string, bool) {
+			if rest == "" {
+				return nil, false
+			}
+			*buf, rest = rest[:1], rest[1:]
+			return buf, true
+		})) {
+			require.NoError(t, err)
+			got = append(got, v)
+		}
+		require.Equal(t, []string{"a", "b", "c"}, got)
+	})
+}
+
+func TestChainedIsUsedOnce(t *testing.T) {
+	require.PanicsWithValue(t, "asyncop: FromChan: nil channel", func() { asyncop.FromChan[int](nil) })
+	require.PanicsWithValue(t, "asyncop: FromFunc: nil function", func() { asyncop.FromFunc[int](nil) })
+	op := asyncop.OrderedWait(upperFunc(), time.Minute, 4)
+	for range op.ResultsOf(inputsOf("a")["slice"]) {
+	}
+	require.PanicsWithValue(t, "asyncop: ResultsOf: the operator is driven by Results already", func() {
+		for range op.ResultsOf(inputsOf("a")["slice"]) {
+		}
+	})
+	require.Panics(t, func() { op.In() })
+
+	c, err := checkpoint.NewCoordinator(checkpointtest.NewMemoryStore())
+	require.NoError(t, err)
+	checked := asyncop.OrderedWait(upperFunc(), time.Minute, 4, asyncop.WithCheckpoints(c), asyncop.WithName("op"))
+	require.PanicsWithValue(t, "asyncop: ResultsOf: an operator WithCheckpoints needs a source of barriers: use it as a flow",
+		func() { checked.ResultsOf(inputsOf("a")["slice"]) })
+	require.True(t, errors.Is(checked.Stop(t.Context()), asyncop.ErrStopped))
+	close(checked.In())
+	require.NoError(t, c.Close())
+}
+
+// Many completions from other goroutines, with the race detector; the end comes at any moment.
+func TestChainedUnderStress(t *testing.T) {
+	n := 20_000
+	if raceDetector || testing.Short() {
+		n = 3_000
+	}
+	for _, stop := range []int{0, 1, n / 2} {
+		ctx, cancel := context.WithCancelCause(context.Background())
+		op := asyncop.UnorderedWait(asyncop.Blocking(func(_ context.Context, v int) (int, error) {
+			if v%7 == 0 {
+				runtime.Gosched()
+			}
+			return v, nil
+		}), time.Minute, 100, asyncop.WithContext(ctx), asyncop.WithMaxConcurrentCalls(8), asyncop.WithLogger(slog.New(slog.DiscardHandler)))
+		i, got := 0, 0
+		var last error
+		for _, err := range op.ResultsOf(asyncop.FromFunc(func() (int, bool) { i++; return i, i <= n })) {
+			if last = err; err == nil {
+				got++
+			}
+			if got == stop {
+				go cancel(errBroken)
+			}
+		}
+		if stop == 0 {
+			require.Equal(t, n, got)
+			require.NoError(t, last)
+		} else {
+			require.ErrorIs(t, op.Wait(), cmpErr(last))
+		}
+		checkBalance(t, op.Stats())
+		cancel(nil)
+	}
+}
+
+// cmpErr is what Wait returns after a loop that ended with last.
+func cmpErr(last error) error {
+	if last == nil {
+		return nil
+	}
+	return errBroken
+}

@@ -1,0 +1,301 @@
+package drive
+
+import (
+	"bytes"
+	"context"
+	"runtime"
+	"strconv"
+	"sync/atomic"
+
+	"github.com/weirflow/weir/asyncop/internal/engine"
+	"github.com/weirflow/weir/internal/lazyerr"
+)
+
+// Input is what a chained driver takes elements from: the one of them that is set, or nothing.
+type Input[IN any] struct {
+	Slice []IN
+	Chan  <-chan IN
+	Next  func() (v IN, ok bool) // does not wait; ok is false at the end
+}
+
+// chained is the state of a driver whose loop runs on the goroutine that ranges over the results.
+type chained struct {
+	wanted    atomic.Bool   // somebody ranges: the loop shall hand over
+	handed    chan struct{} // closed by the loop: it has, and its goroutine ends
+	owner     atomic.Uint32 // of the engine, from then on
+	cut       atomic.Bool   // the operator was cancelled
+	due       atomic.Bool   // a timer is, maybe
+	goroutine atomic.Uint64 // that ranges, for those who call from the body; 0: none does
+}
+
+// Who owns the engine of a chained driver.
+const (
+	ownedByLoop uint32 = iota
+	ownedByNone        // the body runs
+	rescued            // the operator was cancelled meanwhile, and ended on a goroutine of its own
+)
+
+// handsOver hands the engine over to a goroutine that ranges over the results, if there is one. The loop ends then.
+func (d *Driver[IN, OUT]) handsOver() bool {
+	if !d.chain.wanted.Load() || d.engine.Failed() || d.mustStop() {
+		return false
+	}
+	d.drains = d.drains || d.DrainResults
+	close(d.chain.handed)
+	return true
+}
+
+// Chained drives the operator on the caller's goroutine: it takes what is at hand from in and yields the results.
+func (d *Driver[IN, OUT]) Chained(in Input[IN], yield func(OUT, error) bool) {
+	d.chain.wanted.Store(true)
+	d.host.WakeUp()
+	select {
+	case <-d.chain.handed:
+	case <-d.over: // it has ended before
+		<-d.done
+		d.yieldError(yield)
+		return
+	}
+	d.chain.goroutine.Store(goroutineID())
+	defer d.chain.goroutine.Store(0)
+	unwatch := context.AfterFunc(d.host.Life, d.rescue)
+	returned := false
+	defer func() {
+		if !returned { // a panic or Goexit, of the body, of the input, or of what the engine calls
+			d.breakOffLoop()
+			unwatch()
+		}
+	}()
+	end := d.rangeOver(&in, yield)
+	returned = true
+	switch end {
+	case loopBroken:
+		d.breakOffLoop()
+	case loopEnded:
+		d.finish()
+	case loopRescued, loopRescuedBroken:
+		<-d.done
+	}
+	unwatch()
+	if end == loopEnded || end == loopRescued {
+		d.yieldError(yield)
+	}
+}
+
+// yieldError yields why the operator has ended, unless it has ended well.
+func (d *Driver[IN, OUT]) yieldError(yield func(OUT, error) bool) {
+	err := d.Err()
+	if err == nil && !d.inClosed {
+		err = d.ErrStopped // for the caller, the input is not done
+	}
+	if err != nil {
+		var none OUT
+		yield(none, err)
+	}
+}
+
+// breakOffLoop ends the operator because the loop over its results ends. Goexit in code that the engine called is a failure: its
+// goroutine, which is the caller's, cannot go on.
+func (d *Driver[IN, OUT]) breakOffLoop() {
+	if d.chain.owner.Load() != ownedByLoop && !d.chain.owner.CompareAndSwap(ownedByNone, ownedByLoop) {
+		<-d.done
+		return
+	}
+	if err := d.engine.Exited(); err != nil {
+		d.engine.End(lazyerr.Named("asyncop: the goroutine that ranges over the results was ended", err))
+	} else {
+		d.host.Cancel(d.ErrStopped)
+		d.engine.EndIfCancelled()
+	}
+	d.finish()
+}
+
+// rescue ends the operator if it is cancelled while the body runs, which may go on for ever. If the loop has the engine, it
+// looks for a cancel itself before it gives it away.
+func (d *Driver[IN, OUT]) rescue() {
+	d.chain.cut.Store(true)
+	if d.chain.owner.CompareAndSwap(ownedByNone, rescued) {
+		d.engine.EndIfCancelled()
+		d.finish()
+	}
+}
+
+// loopEnd is how the loop over the results has ended.
+type loopEnd uint8
+
+const (
+	loopGoesOn loopEnd = iota
+	loopEnded          // all has left, or the operator has failed
+	loopBroken         // by its body
+	loopRescued
+	loopRescuedBroken // and the body wants no more
+)
+
+// rangeOver is the loop: like step, with the input and the body on the same goroutine.
+func (d *Driver[IN, OUT]) rangeOver(in *Input[IN], yield func(OUT, error) bool) loopEnd {
+	for {
+		d.witness.watch()
+		d.warn()
+		d.checkSignals()
+		if d.engine.Failed() {
+			return loopEnded
+		}
+		if d.chain.due.Load() {
+			d.chain.due.Store(false)
+		}
+		d.engine.Turn()
+		busy := d.acceptFrom(in)
+		d.publish()
+		if d.engine.Failed() {
+			return loopEnded
+		}
+		if d.engine.Jobs(d.workers.Offer) > 0 { // now: the body may take its time
+			d.workers.Send()
+			busy = true
+		}
+		busy = d.handOverSome() || busy
+		d.setAlarm()
+		slots := d.engine.Len()
+		yielded, end := d.yieldSome(yield)
+		if end != loopGoesOn {
+			return end
+		}
+		if d.drained() {
+			return loopEnded
+		}
+		switch {
+		case busy || yielded || d.engine.Len() < slots:
+			d.yielded = false
+		case !d.yielded && d.engine.Running() > 0: // as step does
+			d.yielded = true
+			runtime.Gosched()
+		default:
+			d.parkOn(in)
+		}
+	}
+}
+
+// acceptFrom takes what is at hand, as far as there are slots.
+func (d *Driver[IN, OUT]) acceptFrom(in *Input[IN]) (busy bool) {
+	for range turnLimit {
+		if d.inOver || d.engine.Failed() || !d.engine.HasRoom() {
+			return busy
+		}
+		var v IN
+		ok := true
+		switch {
+		case in.Chan != nil:
+			select {
+			case v, ok = <-in.Chan:
+			default:
+				return busy
+			}
+		case in.Next != nil:
+			v, ok = in.Next()
+			d.engine.Slept()
+		case len(in.Slice) > 0:
+			v, in.Slice = in.Slice[0], in.Slice[1:]
+		default:
+			ok = false
+		}
+		d.took(v, ok)
+		busy = true
+	}
+	return busy
+}
+
+// took goes on with an element; ok is false at the end of the input.
+func (d *Driver[IN, OUT]) took(v IN, ok bool) {
+	if ok && d.Clone != nil {
+		v = d.Clone(v) // before the input goes on
+	}
+	d.receivedElement(v, ok)
+}
+
+// setAlarm sees to it that due is set when the next timer is. It also ends the watch on the last call: the body is no part of it.
+func (d *Driver[IN, OUT]) setAlarm() {
+	if due := d.engine.Next(); due != engine.Now && due != engine.Never && !d.timers.ScheduleAt(due) {
+		d.chain.due.Store(true)
+	}
+}
+
+// fewResults are yielded although completions wait: a turn for each result would cost more than the results do.
+const fewResults = 16
+
+// yieldSome yields what may leave, until there is something else to do. An element has left when the body has come back.
+func (d *Driver[IN, OUT]) yieldSome(yield func(OUT, error) bool) (busy bool, end loopEnd) {
+	for n := 0; n < turnLimit; n++ {
+		if n > 0 && d.chain.due.Load() || n >= fewResults && !d.host.Mail.Empty() {
+			break
+		}
+		results, _ := d.engine.Head()
+		if len(results) == 0 {
+			break
+		}
+		busy = true
+		for i, v := range results {
+			d.chain.owner.Store(ownedByNone)
+			if d.chain.cut.Load() {
+				if !d.chain.owner.CompareAndSwap(ownedByNone, ownedByLoop) {
+					return busy, loopRescued
+				}
+				return busy, loopGoesOn // checkSignals sees it
+			}
+			more := yield(v, nil)
+			if !d.chain.owner.CompareAndSwap(ownedByNone, ownedByLoop) {
+				if more {
+					return busy, loopRescued
+				}
+				return busy, loopRescuedBroken
+			}
+			d.emitted++
+			if i == len(results)-1 {
+				d.engine.Left()
+			}
+			if !more {
+				return busy, loopBroken
+			}
+		}
+	}
+	if busy {
+		d.engine.Slept()
+	}
+	return busy, loopGoesOn
+}
+
+// parkOn sleeps until something happens, to the input or else.
+func (d *Driver[IN, OUT]) parkOn(in *Input[IN]) {
+	d.host.Parked.Store(true)
+	if !d.host.Cancelled() && !d.mustStop() && d.mayPark() {
+		d.publish()
+		var elements <-chan IN
+		if !d.inOver && d.engine.HasRoom() {
+			elements = in.Chan
+		}
+		d.engine.Slept()
+		select {
+		case v, ok := <-elements:
+			d.host.Parked.Store(false)
+			d.witness.watch()
+			d.took(v, ok)
+		case d.offer <- d.failed:
+			d.handedOver()
+		case <-d.host.C:
+		}
+	}
+	d.host.Parked.Store(false)
+}
+
+// Drives reports whether the caller is the goroutine that ranges over the results: if it waits for the operator, it waits for itself.
+func (d *Driver[IN, OUT]) Drives() bool {
+	g := d.chain.goroutine.Load()
+	return g != 0 && g == goroutineID()
+}
+
+// goroutineID returns the number of the caller's goroutine, which package runtime writes into stacks only: "goroutine 7 [running]".
+func goroutineID() uint64 {
+	buf := make([]byte, 64)
+	fields := bytes.Fields(buf[:runtime.Stack(buf, false)])
+	id, _ := strconv.ParseUint(string(fields[1]), 10, 64)
+	return id
+}
