@@ -179,15 +179,13 @@ func (m *merge) bring(ctx context.Context, claimed []store.Leased) (int, error) 
 	}
 	if m.To != "" {
 		err := m.store.Move(ctx, moves...)
-		e, _ := errors.AsType[*store.LeaseError](err)
-		switch {
-		case err == nil:
-			return len(moves), nil
-		case e != nil: // purged meanwhile
-			return len(moves) - len(e.Lost), nil
-		default:
+		if e, ok := errors.AsType[*store.LeaseError](err); ok { // purged meanwhile
+			moves, err = moves[len(e.Lost):], nil
+		}
+		if err != nil {
 			return 0, err
 		}
+		return len(moves), nil
 	}
 	return m.publish(ctx, moves)
 }

@@ -72,8 +72,8 @@ func TestGuard(t *testing.T) {
 		}
 	}()
 	select {
-	case <-acquired:
-		t.Fatal("the lock was taken over during a guarded transaction")
+	case err := <-acquired:
+		t.Fatal("the lock was taken over during a guarded transaction", err)
 	case <-time.After(2 * soon): // its lease has ended
 	}
 	require.NoError(t, tx.Commit(t.Context()))
