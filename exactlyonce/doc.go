@@ -18,6 +18,8 @@
 //
 //	tracker := exactlyonce.NewTracker(exactlyonce.TrackerConfig{})
 //	client := &http.Client{Transport: exactlyonce.Transport(nil, "https://pay.example.com/charges")}
+//	op := asyncop.OrderedWaitWithRetry(charge, time.Minute, 100,
+//		strategies.ReasonAware(httpretry.Classifier[Receipt](), nil), asyncop.WithObserver(tracker))
 //
 // A function that makes several requests for an element names them by [WithStep].
 //

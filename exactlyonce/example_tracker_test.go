@@ -6,6 +6,7 @@ import (
 	"net/http"
 	"net/http/httptest"
 
+	"github.com/weirflow/weir/asyncop"
 	"github.com/weirflow/weir/exactlyonce"
 )
 
@@ -39,14 +40,14 @@ func ExampleTracker() {
 		return resp.StatusCode, resp.Body.Close()
 	}
 
-	element := tracker.Accepted(context.Background(), "order 17")
+	element := tracker.Accepted(context.Background(), "order 17", false)
 	for attempt := 1; ; attempt++ {
 		status, err := charge(tracker.AttemptStarted(element, attempt))
 		if err == nil && status == http.StatusOK {
 			break
 		}
 	}
-	tracker.Ended(element)
+	tracker.Ended(element, asyncop.Ending{})
 	fmt.Println("done")
 
 	// Output:

@@ -22,6 +22,7 @@ import (
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 
+	"github.com/weirflow/weir/asyncop"
 	"github.com/weirflow/weir/exactlyonce"
 	"github.com/weirflow/weir/predicates/httpretry"
 )
@@ -355,7 +356,7 @@ func (c *countingClient) run() {
 		c.mu.Lock()
 		c.state.Position++
 		position := c.state.Position
-		c.inFlight[position] = c.tracker.Accepted(context.Background(), position)
+		c.inFlight[position] = c.tracker.Accepted(context.Background(), position, false)
 		c.mu.Unlock()
 		c.begin(position)
 	}
@@ -382,7 +383,7 @@ func (c *countingClient) begin(position int64) {
 		}
 		c.mu.Lock()
 		defer c.mu.Unlock()
-		c.tracker.Ended(ctx)
+		c.tracker.Ended(ctx, asyncop.Ending{})
 		delete(c.inFlight, position)
 	})
 }

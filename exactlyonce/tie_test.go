@@ -88,7 +88,6 @@ func TestTheTie(t *testing.T) {
 			lossy.left.Store(1)
 			c := &http.Client{Transport: Transport(lossy, p.URL+"/charges", p.URL+"/charges/")}
 			tracker := NewTracker(TrackerConfig{})
-			element := tracker.Accepted(context.Background(), nil)
 			classify := httpretry.Classifier[string]()
 			if tt.answer == oncewire.Stale { // whatever a policy may think of it
 				classify = predicates.Classifiers(classify, predicates.ByException[string](predicates.HasException, predicates.Unknown))
@@ -98,8 +97,6 @@ func TestTheTie(t *testing.T) {
 			op := asyncop.OrderedWaitWithRetry(
 				asyncop.Blocking(func(ctx context.Context, in charge) (string, error) {
 					calls++
-					ctx = context.WithValue(ctx, elementKey{}, element.Value(elementKey{})) // as the operator will do
-					ctx = tracker.AttemptStarted(ctx, asyncop.AttemptFromContext(ctx))
 					for _, s := range tt.steps {
 						method, path := http.MethodPost, s.path
 						if get, ok := strings.CutPrefix(path, "GET "); ok {
@@ -120,14 +117,15 @@ func TestTheTie(t *testing.T) {
 					}
 					return string(in), nil
 				}), time.Minute, 1, strategies.ReasonAware(classify, nil),
-				asyncop.WithDrainRetries(), asyncop.WithLogger(slog.New(slog.DiscardHandler)),
+				asyncop.WithObserver(tracker), asyncop.WithDrainRetries(), asyncop.WithLogger(slog.New(slog.DiscardHandler)),
 				asyncop.WithFailureHandler(func(f asyncop.Failure[charge]) { failures = append(failures, f) }))
 			emitted := 0
 			for _, err := range op.Results(func(yield func(charge) bool) { yield("a") }) {
 				require.NoError(t, err)
 				emitted++
 			}
-			tracker.Ended(element)
+			require.NoError(t, op.Wait())
+			require.Empty(t, checkList(t, tracker), "the element has ended")
 			switch {
 			case tt.retried:
 				require.Equal(t, []int{2, 1, 0}, []int{calls, emitted, len(failures)}, "%v", failures)

@@ -7,6 +7,8 @@ import (
 	"strconv"
 	"sync"
 	"sync/atomic"
+
+	"github.com/weirflow/weir/asyncop"
 )
 
 // ErrNoID is the class of errors of requests that cannot be given an id: see [NextID]. Nothing was sent.
@@ -32,12 +34,16 @@ type TrackerConfig struct {
 }
 
 // Tracker is the calling side: it numbers elements, so that a request of theirs has the same id in every attempt. It
-// follows an operator as observer and gate:
+// follows an operator as observer and gate (asyncop.WithObserver):
 //
 //	TryAdmit ─▶ Accepted ─▶ AttemptStarted ─▶ … ─▶ AttemptStarted ─▶ Ended
 //	 room?      a number     requests under its context have ids      the number is released
 //
 // A program without an operator calls these methods itself. [Transport] sends the ids, and [NextID] is for other clients.
+//
+// An operator that takes part in checkpoints (asyncop.WithCheckpoints) does not store the tracker's state, so do not give it a
+// tracker: after a restart, elements would be called under other numbers. Requests of those that the operator itself
+// restores fail with [ErrNoID] instead. A program that takes checkpoints of its own uses [Tracker.Snapshot].
 //
 // The tracker remembers incomplete numbers only, and each by itself: one slow request keeps its own number, and the
 // first incomplete number where it is, but nothing else.
@@ -65,6 +71,7 @@ type element struct {
 
 	attempts atomic.Int64 // numbers of attempts taken
 	ended    atomic.Bool  // no attempt follows; written under tracker.mu
+	lost     bool         // it had a number that is not known; written once
 
 	// Guarded by tracker.mu.
 	number     int64 // 0: it has none
@@ -153,10 +160,22 @@ func (t *Tracker) unlockAndNotify() {
 
 // ---- The observer
 
+var (
+	_ asyncop.Observer = (*Tracker)(nil)
+	_ asyncop.Gate     = (*Tracker)(nil)
+)
+
 // Accepted gives an element its number, the lowest one that no element had. The context that it returns is to be the parent of
 // those of the element's attempts.
-func (t *Tracker) Accepted(ctx context.Context, _ any) context.Context {
+//
+// An element that was restored gets none, since it had one (law X1): see [Tracker.Restored].
+func (t *Tracker) Accepted(ctx context.Context, _ any, restored bool) context.Context {
 	e := &element{tracker: t}
+	if restored {
+		e.lost = true
+		e.refused = fmt.Errorf("%w: its element was restored from a checkpoint that does not hold its number", ErrNoID)
+		return context.WithValue(ctx, elementKey{}, e)
+	}
 	t.mu.Lock()
 	t.numberLocked(e)
 	t.mu.Unlock()
@@ -198,7 +217,7 @@ func (t *Tracker) AttemptStarted(ctx context.Context, n int) context.Context {
 		return ctx
 	}
 	t.mu.Lock()
-	if e.number == 0 && t.config.Refuse && !e.ended.Load() {
+	if e.number == 0 && t.config.Refuse && !e.lost && !e.ended.Load() {
 		t.numberLocked(e)
 	}
 	t.mu.Unlock()
@@ -216,9 +235,12 @@ func (t *Tracker) attemptOf(e *element) *attempt {
 	return &attempt{element: e, client: t.client, number: e.number, refused: e.refused}
 }
 
+// AttemptEnded does nothing.
+func (t *Tracker) AttemptEnded(context.Context, asyncop.Outcome) {}
+
 // Ended releases the number of the element that ctx belongs to: nothing of it is sent from now on. With Checkpoints the
 // number is kept until the next checkpoint is complete. A second call changes nothing.
-func (t *Tracker) Ended(ctx context.Context) {
+func (t *Tracker) Ended(ctx context.Context, _ asyncop.Ending) {
 	e := t.elementIn(ctx)
 	if e == nil {
 		return

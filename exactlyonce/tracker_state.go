@@ -131,7 +131,7 @@ func (t *Tracker) Restore(state []byte) error {
 // after [Tracker.Restore], in the order in which they were accepted, and before others are accepted.
 func (t *Tracker) Restored(ctx context.Context, in any, number int64) context.Context {
 	if number == 0 {
-		return t.Accepted(ctx, in)
+		return t.Accepted(ctx, in, false)
 	}
 	t.mu.Lock()
 	e, ok := t.saved.restored[number]

@@ -9,6 +9,8 @@ import (
 
 	"github.com/stretchr/testify/require"
 	"pgregory.net/rapid"
+
+	"github.com/weirflow/weir/asyncop"
 )
 
 func restored(t require.TestingT, state []byte) *Tracker {
@@ -21,7 +23,7 @@ func restored(t require.TestingT, state []byte) *Tracker {
 func TestNothingIsSentBeforeTheFirstCheckpoint(t *testing.T) {
 	tracker := NewTracker(TrackerConfig{Checkpoints: true})
 	require.False(t, tracker.TryAdmit())
-	_, err := NextID(tracker.AttemptStarted(tracker.Accepted(t.Context(), nil), 1))
+	_, err := NextID(tracker.AttemptStarted(tracker.Accepted(t.Context(), nil, false), 1))
 	require.ErrorIs(t, err, ErrNoID)
 	require.ErrorContains(t, err, "no checkpoint that holds the client's identity is complete")
 	room := false
@@ -35,12 +37,12 @@ func TestNothingIsSentBeforeTheFirstCheckpoint(t *testing.T) {
 	tracker.Completed(5) // 4 was aborted
 	require.True(t, room)
 	require.True(t, tracker.TryAdmit())
-	require.EqualValues(t, 1, tracker.Number(tracker.Accepted(t.Context(), nil)), "one that was refused took no number")
+	require.EqualValues(t, 1, tracker.Number(tracker.Accepted(t.Context(), nil, false)), "one that was refused took no number")
 
 	again := restored(t, state)
 	require.Equal(t, tracker.Client(), again.Client())
 	require.True(t, again.TryAdmit())
-	require.EqualValues(t, 1, again.Number(again.Accepted(t.Context(), nil)))
+	require.EqualValues(t, 1, again.Number(again.Accepted(t.Context(), nil, false)))
 }
 
 // A number is released when the checkpoint that no longer holds its element is complete.
@@ -48,13 +50,13 @@ func TestNumbersAreReleasedByCheckpoints(t *testing.T) {
 	tracker := NewTracker(TrackerConfig{Checkpoints: true, Window: 3})
 	tracker.Snapshot(1)
 	tracker.Completed(1)
-	a, b := tracker.Accepted(t.Context(), nil), tracker.Accepted(t.Context(), nil)
-	tracker.Ended(a)
+	a, b := tracker.Accepted(t.Context(), nil, false), tracker.Accepted(t.Context(), nil, false)
+	tracker.Ended(a, asyncop.Ending{})
 	tracker.Snapshot(2)
-	tracker.Ended(b) // 2 holds it
+	tracker.Ended(b, asyncop.Ending{}) // 2 holds it
 	require.Equal(t, []int64{1, 2}, checkList(t, tracker))
 	tracker.Snapshot(3)
-	c := tracker.Accepted(t.Context(), nil)
+	c := tracker.Accepted(t.Context(), nil, false)
 	require.False(t, tracker.TryAdmit())
 	rooms := 0
 	tracker.Notify(func() { rooms++ })
@@ -73,8 +75,8 @@ func TestFailingCheckpointsCostNothing(t *testing.T) {
 	tracker := NewTracker(TrackerConfig{Checkpoints: true, Window: 2})
 	tracker.Snapshot(1)
 	tracker.Completed(1)
-	tracker.Ended(tracker.Accepted(t.Context(), nil))
-	tracker.Ended(tracker.Accepted(t.Context(), nil))
+	tracker.Ended(tracker.Accepted(t.Context(), nil, false), asyncop.Ending{})
+	tracker.Ended(tracker.Accepted(t.Context(), nil, false), asyncop.Ending{})
 	for n := range uint64(1000) {
 		tracker.Snapshot(n + 2)
 	}
@@ -88,13 +90,13 @@ func TestRestoredElementsKeepTheirNumbers(t *testing.T) {
 	tracker.Completed(1)
 	var elements []context.Context
 	for range 6 {
-		elements = append(elements, tracker.Accepted(t.Context(), nil))
+		elements = append(elements, tracker.Accepted(t.Context(), nil, false))
 	}
-	tracker.Ended(elements[0])
-	tracker.Ended(elements[3])
+	tracker.Ended(elements[0], asyncop.Ending{})
+	tracker.Ended(elements[3], asyncop.Ending{})
 	state := tracker.Snapshot(2)
 	tracker.Completed(2)
-	require.EqualValues(t, 7, tracker.Number(tracker.Accepted(t.Context(), "7")))
+	require.EqualValues(t, 7, tracker.Number(tracker.Accepted(t.Context(), "7", false)))
 
 	again := restored(t, state)
 	require.Equal(t, []int64{2, 3, 5, 6}, checkList(t, again))
@@ -108,7 +110,7 @@ func TestRestoredElementsKeepTheirNumbers(t *testing.T) {
 		require.ErrorIs(t, err, ErrNoID, number)
 		require.ErrorContains(t, err, fmt.Sprintf("number %d of a restored element", number))
 	}
-	again.Ended(two)
+	again.Ended(two, asyncop.Ending{})
 	again.Snapshot(3) // 3 and 6 were not restored: they had ended
 	again.Completed(3)
 	require.Equal(t, []int64{5, 7}, checkList(t, again))
@@ -146,7 +148,7 @@ func FuzzTrackerState(f *testing.F) {
 	tracker := NewTracker(TrackerConfig{Checkpoints: true})
 	f.Add(tracker.Snapshot(1))
 	tracker.Completed(1)
-	tracker.Accepted(f.Context(), nil)
+	tracker.Accepted(f.Context(), nil, false)
 	f.Add(tracker.Snapshot(2))
 	f.Fuzz(func(t *testing.T, state []byte) {
 		tracker := NewTracker(TrackerConfig{Checkpoints: true})
@@ -191,7 +193,7 @@ func TestTrackerFollowsItsModel(t *testing.T) {
 		read := func(*rapid.T) {
 			require.True(t, tracker.TryAdmit())
 			position++
-			accept(tracker.Accepted(context.Background(), nil), position)
+			accept(tracker.Accepted(context.Background(), nil, false), position)
 		}
 		pick := func(t *rapid.T) (int, bool) {
 			keys := slices.Sorted(maps.Keys(flying))
@@ -214,7 +216,7 @@ func TestTrackerFollowsItsModel(t *testing.T) {
 			},
 			"end": func(t *rapid.T) {
 				if p, ok := pick(t); ok {
-					tracker.Ended(flying[p])
+					tracker.Ended(flying[p], asyncop.Ending{})
 					delete(flying, p)
 				}
 			},

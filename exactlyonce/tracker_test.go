@@ -8,6 +8,8 @@ import (
 
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
+
+	"github.com/weirflow/weir/asyncop"
 )
 
 // checkList checks that the incomplete numbers are in order and counted (X3).
@@ -38,27 +40,27 @@ func TestTrackerNumbersElements(t *testing.T) {
 	c := tracker.Client()
 	require.False(t, c.IsZero())
 	require.NotEqual(t, c, NewTracker(TrackerConfig{}).Client(), "an identity per incarnation")
-	a, b := tracker.Accepted(t.Context(), "a"), tracker.Accepted(t.Context(), "b")
+	a, b := tracker.Accepted(t.Context(), "a", false), tracker.Accepted(t.Context(), "b", false)
 	b1 := tracker.AttemptStarted(b, 1)
 	require.Equal(t, ID{Client: c, Sequence: 2, Attempt: 1, First: 1}, mustID(t, b1))
 	require.Equal(t, ID{Client: c, Sequence: 1, Attempt: 1, First: 1}, mustID(t, tracker.AttemptStarted(a, 1)))
 	require.Equal(t, ID{Client: c, Sequence: 1, Attempt: 2, First: 1}, mustID(t, tracker.AttemptStarted(a, 2)))
-	tracker.Ended(a)
-	tracker.Ended(a) // changes nothing
+	tracker.Ended(a, asyncop.Ending{})
+	tracker.Ended(a, asyncop.Ending{}) // changes nothing
 	require.Equal(t, ID{Client: c, Sequence: 2, Attempt: 2, First: 2}, mustID(t, tracker.AttemptStarted(b, 2)))
-	d := tracker.AttemptStarted(tracker.Accepted(t.Context(), "d"), 1)
+	d := tracker.AttemptStarted(tracker.Accepted(t.Context(), "d", false), 1)
 	require.Equal(t, ID{Client: c, Sequence: 3, Attempt: 1, First: 2}, mustID(t, d))
-	tracker.Ended(b)
-	tracker.Ended(d)
+	tracker.Ended(b, asyncop.Ending{})
+	tracker.Ended(d, asyncop.Ending{})
 	require.Empty(t, checkList(t, tracker))
-	e := tracker.AttemptStarted(tracker.Accepted(t.Context(), "e"), 1)
+	e := tracker.AttemptStarted(tracker.Accepted(t.Context(), "e", false), 1)
 	require.Equal(t, ID{Client: c, Sequence: 4, Attempt: 1, First: 4}, mustID(t, e))
 }
 
 // Attempts before a restart are counted.
 func TestTrackerCountsAttempts(t *testing.T) {
 	tracker := NewTracker(TrackerConfig{})
-	ctx := tracker.Accepted(t.Context(), nil)
+	ctx := tracker.Accepted(t.Context(), nil, false)
 	require.Equal(t, 3, mustID(t, tracker.AttemptStarted(ctx, 3)).Attempt)
 	step := WithStep(tracker.AttemptStarted(ctx, 4), "s")
 	require.Equal(t, 4, mustID(t, step).Attempt)
@@ -68,7 +70,7 @@ func TestTrackerCountsAttempts(t *testing.T) {
 
 func TestTrackerSteps(t *testing.T) {
 	tracker := NewTracker(TrackerConfig{})
-	element := tracker.Accepted(t.Context(), nil)
+	element := tracker.Accepted(t.Context(), nil, false)
 	for n := range 3 {
 		ctx := tracker.AttemptStarted(element, n+1)
 		require.Equal(t, "", mustID(t, ctx).Step)
@@ -87,13 +89,13 @@ func TestTrackerSteps(t *testing.T) {
 	// The step of an element around this one is not a step of this one.
 	inner := NewTracker(TrackerConfig{})
 	outer := WithStep(tracker.AttemptStarted(element, 9), "outer")
-	require.Equal(t, "", mustID(t, inner.AttemptStarted(inner.Accepted(outer, nil), 1)).Step)
+	require.Equal(t, "", mustID(t, inner.AttemptStarted(inner.Accepted(outer, nil, false), 1)).Step)
 }
 
 // What has no identity fails clearly: the context of a call for many elements is none of a member.
 func TestRequestsWithoutAnIdentity(t *testing.T) {
 	tracker, other := NewTracker(TrackerConfig{}), NewTracker(TrackerConfig{})
-	element := tracker.Accepted(t.Context(), nil)
+	element := tracker.Accepted(t.Context(), nil, false)
 	batch, cancel := context.WithCancel(context.Background())
 	defer cancel()
 	for name, ctx := range map[string]context.Context{
@@ -117,7 +119,7 @@ func TestRequestsWithoutAnIdentity(t *testing.T) {
 	}
 	member := tracker.AttemptStarted(element, 1)
 	require.EqualValues(t, 1, mustID(t, member).Sequence)
-	other.Ended(element)
+	other.Ended(element, asyncop.Ending{})
 	require.Zero(t, other.Number(element))
 	require.EqualValues(t, 1, tracker.Number(member))
 
@@ -127,7 +129,7 @@ func TestRequestsWithoutAnIdentity(t *testing.T) {
 	tracker.first.Store(1)
 
 	late := WithStep(member, "late")
-	tracker.Ended(element)
+	tracker.Ended(element, asyncop.Ending{})
 	_, err = NextID(late)
 	require.ErrorIs(t, err, ErrNoID)
 	require.ErrorContains(t, err, "element 1 has ended")
@@ -140,46 +142,46 @@ func TestTrackerHoldsTheInputBack(t *testing.T) {
 	require.Equal(t, 1, called, "there is room")
 
 	require.True(t, tracker.TryAdmit())
-	a := tracker.Accepted(t.Context(), nil)
+	a := tracker.Accepted(t.Context(), nil, false)
 	require.True(t, tracker.TryAdmit())
 	require.True(t, tracker.TryAdmit(), "it takes no place")
-	b := tracker.Accepted(t.Context(), nil)
+	b := tracker.Accepted(t.Context(), nil, false)
 	require.False(t, tracker.TryAdmit())
 	tracker.Notify(func() { called++; tracker.TryAdmit() }) // it may ask at once
 	require.Equal(t, 1, called)
-	tracker.Ended(b)
+	tracker.Ended(b, asyncop.Ending{})
 	require.Equal(t, 2, called)
-	tracker.Ended(a)
+	tracker.Ended(a, asyncop.Ending{})
 	require.Equal(t, 2, called, "once")
 
 	// Operators that share it may exceed the window, and none is refused.
 	for range 3 {
-		mustID(t, tracker.AttemptStarted(tracker.Accepted(t.Context(), nil), 1))
+		mustID(t, tracker.AttemptStarted(tracker.Accepted(t.Context(), nil, false), 1))
 	}
 	require.False(t, tracker.TryAdmit())
 }
 
 func TestTrackerRefuses(t *testing.T) {
 	tracker := NewTracker(TrackerConfig{Window: 1, Refuse: true})
-	a := tracker.Accepted(t.Context(), nil)
+	a := tracker.Accepted(t.Context(), nil, false)
 	require.True(t, tracker.TryAdmit())
 	called := 0
 	tracker.Notify(func() { called++ })
 	require.Equal(t, 1, called)
-	b, c := tracker.Accepted(t.Context(), nil), tracker.Accepted(t.Context(), nil)
+	b, c := tracker.Accepted(t.Context(), nil, false), tracker.Accepted(t.Context(), nil, false)
 	first := tracker.AttemptStarted(b, 1)
 	_, err := NextID(first)
 	require.ErrorIs(t, err, ErrFull)
 	require.Zero(t, tracker.Number(b))
-	tracker.Ended(a)
+	tracker.Ended(a, asyncop.Ending{})
 	_, err = NextID(WithStep(first, "again"))
 	require.ErrorIs(t, err, ErrFull, "an attempt has a number from its start on, or none")
 	require.EqualValues(t, 2, mustID(t, tracker.AttemptStarted(b, 2)).Sequence)
-	tracker.Ended(c) // had none
+	tracker.Ended(c, asyncop.Ending{}) // had none
 	require.Equal(t, []int64{2}, checkList(t, tracker))
 	_, err = NextID(tracker.AttemptStarted(c, 1))
 	require.ErrorIs(t, err, ErrFull)
-	tracker.Ended(b)
+	tracker.Ended(b, asyncop.Ending{})
 	require.Empty(t, checkList(t, tracker))
 	_, err = NextID(tracker.AttemptStarted(c, 2))
 	require.Error(t, err, "it has ended")
@@ -189,18 +191,18 @@ func TestTrackerRefuses(t *testing.T) {
 // Law X3: one slow request pins its own number, and nothing of those after it.
 func TestOneSlowRequestPinsOnlyItself(t *testing.T) {
 	tracker := NewTracker(TrackerConfig{Window: 4})
-	slow := tracker.AttemptStarted(tracker.Accepted(t.Context(), nil), 1)
+	slow := tracker.AttemptStarted(tracker.Accepted(t.Context(), nil, false), 1)
 	for range 100_000 {
 		require.True(t, tracker.TryAdmit())
-		e := tracker.Accepted(t.Context(), nil)
+		e := tracker.Accepted(t.Context(), nil, false)
 		require.Equal(t, 2, tracker.incomplete)
-		tracker.Ended(e)
+		tracker.Ended(e, asyncop.Ending{})
 	}
-	last := tracker.AttemptStarted(tracker.Accepted(t.Context(), nil), 1)
+	last := tracker.AttemptStarted(tracker.Accepted(t.Context(), nil, false), 1)
 	require.EqualValues(t, 1, mustID(t, last).First)
 	require.Equal(t, []int64{1, 100_002}, checkList(t, tracker))
 	require.EqualValues(t, 1, mustID(t, slow).Sequence)
-	tracker.Ended(slow)
+	tracker.Ended(slow, asyncop.Ending{})
 	require.EqualValues(t, 100_002, mustID(t, WithStep(last, "s")).First)
 }
 
@@ -236,14 +238,14 @@ func TestTrackerIsSafeForConcurrentUse(t *testing.T) {
 				room := make(chan struct{})
 				tracker.Notify(func() { close(room) })
 				<-room
-				element := tracker.Accepted(t.Context(), nil)
+				element := tracker.Accepted(t.Context(), nil, false)
 				var hedges sync.WaitGroup
 				for n := range 2 {
 					ctx := WithStep(tracker.AttemptStarted(element, n+1), "s")
 					hedges.Go(func() { send(ctx) })
 					hedges.Go(func() { send(ctx) })
 				}
-				tracker.Ended(element)
+				tracker.Ended(element, asyncop.Ending{})
 				hedges.Wait()
 			}
 		})

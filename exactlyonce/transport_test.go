@@ -15,6 +15,7 @@ import (
 
 	"github.com/stretchr/testify/require"
 
+	"github.com/weirflow/weir/asyncop"
 	"github.com/weirflow/weir/internal/oncewire"
 	"github.com/weirflow/weir/predicates"
 	"github.com/weirflow/weir/predicates/httpretry"
@@ -93,7 +94,7 @@ func TestTransportSendsIDs(t *testing.T) {
 	p, other := newPeer(t, nil), newPeer(t, nil)
 	c := clientFor(t, nil, p.URL+"/charges", p.URL+"/refunds/")
 	tracker := NewTracker(TrackerConfig{})
-	a, b := tracker.Accepted(t.Context(), nil), tracker.Accepted(t.Context(), nil)
+	a, b := tracker.Accepted(t.Context(), nil, false), tracker.Accepted(t.Context(), nil, false)
 	ctx := tracker.AttemptStarted(b, 1)
 	require.NoError(t, post(ctx, c, p.URL+"/charges"))
 	require.NoError(t, post(WithStep(ctx, "back"), c, p.URL+"/refunds/7"))
@@ -101,7 +102,7 @@ func TestTransportSendsIDs(t *testing.T) {
 	require.NoError(t, post(ctx, c, p.URL+"/mails"))
 	require.NoError(t, post(t.Context(), c, p.URL+"/mails"))
 	require.NoError(t, post(ctx, c, other.URL+"/charges"))
-	tracker.Ended(a)
+	tracker.Ended(a, asyncop.Ending{})
 	require.NoError(t, post(tracker.AttemptStarted(b, 2), c, p.URL+"/charges"))
 	for _, method := range []string{http.MethodGet, http.MethodHead, http.MethodOptions, http.MethodPut, http.MethodDelete} {
 		req, err := http.NewRequestWithContext(WithStep(ctx, method), method, p.URL+"/charges", nil)
@@ -131,7 +132,7 @@ func TestTransportChangesNoRequest(t *testing.T) {
 	p := newPeer(t, nil)
 	c := clientFor(t, nil, p.URL+"/charges")
 	tracker := NewTracker(TrackerConfig{})
-	ctx := tracker.AttemptStarted(tracker.Accepted(t.Context(), nil), 1)
+	ctx := tracker.AttemptStarted(tracker.Accepted(t.Context(), nil, false), 1)
 	for _, path := range []string{"/charges", "/mails"} {
 		req, err := http.NewRequestWithContext(ctx, http.MethodPost, p.URL+path, nil)
 		require.NoError(t, err)
@@ -159,7 +160,7 @@ func TestTransportRefusesRequestsWithoutAnID(t *testing.T) {
 	p := newPeer(t, nil)
 	c := clientFor(t, nil, p.URL+"/charges")
 	tracker := NewTracker(TrackerConfig{})
-	element := tracker.Accepted(t.Context(), nil)
+	element := tracker.Accepted(t.Context(), nil, false)
 	ctx := tracker.AttemptStarted(element, 1)
 	require.NoError(t, post(ctx, c, p.URL+"/charges"))
 	for _, bad := range []context.Context{t.Context(), element, ctx, WithStep(ctx, "a b")} {
@@ -216,7 +217,7 @@ func TestRedirects(t *testing.T) {
 			p.got, other.got = nil, nil
 			c := clientFor(t, nil, p.URL+"/charges/", other.URL+"/charges/") // both are named
 			tracker := NewTracker(TrackerConfig{})
-			req, err := http.NewRequestWithContext(tracker.AttemptStarted(tracker.Accepted(t.Context(), nil), 1),
+			req, err := http.NewRequestWithContext(tracker.AttemptStarted(tracker.Accepted(t.Context(), nil, false), 1),
 				http.MethodPost, p.URL+"/charges/"+path, strings.NewReader("body"))
 			require.NoError(t, err)
 			req.Header.Set("Home", strings.TrimPrefix(p.URL, "http://"))
@@ -273,8 +274,8 @@ func TestHedges(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			p.got = nil
-			element := tracker.Accepted(t.Context(), nil)
-			defer tracker.Ended(element)
+			element := tracker.Accepted(t.Context(), nil, false)
+			defer tracker.Ended(element, asyncop.Ending{})
 			ctx := WithStep(tracker.AttemptStarted(element, 1), tt.step)
 			require.ErrorIs(t, post(ctx, &http.Client{Transport: tt.transport}, endpoint), tt.err)
 			var got []string
@@ -320,7 +321,7 @@ func TestAnswersOfTheTracker(t *testing.T) {
 			tracker := NewTracker(TrackerConfig{})
 			var stages []predicates.Stage
 			reported := predicates.WithStageReporter(t.Context(), func(s predicates.Stage) { stages = append(stages, s) })
-			ctx := WithStep(tracker.AttemptStarted(tracker.Accepted(reported, nil), 1), "charge")
+			ctx := WithStep(tracker.AttemptStarted(tracker.Accepted(reported, nil, false), 1), "charge")
 			err := post(ctx, c, p.URL+"/charges")
 			if tt.class == nil {
 				e, ok := errors.AsType[*httpretry.StatusError](err)

@@ -107,7 +107,7 @@ func TestClientSendsIDs(t *testing.T) {
 	p := newPeer(t)
 	conn := dial(t, p, "/pay.v1.Payments/Charge", "/pay.v1.Payments/Refund", "/other.Service/")
 	tracker := exactlyonce.NewTracker(exactlyonce.TrackerConfig{})
-	element := tracker.Accepted(t.Context(), nil)
+	element := tracker.Accepted(t.Context(), nil, false)
 	ctx := metadata.AppendToOutgoingContext(tracker.AttemptStarted(element, 1), "exactly-once", "copied from somewhere", "k", "v")
 	require.NoError(t, do(ctx, conn, "Charge"))
 	require.NoError(t, do(exactlyonce.WithStep(ctx, "back"), conn, "Refund"))
@@ -148,19 +148,6 @@ func TestMethodsThatAreNone(t *testing.T) {
 type charge string
 
 func (charge) Idempotent() bool { return false }
-
-// inElement is the context of an operator's attempt with the values of an element.
-type inElement struct {
-	context.Context
-	element context.Context
-}
-
-func (c inElement) Value(key any) any {
-	if v := c.Context.Value(key); v != nil {
-		return v
-	}
-	return c.element.Value(key)
-}
 
 // A tracked call is repeated in flight without a setting; whatever else the attempt has sent, and STALE, keep it from that (X1).
 func TestTheTie(t *testing.T) {
@@ -210,14 +197,12 @@ func TestTheTie(t *testing.T) {
 			}
 			conn := dial(t, p, "/pay.v1.Payments/Charge", "/pay.v1.Payments/Refund")
 			tracker := exactlyonce.NewTracker(exactlyonce.TrackerConfig{})
-			element := tracker.Accepted(context.Background(), nil)
 			var failures []asyncop.Failure[charge]
 			var first error
 			calls := 0
 			op := asyncop.OrderedWaitWithRetry(
 				asyncop.Blocking(func(ctx context.Context, in charge) (string, error) {
 					calls++
-					ctx = tracker.AttemptStarted(inElement{ctx, element}, asyncop.AttemptFromContext(ctx))
 					for i, method := range tt.methods {
 						if err := do(exactlyonce.WithStep(ctx, fmt.Sprint(i)), conn, method); err != nil {
 							first = err
@@ -227,7 +212,7 @@ func TestTheTie(t *testing.T) {
 					return string(in), nil
 				}), time.Minute, 1, strategies.ReasonAware(predicates.Classifiers(grpcretry.Classifier[string](status.Code),
 					predicates.ByException[string](func(err error) bool { return errors.Is(err, exactlyonce.ErrStale) }, predicates.Unknown)), nil),
-				asyncop.WithDrainRetries(), asyncop.WithLogger(slog.New(slog.DiscardHandler)),
+				asyncop.WithObserver(tracker), asyncop.WithDrainRetries(), asyncop.WithLogger(slog.New(slog.DiscardHandler)),
 				asyncop.WithFailureHandler(func(f asyncop.Failure[charge]) { failures = append(failures, f) }))
 			emitted := 0
 			for _, err := range op.Results(slices.Values([]charge{"a"})) {

@@ -396,7 +396,7 @@ func TestBothSides(t *testing.T) {
 	defer conn.Close()
 
 	tracker := exactlyonce.NewTracker(exactlyonce.TrackerConfig{})
-	element := tracker.Accepted(t.Context(), nil)
+	element := tracker.Accepted(t.Context(), nil, false)
 	charge := func(ctx context.Context, attempt int) (string, metadata.MD, error) {
 		var trailer metadata.MD
 		reply := &wrapperspb.StringValue{}

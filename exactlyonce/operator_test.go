@@ -1,0 +1,147 @@
+package exactlyonce
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"net/http"
+	"slices"
+	"sync"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/weirflow/weir/asyncop"
+	"github.com/weirflow/weir/strategies"
+)
+
+// In an operator, each element has a number of its own, the same in all attempts; whatever becomes of it, the number is released
+// (O1), and the input waits while the window is full.
+func TestTrackerInAnOperator(t *testing.T) {
+	const n, window = 60, 5
+	p := newPeer(t, nil)
+	base := &http.Transport{}
+	defer base.CloseIdleConnections()
+	for _, ordered := range []bool{true, false} {
+		t.Run(fmt.Sprintf("ordered=%t", ordered), func(t *testing.T) {
+			tracker := NewTracker(TrackerConfig{Window: window})
+			var mu sync.Mutex
+			ids := map[int][]ID{}
+			var running, most atomic.Int32
+			call := asyncop.Blocking(func(ctx context.Context, in int) (int, error) {
+				most.Store(max(most.Load(), running.Add(1)))
+				defer running.Add(-1)
+				id, err := NextID(WithStep(ctx, "look"))
+				if err != nil {
+					return 0, err
+				}
+				mu.Lock()
+				ids[in] = append(ids[in], id)
+				mu.Unlock()
+				switch attempt := asyncop.AttemptFromContext(ctx); {
+				case in%10 == 9:
+					panic("boom")
+				case in%4 == 3 && attempt == 1:
+					return 0, errors.New("again")
+				case in%7 == 6:
+					return 0, asyncop.ErrNoResult
+				}
+				return in, post(ctx, &http.Client{Transport: Transport(base, p.URL+"/charges")}, p.URL+"/charges")
+			})
+			build := asyncop.UnorderedWaitWithRetry[int, int]
+			if ordered {
+				build = asyncop.OrderedWaitWithRetry[int, int]
+			}
+			op := build(call, time.Minute, 20, strategies.FixedDelay[int](1, 0).RetryIfException(func(err error) bool { return err.Error() == "again" }),
+				asyncop.WithObserver(tracker), asyncop.WithDropOnFailure(), asyncop.WithDrainRetries(), asyncop.WithLogger(slog.New(slog.DiscardHandler)))
+			inputs := make([]int, n)
+			for i := range inputs {
+				inputs[i] = i
+			}
+			for _, err := range op.Results(slices.Values(inputs)) {
+				require.NoError(t, err)
+			}
+			require.NoError(t, op.Wait())
+			require.Empty(t, checkList(t, tracker), "all have ended")
+			require.Len(t, ids, n)
+			require.LessOrEqual(t, int(most.Load()), window)
+			for in, sent := range ids {
+				for _, id := range sent {
+					require.EqualValues(t, in+1, id.Sequence, "in the order of the input")
+					require.LessOrEqual(t, id.First, id.Sequence)
+				}
+				if in%4 == 3 && in%10 != 9 {
+					require.Len(t, sent, 2)
+				}
+			}
+		})
+	}
+	require.NotContains(t, fmt.Sprint(p.requests()), "none")
+}
+
+// A timeout handler makes requests for its element, if it names them.
+func TestTimeoutHandlersHaveIDs(t *testing.T) {
+	tracker := NewTracker(TrackerConfig{})
+	var ids []ID
+	call := asyncop.HandleTimeout(asyncop.Func(func(ctx context.Context, _ string, _ asyncop.ResultFuture[string]) error {
+		id, err := NextID(ctx)
+		ids = append(ids, id)
+		return err
+	}), func(ctx context.Context, in string) ([]string, error) {
+		_, err := NextID(ctx)
+		if !errors.Is(err, ErrNoID) {
+			return nil, fmt.Errorf("without a name: %w", err)
+		}
+		id, err := NextID(WithStep(ctx, "cancel"))
+		ids = append(ids, id)
+		return []string{in}, err
+	})
+	op := asyncop.OrderedWait(call, 20*time.Millisecond, 1, asyncop.WithObserver(tracker))
+	var out []string
+	for v, err := range op.Results(slices.Values([]string{"a"})) {
+		require.NoError(t, err)
+		out = append(out, v)
+	}
+	require.NoError(t, op.Wait())
+	require.Equal(t, []string{"a"}, out)
+	c := tracker.Client()
+	require.Equal(t, []ID{
+		{Client: c, Sequence: 1, Attempt: 1, First: 1}, {Client: c, Sequence: 1, Step: "cancel", Attempt: 2, First: 1},
+	}, ids)
+	require.Empty(t, checkList(t, tracker))
+}
+
+// A restored element had a number: it is not called under another one (X1).
+func TestRestoredElementsWithoutTheirNumbers(t *testing.T) {
+	for _, config := range []TrackerConfig{{}, {Refuse: true}, {Checkpoints: true}} {
+		tracker := NewTracker(config)
+		ctx := tracker.Accepted(t.Context(), nil, true)
+		_, err := NextID(tracker.AttemptStarted(ctx, 1))
+		require.ErrorIs(t, err, ErrNoID)
+		require.ErrorContains(t, err, "restored from a checkpoint that does not hold its number")
+		require.Zero(t, tracker.Number(ctx))
+		tracker.Ended(ctx, asyncop.Ending{})
+	}
+}
+
+// What the final checkpoint keeps for the next run is not complete.
+func TestKeptElements(t *testing.T) {
+	tracker := NewTracker(TrackerConfig{Checkpoints: true})
+	tracker.Snapshot(1)
+	tracker.Completed(1)
+	a, b := tracker.Accepted(t.Context(), nil, false), tracker.Accepted(t.Context(), nil, false)
+	state := tracker.Snapshot(2)
+	tracker.Ended(a, asyncop.Ending{How: asyncop.Kept})
+	tracker.Ended(b, asyncop.Ending{How: asyncop.Kept})
+	tracker.Completed(2)
+	require.Equal(t, []int64{1, 2}, checkList(t, tracker))
+	again := restored(t, state)
+	require.EqualValues(t, 2, again.Number(again.Restored(t.Context(), nil, 2)))
+
+	plain := NewTracker(TrackerConfig{})
+	plain.Ended(plain.Accepted(t.Context(), nil, false), asyncop.Ending{How: asyncop.Kept})
+	require.Empty(t, checkList(t, plain))
+}
