@@ -6,9 +6,14 @@ import (
 	"log/slog"
 	"net/http"
 	"net/http/httptest"
+	"slices"
 	"sync/atomic"
+	"time"
 
+	"github.com/weirflow/weir/asyncop"
 	"github.com/weirflow/weir/exactlyonce"
+	"github.com/weirflow/weir/predicates/httpretry"
+	"github.com/weirflow/weir/strategies"
 )
 
 // loseFirst lets the first request take effect, and loses its answer.
@@ -44,32 +49,32 @@ func Example_exactlyOnceOverHTTP() {
 
 	// The program that calls it.
 	client := &http.Client{Transport: exactlyonce.Transport(server.Client().Transport, endpoint)}
-	send := func(ctx context.Context) (*http.Response, error) {
+	send := func(ctx context.Context, _ string) (string, error) {
 		req, err := http.NewRequestWithContext(ctx, http.MethodPost, endpoint, nil)
 		if err != nil {
-			return nil, err
+			return "", err
 		}
 		req.SetBasicAuth("alice", "secret")
-		return client.Do(req)
+		resp, err := client.Do(req)
+		if err != nil {
+			fmt.Printf("attempt %d: lost\n", asyncop.AttemptFromContext(ctx))
+			return "", err
+		}
+		defer resp.Body.Close()
+		return resp.Status + " " + resp.Header.Get("Exactly-Once-Result"), httpretry.CheckResponse(resp)
 	}
 
 	tracker := exactlyonce.NewTracker(exactlyonce.TrackerConfig{})
-	element := tracker.Accepted(context.Background(), "order 17")
-	for attempt := 1; attempt <= 3; attempt++ {
-		resp, err := send(tracker.AttemptStarted(element, attempt))
-		if err != nil {
-			fmt.Printf("attempt %d: lost\n", attempt)
-			continue
-		}
-		fmt.Printf("attempt %d: %s %s\n", attempt, resp.Status, resp.Header.Get("Exactly-Once-Result"))
-		_ = resp.Body.Close()
+	op := asyncop.OrderedWaitWithRetry(asyncop.Blocking(send), 5*time.Second, 100,
+		strategies.ReasonAware(httpretry.Classifier[string](), nil),
+		asyncop.WithObserver(tracker))
+	for answer, err := range op.Results(slices.Values([]string{"order 17"})) {
+		fmt.Println(answer, err)
 	}
-	tracker.Ended(element)
 	fmt.Println("charges:", charges.Load())
 	// Output:
 	// attempt 1: lost
-	// attempt 2: 200 OK replayed
-	// attempt 3: 200 OK replayed
+	// 200 OK replayed <nil>
 	// charges: 1
 }
 
