@@ -94,15 +94,17 @@ ON CONFLICT (scope, client) DO UPDATE SET mark = max(mark, excluded.mark), heard
 
 	liveSQL = `SELECT id FROM weir_clients WHERE id > ?1 AND mark < ?2 ORDER BY id LIMIT ?3`
 
-	oldSQL = `SELECT sequence, step FROM weir_records WHERE client_id = ?1 AND answer IS NOT NULL AND stored_at < ?2 ORDER BY stored_at LIMIT ?3`
+	// No index has the age of answers: it would cost each Put a fifth. A collection reads the rows of a client in steps.
+	boundarySQL = `SELECT sequence FROM weir_records WHERE client_id = ?1 AND sequence > ?2 ORDER BY sequence LIMIT 1 OFFSET ?3`
+
+	old = `client_id = ?1 AND sequence >= ?3 AND sequence < ?4 AND answer IS NOT NULL AND stored_at < ?2`
+
+	oldSQL = `SELECT EXISTS (SELECT 1 FROM weir_records WHERE ` + old + `)`
 
 	// The age of the youngest goes to the client before the answers that tell it.
-	heardSQL = `UPDATE weir_clients SET heard_at = max(heard_at, (SELECT max(stored_at) FROM
-	(SELECT stored_at FROM weir_records WHERE client_id = ?1 AND answer IS NOT NULL AND stored_at < ?2 ORDER BY stored_at LIMIT ?3)))
-WHERE id = ?1 AND EXISTS (SELECT 1 FROM weir_records WHERE client_id = ?1 AND answer IS NOT NULL AND stored_at < ?2)`
+	heardSQL = `UPDATE weir_clients SET heard_at = max(heard_at, coalesce((SELECT max(stored_at) FROM weir_records WHERE ` + old + `), 0)) WHERE id = ?1`
 
-	forgetSQL = `UPDATE weir_records SET answer = NULL WHERE client_id = ?1 AND (sequence, step) IN
-	(SELECT sequence, step FROM weir_records WHERE client_id = ?1 AND answer IS NOT NULL AND stored_at < ?2 ORDER BY stored_at LIMIT ?3)`
+	forgetSQL = `UPDATE weir_records SET answer = NULL WHERE ` + old
 
 	silenceSQL = `UPDATE weir_clients SET mark = ?3 WHERE id = ?1 AND mark < ?3 AND heard_at < ?2
 AND NOT EXISTS (SELECT 1 FROM weir_records WHERE client_id = ?1 AND answer IS NOT NULL AND stored_at >= ?2)`
@@ -327,36 +329,51 @@ func (r *Records) live(ctx context.Context, after int64) (ids []int64, err error
 
 // collect collects the answers of a client, and the client itself if it is silent.
 func (r *Records) collect(ctx context.Context, id int64, answers, clients time.Time) (removed int, gone bool, err error) {
-	for n := step; n == step; removed += n {
-		if n, err = r.forget(ctx, id, answers); err != nil {
-			return removed, false, err
-		}
+	if removed, err = r.forget(ctx, id, answers); err != nil {
+		return removed, false, err
 	}
 	n, err := r.exec(ctx, silenceSQL, id, clients.UnixMicro(), int64(collected))
 	if err != nil || n == 0 {
 		return removed, false, err
 	}
-	for n = step; n == step; removed += n {
-		if n, err = r.forget(ctx, id, clients); err != nil {
-			return removed, true, err
-		}
+	n, err = r.forget(ctx, id, clients)
+	if err == nil {
+		err = r.trim(ctx, id, collected)
 	}
-	return removed, true, r.trim(ctx, id, collected)
+	return removed + n, true, err
 }
 
-// forget removes the oldest answers of a client, at most one step. Their rows stay.
-func (r *Records) forget(ctx context.Context, id int64, before time.Time) (n int, err error) {
+// forget removes the old answers of a client. Their rows stay.
+func (r *Records) forget(ctx context.Context, id int64, before time.Time) (removed int, err error) {
 	at := before.UnixMicro()
-	var any bool // a look without the write lock
-	err = r.db.Reader().QueryRowContext(ctx, `SELECT EXISTS (`+oldSQL+`)`, id, at, 1).Scan(&any)
-	if err != nil || !any {
-		return 0, err
+	for from := int64(0); from < collected; {
+		to := int64(collected)
+		err := r.db.Reader().QueryRowContext(ctx, boundarySQL, id, from, step).Scan(&to)
+		if err != nil && !errors.Is(err, sql.ErrNoRows) {
+			return removed, err
+		}
+		var some bool // a look without the write lock
+		if err := r.db.Reader().QueryRowContext(ctx, oldSQL, id, at, from, to).Scan(&some); err != nil {
+			return removed, err
+		}
+		if some {
+			n, err := r.forgetStep(ctx, id, at, from, to)
+			removed += n
+			if err != nil {
+				return removed, err
+			}
+		}
+		from = to
 	}
+	return removed, nil
+}
+
+func (r *Records) forgetStep(ctx context.Context, id, at, from, to int64) (n int, err error) {
 	err = r.db.Write(ctx, func(ctx context.Context, tx *sqlite.Tx) error {
-		if _, err := tx.ExecContext(ctx, heardSQL, id, at, step); err != nil {
+		if _, err := tx.ExecContext(ctx, heardSQL, id, at, from, to); err != nil {
 			return err
 		}
-		result, err := tx.ExecContext(ctx, forgetSQL, id, at, step)
+		result, err := tx.ExecContext(ctx, forgetSQL, id, at, from, to)
 		if err != nil {
 			return err
 		}

@@ -18,5 +18,3 @@ CREATE TABLE IF NOT EXISTS weir_records (
 	stored_at   INTEGER NOT NULL, -- microseconds since 1970
 	PRIMARY KEY (client_id, sequence, step)
 ) STRICT, WITHOUT ROWID;
-
-CREATE INDEX IF NOT EXISTS weir_records_age ON weir_records (client_id, stored_at) WHERE answer IS NOT NULL;
