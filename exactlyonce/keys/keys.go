@@ -20,6 +20,7 @@ import (
 // Dialect is a kind of database.
 type Dialect int
 
+// The databases that package keys knows.
 const (
 	SQLite Dialect = iota
 	PostgreSQL

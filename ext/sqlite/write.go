@@ -115,19 +115,16 @@ func (db *DB) runShared(batch []*write, run func(s *shared, batch []*write) (com
 // run runs the calls of a batch until one fails.
 func (s *shared) run(batch []*write) (commit bool, err error) {
 	var w *write
-	err = guard.Call(func() error {
+	failed := guard.Call(func() error {
 		for _, w = range batch {
-			if w.err = s.call(w); w.err != nil {
-				return nil
+			if err := s.call(w); err != nil {
+				return err
 			}
 		}
-		commit = true
 		return nil
-	}, func(recovered any) error {
-		w.err = panics.New("sqlite", recovered)
-		return nil
-	})
-	return commit, err
+	}, func(recovered any) error { return panics.New("sqlite", recovered) })
+	w.err = failed
+	return failed == nil, nil
 }
 
 // runInSavepoints runs the calls of a batch, each in a savepoint. An error means that SQLite has given up the whole

@@ -134,7 +134,7 @@ func RunKilled(t *testing.T, p Place, stride int) {
 	dsn := p.New(t)
 	db := Watch(p.Driver, dsn, &Hooks{})
 	db.SetMaxOpenConns(1)
-	defer db.Close()
+	defer func() { assert.NoError(t, db.Close()) }()
 	require.NoError(t, keys.Migrate(t.Context(), db, p.Dialect))
 	_, err := db.ExecContext(t.Context(), rideTables)
 	require.NoError(t, err)
@@ -203,7 +203,7 @@ func committed(t *testing.T, db *sql.DB, key string) (names []string) {
 	t.Helper()
 	rows, err := db.QueryContext(t.Context(), `SELECT name FROM weir_key_steps WHERE key_id IN (SELECT id FROM weir_keys WHERE idempotency_key = $1)`, key)
 	require.NoError(t, err)
-	defer rows.Close()
+	defer func() { assert.NoError(t, rows.Close()) }()
 	for rows.Next() {
 		var name string
 		require.NoError(t, rows.Scan(&name))

@@ -270,7 +270,7 @@ func (b *bench) renewed() {
 	_, err := o.Do(b.Context(), request("a", "k"))
 	require.Error(b, err)
 	holder := Watch(b.place.Driver, b.dsn, &Hooks{})
-	defer holder.Close()
+	defer func() { assert.NoError(b, holder.Close()) }()
 	const lock = "UPDATE weir_keys SET locked_at = $1"
 	_, err = holder.ExecContext(b.Context(), lock, b.clock.Now().UnixMicro())
 	require.NoError(b, err)

@@ -16,6 +16,7 @@ import (
 // Dialect is a kind of database.
 type Dialect int
 
+// The kinds differ in how processes that migrate at once are kept apart.
 const (
 	SQLite     Dialect = iota // a transaction that writes excludes others
 	PostgreSQL                // an advisory lock does

@@ -30,6 +30,12 @@
 // Put takes an advisory lock of the transaction, shared, whose number is a hash of scope and client; marks and the collection of
 // a client take it exclusively. So a transaction that stays open holds up marks of its client, not other requests.
 //
+// # Cost
+//
+// BenchmarkExec compares Exec with the bare statement in the same group commit, and measures Run. On two cores that were busy with
+// other work and had the server, too, without fsync: Exec 15,000 calls a second at 64 at once, 27,000 at 256, 38,000 at 1,024, which is
+// 56 to 74 % of the bare statement; Run, a transaction for each call, 3,500 to 5,000.
+//
 // # Migrations
 //
 // [Migrate] makes the tables weir_clients and weir_records. The same files are [Migrations], for a migrator of

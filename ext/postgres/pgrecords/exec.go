@@ -8,7 +8,6 @@ import (
 	"sync/atomic"
 
 	"github.com/jackc/pgx/v5"
-	"github.com/jackc/pgx/v5/pgconn"
 	"github.com/jackc/pgx/v5/pgtype"
 
 	"github.com/weirflow/weir/exactlyonce"
@@ -128,8 +127,8 @@ func (r *Records) runDistinct(ctx context.Context, calls []*call) {
 			return
 		}
 		err := r.runShared(ctx, calls)
-		if code := sqlState(err); code == "40001" || code == "40P01" {
-			continue // of the transaction as a whole
+		if isConflict(err) {
+			continue
 		}
 		if err != nil {
 			fail(calls, err)
@@ -147,6 +146,12 @@ func (r *Records) runDistinct(ctx context.Context, calls []*call) {
 			fail(calls[i:i+1], err)
 		}
 	}
+}
+
+// isConflict reports whether a transaction may be tried again as it is: a serialization failure, or a deadlock.
+func isConflict(err error) bool {
+	code := sqlState(err)
+	return code == "40001" || code == "40P01"
 }
 
 func fail(calls []*call, err error) {
@@ -226,27 +231,22 @@ func runStatements(ctx context.Context, tx pgx.Tx, calls []*call) error {
 	}
 	results := tx.SendBatch(ctx, batch)
 	var c *call
-	var broken error // of the connection, or of the whole transaction
-	_ = guard.Call(func() error {
+	failed := guard.Call(func() error {
 		for _, c = range calls {
-			if c.err = c.read(results); c.err != nil {
-				break
+			if err := c.read(results); err != nil {
+				return err
 			}
 		}
 		return nil
-	}, func(recovered any) error {
-		c.err = panics.New("pgrecords", recovered)
-		return nil
-	})
-	if c.err == nil {
+	}, func(recovered any) error { return panics.New("pgrecords", recovered) })
+	if failed == nil {
 		return results.Close()
 	}
-	_ = results.Close() // its error is that of c
-	switch e, answered := errors.AsType[*pgconn.PgError](c.err); {
-	case answered && (e.Code == "40001" || e.Code == "40P01"), tx.Conn().IsClosed():
-		broken, c.err = c.err, nil
-		return broken
+	_ = results.Close() // its error is the one that was read
+	if isConflict(failed) || tx.Conn().IsClosed() {
+		return failed // of the transaction as a whole
 	}
+	c.err = failed
 	return errRolledBack
 }
 

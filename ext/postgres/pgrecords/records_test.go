@@ -402,3 +402,24 @@ func testExecContext(t *testing.T, server *pgtest.Server) {
 	require.NoError(t, err)
 	assert.Equal(t, 1, total)
 }
+
+// A transaction that failed with a serialization failure or a deadlock is run again, as a whole.
+func testExecConflicts(t *testing.T, server *pgtest.Server) {
+	pool := connect(t, database(t, server))
+	_, err := pool.Exec(t.Context(), `CREATE SEQUENCE tries;
+CREATE FUNCTION flaky(good bigint) RETURNS text LANGUAGE plpgsql AS $$ BEGIN
+	IF nextval('tries') < good THEN RAISE EXCEPTION 'again' USING ERRCODE = '40P01'; END IF; -- a sequence is not rolled back
+	RETURN 'done';
+END $$`)
+	require.NoError(t, err)
+	r := open(t, pool)
+	client := exactlyonce.NewClient()
+	answer, err := r.Exec(t.Context(), request(client, 1, 1), pgrecords.Statement{SQL: "SELECT flaky($1)", Args: []any{3}, Answer: text})
+	require.NoError(t, err)
+	assert.Equal(t, "done", string(answer))
+	_, err = r.Exec(t.Context(), request(client, 2, 1), pgrecords.Statement{SQL: "SELECT flaky($1)", Args: []any{1000}, Answer: text})
+	assert.Equal(t, "40P01", code(err))
+	state, _, err := r.Find(t.Context(), request(client, 2, 1))
+	require.NoError(t, err)
+	assert.Equal(t, exactlyonce.StateNew, state)
+}

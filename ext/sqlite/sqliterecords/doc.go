@@ -23,6 +23,13 @@
 // The suite exactlyonce/exactlyoncetest describes and checks them. What is collected leaves a number for the client or a
 // row without its answer, about 60 bytes, and is stale for ever.
 //
+// # Cost
+//
+// BenchmarkRun compares Run with the bare statement in the same group commit. On two cores that were busy with other work, 256
+// calls at once, synchronous FULL: 33,000 to 63,000 tracked calls a second, which is 38 to 64 % of the bare statement; 64
+// calls at once: 19,000 to 22,000, 50 to 82 %. The slower the disk, the smaller the difference. A transaction of your own costs
+// one fsync.
+//
 // # Migrations
 //
 // [Migrate] makes the tables weir_clients and weir_records. The same files are [Migrations], for a migrator of
