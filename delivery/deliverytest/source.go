@@ -110,16 +110,20 @@ func (r sourceRule[T]) skip(q Queue[T]) string {
 // queue is a queue under test.
 type queue[T any] struct {
 	Queue[T]
-	value func(i int) T
-	open  []delivery.Source[T]
+	value    func(i int) T
+	open     []delivery.Source[T]
+	patience time.Duration
 }
 
-// patience is how long the suite waits for what must come.
-const patience = 30 * time.Second
+// defaultPatience is how long the suite waits for what must come.
+const defaultPatience = 30 * time.Second
 
 func (q *queue[T]) run(r sourceRule[T]) (err error) {
 	if q.Delay == 0 {
 		q.Delay = 100 * time.Millisecond
+	}
+	if q.patience == 0 {
+		q.patience = defaultPatience
 	}
 	q.Equal = suite.EqualOr(q.Equal)
 	err = suite.Quiet(func() error { return r.check(q) })
@@ -130,7 +134,7 @@ func (q *queue[T]) run(r sourceRule[T]) (err error) {
 }
 
 // within calls f, which must return in time.
-func within[R any](what string, f func(ctx context.Context) (R, error)) (R, error) {
+func within[R any](patience time.Duration, what string, f func(ctx context.Context) (R, error)) (R, error) {
 	ctx, cancel := context.WithTimeout(context.Background(), patience)
 	defer cancel()
 	type result struct {
@@ -164,7 +168,7 @@ func (q *queue[T]) source() (delivery.Source[T], error) {
 }
 
 func (q *queue[T]) close(s delivery.Source[T]) error {
-	_, err := within("Close", func(ctx context.Context) (struct{}, error) { return struct{}{}, s.Close(ctx) })
+	_, err := within(q.patience, "Close", func(ctx context.Context) (struct{}, error) { return struct{}{}, s.Close(ctx) })
 	return err
 }
 
@@ -182,7 +186,7 @@ func (q *queue[T]) filled(n int) (delivery.Source[T], error) {
 
 // receive returns what one Receive does.
 func (q *queue[T]) receive(s delivery.Source[T], n int) ([]delivery.Message[T], error) {
-	ms, err := within("Receive", func(ctx context.Context) ([]delivery.Message[T], error) { return s.Receive(ctx, n) })
+	ms, err := within(q.patience, "Receive", func(ctx context.Context) ([]delivery.Message[T], error) { return s.Receive(ctx, n) })
 	if err := q.sound(ms, err, n); err != nil {
 		return nil, err
 	}
@@ -239,7 +243,7 @@ func (q *queue[T]) have(ms []delivery.Message[T], want ...int) error {
 func (q *queue[T]) nothing(s delivery.Source[T]) error {
 	ctx, cancel := context.WithTimeout(context.Background(), q.Delay)
 	defer cancel()
-	ms, err := within("Receive", func(context.Context) ([]delivery.Message[T], error) { return s.Receive(ctx, 10) })
+	ms, err := within(q.patience, "Receive", func(context.Context) ([]delivery.Message[T], error) { return s.Receive(ctx, 10) })
 	if len(ms) > 0 {
 		return fmt.Errorf("%+v came, which was not to come, or not again", ms[0].Value)
 	}
@@ -454,7 +458,7 @@ func (q *queue[T]) cancelled() error {
 		if try == 0 {
 			cancel(cause)
 		}
-		ms, err := within("Receive", func(context.Context) ([]delivery.Message[T], error) { return s.Receive(ctx, 2) })
+		ms, err := within(q.patience, "Receive", func(context.Context) ([]delivery.Message[T], error) { return s.Receive(ctx, 2) })
 		limit.Stop()
 		cancel(nil)
 		if err := q.sound(ms, err, 2); err != nil {
@@ -533,7 +537,7 @@ func (q *queue[T]) settlingWaitsForNothing() error {
 	if err != nil {
 		return err
 	}
-	_, err = within("Ack", func(context.Context) (struct{}, error) {
+	_, err = within(q.patience, "Ack", func(context.Context) (struct{}, error) {
 		for i, m := range ms {
 			if i%2 == 0 {
 				m.Nack(0)
@@ -597,7 +601,7 @@ func (q *queue[T]) closed() error {
 		if err == nil || errors.Is(err, context.DeadlineExceeded) {
 			return fmt.Errorf("Receive did not end with Close, and returned the error %w", err)
 		}
-	case <-time.After(patience):
+	case <-time.After(q.patience):
 		return errors.New("Receive did not end with Close")
 	}
 	if _, err := q.receive(s, 1); err == nil || errors.Is(err, context.DeadlineExceeded) {
@@ -749,7 +753,7 @@ func (q *queue[T]) shared() error {
 	}
 	got := make(chan []delivery.Message[T])
 	go func() {
-		ctx, cancel := context.WithTimeout(context.Background(), patience)
+		ctx, cancel := context.WithTimeout(context.Background(), q.patience)
 		defer cancel()
 		for {
 			ms, err := b.Receive(ctx, 2)
@@ -881,7 +885,7 @@ func (q *queue[T]) end() error {
 		return err
 	}
 	ackAll(again)
-	_, err = within("Receive", func(ctx context.Context) ([]delivery.Message[T], error) { return s.Receive(ctx, 1) })
+	_, err = within(q.patience, "Receive", func(ctx context.Context) ([]delivery.Message[T], error) { return s.Receive(ctx, 1) })
 	if err != io.EOF {
 		return fmt.Errorf("at the end Receive returned the error %w, want io.EOF itself", err)
 	}

@@ -250,7 +250,7 @@ func channelQueue() Queue[string] {
 func check(t *testing.T, r sourceRule[string], open func() Queue[string]) (err error) {
 	t.Helper()
 	synctest.Test(t, func(*testing.T) {
-		q := queue[string]{Queue: open(), value: strconv.Itoa}
+		q := queue[string]{Queue: open(), value: strconv.Itoa, patience: 3 * time.Second}
 		err = q.run(r)
 	})
 	return err
@@ -312,6 +312,6 @@ func TestRunSourceFindsFaults(t *testing.T) {
 
 // A source that ends the goroutine, as a failing require does, is a failure and no hang.
 func TestWithinGoexit(t *testing.T) {
-	_, err := within("Close", func(context.Context) (int, error) { runtime.Goexit(); return 0, nil })
+	_, err := within(time.Minute, "Close", func(context.Context) (int, error) { runtime.Goexit(); return 0, nil })
 	require.EqualError(t, err, "Close has ended its goroutine")
 }
