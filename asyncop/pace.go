@@ -6,7 +6,8 @@ import (
 	"github.com/weirflow/weir/internal/nils"
 )
 
-// Pacer says when attempts may start: so many a second, or none while a backend is down.
+// Pacer says when attempts may start: so many a second, or none while a backend is down. ratepace of ext/rate
+// makes one of a rate.Limiter, failsafecall of ext/failsafe one of a circuit breaker.
 type Pacer interface {
 	// Take asks for one attempt at the time now, of the operator's clock. 0: it may start, and is counted. Otherwise it may not,
 	// is not counted, and Take is called again after wait, or later.

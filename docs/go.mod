@@ -8,7 +8,9 @@ require (
 	github.com/weirflow/weir v0.0.0
 	github.com/weirflow/weir/ext/failsafe v0.0.0
 	github.com/weirflow/weir/ext/otter v0.0.0
+	github.com/weirflow/weir/ext/rate v0.0.0
 	go.uber.org/goleak v1.3.0
+	golang.org/x/time v0.14.0
 )
 
 require (
@@ -43,4 +45,5 @@ replace (
 	github.com/weirflow/weir => ../
 	github.com/weirflow/weir/ext/failsafe => ../ext/failsafe
 	github.com/weirflow/weir/ext/otter => ../ext/otter
+	github.com/weirflow/weir/ext/rate => ../ext/rate
 )

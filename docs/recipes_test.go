@@ -19,9 +19,11 @@ import (
 	"github.com/redis/go-redis/v9"
 	"github.com/twmb/franz-go/pkg/kfake"
 	"github.com/twmb/franz-go/pkg/kgo"
+	"golang.org/x/time/rate"
 
 	"github.com/weirflow/weir/asyncop"
 	"github.com/weirflow/weir/ext/failsafe/failsafecall"
+	"github.com/weirflow/weir/ext/rate/ratepace"
 	"github.com/weirflow/weir/predicates"
 	"github.com/weirflow/weir/predicates/httpretry"
 	"github.com/weirflow/weir/predicates/netretry"
@@ -142,11 +144,22 @@ func Example_sharedLimit() {
 	// <lhr> <nil>
 }
 
+func Example_rate() {
+	limiter := rate.NewLimiter(100, 10) // 100 attempts a second, 10 at once
+	op := asyncop.OrderedWait(asyncop.Blocking(upper), 5*time.Second, 1000, asyncop.WithPace(ratepace.New(limiter)))
+	for row, err := range op.Results(slices.Values([]string{"lhr"})) {
+		fmt.Println(row, err)
+	}
+	// Output:
+	// <lhr> <nil>
+}
+
 func Example_circuitBreaker() {
 	breaker := circuitbreaker.NewBuilder[any]().WithFailureThreshold(5).WithDelay(time.Second).Build()
 	op := asyncop.OrderedWaitWithRetry(
 		failsafecall.Guard(breaker, asyncop.Blocking(upper)), 10*time.Second, 1000,
-		strategies.ReasonAware(predicates.Named[string](), nil))
+		strategies.ReasonAware(predicates.Named[string](), nil),
+		asyncop.WithPace(failsafecall.Pace(breaker))) // while it is open no attempt starts
 	for row, err := range op.Results(slices.Values([]string{"lhr"})) {
 		fmt.Println(row, err)
 	}

@@ -32,7 +32,7 @@
 // # Permits
 //
 // The load runs with the permit and on the goroutine of the lookup that began it. Lookups that wait for it have no
-// goroutine.
+// goroutine; like all attempts they keep their permits meanwhile.
 //
 // # Reasons
 //

@@ -12,7 +12,7 @@
 // A call that the breaker refuses fails with circuitbreaker.ErrOpen. The error says that nothing was sent (stage
 // ClientDispatch, reason predicates.CircuitBreakerOpen, which predicates.Named reads) and how long the breaker stays open
 // (predicates.ServerPushback). So a reason-aware strategy repeats it, also if the call must not happen twice, and its element
-// waits as long as the breaker does, without a permit.
+// waits as long as the breaker does, without a permit. With [Pace] it waits before its attempt begins, and uses up no retry.
 //
 // # Hedges
 //

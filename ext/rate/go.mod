@@ -1,0 +1,18 @@
+module github.com/weirflow/weir/ext/rate
+
+go 1.26.0
+
+require (
+	github.com/stretchr/testify v1.12.1
+	github.com/weirflow/weir v0.0.0
+	go.uber.org/goleak v1.3.0
+	golang.org/x/time v0.14.0
+)
+
+require (
+	github.com/benbjohnson/clock v1.3.5 // indirect
+	github.com/reugn/go-streams v0.13.0 // indirect
+	go.yaml.in/yaml/v3 v3.0.5 // indirect
+)
+
+replace github.com/weirflow/weir => ../../
