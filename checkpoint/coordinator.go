@@ -18,15 +18,15 @@ import (
 	"github.com/weirflow/weir/internal/nils"
 )
 
-// Coordinator triggers the checkpoints of one pipeline, collects the states of its participants, stores them, and tells
-// the participants when a checkpoint is complete.
+// Coordinator triggers the checkpoints of one pipeline, collects the states of its participants, stores them, and reports
+// to the participants when a checkpoint is complete.
 //
 //	coordinator, err := checkpoint.NewCoordinator(store, checkpoint.WithInterval(10*time.Second))
 //	lines, err := checkpoint.OpenLines("keys.txt")
 //	source := checkpoint.NewSource(coordinator, "keys", lines)
 //	op := asyncop.OrderedWait(fn, timeout, capacity, asyncop.WithName("lookup"), asyncop.WithCheckpoints(coordinator))
 //	sink := checkpoint.NewSink(coordinator, "rows", checkpoint.NewLineOutput("rows.txt"))
-//	err = coordinator.Start() // everybody has registered
+//	err = coordinator.Start() // all have registered
 //	source.Via(op).To(sink)
 //	err = coordinator.Wait()
 //
@@ -65,7 +65,7 @@ type Coordinator struct {
 	finished     participant.Kind              // of the final checkpoint that has ended it, or 0
 	final        map[participant.Kind]struct{} // final checkpoints asked for
 	source       string                        // the first Source that has registered; "": none
-	completing   bool                          // everybody has reported the final one: it will end life
+	completing   bool                          // all have reported the final one: it will end life
 	reported     map[string]struct{}           // who has reported anything in this run
 	patience     *clock.Timer                  // until the next warning that Start was not called; nil: none has registered
 	stats        Stats
@@ -81,10 +81,10 @@ type member struct {
 // run is a checkpoint under way, or the marker of the end of the input.
 type run struct {
 	barrier participant.Barrier
-	waiting map[string]struct{} // who has not reported
+	waiting map[string]struct{} // participants that have not reported
 	states  map[string]participant.State
 	err     error         // why it cannot complete
-	settled chan struct{} // closed when everybody has reported, or err is set
+	settled chan struct{} // closed when all have reported, or err is set
 }
 
 // defaultTimeout is how long each step of a checkpoint may take: see [WithTimeout].
@@ -119,10 +119,10 @@ func WithTimeout(d time.Duration) Option {
 	return func(c *Coordinator) { c.timeout = d }
 }
 
-// WithTolerableFailures ends the run with an error when more than n checkpoints in a row have failed, after Flink's
-// tolerableCheckpointFailureNumber. Those count that are in [Stats.Failed]. By default any number is tolerated, and a
-// warning is logged for each: nothing restarts a weir pipeline that has ended, and to end it repeats the calls since the
-// last complete checkpoint. Flink's default is 0, and its jobs are restarted. It panics if n < 0.
+// WithTolerableFailures ends the run with an error when more than n checkpoints in a row have failed. [Stats.Failed] says which
+// count. By default any number is tolerated, and each failure is logged as a warning: weir does not restart a pipeline that has
+// ended, and a restart repeats the calls since the last complete checkpoint. The option is named after Flink's
+// tolerableCheckpointFailureNumber, whose default is 0, since Flink restarts its jobs. It panics if n < 0.
 func WithTolerableFailures(n int) Option {
 	if n < 0 {
 		panic(fmt.Sprintf("checkpoint: WithTolerableFailures: negative number: %d", n))
@@ -269,9 +269,13 @@ func (c *Coordinator) breakStart(err error) {
 	}
 }
 
-// Start lets the participants begin; the source, the operators and the sink of the pipeline are made before. It fails, and
-// nothing begins, if a participant is missing a state or cannot decode it, if the checkpoint has a state that nobody asked
-// for, if names are missing or taken twice, or if there are two Sources.
+// Start lets the participants begin. The source, the operators and the sink of the pipeline are made before. If Start fails, nothing
+// begins. It fails
+//
+//   - if a participant has no state in the checkpoint, or cannot decode it;
+//   - if the checkpoint has the state of a participant that has not registered;
+//   - if a name is missing or taken twice;
+//   - if there are two Sources.
 func (c *Coordinator) Start() error {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -329,8 +333,8 @@ func (c *Coordinator) Trigger(ctx context.Context) (id uint64, err error) {
 // complete ("stop with savepoint"). It panics for another kind.
 //
 // For a [Drain] the source stops reading and sends the marker of the end of the input; the final checkpoint is taken when the
-// marker has reached everybody. Checkpoints go on until then, and a Suspend may still end the stream before. When ctx
-// ends first, the stream has failed, since its source reads no more, and a restart goes on from the last checkpoint. Who
+// marker has reached all participants. Checkpoints go on until then, and a Suspend may still end the stream before. When ctx
+// ends first, the stream has failed, since its source reads no more, and a restart goes on from the last checkpoint. A call that
 // joins a stream that is being drained already may give up without harm.
 //
 // For a [Suspend] the source stops at the barrier. When ctx ends while that is on its way, the stream has failed, too; before,
@@ -363,7 +367,7 @@ func (c *Coordinator) finish(ctx context.Context, kind participant.Kind) error {
 	switch {
 	case err == nil && announced:
 		_, err = c.take(ctx, participant.Drain)
-	case err == nil: // whoever announced it takes the final checkpoint; to give up here harms nobody
+	case err == nil: // the caller that announced it takes the final checkpoint; to give up here does no harm
 		select {
 		case <-c.life.Done():
 			err = c.endError()
@@ -515,7 +519,7 @@ func (c *Coordinator) endInput(ctx context.Context) (r *run, announced bool, err
 	return r, err == nil, err
 }
 
-// awaitDrained waits until everybody has reported the marker.
+// awaitDrained waits until all have reported the marker.
 func (c *Coordinator) awaitDrained(ctx context.Context, r *run) error {
 	remind := c.clock.Ticker(c.timeout)
 	defer remind.Stop()
@@ -688,7 +692,7 @@ func (c *Coordinator) newRun(kind participant.Kind) (*run, error) {
 	return r, nil
 }
 
-// await waits until everybody has reported.
+// await waits until all have reported.
 func (c *Coordinator) await(ctx context.Context, r *run) error {
 	timer := c.clock.Timer(c.timeout)
 	defer timer.Stop()
@@ -722,7 +726,7 @@ func (c *Coordinator) await(ctx context.Context, r *run) error {
 	if err != nil && len(r.waiting) > 0 {
 		return fmt.Errorf("%w: no report from %s", err, quoted(r.waiting))
 	}
-	return nil // everybody has reported, if only just
+	return nil // all have reported, if only just
 }
 
 // tick triggers the periodic checkpoints.

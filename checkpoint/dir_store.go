@@ -31,7 +31,7 @@ import (
 // snapshots as they were, or as they were with the new one. Damage that happens later is found by the checksums.
 // Other files in the directory are left alone.
 //
-// What it takes from the system: a rename within a directory is atomic, and syncs reach the disk. Where directories cannot
+// It relies on the system in two points: a rename within a directory is atomic, and syncs reach the disk. Where directories cannot
 // be synced (Windows, some network file systems), a power cut may lose the last snapshots as a whole. Safe for concurrent use.
 type DirStore struct {
 	dir    string // absolute
@@ -40,7 +40,7 @@ type DirStore struct {
 	buffer int          // bytes gathered for one write
 	lock   vfs.Lock
 
-	saving chan struct{} // one place: held by whoever saves or closes
+	saving chan struct{} // one place: held by the call that saves or closes
 
 	mu     sync.Mutex // guards what follows
 	keep   int
@@ -80,10 +80,12 @@ const (
 // process, however that dies. It is a lock on the directory itself: it holds also if the file LOCK is removed. If the directory is
 // removed or replaced while it is open, Save returns [ErrFenced].
 //
-// Three systems give less. Where directories cannot be locked (NFS), a process that starts after LOCK was removed gets in, and
-// the Save of the first one returns an error from then on, but for one that runs at that moment. A network file system must share
-// locks between its machines: NFS does unless it is mounted with local locks, others may not. AIX, Solaris, Plan 9 and WebAssembly
-// have no such locks: a second process is not noticed there, which a coordinator logs.
+// Some systems give less:
+//
+//   - Where directories cannot be locked (NFS), a second process gets in after LOCK was removed. From then on Save of the first one
+//     returns an error, unless it runs at that moment.
+//   - A network file system must share locks between its machines. NFS does unless it is mounted with local locks; others may not.
+//   - AIX, Solaris, Plan 9 and WebAssembly have no such locks. A second process is not noticed there. A coordinator logs that.
 //
 // Damaged snapshots, and files that cannot be removed, are logged at warn level, to the logger of the [Coordinator] that has the
 // store, or to slog.Default().
@@ -133,7 +135,7 @@ func (d *DirStore) open() error {
 	err = d.scan()
 	if err == nil {
 		// A process that was killed between renaming and syncing may have left a snapshot that can be seen but is not
-		// durable. Whoever resumes from it must be able to rely on it.
+		// durable. A run that resumes from it must be able to rely on it.
 		err = d.fs.SyncDir(d.dir)
 	}
 	if err != nil {
@@ -337,7 +339,7 @@ func (d *DirStore) check() error {
 	return nil
 }
 
-// savedBefore tells whether s is stored already, and returns a *NumberError if its number is another snapshot's.
+// savedBefore reports whether s is stored already, and returns a *NumberError if its number is another snapshot's.
 func (d *DirStore) savedBefore(s *Snapshot) (stored bool, err error) {
 	taken := &NumberError{Checkpoint: s.ID, Newest: d.newest}
 	if s.ID < d.newest {

@@ -5,7 +5,7 @@
 //
 //   - A participant is a part of a pipeline that has something to remember: a source its position, an operator its
 //     elements in flight, a sink its output that is not published yet. It has a name that stays the same from run to run.
-//   - Its state is what it wants to be given back after a restart: bytes that only the participant understands.
+//   - Its state is what it needs after a restart: bytes that only the participant understands.
 //   - A checkpoint is a number, from 1, and the states of all participants at the same point of the stream: a [Snapshot].
 //     Its [Kind] says whether the stream went on ([Periodic]), had come to its end ([Drain]) or was stopped to be resumed
 //     ([Suspend]). After a restart, [Coordinator.RestoredKind] returns it.
@@ -29,10 +29,13 @@
 //	a join that is not seen so                           the run fails when a barrier comes for the second time
 //	Via or To twice                                      panics
 //
-// The last line of defense is the final barrier: a [Sink] reports it when its input is closed, and an element that comes in
-// between fails the run before the final checkpoint is stored. Two cases cannot be seen: a split in code of yours or behind a
-// PassThrough whose branches meet again, where each barrier takes one branch; and a join behind slow flows of yours may let a
-// checkpoint complete before the second barrier fails the run. To partition work, run a pipeline for each partition.
+// The final barrier is checked once more. A [Sink] reports it when its input is closed, and an element that comes between the two
+// fails the run before the final checkpoint is stored. Two mistakes are not seen:
+//
+//   - Code of yours, or a PassThrough, splits the stream, each barrier takes one branch, and the branches meet again.
+//   - Branches with slow flows of yours meet again: a checkpoint may complete before the second barrier fails the run.
+//
+// To partition work, run a pipeline for each partition.
 //
 // # Stores
 //
@@ -57,9 +60,9 @@
 // # Failures
 //
 // [WithTimeout] bounds each step of a checkpoint: the reports, [Store.Save], [Output.Commit]. A periodic checkpoint that fails is
-// aborted, and the next one does better or not: [Coordinator.Stats] counts, [WithTolerableFailures] bounds. The Save of a final
-// checkpoint and a Commit have no next one, so they are tried again until the timeout; both can be repeated by contract. A run
-// that has lost its store to another one gets [ErrFenced] and ends.
+// aborted, and the next one follows. [Coordinator.Stats] counts the failures, and [WithTolerableFailures] ends the run after too
+// many. No other checkpoint follows a final one, so its Save is tried again until the timeout, and so is every Commit. A run that
+// has lost its store to another run gets [ErrFenced] and ends.
 //
 // Without a checkpoint there is a fresh start. An output is asked to begin by [FreshStarter], if it is one; a [FileOutput] refuses
 // a file that is not empty, unless [FileOutput.WithOverwrite] was called.

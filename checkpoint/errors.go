@@ -10,11 +10,11 @@ import (
 )
 
 var (
-	// ErrNotFound tells that a store does not have the checkpoint, or has none at all.
+	// ErrNotFound reports that a store does not have the checkpoint, or has none at all.
 	ErrNotFound = errors.New("checkpoint: not found")
 
 	// ErrFenced is returned by a [Store] or an [Output] that another run has taken over, to the run that has lost it: for
-	// good, whatever number that asks for. It ends the run: nothing of it is stored, published or tried again. The
+	// good, whatever number that asks for. It ends the run: nothing more is stored, published or tried again. The
 	// coordinator also returns it for a number that was taken by another run.
 	ErrFenced = errors.New("checkpoint: another run has taken over")
 
@@ -28,7 +28,7 @@ var (
 	errInvalidSnapshot = errors.New("checkpoint: invalid snapshot")
 )
 
-// CorruptError tells that a stored checkpoint is damaged: torn, truncated, overwritten, or never one. Its content is not
+// CorruptError reports that a stored checkpoint is damaged: torn, truncated, overwritten, or never one. Its content is not
 // used.
 type CorruptError struct {
 	Path       string // where it is stored; "" if that is not known
@@ -40,7 +40,7 @@ func (e *CorruptError) Error() string {
 	return "checkpoint: " + stored(e.Checkpoint, e.Path) + " is damaged: " + e.Reason
 }
 
-// VersionError tells that a stored checkpoint is whole, but in a format that this version of weir does not know. It is
+// VersionError reports that a stored checkpoint is whole, but in a format that this version of weir does not know. It is
 // not skipped for an older one: a newer weir wrote it and can go on from there.
 type VersionError struct {
 	Path       string // where it is stored; "" if that is not known
@@ -77,7 +77,7 @@ func (e *NumberError) Error() string {
 		e.Checkpoint, e.Newest)
 }
 
-// LockedError tells that a directory of checkpoints is open elsewhere, in this process or another one.
+// LockedError reports that a directory of checkpoints is open elsewhere, in this process or another one.
 type LockedError struct {
 	Dir string
 	PID int // the process that has it open; 0 if that is not known

@@ -22,11 +22,11 @@ import (
 
 // FileOutput is an [Output] that appends to a file, exactly once. [NewFileOutput] makes one.
 //
-// What is written since the last barrier goes to a part file beside it (path.part-N); a barrier ends the part and makes
-// it durable. When the checkpoint completes, its parts are appended to the file, that is made durable, and they are
-// removed. The state of a checkpoint is how long the file is before and after that, and which parts make the difference,
-// so that after a crash at any moment the file can be brought to exactly that state: what is too much is cut off, what is
-// missing is appended again.
+// What is written since the last barrier goes to a part file beside it (path.part-N). A barrier ends the part and makes it
+// durable. When the checkpoint completes, the output appends its parts to the file, makes the file durable, and removes the
+// parts. The state of a checkpoint has the length of the file before and after that, and the parts that make the difference.
+// So a restart can bring the file to exactly this state, after a crash at any moment: it cuts off what is too much, and appends
+// again what is missing.
 type FileOutput[T any] struct {
 	fs        vfs.FS
 	path      string
@@ -171,7 +171,7 @@ func (o *FileOutput[T]) restore(s fileState) error {
 	return o.removeParts()
 }
 
-// haveParts tells whether all parts are there. If one is not, they were committed: they are removed only after the file
+// haveParts reports whether all parts are there. If one is not, they were committed: they are removed only after the file
 // with their contents is durable.
 func (o *FileOutput[T]) haveParts(parts []part) (bool, error) {
 	for _, p := range parts {
@@ -251,7 +251,7 @@ func (o *FileOutput[T]) appendPart(to io.Writer, p part) error {
 	return nil
 }
 
-// removeParts removes all parts that are not committed: of an earlier run, or of nobody.
+// removeParts removes all parts that are not committed: of an earlier run, for instance.
 func (o *FileOutput[T]) removeParts() error {
 	dir, prefix := filepath.Dir(o.path), filepath.Base(o.path)+".part-"
 	entries, err := o.fs.ReadDir(dir)

@@ -23,7 +23,7 @@ import (
 //
 // Version 1 had no kind: its checkpoints are read as periodic ones.
 //
-// The preamble stays as it is in all versions, so that a version that is not known is told from a damaged one. Lengths are
+// The preamble stays as it is in all versions, so that a version that is not known is distinguished from a damaged one. Lengths are
 // used only after the checksum over them has been found right, and never beyond the size of the file. States are in
 // the order of names, without duplicates. The bytes above 127 and line ends of both kinds show what a transfer as text did.
 const (

@@ -24,8 +24,8 @@ func (h *host) Register(name string, p participant.Participant) (state participa
 	return state, resumes
 }
 
-// register is Register that also tells a fresh start from a participant that makes Start fail, and must not touch anything
-// that a checkpoint may need.
+// register is Register with an error for a participant that makes Start fail: it must not touch anything that a checkpoint may
+// need.
 func (c *Coordinator) register(name string, p participant.Participant) (state participant.State, ok bool, err error) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -103,7 +103,7 @@ func (h *host) Err() error { return (*Coordinator)(h).Err() }
 // RequestFinal implements [participant.Host].
 func (h *host) RequestFinal(kind participant.Kind) {
 	c := (*Coordinator)(h)
-	mustBeFinal("RequestFinal", kind) // here, not on a goroutine of nobody
+	mustBeFinal("RequestFinal", kind) // here, on the goroutine of the caller
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	if _, asked := c.final[kind]; asked || c.isEnded {

@@ -16,9 +16,9 @@ import (
 
 // Input is what a [Source] reads: elements with positions to go back to. It is used by one goroutine.
 //
-// Package checkpointtest checks one of your own against these rules.
+// While Next blocks, no barrier can be sent. So an input that may be idle for a while should be a [Waiter], too.
 //
-// One whose next element may be long in coming is a [Waiter], too: while Next blocks, no barrier can be sent.
+// Package checkpointtest checks an input of your own against these rules.
 type Input[T any] interface {
 	// Next returns the next element, and after the last one the zero value and io.EOF itself. Any other error fails the
 	// pipeline, also one that wraps io.EOF: a connection that was cut is not the end of the input.

@@ -16,14 +16,14 @@ type Output[T any] interface {
 	Restore(ctx context.Context, state []byte) error
 	// Write takes an element. It need not be durable, and must not be visible.
 	Write(ctx context.Context, v T) error
-	// Prepare makes durable what was written, so that Commit cannot fail for want of it, and returns a state that Restore
-	// can go on from. Preparing again covers what was prepared before. The next call may reuse the memory of the state.
+	// Prepare makes durable what was written, so that Commit has all it needs. It returns a state that Restore can go on
+	// from. A later Prepare covers what was prepared before. The next call may reuse the memory of the state.
 	Prepare(ctx context.Context) (state []byte, err error)
-	// Commit makes visible what was prepared up to a state. A later state covers earlier ones. A Commit that has returned
-	// an error is repeated with the same state, after whatever part of it was done, and so may be one that has succeeded:
-	// what it makes visible is visible once.
+	// Commit makes visible what was prepared up to a state. A later state covers earlier ones. A Commit may be repeated with
+	// the same state: after an error, whatever part of it was done, and also after a success. What it makes visible is
+	// visible once.
 	//
-	// The sink repeats it until [WithTimeout] is over, unless the error matches [ErrFenced]. After that the run has failed,
+	// The sink repeats a Commit that fails until [WithTimeout] is over, unless the error matches [ErrFenced]. After that the run has failed,
 	// and a restart commits by Restore.
 	Commit(ctx context.Context, state []byte) error
 	// Close is called once, last. What was prepared and not committed stays for Restore.
@@ -31,7 +31,7 @@ type Output[T any] interface {
 }
 
 // FreshStarter is implemented by an [Output] that has something to do, or to refuse, when there is no checkpoint to resume
-// from: to remove what an earlier run has prepared, or to make sure that nothing of an earlier run is there. An output
+// from. It may remove what an earlier run has prepared, or make sure that nothing of an earlier run is there. An output
 // that cannot undo what it has published, such as a topic, need not implement it.
 type FreshStarter interface {
 	// FreshStart is called once, before all others, in place of Restore. After it, nothing of what was written by earlier

@@ -42,7 +42,7 @@ type Sink[T any] struct {
 
 var _ streams.Sink = (*Sink[any])(nil)
 
-// errNoFinalBarrier tells that a stream has ended without a final barrier.
+// errNoFinalBarrier reports that a stream has ended without a final barrier.
 var errNoFinalBarrier = errors.New("the input ended without a final barrier")
 
 // NewSink returns a sink that writes to output and takes part in the checkpoints of c under a name. If the pipeline
@@ -180,7 +180,7 @@ func (s *Sink[T]) receive() {
 	}
 }
 
-// inputEnded reports the state of the final barrier, now that nothing can follow it any more, and tells whether there was
+// inputEnded reports the state of the final barrier, now that nothing can follow it any more, and reports whether there was
 // one.
 func (s *Sink[T]) inputEnded() bool {
 	if s.final.ID == 0 {

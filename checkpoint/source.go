@@ -22,9 +22,9 @@ import (
 //
 // Barriers are sent at once while the input is idle, if it is a [Waiter].
 //
-// When the input ends, the source asks for a final checkpoint ([Drain]). It sends the marker of the end of the input, and barriers
-// until the final one, and closes Out. When the coordinator ends for another reason, Out closes without one: the run is
-// aborted.
+// When the input ends, the source asks for a final checkpoint ([Drain]). It sends the marker of the end of the input, then barriers
+// until the final one, and closes Out. When the coordinator ends for another reason, the run is aborted: Out closes without
+// a final barrier.
 type Source[T any] struct {
 	coordinator *Coordinator
 	name        string
@@ -71,7 +71,7 @@ func NewSource[T any](c *Coordinator, name string, input Input[T]) *Source[T] {
 	return s
 }
 
-// isSource tells the coordinator that the stream begins here.
+// isSource marks the participant with which the stream begins.
 func (*Source[T]) isSource() {}
 
 // Out returns the channel of the elements. The run fails if a function of go-streams reads it that branches or joins streams,
@@ -287,7 +287,7 @@ func (s *Source[T]) serve() {
 	}
 }
 
-// serveNext sends what is announced next, unless until is closed before, and tells whether the stream is over.
+// serveNext sends what is announced next, unless until is closed before, and reports whether the stream is over.
 func (s *Source[T]) serveNext(until <-chan struct{}) (over bool) {
 	select {
 	case b := <-s.barriers:

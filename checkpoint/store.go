@@ -14,22 +14,21 @@ import (
 //
 // The methods are safe for concurrent use. After Close they return [ErrClosed].
 type Store interface {
-	// Save stores s durably and as a whole: once it has returned nil, neither a crash of the process nor, as far as the
-	// store promises it, a power cut loses s; and at no moment is there anything but what was there before, or that and
-	// all of s. Then it may remove the oldest snapshots; it never removes the newest ones that are not damaged, and it
-	// removes nothing before s is durable. Trouble with removing is not an error of Save.
+	// Save stores s durably and as a whole. Once it has returned nil, a crash of the process does not lose s, nor does a power
+	// cut as far as the store promises it. At every moment the store holds what it held before, or that and all of s.
+	// When s is durable, Save may remove the oldest snapshots. It never removes the newest ones that are not damaged. If it
+	// cannot remove an old one, that is no error of Save.
 	//
 	// s.ID must be higher than every number that the store has seen, in former runs too and damaged ones included;
 	// otherwise Save changes nothing and returns a *NumberError. It changes nothing and returns the error of
 	// [Snapshot.Validate] if that has one.
 	//
-	// Save of the snapshot that was saved last can be repeated, whatever became of it: if it was stored, Save returns nil
-	// and changes nothing; if it was stored in part, or an error was returned, Save stores it. Another snapshot with the
-	// same number is refused with a *NumberError if the first one may have been stored.
+	// Save of the snapshot that was saved last can be repeated. If it was stored, Save returns nil and changes nothing. If it
+	// was stored in part, or Save has returned an error, Save stores it. Another snapshot with the same number is refused
+	// with a *NumberError if the first one may have been stored.
 	//
-	// Save returns soon after ctx has ended, with an error. Any error but those above leaves what was stored before as it
-	// was, but s may have been stored all the same, and be what a restart finds: its states are such that the pipeline can
-	// resume from it.
+	// Save returns soon after ctx has ended, with an error. With any error but those above, what was stored before is as it
+	// was, and s may have been stored all the same. Then a restart may find s, and can resume from it.
 	//
 	// A store that several machines share gives it to one run at a time. The methods of a run that has lost it return
 	// [ErrFenced] for good, whatever number they ask for.
@@ -55,9 +54,9 @@ type Entry struct {
 	Size int64 // in bytes, as stored
 }
 
-// Latest returns the newest snapshot of a store that is not damaged, and the damage of newer ones that were skipped for
-// it: newest first, empty if all is well. Going on from an older checkpoint than the last complete one repeats work that
-// sinks have already published, so the caller should at least tell somebody.
+// Latest returns the newest snapshot of a store that is not damaged. It also returns the damage of newer ones, which it skipped:
+// newest first, empty if all is well. To go on from an older checkpoint than the last complete one repeats work that
+// sinks have already published, so the caller should at least log it.
 //
 // The error matches [ErrNotFound] if the store holds nothing. It does not if there are only damaged snapshots: their
 // errors are returned, joined and as skipped, so that no pipeline starts afresh because its state was lost. A snapshot

@@ -88,7 +88,7 @@ type codecFunc[T any] struct {
 func (c codecFunc[T]) Append(dst []byte, v T) ([]byte, error) { return c.appendTo(dst, v) }
 func (c codecFunc[T]) Decode(src []byte) (T, error)           { return c.decode(src) }
 
-// namedSchema is the schema of a codec whose values describe themselves: a name, which tells them from those of others.
+// namedSchema is the schema of a codec whose values describe themselves: a name, so that they are not taken for those of others.
 type namedSchema string
 
 const (

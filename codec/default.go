@@ -36,7 +36,7 @@ import (
 // A panic of a user's marshaling method is returned as an error. Safe for concurrent use.
 func Default[T any]() Codec[T] {
 	// Why no library. encoding/gob, the nearest: it leaves unexported fields, functions and channels out in silence; it
-	// does not tell nil from empty, nor a pointer to zero from none; it refuses nil pointers in slices; it repeats the
+	// does not distinguish nil from empty, nor a pointer to zero from none; it refuses nil pointers in slices; it repeats the
 	// types in every message, or makes messages depend on those before; and it is not hardened against hostile bytes.
 	// encoding/json: no NaN, no int in any, no bytes in strings. Those outside of the standard library need
 	// generated code or tags, or are no smaller than this: see BenchmarkCodec.

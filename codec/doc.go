@@ -2,7 +2,7 @@
 //
 // Values are encoded one by one, by any goroutine: see [Codec]. What a codec has to know to read them later, above all the
 // names and kinds of fields, is stored once beside them, as its schema: see [SchemaCodec]. So values are small. A program
-// whose types have changed reads what it can and refuses what it would have to guess.
+// whose types have changed reads what still fits, and refuses what it would have to guess.
 //
 //	                      exact    types of interfaces   fields that change       a struct of 8 fields: size, time to write
 //	[Default]             yes      [Register]            by name, checked first    81 B, 346 ns

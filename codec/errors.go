@@ -8,7 +8,7 @@ import (
 	"github.com/weirflow/weir/internal/panics"
 )
 
-// Error tells that a type, a value or stored bytes are not fit for a codec.
+// Error reports that a type, a value or stored bytes are not fit for a codec.
 type Error struct {
 	Type   reflect.Type // of the codec's values
 	Path   string       // to the culprit inside of a value: .Tags[].Cache; "" for the value itself, or if not known

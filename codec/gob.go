@@ -10,10 +10,14 @@ import (
 // value repeats its types, so it is large and slow: see the table of the package. Types in interfaces must be registered with
 // [gob.Register].
 //
-// Not everything comes back as it was. Unexported fields, functions and channels are left out silently, nil and empty slices are
-// the same, a pointer to a zero value comes back as nil where it is a field, and a nil pointer that is the element itself as one
-// to a zero value. A nil pointer in a slice, an array or a map is an error, and so is a value in a map or an interface whose GobEncode
-// or MarshalBinary has a pointer receiver.
+// Not everything comes back as it was:
+//
+//   - Unexported fields, functions and channels are left out silently.
+//   - Nil and empty slices are the same.
+//   - A field that points to a zero value comes back as nil.
+//   - A nil pointer that is the element itself comes back as a pointer to a zero value.
+//   - A nil pointer in a slice, an array or a map is an error.
+//   - A value in a map or an interface is an error if its GobEncode or MarshalBinary has a pointer receiver.
 //
 // encoding/gob says of itself that it is not hardened against adversarial bytes.
 func Gob[T any]() Codec[T] { return gobCodec[T]{} }

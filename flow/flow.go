@@ -185,7 +185,7 @@ func (f *Flow) barrier(b participant.Barrier, before *wiring.Barriers) error {
 	return before.Add(b.ID, b.Kind == participant.EndOfInput)
 }
 
-// fail notes why the flow ends and lets everybody know who can do something about it.
+// fail notes why the flow ends and reports it to all that can do something about it.
 func (f *Flow) fail(err error) {
 	err = lazyerr.Named("flow: "+f.name, err)
 	f.err.Store(&err)

@@ -29,7 +29,7 @@ type Attempt[OUT any] struct {
 	Reason Reason
 	// Reasons are those for which the element was retried before.
 	Reasons ReasonSet
-	// Idempotent tells that the call may be repeated: it may happen twice, or it is
+	// Idempotent reports that the call may be repeated: it may happen twice, or it is
 	// tracked ([WithTracked]), so that its servers recognise the second one.
 	Idempotent bool
 

@@ -59,7 +59,7 @@
 //
 // # Concurrency
 //
-// The predicates of this package are safe for concurrent use, as far as the
+// The predicates of this package are safe for concurrent use if the
 // functions they were built from are. An operator calls its predicates one at
 // a time and they must not block; operators that share a predicate call it at
 // the same time.

@@ -37,7 +37,7 @@ type reason struct {
 
 // Reasons that belong to no system.
 var (
-	// Unknown is the reason of what nobody expected: nothing is known, so it
+	// Unknown is the reason of the unexpected: nothing is known, so it
 	// allows nothing. RFC 0049 says that it "must not be retried", and its best
 	// effort retries it for idempotent calls all the same: see
 	// BestEffortStrategy.RefuseUnknown in package strategies.

@@ -15,8 +15,8 @@ import (
 //
 //	stage              may the call have taken effect?
 //	ClientDispatch     no: nothing was sent
-//	NetworkTime        nobody knows: sent, and no complete response came
-//	ResponseReceived   the response tells, if the classifier can read it
+//	NetworkTime        not known: sent, and no complete response came
+//	ResponseReceived   the response says so, if the classifier can read it
 //
 // Stages are ordered by time. The zero value, [Unreported], is the safe side:
 // it counts as NetworkTime from the start of the call on, except that the error itself

@@ -43,7 +43,7 @@ type Queue[V any] interface {
 }
 
 // Entry is one slot of a [Queue]. It is valid until it is popped; its memory is then used for later elements, so
-// whoever keeps an *Entry must forget it before.
+// code that keeps an *Entry must forget it before.
 type Entry[V any] struct {
 	// Value is the owner's: the queue does not look at it.
 	Value V
@@ -56,7 +56,7 @@ type Entry[V any] struct {
 // Next returns the entry that follows e in input order, or nil.
 func (e *Entry[V]) Next() *Entry[V] { return e.next }
 
-// Completed tells whether e is complete: it waits for its turn to leave. Control elements always are.
+// Completed reports whether e is complete: it waits for its turn to leave. Control elements always are.
 func (e *Entry[V]) Completed() bool { return e.state != pending }
 
 type entryState uint8

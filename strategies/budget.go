@@ -35,10 +35,10 @@ import (
 // same service may share it ([Policy.WithBudget]). Safe for concurrent use.
 type Budget struct{ bucket *decision.Bucket }
 
-// NewBudget returns a full bucket of burst tokens, into which every first attempt
-// puts a fraction of a token, and every second perSecond. With 0.2, 10 and 100, a
-// service that fails altogether gets 20 % more calls than it would without retries
-// and ten a second on top, after a hundred at once in the beginning.
+// NewBudget returns a full bucket of burst tokens. Every first attempt puts a fraction
+// of a token into it, and every second perSecond tokens. An example: with 0.2, 10 and
+// 100, a service that always fails gets a hundred retries at once in the beginning.
+// After that it gets 20 % more calls than without retries, and ten more a second.
 //
 // NewBudget panics if fraction is not in [0, 1], perSecond is negative or not
 // finite, or burst is below 1. A fraction of a billionth is the smallest that

@@ -10,7 +10,7 @@ import (
 	"github.com/weirflow/weir/predicates"
 )
 
-// HonorPushback returns the strategy that does what inner does, as far as the server
+// HonorPushback returns a strategy that does what inner does, within what the server
 // allows:
 //
 //	server demands   inner wants a retry   inner does not

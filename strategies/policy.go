@@ -15,13 +15,13 @@ import (
 // reason of an outcome, the strategy that decides over it, and bounds that hold for
 // any strategy. A strategy without reasons is a policy, too ([PolicyOf]).
 //
-//	                    ┌ none, rejection ──────────────────────────▶ accept
-//	outcome ─▶ classify ┤ the operator has stopped to retry ────────▶ accept
+//	                    ┌ none, rejection ──────────────────────────▶ end
+//	outcome ─▶ classify ┤ the operator has stopped to retry ────────▶ end
 //	                    │ always ─▶ controlled back-off ──┐
 //	                    └ else ─▶ strategy ─▶ again ─▶ jitter ─▶ cap ─▶ retry
-//	                                └ no, error, panic ───────────▶ accept
+//	                                └ no, error, panic ───────────▶ end
 //
-// Accept means that the element ends with the outcome. The methods return a changed
+// End means that the element ends with the outcome. The methods return a changed
 // copy: a Policy itself never changes. It is safe for concurrent use if its classifier
 // and its strategy are. To see what a policy does, use strategiestest.Decide.
 //

@@ -35,7 +35,7 @@ func (f ReasonStrategyFunc[OUT]) Decide(ctx context.Context, a *predicates.Attem
 	return f(ctx, a)
 }
 
-// decidesAtOnce reports whether s is known not to block: the strategies of this package, as far as what they wrap does not. A
+// decidesAtOnce reports whether s is known not to block: the strategies of this package do not, unless what they wrap may. A
 // type that embeds one of them overrides its Decide, so it counts as blocking: see [Policy.Immediate].
 func decidesAtOnce[OUT any](s ReasonStrategy[OUT]) bool {
 	switch s := s.(type) {

@@ -12,7 +12,7 @@ import (
 // A Heap is owned by one goroutine.
 type Heap[V any] struct {
 	items []item[V]
-	armed uint64 // timers armed so far: tells equal due times apart
+	armed uint64 // timers armed so far: orders equal due times
 }
 
 // item keeps the whole order inline: a comparison touches no timer, so it misses no cache beyond the heap's own.
@@ -48,7 +48,7 @@ func (h *Heap[V]) Arm(t *Timer[V], due time.Duration) {
 	h.up(len(h.items)-1, item[V]{due: due, seq: h.armed, timer: t})
 }
 
-// Cancel removes t and tells whether it was armed. It panics if t is armed in another heap.
+// Cancel removes t and reports whether it was armed. It panics if t is armed in another heap.
 func (h *Heap[V]) Cancel(t *Timer[V]) bool {
 	if t.position == 0 {
 		return false

@@ -53,7 +53,7 @@ func (s *Service[V]) PopDue(now time.Duration) *Timer[V] {
 	return s.Pop()
 }
 
-// Schedule sees to it that wake is called when the earliest timer is due, and tells whether its owner may sleep:
+// Schedule sees to it that wake is called when the earliest timer is due, and reports whether its owner may sleep:
 // false means that a timer is due already.
 func (s *Service[V]) Schedule() bool {
 	due, ok := s.Next()

@@ -9,5 +9,5 @@ type Timer[V any] struct {
 	position int32 // 1 + index in the heap; 0: not armed
 }
 
-// Armed tells whether the timer is in a heap.
+// Armed reports whether the timer is in a heap.
 func (t *Timer[V]) Armed() bool { return t.position != 0 }

@@ -109,7 +109,7 @@ func (p inputPlace[T]) next(in checkpoint.Input[T]) (v T, err error) {
 	var zero T
 	switch { // as a source looks at it: wrapped, io.EOF is an error
 	case err == io.EOF && !p.equal(v, zero):
-		return v, fmt.Errorf("Next returned %+v with io.EOF: nobody takes it", v)
+		return v, fmt.Errorf("Next returned %+v with io.EOF: the source ignores it", v)
 	case err != nil && err != io.EOF:
 		return v, fmt.Errorf("Next: %w, which is not io.EOF itself", err)
 	}
@@ -140,7 +140,7 @@ func (p inputPlace[T]) rest(in checkpoint.Input[T]) (all []T, err error) {
 	}
 }
 
-// leaves tells whether want is what is left.
+// leaves reports whether want is what is left.
 func (p inputPlace[T]) leaves(in checkpoint.Input[T], want []T) error {
 	got, err := p.rest(in)
 	if err != nil {
@@ -199,7 +199,7 @@ func (p inputPlace[T]) goesOn(all []T) error {
 	return nil
 }
 
-// leads tells whether a position after n elements leads back there, also from a checkpoint right after the restart.
+// leads reports whether a position after n elements leads back there, also from a checkpoint right after the restart.
 func (p inputPlace[T]) leads(position []byte, n int, all []T) error {
 	for _, of := range []string{"a checkpoint", "a checkpoint right after a restart"} {
 		err := p.with(func(in checkpoint.Input[T]) error {

@@ -24,7 +24,7 @@ type Outlet[T any] struct {
 }
 
 // RunOutput checks outputs against the rules of [checkpoint.Output], one subtest each. newOutlet returns a new, empty
-// outlet each time; element returns different elements for different numbers. equal tells whether two elements are the
+// outlet each time; element returns different elements for different numbers. equal reports whether two elements are the
 // same; nil stands for reflect.DeepEqual.
 //
 // An output that is a [checkpoint.FreshStarter] is asked to begin by FreshStart, with an empty outlet and with one that is

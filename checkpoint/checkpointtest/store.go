@@ -120,7 +120,7 @@ func save(s checkpoint.Store, ids ...uint64) error {
 	return nil
 }
 
-// differ tells how two snapshots differ, or nil.
+// differ reports how two snapshots differ, or nil.
 func differ(got, want *checkpoint.Snapshot) error {
 	switch {
 	case got == nil:
@@ -143,7 +143,7 @@ func differ(got, want *checkpoint.Snapshot) error {
 	return nil
 }
 
-// holds tells whether a snapshot is loaded as it was saved.
+// holds reports whether a snapshot is loaded as it was saved.
 func holds(s checkpoint.Store, want *checkpoint.Snapshot) error {
 	got, err := s.Load(background, want.ID)
 	if err != nil {
@@ -152,7 +152,7 @@ func holds(s checkpoint.Store, want *checkpoint.Snapshot) error {
 	return differ(got, want)
 }
 
-// latest tells whether the newest snapshot is that of a number, without damage.
+// latest reports whether the newest snapshot is that of a number, without damage.
 func latest(s checkpoint.Store, id uint64) error {
 	got, skipped, err := checkpoint.Latest(background, s)
 	if err != nil || len(skipped) > 0 {

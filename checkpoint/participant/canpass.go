@@ -37,11 +37,11 @@ func CanPass(next any) error {
 	return nil
 }
 
-// discards tells whether a Throttler drops elements, and barriers with them, when they come too fast. It does not say, so
+// discards reports whether a Throttler drops elements, and barriers with them, when they come too fast. It does not say, so
 // this looks; one of a later go-streams that cannot be looked into counts as discarding.
 func discards(throttler any) bool {
 	if nils.Is(throttler) {
-		return false // To and Via will tell
+		return false // To and Via will refuse it
 	}
 	mode := reflect.Indirect(reflect.ValueOf(throttler)).FieldByName("mode")
 	return !mode.IsValid() || !mode.CanInt() && !mode.CanUint() || mode.Convert(reflect.TypeFor[int]()).Int() != int64(flow.Backpressure)

@@ -1,5 +1,5 @@
-// Package participant is for authors of sources, operators, sinks and flows that work with checkpoints. Who builds a pipeline
-// out of existing parts does not need it.
+// Package participant is for authors of sources, operators, sinks and flows that work with checkpoints. You do not need it to build a
+// pipeline out of existing parts.
 //
 // # What a participant does
 //
@@ -26,7 +26,7 @@
 //	operator     a  b       7  8  c  END   9      7, 8: checkpoints, which overtake c and END; 9: the final one
 //
 // A participant reports the marker, without a state, when all before it has left, and passes it on. The final checkpoint is
-// taken when all participants have reported the marker. If one does not, the stream is drained for ever, and the
-// coordinator's warnings name it. What a flow sends behind the marker, because it holds elements back until the final
+// taken when all participants have reported the marker. If one does not report it, the draining never ends, and the
+// coordinator's warnings name the participant. What a flow sends behind the marker, because it holds elements back until the final
 // barrier comes, is finished before that barrier, within the timeout of that checkpoint.
 package participant

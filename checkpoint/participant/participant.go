@@ -5,9 +5,9 @@ package participant
 // The coordinator calls the methods one at a time, on a goroutine of its own. They should return soon: what takes long holds
 // up the checkpoint, not the elements.
 type Participant interface {
-	// Pending announces the barrier of a checkpoint that was triggered. A source puts it into its stream as soon as it can;
-	// others may make way for it. Of two barriers that a source has not sent yet, the older one is of an aborted checkpoint,
-	// unless it is the marker of [EndOfInput], which comes once, and after which a source sends nothing but barriers.
+	// Pending announces the barrier of a checkpoint that was triggered. A source puts it into its stream as soon as it can.
+	// Others may make room for it. If a source gets a barrier while it has another one to send, the older one is of an aborted
+	// checkpoint and is dropped. The marker of [EndOfInput] is not dropped: it comes once, and only barriers follow it.
 	Pending(b Barrier)
 	// Completed reports that a checkpoint is stored. A source may then commit its position, a sink publish its output. Not
 	// every checkpoint completes: a later one covers those before it that did not.

@@ -15,7 +15,7 @@ import (
 
 // Run checks a codec against the rules of [codec.Codec], one subtest each, and against those of
 // [codec.SchemaCodec] if it is one. The values are examples that it must take, two different ones at least. Fill every
-// field: a codec that loses a field brings its zero value back. equal tells whether a value has come back; nil stands for
+// field: a codec that loses a field brings its zero value back. equal reports whether a value has come back; nil stands for
 // reflect.DeepEqual.
 func Run[T any](t *testing.T, c codec.Codec[T], equal func(a, b T) bool, values ...T) {
 	t.Helper()
@@ -89,7 +89,7 @@ func (s codecSample[T]) each(f func(r codec.Codec[T], v T, b []byte) error) erro
 	return nil
 }
 
-// holds tells whether b is the encoding of v.
+// holds reports whether b is the encoding of v.
 func (s codecSample[T]) holds(r codec.Codec[T], b []byte, v T) error {
 	got, err := r.Decode(b)
 	switch {
@@ -168,7 +168,7 @@ func (s codecSample[T]) bearsDamage() error {
 // memoryLimit is far more than a decoder needs for the few bytes that it gets here.
 const memoryLimit = 64 << 20
 
-// bears tells whether decode panics, or takes much memory, over bytes that are b in part or not at all.
+// bears reports whether decode panics, or takes much memory, over bytes that are b in part or not at all.
 func bears(b []byte, decode func(src []byte)) error {
 	for _, src := range suite.Spoiled(b) {
 		var before, after runtime.MemStats

@@ -47,7 +47,7 @@ func post(ctx context.Context, client *http.Client, bankURL string, p payment) e
 		return err
 	}
 	req.Header.Set("Content-Type", "application/x-www-form-urlencoded")
-	resp, err := client.Do(req) // its transport tells how far it has come
+	resp, err := client.Do(req) // its transport reports how far it has come
 	if err != nil {
 		return err
 	}
@@ -97,7 +97,7 @@ func run(out io.Writer) error {
 				doubtful = append(doubtful, f.Element)
 			}
 		}),
-		asyncop.WithLogger(slog.New(slog.DiscardHandler)), // the report tells
+		asyncop.WithLogger(slog.New(slog.DiscardHandler)), // the report says it
 	)
 	extension.NewChanSource(source).Via(op).Via(flow.NewPassThrough()).To(extension.NewChanSink(booked))
 	if err := op.Wait(); err != nil {
@@ -106,7 +106,7 @@ func run(out io.Writer) error {
 	return report(out, bank, op.Stats(), len(booked), doubtful)
 }
 
-// printer returns a Printf that tells the time, for any goroutine.
+// printer returns a Printf that prints the time, for any goroutine.
 func printer(out io.Writer, start time.Time) func(format string, args ...any) {
 	var mu sync.Mutex
 	return func(format string, args ...any) {
@@ -116,7 +116,7 @@ func printer(out io.Writer, start time.Time) func(format string, args ...any) {
 	}
 }
 
-// report tells how it went and checks it against the bank's books.
+// report reports how it went and checks it against the bank's books.
 func report(out io.Writer, bank *bank, s asyncop.Stats, answered int, doubtful []payment) error {
 	inDoubt, bookedInDoubt := len(doubtful), 0
 	bank.mu.Lock()

@@ -138,7 +138,7 @@ func (i *interruptible) Read(p []byte) (int, error) {
 	}
 }
 
-// errOutput ends the source when the output takes no more; output.err tells why.
+// errOutput ends the source when the output takes no more; output.err says why.
 var errOutput = errors.New("output failed")
 
 // output is the file of the enriched flights. It remembers its first error.

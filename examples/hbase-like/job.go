@@ -147,7 +147,7 @@ func (j *job) run(stdin io.Reader, stdout io.Writer) (*cli.Summary, error) {
 	progress.Stop()
 
 	if j.interrupted.Load() {
-		err = nil // it did as it was told
+		err = nil // it was asked to stop
 	}
 	err = errors.Join(err, source.wait(), out.err)
 	s := j.summary(in.name, elapsed)
@@ -185,7 +185,7 @@ func (j *job) startStore(airports []flights.Airport) error {
 
 func (j *job) closeStore() {
 	_ = j.client.Close()
-	_ = j.cluster.Close() // nobody needs it any more
+	_ = j.cluster.Close() // it is not needed any more
 }
 
 // errCutOff is the cause of what ends when the time to drain is over, or at the

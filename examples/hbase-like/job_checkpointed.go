@@ -85,7 +85,7 @@ func (j *job) settleGivenUp() {
 	}
 }
 
-// began tells whether the look-ups were given anything to do.
+// began reports whether the look-ups were given anything to do.
 func (j *job) began() bool {
 	for _, st := range j.stats() {
 		if st.Accepted > 0 {

@@ -57,7 +57,7 @@ func newPipeline(cfg cli.Config, client *hclient.Client, book *ledger.Ledger, mo
 			asyncop.WithDrainRetries(),                        // the last flights may wait for their airports, too
 			asyncop.WithExhaustedAsFailure(),                  // without its airport a flight is not emitted …
 			asyncop.WithSideOutput(side),                      // … but given up, which does not stop the others
-			asyncop.WithLogger(slog.New(slog.DiscardHandler)), // the summary tells it all
+			asyncop.WithLogger(slog.New(slog.DiscardHandler)), // the summary says it all
 		}, more...)...)
 	}
 	p.origin = start("origin", func(f *flights.Flight) *flights.Airport { return &f.Origin })
@@ -73,7 +73,7 @@ func (p *pipeline) get(of func(*flights.Flight) *flights.Airport) asyncop.AsyncF
 		airport := of(&f) // of our copy: the element stays as it is, for the next attempt
 		p.client.Get(ctx, airport.IATA, func(row hclient.Result, err error) {
 			if err == nil && row.Empty() {
-				result.Complete() // no result: predicates.EmptyResult tells it from a row
+				result.Complete() // no result: predicates.EmptyResult retries it
 				return
 			}
 			if err == nil {

@@ -1,5 +1,5 @@
 // Package lazyerr wraps errors without calling their methods. The message is put together when it is asked for, by and
-// on the goroutine of whoever asks, and a cause whose Error method panics does not make it panic: an error of a user is
+// on the goroutine of the caller that asks, and a cause whose Error method panics does not make it panic: an error of a user is
 // code of a user.
 package lazyerr
 

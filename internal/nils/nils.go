@@ -3,7 +3,7 @@ package nils
 
 import "reflect"
 
-// Is tells whether v is nil or holds a nil of its type, such as a nil pointer in an interface.
+// Is reports whether v is nil or holds a nil of its type, such as a nil pointer in an interface.
 func Is(v any) bool {
 	switch r := reflect.ValueOf(v); r.Kind() {
 	case reflect.Invalid:

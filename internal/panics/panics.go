@@ -15,7 +15,7 @@ import (
 
 // Error is a panic of user code, or its call of runtime.Goexit.
 type Error struct {
-	Package string // whose call it was; "" if another error tells
+	Package string // whose call it was; "" if another error says so
 	Value   any    // what was passed to panic
 	Stack   []byte // of the goroutine that panicked
 }

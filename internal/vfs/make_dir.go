@@ -23,7 +23,7 @@ func MakeDir(fsys FS, dir string, perm fs.FileMode) error {
 	case err == nil:
 		err = fsys.SyncDir(parent)
 		if errors.Is(err, fs.ErrPermission) {
-			err = nil // somebody else's, so not made by us
+			err = nil // of another user, so not made by us
 		}
 		return err
 	case !errors.Is(err, fs.ErrNotExist):

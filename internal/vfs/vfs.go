@@ -65,7 +65,7 @@ type Info struct {
 	Dir  bool
 }
 
-// HeldError tells that a lock is held elsewhere.
+// HeldError reports that a lock is held elsewhere.
 type HeldError struct {
 	PID int // of the holder; 0: not known
 }

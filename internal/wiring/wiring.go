@@ -70,7 +70,7 @@ func MustPass(method string, err error) {
 	}
 }
 
-// Taken tells whether something takes the elements of a stream.
+// Taken reports whether something takes the elements of a stream.
 type Taken struct{ taken atomic.Bool }
 
 // Take panics if something takes them already: each would get a part of the elements, and of the barriers.

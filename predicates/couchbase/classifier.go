@@ -111,7 +111,7 @@ func ofKV[OUT any](a *predicates.Attempt[OUT]) (predicates.Reason, bool) {
 	case e == nil, e.Command.DCP(), e.Command == GetCollectionID && e.Status == CollectionOutdated:
 		return predicates.Reason{}, false
 	case e.Command == Unlock && e.Status == Locked:
-		return predicates.Reason{}, true // accepted, whoever else may want it retried
+		return predicates.Reason{}, true // final, whatever a later classifier says
 	}
 	r, ok := byStatus[e.Status]
 	return r, ok

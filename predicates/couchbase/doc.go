@@ -1,7 +1,7 @@
 // Package couchbase is RFC 0049 of the Couchbase SDKs, "Retry Handling", as data:
 // its reasons, its list of idempotent operations and its list of response codes.
 // It knows nothing of any client; a function that calls Couchbase returns the
-// errors of this package, and an element tells by a [Request] what it calls.
+// errors of this package, and an element says with a [Request] what it calls.
 //
 // # Vocabulary
 //
@@ -30,7 +30,7 @@
 //     strategies.BestEffortStrategy.RefuseUnknown. No code leads to it.
 //   - A decision that fails, by error or panic, is "not retried" (package
 //     strategies).
-//   - Locked on Unlock ends the chain of classifiers: nobody further down may have
+//   - Locked on Unlock ends the chain of classifiers: no later classifier may have
 //     it retried. It matches [ErrCASMismatch]. Collection-outdated on
 //     GetCollectionID and all codes on DCP commands are responses like any other:
 //     not listed here, and open to the application's own classifiers.

@@ -20,7 +20,7 @@ func (e *KVError) Error() string {
 	return fmt.Sprintf("couchbase: %v: status %v", e.Command, e.Status)
 }
 
-// Is tells that Locked on Unlock is an [ErrCASMismatch].
+// Is reports that Locked on Unlock is an [ErrCASMismatch].
 func (e *KVError) Is(target error) bool {
 	return target == ErrCASMismatch && e.Command == Unlock && e.Status == Locked
 }

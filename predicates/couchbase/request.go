@@ -31,7 +31,7 @@ func (s Service) String() string {
 }
 
 // Request is as much of a request as decides whether it may be sent twice. An
-// element that embeds one tells it to the operator.
+// element that embeds one shows it to the operator.
 type Request struct {
 	Service  Service
 	Command  Command // of KV

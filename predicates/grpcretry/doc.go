@@ -57,7 +57,7 @@
 //
 // # Concurrency
 //
-// Everything here is safe for concurrent use, as far as the function that knows
+// Everything here is safe for concurrent use if the function that finds
 // the code is.
 //
 // # Sources

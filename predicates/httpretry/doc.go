@@ -25,7 +25,7 @@
 // be answered after an effect, and what no RFC defines: these, and 5xx that are not
 // in the table, have no reason, and their call is in doubt.
 //
-// Answers of a tracker of package exactlyonce, which an id in the request has caused, are told from those of the service by
+// Answers of a tracker of package exactlyonce, which an id in the request has caused, are distinguished from those of the service by
 // the header Exactly-Once-Result. 409 for a request of which an earlier attempt runs is InProgress: it is repeated where the
 // call may be, as is one that is tracked. 503 of a full tracker is TrackerFull, and may be repeated. A stale request, 410,
 // has no reason and is in doubt: whether it was executed is unknown.
@@ -64,7 +64,7 @@
 // # Guarantees
 //
 // Without [Transport], errors of an http.Client never count as "nothing was sent",
-// since they do not tell whether the client had followed a redirect before, and no
+// since they do not report whether the client had followed a redirect before, and no
 // request is reported. With it they do where that is certain. The default is thereby
 // safe for calls of one request, and a POST to a host that refuses connections is
 // retried with Transport only.

@@ -40,7 +40,7 @@ import (
 // in NetworkTime, since such a base may have given up on its own. A nil base stands for http.DefaultTransport.
 // Safe for concurrent use if base is.
 //
-// One such repetition is no proof, and cannot be told from the others: over HTTP/2
+// One such repetition is no proof, and cannot be distinguished from the others: over HTTP/2
 // net/http sends a POST again after RST_STREAM with PROTOCOL_ERROR, which some servers
 // send for requests that came too late. Requests with a body and without GetBody are
 // not sent again.

@@ -48,7 +48,7 @@
 //
 // What is permanent has no reason: a host name that does not exist, an address
 // that cannot be parsed, a certificate that is not trusted. Neither has
-// context.Canceled: somebody wanted it so.
+// context.Canceled: the caller wanted it so.
 //
 // # Concurrency
 //

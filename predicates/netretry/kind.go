@@ -44,7 +44,7 @@ func (k Kind) String() string {
 }
 
 // KindOf returns what err says about a connection. It looks through wrapping, as
-// errors.Is and errors.As do, and the outermost *[net.OpError] tells what was being
+// errors.Is and errors.As do, and the outermost *[net.OpError] says what was being
 // done.
 func KindOf(err error) Kind {
 	if err == nil || errors.Is(err, context.Canceled) || permanent(err) {

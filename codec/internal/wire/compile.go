@@ -115,7 +115,7 @@ func ownMarshalers(t reflect.Type) (own []kind, promoted string) {
 	return own, promoted
 }
 
-// ownAppender tells whether a type that marshals itself as kind can append, too, with a method that is not an embedded
+// ownAppender reports whether a type that marshals itself as kind can append, too, with a method that is not an embedded
 // field's.
 func ownAppender(t reflect.Type, k kind) bool {
 	appender, ok := appenders[k]

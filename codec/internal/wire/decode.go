@@ -392,7 +392,7 @@ func unmarshal(k kind, b []byte, p any) *Error {
 // struct that contains itself.
 const maxSteps = 16 * maxDepth
 
-// skip reads over a value that nobody wants: what can be read can be skipped.
+// skip reads over a value that is not wanted: what can be read can be skipped.
 func (d *decoder) skip(n *node, depth, steps int) *Error {
 	if err := d.deep(depth); err != nil {
 		return err

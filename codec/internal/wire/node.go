@@ -91,7 +91,7 @@ func (n *node) String() string {
 // level per link. It keeps cycles from being followed for ever, and hostile bytes from exhausting the stack.
 const maxDepth = 10_000
 
-// Error tells what about a type, value or bytes is wrong, and where.
+// Error says what about a type, value or bytes is wrong, and where.
 type Error struct {
 	Path   string // from the value of the codec's type, such as .Next.Tags[]; "" for itself
 	Reason string

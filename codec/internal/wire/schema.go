@@ -78,7 +78,7 @@ func (n *node) append(dst []byte) []byte {
 }
 
 // parseSchema reads a schema. It may be anything: no reference leads out of the list, but types may contain themselves,
-// and whoever follows them must count his steps.
+// and code that follows them must count its steps.
 func parseSchema(b []byte) (*schema, *Error) {
 	d := &decoder{src: b}
 	s, err := d.schema()

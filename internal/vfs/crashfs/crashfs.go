@@ -73,7 +73,7 @@ func (c Call) String() string {
 	return s
 }
 
-// Changes tells whether the call changes what is seen or what is sure.
+// Changes reports whether the call changes what is seen or what is sure.
 func (c Call) Changes() bool {
 	switch c.Op {
 	case "read", "seek", "close", "size", "readdir", "stat", "lock", "unlock":

@@ -60,7 +60,7 @@ func (c change) on(old []byte) []byte {
 	return out
 }
 
-// may tells whether the file was opened for a kind of access.
+// may reports whether the file was opened for a kind of access.
 func (f *file) may(access int) error {
 	if mode := f.flag & (os.O_RDONLY | os.O_WRONLY | os.O_RDWR); mode != os.O_RDWR && mode != access {
 		return syscall.EBADF

@@ -177,7 +177,7 @@ func Parse(args []string, out io.Writer) (Config, error) {
 // unlimited is what -retries calls strategies.Unlimited.
 const unlimited = -1
 
-// formatOf tells a format from the name of a file.
+// formatOf finds a format by the name of a file.
 func formatOf(name string) flights.Format {
 	switch strings.ToLower(filepath.Ext(name)) {
 	case ".jsonl", ".ndjson", ".json":

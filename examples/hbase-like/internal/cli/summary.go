@@ -15,7 +15,7 @@ import (
 	"github.com/weirflow/weir/strategies"
 )
 
-// Summary is what is told at the end of a run.
+// Summary is what a run prints at its end.
 type Summary struct {
 	Config      Config
 	Input       string // the name of the input
@@ -30,7 +30,7 @@ type Summary struct {
 	Proof       error        // nil: everything came out exactly once, and in order
 }
 
-// Checkpoints is what is told of a run with checkpoints. The books are those of
+// Checkpoints is what a run with checkpoints prints. The books are those of
 // all runs together then, latencies, retries and calls those of the last one.
 type Checkpoints struct {
 	Resumed uint64 // from this one; 0: a fresh start

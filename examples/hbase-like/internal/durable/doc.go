@@ -4,6 +4,6 @@
 // come, and the proof that reads both files again.
 //
 // weir has an input for CSV files and an output for files of its own. [Input] and
-// [Output] tell more about themselves in a checkpoint, so that a restart with
+// [Output] say more about themselves in a checkpoint, so that a restart with
 // other files or flags is refused.
 package durable

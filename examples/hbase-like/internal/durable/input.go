@@ -15,7 +15,7 @@ import (
 	"github.com/weirflow/weir/examples/hbase-like/internal/ledger"
 )
 
-// Input is a CSV of flights with a position to go back to. Whoever resumes reads
+// Input is a CSV of flights with a position to go back to. A run that resumes reads
 // the flights before the position again, for the books.
 type Input struct {
 	name  string

@@ -30,7 +30,7 @@ func (g *call) watch(ctx context.Context) bool {
 	return true
 }
 
-// sent tells the call where it went.
+// sent notes where the call went.
 func (g *call) sent(n *conn, id uint64) {
 	g.mu.Lock()
 	g.conn, g.id = n, id

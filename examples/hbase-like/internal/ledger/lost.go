@@ -51,7 +51,7 @@ func (l *Ledger) takeUpLocked(e *entry, seq int) {
 	l.lost = slices.DeleteFunc(l.lost, func(f Lost) bool { return f.Seq == seq })
 }
 
-// Bounds of what is told of flights given up.
+// Bounds of what the summary says about flights given up.
 const (
 	maxLosses = 20 // the last one collects all that follow
 	maxLines  = 5  // per loss

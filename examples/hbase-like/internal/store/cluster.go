@@ -56,10 +56,10 @@ type Cluster struct {
 
 // region is guarded by Cluster.mu.
 type region struct {
-	wire.Region     // Server is the address that meta tells
+	wire.Region     // Server is the address that meta returns
 	owner       int // the server that serves the region once open
 	open        bool
-	moves       int // tells the end of an old move from that of the last one
+	moves       int // distinguishes the end of an old move from that of the last one
 }
 
 // Start starts a cluster. The caller closes it.
@@ -206,7 +206,7 @@ func (c *Cluster) answerGet(id int, slow time.Duration, req wire.Request, reply 
 	if c.next > 0 && c.gets >= c.next && !c.closed {
 		select {
 		case c.due <- struct{}{}:
-		default: // the plan has been told already
+		default: // the plan has been sent already
 		}
 	}
 	c.mu.Unlock()
@@ -268,7 +268,7 @@ func (c *Cluster) Events() []Event {
 	return slices.Clone(c.events)
 }
 
-// Regions returns what the meta server tells, for tests and tools.
+// Regions returns what the meta server returns, for tests and tools.
 func (c *Cluster) Regions() []wire.Region {
 	c.mu.Lock()
 	defer c.mu.Unlock()

@@ -21,7 +21,7 @@ type Faults struct {
 	// average and after the first eight; 0 means that there is no plan.
 	EventEvery int
 
-	Transition time.Duration // a region that moves is served by nobody for so long
+	Transition time.Duration // a region that moves is not served for so long
 	SlowBy     time.Duration // what a slow server adds to every answer
 	SlowFor    time.Duration // how long it is slow
 	DownFor    time.Duration // how long a dead server stays dead
@@ -105,7 +105,7 @@ func (f Faults) lag(row string) (time.Duration, bool) {
 	if float64(h%10_000) >= f.LateShare*10_000 {
 		return 0, false
 	}
-	// A quarter of the most at least: a lag that nobody notices is none.
+	// A quarter of the most at least: a lag that is not noticed is none.
 	return f.MaxLag/4 + time.Duration(float64(f.MaxLag)*0.75*float64(h>>32&0xffff)/0x10000), true
 }
 

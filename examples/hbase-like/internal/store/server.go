@@ -55,7 +55,7 @@ func (l *listener) accept() {
 	}
 }
 
-// serve reads the requests of one connection. Answers are written by whoever
+// serve reads the requests of one connection. Answers are written by the goroutine that
 // has them, one at a time.
 func (l *listener) serve(nc net.Conn) {
 	defer func() {
@@ -177,7 +177,7 @@ func (s *server) stop() error {
 	return err
 }
 
-// revive starts a dead server, on its old address if nobody took it meanwhile.
+// revive starts a dead server, on its old address if it is still free.
 func (s *server) revive() error {
 	s.mu.Lock()
 	defer s.mu.Unlock()

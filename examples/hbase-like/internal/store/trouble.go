@@ -59,8 +59,8 @@ func (c *Cluster) happen(e Event) {
 	c.stats.Events[e.Kind]++
 }
 
-// MoveRegion moves a region to a server. For Faults.Transition nobody serves
-// it, and the meta server still tells the old place.
+// MoveRegion moves a region to a server. For Faults.Transition no server serves
+// it, and the meta server still returns the old place.
 func (c *Cluster) MoveRegion(name string, to int) error {
 	if err := c.checkServer(to); err != nil {
 		return err
