@@ -55,7 +55,7 @@ func (id ID) Validate() error {
 	case id.Client.IsZero():
 		return fmt.Errorf("%w: the client is zero", ErrInvalidID)
 	case id.Sequence < 1 || id.Sequence > MaxSequence:
-		return fmt.Errorf("%w: sequence number %d is not between 1 and %d", ErrInvalidID, id.Sequence, MaxSequence)
+		return fmt.Errorf("%w: sequence number %d is not between 1 and %d", ErrInvalidID, id.Sequence, int64(MaxSequence))
 	case id.Attempt < 1 || id.Attempt > MaxAttempt:
 		return fmt.Errorf("%w: attempt number %d is not between 1 and %d", ErrInvalidID, id.Attempt, MaxAttempt)
 	case id.First < 0 || id.First > id.Sequence:
