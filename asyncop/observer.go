@@ -80,6 +80,7 @@ type Ending struct {
 // EndKind is what became of an element.
 type EndKind uint8
 
+// How elements end.
 const (
 	// Emitted: all its results have left. The body of the loop over [AsyncWaitOperator.Results] has come back from them, Via or
 	// To have sent them into the next flow, or they were placed in Out.

@@ -160,34 +160,38 @@ func double(_ context.Context, in int, result asyncop.ResultFuture[int]) error {
 func TestObserverOfResults(t *testing.T) {
 	for _, c := range []struct {
 		name string
-		loop func(results iter.Seq2[int, error])
+		loop func(t *testing.T, results iter.Seq2[int, error])
 		n    int
 		want map[asyncop.EndKind]int // Discarded: the rest
 	}{
-		{"whole", func(results iter.Seq2[int, error]) {
-			for range results {
+		{"whole", func(t *testing.T, results iter.Seq2[int, error]) {
+			for _, err := range results {
+				require.NoError(t, err)
 			}
 		}, 1000, map[asyncop.EndKind]int{asyncop.Emitted: 1000}},
-		{"break", func(results iter.Seq2[int, error]) {
-			for v := range results {
+		{"break", func(t *testing.T, results iter.Seq2[int, error]) {
+			for v, err := range results {
+				require.NoError(t, err)
 				if v == 20 {
 					break
 				}
 			}
 		}, 1000, map[asyncop.EndKind]int{asyncop.Emitted: 11}},
-		{"panic", func(results iter.Seq2[int, error]) {
+		{"panic", func(t *testing.T, results iter.Seq2[int, error]) {
 			defer func() { _ = recover() }()
-			for v := range results {
+			for v, err := range results {
+				require.NoError(t, err)
 				if v == 20 {
 					panic("body")
 				}
 			}
 		}, 1000, map[asyncop.EndKind]int{asyncop.Emitted: 10}},
-		{"goexit", func(results iter.Seq2[int, error]) {
+		{"goexit", func(t *testing.T, results iter.Seq2[int, error]) {
 			done := make(chan struct{})
 			go func() {
 				defer close(done)
-				for v := range results {
+				for v, err := range results {
+					require.NoError(t, err)
 					if v == 20 {
 						runtime.Goexit()
 					}
@@ -201,7 +205,7 @@ func TestObserverOfResults(t *testing.T) {
 				o := newTally(t)
 				op := asyncop.OrderedWait(asyncop.Func(double), 0, 8, asyncop.WithObserver(o), asyncop.WithBuffer(16))
 				received := 0
-				c.loop(op.Results(func(yield func(int) bool) {
+				c.loop(t, op.Results(func(yield func(int) bool) {
 					for i := range upTo(c.n) {
 						received++
 						if !yield(i) {
@@ -229,7 +233,8 @@ func TestObserverOfSlowReaders(t *testing.T) {
 		o := newTally(t)
 		op := asyncop.OrderedWait(asyncop.Func(double), 0, 8, asyncop.WithObserver(o), asyncop.WithBuffer(4))
 		n := 0
-		for range op.Results(upTo(3)) {
+		for _, err := range op.Results(upTo(3)) {
+			require.NoError(t, err)
 			synctest.Wait()
 			assert.Equal(t, n, o.ended[asyncop.Emitted])
 			n++
@@ -303,7 +308,8 @@ func TestSeveralObservers(t *testing.T) {
 		op := asyncop.OrderedWait(asyncop.Func(double), 0, 4, asyncop.WithObserver(first), asyncop.WithObserver(breaking),
 			asyncop.WithObserver(second), asyncop.WithLogger(slog.New(slog.NewTextHandler(&log, nil))))
 		n := 0
-		for range op.Results(upTo(10)) {
+		for _, err := range op.Results(upTo(10)) {
+			require.NoError(t, err)
 			n++
 		}
 		assert.Equal(t, 10, n)

@@ -18,9 +18,9 @@ type valued struct {
 	values context.Context //nolint:containedctx // it is part of one
 }
 
-// WithValues returns c with the values of another context, which come before its own. What an attempt itself answers for stays
+// WithValues returns c with the values of another context before its own. What an attempt itself answers for stays
 // the attempt's. The end of values means nothing.
-func WithValues(c Cancellable, values context.Context) context.Context {
+func WithValues(values context.Context, c Cancellable) context.Context {
 	return &valued{c, context.WithoutCancel(values)}
 }
 

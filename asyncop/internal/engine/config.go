@@ -57,6 +57,7 @@ type Config[IN, OUT any] struct {
 // FailurePolicy is what becomes of elements that fail.
 type FailurePolicy uint8
 
+// The failure policies.
 const (
 	FailRun  FailurePolicy = iota // the first one ends the run
 	Drop                          // they are dropped
@@ -66,6 +67,7 @@ const (
 // Keep is what a restored element keeps of the time before the restart, beside the rest of its back-off.
 type Keep uint8
 
+// What may be kept.
 const (
 	KeepNothing Keep = iota // no attempts, the whole timeout
 	KeepSince               // the attempts; all the time since the first of them is spent

@@ -10,6 +10,7 @@ import (
 // Ending is how an element ends (law A1).
 type Ending uint8
 
+// How elements end.
 const (
 	Emitted    Ending = iota // all its results have left
 	Empty                    // it had none

@@ -315,6 +315,7 @@ func (g *Engine[IN, OUT]) canStart() bool { return g.wantsStart() && !g.short &&
 // Cause says what ended a run.
 type Cause uint8
 
+// What may end a run.
 const (
 	ByDriver  Cause = iota // End
 	ByElement              // an element failed, and FailRun is the policy

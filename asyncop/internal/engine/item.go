@@ -25,8 +25,10 @@ type Item[IN, OUT any] struct {
 	Restored bool // it comes from a checkpoint
 }
 
+// ItemKind is what an item is.
 type ItemKind uint8
 
+// Kinds of items.
 const (
 	Record    ItemKind = iota // to be called
 	Control                   // a watermark: rest

@@ -91,7 +91,7 @@ func (g *Engine[IN, OUT]) observe(e *queue.Entry[Slot[IN, OUT]], restored bool) 
 			for next < len(g.Observers) {
 				next++
 				if ctx := g.Observers[next-1].Accepted(r.ctx, s.in, restored); ctx != nil {
-					r.ctx = ctx
+					r.ctx = ctx //nolint:fatcontext // one layer an observer
 				}
 			}
 		}); err != nil {
@@ -126,7 +126,7 @@ func (g *Engine[IN, OUT]) observeStart(
 		err = g.protect(callInvoke, nil, a, func() {
 			for _, o := range g.Observers {
 				if ctx := o.AttemptStarted(r.attempt, number); ctx != nil {
-					r.attempt = ctx
+					r.attempt = ctx //nolint:fatcontext // one layer an observer
 				}
 			}
 		})
@@ -143,7 +143,7 @@ func (g *Engine[IN, OUT]) contextOf(
 ) context.Context {
 	own := (*call.AttemptContext[*queue.Entry[Slot[IN, OUT]], OUT])(a)
 	if g.hasValues(e) {
-		return call.WithValues(own, e.Value.rider().attempt)
+		return call.WithValues(e.Value.rider().attempt, own)
 	}
 	return own
 }
@@ -158,7 +158,7 @@ func (g *Engine[IN, OUT]) hasValues(e *queue.Entry[Slot[IN, OUT]]) bool {
 func (g *Engine[IN, OUT]) contextBeside(s *Slot[IN, OUT], t *call.Token[*queue.Entry[Slot[IN, OUT]]]) context.Context {
 	own := (*call.Context[*queue.Entry[Slot[IN, OUT]]])(t)
 	if r := s.rider(); r != nil && r.ctx != g.Host.Values {
-		return call.WithValues(own, r.ctx)
+		return call.WithValues(r.ctx, own)
 	}
 	return own
 }

@@ -37,6 +37,7 @@ type Slot[IN, OUT any] struct {
 // RetryKind is what is known of a retry that waits: bits.
 type RetryKind uint8
 
+// What may be known.
 const (
 	ByResult RetryKind = 1 << iota // a result asked for it, not an error
 	Demanded                       // a server demanded the wait: the end of the input does not cut it
