@@ -41,6 +41,7 @@ func TestRecords(t *testing.T) {
 		"Exec":               testExec,
 		"ExecErrors":         testExecErrors,
 		"ExecContext":        testExecContext,
+		"ExecConflicts":      testExecConflicts,
 	} {
 		t.Run(name, func(t *testing.T) { test(t, server) })
 	}
