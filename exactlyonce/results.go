@@ -485,6 +485,21 @@ func (r *Results) evictClient(c *client) {
 	r.evicted[c.key] = evicted{c.heard, max(c.before, c.highest+1)}
 	r.order.Push(evictedAt{c.key, c.heard})
 	r.bytes += goneCost + int64(len(c.key.scope))
+	if r.order.Len() > 2*len(r.evicted)+64 { // most have come back
+		var left fifo.Queue[evictedAt]
+		for at := range r.order.All() {
+			if r.isEvicted(at) {
+				left.Push(at)
+			}
+		}
+		r.order = left
+	}
+}
+
+// isEvicted reports whether at is still evicted, and was not evicted once more.
+func (r *Results) isEvicted(at evictedAt) bool {
+	e, ok := r.evicted[at.key]
+	return ok && e.heard == at.heard
 }
 
 func (r *Results) dropEvicted(key clientKey) {
@@ -536,8 +551,7 @@ func (r *Results) removeDue(now time.Duration, n int, keep *client) (removed int
 			r.stats.CollectedClients++
 			r.forgetClient(c)
 		} else if r.order.Len() > 0 && now-r.order.Peek().heard >= r.config.ClientSilence {
-			at := r.order.Pop()
-			if e, ok := r.evicted[at.key]; ok && e.heard == at.heard {
+			if at := r.order.Pop(); r.isEvicted(at) {
 				r.dropEvicted(at.key)
 			}
 		} else {

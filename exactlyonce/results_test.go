@@ -820,3 +820,24 @@ func TestConfigThatMakesNoSense(t *testing.T) {
 	r := exactlyonce.NewResults(exactlyonce.ResultsConfig{AnswerAge: 2 * time.Hour})
 	require.NoError(t, r.Close(t.Context()))
 }
+
+// X3: clients that are evicted and come back again and again leave nothing behind that grows.
+func TestEvictedClientsThatComeBack(t *testing.T) {
+	r, mock := newResults(t, exactlyonce.ResultsConfig{MaxClients: 1, Evict: true})
+	for seq := int64(1); seq <= 1000; seq++ {
+		mock.Add(time.Millisecond)
+		for n := range byte(2) {
+			req := request(seq)
+			req.Client[0] = n
+			complete(t, r, req, "")
+		}
+	}
+	require.Less(t, r.EvictedQueue(), 100)
+	evicted := request(1)
+	evicted.Client[0] = 0
+	require.Equal(t, "STALE", state(t, r, evicted), "what is left of it is still known")
+	mock.Add(2 * time.Hour)
+	require.NoError(t, r.Collect(t.Context()))
+	require.Zero(t, r.EvictedQueue())
+	require.Zero(t, r.Stats().Bytes)
+}
