@@ -149,7 +149,7 @@ func TestChainedBrokenOff(t *testing.T) {
 						}
 						return nil
 					})}
-					op := construct(m, function(fn), time.Minute, nil)
+					op := construct(m, fn, time.Minute, nil)
 					rest := "abcdefghijklmnopqrstuvwxyz"[:m.capacity+1]
 					input := asyncop.FromFunc(func() (string, bool) {
 						if len(rest) == 1 {
@@ -254,7 +254,7 @@ func TestChainedABodyThatBlocks(t *testing.T) {
 						}
 						return nil
 					})
-					op := construct(m, function(fn), time.Minute, nil, asyncop.WithContext(ctx), asyncop.WithLogger(slog.New(slog.DiscardHandler)))
+					op := construct(m, fn, time.Minute, nil, asyncop.WithContext(ctx), asyncop.WithLogger(slog.New(slog.DiscardHandler)))
 					gate := make(chan struct{})
 					var last error
 					left := make(chan any, 1)
@@ -302,14 +302,14 @@ func TestChainedThatIsStopped(t *testing.T) {
 			time.AfterFunc(time.Second, func() { result.Complete(in) })
 			return nil
 		})
-		op := construct(m, function(fn), time.Minute, nil)
+		op := construct(m, fn, time.Minute, nil)
 		got := chain(op, asyncop.FromChan(in), nil)
 		in <- "a"
 		synctest.Wait()
 		require.NoError(t, op.Stop(context.Background()))
 		require.Equal(t, "a "+asyncop.ErrStopped.Error(), <-got)
 
-		op = construct(m, function(fn), time.Minute, nil)
+		op = construct(m, fn, time.Minute, nil)
 		require.NoError(t, op.Stop(context.Background()))
 		require.Equal(t, asyncop.ErrStopped.Error(), <-chain(op, asyncop.FromChan(in), nil), "before the loop")
 	})
@@ -416,7 +416,7 @@ func TestChainedFailures(t *testing.T) {
 		require.Equal(t, "a c", <-chain(op, inputsOf("abc")["slice"], nil))
 		require.Equal(t, []string{"b"}, failed)
 
-		op = construct(m, function(upperFunc()), time.Minute, nil)
+		op = construct(m, upperFunc(), time.Minute, nil)
 		got := chain(op, asyncop.FromSlice([]string(nil)), nil)
 		require.Empty(t, <-got)
 
@@ -528,4 +528,85 @@ func cmpErr(last error) error {
 		return nil
 	}
 	return errBroken
+}
+
+// Law O1: an observer hears of every element, in the turn after the body has come back.
+func TestChainedIsObserved(t *testing.T) {
+	forEachMode(t, func(t *testing.T, m mode) {
+		fn := asyncop.Func(func(_ context.Context, in string, result future) error {
+			switch in {
+			case "a":
+				return errBroken
+			case "b":
+				result.Complete()
+			case "z": // never
+			default:
+				result.Complete(in, in)
+			}
+			return nil
+		})
+		o := newTally(t)
+		in := make(chan string, 10)
+		op := construct(m, fn, time.Hour, nil, asyncop.WithObserver(o), asyncop.WithDropOnFailure(),
+			asyncop.WithLogger(slog.New(slog.DiscardHandler)))
+		for _, e := range []string{"a", "b", "c", "d"} {
+			in <- e
+		}
+		n := 0
+		for _, err := range op.ResultsOf(asyncop.FromChan(in)) {
+			require.NoError(t, err)
+			if n++; n == 4 {
+				in <- "e"
+				in <- "z"
+			} else if n == 5 {
+				break // in the midst of e
+			}
+		}
+		<-op.Done()
+		s := op.Stats()
+		require.EqualValues(t, o.accepted, s.Accepted)
+		require.Equal(t, o.accepted, o.sum())
+		require.Equal(t, 2, o.ended[asyncop.Emitted])
+		require.Equal(t, 1, o.ended[asyncop.Empty])
+		require.Equal(t, 1, o.ended[asyncop.Dropped])
+		require.Equal(t, o.accepted-4, o.ended[asyncop.Abandoned])
+		checkBalance(t, s)
+	}, 1, 8)
+}
+
+// A gate holds the input back, and wakes the loop.
+func TestChainedGate(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		gate := &door{tally: *newTally(t)}
+		op := asyncop.OrderedWait(upperFunc(), time.Minute, 4, asyncop.WithObserver(gate))
+		got := chain(op, inputsOf("abc")["chan"], nil)
+		synctest.Wait()
+		require.Zero(t, op.Stats().Accepted)
+		gate.open.Store(true)
+		gate.notify()
+		require.Equal(t, "A B C", <-got)
+		require.Equal(t, 3, gate.ended[asyncop.Emitted])
+	})
+}
+
+// A permit that operators share comes back where the call ends, also while the body runs.
+func TestChainedSharesPermits(t *testing.T) {
+	forEachMode(t, func(t *testing.T, m mode) {
+		permits := asyncop.NewPermits(1)
+		slow := asyncop.Func(func(_ context.Context, in string, result future) error {
+			time.AfterFunc(time.Second, func() { result.Complete(in) })
+			return nil
+		})
+		outer := construct(m, slow, time.Hour, nil, asyncop.WithPermits(permits))
+		n := 0
+		for v, err := range outer.ResultsOf(inputsOf("abcdef")["slice"]) {
+			require.NoError(t, err)
+			inner := construct(m, slow, time.Hour, nil, asyncop.WithPermits(permits))
+			for _, err := range inner.ResultsOf(asyncop.FromSlice([]string{v, v})) {
+				require.NoError(t, err)
+				n++
+			}
+		}
+		require.Equal(t, 12, n)
+	}, 2, 8)
 }

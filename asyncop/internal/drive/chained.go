@@ -69,6 +69,7 @@ func (d *Driver[IN, OUT]) Chained(in Input[IN], yield func(OUT, error) bool) {
 	end := d.rangeOver(&in, yield)
 	returned = true
 	switch end {
+	case loopGoesOn:
 	case loopBroken:
 		d.breakOffLoop()
 	case loopEnded:
@@ -136,6 +137,7 @@ func (d *Driver[IN, OUT]) rangeOver(in *Input[IN], yield func(OUT, error) bool) 
 	for {
 		d.witness.watch()
 		d.warn()
+		d.observe()
 		d.checkSignals()
 		if d.engine.Failed() {
 			return loopEnded
@@ -178,7 +180,7 @@ func (d *Driver[IN, OUT]) rangeOver(in *Input[IN], yield func(OUT, error) bool) 
 // acceptFrom takes what is at hand, as far as there are slots.
 func (d *Driver[IN, OUT]) acceptFrom(in *Input[IN]) (busy bool) {
 	for range turnLimit {
-		if d.inOver || d.engine.Failed() || !d.engine.HasRoom() {
+		if !d.mayRead() {
 			return busy
 		}
 		var v IN
@@ -224,7 +226,7 @@ const fewResults = 16
 
 // yieldSome yields what may leave, until there is something else to do. An element has left when the body has come back.
 func (d *Driver[IN, OUT]) yieldSome(yield func(OUT, error) bool) (busy bool, end loopEnd) {
-	for n := 0; n < turnLimit; n++ {
+	for n := range turnLimit {
 		if n > 0 && d.chain.due.Load() || n >= fewResults && !d.host.Mail.Empty() {
 			break
 		}
@@ -250,7 +252,9 @@ func (d *Driver[IN, OUT]) yieldSome(yield func(OUT, error) bool) (busy bool, end
 			}
 			d.emitted++
 			if i == len(results)-1 {
-				d.engine.Left()
+				if r := d.engine.Left(); r != nil {
+					d.left(r)
+				}
 			}
 			if !more {
 				return busy, loopBroken
@@ -269,7 +273,7 @@ func (d *Driver[IN, OUT]) parkOn(in *Input[IN]) {
 	if !d.host.Cancelled() && !d.mustStop() && d.mayPark() {
 		d.publish()
 		var elements <-chan IN
-		if !d.inOver && d.engine.HasRoom() {
+		if in.Chan != nil && d.mayRead() {
 			elements = in.Chan
 		}
 		d.engine.Slept()
