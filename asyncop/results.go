@@ -90,7 +90,7 @@ func FromFunc[IN any](next func() (v IN, ok bool)) Input[IN] {
 }
 
 // ResultsOf is [AsyncWaitOperator.Results] without another goroutine: the operator runs on the goroutine of the loop over its results.
-// That costs about half as much for calls that are short. But while the body of the loop runs, no call starts, no timer fires, no
+// For calls that are short that takes about two thirds of the time. But while the body of the loop runs, no call starts, no timer fires, no
 // retry begins and no failure is handed over; calls that run go on, and a cancel ends their contexts. So the body should be short.
 //
 //	for out, err := range op.ResultsOf(asyncop.FromSlice(keys)) {
