@@ -17,7 +17,7 @@ import (
 )
 
 // collected is the mark of a client whose requests are all stale.
-const collected = exactlyonce.MaxSequence + 1
+const collected int64 = exactlyonce.MaxSequence + 1
 
 // step is how many rows one transaction of a collection changes.
 const step = 500
@@ -332,7 +332,7 @@ func (r *Records) collect(ctx context.Context, id int64, answers, clients time.T
 	if removed, err = r.forget(ctx, id, answers); err != nil {
 		return removed, false, err
 	}
-	n, err := r.exec(ctx, silenceSQL, id, clients.UnixMicro(), int64(collected))
+	n, err := r.exec(ctx, silenceSQL, id, clients.UnixMicro(), collected)
 	if err != nil || n == 0 {
 		return removed, false, err
 	}
@@ -347,7 +347,7 @@ func (r *Records) collect(ctx context.Context, id int64, answers, clients time.T
 func (r *Records) forget(ctx context.Context, id int64, before time.Time) (removed int, err error) {
 	at := before.UnixMicro()
 	for from := int64(0); from < collected; {
-		to := int64(collected)
+		to := collected
 		err := r.db.Reader().QueryRowContext(ctx, boundarySQL, id, from, step).Scan(&to)
 		if err != nil && !errors.Is(err, sql.ErrNoRows) {
 			return removed, err
