@@ -204,17 +204,18 @@ func TestChainedCodeThatBreaks(t *testing.T) {
 	for _, b := range breakages {
 		t.Run(b.name, func(t *testing.T) {
 			forEachMode(t, func(t *testing.T, m mode) {
-				op := construct(m, function(asyncop.Func(func(_ context.Context, in string, result future) error {
+				op := construct(m, asyncop.Func(func(_ context.Context, in string, result future) error {
 					if in == "b" {
 						b.breaks()
 					}
 					result.Complete(in)
 					return nil
-				})), time.Minute, nil, asyncop.WithLogger(slog.New(slog.DiscardHandler)))
+				}), time.Minute, nil, asyncop.WithLogger(slog.New(slog.DiscardHandler)))
 				ended := make(chan struct{})
 				go func() {
 					defer close(ended)
-					for range op.ResultsOf(asyncop.FromSlice([]string{"a", "b", "c"})) {
+					for _, err := range op.ResultsOf(asyncop.FromSlice([]string{"a", "b", "c"})) {
+						_ = err // Err has it, too
 					}
 				}()
 				<-ended
@@ -320,7 +321,8 @@ func TestChainedWaitFromTheBody(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		op := asyncop.OrderedWait(upperFunc(), time.Minute, 4)
 		n := 0
-		for range op.ResultsOf(asyncop.FromSlice([]string{"a", "b"})) {
+		for _, err := range op.ResultsOf(asyncop.FromSlice([]string{"a", "b"})) {
+			assert.NoError(t, err)
 			n++
 			assert.ErrorContains(t, op.Wait(), "in the body of the loop")
 			assert.ErrorContains(t, op.Stop(t.Context()), "in the body of the loop")
@@ -391,7 +393,8 @@ func TestChainedASlowBody(t *testing.T) {
 			return nil
 		})
 		op = asyncop.OrderedWait(slow, time.Minute, 10, asyncop.WithLogger(slog.New(slog.NewTextHandler(&book, nil))))
-		for range op.ResultsOf(asyncop.FromSlice([]string{"a"})) {
+		for _, err := range op.ResultsOf(asyncop.FromSlice([]string{"a"})) {
+			require.NoError(t, err)
 		}
 		require.Contains(t, book.String(), "a call blocked the loop")
 	})
@@ -402,13 +405,13 @@ func TestChainedFailures(t *testing.T) {
 	forEachMode(t, func(t *testing.T, m mode) {
 		var mu sync.Mutex
 		var failed []string
-		op := construct(m, function(asyncop.Func(func(_ context.Context, in string, result future) error {
+		op := construct(m, asyncop.Func(func(_ context.Context, in string, result future) error {
 			if in == "b" {
 				return errBroken
 			}
 			time.AfterFunc(time.Duration(in[0])*time.Second, func() { result.Complete(in) })
 			return nil
-		})), time.Hour, nil, asyncop.WithFailureHandler(func(f asyncop.Failure[string]) {
+		}), time.Hour, nil, asyncop.WithFailureHandler(func(f asyncop.Failure[string]) {
 			mu.Lock()
 			defer mu.Unlock()
 			failed = append(failed, f.Element)
@@ -423,7 +426,7 @@ func TestChainedFailures(t *testing.T) {
 		broken := construct(m, function(opening{upperFunc()}), time.Minute, nil, asyncop.WithLogger(slog.New(slog.DiscardHandler)))
 		require.Equal(t, "asyncop: open: broken", <-chain(broken, inputsOf("abc")["slice"], nil))
 
-		failing := construct(m, function(asyncop.Func(func(context.Context, string, future) error { return errBroken })), time.Minute, nil,
+		failing := construct(m, asyncop.Func(func(context.Context, string, future) error { return errBroken }), time.Minute, nil,
 			asyncop.WithLogger(slog.New(slog.DiscardHandler)))
 		var e *asyncop.ElementError
 		for _, err := range failing.ResultsOf(inputsOf("abc")["slice"]) {
@@ -469,10 +472,12 @@ func TestChainedIsUsedOnce(t *testing.T) {
 	require.PanicsWithValue(t, "asyncop: FromChan: nil channel", func() { asyncop.FromChan[int](nil) })
 	require.PanicsWithValue(t, "asyncop: FromFunc: nil function", func() { asyncop.FromFunc[int](nil) })
 	op := asyncop.OrderedWait(upperFunc(), time.Minute, 4)
-	for range op.ResultsOf(inputsOf("a")["slice"]) {
+	for _, err := range op.ResultsOf(inputsOf("a")["slice"]) {
+		require.NoError(t, err)
 	}
 	require.PanicsWithValue(t, "asyncop: ResultsOf: the operator is driven by Results already", func() {
-		for range op.ResultsOf(inputsOf("a")["slice"]) {
+		for _, err := range op.ResultsOf(inputsOf("a")["slice"]) {
+			require.NoError(t, err)
 		}
 	})
 	require.Panics(t, func() { op.In() })

@@ -94,7 +94,7 @@ func TestTimeoutWhileThePaceIsAwaited(t *testing.T) {
 	require.Equal(t, "!b", r.took())
 	c, _ := r.Counts()
 	require.EqualValues(t, 1, c.Attempts)
-	require.Equal(t, time.Duration(Never), r.Next(), "nothing waits for the pace any more")
+	require.Equal(t, Never, r.Next(), "nothing waits for the pace any more")
 	r.end()
 }
 
