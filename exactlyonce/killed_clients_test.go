@@ -58,7 +58,9 @@ func TestKilledClients(t *testing.T) {
 	settings, err := json.Marshal(clientSettings{URL: network.server.URL, Dir: t.TempDir(), Limit: server.URL + "/limit"})
 	require.NoError(t, err)
 	run := func() *process {
-		p := &process{Cmd: exec.Command(os.Args[0], "-test.run=^TestCountingClient$", "-test.count=1"), ended: make(chan struct{})}
+		p := &process{Cmd: exec.Command(os.Args[0], "-test.run=^TestCountingClient$", "-test.count=1",
+			"-test.timeout=3m"), // it ends also if this process is gone
+			ended: make(chan struct{})}
 		p.Env = append(os.Environ(), clientEnv+"="+string(settings))
 		p.Stdout, p.Stderr = &p.output, &p.output
 		before := service.total()
