@@ -153,6 +153,7 @@ func TestForgetWhileTheOutcomeIsKept(t *testing.T) {
 		require.Equal(t, 2, b.count())
 		close(cache.gate)
 		<-forgotten
+		synctest.Wait()
 		require.Zero(t, cache.len(), "kept after Forget")
 		checkOutcome(t, first, 1)
 		checkOutcome(t, second, 1)
