@@ -113,6 +113,8 @@ func (s *Source[T]) write(hs []*held, f func([]Lease) error) error {
 	if len(hs) == 0 {
 		return nil
 	}
+	s.writing <- struct{}{}
+	defer func() { <-s.writing }()
 	leases := make([]Lease, len(hs))
 	s.mu.Lock()
 	for i, h := range hs {

@@ -49,6 +49,10 @@ type Source[T any] struct {
 
 	receiving sync.Mutex // held by Receive
 
+	// writing has room for one: whoever settles in the store and forgets what was settled, or holds what was taken. A message that
+	// was given back can be taken again before it is forgotten, and must not join itself.
+	writing chan struct{}
+
 	mu      sync.Mutex
 	held    map[string]*held          // by Lease.Entry
 	settled []*held                   // of those, with a verdict
@@ -124,7 +128,7 @@ func NewSource[T any](s Store, queue, dead string, c codec.Codec[T], opts ...Sou
 	ctx, cancel := context.WithCancelCause(context.Background())
 	src := &Source[T]{
 		store: s, queue: queue, dead: dead, codec: c, sourceSettings: set, ctx: ctx, cancel: cancel,
-		kick: make(chan struct{}, 1), again: make(chan struct{}, 1), ended: make(chan struct{}),
+		kick: make(chan struct{}, 1), again: make(chan struct{}, 1), writing: make(chan struct{}, 1), ended: make(chan struct{}),
 		held: map[string]*held{}, codecs: map[string]codec.Codec[T]{},
 	}
 	go src.record() // ends with Close, which waits for it
@@ -189,6 +193,11 @@ func (s *Source[T]) take(n int) ([]delivery.Message[T], error) {
 	if err != nil {
 		return nil, err
 	}
+	if len(taken) == 0 {
+		return nil, nil
+	}
+	s.writing <- struct{}{}
+	defer func() { <-s.writing }()
 	var ms []delivery.Message[T]
 	for _, l := range taken {
 		h := &held{lease: l.Lease, message: l.Message}

@@ -190,6 +190,43 @@ func TestRedeliveryJoins(t *testing.T) {
 	})
 }
 
+// slowRelease is a store whose Release returns some time after it has taken effect.
+type slowRelease struct {
+	*store.Memory
+	returns chan struct{}
+}
+
+func (s slowRelease) Release(ctx context.Context, delay time.Duration, leases ...store.Lease) error {
+	err := s.Memory.Release(ctx, delay, leases...)
+	<-s.returns
+	return err
+}
+
+// A message that was given back is taken again before Release has returned: it is received again, and does not join itself.
+func TestTakenAgainBeforeReleaseReturns(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		memory := slowRelease{store.NewMemory(clock.New(), 0), make(chan struct{})}
+		put(t, memory.Memory, "a")
+		s := store.NewSource(memory, "q", "dead", codec.JSON[string](), store.WithLease(time.Minute), quiet)
+		receive(t, s).Nack(0)
+		synctest.Wait()
+		again := make(chan delivery.Message[string])
+		go func() { again <- receive(t, s) }()
+		time.Sleep(time.Second) // it polls
+		close(memory.returns)
+		select {
+		case m := <-again:
+			m.Ack()
+		case <-time.After(time.Second):
+			require.Fail(t, "the message is leased, and nobody has it")
+		}
+		require.NoError(t, s.Close(t.Context()))
+		counts, err := memory.Count(t.Context(), "q", store.Filter{})
+		require.NoError(t, err)
+		require.Zero(t, counts.Messages)
+	})
+}
+
 func ignore(err, other error) error {
 	if errors.Is(err, other) {
 		return nil
