@@ -20,6 +20,8 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/weirflow/weir/asyncop"
+	"github.com/weirflow/weir/checkpoint"
+	"github.com/weirflow/weir/checkpoint/checkpointtest"
 )
 
 // tally is an observer that checks law O1: calls come one at a time, each attempt ends before its element, each element once.
@@ -30,6 +32,7 @@ type tally struct {
 	restored int
 	attempts int
 	open     map[string]int // attempts that run, by element
+	doubt    bool           // one that was discarded may have taken effect
 	ended    map[asyncop.EndKind]int
 	log      []string
 	endings  map[string]asyncop.Ending
@@ -73,6 +76,7 @@ func (o *tally) Ended(ctx context.Context, e asyncop.Ending) {
 	name := fmt.Sprint(ctx.Value(tallyKey{}))
 	assert.Zero(o.t, o.open[name], "an attempt of %s goes on", name)
 	o.ended[e.How]++
+	o.doubt = o.doubt || e.How == asyncop.Discarded && e.InDoubt
 	o.log = append(o.log, fmt.Sprintf("-%s %v", name, e.How))
 	o.endings[name] = e
 }
@@ -218,6 +222,8 @@ func TestObserverOfResults(t *testing.T) {
 					assert.Equal(t, n, o.ended[how], how)
 				}
 				assert.Equal(t, received, o.sum(), o.ended)
+				assert.Equal(t, c.name != "whole", o.ended[asyncop.Discarded] > 0)
+				assert.Equal(t, c.name != "whole", o.doubt, "what was called and not taken is in doubt")
 				delete(o.ended, asyncop.Emitted)
 				delete(o.ended, asyncop.Discarded)
 				delete(o.ended, asyncop.Abandoned)
@@ -374,4 +380,31 @@ func TestGate(t *testing.T) {
 		assert.ErrorContains(t, last, "gate")
 		assert.ErrorContains(t, last, "the door is stuck")
 	})
+}
+
+// Law O1 with checkpoints: what the final one holds is kept, in a slot or not, and accepted again as restored. A gate does not
+// hold restored elements back, nor barriers.
+func TestObserverOfCheckpoints(t *testing.T) {
+	forEachMode(t, func(t *testing.T, m mode) {
+		store := checkpointtest.NewMemoryStore()
+		suspend := func(m mode, o asyncop.Observer, elements ...any) {
+			r := newCheckRig(t, m, setup{timeout: time.Hour, opts: options(asyncop.WithObserver(o))}, store)
+			r.send(elements...)
+			b, done := r.trigger(checkpoint.Suspend)
+			r.send(b)
+			require.NoError(t, <-done)
+			require.NoError(t, r.wait())
+		}
+		first := newTally(t)
+		suspend(m, first, "a", "b")
+		assert.Equal(t, map[asyncop.EndKind]int{asyncop.Kept: 2}, first.ended)
+		assert.Zero(t, first.restored)
+
+		m.capacity = 1 // the other one stays without a slot
+		shut := &door{tally: *newTally(t)}
+		suspend(m, shut)
+		assert.Equal(t, map[asyncop.EndKind]int{asyncop.Kept: 2}, shut.ended)
+		assert.Equal(t, 1, shut.accepted)
+		assert.Equal(t, 1, shut.restored)
+	}, 2)
 }
