@@ -120,6 +120,7 @@ func (rs Results) Compare(g Group, impl string) (Comparison, bool) {
 var Series = []struct{ Impl, Title string }{
 	{"weir", "as a go-streams flow"},
 	{"weir-results", "by Results"},
+	{"weir-chained", "by ResultsOf"},
 }
 
 // Work is a workload in both modes.

@@ -6,7 +6,7 @@ import (
 	"time"
 )
 
-// w9: blocking calls without go-streams. weir is driven by Results; the peers take the elements from a loop, as it does.
+// w9: blocking calls without go-streams. weir is driven by Results and by ResultsOf; the peers take the elements from a loop, as it does.
 func w9(c Config) []Group {
 	const answerTime = time.Millisecond
 	sleep := func(it *Item) (*Item, error) {
@@ -33,7 +33,7 @@ func w9(c Config) []Group {
 				Title: work.title, Elems: c.elems(work.elems, work.short),
 			}
 			g.Aims = []Aim{{Impl: "weir-results", Against: BestPeer, Max: 1.0}}
-			g.Rows = append(g.Rows, weirW9(c, p, work.atOnce, work.fn))
+			g.Rows = append(g.Rows, weirW9(c, p, work.atOnce, work.fn)...)
 			for _, w := range workers(ordered) {
 				if w.run != nil {
 					g.Rows = append(g.Rows, directRow(c, w, p, work.atOnce, work.fn))

@@ -564,8 +564,9 @@ func weirW8(c Config) []weirStage {
 
 // ---- W9
 
-func weirW9(c Config, p pipeline, atOnce int, fn call) Row {
-	return resultsRow("weir-results", p, func() (*asyncop.AsyncWaitOperator[*Item, *Item], func()) {
+func weirW9(c Config, p pipeline, atOnce int, fn call) []Row {
+	build := func() (*asyncop.AsyncWaitOperator[*Item, *Item], func()) {
 		return newOperator(c, p.ordered, blocking(fn), weirTimeout, atOnce, fixedDelay[*Item](retryDelay)), nil
-	})
+	}
+	return []Row{resultsRow("weir-results", p, build), chainedRow("weir-chained", p, build)}
 }

@@ -27,6 +27,7 @@ var drivers = []struct {
 }{
 	{"weir", (*run).flow},
 	{"weir-results", (*run).results},
+	{"weir-chained", (*run).chained},
 }
 
 func weirRows(w work) []bench.Row {
@@ -125,6 +126,23 @@ func (r *run) results(op *operator) error {
 		<-r.allOut
 	}
 	for v, err := range op.Results(input) {
+		if err != nil {
+			return err
+		}
+		r.received(v)
+	}
+	return nil
+}
+
+// chained drives the operator by ResultsOf. Its input ends at once: the operator makes all retries nevertheless.
+func (r *run) chained(op *operator) error {
+	next := int64(0)
+	input := asyncop.FromFunc(func() (v int64, ok bool) {
+		v = next
+		next++
+		return v, v < int64(r.n)
+	})
+	for v, err := range op.ResultsOf(input) {
 		if err != nil {
 			return err
 		}
