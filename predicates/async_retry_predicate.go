@@ -1,15 +1,12 @@
 package predicates
 
-// AsyncRetryPredicate is the pair of predicates of a retry strategy. Either
-// may be nil; with both nil nothing is ever retried. An operator reads the pair
-// once, when it is built, so the methods must always return the same.
+// AsyncRetryPredicate is the pair of predicates of a retry strategy. Either may be nil; with both nil nothing is ever retried.
+// An operator reads the pair once, when it is built, so the methods must always return the same.
 type AsyncRetryPredicate[OUT any] interface {
-	// ResultPredicate judges attempts that ended with results.
-	// Nil: results are never retried.
+	// ResultPredicate judges attempts that ended with results. Nil: results are never retried.
 	ResultPredicate() ResultPredicate[OUT]
 
-	// ExceptionPredicate judges attempts that ended with an error.
-	// Nil: errors are never retried.
+	// ExceptionPredicate judges attempts that ended with an error. Nil: errors are never retried.
 	ExceptionPredicate() ExceptionPredicate
 }
 

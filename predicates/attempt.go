@@ -2,30 +2,25 @@ package predicates
 
 import "time"
 
-// Attempt is what classifiers and reason-aware strategies see of an attempt that
-// has ended. An operator fills it in. Tests set what their code looks at, and call
-// strategiestest.Decide.
+// Attempt is what classifiers and reason-aware strategies see of an attempt that has ended. An operator fills it in. Tests set
+// what their code looks at, and call strategiestest.Decide.
 //
-// It is generic in the output type only: the same view serves operators of every
-// input type. It must not be kept after the call; keep a copy. What it refers to
-// (Input, Results) must not be changed.
+// It is generic in the output type only: the same view serves operators of every input type. It must not be kept after the
+// call; keep a copy. What it refers to (Input, Results) must not be changed.
 type Attempt[OUT any] struct {
 	Input  any // the element
 	Number int // of the attempt, from 1
 
-	// Stage is how far the attempt had come: the later one of what was reported
-	// ([ReportStage]) and what the error says ([StageError]). Unreported counts as
-	// NetworkTime. A classifier that can prove a stage corrects it, for strategies and
+	// Stage is how far the attempt had come: the later one of what was reported ([ReportStage]) and what the error says
+	// ([StageError]). Unreported counts as NetworkTime. A classifier that can prove a stage corrects it, for strategies and
 	// logs. It changes nothing else.
 	Stage Stage
-	// InDoubt is set if a request that its client has reported ([ReportSent]) may have
-	// taken effect, whatever Err says: it was sent, and its server did not refuse it.
-	// A classifier that reads a refusal from Err then names a reason that allows
-	// nothing. Those of weir's clients do; [ByCode] and [ByException] do not, since your
-	// reason may know better what a refusal is.
+	// InDoubt is set if a request that its client has reported ([ReportSent]) may have taken effect, whatever Err says: it was
+	// sent, and its server did not refuse it. A classifier that reads a refusal from Err then names a reason that allows
+	// nothing. Those of weir's clients do; [ByCode] and [ByException] do not, since your reason may know better what a refusal
+	// is.
 	InDoubt bool
-	// Reason is why the outcome deserves another try: what the classifiers found.
-	// They see it unset.
+	// Reason is why the outcome deserves another try: what the classifiers found. They see it unset.
 	Reason Reason
 	// Reasons are those for which the element was retried before.
 	Reasons ReasonSet

@@ -18,9 +18,8 @@ import (
 //	anything, false this classifier does not know the outcome; if none of a chain
 //	                does, it is accepted
 //
-// Accepted means that the outcome, be it results or an error, is what the element
-// ends with. A classifier is called for results, too, where a.Err is nil. It must
-// not block, and must not change a, except for a.Stage where it has proof.
+// Accepted means that the outcome, be it results or an error, is what the element ends with. A classifier is called for
+// results, too, where a.Err is nil. It must not block, and must not change a, except for a.Stage where it has proof.
 //
 // A classifier is a function, and a switch is often enough:
 //
@@ -28,15 +27,13 @@ import (
 //		return NotSent, a.Err != nil && a.Stage == predicates.ClientDispatch
 //	}
 //
-// [ByException], [ByResult] and [ByCode] make classifiers of predicates and tables,
-// [Classifiers] chains them. These are safe for concurrent use if the functions they
-// were built from are.
+// [ByException], [ByResult] and [ByCode] make classifiers of predicates and tables, [Classifiers] chains them. These are safe
+// for concurrent use if the functions they were built from are.
 //
 // # Joined errors
 //
-// A function may make several requests and join their errors ([errors.Join], or
-// several %w). One retry repeats them all. A policy (strategies.ReasonAware) shows the
-// errors to the classifier one by one, each in its own stage, as if it were the
+// A function may make several requests and join their errors ([errors.Join], or several %w). One retry repeats them all. A
+// policy (strategies.ReasonAware) shows the errors to the classifier one by one, each in its own stage, as if it were the
 // attempt's only one. The reason that allows least counts:
 //
 //	an error of several                             what the others allow
@@ -68,8 +65,7 @@ func Classifiers[OUT any](classifiers ...Classifier[OUT]) Classifier[OUT] {
 	}
 }
 
-// Named returns the classifier of errors that name their own reason: those that
-// [WithReason] made, wherever they are wrapped.
+// Named returns the classifier of errors that name their own reason: those that [WithReason] made, wherever they are wrapped.
 func Named[OUT any]() Classifier[OUT] {
 	return func(a *Attempt[OUT]) (Reason, bool) {
 		if a.Err == nil {
@@ -83,9 +79,8 @@ func Named[OUT any]() Classifier[OUT] {
 	}
 }
 
-// ByCode returns the classifier that looks codes up in a table. code returns the code
-// of the outcome, if it has one: httpretry.StatusCode, grpcretry.Code and
-// pgretry.SQLState are such functions. A row with the zero reason accepts the outcome.
+// ByCode returns the classifier that looks codes up in a table. code returns the code of the outcome, if it has one:
+// httpretry.StatusCode, grpcretry.Code and pgretry.SQLState are such functions. A row with the zero reason accepts the outcome.
 // ByCode panics if code is nil.
 func ByCode[OUT any, C comparable](code func(a *Attempt[OUT]) (C, bool), table map[C]Reason) Classifier[OUT] {
 	if code == nil {
@@ -102,8 +97,7 @@ func ByCode[OUT any, C comparable](code func(a *Attempt[OUT]) (C, bool), table m
 	}
 }
 
-// ByException returns the classifier that names reason for errors that satisfy
-// p. It panics if p is nil.
+// ByException returns the classifier that names reason for errors that satisfy p. It panics if p is nil.
 func ByException[OUT any](p ExceptionPredicate, reason Reason) Classifier[OUT] {
 	if p == nil {
 		panic("predicates: ByException: nil predicate")
@@ -113,8 +107,7 @@ func ByException[OUT any](p ExceptionPredicate, reason Reason) Classifier[OUT] {
 	}
 }
 
-// ByResult returns the classifier that names reason for results that satisfy p.
-// It panics if p is nil.
+// ByResult returns the classifier that names reason for results that satisfy p. It panics if p is nil.
 func ByResult[OUT any](p ResultPredicate[OUT], reason Reason) Classifier[OUT] {
 	if p == nil {
 		panic("predicates: ByResult: nil predicate")

@@ -5,9 +5,8 @@ import (
 	"slices"
 )
 
-// The combinators are generic over the predicate's own type, P, rather than
-// written once per kind: so one name serves both kinds, and plain functions mix
-// with named types. A named type among the arguments wins, whatever its place.
+// The combinators are generic over the predicate's own type, P, rather than written once per kind: so one name serves both
+// kinds, and plain functions mix with named types. A named type among the arguments wins, whatever its place.
 
 // Not returns the opposite of predicate. It panics if predicate is nil.
 func Not[A any, P ~func(A) bool](predicate P) P {
@@ -19,8 +18,7 @@ func Not[A any, P ~func(A) bool](predicate P) P {
 	}
 }
 
-// AnyOf returns a predicate that is true if at least one of predicates is. It
-// panics if there are none or one is nil.
+// AnyOf returns a predicate that is true if at least one of predicates is. It panics if there are none or one is nil.
 func AnyOf[A any, P ~func(A) bool](predicates ...P) P {
 	predicates = checked("AnyOf", predicates)
 	return func(outcome A) bool {
@@ -28,8 +26,7 @@ func AnyOf[A any, P ~func(A) bool](predicates ...P) P {
 	}
 }
 
-// AllOf returns a predicate that is true if every one of predicates is. It
-// panics if there are none or one is nil.
+// AllOf returns a predicate that is true if every one of predicates is. It panics if there are none or one is nil.
 func AllOf[A any, P ~func(A) bool](predicates ...P) P {
 	predicates = checked("AllOf", predicates)
 	return func(outcome A) bool {

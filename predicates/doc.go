@@ -9,12 +9,10 @@
 //
 // # Vocabulary
 //
-// An outcome is what one attempt ended with: results, or an error.
-// A [ResultPredicate] judges all results of an attempt together, an
-// [ExceptionPredicate] judges an error; true means "try again". Each sees only
-// its own kind of outcome: results never reach an exception predicate, and nil
-// never reaches it either. An [AsyncRetryPredicate] is a pair of both, where a
-// nil one stands for never.
+// An outcome is what one attempt ended with: results, or an error. A [ResultPredicate] judges all results of an attempt
+// together, an [ExceptionPredicate] judges an error; true means "try again". Each sees only its own kind of outcome: results
+// never reach an exception predicate, and nil never reaches it either. An [AsyncRetryPredicate] is a pair of both, where a nil
+// one stands for never.
 //
 //	outcome              judged by              ready made
 //	no results, results  ResultPredicate[OUT]   EmptyResult, AnyResult
@@ -24,34 +22,28 @@
 //
 // # Guarantees
 //
-// The error predicates look through wrapping and joins as [errors.Is] and
-// [errors.As] do. AnyOf and AllOf ask in the order given and stop at the first
-// answer that settles it. Nothing here keeps state or changes what it is given.
-// A missing argument is a programmer's error: the constructor panics at once
-// and names it, instead of every element failing later.
+// The error predicates look through wrapping and joins as [errors.Is] and [errors.As] do. AnyOf and AllOf ask in the order
+// given and stop at the first answer that settles it. Nothing here keeps state or changes what it is given. A missing argument
+// is a programmer's error: the constructor panics at once and names it, instead of every element failing later.
 //
 // # Reasons
 //
-// A [Classifier] says more than "again": it names the [Reason]. A reason says whether
-// even a call that must not happen twice may be repeated, and whether it is repeated in
-// any case. The classifier sees the whole [Attempt]: the element, the [Stage] in which it
-// failed, whether the call is [Idempotent], the reasons so far ([ReasonSet]). It also
-// names what was refused for good ([NewRejection]).
+// A [Classifier] says more than "again": it names the [Reason]. A reason says whether even a call that must not happen twice
+// may be repeated, and whether it is repeated in any case. The classifier sees the whole [Attempt]: the element, the [Stage] in
+// which it failed, whether the call is [Idempotent], the reasons so far ([ReasonSet]). It also names what was refused for good
+// ([NewRejection]).
 //
-// [ByException], [ByResult] and [ByCode] make classifiers, [Named] reads the reason that a
-// function gave to its error ([WithReason]), and [Classifiers] chains them. Ready-made ones
-// are in httpretry, grpcretry, netretry and couchbase. strategies.ReasonAware hands one to
-// an operator.
+// [ByException], [ByResult] and [ByCode] make classifiers, [Named] reads the reason that a function gave to its error
+// ([WithReason]), and [Classifiers] chains them. Ready-made ones are in httpretry, grpcretry, netretry and couchbase.
+// strategies.ReasonAware hands one to an operator.
 //
-// A function may make several requests and join their errors. Each is classified by
-// itself, and the one that allows least decides. An error that no classifier knows
-// counts as a request that may have had an effect: see [Classifier].
+// A function may make several requests and join their errors. Each is classified by itself, and the one that allows least
+// decides. An error that no classifier knows counts as a request that may have had an effect: see [Classifier].
 //
 // # Stages
 //
-// How far a call has come is known to its function ([ReportStage]), to the clients
-// it uses ([ReportSent]) and, of a request that failed, to its error ([StageError]).
-// The latest of them counts, which is the safe side. Reports find the attempt through
+// How far a call has come is known to its function ([ReportStage]), to the clients it uses ([ReportSent]) and, of a request
+// that failed, to its error ([StageError]). The latest of them counts, which is the safe side. Reports find the attempt through
 // the context; outside of an operator they do nothing.
 //
 // A request that its server recognises when it comes again is reported as tracked
@@ -59,10 +51,8 @@
 //
 // # Concurrency
 //
-// The predicates of this package are safe for concurrent use if the
-// functions they were built from are. An operator calls its predicates one at
-// a time and they must not block; operators that share a predicate call it at
-// the same time.
+// The predicates of this package are safe for concurrent use if the functions they were built from are. An operator calls its
+// predicates one at a time and they must not block; operators that share a predicate call it at the same time.
 //
 // # Types
 //

@@ -6,14 +6,12 @@ import (
 	"slices"
 )
 
-// An ExceptionPredicate reports whether an attempt that ended with err should
-// be tried again. err is never nil. See [HasException], [ErrorIs], [ErrorAs]
-// and [ErrorMatching].
+// An ExceptionPredicate reports whether an attempt that ended with err should be tried again. err is never nil. See
+// [HasException], [ErrorIs], [ErrorAs] and [ErrorMatching].
 type ExceptionPredicate func(err error) bool
 
-// HasException reports whether err is an error at all, whatever it is: also a
-// cancelled context, and the error that stands for a panic of the user's
-// function. It is an [ExceptionPredicate].
+// HasException reports whether err is an error at all, whatever it is: also a cancelled context, and the error that stands for
+// a panic of the user's function. It is an [ExceptionPredicate].
 func HasException(err error) bool {
 	return err != nil
 }
@@ -45,9 +43,8 @@ func ErrorAs[T error]() ExceptionPredicate {
 	}
 }
 
-// ErrorMatching returns a predicate that is true if [errors.AsType] finds a T
-// and condition holds for it. As with errors.AsType, the first T is the one
-// that counts, even if others are joined to it. It panics if condition is nil.
+// ErrorMatching returns a predicate that is true if [errors.AsType] finds a T and condition holds for it. As with
+// errors.AsType, the first T is the one that counts, even if others are joined to it. It panics if condition is nil.
 func ErrorMatching[T error](condition func(err T) bool) ExceptionPredicate {
 	if condition == nil {
 		panic("predicates: ErrorMatching: nil condition")

@@ -1,15 +1,12 @@
 package predicates
 
-// Idempotent is implemented by elements that know whether their call may happen
-// twice: whether it leaves the same behind as one call would. Their answer counts,
-// yes or no, whatever the policy of the operator says. Where neither the element
-// nor the policy says so, the call may not happen twice.
+// Idempotent is implemented by elements that know whether their call may happen twice: whether it leaves the same behind as one
+// call would. Their answer counts, yes or no, whatever the policy of the operator says. Where neither the element nor the
+// policy says so, the call may not happen twice.
 //
-// A call whose requests are all tracked ([WithTracked]) does not happen twice, and is
-// repeated whatever the element says.
+// A call whose requests are all tracked ([WithTracked]) does not happen twice, and is repeated whatever the element says.
 //
-// The element is asked as it is: a method with a pointer receiver is not one of an
-// element that is a value.
+// The element is asked as it is: a method with a pointer receiver is not one of an element that is a value.
 type Idempotent interface {
 	Idempotent() bool
 }

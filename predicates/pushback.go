@@ -5,16 +5,13 @@ import (
 	"time"
 )
 
-// A ServerPushback is an error or a result with which a server says when it may
-// be called again. Reason-aware strategies heed it: see HonorPushback of package
-// strategies.
+// A ServerPushback is an error or a result with which a server says when it may be called again. Reason-aware strategies heed
+// it: see HonorPushback of package strategies.
 //
-// The notion is that of gRPC's A6, Client Retries; Retry-After of HTTP is another
-// form of it.
+// The notion is that of gRPC's A6, Client Retries; Retry-After of HTTP is another form of it.
 type ServerPushback interface {
-	// RetryPushback returns the delay that the server demands before the next
-	// attempt: 0 is at once, a negative one means never. With ok false it demands
-	// nothing.
+	// RetryPushback returns the delay that the server demands before the next attempt: 0 is at once, a negative one means
+	// never. With ok false it demands nothing.
 	RetryPushback() (delay time.Duration, ok bool)
 }
 

@@ -5,9 +5,8 @@ import (
 	"unique"
 )
 
-// Reason is why an attempt deserves another try, with what that says about the
-// call. Reasons are an open set: the author of a classifier makes the ones it
-// needs, as package variables, with [NewReason].
+// Reason is why an attempt deserves another try, with what that says about the call. Reasons are an open set: the author of a
+// classifier makes the ones it needs, as package variables, with [NewReason].
 //
 //	AllowsNonIdempotentRetry   the call has certainly not taken effect, so that
 //	                           even a call that must not happen twice may be repeated
@@ -15,16 +14,13 @@ import (
 //	                           asking the strategy, until the time runs out, after
 //	                           1, 10, 50, 100, 500 ms, and then every second
 //
-// The stage is the evidence, the reason is the verdict: a strategy that has a
-// reason need not look at the stage again.
+// The stage is the evidence, the reason is the verdict: a strategy that has a reason need not look at the stage again.
 //
-// A rejection ([NewRejection]) is the opposite of a reason to try again: the call
-// was answered and refused for good, without effect. Its element ends at once, and
-// its failure is not ambiguous.
+// A rejection ([NewRejection]) is the opposite of a reason to try again: the call was answered and refused for good, without
+// effect. Its element ends at once, and its failure is not ambiguous.
 //
-// The zero Reason is none. Two reasons are equal (==) if name and both
-// properties are. A Reason is as small as a pointer; it is a value and safe for
-// concurrent use.
+// The zero Reason is none. Two reasons are equal (==) if name and both properties are. A Reason is as small as a pointer; it is
+// a value and safe for concurrent use.
 type Reason struct {
 	handle unique.Handle[reason]
 }
@@ -37,20 +33,17 @@ type reason struct {
 
 // Reasons that belong to no system.
 var (
-	// Unknown is the reason of the unexpected: nothing is known, so it
-	// allows nothing. RFC 0049 says that it "must not be retried", and its best
-	// effort retries it for idempotent calls all the same: see
-	// BestEffortStrategy.RefuseUnknown in package strategies.
+	// Unknown is the reason of the unexpected: nothing is known, so it allows nothing. RFC 0049 says that it "must not be
+	// retried", and its best effort retries it for idempotent calls all the same: see BestEffortStrategy.RefuseUnknown in
+	// package strategies.
 	Unknown = NewReason("UNKNOWN", false, false)
 
-	// CircuitBreakerOpen: a circuit breaker kept the call from being sent, so it
-	// has not taken effect.
+	// CircuitBreakerOpen: a circuit breaker kept the call from being sent, so it has not taken effect.
 	CircuitBreakerOpen = NewReason("CIRCUIT_BREAKER_OPEN", true, false)
 )
 
-// NewReason returns the reason with this name and these properties. It panics if
-// name is empty, or if alwaysRetry is set without allowsNonIdempotentRetry, which
-// would repeat calls that may have taken effect without asking anybody.
+// NewReason returns the reason with this name and these properties. It panics if name is empty, or if alwaysRetry is set
+// without allowsNonIdempotentRetry, which would repeat calls that may have taken effect without asking anybody.
 func NewReason(name string, allowsNonIdempotentRetry, alwaysRetry bool) Reason {
 	if name == "" {
 		panic("predicates: NewReason: empty name")
@@ -61,9 +54,8 @@ func NewReason(name string, allowsNonIdempotentRetry, alwaysRetry bool) Reason {
 	return Reason{unique.Make(reason{name: name, nonIdempotent: allowsNonIdempotentRetry, always: alwaysRetry})}
 }
 
-// NewRejection returns the reason of calls that were answered and refused for good,
-// without effect: an HTTP 404, a violated unique constraint. No strategy is asked
-// about it and nothing is retried. The element fails, and its failure has the reason
+// NewRejection returns the reason of calls that were answered and refused for good, without effect: an HTTP 404, a violated
+// unique constraint. No strategy is asked about it and nothing is retried. The element fails, and its failure has the reason
 // and is not in doubt.
 //
 //	var Duplicate = predicates.NewRejection("DUPLICATE_KEY")
@@ -90,9 +82,8 @@ func (r Reason) value() reason {
 // Name returns the name, and "" for none.
 func (r Reason) Name() string { return r.value().name }
 
-// AllowsNonIdempotentRetry reports whether even a call that must not happen twice
-// may be repeated, because it has certainly not taken effect. That is true of a
-// rejection, too, although repeating it is of no use.
+// AllowsNonIdempotentRetry reports whether even a call that must not happen twice may be repeated, because it has certainly not
+// taken effect. That is true of a rejection, too, although repeating it is of no use.
 func (r Reason) AllowsNonIdempotentRetry() bool { return r.value().nonIdempotent }
 
 // AlwaysRetry reports whether the call is repeated without asking the strategy.
@@ -109,14 +100,12 @@ func (r Reason) String() string {
 	return r.Name()
 }
 
-// MarshalText returns the name, and nothing for none. Thereby a Reason is its
-// name in JSON, as a value and as a key of a map.
+// MarshalText returns the name, and nothing for none. Thereby a Reason is its name in JSON, as a value and as a key of a map.
 func (r Reason) MarshalText() ([]byte, error) { return []byte(r.Name()), nil }
 
-// UnmarshalText makes r the reason with this name that allows nothing, and none
-// if there is no name. What a name allows is known to those who made the reason,
-// and there is no registry to ask: compare names with those of the reasons that you
-// expect, such as httpretry.Reasons().
+// UnmarshalText makes r the reason with this name that allows nothing, and none if there is no name. What a name allows is
+// known to those who made the reason, and there is no registry to ask: compare names with those of the reasons that you expect,
+// such as httpretry.Reasons().
 func (r *Reason) UnmarshalText(text []byte) error {
 	*r = Reason{}
 	if len(text) > 0 {
@@ -131,9 +120,8 @@ type reasonError struct {
 	err    error
 }
 
-// WithReason returns err with the reason why its attempt deserves another try,
-// for functions that know it best themselves. The classifier [Named] reads it.
-// It returns nil if err is nil.
+// WithReason returns err with the reason why its attempt deserves another try, for functions that know it best themselves. The
+// classifier [Named] reads it. It returns nil if err is nil.
 func WithReason(err error, r Reason) error {
 	if err == nil {
 		return nil

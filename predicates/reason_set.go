@@ -11,15 +11,13 @@ import (
 // ReasonSet is the set of reasons for which an element has been retried so far:
 // A, B, A makes {A, B}. The zero value is the empty set.
 //
-// Sets are values: With returns another one. Equal sets are == and share their
-// memory, so a set costs an element as much as a pointer, however many elements
-// have it and whatever is in it. Safe for concurrent use.
+// Sets are values: With returns another one. Equal sets are == and share their memory, so a set costs an element as much as a
+// pointer, however many elements have it and whatever is in it. Safe for concurrent use.
 type ReasonSet struct {
 	handle unique.Handle[reasonNode]
 }
 
-// reasonNode is a set as a list, the greatest reason first, so that every set has
-// one form only.
+// reasonNode is a set as a list, the greatest reason first, so that every set has one form only.
 type reasonNode struct {
 	last Reason
 	rest ReasonSet
@@ -106,8 +104,7 @@ func (s ReasonSet) MarshalJSON() ([]byte, error) {
 	return json.Marshal(reasons)
 }
 
-// UnmarshalJSON reads an array of names. The reasons allow nothing: see
-// [Reason.UnmarshalText].
+// UnmarshalJSON reads an array of names. The reasons allow nothing: see [Reason.UnmarshalText].
 func (s *ReasonSet) UnmarshalJSON(text []byte) error {
 	var reasons []Reason
 	if err := json.Unmarshal(text, &reasons); err != nil {

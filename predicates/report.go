@@ -7,15 +7,12 @@ import (
 	"github.com/weirflow/weir/internal/stagekey"
 )
 
-// ReportStage reports how far the call that ctx belongs to has come, for
-// reason-aware retries: see [Stage]. An operator's attempt is found through its
-// context. Stages go forward only: a report of an earlier stage than the last one
-// changes nothing. Neither does a report after the attempt is over, or with a context
-// of no attempt.
+// ReportStage reports how far the call that ctx belongs to has come, for reason-aware retries: see [Stage]. An operator's
+// attempt is found through its context. Stages go forward only: a report of an earlier stage than the last one changes nothing.
+// Neither does a report after the attempt is over, or with a context of no attempt.
 //
-// What was not reported counts as [NetworkTime] from the start of the call on, the
-// safe side. So the first report of a function that takes its time before it sends
-// should be ClientDispatch:
+// What was not reported counts as [NetworkTime] from the start of the call on, the safe side. So the first report of a function
+// that takes its time before it sends should be ClientDispatch:
 //
 //	predicates.ReportStage(ctx, predicates.ClientDispatch)
 //	conn, err := pool.Get(ctx)  // an error here cannot have had an effect
@@ -29,9 +26,8 @@ import (
 // An attempt that the operator's attempt timeout cuts off counts as NetworkTime even if
 // ClientDispatch was reported: its call may still be on its way to send.
 //
-// ReportStage speaks for the whole call. The adapter of a client sees its own
-// requests only, and uses [ReportSent]. ReportStage panics if there is no such
-// stage. It is safe for concurrent use.
+// ReportStage speaks for the whole call. The adapter of a client sees its own requests only, and uses [ReportSent]. ReportStage
+// panics if there is no such stage. It is safe for concurrent use.
 func ReportStage(ctx context.Context, stage Stage) {
 	if stage > ResponseReceived {
 		panic(fmt.Sprintf("predicates: ReportStage: no such stage: %d", uint8(stage)))
@@ -41,11 +37,9 @@ func ReportStage(ctx context.Context, stage Stage) {
 	}
 }
 
-// ReportSent is for the adapter of a client, such as httpretry.Transport: it
-// reports that one request of the call is going out, before its first byte may
-// have been written. From then on the call counts as in [NetworkTime], and
-// [Attempt.InDoubt] is set, whatever becomes of its other requests: what one
-// request has sent, no later refusal takes back.
+// ReportSent is for the adapter of a client, such as httpretry.Transport: it reports that one request of the call is going out,
+// before its first byte may have been written. From then on the call counts as in [NetworkTime], and [Attempt.InDoubt] is set,
+// whatever becomes of its other requests: what one request has sent, no later refusal takes back.
 //
 //	sent := predicates.ReportSent(ctx)
 //	reply, err := send(request)
@@ -53,9 +47,8 @@ func ReportStage(ctx context.Context, stage Stage) {
 //		sent.Refused()
 //	}
 //
-// An adapter reports each request once, and none that has no effect, such as a GET.
-// That a request was not sent is not reported but returned, as a [*StageError] of
-// ClientDispatch: what else the call has done its adapter does not know.
+// An adapter reports each request once, and none that has no effect, such as a GET. That a request was not sent is not reported
+// but returned, as a [*StageError] of ClientDispatch: what else the call has done its adapter does not know.
 //
 // ReportSent allocates nothing. It is safe for concurrent use.
 func ReportSent(ctx context.Context) SentRequest {
@@ -69,26 +62,22 @@ func ReportSent(ctx context.Context) SentRequest {
 // SentRequest is a request that [ReportSent] has reported.
 type SentRequest struct{ to stageReporter }
 
-// Refused takes the report back: the request has certainly had no effect, because
-// its server said so, or because nothing of it was sent after all. It must be
-// called at most once.
+// Refused takes the report back: the request has certainly had no effect, because its server said so, or because nothing of it
+// was sent after all. It must be called at most once.
 func (s SentRequest) Refused() {
 	if s.to != nil {
 		s.to.ReportRefused(false)
 	}
 }
 
-// WithTracked returns a copy of ctx for one request that its server recognises when it
-// comes again, and then does not execute a second time: it carries an identity that is
-// the same in all attempts, as those of package exactlyonce do. What is reported under
-// the copy ([ReportSent], and ReportStage of NetworkTime) is a tracked request of the
-// attempt.
+// WithTracked returns a copy of ctx for one request that its server recognises when it comes again, and then does not execute a
+// second time: it carries an identity that is the same in all attempts, as those of package exactlyonce do. What is reported
+// under the copy ([ReportSent], and ReportStage of NetworkTime) is a tracked request of the attempt.
 //
-// A call may be repeated in flight if all its requests that may have taken effect are
-// tracked, and there is one: [Attempt.Idempotent] is then set, also for an element that
-// says no. Another request that may have taken effect, or a NetworkTime that the
-// function reports under its own context, makes the call one that must not happen twice
-// again. A failure stays in doubt: who sends the element again later has no such identity.
+// A call may be repeated in flight if all its requests that may have taken effect are tracked, and there is one:
+// [Attempt.Idempotent] is then set, also for an element that says no. Another request that may have taken effect, or a
+// NetworkTime that the function reports under its own context, makes the call one that must not happen twice again. A failure
+// stays in doubt: who sends the element again later has no such identity.
 //
 // WithTracked is for adapters of clients. Use it only for a server that is known to
 // recognise the request: by a named endpoint, not by a header that is sent to any.
@@ -100,10 +89,9 @@ func WithTracked(ctx context.Context) context.Context {
 	return context.WithValue(ctx, stagekey.Key{}, tracked{r})
 }
 
-// WithStageReporter returns a copy of ctx whose reports go to report instead of the
-// attempt. [ReportSent] is a report of NetworkTime, and Refused none. With a nil report
-// they are dropped: for a request that does not belong to the call, such as one for a
-// token. Tests of a client use it to see what it reports.
+// WithStageReporter returns a copy of ctx whose reports go to report instead of the attempt. [ReportSent] is a report of
+// NetworkTime, and Refused none. With a nil report they are dropped: for a request that does not belong to the call, such as
+// one for a token. Tests of a client use it to see what it reports.
 //
 // report must be safe for concurrent use.
 func WithStageReporter(ctx context.Context, report func(stage Stage)) context.Context {

@@ -2,13 +2,11 @@ package predicates
 
 import "slices"
 
-// A ResultPredicate reports whether an attempt that ended with results should
-// be tried again. It gets all results of the attempt, possibly none, and must
-// neither change nor keep the slice. See [EmptyResult] and [AnyResult].
+// A ResultPredicate reports whether an attempt that ended with results should be tried again. It gets all results of the
+// attempt, possibly none, and must neither change nor keep the slice. See [EmptyResult] and [AnyResult].
 type ResultPredicate[OUT any] func(results []OUT) bool
 
-// EmptyResult reports whether there are no results: the usual sign of a lookup
-// that came too early. It is a [ResultPredicate].
+// EmptyResult reports whether there are no results: the usual sign of a lookup that came too early. It is a [ResultPredicate].
 func EmptyResult[OUT any](results []OUT) bool {
 	return len(results) == 0
 }

@@ -5,9 +5,8 @@ import (
 	"fmt"
 )
 
-// Stage is how far a request had come when its attempt ended. It is what the
-// decision over a retry rests on: a call that was never sent cannot have taken
-// effect.
+// Stage is how far a request had come when its attempt ended. It is what the decision over a retry rests on: a call that was
+// never sent cannot have taken effect.
 //
 //	|--- ClientDispatch --->|
 //	                        |--- NetworkTime --->|
@@ -18,10 +17,9 @@ import (
 //	NetworkTime        not known: sent, and no complete response came
 //	ResponseReceived   the response says so, if the classifier can read it
 //
-// Stages are ordered by time. The zero value, [Unreported], is the safe side:
-// it counts as NetworkTime from the start of the call on, except that the error itself
-// may prove that nothing was sent. A reported NetworkTime outranks such an error: of a function that makes several calls, one may have
-// been sent before another could not be.
+// Stages are ordered by time. The zero value, [Unreported], is the safe side: it counts as NetworkTime from the start of the
+// call on, except that the error itself may prove that nothing was sent. A reported NetworkTime outranks such an error: of a
+// function that makes several calls, one may have been sent before another could not be.
 //
 // The stages are those of RFC 0049 of the Couchbase SDKs.
 type Stage uint8
@@ -31,8 +29,7 @@ const (
 	Unreported Stage = iota
 	// ClientDispatch means that nothing has been sent. Every call may be retried.
 	ClientDispatch
-	// NetworkTime means that something was sent, and no complete response came back.
-	// Only idempotent calls may be retried.
+	// NetworkTime means that something was sent, and no complete response came back. Only idempotent calls may be retried.
 	NetworkTime
 	// ResponseReceived means that a complete response came back. It depends on that.
 	ResponseReceived
@@ -72,9 +69,8 @@ func (s *Stage) UnmarshalText(text []byte) error {
 	return fmt.Errorf("predicates: no such stage: %q", text)
 }
 
-// StageError is an error that carries the stage in which it happened, for code
-// that knows it and has no attempt to report it to: a wrapper of a client, such
-// as httpretry.Transport.
+// StageError is an error that carries the stage in which it happened, for code that knows it and has no attempt to report it
+// to: a wrapper of a client, such as httpretry.Transport.
 type StageError struct {
 	Stage Stage
 	Err   error

@@ -22,20 +22,17 @@ type Action struct {
 	// comes after exactly that, without jitter, also when the input ends meanwhile.
 	Demanded bool
 
-	// Err, if not nil, takes the place of the attempt's error, and of its results:
-	// without Retry the element fails with it; with Retry it is remembered as the
-	// element's last error, which a timeout reports.
+	// Err, if not nil, takes the place of the attempt's error, and of its results: without Retry the element fails with it;
+	// with Retry it is remembered as the element's last error, which a timeout reports.
 	Err error
 
-	// Before, if not nil, is called after the delay, right before the attempt that
-	// Retry asks for: to refresh a route or to evict a cached plan. It may block. An
-	// error or panic is the outcome of that attempt, in stage ClientDispatch, as
-	// nothing was sent. It is not called if the attempt is not made.
+	// Before, if not nil, is called after the delay, right before the attempt that Retry asks for: to refresh a route or to
+	// evict a cached plan. It may block. An error or panic is the outcome of that attempt, in stage ClientDispatch, as nothing
+	// was sent. It is not called if the attempt is not made.
 	Before func(ctx context.Context) error
 }
 
-// RetryAfter returns the action to try again after delay; 0 is at once. With a
-// negative delay the element fails ([Failed]).
+// RetryAfter returns the action to try again after delay; 0 is at once. With a negative delay the element fails ([Failed]).
 func RetryAfter(delay time.Duration) Action { return Action{Retry: true, Delay: delay} }
 
 // WithError returns a with an error that takes the place of the outcome.

@@ -63,9 +63,8 @@ func (s *BestEffortStrategy[OUT]) WithBackoff(backoff func(attempts int) time.Du
 	return &c
 }
 
-// WithMaxRetries returns a copy of s that allows n retries; the default is
-// [Unlimited]. Reasons that are always retried do not count: the strategy is not asked
-// about them. It panics if n is negative.
+// WithMaxRetries returns a copy of s that allows n retries; the default is [Unlimited]. Reasons that are always retried do not
+// count: the strategy is not asked about them. It panics if n is negative.
 func (s *BestEffortStrategy[OUT]) WithMaxRetries(n int) *BestEffortStrategy[OUT] {
 	if n < 0 {
 		panic(fmt.Sprintf("strategies: BestEffort: negative maxRetries: %d", n))
@@ -75,9 +74,8 @@ func (s *BestEffortStrategy[OUT]) WithMaxRetries(n int) *BestEffortStrategy[OUT]
 	return &c
 }
 
-// RefuseUnknown returns a copy of s that never retries [predicates.Unknown], not
-// even for idempotent calls. RFC 0049 contradicts itself here: the text about
-// UNKNOWN says that it must not be retried, while its algorithm, the default here,
+// RefuseUnknown returns a copy of s that never retries [predicates.Unknown], not even for idempotent calls. RFC 0049
+// contradicts itself here: the text about UNKNOWN says that it must not be retried, while its algorithm, the default here,
 // looks at nothing but idempotence and the reason's property.
 func (s *BestEffortStrategy[OUT]) RefuseUnknown() *BestEffortStrategy[OUT] {
 	c := *s

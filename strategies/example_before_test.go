@@ -11,8 +11,7 @@ import (
 	"github.com/weirflow/weir/strategies/strategiestest"
 )
 
-// A strategy may do I/O, have something done before the next attempt, and say what
-// the error means.
+// A strategy may do I/O, have something done before the next attempt, and say what the error means.
 func ExampleAction() {
 	staleRoute := predicates.NewReason("STALE_ROUTE", true, false)
 	errNoRoute := errors.New("no node serves this key")

@@ -12,8 +12,7 @@ import (
 
 type robotKey struct{}
 
-// politeStrategy is best effort, except that it makes no work for robots and waits
-// for nobody's circuit breaker.
+// politeStrategy is best effort, except that it makes no work for robots and waits for nobody's circuit breaker.
 type politeStrategy struct {
 	*strategies.BestEffortStrategy[string]
 }

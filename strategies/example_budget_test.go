@@ -12,9 +12,8 @@ import (
 	"github.com/weirflow/weir/strategies/strategiestest"
 )
 
-// A service fails altogether while a thousand elements come, each allowed three
-// retries. Without a budget it would get three thousand calls more. The strategy is
-// one of FLIP-232: a budget goes with any.
+// A service fails altogether while a thousand elements come, each allowed three retries. Without a budget it would get three
+// thousand calls more. The strategy is one of FLIP-232: a budget goes with any.
 func ExampleBudget() {
 	budget := strategies.NewBudget(0.2, 10, 50).WithClock(clock.NewMock())
 	policy := strategies.PolicyOf[string](strategies.FixedDelay[string](3, time.Second).

@@ -10,8 +10,7 @@ import (
 	"github.com/weirflow/weir/strategies/strategiestest"
 )
 
-// Controlled is a strategy of one's own: the delays are a table, and there are
-// as many retries as it has entries.
+// Controlled is a strategy of one's own: the delays are a table, and there are as many retries as it has entries.
 type Controlled []time.Duration
 
 func (c Controlled) CanRetry(attempts int) bool             { return attempts <= len(c) }

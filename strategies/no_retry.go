@@ -6,9 +6,8 @@ import (
 	"github.com/weirflow/weir/predicates"
 )
 
-// NoRetry returns the strategy that switches retries off altogether. With
-// NoRetry alone, and with [PolicyOf] of it, an operator allows a timeout of 0, which
-// is no timeout.
+// NoRetry returns the strategy that switches retries off altogether. With NoRetry alone, and with [PolicyOf] of it, an operator
+// allows a timeout of 0, which is no timeout.
 func NoRetry[OUT any]() AsyncRetryStrategy[OUT] {
 	return noRetry[OUT]{}
 }

@@ -11,9 +11,8 @@ import (
 	"github.com/weirflow/weir/predicates"
 )
 
-// Policy is everything an operator needs to know about retries: how to find the
-// reason of an outcome, the strategy that decides over it, and bounds that hold for
-// any strategy. A strategy without reasons is a policy, too ([PolicyOf]).
+// Policy is everything an operator needs to know about retries: how to find the reason of an outcome, the strategy that decides
+// over it, and bounds that hold for any strategy. A strategy without reasons is a policy, too ([PolicyOf]).
 //
 //	                    ┌ none, rejection ──────────────────────────▶ end
 //	outcome ─▶ classify ┤ the operator has stopped to retry ────────▶ end
@@ -21,13 +20,11 @@ import (
 //	                    └ else ─▶ strategy ─▶ again ─▶ jitter ─▶ cap ─▶ retry
 //	                                └ no, error, panic ───────────▶ end
 //
-// End means that the element ends with the outcome. The methods return a changed
-// copy: a Policy itself never changes. It is safe for concurrent use if its classifier
-// and its strategy are. To see what a policy does, use strategiestest.Decide.
+// End means that the element ends with the outcome. The methods return a changed copy: a Policy itself never changes. It is
+// safe for concurrent use if its classifier and its strategy are. To see what a policy does, use strategiestest.Decide.
 //
-// A *Policy goes where an [AsyncRetryStrategy] goes: to the constructors of an
-// operator. Code that calls its CanRetry and BackoffTime instead sees the strategy that
-// [PolicyOf] was given, or one that never retries, as these methods know no reasons.
+// A *Policy goes where an [AsyncRetryStrategy] goes: to the constructors of an operator. Code that calls its CanRetry and
+// BackoffTime instead sees the strategy that [PolicyOf] was given, or one that never retries, as these methods know no reasons.
 //
 // Do not embed a *Policy: operators do not call these methods, so to override them
 // would do nothing. PolicyOf, and with it the constructors of operators, panic for such
@@ -48,12 +45,10 @@ var _ AsyncRetryStrategy[any] = (*Policy[any])(nil)
 //	op := asyncop.OrderedWaitWithRetry(call, 5*time.Second, 1000,
 //		strategies.ReasonAware(couchbase.Classifier[Row](nil), strategies.BestEffort[Row]()))
 //
-// Of joined errors classify sees each by itself: see [predicates.Classifier]. A nil
-// strategy stands for [BestEffort].
+// Of joined errors classify sees each by itself: see [predicates.Classifier]. A nil strategy stands for [BestEffort].
 //
-// A delay that a server demands, such as Retry-After of HTTP or the pushback of
-// gRPC, takes the place of the strategy's ([HonorPushback]), unless
-// [Policy.IgnorePushback] switches that off. ReasonAware panics if classify is nil.
+// A delay that a server demands, such as Retry-After of HTTP or the pushback of gRPC, takes the place of the strategy's
+// ([HonorPushback]), unless [Policy.IgnorePushback] switches that off. ReasonAware panics if classify is nil.
 func ReasonAware[OUT any](classify predicates.Classifier[OUT], strategy ReasonStrategy[OUT]) *Policy[OUT] {
 	mustNotBeNil("ReasonAware", classify)
 	if nils.Is(strategy) {
@@ -73,9 +68,8 @@ func asking[OUT any](s ReasonStrategy[OUT]) func(context.Context, *predicates.At
 	}
 }
 
-// PolicyOf returns strategy as a policy: itself if it is one, else one that does
-// what the strategy does: its predicates and its [Jitter] are read here, once, and
-// CanRetry and BackoffTime decide. Use it to give such a strategy a budget or a bound on
+// PolicyOf returns strategy as a policy: itself if it is one, else one that does what the strategy does: its predicates and its
+// [Jitter] are read here, once, and CanRetry and BackoffTime decide. Use it to give such a strategy a budget or a bound on
 // waiting elements:
 //
 //	strategies.PolicyOf(strategy).WithBudget(budget)
@@ -154,18 +148,16 @@ func (p *Policy[OUT]) WithJitter(jitter Jitter) *Policy[OUT] {
 	return &c
 }
 
-// WithBudget returns a copy of p whose retries must be covered by budget, which
-// may be shared with other policies. Reasons that are always retried are not
-// charged. Nil, the default, means no budget.
+// WithBudget returns a copy of p whose retries must be covered by budget, which may be shared with other policies. Reasons that
+// are always retried are not charged. Nil, the default, means no budget.
 func (p *Policy[OUT]) WithBudget(budget *Budget) *Policy[OUT] {
 	c := *p
 	c.steps.Budget = budget.tokens()
 	return &c
 }
 
-// WithMaxWaiting returns a copy of p under which at most n elements wait for a
-// retry at the same time. One more is not retried, for whatever reason. 0, the
-// default, means no bound but the operator's capacity. It panics if n is negative.
+// WithMaxWaiting returns a copy of p under which at most n elements wait for a retry at the same time. One more is not retried,
+// for whatever reason. 0, the default, means no bound but the operator's capacity. It panics if n is negative.
 func (p *Policy[OUT]) WithMaxWaiting(n int) *Policy[OUT] {
 	if n < 0 {
 		panic(fmt.Sprintf("strategies: WithMaxWaiting: negative number of elements: %d", n))
@@ -181,29 +173,25 @@ func (p *Policy[OUT]) Idempotent() *Policy[OUT] {
 	return p.IdempotentIf(func(any) bool { return true })
 }
 
-// IdempotentIf returns a copy of p whose calls may happen twice for the inputs
-// for which idempotent is true:
+// IdempotentIf returns a copy of p whose calls may happen twice for the inputs for which idempotent is true:
 //
 //	policy.IdempotentIf(func(input any) bool { r, ok := input.(request); return ok && r.Method == "GET" })
 //
 // The default is nil: for none.
 //
-// An element may speak for itself ([predicates.Idempotent]), and idempotent is
-// then not called: the call of one that says yes may happen twice, and that of one
-// that says no never, whatever the policy says. idempotent must not block, and is
-// called from several goroutines at once.
+// An element may speak for itself ([predicates.Idempotent]), and idempotent is then not called: the call of one that says yes
+// may happen twice, and that of one that says no never, whatever the policy says. idempotent must not block, and is called from
+// several goroutines at once.
 func (p *Policy[OUT]) IdempotentIf(idempotent func(input any) bool) *Policy[OUT] {
 	c := *p
 	c.steps.Idempotent = idempotent
 	return &c
 }
 
-// Harmless returns a copy of p for which these errors say nothing about a request
-// where a call joins them with others, such as the sentinel in
-// fmt.Errorf("%w: %w", ErrLookup, err). An error that the classifier does not know
-// otherwise counts as a request that may have had an effect, and calls that must not
-// happen twice are not repeated. See [predicates.Classifier]. It changes nothing for a
-// FLIP-232 strategy, whose predicates see the joined error. It panics if an error is nil.
+// Harmless returns a copy of p for which these errors say nothing about a request where a call joins them with others, such as
+// the sentinel in fmt.Errorf("%w: %w", ErrLookup, err). An error that the classifier does not know otherwise counts as a
+// request that may have had an effect, and calls that must not happen twice are not repeated. See [predicates.Classifier]. It
+// changes nothing for a FLIP-232 strategy, whose predicates see the joined error. It panics if an error is nil.
 func (p *Policy[OUT]) Harmless(errs ...error) *Policy[OUT] {
 	for i, err := range errs {
 		if err == nil {
@@ -228,9 +216,8 @@ func (p *Policy[OUT]) IgnorePushback() *Policy[OUT] {
 	return &c
 }
 
-// Immediate returns a copy of p with the promise that its strategy never blocks. An
-// operator then calls the strategy on its loop, one call at a time, which saves a
-// goroutine's work. The strategies of this package need no such promise; a type that
+// Immediate returns a copy of p with the promise that its strategy never blocks. An operator then calls the strategy on its
+// loop, one call at a time, which saves a goroutine's work. The strategies of this package need no such promise; a type that
 // embeds one of them does.
 func (p *Policy[OUT]) Immediate() *Policy[OUT] {
 	c := *p
@@ -253,14 +240,12 @@ func (p *Policy[OUT]) Steps() *decision.Steps[OUT] { return &p.steps }
 // isPolicy marks a Policy, and types that embed one.
 func (*Policy[OUT]) isPolicy() {}
 
-// CanRetry implements [AsyncRetryStrategy]: the answer of the FLIP-232 strategy
-// that p was made of, else false.
+// CanRetry implements [AsyncRetryStrategy]: the answer of the FLIP-232 strategy that p was made of, else false.
 func (p *Policy[OUT]) CanRetry(currentAttempts int) bool {
 	return p.flip != nil && p.flip.CanRetry(currentAttempts)
 }
 
-// BackoffTime implements [AsyncRetryStrategy]: the answer of the FLIP-232
-// strategy that p was made of, else 0.
+// BackoffTime implements [AsyncRetryStrategy]: the answer of the FLIP-232 strategy that p was made of, else 0.
 func (p *Policy[OUT]) BackoffTime(currentAttempts int) time.Duration {
 	if p.flip == nil {
 		return 0
@@ -268,8 +253,7 @@ func (p *Policy[OUT]) BackoffTime(currentAttempts int) time.Duration {
 	return p.flip.BackoffTime(currentAttempts)
 }
 
-// RetryPredicate implements [AsyncRetryStrategy]: that of the FLIP-232 strategy
-// that p was made of, else nil.
+// RetryPredicate implements [AsyncRetryStrategy]: that of the FLIP-232 strategy that p was made of, else nil.
 func (p *Policy[OUT]) RetryPredicate() predicates.AsyncRetryPredicate[OUT] {
 	if p.flip == nil {
 		return nil

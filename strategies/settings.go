@@ -7,8 +7,7 @@ import (
 	"github.com/weirflow/weir/predicates"
 )
 
-// Unlimited as maxRetries allows as many retries as the element's timeout
-// leaves room for.
+// Unlimited as maxRetries allows as many retries as the element's timeout leaves room for.
 const Unlimited = math.MaxInt
 
 // settings is what the strategies of this package have in common. S is the strategy's
@@ -29,34 +28,30 @@ func newSettings[OUT, S any](constructor string, maxRetries int, with func(setti
 	return settings[OUT, S]{maxRetries: maxRetries, with: with}
 }
 
-// RetryIfResult returns a copy of the strategy that retries attempts whose results
-// satisfy p, in place of the result predicate that it had. Nil means that results are
-// never retried.
+// RetryIfResult returns a copy of the strategy that retries attempts whose results satisfy p, in place of the result predicate
+// that it had. Nil means that results are never retried.
 func (s *settings[OUT, S]) RetryIfResult(p predicates.ResultPredicate[OUT]) S {
 	c := *s
 	c.result = p
 	return c.with(c)
 }
 
-// RetryIfException returns a copy of the strategy that retries attempts whose error
-// satisfies p, in place of the exception predicate that it had. Nil means that errors
-// are never retried.
+// RetryIfException returns a copy of the strategy that retries attempts whose error satisfies p, in place of the exception
+// predicate that it had. Nil means that errors are never retried.
 func (s *settings[OUT, S]) RetryIfException(p predicates.ExceptionPredicate) S {
 	c := *s
 	c.exception = p
 	return c.with(c)
 }
 
-// WithJitter returns a copy of the strategy whose delays operators spread by jitter.
-// Nil, the default, means none.
+// WithJitter returns a copy of the strategy whose delays operators spread by jitter. Nil, the default, means none.
 func (s *settings[OUT, S]) WithJitter(jitter Jitter) S {
 	c := *s
 	c.jitter = jitter
 	return c.with(c)
 }
 
-// MaxRetries returns the number of retries allowed; an element makes one call
-// more than that.
+// MaxRetries returns the number of retries allowed; an element makes one call more than that.
 func (s *settings[OUT, S]) MaxRetries() int { return s.maxRetries }
 
 // Jitter returns what WithJitter set, or nil: no jitter.

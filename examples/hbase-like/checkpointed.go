@@ -54,8 +54,7 @@ func (c *checkpointed) attach(in *durable.Input, out *durable.Output) {
 	c.sink = checkpoint.NewSink(c.coordinator, "output", out)
 }
 
-// start lets the pipeline begin. It fails if the checkpoint does not fit: run must be
-// called all the same, and returns at once.
+// start lets the pipeline begin. It fails if the checkpoint does not fit: run must be called all the same, and returns at once.
 func (c *checkpointed) start() error { return c.coordinator.Start() }
 
 // run streams all flights through p and returns when the final checkpoint is

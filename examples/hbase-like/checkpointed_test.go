@@ -16,8 +16,7 @@ import (
 	"github.com/weirflow/weir/checkpoint"
 )
 
-// checkpointedArgs returns the flags of a quick job with checkpoints in a new
-// directory, and the names of its files.
+// checkpointedArgs returns the flags of a quick job with checkpoints in a new directory, and the names of its files.
 func checkpointedArgs(t *testing.T, in string) (args []string, dir, out string) {
 	t.Helper()
 	dir, out = filepath.Join(t.TempDir(), "checkpoints"), filepath.Join(t.TempDir(), "out.csv")
@@ -195,8 +194,7 @@ func suspended(t *testing.T, args []string) (status int, stdout, stderr string) 
 	return status, out.String(), errs.String()
 }
 
-// The first interrupt takes a checkpoint of what is in flight; the next run goes
-// on with it.
+// The first interrupt takes a checkpoint of what is in flight; the next run goes on with it.
 func TestCheckpointedInterrupt(t *testing.T) {
 	t.Parallel()
 	for _, mode := range []string{"ordered", "unordered"} {
@@ -224,8 +222,7 @@ func TestCheckpointedInterrupt(t *testing.T) {
 	}
 }
 
-// After the end of the input checkpoints go on, and an interrupt takes a last one of
-// what is in flight, as before.
+// After the end of the input checkpoints go on, and an interrupt takes a last one of what is in flight, as before.
 func TestCheckpointedInterruptAtTheEnd(t *testing.T) {
 	t.Parallel()
 	in := csvFile(t, append(lines(t, 3), flight("XQQ", "LAX"))...)
@@ -246,8 +243,7 @@ func TestCheckpointedInterruptAtTheEnd(t *testing.T) {
 	assert.Contains(t, o.stdout, "proven: 4 flights are in the output file exactly once, in input order, or given up: 3 enriched, 1 given up.")
 }
 
-// An interrupt that cannot take a last checkpoint stops at once, and the next run
-// goes on from the checkpoint before.
+// An interrupt that cannot take a last checkpoint stops at once, and the next run goes on from the checkpoint before.
 func TestCheckpointedInterruptWithoutACheckpoint(t *testing.T) {
 	t.Parallel()
 	in := csvFile(t, append(lines(t, 3), flight("XQQ", "LAX"))...)

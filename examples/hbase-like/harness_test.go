@@ -26,12 +26,10 @@ func TestMain(m *testing.M) {
 	}))
 }
 
-// binDir is the directory of the binary, which several tests share; "" before it
-// is built.
+// binDir is the directory of the binary, which several tests share; "" before it is built.
 var binDir string
 
-// binary builds the command, once. It has failpoints, which do nothing unless they
-// are asked to.
+// binary builds the command, once. It has failpoints, which do nothing unless they are asked to.
 var binary = sync.OnceValues(func() (string, error) {
 	var err error
 	if binDir, err = os.MkdirTemp("", "hbase-like"); err != nil {

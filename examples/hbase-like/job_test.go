@@ -29,8 +29,7 @@ func number(t *testing.T, summary, label string) int {
 	return n
 }
 
-// The whole job, with trouble, in both modes: everything comes out, and the
-// output is the same as in fair weather.
+// The whole job, with trouble, in both modes: everything comes out, and the output is the same as in fair weather.
 func TestJob(t *testing.T) {
 	t.Parallel()
 	const n = 800
@@ -122,8 +121,7 @@ func TestOutputToStdout(t *testing.T) {
 	assert.Contains(t, o.stderr, "proven: 5 flights")
 }
 
-// Whatever is wrong with the input is told with file and line, and what came
-// before it is not lost.
+// Whatever is wrong with the input is told with file and line, and what came before it is not lost.
 func TestBadInput(t *testing.T) {
 	t.Parallel()
 	l := lines(t, 3)
@@ -204,8 +202,7 @@ func TestExitStatus(t *testing.T) {
 	assert.Equal(t, exitFailed, exitStatus(&cli.Summary{Interrupted: true, Proof: errors.New("lost one")}))
 }
 
-// endless is an input without end that tells when it was read often enough for
-// flights to be on their way.
+// endless is an input without end that tells when it was read often enough for flights to be on their way.
 type endless struct {
 	line   string
 	reads  int
@@ -235,13 +232,11 @@ func TestInterruptDrains(t *testing.T) {
 	assert.Zero(t, number(t, out.String(), "abandoned"))
 	assert.Contains(t, out.String(), "none twice, none lost")
 	assert.Positive(t, number(t, out.String(), "enriched"))
-	// What waits before the first look-up is not begun; what has left it goes on
-	// to the second.
+	// What waits before the first look-up is not begun; what has left it goes on to the second.
 	assert.LessOrEqual(t, number(t, out.String(), "not started"), asyncop.DefaultBuffer+2)
 }
 
-// What never comes out is cut off: when the time is over, or at the second
-// interrupt.
+// What never comes out is cut off: when the time is over, or at the second interrupt.
 func TestInterruptCutsOff(t *testing.T) {
 	t.Parallel()
 	for name, c := range map[string]struct {

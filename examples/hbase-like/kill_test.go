@@ -87,8 +87,7 @@ func TestKilled(t *testing.T) {
 	}
 }
 
-// inWrite are the steps of a checkpoint's write that something of it precedes, with
-// what a kill before them leaves.
+// inWrite are the steps of a checkpoint's write that something of it precedes, with what a kill before them leaves.
 var inWrite = map[string]string{
 	"write":   "a file beside, without content or with some",
 	"sync":    "a file beside, whole but not durable",
@@ -199,8 +198,7 @@ func (j *killedJob) run(t *testing.T, kills int) {
 	assert.Zero(t, number(t, o.stdout, "calls made"))
 }
 
-// moment is when a process is killed: never, after a time, or before a step of the
-// write of a checkpoint.
+// moment is when a process is killed: never, after a time, or before a step of the write of a checkpoint.
 type moment struct {
 	after  time.Duration
 	step   string

@@ -1,9 +1,7 @@
-// Command hbase-like enriches 20,000 flights by asynchronous look-ups in an
-// HBase-like store that is late and faulty, with weir's AsyncWaitOperator in a
-// go-streams pipeline. See README.md, and hbase-like -h.
+// Command hbase-like enriches 20,000 flights by asynchronous look-ups in an HBase-like store that is late and faulty, with
+// weir's AsyncWaitOperator in a go-streams pipeline. See README.md, and hbase-like -h.
 //
-// pipeline.go is the part that uses weir, checkpointed.go what -checkpoint puts
-// around it.
+// pipeline.go is the part that uses weir, checkpointed.go what -checkpoint puts around it.
 package main
 
 import (

@@ -23,8 +23,7 @@ type Bucket struct {
 	rest     float64   // guarded by mu: part of a grain that is not
 }
 
-// grain is the smallest part of a token. Whole numbers of grains make ten tenths a
-// whole.
+// grain is the smallest part of a token. Whole numbers of grains make ten tenths a whole.
 const grain = 1_000_000_000
 
 // maxTokens keeps the balance within an int64 of grains.
@@ -44,16 +43,14 @@ func (b *Bucket) WithClock(c clock.Clock) *Bucket {
 	return n
 }
 
-// Deposit is called for every first attempt. It costs one atomic load while the
-// bucket is full.
+// Deposit is called for every first attempt. It costs one atomic load while the bucket is full.
 func (b *Bucket) Deposit() {
 	if b != nil {
 		b.add(b.fraction)
 	}
 }
 
-// Withdraw takes one token and reports whether there was one. It is called for
-// every retry that is about to be scheduled.
+// Withdraw takes one token and reports whether there was one. It is called for every retry that is about to be scheduled.
 func (b *Bucket) Withdraw() bool {
 	if b == nil {
 		return true

@@ -33,8 +33,7 @@ const (
 	OverBudget
 	// TooManyWaiting means that as many elements wait for a retry as may.
 	TooManyWaiting
-	// Failed means that classifier, strategy or jitter failed, by error, panic or a
-	// nonsensical answer.
+	// Failed means that classifier, strategy or jitter failed, by error, panic or a nonsensical answer.
 	Failed
 	// Retried means that there is another attempt, after Delay, unless Capped.
 	Retried
@@ -69,20 +68,17 @@ type Decision struct {
 	// rejection; none if the classifier Failed. It is worth a log line also if there is no retry.
 	Reason predicates.Reason
 
-	// Delay is the time to wait, if Retried. It never exceeds what the element has
-	// left.
+	// Delay is the time to wait, if Retried. It never exceeds what the element has left.
 	Delay time.Duration
-	// Capped says that Delay was cut to what the element has left: no attempt can
-	// follow, as none starts at or after the deadline (law A5). The element ends at
-	// its deadline, or at once if the operator so chooses.
+	// Capped says that Delay was cut to what the element has left: no attempt can follow, as none starts at or after the
+	// deadline (law A5). The element ends at its deadline, or at once if the operator so chooses.
 	Capped bool
 	// Demanded is the wait that a server demands, in full also if Delay is cut; 0 if
 	// none does. It is kept when the input ends, and over a restart.
 	Demanded time.Duration
 
-	// Err is the error of the outcome: the attempt's own, or the one that the
-	// strategy gave in its place. For Failed, the attempt's is joined to the failure.
-	// Nil: the outcome is the results. Without a retry, the element ends with it.
+	// Err is the error of the outcome: the attempt's own, or the one that the strategy gave in its place. For Failed, the
+	// attempt's is joined to the failure. Nil: the outcome is the results. Without a retry, the element ends with it.
 	Err error
 
 	// Before, if not nil and there is an attempt, is called right before it: see strategies.Action.

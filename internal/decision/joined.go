@@ -10,11 +10,10 @@ import (
 	"github.com/weirflow/weir/predicates"
 )
 
-// EachError returns the classifier for functions that make several requests and
-// join their errors ([errors.Join], or several %w). One retry repeats them all, so
-// what it may do depends on each: classify sees the errors one by one, each in its own
-// stage ([StageOf]), as if it were the attempt's only one. The answer is [WeakestOf]
-// their reasons, in the latest of their stages.
+// EachError returns the classifier for functions that make several requests and join their errors ([errors.Join], or several
+// %w). One retry repeats them all, so what it may do depends on each: classify sees the errors one by one, each in its own
+// stage ([StageOf]), as if it were the attempt's only one. The answer is [WeakestOf] their reasons, in the latest of their
+// stages.
 //
 //	an error of several                             what the others allow
 //	has a reason                                    stays, if this one allows it too
@@ -23,9 +22,8 @@ import (
 //	has none, but is in stage ClientDispatch        stays: it has had no effect
 //	is one of harmless                              stays
 //
-// harmless are errors that say nothing about a request, such as the sentinel in
-// fmt.Errorf("%w: %w", ErrLookup, err): those that [errors.Is] finds in the innermost
-// error of a branch. What wraps a join speaks for all that it joins, as does the reason
+// harmless are errors that say nothing about a request, such as the sentinel in fmt.Errorf("%w: %w", ErrLookup, err): those
+// that [errors.Is] finds in the innermost error of a branch. What wraps a join speaks for all that it joins, as does the reason
 // of predicates.WithReason or the stage of a [*predicates.StageError].
 //
 // Policies do this to every classifier, and the classifiers of weir's clients do it themselves. EachError panics if classify
@@ -77,8 +75,7 @@ func EachError[OUT any](classify predicates.Classifier[OUT], harmless ...error) 
 	}
 }
 
-// isHarmless reports whether one of harmless is the innermost error of err, which does
-// not say itself that something was sent.
+// isHarmless reports whether one of harmless is the innermost error of err, which does not say itself that something was sent.
 func isHarmless(err error, harmless []error) bool {
 	if len(harmless) == 0 || stageOfOne(err, predicates.Unreported) > predicates.ClientDispatch {
 		return false
@@ -89,15 +86,12 @@ func isHarmless(err error, harmless []error) bool {
 	return slices.ContainsFunc(harmless, func(target error) bool { return errors.Is(err, target) })
 }
 
-// WeakestOf returns the reason for a retry that repeats several things at once, such
-// as the requests of one call: that of reasons which allows least, the first one
-// of several. Where one of them is none, it is known of that one neither that it
-// may be repeated nor that it has had no effect, so the others lose what they
-// allow: the result has their name only.
+// WeakestOf returns the reason for a retry that repeats several things at once, such as the requests of one call: that of
+// reasons which allows least, the first one of several. Where one of them is none, it is known of that one neither that it may
+// be repeated nor that it has had no effect, so the others lose what they allow: the result has their name only.
 //
-// A rejection takes nothing from the others, since it had no effect. The result is
-// a rejection if all are, and none if there are no reasons besides rejections and
-// none.
+// A rejection takes nothing from the others, since it had no effect. The result is a rejection if all are, and none if there
+// are no reasons besides rejections and none.
 func WeakestOf(reasons ...predicates.Reason) predicates.Reason {
 	var weakest, rejection predicates.Reason
 	for _, r := range reasons {
@@ -133,11 +127,10 @@ func rank(r predicates.Reason) int {
 	}
 }
 
-// StageOf returns the stage of an attempt that ended with err, which may be nil,
-// after the function reported a stage, which may be Unreported: the later one of
-// what was reported and what the outermost [*predicates.StageError] says. Of joined errors the
-// latest stage counts, where an unreported one is taken for NetworkTime: what one
-// request of a call did not do another may have done.
+// StageOf returns the stage of an attempt that ended with err, which may be nil, after the function reported a stage, which may
+// be Unreported: the later one of what was reported and what the outermost [*predicates.StageError] says. Of joined errors the
+// latest stage counts, where an unreported one is taken for NetworkTime: what one request of a call did not do another may have
+// done.
 func StageOf(err error, reported predicates.Stage) predicates.Stage {
 	if !joined.Joins(err) {
 		return stageOfOne(err, reported)
@@ -181,9 +174,8 @@ func (s *stages) latest() predicates.Stage {
 // Never as a pushback is a server's demand not to be called again.
 const Never = time.Duration(-1)
 
-// PushbackOf returns the hardest of the demands that came with the outcome of a:
-// those of its error, in every branch of a joined one, or of its results. An error
-// or a result that demands nothing leaves it to the others.
+// PushbackOf returns the hardest of the demands that came with the outcome of a: those of its error, in every branch of a
+// joined one, or of its results. An error or a result that demands nothing leaves it to the others.
 func PushbackOf[OUT any](a *predicates.Attempt[OUT]) (delay time.Duration, ok bool) {
 	if a.Err == nil {
 		for _, result := range a.Results {

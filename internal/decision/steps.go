@@ -69,9 +69,8 @@ func (p *Steps[OUT]) Deposit() { p.Budget.Deposit() }
 //  7. The budget is charged, for retries that will be made and that the strategy
 //     was asked about.
 //
-// Judge does 1 to 3, Ask does 4, and Conclude does the rest. Only Ask may block.
-// Decide fills in a.Reason and a.Stage; the caller fills in a.Idempotent and
-// a.Remaining.
+// Judge does 1 to 3, Ask does 4, and Conclude does the rest. Only Ask may block. Decide fills in a.Reason and a.Stage; the
+// caller fills in a.Idempotent and a.Remaining.
 func (p *Steps[OUT]) Decide(ctx context.Context, a *predicates.Attempt[OUT], now Situation) Decision {
 	d, ask := p.Judge(a, now)
 	if !ask {
@@ -81,9 +80,8 @@ func (p *Steps[OUT]) Decide(ctx context.Context, a *predicates.Attempt[OUT], now
 	return p.Conclude(a, action, err, now)
 }
 
-// Judge finds the reason for another attempt and writes it to a.Reason. It decides
-// unless the strategy must be asked, which ask reports. It calls the classifier and
-// does not block.
+// Judge finds the reason for another attempt and writes it to a.Reason. It decides unless the strategy must be asked, which ask
+// reports. It calls the classifier and does not block.
 func (p *Steps[OUT]) Judge(a *predicates.Attempt[OUT], now Situation) (d Decision, ask bool) {
 	if p.Classify == nil || !p.Considers(a.Err) {
 		return Decision{Err: a.Err}, false
@@ -130,16 +128,14 @@ func (p *Steps[OUT]) reasonFor(a *predicates.Attempt[OUT]) (r predicates.Reason,
 	return r, nil
 }
 
-// Ask calls the strategy, which may block unless p.AtOnce is set. A panic is
-// returned as a [*panics.Error]; the caller handles runtime.Goexit. Ask is safe for
-// concurrent use if the strategy is.
+// Ask calls the strategy, which may block unless p.AtOnce is set. A panic is returned as a [*panics.Error]; the caller handles
+// runtime.Goexit. Ask is safe for concurrent use if the strategy is.
 func (p *Steps[OUT]) Ask(ctx context.Context, a *predicates.Attempt[OUT]) (action Action, err error) {
 	defer recoverTo(&err)
 	return p.Strategy(ctx, a)
 }
 
-// Conclude makes a decision of the strategy's answer. a.Remaining and now are as
-// of now, not of when the strategy was asked.
+// Conclude makes a decision of the strategy's answer. a.Remaining and now are as of now, not of when the strategy was asked.
 func (p *Steps[OUT]) Conclude(a *predicates.Attempt[OUT], action Action, err error, now Situation) Decision {
 	d := Decision{Reason: a.Reason, Err: a.Err}
 	if action.Err != nil {

@@ -18,8 +18,7 @@ var byStatus = map[Status]predicates.Reason{
 	SyncWriteReCommitInProgress: KVSyncWriteReCommitInProgress,
 }
 
-// codeRow is a row of the codes of query and analytics: a code whose message must
-// contain a text, which may be "".
+// codeRow is a row of the codes of query and analytics: a code whose message must contain a text, which may be "".
 type codeRow struct {
 	text   string
 	reason predicates.Reason
@@ -39,8 +38,7 @@ var byCode = map[Service]map[int]codeRow{
 	},
 }
 
-// httpRow is a row of the statuses of search and views: a status whose body must
-// satisfy a condition; nil: none.
+// httpRow is a row of the statuses of search and views: a status whose body must satisfy a condition; nil: none.
 type httpRow struct {
 	reason predicates.Reason
 	body   func(body string) bool
@@ -74,21 +72,18 @@ var byHTTPStatus = map[Service]map[int]httpRow{
 // missing reports whether the body of a 404 says that something is not there yet.
 func missing(body string) bool { return strings.Contains(body, `"reason":"missing"`) }
 
-// temporary reports whether the body of a 500 does not say that the view does not
-// exist, or that the arguments are wrong.
+// temporary reports whether the body of a 500 does not say that the view does not exist, or that the arguments are wrong.
 func temporary(body string) bool {
 	permanent := strings.Contains(body, "{not_found, missing_named_view}") || strings.Contains(body, `"badarg"`)
 	return !strings.Contains(body, "error") || !permanent
 }
 
-// Classifier returns the classifier of the errors of this package, and of errors
-// that name their own reason ([predicates.WithReason]). errorMap returns the
-// server's current error map, which may be nil; where errorMap is nil itself,
+// Classifier returns the classifier of the errors of this package, and of errors that name their own reason
+// ([predicates.WithReason]). errorMap returns the server's current error map, which may be nil; where errorMap is nil itself,
 // nothing is known about the statuses that only the server knows.
 //
-// It sets the stage of the attempt to ResponseReceived for all responses. Of joined
-// errors the reason that allows least counts: see [predicates.Classifier]. If another
-// request of the call is in doubt ([predicates.Attempt.InDoubt]), reasons are left with
+// It sets the stage of the attempt to ResponseReceived for all responses. Of joined errors the reason that allows least counts:
+// see [predicates.Classifier]. If another request of the call is in doubt ([predicates.Attempt.InDoubt]), reasons are left with
 // their name.
 func Classifier[OUT any](errorMap func() *ErrorMap) predicates.Classifier[OUT] {
 	chain := []predicates.Classifier[OUT]{predicates.Named[OUT](), ofKV[OUT], ofQuery[OUT], ofHTTP[OUT]}

@@ -1,7 +1,6 @@
-// Package couchbase is RFC 0049 of the Couchbase SDKs, "Retry Handling", as data:
-// its reasons, its list of idempotent operations and its list of response codes.
-// It knows nothing of any client; a function that calls Couchbase returns the
-// errors of this package, and an element says with a [Request] what it calls.
+// Package couchbase is RFC 0049 of the Couchbase SDKs, "Retry Handling", as data: its reasons, its list of idempotent
+// operations and its list of response codes. It knows nothing of any client; a function that calls Couchbase returns the errors
+// of this package, and an element says with a [Request] what it calls.
 //
 // # Vocabulary
 //

@@ -16,10 +16,9 @@ type ErrorMap struct {
 	retry map[Status]bool
 }
 
-// ParseErrorMap reads the JSON that a server answers to GET_ERROR_MAP. Of every
-// status it keeps whether its attributes contain a retry indication: retry-now,
-// retry-later or auto-retry. A retry specification is not read: RFC 0049 leaves
-// delays to the strategy.
+// ParseErrorMap reads the JSON that a server answers to GET_ERROR_MAP. Of every status it keeps whether its attributes contain
+// a retry indication: retry-now, retry-later or auto-retry. A retry specification is not read: RFC 0049 leaves delays to the
+// strategy.
 func ParseErrorMap(text []byte) (*ErrorMap, error) {
 	var raw struct {
 		Version  int `json:"version"`
@@ -44,6 +43,5 @@ func ParseErrorMap(text []byte) (*ErrorMap, error) {
 	return m, nil
 }
 
-// Retry reports whether the server says that s may be retried. A nil map says
-// nothing.
+// Retry reports whether the server says that s may be retried. A nil map says nothing.
 func (m *ErrorMap) Retry(s Status) bool { return m != nil && m.retry[s] }

@@ -2,8 +2,7 @@ package couchbase
 
 import "github.com/weirflow/weir/predicates"
 
-// The reasons of RFC 0049. Three of them are always retried, and two do not allow
-// that a non-idempotent request is repeated.
+// The reasons of RFC 0049. Three of them are always retried, and two do not allow that a non-idempotent request is repeated.
 var (
 	// Unknown: an unexpected error.
 	Unknown = predicates.Unknown
@@ -17,8 +16,7 @@ var (
 	KVNotMyVBucket = predicates.NewReason("KV_NOT_MY_VBUCKET", true, true)
 	// KVCollectionOutdated: the collection is not known by this id. Always retried.
 	KVCollectionOutdated = predicates.NewReason("KV_COLLECTION_OUTDATED", true, true)
-	// KVErrorMapRetryIndicated: the server's error map says that an unknown status
-	// may be retried.
+	// KVErrorMapRetryIndicated: the server's error map says that an unknown status may be retried.
 	KVErrorMapRetryIndicated = predicates.NewReason("KV_ERROR_MAP_RETRY_INDICATED", true, false)
 	// KVLocked: the document is locked.
 	KVLocked = predicates.NewReason("KV_LOCKED", true, false)
@@ -48,8 +46,7 @@ var (
 	ViewsNoActivePartition = predicates.NewReason("VIEWS_NO_ACTIVE_PARTITION", true, true)
 )
 
-// Reasons returns the reasons of RFC 0049, in its order, for
-// code that reads names.
+// Reasons returns the reasons of RFC 0049, in its order, for code that reads names.
 func Reasons() []predicates.Reason {
 	return []predicates.Reason{
 		Unknown,

@@ -30,8 +30,7 @@ func (s Service) String() string {
 	return fmt.Sprintf("Service(%d)", uint8(s))
 }
 
-// Request is as much of a request as decides whether it may be sent twice. An
-// element that embeds one shows it to the operator.
+// Request is as much of a request as decides whether it may be sent twice. An element that embeds one shows it to the operator.
 type Request struct {
 	Service  Service
 	Command  Command // of KV
@@ -41,8 +40,7 @@ type Request struct {
 
 var _ predicates.Idempotent = Request{}
 
-// Idempotent reports whether the request is in the list of idempotent operations
-// of RFC 0049:
+// Idempotent reports whether the request is in the list of idempotent operations of RFC 0049:
 //
 //	KV                           by command, see Command.Idempotent
 //	Query, Analytics             if readonly

@@ -19,8 +19,7 @@ var (
 	// Unavailable, 14: the server could not be reached, or was lost.
 	Unavailable = predicates.NewReason("GRPC_UNAVAILABLE", false, false)
 
-	// InvalidArgument, 3, is a rejection, as the following are: the server refused the
-	// call for good, without effect.
+	// InvalidArgument, 3, is a rejection, as the following are: the server refused the call for good, without effect.
 	InvalidArgument = predicates.NewRejection("GRPC_INVALID_ARGUMENT")
 	// NotFound, 5, is a rejection.
 	NotFound = predicates.NewRejection("GRPC_NOT_FOUND")
@@ -54,19 +53,17 @@ var (
 		14: Unavailable,
 		16: Unauthenticated,
 	}
-	// unsentByCode applies to calls of which the function reported that nothing was
-	// sent. A resource that was exhausted then is one of the client, such as the
-	// size of a message.
+	// unsentByCode applies to calls of which the function reported that nothing was sent. A resource that was exhausted then is
+	// one of the client, such as the size of a message.
 	unsentByCode = map[uint32]predicates.Reason{
 		4:  netretry.NotSent,
 		14: netretry.NotSent,
 	}
 )
 
-// Classifier returns the classifier of gRPC calls by their status code, which
-// code extracts from an error: status.Code of google.golang.org/grpc, or
-// connect.CodeOf of connectrpc.com/connect. See the package documentation for its
-// table. It panics if code is nil.
+// Classifier returns the classifier of gRPC calls by their status code, which code extracts from an error: status.Code of
+// google.golang.org/grpc, or connect.CodeOf of connectrpc.com/connect. See the package documentation for its table. It panics
+// if code is nil.
 func Classifier[OUT any, C ~uint32](code func(err error) C) predicates.Classifier[OUT] {
 	extract := Code[OUT](code)
 	number := func(a *predicates.Attempt[OUT]) (uint32, bool) {
@@ -107,8 +104,7 @@ var limits = []string{
 	"exceeds sendmaxbytes", // Connect
 }
 
-// Code returns the extraction, for [predicates.ByCode], of an error's code. It
-// panics if code is nil.
+// Code returns the extraction, for [predicates.ByCode], of an error's code. It panics if code is nil.
 func Code[OUT any, C ~uint32](code func(err error) C) func(a *predicates.Attempt[OUT]) (C, bool) {
 	if code == nil {
 		panic("grpcretry: Code: nil function")

@@ -1,6 +1,5 @@
-// Package grpcretry names the reasons of failed gRPC calls, without importing gRPC:
-// the function that knows the code of an error is an argument, and google's
-// status.Code and Connect's connect.CodeOf are such functions.
+// Package grpcretry names the reasons of failed gRPC calls, without importing gRPC: the function that knows the code of an
+// error is an argument, and google's status.Code and Connect's connect.CodeOf are such functions.
 //
 //	strategies.ReasonAware(grpcretry.Classifier[Row](status.Code), strategies.BestEffort[Row]())
 //
@@ -24,27 +23,23 @@
 // RESOURCE_EXHAUSTED for a message that is too large is accepted, too: it will be as
 // large the next time. There is no code for that, so it is recognised by its text.
 //
-// ABORTED has no reason: what is to be repeated is not the call, but the transaction
-// around it. Nor has UNKNOWN, which any error is that did not come from gRPC: put
-// netretry.Classifier after this one for those. OUT_OF_RANGE and UNIMPLEMENTED may be
+// ABORTED has no reason: what is to be repeated is not the call, but the transaction around it. Nor has UNKNOWN, which any
+// error is that did not come from gRPC: put netretry.Classifier after this one for those. OUT_OF_RANGE and UNIMPLEMENTED may be
 // the client's word on an answer that it cannot read.
 //
 // # Calls that were not sent
 //
-// UNAVAILABLE and DEADLINE_EXCEEDED of a call that was not sent are netretry.NotSent,
-// and retried even if it must not happen twice. gRPC's errors do not say so. For
-// google.golang.org/grpc the module ext/grpc does:
+// UNAVAILABLE and DEADLINE_EXCEEDED of a call that was not sent are netretry.NotSent, and retried even if it must not happen
+// twice. gRPC's errors do not say so. For google.golang.org/grpc the module ext/grpc does:
 //
 //	conn, err := grpc.NewClient(target, append(grpcstage.DialOptions(), creds)...)
 //
 // For other clients a function that knows returns a predicates.StageError of
 // ClientDispatch; an adapter also reports what it sends (predicates.ReportSent).
 //
-// Of several calls whose errors a function joins, the one that allows least decides:
-// see predicates.Classifier.
+// Of several calls whose errors a function joins, the one that allows least decides: see predicates.Classifier.
 //
-// A service that gives more meaning to its codes gets a table of its own, before
-// this one:
+// A service that gives more meaning to its codes gets a table of its own, before this one:
 //
 //	predicates.Classifiers(
 //		predicates.ByCode(grpcretry.Code[Row](status.Code), map[codes.Code]predicates.Reason{…}),
@@ -52,13 +47,11 @@
 //
 // # Pushback
 //
-// A server demands a delay, or not to be called again, by the trailer
-// grpc-retry-pushback-ms. See [WithPushback].
+// A server demands a delay, or not to be called again, by the trailer grpc-retry-pushback-ms. See [WithPushback].
 //
 // # Concurrency
 //
-// Everything here is safe for concurrent use if the function that finds
-// the code is.
+// Everything here is safe for concurrent use if the function that finds the code is.
 //
 // # Sources
 //

@@ -8,8 +8,7 @@ import (
 	"github.com/weirflow/weir/predicates"
 )
 
-// PushbackKey is the key of the metadata, in the trailer of a call, by which a
-// server demands a delay.
+// PushbackKey is the key of the metadata, in the trailer of a call, by which a server demands a delay.
 const PushbackKey = "grpc-retry-pushback-ms"
 
 // WithPushback returns err with the demand in values, which are what the trailer
@@ -19,8 +18,7 @@ const PushbackKey = "grpc-retry-pushback-ms"
 //	row, err := client.Get(ctx, key, grpc.Trailer(&trailer))
 //	return row, grpcretry.WithPushback(err, trailer.Get(grpcretry.PushbackKey))
 //
-// With no values err is returned as it is; nil stays nil. status.Code finds the
-// code of what is returned.
+// With no values err is returned as it is; nil stays nil. status.Code finds the code of what is returned.
 func WithPushback(err error, values []string) error {
 	if delay, ok := Pushback(values); ok {
 		return predicates.WithPushback(err, delay)
@@ -28,9 +26,8 @@ func WithPushback(err error, values []string) error {
 	return err
 }
 
-// Pushback returns the demand in values: so many milliseconds, as a signed 32-bit
-// integer. A negative one, one that is none, and several values are
-// never (A6 and what gRPC-Go makes of it).
+// Pushback returns the demand in values: so many milliseconds, as a signed 32-bit integer. A negative one, one that is none,
+// and several values are never (A6 and what gRPC-Go makes of it).
 func Pushback(values []string) (delay time.Duration, ok bool) {
 	if len(values) == 0 {
 		return 0, false

@@ -12,10 +12,9 @@ import (
 	"github.com/weirflow/weir/predicates/netretry"
 )
 
-// Classifier returns the classifier of HTTP calls: by status, of every
-// [*StatusError] or of every *http.Response among the results, else by the error of
-// the connection. See the package documentation for its table, and for calls with
-// several requests.
+// Classifier returns the classifier of HTTP calls: by status, of every [*StatusError] or of every *http.Response among the
+// results, else by the error of the connection. See the package documentation for its table, and for calls with several
+// requests.
 func Classifier[OUT any]() predicates.Classifier[OUT] {
 	connection := netretry.ClassifierOf[OUT](kindOf)
 	ofError := decision.EachError(func(a *predicates.Attempt[OUT]) (predicates.Reason, bool) {
@@ -77,9 +76,8 @@ func ofResponses[OUT any](a *predicates.Attempt[OUT]) (predicates.Reason, bool) 
 	return reason, !reason.IsZero()
 }
 
-// StatusCode returns the extraction, for [predicates.ByCode], of the status code
-// of a [*StatusError] or of an *http.Response among the results. It extracts none
-// of several that differ, and none beside the error of a request without a status.
+// StatusCode returns the extraction, for [predicates.ByCode], of the status code of a [*StatusError] or of an *http.Response
+// among the results. It extracts none of several that differ, and none beside the error of a request without a status.
 func StatusCode[OUT any]() func(a *predicates.Attempt[OUT]) (int, bool) {
 	return func(a *predicates.Attempt[OUT]) (int, bool) {
 		var code int
@@ -122,8 +120,7 @@ func responses[OUT any](a *predicates.Attempt[OUT]) iter.Seq[*http.Response] {
 	}
 }
 
-// holdsResponse reports whether an OUT can be a response, so that others need not
-// be looked at one by one.
+// holdsResponse reports whether an OUT can be a response, so that others need not be looked at one by one.
 func holdsResponse[OUT any]() bool {
 	var none OUT
 	switch any(&none).(type) {
@@ -137,8 +134,7 @@ func holdsResponse[OUT any]() bool {
 // to another one. One that was written is repeated only if its body can be read again.
 const cannotRewind = "net/http: cannot rewind body after connection loss"
 
-// kindOf is netretry.KindOf with the errors of net/http that have neither type nor
-// value.
+// kindOf is netretry.KindOf with the errors of net/http that have neither type nor value.
 func kindOf(err error) netretry.Kind {
 	if e, ok := errors.AsType[*notSentError](err); ok && refusedByProxy(e.error) {
 		return netretry.Dial

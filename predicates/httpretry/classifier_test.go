@@ -26,8 +26,7 @@ func classify[OUT any](a *predicates.Attempt[OUT]) predicates.Reason {
 	return reason
 }
 
-// Literally the tables of the package documentation; all other statuses have no
-// reason.
+// Literally the tables of the package documentation; all other statuses have no reason.
 func TestStatuses(t *testing.T) {
 	table := map[int]struct {
 		reason        predicates.Reason

@@ -58,8 +58,7 @@ func accepting(t *testing.T) *server {
 	})
 }
 
-// What the first request of a call may have done, no refusal of the second takes back; what it has not done is no
-// hindrance.
+// What the first request of a call may have done, no refusal of the second takes back; what it has not done is no hindrance.
 func TestCallOfTwoRequests(t *testing.T) {
 	answering := func(status int) func(t *testing.T) string {
 		return func(t *testing.T) string {

@@ -26,8 +26,7 @@ var (
 	ServiceUnavailable = predicates.NewReason("HTTP_503_SERVICE_UNAVAILABLE", false, false)
 	// GatewayTimeout, 504: the server behind the proxy gave no answer in time.
 	GatewayTimeout = predicates.NewReason("HTTP_504_GATEWAY_TIMEOUT", false, false)
-	// AfterRedirect: a status of the first three, answered to another request than
-	// the first: that one has been executed.
+	// AfterRedirect: a status of the first three, answered to another request than the first: that one has been executed.
 	AfterRedirect = predicates.NewReason("HTTP_REFUSED_AFTER_REDIRECT", false, false)
 
 	// InProgress, 409 of a tracker (package exactlyonce): an earlier attempt of the request runs.

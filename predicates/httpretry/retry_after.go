@@ -10,8 +10,7 @@ import (
 	"github.com/weirflow/weir/predicates"
 )
 
-// RetryAfter returns the delay that the header Retry-After demands, in either of
-// its forms (RFC 9110, 10.2.3):
+// RetryAfter returns the delay that the header Retry-After demands, in either of its forms (RFC 9110, 10.2.3):
 //
 //	Retry-After: 120                             in two minutes
 //	Retry-After: Fri, 31 Dec 1999 23:59:59 GMT   at that time, as seen from the
@@ -41,9 +40,8 @@ func RetryAfter(h http.Header, now time.Time) (delay time.Duration, ok bool) {
 	return max(0, at.Sub(now)), true
 }
 
-// Pushback returns the longest delay that the server demands with the responses
-// among the results of the call, for strategies.HonorPushback; that of a
-// [*StatusError] is heeded by itself.
+// Pushback returns the longest delay that the server demands with the responses among the results of the call, for
+// strategies.HonorPushback; that of a [*StatusError] is heeded by itself.
 func Pushback[OUT any](a *predicates.Attempt[OUT]) (delay time.Duration, ok bool) {
 	for resp := range responses(a) {
 		if d, demanded := statusError(resp).RetryPushback(); demanded {

@@ -70,8 +70,7 @@ func (e *StatusError) RetryPushback() (delay time.Duration, ok bool) {
 	return e.Delay, e.HasDelay && e.Delay > 0
 }
 
-// methodChanged reports whether req follows a redirect of a request of another
-// method.
+// methodChanged reports whether req follows a redirect of a request of another method.
 func methodChanged(req *http.Request) bool {
 	for r := req; r.Response != nil && r.Response.Request != nil; r = r.Response.Request {
 		if method(r.Response.Request) != method(req) {

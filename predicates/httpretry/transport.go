@@ -12,8 +12,7 @@ import (
 	"github.com/weirflow/weir/predicates"
 )
 
-// Transport returns base with knowledge of how far its requests came. An error
-// carries its stage, as [*predicates.StageError]:
+// Transport returns base with knowledge of how far its requests came. An error carries its stage, as [*predicates.StageError]:
 //
 //	ClientDispatch   no header was written, or the server said by HTTP/2 that it had
 //	                 not processed the request (REFUSED_STREAM, a GOAWAY below its
@@ -25,25 +24,20 @@ import (
 // Errors are otherwise what they were. The text of those of ClientDispatch says so,
 // too, since an http.Client whose Timeout has run out replaces errors by their text.
 //
-// Each request is reported to the attempt that its context belongs to
-// ([predicates.ReportSent]) and stays in doubt unless its error or its status proves
-// that it had no effect: see the package documentation. Thereby a call whose second
-// POST was refused is not repeated if its first may have been executed. Requests
-// with a safe method (GET, HEAD, OPTIONS, TRACE; RFC 9110, 9.2.1) are not reported:
-// by definition they ask for no effect, so there is none to repeat.
+// Each request is reported to the attempt that its context belongs to ([predicates.ReportSent]) and stays in doubt unless its
+// error or its status proves that it had no effect: see the package documentation. Thereby a call whose second POST was refused
+// is not repeated if its first may have been executed. Requests with a safe method (GET, HEAD, OPTIONS, TRACE; RFC 9110, 9.2.1)
+// are not reported: by definition they ask for no effect, so there is none to repeat.
 //
-// base has to call the hooks GetConn, GotConn and WroteHeaderField of httptrace, as
-// an http.Transport does. If base is an *http.Transport, its own repetitions are
-// understood: it sends a POST again only if it is sure that the server has not got it.
-// What another base repeats counts as sent from the first header on, and stays in doubt
-// whatever the answer to the last one is; one that fails after it got a connection is
-// in NetworkTime, since such a base may have given up on its own. A nil base stands for http.DefaultTransport.
-// Safe for concurrent use if base is.
+// base has to call the hooks GetConn, GotConn and WroteHeaderField of httptrace, as an http.Transport does. If base is an
+// *http.Transport, its own repetitions are understood: it sends a POST again only if it is sure that the server has not got it.
+// What another base repeats counts as sent from the first header on, and stays in doubt whatever the answer to the last one is;
+// one that fails after it got a connection is in NetworkTime, since such a base may have given up on its own. A nil base stands
+// for http.DefaultTransport. Safe for concurrent use if base is.
 //
-// One such repetition is no proof, and cannot be distinguished from the others: over HTTP/2
-// net/http sends a POST again after RST_STREAM with PROTOCOL_ERROR, which some servers
-// send for requests that came too late. Requests with a body and without GetBody are
-// not sent again.
+// One such repetition is no proof, and cannot be distinguished from the others: over HTTP/2 net/http sends a POST again after
+// RST_STREAM with PROTOCOL_ERROR, which some servers send for requests that came too late. Requests with a body and without
+// GetBody are not sent again.
 func Transport(base http.RoundTripper) http.RoundTripper {
 	if base == nil {
 		base = http.DefaultTransport

@@ -140,8 +140,7 @@ func TestPostFailsInEachStage(t *testing.T) {
 	}
 }
 
-// The POST that a 303 answered has taken effect, whatever becomes of the GET after
-// it.
+// The POST that a 303 answered has taken effect, whatever becomes of the GET after it.
 func TestPostIsNotRepeatedForWhatFollowsARedirect(t *testing.T) {
 	plain, tracing := clients(t)
 	overloaded := serve(t, func(w http.ResponseWriter, _ *http.Request) { w.WriteHeader(http.StatusTooManyRequests) })
@@ -162,8 +161,7 @@ func TestPostIsNotRepeatedForWhatFollowsARedirect(t *testing.T) {
 	}
 }
 
-// Of a call that makes two, one is refused and the other lost on the way back, in
-// whatever order it joins their errors.
+// Of a call that makes two, one is refused and the other lost on the way back, in whatever order it joins their errors.
 func TestPostIsNotRepeatedForTheOneBesideIt(t *testing.T) {
 	_, tracing := clients(t)
 	lost, lostReason := post(t, tracing, serve(t, hangUp).URL)
@@ -221,8 +219,7 @@ func TestTransportOverTLS(t *testing.T) {
 	}
 }
 
-// A server that accepts and then says nothing, or hangs up, while TLS is being
-// agreed on.
+// A server that accepts and then says nothing, or hangs up, while TLS is being agreed on.
 func TestHandshakeThatDoesNotEnd(t *testing.T) {
 	l, err := net.Listen("tcp", "127.0.0.1:0")
 	require.NoError(t, err)

@@ -8,14 +8,12 @@ import (
 	"github.com/weirflow/weir/predicates"
 )
 
-// Classifier returns the classifier of errors of connections. See the package
-// documentation for its table. Where the error of a dial proves that nothing was
-// sent, it sets the stage of the attempt accordingly.
+// Classifier returns the classifier of errors of connections. See the package documentation for its table. Where the error of a
+// dial proves that nothing was sent, it sets the stage of the attempt accordingly.
 func Classifier[OUT any]() predicates.Classifier[OUT] { return ClassifierOf[OUT](KindOf) }
 
-// ClassifierOf is [Classifier] with another opinion on what happened to a
-// connection, for clients whose errors [KindOf] does not know. It panics if kind is
-// nil.
+// ClassifierOf is [Classifier] with another opinion on what happened to a connection, for clients whose errors [KindOf] does
+// not know. It panics if kind is nil.
 func ClassifierOf[OUT any](kind func(err error) Kind) predicates.Classifier[OUT] {
 	if kind == nil {
 		panic("netretry: ClassifierOf: nil kind")
@@ -43,8 +41,7 @@ var reasons = map[Kind]struct{ unsent, sent predicates.Reason }{
 	Timeout: {NotSent, TimedOut},
 }
 
-// redirectable reports whether err comes from a client that may have followed
-// redirects, so that it is about the last hop only.
+// redirectable reports whether err comes from a client that may have followed redirects, so that it is about the last hop only.
 func redirectable(err error) bool {
 	_, ok := errors.AsType[*url.Error](err)
 	return ok

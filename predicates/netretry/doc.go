@@ -1,12 +1,10 @@
-// Package netretry names the reasons of failed connections: which errors of
-// package net, of contexts and of connections deserve another try, and whether
-// the call may have taken effect.
+// Package netretry names the reasons of failed connections: which errors of package net, of contexts and of connections deserve
+// another try, and whether the call may have taken effect.
 //
 // # Vocabulary
 //
-// A kind is what happened: a connection could not be made, an established one was
-// lost, or time ran out. The stage ([predicates.Stage]) is how far the request had
-// come. Both together make the reason:
+// A kind is what happened: a connection could not be made, an established one was lost, or time ran out. The stage
+// ([predicates.Stage]) is how far the request had come. Both together make the reason:
 //
 //	kind            ClientDispatch   Unreported        NetworkTime, ResponseReceived
 //	not connected   NotConnected     NotConnected (*)  HopNotConnected
@@ -22,12 +20,10 @@
 //
 // # Guarantees
 //
-// A timeout never counts as "no connection", unless it is one of dialing: a label
-// that lets such calls be repeated because no socket answered in time repeats
-// calls that took effect.
+// A timeout never counts as "no connection", unless it is one of dialing: a label that lets such calls be repeated because no
+// socket answered in time repeats calls that took effect.
 //
-// (*) The error of a dial proves that nothing was sent only if the call consists
-// of this one request. So it does not prove it
+// (*) The error of a dial proves that nothing was sent only if the call consists of this one request. So it does not prove it
 //
 //   - after the function reported NetworkTime or ResponseReceived: a function that
 //     makes several requests has to report its stage;
@@ -36,19 +32,17 @@
 //     the connection for the GET after it could not be made. Use
 //     httpretry.Transport, which knows.
 //
-// A refusal (ECONNREFUSED) is the error of a dial only where connect reports it: a
-// datagram was sent before the refusal came back. driver.ErrBadConn of database/sql
-// counts as the error of a dial: a driver must not return it if the server may have
-// performed the operation. Some do: lib/pq v1.10.9 returns it for connections that end
-// in flight, and database/sql then repeats the statement by itself. With such a driver a
-// function whose call must not happen twice reports its stage (predicates.ReportStage).
+// A refusal (ECONNREFUSED) is the error of a dial only where connect reports it: a datagram was sent before the refusal came
+// back. driver.ErrBadConn of database/sql counts as the error of a dial: a driver must not return it if the server may have
+// performed the operation. Some do: lib/pq v1.10.9 returns it for connections that end in flight, and database/sql then repeats
+// the statement by itself. With such a driver a function whose call must not happen twice reports its stage
+// (predicates.ReportStage).
 //
 // Of errors that a function joins, the one that allows least decides, and one that is
 // not known here allows nothing: see predicates.Classifier.
 //
-// What is permanent has no reason: a host name that does not exist, an address
-// that cannot be parsed, a certificate that is not trusted. Neither has
-// context.Canceled: the caller wanted it so.
+// What is permanent has no reason: a host name that does not exist, an address that cannot be parsed, a certificate that is not
+// trusted. Neither has context.Canceled: the caller wanted it so.
 //
 // # Concurrency
 //

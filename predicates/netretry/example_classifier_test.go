@@ -13,8 +13,7 @@ import (
 	"github.com/weirflow/weir/strategies/strategiestest"
 )
 
-// What becomes of an insert, which must not happen twice: it is retried only where
-// the error proves that it was not sent.
+// What becomes of an insert, which must not happen twice: it is retried only where the error proves that it was not sent.
 func ExampleClassifier() {
 	policy := strategies.ReasonAware(netretry.Classifier[string](), strategies.BestEffort[string]())
 

@@ -19,8 +19,7 @@ type Kind uint8
 const (
 	// Other is not a failure of a connection, or a permanent one.
 	Other Kind = iota
-	// Dial means that no connection could be made, or that there was none to use
-	// (driver.ErrBadConn of database/sql).
+	// Dial means that no connection could be made, or that there was none to use (driver.ErrBadConn of database/sql).
 	Dial
 	// Lost means that an established connection ended.
 	Lost
@@ -43,9 +42,8 @@ func (k Kind) String() string {
 	return fmt.Sprintf("Kind(%d)", uint8(k))
 }
 
-// KindOf returns what err says about a connection. It looks through wrapping, as
-// errors.Is and errors.As do, and the outermost *[net.OpError] says what was being
-// done.
+// KindOf returns what err says about a connection. It looks through wrapping, as errors.Is and errors.As do, and the outermost
+// *[net.OpError] says what was being done.
 func KindOf(err error) Kind {
 	if err == nil || errors.Is(err, context.Canceled) || permanent(err) {
 		return Other
@@ -76,9 +74,8 @@ var lost = []error{
 	syscall.ECONNRESET, syscall.ECONNABORTED, syscall.ECONNREFUSED, syscall.EPIPE, syscall.ENETRESET,
 }
 
-// dialing reports whether err is of the making of a connection, or says itself that
-// the operation was not performed: the only errors that prove by themselves that
-// nothing was sent. A refusal proves it of connect alone: a read on a UDP socket is
+// dialing reports whether err is of the making of a connection, or says itself that the operation was not performed: the only
+// errors that prove by themselves that nothing was sent. A refusal proves it of connect alone: a read on a UDP socket is
 // refused after the datagram was sent.
 func dialing(err error) bool {
 	if errors.Is(err, driver.ErrBadConn) {
@@ -119,8 +116,7 @@ func is[E error](err error) bool {
 	return ok
 }
 
-// asTimeout finds whatever has an opinion on timeouts, which need not be a
-// net.Error.
+// asTimeout finds whatever has an opinion on timeouts, which need not be a net.Error.
 func asTimeout(err error) (t interface{ Timeout() bool }, ok bool) {
 	return t, errors.As(err, &t)
 }

@@ -10,8 +10,7 @@ var (
 	// NotSent: the connection failed, or time ran out, before anything was sent.
 	NotSent = predicates.NewReason("REQUEST_NOT_SENT", true, false)
 
-	// HopNotConnected: a connection could not be made, but the call may have sent
-	// something before, over another one.
+	// HopNotConnected: a connection could not be made, but the call may have sent something before, over another one.
 	HopNotConnected = predicates.NewReason("HOP_NOT_CONNECTED", false, false)
 
 	// ConnectionLost: the connection ended while the call was in flight.

@@ -23,13 +23,11 @@ type Decision struct {
 	// Before is called right before the next attempt, if it is not nil.
 	Before func(ctx context.Context) error
 
-	// Err is the error that the element has now; without Retry it fails with it. Nil:
-	// it has results.
+	// Err is the error that the element has now; without Retry it fails with it. Nil: it has results.
 	Err error
 }
 
-// String returns the decision without its error, such as "retry after 1ms (BUSY)" or
-// "no retry: refused (BUSY)".
+// String returns the decision without its error, such as "retry after 1ms (BUSY)" or "no retry: refused (BUSY)".
 func (d Decision) String() string {
 	reason := ""
 	if !d.Reason.IsZero() {
@@ -44,15 +42,13 @@ func (d Decision) String() string {
 	return fmt.Sprintf("no retry: %v%s", d.Verdict, reason)
 }
 
-// Decide returns what an operator with this strategy or policy does after the attempt a.
-// It asks the classifier or the predicates, then the strategy, then the bounds of the
-// policy, as an operator does. A budget earns and pays.
+// Decide returns what an operator with this strategy or policy does after the attempt a. It asks the classifier or the
+// predicates, then the strategy, then the bounds of the policy, as an operator does. A budget earns and pays.
 //
 //	d := strategiestest.Decide(policy, predicates.Attempt[Row]{Input: "key", Err: ErrBusy})
 //
-// Set in a what your code looks at: Err or Results as a rule. A Number of 0 stands for 1,
-// and a Remaining of 0 for an element without timeout. Decide sets Idempotent from Input,
-// by the policy.
+// Set in a what your code looks at: Err or Results as a rule. A Number of 0 stands for 1, and a Remaining of 0 for an element
+// without timeout. Decide sets Idempotent from Input, by the policy.
 func Decide[OUT any](strategy strategies.AsyncRetryStrategy[OUT], a predicates.Attempt[OUT]) Decision {
 	policy := strategies.PolicyOf(strategy).Steps()
 	a.Number = max(1, a.Number)

@@ -13,10 +13,9 @@ import (
 	"github.com/weirflow/weir/strategies"
 )
 
-// Run checks the strategies that newStrategy returns against the laws of
-// [strategies.AsyncRetryStrategy], one subtest each. newStrategy must return a
-// new strategy with the same configuration each time; not every law is checked
-// on the same one. Run finds its types by itself:
+// Run checks the strategies that newStrategy returns against the laws of [strategies.AsyncRetryStrategy], one subtest each.
+// newStrategy must return a new strategy with the same configuration each time; not every law is checked on the same one. Run
+// finds its types by itself:
 //
 //   - CanRetry, once false, stays false for all later attempts.
 //   - CanRetry and BackoffTime depend on the attempt alone: whatever was asked
@@ -40,8 +39,7 @@ func Run[OUT any, S strategies.AsyncRetryStrategy[OUT]](t *testing.T, newStrateg
 	}
 }
 
-// A law returns how the strategies made by fresh break it, so that the suite
-// can be tested with strategies that do.
+// A law returns how the strategies made by fresh break it, so that the suite can be tested with strategies that do.
 type law[OUT any] struct {
 	name   string
 	broken func(fresh func() strategies.AsyncRetryStrategy[OUT]) error
@@ -206,9 +204,8 @@ func jitterIsSound[OUT any](fresh func() strategies.AsyncRetryStrategy[OUT]) err
 	return nil
 }
 
-// probes are the attempts asked for, in ascending order: the small ones, where
-// strategies differ, and some where careless arithmetic overflows. They end at
-// a million to spare strategies that count up to the attempt.
+// probes are the attempts asked for, in ascending order: the small ones, where strategies differ, and some where careless
+// arithmetic overflows. They end at a million to spare strategies that count up to the attempt.
 func probes() []int {
 	var ns []int
 	for n := 1; n <= 130; n++ {

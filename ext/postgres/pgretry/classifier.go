@@ -13,8 +13,7 @@ import (
 	"github.com/weirflow/weir/predicates/netretry"
 )
 
-// retried are the SQLSTATEs of what was rolled back or not executed, and may go well
-// the next time.
+// retried are the SQLSTATEs of what was rolled back or not executed, and may go well the next time.
 var retried = reasonsOf(
 	"0A000", "25006", "26000", "40001", "40P01", "53000", "53100", "53200", "53300", "53400", "55P03", "57P03")
 
@@ -29,8 +28,7 @@ func reasonsOf(codes ...string) map[string]predicates.Reason {
 // refused are the classes of SQLSTATEs of what will not go well the next time.
 var refused = []string{"0A", "21", "22", "23", "28", "3D", "3F", "42", "44", "54", "P0"}
 
-// lost are the SQLSTATEs by which a server ends a connection. Whether it had executed
-// the statement it does not say.
+// lost are the SQLSTATEs by which a server ends a connection. Whether it had executed the statement it does not say.
 var lost = []string{"57P01", "57P02", "57P04", "57P05", "25P03"}
 
 // Reasons returns the reasons of this package, for code that reads names, without
@@ -44,9 +42,8 @@ func Reasons() []predicates.Reason {
 	return all
 }
 
-// Classifier returns the classifier of calls to PostgreSQL. See the package
-// documentation for its table. It sets the stage of the attempt where the error proves
-// it.
+// Classifier returns the classifier of calls to PostgreSQL. See the package documentation for its table. It sets the stage of
+// the attempt where the error proves it.
 func Classifier[OUT any]() predicates.Classifier[OUT] {
 	connection := netretry.ClassifierOf[OUT](kindOf)
 	return decision.EachError(func(a *predicates.Attempt[OUT]) (predicates.Reason, bool) {
@@ -91,8 +88,7 @@ func certain[OUT any](a *predicates.Attempt[OUT], reason predicates.Reason) pred
 	return reason
 }
 
-// SQLState returns the extraction, for [predicates.ByCode], of the SQLSTATE of an
-// error.
+// SQLState returns the extraction, for [predicates.ByCode], of the SQLSTATE of an error.
 func SQLState[OUT any]() func(a *predicates.Attempt[OUT]) (string, bool) {
 	return func(a *predicates.Attempt[OUT]) (string, bool) { return sqlState(a.Err) }
 }
@@ -109,8 +105,7 @@ func sqlState(err error) (code string, ok bool) {
 	return e.SQLState(), true
 }
 
-// unsent reports whether err is certain to have occurred before anything of the
-// statement was sent.
+// unsent reports whether err is certain to have occurred before anything of the statement was sent.
 func unsent(err error) bool {
 	_, connecting := errors.AsType[*pgconn.ConnectError](err)
 	return connecting || pgconn.SafeToRetry(err)

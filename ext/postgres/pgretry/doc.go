@@ -1,7 +1,6 @@
-// Package pgretry names the reasons of failed calls to PostgreSQL: what deserves
-// another try, what may have taken effect, and what the server refused for good.
-// It knows the errors of pgx, also through database/sql (pgx/stdlib), and the
-// SQLSTATE of lib/pq.
+// Package pgretry names the reasons of failed calls to PostgreSQL: what deserves another try, what may have taken effect, and
+// what the server refused for good. It knows the errors of pgx, also through database/sql (pgx/stdlib), and the SQLSTATE of
+// lib/pq.
 //
 // A non-idempotent insert that is repeated only where that is safe:
 //
@@ -31,16 +30,14 @@
 //	P0, 57014                                SQLSTATE_23505         without effect
 //	others                                   none
 //
-// A class of SQLSTATE is its first two characters: 23 are violated constraints, 22
-// data that cannot be stored, 42 errors in the statement. 57014 is a statement that
-// was cancelled, by statement_timeout as a rule; whoever wants it retried gives it a
+// A class of SQLSTATE is its first two characters: 23 are violated constraints, 22 data that cannot be stored, 42 errors in the
+// statement. 57014 is a statement that was cancelled, by statement_timeout as a rule; whoever wants it retried gives it a
 // reason in a table before this classifier:
 //
 //	predicates.ByCode(pgretry.SQLState[Order](), map[string]predicates.Reason{"57014": slow})
 //
-// While a connection is made, the codes of the first group and FATAL errors are
-// netretry.NotConnected, too: a server that starts or stops, a standby where a primary
-// is wanted. A wrong password or an unknown database is a rejection.
+// While a connection is made, the codes of the first group and FATAL errors are netretry.NotConnected, too: a server that
+// starts or stops, a standby where a primary is wanted. A wrong password or an unknown database is a rejection.
 //
 // # Guarantees
 //
@@ -48,15 +45,12 @@
 // a COMMIT, too, so that calls are repeated that may have been executed; database/sql
 // itself repeats statements for it. Calls that must not happen twice need pgx.
 //
-// What PostgreSQL answers with an error it has rolled back: the statement, or the
-// transaction around it. So the table is true of a call that is one statement, or one
-// transaction. A call that commits several times gets a [Tracer], or reports its stage
-// (predicates.ReportStage): what one statement has done no later refusal takes back.
-// Effects outside of transactions, such as those of a procedure that commits or of
-// dblink, are unknown here.
+// What PostgreSQL answers with an error it has rolled back: the statement, or the transaction around it. So the table is true
+// of a call that is one statement, or one transaction. A call that commits several times gets a [Tracer], or reports its stage
+// (predicates.ReportStage): what one statement has done no later refusal takes back. Effects outside of transactions, such as
+// those of a procedure that commits or of dblink, are unknown here.
 //
-// Of errors that a call joins, the one that allows least decides: see
-// predicates.Classifier.
+// Of errors that a call joins, the one that allows least decides: see predicates.Classifier.
 //
 // # Concurrency
 //
@@ -64,6 +58,5 @@
 //
 // # Sources
 //
-// The list of SQLSTATEs in the appendix of the PostgreSQL documentation, and pgconn of
-// pgx v5.
+// The list of SQLSTATEs in the appendix of the PostgreSQL documentation, and pgconn of pgx v5.
 package pgretry

@@ -28,8 +28,7 @@ import (
 	"github.com/weirflow/weir/strategies"
 )
 
-// wire notes which elements were written to a connection: evidence that does not
-// depend on what errors say.
+// wire notes which elements were written to a connection: evidence that does not depend on what errors say.
 type wire struct {
 	mu   sync.Mutex
 	sent map[string]bool

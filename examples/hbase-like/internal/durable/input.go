@@ -38,9 +38,8 @@ type inputPosition struct {
 	Flights int    `json:"flights"` // before the position
 }
 
-// OpenInput opens a regular file, or the built-in flights for "". It reads all of
-// it once: for its checksum, and because a bad row would end every run at the same
-// place, and could not be repaired without making another input of it.
+// OpenInput opens a regular file, or the built-in flights for "". It reads all of it once: for its checksum, and because a bad
+// row would end every run at the same place, and could not be repaired without making another input of it.
 func OpenInput(name string, book *ledger.Ledger) (*Input, error) {
 	in := &Input{name: name, book: book, open: func() (io.ReadCloser, error) { return os.Open(name) }}
 	if name == "" {

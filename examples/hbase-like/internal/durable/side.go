@@ -2,9 +2,8 @@ package durable
 
 import "github.com/reugn/go-streams"
 
-// Side is the end of a side output that takes elements of type T. Barriers of
-// checkpoints do not come here, so the code that takes a checkpoint asks for what has
-// come: see [Side.Settle].
+// Side is the end of a side output that takes elements of type T. Barriers of checkpoints do not come here, so the code that
+// takes a checkpoint asks for what has come: see [Side.Settle].
 type Side[T any] struct {
 	in      chan any      // unbuffered: what was sent was received
 	settled chan struct{} // its goroutine sends when it has no element in hand

@@ -19,8 +19,7 @@ type Flight struct {
 	Destination Airport
 }
 
-// Airport is a row of the dimension table. Until it was looked up it has
-// nothing but a code.
+// Airport is a row of the dimension table. Until it was looked up it has nothing but a code.
 type Airport struct {
 	IATA      string  `json:"iata"`
 	Name      string  `json:"name"`
@@ -39,8 +38,7 @@ const (
 	colLongitude = "geo:longitude"
 )
 
-// Cells calls set with every column of the airport's row in the store and its
-// value.
+// Cells calls set with every column of the airport's row in the store and its value.
 func (a Airport) Cells(set func(column, value string)) {
 	set(colName, a.Name)
 	set(colCity, a.City)
@@ -62,8 +60,7 @@ func AirportFromCells(iata string, value func(column string) string) (Airport, e
 	return a, nil
 }
 
-// Unresolved is the code of the first airport that was not looked up yet, ""
-// if both were.
+// Unresolved is the code of the first airport that was not looked up yet, "" if both were.
 func (f Flight) Unresolved() string {
 	for _, a := range []Airport{f.Origin, f.Destination} {
 		if a == (Airport{IATA: a.IATA}) {
@@ -73,8 +70,7 @@ func (f Flight) Unresolved() string {
 	return ""
 }
 
-// GreatCircle is the shortest way between the two airports in miles, what no
-// flight can undercut by much.
+// GreatCircle is the shortest way between the two airports in miles, what no flight can undercut by much.
 func (f Flight) GreatCircle() int {
 	const earthRadius, degree = 3958.8, math.Pi / 180
 	a, b := f.Origin, f.Destination

@@ -42,8 +42,7 @@ func (f Format) Header() []byte {
 	return csvLine(columns)
 }
 
-// Line is one enriched flight with its line end. It depends on the flight
-// alone.
+// Line is one enriched flight with its line end. It depends on the flight alone.
 func (f Format) Line(flight Flight) []byte {
 	if f == JSONL {
 		return jsonLine(flight)

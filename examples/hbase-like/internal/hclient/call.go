@@ -5,8 +5,7 @@ import (
 	"sync"
 )
 
-// call is one Get under way. It ends once: by an answer, an error, or its
-// context.
+// call is one Get under way. It ends once: by an answer, an error, or its context.
 type call struct {
 	row  string
 	done func(Result, error)
@@ -18,8 +17,7 @@ type call struct {
 	id   uint64
 }
 
-// watch makes the end of ctx end the call. It reports false, and does nothing,
-// if ctx has ended.
+// watch makes the end of ctx end the call. It reports false, and does nothing, if ctx has ended.
 func (g *call) watch(ctx context.Context) bool {
 	if ctx.Err() != nil {
 		return false

@@ -348,8 +348,7 @@ func TestServerThatIsSilent(t *testing.T) {
 	require.ErrorAs(t, a.err, &timeout)
 	assert.True(t, timeout.Timeout())
 
-	// Gets that were given up meanwhile do not excuse the silence, and more of
-	// them do not prolong it.
+	// Gets that were given up meanwhile do not excuse the silence, and more of them do not prolong it.
 	dials := c.Stats().Dials
 	require.Eventually(t, func() bool {
 		ctx, cancel := context.WithCancel(t.Context())
@@ -404,8 +403,7 @@ func TestRegionCache(t *testing.T) {
 	assert.Equal(t, []wire.Region{{Name: "C-P", Start: "C", End: "P", Server: "s3"}}, c.regions)
 }
 
-// Everything at once, until all rows were read: no Get is lost, none is called
-// back twice, and goleak finds nothing afterwards.
+// Everything at once, until all rows were read: no Get is lost, none is called back twice, and goleak finds nothing afterwards.
 func TestGetsSurviveTrouble(t *testing.T) {
 	faults := store.DefaultFaults(5)
 	faults.EventEvery = 60

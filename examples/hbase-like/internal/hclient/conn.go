@@ -45,8 +45,7 @@ func newConn(c *Client, server string) *conn {
 	}
 }
 
-// send queues a request and returns its number. It does not wait for the
-// connection.
+// send queues a request and returns its number. It does not wait for the connection.
 func (n *conn) send(req wire.Request, done reply) uint64 {
 	n.mu.Lock()
 	if n.err != nil {

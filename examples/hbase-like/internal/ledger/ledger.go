@@ -50,8 +50,7 @@ type Ledger struct {
 	more     int // problems beyond maxProblems
 }
 
-// New opens a ledger. Enriched flights must carry these airports and, if
-// ordered, come in the order in which they were read.
+// New opens a ledger. Enriched flights must carry these airports and, if ordered, come in the order in which they were read.
 func New(ordered bool, airports []flights.Airport) *Ledger {
 	l := &Ledger{ordered: ordered, airports: make(map[string]flights.Airport, len(airports)), opened: time.Now(), last: -1}
 	for _, a := range airports {
@@ -60,8 +59,7 @@ func New(ordered bool, airports []flights.Airport) *Ledger {
 	return l
 }
 
-// Read enters a flight, before it goes into the pipeline. Flights must come in
-// the order of their Seq.
+// Read enters a flight, before it goes into the pipeline. Flights must come in the order of their Seq.
 func (l *Ledger) Read(f flights.Flight) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -81,8 +79,7 @@ func (l *Ledger) Unread(f flights.Flight) {
 	}
 }
 
-// Attempt notes that a look-up for a flight begins, the n-th for the same
-// airport.
+// Attempt notes that a look-up for a flight begins, the n-th for the same airport.
 func (l *Ledger) Attempt(f flights.Flight, n int) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -125,8 +122,7 @@ func (l *Ledger) GivenUp(f flights.Flight, why error) {
 	}
 }
 
-// Abandoned notes that a flight came out of the side output because the
-// pipeline was cut off.
+// Abandoned notes that a flight came out of the side output because the pipeline was cut off.
 func (l *Ledger) Abandoned(f flights.Flight) {
 	l.mu.Lock()
 	defer l.mu.Unlock()

@@ -149,8 +149,7 @@ func TestManyLossesAreSummedUp(t *testing.T) {
 	assert.Equal(t, ledger.Loss{Airport: "others", Why: "various reasons", Flights: 31, Lines: []int{21, 22, 23, 24, 25}}, losses[0], "the largest first")
 }
 
-// What was given up is in the books of the next run, and leaves them again when it
-// is looked up again.
+// What was given up is in the books of the next run, and leaves them again when it is looked up again.
 func TestRestored(t *testing.T) {
 	l, f := open(true, 3)
 	lost := func(flight flights.Flight) ledger.Lost {

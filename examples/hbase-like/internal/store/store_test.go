@@ -250,8 +250,7 @@ func TestCrashedServerComesBackWithItsData(t *testing.T) {
 	assert.Error(t, c.Revive(9))
 }
 
-// Another process took the address: the server comes back under a new one, and
-// the meta server tells it.
+// Another process took the address: the server comes back under a new one, and the meta server tells it.
 func TestCrashedServerFindsAnotherAddress(t *testing.T) {
 	c := start(t, store.Config{Servers: 1})
 	c.Load(row("ATL"))
@@ -278,8 +277,7 @@ func TestLateRowComesAfterItWasAskedFor(t *testing.T) {
 	assert.GreaterOrEqual(t, c.Stats().Empty, 1)
 }
 
-// A late row that the pipeline asked for before it was loaded at all is late no
-// more: it was asked for.
+// A late row that the pipeline asked for before it was loaded at all is late no more: it was asked for.
 func TestRowLoadedAfterItWasAskedFor(t *testing.T) {
 	c := start(t, store.Config{Servers: 1, Faults: store.Faults{LateShare: 1, MaxLag: time.Hour}})
 	region := c.Regions()[0]
