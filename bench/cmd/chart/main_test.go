@@ -52,9 +52,9 @@ func fake() section {
 }
 
 func TestTable(t *testing.T) {
-	require.Equal(t, `| ordered, unordered | as a go-streams flow: time | CPU | by Results: time | CPU | best peer |
-| --- | ---: | ---: | ---: | ---: | --- |
-| W0: nothing < something | 2.00, 0.50 | 1.50, 0.75 | 20, 20 | 2.00, 2.00 | rill |
+	require.Equal(t, `| ordered, unordered | as a go-streams flow: time | CPU | by Results: time | CPU | by ResultsOf: time | CPU | best peer |
+| --- | ---: | ---: | ---: | ---: | ---: | ---: | --- |
+| W0: nothing < something | 2.00, 0.50 | 1.50, 0.75 | 20, 20 | 2.00, 2.00 | | | rill |
 `, table(fake()))
 }
 
