@@ -3,6 +3,8 @@ package bench
 import (
 	"sync"
 	"time"
+
+	"github.com/weirflow/weir/bench/internal/sleep"
 )
 
 // backend is a remote system with callbacks: it answers every call after the same delay, from one goroutine. Its calls
@@ -57,6 +59,8 @@ func (b *backend[R]) wakeUp() {
 }
 
 func (b *backend[R]) run() {
+	s := sleep.New()
+	defer s.Close()
 	var batch []pendingCall[R]
 	for {
 		b.mu.Lock()
@@ -73,8 +77,8 @@ func (b *backend[R]) run() {
 		instant := now()
 		for i := range batch {
 			c := &batch[i]
-			if c.due > instant {
-				time.Sleep(time.Duration(c.due - instant))
+			for c.due > instant {
+				s.Sleep(time.Duration(c.due - instant))
 				instant = now()
 			}
 			b.answer(c.it, c.reply)

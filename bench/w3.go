@@ -1,8 +1,35 @@
 package bench
 
 import (
+	"sync"
 	"time"
 )
+
+// remote is a remote system with blocking calls. It answers in time: a call that sleeps would take a millisecond on an idle
+// processor, so that the rows which use the least CPU time would have the slowest calls.
+type remote struct {
+	backend *backend[chan struct{}]
+	replies sync.Pool // of channels
+}
+
+func newRemote() *remote {
+	return &remote{replies: sync.Pool{New: func() any { return make(chan struct{}, 1) }}}
+}
+
+// during runs a row with the backend there.
+func (r *remote) during(callTime time.Duration, run func() error) error {
+	r.backend = newBackend(callTime, func(_ *Item, reply chan struct{}) { reply <- struct{}{} })
+	defer r.backend.close()
+	return run()
+}
+
+// call returns when the backend has answered.
+func (r *remote) call(it *Item) {
+	reply := r.replies.Get().(chan struct{})
+	r.backend.call(it, reply)
+	<-reply
+	r.replies.Put(reply)
+}
 
 // w3 and w3b: one element in ten fails at first and succeeds at its second attempt; every call takes 0.2 ms. What waits
 // for its second attempt holds a worker (peers) or not (weir).
@@ -32,9 +59,10 @@ func w3(c Config) []Group {
 				Workload: v.workload, Variant: modeVariant(ordered), Title: v.title,
 				Elems: c.elems(100_000, 1_000),
 			}
+			remote := newRemote()
 			faulty := func(it *Item) (*Item, error) {
 				it.Calls++
-				time.Sleep(callTime)
+				remote.call(it)
 				if it.Calls == 1 && FailsFirst(it.Seq) {
 					return nil, errUnavailable
 				}
@@ -71,7 +99,7 @@ func w3(c Config) []Group {
 				g.Rows[i].Run = func(m *Meter, n int) error {
 					ideal := time.Duration(float64(n) * 1.1 / float64(v.atOnce) * float64(callTime))
 					m.Ideal(max(ideal, v.delay+2*callTime))
-					return run(m, n)
+					return remote.during(callTime, func() error { return run(m, n) })
 				}
 			}
 			groups = append(groups, g)

@@ -5,6 +5,7 @@ import (
 	"time"
 
 	"github.com/weirflow/weir/asyncop"
+	"github.com/weirflow/weir/bench/internal/sleep"
 )
 
 // backend is a remote system with callbacks, as Backend.java is: it answers every call after the same delay, from one
@@ -58,8 +59,8 @@ func (b *backend) wakeUp() {
 }
 
 func (b *backend) run() {
-	s := newSleeper()
-	defer s.close()
+	s := sleep.New()
+	defer s.Close()
 	var batch []pending
 	for {
 		b.mu.Lock()
@@ -77,7 +78,7 @@ func (b *backend) run() {
 		for i := range batch {
 			c := &batch[i]
 			for c.due.After(instant) {
-				s.sleep(c.due.Sub(instant))
+				s.Sleep(c.due.Sub(instant))
 				instant = time.Now()
 			}
 			b.answer(*c)

@@ -1,4 +1,5 @@
-package flink
+// Package sleep sleeps for less than a millisecond, for the backends of benchmarks.
+package sleep
 
 import (
 	"os"
@@ -7,23 +8,25 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// sleeper sleeps with the precision of the kernel's timers, as Java's LockSupport.parkNanos does: time.Sleep of an idle
+// Sleeper sleeps with the precision of the kernel's timers, as Java's LockSupport.parkNanos does: time.Sleep of an idle
 // Go program ends up to a millisecond late, since the runtime's poller counts in milliseconds. It is a file that becomes
 // readable, as an answer from a network would.
-type sleeper struct {
+type Sleeper struct {
 	fd   int
-	file *os.File // nil if the kernel refuses one; sleep is then time.Sleep
+	file *os.File // nil if the kernel refuses one; Sleep is then time.Sleep
 }
 
-func newSleeper() *sleeper {
+// New returns a sleeper, which must be closed.
+func New() *Sleeper {
 	fd, err := unix.TimerfdCreate(unix.CLOCK_MONOTONIC, unix.TFD_NONBLOCK|unix.TFD_CLOEXEC)
 	if err != nil {
-		return &sleeper{}
+		return &Sleeper{}
 	}
-	return &sleeper{fd, os.NewFile(uintptr(fd), "timer")}
+	return &Sleeper{fd, os.NewFile(uintptr(fd), "timer")}
 }
 
-func (s *sleeper) sleep(d time.Duration) {
+// Sleep sleeps for d.
+func (s *Sleeper) Sleep(d time.Duration) {
 	if s.file != nil && d > 0 {
 		spec := unix.ItimerSpec{Value: unix.NsecToTimespec(int64(d))}
 		if err := unix.TimerfdSettime(s.fd, 0, &spec, nil); err == nil {
@@ -36,7 +39,8 @@ func (s *sleeper) sleep(d time.Duration) {
 	time.Sleep(d)
 }
 
-func (s *sleeper) close() {
+// Close frees what the sleeper holds.
+func (s *Sleeper) Close() {
 	if s.file != nil {
 		_ = s.file.Close()
 	}
