@@ -26,9 +26,13 @@ import (
 	"github.com/weirflow/weir/exactlyonce/exactlyoncetest"
 	"github.com/weirflow/weir/ext/postgres/internal/pgtest"
 	"github.com/weirflow/weir/ext/postgres/pgrecords"
+	"github.com/weirflow/weir/internal/killtest"
 )
 
-func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
+func TestMain(m *testing.M) {
+	killtest.Child(openCounters)
+	goleak.VerifyTestMain(m)
+}
 
 // TestRecords runs the tests with one server.
 func TestRecords(t *testing.T) {
@@ -42,6 +46,7 @@ func TestRecords(t *testing.T) {
 		"ExecErrors":         testExecErrors,
 		"ExecContext":        testExecContext,
 		"ExecConflicts":      testExecConflicts,
+		"KilledServers":      testKilledServers,
 	} {
 		t.Run(name, func(t *testing.T) { test(t, server) })
 	}

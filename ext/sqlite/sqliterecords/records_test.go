@@ -17,9 +17,13 @@ import (
 	"github.com/weirflow/weir/exactlyonce/exactlyoncetest"
 	"github.com/weirflow/weir/ext/sqlite"
 	"github.com/weirflow/weir/ext/sqlite/sqliterecords"
+	"github.com/weirflow/weir/internal/killtest"
 )
 
-func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
+func TestMain(m *testing.M) {
+	killtest.Child(openCounters)
+	goleak.VerifyTestMain(m)
+}
 
 const table = `CREATE TABLE counters (name TEXT PRIMARY KEY, n INTEGER NOT NULL) STRICT`
 

@@ -1,0 +1,201 @@
+package killtest
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"math/rand/v2"
+	"os"
+	"slices"
+	"strconv"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+
+	"github.com/weirflow/weir/exactlyonce"
+)
+
+// killsEnv is the variable of the environment that says how often servers and clients are killed; a few times by default.
+const killsEnv = "WEIR_KILLS"
+
+// Addition is what a request asks for.
+type Addition struct {
+	Step     string
+	Position int64 // in the stream
+	Value    int64
+}
+
+// Service is the database of a server's process: the answers and the counters.
+type Service interface {
+	exactlyonce.Records
+
+	// Add makes an addition and stores the answer to req, both or neither, and returns the answer that is stored.
+	Add(ctx context.Context, req exactlyonce.Request, a Addition, answer []byte) ([]byte, error)
+}
+
+// Books are what the counters say.
+type Books struct {
+	Totals map[string]int64         // by step
+	Added  map[string]map[int64]int // how often, by step and position
+}
+
+// NewBooks returns books to be filled.
+func NewBooks() Books {
+	b := Books{Totals: map[string]int64{}, Added: map[string]map[int64]int{}}
+	for _, step := range steps {
+		b.Added[step] = map[int64]int{}
+	}
+	return b
+}
+
+// Config says what [Run] does.
+type Config struct {
+	Database string                                   // what Child's open gets
+	Servers  int                                      // processes of the service, behind one load balancer
+	Books    func(ctx context.Context) (Books, error) // reads the counters, in the test's process
+}
+
+// The stream holds one number per position, and two requests are made for each.
+var steps = [...]string{"debit", "credit"}
+
+func valueAt(position int64) int64 { return position%7 + 1 }
+
+// Run kills servers and clients at random, WEIR_KILLS of each, and a few by default. Law X1: in the end the counters hold what the
+// stream held, each element once.
+func Run(t *testing.T, c Config) {
+	t.Helper()
+	kills := 4
+	if s := os.Getenv(killsEnv); s != "" {
+		n, err := strconv.Atoi(s)
+		require.NoError(t, err)
+		kills = n
+	}
+	r := &run{config: c, dir: t.TempDir(), network: newNetwork(c.Servers), servers: make([]*process, c.Servers)}
+	defer r.stop()
+	for i := range c.Servers {
+		require.NoError(t, r.startServer(i))
+	}
+	require.NoError(t, r.startClient())
+
+	errs := make([]error, 2)
+	var both sync.WaitGroup
+	both.Go(func() { errs[0] = r.killServers(kills) })
+	both.Go(func() { errs[1] = r.killClients(kills) })
+	both.Wait()
+	require.NoError(t, errors.Join(errs...))
+	limit := r.network.end()
+	select {
+	case <-r.client.ended:
+	case <-time.After(patience):
+		t.Fatalf("the client does not end: %v", r.network)
+	}
+	require.NoError(t, r.client.err, "%v", &r.client.output)
+	r.stop()
+
+	books, err := c.Books(t.Context())
+	require.NoError(t, err)
+	var sum int64
+	for position := int64(1); position <= limit; position++ {
+		sum += valueAt(position)
+	}
+	for _, step := range steps {
+		assert.Equal(t, sum, books.Totals[step], step)
+		assert.Len(t, books.Added[step], int(limit), step)
+		for position, n := range books.Added[step] {
+			assert.Equal(t, 1, n, "%s of element %d", step, position)
+		}
+	}
+	assert.Empty(t, r.network.inDoubt, "requests in doubt that were never answered")
+	assert.NoError(t, errors.Join(r.network.errs...))
+	t.Logf("%d elements, %d kills of servers and of clients: %v", limit, kills, r.network)
+}
+
+// patience is how long anything may take.
+const patience = time.Minute
+
+// run is one run of the processes.
+type run struct {
+	config  Config
+	dir     string // of the clients
+	network *network
+
+	servers []*process
+	client  *process
+	stopped bool
+}
+
+// stop ends all processes and the network. A second one does nothing.
+func (r *run) stop() {
+	if r.stopped {
+		return
+	}
+	r.stopped = true
+	for _, p := range append(slices.Clone(r.servers), r.client) {
+		if p != nil {
+			_ = p.kill()
+		}
+	}
+	r.network.close()
+}
+
+func (r *run) startServer(i int) error {
+	p, err := start(settings{Role: roleServer, Database: r.config.Database})
+	if err != nil {
+		return err
+	}
+	r.servers[i] = p
+	r.network.setTarget(i, "http://"+p.first)
+	return nil
+}
+
+func (r *run) startClient() (err error) {
+	r.client, err = start(settings{Role: roleClient, URL: r.network.server.URL, Dir: r.dir})
+	return err
+}
+
+func (r *run) killServers(kills int) error {
+	for range kills {
+		if err := r.progress(); err != nil {
+			return err
+		}
+		i := rand.IntN(r.config.Servers)
+		if err := r.servers[i].kill(); err != nil {
+			return fmt.Errorf("server %d: %w", i, err)
+		}
+		r.network.setTarget(i, "")
+		if err := r.startServer(i); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+func (r *run) killClients(kills int) error {
+	for range kills {
+		if err := r.progress(); err != nil {
+			return err
+		}
+		if err := r.client.kill(); err != nil {
+			return fmt.Errorf("client: %w", err)
+		}
+		if err := r.startClient(); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// progress waits for some answers, and for a moment.
+func (r *run) progress() error {
+	before := r.network.progress()
+	for begun := time.Now(); r.network.progress() < before+10; time.Sleep(time.Millisecond) {
+		if time.Since(begun) > patience {
+			return fmt.Errorf("killtest: no progress: %v", r.network)
+		}
+	}
+	time.Sleep(rand.N(40 * time.Millisecond))
+	return nil
+}

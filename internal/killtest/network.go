@@ -1,0 +1,232 @@
+package killtest
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"math/rand/v2"
+	"net/http"
+	"net/http/httptest"
+	"strconv"
+	"sync"
+	"time"
+
+	"github.com/weirflow/weir/exactlyonce"
+	"github.com/weirflow/weir/internal/oncewire"
+)
+
+// network is between clients and servers: each request goes to a random server that runs, and 30 % of them get into trouble.
+type network struct {
+	server  *httptest.Server
+	client  *http.Client
+	pending sync.WaitGroup // late doubles
+
+	mu      sync.Mutex
+	targets []string // of servers; "" while one is down
+	top     int64    // the highest position that was asked for
+	limit   int64    // of the stream; 0: none yet
+	errs    []error  // answers that must not come
+
+	// What happened.
+	requests, answers int
+	faults            map[string]int
+	inDoubt           map[string]bool // requests that have had no answer since, by id without its attempt
+	done              map[string]bool // those that were answered
+	doubts            int             // requests that were ever in doubt
+	happened          int             // of these had taken effect when they were asked for again
+	staleDoubles      int             // came too late
+}
+
+func newNetwork(servers int) *network {
+	n := &network{
+		client: &http.Client{Transport: &http.Transport{MaxIdleConnsPerHost: 32}}, targets: make([]string, servers),
+		faults: map[string]int{}, inDoubt: map[string]bool{}, done: map[string]bool{},
+	}
+	n.server = httptest.NewServer(n)
+	return n
+}
+
+func (n *network) close() {
+	n.server.Close()
+	n.pending.Wait()
+	n.client.CloseIdleConnections()
+}
+
+func (n *network) String() string {
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	return fmt.Sprintf("%d requests, %d answered; trouble: %v; %d requests were in doubt, %d of them had taken effect; %d doubles came too late",
+		n.requests, n.answers, n.faults, n.doubts, n.happened, n.staleDoubles)
+}
+
+func (n *network) setTarget(i int, url string) {
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	n.targets[i] = url
+}
+
+// progress returns how many requests were answered.
+func (n *network) progress() int {
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	return n.answers
+}
+
+// end sets the length of the stream: more than any client has read.
+func (n *network) end() int64 {
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	n.limit = n.top + 150
+	return n.limit
+}
+
+// pick returns a server that runs, or "".
+func (n *network) pick() string {
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	from := rand.IntN(len(n.targets))
+	for i := range n.targets {
+		if target := n.targets[(from+i)%len(n.targets)]; target != "" {
+			return target
+		}
+	}
+	return ""
+}
+
+func (n *network) ServeHTTP(w http.ResponseWriter, req *http.Request) {
+	if req.URL.Path == "/limit" {
+		n.mu.Lock()
+		defer n.mu.Unlock()
+		_, _ = fmt.Fprint(w, n.limit)
+		return
+	}
+	body, err := io.ReadAll(req.Body)
+	if err != nil {
+		return // the client was killed
+	}
+	fault := [...]string{
+		"request lost", "answer lost", "answer lost", "doubled", "late double", "delayed", "refused",
+	}[rand.IntN(7)]
+	if rand.IntN(10) >= 3 {
+		fault = "none"
+	}
+	target := n.pick()
+	if target == "" {
+		fault = "no server"
+	}
+	id, err := n.note(req, body, fault)
+	if err != nil {
+		http.Error(w, err.Error(), http.StatusBadRequest)
+		return
+	}
+	switch fault {
+	case "request lost":
+		n.doubt(id)
+		panic(http.ErrAbortHandler)
+	case "refused", "no server":
+		w.WriteHeader(http.StatusServiceUnavailable)
+		return
+	case "doubled":
+		n.double(req, body, time.Millisecond)
+	case "late double":
+		n.double(req, body, 100*time.Millisecond)
+	case "delayed":
+		time.Sleep(rand.N(50 * time.Millisecond))
+	}
+	resp, answer, err := n.forward(req.Context(), target, req, body)
+	if fault == "answer lost" || err != nil { // or the server was killed
+		n.doubt(id)
+		panic(http.ErrAbortHandler)
+	}
+	if resp.StatusCode == http.StatusOK {
+		n.answered(id, resp.Header.Get(oncewire.Result) == oncewire.Replayed)
+	}
+	if result := resp.Header.Get(oncewire.Result); result != "" {
+		w.Header().Set(oncewire.Result, result)
+	}
+	w.WriteHeader(resp.StatusCode)
+	_, _ = w.Write(answer)
+}
+
+// note counts a request, and returns its id without the attempt.
+func (n *network) note(req *http.Request, body []byte, fault string) (id string, err error) {
+	parsed, err := exactlyonce.ParseID(req.Header.Get(exactlyonce.Header))
+	if err != nil {
+		return "", err
+	}
+	var position, value int64
+	if _, err := fmt.Sscan(string(body), &position, &value); err != nil {
+		return "", err
+	}
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	n.requests++
+	n.faults[fault]++
+	n.top = max(n.top, position)
+	return fmt.Sprint(parsed.Client, " ", parsed.Sequence, " ", parsed.Step), nil
+}
+
+// doubt notes that the client cannot know what became of a request.
+func (n *network) doubt(id string) {
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	if !n.done[id] && !n.inDoubt[id] { // not of a client that was killed meanwhile
+		n.inDoubt[id] = true
+		n.doubts++
+	}
+}
+
+func (n *network) answered(id string, before bool) {
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	n.answers++
+	n.done[id] = true
+	if n.inDoubt[id] && before {
+		n.happened++
+	}
+	delete(n.inDoubt, id)
+}
+
+// double sends a request once more, after a time. The answer goes nowhere.
+func (n *network) double(req *http.Request, body []byte, most time.Duration) {
+	n.pending.Go(func() {
+		time.Sleep(rand.N(most))
+		target := n.pick()
+		if target == "" {
+			return
+		}
+		resp, answer, err := n.forward(context.Background(), target, req, body)
+		if err != nil {
+			return // killed
+		}
+		n.mu.Lock()
+		defer n.mu.Unlock()
+		switch {
+		case resp.StatusCode == http.StatusGone:
+			n.staleDoubles++
+		case resp.StatusCode == http.StatusOK:
+			if position, _, _ := bytes.Cut(body, []byte(" ")); !bytes.Equal(answer, position) {
+				n.errs = append(n.errs, fmt.Errorf("a double of element %s was answered %q", position, answer))
+			}
+		case resp.StatusCode < http.StatusInternalServerError && resp.StatusCode != http.StatusConflict:
+			n.errs = append(n.errs, errors.New("a double was answered with "+strconv.Itoa(resp.StatusCode)))
+		}
+	})
+}
+
+func (n *network) forward(ctx context.Context, target string, req *http.Request, body []byte) (*http.Response, []byte, error) {
+	out, err := http.NewRequestWithContext(ctx, req.Method, target+req.URL.Path, bytes.NewReader(body))
+	if err != nil {
+		return nil, nil, err
+	}
+	out.Header = req.Header.Clone()
+	resp, err := n.client.Do(out)
+	if err != nil {
+		return nil, nil, err
+	}
+	defer resp.Body.Close() //nolint:errcheck // it was read
+	answer, err := io.ReadAll(resp.Body)
+	return resp, answer, err
+}
