@@ -103,7 +103,7 @@ func (g *Engine[IN, OUT]) admit(e *queue.Entry[Slot[IN, OUT]]) bool {
 func (g *Engine[IN, OUT]) askPace(e *queue.Entry[Slot[IN, OUT]]) bool {
 	var wait time.Duration
 	at := g.now
-	if panicked := g.protect(callPace, e, nil, func() { wait = g.Pace(g.Timers.Time(at)) }); panicked != nil {
+	if panicked := g.protect(callPace, e, func() { wait = g.Pace(g.Timers.Time(at)) }); panicked != nil {
 		g.refuse(e, panicked)
 		return false
 	}
@@ -144,24 +144,24 @@ func (g *Engine[IN, OUT]) invoke(e *queue.Entry[Slot[IN, OUT]], a *call.Attempt[
 		g.jobs = append(g.jobs, call.Job[*queue.Entry[Slot[IN, OUT]], IN, OUT]{Attempt: a, In: s.in})
 		return
 	}
-	g.watch(e, a, true)
-	err := g.protect(callInvoke, nil, a, func() {
+	g.watch(e, true)
+	if panicked := g.protect(callInvoke, e, func() {
 		err := g.Invoke(g.contextOf(e, a), s.in, a)
+		g.call.kind = noCall
 		if err != nil {
 			a.CompleteExceptionally(err)
 		}
-	})
-	g.invoked(a, err)
+		g.invoked(e, true)
+	}); panicked != nil {
+		g.broken(panicked)
+	}
 }
 
-// invoked goes on after the call was started, or the function has broken. An error or panic after the attempt was completed is
-// late (A2). If the attempt is complete, it is handled at once, unless others were before it (law Q1).
-func (g *Engine[IN, OUT]) invoked(a *call.Attempt[*queue.Entry[Slot[IN, OUT]], OUT], panicked error) {
-	if panicked != nil {
-		a.CompleteExceptionally(panicked)
-	}
-	if g.rest == nil && g.Host.Mail.TakeOnly(&a.Letter) {
-		g.receive(&a.Letter)
+// invoked goes on after the function has returned, or broken: an error or panic after it has completed the attempt is late (A2). If
+// the attempt is complete, it is handled at once, unless others were before it (law Q1); guarded says that protect stands around.
+func (g *Engine[IN, OUT]) invoked(e *queue.Entry[Slot[IN, OUT]], guarded bool) {
+	if a := e.Value.attempt; g.rest == nil && g.Host.Mail.TakeOnly(&a.Letter) {
+		g.completed(e, guarded)
 	}
 }
 
@@ -207,15 +207,16 @@ func (g *Engine[IN, OUT]) endAttempt(a *call.Attempt[*queue.Entry[Slot[IN, OUT]]
 	return end
 }
 
-// completed handles an attempt that was completed in time.
-func (g *Engine[IN, OUT]) completed(e *queue.Entry[Slot[IN, OUT]], a *call.Attempt[*queue.Entry[Slot[IN, OUT]], OUT]) {
+// completed handles the attempt of e, which was completed in time; guarded says that protect stands around.
+func (g *Engine[IN, OUT]) completed(e *queue.Entry[Slot[IN, OUT]], guarded bool) {
+	a := e.Value.attempt
 	g.endAttempt(a, completion)
 	results, err := a.Outcome()
 	if err == nil && g.hasControl(results) {
 		err = g.ErrControlResult
 		a.DropResults()
 	}
-	g.concluded(e, a, err, nil)
+	g.concluded(e, a, err, nil, guarded)
 }
 
 func (g *Engine[IN, OUT]) hasControl(results []OUT) bool {
@@ -238,7 +239,7 @@ type timedOut struct {
 
 // concluded goes on with the outcome of the attempt a of e: its own, with this error, or that of its timeout.
 func (g *Engine[IN, OUT]) concluded(
-	e *queue.Entry[Slot[IN, OUT]], a *call.Attempt[*queue.Entry[Slot[IN, OUT]], OUT], err error, timeout *timedOut,
+	e *queue.Entry[Slot[IN, OUT]], a *call.Attempt[*queue.Entry[Slot[IN, OUT]], OUT], err error, timeout *timedOut, guarded bool,
 ) {
 	s := &e.Value
 	g.Timers.Cancel(&s.timer)
@@ -260,7 +261,7 @@ func (g *Engine[IN, OUT]) concluded(
 		g.settle(e, err)
 		return
 	}
-	g.judge(e, a, err, timeout)
+	g.judge(e, a, err, timeout, guarded)
 }
 
 // stageOf returns how far an attempt has come.
@@ -289,7 +290,7 @@ func (g *Engine[IN, OUT]) attemptTimeOut(e *queue.Entry[Slot[IN, OUT]]) {
 	if s.phase == preparing {
 		at.stage = predicates.ClientDispatch // there is no call
 	}
-	g.concluded(e, a, g.Hooks.AttemptTimedOut(int(s.attempts)), at)
+	g.concluded(e, a, g.Hooks.AttemptTimedOut(int(s.attempts)), at, false)
 }
 
 // timeOut ends e at its deadline. Law A3: whatever the element was doing, this is final.

@@ -21,30 +21,48 @@ import (
 
 // judge shows an outcome to the policy. A strategy that does not block is asked here.
 func (g *Engine[IN, OUT]) judge(
-	e *queue.Entry[Slot[IN, OUT]], a *call.Attempt[*queue.Entry[Slot[IN, OUT]], OUT], failed error, timeout *timedOut,
+	e *queue.Entry[Slot[IN, OUT]], a *call.Attempt[*queue.Entry[Slot[IN, OUT]], OUT], failed error, timeout *timedOut, guarded bool,
 ) {
-	if g.retry.whole || !g.slow.watched || g.slow.attempt != a {
+	if g.retry.whole || !guarded || !g.slow.watched {
 		g.tick()
-		g.watch(e, a, false)
-	} // else it goes on: AsyncInvoke has completed it
+		g.watch(e, false)
+	} // else the watch goes on: AsyncInvoke has completed it
 	g.slow.judged = true
+	g.judged = failed
 	var d decision.Decision
 	var ask bool
-	g.judged = failed
-	panicked := g.protect(callDecide, e, nil, func() {
-		r := &g.retry
-		defer func() { e.Value.doubt(r.view.Reason, r.view.Stage) }() // its deadline may come next, or this is the end of it
-		g.look(e, a, failed, timeout)
-		if d, ask = r.policy.Judge(&r.view, g.situation()); ask && r.atOnce {
-			action, err := r.policy.Ask(g.Host.Life, &r.view)
-			d, ask = r.policy.Conclude(&r.view, action, err, g.situation()), false
-		}
-	})
-	if ask && panicked == nil {
+	if guarded { // user code that breaks here breaks off the protect around invoked
+		g.call.kind, g.stale = callJudge, true
+		d, ask = g.verdict(e, a, failed, timeout)
+		g.call.kind = noCall
+	} else if panicked := g.protect(callJudge, e, func() { d, ask = g.verdict(e, a, failed, timeout) }); panicked != nil {
+		g.broken(panicked)
+		return
+	}
+	g.doubt(e)
+	if ask {
 		g.ask(e, failed)
 		return
 	}
-	g.decided(e, failed, d, panicked)
+	g.decided(e, failed, d, nil)
+}
+
+// verdict shows an outcome to the policy, and asks a strategy that does not block.
+func (g *Engine[IN, OUT]) verdict(
+	e *queue.Entry[Slot[IN, OUT]], a *call.Attempt[*queue.Entry[Slot[IN, OUT]], OUT], failed error, timeout *timedOut,
+) (d decision.Decision, ask bool) {
+	r := &g.retry
+	g.look(e, a, failed, timeout)
+	if d, ask = r.policy.Judge(&r.view, g.situation()); ask && r.atOnce {
+		action, err := r.policy.Ask(g.Host.Life, &r.view)
+		d, ask = r.policy.Conclude(&r.view, action, err, g.situation()), false
+	}
+	return d, ask
+}
+
+// doubt notes what the policy has found out about the outcome: the deadline of e may come next, or this is its end.
+func (g *Engine[IN, OUT]) doubt(e *queue.Entry[Slot[IN, OUT]]) {
+	e.Value.doubt(g.retry.view.Reason, g.retry.view.Stage)
 }
 
 // look fills in the view, as far as the policy looks.
@@ -127,14 +145,17 @@ func (g *Engine[IN, OUT]) answer(e *queue.Entry[Slot[IN, OUT]], q *question[IN, 
 	q.Entry = nil
 	g.counts.Deciding--
 	g.tick()
-	g.watch(e, e.Value.attempt, false)
+	g.watch(e, false)
 	q.view.Remaining, q.view.Elapsed = g.remaining(e), g.now-e.Value.accepted
 	var d decision.Decision
 	g.judged = q.err
-	panicked := g.protect(callDecide, e, nil, func() {
+	if panicked := g.protect(callConclude, e, func() {
 		d = g.retry.policy.Conclude(&q.view, q.action, q.failed, g.situation())
-	})
-	g.decided(e, q.err, d, panicked)
+	}); panicked != nil {
+		g.broken(panicked)
+		return
+	}
+	g.decided(e, q.err, d, nil)
 }
 
 // decided does what the policy has decided about an outcome with err. If it panicked, e ends with that (law A6).

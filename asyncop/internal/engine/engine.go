@@ -238,7 +238,7 @@ func (g *Engine[IN, OUT]) receive(l *call.Letter[*queue.Entry[Slot[IN, OUT]]]) {
 	}
 	switch s := &e.Value; {
 	case s.phase == running || s.phase == preparing && s.attempt.Completed():
-		g.completed(e, s.attempt)
+		g.completed(e, false)
 	case s.phase == preparing:
 		g.prepared(e, s.attempt)
 	case s.phase == deciding:

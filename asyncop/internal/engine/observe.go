@@ -87,7 +87,7 @@ func (g *Engine[IN, OUT]) observe(e *queue.Entry[Slot[IN, OUT]], restored bool) 
 	r.ctx = g.Host.Values
 	g.watchObserver()
 	for next := 0; next < len(g.Observers); {
-		if err := g.protect(callAccepted, e, nil, func() {
+		if err := g.protect(callAccepted, e, func() {
 			for next < len(g.Observers) {
 				next++
 				if ctx := g.Observers[next-1].Accepted(r.ctx, s.in, restored); ctx != nil {
@@ -123,7 +123,7 @@ func (g *Engine[IN, OUT]) observeStart(
 	err := r.broken
 	if err == nil {
 		g.watchObserver()
-		err = g.protect(callInvoke, nil, a, func() {
+		err = g.protect(callInvoke, e, func() {
 			for _, o := range g.Observers {
 				if ctx := o.AttemptStarted(r.attempt, number); ctx != nil {
 					r.attempt = ctx //nolint:fatcontext // one layer an observer
@@ -132,7 +132,8 @@ func (g *Engine[IN, OUT]) observeStart(
 		})
 	}
 	if err != nil {
-		g.invoked(a, err)
+		a.CompleteExceptionally(err)
+		g.invoked(e, false)
 	}
 	return err == nil
 }
@@ -229,7 +230,7 @@ func (g *Engine[IN, OUT]) Report() {
 	for g.notes.Len() > 0 {
 		g.refresh()
 		g.watchObserver()
-		if err := g.protect(callReport, nil, nil, g.tell); err != nil {
+		if err := g.protect(callReport, nil, g.tell); err != nil {
 			g.Hooks.ObserverBroke(err)
 		}
 		g.tick()

@@ -3,7 +3,6 @@ package engine
 import (
 	"time"
 
-	"github.com/weirflow/weir/asyncop/internal/call"
 	"github.com/weirflow/weir/internal/decision"
 	"github.com/weirflow/weir/internal/guard"
 	"github.com/weirflow/weir/queue"
@@ -12,10 +11,9 @@ import (
 // userCall is the user code that the engine is running, and how to go on after it. runtime.Goexit in user code ends the
 // engine's goroutine; its successor reads here what was being done (law A6).
 type userCall[IN, OUT any] struct {
-	kind    callKind
-	attempt *call.Attempt[*queue.Entry[Slot[IN, OUT]], OUT] // invoked
-	entry   *queue.Entry[Slot[IN, OUT]]                     // decided about, accepted, or to be admitted
-	exited  error                                           // the call ended the goroutine
+	kind   callKind
+	entry  *queue.Entry[Slot[IN, OUT]] // invoked, decided about, accepted, or to be admitted
+	exited error                       // the call ended the goroutine
 }
 
 type callKind uint8
@@ -23,60 +21,66 @@ type callKind uint8
 const (
 	noCall       callKind = iota
 	callInvoke            // Config.Invoke, or the observer of an attempt that begins
-	callDecide            // what the policy consists of
+	callJudge             // the policy, which is shown an outcome
+	callConclude          // the policy, after its strategy has answered
 	callAccepted          // the observer of an element that was accepted
 	callReport            // the observer of what has ended
 	callPace              // Config.Pace
 )
 
-// protect runs user code, for e or a, and returns its panic as an error. If the code ends the goroutine instead, protect does not return, and
-// the successor of the goroutine resumes.
-func (g *Engine[IN, OUT]) protect(
-	kind callKind, e *queue.Entry[Slot[IN, OUT]], a *call.Attempt[*queue.Entry[Slot[IN, OUT]], OUT], f func(),
-) (panicked error) {
-	if g.call.kind = kind; e != nil {
-		g.call.entry = e
-	} else {
-		g.call.attempt = a
-	}
+// protect runs user code for e, which is nil if it is for none, and returns its panic as an error; see broken. If the code ends the
+// goroutine instead, protect does not return, and the successor of the goroutine resumes.
+func (g *Engine[IN, OUT]) protect(kind callKind, e *queue.Entry[Slot[IN, OUT]], f func()) (panicked error) {
+	g.call.kind, g.call.entry = kind, e
 	g.stale = true
 	var stands guard.Guard
 	defer stands.Close(func(recovered any) {
+		if recovered != nil && g.call.kind == noCall { // not the user's
+			panic(recovered)
+		}
 		err := g.Host.Panicked(recovered)
 		if recovered == nil {
 			g.call.exited = err
 			return
 		}
-		g.call = userCall[IN, OUT]{}
 		panicked = err
 	})
 	f()
 	stands.Returned()
-	g.call.kind = noCall // the pointers stay until the next call: to clear them costs a write barrier each
+	g.call.kind = noCall // the entry stays until the next call: to clear it costs a write barrier
 	return nil
+}
+
+// broken goes on after user code that has broken with err (law A6).
+func (g *Engine[IN, OUT]) broken(err error) {
+	was := g.call
+	g.call = userCall[IN, OUT]{}
+	switch e := was.entry; was.kind {
+	case callInvoke:
+		e.Value.attempt.CompleteExceptionally(err)
+		g.invoked(e, false)
+	case callJudge:
+		g.doubt(e)
+		g.decided(e, g.judged, decision.Decision{}, err)
+	case callConclude:
+		g.decided(e, g.judged, decision.Decision{}, err)
+	case callAccepted:
+		e.Value.rider().broken = err
+	case callReport:
+		g.Hooks.ObserverBroke(err)
+	case callPace:
+		if g.Host.Share != nil {
+			g.Host.Share.Release()
+		}
+		g.refuse(e, err)
+	case noCall:
+	}
 }
 
 // Resume goes on where user code has ended the goroutine that owned the engine; it does nothing in any other case.
 func (g *Engine[IN, OUT]) Resume() {
-	was := g.call
-	g.call = userCall[IN, OUT]{}
-	if was.exited != nil {
-		switch was.kind {
-		case callInvoke:
-			g.invoked(was.attempt, was.exited)
-		case callDecide:
-			g.decided(was.entry, g.judged, decision.Decision{}, was.exited)
-		case callAccepted:
-			was.entry.Value.rider().broken = was.exited
-		case callReport:
-			g.Hooks.ObserverBroke(was.exited)
-		case callPace:
-			if g.Host.Share != nil {
-				g.Host.Share.Release()
-			}
-			g.refuse(was.entry, was.exited)
-		case noCall:
-		}
+	if err := g.call.exited; err != nil {
+		g.broken(err)
 	}
 	g.readRest()
 }
@@ -105,7 +109,6 @@ type watchedCall[IN, OUT any] struct {
 	since   time.Duration
 	lost    time.Duration // at the beginning
 	in      IN
-	attempt *call.Attempt[*queue.Entry[Slot[IN, OUT]], OUT]
 	invoked bool
 	judged  bool
 
@@ -113,10 +116,10 @@ type watchedCall[IN, OUT any] struct {
 }
 
 // watch begins to watch a call for e.
-func (g *Engine[IN, OUT]) watch(e *queue.Entry[Slot[IN, OUT]], a *call.Attempt[*queue.Entry[Slot[IN, OUT]], OUT], invoked bool) {
+func (g *Engine[IN, OUT]) watch(e *queue.Entry[Slot[IN, OUT]], invoked bool) {
 	w := &g.slow
 	w.watched, w.invoked, w.judged, w.observed = true, invoked, !invoked, false
-	w.since, w.lost, w.in, w.attempt = g.now, time.Duration(g.Lost.Load()), e.Value.in, a
+	w.since, w.lost, w.in = g.now, time.Duration(g.Lost.Load()), e.Value.in
 }
 
 // endWatch notes the watched call if it took too long. No user code runs here: nothing may come between a look at the clock and what
