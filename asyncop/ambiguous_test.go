@@ -16,7 +16,7 @@ import (
 	"github.com/weirflow/weir/strategies"
 )
 
-// timeoutOf returns the *TimeoutError that the side output got for the first element.
+// timeoutOf returns the *TimeoutError that the failure sink got for the first element.
 func timeoutOf(t *testing.T, side *sideSink) *asyncop.TimeoutError {
 	t.Helper()
 	require.NotEmpty(t, side.got())
@@ -53,7 +53,7 @@ func TestTimeoutInDoubtAfterAnAttempt(t *testing.T) {
 							r := newRig(t, m, setup{
 								timeout:  time.Minute,
 								strategy: because(reason, tt.strategy).IdempotentIf(func(any) bool { return idempotent }),
-								opts:     options(asyncop.WithSideOutput(side)),
+								opts:     options(asyncop.WithFailureSink(side.take)),
 							})
 							r.script("a#1", func(c *call) error { predicates.ReportStage(c.ctx, stage); return errBroken })
 							r.script("a#2", func(c *call) error { predicates.ReportStage(c.ctx, predicates.ClientDispatch); return nil })
@@ -76,7 +76,7 @@ func TestTimeoutInDoubtOfAFirstAttempt(t *testing.T) {
 	forEachMode(t, func(t *testing.T, m mode) {
 		for stage := range predicates.ResponseReceived + 1 {
 			side := newSideSink(false)
-			r := newRig(t, m, setup{timeout: time.Minute, opts: options(asyncop.WithSideOutput(side))})
+			r := newRig(t, m, setup{timeout: time.Minute, opts: options(asyncop.WithFailureSink(side.take))})
 			r.script("a#1", func(c *call) error { predicates.ReportStage(c.ctx, stage); return nil })
 			r.sendEach("a")
 			r.advance(time.Minute)
@@ -85,7 +85,7 @@ func TestTimeoutInDoubtOfAFirstAttempt(t *testing.T) {
 		}
 		side := newSideSink(false)
 		r := newRig(t, m, setup{
-			timeout: time.Minute, opts: options(asyncop.WithSideOutput(side), asyncop.WithMaxConcurrentCalls(1)),
+			timeout: time.Minute, opts: options(asyncop.WithFailureSink(side.take), asyncop.WithMaxConcurrentCalls(1)),
 			wrap: func(*hand) function {
 				return asyncop.Blocking(func(_ context.Context, in string) (string, error) {
 					require.NotEqual(t, "a", in)
@@ -125,7 +125,7 @@ func TestTimeoutInDoubtWithFlipStrategies(t *testing.T) {
 			forEachMode(t, func(t *testing.T, m mode) {
 				side := newSideSink(false)
 				r := newRig(t, m, setup{
-					timeout: time.Minute, strategy: retryAll(1000, 40*time.Second), opts: options(asyncop.WithSideOutput(side)),
+					timeout: time.Minute, strategy: retryAll(1000, 40*time.Second), opts: options(asyncop.WithFailureSink(side.take)),
 				})
 				r.answer = tt.answer
 				r.sendEach("a")
@@ -157,7 +157,7 @@ func TestTimeoutInDoubtAfterARestart(t *testing.T) {
 					store = store.Reopen()
 					side = newSideSink(false)
 					r = newCheckRig(t, m, setup{
-						timeout: s.timeout, strategy: s.strategy, opts: append(s.opts[:2:2], asyncop.WithSideOutput(side)),
+						timeout: s.timeout, strategy: s.strategy, opts: append(s.opts[:2:2], asyncop.WithFailureSink(side.take)),
 					}, store)
 					require.Equal(t, "x#1", r.calls())
 				}
@@ -181,7 +181,7 @@ func TestAmbiguousWithIdempotenceThatBreaks(t *testing.T) {
 			r := newRig(t, m, setup{
 				timeout:  time.Minute,
 				strategy: because(unsafeReason, nil).IdempotentIf(func(any) bool { breaks(); return true }),
-				opts:     options(asyncop.WithSideOutput(side)),
+				opts:     options(asyncop.WithFailureSink(side.take)),
 			})
 			r.sendEach("a")
 			r.advance(time.Minute)
@@ -236,7 +236,7 @@ func TestFailureInDoubt(t *testing.T) {
 					return r.end()
 				}
 				side := newSideSink(false)
-				require.NoError(t, run(asyncop.WithSideOutput(side)))
+				require.NoError(t, run(asyncop.WithFailureSink(side.take)))
 				f := side.got()[0]
 				require.Equal(t, tt.reason, f.Reason)
 				require.Equal(t, tt.inDoubt, f.InDoubt)
@@ -260,7 +260,7 @@ func TestFailureOfTheLastOutcome(t *testing.T) {
 			predicates.ByException[string](predicates.ErrorIs(errBroken), safeReason),
 			predicates.ByException[string](predicates.ErrorIs(errAgain), unsafeReason))
 		r := newRig(t, m, setup{
-			timeout: time.Minute, strategy: strategies.ReasonAware(byError, nil), opts: options(asyncop.WithSideOutput(side)),
+			timeout: time.Minute, strategy: strategies.ReasonAware(byError, nil), opts: options(asyncop.WithFailureSink(side.take)),
 		})
 		r.script("a#1", fails) // retried
 		r.script("a#2", func(*call) error { return errAgain })
@@ -288,7 +288,7 @@ func TestRejectedInDoubtOfAnEarlierAttempt(t *testing.T) {
 				predicates.ByException[string](predicates.ErrorIs(errAgain), rejection))
 			r := newRig(t, m, setup{
 				timeout: time.Minute, strategy: aware(classify, always(true, strategies.RetryAfter(0))),
-				opts: options(asyncop.WithSideOutput(side)),
+				opts: options(asyncop.WithFailureSink(side.take)),
 			})
 			r.script("a#1", fails)
 			r.script("a#2", func(*call) error { return errAgain })
@@ -336,7 +336,7 @@ func TestFailureInDoubtWhereThePredicateBreaks(t *testing.T) {
 		forEachMode(t, func(t *testing.T, m mode) {
 			side := newSideSink(false)
 			s := strategies.FixedDelay[string](3, 0).RetryIfException(func(error) bool { b.breaks(); return true })
-			r := newRig(t, m, setup{timeout: time.Minute, strategy: s, opts: options(asyncop.WithSideOutput(side))})
+			r := newRig(t, m, setup{timeout: time.Minute, strategy: s, opts: options(asyncop.WithFailureSink(side.take))})
 			r.answer = fails
 			r.sendEach("a")
 			require.NoError(t, r.end())
@@ -351,7 +351,7 @@ func TestAbandonedResultsOfAHandler(t *testing.T) {
 		side := newSideSink(false)
 		r := newRig(t, m, setup{
 			timeout: time.Minute, wrap: handled, blocked: true,
-			opts: options(asyncop.WithBuffer(0), asyncop.WithMaxConcurrentCalls(1), asyncop.WithSideOutput(side)),
+			opts: options(asyncop.WithBuffer(0), asyncop.WithMaxConcurrentCalls(1), asyncop.WithFailureSink(side.take)),
 		})
 		r.sendEach("ab")
 		r.advance(time.Minute)
@@ -370,7 +370,7 @@ func TestAbandonedResultHasNoReason(t *testing.T) {
 		side := newSideSink(false)
 		r := newRig(t, m, setup{
 			timeout: time.Minute, strategy: because(safeReason, always(true, strategies.RetryAfter(0))), blocked: true,
-			opts: options(asyncop.WithBuffer(0), asyncop.WithSideOutput(side)),
+			opts: options(asyncop.WithBuffer(0), asyncop.WithFailureSink(side.take)),
 		})
 		r.script("a#1", fails)
 		r.script("a#2", upper)

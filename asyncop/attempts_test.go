@@ -229,7 +229,7 @@ func TestExhaustedResultAsFailure(t *testing.T) {
 		side := newSideSink(false)
 		r := newRig(t, m, setup{
 			timeout: time.Minute, strategy: retryAll(1, 0),
-			opts: options(asyncop.WithExhaustedAsFailure(), asyncop.WithSideOutput(side)),
+			opts: options(asyncop.WithExhaustedAsFailure(), asyncop.WithFailureSink(side.take)),
 		})
 		r.script("a#1", empty)
 		r.script("a#2", empty)
@@ -253,7 +253,7 @@ func TestExhaustedAtTheEndOfInput(t *testing.T) {
 		side := newSideSink(false)
 		r := newRig(t, m, setup{
 			timeout: time.Minute, strategy: retryAll(9, time.Second),
-			opts: options(asyncop.WithExhaustedAsFailure(), asyncop.WithSideOutput(side)),
+			opts: options(asyncop.WithExhaustedAsFailure(), asyncop.WithFailureSink(side.take)),
 		})
 		r.answer = empty
 		r.sendEach("a")

@@ -59,7 +59,7 @@ func TestStubbornUserCodeIsBounded(t *testing.T) {
 				u := &stubborn{release: make(chan struct{})}
 				side := newSideSink(false)
 				s, every := limits(u)
-				s.opts = append(s.opts, asyncop.WithSideOutput(side))
+				s.opts = append(s.opts, asyncop.WithFailureSink(side.take))
 				r := newRig(t, m, s)
 				if name != "timeout handler" {
 					r.answer = fails

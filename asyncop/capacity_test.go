@@ -115,14 +115,14 @@ func TestCapacityCountsWatermarks(t *testing.T) {
 	})
 }
 
-// Q2: elements with their timeout handler, and failed ones that the side output has not taken.
+// Q2: elements with their timeout handler, and failed ones that the failure sink has not taken.
 func TestCapacityCountsHandlersAndFailures(t *testing.T) {
 	forEachMode(t, func(t *testing.T, m mode) {
 		m.capacity = 2
 		answer := make(chan struct{})
 		side := newSideSink(true)
 		r := newRig(t, m, setup{
-			timeout: time.Second, opts: options(asyncop.WithSideOutput(side)),
+			timeout: time.Second, opts: options(asyncop.WithFailureSink(side.take)),
 			wrap: func(h *hand) function {
 				return asyncop.HandleTimeout(h, func(context.Context, string) ([]string, error) { <-answer; return nil, nil })
 			},

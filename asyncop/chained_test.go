@@ -411,10 +411,11 @@ func TestChainedFailures(t *testing.T) {
 			}
 			time.AfterFunc(time.Duration(in[0])*time.Second, func() { result.Complete(in) })
 			return nil
-		}), time.Hour, nil, asyncop.WithFailureHandler(func(f asyncop.Failure[string]) {
+		}), time.Hour, nil, asyncop.WithFailureSink(func(_ context.Context, f asyncop.Failure[string]) error {
 			mu.Lock()
 			defer mu.Unlock()
 			failed = append(failed, f.Element)
+			return nil
 		}), asyncop.WithLogger(slog.New(slog.DiscardHandler)))
 		require.Equal(t, "a c", <-chain(op, inputsOf("abc")["slice"], nil))
 		require.Equal(t, []string{"b"}, failed)

@@ -128,14 +128,14 @@ func codecOf(encode, decode func()) codec.Codec[string] {
 	)
 }
 
-// A1: what a Suspend was to keep, and does not, is abandoned, and the side output gets it.
+// A1: what a Suspend was to keep, and does not, is abandoned, and the failure sink gets it.
 func TestSuspendThatFailsAbandonsWhatIsInFlight(t *testing.T) {
 	nothing := func() {}
 	t.Run("not encoded", func(t *testing.T) {
 		forEachMode(t, func(t *testing.T, m mode) {
 			side := newSideSink(false)
 			texts := codecOf(func() { panic("broken") }, nothing)
-			r := newCheckRig(t, m, setup{opts: options(asyncop.WithInputCodec[string](texts), asyncop.WithSideOutput(side))}, nil)
+			r := newCheckRig(t, m, setup{opts: options(asyncop.WithInputCodec[string](texts), asyncop.WithFailureSink(side.take))}, nil)
 			r.send("a")
 			b, done := r.trigger(checkpoint.Suspend)
 			r.send(b)
@@ -150,7 +150,7 @@ func TestSuspendThatFailsAbandonsWhatIsInFlight(t *testing.T) {
 	t.Run("cancelled", func(t *testing.T) {
 		forEachMode(t, func(t *testing.T, m mode) {
 			side := newSideSink(false)
-			r := newCheckRig(t, m, setup{blocked: true, opts: options(asyncop.WithBuffer(0), asyncop.WithSideOutput(side))}, nil)
+			r := newCheckRig(t, m, setup{blocked: true, opts: options(asyncop.WithBuffer(0), asyncop.WithFailureSink(side.take))}, nil)
 			r.send("a")
 			b, _ := r.trigger(checkpoint.Suspend)
 			r.send(b) // cannot leave
@@ -307,7 +307,7 @@ func TestStatsAfterASuspend(t *testing.T) {
 		side := newSideSink(true)
 		r := newCheckRig(t, m, setup{
 			timeout: time.Hour, strategy: retryAgain(3, time.Minute), blocked: true,
-			opts: options(asyncop.WithBuffer(0), asyncop.WithSideOutput(side)),
+			opts: options(asyncop.WithBuffer(0), asyncop.WithFailureSink(side.take)),
 		}, nil)
 		r.script("f#1", fails)                                 // failing
 		r.script("b#1", func(*call) error { return errAgain }) // in back-off
@@ -323,7 +323,7 @@ func TestStatsAfterASuspend(t *testing.T) {
 		require.Zero(t, s.InFlight)
 		require.Zero(t, s.Running)
 		require.Zero(t, s.WaitingForRetry)
-		require.Zero(t, s.SideOutput)
+		require.Zero(t, s.HandedOver)
 		require.EqualValues(t, 4, s.Abandoned)
 		require.EqualValues(t, 1, s.Completed)
 		require.Zero(t, s.OldestAge)

@@ -227,7 +227,7 @@ func TestCheckpointHoldsFailingAndHandledElements(t *testing.T) {
 		answer := make(chan struct{})
 		r := newCheckRig(t, m, setup{
 			timeout: time.Second,
-			opts:    options(asyncop.WithSideOutput(side)),
+			opts:    options(asyncop.WithFailureSink(side.take)),
 			wrap: withHandler(func(_ context.Context, in string) ([]string, error) {
 				<-answer
 				return []string{"late " + in}, nil
@@ -428,7 +428,7 @@ func TestSuspendBarrierLeavesEverythingToTheCheckpoint(t *testing.T) {
 	forEachMode(t, func(t *testing.T, m mode) {
 		store := checkpointtest.NewMemoryStore()
 		side := newSideSink(true)
-		r := newCheckRig(t, m, setup{blocked: true, opts: options(asyncop.WithBuffer(0), asyncop.WithSideOutput(side))}, store)
+		r := newCheckRig(t, m, setup{blocked: true, opts: options(asyncop.WithBuffer(0), asyncop.WithFailureSink(side.take))}, store)
 		r.script("x#1", fails)
 		r.send("a", "x", "b")
 		b, done := r.trigger(checkpoint.Suspend)

@@ -119,7 +119,7 @@ func TestRetryStateNumbers(t *testing.T) {
 
 				store = store.Reopen()
 				side := newSideSink(false)
-				s.opts = options(asyncop.WithRetryState(c.choice), asyncop.WithSideOutput(side))
+				s.opts = options(asyncop.WithRetryState(c.choice), asyncop.WithFailureSink(side.take))
 				again := newCheckRig(t, m, s, store)
 				require.Equal(t, c.calls, again.callTimes())
 				again.send("n") // it has its whole timeout
@@ -150,7 +150,7 @@ func TestMostAttemptsThereAre(t *testing.T) {
 		side := newSideSink(false)
 		r := newCheckRig(t, m, setup{
 			timeout: time.Minute, strategy: retryAgain(3, 0),
-			opts: options(asyncop.WithRetryState(asyncop.TimeSpent), asyncop.WithSideOutput(side)),
+			opts: options(asyncop.WithRetryState(asyncop.TimeSpent), asyncop.WithFailureSink(side.take)),
 		}, store)
 		r.fail(fmt.Sprintf("a#%d", math.MaxInt32), errAgain)
 		require.Equal(t, fmt.Sprintf("a#%d@0s", math.MaxInt32), r.callTimes())
@@ -182,7 +182,7 @@ func TestLatencyFirstOfPolicies(t *testing.T) {
 				_ = r.cut(errBroken)
 				r.advance(time.Minute)
 				side := newSideSink(false)
-				s.opts = options(asyncop.WithRetryState(asyncop.LatencyFirst), asyncop.WithSideOutput(side))
+				s.opts = options(asyncop.WithRetryState(asyncop.LatencyFirst), asyncop.WithFailureSink(side.take))
 				r = newCheckRig(t, m, s, store.Reopen())
 				for len(side.got()) == 0 {
 					r.advance(time.Millisecond)
@@ -579,7 +579,7 @@ func TestFailureOfARestoredElementWithoutAnotherAttempt(t *testing.T) {
 		side := newSideSink(false)
 		s := setup{
 			timeout: 10 * time.Second, strategy: retryAgain(3, time.Second),
-			opts: options(asyncop.WithRetryState(asyncop.TimeSpent), asyncop.WithSideOutput(side)),
+			opts: options(asyncop.WithRetryState(asyncop.TimeSpent), asyncop.WithFailureSink(side.take)),
 		}
 		r := newCheckRig(t, m, s, store)
 		began := time.Now()
@@ -591,7 +591,7 @@ func TestFailureOfARestoredElementWithoutAnotherAttempt(t *testing.T) {
 		r.advance(time.Hour)
 
 		side = newSideSink(false)
-		s.opts = options(asyncop.WithRetryState(asyncop.TimeSpent), asyncop.WithSideOutput(side), asyncop.WithMaxConcurrentCalls(1))
+		s.opts = options(asyncop.WithRetryState(asyncop.TimeSpent), asyncop.WithFailureSink(side.take), asyncop.WithMaxConcurrentCalls(1))
 		s.wrap = func(*hand) function {
 			return asyncop.Blocking(func(context.Context, string) (string, error) {
 				time.Sleep(11 * time.Second) // a's keeps the permit from b

@@ -63,7 +63,7 @@ func TestElementsEndInOneWay(t *testing.T) {
 	})
 }
 
-// inEveryPhase returns a rig with one element in each phase, named after it, under a side output that takes nothing.
+// inEveryPhase returns a rig with one element in each phase, named after it, under a failure sink that takes nothing.
 func inEveryPhase(t *testing.T, m mode, side *sideSink) *rig {
 	t.Helper()
 	r := newRig(t, m, setup{
@@ -76,7 +76,7 @@ func inEveryPhase(t *testing.T, m mode, side *sideSink) *rig {
 				return nil, ctx.Err()
 			})
 		},
-		opts: options(asyncop.WithBuffer(0), asyncop.WithMaxConcurrentCalls(2), asyncop.WithSideOutput(side)),
+		opts: options(asyncop.WithBuffer(0), asyncop.WithMaxConcurrentCalls(2), asyncop.WithFailureSink(side.take)),
 	})
 	r.send("handling")
 	r.advance(10 * time.Second)
@@ -124,7 +124,7 @@ func TestCancelAbandonsWhatIsInFlight(t *testing.T) {
 		}
 		s := r.stats()
 		require.EqualValues(t, 7, s.Abandoned)
-		require.EqualValues(t, 1, s.SideOutput)
+		require.EqualValues(t, 1, s.HandedOver)
 		require.Zero(t, s.InFlight)
 		require.Zero(t, s.WaitingForRetry)
 		require.Zero(t, s.Running)

@@ -32,7 +32,6 @@ func panicOf(f func()) (message string) {
 func TestConstructorsRefuseNonsense(t *testing.T) {
 	fn := newHand(t)
 	side := newSideSink(false)
-	defer close(side.in)
 	retry := retryAll(1, time.Second)
 	var nilFixed *strategies.FixedDelayStrategy[string]
 	for _, c := range []struct {
@@ -59,16 +58,12 @@ func TestConstructorsRefuseNonsense(t *testing.T) {
 		{fn, time.Second, 1, nilFixed, nil, "nil strategy"},
 		{fn, 0, 1, nil, options(nil), "option 0 is nil"},
 		{
-			fn, 0, 1, nil, options(asyncop.WithDropOnFailure(), asyncop.WithSideOutput(side)),
-			"WithDropOnFailure and WithSideOutput exclude each other",
+			fn, 0, 1, nil, options(asyncop.WithDropOnFailure(), asyncop.WithFailureSink(side.take)),
+			"WithDropOnFailure and WithFailureSink exclude each other",
 		},
 		{
-			fn, 0, 1, nil, options(asyncop.WithSideOutput(side), asyncop.WithDropOnFailure()),
-			"WithSideOutput and WithDropOnFailure exclude each other",
-		},
-		{
-			fn, 0, 1, nil, options(asyncop.WithDropOnFailure(), asyncop.WithFailureHandler(func(asyncop.Failure[string]) {})),
-			"WithDropOnFailure and WithFailureHandler exclude each other",
+			fn, 0, 1, nil, options(asyncop.WithFailureSink(side.take), asyncop.WithDropOnFailure()),
+			"WithFailureSink and WithDropOnFailure exclude each other",
 		},
 		{
 			fn, time.Second, 1, retry, options(asyncop.WithDrainRetries(), asyncop.WithCutRetries()),
@@ -122,20 +117,16 @@ func TestOptionsRefuseNonsense(t *testing.T) {
 		"WithLogger: nil logger":                            func() { asyncop.WithLogger(nil) },
 		"WithElementLabel: nil function":                    func() { asyncop.WithElementLabel(nil) },
 		"WithRandom: nil source":                            func() { asyncop.WithRandom(nil) },
-		"WithSideOutput: nil inlet":                         func() { asyncop.WithSideOutput(nil) },
-		"WithFailureHandler: nil handler":                   func() { asyncop.WithFailureHandler[string](nil) },
-		"OrderedWait: WithFailureHandler: func(asyncop.Failure[int]) does not take asyncop.Failure[string]": func() {
-			asyncop.OrderedWait[string, string](newHand(t), 0, 1, asyncop.WithFailureHandler(func(asyncop.Failure[int]) {}))
+		"WithFailureSink: nil function":                     func() { asyncop.WithFailureSink[string](nil) },
+		"OrderedWait: WithFailureSink: func(context.Context, asyncop.Failure[int]) error does not take asyncop.Failure[string]": func() {
+			asyncop.OrderedWait[string, string](newHand(t), 0, 1, asyncop.WithFailureSink(func(context.Context, asyncop.Failure[int]) error { return nil }))
 		},
-		"WithSideOutput: In of the asyncop_test.closedInlet is nil": func() { asyncop.WithSideOutput(closedInlet{}) },
-		"HandleTimeout: nil function":                               func() { asyncop.HandleTimeout[int, int](nil, nil) },
-		"HandleTimeout: nil handler":                                func() { asyncop.HandleTimeout[string, string](&hand{}, nil) },
+		"HandleTimeout: nil function": func() { asyncop.HandleTimeout[int, int](nil, nil) },
+		"HandleTimeout: nil handler":  func() { asyncop.HandleTimeout[string, string](&hand{}, nil) },
 	} {
 		require.Contains(t, panicOf(f), want)
 	}
-	var nilSink *sideSink
 	require.Contains(t, panicOf(func() { asyncop.WithRandom((*rand.PCG)(nil)) }), "WithRandom: nil source")
-	require.Contains(t, panicOf(func() { asyncop.WithSideOutput(nilSink) }), "WithSideOutput: nil inlet")
 }
 
 // A refused operator leaves nothing running (goleak in TestMain checks that), and the smallest legal values work.
@@ -292,7 +283,3 @@ func TestOptionalInterfacesAroundBlocking(t *testing.T) {
 		require.NoError(t, r.end())
 	})
 }
-
-type closedInlet struct{}
-
-func (closedInlet) In() chan<- any { return nil }

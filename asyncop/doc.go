@@ -41,7 +41,7 @@
 //	accept ─▶ slot ─▶ permit ─▶ attempt ─▶ outcome ─▶ again? ─▶ back-off
 //	  ▲                                       │
 //	  │ full: backpressure                    ├─▶ results ─▶ their turn ─▶ emitted
-//	                                          └─▶ failure ─▶ pipeline fails | dropped | side output
+//	                                          └─▶ failure ─▶ pipeline fails | dropped | failure sink
 //
 //	at the deadline, wherever it stands ─▶ timeout handler ─▶ results or failure
 //	at the end of the input ─▶ what is in back-off gets one last attempt at once
@@ -82,7 +82,7 @@
 //
 // An error, a panic or a runtime.Goexit in user code is an outcome of its element (A6). By default the first failure of
 // an element fails the pipeline, as in Flink: Err is an [*ElementError] and nothing is emitted after it.
-// [WithDropOnFailure] and [WithSideOutput] let the others go on. A result that still asks for a retry when none is left
+// [WithDropOnFailure] and [WithFailureSink] let the others go on. A result that still asks for a retry when none is left
 // is emitted as it is, unless [WithExhaustedAsFailure].
 //
 // # Reasons

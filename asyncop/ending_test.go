@@ -340,7 +340,7 @@ func TestFirstCauseCounts(t *testing.T) {
 	})
 }
 
-// Close waits for the last element, and for the side output.
+// Close waits for the last element, and for the failure sink.
 func TestCloseComesAfterTheLastElement(t *testing.T) {
 	forEachMode(t, func(t *testing.T, m mode) {
 		var l *lifecycle
@@ -521,7 +521,7 @@ func TestEndWithoutAnUpstream(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			forEachMode(t, func(t *testing.T, m mode) {
 				ctx, cancel := context.WithCancelCause(t.Context())
-				op := construct(m, upperFunc(), time.Minute, nil, asyncop.WithContext(ctx), asyncop.WithFailureHandler(func(failure) {}))
+				op := construct(m, upperFunc(), time.Minute, nil, asyncop.WithContext(ctx), asyncop.WithFailureSink(func(context.Context, failure) error { return nil }))
 				used := make(chan struct{})
 				go func() { use(op); close(used) }()
 				synctest.Wait()

@@ -89,8 +89,11 @@ func Example_httpStages() {
 		return o.name, nil
 	})
 	policy := strategies.ReasonAware(httpretry.Classifier[string](), strategies.BestEffort[string]())
-	failures := newFailureNames()
-	op := asyncop.OrderedWaitWithRetry(send, 10*time.Second, 100, policy, asyncop.WithSideOutput(failures))
+	failures := make(chan asyncop.Failure[order], 10)
+	op := asyncop.OrderedWaitWithRetry(send, 10*time.Second, 100, policy, asyncop.WithFailureSink(func(_ context.Context, f asyncop.Failure[order]) error {
+		failures <- f
+		return nil
+	}))
 
 	var names []string
 	for _, path := range []string{"/unreachable", "/hangs-up", "/refuses", "/breaks", "/works"} {
@@ -105,7 +108,7 @@ func Example_httpStages() {
 		select {
 		case name := <-op.Out():
 			succeeded[name.(string)] = true
-		case <-failures.one:
+		case <-failures:
 		}
 	}
 	close(op.In())
@@ -141,22 +144,3 @@ func (r *onlyReader) Read(p []byte) (int, error) {
 	r.rest = r.rest[n:]
 	return n, nil
 }
-
-// failureNames is a side output.
-type failureNames struct {
-	in  chan any
-	one chan any
-}
-
-func newFailureNames() *failureNames {
-	f := &failureNames{in: make(chan any), one: make(chan any, 100)}
-	go func() {
-		defer close(f.one)
-		for v := range f.in {
-			f.one <- v
-		}
-	}()
-	return f
-}
-
-func (f *failureNames) In() chan<- any { return f.in }

@@ -35,7 +35,7 @@ func Example_reasons() {
 		}
 	}))
 	defer server.Close()
-	url, source, failed := server.URL, make(chan any, 2), make(chan any, 2)
+	url, source, failed := server.URL, make(chan any, 2), make(chan asyncop.Failure[string], 2)
 
 	client := &http.Client{Transport: httpretry.Transport(nil)} // its errors tell whether anything was sent
 	post := asyncop.Blocking(func(ctx context.Context, order string) (string, error) {
@@ -52,13 +52,16 @@ func Example_reasons() {
 	})
 	op := asyncop.OrderedWaitWithRetry(post, 5*time.Second, 1000,
 		strategies.ReasonAware(httpretry.Classifier[string](), nil),
-		asyncop.WithSideOutput(extension.NewChanSink(failed)), asyncop.WithDrainRetries())
+		asyncop.WithFailureSink(func(_ context.Context, f asyncop.Failure[string]) error {
+			failed <- f
+			return nil
+		}), asyncop.WithDrainRetries())
 
 	source <- "a book"
 	source <- "a boat"
 	close(source)
 	extension.NewChanSource(source).Via(op).To(extension.NewStdoutSink())
-	f := (<-failed).(asyncop.Failure[string])
+	f := <-failed
 	fmt.Println("in doubt:", f.Element, errors.Is(f.Err, io.EOF))
 	mu.Lock()
 	defer mu.Unlock()

@@ -6,15 +6,13 @@ import (
 	"fmt"
 	"log/slog"
 	"regexp"
+	"slices"
 	"strings"
 	"sync"
 	"testing"
 	"testing/synctest"
 	"time"
 
-	"github.com/reugn/go-streams"
-	"github.com/reugn/go-streams/extension"
-	"github.com/reugn/go-streams/flow"
 	"github.com/stretchr/testify/require"
 
 	"github.com/weirflow/weir/asyncop"
@@ -131,14 +129,14 @@ func TestDropOnFailure(t *testing.T) {
 	})
 }
 
-// ---- Failure policy: side output
+// ---- Failure policy: failure sink
 
-// The side output gets the element, its error, its attempts, and when they began.
-func TestSideOutputGetsFailures(t *testing.T) {
+// The failure sink gets the element, its error, its attempts, and when they began.
+func TestFailureSinkGetsFailures(t *testing.T) {
 	forEachClock(t, func(t *testing.T, m mode) {
 		side := newSideSink(false)
 		r := newRig(t, m, setup{
-			timeout: 10 * time.Second, strategy: retryAll(2, time.Second), opts: options(asyncop.WithSideOutput(side)),
+			timeout: 10 * time.Second, strategy: retryAll(2, time.Second), opts: options(asyncop.WithFailureSink(side.take)),
 		})
 		r.script("b#1", upper)
 		r.advance(time.Second)
@@ -156,7 +154,7 @@ func TestSideOutputGetsFailures(t *testing.T) {
 			InDoubt: true,
 		}}, plain(side.got()))
 		s := r.stats()
-		require.EqualValues(t, 1, s.SideOutput)
+		require.EqualValues(t, 1, s.HandedOver)
 		require.EqualValues(t, 1, s.Failures)
 		checkBalance(t, s)
 	})
@@ -175,13 +173,13 @@ func plain(fs []failure) (all []failure) {
 	return all
 }
 
-// A blocked side output holds slots, and nothing else: timers fire on time, other elements go on.
-func TestBlockedSideOutputHoldsSlotsNotTimers(t *testing.T) {
+// A blocked failure sink holds slots, and nothing else: timers fire on time, other elements go on.
+func TestBlockedFailureSinkHoldsSlotsNotTimers(t *testing.T) {
 	forEachClock(t, func(t *testing.T, m mode) {
 		m.capacity = 4
 		side := newSideSink(true)
 		r := newRig(t, m, setup{
-			timeout: 3 * time.Second, strategy: retryAll(1, time.Second), opts: options(asyncop.WithSideOutput(side)),
+			timeout: 3 * time.Second, strategy: retryAll(1, time.Second), opts: options(asyncop.WithFailureSink(side.take)),
 		})
 		r.script("a#1", fails)
 		r.script("a#2", fails)
@@ -193,7 +191,7 @@ func TestBlockedSideOutputHoldsSlotsNotTimers(t *testing.T) {
 		s := r.stats()
 		require.EqualValues(t, 3, s.Timeouts)
 		require.EqualValues(t, 4, s.InFlight)
-		require.Zero(t, s.SideOutput)
+		require.Zero(t, s.HandedOver)
 		side.unblock()
 		require.Equal(t, "a b c d", side.elements())
 		r.complete("e#1", "E")
@@ -203,11 +201,11 @@ func TestBlockedSideOutputHoldsSlotsNotTimers(t *testing.T) {
 	})
 }
 
-// A blocked side output does not keep the results of others from leaving, unless the order wants it.
-func TestBlockedSideOutputAndTheResultsOfOthers(t *testing.T) {
+// A blocked failure sink does not keep the results of others from leaving, unless the order wants it.
+func TestBlockedFailureSinkAndTheResultsOfOthers(t *testing.T) {
 	forEachMode(t, func(t *testing.T, m mode) {
 		side := newSideSink(true)
-		r := newRig(t, m, setup{opts: options(asyncop.WithSideOutput(side))})
+		r := newRig(t, m, setup{opts: options(asyncop.WithFailureSink(side.take))})
 		r.sendEach("abc")
 		r.complete("a#1", "A")
 		r.fail("b#1", errBroken)
@@ -219,75 +217,11 @@ func TestBlockedSideOutputAndTheResultsOfOthers(t *testing.T) {
 	})
 }
 
-// The operator closes the side output after the last failure; Done waits until it has completed.
-func TestSideOutputIsClosedAndAwaited(t *testing.T) {
-	forEachMode(t, func(t *testing.T, m mode) {
-		side := newSideSink(false)
-		slow := &slowSink{sideSink: side, finish: make(chan struct{})}
-		r := newRig(t, m, setup{opts: options(asyncop.WithSideOutput(slow))})
-		r.answer = fails
-		r.sendEach("ab")
-		r.endInput()
-		<-side.completed // it was closed
-		<-r.read         // and so was Out
-		synctest.Wait()
-		select {
-		case <-r.op.Done():
-			t.Fatal("done before the side output")
-		default:
-		}
-		require.NoError(t, r.op.Err())
-		close(slow.finish)
-		require.NoError(t, r.wait())
-		require.Equal(t, "a b", side.elements())
-	})
-}
-
-// slowSink completes when finish is closed.
-type slowSink struct {
-	*sideSink
-	finish chan struct{}
-}
-
-func (s *slowSink) AwaitCompletion() { <-s.finish }
-
-// A side output that panics while it is awaited does not bring the process down (A6).
-func TestSideOutputThatPanics(t *testing.T) {
-	forEachMode(t, func(t *testing.T, m mode) {
-		r := newRig(t, m, setup{opts: options(asyncop.WithSideOutput(panickingSink{newSideSink(false)}))})
-		r.answer = upper
-		r.sendEach("a")
-		require.NoError(t, r.end())
-	})
-}
-
-type panickingSink struct{ *sideSink }
-
-func (panickingSink) AwaitCompletion() { panic("broken") }
-
-// Any inlet of go-streams can be the side output: a flow, for instance.
-func TestSideOutputIsAnyInlet(t *testing.T) {
-	forEachMode(t, func(t *testing.T, m mode) {
-		names := flow.NewMap(func(f failure) string { return f.Element + ": " + f.Err.Error() }, 1)
-		out := make(chan any, 10)
-		go names.To(extension.NewChanSink(out))
-		r := newRig(t, m, setup{opts: options(asyncop.WithSideOutput(names))})
-		r.answer = fails
-		r.sendEach("ab")
-		require.NoError(t, r.end())
-		var got []any
-		for v := range out {
-			got = append(got, v)
-		}
-		require.Equal(t, []any{"a: broken", "b: broken"}, got)
-	})
-}
-
-// A cancelled operator ends although its side output takes nothing: Out is closed, Err is set; only Done waits.
-func TestCancelWithABlockedSideOutput(t *testing.T) {
+// A cancelled operator ends although its failure sink takes nothing: Out is closed, Err is set; only Done waits.
+func TestCancelWithABlockedFailureSink(t *testing.T) {
 	forEachMode(t, func(t *testing.T, m mode) {
 		side := newSideSink(true)
-		r := newRig(t, m, setup{opts: options(asyncop.WithSideOutput(side))})
+		r := newRig(t, m, setup{opts: options(asyncop.WithFailureSink(side.take))})
 		r.script("a#1", fails)
 		r.sendEach("ab")
 		r.cancel(errTestOver)
@@ -302,101 +236,11 @@ func TestCancelWithABlockedSideOutput(t *testing.T) {
 	})
 }
 
-// F1: a side output that takes nothing any more holds up the end of a cancelled operator for a while, and not for ever. What it
-// did not get is counted, and logged.
-func TestSideOutputThatIsDead(t *testing.T) {
-	for name, newInlet := range map[string]func(*deadSink) streams.Inlet{
-		"takes nothing":     func(s *deadSink) streams.Inlet { return s },
-		"does not complete": func(s *deadSink) streams.Inlet { s.in = make(chan any, 10); return s },
-		"no sink":           func(s *deadSink) streams.Inlet { return inletOnly{s.in} },
-	} {
-		t.Run(name, func(t *testing.T) {
-			forEachClock(t, func(t *testing.T, m mode) {
-				sink := &deadSink{make(chan any), make(chan struct{})}
-				dead := newInlet(sink)
-				defer close(sink.end)
-				var lines strings.Builder
-				r := newRig(t, m, setup{opts: options(asyncop.WithSideOutput(dead),
-					asyncop.WithLogger(slog.New(slog.NewTextHandler(&lines, nil))))})
-				r.script("a#1", fails)
-				r.sendEach("abc")
-				r.cancel(errTestOver)
-				<-r.read
-				require.ErrorIs(t, r.op.Err(), errTestOver)
-				synctest.Wait() // the side output is being waited for
-				r.advance(30*time.Second - 1)
-				select {
-				case <-r.op.Done():
-					t.Fatal("it gave up early")
-				default:
-				}
-				r.advance(1)
-				require.ErrorIs(t, r.wait(), errTestOver)
-				s := r.stats()
-				checkBalance(t, s)
-				if name == "does not complete" {
-					require.EqualValues(t, 1, s.SideOutput)
-					require.EqualValues(t, 2, s.Abandoned)
-					require.Contains(t, lines.String(), `level=ERROR msg="asyncop: the side output has not completed within 30s`)
-					return
-				}
-				require.Zero(t, s.SideOutput)
-				require.EqualValues(t, 3, s.Abandoned)
-				require.Contains(t, lines.String(), `level=ERROR msg="asyncop: the side output has taken nothing for 30s`)
-				require.Contains(t, lines.String(), " lost=3")
-			})
-		})
-	}
-}
-
-// One that is slow gets everything, and may complete, however long all of it takes.
-func TestSideOutputThatIsSlowAtTheEnd(t *testing.T) {
-	for _, places := range []int{0, 10} {
-		forEachClock(t, func(t *testing.T, m mode) {
-			side := &slowSink{&sideSink{in: make(chan any, places)}, make(chan struct{})}
-			var r *rig
-			wait := func(d time.Duration) {
-				if r.mock == nil {
-					time.Sleep(d)
-				} else {
-					r.mock.Add(d)
-				}
-			}
-			r = newRig(t, m, setup{opts: options(asyncop.WithSideOutput(side))})
-			r.sendEach("abc")
-			r.cancel(errTestOver)
-			go func() {
-				defer close(side.finish)
-				for v := range side.in {
-					wait(15 * time.Second)
-					side.failures = append(side.failures, v.(failure))
-				}
-				wait(14 * time.Second)
-			}()
-			require.ErrorIs(t, r.wait(), errTestOver)
-			require.Equal(t, "a b c", side.elements())
-		})
-	}
-}
-
-// deadSink takes what its channel has room for, and does not complete before the end of the test.
-type deadSink struct {
-	in  chan any
-	end chan struct{}
-}
-
-func (s *deadSink) In() chan<- any   { return s.in }
-func (s *deadSink) AwaitCompletion() { <-s.end }
-
-type inletOnly struct{ in chan any }
-
-func (i inletOnly) In() chan<- any { return i.in }
-
 // A wrong type is no failure of an element: it fails the pipeline under every policy.
 func TestWrongTypeFailsThePipelineUnderEveryPolicy(t *testing.T) {
 	forEachMode(t, func(t *testing.T, m mode) {
 		side := newSideSink(false)
-		for _, policy := range [][]asyncop.Option{{asyncop.WithDropOnFailure()}, {asyncop.WithSideOutput(side)}} {
+		for _, policy := range [][]asyncop.Option{{asyncop.WithDropOnFailure()}, {asyncop.WithFailureSink(side.take)}} {
 			r := newRig(t, m, setup{opts: policy})
 			r.send(1)
 			_, ok := errors.AsType[*asyncop.TypeError](r.wait())
@@ -585,7 +429,7 @@ func TestFailureTellsTheVerdict(t *testing.T) {
 					return r.end()
 				}
 				side := newSideSink(false)
-				require.NoError(t, run(asyncop.WithSideOutput(side)))
+				require.NoError(t, run(asyncop.WithFailureSink(side.take)))
 				require.Len(t, side.got(), 1)
 				require.Equal(t, want, side.got()[0].Verdict)
 				var failed *asyncop.ElementError
@@ -622,19 +466,84 @@ func TestErrorsNameTheOperator(t *testing.T) {
 	})
 }
 
-// ---- Failure policy: handler
+// ---- Failure policy: sink
 
-// A handler gets what a side output gets, one failure at a time; a slow one holds slots, and Done waits for it.
-func TestFailureHandler(t *testing.T) {
+// refusing is a failure sink that does not take an element as often as refusals says.
+type refusing struct {
+	start    time.Time
+	refusals map[string]int
+
+	mu     sync.Mutex
+	offers []string // guarded by mu: "a@1s"
+}
+
+func (s *refusing) offered() []string {
+	synctest.Wait()
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return slices.Clone(s.offers)
+}
+
+func (s *refusing) take(_ context.Context, f failure) error {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.offers = append(s.offers, fmt.Sprintf("%s@%v", f.Element, time.Since(s.start)))
+	if s.refusals[f.Element] > 0 {
+		s.refusals[f.Element]--
+		return errBroken
+	}
+	return nil
+}
+
+// An element that the sink does not take is offered again, after a back-off that grows up to 10 s, while others are taken. It holds
+// its slot, and a clean end waits for it.
+func TestFailureSinkThatRefuses(t *testing.T) {
+	forEachClock(t, func(t *testing.T, m mode) {
+		var lines strings.Builder
+		sink := &refusing{refusals: map[string]int{"a": 9}}
+		r := newRig(t, m, setup{timeout: time.Second, opts: options(asyncop.WithFailureSink(sink.take),
+			asyncop.WithLogger(slog.New(slog.NewTextHandler(&lines, nil))))})
+		sink.start = time.Now()
+		r.answer = fails
+		r.sendEach("ab")
+		r.endInput()
+		require.EqualValues(t, 1, r.stats().InFlight)
+		require.EqualValues(t, 1, r.stats().HandedOver)
+		r.advance(100 * time.Millisecond)
+		r.advance(200 * time.Millisecond)
+		r.advance(400 * time.Millisecond)
+		require.Len(t, sink.offered(), 5)
+		for _, d := range []int{800, 1600, 3200, 6400, 10_000} {
+			r.advance(time.Duration(d)*time.Millisecond - 1)
+			before := len(sink.offered())
+			r.advance(1)
+			require.Len(t, sink.offered(), before+1, "after %d ms", d)
+			require.EqualValues(t, 1, r.stats().InFlight)
+		}
+		r.advance(10 * time.Second)
+		require.NoError(t, r.wait())
+		require.Len(t, sink.offered(), 11)
+		require.EqualValues(t, 2, r.stats().HandedOver)
+		checkBalance(t, r.stats())
+		require.Contains(t, lines.String(), `msg="asyncop: the failure sink did not take an element" error=broken again=100ms element=a`)
+		if r.mock == nil {
+			require.Equal(t, []string{"a@0s", "b@0s", "a@100ms", "a@300ms", "a@700ms", "a@1.5s"}, sink.offered()[:6])
+		}
+	})
+}
+
+// The sink is called for one failure at a time, and may block; a slow one holds slots, and Done waits for it.
+func TestSlowFailureSink(t *testing.T) {
 	forEachMode(t, func(t *testing.T, m mode) {
 		m.capacity = 2
 		var mu sync.Mutex
 		var got []string
-		r := newRig(t, m, setup{timeout: time.Minute, opts: options(asyncop.WithFailureHandler(func(f failure) {
+		r := newRig(t, m, setup{timeout: time.Minute, opts: options(asyncop.WithFailureSink(func(_ context.Context, f failure) error {
 			time.Sleep(time.Second)
 			mu.Lock()
 			defer mu.Unlock()
 			got = append(got, fmt.Sprint(f.Element, " ", f.Err, " ", f.Abandoned))
+			return nil
 		}))})
 		r.answer = func(c *call) error {
 			if c.in == "z" {
@@ -643,10 +552,10 @@ func TestFailureHandler(t *testing.T) {
 			return errBroken
 		}
 		r.sendEach("abc")
-		require.Equal(t, "a#1@0s b#1@0s c#1@0s", r.callTimes(), "a is being handled, b and c hold slots")
+		require.Equal(t, "a#1@0s b#1@0s", r.callTimes(), "a is being taken, and b waits: both hold their slots")
 		require.EqualValues(t, 2, r.stats().InFlight)
 		r.advance(5 * time.Second)
-		require.EqualValues(t, 3, r.stats().SideOutput)
+		require.EqualValues(t, 3, r.stats().HandedOver)
 		r.send("z")
 		r.cancel(errTestOver)
 		err := r.wait()
@@ -656,37 +565,102 @@ func TestFailureHandler(t *testing.T) {
 	})
 }
 
-// A6: a handler that breaks ends the operator, and gets the rest all the same.
-func TestFailureHandlerThatBreaks(t *testing.T) {
+// A6: a sink that breaks has not taken the element, and is called again.
+func TestFailureSinkThatBreaks(t *testing.T) {
 	for _, b := range breakages {
 		forEachMode(t, func(t *testing.T, m mode) {
 			var got []string
-			r := newRig(t, m, setup{timeout: time.Minute, opts: options(asyncop.WithFailureHandler(func(f failure) {
-				if got = append(got, f.Element); f.Element == "a" {
+			r := newRig(t, m, setup{timeout: time.Minute, opts: options(asyncop.WithFailureSink(func(_ context.Context, f failure) error {
+				if got = append(got, f.Element); len(got) == 1 {
 					b.breaks()
 				}
+				return nil
 			}))})
 			r.sendEach("ab")
 			r.fail("a#1", errBroken)
-			err := r.wait()
-			require.ErrorContains(t, err, "asyncop: failure handler: ")
-			panicked, ok := errors.AsType[*asyncop.PanicError](err)
-			require.True(t, ok)
-			require.Equal(t, b.value, panicked.Value)
-			require.Equal(t, []string{"a", "b"}, got)
+			r.fail("b#1", errBroken)
+			r.advance(time.Second)
+			require.NoError(t, r.end())
+			require.Equal(t, []string{"a", "b", "a"}, got)
+			require.EqualValues(t, 2, r.stats().HandedOver)
 		})
 	}
 }
 
-// The last one, too, whose handler is still at work when all else is done.
-func TestFailureHandlerThatBreaksAtTheEnd(t *testing.T) {
-	forEachMode(t, func(t *testing.T, m mode) {
-		r := newRig(t, m, setup{timeout: time.Minute, opts: options(asyncop.WithFailureHandler(func(failure) {
-			time.Sleep(time.Second)
-			panic("a dead letter is lost")
-		}))})
-		r.answer = fails
-		r.sendEach("a")
-		require.ErrorContains(t, r.end(), "a dead letter is lost")
+// The context of the sink ends with the operator. What it takes nevertheless is taken; what it does not take is offered once more,
+// for 30 s, and then given up: counted, and logged.
+func TestFailureSinkAtACancel(t *testing.T) {
+	forEachClock(t, func(t *testing.T, m mode) {
+		var lines strings.Builder
+		var offers []string
+		r := newRig(t, m, setup{opts: options(
+			asyncop.WithLogger(slog.New(slog.NewTextHandler(&lines, nil))),
+			asyncop.WithFailureSink(func(ctx context.Context, f failure) error {
+				offers = append(offers, f.Element)
+				<-ctx.Done()
+				if f.Element == "a" {
+					return nil
+				}
+				return context.Cause(ctx)
+			}))})
+		r.answer = func(c *call) error {
+			if c.in == "d" {
+				return nil
+			}
+			return errBroken
+		}
+		r.sendEach("abcd")
+		r.cancel(errTestOver)
+		<-r.read
+		require.ErrorIs(t, r.op.Err(), errTestOver)
+		synctest.Wait()
+		require.Equal(t, []string{"a", "b"}, offers, "one at a time")
+		r.advance(30*time.Second - 1)
+		select {
+		case <-r.op.Done():
+			t.Fatal("it gave up early")
+		default:
+		}
+		r.advance(1)
+		require.ErrorIs(t, r.wait(), errTestOver)
+		require.Equal(t, []string{"a", "b"}, offers, "the time is over")
+		s := r.stats()
+		checkBalance(t, s)
+		require.EqualValues(t, 1, s.HandedOver)
+		require.EqualValues(t, 3, s.Abandoned)
+		require.Contains(t, lines.String(), `level=ERROR msg="asyncop: the failure sink has not taken all failures: they are lost" lost=2`)
 	})
 }
+
+// The context of the sink has the values of the observers' and of the operator's context.
+func TestContextOfTheFailureSink(t *testing.T) {
+	forEachMode(t, func(t *testing.T, m mode) {
+		type key struct{ int }
+		var got []any
+		o := &contextObserver{key{1}}
+		r := newRig(t, m, setup{
+			opts: options(asyncop.WithObserver(o), asyncop.WithContext(context.WithValue(t.Context(), key{2}, "operator")),
+				asyncop.WithFailureSink(func(ctx context.Context, f failure) error {
+					got = append(got, f.Element, ctx.Value(key{1}), ctx.Value(key{2}), asyncop.AttemptFromContext(ctx), ctx.Err())
+					_, limited := ctx.Deadline()
+					require.False(t, limited)
+					return nil
+				})),
+		})
+		r.answer = fails
+		r.sendEach("a")
+		require.NoError(t, r.end())
+		require.Equal(t, []any{"a", "observer", "operator", 0, nil}, got)
+	})
+}
+
+// contextObserver gives elements a value.
+type contextObserver struct{ key any }
+
+func (o *contextObserver) Accepted(ctx context.Context, _ any, _ bool) context.Context {
+	return context.WithValue(ctx, o.key, "observer")
+}
+
+func (*contextObserver) AttemptStarted(ctx context.Context, _ int) context.Context { return ctx }
+func (*contextObserver) AttemptEnded(context.Context, asyncop.Outcome)             {}
+func (*contextObserver) Ended(context.Context, asyncop.Ending)                     {}

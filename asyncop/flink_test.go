@@ -166,10 +166,10 @@ var flink = []struct {
 	},
 	{
 		id:    "a failing element can only fail the job",
-		flink: "no skip, no dead letters, no side output: the user must complete with a marker value",
+		flink: "no skip, no dead letters, no failure sink: the user must complete with a marker value",
 		proof: func(t *testing.T, m mode) {
 			side := newSideSink(false)
-			for _, policy := range []asyncop.Option{asyncop.WithDropOnFailure(), asyncop.WithSideOutput(side)} {
+			for _, policy := range []asyncop.Option{asyncop.WithDropOnFailure(), asyncop.WithFailureSink(side.take)} {
 				r := newRig(t, m, setup{opts: options(policy)})
 				r.sendEach("ab")
 				r.fail("a#1", errBroken)

@@ -12,7 +12,6 @@ import (
 	"time"
 
 	"github.com/benbjohnson/clock"
-	"github.com/reugn/go-streams"
 	"github.com/stretchr/testify/require"
 
 	"github.com/weirflow/weir/asyncop"
@@ -320,7 +319,7 @@ func (r *rig) stats() asyncop.Stats {
 // checkBalance checks that every accepted element is in exactly one state.
 func checkBalance(t *testing.T, s asyncop.Stats) {
 	t.Helper()
-	require.Equal(t, s.Accepted, s.InFlight+s.Completed+s.Dropped+s.SideOutput+s.Failed+s.Abandoned,
+	require.Equal(t, s.Accepted, s.InFlight+s.Completed+s.Dropped+s.HandedOver+s.Failed+s.Abandoned,
 		"every element is in exactly one state: %+v", s)
 }
 
@@ -438,39 +437,37 @@ func (h *hand) callTexts(text func(*call) string) string {
 	return strings.Join(texts, " ")
 }
 
-// sideSink is a side output that the test may block. It is a streams.Sink.
+// sideSink is a failure sink that the test may block.
 type sideSink struct {
-	in        chan any
-	open      chan struct{}
-	completed chan struct{}
+	open chan struct{}
 
 	mu       sync.Mutex
 	failures []failure // guarded by mu
 }
 
-var _ streams.Sink = (*sideSink)(nil)
-
-// newSideSink returns a side output; a blocked one takes nothing until unblock is called.
+// newSideSink returns a sink; a blocked one takes nothing until unblock is called.
 func newSideSink(blocked bool) *sideSink {
-	s := &sideSink{in: make(chan any), open: make(chan struct{}), completed: make(chan struct{})}
+	s := &sideSink{open: make(chan struct{})}
 	if !blocked {
 		s.unblock()
 	}
-	go func() {
-		<-s.open
-		for v := range s.in {
-			s.mu.Lock()
-			s.failures = append(s.failures, v.(failure))
-			s.mu.Unlock()
-		}
-		close(s.completed)
-	}()
 	return s
 }
 
-func (s *sideSink) In() chan<- any   { return s.in }
-func (s *sideSink) AwaitCompletion() { <-s.completed }
-func (s *sideSink) unblock()         { close(s.open) }
+// take is for WithFailureSink.
+func (s *sideSink) take(ctx context.Context, f failure) error {
+	select {
+	case <-s.open:
+	case <-ctx.Done():
+		return context.Cause(ctx)
+	}
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.failures = append(s.failures, f)
+	return nil
+}
+
+func (s *sideSink) unblock() { close(s.open) }
 
 // got returns what came so far.
 func (s *sideSink) got() []failure {

@@ -177,7 +177,7 @@ func answering(f func(*call) error) func(*hand) function {
 // A6: whatever the methods of an error do, and wherever it comes from, its element fails, the others are served, and what
 // the operator tells about it can be printed.
 func TestHostileErrors(t *testing.T) {
-	policies := map[string][]asyncop.Option{"fail": nil, "drop": options(asyncop.WithDropOnFailure()), "side output": nil}
+	policies := map[string][]asyncop.Option{"fail": nil, "drop": options(asyncop.WithDropOnFailure()), "failure sink": nil}
 	errs, unprintable := hostileErrors()
 	for entry, build := range entries {
 		for name, hostile := range errs {
@@ -192,10 +192,8 @@ func TestHostileErrors(t *testing.T) {
 						}
 						side := newSideSink(false)
 						s.opts = append(opts, asyncop.WithLogger(noisyLogger()))
-						if policy == "side output" {
-							s.opts = append(s.opts, asyncop.WithSideOutput(side))
-						} else {
-							close(side.in)
+						if policy == "failure sink" {
+							s.opts = append(s.opts, asyncop.WithFailureSink(side.take))
 						}
 						r := newRig(t, m, s)
 						r.sendEach("ab")
@@ -215,10 +213,10 @@ func TestHostileErrors(t *testing.T) {
 						require.True(t, r.end() == nil)
 						require.Equal(t, "A C D", r.outputs())
 						st := r.stats()
-						require.EqualValues(t, 1, st.Dropped+st.SideOutput)
+						require.EqualValues(t, 1, st.Dropped+st.HandedOver)
 						require.Zero(t, st.Running)
 						checkBalance(t, st)
-						if policy == "side output" {
+						if policy == "failure sink" {
 							require.Equal(t, "b", side.elements())
 							requirePrintable(t, side.got()[0].Err, unprintable[name])
 						}

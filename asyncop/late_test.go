@@ -63,7 +63,7 @@ func TestWrappedCallLateByCancel(t *testing.T) {
 			var side *sideSink
 			if withSide {
 				side = newSideSink(false)
-				opts = append(opts, asyncop.WithSideOutput(side))
+				opts = append(opts, asyncop.WithFailureSink(side.take))
 			}
 			op := asyncop.OrderedWait(lateCall(t, func() { cancel(errBroken) }), time.Minute, 5, opts...)
 			_, err := endOf(op)

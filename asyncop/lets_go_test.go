@@ -141,7 +141,7 @@ func TestTimeoutErrorLetsGoOfTheFunction(t *testing.T) {
 				runtime.KeepAlive(of)
 				return nil
 			})
-			op := asyncop.OrderedWait(fn, time.Second, 4, asyncop.WithSideOutput(side))
+			op := asyncop.OrderedWait(fn, time.Second, 4, asyncop.WithFailureSink(side.take))
 			_, err := endOf(op)
 			require.NoError(t, err)
 		}()

@@ -36,6 +36,7 @@ type logLines struct {
 	refuseLog  lineLimit
 	giveUpLog  lineLimit
 	slowLog    lineLimit
+	sinkLog    lineLimit
 	suppressed bool // lines were, and no line has said how many
 }
 
@@ -107,6 +108,22 @@ func (s *surface[IN, OUT]) logGivenUp(r engine.Report[IN], how engine.Ending) {
 	s.log(&s.giveUpLog, slog.LevelWarn, msg, r.Element, attrs...)
 }
 
+// logNotTaken tells of an element that the failure sink has not taken, and when it is offered again.
+func (s *surface[IN, OUT]) logNotTaken(r engine.Report[IN], err error, wait time.Duration) {
+	s.log(&s.sinkLog, slog.LevelWarn, "asyncop: the failure sink did not take an element", r.Element,
+		slog.Any("error", err), slog.Duration("again", wait))
+}
+
+// logDeclined tells of an element that the failure sink has not taken at the end. That it takes none that was cut off may be as it
+// should be.
+func (s *surface[IN, OUT]) logDeclined(r engine.Report[IN], err error) {
+	level := slog.LevelDebug
+	if r.Failed {
+		level = slog.LevelError
+	}
+	s.log(&s.sinkLog, level, "asyncop: the failure sink did not take an element at the end", r.Element, slog.Any("error", err))
+}
+
 // logRetry tells of a retry that will be made.
 func (s *surface[IN, OUT]) logRetry(r engine.Report[IN], d decision.Decision) {
 	s.log(&s.retryLog, slog.LevelDebug, "asyncop: retry", r.Element, retryAttrs(r.Attempts, d)...)
@@ -166,8 +183,8 @@ func (s *surface[IN, OUT]) suppressedDue() (due time.Duration, ok bool) {
 	return due, ok
 }
 
-func (s *surface[IN, OUT]) lineLimits() [4]*lineLimit {
-	return [...]*lineLimit{&s.retryLog, &s.refuseLog, &s.giveUpLog, &s.slowLog}
+func (s *surface[IN, OUT]) lineLimits() [5]*lineLimit {
+	return [...]*lineLimit{&s.retryLog, &s.refuseLog, &s.giveUpLog, &s.slowLog, &s.sinkLog}
 }
 
 // logAttrs calls the user's handler off the loop, since it may do anything (law A6). A line about a panic has its stack.

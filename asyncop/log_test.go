@@ -98,9 +98,9 @@ func TestLogLevels(t *testing.T) {
 		want  []string
 	}{
 		{"dropped, debug", slog.LevelDebug, false, append(retries[:3:3], dropped)},
-		{"side output, debug", slog.LevelDebug, true, append(retries[:3:3], givenUp)},
+		{"failure sink, debug", slog.LevelDebug, true, append(retries[:3:3], givenUp)},
 		{"dropped, info", slog.LevelInfo, false, []string{dropped}},
-		{"side output, warn", slog.LevelWarn, true, []string{givenUp}},
+		{"failure sink, warn", slog.LevelWarn, true, []string{givenUp}},
 		{"dropped, error", slog.LevelError, false, nil},
 	}
 	for _, tt := range tests {
@@ -109,7 +109,7 @@ func TestLogLevels(t *testing.T) {
 				var book logBook
 				policy := WithDropOnFailure()
 				if tt.side {
-					policy = WithSideOutput(inletFunc(make(chan any, 10)))
+					policy = WithFailureSink(func(context.Context, Failure[string]) error { return nil })
 				}
 				op := OrderedWaitWithRetry(failsAlways[string](errDown), time.Minute, 5, retriesTwice(),
 					policy, WithName("rows"), WithLogger(book.logger(tt.level)), WithDrainRetries())
@@ -120,10 +120,17 @@ func TestLogLevels(t *testing.T) {
 	}
 }
 
-// inletFunc is a channel as a side output.
-type inletFunc chan any
-
-func (c inletFunc) In() chan<- any { return c }
+// breaksOnce is a failure sink that panics when it is called for the first time.
+func breaksOnce() func(context.Context, Failure[int]) error {
+	called := false
+	return func(context.Context, Failure[int]) error {
+		if !called {
+			called = true
+			panic(errDown)
+		}
+		return nil
+	}
+}
 
 // At most logBurst lines of a kind in logPeriod; the next line tells how many are missing. Each kind has its own limit.
 func TestLogRate(t *testing.T) {
@@ -541,13 +548,12 @@ func TestLogOfTheEnd(t *testing.T) {
 		{"element", nil, fails(-1), []string{failed + `"asyncop: rows: element -1 failed after 1 attempt in 0s: down" operator=rows`}},
 		{"wrong type", nil, fails(""), []string{failed + `"asyncop: rows: got an element of type string, want int" operator=rows`}},
 		{
-			"failure handler",
-			[]Option{WithFailureHandler(func(Failure[int]) { panic(errDown) })},
+			"failure sink",
+			[]Option{WithFailureSink(breaksOnce())},
 			fails(-1),
 			[]string{
+				`level=WARN msg="asyncop: the failure sink did not take an element" error="asyncop: panic in user code: down PLACE`,
 				`level=WARN msg="asyncop: element given up" attempts=1 error=down element=-1 operator=rows`,
-				`level=WARN msg="asyncop: the failure handler broke" error="asyncop: failure handler: asyncop: panic in user code: down PLACE`,
-				failed + `"asyncop: failure handler: asyncop: panic in user code: down PLACE`,
 			},
 		},
 		{

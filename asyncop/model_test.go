@@ -304,7 +304,7 @@ type model struct {
 	outOpen, sideOpen bool
 	outPlaces         int // while out is not open
 	out, side         []string
-	sideRest          []string // what the side output gets after the end
+	sideRest          []string // what the failure sink gets after the end
 	calls             []*modelCall
 	waiting           []*modelCall // timeout handlers that wait until one of as many as there are slots has returned
 	told              string
@@ -554,7 +554,7 @@ func (m *model) sideOne() bool {
 		return false
 	}
 	m.side = append(m.side, oldest.sideLine(oldest.err))
-	m.stats.SideOutput++
+	m.stats.HandedOver++
 	m.enter(oldest, mDone)
 	return true
 }
@@ -748,7 +748,7 @@ func (m *model) end(err string) {
 		}
 		if e.phase == mFailing {
 			m.sideRest = append(m.sideRest, e.sideLine(e.err))
-			m.stats.SideOutput++
+			m.stats.HandedOver++
 			continue
 		}
 		m.stats.Abandoned++
@@ -790,7 +790,7 @@ func (m *model) enter(e *modelElement, p modelPhase) {
 func (m *model) statistics() asyncop.Stats {
 	s := m.stats
 	s.Running = int64(m.maxPermits() - m.permits)
-	s.InFlight = s.Accepted - s.Completed - s.Dropped - s.SideOutput - s.Failed - s.Abandoned
+	s.InFlight = s.Accepted - s.Completed - s.Dropped - s.HandedOver - s.Failed - s.Abandoned
 	oldest := slices.IndexFunc(m.queue, func(e *modelElement) bool { return e.in.kind != modelWatermark })
 	if s.InFlight > 0 && oldest >= 0 {
 		s.OldestAge = m.now - m.queue[oldest].accepted
@@ -866,6 +866,7 @@ type modelRun struct {
 	closed    bool
 	sent      []modelInput
 	out, side *modelTap
+	sideIn    chan any // closed at the end
 	holdNext  atomic.Bool
 	gate      chan struct{}
 	stopped   chan error
@@ -901,11 +902,13 @@ func (r *modelRun) String() string {
 
 // modelTap reads a channel while it is open.
 type modelTap struct {
-	ch    chan any
-	turn  chan bool
-	done  chan struct{} // closed when ch is
-	items []string      // read after synctest.Wait
-	text  func(any) string
+	ch   chan any
+	turn chan bool
+	done chan struct{} // closed when ch is
+	text func(any) string
+
+	mu    sync.Mutex
+	items []string // guarded by mu
 }
 
 func newModelTap(ch <-chan any, text func(any) string) *modelTap {
@@ -922,11 +925,19 @@ func newModelTap(ch <-chan any, text func(any) string) *modelTap {
 				if !ok {
 					return
 				}
+				t.mu.Lock()
 				t.items = append(t.items, t.text(v))
+				t.mu.Unlock()
 			}
 		}
 	}()
 	return t
+}
+
+func (t *modelTap) got() []string {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	return slices.Clone(t.items)
 }
 
 func (t *modelTap) set(open bool) {
@@ -936,14 +947,23 @@ func (t *modelTap) set(open bool) {
 	}
 }
 
-// modelSideSink is the tap of the side output as a sink.
-type modelSideSink struct {
-	in  chan any
-	tap *modelTap
-}
+// modelSink is a sink that is not awaited.
+type modelSink chan any
 
-func (s *modelSideSink) In() chan<- any   { return s.in }
-func (s *modelSideSink) AwaitCompletion() { <-s.tap.done }
+func (s modelSink) In() chan<- any   { return s }
+func (s modelSink) AwaitCompletion() {}
+
+// takeInto returns a failure sink that sends to a channel.
+func takeInto(side chan<- any) func(context.Context, asyncop.Failure[modelInput]) error {
+	return func(ctx context.Context, f asyncop.Failure[modelInput]) error {
+		select {
+		case side <- f:
+			return nil
+		case <-ctx.Done():
+			return context.Cause(ctx)
+		}
+	}
+}
 
 func (r *modelRun) begin() {
 	ctx, cancel := context.WithCancelCause(context.Background())
@@ -965,20 +985,16 @@ func (r *modelRun) begin() {
 			opts = append(opts, opt())
 		}
 	}
-	sideSink := &modelSideSink{in: make(chan any)}
-	sideSink.tap = newModelTap(sideSink.in, r.sideText)
-	r.side = sideSink.tap
+	side := make(chan any)
+	r.side, r.sideIn = newModelTap(side, r.sideText), side
 	optional(r.modelConfig.calls > 0, func() asyncop.Option { return asyncop.WithMaxConcurrentCalls(r.modelConfig.calls) })
 	optional(r.attemptTimeout > 0, func() asyncop.Option { return asyncop.WithAttemptTimeout(r.attemptTimeout) })
 	optional(r.policy == modelDrop, asyncop.WithDropOnFailure)
-	optional(r.policy == modelSide, func() asyncop.Option { return asyncop.WithSideOutput(sideSink) })
+	optional(r.policy == modelSide, func() asyncop.Option { return asyncop.WithFailureSink(takeInto(side)) })
 	optional(r.exhausted, asyncop.WithExhaustedAsFailure)
 	optional(r.drain && !r.results, asyncop.WithDrainRetries)
 	optional(!r.drain && r.results, asyncop.WithCutRetries)
 	optional(r.early, asyncop.WithEarlyTimeout)
-	if r.policy != modelSide {
-		close(sideSink.in)
-	}
 
 	fn := asyncop.Func(r.invoke)
 	if r.blocking {
@@ -1019,10 +1035,9 @@ func (r *modelRun) begin() {
 
 // takeAll takes the results by To.
 func (r *modelRun) takeAll() <-chan any {
-	sink := &modelSideSink{in: make(chan any), tap: &modelTap{done: make(chan struct{})}}
-	close(sink.tap.done)
-	go r.op.To(sink)
-	return sink.in
+	in := make(modelSink)
+	go r.op.To(in)
+	return in
 }
 
 // rangeOver drives the operator by Results.
@@ -1268,7 +1283,7 @@ func (r *modelRun) operation() string {
 	case op == 25 && !(r.unordered && !m.outOpen && !m.sideOpen):
 		m.sideOpen = !m.sideOpen
 		r.side.set(m.sideOpen)
-		return fmt.Sprintf("side output open: %v", m.sideOpen)
+		return fmt.Sprintf("failure sink open: %v", m.sideOpen)
 	case op < 28 && r.holds && !r.closed:
 		m.holdNext = true
 		r.gate = make(chan struct{})
@@ -1418,6 +1433,7 @@ func (r *modelRun) tearDown() {
 	r.cancel(errModelCancel)
 	r.closeInput()
 	<-r.op.Done()
+	close(r.sideIn)
 	for _, h := range r.calls {
 		select {
 		case h.answer <- modelOutcome{}:
@@ -1444,13 +1460,13 @@ func (r *modelRun) compare(what string) {
 		if !m.outOpen { // the rest is in Out's buffer
 			received = m.out[:len(m.out)-(r.places()-m.outPlaces)]
 		}
-		r.same("out", strings.Join(received, " "), strings.Join(r.out.items, " "))
-		want, got := slices.Clone(m.side), slices.Clone(r.side.items)
+		r.same("out", strings.Join(received, " "), strings.Join(r.out.got(), " "))
+		want, got := slices.Clone(m.side), r.side.got()
 		if r.holds { // those that failed while the loop was held come in no defined order
 			slices.Sort(want)
 			slices.Sort(got)
 		}
-		r.same("side output", strings.Join(want, "; "), strings.Join(got, "; "))
+		r.same("failure sink", strings.Join(want, "; "), strings.Join(got, "; "))
 	}
 	m.forgetUnmade(func(key string) bool { return r.calls[key] != nil })
 	r.same("calls", len(m.calls), len(r.calls))
@@ -1529,16 +1545,16 @@ func (r *modelRun) checkEnd() {
 // checkLaws looks at what was observed alone.
 func (r *modelRun) checkLaws() {
 	s := r.op.Stats()
-	r.same("A1: accepted", s.Accepted, s.Completed+s.Dropped+s.SideOutput+s.Failed+s.Abandoned)
+	r.same("A1: accepted", s.Accepted, s.Completed+s.Dropped+s.HandedOver+s.Failed+s.Abandoned)
 	r.same("A1: in flight after the end", int64(0), s.InFlight)
-	r.same("failures", s.Failures, s.Dropped+s.SideOutput+s.Failed)
+	r.same("failures", s.Failures, s.Dropped+s.HandedOver+s.Failed)
 
 	// A1, Q1: results of an element come from one attempt, together, and not twice; it does not fail as well.
 	place := map[int]int{} // element → index of its last result
 	from := map[int]string{}
 	walls := []int{}
 	last := 0
-	for i, v := range r.out.items {
+	for i, v := range r.out.got() {
 		if strings.HasPrefix(v, "W") {
 			var wall int
 			fmt.Sscanf(v, "W%d", &wall)
@@ -1557,22 +1573,22 @@ func (r *modelRun) checkLaws() {
 		p, seen := place[id]
 		switch {
 		case seen && (p != i-1 || from[id] != attempt):
-			r.report("A1, Q1: %s is out of place in %v", v, r.out.items)
+			r.report("A1, Q1: %s is out of place in %v", v, r.out.got())
 		case !r.unordered && id < last:
-			r.report("Q1: %s is out of order in %v", v, r.out.items)
+			r.report("Q1: %s is out of order in %v", v, r.out.got())
 		case len(walls) > 0 && id < walls[len(walls)-1]:
-			r.report("Q1: %s crossed a watermark in %v", v, r.out.items)
+			r.report("Q1: %s crossed a watermark in %v", v, r.out.got())
 		}
 		place[id], from[id], last = i, attempt, id
 	}
 	for w := range walls {
-		if i := slices.Index(r.out.items, fmt.Sprintf("W%d", walls[w])); w > 0 && walls[w] < walls[w-1] {
-			r.report("Q1: watermarks in %v", r.out.items)
+		if i := slices.Index(r.out.got(), fmt.Sprintf("W%d", walls[w])); w > 0 && walls[w] < walls[w-1] {
+			r.report("Q1: watermarks in %v", r.out.got())
 		} else {
-			for _, v := range r.out.items[:i] {
+			for _, v := range r.out.got()[:i] {
 				var id int
 				if fmt.Sscanf(v, "%d.", &id); id > walls[w] {
-					r.report("Q1: %s overtook a watermark in %v", v, r.out.items)
+					r.report("Q1: %s overtook a watermark in %v", v, r.out.got())
 				}
 			}
 		}

@@ -86,7 +86,7 @@ const (
 	// To have sent them into the next flow, or they were placed in Out.
 	Emitted    EndKind = iota
 	Empty              // it had no result
-	HandedOver         // it has failed, and the side output or the failure handler has it
+	HandedOver         // it has failed, and the failure sink has taken it
 	Dropped            // it has failed, and was dropped: WithDropOnFailure
 	Failed             // it has failed, and the operator with it
 	Abandoned          // the operator has ended before it did

@@ -95,7 +95,10 @@ func TestObserverHearsEveryEnd(t *testing.T) {
 		o := newTally(t)
 		var taken []string
 		r := newRig(t, m, setup{timeout: 10 * time.Second, strategy: retryAll(2, time.Second), opts: options(
-			asyncop.WithObserver(o), asyncop.WithFailureHandler(func(f failure) { taken = append(taken, f.Element) }),
+			asyncop.WithObserver(o), asyncop.WithFailureSink(func(_ context.Context, f failure) error {
+				taken = append(taken, f.Element)
+				return nil
+			}),
 		)})
 		r.send("a", "b", "c", "d", "e")
 		r.complete("a#1", "x")

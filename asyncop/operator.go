@@ -103,7 +103,7 @@ var _ streams.Flow = (*AsyncWaitOperator[any, any])(nil)
 // elements in flight, complete ones that wait for their turn, and watermarks.
 //
 // It panics if fn is nil, timeout is negative, or capacity < 1; and with [WithCheckpoints] if there is no name or no codec
-// for IN, or a codec is one of another type; and with [WithFailureHandler] if that takes failures of another type.
+// for IN, or a codec is one of another type; and with [WithFailureSink] if that takes failures of another type.
 func OrderedWait[IN, OUT any](
 	fn AsyncFunction[IN, OUT], timeout time.Duration, capacity int, opts ...Option,
 ) *AsyncWaitOperator[IN, OUT] {
@@ -176,17 +176,17 @@ func newOperator[IN, OUT any](
 	} else if cfg.forChecks != "" {
 		panic(fmt.Sprintf("asyncop: %s: %s needs WithCheckpoints: without checkpoints it does nothing", name, cfg.forChecks))
 	}
-	handle, ok := cfg.failureHandler.(func(Failure[IN]))
-	if cfg.failureHandler != nil && !ok {
-		panic(fmt.Sprintf("asyncop: %s: WithFailureHandler: %T does not take %v",
-			name, cfg.failureHandler, reflect.TypeFor[Failure[IN]]()))
+	sink, ok := cfg.failureSink.(func(context.Context, Failure[IN]) error)
+	if cfg.failureSink != nil && !ok {
+		panic(fmt.Sprintf("asyncop: %s: WithFailureSink: %T does not take %v",
+			name, cfg.failureSink, reflect.TypeFor[Failure[IN]]()))
 	}
 	var state drive.StateCodec[IN, OUT]
 	if cfg.coordinator != nil {
 		state = newStateCodec[IN, OUT](name, cfg)
 	}
 	// Nothing is refused from here on: goroutines begin.
-	driver, shown := newDriver(cfg, fn, policy, min(timeout, maxTimeout), newQueue(capacity), handle, state)
+	driver, shown := newDriver(cfg, fn, policy, min(timeout, maxTimeout), newQueue(capacity), sink, state)
 	if !policy.NoRetry && !policy.Considers(nil) && !policy.Considers(ErrNilError) {
 		shown.logAttrs(slog.LevelWarn, "asyncop: "+name+": the strategy has no predicate, so nothing is retried: "+
 			"give it RetryIfResult or RetryIfException, or use NoRetry", slog.String("strategy", fmt.Sprintf("%T", strategy)))
@@ -283,12 +283,12 @@ func (op *AsyncWaitOperator[IN, OUT]) mustPassBarriers(method string, next any) 
 
 // Err returns nil before the end and after a clean end, and else why the operator ended: an [*ElementError], a
 // [*TypeError], context.Cause of its context, or of the one that Stop was given (in an [*AbandonedError] if elements were in
-// flight), that the state of a final checkpoint could not be encoded, how the failure handler or the input of Results broke, or
+// flight), that the state of a final checkpoint could not be encoded, how the input of Results broke, or
 // an error of the function's Open or Close. It is set before Out closes.
 func (op *AsyncWaitOperator[IN, OUT]) Err() error { return op.driver.Err() }
 
-// Done returns a channel that is closed when everything is done: Out is closed, the side output has taken all there was
-// and has completed, unless it is given up ([WithSideOutput]), and the function is closed. What upstream still sends is discarded until it closes In, by a
+// Done returns a channel that is closed when everything is done: Out is closed, the calls of the failure sink have returned
+// ([WithFailureSink]), and the function is closed. What upstream still sends is discarded until it closes In, by a
 // goroutine that ends then. A blocking call that ignores the end of its context may outlive the operator.
 func (op *AsyncWaitOperator[IN, OUT]) Done() <-chan struct{} { return op.driver.Done() }
 
@@ -303,13 +303,13 @@ func (op *AsyncWaitOperator[IN, OUT]) Wait() error {
 }
 
 // Stop ends the operator in an orderly way: it takes no more input, drains what it has accepted as at the end of the
-// input, and waits for Done. When ctx ends before that, it cancels what is left and returns when Err is set: the side output
+// input, and waits for Done. When ctx ends before that, it cancels what is left and returns when Err is set: the failure sink
 // and the function's Close may still be at work then, so wait for Done before the program ends. An Open that is running is
-// awaited, and so are the failure handler and the Close of a clean end. It returns Err. Elements that were sent to In and not
+// awaited, and so is the Close of a clean end. It returns Err. Elements that were sent to In and not
 // accepted yet are discarded and counted. In a stream that is being drained by its checkpoint.Coordinator, it leaves the end to
 // that once the marker of the end of the input has come to the operator.
 //
-// It must not be called by what the operator waits for: its function, loggers, labels and the failure handler.
+// It must not be called by what the operator waits for: its function, loggers, labels and the failure sink.
 //
 // In a row of operators stop the first one, wait until the last one is done or ctx ends, and then stop that: what the
 // first one drains is the last one's input.

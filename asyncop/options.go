@@ -8,7 +8,6 @@ import (
 	"time"
 
 	"github.com/benbjohnson/clock"
-	"github.com/reugn/go-streams"
 
 	"github.com/weirflow/weir/asyncop/internal/engine"
 	"github.com/weirflow/weir/checkpoint"
@@ -47,8 +46,7 @@ type config struct {
 
 	onFailure          engine.FailurePolicy
 	policyOption       string // that has set it
-	sideOutput         streams.Inlet
-	failureHandler     any // a func(Failure[IN]), in place of a side output
+	failureSink        any    // a func(context.Context, Failure[IN]) error
 	exhaustedAsFailure bool
 	atEnd              endOfRetries
 	buffer             int
@@ -200,50 +198,42 @@ func WithEarlyTimeout() Option {
 }
 
 // WithDropOnFailure logs and counts elements that fail, and goes on without them. By default the first failure fails
-// the pipeline. It excludes [WithSideOutput].
+// the pipeline. It excludes [WithFailureSink].
 func WithDropOnFailure() Option {
 	return func(cfg *config) { cfg.setPolicy(engine.Drop, "WithDropOnFailure") }
 }
 
-// WithSideOutput sends elements that fail to inlet as [Failure] values, and those that a cancelled operator abandons. See
-// [WithFailureHandler] for a function in place of a flow.
+// WithFailureSink hands elements that fail over to take: to a table, a queue, or the dead letters of package delivery. By default
+// the first failure fails the pipeline.
 //
-// The operator closes inlet.In() after the last one; if the inlet is a streams.Sink, Done waits for its completion.
-// While the inlet takes nothing, failed elements hold their slots; timers go on. After a failure or a cancel, an inlet that takes
-// nothing for 30 s is given up: what it did not get is counted in Stats.Abandoned and logged at error level. To share one inlet between operators,
-// put an explicit fan-in before it. It excludes [WithDropOnFailure].
+//	asyncop.WithFailureSink(dead.Take) // of a *deadfile.File
 //
-// With checkpoints, an element counts as done as soon as the inlet has taken it. What the inlet has not stored by then, such
-// as what is in a channel with places, is lost if the process is killed; and what it was given since the last checkpoint
-// comes again, or comes out after all. An inlet that must lose nothing takes part in the checkpoints itself, as the dead
-// letters of examples/hbase-like do. A checkpoint.Sink does not: no barriers reach it here.
-func WithSideOutput(inlet streams.Inlet) Option {
-	if nils.Is(inlet) {
-		panic("asyncop: WithSideOutput: nil inlet")
-	}
-	if inlet.In() == nil {
-		panic(fmt.Sprintf("asyncop: WithSideOutput: In of the %T is nil", inlet))
+// When take returns nil, the element is taken and its slot is free. An error or a panic means that it is not taken: it is offered again
+// after 100 ms, then after twice as long each time, up to 10 s, by the operator's clock and for as long as the operator runs. A clean
+// end waits for it. So take should return an error only if another try makes sense.
+//
+// take is called for one element at a time, off the loop, and may block. Elements are offered in the order in which they fail; one
+// that waits for its next offer does not hold up the others. Until it is taken, an element holds its slot: a sink that takes
+// nothing stops the input when the slots are used up. What take shares with other goroutines, such as a slice with the body of
+// the loop over the results, needs a lock. It must not wait for the operator.
+//
+// The context of the call has the values of the observers' ([WithObserver]) and of the operator's context, and ends with the operator.
+//
+// When the operator fails or is cancelled, take is called once more for each failed element that it has not taken, and once for each
+// element that was cut off (Failure.Abandoned). The contexts of these calls end 30 s after the operator. Done waits for the
+// calls. Failed elements that are not taken then are lost: they are logged at error level, and counted in Stats.Abandoned.
+//
+// With checkpoints, an element is done as soon as it is taken. After a restart it may be offered again if it was taken since the last
+// checkpoint, so take must recognise it by something of its own, such as an id.
+//
+// IN must be the operator's. It excludes [WithDropOnFailure].
+func WithFailureSink[IN any](take func(ctx context.Context, f Failure[IN]) error) Option {
+	if take == nil {
+		panic("asyncop: WithFailureSink: nil function")
 	}
 	return func(cfg *config) {
-		cfg.setPolicy(engine.HandOver, "WithSideOutput")
-		cfg.sideOutput, cfg.failureHandler = inlet, nil
-	}
-}
-
-// WithFailureHandler calls handle, on a goroutine beside the loop over the results, for each element that fails and for
-// those that a cancelled operator abandons. What handle shares with the body of that loop, such as a slice, needs a lock.
-//
-// It is called for one failure at a time, and may block: meanwhile other failed elements hold their slots. Done waits for it,
-// and a clean end for the last call, so it must not wait for the operator: to end that from within, cancel its context. A
-// panic fails the operator, and is logged; the rest is handled all the same. IN must be the operator's. It excludes
-// [WithDropOnFailure].
-func WithFailureHandler[IN any](handle func(Failure[IN])) Option {
-	if handle == nil {
-		panic("asyncop: WithFailureHandler: nil handler")
-	}
-	return func(cfg *config) {
-		cfg.setPolicy(engine.HandOver, "WithFailureHandler")
-		cfg.sideOutput, cfg.failureHandler = nil, handle
+		cfg.setPolicy(engine.HandOver, "WithFailureSink")
+		cfg.failureSink = take
 	}
 }
 

@@ -136,12 +136,12 @@ func TestManySegments(t *testing.T) {
 	})
 }
 
-// Q1: an element in back-off, with its timeout handler, or with a side output that takes nothing, holds the wall.
+// Q1: an element in back-off, with its timeout handler, or with a failure sink that takes nothing, holds the wall.
 func TestWatermarkWaitsForTheElementBeforeIt(t *testing.T) {
 	forEachMode(t, func(t *testing.T, m mode) {
 		side := newSideSink(true)
 		r := newRig(t, m, setup{
-			timeout: time.Minute, strategy: retryAll(1, time.Second), opts: options(asyncop.WithSideOutput(side)),
+			timeout: time.Minute, strategy: retryAll(1, time.Second), opts: options(asyncop.WithFailureSink(side.take)),
 		})
 		r.send("a", mark(1), "b")
 		r.complete("b#1", "B")

@@ -137,7 +137,7 @@ func TestTimeoutsDuringBefore(t *testing.T) {
 		side := newSideSink(false)
 		r := newRig(t, m, setup{
 			timeout: 25 * time.Second, strategy: because(safeReason, s),
-			opts: options(asyncop.WithAttemptTimeout(10*time.Second), asyncop.WithSideOutput(side)),
+			opts: options(asyncop.WithAttemptTimeout(10*time.Second), asyncop.WithFailureSink(side.take)),
 		})
 		r.sendEach("a")
 		r.fail("a#1", errBroken)
@@ -291,7 +291,7 @@ func TestBeforeThatFailsInTime(t *testing.T) {
 			timeout := map[bool]time.Duration{true: time.Second, false: time.Hour}[attemptTimeout == time.Hour]
 			r := newRig(t, m, setup{
 				timeout: timeout, strategy: because(safeReason, immediate(s)),
-				opts: options(asyncop.WithSideOutput(side), asyncop.WithAttemptTimeout(attemptTimeout)),
+				opts: options(asyncop.WithFailureSink(side.take), asyncop.WithAttemptTimeout(attemptTimeout)),
 			})
 			r.script("x#1", func(c *call) error { time.Sleep(time.Second); return upper(c) }) // the loop is away from 0.5 to 1.5 s
 			r.sendEach("a")

@@ -70,7 +70,7 @@ func TestPushback(t *testing.T) {
 	forEachClock(t, func(t *testing.T, m mode) {
 		p := because(safeReason, strategies.HonorPushback(strategies.BestEffort[string]())).WithJitter(strategies.FullJitter)
 		side := newSideSink(false)
-		r := newRig(t, m, setup{timeout: time.Minute, strategy: p, opts: options(asyncop.WithSideOutput(side))})
+		r := newRig(t, m, setup{timeout: time.Minute, strategy: p, opts: options(asyncop.WithFailureSink(side.take))})
 		r.sendEach("abc")
 		r.fail("a#1", demand{7 * time.Second})
 		r.fail("b#1", demand{-1})
@@ -89,7 +89,7 @@ func TestEndOfInputKeepsADemandedWait(t *testing.T) {
 	forEachClock(t, func(t *testing.T, m mode) {
 		side := newSideSink(false)
 		r := newRig(t, m, setup{
-			timeout: time.Minute, opts: options(asyncop.WithSideOutput(side)),
+			timeout: time.Minute, opts: options(asyncop.WithFailureSink(side.take)),
 			strategy: because(safeReason, strategies.HonorPushback(strategies.BestEffort[string]().
 				WithBackoff(func(int) time.Duration { return 10 * time.Second }))),
 		})
@@ -127,7 +127,7 @@ func TestARetryCutByTheDeadlineIsNone(t *testing.T) {
 		side := newSideSink(false)
 		p := because(safeReason, strategies.HonorPushback(always(true, strategies.RetryAfter(time.Second))))
 		r := newRig(t, mode{ordered: true, capacity: 4}, setup{
-			timeout: 10 * time.Second, strategy: p, opts: options(asyncop.WithSideOutput(side), asyncop.WithLogger(logger)),
+			timeout: 10 * time.Second, strategy: p, opts: options(asyncop.WithFailureSink(side.take), asyncop.WithLogger(logger)),
 		})
 		r.send("a")
 		r.advance(9 * time.Second)
@@ -156,7 +156,7 @@ func TestReasonsOfACappedWaitAtTheEndOfInput(t *testing.T) {
 			done++
 			return nil
 		})))
-		r := newRig(t, m, setup{timeout: time.Second, strategy: p, opts: options(asyncop.WithSideOutput(side))})
+		r := newRig(t, m, setup{timeout: time.Second, strategy: p, opts: options(asyncop.WithFailureSink(side.take))})
 		r.send("a")
 		r.fail("a#1", errBroken)
 		r.endInput()
@@ -210,7 +210,7 @@ func TestMaxWaiting(t *testing.T) {
 			forEachMode(t, func(t *testing.T, m mode) {
 				side := newSideSink(false)
 				r := newRig(t, m, setup{
-					timeout: time.Minute, strategy: p.WithMaxWaiting(2), opts: options(asyncop.WithSideOutput(side)),
+					timeout: time.Minute, strategy: p.WithMaxWaiting(2), opts: options(asyncop.WithFailureSink(side.take)),
 				})
 				r.sendEach("abcd")
 				for _, e := range []string{"a", "b", "c"} {
@@ -242,7 +242,7 @@ func TestTranslatedErrors(t *testing.T) {
 			r := newRig(t, m, setup{
 				timeout:  time.Second,
 				strategy: because(safeReason, always(atOnce, strategies.RetryAfter(time.Minute).WithError(translated))),
-				opts:     options(asyncop.WithSideOutput(side)),
+				opts:     options(asyncop.WithFailureSink(side.take)),
 			})
 			r.sendEach("a")
 			r.fail("a#1", errBroken)

@@ -94,7 +94,7 @@ func TestTimeoutWhileDeciding(t *testing.T) {
 			return stubborn(release).Decide(ctx, a)
 		})
 		r := newRig(t, m, setup{
-			timeout: time.Second, strategy: because(safeReason, s), opts: options(asyncop.WithSideOutput(side)),
+			timeout: time.Second, strategy: because(safeReason, s), opts: options(asyncop.WithFailureSink(side.take)),
 		})
 		r.sendEach("a")
 		r.fail("a#1", errBroken)
@@ -127,7 +127,7 @@ func TestDecisionShortOfTheDeadline(t *testing.T) {
 		r := newRig(t, m, setup{
 			timeout:  time.Second,
 			strategy: because(safeReason, after(600*time.Millisecond, strategies.RetryAfter(400*time.Millisecond))),
-			opts:     options(asyncop.WithSideOutput(side)),
+			opts:     options(asyncop.WithFailureSink(side.take)),
 		})
 		r.sendEach("a")
 		r.fail("a#1", errBroken)
@@ -145,7 +145,7 @@ func TestCappedDelay(t *testing.T) {
 		for _, reason := range []predicates.Reason{safeReason, alwaysReason} {
 			forEachClock(t, func(t *testing.T, m mode) {
 				side := newSideSink(false)
-				opts := options(asyncop.WithSideOutput(side))
+				opts := options(asyncop.WithFailureSink(side.take))
 				if early {
 					opts = append(opts, asyncop.WithEarlyTimeout())
 				}
@@ -191,7 +191,7 @@ func TestEndOfInputWhileDeciding(t *testing.T) {
 				side := newSideSink(false)
 				r := newRig(t, m, setup{
 					timeout: time.Minute, strategy: because(safeReason, after(time.Second, action)),
-					opts: options(asyncop.WithSideOutput(side)),
+					opts: options(asyncop.WithFailureSink(side.take)),
 				})
 				r.sendEach("a")
 				r.fail("a#1", errBroken)
@@ -239,7 +239,7 @@ func TestCancelWhileDeciding(t *testing.T) {
 		})
 		side := newSideSink(false)
 		r := newRig(t, m, setup{
-			timeout: time.Minute, strategy: because(safeReason, s), opts: options(asyncop.WithSideOutput(side)),
+			timeout: time.Minute, strategy: because(safeReason, s), opts: options(asyncop.WithFailureSink(side.take)),
 		})
 		r.sendEach("a")
 		r.fail("a#1", errBroken)
@@ -276,7 +276,7 @@ func TestStrategyThatFails(t *testing.T) {
 					}
 					side := newSideSink(false)
 					r := newRig(t, m, setup{
-						timeout: time.Minute, strategy: because(safeReason, s), opts: options(asyncop.WithSideOutput(side)),
+						timeout: time.Minute, strategy: because(safeReason, s), opts: options(asyncop.WithFailureSink(side.take)),
 					})
 					r.sendEach("ab")
 					r.fail("a#1", errBroken)
@@ -324,7 +324,7 @@ func TestResultsOutliveTheQuestion(t *testing.T) {
 	for _, asFailure := range []bool{false, true} {
 		forEachMode(t, func(t *testing.T, m mode) {
 			side := newSideSink(false)
-			opts := options(asyncop.WithSideOutput(side))
+			opts := options(asyncop.WithFailureSink(side.take))
 			if asFailure {
 				opts = append(opts, asyncop.WithExhaustedAsFailure())
 			}

@@ -113,7 +113,7 @@ func TestWhatAStrategySees(t *testing.T) {
 				return reasons[a.Retries()], a.Err != nil
 			}, s).IdempotentIf(func(in any) bool { return in == "a" })
 			side := newSideSink(false)
-			r := newRig(t, m, setup{timeout: time.Minute, strategy: p, opts: options(asyncop.WithSideOutput(side))})
+			r := newRig(t, m, setup{timeout: time.Minute, strategy: p, opts: options(asyncop.WithFailureSink(side.take))})
 			r.send("a")
 			r.advance(time.Second)
 			predicates.ReportStage(r.call("a#1").ctx, predicates.ResponseReceived)
@@ -166,7 +166,7 @@ func TestIdempotenceThatBreaks(t *testing.T) {
 		forEachMode(t, func(t *testing.T, m mode) {
 			side := newSideSink(false)
 			p := because(safeReason, nil).IdempotentIf(func(any) bool { b.breaks(); return true }).ErrorsOnly()
-			r := newRig(t, m, setup{timeout: time.Minute, strategy: p, opts: options(asyncop.WithSideOutput(side))})
+			r := newRig(t, m, setup{timeout: time.Minute, strategy: p, opts: options(asyncop.WithFailureSink(side.take))})
 			r.sendEach("ab")
 			r.fail("a#1", errBroken)
 			r.complete("b#1", "B")

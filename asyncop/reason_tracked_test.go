@@ -69,7 +69,10 @@ func TestTrackedCallsAreRepeated(t *testing.T) {
 					}), time.Minute, 1,
 					strategies.ReasonAware(predicates.ByException[string](predicates.HasException, unsafeReason), strategy),
 					asyncop.WithDrainRetries(), asyncop.WithLogger(slog.New(slog.DiscardHandler)),
-					asyncop.WithFailureHandler(func(f asyncop.Failure[charge]) { failures = append(failures, f) }))
+					asyncop.WithFailureSink(func(_ context.Context, f asyncop.Failure[charge]) error {
+						failures = append(failures, f)
+						return nil
+					}))
 				emitted := 0
 				for _, err := range op.Results(func(yield func(charge) bool) { yield("a") }) {
 					require.NoError(t, err)
@@ -93,7 +96,7 @@ func TestTrackedCallsThatTimeOut(t *testing.T) {
 		side := newSideSink(false)
 		r := newRig(t, m, setup{
 			timeout: 90 * time.Second, strategy: because(unsafeReason, nil),
-			opts: options(asyncop.WithAttemptTimeout(time.Minute), asyncop.WithSideOutput(side)),
+			opts: options(asyncop.WithAttemptTimeout(time.Minute), asyncop.WithFailureSink(side.take)),
 		})
 		r.sendEach("a")
 		predicates.ReportSent(predicates.WithTracked(r.call("a#1").ctx))

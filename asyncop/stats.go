@@ -4,7 +4,7 @@ import "time"
 
 // Stats is a picture of an operator. Every accepted element is in exactly one of these states:
 //
-//	Accepted = InFlight + Completed + Dropped + SideOutput + Failed + Abandoned
+//	Accepted = InFlight + Completed + Dropped + HandedOver + Failed + Abandoned
 //
 // where Failed is the element that failed the pipeline. Numbers may lag behind by what the operator does in one turn of
 // its loop, some microseconds; they are exact when it is idle or has ended, but for Discarded, which counts until In is closed,
@@ -31,11 +31,11 @@ type Stats struct {
 	Failures        int64 // elements that failed, whatever the failure policy did with them
 	Failed          int64 // of these, failed the pipeline
 	Dropped         int64 // of these, dropped
-	SideOutput      int64 // of these, taken by the side output
+	HandedOver      int64 // of these, taken by the failure sink
 
 	LateCompletions int64 // completions that changed nothing (law A2)
 	Discarded       int64 // elements that came after the operator took no more; counted until In is closed
-	Abandoned       int64 // elements in flight that the end of the operator cut off, or failed ones that a dead side output did not take
+	Abandoned       int64 // elements in flight that the end of the operator cut off, or failed ones that the failure sink had not taken by then
 
 	OldestAge time.Duration // since the oldest element in flight took its slot; 0 if there is none
 }

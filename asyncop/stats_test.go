@@ -20,7 +20,7 @@ func TestStatsTellTheStory(t *testing.T) {
 		r := newRig(t, m, setup{
 			timeout: 10 * time.Second, strategy: retryAll(1, time.Second),
 			opts: options(asyncop.WithMaxConcurrentCalls(3), asyncop.WithAttemptTimeout(4*time.Second),
-				asyncop.WithSideOutput(side)),
+				asyncop.WithFailureSink(side.take)),
 		})
 		require.Equal(t, asyncop.Stats{}, r.stats())
 
@@ -45,7 +45,7 @@ func TestStatsTellTheStory(t *testing.T) {
 		require.Equal(t, want, r.stats())
 
 		r.fail("b#2", errBroken) // exhausted
-		want.Exhausted, want.Failures, want.SideOutput, want.InFlight, want.Running = 1, 1, 1, 2, 2
+		want.Exhausted, want.Failures, want.HandedOver, want.InFlight, want.Running = 1, 1, 1, 2, 2
 		require.Equal(t, want, r.stats())
 
 		r.advance(3 * time.Second) // c#1 and d#1 run out of their own time: c at 4 s, d, which began at 1 s, at 5 s
@@ -55,12 +55,12 @@ func TestStatsTellTheStory(t *testing.T) {
 
 		r.advance(4 * time.Second) // c#2, begun at 5 s, at 9 s, for good; d#2, begun at 6 s, still runs
 		want.AttemptTimeouts, want.Attempts, want.RetriesOnError = 3, 8, 3
-		want.Exhausted, want.Failures, want.SideOutput, want.InFlight = 2, 2, 2, 1
+		want.Exhausted, want.Failures, want.HandedOver, want.InFlight = 2, 2, 2, 1
 		want.Running, want.WaitingForRetry, want.OldestAge = 1, 0, 9*time.Second
 		require.Equal(t, want, r.stats())
 
 		r.advance(time.Second) // both its times run out at 10 s: the total counts
-		want.Timeouts, want.Failures, want.SideOutput, want.InFlight, want.Running, want.OldestAge = 1, 3, 3, 0, 0, 0
+		want.Timeouts, want.Failures, want.HandedOver, want.InFlight, want.Running, want.OldestAge = 1, 3, 3, 0, 0, 0
 		require.Equal(t, want, r.stats())
 
 		r.send("e", "f")

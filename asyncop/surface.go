@@ -33,18 +33,18 @@ type surface[IN, OUT any] struct {
 // newDriver returns a driver that does not run yet, and its surface.
 func newDriver[IN, OUT any](
 	cfg config, fn AsyncFunction[IN, OUT], policy *decision.Steps[OUT], timeout time.Duration,
-	q queue.Queue[engine.Slot[IN, OUT]], handle func(Failure[IN]), state drive.StateCodec[IN, OUT],
+	q queue.Queue[engine.Slot[IN, OUT]], sink func(context.Context, Failure[IN]) error, state drive.StateCodec[IN, OUT],
 ) (*drive.Driver[IN, OUT], *surface[IN, OUT]) {
 	s := &surface[IN, OUT]{config: cfg, fn: fn, policy: policy}
 	c := drive.Config[IN, OUT]{
 		Engine:  s.engineConfig(timeout, q),
 		Context: cfg.ctx, Clock: cfg.clock, Name: cfg.name, Buffer: cfg.buffer, Decode: newDecoder[IN](cfg.name),
 		CancelUpstream: cfg.cancelUpstream, DrainRetries: cfg.atEnd == drainRetries, DrainResults: cfg.atEnd == byDriver,
-		SideOutput: cfg.sideOutput, Coordinator: cfg.coordinator, State: state, Overflow: cfg.overflow,
+		Coordinator: cfg.coordinator, State: state, Overflow: cfg.overflow,
 		Panicked: func(recovered any) error { return newPanicError(recovered) },
 		ErrNil:   ErrNilError, ErrStopped: ErrStopped, ErrClosed: checkpoint.ErrClosed,
 		Hooks: drive.Hooks[IN]{
-			Failure: s.failureOf, Abandoned: abandonedBy, Log: s.logAttrs,
+			Abandoned: abandonedBy, Declined: s.logDeclined, Log: s.logAttrs,
 			Blocked: s.logSlowCall, FlushLines: s.logSuppressed, LinesDue: s.suppressedDue,
 		},
 	}
@@ -71,9 +71,8 @@ func newDriver[IN, OUT any](
 	if h, ok := find[Cloner[IN]](fn); ok {
 		c.Clone = h.Clone
 	}
-	if handle != nil {
-		sink := newFailureSink(handle, s.handlerBroke)
-		c.SideOutput, c.HandlerFailed = sink, func() error { return sink.failed }
+	if sink != nil {
+		c.Engine.Sink = func(ctx context.Context, r engine.Report[IN]) error { return sink(ctx, s.failureOf(r)) }
 	}
 	s.driver = drive.New(c)
 	return s.driver, s
@@ -139,6 +138,7 @@ func (s *surface[IN, OUT]) engineHooks(timeout time.Duration) engine.Hooks[IN] {
 			}
 		},
 		GivenUp:     s.logGivenUp,
+		NotTaken:    s.logNotTaken,
 		LogsRetries: s.logsRetries,
 		Retrying:    s.logRetry,
 		NotRetried:  s.logNoRetry,
@@ -148,24 +148,13 @@ func (s *surface[IN, OUT]) engineHooks(timeout time.Duration) engine.Hooks[IN] {
 	}
 }
 
-// failureOf describes an element for the side output.
-func (s *surface[IN, OUT]) failureOf(r engine.Report[IN], abandoned bool) any {
+// failureOf describes an element for the failure sink.
+func (s *surface[IN, OUT]) failureOf(r engine.Report[IN]) Failure[IN] {
 	return Failure[IN]{
 		Element: r.Element, Err: r.Err, Attempts: r.Attempts, Elapsed: r.Elapsed, Reasons: r.Reasons,
-		Verdict: strategies.Verdict(r.Verdict), Reason: r.Reason, InDoubt: r.InDoubt, policy: s.policy, Abandoned: abandoned,
+		Verdict: strategies.Verdict(r.Verdict), Reason: r.Reason, InDoubt: r.InDoubt, policy: s.policy, Abandoned: !r.Failed,
 		FirstAttempt: r.First, LastAttempt: r.Last,
 	}
-}
-
-// handlerBroke ends the operator because of its failure handler, and tells so, for it may be ending already. Called from the
-// handler's goroutine.
-func (s *surface[IN, OUT]) handlerBroke(err error) {
-	s.driver.BreakOff(err)
-	_ = offLoop(func() error {
-		s.logger.LogAttrs(context.WithoutCancel(s.ctx), slog.LevelWarn, "asyncop: the failure handler broke",
-			withStack([]slog.Attr{slog.Any("error", err)})...)
-		return nil
-	})
 }
 
 // describe names a call that blocked the loop, and says what to do. A predicate that is asked as soon as AsyncInvoke has

@@ -101,7 +101,7 @@ func TestTimeoutCountsWhileWaitingForAPermit(t *testing.T) {
 		side := newSideSink(false)
 		r := newRig(t, m, setup{
 			timeout: time.Second,
-			opts:    options(asyncop.WithMaxConcurrentCalls(1), asyncop.WithSideOutput(side), asyncop.WithAttemptTimeout(time.Hour)),
+			opts:    options(asyncop.WithMaxConcurrentCalls(1), asyncop.WithFailureSink(side.take), asyncop.WithAttemptTimeout(time.Hour)),
 			wrap: func(h *hand) function { // keeps its permit
 				return asyncop.Blocking(func(ctx context.Context, in string) (string, error) {
 					_ = h.AsyncInvoke(ctx, in, nil)
@@ -273,7 +273,7 @@ func TestCompletionInTheTurnOfTheTimeout(t *testing.T) {
 				})
 				timeout := map[string]time.Duration{"of the element": time.Second, "of the attempt": time.Hour}[name]
 				side := newSideSink(false)
-				r := newRig(t, m, setup{timeout: timeout, strategy: s, opts: options(limit, asyncop.WithSideOutput(side))})
+				r := newRig(t, m, setup{timeout: timeout, strategy: s, opts: options(limit, asyncop.WithFailureSink(side.take))})
 				r.script("x#1", func(c *call) error { time.Sleep(900 * time.Millisecond); return upper(c) })
 				r.sendEach("a")
 				a = r.call("a#1")
@@ -351,7 +351,7 @@ func TestHandlerOutcomeIsNotRetried(t *testing.T) {
 					return nil, nil // matches the result predicate
 				})
 			},
-			opts: options(asyncop.WithSideOutput(side)),
+			opts: options(asyncop.WithFailureSink(side.take)),
 		})
 		r.sendEach("er")
 		r.advance(time.Second)

@@ -130,7 +130,7 @@ func TestEqualBackoffsArmedAtDifferentTimes(t *testing.T) {
 func TestEqualTimeoutsFireInInputOrder(t *testing.T) {
 	forEachClock(t, func(t *testing.T, m mode) {
 		side := newSideSink(false)
-		r := newRig(t, m, setup{timeout: time.Second, opts: options(asyncop.WithSideOutput(side))})
+		r := newRig(t, m, setup{timeout: time.Second, opts: options(asyncop.WithFailureSink(side.take))})
 		r.sendEach("hgfedcba")
 		r.advance(time.Second)
 		require.Equal(t, "h g f e d c b a", side.elements())

@@ -103,7 +103,7 @@ func TestUserCodeThatBreaksEndsItsElement(t *testing.T) {
 					side := newSideSink(false)
 					s := site.setup(b.breaks)
 					s.timeout = time.Hour
-					s.opts = append(s.opts, asyncop.WithSideOutput(side))
+					s.opts = append(s.opts, asyncop.WithFailureSink(side.take))
 					r := newRig(t, m, s)
 					away := func(c *call) error { time.Sleep(time.Second); return upper(c) }
 					r.script("x#1", away)
@@ -138,7 +138,7 @@ func TestUserCodeThatBreaksEndsItsElement(t *testing.T) {
 					require.Regexp(t, " F$", r.outputs())
 					st := r.stats()
 					require.EqualValues(t, 7, st.Completed)
-					require.EqualValues(t, 1, st.SideOutput)
+					require.EqualValues(t, 1, st.HandedOver)
 					require.Zero(t, st.Running)
 					checkBalance(t, st)
 				})
@@ -161,7 +161,7 @@ func TestPredicateThatBreaksAtATimer(t *testing.T) {
 			})
 			r := newRig(t, m, setup{
 				timeout: time.Minute, strategy: s,
-				opts: options(asyncop.WithAttemptTimeout(time.Second), asyncop.WithSideOutput(side)),
+				opts: options(asyncop.WithAttemptTimeout(time.Second), asyncop.WithFailureSink(side.take)),
 			})
 			r.sendEach("abcd")
 			r.advance(2 * time.Second)
@@ -184,7 +184,7 @@ func TestRetryThatBreaksAmongOthers(t *testing.T) {
 		forEachClock(t, func(t *testing.T, m mode) {
 			side := newSideSink(false)
 			r := newRig(t, m, setup{
-				timeout: time.Minute, strategy: retryAll(1, time.Second), opts: options(asyncop.WithSideOutput(side)),
+				timeout: time.Minute, strategy: retryAll(1, time.Second), opts: options(asyncop.WithFailureSink(side.take)),
 			})
 			r.answer = func(c *call) error {
 				switch {
@@ -436,7 +436,7 @@ func TestErrorWhoseMethodsPanic(t *testing.T) {
 			forEachMode(t, func(t *testing.T, m mode) {
 				side := newSideSink(false)
 				r := newRig(t, m, setup{
-					timeout: time.Second, wrap: fn, opts: options(asyncop.WithSideOutput(side)),
+					timeout: time.Second, wrap: fn, opts: options(asyncop.WithFailureSink(side.take)),
 					strategy: strategies.FixedDelay[string](3, 0).RetryIfException(predicates.ErrorIs(errBroken)),
 				})
 				r.sendEach("a")

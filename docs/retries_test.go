@@ -146,8 +146,9 @@ func Example_reasons() {
 	op := asyncop.OrderedWaitWithRetry(post, 5*time.Second, 1000,
 		strategies.ReasonAware(httpretry.Classifier[string](), nil),
 		asyncop.WithDrainRetries(),
-		asyncop.WithFailureHandler(func(f asyncop.Failure[string]) {
+		asyncop.WithFailureSink(func(_ context.Context, f asyncop.Failure[string]) error {
 			fmt.Println("failed:", f.Element, "reason:", f.Reason, "may have taken effect:", f.Ambiguous())
+			return nil // it is taken
 		}))
 	for order, err := range op.Results(slices.Values([]string{"order 1"})) {
 		fmt.Println(order, err)

@@ -118,7 +118,10 @@ func TestTheTie(t *testing.T) {
 					return string(in), nil
 				}), time.Minute, 1, strategies.ReasonAware(classify, nil),
 				asyncop.WithObserver(tracker), asyncop.WithDrainRetries(), asyncop.WithLogger(slog.New(slog.DiscardHandler)),
-				asyncop.WithFailureHandler(func(f asyncop.Failure[charge]) { failures = append(failures, f) }))
+				asyncop.WithFailureSink(func(_ context.Context, f asyncop.Failure[charge]) error {
+					failures = append(failures, f)
+					return nil
+				}))
 			emitted := 0
 			for _, err := range op.Results(func(yield func(charge) bool) { yield("a") }) {
 				require.NoError(t, err)

@@ -229,10 +229,11 @@ func TestStageOfASharedFailure(t *testing.T) {
 						}
 						return inDoubt, true
 					}, strategies.BestEffort[int]().WithMaxRetries(1)), silent,
-					asyncop.WithFailureHandler(func(f asyncop.Failure[string]) {
+					asyncop.WithFailureSink(func(_ context.Context, f asyncop.Failure[string]) error {
 						mu.Lock()
 						defer mu.Unlock()
 						failures = append(failures, f)
+						return nil
 					}))
 				for range op.Results(slices.Values(repeat("a", 3))) {
 					t.Error("a result")

@@ -3,7 +3,7 @@
 //
 //	dead, err := deadfile.Open("/var/lib/orders/dead", codec.JSON[Order]())
 //	…
-//	err = dead.Take(ctx, failure) // durable when it returns nil
+//	op := asyncop.OrderedWait(charge, timeout, capacity, asyncop.WithFailureSink(dead.Take))
 //
 // Later, perhaps in another program:
 //

@@ -30,20 +30,15 @@ func Example() {
 	}
 	defer func() { _ = dead.Close() }()
 
-	ctx, cancel := context.WithCancelCause(context.Background())
-	defer cancel(nil)
+	ctx := context.Background()
 	charge := asyncop.Blocking(func(_ context.Context, card string) (string, error) {
 		if card == "5105" {
 			return "", errors.New("acquirer is down")
 		}
 		return "charged " + card, nil
 	})
-	op := asyncop.OrderedWait(charge, time.Second, 10, asyncop.WithContext(ctx), asyncop.WithLogger(slog.New(slog.DiscardHandler)),
-		asyncop.WithFailureHandler(func(f asyncop.Failure[string]) {
-			if err := dead.Take(ctx, f); err != nil {
-				cancel(err) // it is nowhere: do not go on
-			}
-		}))
+	op := asyncop.OrderedWait(charge, time.Second, 10,
+		asyncop.WithFailureSink(dead.Take), asyncop.WithLogger(slog.New(slog.DiscardHandler)))
 	for reply, err := range op.Results(slices.Values([]string{"4111", "5105", "4242"})) {
 		fmt.Println(reply, err)
 	}

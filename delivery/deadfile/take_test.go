@@ -68,7 +68,10 @@ func failureOf(t *testing.T, failed error, s strategies.AsyncRetryStrategy[strin
 	t.Helper()
 	var got []asyncop.Failure[string]
 	call := asyncop.Blocking(func(context.Context, string) (string, error) { return "", failed })
-	op := asyncop.OrderedWaitWithRetry(call, time.Minute, 1, s, asyncop.WithFailureHandler(func(f asyncop.Failure[string]) { got = append(got, f) }))
+	op := asyncop.OrderedWaitWithRetry(call, time.Minute, 1, s, asyncop.WithFailureSink(func(_ context.Context, f asyncop.Failure[string]) error {
+		got = append(got, f)
+		return nil
+	}))
 	for _, err := range op.Results(slices.Values([]string{"a"})) {
 		require.NoError(t, err)
 	}

@@ -92,10 +92,11 @@ func run(out io.Writer) error {
 	op := asyncop.UnorderedWaitWithRetry(
 		pay(breaker, bank.URL, &http.Client{Transport: httpretry.Transport(transport)}), 10*time.Second, 1000, policy(),
 		asyncop.WithMaxConcurrentCalls(8), asyncop.WithDrainRetries(),
-		asyncop.WithFailureHandler(func(f asyncop.Failure[payment]) {
+		asyncop.WithFailureSink(func(_ context.Context, f asyncop.Failure[payment]) error {
 			if f.Ambiguous() { // another one could be sent again: there is none here
 				doubtful = append(doubtful, f.Element)
 			}
+			return nil
 		}),
 		asyncop.WithLogger(slog.New(slog.DiscardHandler)), // the report says it
 	)

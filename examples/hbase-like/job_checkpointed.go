@@ -29,7 +29,7 @@ func (j *job) runCheckpointed() (_ *cli.Summary, err error) {
 	if err != nil {
 		return nil, err
 	}
-	out, err := durable.NewOutput(j.cfg.Out, j.cfg.Format, j.cfg.Ordered, in, j.settleGivenUp)
+	out, err := durable.NewOutput(j.cfg.Out, j.cfg.Format, j.cfg.Ordered, in)
 	if err != nil {
 		return nil, errors.Join(err, in.Close())
 	}
@@ -76,13 +76,6 @@ func (j *job) runCheckpointed() (_ *cli.Summary, err error) {
 	s.Checkpoints = &cli.Checkpoints{Resumed: checks.resumed(), Before: out.Resumed()}
 	s.Checkpoints.Nothing = s.Checkpoints.Resumed > 0 && in.Resumed() == in.Total() && !j.began()
 	return s, j.proveFiles(s, in, out, airports)
-}
-
-// settleGivenUp returns when what the side outputs have taken is in the book.
-func (j *job) settleGivenUp() {
-	for _, side := range j.pipe.givenUp {
-		side.Settle()
-	}
 }
 
 // began reports whether the look-ups were given anything to do.

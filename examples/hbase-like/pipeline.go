@@ -10,7 +10,6 @@ import (
 
 	"github.com/weirflow/weir/asyncop"
 	"github.com/weirflow/weir/examples/hbase-like/internal/cli"
-	"github.com/weirflow/weir/examples/hbase-like/internal/durable"
 	"github.com/weirflow/weir/examples/hbase-like/internal/flights"
 	"github.com/weirflow/weir/examples/hbase-like/internal/hclient"
 	"github.com/weirflow/weir/examples/hbase-like/internal/ledger"
@@ -31,7 +30,6 @@ type pipeline struct {
 	format flights.Format
 
 	origin, destination *lookup
-	givenUp             []*durable.Side[failure] // the side outputs of both
 }
 
 type (
@@ -47,14 +45,12 @@ func newPipeline(cfg cli.Config, client *hclient.Client, book *ledger.Ledger, mo
 		wait = asyncop.UnorderedWaitWithRetry[flights.Flight, flights.Flight]
 	}
 	start := func(name string, airport func(*flights.Flight) *flights.Airport) *lookup {
-		side := durable.NewSide(p.recordGivenUp) // an operator closes its side output when it ends: each has its own
-		p.givenUp = append(p.givenUp, side)
 		return wait(p.get(airport), cfg.Timeout, cfg.Capacity, strategy(cfg.Retry), append([]asyncop.Option{
 			asyncop.WithName(name),
 			asyncop.WithMaxConcurrentCalls(cfg.Calls),
 			asyncop.WithDrainRetries(),                        // the last flights may wait for their airports, too
 			asyncop.WithExhaustedAsFailure(),                  // without its airport a flight is not emitted …
-			asyncop.WithSideOutput(side),                      // … but given up, which does not stop the others
+			asyncop.WithFailureSink(p.takeGivenUp),            // … but given up, which does not stop the others
 			asyncop.WithLogger(slog.New(slog.DiscardHandler)), // the summary says it all
 		}, more...)...)
 	}
@@ -116,8 +112,8 @@ func (p *pipeline) write(f flights.Flight) []byte {
 	return p.format.Line(f)
 }
 
-// recordGivenUp takes what comes out of the side outputs.
-func (p *pipeline) recordGivenUp(f failure) {
+// takeGivenUp is the failure sink of both look-ups.
+func (p *pipeline) takeGivenUp(_ context.Context, f failure) error {
 	switch {
 	case errors.Is(f.Err, errCutOff): // the cause of the context that stop was given
 		p.book.Abandoned(f.Element)
@@ -128,6 +124,7 @@ func (p *pipeline) recordGivenUp(f failure) {
 	default:
 		p.book.GivenUp(f.Element, f.Err)
 	}
+	return nil
 }
 
 // stop takes no more flights, lets those in flight come out until ctx ends, and cuts off the rest. What the first look-up

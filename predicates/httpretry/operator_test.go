@@ -31,7 +31,10 @@ func run(t *testing.T, call func(ctx context.Context) error) (calls int, failed 
 		calls++ // one element, one call at a time
 		return in, call(ctx)
 	}), time.Minute, 1, policy, asyncop.WithDrainRetries(),
-		asyncop.WithLogger(slog.New(slog.DiscardHandler)), asyncop.WithFailureHandler(func(f asyncop.Failure[int]) { failed = &f }))
+		asyncop.WithLogger(slog.New(slog.DiscardHandler)), asyncop.WithFailureSink(func(_ context.Context, f asyncop.Failure[int]) error {
+			failed = &f
+			return nil
+		}))
 	go func() {
 		op.In() <- 1
 		close(op.In())

@@ -18,6 +18,21 @@ type valued struct {
 	values context.Context //nolint:containedctx // it is part of one
 }
 
+// WithEnd returns the values of a context with the end of another one.
+func WithEnd(values, end context.Context) context.Context { return &ending{end, values} }
+
+type ending struct {
+	context.Context
+	values context.Context //nolint:containedctx // it is part of one
+}
+
+func (c *ending) Value(key any) any {
+	if v := c.values.Value(key); v != nil {
+		return v
+	}
+	return c.Context.Value(key)
+}
+
 // WithValues returns c with the values of another context before its own. What an attempt itself answers for stays
 // the attempt's. The end of values means nothing.
 func WithValues(values context.Context, c Cancellable) context.Context {

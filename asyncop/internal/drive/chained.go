@@ -155,7 +155,6 @@ func (d *Driver[IN, OUT]) rangeOver(in *Input[IN], yield func(OUT, error) bool) 
 			d.workers.Send()
 			busy = true
 		}
-		busy = d.handOverSome() || busy
 		d.setAlarm()
 		slots := d.engine.Len()
 		yielded, end := d.yieldSome(yield)
@@ -282,8 +281,6 @@ func (d *Driver[IN, OUT]) parkOn(in *Input[IN]) {
 			d.host.Parked.Store(false)
 			d.witness.watch()
 			d.took(v, ok)
-		case d.offer <- d.failed:
-			d.handedOver()
 		case <-d.host.C:
 		}
 	}

@@ -220,7 +220,7 @@ func (d *Driver[IN, OUT]) passBarrier() {
 		d.inOver = true
 		if b.Kind == participant.Suspend {
 			d.host.Suspended.Store(true)
-			d.offer, d.failed = nil, nil // left to the checkpoint, too
+			d.engine.CutSink()
 		}
 	}
 	items := d.copyInFlight()

@@ -6,7 +6,6 @@ import (
 	"time"
 
 	"github.com/benbjohnson/clock"
-	"github.com/reugn/go-streams"
 
 	"github.com/weirflow/weir/asyncop/internal/call"
 	"github.com/weirflow/weir/asyncop/internal/engine"
@@ -36,9 +35,6 @@ type Config[IN, OUT any] struct {
 	DrainRetries   bool                    // the end of the input lets retries go on
 	DrainResults   bool                    // that of Results' input does
 
-	SideOutput    streams.Inlet // of failures, or nil
-	HandlerFailed func() error  // not nil if SideOutput is a failure handler: how it broke, once it is complete
-
 	Coordinator participant.Host // nil: no part in checkpoints
 	State       StateCodec[IN, OUT]
 	Overflow    int // elements read past the capacity for the sake of a barrier
@@ -59,8 +55,8 @@ type Gate interface {
 
 // Hooks build what users see. The loop calls them.
 type Hooks[IN any] struct {
-	Failure    func(r engine.Report[IN], abandoned bool) any          // what the side output gets
 	Abandoned  func(cause error, byElement bool, n int) error         // the error of a run that ended with n elements in flight
+	Declined   func(r engine.Report[IN], err error)                   // writes a line about an element that the sink did not take at the end
 	Log        func(level slog.Level, msg string, attrs ...slog.Attr) // writes a line
 	Blocked    func(c engine.SlowCall[IN])                            // writes a line about a call that took too long
 	FlushLines func(all bool)                                         // writes how many lines were suppressed, if that is due

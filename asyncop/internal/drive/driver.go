@@ -55,9 +55,6 @@ type Driver[IN, OUT any] struct {
 	results  []OUT                            // of the head: what is left to be emitted, next included
 	whole    int                              // how many results the head has
 	emitted  int64                            // results
-	side     chan<- any                       // the side output, or nil
-	failed   any                              // the oldest failing element, as the side output takes it
-	offer    chan<- any                       // side, while failed is set
 	leaving  fifo.Queue[leaving]              // observed elements whose results are in a ring
 	offered  int                              // direct calls that were offered to the workers in the last step
 	opened   bool
@@ -106,9 +103,6 @@ func New[IN, OUT any](cfg Config[IN, OUT]) *Driver[IN, OUT] {
 		over:   make(chan struct{}),
 		done:   make(chan struct{}),
 		chain:  chained{handed: make(chan struct{})},
-	}
-	if cfg.SideOutput != nil {
-		d.side = cfg.SideOutput.In()
 	}
 	d.workers = call.NewWorkers(func(j call.Job[*queue.Entry[engine.Slot[IN, OUT]], IN, OUT]) { j.Do(d.Direct) })
 	d.host = &call.Host[*queue.Entry[engine.Slot[IN, OUT]]]{
@@ -225,7 +219,6 @@ func (d *Driver[IN, OUT]) step() bool {
 	slots := d.engine.Len()
 	busy = d.emitSome() || busy
 	busy = busy || d.engine.Len() < slots // elements that emit nothing have left
-	busy = d.handOverSome() || busy
 	if d.ended() {
 		return false
 	}
@@ -289,8 +282,6 @@ func (d *Driver[IN, OUT]) park() {
 			d.received(v, ok)
 		case out <- d.next:
 			d.sent()
-		case d.offer <- d.failed:
-			d.handedOver()
 		case <-d.host.C:
 		}
 	}

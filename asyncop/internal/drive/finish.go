@@ -4,10 +4,7 @@ import (
 	"context"
 	"fmt"
 	"log/slog"
-	"sync"
 	"time"
-
-	"github.com/reugn/go-streams"
 
 	"github.com/weirflow/weir/asyncop/internal/engine"
 	"github.com/weirflow/weir/internal/fifo"
@@ -83,7 +80,7 @@ func (d *Driver[IN, OUT]) finish() {
 	if kept {
 		abandoned = nil
 	}
-	d.endSide(cause, abandoned)
+	d.endSink(cause, abandoned)
 	if err != nil {
 		if closeErr := d.close(); closeErr != nil {
 			d.Hooks.Log(slog.LevelWarn, "asyncop: close after a failure", slog.Any("error", closeErr))
@@ -121,18 +118,10 @@ func (d *Driver[IN, OUT]) logEnd(err error, cut bool) {
 }
 
 // lastFailure waits for what may still fail an end without failure, and returns how: the encoding of the final checkpoint's
-// state, the handler of the last failures, the error that ended the input.
+// state, the error that ended the input.
 func (d *Driver[IN, OUT]) lastFailure() error {
 	if d.checks != nil {
 		if err := d.lostState(); err != nil {
-			return err
-		}
-	}
-	if d.HandlerFailed != nil && !d.suspended() {
-		close(d.side)
-		d.side = nil
-		d.SideOutput.(streams.Sink).AwaitCompletion()
-		if err := d.HandlerFailed(); err != nil {
 			return err
 		}
 	}
@@ -147,10 +136,9 @@ func (d *Driver[IN, OUT]) forget() {
 	d.engine.Forget()
 	d.backlog = fifo.Queue[engine.Item[IN, OUT]]{}
 	d.nothingLoaded()
-	d.failed = nil
 }
 
-// outcome returns what Err will tell: nil after a clean end. What the side output is still to get has not ended.
+// outcome returns what Err will tell: nil after a clean end. What the failure sink is still to get has not ended.
 func (d *Driver[IN, OUT]) outcome(
 	cause error, by engine.Cause, kept bool, abandoned []*queue.Entry[engine.Slot[IN, OUT]],
 ) error {
@@ -175,97 +163,49 @@ func (d *Driver[IN, OUT]) outcome(
 	return d.Hooks.Abandoned(cause, false, n)
 }
 
-// sideLimit is how long an operator that was cut off waits for a side output that does nothing.
-const sideLimit = 30 * time.Second
+// sinkLimit is how long after a failure or a cancel the context of the failure sink ends.
+const sinkLimit = 30 * time.Second
 
-// endSide sends the rest to the side output, with why it was cut off, ends it and waits for its completion. After a failure
-// or a cancel it gives up a side output that is dead (law F1), and counts what that did not get.
-func (d *Driver[IN, OUT]) endSide(cause error, abandoned []*queue.Entry[engine.Slot[IN, OUT]]) {
-	if d.side == nil {
+var errSinkLimit = fmt.Errorf("asyncop: the operator has ended, and %v later there are failures that the sink has not taken", sinkLimit)
+
+// endSink waits for the sink, and calls it once more for each element that it has not taken, and for those that were cut off (law A1).
+// Nothing of it is tried again: failed elements that it does not take are abandoned.
+func (d *Driver[IN, OUT]) endSink(cause error, abandoned []*queue.Entry[engine.Slot[IN, OUT]]) {
+	if d.engine.Sink == nil {
 		return
+	}
+	d.engine.AwaitSink()
+	ctx, cancel := context.WithCancelCause(d.host.Values)
+	defer cancel(nil)
+	if len(abandoned) > 0 {
+		timer := d.Clock.AfterFunc(sinkLimit, func() { cancel(errSinkLimit) })
+		defer timer.Stop()
 	}
 	lost := 0
 	for _, e := range abandoned {
 		r := d.engine.Describe(e)
-		if !r.Failed {
-			r.Err = cause
-		}
-		if lost > 0 || !d.offerLast(d.Hooks.Failure(r, !r.Failed)) {
-			lost++
+		taken := d.engine.WasTaken(e)
+		if !taken {
+			err := context.Cause(ctx)
+			if err == nil {
+				err = d.engine.LastOffer(e, cause, ctx)
+			}
+			if taken = err == nil; !taken {
+				d.Hooks.Declined(r, err)
+			}
 		}
 		switch {
 		case !r.Failed: // it has ended already
-		case lost > 0:
-			d.engine.Ended(e, engine.Abandoned)
-		default:
+		case taken:
 			d.engine.Ended(e, engine.HandedOver)
+		default:
+			lost++
+			d.engine.Ended(e, engine.Abandoned)
 		}
 	}
-	close(d.side)
 	if lost > 0 {
-		d.Hooks.Log(slog.LevelError, fmt.Sprintf("asyncop: the side output has taken nothing for %v: failures are lost", sideLimit),
-			slog.Int("lost", lost))
-		return
+		d.Hooks.Log(slog.LevelError, "asyncop: the failure sink has not taken all failures: they are lost", slog.Int("lost", lost))
 	}
-	if sink, ok := d.SideOutput.(streams.Sink); ok {
-		d.awaitSide(sink, cause == nil)
-	}
-}
-
-// offerLast offers f to the side output until that is taken for dead.
-func (d *Driver[IN, OUT]) offerLast(f any) bool {
-	select {
-	case d.side <- f:
-		return true
-	default:
-	}
-	dead, stop := d.sideDeadline()
-	defer stop()
-	select {
-	case d.side <- f:
-		return true
-	case <-dead:
-		return false
-	}
-}
-
-// awaitSide waits for the completion of a side output: after a clean end as long as it takes, else as long as it takes
-// something of what its channel holds now and then.
-func (d *Driver[IN, OUT]) awaitSide(sink streams.Sink, clean bool) {
-	done := make(chan error, 1)
-	go func() { done <- d.offLoop(func() error { sink.AwaitCompletion(); return nil }) }()
-	for {
-		var dead <-chan struct{}
-		stop := func() {}
-		if !clean {
-			dead, stop = d.sideDeadline()
-		}
-		held := len(d.side)
-		select {
-		case err := <-done:
-			stop()
-			if err != nil {
-				d.Hooks.Log(slog.LevelWarn, "asyncop: side output", slog.Any("error", err))
-			}
-			return
-		case <-dead:
-			if held > 0 && len(d.side) < held {
-				continue
-			}
-			d.Hooks.Log(slog.LevelError, fmt.Sprintf("asyncop: the side output has not completed within %v", sideLimit))
-			return
-		}
-	}
-}
-
-// sideDeadline returns what is closed after sideLimit. A failure handler has none: it is a call, and awaited.
-func (d *Driver[IN, OUT]) sideDeadline() (dead <-chan struct{}, stop func()) {
-	if d.HandlerFailed != nil {
-		return nil, func() {}
-	}
-	over := make(chan struct{})
-	timer := d.Clock.AfterFunc(sideLimit, sync.OnceFunc(func() { close(over) }))
-	return over, func() { timer.Stop() }
 }
 
 // close closes the function, if it was opened, once.

@@ -110,31 +110,3 @@ func (d *Driver[IN, OUT]) sent() {
 		d.left(r)
 	}
 }
-
-// handOverSome offers failing elements to the side output, as long as it takes them.
-func (d *Driver[IN, OUT]) handOverSome() (busy bool) {
-	for n := 0; n < turnLimit && d.loadFailed(); n++ {
-		select {
-		case d.offer <- d.failed:
-			d.handedOver()
-			busy = true
-		default:
-			return busy
-		}
-	}
-	return busy
-}
-
-func (d *Driver[IN, OUT]) loadFailed() bool {
-	if d.offer == nil && !d.suspended() {
-		if e := d.engine.Failing(); e != nil {
-			d.offer, d.failed = d.side, d.Hooks.Failure(d.engine.Describe(e), false)
-		}
-	}
-	return d.offer != nil
-}
-
-func (d *Driver[IN, OUT]) handedOver() {
-	d.offer, d.failed = nil, nil
-	d.engine.Taken()
-}

@@ -34,7 +34,8 @@ type Config[IN, OUT any] struct {
 	Pace func(now time.Time) (wait time.Duration) // asked before each attempt: 0, or when to ask again; nil: no pace
 
 	OnFailure          FailurePolicy
-	ExhaustedAsFailure bool // a result that asks for a retry it does not get is a failure
+	Sink               func(ctx context.Context, r Report[IN]) error // takes elements that HandOver is for; on a worker, one at a time
+	ExhaustedAsFailure bool                                          // a result that asks for a retry it does not get is a failure
 
 	Restored  Keep          // what restored elements keep
 	LeastTime time.Duration // what they have for an attempt, so that a restart gets on
@@ -61,7 +62,7 @@ type FailurePolicy uint8
 const (
 	FailRun  FailurePolicy = iota // the first one ends the run
 	Drop                          // they are dropped
-	HandOver                      // they wait until Taken is called for them
+	HandOver                      // they are offered to Sink until that takes them
 )
 
 // Keep is what a restored element keeps of the time before the restart, beside the rest of its back-off.
@@ -83,6 +84,7 @@ type Hooks[IN any] struct {
 	DecisionFailed  func(err error) error                               // the failure of an element whose policy failed with err
 	RunFailed       func(r Report[IN]) error                            // the failure of the run by an element
 	GivenUp         func(r Report[IN], how Ending)                      // an element was dropped or handed over
+	NotTaken        func(r Report[IN], err error, wait time.Duration)   // the sink has not taken an element, which is offered again
 	LogsRetries     func() bool                                         // whether the next two write anything
 	Retrying        func(r Report[IN], d decision.Decision)
 	NotRetried      func(r Report[IN], d decision.Decision)

@@ -26,7 +26,7 @@ type Counters struct {
 	Failures        int64
 	Failed          int64
 	Dropped         int64
-	SideOutput      int64
+	HandedOver      int64
 
 	LateCompletions int64
 	Discarded       int64

@@ -1,5 +1,5 @@
 // Package engine is an asynchronous operator as a state machine: slots, order, attempts, outcomes, retries, deadlines, and what
-// a checkpoint holds. It has no channel, no goroutine and no logger.
+// a checkpoint holds. It has no goroutine and no logger.
 //
 // # Owner
 //
@@ -14,10 +14,10 @@
 //   - feeds it: [Engine.HasRoom], [Engine.Accept], [Engine.AcceptControl], [Engine.Restore], [Engine.EndRetries];
 //   - lets it work: [Engine.Turn], [Engine.Jobs], and [Engine.Next], which says when the next turn is due;
 //   - carries results away: [Engine.Head] and [Engine.Left];
-//   - carries failures away: [Engine.Failing] and [Engine.Taken];
 //   - copies what is in flight for a checkpoint: [Engine.Items];
 //   - ends it: [Engine.End], [Engine.EndIfCancelled], [Engine.Failure]; then [Engine.Abandon], [Engine.Describe] and
-//     [Engine.Ended] for what was in flight, and [Engine.Forget];
+//     [Engine.Ended] for what was in flight, [Engine.CutSink], [Engine.AwaitSink], [Engine.WasTaken] and [Engine.LastOffer] for what the failure
+//     sink has not taken by then, and [Engine.Forget];
 //   - looks at it: [Engine.Len], [Engine.Counts], [Engine.Blocked];
 //   - says that time has passed: [Engine.Slept];
 //   - lets observers be called: [Engine.Report], and [Engine.Gone] and [Engine.Refused] for what only the driver knows.

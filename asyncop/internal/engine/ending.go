@@ -37,7 +37,7 @@ func (g *Engine[IN, OUT]) ended(e *queue.Entry[Slot[IN, OUT]], how Ending) *Ride
 		g.counts.Completed++
 		return g.over(s, how, len(s.results()), nil)
 	case HandedOver:
-		g.counts.SideOutput++
+		g.counts.HandedOver++
 	case Dropped:
 		g.counts.Dropped++
 	case Failed:
@@ -97,7 +97,7 @@ func (g *Engine[IN, OUT]) report(s *Slot[IN, OUT]) Report[IN] {
 	return r
 }
 
-// ---- Results and failures out
+// ---- Results out
 
 // Head returns what the head of the queue has to emit, results or a control element; neither, if its turn has not come. Elements
 // that emit nothing leave here. The head stays until Left is called.
@@ -140,23 +140,6 @@ func (g *Engine[IN, OUT]) leave(e *queue.Entry[Slot[IN, OUT]]) (r *Rider) {
 	return r
 }
 
-// Failing returns the oldest element that has failed and was not handed over, or nil.
-func (g *Engine[IN, OUT]) Failing() *queue.Entry[Slot[IN, OUT]] {
-	if g.failing.Len() == 0 {
-		return nil
-	}
-	return g.failing.Peek()
-}
-
-// Taken completes the element that Failing returns: it was handed over.
-func (g *Engine[IN, OUT]) Taken() {
-	e := g.failing.Pop()
-	g.Ended(e, HandedOver)
-	g.enter(e, ended)
-	g.Queue.Complete(e)
-	g.Hooks.GivenUp(g.report(&e.Value), HandedOver)
-}
-
 // Describe describes an element that has failed or was abandoned.
 func (g *Engine[IN, OUT]) Describe(e *queue.Entry[Slot[IN, OUT]]) Report[IN] {
 	return g.report(&e.Value)
@@ -169,6 +152,7 @@ func (g *Engine[IN, OUT]) Abandon() []*queue.Entry[Slot[IN, OUT]] {
 	if s := g.Host.Share; s != nil {
 		s.Leave()
 	}
+	g.CutSink()
 	var cut []*queue.Entry[Slot[IN, OUT]]
 	for e := g.Queue.First(); e != nil; e = e.Next() {
 		s := &e.Value

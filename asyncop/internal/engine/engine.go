@@ -27,7 +27,8 @@ type Engine[IN, OUT any] struct {
 	oldest  *queue.Entry[Slot[IN, OUT]]                      // the oldest element that has not left
 	odd     timers.Heap[*queue.Entry[Slot[IN, OUT]]]         // live deadlines that do not: those of restored elements
 	jobs    []call.Job[*queue.Entry[Slot[IN, OUT]], IN, OUT] // direct calls that were started and not handed out
-	failing fifo.Queue[*queue.Entry[Slot[IN, OUT]]]          // elements in phase failing
+	failing fifo.Queue[*queue.Entry[Slot[IN, OUT]]]          // elements in phase failing that are to be offered now
+	handing *handing[IN, OUT]                                // the one that is being offered; nil: none is
 	permits int                                              // free ones
 	short   bool                                             // no shared permit is free, as far as this turn is concerned
 	paced   time.Duration                                    // no attempt starts before
@@ -176,6 +177,7 @@ func (g *Engine[IN, OUT]) Turn() {
 	g.readMail()
 	g.fireTimers(now)
 	g.startWaiting()
+	g.handOver()
 	if s := g.Host.Share; s != nil {
 		s.Settle(g.short)
 	}
@@ -192,7 +194,7 @@ const (
 func (g *Engine[IN, OUT]) Next() time.Duration {
 	g.tick()                                                     // the sleep is not part of the last call
 	g.call, g.slow = userCall[IN, OUT]{}, watchedCall[IN, OUT]{} // an idle engine keeps nothing
-	if len(g.blocked) > 0 || !g.Host.Mail.Empty() || g.Host.Freed() > 0 || g.returned.Load() || g.failure != nil || g.notes.Len() > 0 {
+	if len(g.blocked) > 0 || !g.Host.Mail.Empty() || g.Host.Freed() > 0 || g.returned.Load() || g.failure != nil || g.notes.Len() > 0 || g.mayHandOver() {
 		return Now
 	}
 	next := Never
@@ -245,6 +247,8 @@ func (g *Engine[IN, OUT]) receive(l *call.Letter[*queue.Entry[Slot[IN, OUT]]]) {
 		g.answer(e, s.take().(*question[IN, OUT]))
 	case s.phase == handling:
 		g.handled(e, s.take().(*call.Handling[*queue.Entry[Slot[IN, OUT]], OUT]))
+	case s.phase == failing:
+		g.answered(e, s.extra.held.(*handing[IN, OUT]))
 	default:
 		panic(fmt.Sprintf("asyncop: a letter came in phase %v", s.phase))
 	}
@@ -270,6 +274,8 @@ func (g *Engine[IN, OUT]) fireTimers(now time.Duration) {
 			g.retryNow(e)
 		case handling:
 			g.handlerTimeOut(e)
+		case failing:
+			g.failing.Push(e)
 		default:
 			panic(fmt.Sprintf("asyncop: a timer fired in phase %v", e.Value.phase))
 		}
@@ -355,7 +361,7 @@ func (g *Engine[IN, OUT]) Forget() {
 	none := timers.Heap[*queue.Entry[Slot[IN, OUT]]]{}
 	g.Queue, g.Timers.Heap, g.ready, g.odd = nil, none, none, none
 	g.fresh, g.live, g.oldest = nil, nil, nil
-	g.failing = fifo.Queue[*queue.Entry[Slot[IN, OUT]]]{}
+	g.failing, g.handing = fifo.Queue[*queue.Entry[Slot[IN, OUT]]]{}, nil
 	for _, b := range []*beside[IN, OUT]{&g.asking, &g.before, &g.handlers} {
 		b.waiting = fifo.Queue[waiting[IN, OUT]]{}
 	}
@@ -373,7 +379,7 @@ func (g *Engine[IN, OUT]) Counts() (c Counters, oldest time.Duration) {
 		oldest = g.oldest.Value.accepted
 	}
 	c.Running = int64(g.Running())
-	c.InFlight = c.Accepted - c.Completed - c.Dropped - c.SideOutput - c.Failed - c.Abandoned
+	c.InFlight = c.Accepted - c.Completed - c.Dropped - c.HandedOver - c.Failed - c.Abandoned
 	return c, oldest
 }
 

@@ -294,18 +294,42 @@ func names(items []Item[string, string]) string {
 // Law A1: an element ends by the policy.
 func TestFailurePolicies(t *testing.T) {
 	t.Run("hand over", func(t *testing.T) {
-		r := newRig(t, nil, func(c *Config[string, string]) { c.OnFailure = HandOver })
+		var refuse error
+		var r *rig
+		r = newRig(t, nil, func(c *Config[string, string]) {
+			c.OnFailure = HandOver
+			c.Sink = func(ctx context.Context, f Report[string]) error {
+				require.NoError(t, ctx.Err())
+				require.True(t, f.Failed)
+				require.Equal(t, errBroken, f.Err)
+				r.note("take " + f.Element)
+				return refuse
+			}
+		})
 		r.feed("a b")
 		r.fail("b#1 a#1")
 		r.turn()
 		require.Equal(t, 2, r.Len())
-		require.Equal(t, "b", r.Describe(r.Failing()).Element, "the first one that failed")
-		require.Equal(t, errBroken, r.Describe(r.Failing()).Err)
-		r.Taken()
-		r.Taken()
-		require.Nil(t, r.Failing())
-		r.emit()
-		require.Equal(t, "(a#1 (b#1 !b !a", r.took())
+		refuse = errOver
+		r.work() // b, the first one that failed
+		refuse = nil
+		r.pass(99 * time.Millisecond)
+		require.Len(t, r.tasks, 1, "one at a time")
+		r.work() // a, while b waits
+		r.pass(0)
+		require.Equal(t, "(a#1 (b#1 take b ?b+100ms take a !a", r.took())
+		require.Empty(t, r.tasks)
+		refuse = errOver
+		r.pass(time.Millisecond)
+		r.work()
+		r.pass(200*time.Millisecond - 1)
+		require.Empty(t, r.tasks)
+		r.pass(1)
+		require.Equal(t, "take b ?b+200ms", r.took())
+		refuse = nil
+		r.work()
+		r.idle()
+		require.Equal(t, "take b !b", r.took())
 		r.end()
 	})
 	t.Run("fail the run", func(t *testing.T) {

@@ -88,6 +88,7 @@ func newRig(tb require.TestingT, strategy strategies.AsyncRetryStrategy[string],
 			DecisionFailed:  func(err error) error { return err },
 			RunFailed:       func(f Report[string]) error { r.note("!" + f.Element); return f.Err },
 			GivenUp:         func(f Report[string], _ Ending) { r.note("!" + f.Element) },
+			NotTaken:        func(f Report[string], _ error, wait time.Duration) { r.note(fmt.Sprintf("?%s+%v", f.Element, wait)) },
 			LogsRetries:     func() bool { return false },
 			ObserverBroke:   func(err error) { r.note("broke: " + err.Error()) },
 		},
@@ -211,7 +212,7 @@ func (r *rig) took() string {
 // balance checks law A1 on the counters.
 func (r *rig) balance() {
 	c, _ := r.Counts()
-	require.Equal(r.tb, c.Accepted, c.InFlight+c.Completed+c.Dropped+c.SideOutput+c.Failed+c.Abandoned, "%+v", c)
+	require.Equal(r.tb, c.Accepted, c.InFlight+c.Completed+c.Dropped+c.HandedOver+c.Failed+c.Abandoned, "%+v", c)
 	require.EqualValues(r.tb, r.Running(), c.Running)
 }
 

@@ -286,6 +286,12 @@ func TestObserverAtRandom(t *testing.T) {
 				unordered(c)
 			}
 			c.OnFailure = rapid.SampledFrom([]FailurePolicy{Drop, HandOver}).Draw(t, "policy")
+			c.Sink = func(context.Context, Report[string]) error {
+				if rapid.Bool().Draw(t, "refuses") {
+					return errBroken
+				}
+				return nil
+			}
 		})
 		n := 0
 		for range rapid.IntRange(1, 60).Draw(t, "steps") {
@@ -309,9 +315,7 @@ func TestObserverAtRandom(t *testing.T) {
 			case 3:
 				r.turn()
 			case 4:
-				if r.Failing() != nil {
-					r.Taken()
-				}
+				r.work()
 			}
 			r.Report()
 		}

@@ -56,8 +56,8 @@ func kindOfRetry(isByResult, isDemanded bool) (k RetryKind) {
 // extra is what few elements need, so that the others need not pay for it.
 type extra[IN, OUT any] struct {
 	// held is what some phases have besides. Control: the element, a queue.Watermark, or the participant.Barrier of an operator
-	// that takes no part in checkpoints. Deciding: the *question. Handling: the *call.Handling. Done: results that are not
-	// those of an attempt, a *kept.
+	// that takes no part in checkpoints. Deciding: the *question. Handling: the *call.Handling. Failing: the *handing, once it was
+	// offered. Done: results that are not those of an attempt, a *kept.
 	held any
 	// limit is the deadline of a restored element that does not have its whole timeout; nil for the others.
 	limit *limit[IN, OUT]
@@ -192,7 +192,7 @@ const (
 	backoff                     // waits for its next retry, or for its deadline if no retry can start before; timer: the retry
 	ready                       // its retry is due and waits for a permit; timer: its place among the others, by age
 	handling                    // the timeout handler runs; timer: the handler's limit
-	failing                     // waits until it is handed over
+	failing                     // has failed and is not handed over yet; timer: the next offer
 	done                        // complete: its results, if any, wait for their turn
 	ended                       // failed, and has nothing to emit
 )

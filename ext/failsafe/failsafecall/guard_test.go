@@ -230,7 +230,10 @@ func TestRefusedElementIsNotInDoubt(t *testing.T) {
 	op := asyncop.OrderedWaitWithRetry(
 		failsafecall.Guard(breaker, asyncop.Blocking(func(context.Context, int) (int, error) { return 0, nil })),
 		time.Minute, 1, strategies.ReasonAware(predicates.Named[int](), strategies.BestEffort[int]().WithMaxRetries(0)), silent,
-		asyncop.WithFailureHandler(func(f asyncop.Failure[int]) { failures = append(failures, f) }))
+		asyncop.WithFailureSink(func(_ context.Context, f asyncop.Failure[int]) error {
+			failures = append(failures, f)
+			return nil
+		}))
 	for range op.Results(slices.Values([]int{1})) {
 		t.Error("a result")
 	}

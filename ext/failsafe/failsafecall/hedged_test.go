@@ -84,7 +84,10 @@ func TestOnlyRepeatableCallsAreHedged(t *testing.T) {
 		var failures []asyncop.Failure[reading]
 		op := asyncop.OrderedWaitWithRetry(failsafecall.Hedged(call, afterASecond(), repeatable), time.Minute, 1,
 			strategies.ReasonAware(predicates.Named[int](), nil), silent,
-			asyncop.WithFailureHandler(func(f asyncop.Failure[reading]) { failures = append(failures, f) }))
+			asyncop.WithFailureSink(func(_ context.Context, f asyncop.Failure[reading]) error {
+				failures = append(failures, f)
+				return nil
+			}))
 		for _, err := range op.Results(slices.Values([]reading{in})) {
 			require.NoError(t, err)
 		}

@@ -213,7 +213,10 @@ func TestTheTie(t *testing.T) {
 				}), time.Minute, 1, strategies.ReasonAware(predicates.Classifiers(grpcretry.Classifier[string](status.Code),
 					predicates.ByException[string](func(err error) bool { return errors.Is(err, exactlyonce.ErrStale) }, predicates.Unknown)), nil),
 				asyncop.WithObserver(tracker), asyncop.WithDrainRetries(), asyncop.WithLogger(slog.New(slog.DiscardHandler)),
-				asyncop.WithFailureHandler(func(f asyncop.Failure[charge]) { failures = append(failures, f) }))
+				asyncop.WithFailureSink(func(_ context.Context, f asyncop.Failure[charge]) error {
+					failures = append(failures, f)
+					return nil
+				}))
 			emitted := 0
 			for _, err := range op.Results(slices.Values([]charge{"a"})) {
 				require.NoError(t, err)

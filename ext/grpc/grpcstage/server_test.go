@@ -182,7 +182,10 @@ func run(t *testing.T, elements []string, call func(ctx context.Context, element
 		asyncop.Blocking(func(ctx context.Context, in string) (string, error) { return in, call(ctx, in) }),
 		time.Minute, 64, strategies.ReasonAware(grpcretry.Classifier[string](status.Code), nil),
 		asyncop.WithDrainRetries(), asyncop.WithLogger(slog.New(slog.DiscardHandler)),
-		asyncop.WithFailureHandler(func(f asyncop.Failure[string]) { failures = append(failures, f) }))
+		asyncop.WithFailureSink(func(_ context.Context, f asyncop.Failure[string]) error {
+			failures = append(failures, f)
+			return nil
+		}))
 	for _, err := range op.Results(slices.Values(elements)) {
 		require.NoError(t, err)
 		emitted++

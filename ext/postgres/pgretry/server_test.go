@@ -109,7 +109,10 @@ func TestInsertsIntoADyingServer(t *testing.T) {
 			op := asyncop.UnorderedWaitWithRetry(call, time.Minute, 64,
 				strategies.ReasonAware(pgretry.Classifier[string](), strategies.BestEffort[string]()),
 				asyncop.WithDrainRetries(), asyncop.WithLogger(slog.New(slog.DiscardHandler)),
-				asyncop.WithFailureHandler(func(f asyncop.Failure[string]) { failures = append(failures, f) }))
+				asyncop.WithFailureSink(func(_ context.Context, f asyncop.Failure[string]) error {
+					failures = append(failures, f)
+					return nil
+				}))
 			done := 0
 			for _, err := range op.Results(func(yield func(string) bool) {
 				for i := range elements {
@@ -246,7 +249,10 @@ func TestTracer(t *testing.T) {
 					return in, tt.call(ctx)
 				}), time.Minute, 1, strategies.ReasonAware(pgretry.Classifier[string](), nil),
 				asyncop.WithDrainRetries(), asyncop.WithLogger(slog.New(slog.DiscardHandler)),
-				asyncop.WithFailureHandler(func(f asyncop.Failure[string]) { failures = append(failures, f) }))
+				asyncop.WithFailureSink(func(_ context.Context, f asyncop.Failure[string]) error {
+					failures = append(failures, f)
+					return nil
+				}))
 			for _, err := range op.Results(slices.Values([]string{"x"})) {
 				require.NoError(t, err)
 			}

@@ -106,7 +106,7 @@ func TestOutputFollowsTheRules(t *testing.T) {
 		return checkpointtest.Outlet[[]byte]{
 			Open: func() (checkpoint.Output[[]byte], error) {
 				in, _ := open(t, source)
-				return durable.NewOutput(name, flights.CSV, true, in, func() {})
+				return durable.NewOutput(name, flights.CSV, true, in)
 			},
 			Visible: func() ([][]byte, error) {
 				b, err := os.ReadFile(name)
@@ -153,7 +153,7 @@ func TestProof(t *testing.T) {
 					_, err = in.Next()
 				}
 				book.Restore(c.lost)
-				out, err := durable.NewOutput(file(t, c.output), flights.CSV, ordered, in, func() {})
+				out, err := durable.NewOutput(file(t, c.output), flights.CSV, ordered, in)
 				require.NoError(t, err)
 				p, err := durable.Prove(in, out, airports)
 				require.NoError(t, err)
@@ -175,22 +175,7 @@ func TestProof(t *testing.T) {
 	}
 }
 
-// What was sent is taken when Settle returns.
-func TestSide(t *testing.T) {
-	var taken []int
-	s := durable.NewSide(func(v int) { taken = append(taken, v) })
-	for i := range 100 {
-		s.In() <- i
-		s.Settle()
-		assert.Len(t, taken, i+1)
-	}
-	close(s.In())
-	s.AwaitCompletion()
-	s.Settle()
-	assert.Len(t, taken, 100)
-}
-
-// What the side outputs have taken when the barrier comes is in the same state as
+// What was given up when the barrier comes is in the same state as
 // the lines, and both are there again after a crash.
 func TestOutput(t *testing.T) {
 	text := header + line("ATL", "DTW") + line("XQQ", "LAX")
@@ -200,10 +185,11 @@ func TestOutput(t *testing.T) {
 	require.NoError(t, err)
 	lost, err := in.Next()
 	require.NoError(t, err)
-	out, err := durable.NewOutput(name, flights.CSV, true, in, func() { book.GivenUp(lost, errors.New("nowhere")) })
+	out, err := durable.NewOutput(name, flights.CSV, true, in)
 	require.NoError(t, err)
 	require.NoError(t, out.FreshStart(t.Context()))
 	require.NoError(t, out.Write(t.Context(), flights.CSV.Line(enriched)))
+	book.GivenUp(lost, errors.New("nowhere"))
 	state, err := out.Prepare(t.Context())
 	require.NoError(t, err)
 	require.NoError(t, out.Write(t.Context(), []byte("after the checkpoint")))
@@ -211,7 +197,7 @@ func TestOutput(t *testing.T) {
 
 	again, book := open(t, in.Name())
 	require.NoError(t, again.Seek(in.Position()))
-	out, err = durable.NewOutput(name, flights.CSV, true, again, func() {})
+	out, err = durable.NewOutput(name, flights.CSV, true, again)
 	require.NoError(t, err)
 	require.NoError(t, out.Restore(t.Context(), state))
 	assert.Equal(t, 2, out.Resumed())
@@ -238,7 +224,7 @@ func TestOutput(t *testing.T) {
 func TestOutputOfOtherFlags(t *testing.T) {
 	in, _ := open(t, file(t, header))
 	name := file(t, "precious")
-	out, err := durable.NewOutput(name, flights.CSV, true, in, func() {})
+	out, err := durable.NewOutput(name, flights.CSV, true, in)
 	require.NoError(t, err)
 	require.ErrorContains(t, out.Restore(t.Context(), []byte(`{"kind":{"path":"x","format":"csv"}}`)), "they were -out x -format csv -mode unordered, now they are -out "+name)
 	require.Error(t, out.Restore(t.Context(), []byte("{")))
@@ -248,8 +234,8 @@ func TestOutputOfOtherFlags(t *testing.T) {
 	require.NoError(t, err)
 	assert.Equal(t, "precious", string(b))
 
-	_, err = durable.NewOutput(in.Name(), flights.CSV, true, in, nil)
+	_, err = durable.NewOutput(in.Name(), flights.CSV, true, in)
 	require.ErrorContains(t, err, "would overwrite the input")
-	_, err = durable.NewOutput(filepath.Join(t.TempDir(), "no", "such"), flights.CSV, true, in, nil)
+	_, err = durable.NewOutput(filepath.Join(t.TempDir(), "no", "such"), flights.CSV, true, in)
 	require.ErrorIs(t, err, os.ErrNotExist)
 }

@@ -18,9 +18,8 @@ type Output struct {
 	file   *checkpoint.FileOutput[[]byte]
 	kind   kind
 	book   *ledger.Ledger
-	settle func() // waits until what the side outputs have taken is in the book
-	lines  int    // written, the header aside
-	before int    // flights that had come out when it resumed
+	lines  int // written, the header aside
+	before int // flights that had come out when it resumed
 }
 
 var (
@@ -52,7 +51,7 @@ type outputState struct {
 }
 
 // NewOutput returns the output to a file. Nothing is touched before Restore.
-func NewOutput(name string, format flights.Format, ordered bool, in *Input, settle func()) (*Output, error) {
+func NewOutput(name string, format flights.Format, ordered bool, in *Input) (*Output, error) {
 	path, err := filepath.Abs(name)
 	if err != nil {
 		return nil, err
@@ -68,10 +67,9 @@ func NewOutput(name string, format flights.Format, ordered bool, in *Input, sett
 		return nil, fmt.Errorf("-out %s: %w", name, err)
 	}
 	return &Output{
-		file:   checkpoint.NewFileOutput(path, func(dst, line []byte) ([]byte, error) { return append(dst, line...), nil }),
-		kind:   kind{Path: path, Format: format, Ordered: ordered},
-		book:   in.book,
-		settle: settle,
+		file: checkpoint.NewFileOutput(path, func(dst, line []byte) ([]byte, error) { return append(dst, line...), nil }),
+		kind: kind{Path: path, Format: format, Ordered: ordered},
+		book: in.book,
 	}, nil
 }
 
@@ -111,10 +109,10 @@ func (o *Output) Write(ctx context.Context, line []byte) error {
 	return o.file.Write(ctx, line)
 }
 
-// Prepare implements [checkpoint.Output]. When the barrier comes here it has passed both look-ups, so what they gave up before
-// it is in their side outputs. What they gave up since is there as well; ledger.Restore says what becomes of it.
+// Prepare implements [checkpoint.Output]. When the barrier comes here it has
+// passed both look-ups, so what they gave up before it is in the book. What they
+// gave up since is there as well; ledger.Restore says what becomes of it.
 func (o *Output) Prepare(ctx context.Context) ([]byte, error) {
-	o.settle()
 	file, err := o.file.Prepare(ctx)
 	if err != nil {
 		return nil, err

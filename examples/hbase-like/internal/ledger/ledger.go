@@ -14,8 +14,8 @@ type fate uint8
 const (
 	unknown   fate = iota
 	enriched       // came out of the pipeline
-	givenUp        // came out of the side output
-	abandoned      // came out of the side output because the pipeline was cut off
+	givenUp        // was given up
+	abandoned      // was cut off with the pipeline
 )
 
 func (f fate) String() string {
@@ -113,7 +113,7 @@ func (l *Ledger) Enriched(f flights.Flight) {
 	}
 }
 
-// GivenUp notes that a flight came out of the side output, and why.
+// GivenUp notes that a flight was given up, and why.
 func (l *Ledger) GivenUp(f flights.Flight, why error) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -122,7 +122,7 @@ func (l *Ledger) GivenUp(f flights.Flight, why error) {
 	}
 }
 
-// Abandoned notes that a flight came out of the side output because the pipeline was cut off.
+// Abandoned notes that a flight was cut off with the pipeline.
 func (l *Ledger) Abandoned(f flights.Flight) {
 	l.mu.Lock()
 	defer l.mu.Unlock()

@@ -10,8 +10,8 @@ import (
 	"github.com/weirflow/weir/asyncop"
 )
 
-// Elements that fail go to a function, and the others go on, without go-streams.
-func ExampleWithFailureHandler() {
+// Elements that fail go to a function, and the others go on.
+func ExampleWithFailureSink() {
 	lookup := asyncop.Blocking(func(_ context.Context, key string) (string, error) {
 		if key == "QQQ" {
 			return "", errors.New("unknown airport")
@@ -20,7 +20,10 @@ func ExampleWithFailureHandler() {
 	})
 	var failed []asyncop.Failure[string]
 	op := asyncop.OrderedWait(lookup, time.Second, 10,
-		asyncop.WithFailureHandler(func(f asyncop.Failure[string]) { failed = append(failed, f) }))
+		asyncop.WithFailureSink(func(_ context.Context, f asyncop.Failure[string]) error {
+			failed = append(failed, f)
+			return nil // it is taken
+		}))
 	for row, err := range op.Results(slices.Values([]string{"LHR", "QQQ", "CDG"})) {
 		if err != nil {
 			fmt.Println(err)

@@ -1,0 +1,123 @@
+package engine
+
+import (
+	"context"
+	"time"
+
+	"github.com/weirflow/weir/asyncop/internal/call"
+	"github.com/weirflow/weir/internal/guard"
+	"github.com/weirflow/weir/queue"
+)
+
+// An element that was not taken is offered again after firstOffer, then after twice as long, and so on up to lastOffer.
+const (
+	firstOffer = 100 * time.Millisecond
+	lastOffer  = 10 * time.Second
+)
+
+// handing is an element that is offered to Config.Sink, from its first offer on. It is the context of the call that runs, and its
+// letter says that the call has returned.
+type handing[IN, OUT any] struct {
+	call.Token[*queue.Entry[Slot[IN, OUT]]]
+	wait time.Duration // before the offer after this one
+
+	err  error         // written before done is closed
+	done chan struct{} // closed when the call has returned
+}
+
+// run calls the sink, on a worker, unless it is late.
+func (h *handing[IN, OUT]) run(sink func() error, panicked func(recovered any) error) {
+	defer h.Finish()
+	defer close(h.done)
+	if h.err = h.Late(); h.err != nil {
+		return
+	}
+	var g guard.Guard
+	defer g.Close(func(recovered any) { h.err = panicked(recovered) }) // law A6: it was not taken
+	h.err = sink()
+	g.Returned()
+}
+
+// handOver offers the oldest element that has failed, unless a call of the sink runs.
+func (g *Engine[IN, OUT]) handOver() {
+	if !g.mayHandOver() {
+		return
+	}
+	e := g.failing.Pop()
+	h := &handing[IN, OUT]{wait: firstOffer}
+	if before, ok := e.Value.more().held.(*handing[IN, OUT]); ok {
+		h.wait = min(2*before.wait, lastOffer)
+	}
+	g.offer(e, h)
+}
+
+func (g *Engine[IN, OUT]) mayHandOver() bool { return g.handing == nil && g.failing.Len() > 0 }
+
+// offer has the sink called for e.
+func (g *Engine[IN, OUT]) offer(e *queue.Entry[Slot[IN, OUT]], h *handing[IN, OUT]) {
+	s := &e.Value
+	h.done = make(chan struct{})
+	h.Start(g.Host, e, 0, call.NoDeadline)
+	s.more().held = h
+	g.handing = h
+	g.refresh()
+	sink, panicked, ctx, r := g.Sink, g.Host.Panicked, g.contextBeside(s, &h.Token), g.report(s)
+	g.Host.Run(func() {
+		h.run(func() error { return sink(ctx, r) }, panicked)
+	})
+}
+
+// answered goes on after the sink has answered: e is taken, or will be offered again.
+func (g *Engine[IN, OUT]) answered(e *queue.Entry[Slot[IN, OUT]], h *handing[IN, OUT]) {
+	h.Entry = nil
+	g.handing = nil
+	if h.err == nil {
+		g.taken(e)
+		return
+	}
+	g.refresh()
+	g.Timers.Arm(&e.Value.timer, later(g.now, h.wait))
+	g.Hooks.NotTaken(g.report(&e.Value), h.err, h.wait)
+}
+
+// taken ends e: it was handed over.
+func (g *Engine[IN, OUT]) taken(e *queue.Entry[Slot[IN, OUT]]) {
+	g.Ended(e, HandedOver)
+	g.enter(e, ended)
+	g.Queue.Complete(e)
+	g.Hooks.GivenUp(g.report(&e.Value), HandedOver)
+}
+
+// CutSink ends the context of the call of the sink that runs, if one does: its element is not ended any more.
+func (g *Engine[IN, OUT]) CutSink() {
+	if g.handing != nil {
+		g.handing.Cut()
+	}
+}
+
+// AwaitSink waits for the call of the sink that runs, if one does. For use after Abandon.
+func (g *Engine[IN, OUT]) AwaitSink() {
+	if g.handing != nil {
+		<-g.handing.done
+	}
+}
+
+// WasTaken reports whether the sink has taken e, which Abandon has returned, meanwhile. For use after AwaitSink.
+func (g *Engine[IN, OUT]) WasTaken(e *queue.Entry[Slot[IN, OUT]]) bool {
+	h := g.handing
+	return h != nil && h.err == nil && e.Value.extra != nil && e.Value.extra.held == any(h)
+}
+
+// LastOffer calls the sink for an element that Abandon has returned, with err as the reason if it has not failed. The call's context has
+// the values that it would have had before the end, and ends by cut.
+func (g *Engine[IN, OUT]) LastOffer(e *queue.Entry[Slot[IN, OUT]], err error, cut context.Context) error {
+	s := &e.Value
+	h := new(handing[IN, OUT])
+	h.Start(g.Host, nil, 0, call.NoDeadline)
+	ctx := call.WithEnd(g.contextBeside(s, &h.Token), cut)
+	r := g.report(s)
+	if !r.Failed {
+		r.Err = err
+	}
+	return guard.Call(func() error { return g.Sink(ctx, r) }, g.Host.Panicked)
+}
