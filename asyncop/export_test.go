@@ -14,15 +14,15 @@ import (
 func SlotsTaken[IN, OUT any](op *AsyncWaitOperator[IN, OUT]) int { return op.driver.Engine().Len() }
 
 // StateText returns the elements of an operator's state, as a text: "a" with no attempts made, "a#2" with two, "|5|" for a
-// watermark, "a=[A1 A2]" with results.
+// watermark, "a=[A1 A2]" with results, "a@5" with the number of an observer.
 func StateText[IN, OUT any](state []byte, results codec.Codec[OUT]) (string, error) {
 	inputs := codec.Default[IN]()
-	_, items, err := drive.StateCodec[IN, OUT]{Inputs: inputs, Results: results}.Decode(state)
+	s, err := drive.StateCodec[IN, OUT]{Inputs: inputs, Results: results}.Decode(state)
 	if err != nil {
 		return "", err
 	}
-	texts := make([]string, len(items))
-	for i, it := range items {
+	texts := make([]string, len(s.Items))
+	for i, it := range s.Items {
 		switch {
 		case it.Kind == engine.Control:
 			texts[i] = fmt.Sprintf("|%d|", it.Rest.(Watermark).Timestamp.Unix())
@@ -31,6 +31,9 @@ func StateText[IN, OUT any](state []byte, results codec.Codec[OUT]) (string, err
 			texts[i] = fmt.Sprint(it.In)
 		default:
 			texts[i] = fmt.Sprintf("%v#%d", it.In, it.Attempts)
+		}
+		if s.Observer != nil {
+			texts[i] += fmt.Sprintf("@%d", s.Numbers[i])
 		}
 		if it.Kind == engine.Completed {
 			texts[i] += fmt.Sprintf("=%v", it.Results())
@@ -41,7 +44,9 @@ func StateText[IN, OUT any](state []byte, results codec.Codec[OUT]) (string, err
 
 // StateWithAttempts returns the state of an operator with one element that has been called so many times.
 func StateWithAttempts[IN, OUT any](in IN, attempts int32) (participant.State, error) {
-	return drive.StateCodec[IN, OUT]{Inputs: codec.Default[IN]()}.Encode(0, []engine.Item[IN, OUT]{{In: in, Attempts: attempts, First: 1}})
+	return drive.StateCodec[IN, OUT]{Inputs: codec.Default[IN]()}.Encode(drive.Snapshot[IN, OUT]{
+		Items: []engine.Item[IN, OUT]{{In: in, Attempts: attempts, First: 1}},
+	})
 }
 
 // FreePermits returns the number of permits that nobody has. It may be called while the operator is idle.

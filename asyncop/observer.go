@@ -45,13 +45,64 @@ type Observer interface {
 
 // Gate is an [Observer] that may hold the input back: a window of requests, a limit on memory. The operator asks it before it takes
 // an element, so back-pressure goes on to the source. Elements that are restored from a checkpoint come in without being asked
-// for. Its methods are called on the operator's loop and must not block; a panic in one of them ends the operator.
+// for, unless a [CheckpointedObserver] has no number for them. Its methods are called on the operator's loop and must not block; a panic in one of them ends the operator.
 type Gate interface {
 	// TryAdmit reports whether another element may come in. It may be asked more often than elements come.
 	TryAdmit() bool
 
 	// Notify has f called once, from any goroutine, when TryAdmit may return true again; at once, if it does now.
 	Notify(f func())
+}
+
+// CheckpointedObserver is an [Observer] with a state that goes into the checkpoints of its operator ([WithCheckpoints]), such as
+// exactlyonce.Tracker, which gives requests ids. It gives elements numbers, and a restored element gets its own back. An operator
+// has at most one. Without checkpoints these methods are not called.
+//
+//	Restore ─▶ Restored … ─▶ Accepted … ─▶ Number …, Snapshot 7 ─▶ Accepted … ─▶ Completed 7
+//
+// A panic in Restore makes the start of the coordinator fail, one in Number or Snapshot aborts the checkpoint, and one in Completed ends
+// the run.
+type CheckpointedObserver interface {
+	Observer
+
+	// Restore is called once, before all others, when the operator is made. state is what Snapshot has returned for the checkpoint
+	// that the operator resumes from, and numbers are those of its elements, in the order of the input, without 0 and negative ones. At a
+	// fresh start both are nil. An error makes the start of the coordinator fail.
+	//
+	// request asks for a checkpoint soon, and does not wait for it. If that checkpoint fails it is taken again. It may be called from any
+	// goroutine: by a [Gate], for instance, that lets nothing in before a checkpoint is complete.
+	Restore(state []byte, numbers []int64, request func()) error
+
+	// Restored is called in place of Accepted for an element of a checkpoint, with what Number has returned for it. Restored elements
+	// come before others, in the order of the input.
+	Restored(ctx context.Context, element any, number int64) context.Context
+
+	// Number returns the number of an element, for the checkpoint that is being taken. ctx is what Accepted or Restored has
+	// returned. 0 says that the element is to be taken for a new one after a restart: it waits for the gates again.
+	Number(ctx context.Context) int64
+
+	// Snapshot returns the state, which must not be changed afterwards. It is called when the barrier of a checkpoint comes, after
+	// Number was called for each element in flight that has a slot. Checkpoints have ascending numbers, and not all complete.
+	Snapshot(checkpoint uint64) []byte
+
+	// Completed is called when a checkpoint is stored. It covers those before it that did not complete. It is not called on the
+	// operator's loop: it may be called at the same time as other methods, and after the last call of Ended.
+	Completed(checkpoint uint64)
+}
+
+// checkpointedOf returns the one observer that has a state, or nil.
+func checkpointedOf(constructor string, observers []Observer) (found CheckpointedObserver) {
+	for _, o := range observers {
+		c, ok := o.(CheckpointedObserver)
+		switch {
+		case !ok:
+		case found != nil:
+			panic(fmt.Sprintf("asyncop: %s: two observers with a state in checkpoints, a %T and a %T", constructor, found, c))
+		default:
+			found = c
+		}
+	}
+	return found
 }
 
 // Outcome is how an attempt has ended.
@@ -105,6 +156,15 @@ func (k EndKind) String() string {
 
 // observer is an Observer as the engine calls it.
 type observer struct{ Observer }
+
+func (o observer) Accepted(ctx context.Context, element any, restored bool, number int64) context.Context {
+	if restored {
+		if c, ok := o.Observer.(CheckpointedObserver); ok {
+			return c.Restored(ctx, element, number)
+		}
+	}
+	return o.Observer.Accepted(ctx, element, restored)
+}
 
 func (o observer) AttemptEnded(ctx context.Context, end engine.AttemptEnd) {
 	o.Observer.AttemptEnded(ctx, Outcome(end))

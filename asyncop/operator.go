@@ -103,7 +103,8 @@ var _ streams.Flow = (*AsyncWaitOperator[any, any])(nil)
 // elements in flight, complete ones that wait for their turn, and watermarks.
 //
 // It panics if fn is nil, timeout is negative, or capacity < 1; and with [WithCheckpoints] if there is no name or no codec
-// for IN, or a codec is one of another type; and with [WithFailureSink] if that takes failures of another type.
+// for IN, a codec is one of another type, or two observers are a [CheckpointedObserver]; and with [WithFailureSink] if that takes
+// failures of another type.
 func OrderedWait[IN, OUT any](
 	fn AsyncFunction[IN, OUT], timeout time.Duration, capacity int, opts ...Option,
 ) *AsyncWaitOperator[IN, OUT] {
@@ -173,6 +174,7 @@ func newOperator[IN, OUT any](
 			panic(fmt.Sprintf("asyncop: %s: WithCheckpoints needs WithName: state is found by name", name))
 		}
 		cfg.maxRetries = maxRetriesOf(name, cfg.retryState, strategy, policy)
+		cfg.checkpointed = checkpointedOf(name, cfg.observers)
 	} else if cfg.forChecks != "" {
 		panic(fmt.Sprintf("asyncop: %s: %s needs WithCheckpoints: without checkpoints it does nothing", name, cfg.forChecks))
 	}

@@ -36,6 +36,7 @@ type config struct {
 	label          func(element any) string
 	random         rand.Source
 	observers      []Observer
+	checkpointed   CheckpointedObserver // one of them, with checkpoints; nil: none has a state
 
 	maxCalls       int      // 0: the capacity
 	permits        *Permits // shared with other operators; nil: none
@@ -136,7 +137,8 @@ func WithLogger(logger *slog.Logger) Option {
 }
 
 // WithObserver has o called with what happens to the elements of the operator. It may be given several times: observers are called
-// in this order, and the context that one returns goes to the next. It panics if o is nil. A [Gate] among them may hold the input back.
+// in this order, and the context that one returns goes to the next. It panics if o is nil. A [Gate] among them may hold the input back, and one [CheckpointedObserver]
+// has a state in checkpoints.
 func WithObserver(o Observer) Option {
 	if nils.Is(o) {
 		panic("asyncop: WithObserver: nil observer")
@@ -290,7 +292,8 @@ func WithBuffer(n int) Option {
 
 // WithCheckpoints makes the operator take part in the checkpoints of a pipeline, under its name ([WithName]), which must
 // not be empty and stay the same from run to run: on a barrier it reports its elements that are not settled, in input
-// order, and lets the barrier pass ahead of them (law C1). Restored elements are called before any new input.
+// order, and lets the barrier pass ahead of them (law C1). Restored elements are called before any new input. The state of a
+// [CheckpointedObserver] is a part of the operator's.
 //
 // The loop pauses at a barrier for a copy of what is in flight: about 20 ns an element, the encoding is done beside it. The
 // memory of the copy, IN and 48 bytes an element, is kept from checkpoint to checkpoint.

@@ -48,6 +48,9 @@ func newDriver[IN, OUT any](
 			Blocked: s.logSlowCall, FlushLines: s.logSuppressed, LinesDue: s.suppressedDue,
 		},
 	}
+	if cfg.checkpointed != nil {
+		c.Observer = cfg.checkpointed
+	}
 	for _, o := range cfg.observers {
 		if g, ok := o.(Gate); ok {
 			c.Gates = append(c.Gates, g)

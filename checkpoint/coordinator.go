@@ -60,6 +60,8 @@ type Coordinator struct {
 	complete     uint64                        // the newest one that is stored; 0: none
 	run          *run                          // the checkpoint under way, or nil
 	drain        *run                          // the marker of the end of the input, once it is announced
+	requested    bool                          // a participant has asked for a checkpoint that has not begun
+	serving      bool                          // a goroutine takes what is requested
 	err          error                         // why there will be no more checkpoints; nil after a final one
 	isEnded      bool                          // life has ended
 	finished     participant.Kind              // of the final checkpoint that has ended it, or 0
@@ -83,6 +85,7 @@ type run struct {
 	barrier participant.Barrier
 	waiting map[string]struct{} // participants that have not reported
 	states  map[string]participant.State
+	request bool          // a participant has asked for it
 	err     error         // why it cannot complete
 	settled chan struct{} // closed when all have reported, or err is set
 }
@@ -613,6 +616,9 @@ func (c *Coordinator) take(ctx context.Context, kind participant.Kind) (uint64, 
 		for _, p := range c.participants {
 			c.tell(p, func() { p.Aborted(id, err) })
 		}
+		if r.request {
+			c.requestAgain()
+		}
 	} else {
 		c.logger.Debug("checkpoint complete", slog.Uint64("checkpoint", id), slog.String("kind", kind.String()))
 		for _, p := range c.participants {
@@ -684,6 +690,7 @@ func (c *Coordinator) newRun(kind participant.Kind) (*run, error) {
 		c.drain = r
 	} else {
 		c.run = r
+		r.request, c.requested = c.requested, false
 		c.stats.UnderWay, c.stats.Since = r.barrier.ID, c.clock.Now()
 	}
 	if len(r.waiting) == 0 {
@@ -741,6 +748,46 @@ func (c *Coordinator) tick(timer *clock.Timer) {
 		_, _ = c.Trigger(context.Background()) // logged; the next one may do better
 		timer.Reset(c.interval)
 	}
+}
+
+// requestLocked has a checkpoint taken that begins after this moment. Called with mu held.
+func (c *Coordinator) requestLocked() {
+	c.requested = true
+	if !c.serving && !c.isEnded {
+		c.serving = true
+		go c.serveRequests()
+	}
+}
+
+func (c *Coordinator) requestAgain() {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	c.requestLocked()
+}
+
+// serveRequests takes checkpoints as long as some are requested. Those that fail are requested again: the next try comes after a
+// back-off.
+func (c *Coordinator) serveRequests() {
+	for backoff := firstBackoff; c.mustServe(); backoff = min(2*backoff, maxBackoff) {
+		if _, err := c.Trigger(context.Background()); err == nil {
+			backoff = firstBackoff / 2
+			continue
+		}
+		timer := c.clock.Timer(backoff)
+		select {
+		case <-timer.C:
+		case <-c.life.Done():
+		}
+		timer.Stop()
+	}
+}
+
+// mustServe reports whether a checkpoint is requested. If not, the goroutine that asks ends.
+func (c *Coordinator) mustServe() bool {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	c.serving = c.requested && !c.isEnded
+	return c.serving
 }
 
 // end makes err the reason why there will be no more checkpoints, unless there is one. Called with mu held.

@@ -100,6 +100,14 @@ func (h *host) Ended() <-chan struct{} { return h.life.Done() }
 // Err implements [participant.Host].
 func (h *host) Err() error { return (*Coordinator)(h).Err() }
 
+// RequestCheckpoint implements [participant.Host].
+func (h *host) RequestCheckpoint() {
+	c := (*Coordinator)(h)
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	c.requestLocked()
+}
+
 // RequestFinal implements [participant.Host].
 func (h *host) RequestFinal(kind participant.Kind) {
 	c := (*Coordinator)(h)

@@ -2,15 +2,21 @@ package docs_test
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"log/slog"
 	"net/http"
 	"net/http/httptest"
 	"slices"
+	"strings"
 	"sync/atomic"
 	"time"
 
+	"github.com/reugn/go-streams/extension"
+
 	"github.com/weirflow/weir/asyncop"
+	"github.com/weirflow/weir/checkpoint"
+	"github.com/weirflow/weir/checkpoint/checkpointtest"
 	"github.com/weirflow/weir/exactlyonce"
 	"github.com/weirflow/weir/predicates/httpretry"
 	"github.com/weirflow/weir/strategies"
@@ -75,6 +81,75 @@ func Example_exactlyOnceOverHTTP() {
 	// Output:
 	// attempt 1: lost
 	// 200 OK replayed <nil>
+	// charges: 1
+}
+
+// The program dies after the charge and before the answer. The next run goes on from its checkpoint.
+func Example_exactlyOnceWithCheckpoints() {
+	var charges atomic.Int64
+	kill := func(error) {}
+	charge := http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
+		fmt.Fprintf(w, "charge %d", charges.Add(1))
+	})
+	results := exactlyonce.NewResults(exactlyonce.ResultsConfig{})
+	defer results.Close(context.Background())
+	tracked := results.Handler(charge, exactlyonce.HandlerConfig{Required: true})
+	server := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, req *http.Request) {
+		if charges.Load() == 0 {
+			tracked.ServeHTTP(httptest.NewRecorder(), req)
+			kill(errors.New("killed"))
+			<-req.Context().Done()
+			return
+		}
+		tracked.ServeHTTP(w, req)
+	}))
+	defer server.Close()
+	endpoint := server.URL + "/charges"
+	client := &http.Client{Transport: exactlyonce.Transport(server.Client().Transport, endpoint)}
+	send := func(ctx context.Context, order string) (string, error) {
+		req, err := http.NewRequestWithContext(ctx, http.MethodPost, endpoint, strings.NewReader(order))
+		if err != nil {
+			return "", err
+		}
+		resp, err := client.Do(req)
+		if err != nil {
+			return "", err
+		}
+		defer resp.Body.Close()
+		fmt.Println(resp.Status, resp.Header.Get("Exactly-Once-Result"))
+		return resp.Status, httpretry.CheckResponse(resp)
+	}
+
+	run := func(ctx context.Context, store checkpoint.Store) error {
+		coordinator, err := checkpoint.NewCoordinator(store, checkpoint.WithInterval(10*time.Second), checkpoint.WithLogger(quiet))
+		if err != nil {
+			return err
+		}
+		defer coordinator.Close()
+		source := checkpoint.NewSource(coordinator, "orders", checkpointtest.NewSliceInput([]string{"order 17"}))
+		tracker := exactlyonce.NewTracker(exactlyonce.TrackerConfig{})
+		op := asyncop.OrderedWaitWithRetry(asyncop.Blocking(send), 5*time.Second, 100,
+			strategies.ReasonAware(httpretry.Classifier[string](), nil),
+			asyncop.WithContext(ctx), asyncop.WithName("charges"), asyncop.WithCheckpoints(coordinator),
+			asyncop.WithObserver(tracker))
+		if err := coordinator.Start(); err != nil {
+			return err
+		}
+		source.Via(op).To(extension.NewIgnoreSink())
+		return op.Wait()
+	}
+	ctx, cancel := context.WithCancelCause(context.Background())
+	kill = cancel
+	store := checkpointtest.NewMemoryStore()
+	if err := run(ctx, store); errors.Is(err, context.Cause(ctx)) {
+		fmt.Println("run 1:", context.Cause(ctx))
+	}
+	fmt.Println("run 2:", run(context.Background(), store.Reopen()))
+	fmt.Println("charges:", charges.Load())
+	// Output:
+	// run 1: killed
+	// 200 OK replayed
+	// run 2: <nil>
 	// charges: 1
 }
 

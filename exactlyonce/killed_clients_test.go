@@ -7,12 +7,14 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"maps"
 	"math/rand/v2"
 	"net/http"
 	"net/http/httptest"
 	"os"
 	"os/exec"
 	"path/filepath"
+	"slices"
 	"strconv"
 	"strings"
 	"sync"
@@ -41,7 +43,24 @@ var steps = [...]string{"debit", "credit"}
 
 // A client that reads a stream and posts each element twice is killed again and again, while 30 % of its requests are lost,
 // doubled, delayed, refused or not answered. The service counts each element once (X1).
-func TestKilledClients(t *testing.T) {
+func TestKilledClients(t *testing.T) { killClients(t, "TestCountingClient", t.TempDir(), 150) }
+
+// The same with a client that is a pipeline with checkpoints: source, operator with a tracker, sink. Its output has each element
+// once, too.
+func TestKilledPipelines(t *testing.T) {
+	dir := t.TempDir()
+	limit := killClients(t, "TestCountingPipeline", dir, 600)
+	output, err := os.ReadFile(filepath.Join(dir, "output"))
+	require.NoError(t, err)
+	lines := strings.Fields(string(output))
+	slices.Sort(lines)
+	assert.EqualValues(t, limit, len(lines))
+	assert.EqualValues(t, limit, len(slices.Compact(lines)))
+}
+
+// killClients kills processes that run a test, the client, and returns the length of the stream that the last one has processed. A
+// client has read ahead of what was executed by so much at most.
+func killClients(t *testing.T, client, dir string, ahead int64) (limit int64) {
 	kills := 3
 	if s := os.Getenv(killsEnv); s != "" {
 		n, err := strconv.Atoi(s)
@@ -55,10 +74,10 @@ func TestKilledClients(t *testing.T) {
 	network := newNetwork(t, server)
 	defer network.close()
 
-	settings, err := json.Marshal(clientSettings{URL: network.server.URL, Dir: t.TempDir(), Limit: server.URL + "/limit"})
+	settings, err := json.Marshal(clientSettings{URL: network.server.URL, Dir: dir, Limit: server.URL + "/limit"})
 	require.NoError(t, err)
 	run := func() *process {
-		p := &process{Cmd: exec.Command(os.Args[0], "-test.run=^TestCountingClient$", "-test.count=1",
+		p := &process{Cmd: exec.Command(os.Args[0], "-test.run=^"+client+"$", "-test.count=1",
 			"-test.timeout=3m"), // it ends also if this process is gone
 			ended: make(chan struct{})}
 		p.Env = append(os.Environ(), clientEnv+"="+string(settings))
@@ -71,16 +90,16 @@ func TestKilledClients(t *testing.T) {
 		return p
 	}
 	for range kills {
-		client := run()
+		p := run()
 		time.Sleep(rand.N(60 * time.Millisecond)) // somewhere
-		require.False(t, client.hasEnded(), "%v", &client.output)
-		require.NoError(t, client.Process.Kill())
-		<-client.ended
+		require.False(t, p.hasEnded(), "%v", &p.output)
+		require.NoError(t, p.Process.Kill())
+		<-p.ended
 	}
-	client := run()
-	limit := service.end()
-	<-client.ended
-	require.NoError(t, client.err, "%v", &client.output)
+	last := run()
+	limit = service.end(ahead)
+	<-last.ended
+	require.NoError(t, last.err, "%v", &last.output)
 
 	var sum int64
 	for position := int64(1); position <= limit; position++ {
@@ -90,13 +109,14 @@ func TestKilledClients(t *testing.T) {
 	defer service.mu.Unlock()
 	for _, step := range steps {
 		assert.Equal(t, sum, service.sums[step], step)
-		assert.Len(t, service.counts[step], int(limit), step)
+		assert.EqualValues(t, limit, len(service.counts[step]), step)
 		for position, n := range service.counts[step] {
 			assert.Equal(t, 1, n, "%s of element %d", step, position)
 		}
 	}
 	t.Logf("%d elements, %d kills, %d requests: %v; %d executed, at the service: %+v", limit, kills, network.requests, network.faults,
 		len(steps)*int(limit), service.results.Stats())
+	return limit
 }
 
 // process is a client.
@@ -150,10 +170,10 @@ func (c *counters) total() (n int) {
 }
 
 // end sets the length of the stream: more than any client has read.
-func (c *counters) end() int64 {
+func (c *counters) end(ahead int64) int64 {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	c.limit = c.top + 150
+	c.limit = c.top + ahead
 	return c.limit
 }
 
@@ -279,16 +299,23 @@ type clientSettings struct{ URL, Dir, Limit string }
 
 // TestCountingClient is the client of TestKilledClients, in a process of its own.
 func TestCountingClient(t *testing.T) {
+	c := newCountingClient(t, "TestKilledClients")
+	c.tracker = exactlyonce.NewTracker(exactlyonce.TrackerConfig{Window: 400})
+	c.run()
+}
+
+// newCountingClient returns a client of the service that a test has started. It skips t if there is none.
+func newCountingClient(t *testing.T, runsAsProcessOf string) *countingClient {
 	s := os.Getenv(clientEnv)
 	if s == "" {
-		t.Skip("runs as a process of TestKilledClients")
+		t.Skip("runs as a process of " + runsAsProcessOf)
 	}
-	c := &countingClient{t: t, tracker: exactlyonce.NewTracker(exactlyonce.TrackerConfig{Checkpoints: true, Window: 400})}
+	c := &countingClient{t: t}
 	require.NoError(t, json.Unmarshal([]byte(s), &c.clientSettings))
 	own := &http.Transport{MaxIdleConnsPerHost: 32}
-	defer own.CloseIdleConnections()
+	t.Cleanup(own.CloseIdleConnections)
 	c.client = &http.Client{Transport: exactlyonce.Transport(own, c.URL+"/accounts/"), Timeout: 5 * time.Second}
-	c.run()
+	return c
 }
 
 // countingClient reads a stream, calls the service for each element, and takes checkpoints.
@@ -317,7 +344,8 @@ func (c *countingClient) run() {
 	stored, err := os.ReadFile(filepath.Join(c.Dir, "checkpoint"))
 	if err == nil {
 		require.NoError(c.t, json.Unmarshal(stored, &c.state))
-		require.NoError(c.t, c.tracker.Restore(c.state.Tracker))
+		numbers := slices.Sorted(maps.Values(c.state.InFlight))
+		require.NoError(c.t, c.tracker.Restore(c.state.Tracker, numbers, nil))
 		for position := int64(1); position <= c.state.Position; position++ { // in the order of the input
 			if number, ok := c.state.InFlight[position]; ok {
 				c.inFlight[position] = c.tracker.Restored(context.Background(), position, number)
@@ -330,6 +358,7 @@ func (c *countingClient) run() {
 		}
 	} else {
 		require.ErrorIs(c.t, err, os.ErrNotExist)
+		require.NoError(c.t, c.tracker.Restore(nil, nil, nil))
 		c.checkpoint()
 	}
 	ended := make(chan struct{})

@@ -116,20 +116,19 @@ func TestTimeoutHandlersHaveIDs(t *testing.T) {
 
 // A restored element had a number: it is not called under another one (X1).
 func TestRestoredElementsWithoutTheirNumbers(t *testing.T) {
-	for _, config := range []TrackerConfig{{}, {Refuse: true}, {Checkpoints: true}} {
-		tracker := NewTracker(config)
+	for _, tracker := range []*Tracker{NewTracker(TrackerConfig{}), NewTracker(TrackerConfig{Refuse: true}), fresh(t, 0)} {
 		ctx := tracker.Accepted(t.Context(), nil, true)
 		_, err := NextID(tracker.AttemptStarted(ctx, 1))
 		require.ErrorIs(t, err, ErrNoID)
 		require.ErrorContains(t, err, "restored from a checkpoint that does not hold its number")
-		require.Zero(t, tracker.Number(ctx))
+		require.EqualValues(t, -1, tracker.Number(ctx))
 		tracker.Ended(ctx, asyncop.Ending{})
 	}
 }
 
 // What the final checkpoint keeps for the next run is not complete.
 func TestKeptElements(t *testing.T) {
-	tracker := NewTracker(TrackerConfig{Checkpoints: true})
+	tracker := fresh(t, 0)
 	tracker.Snapshot(1)
 	tracker.Completed(1)
 	a, b := tracker.Accepted(t.Context(), nil, false), tracker.Accepted(t.Context(), nil, false)
@@ -138,7 +137,7 @@ func TestKeptElements(t *testing.T) {
 	tracker.Ended(b, asyncop.Ending{How: asyncop.Kept})
 	tracker.Completed(2)
 	require.Equal(t, []int64{1, 2}, checkList(t, tracker))
-	again := restored(t, state)
+	again := restored(t, state, 1, 2)
 	require.EqualValues(t, 2, again.Number(again.Restored(t.Context(), nil, 2)))
 
 	plain := NewTracker(TrackerConfig{})

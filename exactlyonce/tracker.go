@@ -19,18 +19,15 @@ const DefaultWindow = 1 << 16
 
 // TrackerConfig are the settings of a [Tracker]. The zero value is good.
 type TrackerConfig struct {
-	// Window bounds the incomplete numbers; 0 stands for [DefaultWindow]. Each takes about 100 bytes. With Checkpoints it
-	// has to cover the elements of about two intervals, since their numbers are released by checkpoints.
+	// Window bounds the incomplete numbers; 0 stands for [DefaultWindow]. Each takes about 100 bytes. With checkpoints it should
+	// cover the elements of about two intervals, since their numbers are released by checkpoints: when it is full, the tracker
+	// asks for one more.
 	Window int
 
 	// Refuse lets elements in while the window is full. Their requests fail with [ErrFull]; each new attempt asks again for a
-	// number. Without it the tracker holds the input back, as far as it is asked ([Tracker.TryAdmit]). Not with Checkpoints,
+	// number. Without it the tracker holds the input back, as far as it is asked ([Tracker.TryAdmit]). Not with checkpoints,
 	// which need the numbers in the order of the elements.
 	Refuse bool
-
-	// Checkpoints says that the element comes again after a restart, unless the checkpoint that ended it is complete: see
-	// [Tracker.Snapshot].
-	Checkpoints bool
 }
 
 // Tracker is the calling side: it numbers elements, so that a request of theirs has the same id in every attempt. It
@@ -41,14 +38,16 @@ type TrackerConfig struct {
 //
 // A program without an operator calls these methods itself. [Transport] sends the ids, and [NextID] is for other clients.
 //
-// An operator that takes part in checkpoints (asyncop.WithCheckpoints) does not store the tracker's state, so do not give it a
-// tracker: after a restart, elements would be called under other numbers. Requests of those that the operator itself
-// restores fail with [ErrNoID] instead. A program that takes checkpoints of its own uses [Tracker.Snapshot].
+// In an operator that takes part in checkpoints (asyncop.WithCheckpoints), the tracker's state goes into them: it is an
+// asyncop.CheckpointedObserver. A restored element keeps its number, and a number is released when a checkpoint that no longer holds
+// its element is complete. Nothing is sent before the first checkpoint of a fresh start is complete; the tracker asks for it at once.
+// The input has to come in the same order after a restart: straight from a source, or through what keeps its order. A program that takes
+// checkpoints of its own calls [Tracker.Restore] and [Tracker.Snapshot] itself.
 //
 // The tracker remembers incomplete numbers only, and each by itself: one slow request keeps its own number, and the
 // first incomplete number where it is, but nothing else.
 //
-// One tracker may serve several operators. It is safe for concurrent use.
+// One tracker may serve several operators, unless it takes part in checkpoints. It is safe for concurrent use.
 type Tracker struct {
 	config TrackerConfig
 
@@ -95,14 +94,11 @@ type (
 	sendingKey struct{}
 )
 
-// NewTracker returns a tracker with an identity of its own. It panics if the window is negative, or if config has both Refuse
-// and Checkpoints.
+// NewTracker returns a tracker with an identity of its own. It panics if the window is negative.
 func NewTracker(config TrackerConfig) *Tracker {
 	switch {
 	case config.Window < 0:
 		panic(fmt.Sprintf("exactlyonce: NewTracker: negative window: %d", config.Window))
-	case config.Refuse && config.Checkpoints:
-		panic("exactlyonce: NewTracker: Refuse with Checkpoints: numbers must come in the order of the elements")
 	case config.Window == 0:
 		config.Window = DefaultWindow
 	}
@@ -121,16 +117,21 @@ func (t *Tracker) Client() Client {
 // TryAdmit reports whether there is room for another element. It takes no place: operators that share a tracker may exceed the
 // window by one element each.
 //
-// With Checkpoints there is no room until a checkpoint that holds the identity is complete, or the tracker was restored from
-// one: a restart would not know the numbers of requests that were sent before (law X1).
+// With checkpoints there is no room until one that holds the identity is complete, or the tracker was restored from one: a
+// restart would not know the numbers of requests that were sent before (law X1). If a checkpoint would make room, TryAdmit asks
+// for it.
 func (t *Tracker) TryAdmit() bool {
 	t.mu.Lock()
-	defer t.mu.Unlock()
-	return t.config.Refuse || t.roomLocked()
+	room, request := t.config.Refuse || t.roomLocked(), t.requestLocked()
+	t.mu.Unlock()
+	if request != nil {
+		request()
+	}
+	return room
 }
 
 func (t *Tracker) roomLocked() bool {
-	return t.incomplete < t.config.Window && (t.saved.durable || !t.config.Checkpoints)
+	return t.incomplete < t.config.Window && (t.saved.durable || !t.saved.used)
 }
 
 // Notify has f called once, as soon as TryAdmit may return true: at once if it does now. f must not block. It may be called
@@ -146,11 +147,17 @@ func (t *Tracker) Notify(f func()) {
 	f()
 }
 
-// unlockAndNotify releases mu and calls those who wait for room, if there is some.
+// unlockAndNotify releases mu and calls those who wait for room, if there is some, or asks for a checkpoint that makes some.
 func (t *Tracker) unlockAndNotify() {
 	var calls []func()
-	if len(t.waiting) > 0 && t.roomLocked() {
+	switch {
+	case len(t.waiting) == 0:
+	case t.roomLocked():
 		calls, t.waiting = t.waiting, nil
+	default:
+		if request := t.requestLocked(); request != nil {
+			calls = []func(){request}
+		}
 	}
 	t.mu.Unlock()
 	for _, f := range calls {
@@ -161,8 +168,8 @@ func (t *Tracker) unlockAndNotify() {
 // ---- The observer
 
 var (
-	_ asyncop.Observer = (*Tracker)(nil)
-	_ asyncop.Gate     = (*Tracker)(nil)
+	_ asyncop.CheckpointedObserver = (*Tracker)(nil)
+	_ asyncop.Gate                 = (*Tracker)(nil)
 )
 
 // Accepted gives an element its number, the lowest one that no element had. The context that it returns is to be the parent of
@@ -187,7 +194,7 @@ func (t *Tracker) numberLocked(e *element) {
 	switch {
 	case t.config.Refuse && t.incomplete >= t.config.Window:
 		e.refused = fmt.Errorf("%w: the window of the tracker has %d incomplete numbers", ErrFull, t.incomplete)
-	case t.config.Checkpoints && !t.saved.durable:
+	case t.saved.used && !t.saved.durable:
 		e.refused = fmt.Errorf("%w: no checkpoint that holds the client's identity is complete: "+
 			"ask TryAdmit before an element is accepted", ErrNoID)
 	default:
@@ -238,8 +245,8 @@ func (t *Tracker) attemptOf(e *element) *attempt {
 // AttemptEnded does nothing.
 func (t *Tracker) AttemptEnded(context.Context, asyncop.Outcome) {}
 
-// Ended releases the number of the element that ctx belongs to: nothing of it is sent from now on. With Checkpoints the
-// number is kept until the next checkpoint is complete. A second call changes nothing.
+// Ended releases the number of the element that ctx belongs to: nothing of it is sent from now on. With checkpoints the
+// number is kept until the next one is complete. A second call changes nothing.
 func (t *Tracker) Ended(ctx context.Context, _ asyncop.Ending) {
 	e := t.elementIn(ctx)
 	if e == nil {
@@ -248,7 +255,7 @@ func (t *Tracker) Ended(ctx context.Context, _ asyncop.Ending) {
 	t.mu.Lock()
 	switch {
 	case e.ended.Swap(true) || e.number == 0:
-	case t.config.Checkpoints:
+	case t.saved.used:
 		t.saved.ended = append(t.saved.ended, e)
 	default:
 		t.releaseLocked(e)

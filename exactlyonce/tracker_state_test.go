@@ -13,15 +13,23 @@ import (
 	"github.com/weirflow/weir/asyncop"
 )
 
-func restored(t require.TestingT, state []byte) *Tracker {
-	tracker := NewTracker(TrackerConfig{Checkpoints: true})
-	require.NoError(t, tracker.Restore(state))
+// fresh returns a tracker that takes part in checkpoints and resumes from none.
+func fresh(t require.TestingT, window int) *Tracker {
+	tracker := NewTracker(TrackerConfig{Window: window})
+	require.NoError(t, tracker.Restore(nil, nil, nil))
+	return tracker
+}
+
+// restored returns one that resumes from a checkpoint.
+func restored(t require.TestingT, state []byte, numbers ...int64) *Tracker {
+	tracker := NewTracker(TrackerConfig{})
+	require.NoError(t, tracker.Restore(state, numbers, nil))
 	return tracker
 }
 
 // Before a checkpoint holds the identity, nothing may be sent under it: a restart would not know what was (X1).
 func TestNothingIsSentBeforeTheFirstCheckpoint(t *testing.T) {
-	tracker := NewTracker(TrackerConfig{Checkpoints: true})
+	tracker := fresh(t, 0)
 	require.False(t, tracker.TryAdmit())
 	_, err := NextID(tracker.AttemptStarted(tracker.Accepted(t.Context(), nil, false), 1))
 	require.ErrorIs(t, err, ErrNoID)
@@ -47,7 +55,7 @@ func TestNothingIsSentBeforeTheFirstCheckpoint(t *testing.T) {
 
 // A number is released when the checkpoint that no longer holds its element is complete.
 func TestNumbersAreReleasedByCheckpoints(t *testing.T) {
-	tracker := NewTracker(TrackerConfig{Checkpoints: true, Window: 3})
+	tracker := fresh(t, 3)
 	tracker.Snapshot(1)
 	tracker.Completed(1)
 	a, b := tracker.Accepted(t.Context(), nil, false), tracker.Accepted(t.Context(), nil, false)
@@ -72,7 +80,7 @@ func TestNumbersAreReleasedByCheckpoints(t *testing.T) {
 
 // Checkpoints that never complete cost nothing (X3).
 func TestFailingCheckpointsCostNothing(t *testing.T) {
-	tracker := NewTracker(TrackerConfig{Checkpoints: true, Window: 2})
+	tracker := fresh(t, 2)
 	tracker.Snapshot(1)
 	tracker.Completed(1)
 	tracker.Ended(tracker.Accepted(t.Context(), nil, false), asyncop.Ending{})
@@ -85,7 +93,7 @@ func TestFailingCheckpointsCostNothing(t *testing.T) {
 }
 
 func TestRestoredElementsKeepTheirNumbers(t *testing.T) {
-	tracker := NewTracker(TrackerConfig{Checkpoints: true})
+	tracker := fresh(t, 0)
 	tracker.Snapshot(1)
 	tracker.Completed(1)
 	var elements []context.Context
@@ -98,68 +106,111 @@ func TestRestoredElementsKeepTheirNumbers(t *testing.T) {
 	tracker.Completed(2)
 	require.EqualValues(t, 7, tracker.Number(tracker.Accepted(t.Context(), "7", false)))
 
-	again := restored(t, state)
+	again := restored(t, state, 2, 3, 5, 6)
 	require.Equal(t, []int64{2, 3, 5, 6}, checkList(t, again))
-	five := again.AttemptStarted(again.Restored(t.Context(), nil, 5), 2)
+	five := again.AttemptStarted(again.Restored(t.Context(), nil, 5), 1)
 	require.Equal(t, ID{Client: tracker.Client(), Sequence: 5, Attempt: 2, First: 2}, mustID(t, five),
-		"others that are not restored yet are incomplete, too")
+		"others that are not restored yet are incomplete, too; and an attempt may have been sent before")
 	two := again.Restored(t.Context(), nil, 2)
+	require.Equal(t, 7, mustID(t, again.AttemptStarted(two, 7)).Attempt, "those before the restart count")
 	require.EqualValues(t, 7, again.Number(again.Restored(t.Context(), "7", 0)), "was not numbered when the checkpoint was taken")
 	for _, number := range []int64{2, 4, 99, -1} {
-		_, err := NextID(again.AttemptStarted(again.Restored(t.Context(), nil, number), 1))
+		lost := again.Restored(t.Context(), nil, number)
+		_, err := NextID(again.AttemptStarted(lost, 1))
 		require.ErrorIs(t, err, ErrNoID, number)
 		require.ErrorContains(t, err, fmt.Sprintf("number %d of a restored element", number))
+		require.EqualValues(t, -1, again.Number(lost), "it is not to be taken for a new one after the next restart (X1)")
 	}
+	again.Snapshot(3)
 	again.Ended(two, asyncop.Ending{})
-	again.Snapshot(3) // 3 and 6 were not restored: they had ended
 	again.Completed(3)
-	require.Equal(t, []int64{5, 7}, checkList(t, again))
-	require.EqualValues(t, 5, mustID(t, WithStep(five, "s")).First)
+	require.Equal(t, []int64{2, 3, 5, 6, 7}, checkList(t, again), "3 holds it; 3 and 6 wait for a slot")
+	again.Snapshot(4)
+	again.Completed(4)
+	require.Equal(t, []int64{3, 5, 6, 7}, checkList(t, again))
+	require.EqualValues(t, 3, mustID(t, WithStep(five, "s")).First)
 }
 
 func TestRestoreRefuses(t *testing.T) {
-	good := NewTracker(TrackerConfig{Checkpoints: true})
+	good := fresh(t, 0)
 	state := good.Snapshot(1)
-	require.ErrorContains(t, NewTracker(TrackerConfig{}).Restore(state), "has no Checkpoints")
-	require.ErrorContains(t, good.Restore(state), "in use")
+	require.ErrorContains(t, NewTracker(TrackerConfig{Refuse: true}).Restore(nil, nil, nil), "has Refuse")
+	require.ErrorContains(t, good.Restore(state, nil, nil), "in use")
+	require.ErrorContains(t, good.Restore(nil, nil, nil), "each operator has one of its own")
 	again := restored(t, state)
-	require.ErrorContains(t, again.Restore(state), "in use")
+	require.ErrorContains(t, again.Restore(state, nil, nil), "in use")
+	counting := NewTracker(TrackerConfig{})
+	counting.Accepted(t.Context(), nil, false)
+	require.ErrorContains(t, counting.Restore(nil, nil, nil), "in use, its next number is 2")
 	client := string(state[1:17])
 	for bytes, message := range map[string]string{
 		"":                     "cut off",
-		"\x02":                 "version 2",
+		"\x01":                 "version 1",
 		string(state) + "\x00": "1 bytes too many",
 		string(state[:10]):     "cut off",
-		"\x01" + string(make([]byte, 16)) + "\x01\x00": "client is zero",
-		"\x01" + client + "\x00\x00":                   "next number 0",
-		"\x01" + client + "\x03\x01":                   "1 numbers in 0 bytes",
-		"\x01" + client + "\x03\x01\x03":               "a number 3 above 0",
-		"\x01" + client + "\x03\x02\x02\x00":           "a number 0 above 2",
-		"\x01" + client + "\x03\x02\x02\x80":           "cut off",
+		string(state[:17]):     "cut off",
+		"\x02" + string(make([]byte, 16)) + "\x01":           "client is zero",
+		"\x02" + client + "\x00":                             "next number 0",
+		"\x02" + client + "\xff\xff\xff\xff\xff\xff\xff\x7f": "is not between 1 and",
 	} {
-		fresh := NewTracker(TrackerConfig{Checkpoints: true})
-		before := fresh.Client()
-		require.ErrorContains(t, fresh.Restore([]byte(bytes)), message)
-		require.Equal(t, before, fresh.Client())
+		untouched := NewTracker(TrackerConfig{})
+		before := untouched.Client()
+		require.ErrorContains(t, untouched.Restore([]byte(bytes), nil, nil), message)
+		require.Equal(t, before, untouched.Client())
+		require.NoError(t, untouched.Restore(nil, nil, nil))
 	}
+	five := []byte("\x02" + client + "\x05")
+	for _, numbers := range [][]int64{{0}, {-1}, {1, 1}, {2, 1}, {5}, {1, 2, 3, 4, 6}} {
+		require.ErrorContains(t, NewTracker(TrackerConfig{}).Restore(five, numbers, nil), "of an element follows")
+	}
+	require.ErrorContains(t, NewTracker(TrackerConfig{}).Restore(nil, []int64{1}, nil), "number 1 of an element follows 0, and the next one is 1")
+}
+
+// A tracker asks for the first checkpoint at once, and for one when that would let elements in; once for each.
+func TestTrackerAsksForCheckpoints(t *testing.T) {
+	tracker, asked := NewTracker(TrackerConfig{Window: 2}), 0
+	require.NoError(t, tracker.Restore(nil, nil, func() { asked++ }))
+	require.Zero(t, asked, "not yet: the program is being built")
+	require.False(t, tracker.TryAdmit())
+	require.False(t, tracker.TryAdmit())
+	require.Equal(t, 1, asked)
+	tracker.Snapshot(1)
+	require.False(t, tracker.TryAdmit())
+	require.Equal(t, 1, asked, "it is under way")
+	tracker.Completed(1)
+	require.True(t, tracker.TryAdmit())
+	a, b := tracker.Accepted(t.Context(), nil, false), tracker.Accepted(t.Context(), nil, false)
+	require.False(t, tracker.TryAdmit())
+	require.Equal(t, 1, asked, "both run: a checkpoint releases nothing")
+	room := 0
+	tracker.Notify(func() { room++ })
+	tracker.Ended(a, asyncop.Ending{})
+	require.Equal(t, 2, asked)
+	tracker.Ended(b, asyncop.Ending{})
+	require.Equal(t, 2, asked)
+	tracker.Snapshot(2)
+	tracker.Completed(2)
+	require.Equal(t, 1, room)
+	tracker.Ended(tracker.Accepted(t.Context(), nil, false), asyncop.Ending{})
+	require.True(t, tracker.TryAdmit())
+	require.Equal(t, 2, asked, "there is room")
 }
 
 func FuzzTrackerState(f *testing.F) {
-	tracker := NewTracker(TrackerConfig{Checkpoints: true})
+	tracker := fresh(f, 0)
 	f.Add(tracker.Snapshot(1))
 	tracker.Completed(1)
 	tracker.Accepted(f.Context(), nil, false)
 	f.Add(tracker.Snapshot(2))
 	f.Fuzz(func(t *testing.T, state []byte) {
-		tracker := NewTracker(TrackerConfig{Checkpoints: true})
-		if tracker.Restore(state) != nil {
+		tracker := NewTracker(TrackerConfig{})
+		if tracker.Restore(state, nil, nil) != nil {
 			return
 		}
-		for _, number := range checkList(t, tracker) {
-			mustID(t, tracker.AttemptStarted(tracker.Restored(t.Context(), nil, number), 1))
-		}
+		require.NotNil(t, state)
+		require.Equal(t, state, tracker.Snapshot(1))
 		if tracker.next <= MaxSequence {
-			require.Equal(t, state, tracker.Snapshot(1))
+			mustID(t, tracker.AttemptStarted(tracker.Accepted(t.Context(), nil, false), 1))
 		}
 	})
 }
@@ -174,7 +225,7 @@ func TestTrackerFollowsItsModel(t *testing.T) {
 			position int           // elements read
 			held     map[int]int64 // elements in flight, by position, with their numbers
 		}
-		tracker := NewTracker(TrackerConfig{Checkpoints: true})
+		tracker := fresh(t, 0)
 		client := tracker.Client()
 		numbers := map[int]int64{} // of every element, over all restarts
 		position, id := 0, uint64(1)
@@ -236,7 +287,7 @@ func TestTrackerFollowsItsModel(t *testing.T) {
 				}
 			},
 			"crash": func(t *rapid.T) {
-				tracker, pending = restored(t, durable.state), nil
+				tracker, pending = restored(t, durable.state, slices.Sorted(maps.Values(durable.held))...), nil
 				position, flying = durable.position, map[int]context.Context{}
 				for _, p := range slices.Sorted(maps.Keys(durable.held)) {
 					accept(tracker.Restored(context.Background(), nil, durable.held[p]), p)

@@ -208,7 +208,6 @@ func TestOneSlowRequestPinsOnlyItself(t *testing.T) {
 
 func TestTrackerConfigs(t *testing.T) {
 	require.PanicsWithValue(t, "exactlyonce: NewTracker: negative window: -1", func() { NewTracker(TrackerConfig{Window: -1}) })
-	require.Panics(t, func() { NewTracker(TrackerConfig{Refuse: true, Checkpoints: true}) })
 	require.Equal(t, DefaultWindow, NewTracker(TrackerConfig{}).config.Window)
 }
 

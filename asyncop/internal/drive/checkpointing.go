@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"slices"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -23,6 +24,7 @@ type checkpointing[IN, OUT any] struct {
 	coordinator participant.Host
 	name        string
 	codec       StateCodec[IN, OUT]
+	observer    CheckpointedObserver // nil: none has a state
 	wakeUp      func()
 
 	expected atomic.Uint64                          // the newest barrier that is on its way
@@ -37,6 +39,7 @@ type checkpointing[IN, OUT any] struct {
 	seen     uint64                          // the newest barrier that has come
 	loaded   time.Duration                   // when the backlog was filled
 	restored int                             // elements of the backlog that are from a checkpoint; the others are overflow
+	numbers  []int64                         // the last of them are those of the restored elements; nil without an observer
 	arrived  *participant.Barrier            // has come and waits for its turn to be handled
 	passing  fifo.Queue[participant.Barrier] // handled, to be emitted before anything else
 	final    participant.Kind                // of the final barrier, once it was handled; nothing is taken after it
@@ -54,30 +57,73 @@ var (
 // joinCheckpoints registers the operator and fills the backlog with what is restored.
 func (d *Driver[IN, OUT]) joinCheckpoints() {
 	d.checks = &checkpointing[IN, OUT]{
-		coordinator: d.Coordinator, name: d.Name, codec: d.State, wakeUp: d.host.WakeUp,
+		coordinator: d.Coordinator, name: d.Name, codec: d.State, observer: d.Observer, wakeUp: d.host.WakeUp,
 		inFlight: func() int { s, _ := d.published.get(); return int(s.InFlight) },
 	}
-	state, ok := d.Coordinator.Register(d.Name, d.checks)
-	if !ok {
-		return
-	}
-	var items []engine.Item[IN, OUT]
-	var taken int64
+	state, resumes := d.Coordinator.Register(d.Name, d.checks)
+	var s Snapshot[IN, OUT]
 	err := d.offLoop(func() (err error) { // not on the goroutine of whoever builds the operator: codecs are user code
-		taken, items, err = d.State.Decode(state.Bytes())
-		return err
+		if resumes {
+			if s, err = d.State.Decode(state.Bytes()); err != nil {
+				return err
+			}
+			if err = d.fits(&s); err != nil {
+				return err
+			}
+		}
+		return d.restoreObserver(&s)
 	})
 	if err != nil {
 		d.Coordinator.Refuse(d.Name, err)
 		return
 	}
-	down := max(0, d.Clock.Now().UnixNano()-taken) // the wall clock may have been set back
+	down := max(0, d.Clock.Now().UnixNano()-s.Taken) // the wall clock may have been set back
 	d.checks.loaded = d.timers.Now()
-	for _, it := range items {
+	for _, it := range s.Items {
 		it.Wait, it.Restored = max(0, it.Wait-time.Duration(down)), true
 		d.backlog.Push(it)
 	}
-	d.checks.restored = len(items)
+	d.checks.restored, d.checks.numbers = len(s.Items), s.Numbers
+}
+
+// fits returns an error for a state with an observer's for an operator without, or the other way round, unless nothing that is
+// in it or behind it was called: else a call would be repeated under another number, or none (law X1).
+func (d *Driver[IN, OUT]) fits(s *Snapshot[IN, OUT]) error {
+	switch {
+	case (d.Observer != nil) == (s.Observer != nil) || s.Final && !s.hasCalls():
+		return nil
+	case d.Observer != nil:
+		return fmt.Errorf("it has no state of the observer %T: elements may have been called without it; "+
+			"add an observer with a state after a final checkpoint in which nothing was called, such as that of a Drain", d.Observer)
+	}
+	return errors.New("it has the state of an observer, and elements may have been called under its numbers: give the operator " +
+		"that observer; remove it after a final checkpoint in which nothing was called, such as that of a Drain")
+}
+
+// restoreObserver gives the observer its state and the numbers of the elements that are restored.
+func (d *Driver[IN, OUT]) restoreObserver(s *Snapshot[IN, OUT]) error {
+	switch {
+	case d.Observer == nil:
+		s.Numbers = nil
+		return nil
+	case s.Observer == nil:
+		s.Numbers = make([]int64, len(s.Items))
+	}
+	numbers := slices.DeleteFunc(slices.Clone(s.Numbers), func(n int64) bool { return n <= 0 })
+	return d.Observer.Restore(s.Observer, numbers, d.Coordinator.RequestCheckpoint)
+}
+
+// restoredNumber returns the number of the restored element at a place of the backlog.
+func (k *checkpointing[IN, OUT]) restoredNumber(i int) int64 {
+	if len(k.numbers) == 0 || i >= k.restored {
+		return 0
+	}
+	return k.numbers[len(k.numbers)-k.restored+i]
+}
+
+// wasAccepted tells whether the next element of the backlog was accepted before the restart, so that gates have let it in.
+func (k *checkpointing[IN, OUT]) wasAccepted() bool {
+	return k != nil && k.restored > 0 && (k.observer == nil || k.restoredNumber(0) != 0)
 }
 
 // Pending implements participant.Participant. It gets the memory for the copy, so that the loop need not wait for it.
@@ -92,7 +138,11 @@ func (k *checkpointing[IN, OUT]) Pending(b participant.Barrier) {
 }
 
 // Completed implements participant.Participant.
-func (k *checkpointing[IN, OUT]) Completed(uint64) {}
+func (k *checkpointing[IN, OUT]) Completed(id uint64) {
+	if k.observer != nil {
+		k.observer.Completed(id)
+	}
+}
 
 // Aborted implements participant.Participant.
 func (k *checkpointing[IN, OUT]) Aborted(id uint64, _ error) { k.expected.CompareAndSwap(id, 0) }
@@ -223,14 +273,13 @@ func (d *Driver[IN, OUT]) passBarrier() {
 			d.engine.CutSink()
 		}
 	}
-	items := d.copyInFlight()
-	taken := d.Clock.Now().UnixNano()
-	k.encoding.Go(func() { d.report(b, taken, items) })
+	s, err := d.copyInFlight(b)
+	k.encoding.Go(func() { d.report(b, s, err) })
 	k.passing.Push(b)
 }
 
 // copyInFlight copies what a checkpoint holds (law C1). All else waits for it, so it does nothing but copy.
-func (d *Driver[IN, OUT]) copyInFlight() []engine.Item[IN, OUT] {
+func (d *Driver[IN, OUT]) copyInFlight(b participant.Barrier) (s Snapshot[IN, OUT], err error) {
 	began := d.timers.Now()
 	items := d.engine.Items(d.checks.takeSpare(d.engine.Len()+d.backlog.Len()), d.checks.codec.Results != nil)
 	for it := range d.backlog.All() {
@@ -239,8 +288,21 @@ func (d *Driver[IN, OUT]) copyInFlight() []engine.Item[IN, OUT] {
 			items = append(items, it)
 		}
 	}
+	s = Snapshot[IN, OUT]{Taken: d.Clock.Now().UnixNano(), Final: b.Kind.Final(), Items: items}
+	if d.Observer != nil {
+		err = d.offLoop(func() error { d.snapshotObserver(b.ID, &s); return nil })
+	}
 	d.checks.pause = d.timers.Now() - began
-	return items
+	return s, err
+}
+
+// snapshotObserver adds the observer's state, and the numbers of what is in flight.
+func (d *Driver[IN, OUT]) snapshotObserver(id uint64, s *Snapshot[IN, OUT]) {
+	s.Numbers = append(make([]int64, 0, len(s.Items)), d.engine.Numbers(d.Observer.Number)...)
+	for i := range len(s.Items) - len(s.Numbers) {
+		s.Numbers = append(s.Numbers, d.checks.restoredNumber(i))
+	}
+	s.Observer = append([]byte{}, d.Observer.Snapshot(id)...)
 }
 
 // restOf returns what an element of the backlog has left of its back-off, which goes on while it waits for a slot.
@@ -248,21 +310,23 @@ func (k *checkpointing[IN, OUT]) restOf(it *engine.Item[IN, OUT], now time.Durat
 	return max(0, it.Wait-(now-k.loaded))
 }
 
-// report encodes the state of a barrier and hands it in, on a goroutine of its own.
-func (d *Driver[IN, OUT]) report(b participant.Barrier, taken int64, items []engine.Item[IN, OUT]) {
+// report encodes the state of a barrier and hands it in, on a goroutine of its own; err is why there is none.
+func (d *Driver[IN, OUT]) report(b participant.Barrier, s Snapshot[IN, OUT], err error) {
 	k := d.checks
 	var state participant.State
-	var err error
 	defer func() {
 		if err != nil && b.Kind.Final() {
 			k.lost = lazyerr.Named(fmt.Sprintf("asyncop: state of final checkpoint %d", b.ID), err)
 		}
 		b.Report(k.name, state, err)
-		k.keepSpare(items)
+		k.keepSpare(s.Items)
 	}()
+	if err != nil {
+		return
+	}
 	var stands guard.Guard
 	defer stands.Close(func(recovered any) { err = d.Panicked(recovered) })
-	state, err = k.codec.Encode(taken, items)
+	state, err = k.codec.Encode(s)
 	stands.Returned()
 }
 

@@ -37,7 +37,8 @@ type Config[IN, OUT any] struct {
 
 	Coordinator participant.Host // nil: no part in checkpoints
 	State       StateCodec[IN, OUT]
-	Overflow    int // elements read past the capacity for the sake of a barrier
+	Observer    CheckpointedObserver // one of the engine's that has a state; nil: none has
+	Overflow    int                  // elements read past the capacity for the sake of a barrier
 
 	Panicked   func(recovered any) error // makes an error of a panic, or of Goexit: see package guard
 	ErrNil     error                     // stands for a nil error
@@ -51,6 +52,14 @@ type Config[IN, OUT any] struct {
 type Gate interface {
 	TryAdmit() bool
 	Notify(f func())
+}
+
+// CheckpointedObserver is an observer with a state: see asyncop.
+type CheckpointedObserver interface {
+	Restore(state []byte, numbers []int64, request func()) error
+	Number(ctx context.Context) int64
+	Snapshot(checkpoint uint64) []byte
+	Completed(checkpoint uint64)
 }
 
 // Hooks build what users see. The loop calls them.

@@ -43,6 +43,7 @@ type Driver[IN, OUT any] struct {
 	carrier  *outlet[any]                     // carried, in place of out, which is closed; nil: results go to out
 	inClosed bool                             // upstream has closed in
 	inOver   bool                             // nothing more is taken
+	letsIn   bool                             // an element that is read may take a slot: as mayRead has found
 	marked   bool                             // the marker of the end of the input has come: only barriers follow
 	drains   bool                             // the end of the input lets retries go on
 	backlog  fifo.Queue[engine.Item[IN, OUT]] // what goes into the queue before anything new

@@ -65,26 +65,30 @@ func (d *Driver[IN, OUT]) feed() bool {
 	if d.backlog.Len() == 0 || d.engine.Failed() || !d.engine.HasRoom() || d.suspended() {
 		return false
 	}
-	if it := d.backlog.Peek(); len(d.Gates) > 0 && !it.Restored && it.Kind == engine.Record && !d.admits() {
+	if len(d.Gates) > 0 && d.backlog.Peek().Kind == engine.Record && !d.checks.wasAccepted() && !d.admits() {
 		return false
 	}
+	number := int64(0)
 	if d.checks != nil && d.checks.restored > 0 {
+		number = d.checks.restoredNumber(0)
 		d.checks.restored--
 	}
 	it := d.backlog.Pop()
 	if d.checks != nil {
 		it.Wait = d.checks.restOf(&it, d.timers.Now())
 	}
-	d.engine.Restore(it)
+	d.engine.Restore(it, number)
 	return true
 }
 
-// mayRead tells whether the next element may be read: if a slot is free for it, or to let a barrier come nearer.
+// mayRead tells whether the next element may be read: if a slot is free for it, or to let a barrier come nearer. Then it does not
+// get a slot past the gates.
 func (d *Driver[IN, OUT]) mayRead() bool {
 	if d.inOver || d.engine.Failed() || d.barrierArrived() {
 		return false
 	}
-	return d.backlog.Len() == 0 && d.engine.HasRoom() && (len(d.Gates) == 0 || d.admits()) || d.mayOverflow()
+	d.letsIn = d.backlog.Len() == 0 && d.engine.HasRoom() && (len(d.Gates) == 0 || d.admits())
+	return d.letsIn || d.mayOverflow()
 }
 
 // received goes on with what has come through in; ok is false if that was closed.
@@ -114,7 +118,7 @@ func (d *Driver[IN, OUT]) receivedElement(in IN, ok bool) {
 		d.inClosed = true
 		d.engine.EndIfCancelled() // whoever is upstream may have noticed it first: the end is no clean one
 		d.endInput()
-	case d.backlog.Len() == 0 && d.engine.HasRoom():
+	case d.letsIn && d.backlog.Len() == 0 && d.engine.HasRoom():
 		d.engine.Accept(in)
 	default:
 		d.backlog.Push(engine.Item[IN, OUT]{In: in})

@@ -4,6 +4,7 @@ import (
 	"encoding/binary"
 	"errors"
 	"fmt"
+	"slices"
 	"time"
 
 	"github.com/weirflow/weir/asyncop/internal/engine"
@@ -13,13 +14,36 @@ import (
 	"github.com/weirflow/weir/queue"
 )
 
-// stateVersion is the first byte of an operator's state. Version 1, which has neither a time nor waits, is read.
-const stateVersion = 2
+// stateVersion is the first byte of an operator's state. Version 1, which has neither a time nor waits, and version 2, which has
+// no marks, are read.
+const stateVersion = 3
+
+// Snapshot is what the state of an operator says.
+type Snapshot[IN, OUT any] struct {
+	Taken int64 // when, in Unix nanoseconds
+	Final bool  // nothing was called after it
+	Items []engine.Item[IN, OUT]
+
+	Observer []byte  // the state of an observer; nil: there is none
+	Numbers  []int64 // of the items, if there is one; 0 of control elements
+}
+
+// hasCalls tells whether a record in flight may have been called.
+func (s *Snapshot[IN, OUT]) hasCalls() bool {
+	return slices.ContainsFunc(s.Items, func(it engine.Item[IN, OUT]) bool { return it.Kind == engine.Record && it.First != 0 })
+}
+
+// Marks of a state: bits.
+const (
+	markFinal byte = 1 << iota
+	markObserver
+	unknownMarks
+)
 
 // StateCodec encodes the items of a checkpoint:
 //
-//	version  schema of inputs  schema of results  taken  count
-//	{ kind  [record: attempts  first  spent  wait [retry]  input] [completed: + n {result}] [control: time] }
+//	version  schema of inputs  schema of results  taken  marks [observer: its state]  count
+//	{ kind  [record: [observer: number]  attempts  first  spent  wait [retry]  input] [completed: + n {result}] [control: time] }
 //
 // Numbers are varints, everything else is preceded by its length. Times are Unix nanoseconds, those of attempts 0 for none;
 // taken is when the checkpoint was. The rest of a back-off, wait, is relative to it; retry tells more if that is not 0.
@@ -31,12 +55,22 @@ type StateCodec[IN, OUT any] struct {
 // pieceSize is about how large the pieces of a state are.
 const pieceSize = 1 << 20
 
-// Encode returns the state for items. The codecs are user code: whoever calls it guards against that.
-func (s StateCodec[IN, OUT]) Encode(taken int64, items []engine.Item[IN, OUT]) (state participant.State, err error) {
+// Encode returns the state for a snapshot. The codecs are user code: whoever calls it guards against that.
+func (s StateCodec[IN, OUT]) Encode(snapshot Snapshot[IN, OUT]) (state participant.State, err error) {
 	b := []byte{stateVersion}
 	b = varint.AppendBytes(b, codec.SchemaOf(s.Inputs))
 	b = varint.AppendBytes(b, s.resultSchema())
-	b = binary.AppendVarint(b, taken)
+	b = binary.AppendVarint(b, snapshot.Taken)
+	marks := byte(0)
+	if snapshot.Final {
+		marks |= markFinal
+	}
+	if snapshot.Observer != nil {
+		b = varint.AppendBytes(append(b, marks|markObserver), snapshot.Observer)
+	} else {
+		b = append(b, marks)
+	}
+	items := snapshot.Items
 	b = binary.AppendUvarint(b, uint64(len(items)))
 	var scratch []byte
 	for i := range items {
@@ -57,6 +91,9 @@ func (s StateCodec[IN, OUT]) Encode(taken int64, items []engine.Item[IN, OUT]) (
 			}
 			b = varint.AppendBytes(b, mark)
 			continue
+		}
+		if snapshot.Observer != nil {
+			b = binary.AppendVarint(b, snapshot.Numbers[i])
 		}
 		b = binary.AppendUvarint(b, uint64(it.Attempts))
 		b = binary.AppendVarint(b, it.First)
@@ -83,24 +120,30 @@ func (s StateCodec[IN, OUT]) Encode(taken int64, items []engine.Item[IN, OUT]) (
 	return append(state, b), nil
 }
 
-// Decode returns the items of a state, and when it was taken.
-func (s StateCodec[IN, OUT]) Decode(state []byte) (taken int64, items []engine.Item[IN, OUT], err error) {
+// Decode returns what a state says.
+func (s StateCodec[IN, OUT]) Decode(state []byte) (snapshot Snapshot[IN, OUT], err error) {
+	var none Snapshot[IN, OUT]
 	d := decoder{varint.Reader{Rest: state}}
 	version := d.Byte()
 	if d.Err == nil && (version == 0 || version > stateVersion) {
-		return 0, nil, fmt.Errorf("version %d of the state, want 1 to %d", version, stateVersion)
+		return none, fmt.Errorf("version %d of the state, want 1 to %d", version, stateVersion)
 	}
 	inputs, results := d.Bytes(), d.Bytes()
 	if d.Err == nil {
 		if s, err = s.withSchemas(inputs, results); err != nil {
-			return 0, nil, err
+			return none, err
 		}
 	}
 	if version > 1 {
-		taken = d.Varint()
+		snapshot.Taken = d.Varint()
 	}
+	if version > 2 {
+		snapshot.Final, snapshot.Observer = d.marks()
+	}
+	var items []engine.Item[IN, OUT]
 	for n := d.Uvarint(); n > 0 && d.Err == nil; n-- {
 		var it engine.Item[IN, OUT]
+		number := int64(0)
 		switch it.Kind = engine.ItemKind(d.Byte()); it.Kind {
 		case engine.Control:
 			var w queue.Watermark
@@ -109,6 +152,9 @@ func (s StateCodec[IN, OUT]) Decode(state []byte) (taken int64, items []engine.I
 			}
 			it.Rest = w
 		case engine.Record, engine.Completed:
+			if snapshot.Observer != nil {
+				number = d.Varint()
+			}
 			it.Attempts = d.attempts()
 			it.First = d.Varint()
 			it.Spent = d.duration("time spent")
@@ -120,12 +166,12 @@ func (s StateCodec[IN, OUT]) Decode(state []byte) (taken int64, items []engine.I
 				break
 			}
 			if it.In, err = s.Inputs.Decode(in); err != nil {
-				return 0, nil, fmt.Errorf("input %d: %w", len(items)+1, err)
+				return none, fmt.Errorf("input %d: %w", len(items)+1, err)
 			}
 			if it.Kind == engine.Completed {
 				results, err := s.decodeResults(&d)
 				if err != nil {
-					return 0, nil, fmt.Errorf("result of input %d: %w", len(items)+1, err)
+					return none, fmt.Errorf("result of input %d: %w", len(items)+1, err)
 				}
 				it.SetResults(results)
 			}
@@ -133,14 +179,18 @@ func (s StateCodec[IN, OUT]) Decode(state []byte) (taken int64, items []engine.I
 			d.Fail(fmt.Errorf("unknown kind of element: %d", it.Kind))
 		}
 		items = append(items, it)
+		if snapshot.Observer != nil {
+			snapshot.Numbers = append(snapshot.Numbers, number)
+		}
 	}
 	if d.Err == nil && len(d.Rest) > 0 {
 		d.Fail(fmt.Errorf("%d bytes too many", len(d.Rest)))
 	}
 	if d.Err != nil {
-		return 0, nil, fmt.Errorf("element %d: %w", len(items), d.Err)
+		return none, fmt.Errorf("element %d: %w", len(items), d.Err)
 	}
-	return taken, items, nil
+	snapshot.Items = items
+	return snapshot, nil
 }
 
 // resultSchema tells apart from no schema that results are not stored.
@@ -194,6 +244,18 @@ func (s StateCodec[IN, OUT]) decodeResults(d *decoder) (results []OUT, err error
 
 // decoder reads what Encode wrote; after an error it returns zeros.
 type decoder struct{ varint.Reader }
+
+// marks reads the marks, and the state of an observer; not nil if there is one.
+func (d *decoder) marks() (final bool, observer []byte) {
+	marks := d.Byte()
+	if marks >= unknownMarks {
+		d.Fail(fmt.Errorf("unknown marks %d", marks))
+	}
+	if d.Err == nil && marks&markObserver != 0 {
+		observer = append([]byte{}, d.Bytes()...) // user code gets it
+	}
+	return marks&markFinal != 0, observer
+}
 
 func (d *decoder) duration(what string) time.Duration {
 	n := d.Varint()

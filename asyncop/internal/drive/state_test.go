@@ -44,25 +44,50 @@ func completed(in string, attempts int32, results ...int) engine.Item[string, in
 	return it
 }
 
+// testSnapshots are those of an operator without and with an observer that has a state.
+func testSnapshots() []Snapshot[string, int] {
+	return []Snapshot[string, int]{
+		{Taken: -7, Items: testItems()},
+		{Taken: 1, Items: testItems(), Final: true},
+		{Items: testItems(), Observer: []byte{}, Numbers: []int64{1, 0, -1, 2, math.MaxInt64, math.MinInt64}},
+		{Items: testItems(), Observer: []byte("state"), Numbers: []int64{1, 0, 0, 2, 3, 4}, Final: true},
+	}
+}
+
 func TestStateRoundTrip(t *testing.T) {
 	s := testCodec(t, true)
-	state, err := s.Encode(-7, testItems())
-	require.NoError(t, err)
-	b := state.Bytes()
-	taken, items, err := s.Decode(b)
-	require.NoError(t, err)
-	require.EqualValues(t, -7, taken)
-	require.Equal(t, testItems(), items)
-	for n := range b {
-		_, _, err := s.Decode(b[:n])
-		require.Error(t, err, "cut off at %d", n)
+	for _, want := range testSnapshots() {
+		state, err := s.Encode(want)
+		require.NoError(t, err)
+		b := state.Bytes()
+		got, err := s.Decode(b)
+		require.NoError(t, err)
+		require.Equal(t, want, got)
+		for n := range b {
+			_, err := s.Decode(b[:n])
+			require.Error(t, err, "cut off at %d", n)
+		}
+		_, err = s.Decode(append(b, 0))
+		require.ErrorContains(t, err, "1 bytes too many")
+		for _, version := range []byte{0, stateVersion + 1} {
+			_, err = s.Decode(append([]byte{version}, b[1:]...))
+			require.ErrorContains(t, err, fmt.Sprintf("version %d", version))
+		}
 	}
-	_, _, err = s.Decode(append(b, 0))
-	require.ErrorContains(t, err, "1 bytes too many")
-	for _, version := range []byte{0, stateVersion + 1} {
-		_, _, err = s.Decode(append([]byte{version}, b[1:]...))
-		require.ErrorContains(t, err, fmt.Sprintf("version %d", version))
+}
+
+// What an observer adds is not there without one.
+func TestStateWithoutAnObserverIsNotLarger(t *testing.T) {
+	s := testCodec(t, true)
+	sizes := make([]int64, 0, 4)
+	for _, snapshot := range testSnapshots() {
+		snapshot.Taken = 0
+		state, err := s.Encode(snapshot)
+		require.NoError(t, err)
+		sizes = append(sizes, state.Size())
 	}
+	require.Equal(t, sizes[0], sizes[1])
+	require.Equal(t, sizes[0]+int64(1+len("state")+len(testItems())-1), sizes[3], "a byte for each small number, and none for the watermark")
 }
 
 // stateOfVersion1 is what version 1 wrote for testItems, but for those that wait.
@@ -72,10 +97,23 @@ const stateOfVersion1 = "01050101080000060101010200000400000000020161010f0100000
 func TestStateOfVersion1IsRead(t *testing.T) {
 	b, err := hex.DecodeString(stateOfVersion1)
 	require.NoError(t, err)
-	taken, items, err := testCodec(t, true).Decode(b)
+	got, err := testCodec(t, true).Decode(b)
 	require.NoError(t, err)
-	require.Zero(t, taken)
-	require.Equal(t, slices.DeleteFunc(testItems(), func(it engine.Item[string, int]) bool { return it.Wait != 0 }), items)
+	items := slices.DeleteFunc(testItems(), func(it engine.Item[string, int]) bool { return it.Wait != 0 })
+	require.Equal(t, Snapshot[string, int]{Items: items}, got)
+}
+
+// stateOfVersion2 is what version 2 wrote for testItems at -7.
+const stateOfVersion2 = "02050101080000060101010200000d060000000000020161010f010000000e7791f70500000007ffff00ffffffff0792e888" +
+	"8743feffffffffffffffff0100010000010200feffffffffffffffff01030201620001020002000201620201000000020163" +
+	"03010201030106"
+
+func TestStateOfVersion2IsRead(t *testing.T) {
+	b, err := hex.DecodeString(stateOfVersion2)
+	require.NoError(t, err)
+	got, err := testCodec(t, true).Decode(b)
+	require.NoError(t, err)
+	require.Equal(t, Snapshot[string, int]{Taken: -7, Items: testItems()}, got)
 }
 
 // A watermark has its place in a checkpoint in whatever zone it is: MarshalBinary of package time has no bytes for some.
@@ -83,12 +121,12 @@ func TestStateHasWatermarksOfAllZones(t *testing.T) {
 	s := testCodec(t, false)
 	for _, offset := range []int{0, 3600, -75, -61, -119, 1, -1, 19 * 3600} {
 		want := queue.Watermark{Timestamp: time.Time{}.In(time.FixedZone("zone", offset))}
-		state, err := s.Encode(0, []engine.Item[string, int]{{Kind: engine.Control, Rest: want}})
+		state, err := s.Encode(Snapshot[string, int]{Items: []engine.Item[string, int]{{Kind: engine.Control, Rest: want}}})
 		require.NoError(t, err, "%d", offset)
-		_, items, err := s.Decode(state.Bytes())
+		got, err := s.Decode(state.Bytes())
 		require.NoError(t, err, "%d", offset)
-		require.Len(t, items, 1)
-		require.True(t, want.Timestamp.Equal(items[0].Rest.(queue.Watermark).Timestamp), "%d", offset)
+		require.Len(t, got.Items, 1)
+		require.True(t, want.Timestamp.Equal(got.Items[0].Rest.(queue.Watermark).Timestamp), "%d", offset)
 	}
 }
 
@@ -96,7 +134,7 @@ func TestStateHasWatermarksOfAllZones(t *testing.T) {
 func TestStateIsExact(t *testing.T) {
 	s := testCodec(t, true)
 	encode := func(items ...engine.Item[string, int]) []byte {
-		state, err := s.Encode(0, items)
+		state, err := s.Encode(Snapshot[string, int]{Items: items})
 		require.NoError(t, err)
 		return state.Bytes()
 	}
@@ -104,8 +142,11 @@ func TestStateIsExact(t *testing.T) {
 	results := bytes.LastIndex(none, append([]byte{1}, codec.SchemaOf(s.Results)...))
 	mark := bytes.Clone(none)
 	mark[results] = 2
+	marks := bytes.Clone(none)
+	marks[len(marks)-2] = unknownMarks
 	for want, b := range map[string][]byte{
 		"unknown mark 2":                   mark,
+		"unknown marks 4":                  marks,
 		"not well written":                 append(none[:len(none)-1:len(none)-1], 0x80, 0),
 		"negative time spent":              encode(engine.Item[string, int]{Spent: -1}),
 		"negative wait":                    encode(engine.Item[string, int]{Wait: -1}),
@@ -113,44 +154,53 @@ func TestStateIsExact(t *testing.T) {
 		"result of input 1: there is none": encode(completed("", 0)),
 		"unknown kind of element":          encode(engine.Item[string, int]{Kind: engine.Completed + 1}),
 	} {
-		_, _, err := s.Decode(b)
+		_, err := s.Decode(b)
 		require.ErrorContains(t, err, want)
 	}
 }
 
 func FuzzState(f *testing.F) {
 	s := testCodec(f, true)
-	state, err := s.Encode(0, testItems())
+	for _, snapshot := range testSnapshots() {
+		state, err := s.Encode(snapshot)
+		require.NoError(f, err)
+		f.Add(state.Bytes())
+	}
+	none, err := s.Encode(Snapshot[string, int]{})
 	require.NoError(f, err)
-	b := state.Bytes()
-	f.Add(b)
-	none, err := s.Encode(0, nil)
-	require.NoError(f, err)
-	schemas := none.Bytes()[:none.Size()-2]                // without time and count
-	head := b[:bytes.IndexByte(b, byte(len(testItems())))] // up to the count, or less
-	f.Add(append(bytes.Clone(head), 0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 1))
+	schemas := none.Bytes()[:none.Size()-3] // without time, marks and count
+	f.Add(append(bytes.Clone(none.Bytes()[:none.Size()-1]), 0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 1))
 	f.Add([]byte{})
 	old, err := hex.DecodeString(stateOfVersion1)
+	require.NoError(f, err)
+	f.Add(old)
+	old, err = hex.DecodeString(stateOfVersion2)
 	require.NoError(f, err)
 	f.Add(old)
 	f.Fuzz(func(t *testing.T, b []byte) {
 		var before, after runtime.MemStats
 		runtime.ReadMemStats(&before)
-		taken, items, err := s.Decode(b)
+		read, err := s.Decode(b)
 		runtime.ReadMemStats(&after)
 		require.Less(t, after.TotalAlloc-before.TotalAlloc, uint64(1<<20+2000*len(b)))
 		if err != nil {
 			return
 		}
-		again, err := s.Encode(taken, items)
+		again, err := s.Encode(read)
 		if err != nil {
 			return // a time zone that cannot be written
 		}
+		items := read.Items
 		if bytes.HasPrefix(b, schemas) && !slices.ContainsFunc(items, func(it engine.Item[string, int]) bool { return it.Kind == engine.Control }) {
 			require.Equal(t, b, again.Bytes(), "what is read is written as the same bytes")
 		}
-		_, back, err := s.Decode(again.Bytes())
+		twice, err := s.Decode(again.Bytes())
 		require.NoError(t, err)
+		require.Equal(t, read.Taken, twice.Taken)
+		require.Equal(t, read.Final, twice.Final)
+		require.Equal(t, read.Observer, twice.Observer)
+		require.Equal(t, read.Numbers, twice.Numbers)
+		back := twice.Items
 		require.Len(t, back, len(items))
 		for i, it := range items {
 			require.Equal(t, it.In, back[i].In)

@@ -109,7 +109,7 @@ func (g *Engine[IN, OUT]) Present() time.Duration { return g.now }
 // Accept takes a slot for in and starts its first attempt if a permit is free. There must be room.
 func (g *Engine[IN, OUT]) Accept(in IN) {
 	e := g.putNew(in, false)
-	g.observe(e, false)
+	g.observe(e, false, 0)
 	g.startNew(e)
 }
 

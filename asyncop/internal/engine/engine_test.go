@@ -261,7 +261,7 @@ func TestItems(t *testing.T) {
 
 		again := newRig(t, onError, change)
 		for _, it := range r.Items(nil, true) {
-			again.Restore(it)
+			again.Restore(it, 0)
 		}
 		again.pass(6*time.Second - 1)
 		require.Equal(t, "a#1 |5", again.took())

@@ -49,7 +49,7 @@ func (g *Engine[IN, OUT]) Items(into []Item[IN, OUT], withResults bool) []Item[I
 	into = slices.Grow(into, g.Queue.Len())
 	for e := g.Queue.First(); e != nil; e = e.Next() {
 		s := &e.Value
-		if s.settled() || s.phase == controlElement && g.IsEndOfInput(s.extra.held) { // the source will send it again
+		if !g.holds(s) {
 			continue
 		}
 		into = into[:len(into)+1]
@@ -98,8 +98,13 @@ func (s *Slot[IN, OUT]) settled() bool {
 	return s.phase == ended || s.phase == done && len(s.results()) == 0
 }
 
-// Restore takes a slot for an item. There must be room.
-func (g *Engine[IN, OUT]) Restore(it Item[IN, OUT]) {
+// holds tells whether a checkpoint holds an element of the queue. The source will send the marker of the end of the input again.
+func (g *Engine[IN, OUT]) holds(s *Slot[IN, OUT]) bool {
+	return !s.settled() && (s.phase != controlElement || !g.IsEndOfInput(s.extra.held))
+}
+
+// Restore takes a slot for an item, which may have had a number: see Numbers. There must be room.
+func (g *Engine[IN, OUT]) Restore(it Item[IN, OUT], number int64) {
 	switch {
 	case it.Kind == Control:
 		g.AcceptControl(it.Rest)
@@ -108,35 +113,35 @@ func (g *Engine[IN, OUT]) Restore(it Item[IN, OUT]) {
 		e := g.put()
 		e.Value.in, e.Value.accepted, e.Value.attempts = it.In, g.now, it.Attempts
 		e.Value.more().held = &kept[OUT]{it.Results()}
-		g.observe(e, it.Restored)
+		g.observe(e, it.Restored, number)
 		g.settle(e, nil)
 	case g.Restored == KeepNothing || it.First == 0 || g.Timeout == 0:
-		g.restoreFromScratch(it)
+		g.restoreFromScratch(it, number)
 	default:
-		g.restoreLimited(it)
+		g.restoreLimited(it, number)
 	}
 }
 
 // restoreFromScratch takes a slot for a record that keeps nothing but the rest of its back-off.
-func (g *Engine[IN, OUT]) restoreFromScratch(it Item[IN, OUT]) {
+func (g *Engine[IN, OUT]) restoreFromScratch(it Item[IN, OUT], number int64) {
 	g.tick()
 	called := it.First != 0
 	if left := g.timeWith(it, g.Timeout); g.Timeout > 0 && left > g.Timeout {
 		due := later(g.now, it.Wait)
 		e := g.putLimited(Slot[IN, OUT]{in: it.In, accepted: g.now, first: due, last: due, inDoubt: called}, left)
-		g.observe(e, it.Restored)
+		g.observe(e, it.Restored, number)
 		g.resumeWait(e, it)
 		return
 	}
 	e := g.putNew(it.In, called)
-	g.observe(e, it.Restored)
+	g.observe(e, it.Restored, number)
 	g.resumeWait(e, it)
 }
 
 // restoreLimited takes a slot for a record that keeps its attempts and what is left of its timeout. If nothing is left, it
 // has its timeout outcome at once, since no attempt starts at the deadline (law A5), unless that would fail the pipeline,
 // and every restart after it.
-func (g *Engine[IN, OUT]) restoreLimited(it Item[IN, OUT]) {
+func (g *Engine[IN, OUT]) restoreLimited(it Item[IN, OUT], number int64) {
 	g.tick()
 	left := g.Timeout - it.Spent
 	accepted := g.now - it.Spent
@@ -154,7 +159,7 @@ func (g *Engine[IN, OUT]) restoreLimited(it Item[IN, OUT]) {
 		in: it.In, accepted: accepted, attempts: it.Attempts,
 		first: g.now - sinceFirst, last: g.now - sinceFirst, inDoubt: true, // last: the least it can have been
 	}, left)
-	g.observe(e, it.Restored)
+	g.observe(e, it.Restored, number)
 	if isOver {
 		g.timeOut(e)
 		return

@@ -12,7 +12,8 @@ import (
 // Observer is user code that is called with what happens to elements (law O1). The first two are called as it happens, since
 // their contexts are needed; the others from Report.
 type Observer interface {
-	Accepted(ctx context.Context, element any, restored bool) context.Context
+	// Accepted gets the number of an element that was restored with one.
+	Accepted(ctx context.Context, element any, restored bool, number int64) context.Context
 	AttemptStarted(ctx context.Context, attempt int) context.Context
 	AttemptEnded(ctx context.Context, end AttemptEnd)
 	Ended(ctx context.Context, end ElementEnd)
@@ -75,8 +76,8 @@ func (s *Slot[IN, OUT]) rider() *Rider {
 // IsObserved reports whether there are observers.
 func (g *Engine[IN, OUT]) IsObserved() bool { return len(g.Observers) > 0 }
 
-// observe calls the observers for an element that has taken its slot.
-func (g *Engine[IN, OUT]) observe(e *queue.Entry[Slot[IN, OUT]], restored bool) {
+// observe calls the observers for an element that has taken its slot, which has a number if it was restored with one.
+func (g *Engine[IN, OUT]) observe(e *queue.Entry[Slot[IN, OUT]], restored bool, number int64) {
 	if len(g.Observers) == 0 {
 		return
 	}
@@ -90,7 +91,7 @@ func (g *Engine[IN, OUT]) observe(e *queue.Entry[Slot[IN, OUT]], restored bool) 
 		if err := g.protect(callAccepted, e, func() {
 			for next < len(g.Observers) {
 				next++
-				if ctx := g.Observers[next-1].Accepted(r.ctx, s.in, restored); ctx != nil {
+				if ctx := g.Observers[next-1].Accepted(r.ctx, s.in, restored, number); ctx != nil {
 					r.ctx = ctx //nolint:fatcontext // one layer an observer
 				}
 			}
@@ -98,6 +99,21 @@ func (g *Engine[IN, OUT]) observe(e *queue.Entry[Slot[IN, OUT]], restored bool) 
 			r.broken = err
 		}
 	}
+}
+
+// Numbers returns what number says of the elements that Items returns, by the contexts of an observer; 0 of control elements.
+// It may be called on another goroutine while the engine's waits for it.
+func (g *Engine[IN, OUT]) Numbers(number func(ctx context.Context) int64) (all []int64) {
+	for e := g.Queue.First(); e != nil; e = e.Next() {
+		switch s := &e.Value; {
+		case !g.holds(s):
+		case s.phase == controlElement:
+			all = append(all, 0)
+		default:
+			all = append(all, number(s.rider().ctx))
+		}
+	}
+	return all
 }
 
 func (g *Engine[IN, OUT]) newRider() *Rider {

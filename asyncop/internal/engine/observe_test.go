@@ -31,10 +31,10 @@ func (o *notebook) write(format string, args ...any) {
 	o.lines = append(o.lines, line)
 }
 
-func (o *notebook) Accepted(ctx context.Context, element any, restored bool) context.Context {
+func (o *notebook) Accepted(ctx context.Context, element any, restored bool, number int64) context.Context {
 	again := ""
 	if restored {
-		again = " again"
+		again = fmt.Sprintf(" again %d", number)
 	}
 	o.write("+%s%s", element, again)
 	return context.WithValue(ctx, elementKey{}, element)
@@ -175,20 +175,34 @@ func TestObserverOfRestoredElements(t *testing.T) {
 	r, o := observed(t, 3, func(c *Config[string, string]) { c.Restored = KeepSpent })
 	done := Item[string, string]{In: "a", Restored: true}
 	done.SetResults([]string{"x"})
-	r.Restore(done)
-	r.Restore(Item[string, string]{In: "b", Restored: true, First: 1, Spent: time.Second, Attempts: 2})
-	r.Restore(Item[string, string]{In: "c", Restored: true, First: 1, Wait: time.Second, Attempts: 1})
-	r.Restore(Item[string, string]{In: "d"})
+	r.Restore(done, 4)
+	r.Restore(Item[string, string]{In: "b", Restored: true, First: 1, Spent: time.Second, Attempts: 2}, 5)
+	r.Restore(Item[string, string]{In: "c", Restored: true, First: 1, Wait: time.Second, Attempts: 1}, -1)
+	r.Restore(Item[string, string]{In: "d"}, 0)
 	r.Report()
 	r.emit()
 	r.Report()
-	require.Equal(t, "+a again\n+b again\n(b#3\n+c again\n+d\n(d#1\n-a emitted 1/0 in 0s+0s", o.took())
+	require.Equal(t, "+a again 4\n+b again 5\n(b#3\n+c again -1\n+d\n(d#1\n-a emitted 1/0 in 0s+0s", o.took())
 	r.pass(time.Second)
 	r.complete("b#3 c#2 d#1")
 	r.idle()
 	r.Report()
 	require.Contains(t, o.took(), "-c emitted 1/2 in 1s+0s")
 	r.end()
+}
+
+// Numbers says something of the elements that Items returns, of no others, and in the same order.
+func TestNumbersFitItems(t *testing.T) {
+	r, _ := observed(t, 0, func(c *Config[string, string]) { c.Queue = queue.NewOrdered[Slot[string, string]](5) })
+	r.feed("a bb |0 ccc |7")
+	r.calls["a#1"].Complete() // it is settled, and at the head
+	r.Turn()
+	items := r.Items(nil, false)
+	require.Len(t, items, 3)
+	require.Equal(t, "bb", items[0].In)
+	require.Equal(t, []int64{2, 3, 0}, r.Numbers(func(ctx context.Context) int64 { return int64(len(fmt.Sprint(ctx.Value(elementKey{})))) }))
+	r.End(errOver)
+	r.Abandon()
 }
 
 // The values of the observer's contexts are those of calls; what the attempt itself answers for stays its own.

@@ -1,0 +1,353 @@
+package asyncop_test
+
+import (
+	"context"
+	"fmt"
+	"log/slog"
+	"runtime"
+	"strings"
+	"sync"
+	"testing"
+	"testing/synctest"
+
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+
+	"github.com/weirflow/weir/asyncop"
+	"github.com/weirflow/weir/checkpoint"
+	"github.com/weirflow/weir/checkpoint/checkpointtest"
+)
+
+// numberer is an observer that gives elements numbers, 1, 2, …, and keeps the next one in its state. It writes down what it is
+// called with.
+type numberer struct {
+	breaks string      // the method that panics
+	exits  string      // the method that ends its goroutine
+	gate   func() bool // nil: open
+	fails  error       // of Restore
+
+	mu      sync.Mutex
+	next    int64    // guarded by mu
+	log     []string // guarded by mu
+	request func()   // guarded by mu
+	notify  func()   // guarded by mu
+}
+
+type numberKey struct{}
+
+func (o *numberer) write(format string, args ...any) {
+	line := fmt.Sprintf(format, args...)
+	switch {
+	case o.breaks != "" && strings.HasPrefix(line, o.breaks):
+		panic("the observer breaks")
+	case o.exits != "" && strings.HasPrefix(line, o.exits):
+		runtime.Goexit()
+	}
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	o.log = append(o.log, line)
+}
+
+func (o *numberer) took() string {
+	synctest.Wait()
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	s := strings.Join(o.log, "; ")
+	o.log = nil
+	return s
+}
+
+func (o *numberer) Restore(state []byte, numbers []int64, request func()) error {
+	o.next, o.request = 1, request
+	if state != nil {
+		if _, err := fmt.Sscanf(string(state), "next %d", &o.next); err != nil {
+			return err
+		}
+	}
+	o.write("restore %q %v", state, numbers)
+	return o.fails
+}
+
+func (o *numberer) Accepted(ctx context.Context, element any, restored bool) context.Context {
+	n := o.next
+	o.next++
+	o.write("%v is %d", element, n)
+	if restored {
+		o.write("%v was restored", element)
+	}
+	return context.WithValue(ctx, numberKey{}, n)
+}
+
+func (o *numberer) Restored(ctx context.Context, element any, number int64) context.Context {
+	if number == 0 {
+		return o.Accepted(ctx, element, false)
+	}
+	o.write("%v is again %d", element, number)
+	return context.WithValue(ctx, numberKey{}, number)
+}
+
+func (o *numberer) Number(ctx context.Context) int64 {
+	n := ctx.Value(numberKey{}).(int64)
+	o.write("number %d", n)
+	return n
+}
+
+func (o *numberer) Snapshot(checkpoint uint64) []byte {
+	o.write("snapshot %d", checkpoint)
+	return fmt.Appendf(nil, "next %d", o.next)
+}
+
+func (o *numberer) Completed(checkpoint uint64) { o.write("completed %d", checkpoint) }
+
+func (*numberer) AttemptStarted(ctx context.Context, _ int) context.Context { return ctx }
+func (*numberer) AttemptEnded(context.Context, asyncop.Outcome)             {}
+func (o *numberer) Ended(ctx context.Context, e asyncop.Ending) {
+	if n, ok := ctx.Value(numberKey{}).(int64); ok {
+		o.write("%d %v", n, e.How)
+	}
+}
+
+func (o *numberer) TryAdmit() bool { return o.gate == nil || o.gate() }
+func (o *numberer) Notify(f func()) {
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	o.notify = f
+}
+
+func observedBy(o asyncop.Observer) setup { return setup{opts: options(asyncop.WithObserver(o))} }
+
+// An element keeps its number over restarts, in a slot or not; one that has none yet gets the same as without the restart.
+func TestNumbersAreInCheckpoints(t *testing.T) {
+	forEachMode(t, func(t *testing.T, m mode) {
+		store := checkpointtest.NewMemoryStore()
+		first := &numberer{}
+		r := newCheckRig(t, m, observedBy(first), store)
+		r.send("a", "b")
+		require.Equal(t, `restore "" []; a is 1; b is 2`, first.took())
+		b, done := r.trigger(checkpoint.Periodic)
+		r.send("c", mark(1), "d", b) // past the capacity
+		require.NoError(t, <-done)
+		require.Equal(t, "number 1; number 2; snapshot 1; completed 1", first.took())
+		require.Equal(t, "a@1 b@2 c@0 |1| d@0", stateIn(t, store, nil))
+		r.complete("a#1", "A")
+		r.complete("b#1", "B")
+		first.took()
+		r.save()
+		require.Equal(t, "c@3 |1| d@0", stateIn(t, store, nil), "the watermark has the other slot")
+		r.complete("c#1", "C")
+		r.save()
+		require.Equal(t, "d@4", stateIn(t, store, nil))
+		first.took()
+		_ = r.cut(errBroken)
+		require.Contains(t, first.took(), "4 abandoned")
+
+		for next := range 2 {
+			store = store.Reopen()
+			again := &numberer{}
+			r = newCheckRig(t, mode{ordered: m.ordered, capacity: 1}, observedBy(again), store)
+			if next == 0 {
+				r.send("e") // or it is in the checkpoint, without a number
+			}
+			require.Equal(t, `restore "next 5" [4]; d is again 4`, again.took())
+			r.save()
+			require.Equal(t, "d@4 e@0", stateIn(t, store, nil))
+			r.complete("d#1", "D")
+			require.Contains(t, again.took(), "e is 5")
+			_ = r.cut(errBroken)
+		}
+	}, 2)
+}
+
+func TestNumbersOfElementsWithoutSlots(t *testing.T) {
+	forEachMode(t, func(t *testing.T, m mode) {
+		store := checkpointtest.NewMemoryStore()
+		r := newCheckRig(t, m, observedBy(&numberer{}), store)
+		r.send("a", "b", "c")
+		r.save()
+		_ = r.cut(errBroken)
+		store = store.Reopen()
+		again := &numberer{}
+		r = newCheckRig(t, mode{ordered: m.ordered, capacity: 1}, observedBy(again), store)
+		r.save()
+		require.Equal(t, "a@1 b@2 c@3", stateIn(t, store, nil))
+		r.complete("a#1", "A")
+		r.save()
+		require.Equal(t, "b@2 c@3", stateIn(t, store, nil))
+		require.Contains(t, again.took(), "1 emitted; b is again 2; number 2; snapshot 3")
+	}, 4)
+}
+
+// A restored element that has no number waits for the gates, since it was not let in; one that has one does not.
+func TestGatesHoldRestoredElementsWithoutNumbers(t *testing.T) {
+	forEachMode(t, func(t *testing.T, m mode) {
+		store := checkpointtest.NewMemoryStore()
+		shut := &numberer{gate: func() bool { return false }}
+		r := newCheckRig(t, m, observedBy(shut), store)
+		b, done := r.trigger(checkpoint.Suspend)
+		r.send("a", b)
+		require.NoError(t, <-done)
+		require.NoError(t, r.wait())
+		require.Equal(t, "a@0", stateIn(t, store, nil))
+		require.Equal(t, `restore "" []; snapshot 1; completed 1`, shut.took())
+
+		open := false
+		again := &numberer{gate: func() bool { return open }}
+		r = newCheckRig(t, m, observedBy(again), store.Reopen())
+		require.Equal(t, `restore "next 1" []`, again.took())
+		open = true
+		again.notify()
+		require.Equal(t, "a is 1", again.took())
+	})
+}
+
+// An observer's request goes to the coordinator.
+func TestObserverAsksForACheckpoint(t *testing.T) {
+	forEachMode(t, func(t *testing.T, m mode) {
+		o := &numberer{}
+		r := newCheckRig(t, m, observedBy(o), nil)
+		r.send("a")
+		o.request()
+		r.send(<-r.pending)
+		require.Equal(t, `restore "" []; a is 1; number 1; snapshot 1; completed 1`, o.took())
+	})
+}
+
+// Law X1: nothing that may have been called is called under another number, or none. Where nothing was, an observer comes or goes.
+func TestObserverThatComesOrGoes(t *testing.T) {
+	const called, onlyRead = "a", ""
+	for _, c := range []struct {
+		kind     checkpoint.Kind
+		inFlight string
+		starts   bool
+	}{
+		{checkpoint.Periodic, called, false},
+		{checkpoint.Periodic, onlyRead, false}, // what came behind it may have been called
+		{checkpoint.Suspend, called, false},
+		{checkpoint.Suspend, onlyRead, true},
+		{checkpoint.Drain, onlyRead, true},
+	} {
+		for _, comes := range []bool{true, false} {
+			t.Run(fmt.Sprintf("%v/%q/comes=%t", c.kind, c.inFlight, comes), func(t *testing.T) {
+				synctest.Test(t, func(t *testing.T) {
+					m := mode{ordered: true, capacity: 4}
+					store := checkpointtest.NewMemoryStore()
+					o := &numberer{}
+					with := func(yes bool) setup {
+						if yes {
+							return observedBy(o)
+						}
+						return setup{}
+					}
+					r := newCheckRig(t, m, with(!comes), store)
+					if c.inFlight != "" {
+						r.send(c.inFlight)
+					}
+					b, done := r.trigger(c.kind)
+					r.send(b)
+					if c.kind == checkpoint.Drain {
+						require.NoError(t, r.finish(done))
+					} else {
+						require.NoError(t, <-done)
+					}
+					_ = r.cut(errBroken)
+
+					o = &numberer{}
+					s := with(comes)
+					coordinator := must(checkpoint.NewCoordinator(store.Reopen(), checkpoint.WithLogger(slog.New(slog.DiscardHandler))))
+					coordinator.Host().Register("feed", barrierFeed{})
+					s.opts = append(s.opts, asyncop.WithName("op"), asyncop.WithCheckpoints(coordinator))
+					again := newRig(t, m, s)
+					err := coordinator.Start()
+					synctest.Wait()
+					switch {
+					case c.starts:
+						require.NoError(t, err)
+						require.Equal(t, comes, strings.HasPrefix(o.took(), `restore "" []`))
+					case comes:
+						require.ErrorContains(t, err, `state of "op" in checkpoint`)
+						require.ErrorContains(t, err, "it has no state of the observer *asyncop_test.numberer")
+						require.Empty(t, again.calls())
+					default:
+						require.ErrorContains(t, err, "it has the state of an observer, and elements may have been called under its numbers")
+						require.Empty(t, again.calls())
+					}
+					require.NoError(t, coordinator.Close())
+				})
+			})
+		}
+	}
+}
+
+// Law A6: an observer that breaks is an error of the start, of the checkpoint, or of the run.
+func TestCheckpointedObserverThatBreaks(t *testing.T) {
+	start := func(t *testing.T, o *numberer) (*checkpoint.Coordinator, error) {
+		c := must(checkpoint.NewCoordinator(checkpointtest.NewMemoryStore(), checkpoint.WithLogger(slog.New(slog.DiscardHandler))))
+		t.Cleanup(func() { require.NoError(t, c.Close()) })
+		op := asyncop.OrderedWait(asyncop.Func(double), 0, 1, asyncop.WithName("op"), asyncop.WithCheckpoints(c), asyncop.WithObserver(o),
+			asyncop.WithLogger(slog.New(slog.DiscardHandler)))
+		t.Cleanup(func() { close(op.In()); <-op.Done() })
+		return c, c.Start()
+	}
+	synctest.Test(t, func(t *testing.T) {
+		_, err := start(t, &numberer{breaks: "restore"})
+		require.ErrorContains(t, err, `checkpoint: state of "op": asyncop: panic in user code: the observer breaks`)
+	})
+	synctest.Test(t, func(t *testing.T) {
+		_, err := start(t, &numberer{exits: "restore"})
+		require.ErrorContains(t, err, "Goexit")
+	})
+	synctest.Test(t, func(t *testing.T) {
+		_, err := start(t, &numberer{fails: errBroken})
+		require.ErrorIs(t, err, errBroken)
+	})
+	for _, method := range []string{"number", "snapshot"} {
+		forEachMode(t, func(t *testing.T, m mode) {
+			o := &numberer{}
+			r := newCheckRig(t, m, observedBy(o), nil)
+			r.send("a")
+			for _, exits := range []bool{false, true} {
+				if o.breaks, o.exits = method, ""; exits {
+					o.breaks, o.exits = "", method
+				}
+				b, done := r.trigger(checkpoint.Periodic)
+				r.send(b)
+				require.Error(t, <-done)
+			}
+			o.breaks, o.exits = "", ""
+			r.save()
+			r.complete("a#1", "A")
+			o.breaks = method
+			r.send("b")
+			b, done := r.trigger(checkpoint.Suspend)
+			r.send(b)
+			err := <-done
+			require.ErrorContains(t, err, "the observer breaks")
+			require.ErrorContains(t, r.wait(), "state of final checkpoint 4", "a final one is lost")
+		})
+	}
+	forEachMode(t, func(t *testing.T, m mode) {
+		o := &numberer{breaks: "completed"}
+		r := newCheckRig(t, m, observedBy(o), nil)
+		r.save()
+		require.ErrorContains(t, r.coordinator.Err(), "the observer breaks")
+	})
+}
+
+func TestOneObserverHasAState(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		two := options(asyncop.WithObserver(&numberer{}), asyncop.WithObserver(newTally(t)), asyncop.WithObserver(&numberer{}), asyncop.WithName("op"))
+		c := must(checkpoint.NewCoordinator(checkpointtest.NewMemoryStore()))
+		assert.PanicsWithValue(t,
+			"asyncop: OrderedWait: two observers with a state in checkpoints, a *asyncop_test.numberer and a *asyncop_test.numberer",
+			func() { asyncop.OrderedWait(asyncop.Func(double), 0, 1, append(two, asyncop.WithCheckpoints(c))...) })
+		require.NoError(t, c.Close())
+
+		op := asyncop.OrderedWait(asyncop.Func(double), 0, 1, two...) // without checkpoints they are observers as any others
+		n := 0
+		for _, err := range op.Results(upTo(3)) {
+			require.NoError(t, err)
+			n++
+		}
+		require.Equal(t, 3, n)
+	})
+}
