@@ -43,13 +43,13 @@ var steps = [...]string{"debit", "credit"}
 
 // A client that reads a stream and posts each element twice is killed again and again, while 30 % of its requests are lost,
 // doubled, delayed, refused or not answered. The service counts each element once (X1).
-func TestKilledClients(t *testing.T) { killClients(t, "TestCountingClient", t.TempDir(), 150) }
+func TestKilledClients(t *testing.T) { killClients(t, "TestCountingClient", t.TempDir()) }
 
 // The same with a client that is a pipeline with checkpoints: source, operator with a tracker, sink. Its output has each element
 // once, too.
 func TestKilledPipelines(t *testing.T) {
 	dir := t.TempDir()
-	limit := killClients(t, "TestCountingPipeline", dir, 600)
+	limit := killClients(t, "TestCountingPipeline", dir)
 	output, err := os.ReadFile(filepath.Join(dir, "output"))
 	require.NoError(t, err)
 	lines := strings.Fields(string(output))
@@ -58,9 +58,8 @@ func TestKilledPipelines(t *testing.T) {
 	assert.EqualValues(t, limit, len(slices.Compact(lines)))
 }
 
-// killClients kills processes that run a test, the client, and returns the length of the stream that the last one has processed. A
-// client has read ahead of what was executed by so much at most.
-func killClients(t *testing.T, client, dir string, ahead int64) (limit int64) {
+// killClients kills processes that run a test, the client, and returns the length of the stream that the last one has processed.
+func killClients(t *testing.T, client, dir string) (limit int64) {
 	kills := 3
 	if s := os.Getenv(killsEnv); s != "" {
 		n, err := strconv.Atoi(s)
@@ -97,9 +96,10 @@ func killClients(t *testing.T, client, dir string, ahead int64) (limit int64) {
 		<-p.ended
 	}
 	last := run()
-	limit = service.end(ahead)
+	service.end()
 	<-last.ended
 	require.NoError(t, last.err, "%v", &last.output)
+	limit = service.lengthFor(0)
 
 	var sum int64
 	for position := int64(1); position <= limit; position++ {
@@ -169,19 +169,27 @@ func (c *counters) total() (n int) {
 	return n
 }
 
-// end sets the length of the stream: more than any client has read.
-func (c *counters) end(ahead int64) int64 {
+// end ends the stream: a bit after what was executed, or where the client is.
+func (c *counters) end() {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	c.limit = c.top + ahead
+	c.limit = c.top + 150
+}
+
+// lengthFor returns the length of the stream for a client that has read so much; 0: it has not ended.
+func (c *counters) lengthFor(position int64) int64 {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if c.limit > 0 {
+		c.limit = max(c.limit, position)
+	}
 	return c.limit
 }
 
 func (c *counters) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	if r.URL.Path == "/limit" {
-		c.mu.Lock()
-		defer c.mu.Unlock()
-		fmt.Fprint(w, c.limit)
+		position, _ := strconv.ParseInt(r.URL.RawQuery, 10, 64)
+		fmt.Fprint(w, c.lengthFor(position))
 		return
 	}
 	c.tracked.ServeHTTP(w, r)
@@ -377,7 +385,7 @@ func (c *countingClient) run() {
 	}()
 	for limit := int64(0); limit == 0 || c.state.Position < limit; {
 		if limit == 0 && c.state.Position%50 == 0 {
-			limit = c.limit()
+			limit = c.limit(c.state.Position)
 		}
 		for !c.tracker.TryAdmit() {
 			room := make(chan struct{})
@@ -468,9 +476,9 @@ func (c *countingClient) checkpoint() {
 	c.tracker.Completed(number)
 }
 
-// limit asks for the length of the stream; 0: not yet.
-func (c *countingClient) limit() int64 {
-	resp, err := c.client.Get(c.Limit)
+// limit asks for the length of the stream, which is read up to a position; 0: not yet.
+func (c *countingClient) limit(position int64) int64 {
+	resp, err := c.client.Get(fmt.Sprintf("%s?%d", c.Limit, position))
 	require.NoError(c.t, err)
 	defer resp.Body.Close()
 	var limit int64

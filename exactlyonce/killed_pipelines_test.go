@@ -39,7 +39,7 @@ func TestCountingPipeline(t *testing.T) {
 	op := build(asyncop.Blocking(c.postAll), time.Minute, 1+rand.IntN(100),
 		strategies.FixedDelay[string](10_000, time.Millisecond).RetryIfException(predicates.HasException),
 		asyncop.WithName("calls"), asyncop.WithCheckpoints(coordinator), asyncop.WithMaxConcurrentCalls(16),
-		asyncop.WithRetryState(asyncop.RetryState(rand.IntN(3))), asyncop.WithDrainRetries(),
+		asyncop.WithOverflow(50), asyncop.WithRetryState(asyncop.RetryState(rand.IntN(3))), asyncop.WithDrainRetries(),
 		asyncop.WithObserver(exactlyonce.NewTracker(exactlyonce.TrackerConfig{Window: 100})))
 	sink := checkpoint.NewSink(coordinator, "output", checkpoint.NewLineOutput(filepath.Join(c.Dir, "output")))
 
@@ -68,7 +68,7 @@ type countingInput struct {
 
 func (in *countingInput) Next() (int64, error) {
 	if in.limit == 0 && in.position%50 == 0 {
-		in.limit = in.client.limit()
+		in.limit = in.client.limit(in.position)
 	}
 	if in.limit > 0 && in.position >= in.limit {
 		return 0, io.EOF
