@@ -6,10 +6,12 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"maps"
 	"math/rand/v2"
 	"net/http"
 	"os"
 	"path/filepath"
+	"slices"
 	"strconv"
 	"strings"
 	"sync"
@@ -50,7 +52,7 @@ type clientState struct {
 func call(s settings) error {
 	c := &client{
 		settings: s, permits: make(chan struct{}, permits), inFlight: map[int64]context.Context{},
-		tracker: exactlyonce.NewTracker(exactlyonce.TrackerConfig{Checkpoints: true, Window: 400}),
+		tracker: exactlyonce.NewTracker(exactlyonce.TrackerConfig{Window: 400}),
 		http: &http.Client{
 			Transport: exactlyonce.Transport(&http.Transport{MaxIdleConnsPerHost: 2 * permits}, s.URL+"/accounts/"),
 			Timeout:   5 * time.Second,
@@ -97,13 +99,13 @@ func fail(err error) {
 func (c *client) restore() (positions []int64, err error) {
 	stored, err := os.ReadFile(filepath.Join(c.Dir, "checkpoint"))
 	if errors.Is(err, os.ErrNotExist) {
-		return nil, c.checkpoint()
+		return nil, errors.Join(c.tracker.Restore(nil, nil, nil), c.checkpoint())
 	}
 	if err == nil {
 		err = json.Unmarshal(stored, &c.state)
 	}
 	if err == nil {
-		err = c.tracker.Restore(c.state.Tracker)
+		err = c.tracker.Restore(c.state.Tracker, slices.Sorted(maps.Values(c.state.InFlight)), nil)
 	}
 	if err != nil {
 		return nil, err
