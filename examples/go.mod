@@ -9,6 +9,7 @@ require (
 	github.com/stretchr/testify v1.12.1
 	github.com/weirflow/weir v0.0.0
 	github.com/weirflow/weir/ext/failsafe v0.0.0
+	github.com/weirflow/weir/ext/sqlite v0.0.0
 	go.uber.org/goleak v1.3.0
 	golang.org/x/term v0.28.0
 )
@@ -16,13 +17,23 @@ require (
 require (
 	github.com/benbjohnson/clock v1.3.5 // indirect
 	github.com/bits-and-blooms/bitset v1.24.4 // indirect
+	github.com/dustin/go-humanize v1.0.1 // indirect
+	github.com/google/uuid v1.6.0 // indirect
+	github.com/mattn/go-isatty v0.0.20 // indirect
 	github.com/mitchellh/colorstring v0.0.0-20190213212951-d06e56a500db // indirect
+	github.com/ncruces/go-strftime v1.0.0 // indirect
+	github.com/remyoudompheng/bigfft v0.0.0-20230129092748-24d4a6f8daec // indirect
 	github.com/rivo/uniseg v0.4.7 // indirect
 	go.yaml.in/yaml/v3 v3.0.5 // indirect
-	golang.org/x/sys v0.29.0 // indirect
+	golang.org/x/sys v0.46.0 // indirect
+	modernc.org/libc v1.74.1 // indirect
+	modernc.org/mathutil v1.7.1 // indirect
+	modernc.org/memory v1.11.0 // indirect
+	modernc.org/sqlite v1.55.0 // indirect
 )
 
 replace (
 	github.com/weirflow/weir => ../
 	github.com/weirflow/weir/ext/failsafe => ../ext/failsafe
+	github.com/weirflow/weir/ext/sqlite => ../ext/sqlite
 )

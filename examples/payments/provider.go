@@ -1,0 +1,210 @@
+package main
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"math/rand/v2"
+	"net"
+	"net/http"
+	"os"
+	"path/filepath"
+	"sync"
+	"time"
+
+	"github.com/weirflow/weir/exactlyonce"
+	"github.com/weirflow/weir/ext/sqlite"
+	"github.com/weirflow/weir/ext/sqlite/sqliterecords"
+)
+
+// provider is a payment provider: an HTTP service with books in SQLite. A request with an id is charged for once: its answer is stored
+// in the transaction of the charge. A request without an id is charged for each time that it comes.
+type provider struct {
+	name    string
+	seed    uint64
+	db      *sqlite.DB
+	records *sqliterecords.Records
+
+	mu     sync.Mutex
+	random *rand.Rand
+}
+
+const providerTables = `CREATE TABLE IF NOT EXISTS charges (
+	number   INTEGER PRIMARY KEY,
+	order_id TEXT NOT NULL,
+	cents    INTEGER NOT NULL
+) STRICT`
+
+// charge is what a provider is asked for, and its answer.
+type (
+	chargeRequest struct {
+		Order  string `json:"order"`
+		Number int64  `json:"number"`
+		Cents  int64  `json:"cents"`
+	}
+	chargeResponse struct {
+		Charge   string `json:"charge,omitempty"`
+		Declined string `json:"declined,omitempty"`
+	}
+)
+
+// serveProvider is the process of a provider. Its address is in a file, since it has another one after each start.
+func serveProvider(s settings) error {
+	ctx := context.Background()
+	db, err := sqlite.Open(ctx, booksOf(s.Dir, s.Provider))
+	if err != nil {
+		return err
+	}
+	if err := sqliterecords.Migrate(ctx, db); err != nil {
+		return err
+	}
+	if _, err := db.Writer().ExecContext(ctx, providerTables); err != nil {
+		return err
+	}
+	p := &provider{
+		name: s.Provider, seed: s.Seed, db: db, records: sqliterecords.New(db),
+		random: rand.New(rand.NewPCG(s.Seed, uint64(s.Start)<<8|uint64(s.Provider[0]))),
+	}
+	results := exactlyonce.NewResults(exactlyonce.ResultsConfig{Records: p.records})
+	l, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		return err
+	}
+	file := addressOf(s.Dir, s.Provider)
+	if err := os.WriteFile(file+".new", []byte(l.Addr().String()), 0o600); err != nil {
+		return err
+	}
+	if err := os.Rename(file+".new", file); err != nil {
+		return err
+	}
+	fmt.Println("ready")
+	tracked := results.Handler(http.HandlerFunc(p.charge), exactlyonce.HandlerConfig{})
+	server := &http.Server{Handler: p.trouble(tracked), ReadHeaderTimeout: time.Minute}
+	return server.Serve(l)
+}
+
+func booksOf(dir, provider string) string   { return filepath.Join(dir, provider+".db") }
+func addressOf(dir, provider string) string { return filepath.Join(dir, provider+".address") }
+
+// roll returns a random number below n.
+func (p *provider) roll(n int) int {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	return p.random.IntN(n)
+}
+
+// trouble is between the job and the provider: a fifth of the requests have some.
+func (p *provider) trouble(next http.Handler) http.Handler {
+	return http.HandlerFunc(func(w http.ResponseWriter, req *http.Request) {
+		switch r := p.roll(100); {
+		case r < 4: // the request is lost
+			panic(http.ErrAbortHandler)
+		case r < 12: // the answer is lost
+			next.ServeHTTP(nowhere{http.Header{}}, req)
+			panic(http.ErrAbortHandler)
+		case r < 16: // too slow for the job's patience
+			time.Sleep(patience + 50*time.Millisecond)
+		case r < 20: // not now
+			http.Error(w, "overloaded", http.StatusServiceUnavailable)
+			return
+		}
+		time.Sleep(time.Duration(2+p.roll(8)) * time.Millisecond)
+		next.ServeHTTP(w, req)
+	})
+}
+
+// nowhere is where answers go that are lost.
+type nowhere struct{ header http.Header }
+
+func (n nowhere) Header() http.Header         { return n.header }
+func (n nowhere) Write(b []byte) (int, error) { return len(b), nil }
+func (n nowhere) WriteHeader(int)             {}
+
+// charge is the handler behind the tracking.
+func (p *provider) charge(w http.ResponseWriter, req *http.Request) {
+	var c chargeRequest
+	if err := json.NewDecoder(req.Body).Decode(&c); err != nil {
+		http.Error(w, err.Error(), http.StatusBadRequest)
+		return
+	}
+	book := func(ctx context.Context, tx *sqlite.Tx) ([]byte, error) {
+		answer, err := p.book(ctx, tx, c)
+		return answer.Encode(), err
+	}
+	var stored []byte
+	var err error
+	if request, ok := exactlyonce.RequestFromContext(req.Context()); ok {
+		stored, err = p.records.Run(req.Context(), request, book)
+	} else {
+		err = p.db.Write(req.Context(), func(ctx context.Context, tx *sqlite.Tx) (err error) {
+			stored, err = book(ctx, tx)
+			return err
+		})
+	}
+	var answer exactlyonce.Response
+	if err == nil {
+		answer, err = exactlyonce.ParseResponse(stored)
+	}
+	if err != nil {
+		http.Error(w, err.Error(), http.StatusInternalServerError)
+		return
+	}
+	answer.Send(w)
+}
+
+// book decides over a charge, and books it.
+func (p *provider) book(ctx context.Context, tx *sqlite.Tx, c chargeRequest) (exactlyonce.Response, error) {
+	if declines(p.seed, p.name, c.Number) {
+		return answer(http.StatusPaymentRequired, chargeResponse{Declined: "card declined"})
+	}
+	result, err := tx.ExecContext(ctx, "INSERT INTO charges (order_id, cents) VALUES (?, ?)", c.Order, c.Cents)
+	if err != nil {
+		return exactlyonce.Response{}, err
+	}
+	number, err := result.LastInsertId()
+	if err != nil {
+		return exactlyonce.Response{}, err
+	}
+	return answer(http.StatusCreated, chargeResponse{Charge: fmt.Sprintf("%s-%d", p.name, number)})
+}
+
+func answer(status int, c chargeResponse) (exactlyonce.Response, error) {
+	body, err := json.Marshal(c)
+	return exactlyonce.Response{Status: status, Header: http.Header{"Content-Type": {"application/json"}}, Body: body}, err
+}
+
+// booked is a charge in a provider's books.
+type booked struct {
+	Provider, Charge string
+	Cents            int64
+}
+
+// readBooks returns the charges of all providers by order.
+func readBooks(ctx context.Context, dir string) (map[string][]booked, error) {
+	books := map[string][]booked{}
+	for _, provider := range providers {
+		db, err := sqlite.Open(ctx, booksOf(dir, provider))
+		if err != nil {
+			return nil, err
+		}
+		rows, err := db.Reader().QueryContext(ctx, "SELECT number, order_id, cents FROM charges ORDER BY number")
+		if err != nil {
+			return nil, errors.Join(err, db.Close())
+		}
+		for rows.Next() {
+			var number int64
+			var id string
+			b := booked{Provider: provider}
+			if err := rows.Scan(&number, &id, &b.Cents); err != nil {
+				return nil, errors.Join(err, rows.Close(), db.Close())
+			}
+			b.Charge = fmt.Sprintf("%s-%d", provider, number)
+			books[id] = append(books[id], b)
+		}
+		if err := errors.Join(rows.Err(), rows.Close(), db.Close()); err != nil {
+			return nil, err
+		}
+	}
+	return books, nil
+}
