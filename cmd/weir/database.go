@@ -1,0 +1,181 @@
+package main
+
+import (
+	"context"
+	"database/sql"
+	"errors"
+	"fmt"
+	"net/url"
+	"os"
+	"strings"
+	"time"
+
+	"github.com/jackc/pgx/v5/pgconn"
+	"github.com/jackc/pgx/v5/pgxpool"
+	"github.com/jackc/pgx/v5/stdlib"
+
+	"github.com/weirflow/weir/delivery/store"
+	"github.com/weirflow/weir/ext/postgres/pgstore"
+	"github.com/weirflow/weir/ext/sqlite"
+	"github.com/weirflow/weir/ext/sqlite/sqlitestore"
+)
+
+// connectTimeout is how long a connection may take.
+const connectTimeout = 10 * time.Second
+
+// database is what the commands look into. Its tables are made by the programs, never by this command.
+type database struct {
+	store    store.Inspector
+	sql      *sql.DB // for reading what no interface has
+	postgres bool
+	closers  []func() error
+}
+
+// with opens the database, runs f, and closes it.
+func (a *app) with(ctx context.Context, f func(db *database) error) error {
+	db, err := open(ctx, a.url)
+	if err != nil {
+		return err
+	}
+	return errors.Join(explain(f(db)), db.close())
+}
+
+func open(ctx context.Context, address string) (*database, error) {
+	scheme, rest, _ := strings.Cut(address, ":")
+	switch {
+	case address == "":
+		return nil, usagef("which database? Give -db URL, or set WEIR_DB (-h for help)")
+	case scheme == "sqlite":
+		return openSQLite(ctx, strings.TrimPrefix(rest, "//"))
+	case scheme == "postgres" || scheme == "postgresql":
+		return openPostgres(ctx, address)
+	}
+	return nil, usagef("the URL of the database must begin with sqlite: or postgres://")
+}
+
+func openSQLite(ctx context.Context, path string) (*database, error) {
+	path, err := url.PathUnescape(path)
+	if err != nil {
+		return nil, usagef("the URL of the database: %v", err)
+	}
+	info, err := os.Stat(path) // to open would make it
+	if err != nil {
+		return nil, err
+	}
+	if !info.Mode().IsRegular() {
+		return nil, fmt.Errorf("%s is not a file", path)
+	}
+	db, err := sqlite.Open(ctx, path)
+	if err != nil {
+		return nil, err
+	}
+	s := sqlitestore.New(db)
+	return &database{store: s, sql: db.Reader(), closers: []func() error{s.Close, db.Close}}, nil
+}
+
+func openPostgres(ctx context.Context, address string) (*database, error) {
+	if _, err := url.Parse(address); err != nil { // its text may be a part of the password
+		return nil, usagef("the URL of the database is not valid: special characters of a password are percent-encoded")
+	}
+	config, err := pgxpool.ParseConfig(address)
+	if err != nil {
+		if parse, ok := errors.AsType[*pgconn.ParseConfigError](err); ok && errors.Unwrap(parse) != nil {
+			err = errors.Unwrap(parse)
+		}
+		return nil, usagef("the URL of the database is not valid: %v", err)
+	}
+	config.MaxConns = 4
+	pool, err := pgxpool.NewWithConfig(ctx, config)
+	if err != nil {
+		return nil, err
+	}
+	connecting, cancel := context.WithTimeout(ctx, connectTimeout)
+	defer cancel()
+	if err := pool.Ping(connecting); err != nil {
+		pool.Close()
+		return nil, err
+	}
+	s := pgstore.New(pool)
+	db := stdlib.OpenDBFromPool(pool)
+	closePool := func() error {
+		pool.Close()
+		return nil
+	}
+	return &database{store: s, sql: db, postgres: true, closers: []func() error{s.Close, db.Close, closePool}}, nil
+}
+
+func (db *database) close() error {
+	errs := make([]error, len(db.closers))
+	for i, f := range db.closers {
+		errs[i] = f()
+	}
+	return errors.Join(errs...)
+}
+
+// time returns a column as a time: PostgreSQL's own, or a number of units since 1970.
+func (db *database) time(column any, unit time.Duration) time.Time {
+	switch v := column.(type) {
+	case time.Time:
+		return v.UTC()
+	case int64:
+		return time.Unix(0, v*int64(unit)).UTC()
+	}
+	return time.Time{}
+}
+
+// explain says what a table that is missing means.
+func explain(err error) error {
+	if err == nil || !lacksTable(err) {
+		return err
+	}
+	return fmt.Errorf("this database has not what you look for; programs make its tables when they start: %w", err)
+}
+
+// lacksTable reports whether err says that there is no such table.
+func lacksTable(err error) bool {
+	if e, ok := errors.AsType[*pgconn.PgError](err); ok {
+		return e.Code == "42P01"
+	}
+	return err != nil && strings.Contains(err.Error(), "no such table")
+}
+
+// withoutSecrets returns a text in which the passwords of URLs are hidden.
+func withoutSecrets(text string, urls ...string) string {
+	for _, address := range urls {
+		for _, secret := range secrets(address) {
+			text = strings.ReplaceAll(text, secret, "xxxxx")
+		}
+	}
+	return text
+}
+
+// secrets returns the password of a URL in the forms in which it may appear.
+func secrets(address string) (all []string) {
+	_, rest, ok := strings.Cut(address, "://")
+	if !ok {
+		return nil
+	}
+	add := func(s string) {
+		if s != "" {
+			all = append(all, s)
+		}
+		if plain, err := url.PathUnescape(s); err == nil && plain != "" && plain != s {
+			all = append(all, plain)
+		}
+	}
+	authority, _, _ := strings.Cut(rest, "/")
+	for _, s := range []string{rest, authority} { // a slash may stand in the password, or an @ behind it
+		if at := strings.LastIndex(s, "@"); at >= 0 {
+			_, password, _ := strings.Cut(s[:at], ":")
+			add(password)
+		}
+	}
+	if _, query, ok := strings.Cut(rest, "?"); ok {
+		for parameter := range strings.SplitSeq(query, "&") {
+			if name, value, _ := strings.Cut(parameter, "="); strings.Contains(name, "password") {
+				add(value)
+			}
+		}
+	}
+	return all
+}

@@ -1,0 +1,456 @@
+package main
+
+import (
+	"context"
+	"encoding/hex"
+	"errors"
+	"fmt"
+	"io"
+	"maps"
+	"os"
+	"slices"
+	"strconv"
+	"strings"
+	"time"
+	"unicode/utf8"
+
+	"github.com/spf13/cobra"
+
+	"github.com/weirflow/weir/delivery/deadletters"
+	"github.com/weirflow/weir/delivery/store"
+)
+
+const pageSize = 100 // messages that are read at once
+
+// dead returns the commands for dead letters.
+func (a *app) dead() *cobra.Command {
+	c := group("dead", "Dead letters: messages that were given up",
+		a.deadList(), a.deadShow(), a.deadCount(), a.deadPurge(), a.deadMerge(), a.deadExport(), a.deadImport())
+	c.PersistentFlags().String("queue", "dead", "the `QUEUE` of the dead letters")
+	return c
+}
+
+func queueOf(c *cobra.Command) string { return c.Flag("queue").Value.String() }
+
+// entry is a message as JSON.
+type entry struct {
+	Position    store.Position `json:"position"`
+	Arrived     time.Time      `json:"arrived"`
+	LeasedUntil time.Time      `json:"leasedUntil,omitzero"`
+	Message     store.Message  `json:"message"`
+}
+
+func newEntry(e store.Entry) entry { return entry{e.Position, e.Arrived, e.LeasedUntil, e.Message} }
+
+func (a *app) deadList() *cobra.Command {
+	var f filter
+	var limit int
+	var after int64
+	c := &cobra.Command{
+		Use: "list [ID]...", Short: "List dead letters, the oldest first",
+		RunE: func(c *cobra.Command, ids []string) error {
+			chosen, err := f.read(a, ids)
+			if err != nil {
+				return err
+			}
+			if limit < 0 || after < 0 {
+				return usagef("-max %d and -after %d must not be negative", limit, after)
+			}
+			return a.with(c.Context(), func(db *database) error {
+				return a.list(c.Context(), db, queueOf(c), chosen, store.Position(after), limit)
+			})
+		},
+	}
+	f.flags(c)
+	c.Flags().IntVar(&limit, "max", 50, "at most `N` messages; 0 for all")
+	c.Flags().Int64Var(&after, "after", 0, "begin behind this `POSITION`: the next page")
+	return c
+}
+
+var listColumns = []column{
+	{name: "ARRIVED"},
+	{name: "ID", least: 10},
+	{name: "CAUSE"},
+	{name: "TRIES", right: true},
+	{name: "PROVIDER", least: 8},
+	{name: "LAST ERROR", least: 10},
+}
+
+func (a *app) list(ctx context.Context, db *database, queue string, f store.Filter, after store.Position, limit int) error {
+	var rows [][]string
+	shown := 0
+	for page := (store.Page{After: after}); ; {
+		page.Max = pageSize
+		if limit > 0 {
+			page.Max = min(page.Max, limit-shown+1) // one more says whether there are more
+		}
+		entries, err := db.store.List(ctx, queue, f, page)
+		if err != nil {
+			return err
+		}
+		for _, e := range entries {
+			if limit > 0 && shown == limit {
+				if err := a.rows(rows); err != nil {
+					return err
+				}
+				a.note("There are more: -after %d", page.After)
+				return nil
+			}
+			shown++
+			page.After = e.Position
+			if a.json {
+				if err := a.object(newEntry(e)); err != nil {
+					return err
+				}
+				continue
+			}
+			rows = append(rows, []string{
+				when(e.Arrived), e.Meta.ID, string(e.Cause), strconv.Itoa(e.Meta.Attempts), e.Meta.Provider, e.Meta.LastError,
+			})
+		}
+		if len(entries) < page.Max {
+			break
+		}
+	}
+	if shown == 0 {
+		a.note("No message of queue %s matches.", strconv.Quote(queue))
+	}
+	return a.rows(rows)
+}
+
+// rows writes the table of a list, if there is something in it.
+func (a *app) rows(rows [][]string) error {
+	if len(rows) == 0 {
+		return nil
+	}
+	return a.table(listColumns, rows)
+}
+
+func (a *app) deadShow() *cobra.Command {
+	var raw bool
+	c := &cobra.Command{
+		Use: "show ID", Short: "Show a dead letter: its history and its payload", Args: cobra.ExactArgs(1),
+		RunE: func(c *cobra.Command, ids []string) error {
+			return a.with(c.Context(), func(db *database) error {
+				entries, err := db.store.List(c.Context(), queueOf(c), store.Filter{IDs: ids}, store.Page{Max: pageSize})
+				switch {
+				case err != nil:
+					return err
+				case len(entries) == 0:
+					return fmt.Errorf("queue %q has no message %q", queueOf(c), ids[0])
+				case raw && len(entries) > 1:
+					return fmt.Errorf("queue %q has the message %q %d times, in different visits", queueOf(c), ids[0], len(entries))
+				case raw:
+					return a.print(string(entries[0].Payload))
+				}
+				for i, e := range entries {
+					if i > 0 && !a.json {
+						if err := a.print("\n"); err != nil {
+							return err
+						}
+					}
+					if err := a.show(e); err != nil {
+						return err
+					}
+				}
+				return nil
+			})
+		},
+	}
+	c.Flags().BoolVar(&raw, "raw", false, "write the payload alone, byte for byte")
+	return c
+}
+
+// show writes all that is known of a message.
+func (a *app) show(e store.Entry) error {
+	if a.json {
+		return a.object(newEntry(e))
+	}
+	var b strings.Builder
+	line := func(name, value string) {
+		if value != "" {
+			fmt.Fprintf(&b, "%-15s %s\n", name, escaped(value))
+		}
+	}
+	moment := func(name string, t time.Time) {
+		if !t.IsZero() {
+			line(name, t.UTC().Format(time.RFC3339Nano))
+		}
+	}
+	m := &e.Meta
+	line("id", m.ID)
+	line("position", strconv.FormatInt(int64(e.Position), 10))
+	line("cause", string(e.Cause))
+	line("arrived", e.Arrived.UTC().Format(time.RFC3339Nano))
+	moment("leased until", e.LeasedUntil)
+	line("key", m.Key)
+	line("source", m.Origin.Source)
+	line("partition", m.Origin.Partition)
+	line("position there", m.Origin.Position)
+	line("provider", m.Provider)
+	line("visits", strconv.Itoa(m.Visit))
+	line("attempts", strconv.Itoa(m.Attempts))
+	line("merges", strconv.Itoa(m.Merges))
+	moment("first failure", m.FirstFailure)
+	moment("last failure", m.LastFailure)
+	line("last error", m.LastError)
+	line("reasons", strings.Join(m.Reasons, ", "))
+	for _, name := range slices.Sorted(maps.Keys(m.Headers)) {
+		line("header", name+": "+m.Headers[name])
+	}
+	fmt.Fprintf(&b, "payload         %d bytes\n", len(e.Payload))
+	if len(e.Payload) > 0 {
+		if utf8.Valid(e.Payload) {
+			b.WriteString("\n" + strings.TrimSuffix(escapedLines(string(e.Payload)), "\n") + "\n")
+		} else {
+			b.WriteString("\n" + hex.Dump(e.Payload))
+		}
+	}
+	return a.print(b.String())
+}
+
+// counted are the numbers of a queue as JSON.
+type counted struct {
+	Queue    string              `json:"queue"`
+	Messages int                 `json:"messages"`
+	Oldest   time.Time           `json:"oldest,omitzero"`
+	Age      float64             `json:"ageSeconds,omitzero"`
+	Next     time.Time           `json:"next,omitzero"`
+	Causes   map[store.Cause]int `json:"causes,omitempty"`
+	Reasons  map[string]int      `json:"reasons,omitempty"`
+}
+
+func newCounted(queue string, c store.Counts) counted {
+	n := counted{Queue: queue, Messages: c.Messages, Oldest: c.Oldest, Age: c.Age.Seconds(), Causes: maps.Clone(c.Causes), Reasons: c.Reasons}
+	delete(n.Causes, "") // of messages that are no dead letters
+	return n
+}
+
+func (a *app) deadCount() *cobra.Command {
+	var f filter
+	c := &cobra.Command{
+		Use: "count", Short: "Count dead letters, by cause and reason", Args: cobra.NoArgs,
+		RunE: func(c *cobra.Command, _ []string) error {
+			chosen, err := f.read(a, nil)
+			if err != nil {
+				return err
+			}
+			return a.with(c.Context(), func(db *database) error {
+				n, err := db.store.Count(c.Context(), queueOf(c), chosen)
+				if err != nil {
+					return err
+				}
+				if a.json {
+					return a.object(newCounted(queueOf(c), n))
+				}
+				rows := [][]string{{"all", "", strconv.Itoa(n.Messages)}}
+				for _, cause := range byNumber(n.Causes) {
+					rows = append(rows, []string{"cause", string(cause), strconv.Itoa(n.Causes[cause])})
+				}
+				for _, reason := range byNumber(n.Reasons) {
+					rows = append(rows, []string{"reason", reason, strconv.Itoa(n.Reasons[reason])})
+				}
+				err = a.table([]column{{name: "OF"}, {name: "NAME", least: 10}, {name: "MESSAGES", right: true}}, rows)
+				if err == nil && n.Messages > 0 {
+					err = a.print(fmt.Sprintf("\nThe oldest arrived at %s, %s ago.\n", when(n.Oldest), age(n.Age)))
+				}
+				return err
+			})
+		},
+	}
+	f.flags(c)
+	return c
+}
+
+// byNumber returns the keys with the highest numbers first.
+func byNumber[K ~string](m map[K]int) []K {
+	return slices.SortedFunc(maps.Keys(m), func(x, y K) int {
+		if m[x] != m[y] {
+			return m[y] - m[x]
+		}
+		return strings.Compare(string(x), string(y))
+	})
+}
+
+func (a *app) deadPurge() *cobra.Command {
+	var f filter
+	var all, yes bool
+	c := &cobra.Command{
+		Use: "purge [ID]...", Short: "Remove dead letters for good",
+		Long: "Remove dead letters for good: those that are chosen, or with -all every one.\nWhat arrives after the question was asked stays.",
+		RunE: func(c *cobra.Command, ids []string) error {
+			chosen, err := f.read(a, ids)
+			switch {
+			case err != nil:
+				return err
+			case isAll(chosen) && !all:
+				return usagef("which messages? Choose some, or say -all")
+			case !isAll(chosen) && all:
+				return usagef("-all and a choice exclude each other")
+			}
+			return a.with(c.Context(), func(db *database) error { return a.purge(c.Context(), db, queueOf(c), chosen, yes) })
+		},
+	}
+	f.flags(c)
+	c.Flags().BoolVar(&all, "all", false, "remove every dead letter of the queue")
+	c.Flags().BoolVar(&yes, "yes", false, "do not ask")
+	return c
+}
+
+func (a *app) purge(ctx context.Context, db *database, queue string, f store.Filter, yes bool) error {
+	n, err := db.store.Count(ctx, queue, f)
+	if err != nil {
+		return err
+	}
+	removed := 0
+	if n.Messages > 0 {
+		if err := a.ask(yes, fmt.Sprintf("Remove %s from queue %q for good?", messages(n.Messages), queue)); err != nil {
+			return err
+		}
+		last, err := db.store.List(ctx, queue, f, store.Page{After: n.Last - 1, Until: n.Last, Max: 1})
+		if err != nil {
+			return err
+		}
+		if len(last) == 1 { // what came while the person was thinking stays
+			if end := last[0].Arrived.Add(time.Microsecond); f.Before.IsZero() || end.Before(f.Before) {
+				f.Before = end
+			}
+		}
+		if removed, err = db.store.Purge(ctx, queue, f); err != nil {
+			return err
+		}
+	}
+	if a.json {
+		return a.object(map[string]int{"purged": removed})
+	}
+	return a.print(messages(removed) + " removed\n")
+}
+
+func (a *app) deadMerge() *cobra.Command {
+	var f filter
+	var yes bool
+	var m deadletters.Config
+	c := &cobra.Command{
+		Use: "merge -to QUEUE [ID]...", Short: "Send dead letters back to be processed again",
+		Long: `Send dead letters back to be processed again, into the queue that their program reads.
+Each leaves the dead letters in the same step. A merge that was interrupted is called again, and goes on with what is left.`,
+		RunE: func(c *cobra.Command, ids []string) error {
+			var err error
+			m.From = queueOf(c)
+			m.Filter, err = f.read(a, ids)
+			switch {
+			case err != nil:
+				return err
+			case m.To == "":
+				return usagef("where to? Say -to QUEUE")
+			case m.To == m.From:
+				return usagef("-to %s: they are there", m.To)
+			case m.Max < 0 || m.MaxMerges < 1 || !(m.Rate >= 0):
+				return usagef("-max %d and -rate %v must not be negative, -max-merges %d at least 1", m.Max, m.Rate, m.MaxMerges)
+			}
+			return a.with(c.Context(), func(db *database) error { return a.merge(c.Context(), db, m, yes) })
+		},
+	}
+	f.flags(c)
+	c.Flags().StringVar(&m.To, "to", "", "the `QUEUE` that they return to")
+	c.Flags().IntVar(&m.Max, "max", 0, "at most `N` messages; 0 for all")
+	c.Flags().Float64Var(&m.Rate, "rate", 0, "at most `N` messages a second; 0 for no limit")
+	c.Flags().IntVar(&m.MaxMerges, "max-merges", 5, "leave those that were merged `N` times already")
+	c.Flags().BoolVar(&m.OutcomeUnknown, "outcome-unknown", false, "also those whose call may have taken effect: it is repeated")
+	c.Flags().BoolVar(&yes, "yes", false, "do not ask")
+	return c
+}
+
+// mergedJSON is what a merge did.
+type mergedJSON struct {
+	Merged         int `json:"merged"`
+	Looping        int `json:"looping"`
+	OutcomeUnknown int `json:"outcomeUnknown"`
+	Busy           int `json:"busy"`
+}
+
+func (a *app) merge(ctx context.Context, db *database, m deadletters.Config, yes bool) error {
+	n, err := db.store.Count(ctx, m.From, m.Filter)
+	if err != nil {
+		return err
+	}
+	total := n.Messages
+	if m.Max > 0 {
+		total = min(total, m.Max)
+	}
+	if total > 0 {
+		if err := a.ask(yes, fmt.Sprintf("Send %s of queue %q back to %q?", messages(total), m.From, m.To)); err != nil {
+			return err
+		}
+	}
+	bar := a.startBar(total)
+	m.Progress = bar.merged
+	m.Clock = a.clock
+	merged, err := deadletters.Merge(ctx, db.store, m)
+	bar.stop()
+	if err != nil && ctx.Err() != nil {
+		err = errors.New("interrupted: call it again to go on")
+	}
+	if a.json {
+		return errors.Join(a.object(mergedJSON(merged)), err)
+	}
+	var b strings.Builder
+	fmt.Fprintf(&b, "%s sent back to %q\n", messages(merged.Merged), m.To)
+	stayed := func(n int, why string) {
+		if n > 0 {
+			fmt.Fprintf(&b, "%s stayed: %s\n", messages(n), why)
+		}
+	}
+	stayed(merged.OutcomeUnknown, "the outcome is unknown (-outcome-unknown sends them back, too)")
+	stayed(merged.Looping, fmt.Sprintf("merged %d times already (-max-merges)", m.MaxMerges))
+	stayed(merged.Busy, "another merge or a consumer has them, or they are gone")
+	return errors.Join(a.print(b.String()), err)
+}
+
+func (a *app) deadExport() *cobra.Command {
+	var f filter
+	c := &cobra.Command{
+		Use: "export", Short: "Write dead letters as JSON lines, and leave them where they are", Args: cobra.NoArgs,
+		RunE: func(c *cobra.Command, _ []string) error {
+			chosen, err := f.read(a, nil)
+			if err != nil {
+				return err
+			}
+			return a.with(c.Context(), func(db *database) error {
+				n, err := deadletters.Export(c.Context(), db.store, queueOf(c), chosen, a.out)
+				if err == nil {
+					a.note("%s written", messages(n))
+				}
+				return err
+			})
+		},
+	}
+	f.flags(c)
+	return c
+}
+
+func (a *app) deadImport() *cobra.Command {
+	return &cobra.Command{
+		Use: "import FILE", Short: "Put what export has written into the dead letters; - is standard input", Args: cobra.ExactArgs(1),
+		Long: `Put what export has written into the dead letters; - is standard input.
+A message that is there already changes nothing, so an import that failed is repeated without harm.`,
+		RunE: func(c *cobra.Command, files []string) error {
+			in := io.Reader(a.in)
+			if files[0] != "-" {
+				file, err := os.Open(files[0])
+				if err != nil {
+					return err
+				}
+				defer file.Close() //nolint:errcheck // it was only read
+				in = file
+			}
+			return a.with(c.Context(), func(db *database) error {
+				n, err := deadletters.Import(c.Context(), db.store, queueOf(c), in)
+				if a.json {
+					return errors.Join(a.object(map[string]int{"read": n}), err)
+				}
+				return errors.Join(a.print(messages(n)+" read\n"), err)
+			})
+		},
+	}
+}

@@ -1,0 +1,64 @@
+package main
+
+import (
+	"time"
+
+	"github.com/spf13/cobra"
+
+	"github.com/weirflow/weir/delivery/store"
+)
+
+// filter are the flags that choose messages.
+type filter struct {
+	store.Filter
+	cause, since, before string
+}
+
+// flags adds the flags to a command.
+func (f *filter) flags(c *cobra.Command) {
+	c.Flags().StringArrayVar(&f.IDs, "id", nil, "only the message with this `ID`; may be given several times")
+	c.Flags().StringVar(&f.Key, "key", "", "only messages with this `KEY`")
+	c.Flags().StringVar(&f.Source, "source", "", "only messages of this `SOURCE`")
+	c.Flags().StringVar(&f.Provider, "provider", "", "only messages for this `PROVIDER`")
+	c.Flags().StringVar(&f.cause, "cause", "", "only messages with this `CAUSE`: permanent, exhausted, \"outcome unknown\", undecodable")
+	c.Flags().StringVar(&f.Reason, "reason", "", "only messages with this `REASON` among theirs")
+	c.Flags().StringVar(&f.Error, "error", "", "only messages whose last error has this `TEXT` in it")
+	c.Flags().StringVar(&f.since, "since", "", "only messages that arrived at this `TIME` or later: 2026-01-31, 2026-01-31T15:04:05Z, or how long ago: 90m")
+	c.Flags().StringVar(&f.before, "before", "", "only messages that arrived before this `TIME`")
+}
+
+// read returns the filter of the flags, with ids given as arguments.
+func (f *filter) read(a *app, ids []string) (store.Filter, error) {
+	var err error
+	if f.Since, err = a.moment("since", f.since); err != nil {
+		return store.Filter{}, err
+	}
+	if f.Before, err = a.moment("before", f.before); err != nil {
+		return store.Filter{}, err
+	}
+	f.Cause = store.Cause(f.cause)
+	f.IDs = append(f.IDs, ids...)
+	return f.Filter, nil
+}
+
+// moment reads a time, or how long ago it was.
+func (a *app) moment(flag, s string) (time.Time, error) {
+	if s == "" {
+		return time.Time{}, nil
+	}
+	for _, layout := range []string{time.RFC3339Nano, time.DateTime, time.DateOnly} {
+		if t, err := time.Parse(layout, s); err == nil {
+			return t, nil
+		}
+	}
+	if d, err := time.ParseDuration(s); err == nil && d >= 0 {
+		return a.clock.Now().Add(-d), nil
+	}
+	return time.Time{}, usagef("-%s %q: not a time such as 2026-01-31, 2026-01-31T15:04:05Z, or 90m for 90 minutes ago", flag, s)
+}
+
+// isAll reports whether a filter chooses every message.
+func isAll(f store.Filter) bool {
+	return len(f.IDs) == 0 && f.Key == "" && f.Source == "" && f.Provider == "" && f.Cause == "" && f.Reason == "" && f.Error == "" &&
+		f.Since.IsZero() && f.Before.IsZero()
+}

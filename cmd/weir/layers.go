@@ -1,0 +1,89 @@
+package main
+
+import (
+	"context"
+	"strconv"
+	"strings"
+	"time"
+
+	"github.com/spf13/cobra"
+
+	"github.com/weirflow/weir/delivery/store"
+)
+
+func (a *app) layers() *cobra.Command {
+	return &cobra.Command{
+		Use: "layers [QUEUE]...", Short: "Show the queues of the store: layers, dead letters, staged messages",
+		Long: `Show the queues of the store: the layers of ladders, dead letters, staged messages. Queues without messages do not appear.
+
+NEXT is when the first message can be taken: its delay is over, or the lease of the one who has it.`,
+		RunE: func(c *cobra.Command, queues []string) error {
+			return a.with(c.Context(), func(db *database) error { return a.showLayers(c.Context(), db, queues) })
+		},
+	}
+}
+
+func (a *app) showLayers(ctx context.Context, db *database, queues []string) error {
+	if len(queues) == 0 {
+		var err error
+		if queues, err = db.store.Queues(ctx); err != nil {
+			return err
+		}
+	}
+	var rows [][]string
+	for _, queue := range queues {
+		n, err := db.store.Count(ctx, queue, store.Filter{})
+		if err != nil {
+			return err
+		}
+		next, err := db.next(ctx, queue)
+		if err != nil {
+			return err
+		}
+		if a.json {
+			counted := newCounted(queue, n)
+			counted.Next = next
+			if err := a.object(counted); err != nil {
+				return err
+			}
+			continue
+		}
+		oldest := "-"
+		if n.Messages > 0 {
+			oldest = age(n.Age)
+		}
+		rows = append(rows, []string{queue, strconv.Itoa(n.Messages), oldest, when(next), causes(n)})
+	}
+	switch {
+	case a.json:
+		return nil
+	case len(rows) == 0:
+		a.note("No queue has messages.")
+		return nil
+	}
+	return a.table([]column{
+		{name: "QUEUE", least: 12},
+		{name: "MESSAGES", right: true},
+		{name: "OLDEST", right: true},
+		{name: "NEXT"},
+		{name: "CAUSES", least: 10},
+	}, rows)
+}
+
+// causes returns the causes of dead letters in one cell.
+func causes(n store.Counts) string {
+	var parts []string
+	for _, cause := range byNumber(n.Causes) {
+		if cause != "" {
+			parts = append(parts, strconv.Itoa(n.Causes[cause])+" "+string(cause))
+		}
+	}
+	return strings.Join(parts, ", ")
+}
+
+// next returns when the first message of a queue can be taken; zero if there is none.
+func (db *database) next(ctx context.Context, queue string) (time.Time, error) {
+	var at any
+	err := db.sql.QueryRowContext(ctx, "SELECT min(at) FROM weir_messages WHERE queue = $1", queue).Scan(&at)
+	return db.time(at, time.Nanosecond), err
+}

@@ -1,0 +1,77 @@
+package main
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"os"
+	"os/signal"
+	"syscall"
+
+	"github.com/benbjohnson/clock"
+)
+
+// The exit statuses.
+const (
+	exitOK     = 0
+	exitFailed = 1
+	exitUsage  = 2
+)
+
+func main() {
+	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
+	a := &app{in: os.Stdin, out: os.Stdout, err: os.Stderr, env: os.Getenv, clock: clock.New()}
+	status := a.run(ctx, os.Args[1:])
+	stop()
+	os.Exit(status)
+}
+
+// app is one run of the command.
+type app struct {
+	in       *os.File
+	out, err *os.File
+	env      func(string) string
+	clock    clock.Clock
+
+	// Flags of all commands.
+	url  string
+	json bool
+
+	begun bool // the flags and arguments are read
+}
+
+// usageError is wrong usage.
+type usageError struct{ message string }
+
+func (e *usageError) Error() string { return e.message }
+
+func usagef(format string, args ...any) error { return &usageError{fmt.Sprintf(format, args...)} }
+
+// run runs the command and returns its exit status.
+func (a *app) run(ctx context.Context, args []string) int {
+	root := a.commands()
+	root.SetArgs(oneDash(root, args))
+	root.SetOut(a.out)
+	root.SetErr(a.err)
+	err := root.ExecuteContext(ctx)
+	if err == nil {
+		return exitOK
+	}
+	// What is stored may be in an error, too.
+	fmt.Fprintln(a.err, "weir:", escaped(withoutSecrets(err.Error(), append(args, a.url)...)))
+	if _, usage := errors.AsType[*usageError](err); usage || !a.begun {
+		return exitUsage
+	}
+	return exitFailed
+}
+
+// note writes a line for the person that reads along, which is no part of the output.
+func (a *app) note(format string, args ...any) {
+	fmt.Fprintf(a.err, format+"\n", args...)
+}
+
+// print writes output.
+func (a *app) print(text string) error {
+	_, err := a.out.WriteString(text)
+	return err
+}

@@ -1,0 +1,443 @@
+package main
+
+import (
+	"bytes"
+	"context"
+	"database/sql"
+	"encoding/json"
+	"errors"
+	"flag"
+	"fmt"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"regexp"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/benbjohnson/clock"
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+
+	"github.com/weirflow/weir/delivery"
+	"github.com/weirflow/weir/delivery/store"
+	"github.com/weirflow/weir/exactlyonce"
+	"github.com/weirflow/weir/exactlyonce/keys"
+	"github.com/weirflow/weir/ext/sqlite"
+	"github.com/weirflow/weir/ext/sqlite/sqlitestore"
+)
+
+var update = flag.Bool("update", false, "write the golden files")
+
+// binary is the command, built.
+var binary string
+
+func TestMain(m *testing.M) {
+	flag.Parse()
+	dir, err := os.MkdirTemp("", "weir-cmd-")
+	if err == nil {
+		binary = filepath.Join(dir, "weir")
+		var out []byte
+		if out, err = exec.Command("go", "build", "-o", binary, ".").CombinedOutput(); err != nil {
+			err = fmt.Errorf("%w: %s", err, out)
+		}
+	}
+	if err != nil {
+		fmt.Fprintln(os.Stderr, err)
+		os.Exit(1)
+	}
+	status := m.Run()
+	os.RemoveAll(dir)
+	os.Exit(status)
+}
+
+// command returns the command, in a directory of its own and without the variables of this environment.
+func command(t *testing.T, dir string, args ...string) *exec.Cmd {
+	t.Helper()
+	cmd := exec.CommandContext(t.Context(), binary, args...)
+	cmd.Dir = dir
+	cmd.Env = append(without(os.Environ(), "COLUMNS", "WEIR_DB"), "WEIR_DB=sqlite:orders.db", "TERM=xterm")
+	return cmd
+}
+
+func without(env []string, names ...string) (rest []string) {
+	for _, v := range env {
+		name, _, _ := strings.Cut(v, "=")
+		if name != names[0] && name != names[1] {
+			rest = append(rest, v)
+		}
+	}
+	return rest
+}
+
+// result is what a run of the command did.
+type result struct {
+	stdout, stderr string
+	status         int
+}
+
+func execute(t *testing.T, cmd *exec.Cmd) result {
+	t.Helper()
+	var out, errOut bytes.Buffer
+	cmd.Stdout, cmd.Stderr = &out, &errOut
+	err := cmd.Run()
+	status := 0
+	if exit, ok := errors.AsType[*exec.ExitError](err); ok {
+		status = exit.ExitCode()
+	} else {
+		require.NoError(t, err)
+	}
+	return result{out.String(), errOut.String(), status}
+}
+
+// begin is the time of what is seeded.
+var begin = time.Date(2026, 1, 2, 3, 4, 5, 0, time.UTC)
+
+// seed makes orders.db in a new directory: eight dead letters, two layers, an outbox with its relay, and four requests with keys.
+func seed(t *testing.T) (dir string) {
+	t.Helper()
+	dir = t.TempDir()
+	ctx := t.Context()
+	db, err := sqlite.Open(ctx, filepath.Join(dir, "orders.db"))
+	require.NoError(t, err)
+	defer db.Close()
+	require.NoError(t, sqlitestore.Migrate(ctx, db))
+	now := clock.NewMock()
+	now.Set(begin)
+	s := sqlitestore.New(db, sqlitestore.WithClock(now))
+	seedQueues(t, s, func() { now.Add(time.Minute) })
+	_, err = s.Locks().Acquire(ctx, "outbox", "host a, process 12", 20*time.Second)
+	require.NoError(t, err)
+
+	require.NoError(t, keys.Migrate(ctx, db.Writer(), keys.SQLite))
+	seedKeys(t, db.Writer(), now, func() { now.Add(time.Minute) })
+	return dir
+}
+
+// seedQueues puts messages; tick lets time pass.
+func seedQueues(t *testing.T, s store.Store, tick func()) {
+	t.Helper()
+	put := func(queue string, ms ...store.Message) {
+		require.NoError(t, s.Put(t.Context(), queue, ms...))
+		tick()
+	}
+	for i, d := range []struct {
+		cause           store.Cause
+		provider, error string
+	}{
+		{store.Permanent, "north", "card 4711 is expired, and the bank has closed the account that it belonged to"},
+		{store.Exhausted, "north", "connection refused"},
+		{store.Exhausted, "south", "connection refused"},
+		{store.OutcomeUnknown, "south", "no answer"},
+		{store.Undecodable, "", "invalid character 'x' looking for beginning of value"},
+		{store.Exhausted, "north", "line one\nline two\x1b[31mred\x1b[0m \u202ereversed"},
+		{store.Permanent, "北の銀行", "口座がありません"},
+	} {
+		origin := delivery.Origin{Source: "orders", Partition: "0", Position: fmt.Sprint(17 + i)}
+		m := store.Message{
+			Cause: d.cause, Payload: fmt.Appendf(nil, `{"order":%d,"cents":%d}`, i+1, 1000*(i+1)),
+			Meta: delivery.Meta{
+				ID: origin.ID(), Key: fmt.Sprint("customer-", i%3), Origin: origin, Provider: d.provider, LastError: d.error,
+				Visit: 3, Attempts: 10 + i, FirstFailure: begin.Add(-time.Hour), LastFailure: begin,
+				OutcomeUnknown: d.cause == store.OutcomeUnknown,
+			},
+		}
+		switch d.cause {
+		case store.Exhausted:
+			m.Meta.Reasons = []string{"CONNECTION_NOT_ESTABLISHED", "TIMED_OUT_IN_FLIGHT"}
+		case store.Undecodable:
+			m.Payload = []byte{0, 'x', 0xff, 27}
+		}
+		put("dead", m)
+	}
+	put("dead", store.Message{
+		Cause: store.Exhausted, Payload: []byte("two\nlines\tand \x1b[2Ja clear"),
+		Meta: delivery.Meta{
+			ID: "evil\x1b]0;title\x07", Merges: 5, Visit: 1, LastError: "evil",
+			Headers: map[string]string{"trace": "abc", "note": "a\nb"},
+		},
+	})
+	put("orders 1m", store.Message{Meta: delivery.Meta{ID: "a"}, Delay: time.Minute}, store.Message{Meta: delivery.Meta{ID: "b"}, Delay: 2 * time.Minute})
+	put("orders 1h", store.Message{Meta: delivery.Meta{ID: "c"}, Delay: time.Hour})
+	put("outbox", store.Message{Meta: delivery.Meta{ID: "receipt/1"}}, store.Message{Meta: delivery.Meta{ID: "receipt/2"}})
+}
+
+// seedKeys leaves one request finished, one that failed after a step, and one whose process died.
+func seedKeys(t *testing.T, db *sql.DB, now clock.Clock, tick func()) {
+	t.Helper()
+	k := keys.New(db, keys.SQLite, keys.Config{Clock: now})
+	o := k.Operation("book_ride", func(ctx context.Context, run *keys.Run) (exactlyonce.Response, error) {
+		if err := run.Phase(ctx, "ride_created", func(context.Context, *sql.Tx) error { return nil }); err != nil {
+			return exactlyonce.Response{}, err
+		}
+		if run.Key != "key-1" {
+			return exactlyonce.Response{}, errors.New("no answer")
+		}
+		return keys.JSON(201, "done")
+	})
+	for _, r := range []keys.Request{{User: "alice", Key: "key-1"}, {User: "alice", Key: "key-2"}, {User: "bob", Key: "key-3\x1b"}} {
+		_, err := o.Do(t.Context(), r)
+		require.Equal(t, r.Key == "key-1", err == nil, "%v", err)
+		tick()
+	}
+	_, err := db.Exec("UPDATE weir_keys SET locked_at = last_run_at WHERE principal = 'bob'")
+	require.NoError(t, err)
+}
+
+// varying is what depends on the time of the test, or is random.
+var (
+	varying = regexp.MustCompile(`\b\d+d(\d+h)?\b|"ageSeconds":[0-9.e+]+|"id":"[0-9a-f]{32}"`)
+	gaps    = regexp.MustCompile(`  +`)
+)
+
+// normal hides what varies; then the widths of columns do, too.
+func normal(s string) string {
+	if !varying.MatchString(s) {
+		return s
+	}
+	return gaps.ReplaceAllString(varying.ReplaceAllStringFunc(s, func(found string) string {
+		name, _, _ := strings.Cut(found, ":")
+		if name == found {
+			return "AGE"
+		}
+		return name + ":X"
+	}), "  ")
+}
+
+// golden compares with a file of testdata.
+func golden(t *testing.T, name, got string) {
+	t.Helper()
+	file := filepath.Join("testdata", name)
+	if *update {
+		require.NoError(t, os.MkdirAll("testdata", 0o755))
+		require.NoError(t, os.WriteFile(file, []byte(got), 0o644))
+	}
+	want, err := os.ReadFile(file)
+	require.NoError(t, err)
+	assert.Equal(t, string(want), got)
+}
+
+// What the commands print that only look.
+func TestOutput(t *testing.T) {
+	dir := seed(t)
+	for name, test := range map[string]struct {
+		columns string
+		args    string
+	}{
+		"list":          {"", "dead list"},
+		"list-80":       {"80", "dead list"},
+		"list-40":       {"40", "dead list"},
+		"list-cause":    {"", "dead list -cause exhausted -provider north"},
+		"list-page":     {"", "dead list -max 2 -after 3"},
+		"list-error":    {"", "dead list -error refused -since 2026-01-02T03:05:00Z -before 2026-01-02"},
+		"list-none":     {"", "dead list -queue nothing"},
+		"list-json":     {"", "dead list -max 2 -json"},
+		"list-odd-json": {"", "dead list -json orders/0/22"},
+		"show":          {"", "dead show orders/0/18"},
+		"show-binary":   {"", "dead show orders/0/21"},
+		"show-evil":     {"80", "dead show evil\x1b]0;title\x07"},
+		"show-json":     {"", "dead show -json orders/0/21"},
+		"show-none":     {"", "dead show nothing"},
+		"count":         {"", "dead count"},
+		"count-json":    {"", "dead count -json -key customer-1"},
+		"count-none":    {"", "dead count -id nothing"},
+		"export":        {"", "dead export -cause permanent"},
+		"layers":        {"", "layers"},
+		"layers-50":     {"50", "layers"},
+		"layers-json":   {"", "layers -json"},
+		"layers-one":    {"", "layers dead nothing"},
+		"outbox":        {"", "outbox"},
+		"outbox-named":  {"80", "outbox dead"},
+		"outbox-json":   {"", "outbox --json"},
+		"keys":          {"", "keys"},
+		"keys-80":       {"80", "keys -all"},
+		"keys-json":     {"", "keys -all -json -user alice"},
+		"keys-page":     {"", "keys -max 1"},
+		"keys-none":     {"", "keys -operation nothing"},
+		"usage-nothing": {"", ""},
+		"usage-dead":    {"", "dead"},
+		"usage-command": {"", "ded list"},
+		"usage-flag":    {"", "dead list -quue x"},
+		"usage-time":    {"", "dead list -since yesterday"},
+		"usage-show":    {"", "dead show"},
+		"usage-purge":   {"", "dead purge"},
+		"usage-both":    {"", "dead purge -all -key x"},
+		"usage-merge":   {"", "dead merge"},
+		"usage-to":      {"", "dead merge -to dead"},
+		"usage-asked":   {"", "dead purge -all"},
+		"help":          {"", "-h"},
+		"help-list":     {"", "help dead list"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			cmd := command(t, dir, strings.Fields(test.args)...)
+			if test.columns != "" {
+				cmd.Env = append(cmd.Env, "COLUMNS="+test.columns)
+			}
+			r := execute(t, cmd)
+			golden(t, name+".txt", normal(fmt.Sprintf("$ weir %q\n%s---- stderr, status %d\n%s", test.args, r.stdout, r.status, r.stderr)))
+			assert.NotRegexp(t, "[\x00-\x08\x0b-\x1f\x7f\u202e]", r.stdout+r.stderr, "control characters")
+			switch {
+			case strings.HasPrefix(name, "usage-"):
+				assert.Equal(t, exitUsage, r.status)
+				assert.Empty(t, r.stdout)
+			case name == "show-none":
+				assert.Equal(t, exitFailed, r.status)
+			default:
+				assert.Equal(t, exitOK, r.status)
+			}
+		})
+	}
+}
+
+// Only what was chosen is removed, and the numbers are true.
+func TestPurge(t *testing.T) {
+	dir := seed(t)
+	assert.Equal(t, result{"4 messages removed\n", "", 0}, execute(t, command(t, dir, "dead", "purge", "-cause", "exhausted", "-yes")))
+	assert.Equal(t, result{"1 message removed\n", "", 0}, execute(t, command(t, dir, "dead", "purge", "orders/0/17", "-yes")))
+	assert.Equal(t, result{`{"purged":0}` + "\n", "", 0}, execute(t, command(t, dir, "dead", "purge", "orders/0/17", "-yes", "-json")))
+	assert.Contains(t, execute(t, command(t, dir, "dead", "count")).stdout, "all                            3\n")
+	assert.Equal(t, result{"3 messages removed\n", "", 0}, execute(t, command(t, dir, "dead", "purge", "-all", "-yes")))
+	assert.Equal(t, result{"0 messages removed\n", "", 0}, execute(t, command(t, dir, "dead", "purge", "-all")), "nothing to ask about")
+	assert.Contains(t, execute(t, command(t, dir, "layers")).stdout, "orders 1m         2", "other queues are as before")
+}
+
+func TestMerge(t *testing.T) {
+	dir := seed(t)
+	r := execute(t, command(t, dir, "dead", "merge", "-to", "orders", "-provider", "north"))
+	assert.Equal(t, exitUsage, r.status)
+	assert.Equal(t, "weir: Send 3 messages of queue \"dead\" back to \"orders\"? Standard input is no terminal: answer with -yes\n", r.stderr)
+
+	assert.Equal(t, result{"2 messages sent back to \"orders\"\n", "", 0},
+		execute(t, command(t, dir, "dead", "merge", "-to", "orders", "-provider", "north", "-max", "2", "-yes")))
+	assert.Equal(t, result{`{"merged":4,"looping":1,"outcomeUnknown":1,"busy":0}` + "\n", "", 0},
+		execute(t, command(t, dir, "dead", "merge", "-to", "orders", "-yes", "-json")))
+	assert.Equal(t, result{`0 messages sent back to "orders"
+1 message stayed: the outcome is unknown (-outcome-unknown sends them back, too)
+1 message stayed: merged 5 times already (-max-merges)
+`, "", 0}, execute(t, command(t, dir, "dead", "merge", "-to", "orders", "-yes")))
+	assert.Equal(t, result{"2 messages sent back to \"orders\"\n", "", 0},
+		execute(t, command(t, dir, "dead", "merge", "-to", "orders", "-yes", "-outcome-unknown", "-max-merges", "6", "-rate", "1000")))
+	assert.Equal(t, result{"", "No message of queue \"dead\" matches.\n", 0}, execute(t, command(t, dir, "dead", "list")))
+	assert.Contains(t, execute(t, command(t, dir, "layers", "orders")).stdout, "orders         8")
+}
+
+// What was exported is the same after an import, also when it was imported twice.
+func TestExportAndImport(t *testing.T) {
+	dir := seed(t)
+	exported := execute(t, command(t, dir, "dead", "export"))
+	assert.Equal(t, "8 messages written\n", exported.stderr)
+	file := filepath.Join(t.TempDir(), "dead.jsonl")
+	require.NoError(t, os.WriteFile(file, []byte(exported.stdout), 0o600))
+
+	other := seed(t)
+	execute(t, command(t, other, "dead", "purge", "-all", "-yes"))
+	for range 2 {
+		assert.Equal(t, result{"8 messages read\n", "", 0}, execute(t, command(t, other, "dead", "import", file)))
+	}
+	cmd := command(t, other, "dead", "import", "-", "-json")
+	cmd.Stdin = strings.NewReader(exported.stdout)
+	assert.Equal(t, result{`{"read":8}` + "\n", "", 0}, execute(t, cmd))
+	due := regexp.MustCompile(`"due":"[^"]*",`) // a store sets it when a message arrives
+	without := func(s string) string { return due.ReplaceAllString(s, "") }
+	assert.Equal(t, without(exported.stdout), without(execute(t, command(t, other, "dead", "export")).stdout))
+
+	cmd = command(t, other, "dead", "import", "-")
+	cmd.Stdin = strings.NewReader(exported.stdout[:strings.Index(exported.stdout, "\n")+1] + "nonsense\n")
+	r := execute(t, cmd)
+	assert.Equal(t, exitFailed, r.status)
+	assert.Equal(t, "1 message read\n", r.stdout)
+	assert.Contains(t, r.stderr, "line 2")
+	assert.Equal(t, exitFailed, execute(t, command(t, other, "dead", "import", "no such file")).status)
+}
+
+// The command makes no database and no tables.
+func TestWrongDatabase(t *testing.T) {
+	dir := t.TempDir()
+	run := func(args ...string) result { return execute(t, command(t, dir, args...)) }
+	r := run("dead", "list")
+	assert.Equal(t, exitFailed, r.status)
+	assert.Contains(t, r.stderr, "no such file")
+	assert.NoFileExists(t, filepath.Join(dir, "orders.db"))
+	assert.Contains(t, run("layers", "-db", "sqlite://.").stderr, "is not a file")
+
+	require.NoError(t, os.WriteFile(filepath.Join(dir, "orders.db"), nil, 0o600))
+	for _, args := range [][]string{{"dead", "list"}, {"layers"}, {"outbox"}, {"keys"}} {
+		r := run(args...)
+		assert.Equal(t, exitFailed, r.status, args)
+		assert.Contains(t, r.stderr, "programs make its tables when they start: ", args)
+	}
+	require.NoError(t, os.WriteFile(filepath.Join(dir, "text"), bytes.Repeat([]byte("no database "), 1000), 0o600))
+	assert.Equal(t, exitFailed, run("layers", "-db", "sqlite:text").status)
+
+	for _, url := range []string{"mysql://u:secret@h/d", "orders.db", "postgres://u:sec ret%zz@h/d", "postgres://u:secret@h:port/d", "postgres://u:secret@h/d?sslmode=what"} {
+		r := run("layers", "-db", url)
+		assert.Equal(t, exitUsage, r.status, r.stderr)
+		assert.Contains(t, r.stderr, "the URL of the database ")
+		assert.NotContains(t, r.stderr, "sec")
+	}
+	cmd := command(t, dir, "layers")
+	cmd.Env = append(cmd.Env, "WEIR_DB=")
+	assert.Equal(t, result{"", "weir: which database? Give -db URL, or set WEIR_DB (-h for help)\n", exitUsage}, execute(t, cmd))
+}
+
+// A password is in no error, in whatever form.
+func TestNoPasswords(t *testing.T) {
+	dir := t.TempDir()
+	for _, url := range []string{
+		"postgres://u:s3cr3t%2Fpw@127.0.0.1:1/d", "postgres://u:s3cr3t@127.0.0.1:1/d?application_name=a@b",
+		"postgres://127.0.0.1:1/d?user=u&password=s3cr3t", "postgres://u:s3cr3t/x@127.0.0.1:1/d",
+	} {
+		for _, args := range [][]string{{"layers", "-db", url}, {url}, {"dead", url}, {"dead", "import", url, "-db", url}} {
+			r := execute(t, command(t, dir, args...))
+			assert.NotZero(t, r.status)
+			assert.NotEmpty(t, r.stderr)
+			assert.NotContains(t, r.stdout+r.stderr, "s3cr3t", args)
+		}
+	}
+}
+
+func TestEscaped(t *testing.T) {
+	for text, want := range map[string]string{
+		"": "", "plain": "plain", "größe 北": "größe 北", "a\nb\tc": `a\nb\tc`, "\x1b[31m": `\x1b[31m`, "\xff\x00": `\xff\x00`,
+		"\u202e": `\u202e`, "\ufffd": `�`, "\u00a0": `\u00a0`, "\x7f": `\x7f`, `back\slash`: `back\slash`,
+	} {
+		assert.Equal(t, want, escaped(text))
+	}
+	assert.Equal(t, "a\n\tb\\x1b", escapedLines("a\n\tb\x1b"))
+
+	const odd = "\u202e\u009b\x7f\U000e0001北"
+	marshaled, err := json.Marshal(odd)
+	require.NoError(t, err)
+	line := escapedJSON(string(marshaled))
+	assert.Equal(t, `"\u202e\u009b\u007f\udb40\udc01北"`, line)
+	var back string
+	require.NoError(t, json.Unmarshal([]byte(line), &back))
+	assert.Equal(t, odd, back)
+}
+
+func TestAge(t *testing.T) {
+	for d, want := range map[time.Duration]string{
+		0: "0s", 999 * time.Millisecond: "0s", 59 * time.Second: "59s", time.Minute: "1m", 61 * time.Second: "1m1s", time.Hour: "1h",
+		90 * time.Minute: "1h30m", 24 * time.Hour: "1d", 49 * time.Hour: "2d1h", 1000 * time.Hour: "41d", -time.Minute: "-1m",
+	} {
+		assert.Equal(t, want, age(d))
+	}
+}
+
+func TestShortened(t *testing.T) {
+	for width, want := range map[int]string{6: "ab北京", 5: "ab北…", 4: "ab…", 3: "ab…", 2: "a…", 1: "…", 0: ""} {
+		assert.Equal(t, want, shortened("ab北京", width), width)
+	}
+}
+
+func TestFit(t *testing.T) {
+	columns := []column{{least: 4}, {}, {least: 2}}
+	for limit, want := range map[int][]int{
+		100: {20, 5, 10}, 39: {20, 5, 10}, 38: {19, 5, 10}, 27: {9, 5, 9}, 15: {4, 5, 2}, 14: {4, 5, 1}, 10: {4, 2, 0}, 4: {0, 0, 0}, 1: {0, 0, 0},
+	} {
+		widths := []int{20, 5, 10}
+		fit(columns, widths, limit)
+		assert.Equal(t, want, widths, limit)
+	}
+}

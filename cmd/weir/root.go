@@ -1,0 +1,75 @@
+package main
+
+import (
+	"strings"
+
+	"github.com/spf13/cobra"
+	"github.com/spf13/pflag"
+)
+
+// commands returns the tree of commands.
+func (a *app) commands() *cobra.Command {
+	root := group("weir", "Look into the database of programs that use weir",
+		a.dead(), a.layers(), a.outbox(), a.keys())
+	root.Long = `Look into the database of programs that use weir, and help when something lies there.
+
+The database is a URL, in -db or in the environment variable WEIR_DB:
+
+  sqlite:orders.db    sqlite:///var/lib/orders.db    postgres://user:password@host/database
+
+Tables fit the terminal, or COLUMNS; a pipe gets everything. Before weir removes or moves anything it asks.
+Exit status: 0 all is well, 1 it failed or the answer was no, 2 wrong usage.`
+	root.SilenceErrors, root.SilenceUsage = true, true
+	root.CompletionOptions.HiddenDefaultCmd = true
+	root.PersistentFlags().StringVar(&a.url, "db", "", "the database: `URL` (default: the environment's WEIR_DB)")
+	root.PersistentFlags().BoolVar(&a.json, "json", false, "write JSON, one object a line")
+	root.PersistentPreRun = func(*cobra.Command, []string) {
+		a.begun = true
+		if a.url == "" {
+			a.url = a.env("WEIR_DB")
+		}
+	}
+	return root
+}
+
+// group returns a command that only has commands below it.
+func group(use, short string, below ...*cobra.Command) *cobra.Command {
+	c := &cobra.Command{
+		Use: use, Short: short, Args: cobra.ArbitraryArgs,
+		RunE: func(c *cobra.Command, args []string) error {
+			if len(args) > 0 {
+				return usagef("%s has no command %q (-h for help)", c.CommandPath(), args[0])
+			}
+			return usagef("%s needs a command (-h for help)", c.CommandPath())
+		},
+	}
+	c.AddCommand(below...)
+	return c
+}
+
+// oneDash lets flags with long names begin with one dash, too, as those of Go's own commands do.
+func oneDash(root *cobra.Command, args []string) []string {
+	long := map[string]bool{"help": true}
+	var visit func(c *cobra.Command)
+	visit = func(c *cobra.Command) {
+		for _, set := range []*pflag.FlagSet{c.Flags(), c.PersistentFlags()} {
+			set.VisitAll(func(f *pflag.Flag) { long[f.Name] = true })
+		}
+		for _, below := range c.Commands() {
+			visit(below)
+		}
+	}
+	visit(root)
+	changed := make([]string, 0, len(args))
+	for i, arg := range args {
+		if arg == "--" {
+			return append(changed, args[i:]...)
+		}
+		name, _, _ := strings.Cut(strings.TrimPrefix(arg, "-"), "=")
+		if strings.HasPrefix(arg, "-") && len(name) > 1 && long[name] {
+			arg = "-" + arg
+		}
+		changed = append(changed, arg)
+	}
+	return changed
+}

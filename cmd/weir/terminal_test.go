@@ -1,0 +1,161 @@
+//go:build unix
+
+package main
+
+import (
+	"bytes"
+	"fmt"
+	"io"
+	"os"
+	"path/filepath"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/creack/pty"
+	"github.com/jedib0t/go-pretty/v6/text"
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+
+	"github.com/weirflow/weir/delivery"
+	"github.com/weirflow/weir/delivery/store"
+	"github.com/weirflow/weir/ext/sqlite"
+	"github.com/weirflow/weir/ext/sqlite/sqlitestore"
+)
+
+// terminal is a run of the command in a terminal of 80 columns.
+type terminal struct {
+	t    *testing.T
+	file *os.File
+	wait func() error
+	read chan struct{} // closed when there is nothing more
+
+	mu     sync.Mutex
+	screen bytes.Buffer
+}
+
+func inTerminal(t *testing.T, dir string, args ...string) *terminal {
+	t.Helper()
+	cmd := command(t, dir, args...)
+	file, err := pty.StartWithSize(cmd, &pty.Winsize{Rows: 24, Cols: 80})
+	require.NoError(t, err)
+	term := &terminal{t: t, file: file, wait: cmd.Wait, read: make(chan struct{})}
+	go func() {
+		defer close(term.read)
+		_, _ = io.Copy(term, file) // until the other side is closed
+	}()
+	t.Cleanup(func() { file.Close() })
+	return term
+}
+
+// Write notes what appears.
+func (s *terminal) Write(b []byte) (int, error) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return s.screen.Write(b)
+}
+
+func (s *terminal) text() string {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return strings.ReplaceAll(s.screen.String(), "\r\n", "\n")
+}
+
+// answer types a line when a text has appeared.
+func (s *terminal) answer(question, line string) {
+	s.t.Helper()
+	require.Eventually(s.t, func() bool { return strings.Contains(s.text(), question) }, 20*time.Second, time.Millisecond)
+	_, err := io.WriteString(s.file, line)
+	require.NoError(s.t, err)
+}
+
+// end returns all that appeared, and how the command ended.
+func (s *terminal) end() (string, error) {
+	err := s.wait()
+	<-s.read
+	return s.text(), err
+}
+
+func TestTerminal(t *testing.T) {
+	dir := seed(t)
+	for _, args := range []string{"dead list", "dead count", "layers", "outbox", "keys -all"} {
+		screen, err := inTerminal(t, dir, strings.Fields(args)...).end()
+		require.NoError(t, err)
+		for line := range strings.SplitSeq(screen, "\n") {
+			assert.LessOrEqual(t, text.StringWidthWithoutEscSequences(line), 80, line)
+		}
+		golden(t, "terminal-"+strings.ReplaceAll(args, " ", "-")+".txt", normal(screen))
+	}
+}
+
+func TestAnswers(t *testing.T) {
+	dir := seed(t)
+	const question = `Remove 1 message from queue "dead" for good? [y/N] `
+	for _, no := range []string{"\n", "n\n", "yess\n", "\x04"} {
+		s := inTerminal(t, dir, "dead", "purge", "orders/0/17")
+		s.answer(question, no)
+		screen, err := s.end()
+		assert.ErrorContains(t, err, "exit status 1", no)
+		assert.Contains(t, screen, "weir: the answer was not yes: nothing was changed")
+	}
+	s := inTerminal(t, dir, "dead", "purge", "orders/0/17")
+	s.answer(question, "Yes\n")
+	screen, err := s.end()
+	require.NoError(t, err)
+	assert.Contains(t, screen, "1 message removed")
+}
+
+// What arrives while the person is thinking stays.
+func TestPurgeWhatWasAskedFor(t *testing.T) {
+	dir := seed(t)
+	s := inTerminal(t, dir, "dead", "purge", "-all")
+	const question = `Remove 8 messages from queue "dead" for good? [y/N] `
+	require.Eventually(t, func() bool { return strings.Contains(s.text(), question) }, 20*time.Second, time.Millisecond)
+	put(t, dir, "later")
+	s.answer(question, "y\n")
+	screen, err := s.end()
+	require.NoError(t, err)
+	assert.Contains(t, screen, "8 messages removed")
+	assert.Contains(t, execute(t, command(t, dir, "dead", "list")).stdout, " later ")
+}
+
+func put(t *testing.T, dir string, ids ...string) {
+	t.Helper()
+	db, err := sqlite.Open(t.Context(), filepath.Join(dir, "orders.db"))
+	require.NoError(t, err)
+	defer db.Close()
+	var ms []store.Message
+	for _, id := range ids {
+		ms = append(ms, store.Message{Meta: delivery.Meta{ID: id}, Cause: store.Permanent})
+	}
+	require.NoError(t, sqlitestore.New(db).Put(t.Context(), "dead", ms...))
+}
+
+// A long merge shows how far it is, and can be interrupted.
+func TestMergeInTerminal(t *testing.T) {
+	dir := seed(t)
+	var ids []string
+	for i := range 500 {
+		ids = append(ids, fmt.Sprint("m", i))
+	}
+	put(t, dir, ids...)
+	s := inTerminal(t, dir, "dead", "merge", "-to", "orders", "-cause", "permanent", "-rate", "50")
+	s.answer(`Send 502 messages of queue "dead" back to "orders"? [y/N] `, "y\n")
+	require.Eventually(t, func() bool { return strings.Contains(s.text(), "(50/502") }, 20*time.Second, time.Millisecond, "no progress")
+	_, err := io.WriteString(s.file, "\x03") // Ctrl-C
+	require.NoError(t, err)
+	screen, err := s.end()
+	assert.ErrorContains(t, err, "exit status 1")
+	assert.Contains(t, screen, "weir: interrupted: call it again to go on")
+	assert.Regexp(t, `\d+ messages sent back to "orders"`, screen)
+	for line := range strings.FieldsFuncSeq(screen, func(r rune) bool { return r == '\n' || r == '\r' }) {
+		assert.LessOrEqual(t, text.StringWidthWithoutEscSequences(line), 80, line)
+	}
+
+	s = inTerminal(t, dir, "dead", "merge", "-to", "orders", "-cause", "permanent", "-yes")
+	screen, err = s.end()
+	require.NoError(t, err)
+	assert.Regexp(t, `4\d\d messages sent back to "orders"`, screen)
+	assert.Contains(t, execute(t, command(t, dir, "layers", "orders")).stdout, "orders       502")
+}
