@@ -70,8 +70,11 @@ type levelGate struct {
 	since       time.Duration
 }
 
-// log writes a line about an element, if the limit allows it and the level is enabled.
-func (s *surface[IN, OUT]) log(limit *lineLimit, level slog.Level, msg string, in IN, attrs ...slog.Attr) {
+// log writes a line about an element, if the limit allows it and the level is enabled. Handlers find in ctx what observers know of the
+// element, such as the id of its trace.
+func (s *surface[IN, OUT]) log(
+	ctx context.Context, limit *lineLimit, level slog.Level, msg string, in IN, attrs ...slog.Attr,
+) {
 	suppressed, ok := limit.allow(s.driver.Engine().Present())
 	if !ok {
 		limit.level, limit.msg = level, msg
@@ -82,13 +85,13 @@ func (s *surface[IN, OUT]) log(limit *lineLimit, level slog.Level, msg string, i
 	if suppressed > 0 {
 		attrs = append(attrs, slog.Int("suppressed", suppressed))
 	}
-	s.logAttrs(level, msg, attrs...)
+	s.logAttrs(ctx, level, msg, attrs...)
 }
 
 // logSlowCall tells of a call that blocked the loop.
 func (s *surface[IN, OUT]) logSlowCall(call engine.SlowCall[IN]) {
 	what, advice := s.describe(call)
-	s.log(&s.slowLog, slog.LevelWarn, "asyncop: a call blocked the loop", call.In,
+	s.log(call.Context, &s.slowLog, slog.LevelWarn, "asyncop: a call blocked the loop", call.In,
 		slog.String("call", what), slog.Duration("took", call.Took), slog.String("advice", advice))
 }
 
@@ -105,12 +108,12 @@ func (s *surface[IN, OUT]) logGivenUp(r engine.Report[IN], how engine.Ending) {
 	if how == engine.Dropped {
 		msg = "asyncop: element dropped"
 	}
-	s.log(&s.giveUpLog, slog.LevelWarn, msg, r.Element, attrs...)
+	s.log(r.Context, &s.giveUpLog, slog.LevelWarn, msg, r.Element, attrs...)
 }
 
 // logNotTaken tells of an element that the failure sink has not taken, and when it is offered again.
 func (s *surface[IN, OUT]) logNotTaken(r engine.Report[IN], err error, wait time.Duration) {
-	s.log(&s.sinkLog, slog.LevelWarn, "asyncop: the failure sink did not take an element", r.Element,
+	s.log(r.Context, &s.sinkLog, slog.LevelWarn, "asyncop: the failure sink did not take an element", r.Element,
 		slog.Any("error", err), slog.Duration("again", wait))
 }
 
@@ -121,12 +124,12 @@ func (s *surface[IN, OUT]) logDeclined(r engine.Report[IN], err error) {
 	if r.Failed {
 		level = slog.LevelError
 	}
-	s.log(&s.sinkLog, level, "asyncop: the failure sink did not take an element at the end", r.Element, slog.Any("error", err))
+	s.log(r.Context, &s.sinkLog, level, "asyncop: the failure sink did not take an element at the end", r.Element, slog.Any("error", err))
 }
 
 // logRetry tells of a retry that will be made.
 func (s *surface[IN, OUT]) logRetry(r engine.Report[IN], d decision.Decision) {
-	s.log(&s.retryLog, slog.LevelDebug, "asyncop: retry", r.Element, retryAttrs(r.Attempts, d)...)
+	s.log(r.Context, &s.retryLog, slog.LevelDebug, "asyncop: retry", r.Element, retryAttrs(r.Attempts, d)...)
 }
 
 // logNoRetry tells that there was a reason for a retry, and no retry.
@@ -140,7 +143,7 @@ func (s *surface[IN, OUT]) logNoRetry(r engine.Report[IN], d decision.Decision) 
 			slog.Int("attempts", r.Attempts), slog.Any("error", d.Err),
 		}
 	}
-	s.log(&s.refuseLog, slog.LevelDebug, "asyncop: no retry", r.Element, attrs...)
+	s.log(r.Context, &s.refuseLog, slog.LevelDebug, "asyncop: no retry", r.Element, attrs...)
 }
 
 func retryAttrs(attempts int, d decision.Decision) []slog.Attr {
@@ -148,6 +151,21 @@ func retryAttrs(attempts int, d decision.Decision) []slog.Attr {
 		slog.Int("attempts", attempts), slog.Duration("delay", max(d.Delay, d.Demanded)),
 		slog.String("reason", d.Reason.String()), slog.Any("error", d.Err),
 	}
+}
+
+// flushLines writes the lines that are due.
+func (s *surface[IN, OUT]) flushLines(all bool) {
+	s.logSuppressed(all)
+	s.logStats()
+}
+
+// linesDue returns when flushLines has something to write.
+func (s *surface[IN, OUT]) linesDue() (due time.Duration, ok bool) {
+	due, ok = s.suppressedDue()
+	if d, some := s.statsDue(); some && (!ok || d < due) {
+		return d, true
+	}
+	return due, ok
 }
 
 // logSuppressed writes how many lines of each kind were suppressed, unless a line of the kind has said so: when the period
@@ -165,7 +183,7 @@ func (s *surface[IN, OUT]) logSuppressed(all bool) {
 		default:
 			n := l.suppressed
 			l.suppressed = 0
-			s.logAttrs(l.level, l.msg+": lines suppressed", slog.Int("suppressed", n))
+			s.logAttrs(s.ctx, l.level, l.msg+": lines suppressed", slog.Int("suppressed", n))
 		}
 	}
 }
@@ -188,13 +206,14 @@ func (s *surface[IN, OUT]) lineLimits() [5]*lineLimit {
 }
 
 // logAttrs calls the user's handler off the loop, since it may do anything (law A6). A line about a panic has its stack.
-func (s *surface[IN, OUT]) logAttrs(level slog.Level, msg string, attrs ...slog.Attr) {
+// Of ctx only the values count.
+func (s *surface[IN, OUT]) logAttrs(ctx context.Context, level slog.Level, msg string, attrs ...slog.Attr) {
 	if s.name != "" {
 		attrs = append(attrs, slog.String("operator", s.name))
 	}
 	_ = s.offLoop(func() error {
 		attrs = withStack(attrs)
-		s.logger.LogAttrs(context.WithoutCancel(s.ctx), level, msg, attrs...)
+		s.logger.LogAttrs(context.WithoutCancel(ctx), level, msg, attrs...)
 		return nil
 	})
 }

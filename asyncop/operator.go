@@ -190,17 +190,25 @@ func newOperator[IN, OUT any](
 	// Nothing is refused from here on: goroutines begin.
 	driver, shown := newDriver(cfg, fn, policy, min(timeout, maxTimeout), newQueue(capacity), sink, state)
 	if !policy.NoRetry && !policy.Considers(nil) && !policy.Considers(ErrNilError) {
-		shown.logAttrs(slog.LevelWarn, "asyncop: "+name+": the strategy has no predicate, so nothing is retried: "+
+		shown.logAttrs(cfg.ctx, slog.LevelWarn, "asyncop: "+name+": the strategy has no predicate, so nothing is retried: "+
 			"give it RetryIfResult or RetryIfException, or use NoRetry", slog.String("strategy", fmt.Sprintf("%T", strategy)))
 	}
 	for what, d := range map[string]time.Duration{name + ": the timeout": timeout, "WithAttemptTimeout: the limit": cfg.attemptTimeout} {
 		if d > 0 && d < time.Millisecond {
-			shown.logAttrs(slog.LevelWarn, "asyncop: "+what+" is below a millisecond: is its unit missing, as in 5*time.Second?",
+			shown.logAttrs(cfg.ctx, slog.LevelWarn, "asyncop: "+what+" is below a millisecond: is its unit missing, as in 5*time.Second?",
 				slog.Duration("timeout", d))
 		}
 	}
+	op := &AsyncWaitOperator[IN, OUT]{driver: driver}
+	for _, o := range cfg.observers {
+		if a, ok := o.(interface {
+			Attach(stats func() Stats, done <-chan struct{})
+		}); ok {
+			a.Attach(op.Stats, driver.Done())
+		}
+	}
 	driver.Start()
-	return &AsyncWaitOperator[IN, OUT]{driver: driver}
+	return op
 }
 
 // maxRetriesOf returns what LatencyFirst needs to know.

@@ -37,6 +37,7 @@ type config struct {
 	random         rand.Source
 	observers      []Observer
 	checkpointed   CheckpointedObserver // one of them, with checkpoints; nil: none has a state
+	statsEvery     time.Duration // 0: never
 
 	maxCalls       int      // 0: the capacity
 	permits        *Permits // shared with other operators; nil: none
@@ -137,13 +138,29 @@ func WithLogger(logger *slog.Logger) Option {
 }
 
 // WithObserver has o called with what happens to the elements of the operator. It may be given several times: observers are called
-// in this order, and the context that one returns goes to the next. It panics if o is nil. A [Gate] among them may hold the input back, and one [CheckpointedObserver]
-// has a state in checkpoints.
+// in this order, and the context that one returns goes to the next. It panics if o is nil. A [Gate] among them may hold the input back,
+// and one [CheckpointedObserver] has a state in checkpoints.
+//
+// An observer that has a method Attach(stats func() Stats, done <-chan struct{}), as metrics have, is called with it by the constructor:
+// stats is [AsyncWaitOperator.Stats], and done [AsyncWaitOperator.Done].
 func WithObserver(o Observer) Option {
 	if nils.Is(o) {
 		panic("asyncop: WithObserver: nil observer")
 	}
 	return func(c *config) { c.observers = append(c.observers, o) }
+}
+
+// WithStatsEvery logs the statistics ([Stats]) at info level: d after the first element, then every d as long as elements are in flight or
+// something has changed, and once more at the end. So an idle operator logs nothing. By default, and with 0, none are logged. It
+// panics if d < 0.
+//
+// The line says what has been counted since the operator began; per_second is how many elements were completed a second since the
+// line before it.
+func WithStatsEvery(d time.Duration) Option {
+	if d < 0 {
+		panic(fmt.Sprintf("asyncop: WithStatsEvery: negative interval: %v", d))
+	}
+	return func(c *config) { c.statsEvery = d }
 }
 
 // WithElementLabel sets what names an element in logs and error messages, such as its key. By default a short string or

@@ -28,6 +28,7 @@ type surface[IN, OUT any] struct {
 	policy *decision.Steps[OUT]
 	driver *drive.Driver[IN, OUT]
 	logLines
+	statsLine
 }
 
 // newDriver returns a driver that does not run yet, and its surface.
@@ -45,7 +46,7 @@ func newDriver[IN, OUT any](
 		ErrNil:   ErrNilError, ErrStopped: ErrStopped, ErrClosed: checkpoint.ErrClosed,
 		Hooks: drive.Hooks[IN]{
 			Abandoned: abandonedBy, Declined: s.logDeclined, Log: s.logAttrs,
-			Blocked: s.logSlowCall, FlushLines: s.logSuppressed, LinesDue: s.suppressedDue,
+			Blocked: s.logSlowCall, FlushLines: s.flushLines, LinesDue: s.linesDue, Ended: s.logLastStats,
 		},
 	}
 	if cfg.checkpointed != nil {
@@ -146,7 +147,7 @@ func (s *surface[IN, OUT]) engineHooks(timeout time.Duration) engine.Hooks[IN] {
 		Retrying:    s.logRetry,
 		NotRetried:  s.logNoRetry,
 		ObserverBroke: func(err error) {
-			s.logAttrs(slog.LevelError, "asyncop: an observer broke", slog.Any("error", err))
+			s.logAttrs(s.ctx, slog.LevelError, "asyncop: an observer broke", slog.Any("error", err))
 		},
 	}
 }

@@ -64,10 +64,11 @@ type CheckpointedObserver interface {
 
 // Hooks build what users see. The loop calls them.
 type Hooks[IN any] struct {
-	Abandoned  func(cause error, byElement bool, n int) error         // the error of a run that ended with n elements in flight
-	Declined   func(r engine.Report[IN], err error)                   // writes a line about an element that the sink did not take at the end
-	Log        func(level slog.Level, msg string, attrs ...slog.Attr) // writes a line
-	Blocked    func(c engine.SlowCall[IN])                            // writes a line about a call that took too long
-	FlushLines func(all bool)                                         // writes how many lines were suppressed, if that is due
-	LinesDue   func() (due time.Duration, ok bool)                    // when that is due
+	Abandoned  func(cause error, byElement bool, n int) error                              // the error of a run that ended with n elements in flight
+	Declined   func(r engine.Report[IN], err error)                                        // writes a line about an element that the sink did not take at the end
+	Log        func(ctx context.Context, level slog.Level, msg string, attrs ...slog.Attr) // writes a line
+	Blocked    func(c engine.SlowCall[IN])                                                 // writes a line about a call that took too long
+	FlushLines func(all bool)                                                              // writes the lines that are due: how many were suppressed, statistics
+	LinesDue   func() (due time.Duration, ok bool)                                         // when some are
+	Ended      func()                                                                      // writes the last line: the statistics are final
 }

@@ -83,13 +83,14 @@ func (d *Driver[IN, OUT]) finish() {
 	d.endSink(cause, abandoned)
 	if err != nil {
 		if closeErr := d.close(); closeErr != nil {
-			d.Hooks.Log(slog.LevelWarn, "asyncop: close after a failure", slog.Any("error", closeErr))
+			d.Hooks.Log(d.host.Values, slog.LevelWarn, "asyncop: close after a failure", slog.Any("error", closeErr))
 		}
 	}
 	d.observeEnd()
 	d.workers.Stop()
 	d.host.Cancel(nil) // lets go of the user's context
 	d.publish()
+	d.Hooks.Ended()
 	d.upstream.Wait()
 	if d.checks != nil {
 		d.checks.encoding.Wait()
@@ -101,7 +102,7 @@ func (d *Driver[IN, OUT]) finish() {
 // warnOfCutRetries says at the end that retries were cut: results that are not there yet would be missing without a word.
 func (d *Driver[IN, OUT]) warnOfCutRetries() {
 	if c, _ := d.engine.Counts(); c.CutByEndOfInput > 0 {
-		d.Hooks.Log(slog.LevelWarn, "asyncop: the input ended while elements still asked for a retry: they got none; "+
+		d.Hooks.Log(d.host.Values, slog.LevelWarn, "asyncop: the input ended while elements still asked for a retry: they got none; "+
 			"WithDrainRetries lets retries go on", slog.Int64("elements", c.CutByEndOfInput))
 	}
 }
@@ -111,9 +112,9 @@ func (d *Driver[IN, OUT]) warnOfCutRetries() {
 func (d *Driver[IN, OUT]) logEnd(err error, cut bool) {
 	switch _, failure := d.engine.Failure(); {
 	case !cut:
-		d.Hooks.Log(slog.LevelError, "asyncop: operator failed", slog.Any("error", err))
+		d.Hooks.Log(d.engine.FailedIn(), slog.LevelError, "asyncop: operator failed", slog.Any("error", err))
 	case failure != d.ErrStopped: //nolint:errorlint // what a break is, itself
-		d.Hooks.Log(slog.LevelInfo, "asyncop: operator cancelled", slog.Any("error", err))
+		d.Hooks.Log(d.host.Values, slog.LevelInfo, "asyncop: operator cancelled", slog.Any("error", err))
 	}
 }
 
@@ -204,7 +205,7 @@ func (d *Driver[IN, OUT]) endSink(cause error, abandoned []*queue.Entry[engine.S
 		}
 	}
 	if lost > 0 {
-		d.Hooks.Log(slog.LevelError, "asyncop: the failure sink has not taken all failures: they are lost", slog.Int("lost", lost))
+		d.Hooks.Log(d.host.Values, slog.LevelError, "asyncop: the failure sink has not taken all failures: they are lost", slog.Int("lost", lost))
 	}
 }
 

@@ -104,4 +104,6 @@ type Report[IN any] struct {
 	Reasons  predicates.ReasonSet // of the retries that were begun
 	InDoubt  bool                 // an attempt may have taken effect
 	Failed   bool                 // it has failed, and was not handed over yet
+
+	Context context.Context //nolint:containedctx // with what its observers know of it; the operator's if there are none
 }

@@ -76,20 +76,24 @@ func (g *Engine[IN, OUT]) fail(e *queue.Entry[Slot[IN, OUT]], err error) {
 	}
 	g.enter(e, ended)
 	g.Queue.Complete(e)
+	r := g.report(s) // while it has its rider
 	if g.OnFailure == Drop {
 		g.Ended(e, Dropped)
-		g.Hooks.GivenUp(g.report(s), Dropped)
+		g.Hooks.GivenUp(r, Dropped)
 		return
 	}
 	g.Ended(e, Failed)
-	g.end(g.Hooks.RunFailed(g.report(s)), ByElement)
+	if g.failure == nil {
+		g.failedIn = r.Context
+	}
+	g.end(g.Hooks.RunFailed(r), ByElement)
 }
 
 // report describes an element.
 func (g *Engine[IN, OUT]) report(s *Slot[IN, OUT]) Report[IN] {
 	r := Report[IN]{
 		Element: s.in, Err: s.err, Attempts: int(s.attempts), Elapsed: g.now - s.accepted, Verdict: s.verdict,
-		Reason: s.reason(), Reasons: s.reasons(), InDoubt: s.inDoubt, Failed: s.phase == failing,
+		Reason: s.reason(), Reasons: s.reasons(), InDoubt: s.inDoubt, Failed: s.phase == failing, Context: g.contextOfElement(s),
 	}
 	if s.attempts > 0 {
 		r.First, r.Last = g.Timers.Time(s.first), g.Timers.Time(s.last)

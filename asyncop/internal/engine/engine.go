@@ -39,9 +39,10 @@ type Engine[IN, OUT any] struct {
 	now   time.Duration // when the engine last looked at the clock
 	stale bool          // since then user code has run, or the driver has slept
 
-	noRetries bool  // no element is retried any more (law A5)
-	failure   error // why the run must end; nil: it need not
-	cause     Cause // of failure
+	noRetries bool            // no element is retried any more (law A5)
+	failure   error           // why the run must end; nil: it need not
+	cause     Cause           // of failure
+	failedIn  context.Context //nolint:containedctx // of the element that has failed the run
 
 	rest   *call.Letter[*queue.Entry[Slot[IN, OUT]]] // taken from the mailbox and not handled yet
 	call   userCall[IN, OUT]                         // the user code that is being run
@@ -331,6 +332,14 @@ const (
 // Failure returns why the run must end, or nil.
 func (g *Engine[IN, OUT]) Failure() (cause Cause, err error) { return g.cause, g.failure }
 
+// FailedIn returns the context of the element that has failed the run; the operator's if none has.
+func (g *Engine[IN, OUT]) FailedIn() context.Context {
+	if g.failedIn != nil {
+		return g.failedIn
+	}
+	return g.Host.Values
+}
+
 // Failed reports whether the run must end.
 func (g *Engine[IN, OUT]) Failed() bool { return g.failure != nil }
 
@@ -365,7 +374,7 @@ func (g *Engine[IN, OUT]) Forget() {
 	for _, b := range []*beside[IN, OUT]{&g.asking, &g.before, &g.handlers} {
 		b.waiting = fifo.Queue[waiting[IN, OUT]]{}
 	}
-	g.notes, g.riders = fifo.Queue[note]{}, nil
+	g.notes, g.riders, g.failedIn = fifo.Queue[note]{}, nil, nil
 	g.rest, g.call, g.slow, g.blocked = nil, userCall[IN, OUT]{}, watchedCall[IN, OUT]{}, nil
 	g.Host.Mail.Take()
 }

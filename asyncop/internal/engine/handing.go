@@ -82,10 +82,12 @@ func (g *Engine[IN, OUT]) answered(e *queue.Entry[Slot[IN, OUT]], h *handing[IN,
 
 // taken ends e: it was handed over.
 func (g *Engine[IN, OUT]) taken(e *queue.Entry[Slot[IN, OUT]]) {
+	r := g.report(&e.Value) // while it has its rider
+	r.Failed = false
 	g.Ended(e, HandedOver)
 	g.enter(e, ended)
 	g.Queue.Complete(e)
-	g.Hooks.GivenUp(g.report(&e.Value), HandedOver)
+	g.Hooks.GivenUp(r, HandedOver)
 }
 
 // CutSink ends the context of the call of the sink that runs, if one does: its element is not ended any more.

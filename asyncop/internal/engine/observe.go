@@ -171,6 +171,14 @@ func (g *Engine[IN, OUT]) hasValues(e *queue.Entry[Slot[IN, OUT]]) bool {
 	return r != nil && r.attempt != g.Host.Values
 }
 
+// contextOfElement returns the context that belongs to an element: its values are those that its observers gave it.
+func (g *Engine[IN, OUT]) contextOfElement(s *Slot[IN, OUT]) context.Context {
+	if r := s.rider(); r != nil {
+		return r.ctx
+	}
+	return g.Host.Values
+}
+
 // contextBeside returns the context of user code that runs for an element beside its calls.
 func (g *Engine[IN, OUT]) contextBeside(s *Slot[IN, OUT], t *call.Token[*queue.Entry[Slot[IN, OUT]]]) context.Context {
 	own := (*call.Context[*queue.Entry[Slot[IN, OUT]]])(t)

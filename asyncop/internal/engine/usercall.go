@@ -1,6 +1,7 @@
 package engine
 
 import (
+	"context"
 	"time"
 
 	"github.com/weirflow/weir/internal/decision"
@@ -101,6 +102,8 @@ type SlowCall[IN any] struct {
 	Judged  bool // it is the policy's, maybe after Invoke
 
 	Observed bool // it is the observer's, and In is not set
+
+	Context context.Context //nolint:containedctx // of the element
 }
 
 // watchedCall is a call that is being watched; the clock is looked at anyway soon after it.
@@ -113,6 +116,7 @@ type watchedCall[IN, OUT any] struct {
 	judged  bool
 
 	observed bool
+	ctx      context.Context //nolint:containedctx // of the element, where elements have one of their own
 }
 
 // watch begins to watch a call for e.
@@ -120,6 +124,9 @@ func (g *Engine[IN, OUT]) watch(e *queue.Entry[Slot[IN, OUT]], invoked bool) {
 	w := &g.slow
 	w.watched, w.invoked, w.judged, w.observed = true, invoked, !invoked, false
 	w.since, w.lost, w.in = g.now, time.Duration(g.Lost.Load()), e.Value.in
+	if len(g.Observers) > 0 {
+		w.ctx = g.contextOfElement(&e.Value)
+	}
 }
 
 // endWatch notes the watched call if it took too long. No user code runs here: nothing may come between a look at the clock and what
@@ -127,7 +134,13 @@ func (g *Engine[IN, OUT]) watch(e *queue.Entry[Slot[IN, OUT]], invoked bool) {
 func (g *Engine[IN, OUT]) endWatch() {
 	w := &g.slow
 	if took := g.now - w.since; took > SlowCallLimit && took-(g.Stalled(g.now)-w.lost) > SlowCallLimit {
-		g.blocked = append(g.blocked, SlowCall[IN]{In: w.in, Took: took, Invoked: w.invoked, Judged: w.judged, Observed: w.observed})
+		ctx := w.ctx
+		if ctx == nil {
+			ctx = g.Host.Values
+		}
+		g.blocked = append(g.blocked, SlowCall[IN]{
+			In: w.in, Took: took, Invoked: w.invoked, Judged: w.judged, Observed: w.observed, Context: ctx,
+		})
 	}
 	w.watched = false
 }
