@@ -1,0 +1,85 @@
+// Package weirotel reports what operators and checkpoints of weir do to OpenTelemetry: metrics, and a trace for each element.
+//
+//	metrics, err := weirotel.NewMetrics("payments", otel.GetMeterProvider())
+//	if err != nil {
+//		return err
+//	}
+//	op := asyncop.OrderedWait(asyncop.Blocking(pay), 5*time.Second, 100,
+//		asyncop.WithName("payments"),
+//		asyncop.WithObserver(metrics),
+//		asyncop.WithObserver(weirotel.NewTraces("payments", otel.GetTracerProvider())))
+//
+// Either can be used without the other.
+//
+// # Traces
+//
+// An element has a span from its acceptance to its end, and each of its attempts a span below it. The context of an attempt carries its
+// span, so that the clients that the function calls make children of it. A retry is an event of the element's span.
+//
+//	payments              or, for a message from the topic orders: process orders
+//	├── payments attempt  failed; event "weir.retry" on the span above
+//	│   └── POST
+//	└── payments attempt
+//	    └── POST
+//
+// The element's span begins a trace of its own, unless the operator's context ([asyncop.WithContext]) has a span: then it is a child of
+// that. A message ([delivery.MetaFromContext]) brings the trace of its sender in its headers, as W3C traceparent. By the semantic
+// conventions for messaging, the element's span has a link to it; [WithMessageParent] makes it a child.
+//
+// Samplers are asked as usual. With one that goes by the parent, attempts are sampled as their element is. A span that is not sampled
+// costs little, but not nothing: an element that is to cost nothing needs an operator without traces.
+//
+// Lines that the operator logs about an element have the context of its span, so a [log/slog] handler can add the ids of the trace.
+//
+// Attributes of the span of an element:
+//
+//	weir.operator.name                the name that NewTraces was given
+//	weir.element.restored             true if it comes from a checkpoint
+//	weir.element.ending               how it ended: emitted, empty, handed_over, dropped, failed, abandoned, kept, discarded
+//	weir.element.attempts             calls begun, those before a restart included
+//	weir.element.results              how many were emitted
+//	weir.element.in_doubt             true if an attempt may have taken effect although the element was not emitted
+//	weir.reason                       of the last outcome, if a classifier has named it
+//	error.type                        of an element that has failed: its reason, or else the Go type of its error
+//	messaging.operation.name, .type   "process"; of messages, as what follows
+//	messaging.message.id              Meta.ID
+//	messaging.destination.name        Meta.Origin.Source
+//	messaging.destination.partition.id  Meta.Origin.Partition
+//	weir.message.visit                Meta.Visit
+//
+// And of that of an attempt: weir.operator.name, weir.attempt.number (from 1), weir.attempt.results, weir.reason, error.type. An element
+// or attempt with an error has the status Error, and the error is recorded. Elements that are kept in a checkpoint have no
+// status: they are called again after the restart, in another trace.
+//
+// # Metrics
+//
+// All have the attribute weir.operator.name. Counters and gauges are read from the operator when metrics are collected.
+//
+//	weir.elements.accepted, .timed_out             counters, {element}
+//	weir.elements.ended                            counter, {element}; by weir.element.ending
+//	weir.elements.in_doubt                         counter, {element}
+//	weir.elements.in_flight, .waiting_for_retry, .deciding    up-down counters, {element}
+//	weir.elements.oldest_age                       gauge, s
+//	weir.results.emitted                           counter, {result}
+//	weir.attempts, weir.attempts.timed_out         counters, {attempt}
+//	weir.attempts.ended                            counter, {attempt}; by weir.attempt.outcome (result, empty, error) and weir.reason
+//	weir.calls.running                             up-down counter, {call}
+//	weir.completions.late                          counter, {completion}
+//	weir.retries                                   counter, {attempt}; by weir.cause: result, error
+//	weir.retries.refused                           counter, {element}; by weir.cause: strategy, budget, too_many_waiting, end_of_input
+//	weir.attempt.duration                          histogram, s
+//	weir.element.duration                          histogram, s
+//	weir.element.queue.duration                    histogram, s
+//	weir.retry.backoff                             histogram, s
+//
+// [ObserveCheckpoints] adds those of a pipeline's checkpoints, with the attribute weir.pipeline.name:
+//
+//	weir.checkpoints                               counter, {checkpoint}; by weir.checkpoint.result: completed, failed
+//	weir.checkpoint.failures_in_row                gauge, {checkpoint}
+//	weir.checkpoint.last_success                   gauge, s since 1970; missing until there was one in this process
+//	weir.checkpoint.last_duration                  gauge, s
+//	weir.checkpoint.last_size                      gauge, By
+//
+// There are no semantic conventions for operators of streams. Where there are some that fit, for messages and errors, the names are
+// theirs.
+package weirotel

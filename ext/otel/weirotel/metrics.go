@@ -1,0 +1,219 @@
+package weirotel
+
+import (
+	"context"
+	"fmt"
+	"sync"
+	"time"
+
+	"go.opentelemetry.io/otel/attribute"
+	"go.opentelemetry.io/otel/metric"
+
+	"github.com/weirflow/weir/asyncop"
+	"github.com/weirflow/weir/internal/nils"
+	"github.com/weirflow/weir/internal/tally"
+)
+
+// scope is the name of the instrumentation.
+const scope = "github.com/weirflow/weir/ext/otel/weirotel"
+
+// Attributes.
+const (
+	operatorKey   = attribute.Key("weir.operator.name")
+	endingKey     = attribute.Key("weir.element.ending")
+	outcomeKey    = attribute.Key("weir.attempt.outcome")
+	reasonKey     = attribute.Key("weir.reason")
+	pipelineKey   = attribute.Key("weir.pipeline.name")
+	checkpointKey = attribute.Key("weir.checkpoint.result")
+)
+
+// Metrics are those of an operator: an [asyncop.Observer] that reports to a meter.
+//
+// It may be given to several operators, at the same time or one after the other, such as those of all partitions, or of a pipeline
+// that is started again in the same process. Counters and gauges are sums then, and the age is that of the oldest element of all. Its
+// methods are safe for concurrent use.
+type Metrics struct {
+	operator attribute.KeyValue
+	option   []metric.RecordOption // with operator
+	reg      metric.Registration
+
+	attempt, element, queue, backoff metric.Float64Histogram
+
+	mu    sync.Mutex
+	tally tally.Tally // guarded by mu
+}
+
+var (
+	_ asyncop.Observer = (*Metrics)(nil)
+)
+
+// NewMetrics returns the metrics of the operator with this name. Give them to the operator by [asyncop.WithObserver]. An error is one of
+// the provider. It panics if the name is empty or the provider nil.
+func NewMetrics(operator string, provider metric.MeterProvider) (*Metrics, error) {
+	switch {
+	case operator == "":
+		panic("weirotel: NewMetrics: empty name")
+	case nils.Is(provider):
+		panic("weirotel: NewMetrics: nil provider")
+	}
+	m := &Metrics{operator: operatorKey.String(operator)}
+	m.option = []metric.RecordOption{metric.WithAttributeSet(attribute.NewSet(m.operator))}
+	in := instruments{meter: provider.Meter(scope)}
+	m.attempt = in.histogram("weir.attempt.duration", "Time from the begin of an attempt until its end is known.")
+	m.element = in.histogram("weir.element.duration", "Time from the slot to the end of an element, over all its attempts.")
+	m.queue = in.histogram("weir.element.queue.duration", "Time from the slot of an element to its first attempt.")
+	m.backoff = in.histogram("weir.retry.backoff", "Waits before retries.")
+	m.observe(&in)
+	if in.err != nil {
+		return nil, fmt.Errorf("weirotel: NewMetrics: %w", in.err)
+	}
+	m.reg = in.registration
+	return m, nil
+}
+
+// observe registers what is read when metrics are collected.
+func (m *Metrics) observe(in *instruments) {
+	read := make([]metric.Int64Observable, len(tally.Metrics))
+	sets := make([][]metric.ObserveOption, len(tally.Metrics)) // by the values of each
+	for i, r := range tally.Metrics {
+		if r.Gauge {
+			read[i] = in.upDown("weir."+r.Name, r.Help, "{"+r.Unit+"}")
+		} else {
+			read[i] = in.counter("weir."+r.Name, r.Help, "{"+r.Unit+"}")
+		}
+		for _, v := range r.Of {
+			set := []attribute.KeyValue{m.operator}
+			if r.Label != "" {
+				set = append(set, attribute.String("weir."+r.Label, v.Label))
+			}
+			sets[i] = append(sets[i], metric.WithAttributeSet(attribute.NewSet(set...)))
+		}
+	}
+	ended := in.counter("weir.elements.ended", "Elements by how they ended.", "{element}")
+	inDoubt := in.counter("weir.elements.in_doubt", "Elements that were not emitted although an attempt may have taken effect.", "{element}")
+	outcomes := in.counter("weir.attempts.ended", "Attempts by their outcome, and the reason that a classifier gave it.", "{attempt}")
+	oldest := in.gauge("weir.elements.oldest_age", "Time since the oldest element in flight took its slot; 0 if there is none.", "s")
+
+	own := metric.WithAttributeSet(attribute.NewSet(m.operator))
+	in.register(func(_ context.Context, o metric.Observer) error {
+		m.mu.Lock()
+		now := m.tally.Read()
+		m.mu.Unlock()
+		for i, r := range tally.Metrics {
+			for j, v := range r.Of {
+				o.ObserveInt64(read[i], v.Of(&now.Stats), sets[i][j])
+			}
+		}
+		for how, n := range now.Ended {
+			o.ObserveInt64(ended, n, metric.WithAttributes(m.operator, endingKey.String(how)))
+		}
+		o.ObserveInt64(inDoubt, now.InDoubt, own)
+		for out, n := range now.Outcomes {
+			set := []attribute.KeyValue{m.operator, outcomeKey.String(out.Outcome)}
+			if out.Reason != "" {
+				set = append(set, reasonKey.String(out.Reason))
+			}
+			o.ObserveInt64(outcomes, n, metric.WithAttributes(set...))
+		}
+		o.ObserveFloat64(oldest, now.Stats.OldestAge.Seconds(), own)
+		return nil
+	})
+}
+
+// Unregister ends the collection of what is read from the operator. Nothing calls it but users who drop the metrics before their
+// provider.
+func (m *Metrics) Unregister() error { return m.reg.Unregister() }
+
+// Attach implements what [asyncop.WithObserver] says.
+func (m *Metrics) Attach(stats func() asyncop.Stats, done <-chan struct{}) {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	m.tally.Attach(stats, done)
+}
+
+// Accepted implements [asyncop.Observer]. It adds nothing to the context.
+func (m *Metrics) Accepted(context.Context, any, bool) context.Context { return nil }
+
+// AttemptStarted implements [asyncop.Observer]. It adds nothing to the context.
+func (m *Metrics) AttemptStarted(context.Context, int) context.Context { return nil }
+
+// AttemptEnded implements [asyncop.Observer]. Exemplars are made from ctx.
+func (m *Metrics) AttemptEnded(ctx context.Context, o asyncop.Outcome) {
+	m.mu.Lock()
+	m.tally.AttemptEnded(o)
+	m.mu.Unlock()
+	m.attempt.Record(ctx, o.Duration.Seconds(), m.option...)
+	if o.Retry {
+		m.backoff.Record(ctx, o.Delay.Seconds(), m.option...)
+	}
+}
+
+// Ended implements [asyncop.Observer]. Exemplars are made from ctx.
+func (m *Metrics) Ended(ctx context.Context, e asyncop.Ending) {
+	m.mu.Lock()
+	accepted := m.tally.Ended(e)
+	m.mu.Unlock()
+	if accepted {
+		m.element.Record(ctx, e.Total.Seconds(), m.option...)
+		m.queue.Record(ctx, e.Queued.Seconds(), m.option...)
+	}
+}
+
+// bounds are those of the histograms, in seconds, unless a view has others: 100 µs to 100 s.
+var bounds = func() (b []float64) {
+	for unit := 100 * time.Microsecond; unit < 100*time.Second; unit *= 10 {
+		b = append(b, unit.Seconds(), (5 * unit / 2).Seconds(), (5 * unit).Seconds())
+	}
+	return append(b, 100)
+}()
+
+// instruments makes instruments, and keeps the first error.
+type instruments struct {
+	meter        metric.Meter
+	observables  []metric.Observable
+	registration metric.Registration
+	err          error
+}
+
+func (in *instruments) keep(err error) {
+	if in.err == nil {
+		in.err = err
+	}
+}
+
+func (in *instruments) histogram(name, help string) metric.Float64Histogram {
+	h, err := in.meter.Float64Histogram(name, metric.WithDescription(help), metric.WithUnit("s"),
+		metric.WithExplicitBucketBoundaries(bounds...))
+	in.keep(err)
+	return h
+}
+
+func (in *instruments) counter(name, help, unit string) metric.Int64Observable {
+	c, err := in.meter.Int64ObservableCounter(name, metric.WithDescription(help), metric.WithUnit(unit))
+	in.keep(err)
+	in.observables = append(in.observables, c)
+	return c
+}
+
+func (in *instruments) upDown(name, help, unit string) metric.Int64Observable {
+	c, err := in.meter.Int64ObservableUpDownCounter(name, metric.WithDescription(help), metric.WithUnit(unit))
+	in.keep(err)
+	in.observables = append(in.observables, c)
+	return c
+}
+
+func (in *instruments) gauge(name, help, unit string) metric.Float64Observable {
+	g, err := in.meter.Float64ObservableGauge(name, metric.WithDescription(help), metric.WithUnit(unit))
+	in.keep(err)
+	in.observables = append(in.observables, g)
+	return g
+}
+
+func (in *instruments) register(read metric.Callback) {
+	if in.err != nil {
+		return
+	}
+	var err error
+	in.registration, err = in.meter.RegisterCallback(read, in.observables...)
+	in.keep(err)
+}

@@ -1,0 +1,277 @@
+package weirotel
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"strings"
+
+	"go.opentelemetry.io/otel/attribute"
+	"go.opentelemetry.io/otel/codes"
+	"go.opentelemetry.io/otel/propagation"
+	semconv "go.opentelemetry.io/otel/semconv/v1.43.0"
+	"go.opentelemetry.io/otel/trace"
+
+	"github.com/weirflow/weir/asyncop"
+	"github.com/weirflow/weir/delivery"
+	"github.com/weirflow/weir/internal/nils"
+	"github.com/weirflow/weir/internal/tally"
+	"github.com/weirflow/weir/predicates"
+)
+
+// Traces make a span for each element of an operator and one for each attempt: an [asyncop.Observer]. They belong to one operator at a
+// time. Methods are safe for concurrent use.
+type Traces struct {
+	tracer     trace.Tracer
+	name       string
+	operator   attribute.KeyValue
+	element    []attribute.KeyValue // of all elements' spans
+	attempt    trace.SpanStartOption
+	propagator propagation.TextMapPropagator
+	isChild    bool // of the message's trace, not linked to it
+}
+
+var _ asyncop.Observer = (*Traces)(nil)
+
+// Option changes a setting of [Traces]. Options panic if their argument makes no sense.
+type Option func(*Traces)
+
+// WithPropagator sets what reads the headers of a message; the default is [propagation.TraceContext], which is W3C traceparent and
+// tracestate. Baggage that it finds is in the contexts of the attempts. It panics if p is nil.
+func WithPropagator(p propagation.TextMapPropagator) Option {
+	if nils.Is(p) {
+		panic("weirotel: WithPropagator: nil propagator")
+	}
+	return func(t *Traces) { t.propagator = p }
+}
+
+// WithMessageParent makes the span of a message a child of the span that its headers name, so that one trace goes from the sender to the
+// last attempt. By default it has a link to it: a message may be delivered several times, and long after it was sent.
+func WithMessageParent() Option {
+	return func(t *Traces) { t.isChild = true }
+}
+
+// WithAttributes adds attributes to the span of each element, such as messaging.system.
+func WithAttributes(attributes ...attribute.KeyValue) Option {
+	return func(t *Traces) { t.element = append(t.element, attributes...) }
+}
+
+// NewTraces returns the traces of the operator with this name. Give them to the operator by [asyncop.WithObserver]; observers that come
+// after them find the span in the context. It panics if the name is empty or the provider nil.
+func NewTraces(operator string, provider trace.TracerProvider, opts ...Option) *Traces {
+	switch {
+	case operator == "":
+		panic("weirotel: NewTraces: empty name")
+	case nils.Is(provider):
+		panic("weirotel: NewTraces: nil provider")
+	}
+	t := &Traces{
+		tracer: provider.Tracer(scope, trace.WithSchemaURL(semconv.SchemaURL)), name: operator,
+		operator: operatorKey.String(operator), propagator: propagation.TraceContext{},
+	}
+	t.element = []attribute.KeyValue{t.operator}
+	t.attempt = trace.WithAttributes(t.operator)
+	for i, opt := range opts {
+		if opt == nil {
+			panic(fmt.Sprintf("weirotel: NewTraces: option %d is nil", i))
+		}
+		opt(t)
+	}
+	return t
+}
+
+// spanKey finds spans of t in a context. Those of operators around this one have other keys.
+type spanKey struct {
+	t         *Traces
+	isAttempt bool
+}
+
+// spanContext is a context with a span of ours.
+type spanContext struct {
+	context.Context //nolint:containedctx // it is one
+	key             spanKey
+	span            trace.Span
+}
+
+func (c *spanContext) Value(key any) any {
+	if k, ok := key.(spanKey); ok && k == c.key {
+		return c.span
+	}
+	return c.Context.Value(key)
+}
+
+// spanOf returns the span of the element or attempt that ctx belongs to, or nil.
+func (t *Traces) spanOf(ctx context.Context, isAttempt bool) trace.Span {
+	span, _ := ctx.Value(spanKey{t, isAttempt}).(trace.Span)
+	return span
+}
+
+// Accepted implements [asyncop.Observer]: it begins the element's span.
+func (t *Traces) Accepted(ctx context.Context, _ any, restored bool) context.Context {
+	name := t.name
+	opts := make([]trace.SpanStartOption, 0, 4)
+	opts = append(opts, trace.WithAttributes(t.element...))
+	if restored {
+		opts = append(opts, trace.WithAttributes(attribute.Bool("weir.element.restored", true)))
+	}
+	if m, ok := delivery.MetaFromContext(ctx); ok {
+		if m.Origin.Source != "" {
+			name = m.Origin.Source
+		}
+		name = "process " + name
+		opts = append(opts, trace.WithSpanKind(trace.SpanKindConsumer), trace.WithAttributes(messageAttributes(m)...))
+		var link trace.Link
+		if ctx, link = t.extract(ctx, m.Headers); link.SpanContext.IsValid() {
+			opts = append(opts, trace.WithLinks(link))
+		}
+	}
+	ctx, span := t.tracer.Start(ctx, name, opts...)
+	return &spanContext{ctx, spanKey{t, false}, span}
+}
+
+// extract returns ctx with what the headers of a message say, and the link to its sender; not a valid one if they name none.
+func (t *Traces) extract(ctx context.Context, headers map[string]string) (context.Context, trace.Link) {
+	if len(headers) == 0 {
+		return ctx, trace.Link{}
+	}
+	around := trace.SpanFromContext(ctx)
+	ctx = t.propagator.Extract(trace.ContextWithSpanContext(ctx, trace.SpanContext{}), carrier(headers))
+	sender := trace.SpanContextFromContext(ctx)
+	if !t.isChild || !sender.IsValid() {
+		ctx = trace.ContextWithSpan(ctx, around)
+	}
+	return ctx, trace.Link{SpanContext: sender}
+}
+
+func messageAttributes(m delivery.Meta) []attribute.KeyValue {
+	attributes := []attribute.KeyValue{semconv.MessagingOperationName("process"), semconv.MessagingOperationTypeProcess}
+	for key, value := range map[attribute.Key]string{
+		semconv.MessagingMessageIDKey:              m.ID,
+		semconv.MessagingDestinationNameKey:        m.Origin.Source,
+		semconv.MessagingDestinationPartitionIDKey: m.Origin.Partition,
+	} {
+		if value != "" {
+			attributes = append(attributes, key.String(value))
+		}
+	}
+	if m.Visit > 0 {
+		attributes = append(attributes, attribute.Int("weir.message.visit", m.Visit))
+	}
+	return attributes
+}
+
+// AttemptStarted implements [asyncop.Observer]: it begins the attempt's span.
+func (t *Traces) AttemptStarted(ctx context.Context, attempt int) context.Context {
+	ctx, span := t.tracer.Start(ctx, t.name+" attempt", t.attempt, trace.WithAttributes(attribute.Int("weir.attempt.number", attempt)))
+	return &spanContext{ctx, spanKey{t, true}, span}
+}
+
+// AttemptEnded implements [asyncop.Observer]: it ends the attempt's span. A retry is an event of the element's.
+func (t *Traces) AttemptEnded(ctx context.Context, o asyncop.Outcome) {
+	span := t.spanOf(ctx, true)
+	if span == nil {
+		return // AttemptStarted of another observer has panicked before ours was called
+	}
+	defer span.End() // also if a method of the error panics
+	if o.Retry {
+		t.retries(ctx, o)
+	}
+	if !span.IsRecording() {
+		return
+	}
+	span.SetAttributes(attribute.Int("weir.attempt.results", o.Results))
+	setReason(span, o.Reason)
+	if o.Err != nil {
+		setError(span, o.Err, o.Reason)
+	}
+}
+
+func (t *Traces) retries(ctx context.Context, o asyncop.Outcome) {
+	span := t.spanOf(ctx, false)
+	if span == nil || !span.IsRecording() {
+		return
+	}
+	attributes := []attribute.KeyValue{
+		attribute.Int("weir.attempt.number", o.Attempt), attribute.Float64("weir.retry.backoff", o.Delay.Seconds()),
+	}
+	if !o.Reason.IsZero() {
+		attributes = append(attributes, reasonKey.String(o.Reason.Name()))
+	}
+	if o.Err != nil {
+		attributes = append(attributes, errorType(o.Err, o.Reason))
+	}
+	span.AddEvent("weir.retry", trace.WithAttributes(attributes...))
+}
+
+// Ended implements [asyncop.Observer]: it ends the element's span. One that was not accepted has none.
+func (t *Traces) Ended(ctx context.Context, e asyncop.Ending) {
+	span := t.spanOf(ctx, false)
+	if span == nil {
+		return
+	}
+	defer span.End() // also if a method of the error panics
+	if !span.IsRecording() {
+		return
+	}
+	span.SetAttributes(endingKey.String(tally.EndingOf(e.How)), attribute.Int("weir.element.attempts", e.Attempts),
+		attribute.Int("weir.element.results", e.Results))
+	if e.InDoubt {
+		span.SetAttributes(attribute.Bool("weir.element.in_doubt", true))
+	}
+	setReason(span, e.Reason)
+	switch {
+	case e.How == asyncop.Kept: // it goes on
+	case e.Err != nil && e.How == asyncop.Abandoned: // not because of its last outcome
+		setError(span, e.Err, predicates.Reason{})
+	case e.Err != nil:
+		setError(span, e.Err, e.Reason)
+	case e.How == asyncop.Abandoned, e.How == asyncop.Discarded:
+		span.SetStatus(codes.Error, e.How.String())
+	}
+}
+
+func setReason(span trace.Span, r predicates.Reason) {
+	if !r.IsZero() {
+		span.SetAttributes(reasonKey.String(r.Name()))
+	}
+}
+
+// errorType is what the semantic conventions call the class of an error: its reason, if that is the cause, or its Go type.
+func errorType(err error, reason predicates.Reason) attribute.KeyValue {
+	var timeout *asyncop.TimeoutError
+	if reason.IsZero() || errors.As(err, &timeout) {
+		return semconv.ErrorType(err)
+	}
+	return semconv.ErrorTypeKey.String(reason.Name())
+}
+
+func setError(span trace.Span, err error, reason predicates.Reason) {
+	span.SetAttributes(errorType(err, reason))
+	span.SetStatus(codes.Error, err.Error())
+	span.RecordError(err)
+}
+
+// carrier is the headers of a message as a carrier. The names of headers have no case.
+type carrier map[string]string
+
+func (c carrier) Get(name string) string {
+	if v, ok := c[name]; ok {
+		return v
+	}
+	for n, v := range c {
+		if strings.EqualFold(n, name) {
+			return v
+		}
+	}
+	return ""
+}
+
+func (c carrier) Set(name, value string) { c[name] = value }
+
+func (c carrier) Keys() []string {
+	names := make([]string, 0, len(c))
+	for n := range c {
+		names = append(names, n)
+	}
+	return names
+}

@@ -1,0 +1,424 @@
+package weirotel_test
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"slices"
+	"strings"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+	"go.opentelemetry.io/otel/attribute"
+	"go.opentelemetry.io/otel/baggage"
+	"go.opentelemetry.io/otel/codes"
+	"go.opentelemetry.io/otel/propagation"
+	sdktrace "go.opentelemetry.io/otel/sdk/trace"
+	"go.opentelemetry.io/otel/sdk/trace/tracetest"
+	"go.opentelemetry.io/otel/trace"
+
+	"github.com/weirflow/weir/asyncop"
+	"github.com/weirflow/weir/checkpoint"
+	"github.com/weirflow/weir/checkpoint/checkpointtest"
+	"github.com/weirflow/weir/delivery"
+	"github.com/weirflow/weir/ext/otel/weirotel"
+	"github.com/weirflow/weir/predicates"
+	"github.com/weirflow/weir/strategies"
+)
+
+var (
+	errDown = errors.New("down")
+	busy    = predicates.NewReason("BUSY", false, false)
+)
+
+// recorder keeps the spans that have ended, and checks at the end that none goes on.
+type recorder struct {
+	*tracetest.SpanRecorder
+	*sdktrace.TracerProvider
+}
+
+func newRecorder(t *testing.T, opts ...sdktrace.TracerProviderOption) *recorder {
+	t.Helper()
+	r := &recorder{SpanRecorder: tracetest.NewSpanRecorder()}
+	r.TracerProvider = sdktrace.NewTracerProvider(append(opts, sdktrace.WithSpanProcessor(r.SpanRecorder))...)
+	return r
+}
+
+// text describes spans as a tree, in the order in which they began, with their attributes and events.
+func (r *recorder) text(t *testing.T) string {
+	t.Helper()
+	assert.Len(t, r.Ended(), len(r.Started()), "a span was not ended, or twice")
+	var b strings.Builder
+	ended := map[trace.SpanID]sdktrace.ReadOnlySpan{}
+	for _, s := range r.Ended() {
+		ended[s.SpanContext().SpanID()] = s
+	}
+	var write func(parent trace.SpanID, indent string)
+	write = func(parent trace.SpanID, indent string) {
+		for _, started := range r.Started() {
+			s := ended[started.SpanContext().SpanID()]
+			if s == nil || s.Parent().SpanID() != parent {
+				continue
+			}
+			fmt.Fprintf(&b, "%s%s %v", indent, s.Name(), s.EndTime().Sub(s.StartTime()).Round(time.Millisecond))
+			if s.SpanKind() != trace.SpanKindInternal {
+				b.WriteString(" " + s.SpanKind().String())
+			}
+			writeAttributes(&b, s.Attributes())
+			if s.Status().Code != codes.Unset {
+				fmt.Fprintf(&b, " %v(%s)", s.Status().Code, s.Status().Description)
+			}
+			for _, l := range s.Links() {
+				fmt.Fprintf(&b, " →%v", l.SpanContext.SpanID())
+			}
+			b.WriteString("\n")
+			for _, e := range s.Events() {
+				fmt.Fprintf(&b, "%s  * %s", indent, e.Name)
+				if e.Name != "exception" {
+					writeAttributes(&b, e.Attributes)
+				}
+				b.WriteString("\n")
+			}
+			write(s.SpanContext().SpanID(), indent+"  ")
+		}
+	}
+	write(trace.SpanID{}, "")
+	return b.String()
+}
+
+func writeAttributes(b *strings.Builder, attributes []attribute.KeyValue) {
+	var texts []string
+	for _, a := range attributes {
+		if a.Key != "weir.operator.name" {
+			texts = append(texts, fmt.Sprintf(" %s=%s", strings.TrimPrefix(string(a.Key), "weir."), a.Value.String()))
+		}
+	}
+	slices.Sort(texts)
+	b.WriteString(strings.Join(texts, ""))
+}
+
+// An element has a span, each attempt one below it, and clients find that in their context. Retries are events, failures have a status
+// and the error.
+func TestSpans(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		r := newRecorder(t)
+		fn := asyncop.Func(func(ctx context.Context, in int, result asyncop.ResultFuture[int]) error {
+			attempt := asyncop.AttemptFromContext(ctx)
+			go func() {
+				_, span := r.Tracer("client").Start(ctx, "GET", trace.WithSpanKind(trace.SpanKindClient))
+				time.Sleep(100 * time.Millisecond)
+				span.End()
+				switch {
+				case in == 1 && attempt == 1:
+					result.CompleteExceptionally(predicates.WithReason(errDown, busy))
+				case in == 2:
+					result.CompleteExceptionally(errDown)
+				default:
+					result.Complete(in)
+				}
+			}()
+			return nil
+		})
+		policy := strategies.ReasonAware(predicates.Named[int](),
+			strategies.BestEffort[int]().WithBackoff(func(int) time.Duration { return time.Second })).Idempotent()
+		op := asyncop.OrderedWaitWithRetry(fn, time.Minute, 1, policy, asyncop.WithDropOnFailure(),
+			asyncop.WithObserver(weirotel.NewTraces("rows", r)), asyncop.WithLogger(quiet))
+		for _, err := range op.Results(slices.Values([]int{0, 1, 2})) {
+			require.NoError(t, err)
+		}
+		const failed = "error.type=*errors.errorString"
+		assert.Equal(t, `rows 100ms element.attempts=1 element.ending=emitted element.results=1
+  rows attempt 100ms attempt.number=1 attempt.results=1
+    GET 100ms client
+rows 1.2s element.attempts=2 element.ending=emitted element.results=1
+  * weir.retry attempt.number=1 error.type=BUSY reason=BUSY retry.backoff=1
+  rows attempt 100ms attempt.number=1 attempt.results=0 error.type=BUSY reason=BUSY Error(BUSY: down)
+    * exception
+    GET 100ms client
+  rows attempt 100ms attempt.number=2 attempt.results=1
+    GET 100ms client
+rows 100ms element.attempts=1 element.ending=dropped element.in_doubt=true element.results=0 `+failed+` Error(down)
+  * exception
+  rows attempt 100ms attempt.number=1 attempt.results=0 `+failed+` Error(down)
+    * exception
+    GET 100ms client
+`, r.text(t))
+		for _, s := range r.Ended() {
+			if strings.HasPrefix(s.Name(), "rows") {
+				assert.Contains(t, s.Attributes(), attribute.String("weir.operator.name", "rows"))
+			}
+		}
+	})
+}
+
+const (
+	senderTrace = "0af7651916cd43dd8448eb211c80319c"
+	senderSpan  = "b7ad6b7169203331"
+)
+
+// message returns a context as that of an element that is a message.
+func message(ctx context.Context, headers map[string]string) context.Context {
+	return delivery.ContextWithMeta(ctx, delivery.Meta{
+		ID: "orders/3/17", Origin: delivery.Origin{Source: "orders", Partition: "3", Position: "17"}, Visit: 2, Headers: headers,
+	})
+}
+
+var sender = map[string]string{"Traceparent": "00-" + senderTrace + "-" + senderSpan + "-01", "tracestate": "a=b", "baggage": "tenant=7"}
+
+// A message's span has a link to the span of its sender, from the W3C headers, and the attributes of the semantic conventions.
+func TestMessageIsLinkedToItsSender(t *testing.T) {
+	r := newRecorder(t)
+	traces := weirotel.NewTraces("rows", r, weirotel.WithAttributes(attribute.String("messaging.system", "kafka")),
+		weirotel.WithPropagator(propagation.NewCompositeTextMapPropagator(propagation.TraceContext{}, propagation.Baggage{})))
+	around, span := r.Tracer("program").Start(t.Context(), "run")
+	op := asyncop.OrderedWait(asyncop.Func(func(ctx context.Context, in int, result asyncop.ResultFuture[int]) error {
+		assert.Equal(t, "7", baggage.FromContext(ctx).Member("tenant").Value())
+		assert.Equal(t, span.SpanContext().TraceID(), trace.SpanContextFromContext(ctx).TraceID())
+		result.Complete(in)
+		return nil
+	}), 0, 4, asyncop.WithObserver(traces), asyncop.WithContext(message(around, sender)))
+	for _, err := range op.Results(slices.Values([]int{1})) {
+		require.NoError(t, err)
+	}
+	span.End()
+	lines := strings.Split(r.text(t), "\n")
+	require.Len(t, lines, 4)
+	assert.Regexp(t, `^  process orders \S+ consumer element.attempts=1 element.ending=emitted element.results=1 message.visit=2 `+
+		`messaging.destination.name=orders messaging.destination.partition.id=3 messaging.message.id=orders/3/17 `+
+		`messaging.operation.name=process messaging.operation.type=process messaging.system=kafka →`+senderSpan+`$`, lines[1])
+	assert.Regexp(t, `^    rows attempt `, lines[2])
+	for _, s := range r.Ended() {
+		if len(s.Links()) > 0 {
+			assert.Equal(t, senderTrace, s.Links()[0].SpanContext.TraceID().String())
+			assert.Equal(t, "a=b", s.Links()[0].SpanContext.TraceState().String())
+			assert.True(t, s.Links()[0].SpanContext.IsRemote())
+		}
+	}
+}
+
+// By an option the trace of the sender goes on.
+func TestMessageAsChildOfItsSender(t *testing.T) {
+	r := newRecorder(t)
+	traces := weirotel.NewTraces("rows", r, weirotel.WithMessageParent())
+	ctx := traces.Accepted(message(t.Context(), sender), 1, false)
+	traces.Ended(ctx, asyncop.Ending{})
+	require.Len(t, r.Ended(), 1)
+	s := r.Ended()[0]
+	assert.Equal(t, senderTrace, s.SpanContext().TraceID().String())
+	assert.Equal(t, senderSpan, s.Parent().SpanID().String())
+	assert.Len(t, s.Links(), 1)
+}
+
+// Headers that name no trace make no link, least of all to the span around the operator; nor do elements that are no messages.
+func TestNoLink(t *testing.T) {
+	for name, ctx := range map[string]func(context.Context) context.Context{
+		"no headers": func(ctx context.Context) context.Context { return message(ctx, nil) },
+		"others":     func(ctx context.Context) context.Context { return message(ctx, map[string]string{"a": "b"}) },
+		"damaged": func(ctx context.Context) context.Context {
+			return message(ctx, map[string]string{"traceparent": "00-0-0-0"})
+		},
+		"no message": func(ctx context.Context) context.Context { return ctx },
+	} {
+		for _, opts := range [][]weirotel.Option{nil, {weirotel.WithMessageParent()}} {
+			t.Run(name, func(t *testing.T) {
+				r := newRecorder(t)
+				around, span := r.Tracer("program").Start(t.Context(), "run")
+				traces := weirotel.NewTraces("rows", r, opts...)
+				traces.Ended(traces.Accepted(ctx(around), 1, false), asyncop.Ending{})
+				require.Len(t, r.Ended(), 1)
+				assert.Empty(t, r.Ended()[0].Links())
+				assert.Equal(t, span.SpanContext().SpanID(), r.Ended()[0].Parent().SpanID())
+			})
+		}
+	}
+}
+
+// Spans end whatever becomes of their element, and those around the operator stay as they are.
+func TestSpansOfWhatIsCutOff(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		r := newRecorder(t)
+		ctx, around := r.Tracer("program").Start(t.Context(), "run")
+		ctx, cancel := context.WithCancelCause(ctx)
+		op := asyncop.OrderedWait(asyncop.Func(func(_ context.Context, in int, result asyncop.ResultFuture[int]) error {
+			if in > 1 {
+				result.Complete(in)
+			}
+			return nil
+		}), time.Hour, 2, asyncop.WithObserver(weirotel.NewTraces("rows", r)), asyncop.WithContext(ctx), asyncop.WithMaxConcurrentCalls(1),
+			asyncop.WithLogger(quiet))
+		op.In() <- 0 // runs
+		op.In() <- 1 // waits for a permit
+		op.In() <- 2 // waits in the channel: it is discarded
+		synctest.Wait()
+		time.Sleep(time.Second)
+		cancel(errDown)
+		<-op.Done()
+		op.In() <- 3
+		close(op.In())
+		synctest.Wait()
+		assert.True(t, around.IsRecording(), "it is not ours")
+		around.End()
+		const failed = " error.type=*errors.errorString Error(down)\n"
+		assert.Equal(t, `run 1s
+  rows 1s element.attempts=1 element.ending=abandoned element.in_doubt=true element.results=0 error.type=*errors.errorString Error(down)
+    * exception
+    rows attempt 1s attempt.number=1 attempt.results=0 error.type=*errors.errorString Error(context canceled)
+      * exception
+  rows 1s element.attempts=0 element.ending=abandoned element.results=0`+failed+"    * exception\n", r.text(t))
+	})
+
+	t.Run("discarded", func(t *testing.T) { // its results lie in a ring when the loop is left
+		synctest.Test(t, func(t *testing.T) {
+			r := newRecorder(t)
+			op := asyncop.OrderedWait(asyncop.Func(double), 0, 8, asyncop.WithObserver(weirotel.NewTraces("rows", r)))
+			for range op.Results(slices.Values([]int{1, 2, 3, 4})) {
+				synctest.Wait()
+				break
+			}
+			text := r.text(t)
+			assert.Equal(t, 1, strings.Count(text, "ending=emitted"), text)
+			assert.Equal(t, 3, strings.Count(text, "ending=discarded element.in_doubt=true element.results=1 Error(discarded)"), text)
+		})
+	})
+
+	t.Run("kept", func(t *testing.T) { // it goes on after the restart
+		synctest.Test(t, func(t *testing.T) {
+			store := checkpointtest.NewMemoryStore()
+			for _, want := range []string{
+				"rows 0s element.attempts=1 element.ending=kept element.in_doubt=true element.results=0\n",
+				"rows 0s element.attempts=1 element.ending=kept element.in_doubt=true element.restored=true element.results=0\n",
+			} {
+				r := newRecorder(t)
+				store = store.Reopen()
+				c, err := checkpoint.NewCoordinator(store)
+				require.NoError(t, err)
+				values := make(chan int, 1)
+				values <- 1
+				source := checkpoint.NewSource(c, "numbers", checkpointtest.NewChannelInput(values))
+				op := asyncop.OrderedWait(asyncop.Func(func(context.Context, int, asyncop.ResultFuture[int]) error { return nil }), 0, 1,
+					asyncop.WithName("rows"), asyncop.WithCheckpoints(c), asyncop.WithObserver(weirotel.NewTraces("rows", r)))
+				sink := checkpoint.NewSink(c, "out", discard{})
+				require.NoError(t, c.Start())
+				go source.Via(op).To(sink)
+				synctest.Wait()
+				require.NoError(t, c.Finish(t.Context(), checkpoint.Suspend))
+				require.NoError(t, c.Wait())
+				<-op.Done()
+				sink.AwaitCompletion()
+				synctest.Wait()
+				assert.Contains(t, r.text(t), want)
+			}
+		})
+	})
+}
+
+// discard is an output that keeps nothing.
+type discard struct{}
+
+func (discard) Write(context.Context, int) error        { return nil }
+func (discard) Prepare(context.Context) ([]byte, error) { return nil, nil }
+func (discard) Commit(context.Context, []byte) error    { return nil }
+func (discard) Restore(context.Context, []byte) error   { return nil }
+func (discard) Close() error                            { return nil }
+
+func double(_ context.Context, in int, result asyncop.ResultFuture[int]) error {
+	result.Complete(2 * in)
+	return nil
+}
+
+// What is not sampled is not recorded, and an attempt is sampled as its element is.
+func TestSampling(t *testing.T) {
+	for name, c := range map[string]struct {
+		sampler sdktrace.Sampler
+		want    int
+	}{
+		"never":  {sdktrace.NeverSample(), 0},
+		"always": {sdktrace.AlwaysSample(), 4},
+		"parent": {sdktrace.ParentBased(&everySecond{}), 2},
+	} {
+		t.Run(name, func(t *testing.T) {
+			r := newRecorder(t, sdktrace.WithSampler(c.sampler))
+			op := asyncop.OrderedWait(asyncop.Func(func(ctx context.Context, in int, result asyncop.ResultFuture[int]) error {
+				assert.True(t, trace.SpanContextFromContext(ctx).IsValid(), "clients are told that it is not sampled")
+				result.Complete(in)
+				return nil
+			}), 0, 4, asyncop.WithObserver(weirotel.NewTraces("rows", r)))
+			for _, err := range op.Results(slices.Values([]int{1, 2})) {
+				require.NoError(t, err)
+			}
+			assert.Len(t, r.Ended(), c.want)
+			byTrace := map[trace.TraceID]int{}
+			for _, s := range r.Ended() {
+				byTrace[s.SpanContext().TraceID()]++
+			}
+			for _, n := range byTrace {
+				assert.Equal(t, 2, n, "an element and its attempt")
+			}
+		})
+	}
+}
+
+// everySecond samples every second root span.
+type everySecond struct{ n int }
+
+func (s *everySecond) ShouldSample(p sdktrace.SamplingParameters) sdktrace.SamplingResult {
+	if s.n++; s.n%2 == 0 {
+		return sdktrace.AlwaysSample().ShouldSample(p)
+	}
+	return sdktrace.NeverSample().ShouldSample(p)
+}
+func (*everySecond) Description() string { return "every second" }
+
+// Operators inside of calls, and two observers at one operator, do not take each other's spans.
+func TestOperatorInsideOfACall(t *testing.T) {
+	r := newRecorder(t)
+	outer := asyncop.OrderedWait(asyncop.Blocking(func(ctx context.Context, in int) (int, error) {
+		inner := asyncop.OrderedWait(asyncop.Func(double), 0, 4, asyncop.WithContext(ctx), asyncop.WithObserver(weirotel.NewTraces("inner", r)))
+		for v, err := range inner.Results(slices.Values([]int{in})) {
+			return v, err
+		}
+		return 0, errDown
+	}), 0, 4, asyncop.WithObserver(weirotel.NewTraces("outer", r)))
+	for _, err := range outer.Results(slices.Values([]int{1})) {
+		require.NoError(t, err)
+	}
+	var names []string
+	for line := range strings.Lines(r.text(t)) {
+		name, _, _ := strings.Cut(strings.TrimRight(line, "\n"), "s ")
+		names = append(names, strings.TrimRight(name, "0123456789.mµn "))
+	}
+	assert.Equal(t, []string{"outer", "  outer attempt", "    inner", "      inner attempt"}, names)
+}
+
+// A6: an error whose methods panic costs its text, not the end of the span.
+func TestErrorThatPanics(t *testing.T) {
+	r := newRecorder(t)
+	op := asyncop.OrderedWait(asyncop.Func(func(context.Context, int, asyncop.ResultFuture[int]) error { return badError{} }), 0, 4,
+		asyncop.WithObserver(weirotel.NewTraces("rows", r)), asyncop.WithDropOnFailure(), asyncop.WithLogger(quiet))
+	for _, err := range op.Results(slices.Values([]int{1})) {
+		require.NoError(t, err)
+	}
+	assert.Len(t, r.Started(), 2)
+	assert.Len(t, r.Ended(), 2)
+}
+
+type badError struct{}
+
+func (badError) Error() string { panic("no text") }
+
+// What makes no sense is refused where it is said.
+func TestPanics(t *testing.T) {
+	r := newRecorder(t)
+	assert.PanicsWithValue(t, "weirotel: NewTraces: empty name", func() { weirotel.NewTraces("", r) })
+	assert.PanicsWithValue(t, "weirotel: NewTraces: nil provider", func() { weirotel.NewTraces("rows", nil) })
+	assert.PanicsWithValue(t, "weirotel: NewTraces: option 0 is nil", func() { weirotel.NewTraces("rows", r, nil) })
+	assert.PanicsWithValue(t, "weirotel: WithPropagator: nil propagator", func() { weirotel.WithPropagator(nil) })
+	assert.PanicsWithValue(t, "weirotel: NewMetrics: empty name", func() { _, _ = weirotel.NewMetrics("", nil) })
+	assert.PanicsWithValue(t, "weirotel: NewMetrics: nil provider", func() { _, _ = weirotel.NewMetrics("rows", nil) })
+	assert.PanicsWithValue(t, "weirotel: ObserveCheckpoints: empty name", func() { _, _ = weirotel.ObserveCheckpoints("", nil, nil) })
+	assert.PanicsWithValue(t, "weirotel: ObserveCheckpoints: nil coordinator",
+		func() { _, _ = weirotel.ObserveCheckpoints("rows", nil, nil) })
+}

@@ -1,0 +1,58 @@
+// Package weirprom gives Prometheus what operators and checkpoints of weir count and measure.
+//
+//	metrics := weirprom.New("payments")
+//	prometheus.MustRegister(metrics)
+//	op := asyncop.OrderedWait(asyncop.Blocking(pay), 5*time.Second, 100,
+//		asyncop.WithName("payments"),
+//		asyncop.WithObserver(metrics))
+//
+// # Metrics of an operator
+//
+// All have the label operator, which is the name that [New] was given.
+//
+//	weir_elements_accepted_total                 elements that took a slot
+//	weir_elements_ended_total{how}               how they ended: emitted, empty, handed_over, dropped, failed, abandoned, kept, discarded
+//	weir_elements_in_doubt_total                 of these: an attempt may have taken effect although the element was not emitted
+//	weir_elements_timed_out_total                elements whose total time ran out
+//	weir_results_emitted_total                   results sent downstream
+//	weir_attempts_total                          calls begun, retries included
+//	weir_attempts_ended_total{outcome, reason}   outcome: result, empty, error; reason: as a classifier has named it, or ""
+//	weir_attempts_timed_out_total                attempts whose own time ran out
+//	weir_completions_late_total                  completions that came too late
+//	weir_retries_total{cause}                    retries begun because of a result, or of an error
+//	weir_retries_refused_total{cause}            elements that asked for a retry and got none, because of: strategy, budget,
+//	                                             too_many_waiting, end_of_input
+//	weir_elements_in_flight                      elements with a slot
+//	weir_elements_waiting_for_retry              of these, in back-off or waiting for a permit for their retry
+//	weir_elements_deciding                       of these, whose strategy is being asked off the loop
+//	weir_calls_running                           calls that run
+//	weir_oldest_element_age_seconds              since the oldest element in flight took its slot; 0 if there is none
+//	weir_attempt_duration_seconds                histogram: from the begin of an attempt until its end is known
+//	weir_element_duration_seconds                histogram: from the slot to the end of an element, over all attempts
+//	weir_element_queue_duration_seconds          histogram: from the slot to the first attempt
+//	weir_retry_backoff_seconds                   histogram: the waits before retries
+//
+// An element that came after the operator took no more is discarded, and has no duration. After 100 different reasons, new ones are
+// counted as "other".
+//
+// # Metrics of checkpoints
+//
+// [NewCheckpoints] collects them. They have the label pipeline.
+//
+//	weir_checkpoints_completed_total
+//	weir_checkpoints_failed_total
+//	weir_checkpoint_failures_in_row                  since the last that completed
+//	weir_checkpoint_last_success_timestamp_seconds   0 until there was one in this process
+//	weir_checkpoint_last_duration_seconds
+//	weir_checkpoint_last_size_bytes
+//
+// # Histograms
+//
+// Each histogram is a classic and a native one at the same time. A server that scrapes native histograms takes the native one, whose
+// buckets grow by 9 %. Others take the classic one, whose buckets can be chosen: see [WithBuckets].
+//
+// # Cost
+//
+// Counters and gauges are read from the operator when Prometheus scrapes. Durations are counted in plain arrays, under a lock that
+// only a scrape contends for. bench_test.go measures what that costs an element; it allocates nothing.
+package weirprom

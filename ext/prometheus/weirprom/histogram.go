@@ -1,0 +1,145 @@
+package weirprom
+
+import (
+	"fmt"
+	"math"
+	"math/bits"
+	"time"
+
+	"github.com/prometheus/client_golang/prometheus"
+	dto "github.com/prometheus/client_model/go"
+)
+
+// Native histograms of schema 3 have 8 buckets for each power of two. Bucket i ends at 2^(i/8) seconds.
+const (
+	schema    = 3
+	perOctave = 1 << schema
+	lowest    = -30 * perOctave // ends just below a nanosecond
+	highest   = 34 * perOctave  // ends above the longest time.Duration
+)
+
+// nativeBounds are the ends of the buckets between 0.5 and 1, as parts of a power of two.
+var nativeBounds = func() (b [perOctave]float64) {
+	for i := range b {
+		b[i] = math.Exp2(float64(i)/perOctave - 1)
+	}
+	return b
+}()
+
+// nativeBucket returns the number of the bucket of a positive time.
+func nativeBucket(seconds float64) int {
+	fraction, exponent := math.Frexp(seconds) // in [0.5, 1)
+	i := 0
+	for i < perOctave && nativeBounds[i] < fraction {
+		i++
+	}
+	return (exponent-1)*perOctave + i
+}
+
+// buckets are the ends of the buckets of classic histograms, in increasing order. Read-only.
+type buckets struct {
+	ends  []int64   // in nanoseconds
+	first [65]uint8 // by the number of bits of a time: the first bucket that may hold it
+}
+
+// newBuckets returns nil if the bounds are not positive, or not in increasing order.
+func newBuckets(bounds []time.Duration) (*buckets, error) {
+	if len(bounds) == 0 || len(bounds) > math.MaxUint8 {
+		return nil, fmt.Errorf("need 1 to %d bounds, got %d", math.MaxUint8, len(bounds))
+	}
+	b := &buckets{}
+	last := time.Duration(0)
+	for _, bound := range bounds {
+		if bound <= last {
+			return nil, fmt.Errorf("bounds must be positive and increase, got %v after %v", bound, last)
+		}
+		last = bound
+		b.ends = append(b.ends, int64(bound))
+	}
+	for n := 1; n < len(b.first); n++ {
+		b.first[n] = uint8(b.search(1<<(n-1), 0))
+	}
+	return b, nil
+}
+
+// of returns the bucket of a time that is not negative; len(b.ends) is the one without end.
+func (b *buckets) of(d time.Duration) int {
+	return b.search(uint64(d), int(b.first[bits.Len64(uint64(d))]))
+}
+
+func (b *buckets) search(ns uint64, from int) int {
+	for from < len(b.ends) && uint64(b.ends[from]) < ns {
+		from++
+	}
+	return from
+}
+
+// histogram counts times. It is guarded by the lock of its owner.
+type histogram struct {
+	sum     float64 // in seconds
+	zero    uint64
+	classic []uint64
+	native  [highest - lowest]uint64
+}
+
+func newHistogram(b *buckets) *histogram { return &histogram{classic: make([]uint64, len(b.ends)+1)} }
+
+func (h *histogram) observe(b *buckets, d time.Duration) {
+	d = max(d, 0)
+	h.classic[b.of(d)]++
+	if d == 0 {
+		h.zero++
+		return
+	}
+	seconds := d.Seconds()
+	h.sum += seconds
+	h.native[nativeBucket(seconds)-lowest]++
+}
+
+func (h *histogram) clone() *histogram {
+	c := *h
+	c.classic = append([]uint64(nil), h.classic...)
+	return &c
+}
+
+// metric returns the histogram as Prometheus takes it.
+func (h *histogram) metric(desc *prometheus.Desc, b *buckets) prometheus.Metric {
+	upTo := make(map[float64]uint64, len(b.ends))
+	count := uint64(0)
+	for i, n := range h.classic {
+		if count += n; i < len(b.ends) {
+			upTo[time.Duration(b.ends[i]).Seconds()] = count
+		}
+	}
+	positive := map[int]int64{}
+	for i, n := range h.native {
+		if n > 0 {
+			positive[i+lowest] = int64(n)
+		}
+	}
+	return both{
+		Metric: prometheus.MustNewConstHistogram(desc, count, h.sum, upTo),
+		native: prometheus.MustNewConstNativeHistogram(desc, count, h.sum, positive, nil, h.zero, schema,
+			prometheus.DefNativeHistogramZeroThreshold, time.Time{}),
+	}
+}
+
+// both is a classic histogram with the buckets of a native one. client_golang has no constant histogram that is both.
+type both struct {
+	prometheus.Metric
+	native prometheus.Metric
+}
+
+func (m both) Write(out *dto.Metric) error {
+	if err := m.Metric.Write(out); err != nil {
+		return err
+	}
+	var native dto.Metric
+	if err := m.native.Write(&native); err != nil {
+		return err
+	}
+	to, from := out.GetHistogram(), native.GetHistogram()
+	to.Schema, to.ZeroThreshold, to.ZeroCount = from.Schema, from.ZeroThreshold, from.ZeroCount
+	to.PositiveSpan, to.PositiveDelta = from.PositiveSpan, from.PositiveDelta
+	return nil
+}

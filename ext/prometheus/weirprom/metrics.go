@@ -1,0 +1,205 @@
+package weirprom
+
+import (
+	"context"
+	"fmt"
+	"strings"
+	"sync"
+	"time"
+
+	"github.com/prometheus/client_golang/prometheus"
+
+	"github.com/weirflow/weir/asyncop"
+	"github.com/weirflow/weir/internal/tally"
+)
+
+// Metrics are those of an operator: an [asyncop.Observer] for it, and a [prometheus.Collector] for a registry.
+//
+// It may be given to several operators, at the same time or one after the other, such as those of all partitions, or of a pipeline
+// that is started again in the same process. Counters and gauges are sums then, and the age is that of the oldest element of all. Its
+// methods are safe for concurrent use.
+type Metrics struct {
+	read    []*prometheus.Desc // as tally.Metrics
+	oldest  *prometheus.Desc
+	ended   *prometheus.Desc
+	doubt   *prometheus.Desc
+	outcome *prometheus.Desc
+	times   [4]*prometheus.Desc
+	buckets *buckets
+
+	mu        sync.Mutex
+	tally     tally.Tally   // guarded by mu
+	durations [4]*histogram // guarded by mu; as times
+}
+
+// What is measured.
+const (
+	ofAttempt = iota
+	ofElement
+	ofQueue
+	ofBackoff
+)
+
+var (
+	_ asyncop.Observer     = (*Metrics)(nil)
+	_ prometheus.Collector = (*Metrics)(nil)
+)
+
+// Option changes a setting of [Metrics]. Options panic if their argument makes no sense.
+type Option func(*Metrics)
+
+// DefaultBuckets returns the buckets of classic histograms: 100 µs to 100 s, three for each power of ten.
+func DefaultBuckets() []time.Duration {
+	var bounds []time.Duration
+	for unit := 100 * time.Microsecond; unit < 100*time.Second; unit *= 10 {
+		bounds = append(bounds, unit, 5*unit/2, 5*unit)
+	}
+	return append(bounds, 100*time.Second)
+}
+
+// WithBuckets sets the upper bounds of the classic histograms; the default is [DefaultBuckets]. Native histograms have buckets of their
+// own. It panics if there are none, more than 255, or if they are not positive and in increasing order.
+func WithBuckets(bounds ...time.Duration) Option {
+	b, err := newBuckets(bounds)
+	if err != nil {
+		panic(fmt.Sprintf("weirprom: WithBuckets: %v", err))
+	}
+	return func(m *Metrics) { m.buckets = b }
+}
+
+// New returns the metrics of the operator with this name, which is their label operator. Give them to the operator by
+// [asyncop.WithObserver], and register them: a registry refuses two with the same name. It panics if the name is empty.
+func New(operator string, opts ...Option) *Metrics {
+	if operator == "" {
+		panic("weirprom: New: empty name")
+	}
+	desc := func(name, help string, labels ...string) *prometheus.Desc {
+		return prometheus.NewDesc(name, help, labels, prometheus.Labels{"operator": operator})
+	}
+	m := &Metrics{
+		oldest:  desc("weir_oldest_element_age_seconds", "Time since the oldest element in flight took its slot; 0 if there is none."),
+		ended:   desc("weir_elements_ended_total", "Elements by how they ended.", "how"),
+		doubt:   desc("weir_elements_in_doubt_total", "Elements that were not emitted although an attempt may have taken effect."),
+		outcome: desc("weir_attempts_ended_total", "Attempts by their outcome, and the reason that a classifier gave it.", "outcome", "reason"),
+		times: [...]*prometheus.Desc{
+			ofAttempt: desc("weir_attempt_duration_seconds", "Time from the begin of an attempt until its end is known."),
+			ofElement: desc("weir_element_duration_seconds", "Time from the slot to the end of an element, over all its attempts."),
+			ofQueue:   desc("weir_element_queue_duration_seconds", "Time from the slot of an element to its first attempt."),
+			ofBackoff: desc("weir_retry_backoff_seconds", "Waits before retries."),
+		},
+	}
+	for _, r := range tally.Metrics {
+		name := "weir_" + strings.ReplaceAll(r.Name, ".", "_")
+		if !r.Gauge {
+			name += "_total"
+		}
+		var labels []string
+		if r.Label != "" {
+			labels = []string{r.Label}
+		}
+		m.read = append(m.read, desc(name, r.Help, labels...))
+	}
+	WithBuckets(DefaultBuckets()...)(m)
+	for i, opt := range opts {
+		if opt == nil {
+			panic(fmt.Sprintf("weirprom: New: option %d is nil", i))
+		}
+		opt(m)
+	}
+	for i := range m.durations {
+		m.durations[i] = newHistogram(m.buckets)
+	}
+	return m
+}
+
+// ---- The observer
+
+// Attach implements what [asyncop.WithObserver] says.
+func (m *Metrics) Attach(stats func() asyncop.Stats, done <-chan struct{}) {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	m.tally.Attach(stats, done)
+}
+
+// Accepted implements [asyncop.Observer]. It adds nothing to the context.
+func (m *Metrics) Accepted(context.Context, any, bool) context.Context { return nil }
+
+// AttemptStarted implements [asyncop.Observer]. It adds nothing to the context.
+func (m *Metrics) AttemptStarted(context.Context, int) context.Context { return nil }
+
+// AttemptEnded implements [asyncop.Observer].
+func (m *Metrics) AttemptEnded(_ context.Context, o asyncop.Outcome) {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	m.tally.AttemptEnded(o)
+	m.durations[ofAttempt].observe(m.buckets, o.Duration)
+	if o.Retry {
+		m.durations[ofBackoff].observe(m.buckets, o.Delay)
+	}
+}
+
+// Ended implements [asyncop.Observer].
+func (m *Metrics) Ended(_ context.Context, e asyncop.Ending) {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	if m.tally.Ended(e) {
+		m.durations[ofElement].observe(m.buckets, e.Total)
+		m.durations[ofQueue].observe(m.buckets, e.Queued)
+	}
+}
+
+// ---- The collector
+
+// Describe implements [prometheus.Collector].
+func (m *Metrics) Describe(descs chan<- *prometheus.Desc) {
+	for _, d := range m.read {
+		descs <- d
+	}
+	for _, d := range m.times {
+		descs <- d
+	}
+	descs <- m.oldest
+	descs <- m.ended
+	descs <- m.doubt
+	descs <- m.outcome
+}
+
+// Collect implements [prometheus.Collector].
+func (m *Metrics) Collect(metrics chan<- prometheus.Metric) {
+	m.mu.Lock()
+	now := m.tally.Read()
+	var durations [len(m.durations)]*histogram
+	for i, h := range m.durations {
+		durations[i] = h.clone()
+	}
+	m.mu.Unlock()
+
+	for i, r := range tally.Metrics {
+		kind := prometheus.CounterValue
+		if r.Gauge {
+			kind = prometheus.GaugeValue
+		}
+		for _, v := range r.Of {
+			var labels []string
+			if r.Label != "" {
+				labels = []string{v.Label}
+			}
+			metrics <- prometheus.MustNewConstMetric(m.read[i], kind, float64(v.Of(&now.Stats)), labels...)
+		}
+	}
+	metrics <- prometheus.MustNewConstMetric(m.oldest, prometheus.GaugeValue, now.Stats.OldestAge.Seconds())
+	metrics <- counted(m.doubt, now.InDoubt)
+	for how, n := range now.Ended {
+		metrics <- counted(m.ended, n, how)
+	}
+	for o, n := range now.Outcomes {
+		metrics <- counted(m.outcome, n, o.Outcome, o.Reason)
+	}
+	for i, h := range durations {
+		metrics <- h.metric(m.times[i], m.buckets)
+	}
+}
+
+func counted(desc *prometheus.Desc, n int64, labels ...string) prometheus.Metric {
+	return prometheus.MustNewConstMetric(desc, prometheus.CounterValue, float64(n), labels...)
+}

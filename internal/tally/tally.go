@@ -1,0 +1,270 @@
+// Package tally counts what operators report to an observer: what the metrics of several systems have in common.
+package tally
+
+import (
+	"strings"
+
+	"github.com/weirflow/weir/asyncop"
+	"github.com/weirflow/weir/predicates"
+)
+
+// Tally counts for the metrics of an operator, or of several that share a name. It is guarded by a lock of its owner.
+type Tally struct {
+	ended     [len(endings)]int64
+	inDoubt   int64
+	unnamed   [len(outcomes)]int64 // outcomes without a reason
+	named     map[named]int64
+	reasons   map[predicates.Reason]struct{} // of named
+	operators []operator                     // that have not ended
+	past      asyncop.Stats                  // counters of those that have
+}
+
+type named struct {
+	outcome int
+	reason  predicates.Reason
+}
+
+// endings are all, by number.
+var endings = [...]asyncop.EndKind{
+	asyncop.Emitted, asyncop.Empty, asyncop.HandedOver, asyncop.Dropped, asyncop.Failed, asyncop.Abandoned, asyncop.Kept, asyncop.Discarded,
+}
+
+// How an attempt may end.
+const (
+	withResults = iota
+	empty
+	withError
+)
+
+var outcomes = [...]string{withResults: "result", empty: "empty", withError: "error"}
+
+// MaxReasons bounds the reasons that are told apart: they are an open set, and each is a time series.
+const MaxReasons = 100
+
+var other = predicates.NewReason("other", false, false)
+
+// operator is one whose statistics are read.
+type operator struct {
+	stats func() asyncop.Stats
+	done  <-chan struct{}
+}
+
+func (o operator) hasEnded() bool {
+	select {
+	case <-o.done:
+		return true
+	default:
+		return false
+	}
+}
+
+// Attach adds an operator: see asyncop.WithObserver.
+func (t *Tally) Attach(stats func() asyncop.Stats, done <-chan struct{}) {
+	t.letGo()
+	t.operators = append(t.operators, operator{stats, done})
+}
+
+// letGo keeps of operators that have ended their counters only.
+func (t *Tally) letGo() {
+	live := t.operators[:0]
+	for _, o := range t.operators {
+		if o.hasEnded() {
+			addCounters(&t.past, o.stats())
+		} else {
+			live = append(live, o)
+		}
+	}
+	clear(t.operators[len(live):])
+	t.operators = live
+}
+
+// AttemptEnded counts an attempt.
+func (t *Tally) AttemptEnded(o asyncop.Outcome) {
+	outcome := outcomeOf(o)
+	if o.Reason.IsZero() {
+		t.unnamed[outcome]++
+		return
+	}
+	if t.named == nil {
+		t.named, t.reasons = map[named]int64{}, map[predicates.Reason]struct{}{}
+	}
+	reason := o.Reason
+	if _, known := t.reasons[reason]; !known {
+		if len(t.reasons) < MaxReasons {
+			t.reasons[reason] = struct{}{}
+		} else {
+			reason = other
+		}
+	}
+	t.named[named{outcome, reason}]++
+}
+
+func outcomeOf(o asyncop.Outcome) int {
+	switch {
+	case o.Err != nil:
+		return withError
+	case o.Results == 0:
+		return empty
+	}
+	return withResults
+}
+
+// OutcomeOf names how an attempt has ended: "result", "empty" or "error".
+func OutcomeOf(o asyncop.Outcome) string { return outcomes[outcomeOf(o)] }
+
+// EndingOf names how an element has ended, as a label: "emitted", "handed_over", ….
+func EndingOf(how asyncop.EndKind) string { return strings.ReplaceAll(how.String(), " ", "_") }
+
+// Ended counts an element, and reports whether it has taken a slot: only then it has durations.
+func (t *Tally) Ended(e asyncop.Ending) (accepted bool) {
+	if int(e.How) < len(t.ended) {
+		t.ended[e.How]++
+	}
+	if e.InDoubt {
+		t.inDoubt++
+	}
+	return e.Total > 0 || e.Attempts > 0 || e.How != asyncop.Discarded && e.How != asyncop.Kept
+}
+
+// Reading is what a Tally has at a moment.
+type Reading struct {
+	Stats    asyncop.Stats // the sum; the age is the greatest
+	Ended    map[string]int64
+	InDoubt  int64
+	Outcomes map[Outcome]int64
+}
+
+// Outcome is how attempts have ended.
+type Outcome struct{ Outcome, Reason string }
+
+// Read returns what there is. All endings, and all outcomes without a reason, are in it from the beginning.
+func (t *Tally) Read() Reading {
+	t.letGo()
+	r := Reading{Stats: t.past, Ended: map[string]int64{}, InDoubt: t.inDoubt, Outcomes: map[Outcome]int64{}}
+	for _, o := range t.operators {
+		s := o.stats()
+		addCounters(&r.Stats, s)
+		addGauges(&r.Stats, s)
+	}
+	for i, n := range t.ended {
+		r.Ended[EndingOf(endings[i])] = n
+	}
+	for i, n := range t.unnamed {
+		r.Outcomes[Outcome{outcomes[i], ""}] = n
+	}
+	for o, n := range t.named { // reasons of different properties may have the same name
+		r.Outcomes[Outcome{outcomes[o.outcome], strings.ToValidUTF8(o.reason.Name(), "\uFFFD")}] += n
+	}
+	return r
+}
+
+// addCounters adds what only grows.
+func addCounters(to *asyncop.Stats, s asyncop.Stats) {
+	to.Accepted += s.Accepted
+	to.Completed += s.Completed
+	to.Emitted += s.Emitted
+	to.Attempts += s.Attempts
+	to.RetriesOnResult += s.RetriesOnResult
+	to.RetriesOnError += s.RetriesOnError
+	to.Timeouts += s.Timeouts
+	to.AttemptTimeouts += s.AttemptTimeouts
+	to.Exhausted += s.Exhausted
+	to.CutByEndOfInput += s.CutByEndOfInput
+	to.OverBudget += s.OverBudget
+	to.TooManyWaiting += s.TooManyWaiting
+	to.Failures += s.Failures
+	to.Failed += s.Failed
+	to.Dropped += s.Dropped
+	to.SideOutput += s.SideOutput
+	to.LateCompletions += s.LateCompletions
+	to.Discarded += s.Discarded
+	to.Abandoned += s.Abandoned
+}
+
+// addGauges adds what goes up and down.
+func addGauges(to *asyncop.Stats, s asyncop.Stats) {
+	to.InFlight += s.InFlight
+	to.Running += s.Running
+	to.Deciding += s.Deciding
+	to.WaitingForRetry += s.WaitingForRetry
+	to.OldestAge = max(to.OldestAge, s.OldestAge)
+}
+
+// ---- What is read from the statistics
+
+// Metric is one, or several that differ in a label.
+type Metric struct {
+	Name  string // words with points: "elements.in_flight"
+	Help  string
+	Unit  string // what is counted, such as "element"
+	Gauge bool   // it goes up and down
+	Label string // or ""
+	Of    []Value
+}
+
+// Value is one value of a metric.
+type Value struct {
+	Label string // of the metric's label, or ""
+	Of    func(s *asyncop.Stats) int64
+}
+
+// Metrics are all that are read from the statistics, but for OldestAge.
+var Metrics = []Metric{
+	{
+		Name: "elements.accepted", Help: "Elements that took a slot.", Unit: "element",
+		Of: []Value{{"", func(s *asyncop.Stats) int64 { return s.Accepted }}},
+	},
+	{
+		Name: "elements.timed_out", Help: "Elements whose total time ran out.", Unit: "element",
+		Of: []Value{{"", func(s *asyncop.Stats) int64 { return s.Timeouts }}},
+	},
+	{
+		Name: "results.emitted", Help: "Results sent downstream.", Unit: "result",
+		Of: []Value{{"", func(s *asyncop.Stats) int64 { return s.Emitted }}},
+	},
+	{
+		Name: "attempts", Help: "Calls begun, retries included.", Unit: "attempt",
+		Of: []Value{{"", func(s *asyncop.Stats) int64 { return s.Attempts }}},
+	},
+	{
+		Name: "attempts.timed_out", Help: "Attempts whose own time ran out.", Unit: "attempt",
+		Of: []Value{{"", func(s *asyncop.Stats) int64 { return s.AttemptTimeouts }}},
+	},
+	{
+		Name: "completions.late", Help: "Completions that came too late and changed nothing.", Unit: "completion",
+		Of: []Value{{"", func(s *asyncop.Stats) int64 { return s.LateCompletions }}},
+	},
+	{
+		Name: "retries", Help: "Retries begun, by what they were begun for.", Unit: "attempt", Label: "cause",
+		Of: []Value{
+			{"result", func(s *asyncop.Stats) int64 { return s.RetriesOnResult }},
+			{"error", func(s *asyncop.Stats) int64 { return s.RetriesOnError }},
+		},
+	},
+	{
+		Name: "retries.refused", Help: "Elements whose last outcome asked for a retry that they did not get, by who refused it.",
+		Unit: "element", Label: "cause",
+		Of: []Value{
+			{"strategy", func(s *asyncop.Stats) int64 { return s.Exhausted - s.CutByEndOfInput - s.OverBudget - s.TooManyWaiting }},
+			{"budget", func(s *asyncop.Stats) int64 { return s.OverBudget }},
+			{"too_many_waiting", func(s *asyncop.Stats) int64 { return s.TooManyWaiting }},
+			{"end_of_input", func(s *asyncop.Stats) int64 { return s.CutByEndOfInput }},
+		},
+	},
+	{
+		Name: "elements.in_flight", Help: "Elements with a slot.", Unit: "element", Gauge: true,
+		Of: []Value{{"", func(s *asyncop.Stats) int64 { return s.InFlight }}},
+	},
+	{
+		Name: "elements.waiting_for_retry", Help: "Elements in back-off, or whose retry waits for a permit.", Unit: "element", Gauge: true,
+		Of: []Value{{"", func(s *asyncop.Stats) int64 { return s.WaitingForRetry }}},
+	},
+	{
+		Name: "elements.deciding", Help: "Elements whose strategy is being asked off the loop.", Unit: "element", Gauge: true,
+		Of: []Value{{"", func(s *asyncop.Stats) int64 { return s.Deciding }}},
+	},
+	{
+		Name: "calls.running", Help: "Calls that run.", Unit: "call", Gauge: true,
+		Of: []Value{{"", func(s *asyncop.Stats) int64 { return s.Running }}},
+	},
+}
