@@ -37,7 +37,7 @@ type config struct {
 	random         rand.Source
 	observers      []Observer
 	checkpointed   CheckpointedObserver // one of them, with checkpoints; nil: none has a state
-	statsEvery     time.Duration // 0: never
+	statsEvery     time.Duration        // 0: never
 
 	maxCalls       int      // 0: the capacity
 	permits        *Permits // shared with other operators; nil: none
