@@ -175,7 +175,7 @@ func addCounters(to *asyncop.Stats, s asyncop.Stats) {
 	to.Failures += s.Failures
 	to.Failed += s.Failed
 	to.Dropped += s.Dropped
-	to.SideOutput += s.SideOutput
+	to.HandedOver += s.HandedOver
 	to.LateCompletions += s.LateCompletions
 	to.Discarded += s.Discarded
 	to.Abandoned += s.Abandoned
