@@ -102,9 +102,9 @@ var _ streams.Flow = (*AsyncWaitOperator[any, any])(nil)
 // logged as a warning, since its unit may be missing. capacity bounds the slots:
 // elements in flight, complete ones that wait for their turn, and watermarks.
 //
-// It panics if fn is nil, timeout is negative, or capacity < 1; and with [WithCheckpoints] if there is no name or no codec
-// for IN, a codec is one of another type, or two observers are a [CheckpointedObserver]; and with [WithFailureSink] if that takes
-// failures of another type.
+// It panics if fn is nil, timeout is negative, or capacity < 1; if fn wraps a [Batched] function of other types; with
+// [WithCheckpoints] if there is no name or no codec for IN, a codec is one of another type, or two observers are a
+// [CheckpointedObserver]; and with [WithFailureSink] if that takes failures of another type.
 func OrderedWait[IN, OUT any](
 	fn AsyncFunction[IN, OUT], timeout time.Duration, capacity int, opts ...Option,
 ) *AsyncWaitOperator[IN, OUT] {
@@ -167,6 +167,7 @@ func newOperator[IN, OUT any](
 	case capacity < 1:
 		panic(fmt.Sprintf("asyncop: %s: capacity must be at least 1, got %d", name, capacity))
 	}
+	batch := batchedIn(name, fn)
 	cfg := newConfig(opts)
 	cfg.allowed, _ = decision.MaxRetriesOf(policy.Asked)
 	if cfg.coordinator != nil {
@@ -198,6 +199,11 @@ func newOperator[IN, OUT any](
 			shown.logAttrs(cfg.ctx, slog.LevelWarn, "asyncop: "+what+" is below a millisecond: is its unit missing, as in 5*time.Second?",
 				slog.Duration("timeout", d))
 		}
+	}
+	if batch != nil && timeout > 0 && batch.maxWait >= timeout {
+		shown.logAttrs(cfg.ctx, slog.LevelWarn, "asyncop: "+name+
+			": the wait for a batch is not below the timeout: elements may time out while they wait",
+			slog.Duration("wait", batch.maxWait), slog.Duration("timeout", timeout))
 	}
 	op := &AsyncWaitOperator[IN, OUT]{driver: driver}
 	for _, o := range cfg.observers {

@@ -222,6 +222,14 @@ func (h loadHost[K, IN, OUT]) RunBlocking(task func(late error)) {
 	})
 }
 
+// Begin returns why the call of the load must not be made, as part of a call for many elements, or nil.
+func (h loadHost[K, IN, OUT]) Begin() error {
+	if late := h.Late(); late != nil && h.load.giveUp() {
+		return late
+	}
+	return nil
+}
+
 // Late returns why no call must begin for the load, or nil.
 func (h loadHost[K, IN, OUT]) Late() error {
 	waiters, _ := h.load.present()

@@ -114,6 +114,14 @@ func (r *Returning[E, OUT]) claimed() bool {
 	return false
 }
 
+// Begin returns why the call must not be made any more, or nil. A call that is not made has no outcome.
+func (a *Attempt[E, OUT]) Begin() (late error) {
+	if late = a.Late(); late != nil {
+		a.cutOff(late)
+	}
+	return late
+}
+
 // RunBlocking runs task on a goroutine of the operator; late, if not nil, is why the call must not be made any more. The call
 // keeps the attempt's permit until task returns, unless the attempt is over already.
 func (a *Attempt[E, OUT]) RunBlocking(task func(late error)) {
@@ -122,10 +130,7 @@ func (a *Attempt[E, OUT]) RunBlocking(task func(late error)) {
 		if occupies {
 			defer a.Returned() // even if the call ends its goroutine
 		}
-		late := a.Late()
-		if late != nil {
-			a.cutOff(late)
-		}
+		late := a.Begin()
 		var g guard.Guard
 		defer g.Close(func(recovered any) { // the future is not the attempt but a wrapper's, and has failed (law A6)
 			a.complete(nil, a.host.Panicked(recovered))

@@ -17,6 +17,12 @@ type PermitsKey struct{ *Permits }
 // HostKey finds what runs the blocking calls of an attempt in its context: an [Attempt].
 type HostKey struct{}
 
+// BatchKey finds, in the context of a member, the [Batch] that is formed of calls of this function.
+type BatchKey struct{ Of any }
+
+// MembersKey finds the contexts of the members, a []context.Context, in the context of a call for many elements.
+type MembersKey struct{}
+
 // Context is a token as a context. What runs under it has neither a permit that a blocking call could keep, nor a stage: that
 // is for calls only, whose context is [AttemptContext]. It costs nothing until its end is asked for.
 //
@@ -112,6 +118,8 @@ func (c *AttemptContext[E, OUT]) Value(key any) any {
 		}
 	case stagekey.Key:
 		return (*Stages[E])(&c.Token)
+	case MembersKey: // those of a call around the operator are not its own
+		return nil
 	}
 	return c.token().Value(key)
 }

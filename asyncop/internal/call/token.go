@@ -45,12 +45,14 @@ const (
 	dispatching
 	sent
 	answered
+	// member: the attempt is one of a Batch, which has the permit.
+	member
 )
 
 // The rest of the state counts the requests that clients have reported and not taken back: those that their server recognises
 // when they come again, and the others.
 const (
-	request         uint32 = 1 << 10
+	request         uint32 = 1 << 11
 	requests        uint32 = 1<<21 - request
 	trackedRequest  uint32 = 1 << 21
 	trackedRequests uint32 = 0xffe00000
@@ -176,7 +178,7 @@ func (t *Token[E]) cut(bits uint32) Ending {
 // Done lets go of a completed attempt, and reports whether its permit is the loop's now. Called by the loop.
 func (t *Token[E]) Done() (freed bool) {
 	if s := t.state.Load(); s&occupied == 0 || s&returned != 0 {
-		return true // nothing occupies it from now on, and it comes here once
+		return s&member == 0 // nothing occupies it from now on, and it comes here once
 	}
 	return freedBy(t.state.Or(ended), ended)
 }
@@ -186,9 +188,9 @@ func (t *Token[E]) Done() (freed bool) {
 // freedBy reports whether setting bits has completed the condition under which the permit comes back.
 func freedBy(before, bits uint32) bool { return !free(before) && free(before|bits) }
 
-// free is that condition: the loop has let go, and no function runs.
+// free is that condition: the loop has let go, and no function runs. A member has no permit.
 func free(state uint32) bool {
-	return state&ended != 0 && (state&occupied == 0 || state&returned != 0)
+	return state&(ended|member) == ended && (state&occupied == 0 || state&returned != 0)
 }
 
 // Occupy says that a function runs from now on, which keeps the permit until Returned. Called before it does.
@@ -227,7 +229,7 @@ func (t *Token[E]) release(before, bits uint32) {
 func overBy(before, bits uint32) bool { return !isOver(before) && isOver(before|bits) }
 
 func isOver(state uint32) bool {
-	return state&over != 0 && (state&occupied == 0 || state&returned != 0)
+	return state&(over|member) == over && (state&occupied == 0 || state&returned != 0)
 }
 
 // giveBack gives the permit back from another goroutine than the loop, if that is due.

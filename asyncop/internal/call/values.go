@@ -41,7 +41,7 @@ func WithValues(values context.Context, c Cancellable) context.Context {
 
 func (c *valued) Value(key any) any {
 	switch key.(type) {
-	case NumberKey, HostKey, stagekey.Key:
+	case NumberKey, HostKey, BatchKey, MembersKey, stagekey.Key:
 	default:
 		if v := c.values.Value(key); v != nil {
 			return v

@@ -15,8 +15,16 @@ func (d *Driver[IN, OUT]) endInput() {
 
 // endRetries ends retries, unless they are to be drained (law A5).
 func (d *Driver[IN, OUT]) endRetries() {
+	d.endWaits()
 	if !d.drains {
 		d.engine.EndRetries()
+	}
+}
+
+// endWaits lets no batch wait for others if none follow those that the engine has.
+func (d *Driver[IN, OUT]) endWaits() {
+	if (d.inOver || d.marked) && d.backlog.Len() == 0 {
+		d.engine.NoneFollows()
 	}
 }
 
@@ -78,6 +86,7 @@ func (d *Driver[IN, OUT]) feed() bool {
 		it.Wait = d.checks.restOf(&it, d.timers.Now())
 	}
 	d.engine.Restore(it, number)
+	d.endWaits()
 	return true
 }
 

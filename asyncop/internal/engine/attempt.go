@@ -19,20 +19,31 @@ func (g *Engine[IN, OUT]) deadline(e *queue.Entry[Slot[IN, OUT]]) time.Duration 
 }
 
 // start begins the next attempt of e, which is fresh or ready, unless its deadline or a cancel has come (law A5), or there is no
-// shared permit or no pace for it: then e waits on. It is the one place where an attempt starts.
+// shared permit or no pace for it: then e waits on.
 func (g *Engine[IN, OUT]) start(e *queue.Entry[Slot[IN, OUT]]) {
-	s := &e.Value
-	if g.EndIfCancelled(); g.failure != nil { // now, not when the driver looks
+	if !g.mayStart(e) || (g.Host.Share != nil || g.Pace != nil) && !g.admit(e) {
 		return
+	}
+	g.permits--
+	g.begin(e)
+}
+
+// mayStart reports whether neither a cancel nor the deadline of e, which is fresh or ready, has come (law A5).
+func (g *Engine[IN, OUT]) mayStart(e *queue.Entry[Slot[IN, OUT]]) bool {
+	if g.EndIfCancelled(); g.failure != nil { // now, not when the driver looks
+		return false
 	}
 	g.refresh()
 	if g.Timeout > 0 && g.now >= g.deadline(e) {
 		g.timeOut(e)
-		return
+		return false
 	}
-	if (g.Host.Share != nil || g.Pace != nil) && !g.admit(e) {
-		return
-	}
+	return true
+}
+
+// begin is the one place where an attempt starts. Its permit was taken, or it is a member of the batch that is being formed.
+func (g *Engine[IN, OUT]) begin(e *queue.Entry[Slot[IN, OUT]]) {
+	s := &e.Value
 	if s.phase == ready {
 		g.ready.Cancel(&s.timer)
 		g.counts.WaitingForRetry--
@@ -45,7 +56,6 @@ func (g *Engine[IN, OUT]) start(e *queue.Entry[Slot[IN, OUT]]) {
 			g.counts.RetriesOnError++
 		}
 	}
-	g.permits--
 	if s.attempts < math.MaxInt32 {
 		s.attempts++
 	}
@@ -74,8 +84,11 @@ func (g *Engine[IN, OUT]) start(e *queue.Entry[Slot[IN, OUT]]) {
 		return
 	}
 	if before := s.takeBefore(); before != nil {
-		g.prepare(e, a, before)
-		return
+		if g.forming == nil {
+			g.prepare(e, a, before)
+			return
+		}
+		g.prepareMember(e, a, before)
 	}
 	g.invoke(e, a)
 }
@@ -129,6 +142,9 @@ func (g *Engine[IN, OUT]) refuse(e *queue.Entry[Slot[IN, OUT]], err error) {
 }
 
 func (g *Engine[IN, OUT]) newAttempt() *call.Attempt[*queue.Entry[Slot[IN, OUT]], OUT] {
+	if g.forming != nil {
+		return g.forming.Add()
+	}
 	if g.Direct {
 		return call.NewRoomy[*queue.Entry[Slot[IN, OUT]], OUT]()
 	}
@@ -165,7 +181,7 @@ func (g *Engine[IN, OUT]) invoked(e *queue.Entry[Slot[IN, OUT]], guarded bool) {
 	}
 }
 
-// Jobs hands out the direct calls that were started since it was called last, and reports whether there were any. offer must not
+// Jobs hands out the direct calls and the batches that were started since it was called last, and reports whether there were any. offer must not
 // keep the slice.
 func (g *Engine[IN, OUT]) Jobs(offer func(jobs ...call.Job[*queue.Entry[Slot[IN, OUT]], IN, OUT])) (n int) {
 	n = len(g.jobs)
@@ -276,6 +292,9 @@ func stageOf[E, OUT any](a *call.Attempt[E, OUT], timeout *timedOut) (stage pred
 func (g *Engine[IN, OUT]) retryNow(e *queue.Entry[Slot[IN, OUT]]) {
 	g.Timers.Cancel(&e.Value.timer)
 	g.enter(e, ready)
+	if g.ready.Len() == 0 {
+		g.readied = g.now
+	}
 	g.ready.Arm(&e.Value.timer, e.Value.accepted)
 }
 

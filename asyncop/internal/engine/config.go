@@ -20,6 +20,7 @@ type Config[IN, OUT any] struct {
 	Host   *call.Host[*queue.Entry[Slot[IN, OUT]]]                                                   // what the calls share
 	Invoke func(ctx context.Context, in IN, a *call.Attempt[*queue.Entry[Slot[IN, OUT]], OUT]) error // starts a call
 	Direct bool                                                                                      // calls are handed out by Jobs instead
+	Batch  *Batching[IN, OUT]                                                                        // calls are for several elements, and handed out by Jobs; nil: each is for one
 	Handle func(ctx context.Context, in IN) ([]OUT, error)                                           // the timeout handler, or nil
 
 	Policy *decision.Steps[OUT]

@@ -260,20 +260,28 @@ func (g *Engine[IN, OUT]) prepare(
 	g.enter(e, preparing)
 	ctx := g.contextBeside(&e.Value, &a.Token)
 	g.runBeside(&g.before, &a.Token, func() {
-		if a.Late() != nil {
-			return
-		}
-		refuse := func(err error) { a.Refuse(&predicates.StageError{Stage: predicates.ClientDispatch, Err: err}) }
-		var stands guard.Guard
-		defer stands.Close(func(recovered any) { refuse(g.Host.Panicked(recovered)) })
-		err := before(ctx)
-		stands.Returned()
-		if err != nil {
-			refuse(err)
-		} else {
+		if g.doBefore(ctx, a, before) {
 			a.Post()
 		}
 	})
+}
+
+// doBefore does what the strategy wants done before the attempt a, on a worker, and reports whether the call may follow.
+func (g *Engine[IN, OUT]) doBefore(
+	ctx context.Context, a *call.Attempt[*queue.Entry[Slot[IN, OUT]], OUT], before func(ctx context.Context) error,
+) bool {
+	if a.Late() != nil {
+		return false
+	}
+	refuse := func(err error) { a.Refuse(&predicates.StageError{Stage: predicates.ClientDispatch, Err: err}) }
+	var stands guard.Guard
+	defer stands.Close(func(recovered any) { refuse(g.Host.Panicked(recovered)) })
+	err := before(ctx)
+	stands.Returned()
+	if err != nil {
+		refuse(err)
+	}
+	return err == nil
 }
 
 // prepared makes the call, after what was to be done first.

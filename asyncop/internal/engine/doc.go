@@ -11,7 +11,8 @@
 //
 // A driver
 //
-//   - feeds it: [Engine.HasRoom], [Engine.Accept], [Engine.AcceptControl], [Engine.Restore], [Engine.EndRetries];
+//   - feeds it: [Engine.HasRoom], [Engine.Accept], [Engine.AcceptControl], [Engine.Restore], [Engine.EndRetries],
+//     [Engine.NoneFollows];
 //   - lets it work: [Engine.Turn], [Engine.Jobs], and [Engine.Next], which says when the next turn is due;
 //   - carries results away: [Engine.Head] and [Engine.Left];
 //   - copies what is in flight for a checkpoint: [Engine.Items];
@@ -27,6 +28,6 @@
 //
 // # One place for each
 //
-// An element is accepted in Engine.put, an attempt starts in Engine.start and ends in Engine.endAttempt, and an element ends in
+// An element is accepted in Engine.put, an attempt starts in Engine.begin and ends in Engine.endAttempt, and an element ends in
 // Engine.ended. Observers are called from there (law O1).
 package engine

@@ -153,6 +153,7 @@ func (g *Engine[IN, OUT]) Describe(e *queue.Entry[Slot[IN, OUT]]) Report[IN] {
 // called for each.
 func (g *Engine[IN, OUT]) Abandon() []*queue.Entry[Slot[IN, OUT]] {
 	g.tick()
+	g.sendBatch() // one that user code has broken off gives its permits back
 	if s := g.Host.Share; s != nil {
 		s.Leave()
 	}
@@ -192,6 +193,9 @@ func (g *Engine[IN, OUT]) Abandon() []*queue.Entry[Slot[IN, OUT]] {
 
 // enter changes the phase of e and keeps the cursors on the oldest element of their kind.
 func (g *Engine[IN, OUT]) enter(e *queue.Entry[Slot[IN, OUT]], p phase) {
+	if e.Value.phase == fresh {
+		g.unbegun--
+	}
 	e.Value.phase = p
 	if e == g.fresh {
 		g.fresh = nextIn(e, func(s *Slot[IN, OUT]) bool { return s.phase == fresh })

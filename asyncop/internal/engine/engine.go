@@ -23,6 +23,7 @@ type Engine[IN, OUT any] struct {
 
 	ready   timers.Heap[*queue.Entry[Slot[IN, OUT]]]         // elements in phase ready, the oldest first
 	fresh   *queue.Entry[Slot[IN, OUT]]                      // the oldest element in phase fresh
+	unbegun int                                              // elements in phase fresh
 	live    *queue.Entry[Slot[IN, OUT]]                      // the oldest element with a live deadline: deadlines come in input order
 	oldest  *queue.Entry[Slot[IN, OUT]]                      // the oldest element that has not left
 	odd     timers.Heap[*queue.Entry[Slot[IN, OUT]]]         // live deadlines that do not: those of restored elements
@@ -32,6 +33,10 @@ type Engine[IN, OUT any] struct {
 	permits int                                              // free ones
 	short   bool                                             // no shared permit is free, as far as this turn is concerned
 	paced   time.Duration                                    // no attempt starts before
+
+	forming *call.Batch[*queue.Entry[Slot[IN, OUT]], IN, OUT] // the batch that is being formed, or nil
+	readied time.Duration                                     // when the first of the elements in phase ready got there
+	whole   bool                                              // no element follows those that are here
 
 	asking, before, handlers beside[IN, OUT] // user code on workers that may be left behind
 	returned                 atomic.Bool     // some of it has; set by any goroutine
@@ -132,6 +137,7 @@ func (g *Engine[IN, OUT]) put() *queue.Entry[Slot[IN, OUT]] {
 	e.Value.phase = fresh
 	e.Value.timer.Value = e
 	g.counts.Accepted++
+	g.unbegun++
 	if g.fresh == nil {
 		g.fresh = e
 	}
@@ -143,6 +149,10 @@ func (g *Engine[IN, OUT]) put() *queue.Entry[Slot[IN, OUT]] {
 
 // startNew starts the newest element, unless others wait to start.
 func (g *Engine[IN, OUT]) startNew(e *queue.Entry[Slot[IN, OUT]]) {
+	if g.Batch != nil {
+		g.startBatches(false)
+		return
+	}
 	if g.fresh == e && g.permits > 0 && !g.short && g.now >= g.paced && g.ready.Len() == 0 {
 		g.start(e)
 	}
@@ -203,6 +213,8 @@ func (g *Engine[IN, OUT]) Next() time.Duration {
 	case !g.wantsStart():
 	case g.now < g.paced:
 		next = g.paced
+	case g.Batch != nil && !g.isDue():
+		next = g.batchDue()
 	case g.Host.Share == nil || !g.Host.Share.Wait(g.waiting()):
 		return Now
 	}
@@ -285,12 +297,12 @@ func (g *Engine[IN, OUT]) fireTimers(now time.Duration) {
 
 // startWaiting starts attempts that wait for a permit: retries before first attempts, oldest first.
 func (g *Engine[IN, OUT]) startWaiting() {
+	if g.Batch != nil {
+		g.startBatches(true)
+		return
+	}
 	for n := 0; n < turnLimit && g.canStart(); n++ {
-		e := g.fresh
-		if t := g.ready.Peek(); t != nil {
-			e = t.Value
-		}
-		g.start(e)
+		g.start(g.nextStart())
 	}
 	// Retries without delay come back again and again. They go before first attempts, not in place of them: with permits for
 	// all, those begin too.
@@ -299,21 +311,30 @@ func (g *Engine[IN, OUT]) startWaiting() {
 	}
 }
 
+// nextStart returns the element that starts next, or nil.
+func (g *Engine[IN, OUT]) nextStart() *queue.Entry[Slot[IN, OUT]] {
+	if t := g.ready.Peek(); t != nil {
+		return t.Value
+	}
+	return g.fresh
+}
+
 // wantsStart reports whether an attempt waits for nothing but a shared permit or the pace.
 func (g *Engine[IN, OUT]) wantsStart() bool {
 	return g.failure == nil && g.permits > 0 && (g.fresh != nil || g.ready.Len() > 0)
 }
 
-// waiting returns how many attempts wait for nothing but a shared permit, or fewer if many do.
+// waiting returns how many calls wait for nothing but a shared permit.
 func (g *Engine[IN, OUT]) waiting() (n int) {
-	n = g.ready.Len()
-	for e := g.fresh; e != nil && n < turnLimit; e = e.Next() {
-		if e.Value.phase == fresh {
-			n++
-		}
+	n = g.startable()
+	if g.Batch != nil {
+		n = (n + g.Batch.MaxSize - 1) / g.Batch.MaxSize
 	}
 	return min(n, g.permits)
 }
+
+// startable returns how many elements wait for their next attempt only.
+func (g *Engine[IN, OUT]) startable() int { return g.ready.Len() + g.unbegun }
 
 func (g *Engine[IN, OUT]) canStart() bool { return g.wantsStart() && !g.short && g.now >= g.paced }
 
@@ -369,7 +390,7 @@ func (g *Engine[IN, OUT]) EndIfCancelled() {
 func (g *Engine[IN, OUT]) Forget() {
 	none := timers.Heap[*queue.Entry[Slot[IN, OUT]]]{}
 	g.Queue, g.Timers.Heap, g.ready, g.odd = nil, none, none, none
-	g.fresh, g.live, g.oldest = nil, nil, nil
+	g.fresh, g.live, g.oldest, g.forming = nil, nil, nil, nil
 	g.failing, g.handing = fifo.Queue[*queue.Entry[Slot[IN, OUT]]]{}, nil
 	for _, b := range []*beside[IN, OUT]{&g.asking, &g.before, &g.handlers} {
 		b.waiting = fifo.Queue[waiting[IN, OUT]]{}

@@ -158,7 +158,10 @@ func (g *Engine[IN, OUT]) observeStart(
 func (g *Engine[IN, OUT]) contextOf(
 	e *queue.Entry[Slot[IN, OUT]], a *call.Attempt[*queue.Entry[Slot[IN, OUT]], OUT],
 ) context.Context {
-	own := (*call.AttemptContext[*queue.Entry[Slot[IN, OUT]], OUT])(a)
+	var own call.Cancellable = (*call.AttemptContext[*queue.Entry[Slot[IN, OUT]], OUT])(a)
+	if g.forming != nil {
+		own = g.forming.Context()
+	}
 	if g.hasValues(e) {
 		return call.WithValues(e.Value.rider().attempt, own)
 	}

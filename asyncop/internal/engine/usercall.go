@@ -82,6 +82,7 @@ func (g *Engine[IN, OUT]) broken(err error) {
 func (g *Engine[IN, OUT]) Resume() {
 	if err := g.call.exited; err != nil {
 		g.broken(err)
+		g.sendBatch() // one that it has broken off
 	}
 	g.readRest()
 }

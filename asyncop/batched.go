@@ -1,0 +1,158 @@
+package asyncop
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"reflect"
+	"time"
+
+	"github.com/weirflow/weir/asyncop/internal/call"
+	"github.com/weirflow/weir/asyncop/internal/engine"
+	"github.com/weirflow/weir/queue"
+)
+
+// Batched makes an [AsyncFunction] of a call for several elements, which blocks: a lookup of many keys, a bulk insert.
+//
+//	users := asyncop.Batched(func(ctx context.Context, ids []int) ([]asyncop.Result[User], error) {
+//		return db.Users(ctx, ids) // a result for each id, in the order of ids
+//	}, 100, 5*time.Millisecond)
+//	op := asyncop.OrderedWaitWithRetry(users, 5*time.Second, 1000, strategy)
+//
+// The operator forms the batches of the elements that may start: retries that are due, then first attempts, oldest first. A batch
+// goes, as soon as there is a permit,
+//
+//   - when maxSize elements may start;
+//   - when one has waited for maxWait; with 0, elements that come in together are one batch;
+//   - when all slots are taken, so that no others can come;
+//   - when the input has ended.
+//
+// # Members
+//
+// Each member is an element as any: it has a slot, a timeout, attempts and retries of its own. The results come back in the order
+// of the elements, one for each. Result.Err is the error of one member, and [ErrNoResult] there means that it has no result. An error that
+// call returns is that of all members, as are a panic and a number of results that is not the number of elements. Only members that
+// failed, or whose result asks for it, are tried again, in later batches.
+//
+// A member that times out leaves. The call goes on for the others: its context ends with the last member, and its deadline is
+// the latest of theirs. It has no number of an attempt and no values of an [Observer]; those are in the contexts that
+// [MemberContexts] returns. So requests that exactlyonce tracks are made under those: under the context of the call they have no id, and
+// fail.
+//
+// # Permits
+//
+// A batch takes one permit and one turn of the pace ([WithMaxConcurrentCalls], [WithPermits], [WithPace]). The permit comes back when call
+// returns. Elements that wait for their batch hold a slot, and neither a permit nor a goroutine.
+//
+// # Wrappers
+//
+// A function that wraps another, such as those of lookup, may wrap this one if it has a method Unwrap() any and calls it before its own
+// AsyncInvoke returns. Else its elements fail.
+//
+// The slice ins is the call's; the elements in it must not be changed. maxWait should be well below the timeout of the elements.
+// Batched panics if maxSize < 1 or maxWait < 0; a nil call is refused by the constructors.
+func Batched[IN, OUT any](
+	call func(ctx context.Context, ins []IN) ([]Result[OUT], error), maxSize int, maxWait time.Duration,
+) AsyncFunction[IN, OUT] {
+	switch {
+	case maxSize < 1:
+		panic(fmt.Sprintf("asyncop: Batched: maxSize must be at least 1, got %d", maxSize))
+	case maxWait < 0:
+		panic(fmt.Sprintf("asyncop: Batched: negative maxWait: %v", maxWait))
+	case call == nil:
+		return nil
+	}
+	return &batched[IN, OUT]{call: call, maxSize: maxSize, maxWait: maxWait}
+}
+
+// MemberContexts returns the contexts of the elements of a call of [Batched], whose context ctx is, in the order of the elements; nil for any
+// other context. That of an element ends with its attempt, and has its number ([AttemptFromContext]) and the values of observers.
+func MemberContexts(ctx context.Context) []context.Context {
+	members, _ := ctx.Value(call.MembersKey{}).([]context.Context)
+	return members
+}
+
+type batched[IN, OUT any] struct {
+	call    func(ctx context.Context, ins []IN) ([]Result[OUT], error)
+	maxSize int
+	maxWait time.Duration
+}
+
+var (
+	errNoBatch = errors.New("asyncop: Batched: no operator forms a batch for this call: " +
+		"a wrapper of the function needs a method Unwrap() any")
+	errLateForBatch = errors.New("asyncop: Batched: the batch of this element was called already: " +
+		"a wrapper must call the function before its own AsyncInvoke returns")
+)
+
+// AsyncInvoke joins the batch of the element that ctx belongs to.
+func (f *batched[IN, OUT]) AsyncInvoke(ctx context.Context, in IN, result ResultFuture[OUT]) error {
+	b, ok := ctx.Value(call.BatchKey{Of: f}).(*call.Batch[*queue.Entry[engine.Slot[IN, OUT]], IN, OUT])
+	switch {
+	case !ok:
+		return errNoBatch
+	case !b.Join(ctx, in, result):
+		return errLateForBatch
+	}
+	return nil
+}
+
+// run makes the call of a batch, on a worker.
+func (f *batched[IN, OUT]) run(b *call.Batch[*queue.Entry[engine.Slot[IN, OUT]], IN, OUT]) {
+	b.Run(func(ctx context.Context, ins []IN) (outcome func(i int, out call.Future[OUT])) {
+		n := len(ins)
+		results, err := f.call(ctx, ins)
+		if err == nil && len(results) != n {
+			err = fmt.Errorf("asyncop: Batched: the call has returned %d results for %d elements", len(results), n)
+		}
+		return func(i int, out call.Future[OUT]) {
+			if err != nil {
+				complete(out, Result[OUT]{Err: err})
+			} else {
+				complete(out, results[i])
+			}
+		}
+	})
+}
+
+// complete completes an attempt of a blocking call.
+func complete[OUT any](out ResultFuture[OUT], r Result[OUT]) {
+	switch {
+	case r.Err == nil:
+		if one, ok := out.(interface{ CompleteOne(result OUT) }); ok { // without an allocation
+			one.CompleteOne(r.Value)
+		} else {
+			out.Complete(r.Value)
+		}
+	case errors.Is(r.Err, ErrNoResult):
+		out.Complete()
+	default:
+		out.CompleteExceptionally(r.Err)
+	}
+}
+
+// isBatched tells functions of all types from others.
+func (f *batched[IN, OUT]) isBatched() {}
+
+// batchedIn returns the function that Batched has made, if fn is one or wraps one. It panics if that has other types: the elements of
+// the operator are not those of the call.
+func batchedIn[IN, OUT any](name string, fn AsyncFunction[IN, OUT]) *batched[IN, OUT] {
+	inner, ok := find[interface{ isBatched() }](fn)
+	if !ok {
+		return nil
+	}
+	f, ok := inner.(*batched[IN, OUT])
+	if !ok {
+		panic(fmt.Sprintf("asyncop: %s: Batched inside of a wrapper with other types: it is not an %v",
+			name, reflect.TypeFor[AsyncFunction[IN, OUT]]()))
+	}
+	return f
+}
+
+// batching says how the engine makes the calls.
+func (f *batched[IN, OUT]) batching() *engine.Batching[IN, OUT] {
+	if f == nil {
+		return nil
+	}
+	return &engine.Batching[IN, OUT]{Of: f, MaxSize: f.maxSize, MaxWait: f.maxWait, Call: f.run}
+}

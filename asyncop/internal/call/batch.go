@@ -1,0 +1,187 @@
+package call
+
+import (
+	"context"
+	"sync"
+	"sync/atomic"
+
+	"github.com/weirflow/weir/internal/guard"
+)
+
+// Batch is one call for several elements, its members. Each member is an attempt of its own; the permit is that of the batch.
+//
+//	loop:    NewBatch ─▶ Add ─▶ the member's function calls Join ─▶ Add … ─▶ Close
+//	worker:  Run ─▶ the call ─▶ the permit comes back ─▶ the outcomes of the members
+type Batch[E, IN, OUT any] struct {
+	host    *Host[E]
+	of      any                  // the function
+	members []Member[E, IN, OUT] // the loop's until Close, then read-only
+	befores []before             // as members
+
+	mu     sync.Mutex // a leaf
+	closed bool       // guarded by mu
+
+	// Guarded by mu until Close, then the worker's, and read-only during the call.
+	ins    []IN
+	outs   []Future[OUT]
+	ctxs   []context.Context //nolint:containedctx // of the calls of the function
+	permit bool              // it was not given back
+
+	over   atomic.Int64           // so many of ctxs have ended, from the first one on; it may be more
+	signal atomic.Pointer[signal] // made when the end of the call's context is asked for
+}
+
+// Future is asyncop.ResultFuture.
+type Future[OUT any] interface {
+	Complete(results ...OUT)
+	CompleteExceptionally(err error)
+}
+
+// Member is the attempt of an element in a batch.
+type Member[E, IN, OUT any] struct {
+	Attempt[E, OUT]
+	batch *Batch[E, IN, OUT]
+	place [1]OUT
+}
+
+// before is something that is done before the call, for a member that may be over earlier.
+type before struct{ done, over <-chan struct{} }
+
+// NewBatch returns a batch for calls of one function, with room for so many members. A permit of the operator, and a shared one, were
+// taken for it.
+func NewBatch[E, IN, OUT any](host *Host[E], of any, size int) *Batch[E, IN, OUT] {
+	return &Batch[E, IN, OUT]{host: host, of: of, members: make([]Member[E, IN, OUT], 0, size), permit: true}
+}
+
+// Len returns the number of members.
+func (b *Batch[E, IN, OUT]) Len() int { return len(b.members) }
+
+// Add returns the attempt of another member. There must be room.
+func (b *Batch[E, IN, OUT]) Add() *Attempt[E, OUT] {
+	n := len(b.members)
+	b.members = b.members[:n+1]
+	m := &b.members[n]
+	m.batch, m.results = b, m.place[:0]
+	m.state.Store(member)
+	return &m.Attempt
+}
+
+// Context returns the context of the newest member's attempt.
+func (b *Batch[E, IN, OUT]) Context() Cancellable {
+	return (*MemberContext[E, IN, OUT])(&b.members[len(b.members)-1])
+}
+
+// After has the call wait until done is closed, or the newest member is over.
+func (b *Batch[E, IN, OUT]) After(done <-chan struct{}) {
+	b.befores = append(b.befores, before{done, b.Context().Done()})
+}
+
+// Join adds an element, with what the function was called with. It reports false if the batch is closed. Called from any goroutine.
+func (b *Batch[E, IN, OUT]) Join(ctx context.Context, in IN, out Future[OUT]) bool {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	if b.closed {
+		return false
+	}
+	if b.ins == nil {
+		size := cap(b.members)
+		b.ins, b.outs, b.ctxs = make([]IN, 0, size), make([]Future[OUT], 0, size), make([]context.Context, 0, size)
+	}
+	b.ins, b.outs, b.ctxs = append(b.ins, in), append(b.outs, out), append(b.ctxs, ctx)
+	return true
+}
+
+// Close ends the forming. If nothing has joined it reports false: there is no call, and the permits are the caller's.
+func (b *Batch[E, IN, OUT]) Close() bool {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	b.closed = true
+	return len(b.ins) > 0
+}
+
+// Run makes the call, on a worker, for the elements that are not late (law A5). outcome completes the element at i. A panic of the
+// call, or runtime.Goexit, is the outcome of all (law A6).
+func (b *Batch[E, IN, OUT]) Run(call func(ctx context.Context, ins []IN) (outcome func(i int, out Future[OUT]))) {
+	defer b.returned() // also if a future ends the goroutine
+	for _, f := range b.befores {
+		select {
+		case <-f.done:
+		case <-f.over:
+		}
+	}
+	if b.leaveOutLate(); len(b.ins) == 0 {
+		return
+	}
+	var g guard.Guard
+	defer g.Close(func(recovered any) {
+		err := b.host.Panicked(recovered)
+		b.returned()
+		b.deliver(b.outs, b.ctxs, func(_ int, out Future[OUT]) { out.CompleteExceptionally(err) })
+	})
+	outcome := call((*BatchContext[E, IN, OUT])(b), b.ins)
+	g.Returned()
+	b.returned()
+	b.deliver(b.outs, b.ctxs, outcome)
+}
+
+// leaveOutLate removes the elements that are late. Where the future is not the attempt, its owner waits for an outcome.
+func (b *Batch[E, IN, OUT]) leaveOutLate() {
+	var outs []Future[OUT]
+	var ctxs []context.Context
+	var errs []error
+	n := 0
+	for i, ctx := range b.ctxs {
+		late := lateIn(ctx)
+		if late == nil {
+			b.ins[n], b.outs[n], b.ctxs[n] = b.ins[i], b.outs[i], ctx
+			n++
+		} else if _, own := b.outs[i].(*Attempt[E, OUT]); !own {
+			outs, ctxs, errs = append(outs, b.outs[i]), append(ctxs, ctx), append(errs, late)
+		}
+	}
+	clear(b.ins[n:])
+	clear(b.outs[n:])
+	clear(b.ctxs[n:])
+	b.ins, b.outs, b.ctxs = b.ins[:n], b.outs[:n], b.ctxs[:n]
+	b.deliver(outs, ctxs, func(i int, out Future[OUT]) { out.CompleteExceptionally(errs[i]) })
+}
+
+// lateIn asks the attempt that ctx belongs to, or what stands for it, why no call must begin.
+func lateIn(ctx context.Context) error {
+	if host, ok := ctx.Value(HostKey{}).(interface{ Begin() error }); ok {
+		if late := host.Begin(); late != nil {
+			return late
+		}
+	}
+	return ctx.Err() // it may be one that a wrapper has derived
+}
+
+// deliver completes elements. A future that breaks, as that of a user's wrapper may, fails its own attempt only.
+func (b *Batch[E, IN, OUT]) deliver(outs []Future[OUT], ctxs []context.Context, outcome func(i int, out Future[OUT])) {
+	i := 0
+	var g guard.Guard
+	defer g.Close(func(recovered any) {
+		if a, ok := ctxs[i].Value(HostKey{}).(*Attempt[E, OUT]); ok {
+			a.complete(nil, b.host.Panicked(recovered))
+		}
+		next := i + 1
+		b.deliver(outs[next:], ctxs[next:], func(i int, out Future[OUT]) { outcome(next+i, out) })
+	})
+	for ; i < len(outs); i++ {
+		outcome(i, outs[i])
+	}
+	g.Returned()
+}
+
+// returned gives the permits back, once.
+func (b *Batch[E, IN, OUT]) returned() {
+	if !b.permit {
+		return
+	}
+	b.permit = false
+	if s := b.host.Share; s != nil {
+		s.Release()
+	}
+	b.host.freed.Add(1)
+	b.host.WakeUp()
+}

@@ -1,0 +1,100 @@
+package engine
+
+import (
+	"context"
+	"time"
+
+	"github.com/weirflow/weir/asyncop/internal/call"
+	"github.com/weirflow/weir/queue"
+)
+
+// Batching says how calls for several elements are made.
+//
+// Config.Invoke is called for each member. Its function, which may have wrappers around it, finds the batch in the context and joins
+// it. Then the batch is a job.
+type Batching[IN, OUT any] struct {
+	Of      any                                                       // the function, as it looks for its batch
+	MaxSize int                                                       // members
+	MaxWait time.Duration                                             // of an element that may start; 0: a turn
+	Call    func(b *call.Batch[*queue.Entry[Slot[IN, OUT]], IN, OUT]) // makes the call, on a worker
+}
+
+// NoneFollows says that no element follows those that are here: a batch does not wait for others any more.
+func (g *Engine[IN, OUT]) NoneFollows() { g.whole = true }
+
+// isEnough reports whether a batch goes without a wait: it has all its members, or no others can come. An element that waits to leave
+// makes room when downstream takes it.
+func (g *Engine[IN, OUT]) isEnough() bool {
+	return g.startable() >= g.Batch.MaxSize || g.whole || !g.HasRoom() && g.Queue.Head() == nil
+}
+
+// isDue reports whether a batch goes, if there is a permit.
+func (g *Engine[IN, OUT]) isDue() bool { return g.isEnough() || g.now >= g.batchDue() }
+
+// batchDue returns when the first of those that may start has waited for MaxWait. Retries count as one group from the first on.
+func (g *Engine[IN, OUT]) batchDue() time.Duration {
+	since := Never
+	if g.fresh != nil {
+		since = max(0, g.fresh.Value.accepted) // that of a restored one may be before the start
+	}
+	if g.ready.Len() > 0 {
+		since = min(since, g.readied)
+	}
+	return later(since, g.Batch.MaxWait)
+}
+
+// startBatches starts batches as long as one goes, with waits or without.
+func (g *Engine[IN, OUT]) startBatches(withWaits bool) {
+	for n := 0; n < turnLimit && g.canStart() && (g.isEnough() || withWaits && g.isDue()); n++ {
+		g.startBatch()
+	}
+}
+
+// startBatch starts a batch of those that may start: retries before first attempts, oldest first. The first member is asked for what
+// the call as a whole needs, permits and the pace.
+func (g *Engine[IN, OUT]) startBatch() {
+	e := g.nextStart()
+	if !g.mayStart(e) || (g.Host.Share != nil || g.Pace != nil) && !g.admit(e) {
+		return
+	}
+	g.permits--
+	size := min(g.startable(), g.Batch.MaxSize)
+	g.forming = call.NewBatch[*queue.Entry[Slot[IN, OUT]], IN, OUT](g.Host, g.Batch.Of, size)
+	for ; e != nil && g.failure == nil && g.forming.Len() < size; e = g.nextStart() {
+		if g.mayStart(e) {
+			g.begin(e)
+		}
+	}
+	g.sendBatch()
+}
+
+// sendBatch ends the forming of a batch, if there is one. Members that wrappers of the function have completed are not called.
+func (g *Engine[IN, OUT]) sendBatch() {
+	b := g.forming
+	if b == nil {
+		return
+	}
+	g.forming = nil
+	if b.Close() {
+		g.jobs = append(g.jobs, call.Job[*queue.Entry[Slot[IN, OUT]], IN, OUT]{Task: func() { g.Batch.Call(b) }})
+		return
+	}
+	g.permits++
+	if g.Host.Share != nil {
+		g.Host.Share.Release()
+	}
+}
+
+// prepareMember has what the strategy wants done first done on a worker. The call of the batch waits for it; if it fails, for the
+// others only.
+func (g *Engine[IN, OUT]) prepareMember(
+	e *queue.Entry[Slot[IN, OUT]], a *call.Attempt[*queue.Entry[Slot[IN, OUT]], OUT], before func(ctx context.Context) error,
+) {
+	done := make(chan struct{})
+	g.forming.After(done)
+	ctx := g.contextBeside(&e.Value, &a.Token)
+	g.runBeside(&g.before, &a.Token, func() {
+		defer close(done)
+		g.doBefore(ctx, a, before)
+	})
+}

@@ -1,0 +1,7 @@
+package asyncop
+
+// Result is the outcome of one element: a value, or an error.
+type Result[OUT any] struct {
+	Value OUT
+	Err   error // if it is not nil, Value means nothing
+}
