@@ -258,7 +258,7 @@ func TestBatchedTimeoutOfMembers(t *testing.T) {
 // A member whose time runs out before its call begins is not part of it (A5).
 func TestBatchedMembersThatAreLate(t *testing.T) {
 	forEachMode(t, func(t *testing.T, m mode) {
-		b, r := newBulk(t, m, 2, 0, setup{timeout: time.Second, opts: options(asyncop.WithDropOnFailure(), asyncop.WithMaxConcurrentCalls(1))})
+		b, r := newBulk(t, m, 2, 1, setup{timeout: time.Second, opts: options(asyncop.WithDropOnFailure(), asyncop.WithMaxConcurrentCalls(1))})
 		r.sendEach("ab")
 		r.advance(time.Second / 2)
 		r.sendEach("c")
@@ -273,7 +273,7 @@ func TestBatchedMembersThatAreLate(t *testing.T) {
 // Attempts time out each for itself, and are retried while the call goes on.
 func TestBatchedAttemptTimeout(t *testing.T) {
 	forEachClock(t, func(t *testing.T, m mode) {
-		b, r := newBulk(t, m, 2, 0, setup{
+		b, r := newBulk(t, m, 2, time.Hour, setup{
 			timeout: time.Minute, strategy: retryAll(1, time.Second), opts: options(asyncop.WithAttemptTimeout(time.Second)),
 		})
 		r.sendEach("ab")
@@ -349,7 +349,7 @@ func TestBatchedCallsThatFail(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			forEachMode(t, func(t *testing.T, m mode) {
 				side := newSideSink(false)
-				b, r := newBulk(t, m, 2, 0, setup{
+				b, r := newBulk(t, m, 2, 1, setup{
 					timeout: time.Minute, strategy: retryAll(1, time.Second), opts: options(asyncop.WithSideOutput(side)),
 				})
 				r.sendEach("ab")
@@ -363,6 +363,7 @@ func TestBatchedCallsThatFail(t *testing.T) {
 					require.Equal(t, 2, f.Attempts)
 				}
 				r.sendEach("c")
+				r.advance(1)
 				b.answers("c#1", "C")
 				require.NoError(t, r.end())
 				require.Zero(t, r.stats().Running)
@@ -372,7 +373,7 @@ func TestBatchedCallsThatFail(t *testing.T) {
 		})
 	}
 	forEachMode(t, func(t *testing.T, m mode) {
-		b, r := newBulk(t, m, 2, 0, setup{})
+		b, r := newBulk(t, m, 2, 1, setup{})
 		r.sendEach("ab")
 		b.ends("a#1+b#1", func() ([]answer, error) { return nil, asyncop.ErrNoResult })
 		require.NoError(t, r.end())
@@ -437,7 +438,7 @@ func TestBatchedSharedPermits(t *testing.T) {
 func TestBatchedContexts(t *testing.T) {
 	forEachMode(t, func(t *testing.T, m mode) {
 		o := newTally(t)
-		b, r := newBulk(t, m, 2, 0, setup{timeout: time.Minute, strategy: retryAll(1, time.Second), opts: options(asyncop.WithObserver(o))})
+		b, r := newBulk(t, m, 2, 1, setup{timeout: time.Minute, strategy: retryAll(1, time.Second), opts: options(asyncop.WithObserver(o))})
 		r.sendEach("ab")
 		c := b.named("a#1+b#1")
 		require.Equal(t, "a", c.members[0].Value(tallyKey{}))
@@ -451,7 +452,7 @@ func TestBatchedContexts(t *testing.T) {
 		b.answers("a#1+b#1", "! B")
 		require.ErrorIs(t, c.ctx.Err(), context.Canceled)
 		require.NotNil(t, asyncop.MemberContexts(c.ctx))
-		r.advance(time.Second)
+		r.advance(time.Second + 1)
 		b.answers("a#2", "A")
 		require.NoError(t, r.end())
 		require.Equal(t, 3, o.attempts)
@@ -554,15 +555,15 @@ func TestBatchedBefore(t *testing.T) {
 				return nil
 			}), nil
 		})
-		b, r := newBulk(t, m, 3, 0, setup{timeout: time.Minute, strategy: because(safeReason, s)})
+		b, r := newBulk(t, m, 3, 1, setup{timeout: time.Minute, strategy: because(safeReason, s)})
 		r.sendEach("abc")
 		b.answers("a#1+b#1+c#1", "! ! C")
-		r.advance(time.Second)
+		r.advance(time.Second + 1)
 		require.EqualValues(t, 1, r.stats().Running)
 		r.advance(time.Second)
-		require.Equal(t, "a#1+b#1+c#1@0s a#2@2s", b.times())
+		require.Equal(t, "a#1+b#1+c#1@0s a#2@2.000000001s", b.times())
 		b.answers("a#2", "A")
-		r.advance(2 * time.Second)
+		r.advance(2*time.Second + 1)
 		b.answers("b#3", "B")
 		require.ElementsMatch(t, []string{"a#2", "b#2", "b#3"}, did)
 		require.NoError(t, r.end())
@@ -614,7 +615,7 @@ func TestBatchedInsideOfWrappers(t *testing.T) {
 		b := &bulk{t: t, over: make(chan struct{})}
 		b.self = uppers
 		r := newRig(t, m, setup{timeout: time.Minute, wrap: func(h *hand) function {
-			fn := b.function(3, 0)(h)
+			fn := b.function(3, 1)(h)
 			w := hookedOpenly{hooked{function: fn, before: func(_ context.Context, in string, result future) bool {
 				if in == "b" {
 					result.Complete("known")
@@ -652,7 +653,7 @@ func TestBatchedFuturesThatBreak(t *testing.T) {
 				b := &bulk{t: t, over: make(chan struct{})}
 				b.self = uppers
 				r := newRig(t, m, setup{timeout: time.Minute, opts: options(asyncop.WithSideOutput(side)), wrap: func(h *hand) function {
-					fn := b.function(4, 0)(h)
+					fn := b.function(4, 1)(h)
 					w := hookedOpenly{hooked{function: fn}}
 					w.before = func(ctx context.Context, in string, result future) bool {
 						e := exclaiming{future: result}
@@ -740,7 +741,7 @@ func TestBatchedStages(t *testing.T) {
 			seen[fmt.Sprintf("%v#%d", a.Input, a.Number)] = fmt.Sprintf("%v %v %v", a.Stage, a.InDoubt, a.Idempotent)
 			return strategies.RetryAfter(time.Second), nil
 		})
-		b, r := newBulk(t, m, 2, 0, setup{timeout: time.Minute, strategy: because(safeReason, s)})
+		b, r := newBulk(t, m, 2, 1, setup{timeout: time.Minute, strategy: because(safeReason, s)})
 		b.self = func(c *bulkCall) ([]answer, error) {
 			predicates.ReportStage(c.ctx, predicates.ClientDispatch)
 			switch asyncop.AttemptFromContext(c.members[0]) {
@@ -750,7 +751,7 @@ func TestBatchedStages(t *testing.T) {
 			case 3:
 				predicates.ReportSent(predicates.WithTracked(c.ctx)) // under an identity that is none of a member
 			case 4:
-				predicates.ReportSent(predicates.WithTracked(c.members[0]))
+				predicates.ReportSent(predicates.WithTracked(c.members[slices.Index(c.ins, "a")]))
 			default:
 				return uppers(c)
 			}
