@@ -472,7 +472,7 @@ func TestBatchedAroundAnOperator(t *testing.T) {
 		return of
 	}
 	forEachMode(t, func(t *testing.T, m mode) {
-		b, r := newBulk(t, m, 2, 0, setup{})
+		b, r := newBulk(t, m, 2, time.Hour, setup{})
 		b.self = func(c *bulkCall) ([]answer, error) {
 			assert.Empty(t, inner(c.ctx))
 			assert.Empty(t, inner(c.members[0]))
