@@ -350,7 +350,7 @@ func TestBatchedCallsThatFail(t *testing.T) {
 			forEachMode(t, func(t *testing.T, m mode) {
 				side := newSideSink(false)
 				b, r := newBulk(t, m, 2, 1, setup{
-					timeout: time.Minute, strategy: retryAll(1, time.Second), opts: options(asyncop.WithSideOutput(side)),
+					timeout: time.Minute, strategy: retryAll(1, time.Second), opts: options(asyncop.WithFailureSink(side.take)),
 				})
 				r.sendEach("ab")
 				b.ends("a#1+b#1", c.outcome)
@@ -652,7 +652,7 @@ func TestBatchedFuturesThatBreak(t *testing.T) {
 				side := newSideSink(false)
 				b := &bulk{t: t, over: make(chan struct{})}
 				b.self = uppers
-				r := newRig(t, m, setup{timeout: time.Minute, opts: options(asyncop.WithSideOutput(side)), wrap: func(h *hand) function {
+				r := newRig(t, m, setup{timeout: time.Minute, opts: options(asyncop.WithFailureSink(side.take)), wrap: func(h *hand) function {
 					fn := b.function(4, 1)(h)
 					w := hookedOpenly{hooked{function: fn}}
 					w.before = func(ctx context.Context, in string, result future) bool {
@@ -683,7 +683,7 @@ func TestBatchedWrappersThatBreak(t *testing.T) {
 				side := newSideSink(false)
 				b := &bulk{t: t, over: make(chan struct{})}
 				b.self = uppers
-				r := newRig(t, m, setup{timeout: time.Minute, opts: options(asyncop.WithSideOutput(side)), wrap: func(h *hand) function {
+				r := newRig(t, m, setup{timeout: time.Minute, opts: options(asyncop.WithFailureSink(side.take)), wrap: func(h *hand) function {
 					return hookedOpenly{hooked{function: b.function(4, 10*time.Millisecond)(h), before: func(_ context.Context, in string, _ future) bool {
 						if in == "b" {
 							breakage.breaks()
