@@ -112,16 +112,17 @@ func (c *Call) complete(answer []byte, made bool) error {
 	}
 	f.answer, f.err = answer, nil
 	rec := r.land(f, now)
+	client := rec.client
 	rec.answer, rec.attempt, rec.touched = answer, c.req.Attempt, now
 	r.bytes += int64(cap(answer))
 	r.aged.pushBack(rec)
 	switch {
-	case rec.seq < rec.client.before: // the client has said meanwhile that it is done with it
+	case rec.seq < client.before: // the client has said meanwhile that it is done with it
 		r.stats.Acknowledged++
 		r.forget(rec, false)
 	case len(answer) > r.config.MaxAnswer,
 		// The effect is there, so nothing can be refused: the answer is lost (law X3).
-		r.bytes > r.config.MaxBytes && !r.makeRoom(now, 0, 0, 0, rec.client) && rec.client.get(rec.seq, rec.step) == rec:
+		r.bytes > r.config.MaxBytes && !r.makeRoom(now, 0, 0, 0, client) && client.get(c.req.Sequence, c.req.Step) == rec:
 		r.stats.Unkept++
 		r.forget(rec, true)
 	}
@@ -191,9 +192,10 @@ func (r *Results) endHandler(c *Call, now time.Duration) {
 		f.err = ErrNoAnswer
 	}
 	rec := r.land(f, now)
+	client := rec.client
 	r.dropRecord(rec, false)
 	if f.stale {
-		r.markGone(rec.client, rec.seq, rec.step)
+		r.markGone(client, c.req.Sequence, c.req.Step)
 	}
 }
 
@@ -201,7 +203,7 @@ func (r *Results) endHandler(c *Call, now time.Duration) {
 // under mu.
 func (r *Results) land(f *flight, now time.Duration) *record {
 	rec := f.record
-	rec.flight = nil
+	rec.flight, f.record = nil, nil // its memory is used again
 	f.ended = true
 	f.driver = nil
 	if f.done != nil {

@@ -5,8 +5,9 @@ import "time"
 // What is charged for the bookkeeping, in bytes: measured with the maps that hold it, rounded up. See TestBytesAreHonest.
 const (
 	clientCost = 512
-	recordCost = 208
-	flightCost = 512 // while an attempt runs: its call, its context
+	slabCost   = 4096 // of some records
+	pageCost   = 320  // of the records of numbers that follow each other
+	flightCost = 512  // while an attempt runs: its call, its context
 	waiterCost = 256
 	spanCost   = 48
 	goneCost   = 128 // of an evicted client
@@ -22,22 +23,31 @@ type clientKey struct {
 type client struct {
 	at      links[client] // in Results.idle while nothing runs
 	key     clientKey
-	heard   time.Duration // when a request came, or the last one ended
-	before  int64         // everything below is STALE; never falls
-	swept   int64         // records below are removed, but for those that run
-	highest int64         // of the numbers seen
-	running int           // records in progress
-	records map[int64]*record
-	count   int // of records
+	heard   time.Duration   // when a request came, or the last one ended
+	before  int64           // everything below is STALE; never falls
+	swept   int64           // records below are removed, but for those that run
+	highest int64           // of the numbers seen
+	running int             // records in progress
+	pages   map[int64]*page // by sequence number / pageSize; none is empty
+	count   int             // of records
 	gone    gone
 	found   bool // Records were asked about this client
 }
 
 func (c *client) links() *links[client] { return &c.at }
 
-// record is a request that runs or has an answer. Everything is guarded by Results.mu.
+// page is the records of numbers that follow each other, as those of a client do.
+type page struct {
+	used    int // numbers with a record
+	records [pageSize]*record
+}
+
+const pageSize = 31 // so that a page has 256 bytes
+
+// record is a request that runs or has an answer. Everything is guarded by Results.mu. Its memory is used again: see slab.
 type record struct {
-	at      links[record] // in Results.aged while there is an answer
+	at      links[record] // in Results.aged while there is an answer, in slabs.free while there is no request
+	slab    *slab
 	client  *client
 	seq     int64
 	step    string
@@ -51,37 +61,73 @@ type record struct {
 
 func (rec *record) links() *links[record] { return &rec.at }
 
-// cost is what rec is charged for.
-func (rec *record) cost() int64 { return recordCost + int64(len(rec.step)) + int64(cap(rec.answer)) }
+// cost is what rec is charged for, besides its part of a slab and a page.
+func (rec *record) cost() int64 { return int64(len(rec.step)) + int64(cap(rec.answer)) }
+
+// first returns a record of a number, or nil. Others are behind it: those of other steps.
+func (c *client) first(seq int64) *record {
+	p := c.pages[seq/pageSize]
+	if p == nil {
+		return nil
+	}
+	return p.records[seq%pageSize]
+}
 
 // get returns the record of a request, or nil.
 func (c *client) get(seq int64, step string) *record {
-	rec := c.records[seq]
+	rec := c.first(seq)
 	for rec != nil && rec.step != step {
 		rec = rec.other
 	}
 	return rec
 }
 
-func (c *client) put(rec *record) {
-	rec.other = c.records[rec.seq]
-	c.records[rec.seq] = rec
+// put adds a record, and returns how many pages that took.
+func (c *client) put(rec *record) (pages int) {
+	p := c.pages[rec.seq/pageSize]
+	if p == nil {
+		p, pages = &page{}, 1
+		c.pages[rec.seq/pageSize] = p
+	}
+	first := &p.records[rec.seq%pageSize]
+	if *first == nil {
+		p.used++
+	}
+	rec.other, *first = *first, rec
 	c.count++
+	return pages
 }
 
-func (c *client) remove(rec *record) {
+// remove removes a record, and returns how many pages are no longer needed.
+func (c *client) remove(rec *record) (pages int) {
 	c.count--
-	first := c.records[rec.seq]
-	switch {
-	case first != rec:
-		for first.other != rec {
-			first = first.other
-		}
-		first.other = rec.other
-	case rec.other != nil:
-		c.records[rec.seq] = rec.other
-	default:
-		delete(c.records, rec.seq)
+	p := c.pages[rec.seq/pageSize]
+	at := &p.records[rec.seq%pageSize]
+	for *at != rec {
+		at = &(*at).other
 	}
-	rec.other = nil
+	*at, rec.other = rec.other, nil
+	if p.records[rec.seq%pageSize] != nil {
+		return 0
+	}
+	if p.used--; p.used > 0 {
+		return 0
+	}
+	delete(c.pages, rec.seq/pageSize)
+	return 1
+}
+
+// all yields the records. Those that it has yielded may be removed meanwhile.
+func (c *client) all(yield func(*record) bool) {
+	for _, p := range c.pages {
+		for _, rec := range p.records { // a copy
+			for rec != nil {
+				next := rec.other
+				if !yield(rec) {
+					return
+				}
+				rec = next
+			}
+		}
+	}
 }

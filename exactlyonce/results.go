@@ -91,6 +91,7 @@ type Results struct {
 	clients map[clientKey]*client
 	idle    list[client, *client] // nothing runs, the longest silent first
 	aged    list[record, *record] // with an answer, the least recently asked for first
+	slabs   slabs                 // the memory of records
 	evicted map[clientKey]evicted // clients that were removed before their time
 	order   fifo.Queue[evictedAt] // of evicted, oldest first
 	lagging map[*client]struct{}  // have records below their mark
@@ -227,7 +228,7 @@ func (r *Results) track(req Request, takeOver bool) (call *Call, ask bool, err e
 			r.stats.Stale++
 			return nil, false, ErrStale
 		}
-		if !r.makeRoom(now, clientCost+int64(len(key.scope))+recordCost+flightCost+int64(len(req.Step)), 1, 1, nil) {
+		if !r.makeRoom(now, clientCost+int64(len(key.scope))+pageCost+flightCost+int64(len(req.Step)), 1, 1, nil) {
 			r.stats.Refused++
 			return nil, false, ErrFull
 		}
@@ -253,7 +254,7 @@ func (r *Results) track(req Request, takeOver bool) (call *Call, ask bool, err e
 		return nil, false, ErrStale
 	}
 	if rec == nil {
-		if !r.makeRoom(now, recordCost+flightCost+int64(len(req.Step)), 0, 1, c) {
+		if !r.makeRoom(now, pageCost+flightCost+int64(len(req.Step)), 0, 1, c) {
 			r.stats.Refused++
 			return nil, false, ErrFull
 		}
@@ -309,8 +310,8 @@ func (r *Results) ask(ctx context.Context, call *Call) (*Call, error) {
 		err = ErrStale
 	}
 	r.mu.Lock()
-	if err == nil {
-		call.flight.record.client.found = true
+	if rec := call.flight.record; err == nil && rec != nil { // nil: another driver has ended it meanwhile
+		rec.client.found = true
 	}
 	switch {
 	case err != nil:
@@ -339,7 +340,7 @@ func (r *Results) ask(ctx context.Context, call *Call) (*Call, error) {
 // The rest runs under mu.
 
 func (r *Results) addClient(key clientKey, now time.Duration) *client {
-	c := &client{key: key, heard: now, records: map[int64]*record{}}
+	c := &client{key: key, heard: now, pages: map[int64]*page{}}
 	if e, ok := r.evicted[key]; ok {
 		c.before, c.swept = e.before, e.before
 		r.dropEvicted(key)
@@ -354,7 +355,11 @@ func (r *Results) addClient(key clientKey, now time.Duration) *client {
 
 func (r *Results) addRecord(c *client, req Request) *record {
 	f := &flight{handlers: 1}
-	rec := &record{client: c, seq: req.Sequence, step: req.Step, print: req.Fingerprint, flight: f}
+	if r.slabs.needs() {
+		r.bytes += slabCost
+	}
+	rec := r.slabs.take()
+	rec.client, rec.seq, rec.step, rec.print, rec.flight = c, req.Sequence, req.Step, req.Fingerprint, f
 	f.record = rec
 	f.first = Call{results: r, req: req, state: StateNew, flight: f}
 	f.driver = &f.first
@@ -363,10 +368,9 @@ func (r *Results) addRecord(c *client, req Request) *record {
 	}
 	c.running++
 	c.highest = max(c.highest, req.Sequence)
-	c.put(rec)
+	r.bytes += pageCost*int64(c.put(rec)) + rec.cost() + flightCost
 	r.stats.Records++
 	r.stats.InProgress++
-	r.bytes += rec.cost() + flightCost
 	return rec
 }
 
@@ -392,15 +396,19 @@ func (r *Results) sweep(c *client, n int) {
 	case c.count == 0:
 		c.swept = c.before
 	case behind > 2*int64(c.count) && c.count <= n:
-		for _, rec := range c.records {
+		for rec := range c.all {
 			if rec.seq < c.before {
-				r.forgetAll(rec)
+				r.acknowledged(rec)
 			}
 		}
 		c.swept = c.before
 	default:
 		for end := c.swept + min(behind, int64(n)); c.swept < end; c.swept++ {
-			r.forgetAll(c.records[c.swept])
+			for rec := c.first(c.swept); rec != nil; {
+				next := rec.other // of another step
+				r.acknowledged(rec)
+				rec = next
+			}
 		}
 	}
 	if c.swept < c.before {
@@ -410,15 +418,11 @@ func (r *Results) sweep(c *client, n int) {
 	}
 }
 
-// forgetAll forgets rec and the other steps of its number. What runs is forgotten when it has ended.
-func (r *Results) forgetAll(rec *record) {
-	for rec != nil {
-		next := rec.other
-		if rec.flight == nil {
-			r.stats.Acknowledged++
-			r.forget(rec, false)
-		}
-		rec = next
+// acknowledged forgets a record below the mark. What runs is forgotten when it has ended.
+func (r *Results) acknowledged(rec *record) {
+	if rec.flight == nil {
+		r.stats.Acknowledged++
+		r.forget(rec, false)
 	}
 }
 
@@ -429,12 +433,14 @@ func (r *Results) forget(rec *record, stale bool) {
 }
 
 func (r *Results) dropRecord(rec *record, stale bool) {
-	c := rec.client
-	c.remove(rec)
+	c, seq, step := rec.client, rec.seq, rec.step
 	r.stats.Records--
-	r.bytes -= rec.cost()
+	r.bytes -= rec.cost() + pageCost*int64(c.remove(rec))
+	if r.slabs.give(rec) {
+		r.bytes -= slabCost
+	}
 	if stale {
-		r.markGone(c, rec.seq, rec.step)
+		r.markGone(c, seq, step)
 	}
 }
 
@@ -458,15 +464,8 @@ func (r *Results) touch(rec *record, now time.Duration) {
 
 // forgetClient removes a client that is idle, with its answers.
 func (r *Results) forgetClient(c *client) {
-	for _, rec := range c.records {
-		for rec != nil {
-			next := rec.other
-			r.aged.remove(rec)
-			r.stats.Records--
-			r.bytes -= rec.cost()
-			rec.other = nil
-			rec = next
-		}
+	for rec := range c.all {
+		r.forget(rec, false)
 	}
 	r.idle.remove(c)
 	delete(r.clients, c.key)
@@ -511,8 +510,12 @@ func (r *Results) dropEvicted(key clientKey) {
 // client keep.
 func (r *Results) makeRoom(now time.Duration, bytes int64, clients, records int, keep *client) bool {
 	for {
+		more := bytes
+		if records > 0 && r.slabs.needs() {
+			more += slabCost
+		}
 		tooManyClients := r.stats.Clients+clients > r.config.MaxClients
-		tooMany := r.stats.Records+records > r.config.MaxRecords || r.bytes+bytes > r.config.MaxBytes
+		tooMany := r.stats.Records+records > r.config.MaxRecords || r.bytes+more > r.config.MaxBytes
 		if !tooManyClients && !tooMany {
 			return true
 		}

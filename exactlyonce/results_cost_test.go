@@ -50,7 +50,7 @@ func TestBytesAreHonest(t *testing.T) {
 	}
 }
 
-// Tracking costs two allocations, and what a map takes when it grows.
+// Tracking costs one allocation, and now and then that of a page or a slab.
 func TestAllocations(t *testing.T) {
 	r := exactlyonce.NewResults(exactlyonce.ResultsConfig{})
 	answer := []byte("answer")
@@ -61,6 +61,6 @@ func TestAllocations(t *testing.T) {
 		req := since(seq, max(1, seq-100))
 		_, _, _ = r.Do(ctx, req, func(context.Context) ([]byte, error) { return answer, nil })
 	})
-	require.LessOrEqual(t, allocs, 2.0)
+	require.LessOrEqual(t, allocs, 1.0)
 	require.NoError(t, r.Close(ctx))
 }

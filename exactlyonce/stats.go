@@ -98,10 +98,8 @@ func (r *Results) dump(now time.Duration) (lines []string, left int) {
 		}
 		lines = append(lines, c.line(now))
 		records := make([]*record, 0, c.count)
-		for _, rec := range c.records {
-			for ; rec != nil; rec = rec.other {
-				records = append(records, rec)
-			}
+		for rec := range c.all {
+			records = append(records, rec)
 		}
 		slices.SortFunc(records, func(a, b *record) int {
 			return cmp.Or(cmp.Compare(a.seq, b.seq), cmp.Compare(a.step, b.step))
