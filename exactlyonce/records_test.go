@@ -229,3 +229,36 @@ func TestMemoryIsACacheOfRecords(t *testing.T) {
 	require.NoError(t, err)
 	require.Equal(t, "x", answer, "of a client that was forgotten here")
 }
+
+// recordsThatWait are Records whose Find waits.
+type recordsThatWait struct {
+	*fakeRecords
+	found func()
+}
+
+func (f recordsThatWait) Find(ctx context.Context, req exactlyonce.Request) (exactlyonce.State, []byte, error) {
+	state, answer, err := f.fakeRecords.Find(ctx, req)
+	f.found()
+	return state, answer, err
+}
+
+// A replica's order overtakes an attempt that still looks for its record: the answer that counts is there before.
+func TestTakenOverWhileRecordsAreAsked(t *testing.T) {
+	f := recordsThatWait{fakeRecords: newFakeRecords()}
+	r, _ := newResults(t, exactlyonce.ResultsConfig{Records: &f})
+	f.found = func() {
+		f.found = func() {}
+		driver, err := r.TakeOver(attempt(1, 2))
+		require.NoError(t, err)
+		require.NoError(t, driver.Complete([]byte("driver")))
+		for seq := int64(2); seq < 40; seq++ { // its memory may be used again
+			complete(t, r, request(seq), "another")
+		}
+	}
+	call, err := r.Track(t.Context(), request(1))
+	require.NoError(t, err)
+	require.Equal(t, exactlyonce.StateNew, call.State())
+	require.False(t, call.IsDriver())
+	require.ErrorIs(t, call.Complete([]byte("late")), exactlyonce.ErrNotDriver)
+	require.Equal(t, "driver", replay(t, r, request(1)))
+}
