@@ -184,6 +184,9 @@ func newOperator[IN, OUT any](
 		panic(fmt.Sprintf("asyncop: %s: WithFailureSink: %T does not take %v",
 			name, cfg.failureSink, reflect.TypeFor[Failure[IN]]()))
 	}
+	if cfg.sideOutput != nil {
+		sink = sendTo[IN](cfg.sideOutput.In())
+	}
 	var state drive.StateCodec[IN, OUT]
 	if cfg.coordinator != nil {
 		state = newStateCodec[IN, OUT](name, cfg)

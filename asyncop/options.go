@@ -8,6 +8,7 @@ import (
 	"time"
 
 	"github.com/benbjohnson/clock"
+	"github.com/reugn/go-streams"
 
 	"github.com/weirflow/weir/asyncop/internal/engine"
 	"github.com/weirflow/weir/checkpoint"
@@ -49,6 +50,7 @@ type config struct {
 	onFailure          engine.FailurePolicy
 	policyOption       string // that has set it
 	failureSink        any    // a func(context.Context, Failure[IN]) error
+	sideOutput         streams.Inlet
 	exhaustedAsFailure bool
 	atEnd              endOfRetries
 	buffer             int
@@ -83,7 +85,7 @@ func newConfig(opts []Option) config {
 
 // setPolicy sets the failure policy that an option stands for. Of several options the last one of a kind counts.
 func (c *config) setPolicy(p engine.FailurePolicy, option string) {
-	if c.onFailure != engine.FailRun && c.onFailure != p {
+	if c.policyOption != "" && c.policyOption != option {
 		panic(fmt.Sprintf("asyncop: %s and %s exclude each other: an element fails once", c.policyOption, option))
 	}
 	c.onFailure, c.policyOption = p, option
@@ -217,7 +219,7 @@ func WithEarlyTimeout() Option {
 }
 
 // WithDropOnFailure logs and counts elements that fail, and goes on without them. By default the first failure fails
-// the pipeline. It excludes [WithFailureSink].
+// the pipeline. It excludes [WithFailureSink] and [WithSideOutput].
 func WithDropOnFailure() Option {
 	return func(cfg *config) { cfg.setPolicy(engine.Drop, "WithDropOnFailure") }
 }
@@ -245,7 +247,7 @@ func WithDropOnFailure() Option {
 // With checkpoints, an element is done as soon as it is taken. After a restart it may be offered again if it was taken since the last
 // checkpoint, so take must recognise it by something of its own, such as an id.
 //
-// IN must be the operator's. It excludes [WithDropOnFailure].
+// IN must be the operator's. It excludes [WithSideOutput] and [WithDropOnFailure].
 func WithFailureSink[IN any](take func(ctx context.Context, f Failure[IN]) error) Option {
 	if take == nil {
 		panic("asyncop: WithFailureSink: nil function")
@@ -253,6 +255,45 @@ func WithFailureSink[IN any](take func(ctx context.Context, f Failure[IN]) error
 	return func(cfg *config) {
 		cfg.setPolicy(engine.HandOver, "WithFailureSink")
 		cfg.failureSink = take
+	}
+}
+
+// WithSideOutput is [WithFailureSink] for go-streams: elements that fail go to inlet, a sink or a flow, as [Failure] values. inlet has
+// taken one when its channel has. The operator closes inlet.In() after the last one, so each operator needs an inlet of its own; if
+// inlet is a streams.Sink, Done waits for its completion. An inlet that takes nothing for 30 s after a failure or a cancel is given up.
+//
+// With checkpoints, what inlet has taken and not stored, such as what is in a channel with a buffer, is lost if the process is killed:
+// use WithFailureSink. It panics if inlet is nil, or its In. It excludes WithFailureSink and [WithDropOnFailure].
+func WithSideOutput(inlet streams.Inlet) Option {
+	if nils.Is(inlet) {
+		panic("asyncop: WithSideOutput: nil inlet")
+	}
+	if inlet.In() == nil {
+		panic(fmt.Sprintf("asyncop: WithSideOutput: In of the %T is nil", inlet))
+	}
+	return func(cfg *config) {
+		cfg.setPolicy(engine.HandOver, "WithSideOutput")
+		cfg.sideOutput = inlet
+	}
+}
+
+// sendTo returns the failure sink that sends to a side output.
+func sendTo[IN any](failures chan<- any) func(context.Context, Failure[IN]) error {
+	return func(ctx context.Context, f Failure[IN]) error {
+		select {
+		case failures <- f:
+			return nil
+		case <-ctx.Done():
+			return context.Cause(ctx)
+		}
+	}
+}
+
+// completeInlet ends a side output, and waits for it if that is possible.
+func completeInlet(sideOutput streams.Inlet) {
+	close(sideOutput.In())
+	if sink, ok := sideOutput.(streams.Sink); ok {
+		sink.AwaitCompletion()
 	}
 }
 

@@ -78,6 +78,9 @@ func newDriver[IN, OUT any](
 	if sink != nil {
 		c.Engine.Sink = func(ctx context.Context, r engine.Report[IN]) error { return sink(ctx, s.failureOf(r)) }
 	}
+	if cfg.sideOutput != nil {
+		c.EndSink = func() error { completeInlet(cfg.sideOutput); return nil }
+	}
 	s.driver = drive.New(c)
 	return s.driver, s
 }

@@ -31,6 +31,8 @@ type Config[IN, OUT any] struct {
 
 	Permits *call.Permits // shared with other operators; nil: none
 
+	EndSink func() error // after the last call of the failure sink; nil: there is nothing to end
+
 	CancelUpstream context.CancelCauseFunc // or nil
 	DrainRetries   bool                    // the end of the input lets retries go on
 	DrainResults   bool                    // that of Results' input does
