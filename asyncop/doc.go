@@ -58,7 +58,8 @@
 // early (T1), and go on when downstream takes nothing.
 //
 // Ordered operators emit in input order. Unordered ones emit in the order of completion; nothing crosses a watermark in
-// either direction. The results of one element stay together (Q1). There are never more slots than the capacity (Q2).
+// either direction. The results of one element stay together (Q1). There are never more slots than the capacity (Q2). Key-ordered
+// ones ([KeyOrderedWait]) are unordered ones that call the elements of a key one after the other (K1).
 //
 // Within one run the results of an element are emitted at most once. Its call may be made several times, or never if no
 // permit came free before the deadline.

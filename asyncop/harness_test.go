@@ -132,6 +132,7 @@ func construct[IN, OUT any](
 type setup struct {
 	timeout  time.Duration
 	strategy strategy
+	key      func(string) string  // makes it a key-ordered operator; the order of the mode means nothing then
 	wrap     func(*hand) function // the function, around the hand-driven one
 	blocked  bool                 // downstream takes nothing until read is called
 	opts     []asyncop.Option
@@ -172,7 +173,14 @@ func newRig(t *testing.T, m mode, s setup) *rig {
 	if s.wrap != nil {
 		fn = s.wrap(r.hand)
 	}
-	r.op = construct(m, fn, s.timeout, s.strategy, append(opts, s.opts...)...)
+	switch opts = append(opts, s.opts...); {
+	case s.key == nil:
+		r.op = construct(m, fn, s.timeout, s.strategy, opts...)
+	case s.strategy == nil:
+		r.op = asyncop.KeyOrderedWait(fn, s.key, s.timeout, m.capacity, opts...)
+	default:
+		r.op = asyncop.KeyOrderedWaitWithRetry(fn, s.key, s.timeout, m.capacity, s.strategy, opts...)
+	}
 	r.endInputOnce = sync.OnceFunc(func() { close(r.op.In()) })
 	r.readOnce = sync.OnceFunc(func() { close(r.startReading) })
 	go r.reader()

@@ -110,6 +110,7 @@ type modelConfig struct {
 	results                  bool // driven by Results, not as a flow
 	chained                  bool // by ResultsOf, whose body never waits: what pauses while it does has tests of its own
 	to                       bool // a flow whose results To takes, not Out
+	keys, most               int  // keys 0: no key order; most: elements that may wait for their key, 0: any number
 }
 
 // places is how many results find a place while downstream takes none.
@@ -183,6 +184,8 @@ func newModelConfig(b *modelBytes) modelConfig {
 		results:        yes(35),
 		to:             yes(50),
 		chained:        yes(40),
+		keys:           modelPick(b, 0, 0, 0, 1, 2, 3),
+		most:           modelPick(b, 0, 0, 1, 2),
 	}
 	c.chained = c.chained && c.results
 	if c.timeout == 0 {
@@ -198,6 +201,11 @@ func newModelConfig(b *modelBytes) modelConfig {
 	}
 	if c.holds {
 		c.calls = 0
+	}
+	if c.keys == 0 {
+		c.most = 0
+	} else if c.unordered = true; c.blocking && c.heeds { // in which order calls return that end at one instant
+		c.attemptTimeout = 0
 	}
 	return c
 }
@@ -251,6 +259,7 @@ type modelPhase uint8
 const (
 	mWall modelPhase = iota
 	mFresh
+	mBehind
 	mRunning
 	mBackoff
 	mReady
@@ -272,6 +281,8 @@ type modelElement struct {
 	lastErr     string // of its attempts
 	err         string // its failure
 	call        *modelCall
+	inLane      bool // it has not ended as far as its key is concerned
+	early       bool // it is done or failing, and others of its key are before it
 }
 
 type modelCall struct {
@@ -403,7 +414,7 @@ func (m *model) startOne() bool {
 	var e *modelElement
 	for _, o := range m.queue {
 		switch {
-		case o.phase != mFresh && o.phase != mReady || m.permits == 0:
+		case o.phase != mFresh && o.phase != mReady || m.permits == 0 || m.keys > 0 && !m.mayCall(o):
 		case e == nil, o.phase > e.phase, o.phase == mReady && o.accepted == e.accepted && o.order < e.order:
 			e = o
 		}
@@ -465,7 +476,7 @@ func (m *model) forgetUnmade(made func(key string) bool) {
 
 // acceptOne accepts an element while a slot is free (Q2), and notices the end of the input then.
 func (m *model) acceptOne() bool {
-	if !m.reading || len(m.source) == 0 || len(m.queue) == m.capacity {
+	if !m.reading || len(m.source) == 0 || len(m.queue) == m.capacity || m.crowded() {
 		return false
 	}
 	in := m.source[0]
@@ -479,9 +490,93 @@ func (m *model) acceptOne() bool {
 		e.phase = mWall
 	default:
 		m.stats.Accepted++
+		e.inLane = m.keys > 0
 	}
 	m.queue = append(m.queue, e)
+	if e.inLane && !m.mayCall(e) {
+		e.phase = mBehind
+	}
 	return true
+}
+
+// ---- Law K1
+
+// lane are the elements of a key that have not ended.
+func (m *model) lane(key int) (lane []*modelElement) {
+	for _, e := range m.queue {
+		if e.inLane && e.in.id%m.keys == key {
+			lane = append(lane, e)
+		}
+	}
+	return lane
+}
+
+// mayCall: it is the first of its key, and no call of that runs on.
+func (m *model) mayCall(e *modelElement) bool {
+	key := e.in.id % m.keys
+	if m.lane(key)[0] != e {
+		return false
+	}
+	for _, call := range m.calls {
+		if m.blocking && call.attempt > 0 && call.over && !call.answered && call.e.in.id%m.keys == key {
+			return false
+		}
+	}
+	return true
+}
+
+// crowded: as many elements of a key wait as may.
+func (m *model) crowded() bool {
+	for key := range m.keys {
+		if m.most > 0 && len(m.lane(key)) > m.most {
+			return true
+		}
+	}
+	return false
+}
+
+// first reports whether e takes effect now. If it does not, it does when it is the first of its key.
+func (m *model) first(e *modelElement) bool {
+	e.early = e.inLane && m.lane(e.in.id % m.keys)[0] != e
+	return !e.early
+}
+
+// leave: e has ended, and the next one of its key has its turn.
+func (m *model) leave(e *modelElement) {
+	if !e.inLane {
+		return
+	}
+	key := e.in.id % m.keys
+	lane := m.lane(key)
+	e.inLane = false
+	if lane[0] != e {
+		return
+	}
+	for _, next := range lane[1:] {
+		if !next.early {
+			break
+		}
+		m.enter(next, next.phase)
+		if next.early = false; next.phase == mFailing {
+			return
+		}
+		next.inLane = false
+	}
+	m.mayStart(key)
+}
+
+// mayStart lets the first of a key start, if it may.
+func (m *model) mayStart(key int) {
+	lane := m.lane(key)
+	if len(lane) == 0 || !m.mayCall(lane[0]) {
+		return
+	}
+	switch lane[0].phase {
+	case mBehind:
+		m.enter(lane[0], mFresh)
+	case mReady:
+		m.enter(lane[0], mReady)
+	}
 }
 
 // endInput: those in back-off get one last attempt at once, and nobody retries any more (A5).
@@ -506,7 +601,7 @@ func (m *model) head() int {
 		if e.phase == mWall || i > 0 && !m.unordered {
 			return head
 		}
-		if e.phase == mDone && (head < 0 || e.order < m.queue[head].order) {
+		if e.phase == mDone && !e.early && (head < 0 || e.order < m.queue[head].order) {
 			head = i
 		}
 	}
@@ -546,7 +641,7 @@ func (m *model) emitOne() bool {
 func (m *model) sideOne() bool {
 	var oldest *modelElement
 	for _, e := range m.queue {
-		if e.phase == mFailing && (oldest == nil || e.order < oldest.order) {
+		if e.phase == mFailing && !e.early && (oldest == nil || e.order < oldest.order) {
 			oldest = e
 		}
 	}
@@ -556,6 +651,7 @@ func (m *model) sideOne() bool {
 	m.side = append(m.side, oldest.sideLine(oldest.err))
 	m.stats.HandedOver++
 	m.enter(oldest, mDone)
+	m.leave(oldest)
 	return true
 }
 
@@ -569,6 +665,9 @@ func (m *model) answer(call *modelCall, o modelOutcome) {
 	call.answered = true
 	if m.blocking && call.attempt > 0 {
 		m.permits++
+		if m.keys > 0 && late && !m.ended {
+			m.mayStart(call.e.in.id % m.keys)
+		}
 	}
 	if call.attempt == 0 {
 		if m.held != nil {
@@ -712,6 +811,9 @@ func (m *model) finish(e *modelElement, o modelOutcome) {
 	}
 	e.results = o.results
 	m.enter(e, mDone)
+	if m.first(e) {
+		m.leave(e)
+	}
 }
 
 func (m *model) fail(e *modelElement, err string) {
@@ -720,9 +822,11 @@ func (m *model) fail(e *modelElement, err string) {
 	switch m.policy {
 	case modelSide:
 		m.enter(e, mFailing)
+		m.first(e)
 	case modelDrop:
 		m.stats.Dropped++
 		m.enter(e, mDone)
+		m.leave(e)
 	case modelFail:
 		m.stats.Failed++
 		m.enter(e, mDone)
@@ -790,6 +894,11 @@ func (m *model) enter(e *modelElement, p modelPhase) {
 func (m *model) statistics() asyncop.Stats {
 	s := m.stats
 	s.Running = int64(m.maxPermits() - m.permits)
+	for _, e := range m.queue {
+		if e.phase == mBehind {
+			s.WaitingForKey++
+		}
+	}
 	s.InFlight = s.Accepted - s.Completed - s.Dropped - s.HandedOver - s.Failed - s.Abandoned
 	oldest := slices.IndexFunc(m.queue, func(e *modelElement) bool { return e.in.kind != modelWatermark })
 	if s.InFlight > 0 && oldest >= 0 {
@@ -1007,7 +1116,13 @@ func (r *modelRun) begin() {
 	if r.unordered {
 		construct = asyncop.UnorderedWaitWithRetry[modelInput, any]
 	}
-	r.op = construct(fn, r.timeout, r.capacity, r.strategy(), opts...)
+	optional(r.most > 0, func() asyncop.Option { return asyncop.WithMaxWaitingPerKey(r.most) })
+	if r.keys > 0 {
+		key := func(in modelInput) int { return in.id % r.keys }
+		r.op = asyncop.KeyOrderedWaitWithRetry(fn, key, r.timeout, r.capacity, r.strategy(), opts...)
+	} else {
+		r.op = construct(fn, r.timeout, r.capacity, r.strategy(), opts...)
+	}
 	out := r.op.Out
 	switch {
 	case r.results:
@@ -1351,7 +1466,7 @@ func (r *modelRun) closeInput() string {
 // instant, such as calls that end by themselves, come before or after it, and no law says which.
 func (r *modelRun) mayClose() bool {
 	m := r.model
-	return m.ended || !(r.immediate || r.blocking && r.heeds) || len(m.source) == 0 && len(m.queue) < r.capacity
+	return m.ended || !(r.immediate || r.blocking && r.heeds) || len(m.source) == 0 && len(m.queue) < r.capacity && !m.crowded()
 }
 
 // open lists the calls that were not answered and may still end the attempt, or that block.
@@ -1554,6 +1669,7 @@ func (r *modelRun) checkLaws() {
 	from := map[int]string{}
 	walls := []int{}
 	last := 0
+	ofKey := map[int]int{}
 	for i, v := range r.out.got() {
 		if strings.HasPrefix(v, "W") {
 			var wall int
@@ -1578,6 +1694,11 @@ func (r *modelRun) checkLaws() {
 			r.report("Q1: %s is out of order in %v", v, r.out.got())
 		case len(walls) > 0 && id < walls[len(walls)-1]:
 			r.report("Q1: %s crossed a watermark in %v", v, r.out.got())
+		case r.keys > 0 && id < ofKey[id%r.keys]:
+			r.report("K1: %s is out of order in %v", v, r.out.got())
+		}
+		if r.keys > 0 {
+			ofKey[id%r.keys] = id
 		}
 		place[id], from[id], last = i, attempt, id
 	}

@@ -24,7 +24,7 @@ import (
 // Watermark is the control element of event time: see [queue.Watermark].
 type Watermark = queue.Watermark
 
-// AsyncWaitOperator is an operator as a flow of go-streams. It is made running by one of the four constructors and
+// AsyncWaitOperator is an operator as a flow of go-streams. It is made running by one of the constructors and
 // belongs to one pipeline.
 //
 //	in  -- 1 -- 2 ---- 3 -- 4 ------ 5 --------
@@ -178,6 +178,9 @@ func newOperator[IN, OUT any](
 		cfg.checkpointed = checkpointedOf(name, cfg.observers)
 	} else if cfg.forChecks != "" {
 		panic(fmt.Sprintf("asyncop: %s: %s needs WithCheckpoints: without checkpoints it does nothing", name, cfg.forChecks))
+	}
+	if cfg.maxWaitingPerKey > 0 && cfg.keys == nil {
+		panic(fmt.Sprintf("asyncop: %s: WithMaxWaitingPerKey needs KeyOrderedWait: without key order no element waits for its key", name))
 	}
 	sink, ok := cfg.failureSink.(func(context.Context, Failure[IN]) error)
 	if cfg.failureSink != nil && !ok {

@@ -40,6 +40,9 @@ type config struct {
 	checkpointed   CheckpointedObserver // one of them, with checkpoints; nil: none has a state
 	statsEvery     time.Duration        // 0: never
 
+	keys             any // an engine.Keys[IN, OUT]; nil: no key order
+	maxWaitingPerKey int // 0: any number
+
 	maxCalls       int      // 0: the capacity
 	permits        *Permits // shared with other operators; nil: none
 	pace           Pacer    // nil: none

@@ -18,6 +18,7 @@ type Stats struct {
 	Running         int64 // calls that run; a blocking call counts until it returns
 	Deciding        int64 // elements whose strategy is being asked off the loop, or that wait for that
 	WaitingForRetry int64 // elements in back-off, or whose retry waits for a permit
+	WaitingForKey   int64 // elements that wait for another one of their key, or for its call: see KeyOrderedWait
 	Attempts        int64 // calls begun, retries included
 	RetriesOnResult int64 // retries begun because of a result
 	RetriesOnError  int64 // retries begun because of an error

@@ -106,6 +106,8 @@ func (s *surface[IN, OUT]) engineConfig(timeout time.Duration, q queue.Queue[eng
 		ErrControlResult: ErrControlResult, ErrHandlerLimit: ErrHandlerLimit,
 		Hooks: s.engineHooks(timeout),
 	}
+	c.Keys, _ = s.keys.(engine.Keys[IN, OUT])
+	c.MaxWaiting = s.maxWaitingPerKey
 	for _, o := range s.observers {
 		c.Observers = append(c.Observers, observer{o})
 	}
@@ -172,6 +174,8 @@ func (s *surface[IN, OUT]) describe(call engine.SlowCall[IN]) (what, advice stri
 	switch {
 	case call.Observed:
 		what, advice = "an observer", "observers must not wait"
+	case call.Keyed:
+		what, advice = "the key function", "key functions must not wait"
 	case !call.Judged:
 		what, advice = invoke, "wrap what blocks in asyncop.Blocking"
 	case call.Invoked:

@@ -16,6 +16,7 @@ func BenchmarkW7(b *testing.B)  { benchmark(b, "W7") }
 func BenchmarkW8(b *testing.B)  { benchmark(b, "W8") }
 func BenchmarkW9(b *testing.B)  { benchmark(b, "W9") }
 func BenchmarkW10(b *testing.B) { benchmark(b, "W10") }
+func BenchmarkW11(b *testing.B) { benchmark(b, "W11") }
 func BenchmarkW12(b *testing.B) { benchmark(b, "W12") }
 
 // benchmark runs the rows of a workload. One iteration is a whole run, so the metrics are per element, not per

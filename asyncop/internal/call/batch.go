@@ -27,6 +27,7 @@ type Batch[E, IN, OUT any] struct {
 	ctxs   []context.Context //nolint:containedctx // of the calls of the function
 	permit bool              // it was not given back
 
+	ended  atomic.Bool            // the call has returned, or there is none
 	over   atomic.Int64           // so many of ctxs have ended, from the first one on; it may be more
 	signal atomic.Pointer[signal] // made when the end of the call's context is asked for
 }
@@ -96,7 +97,11 @@ func (b *Batch[E, IN, OUT]) Close() bool {
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	b.closed = true
-	return len(b.ins) > 0
+	if len(b.ins) == 0 {
+		b.ended.Store(true)
+		return false
+	}
+	return true
 }
 
 // Run makes the call, on a worker, for the elements that are not late (law A5). outcome completes the element at i. A panic of the
@@ -173,12 +178,16 @@ func (b *Batch[E, IN, OUT]) deliver(outs []Future[OUT], ctxs []context.Context, 
 	g.Returned()
 }
 
+// HasReturned reports whether the call has returned, or there is none. Members that have joined may be called until then.
+func (b *Batch[E, IN, OUT]) HasReturned() bool { return b.ended.Load() }
+
 // returned gives the permits back, once.
 func (b *Batch[E, IN, OUT]) returned() {
 	if !b.permit {
 		return
 	}
 	b.permit = false
+	b.ended.Store(true)
 	if s := b.host.Share; s != nil {
 		s.Release()
 	}

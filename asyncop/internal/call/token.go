@@ -216,6 +216,9 @@ func (t *Token[E]) Returned() {
 	t.giveBack(before, returned)
 }
 
+// HasReturned reports whether the function which occupied the attempt has returned.
+func (t *Token[E]) HasReturned() bool { return t.state.Load()&returned != 0 }
+
 // release gives the permit back that operators share, if bits have brought that about: the attempt is over, and no function of it
 // runs. Other than its operator's own permit it does not wait for the loop. Called for attempts only, and by publish for handlers,
 // which have no number.

@@ -55,6 +55,8 @@ func (g *Engine[IN, OUT]) begin(e *queue.Entry[Slot[IN, OUT]]) {
 		default:
 			g.counts.RetriesOnError++
 		}
+	} else {
+		g.heads.Cancel(&s.timer)
 	}
 	if s.attempts < math.MaxInt32 {
 		s.attempts++
@@ -76,6 +78,9 @@ func (g *Engine[IN, OUT]) begin(e *queue.Entry[Slot[IN, OUT]]) {
 	a := g.newAttempt()
 	a.Start(g.Host, e, s.attempts, deadline)
 	s.attempt = a
+	if p := s.place(); p != nil {
+		p.batch = g.forming
+	}
 	g.counts.Attempts++
 	if s.attempts == 1 {
 		g.retry.policy.Deposit()
@@ -204,7 +209,9 @@ const (
 
 // endAttempt is the one place where an attempt ends. Its permit comes back, unless a function of it still runs, which will give it
 // back.
-func (g *Engine[IN, OUT]) endAttempt(a *call.Attempt[*queue.Entry[Slot[IN, OUT]], OUT], how attemptEnd) (end call.Ending) {
+func (g *Engine[IN, OUT]) endAttempt(
+	e *queue.Entry[Slot[IN, OUT]], a *call.Attempt[*queue.Entry[Slot[IN, OUT]], OUT], how attemptEnd,
+) (end call.Ending) {
 	switch how {
 	case completion:
 		a.Entry = nil
@@ -216,6 +223,8 @@ func (g *Engine[IN, OUT]) endAttempt(a *call.Attempt[*queue.Entry[Slot[IN, OUT]]
 	}
 	if end.Freed {
 		g.permits++
+	} else {
+		g.outlives(e, a) // law K1
 	}
 	if end.Over && g.Host.Share != nil {
 		g.Host.Share.Release()
@@ -226,7 +235,7 @@ func (g *Engine[IN, OUT]) endAttempt(a *call.Attempt[*queue.Entry[Slot[IN, OUT]]
 // completed handles the attempt of e, which was completed in time; guarded says that protect stands around.
 func (g *Engine[IN, OUT]) completed(e *queue.Entry[Slot[IN, OUT]], guarded bool) {
 	a := e.Value.attempt
-	g.endAttempt(a, completion)
+	g.endAttempt(e, a, completion)
 	results, err := a.Outcome()
 	if err == nil && g.hasControl(results) {
 		err = g.ErrControlResult
@@ -288,10 +297,17 @@ func stageOf[E, OUT any](a *call.Attempt[E, OUT], timeout *timedOut) (stage pred
 	return a.Report()
 }
 
-// retryNow ends the back-off of e: it competes for a permit.
+// retryNow ends the back-off of e: it competes for a permit, or waits for its key.
 func (g *Engine[IN, OUT]) retryNow(e *queue.Entry[Slot[IN, OUT]]) {
 	g.Timers.Cancel(&e.Value.timer)
 	g.enter(e, ready)
+	if g.mayCall(e) { // law K1
+		g.armReady(e)
+	}
+}
+
+// armReady lets e, which is ready, compete for a permit.
+func (g *Engine[IN, OUT]) armReady(e *queue.Entry[Slot[IN, OUT]]) {
 	if g.ready.Len() == 0 {
 		g.readied = g.now
 	}
@@ -303,7 +319,7 @@ func (g *Engine[IN, OUT]) attemptTimeOut(e *queue.Entry[Slot[IN, OUT]]) {
 	s := &e.Value
 	a := s.attempt
 	s.attempt = nil // it may be being completed right now
-	end := g.endAttempt(a, ranOut)
+	end := g.endAttempt(e, a, ranOut)
 	g.counts.AttemptTimeouts++
 	at := &timedOut{stage: max(predicates.NetworkTime, end.Stage), inDoubt: end.InDoubt} // the call may be about to send
 	if s.phase == preparing {
@@ -319,7 +335,7 @@ func (g *Engine[IN, OUT]) timeOut(e *queue.Entry[Slot[IN, OUT]]) {
 	switch s.phase {
 	case preparing, running:
 		g.Timers.Cancel(&s.timer)
-		g.endAttempt(s.attempt, ranOut)
+		g.endAttempt(e, s.attempt, ranOut)
 		s.inDoubt = s.inDoubt || s.phase == running // whatever it reported: the call may be about to send
 	case deciding:
 		g.counts.Deciding--
@@ -330,7 +346,7 @@ func (g *Engine[IN, OUT]) timeOut(e *queue.Entry[Slot[IN, OUT]]) {
 	case ready:
 		g.ready.Cancel(&s.timer)
 		g.counts.WaitingForRetry--
-	default: // fresh: there is nothing to undo
+	default: // fresh, behind: there is nothing to undo
 	}
 	s.attempt = nil
 	g.conclude(s, 0, context.DeadlineExceeded)

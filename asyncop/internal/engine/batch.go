@@ -31,11 +31,15 @@ func (g *Engine[IN, OUT]) isEnough() bool {
 // isDue reports whether a batch goes, if there is a permit.
 func (g *Engine[IN, OUT]) isDue() bool { return g.isEnough() || g.now >= g.batchDue() }
 
-// batchDue returns when the first of those that may start has waited for MaxWait. Retries count as one group from the first on.
+// batchDue returns when the first of those that may start has waited for MaxWait. Retries count as one group from the first on, and so
+// do first attempts in key order.
 func (g *Engine[IN, OUT]) batchDue() time.Duration {
 	since := Never
 	if g.fresh != nil {
 		since = max(0, g.fresh.Value.accepted) // that of a restored one may be before the start
+	}
+	if g.heads.Len() > 0 {
+		since = g.headed
 	}
 	if g.ready.Len() > 0 {
 		since = min(since, g.readied)
@@ -83,6 +87,7 @@ func (g *Engine[IN, OUT]) sendBatch() {
 	if g.Host.Share != nil {
 		g.Host.Share.Release()
 	}
+	g.callsReturned()
 }
 
 // prepareMember has what the strategy wants done first done on a worker. The call of the batch waits for it; if it fails, for the

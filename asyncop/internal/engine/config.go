@@ -52,6 +52,9 @@ type Config[IN, OUT any] struct {
 	Lost    *atomic.Int64
 	Stalled func(now time.Duration) time.Duration
 
+	Keys       Keys[IN, OUT] // law K1; nil: no key order. The queue must be unordered then
+	MaxWaiting int           // elements of a key beside the one that is called; 0: any number
+
 	Observers []Observer
 	Hooks     Hooks[IN]
 }

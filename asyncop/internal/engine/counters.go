@@ -13,6 +13,7 @@ type Counters struct {
 	Running         int64
 	Deciding        int64
 	WaitingForRetry int64
+	WaitingForKey   int64
 	Attempts        int64
 	RetriesOnResult int64
 	RetriesOnError  int64

@@ -29,5 +29,5 @@
 // # One place for each
 //
 // An element is accepted in Engine.put, an attempt starts in Engine.begin and ends in Engine.endAttempt, and an element ends in
-// Engine.ended. Observers are called from there (law O1).
+// Engine.ended. Observers are called from there (law O1). It leaves the lane of its key in Engine.leaveLane (law K1).
 package engine

@@ -58,7 +58,10 @@ func (g *Engine[IN, OUT]) settle(e *queue.Entry[Slot[IN, OUT]], err error) {
 	}
 	g.attemptOver(&e.Value, false, 0)
 	g.enter(e, done)
-	g.Queue.Complete(e)
+	if g.inTurn(e) { // law K1; else when it is
+		g.Queue.Complete(e)
+		g.leaveLane(e)
+	}
 }
 
 // fail ends e by the failure policy.
@@ -71,11 +74,14 @@ func (g *Engine[IN, OUT]) fail(e *queue.Entry[Slot[IN, OUT]], err error) {
 	g.attemptOver(s, false, 0)
 	if g.OnFailure == HandOver {
 		g.enter(e, failing)
-		g.failing.Push(e)
+		if g.inTurn(e) { // law K1; else when it is
+			g.failing.Push(e)
+		}
 		return
 	}
 	g.enter(e, ended)
 	g.Queue.Complete(e)
+	g.leaveLane(e)
 	r := g.report(s) // while it has its rider
 	if g.OnFailure == Drop {
 		g.Ended(e, Dropped)
@@ -140,6 +146,7 @@ func (g *Engine[IN, OUT]) leave(e *queue.Entry[Slot[IN, OUT]]) (r *Rider) {
 	if e == g.oldest {
 		g.oldest = nextIn(e, func(s *Slot[IN, OUT]) bool { return s.phase != controlElement })
 	}
+	g.keepPlace(&e.Value)
 	g.Queue.Pop()
 	return r
 }
@@ -166,7 +173,7 @@ func (g *Engine[IN, OUT]) Abandon() []*queue.Entry[Slot[IN, OUT]] {
 			continue
 		case s.phase == preparing || s.phase == running:
 			s.inDoubt = s.inDoubt || s.phase == running
-			g.endAttempt(s.attempt, cutOff)
+			g.endAttempt(e, s.attempt, cutOff)
 			g.conclude(s, 0, context.Canceled)
 		case s.phase == deciding:
 			g.counts.Deciding--
@@ -175,6 +182,8 @@ func (g *Engine[IN, OUT]) Abandon() []*queue.Entry[Slot[IN, OUT]] {
 			s.take().(*call.Handling[*queue.Entry[Slot[IN, OUT]], OUT]).Cut()
 		case s.phase == backoff || s.phase == ready:
 			g.counts.WaitingForRetry--
+		case s.phase == behind:
+			g.counts.WaitingForKey--
 		case s.phase == ended:
 			continue
 		case s.phase == done && len(s.results()) == 0:
@@ -195,6 +204,9 @@ func (g *Engine[IN, OUT]) Abandon() []*queue.Entry[Slot[IN, OUT]] {
 func (g *Engine[IN, OUT]) enter(e *queue.Entry[Slot[IN, OUT]], p phase) {
 	if e.Value.phase == fresh {
 		g.unbegun--
+	}
+	if g.Keys != nil {
+		g.enterKeyed(e, p)
 	}
 	e.Value.phase = p
 	if e == g.fresh {

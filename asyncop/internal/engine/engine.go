@@ -38,6 +38,14 @@ type Engine[IN, OUT any] struct {
 	readied time.Duration                                     // when the first of the elements in phase ready got there
 	whole   bool                                              // no element follows those that are here
 
+	// With key order only.
+	heads     timers.Heap[*queue.Entry[Slot[IN, OUT]]] // elements in phase fresh, in input order; instead of fresh
+	headed    time.Duration                            // when the first of them got there
+	turns     time.Duration                            // the turn of the newest place
+	crowded   int                                      // lanes in which as many elements wait as may
+	outliving []outlived[IN, OUT]                      // calls that keep the keys of elements that have gone on
+	places    []*place[IN, OUT]                        // to be used again
+
 	asking, before, handlers beside[IN, OUT] // user code on workers that may be left behind
 	returned                 atomic.Bool     // some of it has; set by any goroutine
 
@@ -83,8 +91,8 @@ func (g *Engine[IN, OUT]) maxPermits() int {
 // Len returns the number of slots taken.
 func (g *Engine[IN, OUT]) Len() int { return g.Queue.Len() }
 
-// HasRoom reports whether a slot is free.
-func (g *Engine[IN, OUT]) HasRoom() bool { return g.Queue.Len() < g.Queue.Cap() }
+// HasRoom reports whether a slot is free, and no key has as many elements waiting as may.
+func (g *Engine[IN, OUT]) HasRoom() bool { return g.Queue.Len() < g.Queue.Cap() && g.crowded == 0 }
 
 // ---- The clock
 
@@ -116,7 +124,9 @@ func (g *Engine[IN, OUT]) Present() time.Duration { return g.now }
 func (g *Engine[IN, OUT]) Accept(in IN) {
 	e := g.putNew(in, false)
 	g.observe(e, false, 0)
-	g.startNew(e)
+	if g.join(e) {
+		g.startNew(e)
+	}
 }
 
 // putNew takes a slot for an element with its whole timeout, which may have been called before a restart.
@@ -138,7 +148,7 @@ func (g *Engine[IN, OUT]) put() *queue.Entry[Slot[IN, OUT]] {
 	e.Value.timer.Value = e
 	g.counts.Accepted++
 	g.unbegun++
-	if g.fresh == nil {
+	if g.fresh == nil && g.Keys == nil {
 		g.fresh = e
 	}
 	if g.oldest == nil {
@@ -153,9 +163,17 @@ func (g *Engine[IN, OUT]) startNew(e *queue.Entry[Slot[IN, OUT]]) {
 		g.startBatches(false)
 		return
 	}
-	if g.fresh == e && g.permits > 0 && !g.short && g.now >= g.paced && g.ready.Len() == 0 {
+	if g.firstFresh() == e && g.permits > 0 && !g.short && g.now >= g.paced && g.ready.Len() == 0 {
 		g.start(e)
 	}
+}
+
+// firstFresh returns the oldest element whose first attempt may start, or nil.
+func (g *Engine[IN, OUT]) firstFresh() *queue.Entry[Slot[IN, OUT]] {
+	if t := g.heads.Peek(); t != nil {
+		return t.Value
+	}
+	return g.fresh
 }
 
 // AcceptControl takes a slot for a control element. There must be room.
@@ -182,7 +200,10 @@ func (g *Engine[IN, OUT]) EndRetries() {
 func (g *Engine[IN, OUT]) Turn() {
 	g.tick()
 	now := g.now
-	g.permits += g.Host.TakeFreed()
+	if freed := g.Host.TakeFreed(); freed > 0 {
+		g.permits += freed
+		g.callsReturned()
+	}
 	g.short = false
 	g.runWaiting()
 	g.readMail()
@@ -306,8 +327,8 @@ func (g *Engine[IN, OUT]) startWaiting() {
 	}
 	// Retries without delay come back again and again. They go before first attempts, not in place of them: with permits for
 	// all, those begin too.
-	for n := 0; n < turnLimit && g.canStart() && g.fresh != nil && g.permits > g.ready.Len(); n++ {
-		g.start(g.fresh)
+	for n := 0; n < turnLimit && g.canStart() && g.firstFresh() != nil && g.permits > g.ready.Len(); n++ {
+		g.start(g.firstFresh())
 	}
 }
 
@@ -316,12 +337,12 @@ func (g *Engine[IN, OUT]) nextStart() *queue.Entry[Slot[IN, OUT]] {
 	if t := g.ready.Peek(); t != nil {
 		return t.Value
 	}
-	return g.fresh
+	return g.firstFresh()
 }
 
 // wantsStart reports whether an attempt waits for nothing but a shared permit or the pace.
 func (g *Engine[IN, OUT]) wantsStart() bool {
-	return g.failure == nil && g.permits > 0 && (g.fresh != nil || g.ready.Len() > 0)
+	return g.failure == nil && g.permits > 0 && (g.firstFresh() != nil || g.ready.Len() > 0)
 }
 
 // waiting returns how many calls wait for nothing but a shared permit.
@@ -389,7 +410,8 @@ func (g *Engine[IN, OUT]) EndIfCancelled() {
 // more.
 func (g *Engine[IN, OUT]) Forget() {
 	none := timers.Heap[*queue.Entry[Slot[IN, OUT]]]{}
-	g.Queue, g.Timers.Heap, g.ready, g.odd = nil, none, none, none
+	g.Queue, g.Timers.Heap, g.ready, g.odd, g.heads = nil, none, none, none, none
+	g.Keys, g.outliving, g.places = nil, nil, nil
 	g.fresh, g.live, g.oldest, g.forming = nil, nil, nil, nil
 	g.failing, g.handing = fifo.Queue[*queue.Entry[Slot[IN, OUT]]]{}, nil
 	for _, b := range []*beside[IN, OUT]{&g.asking, &g.before, &g.handlers} {

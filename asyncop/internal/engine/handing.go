@@ -87,6 +87,7 @@ func (g *Engine[IN, OUT]) taken(e *queue.Entry[Slot[IN, OUT]]) {
 	g.Ended(e, HandedOver)
 	g.enter(e, ended)
 	g.Queue.Complete(e)
+	g.leaveLane(e)
 	g.Hooks.GivenUp(r, HandedOver)
 }
 

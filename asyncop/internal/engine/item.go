@@ -78,8 +78,8 @@ func (g *Engine[IN, OUT]) Items(into []Item[IN, OUT], withResults bool) []Item[I
 			if due, ok := g.Timers.Due(&s.timer); ok && due > g.now {
 				it.Wait, it.Retry = due-g.now, s.retry
 			}
-		case s.phase != fresh && s.phase != ready && it.Attempts > 0:
-			it.Attempts-- // its last attempt will be made again; a fresh one has brought its attempts along
+		case s.phase != fresh && s.phase != behind && s.phase != ready && it.Attempts > 0:
+			it.Attempts-- // its last attempt will be made again; a fresh one has brought its attempts along, and so has one behind
 		}
 	}
 	return into
@@ -114,7 +114,9 @@ func (g *Engine[IN, OUT]) Restore(it Item[IN, OUT], number int64) {
 		e.Value.in, e.Value.accepted, e.Value.attempts = it.In, g.now, it.Attempts
 		e.Value.more().held = &kept[OUT]{it.Results()}
 		g.observe(e, it.Restored, number)
-		g.settle(e, nil)
+		if g.join(e) {
+			g.settle(e, nil)
+		}
 	case g.Restored == KeepNothing || it.First == 0 || g.Timeout == 0:
 		g.restoreFromScratch(it, number)
 	default:
@@ -161,7 +163,9 @@ func (g *Engine[IN, OUT]) restoreLimited(it Item[IN, OUT], number int64) {
 	}, left)
 	g.observe(e, it.Restored, number)
 	if isOver {
-		g.timeOut(e)
+		if g.join(e) {
+			g.timeOut(e)
+		}
 		return
 	}
 	g.resumeWait(e, it)
@@ -188,9 +192,12 @@ func (g *Engine[IN, OUT]) putLimited(s Slot[IN, OUT], left time.Duration) *queue
 	return e
 }
 
-// resumeWait lets a restored element wait for the rest of its back-off (law C3), or starts it. Law A5: after the end of the input
+// resumeWait lets a restored element take its place in its lane, and wait for the rest of its back-off (law C3), or starts it. Law A5: after the end of the input
 // only what a server demanded is waited for.
 func (g *Engine[IN, OUT]) resumeWait(e *queue.Entry[Slot[IN, OUT]], it Item[IN, OUT]) {
+	if !g.join(e) {
+		return
+	}
 	if it.Wait <= 0 || g.noRetries && it.Retry&Demanded == 0 {
 		g.startNew(e)
 		return

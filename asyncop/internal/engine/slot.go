@@ -67,6 +67,8 @@ type extra[IN, OUT any] struct {
 	reason  predicates.Reason
 	// rider is for those who observe the element, and for what the strategy wants done before its next attempt; else nil.
 	rider *Rider
+	// place is that in its lane; nil without key order.
+	place *place[IN, OUT]
 }
 
 // limit is a deadline of an element's own.
@@ -180,17 +182,19 @@ func (s *Slot[IN, OUT]) takeBefore() (before func(ctx context.Context) error) {
 //
 // Deciding is for strategies that may block, preparing for retries with something to do first; the others pass them
 // over, and from both an element may fail or be retried as from running. An element without timeout handler passes
-// handling over; failing is for HandOver only.
+// handling over; failing is for HandOver only. With key order an element is behind before it is fresh, until it is the first of its
+// lane; one that times out there is done or failing, and waits so for its turn.
 type phase uint8
 
 const (
 	controlElement phase = iota // a control element: a watermark, or a barrier that waits its turn
-	fresh                       // waits for a permit to start its first attempt
+	fresh                       // waits for a permit to start its first attempt; timer, with key order: its place among the others
+	behind                      // waits for an element of its key, or for a call that keeps the key
 	preparing                   // its attempt has begun with what the strategy wants done first; timer: the attempt's timeout
 	running                     // its attempt runs; timer: the attempt's timeout
 	deciding                    // the strategy is being asked on a worker
 	backoff                     // waits for its next retry, or for its deadline if no retry can start before; timer: the retry
-	ready                       // its retry is due and waits for a permit; timer: its place among the others, by age
+	ready                       // its retry is due and waits for a permit; timer: its place among the others, by age, unless a call keeps its key
 	handling                    // the timeout handler runs; timer: the handler's limit
 	failing                     // has failed and is not handed over yet; timer: the next offer
 	done                        // complete: its results, if any, wait for their turn
@@ -199,7 +203,7 @@ const (
 
 func (p phase) String() string {
 	return [...]string{
-		"control", "fresh", "preparing", "running", "deciding", "backoff", "ready", "handling", "failing", "done", "ended",
+		"control", "fresh", "behind", "preparing", "running", "deciding", "backoff", "ready", "handling", "failing", "done", "ended",
 	}[p]
 }
 

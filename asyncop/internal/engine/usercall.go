@@ -27,6 +27,7 @@ const (
 	callAccepted          // the observer of an element that was accepted
 	callReport            // the observer of what has ended
 	callPace              // Config.Pace
+	callKey               // the key function
 )
 
 // protect runs user code for e, which is nil if it is for none, and returns its panic as an error; see broken. If the code ends the
@@ -67,6 +68,9 @@ func (g *Engine[IN, OUT]) broken(err error) {
 		g.decided(e, g.judged, decision.Decision{}, err)
 	case callAccepted:
 		e.Value.rider().broken = err
+		g.join(e)
+	case callKey:
+		g.fail(e, err)
 	case callReport:
 		g.Hooks.ObserverBroke(err)
 	case callPace:
@@ -103,6 +107,7 @@ type SlowCall[IN any] struct {
 	Judged  bool // it is the policy's, maybe after Invoke
 
 	Observed bool // it is the observer's, and In is not set
+	Keyed    bool // it is the key function's
 
 	Context context.Context //nolint:containedctx // of the element
 }
@@ -117,17 +122,24 @@ type watchedCall[IN, OUT any] struct {
 	judged  bool
 
 	observed bool
+	keyed    bool
 	ctx      context.Context //nolint:containedctx // of the element, where elements have one of their own
 }
 
 // watch begins to watch a call for e.
 func (g *Engine[IN, OUT]) watch(e *queue.Entry[Slot[IN, OUT]], invoked bool) {
 	w := &g.slow
-	w.watched, w.invoked, w.judged, w.observed = true, invoked, !invoked, false
+	w.watched, w.invoked, w.judged, w.observed, w.keyed = true, invoked, !invoked, false, false
 	w.since, w.lost, w.in = g.now, time.Duration(g.Lost.Load()), e.Value.in
 	if len(g.Observers) > 0 {
 		w.ctx = g.contextOfElement(&e.Value)
 	}
+}
+
+// watchKey begins to watch a call of the key function.
+func (g *Engine[IN, OUT]) watchKey(e *queue.Entry[Slot[IN, OUT]]) {
+	g.watch(e, false)
+	g.slow.judged, g.slow.keyed = false, true
 }
 
 // endWatch notes the watched call if it took too long. No user code runs here: nothing may come between a look at the clock and what
@@ -140,7 +152,7 @@ func (g *Engine[IN, OUT]) endWatch() {
 			ctx = g.Host.Values
 		}
 		g.blocked = append(g.blocked, SlowCall[IN]{
-			In: w.in, Took: took, Invoked: w.invoked, Judged: w.judged, Observed: w.observed, Context: ctx,
+			In: w.in, Took: took, Invoked: w.invoked, Judged: w.judged, Observed: w.observed, Keyed: w.keyed, Context: ctx,
 		})
 	}
 	w.watched = false

@@ -1,0 +1,298 @@
+package engine
+
+import (
+	"maps"
+	"time"
+
+	"github.com/weirflow/weir/asyncop/internal/call"
+	"github.com/weirflow/weir/queue"
+)
+
+// Key order, law K1. The elements of a key that have not ended are a lane, in input order. Only the first of a lane may be called;
+// the others are in phase behind. One that times out there keeps its place: its results, or its failure, take effect when it is
+// the first. The queue of a key-ordered engine is unordered, and elements of a key complete in it in the order of their lane.
+
+// Keys finds the lanes of elements. Its type parameters are not those of the keys, so that the engine has none for them.
+type Keys[IN, OUT any] interface {
+	// lane returns the lane of in's key; a new one if there is none. It calls the key function.
+	lane(in IN) (*lane[IN, OUT], error)
+	// forget ends a lane that has neither elements nor calls.
+	forget(l *lane[IN, OUT])
+}
+
+// lane are the elements of one key that have not ended. It exists as long as there are some, or calls that keep the key.
+type lane[IN, OUT any] struct {
+	first, last *queue.Entry[Slot[IN, OUT]]
+	len         int
+	calls       int // that run on although their attempts have ended
+	owner       any // the keyedLane that it is part of
+}
+
+// place is where an element stands in its lane, and the extra of its slot, so that both are one allocation.
+type place[IN, OUT any] struct {
+	extra      extra[IN, OUT]
+	lane       *lane[IN, OUT] // nil once the element has ended
+	prev, next *queue.Entry[Slot[IN, OUT]]
+	turn       time.Duration                                     // a number: first attempts that may start do so in this order, which is that of the input
+	batch      *call.Batch[*queue.Entry[Slot[IN, OUT]], IN, OUT] // that its attempt is a member of, or nil
+}
+
+// outlived is a call that runs on although its attempt has ended.
+type outlived[IN, OUT any] struct {
+	call interface{ HasReturned() bool }
+	lane *lane[IN, OUT]
+}
+
+// place returns that of an element of a key-ordered engine, or nil.
+func (s *Slot[IN, OUT]) place() *place[IN, OUT] {
+	if s.extra == nil {
+		return nil
+	}
+	return s.extra.place
+}
+
+// keepPlaces is how many places and lanes of elements that have left are kept for others.
+const keepPlaces = 1024
+
+// join puts e, which was accepted just now, into the lane of its key, and reports whether e goes on. The key function is user
+// code: if it breaks, or its key cannot be found again, that is the outcome of e (law A6).
+func (g *Engine[IN, OUT]) join(e *queue.Entry[Slot[IN, OUT]]) bool {
+	if g.Keys == nil {
+		return true
+	}
+	var l *lane[IN, OUT]
+	var err error
+	g.refresh()
+	g.watchKey(e)
+	if panicked := g.protect(callKey, e, func() { l, err = g.Keys.lane(e.Value.in) }); panicked != nil {
+		err = panicked
+	}
+	if err != nil {
+		g.fail(e, err)
+		return false
+	}
+	g.link(e, l)
+	return true
+}
+
+func (g *Engine[IN, OUT]) link(e *queue.Entry[Slot[IN, OUT]], l *lane[IN, OUT]) {
+	s, p := &e.Value, g.newPlace()
+	if s.extra != nil {
+		p.extra = *s.extra
+	}
+	s.extra, p.extra.place = &p.extra, p
+	g.turns++
+	p.lane, p.prev, p.turn = l, l.last, g.turns
+	if l.last == nil {
+		l.first = e
+	} else {
+		l.last.Value.place().next = e
+	}
+	l.last = e
+	if l.len++; l.len == g.MaxWaiting+1 && g.MaxWaiting > 0 {
+		g.crowded++
+	}
+	if g.mayCall(e) {
+		g.armHead(e)
+	} else {
+		g.enter(e, behind)
+	}
+}
+
+// armHead lets e, which is fresh, compete for a permit.
+func (g *Engine[IN, OUT]) armHead(e *queue.Entry[Slot[IN, OUT]]) {
+	if g.heads.Len() == 0 {
+		g.headed = g.now
+	}
+	g.heads.Arm(&e.Value.timer, e.Value.place().turn)
+}
+
+// enterKeyed does what a change of the phase means for what waits.
+func (g *Engine[IN, OUT]) enterKeyed(e *queue.Entry[Slot[IN, OUT]], p phase) {
+	switch {
+	case e.Value.phase == fresh && p != preparing && p != running: // start has done it then, and armed the timer anew
+		g.heads.Cancel(&e.Value.timer)
+	case e.Value.phase == behind:
+		g.counts.WaitingForKey--
+	}
+	if p == behind {
+		g.counts.WaitingForKey++
+	}
+}
+
+// mayCall reports whether e is the first of its lane, and no call keeps its key; without key order that is always so.
+func (g *Engine[IN, OUT]) mayCall(e *queue.Entry[Slot[IN, OUT]]) bool {
+	p := e.Value.place()
+	return p == nil || p.prev == nil && p.lane.calls == 0
+}
+
+// inTurn reports whether no element of its key is before e: then its outcome takes effect.
+func (g *Engine[IN, OUT]) inTurn(e *queue.Entry[Slot[IN, OUT]]) bool {
+	p := e.Value.place()
+	return p == nil || p.prev == nil
+}
+
+// leaveLane takes e, which has ended, out of its lane. The next one is the first then.
+func (g *Engine[IN, OUT]) leaveLane(e *queue.Entry[Slot[IN, OUT]]) {
+	p := e.Value.place()
+	if p == nil || p.lane == nil {
+		return
+	}
+	l, wasFirst := p.lane, p.prev == nil
+	g.unlink(p)
+	if !wasFirst {
+		return
+	}
+	for l.first != nil && l.first.Value.phase == done { // its timeout handler had results, or a checkpoint
+		g.Queue.Complete(l.first)
+		g.unlink(l.first.Value.place())
+	}
+	if l.first != nil && l.first.Value.phase == failing {
+		g.failing.Push(l.first)
+	}
+	g.release(l)
+}
+
+func (g *Engine[IN, OUT]) unlink(p *place[IN, OUT]) {
+	l := p.lane
+	if p.prev == nil {
+		l.first = p.next
+	} else {
+		p.prev.Value.place().next = p.next
+	}
+	if p.next == nil {
+		l.last = p.prev
+	} else {
+		p.next.Value.place().prev = p.prev
+	}
+	p.lane, p.prev, p.next = nil, nil, nil
+	if l.len--; l.len == g.MaxWaiting && g.MaxWaiting > 0 {
+		g.crowded--
+	}
+}
+
+// release lets the first of a lane be called, if it waits for that, unless a call keeps the key. Without elements the lane ends.
+func (g *Engine[IN, OUT]) release(l *lane[IN, OUT]) {
+	e := l.first
+	switch {
+	case l.calls > 0:
+	case e == nil:
+		g.Keys.forget(l)
+	case e.Value.phase == behind:
+		g.unbegun++
+		g.enter(e, fresh)
+		g.armHead(e)
+	case e.Value.phase == ready && !e.Value.timer.Armed():
+		g.armReady(e)
+	}
+}
+
+// outlives notes that the call of an attempt of e runs on although the attempt has ended: it keeps the key until it returns.
+func (g *Engine[IN, OUT]) outlives(e *queue.Entry[Slot[IN, OUT]], a *call.Attempt[*queue.Entry[Slot[IN, OUT]], OUT]) {
+	p := e.Value.place()
+	if p == nil {
+		return
+	}
+	o := outlived[IN, OUT]{a, p.lane}
+	if p.batch != nil {
+		o.call, p.batch = p.batch, nil
+	}
+	if !o.call.HasReturned() {
+		p.lane.calls++
+		g.outliving = append(g.outliving, o)
+	}
+}
+
+// callsReturned looks which of these calls have returned.
+func (g *Engine[IN, OUT]) callsReturned() {
+	left := g.outliving[:0]
+	for _, o := range g.outliving {
+		if !o.call.HasReturned() {
+			left = append(left, o)
+			continue
+		}
+		o.lane.calls--
+		g.release(o.lane)
+	}
+	clear(g.outliving[len(left):])
+	g.outliving = left
+}
+
+func (g *Engine[IN, OUT]) newPlace() *place[IN, OUT] {
+	if n := len(g.places); n > 0 {
+		p := g.places[n-1]
+		g.places = g.places[:n-1]
+		return p
+	}
+	return new(place[IN, OUT])
+}
+
+// keepPlace keeps the place of an element that leaves for others.
+func (g *Engine[IN, OUT]) keepPlace(s *Slot[IN, OUT]) {
+	if p := s.place(); p != nil && len(g.places) < keepPlaces {
+		*p = place[IN, OUT]{}
+		g.places = append(g.places, p)
+	}
+}
+
+// ---- Lanes by key
+
+// NewKeys returns lanes by what key returns. unusable makes an error of a key that is not equal to itself, such as NaN, or that
+// cannot be compared: its lane could not be found again.
+func NewKeys[K comparable, IN, OUT any](key func(in IN) K, unusable func(key any) error) Keys[IN, OUT] {
+	return &keys[K, IN, OUT]{key: key, unusable: unusable, lanes: make(map[K]*keyedLane[K, IN, OUT])}
+}
+
+type keys[K comparable, IN, OUT any] struct {
+	key      func(in IN) K
+	unusable func(key any) error
+	lanes    map[K]*keyedLane[K, IN, OUT]
+	most     int // lanes since the map was made: a map does not shrink by itself
+	spare    []*keyedLane[K, IN, OUT]
+}
+
+type keyedLane[K comparable, IN, OUT any] struct {
+	lane[IN, OUT]
+	key K
+}
+
+func (m *keys[K, IN, OUT]) lane(in IN) (*lane[IN, OUT], error) {
+	k := m.key(in)
+	if !isUsable(k) {
+		return nil, m.unusable(k)
+	}
+	l := m.lanes[k]
+	if l == nil {
+		if n := len(m.spare); n > 0 {
+			l, m.spare = m.spare[n-1], m.spare[:n-1]
+		} else {
+			l = new(keyedLane[K, IN, OUT])
+			l.owner = l
+		}
+		l.key, m.lanes[k] = k, l
+		m.most = max(m.most, len(m.lanes))
+	}
+	return &l.lane, nil
+}
+
+// isUsable reports whether a key is found again.
+func isUsable[K comparable](k K) (usable bool) {
+	defer func() { _ = recover() }() // of an interface that holds what cannot be compared
+	return equal(k, k)
+}
+
+func equal[K comparable](a, b K) bool { return a == b }
+
+func (m *keys[K, IN, OUT]) forget(l *lane[IN, OUT]) {
+	k := l.owner.(*keyedLane[K, IN, OUT])
+	delete(m.lanes, k.key)
+	var none K
+	if k.key = none; len(m.spare) < keepPlaces {
+		m.spare = append(m.spare, k)
+	}
+	if m.most > keepPlaces && len(m.lanes) <= m.most/8 { // what a burst took is given back, at a constant cost a lane
+		small := make(map[K]*keyedLane[K, IN, OUT], len(m.lanes))
+		maps.Copy(small, m.lanes)
+		m.lanes, m.most = small, len(small)
+	}
+}

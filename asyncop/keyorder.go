@@ -1,0 +1,81 @@
+package asyncop
+
+import (
+	"errors"
+	"fmt"
+	"time"
+
+	"github.com/weirflow/weir/asyncop/internal/engine"
+	"github.com/weirflow/weir/queue"
+	"github.com/weirflow/weir/strategies"
+)
+
+// ErrUnusableKey is the failure of an element of a [KeyOrderedWait] whose key has no order: it is not equal to itself, as NaN, or
+// cannot be compared, as a slice in an interface. The message names the key.
+var ErrUnusableKey = errors.New("asyncop: unusable key: it is not equal to itself, or cannot be compared")
+
+// KeyOrderedWait is [UnorderedWait] in which elements of the same key go one after the other: changes of an account, messages of a
+// chat. Keys do not wait for each other (law K1).
+//
+//	in   -- a1 -- a2 -- b1 ----------------------------
+//	calls   [a1-----------][a2------]
+//	                    [b1-----]
+//	out  ------------------------ b1' a1' ---- a2' ----
+//
+// Of the elements of a key at most one is being called or waits for a retry. The next one starts when that has ended: its results
+// are final, it was dropped, or the failure sink has taken it. The results of a key leave in input order, and so
+// do its failures. An element that waits for its key holds a slot, and neither a permit nor a goroutine; of those that may start the
+// oldest goes first.
+//
+//   - The timeout of an element counts while it waits for its key. If it ends there, the element fails with no attempt made, or its
+//     [TimeoutHandler] is called. Results and failures wait for those before them; with [WithDropOnFailure] it is dropped at once.
+//   - A [Blocking] call keeps its key until it returns, also if its attempt or its element has timed out. So a call that ignores its
+//     context holds up its key, retries of its own element included. A callback-style call ends with its attempt.
+//   - A watermark stays where it is; an element behind it waits for one of its key before it.
+//   - A restored element waits for those of its key before it. State of an unordered operator can be restored.
+//   - A key is remembered as long as an element of it is in flight. There may be any number of keys.
+//
+// key is called once for each element, on the operator's loop, and must not block. A panic in it is the failure of the element (law
+// A6), and so is a key that has no order: [ErrUnusableKey].
+//
+// capacity bounds all elements, those that wait for their key included: see [WithMaxWaitingPerKey]. KeyOrderedWait panics for what
+// [OrderedWait] does, and if key is nil.
+func KeyOrderedWait[K comparable, IN, OUT any](
+	fn AsyncFunction[IN, OUT], key func(in IN) K, timeout time.Duration, capacity int, opts ...Option,
+) *AsyncWaitOperator[IN, OUT] {
+	return newOperator("KeyOrderedWait", queue.NewUnordered, fn, timeout, capacity, strategies.NoRetry[OUT](),
+		keyOrdered[K, IN, OUT]("KeyOrderedWait", key, opts))
+}
+
+// KeyOrderedWaitWithRetry is [KeyOrderedWait] with the retries of [OrderedWaitWithRetry]. An element in back-off keeps its key.
+func KeyOrderedWaitWithRetry[K comparable, IN, OUT any](
+	fn AsyncFunction[IN, OUT], key func(in IN) K, timeout time.Duration, capacity int,
+	strategy strategies.AsyncRetryStrategy[OUT], opts ...Option,
+) *AsyncWaitOperator[IN, OUT] {
+	return newOperator("KeyOrderedWaitWithRetry", queue.NewUnordered, fn, timeout, capacity, strategy,
+		keyOrdered[K, IN, OUT]("KeyOrderedWaitWithRetry", key, opts))
+}
+
+// keyOrdered returns the options with the key order.
+func keyOrdered[K comparable, IN, OUT any](name string, key func(in IN) K, opts []Option) []Option {
+	if key == nil {
+		panic(fmt.Sprintf("asyncop: %s: nil key function", name))
+	}
+	return append(opts[:len(opts):len(opts)], func(c *config) {
+		c.keys = engine.NewKeys[K, IN, OUT](key, func(key any) error {
+			return fmt.Errorf("%w: %s", ErrUnusableKey, defaultLabel(key))
+		})
+	})
+}
+
+// WithMaxWaitingPerKey bounds how many elements of a key wait while another one of it is called: when n do, the operator reads no
+// more until one of them starts. Without it they may take all slots. The bound keeps elements of a busy key upstream, where their
+// timeouts have not begun; elements of other keys behind them wait there, too. Restored elements are bounded as well.
+//
+// It panics if n < 1. The constructors without key order panic if they get it.
+func WithMaxWaitingPerKey(n int) Option {
+	if n < 1 {
+		panic(fmt.Sprintf("asyncop: WithMaxWaitingPerKey: must be at least 1, got %d", n))
+	}
+	return func(c *config) { c.maxWaitingPerKey = n }
+}
