@@ -204,8 +204,8 @@ func newModelConfig(b *modelBytes) modelConfig {
 	}
 	if c.keys == 0 {
 		c.most = 0
-	} else if c.unordered = true; c.blocking && c.heeds { // in which order calls return that end at one instant
-		c.attemptTimeout = 0
+	} else if c.unordered = true; c.blocking && c.heeds || c.policy == modelSide { // calls that return, or failures that are taken, at one
+		c.attemptTimeout, c.immediate = 0, false // instant let others start: in which order is the business of no law
 	}
 	return c
 }
@@ -1395,7 +1395,7 @@ func (r *modelRun) operation() string {
 		m.outOpen, m.outPlaces = !m.outOpen, r.places()
 		r.out.set(m.outOpen)
 		return fmt.Sprintf("downstream open: %v", m.outOpen)
-	case op == 25 && !(r.unordered && !m.outOpen && !m.sideOpen):
+	case op == 25 && r.keys == 0 && !(r.unordered && !m.outOpen && !m.sideOpen): // failures that wait hold up their keys: see the engine's model
 		m.sideOpen = !m.sideOpen
 		r.side.set(m.sideOpen)
 		return fmt.Sprintf("failure sink open: %v", m.sideOpen)

@@ -65,7 +65,8 @@ func (g *Engine[IN, OUT]) join(e *queue.Entry[Slot[IN, OUT]]) bool {
 	g.refresh()
 	g.watchKey(e)
 	if panicked := g.protect(callKey, e, func() { l, err = g.Keys.lane(e.Value.in) }); panicked != nil {
-		err = panicked
+		g.broken(panicked)
+		return false
 	}
 	if err != nil {
 		g.fail(e, err)
