@@ -406,7 +406,7 @@ func (m *model) settle() {
 	for m.ended && m.sideOpen && len(m.sideRest) > 0 {
 		m.side, m.sideRest = append(m.side, m.sideRest[0]), m.sideRest[1:]
 	}
-	m.done = m.done || m.ended && len(m.sideRest) == 0 && (m.sideOpen || m.policy != modelSide)
+	m.done = m.done || m.ended && len(m.sideRest) == 0
 }
 
 // startOne starts an attempt: retries before first attempts, oldest first.
