@@ -495,3 +495,30 @@ func TestKeyOrderRefusesNonsense(t *testing.T) {
 	}
 	require.False(t, errors.Is(errBroken, asyncop.ErrUnusableKey))
 }
+
+// A batch has at most one element of a key; members wait as others do. A call keeps the keys of its members until it returns.
+func TestKeyOrderedBatches(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		b, r := newBulk(t, keyMode, 10, 10*time.Millisecond, setup{
+			key: firstLetter, timeout: 5 * time.Second, strategy: retryAll(2, time.Second), opts: options(asyncop.WithDropOnFailure()),
+		})
+		r.send("a1", "a2", "b1")
+		r.advance(10 * time.Millisecond)
+		require.Equal(t, "a1#1+b1#1@10ms", b.times())
+		b.answers("a1#1+b1#1", "! B1")
+		r.advance(1010 * time.Millisecond)
+		b.answers("a1#2", "A1")
+		r.advance(10 * time.Millisecond)
+		require.Equal(t, "a1#1+b1#1@10ms a1#2@1.02s a2#1@1.03s", b.times())
+		r.send("a3")
+		r.advance(4 * time.Second)
+		require.EqualValues(t, 1, r.stats().Dropped, "a2")
+		require.EqualValues(t, 1, r.stats().WaitingForKey, "a3")
+		b.answers("a2#1", "late")
+		r.advance(10 * time.Millisecond)
+		require.Equal(t, "a1#1+b1#1@10ms a1#2@1.02s a2#1@1.03s a3#1@5.04s", b.times())
+		b.answers("a3#1", "A3")
+		require.Equal(t, "B1 A1 A3", r.outputs())
+		require.NoError(t, r.end())
+	})
+}

@@ -65,6 +65,7 @@ func (s *surface[IN, OUT]) writeStats(now Stats) {
 		n    int64
 	}{
 		{"deciding", now.Deciding},
+		{"waiting_for_key", now.WaitingForKey},
 		{"timeouts", now.Timeouts},
 		{"attempt_timeouts", now.AttemptTimeouts},
 		{"exhausted", now.Exhausted},

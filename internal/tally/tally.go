@@ -187,6 +187,7 @@ func addGauges(to *asyncop.Stats, s asyncop.Stats) {
 	to.Running += s.Running
 	to.Deciding += s.Deciding
 	to.WaitingForRetry += s.WaitingForRetry
+	to.WaitingForKey += s.WaitingForKey
 	to.OldestAge = max(to.OldestAge, s.OldestAge)
 }
 
@@ -258,6 +259,10 @@ var Metrics = []Metric{
 	{
 		Name: "elements.waiting_for_retry", Help: "Elements in back-off, or whose retry waits for a permit.", Unit: "element", Gauge: true,
 		Of: []Value{{"", func(s *asyncop.Stats) int64 { return s.WaitingForRetry }}},
+	},
+	{
+		Name: "elements.waiting_for_key", Help: "Elements that wait for another one of their key, or for its call.", Unit: "element", Gauge: true,
+		Of: []Value{{"", func(s *asyncop.Stats) int64 { return s.WaitingForKey }}},
 	},
 	{
 		Name: "elements.deciding", Help: "Elements whose strategy is being asked off the loop.", Unit: "element", Gauge: true,

@@ -516,3 +516,22 @@ func TestKeyOrderAllocates(t *testing.T) {
 	require.Equal(t, plain, per(byFirstLetter))
 	require.Equal(t, 2.0, plain, "the attempts")
 }
+
+// Members that wrappers of the function complete without the call let their keys go, also if there is no call for anybody.
+func TestKeyOrderOfMembersWithoutACall(t *testing.T) {
+	r := withBatches(t, 2, 0, nil, func(c *Config[string, string]) {
+		byFirstLetter(c)
+		c.Invoke = func(_ context.Context, in string, a *call.Attempt[*queue.Entry[Slot[string, string]], string]) error {
+			a.Complete(in)
+			return nil
+		}
+	})
+	r.feed("a1 a2 b1 a3")
+	for range 4 {
+		r.turn()
+	}
+	require.ElementsMatch(t, []string{"a1", "a2", "a3", "b1"}, r.history)
+	require.Less(t, strings.Index(r.took(), "a1"), 7)
+	require.Empty(t, r.lanes())
+	r.end()
+}

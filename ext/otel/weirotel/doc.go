@@ -58,7 +58,8 @@
 //	weir.elements.accepted, .timed_out             counters, {element}
 //	weir.elements.ended                            counter, {element}; by weir.element.ending
 //	weir.elements.in_doubt                         counter, {element}
-//	weir.elements.in_flight, .waiting_for_retry, .deciding    up-down counters, {element}
+//	weir.elements.in_flight, .waiting_for_retry,
+//	.waiting_for_key, .deciding                    up-down counters, {element}
 //	weir.elements.oldest_age                       gauge, s
 //	weir.results.emitted                           counter, {result}
 //	weir.attempts, weir.attempts.timed_out         counters, {attempt}

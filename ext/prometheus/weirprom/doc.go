@@ -24,6 +24,7 @@
 //	                                             too_many_waiting, end_of_input
 //	weir_elements_in_flight                      elements with a slot
 //	weir_elements_waiting_for_retry              of these, in back-off or waiting for a permit for their retry
+//	weir_elements_waiting_for_key                of these, waiting for another one of their key, or for its call
 //	weir_elements_deciding                       of these, whose strategy is being asked off the loop
 //	weir_calls_running                           calls that run
 //	weir_oldest_element_age_seconds              since the oldest element in flight took its slot; 0 if there is none
