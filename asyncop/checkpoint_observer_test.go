@@ -10,12 +10,14 @@ import (
 	"testing"
 	"testing/synctest"
 
+	"github.com/reugn/go-streams/extension"
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 
 	"github.com/weirflow/weir/asyncop"
 	"github.com/weirflow/weir/checkpoint"
 	"github.com/weirflow/weir/checkpoint/checkpointtest"
+	weirflow "github.com/weirflow/weir/flow"
 )
 
 // numberer is an observer that gives elements numbers, 1, 2, …, and keeps the next one in its state. It writes down what it is
@@ -350,4 +352,45 @@ func TestOneObserverHasAState(t *testing.T) {
 		}
 		require.Equal(t, 3, n)
 	})
+}
+
+// Law C2: numbers follow the order of the input, so an operator upstream that changes it is refused, wherever it is.
+func TestObserverBehindAnUnorderedOperator(t *testing.T) {
+	for _, ordered := range []bool{true, false} {
+		for _, checked := range []bool{true, false} {
+			t.Run(fmt.Sprintf("ordered=%t/checked=%t", ordered, checked), func(t *testing.T) {
+				synctest.Test(t, func(t *testing.T) {
+					quiet := asyncop.WithLogger(slog.New(slog.DiscardHandler))
+					c := must(checkpoint.NewCoordinator(checkpointtest.NewMemoryStore(), checkpoint.WithLogger(slog.New(slog.DiscardHandler))))
+					source := checkpoint.NewSource(c, "numbers", checkpointtest.NewSliceInput([]int{1, 2, 3}))
+					opts := options(asyncop.WithName("first"), quiet)
+					if checked {
+						opts = append(opts, asyncop.WithCheckpoints(c))
+					}
+					first := construct(mode{ordered: ordered, capacity: 2}, asyncop.Func(double), 0, nil, opts...)
+					called := 0
+					second := asyncop.UnorderedWait(asyncop.Func(func(_ context.Context, in int, result asyncop.ResultFuture[int]) error {
+						called++
+						result.Complete(in)
+						return nil
+					}), 0, 2, asyncop.WithName("second"), asyncop.WithCheckpoints(c), asyncop.WithObserver(&numberer{gate: func() bool { return ordered }}), quiet)
+					require.NoError(t, c.Start())
+					third := asyncop.OrderedWait(asyncop.Func(double), 0, 2, quiet) // no part in checkpoints, and no numbers: any order will do
+					source.Via(first).Via(weirflow.NewMap(func(in int) int { return in })).Via(second).Via(third).To(extension.NewIgnoreSink())
+					err := c.Wait()
+					if ordered {
+						require.NoError(t, err)
+						require.Equal(t, 3, called)
+					} else {
+						require.ErrorContains(t, err, "the observer *asyncop_test.numberer needs elements in the same order after a restart")
+						require.Zero(t, called)
+					}
+					require.NoError(t, c.Close())
+					<-first.Done()
+					<-second.Done()
+					<-third.Done()
+				})
+			})
+		}
+	}
 }

@@ -60,6 +60,9 @@ type Gate interface {
 //
 //	Restore ─▶ Restored … ─▶ Accepted … ─▶ Number …, Snapshot 7 ─▶ Accepted … ─▶ Completed 7
 //
+// After a restart the input behind a checkpoint has to come in the same order. If an operator upstream emits in the order of completion,
+// the first barrier ends the run with an error.
+//
 // A panic in Restore makes the start of the coordinator fail, one in Number or Snapshot aborts the checkpoint, and one in Completed ends
 // the run.
 type CheckpointedObserver interface {

@@ -116,7 +116,7 @@ func OrderedWait[IN, OUT any](
 func UnorderedWait[IN, OUT any](
 	fn AsyncFunction[IN, OUT], timeout time.Duration, capacity int, opts ...Option,
 ) *AsyncWaitOperator[IN, OUT] {
-	return newOperator("UnorderedWait", queue.NewUnordered, fn, timeout, capacity, strategies.NoRetry[OUT](), opts)
+	return newOperator("UnorderedWait", queue.NewUnordered, fn, timeout, capacity, strategies.NoRetry[OUT](), reordering(opts))
 }
 
 // OrderedWaitWithRetry is [OrderedWait] with retries: an outcome that the strategy's predicate matches is not handed on
@@ -141,7 +141,7 @@ func UnorderedWaitWithRetry[IN, OUT any](
 	fn AsyncFunction[IN, OUT], timeout time.Duration, capacity int,
 	strategy strategies.AsyncRetryStrategy[OUT], opts ...Option,
 ) *AsyncWaitOperator[IN, OUT] {
-	return newOperator("UnorderedWaitWithRetry", queue.NewUnordered, fn, timeout, capacity, strategy, opts)
+	return newOperator("UnorderedWaitWithRetry", queue.NewUnordered, fn, timeout, capacity, strategy, reordering(opts))
 }
 
 // maxTimeout keeps sums of instants and timeouts from overflowing; it is 146 years.

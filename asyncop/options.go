@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"log/slog"
 	"math/rand/v2"
+	"slices"
 	"time"
 
 	"github.com/benbjohnson/clock"
@@ -58,6 +59,7 @@ type config struct {
 	atEnd              endOfRetries
 	buffer             int
 
+	reorders    bool             // set by the constructor
 	coordinator participant.Host // nil: takes no part in checkpoints
 	forChecks   string           // an option that was given and means nothing without them; empty if there is none
 	retryState  RetryState
@@ -124,6 +126,11 @@ func WithUpstreamCancel(cancel context.CancelCauseFunc) Option {
 		panic("asyncop: WithUpstreamCancel: nil function")
 	}
 	return func(cfg *config) { cfg.cancelUpstream = cancel }
+}
+
+// reordering adds to the options of an operator that emits in the order of completion that it does.
+func reordering(opts []Option) []Option {
+	return slices.Concat(opts, []Option{func(cfg *config) { cfg.reorders = true }})
 }
 
 // WithName names the operator in logs and, in a checkpoint, its state. The default is the empty string.

@@ -48,7 +48,8 @@ type Barrier struct {
 	// Kind is what the barrier is for.
 	Kind Kind
 
-	reporter Reporter
+	reporter  Reporter
+	reordered bool
 }
 
 // Reporter collects the states of a checkpoint. A coordinator has one; tests may bring their own. One that also has the
@@ -83,5 +84,16 @@ func (b Barrier) Fail(name string, reason error) {
 		r.Fail(name, reason)
 	}
 }
+
+// Reordered returns b for what follows an operator that changes the order of elements: those behind the barrier may come in another
+// order after a restart. An operator that emits in the order of completion passes this one on.
+func (b Barrier) Reordered() Barrier {
+	b.reordered = true
+	return b
+}
+
+// IsReordered reports whether b has passed such an operator. What relies on the order of its input after a restart refuses it
+// (law C2).
+func (b Barrier) IsReordered() bool { return b.reordered }
 
 func (b Barrier) String() string { return fmt.Sprintf("barrier %d (%v)", b.ID, b.Kind) }

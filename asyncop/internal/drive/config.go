@@ -23,6 +23,8 @@ type Config[IN, OUT any] struct {
 	Name    string
 	Buffer  int // places of In and Out
 
+	Reorders bool // results leave in another order than their elements came
+
 	Decode func(v any) (in IN, control bool, err error) // tells elements, control elements and wrong ones apart
 	Gates  []Gate                                       // asked before an element is accepted
 	Open   func(ctx context.Context) error              // before the first element; nil: there is none

@@ -1,6 +1,8 @@
 package drive
 
 import (
+	"fmt"
+
 	"github.com/weirflow/weir/asyncop/internal/engine"
 	"github.com/weirflow/weir/checkpoint/participant"
 	"github.com/weirflow/weir/internal/inband"
@@ -143,6 +145,15 @@ func (d *Driver[IN, OUT]) receivedControl(v any) {
 		if err := d.barriers.Add(b.ID, isEndOfInput(b)); err != nil { // law C2
 			d.engine.End(lazyerr.Named("asyncop", err))
 			return
+		}
+		if d.Observer != nil && b.IsReordered() { // law C2
+			d.engine.End(fmt.Errorf("asyncop: the observer %T needs elements in the same order after a restart, and an operator upstream "+
+				"emits them in the order of completion: use an ordered one there", d.Observer))
+			return
+		}
+		if d.Reorders {
+			b = b.Reordered()
+			v = b
 		}
 		if isEndOfInput(v) {
 			d.receivedEndOfInput()
