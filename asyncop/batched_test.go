@@ -39,7 +39,7 @@ type bulk struct {
 // bulkCall is one call.
 type bulkCall struct {
 	ctx     context.Context   //nolint:containedctx // what it was given
-	members []context.Context //nolint:containedctx // and those of its members
+	members []context.Context // and those of its members
 	ins     []string
 	name    string // "a#1+b#2"
 	at      time.Duration

@@ -15,11 +15,11 @@ type Stats struct {
 	Emitted   int64 // results sent to Out, or to the places that Results reads from
 	InFlight  int64 // elements with a slot
 
-	Running         int64 // calls that run; a blocking call counts until it returns
+	Running         int64 // calls that run, one for a batch; a blocking call counts until it returns
 	Deciding        int64 // elements whose strategy is being asked off the loop, or that wait for that
 	WaitingForRetry int64 // elements in back-off, or whose retry waits for a permit
 	WaitingForKey   int64 // elements that wait for another one of their key, or for its call: see KeyOrderedWait
-	Attempts        int64 // calls begun, retries included
+	Attempts        int64 // calls begun, retries included; each element of a batch counts
 	RetriesOnResult int64 // retries begun because of a result
 	RetriesOnError  int64 // retries begun because of an error
 

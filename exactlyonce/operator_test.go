@@ -82,6 +82,57 @@ func TestTrackerInAnOperator(t *testing.T) {
 	require.NotContains(t, fmt.Sprint(p.requests()), "none")
 }
 
+// Under the context of a call for many elements a request has no id, and is not sent; under those of the members each has that of its
+// element, also in an operator that runs inside a call of another element.
+func TestCallsForManyElements(t *testing.T) {
+	p := newPeer(t, nil)
+	base := &http.Transport{}
+	defer base.CloseIdleConnections()
+	client := &http.Client{Transport: Transport(base, p.URL+"/charges")}
+	outer := NewTracker(TrackerConfig{})
+	for name, ctx := range map[string]context.Context{
+		"alone":             context.Background(),
+		"inside of another": outer.AttemptStarted(outer.Accepted(context.Background(), "around", false), 1),
+	} {
+		t.Run(name, func(t *testing.T) {
+			tracker := NewTracker(TrackerConfig{})
+			var mu sync.Mutex
+			var sequences []int64
+			call := asyncop.Batched(func(ctx context.Context, ins []int) ([]asyncop.Result[int], error) {
+				if err := post(ctx, client, p.URL+"/charges"); !errors.Is(err, ErrNoID) {
+					return nil, fmt.Errorf("under the context of all: %w", err)
+				}
+				if _, err := NextID(WithStep(ctx, "step")); !errors.Is(err, ErrNoID) {
+					return nil, fmt.Errorf("with a step: %w", err)
+				}
+				results := make([]asyncop.Result[int], len(ins))
+				for i, of := range asyncop.MemberContexts(ctx) {
+					id, err := NextID(WithStep(of, "look"))
+					if err != nil {
+						return nil, err
+					}
+					mu.Lock()
+					sequences = append(sequences, id.Sequence)
+					mu.Unlock()
+					results[i].Err = post(of, client, p.URL+"/charges")
+				}
+				return results, nil
+			}, 3, time.Millisecond)
+			op := asyncop.OrderedWait(call, time.Minute, 3, asyncop.WithObserver(tracker), asyncop.WithContext(ctx))
+			n := 0
+			for _, err := range op.Results(slices.Values([]int{1, 2, 3})) {
+				require.NoError(t, err)
+				n++
+			}
+			require.Equal(t, 3, n)
+			require.Equal(t, []int64{1, 2, 3}, sequences)
+			require.Empty(t, checkList(t, tracker))
+		})
+	}
+	require.NotContains(t, fmt.Sprint(p.requests()), "none")
+	require.Len(t, p.requests(), 6)
+}
+
 // A timeout handler makes requests for its element, if it names them.
 func TestTimeoutHandlersHaveIDs(t *testing.T) {
 	tracker := NewTracker(TrackerConfig{})

@@ -308,7 +308,8 @@ func WithStep(ctx context.Context, step string) context.Context {
 // they send under [predicates.WithTracked].
 //
 // Errors are of class [ErrNoID]:
-//   - ctx belongs to no element of a tracker, such as the context of a call for many elements: use that of the member;
+//   - ctx belongs to no element of a tracker;
+//   - ctx is that of a call for many elements: use that of the element (asyncop.MemberContexts);
 //   - ctx belongs to an element but to no attempt, such as that of a timeout handler, and there is no step;
 //   - the attempt has made another request without a step: name both by [WithStep];
 //   - the element has ended, or its tracker has no complete checkpoint yet.
@@ -338,6 +339,10 @@ func requestIn(ctx context.Context, redirects int) (outgoing, error) {
 		return r, nil // a sending of one that an outer Transport has begun
 	}
 	a, _ := ctx.Value(attemptKey{}).(*attempt)
+	if isOfMany(ctx, a) {
+		return outgoing{}, fmt.Errorf("%w: its context is that of a call for many elements, each of which has an id: "+
+			"use asyncop.MemberContexts", ErrNoID)
+	}
 	step := ""
 	if n, ok := ctx.Value(stepKey{}).(named); ok && n.attempt == a {
 		step = n.step
@@ -360,6 +365,17 @@ func requestIn(ctx context.Context, redirects int) (outgoing, error) {
 			"name each by WithStep, or this one would get the answer of the other", ErrNoID, a.number)
 	}
 	return outgoing{ctx, a, step}, nil
+}
+
+// isOfMany reports whether ctx is that of a call for many elements whose attempts are not a, which may belong to an element around
+// the operator.
+func isOfMany(ctx context.Context, a *attempt) bool {
+	for _, m := range asyncop.MemberContexts(ctx) {
+		if of, _ := m.Value(attemptKey{}).(*attempt); of != a {
+			return true
+		}
+	}
+	return false
 }
 
 // next returns the id of the next sending of r.

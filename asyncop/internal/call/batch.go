@@ -11,7 +11,7 @@ import (
 // Batch is one call for several elements, its members. Each member is an attempt of its own; the permit is that of the batch.
 //
 //	loop:    NewBatch ─▶ Add ─▶ the member's function calls Join ─▶ Add … ─▶ Close
-//	worker:  Run ─▶ the call ─▶ the permit comes back ─▶ the outcomes of the members
+//	worker:  Run ─▶ the call ─▶ the outcomes of the members ─▶ the permit comes back
 type Batch[E, IN, OUT any] struct {
 	host    *Host[E]
 	of      any                  // the function
@@ -22,10 +22,9 @@ type Batch[E, IN, OUT any] struct {
 	closed bool       // guarded by mu
 
 	// Guarded by mu until Close, then the worker's, and read-only during the call.
-	ins    []IN
-	outs   []Future[OUT]
-	ctxs   []context.Context //nolint:containedctx // of the calls of the function
-	permit bool              // it was not given back
+	ins  []IN
+	outs []Future[OUT]
+	ctxs []context.Context // of the calls of the function
 
 	ended  atomic.Bool            // the call has returned, or there is none
 	over   atomic.Int64           // so many of ctxs have ended, from the first one on; it may be more
@@ -51,7 +50,7 @@ type before struct{ done, over <-chan struct{} }
 // NewBatch returns a batch for calls of one function, with room for so many members. A permit of the operator, and a shared one, were
 // taken for it.
 func NewBatch[E, IN, OUT any](host *Host[E], of any, size int) *Batch[E, IN, OUT] {
-	return &Batch[E, IN, OUT]{host: host, of: of, members: make([]Member[E, IN, OUT], 0, size), permit: true}
+	return &Batch[E, IN, OUT]{host: host, of: of, members: make([]Member[E, IN, OUT], 0, size)}
 }
 
 // Len returns the number of members.
@@ -107,7 +106,14 @@ func (b *Batch[E, IN, OUT]) Close() bool {
 // Run makes the call, on a worker, for the elements that are not late (law A5). outcome completes the element at i. A panic of the
 // call, or runtime.Goexit, is the outcome of all (law A6).
 func (b *Batch[E, IN, OUT]) Run(call func(ctx context.Context, ins []IN) (outcome func(i int, out Future[OUT]))) {
-	defer b.returned() // also if a future ends the goroutine
+	defer func() { // also if a future ends the goroutine; after the outcomes, so that elements that take the freed slots are there
+		b.ended.Store(true)
+		if s := b.host.Share; s != nil {
+			s.Release()
+		}
+		b.host.freed.Add(1)
+		b.host.WakeUp()
+	}()
 	for _, f := range b.befores {
 		select {
 		case <-f.done:
@@ -120,12 +126,12 @@ func (b *Batch[E, IN, OUT]) Run(call func(ctx context.Context, ins []IN) (outcom
 	var g guard.Guard
 	defer g.Close(func(recovered any) {
 		err := b.host.Panicked(recovered)
-		b.returned()
+		b.ended.Store(true)
 		b.deliver(b.outs, b.ctxs, func(_ int, out Future[OUT]) { out.CompleteExceptionally(err) })
 	})
 	outcome := call((*BatchContext[E, IN, OUT])(b), b.ins)
 	g.Returned()
-	b.returned()
+	b.ended.Store(true)
 	b.deliver(b.outs, b.ctxs, outcome)
 }
 
@@ -163,9 +169,10 @@ func lateIn(ctx context.Context) error {
 
 // deliver completes elements. A future that breaks, as that of a user's wrapper may, fails its own attempt only.
 func (b *Batch[E, IN, OUT]) deliver(outs []Future[OUT], ctxs []context.Context, outcome func(i int, out Future[OUT])) {
-	i := 0
+	i, all := 0, letters[E, OUT]{host: b.host}
 	var g guard.Guard
 	defer g.Close(func(recovered any) {
+		all.post()
 		if a, ok := ctxs[i].Value(HostKey{}).(*Attempt[E, OUT]); ok {
 			a.complete(nil, b.host.Panicked(recovered))
 		}
@@ -173,24 +180,73 @@ func (b *Batch[E, IN, OUT]) deliver(outs []Future[OUT], ctxs []context.Context, 
 		b.deliver(outs[next:], ctxs[next:], func(i int, out Future[OUT]) { outcome(next+i, out) })
 	})
 	for ; i < len(outs); i++ {
-		outcome(i, outs[i])
+		if a, own := outs[i].(*Attempt[E, OUT]); own {
+			all.of = a
+			outcome(i, &all)
+		} else {
+			all.post() // in order (law Q1)
+			outcome(i, outs[i])
+		}
 	}
 	g.Returned()
+	all.post()
 }
 
 // HasReturned reports whether the call has returned, or there is none. Members that have joined may be called until then.
 func (b *Batch[E, IN, OUT]) HasReturned() bool { return b.ended.Load() }
 
-// returned gives the permits back, once.
-func (b *Batch[E, IN, OUT]) returned() {
-	if !b.permit {
+// letters are a future for one member after the other, whose letters are posted together: if the loop got to know some of them, it
+// would fill their slots, find itself full, and send a small batch off.
+type letters[E, OUT any] struct {
+	host           *Host[E]
+	of             *Attempt[E, OUT]
+	newest, oldest *Letter[E]
+}
+
+// Complete implements Future.
+func (l *letters[E, OUT]) Complete(results ...OUT) {
+	if l.of.claim() {
+		l.of.results = results
+		l.add()
+	}
+}
+
+// CompleteExceptionally implements Future.
+func (l *letters[E, OUT]) CompleteExceptionally(err error) {
+	if err == nil {
+		err = l.host.NilError
+	}
+	if l.of.claim() {
+		l.of.results, l.of.err = nil, err
+		l.add()
+	}
+}
+
+// CompleteOne is Complete with one result, without an allocation.
+func (l *letters[E, OUT]) CompleteOne(result OUT) {
+	if l.of.claim() {
+		l.of.results = append(l.of.results, result)
+		l.add()
+	}
+}
+
+// add is publish for a member, which has no permit, without posting its letter.
+func (l *letters[E, OUT]) add() {
+	if before := l.of.state.Or(completed | over); before&over != 0 {
+		l.host.late.Add(1)
 		return
 	}
-	b.permit = false
-	b.ended.Store(true)
-	if s := b.host.Share; s != nil {
-		s.Release()
+	l.of.endContext()
+	l.of.next = l.newest
+	if l.newest = &l.of.Letter; l.oldest == nil {
+		l.oldest = l.newest
 	}
-	b.host.freed.Add(1)
-	b.host.WakeUp()
+}
+
+func (l *letters[E, OUT]) post() {
+	if l.newest != nil {
+		l.host.Mail.PostAll(l.newest, l.oldest)
+		l.host.WakeUp()
+		l.newest, l.oldest = nil, nil
+	}
 }

@@ -27,6 +27,17 @@ func (m *Mailbox[E]) Post(l *Letter[E]) {
 	}
 }
 
+// PostAll adds letters that are chained from the newest to the oldest: the loop takes all of them, or none yet.
+func (m *Mailbox[E]) PostAll(newest, oldest *Letter[E]) {
+	for {
+		head := m.head.Load()
+		oldest.next = head
+		if m.head.CompareAndSwap(head, newest) {
+			return
+		}
+	}
+}
+
 // Take empties the mailbox and returns what was in it, oldest first: see [Letter.Unchain].
 func (m *Mailbox[E]) Take() *Letter[E] {
 	if m.head.Load() == nil {

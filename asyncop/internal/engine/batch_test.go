@@ -214,6 +214,22 @@ func TestBatchAtEndOfInput(t *testing.T) {
 	b.end()
 }
 
+// A restored element that was accepted before the start of the clock waits as any.
+func TestBatchOfRestoredElements(t *testing.T) {
+	b := withBatches(t, 3, 10*time.Second, retries(3, time.Second), func(c *Config[string, string]) { c.Restored = KeepSpent })
+	b.Restore(Item[string, string]{In: "a", Restored: true, First: 1, Spent: 20 * time.Second, Attempts: 1}, 0)
+	b.Restore(Item[string, string]{In: "b", Restored: true, First: 1, Spent: 20 * time.Second, Attempts: 1, Wait: 9 * time.Second}, 0)
+	require.Equal(t, 9*time.Second, b.Next())
+	b.pass(10*time.Second - 1)
+	require.Empty(t, b.took())
+	b.pass(1)
+	require.Equal(t, "(b#2+a#2", b.took(), "a retry that is due goes first")
+	b.returns()
+	b.turn()
+	require.Equal(t, "a#2 b#2", b.took())
+	b.end()
+}
+
 // A batch of which wrappers of the function have completed all members is no call: its permits come back.
 func TestBatchWithoutCall(t *testing.T) {
 	permits := call.NewPermits(1)
