@@ -220,7 +220,6 @@ func (t *Traces) Ended(ctx context.Context, e asyncop.Ending) {
 	}
 	setReason(span, e.Reason)
 	switch {
-	case e.How == asyncop.Kept: // it goes on
 	case e.Err != nil && e.How == asyncop.Abandoned: // not because of its last outcome
 		setError(span, e.Err, predicates.Reason{})
 	case e.Err != nil:

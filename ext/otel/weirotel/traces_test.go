@@ -393,6 +393,20 @@ func TestOperatorInsideOfACall(t *testing.T) {
 	assert.Equal(t, []string{"outer", "  outer attempt", "    inner", "      inner attempt"}, names)
 }
 
+// An element that an inner operator has not accepted has the context of the call around it: the span in there is not that operator's.
+func TestSpanOfAnotherOperatorStays(t *testing.T) {
+	r := newRecorder(t)
+	outer, inner := weirotel.NewTraces("outer", r), weirotel.NewTraces("inner", r)
+	element := outer.Accepted(t.Context(), 1, false)
+	attempt := outer.AttemptStarted(element, 1)
+	inner.AttemptEnded(attempt, asyncop.Outcome{})
+	inner.Ended(attempt, asyncop.Ending{How: asyncop.Discarded})
+	assert.Empty(t, r.Ended())
+	outer.AttemptEnded(attempt, asyncop.Outcome{})
+	outer.Ended(element, asyncop.Ending{})
+	assert.Len(t, r.Ended(), 2)
+}
+
 // A6: an error whose methods panic costs its text, not the end of the span.
 func TestErrorThatPanics(t *testing.T) {
 	r := newRecorder(t)
