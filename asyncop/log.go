@@ -75,13 +75,22 @@ type levelGate struct {
 func (s *surface[IN, OUT]) log(
 	ctx context.Context, limit *lineLimit, level slog.Level, msg string, in IN, attrs ...slog.Attr,
 ) {
+	s.line(ctx, limit, level, msg, &in, attrs)
+}
+
+// line is log for a line that may be about no element: in is nil then.
+func (s *surface[IN, OUT]) line(
+	ctx context.Context, limit *lineLimit, level slog.Level, msg string, in *IN, attrs []slog.Attr,
+) {
 	suppressed, ok := limit.allow(s.driver.Engine().Present())
 	if !ok {
 		limit.level, limit.msg = level, msg
 		s.suppressed = true
 		return
 	}
-	attrs = append(attrs, slog.String("element", s.logLabelOf(in)))
+	if in != nil {
+		attrs = append(attrs, slog.String("element", s.logLabelOf(*in)))
+	}
 	if suppressed > 0 {
 		attrs = append(attrs, slog.Int("suppressed", suppressed))
 	}
@@ -91,8 +100,13 @@ func (s *surface[IN, OUT]) log(
 // logSlowCall tells of a call that blocked the loop.
 func (s *surface[IN, OUT]) logSlowCall(call engine.SlowCall[IN]) {
 	what, advice := s.describe(call)
-	s.log(call.Context, &s.slowLog, slog.LevelWarn, "asyncop: a call blocked the loop", call.In,
-		slog.String("call", what), slog.Duration("took", call.Took), slog.String("advice", advice))
+	in := &call.In
+	if call.Observed { // which may have been about many
+		in = nil
+	}
+	s.line(call.Context, &s.slowLog, slog.LevelWarn, "asyncop: a call blocked the loop", in, []slog.Attr{
+		slog.String("call", what), slog.Duration("took", call.Took), slog.String("advice", advice),
+	})
 }
 
 // logGivenUp tells of an element that failed, and why there was no other attempt.

@@ -181,6 +181,26 @@ func TestLinesHaveTheContextOfTheirElement(t *testing.T) {
 	})
 }
 
+// The warning about a slow observer names no element: it may have been called for many.
+func TestSlowObserverNamesNoElement(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		log := &contextLog{}
+		op := asyncop.OrderedWait(asyncop.Func(double), 0, 8, asyncop.WithObserver(sleeper{}), asyncop.WithLogger(slog.New(log)))
+		for _, err := range op.Results(upTo(2)) {
+			require.NoError(t, err)
+		}
+		lines := log.lines()
+		require.NotEmpty(t, lines)
+		assert.Contains(t, lines[0], `call="an observer"`)
+		assert.NotContains(t, lines[0], "element=")
+	})
+}
+
+// sleeper is an observer that is slow.
+type sleeper struct{ labeller }
+
+func (sleeper) AttemptEnded(context.Context, asyncop.Outcome) { time.Sleep(time.Second) }
+
 // The line with the statistics comes at intervals while something goes on, and once at the end.
 func TestStatsEvery(t *testing.T) {
 	forEachClock(t, func(t *testing.T, m mode) {

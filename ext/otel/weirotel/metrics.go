@@ -43,9 +43,7 @@ type Metrics struct {
 	tally tally.Tally // guarded by mu
 }
 
-var (
-	_ asyncop.Observer = (*Metrics)(nil)
-)
+var _ asyncop.Observer = (*Metrics)(nil)
 
 // NewMetrics returns the metrics of the operator with this name. Give them to the operator by [asyncop.WithObserver]. An error is one of
 // the provider. It panics if the name is empty or the provider nil.
@@ -120,11 +118,10 @@ func (m *Metrics) observe(in *instruments) {
 	})
 }
 
-// Unregister ends the collection of what is read from the operator. Nothing calls it but users who drop the metrics before their
-// provider.
+// Unregister ends the collection of what is read from the operator. Call it to let go of the metrics before their provider ends.
 func (m *Metrics) Unregister() error { return m.reg.Unregister() }
 
-// Attach implements what [asyncop.WithObserver] says.
+// Attach is called by the constructors of operators: see [asyncop.WithObserver].
 func (m *Metrics) Attach(stats func() asyncop.Stats, done <-chan struct{}) {
 	m.mu.Lock()
 	defer m.mu.Unlock()

@@ -55,5 +55,7 @@
 // # Cost
 //
 // Counters and gauges are read from the operator when Prometheus scrapes. Durations are counted in plain arrays, under a lock that
-// only a scrape contends for. bench_test.go measures what that costs an element; it allocates nothing.
+// only a scrape contends for. That is about 60 ns an element, and no allocation. To be observed at all costs an element more: about 350 ns
+// of processor time and two small allocations, one of them for an element that is not a pointer. BenchmarkResults and
+// BenchmarkElement measure both; the numbers are of a machine that was busy with other things.
 package weirprom

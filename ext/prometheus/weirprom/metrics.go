@@ -114,7 +114,7 @@ func New(operator string, opts ...Option) *Metrics {
 
 // ---- The observer
 
-// Attach implements what [asyncop.WithObserver] says.
+// Attach is called by the constructors of operators: see [asyncop.WithObserver].
 func (m *Metrics) Attach(stats func() asyncop.Stats, done <-chan struct{}) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
