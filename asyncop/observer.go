@@ -45,7 +45,8 @@ type Observer interface {
 
 // Gate is an [Observer] that may hold the input back: a window of requests, a limit on memory. The operator asks it before it takes
 // an element, so back-pressure goes on to the source. Elements that are restored from a checkpoint come in without being asked
-// for, unless a [CheckpointedObserver] has no number for them. Its methods are called on the operator's loop and must not block; a panic in one of them ends the operator.
+// for, unless a [CheckpointedObserver] has no number for them. Its methods are called on the operator's loop and must not block; a
+// panic in one of them ends the operator.
 type Gate interface {
 	// TryAdmit reports whether another element may come in. It may be asked more often than elements come.
 	TryAdmit() bool
@@ -60,20 +61,20 @@ type Gate interface {
 //
 //	Restore ─▶ Restored … ─▶ Accepted … ─▶ Number …, Snapshot 7 ─▶ Accepted … ─▶ Completed 7
 //
-// After a restart the input behind a checkpoint has to come in the same order. If an operator upstream emits in the order of completion,
-// the first barrier ends the run with an error.
+// After a restart the input behind a checkpoint has to come in the same order. If an operator upstream emits in the order of
+// completion, the first barrier ends the run with an error.
 //
-// A panic in Restore makes the start of the coordinator fail, one in Number or Snapshot aborts the checkpoint, and one in Completed ends
-// the run.
+// A panic in Restore makes the start of the coordinator fail, one in Number or Snapshot aborts the checkpoint, and one in Completed
+// ends the run.
 type CheckpointedObserver interface {
 	Observer
 
 	// Restore is called once, before all others, when the operator is made. state is what Snapshot has returned for the checkpoint
-	// that the operator resumes from, and numbers are those of its elements, in the order of the input, without 0 and negative ones. At a
-	// fresh start both are nil. An error makes the start of the coordinator fail.
+	// that the operator resumes from, and numbers are those of its elements, in the order of the input, without 0 and negative
+	// ones. At a fresh start both are nil. An error makes the start of the coordinator fail.
 	//
-	// request asks for a checkpoint soon, and does not wait for it. If that checkpoint fails it is taken again. It may be called from any
-	// goroutine: by a [Gate], for instance, that lets nothing in before a checkpoint is complete.
+	// request asks for a checkpoint soon, and does not wait for it. If that checkpoint fails it is taken again. It may be called
+	// from any goroutine: by a [Gate], for instance, that lets nothing in before a checkpoint is complete.
 	Restore(state []byte, numbers []int64, request func()) error
 
 	// Restored is called in place of Accepted for an element of a checkpoint, with what Number has returned for it. Restored elements

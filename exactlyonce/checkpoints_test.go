@@ -3,9 +3,9 @@ package exactlyonce
 import (
 	"context"
 	"errors"
-	"fmt"
 	"log/slog"
 	"math/rand/v2"
+	"strconv"
 	"sync"
 	"testing"
 	"testing/synctest"
@@ -87,7 +87,7 @@ func (j *job) call(ctx context.Context, run, in int) (int, error) {
 		j.mu.Lock()
 		defer j.mu.Unlock()
 		j.effects[in]++
-		return fmt.Append(nil, in), nil
+		return []byte(strconv.Itoa(in)), nil
 	})
 	assert.NotErrorIs(j.t, err, ErrStale)
 	switch {
@@ -96,18 +96,18 @@ func (j *job) call(ctx context.Context, run, in int) (int, error) {
 	case j.n(5) == 0:
 		return 0, errUnlucky
 	}
-	assert.Equal(j.t, fmt.Sprint(in), string(answer))
+	assert.Equal(j.t, strconv.Itoa(in), string(answer))
 	return in, nil
 }
 
 // start starts a run that resumes from what store has. wait waits for its end, kill kills it.
-func (j *job) start(run int, store checkpoint.Store) (tracker *Tracker, wait func() error, kill func()) {
+func (j *job) start(run int, store checkpoint.Store) (coordinator *checkpoint.Coordinator, wait func() error, kill func()) {
 	quiet := slog.New(slog.DiscardHandler)
 	coordinator, err := checkpoint.NewCoordinator(store, checkpoint.WithLogger(quiet),
 		checkpoint.WithInterval(time.Duration(5+j.n(60))*time.Millisecond))
 	require.NoError(j.t, err)
 	source := checkpoint.NewSource(coordinator, "numbers", checkpointtest.NewSliceInput(j.inputs))
-	tracker = NewTracker(TrackerConfig{Window: 2 + j.n(12)})
+	tracker := NewTracker(TrackerConfig{Window: 2 + j.n(12)})
 	build := asyncop.UnorderedWaitWithRetry[int, int]
 	if j.n(2) == 0 {
 		build = asyncop.OrderedWaitWithRetry[int, int]
@@ -130,7 +130,7 @@ func (j *job) start(run int, store checkpoint.Store) (tracker *Tracker, wait fun
 		<-op.Done()
 		assert.NoError(j.t, coordinator.Close())
 	}
-	return tracker, func() error { defer end(); return coordinator.Wait() }, func() {
+	return coordinator, func() error { defer end(); return coordinator.Wait() }, func() {
 		cancel(errUnlucky) // calls go on for a while, as those of a killed process do on the other side
 		assert.NoError(j.t, coordinator.Close())
 		end()
@@ -172,20 +172,27 @@ func (s unluckyStore) Save(ctx context.Context, snapshot *checkpoint.Snapshot) e
 	return nil
 }
 
-// Under any schedule of calls, failures, checkpoints and kills, each element has its effect once, under one id (X1, C1, C3).
+// Under any schedule of calls, failures, checkpoints, kills and suspensions, each element has its effect once, under one id (X1, C1, C3).
 func TestTrackerInAKilledJob(t *testing.T) {
-	resent, kills := 0, 0
+	resent, kills, suspended := 0, 0, 0
 	for seed := range uint64(40) {
 		synctest.Test(t, func(t *testing.T) {
 			j := newJob(t, seed, 60)
 			store := checkpointtest.NewMemoryStore()
 			for run := 0; ; run++ {
-				_, wait, kill := j.start(run, unluckyStore{store, j})
+				coordinator, wait, kill := j.start(run, unluckyStore{store, j})
 				if run == 8 {
 					require.NoError(t, wait())
 					break
 				}
 				j.sleep(150 * time.Millisecond)
+				if j.n(3) == 0 {
+					ctx, cancel := context.WithTimeout(t.Context(), 50*time.Millisecond)
+					if coordinator.Finish(ctx, checkpoint.Suspend) == nil {
+						suspended++
+					}
+					cancel()
+				}
 				kill()
 				kills++
 				store = store.Reopen()
@@ -200,7 +207,8 @@ func TestTrackerInAKilledJob(t *testing.T) {
 		}
 	}
 	require.Positive(t, resent)
-	t.Logf("%d kills, %d elements were sent by several runs", kills, resent)
+	require.Positive(t, suspended)
+	t.Logf("%d kills, %d of suspended runs; %d elements were sent by several runs", kills, suspended, resent)
 }
 
 // hangingStore stores checkpoints, and does not say so any more once it hangs.
@@ -252,7 +260,7 @@ func TestDeathBetweenSaveAndCompleted(t *testing.T) {
 		synctest.Wait()
 		require.Equal(t, []int64{1, 2}, checkList(t, tracker), "they have ended, and no checkpoint says so")
 		store.hang = true
-		go func() { _, _ = coordinator.Trigger(context.Background()) }()
+		go func() { _, _ = coordinator.Trigger(t.Context()) }()
 		synctest.Wait()
 		snapshot, _, err := checkpoint.Latest(t.Context(), store)
 		require.NoError(t, err)

@@ -39,10 +39,10 @@ type TrackerConfig struct {
 // A program without an operator calls these methods itself. [Transport] sends the ids, and [NextID] is for other clients.
 //
 // In an operator that takes part in checkpoints (asyncop.WithCheckpoints), the tracker's state goes into them: it is an
-// asyncop.CheckpointedObserver. A restored element keeps its number, and a number is released when a checkpoint that no longer holds
-// its element is complete. Nothing is sent before the first checkpoint of a fresh start is complete; the tracker asks for it at once.
-// The input has to come in the same order after a restart: straight from a source, or through what keeps its order. A program that takes
-// checkpoints of its own calls [Tracker.Restore] and [Tracker.Snapshot] itself.
+// asyncop.CheckpointedObserver. A restored element keeps its number, and a number is released when a checkpoint that no longer
+// holds its element is complete. Nothing is sent before the first checkpoint of a fresh start is complete; the tracker asks for it
+// at once. The input has to come in the same order after a restart: straight from a source, or through what keeps its order. A
+// program that takes checkpoints of its own calls [Tracker.Restore] and [Tracker.Snapshot] itself.
 //
 // The tracker remembers incomplete numbers only, and each by itself: one slow request keeps its own number, and the
 // first incomplete number where it is, but nothing else.
