@@ -356,10 +356,11 @@ func TestOneObserverHasAState(t *testing.T) {
 
 // Law C2: numbers follow the order of the input, so an operator upstream that changes it is refused, wherever it is.
 func TestObserverBehindAnUnorderedOperator(t *testing.T) {
-	for _, ordered := range []bool{true, false} {
+	for _, order := range []string{"ordered", "unordered", "by key"} {
 		for _, checked := range []bool{true, false} {
-			t.Run(fmt.Sprintf("ordered=%t/checked=%t", ordered, checked), func(t *testing.T) {
+			t.Run(fmt.Sprintf("%s/checked=%t", order, checked), func(t *testing.T) {
 				synctest.Test(t, func(t *testing.T) {
+					ordered := order == "ordered"
 					quiet := asyncop.WithLogger(slog.New(slog.DiscardHandler))
 					c := must(checkpoint.NewCoordinator(checkpointtest.NewMemoryStore(), checkpoint.WithLogger(slog.New(slog.DiscardHandler))))
 					source := checkpoint.NewSource(c, "numbers", checkpointtest.NewSliceInput([]int{1, 2, 3}))
@@ -367,7 +368,12 @@ func TestObserverBehindAnUnorderedOperator(t *testing.T) {
 					if checked {
 						opts = append(opts, asyncop.WithCheckpoints(c))
 					}
-					first := construct(mode{ordered: ordered, capacity: 2}, asyncop.Func(double), 0, nil, opts...)
+					var first *asyncop.AsyncWaitOperator[int, int]
+					if order == "by key" {
+						first = asyncop.KeyOrderedWait(asyncop.Func(double), func(in int) int { return in }, 0, 2, opts...)
+					} else {
+						first = construct(mode{ordered: ordered, capacity: 2}, asyncop.Func(double), 0, nil, opts...)
+					}
 					called := 0
 					second := asyncop.UnorderedWait(asyncop.Func(func(_ context.Context, in int, result asyncop.ResultFuture[int]) error {
 						called++

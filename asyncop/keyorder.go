@@ -61,7 +61,7 @@ func keyOrdered[K comparable, IN, OUT any](name string, key func(in IN) K, opts 
 	if key == nil {
 		panic(fmt.Sprintf("asyncop: %s: nil key function", name))
 	}
-	return append(opts[:len(opts):len(opts)], func(c *config) {
+	return append(reordering(opts), func(c *config) {
 		c.keys = engine.NewKeys[K, IN, OUT](key, func(key any) error {
 			return fmt.Errorf("%w: %s", ErrUnusableKey, defaultLabel(key))
 		})

@@ -62,7 +62,8 @@ var errUnlucky = errors.New("unlucky")
 // call is the function of the operator: a request with an effect. Both may fail, and the answer may be lost.
 func (j *job) call(ctx context.Context, run, in int) (int, error) {
 	id, err := NextID(ctx)
-	if !assert.NoError(j.t, err) {
+	if err != nil {
+		assert.Error(j.t, ctx.Err(), "%v, and the run goes on", err) // a call that begins when its run is killed sends nothing
 		return 0, err
 	}
 	j.mu.Lock()
@@ -108,16 +109,22 @@ func (j *job) start(run int, store checkpoint.Store) (coordinator *checkpoint.Co
 	require.NoError(j.t, err)
 	source := checkpoint.NewSource(coordinator, "numbers", checkpointtest.NewSliceInput(j.inputs))
 	tracker := NewTracker(TrackerConfig{Window: 2 + j.n(12)})
-	build := asyncop.UnorderedWaitWithRetry[int, int]
-	if j.n(2) == 0 {
-		build = asyncop.OrderedWaitWithRetry[int, int]
-	}
 	ctx, cancel := context.WithCancelCause(context.Background())
-	op := build(
-		asyncop.Blocking(func(ctx context.Context, in int) (int, error) { return j.call(ctx, run, in) }), time.Hour, 1+j.n(8),
-		strategies.FixedDelay[int](1000, time.Duration(j.n(5))*time.Millisecond).RetryIfException(predicates.HasException),
+	call := asyncop.Blocking(func(ctx context.Context, in int) (int, error) { return j.call(ctx, run, in) })
+	again := strategies.FixedDelay[int](1000, time.Duration(j.n(5))*time.Millisecond).RetryIfException(predicates.HasException)
+	opts := []asyncop.Option{
 		asyncop.WithName("calls"), asyncop.WithCheckpoints(coordinator), asyncop.WithObserver(tracker), asyncop.WithContext(ctx),
-		asyncop.WithRetryState(asyncop.RetryState(j.n(3))), asyncop.WithDrainRetries(), asyncop.WithLogger(quiet))
+		asyncop.WithRetryState(asyncop.RetryState(j.n(3))), asyncop.WithDrainRetries(), asyncop.WithLogger(quiet),
+	}
+	var op *asyncop.AsyncWaitOperator[int, int]
+	switch capacity := 1 + j.n(8); j.n(3) {
+	case 0:
+		op = asyncop.OrderedWaitWithRetry(call, time.Hour, capacity, again, opts...)
+	case 1:
+		op = asyncop.UnorderedWaitWithRetry(call, time.Hour, capacity, again, opts...)
+	default:
+		op = asyncop.KeyOrderedWaitWithRetry(call, func(in int) int { return in % 7 }, time.Hour, capacity, again, opts...)
+	}
 	require.NoError(j.t, coordinator.Start())
 	done := make(chan struct{})
 	go func() {
