@@ -5,7 +5,7 @@
 //		RetryIfResult(predicates.EmptyResult).
 //		RetryIfException(predicates.AnyOf(
 //			predicates.ErrorIs(io.ErrUnexpectedEOF),
-//			predicates.ErrorMatching(func(e net.Error) bool { return e.Timeout() })))
+//			predicates.ErrorAs(func(e net.Error) bool { return e.Timeout() })))
 //
 // # Vocabulary
 //
@@ -16,7 +16,7 @@
 //
 //	outcome              judged by              ready made
 //	no results, results  ResultPredicate[OUT]   EmptyResult, AnyResult
-//	error, panic         ExceptionPredicate     HasException, ErrorIs, ErrorAs, ErrorMatching
+//	error, panic         ExceptionPredicate     HasException, ErrorIs, ErrorAs
 //
 // [Not], [AnyOf] and [AllOf] build new predicates of either kind.
 //

@@ -18,7 +18,7 @@ func Example_errors() {
 	retry := predicates.AllOf(
 		predicates.AnyOf(
 			predicates.ErrorIs(io.ErrUnexpectedEOF),
-			predicates.ErrorMatching(func(e *httpError) bool { return e.Status >= 500 }),
+			predicates.ErrorAs(func(e *httpError) bool { return e.Status >= 500 }),
 		),
 		predicates.Not(predicates.ErrorIs(context.Canceled)),
 	)

@@ -7,7 +7,7 @@ import (
 )
 
 // An ExceptionPredicate reports whether an attempt that ended with err should be tried again. err is never nil. See
-// [HasException], [ErrorIs], [ErrorAs] and [ErrorMatching].
+// [HasException], [ErrorIs] and [ErrorAs].
 type ExceptionPredicate func(err error) bool
 
 // HasException reports whether err is an error at all, whatever it is: also a cancelled context, and the error that stands for
@@ -35,22 +35,23 @@ func ErrorIs(targets ...error) ExceptionPredicate {
 	}
 }
 
-// ErrorAs returns a predicate that is true if [errors.AsType] finds a T.
-func ErrorAs[T error]() ExceptionPredicate {
-	return func(err error) bool {
-		_, ok := errors.AsType[T](err)
-		return ok
+// ErrorAs returns a predicate that is true if [errors.AsType] finds a T and the conditions hold for it:
+//
+//	predicates.ErrorAs[*net.OpError]()
+//	predicates.ErrorAs(func(e net.Error) bool { return e.Timeout() })
+//
+// As with errors.AsType, the first T is the one that counts, even if others are joined to it. It panics if a condition is nil.
+func ErrorAs[T error](conditions ...func(err T) bool) ExceptionPredicate {
+	for i, condition := range conditions {
+		if condition == nil {
+			panic(fmt.Sprintf("predicates: ErrorAs: nil condition at index %d", i))
+		}
 	}
-}
-
-// ErrorMatching returns a predicate that is true if [errors.AsType] finds a T and condition holds for it. As with
-// errors.AsType, the first T is the one that counts, even if others are joined to it. It panics if condition is nil.
-func ErrorMatching[T error](condition func(err T) bool) ExceptionPredicate {
-	if condition == nil {
-		panic("predicates: ErrorMatching: nil condition")
-	}
+	conditions = slices.Clone(conditions) // the caller may reuse its slice
 	return func(err error) bool {
 		target, ok := errors.AsType[T](err)
-		return ok && condition(target)
+		return ok && !slices.ContainsFunc(conditions, func(condition func(err T) bool) bool {
+			return !condition(target)
+		})
 	}
 }

@@ -117,8 +117,8 @@ func TestErrorAs(t *testing.T) {
 	assert.True(t, predicates.ErrorAs[net.Error]()(os.ErrDeadlineExceeded), "an interface")
 }
 
-func TestErrorMatching(t *testing.T) {
-	unavailable := predicates.ErrorMatching(func(e *statusError) bool { return e.code == 503 })
+func TestErrorAsCondition(t *testing.T) {
+	unavailable := predicates.ErrorAs(func(e *statusError) bool { return e.code == 503 })
 	for name, err := range wrappings(&statusError{code: 503}) {
 		t.Run(name, func(t *testing.T) { assert.True(t, unavailable(err)) })
 	}
@@ -130,13 +130,17 @@ func TestErrorMatching(t *testing.T) {
 	assert.True(t, unavailable(actingError{code: 503}))
 	assert.False(t, unavailable(errors.Join(&statusError{code: 404}, &statusError{code: 503})), "the first counts")
 
-	timedOut := predicates.ErrorMatching(func(e net.Error) bool { return e.Timeout() })
+	many := predicates.ErrorAs(func(e *statusError) bool { return e.code > 400 }, func(e *statusError) bool { return e.code < 500 })
+	assert.True(t, many(&statusError{code: 404}))
+	assert.False(t, many(&statusError{code: 503}), "all conditions count")
+
+	timedOut := predicates.ErrorAs(func(e net.Error) bool { return e.Timeout() })
 	assert.True(t, timedOut(context.DeadlineExceeded))
 	assert.False(t, timedOut(&net.DNSError{IsNotFound: true}))
 }
 
-func TestErrorMatchingPanicsWithoutCondition(t *testing.T) {
-	assert.PanicsWithValue(t, "predicates: ErrorMatching: nil condition", func() {
-		predicates.ErrorMatching[*statusError](nil)
+func TestErrorAsPanicsWithoutCondition(t *testing.T) {
+	assert.PanicsWithValue(t, "predicates: ErrorAs: nil condition at index 0", func() {
+		predicates.ErrorAs[*statusError](nil)
 	})
 }
