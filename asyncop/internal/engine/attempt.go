@@ -13,7 +13,7 @@ import (
 // deadline returns when the total time of e runs out; with no timeout it means nothing.
 func (g *Engine[IN, OUT]) deadline(e *queue.Entry[Slot[IN, OUT]]) time.Duration {
 	if e.Value.limited() {
-		return e.Value.extra.limit.due
+		return e.Value.extra.rare.limit.due
 	}
 	return e.Value.accepted + g.Timeout
 }

@@ -133,6 +133,7 @@ func (g *Engine[IN, OUT]) ask(e *queue.Entry[Slot[IN, OUT]], err error) {
 		deadline = g.deadline(e)
 	}
 	q.Start(g.Host, e, e.Value.attempts, deadline)
+	e.Value.needExtra() // apart from what only the question needs
 	e.Value.more().held = q
 	g.enter(e, deciding)
 	g.counts.Deciding++

@@ -119,7 +119,7 @@ func (g *Engine[IN, OUT]) Head() (results []OUT, control any) {
 		}
 		switch s := &e.Value; s.phase {
 		case controlElement:
-			return nil, s.extra.held
+			return nil, s.extra.rare.held
 		case done:
 			if results = s.results(); len(results) > 0 {
 				return results, nil
@@ -219,7 +219,7 @@ func (g *Engine[IN, OUT]) enter(e *queue.Entry[Slot[IN, OUT]], p phase) {
 		g.live = nextIn(e, func(s *Slot[IN, OUT]) bool { return s.phase.live() && !s.limited() })
 	}
 	if e.Value.limited() {
-		g.odd.Cancel(&e.Value.extra.limit.odd)
+		g.odd.Cancel(&e.Value.extra.rare.limit.odd)
 	}
 }
 

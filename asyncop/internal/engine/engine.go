@@ -179,7 +179,9 @@ func (g *Engine[IN, OUT]) firstFresh() *queue.Entry[Slot[IN, OUT]] {
 // AcceptControl takes a slot for a control element. There must be room.
 func (g *Engine[IN, OUT]) AcceptControl(element any) {
 	g.tick()
-	g.Queue.PutControl(Slot[IN, OUT]{extra: &extra[IN, OUT]{held: element}, accepted: g.now})
+	s := Slot[IN, OUT]{accepted: g.now}
+	s.more().held = element
+	g.Queue.PutControl(s)
 }
 
 // EndRetries ends retries, since no element follows. Law A5: elements in back-off get exactly one more attempt, at once, or after
@@ -282,7 +284,7 @@ func (g *Engine[IN, OUT]) receive(l *call.Letter[*queue.Entry[Slot[IN, OUT]]]) {
 	case s.phase == handling:
 		g.handled(e, s.take().(*call.Handling[*queue.Entry[Slot[IN, OUT]], OUT]))
 	case s.phase == failing:
-		g.answered(e, s.extra.held.(*handing[IN, OUT]))
+		g.answered(e, s.rare().held.(*handing[IN, OUT]))
 	default:
 		panic(fmt.Sprintf("asyncop: a letter came in phase %v", s.phase))
 	}

@@ -108,7 +108,8 @@ func (g *Engine[IN, OUT]) AwaitSink() {
 // WasTaken reports whether the sink has taken e, which Abandon has returned, meanwhile. For use after AwaitSink.
 func (g *Engine[IN, OUT]) WasTaken(e *queue.Entry[Slot[IN, OUT]]) bool {
 	h := g.handing
-	return h != nil && h.err == nil && e.Value.extra != nil && e.Value.extra.held == any(h)
+	r := e.Value.rare()
+	return h != nil && h.err == nil && r != nil && r.held == any(h)
 }
 
 // LastOffer calls the sink for an element that Abandon has returned, with err as the reason if it has not failed. The call's context has

@@ -55,7 +55,7 @@ func (g *Engine[IN, OUT]) Items(into []Item[IN, OUT], withResults bool) []Item[I
 		into = into[:len(into)+1]
 		it := &into[len(into)-1] // zero, so that only what differs is written
 		if s.phase == controlElement {
-			it.Kind, it.Rest = Control, s.extra.held
+			it.Kind, it.Rest = Control, s.extra.rare.held
 			continue
 		}
 		it.In, it.Spent, it.Attempts = s.in, g.now-s.accepted, s.attempts
@@ -66,7 +66,7 @@ func (g *Engine[IN, OUT]) Items(into []Item[IN, OUT], withResults bool) []Item[I
 		case s.phase == done && withResults:
 			it.Kind, it.Rest = Completed, s.attempt // no copy of the results: they do not change
 			if s.attempt == nil {
-				it.Rest = s.extra.held
+				it.Rest = s.extra.rare.held
 			}
 		case s.phase == done: // its call was in time; the one that takes its place has the whole time, from now on
 			it.Attempts = max(0, it.Attempts-1)
@@ -100,7 +100,7 @@ func (s *Slot[IN, OUT]) settled() bool {
 
 // holds tells whether a checkpoint holds an element of the queue. The source will send the marker of the end of the input again.
 func (g *Engine[IN, OUT]) holds(s *Slot[IN, OUT]) bool {
-	return !s.settled() && (s.phase != controlElement || !g.IsEndOfInput(s.extra.held))
+	return !s.settled() && (s.phase != controlElement || !g.IsEndOfInput(s.extra.rare.held))
 }
 
 // Restore takes a slot for an item, which may have had a number: see Numbers. There must be room.
@@ -183,7 +183,7 @@ func (g *Engine[IN, OUT]) timeWith(it Item[IN, OUT], left time.Duration) time.Du
 // putLimited takes a slot for a restored element with a deadline of its own.
 func (g *Engine[IN, OUT]) putLimited(s Slot[IN, OUT], left time.Duration) *queue.Entry[Slot[IN, OUT]] {
 	own := &limit[IN, OUT]{due: later(g.now, left)}
-	s.extra = &extra[IN, OUT]{limit: own}
+	s.more().limit = own
 	e := g.put()
 	s.phase, s.timer.Value = e.Value.phase, e
 	e.Value = s

@@ -30,7 +30,7 @@ type lane[IN, OUT any] struct {
 
 // place is where an element stands in its lane, and the extra of its slot, so that both are one allocation.
 type place[IN, OUT any] struct {
-	extra      extra[IN, OUT]
+	extra      extraAndRare[IN, OUT]
 	lane       *lane[IN, OUT] // nil once the element has ended
 	prev, next *queue.Entry[Slot[IN, OUT]]
 	turn       time.Duration                                     // a number: first attempts that may start do so in this order, which is that of the input
@@ -45,10 +45,10 @@ type outlived[IN, OUT any] struct {
 
 // place returns that of an element of a key-ordered engine, or nil.
 func (s *Slot[IN, OUT]) place() *place[IN, OUT] {
-	if s.extra == nil {
+	if s.extra == nil || s.extra.rare == nil {
 		return nil
 	}
-	return s.extra.place
+	return s.extra.rare.place
 }
 
 // keepPlaces is how many places and lanes of elements that have left are kept for others.
@@ -79,9 +79,12 @@ func (g *Engine[IN, OUT]) join(e *queue.Entry[Slot[IN, OUT]]) bool {
 func (g *Engine[IN, OUT]) link(e *queue.Entry[Slot[IN, OUT]], l *lane[IN, OUT]) {
 	s, p := &e.Value, g.newPlace()
 	if s.extra != nil {
-		p.extra = *s.extra
+		p.extra.extra = *s.extra
 	}
-	s.extra, p.extra.place = &p.extra, p
+	if r := s.rare(); r != nil {
+		p.extra.also = *r
+	}
+	s.extra, p.extra.rare, p.extra.also.place = &p.extra.extra, &p.extra.also, p
 	g.turns++
 	p.lane, p.prev, p.turn = l, l.last, g.turns
 	if l.last == nil {

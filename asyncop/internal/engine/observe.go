@@ -52,9 +52,6 @@ type Rider struct {
 	broken   error           // how Accepted broke
 	accepted time.Duration
 	started  time.Duration // of the first attempt; while it is 0 there was none
-	observed bool          // if not, it is here for before only
-
-	before func(ctx context.Context) error // what the strategy wants done before the next attempt, or nil
 }
 
 // note is something that Report is to call the observer with.
@@ -67,10 +64,10 @@ type note struct {
 
 // rider returns that of an observed element, or nil.
 func (s *Slot[IN, OUT]) rider() *Rider {
-	if s.extra == nil || s.extra.rider == nil || !s.extra.rider.observed {
-		return nil
+	if r := s.rare(); r != nil {
+		return r.rider
 	}
-	return s.extra.rider
+	return nil
 }
 
 // IsObserved reports whether there are observers.
@@ -84,7 +81,7 @@ func (g *Engine[IN, OUT]) observe(e *queue.Entry[Slot[IN, OUT]], restored bool, 
 	r := g.newRider()
 	s := &e.Value
 	s.more().rider = r
-	r.observed, r.accepted = true, g.now
+	r.accepted = g.now
 	r.ctx = g.Host.Values
 	g.watchObserver()
 	for next := 0; next < len(g.Observers); {
@@ -219,7 +216,7 @@ func (g *Engine[IN, OUT]) over(s *Slot[IN, OUT], how Ending, results int, err er
 	}
 	g.conclude(s, 0, err) // unless it was already
 	g.attemptOver(s, false, 0)
-	s.extra.rider = nil
+	s.extra.rare.rider = nil
 	r.whole = ElementEnd{
 		How: how, Results: results, Err: err, Reason: s.reason(), Attempts: int(s.attempts),
 		InDoubt: s.inDoubt && how != Emitted && how != Empty, Queued: r.started,

@@ -20,7 +20,7 @@ import (
 // in the queue, so nothing but the engine and its driver may hold one.
 type Slot[IN, OUT any] struct {
 	in       IN
-	extra    *extra[IN, OUT]                                 // what few elements need; nil for the others
+	extra    *extra[IN, OUT]                                 // what not all elements need; nil for the others
 	accepted time.Duration                                   // when the slot was taken; the total timeout counts from here
 	first    time.Duration                                   // start of the first attempt
 	last     time.Duration                                   // start of the last attempt
@@ -53,22 +53,35 @@ func kindOfRetry(isByResult, isDemanded bool) (k RetryKind) {
 	return k
 }
 
-// extra is what few elements need, so that the others need not pay for it.
+// extra is what not all elements need, so that the others need not pay for it. Under a policy that looks at reasons every element
+// that waits for a retry has one, so it is small.
 type extra[IN, OUT any] struct {
-	// held is what some phases have besides. Control: the element, a queue.Watermark, or the participant.Barrier of an operator
-	// that takes no part in checkpoints. Deciding: the *question. Handling: the *call.Handling. Failing: the *handing, once it was
-	// offered. Done: results that are not those of an attempt, a *kept.
-	held any
-	// limit is the deadline of a restored element that does not have its whole timeout; nil for the others.
-	limit *limit[IN, OUT]
 	// reasons are those for which the element was retried, and reason is that of its last outcome; kept for policies that look
 	// at reasons.
 	reasons predicates.ReasonSet
 	reason  predicates.Reason
-	// rider is for those who observe the element, and for what the strategy wants done before its next attempt; else nil.
+	rare    *rare[IN, OUT] // or nil
+}
+
+// rare is what few elements need.
+type rare[IN, OUT any] struct {
+	// held is what some phases have besides. Control: the element, a queue.Watermark, or the participant.Barrier of an operator
+	// that takes no part in checkpoints. Deciding: the *question. Backoff and ready: what the strategy wants done before the
+	// next attempt, a func(context.Context) error. Handling: the *call.Handling. Failing: the *handing, once it was offered. Done:
+	// results that are not those of an attempt, a *kept.
+	held any
+	// limit is the deadline of a restored element that does not have its whole timeout; nil for the others.
+	limit *limit[IN, OUT]
+	// rider is for those who observe the element; nil if there are none.
 	rider *Rider
 	// place is that in its lane; nil without key order.
 	place *place[IN, OUT]
+}
+
+// extraAndRare are both in one piece.
+type extraAndRare[IN, OUT any] struct {
+	extra[IN, OUT]
+	also rare[IN, OUT]
 }
 
 // limit is a deadline of an element's own.
@@ -78,26 +91,49 @@ type limit[IN, OUT any] struct {
 }
 
 // limited tells whether the element has a deadline of its own.
-func (s *Slot[IN, OUT]) limited() bool { return s.extra != nil && s.extra.limit != nil }
+func (s *Slot[IN, OUT]) limited() bool { return s.extra != nil && s.extra.rare != nil && s.extra.rare.limit != nil }
 
 // note keeps the reason of the last outcome.
 func (s *Slot[IN, OUT]) note(reason predicates.Reason) {
 	if s.extra != nil || !reason.IsZero() {
-		s.more().reason = reason
+		s.needExtra().reason = reason
 	}
 }
 
-// more returns what few elements need.
-func (s *Slot[IN, OUT]) more() *extra[IN, OUT] {
+func (s *Slot[IN, OUT]) needExtra() *extra[IN, OUT] {
 	if s.extra == nil {
 		s.extra = &extra[IN, OUT]{}
 	}
 	return s.extra
 }
 
-// take returns what the phase of the element holds besides, which ends.
+// more returns what few elements need, to be written to.
+func (s *Slot[IN, OUT]) more() *rare[IN, OUT] {
+	switch {
+	case s.extra == nil:
+		both := &extraAndRare[IN, OUT]{}
+		s.extra, both.rare = &both.extra, &both.also
+	case s.extra.rare == nil:
+		s.extra.rare = &rare[IN, OUT]{}
+	}
+	return s.extra.rare
+}
+
+// rare returns what few elements need, or nil.
+func (s *Slot[IN, OUT]) rare() *rare[IN, OUT] {
+	if s.extra == nil {
+		return nil
+	}
+	return s.extra.rare
+}
+
+// take returns what the phase of the element holds besides, which ends. An element that may wait for long keeps nothing empty.
 func (s *Slot[IN, OUT]) take() (held any) {
-	held, s.extra.held = s.extra.held, nil
+	r := s.extra.rare
+	held, r.held = r.held, nil
+	if *r == (rare[IN, OUT]{}) {
+		s.extra.rare = nil
+	}
 	return held
 }
 
@@ -109,11 +145,11 @@ func (k *kept[OUT]) Results() []OUT { return k.results }
 
 // results returns what an element in phase done emits.
 func (s *Slot[IN, OUT]) results() []OUT {
-	switch {
-	case s.attempt != nil:
+	if s.attempt != nil {
 		return s.attempt.Results()
-	case s.extra != nil:
-		if k, ok := s.extra.held.(*kept[OUT]); ok {
+	}
+	if r := s.rare(); r != nil {
+		if k, ok := r.held.(*kept[OUT]); ok {
 			return k.results
 		}
 	}
@@ -122,11 +158,8 @@ func (s *Slot[IN, OUT]) results() []OUT {
 
 // doFirst keeps what is to be done before the next attempt; nil: nothing.
 func (s *Slot[IN, OUT]) doFirst(before func(ctx context.Context) error) {
-	switch {
-	case s.extra != nil && s.extra.rider != nil:
-		s.extra.rider.before = before
-	case before != nil:
-		s.more().rider = &Rider{before: before}
+	if before != nil {
+		s.more().held = before
 	}
 }
 
@@ -163,8 +196,8 @@ func (s *Slot[IN, OUT]) reason() predicates.Reason {
 
 // takeBefore returns what is to be done before the attempt that starts now, or nil.
 func (s *Slot[IN, OUT]) takeBefore() (before func(ctx context.Context) error) {
-	if s.extra != nil && s.extra.rider != nil {
-		before, s.extra.rider.before = s.extra.rider.before, nil
+	if r := s.rare(); r != nil && r.held != nil {
+		before = s.take().(func(ctx context.Context) error)
 	}
 	return before
 }
