@@ -49,7 +49,7 @@ func TestStubbornUserCodeIsBounded(t *testing.T) {
 		},
 		"timeout handler": func(u *stubborn) (setup, time.Duration) {
 			return setup{
-				timeout: time.Second, opts: options(asyncop.WithTimeoutHandlerLimit(time.Second)),
+				timeout: time.Second, opts: options(asyncop.WithHandlerLimit(time.Second)),
 				wrap: withHandler(func(context.Context, string) ([]string, error) { u.run(); return nil, nil }),
 			}, 2 * time.Second
 		},

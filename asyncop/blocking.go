@@ -94,7 +94,7 @@ func (f *blocking[IN, OUT]) run(ctx context.Context, in IN, result ResultFuture[
 
 // directCall returns the blocking call that fn is, if it is one and nothing of the user's is around it.
 func directCall[IN, OUT any](fn AsyncFunction[IN, OUT]) *blocking[IN, OUT] {
-	if h, ok := fn.(*withTimeoutHandler[IN, OUT]); ok {
+	if h, ok := fn.(*withFallback[IN, OUT]); ok {
 		return directCall(h.AsyncFunction)
 	}
 	call, _ := fn.(*blocking[IN, OUT])

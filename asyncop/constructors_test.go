@@ -109,7 +109,7 @@ func TestOptionsRefuseNonsense(t *testing.T) {
 		"WithMaxConcurrentCalls: must be at least 1, got 0": func() { asyncop.WithMaxConcurrentCalls(0) },
 		"WithAttemptTimeout: must be positive, got 0s":      func() { asyncop.WithAttemptTimeout(0) },
 		"WithAttemptTimeout: must be positive, got -1s":     func() { asyncop.WithAttemptTimeout(-time.Second) },
-		"WithTimeoutHandlerLimit: must be positive, got 0s": func() { asyncop.WithTimeoutHandlerLimit(0) },
+		"WithHandlerLimit: must be positive, got 0s":        func() { asyncop.WithHandlerLimit(0) },
 		"WithBuffer: negative number of places: -1":         func() { asyncop.WithBuffer(-1) },
 		"WithClock: nil clock":                              func() { asyncop.WithClock(nil) },
 		"WithContext: nil context":                          func() { asyncop.WithContext(nil) },
@@ -121,8 +121,8 @@ func TestOptionsRefuseNonsense(t *testing.T) {
 		"OrderedWait: WithFailureSink: func(context.Context, asyncop.Failure[int]) error does not take asyncop.Failure[string]": func() {
 			asyncop.OrderedWait[string, string](newHand(t), 0, 1, asyncop.WithFailureSink(func(context.Context, asyncop.Failure[int]) error { return nil }))
 		},
-		"HandleTimeout: nil function": func() { asyncop.HandleTimeout[int, int](nil, nil) },
-		"HandleTimeout: nil handler":  func() { asyncop.HandleTimeout[string, string](&hand{}, nil) },
+		"HandleFailure: nil function": func() { asyncop.HandleFailure[int, int](nil, nil) },
+		"HandleFailure: nil fallback": func() { asyncop.HandleFailure[string, string](&hand{}, nil) },
 	} {
 		require.Contains(t, panicOf(f), want)
 	}
@@ -236,8 +236,8 @@ func TestOptionalInterfacesAreFoundThroughWrappers(t *testing.T) {
 	}
 }
 
-// HandleTimeout's handler goes before that of the function it wraps; the rest of the function stays reachable.
-func TestHandleTimeoutKeepsTheRest(t *testing.T) {
+// The Timeout method of a wrapper goes before that of the function it wraps; the rest of the function stays reachable.
+func TestTimeoutMethodKeepsTheRest(t *testing.T) {
 	forEachMode(t, func(t *testing.T, m mode) {
 		events := make(chan string, 10)
 		r := newRig(t, m, setup{timeout: time.Second, wrap: func(h *hand) function { return handledBy(&full{h, events}) }})
@@ -250,7 +250,7 @@ func TestHandleTimeoutKeepsTheRest(t *testing.T) {
 }
 
 func handledBy(fn function) function {
-	return asyncop.HandleTimeout(fn, func(_ context.Context, in string) ([]string, error) { return []string{in + "!"}, nil })
+	return asyncop.WithTimeoutMethod(fn, func(_ context.Context, in string) ([]string, error) { return []string{in + "!"}, nil })
 }
 
 // A blocking function with optional interfaces: a type that embeds it has them.

@@ -41,9 +41,9 @@
 //	accept ─▶ slot ─▶ permit ─▶ attempt ─▶ outcome ─▶ again? ─▶ back-off
 //	  ▲                                       │
 //	  │ full: backpressure                    ├─▶ results ─▶ their turn ─▶ emitted
-//	                                          └─▶ failure ─▶ pipeline fails | dropped | failure sink
-//
-//	at the deadline, wherever it stands ─▶ timeout handler ─▶ results or failure
+//	                                          └─▶ failure ─▶ fallback? ─▶ results
+//	                                                ▲           └─▶ pipeline fails | dropped | failure sink
+//	at the deadline, wherever it stands ────────────┘
 //	at the end of the input ─▶ what is in back-off gets one last attempt at once
 //
 // # Guarantees
@@ -53,7 +53,7 @@
 // and those of earlier attempts change nothing (A2).
 //
 // The timeout has the last word: it counts from the moment the element takes its slot, and what it leads to is never
-// retried (A3). A retry that could not start before the deadline is not made; the element waits for its deadline, or
+// retried (A3). Neither is what a fallback returns ([HandleFailure]). A retry that could not start before the deadline is not made; the element waits for its deadline, or
 // with [WithEarlyTimeout] ends at once. With n retries allowed there are at most n+1 attempts (A4). Timers never fire
 // early (T1), and go on when downstream takes nothing.
 //
@@ -83,7 +83,8 @@
 //
 // An error, a panic or a runtime.Goexit in user code is an outcome of its element (A6). By default the first failure of
 // an element fails the pipeline, as in Flink: Err is an [*ElementError] and nothing is emitted after it.
-// [WithDropOnFailure] and [WithFailureSink] let the others go on. A result that still asks for a retry when none is left
+// [WithDropOnFailure] and [WithFailureSink] let the others go on. Before that, a fallback may have results in its place
+// ([HandleFailure]). A result that still asks for a retry when none is left
 // is emitted as it is, unless [WithExhaustedAsFailure].
 //
 // # Reasons

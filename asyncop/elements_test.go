@@ -184,7 +184,7 @@ func TestWatermarkFromTheHandler(t *testing.T) {
 		w := mark(1)
 		fn := func(answer any) asyncop.AsyncFunction[string, any] {
 			silent := asyncop.Func(func(context.Context, string, asyncop.ResultFuture[any]) error { return nil })
-			return asyncop.HandleTimeout(silent, func(context.Context, string) ([]any, error) { return []any{answer}, nil })
+			return asyncop.WithTimeoutMethod(silent, func(context.Context, string) ([]any, error) { return []any{answer}, nil })
 		}
 		_, err := through(construct[string, any](m, fn(w), time.Second, nil), "a")
 		require.ErrorIs(t, err, asyncop.ErrControlResult)

@@ -38,9 +38,9 @@ var (
 	// ErrStopped reports that the operator was stopped by Stop: to the function of [WithUpstreamCancel], and to a loop over Results.
 	ErrStopped = errors.New("asyncop: operator stopped")
 
-	// ErrHandlerLimit reports that a [TimeoutHandler] took longer than [WithTimeoutHandlerLimit] allows. It is joined to the
-	// [*TimeoutError] of the element.
-	ErrHandlerLimit = errors.New("asyncop: the timeout handler exceeded its limit")
+	// ErrHandlerLimit reports that the fallback of [HandleFailure], or a [TimeoutHandler], took longer than [WithHandlerLimit] allows.
+	// It is joined to the failure of the element.
+	ErrHandlerLimit = errors.New("asyncop: the handler of a failure exceeded its limit")
 )
 
 // errFromBody is what Wait and Stop return in the body of a loop over ResultsOf.
@@ -52,7 +52,7 @@ type TimeoutError struct {
 	Limit    time.Duration // the operator's timeout
 	Attempts int           // attempts begun; 0 if the element waited for a permit all the time
 	Last     error         // the last one that an attempt ended with; nil if none did
-	Handler  error         // why the timeout handler has no answer; nil if there is no handler
+	Handler  error         // how the handler of the failure broke: its panic, or ErrHandlerLimit; nil if it did not
 	Early    bool          // before Limit, since no retry could start within it: see WithEarlyTimeout
 
 	// InDoubt tells that an attempt may have taken effect: one was running, or one before it ended in a way that does not
@@ -91,7 +91,7 @@ func (e *TimeoutError) Error() string {
 		s += fmt.Sprintf(": last error: %v", e.Last) // fmt recovers panics of users' errors
 	}
 	if e.Handler != nil {
-		s += fmt.Sprintf(": timeout handler: %v", e.Handler)
+		s += fmt.Sprintf(": handler: %v", e.Handler)
 	}
 	return s
 }
@@ -99,7 +99,7 @@ func (e *TimeoutError) Error() string {
 // Is tells that a TimeoutError is a context.DeadlineExceeded.
 func (e *TimeoutError) Is(target error) bool { return target == context.DeadlineExceeded }
 
-// Unwrap returns the error of the last attempt and that of the timeout handler, as far as there are any.
+// Unwrap returns the error of the last attempt and that of the handler, as far as there are any.
 func (e *TimeoutError) Unwrap() []error { return nonNil(e.Last, e.Handler) }
 
 // Timeout returns true, as net.Error wants it.

@@ -1,6 +1,7 @@
 package asyncop
 
 import (
+	"context"
 	"fmt"
 	"strings"
 
@@ -48,6 +49,23 @@ func StateWithAttempts[IN, OUT any](in IN, attempts int32) (participant.State, e
 		Items: []engine.Item[IN, OUT]{{In: in, Attempts: attempts, First: 1}},
 	})
 }
+
+// WithTimeoutMethod returns fn with the optional method of a TimeoutHandler.
+func WithTimeoutMethod[IN, OUT any](
+	fn AsyncFunction[IN, OUT], timeout func(ctx context.Context, in IN) ([]OUT, error),
+) AsyncFunction[IN, OUT] {
+	return &withTimeoutMethod[IN, OUT]{fn, timeout}
+}
+
+type withTimeoutMethod[IN, OUT any] struct {
+	AsyncFunction[IN, OUT]
+	timeout func(ctx context.Context, in IN) ([]OUT, error)
+}
+
+func (f *withTimeoutMethod[IN, OUT]) Timeout(ctx context.Context, in IN) ([]OUT, error) {
+	return f.timeout(ctx, in)
+}
+func (f *withTimeoutMethod[IN, OUT]) Unwrap() any { return f.AsyncFunction }
 
 // FreePermits returns the number of permits that nobody has. It may be called while the operator is idle.
 func FreePermits[IN, OUT any](op *AsyncWaitOperator[IN, OUT]) int {

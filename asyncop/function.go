@@ -58,15 +58,11 @@ func Func[IN, OUT any](f func(ctx context.Context, in IN, result ResultFuture[OU
 	return AsyncFunc[IN, OUT](f)
 }
 
-// TimeoutHandler is implemented by a function that wants to answer for elements that ran out of time, with a default
-// result for instance.
+// TimeoutHandler is implemented by a function that answers for elements that ran out of time. [HandleFailure] is for
+// failures of any kind.
 type TimeoutHandler[IN, OUT any] interface {
-	// Timeout returns what the element emits instead of failing with a [*TimeoutError], or the error it fails with. Its
-	// outcome is final: it is never retried (law A3).
-	//
-	// It runs on a goroutine of its own and may block. Its context does not carry the element's deadline, which has
-	// passed, but one for the handler: see [WithTimeoutHandlerLimit]. A handler that exceeds it or panics leaves the
-	// element to fail with the *TimeoutError.
+	// Timeout returns what the element emits instead of failing with a [*TimeoutError], or the error it fails with. It is
+	// called as the fallback of HandleFailure is.
 	Timeout(ctx context.Context, in IN) ([]OUT, error)
 }
 
@@ -93,30 +89,40 @@ type Cloner[IN any] interface {
 	Clone(in IN) IN
 }
 
-// HandleTimeout returns fn with a [TimeoutHandler]; everything else of fn stays reachable through it. It panics if
-// fn or handler is nil.
-func HandleTimeout[IN, OUT any](
-	fn AsyncFunction[IN, OUT], handler func(ctx context.Context, in IN) ([]OUT, error),
+// HandleFailure returns fn with a fallback: what fallback returns is emitted in place of a failure. An element fails when its last
+// error is not retried, or its time runs out (Failure.Err is a [*TimeoutError] then).
+//
+//	lookup = asyncop.HandleFailure(lookup, func(ctx context.Context, f asyncop.Failure[string]) ([]Row, error) {
+//		return []Row{{Key: f.Element}}, nil
+//	})
+//
+// No result means that the element emits nothing. An error goes to the failure policy in place of the failure: return f.Err for
+// what the fallback is not for. Its outcome is final: it is never retried (law A3).
+//
+// fallback runs on a goroutine of its own and may block, without a permit; as many may run as there are slots. The element keeps
+// its slot. ctx does not carry the element's deadline, but one for the fallback: see [WithHandlerLimit]. A fallback that exceeds
+// it or panics leaves the element to fail, with both errors joined.
+//
+// A Timeout method of fn ([TimeoutHandler]) is called first, and fallback with the error that it returns. Everything else of fn stays
+// reachable. HandleFailure panics if fn or fallback is nil.
+func HandleFailure[IN, OUT any](
+	fn AsyncFunction[IN, OUT], fallback func(ctx context.Context, f Failure[IN]) ([]OUT, error),
 ) AsyncFunction[IN, OUT] {
 	if nils.Is(fn) {
-		panic("asyncop: HandleTimeout: nil function")
+		panic("asyncop: HandleFailure: nil function")
 	}
-	if handler == nil {
-		panic("asyncop: HandleTimeout: nil handler")
+	if fallback == nil {
+		panic("asyncop: HandleFailure: nil fallback")
 	}
-	return &withTimeoutHandler[IN, OUT]{fn, handler}
+	return &withFallback[IN, OUT]{fn, fallback}
 }
 
-type withTimeoutHandler[IN, OUT any] struct {
+type withFallback[IN, OUT any] struct {
 	AsyncFunction[IN, OUT]
-	handler func(ctx context.Context, in IN) ([]OUT, error)
+	fallback func(ctx context.Context, f Failure[IN]) ([]OUT, error)
 }
 
-func (f *withTimeoutHandler[IN, OUT]) Timeout(ctx context.Context, in IN) ([]OUT, error) {
-	return f.handler(ctx, in)
-}
-
-func (f *withTimeoutHandler[IN, OUT]) Unwrap() any { return f.AsyncFunction }
+func (f *withFallback[IN, OUT]) Unwrap() any { return f.AsyncFunction }
 
 // find returns the optional interface T of fn or of what it wraps, outermost first.
 func find[T any](fn any) (T, bool) {

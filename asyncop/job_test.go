@@ -193,7 +193,7 @@ func TestNothingBeginsTooLate(t *testing.T) {
 		phase string
 		limit time.Duration
 	}{
-		"ask": {"deciding", time.Second}, "before": {"preparing", time.Second}, "handler": {"handling", DefaultTimeoutHandlerLimit},
+		"ask": {"deciding", time.Second}, "before": {"preparing", time.Second}, "handler": {"handling", defaultHandlerLimit},
 	} {
 		for when, late := range map[string]func(d *drive.Driver[string, string], mock *clock.Mock, cancel func()){
 			"cancelled":            func(_ *drive.Driver[string, string], _ *clock.Mock, cancel func()) { cancel() },
@@ -208,7 +208,7 @@ func TestNothingBeginsTooLate(t *testing.T) {
 					mock := clock.NewMock()
 					ctx, cancel := context.WithCancel(t.Context())
 					defer cancel()
-					fn := HandleTimeout(Func(func(context.Context, string, ResultFuture[string]) error {
+					fn := WithTimeoutMethod(Func(func(context.Context, string, ResultFuture[string]) error {
 						if what == "handler" {
 							return nil
 						}

@@ -379,7 +379,7 @@ func TestSlowCalls(t *testing.T) {
 	}{
 		{"AsyncInvoke", Func(invokeSlow), none, warning("AsyncInvoke of asyncop.invokeSlow", "wrap what blocks in asyncop.Blocking")},
 		{
-			"AsyncInvoke with a handler", HandleTimeout(Func(invokeSlow), func(context.Context, int) ([]int, error) { return nil, nil }), none,
+			"AsyncInvoke with a handler", HandleFailure(Func(invokeSlow), func(context.Context, Failure[int]) ([]int, error) { return nil, nil }), none,
 			warning("AsyncInvoke of asyncop.invokeSlow", "wrap what blocks in asyncop.Blocking"),
 		},
 		{

@@ -1082,7 +1082,7 @@ func (r *modelRun) begin() {
 		asyncop.WithContext(ctx),
 		asyncop.WithBuffer(r.buffer),
 		asyncop.WithLogger(slog.New(slog.DiscardHandler)),
-		asyncop.WithTimeoutHandlerLimit(modelHandlerLimit),
+		asyncop.WithHandlerLimit(modelHandlerLimit),
 		asyncop.WithUpstreamCancel(func(cause error) {
 			r.mu.Lock()
 			defer r.mu.Unlock()
@@ -1110,7 +1110,7 @@ func (r *modelRun) begin() {
 		fn = asyncop.BlockingMany(r.block)
 	}
 	if r.handler {
-		fn = asyncop.HandleTimeout(fn, r.block)
+		fn = asyncop.WithTimeoutMethod(fn, r.block)
 	}
 	construct := asyncop.OrderedWaitWithRetry[modelInput, any]
 	if r.unordered {

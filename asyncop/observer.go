@@ -27,7 +27,7 @@ type Observer interface {
 	// Accepted is called when element has taken its slot, before its first attempt. restored says that it comes from a
 	// checkpoint: then it was accepted before the restart, too.
 	//
-	// The values of the context that it returns are those of the contexts of all attempts and of the timeout handler; its end
+	// The values of the context that it returns are those of the contexts of all attempts and of handlers of failures; its end
 	// means nothing. ctx has the values of the operator's context ([WithContext]); return it, or nil, to add none.
 	Accepted(ctx context.Context, element any, restored bool) context.Context
 

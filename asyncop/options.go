@@ -23,10 +23,11 @@ type Option func(*config)
 
 // Defaults of the options.
 const (
-	DefaultBuffer              = 128              // places of In and of Out
-	DefaultTimeoutHandlerLimit = 10 * time.Second // time for a TimeoutHandler
-	DefaultOverflow            = 1024             // elements read past the capacity for the sake of a barrier
+	DefaultBuffer   = 128  // places of In and of Out
+	DefaultOverflow = 1024 // elements read past the capacity for the sake of a barrier
 )
+
+const defaultHandlerLimit = 10 * time.Second
 
 // config is what the options set. It is read-only once the operator runs.
 type config struct {
@@ -75,7 +76,7 @@ func newConfig(opts []Option) config {
 		clock:        clock.New(),
 		ctx:          context.Background(),
 		logger:       slog.Default(),
-		handlerLimit: DefaultTimeoutHandlerLimit,
+		handlerLimit: defaultHandlerLimit,
 		buffer:       DefaultBuffer,
 		overflow:     DefaultOverflow,
 	}
@@ -213,11 +214,11 @@ func WithAttemptTimeout(d time.Duration) Option {
 	return func(cfg *config) { cfg.attemptTimeout = min(d, maxTimeout) }
 }
 
-// WithTimeoutHandlerLimit bounds the time of a [TimeoutHandler] for one element; the default is
-// [DefaultTimeoutHandlerLimit]. It panics if d <= 0.
-func WithTimeoutHandlerLimit(d time.Duration) Option {
+// WithHandlerLimit bounds the time of the fallback of [HandleFailure], and of a [TimeoutHandler], for one element; the default is
+// 10 s. It panics if d <= 0.
+func WithHandlerLimit(d time.Duration) Option {
 	if d <= 0 {
-		panic(fmt.Sprintf("asyncop: WithTimeoutHandlerLimit: must be positive, got %v", d))
+		panic(fmt.Sprintf("asyncop: WithHandlerLimit: must be positive, got %v", d))
 	}
 	return func(cfg *config) { cfg.handlerLimit = min(d, maxTimeout) }
 }

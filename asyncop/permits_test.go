@@ -452,7 +452,7 @@ func TestBlockingFunctionInATimeoutHandler(t *testing.T) {
 			timeout: time.Second, opts: options(asyncop.WithMaxConcurrentCalls(1)),
 			wrap: func(h *hand) function {
 				other := asyncop.Blocking(func(_ context.Context, in string) (string, error) { return in + " of another", nil })
-				return asyncop.HandleTimeout(h, func(ctx context.Context, in string) ([]string, error) {
+				return asyncop.WithTimeoutMethod(h, func(ctx context.Context, in string) ([]string, error) {
 					answer := make(answers, 1)
 					if err := other.AsyncInvoke(ctx, in, answer); err != nil {
 						return nil, err

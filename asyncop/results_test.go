@@ -79,7 +79,7 @@ func TestResultsThatNobodyAsksFor(t *testing.T) {
 			places := map[int]int{0: 1, 1: 1, 5: 8}[buffer]
 			silent := strconv.Itoa(places/2 + 2) // finds no place
 			timedOut := make(chan string, 1)
-			fn := asyncop.HandleTimeout(asyncop.Func(func(_ context.Context, in string, result future) error {
+			fn := asyncop.WithTimeoutMethod(asyncop.Func(func(_ context.Context, in string, result future) error {
 				if in != silent {
 					result.Complete(in)
 				}
@@ -226,7 +226,7 @@ func TestResultsOfAnInputThatReusesItsElement(t *testing.T) {
 			go result.Complete(2 * in.value)
 			return nil
 		})
-		fn := asyncop.HandleTimeout(cloning[*record, int]{double, func(in *record) *record { c := *in; return &c }},
+		fn := asyncop.WithTimeoutMethod(cloning[*record, int]{double, func(in *record) *record { c := *in; return &c }},
 			func(context.Context, *record) ([]int, error) { return nil, nil })
 		s := strategies.FixedDelay[int](1, time.Second).RetryIfException(predicates.HasException)
 		op := construct(m, fn, time.Minute, s)

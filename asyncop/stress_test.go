@@ -176,7 +176,7 @@ func stressOne(t *testing.T, backend *stressBackend) {
 		fn = asyncop.Blocking(backend.call)
 	}
 	if rand.IntN(2) == 0 {
-		fn = asyncop.HandleTimeout(fn, func(_ context.Context, in int) ([]int, error) {
+		fn = asyncop.WithTimeoutMethod(fn, func(_ context.Context, in int) ([]int, error) {
 			if in%3 == 0 {
 				return nil, errStress
 			}
@@ -327,7 +327,7 @@ func stressTimeouts(
 		return nil
 	})
 	if handled {
-		fn = asyncop.HandleTimeout(fn, func(_ context.Context, in int) ([]int, error) { return []int{in}, nil })
+		fn = asyncop.WithTimeoutMethod(fn, func(_ context.Context, in int) ([]int, error) { return []int{in}, nil })
 	}
 	opts = append(opts, asyncop.WithDropOnFailure(), asyncop.WithLogger(slog.New(slog.DiscardHandler)))
 	op := asyncop.UnorderedWaitWithRetry(fn, timeout, 200, retry, opts...)

@@ -111,8 +111,11 @@ func (s *surface[IN, OUT]) engineConfig(timeout time.Duration, q queue.Queue[eng
 	for _, o := range s.observers {
 		c.Observers = append(c.Observers, observer{o})
 	}
-	if h, ok := find[TimeoutHandler[IN, OUT]](fn); ok {
-		c.Handle = h.Timeout
+	var handlers []handler[IN, OUT]
+	if handlers, c.HandlesAll = handlersOf(fn); len(handlers) > 0 {
+		c.Handle = func(ctx context.Context, r engine.Report[IN], timedOut bool) ([]OUT, error) {
+			return handle(ctx, handlers, s.failureOf(r), timedOut)
+		}
 	}
 	if s.retryState == LatencyFirst && s.maxRetries != strategies.Unlimited {
 		c.LeastTime = max(c.LeastTime, timeout/time.Duration(s.maxRetries+1))
@@ -129,12 +132,13 @@ func (s *surface[IN, OUT]) engineConfig(timeout time.Duration, q queue.Queue[eng
 // engineHooks build what users see: errors and logs.
 func (s *surface[IN, OUT]) engineHooks(timeout time.Duration) engine.Hooks[IN] {
 	return engine.Hooks[IN]{
-		TimedOut: func(r engine.Report[IN], early bool, handler error) error {
+		TimedOut: func(r engine.Report[IN], early bool) error {
 			return &TimeoutError{
-				Limit: timeout, Attempts: r.Attempts, Last: r.Err, Handler: handler, Early: early,
+				Limit: timeout, Attempts: r.Attempts, Last: r.Err, Early: early,
 				InDoubt: r.InDoubt, element: r.Element, policy: s.policy,
 			}
 		},
+		HandlerBroke: handlerBroke,
 		AttemptTimedOut: func(attempt int) error {
 			return &AttemptTimeoutError{Limit: s.attemptTimeout, Attempt: attempt}
 		},
@@ -158,7 +162,7 @@ func (s *surface[IN, OUT]) engineHooks(timeout time.Duration) engine.Hooks[IN] {
 	}
 }
 
-// failureOf describes an element for the failure sink.
+// failureOf describes an element for the failure sink, or for the fallback.
 func (s *surface[IN, OUT]) failureOf(r engine.Report[IN]) Failure[IN] {
 	return Failure[IN]{
 		Element: r.Element, Err: r.Err, Attempts: r.Attempts, Elapsed: r.Elapsed, Reasons: r.Reasons,
@@ -189,7 +193,7 @@ func (s *surface[IN, OUT]) describe(call engine.SlowCall[IN]) (what, advice stri
 // functionName names the function: by its type, or by its name if it is a plain one.
 func (s *surface[IN, OUT]) functionName() string {
 	fn := s.fn
-	if h, ok := fn.(*withTimeoutHandler[IN, OUT]); ok {
+	if h, ok := fn.(*withFallback[IN, OUT]); ok {
 		fn = h.AsyncFunction
 	}
 	if v := reflect.ValueOf(fn); v.Kind() == reflect.Func {

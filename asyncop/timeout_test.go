@@ -23,7 +23,7 @@ import (
 
 // handled is a function whose timeout handler answers with the element and an exclamation mark.
 func handled(h *hand) function {
-	return asyncop.HandleTimeout(h, func(_ context.Context, in string) ([]string, error) { return []string{in + "!"}, nil })
+	return asyncop.WithTimeoutMethod(h, func(_ context.Context, in string) ([]string, error) { return []string{in + "!"}, nil })
 }
 
 // A3: an element that is never answered fails at its deadline, not before.
@@ -54,7 +54,7 @@ func TestTimeoutIsTheTotalOverAllAttempts(t *testing.T) {
 		r := newRig(t, m, setup{
 			timeout: time.Second, strategy: retryAll(100, 300*time.Millisecond), opts: options(asyncop.WithDropOnFailure()),
 			wrap: func(h *hand) function {
-				return asyncop.HandleTimeout(h, func(_ context.Context, in string) ([]string, error) {
+				return asyncop.WithTimeoutMethod(h, func(_ context.Context, in string) ([]string, error) {
 					return []string{in + "!"}, nil
 				})
 			},
@@ -199,7 +199,7 @@ func TestTimeoutDuringTheFirstBackoffThenDrain(t *testing.T) {
 		r := newRig(t, m, setup{
 			timeout: time.Second, strategy: retryAll(9, 600*time.Millisecond),
 			wrap: func(h *hand) function {
-				return asyncop.HandleTimeout(h, func(context.Context, string) ([]string, error) {
+				return asyncop.WithTimeoutMethod(h, func(context.Context, string) ([]string, error) {
 					<-answer
 					return []string{"handled"}, nil
 				})
@@ -344,7 +344,7 @@ func TestHandlerOutcomeIsNotRetried(t *testing.T) {
 		r := newRig(t, m, setup{
 			timeout: time.Second, strategy: retryAll(9, time.Millisecond),
 			wrap: func(h *hand) function {
-				return asyncop.HandleTimeout(h, func(_ context.Context, in string) ([]string, error) {
+				return asyncop.WithTimeoutMethod(h, func(_ context.Context, in string) ([]string, error) {
 					if in == "e" {
 						return nil, errBroken // matches the exception predicate
 					}
@@ -374,13 +374,13 @@ func TestHandlerThatNeverReturns(t *testing.T) {
 		r := newRig(t, m, setup{
 			timeout: time.Second,
 			wrap: func(h *hand) function {
-				return asyncop.HandleTimeout(h, func(ctx context.Context, _ string) ([]string, error) {
+				return asyncop.WithTimeoutMethod(h, func(ctx context.Context, _ string) ([]string, error) {
 					handlerCtx = ctx
 					<-release // ignores its context
 					return []string{"late"}, nil
 				})
 			},
-			opts: options(asyncop.WithTimeoutHandlerLimit(3 * time.Second)),
+			opts: options(asyncop.WithHandlerLimit(3 * time.Second)),
 		})
 		r.sendEach("a")
 		r.advance(4*time.Second - 1)
@@ -401,13 +401,13 @@ func TestHandlerThatNeverReturns(t *testing.T) {
 func TestHandlerHasALimitByDefault(t *testing.T) {
 	forEachMode(t, func(t *testing.T, m mode) {
 		r := newRig(t, m, setup{timeout: time.Second, wrap: func(h *hand) function {
-			return asyncop.HandleTimeout(h, func(ctx context.Context, _ string) ([]string, error) {
+			return asyncop.WithTimeoutMethod(h, func(ctx context.Context, _ string) ([]string, error) {
 				<-ctx.Done()
 				return nil, nil // an answer at the limit or later, so not an answer
 			})
 		}})
 		r.sendEach("a")
-		r.advance(time.Second + asyncop.DefaultTimeoutHandlerLimit)
+		r.advance(time.Second + 10*time.Second)
 		require.ErrorIs(t, r.wait(), asyncop.ErrHandlerLimit)
 	})
 }
@@ -420,7 +420,7 @@ func TestHandlerThatPanics(t *testing.T) {
 			"goexit": runtime.Goexit,
 		} {
 			r := newRig(t, m, setup{timeout: time.Second, wrap: func(h *hand) function {
-				return asyncop.HandleTimeout(h, func(context.Context, string) ([]string, error) { handler(); return nil, nil })
+				return asyncop.WithTimeoutMethod(h, func(context.Context, string) ([]string, error) { handler(); return nil, nil })
 			}})
 			r.sendEach("a")
 			r.advance(time.Second)
@@ -438,7 +438,7 @@ func TestHandlerThatPanics(t *testing.T) {
 func TestSlowHandlerHoldsUpNobody(t *testing.T) {
 	forEachMode(t, func(t *testing.T, m mode) {
 		r := newRig(t, m, setup{timeout: time.Second, wrap: func(h *hand) function {
-			return asyncop.HandleTimeout(h, func(_ context.Context, in string) ([]string, error) {
+			return asyncop.WithTimeoutMethod(h, func(_ context.Context, in string) ([]string, error) {
 				time.Sleep(3 * time.Second)
 				return []string{in + "!"}, nil
 			})
@@ -466,7 +466,7 @@ func TestHandlerContext(t *testing.T) {
 		r := newRig(t, m, setup{
 			timeout: time.Second,
 			wrap: func(h *hand) function {
-				return asyncop.HandleTimeout(h, func(ctx context.Context, _ string) ([]string, error) {
+				return asyncop.WithTimeoutMethod(h, func(ctx context.Context, _ string) ([]string, error) {
 					deadline, ok := ctx.Deadline()
 					if ctx.Err() != nil || !ok || time.Until(deadline) != 2*time.Second {
 						return nil, errors.New("wrong deadline")
@@ -477,7 +477,7 @@ func TestHandlerContext(t *testing.T) {
 					return []string{"ok"}, nil
 				})
 			},
-			opts: options(asyncop.WithTimeoutHandlerLimit(2 * time.Second)),
+			opts: options(asyncop.WithHandlerLimit(2 * time.Second)),
 		})
 		r.sendEach("a")
 		r.advance(time.Second)
@@ -491,7 +491,7 @@ func TestCancelEndsTheHandlersContext(t *testing.T) {
 	forEachMode(t, func(t *testing.T, m mode) {
 		var cause error
 		r := newRig(t, m, setup{timeout: time.Second, wrap: func(h *hand) function {
-			return asyncop.HandleTimeout(h, func(ctx context.Context, _ string) ([]string, error) {
+			return asyncop.WithTimeoutMethod(h, func(ctx context.Context, _ string) ([]string, error) {
 				<-ctx.Done()
 				cause = ctx.Err()
 				return nil, cause
@@ -511,7 +511,7 @@ func TestTimeoutFiresUnderBackpressure(t *testing.T) {
 		r := newRig(t, m, setup{
 			timeout: time.Second, blocked: true, opts: options(asyncop.WithBuffer(0)),
 			wrap: func(h *hand) function {
-				return asyncop.HandleTimeout(h, func(context.Context, string) ([]string, error) {
+				return asyncop.WithTimeoutMethod(h, func(context.Context, string) ([]string, error) {
 					handledAt = h.now()
 					return []string{"handled"}, nil
 				})
@@ -548,7 +548,7 @@ func TestHugeTimeouts(t *testing.T) {
 	forEachClock(t, func(t *testing.T, m mode) {
 		r := newRig(t, m, setup{
 			timeout: math.MaxInt64, strategy: retryAll(3, time.Second),
-			opts: options(asyncop.WithAttemptTimeout(math.MaxInt64), asyncop.WithTimeoutHandlerLimit(math.MaxInt64)),
+			opts: options(asyncop.WithAttemptTimeout(math.MaxInt64), asyncop.WithHandlerLimit(math.MaxInt64)),
 		})
 		r.script("a#1", fails)
 		r.advance(time.Second)
@@ -567,9 +567,9 @@ func TestHugeTimeouts(t *testing.T) {
 func TestHugeHandlerLimit(t *testing.T) {
 	forEachMode(t, func(t *testing.T, m mode) {
 		r := newRig(t, m, setup{
-			timeout: time.Second, opts: options(asyncop.WithTimeoutHandlerLimit(math.MaxInt64)),
+			timeout: time.Second, opts: options(asyncop.WithHandlerLimit(math.MaxInt64)),
 			wrap: func(h *hand) function {
-				return asyncop.HandleTimeout(h, func(context.Context, string) ([]string, error) {
+				return asyncop.WithTimeoutMethod(h, func(context.Context, string) ([]string, error) {
 					time.Sleep(time.Hour)
 					return []string{"handled"}, nil
 				})
@@ -765,7 +765,7 @@ func TestHandlerLimitCountsFromItsStart(t *testing.T) {
 		})
 		r := newRig(t, m, setup{
 			timeout: time.Second, strategy: slow,
-			opts: options(asyncop.WithTimeoutHandlerLimit(20 * time.Millisecond)),
+			opts: options(asyncop.WithHandlerLimit(20 * time.Millisecond)),
 			wrap: withHandler(func(_ context.Context, in string) ([]string, error) {
 				time.Sleep(10 * time.Millisecond)
 				return []string{"late " + in}, nil

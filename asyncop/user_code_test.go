@@ -428,7 +428,7 @@ func TestErrorWhoseMethodsPanic(t *testing.T) {
 			return asyncop.Blocking(func(context.Context, string) (string, error) { return "", typedNil })
 		},
 		"timeout handler": func(h *hand) function {
-			return asyncop.HandleTimeout(h, func(context.Context, string) ([]string, error) { return nil, typedNil })
+			return asyncop.WithTimeoutMethod(h, func(context.Context, string) ([]string, error) { return nil, typedNil })
 		},
 	}
 	for name, fn := range fns {
@@ -499,10 +499,10 @@ func TestPlaceOfAPanic(t *testing.T) {
 			return lastError(asyncop.OrderedWait(fn, time.Minute, 2, opts...), "ab")
 		}, `asyncop: element "b" failed after 1 attempt in 0s: asyncop: ` + place + " (1 other element in flight was abandoned)"},
 		"timeout": {func(opts ...asyncop.Option) error {
-			fn := asyncop.HandleTimeout(asyncop.Func(func(context.Context, string, future) error { return nil }),
+			fn := asyncop.WithTimeoutMethod(asyncop.Func(func(context.Context, string, future) error { return nil }),
 				func(ctx context.Context, in string) ([]string, error) { _, err := broken(ctx, in); return nil, err })
 			return lastError(asyncop.OrderedWait(fn, time.Minute, 1, opts...), "a")
-		}, `asyncop: element "a" failed after 1 attempt in 1m0s: asyncop: timed out after 1m0s and 1 attempt: timeout handler: asyncop: ` + place},
+		}, `asyncop: element "a" failed after 1 attempt in 1m0s: asyncop: timed out after 1m0s and 1 attempt: handler: asyncop: ` + place},
 		"Close": {func(opts ...asyncop.Option) error {
 			l := &lifecycle{hand: newHand(t), close: func() error { _, err := broken(t.Context(), ""); return err }}
 			l.answer = upper

@@ -104,8 +104,8 @@ func Example_timeouts() {
 		<-ctx.Done() // the attempt's time is over
 		return Row{}, ctx.Err()
 	})
-	withDefault := asyncop.HandleTimeout(slow, func(ctx context.Context, key string) ([]Row, error) {
-		return []Row{{Key: key, Name: "unknown"}}, nil
+	withDefault := asyncop.HandleFailure(slow, func(ctx context.Context, f asyncop.Failure[string]) ([]Row, error) {
+		return []Row{{Key: f.Element, Name: "unknown"}}, nil
 	})
 	op := asyncop.OrderedWaitWithRetry(withDefault, 100*time.Millisecond, 10,
 		strategies.FixedDelay[Row](10, time.Millisecond).RetryIfException(predicates.HasException),

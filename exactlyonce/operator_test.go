@@ -137,18 +137,18 @@ func TestCallsForManyElements(t *testing.T) {
 func TestTimeoutHandlersHaveIDs(t *testing.T) {
 	tracker := NewTracker(TrackerConfig{})
 	var ids []ID
-	call := asyncop.HandleTimeout(asyncop.Func(func(ctx context.Context, _ string, _ asyncop.ResultFuture[string]) error {
+	call := asyncop.HandleFailure(asyncop.Func(func(ctx context.Context, _ string, _ asyncop.ResultFuture[string]) error {
 		id, err := NextID(ctx)
 		ids = append(ids, id)
 		return err
-	}), func(ctx context.Context, in string) ([]string, error) {
+	}), func(ctx context.Context, f asyncop.Failure[string]) ([]string, error) {
 		_, err := NextID(ctx)
 		if !errors.Is(err, ErrNoID) {
 			return nil, fmt.Errorf("without a name: %w", err)
 		}
 		id, err := NextID(WithStep(ctx, "cancel"))
 		ids = append(ids, id)
-		return []string{in}, err
+		return []string{f.Element}, err
 	})
 	op := asyncop.OrderedWait(call, 20*time.Millisecond, 1, asyncop.WithObserver(tracker))
 	var out []string

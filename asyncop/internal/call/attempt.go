@@ -140,10 +140,10 @@ func (a *Attempt[E, OUT]) RunBlocking(task func(late error)) {
 	})
 }
 
-// Handling is the token of a timeout handler that runs. Its outcome is final.
+// Handling is the token of the handler of a failure. Its outcome is final.
 type Handling[E, OUT any] struct {
 	Token[E]
-	Early bool // it was called before the deadline
+	TimedOut bool // the failure is a timeout
 
 	// Written by Run, then the loop's.
 	results  []OUT

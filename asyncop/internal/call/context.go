@@ -8,7 +8,7 @@ import (
 	"github.com/weirflow/weir/internal/stagekey"
 )
 
-// NumberKey finds the number of the attempt in its context; 0 for a timeout handler.
+// NumberKey finds the number of the attempt in its context; 0 for the handler of a failure.
 type NumberKey struct{}
 
 // PermitsKey finds out, in the context of a call, whether that or a call around it has one of these permits: true or nil.

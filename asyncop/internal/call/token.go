@@ -15,7 +15,7 @@ type Token[E any] struct {
 
 	// Written before the start, then read-only.
 	host     *Host[E]
-	number   int32         // of the attempt, from 1; 0 for a timeout handler
+	number   int32         // of the attempt, from 1; 0 for the handler of a failure
 	state    atomic.Uint32 // bits
 	deadline time.Duration // instant; NoDeadline if there is none
 

@@ -352,26 +352,37 @@ func (g *Engine[IN, OUT]) timeOut(e *queue.Entry[Slot[IN, OUT]]) {
 	g.conclude(s, 0, context.DeadlineExceeded)
 	g.attemptOver(s, false, 0)
 	g.counts.Timeouts++
+	failure := g.Hooks.TimedOut(g.report(s), isEarly)
 	if g.Handle == nil {
-		g.fail(e, g.timeoutError(s, isEarly, nil))
+		g.giveUp(e, failure)
 		return
 	}
+	g.handle(e, failure, true)
+}
+
+// handle asks Handle for results in place of a failure, on a worker, under a limit of its own.
+func (g *Engine[IN, OUT]) handle(e *queue.Entry[Slot[IN, OUT]], failure error, timedOut bool) {
+	s := &e.Value
+	g.attemptOver(s, false, 0)
+	s.attempt = nil
+	s.err = failure
 	g.enter(e, handling)
-	g.refresh() // the handler's time begins now
+	g.refresh() // its time begins now
 	limit := g.now + g.HandlerLimit
-	h := &call.Handling[*queue.Entry[Slot[IN, OUT]], OUT]{Early: isEarly}
+	h := &call.Handling[*queue.Entry[Slot[IN, OUT]], OUT]{TimedOut: timedOut}
 	h.Start(g.Host, e, 0, limit)
 	s.more().held = h
 	g.Timers.Arm(&s.timer, limit)
-	in, ctx := s.in, g.contextBeside(s, &h.Token)
+	r, ctx := g.report(s), g.contextBeside(s, &h.Token)
+	r.Failed = true
 	g.runBeside(&g.handlers, &h.Token, func() {
 		h.Run(func() ([]OUT, error) {
-			return g.Handle(ctx, in)
+			return g.Handle(ctx, r, timedOut)
 		})
 	})
 }
 
-// handled goes on after the timeout handler has answered; its outcome is final, as everything is after the deadline (A3).
+// handled goes on after Handle has answered. That is final, for a retry would be one after the deadline or after the last (law A3).
 func (g *Engine[IN, OUT]) handled(e *queue.Entry[Slot[IN, OUT]], h *call.Handling[*queue.Entry[Slot[IN, OUT]], OUT]) {
 	h.Entry = nil
 	s := &e.Value
@@ -379,23 +390,22 @@ func (g *Engine[IN, OUT]) handled(e *queue.Entry[Slot[IN, OUT]], h *call.Handlin
 	results, err, panicked := h.Outcome()
 	switch {
 	case panicked:
-		err = g.timeoutError(s, h.Early, err)
+		err = g.Hooks.HandlerBroke(s.err, h.TimedOut, err)
 	case err != nil:
 	case g.hasControl(results):
 		err = g.ErrControlResult
-	default:
-		s.more().held = &kept[OUT]{results}
 	}
-	g.settle(e, err)
+	if err != nil {
+		g.giveUp(e, err)
+		return
+	}
+	s.more().held = &kept[OUT]{results}
+	g.settle(e, nil)
 }
 
 func (g *Engine[IN, OUT]) handlerTimeOut(e *queue.Entry[Slot[IN, OUT]]) {
 	s := &e.Value
 	h := s.take().(*call.Handling[*queue.Entry[Slot[IN, OUT]], OUT])
 	h.Expire()
-	g.fail(e, g.timeoutError(s, h.Early, g.ErrHandlerLimit))
-}
-
-func (g *Engine[IN, OUT]) timeoutError(s *Slot[IN, OUT], isEarly bool, handler error) error {
-	return g.Hooks.TimedOut(g.report(s), isEarly, handler)
+	g.giveUp(e, g.Hooks.HandlerBroke(s.err, h.TimedOut, g.ErrHandlerLimit))
 }

@@ -9,7 +9,7 @@ import (
 )
 
 // beside bounds one kind of user code that runs on workers and that its element may leave behind there: strategies that may
-// block, what they want done before a retry, timeout handlers. What ignores the end of its context counts until it returns.
+// block, what they want done before a retry, handlers of failures. What ignores the end of its context counts until it returns.
 // As many as there are slots may run; what comes then waits for its turn, and the deadlines of its elements stand.
 type beside[IN, OUT any] struct {
 	running int                          // the engine's

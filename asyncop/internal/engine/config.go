@@ -21,14 +21,18 @@ type Config[IN, OUT any] struct {
 	Invoke func(ctx context.Context, in IN, a *call.Attempt[*queue.Entry[Slot[IN, OUT]], OUT]) error // starts a call
 	Direct bool                                                                                      // calls are handed out by Jobs instead
 	Batch  *Batching[IN, OUT]                                                                        // calls are for several elements, and handed out by Jobs; nil: each is for one
-	Handle func(ctx context.Context, in IN) ([]OUT, error)                                           // the timeout handler, or nil
+
+	// Handle returns what an element emits in place of its failure, or what it fails with. It is called for elements that have run
+	// out of time, and with HandlesAll for all that fail. nil: there is none.
+	Handle     func(ctx context.Context, r Report[IN], timedOut bool) ([]OUT, error)
+	HandlesAll bool
 
 	Policy *decision.Steps[OUT]
 	Random *rand.Rand // of the jitter
 
 	Timeout        time.Duration // total, per element; 0: none
 	AttemptTimeout time.Duration // of each attempt; 0: none
-	HandlerLimit   time.Duration // of the timeout handler
+	HandlerLimit   time.Duration // of Handle
 	EarlyTimeout   bool          // an element times out as soon as no retry can start within its timeout
 	MaxCalls       int           // 0: as many as there are slots; calls may also need a permit of Host.Share
 
@@ -45,7 +49,7 @@ type Config[IN, OUT any] struct {
 	IsEndOfInput func(control any) bool
 
 	ErrControlResult error // of an element whose results contain a control element
-	ErrHandlerLimit  error // of a timeout handler that exceeds its limit
+	ErrHandlerLimit  error // of a Handle that exceeds its limit
 
 	// Lost grows when the process has not run for a while, in nanoseconds: such time is not that of a call. Stalled returns it
 	// with what it may have lost until now, and runs no user code.
@@ -82,14 +86,15 @@ const (
 // Hooks are what the engine calls seldom: they build public errors and write logs. All are there. They may run user code: one
 // that does calls [Engine.Slept] first.
 type Hooks[IN any] struct {
-	TimedOut        func(r Report[IN], early bool, handler error) error // the failure of an element whose time ran out
-	AttemptTimedOut func(attempt int) error                             // the outcome of an attempt whose time ran out
-	Exhausted       func(d decision.Decision) error                     // the failure of an element that ExhaustedAsFailure makes fail
-	DecisionFailed  func(err error) error                               // the failure of an element whose policy failed with err
-	RunFailed       func(r Report[IN]) error                            // the failure of the run by an element
-	GivenUp         func(r Report[IN], how Ending)                      // an element was dropped or handed over
-	NotTaken        func(r Report[IN], err error, wait time.Duration)   // the sink has not taken an element, which is offered again
-	LogsRetries     func() bool                                         // whether the next two write anything
+	TimedOut        func(r Report[IN], early bool) error                   // the failure of an element whose time ran out
+	HandlerBroke    func(failure error, timedOut bool, broken error) error // the failure of an element whose Handle broke
+	AttemptTimedOut func(attempt int) error                                // the outcome of an attempt whose time ran out
+	Exhausted       func(d decision.Decision) error                        // the failure of an element that ExhaustedAsFailure makes fail
+	DecisionFailed  func(err error) error                                  // the failure of an element whose policy failed with err
+	RunFailed       func(r Report[IN]) error                               // the failure of the run by an element
+	GivenUp         func(r Report[IN], how Ending)                         // an element was dropped or handed over
+	NotTaken        func(r Report[IN], err error, wait time.Duration)      // the sink has not taken an element, which is offered again
+	LogsRetries     func() bool                                            // whether the next two write anything
 	Retrying        func(r Report[IN], d decision.Decision)
 	NotRetried      func(r Report[IN], d decision.Decision)
 	ObserverBroke   func(err error) // where that is nobody's outcome

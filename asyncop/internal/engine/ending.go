@@ -64,8 +64,17 @@ func (g *Engine[IN, OUT]) settle(e *queue.Entry[Slot[IN, OUT]], err error) {
 	}
 }
 
-// fail ends e by the failure policy.
+// fail goes on with e, which has failed: Handle may have results in place of that.
 func (g *Engine[IN, OUT]) fail(e *queue.Entry[Slot[IN, OUT]], err error) {
+	if g.HandlesAll {
+		g.handle(e, err, false)
+		return
+	}
+	g.giveUp(e, err)
+}
+
+// giveUp ends e by the failure policy.
+func (g *Engine[IN, OUT]) giveUp(e *queue.Entry[Slot[IN, OUT]], err error) {
 	g.tick()
 	s := &e.Value
 	s.attempt = nil

@@ -146,7 +146,7 @@ func TestTimeoutHandler(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			r := newRig(t, retries(9, 0), func(c *Config[string, string]) {
-				c.Handle = func(context.Context, string) ([]string, error) { return tt.answer, tt.err }
+				c.Handle = func(context.Context, Report[string], bool) ([]string, error) { return tt.answer, tt.err }
 			})
 			r.feed("a")
 			r.took()
@@ -163,6 +163,49 @@ func TestTimeoutHandler(t *testing.T) {
 			r.end()
 		})
 	}
+}
+
+// Law A3: with HandlesAll every failure is handled, once; meanwhile its element has a slot and no permit, and is in a checkpoint as
+// one whose last attempt runs.
+func TestHandledFailures(t *testing.T) {
+	r := newRig(t, retries(1, 0), func(c *Config[string, string]) {
+		c.MaxCalls, c.HandlesAll = 1, true
+		c.Handle = func(_ context.Context, f Report[string], timedOut bool) ([]string, error) {
+			r := fmt.Sprintf("%s#%d:%v:%v", f.Element, f.Attempts, f.Err, timedOut)
+			if f.Element == "b" {
+				return nil, errors.New(r)
+			}
+			return []string{r}, nil
+		}
+	})
+	r.feed("a b c")
+	r.fail("a#1")
+	r.turn()
+	r.fail("a#2")
+	r.turn()
+	require.Equal(t, "(a#1 (a#2 (b#1", r.took())
+	require.Equal(t, "handling", r.Oldest())
+	items := r.Items(nil, false)
+	require.Len(t, items, 3)
+	require.EqualValues(t, 1, items[0].Attempts)
+	r.work()
+	r.turn()
+	require.Equal(t, "a#2:broken:false", r.took())
+	r.fail("b#1")
+	r.turn()
+	r.fail("b#2")
+	r.turn()
+	r.work()
+	r.turn()
+	require.Equal(t, "(b#2 (c#1 !b", r.took())
+	r.pass(time.Minute)
+	r.turn()
+	r.work()
+	r.turn()
+	require.Equal(t, "c#1:timed out after 1m0s, early false: context deadline exceeded:true", r.took())
+	c, _ := r.Counts()
+	require.EqualValues(t, 1, c.Failures)
+	r.end()
 }
 
 // Law A4: attempts count from 1, and n retries are n + 1 calls.

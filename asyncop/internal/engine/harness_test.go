@@ -80,9 +80,10 @@ func newRig(tb require.TestingT, strategy strategies.AsyncRetryStrategy[string],
 		ErrControlResult: errControl, ErrHandlerLimit: errLimit,
 		Lost: new(atomic.Int64), Stalled: func(time.Duration) time.Duration { return 0 },
 		Hooks: Hooks[string]{
-			TimedOut: func(r Report[string], early bool, handler error) error {
-				return fmt.Errorf("timed out after %v, early %v, handler %w", r.Elapsed, early, handler)
+			TimedOut: func(r Report[string], early bool) error {
+				return fmt.Errorf("timed out after %v, early %v: %w", r.Elapsed, early, context.DeadlineExceeded)
 			},
+			HandlerBroke:    func(failure error, _ bool, broken error) error { return errors.Join(failure, broken) },
 			AttemptTimedOut: func(attempt int) error { return fmt.Errorf("attempt %d timed out", attempt) },
 			Exhausted:       func(d decision.Decision) error { return fmt.Errorf("exhausted: %v", d.Verdict) },
 			DecisionFailed:  func(err error) error { return err },

@@ -91,7 +91,9 @@ type limit[IN, OUT any] struct {
 }
 
 // limited tells whether the element has a deadline of its own.
-func (s *Slot[IN, OUT]) limited() bool { return s.extra != nil && s.extra.rare != nil && s.extra.rare.limit != nil }
+func (s *Slot[IN, OUT]) limited() bool {
+	return s.extra != nil && s.extra.rare != nil && s.extra.rare.limit != nil
+}
 
 // note keeps the reason of the last outcome.
 func (s *Slot[IN, OUT]) note(reason predicates.Reason) {
@@ -137,7 +139,7 @@ func (s *Slot[IN, OUT]) take() (held any) {
 	return held
 }
 
-// kept are results that are not those of an attempt: of a timeout handler, or of a checkpoint.
+// kept are results that are not those of an attempt: of the handler of a failure, or of a checkpoint.
 type kept[OUT any] struct{ results []OUT }
 
 // Results returns them.
@@ -209,12 +211,12 @@ func (s *Slot[IN, OUT]) takeBefore() (before func(ctx context.Context) error) {
 //	fresh ──────────▶ running ──▶ deciding ──▶ backoff ──▶ ready
 //	  │                  │ └──── result ──▶ done ◀── results of the handler ──┐
 //	  │                  │                   ▲                                │
-//	  └──── deadline ────┴──────────────▶ handling ───────────────────────────┤
+//	  └ deadline, failure┴──────────────▶ handling ───────────────────────────┤
 //	   (of all the others of the two         │                                ▼
 //	    upper lines, too)                    └──────── failure ──────────▶ failing ──▶ ended
 //
 // Deciding is for strategies that may block, preparing for retries with something to do first; the others pass them
-// over, and from both an element may fail or be retried as from running. An element without timeout handler passes
+// over, and from both an element may fail or be retried as from running. An element whose failure is not handled passes
 // handling over; failing is for HandOver only. With key order an element is behind before it is fresh, until it is the first of its
 // lane; one that times out there is done or failing, and waits so for its turn.
 type phase uint8
@@ -228,7 +230,7 @@ const (
 	deciding                    // the strategy is being asked on a worker
 	backoff                     // waits for its next retry, or for its deadline if no retry can start before; timer: the retry
 	ready                       // its retry is due and waits for a permit; timer: its place among the others, by age, unless a call keeps its key
-	handling                    // the timeout handler runs; timer: the handler's limit
+	handling                    // Handle runs for its failure; timer: the limit of that
 	failing                     // has failed and is not handed over yet; timer: the next offer
 	done                        // complete: its results, if any, wait for their turn
 	ended                       // failed, and has nothing to emit

@@ -1,0 +1,90 @@
+package asyncop
+
+import (
+	"context"
+
+	"github.com/weirflow/weir/internal/guard"
+	"github.com/weirflow/weir/internal/lazyerr"
+)
+
+// handler has results in place of a failure: one of both.
+type handler[IN, OUT any] struct {
+	timeout  func(ctx context.Context, in IN) ([]OUT, error) // for timeouts only
+	fallback func(ctx context.Context, f Failure[IN]) ([]OUT, error)
+}
+
+// handlersOf returns the handlers of fn and of what it wraps, the innermost first, and whether one is for all failures. Of several
+// Timeout methods the outermost counts, as for all optional interfaces.
+func handlersOf[IN, OUT any](fn AsyncFunction[IN, OUT]) (handlers []handler[IN, OUT], all bool) {
+	var found []handler[IN, OUT]
+	timeouts := false
+	for inner := any(fn); inner != nil; {
+		switch f := inner.(type) {
+		case *withFallback[IN, OUT]:
+			found, all = append(found, handler[IN, OUT]{fallback: f.fallback}), true
+		case TimeoutHandler[IN, OUT]:
+			if !timeouts {
+				found, timeouts = append(found, handler[IN, OUT]{timeout: f.Timeout}), true
+			}
+		}
+		w, ok := inner.(interface{ Unwrap() any })
+		if !ok {
+			break
+		}
+		inner = w.Unwrap()
+	}
+	for i := range found {
+		handlers = append(handlers, found[len(found)-1-i])
+	}
+	return handlers, all
+}
+
+// handle asks one handler after the other, each about the error of the one before, until one has an answer. A panic of the last one is
+// the caller's.
+func handle[IN, OUT any](
+	ctx context.Context, handlers []handler[IN, OUT], f Failure[IN], timedOut bool,
+) (results []OUT, err error) {
+	for i, h := range handlers {
+		if h.fallback == nil && !timedOut {
+			continue
+		}
+		ask := func() (err error) {
+			if h.fallback == nil {
+				results, err = h.timeout(ctx, f.Element)
+			} else {
+				results, err = h.fallback(ctx, f)
+			}
+			return err
+		}
+		if i == len(handlers)-1 {
+			err = ask()
+			return results, err
+		}
+		broke := false
+		err = guard.Call(ask, func(recovered any) error {
+			broke = true
+			return newPanicError(recovered)
+		})
+		if err == nil {
+			return results, nil
+		}
+		if broke {
+			err = handlerBroke(f.Err, i == 0 && timedOut, err)
+		}
+		if ctx.Err() != nil { // nothing waits for the answer
+			return nil, err
+		}
+		f.Err = err
+	}
+	return nil, f.Err
+}
+
+// handlerBroke returns the failure of an element whose handler has panicked or exceeded its limit.
+func handlerBroke(failure error, timedOut bool, broken error) error {
+	if t, ok := failure.(*TimeoutError); ok && timedOut { //nolint:errorlint // it is the operator's own
+		with := *t
+		with.Handler = broken
+		return &with
+	}
+	return lazyerr.Join(failure, broken)
+}
