@@ -49,7 +49,7 @@ var errFromBody = errors.New("asyncop: Wait and Stop cannot be called in the bod
 // TimeoutError is the failure of an element whose total time ran out. It matches context.DeadlineExceeded and unwraps
 // to the last error of its attempts, if there was one.
 type TimeoutError struct {
-	Limit    time.Duration // the operator's timeout
+	Limit    time.Duration // the timeout: the operator's, or the element's own; 0 if that had passed before it was accepted
 	Attempts int           // attempts begun; 0 if the element waited for a permit all the time
 	Last     error         // the last one that an attempt ended with; nil if none did
 	Handler  error         // how the handler of the failure broke: its panic, or ErrHandlerLimit; nil if it did not

@@ -99,12 +99,12 @@ var _ streams.Flow = (*AsyncWaitOperator[any, any])(nil)
 // OrderedWait starts an operator that calls fn for every element and emits the results in input order.
 //
 // timeout bounds the time of each element from the moment it takes its slot; 0 means none, and one below a millisecond is
-// logged as a warning, since its unit may be missing. capacity bounds the slots:
+// logged as a warning, since its unit may be missing. [WithTimeoutFor] gives elements timeouts of their own. capacity bounds the slots:
 // elements in flight, complete ones that wait for their turn, and watermarks.
 //
 // It panics if fn is nil, timeout is negative, or capacity < 1; if fn wraps a [Batched] function of other types; with
 // [WithCheckpoints] if there is no name or no codec for IN, a codec is one of another type, or two observers are a
-// [CheckpointedObserver]; and with [WithFailureSink] if that takes failures of another type.
+// [CheckpointedObserver]; and if an option has a function that takes elements or failures of another type.
 func OrderedWait[IN, OUT any](
 	fn AsyncFunction[IN, OUT], timeout time.Duration, capacity int, opts ...Option,
 ) *AsyncWaitOperator[IN, OUT] {
@@ -189,6 +189,9 @@ func newOperator[IN, OUT any](
 	}
 	if cfg.sideOutput != nil {
 		sink = sendTo[IN](cfg.sideOutput.In())
+	}
+	if _, ok := cfg.timeoutFor.(func(IN) time.Duration); cfg.timeoutFor != nil && !ok {
+		panic(fmt.Sprintf("asyncop: %s: WithTimeoutFor: %T does not take %v", name, cfg.timeoutFor, reflect.TypeFor[IN]()))
 	}
 	var state drive.StateCodec[IN, OUT]
 	if cfg.coordinator != nil {

@@ -48,6 +48,7 @@ type config struct {
 	maxCalls       int      // 0: the capacity
 	permits        *Permits // shared with other operators; nil: none
 	pace           Pacer    // nil: none
+	timeoutFor     any      // a func(IN) time.Duration, or nil
 	attemptTimeout time.Duration
 	handlerLimit   time.Duration
 	earlyTimeout   bool
@@ -212,6 +213,22 @@ func WithAttemptTimeout(d time.Duration) Option {
 		panic(fmt.Sprintf("asyncop: WithAttemptTimeout: must be positive, got %v", d))
 	}
 	return func(cfg *config) { cfg.attemptTimeout = min(d, maxTimeout) }
+}
+
+// WithTimeoutFor gives elements timeouts of their own: what timeout returns for an element takes the place of the operator's timeout,
+// whether it is shorter or longer. 0 stands for the operator's. If it is negative, the time is over: the element times out before its
+// first call, as one does whose own deadline has passed:
+//
+//	asyncop.WithTimeoutFor(func(r Request) time.Duration { return time.Until(r.Deadline) })
+//
+// timeout is called once for each element, when that has taken its slot, and again when it is restored from a checkpoint: what is left
+// of its timeout is then reckoned from the answer ([WithRetryState]). It is called on the operator's loop and must not block. A panic
+// fails its element. IN must be the operator's. It panics if timeout is nil.
+func WithTimeoutFor[IN any](timeout func(in IN) time.Duration) Option {
+	if timeout == nil {
+		panic("asyncop: WithTimeoutFor: nil function")
+	}
+	return func(cfg *config) { cfg.timeoutFor = timeout }
 }
 
 // WithHandlerLimit bounds the time of the fallback of [HandleFailure], and of a [TimeoutHandler], for one element; the default is

@@ -102,9 +102,9 @@ func (s *surface[IN, OUT]) engineConfig(timeout time.Duration, q queue.Queue[eng
 		Timeout: timeout, AttemptTimeout: s.attemptTimeout, HandlerLimit: s.handlerLimit,
 		EarlyTimeout: s.earlyTimeout, MaxCalls: s.maxCalls,
 		OnFailure: s.onFailure, ExhaustedAsFailure: s.exhaustedAsFailure,
-		Restored: engine.Keep(s.retryState), LeastTime: timeout / 10,
+		Restored: engine.Keep(s.retryState), LeastPart: 10,
 		ErrControlResult: ErrControlResult, ErrHandlerLimit: ErrHandlerLimit,
-		Hooks: s.engineHooks(timeout),
+		Hooks: s.engineHooks(),
 	}
 	c.Keys, _ = s.keys.(engine.Keys[IN, OUT])
 	c.MaxWaiting = s.maxWaitingPerKey
@@ -118,10 +118,13 @@ func (s *surface[IN, OUT]) engineConfig(timeout time.Duration, q queue.Queue[eng
 		}
 	}
 	if s.retryState == LatencyFirst && s.maxRetries != strategies.Unlimited {
-		c.LeastTime = max(c.LeastTime, timeout/time.Duration(s.maxRetries+1))
+		c.LeastPart = min(c.LeastPart, s.maxRetries+1)
 	}
 	if s.pace != nil {
 		c.Pace = s.pace.Take
+	}
+	if timeoutFor, _ := s.timeoutFor.(func(IN) time.Duration); timeoutFor != nil {
+		c.TimeoutFor = func(in IN) time.Duration { return min(timeoutFor(in), maxTimeout) }
 	}
 	if canHoldControl[OUT]() {
 		c.IsControl = participant.IsControl
@@ -130,11 +133,11 @@ func (s *surface[IN, OUT]) engineConfig(timeout time.Duration, q queue.Queue[eng
 }
 
 // engineHooks build what users see: errors and logs.
-func (s *surface[IN, OUT]) engineHooks(timeout time.Duration) engine.Hooks[IN] {
+func (s *surface[IN, OUT]) engineHooks() engine.Hooks[IN] {
 	return engine.Hooks[IN]{
 		TimedOut: func(r engine.Report[IN], early bool) error {
 			return &TimeoutError{
-				Limit: timeout, Attempts: r.Attempts, Last: r.Err, Early: early,
+				Limit: r.Timeout, Attempts: r.Attempts, Last: r.Err, Early: early,
 				InDoubt: r.InDoubt, element: r.Element, policy: s.policy,
 			}
 		},
@@ -180,6 +183,8 @@ func (s *surface[IN, OUT]) describe(call engine.SlowCall[IN]) (what, advice stri
 		what, advice = "an observer", "observers must not wait"
 	case call.Keyed:
 		what, advice = "the key function", "key functions must not wait"
+	case call.Timed:
+		what, advice = "the function of WithTimeoutFor", "it must not wait"
 	case !call.Judged:
 		what, advice = invoke, "wrap what blocks in asyncop.Blocking"
 	case call.Invoked:

@@ -10,12 +10,23 @@ import (
 	"github.com/weirflow/weir/queue"
 )
 
-// deadline returns when the total time of e runs out; with no timeout it means nothing.
+// deadline returns when the total time of e runs out, or Never.
 func (g *Engine[IN, OUT]) deadline(e *queue.Entry[Slot[IN, OUT]]) time.Duration {
-	if e.Value.limited() {
+	switch {
+	case e.Value.limited():
 		return e.Value.extra.rare.limit.due
+	case g.Timeout == 0:
+		return Never
 	}
 	return e.Value.accepted + g.Timeout
+}
+
+// tokenDeadline is deadline for what is called for e.
+func (g *Engine[IN, OUT]) tokenDeadline(e *queue.Entry[Slot[IN, OUT]]) time.Duration {
+	if due := g.deadline(e); due != Never {
+		return due
+	}
+	return call.NoDeadline
 }
 
 // start begins the next attempt of e, which is fresh or ready, unless its deadline or a cancel has come (law A5), or there is no
@@ -34,7 +45,7 @@ func (g *Engine[IN, OUT]) mayStart(e *queue.Entry[Slot[IN, OUT]]) bool {
 		return false
 	}
 	g.refresh()
-	if g.Timeout > 0 && g.now >= g.deadline(e) {
+	if g.now >= g.deadline(e) {
 		g.timeOut(e)
 		return false
 	}
@@ -62,13 +73,10 @@ func (g *Engine[IN, OUT]) begin(e *queue.Entry[Slot[IN, OUT]]) {
 		s.attempts++
 	}
 	s.last = g.now
-	if s.attempts == 1 && !s.limited() {
+	if s.attempts == 1 && !s.knowsFirst() {
 		s.first = g.now
 	}
-	deadline := call.NoDeadline
-	if g.Timeout > 0 {
-		deadline = g.deadline(e)
-	}
+	deadline := g.tokenDeadline(e)
 	if g.AttemptTimeout > 0 {
 		if end := g.now + g.AttemptTimeout; deadline == call.NoDeadline || end < deadline {
 			deadline = end
@@ -129,7 +137,7 @@ func (g *Engine[IN, OUT]) askPace(e *queue.Entry[Slot[IN, OUT]]) bool {
 	switch {
 	case wait > 0:
 		g.paced = later(at, wait)
-	case g.Timeout > 0 && g.now >= g.deadline(e):
+	case g.now >= g.deadline(e):
 		g.timeOut(e)
 	default:
 		return true

@@ -30,11 +30,12 @@ type Config[IN, OUT any] struct {
 	Policy *decision.Steps[OUT]
 	Random *rand.Rand // of the jitter
 
-	Timeout        time.Duration // total, per element; 0: none
-	AttemptTimeout time.Duration // of each attempt; 0: none
-	HandlerLimit   time.Duration // of Handle
-	EarlyTimeout   bool          // an element times out as soon as no retry can start within its timeout
-	MaxCalls       int           // 0: as many as there are slots; calls may also need a permit of Host.Share
+	Timeout        time.Duration             // total, per element; 0: none
+	TimeoutFor     func(in IN) time.Duration // in place of Timeout, unless it is 0; an element for which it is negative is late already; nil: Timeout is for all
+	AttemptTimeout time.Duration             // of each attempt; 0: none
+	HandlerLimit   time.Duration             // of Handle
+	EarlyTimeout   bool                      // an element times out as soon as no retry can start within its timeout
+	MaxCalls       int                       // 0: as many as there are slots; calls may also need a permit of Host.Share
 
 	Pace func(now time.Time) (wait time.Duration) // asked before each attempt: 0, or when to ask again; nil: no pace
 
@@ -42,8 +43,8 @@ type Config[IN, OUT any] struct {
 	Sink               func(ctx context.Context, r Report[IN]) error // takes elements that HandOver is for; on a worker, one at a time
 	ExhaustedAsFailure bool                                          // a result that asks for a retry it does not get is a failure
 
-	Restored  Keep          // what restored elements keep
-	LeastTime time.Duration // what they have for an attempt, so that a restart gets on
+	Restored  Keep // what restored elements keep
+	LeastPart int  // of its timeout, a restored element has at least the LeastPart-th part for an attempt, so that a restart gets on
 
 	IsControl    func(v any) bool // nil: OUT cannot hold a control element
 	IsEndOfInput func(control any) bool
@@ -112,6 +113,7 @@ type Report[IN any] struct {
 	Reason   predicates.Reason    // of its last outcome
 	Reasons  predicates.ReasonSet // of the retries that were begun
 	InDoubt  bool                 // an attempt may have taken effect
+	Timeout  time.Duration        // its own, or that of all; 0: none
 	Failed   bool                 // it has failed, and was not handed over yet
 
 	Context context.Context //nolint:containedctx // with what its observers know of it; the operator's if there are none

@@ -87,10 +87,11 @@ func (g *Engine[IN, OUT]) look(
 
 // remaining returns what e has left of its timeout.
 func (g *Engine[IN, OUT]) remaining(e *queue.Entry[Slot[IN, OUT]]) time.Duration {
-	if g.Timeout == 0 {
+	due := g.deadline(e)
+	if due == Never {
 		return decision.NoDeadline
 	}
-	return max(0, g.deadline(e)-g.now)
+	return max(0, due-g.now)
 }
 
 func (g *Engine[IN, OUT]) situation() decision.Situation {
@@ -128,11 +129,7 @@ func (g *Engine[IN, OUT]) ask(e *queue.Entry[Slot[IN, OUT]], err error) {
 	q := &question[IN, OUT]{err: err, view: g.retry.view}
 	g.judged = nil
 	g.retry.forget()
-	deadline := call.NoDeadline
-	if g.Timeout > 0 {
-		deadline = g.deadline(e)
-	}
-	q.Start(g.Host, e, e.Value.attempts, deadline)
+	q.Start(g.Host, e, e.Value.attempts, g.tokenDeadline(e))
 	e.Value.needExtra() // apart from what only the question needs
 	e.Value.more().held = q
 	g.enter(e, deciding)
@@ -222,7 +219,8 @@ func (g *Engine[IN, OUT]) backOff(e *queue.Entry[Slot[IN, OUT]], d decision.Deci
 	s := &e.Value
 	g.enter(e, backoff)
 	g.counts.WaitingForRetry++
-	tooLate := g.Timeout > 0 && d.Delay >= g.deadline(e)-g.now // capped, or it would be now
+	due := g.deadline(e)
+	tooLate := due != Never && d.Delay >= due-g.now // capped, or it would be now
 	if tooLate {
 		g.attemptOver(s, false, 0)
 	} else {

@@ -108,7 +108,11 @@ func (g *Engine[IN, OUT]) giveUp(e *queue.Entry[Slot[IN, OUT]], err error) {
 func (g *Engine[IN, OUT]) report(s *Slot[IN, OUT]) Report[IN] {
 	r := Report[IN]{
 		Element: s.in, Err: s.err, Attempts: int(s.attempts), Elapsed: g.now - s.accepted, Verdict: s.verdict,
-		Reason: s.reason(), Reasons: s.reasons(), InDoubt: s.inDoubt, Failed: s.phase == failing, Context: g.contextOfElement(s),
+		Reason: s.reason(), Reasons: s.reasons(), InDoubt: s.inDoubt, Failed: s.phase == failing, Timeout: g.Timeout,
+		Context: g.contextOfElement(s),
+	}
+	if s.limited() {
+		r.Timeout = s.extra.rare.limit.total
 	}
 	if s.attempts > 0 {
 		r.First, r.Last = g.Timers.Time(s.first), g.Timers.Time(s.last)
@@ -225,11 +229,16 @@ func (g *Engine[IN, OUT]) enter(e *queue.Entry[Slot[IN, OUT]], p phase) {
 		return
 	}
 	if e == g.live {
-		g.live = nextIn(e, func(s *Slot[IN, OUT]) bool { return s.phase.live() && !s.limited() })
+		g.live = g.nextLive(e)
 	}
 	if e.Value.limited() {
 		g.odd.Cancel(&e.Value.extra.rare.limit.odd)
 	}
+}
+
+// nextLive returns the next element after e with a live deadline that comes in input order.
+func (g *Engine[IN, OUT]) nextLive(e *queue.Entry[Slot[IN, OUT]]) *queue.Entry[Slot[IN, OUT]] {
+	return nextIn(e, func(s *Slot[IN, OUT]) bool { return s.phase.live() && !s.limited() })
 }
 
 // nextIn returns the next element after e that is wanted. A cursor passes every element once, so this is constant time

@@ -124,8 +124,51 @@ func (g *Engine[IN, OUT]) Present() time.Duration { return g.now }
 func (g *Engine[IN, OUT]) Accept(in IN) {
 	e := g.putNew(in, false)
 	g.observe(e, false, 0)
-	if g.join(e) {
+	if g.join(e) && (g.TimeoutFor == nil || g.limitNew(e)) {
 		g.startNew(e)
+	}
+}
+
+// limitNew gives a new element a timeout of its own, if it has one, and reports whether it goes on.
+func (g *Engine[IN, OUT]) limitNew(e *queue.Entry[Slot[IN, OUT]]) bool {
+	own, ok := g.askTimeout(e)
+	if !ok {
+		return false
+	}
+	if own != g.Timeout {
+		g.limit(e, limit[IN, OUT]{due: later(e.Value.accepted, own), total: max(0, own)})
+	}
+	return true
+}
+
+// askTimeout returns the timeout of an element: its own, or that of all; if that is negative, it is over. It reports whether it knows: an
+// element whose function breaks has failed with that (law A6).
+func (g *Engine[IN, OUT]) askTimeout(e *queue.Entry[Slot[IN, OUT]]) (own time.Duration, ok bool) {
+	if g.TimeoutFor == nil {
+		return g.Timeout, true
+	}
+	g.refresh()
+	g.watch(e, false)
+	g.slow.judged, g.slow.timed = false, true
+	if panicked := g.protect(callTimeout, e, func() { own = g.TimeoutFor(e.Value.in) }); panicked != nil {
+		g.broken(panicked)
+		return 0, false
+	}
+	g.refresh()
+	if own == 0 {
+		own = g.Timeout
+	}
+	return own, true
+}
+
+// limit gives an element a deadline of its own.
+func (g *Engine[IN, OUT]) limit(e *queue.Entry[Slot[IN, OUT]], l limit[IN, OUT]) {
+	own := &l
+	own.odd.Value = e
+	e.Value.more().limit = own
+	g.odd.Arm(&own.odd, own.due)
+	if g.live == e {
+		g.live = g.nextLive(e)
 	}
 }
 
@@ -244,7 +287,7 @@ func (g *Engine[IN, OUT]) Next() time.Duration {
 	if due, ok := g.Timers.Next(); ok {
 		next = min(next, due)
 	}
-	if g.live != nil && g.Timeout > 0 {
+	if g.live != nil {
 		next = min(next, g.deadline(g.live))
 	}
 	if due, ok := g.odd.Next(); ok {
@@ -292,7 +335,7 @@ func (g *Engine[IN, OUT]) receive(l *call.Letter[*queue.Entry[Slot[IN, OUT]]]) {
 
 // fireTimers handles deadlines before retries: no attempt starts at the deadline (law A5).
 func (g *Engine[IN, OUT]) fireTimers(now time.Duration) {
-	for g.Timeout > 0 && g.live != nil && g.deadline(g.live) <= now && g.failure == nil {
+	for g.live != nil && g.deadline(g.live) <= now && g.failure == nil {
 		g.timeOut(g.live)
 	}
 	for due, ok := g.odd.Next(); ok && due <= now && g.failure == nil; due, ok = g.odd.Next() {

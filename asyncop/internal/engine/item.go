@@ -59,7 +59,7 @@ func (g *Engine[IN, OUT]) Items(into []Item[IN, OUT], withResults bool) []Item[I
 			continue
 		}
 		it.In, it.Spent, it.Attempts = s.in, g.now-s.accepted, s.attempts
-		if s.attempts > 0 || s.limited() || s.inDoubt {
+		if s.attempts > 0 || s.knowsFirst() || s.inDoubt {
 			it.First = sinceEpoch(start, s.first)
 		}
 		switch {
@@ -117,87 +117,99 @@ func (g *Engine[IN, OUT]) Restore(it Item[IN, OUT], number int64) {
 		if g.join(e) {
 			g.settle(e, nil)
 		}
-	case g.Restored == KeepNothing || it.First == 0 || g.Timeout == 0:
-		g.restoreFromScratch(it, number)
 	default:
-		g.restoreLimited(it, number)
+		g.restoreRecord(it, number)
 	}
 }
 
-// restoreFromScratch takes a slot for a record that keeps nothing but the rest of its back-off.
-func (g *Engine[IN, OUT]) restoreFromScratch(it Item[IN, OUT], number int64) {
-	g.tick()
-	called := it.First != 0
-	if left := g.timeWith(it, g.Timeout); g.Timeout > 0 && left > g.Timeout {
-		due := later(g.now, it.Wait)
-		e := g.putLimited(Slot[IN, OUT]{in: it.In, accepted: g.now, first: due, last: due, inDoubt: called}, left)
-		g.observe(e, it.Restored, number)
-		g.resumeWait(e, it)
+// restoreRecord takes a slot for a record that is to be called.
+func (g *Engine[IN, OUT]) restoreRecord(it Item[IN, OUT], number int64) {
+	e := g.putNew(it.In, it.First != 0)
+	g.observe(e, it.Restored, number)
+	if !g.join(e) {
 		return
 	}
-	e := g.putNew(it.In, called)
-	g.observe(e, it.Restored, number)
+	own, ok := g.askTimeout(e)
+	if !ok {
+		return
+	}
+	g.refresh()
+	if own < 0 && it.Restored && g.timeoutFailsRun() {
+		own = g.leastTime(g.Timeout)
+	}
+	if g.Restored == KeepNothing || it.First == 0 || own == 0 {
+		g.restoreFromScratch(e, it, own)
+	} else {
+		g.restoreLimited(e, it, own)
+	}
+}
+
+// timeoutFailsRun reports whether an element that has no time left when it is restored would fail the run, and every restart after it.
+func (g *Engine[IN, OUT]) timeoutFailsRun() bool { return g.Handle == nil && g.OnFailure == FailRun }
+
+// restoreFromScratch goes on with a record that keeps nothing but the rest of its back-off.
+func (g *Engine[IN, OUT]) restoreFromScratch(e *queue.Entry[Slot[IN, OUT]], it Item[IN, OUT], own time.Duration) {
+	s := &e.Value
+	left := g.timeWith(it, own, own)
+	switch {
+	case own > 0 && left > own:
+		due := later(g.now, it.Wait)
+		s.accepted, s.first, s.last = g.now, due, due
+		g.limit(e, limit[IN, OUT]{due: later(g.now, left), total: own, first: true})
+	case own != g.Timeout:
+		g.limit(e, limit[IN, OUT]{due: later(s.accepted, own), total: max(0, own)})
+	}
 	g.resumeWait(e, it)
 }
 
-// restoreLimited takes a slot for a record that keeps its attempts and what is left of its timeout. If nothing is left, it
+// restoreLimited goes on with a record that keeps its attempts and what is left of its timeout. If nothing is left, it
 // has its timeout outcome at once, since no attempt starts at the deadline (law A5), unless that would fail the pipeline,
 // and every restart after it.
-func (g *Engine[IN, OUT]) restoreLimited(it Item[IN, OUT], number int64) {
-	g.tick()
-	left := g.Timeout - it.Spent
+func (g *Engine[IN, OUT]) restoreLimited(e *queue.Entry[Slot[IN, OUT]], it Item[IN, OUT], own time.Duration) {
+	least := g.leastTime(own)
+	left := own - it.Spent
 	accepted := g.now - it.Spent
 	sinceFirst := g.Timers.Time(g.now).Sub(time.Unix(0, it.First))
 	if g.Restored == KeepSince {
 		since := max(0, sinceFirst) // the wall clock may have been set back
-		left = min(g.Timeout, max(g.Timeout-since, g.LeastTime))
+		left = min(own, max(own-since, least))
 		accepted = g.now - since
 	}
-	isOver := left <= 0 && (g.Handle != nil || g.OnFailure != FailRun)
+	isOver := left <= 0 && !g.timeoutFailsRun()
 	if !isOver {
-		left = g.timeWith(it, max(left, g.LeastTime))
+		left = g.timeWith(it, max(left, least), own)
 	}
-	e := g.putLimited(Slot[IN, OUT]{
-		in: it.In, accepted: accepted, attempts: it.Attempts,
-		first: g.now - sinceFirst, last: g.now - sinceFirst, inDoubt: true, // last: the least it can have been
-	}, left)
-	g.observe(e, it.Restored, number)
+	s := &e.Value
+	s.accepted, s.attempts, s.inDoubt = accepted, it.Attempts, true
+	s.first, s.last = g.now-sinceFirst, g.now-sinceFirst // last: the least it can have been
+	g.limit(e, limit[IN, OUT]{due: later(g.now, left), total: max(0, own), first: true})
 	if isOver {
-		if g.join(e) {
-			g.timeOut(e)
-		}
+		g.timeOut(e)
 		return
 	}
 	g.resumeWait(e, it)
 }
 
+// leastTime returns what a restored element with this timeout has for an attempt.
+func (g *Engine[IN, OUT]) leastTime(timeout time.Duration) time.Duration {
+	if g.LeastPart == 0 {
+		return 0
+	}
+	return timeout / time.Duration(g.LeastPart)
+}
+
 // timeWith returns the time of a restored element that has left, so that the rest of its back-off leaves enough for an
 // attempt. A wait that is longer than left was longer before, too: its element waits for its deadline.
-func (g *Engine[IN, OUT]) timeWith(it Item[IN, OUT], left time.Duration) time.Duration {
+func (g *Engine[IN, OUT]) timeWith(it Item[IN, OUT], left, timeout time.Duration) time.Duration {
 	if it.Wait > 0 && it.Wait <= left {
-		left = max(left, later(it.Wait, g.LeastTime))
+		left = max(left, later(it.Wait, g.leastTime(timeout)))
 	}
 	return left
 }
 
-// putLimited takes a slot for a restored element with a deadline of its own.
-func (g *Engine[IN, OUT]) putLimited(s Slot[IN, OUT], left time.Duration) *queue.Entry[Slot[IN, OUT]] {
-	own := &limit[IN, OUT]{due: later(g.now, left)}
-	s.more().limit = own
-	e := g.put()
-	s.phase, s.timer.Value = e.Value.phase, e
-	e.Value = s
-	own.odd.Value = e
-	g.odd.Arm(&own.odd, own.due)
-	return e
-}
-
-// resumeWait lets a restored element take its place in its lane, and wait for the rest of its back-off (law C3), or starts it. Law A5: after the end of the input
+// resumeWait lets a restored element wait for the rest of its back-off (law C3), or starts it. Law A5: after the end of the input
 // only what a server demanded is waited for.
 func (g *Engine[IN, OUT]) resumeWait(e *queue.Entry[Slot[IN, OUT]], it Item[IN, OUT]) {
-	if !g.join(e) {
-		return
-	}
 	if it.Wait <= 0 || g.noRetries && it.Retry&Demanded == 0 {
 		g.startNew(e)
 		return

@@ -70,7 +70,8 @@ type rare[IN, OUT any] struct {
 	// next attempt, a func(context.Context) error. Handling: the *call.Handling. Failing: the *handing, once it was offered. Done:
 	// results that are not those of an attempt, a *kept.
 	held any
-	// limit is the deadline of a restored element that does not have its whole timeout; nil for the others.
+	// limit is the deadline of an element that has a timeout of its own, or is restored and does not have its whole timeout; nil for the
+	// others.
 	limit *limit[IN, OUT]
 	// rider is for those who observe the element; nil if there are none.
 	rider *Rider
@@ -86,9 +87,14 @@ type extraAndRare[IN, OUT any] struct {
 
 // limit is a deadline of an element's own.
 type limit[IN, OUT any] struct {
-	due time.Duration
-	odd timers.Timer[*queue.Entry[Slot[IN, OUT]]] // its place among the others: they do not come in input order
+	due   time.Duration
+	total time.Duration                             // the whole timeout
+	first bool                                      // when the first attempt began is known from before the restart
+	odd   timers.Timer[*queue.Entry[Slot[IN, OUT]]] // its place among the others: they do not come in input order
 }
+
+// knowsFirst tells whether it is known from before a restart when the first attempt began.
+func (s *Slot[IN, OUT]) knowsFirst() bool { return s.limited() && s.extra.rare.limit.first }
 
 // limited tells whether the element has a deadline of its own.
 func (s *Slot[IN, OUT]) limited() bool {

@@ -28,6 +28,7 @@ const (
 	callReport            // the observer of what has ended
 	callPace              // Config.Pace
 	callKey               // the key function
+	callTimeout           // Config.TimeoutFor
 )
 
 // protect runs user code for e, which is nil if it is for none, and returns its panic as an error; see broken. If the code ends the
@@ -78,6 +79,8 @@ func (g *Engine[IN, OUT]) broken(err error) {
 			g.Host.Share.Release()
 		}
 		g.refuse(e, err)
+	case callTimeout:
+		g.fail(e, err)
 	case noCall:
 	}
 }
@@ -108,6 +111,7 @@ type SlowCall[IN any] struct {
 
 	Observed bool // it is the observer's, and In is not set
 	Keyed    bool // it is the key function's
+	Timed    bool // it is TimeoutFor's
 
 	Context context.Context //nolint:containedctx // of the element
 }
@@ -123,13 +127,14 @@ type watchedCall[IN, OUT any] struct {
 
 	observed bool
 	keyed    bool
+	timed    bool
 	ctx      context.Context //nolint:containedctx // of the element, where elements have one of their own
 }
 
 // watch begins to watch a call for e.
 func (g *Engine[IN, OUT]) watch(e *queue.Entry[Slot[IN, OUT]], invoked bool) {
 	w := &g.slow
-	w.watched, w.invoked, w.judged, w.observed, w.keyed = true, invoked, !invoked, false, false
+	w.watched, w.invoked, w.judged, w.observed, w.keyed, w.timed = true, invoked, !invoked, false, false, false
 	w.since, w.lost, w.in = g.now, time.Duration(g.Lost.Load()), e.Value.in
 	if len(g.Observers) > 0 {
 		w.ctx = g.contextOfElement(&e.Value)
@@ -152,7 +157,8 @@ func (g *Engine[IN, OUT]) endWatch() {
 			ctx = g.Host.Values
 		}
 		g.blocked = append(g.blocked, SlowCall[IN]{
-			In: w.in, Took: took, Invoked: w.invoked, Judged: w.judged, Observed: w.observed, Keyed: w.keyed, Context: ctx,
+			In: w.in, Took: took, Invoked: w.invoked, Judged: w.judged, Observed: w.observed, Keyed: w.keyed, Timed: w.timed,
+			Context: ctx,
 		})
 	}
 	w.watched = false
