@@ -4,19 +4,32 @@ import (
 	"fmt"
 	"reflect"
 	"strings"
-
-	"github.com/reugn/go-streams/flow"
-
-	"github.com/weirflow/weir/internal/nils"
 )
 
-// CanPass returns an error for a flow or sink that is known not to let a [Barrier] pass: those of go-streams assert the
-// type of their elements, and would panic on one or write it out. What it does not know it lets through; if such a flow
-// swallows barriers, checkpoints time out and name who did not report.
+// Passer is a flow or sink that says itself whether barriers pass it. [CanPass] believes it. It is for flows whose type does not
+// tell, such as a Throttler of go-streams that is known not to discard:
+//
+//	type throttler struct{ *flow.Throttler }
+//
+//	func (throttler) PassesBarriers() bool { return true }
+type Passer interface {
+	// PassesBarriers reports whether each [Barrier] goes on downstream, or is understood by a sink, and keeps its place.
+	PassesBarriers() bool
+}
+
+// CanPass returns an error for a flow or sink that is known not to let a [Barrier] pass. A [Passer] is asked. Of the types of
+// go-streams, those that assert the type of their elements would panic on a barrier or write it out, and a Throttler may discard it.
+// What CanPass does not know it lets through; if such a flow swallows barriers, checkpoints time out and name who did not report.
 func CanPass(next any) error {
 	t := reflect.TypeOf(next)
 	if t == nil {
 		return nil
+	}
+	if p, ok := next.(Passer); ok {
+		if p.PassesBarriers() {
+			return nil
+		}
+		return fmt.Errorf("a %v does not pass checkpoint barriers: it says so", t)
 	}
 	if t.Kind() == reflect.Pointer {
 		t = t.Elem()
@@ -24,8 +37,12 @@ func CanPass(next any) error {
 	name, _, _ := strings.Cut(t.Name(), "[")
 	switch t.PkgPath() {
 	case "github.com/reugn/go-streams/flow":
-		if name == "PassThrough" || name == "Throttler" && !discards(next) {
+		switch name {
+		case "PassThrough":
 			return nil
+		case "Throttler":
+			return fmt.Errorf("a %v may discard checkpoint barriers: use asyncop.WithPace, or wrap it with a method PassesBarriers "+
+				"if its mode is Backpressure (see participant.Passer)", reflect.PointerTo(t))
 		}
 		return fmt.Errorf("a %v cannot pass checkpoint barriers; package weir/flow has flows that can", reflect.PointerTo(t))
 	case "github.com/reugn/go-streams/extension":
@@ -35,14 +52,4 @@ func CanPass(next any) error {
 		return fmt.Errorf("a %v takes checkpoint barriers for elements; package checkpoint has sinks that do not", reflect.PointerTo(t))
 	}
 	return nil
-}
-
-// discards reports whether a Throttler drops elements, and barriers with them, when they come too fast. It does not say, so
-// this looks; one of a later go-streams that cannot be looked into counts as discarding.
-func discards(throttler any) bool {
-	if nils.Is(throttler) {
-		return false // To and Via will refuse it
-	}
-	mode := reflect.Indirect(reflect.ValueOf(throttler)).FieldByName("mode")
-	return !mode.IsValid() || !mode.CanInt() && !mode.CanUint() || mode.Convert(reflect.TypeFor[int]()).Int() != int64(flow.Backpressure)
 }

@@ -24,7 +24,7 @@ func TestIsControl(t *testing.T) {
 
 func TestCanPass(t *testing.T) {
 	for _, next := range []any{
-		nil, (*flow.PassThrough)(nil), (*flow.Throttler)(nil), (*extension.ChanSink)(nil), (*extension.IgnoreSink)(nil),
+		nil, (*flow.PassThrough)(nil), (*extension.ChanSink)(nil), (*extension.IgnoreSink)(nil),
 		(*weirflow.Flow)(nil), (*checkpoint.Sink[int])(nil), 5,
 	} {
 		require.NoError(t, participant.CanPass(next), "%T", next)
@@ -33,15 +33,23 @@ func TestCanPass(t *testing.T) {
 		(*flow.Map[int, int])(nil), (*flow.Filter[int])(nil), (*flow.FlatMap[int, int])(nil), (*flow.Batch[int])(nil),
 		(*flow.Fold[int, int])(nil), (*flow.Reduce[int])(nil), (*flow.Keyed[int, int])(nil), (*flow.SlidingWindow[int])(nil),
 		(*flow.TumblingWindow[int])(nil), (*flow.SessionWindow[int])(nil), (*extension.FileSink)(nil),
-		(*extension.StdoutSink)(nil), (*extension.WriterSink)(nil),
+		(*extension.StdoutSink)(nil), (*extension.WriterSink)(nil), (*flow.Throttler)(nil),
 	} {
 		require.Error(t, participant.CanPass(next), "%T", next)
 	}
-	for mode, passes := range map[flow.ThrottleMode]bool{flow.Backpressure: true, flow.Discard: false} {
-		throttler := flow.NewThrottler(1, time.Hour, 1, mode)
-		err := participant.CanPass(throttler)
-		require.Equal(t, passes, err == nil, "%v", err)
-		close(throttler.In())
-		throttler.To(extension.NewIgnoreSink())
-	}
+}
+
+// passer is a flow that says whether barriers pass it, whatever it is made of.
+type passer struct {
+	*flow.Throttler
+	passes bool
+}
+
+func (p passer) PassesBarriers() bool { return p.passes }
+
+// C2: what a flow says of itself goes before what is known of its type.
+func TestCanPassAsksPassers(t *testing.T) {
+	require.NoError(t, participant.CanPass(passer{passes: true}))
+	require.ErrorContains(t, participant.CanPass(passer{}), "participant_test.passer does not pass")
+	require.ErrorContains(t, participant.CanPass((*flow.Throttler)(nil)), "see participant.Passer")
 }
