@@ -84,7 +84,10 @@ func ambiguous(inDoubt bool, policy idempotence, element any) bool {
 
 func (e *TimeoutError) Error() string {
 	s := fmt.Sprintf("asyncop: timed out after %v and %s", e.Limit, attempts(e.Attempts))
-	if e.Early {
+	switch {
+	case e.Limit == 0 && e.Attempts == 0:
+		s = "asyncop: timed out before the first attempt: the deadline had passed"
+	case e.Early:
 		s = fmt.Sprintf("asyncop: timed out early, after %s: no retry could start within %v", attempts(e.Attempts), e.Limit)
 	}
 	if e.Last != nil {

@@ -55,7 +55,13 @@ func TestOwnTimeouts(t *testing.T) {
 // A5: an element whose own time is over has no call.
 func TestOwnTimeoutThatIsOver(t *testing.T) {
 	forEachMode(t, func(t *testing.T, m mode) {
-		r := newRig(t, m, setup{timeout: time.Second, opts: options(ownTimeouts(), asyncop.WithDropOnFailure())})
+		var given []failure
+		r := newRig(t, m, setup{
+			timeout: time.Second, opts: options(ownTimeouts(), asyncop.WithDropOnFailure()),
+			wrap: func(h *hand) function {
+				return asyncop.HandleFailure(h, func(_ context.Context, f failure) ([]string, error) { given = append(given, f); return nil, f.Err })
+			},
+		})
 		r.sendEach("nc")
 		require.Equal(t, "c#1", r.calls())
 		require.EqualValues(t, 1, r.stats().Timeouts)
@@ -63,6 +69,8 @@ func TestOwnTimeoutThatIsOver(t *testing.T) {
 		r.complete("c#1", "C")
 		require.NoError(t, r.end())
 		require.Equal(t, "C", r.outputs())
+		require.Len(t, given, 1)
+		require.EqualError(t, given[0].Err, "asyncop: timed out before the first attempt: the deadline had passed")
 	})
 }
 

@@ -99,6 +99,24 @@ func Example_ownStrategy() {
 	// attempts: 3 dropped: 1
 }
 
+func Example_ownTimeouts() {
+	type request struct {
+		Key      string
+		Deadline time.Time
+	}
+	lookup := asyncop.Blocking(func(ctx context.Context, r request) (string, error) { return "row of " + r.Key, nil })
+	op := asyncop.OrderedWait(lookup, time.Minute, 10,
+		asyncop.WithTimeoutFor(func(r request) time.Duration {
+			return time.Until(r.Deadline) // over: the element times out without a call
+		}))
+	late := request{"lhr", time.Now().Add(-time.Second)}
+	for _, err := range op.ResultsOf(asyncop.FromSlice([]request{late})) {
+		fmt.Println("late:", errors.Is(err, context.DeadlineExceeded), "calls:", op.Stats().Attempts)
+	}
+	// Output:
+	// late: true calls: 0
+}
+
 func Example_timeouts() {
 	slow := asyncop.Blocking(func(ctx context.Context, key string) (Row, error) {
 		<-ctx.Done() // the attempt's time is over
