@@ -55,7 +55,7 @@ func TestRestoredOwnTimeouts(t *testing.T) {
 			r.Restore(Item[string, string]{
 				In: "a", Restored: true, Attempts: 1, Spent: 4 * time.Second, Wait: tt.wait,
 				First: r.clock.at.Add(-5 * time.Second).UnixNano(),
-			})
+			}, 0)
 			r.pass(tt.want - 1)
 			c, _ := r.Counts()
 			require.Zero(t, c.Timeouts)
@@ -96,7 +96,7 @@ func TestRestoredOwnTimeoutThatIsOver(t *testing.T) {
 			r := newRig(t, nil, func(c *Config[string, string]) {
 				c.TimeoutFor, c.Restored, c.LeastPart, c.OnFailure = own, keep, 5, policy
 			})
-			r.Restore(Item[string, string]{In: "n", Restored: true, Attempts: 1, First: r.clock.at.UnixNano()})
+			r.Restore(Item[string, string]{In: "n", Restored: true, Attempts: 1, First: r.clock.at.UnixNano()}, 0)
 			if want > 0 {
 				r.pass(want - 1)
 				c, _ := r.Counts()
