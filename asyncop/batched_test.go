@@ -622,7 +622,7 @@ func TestBatchedInsideOfWrappers(t *testing.T) {
 				}
 				return in == "b"
 			}}}
-			return asyncop.HandleTimeout[string, string](w, func(context.Context, string) ([]string, error) { return nil, nil })
+			return asyncop.HandleFailure[string, string](w, func(context.Context, failure) ([]string, error) { return nil, nil })
 		}})
 		r.sendEach("abc")
 		require.NoError(t, r.end())
