@@ -108,7 +108,7 @@ func TestKeyOrderedTimeouts(t *testing.T) {
 func TestKeyOrderedTimeoutHandler(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		r := newKeyRig(t, setup{timeout: 10 * time.Second, wrap: func(h *hand) function {
-			return asyncop.HandleTimeout(h, func(_ context.Context, in string) ([]string, error) {
+			return asyncop.WithTimeoutMethod(h, func(_ context.Context, in string) ([]string, error) {
 				if in == "a1" {
 					time.Sleep(5 * time.Second)
 				}

@@ -15,7 +15,8 @@ import (
 	"github.com/weirflow/weir/queue"
 )
 
-func defaultOfEven(_ context.Context, in string) ([]string, error) {
+func defaultOfEven(_ context.Context, r Report[string], _ bool) ([]string, error) {
+	in := r.Element
 	if n, err := strconv.Atoi(in[1:]); err != nil || n%2 > 0 {
 		return nil, errBroken
 	}
@@ -106,9 +107,11 @@ func TestTimeoutWhileWaitingForKey(t *testing.T) {
 		r := newRig(t, nil, func(c *Config[string, string]) {
 			byFirstLetter(c)
 			change(c)
+			c.TimeoutFor = func(in string) time.Duration { // the first element has more time than the others
+				return map[string]time.Duration{"a1": 3 * time.Minute}[in]
+			}
 		})
-		// The first element has more time than the others: it comes from a checkpoint.
-		r.Restored, r.LeastTime = KeepSpent, 2*time.Minute
+		r.Restored = KeepSpent // and comes from a checkpoint
 		r.Restore(Item[string, string]{In: "a1", First: 1, Attempts: 1, Spent: time.Second}, 0)
 		r.feed("a2 a3 a4")
 		r.pass(time.Minute)
@@ -533,5 +536,30 @@ func TestKeyOrderOfMembersWithoutACall(t *testing.T) {
 	require.ElementsMatch(t, []string{"a1", "a2", "a3", "b1"}, r.history)
 	require.Less(t, strings.Index(r.took(), "a1"), 7)
 	require.Empty(t, r.lanes())
+	r.end()
+}
+
+// An element whose failure is being handled has not ended: the next one of its key waits, and one that the handler has no answer for
+// fails in its turn (law K1).
+func TestHandledFailuresKeepTheirKey(t *testing.T) {
+	r := newRig(t, nil, func(c *Config[string, string]) {
+		byFirstLetter(c)
+		c.Handle, c.HandlesAll = defaultOfEven, true
+	})
+	r.feed("a2 a3 a4")
+	r.fail("a2#1")
+	r.turn()
+	require.Equal(t, "(a2#1", r.took())
+	r.work()
+	r.turn()
+	require.Equal(t, "(a3#1 default-a2", r.took())
+	r.fail("a3#1")
+	r.turn()
+	r.work()
+	r.turn()
+	require.Equal(t, "!a3 (a4#1", r.took())
+	r.complete("a4#1")
+	r.turn()
+	require.Equal(t, "a4#1", r.took())
 	r.end()
 }
