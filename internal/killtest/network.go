@@ -25,8 +25,8 @@ type network struct {
 
 	mu      sync.Mutex
 	targets []string // of servers; "" while one is down
-	top     int64    // the highest position that was asked for
-	limit   int64    // of the stream; 0: none yet
+	read    int64    // the highest position that a client may have read
+	length  int64    // of the stream; 0: none yet
 	errs    []error  // answers that must not come
 
 	// What happened.
@@ -78,8 +78,21 @@ func (n *network) progress() int {
 func (n *network) end() int64 {
 	n.mu.Lock()
 	defer n.mu.Unlock()
-	n.limit = n.top + 150
-	return n.limit
+	n.length = n.read + ahead
+	return n.length
+}
+
+// asked answers a client that has read the stream up to a position and asks for its length.
+func (n *network) asked(w http.ResponseWriter, req *http.Request) {
+	position, err := strconv.ParseInt(req.FormValue("position"), 10, 64)
+	if err != nil {
+		http.Error(w, err.Error(), http.StatusBadRequest)
+		return
+	}
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	n.read = max(n.read, position+ahead)
+	_, _ = fmt.Fprint(w, n.length)
 }
 
 // pick returns a server that runs, or "".
@@ -96,10 +109,8 @@ func (n *network) pick() string {
 }
 
 func (n *network) ServeHTTP(w http.ResponseWriter, req *http.Request) {
-	if req.URL.Path == "/limit" {
-		n.mu.Lock()
-		defer n.mu.Unlock()
-		_, _ = fmt.Fprint(w, n.limit)
+	if req.URL.Path == "/length" {
+		n.asked(w, req)
 		return
 	}
 	body, err := io.ReadAll(req.Body)
@@ -116,7 +127,7 @@ func (n *network) ServeHTTP(w http.ResponseWriter, req *http.Request) {
 	if target == "" {
 		fault = "no server"
 	}
-	id, err := n.note(req, body, fault)
+	id, err := n.note(req, fault)
 	if err != nil {
 		http.Error(w, err.Error(), http.StatusBadRequest)
 		return
@@ -151,20 +162,15 @@ func (n *network) ServeHTTP(w http.ResponseWriter, req *http.Request) {
 }
 
 // note counts a request, and returns its id without the attempt.
-func (n *network) note(req *http.Request, body []byte, fault string) (id string, err error) {
+func (n *network) note(req *http.Request, fault string) (id string, err error) {
 	parsed, err := exactlyonce.ParseID(req.Header.Get(exactlyonce.Header))
 	if err != nil {
-		return "", err
-	}
-	var position, value int64
-	if _, err := fmt.Sscan(string(body), &position, &value); err != nil {
 		return "", err
 	}
 	n.mu.Lock()
 	defer n.mu.Unlock()
 	n.requests++
 	n.faults[fault]++
-	n.top = max(n.top, position)
 	return fmt.Sprint(parsed.Client, " ", parsed.Sequence, " ", parsed.Step), nil
 }
 
