@@ -26,6 +26,9 @@
 // that. A message ([delivery.MetaFromContext]) brings the trace of its sender in its headers, as W3C traceparent. By the semantic
 // conventions for messaging, the element's span has a link to it; [WithMessageParent] makes it a child.
 //
+// A call for many elements ([asyncop.Batched]) belongs to many traces, so its context has the span of none. [asyncop.MemberContexts] returns
+// those of the members: begin a span for the call with links to theirs.
+//
 // Samplers are asked as usual. With one that goes by the parent, attempts are sampled as their element is. A span that is not sampled
 // costs little, but not nothing: an element that is to cost nothing needs an operator without traces.
 //

@@ -393,6 +393,49 @@ func TestOperatorInsideOfACall(t *testing.T) {
 	assert.Equal(t, []string{"outer", "  outer attempt", "    inner", "      inner attempt"}, names)
 }
 
+// A call for many elements finds the span of each member in its contexts, and all spans end.
+func TestBatchedCalls(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		r := newRecorder(t)
+		client := r.Tracer("client")
+		op := asyncop.OrderedWait(asyncop.Batched(func(ctx context.Context, ins []int) ([]asyncop.Result[int], error) {
+			assert.False(t, trace.SpanContextFromContext(ctx).IsValid(), "it belongs to many traces")
+			var links []trace.Link
+			for _, member := range asyncop.MemberContexts(ctx) {
+				links = append(links, trace.LinkFromContext(member))
+			}
+			_, span := client.Start(ctx, "POST", trace.WithLinks(links...))
+			defer span.End()
+			results := make([]asyncop.Result[int], len(ins))
+			for i, in := range ins {
+				results[i].Value = in
+			}
+			return results, nil
+		}, 3, time.Second), time.Minute, 3, asyncop.WithObserver(weirotel.NewTraces("rows", r)))
+		for _, err := range op.Results(slices.Values([]int{1, 2, 3})) {
+			require.NoError(t, err)
+		}
+		attempts := map[trace.SpanID]bool{}
+		var linked []trace.SpanID
+		for _, s := range r.Ended() {
+			switch s.Name() {
+			case "rows attempt":
+				attempts[s.SpanContext().SpanID()] = true
+			case "POST":
+				for _, l := range s.Links() {
+					linked = append(linked, l.SpanContext.SpanID())
+				}
+			}
+		}
+		assert.Len(t, r.Started(), 7)
+		assert.Len(t, r.Ended(), 7)
+		require.Len(t, linked, 3)
+		for _, id := range linked {
+			assert.True(t, attempts[id])
+		}
+	})
+}
+
 // An element that an inner operator has not accepted has the context of the call around it: the span in there is not that operator's.
 func TestSpanOfAnotherOperatorStays(t *testing.T) {
 	r := newRecorder(t)
