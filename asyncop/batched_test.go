@@ -519,6 +519,43 @@ func TestBatchedCheckpoints(t *testing.T) {
 	})
 }
 
+// In key order at most one element of a key is in a batch, and the next one waits until it has ended, retries included, and its call has
+// returned (law K1).
+func TestBatchedInKeyOrder(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		b, r := newBulk(t, keyMode, 2, time.Millisecond, setup{timeout: time.Minute, strategy: retryAll(1, time.Second), key: firstLetter})
+		r.send("a1", "a2", "a3", "b1")
+		require.Equal(t, "a1#1+b1#1@0s", b.times())
+		b.answers("a1#1+b1#1", "! B")
+		r.advance(time.Second + time.Millisecond)
+		b.answers("a1#2", "A1")
+		r.advance(time.Millisecond)
+		require.Equal(t, "a1#1+b1#1@0s a1#2@1.001s a2#1@1.002s", b.times())
+		b.answers("a2#1", "A2")
+		r.send("b2")
+		b.answers("a3#1+b2#1", "A3 B2")
+		require.NoError(t, r.end())
+		require.Equal(t, "B A1 A2 A3 B2", r.outputs())
+	})
+	synctest.Test(t, func(t *testing.T) {
+		b, r := newBulk(t, keyMode, 2, time.Millisecond, setup{
+			timeout: 3 * time.Second, key: firstLetter, opts: options(asyncop.WithDropOnFailure()),
+		})
+		r.send("a1", "b1")
+		r.advance(2 * time.Second)
+		r.send("a2")
+		r.advance(time.Second)
+		require.EqualValues(t, 2, r.stats().Timeouts)
+		r.advance(time.Second)
+		require.Equal(t, "a1#1+b1#1@0s", b.times(), "the call has not returned")
+		b.answers("a1#1+b1#1", "late late")
+		r.advance(time.Millisecond)
+		b.answers("a2#1", "A2")
+		require.NoError(t, r.end())
+		require.Equal(t, "A2", r.outputs())
+	})
+}
+
 // A suspend leaves a batch to the checkpoint, whether it waits or is about to be called.
 func TestBatchedSuspend(t *testing.T) {
 	forEachMode(t, func(t *testing.T, m mode) {

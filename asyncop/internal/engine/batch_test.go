@@ -52,9 +52,11 @@ func withBatches(
 
 func (b *batchRig) call(batch *testBatch) {
 	b.called = nil
+	empty := b.Host.Mail.Empty()
 	batch.Run(func(_ context.Context, names []string) func(int, call.Future[string]) {
 		b.called = slices.Clone(names)
 		return func(i int, out call.Future[string]) {
+			require.Equal(b.tb, empty, b.Host.Mail.Empty(), "the loop gets to know all outcomes at once")
 			if b.broken[names[i]] {
 				out.CompleteExceptionally(errBroken)
 			} else {
