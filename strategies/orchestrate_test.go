@@ -393,7 +393,11 @@ func TestStepsOneByOne(t *testing.T) {
 		p := strategies.ReasonAware(say(r), answer(&asked, action, failure)).WithMaxWaiting(2)
 
 		a := failedAttempt(1)
-		d, ask := p.Steps().Judge(a, before)
+		var d decision.Decision
+		var ask bool
+		if found, err := p.Steps().Find(a); found {
+			d, ask = p.Steps().Judge(a, err, before)
+		}
 		if ask {
 			got, err := p.Steps().Ask(t.Context(), a)
 			a.Remaining = remaining

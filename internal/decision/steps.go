@@ -31,7 +31,7 @@ type Steps[OUT any] struct {
 }
 
 // Considers reports whether outcomes of this kind are looked at: errors or, with a nil err, results. Others are accepted
-// without calling Judge.
+// without calling Find.
 func (p *Steps[OUT]) Considers(err error) bool {
 	if err != nil {
 		return p.Errors
@@ -39,7 +39,7 @@ func (p *Steps[OUT]) Considers(err error) bool {
 	return p.Results
 }
 
-// NeedsElement reports whether Judge and Ask look at more of an attempt than its number and outcome. If not, an operator may
+// NeedsElement reports whether Find and Ask look at more of an attempt than its number and outcome. If not, an operator may
 // leave the rest of the view unset, except for Remaining.
 func (p *Steps[OUT]) NeedsElement() bool { return !p.ByAttempts }
 
@@ -69,10 +69,14 @@ func (p *Steps[OUT]) Deposit() { p.Budget.Deposit() }
 //  7. The budget is charged, for retries that will be made and that the strategy
 //     was asked about.
 //
-// Judge does 1 to 3, Ask does 4, and Conclude does the rest. Only Ask may block. Decide fills in a.Reason and a.Stage; the
+// Find does 1, Judge 2 and 3, Ask does 4, and Conclude does the rest. Only Ask may block. Decide fills in a.Reason and a.Stage; the
 // caller fills in a.Idempotent and a.Remaining.
 func (p *Steps[OUT]) Decide(ctx context.Context, a *predicates.Attempt[OUT], now Situation) Decision {
-	d, ask := p.Judge(a, now)
+	found, err := p.Find(a)
+	if !found {
+		return Decision{Err: a.Err}
+	}
+	d, ask := p.Judge(a, err, now)
 	if !ask {
 		return d
 	}
@@ -80,21 +84,23 @@ func (p *Steps[OUT]) Decide(ctx context.Context, a *predicates.Attempt[OUT], now
 	return p.Conclude(a, action, err, now)
 }
 
-// Judge finds the reason for another attempt and writes it to a.Reason. It decides unless the strategy must be asked, which ask
-// reports. It calls the classifier and does not block.
-func (p *Steps[OUT]) Judge(a *predicates.Attempt[OUT], now Situation) (d Decision, ask bool) {
+// Find calls the classifier, which does not block, and writes the reason for another attempt to a.Reason. If there is none, found is
+// false, and the outcome is final, as it is for most elements. Else Judge decides, also over the error of a classifier that has failed.
+func (p *Steps[OUT]) Find(a *predicates.Attempt[OUT]) (found bool, err error) {
 	if p.Classify == nil || !p.Considers(a.Err) {
-		return Decision{Err: a.Err}, false
+		return false, nil
 	}
 	a.Idempotent = a.Idempotent || isTracked(a)
-	reason, err := p.reasonFor(a)
+	err = p.classify(a)
+	return err != nil || !a.Reason.IsZero(), err
+}
+
+// Judge decides over what Find has found, unless the strategy must be asked, which ask reports. It calls no user code.
+func (p *Steps[OUT]) Judge(a *predicates.Attempt[OUT], err error, now Situation) (d Decision, ask bool) {
 	if err != nil {
 		return failed(a, err), false
 	}
-	if reason.IsZero() {
-		return Decision{Err: a.Err}, false
-	}
-	a.Reason = reason
+	reason := a.Reason
 	if reason.IsRejection() {
 		return Decision{Reason: reason, Err: a.Err}, false
 	}
@@ -117,15 +123,14 @@ func isTracked[OUT any](a *predicates.Attempt[OUT]) bool {
 	return ok && attempt.Tracked()
 }
 
-// reasonFor calls the classifier, which finds the stage as far as the error proves it.
-func (p *Steps[OUT]) reasonFor(a *predicates.Attempt[OUT]) (r predicates.Reason, err error) {
+// classify calls the classifier, which finds the stage as far as the error proves it.
+func (p *Steps[OUT]) classify(a *predicates.Attempt[OUT]) (err error) {
 	defer recoverTo(&err)
 	a.Reason = predicates.Reason{} // of an earlier attempt: a may be used again
-	r, ok := p.Classify(a)
-	if !ok {
-		return predicates.Reason{}, nil
+	if r, ok := p.Classify(a); ok {
+		a.Reason = r
 	}
-	return r, nil
+	return nil
 }
 
 // Ask calls the strategy, which may block unless p.AtOnce is set. A panic is returned as a [*panics.Error]; the caller handles

@@ -33,9 +33,9 @@ func (g *Engine[IN, OUT]) judge(
 	var ask bool
 	if guarded { // user code that breaks here breaks off the protect around invoked
 		g.call.kind, g.stale = callJudge, true
-		d, ask = g.verdict(e, a, failed, timeout)
+		ask = g.verdict(e, a, failed, timeout, &d)
 		g.call.kind = noCall
-	} else if panicked := g.protect(callJudge, e, func() { d, ask = g.verdict(e, a, failed, timeout) }); panicked != nil {
+	} else if panicked := g.protect(callJudge, e, func() { ask = g.verdict(e, a, failed, timeout, &d) }); panicked != nil {
 		g.broken(panicked)
 		return
 	}
@@ -44,20 +44,27 @@ func (g *Engine[IN, OUT]) judge(
 		g.ask(e, failed)
 		return
 	}
-	g.decided(e, failed, d, nil)
+	g.decided(e, failed, &d, nil)
 }
 
-// verdict shows an outcome to the policy, and asks a strategy that does not block.
+// verdict shows an outcome to the policy, and asks a strategy that does not block. It writes the decision to d, unless the strategy is
+// still to be asked.
 func (g *Engine[IN, OUT]) verdict(
 	e *queue.Entry[Slot[IN, OUT]], a *call.Attempt[*queue.Entry[Slot[IN, OUT]], OUT], failed error, timeout *timedOut,
-) (d decision.Decision, ask bool) {
+	d *decision.Decision,
+) (ask bool) {
 	r := &g.retry
 	g.look(e, a, failed, timeout)
-	if d, ask = r.policy.Judge(&r.view, g.situation()); ask && r.atOnce {
-		action, err := r.policy.Ask(g.Host.Life, &r.view)
-		d, ask = r.policy.Conclude(&r.view, action, err, g.situation()), false
+	found, err := r.policy.Find(&r.view)
+	if !found {
+		d.Err = failed
+		return false
 	}
-	return d, ask
+	if *d, ask = r.policy.Judge(&r.view, err, g.situation()); ask && r.atOnce {
+		action, err := r.policy.Ask(g.Host.Life, &r.view)
+		*d, ask = r.policy.Conclude(&r.view, action, err, g.situation()), false
+	}
+	return ask
 }
 
 // doubt notes what the policy has found out about the outcome: the deadline of e may come next, or this is its end.
@@ -153,12 +160,12 @@ func (g *Engine[IN, OUT]) answer(e *queue.Entry[Slot[IN, OUT]], q *question[IN, 
 		g.broken(panicked)
 		return
 	}
-	g.decided(e, q.err, d, nil)
+	g.decided(e, q.err, &d, nil)
 }
 
 // decided does what the policy has decided about an outcome with err. If it panicked, e ends with that (law A6).
 func (g *Engine[IN, OUT]) decided(
-	e *queue.Entry[Slot[IN, OUT]], err error, d decision.Decision, panicked error,
+	e *queue.Entry[Slot[IN, OUT]], err error, d *decision.Decision, panicked error,
 ) {
 	g.retry.forget()
 	g.judged = nil
@@ -180,10 +187,10 @@ func (g *Engine[IN, OUT]) decided(
 		s.doFirst(d.Before)
 		s.attempt = nil
 		s.retry = kindOfRetry(err == nil, d.Demanded > 0)
-		g.backOff(e, d)
+		g.backOff(e, *d)
 	case decision.Failed:
 		s.verdict = d.Verdict
-		g.notRetried(s, d)
+		g.notRetried(s, *d)
 		g.fail(e, g.Hooks.DecisionFailed(d.Err))
 	default:
 		s.verdict = d.Verdict
@@ -197,9 +204,9 @@ func (g *Engine[IN, OUT]) decided(
 			g.counts.TooManyWaiting++
 		default: // Refused
 		}
-		g.notRetried(s, d)
+		g.notRetried(s, *d)
 		if d.Err == nil && g.ExhaustedAsFailure {
-			d.Err = g.Hooks.Exhausted(d)
+			d.Err = g.Hooks.Exhausted(*d)
 		}
 		g.settle(e, d.Err)
 	}

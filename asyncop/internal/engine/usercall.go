@@ -64,9 +64,9 @@ func (g *Engine[IN, OUT]) broken(err error) {
 		g.invoked(e, false)
 	case callJudge:
 		g.doubt(e)
-		g.decided(e, g.judged, decision.Decision{}, err)
+		g.decided(e, g.judged, &decision.Decision{}, err)
 	case callConclude:
-		g.decided(e, g.judged, decision.Decision{}, err)
+		g.decided(e, g.judged, &decision.Decision{}, err)
 	case callAccepted:
 		e.Value.rider().broken = err
 		g.join(e)
