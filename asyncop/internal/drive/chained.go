@@ -176,10 +176,10 @@ func (d *Driver[IN, OUT]) rangeOver(in *Input[IN], yield func(OUT, error) bool) 
 	}
 }
 
-// acceptFrom takes what is at hand, as far as there are slots.
+// acceptFrom takes what is at hand, as far as there are slots. Without checkpoints, there is neither backlog nor overflow.
 func (d *Driver[IN, OUT]) acceptFrom(in *Input[IN]) (busy bool) {
-	for range turnLimit {
-		if !d.mayRead() {
+	for range min(turnLimit, d.engine.Room()) {
+		if d.inOver || d.engine.Failed() || d.engine.Crowded() || len(d.Gates) > 0 && !d.admits() {
 			return busy
 		}
 		var v IN
@@ -205,12 +205,16 @@ func (d *Driver[IN, OUT]) acceptFrom(in *Input[IN]) (busy bool) {
 	return busy
 }
 
-// took goes on with an element; ok is false at the end of the input.
+// took goes on with an element, for which there is a slot; ok is false at the end of the input.
 func (d *Driver[IN, OUT]) took(v IN, ok bool) {
-	if ok && d.Clone != nil {
+	if !ok {
+		d.receivedElement(v, false)
+		return
+	}
+	if d.Clone != nil {
 		v = d.Clone(v) // before the input goes on
 	}
-	d.receivedElement(v, ok)
+	d.engine.Accept(v)
 }
 
 // setAlarm sees to it that due is set when the next timer is. It also ends the watch on the last call: the body is no part of it.

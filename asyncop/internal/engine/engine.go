@@ -91,8 +91,14 @@ func (g *Engine[IN, OUT]) maxPermits() int {
 // Len returns the number of slots taken.
 func (g *Engine[IN, OUT]) Len() int { return g.Queue.Len() }
 
-// HasRoom reports whether a slot is free, and no key has as many elements waiting as may.
-func (g *Engine[IN, OUT]) HasRoom() bool { return g.Queue.Len() < g.Queue.Cap() && g.crowded == 0 }
+// Room returns the number of free slots.
+func (g *Engine[IN, OUT]) Room() int { return g.Queue.Cap() - g.Queue.Len() }
+
+// Crowded reports whether a key has as many elements waiting as may.
+func (g *Engine[IN, OUT]) Crowded() bool { return g.crowded > 0 }
+
+// HasRoom reports whether an element may be accepted.
+func (g *Engine[IN, OUT]) HasRoom() bool { return g.Room() > 0 && !g.Crowded() }
 
 // ---- The clock
 
