@@ -35,7 +35,7 @@ func (g *Engine[IN, OUT]) ended(e *queue.Entry[Slot[IN, OUT]], how Ending) *Ride
 	switch how {
 	case Emitted, Empty:
 		g.counts.Completed++
-		return g.over(s, how, len(s.results()), nil)
+		return g.over(s, how, nil)
 	case HandedOver:
 		g.counts.HandedOver++
 	case Dropped:
@@ -44,10 +44,10 @@ func (g *Engine[IN, OUT]) ended(e *queue.Entry[Slot[IN, OUT]], how Ending) *Ride
 		g.counts.Failed++
 	case Abandoned, Kept:
 		g.counts.Abandoned++
-		return g.over(s, how, 0, g.failure)
+		return g.over(s, how, g.failure)
 	default: // Discarded: it was not accepted
 	}
-	return g.over(s, how, 0, s.err)
+	return g.over(s, how, s.err)
 }
 
 // settle ends e with the results of its attempt, or with err.
@@ -139,21 +139,17 @@ func (g *Engine[IN, OUT]) Head() (results []OUT, control any) {
 			}
 		default: // ended
 		}
-		if r := g.leave(e); r != nil {
+		if r := g.leave(e, Empty); r != nil {
 			g.Gone(r, Empty)
 		}
 	}
 }
 
 // Left removes the head of the queue: it has been emitted. Gone wants to have the rider back, if there is one.
-func (g *Engine[IN, OUT]) Left() *Rider { return g.leave(g.Queue.Head()) }
+func (g *Engine[IN, OUT]) Left() *Rider { return g.leave(g.Queue.Head(), Emitted) }
 
-func (g *Engine[IN, OUT]) leave(e *queue.Entry[Slot[IN, OUT]]) (r *Rider) {
-	if s := &e.Value; s.phase == done {
-		how := Emitted
-		if len(s.results()) == 0 {
-			how = Empty
-		}
+func (g *Engine[IN, OUT]) leave(e *queue.Entry[Slot[IN, OUT]], how Ending) (r *Rider) {
+	if e.Value.phase == done {
 		r = g.ended(e, how)
 	}
 	if e == g.oldest {

@@ -209,10 +209,14 @@ func (g *Engine[IN, OUT]) attemptOver(s *Slot[IN, OUT], retry bool, d time.Durat
 }
 
 // over fills in how an element ends; its rider leaves it.
-func (g *Engine[IN, OUT]) over(s *Slot[IN, OUT], how Ending, results int, err error) *Rider {
+func (g *Engine[IN, OUT]) over(s *Slot[IN, OUT], how Ending, err error) *Rider {
 	r := s.rider()
 	if r == nil {
 		return nil
+	}
+	results := 0
+	if how == Emitted {
+		results = len(s.results())
 	}
 	g.conclude(s, 0, err) // unless it was already
 	g.attemptOver(s, false, 0)
