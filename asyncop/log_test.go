@@ -5,6 +5,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"iter"
 	"log/slog"
 	"regexp"
 	"runtime"
@@ -803,4 +804,54 @@ func TestWarningOfAStrategyThatNeverRetries(t *testing.T) {
 			})
 		})
 	}
+}
+
+// Without limits the clock is not read for each element, and still the slow one is named.
+func TestSlowCallWithoutLimits(t *testing.T) {
+	elements := make([]int, 100)
+	for i := range elements {
+		elements[i] = i
+	}
+	for name, results := range map[string]func(op *AsyncWaitOperator[int, int]) iter.Seq2[int, error]{
+		"Results": func(op *AsyncWaitOperator[int, int]) iter.Seq2[int, error] {
+			return op.Results(slices.Values(elements))
+		},
+		"ResultsOf": func(op *AsyncWaitOperator[int, int]) iter.Seq2[int, error] { return op.ResultsOf(FromSlice(elements)) },
+	} {
+		t.Run(name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				var book logBook
+				c := &countingClock{Clock: clock.New()}
+				op := OrderedWait(Func(func(_ context.Context, in int, result ResultFuture[int]) error {
+					if in == 70 {
+						time.Sleep(engine.SlowCallLimit + time.Millisecond)
+					}
+					result.Complete(in)
+					return nil
+				}), 0, 1000, WithClock(c), WithLogger(book.logger(slog.LevelInfo)))
+				time.Sleep(time.Second)
+				before := c.readings.Load()
+				for _, err := range results(op) {
+					require.NoError(t, err)
+				}
+				if name == "ResultsOf" {
+					assert.Less(t, c.readings.Load()-before, int64(30))
+				}
+				lines := book.read()
+				require.Len(t, lines, 1)
+				assert.Regexp(t, `took=101ms .* element=70$`, lines[0])
+			})
+		})
+	}
+}
+
+// countingClock counts how often it is read.
+type countingClock struct {
+	clock.Clock
+	readings atomic.Int64
+}
+
+func (c *countingClock) Since(t time.Time) time.Duration {
+	c.readings.Add(1)
+	return c.Clock.Since(t)
 }

@@ -38,7 +38,7 @@ type Stats struct {
 	Discarded       int64 // elements that came after the operator took no more; counted until In is closed
 	Abandoned       int64 // elements in flight that the end of the operator cut off, or failed ones that the failure sink had not taken by then
 
-	OldestAge time.Duration // since the oldest element in flight took its slot; 0 if there is none
+	OldestAge time.Duration // since the oldest element in flight took its slot, or the turn of the loop began; 0 if there is none
 }
 
 // Retries returns the retries begun, for whatever reason.

@@ -193,7 +193,7 @@ func (d *Driver[IN, OUT]) acceptFrom(in *Input[IN]) (busy bool) {
 			}
 		case in.Next != nil:
 			v, ok = in.Next()
-			d.engine.Slept()
+			d.engine.Ran()
 		case len(in.Slice) > 0:
 			v, in.Slice = in.Slice[0], in.Slice[1:]
 		default:

@@ -15,7 +15,7 @@ import (
 
 // Config is what a driver is made of. It is read-only once the driver runs.
 type Config[IN, OUT any] struct {
-	Engine engine.Config[IN, OUT]                                                // the driver sets Timers, Host, Direct, IsEndOfInput, Lost and Stalled
+	Engine engine.Config[IN, OUT]                                                // the driver sets Timers, Host, Direct, IsEndOfInput, Lost, Stalled and Rung
 	Direct func(a *call.Attempt[*queue.Entry[engine.Slot[IN, OUT]], OUT], in IN) // makes a call, on a worker; nil: Invoke does
 
 	Context context.Context //nolint:containedctx // the operator's, given by the user

@@ -138,7 +138,7 @@ func New[IN, OUT any](cfg Config[IN, OUT]) *Driver[IN, OUT] {
 	e := cfg.Engine
 	e.Timers, e.Host, e.Direct = d.timers, d.host, cfg.Direct != nil
 	e.IsEndOfInput = isEndOfInput
-	e.Lost, e.Stalled = d.witness.lostTime(), d.witness.stalled
+	e.Lost, e.Stalled, e.Rung = d.witness.lostTime(), d.witness.stalled, d.witness.rung()
 	d.engine = engine.New(e)
 	d.Config.Engine = engine.Config[IN, OUT]{} // it has it, and lets go of the elements at the end
 	d.unwatch = context.AfterFunc(d.host.Life, d.host.WakeUp)

@@ -21,6 +21,7 @@ type witness struct {
 
 	armed atomic.Bool
 	lost  atomic.Int64 // the sum of how late it was, in nanoseconds
+	rings atomic.Int64
 
 	mu    sync.Mutex
 	timer *clock.Timer  // guarded by mu
@@ -53,6 +54,7 @@ func (w *witness) arm() {
 }
 
 func (w *witness) ring() {
+	w.rings.Add(1)
 	w.mu.Lock()
 	w.lost.Add(int64(max(0, w.now()-w.due)))
 	w.armed.Store(false)
@@ -68,6 +70,14 @@ func (w *witness) lostTime() *atomic.Int64 {
 		return new(atomic.Int64)
 	}
 	return &w.lost
+}
+
+// rung returns how often it has rung; nil if there is no witness.
+func (w *witness) rung() *atomic.Int64 {
+	if w == nil {
+		return nil
+	}
+	return &w.rings
 }
 
 // stalled returns for how long the process has not run, as far as the witness knows: only differences mean something.

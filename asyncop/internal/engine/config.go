@@ -60,6 +60,10 @@ type Config[IN, OUT any] struct {
 	Keys       Keys[IN, OUT] // law K1; nil: no key order. The queue must be unordered then
 	MaxWaiting int           // elements of a key beside the one that is called; 0: any number
 
+	// Rung grows every SlowCallLimit/2 while the engine has something to do. An engine that nothing makes exact reads the clock when it has
+	// grown, and once a turn. nil: nobody rings, and the clock is read whenever user code has run.
+	Rung *atomic.Int64
+
 	Observers []Observer
 	Hooks     Hooks[IN]
 }

@@ -32,7 +32,7 @@ func (g *Engine[IN, OUT]) judge(
 	var d decision.Decision
 	var ask bool
 	if guarded { // user code that breaks here breaks off the protect around invoked
-		g.call.kind, g.stale = callJudge, true
+		g.call.kind, g.ran = callJudge, true
 		ask = g.verdict(e, a, failed, timeout, &d)
 		g.call.kind = noCall
 	} else if panicked := g.protect(callJudge, e, func() { ask = g.verdict(e, a, failed, timeout, &d) }); panicked != nil {

@@ -50,7 +50,10 @@ type Engine[IN, OUT any] struct {
 	returned                 atomic.Bool     // some of it has; set by any goroutine
 
 	now   time.Duration // when the engine last looked at the clock
-	stale bool          // since then user code has run, or the driver has slept
+	stale bool          // since then the driver has slept
+	ran   bool          // since then user code has run
+	exact bool          // nothing goes on by a reading that is stale
+	rung  int64         // Config.Rung when the engine last looked; unless exact
 
 	noRetries bool            // no element is retried any more (law A5)
 	failure   error           // why the run must end; nil: it need not
@@ -78,6 +81,7 @@ const turnLimit = 128
 func New[IN, OUT any](c Config[IN, OUT]) *Engine[IN, OUT] {
 	g := &Engine[IN, OUT]{Config: c, retry: newRetryableDelegator(c.Policy, c.Random)}
 	g.permits = g.maxPermits()
+	g.exact = c.Rung == nil || c.Timeout > 0 || c.AttemptTimeout > 0 || c.Pace != nil || c.Batch != nil || len(c.Observers) > 0
 	return g
 }
 
@@ -102,21 +106,28 @@ func (g *Engine[IN, OUT]) HasRoom() bool { return g.Room() > 0 && !g.Crowded() }
 
 // ---- The clock
 
-// Slept says that the driver has slept, or run user code: the time that the engine knows is no longer the present.
+// Slept says that the driver has slept, or run user code that may wait: the time that the engine knows is no longer the present.
 func (g *Engine[IN, OUT]) Slept() { g.stale = true }
+
+// Ran says that the driver has run user code that does not wait.
+func (g *Engine[IN, OUT]) Ran() { g.ran = true }
 
 // tick looks at the clock, and at how long the last call on the engine's goroutine took.
 func (g *Engine[IN, OUT]) tick() {
+	if !g.exact {
+		g.rung = g.Rung.Load()
+	}
 	g.now = g.Timers.Now()
-	g.stale = false
+	g.stale, g.ran = false, false
 	if g.slow.watched {
 		g.endWatch()
 	}
 }
 
-// refresh looks at the clock again if time may have passed since the engine looked last.
+// refresh looks at the clock again if time may have passed since the engine looked last. Where no limit depends on it, a turn is one
+// instant, unless it takes long: then the call that was running when the witness rang is the one to blame.
 func (g *Engine[IN, OUT]) refresh() {
-	if g.stale {
+	if g.stale || g.ran && (g.exact || g.rung != g.Rung.Load()) {
 		g.tick()
 	}
 }

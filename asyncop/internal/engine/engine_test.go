@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"runtime"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -434,3 +435,70 @@ func TestForget(t *testing.T) {
 	require.Nil(t, r.Queue)
 	require.Nil(t, r.live)
 }
+
+// An engine without limits reads the clock once a turn, and when the witness has rung: the call that ran then is the slow one.
+func TestClockWithoutLimits(t *testing.T) {
+	for name, tt := range map[string]struct {
+		change func(*Config[string, string])
+		exact  bool
+	}{
+		"nothing":         {func(*Config[string, string]) {}, false},
+		"no witness":      {func(c *Config[string, string]) { c.Rung = nil }, true},
+		"timeout":         {func(c *Config[string, string]) { c.Timeout = time.Hour }, true},
+		"attempt timeout": {func(c *Config[string, string]) { c.AttemptTimeout = time.Hour }, true},
+		"pace":            {func(c *Config[string, string]) { c.Pace = func(time.Time) time.Duration { return 0 } }, true},
+		"observer":        {func(c *Config[string, string]) { c.Observers = []Observer{quiet{}} }, true},
+	} {
+		t.Run(name, func(t *testing.T) {
+			rung := new(atomic.Int64)
+			r := newRig(t, nil, func(c *Config[string, string]) {
+				c.Timeout, c.Rung = 0, rung
+				tt.change(c)
+			})
+			r.answer = func(name string, a *call.Attempt[*queue.Entry[Slot[string, string]], string]) error {
+				took := time.Millisecond
+				if name == "b#1" {
+					took = SlowCallLimit
+					rung.Add(2)
+				}
+				r.clock.at = r.clock.at.Add(took)
+				a.Complete(name)
+				return nil
+			}
+			began := r.Timers.Now()
+			r.Turn()
+			r.feed("a b")
+			if !tt.exact {
+				require.Equal(t, began, r.Present())
+			}
+			r.feed("c d")
+			if tt.exact {
+				require.GreaterOrEqual(t, r.Present(), began+SlowCallLimit+2*time.Millisecond)
+				require.Empty(t, r.Blocked(), "b took the limit, and no more")
+			} else {
+				require.Equal(t, began+SlowCallLimit+time.Millisecond, r.Present(), "the present is that after b")
+				slow := r.Blocked()
+				require.Len(t, slow, 1)
+				slow[0].Context = nil
+				require.Equal(t, SlowCall[string]{In: "b", Took: SlowCallLimit + time.Millisecond, Invoked: true}, slow[0])
+			}
+			r.idle()
+			now := r.Timers.Now()
+			require.Equal(t, now, r.Present(), "a turn reads the clock")
+			r.clock.at = r.clock.at.Add(time.Second)
+			r.Slept()
+			r.feed("e")
+			require.GreaterOrEqual(t, r.Present(), now+time.Second, "so does whoever has slept")
+			r.idle()
+			r.end()
+		})
+	}
+}
+
+// quiet is an observer that does nothing.
+type quiet struct{}
+
+func (quiet) Accepted(context.Context, any, bool, int64) context.Context { return nil }
+func (quiet) AttemptStarted(context.Context, int) context.Context        { return nil }
+func (quiet) AttemptEnded(context.Context, AttemptEnd)                   {}
+func (quiet) Ended(context.Context, ElementEnd)                          {}

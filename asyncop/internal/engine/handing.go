@@ -75,7 +75,7 @@ func (g *Engine[IN, OUT]) answered(e *queue.Entry[Slot[IN, OUT]], h *handing[IN,
 		g.taken(e)
 		return
 	}
-	g.refresh()
+	g.tick()
 	g.Timers.Arm(&e.Value.timer, later(g.now, h.wait))
 	g.Hooks.NotTaken(g.report(&e.Value), h.err, h.wait)
 }

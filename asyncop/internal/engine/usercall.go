@@ -35,7 +35,7 @@ const (
 // goroutine instead, protect does not return, and the successor of the goroutine resumes.
 func (g *Engine[IN, OUT]) protect(kind callKind, e *queue.Entry[Slot[IN, OUT]], f func()) (panicked error) {
 	g.call.kind, g.call.entry = kind, e
-	g.stale = true
+	g.ran = true
 	var stands guard.Guard
 	defer stands.Close(func(recovered any) {
 		if recovered != nil && g.call.kind == noCall { // not the user's
