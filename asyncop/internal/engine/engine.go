@@ -81,7 +81,7 @@ const turnLimit = 128
 func New[IN, OUT any](c Config[IN, OUT]) *Engine[IN, OUT] {
 	g := &Engine[IN, OUT]{Config: c, retry: newRetryableDelegator(c.Policy, c.Random)}
 	g.permits = g.maxPermits()
-	g.exact = c.Rung == nil || c.Timeout > 0 || c.AttemptTimeout > 0 || c.Pace != nil || c.Batch != nil || len(c.Observers) > 0
+	g.exact = c.Rung == nil || c.Timeout > 0 || c.TimeoutFor != nil || c.AttemptTimeout > 0 || c.Pace != nil || c.Batch != nil || len(c.Observers) > 0
 	return g
 }
 

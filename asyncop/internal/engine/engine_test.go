@@ -445,6 +445,7 @@ func TestClockWithoutLimits(t *testing.T) {
 		"nothing":         {func(*Config[string, string]) {}, false},
 		"no witness":      {func(c *Config[string, string]) { c.Rung = nil }, true},
 		"timeout":         {func(c *Config[string, string]) { c.Timeout = time.Hour }, true},
+		"own timeouts":    {func(c *Config[string, string]) { c.TimeoutFor = func(string) time.Duration { return 0 } }, true},
 		"attempt timeout": {func(c *Config[string, string]) { c.AttemptTimeout = time.Hour }, true},
 		"pace":            {func(c *Config[string, string]) { c.Pace = func(time.Time) time.Duration { return 0 } }, true},
 		"observer":        {func(c *Config[string, string]) { c.Observers = []Observer{quiet{}} }, true},
