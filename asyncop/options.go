@@ -365,7 +365,8 @@ func WithCutRetries() Option {
 	return func(cfg *config) { cfg.setAtEnd(cutRetries) }
 }
 
-// WithBuffer sets the places of In and of Out; the default is [DefaultBuffer], 0 is unbuffered. Flows of very many
+// WithBuffer sets the places of In and of Out; the default is [DefaultBuffer]. 0 is unbuffered: then each hand-over is a meeting of two
+// goroutines, and a flow of short calls takes 1.5 to 5 times as long. Flows of very many
 // short calls gain from more: an eighth of the time with 1,024 and 10,000 calls allowed (bench, W2). Where Via, To or
 // [AsyncWaitOperator.Results] take the results there are at least one place, and the next power of two. Elements in In are not
 // accepted yet: they hold no slot and are in no checkpoint. It panics if n < 0.

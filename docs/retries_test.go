@@ -99,6 +99,22 @@ func Example_ownStrategy() {
 	// attempts: 3 dropped: 1
 }
 
+func Example_map() {
+	ctx := context.Background()
+	keys := []string{"lhr", "cdg"}
+	lookup := asyncop.Blocking(func(ctx context.Context, key string) (Row, error) {
+		if asyncop.AttemptFromContext(ctx) == 1 {
+			return Row{}, ErrBusy
+		}
+		return Row{Key: key}, nil
+	})
+	rows, err := asyncop.MapWithRetry(ctx, keys, lookup,
+		strategies.FixedDelay[Row](3, 20*time.Millisecond).RetryIfException(predicates.HasException))
+	fmt.Println(len(rows), rows[1].Key, err)
+	// Output:
+	// 2 cdg <nil>
+}
+
 func Example_ownTimeouts() {
 	type request struct {
 		Key      string

@@ -1,0 +1,156 @@
+package asyncop_test
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"sync/atomic"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/weirflow/weir/asyncop"
+	"github.com/weirflow/weir/checkpoint"
+	"github.com/weirflow/weir/checkpoint/checkpointtest"
+)
+
+// quiet keeps the failures that a test wants out of the log.
+func quiet() asyncop.Option { return asyncop.WithLogger(slog.New(slog.DiscardHandler)) }
+
+// firstInts returns the numbers below n.
+func firstInts(n int) []int {
+	all := make([]int, n)
+	for i := range all {
+		all[i] = i
+	}
+	return all
+}
+
+// Q1: results are in the order of the elements, whatever the order in which the calls end, and 64 calls run at once.
+func TestMap(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		var running, most atomic.Int64
+		results, err := asyncop.Map(t.Context(), firstInts(1000), asyncop.Blocking(func(_ context.Context, n int) (string, error) {
+			most.Store(max(most.Load(), running.Add(1)))
+			defer running.Add(-1)
+			time.Sleep(time.Duration(n*7%13) * time.Millisecond)
+			return fmt.Sprint(n), nil
+		}))
+		require.NoError(t, err)
+		require.Len(t, results, 1000)
+		for i, r := range results {
+			require.Equal(t, fmt.Sprint(i), r)
+		}
+		require.LessOrEqual(t, most.Load(), int64(64))
+		require.Greater(t, most.Load(), int64(32))
+	})
+}
+
+// Options count: more calls than there would be slots.
+func TestMapWithManyCalls(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		start := time.Now()
+		results, err := asyncop.Map(t.Context(), firstInts(2000), asyncop.Blocking(func(_ context.Context, n int) (int, error) {
+			time.Sleep(time.Second)
+			return n, nil
+		}), asyncop.WithMaxConcurrentCalls(2000))
+		require.NoError(t, err)
+		require.Equal(t, firstInts(2000), results)
+		require.Equal(t, time.Second, time.Since(start))
+	})
+}
+
+// The first failure ends it, and no call begins after it.
+func TestMapFails(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		var calls atomic.Int64
+		results, err := asyncop.Map(t.Context(), firstInts(1000), asyncop.Blocking(func(ctx context.Context, n int) (int, error) {
+			calls.Add(1)
+			if n == 5 {
+				return 0, errBroken
+			}
+			<-ctx.Done()
+			return n, nil
+		}), quiet())
+		require.Nil(t, results)
+		e, ok := errors.AsType[*asyncop.ElementError](err)
+		require.True(t, ok, "%v", err)
+		require.Equal(t, 5, e.Element)
+		require.ErrorIs(t, err, errBroken)
+		synctest.Wait()
+		require.EqualValues(t, 64, calls.Load())
+	})
+}
+
+// The end of the context ends it.
+func TestMapIsCancelled(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		ctx, cancel := context.WithCancelCause(t.Context())
+		time.AfterFunc(time.Second, func() { cancel(errTestOver) })
+		results, err := asyncop.Map(ctx, firstInts(3), asyncop.Blocking(func(ctx context.Context, n int) (int, error) {
+			<-ctx.Done()
+			return 0, ctx.Err()
+		}), quiet())
+		require.Nil(t, results)
+		require.ErrorIs(t, err, errTestOver)
+	})
+}
+
+// Retries go on to the end, and so long as the strategy allows: there is no timeout.
+func TestMapWithRetry(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		start := time.Now()
+		fn := asyncop.Blocking(func(ctx context.Context, n int) (int, error) {
+			if asyncop.AttemptFromContext(ctx) <= n {
+				return 0, errBroken
+			}
+			return n, nil
+		})
+		results, err := asyncop.MapWithRetry(t.Context(), []int{2, 0, 1}, fn, retryAllOf[int](2, 1000*time.Hour))
+		require.NoError(t, err)
+		require.Equal(t, []int{2, 0, 1}, results)
+		require.Equal(t, 2000*time.Hour, time.Since(start))
+		_, err = asyncop.MapWithRetry(t.Context(), []int{2, 3}, fn, retryAllOf[int](2, time.Second), quiet())
+		require.ErrorIs(t, err, errBroken)
+	})
+}
+
+// An element has as many results as its call, and one that is dropped has none.
+func TestMapOfSeveralResults(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		results, err := asyncop.Map(t.Context(), firstInts(5), asyncop.BlockingMany(func(_ context.Context, n int) ([]int, error) {
+			if n == 3 {
+				return nil, errBroken
+			}
+			return firstInts(n), nil
+		}), asyncop.WithDropOnFailure(), quiet())
+		require.NoError(t, err)
+		require.Equal(t, []int{0, 0, 1, 0, 1, 2, 3}, results)
+		results, err = asyncop.Map(t.Context(), nil, asyncop.Blocking(func(context.Context, int) (int, error) { return 0, nil }))
+		require.NoError(t, err)
+		require.Empty(t, results)
+	})
+}
+
+func TestMapRefusesNonsense(t *testing.T) {
+	fn := asyncop.Blocking(func(context.Context, int) (int, error) { return 0, nil })
+	coordinator, err := checkpoint.NewCoordinator(checkpointtest.NewMemoryStore())
+	require.NoError(t, err)
+	defer func() { require.NoError(t, coordinator.Close()) }()
+	for want, f := range map[string]func(){
+		"Map: nil context":           func() { _, _ = asyncop.Map(nil, firstInts(1), fn) }, //nolint:staticcheck // that is the nonsense
+		"Map: nil function":          func() { _, _ = asyncop.Map[int, int](t.Context(), firstInts(1), nil) },
+		"MapWithRetry: nil strategy": func() { _, _ = asyncop.MapWithRetry(t.Context(), firstInts(1), fn, nil) },
+		"Map: WithContext: the context is the first argument": func() {
+			_, _ = asyncop.Map(t.Context(), firstInts(1), fn, asyncop.WithContext(t.Context()))
+		},
+		"Map: WithCheckpoints: a slice has no barriers": func() {
+			_, _ = asyncop.Map(t.Context(), firstInts(1), fn, asyncop.WithCheckpoints(coordinator), asyncop.WithName("map"))
+		},
+	} {
+		require.Contains(t, panicOf(f), want)
+	}
+}
