@@ -214,6 +214,20 @@ func TestObserverAsksForACheckpoint(t *testing.T) {
 	})
 }
 
+// A gate that waits for a checkpoint never opens if the run has failed: the operator ends then, with the run's error.
+func TestFailedRunEndsTheOperator(t *testing.T) {
+	forEachMode(t, func(t *testing.T, m mode) {
+		o := &numberer{gate: func() bool { return false }}
+		r := newCheckRig(t, m, observedBy(o), nil)
+		r.send("a")
+		synctest.Wait()
+		require.Zero(t, r.op.Stats().Accepted)
+		r.coordinator.Host().Fail("sink", errBroken)
+		<-r.op.Done()
+		require.ErrorIs(t, r.op.Err(), errBroken)
+	})
+}
+
 // Law X1: nothing that may have been called is called under another number, or none. Where nothing was, an observer comes or goes.
 func TestObserverThatComesOrGoes(t *testing.T) {
 	const called, onlyRead = "a", ""

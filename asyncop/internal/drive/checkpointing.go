@@ -84,6 +84,20 @@ func (d *Driver[IN, OUT]) joinCheckpoints() {
 		d.backlog.Push(it)
 	}
 	d.checks.restored, d.checks.numbers = len(s.Items), s.Numbers
+	if d.Observer != nil {
+		go d.endWithRun()
+	}
+}
+
+// endWithRun ends the operator when the run of its coordinator fails: a gate that waits for a checkpoint would never open.
+func (d *Driver[IN, OUT]) endWithRun() {
+	select {
+	case <-d.Coordinator.Ended():
+		if err := d.Coordinator.Err(); err != nil {
+			d.BreakOff(lazyerr.Named("asyncop: checkpoints", err))
+		}
+	case <-d.over:
+	}
 }
 
 // fits returns an error for a state with an observer's for an operator without, or the other way round, unless nothing that is
