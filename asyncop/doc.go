@@ -87,6 +87,15 @@
 // ([HandleFailure]). A result that still asks for a retry when none is left
 // is emitted as it is, unless [WithExhaustedAsFailure].
 //
+// # Messages
+//
+// An operator takes a [delivery.Message] as it takes a watermark: its function gets the value, and each result leaves as a message. One
+// result carries the acknowledgement on, several are parts of it. The operator settles a message of which nothing leaves: acknowledged if
+// it ended without a result, was dropped or was taken by the failure sink; nacked if it failed, was cut off or came too late (laws D1,
+// D2). In a flow, what follows must know messages: flows of weir do, a flow of go-streams typed on values panics. The source of a message
+// must take the verdict without waiting; with [WithCheckpoints] a message with an acknowledgement is refused. [AsyncWaitOperator.Messages]
+// is the loop over messages.
+//
 // # Reasons
 //
 // A strategies.Policy, made by strategies.ReasonAware, is a strategy as any other for the constructors, and sees more: a

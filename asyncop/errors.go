@@ -32,7 +32,7 @@ var (
 	ErrGoexit = errors.New("asyncop: user code called runtime.Goexit")
 
 	// ErrControlResult is the failure of an element whose function returned a control element of the stream, such as a [Watermark],
-	// as a result. Control elements come from the source only.
+	// or a message as a result. Control elements come from the source only, and messages are made of results by the operator.
 	ErrControlResult = errors.New("asyncop: a control element is not a result")
 
 	// ErrStopped reports that the operator was stopped by Stop: to the function of [WithUpstreamCancel], and to a loop over Results.

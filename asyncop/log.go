@@ -141,6 +141,15 @@ func (s *surface[IN, OUT]) logDeclined(r engine.Report[IN], err error) {
 	s.log(r.Context, &s.sinkLog, level, "asyncop: the failure sink did not take an element at the end", r.Element, slog.Any("error", err))
 }
 
+// logSourceBroke tells of a panic of a message's source, while the message was being settled. Called from any goroutine.
+func (s *surface[IN, OUT]) logSourceBroke(err error) {
+	_ = offLoop(func() error {
+		s.logger.LogAttrs(context.WithoutCancel(s.ctx), slog.LevelError, "asyncop: the source of a message broke",
+			withStack([]slog.Attr{slog.Any("error", err)})...)
+		return nil
+	})
+}
+
 // logRetry tells of a retry that will be made.
 func (s *surface[IN, OUT]) logRetry(r engine.Report[IN], d decision.Decision) {
 	s.log(r.Context, &s.retryLog, slog.LevelDebug, "asyncop: retry", r.Element, retryAttrs(r.Attempts, d)...)

@@ -10,9 +10,11 @@ import (
 
 	"github.com/reugn/go-streams"
 
+	"github.com/weirflow/weir/asyncop/internal/call"
 	"github.com/weirflow/weir/asyncop/internal/drive"
 	"github.com/weirflow/weir/asyncop/internal/engine"
 	"github.com/weirflow/weir/checkpoint/participant"
+	"github.com/weirflow/weir/delivery"
 	weirflow "github.com/weirflow/weir/flow"
 	"github.com/weirflow/weir/internal/decision"
 	"github.com/weirflow/weir/internal/nils"
@@ -33,7 +35,7 @@ type Watermark = queue.Watermark
 //
 //	out ------- 1' - 2' ---- 3' - 4' ---- 5' ---
 //
-// Elements of the stream are of type IN, or a [Watermark]. A nil is accepted where IN is an interface type. A wrong
+// Elements of the stream are of type IN, a delivery.Message of an IN, or a [Watermark]. A nil is accepted where IN is an interface type. A wrong
 // type fails the pipeline with a [*TypeError]. Elements must not be changed once they were sent: a source that reuses them
 // sends copies.
 //
@@ -159,6 +161,10 @@ func newOperator[IN, OUT any](
 		panic(fmt.Sprintf("asyncop: %s: nil strategy", name))
 	case timeout < 0:
 		panic(fmt.Sprintf("asyncop: %s: negative timeout: %v", name, timeout))
+	case isMessage(*new(IN)):
+		panic(fmt.Sprintf("asyncop: %s: the operator takes messages by itself: write its function for the value of a %v", name, reflect.TypeFor[IN]()))
+	case isMessage(*new(OUT)):
+		panic(fmt.Sprintf("asyncop: %s: the operator makes messages by itself: its function returns the value of a %v", name, reflect.TypeFor[OUT]()))
 	}
 	policy := strategies.PolicyOf(strategy).Steps() // its predicate is read here, once
 	switch {
@@ -244,19 +250,37 @@ func maxRetriesOf[OUT any](
 	return n
 }
 
-// newDecoder returns what tells elements from control elements, which come first, also when IN is any.
-func newDecoder[IN any](operator string) func(any) (in IN, control bool, err error) {
+// newDecoder returns what tells elements from control elements and messages, which come first, also when IN is any.
+func newDecoder[IN any](operator string) func(any) (in IN, m call.Message, control bool, err error) {
 	nilAllowed := reflect.TypeFor[IN]().Kind() == reflect.Interface
-	return func(v any) (in IN, control bool, err error) {
+	return func(v any) (in IN, m call.Message, control bool, err error) {
 		if participant.IsControl(v) {
-			return in, true, nil
+			return in, m, true, nil
 		}
-		in, ok := v.(IN)
-		if !ok && (v != nil || !nilAllowed) {
+		if !nilAllowed { // IN is no message
+			if in, ok := v.(IN); ok {
+				return in, m, false, nil
+			}
+			if typed, ok := v.(delivery.Message[IN]); ok {
+				return typed.Value, delivery.With(typed, struct{}{}), false, nil
+			}
+		}
+		value := v
+		if untyped, ok := delivery.FromElement(v); ok {
+			value, m = untyped.Value, delivery.With(untyped, struct{}{})
+		}
+		in, ok := value.(IN)
+		if !ok && (value != nil || !nilAllowed) {
 			err = &TypeError{Operator: operator, Got: reflect.TypeOf(v), Want: reflect.TypeFor[IN]()}
 		}
-		return in, false, err
+		return in, m, false, err
 	}
+}
+
+// isMessage reports whether v is a delivery.Message.
+func isMessage(v any) bool {
+	_, ok := delivery.FromElement(v)
+	return ok
 }
 
 // In returns the channel that upstream sends to and closes.

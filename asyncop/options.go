@@ -272,6 +272,9 @@ func WithDropOnFailure() Option {
 // element that was cut off (Failure.Abandoned). The contexts of these calls end 30 s after the operator. Done waits for the
 // calls. Failed elements that are not taken then are lost: they are logged at error level, and counted in Stats.Abandoned.
 //
+// An element that is a message ([delivery.Message]) is acknowledged when it is taken, and the context knows its history
+// ([delivery.MetaFromContext]). At the end it is given back to its source instead of being offered once more.
+//
 // With checkpoints, an element is done as soon as it is taken. After a restart it may be offered again if it was taken since the last
 // checkpoint, so take must recognise it by something of its own, such as an id.
 //

@@ -5,6 +5,7 @@ import (
 	"iter"
 
 	"github.com/weirflow/weir/asyncop/internal/drive"
+	"github.com/weirflow/weir/delivery"
 )
 
 // Results drives the operator without channels and without boxing: it feeds it the elements of input, and yields the
@@ -52,17 +53,64 @@ func (op *AsyncWaitOperator[IN, OUT]) ResultsFrom(input iter.Seq2[IN, error]) it
 	if input == nil {
 		panic("asyncop: ResultsFrom: nil input")
 	}
-	return op.results("ResultsFrom", func(put func(IN) bool) error {
-		for v, err := range input {
-			if err != nil {
-				return err
-			}
-			if !put(v) {
-				return nil
-			}
+	return op.results("ResultsFrom", func(put func(IN) bool) error { return putAll(input, put) })
+}
+
+// putAll puts the elements of an input that carries errors.
+func putAll[T any](input iter.Seq2[T, error], put func(T) bool) error {
+	for v, err := range input {
+		if err != nil {
+			return err
 		}
-		return nil
-	})
+		if !put(v) {
+			return nil
+		}
+	}
+	return nil
+}
+
+// Messages is [AsyncWaitOperator.ResultsFrom] for messages: it takes them and yields a message for each result. The function, strategies,
+// predicates and handlers see values; calls find the history by [delivery.MetaFromContext].
+//
+//	for m, err := range op.Messages(received) {
+//		if err != nil {
+//			return err
+//		}
+//		…
+//		m.Ack() // when what was made of it is safe
+//	}
+//
+// One result takes the place of its message, and several are parts of it ([delivery.Split]): the body settles them. The operator settles
+// what does not reach the body:
+//
+//   - acknowledged: a message that ended without a result, was dropped ([WithDropOnFailure]), or was taken by the failure sink
+//     ([WithFailureSink])
+//   - nacked at once, to be delivered again: a message that failed the operator or was in flight when it ended, that came too late, whose
+//     result was on its way when the loop was left, or in whose body the loop panicked
+//
+// What an input holds back when the loop ends is left to the input.
+func (op *AsyncWaitOperator[IN, OUT]) Messages(input iter.Seq2[delivery.Message[IN], error]) iter.Seq2[delivery.Message[OUT], error] {
+	if input == nil {
+		panic("asyncop: Messages: nil input")
+	}
+	op.mustHaveNoCheckpoints("Messages")
+	return func(yield func(delivery.Message[OUT], error) bool) {
+		op.driveBy("Messages")
+		op.driver.Results(drive.Range[IN, OUT]{
+			Messages:      func(put func(delivery.Message[IN]) bool) error { return putAll(input, put) },
+			YieldMessages: yield,
+		})
+	}
+}
+
+// MessagesOf is [AsyncWaitOperator.Messages] without another goroutine, as [AsyncWaitOperator.ResultsOf] is Results. Messages that are still
+// in a channel when the loop ends stay there.
+func (op *AsyncWaitOperator[IN, OUT]) MessagesOf(input Input[delivery.Message[IN]]) iter.Seq2[delivery.Message[OUT], error] {
+	op.mustHaveNoCheckpoints("MessagesOf")
+	return func(yield func(delivery.Message[OUT], error) bool) {
+		op.driveBy("MessagesOf")
+		op.driver.Chained(drive.ChainedRange[IN, OUT]{Messages: input.in, YieldMessages: yield})
+	}
 }
 
 // Input is where [AsyncWaitOperator.ResultsOf] takes elements from: [FromSlice], [FromChan] or [FromFunc]. Unlike an iter.Seq it can tell
@@ -117,7 +165,7 @@ func (op *AsyncWaitOperator[IN, OUT]) ResultsOf(input Input[IN]) iter.Seq2[OUT, 
 	op.mustHaveNoCheckpoints("ResultsOf")
 	return func(yield func(OUT, error) bool) {
 		op.driveBy("ResultsOf")
-		op.driver.Chained(input.in, yield)
+		op.driver.Chained(drive.ChainedRange[IN, OUT]{In: input.in, Yield: yield})
 	}
 }
 
@@ -142,6 +190,6 @@ func (op *AsyncWaitOperator[IN, OUT]) results(
 	op.mustHaveNoCheckpoints(method)
 	return func(yield func(OUT, error) bool) {
 		op.driveBy(method)
-		op.driver.Results(iterate, yield)
+		op.driver.Results(drive.Range[IN, OUT]{Iterate: iterate, Yield: yield})
 	}
 }

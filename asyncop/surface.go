@@ -16,6 +16,7 @@ import (
 	"github.com/weirflow/weir/checkpoint"
 	"github.com/weirflow/weir/checkpoint/participant"
 	"github.com/weirflow/weir/internal/decision"
+	"github.com/weirflow/weir/internal/wiring"
 	"github.com/weirflow/weir/queue"
 	"github.com/weirflow/weir/strategies"
 )
@@ -43,9 +44,9 @@ func newDriver[IN, OUT any](
 		CancelUpstream: cfg.cancelUpstream, DrainRetries: cfg.atEnd == drainRetries, DrainResults: cfg.atEnd == byDriver,
 		Coordinator: cfg.coordinator, State: state, Overflow: cfg.overflow,
 		Panicked: func(recovered any) error { return newPanicError(recovered) },
-		ErrNil:   ErrNilError, ErrStopped: ErrStopped, ErrClosed: checkpoint.ErrClosed,
+		ErrNil:   ErrNilError, ErrStopped: ErrStopped, ErrClosed: checkpoint.ErrClosed, ErrAcknowledged: wiring.ErrAcknowledged,
 		Hooks: drive.Hooks[IN]{
-			Abandoned: abandonedBy, Declined: s.logDeclined, Log: s.logAttrs,
+			Abandoned: abandonedBy, Declined: s.logDeclined, SourceBroke: s.logSourceBroke, Log: s.logAttrs,
 			Blocked: s.logSlowCall, FlushLines: s.flushLines, LinesDue: s.linesDue, Ended: s.logLastStats,
 		},
 	}
@@ -127,7 +128,7 @@ func (s *surface[IN, OUT]) engineConfig(timeout time.Duration, q queue.Queue[eng
 		c.TimeoutFor = func(in IN) time.Duration { return min(timeoutFor(in), maxTimeout) }
 	}
 	if canHoldControl[OUT]() {
-		c.IsControl = participant.IsControl
+		c.IsControl = func(v any) bool { return participant.IsControl(v) || isMessage(v) }
 	}
 	return c
 }
@@ -159,6 +160,7 @@ func (s *surface[IN, OUT]) engineHooks() engine.Hooks[IN] {
 		LogsRetries: s.logsRetries,
 		Retrying:    s.logRetry,
 		NotRetried:  s.logNoRetry,
+		SourceBroke: s.logSourceBroke,
 		ObserverBroke: func(err error) {
 			s.logAttrs(s.ctx, slog.LevelError, "asyncop: an observer broke", slog.Any("error", err))
 		},
@@ -179,6 +181,8 @@ func (s *surface[IN, OUT]) failureOf(r engine.Report[IN]) Failure[IN] {
 func (s *surface[IN, OUT]) describe(call engine.SlowCall[IN]) (what, advice string) {
 	invoke, judge := "AsyncInvoke of "+s.functionName(), fmt.Sprintf("strategy %T or its predicates", s.policy.Asked)
 	switch {
+	case call.Settling:
+		what, advice = "the source of a message", "to settle a message must not wait"
 	case call.Observed:
 		what, advice = "an observer", "observers must not wait"
 	case call.Keyed:

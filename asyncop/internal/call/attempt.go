@@ -25,6 +25,21 @@ func NewRoomy[E, OUT any]() *Attempt[E, OUT] {
 	return &d.Attempt
 }
 
+// carrying is an attempt for an element that is a message, in one piece.
+type carrying[E, OUT any] struct {
+	roomy[E, OUT]
+	own signal
+}
+
+// NewCarrying returns an attempt that has a place for one result, and whose context knows m.
+func NewCarrying[E, OUT any](m Message) *Attempt[E, OUT] {
+	c := new(carrying[E, OUT])
+	c.results = c.place[:0]
+	c.own.message = m
+	c.signal.Store(&c.own)
+	return &c.Attempt
+}
+
 // Outcome returns that of a completed attempt.
 func (a *Attempt[E, OUT]) Outcome() (results []OUT, err error) { return a.results, a.err }
 

@@ -5,6 +5,8 @@ import (
 	"sync"
 	"time"
 
+	"github.com/weirflow/weir/delivery"
+	"github.com/weirflow/weir/internal/metakey"
 	"github.com/weirflow/weir/internal/stagekey"
 )
 
@@ -48,7 +50,7 @@ func (c *Context[E]) Deadline() (time.Time, bool) {
 }
 
 // Done returns a channel that is closed when the token is over.
-func (c *Context[E]) Done() <-chan struct{} { return (*Token[E])(c).ending().done }
+func (c *Context[E]) Done() <-chan struct{} { return (*Token[E])(c).ending().channel() }
 
 // Err returns nil until the token is over, then context.DeadlineExceeded after a timeout and context.Canceled else.
 func (c *Context[E]) Err() error {
@@ -63,10 +65,16 @@ func (c *Context[E]) Err() error {
 	return context.Canceled
 }
 
-// Value returns the values of the operator's context, and the number of the attempt.
+// Value returns the values of the operator's context, the number of the attempt, and the history of the message that the element is.
 func (c *Context[E]) Value(key any) any {
-	if key == (NumberKey{}) {
+	switch key.(type) {
+	case NumberKey:
 		return int(c.number)
+	case metakey.Key:
+		if s := c.signal.Load(); s != nil && s.message != (Message{}) {
+			return s.message.Meta()
+		}
+		return nil // that of an operator around this one is of another element
 	}
 	return c.parent().Value(key)
 }
@@ -146,9 +154,13 @@ func (t *Token[E]) endContext() {
 	}
 }
 
-// signal is the end of a token's context for those who wait for it.
+// Message is a message without its value: its acknowledgement and its history.
+type Message = delivery.Message[struct{}]
+
+// signal is the end of a token's context for those who wait for it. That of a message is there from the start.
 type signal struct {
-	done chan struct{} // closed by fire
+	message Message       // read-only
+	done    chan struct{} // closed by fire. Of a message it is guarded by mu, and made when it is asked for
 
 	mu    sync.Mutex
 	fired bool             // guarded by mu
@@ -164,11 +176,29 @@ func (s *signal) fire() {
 	s.fired = true
 	funcs := s.funcs
 	s.funcs = nil
-	close(s.done)
+	if s.done != nil {
+		close(s.done)
+	}
 	s.mu.Unlock()
 	for f := range funcs {
 		go (*f)()
 	}
+}
+
+// channel returns what is closed by fire.
+func (s *signal) channel() <-chan struct{} {
+	if s.message == (Message{}) {
+		return s.done
+	}
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.done == nil {
+		s.done = make(chan struct{})
+		if s.fired {
+			close(s.done)
+		}
+	}
+	return s.done
 }
 
 func (s *signal) afterFunc(f func()) (stop func() bool) {

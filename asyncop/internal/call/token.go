@@ -19,7 +19,7 @@ type Token[E any] struct {
 	state    atomic.Uint32 // bits
 	deadline time.Duration // instant; NoDeadline if there is none
 
-	signal atomic.Pointer[signal] // made when the context's end is asked for
+	signal atomic.Pointer[signal] // made when the context's end is asked for; that of a message before the start
 }
 
 // NoDeadline is the deadline of a token that has none.
@@ -61,6 +61,13 @@ const (
 // Start binds a new token to the element that waits for it.
 func (t *Token[E]) Start(host *Host[E], entry E, number int32, deadline time.Duration) {
 	t.host, t.Entry, t.number, t.deadline = host, entry, number, deadline
+}
+
+// Carry makes the context of a new token know the message that its element is.
+func (t *Token[E]) Carry(m Message) {
+	if m != (Message{}) {
+		t.signal.Store(&signal{message: m})
+	}
 }
 
 // DeadlineAt returns the instant of the deadline, or NoDeadline.

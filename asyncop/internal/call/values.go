@@ -3,6 +3,7 @@ package call
 import (
 	"context"
 
+	"github.com/weirflow/weir/internal/metakey"
 	"github.com/weirflow/weir/internal/stagekey"
 )
 
@@ -33,6 +34,21 @@ func (c *ending) Value(key any) any {
 	return c.Context.Value(key)
 }
 
+// WithMessage returns a context that knows a message.
+func WithMessage(c context.Context, m Message) context.Context { return &message{c, m} }
+
+type message struct {
+	context.Context
+	message Message
+}
+
+func (c *message) Value(key any) any {
+	if _, ok := key.(metakey.Key); ok {
+		return c.message.Meta()
+	}
+	return c.Context.Value(key)
+}
+
 // WithValues returns c with the values of another context before its own. What an attempt itself answers for stays
 // the attempt's. The end of values means nothing.
 func WithValues(values context.Context, c Cancellable) context.Context {
@@ -41,7 +57,7 @@ func WithValues(values context.Context, c Cancellable) context.Context {
 
 func (c *valued) Value(key any) any {
 	switch key.(type) {
-	case NumberKey, HostKey, BatchKey, MembersKey, stagekey.Key:
+	case NumberKey, HostKey, BatchKey, MembersKey, stagekey.Key, metakey.Key:
 	default:
 		if v := c.values.Value(key); v != nil {
 			return v

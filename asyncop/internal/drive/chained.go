@@ -7,7 +7,9 @@ import (
 	"strconv"
 	"sync/atomic"
 
+	"github.com/weirflow/weir/asyncop/internal/call"
 	"github.com/weirflow/weir/asyncop/internal/engine"
+	"github.com/weirflow/weir/delivery"
 	"github.com/weirflow/weir/internal/lazyerr"
 )
 
@@ -16,6 +18,45 @@ type Input[IN any] struct {
 	Slice []IN
 	Chan  <-chan IN
 	Next  func() (v IN, ok bool) // does not wait; ok is false at the end
+}
+
+// take returns the next element, if one is at hand; ok is false at the end.
+func (in *Input[IN]) take() (v IN, ok, atHand bool) {
+	switch {
+	case in.Chan != nil:
+		select {
+		case v, ok = <-in.Chan:
+		default:
+			return v, false, false
+		}
+	case in.Next != nil:
+		v, ok = in.Next()
+	case len(in.Slice) > 0:
+		v, in.Slice = in.Slice[0], in.Slice[1:]
+		ok = true
+	}
+	return v, ok, true
+}
+
+// ChainedRange is a loop over results on the caller's goroutine: of values or, if YieldMessages is set, of messages.
+type ChainedRange[IN, OUT any] struct {
+	In    Input[IN]
+	Yield func(OUT, error) bool
+
+	Messages      Input[delivery.Message[IN]]
+	YieldMessages func(delivery.Message[OUT], error) bool
+
+	held call.Message            // what the body has
+	rest []delivery.Message[OUT] // parts of a message that were not yielded
+}
+
+func (r *ChainedRange[IN, OUT]) yieldError(err error) {
+	if r.YieldMessages != nil {
+		r.YieldMessages(delivery.Message[OUT]{}, err)
+		return
+	}
+	var none OUT
+	r.Yield(none, err)
 }
 
 // chained is the state of a driver whose loop runs on the goroutine that ranges over the results.
@@ -45,15 +86,15 @@ func (d *Driver[IN, OUT]) handsOver() bool {
 	return true
 }
 
-// Chained drives the operator on the caller's goroutine: it takes what is at hand from in and yields the results.
-func (d *Driver[IN, OUT]) Chained(in Input[IN], yield func(OUT, error) bool) {
+// Chained drives the operator on the caller's goroutine: it takes what is at hand from the input of r and yields the results.
+func (d *Driver[IN, OUT]) Chained(r ChainedRange[IN, OUT]) {
 	d.chain.wanted.Store(true)
 	d.host.WakeUp()
 	select {
 	case <-d.chain.handed:
 	case <-d.over: // it has ended before
 		<-d.done
-		d.yieldError(yield)
+		d.yieldError(&r)
 		return
 	}
 	d.chain.goroutine.Store(goroutineID())
@@ -64,9 +105,10 @@ func (d *Driver[IN, OUT]) Chained(in Input[IN], yield func(OUT, error) bool) {
 		if !returned { // a panic or Goexit, of the body, of the input, or of what the engine calls
 			d.breakOffLoop()
 			unwatch()
+			d.giveBackRest(&r)
 		}
 	}()
-	end := d.rangeOver(&in, yield)
+	end := d.rangeOver(&r)
 	returned = true
 	switch end {
 	case loopGoesOn:
@@ -78,20 +120,29 @@ func (d *Driver[IN, OUT]) Chained(in Input[IN], yield func(OUT, error) bool) {
 		<-d.done
 	}
 	unwatch()
+	d.giveBackRest(&r)
 	if end == loopEnded || end == loopRescued {
-		d.yieldError(yield)
+		d.yieldError(&r)
 	}
 }
 
+// giveBackRest nacks what the body did not come back from, and parts of a message that it did not get.
+func (d *Driver[IN, OUT]) giveBackRest(r *ChainedRange[IN, OUT]) {
+	d.giveBack(r.held)
+	for _, part := range r.rest {
+		d.giveBack(delivery.With(part, struct{}{}))
+	}
+	r.held, r.rest = call.Message{}, nil
+}
+
 // yieldError yields why the operator has ended, unless it has ended well.
-func (d *Driver[IN, OUT]) yieldError(yield func(OUT, error) bool) {
+func (d *Driver[IN, OUT]) yieldError(r *ChainedRange[IN, OUT]) {
 	err := d.Err()
 	if err == nil && !d.inClosed {
 		err = d.ErrStopped // for the caller, the input is not done
 	}
 	if err != nil {
-		var none OUT
-		yield(none, err)
+		r.yieldError(err)
 	}
 }
 
@@ -133,7 +184,7 @@ const (
 )
 
 // rangeOver is the loop: like step, with the input and the body on the same goroutine.
-func (d *Driver[IN, OUT]) rangeOver(in *Input[IN], yield func(OUT, error) bool) loopEnd {
+func (d *Driver[IN, OUT]) rangeOver(r *ChainedRange[IN, OUT]) loopEnd {
 	for {
 		d.witness.watch()
 		d.warn()
@@ -146,7 +197,7 @@ func (d *Driver[IN, OUT]) rangeOver(in *Input[IN], yield func(OUT, error) bool) 
 			d.chain.due.Store(false)
 		}
 		d.engine.Turn()
-		busy := d.acceptFrom(in)
+		busy := d.acceptFrom(r)
 		d.publish()
 		if d.engine.Failed() {
 			return loopEnded
@@ -157,7 +208,7 @@ func (d *Driver[IN, OUT]) rangeOver(in *Input[IN], yield func(OUT, error) bool) 
 		}
 		d.setAlarm()
 		slots := d.engine.Len()
-		yielded, end := d.yieldSome(yield)
+		yielded, end := d.yieldSome(r)
 		if end != loopGoesOn {
 			return end
 		}
@@ -171,50 +222,48 @@ func (d *Driver[IN, OUT]) rangeOver(in *Input[IN], yield func(OUT, error) bool) 
 			d.yielded = true
 			runtime.Gosched()
 		default:
-			d.parkOn(in)
+			d.parkOn(r)
 		}
 	}
 }
 
 // acceptFrom takes what is at hand, as far as there are slots. Without checkpoints, there is neither backlog nor overflow.
-func (d *Driver[IN, OUT]) acceptFrom(in *Input[IN]) (busy bool) {
+func (d *Driver[IN, OUT]) acceptFrom(r *ChainedRange[IN, OUT]) (busy bool) {
 	for range min(turnLimit, d.engine.Room()) {
 		if d.inOver || d.engine.Failed() || d.engine.Crowded() || len(d.Gates) > 0 && !d.admits() {
 			return busy
 		}
-		var v IN
-		ok := true
-		switch {
-		case in.Chan != nil:
-			select {
-			case v, ok = <-in.Chan:
-			default:
+		if r.YieldMessages != nil {
+			m, ok, atHand := r.Messages.take()
+			if !atHand {
 				return busy
 			}
-		case in.Next != nil:
-			v, ok = in.Next()
-			d.engine.Ran()
-		case len(in.Slice) > 0:
-			v, in.Slice = in.Slice[0], in.Slice[1:]
-		default:
-			ok = false
+			d.took(m.Value, delivery.With(m, struct{}{}), ok)
+		} else {
+			v, ok, atHand := r.In.take()
+			if !atHand {
+				return busy
+			}
+			d.took(v, call.Message{}, ok)
 		}
-		d.took(v, ok)
+		if r.In.Next != nil || r.Messages.Next != nil {
+			d.engine.Ran()
+		}
 		busy = true
 	}
 	return busy
 }
 
 // took goes on with an element, for which there is a slot; ok is false at the end of the input.
-func (d *Driver[IN, OUT]) took(v IN, ok bool) {
+func (d *Driver[IN, OUT]) took(v IN, m call.Message, ok bool) {
 	if !ok {
-		d.receivedElement(v, false)
+		d.receivedElement(v, m, false)
 		return
 	}
 	if d.Clone != nil {
 		v = d.Clone(v) // before the input goes on
 	}
-	d.engine.Accept(v)
+	d.engine.Accept(v, m)
 }
 
 // setAlarm sees to it that due is set when the next timer is. It also ends the watch on the last call: the body is no part of it.
@@ -228,17 +277,20 @@ func (d *Driver[IN, OUT]) setAlarm() {
 const fewResults = 16
 
 // yieldSome yields what may leave, until there is something else to do. An element has left when the body has come back.
-func (d *Driver[IN, OUT]) yieldSome(yield func(OUT, error) bool) (busy bool, end loopEnd) {
+func (d *Driver[IN, OUT]) yieldSome(r *ChainedRange[IN, OUT]) (busy bool, end loopEnd) {
 	for n := range turnLimit {
 		if n > 0 && d.chain.due.Load() || n >= fewResults && !d.host.Mail.Empty() {
 			break
 		}
-		results, _ := d.engine.Head()
+		results, m, _ := d.engine.Head()
 		if len(results) == 0 {
 			break
 		}
 		busy = true
 		for i, v := range results {
+			if r.YieldMessages != nil {
+				d.hold(r, m, results[i:])
+			}
 			d.chain.owner.Store(ownedByNone)
 			if d.chain.cut.Load() {
 				if !d.chain.owner.CompareAndSwap(ownedByNone, ownedByLoop) {
@@ -246,7 +298,7 @@ func (d *Driver[IN, OUT]) yieldSome(yield func(OUT, error) bool) (busy bool, end
 				}
 				return busy, loopGoesOn // checkSignals sees it
 			}
-			more := yield(v, nil)
+			more := r.yield(v)
 			if !d.chain.owner.CompareAndSwap(ownedByNone, ownedByLoop) {
 				if more {
 					return busy, loopRescued
@@ -270,21 +322,48 @@ func (d *Driver[IN, OUT]) yieldSome(yield func(OUT, error) bool) (busy bool, end
 	return busy, loopGoesOn
 }
 
+// hold gets the message ready whose value is a result of the head, the first of the rest. From then on it is not the engine's.
+func (d *Driver[IN, OUT]) hold(r *ChainedRange[IN, OUT], m call.Message, rest []OUT) {
+	if len(r.rest) == 0 && len(rest) > 1 {
+		r.rest = delivery.Split(m, rest...)
+	}
+	d.engine.Carried()
+	r.held = m
+	if len(r.rest) > 0 {
+		r.held, r.rest = delivery.With(r.rest[0], struct{}{}), r.rest[1:]
+	}
+}
+
+// yield calls the body with a result of the head.
+func (r *ChainedRange[IN, OUT]) yield(v OUT) (more bool) {
+	if r.YieldMessages == nil {
+		return r.Yield(v, nil)
+	}
+	more = r.YieldMessages(delivery.With(r.held, v), nil)
+	r.held = call.Message{}
+	return more
+}
+
 // parkOn sleeps until something happens, to the input or else.
-func (d *Driver[IN, OUT]) parkOn(in *Input[IN]) {
+func (d *Driver[IN, OUT]) parkOn(r *ChainedRange[IN, OUT]) {
 	d.host.Parked.Store(true)
 	if !d.host.Cancelled() && !d.mustStop() && d.mayPark() {
 		d.publish()
 		var elements <-chan IN
-		if in.Chan != nil && d.mayRead() {
-			elements = in.Chan
+		var messages <-chan delivery.Message[IN]
+		if d.mayRead() {
+			elements, messages = r.In.Chan, r.Messages.Chan
 		}
 		d.engine.Slept()
 		select {
 		case v, ok := <-elements:
 			d.host.Parked.Store(false)
 			d.witness.watch()
-			d.took(v, ok)
+			d.took(v, call.Message{}, ok)
+		case m, ok := <-messages:
+			d.host.Parked.Store(false)
+			d.witness.watch()
+			d.took(m.Value, delivery.With(m, struct{}{}), ok)
 		case <-d.host.C:
 		}
 	}

@@ -11,6 +11,7 @@ import (
 
 	"github.com/weirflow/weir/asyncop/internal/engine"
 	"github.com/weirflow/weir/checkpoint/participant"
+	"github.com/weirflow/weir/delivery"
 	"github.com/weirflow/weir/internal/fifo"
 	"github.com/weirflow/weir/internal/guard"
 	"github.com/weirflow/weir/internal/inband"
@@ -414,7 +415,8 @@ func (d *Driver[IN, OUT]) awaitInputEnd() error {
 			default:
 				if ok {
 					d.discarded.Add(1)
-					d.engine.Refused(engine.Discarded)
+					m, _ := delivery.FromElement(v)
+					d.engine.Refused(engine.Discarded, delivery.With(m, struct{}{}))
 					return lazyerr.Named("asyncop", wiring.ErrAfterFinal)
 				}
 			}

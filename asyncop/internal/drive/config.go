@@ -25,11 +25,12 @@ type Config[IN, OUT any] struct {
 
 	Reorders bool // results leave in another order than their elements came
 
-	Decode func(v any) (in IN, control bool, err error) // tells elements, control elements and wrong ones apart
-	Gates  []Gate                                       // asked before an element is accepted
-	Open   func(ctx context.Context) error              // before the first element; nil: there is none
-	Close  func() error                                 // after the last one, if Open succeeded; nil: there is none
-	Clone  func(in IN) IN                               // copies an element of Results' input; nil: there is none
+	// Decode tells elements, control elements and wrong ones apart. What it returns of a message may be wrong, too.
+	Decode func(v any) (in IN, m call.Message, control bool, err error)
+	Gates  []Gate                          // asked before an element is accepted
+	Open   func(ctx context.Context) error // before the first element; nil: there is none
+	Close  func() error                    // after the last one, if Open succeeded; nil: there is none
+	Clone  func(in IN) IN                  // copies an element of Results' input; nil: there is none
 
 	Permits *call.Permits // shared with other operators; nil: none
 
@@ -44,10 +45,11 @@ type Config[IN, OUT any] struct {
 	Observer    CheckpointedObserver // one of the engine's that has a state; nil: none has
 	Overflow    int                  // elements read past the capacity for the sake of a barrier
 
-	Panicked   func(recovered any) error // makes an error of a panic, or of Goexit: see package guard
-	ErrNil     error                     // stands for a nil error
-	ErrStopped error                     // of what Stop, or a break out of Results, has cut off
-	ErrClosed  error                     // of a coordinator that was closed before the start
+	Panicked        func(recovered any) error // makes an error of a panic, or of Goexit: see package guard
+	ErrNil          error                     // stands for a nil error
+	ErrStopped      error                     // of what Stop, or a break out of Results, has cut off
+	ErrAcknowledged error                     // of a message with an acknowledgement of its own, with checkpoints
+	ErrClosed       error                     // of a coordinator that was closed before the start
 
 	Hooks Hooks[IN]
 }
@@ -68,11 +70,12 @@ type CheckpointedObserver interface {
 
 // Hooks build what users see. The loop calls them.
 type Hooks[IN any] struct {
-	Abandoned  func(cause error, byElement bool, n int) error                              // the error of a run that ended with n elements in flight
-	Declined   func(r engine.Report[IN], err error)                                        // writes a line about an element that the sink did not take at the end
-	Log        func(ctx context.Context, level slog.Level, msg string, attrs ...slog.Attr) // writes a line
-	Blocked    func(c engine.SlowCall[IN])                                                 // writes a line about a call that took too long
-	FlushLines func(all bool)                                                              // writes the lines that are due: how many were suppressed, statistics
-	LinesDue   func() (due time.Duration, ok bool)                                         // when some are
-	Ended      func()                                                                      // writes the last line: the statistics are final
+	Abandoned   func(cause error, byElement bool, n int) error                              // the error of a run that ended with n elements in flight
+	Declined    func(r engine.Report[IN], err error)                                        // writes a line about an element that the sink did not take at the end
+	SourceBroke func(err error)                                                             // writes a line about a panic of what settles a message; from any goroutine
+	Log         func(ctx context.Context, level slog.Level, msg string, attrs ...slog.Attr) // writes a line
+	Blocked     func(c engine.SlowCall[IN])                                                 // writes a line about a call that took too long
+	FlushLines  func(all bool)                                                              // writes the lines that are due: how many were suppressed, statistics
+	LinesDue    func() (due time.Duration, ok bool)                                         // when some are
+	Ended       func()                                                                      // writes the last line: the statistics are final
 }

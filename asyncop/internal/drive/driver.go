@@ -11,6 +11,7 @@ import (
 
 	"github.com/weirflow/weir/asyncop/internal/call"
 	"github.com/weirflow/weir/asyncop/internal/engine"
+	"github.com/weirflow/weir/delivery"
 	"github.com/weirflow/weir/internal/fifo"
 	"github.com/weirflow/weir/internal/guard"
 	"github.com/weirflow/weir/internal/lazyerr"
@@ -55,6 +56,8 @@ type Driver[IN, OUT any] struct {
 	control  any                              // next, if it is a control element of the head
 	results  []OUT                            // of the head: what is left to be emitted, next included
 	whole    int                              // how many results the head has
+	message  call.Message                     // that the head is
+	parts    []delivery.Message[OUT]          // of it that are left to be emitted, next included, if it has several results
 	emitted  int64                            // results
 	leaving  fifo.Queue[leaving]              // observed elements whose results are in a ring
 	offered  int                              // direct calls that were offered to the workers in the last step

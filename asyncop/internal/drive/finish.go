@@ -6,7 +6,9 @@ import (
 	"log/slog"
 	"time"
 
+	"github.com/weirflow/weir/asyncop/internal/call"
 	"github.com/weirflow/weir/asyncop/internal/engine"
+	"github.com/weirflow/weir/delivery"
 	"github.com/weirflow/weir/internal/fifo"
 	"github.com/weirflow/weir/internal/inband"
 	"github.com/weirflow/weir/internal/lazyerr"
@@ -36,8 +38,11 @@ func (d *Driver[IN, OUT]) finish() {
 		cause = d.awaitInputEnd()
 	}
 	kept := d.suspended() && cause == nil // what is in flight is in the final checkpoint, and will be called again
-	err := d.outcome(cause, by, kept, abandoned)
+	err, abandoned := d.outcome(cause, by, kept, abandoned)
 	d.endCheckpoints(err)
+	for _, part := range d.parts { // of a message of which others have left
+		d.engine.GiveBack(delivery.With(part, struct{}{}))
+	}
 	if d.checks != nil {
 		d.checks.holdSource(false)
 	}
@@ -45,10 +50,11 @@ func (d *Driver[IN, OUT]) finish() {
 		switch {
 		case it.Kind == engine.Control:
 		case kept:
-			d.engine.Refused(engine.Kept)
+			d.engine.Refused(engine.Kept, call.Message{})
 		default:
 			d.discarded.Add(1)
-			d.engine.Refused(engine.Discarded)
+			m, _ := it.Rest.(call.Message)
+			d.engine.Refused(engine.Discarded, m)
 		}
 	}
 	if err == nil {
@@ -70,16 +76,14 @@ func (d *Driver[IN, OUT]) finish() {
 	}
 	if e := d.attached.Load(); e != nil {
 		e.close()
-		for _, ok := e.in.take(); ok; _, ok = e.in.take() {
+		for _, m, ok := e.in.take(); ok; _, m, ok = e.in.take() {
 			d.discarded.Add(1)
-			d.engine.Refused(engine.Discarded)
+			d.engine.Refused(engine.Discarded, m)
 		}
 	} else if !d.inClosed && !d.wiring.CompareAndSwap(unwired, endedUnwired) { // without an upstream, none closes in
 		go d.discard()
 	}
-	if kept {
-		abandoned = nil
-	}
+	d.settleMessages()
 	d.endSink(cause, abandoned)
 	if d.EndSink != nil {
 		if endErr := d.offLoop(d.EndSink); endErr != nil {
@@ -91,6 +95,7 @@ func (d *Driver[IN, OUT]) finish() {
 			d.Hooks.Log(d.host.Values, slog.LevelWarn, "asyncop: close after a failure", slog.Any("error", closeErr))
 		}
 	}
+	d.settleMessages()
 	d.observeEnd()
 	d.workers.Stop()
 	d.host.Cancel(nil) // lets go of the user's context
@@ -144,29 +149,31 @@ func (d *Driver[IN, OUT]) forget() {
 	d.nothingLoaded()
 }
 
-// outcome returns what Err will tell: nil after a clean end. What the failure sink is still to get has not ended.
+// outcome returns what Err will tell, nil after a clean end, and what is offered to the failure sink: not messages that are delivered
+// again. What has failed and the sink is still to get has not ended.
 func (d *Driver[IN, OUT]) outcome(
 	cause error, by engine.Cause, kept bool, abandoned []*queue.Entry[engine.Slot[IN, OUT]],
-) error {
+) (_ error, offer []*queue.Entry[engine.Slot[IN, OUT]]) {
 	n := 0
 	for _, e := range abandoned {
+		failed := d.engine.Describe(e).Failed
+		if !kept && (failed || !d.engine.ComesAgain(e)) {
+			offer = append(offer, e)
+		}
 		switch {
 		case kept:
 			d.engine.Ended(e, engine.Kept)
-		case d.engine.Describe(e).Failed:
+		case failed:
 			continue
 		default:
 			d.engine.Ended(e, engine.Abandoned)
 		}
 		n++
 	}
-	switch {
-	case n == 0 || cause == nil:
-		return cause
-	case by == engine.ByElement:
-		return d.Hooks.Abandoned(cause, true, n)
+	if n == 0 || cause == nil {
+		return cause, offer
 	}
-	return d.Hooks.Abandoned(cause, false, n)
+	return d.Hooks.Abandoned(cause, by == engine.ByElement, n), offer
 }
 
 // sinkLimit is how long after a failure or a cancel the context of the failure sink ends.
@@ -174,7 +181,8 @@ const sinkLimit = 30 * time.Second
 
 var errSinkLimit = fmt.Errorf("asyncop: the operator has ended, and %v later there are failures that the sink has not taken", sinkLimit)
 
-// endSink waits for the sink, and calls it once more for each element that it has not taken, and for those that were cut off (law A1).
+// endSink waits for the sink, and calls it once more for each element that it has not taken, and for those that were cut off (law A1),
+// but for messages that are delivered again.
 // Nothing of it is tried again: failed elements that it does not take are abandoned.
 func (d *Driver[IN, OUT]) endSink(cause error, abandoned []*queue.Entry[engine.Slot[IN, OUT]]) {
 	if d.engine.Sink == nil {
@@ -191,6 +199,10 @@ func (d *Driver[IN, OUT]) endSink(cause error, abandoned []*queue.Entry[engine.S
 	for _, e := range abandoned {
 		r := d.engine.Describe(e)
 		taken := d.engine.WasTaken(e)
+		if !taken && r.Failed && d.engine.ComesAgain(e) {
+			d.engine.Ended(e, engine.Abandoned)
+			continue
+		}
 		if !taken {
 			err := context.Cause(ctx)
 			if err == nil {
@@ -247,6 +259,9 @@ func (d *Driver[IN, OUT]) discard() {
 			continue
 		}
 		d.discarded.Add(1)
+		if m, ok := delivery.FromElement(v); ok {
+			d.giveBack(delivery.With(m, struct{}{}))
+		}
 		n++
 		select {
 		case <-d.done:

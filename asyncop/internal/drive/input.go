@@ -3,6 +3,7 @@ package drive
 import (
 	"fmt"
 
+	"github.com/weirflow/weir/asyncop/internal/call"
 	"github.com/weirflow/weir/asyncop/internal/engine"
 	"github.com/weirflow/weir/checkpoint/participant"
 	"github.com/weirflow/weir/internal/inband"
@@ -54,11 +55,11 @@ func (d *Driver[IN, OUT]) acceptSome() (busy bool) {
 // read takes what comes next, if it is there.
 func (d *Driver[IN, OUT]) read() bool {
 	if e := d.ends; e != nil {
-		v, ok := e.in.take()
+		v, m, ok := e.in.take()
 		if !ok && !e.in.ring.over() {
 			return false
 		}
-		d.receivedElement(v, ok)
+		d.receivedElement(v, m, ok)
 		return true
 	}
 	select {
@@ -106,33 +107,40 @@ func (d *Driver[IN, OUT]) mayRead() bool {
 func (d *Driver[IN, OUT]) received(v any, ok bool) {
 	if !ok {
 		var none IN
-		d.receivedElement(none, false)
+		d.receivedElement(none, call.Message{}, false)
 		return
 	}
-	in, control, err := d.Decode(v)
+	in, m, control, err := d.Decode(v)
+	if err == nil && d.checks != nil && m.Pending() {
+		err = lazyerr.Named("asyncop", d.ErrAcknowledged)
+	}
 	switch {
 	case err != nil:
 		d.discarded.Add(1)
-		d.engine.Refused(engine.Discarded)
+		d.engine.Refused(engine.Discarded, m)
 		d.engine.End(err)
 	case control:
 		d.receivedControl(v)
 	default:
-		d.receivedElement(in, true)
+		d.receivedElement(in, m, true)
 	}
 }
 
 // receivedElement goes on with an element; ok is false at the end of the input.
-func (d *Driver[IN, OUT]) receivedElement(in IN, ok bool) {
+func (d *Driver[IN, OUT]) receivedElement(in IN, m call.Message, ok bool) {
 	switch {
 	case !ok:
 		d.inClosed = true
 		d.engine.EndIfCancelled() // whoever is upstream may have noticed it first: the end is no clean one
 		d.endInput()
 	case d.letsIn && d.backlog.Len() == 0 && d.engine.HasRoom():
-		d.engine.Accept(in)
+		d.engine.Accept(in, m)
 	default:
-		d.backlog.Push(engine.Item[IN, OUT]{In: in})
+		it := engine.Item[IN, OUT]{In: in}
+		if m != (call.Message{}) {
+			it.Rest = m
+		}
+		d.backlog.Push(it)
 	}
 }
 

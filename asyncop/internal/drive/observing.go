@@ -1,6 +1,7 @@
 package drive
 
 import (
+	"github.com/weirflow/weir/asyncop/internal/call"
 	"github.com/weirflow/weir/asyncop/internal/engine"
 	"github.com/weirflow/weir/internal/guard"
 	"github.com/weirflow/weir/internal/lazyerr"
@@ -39,6 +40,7 @@ func (d *Driver[IN, OUT]) settled() uint64 {
 
 // observe calls the observers with what has happened.
 func (d *Driver[IN, OUT]) observe() {
+	d.engine.SettleMessages()
 	if !d.engine.IsObserved() {
 		return
 	}
@@ -76,6 +78,15 @@ func (d *Driver[IN, OUT]) observeEnd() {
 	}
 }
 
+// settleMessages settles messages off the loop, once that has ended.
+func (d *Driver[IN, OUT]) settleMessages() {
+	for d.engine.MaySettle() {
+		if err := d.offLoop(func() error { d.engine.SettleMessages(); return nil }); err != nil {
+			d.Hooks.SourceBroke(err) // it has ended its goroutine
+		}
+	}
+}
+
 // observeLate reports n elements that came after the end, off the loop. It returns 0: how many are left.
 func (d *Driver[IN, OUT]) observeLate(n int) int {
 	if !d.engine.IsObserved() {
@@ -83,7 +94,7 @@ func (d *Driver[IN, OUT]) observeLate(n int) int {
 	}
 	<-d.done
 	for range n {
-		d.engine.Refused(engine.Discarded)
+		d.engine.Refused(engine.Discarded, call.Message{})
 	}
 	for d.offLoop(func() error { d.engine.Report(); return nil }) != nil {
 		continue // it has ended its goroutine, and is not called again with the same

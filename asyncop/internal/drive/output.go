@@ -1,6 +1,10 @@
 package drive
 
-import "github.com/weirflow/weir/checkpoint/participant"
+import (
+	"github.com/weirflow/weir/asyncop/internal/call"
+	"github.com/weirflow/weir/checkpoint/participant"
+	"github.com/weirflow/weir/delivery"
+)
 
 // emitSome hands over what may leave, as long as downstream takes it.
 func (d *Driver[IN, OUT]) emitSome() (busy bool) {
@@ -21,7 +25,7 @@ func (d *Driver[IN, OUT]) emitSome() (busy bool) {
 // send hands over what is loaded, if downstream takes it now.
 func (d *Driver[IN, OUT]) send() bool {
 	if d.ends != nil {
-		return d.ends.out.ring.put(d.results[0])
+		return d.ends.out.ring.putMessage(d.results[0], d.messageOfNext())
 	}
 	if d.carrier != nil {
 		return d.carrier.ring.put(d.next)
@@ -53,12 +57,15 @@ func (d *Driver[IN, OUT]) load() bool {
 	if d.suspended() {
 		return false
 	}
-	results, control := d.engine.Head()
+	results, m, control := d.engine.Head()
 	switch {
 	case control != nil:
 		d.loaded, d.control, d.next = true, control, control
 	case len(results) > 0:
 		d.loaded, d.results, d.whole = true, results, len(results)
+		if d.message = m; len(results) > 1 && m != (call.Message{}) {
+			d.parts = delivery.Split(m, results...)
+		}
 		d.loadResult()
 	}
 	return d.loaded
@@ -66,9 +73,21 @@ func (d *Driver[IN, OUT]) load() bool {
 
 // loadResult makes next the next result of the head.
 func (d *Driver[IN, OUT]) loadResult() {
-	if d.ends == nil {
-		d.next = d.results[0] // rings take it unboxed
+	switch {
+	case d.ends != nil: // rings take it unboxed
+	case d.message == (call.Message{}):
+		d.next = d.results[0]
+	default:
+		d.next = delivery.With(d.messageOfNext(), d.results[0])
 	}
+}
+
+// messageOfNext returns the message whose value the next result is.
+func (d *Driver[IN, OUT]) messageOfNext() call.Message {
+	if len(d.parts) > 0 {
+		return delivery.With(d.parts[0], struct{}{})
+	}
+	return d.message
 }
 
 // unload takes back what was loaded and not sent, so that a barrier can go before it, and tells whether it could:
@@ -85,6 +104,7 @@ func (d *Driver[IN, OUT]) unload() bool {
 
 func (d *Driver[IN, OUT]) nothingLoaded() {
 	d.loaded, d.barrier, d.control, d.results, d.whole, d.next = false, false, nil, nil, 0, nil
+	d.message, d.parts = call.Message{}, nil
 }
 
 // sent goes on after next was sent. The entry of an element with several results stays the head of the queue until the
@@ -92,6 +112,10 @@ func (d *Driver[IN, OUT]) nothingLoaded() {
 func (d *Driver[IN, OUT]) sent() {
 	if d.whole > 0 {
 		d.emitted++
+		if len(d.parts) > 0 {
+			d.parts = d.parts[1:]
+			d.engine.Carried() // by this part and the others
+		}
 		if d.results = d.results[1:]; len(d.results) > 0 {
 			d.loadResult()
 			return

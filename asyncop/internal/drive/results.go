@@ -3,6 +3,8 @@ package drive
 import (
 	"sync"
 
+	"github.com/weirflow/weir/asyncop/internal/call"
+	"github.com/weirflow/weir/delivery"
 	"github.com/weirflow/weir/internal/guard"
 	"github.com/weirflow/weir/internal/lazyerr"
 )
@@ -16,19 +18,44 @@ type ends[IN, OUT any] struct {
 	failed error // the error that the input ended with; written before in is ended
 }
 
-// Results drives the operator with what iterate puts, until that returns or put reports false, and yields its results.
-func (d *Driver[IN, OUT]) Results(iterate func(put func(IN) bool) error, yield func(OUT, error) bool) {
+// Range is a loop over results: of values or, if Messages is set, of messages.
+type Range[IN, OUT any] struct {
+	Iterate func(put func(IN) bool) error // puts the input until put reports false; then, or at the end, it returns
+	Yield   func(OUT, error) bool
+
+	Messages      func(put func(delivery.Message[IN]) bool) error
+	YieldMessages func(delivery.Message[OUT], error) bool
+}
+
+func (r *Range[IN, OUT]) yield(v OUT, m call.Message, err error) bool {
+	if r.YieldMessages != nil {
+		return r.YieldMessages(delivery.With(m, v), err)
+	}
+	return r.Yield(v, err)
+}
+
+// Results drives the operator with the input of r, and yields its results.
+func (d *Driver[IN, OUT]) Results(r Range[IN, OUT]) {
 	e := &ends[IN, OUT]{in: newInlet[IN](d.Buffer), out: newOutlet[OUT](d.Buffer, d.engine.IsObserved(), d.host.WakeUp)}
+	if r.Messages != nil {
+		e.in.ring.messages = make([]call.Message, len(e.in.ring.buf))
+		e.out.ring.messages = make([]call.Message, len(e.out.ring.buf))
+	}
 	d.attached.Store(e)
 	select {
 	case <-d.over: // before it saw the ends
 		e.close()
 	default:
 	}
-	go d.pull(e, iterate)
+	go d.pull(e, &r)
 
+	var held call.Message // what the body has
 	defer func() {
 		<-d.done
+		d.giveBack(held)
+		for _, m, ok := e.out.ring.takeMessage(); ok; _, m, ok = e.out.ring.takeMessage() {
+			d.giveBack(m)
+		}
 		close(d.in) // nobody else has it
 	}()
 	leave := sync.OnceFunc(func() { close(e.out.gone) }) // before done, which waits for it
@@ -39,8 +66,10 @@ func (d *Driver[IN, OUT]) Results(iterate func(put func(IN) bool) error, yield f
 			d.host.Cancel(d.ErrStopped)
 		}
 	}()
-	for v, ok := e.out.next(); ok; v, ok = e.out.next() {
-		more := yield(v, nil)
+	for v, m, ok := e.out.next(); ok; v, m, ok = e.out.next() {
+		held = m
+		more := r.yield(v, m, nil)
+		held = call.Message{}
 		e.out.settle()
 		if !more {
 			return
@@ -55,12 +84,12 @@ func (d *Driver[IN, OUT]) Results(iterate func(put func(IN) bool) error, yield f
 	}
 	if err != nil {
 		var none OUT
-		yield(none, err)
+		r.yield(none, call.Message{}, err)
 	}
 }
 
 // pull feeds the loop, on a goroutine of its own.
-func (d *Driver[IN, OUT]) pull(e *ends[IN, OUT], iterate func(put func(IN) bool) error) {
+func (d *Driver[IN, OUT]) pull(e *ends[IN, OUT], r *Range[IN, OUT]) {
 	refused := 0
 	defer func() {
 		e.in.ring.ended.Store(true)
@@ -68,6 +97,11 @@ func (d *Driver[IN, OUT]) pull(e *ends[IN, OUT], iterate func(put func(IN) bool)
 		if e.in.ring.stopped.Load() {
 			<-d.done
 			d.observeLate(refused + e.in.ring.len())
+			for e.in.ring.messages != nil && e.in.ring.len() > 0 {
+				d.discarded.Add(1) // it was counted by its place
+				_, m, _ := e.in.ring.takeMessage()
+				d.giveBack(m)
+			}
 		}
 	}()
 	var g guard.Guard
@@ -75,18 +109,25 @@ func (d *Driver[IN, OUT]) pull(e *ends[IN, OUT], iterate func(put func(IN) bool)
 		d.BreakOff(lazyerr.Named("asyncop: input of Results", d.Panicked(recovered)))
 	})
 	clone, host := d.Clone, d.host
-	err := iterate(func(v IN) bool {
+	put := func(v IN, m call.Message) bool {
 		if clone != nil {
 			v = clone(v) // before the input goes on
 		}
-		if !e.in.put(v) {
+		if !e.in.put(v, m) {
 			d.discarded.Add(1)
 			refused++
+			d.giveBack(m)
 			return false
 		}
 		host.WakeUp()
 		return true
-	})
+	}
+	var err error
+	if r.Messages != nil {
+		err = r.Messages(func(m delivery.Message[IN]) bool { return put(m.Value, delivery.With(m, struct{}{})) })
+	} else {
+		err = r.Iterate(func(v IN) bool { return put(v, call.Message{}) })
+	}
 	if err != nil {
 		e.failed = lazyerr.Named("asyncop: input of Results", err)
 	}
@@ -97,4 +138,13 @@ func (d *Driver[IN, OUT]) pull(e *ends[IN, OUT], iterate func(put func(IN) bool)
 func (e *ends[IN, OUT]) close() {
 	e.in.stop()
 	e.out.close()
+}
+
+// giveBack nacks a message that nothing was made of, from any goroutine: its source is user code (law A6).
+func (d *Driver[IN, OUT]) giveBack(m call.Message) {
+	if m.Pending() {
+		if err := d.offLoop(func() error { m.Nack(0); return nil }); err != nil {
+			d.Hooks.SourceBroke(err)
+		}
+	}
 }

@@ -11,7 +11,8 @@ import (
 // A channel of the same size costs some five times as much, since it locks; and it makes whoever waits run at once, for
 // one value.
 type ring[T any] struct {
-	buf []T // its length is a power of two
+	buf      []T            // its length is a power of two
+	messages []call.Message // as long, if the values are those of messages; else nil
 
 	_     [64]byte // what the two sides write is kept apart
 	head  atomic.Uint64
@@ -63,6 +64,27 @@ func (r *ring[T]) take() (v T, ok bool) {
 	return v, true
 }
 
+// putMessage is put for the value of a message, or for another one.
+func (r *ring[T]) putMessage(v T, m call.Message) bool {
+	if r.messages != nil {
+		if r.full() {
+			return false
+		}
+		r.messages[r.tail.Load()&uint64(len(r.buf)-1)] = m
+	}
+	return r.put(v)
+}
+
+// takeMessage is take for the value of a message, or for another one.
+func (r *ring[T]) takeMessage() (v T, m call.Message, ok bool) {
+	if r.messages != nil && r.len() > 0 {
+		place := &r.messages[r.head.Load()&uint64(len(r.buf)-1)]
+		m, *place = *place, call.Message{}
+	}
+	v, ok = r.take()
+	return v, m, ok
+}
+
 // len returns the number of values held; both sides may ask.
 func (r *ring[T]) len() int {
 	head := r.head.Load() // first: it never passes tail
@@ -89,9 +111,9 @@ func newInlet[T any](places int) inlet[T] {
 }
 
 // put waits for a place for v; false: nothing is taken any more. The caller wakes the loop.
-func (i *inlet[T]) put(v T) bool {
+func (i *inlet[T]) put(v T, m call.Message) bool {
 	for !i.ring.stopped.Load() {
-		if i.ring.put(v) {
+		if i.ring.putMessage(v, m) {
 			return true
 		}
 		i.feeder.Sleep(func() bool { return i.ring.full() && !i.ring.stopped.Load() })
@@ -100,12 +122,12 @@ func (i *inlet[T]) put(v T) bool {
 }
 
 // take returns the next value, if there is one. Called by the loop.
-func (i *inlet[T]) take() (v T, ok bool) {
-	v, ok = i.ring.take()
+func (i *inlet[T]) take() (v T, m call.Message, ok bool) {
+	v, m, ok = i.ring.takeMessage()
 	if ok && i.feeder.Parked.Load() && i.ring.halfEmpty() {
 		i.feeder.WakeUp()
 	}
-	return v, ok
+	return v, m, ok
 }
 
 // stop takes nothing more.
@@ -140,17 +162,17 @@ func (o *outlet[T]) mayPut() bool {
 }
 
 // next waits for a value; ok is false if none follows.
-func (o *outlet[T]) next() (v T, ok bool) {
+func (o *outlet[T]) next() (v T, m call.Message, ok bool) {
 	for {
-		if v, ok = o.ring.take(); ok {
+		if v, m, ok = o.ring.takeMessage(); ok {
 			if o.behind.Load() && o.ring.halfEmpty() {
 				o.behind.Store(false)
 				o.wakeUp()
 			}
-			return v, true
+			return v, m, true
 		}
 		if o.ring.over() {
-			return v, false
+			return v, m, false
 		}
 		o.reader.Sleep(func() bool { return o.ring.len() == 0 && !o.ring.ended.Load() })
 	}

@@ -93,9 +93,9 @@ func TestLoopIsWokenAgain(t *testing.T) {
 		for o.ring.put(round) {
 		}
 		require.False(t, o.mayPut())
-		_, _ = o.next()
+		_, _, _ = o.next()
 		require.Equal(t, round, woken, "not for a single place")
-		_, _ = o.next()
+		_, _, _ = o.next()
 		require.Equal(t, round+1, woken)
 		require.True(t, o.mayPut())
 		o.behind.Store(false) // as that reader does, late

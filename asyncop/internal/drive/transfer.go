@@ -20,7 +20,7 @@ func (d *Driver[IN, OUT]) Transfer(next chan<- any, tell bool) {
 	for v := range d.out {
 		next <- v
 	}
-	for v, ok := o.next(); ok; v, ok = o.next() {
+	for v, _, ok := o.next(); ok; v, _, ok = o.next() {
 		next <- v
 		o.settle()
 	}

@@ -83,7 +83,7 @@ func (g *Engine[IN, OUT]) begin(e *queue.Entry[Slot[IN, OUT]]) {
 			g.Timers.Arm(&s.timer, end)
 		}
 	}
-	a := g.newAttempt()
+	a := g.newAttempt(s)
 	a.Start(g.Host, e, s.attempts, deadline)
 	s.attempt = a
 	if p := s.place(); p != nil {
@@ -154,11 +154,16 @@ func (g *Engine[IN, OUT]) refuse(e *queue.Entry[Slot[IN, OUT]], err error) {
 	g.fail(e, err)
 }
 
-func (g *Engine[IN, OUT]) newAttempt() *call.Attempt[*queue.Entry[Slot[IN, OUT]], OUT] {
-	if g.forming != nil {
-		return g.forming.Add()
-	}
-	if g.Direct {
+func (g *Engine[IN, OUT]) newAttempt(s *Slot[IN, OUT]) *call.Attempt[*queue.Entry[Slot[IN, OUT]], OUT] {
+	m := s.message()
+	switch {
+	case g.forming != nil:
+		a := g.forming.Add()
+		a.Carry(m)
+		return a
+	case m != (call.Message{}):
+		return call.NewCarrying[*queue.Entry[Slot[IN, OUT]], OUT](m)
+	case g.Direct:
 		return call.NewRoomy[*queue.Entry[Slot[IN, OUT]], OUT]()
 	}
 	return new(call.Attempt[*queue.Entry[Slot[IN, OUT]], OUT])
@@ -379,6 +384,7 @@ func (g *Engine[IN, OUT]) handle(e *queue.Entry[Slot[IN, OUT]], failure error, t
 	limit := g.now + g.HandlerLimit
 	h := &call.Handling[*queue.Entry[Slot[IN, OUT]], OUT]{TimedOut: timedOut}
 	h.Start(g.Host, e, 0, limit)
+	h.Carry(s.message())
 	s.more().held = h
 	g.Timers.Arm(&s.timer, limit)
 	r, ctx := g.report(s), g.contextBeside(s, &h.Token)

@@ -400,7 +400,7 @@ func TestBatchesFollowTheirModel(t *testing.T) {
 					return
 				}
 				name := fmt.Sprintf("e%d", accepted)
-				b.Accept(name)
+				b.Accept(name, call.Message{})
 				m.elements = append(m.elements, &modelled{name: name, phase: "fresh", accepted: m.now})
 				m.startBatches(false)
 				handOut()

@@ -40,8 +40,8 @@ func BenchmarkAtOnce(b *testing.B) {
 				if n%128 == 0 {
 					r.Turn()
 				}
-				r.Accept("x")
-				for results, _ := r.Head(); len(results) > 0; results, _ = r.Head() {
+				r.Accept("x", call.Message{})
+				for results, _, _ := r.Head(); len(results) > 0; results, _, _ = r.Head() {
 					r.Left()
 				}
 			}

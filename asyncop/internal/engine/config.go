@@ -103,6 +103,7 @@ type Hooks[IN any] struct {
 	Retrying        func(r Report[IN], d decision.Decision)
 	NotRetried      func(r Report[IN], d decision.Decision)
 	ObserverBroke   func(err error) // where that is nobody's outcome
+	SourceBroke     func(err error) // of a message that was being settled
 }
 
 // Report is what an engine says of an element.

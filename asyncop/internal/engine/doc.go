@@ -14,7 +14,8 @@
 //   - feeds it: [Engine.HasRoom], [Engine.Accept], [Engine.AcceptControl], [Engine.Restore], [Engine.EndRetries],
 //     [Engine.NoneFollows];
 //   - lets it work: [Engine.Turn], [Engine.Jobs], and [Engine.Next], which says when the next turn is due;
-//   - carries results away: [Engine.Head] and [Engine.Left];
+//   - carries results away: [Engine.Head] and [Engine.Left], and [Engine.Carried] for parts of a message;
+//   - lets messages be settled: [Engine.SettleMessages], [Engine.MaySettle], [Engine.GiveBack], [Engine.ComesAgain];
 //   - copies what is in flight for a checkpoint: [Engine.Items];
 //   - ends it: [Engine.End], [Engine.EndIfCancelled], [Engine.Failure]; then [Engine.Abandon], [Engine.Describe] and
 //     [Engine.Ended] for what was in flight, [Engine.CutSink], [Engine.AwaitSink], [Engine.WasTaken] and [Engine.LastOffer] for what the failure

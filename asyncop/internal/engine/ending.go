@@ -32,6 +32,7 @@ func (g *Engine[IN, OUT]) Ended(e *queue.Entry[Slot[IN, OUT]], how Ending) {
 // ended is the one place where an element ends (law O1). It returns the rider of an observed one, which Gone wants to have back.
 func (g *Engine[IN, OUT]) ended(e *queue.Entry[Slot[IN, OUT]], how Ending) *Rider {
 	s := &e.Value
+	g.settleEnded(s, how)
 	switch how {
 	case Emitted, Empty:
 		g.counts.Completed++
@@ -122,20 +123,20 @@ func (g *Engine[IN, OUT]) report(s *Slot[IN, OUT]) Report[IN] {
 
 // ---- Results out
 
-// Head returns what the head of the queue has to emit, results or a control element; neither, if its turn has not come. Elements
-// that emit nothing leave here. The head stays until Left is called.
-func (g *Engine[IN, OUT]) Head() (results []OUT, control any) {
+// Head returns what the head of the queue has to emit, results or a control element; neither, if its turn has not come. m is the
+// message that it is, or zero. Elements that emit nothing leave here. The head stays until Left is called.
+func (g *Engine[IN, OUT]) Head() (results []OUT, m call.Message, control any) {
 	for {
 		e := g.Queue.Head()
 		if e == nil {
-			return nil, nil
+			return nil, m, nil
 		}
 		switch s := &e.Value; s.phase {
 		case controlElement:
-			return nil, s.extra.rare.held
+			return nil, m, s.extra.rare.held
 		case done:
 			if results = s.results(); len(results) > 0 {
-				return results, nil
+				return results, s.message(), nil
 			}
 		default: // ended
 		}
@@ -156,6 +157,7 @@ func (g *Engine[IN, OUT]) leave(e *queue.Entry[Slot[IN, OUT]], how Ending) (r *R
 		g.oldest = nextIn(e, func(s *Slot[IN, OUT]) bool { return s.phase != controlElement })
 	}
 	g.keepPlace(&e.Value)
+	g.unride(&e.Value)
 	g.Queue.Pop()
 	return r
 }

@@ -71,6 +71,9 @@ type Engine[IN, OUT any] struct {
 	told   int              // how many of them know of the first one
 	riders []*Rider         // to be used again
 
+	settlements fifo.Queue[settlement] // what SettleMessages is to do
+	extras      []*extra[IN, OUT]      // of messages that have left, to be used again
+
 	counts Counters
 }
 
@@ -137,9 +140,11 @@ func (g *Engine[IN, OUT]) Present() time.Duration { return g.now }
 
 // ---- Elements in
 
-// Accept takes a slot for in and starts its first attempt if a permit is free. There must be room.
-func (g *Engine[IN, OUT]) Accept(in IN) {
+// Accept takes a slot for in and starts its first attempt if a permit is free. There must be room. m is the message whose value in
+// is, or zero.
+func (g *Engine[IN, OUT]) Accept(in IN, m call.Message) {
 	e := g.putNew(in, false)
+	g.ride(e, m)
 	g.observe(e, false, 0)
 	if g.join(e) && (g.TimeoutFor == nil || g.limitNew(e)) {
 		g.startNew(e)
@@ -288,7 +293,7 @@ const (
 func (g *Engine[IN, OUT]) Next() time.Duration {
 	g.tick()                                                     // the sleep is not part of the last call
 	g.call, g.slow = userCall[IN, OUT]{}, watchedCall[IN, OUT]{} // an idle engine keeps nothing
-	if len(g.blocked) > 0 || !g.Host.Mail.Empty() || g.Host.Freed() > 0 || g.returned.Load() || g.failure != nil || g.notes.Len() > 0 || g.mayHandOver() {
+	if len(g.blocked) > 0 || !g.Host.Mail.Empty() || g.Host.Freed() > 0 || g.returned.Load() || g.failure != nil || g.notes.Len() > 0 || g.MaySettle() || g.mayHandOver() {
 		return Now
 	}
 	next := Never
@@ -480,6 +485,7 @@ func (g *Engine[IN, OUT]) Forget() {
 		b.waiting = fifo.Queue[waiting[IN, OUT]]{}
 	}
 	g.notes, g.riders, g.failedIn = fifo.Queue[note]{}, nil, nil
+	g.settlements, g.extras = fifo.Queue[settlement]{}, nil
 	g.rest, g.call, g.slow, g.blocked = nil, userCall[IN, OUT]{}, watchedCall[IN, OUT]{}, nil
 	g.Host.Mail.Take()
 }

@@ -58,6 +58,7 @@ func (g *Engine[IN, OUT]) offer(e *queue.Entry[Slot[IN, OUT]], h *handing[IN, OU
 	s := &e.Value
 	h.done = make(chan struct{})
 	h.Start(g.Host, e, 0, call.NoDeadline)
+	h.Carry(s.message())
 	s.more().held = h
 	g.handing = h
 	g.refresh()
@@ -118,6 +119,7 @@ func (g *Engine[IN, OUT]) LastOffer(e *queue.Entry[Slot[IN, OUT]], err error, cu
 	s := &e.Value
 	h := new(handing[IN, OUT])
 	h.Start(g.Host, nil, 0, call.NoDeadline)
+	h.Carry(s.message())
 	ctx := call.WithEnd(g.contextBeside(s, &h.Token), cut)
 	r := g.report(s)
 	if !r.Failed {

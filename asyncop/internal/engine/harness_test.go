@@ -128,7 +128,7 @@ func (r *rig) feed(elements string) {
 			require.NoError(r.tb, err)
 			r.AcceptControl(m)
 		} else {
-			r.Accept(in)
+			r.Accept(in, call.Message{})
 		}
 	}
 }
@@ -157,7 +157,7 @@ func (r *rig) turn() {
 func (r *rig) emit() {
 	defer r.Report()
 	for {
-		results, control := r.Head()
+		results, _, control := r.Head()
 		switch {
 		case control != nil:
 			r.note(fmt.Sprintf("|%d", control))

@@ -4,6 +4,7 @@ import (
 	"slices"
 	"time"
 
+	"github.com/weirflow/weir/asyncop/internal/call"
 	"github.com/weirflow/weir/queue"
 )
 
@@ -30,7 +31,7 @@ type ItemKind uint8
 
 // Kinds of items.
 const (
-	Record    ItemKind = iota // to be called
+	Record    ItemKind = iota // to be called; rest is a call.Message if it is one that has not had a slot yet
 	Control                   // a watermark: rest
 	Completed                 // a record whose results wait to be emitted: rest has them
 )
@@ -125,6 +126,9 @@ func (g *Engine[IN, OUT]) Restore(it Item[IN, OUT], number int64) {
 // restoreRecord takes a slot for a record that is to be called.
 func (g *Engine[IN, OUT]) restoreRecord(it Item[IN, OUT], number int64) {
 	e := g.putNew(it.In, it.First != 0)
+	if m, ok := it.Rest.(call.Message); ok {
+		g.ride(e, m)
+	}
 	g.observe(e, it.Restored, number)
 	if !g.join(e) {
 		return

@@ -419,7 +419,7 @@ func TestKeyOrderFollowsItsModel(t *testing.T) {
 					return
 				}
 				name := fmt.Sprintf("%c%d", 'a'+rapid.IntRange(0, 2).Draw(t, "key"), accepted)
-				r.Accept(name)
+				r.Accept(name, call.Message{})
 				e := m.put(name, accepted)
 				m.startNew(e)
 			},

@@ -441,7 +441,7 @@ func TestKeysWithoutElementsCostNothing(t *testing.T) {
 			most := 0
 			feed := func(keys int) {
 				for i := range keys {
-					r.Accept(strconv.Itoa(i))
+					r.Accept(strconv.Itoa(i), call.Message{})
 					if !tt.hold {
 						r.Head()
 					}
@@ -509,8 +509,8 @@ func TestKeyOrderAllocates(t *testing.T) {
 			}
 		})
 		return testing.AllocsPerRun(1000, func() {
-			r.Accept("a1")
-			r.Accept("b1")
+			r.Accept("a1", call.Message{})
+			r.Accept("b1", call.Message{})
 			r.Turn()
 			r.Head()
 		})

@@ -213,7 +213,7 @@ func TestEngineFollowsItsModel(t *testing.T) {
 					m.accept("", accepted)
 				} else {
 					name := fmt.Sprintf("e%d", accepted)
-					r.Accept(name)
+					r.Accept(name, call.Message{})
 					m.accept(name, 0)
 				}
 			},

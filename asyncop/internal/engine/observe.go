@@ -45,6 +45,7 @@ type ElementEnd struct {
 // Rider is what rides with an element for those who observe it. The engine's, until Left returns it; then the driver's, until it
 // is given back to Gone. Riders are used again.
 type Rider struct {
+	base     context.Context // of the element, without observers
 	ctx      context.Context // of the element, as Accepted has returned it
 	attempt  context.Context // of the attempt whose end was not reported yet; nil: there is none
 	end      AttemptEnd      // of that attempt, once it is concluded
@@ -82,7 +83,8 @@ func (g *Engine[IN, OUT]) observe(e *queue.Entry[Slot[IN, OUT]], restored bool, 
 	s := &e.Value
 	s.more().rider = r
 	r.accepted = g.now
-	r.ctx = g.Host.Values
+	r.base = g.baseOf(s)
+	r.ctx = r.base
 	g.watchObserver()
 	for next := 0; next < len(g.Observers); {
 		if err := g.protect(callAccepted, e, func() {
@@ -168,7 +170,7 @@ func (g *Engine[IN, OUT]) contextOf(
 // hasValues reports whether the context of the attempt of e has values of an observer.
 func (g *Engine[IN, OUT]) hasValues(e *queue.Entry[Slot[IN, OUT]]) bool {
 	r := e.Value.rider()
-	return r != nil && r.attempt != g.Host.Values
+	return r != nil && r.attempt != r.base
 }
 
 // contextOfElement returns the context that belongs to an element: its values are those that its observers gave it.
@@ -176,13 +178,21 @@ func (g *Engine[IN, OUT]) contextOfElement(s *Slot[IN, OUT]) context.Context {
 	if r := s.rider(); r != nil {
 		return r.ctx
 	}
+	return g.baseOf(s)
+}
+
+// baseOf returns the context that the observers of an element get.
+func (g *Engine[IN, OUT]) baseOf(s *Slot[IN, OUT]) context.Context {
+	if m := s.message(); m != (call.Message{}) {
+		return call.WithMessage(g.Host.Values, m)
+	}
 	return g.Host.Values
 }
 
 // contextBeside returns the context of user code that runs for an element beside its calls.
 func (g *Engine[IN, OUT]) contextBeside(s *Slot[IN, OUT], t *call.Token[*queue.Entry[Slot[IN, OUT]]]) context.Context {
 	own := (*call.Context[*queue.Entry[Slot[IN, OUT]]])(t)
-	if r := s.rider(); r != nil && r.ctx != g.Host.Values {
+	if r := s.rider(); r != nil && r.ctx != r.base {
 		return call.WithValues(r.ctx, own)
 	}
 	return own
@@ -246,8 +256,9 @@ func (g *Engine[IN, OUT]) Gone(r *Rider, how Ending) {
 	}
 }
 
-// Refused says that an element was received and not accepted: Discarded or Kept.
-func (g *Engine[IN, OUT]) Refused(how Ending) {
+// Refused says that an element was received and not accepted: Discarded or Kept. m is the message that it is, if it is one.
+func (g *Engine[IN, OUT]) Refused(how Ending, m call.Message) {
+	g.GiveBack(m)
 	if len(g.Observers) > 0 {
 		g.notes.Push(note{ctx: g.Host.Values, element: ElementEnd{How: how}, isEnd: true})
 	}

@@ -161,7 +161,7 @@ func TestObserverOfTheEnd(t *testing.T) {
 	for i, e := range r.Abandon() {
 		r.Ended(e, []Ending{Abandoned, Kept, HandedOver, Abandoned}[i])
 	}
-	r.Refused(Discarded)
+	r.Refused(Discarded, call.Message{})
 	r.Report()
 	require.Equal(t, strings.Join([]string{
 		")d#1 context canceled in 0s",
@@ -263,7 +263,7 @@ func TestObserverBreaks(t *testing.T) {
 						r.Resume()
 					}
 				}
-				step(func() { r.Accept("a") })
+				step(func() { r.Accept("a", call.Message{}) })
 				for range 3 {
 					step(func() { r.Turn(); r.emit(); r.Report() })
 					if a := r.calls["a#1"]; a != nil && !a.Completed() {
@@ -312,7 +312,7 @@ func TestObserverAtRandom(t *testing.T) {
 			switch rapid.IntRange(0, 4).Draw(t, "step") {
 			case 0:
 				if r.HasRoom() {
-					r.Accept(fmt.Sprintf("e%d", n))
+					r.Accept(fmt.Sprintf("e%d", n), call.Message{})
 					n++
 				}
 			case 1:

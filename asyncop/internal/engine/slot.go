@@ -41,6 +41,8 @@ type RetryKind uint8
 const (
 	ByResult RetryKind = 1 << iota // a result asked for it, not an error
 	Demanded                       // a server demanded the wait: the end of the input does not cut it
+
+	carried RetryKind = 1 << 7 // of a slot in phase done: what was emitted carries its message on
 )
 
 func kindOfRetry(isByResult, isDemanded bool) (k RetryKind) {
@@ -73,6 +75,8 @@ type rare[IN, OUT any] struct {
 	// limit is the deadline of an element that has a timeout of its own, or is restored and does not have its whole timeout; nil for the
 	// others.
 	limit *limit[IN, OUT]
+	// message is the one that the element is, without its value; zero if it is none.
+	message call.Message
 	// rider is for those who observe the element; nil if there are none.
 	rider *Rider
 	// place is that in its lane; nil without key order.

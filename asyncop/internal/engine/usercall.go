@@ -29,6 +29,7 @@ const (
 	callPace              // Config.Pace
 	callKey               // the key function
 	callTimeout           // Config.TimeoutFor
+	callSettle            // the sources of messages that have ended
 )
 
 // protect runs user code for e, which is nil if it is for none, and returns its panic as an error; see broken. If the code ends the
@@ -74,6 +75,8 @@ func (g *Engine[IN, OUT]) broken(err error) {
 		g.fail(e, err)
 	case callReport:
 		g.Hooks.ObserverBroke(err)
+	case callSettle:
+		g.Hooks.SourceBroke(err)
 	case callPace:
 		if g.Host.Share != nil {
 			g.Host.Share.Release()
@@ -112,6 +115,7 @@ type SlowCall[IN any] struct {
 	Observed bool // it is the observer's, and In is not set
 	Keyed    bool // it is the key function's
 	Timed    bool // it is TimeoutFor's
+	Settling bool // it is that of a source of messages, and In is not set
 
 	Context context.Context //nolint:containedctx // of the element
 }
@@ -128,6 +132,7 @@ type watchedCall[IN, OUT any] struct {
 	observed bool
 	keyed    bool
 	timed    bool
+	settling bool
 	ctx      context.Context //nolint:containedctx // of the element, where elements have one of their own
 }
 
@@ -135,6 +140,7 @@ type watchedCall[IN, OUT any] struct {
 func (g *Engine[IN, OUT]) watch(e *queue.Entry[Slot[IN, OUT]], invoked bool) {
 	w := &g.slow
 	w.watched, w.invoked, w.judged, w.observed, w.keyed, w.timed = true, invoked, !invoked, false, false, false
+	w.settling = false
 	w.since, w.lost, w.in = g.now, time.Duration(g.Lost.Load()), e.Value.in
 	if len(g.Observers) > 0 {
 		w.ctx = g.contextOfElement(&e.Value)
@@ -157,7 +163,7 @@ func (g *Engine[IN, OUT]) endWatch() {
 			ctx = g.Host.Values
 		}
 		g.blocked = append(g.blocked, SlowCall[IN]{
-			In: w.in, Took: took, Invoked: w.invoked, Judged: w.judged, Observed: w.observed, Keyed: w.keyed, Timed: w.timed,
+			In: w.in, Took: took, Invoked: w.invoked, Judged: w.judged, Observed: w.observed, Keyed: w.keyed, Timed: w.timed, Settling: w.settling,
 			Context: ctx,
 		})
 	}

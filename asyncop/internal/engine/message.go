@@ -1,0 +1,112 @@
+package engine
+
+import (
+	"github.com/weirflow/weir/asyncop/internal/call"
+	"github.com/weirflow/weir/queue"
+)
+
+// What an element is in the hands of: an element that is a message has an acknowledgement, which is settled once (law D2).
+//
+//   - What was emitted carries it on: the driver makes messages of the results.
+//   - The engine settles it where nothing leaves. Acknowledged: what ended empty, was dropped on purpose or was handed over. Nacked: what
+//     failed, was abandoned, or was not accepted.
+
+// settlement is a message that SettleMessages is to settle.
+type settlement struct {
+	message call.Message
+	ack     bool // or nack
+}
+
+// message returns the message that an element is, without its value; zero if it is none.
+func (s *Slot[IN, OUT]) message() call.Message {
+	if r := s.rare(); r != nil {
+		return r.message
+	}
+	return call.Message{}
+}
+
+// ride makes an element that was put into its slot a message.
+func (g *Engine[IN, OUT]) ride(e *queue.Entry[Slot[IN, OUT]], m call.Message) {
+	if m == (call.Message{}) {
+		return
+	}
+	s := &e.Value
+	if n := len(g.extras); n > 0 && s.extra == nil {
+		s.extra, g.extras = g.extras[n-1], g.extras[:n-1]
+	}
+	s.more().message = m
+}
+
+// unride keeps the memory of a message that leaves for another one.
+func (g *Engine[IN, OUT]) unride(s *Slot[IN, OUT]) {
+	if s.message() == (call.Message{}) || len(g.extras) == g.Queue.Cap() {
+		return
+	}
+	x := s.extra
+	s.extra = nil
+	*x.rare = rare[IN, OUT]{}
+	*x = extra[IN, OUT]{rare: x.rare}
+	g.extras = append(g.extras, x)
+}
+
+// Carried says that what the head of the queue emits carries its message on from now on: the engine does not settle it.
+func (g *Engine[IN, OUT]) Carried() {
+	if s := &g.Queue.Head().Value; s.message() != (call.Message{}) {
+		s.retry |= carried
+	}
+}
+
+// ComesAgain reports whether an element that Abandon has returned, and that has not ended, is a message that its source delivers again.
+func (g *Engine[IN, OUT]) ComesAgain(e *queue.Entry[Slot[IN, OUT]]) bool {
+	s := &e.Value
+	return s.message().Pending() || s.phase == done && s.retry&carried != 0
+}
+
+// settleEnded settles the message that an element is, unless what was made of it carries it on.
+func (g *Engine[IN, OUT]) settleEnded(s *Slot[IN, OUT], how Ending) {
+	m := s.message()
+	if !m.Pending() || s.phase == done && s.retry&carried != 0 {
+		return
+	}
+	switch how {
+	case Emitted:
+	case Empty, HandedOver, Dropped:
+		g.settlements.Push(settlement{m, true})
+	default:
+		g.GiveBack(m)
+	}
+}
+
+// GiveBack has SettleMessages nack a message, unless it is settled.
+func (g *Engine[IN, OUT]) GiveBack(m call.Message) {
+	if m.Pending() {
+		g.settlements.Push(settlement{m, false})
+	}
+}
+
+// MaySettle reports whether SettleMessages has something to do.
+func (g *Engine[IN, OUT]) MaySettle() bool { return g.settlements.Len() > 0 }
+
+// SettleMessages settles the messages whose elements have ended, which is code of their sources. The driver calls it once a turn,
+// and after the end.
+func (g *Engine[IN, OUT]) SettleMessages() {
+	for g.settlements.Len() > 0 {
+		g.refresh()
+		g.watchObserver()
+		g.slow.settling = true
+		if err := g.protect(callSettle, nil, g.settleSome); err != nil {
+			g.Hooks.SourceBroke(err)
+		}
+		g.tick()
+	}
+}
+
+func (g *Engine[IN, OUT]) settleSome() {
+	for g.settlements.Len() > 0 {
+		if s := g.settlements.Pop(); s.ack {
+			s.message.Ack()
+		} else {
+			s.message.Nack(0)
+		}
+	}
+}
