@@ -141,7 +141,7 @@ func TestMapRefusesNonsense(t *testing.T) {
 	require.NoError(t, err)
 	defer func() { require.NoError(t, coordinator.Close()) }()
 	for want, f := range map[string]func(){
-		"Map: nil context":           func() { _, _ = asyncop.Map(nil, firstInts(1), fn) }, //nolint:staticcheck // that is the nonsense
+		"Map: nil context":           func() { _, _ = asyncop.Map(nil, firstInts(1), fn) },
 		"Map: nil function":          func() { _, _ = asyncop.Map[int, int](t.Context(), firstInts(1), nil) },
 		"MapWithRetry: nil strategy": func() { _, _ = asyncop.MapWithRetry(t.Context(), firstInts(1), fn, nil) },
 		"Map: WithContext: the context is the first argument": func() {

@@ -78,7 +78,7 @@ func (c *BatchContext[E, IN, OUT]) Err() error {
 		s.fire() // Done is closed when Err says so, not a moment later
 	}
 	for _, m := range c.ctxs {
-		if err := m.Err(); err != context.DeadlineExceeded { //nolint:errorlint // contexts return these two
+		if err := m.Err(); err != context.DeadlineExceeded {
 			return context.Canceled
 		}
 	}

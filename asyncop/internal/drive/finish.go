@@ -206,7 +206,7 @@ func (d *Driver[IN, OUT]) endSink(cause error, abandoned []*queue.Entry[engine.S
 		if !taken {
 			err := context.Cause(ctx)
 			if err == nil {
-				err = d.engine.LastOffer(e, cause, ctx)
+				err = d.engine.LastOffer(ctx, e, cause)
 			}
 			if taken = err == nil; !taken {
 				d.Hooks.Declined(r, err)

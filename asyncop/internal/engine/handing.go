@@ -115,7 +115,7 @@ func (g *Engine[IN, OUT]) WasTaken(e *queue.Entry[Slot[IN, OUT]]) bool {
 
 // LastOffer calls the sink for an element that Abandon has returned, with err as the reason if it has not failed. The call's context has
 // the values that it would have had before the end, and ends by cut.
-func (g *Engine[IN, OUT]) LastOffer(e *queue.Entry[Slot[IN, OUT]], err error, cut context.Context) error {
+func (g *Engine[IN, OUT]) LastOffer(cut context.Context, e *queue.Entry[Slot[IN, OUT]], err error) error {
 	s := &e.Value
 	h := new(handing[IN, OUT])
 	h.Start(g.Host, nil, 0, call.NoDeadline)

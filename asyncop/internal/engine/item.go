@@ -106,10 +106,10 @@ func (g *Engine[IN, OUT]) holds(s *Slot[IN, OUT]) bool {
 
 // Restore takes a slot for an item, which may have had a number: see Numbers. There must be room.
 func (g *Engine[IN, OUT]) Restore(it Item[IN, OUT], number int64) {
-	switch {
-	case it.Kind == Control:
+	switch it.Kind {
+	case Control:
 		g.AcceptControl(it.Rest)
-	case it.Kind == Completed:
+	case Completed:
 		g.tick()
 		e := g.put()
 		e.Value.in, e.Value.accepted, e.Value.attempts = it.In, g.now, it.Attempts
