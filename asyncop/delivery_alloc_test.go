@@ -1,0 +1,76 @@
+package asyncop_test
+
+import (
+	"context"
+	"testing"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/weirflow/weir/asyncop"
+	"github.com/weirflow/weir/delivery"
+)
+
+// Messages cost no allocation that values do not: neither the element nor its one result is boxed, and what the engine needs for a message
+// is used again. In a flow there is one, for the message that leaves.
+func TestAllocationsOfMessages(t *testing.T) {
+	if raceDetector {
+		t.Skip("the race detector allocates")
+	}
+	const n = 20_000
+	fn := asyncop.Func(func(_ context.Context, in int, result asyncop.ResultFuture[int]) error {
+		result.Complete(in)
+		return nil
+	})
+	m := delivery.New(7, &delivery.Meta{ID: "a"}, func(delivery.Verdict) {})
+	values := func(yield func(int, error) bool) {
+		for range n {
+			if !yield(7, nil) {
+				return
+			}
+		}
+	}
+	messages := func(yield func(delivery.Message[int], error) bool) {
+		for range n {
+			if !yield(m, nil) {
+				return
+			}
+		}
+	}
+	start := func() *asyncop.AsyncWaitOperator[int, int] { return asyncop.OrderedWait(fn, 0, 100) }
+	perElement := func(run func()) float64 { return testing.AllocsPerRun(3, run) / n }
+
+	plain := perElement(func() {
+		for range start().ResultsFrom(values) {
+		}
+	})
+	require.LessOrEqual(t, perElement(func() {
+		for range start().Messages(messages) {
+		}
+	}), plain+0.05, "Messages")
+	chained := perElement(func() {
+		for range start().ResultsOf(asyncop.FromSlice(make([]int, n))) {
+		}
+	})
+	all := make([]delivery.Message[int], n)
+	for i := range all {
+		all[i] = m
+	}
+	require.LessOrEqual(t, perElement(func() {
+		for range start().MessagesOf(asyncop.FromSlice(all)) {
+		}
+	}), chained+0.05, "MessagesOf")
+	flow := func(v any) func() {
+		return func() {
+			op := start()
+			go func() {
+				defer close(op.In())
+				for range n {
+					op.In() <- v
+				}
+			}()
+			for range op.Out() {
+			}
+		}
+	}
+	require.LessOrEqual(t, perElement(flow(m)), perElement(flow(7))+1.05, "flow") // 7 needs no box
+}
