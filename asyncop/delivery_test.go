@@ -110,7 +110,7 @@ type line struct {
 	driver string
 	shape  string // "one", "two", "filtered"
 	v      verdicts
-	cancel context.CancelCauseFunc
+	after  []time.Duration  // when the operators are cancelled, from the start of the run
 	opts   []asyncop.Option // of the first operator
 	fn     asyncop.AsyncFunction[string, string]
 	body   func(m delivery.Message[string]) (more bool) // nil: acknowledges
@@ -143,7 +143,9 @@ func (l *line) take(m delivery.Message[string]) bool {
 func (l *line) run(ids ...string) {
 	ctx, cancel := context.WithCancelCause(l.t.Context())
 	defer cancel(nil)
-	l.cancel = cancel
+	for _, d := range l.after {
+		time.AfterFunc(d, func() { cancel(errTestOver) })
+	}
 	if l.fn == nil {
 		l.fn = asyncop.BlockingMany(workOn)
 	}
@@ -316,7 +318,7 @@ var ends = map[string]struct {
 		ids: []string{"fails"},
 		set: func(l *line) {
 			l.sink(1000, func() error { return errBroken })
-			time.AfterFunc(time.Minute, func() { l.cancel(errTestOver) })
+			l.after = append(l.after, time.Minute)
 		},
 		want: told("fails", "nacked"),
 	},
@@ -324,13 +326,13 @@ var ends = map[string]struct {
 		ids: []string{"hangs/1", "hangs/2"},
 		set: func(l *line) {
 			l.sink(0, nil) // which does not get what its source delivers again
-			time.AfterFunc(time.Second, func() { l.cancel(errTestOver) })
+			l.after = append(l.after, time.Second)
 		},
 		want: told("hangs/1", "nacked", "hangs/2", "nacked"),
 	},
 	"discarded": {
 		ids: []string{"hangs/1", "hangs/2", "hangs/3", "hangs/4", "late/1", "late/2"},
-		set: func(l *line) { time.AfterFunc(time.Second, func() { l.cancel(errTestOver) }) },
+		set: func(l *line) { l.after = append(l.after, time.Second) },
 		want: func(l *line) map[string]string {
 			want := map[string]string{"hangs/1": "nacked", "hangs/2": "nacked", "hangs/3": "nacked", "hangs/4": "nacked"}
 			if l.driver != byChain { // there they stay in the caller's slice
@@ -644,8 +646,7 @@ func TestMessagesAtRandom(t *testing.T) {
 					return driver == byFlow || n < lasts
 				}
 				if random.IntN(3) == 0 {
-					after := time.Duration(random.IntN(20)) * time.Second
-					time.AfterFunc(after, func() { l.cancel(errTestOver) })
+					l.after = append(l.after, time.Duration(random.IntN(20))*time.Second)
 				}
 				l.run(ids...)
 				told := l.v.all()
