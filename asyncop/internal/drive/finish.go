@@ -38,7 +38,7 @@ func (d *Driver[IN, OUT]) finish() {
 		cause = d.awaitInputEnd()
 	}
 	kept := d.suspended() && cause == nil // what is in flight is in the final checkpoint, and will be called again
-	err, abandoned := d.outcome(cause, by, kept, abandoned)
+	abandoned, err := d.outcome(cause, by, kept, abandoned)
 	d.endCheckpoints(err)
 	for _, part := range d.parts { // of a message of which others have left
 		d.engine.GiveBack(delivery.With(part, struct{}{}))
@@ -149,11 +149,11 @@ func (d *Driver[IN, OUT]) forget() {
 	d.nothingLoaded()
 }
 
-// outcome returns what Err will tell, nil after a clean end, and what is offered to the failure sink: not messages that are delivered
-// again. What has failed and the sink is still to get has not ended.
+// outcome returns what is offered to the failure sink, which messages that are delivered again are not, and what Err will tell: nil after a
+// clean end. What has failed and the sink is still to get has not ended.
 func (d *Driver[IN, OUT]) outcome(
 	cause error, by engine.Cause, kept bool, abandoned []*queue.Entry[engine.Slot[IN, OUT]],
-) (_ error, offer []*queue.Entry[engine.Slot[IN, OUT]]) {
+) (offer []*queue.Entry[engine.Slot[IN, OUT]], err error) {
 	n := 0
 	for _, e := range abandoned {
 		failed := d.engine.Describe(e).Failed
@@ -171,9 +171,9 @@ func (d *Driver[IN, OUT]) outcome(
 		n++
 	}
 	if n == 0 || cause == nil {
-		return cause, offer
+		return offer, cause
 	}
-	return d.Hooks.Abandoned(cause, by == engine.ByElement, n), offer
+	return offer, d.Hooks.Abandoned(cause, by == engine.ByElement, n)
 }
 
 // sinkLimit is how long after a failure or a cancel the context of the failure sink ends.
