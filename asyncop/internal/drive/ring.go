@@ -50,18 +50,25 @@ func (r *ring[T]) put(v T) bool {
 
 // take removes the oldest value, if there is one.
 func (r *ring[T]) take() (v T, ok bool) {
-	head := r.head.Load()
-	if head == r.ahead {
-		if r.ahead = r.tail.Load(); head == r.ahead {
-			return v, false
-		}
+	if !r.mayTake() {
+		return v, false
 	}
+	head := r.head.Load()
 	place := &r.buf[head&uint64(len(r.buf)-1)]
 	v = *place
 	var zero T
 	*place = zero
 	r.head.Store(head + 1)
 	return v, true
+}
+
+// mayTake reports whether there is a value. If there is, take finds it.
+func (r *ring[T]) mayTake() bool {
+	head := r.head.Load()
+	if head == r.ahead {
+		r.ahead = r.tail.Load()
+	}
+	return head != r.ahead
 }
 
 // putMessage is put for the value of a message, or for another one.
@@ -77,7 +84,10 @@ func (r *ring[T]) putMessage(v T, m call.Message) bool {
 
 // takeMessage is take for the value of a message, or for another one.
 func (r *ring[T]) takeMessage() (v T, m call.Message, ok bool) {
-	if r.messages != nil && r.len() > 0 {
+	if !r.mayTake() { // asked once: a value that came after the look at messages would be taken without its message
+		return v, m, false
+	}
+	if r.messages != nil {
 		place := &r.messages[r.head.Load()&uint64(len(r.buf)-1)]
 		m, *place = *place, call.Message{}
 	}
