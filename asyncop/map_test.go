@@ -70,6 +70,7 @@ func TestMapFails(t *testing.T) {
 		results, err := asyncop.Map(t.Context(), firstInts(1000), asyncop.Blocking(func(ctx context.Context, n int) (int, error) {
 			calls.Add(1)
 			if n == 5 {
+				time.Sleep(time.Second) // until all that may run at once do
 				return 0, errBroken
 			}
 			<-ctx.Done()
