@@ -40,15 +40,18 @@ func TestAllocationsOfMessages(t *testing.T) {
 	perElement := func(run func()) float64 { return testing.AllocsPerRun(3, run) / n }
 
 	plain := perElement(func() {
-		for range start().ResultsFrom(values) {
+		for _, err := range start().ResultsFrom(values) {
+			require.NoError(t, err)
 		}
 	})
 	require.LessOrEqual(t, perElement(func() {
-		for range start().Messages(messages) {
+		for _, err := range start().Messages(messages) {
+			require.NoError(t, err)
 		}
 	}), plain+0.05, "Messages")
 	chained := perElement(func() {
-		for range start().ResultsOf(asyncop.FromSlice(make([]int, n))) {
+		for _, err := range start().ResultsOf(asyncop.FromSlice(make([]int, n))) {
+			require.NoError(t, err)
 		}
 	})
 	all := make([]delivery.Message[int], n)
@@ -56,7 +59,8 @@ func TestAllocationsOfMessages(t *testing.T) {
 		all[i] = m
 	}
 	require.LessOrEqual(t, perElement(func() {
-		for range start().MessagesOf(asyncop.FromSlice(all)) {
+		for _, err := range start().MessagesOf(asyncop.FromSlice(all)) {
+			require.NoError(t, err)
 		}
 	}), chained+0.05, "MessagesOf")
 	flow := func(v any) func() {
