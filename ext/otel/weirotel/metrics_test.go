@@ -23,10 +23,8 @@ import (
 	"github.com/weirflow/weir/asyncop"
 	"github.com/weirflow/weir/checkpoint"
 	"github.com/weirflow/weir/checkpoint/checkpointtest"
-	"github.com/weirflow/weir/checkpoint/participant"
 	"github.com/weirflow/weir/ext/otel/weirotel"
-	"github.com/weirflow/weir/predicates"
-	"github.com/weirflow/weir/strategies"
+	"github.com/weirflow/weir/internal/tally/tallytest"
 )
 
 var quiet = slog.New(slog.DiscardHandler)
@@ -91,24 +89,7 @@ func TestMetrics(t *testing.T) {
 		provider := sdkmetric.NewMeterProvider(sdkmetric.WithReader(reader))
 		metrics, err := weirotel.NewMetrics("rows", provider)
 		require.NoError(t, err)
-		fn := asyncop.Func(func(ctx context.Context, in int, result asyncop.ResultFuture[int]) error {
-			attempt := asyncop.AttemptFromContext(ctx)
-			switch {
-			case in == 1 && attempt == 1:
-				result.Complete()
-			case in == 2:
-				result.CompleteExceptionally(predicates.WithReason(errDown, busy))
-			case in == 3:
-			default:
-				result.Complete(in, in)
-			}
-			return nil
-		})
-		policy := strategies.ReasonAware(
-			predicates.Classifiers(predicates.ByResult(predicates.EmptyResult[int], missing), predicates.Named[int]()),
-			strategies.BestEffort[int]().WithMaxRetries(2).WithBackoff(func(int) time.Duration { return 2 * time.Second }))
-		op := asyncop.UnorderedWaitWithRetry(fn, 10*time.Second, 10, policy.Idempotent(),
-			asyncop.WithObserver(metrics), asyncop.WithDropOnFailure(), asyncop.WithDrainRetries(), asyncop.WithLogger(quiet))
+		op := tallytest.NewOperator(asyncop.WithObserver(metrics), asyncop.WithLogger(quiet))
 		go func() {
 			for range op.Out() {
 			}
@@ -144,8 +125,6 @@ func TestMetrics(t *testing.T) {
 	})
 }
 
-var missing = predicates.NewReason("MISSING", true, false)
-
 // A provider that collects nothing is no error.
 func TestNoMetrics(t *testing.T) {
 	metrics, err := weirotel.NewMetrics("rows", noop.NewMeterProvider())
@@ -161,21 +140,21 @@ func TestNoMetrics(t *testing.T) {
 func TestCheckpoints(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		reader := sdkmetric.NewManualReader()
-		store := &slowStore{MemoryStore: checkpointtest.NewMemoryStore()}
+		store := &tallytest.SlowStore{}
 		c, err := checkpoint.NewCoordinator(store, checkpoint.WithLogger(quiet))
 		require.NoError(t, err)
 		registration, err := weirotel.ObserveCheckpoints("rows", c, sdkmetric.NewMeterProvider(sdkmetric.WithReader(reader)))
 		require.NoError(t, err)
-		c.Host().Register("sevenBytes", sevenBytes{})
+		c.Host().Register("sevenBytes", tallytest.SevenBytes{})
 		require.NoError(t, c.Start())
 		assert.Equal(t, map[string]float64{"checkpoints completed": 0, "checkpoints failed": 0, "checkpoint.failures_in_row": 0},
 			collect(t, reader))
 		_, err = c.Trigger(t.Context())
 		require.NoError(t, err)
 		stored := float64(time.Now().Unix())
-		store.fails = errDown
+		store.Fails = tallytest.ErrDown
 		_, err = c.Trigger(t.Context())
-		require.ErrorIs(t, err, errDown)
+		require.ErrorIs(t, err, tallytest.ErrDown)
 		assert.Equal(t, map[string]float64{
 			"checkpoints completed": 1, "checkpoints failed": 1, "checkpoint.failures_in_row": 1,
 			"checkpoint.last_success": stored, "checkpoint.last_duration": 2, "checkpoint.last_size": 7,
@@ -185,9 +164,9 @@ func TestCheckpoints(t *testing.T) {
 		assert.Empty(t, collect(t, reader))
 	})
 	_, err := weirotel.ObserveCheckpoints("rows", newCoordinator(t), refusing{})
-	assert.ErrorIs(t, err, errDown)
+	assert.ErrorIs(t, err, tallytest.ErrDown)
 	_, err = weirotel.NewMetrics("rows", refusing{})
-	assert.ErrorIs(t, err, errDown)
+	assert.ErrorIs(t, err, tallytest.ErrDown)
 }
 
 func newCoordinator(t *testing.T) *checkpoint.Coordinator {
@@ -205,37 +184,14 @@ func (refusing) Meter(string, ...metric.MeterOption) metric.Meter { return refus
 type refusingMeter struct{ noop.Meter }
 
 func (refusingMeter) Int64ObservableCounter(string, ...metric.Int64ObservableCounterOption) (metric.Int64ObservableCounter, error) {
-	return noop.Int64ObservableCounter{}, errDown
+	return noop.Int64ObservableCounter{}, tallytest.ErrDown
 }
-
-// slowStore takes two seconds to save.
-type slowStore struct {
-	*checkpointtest.MemoryStore
-	fails error
-}
-
-func (s *slowStore) Save(ctx context.Context, snapshot *checkpoint.Snapshot) error {
-	time.Sleep(2 * time.Second)
-	if s.fails != nil {
-		return s.fails
-	}
-	return s.MemoryStore.Save(ctx, snapshot)
-}
-
-// sevenBytes is a participant with a state of seven bytes.
-type sevenBytes struct{}
-
-func (sevenBytes) Pending(b participant.Barrier) {
-	b.Report("sevenBytes", participant.State{[]byte("7 bytes")}, nil)
-}
-func (sevenBytes) Completed(uint64)      {}
-func (sevenBytes) Aborted(uint64, error) {}
 
 // Lines that the operator logs about an element have its span in their context, so that a handler can add the ids of its trace.
 func TestLogLinesKnowTheTrace(t *testing.T) {
 	var text bytes.Buffer
 	r := newRecorder(t)
-	op := asyncop.OrderedWait(asyncop.Func(func(context.Context, int, asyncop.ResultFuture[int]) error { return errDown }), 0, 4,
+	op := asyncop.OrderedWait(asyncop.Func(func(context.Context, int, asyncop.ResultFuture[int]) error { return tallytest.ErrDown }), 0, 4,
 		asyncop.WithObserver(weirotel.NewTraces("rows", r)), asyncop.WithDropOnFailure(),
 		asyncop.WithLogger(slog.New(withTrace{slog.NewJSONHandler(&text, nil)})))
 	for _, err := range op.Results(slices.Values([]int{1})) {

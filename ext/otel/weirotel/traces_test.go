@@ -2,7 +2,6 @@ package weirotel_test
 
 import (
 	"context"
-	"errors"
 	"fmt"
 	"slices"
 	"strings"
@@ -25,13 +24,9 @@ import (
 	"github.com/weirflow/weir/checkpoint/checkpointtest"
 	"github.com/weirflow/weir/delivery"
 	"github.com/weirflow/weir/ext/otel/weirotel"
+	"github.com/weirflow/weir/internal/tally/tallytest"
 	"github.com/weirflow/weir/predicates"
 	"github.com/weirflow/weir/strategies"
-)
-
-var (
-	errDown = errors.New("down")
-	busy    = predicates.NewReason("BUSY", false, false)
 )
 
 // recorder keeps the spans that have ended, and checks at the end that none goes on.
@@ -113,9 +108,9 @@ func TestSpans(t *testing.T) {
 				span.End()
 				switch {
 				case in == 1 && attempt == 1:
-					result.CompleteExceptionally(predicates.WithReason(errDown, busy))
+					result.CompleteExceptionally(predicates.WithReason(tallytest.ErrDown, tallytest.Busy))
 				case in == 2:
-					result.CompleteExceptionally(errDown)
+					result.CompleteExceptionally(tallytest.ErrDown)
 				default:
 					result.Complete(in)
 				}
@@ -254,7 +249,7 @@ func TestSpansOfWhatIsCutOff(t *testing.T) {
 		op.In() <- 2 // waits in the channel: it is discarded
 		synctest.Wait()
 		time.Sleep(time.Second)
-		cancel(errDown)
+		cancel(tallytest.ErrDown)
 		<-op.Done()
 		op.In() <- 3
 		close(op.In())
@@ -380,7 +375,7 @@ func TestOperatorInsideOfACall(t *testing.T) {
 		for v, err := range inner.Results(slices.Values([]int{in})) {
 			return v, err
 		}
-		return 0, errDown
+		return 0, tallytest.ErrDown
 	}), 0, 4, asyncop.WithObserver(weirotel.NewTraces("outer", r)))
 	for _, err := range outer.Results(slices.Values([]int{1})) {
 		require.NoError(t, err)

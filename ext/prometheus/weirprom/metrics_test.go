@@ -2,7 +2,6 @@ package weirprom_test
 
 import (
 	"context"
-	"errors"
 	"fmt"
 	"io"
 	"log/slog"
@@ -30,14 +29,10 @@ import (
 
 	"github.com/weirflow/weir/asyncop"
 	"github.com/weirflow/weir/checkpoint"
-	"github.com/weirflow/weir/checkpoint/checkpointtest"
-	"github.com/weirflow/weir/checkpoint/participant"
 	"github.com/weirflow/weir/ext/prometheus/weirprom"
+	"github.com/weirflow/weir/internal/tally/tallytest"
 	"github.com/weirflow/weir/predicates"
-	"github.com/weirflow/weir/strategies"
 )
-
-var errDown = errors.New("down")
 
 // scrape reads what a server with this registry answers, as a Prometheus server does, and checks it with promlint.
 func scrape(t *testing.T, registry *prometheus.Registry) map[string]*dto.MetricFamily {
@@ -107,25 +102,7 @@ func TestScrape(t *testing.T) {
 	registry.MustRegister(metrics)
 	var before, during, after map[string]float64
 	synctest.Test(t, func(t *testing.T) {
-		// 0: at once. 1: empty, then a result. 2: fails three times. 3: times out. 4: one result, late.
-		fn := asyncop.Func(func(ctx context.Context, in int, result asyncop.ResultFuture[int]) error {
-			attempt := asyncop.AttemptFromContext(ctx)
-			switch {
-			case in == 1 && attempt == 1:
-				result.Complete()
-			case in == 2:
-				result.CompleteExceptionally(predicates.WithReason(errDown, busy))
-			case in == 3:
-			default:
-				result.Complete(in, in)
-			}
-			return nil
-		})
-		policy := strategies.ReasonAware(
-			predicates.Classifiers(predicates.ByResult(predicates.EmptyResult[int], missing), predicates.Named[int]()),
-			strategies.BestEffort[int]().WithMaxRetries(2).WithBackoff(func(int) time.Duration { return 2 * time.Second }))
-		op := asyncop.UnorderedWaitWithRetry(fn, 10*time.Second, 10, policy.Idempotent(),
-			asyncop.WithName("rows"), asyncop.WithObserver(metrics), asyncop.WithDropOnFailure(), asyncop.WithDrainRetries())
+		op := tallytest.NewOperator(asyncop.WithName("rows"), asyncop.WithObserver(metrics))
 		go func() {
 			for range op.Out() {
 			}
@@ -172,11 +149,6 @@ func TestScrape(t *testing.T) {
 	}
 	assert.Equal(t, 16.0, families["weir_element_duration_seconds"].GetMetric()[0].GetHistogram().GetSampleSum()) // 0, 2, 4 and 10 s
 }
-
-var (
-	busy    = predicates.NewReason("BUSY", false, false)
-	missing = predicates.NewReason("MISSING", true, false)
-)
 
 // metricsOf reads a registry without HTTP, in a bubble.
 func metricsOf(t *testing.T, registry *prometheus.Registry) map[string]float64 {
@@ -380,7 +352,7 @@ func TestReasons(t *testing.T) {
 	registry := prometheus.NewRegistry()
 	registry.MustRegister(metrics)
 	outcome := func(r predicates.Reason) {
-		metrics.AttemptEnded(t.Context(), asyncop.Outcome{Err: errDown, Reason: r, Duration: time.Second})
+		metrics.AttemptEnded(t.Context(), asyncop.Outcome{Err: tallytest.ErrDown, Reason: r, Duration: time.Second})
 	}
 	outcome(predicates.NewReason("SAME", false, false))
 	outcome(predicates.NewReason("SAME", true, false))
@@ -400,12 +372,12 @@ func TestReasons(t *testing.T) {
 // Checkpoints of a pipeline: what its coordinator says.
 func TestCheckpoints(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		store := &slowStore{MemoryStore: checkpointtest.NewMemoryStore()}
+		store := &tallytest.SlowStore{}
 		c, err := checkpoint.NewCoordinator(store, checkpoint.WithLogger(slog.New(slog.DiscardHandler)))
 		require.NoError(t, err)
 		registry := prometheus.NewRegistry()
 		registry.MustRegister(weirprom.NewCheckpoints("rows", c))
-		c.Host().Register("sevenBytes", sevenBytes{})
+		c.Host().Register("sevenBytes", tallytest.SevenBytes{})
 		require.NoError(t, c.Start())
 		values := metricsOf(t, registry)
 		assert.Len(t, values, 6)
@@ -414,10 +386,10 @@ func TestCheckpoints(t *testing.T) {
 		_, err = c.Trigger(t.Context())
 		require.NoError(t, err)
 		stored := float64(time.Now().Unix())
-		store.fails = errDown
+		store.Fails = tallytest.ErrDown
 		for range 2 {
 			_, err = c.Trigger(t.Context())
-			require.ErrorIs(t, err, errDown)
+			require.ErrorIs(t, err, tallytest.ErrDown)
 		}
 		assert.Equal(t, map[string]float64{
 			"checkpoints_completed_total": 1, "checkpoints_failed_total": 2, "checkpoint_failures_in_row": 2,
@@ -430,29 +402,6 @@ func TestCheckpoints(t *testing.T) {
 		assert.Empty(t, text)
 	})
 }
-
-// slowStore takes two seconds to save.
-type slowStore struct {
-	*checkpointtest.MemoryStore
-	fails error
-}
-
-func (s *slowStore) Save(ctx context.Context, snapshot *checkpoint.Snapshot) error {
-	time.Sleep(2 * time.Second)
-	if s.fails != nil {
-		return s.fails
-	}
-	return s.MemoryStore.Save(ctx, snapshot)
-}
-
-// sevenBytes is a participant with a state of seven bytes.
-type sevenBytes struct{}
-
-func (sevenBytes) Pending(b participant.Barrier) {
-	b.Report("sevenBytes", participant.State{[]byte("7 bytes")}, nil)
-}
-func (sevenBytes) Completed(uint64)      {}
-func (sevenBytes) Aborted(uint64, error) {}
 
 // What makes no sense is refused where it is said.
 func TestPanics(t *testing.T) {
