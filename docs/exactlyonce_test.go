@@ -131,6 +131,7 @@ func Example_exactlyOnceWithCheckpoints() {
 		op := asyncop.OrderedWaitWithRetry(asyncop.Blocking(send), 5*time.Second, 100,
 			strategies.ReasonAware(httpretry.Classifier[string](), nil),
 			asyncop.WithContext(ctx), asyncop.WithName("charges"), asyncop.WithCheckpoints(coordinator),
+			asyncop.WithDrainRetries(), // a file ends: let its retries end, too
 			asyncop.WithObserver(tracker))
 		if err := coordinator.Start(); err != nil {
 			return err

@@ -123,12 +123,12 @@ func (db *database) time(column any, unit time.Duration) time.Time {
 	return time.Time{}
 }
 
-// explain says what a table that is missing means.
+// explain adds to the error of a missing table what that means.
 func explain(err error) error {
 	if err == nil || !lacksTable(err) {
 		return err
 	}
-	return fmt.Errorf("this database has not what you look for; programs make its tables when they start: %w", err)
+	return fmt.Errorf("the database has no such table; a program that uses weir makes its tables when it starts: %w", err)
 }
 
 // lacksTable reports whether err says that there is no such table.

@@ -13,9 +13,7 @@
 //	…
 //	source := l.Source(orders) // new messages, and those that come back
 //	…
-//	if err := l.Take(ctx, failure); err == nil { // an asyncop.Failure
-//		message.Ack() // it is durable elsewhere
-//	}
+//	op := asyncop.OrderedWaitWithRetry(charge, timeout, capacity, strategy, asyncop.WithFailureSink(l.Take))
 //
 // # Vocabulary
 //
@@ -28,7 +26,7 @@
 //
 // # Guarantees
 //
-// [Ladder.Take] returns nil when the message is durable in a layer or in the dead letters; acknowledge it after that (law D1). If the process is killed
+// [Ladder.Take] returns nil when the message is durable in a layer or in the dead letters; the operator acknowledges it after that (law D1). If the process is killed
 // in between, the message is visited again, and handed over again with the same id and visit, which changes nothing.
 //
 // A message never comes back before its delay has passed (law D3): the jitter only adds. A layer's rate and number of messages in flight are bounded for each
