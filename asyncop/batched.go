@@ -12,32 +12,31 @@ import (
 	"github.com/weirflow/weir/queue"
 )
 
-// Batched makes an [AsyncFunction] of a call for several elements, which blocks: a lookup of many keys, a bulk insert.
+// Batched makes an [AsyncFunction] of a blocking call for several elements: a lookup of many keys, a bulk insert.
 //
 //	users := asyncop.Batched(func(ctx context.Context, ids []int) ([]asyncop.Result[User], error) {
 //		return db.Users(ctx, ids) // a result for each id, in the order of ids
 //	}, 100, 5*time.Millisecond)
 //	op := asyncop.OrderedWaitWithRetry(users, 5*time.Second, 1000, strategy)
 //
-// The operator forms the batches of the elements that may start: retries that are due, then first attempts, oldest first. A batch
-// goes, as soon as there is a permit,
+// The operator makes a batch of elements that may start: retries that are due, then first attempts, oldest first. A batch needs a
+// permit. It starts when
 //
-//   - when maxSize elements may start;
-//   - when one has waited for maxWait; with 0, elements that come in together are one batch;
-//   - when all slots are taken, so that no others can come;
-//   - when the input has ended.
+//   - maxSize elements may start
+//   - an element has waited for maxWait; with 0, elements that come in together are one batch
+//   - all slots are taken, so that no other element can come
+//   - the input has ended
 //
 // # Members
 //
-// Each member is an element as any: it has a slot, a timeout, attempts and retries of its own. The results come back in the order
-// of the elements, one for each. Result.Err is the error of one member, and [ErrNoResult] there means that it has no result. An error that
-// call returns is that of all members, as are a panic and a number of results that is not the number of elements. Only members that
-// failed, or whose result asks for it, are tried again, in later batches.
+// Each member has a slot, a timeout, attempts and retries of its own, as any element. call returns one result for each element, in the
+// order of the elements. Result.Err is the error of one member; [ErrNoResult] there means that it has no result. These are errors of
+// all members: an error that call returns, a panic, and a wrong number of results. Only members that failed, or whose result asks for
+// a retry, are tried again, in later batches.
 //
-// A member that times out leaves. The call goes on for the others: its context ends with the last member, and its deadline is
-// the latest of theirs. It has no number of an attempt and no values of an [Observer]; those are in the contexts that
-// [MemberContexts] returns. So requests that exactlyonce tracks are made under those: under the context of the call they have no id, and
-// fail.
+// A member that times out leaves, and the call goes on for the others. The context of the call ends with the last member, and its
+// deadline is the latest of theirs. It has no attempt number and no values of an [Observer]: the contexts that [MemberContexts]
+// returns have them. Make requests that exactlyonce tracks under one of those. Under the context of the call they have no id, and fail.
 //
 // # Permits
 //
@@ -46,10 +45,10 @@ import (
 //
 // # Wrappers
 //
-// A function that wraps another, such as those of lookup, may wrap this one if it has a method Unwrap() any and calls it before its own
-// AsyncInvoke returns. Else its elements fail.
+// A function that wraps this one, such as those of package lookup, must have a method Unwrap() any, and must call this one before its own
+// AsyncInvoke returns. Otherwise its elements fail.
 //
-// The slice ins is the call's; the elements in it must not be changed. maxWait should be well below the timeout of the elements.
+// call may keep and change the slice ins, but not what its elements point to. maxWait should be well below the timeout of the elements.
 // Batched panics if maxSize < 1 or maxWait < 0; a nil call is refused by the constructors.
 func Batched[IN, OUT any](
 	call func(ctx context.Context, ins []IN) ([]Result[OUT], error), maxSize int, maxWait time.Duration,
@@ -65,8 +64,9 @@ func Batched[IN, OUT any](
 	return &batched[IN, OUT]{call: call, maxSize: maxSize, maxWait: maxWait}
 }
 
-// MemberContexts returns the contexts of the elements of a call of [Batched], whose context ctx is, in the order of the elements; nil for any
-// other context. That of an element ends with its attempt, and has its number ([AttemptFromContext]) and the values of observers.
+// MemberContexts returns the contexts of the elements of a call of [Batched], in the order of the elements. ctx is the context of the call;
+// for any other context MemberContexts returns nil. The context of an element ends with its attempt. It has the number of the attempt
+// ([AttemptFromContext]) and the values of observers.
 func MemberContexts(ctx context.Context) []context.Context {
 	members, _ := ctx.Value(call.MembersKey{}).([]context.Context)
 	return members
@@ -131,7 +131,7 @@ func complete[OUT any](out ResultFuture[OUT], r Result[OUT]) {
 	}
 }
 
-// isBatched tells functions of all types from others.
+// isBatched marks the functions of Batched, whatever their types.
 func (f *batched[IN, OUT]) isBatched() {}
 
 // batchedIn returns the function that Batched has made, if fn is one or wraps one. It panics if that has other types: the elements of

@@ -71,7 +71,7 @@ func (f *blocking[IN, OUT]) AsyncInvoke(ctx context.Context, in IN, result Resul
 }
 
 // run makes the call and turns every way in which it can end into an outcome (law A6). If the element has ended before a
-// processor came to it, late says so, and no call starts (law A5); whoever waits for the outcome gets one all the same.
+// processor came to it, late says so, and no call starts (law A5); the outcome is reported all the same.
 func (f *blocking[IN, OUT]) run(ctx context.Context, in IN, result ResultFuture[OUT], late error) {
 	var g guard.Guard
 	defer g.Close(func(recovered any) { result.CompleteExceptionally(newPanicError(recovered)) })

@@ -55,7 +55,7 @@ type TimeoutError struct {
 	Handler  error         // how the handler of the failure broke: its panic, or ErrHandlerLimit; nil if it did not
 	Early    bool          // before Limit, since no retry could start within it: see WithEarlyTimeout
 
-	// InDoubt tells that an attempt may have taken effect: one was running, or one before it ended in a way that does not
+	// InDoubt is true if an attempt may have taken effect: one was running, or one before it ended in a way that does not
 	// prove the contrary. Proof are a report of stage ClientDispatch, an error of that stage if the policy looks at reasons,
 	// and a reason that allows non-idempotent retry; what was called before a restart is in doubt. An element that was never
 	// called, or whose calls all are known to have done nothing, is not.
@@ -65,11 +65,11 @@ type TimeoutError struct {
 	policy  idempotence
 }
 
-// idempotence knows which calls may happen twice; nil: none. It is user code, so it is asked when somebody wants to know.
+// idempotence knows which calls may happen twice; nil: none. It is user code, so it is called only when Ambiguous is.
 type idempotence interface{ IsIdempotent(element any) bool }
 
-// Ambiguous tells whether the caller cannot know what has happened: a call that must not happen twice may have taken
-// effect, or not (InDoubt). Whoever repeats an unambiguous one, be it idempotent or without effect, does no harm. The
+// Ambiguous reports whether the caller cannot know what has happened: a call that must not happen twice may have taken
+// effect, or not (InDoubt). To repeat an unambiguous one does no harm: it is idempotent, or has had no effect. The
 // policy says which calls are idempotent, if the operator has one (strategies.Policy), or the element itself does
 // (predicates.Idempotent).
 func (e *TimeoutError) Ambiguous() bool { return ambiguous(e.InDoubt, e.policy, e.element) }
@@ -99,7 +99,7 @@ func (e *TimeoutError) Error() string {
 	return s
 }
 
-// Is tells that a TimeoutError is a context.DeadlineExceeded.
+// Is reports that a TimeoutError is a context.DeadlineExceeded.
 func (e *TimeoutError) Is(target error) bool { return target == context.DeadlineExceeded }
 
 // Unwrap returns the error of the last attempt and that of the handler, as far as there are any.
@@ -122,7 +122,7 @@ func (e *AttemptTimeoutError) Error() string {
 	return fmt.Sprintf("asyncop: attempt %d timed out after %v", e.Attempt, e.Limit)
 }
 
-// Is tells that an AttemptTimeoutError is a context.DeadlineExceeded.
+// Is reports that an AttemptTimeoutError is a context.DeadlineExceeded.
 func (e *AttemptTimeoutError) Is(target error) bool { return target == context.DeadlineExceeded }
 
 // Timeout returns true, as net.Error wants it.
@@ -146,7 +146,7 @@ type ElementError struct {
 	retries int // that the strategy allows, if it says so
 }
 
-// Ambiguous tells whether the element must not be sent again without a look at what happened: see [Failure.Ambiguous].
+// Ambiguous reports whether the element must not be sent again without a look at what happened: see [Failure.Ambiguous].
 func (e *ElementError) Ambiguous() bool { return ambiguous(e.InDoubt, e.policy, e.Element) }
 
 func (e *ElementError) Error() string {

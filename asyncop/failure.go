@@ -10,16 +10,16 @@ import (
 // Failure is what the failure sink ([WithFailureSink]) gets for an element that was given up.
 type Failure[IN any] struct {
 	Element      IN
-	Err          error         // of the last attempt, a *TimeoutError, ErrRetriesExhausted, or why the operator ended
+	Err          error         // of the last attempt, a *TimeoutError, ErrRetriesExhausted, or the reason why the operator ended
 	Abandoned    bool          // it had not failed: the operator ended, and cut it off; Err is why
 	Attempts     int           // begun
 	Elapsed      time.Duration // since the element took its slot
 	FirstAttempt time.Time     // when its first attempt began; zero if none did
 	LastAttempt  time.Time     // when its last attempt began; zero if none did
 
-	// Verdict is why its last outcome was not followed by another attempt: Refused (no retry is left, or the strategy says
-	// no), Finishing (the input has ended: see WithDrainRetries), OverBudget, TooManyWaiting, or Failed. It is Final if
-	// nobody asked for another attempt, or if the element ended otherwise, such as by its timeout.
+	// Verdict is the reason why there was no other attempt: Refused (no retry is left, or the strategy says no), Finishing (the
+	// input has ended: see WithDrainRetries), OverBudget, TooManyWaiting, or Failed. It is Final if no predicate asked for another
+	// attempt, or if the element ended otherwise, such as by its timeout.
 	Verdict strategies.Verdict
 
 	// Reason is that of its last outcome, and Reasons are those of the retries that were begun, as far as a reason-aware
@@ -28,13 +28,13 @@ type Failure[IN any] struct {
 	Reason  predicates.Reason
 	Reasons predicates.ReasonSet
 
-	// InDoubt tells that an attempt may have taken effect; see [TimeoutError.InDoubt]. Who sends the element again must ask
+	// InDoubt is true if an attempt may have taken effect: see [TimeoutError.InDoubt]. Before you send the element again, call
 	// Ambiguous.
 	InDoubt bool
 
 	policy idempotence
 }
 
-// Ambiguous tells whether the element must not be sent again without a look at what happened: its call must not happen twice,
+// Ambiguous reports whether the element must not be sent again without a look at what happened: its call must not happen twice,
 // and may have taken effect. See [TimeoutError.Ambiguous].
 func (f Failure[IN]) Ambiguous() bool { return ambiguous(f.InDoubt, f.policy, f.Element) }

@@ -19,7 +19,7 @@ type AsyncFunction[IN, OUT any] interface {
 	// does, nothing else of the operator moves, its timeouts included (a call over 100 ms is logged). What blocks
 	// belongs into [Blocking].
 	//
-	// The call must not change in, nor what it points to: every attempt gets it, checkpoints store it, and failures tell it.
+	// The call must not change in, nor what it points to: every attempt gets it, checkpoints store it, and failures name it.
 	//
 	// ctx ends when the attempt is over: completed, timed out or cancelled. It carries the deadline, the values of the
 	// operator's context and the number of the attempt ([AttemptFromContext]). What was opened under it, such as a

@@ -7,7 +7,7 @@ import (
 	"github.com/weirflow/weir/internal/lazyerr"
 )
 
-// handler has results in place of a failure: one of both.
+// handler returns results in place of a failure. One of its fields is set.
 type handler[IN, OUT any] struct {
 	timeout  func(ctx context.Context, in IN) ([]OUT, error) // for timeouts only
 	fallback func(ctx context.Context, f Failure[IN]) ([]OUT, error)

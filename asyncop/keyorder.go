@@ -14,18 +14,17 @@ import (
 // cannot be compared, as a slice in an interface. The message names the key.
 var ErrUnusableKey = errors.New("asyncop: unusable key: it is not equal to itself, or cannot be compared")
 
-// KeyOrderedWait is [UnorderedWait] in which elements of the same key go one after the other: changes of an account, messages of a
-// chat. Keys do not wait for each other (law K1).
+// KeyOrderedWait is [UnorderedWait] with calls in order for each key: the elements of a key are called one after the other, such as
+// changes of an account, or messages of a chat. Different keys do not wait for each other (law K1).
 //
 //	in   -- a1 -- a2 -- b1 ----------------------------
 //	calls   [a1-----------][a2------]
 //	                    [b1-----]
 //	out  ------------------------ b1' a1' ---- a2' ----
 //
-// Of the elements of a key at most one is being called or waits for a retry. The next one starts when that has ended: its results
-// are final, it was dropped, or the failure sink has taken it. The results of a key leave in input order, and so
-// do its failures. An element that waits for its key holds a slot, and neither a permit nor a goroutine; of those that may start the
-// oldest goes first.
+// At most one element of a key is called or waits for a retry. The next one starts when that one has ended: its results are final, it
+// was dropped, or the failure sink has taken it. Results and failures of a key leave in input order. An element that waits for its
+// key holds a slot, and neither a permit nor a goroutine. Of the elements that may start, the oldest starts first.
 //
 //   - The timeout of an element counts while it waits for its key. If it ends there, the element fails with no attempt made, or its
 //     [TimeoutHandler] is called. Results and failures wait for those before them; with [WithDropOnFailure] it is dropped at once.
@@ -38,7 +37,7 @@ var ErrUnusableKey = errors.New("asyncop: unusable key: it is not equal to itsel
 // key is called once for each element, on the operator's loop, and must not block. A panic in it is the failure of the element (law
 // A6), and so is a key that has no order: [ErrUnusableKey].
 //
-// capacity bounds all elements, those that wait for their key included: see [WithMaxWaitingPerKey]. KeyOrderedWait panics for what
+// capacity bounds all elements, also those that wait for their key: see [WithMaxWaitingPerKey]. KeyOrderedWait panics for what
 // [OrderedWait] does, and if key is nil.
 func KeyOrderedWait[K comparable, IN, OUT any](
 	fn AsyncFunction[IN, OUT], key func(in IN) K, timeout time.Duration, capacity int, opts ...Option,
@@ -68,11 +67,11 @@ func keyOrdered[K comparable, IN, OUT any](name string, key func(in IN) K, opts 
 	})
 }
 
-// WithMaxWaitingPerKey bounds how many elements of a key wait while another one of it is called: when n do, the operator reads no
-// more until one of them starts. Without it they may take all slots. The bound keeps elements of a busy key upstream, where their
+// WithMaxWaitingPerKey bounds how many elements of a key wait for their turn. When n elements do, the operator reads no more until one
+// of them starts. Without the bound they may take all slots. The bound keeps elements of a busy key upstream, where their
 // timeouts have not begun; elements of other keys behind them wait there, too. Restored elements are bounded as well.
 //
-// It panics if n < 1. The constructors without key order panic if they get it.
+// It panics if n < 1. Constructors without key order panic if they are given this option.
 func WithMaxWaitingPerKey(n int) Option {
 	if n < 1 {
 		panic(fmt.Sprintf("asyncop: WithMaxWaitingPerKey: must be at least 1, got %d", n))

@@ -40,7 +40,7 @@ type logLines struct {
 	suppressed bool // lines were, and no line has said how many
 }
 
-// allow tells whether a line may be written, and how many were not since the last one.
+// allow reports whether a line may be written, and how many were not since the last one.
 func (l *lineLimit) allow(now time.Duration) (suppressed int, ok bool) {
 	if l.lines == 0 || now-l.since >= logPeriod {
 		l.since, l.lines = now, 0
@@ -54,7 +54,7 @@ func (l *lineLimit) allow(now time.Duration) (suppressed int, ok bool) {
 	return suppressed, true
 }
 
-// logsRetries tells whether lines about retries are written at all, so that they need not be put together for every retry.
+// logsRetries reports whether lines about retries are written at all, so that they need not be put together for every retry.
 // The handler is asked off the loop, like everything of the user's that is called for logs, and not for every retry.
 func (s *surface[IN, OUT]) logsRetries() bool {
 	if g := &s.retryLines; !g.asked || s.driver.Engine().Present()-g.since >= logPeriod/10 {
@@ -97,7 +97,7 @@ func (s *surface[IN, OUT]) line(
 	s.logAttrs(ctx, level, msg, attrs...)
 }
 
-// logSlowCall tells of a call that blocked the loop.
+// logSlowCall reports a call that blocked the loop.
 func (s *surface[IN, OUT]) logSlowCall(call engine.SlowCall[IN]) {
 	what, advice := s.describe(call)
 	in := &call.In
@@ -109,7 +109,7 @@ func (s *surface[IN, OUT]) logSlowCall(call engine.SlowCall[IN]) {
 	})
 }
 
-// logGivenUp tells of an element that failed, and why there was no other attempt.
+// logGivenUp reports an element that failed, and the reason why there was no other attempt.
 func (s *surface[IN, OUT]) logGivenUp(r engine.Report[IN], how engine.Ending) {
 	attrs := []slog.Attr{slog.Int("attempts", r.Attempts), slog.Any("error", r.Err)}
 	if r.Verdict != decision.Final {
@@ -125,13 +125,13 @@ func (s *surface[IN, OUT]) logGivenUp(r engine.Report[IN], how engine.Ending) {
 	s.log(r.Context, &s.giveUpLog, slog.LevelWarn, msg, r.Element, attrs...)
 }
 
-// logNotTaken tells of an element that the failure sink has not taken, and when it is offered again.
+// logNotTaken reports an element that the failure sink has not taken, and when it is offered again.
 func (s *surface[IN, OUT]) logNotTaken(r engine.Report[IN], err error, wait time.Duration) {
 	s.log(r.Context, &s.sinkLog, slog.LevelWarn, "asyncop: the failure sink did not take an element", r.Element,
 		slog.Any("error", err), slog.Duration("again", wait))
 }
 
-// logDeclined tells of an element that the failure sink has not taken at the end. That it takes none that was cut off may be as it
+// logDeclined reports an element that the failure sink has not taken at the end. That it takes none that was cut off may be as it
 // should be.
 func (s *surface[IN, OUT]) logDeclined(r engine.Report[IN], err error) {
 	level := slog.LevelDebug
@@ -141,7 +141,7 @@ func (s *surface[IN, OUT]) logDeclined(r engine.Report[IN], err error) {
 	s.log(r.Context, &s.sinkLog, level, "asyncop: the failure sink did not take an element at the end", r.Element, slog.Any("error", err))
 }
 
-// logSourceBroke tells of a panic of a message's source, while the message was being settled. Called from any goroutine.
+// logSourceBroke reports a panic of a message's source, while the message was being settled. Called from any goroutine.
 func (s *surface[IN, OUT]) logSourceBroke(err error) {
 	_ = offLoop(func() error {
 		s.logger.LogAttrs(context.WithoutCancel(s.ctx), slog.LevelError, "asyncop: the source of a message broke",
@@ -150,12 +150,12 @@ func (s *surface[IN, OUT]) logSourceBroke(err error) {
 	})
 }
 
-// logRetry tells of a retry that will be made.
+// logRetry reports a retry that will be made.
 func (s *surface[IN, OUT]) logRetry(r engine.Report[IN], d decision.Decision) {
 	s.log(r.Context, &s.retryLog, slog.LevelDebug, "asyncop: retry", r.Element, retryAttrs(r.Attempts, d)...)
 }
 
-// logNoRetry tells that there was a reason for a retry, and no retry.
+// logNoRetry reports that there was a reason for a retry, and no retry.
 func (s *surface[IN, OUT]) logNoRetry(r engine.Report[IN], d decision.Decision) {
 	var attrs []slog.Attr
 	if d.Verdict == decision.Retried {

@@ -13,16 +13,16 @@ import (
 //
 //	Accepted ─▶ AttemptStarted ─▶ AttemptEnded ─▶ AttemptStarted ─▶ AttemptEnded ─▶ Ended
 //
-// Each element that the operator has received gets one call of Ended, whatever becomes of it (law O1): whoever counts them gets
-// the sum. Elements that were not accepted any more get that call only.
+// Ended is called once for each element that the operator has received, however it ends (law O1). For an element that came too late
+// to be accepted it is the only call.
 //
 // Calls come one at a time, in order, on the operator's loop, so they must not block. Those of AttemptEnded and Ended come at the
-// end of a turn of the loop, some microseconds after what they report; where results go through places ([WithBuffer]), when at
-// least half of those are free. Completions of attempts that have ended are not reported,
+// end of a turn of the loop, some microseconds after the event. Where results go through a buffer ([WithBuffer]), they come when at
+// least half of it is free. Completions of attempts that have ended are not reported,
 // only counted ([Stats]).
 //
 // A panic in Accepted or AttemptStarted fails the attempt with a [*PanicError], as one in the function does; one in the other
-// two is logged. A call that takes more than 100 ms is logged. Done waits until what follows by Via or To has taken the results.
+// two is logged. A call that takes more than 100 ms is logged. Done waits until the next step (Via, To) has taken the results.
 type Observer interface {
 	// Accepted is called when element has taken its slot, before its first attempt. restored says that it comes from a
 	// checkpoint: then it was accepted before the restart, too.

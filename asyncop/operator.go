@@ -130,7 +130,7 @@ func UnorderedWait[IN, OUT any](
 // A strategy without a predicate retries nothing: unless it is strategies.NoRetry, the operator logs a warning at once.
 //
 // It panics for what [OrderedWait] does, if strategy is nil or embeds a *strategies.Policy, if timeout is 0 with a strategy other than
-// strategies.NoRetry, and with [LatencyFirst] if the strategy does not tell its MaxRetries.
+// strategies.NoRetry, and with [LatencyFirst] if the strategy has no MaxRetries.
 func OrderedWaitWithRetry[IN, OUT any](
 	fn AsyncFunction[IN, OUT], timeout time.Duration, capacity int,
 	strategy strategies.AsyncRetryStrategy[OUT], opts ...Option,
@@ -250,7 +250,7 @@ func maxRetriesOf[OUT any](
 	return n
 }
 
-// newDecoder returns what tells elements from control elements and messages, which come first, also when IN is any.
+// newDecoder returns what distinguishes elements from control elements and messages, which come first, also when IN is any.
 func newDecoder[IN any](operator string) func(any) (in IN, m call.Message, control bool, err error) {
 	nilAllowed := reflect.TypeFor[IN]().Kind() == reflect.Interface
 	return func(v any) (in IN, m call.Message, control bool, err error) {
@@ -318,7 +318,7 @@ func (op *AsyncWaitOperator[IN, OUT]) To(sink streams.Sink) {
 	sink.AwaitCompletion()
 }
 
-// isOperator tells operators of all types from other flows.
+// isOperator marks operators, whatever their types.
 func (op *AsyncWaitOperator[IN, OUT]) isOperator() {}
 
 func (op *AsyncWaitOperator[IN, OUT]) mustPassBarriers(method string, next any) {

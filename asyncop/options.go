@@ -109,7 +109,7 @@ func WithClock(c clock.Clock) Option {
 }
 
 // WithContext sets the context of the operator; the default is context.Background(). When it ends, so do the contexts
-// of all attempts, Out closes, and Err tells context.Cause. Attempts see its values.
+// of all attempts, Out closes, and Err returns context.Cause. Attempts see its values.
 func WithContext(ctx context.Context) Option {
 	if nils.Is(ctx) {
 		panic("asyncop: WithContext: nil context")
@@ -151,12 +151,11 @@ func WithLogger(logger *slog.Logger) Option {
 	return func(cfg *config) { cfg.logger = logger }
 }
 
-// WithObserver has o called with what happens to the elements of the operator. It may be given several times: observers are called
-// in this order, and the context that one returns goes to the next. It panics if o is nil. A [Gate] among them may hold the input back,
-// and one [CheckpointedObserver] has a state in checkpoints.
+// WithObserver makes the operator call o with what happens to its elements. It may be given several times. Observers are called in this
+// order, and the context that one returns goes to the next. A [Gate] among them may hold the input back, and one
+// [CheckpointedObserver] may have a state in checkpoints. It panics if o is nil.
 //
-// An observer that has a method Attach(stats func() Stats, done <-chan struct{}), as metrics have, is called with it by the constructor:
-// stats is [AsyncWaitOperator.Stats], and done [AsyncWaitOperator.Done].
+// If an observer has a method Attach(stats func() Stats, done <-chan struct{}), as metrics have, the constructor calls it: stats is [AsyncWaitOperator.Stats], and done [AsyncWaitOperator.Done].
 func WithObserver(o Observer) Option {
 	if nils.Is(o) {
 		panic("asyncop: WithObserver: nil observer")
@@ -168,8 +167,7 @@ func WithObserver(o Observer) Option {
 // something has changed, and once more at the end. So an idle operator logs nothing. By default, and with 0, none are logged. It
 // panics if d < 0.
 //
-// The line says what has been counted since the operator began; per_second is how many elements were completed a second since the
-// line before it.
+// The line has the counts since the operator began. per_second is the number of elements completed a second since the line before.
 func WithStatsEvery(d time.Duration) Option {
 	if d < 0 {
 		panic(fmt.Sprintf("asyncop: WithStatsEvery: negative interval: %v", d))
@@ -215,14 +213,14 @@ func WithAttemptTimeout(d time.Duration) Option {
 	return func(cfg *config) { cfg.attemptTimeout = min(d, maxTimeout) }
 }
 
-// WithTimeoutFor gives elements timeouts of their own: what timeout returns for an element takes the place of the operator's timeout,
-// whether it is shorter or longer. 0 stands for the operator's. If it is negative, the time is over: the element times out before its
-// first call, as one does whose own deadline has passed:
+// WithTimeoutFor gives elements timeouts of their own. What timeout returns for an element takes the place of the operator's timeout,
+// whether it is shorter or longer. 0 stands for the operator's. A negative one means that the time is over: the element times out
+// before its first call. So an element can bring its deadline:
 //
 //	asyncop.WithTimeoutFor(func(r Request) time.Duration { return time.Until(r.Deadline) })
 //
 // timeout is called once for each element, when that has taken its slot, and again when it is restored from a checkpoint: what is left
-// of its timeout is then reckoned from the answer ([WithRetryState]). It is called on the operator's loop and must not block. A panic
+// of its timeout is then computed from the new value ([WithRetryState]). It is called on the operator's loop and must not block. A panic
 // fails its element. IN must be the operator's. It panics if timeout is nil.
 func WithTimeoutFor[IN any](timeout func(in IN) time.Duration) Option {
 	if timeout == nil {
@@ -252,28 +250,28 @@ func WithDropOnFailure() Option {
 	return func(cfg *config) { cfg.setPolicy(engine.Drop, "WithDropOnFailure") }
 }
 
-// WithFailureSink hands elements that fail over to take: to a table, a queue, or the dead letters of package delivery. By default
-// the first failure fails the pipeline.
+// WithFailureSink makes the operator call take for each element that fails. take writes it to a table, a queue, or the dead letters of
+// package delivery, and the other elements go on. By default the first failure fails the pipeline.
 //
 //	asyncop.WithFailureSink(dead.Take) // of a *deadfile.File
 //
-// When take returns nil, the element is taken and its slot is free. An error or a panic means that it is not taken: it is offered again
-// after 100 ms, then after twice as long each time, up to 10 s, by the operator's clock and for as long as the operator runs. A clean
-// end waits for it. So take should return an error only if another try makes sense.
+// When take returns nil, the element is taken and its slot is free. After an error or a panic it is not taken, and take is called again:
+// after 100 ms, then after twice as long each time, up to 10 s, by the operator's clock and as long as the operator runs. A clean end
+// waits for it. So take should return an error only if another try makes sense.
 //
 // take is called for one element at a time, off the loop, and may block. Elements are offered in the order in which they fail; one
 // that waits for its next offer does not hold up the others. Until it is taken, an element holds its slot: a sink that takes
 // nothing stops the input when the slots are used up. What take shares with other goroutines, such as a slice with the body of
 // the loop over the results, needs a lock. It must not wait for the operator.
 //
-// The context of the call has the values of the observers' ([WithObserver]) and of the operator's context, and ends with the operator.
+// The context of the call has the values of the observers ([WithObserver]) and of the operator's context. It ends with the operator.
 //
 // When the operator fails or is cancelled, take is called once more for each failed element that it has not taken, and once for each
 // element that was cut off (Failure.Abandoned). The contexts of these calls end 30 s after the operator. Done waits for the
 // calls. Failed elements that are not taken then are lost: they are logged at error level, and counted in Stats.Abandoned.
 //
-// An element that is a message ([delivery.Message]) is acknowledged when it is taken, and the context knows its history
-// ([delivery.MetaFromContext]). At the end it is given back to its source instead of being offered once more.
+// An element that is a message ([delivery.Message]) is acknowledged when it is taken. Its history is in the context
+// ([delivery.MetaFromContext]). When the operator fails or is cancelled it is given back to its source, and not offered once more.
 //
 // With checkpoints, an element is done as soon as it is taken. After a restart it may be offered again if it was taken since the last
 // checkpoint, so take must recognise it by something of its own, such as an id.
@@ -289,8 +287,8 @@ func WithFailureSink[IN any](take func(ctx context.Context, f Failure[IN]) error
 	}
 }
 
-// WithSideOutput is [WithFailureSink] for go-streams: elements that fail go to inlet, a sink or a flow, as [Failure] values. inlet has
-// taken one when its channel has. The operator closes inlet.In() after the last one, so each operator needs an inlet of its own; if
+// WithSideOutput is [WithFailureSink] for go-streams: elements that fail go to inlet, a sink or a flow, as [Failure] values. One is taken
+// when it was sent to the channel of inlet. The operator closes inlet.In() after the last one, so each operator needs an inlet of its own; if
 // inlet is a streams.Sink, Done waits for its completion. An inlet that takes nothing for 30 s after a failure or a cancel is given up.
 //
 // With checkpoints, what inlet has taken and not stored, such as what is in a channel with a buffer, is lost if the process is killed:
@@ -359,8 +357,8 @@ func WithDrainRetries() Option {
 }
 
 // WithCutRetries ends retries at the end of the input: an element that waits for one gets one last attempt at once, unless
-// a server demanded the wait, and no retry follows. It is the default of a flow, as in Flink, whose streams end when they are
-// told to; that of [AsyncWaitOperator.Results] is [WithDrainRetries]. It also applies to Stop.
+// a server demanded the wait, and no retry follows. It is the default of a flow, as in Flink, whose streams end only when they are
+// stopped; that of [AsyncWaitOperator.Results] is [WithDrainRetries]. It also applies to Stop.
 //
 // Elements whose last outcome then still asks for a retry are given up, or emitted as they are: Stats.CutByEndOfInput counts
 // them, and the operator logs a warning at its end if there are any.
@@ -368,10 +366,10 @@ func WithCutRetries() Option {
 	return func(cfg *config) { cfg.setAtEnd(cutRetries) }
 }
 
-// WithBuffer sets the places of In and of Out; the default is [DefaultBuffer]. 0 is unbuffered: then each hand-over is a meeting of two
+// WithBuffer sets the size of the buffers of In and of Out; the default is [DefaultBuffer]. 0 is unbuffered: then each hand-over is a meeting of two
 // goroutines, and a flow of short calls takes 1.5 to 5 times as long. Flows of very many
 // short calls gain from more: an eighth of the time with 1,024 and 10,000 calls allowed (bench, W2). Where Via, To or
-// [AsyncWaitOperator.Results] take the results there are at least one place, and the next power of two. Elements in In are not
+// [AsyncWaitOperator.Results] take the results the size is the next power of two, and at least 1. Elements in In are not
 // accepted yet: they hold no slot and are in no checkpoint. It panics if n < 0.
 func WithBuffer(n int) Option {
 	if n < 0 {

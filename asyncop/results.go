@@ -19,16 +19,16 @@ import (
 //		…
 //	}
 //
-// The input is iterated on a goroutine of its own, which may run ahead of what is accepted by the places of
-// [WithBuffer], at least one; a panic of the input fails the operator. Elements must not be changed once they were
-// yielded, unless the function is a [Cloner]. Results that nobody asks for hold their slots; timers go on.
+// The input is iterated on a goroutine of its own, which may run ahead of the operator by the buffer ([WithBuffer]), at least by one
+// element. A panic of the input fails the operator. Elements must not be changed once they were
+// yielded, unless the function is a [Cloner]. While the body does not ask for the next result, results hold their slots, and timers go on.
 //
-// To break off the loop cancels the operator with [ErrStopped]. However the loop ends, everything is done then, as told
-// at Done; only the input, if it waits for something, ends with its next element: see [WithUpstreamCancel]. Results that
-// were on their way, at most as many as there are places, are dropped, although Stats has them as emitted.
+// To break off the loop cancels the operator with [ErrStopped]. However the loop ends, everything is done then, as Done says. Only an
+// input that waits for something ends later, with its next element: see [WithUpstreamCancel]. Results that were on their way, at most a
+// buffer full, are dropped, although Stats counts them as emitted.
 //
 // When the input ends, retries run their course, up to the timeout of each element: the end of a list says nothing about what
-// is not there yet, and whoever ranges over the results waits for all of them. With [WithCutRetries] each element that waits
+// is not there yet, and the loop waits for all results. With [WithCutRetries] each element that waits
 // for a retry gets one last attempt at once, as in a flow.
 //
 // An operator has one loop over its results, which takes the place of In, Out, Via and To: Results panics if one of them
@@ -69,8 +69,8 @@ func putAll[T any](input iter.Seq2[T, error], put func(T) bool) error {
 	return nil
 }
 
-// Messages is [AsyncWaitOperator.ResultsFrom] for messages: it takes them and yields a message for each result. The function, strategies,
-// predicates and handlers see values; calls find the history by [delivery.MetaFromContext].
+// Messages is [AsyncWaitOperator.ResultsFrom] for messages: it takes messages and yields a message for each result. The function,
+// strategies, predicates and handlers see values. [delivery.MetaFromContext] returns the history of the message of a call.
 //
 //	for m, err := range op.Messages(received) {
 //		if err != nil {
@@ -88,7 +88,8 @@ func putAll[T any](input iter.Seq2[T, error], put func(T) bool) error {
 //   - nacked at once, to be delivered again: a message that failed the operator or was in flight when it ended, that came too late, whose
 //     result was on its way when the loop was left, or in whose body the loop panicked
 //
-// What an input holds back when the loop ends is left to the input.
+// A message that the input has not yielded when the loop ends is not settled: end the input, and close its source. docs/messages.md has
+// a program.
 func (op *AsyncWaitOperator[IN, OUT]) Messages(input iter.Seq2[delivery.Message[IN], error]) iter.Seq2[delivery.Message[OUT], error] {
 	if input == nil {
 		panic("asyncop: Messages: nil input")
@@ -113,7 +114,7 @@ func (op *AsyncWaitOperator[IN, OUT]) MessagesOf(input Input[delivery.Message[IN
 	}
 }
 
-// Input is where [AsyncWaitOperator.ResultsOf] takes elements from: [FromSlice], [FromChan] or [FromFunc]. Unlike an iter.Seq it can tell
+// Input is where [AsyncWaitOperator.ResultsOf] takes elements from: [FromSlice], [FromChan] or [FromFunc]. Unlike an iter.Seq it knows
 // whether an element is at hand, so that nothing waits for the input while calls complete.
 type Input[IN any] struct{ in drive.Input[IN] }
 

@@ -213,7 +213,7 @@ func (s *surface[IN, OUT]) functionName() string {
 	return fmt.Sprintf("%T", fn)
 }
 
-// canHoldControl tells whether a value of type OUT can be a control element.
+// canHoldControl reports whether a value of type OUT can be a control element.
 func canHoldControl[OUT any]() bool {
 	t := reflect.TypeFor[OUT]()
 	return t.Kind() == reflect.Interface || participant.IsControl(reflect.Zero(t).Interface())

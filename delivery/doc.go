@@ -1,5 +1,5 @@
-// Package delivery has messages: elements of a stream that are acknowledged one by one, when all that was made of them is safe. Any
-// number of workers can share one queue that way, and none needs to know a position.
+// Package delivery has messages: elements of a stream that are acknowledged one by one, when all that was made of them is safe. So any
+// number of workers can share one queue, and no worker keeps a position in it. docs/messages.md has a program.
 //
 // A source makes messages of what it has received. With the acknowledgement goes what is known of the message:
 //
@@ -26,7 +26,7 @@
 //		reply.Ack()
 //	}
 //
-// The flows of package flow do that for functions that know nothing of messages.
+// Operators ([github.com/weirflow/weir/asyncop]) and the flows of package flow do that for functions on values.
 //
 // # Guarantees
 //
@@ -38,8 +38,8 @@
 //
 // # History
 //
-// [Meta] tells where a message comes from and what has happened to it: visits, attempts, failures. A function of an operator reads it
-// by [MetaFromContext]. In other systems it travels as headers ([Meta.ToHeaders]), and it is stored as JSON.
+// [Meta] has where a message comes from and what has happened to it: visits, attempts, failures. A function of an operator reads it
+// with [MetaFromContext]. In other systems it travels as headers ([Meta.ToHeaders]), and it is stored as JSON.
 //
 // # Flows that know no messages
 //

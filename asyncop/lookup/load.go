@@ -28,7 +28,7 @@ type load[K comparable, IN, OUT any] struct {
 	joined  int            // all that ever have
 	ended   bool           // an outcome was handed in, or there will be none
 	storing bool           // it is being put into the cache
-	stored  chan struct{}  // closed when it has been; nil if nobody waits for that
+	stored  chan struct{}  // closed when it has been; nil if nothing waits for that
 }
 
 // waiter is a lookup that waits for a load.
@@ -158,7 +158,7 @@ func (l *load[K, IN, OUT]) store(results []OUT, err error) (_ []OUT, outcome err
 	return results, err
 }
 
-// deliver hands the outcome to those who wait. A future that breaks, as that of a user's wrapper may, keeps it from nobody
+// deliver hands the outcome to all that wait. A future that breaks, as that of a user's wrapper may, does not keep it from the others
 // else.
 func (l *load[K, IN, OUT]) deliver(waiters []*waiter[OUT], results []OUT, err error) {
 	for i, w := range waiters {
@@ -242,7 +242,7 @@ func (h loadHost[K, IN, OUT]) Late() error {
 	return err
 }
 
-// giveUp reports whether it is too late for all who wait; nobody joins the load from then on.
+// giveUp reports whether it is too late for all that wait; no element joins the load from then on.
 func (l *load[K, IN, OUT]) giveUp() bool {
 	for {
 		waiters, joined := l.present()

@@ -39,9 +39,8 @@
 // of it is acknowledged: nothing is removed by age, number or size (law D5). After a crash an element may be handed over again, and a message
 // may be replayed again: with the same id.
 //
-// A last line that a crash has cut off is told from one that was damaged later: the first is dropped, since its Append has not
-// returned; the second is kept apart and logged as an error. A line of the last batch that was damaged in just the way in which a crash
-// tears it cannot be told apart.
+// A last line that a crash has cut off is dropped, since its Append has not returned. A line that was damaged later is kept apart and
+// logged as an error. A line of the last batch that was damaged just as a crash tears it looks like the first kind.
 //
 // # Costs
 //

@@ -41,7 +41,7 @@ const maxBatch = 4 << 20
 // ErrClosed is the error of a [File] that was closed.
 var ErrClosed = errors.New("deadfile: closed")
 
-// Entry is a dead letter. If it has no id it gets a random one: then it cannot be told from the same one that is handed over again after a
+// Entry is a dead letter. If it has no id it gets a random one: then it looks different from the same one that is handed over again after a
 // crash. If it has no time of a failure, it gets that of Append.
 type Entry[T any] struct {
 	Value T

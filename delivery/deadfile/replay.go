@@ -423,7 +423,7 @@ func (r *Replay[T]) takeFailure() error {
 	return err
 }
 
-// isComplete tells whether all of the file is done, and recorded.
+// isComplete reports whether all of the file is done, and recorded.
 func (r *Replay[T]) isComplete() bool {
 	r.mu.Lock()
 	defer r.mu.Unlock()

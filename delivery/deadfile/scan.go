@@ -19,7 +19,7 @@ type found struct {
 	open    bool    // the last line is sound, but for its end
 }
 
-// clean tells whether the file is as it was written.
+// clean reports whether the file is as it was written.
 func (f *found) clean() bool { return len(f.damaged) == 0 && len(f.torn) == 0 && !f.open }
 
 // chunk is what stands between two line ends.

@@ -13,7 +13,7 @@ import (
 // is one, comes from ctx ([delivery.MetaFromContext]), and what the operator knows of the failure is added to it.
 //
 // The cause is [store.OutcomeUnknown] for a call that must not happen twice and may have taken effect, [store.Permanent] for an error that
-// nobody wanted to try again after, and else [store.Exhausted]. An element that was cut off by the end of its operator is not taken: it
+// no predicate wanted another attempt after, and else [store.Exhausted]. An element that was cut off by the end of its operator is not taken: it
 // did not fail.
 func (f *File[T]) Take(ctx context.Context, failure asyncop.Failure[T]) error {
 	if failure.Abandoned {

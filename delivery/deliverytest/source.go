@@ -38,7 +38,7 @@ type Queue[T any] struct {
 	// Delay is the delay that messages are nacked with, and how long the suite waits for what must not come. Default 100 ms. It must be
 	// larger than the queue's unit of time.
 	Delay time.Duration
-	// Equal tells whether two values are the same; nil stands for reflect.DeepEqual.
+	// Equal reports whether two values are the same; nil stands for reflect.DeepEqual.
 	Equal func(a, b T) bool
 }
 

@@ -76,7 +76,7 @@ func NewHandler[T any](sink delivery.Sink[T], c codec.Codec[T], meta func(r *htt
 	return h
 }
 
-// answer is an error with the status to answer with, and what the client is told.
+// answer is an error with the status to answer with, and what the client gets to read.
 type answer struct {
 	status int
 	text   string

@@ -10,7 +10,7 @@
 //
 // At most one grant of a name is valid. A grant is valid until it is released, or until another one is given after its lease
 // has ended. The fencing number is higher with each grant of a name. An owner that was stopped for longer than its lease cannot notice
-// that in time; so what it writes must be refused by whoever stores it: the SQL locks check a grant in the transaction of the write (their Guard),
+// that in time; so the place where it writes must refuse it: the SQL locks check a grant in the transaction of the write (their Guard),
 // other systems can compare fencing numbers.
 //
 // [Hold] keeps a lock while a function runs. [NewMemory] is for tests. Stores that have locks: ext/sqlite/sqlitestore,

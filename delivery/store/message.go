@@ -36,13 +36,13 @@ const (
 	Undecodable    Cause = "undecodable"     // its codec cannot read the payload
 )
 
-// Identity tells messages of one queue from each other.
+// Identity distinguishes the messages of a queue.
 type Identity struct {
 	ID            string
 	Visit, Merges int
 }
 
-// Identity returns what tells m from the other messages of its queue.
+// Identity returns what distinguishes m from the other messages of its queue.
 func (m *Message) Identity() Identity {
 	return Identity{m.Meta.ID, m.Meta.Visit, m.Meta.Merges}
 }

@@ -49,7 +49,7 @@ type Source[T any] struct {
 
 	receiving sync.Mutex // held by Receive
 
-	// writing has room for one: whoever settles in the store and forgets what was settled, or holds what was taken. A message that
+	// writing has room for one: the goroutine that settles in the store and forgets what was settled, or holds what was taken. A message that
 	// was given back can be taken again before it is forgotten, and must not join itself.
 	writing chan struct{}
 
