@@ -365,7 +365,7 @@ func TestWrongDatabase(t *testing.T) {
 	for _, args := range [][]string{{"dead", "list"}, {"layers"}, {"outbox"}, {"keys"}} {
 		r := run(args...)
 		assert.Equal(t, exitFailed, r.status, args)
-		assert.Contains(t, r.stderr, "programs make its tables when they start: ", args)
+		assert.Contains(t, r.stderr, "a program that uses weir makes its tables when it starts: ", args)
 	}
 	require.NoError(t, os.WriteFile(filepath.Join(dir, "text"), bytes.Repeat([]byte("no database "), 1000), 0o600))
 	assert.Equal(t, exitFailed, run("layers", "-db", "sqlite:text").status)

@@ -51,7 +51,7 @@ func TestCommand(t *testing.T) {
 	}
 	out1, err := run(url, "layers")
 	require.Error(t, err)
-	require.Contains(t, out1, "programs make its tables when they start")
+	require.Contains(t, out1, "a program that uses weir makes its tables when it starts")
 
 	pool := connect(t, url)
 	require.NoError(t, pgstore.Migrate(t.Context(), pool))
