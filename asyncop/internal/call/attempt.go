@@ -7,7 +7,7 @@ import "github.com/weirflow/weir/internal/guard"
 type Attempt[E, OUT any] struct {
 	Token[E]
 
-	// Written by whoever sets claimed, before it sets completed; then the loop's.
+	// Written by the goroutine that sets claimed, before it sets completed; then the loop's.
 	results []OUT
 	err     error
 }

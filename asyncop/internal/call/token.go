@@ -27,7 +27,7 @@ const NoDeadline = time.Duration(-1)
 
 // The bits of a token's state only ever get set, but for the requests.
 const (
-	// claimed: somebody completes the token; whoever comes later is late.
+	// claimed: a caller completes the token; others that come later are late.
 	claimed uint32 = 1 << iota
 	// completed: the outcome is written.
 	completed

@@ -11,7 +11,7 @@ const maxIdleWorkers = 1024
 
 // Workers do jobs that may block, each on a goroutine of its own, and use the goroutines again.
 //
-// No job waits for another to return: while jobs are due, a worker is on its way to them. One at a time, though: whoever
+// No job waits for another to return: while jobs are due, a worker is on its way to them. One at a time, though: the worker that
 // takes a job and leaves others behind sends the next worker. So when jobs are short, workers that come free take most of
 // them without a switch, and few are woken in vain; when jobs sleep or wait, all are running some microseconds later. Jobs
 // that keep the processors busy have others wait for those: a call looks whether its element has ended before it begins.
@@ -21,11 +21,11 @@ type Workers[T any] struct {
 	do func(T) // may end its goroutine
 
 	mu     sync.Mutex
-	cond   *sync.Cond    // tells idle workers to come, or to end
+	cond   *sync.Cond    // wakes idle workers to come, or to end
 	jobs   fifo.Queue[T] // guarded by mu
-	idle   int           // guarded by mu: workers that wait and were not told to come
+	idle   int           // guarded by mu: workers that wait and were not woken
 	due    int           // guarded by mu: how many jobs are, the oldest ones
-	coming bool          // guarded by mu: a worker is on its way, new or told to come
+	coming bool          // guarded by mu: a worker is on its way, new or woken
 	end    bool          // guarded by mu: idle workers shall end
 }
 
@@ -92,7 +92,7 @@ func (w *Workers[T]) work() {
 	}
 }
 
-// next waits for a job; ok is false if the worker shall end. came tells that the worker is the one that was on its way.
+// next waits for a job; ok is false if the worker shall end. came reports that the worker is the one that was on its way.
 func (w *Workers[T]) next(came bool) (j T, ok bool) {
 	w.mu.Lock()
 	defer w.mu.Unlock()

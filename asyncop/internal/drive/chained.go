@@ -61,7 +61,7 @@ func (r *ChainedRange[IN, OUT]) yieldError(err error) {
 
 // chained is the state of a driver whose loop runs on the goroutine that ranges over the results.
 type chained struct {
-	wanted    atomic.Bool   // somebody ranges: the loop shall hand over
+	wanted    atomic.Bool   // a caller ranges: the loop shall hand over
 	handed    chan struct{} // closed by the loop: it has, and its goroutine ends
 	owner     atomic.Uint32 // of the engine, from then on
 	cut       atomic.Bool   // the operator was cancelled

@@ -49,7 +49,7 @@ type checkpointing[IN, OUT any] struct {
 	pause    time.Duration                   // how long the last copy of what is in flight took
 }
 
-// What the coordinator is told of a stream that ends without a final barrier.
+// What the coordinator gets as the error of a stream that ends without a final barrier.
 var (
 	errNoFinalBarrier = errors.New("asyncop: the input ended without a final barrier")
 	errStoppedAlone   = errors.New("asyncop: stopped by Stop, without a final checkpoint: use the Coordinator's Finish")
@@ -63,7 +63,7 @@ func (d *Driver[IN, OUT]) joinCheckpoints() {
 	}
 	state, resumes := d.Coordinator.Register(d.Name, d.checks)
 	var s Snapshot[IN, OUT]
-	err := d.offLoop(func() (err error) { // not on the goroutine of whoever builds the operator: codecs are user code
+	err := d.offLoop(func() (err error) { // not on the goroutine that builds the operator: codecs are user code
 		if resumes {
 			if s, err = d.State.Decode(state.Bytes()); err != nil {
 				return err
@@ -136,7 +136,7 @@ func (k *checkpointing[IN, OUT]) restoredNumber(i int) int64 {
 	return k.numbers[len(k.numbers)-k.restored+i]
 }
 
-// wasAccepted tells whether the next element of the backlog was accepted before the restart, so that gates have let it in.
+// wasAccepted reports whether the next element of the backlog was accepted before the restart, so that gates have let it in.
 func (k *checkpointing[IN, OUT]) wasAccepted() bool {
 	return k != nil && k.restored > 0 && (k.observer == nil || k.restoredNumber(0) != 0)
 }
@@ -192,7 +192,7 @@ func (k *checkpointing[IN, OUT]) holdSource(hold bool) {
 	}
 }
 
-// quiet tells whether no barrier waits to be handled or emitted.
+// quiet reports whether no barrier waits to be handled or emitted.
 func (k *checkpointing[IN, OUT]) quiet() bool { return k.arrived == nil && k.passing.Len() == 0 }
 
 // awaitStart waits until all participants have registered and their states are known to be good.
@@ -227,7 +227,7 @@ func (d *Driver[IN, OUT]) awaitStart() {
 	}
 }
 
-// mayOverflow tells whether something may be read past the capacity, because a barrier or the marker is behind it. If that
+// mayOverflow reports whether something may be read past the capacity, because a barrier or the marker is behind it. If that
 // is coming, what lies before it is bounded. Else, what is read may be that itself, also when the overflow is full; if it is
 // not, it waits with the overflow.
 func (d *Driver[IN, OUT]) mayOverflow() bool {
@@ -248,7 +248,7 @@ func (d *Driver[IN, OUT]) barrierArrived() bool {
 	return d.checks != nil && d.checks.arrived != nil
 }
 
-// suspended tells whether what is in flight is left to the checkpoint. While the barrier waits for downstream then, no call
+// suspended reports whether what is in flight is left to the checkpoint. While the barrier waits for downstream then, no call
 // starts, no timer fires, and completions change nothing: all of it will be done again.
 func (d *Driver[IN, OUT]) suspended() bool { return d.host.Suspended.Load() }
 
@@ -429,7 +429,7 @@ func (d *Driver[IN, OUT]) awaitInputEnd() error {
 	return nil
 }
 
-// endCheckpoints tells the coordinator if the stream ends other than by a final barrier.
+// endCheckpoints reports to the coordinator if the stream ends other than by a final barrier.
 func (d *Driver[IN, OUT]) endCheckpoints(err error) {
 	switch k := d.checks; {
 	case k == nil:
@@ -442,7 +442,7 @@ func (d *Driver[IN, OUT]) endCheckpoints(err error) {
 	}
 }
 
-// isEndOfInput tells whether a control element is the marker of the end of the input, behind which only barriers come.
+// isEndOfInput reports whether a control element is the marker of the end of the input, behind which only barriers come.
 func isEndOfInput(control any) bool {
 	b, ok := control.(participant.Barrier)
 	return ok && b.Kind == participant.EndOfInput

@@ -25,7 +25,7 @@ type Config[IN, OUT any] struct {
 
 	Reorders bool // results leave in another order than their elements came
 
-	// Decode tells elements, control elements and wrong ones apart. What it returns of a message may be wrong, too.
+	// Decode distinguishes elements, control elements and wrong ones. What it returns of a message may be wrong, too.
 	Decode func(v any) (in IN, m call.Message, control bool, err error)
 	Gates  []Gate                          // asked before an element is accepted
 	Open   func(ctx context.Context) error // before the first element; nil: there is none

@@ -13,7 +13,7 @@ func (d *Driver[IN, OUT]) Counts() engine.Counters {
 	if s.InFlight > 0 && oldest != engine.Never {
 		s.OldestAge = max(0, d.timers.Now()-oldest)
 	}
-	s.Running = max(0, s.Running-d.host.Freed()) // after the end, nobody takes the permits back any more
+	s.Running = max(0, s.Running-d.host.Freed()) // after the end, nothing takes the permits back any more
 	s.LateCompletions = d.host.Late()
 	s.Discarded = d.discarded.Load()
 	if e := d.attached.Load(); e != nil && e.in.ring.stopped.Load() {

@@ -197,7 +197,7 @@ func (d *Driver[IN, OUT]) open() {
 	}
 }
 
-// step takes one turn and tells whether there is another.
+// step takes one turn and reports whether there is another.
 func (d *Driver[IN, OUT]) step() bool {
 	d.witness.watch()
 	d.giveWay()
@@ -257,7 +257,7 @@ func (d *Driver[IN, OUT]) checkSignals() {
 	}
 }
 
-// mustStop tells whether Stop has something to end. After the marker only barriers are taken, and the final one makes a
+// mustStop reports whether Stop has something to end. After the marker only barriers are taken, and the final one makes a
 // clean end.
 func (d *Driver[IN, OUT]) mustStop() bool {
 	return d.stopping.Load() && !d.inOver && !d.marked
@@ -297,7 +297,7 @@ func (d *Driver[IN, OUT]) signalled() bool {
 		d.carrier == nil && d.carried.Load() != nil
 }
 
-// mayMove tells whether the rings have something for the loop.
+// mayMove reports whether the rings have something for the loop.
 func (d *Driver[IN, OUT]) mayMove() bool {
 	if d.carrier != nil {
 		return d.loaded && d.carrier.mayPut()
@@ -309,7 +309,7 @@ func (d *Driver[IN, OUT]) mayMove() bool {
 	return d.loaded && e.out.mayPut() || d.mayRead() && (e.in.ring.len() > 0 || e.in.ring.ended.Load())
 }
 
-// mayPark tells whether the loop may sleep as far as the engine and the log are concerned, and sees to it that it is woken for the
+// mayPark reports whether the loop may sleep as far as the engine and the log are concerned, and sees to it that it is woken for the
 // next timer. Called with parked set, so that nothing posted from now on is missed.
 func (d *Driver[IN, OUT]) mayPark() bool {
 	due := d.engine.Next()
@@ -334,7 +334,7 @@ func (d *Driver[IN, OUT]) isBroken(cause error) bool {
 	return b != nil && *b == cause //nolint:errorlint // the same, not the like; it is a pointer of ours
 }
 
-// offerJobs offers the direct calls that were started to the workers that come free, and tells whether there were any.
+// offerJobs offers the direct calls that were started to the workers that come free, and reports whether there were any.
 func (d *Driver[IN, OUT]) offerJobs() bool {
 	d.offered = d.engine.Jobs(d.workers.Offer)
 	return d.offered > 0

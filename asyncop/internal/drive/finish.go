@@ -15,7 +15,7 @@ import (
 	"github.com/weirflow/weir/queue"
 )
 
-// finish ends the operator (law F1): the source is told, contexts end, err is set before out is closed, and what still
+// finish ends the operator (law F1): the source is cancelled, contexts end, err is set before out is closed, and what still
 // comes is discarded and counted until upstream closes in.
 func (d *Driver[IN, OUT]) finish() {
 	d.timers.Stop() // no timer is armed after the end
@@ -117,7 +117,7 @@ func (d *Driver[IN, OUT]) warnOfCutRetries() {
 	}
 }
 
-// logEnd writes, once, that the operator has failed, whoever waits for it: the caller of Wait and the loop over Results may
+// logEnd writes, once, that the operator has failed, also if nothing waits for it: the caller of Wait and the loop over Results may
 // not look. That it was cancelled was wanted, and the end of a loop by its own body says nothing new.
 func (d *Driver[IN, OUT]) logEnd(err error, cut bool) {
 	switch _, failure := d.engine.Failure(); {
@@ -149,7 +149,7 @@ func (d *Driver[IN, OUT]) forget() {
 	d.nothingLoaded()
 }
 
-// outcome returns what is offered to the failure sink, which messages that are delivered again are not, and what Err will tell: nil after a
+// outcome returns what is offered to the failure sink, which messages that are delivered again are not, and what Err will return: nil after a
 // clean end. What has failed and the sink is still to get has not ended.
 func (d *Driver[IN, OUT]) outcome(
 	cause error, by engine.Cause, kept bool, abandoned []*queue.Entry[engine.Slot[IN, OUT]],
@@ -239,7 +239,7 @@ func (d *Driver[IN, OUT]) close() error {
 	return nil
 }
 
-// cancelUpstream tells the source, once, that nothing more is taken, unless its input has ended.
+// cancelUpstream cancels the source, once, since nothing more is taken, unless its input has ended.
 func (d *Driver[IN, OUT]) cancelUpstream(cause error) {
 	cancel := d.CancelUpstream
 	if cancel == nil || d.told || d.inOver {

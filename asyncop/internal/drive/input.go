@@ -31,7 +31,7 @@ func (d *Driver[IN, OUT]) endWaits() {
 	}
 }
 
-// drained tells whether nothing follows and all that was taken has left.
+// drained reports whether nothing follows and all that was taken has left.
 func (d *Driver[IN, OUT]) drained() bool {
 	return d.inOver && d.backlog.Len() == 0 && d.engine.Len() == 0
 }
@@ -93,7 +93,7 @@ func (d *Driver[IN, OUT]) feed() bool {
 	return true
 }
 
-// mayRead tells whether the next element may be read: if a slot is free for it, or to let a barrier come nearer. Then it does not
+// mayRead reports whether the next element may be read: if a slot is free for it, or to let a barrier come nearer. Then it does not
 // get a slot past the gates.
 func (d *Driver[IN, OUT]) mayRead() bool {
 	if d.inOver || d.engine.Failed() || d.barrierArrived() {
@@ -131,7 +131,7 @@ func (d *Driver[IN, OUT]) receivedElement(in IN, m call.Message, ok bool) {
 	switch {
 	case !ok:
 		d.inClosed = true
-		d.engine.EndIfCancelled() // whoever is upstream may have noticed it first: the end is no clean one
+		d.engine.EndIfCancelled() // upstream may have noticed it first: the end is no clean one
 		d.endInput()
 	case d.letsIn && d.backlog.Len() == 0 && d.engine.HasRoom():
 		d.engine.Accept(in, m)
@@ -184,7 +184,7 @@ func (d *Driver[IN, OUT]) receivedEndOfInput() {
 	d.endRetries()
 }
 
-// ended tells whether everything that was taken has left.
+// ended reports whether everything that was taken has left.
 func (d *Driver[IN, OUT]) ended() bool {
 	if d.checks != nil && !d.checks.quiet() {
 		return false

@@ -38,13 +38,13 @@ func (d *Driver[IN, OUT]) send() bool {
 	}
 }
 
-// mayEmit tells whether the next element may be begun: not while a barrier waits for the present one to end, unless it
+// mayEmit reports whether the next element may be begun: not while a barrier waits for the present one to end, unless it
 // waits for all of them.
 func (d *Driver[IN, OUT]) mayEmit() bool {
 	return d.loaded || !d.barrierArrived() || d.checks.arrived.Kind == participant.Drain
 }
 
-// load makes next the next thing to emit and tells whether there is one. Barriers go before everything, but not into
+// load makes next the next thing to emit and reports whether there is one. Barriers go before everything, but not into
 // the middle of an element. Elements that emit nothing leave here.
 func (d *Driver[IN, OUT]) load() bool {
 	if d.loaded {
@@ -90,7 +90,7 @@ func (d *Driver[IN, OUT]) messageOfNext() call.Message {
 	return d.message
 }
 
-// unload takes back what was loaded and not sent, so that a barrier can go before it, and tells whether it could:
+// unload takes back what was loaded and not sent, so that a barrier can go before it, and reports whether it could:
 // the results of one element are not split (law Q1).
 func (d *Driver[IN, OUT]) unload() bool {
 	if d.loaded && !d.barrier {

@@ -56,7 +56,7 @@ func (d *Driver[IN, OUT]) Results(r Range[IN, OUT]) {
 		for _, m, ok := e.out.ring.takeMessage(); ok; _, m, ok = e.out.ring.takeMessage() {
 			d.giveBack(m)
 		}
-		close(d.in) // nobody else has it
+		close(d.in) // nothing else has it
 	}()
 	leave := sync.OnceFunc(func() { close(e.out.gone) }) // before done, which waits for it
 	all := false

@@ -8,7 +8,7 @@ import (
 
 // ring is a bounded queue between two goroutines: one puts, one takes. Neither waits for the other here: see call.Sleeper.
 //
-// A channel of the same size costs some five times as much, since it locks; and it makes whoever waits run at once, for
+// A channel of the same size costs some five times as much, since it locks; and it makes the goroutine that waits run at once, for
 // one value.
 type ring[T any] struct {
 	buf      []T            // its length is a power of two
@@ -35,7 +35,7 @@ func newRing[T any](n int) *ring[T] {
 	return &ring[T]{buf: make([]T, size), limit: uint64(size)}
 }
 
-// put appends v and tells whether there was a place for it.
+// put appends v and reports whether there was a place for it.
 func (r *ring[T]) put(v T) bool {
 	tail := r.tail.Load()
 	if tail == r.limit {
@@ -103,11 +103,11 @@ func (r *ring[T]) len() int {
 
 func (r *ring[T]) full() bool { return r.len() == len(r.buf) }
 
-// halfEmpty tells whether a putter that waits should go on: waking it for every single place would cost more than the
+// halfEmpty reports whether a putter that waits should go on: waking it for every single place would cost more than the
 // values do.
 func (r *ring[T]) halfEmpty() bool { return r.len() <= len(r.buf)/2 }
 
-// over tells whether nothing is left and nothing follows.
+// over reports whether nothing is left and nothing follows.
 func (r *ring[T]) over() bool { return r.ended.Load() && r.len() == 0 }
 
 // inlet is a ring from which the loop takes.
@@ -164,7 +164,7 @@ func newOutlet[T any](places int, observed bool, wakeUp func()) *outlet[T] {
 	}
 }
 
-// mayPut tells whether the loop should go on putting; if not, it is woken when it should. Called by the loop, ready to be
+// mayPut reports whether the loop should go on putting; if not, it is woken when it should. Called by the loop, ready to be
 // woken: a reader that made room before has not seen that the loop waits.
 func (o *outlet[T]) mayPut() bool {
 	o.behind.Store(true)
@@ -199,7 +199,7 @@ func (o *outlet[T]) settle() {
 	}
 }
 
-// close tells the reader that nothing follows.
+// close ends the ring: the reader finds that nothing follows.
 func (o *outlet[T]) close() {
 	o.ring.ended.Store(true)
 	o.reader.WakeUp()

@@ -28,7 +28,7 @@ type Snapshot[IN, OUT any] struct {
 	Numbers  []int64 // of the items, if there is one; 0 of control elements
 }
 
-// hasCalls tells whether a record in flight may have been called.
+// hasCalls reports whether a record in flight may have been called.
 func (s *Snapshot[IN, OUT]) hasCalls() bool {
 	return slices.ContainsFunc(s.Items, func(it engine.Item[IN, OUT]) bool { return it.Kind == engine.Record && it.First != 0 })
 }
@@ -46,7 +46,7 @@ const (
 //	{ kind  [record: [observer: number]  attempts  first  spent  wait [retry]  input] [completed: + n {result}] [control: time] }
 //
 // Numbers are varints, everything else is preceded by its length. Times are Unix nanoseconds, those of attempts 0 for none;
-// taken is when the checkpoint was. The rest of a back-off, wait, is relative to it; retry tells more if that is not 0.
+// taken is when the checkpoint was. The rest of a back-off, wait, is relative to it; retry has more if that is not 0.
 type StateCodec[IN, OUT any] struct {
 	Inputs  codec.Codec[IN]
 	Results codec.Codec[OUT] // nil: results are not stored
@@ -55,7 +55,7 @@ type StateCodec[IN, OUT any] struct {
 // pieceSize is about how large the pieces of a state are.
 const pieceSize = 1 << 20
 
-// Encode returns the state for a snapshot. The codecs are user code: whoever calls it guards against that.
+// Encode returns the state for a snapshot. The codecs are user code: its callers guard against that.
 func (s StateCodec[IN, OUT]) Encode(snapshot Snapshot[IN, OUT]) (state participant.State, err error) {
 	b := []byte{stateVersion}
 	b = varint.AppendBytes(b, codec.SchemaOf(s.Inputs))
@@ -193,7 +193,7 @@ func (s StateCodec[IN, OUT]) Decode(state []byte) (snapshot Snapshot[IN, OUT], e
 	return snapshot, nil
 }
 
-// resultSchema tells apart from no schema that results are not stored.
+// resultSchema says that results are not stored, which is not the same as no schema.
 func (s StateCodec[IN, OUT]) resultSchema() []byte {
 	if s.Results == nil {
 		return nil

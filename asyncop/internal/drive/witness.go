@@ -10,7 +10,7 @@ import (
 	"github.com/weirflow/weir/asyncop/internal/engine"
 )
 
-// witness is a timer beside the loop while that is busy. How late it fires tells a call that blocks the loop from a machine
+// witness is a timer beside the loop while that is busy. How late it fires distinguishes a call that blocks the loop from a machine
 // that does not let the process run. What it cannot know: whether the loop alone was kept waiting for a processor.
 //
 // It rings every witnessPeriod while the loop does not park, and once after that. An operator that is idle has none.

@@ -61,7 +61,7 @@ type Config[IN, OUT any] struct {
 	MaxWaiting int           // elements of a key beside the one that is called; 0: any number
 
 	// Rung grows every SlowCallLimit/2 while the engine has something to do. An engine that nothing makes exact reads the clock when it has
-	// grown, and once a turn. nil: nobody rings, and the clock is read whenever user code has run.
+	// grown, and once a turn. nil: nothing rings, and the clock is read whenever user code has run.
 	Rung *atomic.Int64
 
 	Observers []Observer
@@ -102,7 +102,7 @@ type Hooks[IN any] struct {
 	LogsRetries     func() bool                                            // whether the next two write anything
 	Retrying        func(r Report[IN], d decision.Decision)
 	NotRetried      func(r Report[IN], d decision.Decision)
-	ObserverBroke   func(err error) // where that is nobody's outcome
+	ObserverBroke   func(err error) // where that is no element's outcome
 	SourceBroke     func(err error) // of a message that was being settled
 }
 

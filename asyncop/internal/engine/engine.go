@@ -67,7 +67,7 @@ type Engine[IN, OUT any] struct {
 	slow    watchedCall[IN, OUT] // the call that is being watched
 	blocked []SlowCall[IN]       // calls that took too long, and were not reported yet
 
-	notes  fifo.Queue[note] // what Report is to tell the observers
+	notes  fifo.Queue[note] // what Report is to hand to the observers
 	told   int              // how many of them know of the first one
 	riders []*Rider         // to be used again
 

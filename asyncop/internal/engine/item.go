@@ -94,12 +94,12 @@ func sinceEpoch(start int64, at time.Duration) int64 {
 	return 1
 }
 
-// settled tells whether a record has ended as far as a checkpoint is concerned: it has nothing more to emit.
+// settled reports whether a record has ended as far as a checkpoint is concerned: it has nothing more to emit.
 func (s *Slot[IN, OUT]) settled() bool {
 	return s.phase == ended || s.phase == done && len(s.results()) == 0
 }
 
-// holds tells whether a checkpoint holds an element of the queue. The source will send the marker of the end of the input again.
+// holds reports whether a checkpoint holds an element of the queue. The source will send the marker of the end of the input again.
 func (g *Engine[IN, OUT]) holds(s *Slot[IN, OUT]) bool {
 	return !s.settled() && (s.phase != controlElement || !g.IsEndOfInput(s.extra.rare.held))
 }

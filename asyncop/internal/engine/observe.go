@@ -240,7 +240,7 @@ func (g *Engine[IN, OUT]) over(s *Slot[IN, OUT], how Ending, err error) *Rider {
 
 // Gone says how an element whose rider the driver has, has ended: emitted or discarded.
 func (g *Engine[IN, OUT]) Gone(r *Rider, how Ending) {
-	if how == Discarded { // nobody else knows that it has taken effect
+	if how == Discarded { // nothing else knows that it has taken effect
 		r.whole.InDoubt = r.whole.Attempts > 0
 	}
 	r.whole.How = how

@@ -97,10 +97,10 @@ type limit[IN, OUT any] struct {
 	odd   timers.Timer[*queue.Entry[Slot[IN, OUT]]] // its place among the others: they do not come in input order
 }
 
-// knowsFirst tells whether it is known from before a restart when the first attempt began.
+// knowsFirst reports whether it is known from before a restart when the first attempt began.
 func (s *Slot[IN, OUT]) knowsFirst() bool { return s.limited() && s.extra.rare.limit.first }
 
-// limited tells whether the element has a deadline of its own.
+// limited reports whether the element has a deadline of its own.
 func (s *Slot[IN, OUT]) limited() bool {
 	return s.extra != nil && s.extra.rare != nil && s.extra.rare.limit != nil
 }
@@ -252,5 +252,5 @@ func (p phase) String() string {
 	}[p]
 }
 
-// live tells whether the deadline still applies.
+// live reports whether the deadline still applies.
 func (p phase) live() bool { return p >= fresh && p <= ready }
