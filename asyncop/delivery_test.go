@@ -9,6 +9,7 @@ import (
 	"log/slog"
 	"maps"
 	"math/rand/v2"
+	"runtime"
 	"slices"
 	"strings"
 	"sync"
@@ -671,5 +672,43 @@ func TestMessagesAtRandom(t *testing.T) {
 				}
 			})
 		})
+	}
+}
+
+// Law D2: a message whose Clone breaks is given back, by what drives the operator.
+func TestMessagesOfACloneThatBreaks(t *testing.T) {
+	drivers := map[string]func(*asyncop.AsyncWaitOperator[string, string], *verdicts) iter.Seq2[delivery.Message[string], error]{
+		"Messages": func(op *asyncop.AsyncWaitOperator[string, string], v *verdicts) iter.Seq2[delivery.Message[string], error] {
+			return op.Messages(func(yield func(delivery.Message[string], error) bool) { yield(v.message("a"), nil) })
+		},
+		"MessagesOf": func(op *asyncop.AsyncWaitOperator[string, string], v *verdicts) iter.Seq2[delivery.Message[string], error] {
+			return op.MessagesOf(asyncop.FromSlice([]delivery.Message[string]{v.message("a")}))
+		},
+		"MessagesOf a channel": func(op *asyncop.AsyncWaitOperator[string, string], v *verdicts) iter.Seq2[delivery.Message[string], error] {
+			ms := make(chan delivery.Message[string])
+			go func() { ms <- v.message("a") }()
+			return op.MessagesOf(asyncop.FromChan(ms))
+		},
+	}
+	for name, drive := range drivers {
+		for how, breaks := range map[string]func(){"panic": func() { panic("no clone") }, "goexit": runtime.Goexit} {
+			t.Run(name+"/"+how, func(t *testing.T) {
+				fn := cloning[string, string]{asyncop.Blocking(func(_ context.Context, in string) (string, error) { return in, nil }),
+					func(in string) string { breaks(); return in }}
+				op := asyncop.OrderedWait[string, string](fn, time.Minute, 4)
+				v := &verdicts{}
+				ended := make(chan struct{})
+				go func() { // MessagesOf passes on what breaks
+					defer close(ended)
+					defer func() { _ = recover() }()
+					for m := range drive(op, v) {
+						m.Ack()
+					}
+				}()
+				<-ended
+				require.Error(t, op.Wait())
+				require.Equal(t, "nacked", v.of("a"))
+			})
+		}
 	}
 }

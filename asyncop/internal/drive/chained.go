@@ -46,7 +46,7 @@ type ChainedRange[IN, OUT any] struct {
 	Messages      Input[delivery.Message[IN]]
 	YieldMessages func(delivery.Message[OUT], error) bool
 
-	held call.Message            // what the body has
+	held call.Message            // what the body has, or Clone
 	rest []delivery.Message[OUT] // parts of a message that were not yielded
 }
 
@@ -126,7 +126,7 @@ func (d *Driver[IN, OUT]) Chained(r ChainedRange[IN, OUT]) {
 	}
 }
 
-// giveBackRest nacks what the body did not come back from, and parts of a message that it did not get.
+// giveBackRest nacks what the body or Clone did not come back from, and parts of a message that it did not get.
 func (d *Driver[IN, OUT]) giveBackRest(r *ChainedRange[IN, OUT]) {
 	d.giveBack(r.held)
 	for _, part := range r.rest {
@@ -238,13 +238,13 @@ func (d *Driver[IN, OUT]) acceptFrom(r *ChainedRange[IN, OUT]) (busy bool) {
 			if !atHand {
 				return busy
 			}
-			d.took(m.Value, delivery.With(m, struct{}{}), ok)
+			d.took(r, m.Value, delivery.With(m, struct{}{}), ok)
 		} else {
 			v, ok, atHand := r.In.take()
 			if !atHand {
 				return busy
 			}
-			d.took(v, call.Message{}, ok)
+			d.took(r, v, call.Message{}, ok)
 		}
 		if r.In.Next != nil || r.Messages.Next != nil {
 			d.engine.Ran()
@@ -255,13 +255,15 @@ func (d *Driver[IN, OUT]) acceptFrom(r *ChainedRange[IN, OUT]) (busy bool) {
 }
 
 // took goes on with an element, for which there is a slot; ok is false at the end of the input.
-func (d *Driver[IN, OUT]) took(v IN, m call.Message, ok bool) {
+func (d *Driver[IN, OUT]) took(r *ChainedRange[IN, OUT], v IN, m call.Message, ok bool) {
 	if !ok {
 		d.receivedElement(v, m, false)
 		return
 	}
 	if d.Clone != nil {
+		r.held = m
 		v = d.Clone(v) // before the input goes on
+		r.held = call.Message{}
 	}
 	d.engine.Accept(v, m)
 }
@@ -359,11 +361,11 @@ func (d *Driver[IN, OUT]) parkOn(r *ChainedRange[IN, OUT]) {
 		case v, ok := <-elements:
 			d.host.Parked.Store(false)
 			d.witness.watch()
-			d.took(v, call.Message{}, ok)
+			d.took(r, v, call.Message{}, ok)
 		case m, ok := <-messages:
 			d.host.Parked.Store(false)
 			d.witness.watch()
-			d.took(m.Value, delivery.With(m, struct{}{}), ok)
+			d.took(r, m.Value, delivery.With(m, struct{}{}), ok)
 		case <-d.host.C:
 		}
 	}

@@ -91,7 +91,9 @@ func (d *Driver[IN, OUT]) Results(r Range[IN, OUT]) {
 // pull feeds the loop, on a goroutine of its own.
 func (d *Driver[IN, OUT]) pull(e *ends[IN, OUT], r *Range[IN, OUT]) {
 	refused := 0
+	var held call.Message // what Clone has
 	defer func() {
+		d.giveBack(held)
 		e.in.ring.ended.Store(true)
 		d.host.WakeUp()
 		if e.in.ring.stopped.Load() {
@@ -111,7 +113,9 @@ func (d *Driver[IN, OUT]) pull(e *ends[IN, OUT], r *Range[IN, OUT]) {
 	clone, host := d.Clone, d.host
 	put := func(v IN, m call.Message) bool {
 		if clone != nil {
+			held = m
 			v = clone(v) // before the input goes on
+			held = call.Message{}
 		}
 		if !e.in.put(v, m) {
 			d.discarded.Add(1)

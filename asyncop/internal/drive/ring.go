@@ -53,16 +53,21 @@ func (r *ring[T]) take() (v T, ok bool) {
 	if !r.mayTake() {
 		return v, false
 	}
+	return r.pop(), true
+}
+
+// pop removes the oldest value, which mayTake has found.
+func (r *ring[T]) pop() (v T) {
 	head := r.head.Load()
 	place := &r.buf[head&uint64(len(r.buf)-1)]
 	v = *place
 	var zero T
 	*place = zero
 	r.head.Store(head + 1)
-	return v, true
+	return v
 }
 
-// mayTake reports whether there is a value. If there is, take finds it.
+// mayTake reports whether there is a value.
 func (r *ring[T]) mayTake() bool {
 	head := r.head.Load()
 	if head == r.ahead {
@@ -91,8 +96,7 @@ func (r *ring[T]) takeMessage() (v T, m call.Message, ok bool) {
 		place := &r.messages[r.head.Load()&uint64(len(r.buf)-1)]
 		m, *place = *place, call.Message{}
 	}
-	v, ok = r.take()
-	return v, m, ok
+	return r.pop(), m, true
 }
 
 // len returns the number of values held; both sides may ask.
