@@ -22,6 +22,8 @@ import (
 	"github.com/weirflow/weir/asyncop"
 	"github.com/weirflow/weir/checkpoint"
 	"github.com/weirflow/weir/checkpoint/checkpointtest"
+	"github.com/weirflow/weir/predicates"
+	"github.com/weirflow/weir/strategies"
 )
 
 // tally is an observer that checks law O1: calls come one at a time, each attempt ends before its element, each element once.
@@ -410,4 +412,34 @@ func TestObserverOfCheckpoints(t *testing.T) {
 		assert.Equal(t, 1, shut.accepted)
 		assert.Equal(t, 1, shut.restored)
 	}, 2)
+}
+
+// exits is an observer that ends the goroutine for every element.
+type exits struct{ mute }
+
+func (exits) Accepted(context.Context, any, bool) context.Context { runtime.Goexit(); return nil }
+
+// mute is an observer that does nothing.
+type mute struct{}
+
+func (mute) Accepted(ctx context.Context, _ any, _ bool) context.Context { return ctx }
+func (mute) AttemptStarted(ctx context.Context, _ int) context.Context   { return ctx }
+func (mute) AttemptEnded(context.Context, asyncop.Outcome)               {}
+func (mute) Ended(context.Context, asyncop.Ending)                       {}
+
+// Laws A3, A6: an element has its own timeout also if an observer has ended the goroutine that accepted it.
+func TestOwnTimeoutAfterAnObserverThatExits(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		fn := asyncop.Blocking(func(_ context.Context, in string) (string, error) { return in, nil })
+		began := time.Now()
+		op := asyncop.OrderedWaitWithRetry(fn, time.Hour, 4,
+			strategies.FixedDelay[string](1000, time.Second).RetryIfException(predicates.HasException),
+			asyncop.WithObserver(exits{}), asyncop.WithDrainRetries(),
+			asyncop.WithTimeoutFor(func(string) time.Duration { return 10500 * time.Millisecond }))
+		in := op.In()
+		in <- "a"
+		close(in)
+		require.Error(t, op.Wait())
+		require.Equal(t, 10500*time.Millisecond, time.Since(began))
+	})
 }

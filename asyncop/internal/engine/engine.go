@@ -146,9 +146,14 @@ func (g *Engine[IN, OUT]) Accept(in IN, m call.Message) {
 	e := g.putNew(in, false)
 	g.ride(e, m)
 	g.observe(e, false, 0)
-	if g.join(e) && (g.TimeoutFor == nil || g.limitNew(e)) {
+	if g.goesOn(e) {
 		g.startNew(e)
 	}
+}
+
+// goesOn gives a new element, which its observers know, a place in its lane and a timeout of its own, and reports whether it goes on.
+func (g *Engine[IN, OUT]) goesOn(e *queue.Entry[Slot[IN, OUT]]) bool {
+	return (g.Keys == nil || g.join(e)) && (g.TimeoutFor == nil || g.limitNew(e))
 }
 
 // limitNew gives a new element a timeout of its own, if it has one, and reports whether it goes on.
@@ -235,10 +240,13 @@ func (g *Engine[IN, OUT]) startNew(e *queue.Entry[Slot[IN, OUT]]) {
 
 // firstFresh returns the oldest element whose first attempt may start, or nil.
 func (g *Engine[IN, OUT]) firstFresh() *queue.Entry[Slot[IN, OUT]] {
+	if g.Keys == nil {
+		return g.fresh
+	}
 	if t := g.heads.Peek(); t != nil {
 		return t.Value
 	}
-	return g.fresh
+	return nil
 }
 
 // AcceptControl takes a slot for a control element. There must be room.

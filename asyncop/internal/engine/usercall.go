@@ -70,7 +70,7 @@ func (g *Engine[IN, OUT]) broken(err error) {
 		g.decided(e, g.judged, &decision.Decision{}, err)
 	case callAccepted:
 		e.Value.rider().broken = err
-		g.join(e)
+		g.goesOn(e)
 	case callKey:
 		g.fail(e, err)
 	case callReport:
