@@ -133,7 +133,7 @@ func (d *Driver[IN, OUT]) receivedElement(in IN, m call.Message, ok bool) {
 		d.inClosed = true
 		d.engine.EndIfCancelled() // upstream may have noticed it first: the end is no clean one
 		d.endInput()
-	case d.letsIn && d.backlog.Len() == 0 && d.engine.HasRoom():
+	case d.letsIn:
 		d.engine.Accept(in, m)
 	default:
 		it := engine.Item[IN, OUT]{In: in}

@@ -63,12 +63,19 @@ func (d *Driver[IN, OUT]) load() bool {
 		d.loaded, d.control, d.next = true, control, control
 	case len(results) > 0:
 		d.loaded, d.results, d.whole = true, results, len(results)
-		if d.message = m; len(results) > 1 && m != (call.Message{}) {
-			d.parts = delivery.Split(m, results...)
+		if m != (call.Message{}) {
+			d.loadMessage(m)
 		}
 		d.loadResult()
 	}
 	return d.loaded
+}
+
+// loadMessage makes results, of which none is next yet, those of a message.
+func (d *Driver[IN, OUT]) loadMessage(m call.Message) {
+	if d.message = m; len(d.results) > 1 {
+		d.parts = delivery.Split(m, d.results...)
+	}
 }
 
 // loadResult makes next the next result of the head.
@@ -104,7 +111,9 @@ func (d *Driver[IN, OUT]) unload() bool {
 
 func (d *Driver[IN, OUT]) nothingLoaded() {
 	d.loaded, d.barrier, d.control, d.results, d.whole, d.next = false, false, nil, nil, 0, nil
-	d.message, d.parts = call.Message{}, nil
+	if d.message != (call.Message{}) {
+		d.message, d.parts = call.Message{}, nil
+	}
 }
 
 // sent goes on after next was sent. The entry of an element with several results stays the head of the queue until the

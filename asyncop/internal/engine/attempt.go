@@ -66,7 +66,7 @@ func (g *Engine[IN, OUT]) begin(e *queue.Entry[Slot[IN, OUT]]) {
 		default:
 			g.counts.RetriesOnError++
 		}
-	} else {
+	} else if g.Keys != nil {
 		g.heads.Cancel(&s.timer)
 	}
 	if s.attempts < math.MaxInt32 {

@@ -59,7 +59,7 @@ func (g *Engine[IN, OUT]) settle(e *queue.Entry[Slot[IN, OUT]], err error) {
 	}
 	g.attemptOver(&e.Value, false, 0)
 	g.enter(e, done)
-	if g.inTurn(e) { // law K1; else when it is
+	if g.Keys == nil || g.inTurn(e) { // law K1; else when it is
 		g.Queue.Complete(e)
 		g.leaveLane(e)
 	}
@@ -156,8 +156,10 @@ func (g *Engine[IN, OUT]) leave(e *queue.Entry[Slot[IN, OUT]], how Ending) (r *R
 	if e == g.oldest {
 		g.oldest = nextIn(e, func(s *Slot[IN, OUT]) bool { return s.phase != controlElement })
 	}
-	g.keepPlace(&e.Value)
-	g.unride(&e.Value)
+	if e.Value.extra != nil {
+		g.keepPlace(&e.Value)
+		g.unride(&e.Value)
+	}
 	g.Queue.Pop()
 	return r
 }

@@ -138,6 +138,9 @@ func (g *Engine[IN, OUT]) inTurn(e *queue.Entry[Slot[IN, OUT]]) bool {
 
 // leaveLane takes e, which has ended, out of its lane. The next one is the first then.
 func (g *Engine[IN, OUT]) leaveLane(e *queue.Entry[Slot[IN, OUT]]) {
+	if g.Keys == nil {
+		return
+	}
 	p := e.Value.place()
 	if p == nil || p.lane == nil {
 		return
