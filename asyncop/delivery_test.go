@@ -693,8 +693,10 @@ func TestMessagesOfACloneThatBreaks(t *testing.T) {
 	for name, drive := range drivers {
 		for how, breaks := range map[string]func(){"panic": func() { panic("no clone") }, "goexit": runtime.Goexit} {
 			t.Run(name+"/"+how, func(t *testing.T) {
-				fn := cloning[string, string]{asyncop.Blocking(func(_ context.Context, in string) (string, error) { return in, nil }),
-					func(in string) string { breaks(); return in }}
+				fn := cloning[string, string]{
+					asyncop.Blocking(func(_ context.Context, in string) (string, error) { return in, nil }),
+					func(in string) string { breaks(); return in },
+				}
 				op := asyncop.OrderedWait[string, string](fn, time.Minute, 4)
 				v := &verdicts{}
 				ended := make(chan struct{})
