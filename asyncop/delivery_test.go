@@ -703,8 +703,10 @@ func TestMessagesOfACloneThatBreaks(t *testing.T) {
 				go func() { // MessagesOf passes on what breaks
 					defer close(ended)
 					defer func() { _ = recover() }()
-					for m := range drive(op, v) {
-						m.Ack()
+					for m, err := range drive(op, v) {
+						if err == nil {
+							m.Ack()
+						}
 					}
 				}()
 				<-ended
