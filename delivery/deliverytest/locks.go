@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"strconv"
+	"strings"
 	"sync"
 	"testing"
 	"time"
@@ -61,6 +62,7 @@ var lockRules = []lockRule{
 	{"released, it is free at once", releasedIsFree},
 	{"extended, it stays", extendedStays},
 	{"names are separate", namesAreSeparate},
+	{"held locks are listed", heldAreListed},
 	{"wrong arguments are refused", wrongLockArguments},
 	{"many at once", manyLockers},
 }
@@ -189,6 +191,47 @@ func namesAreSeparate(b *lockBench) error {
 	_, err := b.acquire(0, "a", 10)
 	_, other := b.acquire(1, "b", 10)
 	return errors.Join(err, other)
+}
+
+func heldAreListed(b *lockBench) error {
+	for _, name := range []string{"p/é_1", "p/%", "p/a", "p", "q/a"} { // not in their order
+		if _, err := b.acquire(0, name, 10); err != nil {
+			return err
+		}
+	}
+	_, err := b.acquire(1, "p/short", 1)
+	released, acquired := b.acquire(1, "p/released", 10)
+	if err := errors.Join(err, acquired, b.locks[1].Release(b.ctx, released)); err != nil {
+		return err
+	}
+	b.Wait(b.units(2))
+	again, err := b.acquire(1, "p/short", 10) // its fencing number shows that it is another grant
+	if err != nil {
+		return err
+	}
+	for prefix, want := range map[string]string{
+		"p/": "p/% p/a p/short p/é_1", "p": "p p/% p/a p/short p/é_1", "p/é": "p/é_1", "%": "", "p_": "", "": "p p/% p/a p/short p/é_1 q/a",
+	} {
+		held, err := b.locks[0].Held(b.ctx, prefix)
+		if err != nil {
+			return err
+		}
+		var names []string
+		for _, h := range held {
+			names = append(names, h.Name)
+			owner, fence, least := "owner 0", uint64(1), 7
+			if h.Name == again.Name {
+				owner, fence, least = "owner 1", again.Fence, 9
+			}
+			if h.Owner != owner || h.Fence != fence || h.For <= b.units(least-2) || h.For > b.units(10) {
+				return fmt.Errorf("Held(%q) has %+v", prefix, h)
+			}
+		}
+		if got := strings.Join(names, " "); got != want {
+			return fmt.Errorf("Held(%q) returned %q in place of %q", prefix, got, want)
+		}
+	}
+	return nil
 }
 
 func wrongLockArguments(b *lockBench) error {

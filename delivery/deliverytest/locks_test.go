@@ -3,6 +3,7 @@ package deliverytest
 import (
 	"context"
 	"errors"
+	"slices"
 	"testing"
 	"time"
 
@@ -18,6 +19,14 @@ type wrongLocks struct {
 	acquire func(next lock.Locks, name, owner string, lease time.Duration) (lock.Grant, error)
 	extend  func(next lock.Locks, g lock.Grant, d time.Duration) error
 	release func(next lock.Locks, g lock.Grant) error
+	held    func(next lock.Locks, prefix string) ([]lock.Holding, error)
+}
+
+func (w wrongLocks) Held(ctx context.Context, prefix string) ([]lock.Holding, error) {
+	if w.held == nil {
+		return w.Locks.Held(ctx, prefix)
+	}
+	return w.held(w.Locks, prefix)
 }
 
 func (w wrongLocks) Acquire(ctx context.Context, name, owner string, lease time.Duration) (lock.Grant, error) {
@@ -68,6 +77,12 @@ func TestRunLocksFindsWhatIsWrong(t *testing.T) {
 		}}, "a stale owner cannot extend or release"},
 		"Extend does nothing":  {wrongLocks{extend: func(lock.Locks, lock.Grant, time.Duration) error { return nil }}, "extended, it stays"},
 		"Release does nothing": {wrongLocks{release: func(lock.Locks, lock.Grant) error { return nil }}, "released, it is free at once"},
+		"all are listed":       {wrongLocks{held: func(next lock.Locks, _ string) ([]lock.Holding, error) { return next.Held(bg, "") }}, "held locks are listed"},
+		"they are listed in any order": {wrongLocks{held: func(next lock.Locks, prefix string) ([]lock.Holding, error) {
+			held, err := next.Held(bg, prefix)
+			slices.Reverse(held)
+			return held, err
+		}}, "held locks are listed"},
 		"any name": {wrongLocks{acquire: func(next lock.Locks, name, owner string, lease time.Duration) (lock.Grant, error) {
 			return next.Acquire(bg, "x"+name, "x"+owner, max(1, lease))
 		}}, "wrong arguments are refused"},

@@ -47,12 +47,21 @@ type Locks interface {
 
 	// Release gives the lock back. It returns ErrLost if the grant is not valid.
 	Release(ctx context.Context, g Grant) error
+
+	// Held returns the locks whose names begin with prefix and whose leases have not ended, in the order of their names.
+	Held(ctx context.Context, prefix string) ([]Holding, error)
 }
 
 // Grant is the right to a lock.
 type Grant struct {
 	Name, Owner string
 	Fence       uint64 // the fencing number: from 1, higher with each grant of the name
+}
+
+// Holding is a lock that is held.
+type Holding struct {
+	Grant
+	For time.Duration // the rest of the lease
 }
 
 // HeldError says who holds a lock.

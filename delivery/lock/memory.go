@@ -2,6 +2,8 @@ package lock
 
 import (
 	"context"
+	"slices"
+	"strings"
 	"sync"
 	"time"
 
@@ -66,6 +68,23 @@ func (m *Memory) Extend(ctx context.Context, g Grant, d time.Duration) error {
 // Release implements [Locks].
 func (m *Memory) Release(ctx context.Context, g Grant) error {
 	return m.with(ctx, g, func(l *memoryLock) { l.owner = "" })
+}
+
+// Held implements [Locks].
+func (m *Memory) Held(ctx context.Context, prefix string) (held []Holding, err error) {
+	if ctx.Err() != nil {
+		return nil, context.Cause(ctx)
+	}
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	now := m.clock.Now()
+	for name, l := range m.locks {
+		if strings.HasPrefix(name, prefix) && l.owner != "" && l.until.After(now) {
+			held = append(held, Holding{Grant{name, l.owner, l.fence}, l.until.Sub(now)})
+		}
+	}
+	slices.SortFunc(held, func(a, b Holding) int { return strings.Compare(a.Name, b.Name) })
+	return held, nil
 }
 
 func (m *Memory) with(ctx context.Context, g Grant, f func(*memoryLock)) error {

@@ -69,6 +69,25 @@ func (l *Locks) Release(ctx context.Context, g lock.Grant) error {
 	return l.change(ctx, g, "owner = ''")
 }
 
+// Held implements [lock.Locks].
+func (l *Locks) Held(ctx context.Context, prefix string) (held []lock.Holding, err error) {
+	err = l.store.do(ctx, func() error {
+		rows, err := l.store.pool.Query(ctx, "SELECT name, owner, fence, ceil(extract(epoch FROM until - "+l.store.now+`) * 1000000)::bigint FROM weir_locks
+			WHERE starts_with(name, $1) AND owner <> '' AND until > `+l.store.now+` ORDER BY name COLLATE "C"`, prefix)
+		if err != nil {
+			return err
+		}
+		held, err = pgx.CollectRows(rows, func(row pgx.CollectableRow) (h lock.Holding, err error) {
+			var micros int64
+			err = row.Scan(&h.Name, &h.Owner, &h.Fence, &micros)
+			h.For = time.Duration(micros) * time.Microsecond
+			return h, err
+		})
+		return err
+	})
+	return held, err
+}
+
 const ofGrant = " WHERE name = $1 AND owner = $2 AND owner <> '' AND fence = $3"
 
 func (l *Locks) change(ctx context.Context, g lock.Grant, set string, args ...any) error {

@@ -63,6 +63,30 @@ func (l *Locks) Release(ctx context.Context, g lock.Grant) error {
 	return l.change(ctx, g, func(time.Time) (string, []any) { return "owner = ''", nil })
 }
 
+// Held implements [lock.Locks].
+func (l *Locks) Held(ctx context.Context, prefix string) (held []lock.Holding, err error) {
+	err = l.store.read(ctx, func() error {
+		now := l.store.clock.Now()
+		rows, err := l.store.db.Reader().QueryContext(ctx, `SELECT name, owner, fence, until FROM weir_locks
+			WHERE substr(name, 1, length($1)) = $1 AND owner <> '' AND until > $2 ORDER BY name`, prefix, nanos(now, 0))
+		if err != nil {
+			return err
+		}
+		defer rows.Close() //nolint:errcheck // rows.Err is looked at
+		for rows.Next() {
+			var h lock.Holding
+			var fence, until int64
+			if err := rows.Scan(&h.Name, &h.Owner, &fence, &until); err != nil {
+				return err
+			}
+			h.Fence, h.For = uint64(fence), time.Unix(0, until).Sub(now)
+			held = append(held, h)
+		}
+		return rows.Err()
+	})
+	return held, err
+}
+
 func (l *Locks) change(ctx context.Context, g lock.Grant, set func(now time.Time) (string, []any)) error {
 	var changed int64
 	err := l.store.write(ctx, func(ctx context.Context, tx *sqlite.Tx, now time.Time) error {
