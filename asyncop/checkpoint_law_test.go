@@ -744,7 +744,7 @@ func TestCheckpointOptionsNeedCheckpoints(t *testing.T) {
 		"WithRetryState":  asyncop.WithRetryState(asyncop.FromScratch),
 		"WithInputCodec":  asyncop.WithInputCodec(texts),
 		"WithResultCodec": asyncop.WithResultCodec(texts),
-		"WithOverflow":    asyncop.WithOverflow(asyncop.DefaultOverflow),
+		"WithOverflow":    asyncop.WithOverflow(1024),
 	} {
 		for _, opts := range [][]asyncop.Option{{opt}, {asyncop.WithName("op"), opt}} {
 			require.PanicsWithValue(t, "asyncop: OrderedWait: "+name+" needs WithCheckpoints: without checkpoints it does nothing",

@@ -65,10 +65,6 @@ func TestConstructorsRefuseNonsense(t *testing.T) {
 			fn, 0, 1, nil, options(asyncop.WithFailureSink(side.take), asyncop.WithDropOnFailure()),
 			"WithFailureSink and WithDropOnFailure exclude each other",
 		},
-		{
-			fn, time.Second, 1, retry, options(asyncop.WithDrainRetries(), asyncop.WithCutRetries()),
-			"WithDrainRetries and WithCutRetries exclude each other",
-		},
 	} {
 		for _, ordered := range []bool{true, false} {
 			m := mode{ordered: ordered, capacity: c.capacity}

@@ -89,7 +89,7 @@
 //   - running attempts are awaited
 //   - no retry follows; what is cut is counted and logged
 //
-// [WithDrainRetries] lets retries run their course instead. It is the default of Results, unless [WithCutRetries] is given. The
+// [WithDrainRetries] lets retries run their course instead. Results always does. The
 // operator notices the end when it has a free slot to read for; until then retries go on. In a stream with checkpoints the marker
 // participant.EndOfInput announces the end before the input is closed. The operator passes it on when all before it has left, and
 // checkpoints are taken meanwhile.

@@ -414,31 +414,18 @@ func TestSpentRetriesAreNotCut(t *testing.T) {
 	})
 }
 
-// The input of Results is finite as a rule, and its end no reason to do without results: retries run their course, unless
-// WithCutRetries is given.
+// The input of Results is finite as a rule, and its end no reason to do without results: retries run their course.
 func TestResultsDrainsRetries(t *testing.T) {
-	for _, cut := range []bool{false, true} {
-		forEachMode(t, func(t *testing.T, m mode) {
-			h := newHand(t)
-			h.answer = lateRows
-			opts := options(asyncop.WithLogger(slog.New(slog.DiscardHandler)))
-			if cut {
-				opts = append(opts, asyncop.WithCutRetries())
-			}
-			op := construct[string, string](m, h, time.Minute, retryAll(3, time.Second), opts...)
-			got := ""
-			for out, err := range op.Results(letters("abc")) {
-				require.NoError(t, err)
-				got += out
-			}
-			if cut {
-				require.Empty(t, got)
-				require.Equal(t, "a#1@0s b#1@0s c#1@0s a#2@0s b#2@0s c#2@0s", h.callTimes())
-				require.EqualValues(t, 3, op.Stats().CutByEndOfInput)
-				return
-			}
-			require.Equal(t, "ABC", got)
-			require.Equal(t, "a#1@0s b#1@0s c#1@0s a#2@1s b#2@1s c#2@1s a#3@2s b#3@2s c#3@2s", h.callTimes())
-		})
-	}
+	forEachMode(t, func(t *testing.T, m mode) {
+		h := newHand(t)
+		h.answer = lateRows
+		op := construct[string, string](m, h, time.Minute, retryAll(3, time.Second), asyncop.WithLogger(slog.New(slog.DiscardHandler)))
+		got := ""
+		for out, err := range op.Results(letters("abc")) {
+			require.NoError(t, err)
+			got += out
+		}
+		require.Equal(t, "ABC", got)
+		require.Equal(t, "a#1@0s b#1@0s c#1@0s a#2@1s b#2@1s c#2@1s a#3@2s b#3@2s c#3@2s", h.callTimes())
+	})
 }

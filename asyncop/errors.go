@@ -27,20 +27,17 @@ var (
 	// [WithExhaustedAsFailure]. It comes wrapped, in the name of the reason and of why there was no retry.
 	ErrRetriesExhausted = errors.New("asyncop: retries exhausted: the last result still matches the retry predicate")
 
-	// ErrGoexit is the Value of a [*PanicError] if user code did not panic, but ended its goroutine with runtime.Goexit, as FailNow
-	// of package testing does.
-	ErrGoexit = errors.New("asyncop: user code called runtime.Goexit")
-
-	// ErrControlResult is the failure of an element whose function returned a control element of the stream, such as a [Watermark],
-	// or a message as a result. Control elements come from the source only, and messages are made of results by the operator.
-	ErrControlResult = errors.New("asyncop: a control element is not a result")
-
 	// ErrStopped reports that the operator was stopped by Stop: to the function of [WithUpstreamCancel], and to a loop over Results.
 	ErrStopped = errors.New("asyncop: operator stopped")
+)
 
-	// ErrHandlerLimit reports that the fallback of [HandleFailure], or a [TimeoutHandler], took longer than [WithHandlerLimit] allows.
-	// It is joined to the failure of the element.
-	ErrHandlerLimit = errors.New("asyncop: the handler of a failure exceeded its limit")
+// What users see in messages, and have no other answer to.
+var (
+	// errControlResult is the failure of an element whose function returned a watermark, a barrier or a message as a result. Control
+	// elements come from the source only, and messages are made of results by the operator.
+	errControlResult = errors.New("asyncop: a control element is not a result")
+
+	errHandlerLimit = errors.New("asyncop: the handler of a failure exceeded its limit (WithHandlerLimit)")
 )
 
 // errFromBody is what Wait and Stop return in the body of a loop over ResultsOf.
@@ -52,7 +49,7 @@ type TimeoutError struct {
 	Limit    time.Duration // the timeout: the operator's, or the element's own; 0 if that had passed before it was accepted
 	Attempts int           // attempts begun; 0 if the element waited for a permit all the time
 	Last     error         // the last one that an attempt ended with; nil if none did
-	Handler  error         // how the handler of the failure broke: its panic, or ErrHandlerLimit; nil if it did not
+	Handler  error         // how the handler of the failure broke: its panic, or that it took too long; nil if it did not
 	Early    bool          // before Limit, since no retry could start within it: see WithEarlyTimeout
 
 	// InDoubt is true if an attempt may have taken effect: one was running, or one before it ended in a way that does not
@@ -240,16 +237,16 @@ func exhausted(d decision.Decision) error {
 	return fmt.Errorf("%w (%v: %v)", ErrRetriesExhausted, d.Verdict, d.Reason)
 }
 
-// PanicError is a panic of user code, or its call of runtime.Goexit ([ErrGoexit]).
+// PanicError is a panic of user code, or its call of runtime.Goexit, as FailNow of package testing makes it.
 type PanicError struct {
-	Value any    // what was passed to panic
+	Value any    // what was passed to panic; an error that says so for runtime.Goexit
 	Stack []byte // of the goroutine that panicked, as runtime/debug.Stack formats it
 }
 
 // newPanicError wraps what recover returned; nil means that the goroutine is being ended by runtime.Goexit.
 func newPanicError(recovered any) *PanicError {
 	if recovered == nil {
-		recovered = ErrGoexit
+		recovered = panics.ErrGoexit
 	}
 	return &PanicError{Value: recovered, Stack: debug.Stack()}
 }

@@ -9,6 +9,14 @@ import (
 	"github.com/weirflow/weir/asyncop/internal/engine"
 	"github.com/weirflow/weir/checkpoint/participant"
 	"github.com/weirflow/weir/codec"
+	"github.com/weirflow/weir/internal/panics"
+)
+
+// What user code that breaks leads to.
+var (
+	ErrGoexit        = panics.ErrGoexit
+	ErrControlResult = errControlResult
+	ErrHandlerLimit  = errHandlerLimit
 )
 
 // SlotsTaken returns the number of slots taken. It may be called by user code that runs on the operator's loop.

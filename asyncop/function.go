@@ -9,10 +9,14 @@ import (
 // AsyncFunction starts one asynchronous call per element.
 //
 // A function may also implement these optional interfaces, itself or on what its Unwrap() any method returns:
-// [TimeoutHandler], [Opener], [Closer], [Cloner].
 //
-// One function may serve several operators; each calls it from its own loop, so it must then be safe for concurrent
-// use.
+//   - [Opener]: Open is called before the first element.
+//   - [io.Closer]: Close is called once per operator whose Open succeeded, after the last element. Calls that ignored the end of
+//     their context may still be running. An error of a clean end becomes the operator's Err.
+//   - [TimeoutHandler]: Timeout is called for elements that ran out of time.
+//   - [Cloner]: Clone copies elements that the input uses again.
+//
+// One function may serve several operators. Each calls it from its own loop, so it must then be safe for concurrent use.
 type AsyncFunction[IN, OUT any] interface {
 	// AsyncInvoke starts the call for in and returns without waiting for it; result is completed later, from any
 	// goroutine, or at once. It is called on the operator's loop, one element at a time, and must not block: while it
@@ -71,13 +75,6 @@ type Opener interface {
 	// Open is called once per operator, before its first element, with the operator's context. An error or panic fails
 	// the pipeline.
 	Open(ctx context.Context) error
-}
-
-// Closer is implemented by a function that holds resources.
-type Closer interface {
-	// Close is called once per operator whose Open succeeded, after its last element. Calls that ignored the end of
-	// their context may still be running. An error of a clean end becomes the operator's Err.
-	Close() error
 }
 
 // Cloner is implemented by a function whose input reuses its elements, as a reader does that has one buffer for all

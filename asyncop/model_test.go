@@ -188,6 +188,7 @@ func newModelConfig(b *modelBytes) modelConfig {
 		most:           modelPick(b, 0, 0, 1, 2),
 	}
 	c.chained = c.chained && c.results
+	c.drain = c.drain || c.results // Results always does
 	if c.timeout == 0 {
 		c.retries = -1
 	}
@@ -1111,7 +1112,6 @@ func (r *modelRun) begin() {
 	optional(r.policy == modelSide, func() asyncop.Option { return asyncop.WithFailureSink(takeInto(side)) })
 	optional(r.exhausted, asyncop.WithExhaustedAsFailure)
 	optional(r.drain && !r.results, asyncop.WithDrainRetries)
-	optional(!r.drain && r.results, asyncop.WithCutRetries)
 	optional(r.early, asyncop.WithEarlyTimeout)
 
 	fn := asyncop.Func(r.invoke)

@@ -23,11 +23,10 @@ type Option func(*config)
 
 // Defaults of the options.
 const (
-	DefaultBuffer   = 128  // places of In and of Out
-	DefaultOverflow = 1024 // elements read past the capacity for the sake of a barrier
+	defaultBuffer       = 128  // places of In and of Out
+	defaultOverflow     = 1024 // elements read past the capacity for the sake of a barrier
+	defaultHandlerLimit = 10 * time.Second
 )
-
-const defaultHandlerLimit = 10 * time.Second
 
 // config is what the options set. It is read-only once the operator runs.
 type config struct {
@@ -58,7 +57,7 @@ type config struct {
 	failureSink        any    // a func(context.Context, Failure[IN]) error
 	sideOutput         streams.Inlet
 	exhaustedAsFailure bool
-	atEnd              endOfRetries
+	drainRetries       bool // Results does so without it
 	buffer             int
 
 	reorders    bool             // set by the constructor
@@ -78,8 +77,8 @@ func newConfig(opts []Option) config {
 		ctx:          context.Background(),
 		logger:       slog.Default(),
 		handlerLimit: defaultHandlerLimit,
-		buffer:       DefaultBuffer,
-		overflow:     DefaultOverflow,
+		buffer:       defaultBuffer,
+		overflow:     defaultOverflow,
 	}
 	for i, opt := range opts {
 		if opt == nil {
@@ -332,41 +331,19 @@ func WithExhaustedAsFailure() Option {
 	return func(cfg *config) { cfg.exhaustedAsFailure = true }
 }
 
-// endOfRetries is what the end of the input means for retries.
-type endOfRetries uint8
-
-const (
-	byDriver     endOfRetries = iota // a flow cuts them, Results drains them
-	drainRetries                     // they run their course
-	cutRetries                       // one last attempt at once, and no retry after it
-)
-
-func (c *config) setAtEnd(e endOfRetries) {
-	if c.atEnd != byDriver && c.atEnd != e {
-		panic("asyncop: WithDrainRetries and WithCutRetries exclude each other: retries go on, or they do not")
-	}
-	c.atEnd = e
-}
-
-// WithDrainRetries lets retries run their course after the end of the input, up to the timeout of each element. It is the
-// default of [AsyncWaitOperator.Results]; that of a flow is [WithCutRetries]. It also applies to Stop.
+// WithDrainRetries lets retries run their course after the end of the input, up to the timeout of each element. Give it to a flow
+// whose input is finite, such as a list or a file: its end comes before the retries do, and cuts them. It also applies to Stop.
+// [AsyncWaitOperator.Results] and its siblings drain retries without it.
 //
-// Give it to a flow whose input is finite, such as a list or a file: its end comes before the retries do, and cuts them.
+// By default a flow cuts retries, as in Flink, whose streams end only when they are stopped. An element that waits for a retry when
+// the input ends gets one last attempt at once, unless a server demanded the wait, and no retry follows. What its last outcome would
+// have retried then fails, or is emitted as it is. Stats.CutByEndOfInput counts such elements, and the operator logs a warning at its
+// end if there are any.
 func WithDrainRetries() Option {
-	return func(cfg *config) { cfg.setAtEnd(drainRetries) }
+	return func(cfg *config) { cfg.drainRetries = true }
 }
 
-// WithCutRetries ends retries at the end of the input: an element that waits for one gets one last attempt at once, unless
-// a server demanded the wait, and no retry follows. It is the default of a flow, as in Flink, whose streams end only when they are
-// stopped; that of [AsyncWaitOperator.Results] is [WithDrainRetries]. It also applies to Stop.
-//
-// Elements whose last outcome then still asks for a retry are given up, or emitted as they are: Stats.CutByEndOfInput counts
-// them, and the operator logs a warning at its end if there are any.
-func WithCutRetries() Option {
-	return func(cfg *config) { cfg.setAtEnd(cutRetries) }
-}
-
-// WithBuffer sets the size of the buffers of In and of Out; the default is [DefaultBuffer]. 0 is unbuffered: then each hand-over is a meeting of two
+// WithBuffer sets the size of the buffers of In and of Out; the default is 128. 0 is unbuffered: then each hand-over is a meeting of two
 // goroutines, and a flow of short calls takes 1.5 to 5 times as long. Flows of very many
 // short calls gain from more: an eighth of the time with 1,024 and 10,000 calls allowed (bench, W2). Where Via, To or
 // [AsyncWaitOperator.Results] take the results the size is the next power of two, and at least 1. Elements in In are not
@@ -459,7 +436,7 @@ func WithResultCodec[OUT any](c codec.Codec[OUT]) Option {
 }
 
 // WithOverflow sets how many elements may be outside of the slots because they were read past the capacity, so that the
-// barrier of a checkpoint, or the marker of the end of the input, behind them could come; the default is [DefaultOverflow].
+// barrier of a checkpoint, or the marker of the end of the input, behind them could come; the default is 1024.
 // They are not started, and are part of the checkpoint.
 //
 // A barrier of a checkpoint.Source gets through a full queue behind any number of elements: while there are more than n, the

@@ -4,7 +4,6 @@ import (
 	"context"
 	"errors"
 	"log/slog"
-	"slices"
 	"sync"
 	"testing"
 	"testing/synctest"
@@ -119,11 +118,15 @@ func TestPaceAfterTheEndOfTheInput(t *testing.T) {
 			starts = append(starts, time.Since(start))
 			return 0, errors.New("again")
 		}), time.Hour, 10, strategies.FixedDelay[int](5, time.Minute).RetryIfException(predicates.HasException),
-			asyncop.WithPace(new(perSecond)), asyncop.WithCutRetries(), asyncop.WithMaxConcurrentCalls(1), asyncop.WithDropOnFailure(),
+			asyncop.WithPace(new(perSecond)), asyncop.WithMaxConcurrentCalls(1), asyncop.WithDropOnFailure(),
 			asyncop.WithLogger(slog.New(slog.DiscardHandler)))
-		for range op.Results(slices.Values([]int{1, 2})) {
+		op.In() <- 1
+		op.In() <- 2
+		close(op.In())
+		for range op.Out() {
 			t.Error("a result")
 		}
+		require.NoError(t, op.Wait())
 		require.LessOrEqual(t, len(starts), 4)
 		for i, at := range starts {
 			require.Equal(t, time.Duration(i)*time.Second, at)

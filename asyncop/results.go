@@ -28,8 +28,7 @@ import (
 // buffer full, are dropped, although Stats counts them as emitted.
 //
 // When the input ends, retries run their course, up to the timeout of each element: the end of a list says nothing about what
-// is not there yet, and the loop waits for all results. With [WithCutRetries] each element that waits
-// for a retry gets one last attempt at once, as in a flow.
+// is not there yet, and the loop waits for all results. A flow is different: see [WithDrainRetries].
 //
 // An operator has one loop over its results, which takes the place of In, Out, Via and To: Results panics if one of them
 // was used, if it was ranged over before, and with [WithCheckpoints], whose barriers come through In. It carries elements
@@ -158,7 +157,7 @@ func FromFunc[IN any](next func() (v IN, ok bool)) Input[IN] {
 //
 // A panic or runtime.Goexit of the body or of the input ends the operator with [ErrStopped], and goes on. A panic of other code that the
 // operator calls is an outcome, as always. runtime.Goexit there ends the goroutine of the loop, so it fails the operator with a
-// [*PanicError] of [ErrGoexit].
+// [*PanicError].
 //
 // All else is as for Results: the order, the last pair with the error, what becomes of retries at the end of the input, and that the
 // operator is driven by nothing else. Elements that are still in a channel when the loop ends stay there.

@@ -3,6 +3,7 @@ package asyncop
 import (
 	"context"
 	"fmt"
+	"io"
 	"log/slog"
 	"math/rand/v2"
 	"path"
@@ -41,7 +42,7 @@ func newDriver[IN, OUT any](
 	c := drive.Config[IN, OUT]{
 		Engine:  s.engineConfig(timeout, q),
 		Context: cfg.ctx, Clock: cfg.clock, Name: cfg.name, Buffer: cfg.buffer, Reorders: cfg.reorders, Decode: newDecoder[IN](cfg.name),
-		CancelUpstream: cfg.cancelUpstream, DrainRetries: cfg.atEnd == drainRetries, DrainResults: cfg.atEnd == byDriver,
+		CancelUpstream: cfg.cancelUpstream, DrainRetries: cfg.drainRetries,
 		Coordinator: cfg.coordinator, State: state, Overflow: cfg.overflow,
 		Panicked: func(recovered any) error { return newPanicError(recovered) },
 		ErrNil:   ErrNilError, ErrStopped: ErrStopped, ErrClosed: checkpoint.ErrClosed, ErrAcknowledged: wiring.ErrAcknowledged,
@@ -70,7 +71,7 @@ func newDriver[IN, OUT any](
 	if h, ok := find[Opener](fn); ok {
 		c.Open = h.Open
 	}
-	if h, ok := find[Closer](fn); ok {
+	if h, ok := find[io.Closer](fn); ok {
 		c.Close = h.Close
 	}
 	if h, ok := find[Cloner[IN]](fn); ok {
@@ -104,7 +105,7 @@ func (s *surface[IN, OUT]) engineConfig(timeout time.Duration, q queue.Queue[eng
 		EarlyTimeout: s.earlyTimeout, MaxCalls: s.maxCalls,
 		OnFailure: s.onFailure, ExhaustedAsFailure: s.exhaustedAsFailure,
 		Restored: engine.Keep(s.retryState), LeastPart: 10,
-		ErrControlResult: ErrControlResult, ErrHandlerLimit: ErrHandlerLimit,
+		ErrControlResult: errControlResult, ErrHandlerLimit: errHandlerLimit,
 		Hooks: s.engineHooks(),
 	}
 	c.Keys, _ = s.keys.(engine.Keys[IN, OUT])

@@ -6,7 +6,6 @@ import (
 	"runtime"
 	"time"
 
-	"github.com/weirflow/weir/asyncop"
 )
 
 // Kind tells what a row is compared with.
@@ -81,7 +80,7 @@ type Config struct {
 }
 
 // DefaultBuffer is the buffer at the ends of flows that let one choose: weir's default.
-const DefaultBuffer = asyncop.DefaultBuffer
+const DefaultBuffer = 128
 
 func (c Config) buffer() int {
 	if c.Buffer < 0 {

@@ -10,6 +10,7 @@ import (
 	"github.com/weirflow/weir/asyncop"
 	"github.com/weirflow/weir/asyncop/internal/call"
 	"github.com/weirflow/weir/internal/guard"
+	"github.com/weirflow/weir/internal/panics"
 	"github.com/weirflow/weir/internal/stagekey"
 	"github.com/weirflow/weir/predicates"
 )
@@ -346,7 +347,7 @@ func (r *report) to(ctx context.Context) {
 // newPanicError wraps what recover returned; nil stands for runtime.Goexit.
 func newPanicError(recovered any) *asyncop.PanicError {
 	if recovered == nil {
-		recovered = asyncop.ErrGoexit
+		recovered = panics.ErrGoexit
 	}
 	return &asyncop.PanicError{Value: recovered, Stack: debug.Stack()}
 }

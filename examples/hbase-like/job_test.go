@@ -14,7 +14,6 @@ import (
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 
-	"github.com/weirflow/weir/asyncop"
 	"github.com/weirflow/weir/examples/hbase-like/internal/cli"
 	"github.com/weirflow/weir/examples/hbase-like/internal/data"
 )
@@ -233,7 +232,7 @@ func TestInterruptDrains(t *testing.T) {
 	assert.Contains(t, out.String(), "none twice, none lost")
 	assert.Positive(t, number(t, out.String(), "enriched"))
 	// What waits before the first look-up is not begun; what has left it goes on to the second.
-	assert.LessOrEqual(t, number(t, out.String(), "not started"), asyncop.DefaultBuffer+2)
+	assert.LessOrEqual(t, number(t, out.String(), "not started"), 128+2) // the default of WithBuffer
 }
 
 // What never comes out is cut off: when the time is over, or at the second interrupt.

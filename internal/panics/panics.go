@@ -20,13 +20,13 @@ type Error struct {
 	Stack   []byte // of the goroutine that panicked
 }
 
-// errGoexit is the value of the Error of a call of runtime.Goexit.
-var errGoexit = errors.New("runtime.Goexit was called")
+// ErrGoexit is the value of the Error of a call of runtime.Goexit.
+var ErrGoexit = errors.New("runtime.Goexit was called")
 
 // New wraps what recover returned in a package; nil means that runtime.Goexit ends the goroutine.
 func New(inPackage string, recovered any) *Error {
 	if recovered == nil {
-		recovered = errGoexit
+		recovered = ErrGoexit
 	}
 	return &Error{Package: inPackage, Value: recovered, Stack: debug.Stack()}
 }

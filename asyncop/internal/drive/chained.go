@@ -81,7 +81,7 @@ func (d *Driver[IN, OUT]) handsOver() bool {
 	if !d.chain.wanted.Load() || d.engine.Failed() || d.mustStop() {
 		return false
 	}
-	d.drains = d.drains || d.DrainResults
+	d.drains = true
 	close(d.chain.handed)
 	return true
 }

@@ -37,8 +37,7 @@ type Config[IN, OUT any] struct {
 	EndSink func() error // after the last call of the failure sink; nil: there is nothing to end
 
 	CancelUpstream context.CancelCauseFunc // or nil
-	DrainRetries   bool                    // the end of the input lets retries go on
-	DrainResults   bool                    // that of Results' input does
+	DrainRetries   bool                    // the end of a flow's input lets retries go on, as that of Results' input does anyway
 
 	Coordinator participant.Host // nil: no part in checkpoints
 	State       StateCodec[IN, OUT]

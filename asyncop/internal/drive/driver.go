@@ -246,7 +246,7 @@ func (d *Driver[IN, OUT]) checkSignals() {
 		d.endInput()
 	}
 	if d.ends == nil {
-		if d.ends = d.attached.Load(); d.ends != nil && d.DrainResults {
+		if d.ends = d.attached.Load(); d.ends != nil {
 			d.drains = true // before an element is accepted, so before the end of the input is noticed
 		}
 	}

@@ -4,12 +4,13 @@ import (
 	"runtime/debug"
 
 	"github.com/weirflow/weir/asyncop"
+	"github.com/weirflow/weir/internal/panics"
 )
 
 // newPanicError wraps what recover returned; nil stands for runtime.Goexit.
 func newPanicError(recovered any) error {
 	if recovered == nil {
-		recovered = asyncop.ErrGoexit
+		recovered = panics.ErrGoexit
 	}
 	return &asyncop.PanicError{Value: recovered, Stack: debug.Stack()}
 }
