@@ -19,8 +19,8 @@ import (
 //	}, 100, 5*time.Millisecond)
 //	op := asyncop.OrderedWaitWithRetry(users, 5*time.Second, 1000, strategy)
 //
-// The operator makes a batch of elements that may start: retries that are due, then first attempts, oldest first. A batch needs a
-// permit. It starts when
+// The operator makes a batch of elements that may start: retries that are due, then first attempts, oldest first. A batch needs
+// a permit. It starts when
 //
 //   - maxSize elements may start
 //   - an element has waited for maxWait; with 0, elements that come in together are one batch
@@ -29,27 +29,28 @@ import (
 //
 // # Members
 //
-// Each member has a slot, a timeout, attempts and retries of its own, as any element. call returns one result for each element, in the
-// order of the elements. Result.Err is the error of one member; [ErrNoResult] there means that it has no result. These are errors of
-// all members: an error that call returns, a panic, and a wrong number of results. Only members that failed, or whose result asks for
-// a retry, are tried again, in later batches.
+// Each member has a slot, a timeout, attempts and retries of its own, as any element. call returns one result for each element,
+// in the order of the elements. Result.Err is the error of one member; [ErrNoResult] there means that it has no result. These
+// are errors of all members: an error that call returns, a panic, and a wrong number of results. Only members that failed, or
+// whose result asks for a retry, are tried again, in later batches.
 //
-// A member that times out leaves, and the call goes on for the others. The context of the call ends with the last member, and its
-// deadline is the latest of theirs. It has no attempt number and no values of an [Observer]: the contexts that [MemberContexts]
-// returns have them. Make requests that exactlyonce tracks under one of those. Under the context of the call they have no id, and fail.
+// A member that times out leaves, and the call goes on for the others. The context of the call ends with the last member, and
+// its deadline is the latest of theirs. It has no attempt number and no values of an [Observer]: the contexts that
+// [MemberContexts] returns have them. Make requests that exactlyonce tracks under one of those. Under the context of the call
+// they have no id, and fail.
 //
 // # Permits
 //
-// A batch takes one permit and one turn of the pace ([WithMaxConcurrentCalls], [WithPermits], [WithPace]). The permit comes back when call
-// returns. Elements that wait for their batch hold a slot, and neither a permit nor a goroutine.
+// A batch takes one permit and one turn of the pace ([WithMaxConcurrentCalls], [WithPermits], [WithPace]). The permit comes
+// back when call returns. Elements that wait for their batch hold a slot, and neither a permit nor a goroutine.
 //
 // # Wrappers
 //
-// A function that wraps this one, such as those of package lookup, must have a method Unwrap() any, and must call this one before its own
-// AsyncInvoke returns. Otherwise its elements fail.
+// A function that wraps this one, such as those of package lookup, must have a method Unwrap() any, and must call this one
+// before its own AsyncInvoke returns. Otherwise its elements fail.
 //
-// call may keep and change the slice ins, but not what its elements point to. maxWait should be well below the timeout of the elements.
-// Batched panics if maxSize < 1 or maxWait < 0; a nil call is refused by the constructors.
+// call may keep and change the slice ins, but not what its elements point to. maxWait should be well below the timeout of the
+// elements. Batched panics if maxSize < 1 or maxWait < 0; a nil call is refused by the constructors.
 func Batched[IN, OUT any](
 	call func(ctx context.Context, ins []IN) ([]Result[OUT], error), maxSize int, maxWait time.Duration,
 ) AsyncFunction[IN, OUT] {
@@ -64,9 +65,9 @@ func Batched[IN, OUT any](
 	return &batched[IN, OUT]{call: call, maxSize: maxSize, maxWait: maxWait}
 }
 
-// MemberContexts returns the contexts of the elements of a call of [Batched], in the order of the elements. ctx is the context of the call;
-// for any other context MemberContexts returns nil. The context of an element ends with its attempt. It has the number of the attempt
-// ([AttemptFromContext]) and the values of observers.
+// MemberContexts returns the contexts of the elements of a call of [Batched], in the order of the elements. ctx is the context
+// of the call; for any other context MemberContexts returns nil. The context of an element ends with its attempt. It has the
+// number of the attempt ([AttemptFromContext]) and the values of observers.
 func MemberContexts(ctx context.Context) []context.Context {
 	members, _ := ctx.Value(call.MembersKey{}).([]context.Context)
 	return members
@@ -134,8 +135,8 @@ func complete[OUT any](out ResultFuture[OUT], r Result[OUT]) {
 // isBatched marks the functions of Batched, whatever their types.
 func (f *batched[IN, OUT]) isBatched() {}
 
-// batchedIn returns the function that Batched has made, if fn is one or wraps one. It panics if that has other types: the elements of
-// the operator are not those of the call.
+// batchedIn returns the function that Batched has made, if fn is one or wraps one. It panics if that has other types: the
+// elements of the operator are not those of the call.
 func batchedIn[IN, OUT any](name string, fn AsyncFunction[IN, OUT]) *batched[IN, OUT] {
 	inner, ok := find[interface{ isBatched() }](fn)
 	if !ok {

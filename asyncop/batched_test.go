@@ -141,8 +141,8 @@ func (b *bulk) times() string {
 	return strings.Join(texts, " ")
 }
 
-// A batch goes when it has all its members or the first of them has waited long enough. Only members that failed, or have no result,
-// are called again, with others.
+// A batch goes when it has all its members or the first of them has waited long enough. Only members that failed, or have no
+// result, are called again, with others.
 func TestBatched(t *testing.T) {
 	forEachClock(t, func(t *testing.T, m mode) {
 		b, r := newBulk(t, m, 3, 10*time.Millisecond, setup{timeout: time.Minute, strategy: retryAll(2, time.Second)})
@@ -173,8 +173,8 @@ func TestBatched(t *testing.T) {
 	})
 }
 
-// An operator with fewer slots than a batch has members does not wait for more. At the end of the input, whatever ends it, no batch
-// waits.
+// An operator with fewer slots than a batch has members does not wait for more. At the end of the input, whatever ends it, no
+// batch waits.
 func TestBatchedDoesNotWaitForWhatCannotCome(t *testing.T) {
 	forEachMode(t, func(t *testing.T, m mode) {
 		b, r := newBulk(t, m, 100, time.Hour, setup{timeout: 2 * time.Hour})
@@ -212,8 +212,8 @@ func TestBatchedDrain(t *testing.T) {
 	})
 }
 
-// A3: the timeout of a member ends that only. The context of the call ends with the last member, and its deadline is the latest. The
-// permit comes back when the call returns (A2: what it brings then is late).
+// A3: the timeout of a member ends that only. The context of the call ends with the last member, and its deadline is the
+// latest. The permit comes back when the call returns (A2: what it brings then is late).
 func TestBatchedTimeoutOfMembers(t *testing.T) {
 	forEachClock(t, func(t *testing.T, m mode) {
 		b, r := newBulk(t, m, 2, time.Second, setup{
@@ -313,7 +313,8 @@ func TestBatchedCancel(t *testing.T) {
 	})
 }
 
-// An error of the call, a panic, runtime.Goexit, and results that are not as many as the elements, are the outcome of each member.
+// An error of the call, a panic, runtime.Goexit, and results that are not as many as the elements, are the outcome of each
+// member.
 func TestBatchedCallsThatFail(t *testing.T) {
 	cases := map[string]struct {
 		outcome func() ([]answer, error)
@@ -519,8 +520,8 @@ func TestBatchedCheckpoints(t *testing.T) {
 	})
 }
 
-// In key order at most one element of a key is in a batch, and the next one waits until it has ended, retries included, and its call has
-// returned (law K1).
+// In key order at most one element of a key is in a batch, and the next one waits until it has ended, retries included, and its
+// call has returned (law K1).
 func TestBatchedInKeyOrder(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		b, r := newBulk(t, keyMode, 2, time.Millisecond, setup{timeout: time.Minute, strategy: retryAll(1, time.Second), key: firstLetter})
@@ -574,7 +575,8 @@ func TestBatchedSuspend(t *testing.T) {
 	})
 }
 
-// What a strategy wants done first is done before the call of the batch, for all at a time. If it fails for one, the others are called.
+// What a strategy wants done first is done before the call of the batch, for all at a time. If it fails for one, the others are
+// called.
 func TestBatchedBefore(t *testing.T) {
 	forEachMode(t, func(t *testing.T, m mode) {
 		var mu sync.Mutex

@@ -228,7 +228,8 @@ func TestFailedRunEndsTheOperator(t *testing.T) {
 	})
 }
 
-// Law X1: nothing that may have been called is called under another number, or none. Where nothing was, an observer comes or goes.
+// Law X1: nothing that may have been called is called under another number, or none. Where nothing was, an observer comes or
+// goes.
 func TestObserverThatComesOrGoes(t *testing.T) {
 	const called, onlyRead = "a", ""
 	for _, c := range []struct {

@@ -194,7 +194,8 @@ func TestLatencyFirstOfPolicies(t *testing.T) {
 	}
 }
 
-// What was in back-off, which has passed meanwhile, competes at once, with its attempts; what no attempt was made of starts from scratch.
+// What was in back-off, which has passed meanwhile, competes at once, with its attempts; what no attempt was made of starts
+// from scratch.
 func TestRetryStateOfElementsInBackOffAndFresh(t *testing.T) {
 	forEachMode(t, func(t *testing.T, m mode) {
 		store := checkpointtest.NewMemoryStore()

@@ -10,8 +10,8 @@ import (
 	"github.com/weirflow/weir/delivery"
 )
 
-// Messages cost no allocation that values do not: neither the element nor its one result is boxed, and what the engine needs for a message
-// is used again. In a flow there is one, for the message that leaves.
+// Messages cost no allocation that values do not: neither the element nor its one result is boxed, and what the engine needs
+// for a message is used again. In a flow there is one, for the message that leaves.
 func TestAllocationsOfMessages(t *testing.T) {
 	if raceDetector {
 		t.Skip("the race detector allocates")

@@ -250,7 +250,8 @@ func forEachLine(t *testing.T, body func(l *line)) {
 	}
 }
 
-// ends are the ways in which an element may end, each with what its message and that of a neighbour is told (law D2). "" means: nothing.
+// ends are the ways in which an element may end, each with what its message and that of a neighbour is told (law D2). "" means:
+// nothing.
 var ends = map[string]struct {
 	ids  []string
 	set  func(l *line)
@@ -412,7 +413,8 @@ func (l *line) sink(refusals int, refuse func() error) {
 	}))
 }
 
-// Laws A1, D1, D2: every message is settled exactly once, however its element ends: by the operator or, if it was emitted, by who has it.
+// Laws A1, D1, D2: every message is settled exactly once, however its element ends: by the operator or, if it was emitted, by
+// who has it.
 func TestEveryMessageIsSettledOnce(t *testing.T) {
 	for _, name := range slices.Sorted(maps.Keys(ends)) {
 		t.Run(name, func(t *testing.T) {
@@ -526,7 +528,8 @@ func TestMessageTypesAreRefused(t *testing.T) {
 	}
 }
 
-// C2: with checkpoints a message with an acknowledgement of its own is refused, and delivered again. One with its history only is not.
+// C2: with checkpoints a message with an acknowledgement of its own is refused, and delivered again. One with its history only
+// is not.
 func TestCheckpointsRefuseAcknowledgedMessages(t *testing.T) {
 	forEachMode(t, func(t *testing.T, m mode) {
 		var v verdicts
@@ -601,8 +604,8 @@ func TestPartsThatDoNotLeave(t *testing.T) {
 	})
 }
 
-// Random schedules: whatever happens, every message that the operator has got is settled once, and acknowledged only if all its results
-// were, or if it ended in a way that allows it.
+// Random schedules: whatever happens, every message that the operator has got is settled once, and acknowledged only if all its
+// results were, or if it ended in a way that allows it.
 func TestMessagesAtRandom(t *testing.T) {
 	kinds := []string{"x", "none", "two", "three", "again", "fails", "hangs", "slow", "filtered"}
 	for seed := range uint64(120) {

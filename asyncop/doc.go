@@ -1,6 +1,6 @@
-// Package asyncop runs asynchronous calls inside a stream. It starts a call for each element, keeps a bounded number of calls in
-// flight, and emits the results in input order or as they come. Calls that failed, or had no result yet, are made again later. It
-// is to Go and go-streams what AsyncWaitOperator with FLIP-232 is to Apache Flink.
+// Package asyncop runs asynchronous calls inside a stream. It starts a call for each element, keeps a bounded number of calls
+// in flight, and emits the results in input order or as they come. Calls that failed, or had no result yet, are made again
+// later. It is to Go and go-streams what AsyncWaitOperator with FLIP-232 is to Apache Flink.
 //
 //	lookup := asyncop.Blocking(func(ctx context.Context, key string) (Row, error) {
 //		return table.Get(ctx, key)
@@ -19,8 +19,8 @@
 //
 //	for row, err := range op.Results(slices.Values(keys)) {
 //
-// [AsyncWaitOperator.ResultsOf] does so without another goroutine, for calls and loop bodies that are short. [Map] calls a function
-// for each element of a slice.
+// [AsyncWaitOperator.ResultsOf] does so without another goroutine, for calls and loop bodies that are short. [Map] calls a
+// function for each element of a slice.
 //
 // # Vocabulary
 //
@@ -47,26 +47,27 @@
 //	at the deadline, wherever it stands ───────────────────────────┘
 //	at the end of the input ─▶ what is in back-off gets one last attempt at once
 //
-// With [KeyOrderedWait] an element first waits for those of its key before it. With [Batched] it waits for others that share its
-// call.
+// With [KeyOrderedWait] an element first waits for those of its key before it. With [Batched] it waits for others that share
+// its call.
 //
 // # Guarantees
 //
-// Each accepted element ends exactly once: its results are emitted, it fails, or the end of the run cuts it off. Elements that were
-// cut off are counted, and Err reports them (law A1). The first completion of the current attempt counts. Later ones, and those of
-// earlier attempts, change nothing (A2).
+// Each accepted element ends exactly once: its results are emitted, it fails, or the end of the run cuts it off. Elements that
+// were cut off are counted, and Err reports them (law A1). The first completion of the current attempt counts. Later ones, and
+// those of earlier attempts, change nothing (A2).
 //
-// The timeout has the last word. It counts from the moment the element takes its slot, and what it leads to is never retried (A3).
-// What a fallback returns is not retried either ([HandleFailure]). A retry that could not start before the deadline is not made:
-// the element waits for its deadline, or, with [WithEarlyTimeout], ends at once. With n retries allowed there are at most n+1 attempts
-// (A4). Timers never fire early (T1), and go on when downstream takes nothing.
+// The timeout has the last word. It counts from the moment the element takes its slot, and what it leads to is never retried
+// (A3). What a fallback returns is not retried either ([HandleFailure]). A retry that could not start before the deadline is
+// not made: the element waits for its deadline, or, with [WithEarlyTimeout], ends at once. With n retries allowed there are at
+// most n+1 attempts (A4). Timers never fire early (T1), and go on when downstream takes nothing.
 //
-// Ordered operators emit in input order. Unordered operators emit in the order of completion; watermarks keep their place in the
-// stream. The results of one element stay together (Q1). There are never more slots in use than the capacity (Q2). Key-ordered
-// operators are unordered ones that call the elements of a key one after the other (K1). The results of a key leave in input order.
+// Ordered operators emit in input order. Unordered operators emit in the order of completion; watermarks keep their place in
+// the stream. The results of one element stay together (Q1). There are never more slots in use than the capacity (Q2).
+// Key-ordered operators are unordered ones that call the elements of a key one after the other (K1). The results of a key leave
+// in input order.
 //
-// Within one run the results of an element are emitted at most once. Its call may be made several times. It is never made if there
-// was no free permit before the deadline.
+// Within one run the results of an element are emitted at most once. Its call may be made several times. It is never made if
+// there was no free permit before the deadline.
 //
 // # Lifecycle
 //
@@ -89,61 +90,61 @@
 //   - running attempts are awaited
 //   - no retry follows; what is cut is counted and logged
 //
-// [WithDrainRetries] lets retries run their course instead. Results always does. The
-// operator notices the end when it has a free slot to read for; until then retries go on. In a stream with checkpoints the marker
-// participant.EndOfInput announces the end before the input is closed. The operator passes it on when all before it has left, and
-// checkpoints are taken meanwhile.
+// [WithDrainRetries] lets retries run their course instead. Results always does. The operator notices the end when it has a
+// free slot to read for; until then retries go on. In a stream with checkpoints the marker participant.EndOfInput announces the
+// end before the input is closed. The operator passes it on when all before it has left, and checkpoints are taken meanwhile.
 //
 // # Failures
 //
-// An error, a panic or a runtime.Goexit in user code is an outcome of its element (A6). An element fails if such an outcome is not
-// retried, or if its time runs out. Then
+// An error, a panic or a runtime.Goexit in user code is an outcome of its element (A6). An element fails if such an outcome is
+// not retried, or if its time runs out. Then
 //
 //   - a fallback may return results in place of the failure ([HandleFailure])
 //   - without one, or if the fallback fails, too, the failure policy decides
 //
-// By default the first failure fails the pipeline, as in Flink: Err is an [*ElementError], and nothing is emitted after it. With
-// [WithFailureSink] a function takes the elements that fail, to a table, a queue or the dead letters, and the others go on. An
-// element that it does not take is offered again, and holds its slot meanwhile. [WithDropOnFailure] logs and counts failures.
+// By default the first failure fails the pipeline, as in Flink: Err is an [*ElementError], and nothing is emitted after it.
+// With [WithFailureSink] a function takes the elements that fail, to a table, a queue or the dead letters, and the others go
+// on. An element that it does not take is offered again, and holds its slot meanwhile. [WithDropOnFailure] logs and counts
+// failures.
 //
 // A result that still asks for a retry when none is left is emitted as it is, unless [WithExhaustedAsFailure].
 //
 // # Messages
 //
-// An operator also takes a [delivery.Message]: an element whose source keeps it until it is acknowledged, and delivers it again if it
-// is given back (nacked). The function gets the value, and each result leaves as a message. One result carries the acknowledgement
-// on, several are parts of it. The operator settles a message of which nothing leaves (laws D1, D2). It is
+// An operator also takes a [delivery.Message]: an element whose source keeps it until it is acknowledged, and delivers it again
+// if it is given back (nacked). The function gets the value, and each result leaves as a message. One result carries the
+// acknowledgement on, several are parts of it. The operator settles a message of which nothing leaves (laws D1, D2). It is
 //
 //   - acknowledged if it ended without a result, was dropped, or was taken by the failure sink
 //   - nacked if it failed the operator, was cut off, or came too late
 //
-// [AsyncWaitOperator.Messages] is the loop over messages. In a flow the steps that follow must know messages: those of package flow
-// of weir do, while a flow of go-streams typed on values panics. The source of a message must take the verdict without waiting. An
-// operator [WithCheckpoints] refuses a message with an acknowledgement.
+// [AsyncWaitOperator.Messages] is the loop over messages. In a flow the steps that follow must know messages: those of package
+// flow of weir do, while a flow of go-streams typed on values panics. The source of a message must take the verdict without
+// waiting. An operator [WithCheckpoints] refuses a message with an acknowledgement.
 //
 // # Reasons
 //
 // A strategies.Policy, made by strategies.ReasonAware, goes where any other strategy goes. It has a classifier, which names the
-// reason why an outcome deserves another attempt, and a strategy that decides over the reason. That strategy knows the element, the
-// stage it failed in, whether its call may happen twice, and what happened before. It may block: the element then holds its slot,
-// but no permit. A function may report how far its call has come (predicates.ReportStage), and a policy says which calls may happen
-// twice. A call that must not is repeated only if it cannot have taken effect:
+// reason why an outcome deserves another attempt, and a strategy that decides over the reason. That strategy knows the element,
+// the stage it failed in, whether its call may happen twice, and what happened before. It may block: the element then holds its
+// slot, but no permit. A function may report how far its call has come (predicates.ReportStage), and a policy says which calls
+// may happen twice. A call that must not is repeated only if it cannot have taken effect:
 //
 //	op := asyncop.OrderedWaitWithRetry(send, 5*time.Second, 1000,
 //		strategies.ReasonAware(httpretry.Classifier[Reply](), strategies.BestEffort[Reply]()).
 //			IdempotentIf(isIdempotent).
 //			WithBudget(strategies.NewBudget(0.2, 10, 100)))
 //
-// FLIP-232's strategies are policies that look at the number and the outcome of an attempt only. Reasons that are always retried
-// outrank CanRetry and the strategy. The deadline, a cancel and the end of the input outrank them.
+// FLIP-232's strategies are policies that look at the number and the outcome of an attempt only. Reasons that are always
+// retried outrank CanRetry and the strategy. The deadline, a cancel and the end of the input outrank them.
 //
 // # Concurrency
 //
-// One goroutine, the loop, owns the queue, the timers and the state of every element. AsyncInvoke, predicates and classifiers are
-// called on it, one at a time, and must not block. So are strategies that do not block: those of FLIP-232, those of package
-// strategies, and those that Policy.Immediate declares. Calls that block go through [Blocking] or [Batched], which run them on other
-// goroutines. Reason-aware strategies that may block run there, too, and so does what they want done before a retry. No lock is held
-// while user code runs. Completions may come from any goroutine.
+// One goroutine, the loop, owns the queue, the timers and the state of every element. AsyncInvoke, predicates and classifiers
+// are called on it, one at a time, and must not block. So are strategies that do not block: those of FLIP-232, those of package
+// strategies, and those that Policy.Immediate declares. Calls that block go through [Blocking] or [Batched], which run them on
+// other goroutines. Reason-aware strategies that may block run there, too, and so does what they want done before a retry. No
+// lock is held while user code runs. Completions may come from any goroutine.
 //
 // # Sources
 //

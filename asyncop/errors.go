@@ -27,14 +27,15 @@ var (
 	// [WithExhaustedAsFailure]. It comes wrapped, in the name of the reason and of why there was no retry.
 	ErrRetriesExhausted = errors.New("asyncop: retries exhausted: the last result still matches the retry predicate")
 
-	// ErrStopped reports that the operator was stopped by Stop: to the function of [WithUpstreamCancel], and to a loop over Results.
+	// ErrStopped reports that the operator was stopped by Stop: to the function of [WithUpstreamCancel], and to a loop over
+	// Results.
 	ErrStopped = errors.New("asyncop: operator stopped")
 )
 
 // What users see in messages, and have no other answer to.
 var (
-	// errControlResult is the failure of an element whose function returned a watermark, a barrier or a message as a result. Control
-	// elements come from the source only, and messages are made of results by the operator.
+	// errControlResult is the failure of an element whose function returned a watermark, a barrier or a message as a result.
+	// Control elements come from the source only, and messages are made of results by the operator.
 	errControlResult = errors.New("asyncop: a control element is not a result")
 
 	errHandlerLimit = errors.New("asyncop: the handler of a failure exceeded its limit (WithHandlerLimit)")
@@ -65,10 +66,9 @@ type TimeoutError struct {
 // idempotence knows which calls may happen twice; nil: none. It is user code, so it is called only when Ambiguous is.
 type idempotence interface{ IsIdempotent(element any) bool }
 
-// Ambiguous reports whether the caller cannot know what has happened: a call that must not happen twice may have taken
-// effect, or not (InDoubt). To repeat an unambiguous one does no harm: it is idempotent, or has had no effect. The
-// policy says which calls are idempotent, if the operator has one (strategies.Policy), or the element itself does
-// (predicates.Idempotent).
+// Ambiguous reports whether the caller cannot know what has happened: a call that must not happen twice may have taken effect,
+// or not (InDoubt). To repeat an unambiguous one does no harm: it is idempotent, or has had no effect. The policy says which
+// calls are idempotent, if the operator has one (strategies.Policy), or the element itself does (predicates.Idempotent).
 func (e *TimeoutError) Ambiguous() bool { return ambiguous(e.InDoubt, e.policy, e.element) }
 
 func ambiguous(inDoubt bool, policy idempotence, element any) bool {

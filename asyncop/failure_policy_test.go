@@ -495,8 +495,8 @@ func (s *refusing) take(_ context.Context, f failure) error {
 	return nil
 }
 
-// An element that the sink does not take is offered again, after a back-off that grows up to 10 s, while others are taken. It holds
-// its slot, and a clean end waits for it.
+// An element that the sink does not take is offered again, after a back-off that grows up to 10 s, while others are taken. It
+// holds its slot, and a clean end waits for it.
 func TestFailureSinkThatRefuses(t *testing.T) {
 	forEachClock(t, func(t *testing.T, m mode) {
 		var lines strings.Builder
@@ -587,8 +587,8 @@ func TestFailureSinkThatBreaks(t *testing.T) {
 	}
 }
 
-// The context of the sink ends with the operator. What it takes nevertheless is taken; what it does not take is offered once more,
-// for 30 s, and then given up: counted, and logged.
+// The context of the sink ends with the operator. What it takes nevertheless is taken; what it does not take is offered once
+// more, for 30 s, and then given up: counted, and logged.
 func TestFailureSinkAtACancel(t *testing.T) {
 	forEachClock(t, func(t *testing.T, m mode) {
 		var lines strings.Builder

@@ -18,10 +18,9 @@ import (
 //
 // One function may serve several operators. Each calls it from its own loop, so it must then be safe for concurrent use.
 type AsyncFunction[IN, OUT any] interface {
-	// AsyncInvoke starts the call for in and returns without waiting for it; result is completed later, from any
-	// goroutine, or at once. It is called on the operator's loop, one element at a time, and must not block: while it
-	// does, nothing else of the operator moves, its timeouts included (a call over 100 ms is logged). What blocks
-	// belongs into [Blocking].
+	// AsyncInvoke starts the call for in and returns without waiting for it; result is completed later, from any goroutine, or
+	// at once. It is called on the operator's loop, one element at a time, and must not block: while it does, nothing else of
+	// the operator moves, its timeouts included (a call over 100 ms is logged). What blocks belongs into [Blocking].
 	//
 	// The call must not change in, nor what it points to: every attempt gets it, checkpoints store it, and failures name it.
 	//
@@ -86,8 +85,8 @@ type Cloner[IN any] interface {
 	Clone(in IN) IN
 }
 
-// HandleFailure returns fn with a fallback: what fallback returns is emitted in place of a failure. An element fails when its last
-// error is not retried, or its time runs out (Failure.Err is a [*TimeoutError] then).
+// HandleFailure returns fn with a fallback: what fallback returns is emitted in place of a failure. An element fails when its
+// last error is not retried, or its time runs out (Failure.Err is a [*TimeoutError] then).
 //
 //	lookup = asyncop.HandleFailure(lookup, func(ctx context.Context, f asyncop.Failure[string]) ([]Row, error) {
 //		return []Row{{Key: f.Element}}, nil
@@ -96,12 +95,12 @@ type Cloner[IN any] interface {
 // No result means that the element emits nothing. An error goes to the failure policy in place of the failure: return f.Err for
 // what the fallback is not for. Its outcome is final: it is never retried (law A3).
 //
-// fallback runs on a goroutine of its own and may block, without a permit; as many may run as there are slots. The element keeps
-// its slot. ctx does not carry the element's deadline, but one for the fallback: see [WithHandlerLimit]. A fallback that exceeds
-// it or panics leaves the element to fail, with both errors joined.
+// fallback runs on a goroutine of its own and may block, without a permit; as many may run as there are slots. The element
+// keeps its slot. ctx does not carry the element's deadline, but one for the fallback: see [WithHandlerLimit]. A fallback that
+// exceeds it or panics leaves the element to fail, with both errors joined.
 //
-// A Timeout method of fn ([TimeoutHandler]) is called first, and fallback with the error that it returns. Everything else of fn stays
-// reachable. HandleFailure panics if fn or fallback is nil.
+// A Timeout method of fn ([TimeoutHandler]) is called first, and fallback with the error that it returns. Everything else of fn
+// stays reachable. HandleFailure panics if fn or fallback is nil.
 func HandleFailure[IN, OUT any](
 	fn AsyncFunction[IN, OUT], fallback func(ctx context.Context, f Failure[IN]) ([]OUT, error),
 ) AsyncFunction[IN, OUT] {

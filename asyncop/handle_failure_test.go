@@ -187,8 +187,8 @@ func TestBrokenFallback(t *testing.T) {
 	})
 }
 
-// A Timeout method is asked before the fallback around it, for timeouts only, and fallbacks from the inside out: each gets the error
-// of the one before.
+// A Timeout method is asked before the fallback around it, for timeouts only, and fallbacks from the inside out: each gets the
+// error of the one before.
 func TestHandlersAroundHandlers(t *testing.T) {
 	errFirst := errors.New("first")
 	for name, tt := range map[string]struct {

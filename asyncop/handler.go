@@ -13,8 +13,8 @@ type handler[IN, OUT any] struct {
 	fallback func(ctx context.Context, f Failure[IN]) ([]OUT, error)
 }
 
-// handlersOf returns the handlers of fn and of what it wraps, the innermost first, and whether one is for all failures. Of several
-// Timeout methods the outermost counts, as for all optional interfaces.
+// handlersOf returns the handlers of fn and of what it wraps, the innermost first, and whether one is for all failures. Of
+// several Timeout methods the outermost counts, as for all optional interfaces.
 func handlersOf[IN, OUT any](fn AsyncFunction[IN, OUT]) (handlers []handler[IN, OUT], all bool) {
 	var found []handler[IN, OUT]
 	timeouts := false
@@ -39,8 +39,8 @@ func handlersOf[IN, OUT any](fn AsyncFunction[IN, OUT]) (handlers []handler[IN, 
 	return handlers, all
 }
 
-// handle asks one handler after the other, each about the error of the one before, until one has an answer. A panic of the last one is
-// the caller's.
+// handle asks one handler after the other, each about the error of the one before, until one has an answer. A panic of the last
+// one is the caller's.
 func handle[IN, OUT any](
 	ctx context.Context, handlers []handler[IN, OUT], f Failure[IN], timedOut bool,
 ) (results []OUT, err error) {

@@ -10,21 +10,22 @@ import (
 	"github.com/weirflow/weir/strategies"
 )
 
-// ErrUnusableKey is the failure of an element of a [KeyOrderedWait] whose key has no order: it is not equal to itself, as NaN, or
-// cannot be compared, as a slice in an interface. The message names the key.
+// ErrUnusableKey is the failure of an element of a [KeyOrderedWait] whose key has no order: it is not equal to itself, as NaN,
+// or cannot be compared, as a slice in an interface. The message names the key.
 var ErrUnusableKey = errors.New("asyncop: unusable key: it is not equal to itself, or cannot be compared")
 
-// KeyOrderedWait is [UnorderedWait] with calls in order for each key: the elements of a key are called one after the other, such as
-// changes of an account, or messages of a chat. Different keys do not wait for each other (law K1).
+// KeyOrderedWait is [UnorderedWait] with calls in order for each key: the elements of a key are called one after the other,
+// such as changes of an account, or messages of a chat. Different keys do not wait for each other (law K1).
 //
 //	in   -- a1 -- a2 -- b1 ----------------------------
 //	calls   [a1-----------][a2------]
 //	                    [b1-----]
 //	out  ------------------------ b1' a1' ---- a2' ----
 //
-// At most one element of a key is called or waits for a retry. The next one starts when that one has ended: its results are final, it
-// was dropped, or the failure sink has taken it. Results and failures of a key leave in input order. An element that waits for its
-// key holds a slot, and neither a permit nor a goroutine. Of the elements that may start, the oldest starts first.
+// At most one element of a key is called or waits for a retry. The next one starts when that one has ended: its results are
+// final, it was dropped, or the failure sink has taken it. Results and failures of a key leave in input order. An element that
+// waits for its key holds a slot, and neither a permit nor a goroutine. Of the elements that may start, the oldest starts
+// first.
 //
 //   - The timeout of an element counts while it waits for its key. If it ends there, the element fails with no attempt made, or its
 //     [TimeoutHandler] is called. Results and failures wait for those before them; with [WithDropOnFailure] it is dropped at once.
@@ -34,8 +35,8 @@ var ErrUnusableKey = errors.New("asyncop: unusable key: it is not equal to itsel
 //   - A restored element waits for those of its key before it. State of an unordered operator can be restored.
 //   - A key is remembered as long as an element of it is in flight. There may be any number of keys.
 //
-// key is called once for each element, on the operator's loop, and must not block. A panic in it is the failure of the element (law
-// A6), and so is a key that has no order: [ErrUnusableKey].
+// key is called once for each element, on the operator's loop, and must not block. A panic in it is the failure of the element
+// (law A6), and so is a key that has no order: [ErrUnusableKey].
 //
 // capacity bounds all elements, also those that wait for their key: see [WithMaxWaitingPerKey]. KeyOrderedWait panics for what
 // [OrderedWait] does, and if key is nil.
@@ -67,9 +68,9 @@ func keyOrdered[K comparable, IN, OUT any](name string, key func(in IN) K, opts 
 	})
 }
 
-// WithMaxWaitingPerKey bounds how many elements of a key wait for their turn. When n elements do, the operator reads no more until one
-// of them starts. Without the bound they may take all slots. The bound keeps elements of a busy key upstream, where their
-// timeouts have not begun; elements of other keys behind them wait there, too. Restored elements are bounded as well.
+// WithMaxWaitingPerKey bounds how many elements of a key wait for their turn. When n elements do, the operator reads no more
+// until one of them starts. Without the bound they may take all slots. The bound keeps elements of a busy key upstream, where
+// their timeouts have not begun; elements of other keys behind them wait there, too. Restored elements are bounded as well.
 //
 // It panics if n < 1. Constructors without key order panic if they are given this option.
 func WithMaxWaitingPerKey(n int) Option {

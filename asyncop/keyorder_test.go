@@ -73,8 +73,8 @@ func TestKeyOrderedWatermarks(t *testing.T) {
 	})
 }
 
-// An element may time out while it waits for its key: it has made no attempt. Failures of a key are handed over in input order, and
-// the key is busy until they are taken.
+// An element may time out while it waits for its key: it has made no attempt. Failures of a key are handed over in input order,
+// and the key is busy until they are taken.
 func TestKeyOrderedTimeouts(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		side := newSideSink(true)
@@ -230,8 +230,8 @@ func TestMaxWaitingPerKey(t *testing.T) {
 	})
 }
 
-// Laws C1, C3 and K1: a checkpoint has what waits for its key, in input order, and restored elements wait behind those before them,
-// back-off included. A barrier gets past a busy key.
+// Laws C1, C3 and K1: a checkpoint has what waits for its key, in input order, and restored elements wait behind those before
+// them, back-off included. A barrier gets past a busy key.
 func TestKeyOrderedCheckpoints(t *testing.T) {
 	for _, most := range []int{0, 1} {
 		t.Run(fmt.Sprintf("most=%d", most), func(t *testing.T) {
@@ -362,8 +362,8 @@ func TestKeysThatBreak(t *testing.T) {
 	})
 }
 
-// Law K1 for each way to drive an operator, with calls of all lengths, retries and failures: calls of a key do not overlap, and its
-// results come in input order; keys go on beside each other.
+// Law K1 for each way to drive an operator, with calls of all lengths, retries and failures: calls of a key do not overlap, and
+// its results come in input order; keys go on beside each other.
 func TestKeyOrderUnderEveryDriver(t *testing.T) {
 	const keys, n = 5, 300
 	for _, driver := range []string{"flow", "Results", "ResultsOf"} {

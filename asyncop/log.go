@@ -70,8 +70,8 @@ type levelGate struct {
 	since       time.Duration
 }
 
-// log writes a line about an element, if the limit allows it and the level is enabled. Handlers find in ctx what observers know of the
-// element, such as the id of its trace.
+// log writes a line about an element, if the limit allows it and the level is enabled. Handlers find in ctx what observers know
+// of the element, such as the id of its trace.
 func (s *surface[IN, OUT]) log(
 	ctx context.Context, limit *lineLimit, level slog.Level, msg string, in IN, attrs ...slog.Attr,
 ) {
@@ -131,8 +131,8 @@ func (s *surface[IN, OUT]) logNotTaken(r engine.Report[IN], err error, wait time
 		slog.Any("error", err), slog.Duration("again", wait))
 }
 
-// logDeclined reports an element that the failure sink has not taken at the end. That it takes none that was cut off may be as it
-// should be.
+// logDeclined reports an element that the failure sink has not taken at the end. That it takes none that was cut off may be as
+// it should be.
 func (s *surface[IN, OUT]) logDeclined(r engine.Report[IN], err error) {
 	level := slog.LevelDebug
 	if r.Failed {

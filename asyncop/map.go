@@ -22,13 +22,14 @@ const (
 //
 //	rows, err := asyncop.Map(ctx, keys, asyncop.Blocking(table.Get))
 //
-// The first failure ends Map. Then there are no results, and the error is an [*ElementError] that names the element; it is also logged
-// ([WithLogger]). The end of ctx ends Map, too; the error is or wraps context.Cause(ctx). An element has as many results as its call
-// returns: with [ErrNoResult] none.
+// The first failure ends Map. Then there are no results, and the error is an [*ElementError] that names the element; it is also
+// logged ([WithLogger]). The end of ctx ends Map, too; the error is or wraps context.Cause(ctx). An element has as many results
+// as its call returns: with [ErrNoResult] none.
 //
 // At most 64 calls run at once, or as many as [WithMaxConcurrentCalls] allows. ctx bounds the time of all calls together,
-// [WithAttemptTimeout] that of each call, and [WithTimeoutFor] that of each element. With [HandleFailure] around fn a failure is replaced
-// by results. With [WithDropOnFailure] or [WithFailureSink] elements that fail have no result, and the others go on.
+// [WithAttemptTimeout] that of each call, and [WithTimeoutFor] that of each element. With [HandleFailure] around fn a failure
+// is replaced by results. With [WithDropOnFailure] or [WithFailureSink] elements that fail have no result, and the others go
+// on.
 //
 // It panics for what [OrderedWait] does, if ctx is nil, and with [WithContext] and [WithCheckpoints].
 func Map[IN, OUT any](
@@ -37,7 +38,8 @@ func Map[IN, OUT any](
 	return mapAll(ctx, "Map", elements, fn, 0, strategies.NoRetry[OUT](), opts)
 }
 
-// MapWithRetry is [Map] with the retries of [OrderedWaitWithRetry]. An element has no timeout: the number of retries and ctx bound it.
+// MapWithRetry is [Map] with the retries of [OrderedWaitWithRetry]. An element has no timeout: the number of retries and ctx
+// bound it.
 func MapWithRetry[IN, OUT any](
 	ctx context.Context, elements []IN, fn AsyncFunction[IN, OUT],
 	strategy strategies.AsyncRetryStrategy[OUT], opts ...Option,

@@ -98,8 +98,8 @@ func (c *config) setPolicy(p engine.FailurePolicy, option string) {
 }
 
 // WithClock sets the clock of every timer of the operator; the default is the real one. It must not go back. A clock.Mock makes
-// all times exact in tests, as testing/synctest does without one; the contexts of attempts then report no deadline, since a real dialer would take a mock's deadline
-// for one long past.
+// all times exact in tests, as testing/synctest does without one; the contexts of attempts then report no deadline, since a
+// real dialer would take a mock's deadline for one long past.
 func WithClock(c clock.Clock) Option {
 	if nils.Is(c) {
 		panic("asyncop: WithClock: nil clock")
@@ -120,8 +120,9 @@ func WithContext(ctx context.Context) Option {
 // the failure, the cause of the cancellation, or [ErrStopped]. It should end the source, which closes In in turn. There
 // is none by default: what a source sends to an ended operator is discarded and counted.
 //
-// It may wait for the source; Done waits for it. Stop calls it, too, and then drains. So it must not end the operator's own context ([WithContext]), or nothing is left to
-// be drained: give the source a context of its own, derived from the operator's for instance.
+// It may wait for the source; Done waits for it. Stop calls it, too, and then drains. So it must not end the operator's own
+// context ([WithContext]), or nothing is left to be drained: give the source a context of its own, derived from the operator's
+// for instance.
 func WithUpstreamCancel(cancel context.CancelCauseFunc) Option {
 	if cancel == nil {
 		panic("asyncop: WithUpstreamCancel: nil function")
@@ -150,11 +151,12 @@ func WithLogger(logger *slog.Logger) Option {
 	return func(cfg *config) { cfg.logger = logger }
 }
 
-// WithObserver makes the operator call o with what happens to its elements. It may be given several times. Observers are called in this
-// order, and the context that one returns goes to the next. A [Gate] among them may hold the input back, and one
+// WithObserver makes the operator call o with what happens to its elements. It may be given several times. Observers are called
+// in this order, and the context that one returns goes to the next. A [Gate] among them may hold the input back, and one
 // [CheckpointedObserver] may have a state in checkpoints. It panics if o is nil.
 //
-// If an observer has a method Attach(stats func() Stats, done <-chan struct{}), as metrics have, the constructor calls it: stats is [AsyncWaitOperator.Stats], and done [AsyncWaitOperator.Done].
+// If an observer has a method Attach(stats func() Stats, done <-chan struct{}), as metrics have, the constructor calls it:
+// stats is [AsyncWaitOperator.Stats], and done [AsyncWaitOperator.Done].
 func WithObserver(o Observer) Option {
 	if nils.Is(o) {
 		panic("asyncop: WithObserver: nil observer")
@@ -162,11 +164,12 @@ func WithObserver(o Observer) Option {
 	return func(c *config) { c.observers = append(c.observers, o) }
 }
 
-// WithStatsEvery logs the statistics ([Stats]) at info level: d after the first element, then every d as long as elements are in flight or
-// something has changed, and once more at the end. So an idle operator logs nothing. By default, and with 0, none are logged. It
-// panics if d < 0.
+// WithStatsEvery logs the statistics ([Stats]) at info level: d after the first element, then every d as long as elements are
+// in flight or something has changed, and once more at the end. So an idle operator logs nothing. By default, and with 0, none
+// are logged. It panics if d < 0.
 //
-// The line has the counts since the operator began. per_second is the number of elements completed a second since the line before.
+// The line has the counts since the operator began. per_second is the number of elements completed a second since the line
+// before.
 func WithStatsEvery(d time.Duration) Option {
 	if d < 0 {
 		panic(fmt.Sprintf("asyncop: WithStatsEvery: negative interval: %v", d))
@@ -212,15 +215,15 @@ func WithAttemptTimeout(d time.Duration) Option {
 	return func(cfg *config) { cfg.attemptTimeout = min(d, maxTimeout) }
 }
 
-// WithTimeoutFor gives elements timeouts of their own. What timeout returns for an element takes the place of the operator's timeout,
-// whether it is shorter or longer. 0 stands for the operator's. A negative one means that the time is over: the element times out
-// before its first call. So an element can bring its deadline:
+// WithTimeoutFor gives elements timeouts of their own. What timeout returns for an element takes the place of the operator's
+// timeout, whether it is shorter or longer. 0 stands for the operator's. A negative one means that the time is over: the
+// element times out before its first call. So an element can bring its deadline:
 //
 //	asyncop.WithTimeoutFor(func(r Request) time.Duration { return time.Until(r.Deadline) })
 //
-// timeout is called once for each element, when that has taken its slot, and again when it is restored from a checkpoint: what is left
-// of its timeout is then computed from the new value ([WithRetryState]). It is called on the operator's loop and must not block. A panic
-// fails its element. IN must be the operator's. It panics if timeout is nil.
+// timeout is called once for each element, when that has taken its slot, and again when it is restored from a checkpoint: what
+// is left of its timeout is then computed from the new value ([WithRetryState]). It is called on the operator's loop and must
+// not block. A panic fails its element. IN must be the operator's. It panics if timeout is nil.
 func WithTimeoutFor[IN any](timeout func(in IN) time.Duration) Option {
 	if timeout == nil {
 		panic("asyncop: WithTimeoutFor: nil function")
@@ -228,8 +231,8 @@ func WithTimeoutFor[IN any](timeout func(in IN) time.Duration) Option {
 	return func(cfg *config) { cfg.timeoutFor = timeout }
 }
 
-// WithHandlerLimit bounds the time of the fallback of [HandleFailure], and of a [TimeoutHandler], for one element; the default is
-// 10 s. It panics if d <= 0.
+// WithHandlerLimit bounds the time of the fallback of [HandleFailure], and of a [TimeoutHandler], for one element; the default
+// is 10 s. It panics if d <= 0.
 func WithHandlerLimit(d time.Duration) Option {
 	if d <= 0 {
 		panic(fmt.Sprintf("asyncop: WithHandlerLimit: must be positive, got %v", d))
@@ -249,31 +252,33 @@ func WithDropOnFailure() Option {
 	return func(cfg *config) { cfg.setPolicy(engine.Drop, "WithDropOnFailure") }
 }
 
-// WithFailureSink makes the operator call take for each element that fails. take writes it to a table, a queue, or the dead letters of
-// package delivery, and the other elements go on. By default the first failure fails the pipeline.
+// WithFailureSink makes the operator call take for each element that fails. take writes it to a table, a queue, or the dead
+// letters of package delivery, and the other elements go on. By default the first failure fails the pipeline.
 //
 //	asyncop.WithFailureSink(dead.Take) // of a *deadfile.File
 //
-// When take returns nil, the element is taken and its slot is free. After an error or a panic it is not taken, and take is called again:
-// after 100 ms, then after twice as long each time, up to 10 s, by the operator's clock and as long as the operator runs. A clean end
-// waits for it. So take should return an error only if another try makes sense.
+// When take returns nil, the element is taken and its slot is free. After an error or a panic it is not taken, and take is
+// called again: after 100 ms, then after twice as long each time, up to 10 s, by the operator's clock and as long as the
+// operator runs. A clean end waits for it. So take should return an error only if another try makes sense.
 //
-// take is called for one element at a time, off the loop, and may block. Elements are offered in the order in which they fail; one
-// that waits for its next offer does not hold up the others. Until it is taken, an element holds its slot: a sink that takes
-// nothing stops the input when the slots are used up. What take shares with other goroutines, such as a slice with the body of
-// the loop over the results, needs a lock. It must not wait for the operator.
+// take is called for one element at a time, off the loop, and may block. Elements are offered in the order in which they fail;
+// one that waits for its next offer does not hold up the others. Until it is taken, an element holds its slot: a sink that
+// takes nothing stops the input when the slots are used up. What take shares with other goroutines, such as a slice with the
+// body of the loop over the results, needs a lock. It must not wait for the operator.
 //
-// The context of the call has the values of the observers ([WithObserver]) and of the operator's context. It ends with the operator.
+// The context of the call has the values of the observers ([WithObserver]) and of the operator's context. It ends with the
+// operator.
 //
-// When the operator fails or is cancelled, take is called once more for each failed element that it has not taken, and once for each
-// element that was cut off (Failure.Abandoned). The contexts of these calls end 30 s after the operator. Done waits for the
-// calls. Failed elements that are not taken then are lost: they are logged at error level, and counted in Stats.Abandoned.
+// When the operator fails or is cancelled, take is called once more for each failed element that it has not taken, and once for
+// each element that was cut off (Failure.Abandoned). The contexts of these calls end 30 s after the operator. Done waits for
+// the calls. Failed elements that are not taken then are lost: they are logged at error level, and counted in Stats.Abandoned.
 //
 // An element that is a message ([delivery.Message]) is acknowledged when it is taken. Its history is in the context
-// ([delivery.MetaFromContext]). When the operator fails or is cancelled it is given back to its source, and not offered once more.
+// ([delivery.MetaFromContext]). When the operator fails or is cancelled it is given back to its source, and not offered once
+// more.
 //
-// With checkpoints, an element is done as soon as it is taken. After a restart it may be offered again if it was taken since the last
-// checkpoint, so take must recognise it by something of its own, such as an id.
+// With checkpoints, an element is done as soon as it is taken. After a restart it may be offered again if it was taken since
+// the last checkpoint, so take must recognise it by something of its own, such as an id.
 //
 // IN must be the operator's. It excludes [WithSideOutput] and [WithDropOnFailure].
 func WithFailureSink[IN any](take func(ctx context.Context, f Failure[IN]) error) Option {
@@ -286,12 +291,13 @@ func WithFailureSink[IN any](take func(ctx context.Context, f Failure[IN]) error
 	}
 }
 
-// WithSideOutput is [WithFailureSink] for go-streams: elements that fail go to inlet, a sink or a flow, as [Failure] values. One is taken
-// when it was sent to the channel of inlet. The operator closes inlet.In() after the last one, so each operator needs an inlet of its own; if
-// inlet is a streams.Sink, Done waits for its completion. An inlet that takes nothing for 30 s after a failure or a cancel is given up.
+// WithSideOutput is [WithFailureSink] for go-streams: elements that fail go to inlet, a sink or a flow, as [Failure] values.
+// One is taken when it was sent to the channel of inlet. The operator closes inlet.In() after the last one, so each operator
+// needs an inlet of its own; if inlet is a streams.Sink, Done waits for its completion. An inlet that takes nothing for 30 s
+// after a failure or a cancel is given up.
 //
-// With checkpoints, what inlet has taken and not stored, such as what is in a channel with a buffer, is lost if the process is killed:
-// use WithFailureSink. It panics if inlet is nil, or its In. It excludes WithFailureSink and [WithDropOnFailure].
+// With checkpoints, what inlet has taken and not stored, such as what is in a channel with a buffer, is lost if the process is
+// killed: use WithFailureSink. It panics if inlet is nil, or its In. It excludes WithFailureSink and [WithDropOnFailure].
 func WithSideOutput(inlet streams.Inlet) Option {
 	if nils.Is(inlet) {
 		panic("asyncop: WithSideOutput: nil inlet")
@@ -331,23 +337,23 @@ func WithExhaustedAsFailure() Option {
 	return func(cfg *config) { cfg.exhaustedAsFailure = true }
 }
 
-// WithDrainRetries lets retries run their course after the end of the input, up to the timeout of each element. Give it to a flow
-// whose input is finite, such as a list or a file: its end comes before the retries do, and cuts them. It also applies to Stop.
-// [AsyncWaitOperator.Results] and its siblings drain retries without it.
+// WithDrainRetries lets retries run their course after the end of the input, up to the timeout of each element. Give it to a
+// flow whose input is finite, such as a list or a file: its end comes before the retries do, and cuts them. It also applies to
+// Stop. [AsyncWaitOperator.Results] and its siblings drain retries without it.
 //
-// By default a flow cuts retries, as in Flink, whose streams end only when they are stopped. An element that waits for a retry when
-// the input ends gets one last attempt at once, unless a server demanded the wait, and no retry follows. What its last outcome would
-// have retried then fails, or is emitted as it is. Stats.CutByEndOfInput counts such elements, and the operator logs a warning at its
-// end if there are any.
+// By default a flow cuts retries, as in Flink, whose streams end only when they are stopped. An element that waits for a retry
+// when the input ends gets one last attempt at once, unless a server demanded the wait, and no retry follows. What its last
+// outcome would have retried then fails, or is emitted as it is. Stats.CutByEndOfInput counts such elements, and the operator
+// logs a warning at its end if there are any.
 func WithDrainRetries() Option {
 	return func(cfg *config) { cfg.drainRetries = true }
 }
 
-// WithBuffer sets the size of the buffers of In and of Out; the default is 128. 0 is unbuffered: then each hand-over is a meeting of two
-// goroutines, and a flow of short calls takes 1.5 to 5 times as long. Flows of very many
-// short calls gain from more: an eighth of the time with 1,024 and 10,000 calls allowed (bench, W2). Where Via, To or
-// [AsyncWaitOperator.Results] take the results the size is the next power of two, and at least 1. Elements in In are not
-// accepted yet: they hold no slot and are in no checkpoint. It panics if n < 0.
+// WithBuffer sets the size of the buffers of In and of Out; the default is 128. 0 is unbuffered: then each hand-over is a
+// meeting of two goroutines, and a flow of short calls takes 1.5 to 5 times as long. Flows of very many short calls gain from
+// more: an eighth of the time with 1,024 and 10,000 calls allowed (bench, W2). Where Via, To or [AsyncWaitOperator.Results]
+// take the results the size is the next power of two, and at least 1. Elements in In are not accepted yet: they hold no slot
+// and are in no checkpoint. It panics if n < 0.
 func WithBuffer(n int) Option {
 	if n < 0 {
 		panic(fmt.Sprintf("asyncop: WithBuffer: negative number of places: %d", n))

@@ -121,8 +121,7 @@ func TestBeforeThatFails(t *testing.T) {
 	}
 }
 
-// A3, A5: the deadline and the attempt's timeout stand meanwhile. An attempt that was cut off before its call has sent
-// nothing.
+// A3, A5: the deadline and the attempt's timeout stand meanwhile. An attempt that was cut off before its call has sent nothing.
 func TestTimeoutsDuringBefore(t *testing.T) {
 	forEachClock(t, func(t *testing.T, m mode) {
 		if m.mock {

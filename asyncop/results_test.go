@@ -25,8 +25,7 @@ import (
 	"github.com/weirflow/weir/strategies"
 )
 
-// Random schedules drive an operator by Results, too (see model_test.go): the laws are the same. Here is what only
-// Results has.
+// Random schedules drive an operator by Results, too (see model_test.go): the laws are the same. Here is what only Results has.
 
 // letters yields the letters of s.
 func letters(s string) iter.Seq[string] { return slices.Values(strings.Split(s, "")) }

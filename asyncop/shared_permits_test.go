@@ -149,8 +149,8 @@ func TestSetLimit(t *testing.T) {
 	})
 }
 
-// A permit comes back where its call ends: although the loop of its operator is blocked by a predicate, and although the body of
-// the loop over its results sleeps.
+// A permit comes back where its call ends: although the loop of its operator is blocked by a predicate, and although the body
+// of the loop over its results sleeps.
 func TestPermitOfAnOperatorThatIsHeldUp(t *testing.T) {
 	forEachKind(t, func(t *testing.T, kind func(*gauge, time.Duration) asyncop.AsyncFunction[int, int]) {
 		synctest.Test(t, func(t *testing.T) {

@@ -13,8 +13,8 @@ type statsLine struct {
 	last  Stats         // those of the last line, without OldestAge
 }
 
-// statsDue returns when the next line is due. If nothing has changed since the last one, and nothing is in flight, none is: an idle
-// operator does not tick (law T1).
+// statsDue returns when the next line is due. If nothing has changed since the last one, and nothing is in flight, none is: an
+// idle operator does not tick (law T1).
 func (s *surface[IN, OUT]) statsDue() (due time.Duration, ok bool) {
 	if s.statsEvery == 0 {
 		return 0, false

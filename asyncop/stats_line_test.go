@@ -21,7 +21,8 @@ import (
 // elementKey is the key under which a labeller puts an element into its context.
 type elementKey struct{}
 
-// contextLog is a slog.Handler that writes what it finds in the context of a line, as one does that looks for the id of a trace.
+// contextLog is a slog.Handler that writes what it finds in the context of a line, as one does that looks for the id of a
+// trace.
 type contextLog struct {
 	mu    sync.Mutex
 	text  bytes.Buffer // guarded by mu
@@ -82,8 +83,8 @@ func takesSecond() func(context.Context, failure) error {
 	}
 }
 
-// Lines about an element have its context, whatever they say; so a handler can add the id of its trace. The other lines have that
-// of the operator.
+// Lines about an element have its context, whatever they say; so a handler can add the id of its trace. The other lines have
+// that of the operator.
 func TestLinesHaveTheContextOfTheirElement(t *testing.T) {
 	const none = " ctx=<nil>"
 	for name, c := range map[string]struct {

@@ -5,7 +5,6 @@ import (
 	"fmt"
 	"runtime"
 	"time"
-
 )
 
 // Kind tells what a row is compared with.

@@ -6,7 +6,8 @@ import (
 	"time"
 )
 
-// w9: blocking calls without go-streams. weir is driven by Results and by ResultsOf; the peers take the elements from a loop, as it does.
+// w9: blocking calls without go-streams. weir is driven by Results and by ResultsOf; the peers take the elements from a loop,
+// as it does.
 func w9(c Config) []Group {
 	const answerTime = time.Millisecond
 	sleep := func(it *Item) (*Item, error) {

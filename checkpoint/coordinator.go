@@ -105,10 +105,10 @@ func WithInterval(d time.Duration) Option {
 	return func(c *Coordinator) { c.interval = d }
 }
 
-// WithTimeout bounds the time of each step of a checkpoint; the default is 10 minutes. The steps are: from the trigger
-// until all have reported; storing it ([Store.Save]); publishing it at each sink ([Output.Commit]). So are the steps before
-// the first one: loading what the store has, and [Output.Restore] or FreshStart of each output. What takes longer has its context
-// ended. A Save of a final checkpoint and a Commit that fail are tried again until d is over.
+// WithTimeout bounds the time of each step of a checkpoint; the default is 10 minutes. The steps are: from the trigger until
+// all have reported; storing it ([Store.Save]); publishing it at each sink ([Output.Commit]). So are the steps before the first
+// one: loading what the store has, and [Output.Restore] or FreshStart of each output. What takes longer has its context ended.
+// A Save of a final checkpoint and a Commit that fail are tried again until d is over.
 //
 // The draining before a [Drain] checkpoint is not bounded; each time d is over, a warning names the participants that are
 // not done. It panics if d <= 0.
@@ -137,8 +137,8 @@ func WithTolerableFailures(n int) Option {
 // begin as in a fresh start. Without it Start fails for a participant that has no state in the checkpoint, since it may have
 // been renamed. A name that has a state gets it, so the option may stay when newer checkpoints know the participant.
 //
-// A source cannot be added: its input would begin anew. What the checkpoint has a state of cannot be removed, since the elements
-// in that state would be lost. It panics if a name is empty.
+// A source cannot be added: its input would begin anew. What the checkpoint has a state of cannot be removed, since the
+// elements in that state would be lost. It panics if a name is empty.
 func WithNewParticipants(names ...string) Option {
 	for i, name := range names {
 		if name == "" {
@@ -272,8 +272,8 @@ func (c *Coordinator) breakStart(err error) {
 	}
 }
 
-// Start lets the participants begin. The source, the operators and the sink of the pipeline are made before. If Start fails, nothing
-// begins. It fails
+// Start lets the participants begin. The source, the operators and the sink of the pipeline are made before. If Start fails,
+// nothing begins. It fails
 //
 //   - if a participant has no state in the checkpoint, or cannot decode it;
 //   - if the checkpoint has the state of a participant that has not registered;
@@ -337,8 +337,8 @@ func (c *Coordinator) Trigger(ctx context.Context) (id uint64, err error) {
 //
 // For a [Drain] the source stops reading and sends the marker of the end of the input; the final checkpoint is taken when the
 // marker has reached all participants. Checkpoints go on until then, and a Suspend may still end the stream before. When ctx
-// ends first, the stream has failed, since its source reads no more, and a restart goes on from the last checkpoint. A call that
-// joins a stream that is being drained already may give up without harm.
+// ends first, the stream has failed, since its source reads no more, and a restart goes on from the last checkpoint. A call
+// that joins a stream that is being drained already may give up without harm.
 //
 // For a [Suspend] the source stops at the barrier. When ctx ends while that is on its way, the stream has failed, too; before,
 // while a checkpoint is under way, nothing has happened.
@@ -765,8 +765,8 @@ func (c *Coordinator) requestAgain() {
 	c.requestLocked()
 }
 
-// serveRequests takes checkpoints as long as some are requested. Those that fail are requested again: the next try comes after a
-// back-off.
+// serveRequests takes checkpoints as long as some are requested. Those that fail are requested again: the next try comes after
+// a back-off.
 func (c *Coordinator) serveRequests() {
 	for backoff := firstBackoff; c.mustServe(); backoff = min(2*backoff, maxBackoff) {
 		if _, err := c.Trigger(context.Background()); err == nil {

@@ -31,8 +31,9 @@ import (
 // snapshots as they were, or as they were with the new one. Damage that happens later is found by the checksums.
 // Other files in the directory are left alone.
 //
-// It relies on the system in two points: a rename within a directory is atomic, and syncs reach the disk. Where directories cannot
-// be synced (Windows, some network file systems), a power cut may lose the last snapshots as a whole. Safe for concurrent use.
+// It relies on the system in two points: a rename within a directory is atomic, and syncs reach the disk. Where directories
+// cannot be synced (Windows, some network file systems), a power cut may lose the last snapshots as a whole. Safe for
+// concurrent use.
 type DirStore struct {
 	dir    string // absolute
 	fs     vfs.FS
@@ -77,8 +78,8 @@ const (
 // their owner only.
 //
 // The error is a *[LockedError] if the directory is open already, in this process or another one. The lock ends with the
-// process, however that dies. It is a lock on the directory itself: it holds also if the file LOCK is removed. If the directory is
-// removed or replaced while it is open, Save returns [ErrFenced].
+// process, however that dies. It is a lock on the directory itself: it holds also if the file LOCK is removed. If the directory
+// is removed or replaced while it is open, Save returns [ErrFenced].
 //
 // Some systems give less:
 //
@@ -87,8 +88,8 @@ const (
 //   - A network file system must share locks between its machines. NFS does unless it is mounted with local locks; others may not.
 //   - AIX, Solaris, Plan 9 and WebAssembly have no such locks. A second process is not noticed there. A coordinator logs that.
 //
-// Damaged snapshots, and files that cannot be removed, are logged at warn level, to the logger of the [Coordinator] that has the
-// store, or to slog.Default().
+// Damaged snapshots, and files that cannot be removed, are logged at warn level, to the logger of the [Coordinator] that has
+// the store, or to slog.Default().
 func OpenDir(path string) (*DirStore, error) { return openDir(vfs.OS(), path) }
 
 func openDir(fsys vfs.FS, path string) (*DirStore, error) {
@@ -201,8 +202,8 @@ func (d *DirStore) path(id uint64) string { return filepath.Join(d.dir, fileName
 // defaultKeepLast is how many snapshots a directory keeps: see [DirStore.KeepLast].
 const defaultKeepLast = 3
 
-// KeepLast sets how many snapshots are kept, from the next Save on; the default is 3. Those that are known to be damaged are not
-// counted. With 1 there is nothing to go back to if that one turns out to be damaged. It panics if k < 1.
+// KeepLast sets how many snapshots are kept, from the next Save on; the default is 3. Those that are known to be damaged are
+// not counted. With 1 there is nothing to go back to if that one turns out to be damaged. It panics if k < 1.
 func (d *DirStore) KeepLast(k int) {
 	if k < 1 {
 		panic(fmt.Sprintf("checkpoint: KeepLast: at least 1 must be kept, got %d", k))

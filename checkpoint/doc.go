@@ -29,8 +29,8 @@
 //	a join that is not seen so                           the run fails when a barrier comes for the second time
 //	Via or To twice                                      panics
 //
-// The final barrier is checked once more. A [Sink] reports it when its input is closed, and an element that comes between the two
-// fails the run before the final checkpoint is stored. Two mistakes are not seen:
+// The final barrier is checked once more. A [Sink] reports it when its input is closed, and an element that comes between the
+// two fails the run before the final checkpoint is stored. Two mistakes are not seen:
 //
 //   - Code of yours, or a PassThrough, splits the stream, each barrier takes one branch, and the branches meet again.
 //   - Branches with slow flows of yours meet again: a checkpoint may complete before the second barrier fails the run.
@@ -53,19 +53,19 @@
 // # Changing a pipeline
 //
 // A restart needs the participants that the checkpoint knows, under their names. An operator or a sink that is new is named by
-// [WithNewParticipants]. Nothing can be removed or renamed, since what is in its state would be lost; the source cannot be added.
-// What an operator does, its capacity, timeout and strategy may change. So may the types of its elements, as far as their
-// codec can read the old ones.
+// [WithNewParticipants]. Nothing can be removed or renamed, since what is in its state would be lost; the source cannot be
+// added. What an operator does, its capacity, timeout and strategy may change. So may the types of its elements, as far as
+// their codec can read the old ones.
 //
 // # Failures
 //
-// [WithTimeout] bounds each step of a checkpoint: the reports, [Store.Save], [Output.Commit]. A periodic checkpoint that fails is
-// aborted, and the next one follows. [Coordinator.Stats] counts the failures, and [WithTolerableFailures] ends the run after too
-// many. No other checkpoint follows a final one, so its Save is tried again until the timeout, and so is every Commit. A run that
-// has lost its store to another run gets [ErrFenced] and ends.
+// [WithTimeout] bounds each step of a checkpoint: the reports, [Store.Save], [Output.Commit]. A periodic checkpoint that fails
+// is aborted, and the next one follows. [Coordinator.Stats] counts the failures, and [WithTolerableFailures] ends the run after
+// too many. No other checkpoint follows a final one, so its Save is tried again until the timeout, and so is every Commit. A
+// run that has lost its store to another run gets [ErrFenced] and ends.
 //
-// Without a checkpoint there is a fresh start. An output is asked to begin by [FreshStarter], if it is one; a [FileOutput] refuses
-// a file that is not empty, unless [FileOutput.WithOverwrite] was called.
+// Without a checkpoint there is a fresh start. An output is asked to begin by [FreshStarter], if it is one; a [FileOutput]
+// refuses a file that is not empty, unless [FileOutput.WithOverwrite] was called.
 //
 // Package checkpointtest checks a store, input or output of your own.
 //

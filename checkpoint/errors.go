@@ -18,7 +18,8 @@ var (
 	// coordinator also returns it for a number that was taken by another run.
 	ErrFenced = errors.New("checkpoint: another run has taken over")
 
-	// ErrClosed reports that a [Store] is closed. It is also the Err of a [Coordinator] that was closed without a final checkpoint.
+	// ErrClosed reports that a [Store] is closed. It is also the Err of a [Coordinator] that was closed without a final
+	// checkpoint.
 	ErrClosed = errors.New("checkpoint: closed")
 
 	// ErrEnded reports that a checkpoint was asked for after the final one.

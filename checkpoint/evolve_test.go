@@ -46,7 +46,8 @@ func (l *logBuffer) lines(text string) (lines []string) {
 
 func (l *logBuffer) logger() *slog.Logger { return slog.New(slog.NewTextHandler(l, nil)) }
 
-// An operator that is registered and not part of the pipeline reports nothing. It is named long before the checkpoint times out.
+// An operator that is registered and not part of the pipeline reports nothing. It is named long before the checkpoint times
+// out.
 func TestParticipantsThatDoNotReportAreNamed(t *testing.T) {
 	bubble(t, "checkpoint", func(t *testing.T) {
 		var log logBuffer
@@ -180,7 +181,8 @@ func TestNewParticipants(t *testing.T) {
 	require.PanicsWithValue(t, "checkpoint: WithNewParticipants: name 1 is empty", func() { WithNewParticipants("a", "") })
 }
 
-// A file may be longer than at the checkpoint that a run resumes from: if newer checkpoints were lost. What is cut off is logged.
+// A file may be longer than at the checkpoint that a run resumes from: if newer checkpoints were lost. What is cut off is
+// logged.
 func TestRestoreLogsWhatItCutsOff(t *testing.T) {
 	path := filepath.Join(t.TempDir(), "rows.txt")
 	o := NewLineOutput(path)

@@ -23,9 +23,9 @@ import (
 //
 // Version 1 had no kind: its checkpoints are read as periodic ones.
 //
-// The preamble stays as it is in all versions, so that a version that is not known is distinguished from a damaged one. Lengths are
-// used only after the checksum over them has been found right, and never beyond the size of the file. States are in
-// the order of names, without duplicates. The bytes above 127 and line ends of both kinds show what a transfer as text did.
+// The preamble stays as it is in all versions, so that a version that is not known is distinguished from a damaged one. Lengths
+// are used only after the checksum over them has been found right, and never beyond the size of the file. States are in the
+// order of names, without duplicates. The bytes above 127 and line ends of both kinds show what a transfer as text did.
 const (
 	magic         = "\x89WEIRCK\n"
 	endMark       = "\nRIEW\x89\r\n"

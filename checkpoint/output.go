@@ -6,9 +6,8 @@ import "context"
 // of the second is complete. This is a two-phase commit with the coordinator's store as the record of the decision.
 //
 // The methods are called one at a time. Their contexts end when the run has failed or was closed, and those of Restore,
-// FreshStart and Commit when the coordinator is being closed and has waited for some seconds. A method that returns an
-// error then does no harm: a restart calls Restore. Package checkpointtest checks an output of your own against these
-// rules.
+// FreshStart and Commit when the coordinator is being closed and has waited for some seconds. A method that returns an error
+// then does no harm: a restart calls Restore. Package checkpointtest checks an output of your own against these rules.
 type Output[T any] interface {
 	// Restore undoes what was written and prepared after a state that Prepare has returned, in this process or in an
 	// earlier one, and commits that state. It is called once, before all others, if the pipeline resumes from a checkpoint.
@@ -23,8 +22,8 @@ type Output[T any] interface {
 	// the same state: after an error, whatever part of it was done, and also after a success. What it makes visible is
 	// visible once.
 	//
-	// The sink repeats a Commit that fails until [WithTimeout] is over, unless the error matches [ErrFenced]. After that the run has failed,
-	// and a restart commits by Restore.
+	// The sink repeats a Commit that fails until [WithTimeout] is over, unless the error matches [ErrFenced]. After that the
+	// run has failed, and a restart commits by Restore.
 	Commit(ctx context.Context, state []byte) error
 	// Close is called once, last. What was prepared and not committed stays for Restore.
 	Close() error

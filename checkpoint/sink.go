@@ -17,10 +17,9 @@ import (
 	"github.com/weirflow/weir/queue"
 )
 
-// Sink writes a stream to an [Output], exactly once: what it wrote since the last complete checkpoint is published when
-// the next one completes. A sink that sees its input close without a final barrier knows that the run was aborted, and
-// does not publish the rest. A barrier that comes twice and an element behind the final barrier fail the run. Watermarks end
-// here.
+// Sink writes a stream to an [Output], exactly once: what it wrote since the last complete checkpoint is published when the
+// next one completes. A sink that sees its input close without a final barrier knows that the run was aborted, and does not
+// publish the rest. A barrier that comes twice and an element behind the final barrier fail the run. Watermarks end here.
 type Sink[T any] struct {
 	coordinator *Coordinator
 	name        string

@@ -22,9 +22,9 @@ import (
 //
 // Barriers are sent at once while the input is idle, if it is a [Waiter].
 //
-// When the input ends, the source asks for a final checkpoint ([Drain]). It sends the marker of the end of the input, then barriers
-// until the final one, and closes Out. When the coordinator ends for another reason, the run is aborted: Out closes without
-// a final barrier.
+// When the input ends, the source asks for a final checkpoint ([Drain]). It sends the marker of the end of the input, then
+// barriers until the final one, and closes Out. When the coordinator ends for another reason, the run is aborted: Out closes
+// without a final barrier.
 type Source[T any] struct {
 	coordinator *Coordinator
 	name        string

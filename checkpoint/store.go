@@ -54,14 +54,13 @@ type Entry struct {
 	Size int64 // in bytes, as stored
 }
 
-// Latest returns the newest snapshot of a store that is not damaged. It also returns the damage of newer ones, which it skipped:
-// newest first, empty if all is well. To go on from an older checkpoint than the last complete one repeats work that
+// Latest returns the newest snapshot of a store that is not damaged. It also returns the damage of newer ones, which it
+// skipped: newest first, empty if all is well. To go on from an older checkpoint than the last complete one repeats work that
 // sinks have already published, so the caller should at least log it.
 //
-// The error matches [ErrNotFound] if the store holds nothing. It does not if there are only damaged snapshots: their
-// errors are returned, joined and as skipped, so that no pipeline starts afresh because its state was lost. A snapshot
-// that cannot be read for another reason (permissions, an unknown format, it is listed and not there) is an error too, not
-// skipped.
+// The error matches [ErrNotFound] if the store holds nothing. It does not if there are only damaged snapshots: their errors are
+// returned, joined and as skipped, so that no pipeline starts afresh because its state was lost. A snapshot that cannot be read
+// for another reason (permissions, an unknown format, it is listed and not there) is an error too, not skipped.
 func Latest(ctx context.Context, store Store) (s *Snapshot, skipped []*CorruptError, err error) {
 	entries, err := store.List(ctx)
 	if err != nil {

@@ -53,8 +53,8 @@ func SchemaOf[T any](c Codec[T]) []byte {
 	return nil
 }
 
-// WithSchema returns the codec that decodes values that were stored beside a schema: c itself, or what c makes of the schema. The
-// error is a *[Error] if they do not fit, for example because another codec was used to store them.
+// WithSchema returns the codec that decodes values that were stored beside a schema: c itself, or what c makes of the schema.
+// The error is a *[Error] if they do not fit, for example because another codec was used to store them.
 func WithSchema[T any](c Codec[T], schema []byte) (Codec[T], error) {
 	s, ok := c.(SchemaCodec[T])
 	switch {
@@ -88,7 +88,8 @@ type codecFunc[T any] struct {
 func (c codecFunc[T]) Append(dst []byte, v T) ([]byte, error) { return c.appendTo(dst, v) }
 func (c codecFunc[T]) Decode(src []byte) (T, error)           { return c.decode(src) }
 
-// namedSchema is the schema of a codec whose values describe themselves: a name, so that they are not taken for those of others.
+// namedSchema is the schema of a codec whose values describe themselves: a name, so that they are not taken for those of
+// others.
 type namedSchema string
 
 const (

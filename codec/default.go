@@ -13,17 +13,16 @@ import (
 // apart). What it restores is equal to what was stored: NaN, -0, nil and empty slices and maps, nil pointers, the types of
 // what is in interfaces.
 //
-// Default panics with a *[Error] if it cannot restore values of T exactly. The error names the type and the path to it. It refuses
-// unexported fields, functions, channels, unsafe pointers, uintptr, and pointers as map keys.
+// Default panics with a *[Error] if it cannot restore values of T exactly. The error names the type and the path to it. It
+// refuses unexported fields, functions, channels, unsafe pointers, uintptr, and pointers as map keys.
 //
 // Not kept are: which pointers, slices and maps share memory (each comes back on its own; values that contain
 // themselves are refused), capacities, a time's monotonic reading, the payload of a signalling float32 NaN. A
 // location comes back as one of the same name, if the machine has it and agrees.
 //
-// An interface, T itself included, holds values of types that are known by name: the basic types, time.Time,
-// time.Duration, []byte, []string, []int, []float64, []any, map[string]any, map[string]string, and those that
-// [Register] was called with before Default. An interface that no such type implements is refused; a value of
-// another type makes Append fail.
+// An interface, T itself included, holds values of types that are known by name: the basic types, time.Time, time.Duration,
+// []byte, []string, []int, []float64, []any, map[string]any, map[string]string, and those that [Register] was called with
+// before Default. An interface that no such type implements is refused; a value of another type makes Append fail.
 //
 // The tag `weir:"-"` leaves a field out, exported or not: it comes back as zero. The tag `weir:"name"` stores it under
 // another name than its own, which allows to rename it.

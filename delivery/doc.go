@@ -1,5 +1,5 @@
-// Package delivery has messages: elements of a stream that are acknowledged one by one, when all that was made of them is safe. So any
-// number of workers can share one queue, and no worker keeps a position in it. docs/messages.md has a program.
+// Package delivery has messages: elements of a stream that are acknowledged one by one, when all that was made of them is safe.
+// So any number of workers can share one queue, and no worker keeps a position in it. docs/messages.md has a program.
 //
 // A source makes messages of what it has received. With the acknowledgement goes what is known of the message:
 //
@@ -30,24 +30,25 @@
 //
 // # Guarantees
 //
-// Each message is settled exactly once: the first of Ack, Nack and Reject counts, on whichever copy and goroutine (law D2). A whole is
-// settled behind its parts, and acknowledged only if all of them are (D1). So a message is delivered at least once: what is delivered
-// again after a crash has the same id ([Origin.ID]), and so have its parts, if they are made in the same order.
+// Each message is settled exactly once: the first of Ack, Nack and Reject counts, on whichever copy and goroutine (law D2). A
+// whole is settled behind its parts, and acknowledged only if all of them are (D1). So a message is delivered at least once:
+// what is delivered again after a crash has the same id ([Origin.ID]), and so have its parts, if they are made in the same
+// order.
 //
 // The acknowledgement is one word beside the value. [With] does not allocate, [Split] does so three times.
 //
 // # History
 //
-// [Meta] has where a message comes from and what has happened to it: visits, attempts, failures. A function of an operator reads it
-// with [MetaFromContext]. In other systems it travels as headers ([Meta.ToHeaders]), and it is stored as JSON.
+// [Meta] has where a message comes from and what has happened to it: visits, attempts, failures. A function of an operator
+// reads it with [MetaFromContext]. In other systems it travels as headers ([Meta.ToHeaders]), and it is stored as JSON.
 //
 // # Flows that know no messages
 //
-// A flow of go-streams whose function takes rows panics on a Message of a row; give it a function on messages, with [With] inside. A step
-// that drops a message without settling it leaves it to the end of its lease: [FindLost] finds such steps.
+// A flow of go-streams whose function takes rows panics on a Message of a row; give it a function on messages, with [With]
+// inside. A step that drops a message without settling it leaves it to the end of its lease: [FindLost] finds such steps.
 //
 // # Checkpoints
 //
-// With checkpoints (package checkpoint) the position of the source belongs to the checkpoint: a message with an acknowledgement of its own
-// is refused there. A message without one, which only has its history, passes.
+// With checkpoints (package checkpoint) the position of the source belongs to the checkpoint: a message with an acknowledgement
+// of its own is refused there. A message without one, which only has its history, passes.
 package delivery

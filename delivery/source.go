@@ -12,22 +12,24 @@ import "context"
 //   - takes the verdict at once, from any goroutine, and records it on a goroutine of its own. If that fails, the message is delivered
 //     again (law D1), and the next Receive or Close returns the error
 type Source[T any] interface {
-	// Receive returns messages, at least one and at most n, n ≥ 1. It waits for the first one, and not for more. It is called by one
-	// goroutine at a time.
+	// Receive returns messages, at least one and at most n, n ≥ 1. It waits for the first one, and not for more. It is called
+	// by one goroutine at a time.
 	//
-	// With an error it returns no messages: io.EOF itself if there will be none any more, which needs all to be settled; the cause of
-	// ctx when that ends, which loses nothing; another error for a failure, after which it may be called again, or after Close.
+	// With an error it returns no messages: io.EOF itself if there will be none any more, which needs all to be settled; the
+	// cause of ctx when that ends, which loses nothing; another error for a failure, after which it may be called again, or
+	// after Close.
 	Receive(ctx context.Context, n int) ([]Message[T], error)
 
-	// Close ends the source. It returns when what was settled is recorded, or when ctx ends. What is not settled is given back: another
-	// source delivers it again. To settle it after Close changes nothing. A Receive that waits returns with an error. Close may be called
-	// from any goroutine, and again.
+	// Close ends the source. It returns when what was settled is recorded, or when ctx ends. What is not settled is given back:
+	// another source delivers it again. To settle it after Close changes nothing. A Receive that waits returns with an error.
+	// Close may be called from any goroutine, and again.
 	Close(ctx context.Context) error
 }
 
 // Sink is where the values of messages go.
 type Sink[T any] interface {
-	// Put returns nil when all the values are safe; the caller then acknowledges the messages (law D1). After an error the caller nacks
-	// them. A sink that has made some of them safe acknowledges those before it returns the error: the first verdict counts.
+	// Put returns nil when all the values are safe; the caller then acknowledges the messages (law D1). After an error the
+	// caller nacks them. A sink that has made some of them safe acknowledges those before it returns the error: the first
+	// verdict counts.
 	Put(ctx context.Context, messages []Message[T]) error
 }

@@ -46,8 +46,9 @@ func (c *Call) IsDriver() bool {
 	return !c.over && c.flight.driver == c
 }
 
-// Wait returns the answer that the attempt has found, or waits for the one that runs. It ends the call. If the attempt that runs
-// fails, Wait returns its error. If ctx ends first, the error is context.Cause(ctx), and nothing is left of the call (E14).
+// Wait returns the answer that the attempt has found, or waits for the one that runs. It ends the call. If the attempt that
+// runs fails, Wait returns its error. If ctx ends first, the error is context.Cause(ctx), and nothing is left of the call
+// (E14).
 func (c *Call) Wait(ctx context.Context) ([]byte, error) {
 	switch c.state {
 	case StateCompleted:
@@ -173,8 +174,8 @@ func isStale(err error) (stale bool) {
 	return errors.Is(err, ErrStale)
 }
 
-// endHandler ends a call that is NEW without an answer. The last one ends the request, so that no attempt waits for a driver that
-// never comes (E11). It runs under mu.
+// endHandler ends a call that is NEW without an answer. The last one ends the request, so that no attempt waits for a driver
+// that never comes (E11). It runs under mu.
 func (r *Results) endHandler(c *Call, now time.Duration) {
 	f := c.flight
 	if c.over {
@@ -199,8 +200,8 @@ func (r *Results) endHandler(c *Call, now time.Duration) {
 	}
 }
 
-// land ends a request that runs: those that wait get its answer or error. The caller decides what becomes of the record. It runs
-// under mu.
+// land ends a request that runs: those that wait get its answer or error. The caller decides what becomes of the record. It
+// runs under mu.
 func (r *Results) land(f *flight, now time.Duration) *record {
 	rec := f.record
 	rec.flight, f.record = nil, nil // its memory is used again

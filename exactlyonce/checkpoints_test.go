@@ -179,7 +179,8 @@ func (s unluckyStore) Save(ctx context.Context, snapshot *checkpoint.Snapshot) e
 	return nil
 }
 
-// Under any schedule of calls, failures, checkpoints, kills and suspensions, each element has its effect once, under one id (X1, C1, C3).
+// Under any schedule of calls, failures, checkpoints, kills and suspensions, each element has its effect once, under one id
+// (X1, C1, C3).
 func TestTrackerInAKilledJob(t *testing.T) {
 	resent, kills, suspended := 0, 0, 0
 	for seed := range uint64(40) {

@@ -95,8 +95,8 @@ func (r *Results) collectRecords(ctx context.Context) error {
 	return nil
 }
 
-// Close stops the timer and hands what is left to Records. Calls that run may still end; new ones are still tracked, but nothing
-// is collected unless Collect is called. The error is that of Records.
+// Close stops the timer and hands what is left to Records. Calls that run may still end; new ones are still tracked, but
+// nothing is collected unless Collect is called. The error is that of Records.
 func (r *Results) Close(ctx context.Context) error {
 	r.mu.Lock()
 	r.closed = true

@@ -23,8 +23,8 @@
 //
 // A function that makes several requests for an element names them by [WithStep].
 //
-// In an operator with checkpoints (asyncop.WithCheckpoints) the tracker's state is a part of them. After a restart, an element is
-// called under the number that it had before.
+// In an operator with checkpoints (asyncop.WithCheckpoints) the tracker's state is a part of them. After a restart, an element
+// is called under the number that it had before.
 //
 // Reason-aware retries (strategies.ReasonAware) know from the attempt that its requests are tracked: a call that was lost in
 // flight is then repeated, also one that must not happen twice. A request without an id in the same call prevents that, and so

@@ -10,8 +10,8 @@ import (
 	"github.com/weirflow/weir/exactlyonce"
 )
 
-// A program without an operator follows the life of an element itself. Each attempt sends the same id, with an attempt number of
-// its own.
+// A program without an operator follows the life of an element itself. Each attempt sends the same id, with an attempt number
+// of its own.
 func ExampleTracker() {
 	service := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		id, err := exactlyonce.ParseID(r.Header.Get(exactlyonce.Header))

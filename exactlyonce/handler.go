@@ -43,15 +43,16 @@ type HandlerConfig struct {
 	// RetryAfter is what clients are asked to wait where they may repeat a request, rounded up to seconds. Default 1 s.
 	RetryAfter time.Duration
 
-	// MaxBody bounds the body of a tracked request, which is read before its handler runs. A longer one gets 413. Default 1 MiB.
+	// MaxBody bounds the body of a tracked request, which is read before its handler runs. A longer one gets 413. Default 1
+	// MiB.
 	MaxBody int64
 
 	// Logger gets what clients are not told: the errors of Records and responses that cannot be read. Default: slog.Default().
 	Logger *slog.Logger
 }
 
-// Handler returns next with request tracking. A request with the header [Header] runs at most once at a time, and not again once
-// it has a definite response; other requests pass through. Put authentication and authorisation around it.
+// Handler returns next with request tracking. A request with the header [Header] runs at most once at a time, and not again
+// once it has a definite response; other requests pass through. Put authentication and authorisation around it.
 //
 //	mux.Handle("POST /charges", authenticate(results.Handler(charge, exactlyonce.HandlerConfig{Scope: userOf})))
 //
@@ -67,20 +68,20 @@ type HandlerConfig struct {
 //	invalid      400          the id is missing, comes twice or is not valid
 //	full         503          a bound of ResultsConfig refuses it; nothing was executed; Retry-After
 //
-// A client may repeat the request after in-progress and full. Without that header there are 403 and 413 (see [HandlerConfig]), 500
-// if the attempt that ran ended without a response, and 503 if Records cannot be read.
+// A client may repeat the request after in-progress and full. Without that header there are 403 and 413 (see [HandlerConfig]),
+// 500 if the attempt that ran ended without a response, and 503 if Records cannot be read.
 //
 // # What is stored
 //
 // Status, headers and body of a definite response. Never stored: Set-Cookie, headers that belong to a connection, trailers,
-// headers that w had before, and 1xx. A response that is flushed, hijacked or longer than MaxAnswer goes to its caller and is not
-// stored: if it is definite, the request is STALE afterwards. Otherwise the response is sent when next has returned.
+// headers that w had before, and 1xx. A response that is flushed, hijacked or longer than MaxAnswer goes to its caller and is
+// not stored: if it is definite, the request is STALE afterwards. Otherwise the response is sent when next has returned.
 //
 // # The handler
 //
-// Its context is that of [Results.Do]: it goes on without its caller while others wait. [RequestFromContext] finds the request in
-// it. A handler that uses a [Store] stores the encoded [Response] in the transaction of its effect. When Put or COMMIT fails it
-// rolls back and answers with a 5xx: the handler around it then looks for the record, and sends that.
+// Its context is that of [Results.Do]: it goes on without its caller while others wait. [RequestFromContext] finds the request
+// in it. A handler that uses a [Store] stores the encoded [Response] in the transaction of its effect. When Put or COMMIT fails
+// it rolls back and answers with a 5xx: the handler around it then looks for the record, and sends that.
 //
 // Handler panics if next is nil or a field of c makes no sense.
 func (r *Results) Handler(next http.Handler, c HandlerConfig) http.Handler {

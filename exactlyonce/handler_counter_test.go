@@ -73,8 +73,8 @@ func (n *badNetwork) RoundTrip(req *http.Request) (*http.Response, error) {
 	return send(req.Context())
 }
 
-// X1: increments over a network that loses, doubles, delays and reorders 30 % of them, to a service that fails before its effect,
-// panics, and gives up for callers that have gone, add up to exactly their number.
+// X1: increments over a network that loses, doubles, delays and reorders 30 % of them, to a service that fails before its
+// effect, panics, and gives up for callers that have gone, add up to exactly their number.
 func TestCounterOverBadNetwork(t *testing.T) {
 	const elements, callers = 1_000, 8
 	var mu sync.Mutex

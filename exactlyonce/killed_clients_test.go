@@ -45,8 +45,8 @@ var steps = [...]string{"debit", "credit"}
 // doubled, delayed, refused or not answered. The service counts each element once (X1).
 func TestKilledClients(t *testing.T) { killClients(t, "TestCountingClient", t.TempDir()) }
 
-// The same with a client that is a pipeline with checkpoints: source, operator with a tracker, sink. Its output has each element
-// once, too.
+// The same with a client that is a pipeline with checkpoints: source, operator with a tracker, sink. Its output has each
+// element once, too.
 func TestKilledPipelines(t *testing.T) {
 	dir := t.TempDir()
 	limit := killClients(t, "TestCountingPipeline", dir)
@@ -58,7 +58,8 @@ func TestKilledPipelines(t *testing.T) {
 	assert.EqualValues(t, limit, len(slices.Compact(lines)))
 }
 
-// killClients kills processes that run a test, the client, and returns the length of the stream that the last one has processed.
+// killClients kills processes that run a test, the client, and returns the length of the stream that the last one has
+// processed.
 func killClients(t *testing.T, client, dir string) (limit int64) {
 	kills := 3
 	if s := os.Getenv(killsEnv); s != "" {

@@ -18,8 +18,8 @@ import (
 	"github.com/weirflow/weir/strategies"
 )
 
-// In an operator, each element has a number of its own, the same in all attempts; whatever becomes of it, the number is released
-// (O1), and the input waits while the window is full.
+// In an operator, each element has a number of its own, the same in all attempts; whatever becomes of it, the number is
+// released (O1), and the input waits while the window is full.
 func TestTrackerInAnOperator(t *testing.T) {
 	const n, window = 60, 5
 	p := newPeer(t, nil)
@@ -82,8 +82,8 @@ func TestTrackerInAnOperator(t *testing.T) {
 	require.NotContains(t, fmt.Sprint(p.requests()), "none")
 }
 
-// Under the context of a call for many elements a request has no id, and is not sent; under those of the members each has that of its
-// element, also in an operator that runs inside a call of another element.
+// Under the context of a call for many elements a request has no id, and is not sent; under those of the members each has that
+// of its element, also in an operator that runs inside a call of another element.
 func TestCallsForManyElements(t *testing.T) {
 	p := newPeer(t, nil)
 	base := &http.Transport{}

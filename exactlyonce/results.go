@@ -32,8 +32,7 @@ type ResultsConfig struct {
 	// MaxAnswer bounds one answer, in bytes. A longer one goes to the attempts that wait for it and is not kept: the request
 	// is STALE afterwards. Default 1 MiB.
 	MaxAnswer int
-	// MaxWaiters bounds the attempts that wait for the one that runs; more get ErrInProgress. Default 16; negative: none
-	// waits.
+	// MaxWaiters bounds the attempts that wait for the one that runs; more get ErrInProgress. Default 16; negative: none waits.
 	MaxWaiters int
 
 	// Evict removes the answer that was asked for least recently, or the client that is silent for the longest time, where a
@@ -202,8 +201,8 @@ func (r *Results) Track(ctx context.Context, req Request) (*Call, error) {
 
 // TakeOver is Track for a service whose replicas execute requests in an order that they agreed on, such as a replicated log. An
 // attempt that comes from there becomes the driver of a request that runs, and its call is NEW; the handler that ran it so far
-// is no longer the driver (see [Call.IsDriver]). If the last handler leaves without an answer, those that wait get its error and
-// the next attempt is NEW (E11). Records are not asked.
+// is no longer the driver (see [Call.IsDriver]). If the last handler leaves without an answer, those that wait get its error
+// and the next attempt is NEW (E11). Records are not asked.
 func (r *Results) TakeOver(req Request) (*Call, error) {
 	if err := req.Validate(); err != nil {
 		r.mu.Lock()
@@ -426,7 +425,8 @@ func (r *Results) acknowledged(rec *record) {
 	}
 }
 
-// forget removes a record with an answer; it is STALE from then on, if it is not below the mark, unless Records have the answer.
+// forget removes a record with an answer; it is STALE from then on, if it is not below the mark, unless Records have the
+// answer.
 func (r *Results) forget(rec *record, stale bool) {
 	r.aged.remove(rec)
 	r.dropRecord(rec, stale && r.config.Records == nil)

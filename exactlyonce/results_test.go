@@ -144,7 +144,8 @@ func TestE1StaleMeansThatTheOutcomeIsUnknown(t *testing.T) {
 	require.Equal(t, "STALE", state(t, r, request(3)))
 }
 
-// E2: the mark moves with the first incomplete number, also if there was nothing to remove, for a known client and an unknown one.
+// E2: the mark moves with the first incomplete number, also if there was nothing to remove, for a known client and an unknown
+// one.
 func TestE2MarkMovesDirectly(t *testing.T) {
 	r, _ := newResults(t, exactlyonce.ResultsConfig{})
 	require.Equal(t, "NEW", state(t, r, since(10, 8)))
@@ -266,7 +267,8 @@ func TestE9SlowRequestPinsNothingButItself(t *testing.T) {
 	require.Equal(t, "STALE", state(t, r, request(1)))
 }
 
-// E10: when a higher number was removed for its age, a lower one that was never seen, that runs or that has failed is not stale.
+// E10: when a higher number was removed for its age, a lower one that was never seen, that runs or that has failed is not
+// stale.
 func TestE10LowerNumberAfterCollection(t *testing.T) {
 	r, mock := newResults(t, exactlyonce.ResultsConfig{AnswerAge: time.Minute})
 	runs := begin(t, r, request(2))
@@ -427,7 +429,8 @@ func TestE15OtherContent(t *testing.T) {
 	require.Equal(t, uint64(3), r.Stats().Mismatched)
 }
 
-// E16: after AnswerAge an attempt is STALE, and after ClientSilence, without Records, NEW. A request that runs is never forgotten.
+// E16: after AnswerAge an attempt is STALE, and after ClientSilence, without Records, NEW. A request that runs is never
+// forgotten.
 func TestE16LongPartition(t *testing.T) {
 	r, mock := newResults(t, exactlyonce.ResultsConfig{AnswerAge: 10 * time.Minute, ClientSilence: time.Hour})
 	complete(t, r, request(1), "x")

@@ -44,7 +44,8 @@ import (
 // Transport includes [httpretry.Transport]: base need not be one.
 //
 // Hedges and retries around Transport are sendings of the same request, so the function has to name it by [WithStep]. Below
-// Transport, they carry its attempt number, which is correct; to give them numbers of their own, make another Transport their base:
+// Transport, they carry its attempt number, which is correct; to give them numbers of their own, make another Transport their
+// base:
 //
 //	exactlyonce.Transport(hedged(exactlyonce.Transport(nil, endpoint)), endpoint)
 //

@@ -155,7 +155,8 @@ func TestFailingFlowNacks(t *testing.T) {
 	}
 }
 
-// With checkpoints a message with an acknowledgement of its own is refused, whichever comes first; one that has its history only is not.
+// With checkpoints a message with an acknowledgement of its own is refused, whichever comes first; one that has its history
+// only is not.
 func TestCheckpointsRefuseAcknowledgements(t *testing.T) { synctest.Test(t, testCheckpointsRefuse) }
 
 func testCheckpointsRefuse(t *testing.T) {

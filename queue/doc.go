@@ -16,9 +16,8 @@
 //
 //	R1 R2 | W1 | R3 R4 | W2 | R5
 //
-// Records of the oldest segment leave in the order in which they completed; when none is left, the wall leaves and
-// the next segment becomes the oldest. The pictures show completions above and departures below, for the input
-// R1 R2 R3 W R4:
+// Records of the oldest segment leave in the order in which they completed; when none is left, the wall leaves and the next
+// segment becomes the oldest. The pictures show completions above and departures below, for the input R1 R2 R3 W R4:
 //
 //	ordered    completed  -- R2 ----- R1 -- R4 ----- R3 ---------------
 //	           leaving    ----------- R1 R2 -------- R3 W R4 ----------

@@ -10,8 +10,8 @@
 //
 // # Guarantees (law T1)
 //
-// [Service.PopDue] never hands a timer out early. Timers with equal due times are handed out in the order in which they were armed.
-// Arming and cancelling allocate nothing once the heap has grown, and cost O(log n). An idle service costs nothing:
+// [Service.PopDue] never hands a timer out early. Timers with equal due times are handed out in the order in which they were
+// armed. Arming and cancelling allocate nothing once the heap has grown, and cost O(log n). An idle service costs nothing:
 // there is no ticking; a service with armed timers has one pending runtime timer. The resolution is that of the clock,
 // nanoseconds; how late a timer is handed out depends on the runtime's timer and on when the loop asks.
 //

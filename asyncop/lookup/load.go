@@ -159,8 +159,8 @@ func (l *load[K, IN, OUT]) store(results []OUT, err error) (_ []OUT, outcome err
 	return results, err
 }
 
-// deliver hands the outcome to all that wait. A future that breaks, as that of a user's wrapper may, does not keep it from the others
-// else.
+// deliver hands the outcome to all that wait. A future that breaks, as that of a user's wrapper may, does not keep it from the
+// others else.
 func (l *load[K, IN, OUT]) deliver(waiters []*waiter[OUT], results []OUT, err error) {
 	for i, w := range waiters {
 		func() {

@@ -23,9 +23,9 @@ type channelInput[T any] struct {
 
 var _ checkpoint.Waiter = (*channelInput[any])(nil)
 
-// NewChannelInput returns an input of a channel that its owner closes, for tests. It is a [checkpoint.Waiter]. Its position is the number
-// of elements: after a restart the channel is expected to bring the same elements again, from the first. It panics if values
-// is nil.
+// NewChannelInput returns an input of a channel that its owner closes, for tests. It is a [checkpoint.Waiter]. Its position is
+// the number of elements: after a restart the channel is expected to bring the same elements again, from the first. It panics
+// if values is nil.
 func NewChannelInput[T any](values <-chan T) checkpoint.Input[T] {
 	nils.Refuse("checkpointtest: NewChannelInput", "channel", values)
 	return &channelInput[T]{values: values}

@@ -1,7 +1,7 @@
 // Package checkpointtest is for tests: of a pipeline with checkpoints, and of stores, inputs and outputs of your own.
 //
-// [NewMemoryStore], [NewSliceInput] and [NewChannelInput] are for tests of a pipeline. [RunStore], [RunInput] and [RunOutput] check
-// the rules that weir relies on. Weir's own stores, inputs and outputs pass them, too.
+// [NewMemoryStore], [NewSliceInput] and [NewChannelInput] are for tests of a pipeline. [RunStore], [RunInput] and [RunOutput]
+// check the rules that weir relies on. Weir's own stores, inputs and outputs pass them, too.
 //
 //	func TestMyStore(t *testing.T) {
 //		checkpointtest.RunStore(t, func(t *testing.T) checkpointtest.Place {

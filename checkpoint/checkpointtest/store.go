@@ -22,8 +22,7 @@ type Place struct {
 	// most one store is open at a time.
 	Open func() (checkpoint.Store, error)
 	// TakeOver opens a store at the place for another run, while one is open that the other run knows nothing of: the one
-	// before loses the place. Nil: stores of this kind lock their place, or are not shared; the rules about it are not
-	// checked.
+	// before loses the place. Nil: stores of this kind lock their place, or are not shared; the rules about it are not checked.
 	TakeOver func() (checkpoint.Store, error)
 	// Fail makes the n-th call fail that the open store makes from now on to what is below it: a disk, a server. n counts
 	// from 1; 0 makes none fail. Nil: the suite can only end contexts.

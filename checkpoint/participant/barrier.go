@@ -85,8 +85,8 @@ func (b Barrier) Fail(name string, reason error) {
 	}
 }
 
-// Reordered returns b for what follows an operator that changes the order of elements: those behind the barrier may come in another
-// order after a restart. An operator that emits in the order of completion passes this one on.
+// Reordered returns b for what follows an operator that changes the order of elements: those behind the barrier may come in
+// another order after a restart. An operator that emits in the order of completion passes this one on.
 func (b Barrier) Reordered() Barrier {
 	b.reordered = true
 	return b

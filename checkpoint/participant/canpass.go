@@ -6,8 +6,8 @@ import (
 	"strings"
 )
 
-// Passer is a flow or sink that says itself whether barriers pass it. [CanPass] believes it. It is for flows whose type does not
-// tell, such as a Throttler of go-streams that is known not to discard:
+// Passer is a flow or sink that says itself whether barriers pass it. [CanPass] believes it. It is for flows whose type does
+// not tell, such as a Throttler of go-streams that is known not to discard:
 //
 //	type throttler struct{ *flow.Throttler }
 //
@@ -18,8 +18,9 @@ type Passer interface {
 }
 
 // CanPass returns an error for a flow or sink that is known not to let a [Barrier] pass. A [Passer] is asked. Of the types of
-// go-streams, those that assert the type of their elements would panic on a barrier or write it out, and a Throttler may discard it.
-// What CanPass does not know it lets through; if such a flow swallows barriers, checkpoints time out and name who did not report.
+// go-streams, those that assert the type of their elements would panic on a barrier or write it out, and a Throttler may
+// discard it. What CanPass does not know it lets through; if such a flow swallows barriers, checkpoints time out and name who
+// did not report.
 func CanPass(next any) error {
 	t := reflect.TypeOf(next)
 	if t == nil {

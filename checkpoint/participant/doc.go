@@ -1,5 +1,5 @@
-// Package participant is for authors of sources, operators, sinks and flows that work with checkpoints. You do not need it to build a
-// pipeline out of existing parts.
+// Package participant is for authors of sources, operators, sinks and flows that work with checkpoints. You do not need it to
+// build a pipeline out of existing parts.
 //
 // # What a participant does
 //
@@ -27,6 +27,6 @@
 //
 // A participant reports the marker, without a state, when all before it has left, and passes it on. The final checkpoint is
 // taken when all participants have reported the marker. If one does not report it, the draining never ends, and the
-// coordinator's warnings name the participant. What a flow sends behind the marker, because it holds elements back until the final
-// barrier comes, is finished before that barrier, within the timeout of that checkpoint.
+// coordinator's warnings name the participant. What a flow sends behind the marker, because it holds elements back until the
+// final barrier comes, is finished before that barrier, within the timeout of that checkpoint.
 package participant

@@ -18,14 +18,16 @@ type Host interface {
 	// Fail ends the run because a participant has failed: the pipeline cannot end cleanly any more. Sources end, sinks do not
 	// publish. The first reason counts. It panics if reason is nil.
 	Fail(name string, reason error)
-	// RequestCheckpoint asks for a checkpoint soon and does not wait for it. If it fails it is taken again, until one is complete
-	// or the run ends; it counts as failed each time. It is for a participant that cannot go on before a checkpoint is complete.
+	// RequestCheckpoint asks for a checkpoint soon and does not wait for it. If it fails it is taken again, until one is
+	// complete or the run ends; it counts as failed each time. It is for a participant that cannot go on before a checkpoint is
+	// complete.
 	RequestCheckpoint()
 	// RequestFinal asks for a final checkpoint of the kind [Drain] or [Suspend] and does not wait for it. A source whose input
 	// has ended asks for a Drain, and goes on sending barriers until one is final. It panics for another kind.
 	RequestFinal(kind Kind)
 	// Ended returns a channel that is closed when there will be no more checkpoints: after a final one, a failure, or a close.
 	Ended() <-chan struct{}
-	// Err returns why there will be no more checkpoints. It is nil before the end, and after a final checkpoint that is complete.
+	// Err returns why there will be no more checkpoints. It is nil before the end, and after a final checkpoint that is
+	// complete.
 	Err() error
 }

@@ -11,8 +11,7 @@ import (
 	"github.com/weirflow/weir/internal/varint"
 )
 
-// State is what a participant wants to be given back after a restart: bytes that only the participant understands, in
-// pieces.
+// State is what a participant wants to be given back after a restart: bytes that only the participant understands, in pieces.
 //
 // A large state comes in pieces so that it need not be copied into one. Where it is cut has no meaning: a store may return
 // it cut elsewhere, or whole.

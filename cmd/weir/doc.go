@@ -1,5 +1,5 @@
-// Command weir looks into the database of programs that use weir, and helps when something lies there: dead letters, messages that
-// wait in the layers of a ladder, staged messages of an outbox, requests with idempotency keys.
+// Command weir looks into the database of programs that use weir, and helps when something lies there: dead letters, messages
+// that wait in the layers of a ladder, staged messages of an outbox, requests with idempotency keys.
 //
 //	weir dead list                          what was given up
 //	weir dead show ID                       one dead letter, with its history and its payload
@@ -15,8 +15,9 @@
 //
 //	sqlite:orders.db, sqlite:///var/lib/orders.db, postgres://user:password@host/database
 //
-// Tables fit the terminal, or COLUMNS; a pipe gets everything. With -json the output is JSON, one object a line. Control characters in what is
-// stored are escaped. Before it removes or moves anything, weir asks; -yes answers in advance, and without a terminal that is required.
+// Tables fit the terminal, or COLUMNS; a pipe gets everything. With -json the output is JSON, one object a line. Control
+// characters in what is stored are escaped. Before it removes or moves anything, weir asks; -yes answers in advance, and
+// without a terminal that is required.
 //
 // The exit status is 0, 1 after an error, or if the answer was no, and 2 for a wrong usage.
 package main

@@ -8,7 +8,8 @@ import (
 	"unicode/utf8"
 )
 
-// escaped returns a text in one line in which nothing controls the terminal: what is not printable, or not UTF-8, is written as in Go.
+// escaped returns a text in one line in which nothing controls the terminal: what is not printable, or not UTF-8, is written as
+// in Go.
 func escaped(s string) string {
 	if !strings.ContainsFunc(s, func(r rune) bool { return !strconv.IsPrint(r) || r == utf8.RuneError }) {
 		return s
@@ -30,7 +31,8 @@ func escaped(s string) string {
 	return b.String()
 }
 
-// escapedJSON returns the same JSON with what is not printable written as \u202e: JSON itself escapes only the first 32 characters.
+// escapedJSON returns the same JSON with what is not printable written as \u202e: JSON itself escapes only the first 32
+// characters.
 func escapedJSON(s string) string {
 	var b strings.Builder
 	for _, r := range s {

@@ -94,7 +94,8 @@ func execute(t *testing.T, cmd *exec.Cmd) result {
 // begin is the time of what is seeded.
 var begin = time.Date(2026, 1, 2, 3, 4, 5, 0, time.UTC)
 
-// seed makes orders.db in a new directory: eight dead letters, two layers, an outbox with its relay, and four requests with keys.
+// seed makes orders.db in a new directory: eight dead letters, two layers, an outbox with its relay, and four requests with
+// keys.
 func seed(t *testing.T) (dir string) {
 	t.Helper()
 	dir = t.TempDir()

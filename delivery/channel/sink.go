@@ -12,8 +12,8 @@ type Sink[T any] struct{ c chan<- T }
 
 var _ delivery.Sink[int] = Sink[int]{}
 
-// NewSink returns a sink that sends to c. A value that was sent counts as safe, so a message may be lost with the process if c has a
-// buffer. The sink does not close c. It panics if c is nil.
+// NewSink returns a sink that sends to c. A value that was sent counts as safe, so a message may be lost with the process if c
+// has a buffer. The sink does not close c. It panics if c is nil.
 func NewSink[T any](c chan<- T) Sink[T] {
 	nils.Refuse("channel: NewSink", "channel", c)
 	return Sink[T]{c}

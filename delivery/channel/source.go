@@ -28,8 +28,8 @@ func WithClock(c clock.Clock) Option {
 	return func(s *settings) { s.clock = c }
 }
 
-// NewSource returns a source of the values of c. A message that is nacked waits in memory, and comes again before what is in c. The
-// source ends when c is closed and all messages are acknowledged or rejected. What was rejected is logged as an error.
+// NewSource returns a source of the values of c. A message that is nacked waits in memory, and comes again before what is in c.
+// The source ends when c is closed and all messages are acknowledged or rejected. What was rejected is logged as an error.
 //
 // meta returns what is known of a value, such as its id; nil, or what it returns as nil, means nothing. It panics if c is nil.
 func NewSource[T any](c <-chan T, meta func(v T) *delivery.Meta, opts ...Option) *Source[T] {
@@ -61,8 +61,8 @@ func (s *Source[T]) Receive(ctx context.Context, n int) ([]delivery.Message[T], 
 	return s.s.Receive(ctx, n)
 }
 
-// Close implements [delivery.Source]. What was taken from the channel cannot be given back: the error says how many messages are not
-// done.
+// Close implements [delivery.Source]. What was taken from the channel cannot be given back: the error says how many messages
+// are not done.
 func (s *Source[T]) Close(context.Context) error {
 	if n := s.s.Close(); n > 0 {
 		return fmt.Errorf("channel: the source was closed with messages that are not done, and are lost: %d", n)

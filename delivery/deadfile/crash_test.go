@@ -16,8 +16,8 @@ import (
 	"github.com/weirflow/weir/internal/vfs/crashfs"
 )
 
-// D1, D5: whenever the power is cut or the process killed, every dead letter for which Append has returned nil is there, until the message
-// that a replay has made of it was acknowledged; and none of them is called damaged.
+// D1, D5: whenever the power is cut or the process killed, every dead letter for which Append has returned nil is there, until
+// the message that a replay has made of it was acknowledged; and none of them is called damaged.
 func TestCrashes(t *testing.T) {
 	for _, kills := range []bool{false, true} {
 		t.Run(map[bool]string{false: "power", true: "kill"}[kills], func(t *testing.T) {

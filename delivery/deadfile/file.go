@@ -41,8 +41,8 @@ const maxBatch = 4 << 20
 // ErrClosed is the error of a [File] that was closed.
 var ErrClosed = errors.New("deadfile: closed")
 
-// Entry is a dead letter. If it has no id it gets a random one: then it looks different from the same one that is handed over again after a
-// crash. If it has no time of a failure, it gets that of Append.
+// Entry is a dead letter. If it has no id it gets a random one: then it looks different from the same one that is handed over
+// again after a crash. If it has no time of a failure, it gets that of Append.
 type Entry[T any] struct {
 	Value T
 	Meta  delivery.Meta
@@ -98,9 +98,9 @@ func WithLogger(l *slog.Logger) Option {
 	return func(s *settings) { s.logger = l }
 }
 
-// Open opens the dead letters in a directory, which it makes if need be; c encodes the values. What a crash has torn at the end of the
-// file is cut off: it was not durable, so no Append has returned nil for it. What was damaged goes to damaged.jsonl, and is logged
-// as an error.
+// Open opens the dead letters in a directory, which it makes if need be; c encodes the values. What a crash has torn at the end
+// of the file is cut off: it was not durable, so no Append has returned nil for it. What was damaged goes to damaged.jsonl, and
+// is logged as an error.
 //
 // A directory belongs to one File at a time, of one process. It panics if c or an option is nil.
 func Open[T any](dir string, c codec.Codec[T], opts ...Option) (*File[T], error) {
@@ -145,8 +145,8 @@ func (f *File[T]) unlock() error {
 	return f.lock.Close()
 }
 
-// recover brings the directory to a state as after a Close. A process that was killed may have left names and contents that can be seen
-// and are not durable.
+// recover brings the directory to a state as after a Close. A process that was killed may have left names and contents that can
+// be seen and are not durable.
 func (f *File[T]) recover() error {
 	infos, err := f.fs.ReadDir(f.dir)
 	if err != nil {
@@ -253,11 +253,12 @@ func (f *File[T]) rewrite(name string, from vfs.File) error {
 	return f.fs.SyncDir(f.dir)
 }
 
-// Append stores dead letters. It returns nil when they are durable (law D1), all of them. After an error, some may be stored: to append
-// them again does no harm, as far as they have ids. Calls of several goroutines share a sync.
+// Append stores dead letters. It returns nil when they are durable (law D1), all of them. After an error, some may be stored:
+// to append them again does no harm, as far as they have ids. Calls of several goroutines share a sync.
 //
-// Where the disk is full, or a write fails otherwise, nothing of the call stays, and later calls may succeed. After a sync that has failed
-// nothing is known of what the disk holds: every later call returns that error, until the directory is closed and opened again.
+// Where the disk is full, or a write fails otherwise, nothing of the call stays, and later calls may succeed. After a sync that
+// has failed nothing is known of what the disk holds: every later call returns that error, until the directory is closed and
+// opened again.
 //
 // If ctx ends before, Append returns its cause. It panics for no entry. An entry has at most 16 MiB.
 func (f *File[T]) Append(ctx context.Context, entries ...Entry[T]) error {
@@ -431,8 +432,8 @@ func (f *File[T]) closeDead() error {
 	return err
 }
 
-// Close waits for calls of Append and closes the directory. While a [Replay] is open it does nothing but return an error. A second Close does
-// nothing.
+// Close waits for calls of Append and closes the directory. While a [Replay] is open it does nothing but return an error. A
+// second Close does nothing.
 func (f *File[T]) Close() error {
 	f.using <- struct{}{}
 	replays := f.replays

@@ -469,7 +469,8 @@ func TestTheSameDeadLetterAgain(t *testing.T) {
 	require.NoError(t, f.Close())
 }
 
-// A record that cannot be written is reported, and its messages come again; a dead letter that cannot be stored again stays where it is.
+// A record that cannot be written is reported, and its messages come again; a dead letter that cannot be stored again stays
+// where it is.
 func TestRecordFails(t *testing.T) {
 	for _, rejects := range []bool{false, true} {
 		synctest.Test(t, func(t *testing.T) {

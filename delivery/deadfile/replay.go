@@ -25,10 +25,10 @@ import (
 
 // Replay is a [delivery.Source] of dead letters. [File.Replay] makes one.
 //
-// It delivers what was in the file when it was made, with one more in Merges and no visits and attempts, and ends when all of it is done. What is acknowledged does not come again. What is
-// rejected becomes a dead letter again, with the error of the rejection. What is nacked comes again after its delay; a Replay that
-// is made after a Close or a crash goes on where this one was. An acknowledgement that a power cut has undone is asked for again: the
-// message comes again, with the same id (law D1).
+// It delivers what was in the file when it was made, with one more in Merges and no visits and attempts, and ends when all of
+// it is done. What is acknowledged does not come again. What is rejected becomes a dead letter again, with the error of the
+// rejection. What is nacked comes again after its delay; a Replay that is made after a Close or a crash goes on where this one
+// was. An acknowledgement that a power cut has undone is asked for again: the message comes again, with the same id (law D1).
 //
 // A dead letter that the codec cannot read stays one, with the cause [store.Undecodable].
 type Replay[T any] struct {
@@ -70,9 +70,9 @@ type verdict struct {
 	dead []byte    // the body of the line of a dead letter that it becomes again
 }
 
-// Replay takes the dead letters out of the file, and returns them as a source of messages; what dies from now on goes to a new file. If
-// there are dead letters that an earlier Replay has not finished, it returns those instead. One can be open at a time; close it before
-// the file.
+// Replay takes the dead letters out of the file, and returns them as a source of messages; what dies from now on goes to a new
+// file. If there are dead letters that an earlier Replay has not finished, it returns those instead. One can be open at a time;
+// close it before the file.
 func (f *File[T]) Replay() (*Replay[T], error) {
 	f.using <- struct{}{}
 	defer func() { <-f.using }()
@@ -157,8 +157,8 @@ func (f *File[T]) removeIfThere(name string) error {
 	return errors.Join(err, f.fs.SyncDir(f.dir))
 }
 
-// marks reads what an earlier replay has recorded: until when a line waits; zero: it is done. A line of the record that was torn is
-// passed over, and its message comes again.
+// marks reads what an earlier replay has recorded: until when a line waits; zero: it is done. A line of the record that was
+// torn is passed over, and its message comes again.
 func (f *File[T]) marks() (map[mark]time.Time, error) {
 	all := make(map[mark]time.Time)
 	file, err := f.fs.OpenFile(f.path(doneName), os.O_RDONLY, 0)
@@ -347,8 +347,8 @@ func (r *Replay[T]) record() {
 	}
 }
 
-// write records verdicts. A dead letter is durable before it is done (law D1). What cannot be recorded comes again from the next replay.
-// It returns the record, or nil if that is to be opened again.
+// write records verdicts. A dead letter is durable before it is done (law D1). What cannot be recorded comes again from the
+// next replay. It returns the record, or nil if that is to be opened again.
 func (r *Replay[T]) write(to vfs.File, verdicts []verdict) (vfs.File, error) {
 	var dead [][]byte
 	for _, v := range verdicts {
@@ -430,8 +430,8 @@ func (r *Replay[T]) isComplete() bool {
 	return r.read && r.complete && len(r.settled) == 0
 }
 
-// Close implements [delivery.Source]: it records what was settled. When all is done, it removes the dead letters that were replayed. It does
-// not heed ctx, since it waits for nothing but the disk.
+// Close implements [delivery.Source]: it records what was settled. When all is done, it removes the dead letters that were
+// replayed. It does not heed ctx, since it waits for nothing but the disk.
 func (r *Replay[T]) Close(context.Context) error {
 	r.mu.Lock()
 	again := r.closed

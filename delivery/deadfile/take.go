@@ -9,12 +9,12 @@ import (
 	"github.com/weirflow/weir/delivery/store"
 )
 
-// Take stores an element that an operator has given up. It returns nil when that is durable. The history of the message, if the element
-// is one, comes from ctx ([delivery.MetaFromContext]), and what the operator knows of the failure is added to it.
+// Take stores an element that an operator has given up. It returns nil when that is durable. The history of the message, if the
+// element is one, comes from ctx ([delivery.MetaFromContext]), and what the operator knows of the failure is added to it.
 //
-// The cause is [store.OutcomeUnknown] for a call that must not happen twice and may have taken effect, [store.Permanent] for an error that
-// no predicate wanted another attempt after, and else [store.Exhausted]. An element that was cut off by the end of its operator is not taken: it
-// did not fail.
+// The cause is [store.OutcomeUnknown] for a call that must not happen twice and may have taken effect, [store.Permanent] for an
+// error that no predicate wanted another attempt after, and else [store.Exhausted]. An element that was cut off by the end of
+// its operator is not taken: it did not fail.
 func (f *File[T]) Take(ctx context.Context, failure asyncop.Failure[T]) error {
 	if failure.Abandoned {
 		return fmt.Errorf("deadfile: the element was cut off, and is no dead letter: %w", failure.Err)

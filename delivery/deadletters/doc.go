@@ -1,8 +1,9 @@
 // Package deadletters brings messages back that were given up.
 //
-// A dead letter is a message in a queue of a store, as any other, with the cause for which it is there ([store.Cause]) and its history.
-// To look at dead letters and to remove them, ask the store: [store.Inspector] has List, Count and Purge. This package has
-// what goes beyond one queue: [Merge] sends them back to be processed again, [Export] and [Import] make a file of JSON lines.
+// A dead letter is a message in a queue of a store, as any other, with the cause for which it is there ([store.Cause]) and its
+// history. To look at dead letters and to remove them, ask the store: [store.Inspector] has List, Count and Purge. This package
+// has what goes beyond one queue: [Merge] sends them back to be processed again, [Export] and [Import] make a file of JSON
+// lines.
 //
 // After an outage of a provider is repaired, in one call:
 //
@@ -16,8 +17,9 @@
 // # Guarantees
 //
 // Each entry leaves the dead letters when its return is confirmed, with the same id. With [Config.To] both are one step, so
-// each entry returns once, also when a merge is killed or two run at once. With [Config.Publish] an entry is published again if the merge
-// is killed between the two, with the same id and number of merges. A merge that was killed is called again, and goes on with what is left.
+// each entry returns once, also when a merge is killed or two run at once. With [Config.Publish] an entry is published again if
+// the merge is killed between the two, with the same id and number of merges. A merge that was killed is called again, and goes
+// on with what is left.
 //
 // A merge returns what was there when it began. An entry that fails again comes back with its history and a higher number of
 // merges; [Config.MaxMerges] ends that loop. An entry whose outcome is unknown stays unless [Config.OutcomeUnknown] is set:

@@ -15,8 +15,8 @@ import (
 // maxLine bounds a line of a file that is imported.
 const maxLine = 256 << 20
 
-// Export writes the messages of a queue that match, one a line as JSON, and returns how many. It changes nothing, and leaves out what
-// arrives after it began.
+// Export writes the messages of a queue that match, one a line as JSON, and returns how many. It changes nothing, and leaves
+// out what arrives after it began.
 func Export(ctx context.Context, s store.Inspector, queue string, f store.Filter, w io.Writer) (n int, err error) {
 	counts, err := s.Count(ctx, queue, f)
 	if err != nil || counts.Messages == 0 {

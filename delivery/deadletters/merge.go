@@ -22,8 +22,8 @@ const (
 type Config struct {
 	From string // the queue of the dead letters
 	To   string // the queue of the same store that they return to
-	// Publish sends entries elsewhere, such as to the topic that they come from. When it returns nil, they are durable there. It must
-	// return within 30 s, or an entry may be published by another merge as well.
+	// Publish sends entries elsewhere, such as to the topic that they come from. When it returns nil, they are durable there.
+	// It must return within 30 s, or an entry may be published by another merge as well.
 	Publish func(ctx context.Context, ms []store.Message) error
 
 	Filter         store.Filter // which entries; the default is all
@@ -43,7 +43,8 @@ type Merged struct {
 	Merged         int
 	Looping        int // stayed, since they were merged MaxMerges times
 	OutcomeUnknown int // stayed, since their outcome is unknown
-	// Busy were leased by another merge, by one that was killed in the last 30 s, or by a consumer of the queue, or were purged meanwhile.
+	// Busy were leased by another merge, by one that was killed in the last 30 s, or by a consumer of the queue, or were purged
+	// meanwhile.
 	Busy int
 }
 

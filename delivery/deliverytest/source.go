@@ -35,15 +35,15 @@ type Queue[T any] struct {
 	Lease time.Duration
 	Kill  func(source delivery.Source[T])
 
-	// Delay is the delay that messages are nacked with, and how long the suite waits for what must not come. Default 100 ms. It must be
-	// larger than the queue's unit of time.
+	// Delay is the delay that messages are nacked with, and how long the suite waits for what must not come. Default 100 ms. It
+	// must be larger than the queue's unit of time.
 	Delay time.Duration
 	// Equal reports whether two values are the same; nil stands for reflect.DeepEqual.
 	Equal func(a, b T) bool
 }
 
-// RunSource checks sources against the rules of [delivery.Source], one subtest each. open makes a new, empty queue each time; value
-// returns the i-th of different values.
+// RunSource checks sources against the rules of [delivery.Source], one subtest each. open makes a new, empty queue each time;
+// value returns the i-th of different values.
 func RunSource[T any](t *testing.T, open func(t *testing.T) Queue[T], value func(i int) T) {
 	t.Helper()
 	for _, r := range sourceRules[T]() {

@@ -28,9 +28,11 @@ type StorePlace struct {
 	RealTime bool
 	// SetBack sets the machine's clock back by d. Nil: it cannot be set, and the rule about it is not checked.
 	SetBack func(d time.Duration)
-	// Unit is the delay and lease that the suite counts in; 0 means a second. With real time it must be long against a call of the store.
+	// Unit is the delay and lease that the suite counts in; 0 means a second. With real time it must be long against a call of
+	// the store.
 	Unit time.Duration
-	// Full opens a store at a place of its own that has room for few messages of 1 KiB, at most 10,000. Nil: the rule is not checked.
+	// Full opens a store at a place of its own that has room for few messages of 1 KiB, at most 10,000. Nil: the rule is not
+	// checked.
 	Full func() (store.Store, error)
 }
 

@@ -1,5 +1,5 @@
-// Package httpin takes messages in by HTTP: a handler that answers 202 Accepted when the message is safe in a queue, for a worker to process
-// it later.
+// Package httpin takes messages in by HTTP: a handler that answers 202 Accepted when the message is safe in a queue, for a
+// worker to process it later.
 //
 //	queue := store.NewSink(s, "orders", codec.JSON[Order]())
 //	http.Handle("POST /orders", httpin.NewHandler(queue, codec.JSON[Order](), nil))

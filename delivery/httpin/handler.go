@@ -53,11 +53,12 @@ type handler[T any] struct {
 	meta  func(r *http.Request, v T) delivery.Meta
 }
 
-// NewHandler returns a handler that reads the body of each POST with c, puts it into sink, and answers when that has returned (law D1).
+// NewHandler returns a handler that reads the body of each POST with c, puts it into sink, and answers when that has returned
+// (law D1).
 //
 // meta returns what is known of the message; nil: nothing. What it leaves empty the handler fills in: the id with the header
-// Idempotency-Key, or without one with a random id, and Headers with those of the trace (traceparent, tracestate) and Content-Type. Keys
-// are the client's: where clients do not trust each other, meta must put the client's name into the id.
+// Idempotency-Key, or without one with a random id, and Headers with those of the trace (traceparent, tracestate) and
+// Content-Type. Keys are the client's: where clients do not trust each other, meta must put the client's name into the id.
 //
 // It panics if sink, c or an option is nil.
 func NewHandler[T any](sink delivery.Sink[T], c codec.Codec[T], meta func(r *http.Request, v T) delivery.Meta, opts ...Option) http.Handler {

@@ -1,4 +1,5 @@
-// Package ladder brings failed messages back later: through layers of a store, each with a delay of its own, and in the end to the dead letters.
+// Package ladder brings failed messages back later: through layers of a store, each with a delay of its own, and in the end to
+// the dead letters.
 //
 //	l, err := ladder.New(ladder.Config[Order]{
 //		Store: s,
@@ -17,20 +18,22 @@
 //
 // # Vocabulary
 //
-// A visit is one passage through an operator, with its short retries. The n-th visit that fails sends a message to the n-th layer. When its
-// delay has passed, it comes back for its next visit, with its history. After the last layer it becomes a dead letter. Dead
-// letters that are merged begin at the first layer again.
+// A visit is one passage through an operator, with its short retries. The n-th visit that fails sends a message to the n-th
+// layer. When its delay has passed, it comes back for its next visit, with its history. After the last layer it becomes a dead
+// letter. Dead letters that are merged begin at the first layer again.
 //
 //	visit 1 fails ──▶ layer 1 ─▶ visit 2 fails ──▶ layer 2 ─▶ visit 3 fails ──▶ dead letters (exhausted)
 //	permanent error, or outcome unknown, at any visit ──────────────────────▶ dead letters
 //
 // # Guarantees
 //
-// [Ladder.Take] returns nil when the message is durable in a layer or in the dead letters; the operator acknowledges it after that (law D1). If the process is killed
-// in between, the message is visited again, and handed over again with the same id and visit, which changes nothing.
+// [Ladder.Take] returns nil when the message is durable in a layer or in the dead letters; the operator acknowledges it after
+// that (law D1). If the process is killed in between, the message is visited again, and handed over again with the same id and
+// visit, which changes nothing.
 //
-// A message never comes back before its delay has passed (law D3): the jitter only adds. A layer's rate and number of messages in flight are bounded for each
-// process by itself, and a layer that waits for them holds up no other one and no new messages (law D4).
+// A message never comes back before its delay has passed (law D3): the jitter only adds. A layer's rate and number of messages
+// in flight are bounded for each process by itself, and a layer that waits for them holds up no other one and no new messages
+// (law D4).
 //
 // Later messages of a key overtake one that waits in a layer.
 package ladder

@@ -33,9 +33,9 @@ type Config[T any] struct {
 	Layers      []Layer // at least one, in order
 	DeadLetters string  // a queue of the store
 
-	// Permanent says whether the error of a failure will not go away: then it goes to the dead letters. The default is what was refused for good
-	// (a rejection), and what the operator's strategy did not want to try again. With an operator that has no retries that would be
-	// each error, so give a function there.
+	// Permanent says whether the error of a failure will not go away: then it goes to the dead letters. The default is what was
+	// refused for good (a rejection), and what the operator's strategy did not want to try again. With an operator that has no
+	// retries that would be each error, so give a function there.
 	Permanent func(asyncop.Failure[T]) bool
 	// ID names elements that are no messages, the same element always the same. Nil: such elements are not taken.
 	ID func(T) string
@@ -76,9 +76,10 @@ func New[T any](c Config[T]) (*Ladder[T], error) {
 	return &Ladder[T]{c}, nil
 }
 
-// Take hands an element that an operator has given up over to the next layer or to the dead letters. When it returns nil, it is durable there,
-// and its delivery can be acknowledged. Its error means that it was not taken: offer it again, or give the message back. The history of the message comes
-// from ctx ([delivery.MetaFromContext]), and what the operator knows of the failure is added to it.
+// Take hands an element that an operator has given up over to the next layer or to the dead letters. When it returns nil, it is
+// durable there, and its delivery can be acknowledged. Its error means that it was not taken: offer it again, or give the
+// message back. The history of the message comes from ctx ([delivery.MetaFromContext]), and what the operator knows of the
+// failure is added to it.
 //
 // An element that was cut off by the end of its operator is not taken: it did not fail.
 func (l *Ladder[T]) Take(ctx context.Context, f asyncop.Failure[T]) error {

@@ -15,7 +15,8 @@ import (
 // the clock c. f should return soon then: another one has the lock, or will have. What it writes must be guarded by the fencing
 // number all the same. While it waits, Hold tries about three times within a lease.
 //
-// Hold returns the error of f, or why the lock could not be had: the cause of ctx, or an error of l that does not match ErrHeld.
+// Hold returns the error of f, or why the lock could not be had: the cause of ctx, or an error of l that does not match
+// ErrHeld.
 func Hold(ctx context.Context, c clock.Clock, l Locks, name, owner string, lease time.Duration, f func(ctx context.Context, g Grant) error) error {
 	asked := c.Now()
 	g, err := l.Acquire(ctx, name, owner, lease)

@@ -9,9 +9,9 @@
 // # Guarantees
 //
 // At most one grant of a name is valid. A grant is valid until it is released, or until another one is given after its lease
-// has ended. The fencing number is higher with each grant of a name. An owner that was stopped for longer than its lease cannot notice
-// that in time; so the place where it writes must refuse it: the SQL locks check a grant in the transaction of the write (their Guard),
-// other systems can compare fencing numbers.
+// has ended. The fencing number is higher with each grant of a name. An owner that was stopped for longer than its lease cannot
+// notice that in time; so the place where it writes must refuse it: the SQL locks check a grant in the transaction of the write
+// (their Guard), other systems can compare fencing numbers.
 //
 // [Hold] keeps a lock while a function runs. [NewMemory] is for tests. Stores that have locks: ext/sqlite/sqlitestore,
 // ext/postgres/pgstore. deliverytest.RunLocks checks locks of your own.
@@ -34,15 +34,15 @@ var (
 	ErrLost = errors.New("lock: the grant is lost")
 )
 
-// Locks gives locks. Names and owners are UTF-8 without NUL, and not empty. Safe for concurrent use. An error that does not match ErrHeld
-// or ErrLost leaves open whether the call took effect.
+// Locks gives locks. Names and owners are UTF-8 without NUL, and not empty. Safe for concurrent use. An error that does not
+// match ErrHeld or ErrLost leaves open whether the call took effect.
 type Locks interface {
 	// Acquire gives the lock of a name to an owner for the time of the lease, or returns a *[HeldError]. It does not wait.
 	// The owner is for people to read: it may not have its own lock a second time.
 	Acquire(ctx context.Context, name, owner string, lease time.Duration) (Grant, error)
 
-	// Extend makes the lease end after the time d from now. It returns ErrLost if the grant is not valid. A grant whose lease has
-	// ended is valid until there is another one.
+	// Extend makes the lease end after the time d from now. It returns ErrLost if the grant is not valid. A grant whose lease
+	// has ended is valid until there is another one.
 	Extend(ctx context.Context, g Grant, d time.Duration) error
 
 	// Release gives the lock back. It returns ErrLost if the grant is not valid.

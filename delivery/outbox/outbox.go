@@ -1,5 +1,5 @@
-// Package outbox brings messages that were staged in a transaction to another system: a job that belongs to a change of the database is sent if,
-// and only if, the change was committed.
+// Package outbox brings messages that were staged in a transaction to another system: a job that belongs to a change of the
+// database is sent if, and only if, the change was committed.
 //
 // The job is staged beside the change:
 //
@@ -22,12 +22,13 @@
 //
 // # Guarantees
 //
-// A staged message is published at least once, whenever a process is killed; a message of a transaction that was rolled back is never published. Messages
-// are published in the order of their positions, one batch after the other; one with a delay not before it is due by the clock of the relay. A message is removed after Publish has returned nil, by
-// its id: one of a transaction that commits late is not lost, whatever its position. What is published again has the same id.
+// A staged message is published at least once, whenever a process is killed; a message of a transaction that was rolled back is
+// never published. Messages are published in the order of their positions, one batch after the other; one with a delay not
+// before it is due by the clock of the relay. A message is removed after Publish has returned nil, by its id: one of a
+// transaction that commits late is not lost, whatever its position. What is published again has the same id.
 //
-// One relay works at a time, by the lock of the queue's name. If its process dies, another one takes over when the lease has ended. One that was stopped for
-// longer than its lease may publish a batch a second time.
+// One relay works at a time, by the lock of the queue's name. If its process dies, another one takes over when the lease has
+// ended. One that was stopped for longer than its lease may publish a batch a second time.
 package outbox
 
 import (
@@ -55,8 +56,8 @@ const (
 // Config says what [Relay] does. Queue and Publish are required.
 type Config struct {
 	Queue string // of the staged messages; also the name of the lock
-	// Publish sends messages. When it returns nil they are durable. After an error all of them are sent again, after a back-off of
-	// 10 ms to 5 s.
+	// Publish sends messages. When it returns nil they are durable. After an error all of them are sent again, after a back-off
+	// of 10 ms to 5 s.
 	Publish func(ctx context.Context, ms []store.Message) error
 
 	Owner   string        // in the lock; the default is the host's name and the process id
@@ -101,8 +102,8 @@ func (c *Config) complete() error {
 	return nil
 }
 
-// Relay publishes the messages of a queue while it has the lock, until ctx ends, and returns the cause of that. Errors of the store, the locks and
-// Publish do not end it. Its queue must have no other consumers. Any number of relays may run.
+// Relay publishes the messages of a queue while it has the lock, until ctx ends, and returns the cause of that. Errors of the
+// store, the locks and Publish do not end it. Its queue must have no other consumers. Any number of relays may run.
 func Relay(ctx context.Context, s store.Inspector, locks lock.Locks, c Config) error {
 	if err := c.complete(); err != nil {
 		return err

@@ -50,7 +50,8 @@ type memoryEntry struct {
 	index int       // in ready
 }
 
-// NewMemory returns an empty store that refuses more than limit messages; 0 means no limit. It panics if the clock is nil or the limit negative.
+// NewMemory returns an empty store that refuses more than limit messages; 0 means no limit. It panics if the clock is nil or
+// the limit negative.
 func NewMemory(c clock.Clock, limit int) *Memory {
 	nils.Refuse("store: NewMemory", "clock", c)
 	if limit < 0 {

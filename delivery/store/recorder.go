@@ -107,8 +107,8 @@ func (s *Source[T]) recordBatch(ctx context.Context, batch []*held) error {
 	return s.write(rejected, func(leases []Lease) error { return s.bury(ctx, rejected, leases) })
 }
 
-// write settles messages in the store, and forgets them. Of a lease that was lost, another consumer settles the message, unless the
-// message has joined a newer lease meanwhile.
+// write settles messages in the store, and forgets them. Of a lease that was lost, another consumer settles the message, unless
+// the message has joined a newer lease meanwhile.
 func (s *Source[T]) write(hs []*held, f func([]Lease) error) error {
 	if len(hs) == 0 {
 		return nil
@@ -167,8 +167,9 @@ func (s *Source[T]) bury(ctx context.Context, hs []*held, leases []Lease) error 
 	return MoveAll(ctx, s.store, moves...)
 }
 
-// MoveAll settles leases and puts a message in another queue for each. A store that is an [Inspector] does so in one transaction.
-// With others the messages are put first, so a crash in between doubles and does not lose (law D1); and messages whose lease was lost are put as well.
+// MoveAll settles leases and puts a message in another queue for each. A store that is an [Inspector] does so in one
+// transaction. With others the messages are put first, so a crash in between doubles and does not lose (law D1); and messages
+// whose lease was lost are put as well.
 func MoveAll(ctx context.Context, s Store, moves ...Move) error {
 	if i, ok := s.(Inspector); ok {
 		return i.Move(ctx, moves...)

@@ -8,8 +8,8 @@ import (
 	"github.com/weirflow/weir/internal/nils"
 )
 
-// Sink puts the values of messages into a queue, as a [delivery.Sink]. They keep id, key, origin, provider and headers; their visits begin
-// anew. A value that the codec cannot encode is rejected. Safe for concurrent use.
+// Sink puts the values of messages into a queue, as a [delivery.Sink]. They keep id, key, origin, provider and headers; their
+// visits begin anew. A value that the codec cannot encode is rejected. Safe for concurrent use.
 type Sink[T any] struct {
 	store Store
 	queue string

@@ -25,11 +25,11 @@ const (
 // errSourceClosed is returned by a source that was closed.
 var errSourceClosed = errors.New("store: the source is closed")
 
-// Source returns the messages of a queue, as a [delivery.Source]: it extends their leases while they are in flight and records how they
-// are settled. Any number of sources, on any number of machines, share a queue.
+// Source returns the messages of a queue, as a [delivery.Source]: it extends their leases while they are in flight and records
+// how they are settled. Any number of sources, on any number of machines, share a queue.
 //
-// A message that was rejected, or whose payload the codec cannot read, goes to the queue of the dead letters, as it is. A verdict
-// that cannot be recorded is tried again until the source is closed.
+// A message that was rejected, or whose payload the codec cannot read, goes to the queue of the dead letters, as it is. A
+// verdict that cannot be recorded is tried again until the source is closed.
 //
 // The Visit of a message that Receive returns is one more than the visits that are stored. A redelivery of a message that is
 // in flight here, since its lease was lost, joins that one (law D2).
@@ -49,8 +49,8 @@ type Source[T any] struct {
 
 	receiving sync.Mutex // held by Receive
 
-	// writing has room for one: the goroutine that settles in the store and forgets what was settled, or holds what was taken. A message that
-	// was given back can be taken again before it is forgotten, and must not join itself.
+	// writing has room for one: the goroutine that settles in the store and forgets what was settled, or holds what was taken.
+	// A message that was given back can be taken again before it is forgotten, and must not join itself.
 	writing chan struct{}
 
 	mu      sync.Mutex
@@ -88,8 +88,8 @@ func WithLease(d time.Duration) SourceOption {
 	return func(s *sourceSettings) { s.lease = d }
 }
 
-// WithMaxPoll sets how long Receive waits at most before it looks into an empty queue again: how late a message may be. The default is
-// 100 ms. It begins with 5 ms and doubles. It panics if d ≤ 0.
+// WithMaxPoll sets how long Receive waits at most before it looks into an empty queue again: how late a message may be. The
+// default is 100 ms. It begins with 5 ms and doubles. It panics if d ≤ 0.
 func WithMaxPoll(d time.Duration) SourceOption {
 	if d <= 0 {
 		panic(fmt.Sprintf("store: WithMaxPoll: %v is not positive", d))
@@ -97,14 +97,15 @@ func WithMaxPoll(d time.Duration) SourceOption {
 	return func(s *sourceSettings) { s.maxPoll = d }
 }
 
-// WithClock sets the clock by which a source polls and extends; the default is the machine's. What is due is the store's matter.
+// WithClock sets the clock by which a source polls and extends; the default is the machine's. What is due is the store's
+// matter.
 func WithClock(c clock.Clock) SourceOption {
 	nils.Refuse("store: WithClock", "clock", c)
 	return func(s *sourceSettings) { s.clock = c }
 }
 
-// WithLogger sets the logger; the default is slog.Default(). Leases that were lost, dead letters and verdicts that could not be recorded are
-// logged at warn level.
+// WithLogger sets the logger; the default is slog.Default(). Leases that were lost, dead letters and verdicts that could not be
+// recorded are logged at warn level.
 func WithLogger(l *slog.Logger) SourceOption {
 	nils.Refuse("store: WithLogger", "logger", l)
 	return func(s *sourceSettings) { s.logger = l }
@@ -186,8 +187,8 @@ func (s *Source[T]) trouble() error {
 	return err
 }
 
-// take takes messages. A Take that is broken off may have leased some, which would have to wait for the end of their leases. So the
-// context of Receive does not end it, only Close does.
+// take takes messages. A Take that is broken off may have leased some, which would have to wait for the end of their leases. So
+// the context of Receive does not end it, only Close does.
 func (s *Source[T]) take(n int) ([]delivery.Message[T], error) {
 	taken, err := s.store.Take(s.ctx, s.queue, n, s.lease)
 	if err != nil {

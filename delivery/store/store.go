@@ -7,9 +7,9 @@ import (
 
 // Store keeps messages in queues. What it lacks beside an [Inspector] is what engines without an index lack.
 //
-// The name of a queue is UTF-8, without NUL, and not empty. The methods are safe for concurrent use, keep no reference to what they are given,
-// and return soon after ctx has ended. After an error a call may have taken effect or not, and can be repeated. After
-// Close they return [ErrClosed].
+// The name of a queue is UTF-8, without NUL, and not empty. The methods are safe for concurrent use, keep no reference to what
+// they are given, and return soon after ctx has ended. After an error a call may have taken effect or not, and can be repeated.
+// After Close they return [ErrClosed].
 type Store interface {
 	// Put stores messages durably, all or none. A message whose identity is in the queue already changes nothing, also
 	// if it is leased or comes twice in the call. The error matches [ErrFull] if there is no room.
@@ -64,7 +64,8 @@ type Inspector interface {
 	// Count counts the messages that match.
 	Count(ctx context.Context, queue string, f Filter) (Counts, error)
 
-	// Purge removes what matches, leased messages included, and returns how many that were. What was put after the call began stays.
+	// Purge removes what matches, leased messages included, and returns how many that were. What was put after the call began
+	// stays.
 	Purge(ctx context.Context, queue string, f Filter) (int, error)
 
 	// Claim leases messages that match and are not leased, due or not, in the order of their positions.
@@ -78,11 +79,11 @@ type Inspector interface {
 	Queues(ctx context.Context) ([]string, error)
 }
 
-// Notifier is a store that can say when to look into a queue again, so that its consumers are not late. Sources use it where there
-// is one, and look by themselves as well.
+// Notifier is a store that can say when to look into a queue again, so that its consumers are not late. Sources use it where
+// there is one, and look by themselves as well.
 type Notifier interface {
-	// Notify calls wake when something may have become due in a queue, until ctx ends or it cannot go on: it returns why. It need not
-	// notice everything.
+	// Notify calls wake when something may have become due in a queue, until ctx ends or it cannot go on: it returns why. It
+	// need not notice everything.
 	Notify(ctx context.Context, queue string, wake func()) error
 }
 

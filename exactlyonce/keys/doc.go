@@ -1,6 +1,6 @@
-// Package keys lets an HTTP service finish what it has begun, once, although its clients repeat requests and its
-// processes die. A client names a request by an idempotency key. The service stores how far the request has come, and the next attempt
-// goes on from there.
+// Package keys lets an HTTP service finish what it has begun, once, although its clients repeat requests and its processes die.
+// A client names a request by an idempotency key. The service stores how far the request has come, and the next attempt goes on
+// from there.
 //
 //	store := keys.New(db, keys.PostgreSQL, keys.Config{})
 //	rides := store.Operation("create_ride", func(ctx context.Context, run *keys.Run) (exactlyonce.Response, error) {
@@ -41,8 +41,9 @@
 //     unless it refuses.
 //   - The recovery point is the name of the last step that is done: started, …, finished.
 //
-// A run calls the handler from its beginning. Steps that are done do not run again: they return the result that was stored, which is
-// JSON. So a handler decides by its request and by the results of its steps, and by nothing that may differ between two runs.
+// A run calls the handler from its beginning. Steps that are done do not run again: they return the result that was stored,
+// which is JSON. So a handler decides by its request and by the results of its steps, and by nothing that may differ between
+// two runs.
 //
 // # Which key
 //
@@ -65,8 +66,8 @@
 //   - [Keys.Complete] finishes requests that nobody repeats. [Keys.Reap] removes finished ones after their retention; unfinished ones it
 //     reports.
 //
-// Servers compare times of their own clocks. One whose clock is ahead by more than the lock's timeout takes over from a run that
-// still works; it loses that work, and nothing is done twice.
+// Servers compare times of their own clocks. One whose clock is ahead by more than the lock's timeout takes over from a run
+// that still works; it loses that work, and nothing is done twice.
 //
 // # Databases
 //
@@ -80,5 +81,6 @@
 //
 // # Sources
 //
-// Brandur Leach, "Implementing Stripe-like Idempotency Keys in Postgres" (2017); the IETF draft "The Idempotency-Key HTTP Header Field".
+// Brandur Leach, "Implementing Stripe-like Idempotency Keys in Postgres" (2017); the IETF draft "The Idempotency-Key HTTP
+// Header Field".
 package keys

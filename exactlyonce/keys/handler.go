@@ -29,11 +29,11 @@ type HandlerConfig struct {
 	MaxBody int64
 }
 
-// Handler returns the operation as an HTTP handler. Put authentication and authorisation around it. A client that goes away does
-// not end the run.
+// Handler returns the operation as an HTTP handler. Put authentication and authorisation around it. A client that goes away
+// does not end the run.
 //
-// A response to an earlier attempt has the header Exactly-Once-Result: replayed. Answers in place of the operation's are problem
-// documents (RFC 9457), with this header and a type urn:weir:exactly-once: and the same value:
+// A response to an earlier attempt has the header Exactly-Once-Result: replayed. Answers in place of the operation's are
+// problem documents (RFC 9457), with this header and a type urn:weir:exactly-once: and the same value:
 //
 //	in-progress  409         a run has the lock, or transactions collide; Retry-After
 //	mismatch     409 or 422  the key had other content

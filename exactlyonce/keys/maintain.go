@@ -14,8 +14,8 @@ import (
 // page is how many rows one statement of the maintenance reads or removes.
 const page = 500
 
-// Complete runs the requests that are not finished, rest for CompleteAfter and are not locked, one after the other. It returns how
-// many it finished, and how many it could not: each of those is logged, and tried again by later calls. Several servers may
+// Complete runs the requests that are not finished, rest for CompleteAfter and are not locked, one after the other. It returns
+// how many it finished, and how many it could not: each of those is logged, and tried again by later calls. Several servers may
 // call it at once. The error is that of the database.
 func (k *Keys) Complete(ctx context.Context) (completed, failed int, err error) {
 	for last := ""; ; {
@@ -79,8 +79,8 @@ func (k *Keys) complete(ctx context.Context, id string) (done bool, err error) {
 	return err == nil, err
 }
 
-// Reap removes finished requests whose retention is over; their keys are those of new requests then. Requests that are not finished
-// stay: it returns how many of them are past their retention, and logs that.
+// Reap removes finished requests whose retention is over; their keys are those of new requests then. Requests that are not
+// finished stay: it returns how many of them are past their retention, and logs that.
 func (k *Keys) Reap(ctx context.Context) (removed, unfinished int, err error) {
 	now := k.now()
 	for more := true; more; {

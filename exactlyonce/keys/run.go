@@ -52,9 +52,9 @@ func (r *Run) Phase(ctx context.Context, name string, work func(ctx context.Cont
 	return err
 }
 
-// Call asks another service, outside of any transaction, and commits its result with the recovery point name. key is derived of the
-// request and of name: it is the same in every run, and different for different users; pass it on as the idempotency key. The
-// context ends when the lock does. After an error nothing is stored, and a later run calls again with the same key.
+// Call asks another service, outside of any transaction, and commits its result with the recovery point name. key is derived of
+// the request and of name: it is the same in every run, and different for different users; pass it on as the idempotency key.
+// The context ends when the lock does. After an error nothing is stored, and a later run calls again with the same key.
 //
 // The errors are those of [Phase], with those of call in place of those of work.
 func Call[T any](ctx context.Context, r *Run, name string, call func(ctx context.Context, key string) (T, error)) (T, error) {

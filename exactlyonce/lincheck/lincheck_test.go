@@ -74,8 +74,8 @@ var model = porcupine.Model{
 
 var errNoEffect = errors.New("no effect")
 
-// X1: clients repeat, duplicate and give up requests, replicas take over and fail: the history is linearizable, and every request
-// has one effect at most.
+// X1: clients repeat, duplicate and give up requests, replicas take over and fail: the history is linearizable, and every
+// request has one effect at most.
 func TestResultsAreLinearizable(t *testing.T) {
 	var takenOver, attached uint64
 	for seed := range uint64(30) {

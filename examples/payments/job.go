@@ -49,8 +49,8 @@ type payment struct {
 	Charge   string `json:"charge,omitempty"`
 }
 
-// job pays the orders. What it knows is in its database: of each order the steps that are done. So a job that was killed is started again,
-// reads the stream from its beginning, and goes on where each order was.
+// job pays the orders. What it knows is in its database: of each order the steps that are done. So a job that was killed is
+// started again, reads the stream from its beginning, and goes on where each order was.
 type job struct {
 	settings
 	client exactlyonce.Client // of the ids
@@ -63,7 +63,8 @@ type job struct {
 // progress is how far this run of the job has come.
 type progress struct{ done, calls, inDoubt, declined atomic.Int64 }
 
-// policy repeats what was not answered: each request has an id, so that a provider recognises it, and what found the database busy.
+// policy repeats what was not answered: each request has an id, so that a provider recognises it, and what found the database
+// busy.
 func policy() *strategies.Policy[payment] {
 	busy := predicates.NewReason("DATABASE_BUSY", true, false)
 	return strategies.ReasonAware(predicates.Classifiers(
@@ -152,8 +153,8 @@ func (j *job) orders() iter.Seq[order] {
 	}
 }
 
-// pay is the function of the operator. One that is called again for an order goes on where the earlier call was; of one that is paid it
-// returns the payment.
+// pay is the function of the operator. One that is called again for an order goes on where the earlier call was; of one that is
+// paid it returns the payment.
 func (j *job) pay(ctx context.Context, o order) (p payment, err error) {
 	body, err := json.Marshal(o)
 	if err != nil {

@@ -1,5 +1,6 @@
-// Command payments charges a stream of orders through two payment providers that lose answers, refuse, time out and die, while the
-// job itself is killed again and again. At the end it proves that each order was charged once. See README.md, and payments -h.
+// Command payments charges a stream of orders through two payment providers that lose answers, refuse, time out and die, while
+// the job itself is killed again and again. At the end it proves that each order was charged once. See README.md, and payments
+// -h.
 //
 // job.go is the part that uses weir on the calling side, provider.go on the called side.
 package main

@@ -18,8 +18,8 @@ import (
 	"github.com/weirflow/weir/ext/sqlite/sqliterecords"
 )
 
-// provider is a payment provider: an HTTP service with books in SQLite. A request with an id is charged for once: its answer is stored
-// in the transaction of the charge. A request without an id is charged for each time that it comes.
+// provider is a payment provider: an HTTP service with books in SQLite. A request with an id is charged for once: its answer is
+// stored in the transaction of the charge. A request without an id is charged for each time that it comes.
 type provider struct {
 	name    string
 	seed    uint64

@@ -10,9 +10,8 @@
 //
 // # Vocabulary
 //
-// SQLite has one writer at a time. [DB.Writer] is a pool with one connection, whose
-// transactions take the write lock when they begin; goroutines wait for it in Go and
-// never see SQLITE_BUSY from each other. [DB.Reader] is a pool of connections that
+// SQLite has one writer at a time. [DB.Writer] is a pool with one connection, whose transactions take the write lock when they
+// begin; goroutines wait for it in Go and never see SQLITE_BUSY from each other. [DB.Reader] is a pool of connections that
 // cannot write, and that read while the writer writes.
 //
 // [DB.Write] is a group commit: calls of many goroutines share a transaction, and so
@@ -25,16 +24,14 @@
 // survives a power cut. With [WithSynchronousNormal] the last transactions may be lost in
 // a power cut, not in a crash of the program. Foreign keys are enforced.
 //
-// A call of Write returns nil after the COMMIT. An error that its function returned,
-// or a panic in it, is returned after the transaction of the others has ended, since the
-// function may have seen their rows. If the transaction itself fails, all of its calls
-// return an error that wraps the cause, and none of them has had an effect.
+// A call of Write returns nil after the COMMIT. An error that its function returned, or a panic in it, is returned after the
+// transaction of the others has ended, since the function may have seen their rows. If the transaction itself fails, all of its
+// calls return an error that wraps the cause, and none of them has had an effect.
 //
 // # Concurrency
 //
-// A DB is safe for concurrent use, also by several processes on one machine: another
-// process's write lock is waited for up to the busy timeout, 10 s by default. The file
-// must not lie on a network file system.
+// A DB is safe for concurrent use, also by several processes on one machine: another process's write lock is waited for up to
+// the busy timeout, 10 s by default. The file must not lie on a network file system.
 //
 // # Traps
 //

@@ -37,8 +37,8 @@ func charge(charges map[string]string) func(ctx context.Context, key string, cen
 	}
 }
 
-// A service that books a ride in three steps: it stores the ride, charges for it, and stores the charge. Clients repeat requests
-// until they get an answer; each ride is booked and charged once.
+// A service that books a ride in three steps: it stores the ride, charges for it, and stores the charge. Clients repeat
+// requests until they get an answer; each ride is booked and charged once.
 func Example_idempotencyKeys() {
 	ctx := context.Background()
 	dir, err := os.MkdirTemp("", "keys")

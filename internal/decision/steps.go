@@ -69,8 +69,8 @@ func (p *Steps[OUT]) Deposit() { p.Budget.Deposit() }
 //  7. The budget is charged, for retries that will be made and that the strategy
 //     was asked about.
 //
-// Find does 1, Judge 2 and 3, Ask does 4, and Conclude does the rest. Only Ask may block. Decide fills in a.Reason and a.Stage; the
-// caller fills in a.Idempotent and a.Remaining.
+// Find does 1, Judge 2 and 3, Ask does 4, and Conclude does the rest. Only Ask may block. Decide fills in a.Reason and a.Stage;
+// the caller fills in a.Idempotent and a.Remaining.
 func (p *Steps[OUT]) Decide(ctx context.Context, a *predicates.Attempt[OUT], now Situation) Decision {
 	found, err := p.Find(a)
 	if !found {
@@ -84,8 +84,9 @@ func (p *Steps[OUT]) Decide(ctx context.Context, a *predicates.Attempt[OUT], now
 	return p.Conclude(a, action, err, now)
 }
 
-// Find calls the classifier, which does not block, and writes the reason for another attempt to a.Reason. If there is none, found is
-// false, and the outcome is final, as it is for most elements. Else Judge decides, also over the error of a classifier that has failed.
+// Find calls the classifier, which does not block, and writes the reason for another attempt to a.Reason. If there is none,
+// found is false, and the outcome is final, as it is for most elements. Else Judge decides, also over the error of a classifier
+// that has failed.
 func (p *Steps[OUT]) Find(a *predicates.Attempt[OUT]) (found bool, err error) {
 	if p.Classify == nil || !p.Considers(a.Err) {
 		return false, nil

@@ -1,5 +1,4 @@
-// Package joined looks into errors that join others, as the outcome of a call that
-// made several requests does.
+// Package joined looks into errors that join others, as the outcome of a call that made several requests does.
 package joined
 
 import (
@@ -18,10 +17,9 @@ func Joins(err error) bool {
 	return false
 }
 
-// Branches returns the errors that err joins, in order, at whatever depth: err itself
-// if it joins none. Each branch joins nothing, and comes with what is wrapped around
-// the join, since a wrapper speaks for all that it wraps: errors.Is and errors.As find
-// the wrapper, then the branch, and no other branch.
+// Branches returns the errors that err joins, in order, at whatever depth: err itself if it joins none. Each branch joins
+// nothing, and comes with what is wrapped around the join, since a wrapper speaks for all that it wraps: errors.Is and
+// errors.As find the wrapper, then the branch, and no other branch.
 func Branches(err error) []error {
 	if !Joins(err) {
 		return []error{err}

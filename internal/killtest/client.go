@@ -34,8 +34,8 @@ type client struct {
 	http *http.Client
 }
 
-// call is the process of a client. It goes on from the last checkpoint, and prints a line first. Each run has another order, capacity and
-// limit of what is in flight.
+// call is the process of a client. It goes on from the last checkpoint, and prints a line first. Each run has another order,
+// capacity and limit of what is in flight.
 func call(s settings) error {
 	c := &client{settings: s, http: &http.Client{
 		Transport: exactlyonce.Transport(&http.Transport{MaxIdleConnsPerHost: 2 * permits}, s.URL+"/accounts/"),

@@ -65,8 +65,8 @@ var steps = [...]string{"debit", "credit"}
 
 func valueAt(position int64) int64 { return position%7 + 1 }
 
-// Run kills servers and clients at random, WEIR_KILLS of each, and a few by default. Law X1: in the end the counters hold what the
-// stream held, each element once, and so does the output of the clients.
+// Run kills servers and clients at random, WEIR_KILLS of each, and a few by default. Law X1: in the end the counters hold what
+// the stream held, each element once, and so does the output of the clients.
 func Run(t *testing.T, c Config) {
 	t.Helper()
 	kills := 3

@@ -1,5 +1,5 @@
-// Package oncewire holds what both sides of an exactly-once call say to each other in HTTP responses, for packages exactlyonce and
-// httpretry.
+// Package oncewire holds what both sides of an exactly-once call say to each other in HTTP responses, for packages exactlyonce
+// and httpretry.
 package oncewire
 
 import "net/http"

@@ -1,6 +1,5 @@
-// Package sqlmigrate applies the SQL files with which packages of weir make their tables.
-// They are plain and numbered ("0001_tables.sql"), so that a user's own migrator can run
-// them instead.
+// Package sqlmigrate applies the SQL files with which packages of weir make their tables. They are plain and numbered
+// ("0001_tables.sql"), so that a user's own migrator can run them instead.
 package sqlmigrate
 
 import (

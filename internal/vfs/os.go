@@ -12,10 +12,10 @@ import (
 
 // OS returns the operating system's file system.
 //
-// Directories are synced on Unix; a file system that cannot do so (some network file systems answer EINVAL) gives only
-// the durability that it gives without. On Windows a rename is written through before it returns, and directories cannot
-// be synced. Locks: see [FS.Lock]; they are flock's on Linux, macOS, the BSDs and illumos, share modes on Windows, where an open
-// file cannot be removed, and unsupported elsewhere (AIX, Solaris, Plan 9, WebAssembly).
+// Directories are synced on Unix; a file system that cannot do so (some network file systems answer EINVAL) gives only the
+// durability that it gives without. On Windows a rename is written through before it returns, and directories cannot be synced.
+// Locks: see [FS.Lock]; they are flock's on Linux, macOS, the BSDs and illumos, share modes on Windows, where an open file
+// cannot be removed, and unsupported elsewhere (AIX, Solaris, Plan 9, WebAssembly).
 func OS() FS { return osFS{} }
 
 type osFS struct{}
@@ -69,8 +69,8 @@ func (osFS) ReadDir(name string) ([]Info, error) {
 	return out, nil
 }
 
-// Lock locks the directory and the file. The directory's lock holds also if the file is removed, after which a process would make
-// and lock a new file; the file's lock holds where directories cannot be locked, and holds the pid for the next process.
+// Lock locks the directory and the file. The directory's lock holds also if the file is removed, after which a process would
+// make and lock a new file; the file's lock holds where directories cannot be locked, and holds the pid for the next process.
 func (osFS) Lock(name string) (Lock, error) { return lock(name, lockDir) }
 
 func lock(name string, lockDir func(string) (*os.File, error)) (Lock, error) {

@@ -26,9 +26,9 @@ type FS interface {
 	Stat(name string) (Info, error)
 	// SyncDir makes the names in a directory durable: what was created, renamed and removed there.
 	SyncDir(name string) error
-	// Lock takes the lock on a directory by the file of this name in it: no other process, and no other opening in this one, holds
-	// it at the same time, also if the file is removed. A process that dies loses its locks. The file is made if need be and
-	// stays. The error is a *HeldError if the lock is held, and matches errors.ErrUnsupported where there are no locks.
+	// Lock takes the lock on a directory by the file of this name in it: no other process, and no other opening in this one,
+	// holds it at the same time, also if the file is removed. A process that dies loses its locks. The file is made if need be
+	// and stays. The error is a *HeldError if the lock is held, and matches errors.ErrUnsupported where there are no locks.
 	Lock(name string) (Lock, error)
 }
 
@@ -38,8 +38,8 @@ var ErrLost = errors.New("was removed or replaced: another process may have the 
 // Lock is a lock that is held. Close gives it back.
 type Lock interface {
 	io.Closer
-	// Check returns an error that matches ErrLost if the directory was removed or replaced since it was locked: another process may hold the new one.
-	// Where directories cannot be locked, the file must not have been removed or replaced.
+	// Check returns an error that matches ErrLost if the directory was removed or replaced since it was locked: another process
+	// may hold the new one. Where directories cannot be locked, the file must not have been removed or replaced.
 	Check() error
 }
 

@@ -271,8 +271,7 @@ func (s suite) misuse(t *testing.T) {
 	p.check()
 }
 
-// The head stays the head until it is popped: its owner may be emitting it. Law Q1: the results of one element are
-// never split.
+// The head stays the head until it is popped: its owner may be emitting it. Law Q1: the results of one element are never split.
 func (s suite) headStays(t *testing.T) {
 	p := s.pair(t, 8)
 	p.do("+R1 +R2 +R3 +W +R4 R2 R4")

@@ -47,8 +47,8 @@ type Member[E, IN, OUT any] struct {
 // before is something that is done before the call, for a member that may be over earlier.
 type before struct{ done, over <-chan struct{} }
 
-// NewBatch returns a batch for calls of one function, with room for so many members. A permit of the operator, and a shared one, were
-// taken for it.
+// NewBatch returns a batch for calls of one function, with room for so many members. A permit of the operator, and a shared
+// one, were taken for it.
 func NewBatch[E, IN, OUT any](host *Host[E], of any, size int) *Batch[E, IN, OUT] {
 	return &Batch[E, IN, OUT]{host: host, of: of, members: make([]Member[E, IN, OUT], 0, size)}
 }
@@ -76,7 +76,8 @@ func (b *Batch[E, IN, OUT]) After(done <-chan struct{}) {
 	b.befores = append(b.befores, before{done, b.Context().Done()})
 }
 
-// Join adds an element, with what the function was called with. It reports false if the batch is closed. Called from any goroutine.
+// Join adds an element, with what the function was called with. It reports false if the batch is closed. Called from any
+// goroutine.
 func (b *Batch[E, IN, OUT]) Join(ctx context.Context, in IN, out Future[OUT]) bool {
 	b.mu.Lock()
 	defer b.mu.Unlock()
@@ -103,8 +104,8 @@ func (b *Batch[E, IN, OUT]) Close() bool {
 	return true
 }
 
-// Run makes the call, on a worker, for the elements that are not late (law A5). outcome completes the element at i. A panic of the
-// call, or runtime.Goexit, is the outcome of all (law A6).
+// Run makes the call, on a worker, for the elements that are not late (law A5). outcome completes the element at i. A panic of
+// the call, or runtime.Goexit, is the outcome of all (law A6).
 func (b *Batch[E, IN, OUT]) Run(call func(ctx context.Context, ins []IN) (outcome func(i int, out Future[OUT]))) {
 	defer func() { // also if a future ends the goroutine; after the outcomes, so that elements that take the freed slots are there
 		b.ended.Store(true)
@@ -195,8 +196,8 @@ func (b *Batch[E, IN, OUT]) deliver(outs []Future[OUT], ctxs []context.Context, 
 // HasReturned reports whether the call has returned, or there is none. Members that have joined may be called until then.
 func (b *Batch[E, IN, OUT]) HasReturned() bool { return b.ended.Load() }
 
-// letters are a future for one member after the other, whose letters are posted together: if the loop got to know some of them, it
-// would fill their slots, find itself full, and send a small batch off.
+// letters are a future for one member after the other, whose letters are posted together: if the loop got to know some of them,
+// it would fill their slots, find itself full, and send a small batch off.
 type letters[E, OUT any] struct {
 	host           *Host[E]
 	of             *Attempt[E, OUT]

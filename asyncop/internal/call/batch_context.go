@@ -68,8 +68,8 @@ func (c *BatchContext[E, IN, OUT]) AfterFunc(f func()) (stop func() bool) {
 	return c.ending().afterFunc(f)
 }
 
-// Err returns nil as long as a member goes on, then context.DeadlineExceeded if the time of all has run out, and context.Canceled
-// else.
+// Err returns nil as long as a member goes on, then context.DeadlineExceeded if the time of all has run out, and
+// context.Canceled else.
 func (c *BatchContext[E, IN, OUT]) Err() error {
 	if c.ongoing() != nil {
 		return nil
@@ -157,8 +157,8 @@ func (b *batchStages[E, IN, OUT]) ReportStage(stage predicates.Stage) {
 	}
 }
 
-// ReportSent counts a request for each member. A tracked one counts as any other: its identity is not that of a member, so its server
-// does not recognise the member when that comes again in another batch.
+// ReportSent counts a request for each member. A tracked one counts as any other: its identity is not that of a member, so its
+// server does not recognise the member when that comes again in another batch.
 func (b *batchStages[E, IN, OUT]) ReportSent(bool) (counted bool) {
 	for _, r := range b.reporters() {
 		counted = r.ReportSent(false) || counted

@@ -65,7 +65,8 @@ func (c *Context[E]) Err() error {
 	return context.Canceled
 }
 
-// Value returns the values of the operator's context, the number of the attempt, and the history of the message that the element is.
+// Value returns the values of the operator's context, the number of the attempt, and the history of the message that the
+// element is.
 func (c *Context[E]) Value(key any) any {
 	switch key.(type) {
 	case NumberKey:

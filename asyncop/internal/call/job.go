@@ -1,7 +1,6 @@
 package call
 
-// Job is what a worker does: Task or, if that is nil, the call of Attempt, which the loop has started and which has its
-// permit.
+// Job is what a worker does: Task or, if that is nil, the call of Attempt, which the loop has started and which has its permit.
 type Job[E, IN, OUT any] struct {
 	Task    func()
 	Attempt *Attempt[E, OUT]

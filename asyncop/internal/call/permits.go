@@ -5,12 +5,12 @@ import (
 	"sync"
 )
 
-// Permits bound the calls of several operators. A call has one of them from its start until it is over and no function of it runs
-// any more; the goroutine that brings that about gives the permit back, so no loop is needed for that.
+// Permits bound the calls of several operators. A call has one of them from its start until it is over and no function of it
+// runs any more; the goroutine that brings that about gives the permit back, so no loop is needed for that.
 //
 // While operators are short of permits each may take its part only. A permit that comes back is set aside for the operator that
-// has the fewest calls, of those that sleep, and that one is woken. Nothing is set aside for an operator that is awake, since it
-// may be blocked in user code: it looks by itself.
+// has the fewest calls, of those that sleep, and that one is woken. Nothing is set aside for an operator that is awake, since
+// it may be blocked in user code: it looks by itself.
 type Permits struct {
 	mu    sync.Mutex // a leaf
 	limit int

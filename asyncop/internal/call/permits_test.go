@@ -102,8 +102,8 @@ func TestNoPermitForThoseHeldUp(t *testing.T) {
 	require.Equal(t, 1, takes(b, 1), "it looks by itself")
 }
 
-// While others are short each may take its part, and what the others cannot use goes to who sleeps. The one with the fewest calls
-// is next.
+// While others are short each may take its part, and what the others cannot use goes to who sleeps. The one with the fewest
+// calls is next.
 func TestPartsOfPermits(t *testing.T) {
 	p := NewPermits(6)
 	a := awake(p)
@@ -200,8 +200,8 @@ func TestLentPermit(t *testing.T) {
 	require.Zero(t, used(p))
 }
 
-// However an attempt ends and its function returns, its permit comes back once, and not before both; without the loop, as soon as
-// it is complete.
+// However an attempt ends and its function returns, its permit comes back once, and not before both; without the loop, as soon
+// as it is complete.
 func TestSharedPermitComesBackOnce(t *testing.T) {
 	random := rand.New(rand.NewPCG(1, 2))
 	for range 2000 {

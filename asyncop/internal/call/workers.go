@@ -11,10 +11,10 @@ const maxIdleWorkers = 1024
 
 // Workers do jobs that may block, each on a goroutine of its own, and use the goroutines again.
 //
-// No job waits for another to return: while jobs are due, a worker is on its way to them. One at a time, though: the worker that
-// takes a job and leaves others behind sends the next worker. So when jobs are short, workers that come free take most of
-// them without a switch, and few are woken in vain; when jobs sleep or wait, all are running some microseconds later. Jobs
-// that keep the processors busy have others wait for those: a call looks whether its element has ended before it begins.
+// No job waits for another to return: while jobs are due, a worker is on its way to them. One at a time, though: the worker
+// that takes a job and leaves others behind sends the next worker. So when jobs are short, workers that come free take most of
+// them without a switch, and few are woken in vain; when jobs sleep or wait, all are running some microseconds later. Jobs that
+// keep the processors busy have others wait for those: a call looks whether its element has ended before it begins.
 //
 // A job is due at once, or, if it was only offered, with the next send: until then workers that come free may take it.
 type Workers[T any] struct {

@@ -146,8 +146,8 @@ func (d *Driver[IN, OUT]) yieldError(r *ChainedRange[IN, OUT]) {
 	}
 }
 
-// breakOffLoop ends the operator because the loop over its results ends. Goexit in code that the engine called is a failure: its
-// goroutine, which is the caller's, cannot go on.
+// breakOffLoop ends the operator because the loop over its results ends. Goexit in code that the engine called is a failure:
+// its goroutine, which is the caller's, cannot go on.
 func (d *Driver[IN, OUT]) breakOffLoop() {
 	if d.chain.owner.Load() != ownedByLoop && !d.chain.owner.CompareAndSwap(ownedByNone, ownedByLoop) {
 		<-d.done
@@ -268,7 +268,8 @@ func (d *Driver[IN, OUT]) took(r *ChainedRange[IN, OUT], v IN, m call.Message, o
 	d.engine.Accept(v, m)
 }
 
-// setAlarm sees to it that due is set when the next timer is. It also ends the watch on the last call: the body is no part of it.
+// setAlarm sees to it that due is set when the next timer is. It also ends the watch on the last call: the body is no part of
+// it.
 func (d *Driver[IN, OUT]) setAlarm() {
 	if due := d.engine.Next(); due != engine.Now && due != engine.Never && !d.timers.ScheduleAt(due) {
 		d.chain.due.Store(true)
@@ -372,13 +373,15 @@ func (d *Driver[IN, OUT]) parkOn(r *ChainedRange[IN, OUT]) {
 	d.host.Parked.Store(false)
 }
 
-// Drives reports whether the caller is the goroutine that ranges over the results: if it waits for the operator, it waits for itself.
+// Drives reports whether the caller is the goroutine that ranges over the results: if it waits for the operator, it waits for
+// itself.
 func (d *Driver[IN, OUT]) Drives() bool {
 	g := d.chain.goroutine.Load()
 	return g != 0 && g == goroutineID()
 }
 
-// goroutineID returns the number of the caller's goroutine, which package runtime writes into stacks only: "goroutine 7 [running]".
+// goroutineID returns the number of the caller's goroutine, which package runtime writes into stacks only: "goroutine 7
+// [running]".
 func goroutineID() uint64 {
 	buf := make([]byte, 64)
 	fields := bytes.Fields(buf[:runtime.Stack(buf, false)])

@@ -309,8 +309,8 @@ func (d *Driver[IN, OUT]) mayMove() bool {
 	return d.loaded && e.out.mayPut() || d.mayRead() && (e.in.ring.len() > 0 || e.in.ring.ended.Load())
 }
 
-// mayPark reports whether the loop may sleep as far as the engine and the log are concerned, and sees to it that it is woken for the
-// next timer. Called with parked set, so that nothing posted from now on is missed.
+// mayPark reports whether the loop may sleep as far as the engine and the log are concerned, and sees to it that it is woken
+// for the next timer. Called with parked set, so that nothing posted from now on is missed.
 func (d *Driver[IN, OUT]) mayPark() bool {
 	due := d.engine.Next()
 	if due == engine.Now {
@@ -369,8 +369,8 @@ func (d *Driver[IN, OUT]) publish() {
 	d.published.set(counts, oldest)
 }
 
-// warn writes what the log is owed: calls that blocked the loop, the number of suppressed lines. It runs user code, so it is apart
-// from the engine's looks at the clock.
+// warn writes what the log is owed: calls that blocked the loop, the number of suppressed lines. It runs user code, so it is
+// apart from the engine's looks at the clock.
 func (d *Driver[IN, OUT]) warn() {
 	for _, c := range d.engine.Blocked() {
 		d.Hooks.Blocked(c)

@@ -117,8 +117,8 @@ func (d *Driver[IN, OUT]) warnOfCutRetries() {
 	}
 }
 
-// logEnd writes, once, that the operator has failed, also if nothing waits for it: the caller of Wait and the loop over Results may
-// not look. That it was cancelled was wanted, and the end of a loop by its own body says nothing new.
+// logEnd writes, once, that the operator has failed, also if nothing waits for it: the caller of Wait and the loop over Results
+// may not look. That it was cancelled was wanted, and the end of a loop by its own body says nothing new.
 func (d *Driver[IN, OUT]) logEnd(err error, cut bool) {
 	switch _, failure := d.engine.Failure(); {
 	case !cut:
@@ -149,8 +149,8 @@ func (d *Driver[IN, OUT]) forget() {
 	d.nothingLoaded()
 }
 
-// outcome returns what is offered to the failure sink, which messages that are delivered again are not, and what Err will return: nil after a
-// clean end. What has failed and the sink is still to get has not ended.
+// outcome returns what is offered to the failure sink, which messages that are delivered again are not, and what Err will
+// return: nil after a clean end. What has failed and the sink is still to get has not ended.
 func (d *Driver[IN, OUT]) outcome(
 	cause error, by engine.Cause, kept bool, abandoned []*queue.Entry[engine.Slot[IN, OUT]],
 ) (offer []*queue.Entry[engine.Slot[IN, OUT]], err error) {
@@ -181,9 +181,9 @@ const sinkLimit = 30 * time.Second
 
 var errSinkLimit = fmt.Errorf("asyncop: the operator has ended, and %v later there are failures that the sink has not taken", sinkLimit)
 
-// endSink waits for the sink, and calls it once more for each element that it has not taken, and for those that were cut off (law A1),
-// but for messages that are delivered again.
-// Nothing of it is tried again: failed elements that it does not take are abandoned.
+// endSink waits for the sink, and calls it once more for each element that it has not taken, and for those that were cut off
+// (law A1), but for messages that are delivered again. Nothing of it is tried again: failed elements that it does not take are
+// abandoned.
 func (d *Driver[IN, OUT]) endSink(cause error, abandoned []*queue.Entry[engine.Slot[IN, OUT]]) {
 	if d.engine.Sink == nil {
 		return

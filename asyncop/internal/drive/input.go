@@ -93,8 +93,8 @@ func (d *Driver[IN, OUT]) feed() bool {
 	return true
 }
 
-// mayRead reports whether the next element may be read: if a slot is free for it, or to let a barrier come nearer. Then it does not
-// get a slot past the gates.
+// mayRead reports whether the next element may be read: if a slot is free for it, or to let a barrier come nearer. Then it does
+// not get a slot past the gates.
 func (d *Driver[IN, OUT]) mayRead() bool {
 	if d.inOver || d.engine.Failed() || d.barrierArrived() {
 		return false

@@ -7,8 +7,8 @@ import (
 	"github.com/weirflow/weir/internal/lazyerr"
 )
 
-// leaving is an observed element whose results were put into a ring. It has left when the reader is done with the last of them (law
-// O1).
+// leaving is an observed element whose results were put into a ring. It has left when the reader is done with the last of them
+// (law O1).
 type leaving struct {
 	rider *engine.Rider
 	upTo  uint64 // values of the ring

@@ -8,8 +8,8 @@ import (
 
 // ring is a bounded queue between two goroutines: one puts, one takes. Neither waits for the other here: see call.Sleeper.
 //
-// A channel of the same size costs some five times as much, since it locks; and it makes the goroutine that waits run at once, for
-// one value.
+// A channel of the same size costs some five times as much, since it locks; and it makes the goroutine that waits run at once,
+// for one value.
 type ring[T any] struct {
 	buf      []T            // its length is a power of two
 	messages []call.Message // as long, if the values are those of messages; else nil

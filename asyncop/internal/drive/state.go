@@ -14,8 +14,8 @@ import (
 	"github.com/weirflow/weir/queue"
 )
 
-// stateVersion is the first byte of an operator's state. Version 1, which has neither a time nor waits, and version 2, which has
-// no marks, are read.
+// stateVersion is the first byte of an operator's state. Version 1, which has neither a time nor waits, and version 2, which
+// has no marks, are read.
 const stateVersion = 3
 
 // Snapshot is what the state of an operator says.

@@ -36,7 +36,8 @@ func (d *Driver[IN, OUT]) Share(next chan<- any, tell bool) {
 	d.passFailure(next, tell)
 }
 
-// passFailure makes what follows fail, too, if it can be reported: else it would take the end of a failed stream for a clean one.
+// passFailure makes what follows fail, too, if it can be reported: else it would take the end of a failed stream for a clean
+// one.
 func (d *Driver[IN, OUT]) passFailure(next chan<- any, tell bool) {
 	if err := d.Err(); err != nil && tell {
 		next <- inband.Failure{Err: err}

@@ -10,8 +10,8 @@ import (
 	"github.com/weirflow/weir/asyncop/internal/engine"
 )
 
-// witness is a timer beside the loop while that is busy. How late it fires distinguishes a call that blocks the loop from a machine
-// that does not let the process run. What it cannot know: whether the loop alone was kept waiting for a processor.
+// witness is a timer beside the loop while that is busy. How late it fires distinguishes a call that blocks the loop from a
+// machine that does not let the process run. What it cannot know: whether the loop alone was kept waiting for a processor.
 //
 // It rings every witnessPeriod while the loop does not park, and once after that. An operator that is idle has none.
 type witness struct {

@@ -98,7 +98,8 @@ func TestTimeoutWhileThePaceIsAwaited(t *testing.T) {
 	r.end()
 }
 
-// Law A5: a pacer that takes its time does not let an attempt start after the deadline. It is asked for nothing that has timed out.
+// Law A5: a pacer that takes its time does not let an attempt start after the deadline. It is asked for nothing that has timed
+// out.
 func TestSlowPacer(t *testing.T) {
 	r := newRig(t, nil, nil)
 	asked := 0
@@ -167,8 +168,8 @@ func TestBrokenPacer(t *testing.T) {
 	r.end()
 }
 
-// Two engines share a permit: who waits is woken when there is one, and nobody goes before it. It comes back before the engine of
-// its call takes a turn.
+// Two engines share a permit: who waits is woken when there is one, and nobody goes before it. It comes back before the engine
+// of its call takes a turn.
 func TestSharedPermits(t *testing.T) {
 	permits := call.NewPermits(1)
 	a, b := newRig(t, nil, nil), newRig(t, nil, nil)

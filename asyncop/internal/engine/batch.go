@@ -10,8 +10,8 @@ import (
 
 // Batching says how calls for several elements are made.
 //
-// Config.Invoke is called for each member. Its function, which may have wrappers around it, finds the batch in the context and joins
-// it. Then the batch is a job.
+// Config.Invoke is called for each member. Its function, which may have wrappers around it, finds the batch in the context and
+// joins it. Then the batch is a job.
 type Batching[IN, OUT any] struct {
 	Of      any                                                       // the function, as it looks for its batch
 	MaxSize int                                                       // members
@@ -22,8 +22,8 @@ type Batching[IN, OUT any] struct {
 // NoneFollows says that no element follows those that are here: a batch does not wait for others any more.
 func (g *Engine[IN, OUT]) NoneFollows() { g.whole = true }
 
-// isEnough reports whether a batch goes without a wait: it has all its members, or no others can come. An element that waits to leave
-// makes room when downstream takes it.
+// isEnough reports whether a batch goes without a wait: it has all its members, or no others can come. An element that waits to
+// leave makes room when downstream takes it.
 func (g *Engine[IN, OUT]) isEnough() bool {
 	return g.startable() >= g.Batch.MaxSize || g.whole || !g.HasRoom() && g.Queue.Head() == nil
 }
@@ -31,8 +31,8 @@ func (g *Engine[IN, OUT]) isEnough() bool {
 // isDue reports whether a batch goes, if there is a permit.
 func (g *Engine[IN, OUT]) isDue() bool { return g.isEnough() || g.now >= g.batchDue() }
 
-// batchDue returns when the first of those that may start has waited for MaxWait. Retries count as one group from the first on, and so
-// do first attempts in key order.
+// batchDue returns when the first of those that may start has waited for MaxWait. Retries count as one group from the first on,
+// and so do first attempts in key order.
 func (g *Engine[IN, OUT]) batchDue() time.Duration {
 	since := Never
 	if g.fresh != nil {
@@ -54,8 +54,8 @@ func (g *Engine[IN, OUT]) startBatches(withWaits bool) {
 	}
 }
 
-// startBatch starts a batch of those that may start: retries before first attempts, oldest first. The first member is asked for what
-// the call as a whole needs, permits and the pace.
+// startBatch starts a batch of those that may start: retries before first attempts, oldest first. The first member is asked for
+// what the call as a whole needs, permits and the pace.
 func (g *Engine[IN, OUT]) startBatch() {
 	e := g.nextStart()
 	if !g.mayStart(e) || (g.Host.Share != nil || g.Pace != nil) && !g.admit(e) {
@@ -90,8 +90,8 @@ func (g *Engine[IN, OUT]) sendBatch() {
 	g.callsReturned()
 }
 
-// prepareMember has what the strategy wants done first done on a worker. The call of the batch waits for it; if it fails, for the
-// others only.
+// prepareMember has what the strategy wants done first done on a worker. The call of the batch waits for it; if it fails, for
+// the others only.
 func (g *Engine[IN, OUT]) prepareMember(
 	e *queue.Entry[Slot[IN, OUT]], a *call.Attempt[*queue.Entry[Slot[IN, OUT]], OUT], before func(ctx context.Context) error,
 ) {

@@ -20,8 +20,8 @@ import (
 
 type testBatch = call.Batch[*queue.Entry[Slot[string, string]], string, string]
 
-// batchRig makes the calls of a rig for several elements. A batch is written down as "(a#1+b#1" when it is handed out; its call is made,
-// and returns, when the test says so.
+// batchRig makes the calls of a rig for several elements. A batch is written down as "(a#1+b#1" when it is handed out; its call
+// is made, and returns, when the test says so.
 type batchRig struct {
 	*rig
 	forming []string // names of members that have joined and were not handed out
@@ -122,7 +122,8 @@ func (b *batchRig) returns() {
 	job()
 }
 
-// A batch goes when it has all its members, and takes one permit; what is left waits for its own time, not a moment less (law T1).
+// A batch goes when it has all its members, and takes one permit; what is left waits for its own time, not a moment less (law
+// T1).
 func TestBatchGoesBySizeAndWait(t *testing.T) {
 	b := withBatches(t, 3, 10*time.Second, retries(1, time.Second), func(c *Config[string, string]) {
 		c.Queue = queue.NewOrdered[Slot[string, string]](100)
@@ -176,7 +177,8 @@ func TestBatchWithoutWait(t *testing.T) {
 	b.end()
 }
 
-// A batch goes when all slots are taken and none will come free without it. Elements that wait for downstream only do make room.
+// A batch goes when all slots are taken and none will come free without it. Elements that wait for downstream only do make
+// room.
 func TestBatchOfFullOperator(t *testing.T) {
 	b := withBatches(t, 10, time.Hour, nil, func(c *Config[string, string]) { c.Timeout = 0 })
 	b.feed("a b c")
@@ -345,8 +347,8 @@ func (m *batchModel) turnBatches() {
 	m.startBatches(true)
 }
 
-// Batches are what the rules say, whatever comes in which order: of elements that may start only, with one permit and one turn of the
-// pace each. A member ends once (A1), and fails or is called again alone.
+// Batches are what the rules say, whatever comes in which order: of elements that may start only, with one permit and one turn
+// of the pace each. A member ends once (A1), and fails or is called again alone.
 func TestBatchesFollowTheirModel(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		m := &batchModel{

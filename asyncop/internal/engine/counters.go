@@ -2,8 +2,8 @@ package engine
 
 import "time"
 
-// Counters are what an engine counts. Their fields are those of asyncop.Stats, which explains them; the driver fills in Emitted,
-// LateCompletions, Discarded and OldestAge.
+// Counters are what an engine counts. Their fields are those of asyncop.Stats, which explains them; the driver fills in
+// Emitted, LateCompletions, Discarded and OldestAge.
 type Counters struct {
 	Accepted  int64
 	Completed int64

@@ -3,9 +3,9 @@
 //
 // # Owner
 //
-// One goroutine owns an [Engine] and everything in it: its driver. Calls run elsewhere, and what they touch is in package call. The
-// engine learns of it in [Engine.Turn] only. If user code ends the driver's goroutine, another one takes the engine over with
-// [Engine.Resume].
+// One goroutine owns an [Engine] and everything in it: its driver. Calls run elsewhere, and what they touch is in package call.
+// The engine learns of it in [Engine.Turn] only. If user code ends the driver's goroutine, another one takes the engine over
+// with [Engine.Resume].
 //
 // # Calls
 //
@@ -24,8 +24,8 @@
 //   - says that time has passed: [Engine.Slept];
 //   - lets observers be called: [Engine.Report], and [Engine.Gone] and [Engine.Refused] for what only the driver knows.
 //
-// What the engine needs from others is in [Config]: plain values, the user's functions, and [Hooks], which build public errors and
-// write logs.
+// What the engine needs from others is in [Config]: plain values, the user's functions, and [Hooks], which build public errors
+// and write logs.
 //
 // # One place for each
 //

@@ -17,7 +17,8 @@ import (
 	"github.com/weirflow/weir/strategies"
 )
 
-// Law Q1: ordered results leave in input order, unordered ones in the order of completion, and nothing crosses a control element.
+// Law Q1: ordered results leave in input order, unordered ones in the order of completion, and nothing crosses a control
+// element.
 func TestOrder(t *testing.T) {
 	for name, tt := range map[string]struct {
 		change func(*Config[string, string])
@@ -118,7 +119,8 @@ func TestLateCompletions(t *testing.T) {
 	r.end()
 }
 
-// Law A3: the timeout counts from the slot on, over all attempts, and is final; the element leaves although its call never ends.
+// Law A3: the timeout counts from the slot on, over all attempts, and is final; the element leaves although its call never
+// ends.
 func TestTimeout(t *testing.T) {
 	r := newRig(t, retries(strategies.Unlimited, 400*time.Millisecond), func(c *Config[string, string]) { c.Timeout = time.Second })
 	r.feed("a b")
@@ -166,8 +168,8 @@ func TestTimeoutHandler(t *testing.T) {
 	}
 }
 
-// Law A3: with HandlesAll every failure is handled, once; meanwhile its element has a slot and no permit, and is in a checkpoint as
-// one whose last attempt runs.
+// Law A3: with HandlesAll every failure is handled, once; meanwhile its element has a slot and no permit, and is in a
+// checkpoint as one whose last attempt runs.
 func TestHandledFailures(t *testing.T) {
 	r := newRig(t, retries(1, 0), func(c *Config[string, string]) {
 		c.MaxCalls, c.HandlesAll = 1, true
@@ -219,8 +221,8 @@ func TestAttempts(t *testing.T) {
 	r.end()
 }
 
-// Law A5: no attempt starts at the deadline, after a cancel or after the end of the element; after the end of the input what waits
-// for a permit gets its first attempt, and what is in back-off one more, at once.
+// Law A5: no attempt starts at the deadline, after a cancel or after the end of the element; after the end of the input what
+// waits for a permit gets its first attempt, and what is in back-off one more, at once.
 func TestNoAttemptTooLate(t *testing.T) {
 	few := func(c *Config[string, string]) { c.MaxCalls = 1 }
 	t.Run("deadline", func(t *testing.T) {

@@ -15,8 +15,8 @@ const (
 	lastOffer  = 10 * time.Second
 )
 
-// handing is an element that is offered to Config.Sink, from its first offer on. It is the context of the call that runs, and its
-// letter says that the call has returned.
+// handing is an element that is offered to Config.Sink, from its first offer on. It is the context of the call that runs, and
+// its letter says that the call has returned.
 type handing[IN, OUT any] struct {
 	call.Token[*queue.Entry[Slot[IN, OUT]]]
 	wait time.Duration // before the offer after this one
@@ -113,8 +113,8 @@ func (g *Engine[IN, OUT]) WasTaken(e *queue.Entry[Slot[IN, OUT]]) bool {
 	return h != nil && h.err == nil && r != nil && r.held == any(h)
 }
 
-// LastOffer calls the sink for an element that Abandon has returned, with err as the reason if it has not failed. The call's context has
-// the values that it would have had before the end, and ends by cut.
+// LastOffer calls the sink for an element that Abandon has returned, with err as the reason if it has not failed. The call's
+// context has the values that it would have had before the end, and ends by cut.
 func (g *Engine[IN, OUT]) LastOffer(cut context.Context, e *queue.Entry[Slot[IN, OUT]], err error) error {
 	s := &e.Value
 	h := new(handing[IN, OUT])

@@ -27,9 +27,9 @@ var (
 	errOver    = errors.New("over")
 )
 
-// rig drives an engine without goroutines. What would run on workers waits until the test runs it; the clock moves by hand; calls
-// are completed by the test, by name: "a#2" is the second attempt of a. What happens is written down: an output by its name, a
-// control element as "|5", a call as "(a#1", a failure as "!a".
+// rig drives an engine without goroutines. What would run on workers waits until the test runs it; the clock moves by hand;
+// calls are completed by the test, by name: "a#2" is the second attempt of a. What happens is written down: an output by its
+// name, a control element as "|5", a call as "(a#1", a failure as "!a".
 type rig struct {
 	*Engine[string, string]
 	tb    require.TestingT

@@ -18,8 +18,8 @@ import (
 	"github.com/weirflow/weir/strategies"
 )
 
-// keyModel knows what a key-ordered engine does, by law K1. Elements are called a1, b2, …: the letter is the key, and the number grows.
-// Errors are retried up to modelRetries times after modelDelay, within modelTimeout.
+// keyModel knows what a key-ordered engine does, by law K1. Elements are called a1, b2, …: the letter is the key, and the
+// number grows. Errors are retried up to modelRetries times after modelDelay, within modelTimeout.
 type keyModel struct {
 	slots, permits, most int           // most: elements that may wait for their key
 	attemptTimeout       time.Duration // 0: none
@@ -381,8 +381,8 @@ func keyRig(t require.TestingT, m *keyModel, refuse *error) *rig {
 	return r
 }
 
-// The engine does what law K1 says, whatever comes in which order, and everything else that it promises: A1 to A5, Q1, Q2, T1, C1.
-// In the end all have ended, so none has starved, and no lane is left.
+// The engine does what law K1 says, whatever comes in which order, and everything else that it promises: A1 to A5, Q1, Q2, T1,
+// C1. In the end all have ended, so none has starved, and no lane is left.
 func TestKeyOrderFollowsItsModel(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		m := &keyModel{

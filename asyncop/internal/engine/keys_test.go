@@ -86,8 +86,8 @@ func TestKeyOrderAcrossControlElements(t *testing.T) {
 	r.end()
 }
 
-// Of first attempts that may start, the oldest goes first, also if it had to wait for its key: a busy key starves nobody, and is not
-// starved.
+// Of first attempts that may start, the oldest goes first, also if it had to wait for its key: a busy key starves nobody, and
+// is not starved.
 func TestKeyOrderIsFair(t *testing.T) {
 	r := newRig(t, nil, func(c *Config[string, string]) { byFirstLetter(c); c.MaxCalls = 1 })
 	r.feed("a1 a2 b1 a3")
@@ -100,8 +100,8 @@ func TestKeyOrderIsFair(t *testing.T) {
 	r.stop(nil)
 }
 
-// An element that times out while it waits for its key keeps its place: what its handler returns leaves after the results of those
-// before it (law K1), and so does its failure; if failures are dropped, it leaves at once.
+// An element that times out while it waits for its key keeps its place: what its handler returns leaves after the results of
+// those before it (law K1), and so does its failure; if failures are dropped, it leaves at once.
 func TestTimeoutWhileWaitingForKey(t *testing.T) {
 	rigWith := func(change func(c *Config[string, string])) *rig {
 		r := newRig(t, nil, func(c *Config[string, string]) {
@@ -185,8 +185,8 @@ func TestFailureKeepsItsKeyUntilItIsTaken(t *testing.T) {
 	r.end()
 }
 
-// A call that outlives its element, or its attempt, keeps the key until it returns (law K1), for retries of its own element, too.
-// Outcomes do not wait for it.
+// A call that outlives its element, or its attempt, keeps the key until it returns (law K1), for retries of its own element,
+// too. Outcomes do not wait for it.
 func TestCallThatOutlivesKeepsItsKey(t *testing.T) {
 	t.Run("the attempt", func(t *testing.T) {
 		r := newRig(t, retries(1, time.Second), func(c *Config[string, string]) { byFirstLetter(c); c.AttemptTimeout = 5 * time.Second })
@@ -539,8 +539,8 @@ func TestKeyOrderOfMembersWithoutACall(t *testing.T) {
 	r.end()
 }
 
-// An element whose failure is being handled has not ended: the next one of its key waits, and one that the handler has no answer for
-// fails in its turn (law K1).
+// An element whose failure is being handled has not ended: the next one of its key waits, and one that the handler has no
+// answer for fails in its turn (law K1).
 func TestHandledFailuresKeepTheirKey(t *testing.T) {
 	r := newRig(t, nil, func(c *Config[string, string]) {
 		byFirstLetter(c)

@@ -17,8 +17,8 @@ import (
 	"github.com/weirflow/weir/strategies"
 )
 
-// model knows what an engine does, by the laws: errors are retried up to modelRetries times after modelDelay, within modelTimeout,
-// and elements that fail are dropped.
+// model knows what an engine does, by the laws: errors are retried up to modelRetries times after modelDelay, within
+// modelTimeout, and elements that fail are dropped.
 type model struct {
 	ordered, finishing bool
 	slots, permits     int

@@ -33,8 +33,8 @@ func TestSizes(t *testing.T) {
 	assert.LessOrEqual(t, unsafe.Sizeof(rare[*int, *int]{}), uintptr(48))
 }
 
-// An element that waits for a retry has nothing but its place in the queue and, if the policy looks at reasons, an extra: also if
-// its strategy was asked on a worker, and on its second retry.
+// An element that waits for a retry has nothing but its place in the queue and, if the policy looks at reasons, an extra: also
+// if its strategy was asked on a worker, and on its second retry.
 func TestWaitingElementsKeepLittle(t *testing.T) {
 	again := strategies.ReasonStrategyFunc[string](func(context.Context, *predicates.Attempt[string]) (strategies.Action, error) {
 		return strategies.RetryAfter(time.Second), nil

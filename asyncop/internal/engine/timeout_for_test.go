@@ -12,8 +12,8 @@ func own(in string) time.Duration {
 	return map[string]time.Duration{"a": 10 * time.Second, "n": -1}[in]
 }
 
-// Law A3: own deadlines pass in their order, whatever the order of the elements, and watermarks and control elements between them
-// change nothing.
+// Law A3: own deadlines pass in their order, whatever the order of the elements, and watermarks and control elements between
+// them change nothing.
 func TestOwnTimeoutsComeInAnyOrder(t *testing.T) {
 	due := map[string]time.Duration{"a": 3 * time.Second, "b": time.Second, "c": 2 * time.Second}
 	r := newRig(t, nil, func(c *Config[string, string]) { c.TimeoutFor = func(in string) time.Duration { return due[in] } })
@@ -34,8 +34,8 @@ func TestOwnTimeoutsComeInAnyOrder(t *testing.T) {
 	r.end()
 }
 
-// Law C1, A3: what is left of an own timeout, or all of it, is what a restored element has, as its Keep says; the rest of a back-off
-// comes on top of that.
+// Law C1, A3: what is left of an own timeout, or all of it, is what a restored element has, as its Keep says; the rest of a
+// back-off comes on top of that.
 func TestRestoredOwnTimeouts(t *testing.T) {
 	for name, tt := range map[string]struct {
 		keep Keep

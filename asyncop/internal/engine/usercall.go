@@ -32,8 +32,8 @@ const (
 	callSettle            // the sources of messages that have ended
 )
 
-// protect runs user code for e, which is nil if it is for none, and returns its panic as an error; see broken. If the code ends the
-// goroutine instead, protect does not return, and the successor of the goroutine resumes.
+// protect runs user code for e, which is nil if it is for none, and returns its panic as an error; see broken. If the code ends
+// the goroutine instead, protect does not return, and the successor of the goroutine resumes.
 func (g *Engine[IN, OUT]) protect(kind callKind, e *queue.Entry[Slot[IN, OUT]], f func()) (panicked error) {
 	g.call.kind, g.call.entry = kind, e
 	g.ran = true
@@ -153,8 +153,8 @@ func (g *Engine[IN, OUT]) watchKey(e *queue.Entry[Slot[IN, OUT]]) {
 	g.slow.judged, g.slow.keyed = false, true
 }
 
-// endWatch notes the watched call if it took too long. No user code runs here: nothing may come between a look at the clock and what
-// follows from it.
+// endWatch notes the watched call if it took too long. No user code runs here: nothing may come between a look at the clock and
+// what follows from it.
 func (g *Engine[IN, OUT]) endWatch() {
 	w := &g.slow
 	if took := g.now - w.since; took > SlowCallLimit && took-(g.Stalled(g.now)-w.lost) > SlowCallLimit {

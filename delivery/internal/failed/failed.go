@@ -37,7 +37,8 @@ func History[T any](ctx context.Context, f asyncop.Failure[T], now time.Time) de
 	return meta
 }
 
-// Permanent says whether the error of a failure will not go away: the call was refused for good, or no one wanted to try again after it.
+// Permanent says whether the error of a failure will not go away: the call was refused for good, or no one wanted to try again
+// after it.
 func Permanent[T any](f asyncop.Failure[T]) bool {
 	_, timedOut := errors.AsType[*asyncop.TimeoutError](f.Err)
 	return f.Reason.IsRejection() || f.Verdict == strategies.Final && !timedOut

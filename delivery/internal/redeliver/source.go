@@ -1,4 +1,5 @@
-// Package redeliver has the part that sources share whose messages live in this process: what is nacked waits for its delay in memory.
+// Package redeliver has the part that sources share whose messages live in this process: what is nacked waits for its delay in
+// memory.
 package redeliver
 
 import (
@@ -16,7 +17,8 @@ import (
 	"github.com/weirflow/weir/timers"
 )
 
-// Source makes messages of the values of a channel. Receive is called by one goroutine at a time; what settles, and Close, by any.
+// Source makes messages of the values of a channel. Receive is called by one goroutine at a time; what settles, and Close, by
+// any.
 type Source[T any] struct {
 	Hooks[T]
 

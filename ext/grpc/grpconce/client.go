@@ -22,8 +22,8 @@ var (
 	resultKey = strings.ToLower(oncewire.Result)
 )
 
-// DialOptions returns the options for [grpc.NewClient] that send ids with unary calls of the named methods. A method is a full one
-// as gRPC has it, /pay.v1.Payments/Charge; one that ends with a slash, /pay.v1.Payments/, names all of a service. Name only
+// DialOptions returns the options for [grpc.NewClient] that send ids with unary calls of the named methods. A method is a full
+// one as gRPC has it, /pay.v1.Payments/Charge; one that ends with a slash, /pay.v1.Payments/, names all of a service. Name only
 // what recognises the ids, such as a server with the interceptor of this package: a call is repeated because of that.
 //
 // A call of a named method needs a context of an attempt of an element of an [exactlyonce.Tracker]. It fails without being

@@ -149,7 +149,8 @@ type charge string
 
 func (charge) Idempotent() bool { return false }
 
-// A tracked call is repeated in flight without a setting; whatever else the attempt has sent, and STALE, keep it from that (X1).
+// A tracked call is repeated in flight without a setting; whatever else the attempt has sent, and STALE, keep it from that
+// (X1).
 func TestTheTie(t *testing.T) {
 	for name, tt := range map[string]struct {
 		methods []string // as many calls; the last one is answered by code and result, the first time

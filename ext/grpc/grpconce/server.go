@@ -45,9 +45,9 @@ type ServerConfig struct {
 	Logger *slog.Logger
 }
 
-// UnaryServerInterceptor returns an interceptor for [grpc.ChainUnaryInterceptor] that tracks unary calls with ids. A call with an id
-// runs at most once at a time, and not again once it has a definite status; other calls, and streams, pass through. Put it
-// after authentication and authorisation.
+// UnaryServerInterceptor returns an interceptor for [grpc.ChainUnaryInterceptor] that tracks unary calls with ids. A call with
+// an id runs at most once at a time, and not again once it has a definite status; other calls, and streams, pass through. Put
+// it after authentication and authorisation.
 //
 // Answers of the tracker have its result in the trailer exactly-once-result:
 //
@@ -58,8 +58,8 @@ type ServerConfig struct {
 //	invalid      INVALID_ARGUMENT      the id is missing, comes twice or is not valid
 //	full         UNAVAILABLE           a bound of exactlyonce.ResultsConfig refuses it; nothing was executed
 //
-// Without it there is UNAVAILABLE if the attempt that ran ended without a reply, or if Records cannot be read. Where the call may
-// be repeated, the trailer grpc-retry-pushback-ms says when.
+// Without it there is UNAVAILABLE if the attempt that ran ended without a reply, or if Records cannot be read. Where the call
+// may be repeated, the trailer grpc-retry-pushback-ms says when.
 //
 // The message of the reply is stored, or the status with its details; header and trailer are not. The context of a handler is
 // that of [exactlyonce.Results.Do]: it goes on without its caller while others wait, and has no deadline. A handler that uses

@@ -9,13 +9,11 @@
 //	op := asyncop.OrderedWaitWithRetry(place, 5*time.Second, 1000,
 //		strategies.ReasonAware(grpcretry.Classifier[*pb.Receipt](status.Code), nil))
 //
-// Without it UNAVAILABLE says nothing about whether the call was sent, and such a call
-// is not repeated.
+// Without it UNAVAILABLE says nothing about whether the call was sent, and such a call is not repeated.
 //
 // # Stages
 //
-// An error carries its stage, as *predicates.StageError; status.Code and errors.As
-// find the status in it.
+// An error carries its stage, as *predicates.StageError; status.Code and errors.As find the status in it.
 //
 //	ClientDispatch     no message was handed to a connection, or the server said by
 //	                   HTTP/2 that it had not processed it, and gRPC then sent no other
@@ -25,10 +23,9 @@
 // A call counts as sent with its first message, since a server executes nothing
 // without it; one whose messages are a stream, with its header.
 //
-// Each call is reported to the attempt that its context belongs to
-// (predicates.ReportSent), and taken back if it was not sent or the server refused it
-// (the rejections of package grpcretry). So a function that makes two calls is not
-// repeated because the second one was not sent, if the first one was.
+// Each call is reported to the attempt that its context belongs to (predicates.ReportSent), and taken back if it was not sent
+// or the server refused it (the rejections of package grpcretry). So a function that makes two calls is not repeated because
+// the second one was not sent, if the first one was.
 //
 // # Concurrency
 //

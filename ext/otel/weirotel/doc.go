@@ -13,8 +13,8 @@
 //
 // # Traces
 //
-// An element has a span from its acceptance to its end, and each of its attempts a span below it. The context of an attempt carries its
-// span, so that the clients that the function calls make children of it. A retry is an event of the element's span.
+// An element has a span from its acceptance to its end, and each of its attempts a span below it. The context of an attempt
+// carries its span, so that the clients that the function calls make children of it. A retry is an event of the element's span.
 //
 //	payments              or, for a message from the topic orders: process orders
 //	├── payments attempt  failed; event "weir.retry" on the span above
@@ -22,17 +22,18 @@
 //	└── payments attempt
 //	    └── POST
 //
-// The element's span begins a trace of its own, unless the operator's context ([asyncop.WithContext]) has a span: then it is a child of
-// that. A message ([delivery.MetaFromContext]) brings the trace of its sender in its headers, as W3C traceparent. By the semantic
-// conventions for messaging, the element's span has a link to it; [WithMessageParent] makes it a child.
+// The element's span begins a trace of its own, unless the operator's context ([asyncop.WithContext]) has a span: then it is a
+// child of that. A message ([delivery.MetaFromContext]) brings the trace of its sender in its headers, as W3C traceparent. By
+// the semantic conventions for messaging, the element's span has a link to it; [WithMessageParent] makes it a child.
 //
-// A call for many elements ([asyncop.Batched]) belongs to many traces, so its context has the span of none. [asyncop.MemberContexts] returns
-// those of the members: begin a span for the call with links to theirs.
+// A call for many elements ([asyncop.Batched]) belongs to many traces, so its context has the span of none.
+// [asyncop.MemberContexts] returns those of the members: begin a span for the call with links to theirs.
 //
-// Samplers are asked as usual. With one that goes by the parent, attempts are sampled as their element is. A span that is not sampled
-// costs little, but not nothing: an element that is to cost nothing needs an operator without traces.
+// Samplers are asked as usual. With one that goes by the parent, attempts are sampled as their element is. A span that is not
+// sampled costs little, but not nothing: an element that is to cost nothing needs an operator without traces.
 //
-// Lines that the operator logs about an element have the context of its span, so a [log/slog] handler can add the ids of the trace.
+// Lines that the operator logs about an element have the context of its span, so a [log/slog] handler can add the ids of the
+// trace.
 //
 // Attributes of the span of an element:
 //
@@ -50,9 +51,9 @@
 //	messaging.destination.partition.id  Meta.Origin.Partition
 //	weir.message.visit                Meta.Visit
 //
-// And of that of an attempt: weir.operator.name, weir.attempt.number (from 1), weir.attempt.results, weir.reason, error.type. An element
-// or attempt with an error has the status Error, and the error is recorded. Elements that are kept in a checkpoint have no
-// status: they are called again after the restart, in another trace.
+// And of that of an attempt: weir.operator.name, weir.attempt.number (from 1), weir.attempt.results, weir.reason, error.type.
+// An element or attempt with an error has the status Error, and the error is recorded. Elements that are kept in a checkpoint
+// have no status: they are called again after the restart, in another trace.
 //
 // # Metrics
 //
@@ -84,6 +85,6 @@
 //	weir.checkpoint.last_duration                  gauge, s
 //	weir.checkpoint.last_size                      gauge, By
 //
-// There are no semantic conventions for operators of streams. Where there are some that fit, for messages and errors, the names are
-// theirs.
+// There are no semantic conventions for operators of streams. Where there are some that fit, for messages and errors, the names
+// are theirs.
 package weirotel

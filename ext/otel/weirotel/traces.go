@@ -19,8 +19,8 @@ import (
 	"github.com/weirflow/weir/predicates"
 )
 
-// Traces make a span for each element of an operator and one for each attempt: an [asyncop.Observer]. They belong to one operator at a
-// time. Methods are safe for concurrent use.
+// Traces make a span for each element of an operator and one for each attempt: an [asyncop.Observer]. They belong to one
+// operator at a time. Methods are safe for concurrent use.
 type Traces struct {
 	tracer     trace.Tracer
 	name       string
@@ -36,8 +36,8 @@ var _ asyncop.Observer = (*Traces)(nil)
 // Option changes a setting of [Traces]. Options panic if their argument makes no sense.
 type Option func(*Traces)
 
-// WithPropagator sets what reads the headers of a message; the default is [propagation.TraceContext], which is W3C traceparent and
-// tracestate. Baggage that it finds is in the contexts of the attempts. It panics if p is nil.
+// WithPropagator sets what reads the headers of a message; the default is [propagation.TraceContext], which is W3C traceparent
+// and tracestate. Baggage that it finds is in the contexts of the attempts. It panics if p is nil.
 func WithPropagator(p propagation.TextMapPropagator) Option {
 	if nils.Is(p) {
 		panic("weirotel: WithPropagator: nil propagator")
@@ -45,8 +45,9 @@ func WithPropagator(p propagation.TextMapPropagator) Option {
 	return func(t *Traces) { t.propagator = p }
 }
 
-// WithMessageParent makes the span of a message a child of the span that its headers name, so that one trace goes from the sender to the
-// last attempt. By default it has a link to it: a message may be delivered several times, and long after it was sent.
+// WithMessageParent makes the span of a message a child of the span that its headers name, so that one trace goes from the
+// sender to the last attempt. By default it has a link to it: a message may be delivered several times, and long after it was
+// sent.
 func WithMessageParent() Option {
 	return func(t *Traces) { t.isChild = true }
 }
@@ -56,8 +57,8 @@ func WithAttributes(attributes ...attribute.KeyValue) Option {
 	return func(t *Traces) { t.element = append(t.element, attributes...) }
 }
 
-// NewTraces returns the traces of the operator with this name. Give them to the operator by [asyncop.WithObserver]; observers that come
-// after them find the span in the context. It panics if the name is empty or the provider nil.
+// NewTraces returns the traces of the operator with this name. Give them to the operator by [asyncop.WithObserver]; observers
+// that come after them find the span in the context. It panics if the name is empty or the provider nil.
 func NewTraces(operator string, provider trace.TracerProvider, opts ...Option) *Traces {
 	switch {
 	case operator == "":

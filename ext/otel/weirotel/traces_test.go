@@ -95,8 +95,8 @@ func writeAttributes(b *strings.Builder, attributes []attribute.KeyValue) {
 	b.WriteString(strings.Join(texts, ""))
 }
 
-// An element has a span, each attempt one below it, and clients find that in their context. Retries are events, failures have a status
-// and the error.
+// An element has a span, each attempt one below it, and clients find that in their context. Retries are events, failures have a
+// status and the error.
 func TestSpans(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		r := newRecorder(t)
@@ -431,7 +431,8 @@ func TestBatchedCalls(t *testing.T) {
 	})
 }
 
-// An element that an inner operator has not accepted has the context of the call around it: the span in there is not that operator's.
+// An element that an inner operator has not accepted has the context of the call around it: the span in there is not that
+// operator's.
 func TestSpanOfAnotherOperatorStays(t *testing.T) {
 	r := newRecorder(t)
 	outer, inner := weirotel.NewTraces("outer", r), weirotel.NewTraces("inner", r)

@@ -1,6 +1,5 @@
-// Package pgrecords keeps the answers of requests with ids in PostgreSQL, for services
-// whose effects are in the same database: record and effect are one transaction. Any
-// number of servers share them.
+// Package pgrecords keeps the answers of requests with ids in PostgreSQL, for services whose effects are in the same database:
+// record and effect are one transaction. Any number of servers share them.
 //
 //	pool, err := pgxpool.New(ctx, url)
 //	…
@@ -27,19 +26,18 @@
 // READ and SERIALIZABLE, Put fails with a serialization failure (SQLSTATE 40001) where it would have waited and
 // seen. What is collected leaves a row without its answer or a number for the client, and is stale for ever.
 //
-// Put takes an advisory lock of the transaction, shared, whose number is a hash of scope and client; marks and the collection of
-// a client take it exclusively. So a transaction that stays open holds up marks of its client, not other requests.
+// Put takes an advisory lock of the transaction, shared, whose number is a hash of scope and client; marks and the collection
+// of a client take it exclusively. So a transaction that stays open holds up marks of its client, not other requests.
 //
 // # Cost
 //
-// BenchmarkExec compares Exec with the bare statement in the same group commit, and measures Run. On two cores that were busy with
-// other work and had the server, too, without fsync: Exec 15,000 calls a second at 64 at once, 27,000 at 256, 38,000 at 1,024, which is
-// 56 to 74 % of the bare statement; Run, a transaction for each call, 3,500 to 5,000.
+// BenchmarkExec compares Exec with the bare statement in the same group commit, and measures Run. On two cores that were busy
+// with other work and had the server, too, without fsync: Exec 15,000 calls a second at 64 at once, 27,000 at 256, 38,000 at
+// 1,024, which is 56 to 74 % of the bare statement; Run, a transaction for each call, 3,500 to 5,000.
 //
 // # Migrations
 //
-// [Migrate] makes the tables weir_clients and weir_records. The same files are [Migrations], for a migrator of
-// your own.
+// [Migrate] makes the tables weir_clients and weir_records. The same files are [Migrations], for a migrator of your own.
 //
 // # Concurrency
 //

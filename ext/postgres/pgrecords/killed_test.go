@@ -85,7 +85,8 @@ func books(ctx context.Context, pool *pgxpool.Pool) (killtest.Books, error) {
 	return b, err
 }
 
-// Servers and clients are killed; the database decides what has happened (laws X1, X2). Two servers get attempts of the same requests.
+// Servers and clients are killed; the database decides what has happened (laws X1, X2). Two servers get attempts of the same
+// requests.
 func testKilledServers(t *testing.T, server *pgtest.Server) {
 	for servers := 1; servers <= 2; servers++ {
 		t.Run(fmt.Sprintf("servers=%d", servers), func(t *testing.T) {

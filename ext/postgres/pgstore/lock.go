@@ -16,7 +16,8 @@ type Locks struct{ store *Store }
 
 var _ lock.Locks = (*Locks)(nil)
 
-// Locks returns the locks in the store's database. The database's clock decides how long a lease lasts. They end with the store.
+// Locks returns the locks in the store's database. The database's clock decides how long a lease lasts. They end with the
+// store.
 func (s *Store) Locks() *Locks { return &Locks{s} }
 
 // Acquire implements [lock.Locks]. It waits for transactions with a [Locks.Guard] of the same lock.
@@ -103,8 +104,8 @@ func (l *Locks) change(ctx context.Context, g lock.Grant, set string, args ...an
 	return err
 }
 
-// Guard returns nil if a grant is valid, and stays so until the transaction ends: another one has to wait. In the transaction of a write it makes
-// sure that a stale owner writes nothing: if it returns [lock.ErrLost] or another error, roll back.
+// Guard returns nil if a grant is valid, and stays so until the transaction ends: another one has to wait. In the transaction
+// of a write it makes sure that a stale owner writes nothing: if it returns [lock.ErrLost] or another error, roll back.
 func (l *Locks) Guard(ctx context.Context, tx pgx.Tx, g lock.Grant) error {
 	var one int
 	err := tx.QueryRow(ctx, "SELECT 1 FROM weir_locks"+ofGrant+" FOR SHARE", g.Name, g.Owner, int64(g.Fence)).Scan(&one)

@@ -110,7 +110,8 @@ func staged(id string) store.Message {
 	return store.Message{Meta: delivery.Meta{ID: id, Key: "\x00\xff"}, Payload: []byte(id)}
 }
 
-// A staged message is published if its transaction was committed, and only then; one that commits late, with a lower position, is not lost.
+// A staged message is published if its transaction was committed, and only then; one that commits late, with a lower position,
+// is not lost.
 func TestOutbox(t *testing.T) {
 	pool := connect(t, places(t)(t))
 	require.NoError(t, pgstore.Migrate(t.Context(), pool))

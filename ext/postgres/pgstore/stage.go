@@ -18,9 +18,9 @@ const channel = "weir_messages"
 // maxQueue is how long the payload of a notification may be, in bytes; longer names are left to polling.
 const maxQueue = 7000
 
-// Stage puts messages into a queue in a transaction of the caller: they are there when it commits, and never were if it is rolled back. Their
-// consumers are those of the queue, or a relay (package outbox) that brings them to another system. When the transaction
-// commits, those that wait by [Store.Notify] are notified.
+// Stage puts messages into a queue in a transaction of the caller: they are there when it commits, and never were if it is
+// rolled back. Their consumers are those of the queue, or a relay (package outbox) that brings them to another system. When the
+// transaction commits, those that wait by [Store.Notify] are notified.
 func (s *Store) Stage(ctx context.Context, tx pgx.Tx, queue string, ms ...store.Message) error {
 	if err := store.CheckPut(queue, ms...); err != nil {
 		return err

@@ -61,8 +61,8 @@ type Option func(*settings)
 
 type settings struct{ connections int }
 
-// WithConnections sets how many statements that put messages run at once, and how many that settle; the default is 2. It panics if
-// n < 1.
+// WithConnections sets how many statements that put messages run at once, and how many that settle; the default is 2. It panics
+// if n < 1.
 func WithConnections(n int) Option {
 	if n < 1 {
 		panic(fmt.Sprintf("pgstore: WithConnections: %d is less than 1", n))
@@ -72,8 +72,8 @@ func WithConnections(n int) Option {
 
 const maxBatch = 500 // calls that share a statement
 
-// New returns the store in a database whose tables [Migrate] has made. The pool stays the caller's: Close does not close it. It panics
-// if pool is nil.
+// New returns the store in a database whose tables [Migrate] has made. The pool stays the caller's: Close does not close it. It
+// panics if pool is nil.
 func New(pool *pgxpool.Pool, opts ...Option) *Store {
 	nils.Refuse("pgstore: New", "pool", pool)
 	set := settings{connections: 2}

@@ -33,8 +33,8 @@
 //	weir_element_queue_duration_seconds          histogram: from the slot to the first attempt
 //	weir_retry_backoff_seconds                   histogram: the waits before retries
 //
-// An element that came after the operator took no more is discarded, and has no duration. After 100 different reasons, new ones are
-// counted as "other".
+// An element that came after the operator took no more is discarded, and has no duration. After 100 different reasons, new ones
+// are counted as "other".
 //
 // # Metrics of checkpoints
 //
@@ -49,13 +49,13 @@
 //
 // # Histograms
 //
-// Each histogram is a classic and a native one at the same time. A server that scrapes native histograms takes the native one, whose
-// buckets grow by 9 %. Others take the classic one, whose buckets can be chosen: see [WithBuckets].
+// Each histogram is a classic and a native one at the same time. A server that scrapes native histograms takes the native one,
+// whose buckets grow by 9 %. Others take the classic one, whose buckets can be chosen: see [WithBuckets].
 //
 // # Cost
 //
-// Counters and gauges are read from the operator when Prometheus scrapes. Durations are counted in plain arrays, under a lock that
-// only a scrape contends for. That is about 60 ns an element, and no allocation. To be observed at all costs an element more: about 350 ns
-// of processor time and two small allocations, one of them for an element that is not a pointer. BenchmarkResults and
-// BenchmarkElement measure both; the numbers are of a machine that was busy with other things.
+// Counters and gauges are read from the operator when Prometheus scrapes. Durations are counted in plain arrays, under a lock
+// that only a scrape contends for. That is about 60 ns an element, and no allocation. To be observed at all costs an element
+// more: about 350 ns of processor time and two small allocations, one of them for an element that is not a pointer.
+// BenchmarkResults and BenchmarkElement measure both; the numbers are of a machine that was busy with other things.
 package weirprom

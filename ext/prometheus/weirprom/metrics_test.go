@@ -225,8 +225,8 @@ func double(_ context.Context, in int, result asyncop.ResultFuture[int]) error {
 	return nil
 }
 
-// One collector for several operators: of those that run, gauges are added; the counters of those that have ended stay. What has
-// ended is not kept.
+// One collector for several operators: of those that run, gauges are added; the counters of those that have ended stay. What
+// has ended is not kept.
 func TestOneCollectorForOperatorsOneAfterTheOther(t *testing.T) {
 	metrics := weirprom.New("rows")
 	registry := prometheus.NewRegistry()
@@ -346,7 +346,8 @@ func TestDiscardedElements(t *testing.T) {
 	})
 }
 
-// Reasons are an open set: their number is bounded, names that are no UTF-8 break no scrape, and those of the same name are one.
+// Reasons are an open set: their number is bounded, names that are no UTF-8 break no scrape, and those of the same name are
+// one.
 func TestReasons(t *testing.T) {
 	metrics := weirprom.New("rows")
 	registry := prometheus.NewRegistry()

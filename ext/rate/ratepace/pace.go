@@ -12,9 +12,9 @@ import (
 // askAgain is the longest time until the limiter is asked again: its limit may have been raised meanwhile.
 const askAgain = time.Second
 
-// New returns the pace of a limiter: each attempt takes a token. Several operators may share the limiter, and its limit and burst
-// may change at any time; a higher one counts a second later at the latest. With a limit or a burst of 0 no attempt starts. It
-// panics if limiter is nil. The pace is safe for concurrent use.
+// New returns the pace of a limiter: each attempt takes a token. Several operators may share the limiter, and its limit and
+// burst may change at any time; a higher one counts a second later at the latest. With a limit or a burst of 0 no attempt
+// starts. It panics if limiter is nil. The pace is safe for concurrent use.
 func New(limiter *rate.Limiter) asyncop.Pacer {
 	if limiter == nil {
 		panic("ratepace: New: nil limiter")

@@ -14,9 +14,8 @@
 //
 // # Vocabulary
 //
-// [Records] is an exactlyonce.Store. [Records.Run] is for effects that are a few statements: calls of many goroutines
-// share a transaction (sqlite.DB.Write), and so its fsync. [Records.Put] joins a transaction of your own, which costs an fsync
-// each.
+// [Records] is an exactlyonce.Store. [Records.Run] is for effects that are a few statements: calls of many goroutines share a
+// transaction (sqlite.DB.Write), and so its fsync. [Records.Put] joins a transaction of your own, which costs an fsync each.
 //
 // # Guarantees
 //
@@ -32,8 +31,7 @@
 //
 // # Migrations
 //
-// [Migrate] makes the tables weir_clients and weir_records. The same files are [Migrations], for a migrator of
-// your own.
+// [Migrate] makes the tables weir_clients and weir_records. The same files are [Migrations], for a migrator of your own.
 //
 // # Concurrency
 //

@@ -14,8 +14,8 @@
 // WithSynchronousNormal. Calls of many goroutines share a commit, so put from many goroutines, or many messages in a call.
 //
 // The clock of the store does not go back. It is the machine's, and goes on when that one is set back, also in the next run:
-// the highest time used is in the table weir_messages_clock. A machine's clock that is set forward between two runs is taken for time
-// that has passed. Processes that have one file open agree on the highest clock.
+// the highest time used is in the table weir_messages_clock. A machine's clock that is set forward between two runs is taken
+// for time that has passed. Processes that have one file open agree on the highest clock.
 //
 // A full disk, or a database that has reached its max_page_count, is [store.ErrFull].
 //

@@ -8,8 +8,8 @@ import (
 	"github.com/weirflow/weir/delivery/store"
 )
 
-// Stage puts messages into a queue in a transaction of the caller: they are there when it commits, and never were if it is rolled back. Their
-// consumers are those of the queue, or a relay (package outbox) that brings them to another system.
+// Stage puts messages into a queue in a transaction of the caller: they are there when it commits, and never were if it is
+// rolled back. Their consumers are those of the queue, or a relay (package outbox) that brings them to another system.
 func (s *Store) Stage(ctx context.Context, tx Tx, queue string, ms ...store.Message) error {
 	if err := store.CheckPut(queue, ms...); err != nil {
 		return err

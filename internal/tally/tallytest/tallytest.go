@@ -1,4 +1,5 @@
-// Package tallytest is what the exporters of metrics are tested with: one operator and one checkpoint of which every number is known.
+// Package tallytest is what the exporters of metrics are tested with: one operator and one checkpoint of which every number is
+// known.
 package tallytest
 
 import (
@@ -23,8 +24,8 @@ var (
 	Missing = predicates.NewReason("MISSING", true, false)
 )
 
-// NewOperator returns an operator for the elements 0 to 3, which end differently. 0: results at once. 1: none, then results. 2: fails three
-// times. 3: times out after 10 s. Retries come after 2 s. What fails is dropped.
+// NewOperator returns an operator for the elements 0 to 3, which end differently. 0: results at once. 1: none, then results. 2:
+// fails three times. 3: times out after 10 s. Retries come after 2 s. What fails is dropped.
 func NewOperator(opts ...asyncop.Option) *asyncop.AsyncWaitOperator[int, int] {
 	fn := asyncop.Func(func(ctx context.Context, in int, result asyncop.ResultFuture[int]) error {
 		switch {

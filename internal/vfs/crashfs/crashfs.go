@@ -83,8 +83,7 @@ func (c Call) Changes() bool {
 	}
 }
 
-// Fault is what happens instead of a call. With neither field set the call is a lie: it reports success and does
-// nothing.
+// Fault is what happens instead of a call. With neither field set the call is a lie: it reports success and does nothing.
 type Fault struct {
 	Err  error // returned; nil: success is reported
 	Done bool  // the call takes effect all the same

@@ -40,7 +40,8 @@ func (n *inode) persist() {
 	}
 }
 
-// extend is on for contents whose capacity is the caller's: what is written at their end is appended, not copied with all before.
+// extend is on for contents whose capacity is the caller's: what is written at their end is appended, not copied with all
+// before.
 func (c change) extend(old []byte) []byte {
 	if c.bytes != nil && c.off == len(old) {
 		return append(old, c.bytes...)

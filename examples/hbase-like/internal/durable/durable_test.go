@@ -175,8 +175,7 @@ func TestProof(t *testing.T) {
 	}
 }
 
-// What was given up when the barrier comes is in the same state as
-// the lines, and both are there again after a crash.
+// What was given up when the barrier comes is in the same state as the lines, and both are there again after a crash.
 func TestOutput(t *testing.T) {
 	text := header + line("ATL", "DTW") + line("XQQ", "LAX")
 	name := filepath.Join(t.TempDir(), "out")
