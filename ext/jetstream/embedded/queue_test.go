@@ -1,0 +1,351 @@
+package embedded_test
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"strconv"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"github.com/benbjohnson/clock"
+	"github.com/nats-io/nats.go"
+	"github.com/nats-io/nats.go/jetstream"
+	"github.com/stretchr/testify/require"
+
+	"github.com/weirflow/weir/codec"
+	"github.com/weirflow/weir/delivery"
+	"github.com/weirflow/weir/delivery/deliverytest"
+	"github.com/weirflow/weir/delivery/store"
+	"github.com/weirflow/weir/ext/jetstream/embedded"
+	"github.com/weirflow/weir/ext/jetstream/jsqueue"
+)
+
+var streams atomic.Int64
+
+// newStream makes an empty stream of subjects that begin with its name.
+func newStream(t *testing.T, js jetstream.JetStream, change ...func(*jetstream.StreamConfig)) string {
+	t.Helper()
+	name := "S" + strconv.FormatInt(streams.Add(1), 10)
+	cfg := jetstream.StreamConfig{Name: name, Subjects: []string{name, name + ".>"}}
+	for _, f := range change {
+		f(&cfg)
+	}
+	_, err := js.CreateStream(t.Context(), cfg)
+	require.NoError(t, err)
+	return name
+}
+
+// newConsumer makes a durable consumer, or returns that of the name.
+func newConsumer(t *testing.T, js jetstream.JetStream, stream string, wait time.Duration) jetstream.Consumer {
+	t.Helper()
+	c, err := js.CreateOrUpdateConsumer(t.Context(), stream, jetstream.ConsumerConfig{
+		Durable: "workers", AckPolicy: jetstream.AckExplicitPolicy, AckWait: wait, MaxAckPending: 1000,
+	})
+	require.NoError(t, err)
+	return c
+}
+
+func newSource(t *testing.T, js jetstream.JetStream, stream string, wait time.Duration, opts ...jsqueue.SourceOption) *jsqueue.Source[string] {
+	t.Helper()
+	opts = append([]jsqueue.SourceOption{jsqueue.WithLogger(quiet())}, opts...)
+	s, err := jsqueue.NewSource(t.Context(), js, newConsumer(t, js, stream, wait), codec.JSON[string](), opts...)
+	require.NoError(t, err)
+	t.Cleanup(func() { _ = s.Close(context.Background()) })
+	return s
+}
+
+func publish(t *testing.T, js jetstream.JetStream, subject string, values ...string) {
+	t.Helper()
+	var ms []delivery.Message[string]
+	for _, v := range values {
+		ms = append(ms, delivery.New(v, nil, nil))
+	}
+	require.NoError(t, jsqueue.NewSink(js, subject, codec.JSON[string]()).Put(t.Context(), ms))
+}
+
+func TestSource(t *testing.T) {
+	server := start(t, t.TempDir())
+	js := connect(t, server)
+	deliverytest.RunSource(t, func(t *testing.T) deliverytest.Queue[string] {
+		const lease = time.Second
+		stream := newStream(t, js)
+		conns := map[delivery.Source[string]]*nats.Conn{}
+		return deliverytest.Queue[string]{
+			Open: func() (delivery.Source[string], error) {
+				js := connect(t, server)
+				s := newSource(t, js, stream, lease)
+				conns[s] = js.Conn()
+				return s, nil
+			},
+			Put:   func(values ...string) error { publish(t, js, stream, values...); return nil },
+			Keeps: true, Shared: true, Lease: lease,
+			Kill: func(s delivery.Source[string]) { conns[s].Close() },
+		}
+	}, strconv.Itoa)
+}
+
+// bounded returns a context that ends before the test hangs.
+func bounded(t *testing.T) context.Context {
+	t.Helper()
+	ctx, cancel := context.WithTimeout(t.Context(), 30*time.Second)
+	t.Cleanup(cancel)
+	return ctx
+}
+
+// one receives one message.
+func one(t *testing.T, s delivery.Source[string]) delivery.Message[string] {
+	t.Helper()
+	ms, err := s.Receive(bounded(t), 1)
+	require.NoError(t, err)
+	return ms[0]
+}
+
+func none(t *testing.T, s delivery.Source[string], d time.Duration) {
+	t.Helper()
+	ctx, cancel := context.WithTimeout(t.Context(), d)
+	defer cancel()
+	ms, err := s.Receive(ctx, 1)
+	require.ErrorIs(t, err, context.DeadlineExceeded, "received %v", ms)
+}
+
+// What a sink has published has its id and its history at a source (law D6), and is stored once.
+func TestSinkAndSource(t *testing.T) {
+	js := connect(t, start(t, t.TempDir()))
+	stream := newStream(t, js)
+	sink := jsqueue.NewSink(js, stream, codec.JSON[string](),
+		jsqueue.WithSubject(func(m delivery.Meta) string { return stream + "." + m.Key }))
+	meta := delivery.Meta{
+		ID: "orders/0/17\n", Key: "customer", Origin: delivery.Origin{Source: "orders", Position: "17"}, Visit: 3, Provider: "bank",
+		Headers: map[string]string{"Traceparent": "00-1", "Nats-Rollup": "all"},
+	}
+	for range 2 {
+		require.NoError(t, sink.Put(t.Context(), []delivery.Message[string]{delivery.New("one", &meta, nil), delivery.New("two", nil, nil)}[:1]))
+	}
+	s := newSource(t, js, stream, time.Minute)
+	m := one(t, s)
+	require.Equal(t, "one", m.Value)
+	want := meta
+	want.Visit, want.Headers = 1, map[string]string{"Traceparent": "00-1", "Nats-Subject": stream + ".customer"}
+	require.Equal(t, want, m.Meta())
+	m.Ack()
+	none(t, s, 50*time.Millisecond)
+}
+
+func TestSinkRejectsWhatCannotBeWritten(t *testing.T) {
+	js := connect(t, start(t, t.TempDir()))
+	stream := newStream(t, js)
+	verdicts := make(chan delivery.Verdict, 1)
+	bad := delivery.New("x", &delivery.Meta{Headers: map[string]string{"a": "b\r\nNats-Rollup: all"}}, func(v delivery.Verdict) { verdicts <- v })
+	require.NoError(t, jsqueue.NewSink(js, stream, codec.JSON[string]()).Put(t.Context(), []delivery.Message[string]{bad}))
+	require.Equal(t, delivery.Rejected, (<-verdicts).Kind)
+}
+
+// Law D1: what was confirmed is acknowledged, the rest is the caller's.
+func TestSinkWhoseStreamIsFull(t *testing.T) {
+	js := connect(t, start(t, t.TempDir()))
+	stream := newStream(t, js, func(c *jetstream.StreamConfig) { c.MaxMsgs, c.Discard = 3, jetstream.DiscardNew })
+	acked := 0
+	var ms []delivery.Message[string]
+	for i := range 5 {
+		ms = append(ms, delivery.New(strconv.Itoa(i), nil, func(v delivery.Verdict) { acked++ }))
+	}
+	require.Error(t, jsqueue.NewSink(js, stream, codec.JSON[string]()).Put(t.Context(), ms))
+	require.Equal(t, 3, acked)
+}
+
+// More than a connection's window of unconfirmed messages is no error.
+func TestSinkWaitsWhenItIsStalled(t *testing.T) {
+	server := start(t, t.TempDir())
+	js := connect(t, server)
+	stream := newStream(t, js)
+	narrow, err := jetstream.New(js.Conn(), jetstream.WithPublishAsyncMaxPending(2))
+	require.NoError(t, err)
+	var ms []delivery.Message[string]
+	for i := range 500 {
+		ms = append(ms, delivery.New(strconv.Itoa(i), nil, nil))
+	}
+	require.NoError(t, jsqueue.NewSink(narrow, stream, codec.JSON[string]()).Put(t.Context(), ms))
+	require.Equal(t, uint64(500), count(t, js, stream))
+}
+
+func count(t *testing.T, js jetstream.JetStream, stream string) uint64 {
+	t.Helper()
+	s, err := js.Stream(t.Context(), stream)
+	require.NoError(t, err)
+	return s.CachedInfo().State.Msgs
+}
+
+func TestOnlyWriter(t *testing.T) {
+	js := connect(t, start(t, t.TempDir()))
+	stream := newStream(t, js)
+	open := func() *jsqueue.Sink[string] {
+		return jsqueue.NewSink(js, stream, codec.JSON[string](), jsqueue.WithOnlyWriter(stream))
+	}
+	put := func(s *jsqueue.Sink[string], id string) error {
+		return s.Put(t.Context(), []delivery.Message[string]{delivery.New(id, &delivery.Meta{ID: id}, nil)})
+	}
+	first := open()
+	require.NoError(t, put(first, "a"))
+	require.NoError(t, put(first, "a"), "the same again is stored once")
+	require.NoError(t, put(first, "b"))
+	second := open()
+	require.NoError(t, put(second, "c"))
+	for range 2 {
+		require.ErrorIs(t, put(first, "d"), jsqueue.ErrNotTheOnlyWriter)
+	}
+	require.NoError(t, put(second, "d"))
+	require.Equal(t, uint64(4), count(t, js, stream))
+}
+
+// Law D2, where the lease was lost although the message is in flight.
+func TestARedeliveryJoins(t *testing.T) {
+	js := connect(t, start(t, t.TempDir()))
+	stream := newStream(t, js)
+	publish(t, js, stream, "one")
+	mock := clock.NewMock() // so the lease is not extended
+	s := newSource(t, js, stream, 100*time.Millisecond, jsqueue.WithClock(mock))
+	m := one(t, s)
+	none(t, s, 500*time.Millisecond)
+	m.Ack()
+	none(t, s, 300*time.Millisecond)
+	require.Eventually(t, func() bool {
+		info, err := newConsumer(t, js, stream, 100*time.Millisecond).Info(t.Context())
+		require.NoError(t, err)
+		return info.NumAckPending == 0 && info.AckFloor.Stream == 1
+	}, 10*time.Second, time.Millisecond)
+}
+
+// Law D1: what is rejected, and what cannot be read, is in the dead letters before the server forgets it.
+func TestDeadLetters(t *testing.T) {
+	js := connect(t, start(t, t.TempDir()))
+	stream := newStream(t, js, func(c *jetstream.StreamConfig) { c.Retention = jetstream.WorkQueuePolicy })
+	_, err := js.Publish(t.Context(), stream, []byte("no JSON"))
+	require.NoError(t, err)
+	publish(t, js, stream, "bad")
+	dead := store.NewMemory(clock.New(), 0)
+	s := newSource(t, js, stream, time.Minute, jsqueue.WithDeadLetters(dead, "dead"))
+	m := one(t, s)
+	m.Reject(errors.New("no such customer"))
+	require.Eventually(t, func() bool { return count(t, js, stream) == 0 }, 10*time.Second, time.Millisecond)
+	es, err := dead.List(t.Context(), "dead", store.Filter{}, store.Page{Max: 10})
+	require.NoError(t, err)
+	causes := map[store.Cause]string{}
+	for _, e := range es {
+		causes[e.Cause] = string(e.Payload) + " " + e.Meta.ID
+	}
+	require.Equal(t, map[store.Cause]string{
+		store.Undecodable: "no JSON " + stream + "//1", store.Permanent: `"bad" ` + stream + "//2",
+	}, causes)
+}
+
+// A full store of dead letters stops nothing else, and loses nothing.
+func TestDeadLettersThatAreFull(t *testing.T) {
+	js := connect(t, start(t, t.TempDir()))
+	stream := newStream(t, js, func(c *jetstream.StreamConfig) { c.Retention = jetstream.WorkQueuePolicy })
+	publish(t, js, stream, "bad", "good")
+	dead := store.NewMemory(clock.New(), 1)
+	require.NoError(t, dead.Put(t.Context(), "other", store.Message{Meta: delivery.Meta{ID: "x"}}))
+	s := newSource(t, js, stream, time.Minute, jsqueue.WithDeadLetters(dead, "dead"))
+	one(t, s).Reject(errors.New("bad"))
+	_, err := s.Receive(bounded(t), 1)
+	for err == nil { // the verdict is not recorded yet
+		_, err = s.Receive(bounded(t), 1)
+	}
+	require.ErrorIs(t, err, store.ErrFull)
+	require.Equal(t, uint64(2), count(t, js, stream))
+	leased, err := dead.Take(t.Context(), "other", 1, time.Minute)
+	require.NoError(t, err)
+	require.NoError(t, dead.Done(t.Context(), leased[0].Lease))
+	require.Eventually(t, func() bool { return count(t, js, stream) == 1 }, 10*time.Second, time.Millisecond)
+}
+
+// Law D3: a delay holds over restarts of the server, which keeps it in whole seconds.
+func TestADelayOverARestartOfTheServer(t *testing.T) {
+	dir := t.TempDir()
+	server := start(t, dir)
+	js := connect(t, server)
+	stream := newStream(t, js)
+	values := make([]string, 20)
+	for i := range values {
+		values[i] = strconv.Itoa(i)
+	}
+	publish(t, js, stream, values...)
+	s := newSource(t, js, stream, time.Minute)
+	due := map[string]time.Time{}
+	for i := range values {
+		m := one(t, s)
+		d := 1500*time.Millisecond + time.Duration(i)*37*time.Millisecond
+		due[m.Value] = time.Now().Add(d)
+		m.Nack(d)
+	}
+	require.NoError(t, s.Close(t.Context()))
+	js.Conn().Close()
+	require.NoError(t, server.Close())
+	js = connect(t, start(t, dir))
+	s = newSource(t, js, stream, time.Minute)
+	for range values {
+		m := one(t, s)
+		late := time.Since(due[m.Value])
+		require.GreaterOrEqual(t, late, time.Duration(0), "%s came early", m.Value)
+		require.Less(t, late, 10*time.Second)
+		m.Ack()
+	}
+}
+
+func TestASourceOutlivesItsServer(t *testing.T) {
+	dir := t.TempDir()
+	first, err := embedded.Start(dir, embedded.WithLogger(quiet()))
+	require.NoError(t, err)
+	// The server in the process has no port to come back on, so the connection finds the next one by this.
+	dialer := &switchable{}
+	dialer.server.Store(first)
+	nc, err := nats.Connect("nats://127.0.0.1:1", nats.SetCustomDialer(dialer), nats.MaxReconnects(-1), nats.ReconnectWait(10*time.Millisecond))
+	require.NoError(t, err)
+	t.Cleanup(nc.Close)
+	js, err := jetstream.New(nc)
+	require.NoError(t, err)
+	stream := newStream(t, js)
+	publish(t, js, stream, "one", "two")
+	s := newSource(t, js, stream, 2*time.Second)
+	m := one(t, s)
+	require.NoError(t, first.Close())
+	m.Ack() // there is no server
+	dialer.server.Store(start(t, dir))
+	got := one(t, s)
+	require.Equal(t, "two", got.Value)
+	got.Ack()
+	require.Eventually(t, func() bool {
+		c, err := js.Consumer(t.Context(), stream, "workers")
+		if err != nil {
+			return false
+		}
+		info := c.CachedInfo()
+		return info.NumAckPending == 0 && info.AckFloor.Stream == 2
+	}, 30*time.Second, 10*time.Millisecond)
+}
+
+func TestConsumersThatDoNotFit(t *testing.T) {
+	js := connect(t, start(t, t.TempDir()))
+	stream := newStream(t, js)
+	for name, cfg := range map[string]jetstream.ConsumerConfig{
+		"AckPolicy": {AckPolicy: jetstream.AckNonePolicy}, "MaxDeliver": {MaxDeliver: 5, AckPolicy: jetstream.AckExplicitPolicy},
+		"BackOff": {BackOff: []time.Duration{time.Second}, AckPolicy: jetstream.AckExplicitPolicy},
+	} {
+		cfg.Durable = name
+		c, err := js.CreateConsumer(t.Context(), stream, cfg)
+		require.NoError(t, err)
+		_, err = jsqueue.NewSource(t.Context(), js, c, codec.JSON[string]())
+		require.ErrorContains(t, err, name)
+	}
+}
+
+func TestAConsumerThatIsGone(t *testing.T) {
+	js := connect(t, start(t, t.TempDir()))
+	stream := newStream(t, js)
+	s := newSource(t, js, stream, time.Minute)
+	require.NoError(t, js.DeleteConsumer(t.Context(), stream, "workers"))
+	_, err := s.Receive(bounded(t), 1)
+	require.ErrorContains(t, err, fmt.Sprintf("consumer %s/workers", stream))
+}

@@ -1,0 +1,265 @@
+package jsqueue
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"fmt"
+	"strings"
+	"time"
+
+	"github.com/nats-io/nats.go"
+	"github.com/nats-io/nats.go/jetstream"
+
+	"github.com/weirflow/weir/codec"
+	"github.com/weirflow/weir/delivery"
+	"github.com/weirflow/weir/internal/guard"
+	"github.com/weirflow/weir/internal/nils"
+	"github.com/weirflow/weir/internal/panics"
+)
+
+// ErrNotTheOnlyWriter is matched by the error of Put if [WithOnlyWriter] is set and another one has published to the stream.
+var ErrNotTheOnlyWriter = errors.New("jsqueue: another one writes to the stream")
+
+// Sink publishes the values of messages, as a [delivery.Sink]. They keep id, key, origin, provider and headers; their visits begin anew. A
+// value that the codec cannot encode, or whose headers cannot be written, is rejected. Safe for concurrent use.
+type Sink[T any] struct {
+	js      jetstream.JetStream
+	subject string
+	codec   codec.Codec[T]
+	sinkSettings
+
+	writing chan struct{} // room for one: the Put that publishes, if this is the only writer
+	last    uint64        // the sequence number of the last message of the stream
+	known   bool          // last is known
+	doubt   *nats.Msg     // what may have been stored behind last, or nil
+}
+
+var _ delivery.Sink[int] = (*Sink[int])(nil)
+
+type sinkSettings struct {
+	subjectOf func(meta delivery.Meta) string
+	only      string // the stream, or ""
+	timeout   time.Duration
+}
+
+// SinkOption changes a setting of [NewSink].
+type SinkOption func(*sinkSettings)
+
+// WithSubject sets the subject of each message, which takes the place of that of the sink. An empty one stands for that.
+func WithSubject(subject func(meta delivery.Meta) string) SinkOption {
+	if subject == nil {
+		panic("jsqueue: WithSubject: the function is nil")
+	}
+	return func(s *sinkSettings) { s.subjectOf = subject }
+}
+
+// WithOnlyWriter says that nothing else publishes to the stream. Each message is published only directly behind the one before, so a sink
+// that another process has taken over from publishes nothing any more: Put returns an error that matches [ErrNotTheOnlyWriter], for good. Messages
+// are then published one after the other.
+func WithOnlyWriter(stream string) SinkOption {
+	if stream == "" {
+		panic("jsqueue: WithOnlyWriter: the stream has no name")
+	}
+	return func(s *sinkSettings) { s.only = stream }
+}
+
+// WithConfirmWithin sets how long Put waits for the confirmation of a message; the default is 10 s. It panics if d ≤ 0.
+func WithConfirmWithin(d time.Duration) SinkOption {
+	if d <= 0 {
+		panic(fmt.Sprintf("jsqueue: WithConfirmWithin: %v is not positive", d))
+	}
+	return func(s *sinkSettings) { s.timeout = d }
+}
+
+// NewSink returns a sink that publishes to a subject, which must belong to a stream. It panics if an argument is nil or empty.
+func NewSink[T any](js jetstream.JetStream, subject string, c codec.Codec[T], opts ...SinkOption) *Sink[T] {
+	nils.Refuse("jsqueue: NewSink", "JetStream", js)
+	nils.Refuse("jsqueue: NewSink", "codec", c)
+	if subject == "" || strings.ContainsAny(subject, "*> \t\r\n") {
+		panic(fmt.Sprintf("jsqueue: NewSink: cannot publish to the subject %q", subject))
+	}
+	s := &Sink[T]{
+		js: js, subject: subject, codec: c, writing: make(chan struct{}, 1),
+		sinkSettings: sinkSettings{subjectOf: func(delivery.Meta) string { return "" }, timeout: defaultConfirm},
+	}
+	for i, opt := range opts {
+		if opt == nil {
+			panic(fmt.Sprintf("jsqueue: NewSink: option %d is nil", i))
+		}
+		opt(&s.sinkSettings)
+	}
+	return s
+}
+
+const defaultConfirm = 10 * time.Second
+
+// Put implements [delivery.Sink]. After an error, the messages that were confirmed are acknowledged.
+func (s *Sink[T]) Put(ctx context.Context, messages []delivery.Message[T]) error {
+	if ctx.Err() != nil {
+		return context.Cause(ctx)
+	}
+	encoded := make([]*nats.Msg, 0, len(messages))
+	kept := make([]delivery.Message[T], 0, len(messages))
+	for _, m := range messages {
+		e, err := s.encode(m)
+		if err != nil {
+			m.Reject(err)
+			continue
+		}
+		encoded, kept = append(encoded, e), append(kept, m)
+	}
+	var errs []error
+	if s.only != "" {
+		errs = s.publishOrdered(ctx, encoded)
+	} else {
+		errs = s.publish(ctx, encoded)
+	}
+	err := errors.Join(errs...)
+	if err == nil {
+		return nil
+	}
+	for i := range kept {
+		if errs[i] == nil {
+			kept[i].Ack()
+		}
+	}
+	return firstOf(errs)
+}
+
+// firstOf returns the first error; the others of a call usually say the same.
+func firstOf(errs []error) error {
+	for _, err := range errs {
+		if err != nil {
+			return fmt.Errorf("jsqueue: publishing: %w", err)
+		}
+	}
+	return nil
+}
+
+func (s *Sink[T]) encode(m delivery.Message[T]) (*nats.Msg, error) {
+	meta := m.Meta()
+	meta = delivery.Meta{ID: meta.ID, Key: meta.Key, Origin: meta.Origin, Provider: meta.Provider, Headers: meta.Headers}
+	out := &nats.Msg{Subject: s.subjectOf(meta)}
+	if out.Subject == "" {
+		out.Subject = s.subject
+	}
+	h, err := writeHeaders(meta, codec.SchemaOf(s.codec))
+	if err != nil {
+		return nil, err
+	}
+	out.Header = h
+	err = quietly(func() (err error) {
+		out.Data, err = s.codec.Append(nil, m.Value)
+		return err
+	})
+	return out, err
+}
+
+// window is how many messages of a Put are published and not confirmed, at most.
+const window = 256
+
+// publish publishes messages and waits until they are confirmed.
+func (s *Sink[T]) publish(ctx context.Context, ms []*nats.Msg) []error {
+	errs := make([]error, len(ms))
+	futures := make([]jetstream.PubAckFuture, len(ms))
+	wait := func(i int) {
+		if errs[i] != nil {
+			return
+		}
+		waiting, cancel := context.WithTimeout(ctx, s.timeout)
+		defer cancel()
+		select {
+		case <-futures[i].Ok():
+		case errs[i] = <-futures[i].Err():
+		case <-waiting.Done():
+			errs[i] = context.Cause(waiting)
+		}
+	}
+	for i, m := range ms {
+		if i >= window {
+			wait(i - window)
+		}
+		for {
+			futures[i], errs[i] = s.js.PublishMsgAsync(m, jetstream.WithStallWait(s.timeout))
+			// Others publish on the same connection, and have all of its window.
+			if !errors.Is(errs[i], jetstream.ErrTooManyStalledMsgs) || ctx.Err() != nil {
+				break
+			}
+		}
+	}
+	for i := max(0, len(ms)-window); i < len(ms); i++ {
+		wait(i)
+	}
+	return errs
+}
+
+// publishOrdered publishes messages directly behind each other.
+func (s *Sink[T]) publishOrdered(ctx context.Context, ms []*nats.Msg) []error {
+	errs := make([]error, len(ms))
+	s.writing <- struct{}{}
+	defer func() { <-s.writing }()
+	for i, m := range ms {
+		if err := s.publishNext(ctx, m); err != nil {
+			for j := range errs[i:] {
+				errs[i+j] = err
+			}
+			break
+		}
+	}
+	return errs
+}
+
+func (s *Sink[T]) publishNext(ctx context.Context, m *nats.Msg) error {
+	ctx, cancel := context.WithTimeout(ctx, s.timeout)
+	defer cancel()
+	if !s.known {
+		stream, err := s.js.Stream(ctx, s.only)
+		if err != nil {
+			return err
+		}
+		s.last, s.known = stream.CachedInfo().State.LastSeq, true
+	}
+	if err := s.clearDoubt(ctx); err != nil {
+		return err
+	}
+	ack, err := s.js.PublishMsg(ctx, m, jetstream.WithExpectLastSequence(s.last), jetstream.WithExpectStream(s.only))
+	api, refused := errors.AsType[*jetstream.APIError](err)
+	switch {
+	case refused && api.ErrorCode == jetstream.JSErrCodeStreamWrongLastSequence:
+		return fmt.Errorf("%w %q: %w", ErrNotTheOnlyWriter, s.only, err)
+	case err != nil:
+		if !refused {
+			s.doubt = m
+		}
+		return err
+	}
+	s.last = max(s.last, ack.Sequence)
+	return nil
+}
+
+// clearDoubt finds out whether a message was stored that was not confirmed.
+func (s *Sink[T]) clearDoubt(ctx context.Context) error {
+	if s.doubt == nil {
+		return nil
+	}
+	stream, err := s.js.Stream(ctx, s.only)
+	if err != nil {
+		return err
+	}
+	next, err := stream.GetMsg(ctx, s.last+1)
+	switch {
+	case errors.Is(err, jetstream.ErrMsgNotFound):
+	case err != nil:
+		return err
+	case next.Subject == s.doubt.Subject && next.Header.Get(jetstream.MsgIDHeader) == s.doubt.Header.Get(jetstream.MsgIDHeader) &&
+		bytes.Equal(next.Data, s.doubt.Data):
+		s.last++
+	}
+	s.doubt = nil
+	return nil
+}
+
+func quietly(f func() error) error {
+	return guard.Call(f, func(recovered any) error { return panics.New("jsqueue", recovered) })
+}

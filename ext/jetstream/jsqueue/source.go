@@ -1,0 +1,449 @@
+package jsqueue
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"sync"
+	"time"
+
+	"github.com/benbjohnson/clock"
+	"github.com/nats-io/nats.go"
+	"github.com/nats-io/nats.go/jetstream"
+
+	"github.com/weirflow/weir/codec"
+	"github.com/weirflow/weir/delivery"
+	"github.com/weirflow/weir/delivery/store"
+	"github.com/weirflow/weir/internal/nils"
+)
+
+const (
+	defaultAckWait = 30 * time.Second // the server's
+	onePull        = 3 * time.Second  // how long the server keeps a request for messages
+	firstPause     = 50 * time.Millisecond
+	lastPause      = time.Second
+)
+
+// errSourceClosed is returned by a source that was closed.
+var errSourceClosed = errors.New("jsqueue: the source is closed")
+
+// Source returns the messages of a durable pull consumer, as a [delivery.Source]. Any number of sources share a consumer.
+//
+// The id of a message is that in its headers, if a weir sink has published it; else it is made of the names of the stream and the sequence
+// number. The header Nats-Subject of its Meta is the subject.
+//
+// A redelivery of a message that is in flight here joins that one (law D2). A connection that breaks and a server that restarts are waited for,
+// and logged; a consumer that is gone is an error of Receive.
+type Source[T any] struct {
+	js       jetstream.JetStream
+	consumer jetstream.Consumer
+	name     string // of stream and consumer, for messages
+	codec    codec.Codec[T]
+	lease    time.Duration
+	sourceSettings
+
+	ctx       context.Context // ends with Close
+	cancel    context.CancelCauseFunc
+	kick      chan struct{} // room for one; to the recorder: there are verdicts
+	arrived   chan struct{} // room for one; to Receive: a pull has ended
+	ended     chan struct{} // closed by the recorder when it ends
+	pulls     sync.WaitGroup
+	receiving sync.Mutex // held by Receive
+
+	mu       sync.Mutex
+	held     map[uint64]*held // by sequence number of the stream
+	settled  []*held          // of those, with a verdict
+	delayed  map[uint64]*delayed
+	buffer   []jetstream.Msg // came for a Receive that is under way
+	waiting  bool            // there is one
+	pulling  bool            // a request for one message is at the server
+	pullErr  error           // why the last one failed
+	failure  error           // for the next Receive
+	closed   bool
+	codecs   map[string]codec.Codec[T] // by schema
+	released bool                      // what was in flight at Close was given back
+}
+
+// held is a message that was received, and whose verdict the server has not confirmed. All but meta, raw and schema is guarded by Source.mu.
+type held struct {
+	seq     uint64
+	msg     jetstream.Msg // the last delivery
+	meta    delivery.Meta
+	raw     []byte
+	schema  []byte
+	verdict *delivery.Verdict // nil: in flight
+	at      time.Time         // of the verdict
+}
+
+// delayed is a message that waits at the server.
+type delayed struct {
+	due   time.Time
+	msg   jetstream.Msg
+	timer *clock.Timer
+}
+
+type sourceSettings struct {
+	clock  clock.Clock
+	logger *slog.Logger
+	dead   store.Store
+	queue  string
+}
+
+// SourceOption changes a setting of [NewSource].
+type SourceOption func(*sourceSettings)
+
+// WithDeadLetters sets the queue for messages that are rejected or that the codec cannot read: they are put there, and then acknowledged as
+// done for good. Without it they are logged, and stay in the stream if that keeps messages that are acknowledged.
+func WithDeadLetters(s store.Store, queue string) SourceOption {
+	nils.Refuse("jsqueue: WithDeadLetters", "store", s)
+	if queue == "" {
+		panic("jsqueue: WithDeadLetters: the queue has no name")
+	}
+	return func(set *sourceSettings) { set.dead, set.queue = s, queue }
+}
+
+// WithClock sets the clock by which leases are extended and delays end; the default is the machine's.
+func WithClock(c clock.Clock) SourceOption {
+	nils.Refuse("jsqueue: WithClock", "clock", c)
+	return func(s *sourceSettings) { s.clock = c }
+}
+
+// WithLogger sets the logger; the default is slog.Default(). Dead letters, verdicts that were not confirmed and a server that does not answer are
+// logged at warn level.
+func WithLogger(l *slog.Logger) SourceOption {
+	nils.Refuse("jsqueue: WithLogger", "logger", l)
+	return func(s *sourceSettings) { s.logger = l }
+}
+
+// NewSource returns a source of the messages of a consumer, which was created with js. The error says which setting of the consumer does not
+// fit. The source must be closed; the connection stays open. It panics if an argument is nil.
+func NewSource[T any](ctx context.Context, js jetstream.JetStream, consumer jetstream.Consumer, c codec.Codec[T], opts ...SourceOption) (*Source[T], error) {
+	nils.Refuse("jsqueue: NewSource", "JetStream", js)
+	nils.Refuse("jsqueue: NewSource", "consumer", consumer)
+	nils.Refuse("jsqueue: NewSource", "codec", c)
+	set := sourceSettings{clock: clock.New(), logger: slog.Default()}
+	for i, opt := range opts {
+		if opt == nil {
+			panic(fmt.Sprintf("jsqueue: NewSource: option %d is nil", i))
+		}
+		opt(&set)
+	}
+	info, err := consumer.Info(ctx)
+	if err != nil {
+		return nil, fmt.Errorf("jsqueue: %w", err)
+	}
+	name := info.Stream + "/" + info.Name
+	cfg := info.Config
+	switch {
+	case cfg.AckPolicy != jetstream.AckExplicitPolicy:
+		return nil, fmt.Errorf("jsqueue: consumer %s: its AckPolicy is %v, must be explicit", name, cfg.AckPolicy)
+	case cfg.MaxDeliver > 0:
+		return nil, fmt.Errorf("jsqueue: consumer %s: its MaxDeliver is %d: the server would drop messages that are not done (law D5)", name, cfg.MaxDeliver)
+	case len(cfg.BackOff) > 0:
+		return nil, fmt.Errorf("jsqueue: consumer %s: it has a BackOff, which takes the place of AckWait", name)
+	}
+	lease := cfg.AckWait
+	if lease <= 0 {
+		lease = defaultAckWait
+	}
+	running, cancel := context.WithCancelCause(context.Background())
+	s := &Source[T]{
+		js: js, consumer: consumer, name: name, codec: c, lease: lease, sourceSettings: set, ctx: running, cancel: cancel,
+		kick: make(chan struct{}, 1), arrived: make(chan struct{}, 1), ended: make(chan struct{}),
+		held: map[uint64]*held{}, delayed: map[uint64]*delayed{}, codecs: map[string]codec.Codec[T]{},
+	}
+	go s.record() // ends with Close, which waits for it
+	return s, nil
+}
+
+// Receive implements [delivery.Source].
+func (s *Source[T]) Receive(ctx context.Context, n int) ([]delivery.Message[T], error) {
+	if n < 1 {
+		panic(fmt.Sprintf("jsqueue: Receive: n is %d, must be at least 1", n))
+	}
+	s.receiving.Lock()
+	defer s.receiving.Unlock()
+	if err := s.begin(); err != nil {
+		return nil, err
+	}
+	defer s.end()
+	pause := firstPause
+	for {
+		ms, err := s.fetch(n)
+		switch {
+		case s.ctx.Err() != nil:
+			return nil, errSourceClosed // Close gives back what was taken
+		case err == nil && len(ms) > 0:
+			return ms, nil
+		case err != nil:
+			if err := s.fatal(ctx, err); err != nil {
+				return nil, err
+			}
+			if pause == firstPause {
+				s.logger.Warn("weir: JetStream does not answer", "consumer", s.name, "error", err)
+			}
+		}
+		if ctx.Err() != nil {
+			return nil, context.Cause(ctx)
+		}
+		if err == nil {
+			pause = firstPause
+			s.pull()
+			select {
+			case <-s.arrived:
+			case <-ctx.Done():
+			case <-s.ctx.Done():
+			}
+			continue
+		}
+		timer := s.clock.Timer(pause)
+		select {
+		case <-timer.C:
+			pause = min(2*pause, lastPause)
+		case <-ctx.Done():
+		case <-s.ctx.Done():
+		}
+		timer.Stop()
+	}
+}
+
+// begin says that a Receive waits for messages, or why it cannot.
+func (s *Source[T]) begin() error {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.closed {
+		return errSourceClosed
+	}
+	if err := s.failure; err != nil {
+		s.failure = nil
+		return err
+	}
+	s.waiting = true
+	return nil
+}
+
+// end gives back what came for a Receive that returns without it.
+func (s *Source[T]) end() {
+	s.mu.Lock()
+	s.waiting = false
+	unwanted := s.buffer
+	s.buffer = nil
+	s.mu.Unlock()
+	for _, m := range unwanted {
+		_ = m.Nak() // or it comes again after its lease
+	}
+}
+
+// fatal returns the error for a consumer that will not come back, else nil.
+func (s *Source[T]) fatal(ctx context.Context, err error) error {
+	if errors.Is(err, nats.ErrConnectionClosed) || errors.Is(err, jetstream.ErrConsumerDeleted) {
+		return fmt.Errorf("jsqueue: consumer %s: %w", s.name, err)
+	}
+	if errors.Is(err, nats.ErrNoResponders) { // also of a server that is not ready
+		if _, gone := s.consumer.Info(ctx); errors.Is(gone, jetstream.ErrConsumerNotFound) || errors.Is(gone, jetstream.ErrStreamNotFound) {
+			return fmt.Errorf("jsqueue: consumer %s: %w", s.name, gone)
+		}
+	}
+	return nil
+}
+
+// fetch returns what came already and what the server has now, up to n messages. It is not broken off by the context of Receive: what is
+// on its way then would have to wait for the end of its lease.
+func (s *Source[T]) fetch(n int) ([]delivery.Message[T], error) {
+	s.mu.Lock()
+	got := s.buffer[:min(n, len(s.buffer))]
+	s.buffer = s.buffer[len(got):]
+	err := s.pullErr
+	s.pullErr = nil
+	s.mu.Unlock()
+	ms := s.take(got)
+	if len(ms) == n || err != nil {
+		return ms, err
+	}
+	batch, err := s.consumer.FetchNoWait(n - len(ms))
+	if err == nil {
+		for m := range batch.Messages() {
+			ms = append(ms, s.take([]jetstream.Msg{m})...)
+		}
+		err = batch.Error()
+	}
+	if len(ms) > 0 {
+		return ms, nil
+	}
+	return nil, err
+}
+
+// pull asks the server for one message, if no such request is under way. A Receive that is cancelled leaves it there: a message that comes
+// when no Receive waits any more is given back.
+func (s *Source[T]) pull() {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.pulling || s.closed {
+		return
+	}
+	s.pulling = true
+	s.pulls.Go(func() { // ends with the request, or with Close
+		ctx, cancel := context.WithTimeout(s.ctx, onePull)
+		defer cancel()
+		batch, err := s.consumer.Fetch(1, jetstream.FetchContext(ctx))
+		if err == nil {
+			for m := range batch.Messages() {
+				s.arrive(m)
+			}
+			err = batch.Error()
+		}
+		s.mu.Lock()
+		s.pulling = false
+		if err != nil && !errors.Is(err, context.DeadlineExceeded) && s.ctx.Err() == nil {
+			s.pullErr = err
+		}
+		s.mu.Unlock()
+		wake(s.arrived)
+	})
+}
+
+func (s *Source[T]) arrive(m jetstream.Msg) {
+	s.mu.Lock()
+	wanted := s.waiting && !s.closed
+	if wanted {
+		s.buffer = append(s.buffer, m)
+	}
+	s.mu.Unlock()
+	if !wanted {
+		_ = m.Nak() // or it comes again after its lease
+	}
+}
+
+// take makes messages of deliveries.
+func (s *Source[T]) take(deliveries []jetstream.Msg) (ms []delivery.Message[T]) {
+	for _, d := range deliveries {
+		at, err := d.Metadata()
+		if err != nil {
+			s.logger.Warn("weir: a message without metadata came from a consumer", "consumer", s.name, "error", err)
+			continue
+		}
+		h := &held{seq: at.Sequence.Stream, msg: d, raw: d.Data()}
+		meta, schema, err := readHeaders(d, at)
+		meta.Visit++
+		h.meta, h.schema = meta, schema
+		if !s.hold(h) {
+			continue
+		}
+		var value T
+		if err == nil {
+			value, err = s.decode(schema, h.raw)
+		}
+		if err != nil {
+			s.settle(h, delivery.Verdict{Kind: delivery.Rejected, Err: &decodeError{err}})
+			continue
+		}
+		ms = append(ms, delivery.New(value, &meta, func(v delivery.Verdict) { s.settle(h, v) }))
+	}
+	return ms
+}
+
+// decodeError is the error of a message that cannot be read.
+type decodeError struct{ error }
+
+func (e *decodeError) Unwrap() error { return e.error }
+
+// hold notes a message. It returns false for one that is in flight here, which goes on with the new delivery (law D2), and for one that came
+// before its delay is over (law D3).
+func (s *Source[T]) hold(h *held) bool {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if other := s.held[h.seq]; other != nil {
+		other.msg = h.msg
+		return false
+	}
+	if d := s.delayed[h.seq]; d != nil {
+		if rest := d.due.Sub(s.clock.Now()); rest > 0 {
+			d.msg = h.msg
+			_ = h.msg.NakWithDelay(rest + restartSlack)
+			return false
+		}
+		d.timer.Stop()
+		delete(s.delayed, h.seq)
+	}
+	s.held[h.seq] = h
+	return true
+}
+
+// settle takes the verdict on a message, from any goroutine.
+func (s *Source[T]) settle(h *held, v delivery.Verdict) {
+	s.mu.Lock()
+	if s.held[h.seq] == h && !s.closed {
+		h.verdict, h.at = &v, s.clock.Now()
+		s.settled = append(s.settled, h)
+	}
+	s.mu.Unlock()
+	wake(s.kick)
+}
+
+func (s *Source[T]) decode(schema, raw []byte) (value T, err error) {
+	c, err := s.codecFor(schema)
+	if err != nil {
+		return value, err
+	}
+	err = quietly(func() (err error) {
+		value, err = c.Decode(raw)
+		return err
+	})
+	return value, err
+}
+
+// codecFor returns the codec for values that were written with a schema.
+func (s *Source[T]) codecFor(schema []byte) (codec.Codec[T], error) {
+	if schema == nil {
+		return s.codec, nil
+	}
+	s.mu.Lock()
+	c := s.codecs[string(schema)]
+	s.mu.Unlock()
+	if c != nil {
+		return c, nil
+	}
+	err := quietly(func() (err error) {
+		c, err = codec.WithSchema(s.codec, schema)
+		return err
+	})
+	if err != nil {
+		return nil, err
+	}
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if len(s.codecs) >= 100 { // many versions of a program
+		clear(s.codecs)
+	}
+	s.codecs[string(schema)] = c
+	return c, nil
+}
+
+// Close implements [delivery.Source].
+func (s *Source[T]) Close(ctx context.Context) error {
+	s.mu.Lock()
+	first := !s.closed
+	s.closed = true
+	s.mu.Unlock()
+	if first {
+		s.cancel(errSourceClosed)
+	}
+	select {
+	case <-s.ended:
+	case <-ctx.Done():
+		return context.Cause(ctx)
+	}
+	s.pulls.Wait()
+	s.receiving.Lock() // a Receive that was taking has noted what it took
+	defer s.receiving.Unlock()
+	return s.giveBack(ctx)
+}
+
+// wake sends to a channel with room for one.
+func wake(c chan struct{}) {
+	select {
+	case c <- struct{}{}:
+	default:
+	}
+}
