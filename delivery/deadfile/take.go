@@ -5,7 +5,7 @@ import (
 	"fmt"
 
 	"github.com/weirflow/weir/asyncop"
-	"github.com/weirflow/weir/delivery/internal/failed"
+	"github.com/weirflow/weir/internal/failed"
 	"github.com/weirflow/weir/delivery/store"
 )
 

@@ -12,7 +12,7 @@ import (
 
 	"github.com/weirflow/weir/asyncop"
 	"github.com/weirflow/weir/codec"
-	"github.com/weirflow/weir/delivery/internal/failed"
+	"github.com/weirflow/weir/internal/failed"
 	"github.com/weirflow/weir/delivery/store"
 	"github.com/weirflow/weir/internal/nils"
 )

@@ -1,0 +1,289 @@
+package kafka
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"iter"
+	"maps"
+	"slices"
+	"time"
+
+	"github.com/twmb/franz-go/pkg/kerr"
+	"github.com/twmb/franz-go/pkg/kgo"
+	"github.com/twmb/franz-go/pkg/kmsg"
+
+	"github.com/weirflow/weir/delivery/store"
+)
+
+const (
+	firstRetry = 50 * time.Millisecond // after a message could not be put
+	lastRetry  = 5 * time.Second
+)
+
+// errNothing says that no partition of a commit is ours any more.
+var errNothing = errors.New("nothing to commit")
+
+// fetchError is an error of a partition that cannot be read.
+type fetchError struct {
+	topic     string
+	partition int32
+	err       error
+}
+
+func (e *fetchError) Error() string {
+	return fmt.Sprintf("kafka: topic %q, partition %d: %v", e.topic, e.partition, e.err)
+}
+func (e *fetchError) Unwrap() error { return e.err }
+
+// record commits, puts dead letters and looks after blockers, until the source is closed.
+func (s *Source[T]) record() {
+	tick := s.clock.Ticker(s.commitInterval)
+	defer tick.Stop()
+	retry := s.clock.Timer(time.Hour)
+	retry.Stop()
+	defer retry.Stop()
+	wait := firstRetry
+	for {
+		due := false
+		select {
+		case <-s.ctx.Done():
+			return
+		case <-s.kick:
+		case <-retry.C:
+		case <-tick.C:
+			due = true
+		}
+		if due {
+			s.handOverBlockers()
+		}
+		err := s.putAll(s.ctx)
+		s.pauseAndResume()
+		if err != nil && s.ctx.Err() == nil {
+			s.failed("messages could not be put, which is tried again", err)
+			retry.Reset(wait)
+			wait = min(2*wait, lastRetry)
+		} else {
+			wait = firstRetry
+		}
+		if due {
+			if err := s.commit(s.ctx, everything); err != nil && s.ctx.Err() == nil && !isRebalance(err) {
+				s.failed("a commit has failed, which is tried again", err)
+			}
+		}
+	}
+}
+
+// failed lets the next Receive report an error.
+func (s *Source[T]) failed(what string, err error) {
+	s.logger.Warn("weir: "+what, "error", err)
+	s.mu.Lock()
+	s.failure = err
+	s.mu.Unlock()
+	wake(s.given)
+}
+
+// isRebalance says whether a commit was refused since the group is being rebalanced. What was not committed then is committed after it, or is
+// delivered again elsewhere.
+func isRebalance(err error) bool {
+	for _, e := range []error{kerr.RebalanceInProgress, kerr.IllegalGeneration, kerr.UnknownMemberID, kerr.StaleMemberEpoch, kerr.FencedMemberEpoch} {
+		if errors.Is(err, e) {
+			return true
+		}
+	}
+	return false
+}
+
+// everything is for commit.
+func everything(*part) bool { return true }
+
+// commit commits the partitions of which something was settled.
+func (s *Source[T]) commit(ctx context.Context, which func(*part) bool) error {
+	positions := map[string]map[int32]kgo.EpochOffset{}
+	s.mu.Lock()
+	for id, p := range s.parts {
+		if p.changed == p.committed || p.progress == nil || !which(p) {
+			continue
+		}
+		if positions[id.topic] == nil {
+			positions[id.topic] = map[int32]kgo.EpochOffset{}
+		}
+		positions[id.topic][id.partition] = kgo.EpochOffset{Epoch: -1}
+	}
+	s.mu.Unlock()
+	if len(positions) == 0 {
+		return nil
+	}
+	sent := map[*part]int{}
+	var failed error
+	ctx = kgo.PreCommitFnContext(ctx, func(req *kmsg.OffsetCommitRequest) error { return s.fill(req, which, sent) })
+	s.client.CommitOffsetsSync(ctx, positions, func(_ *kgo.Client, _ *kmsg.OffsetCommitRequest, resp *kmsg.OffsetCommitResponse, err error) {
+		if failed = err; err != nil {
+			return
+		}
+		for _, t := range resp.Topics {
+			for _, p := range t.Partitions {
+				if err := kerr.ErrorForCode(p.ErrorCode); err != nil {
+					failed = errors.Join(failed, fmt.Errorf("kafka: commit of topic %q, partition %d: %w", t.Topic, p.Partition, err))
+				}
+			}
+		}
+	})
+	if failed != nil {
+		if errors.Is(failed, errNothing) {
+			return nil
+		}
+		return failed
+	}
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	for p, changed := range sent {
+		p.committed = changed
+	}
+	return nil
+}
+
+// fill writes the positions into a commit that is about to be sent: those of this moment, and none of a partition that was lost
+// since (law P1). The generation of the group is in the request by now, so what is lost from here on is refused.
+func (s *Source[T]) fill(req *kmsg.OffsetCommitRequest, which func(*part) bool, sent map[*part]int) error {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	for i := range req.Topics {
+		t := &req.Topics[i]
+		t.Partitions = slices.DeleteFunc(t.Partitions, func(c kmsg.OffsetCommitRequestTopicPartition) bool {
+			p := s.parts[partitionID{t.Topic, c.Partition}]
+			return p == nil || p.progress == nil || !which(p)
+		})
+		for j := range t.Partitions {
+			c := &t.Partitions[j]
+			p := s.parts[partitionID{t.Topic, c.Partition}]
+			metadata := p.metadata(s.metadata)
+			c.Offset, c.LeaderEpoch, c.Metadata = p.progress.Low(), p.epoch, &metadata
+			sent[p] = p.changed
+		}
+	}
+	req.Topics = slices.DeleteFunc(req.Topics, func(t kmsg.OffsetCommitRequestTopic) bool { return len(t.Partitions) == 0 })
+	if len(req.Topics) == 0 {
+		return errNothing
+	}
+	return nil
+}
+
+// putAll puts what is to be put. After an error the rest is still there.
+func (s *Source[T]) putAll(ctx context.Context) error {
+	for {
+		e, m := s.nextPut()
+		if e == nil {
+			return nil
+		}
+		if err := quietly(func() error { return e.put(ctx, m) }); err != nil {
+			return fmt.Errorf("kafka: record %s could not be put: %w", e.name(), err)
+		}
+		s.wasPut(e)
+	}
+}
+
+func (s *Source[T]) nextPut() (*entry, store.Message) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if len(s.putting) == 0 {
+		return nil, store.Message{}
+	}
+	e := s.putting[0]
+	m := store.Message{Meta: *e.meta, Payload: e.record.Value}
+	if e.verdict == nil { // a blocker
+		m.Meta.Visit = max(1, m.Meta.Visit)
+		m.Delay = max(0, e.due.Sub(s.clock.Now()))
+		return e, m
+	}
+	m.Cause = store.Permanent
+	if _, unreadable := errors.AsType[*unreadableError](e.verdict); unreadable {
+		m.Meta.Visit-- // there was none
+		m.Cause = store.Undecodable
+	} else {
+		m.Meta.LastFailure = s.clock.Now()
+		if m.Meta.FirstFailure.IsZero() {
+			m.Meta.FirstFailure = m.Meta.LastFailure
+		}
+	}
+	m.Meta.LastError = fmt.Sprint(e.verdict) // fmt recovers panics of users' errors
+	return e, m
+}
+
+func (s *Source[T]) wasPut(e *entry) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if len(s.putting) > 0 && s.putting[0] == e { // else its partition was lost
+		s.putting = slices.Delete(s.putting, 0, 1)
+	}
+	if e.part != nil {
+		e.part.settle(e)
+		e.part.release()
+	}
+}
+
+// handOverBlockers hands over what has waited for too long.
+func (s *Source[T]) handOverBlockers() {
+	if s.handOver == nil {
+		return
+	}
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	for _, p := range s.parts {
+		for _, e := range p.entries {
+			if e.state == waiting && !p.leaving && s.blocks(e) {
+				s.waiting.Cancel(&e.timer)
+				s.put(e, s.handOver)
+			}
+		}
+	}
+}
+
+// pauseAndResume looks at what may be fetched.
+func (s *Source[T]) pauseAndResume() {
+	pause, resume := map[string][]int32{}, map[string][]int32{}
+	s.mu.Lock()
+	for id, p := range s.parts {
+		if p.progress == nil || p.leaving {
+			continue
+		}
+		more := 2 * maxPoll
+		if p.paused {
+			more *= 2 // it is not resumed for a single message
+		}
+		full := p.progress.Full(s.metadata, more)
+		if s.handOver == nil && s.blockedFor > 0 {
+			blocker := p.entries[p.progress.Low()]
+			full = full || blocker != nil && s.blocks(blocker)
+		}
+		switch {
+		case full && !p.paused:
+			pause[id.topic] = append(pause[id.topic], id.partition)
+		case !full && p.paused:
+			resume[id.topic] = append(resume[id.topic], id.partition)
+		}
+		p.paused = full
+	}
+	s.mu.Unlock()
+	if len(pause) > 0 {
+		s.client.PauseFetchPartitions(pause)
+	}
+	if len(resume) > 0 {
+		s.client.ResumeFetchPartitions(resume)
+	}
+}
+
+// ids returns the partitions of a map by topic.
+func ids(m map[string][]int32) iter.Seq[partitionID] {
+	return func(yield func(partitionID) bool) {
+		for topic, partitions := range m {
+			for _, p := range partitions {
+				if !yield(partitionID{topic, p}) {
+					return
+				}
+			}
+		}
+	}
+}
+
+func sorted(m map[string]string) []string { return slices.Sorted(maps.Keys(m)) }

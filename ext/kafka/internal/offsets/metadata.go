@@ -1,0 +1,186 @@
+package offsets
+
+import (
+	"cmp"
+	"encoding/base64"
+	"encoding/binary"
+	"errors"
+	"math"
+	"slices"
+	"strings"
+
+	"github.com/weirflow/weir/internal/varint"
+)
+
+// Delay is a span in which what is not settled must not be delivered before a time: milliseconds since 1970.
+type Delay struct {
+	Span
+	Due int64
+}
+
+// prefix marks metadata that is ours, and its version. Brokers take the metadata for text, so the rest is base64.
+const prefix = "w1."
+
+var (
+	// ErrForeign is returned by Decode for metadata that someone else has written.
+	ErrForeign = errors.New("not written by weir")
+	errEmpty   = errors.New("a span is empty")
+	errRange   = errors.New("an offset is too large")
+)
+
+var encoding = base64.RawURLEncoding.Strict()
+
+// reserved is the room for delays that there is always: one for all.
+const reserved = 48
+
+// Bytes returns how many bytes metadata of a number of characters has room for.
+func bytesIn(limit int) int { return (limit - len(prefix)) * 3 / 4 }
+
+// size is the number of bytes of a number.
+func size(x int64) int {
+	var b [binary.MaxVarintLen64]byte
+	return binary.PutUvarint(b[:], uint64(x))
+}
+
+// Full says whether metadata of at most limit characters could become too small, when more records arrive and whatever is open is settled
+// in the worst order.
+func (p *Progress) Full(limit, more int) bool {
+	if p.open == 0 {
+		return false // then a record can always come
+	}
+	end := p.next
+	n := binary.MaxVarintLen64
+	at := p.low
+	for _, s := range p.done {
+		n += size(s.From-at) + size(s.To-s.From)
+		at, end = s.To, max(end, s.To)
+	}
+	// Each record that is settled between open ones begins a span at most, or makes two of one gap.
+	span := end - p.low + int64(more)
+	return n+(p.open+more)*(1+size(span)) > bytesIn(limit)-reserved
+}
+
+// Encode returns metadata of at most limit characters: the settled spans above Low, and delays. What does not fit is left out or later, never
+// the other way: the last spans are missing, so that what is settled is delivered again; delays are longer. The delays are in order.
+func (p *Progress) Encode(delays []Delay, limit int) string {
+	if len(p.done) == 0 && len(delays) == 0 {
+		return ""
+	}
+	room := bytesIn(limit) - reserved
+	var spans []byte
+	at, n := p.low, 0
+	for _, s := range p.done {
+		next := binary.AppendUvarint(spans, uint64(s.From-at))
+		next = binary.AppendUvarint(next, uint64(s.To-s.From))
+		if len(next) > room {
+			break
+		}
+		spans, at, n = next, s.To, n+1
+	}
+	b := append(binary.AppendUvarint(nil, uint64(n)), spans...)
+	for _, unit := range []int64{1, 100, 1000, 10_000, 60_000, 600_000, math.MaxInt64} {
+		d := appendDelays(nil, p.low, rounded(delays, unit))
+		if len(b)+len(d) <= bytesIn(limit) {
+			b = append(b, d...)
+			break
+		}
+	}
+	return prefix + encoding.EncodeToString(b)
+}
+
+// rounded returns delays that end at multiples of a unit, later ones, never earlier (law D3). Neighbours that end at the same time become one.
+// With the largest unit all become one.
+func rounded(delays []Delay, unit int64) (out []Delay) {
+	for _, d := range delays {
+		if over := d.Due % unit; over > 0 && unit < math.MaxInt64 {
+			d.Due += min(unit-over, math.MaxInt64-d.Due)
+		}
+		last := len(out) - 1
+		switch {
+		case last >= 0 && unit == math.MaxInt64:
+			out[last].To, out[last].Due = d.To, max(out[last].Due, d.Due)
+		case last >= 0 && out[last].To == d.From && out[last].Due == d.Due:
+			out[last].To = d.To
+		default:
+			out = append(out, d)
+		}
+	}
+	return out
+}
+
+func appendDelays(b []byte, at int64, delays []Delay) []byte {
+	b = binary.AppendUvarint(b, uint64(len(delays)))
+	due := int64(0)
+	for _, d := range delays {
+		b = binary.AppendUvarint(b, uint64(d.From-at))
+		b = binary.AppendUvarint(b, uint64(d.To-d.From))
+		b = binary.AppendVarint(b, d.Due-due)
+		at, due = d.To, d.Due
+	}
+	return b
+}
+
+// Decode returns what Encode has written for a position. The error matches ErrForeign, or says what is damaged.
+func Decode(low int64, metadata string) (done []Span, delays []Delay, err error) {
+	text, ours := strings.CutPrefix(metadata, prefix)
+	if !ours {
+		return nil, nil, ErrForeign
+	}
+	b, err := encoding.DecodeString(text)
+	if err != nil {
+		return nil, nil, err
+	}
+	if low < 0 {
+		return nil, nil, errRange
+	}
+	r := varint.Reader{Rest: b}
+	at := low
+	for n := r.Uvarint(); n > 0 && r.Err == nil; n-- {
+		done = append(done, span(&r, &at, 1))
+	}
+	at = low
+	due := int64(0)
+	for n := r.Uvarint(); n > 0 && r.Err == nil; n-- {
+		d := Delay{Span: span(&r, &at, 0)}
+		step := r.Varint()
+		if due += step; due < 0 || step > 0 && due < step {
+			r.Fail(errRange)
+		}
+		d.Due = due
+		delays = append(delays, d)
+	}
+	if r.Err == nil && len(r.Rest) > 0 {
+		r.Fail(errors.New("something follows"))
+	}
+	if r.Err != nil {
+		return nil, nil, r.Err
+	}
+	return done, delays, nil
+}
+
+// span reads a span that begins at least a number of offsets behind at.
+func span(r *varint.Reader, at *int64, apart uint64) (s Span) {
+	gap, long := r.Uvarint(), r.Uvarint()
+	room := uint64(math.MaxInt64 - *at)
+	switch {
+	case r.Err != nil:
+	case gap < apart || long == 0:
+		r.Fail(errEmpty)
+	case gap > room || long > room-gap:
+		r.Fail(errRange)
+	default:
+		s.From = *at + int64(gap)
+		s.To = s.From + int64(long)
+		*at = s.To
+	}
+	return s
+}
+
+// DueOf returns when an offset is due by delays that are in order; ok is false if it may be delivered at any time.
+func DueOf(delays []Delay, offset int64) (due int64, ok bool) {
+	i, _ := slices.BinarySearchFunc(delays, offset, func(d Delay, offset int64) int { return cmp.Compare(d.To, offset+1) })
+	if i < len(delays) && delays[i].From <= offset {
+		return delays[i].Due, true
+	}
+	return 0, false
+}

@@ -1,0 +1,223 @@
+package offsets
+
+import (
+	"math"
+	"math/rand/v2"
+	"strings"
+	"testing"
+
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+)
+
+func TestGapsDoNotBlock(t *testing.T) {
+	p := New(10, nil)
+	assert.True(t, p.Arrive(12)) // 10 and 11 never come
+	assert.EqualValues(t, 12, p.Low())
+	assert.True(t, p.Arrive(13))
+	assert.True(t, p.Arrive(20))
+	p.Settle(20)
+	p.Settle(13)
+	assert.EqualValues(t, 12, p.Low())
+	p.Settle(12)
+	assert.EqualValues(t, 21, p.Low())
+	assert.Empty(t, p.Encode(nil, 4096))
+}
+
+func TestWhatIsSettledAboveDoesNotArrive(t *testing.T) {
+	p := New(0, nil)
+	for o := range int64(10) {
+		require.True(t, p.Arrive(o))
+	}
+	for _, o := range []int64{1, 2, 5, 9} {
+		p.Settle(o)
+		p.Settle(o) // law D2
+	}
+	done, delays, err := Decode(p.Low(), p.Encode(nil, 4096))
+	require.NoError(t, err)
+	assert.Empty(t, delays)
+	q := New(p.Low(), done)
+	var open []int64
+	for o := range int64(12) {
+		if q.Arrive(o) {
+			open = append(open, o)
+		}
+	}
+	assert.Equal(t, []int64{0, 3, 4, 6, 7, 8, 10, 11}, open)
+	assert.Equal(t, len(open), q.Open())
+}
+
+// TestRandom compares with a map.
+func TestRandom(t *testing.T) {
+	for seed := range uint64(40) {
+		random := rand.New(rand.NewPCG(seed, 1))
+		low := random.Int64N(1000)
+		p := New(low, nil)
+		settled, open := map[int64]bool{}, []int64{}
+		next := low
+		for range 300 {
+			if random.IntN(2) == 0 {
+				gap := random.Int64N(4) * random.Int64N(2)
+				for range gap {
+					settled[next] = true
+					next++
+				}
+				arrived := p.Arrive(next)
+				require.Equal(t, !settled[next], arrived)
+				if arrived {
+					open = append(open, next)
+				}
+				next++
+			} else if len(open) > 0 {
+				i := random.IntN(len(open))
+				p.Settle(open[i])
+				settled[open[i]] = true
+				open = append(open[:i], open[i+1:]...)
+			}
+			if random.IntN(20) == 0 { // a restart, at the offset behind the gap
+				done, _, err := Decode(p.Low(), p.Encode(nil, 4096))
+				if p.Encode(nil, 4096) != "" {
+					require.NoError(t, err)
+				}
+				p, open, next = New(p.Low(), done), nil, p.Low()
+			}
+			want := low
+			for settled[want] {
+				want++
+			}
+			require.Equal(t, max(want, p.Low()), p.Low())
+			for o := low; o < p.Low(); o++ {
+				require.True(t, settled[o], o)
+			}
+			require.Len(t, open, p.Open())
+		}
+	}
+}
+
+// TestPushesBackBeforeItIsFull takes records until it is full, and settles in the order that makes most spans.
+func TestPushesBackBeforeItIsFull(t *testing.T) {
+	for seed := range uint64(15) {
+		random := rand.New(rand.NewPCG(seed, 2))
+		p := New(math.MaxInt64/2, nil)
+		var open []int64
+		next := p.Low()
+		for range 1500 {
+			if !p.Full(4096, 1) {
+				next += random.Int64N(1 << (seed % 15))
+				p.Arrive(next)
+				open = append(open, next)
+				next++
+			}
+			if len(open) > 3 && random.IntN(3) > 0 { // the first one blocks
+				i := 1 + random.IntN(len(open)-1)
+				p.Settle(open[i])
+				open = append(open[:i], open[i+1:]...)
+			}
+		}
+		for i := 1; i < len(open); i += 2 {
+			p.Settle(open[i])
+		}
+		text := p.Encode(nil, 4096)
+		require.LessOrEqual(t, len(text), 4096)
+		done, _, err := Decode(p.Low(), text)
+		require.NoError(t, err)
+		require.Equal(t, p.done, done, "nothing was left out")
+		require.Greater(t, p.Open(), 100, "it is of some use")
+	}
+}
+
+func TestDelays(t *testing.T) {
+	p := New(0, nil)
+	var delays []Delay
+	for o := range int64(900) {
+		p.Arrive(o)
+		if o%2 == 0 {
+			delays = append(delays, Delay{Span{o, o + 1}, 1_800_000_000_000 + o*977})
+		}
+	}
+	for _, limit := range []int{4096, 1000, 200, 100} {
+		text := p.Encode(delays, limit)
+		require.LessOrEqual(t, len(text), limit)
+		_, got, err := Decode(0, text)
+		require.NoError(t, err)
+		for _, d := range delays { // law D3
+			due, ok := DueOf(got, d.From)
+			require.True(t, ok, d)
+			require.GreaterOrEqual(t, due, d.Due)
+		}
+		if limit == 4096 {
+			_, ok := DueOf(got, 1)
+			require.False(t, ok, "what has no delay gets none while there is room")
+		}
+	}
+}
+
+func TestTooLittleRoomLeavesOutTheLast(t *testing.T) {
+	p := New(0, nil)
+	for o := range int64(1000) {
+		p.Arrive(o)
+		if o%2 == 1 {
+			p.Settle(o)
+		}
+	}
+	text := p.Encode(nil, 200)
+	require.LessOrEqual(t, len(text), 200)
+	done, _, err := Decode(0, text)
+	require.NoError(t, err)
+	require.NotEmpty(t, done)
+	require.Equal(t, p.done[:len(done)], done)
+}
+
+func TestDecodeRefuses(t *testing.T) {
+	for _, text := range []string{"", "consumer-1-abc", "w2.AAA"} {
+		_, _, err := Decode(0, text)
+		assert.ErrorIs(t, err, ErrForeign)
+	}
+	for _, text := range []string{"w1.", "w1.!", "w1.AQ", "w1.AQAB", "w1." + strings.Repeat("_", 4000)} {
+		_, _, err := Decode(0, text)
+		assert.Error(t, err)
+		assert.NotErrorIs(t, err, ErrForeign)
+	}
+	p := New(0, nil)
+	p.Arrive(5)
+	p.Arrive(6)
+	p.Settle(6)
+	_, _, err := Decode(math.MaxInt64-1, p.Encode(nil, 4096))
+	assert.Error(t, err, "beyond the last offset")
+}
+
+func FuzzDecode(f *testing.F) {
+	p := New(7, nil)
+	for o := int64(7); o < 40; o++ {
+		p.Arrive(o)
+		if o%3 == 0 {
+			p.Settle(o)
+		}
+	}
+	f.Add(int64(7), p.Encode([]Delay{{Span{8, 9}, 1_800_000_000_000}}, 4096))
+	f.Add(int64(0), "w1.AAA")
+	f.Fuzz(func(t *testing.T, low int64, text string) {
+		done, delays, err := Decode(low, text)
+		if err != nil {
+			return
+		}
+		at := low
+		for _, s := range done {
+			if s.From <= at || s.To <= s.From {
+				t.Fatalf("spans %v above %d", done, low)
+			}
+			at = s.To
+		}
+		p := New(low, done)
+		again, delaysAgain, err := Decode(low, p.Encode(delays, len(text)+200))
+		if len(done)+len(delays) > 0 && (err != nil || len(again) != len(done)) {
+			t.Fatalf("%v, %v became %v, %v: %v", done, delays, again, delaysAgain, err)
+		}
+		for _, d := range delays {
+			due, ok := DueOf(delaysAgain, d.From)
+			if !ok || due < d.Due {
+				t.Fatalf("%v became %v", delays, delaysAgain)
+			}
+		}
+	})
+}

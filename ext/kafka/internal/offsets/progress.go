@@ -1,0 +1,92 @@
+package offsets
+
+import (
+	"slices"
+	"sort"
+)
+
+// Span is the offsets from From up to and without To.
+type Span struct{ From, To int64 }
+
+// Progress is what has arrived of a partition, and what of it is settled. Offsets that never arrive (compaction has removed them, or they are
+// markers of transactions) count as settled as soon as a later one arrives. It has one owner.
+type Progress struct {
+	low  int64  // all below is settled
+	next int64  // behind the last record that has arrived
+	done []Span // settled, above low: in order, with something between each two
+	open int    // arrived and not settled
+}
+
+// New returns the progress of a partition that is read from an offset on, of which spans above are settled. They are in order.
+func New(low int64, done []Span) *Progress {
+	p := &Progress{low: low, next: low}
+	for _, s := range done {
+		p.mark(s)
+	}
+	return p
+}
+
+// Low returns the position to commit: all before it is settled.
+func (p *Progress) Low() int64 { return p.low }
+
+// Next returns the offset behind the last record that has arrived.
+func (p *Progress) Next() int64 { return p.next }
+
+// Open returns how many records have arrived and are not settled.
+func (p *Progress) Open() int { return p.open }
+
+// Arrive notes a record. It returns false for one that is settled already. Offsets only grow.
+func (p *Progress) Arrive(offset int64) bool {
+	if offset > p.next {
+		p.mark(Span{p.next, offset})
+	}
+	p.next = offset + 1
+	if p.Settled(offset) {
+		return false
+	}
+	p.open++
+	return true
+}
+
+// Settle notes that a record that has arrived is settled.
+func (p *Progress) Settle(offset int64) {
+	if offset >= p.next || p.Settled(offset) {
+		return
+	}
+	p.open--
+	p.mark(Span{offset, offset + 1})
+}
+
+// Settled says whether an offset is settled.
+func (p *Progress) Settled(offset int64) bool {
+	i := p.after(offset)
+	return offset < p.low || i > 0 && offset < p.done[i-1].To
+}
+
+// after returns the index of the first span that begins after an offset.
+func (p *Progress) after(offset int64) int {
+	return sort.Search(len(p.done), func(i int) bool { return p.done[i].From > offset })
+}
+
+// mark joins a span with those that it meets.
+func (p *Progress) mark(s Span) {
+	s.From = max(s.From, p.low)
+	if s.From >= s.To {
+		return
+	}
+	from := p.after(s.From)
+	if from > 0 && p.done[from-1].To >= s.From {
+		from--
+		s.From = p.done[from].From
+	}
+	to := from
+	for to < len(p.done) && p.done[to].From <= s.To {
+		s.To = max(s.To, p.done[to].To)
+		to++
+	}
+	p.done = slices.Replace(p.done, from, to, s)
+	if p.done[0].From == p.low {
+		p.low = p.done[0].To
+		p.done = slices.Delete(p.done, 0, 1)
+	}
+}

@@ -1,0 +1,107 @@
+package kafka
+
+import (
+	"fmt"
+	"math"
+	"slices"
+	"time"
+
+	"github.com/twmb/franz-go/pkg/kgo"
+
+	"github.com/weirflow/weir/delivery"
+	"github.com/weirflow/weir/ext/kafka/internal/offsets"
+	"github.com/weirflow/weir/timers"
+)
+
+const forever time.Duration = math.MaxInt64
+
+type partitionID struct {
+	topic     string
+	partition int32
+}
+
+// part is a partition that the source owns. Guarded by Source.mu.
+type part struct {
+	id       partitionID
+	progress *offsets.Progress // nil until the first record, if the group had no position
+	entries  map[int64]*entry  // arrived and not settled
+	delays   []offsets.Delay   // of what the owner before has nacked
+	epoch    int32             // the leader's, of the last record; -1: not known
+	busy     int               // entries that run or are being put
+	idle     chan struct{}     // room for one: busy was 0 once
+	leaving  bool              // it is being given up
+	paused   bool              // no more is to be fetched
+
+	changed, committed int // how often something was settled or nacked, and as of which change it was committed
+}
+
+// state is what becomes of an entry: ready → running → waiting → running … → putting → settled.
+type state uint8
+
+const (
+	ready   state = iota // to be returned by Receive
+	running              // returned, and not settled
+	waiting              // for the time when it is due
+	putting              // into the dead letters, or to where blockers go
+	settled
+)
+
+// entry is a record that has arrived. Guarded by Source.mu, but for what is written once.
+type entry struct {
+	id      partitionID
+	record  *kgo.Record
+	meta    *delivery.Meta
+	damaged error         // of the headers
+	arrived time.Duration // since the start of the source
+
+	part    *part // nil: its partition was lost
+	state   state
+	due     time.Time // of waiting; zero: at once
+	timer   timers.Timer[*entry]
+	put     PutFunc
+	verdict error
+}
+
+func (e *entry) name() string {
+	return fmt.Sprintf("%s/%d/%d", e.id.topic, e.id.partition, e.record.Offset)
+}
+
+func (p *part) release() {
+	if p.busy--; p.busy == 0 {
+		wake(p.idle)
+	}
+}
+
+func (p *part) settle(e *entry) {
+	e.state = settled
+	p.progress.Settle(e.record.Offset)
+	delete(p.entries, e.record.Offset)
+	p.changed++
+}
+
+// metadata returns the metadata of a commit.
+func (p *part) metadata(limit int) string {
+	var delays []offsets.Delay
+	for _, e := range p.entries {
+		if e.state == waiting && !e.due.IsZero() {
+			o := e.record.Offset
+			delays = append(delays, offsets.Delay{Span: offsets.Span{From: o, To: o + 1}, Due: milliseconds(e.due)})
+		}
+	}
+	slices.SortFunc(delays, func(a, b offsets.Delay) int { return int(max(-1, min(1, a.From-b.From))) })
+	for _, d := range p.delays { // what has not arrived yet
+		if d.From = max(d.From, p.progress.Next()); d.From < d.To {
+			delays = append(delays, d)
+		}
+	}
+	return p.progress.Encode(delays, limit)
+}
+
+// milliseconds rounds up (law D3).
+func milliseconds(t time.Time) int64 {
+	ms := t.UnixMilli()
+	if time.UnixMilli(ms).Before(t) {
+		ms++
+	}
+	return ms
+}

@@ -1,0 +1,246 @@
+package kafka
+
+import (
+	"context"
+	"errors"
+	"slices"
+	"time"
+
+	"github.com/twmb/franz-go/pkg/kgo"
+	"github.com/twmb/franz-go/pkg/kmsg"
+
+	"github.com/weirflow/weir/ext/kafka/internal/offsets"
+)
+
+// assigned begins with partitions. Their offsets come next.
+func (s *Source[T]) assigned(_ context.Context, _ *kgo.Client, m map[string][]int32) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	for id := range ids(m) {
+		s.parts[id] = &part{id: id, entries: map[int64]*entry{}, idle: make(chan struct{}, 1), epoch: -1}
+	}
+}
+
+// fetched takes over what owners before have committed.
+func (s *Source[T]) fetched(_ context.Context, _ *kgo.Client, resp *kmsg.OffsetFetchResponse) error {
+	for _, g := range resp.Groups {
+		for _, t := range g.Topics {
+			for _, f := range t.Partitions {
+				if f.ErrorCode == 0 && f.Offset >= 0 {
+					s.restore(partitionID{t.Topic, f.Partition}, f)
+				}
+			}
+		}
+	}
+	return nil
+}
+
+func (s *Source[T]) restore(id partitionID, f kmsg.OffsetFetchResponseGroupTopicPartition) {
+	metadata := ""
+	if f.Metadata != nil {
+		metadata = *f.Metadata
+	}
+	done, delays, err := offsets.Decode(f.Offset, metadata)
+	if err != nil && !errors.Is(err, offsets.ErrForeign) {
+		s.logger.Warn("weir: the metadata of a commit is damaged: what was settled above its offset is delivered again",
+			"topic", id.topic, "partition", id.partition, "offset", f.Offset, "error", err)
+	}
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if p := s.parts[id]; p != nil && p.progress == nil {
+		p.progress, p.delays, p.epoch = offsets.New(f.Offset, done), delays, f.LeaderEpoch
+	}
+}
+
+// arrived takes records. No partition is given up meanwhile.
+func (s *Source[T]) arrived(fetches kgo.Fetches) {
+	var entries []*entry
+	fetches.EachRecord(func(r *kgo.Record) {
+		e := &entry{id: partitionID{r.Topic, r.Partition}, record: r}
+		m, err := MetaFromRecord(r)
+		m.Visit++
+		e.meta, e.damaged = &m, err
+		e.timer.Value = e
+		entries = append(entries, e)
+	})
+	var failed error
+	fetches.EachError(func(topic string, partition int32, err error) {
+		switch {
+		case s.ctx.Err() != nil:
+		case isRebalance(err): // the client joins the group again by itself
+			s.logger.Warn("weir: the group has thrown this member out, which joins again", "error", err)
+		default:
+			failed = errors.Join(failed, &fetchError{topic, partition, err})
+		}
+	})
+	s.mu.Lock()
+	full, back := map[string][]int32{}, []*entry(nil)
+	if failed != nil {
+		s.failure = failed
+	}
+	for _, e := range entries {
+		p := s.parts[e.id]
+		if p == nil || p.leaving {
+			continue // its next owner gets it
+		}
+		if p.progress != nil && e.record.Offset < p.progress.Next() {
+			back = append(back, e)
+			s.restart(p, e.record.Offset)
+		}
+		s.arrive(p, e)
+		if !p.paused && p.progress.Full(s.metadata, 2*maxPoll) {
+			p.paused = true
+			full[p.id.topic] = append(full[p.id.topic], p.id.partition)
+		}
+	}
+	s.mu.Unlock()
+	for _, e := range back {
+		s.logger.Warn("weir: a partition is read again from an earlier offset", "record", e.name())
+	}
+	if len(full) > 0 {
+		s.client.PauseFetchPartitions(full)
+	}
+}
+
+// arrive notes a record. Called with mu held.
+func (s *Source[T]) arrive(p *part, e *entry) {
+	r := e.record
+	if p.progress == nil {
+		p.progress = offsets.New(r.Offset, nil)
+	}
+	p.epoch = r.LeaderEpoch
+	gap := r.Offset > p.progress.Next()
+	arrived := p.progress.Arrive(r.Offset)
+	if gap || !arrived {
+		p.changed++
+	}
+	if !arrived {
+		return
+	}
+	if other := s.running[e.id][r.Offset]; other != nil && other.part == nil && same(other.record, r) { // law D2: it joins
+		other.part = p
+		p.entries[r.Offset] = other
+		p.busy++
+		return
+	}
+	e.part, e.arrived = p, s.now()
+	p.entries[r.Offset] = e
+	now := s.clock.Now()
+	if ms, ok := offsets.DueOf(p.delays, r.Offset); ok {
+		e.due = time.UnixMilli(ms)
+	}
+	if e.meta.Due.After(e.due) {
+		e.due = e.meta.Due
+	}
+	if e.due.After(now) {
+		e.arrived += e.due.Sub(now) // it blocks from then on
+		s.wait(e, e.due.Sub(now))
+		return
+	}
+	s.ready = append(s.ready, e)
+}
+
+// restart forgets what is known of a partition behind an offset to which its consumer was set back: by a reset, or since the log was cut. It is
+// delivered again. Called with mu held.
+func (s *Source[T]) restart(p *part, offset int64) {
+	s.detach(p)
+	p.progress, p.delays, p.entries, p.busy = offsets.New(offset, nil), nil, map[int64]*entry{}, 0
+	p.changed++
+}
+
+func same(a, b *kgo.Record) bool {
+	return a.Timestamp.Equal(b.Timestamp) && a.LeaderEpoch == b.LeaderEpoch
+}
+
+// revoked gives partitions up: what is in flight of them may be settled within a time, and is committed; then the next owner gets them.
+func (s *Source[T]) revoked(_ context.Context, _ *kgo.Client, m map[string][]int32) {
+	parts := s.leave(m)
+	if len(parts) == 0 {
+		return
+	}
+	ctx, cancel := context.WithCancel(s.ctx)
+	defer cancel()
+	limit := s.clock.AfterFunc(s.settleTime, cancel)
+	defer limit.Stop()
+	for _, p := range parts {
+		s.awaitIdle(ctx, p)
+	}
+	last, enough := context.WithTimeout(s.lastContext(), s.settleTime)
+	defer enough()
+	if err := s.commit(last, func(p *part) bool { return slices.Contains(parts, p) }); err != nil {
+		s.logger.Warn("weir: what was settled of partitions that are given up could not be committed: it is delivered again", "error", err)
+	}
+	s.forget(m)
+}
+
+// lastContext is that of a Close that runs, which may need this commit.
+func (s *Source[T]) lastContext() context.Context {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.closed {
+		return s.last
+	}
+	return context.Background()
+}
+
+// leave marks partitions: nothing more of them is returned.
+func (s *Source[T]) leave(m map[string][]int32) (parts []*part) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	for id := range ids(m) {
+		if p := s.parts[id]; p != nil {
+			p.leaving = true
+			parts = append(parts, p)
+			for _, e := range p.entries {
+				s.waiting.Cancel(&e.timer)
+			}
+		}
+	}
+	s.ready = slices.DeleteFunc(s.ready, func(e *entry) bool { return e.part.leaving })
+	return parts
+}
+
+func (s *Source[T]) awaitIdle(ctx context.Context, p *part) {
+	for !s.isIdle(p) {
+		select {
+		case <-p.idle:
+		case <-ctx.Done():
+			return
+		}
+	}
+}
+
+func (s *Source[T]) isIdle(p *part) bool {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return p.busy == 0
+}
+
+// lost ends with partitions that are not ours any more. Nothing is committed for them (law P1).
+func (s *Source[T]) lost(_ context.Context, _ *kgo.Client, m map[string][]int32) {
+	s.leave(m)
+	s.forget(m)
+}
+
+// forget ends with partitions. What runs of them is remembered, since it must not run a second time here.
+func (s *Source[T]) forget(m map[string][]int32) {
+	s.mu.Lock()
+	for id := range ids(m) {
+		if p := s.parts[id]; p != nil {
+			s.detach(p)
+			delete(s.parts, id)
+		}
+	}
+	s.mu.Unlock()
+	s.client.ResumeFetchPartitions(m) // a pause outlives an assignment
+}
+
+// detach parts the entries from their partition. Called with mu held.
+func (s *Source[T]) detach(p *part) {
+	for _, e := range p.entries {
+		s.waiting.Cancel(&e.timer)
+		e.part = nil
+	}
+	s.ready = slices.DeleteFunc(s.ready, func(e *entry) bool { return e.part == nil })
+	s.putting = slices.DeleteFunc(s.putting, func(e *entry) bool { return e.part == nil })
+}

@@ -1,0 +1,183 @@
+package kafka
+
+import (
+	"context"
+	"fmt"
+	"math/rand/v2"
+	"os"
+	"slices"
+	"strconv"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+	"github.com/twmb/franz-go/pkg/kgo"
+
+	"github.com/weirflow/weir/delivery"
+)
+
+// TestRebalances lets workers join, leave and die while keyed messages are worked on. None is lost. Where all workers leave in order, and are
+// given the time to settle, none is doubled, and the messages of a key are done in order. WEIR_LONG=1 runs 50 rebalances.
+func TestRebalances(t *testing.T) {
+	rebalances, messages := 6, 600
+	if os.Getenv("WEIR_LONG") != "" {
+		rebalances, messages = 50, 12000
+	}
+	for _, kills := range []bool{false, true} {
+		for _, balancer := range []kgo.GroupBalancer{kgo.CooperativeStickyBalancer(), kgo.RangeBalancer()} {
+			name := fmt.Sprintf("kills=%v/balancer=%s", kills, balancer.ProtocolName())
+			t.Run(name, func(t *testing.T) {
+				newRebalances(t, balancer).run(rebalances, messages, kills)
+			})
+		}
+	}
+}
+
+const (
+	rebalancePartitions = 6
+	rebalanceKeys       = 40
+)
+
+// rebalances is a run of workers that come and go.
+type rebalances struct {
+	t        *testing.T
+	c        *cluster
+	balancer kgo.GroupBalancer
+	random   *rand.Rand
+	workers  []*worker
+
+	mu   sync.Mutex
+	done map[string][]int // by key, in the order of the acknowledgements
+}
+
+type worker struct {
+	s     *Source[string]
+	ended sync.WaitGroup
+	stop  context.CancelFunc
+}
+
+func newRebalances(t *testing.T, b kgo.GroupBalancer) *rebalances {
+	return &rebalances{
+		t: t, c: newCluster(t, rebalancePartitions, "orders"), balancer: b,
+		random: rand.New(rand.NewPCG(7, 8)), done: map[string][]int{},
+	}
+}
+
+// join starts a worker: messages of a partition are done one after the other, those of different partitions at once.
+func (r *rebalances) join() {
+	s := r.c.source("orders", WithClient(kgo.Balancers(r.balancer)), WithSettleTime(4*time.Second))
+	w := &worker{s: s}
+	var ctx context.Context
+	ctx, w.stop = context.WithCancel(context.Background())
+	r.workers = append(r.workers, w)
+	w.ended.Go(func() {
+		var lanes [rebalancePartitions]chan delivery.Message[string]
+		var working sync.WaitGroup
+		for i := range lanes {
+			lanes[i] = make(chan delivery.Message[string], 20)
+			working.Go(func() {
+				for m := range lanes[i] {
+					r.work(m)
+				}
+			})
+		}
+		for {
+			ms, err := s.Receive(ctx, 20)
+			if err != nil {
+				break
+			}
+			for _, m := range ms {
+				p, _ := strconv.Atoi(m.Meta().Origin.Partition)
+				lanes[p] <- m
+			}
+		}
+		for _, lane := range lanes {
+			close(lane)
+		}
+		working.Wait()
+	})
+}
+
+func (r *rebalances) work(m delivery.Message[string]) {
+	time.Sleep(100 * time.Microsecond)
+	key, number, _ := strings.Cut(m.Value, "/")
+	n, _ := strconv.Atoi(number)
+	r.mu.Lock()
+	r.done[key] = append(r.done[key], n)
+	r.mu.Unlock()
+	m.Ack()
+}
+
+// leave ends a worker: it finishes what it has, and then closes.
+func (r *rebalances) leave(i int, killed bool) {
+	w := r.workers[i]
+	r.workers = slices.Delete(r.workers, i, i+1)
+	if killed {
+		kill(w.s)
+		w.stop()
+		w.ended.Wait()
+		return
+	}
+	w.stop()
+	w.ended.Wait()
+	require.NoError(r.t, w.s.Close(context.Background()))
+}
+
+func (r *rebalances) run(rebalances, messages int, kills bool) {
+	producer := r.c.client(kgo.DefaultProduceTopic("orders"))
+	next := map[string]int{}
+	r.join()
+	for i := range rebalances {
+		var records []*kgo.Record
+		for range messages / rebalances {
+			key := "k" + strconv.Itoa(r.random.IntN(rebalanceKeys))
+			records = append(records, &kgo.Record{Key: []byte(key), Value: []byte(key + "/" + strconv.Itoa(next[key]))})
+			next[key]++
+		}
+		require.NoError(r.t, producer.ProduceSync(context.Background(), records...).FirstErr())
+		time.Sleep(time.Duration(r.random.IntN(60)) * time.Millisecond)
+		switch n := len(r.workers); {
+		case n > 1 && (n == 4 || r.random.IntN(2) == 0):
+			r.leave(r.random.IntN(n), kills && i%2 == 0)
+		default:
+			r.join()
+		}
+	}
+	eventually(r.t, func() bool {
+		r.mu.Lock()
+		defer r.mu.Unlock()
+		for key, n := range next {
+			seen := map[int]bool{}
+			for _, d := range r.done[key] {
+				seen[d] = true
+			}
+			if len(seen) < n {
+				return false
+			}
+		}
+		return true
+	}, "none is lost")
+	for len(r.workers) > 0 {
+		r.leave(0, false)
+	}
+	doubled := 0
+	for key, n := range next {
+		doubled += len(r.done[key]) - n
+		if !kills {
+			assert.True(r.t, slices.IsSorted(r.done[key]), "key %s: %v", key, r.done[key])
+		}
+	}
+	if !kills {
+		assert.Zero(r.t, doubled, "none is doubled")
+	}
+	var behind int64
+	for p := range int32(rebalancePartitions) {
+		info := r.c.PartitionInfo("orders", p)
+		behind += info.HighWatermark - r.c.committed("orders", p).At
+	}
+	assert.Zero(r.t, behind, "all is committed")
+	r.t.Logf("%d messages, %d doubled", messages, doubled)
+}

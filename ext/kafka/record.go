@@ -1,0 +1,61 @@
+package kafka
+
+import (
+	"strconv"
+
+	"github.com/twmb/franz-go/pkg/kgo"
+
+	"github.com/weirflow/weir/delivery"
+)
+
+// place returns where a record stands.
+func place(r *kgo.Record) delivery.Origin {
+	return delivery.Origin{
+		Source:    r.Topic,
+		Partition: strconv.FormatInt(int64(r.Partition), 10),
+		Position:  strconv.FormatInt(r.Offset, 10),
+	}
+}
+
+// MetaFromRecord returns what is known of the message in a record. It reads weir's headers ([delivery.Meta.ToHeaders]). What they do not say
+// comes from the record: its key, and its topic, partition and offset as origin. Other headers are Meta.Headers; of several with one name, the
+// last counts. The error names a header that is damaged.
+func MetaFromRecord(r *kgo.Record) (delivery.Meta, error) {
+	headers := make(map[string]string, len(r.Headers))
+	for _, h := range r.Headers {
+		if h.Key != "" { // no map of headers has a place for it
+			headers[h.Key] = string(h.Value)
+		}
+	}
+	m, err := delivery.MetaFromHeaders(headers)
+	if err != nil {
+		m = delivery.Meta{}
+	}
+	if m.Origin == (delivery.Origin{}) {
+		m.Origin = place(r)
+	}
+	if m.ID == "" {
+		m.ID = m.Origin.ID()
+	}
+	if m.Key == "" {
+		m.Key = string(r.Key)
+	}
+	return m, err
+}
+
+// record returns a record for a topic. The key of the message is the key of the record, and no header.
+func record(topic string, payload []byte, m delivery.Meta) (*kgo.Record, error) {
+	r := &kgo.Record{Topic: topic, Value: payload}
+	if m.Key != "" {
+		r.Key, m.Key = []byte(m.Key), ""
+	}
+	headers, err := m.ToHeaders()
+	if err != nil {
+		return nil, err
+	}
+	r.Headers = make([]kgo.RecordHeader, 0, len(headers))
+	for _, name := range sorted(headers) {
+		r.Headers = append(r.Headers, kgo.RecordHeader{Key: name, Value: []byte(headers[name])})
+	}
+	return r, nil
+}

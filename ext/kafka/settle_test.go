@@ -1,0 +1,453 @@
+package kafka
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"strconv"
+	"sync"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+	"github.com/twmb/franz-go/pkg/kadm"
+	"github.com/twmb/franz-go/pkg/kerr"
+	"github.com/twmb/franz-go/pkg/kfake"
+	"github.com/twmb/franz-go/pkg/kgo"
+	"github.com/twmb/franz-go/pkg/kmsg"
+
+	"github.com/weirflow/weir/codec"
+	"github.com/weirflow/weir/delivery"
+	"github.com/weirflow/weir/delivery/store"
+)
+
+// box is a PutFunc.
+type box struct {
+	mu   sync.Mutex
+	ms   []store.Message
+	fail error
+}
+
+func (b *box) put(_ context.Context, ms ...store.Message) error {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	if b.fail != nil {
+		return b.fail
+	}
+	b.ms = append(b.ms, ms...)
+	return nil
+}
+
+func (b *box) set(err error) {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	b.fail = err
+}
+
+func (b *box) all() []store.Message {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	return append([]store.Message(nil), b.ms...)
+}
+
+func eventually(t testing.TB, ok func() bool, what string) {
+	t.Helper()
+	require.Eventually(t, ok, 20*time.Second, 5*time.Millisecond, what)
+}
+
+func TestMetaOfARecord(t *testing.T) {
+	c := newCluster(t, 1, "orders")
+	c.produce("orders", 1, "0", "1")
+	ms := receive(t, c.source("orders"), 2)
+	m := ms[1].Meta()
+	assert.Equal(t, "orders/0/1", m.ID)
+	assert.Equal(t, "key 1", m.Key)
+	assert.Equal(t, delivery.Origin{Source: "orders", Partition: "0", Position: "1"}, m.Origin)
+	assert.Equal(t, 1, m.Visit)
+}
+
+// TestLowestUnsettledIsCommitted checks law D1.
+func TestLowestUnsettledIsCommitted(t *testing.T) {
+	c := newCluster(t, 1, "orders")
+	c.produce("orders", 1, numbers(10)...)
+	s := c.source("orders")
+	ms := receive(t, s, 10)
+	for _, i := range []int{0, 1, 3, 4, 9} {
+		ms[i].Ack()
+	}
+	eventually(t, func() bool { return c.committed("orders", 0).At == 2 && c.committed("orders", 0).Metadata != "" }, "two are settled")
+	for _, i := range []int{2, 5, 6, 7, 8} {
+		ms[i].Ack()
+	}
+	eventually(t, func() bool { return c.committed("orders", 0).At == 10 }, "all are settled")
+	assert.Empty(t, c.committed("orders", 0).Metadata)
+}
+
+// TestTransactionsAndCompactionDoNotBlock reads what markers, aborted records and compaction have left.
+func TestTransactionsAndCompactionDoNotBlock(t *testing.T) {
+	c := newCluster(t, 1, "plain")
+	require.NoError(t, c.CreateTopic("orders", 1, map[string]string{
+		"cleanup.policy": "compact", "min.cleanable.dirty.ratio": "0", "segment.bytes": "1000000",
+	}))
+	producer := c.client(kgo.TransactionalID("t"), kgo.DefaultProduceTopic("orders"))
+	for i := range 6 {
+		require.NoError(t, producer.BeginTransaction())
+		for j := range 3 {
+			r := &kgo.Record{Key: []byte(strconv.Itoa(j)), Value: fmt.Append(nil, i, "-", j)}
+			require.NoError(t, producer.ProduceSync(t.Context(), r).FirstErr())
+		}
+		require.NoError(t, producer.EndTransaction(t.Context(), kgo.TransactionEndTry(i%2 == 0)))
+	}
+	c.Compact()
+	s := c.source("orders")
+	ctx, cancel := context.WithTimeout(t.Context(), 500*time.Millisecond)
+	defer cancel()
+	var last int64
+	n := 0
+	for {
+		ms, err := s.Receive(ctx, 10)
+		if err != nil {
+			break
+		}
+		for _, m := range ms {
+			assert.NotContains(t, []string{"1", "3", "5"}, m.Value[:1], "aborted")
+			last, err = strconv.ParseInt(m.Meta().Origin.Position, 10, 64)
+			require.NoError(t, err)
+			m.Ack()
+			n++
+		}
+	}
+	require.NotZero(t, n)
+	require.Greater(t, last, int64(n), "there are gaps")
+	eventually(t, func() bool { return c.committed("orders", 0).At == last+1 }, "gaps are settled")
+}
+
+func TestAKilledSourceLosesNothing(t *testing.T) {
+	c := newCluster(t, 2, "orders")
+	c.produce("orders", 2, numbers(20)...)
+	a := c.source("orders")
+	ms := receive(t, a, 20)
+	for _, m := range ms[:5] {
+		m.Ack()
+	}
+	eventually(t, func() bool { return c.committed("orders", 0).Offset.At+c.committed("orders", 1).At >= 3 }, "committed")
+	require.NoError(t, a.commit(t.Context(), everything))
+	kill(a)
+	b := c.source("orders")
+	again := receive(t, b, 15)
+	assert.ElementsMatch(t, values(ms[5:]), values(again))
+	for _, m := range ms {
+		m.Nack(0) // of the dead: it changes nothing
+	}
+	nothing(t, b, 200*time.Millisecond)
+}
+
+// kill ends a source without a commit and without leaving the group.
+func kill(s *Source[string]) {
+	s.mu.Lock()
+	s.closed, s.last = true, s.ctx
+	s.mu.Unlock()
+	s.cancel(errClosed)
+	s.ended.Wait()
+	left, cancel := context.WithCancel(context.Background())
+	cancel()
+	_ = s.client.LeaveGroupContext(left)
+	s.client.CloseAllowingRebalance()
+	s.closing <- struct{}{}
+	s.released = true
+	<-s.closing
+}
+
+// TestPushesBack checks law D4: a partition whose metadata is nearly full is not fetched, another one is.
+func TestPushesBack(t *testing.T) {
+	c := newCluster(t, 2, "orders")
+	c.produce("orders", 2, numbers(4000)...)
+	s := c.source("orders", WithMetadataLimit(1500))
+	ctx, cancel := context.WithTimeout(t.Context(), time.Second)
+	defer cancel()
+	var blocker *delivery.Message[string]
+	open := map[string][]delivery.Message[string]{}
+	for {
+		ms, err := s.Receive(ctx, 50)
+		if err != nil {
+			break
+		}
+		for _, m := range ms {
+			if p := m.Meta().Origin.Partition; p == "0" {
+				if blocker == nil {
+					blocker = &m
+				}
+				open[p] = append(open[p], m)
+			} else {
+				open[p] = append(open[p], m)
+				m.Ack()
+			}
+		}
+	}
+	require.NotNil(t, blocker)
+	assert.Len(t, open["1"], 2000, "the other partition goes on")
+	assert.Less(t, len(open["0"]), 600)
+	for i := 1; i < len(open["0"]); i += 2 { // the most spans that there can be
+		open["0"][i].Ack()
+	}
+	require.NoError(t, s.commit(t.Context(), everything))
+	o := c.committed("orders", 0)
+	assert.Zero(t, o.At)
+	assert.LessOrEqual(t, len(o.Metadata), 1500)
+	for _, m := range open["0"] {
+		m.Ack()
+	}
+	for rest := 2000 - len(open["0"]); rest > 0; {
+		ms := receive(t, s, 1)
+		ms[0].Ack()
+		rest--
+	}
+	eventually(t, func() bool { return c.committed("orders", 0).At == 2000 }, "it goes on")
+}
+
+func TestBlockers(t *testing.T) {
+	t.Run("handed over", func(t *testing.T) {
+		c := newCluster(t, 1, "orders")
+		c.produce("orders", 1, numbers(5)...)
+		var b box
+		s := c.source("orders", WithBlockers(100*time.Millisecond, b.put))
+		ms := receive(t, s, 5)
+		ms[0].Nack(time.Hour)
+		for _, m := range ms[2:] {
+			m.Ack()
+		}
+		eventually(t, func() bool { return c.committed("orders", 0).At == 1 }, "the first one was handed over")
+		require.Len(t, b.all(), 1)
+		got := b.all()[0]
+		assert.Equal(t, "orders/0/0", got.Meta.ID)
+		assert.Equal(t, "0", string(got.Payload))
+		assert.Greater(t, got.Delay, 30*time.Minute, "law D3")
+		ms[1].Nack(time.Hour) // it was worked on until now, and so nothing else had it (law D2)
+		eventually(t, func() bool { return c.committed("orders", 0).At == 5 }, "the second one, too")
+		assert.Len(t, b.all(), 2)
+	})
+	t.Run("its partition is paused", func(t *testing.T) {
+		c := newCluster(t, 1, "orders")
+		c.produce("orders", 1, "0")
+		s := c.source("orders", WithBlockers(50*time.Millisecond, nil))
+		ms := receive(t, s, 1)
+		eventually(t, func() bool {
+			return len(s.client.PauseFetchPartitions(nil)["orders"]) == 1
+		}, "it is paused")
+		c.produce("orders", 1, "1")
+		nothing(t, s, 200*time.Millisecond)
+		ms[0].Ack()
+		assert.Equal(t, []string{"1"}, values(receive(t, s, 1)))
+	})
+}
+
+// TestRejectedIsSettledBehindItsDeadLetter checks law D1.
+func TestRejectedIsSettledBehindItsDeadLetter(t *testing.T) {
+	c := newCluster(t, 1, "orders")
+	c.produce("orders", 1, "0", "1")
+	b := box{fail: errors.New("no room")}
+	s := c.source("orders", WithDeadLetters(b.put))
+	ms := receive(t, s, 2)
+	ms[0].Reject(errors.New("wrong address"))
+	_, err := s.Receive(t.Context(), 1)
+	require.ErrorIs(t, err, b.fail)
+	ms[1].Ack()
+	require.NoError(t, s.commit(t.Context(), everything))
+	assert.LessOrEqual(t, c.committed("orders", 0).At, int64(0))
+	b.set(nil)
+	eventually(t, func() bool { return c.committed("orders", 0).At == 2 }, "settled when it is durable")
+	m := b.all()[0]
+	assert.Equal(t, store.Permanent, m.Cause)
+	assert.Equal(t, "wrong address", m.Meta.LastError)
+	assert.Equal(t, 1, m.Meta.Visit)
+}
+
+func TestUnreadable(t *testing.T) {
+	number := codec.JSON[int]()
+	open := func(t *testing.T, opts ...SourceOption) (*cluster, *Source[int]) {
+		c := newCluster(t, 1, "orders")
+		c.produce("orders", 1, "1", "x", "2")
+		s, err := NewSource("group", []string{"orders"}, number,
+			append([]SourceOption{c.quick(), WithLogger(silent), WithCommitInterval(20 * time.Millisecond)}, opts...)...)
+		require.NoError(t, err)
+		t.Cleanup(func() { _ = s.Close(context.Background()) })
+		return c, s
+	}
+	t.Run("to the dead letters", func(t *testing.T) {
+		var b box
+		c, s := open(t, WithDeadLetters(b.put))
+		for n := 0; n < 2; {
+			ms, err := s.Receive(t.Context(), 10)
+			require.NoError(t, err)
+			for _, m := range ms {
+				m.Ack()
+				n++
+			}
+		}
+		eventually(t, func() bool { return c.committed("orders", 0).At == 3 }, "committed")
+		assert.Equal(t, store.Undecodable, b.all()[0].Cause)
+		assert.Equal(t, "x", string(b.all()[0].Payload))
+	})
+	t.Run("without dead letters", func(t *testing.T) {
+		c, s := open(t)
+		failed := 0
+		for n := 0; n < 2; {
+			ms, err := s.Receive(t.Context(), 10)
+			if err != nil {
+				require.ErrorContains(t, err, "orders/0/1")
+				failed++
+				continue
+			}
+			for _, m := range ms {
+				m.Ack()
+				n++
+			}
+		}
+		assert.Equal(t, 1, failed)
+		require.NoError(t, s.Close(t.Context()))
+		assert.EqualValues(t, 1, c.committed("orders", 0).At)
+	})
+}
+
+// TestDueHeader checks law D3.
+func TestDueHeader(t *testing.T) {
+	c := newCluster(t, 1, "orders")
+	due := time.Now().Add(300 * time.Millisecond)
+	headers, err := delivery.Meta{Visit: 1, Due: due}.ToHeaders()
+	require.NoError(t, err)
+	r := &kgo.Record{Topic: "orders", Value: []byte("later")}
+	for name, v := range headers {
+		r.Headers = append(r.Headers, kgo.RecordHeader{Key: name, Value: []byte(v)})
+	}
+	require.NoError(t, c.admin.ProduceSync(t.Context(), r).FirstErr())
+	c.produce("orders", 1, "now")
+	s := c.source("orders")
+	ms := receive(t, s, 2)
+	assert.Equal(t, []string{"now", "later"}, values(ms))
+	assert.False(t, time.Now().Before(due))
+	assert.Equal(t, 2, ms[1].Meta().Visit)
+}
+
+// TestRevoked checks that what is settled within the time is committed before the next owner gets the partition.
+func TestRevoked(t *testing.T) {
+	c := newCluster(t, 2, "orders")
+	c.produce("orders", 2, numbers(20)...)
+	a := c.source("orders", WithSettleTime(10*time.Second))
+	ms := receive(t, a, 20)
+	var settled atomic.Bool
+	b := c.source("orders")
+	got := make(chan []delivery.Message[string])
+	go func() {
+		ms, err := b.Receive(t.Context(), 1)
+		if err != nil {
+			ms = nil
+		}
+		assert.True(t, settled.Load(), "not before the old owner has let go")
+		got <- ms
+	}()
+	eventually(t, func() bool { return leaving(a) > 0 }, "a rebalance")
+	settled.Store(true)
+	for _, m := range ms {
+		m.Ack()
+	}
+	c.produce("orders", 2, "a", "b", "c", "d")
+	first := <-got
+	for _, m := range first {
+		m.Ack()
+	}
+	all := append(values(first), drain(t, time.Second, a, b)...)
+	assert.ElementsMatch(t, []string{"a", "b", "c", "d"}, all)
+}
+
+func leaving(s *Source[string]) (n int) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	for _, p := range s.parts {
+		if p.leaving {
+			n++
+		}
+	}
+	return n
+}
+
+// drain acknowledges what comes within a time.
+func drain(t testing.TB, d time.Duration, sources ...*Source[string]) (all []string) {
+	ctx, cancel := context.WithTimeout(t.Context(), d)
+	defer cancel()
+	var mu sync.Mutex
+	var wg sync.WaitGroup
+	for _, s := range sources {
+		wg.Go(func() {
+			for {
+				ms, err := s.Receive(ctx, 10)
+				if err != nil {
+					return
+				}
+				mu.Lock()
+				for _, m := range ms {
+					all = append(all, m.Value)
+					m.Ack()
+				}
+				mu.Unlock()
+			}
+		})
+	}
+	wg.Wait()
+	return all
+}
+
+// TestLostPartition checks laws P1 and D2: nothing is committed for a partition that was lost, and what still runs here does not
+// run a second time when it comes back.
+func TestLostPartition(t *testing.T) {
+	c := newCluster(t, 1, "orders")
+	c.produce("orders", 1, "0", "1", "2")
+	s := c.source("orders", WithSettleTime(50*time.Millisecond))
+	ms := receive(t, s, 3)
+	h := c.Fault(kfake.Fault{Keys: []kmsg.Key{kmsg.Heartbeat}, Err: kerr.UnknownMemberID})
+	eventually(t, func() bool { return h.Hits() > 0 }, "it was thrown out")
+	eventually(t, func() bool { return owned(s) == 0 }, "it has lost the partition")
+	ms[0].Ack() // too late: another one may have it
+	eventually(t, func() bool { return owned(s) == 1 }, "it has it again")
+	again := receive(t, s, 1)
+	assert.Equal(t, []string{"0"}, values(again), "1 and 2 still run")
+	nothing(t, s, 200*time.Millisecond)
+	ms[1].Nack(0)
+	assert.Equal(t, []string{"1"}, values(receive(t, s, 1)), "its verdict counts")
+	ms[2].Ack()
+	again[0].Ack()
+	eventually(t, func() bool { return c.committed("orders", 0).At == 1 }, "that is all")
+}
+
+// owned returns how many partitions have their offsets.
+func owned(s *Source[string]) (n int) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return len(s.parts)
+}
+
+func TestFailingCommitIsReportedAndTriedAgain(t *testing.T) {
+	c := newCluster(t, 1, "orders")
+	c.produce("orders", 1, "0")
+	s := c.source("orders")
+	ms := receive(t, s, 1)
+	c.Fault(kfake.Fault{Keys: []kmsg.Key{kmsg.OffsetCommit}, Err: kerr.OffsetMetadataTooLarge})
+	ms[0].Ack()
+	_, err := s.Receive(t.Context(), 1)
+	require.ErrorIs(t, err, kerr.OffsetMetadataTooLarge)
+	eventually(t, func() bool { return c.committed("orders", 0).At == 1 }, "tried again")
+}
+
+func TestForeignMetadataIsLeftAlone(t *testing.T) {
+	c := newCluster(t, 1, "orders")
+	c.produce("orders", 1, numbers(4)...)
+	for _, metadata := range []string{"member-1", "w1.####"} {
+		positions := kadm.Offsets{}
+		positions.Add(kadm.Offset{Topic: "orders", Partition: 0, At: 2, LeaderEpoch: -1, Metadata: metadata})
+		require.NoError(t, kadm.NewClient(c.admin).CommitAllOffsets(t.Context(), "group", positions))
+		s := c.source("orders")
+		assert.Equal(t, []string{"2", "3"}, values(receive(t, s, 2)))
+		require.NoError(t, s.Close(t.Context()))
+	}
+}

@@ -1,0 +1,392 @@
+package kafka
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"slices"
+	"sync"
+	"time"
+
+	"github.com/benbjohnson/clock"
+	"github.com/twmb/franz-go/pkg/kgo"
+
+	"github.com/weirflow/weir/codec"
+	"github.com/weirflow/weir/delivery"
+	"github.com/weirflow/weir/internal/guard"
+	"github.com/weirflow/weir/internal/nils"
+	"github.com/weirflow/weir/internal/panics"
+	"github.com/weirflow/weir/timers"
+)
+
+// maxPoll bounds the records of one poll: so many may arrive after a partition is found to be full.
+const maxPoll = 100
+
+var errClosed = errors.New("kafka: the source is closed")
+
+// Source returns the records of topics as messages, as a member of a consumer group: a [delivery.Source]. Sources of a group, on any number of
+// machines, share the partitions.
+//
+// Of each partition it commits the lowest offset that is not settled. What is settled above it goes into the metadata of the
+// commit, so the next owner of the partition does not deliver it again. Before the metadata is full, the source stops fetching
+// that partition until something is settled.
+//
+// A message that was nacked waits in memory and is delivered again by this source, later messages of its partition meanwhile. The time until
+// which it waits is committed, too. A message whose header Weir-Due is in the future waits in the same way.
+type Source[T any] struct {
+	client *kgo.Client
+	codec  codec.Codec[T]
+	sourceSettings
+
+	start  time.Time
+	ctx    context.Context // of polls and of what is recorded; ends with Close
+	cancel context.CancelCauseFunc
+	demand chan struct{} // room for one; to the poller: Receive wants messages
+	given  chan struct{} // room for one; to Receive: there is something, or may be
+	kick   chan struct{} // room for one; to the recorder: something was settled
+	ended  sync.WaitGroup
+
+	receiving sync.Mutex    // held by Receive
+	closing   chan struct{} // room for one: the goroutine that closes
+	released  bool          // the client is closed; owned by closing
+
+	mu      sync.Mutex // guards what follows; not held while user code, a logger or the client runs
+	parts   map[partitionID]*part
+	running map[partitionID]map[int64]*entry // returned by Receive and not settled, also of partitions that were lost
+	ready   []*entry                         // to be returned
+	waiting timers.Heap[*entry]
+	putting []*entry // to be put: dead letters, blockers
+	want    int      // how many messages the Receive that runs wants; 0: none runs
+	failure error    // for the next Receive
+	closed  bool
+	last    context.Context // of the Close that runs
+}
+
+var _ delivery.Source[int] = (*Source[int])(nil)
+
+// NewSource returns a source of the topics for a group. Values are decoded from those of the records. It panics if an argument is nil or empty;
+// the error is that of the options of the client. The source must be closed.
+func NewSource[T any](group string, topics []string, c codec.Codec[T], opts ...SourceOption) (*Source[T], error) {
+	nils.Refuse("kafka: NewSource", "codec", c)
+	if group == "" || len(topics) == 0 || slices.Contains(topics, "") {
+		panic(fmt.Sprintf("kafka: NewSource: the group %q and the topics %q must have names", group, topics))
+	}
+	set := sourceSettings{
+		clock: clock.New(), logger: slog.Default(), commitInterval: defaultCommitInterval, settleTime: defaultSettleTime, metadata: maxMetadata,
+	}
+	for i, opt := range opts {
+		if opt == nil {
+			panic(fmt.Sprintf("kafka: NewSource: option %d is nil", i))
+		}
+		opt(&set)
+	}
+	s := &Source[T]{
+		codec: c, sourceSettings: set, start: set.clock.Now(),
+		demand: make(chan struct{}, 1), given: make(chan struct{}, 1), kick: make(chan struct{}, 1), closing: make(chan struct{}, 1),
+		parts: map[partitionID]*part{}, running: map[partitionID]map[int64]*entry{},
+	}
+	client := append([]kgo.Opt{kgo.FetchIsolationLevel(kgo.ReadCommitted())}, set.client...)
+	client = append(client, kgo.ConsumerGroup(group), kgo.ConsumeTopics(topics...), kgo.DisableAutoCommit(), kgo.BlockRebalanceOnPoll(),
+		kgo.OnPartitionsAssigned(s.assigned), kgo.OnOffsetsFetched(s.fetched), kgo.OnPartitionsRevoked(s.revoked), kgo.OnPartitionsLost(s.lost))
+	s.ctx, s.cancel = context.WithCancelCause(context.Background())
+	var err error
+	if s.client, err = kgo.NewClient(client...); err != nil {
+		return nil, fmt.Errorf("kafka: %w", err)
+	}
+	s.ended.Go(s.poll)   // ends with Close
+	s.ended.Go(s.record) // the same
+	return s, nil
+}
+
+// now is the time since the start, on the monotonic clock.
+func (s *Source[T]) now() time.Duration { return s.clock.Now().Sub(s.start) }
+
+// Receive implements [delivery.Source].
+func (s *Source[T]) Receive(ctx context.Context, n int) ([]delivery.Message[T], error) {
+	if n < 1 {
+		panic(fmt.Sprintf("kafka: Receive: n is %d, must be at least 1", n))
+	}
+	s.receiving.Lock()
+	defer s.receiving.Unlock()
+	for {
+		entries, wait, err := s.take(n)
+		if err != nil {
+			return nil, err
+		}
+		ms, err := s.messages(entries)
+		if err != nil || len(ms) > 0 {
+			return ms, err
+		}
+		if ctx.Err() != nil {
+			return nil, context.Cause(ctx)
+		}
+		s.await(ctx, n, wait)
+	}
+}
+
+// await returns when there may be something to take.
+func (s *Source[T]) await(ctx context.Context, n int, wait time.Duration) {
+	s.setWant(n)
+	defer s.setWant(0)
+	var due <-chan time.Time
+	if wait > 0 {
+		timer := s.clock.Timer(wait)
+		defer timer.Stop()
+		due = timer.C
+	}
+	wake(s.demand)
+	select {
+	case <-s.given:
+	case <-due:
+	case <-ctx.Done():
+	case <-s.ctx.Done():
+	}
+}
+
+func (s *Source[T]) setWant(n int) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.want = n
+}
+
+// take returns messages to be returned, or how long the first that waits has to wait; 0: none waits.
+func (s *Source[T]) take(n int) (entries []*entry, wait time.Duration, err error) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.closed {
+		return nil, 0, errClosed
+	}
+	if err := s.failure; err != nil {
+		s.failure = nil
+		return nil, 0, err
+	}
+	now := s.now()
+	for len(entries) < n {
+		at, ok := s.waiting.Next()
+		if !ok || at > now { // law D3
+			if ok {
+				wait = at - now
+			}
+			break
+		}
+		entries = append(entries, s.waiting.Pop().Value)
+	}
+	more := min(n-len(entries), len(s.ready))
+	entries = append(entries, s.ready[:more]...)
+	s.ready = slices.Delete(s.ready, 0, more)
+	for _, e := range entries {
+		e.state, e.due = running, time.Time{}
+		e.part.busy++
+		s.run(e)
+	}
+	return entries, wait, nil
+}
+
+// run notes that a message is being worked on. Called with mu held.
+func (s *Source[T]) run(e *entry) {
+	of := s.running[e.part.id]
+	if of == nil {
+		of = map[int64]*entry{}
+		s.running[e.part.id] = of
+	}
+	of[e.record.Offset] = e
+}
+
+// messages decodes. What cannot be read goes to the dead letters, or is the error.
+func (s *Source[T]) messages(entries []*entry) ([]delivery.Message[T], error) {
+	ms := make([]delivery.Message[T], 0, len(entries))
+	for i, e := range entries {
+		value, err := s.decode(e)
+		if err == nil {
+			ms = append(ms, delivery.New(value, e.meta, func(v delivery.Verdict) { s.settle(e, v) }))
+			continue
+		}
+		if s.dead != nil {
+			s.logger.Warn("weir: a record cannot be read and goes to the dead letters", "record", e.name(), "error", err)
+			s.settle(e, delivery.Verdict{Kind: delivery.Rejected, Err: &unreadableError{err}})
+			continue
+		}
+		s.putBack(e, entries[i+1:])
+		for _, m := range ms {
+			m.Nack(0)
+		}
+		return nil, fmt.Errorf("kafka: record %s cannot be read: %w", e.name(), err)
+	}
+	return ms, nil
+}
+
+// putBack leaves a message that cannot be read where it is, and makes others ready again, which were not returned.
+func (s *Source[T]) putBack(unreadable *entry, entries []*entry) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.stop(unreadable) {
+		unreadable.state = waiting // for good
+	}
+	for _, e := range slices.Backward(entries) {
+		if s.stop(e) {
+			e.state = ready
+			s.ready = slices.Insert(s.ready, 0, e)
+		}
+	}
+}
+
+// unreadableError is the error of a record that cannot be read.
+type unreadableError struct{ error }
+
+func (e *unreadableError) Unwrap() error { return e.error }
+
+func (s *Source[T]) decode(e *entry) (value T, err error) {
+	if e.damaged != nil {
+		return value, e.damaged
+	}
+	err = quietly(func() (err error) {
+		value, err = s.codec.Decode(e.record.Value)
+		return err
+	})
+	return value, err
+}
+
+// settle takes the verdict on a message, from any goroutine.
+func (s *Source[T]) settle(e *entry, v delivery.Verdict) {
+	if v.Kind == delivery.Rejected && s.dead == nil {
+		s.logger.Error("weir: a message was rejected", "record", e.name(), "error", v.Err)
+		v.Kind = delivery.Acked
+	}
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.closed || !s.stop(e) {
+		return
+	}
+	defer wake(s.kick)
+	switch v.Kind {
+	case delivery.Acked:
+		e.part.settle(e)
+	case delivery.Rejected:
+		e.verdict = v.Err
+		s.put(e, s.dead)
+	case delivery.Nacked:
+		e.part.changed++
+		e.due = s.clock.Now().Add(v.Delay)
+		if s.blocks(e) && s.handOver != nil {
+			s.put(e, s.handOver)
+			return
+		}
+		s.wait(e, v.Delay)
+		wake(s.given)
+	}
+}
+
+// stop notes that a message is not being worked on any more. It returns false if its partition was lost. Called with mu held.
+func (s *Source[T]) stop(e *entry) bool {
+	of := s.running[e.id]
+	if of[e.record.Offset] == e {
+		if delete(of, e.record.Offset); len(of) == 0 {
+			delete(s.running, e.id)
+		}
+	}
+	if e.part == nil || e.state != running {
+		return false
+	}
+	e.part.release()
+	return true
+}
+
+// wait lets a message wait in memory. That of a partition that is being given up is not delivered here any more. Called with mu held.
+func (s *Source[T]) wait(e *entry, d time.Duration) {
+	e.state = waiting
+	if !e.part.leaving {
+		now := s.now()
+		s.waiting.Arm(&e.timer, now+min(max(0, d), forever-now))
+	}
+}
+
+// put lets the recorder put a message. Called with mu held.
+func (s *Source[T]) put(e *entry, f PutFunc) {
+	e.state, e.put = putting, f
+	e.part.busy++
+	s.putting = append(s.putting, e)
+}
+
+// blocks says whether a message has been here for too long. Called with mu held.
+func (s *Source[T]) blocks(e *entry) bool {
+	return s.blockedFor > 0 && s.now()-e.arrived >= s.blockedFor
+}
+
+// poll polls as long as a Receive wants something.
+func (s *Source[T]) poll() {
+	for {
+		select {
+		case <-s.demand:
+		case <-s.ctx.Done():
+			return
+		}
+		for n := s.wanted(); n > 0 && s.ctx.Err() == nil; n = s.wanted() {
+			fetches := s.client.PollRecords(s.ctx, n)
+			if s.ctx.Err() == nil || len(fetches.Records()) > 0 {
+				s.arrived(fetches)
+			}
+			s.client.AllowRebalance() // until here, none of the partitions was given up
+			wake(s.given)
+		}
+	}
+}
+
+// wanted returns how many records are to be polled.
+func (s *Source[T]) wanted() int {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if len(s.ready) > 0 {
+		return 0
+	}
+	return min(s.want, maxPoll)
+}
+
+// Close implements [delivery.Source]. It leaves the group.
+func (s *Source[T]) Close(ctx context.Context) error {
+	s.mu.Lock()
+	s.closed, s.last = true, ctx
+	s.mu.Unlock()
+	s.cancel(errClosed)
+	select {
+	case s.closing <- struct{}{}:
+		defer func() { <-s.closing }()
+	case <-ctx.Done():
+		return context.Cause(ctx)
+	}
+	if s.released {
+		return nil
+	}
+	ended := make(chan struct{})
+	go func() { // ends with both goroutines
+		defer close(ended)
+		s.ended.Wait()
+	}()
+	select {
+	case <-ended:
+	case <-ctx.Done():
+		return context.Cause(ctx)
+	}
+	// What was settled is recorded. The rest is given back by the commit, which does not have it.
+	err := s.putAll(ctx)
+	err = errors.Join(err, s.commit(ctx, everything))
+	if left := s.client.LeaveGroupContext(ctx); left != nil && ctx.Err() == nil {
+		s.logger.Warn("weir: the group could not be left, and finds out by the session timeout", "error", left)
+	}
+	s.client.CloseAllowingRebalance()
+	s.released = true
+	return err
+}
+
+// wake sends to a channel with room for one.
+func wake(c chan struct{}) {
+	select {
+	case c <- struct{}{}:
+	default:
+	}
+}
+
+// quietly calls user code and makes an error of a panic.
+func quietly(f func() error) error {
+	return guard.Call(f, func(recovered any) error { return panics.New("kafka", recovered) })
+}
