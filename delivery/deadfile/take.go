@@ -5,8 +5,8 @@ import (
 	"fmt"
 
 	"github.com/weirflow/weir/asyncop"
-	"github.com/weirflow/weir/internal/failed"
 	"github.com/weirflow/weir/delivery/store"
+	"github.com/weirflow/weir/internal/failed"
 )
 
 // Take stores an element that an operator has given up. It returns nil when that is durable. The history of the message, if the

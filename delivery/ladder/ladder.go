@@ -12,8 +12,8 @@ import (
 
 	"github.com/weirflow/weir/asyncop"
 	"github.com/weirflow/weir/codec"
-	"github.com/weirflow/weir/internal/failed"
 	"github.com/weirflow/weir/delivery/store"
+	"github.com/weirflow/weir/internal/failed"
 	"github.com/weirflow/weir/internal/nils"
 )
 
