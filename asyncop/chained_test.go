@@ -446,13 +446,13 @@ func (opening) Open(context.Context) error { return errBroken }
 func TestChainedClones(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		buf := new(string)
-		fn := cloning[*string, string]{
-			AsyncFunction: asyncop.Func(func(_ context.Context, in *string, result future) error {
-				time.AfterFunc(time.Second, func() { result.Complete(*in) })
+		fn := cloning[*string, *string]{
+			AsyncFunction: asyncop.Func(func(_ context.Context, in *string, result asyncop.ResultFuture[*string]) error {
+				time.AfterFunc(time.Second, func() { result.Complete(in) })
 				return nil
 			}), clone: func(in *string) *string { v := *in; return &v },
 		}
-		op := asyncop.OrderedWait[*string, string](fn, time.Minute, 4)
+		op := asyncop.OrderedWait[*string, *string](fn, time.Minute, 4)
 		rest := "abc"
 		var got []string
 		for v, err := range op.ResultsOf(asyncop.FromFunc(func() (*string, bool) {
@@ -463,7 +463,7 @@ func TestChainedClones(t *testing.T) {
 			return buf, true
 		})) {
 			require.NoError(t, err)
-			got = append(got, v)
+			got = append(got, *v)
 		}
 		require.Equal(t, []string{"a", "b", "c"}, got)
 	})

@@ -726,7 +726,8 @@ func TestCheckpointOptionsPanic(t *testing.T) {
 		"WithInputCodec: nil":  func() { asyncop.WithInputCodec[int](nil) },
 		"WithResultCodec: nil": func() { asyncop.WithResultCodec[int](nil) },
 		"WithCheckpoints needs WithInput": func() {
-			asyncop.OrderedWait[func(), string](asyncop.Func(func(context.Context, func(), future) error { return nil }), 0, 1, name, asyncop.WithCheckpoints(c))
+			fn := asyncop.Func(func(context.Context, *func(), asyncop.ResultFuture[*func()]) error { return nil })
+			asyncop.OrderedWait(fn, 0, 1, name, asyncop.WithCheckpoints(c))
 		},
 	} {
 		func() {

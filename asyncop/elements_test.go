@@ -164,12 +164,12 @@ func TestWatermarkAsResultIsAnError(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			forEachMode(t, func(t *testing.T, m mode) {
 				calls := 0
-				fn := asyncop.Func(func(_ context.Context, in string, result asyncop.ResultFuture[any]) error {
+				fn := asyncop.Func(func(_ context.Context, in any, result asyncop.ResultFuture[any]) error {
 					calls++
 					result.Complete("before", mark(1))
 					return nil
 				})
-				out, err := through(construct[string, any](m, fn, time.Second, s, asyncop.WithDrainRetries()), "a")
+				out, err := through(construct[any, any](m, fn, time.Second, s, asyncop.WithDrainRetries()), "a")
 				require.ErrorIs(t, err, asyncop.ErrControlResult)
 				require.Empty(t, out)
 				require.Equal(t, map[bool]int{true: 4, false: 1}[name == "retry of that one"], calls)
@@ -182,13 +182,13 @@ func TestWatermarkAsResultIsAnError(t *testing.T) {
 func TestWatermarkFromTheHandler(t *testing.T) {
 	forEachMode(t, func(t *testing.T, m mode) {
 		w := mark(1)
-		fn := func(answer any) asyncop.AsyncFunction[string, any] {
-			silent := asyncop.Func(func(context.Context, string, asyncop.ResultFuture[any]) error { return nil })
-			return asyncop.WithTimeoutMethod(silent, func(context.Context, string) ([]any, error) { return []any{answer}, nil })
+		fn := func(answer any) asyncop.AsyncFunction[any, any] {
+			silent := asyncop.Func(func(context.Context, any, asyncop.ResultFuture[any]) error { return nil })
+			return asyncop.WithTimeoutMethod(silent, func(context.Context, any) ([]any, error) { return []any{answer}, nil })
 		}
-		_, err := through(construct[string, any](m, fn(w), time.Second, nil), "a")
+		_, err := through(construct[any, any](m, fn(w), time.Second, nil), "a")
 		require.ErrorIs(t, err, asyncop.ErrControlResult)
-		out, err := through(construct[string, any](m, fn(&w), time.Second, nil), "a")
+		out, err := through(construct[any, any](m, fn(&w), time.Second, nil), "a")
 		require.NoError(t, err)
 		require.Equal(t, []any{&w}, out)
 	})
@@ -197,11 +197,11 @@ func TestWatermarkFromTheHandler(t *testing.T) {
 // Results are what OUT is, nil included.
 func TestNilResults(t *testing.T) {
 	forEachMode(t, func(t *testing.T, m mode) {
-		fn := asyncop.Func(func(_ context.Context, in string, result asyncop.ResultFuture[any]) error {
+		fn := asyncop.Func(func(_ context.Context, in any, result asyncop.ResultFuture[any]) error {
 			result.Complete(nil, in, nil)
 			return nil
 		})
-		out, err := through(construct[string, any](m, fn, 0, nil), "a")
+		out, err := through(construct[any, any](m, fn, 0, nil), "a")
 		require.NoError(t, err)
 		require.Equal(t, []any{nil, "a", nil}, out)
 	})

@@ -304,13 +304,13 @@ func TestLogsTellNoSecrets(t *testing.T) {
 }
 
 func TestElementLabel(t *testing.T) {
-	type patient struct{ ID int }
+	type patient int
 	synctest.Test(t, func(t *testing.T) {
 		var book logBook
 		op := OrderedWaitWithRetry(failsAlways[patient](errDown), time.Minute, 5, retriesTwice(),
 			WithLogger(book.logger(slog.LevelDebug)), WithDrainRetries(),
-			WithElementLabel(func(element any) string { return fmt.Sprintf("patient-%d", element.(patient).ID) }))
-		err := runToEnd(op, patient{7})
+			WithElementLabel(func(element any) string { return fmt.Sprintf("patient-%d", element.(patient)) }))
+		err := runToEnd(op, patient(7))
 		assert.EqualError(t, err, "asyncop: element patient-7 failed after 3 attempts in 2s, 2 of 2 retries used: down")
 		lines := book.read()
 		require.Greater(t, len(lines), 1)

@@ -218,16 +218,16 @@ func (c cloning[IN, OUT]) Clone(in IN) IN { return c.clone(in) }
 func TestResultsOfAnInputThatReusesItsElement(t *testing.T) {
 	type record struct{ value int }
 	forEachMode(t, func(t *testing.T, m mode) {
-		double := asyncop.Func(func(ctx context.Context, in *record, result asyncop.ResultFuture[int]) error {
+		double := asyncop.Func(func(ctx context.Context, in *record, result asyncop.ResultFuture[*record]) error {
 			if asyncop.AttemptFromContext(ctx) == 1 {
 				return errBroken
 			}
-			go result.Complete(2 * in.value)
+			go result.Complete(&record{2 * in.value})
 			return nil
 		})
-		fn := asyncop.WithTimeoutMethod(cloning[*record, int]{double, func(in *record) *record { c := *in; return &c }},
-			func(context.Context, *record) ([]int, error) { return nil, nil })
-		s := strategies.FixedDelay[int](1, time.Second).RetryIfException(predicates.HasException)
+		fn := asyncop.WithTimeoutMethod(cloning[*record, *record]{double, func(in *record) *record { c := *in; return &c }},
+			func(context.Context, *record) ([]*record, error) { return nil, nil })
+		s := strategies.FixedDelay[*record](1, time.Second).RetryIfException(predicates.HasException)
 		op := construct(m, fn, time.Minute, s)
 		var got []int
 		for out, err := range op.Results(func(yield func(*record) bool) {
@@ -238,7 +238,7 @@ func TestResultsOfAnInputThatReusesItsElement(t *testing.T) {
 			reused.value = -1
 		}) {
 			require.NoError(t, err)
-			got = append(got, out)
+			got = append(got, out.value)
 		}
 		slices.Sort(got)
 		want := make([]int, 100)

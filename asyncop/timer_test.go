@@ -67,26 +67,26 @@ func TestTimersAreNeverEarlyInRealTime(t *testing.T) {
 	const delay, timeout = 2 * time.Millisecond, 15 * time.Millisecond
 	last := map[int]time.Time{} // the loop's
 	fn := asyncop.WithTimeoutMethod(
-		asyncop.Func(func(ctx context.Context, in int, result asyncop.ResultFuture[error]) error {
+		asyncop.Func(func(ctx context.Context, in int, result asyncop.ResultFuture[string]) error {
 			now := time.Now()
 			if before, ok := last[in]; ok && now.Sub(before) < delay {
-				result.Complete(fmt.Errorf("retry %d of %d: after %v", asyncop.AttemptFromContext(ctx), in, now.Sub(before)))
+				result.Complete(fmt.Sprintf("retry %d of %d: after %v", asyncop.AttemptFromContext(ctx), in, now.Sub(before)))
 				return nil
 			}
 			last[in] = time.Now()
 			return errBroken
 		}),
-		func(context.Context, int) ([]error, error) { return nil, nil },
+		func(context.Context, int) ([]string, error) { return nil, nil },
 	)
-	s := strategies.FixedDelay[error](strategies.Unlimited, delay).RetryIfException(predicates.HasException)
+	s := strategies.FixedDelay[string](strategies.Unlimited, delay).RetryIfException(predicates.HasException)
 	op := asyncop.UnorderedWaitWithRetry(fn, timeout, 256, s, asyncop.WithDrainRetries())
 	begin := time.Now()
 	for i := range 200 {
 		op.In() <- i
 	}
 	close(op.In())
-	for err := range op.Out() {
-		t.Error(err)
+	for early := range op.Out() {
+		t.Error(early)
 	}
 	require.NoError(t, op.Wait())
 	require.GreaterOrEqual(t, time.Since(begin), timeout)
