@@ -193,7 +193,7 @@ func TestAmbiguousWithIdempotenceThatBreaks(t *testing.T) {
 	require.True(t, (&asyncop.TimeoutError{InDoubt: true}).Ambiguous())
 }
 
-// A failure tells the reason of its last outcome, and whether its call may have taken effect, for whoever sends it again.
+// A failure reports the reason of its last outcome, and whether its call may have taken effect, for those who send it again.
 func TestFailureInDoubt(t *testing.T) {
 	no := func(r predicates.Reason) *policy { return because(r, always(true, strategies.Action{})) }
 	none := predicates.Reason{}

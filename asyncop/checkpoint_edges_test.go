@@ -258,7 +258,7 @@ func TestCodecThatBreaksRefusesStart(t *testing.T) {
 	}
 }
 
-// requireBroken checks that err names the operator, and tells what broke.
+// requireBroken checks that err names the operator, and reports what broke.
 func requireBroken(t *testing.T, err error, value any) {
 	t.Helper()
 	require.ErrorContains(t, err, `"op"`)

@@ -738,7 +738,7 @@ func TestCheckpointOptionsPanic(t *testing.T) {
 	require.NoError(t, c.Close())
 }
 
-// An option that would do nothing is a mistake, and is told so.
+// An option that would do nothing is a mistake, and reported.
 func TestCheckpointOptionsNeedCheckpoints(t *testing.T) {
 	texts := codec.Default[string]()
 	for name, opt := range map[string]asyncop.Option{

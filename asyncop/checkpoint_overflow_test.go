@@ -22,7 +22,7 @@ import (
 	weirflow "github.com/weirflow/weir/flow"
 )
 
-// countingInput tells how far it was read.
+// countingInput reports how far it was read.
 type countingInput struct {
 	checkpoint.Input[int]
 	read atomic.Int64

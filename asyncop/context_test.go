@@ -315,7 +315,7 @@ func TestContextForgetsDerivedOnes(t *testing.T) {
 	})
 }
 
-// What nobody asks for is not made.
+// What is not asked for is not made.
 func TestContextMakesDoneWhenAskedFor(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		h := holdCalls(context.WithValue(context.Background(), contextKey("k"), 1), time.Minute)

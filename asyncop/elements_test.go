@@ -61,7 +61,7 @@ func TestWrongType(t *testing.T) {
 	})
 }
 
-// A wrong type is noticed while others are in flight: those are abandoned, and told of.
+// A wrong type is noticed while others are in flight: those are abandoned, and counted.
 func TestWrongTypeAbandonsTheOthers(t *testing.T) {
 	forEachMode(t, func(t *testing.T, m mode) {
 		r := newRig(t, m, setup{})

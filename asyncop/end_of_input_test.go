@@ -15,7 +15,7 @@ import (
 	"github.com/weirflow/weir/strategies"
 )
 
-// ---- Law A5: after the end of the input, waiting elements get one last attempt at once, and nobody retries any more.
+// ---- Law A5: after the end of the input, waiting elements get one last attempt at once, and there are no more retries.
 
 // A5: an element that was never started gets its first attempt, within the call limit, and no other.
 func TestEndOfInputStartsWhatWasNotStarted(t *testing.T) {

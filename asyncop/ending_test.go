@@ -15,7 +15,7 @@ import (
 	"github.com/weirflow/weir/asyncop"
 )
 
-// ---- Law F1: the source is told, contexts end, Out closes after Err is set, and the rest is discarded.
+// ---- Law F1: the source is cancelled, contexts end, Out closes after Err is set, and the rest is discarded.
 
 // lifecycle is a function with Open and Close around the hand-driven one; it records what happens.
 type lifecycle struct {
@@ -107,7 +107,7 @@ func requireErr(t *testing.T, want, got error) {
 	}
 }
 
-// F1 for every way to end: Err is set before Out closes; the source is told once, with the cause, if it has not ended by
+// F1 for every way to end: Err is set before Out closes; the source is cancelled once, with the cause, if it has not ended by
 // itself; the contexts of what was in flight end; the function is opened and closed once; what comes later is discarded
 // and counted, until In is closed; then nothing is left of the operator (the bubble checks that).
 func TestEveryEnding(t *testing.T) {

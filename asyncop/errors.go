@@ -24,7 +24,7 @@ var (
 	ErrNilError = errors.New("asyncop: CompleteExceptionally was called with a nil error")
 
 	// ErrRetriesExhausted is the failure of an element whose last result still asked for another attempt, under
-	// [WithExhaustedAsFailure]. It comes wrapped, in the name of the reason and of why there was no retry.
+	// [WithExhaustedAsFailure]. The error that wraps it names the reason, and why there was no retry.
 	ErrRetriesExhausted = errors.New("asyncop: retries exhausted: the last result still matches the retry predicate")
 
 	// ErrStopped reports that the operator was stopped by Stop: to the function of [WithUpstreamCancel], and to a loop over
@@ -53,10 +53,10 @@ type TimeoutError struct {
 	Handler  error         // how the handler of the failure broke: its panic, or that it took too long; nil if it did not
 	Early    bool          // before Limit, since no retry could start within it: see WithEarlyTimeout
 
-	// InDoubt is true if an attempt may have taken effect: one was running, or one before it ended in a way that does not
-	// prove the contrary. Proof are a report of stage ClientDispatch, an error of that stage if the policy looks at reasons,
-	// and a reason that allows non-idempotent retry; what was called before a restart is in doubt. An element that was never
-	// called, or whose calls all are known to have done nothing, is not.
+	// InDoubt is true if an attempt may have taken effect: one was running, or one before it ended in a way that does not prove
+	// the contrary. The proof is a report of stage ClientDispatch, an error of that stage if the policy looks at reasons, or a
+	// reason that allows non-idempotent retry. An element that was called before a restart is in doubt. One that was never
+	// called is not.
 	InDoubt bool
 
 	element any // for the policy

@@ -104,7 +104,7 @@ func Example_httpStages() {
 		}
 	}
 	succeeded := map[string]bool{}
-	for n := 0; n < len(names); n++ { // before the end of the input, after which nobody retries any more
+	for n := 0; n < len(names); n++ { // before the end of the input, after which there are no retries
 		select {
 		case name := <-op.Out():
 			succeeded[name.(string)] = true

@@ -75,7 +75,7 @@ func (f *withTimeoutMethod[IN, OUT]) Timeout(ctx context.Context, in IN) ([]OUT,
 }
 func (f *withTimeoutMethod[IN, OUT]) Unwrap() any { return f.AsyncFunction }
 
-// FreePermits returns the number of permits that nobody has. It may be called while the operator is idle.
+// FreePermits returns the number of permits that are free. It may be called while the operator is idle.
 func FreePermits[IN, OUT any](op *AsyncWaitOperator[IN, OUT]) int {
 	return op.driver.Engine().FreePermits()
 }

@@ -61,7 +61,7 @@ func TestNothingIsEmittedInTheTurnOfAFailure(t *testing.T) {
 	})
 }
 
-// The error tells the element, its attempts, the time since it took its slot, and the cause.
+// The error reports the element, its attempts, the time since it took its slot, and the cause.
 func TestElementError(t *testing.T) {
 	forEachClock(t, func(t *testing.T, m mode) {
 		r := newRig(t, m, setup{timeout: time.Minute, strategy: retryAll(1, time.Second)})
@@ -321,7 +321,7 @@ func TestStopCancelsWhenItsContextEnds(t *testing.T) {
 	})
 }
 
-// Stop of an operator that has ended tells how; any number of Stops at once do.
+// Stop of an operator that has ended reports how; any number of Stops at once do.
 func TestStopOfAnEndedOperator(t *testing.T) {
 	forEachMode(t, func(t *testing.T, m mode) {
 		r := newRig(t, m, setup{})
@@ -401,7 +401,7 @@ func TestElementErrorOfAnotherOperator(t *testing.T) {
 	})
 }
 
-// What was given up tells why it was not tried again.
+// What was given up says why it was not tried again.
 func TestFailureTellsTheVerdict(t *testing.T) {
 	for want, tt := range map[strategies.Verdict]struct {
 		s    strategies.AsyncRetryStrategy[string]

@@ -19,14 +19,15 @@ import (
 // One function may serve several operators. Each calls it from its own loop, so it must then be safe for concurrent use.
 type AsyncFunction[IN, OUT any] interface {
 	// AsyncInvoke starts the call for in and returns without waiting for it; result is completed later, from any goroutine, or
-	// at once. It is called on the operator's loop, one element at a time, and must not block: while it does, nothing else of
-	// the operator moves, its timeouts included (a call over 100 ms is logged). What blocks belongs into [Blocking].
+	// at once. It is called on the operator's loop, one element at a time, and must not block: while it blocks, nothing else
+	// happens in the operator, not even timeouts. A call that takes over 100 ms is logged. Calls that block go through
+	// [Blocking].
 	//
 	// The call must not change in, nor what it points to: every attempt gets it, checkpoints store it, and failures name it.
 	//
 	// ctx ends when the attempt is over: completed, timed out or cancelled. It carries the deadline, the values of the
-	// operator's context and the number of the attempt ([AttemptFromContext]). What was opened under it, such as a
-	// response body, is dead once the result was handed over.
+	// operator's context and the number of the attempt ([AttemptFromContext]). What was opened under it, such as a response
+	// body, cannot be used after the attempt.
 	//
 	// A returned error or a panic is an outcome of the attempt like [ResultFuture.CompleteExceptionally], unless it was
 	// completed before.
@@ -36,7 +37,7 @@ type AsyncFunction[IN, OUT any] interface {
 // ResultFuture takes the outcome of one attempt. The first completion of the current attempt counts; all others change
 // nothing and are counted as late (law A2).
 //
-// It is safe for concurrent use and may be kept for ever.
+// It is safe for concurrent use.
 type ResultFuture[OUT any] interface {
 	// Complete ends the attempt with its results; with none, the element emits nothing. The operator owns a slice that
 	// is passed whole (results...) from then on.
@@ -76,12 +77,12 @@ type Opener interface {
 	Open(ctx context.Context) error
 }
 
-// Cloner is implemented by a function whose input reuses its elements, as a reader does that has one buffer for all
-// records. It is for [AsyncWaitOperator.Results], which works on the clones. A flow has no use for it: by the time it gets an
-// element from a channel, the source may have gone on to the next, so a source that reuses elements must send copies.
+// Cloner is implemented by a function whose input reuses its elements, as a reader does that has one buffer for all records. It
+// is for [AsyncWaitOperator.Results], which works on the clones. It does nothing in a flow: when the operator gets an element
+// from a channel, the source may have changed it already. Such a source must send copies.
 type Cloner[IN any] interface {
-	// Clone returns a copy of in that shares nothing that is changed later. It is called on the goroutine of the input,
-	// which goes on after it. A panic fails the operator, as one of the input does.
+	// Clone returns a copy of in that shares no memory with it that is changed later. It is called on the goroutine of the
+	// input, which goes on after it. A panic fails the operator, as one of the input does.
 	Clone(in IN) IN
 }
 
@@ -92,12 +93,12 @@ type Cloner[IN any] interface {
 //		return []Row{{Key: f.Element}}, nil
 //	})
 //
-// No result means that the element emits nothing. An error goes to the failure policy in place of the failure: return f.Err for
-// what the fallback is not for. Its outcome is final: it is never retried (law A3).
+// No result means that the element emits nothing. An error goes to the failure policy in place of the failure: for failures
+// that the fallback does not handle, return f.Err. Its outcome is final: it is never retried (law A3).
 //
 // fallback runs on a goroutine of its own and may block, without a permit; as many may run as there are slots. The element
-// keeps its slot. ctx does not carry the element's deadline, but one for the fallback: see [WithHandlerLimit]. A fallback that
-// exceeds it or panics leaves the element to fail, with both errors joined.
+// keeps its slot. ctx does not carry the element's deadline, but one for the fallback: see [WithHandlerLimit]. If the fallback
+// exceeds it or panics, the element fails with both errors joined.
 //
 // A Timeout method of fn ([TimeoutHandler]) is called first, and fallback with the error that it returns. Everything else of fn
 // stays reachable. HandleFailure panics if fn or fallback is nil.

@@ -133,7 +133,7 @@ func breaksOnce() func(context.Context, Failure[int]) error {
 	}
 }
 
-// At most logBurst lines of a kind in logPeriod; the next line tells how many are missing. Each kind has its own limit.
+// At most logBurst lines of a kind in logPeriod; the next line reports how many are missing. Each kind has its own limit.
 func TestLogRate(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		var book logBook

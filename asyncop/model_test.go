@@ -316,7 +316,7 @@ type model struct {
 	noRetries bool
 	queue     []*modelElement
 	permits   int
-	clicks    int // tells what came first
+	clicks    int // reports what came first
 
 	holdNext bool
 	held     *modelCall // its AsyncInvoke blocks the loop
@@ -589,7 +589,7 @@ func (m *model) mayStart(key int) {
 	}
 }
 
-// endInput: those in back-off get one last attempt at once, and nobody retries any more (A5).
+// endInput: those in back-off get one last attempt at once, and there are no more retries (A5).
 func (m *model) endInput() {
 	m.reading = false
 	m.noRetries = !m.drain
@@ -1471,7 +1471,7 @@ func (r *modelRun) closeInput() string {
 	return "close"
 }
 
-// mayClose tells whether it is certain when the end of the input will be noticed: other things that happen at the same
+// mayClose reports whether it is certain when the end of the input will be noticed: other things that happen at the same
 // instant, such as calls that end by themselves, come before or after it, and no law says which.
 func (r *modelRun) mayClose() bool {
 	m := r.model

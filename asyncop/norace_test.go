@@ -2,5 +2,5 @@
 
 package asyncop_test
 
-// raceDetector tells whether the race detector is on, which makes everything some ten times slower.
+// raceDetector reports whether the race detector is on, which makes everything some ten times slower.
 const raceDetector = false

@@ -26,12 +26,12 @@ type Observer interface {
 	// Accepted is called when element has taken its slot, before its first attempt. restored says that it comes from a
 	// checkpoint: then it was accepted before the restart, too.
 	//
-	// The values of the context that it returns are those of the contexts of all attempts and of handlers of failures; its end
-	// means nothing. ctx has the values of the operator's context ([WithContext]); return it, or nil, to add none.
+	// The contexts of all attempts and of handlers of failures have the values of the context that it returns. The end of that
+	// context has no effect. ctx has the values of the operator's context ([WithContext]); return it, or nil, to add none.
 	Accepted(ctx context.Context, element any, restored bool) context.Context
 
-	// AttemptStarted is called before the call for an attempt, with the context that Accepted has returned. The values of the
-	// context that it returns are those of the attempt's. attempt counts from 1, and goes on after a restart.
+	// AttemptStarted is called before the call for an attempt, with the context that Accepted has returned. The context of the
+	// attempt has the values of the context that it returns. attempt counts from 1, and goes on after a restart.
 	AttemptStarted(ctx context.Context, attempt int) context.Context
 
 	// AttemptEnded is called when it is known what follows, with the context that AttemptStarted has returned.
@@ -43,9 +43,9 @@ type Observer interface {
 }
 
 // Gate is an [Observer] that may hold the input back: a window of requests, a limit on memory. The operator asks it before it
-// takes an element, so back-pressure goes on to the source. Elements that are restored from a checkpoint come in without being
-// asked for, unless a [CheckpointedObserver] has no number for them. Its methods are called on the operator's loop and must not
-// block; a panic in one of them ends the operator.
+// takes an element, so back-pressure goes on to the source. It is not asked for elements that are restored from a checkpoint,
+// unless a [CheckpointedObserver] has no number for them. Its methods are called on the operator's loop and must not block; a
+// panic in one of them ends the operator.
 type Gate interface {
 	// TryAdmit reports whether another element may come in. It may be asked more often than elements come.
 	TryAdmit() bool

@@ -26,8 +26,7 @@ import (
 // Watermark is the control element of event time: see [queue.Watermark].
 type Watermark = queue.Watermark
 
-// AsyncWaitOperator is an operator as a flow of go-streams. It is made running by one of the constructors and
-// belongs to one pipeline.
+// AsyncWaitOperator is an operator as a flow of go-streams. The constructors return it running. It belongs to one pipeline.
 //
 //	in  -- 1 -- 2 ---- 3 -- 4 ------ 5 --------
 //
@@ -35,9 +34,9 @@ type Watermark = queue.Watermark
 //
 //	out ------- 1' - 2' ---- 3' - 4' ---- 5' ---
 //
-// Elements of the stream are of type IN, a delivery.Message of an IN, or a [Watermark]. A nil is accepted where IN is an interface type. A wrong
-// type fails the pipeline with a [*TypeError]. Elements must not be changed once they were sent: a source that reuses them
-// sends copies.
+// Elements of the stream are of type IN, a delivery.Message of an IN, or a [Watermark]. A nil is accepted where IN is an
+// interface type. A wrong type fails the pipeline with a [*TypeError]. Elements must not be changed once they were sent: a
+// source that reuses them sends copies.
 //
 // Its methods are safe for concurrent use.
 type AsyncWaitOperator[IN, OUT any] struct {
@@ -64,8 +63,7 @@ func (op *AsyncWaitOperator[IN, OUT]) takeResults(by uint32) func(next chan<- an
 	return op.driver.Transfer
 }
 
-// take notes what takes the results, and returns what did before. It panics if Via or To did: one of the two would get
-// nothing.
+// take notes what takes the results, and returns what did before. It panics if Via or To did: one of the two would get nothing.
 func (op *AsyncWaitOperator[IN, OUT]) take(by uint32) (before uint32) {
 	op.asFlow(takers[by])
 	for {
@@ -101,12 +99,16 @@ var _ streams.Flow = (*AsyncWaitOperator[any, any])(nil)
 // OrderedWait starts an operator that calls fn for every element and emits the results in input order.
 //
 // timeout bounds the time of each element from the moment it takes its slot; 0 means none, and one below a millisecond is
-// logged as a warning, since its unit may be missing. [WithTimeoutFor] gives elements timeouts of their own. capacity bounds the slots:
-// elements in flight, complete ones that wait for their turn, and watermarks.
+// logged as a warning, since its unit may be missing. [WithTimeoutFor] gives elements timeouts of their own. capacity bounds
+// the slots: elements in flight, complete ones that wait for their turn, and watermarks.
 //
-// It panics if fn is nil, timeout is negative, or capacity < 1; if fn wraps a [Batched] function of other types; with
-// [WithCheckpoints] if there is no name or no codec for IN, a codec is one of another type, or two observers are a
-// [CheckpointedObserver]; and if an option has a function that takes elements or failures of another type.
+// It panics if
+//
+//   - fn is nil, timeout is negative, or capacity < 1
+//   - fn wraps a [Batched] function of other types
+//   - an option has a function that takes elements or failures of another type
+//   - with [WithCheckpoints]: there is no name or no codec for IN, a codec is one of another type, or two observers are a
+//     [CheckpointedObserver]
 func OrderedWait[IN, OUT any](
 	fn AsyncFunction[IN, OUT], timeout time.Duration, capacity int, opts ...Option,
 ) *AsyncWaitOperator[IN, OUT] {
@@ -121,16 +123,16 @@ func UnorderedWait[IN, OUT any](
 	return newOperator("UnorderedWait", queue.NewUnordered, fn, timeout, capacity, strategies.NoRetry[OUT](), reordering(opts))
 }
 
-// OrderedWaitWithRetry is [OrderedWait] with retries: an outcome that the strategy's predicate matches is not handed on
-// but called again, after the strategy's back-off and as often as it allows. timeout bounds the time over all attempts.
+// OrderedWaitWithRetry is [OrderedWait] with retries: an element whose outcome matches the strategy's predicate is called
+// again, after the strategy's back-off and as often as it allows. timeout bounds the time over all attempts.
 //
 // An error that is not retried goes to the failure policy; a result that is not retried is emitted, unless
 // [WithExhaustedAsFailure]. An element in back-off holds its slot, and neither a call nor a goroutine.
 //
 // A strategy without a predicate retries nothing: unless it is strategies.NoRetry, the operator logs a warning at once.
 //
-// It panics for what [OrderedWait] does, if strategy is nil or embeds a *strategies.Policy, if timeout is 0 with a strategy other than
-// strategies.NoRetry, and with [LatencyFirst] if the strategy has no MaxRetries.
+// It panics for what [OrderedWait] does, if strategy is nil or embeds a *strategies.Policy, if timeout is 0 with a strategy
+// other than strategies.NoRetry, and with [LatencyFirst] if the strategy has no MaxRetries.
 func OrderedWaitWithRetry[IN, OUT any](
 	fn AsyncFunction[IN, OUT], timeout time.Duration, capacity int,
 	strategy strategies.AsyncRetryStrategy[OUT], opts ...Option,
@@ -289,8 +291,8 @@ func (op *AsyncWaitOperator[IN, OUT]) In() chan<- any {
 	return op.driver.In()
 }
 
-// Out returns the channel of the results; the operator closes it. See Err for why. With checkpoints, the run fails if a
-// function of go-streams reads it that branches or joins streams, other than flow.FanOut.
+// Out returns the channel of the results; the operator closes it, and Err returns the cause. With checkpoints, no function of
+// go-streams that branches or joins streams may read it, except flow.FanOut: the run fails.
 func (op *AsyncWaitOperator[IN, OUT]) Out() <-chan any {
 	op.take(byOut)
 	if op.driver.Coordinator != nil {
@@ -301,9 +303,9 @@ func (op *AsyncWaitOperator[IN, OUT]) Out() <-chan any {
 	return op.driver.Out()
 }
 
-// Via streams the results to next, on a goroutine of its own, and returns next. If the operator fails, and next is an
-// operator or a flow of weir, next fails with the same error. Flows of go-streams take the end of a failed stream for a clean
-// one: behind them, Wait for each operator. With checkpoints, Via panics for a flow of go-streams that would panic on a barrier.
+// Via streams the results to next, on a goroutine of its own, and returns next. If the operator fails, and next is an operator
+// or a flow of weir, next fails with the same error. Flows of go-streams take the end of a failed stream for a clean one:
+// behind them, Wait for each operator. With checkpoints, Via panics for a flow of go-streams that would panic on a barrier.
 func (op *AsyncWaitOperator[IN, OUT]) Via(next streams.Flow) streams.Flow {
 	op.mustPassBarriers("Via", next)
 	go op.takeResults(byVia)(next.In(), takesFailures(next))
@@ -330,10 +332,15 @@ func (op *AsyncWaitOperator[IN, OUT]) mustPassBarriers(method string, next any) 
 	}
 }
 
-// Err returns nil before the end and after a clean end, and else why the operator ended: an [*ElementError], a
-// [*TypeError], context.Cause of its context, or of the one that Stop was given (in an [*AbandonedError] if elements were in
-// flight), that the state of a final checkpoint could not be encoded, how the input of Results broke, or
-// an error of the function's Open or Close. It is set before Out closes.
+// Err returns nil before the end and after a clean end. Otherwise it returns why the operator ended:
+//
+//   - an [*ElementError] or a [*TypeError]
+//   - context.Cause of its context, or of the one that Stop was given; in an [*AbandonedError] if elements were in flight
+//   - how the input of Results broke
+//   - an error of the function's Open or Close
+//   - that the state of a final checkpoint could not be encoded
+//
+// It is set before Out closes.
 func (op *AsyncWaitOperator[IN, OUT]) Err() error { return op.driver.Err() }
 
 // Done returns a channel that is closed when everything is done: Out is closed, the calls of the failure sink have returned
@@ -341,8 +348,8 @@ func (op *AsyncWaitOperator[IN, OUT]) Err() error { return op.driver.Err() }
 // goroutine that ends then. A blocking call that ignores the end of its context may outlive the operator.
 func (op *AsyncWaitOperator[IN, OUT]) Done() <-chan struct{} { return op.driver.Done() }
 
-// Wait waits for Done and returns Err. In the body of a loop over ResultsOf it returns an error at once, as Stop does: what they wait
-// for is that body.
+// Wait waits for Done and returns Err. In the body of a loop over ResultsOf, Wait and Stop would wait for that body: they
+// return an error at once.
 func (op *AsyncWaitOperator[IN, OUT]) Wait() error {
 	if op.driver.Drives() {
 		return errFromBody
@@ -351,12 +358,12 @@ func (op *AsyncWaitOperator[IN, OUT]) Wait() error {
 	return op.driver.Err()
 }
 
-// Stop ends the operator in an orderly way: it takes no more input, drains what it has accepted as at the end of the
-// input, and waits for Done. When ctx ends before that, it cancels what is left and returns when Err is set: the failure sink
-// and the function's Close may still be at work then, so wait for Done before the program ends. An Open that is running is
-// awaited, and so is the Close of a clean end. It returns Err. Elements that were sent to In and not
-// accepted yet are discarded and counted. In a stream that is being drained by its checkpoint.Coordinator, it leaves the end to
-// that once the marker of the end of the input has come to the operator.
+// Stop ends the operator in an orderly way: it takes no more input, drains what it has accepted as at the end of the input, and
+// waits for Done. When ctx ends before that, it cancels what is left and returns when Err is set: the failure sink and the
+// function's Close may still be at work then, so wait for Done before the program ends. An Open that is running is awaited, and
+// so is the Close of a clean end. It returns Err. Elements that were sent to In and not accepted yet are discarded and counted.
+// If the checkpoint.Coordinator of the stream is draining it, and the marker of the end of the input has come to the operator,
+// Stop only waits: the coordinator ends the operator.
 //
 // It must not be called by what the operator waits for: its function, loggers, labels and the failure sink.
 //

@@ -141,9 +141,9 @@ func WithName(name string) Option {
 }
 
 // WithLogger sets the logger; the default is slog.Default() at construction. Retries, and retries that are not made although
-// there was a reason, are logged at debug level; elements given up on and calls that block the loop at warn. Of each kind
-// at most 10 lines are written a second, and how many were suppressed. An operator that fails is logged once at error level,
-// also if nothing calls Wait; one that was cancelled at info level. A line about a panic has its stack.
+// there was a reason, are logged at debug level; elements given up on and calls that block the loop at warn. At most 10 lines
+// of a kind are written a second, and then one with the number of lines left out. An operator that fails is logged once at
+// error level, also if nothing calls Wait; one that was cancelled at info level. A line about a panic has its stack.
 func WithLogger(logger *slog.Logger) Option {
 	if logger == nil {
 		panic("asyncop: WithLogger: nil logger")
@@ -404,17 +404,17 @@ func (s RetryState) String() string {
 
 var retryStates = [...]string{"FromScratch", "LatencyFirst", "TimeSpent"}
 
-// WithRetryState says what restored elements keep; the default is [FromScratch]. An attempt that ran when the checkpoint
-// was taken is made again under its number. An element of whose timeout nothing is left has its timeout outcome at once, if
-// that does not fail the pipeline.
+// WithRetryState says what restored elements keep; the default is [FromScratch]. An attempt that ran when the checkpoint was
+// taken is made again under its number. An element that has nothing left of its timeout times out at once, if that does not
+// fail the pipeline.
 //
-// Whatever is chosen, an element in back-off waits for the rest of it (law C3), that of a server's Retry-After included. The
-// wait ends when it would have ended without the restart: by the wall clock, so the time that the process was down counts.
+// Whatever is chosen, an element in back-off waits for the rest of it (law C3), also if a server demanded it by Retry-After.
+// The wait ends when it would have ended without the restart: by the wall clock, so the time that the process was down counts.
 // It is never longer than it was when the checkpoint was taken, also if the clock was set back. What a strategy wanted done
 // before the retry (strategies.Action.Before) is not kept.
 //
-// One that was complete, and whose results were not stored ([WithResultCodec]), is called again under the number of its
-// last attempt, with the whole timeout: its time was not spent, and counts from the checkpoint.
+// An element that was complete, and whose results were not stored ([WithResultCodec]), is called again under the number of its
+// last attempt. It has the whole timeout, which counts from the checkpoint.
 func WithRetryState(s RetryState) Option {
 	if s > TimeSpent {
 		panic(fmt.Sprintf("asyncop: WithRetryState: unknown choice %v", s))
@@ -441,9 +441,9 @@ func WithResultCodec[OUT any](c codec.Codec[OUT]) Option {
 	return func(cfg *config) { cfg.resultCodec, cfg.forChecks = c, "WithResultCodec" }
 }
 
-// WithOverflow sets how many elements may be outside of the slots because they were read past the capacity, so that the
-// barrier of a checkpoint, or the marker of the end of the input, behind them could come; the default is 1024.
-// They are not started, and are part of the checkpoint.
+// WithOverflow bounds the elements that the operator reads past its capacity; the default is 1024. It does so to reach a
+// barrier of a checkpoint, or the marker of the end of the input, behind them. They are not started, and are part of the
+// checkpoint.
 //
 // A barrier of a checkpoint.Source gets through a full queue behind any number of elements: while there are more than n, the
 // source sends barriers only. So the operator never reads more past its capacity than n and twice what the stream before it

@@ -19,19 +19,19 @@ import (
 //		…
 //	}
 //
-// The input is iterated on a goroutine of its own, which may run ahead of the operator by the buffer ([WithBuffer]), at least by one
-// element. A panic of the input fails the operator. Elements must not be changed once they were
-// yielded, unless the function is a [Cloner]. While the body does not ask for the next result, results hold their slots, and timers go on.
+// The input is iterated on a goroutine of its own, which may run ahead of the operator by the buffer ([WithBuffer]), at least
+// by one element. A panic of the input fails the operator. Elements must not be changed once they were yielded, unless the
+// function is a [Cloner]. While the body does not ask for the next result, results hold their slots, and timers go on.
 //
-// To break off the loop cancels the operator with [ErrStopped]. However the loop ends, everything is done then, as Done says. Only an
-// input that waits for something ends later, with its next element: see [WithUpstreamCancel]. Results that were on their way, at most a
-// buffer full, are dropped, although Stats counts them as emitted.
+// A break out of the loop cancels the operator with [ErrStopped]. However the loop ends, Done is closed then. Only an input
+// that waits for something ends later, with its next element: see [WithUpstreamCancel]. Results that were on their way, at most
+// a buffer full, are dropped, although Stats counts them as emitted.
 //
-// When the input ends, retries run their course, up to the timeout of each element: the end of a list says nothing about what
-// is not there yet, and the loop waits for all results. A flow is different: see [WithDrainRetries].
+// When the input ends, retries run their course, up to the timeout of each element, and the loop waits for all results. A flow
+// is different: see [WithDrainRetries].
 //
-// An operator has one loop over its results, which takes the place of In, Out, Via and To: Results panics if one of them
-// was used, if it was ranged over before, and with [WithCheckpoints], whose barriers come through In. It carries elements
+// An operator has one loop over its results, which takes the place of In, Out, Via and To: Results panics if one of them was
+// used, if it was ranged over before, and with [WithCheckpoints], whose barriers come through In. The loop carries elements
 // only: if IN is an interface type, a [Watermark] is an element like any other.
 //
 // For an input that carries errors, such as the results of another operator, there is [AsyncWaitOperator.ResultsFrom].
@@ -68,8 +68,9 @@ func putAll[T any](input iter.Seq2[T, error], put func(T) bool) error {
 	return nil
 }
 
-// Messages is [AsyncWaitOperator.ResultsFrom] for messages: it takes messages and yields a message for each result. The function,
-// strategies, predicates and handlers see values. [delivery.MetaFromContext] returns the history of the message of a call.
+// Messages is [AsyncWaitOperator.ResultsFrom] for messages: it takes messages and yields a message for each result. The
+// function, strategies, predicates and handlers see values. [delivery.MetaFromContext] returns the history of the message of a
+// call.
 //
 //	for m, err := range op.Messages(received) {
 //		if err != nil {
@@ -79,16 +80,15 @@ func putAll[T any](input iter.Seq2[T, error], put func(T) bool) error {
 //		m.Ack() // when what was made of it is safe
 //	}
 //
-// One result takes the place of its message, and several are parts of it ([delivery.Split]): the body settles them. The operator settles
-// what does not reach the body:
+// One result takes the place of its message, and several are parts of it ([delivery.Split]): the body settles them. The
+// operator settles what does not reach the body:
 //
 //   - acknowledged: a message that ended without a result, was dropped ([WithDropOnFailure]), or was taken by the failure sink
 //     ([WithFailureSink])
-//   - nacked at once, to be delivered again: a message that failed the operator or was in flight when it ended, that came too late, whose
-//     result was on its way when the loop was left, or in whose body the loop panicked
+//   - nacked at once, to be delivered again: a message that failed the operator, was in flight when it ended, or came too late; one whose result was on its way when the loop was left, or for which the body panicked
 //
-// A message that the input has not yielded when the loop ends is not settled: end the input, and close its source. docs/messages.md has
-// a program.
+// A message that the input has not yielded when the loop ends is not settled: end the input, and close its source.
+// docs/messages.md has a program.
 func (op *AsyncWaitOperator[IN, OUT]) Messages(input iter.Seq2[delivery.Message[IN], error]) iter.Seq2[delivery.Message[OUT], error] {
 	if input == nil {
 		panic("asyncop: Messages: nil input")
@@ -103,8 +103,8 @@ func (op *AsyncWaitOperator[IN, OUT]) Messages(input iter.Seq2[delivery.Message[
 	}
 }
 
-// MessagesOf is [AsyncWaitOperator.Messages] without another goroutine, as [AsyncWaitOperator.ResultsOf] is Results. Messages that are still
-// in a channel when the loop ends stay there.
+// MessagesOf is [AsyncWaitOperator.Messages] without another goroutine, as [AsyncWaitOperator.ResultsOf] is Results. Messages
+// that are still in a channel when the loop ends stay there.
 func (op *AsyncWaitOperator[IN, OUT]) MessagesOf(input Input[delivery.Message[IN]]) iter.Seq2[delivery.Message[OUT], error] {
 	op.mustHaveNoCheckpoints("MessagesOf")
 	return func(yield func(delivery.Message[OUT], error) bool) {
@@ -113,8 +113,8 @@ func (op *AsyncWaitOperator[IN, OUT]) MessagesOf(input Input[delivery.Message[IN
 	}
 }
 
-// Input is where [AsyncWaitOperator.ResultsOf] takes elements from: [FromSlice], [FromChan] or [FromFunc]. Unlike an iter.Seq it knows
-// whether an element is at hand, so that nothing waits for the input while calls complete.
+// Input is where [AsyncWaitOperator.ResultsOf] takes elements from: [FromSlice], [FromChan] or [FromFunc]. Unlike an iter.Seq
+// it knows whether an element is at hand, so that nothing waits for the input while calls complete.
 type Input[IN any] struct{ in drive.Input[IN] }
 
 // FromSlice returns an input of the elements of a slice.
@@ -128,8 +128,8 @@ func FromChan[IN any](elements <-chan IN) Input[IN] {
 	return Input[IN]{drive.Input[IN]{Chan: elements}}
 }
 
-// FromFunc returns an input of what next returns, until ok is false. next must not wait: everything of the operator waits for it.
-// What waits for its elements belongs behind a channel. It panics if next is nil.
+// FromFunc returns an input of what next returns, until ok is false. next must not wait, since the whole operator would wait
+// with it. An input that waits for its elements goes through [FromChan]. It panics if next is nil.
 func FromFunc[IN any](next func() (v IN, ok bool)) Input[IN] {
 	if next == nil {
 		panic("asyncop: FromFunc: nil function")
@@ -137,9 +137,10 @@ func FromFunc[IN any](next func() (v IN, ok bool)) Input[IN] {
 	return Input[IN]{drive.Input[IN]{Next: next}}
 }
 
-// ResultsOf is [AsyncWaitOperator.Results] without another goroutine: the operator runs on the goroutine of the loop over its results.
-// For calls that are short that takes about two thirds of the time. But while the body of the loop runs, no call starts, no timer fires, no
-// retry begins and no failure is handed over; calls that run go on, and a cancel ends their contexts. So the body should be short.
+// ResultsOf is [AsyncWaitOperator.Results] without another goroutine: the operator runs on the goroutine of the loop over its
+// results. For calls that are short that takes about two thirds of the time. But while the body of the loop runs, no call
+// starts, no timer fires, no retry begins and no failure is handed over; calls that run go on, and a cancel ends their
+// contexts. So the body should be short.
 //
 //	for out, err := range op.ResultsOf(asyncop.FromSlice(keys)) {
 //		if err != nil {
@@ -148,19 +149,19 @@ func FromFunc[IN any](next func() (v IN, ok bool)) Input[IN] {
 //		…
 //	}
 //
-// While the input has nothing at hand, completions, timers and results go on. Up to 128 elements are taken before the next result is
-// yielded, as far as there are slots.
+// While the input has nothing at hand, completions, timers and results go on. Up to 128 elements are taken before the next
+// result is yielded, as far as there are slots.
 //
-// When the operator is cancelled, or the context of Stop ends, it ends also if the body blocks: Done is closed, and the loop gets
-// Err when its body comes back. An element whose results the body has not finished with is abandoned then. Wait and Stop return an
-// error if they are called in the body.
+// When the operator is cancelled, or the context of Stop ends, it ends also if the body blocks: Done is closed, and the loop
+// gets Err when its body comes back. An element whose results the body has not finished with is abandoned then. Wait and Stop
+// return an error if they are called in the body.
 //
-// A panic or runtime.Goexit of the body or of the input ends the operator with [ErrStopped], and goes on. A panic of other code that the
-// operator calls is an outcome, as always. runtime.Goexit there ends the goroutine of the loop, so it fails the operator with a
-// [*PanicError].
+// A panic or runtime.Goexit of the body or of the input ends the operator with [ErrStopped], and goes on. A panic of other code
+// that the operator calls is an outcome, as always. runtime.Goexit there ends the goroutine of the loop, so it fails the
+// operator with a [*PanicError].
 //
-// All else is as for Results: the order, the last pair with the error, what becomes of retries at the end of the input, and that the
-// operator is driven by nothing else. Elements that are still in a channel when the loop ends stay there.
+// Everything else is as in Results: the order, the last pair with the error, retries at the end of the input, and one loop for
+// each operator. Elements that are still in a channel when the loop ends stay there.
 func (op *AsyncWaitOperator[IN, OUT]) ResultsOf(input Input[IN]) iter.Seq2[OUT, error] {
 	op.mustHaveNoCheckpoints("ResultsOf")
 	return func(yield func(OUT, error) bool) {

@@ -30,7 +30,7 @@ import (
 // letters yields the letters of s.
 func letters(s string) iter.Seq[string] { return slices.Values(strings.Split(s, "")) }
 
-// forever yields numbers until it is stopped, and tells how many it yielded and that it has ended.
+// forever yields numbers until it is stopped, and reports how many it yielded and that it has ended.
 func forever(yielded *atomic.Int64, ended chan<- struct{}) iter.Seq[string] {
 	return func(yield func(string) bool) {
 		defer close(ended)
@@ -71,7 +71,7 @@ func TestResults(t *testing.T) {
 	}, 1, 2, 16)
 }
 
-// Results that nobody asks for hold their slots, and timers go on.
+// Results that the body does not ask for hold their slots, and timers go on.
 func TestResultsThatNobodyAsksFor(t *testing.T) {
 	for _, buffer := range []int{0, 1, 5} {
 		forEachMode(t, func(t *testing.T, m mode) {
@@ -268,7 +268,7 @@ func TestResultsOfACloneThatBreaks(t *testing.T) {
 	}
 }
 
-// The loop over the results is told of a Stop before the end of the input, and of no other.
+// The loop over the results learns of a Stop before the end of the input, and of no other.
 func TestResultsOfAnOperatorThatIsStopped(t *testing.T) {
 	for _, before := range []bool{true, false} {
 		forEachMode(t, func(t *testing.T, m mode) {

@@ -2,13 +2,13 @@ package asyncop
 
 import "time"
 
-// Stats is a picture of an operator. Every accepted element is in exactly one of these states:
+// Stats are the counts of an operator at one moment. Every accepted element is in exactly one of these states:
 //
 //	Accepted = InFlight + Completed + Dropped + HandedOver + Failed + Abandoned
 //
-// where Failed is the element that failed the pipeline. Numbers may lag behind by what the operator does in one turn of
-// its loop, some microseconds; they are exact when it is idle or has ended, but for Discarded, which counts until In is closed,
-// and Running and LateCompletions, which go on as long as calls run that ignore the end of their context.
+// where Failed is the element that failed the pipeline. The counts may be late by one turn of the operator's loop, some
+// microseconds. They are exact when it is idle or has ended. Then only three still change: Discarded until In is closed,
+// Running and LateCompletions as long as calls run that ignore the end of their context.
 type Stats struct {
 	Accepted  int64 // elements that took a slot; watermarks are not counted
 	Completed int64 // elements that left with their results, possibly none

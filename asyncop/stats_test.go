@@ -88,7 +88,7 @@ func TestOldestAge(t *testing.T) {
 	})
 }
 
-// The account balances at any time, whoever looks while everything goes on. Not in a bubble.
+// The account balances at any time, whenever it is read while everything goes on. Not in a bubble.
 func TestStatsBalanceAtAnyTime(t *testing.T) {
 	blocking := asyncop.Blocking(func(_ context.Context, in int) (int, error) { return in, nil })
 	fn := asyncop.Func(func(ctx context.Context, in int, result asyncop.ResultFuture[int]) error {

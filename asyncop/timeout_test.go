@@ -434,7 +434,7 @@ func TestHandlerThatPanics(t *testing.T) {
 	})
 }
 
-// A3: handlers run off the loop, so a slow one holds up nobody but its element.
+// A3: handlers run off the loop, so a slow one holds up its own element only.
 func TestSlowHandlerHoldsUpNobody(t *testing.T) {
 	forEachMode(t, func(t *testing.T, m mode) {
 		r := newRig(t, m, setup{timeout: time.Second, wrap: func(h *hand) function {
@@ -623,7 +623,7 @@ func TestEarlyTimeout(t *testing.T) {
 	})
 }
 
-// The error tells that it came early, with and without a handler, and only then.
+// The error says that it came early, with and without a handler, and only then.
 func TestEarlyTimeoutError(t *testing.T) {
 	panics := withHandler(func(context.Context, string) ([]string, error) { panic("no answer") })
 	for name, wrap := range map[string]func(*hand) function{"no handler": nil, "handler": panics} {

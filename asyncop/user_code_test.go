@@ -370,7 +370,7 @@ func TestOpenAndCloseThatBreak(t *testing.T) {
 	}
 }
 
-// A6: hooks that break change nothing else: the label, the logger, and the function that tells the source.
+// A6: hooks that break change nothing else: the label, the logger, and the function that reports the source.
 func TestHooksThatBreak(t *testing.T) {
 	for _, b := range breakages {
 		hooks := map[string]asyncop.Option{

@@ -32,7 +32,7 @@ func newBackend[R any](delay time.Duration, answer func(it *Item, reply R)) *bac
 	return b
 }
 
-// call sends it off; reply tells where the answer goes.
+// call sends it off; reply says where the answer goes.
 func (b *backend[R]) call(it *Item, reply R) {
 	b.mu.Lock()
 	first := len(b.calls) == 0

@@ -7,7 +7,7 @@ import (
 	"time"
 )
 
-// Kind tells what a row is compared with.
+// Kind says what a row is compared with.
 type Kind uint8
 
 // Kinds of rows.

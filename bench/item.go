@@ -8,7 +8,7 @@ import (
 // Item is the element of all pipelines. Flows carry *Item, which go into an interface without an allocation.
 type Item struct {
 	Seq   int
-	Calls int32 // how often the function was called for it; owned by whoever runs the call
+	Calls int32 // how often the function was called for it; owned by the goroutine that runs the call
 
 	due  int64 // when it should be called next, ns since the epoch of the workload
 	late int64 // how long after due it was

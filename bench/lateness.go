@@ -39,7 +39,7 @@ func reportLateness(m *Meter, late []int64) {
 // parking is a car park for n elements: all of them wait at once, each until an instant of its own.
 type parking struct {
 	items  []Item
-	base   time.Duration // nobody is due before: time to park them all and to weigh them
+	base   time.Duration // no call is due before: time to park them all and to weigh them
 	spread time.Duration // then one after the other
 
 	left atomic.Int64

@@ -34,7 +34,7 @@ type Meter struct {
 // Sample is what one run cost, by metric.
 type Sample map[string]float64
 
-// Start begins the measured stretch, after a garbage collection: nobody pays for the rubbish of others.
+// Start begins the measured stretch, after a garbage collection, so that no row pays for the garbage of another.
 func (m *Meter) Start() {
 	runtime.GC()
 	runtime.ReadMemStats(&m.mem)
@@ -55,7 +55,7 @@ func (m *Meter) Stop() {
 	m.Report(BytesPerElem, float64(m.mem.TotalAlloc-bytes)/n)
 }
 
-// Ideal tells how long the measured stretch would take if nothing but the function's own waiting cost time.
+// Ideal sets how long the measured stretch would take if nothing but the function's own waiting cost time.
 func (m *Meter) Ideal(d time.Duration) { m.ideal = d }
 
 // Report adds a metric, or replaces one.

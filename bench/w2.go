@@ -42,7 +42,7 @@ func w2(c Config) []Group {
 	return groups
 }
 
-// withIdeal tells the meter how long n calls take, atOnce at a time.
+// withIdeal sets the meter to how long n calls take, atOnce at a time.
 func withIdeal(run func(m *Meter, n int) error, atOnce int, each time.Duration) func(m *Meter, n int) error {
 	return func(m *Meter, n int) error {
 		m.Ideal(time.Duration(float64(n) / float64(atOnce) * float64(each)))

@@ -135,5 +135,5 @@ func drainGoroutines(m *Meter, n int) error {
 	return c.Err()
 }
 
-// longDelay is a back-off that nobody waits for.
+// longDelay is a back-off that no run waits for.
 const longDelay = 10 * time.Minute

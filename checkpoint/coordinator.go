@@ -30,9 +30,9 @@ import (
 //	source.Via(op).To(sink)
 //	err = coordinator.Wait()
 //
-// One checkpoint is under way at a time. One that fails, or takes longer than [WithTimeout] allows, is aborted and does
-// not harm the pipeline; the last complete one stays what a restart resumes from. [Coordinator.Stats] counts them, and
-// [WithTolerableFailures] ends a run whose checkpoints keep failing.
+// One checkpoint is under way at a time. One that fails, or takes longer than [WithTimeout] allows, is aborted, and the
+// pipeline goes on. A restart resumes from the last complete one. [Coordinator.Stats] counts them, and [WithTolerableFailures]
+// ends a run whose checkpoints keep failing.
 //
 // It is safe for concurrent use.
 type Coordinator struct {
@@ -106,15 +106,15 @@ func WithInterval(d time.Duration) Option {
 }
 
 // WithTimeout bounds the time of each step of a checkpoint; the default is 10 minutes. The steps are: from the trigger until
-// all have reported; storing it ([Store.Save]); publishing it at each sink ([Output.Commit]). So are the steps before the first
-// one: loading what the store has, and [Output.Restore] or FreshStart of each output. What takes longer has its context ended.
-// A Save of a final checkpoint and a Commit that fail are tried again until d is over.
+// all have reported; storing it ([Store.Save]); publishing it at each sink ([Output.Commit]). It also bounds what comes before
+// the first checkpoint: loading what the store has, and [Output.Restore] or FreshStart of each output. The context of a step
+// that takes longer ends. A Save of a final checkpoint and a Commit that fail are tried again until d is over.
 //
 // The draining before a [Drain] checkpoint is not bounded; each time d is over, a warning names the participants that are
 // not done. It panics if d <= 0.
 //
 // A warning names the participants that have not reported a checkpoint after ten seconds, and again each time the wait has
-// doubled. One that has never reported may not be part of the pipeline at all: while the stream is drained, those are named.
+// doubled. While the stream is drained, only those are named that have never reported: they may not be part of the pipeline.
 func WithTimeout(d time.Duration) Option {
 	if d <= 0 {
 		panic(fmt.Sprintf("checkpoint: WithTimeout: must be positive, got %v", d))
@@ -235,8 +235,8 @@ func (c *Coordinator) RestoredKind() (kind Kind, ok bool) {
 	return c.restored.Kind, true
 }
 
-// LastComplete returns the number of the newest checkpoint that is complete, which is what a restart would resume from:
-// the restored one until one of this run is complete. It is 0 if there is none.
+// LastComplete returns the number of the newest checkpoint that is complete. A restart would resume from it. It is the restored
+// one until one of this run is complete. It is 0 if there is none.
 func (c *Coordinator) LastComplete() uint64 {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -337,14 +337,14 @@ func (c *Coordinator) Trigger(ctx context.Context) (id uint64, err error) {
 //
 // For a [Drain] the source stops reading and sends the marker of the end of the input; the final checkpoint is taken when the
 // marker has reached all participants. Checkpoints go on until then, and a Suspend may still end the stream before. When ctx
-// ends first, the stream has failed, since its source reads no more, and a restart goes on from the last checkpoint. A call
-// that joins a stream that is being drained already may give up without harm.
+// ends first, the stream has failed, since its source reads no more, and a restart goes on from the last checkpoint. Another
+// call, for a stream that is being drained already, does no harm when its ctx ends.
 //
-// For a [Suspend] the source stops at the barrier. When ctx ends while that is on its way, the stream has failed, too; before,
-// while a checkpoint is under way, nothing has happened.
+// For a [Suspend] the source stops at the barrier. When ctx ends while the barrier is on its way, the stream has failed, too.
+// When ctx ends earlier, while another checkpoint is under way, nothing has happened.
 //
-// If the stream has ended in this way already, or does meanwhile, because its input was at an end for instance, the error
-// is nil; if it has ended in the other way, [ErrEnded].
+// The error is nil if the stream has ended in this way already, or does so meanwhile, for instance because its input has ended.
+// It is [ErrEnded] if the stream has ended in the other way.
 func (c *Coordinator) Finish(ctx context.Context, kind Kind) error {
 	final := participant.Kind(kind)
 	mustBeFinal("Finish", final)
@@ -493,7 +493,7 @@ func (c *Coordinator) hold(ctx context.Context) error {
 	return nil
 }
 
-// noMore returns why no checkpoint is taken any more, for anybody or for ctx; nil: some are.
+// noMore returns why no checkpoint is taken any more: the run has ended, or ctx has. It returns nil if checkpoints go on.
 func (c *Coordinator) noMore(ctx context.Context) error {
 	select {
 	case <-c.life.Done():

@@ -341,7 +341,7 @@ func TestDirStoreSurvivesEveryFailure(t *testing.T) {
 	}
 }
 
-// failAt lives through an opening and three saves of which the last calls fail. It tells whether a call was hit.
+// failAt lives through an opening and three saves of which the last calls fail. It reports whether a call was hit.
 func (l *life) failAt(at int, fault crashfs.Fault, lasting, again bool) (hit bool, err error) {
 	l.fs.FewTears()
 	d, err := l.open(l.fs)

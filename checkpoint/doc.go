@@ -17,9 +17,9 @@
 //
 // # Topologies
 //
-// Barriers are not aligned, so there must be one way from the source to each element's place: a line, or a tree that branches
-// with flow.FanOut of go-streams. What branches must not meet again: a barrier of a quick branch would overtake the elements
-// of a slow one, and they would be missing from the checkpoint.
+// Barriers are not aligned, so there must be only one way from the source to each step: a line, or a tree that branches with
+// flow.FanOut of go-streams. Branches must not meet again: a barrier of a quick branch would overtake the elements of a slow
+// one, and they would be missing from the checkpoint.
 //
 //	Source → flows, operators → Sink                     supported
 //	FanOut, each branch with a Sink of its own           supported
@@ -85,5 +85,5 @@
 // # Hostile bytes
 //
 // Whatever is read (files, positions, states) may be damaged or made to harm. Readers return errors. They do not panic, do not
-// loop, and do not allocate for a length that the bytes do not bear out.
+// loop, and allocate no more memory than the bytes that are there can fill.
 package checkpoint

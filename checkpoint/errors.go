@@ -13,9 +13,9 @@ var (
 	// ErrNotFound reports that a store does not have the checkpoint, or has none at all.
 	ErrNotFound = errors.New("checkpoint: not found")
 
-	// ErrFenced is returned by a [Store] or an [Output] that another run has taken over, to the run that has lost it: for
-	// good, whatever number that asks for. It ends the run: nothing more is stored, published or tried again. The
-	// coordinator also returns it for a number that was taken by another run.
+	// ErrFenced is returned by a [Store] or an [Output] that another run has taken over. The run that has lost it gets this
+	// error for every number, and ends: nothing more is stored, published or tried again. The coordinator also returns it for a
+	// number that was taken by another run.
 	ErrFenced = errors.New("checkpoint: another run has taken over")
 
 	// ErrClosed reports that a [Store] is closed. It is also the Err of a [Coordinator] that was closed without a final

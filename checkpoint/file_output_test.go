@@ -105,7 +105,7 @@ func (l *outputLife) live() error {
 	return l.run("close", o.Close)
 }
 
-// restores tells whether an output restored on a disk is what the state says, also if it goes on from there.
+// restores reports whether an output restored on a disk is what the state says, also if it goes on from there.
 func restores(fsys *crashfs.FS, s storedState) error {
 	before := fsys.Files()
 	o := newCrashOutput(fsys)

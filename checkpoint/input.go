@@ -61,9 +61,9 @@ type Waiter interface {
 // Committer is implemented by an [Input] that wants to know what is safe: Kafka offsets, for instance.
 type Committer interface {
 	// Commit reports that the elements before position are covered by a complete checkpoint. It is called from the
-	// coordinator's goroutine, concurrently with Next. ctx ends when the coordinator is being closed and has waited for
-	// some seconds. An error is logged and nothing more: a later position covers earlier ones, and what a restart
-	// goes on from is the position in the checkpoint.
+	// coordinator's goroutine, concurrently with Next. ctx ends when the coordinator is being closed and has waited for some
+	// seconds. An error is logged, and the run goes on: a later position covers earlier ones, and a restart goes on from the
+	// position in the checkpoint.
 	Commit(ctx context.Context, position []byte) error
 }
 
@@ -109,8 +109,8 @@ type LineInput struct {
 	unended bool // the line before had no end yet
 }
 
-// OpenLines returns an input of the lines of a file. An empty line is an element; a last line without line end is one too.
-// If the file grows after that, it must go on with the line end.
+// OpenLines returns an input of the lines of a file. An empty line is an element, and so is a last line without line end. If
+// the file grows after that, the line end must come first.
 func OpenLines(path string) (*LineInput, error) {
 	f, err := os.Open(path)
 	if err != nil {

@@ -33,8 +33,8 @@ type Output[T any] interface {
 // from. It may remove what an earlier run has prepared, or make sure that nothing of an earlier run is there. An output
 // that cannot undo what it has published, such as a topic, need not implement it.
 type FreshStarter interface {
-	// FreshStart is called once, before all others, in place of Restore. After it, nothing of what was written by earlier
-	// runs is published by Commit. If there is something published that it neither keeps nor may undo, it changes nothing
-	// and returns an error: Start of the coordinator fails with it.
+	// FreshStart is called once, before all others, in place of Restore. After it, nothing of what was written by earlier runs
+	// is published by Commit. If something is published that it can neither keep nor undo, it changes nothing and returns an
+	// error. Start of the coordinator then fails with that error.
 	FreshStart(ctx context.Context) error
 }

@@ -64,7 +64,7 @@ type restartJob struct {
 	cuts map[string]int
 }
 
-// run runs the job until it ends or is cut, and tells whether it was done.
+// run runs the job until it ends or is cut, and reports whether it was done.
 func (j *restartJob) run(t *testing.T, cut bool) (done bool) {
 	t.Helper()
 	disk := j.disk

@@ -74,8 +74,8 @@ func NewSource[T any](c *Coordinator, name string, input Input[T]) *Source[T] {
 // isSource marks the participant with which the stream begins.
 func (*Source[T]) isSource() {}
 
-// Out returns the channel of the elements. The run fails if a function of go-streams reads it that branches or joins streams,
-// other than flow.FanOut.
+// Out returns the channel of the elements. No function of go-streams that branches or joins streams may read it, except
+// flow.FanOut: the run fails.
 func (s *Source[T]) Out() <-chan any {
 	if err := wiring.Reader(); err != nil {
 		s.coordinator.Host().Fail(s.name, err)

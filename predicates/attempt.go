@@ -12,8 +12,8 @@ type Attempt[OUT any] struct {
 	Number int // of the attempt, from 1
 
 	// Stage is how far the attempt had come: the later one of what was reported ([ReportStage]) and what the error says
-	// ([StageError]). Unreported counts as NetworkTime. A classifier that can prove a stage corrects it, for strategies and
-	// logs. It changes nothing else.
+	// ([StageError]). Unreported counts as NetworkTime. A classifier that can prove another stage sets it, for strategies and
+	// logs.
 	Stage Stage
 	// InDoubt is set if a request that its client has reported ([ReportSent]) may have taken effect, whatever Err says: it was
 	// sent, and its server did not refuse it. A classifier that reads a refusal from Err then names a reason that allows

@@ -43,7 +43,7 @@ var (
 )
 
 // NewReason returns the reason with this name and these properties. It panics if name is empty, or if alwaysRetry is set
-// without allowsNonIdempotentRetry, which would repeat calls that may have taken effect without asking anybody.
+// without allowsNonIdempotentRetry, which would repeat calls that may have taken effect without asking the strategy.
 func NewReason(name string, allowsNonIdempotentRetry, alwaysRetry bool) Reason {
 	if name == "" {
 		panic("predicates: NewReason: empty name")

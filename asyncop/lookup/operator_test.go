@@ -294,7 +294,7 @@ func TestOptionalInterfacesStayReachable(t *testing.T) {
 	})
 }
 
-// An operator that is cancelled takes its load along only if nobody else waits for it.
+// An operator that is cancelled takes its load along only if no other element waits for it.
 func TestCancelledOperator(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		var calls, cancelled atomic.Int64

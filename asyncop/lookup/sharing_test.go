@@ -238,7 +238,7 @@ func TestPanicOfALoad(t *testing.T) {
 	}
 }
 
-// A future of a user's wrapper that breaks keeps the outcome from nobody else.
+// A future of a user's wrapper that breaks keeps the outcome from no other element.
 func TestPanicOfAFuture(t *testing.T) {
 	for name, end := range map[string]func(){
 		"panic":  func() { panic("boom") },

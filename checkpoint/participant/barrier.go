@@ -15,7 +15,7 @@ const (
 	// and operators that it has reached begin nothing new.
 	Suspend
 	// EndOfInput is the kind of a marker and of no checkpoint: no element follows it, barriers do. It is announced once. Its
-	// number is not that of a checkpoint: no participant hears that it is completed or aborted.
+	// number is not that of a checkpoint: participants are not called when it is completed or aborted.
 	//
 	// A participant reports it, without a state, when all that came before it is done, and passes it on: a source when it
 	// sends it. Barriers overtake it meanwhile, so checkpoints are taken as long as the draining lasts. A participant that

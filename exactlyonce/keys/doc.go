@@ -63,7 +63,7 @@
 //     fails with [ErrConflict] and can be repeated.
 //   - An error or panic unlocks the key and keeps the recovery point. The next attempt goes on at once.
 //   - If the answer to COMMIT is lost, the run reads what is stored.
-//   - [Keys.Complete] finishes requests that nobody repeats. [Keys.Reap] removes finished ones after their retention; unfinished ones it
+//   - [Keys.Complete] finishes requests that no client repeats. [Keys.Reap] removes finished ones after their retention; unfinished ones it
 //     reports.
 //
 // Servers compare times of their own clocks. One whose clock is ahead by more than the lock's timeout takes over from a run

@@ -53,7 +53,7 @@ type Config struct {
 	CompleteAfter time.Duration
 	// Clock is the clock for all of it. Default: the wall clock.
 	Clock clock.Clock
-	// Logger gets what nobody is there to hear: requests that could not be completed, or unlocked. Default slog.Default().
+	// Logger gets errors that no caller waits for: requests that could not be completed, or unlocked. Default slog.Default().
 	Logger *slog.Logger
 }
 

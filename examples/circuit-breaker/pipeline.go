@@ -135,7 +135,7 @@ func report(out io.Writer, bank *bank, s asyncop.Stats, answered int, doubtful [
   payments                    %4d
     booked, and answered      %4d
     in doubt: sent, no answer %4d   never sent again; a person looks into them
-      of these booked         %4d   which nobody could know
+      of these booked         %4d   which the job could not know
   calls the breaker refused   %4d   not sent, so every one was tried again
   requests the bank received  %4d
   payments received twice     %4d

@@ -38,7 +38,7 @@ const (
 
 var outcomes = [...]string{withResults: "result", empty: "empty", withError: "error"}
 
-// MaxReasons bounds the reasons that are told apart: they are an open set, and each is a time series.
+// MaxReasons bounds the reasons that are distinguished: they are an open set, and each is a time series.
 const MaxReasons = 100
 
 var other = predicates.NewReason("other", false, false)

@@ -10,7 +10,7 @@ import (
 	"github.com/weirflow/weir/strategies/strategiestest"
 )
 
-// upsert is an element that tells what it calls.
+// upsert is an element that reports what it calls.
 type upsert struct {
 	couchbase.Request
 	key string

@@ -23,7 +23,7 @@ var (
 	exceptionMatched = predicates.NewReason("EXCEPTION_MATCHED", false, false)
 )
 
-// recordingStrategy tells what it was asked.
+// recordingStrategy reports what it was asked.
 type recordingStrategy struct {
 	predicate func() predicates.AsyncRetryPredicate[int]
 	retries   int

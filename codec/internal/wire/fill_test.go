@@ -102,7 +102,7 @@ func fill(t *rapid.T, v reflect.Value, depth int) {
 	}
 }
 
-// goodKey tells whether a codec takes a value as a map's key.
+// goodKey reports whether a codec takes a value as a map's key.
 func goodKey(key reflect.Value) bool {
 	if key.Kind() != reflect.Interface || key.IsNil() {
 		return true

@@ -163,7 +163,7 @@ func init() {
 	}
 }
 
-// same tells whether two values are equal in all that a codec promises to keep.
+// same reports whether two values are equal in all that a codec promises to keep.
 func same(a, b reflect.Value) bool {
 	if a.IsValid() != b.IsValid() {
 		return false

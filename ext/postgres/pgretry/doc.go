@@ -24,14 +24,14 @@
 //	57P03 cannot_connect_now                 SQLSTATE_57P03         yes: not executed
 //	25006 read_only_sql_transaction          SQLSTATE_25006         yes: refused by a standby
 //	26000, and 0A000 of a cached plan        SQLSTATE_26000         yes: not executed
-//	57P01 and other FATAL errors             netretry.ConnectionLost  no: nobody knows
-//	lost, timed out                          netretry.ConnectionLost, TimedOut  no: nobody knows
+//	57P01 and other FATAL errors             netretry.ConnectionLost  no: not known
+//	lost, timed out                          netretry.ConnectionLost, TimedOut  no: not known
 //	other 0A, 21, 22, 23, 28, 3D, 3F, 42, 44, 54,  a rejection,           is not repeated: refused for good,
 //	P0, 57014                                SQLSTATE_23505         without effect
 //	others                                   none
 //
 // A class of SQLSTATE is its first two characters: 23 are violated constraints, 22 data that cannot be stored, 42 errors in the
-// statement. 57014 is a statement that was cancelled, by statement_timeout as a rule; whoever wants it retried gives it a
+// statement. 57014 is a statement that was cancelled, by statement_timeout as a rule; to have it retried, give it a
 // reason in a table before this classifier:
 //
 //	predicates.ByCode(pgretry.SQLState[Order](), map[string]predicates.Reason{"57014": slow})

@@ -164,7 +164,7 @@ func (s *Store) Take(ctx context.Context, queue string, limit int, lease time.Du
 	return taken, err
 }
 
-// anyDue looks without the write lock, so that consumers that find nothing disturb nobody.
+// anyDue looks without the write lock, so that consumers that find nothing do not hold up others.
 func (s *Store) anyDue(ctx context.Context, queue string) (due bool, err error) {
 	err = s.read(ctx, func() error {
 		return s.db.Reader().QueryRowContext(ctx,
