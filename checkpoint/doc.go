@@ -35,7 +35,7 @@
 //   - Code of yours, or a PassThrough, splits the stream, each barrier takes one branch, and the branches meet again.
 //   - Branches with slow flows of yours meet again: a checkpoint may complete before the second barrier fails the run.
 //
-// To partition work, run a pipeline for each partition.
+// To partition work, run a pipeline for each partition: package partitions does.
 //
 // # Stores
 //

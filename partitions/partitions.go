@@ -1,0 +1,226 @@
+package partitions
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"maps"
+	"slices"
+	"strings"
+	"sync"
+	"time"
+
+	"github.com/benbjohnson/clock"
+
+	"github.com/weirflow/weir/checkpoint"
+	"github.com/weirflow/weir/internal/guard"
+	"github.com/weirflow/weir/internal/nils"
+	"github.com/weirflow/weir/internal/panics"
+)
+
+// Assigner decides which partitions a worker has.
+type Assigner interface {
+	// Run calls h for the partitions of this worker, until ctx ends. Then it revokes those that the worker still has, lets other workers
+	// have them, and returns nil. It returns earlier if it cannot go on, or, with nil, if nothing will change any more: the
+	// worker keeps its partitions.
+	Run(ctx context.Context, h Handler) error
+}
+
+// Handler is the worker, as an [Assigner] sees it. Its methods are safe for concurrent use.
+type Handler interface {
+	// Assigned gives a partition to the worker. The epoch is higher than those of all earlier assignments of the partition, to
+	// any worker; 0 means that the assigner has none. It returns soon. If the partition was lost shortly before, it waits for the end of
+	// that pipeline, or of ctx.
+	Assigned(ctx context.Context, partition string, epoch uint64) error
+	// Revoked takes a partition away. When it returns, its pipeline has been suspended and closed, and another worker may have the
+	// partition. With an error it was not suspended: the pipeline was aborted after [Config.SuspendTimeout], or when ctx ended.
+	Revoked(ctx context.Context, partition string) error
+	// Lost says that another worker may have the partition already. It does not wait: the pipeline is aborted.
+	Lost(partition string)
+}
+
+// Stores open the stores of partitions. The directories of one machine are [Dirs].
+type Stores interface {
+	// Open returns the store of a partition for an owner. From then on, stores that were opened for lower epochs return
+	// [checkpoint.ErrFenced], whatever number they save (law P1). It returns that error itself for an epoch that is lower than one
+	// before. Epoch 0 fences no store: two owners at once are an error of Open then.
+	Open(ctx context.Context, partition string, epoch uint64) (checkpoint.Store, error)
+}
+
+// Partition is a partition that this worker has.
+type Partition struct {
+	Name        string
+	Epoch       uint64 // of this assignment; 0: the assigner has none
+	Coordinator *checkpoint.Coordinator
+}
+
+// Config says what [Run] does. The first three fields are required.
+type Config struct {
+	Assigner Assigner
+	Stores   Stores
+	// Pipeline makes the pipeline of a partition with its coordinator, starts it, and returns what Wait of the coordinator returns.
+	// The coordinator is closed after that. When the partition is revoked, the coordinator suspends the stream; ctx ends
+	// when it is lost or could not be suspended. Pipelines of several partitions run at once.
+	Pipeline func(ctx context.Context, p Partition) error
+
+	Checkpoints    []checkpoint.Option // of each coordinator, such as [checkpoint.WithInterval]
+	SuspendTimeout time.Duration       // how long a partition that is revoked may take to be suspended; the default is 30 s
+	Logger         *slog.Logger        // the default is slog.Default()
+	Clock          clock.Clock         // of back-offs and SuspendTimeout; the default is the machine's
+}
+
+const (
+	defaultSuspendTimeout = 30 * time.Second
+	firstBackoff          = time.Second
+	maxBackoff            = time.Minute
+	abortPatience         = 15 * time.Second // longer than a coordinator takes to close
+)
+
+func (c *Config) complete() error {
+	switch {
+	case nils.Is(c.Assigner):
+		return errors.New("partitions: Config.Assigner is nil")
+	case nils.Is(c.Stores):
+		return errors.New("partitions: Config.Stores is nil")
+	case c.Pipeline == nil:
+		return errors.New("partitions: Config.Pipeline is nil")
+	case c.SuspendTimeout < 0:
+		return fmt.Errorf("partitions: Config.SuspendTimeout %v is negative", c.SuspendTimeout)
+	}
+	if c.SuspendTimeout == 0 {
+		c.SuspendTimeout = defaultSuspendTimeout
+	}
+	if c.Logger == nil {
+		c.Logger = slog.Default()
+	}
+	if c.Clock == nil {
+		c.Clock = clock.New()
+	}
+	return nil
+}
+
+// Run runs the pipelines of the partitions that this worker gets, until ctx ends. Then it suspends them, and returns when all have
+// ended: nil if all could be suspended. If the assigner says that nothing will change any more, Run also returns when all
+// pipelines have come to the end of their inputs.
+//
+// It returns the error of the assigner, of partitions that could not be suspended, and of those that another worker has taken
+// over although the assigner has left them here ([checkpoint.ErrFenced]). A pipeline that does not end although its context has,
+// is left behind after 15 s, with an error.
+func Run(ctx context.Context, c Config) error {
+	if err := c.complete(); err != nil {
+		return err
+	}
+	w := &worker{Config: c, parent: context.WithoutCancel(ctx), runs: map[string]*run{}}
+	err := guard.Call(func() error { return c.Assigner.Run(ctx, w) }, newPanicError)
+	left := w.left()
+	if err == nil { // the assignment is final
+		for _, r := range left {
+			select {
+			case <-r.done:
+			case <-ctx.Done():
+			}
+		}
+	}
+	errs := make([]error, len(left), len(left)+1)
+	var all sync.WaitGroup
+	for i, r := range left {
+		all.Go(func() { errs[i] = w.Revoked(w.parent, r.name) })
+	}
+	all.Wait()
+	return errors.Join(append(errs, err)...)
+}
+
+func newPanicError(recovered any) error { return panics.New("partitions", recovered) }
+
+// worker is the Handler of Run.
+type worker struct {
+	Config
+	parent context.Context // without an end: partitions are suspended when that of Run has ended
+
+	mu   sync.Mutex
+	runs map[string]*run // guarded by mu; those that were revoked or lost stay until they have ended
+}
+
+// left returns the partitions that are here, by name.
+func (w *worker) left() []*run {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	return slices.SortedFunc(maps.Values(w.runs), func(a, b *run) int { return strings.Compare(a.name, b.name) })
+}
+
+var (
+	errLost  = errors.New("the partition is lost")
+	errSlow  = errors.New("not suspended in time")
+	errStuck = errors.New("its pipeline does not end")
+	errEarly = errors.New("Pipeline returned before the end of its stream: it must return what Wait of the coordinator returns")
+)
+
+// Assigned implements [Handler].
+func (w *worker) Assigned(ctx context.Context, partition string, epoch uint64) error {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	for before := w.runs[partition]; before != nil; before = w.runs[partition] {
+		if before.ctx.Err() == nil {
+			return fmt.Errorf("partitions: %q is assigned already", partition)
+		}
+		w.mu.Unlock()
+		select {
+		case <-before.done:
+			w.forget(before)
+			w.mu.Lock()
+		case <-ctx.Done():
+			w.mu.Lock()
+			return context.Cause(ctx)
+		}
+	}
+	r := &run{worker: w, name: partition, epoch: epoch, done: make(chan struct{})}
+	r.ctx, r.abort = context.WithCancelCause(w.parent)
+	r.wanted, r.revoke = context.WithCancel(r.ctx)
+	w.runs[partition] = r
+	w.Logger.Info("partition assigned", slog.String("partition", partition), slog.Uint64("epoch", epoch))
+	go r.serve()
+	return nil
+}
+
+// Revoked implements [Handler].
+func (w *worker) Revoked(ctx context.Context, partition string) error {
+	w.mu.Lock()
+	r := w.runs[partition]
+	if r == nil {
+		w.mu.Unlock()
+		return nil
+	}
+	r.revoke()
+	c := r.coordinator
+	w.mu.Unlock()
+
+	err := r.suspend(ctx, c)
+	if err != nil {
+		w.Logger.Warn("partition revoked, and not suspended", slog.String("partition", partition), slog.Any("error", err))
+		return fmt.Errorf("partitions: %q: %w", partition, err)
+	}
+	w.Logger.Info("partition revoked", slog.String("partition", partition))
+	return nil
+}
+
+// Lost implements [Handler].
+func (w *worker) Lost(partition string) {
+	w.mu.Lock()
+	r := w.runs[partition]
+	w.mu.Unlock()
+	if r == nil {
+		return
+	}
+	w.Logger.Warn("partition lost", slog.String("partition", partition), slog.Uint64("epoch", r.epoch))
+	r.abort(errLost)
+}
+
+// forget removes a run that has ended.
+func (w *worker) forget(r *run) {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	if w.runs[r.name] == r {
+		delete(w.runs, r.name)
+	}
+}

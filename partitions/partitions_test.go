@@ -1,0 +1,730 @@
+package partitions_test
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"log/slog"
+	"math/rand/v2"
+	"path/filepath"
+	"runtime"
+	"slices"
+	"strconv"
+	"sync"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/benbjohnson/clock"
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+
+	"github.com/weirflow/weir/asyncop"
+	"github.com/weirflow/weir/checkpoint"
+	"github.com/weirflow/weir/checkpoint/checkpointtest"
+	"github.com/weirflow/weir/delivery/lock"
+	"github.com/weirflow/weir/internal/suite"
+	"github.com/weirflow/weir/partitions"
+)
+
+var (
+	quiet    = slog.New(slog.DiscardHandler)
+	errTrial = errors.New("trial")
+)
+
+// stores keep checkpoints in memory and fence by epoch.
+type stores struct {
+	mu     sync.Mutex
+	newest map[string]*checkpointtest.MemoryStore
+	epochs map[string]uint64
+	opened int
+}
+
+func newStores() *stores {
+	return &stores{newest: map[string]*checkpointtest.MemoryStore{}, epochs: map[string]uint64{}}
+}
+
+func (s *stores) Open(_ context.Context, partition string, epoch uint64) (checkpoint.Store, error) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.opened++
+	if epoch < s.epochs[partition] {
+		return nil, fmt.Errorf("epoch %d: %w", epoch, checkpoint.ErrFenced)
+	}
+	s.epochs[partition] = epoch
+	m := checkpointtest.NewMemoryStore()
+	if before := s.newest[partition]; before != nil {
+		m = before.Reopen()
+	}
+	s.newest[partition] = m
+	return m, nil
+}
+
+// table is what a partition's output has published. Each of its outputs keeps what it has written in its state.
+type table struct {
+	mu   sync.Mutex
+	rows []int
+}
+
+type tableState struct {
+	First int // of the rows
+	Rows  []int
+}
+
+type tableOutput struct {
+	*table
+	state tableState
+}
+
+func (o *tableOutput) Restore(ctx context.Context, state []byte) error {
+	if err := json.Unmarshal(state, &o.state); err != nil {
+		return err
+	}
+	return o.Commit(ctx, state)
+}
+
+func (o *tableOutput) Write(_ context.Context, v int) error {
+	o.state.Rows = append(o.state.Rows, v)
+	return nil
+}
+
+func (o *tableOutput) Prepare(context.Context) ([]byte, error) { return json.Marshal(o.state) }
+
+func (o *tableOutput) Commit(_ context.Context, state []byte) error {
+	var s tableState
+	if err := json.Unmarshal(state, &s); err != nil {
+		return err
+	}
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	if n := len(o.rows) - s.First; n < len(s.Rows) {
+		o.rows = append(o.rows, s.Rows[n:]...)
+	}
+	covered := s.First + len(s.Rows) - o.state.First
+	o.state.First, o.state.Rows = o.state.First+covered, slices.Clone(o.state.Rows[covered:])
+	return nil
+}
+
+func (o *tableOutput) Close() error { return nil }
+
+// job is a job of several partitions: each element is doubled, after a while.
+type job struct {
+	inputs map[string][]int
+	tables map[string]*table
+	stores *stores
+
+	done    sync.WaitGroup // one for each partition
+	drained sync.Map       // their names
+}
+
+func newJob(count, length int) *job {
+	j := &job{inputs: map[string][]int{}, tables: map[string]*table{}, stores: newStores()}
+	for i := range count {
+		name := "p" + strconv.Itoa(i)
+		for n := range length {
+			j.inputs[name] = append(j.inputs[name], 1000*i+n)
+		}
+		j.tables[name] = &table{}
+	}
+	j.done.Add(count)
+	return j
+}
+
+func (j *job) names() []string {
+	var names []string
+	for name := range j.inputs {
+		names = append(names, name)
+	}
+	slices.Sort(names)
+	return names
+}
+
+func (j *job) pipeline(ctx context.Context, p partitions.Partition) error {
+	fn := asyncop.Blocking(func(ctx context.Context, v int) (int, error) {
+		select {
+		case <-time.After(time.Duration(10+v%7) * time.Millisecond):
+		case <-ctx.Done():
+		}
+		return 2 * v, ctx.Err()
+	})
+	source := checkpoint.NewSource(p.Coordinator, "source", checkpointtest.NewSliceInput(j.inputs[p.Name]))
+	op := asyncop.OrderedWait(fn, time.Minute, 3, asyncop.WithName("double"), asyncop.WithCheckpoints(p.Coordinator),
+		asyncop.WithContext(ctx), asyncop.WithLogger(quiet))
+	sink := checkpoint.NewSink(p.Coordinator, "sink", &tableOutput{table: j.tables[p.Name]})
+	if err := p.Coordinator.Start(); err != nil {
+		return err
+	}
+	source.Via(op).To(sink)
+	if err := p.Coordinator.Wait(); err != nil {
+		return err
+	}
+	if last, _ := j.stores.kind(p.Name); last == checkpoint.Drain {
+		if _, before := j.drained.LoadOrStore(p.Name, true); !before {
+			j.done.Done()
+		}
+	}
+	return op.Wait()
+}
+
+// kind returns what the last checkpoint of a partition was for.
+func (s *stores) kind(partition string) (checkpoint.Kind, error) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	last, _, err := checkpoint.Latest(context.Background(), s.newest[partition])
+	if errors.Is(err, checkpoint.ErrClosed) {
+		last, _, err = checkpoint.Latest(context.Background(), s.newest[partition].Reopen())
+	}
+	if err != nil {
+		return 0, err
+	}
+	return last.Kind, nil
+}
+
+func (j *job) config(a partitions.Assigner) partitions.Config {
+	return partitions.Config{
+		Assigner: a, Stores: j.stores, Pipeline: j.pipeline, Logger: quiet,
+		Checkpoints: []checkpoint.Option{checkpoint.WithInterval(100 * time.Millisecond), checkpoint.WithLogger(quiet)},
+	}
+}
+
+func (j *job) check(t *testing.T) {
+	t.Helper()
+	for name, input := range j.inputs {
+		want := make([]int, len(input))
+		for i, v := range input {
+			want[i] = 2 * v
+		}
+		assert.Equal(t, want, j.tables[name].rows, name)
+	}
+}
+
+// A worker alone runs all partitions to their ends.
+func TestStatic(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		j := newJob(3, 100)
+		require.NoError(t, partitions.Run(t.Context(), j.config(partitions.Static(j.names()...))))
+		j.check(t)
+	})
+}
+
+// A worker that is stopped suspends its partitions; another one goes on.
+func TestStaticStopped(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		j := newJob(3, 100)
+		for range 3 {
+			ctx, cancel := context.WithTimeout(t.Context(), 150*time.Millisecond)
+			require.NoError(t, partitions.Run(ctx, j.config(partitions.Static(j.names()...))))
+			cancel()
+			for _, name := range j.names() {
+				kind, err := j.stores.kind(name)
+				require.NoError(t, err)
+				require.Equal(t, checkpoint.Suspend, kind)
+			}
+		}
+		require.NoError(t, partitions.Run(t.Context(), j.config(partitions.Static(j.names()...))))
+		j.check(t)
+	})
+}
+
+// trouble is what happens between a worker and the locks.
+type trouble struct {
+	lock.Locks
+	mu  sync.Mutex
+	cut string // "": nothing; "error": each call fails; "hang": it waits for its context; "lie": leases are extended in appearance
+}
+
+func (l *trouble) set(cut string) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	l.cut = cut
+}
+
+func (l *trouble) call(ctx context.Context, extends bool, f func() error) error {
+	l.mu.Lock()
+	cut := l.cut
+	l.mu.Unlock()
+	switch {
+	case cut == "hang":
+		<-ctx.Done()
+		return ctx.Err()
+	case cut == "lie" && extends:
+		return nil
+	case cut != "":
+		return errTrial
+	}
+	return f()
+}
+
+func (l *trouble) Acquire(ctx context.Context, name, owner string, lease time.Duration) (g lock.Grant, err error) {
+	err = l.call(ctx, false, func() error { g, err = l.Locks.Acquire(ctx, name, owner, lease); return err })
+	return g, err
+}
+
+func (l *trouble) Extend(ctx context.Context, g lock.Grant, d time.Duration) error {
+	return l.call(ctx, true, func() error { return l.Locks.Extend(ctx, g, d) })
+}
+
+func (l *trouble) Release(ctx context.Context, g lock.Grant) error {
+	return l.call(ctx, false, func() error { return l.Locks.Release(ctx, g) })
+}
+
+func (l *trouble) Held(ctx context.Context, prefix string) (held []lock.Holding, err error) {
+	err = l.call(ctx, false, func() error { held, err = l.Locks.Held(ctx, prefix); return err })
+	return held, err
+}
+
+// owners checks law P1: a partition has one owner at a time, and epochs rise.
+type owners struct {
+	t      *testing.T
+	mu     sync.Mutex
+	of     map[string]string
+	epochs map[string]uint64
+}
+
+// workerOf is the Handler of a worker.
+type workerOf struct {
+	*owners
+	name string
+	slow func() time.Duration
+}
+
+func (w workerOf) Assigned(_ context.Context, partition string, epoch uint64) error {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	assert.Empty(w.t, w.of[partition], "%q is given to %q", partition, w.name)
+	assert.Greater(w.t, epoch, w.epochs[partition])
+	w.of[partition], w.epochs[partition] = w.name, epoch
+	return nil
+}
+
+func (w workerOf) Revoked(_ context.Context, partition string) error {
+	time.Sleep(w.slow())
+	w.Lost(partition)
+	return nil
+}
+
+func (w workerOf) Lost(partition string) {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	if w.of[partition] == w.name {
+		delete(w.of, partition)
+	}
+}
+
+// shares returns how many partitions each worker has, sorted.
+func (o *owners) shares() (shares []int) {
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	counts := map[string]int{}
+	for _, w := range o.of {
+		counts[w]++
+	}
+	for _, n := range counts {
+		shares = append(shares, n)
+	}
+	slices.Sort(shares)
+	return shares
+}
+
+// Law P1 under random joins, leaves and deaths; in the end all partitions are shared out evenly.
+func TestLeasesAtRandom(t *testing.T) {
+	for seed := range uint64(50) {
+		synctest.Test(t, func(t *testing.T) {
+			random := rand.New(rand.NewPCG(seed, 0))
+			var mu sync.Mutex
+			between := func(n int) int {
+				mu.Lock()
+				defer mu.Unlock()
+				return random.IntN(n)
+			}
+			locks := lock.NewMemory(clock.New())
+			o := &owners{t: t, of: map[string]string{}, epochs: map[string]uint64{}}
+			var names []string
+			for i := range 1 + between(12) {
+				names = append(names, "p"+strconv.Itoa(i))
+			}
+			type worker struct {
+				stop  context.CancelFunc
+				locks *trouble
+			}
+			var all sync.WaitGroup
+			var workers []worker
+			start := func(i int) {
+				ctx, stop := context.WithCancel(t.Context())
+				w := worker{stop, &trouble{Locks: locks}}
+				name := "w" + strconv.Itoa(i)
+				all.Go(func() {
+					l := &partitions.Leases{Locks: w.locks, Group: "g", Partitions: names, Worker: name, Lease: 9 * time.Second, Logger: quiet}
+					slow := func() time.Duration { return time.Duration(between(3000)) * time.Millisecond }
+					assert.NoError(t, l.Run(ctx, workerOf{o, name, slow}))
+				})
+				workers = append(workers, w)
+			}
+			for i := range 15 {
+				n := len(workers)
+				switch k := between(6); {
+				case n == 0 || n < 5 && k < 3:
+					start(i)
+				case k == 3: // it leaves
+					w := between(n)
+					workers[w].stop()
+					workers = slices.Delete(workers, w, w+1)
+				case k == 4: // it is cut off from the locks for good
+					w := between(n)
+					workers[w].locks.set([]string{"error", "hang"}[between(2)])
+					workers[w].stop()
+					workers = slices.Delete(workers, w, w+1)
+				default: // for a while
+					w := workers[between(n)].locks
+					w.set([]string{"error", "hang"}[between(2)])
+					time.AfterFunc(time.Duration(between(20000))*time.Millisecond, func() { w.set("") })
+				}
+				time.Sleep(time.Duration(between(15000)) * time.Millisecond)
+			}
+			if len(workers) == 0 {
+				start(100)
+			}
+			time.Sleep(time.Minute)
+			var want []int
+			for i := range len(workers) {
+				if n := (len(names) + i) / len(workers); n > 0 {
+					want = append(want, n)
+				}
+			}
+			assert.Equal(t, want, o.shares(), "%d workers, seed %d", len(workers), seed)
+			for _, w := range workers {
+				w.stop()
+			}
+			all.Wait()
+			assert.Empty(t, o.of)
+		})
+	}
+}
+
+// How long partitions stay without an owner.
+func TestLeasesAreQuick(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		locks := lock.NewMemory(clock.New())
+		o := &owners{t: t, of: map[string]string{}, epochs: map[string]uint64{}}
+		var all sync.WaitGroup
+		start := func(name string) (*trouble, context.CancelFunc) {
+			ctx, stop := context.WithCancel(t.Context())
+			cut := &trouble{Locks: locks}
+			all.Go(func() {
+				l := &partitions.Leases{Locks: cut, Group: "g", Partitions: []string{"a", "b", "c", "d", "e", "f"}, Worker: name, Logger: quiet}
+				assert.NoError(t, l.Run(ctx, workerOf{o, name, func() time.Duration { return 0 }}))
+			})
+			return cut, stop
+		}
+		_, stopA := start("a")
+		synctest.Wait()
+		require.Equal(t, []int{6}, o.shares(), "at once")
+		_, stopB := start("b")
+		time.Sleep(2100 * time.Millisecond)
+		require.Equal(t, []int{3, 3}, o.shares(), "a worker that joins waits for two looks")
+		stopB()
+		time.Sleep(1100 * time.Millisecond)
+		require.Equal(t, []int{6}, o.shares(), "what a worker leaves is free at the next look")
+		cutC, stopC := start("c")
+		time.Sleep(2100 * time.Millisecond)
+		require.Equal(t, []int{3, 3}, o.shares())
+		cutC.set("error")
+		time.Sleep(15100 * time.Millisecond)
+		require.Equal(t, []int{6}, o.shares(), "that of a dead one when its lease has ended")
+		stopA()
+		stopC()
+		all.Wait()
+	})
+}
+
+// Laws P1 and C1: workers join, leave, die and are fooled about their leases, and each output has each row once, in order.
+func TestRunAtRandom(t *testing.T) {
+	seeds := uint64(8)
+	if suite.Race {
+		seeds = 2
+	}
+	for seed := range seeds {
+		synctest.Test(t, func(t *testing.T) {
+			random := rand.New(rand.NewPCG(seed, 1))
+			locks := lock.NewMemory(clock.New())
+			j := newJob(6, 1000)
+			finished := make(chan struct{})
+			go func() { j.done.Wait(); close(finished) }()
+			var all sync.WaitGroup
+			defer all.Wait()
+			for i := 0; ; i++ {
+				ctx, stop := context.WithCancel(t.Context())
+				defer stop()
+				cut := &trouble{Locks: locks}
+				all.Go(func() {
+					err := partitions.Run(ctx, j.config(&partitions.Leases{
+						Locks: cut, Group: "g", Partitions: j.names(), Worker: "w" + strconv.Itoa(i), Lease: 3 * time.Second, Logger: quiet,
+					}))
+					if err != nil {
+						assert.ErrorIs(t, err, checkpoint.ErrFenced)
+					}
+				})
+				end := time.Duration(random.IntN(10000)) * time.Millisecond
+				switch random.IntN(4) {
+				case 0:
+					time.AfterFunc(end, stop)
+				case 1:
+					time.AfterFunc(end, func() { cut.set("error"); time.AfterFunc(5*time.Second, stop) })
+				case 2:
+					time.AfterFunc(end, func() { cut.set("hang"); time.AfterFunc(5*time.Second, stop) })
+				case 3: // it never learns that it has lost its partitions, but by their stores
+					time.AfterFunc(end, func() { cut.set("lie"); time.AfterFunc(20*time.Second, stop) })
+				}
+				select {
+				case <-finished:
+				case <-time.After(time.Duration(random.IntN(5000)) * time.Millisecond):
+					continue
+				}
+				break
+			}
+			j.check(t)
+		})
+	}
+}
+
+// A pipeline that fails is started again, later each time, and sooner after progress. Others go on.
+func TestPipelineThatFails(t *testing.T) {
+	for how, fail := range map[string]func() error{
+		"error":  func() error { return errTrial },
+		"panic":  func() error { panic(errTrial) },
+		"goexit": func() error { runtime.Goexit(); return nil },
+		"early":  func() error { return nil },
+	} {
+		t.Run(how, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				j := newJob(2, 10)
+				began := time.Now()
+				var starts []time.Duration
+				c := j.config(partitions.Static("p0", "p1"))
+				c.Pipeline = func(ctx context.Context, p partitions.Partition) error {
+					if p.Name == "p1" {
+						return j.pipeline(ctx, p)
+					}
+					starts = append(starts, time.Since(began))
+					if n := len(starts); n != 3 && n < 11 {
+						return fail()
+					}
+					if err := j.pipeline(ctx, p); err != nil || len(starts) == 11 {
+						return err
+					}
+					return errTrial // the stream has ended, with a checkpoint
+				}
+				require.NoError(t, partitions.Run(t.Context(), c))
+				for i, wait := range []time.Duration{1, 2, 1, 2, 4, 8, 16, 32, 60, 60} {
+					if i != 2 { // whose pipeline takes time
+						require.Equal(t, wait*time.Second, (starts[i+1] - starts[i]).Round(100*time.Millisecond), i)
+					}
+				}
+				j.check(t)
+			})
+		})
+	}
+}
+
+// A pipeline that does not end is left behind, and named.
+func TestStuckPipeline(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		j := newJob(2, 10)
+		release := make(chan struct{})
+		c := j.config(partitions.Static("p0", "p1"))
+		c.SuspendTimeout = 5 * time.Second
+		c.Pipeline = func(_ context.Context, p partitions.Partition) error {
+			if p.Name == "p0" {
+				<-release
+			} else {
+				checkpoint.NewSource(p.Coordinator, "source", checkpointtest.NewChannelInput(make(chan int)))
+				<-p.Coordinator.Ended() // it is never started
+			}
+			return nil
+		}
+		ctx, cancel := context.WithCancel(t.Context())
+		ended := make(chan error)
+		go func() { ended <- partitions.Run(ctx, c) }()
+		synctest.Wait()
+		cancel()
+		began := time.Now()
+		err := <-ended
+		require.ErrorContains(t, err, `"p0": its pipeline does not end`)
+		require.ErrorContains(t, err, `"p1": not suspended in time`)
+		require.Equal(t, 20*time.Second, time.Since(began))
+		close(release)
+	})
+}
+
+// What is lost is given back to the same worker only when its pipeline has ended.
+func TestLostAndAssignedAgain(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		j := newJob(1, 10)
+		running := 0
+		c := j.config(nil)
+		c.Pipeline = func(ctx context.Context, p partitions.Partition) error {
+			running++
+			assert.Equal(t, 1, running)
+			<-ctx.Done()
+			time.Sleep(time.Second)
+			running--
+			return fmt.Errorf("epoch %d has ended", p.Epoch)
+		}
+		c.Assigner = assigner(func(ctx context.Context, h partitions.Handler) error {
+			require.NoError(t, h.Assigned(ctx, "p0", 1))
+			require.ErrorContains(t, h.Assigned(ctx, "p0", 2), `"p0" is assigned already`)
+			synctest.Wait()
+			h.Lost("p0")
+			began := time.Now()
+			require.NoError(t, h.Assigned(ctx, "p0", 2))
+			require.Equal(t, time.Second, time.Since(began))
+			synctest.Wait()
+			h.Lost("p0")
+			within, cancel := context.WithTimeout(ctx, time.Millisecond)
+			defer cancel()
+			require.ErrorIs(t, h.Assigned(within, "p0", 3), context.DeadlineExceeded)
+			require.NoError(t, h.Revoked(ctx, "p0"))
+			require.NoError(t, h.Revoked(ctx, "p0"), "nothing is left")
+			h.Lost("p0")
+			return nil
+		})
+		require.NoError(t, partitions.Run(t.Context(), c))
+		require.Zero(t, running)
+	})
+}
+
+type assigner func(ctx context.Context, h partitions.Handler) error
+
+func (a assigner) Run(ctx context.Context, h partitions.Handler) error { return a(ctx, h) }
+
+// A partition that another worker has taken over, although the assigner does not know, ends (law P1).
+func TestTakenOver(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		j := newJob(2, 100)
+		ended := make(chan error, 2)
+		ctx, cancel := context.WithCancel(t.Context())
+		defer cancel()
+		go func() { ended <- partitions.Run(ctx, j.config(partitions.Static("p0", "p1"))) }()
+		time.Sleep(150 * time.Millisecond)
+		require.NoError(t, partitions.Run(ctx, j.config(partitions.Static("p0"))))
+		err := <-ended
+		require.ErrorIs(t, err, checkpoint.ErrFenced)
+		require.ErrorContains(t, err, `"p0"`)
+		require.NotContains(t, err.Error(), `"p1"`)
+		j.check(t)
+	})
+}
+
+func TestErrors(t *testing.T) {
+	j := newJob(1, 1)
+	locks := lock.NewMemory(clock.New())
+	good := j.config(partitions.Static("p0"))
+	for want, change := range map[string]func(c *partitions.Config){
+		"Config.Assigner is nil":                func(c *partitions.Config) { c.Assigner = nil },
+		"Config.Stores is nil":                  func(c *partitions.Config) { c.Stores = (*stores)(nil) },
+		"Config.Pipeline is nil":                func(c *partitions.Config) { c.Pipeline = nil },
+		"Config.SuspendTimeout -1s is negative": func(c *partitions.Config) { c.SuspendTimeout = -time.Second },
+		"trial": func(c *partitions.Config) {
+			c.Assigner = assigner(func(context.Context, partitions.Handler) error { return errTrial })
+		},
+		"panic": func(c *partitions.Config) {
+			c.Assigner = assigner(func(context.Context, partitions.Handler) error { panic("x") })
+		},
+		`"p0" is assigned already`:   func(c *partitions.Config) { c.Assigner = partitions.Static("p0", "p0") },
+		"Leases.Locks is nil":        func(c *partitions.Config) { c.Assigner = &partitions.Leases{} },
+		`Leases.Group "a/b"`:         func(c *partitions.Config) { c.Assigner = &partitions.Leases{Locks: locks, Group: "a/b"} },
+		"Leases.Partitions is empty": func(c *partitions.Config) { c.Assigner = &partitions.Leases{Locks: locks, Group: "g"} },
+		`or the same one twice: ["x" "x"]`: func(c *partitions.Config) {
+			c.Assigner = &partitions.Leases{Locks: locks, Group: "g", Partitions: []string{"x", "x"}}
+		},
+		"Leases: Lease -1ns or Poll 0s is negative": func(c *partitions.Config) {
+			c.Assigner = &partitions.Leases{Locks: locks, Group: "g", Partitions: []string{"x"}, Lease: -1}
+		},
+	} {
+		c := good
+		change(&c)
+		require.ErrorContains(t, partitions.Run(t.Context(), c), want)
+	}
+	require.NoError(t, partitions.Run(t.Context(), good), "Logger and Clock are optional")
+}
+
+// Directories are stores for the workers of one machine: the next owner waits for the lock of the one before.
+func TestDirs(t *testing.T) {
+	dir := t.TempDir()
+	dirs := partitions.Dirs(filepath.Join(dir, "checkpoints"))
+	first, err := dirs.Open(t.Context(), "topic/3", 1)
+	require.NoError(t, err)
+	_, err = dirs.Open(t.Context(), "topic/3", 2)
+	_, locked := errors.AsType[*checkpoint.LockedError](err)
+	require.True(t, locked, "%v", err)
+	other, err := dirs.Open(t.Context(), "topic", 2)
+	require.NoError(t, err)
+	require.NoError(t, errors.Join(first.Close(), other.Close()))
+	again, err := dirs.Open(t.Context(), "topic/3", 2)
+	require.NoError(t, err)
+	require.NoError(t, again.Close())
+	for _, name := range []string{"", ".", ".."} {
+		_, err = dirs.Open(t.Context(), name, 1)
+		require.ErrorContains(t, err, strconv.Quote(name))
+	}
+	matches, err := filepath.Glob(filepath.Join(dir, "*"))
+	require.NoError(t, err)
+	require.Len(t, matches, 1)
+}
+
+// What an idle partition costs.
+func TestIdlePartitions(t *testing.T) {
+	count := 1000
+	if suite.Race {
+		count = 100
+	}
+	var names []string
+	for i := range count {
+		names = append(names, "p"+strconv.Itoa(i))
+	}
+	s := newStores()
+	var running sync.WaitGroup
+	running.Add(count)
+	c := partitions.Config{
+		Assigner: partitions.Static(names...), Stores: s, Logger: quiet, Checkpoints: []checkpoint.Option{checkpoint.WithInterval(time.Hour)},
+		Pipeline: func(ctx context.Context, p partitions.Partition) error {
+			source := checkpoint.NewSource(p.Coordinator, "source", checkpointtest.NewChannelInput(make(chan int)))
+			op := asyncop.OrderedWait(asyncop.Blocking(func(_ context.Context, v int) (int, error) { return v, nil }), time.Minute, 100,
+				asyncop.WithName("op"), asyncop.WithCheckpoints(p.Coordinator), asyncop.WithContext(ctx))
+			sink := checkpoint.NewSink(p.Coordinator, "sink", &tableOutput{table: &table{}})
+			if err := p.Coordinator.Start(); err != nil {
+				return err
+			}
+			running.Done()
+			source.Via(op).To(sink) // returns at the end of the stream
+			return p.Coordinator.Wait()
+		},
+	}
+	used := func() (goroutines int, bytes uint64) {
+		runtime.GC()
+		var m runtime.MemStats
+		runtime.ReadMemStats(&m)
+		return runtime.NumGoroutine(), m.HeapAlloc + m.StackInuse
+	}
+	before, bytesBefore := used()
+	ctx, cancel := context.WithCancel(t.Context())
+	defer cancel()
+	ended := make(chan error)
+	go func() { ended <- partitions.Run(ctx, c) }()
+	running.Wait()
+	after, bytesAfter := used()
+	goroutines, kB := float64(after-before)/float64(count), float64(bytesAfter-bytesBefore)/float64(count)/1e3
+	t.Logf("%.1f goroutines and %.1f kB a partition", goroutines, kB)
+	assert.LessOrEqual(t, goroutines, 10.)
+	if !suite.Race {
+		assert.LessOrEqual(t, kB, 55.) // 45 to 50
+	}
+	cancel()
+	require.NoError(t, <-ended)
+	for _, name := range names {
+		kind, err := s.kind(name)
+		require.NoError(t, err)
+		require.Equal(t, checkpoint.Suspend, kind)
+	}
+}

@@ -1,0 +1,42 @@
+package partitions
+
+import (
+	"context"
+	"fmt"
+	"net/url"
+	"path/filepath"
+
+	"github.com/weirflow/weir/checkpoint"
+)
+
+// Static returns an assigner that gives this worker the partitions of these names, once, with epoch 0.
+func Static(names ...string) Assigner { return static(names) }
+
+type static []string
+
+func (s static) Run(ctx context.Context, h Handler) error {
+	for _, name := range s {
+		if err := h.Assigned(ctx, name, 0); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// Dirs returns stores for workers on one machine: a directory within dir for each partition, which Open makes. The owner of a
+// partition locks its directory, and another worker waits until that process has closed it or has ended. So epochs are not needed.
+func Dirs(dir string) Stores { return dirs(dir) }
+
+type dirs string
+
+func (d dirs) Open(_ context.Context, partition string, _ uint64) (checkpoint.Store, error) {
+	name := url.PathEscape(partition)
+	if name == "" || name == "." || name == ".." {
+		return nil, fmt.Errorf("partitions: Dirs: the partition %q cannot name a directory", partition)
+	}
+	store, err := checkpoint.OpenDir(filepath.Join(string(d), name))
+	if err != nil {
+		return nil, err // no store, not even a nil one
+	}
+	return store, nil
+}
