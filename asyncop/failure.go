@@ -32,9 +32,17 @@ type Failure[IN any] struct {
 	// Ambiguous.
 	InDoubt bool
 
+	// Tracked is true if the element is in doubt, and the called side recognises all requests that may have taken effect when they come
+	// again ([predicates.WithTracked]): to send them again under the same ids does no harm, as long as it remembers them. What was
+	// called before a restart is not tracked.
+	Tracked bool
+
 	policy idempotence
 }
 
 // Ambiguous reports whether the element must not be sent again without a look at what happened: its call must not happen twice,
 // and may have taken effect. See [TimeoutError.Ambiguous].
+//
+// A FLIP-232 strategy proves nothing about a call: under one, each failure is ambiguous whose stage is not reported as
+// ClientDispatch. If the calls may happen twice, say so: by [predicates.Idempotent], or by strategies.PolicyOf(strategy).Idempotent().
 func (f Failure[IN]) Ambiguous() bool { return ambiguous(f.InDoubt, f.policy, f.Element) }

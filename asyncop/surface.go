@@ -172,7 +172,7 @@ func (s *surface[IN, OUT]) engineHooks() engine.Hooks[IN] {
 func (s *surface[IN, OUT]) failureOf(r engine.Report[IN]) Failure[IN] {
 	return Failure[IN]{
 		Element: r.Element, Err: r.Err, Attempts: r.Attempts, Elapsed: r.Elapsed, Reasons: r.Reasons,
-		Verdict: strategies.Verdict(r.Verdict), Reason: r.Reason, InDoubt: r.InDoubt, policy: s.policy, Abandoned: !r.Failed,
+		Verdict: strategies.Verdict(r.Verdict), Reason: r.Reason, InDoubt: r.InDoubt, Tracked: r.Tracked, policy: s.policy, Abandoned: !r.Failed,
 		FirstAttempt: r.First, LastAttempt: r.Last,
 	}
 }

@@ -25,6 +25,8 @@ const (
 	headerLastError      = "Weir-Last-Error"
 	headerReasons        = "Weir-Reasons"
 	headerOutcomeUnknown = "Weir-Outcome-Unknown"
+	headerRequest        = "Weir-Request"
+	headerRemembered     = "Weir-Remembered"
 	headerProvider       = "Weir-Provider"
 	headerMerges         = "Weir-Merges"
 )
@@ -44,6 +46,7 @@ func (m *Meta) texts() []text {
 		{headerPartition, &m.Origin.Partition, maxName},
 		{headerPosition, &m.Origin.Position, maxName},
 		{headerLastError, &m.LastError, maxError},
+		{headerRequest, &m.Request, maxName},
 		{headerProvider, &m.Provider, maxName},
 	}
 }
@@ -63,7 +66,7 @@ type instant struct {
 }
 
 func (m *Meta) instants() []instant {
-	return []instant{{headerFirstFailure, &m.FirstFailure}, {headerLastFailure, &m.LastFailure}, {headerDue, &m.Due}}
+	return []instant{{headerFirstFailure, &m.FirstFailure}, {headerLastFailure, &m.LastFailure}, {headerDue, &m.Due}, {headerRemembered, &m.Remembered}}
 }
 
 // ToHeaders returns m as headers of a message in a foreign system: the user's as they are, and these, without those that are zero:
@@ -81,6 +84,8 @@ func (m *Meta) instants() []instant {
 //	Weir-Last-Error        503 Service Unavailable
 //	Weir-Reasons           unavailable,timeout
 //	Weir-Outcome-Unknown   true
+//	Weir-Request           "0af7651916cd43dd8448eb211c80319c";seq=1;attempt=4
+//	Weir-Remembered        2026-11-24T09:00:00Z
 //	Weir-Provider          acquirer-2
 //	Weir-Merges            1
 //

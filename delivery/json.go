@@ -21,6 +21,8 @@ type storedMeta struct {
 	LastError      string            `json:"lastError,omitempty"`
 	Reasons        []string          `json:"reasons,omitempty"`
 	OutcomeUnknown bool              `json:"outcomeUnknown,omitempty"`
+	Request        string            `json:"request,omitempty"`
+	Remembered     time.Time         `json:"remembered,omitzero"`
 	Provider       string            `json:"provider,omitempty"`
 	Merges         int               `json:"merges,omitempty"`
 	Headers        map[string]string `json:"headers,omitempty"`
@@ -39,9 +41,9 @@ func (m Meta) MarshalJSON() ([]byte, error) {
 		return nil, fmt.Errorf("delivery: meta of message %q: %w", cut(m.ID, maxName), err)
 	}
 	s := storedMeta{
-		ID: escape(m.ID, ""), Key: escape(m.Key, ""), Provider: escape(m.Provider, ""),
+		ID: escape(m.ID, ""), Key: escape(m.Key, ""), Provider: escape(m.Provider, ""), Request: escape(m.Request, ""),
 		Visit: m.Visit, Attempts: m.Attempts, Merges: m.Merges, OutcomeUnknown: m.OutcomeUnknown,
-		FirstFailure: m.FirstFailure, LastFailure: m.LastFailure, Due: m.Due,
+		FirstFailure: m.FirstFailure, LastFailure: m.LastFailure, Due: m.Due, Remembered: m.Remembered,
 		LastError: readable(m.LastError),
 	}
 	if o := m.Origin; o != (Origin{}) {
@@ -76,7 +78,7 @@ func metaFromJSON(b []byte) (m Meta, err error) {
 	}
 	m = Meta{
 		Visit: s.Visit, Attempts: s.Attempts, Merges: s.Merges, OutcomeUnknown: s.OutcomeUnknown,
-		FirstFailure: s.FirstFailure, LastFailure: s.LastFailure, Due: s.Due,
+		FirstFailure: s.FirstFailure, LastFailure: s.LastFailure, Due: s.Due, Remembered: s.Remembered,
 		LastError: s.LastError, Reasons: s.Reasons,
 	}
 	if s.Origin == nil {
@@ -88,6 +90,7 @@ func metaFromJSON(b []byte) (m Meta, err error) {
 	}{
 		{s.ID, &m.ID},
 		{s.Key, &m.Key},
+		{s.Request, &m.Request},
 		{s.Provider, &m.Provider},
 		{s.Origin.Source, &m.Origin.Source},
 		{s.Origin.Partition, &m.Origin.Partition},

@@ -10,7 +10,7 @@ import (
 
 // Limits of the stored forms. What identifies a message is refused when it is too long; what only describes it is cut.
 const (
-	maxName    = 1 << 10 // bytes of id, key, provider and the parts of the origin
+	maxName    = 1 << 10 // bytes of id, key, request, provider and the parts of the origin
 	maxError   = 4 << 10 // bytes of LastError
 	maxReasons = 64
 	maxReason  = 256 // bytes
@@ -29,6 +29,7 @@ func (m Meta) fit() (Meta, error) {
 		{"Origin.Source", m.Origin.Source},
 		{"Origin.Partition", m.Origin.Partition},
 		{"Origin.Position", m.Origin.Position},
+		{"Request", m.Request},
 		{"Provider", m.Provider},
 	} {
 		if len(f.value) > maxName {
@@ -46,7 +47,7 @@ func (m Meta) fit() (Meta, error) {
 	for _, f := range []struct {
 		name  string
 		value *time.Time
-	}{{"FirstFailure", &m.FirstFailure}, {"LastFailure", &m.LastFailure}, {"Due", &m.Due}} {
+	}{{"FirstFailure", &m.FirstFailure}, {"LastFailure", &m.LastFailure}, {"Due", &m.Due}, {"Remembered", &m.Remembered}} {
 		if f.value.IsZero() {
 			*f.value = time.Time{}
 			continue

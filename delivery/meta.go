@@ -32,9 +32,15 @@ type Meta struct {
 	LastError string
 	// Reasons are those for which calls were retried or failed, by name, the latest last. A stored form has the last 64.
 	Reasons []string
-	// OutcomeUnknown says that the last failed call may have taken effect, that nothing proves that it did not, and that it must
-	// not happen twice.
+	// OutcomeUnknown says that a failed call may have taken effect, that nothing proves that it did not, and that it must not happen
+	// twice. It stays until a person lets the message return all the same.
 	OutcomeUnknown bool
+	// Request is the id under which that call was made, in the form of exactlyonce.ID, or "". The next visit uses it again, so the
+	// called side finds the call. At most 1,024 bytes.
+	Request string
+	// Remembered is until when the called side remembers that call; zero: it does not. Before, the call may be made again under the
+	// same id.
+	Remembered time.Time
 	// Provider is the external system that was chosen for the message, or "": later calls go there as well. At most 1,024 bytes.
 	Provider string
 	// Merges counts the returns from the dead letters.

@@ -21,7 +21,8 @@ var full = delivery.Meta{
 	LastFailure:  time.Date(2026, 11, 23, 9, 0, 1, 1, time.UTC),
 	Due:          time.Date(2026, 11, 23, 9, 1, 0, 0, time.UTC),
 	LastError:    "503 größer\nthan that ", Reasons: []string{"unavailable", "a,b", "timeout"},
-	OutcomeUnknown: true, Provider: "acquirer-2", Merges: 1,
+	OutcomeUnknown: true, Request: `"0af7651916cd43dd8448eb211c80319c";seq=1;attempt=4`,
+	Remembered: time.Date(2026, 11, 24, 9, 0, 0, 5, time.UTC), Provider: "acquirer-2", Merges: 1,
 	Headers: map[string]string{"Traceparent": "00-01", "binary": "\xff\x00"},
 }
 
@@ -42,6 +43,8 @@ func TestHeaders(t *testing.T) {
 		"Weir-Last-Error":       "503 größer%0Athan that%20",
 		"Weir-Reasons":          "unavailable,a%2Cb,timeout",
 		"Weir-Outcome-Unknown":  "true",
+		"Weir-Request":          `"0af7651916cd43dd8448eb211c80319c";seq=1;attempt=4`,
+		"Weir-Remembered":       "2026-11-24T09:00:00.000000005Z",
 		"Weir-Provider":         "acquirer-2",
 		"Weir-Merges":           "1",
 		"Traceparent":           "00-01",
@@ -96,7 +99,8 @@ func TestJSON(t *testing.T) {
 	require.JSONEq(t, `{"id":"orders/0/17","key":"%00%FF key %25","origin":{"source":"orders","partition":"0","position":"17"},
 		"visit":2,"attempts":4,"firstFailure":"2026-11-23T09:00:00Z","lastFailure":"2026-11-23T09:00:01.000000001Z",
 		"due":"2026-11-23T09:01:00Z","lastError":"503 größer\nthan that ","reasons":["unavailable","a,b","timeout"],
-		"outcomeUnknown":true,"provider":"acquirer-2","merges":1,"headers":{"Traceparent":"00-01","binary":"%FF%00"}}`, string(b))
+		"outcomeUnknown":true,"request":"\"0af7651916cd43dd8448eb211c80319c\";seq=1;attempt=4","remembered":"2026-11-24T09:00:00.000000005Z",
+		"provider":"acquirer-2","merges":1,"headers":{"Traceparent":"00-01","binary":"%FF%00"}}`, string(b))
 	var got delivery.Meta
 	require.NoError(t, json.Unmarshal(b, &got))
 	require.Equal(t, full, got)
@@ -135,6 +139,7 @@ func TestLimits(t *testing.T) {
 		{delivery.Meta{Origin: delivery.Origin{Partition: long}}, "Origin.Partition has"},
 		{delivery.Meta{Origin: delivery.Origin{Position: long}}, "Origin.Position has"},
 		{delivery.Meta{Provider: long}, "Provider has"},
+		{delivery.Meta{Request: long}, "Request has"},
 		{delivery.Meta{Visit: -1}, "Visit is -1"},
 		{delivery.Meta{Attempts: -1}, "Attempts is -1"},
 		{delivery.Meta{Merges: -1}, "Merges is -1"},

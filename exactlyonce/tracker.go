@@ -9,6 +9,7 @@ import (
 	"sync/atomic"
 
 	"github.com/weirflow/weir/asyncop"
+	"github.com/weirflow/weir/delivery"
 )
 
 // ErrNoID is the class of errors of requests that cannot be given an id: see [NextID]. Nothing was sent.
@@ -28,6 +29,11 @@ type TrackerConfig struct {
 	// number. Without it the tracker holds the input back, as far as it is asked ([Tracker.TryAdmit]). Not with checkpoints,
 	// which need the numbers in the order of the elements.
 	Refuse bool
+
+	// Name distinguishes the requests of this tracker from those of others for the same messages, such as "charges". It is required
+	// where elements are messages with an id (delivery.Message), except with checkpoints: see [Tracker]. It must not change as long
+	// as messages wait.
+	Name string
 }
 
 // Tracker is the calling side: it numbers elements, so that a request of theirs has the same id in every attempt. It
@@ -46,6 +52,14 @@ type TrackerConfig struct {
 //
 // The tracker remembers incomplete numbers only, and each by itself: one slow request keeps its own number, and the
 // first incomplete number where it is, but nothing else.
+//
+// # Messages
+//
+// A message may come again: after a crash, from a layer of a ladder, on another worker, whose tracker has another client. So its
+// requests get an id that is made of TrackerConfig.Name and the id of the message: it is the same in each visit. Trackers
+// with the same name give the same ids to the same message. Each message is a client of its own, whose numbers begin anew when it returns
+// from the dead letters; it takes no place in the window and has no first incomplete number. The called side therefore keeps the
+// answer for as long as its ages say, and bounds how many messages it remembers (ResultsConfig).
 //
 // One tracker may serve several operators, unless it takes part in checkpoints. It is safe for concurrent use.
 type Tracker struct {
@@ -71,6 +85,7 @@ type element struct {
 	attempts atomic.Int64 // numbers of attempts taken
 	ended    atomic.Bool  // no attempt follows; written under tracker.mu
 	lost     bool         // it had a number that is not known; written once
+	client   Client       // of a message, which is a client of its own; else zero: that of the tracker; written once
 
 	// Guarded by tracker.mu.
 	number     int64 // 0: it has none
@@ -176,8 +191,22 @@ var (
 // those of the element's attempts.
 //
 // An element that was restored gets none, since it had one (law X1): see [Tracker.Restored].
+//
+// A message with an id gets that of the message: see [Tracker].
 func (t *Tracker) Accepted(ctx context.Context, _ any, restored bool) context.Context {
 	e := &element{tracker: t}
+	switch meta, _ := delivery.MetaFromContext(ctx); {
+	case meta.ID == "":
+	case t.config.Name != "":
+		e.client, e.number = clientOf(t.config.Name, meta.ID), int64(meta.Merges)+1
+		e.resume(meta)
+		return context.WithValue(ctx, elementKey{}, e)
+	case !t.hasCheckpoints():
+		e.lost = true
+		e.refused = fmt.Errorf("%w: its element is message %q, which may come again under another number (law X1): "+
+			"set TrackerConfig.Name", ErrNoID, meta.ID)
+		return context.WithValue(ctx, elementKey{}, e)
+	}
 	if restored {
 		e.lost = true
 		e.refused = fmt.Errorf("%w: its element was restored from a checkpoint that does not hold its number", ErrNoID)
@@ -239,7 +268,11 @@ func (t *Tracker) AttemptStarted(ctx context.Context, n int) context.Context {
 func (t *Tracker) attemptOf(e *element) *attempt {
 	t.mu.Lock()
 	defer t.mu.Unlock()
-	return &attempt{element: e, client: t.client, number: e.number, refused: e.refused}
+	a := &attempt{element: e, client: t.client, number: e.number, refused: e.refused}
+	if !e.client.IsZero() {
+		a.client = e.client
+	}
+	return a
 }
 
 // AttemptEnded does nothing.
@@ -254,7 +287,7 @@ func (t *Tracker) Ended(ctx context.Context, _ asyncop.Ending) {
 	}
 	t.mu.Lock()
 	switch {
-	case e.ended.Swap(true) || e.number == 0:
+	case e.ended.Swap(true) || e.number == 0 || !e.client.IsZero():
 	case t.saved.used:
 		t.saved.ended = append(t.saved.ended, e)
 	default:
@@ -387,7 +420,10 @@ func (r outgoing) next() (ID, error) {
 	case e.ended.Load():
 		return ID{}, fmt.Errorf("%w: its element %d has ended", ErrNoID, a.number)
 	}
-	id := ID{Client: a.client, Sequence: a.number, Step: r.step, Attempt: int(e.attempts.Add(1)), First: e.tracker.first.Load()}
+	id := ID{Client: a.client, Sequence: a.number, Step: r.step, Attempt: int(e.attempts.Add(1))}
+	if e.client.IsZero() {
+		id.First = e.tracker.first.Load()
+	}
 	if id.First > id.Sequence { // the element has ended meanwhile, and its number is released
 		return ID{}, fmt.Errorf("%w: its element %d has ended", ErrNoID, a.number)
 	}

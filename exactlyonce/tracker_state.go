@@ -101,11 +101,11 @@ func (t *Tracker) Restored(ctx context.Context, in any, number int64) context.Co
 }
 
 // Number returns the number of the element that ctx belongs to, for its part of a checkpoint. It is 0 if the element has none, and
-// -1 if it must not get one, since it had one that is lost (law X1).
+// -1 if it must not get one, since it had one that is lost (law X1). A message whose id is that of its requests needs none.
 func (t *Tracker) Number(ctx context.Context) int64 {
 	e := t.elementIn(ctx)
 	switch {
-	case e == nil:
+	case e == nil || !e.client.IsZero():
 		return 0
 	case e.lost:
 		return -1

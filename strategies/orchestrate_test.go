@@ -374,6 +374,28 @@ func TestMaxWaiting(t *testing.T) {
 		func() { strategies.ReasonAware(say(allowing), nil).WithMaxWaiting(-1) })
 }
 
+func TestMaxDelay(t *testing.T) {
+	for _, c := range []struct {
+		policy *strategies.Policy[string]
+		err    error
+		want   decision.Verdict
+	}{
+		{strategies.PolicyOf(strategies.FixedDelay[string](3, time.Second).RetryIfException(predicates.HasException)), io.EOF, decision.Retried},
+		{strategies.PolicyOf(strategies.FixedDelay[string](3, time.Second+1).RetryIfException(predicates.HasException)), io.EOF, decision.Refused},
+		{strategies.ReasonAware(say(allowing), nil), predicates.WithPushback(io.EOF, time.Second), decision.Retried},
+		{strategies.ReasonAware(say(allowing), nil), predicates.WithPushback(io.EOF, time.Minute), decision.Refused},
+		{strategies.ReasonAware(say(always), nil), predicates.WithPushback(io.EOF, time.Minute), decision.Retried},
+	} {
+		d := c.policy.WithMaxDelay(time.Second).Steps().Decide(t.Context(), &attempt{Number: 1, Err: c.err, Remaining: time.Hour}, decision.Situation{})
+		assert.Equal(t, c.want, d.Verdict, "%v", c.err)
+		assert.Equal(t, c.err, d.Err)
+		d = c.policy.Steps().Decide(t.Context(), &attempt{Number: 1, Err: c.err, Remaining: time.Hour}, decision.Situation{})
+		assert.Equal(t, decision.Retried, d.Verdict)
+	}
+	assert.PanicsWithValue(t, "strategies: WithMaxDelay: negative delay: -1ns",
+		func() { strategies.ReasonAware(say(allowing), nil).WithMaxDelay(-1) })
+}
+
 // The steps one by one decide what all at once do, whatever changes in between.
 func TestStepsOneByOne(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {

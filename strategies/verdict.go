@@ -8,7 +8,8 @@ type Verdict uint8
 const (
 	// Final means that nothing asked for another attempt: the outcome had no reason, or a rejection.
 	Final = Verdict(decision.Final)
-	// Refused means that there was a reason, and the strategy said no: no retry is left, or the call may not happen twice.
+	// Refused means that there was a reason, and the strategy said no: no retry is left, the call may not happen twice, or the
+	// retry would begin too late ([Policy.WithMaxDelay]).
 	Refused = Verdict(decision.Refused)
 	// Finishing means that there was a reason, but the operator had stopped to retry.
 	Finishing = Verdict(decision.Finishing)

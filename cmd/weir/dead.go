@@ -193,6 +193,8 @@ func (a *app) show(e store.Entry) error {
 	line("merges", strconv.Itoa(m.Merges))
 	moment("first failure", m.FirstFailure)
 	moment("last failure", m.LastFailure)
+	line("request", m.Request)
+	moment("remembered", m.Remembered)
 	line("last error", m.LastError)
 	line("reasons", strings.Join(m.Reasons, ", "))
 	for _, name := range slices.Sorted(maps.Keys(m.Headers)) {

@@ -19,6 +19,7 @@ import (
 	"github.com/weirflow/weir/delivery"
 	"github.com/weirflow/weir/delivery/internal/redeliver"
 	"github.com/weirflow/weir/delivery/store"
+	"github.com/weirflow/weir/internal/failed"
 	"github.com/weirflow/weir/internal/panics"
 	"github.com/weirflow/weir/internal/vfs"
 )
@@ -223,8 +224,7 @@ func (r *Replay[T]) readAll(file vfs.File, marks map[mark]time.Time, items chan<
 				r.undecodable(it, err)
 				return nil
 			}
-			it.line.Meta.Merges++ // it starts afresh, with its history
-			it.line.Meta.Visit, it.line.Meta.Attempts = 0, 0
+			failed.Afresh(&it.line.Meta, r.f.clock.Now())
 			select {
 			case items <- it:
 				return nil

@@ -25,12 +25,19 @@ var errGone = errors.New("gone")
 func TestTake(t *testing.T) {
 	refused := predicates.NewRejection("refused")
 	busy := predicates.NewReason("busy", true, false)
+	lost := predicates.NewReason("lost", false, false)
 	for name, c := range map[string]struct {
 		failure func(t *testing.T) asyncop.Failure[string]
 		want    store.Cause
 	}{
 		"in doubt": {func(t *testing.T) asyncop.Failure[string] {
+			return failureOf(t, errGone, strategies.ReasonAware(predicates.ByException[string](predicates.HasException, lost), nil))
+		}, store.OutcomeUnknown},
+		"in doubt, and a predicate asked for more": {func(t *testing.T) asyncop.Failure[string] {
 			return failureOf(t, errGone, strategies.FixedDelay[string](3, 0).RetryIfException(predicates.HasException))
+		}, store.Exhausted},
+		"in doubt, and no predicate asked": {func(t *testing.T) asyncop.Failure[string] {
+			return failureOf(t, errGone, strategies.FixedDelay[string](3, 0).RetryIfException(func(error) bool { return false }))
 		}, store.OutcomeUnknown},
 		"not sent": {func(t *testing.T) asyncop.Failure[string] {
 			err := &predicates.StageError{Stage: predicates.ClientDispatch, Err: errGone}

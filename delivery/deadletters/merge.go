@@ -10,6 +10,7 @@ import (
 	"github.com/benbjohnson/clock"
 
 	"github.com/weirflow/weir/delivery/store"
+	"github.com/weirflow/weir/internal/failed"
 )
 
 const (
@@ -34,7 +35,7 @@ type Config struct {
 
 	// Progress is called after each batch, with what was done so far. Nil: no one asks.
 	Progress func(Merged)
-	// Clock is for Rate; the default is the machine's.
+	// Clock is for Rate, and for what the called side still remembers; the default is the machine's.
 	Clock clock.Clock
 }
 
@@ -162,14 +163,14 @@ func (m *merge) bring(ctx context.Context, claimed []store.Leased) (int, error) 
 	var moves []store.Move
 	for _, l := range claimed {
 		switch {
-		case l.Meta.OutcomeUnknown && !m.OutcomeUnknown:
+		case l.Meta.OutcomeUnknown && !m.OutcomeUnknown && !l.Meta.Remembered.After(m.Clock.Now()):
 			m.done.OutcomeUnknown++
 			stay = append(stay, l.Lease)
 		case l.Meta.Merges >= m.MaxMerges:
 			m.done.Looping++
 			stay = append(stay, l.Lease)
 		default:
-			moves = append(moves, store.Move{Lease: l.Lease, Queue: m.To, Message: back(l.Message)})
+			moves = append(moves, store.Move{Lease: l.Lease, Queue: m.To, Message: back(l.Message, m.Clock.Now())})
 		}
 	}
 	if err := ignoreLost(m.store.Release(ctx, 0, stay...)); err != nil {
@@ -192,10 +193,9 @@ func (m *merge) bring(ctx context.Context, claimed []store.Leased) (int, error) 
 }
 
 // back returns an entry as it is processed again.
-func back(m store.Message) store.Message {
+func back(m store.Message, now time.Time) store.Message {
 	m = m.Clone()
-	m.Meta.Visit, m.Meta.Attempts = 0, 0
-	m.Meta.Merges++
+	failed.Afresh(&m.Meta, now)
 	m.Cause, m.Delay = "", 0
 	return m
 }

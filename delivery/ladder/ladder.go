@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"math"
 	"math/rand/v2"
 	"slices"
 	"time"
@@ -12,9 +13,13 @@ import (
 
 	"github.com/weirflow/weir/asyncop"
 	"github.com/weirflow/weir/codec"
+	"github.com/weirflow/weir/delivery"
 	"github.com/weirflow/weir/delivery/store"
+	"github.com/weirflow/weir/exactlyonce"
+	"github.com/weirflow/weir/internal/decision"
 	"github.com/weirflow/weir/internal/failed"
 	"github.com/weirflow/weir/internal/nils"
+	"github.com/weirflow/weir/predicates"
 )
 
 // Layer is a queue in which failed messages wait.
@@ -37,6 +42,12 @@ type Config[T any] struct {
 	// refused for good (a rejection), and what the operator's strategy did not want to try again. With an operator that has no
 	// retries that would be each error, so give a function there.
 	Permanent func(asyncop.Failure[T]) bool
+	// Remembers is how long the called side remembers a request that has an id (exactlyonce.ResultsConfig.AnswerAge), less what clocks
+	// differ. It allows calls in doubt in the layers: the next visit makes the call again under the same id, as the messages of an
+	// exactlyonce.Tracker with a name do. Without a Tracker, the ids must be made of the message's by your own code, and be reported
+	// (predicates.WithTracked). 0: each call in doubt goes to the dead letters.
+	Remembers time.Duration
+
 	// ID names elements that are no messages, the same element always the same. Nil: such elements are not taken.
 	ID func(T) string
 
@@ -66,6 +77,9 @@ func New[T any](c Config[T]) (*Ladder[T], error) {
 		}
 		seen[l.Queue] = true
 	}
+	if c.Remembers < 0 {
+		return nil, fmt.Errorf("ladder: New: Remembers %v must not be negative", c.Remembers)
+	}
 	c.Layers = slices.Clone(c.Layers)
 	if c.Clock == nil {
 		c.Clock = clock.New()
@@ -86,7 +100,10 @@ func (l *Ladder[T]) Take(ctx context.Context, f asyncop.Failure[T]) error {
 	if f.Abandoned {
 		return fmt.Errorf("ladder: the element was cut off, and has not failed: %w", f.Err)
 	}
+	before, _ := delivery.MetaFromContext(ctx)
 	meta := failed.History(ctx, f, l.c.Clock.Now())
+	demanded := demandOf(f.Err)
+	carried := l.carry(ctx, f, before, &meta, demanded)
 	if meta.ID == "" && l.c.ID != nil {
 		meta.ID = l.c.ID(f.Element)
 	}
@@ -99,20 +116,99 @@ func (l *Ladder[T]) Take(ctx context.Context, f asyncop.Failure[T]) error {
 	}
 	queue := l.c.DeadLetters
 	switch {
-	case meta.OutcomeUnknown:
+	case meta.OutcomeUnknown && !carried:
 		m.Cause = store.OutcomeUnknown
 	case l.c.Permanent(f):
-		m.Cause = store.Permanent
+		m.Cause = causeOf(meta, store.Permanent)
 	case meta.Visit > len(l.c.Layers):
-		m.Cause = store.Exhausted
+		m.Cause = causeOf(meta, store.Exhausted)
 	default:
 		layer := l.c.Layers[meta.Visit-1]
-		queue, m.Delay = layer.Queue, layer.delay()
+		queue, m.Delay = layer.Queue, max(layer.delay(), demanded)
 	}
 	if err := l.c.Store.Put(ctx, queue, m); err != nil {
 		return fmt.Errorf("ladder: message %q: %w", meta.ID, err)
 	}
 	return nil
+}
+
+// bury stores a message whose call in doubt was remembered until now.
+func (l *Ladder[T]) bury(ctx context.Context, v T, meta delivery.Meta) error {
+	meta.Visit = max(0, meta.Visit-1) // there was none
+	m, err := store.Encode(l.c.Codec, v, meta)
+	if err != nil {
+		return fmt.Errorf("ladder: message %q cannot be encoded: %w", meta.ID, err)
+	}
+	m.Cause = store.OutcomeUnknown
+	if err := l.c.Store.Put(ctx, l.c.DeadLetters, m); err != nil {
+		return fmt.Errorf("ladder: message %q: %w", meta.ID, err)
+	}
+	return nil
+}
+
+// demandOf returns how long the server wants not to be called, such as by Retry-After. Users' errors may panic.
+func demandOf(err error) (d time.Duration) {
+	defer func() {
+		if recover() != nil {
+			d = 0
+		}
+	}()
+	d, _ = decision.PushbackOf(&predicates.Attempt[any]{Err: err})
+	return max(0, d)
+}
+
+// causeOf returns the cause of a dead letter: that a call is in doubt matters more than why it is not made again.
+func causeOf(meta delivery.Meta, cause store.Cause) store.Cause {
+	if meta.OutcomeUnknown {
+		return store.OutcomeUnknown
+	}
+	return cause
+}
+
+// carry notes under which id a call in doubt is to be made again, and reports whether the next visit may make it (law X1): the
+// called side remembers it longer than the rest of the ladder lasts.
+func (l *Ladder[T]) carry(ctx context.Context, f asyncop.Failure[T], before delivery.Meta, meta *delivery.Meta, demanded time.Duration) bool {
+	if failed.Ambiguous(f) {
+		id, numbered := exactlyonce.CarriedID(ctx)
+		request := ""
+		if id != (exactlyonce.ID{}) {
+			request = id.String()
+		}
+		began := f.FirstAttempt
+		if began.IsZero() {
+			began = meta.LastFailure.Add(-f.Elapsed)
+		}
+		other, err := exactlyonce.ParseID(before.Request)
+		switch {
+		case !f.Tracked || l.c.Remembers == 0 || numbered && request == "":
+			meta.Remembered = time.Time{} // a request has no id, or none that it keeps
+		case !before.OutcomeUnknown:
+			meta.Request, meta.Remembered = request, began.Add(l.c.Remembers)
+		case err == nil && (other.Client != id.Client || other.Sequence != id.Sequence):
+			meta.Remembered = time.Time{} // that of another operator is in doubt, too, and there is room for one
+		default:
+			meta.Request = request // another attempt; the called side may not have seen it, so its time does not begin anew
+		}
+	}
+	return meta.OutcomeUnknown && meta.Remembered.After(meta.LastFailure.Add(demanded).Add(l.rest(meta.Visit)))
+}
+
+// rest returns how long the layers last at most that a message goes through from its visit on.
+func (l *Ladder[T]) rest(visit int) (d time.Duration) {
+	for i := visit - 1; i < len(l.c.Layers); i++ {
+		if d += l.c.Layers[i].longest(); d < 0 {
+			return math.MaxInt64
+		}
+	}
+	return d
+}
+
+// longest returns the longest delay of a message.
+func (l Layer) longest() time.Duration {
+	if d := l.Delay + time.Duration(l.Jitter*float64(l.Delay)); d >= l.Delay {
+		return d
+	}
+	return math.MaxInt64
 }
 
 // delay returns the delay of a message: never less than the layer's (law D3).

@@ -159,7 +159,7 @@ func TestHopelessOnesGoToTheDeadLettersDirectly(t *testing.T) {
 	for _, f := range []asyncop.Failure[onlyOnce]{
 		{Element: "rejected", Err: errRefused, Reason: predicates.NewRejection("CARD_DECLINED"), Verdict: strategies.Refused},
 		{Element: "not retried", Err: errRefused, Verdict: strategies.Final},
-		{Element: "in doubt", Err: errRefused, InDoubt: true, Verdict: strategies.Refused},
+		{Element: "in doubt", Err: errRefused, InDoubt: true, Verdict: strategies.Refused, Reason: predicates.NewReason("LOST", false, false)},
 		{Element: "timed out", Err: &asyncop.TimeoutError{}, Verdict: strategies.Final},
 	} {
 		require.NoError(t, l.Take(t.Context(), f))

@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"slices"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -29,7 +30,7 @@ var errClosed = errors.New("ladder: the source is closed")
 //
 // When first has come to its end (io.EOF), Source ends as soon as nothing of the layers is in flight. What waits in them stays for the next run.
 func (l *Ladder[T]) Source(first delivery.Source[T]) delivery.Source[T] {
-	s := &source[T]{clock: l.c.Clock, closed: make(chan struct{}), settled: make(chan struct{}, 1)}
+	s := &source[T]{ladder: l, clock: l.c.Clock, closed: make(chan struct{}), settled: make(chan struct{}, 1)}
 	if first != nil {
 		s.inputs = append(s.inputs, &input[T]{source: first, first: true})
 	}
@@ -45,6 +46,7 @@ func (l *Ladder[T]) Source(first delivery.Source[T]) delivery.Source[T] {
 // source merges inputs. A Receive asks all that may give something, at the same time, and ends those that still wait when one has given:
 // so no input holds up another (law D4), and nothing is taken that is not asked for.
 type source[T any] struct {
+	ladder  *Ladder[T]
 	clock   clock.Clock
 	closing sync.Once
 	closed  chan struct{}
@@ -181,7 +183,11 @@ func (s *source[T]) answered(asking context.Context, a answer[T]) error {
 		return nil
 	case a.err != nil:
 		return a.err
-	case in.first:
+	}
+	if err := s.buryForgotten(asking, &a); err != nil {
+		return err
+	}
+	if in.first {
 		s.rest = append(s.rest, a.messages...)
 		return nil
 	}
@@ -192,6 +198,26 @@ func (s *source[T]) answered(asking context.Context, a answer[T]) error {
 		s.rest = append(s.rest, s.counted(in, m))
 	}
 	return nil
+}
+
+// buryForgotten takes messages out of an answer that waited for too long: the called side may not remember their calls in doubt any
+// more, so they are not called again (law X1). They become dead letters.
+func (s *source[T]) buryForgotten(ctx context.Context, a *answer[T]) error {
+	var failure error
+	a.messages = slices.DeleteFunc(a.messages, func(m delivery.Message[T]) bool {
+		meta := m.Meta()
+		if !meta.OutcomeUnknown || meta.Remembered.IsZero() || meta.Remembered.After(s.clock.Now()) {
+			return false
+		}
+		if err := s.ladder.bury(context.WithoutCancel(ctx), m.Value, meta); err != nil {
+			failure = errors.Join(failure, err)
+			m.Nack(time.Second)
+			return true
+		}
+		m.Ack() // law D1
+		return true
+	})
+	return failure
 }
 
 // room returns how many messages an input may give now.

@@ -27,6 +27,7 @@ type Steps[OUT any] struct {
 	Jitter     func(base time.Duration, random *rand.Rand) time.Duration // nil: none
 	Budget     *Bucket                                                   // nil: none
 	MaxWaiting int                                                       // 0: no bound
+	MaxDelay   time.Duration                                             // 0: no bound
 	Idempotent func(input any) bool                                      // nil: false for all
 }
 
@@ -63,7 +64,7 @@ func (p *Steps[OUT]) Deposit() { p.Budget.Deposit() }
 //     is not asked.
 //  4. The strategy is asked, unless a server demands never to be called again. A
 //     refusal is [Refused]. An error or a panic is [Failed], and joined to the outcome.
-//  5. The bound on waiting elements is applied.
+//  5. The bounds on the delay and on waiting elements are applied.
 //  6. The delay is spread by jitter, then cut to the time that the element has
 //     left. A retry that is cut will not be made.
 //  7. The budget is charged, for retries that will be made and that the strategy
@@ -167,6 +168,9 @@ func (p *Steps[OUT]) schedule(a *predicates.Attempt[OUT], action Action, now Sit
 	d := Decision{Verdict: Retried, Reason: a.Reason, Delay: action.Delay, Err: a.Err, Before: action.Before}
 	if action.Err != nil {
 		d.Err = action.Err
+	}
+	if p.MaxDelay > 0 && d.Delay > p.MaxDelay && !d.Reason.AlwaysRetry() {
+		return Decision{Verdict: Refused, Reason: d.Reason, Err: d.Err}
 	}
 	if p.MaxWaiting > 0 && now.Waiting >= p.MaxWaiting {
 		return Decision{Verdict: TooManyWaiting, Reason: d.Reason, Err: d.Err}

@@ -23,8 +23,8 @@ func History[T any](ctx context.Context, f asyncop.Failure[T], now time.Time) de
 		meta.FirstFailure = now
 	}
 	meta.LastFailure, meta.LastError = now, fmt.Sprint(f.Err) // fmt recovers panics of users' errors
-	meta.OutcomeUnknown = f.Ambiguous()
-	meta.Reasons = slices.Clone(meta.Reasons) // they are shared
+	meta.OutcomeUnknown = meta.OutcomeUnknown || Ambiguous(f) // an earlier call is not less in doubt since
+	meta.Reasons = slices.Clone(meta.Reasons)                 // they are shared
 	note := func(reason string) {
 		if reason != "" && !slices.Contains(meta.Reasons, reason) {
 			meta.Reasons = append(meta.Reasons, reason)
@@ -35,6 +35,27 @@ func History[T any](ctx context.Context, f asyncop.Failure[T], now time.Time) de
 	}
 	note(f.Reason.Name())
 	return meta
+}
+
+// Ambiguous says whether the call of a failure may have taken effect, and must not happen twice. A FLIP-232 strategy proves nothing about
+// either; but where its predicate asked for another attempt, the user has said that such a call may be repeated.
+func Ambiguous[T any](f asyncop.Failure[T]) bool {
+	switch f.Verdict {
+	case strategies.Refused, strategies.Finishing, strategies.OverBudget, strategies.TooManyWaiting:
+		return !f.Reason.IsZero() && f.Ambiguous() // only reason-aware strategies have reasons
+	default: // nothing asked
+		return f.Ambiguous()
+	}
+}
+
+// Afresh makes a dead letter's history that of a message which returns, as for a first visit. A call in doubt whose request is not
+// remembered any more is forgotten, since a person lets it return all the same: its next call is another request.
+func Afresh(meta *delivery.Meta, now time.Time) {
+	meta.Visit, meta.Attempts = 0, 0
+	meta.Merges++
+	if !meta.Remembered.After(now) {
+		meta.OutcomeUnknown, meta.Request, meta.Remembered = false, "", time.Time{}
+	}
 }
 
 // Permanent says whether the error of a failure will not go away: the call was refused for good, or no one wanted to try again

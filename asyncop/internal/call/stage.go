@@ -45,8 +45,11 @@ func (t *Stages[E]) ReportRefused(tracked bool) {
 // Tracked reports whether the call may be repeated in flight: of its requests, one at least may have taken effect, and the
 // servers of all that may have recognise them when they come again. What the function itself has reported as sent is unknown.
 func (t *Stages[E]) Tracked() bool {
-	s := t.state.Load()
-	return s&trackedRequests != 0 && s&(requests|sent) == 0
+	return trackedIn(t.state.Load())
+}
+
+func trackedIn(state uint32) bool {
+	return state&trackedRequests != 0 && state&(requests|sent) == 0
 }
 
 // counter returns the bits that count requests: one of them, and all.

@@ -76,10 +76,11 @@ func (t *Token[E]) DeadlineAt() time.Duration { return t.deadline }
 // Completed reports whether the outcome has been handed in.
 func (t *Token[E]) Completed() bool { return t.state.Load()&completed != 0 }
 
-// Report returns the latest stage that was reported, and whether a client has a request in doubt.
-func (t *Token[E]) Report() (stage predicates.Stage, inDoubt bool) {
+// Report returns the latest stage that was reported, whether a client has a request in doubt, and whether the servers of all such
+// requests recognise them.
+func (t *Token[E]) Report() (stage predicates.Stage, inDoubt, tracked bool) {
 	state := t.state.Load()
-	return stageIn(state), doubtIn(state)
+	return stageIn(state), doubtIn(state), trackedIn(state)
 }
 
 // claim reports whether the caller is the one to complete the token; others are counted as late.
@@ -157,6 +158,7 @@ func (t *Token[E]) Cut() Ending { return t.cut(over | ended) }
 type Ending struct {
 	Stage   predicates.Stage // the latest that was reported
 	InDoubt bool             // a client has reported a request and not taken it back
+	Tracked bool             // the servers of all such requests recognise them
 	Freed   bool             // the permit is the loop's; if not, the goroutine of the call gives it back
 	Over    bool             // the same for the permit that operators share; it may have come back before
 }
@@ -176,7 +178,7 @@ func (t *Token[E]) cut(bits uint32) Ending {
 			}
 			t.endContext()
 			return Ending{
-				Stage: stageIn(before), InDoubt: doubtIn(before), Freed: freedBy(before, set), Over: overBy(before, set),
+				Stage: stageIn(before), InDoubt: doubtIn(before), Tracked: trackedIn(before), Freed: freedBy(before, set), Over: overBy(before, set),
 			}
 		}
 	}

@@ -37,6 +37,23 @@ func (c *ending) Value(key any) any {
 // WithMessage returns a context that knows a message.
 func WithMessage(c context.Context, m Message) context.Context { return &message{c, m} }
 
+// WithoutMessage returns the values of the context of an operator. That knows no message, although it may run inside of a call for one.
+func WithoutMessage(c context.Context) context.Context {
+	if c.Value(metakey.Key{}) == nil {
+		return c
+	}
+	return &plain{c}
+}
+
+type plain struct{ context.Context }
+
+func (c *plain) Value(key any) any {
+	if _, ok := key.(metakey.Key); ok {
+		return nil
+	}
+	return c.Context.Value(key)
+}
+
 type message struct {
 	context.Context
 	message Message

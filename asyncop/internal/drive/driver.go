@@ -111,7 +111,7 @@ func New[IN, OUT any](cfg Config[IN, OUT]) *Driver[IN, OUT] {
 	d.workers = call.NewWorkers(func(j call.Job[*queue.Entry[engine.Slot[IN, OUT]], IN, OUT]) { j.Do(d.Direct) })
 	d.host = &call.Host[*queue.Entry[engine.Slot[IN, OUT]]]{
 		User:     cfg.Context,
-		Values:   context.WithoutCancel(cfg.Context),
+		Values:   call.WithoutMessage(context.WithoutCancel(cfg.Context)),
 		RealTime: reflect.TypeOf(cfg.Clock) == reflect.TypeOf(clock.New()),
 		Run: func(task func()) {
 			d.workers.Run(call.Job[*queue.Entry[engine.Slot[IN, OUT]], IN, OUT]{Task: task})

@@ -273,6 +273,7 @@ func (g *Engine[IN, OUT]) hasControl(results []OUT) bool {
 type timedOut struct {
 	stage   predicates.Stage // the latest that is known of
 	inDoubt bool             // a client has a request in doubt
+	tracked bool             // the servers of all that are in doubt recognise them
 }
 
 // concluded goes on with the outcome of the attempt a of e: its own, with this error, or that of its timeout.
@@ -293,8 +294,8 @@ func (g *Engine[IN, OUT]) concluded(
 	}
 	if !g.retry.policy.Considers(err) {
 		if err != nil {
-			stage, _ := stageOf(a, timeout)
-			s.doubt(predicates.Reason{}, stage)
+			stage, _, isTracked := stageOf(a, timeout)
+			s.doubts(predicates.Reason{}, stage, isTracked)
 		}
 		g.settle(e, err)
 		return
@@ -303,9 +304,9 @@ func (g *Engine[IN, OUT]) concluded(
 }
 
 // stageOf returns how far an attempt has come.
-func stageOf[E, OUT any](a *call.Attempt[E, OUT], timeout *timedOut) (stage predicates.Stage, inDoubt bool) {
+func stageOf[E, OUT any](a *call.Attempt[E, OUT], timeout *timedOut) (stage predicates.Stage, inDoubt, isTracked bool) {
 	if timeout != nil {
-		return timeout.stage, timeout.inDoubt
+		return timeout.stage, timeout.inDoubt, timeout.tracked
 	}
 	return a.Report()
 }
@@ -334,7 +335,7 @@ func (g *Engine[IN, OUT]) attemptTimeOut(e *queue.Entry[Slot[IN, OUT]]) {
 	s.attempt = nil // it may be being completed right now
 	end := g.endAttempt(e, a, ranOut)
 	g.counts.AttemptTimeouts++
-	at := &timedOut{stage: max(predicates.NetworkTime, end.Stage), inDoubt: end.InDoubt} // the call may be about to send
+	at := &timedOut{stage: max(predicates.NetworkTime, end.Stage), inDoubt: end.InDoubt, tracked: end.Tracked} // the call may be about to send
 	if s.phase == preparing {
 		at.stage = predicates.ClientDispatch // there is no call
 	}
@@ -348,8 +349,10 @@ func (g *Engine[IN, OUT]) timeOut(e *queue.Entry[Slot[IN, OUT]]) {
 	switch s.phase {
 	case preparing, running:
 		g.Timers.Cancel(&s.timer)
-		g.endAttempt(e, s.attempt, ranOut)
-		s.inDoubt = s.inDoubt || s.phase == running // whatever it reported: the call may be about to send
+		end := g.endAttempt(e, s.attempt, ranOut)
+		if s.phase == running { // whatever it reported: the call may be about to send
+			s.doubt = max(s.doubt, doubtOf(end.Tracked))
+		}
 	case deciding:
 		g.counts.Deciding--
 		s.take().(*question[IN, OUT]).Expire()

@@ -118,6 +118,7 @@ type Report[IN any] struct {
 	Reason   predicates.Reason    // of its last outcome
 	Reasons  predicates.ReasonSet // of the retries that were begun
 	InDoubt  bool                 // an attempt may have taken effect
+	Tracked  bool                 // and the servers of all that may have recognise them when they come again
 	Timeout  time.Duration        // its own, or that of all; 0: none
 	Failed   bool                 // it has failed, and was not handed over yet
 

@@ -69,7 +69,7 @@ func (g *Engine[IN, OUT]) verdict(
 
 // doubt notes what the policy has found out about the outcome: the deadline of e may come next, or this is its end.
 func (g *Engine[IN, OUT]) doubt(e *queue.Entry[Slot[IN, OUT]]) {
-	e.Value.doubt(g.retry.view.Reason, g.retry.view.Stage)
+	e.Value.doubts(g.retry.view.Reason, g.retry.view.Stage, g.retry.tracked)
 }
 
 // look fills in the view, as far as the policy looks.
@@ -78,7 +78,7 @@ func (g *Engine[IN, OUT]) look(
 ) {
 	s, v := &e.Value, &g.retry.view
 	v.Number, v.Err, v.Remaining = int(s.attempts), failed, g.remaining(e)
-	v.Stage, v.InDoubt = stageOf(a, timeout)
+	v.Stage, v.InDoubt, g.retry.tracked = stageOf(a, timeout)
 	if timeout == nil {
 		v.Results = a.Results()
 	} // else nil: see forget

@@ -17,7 +17,8 @@ type retryableDelegator[OUT any] struct {
 
 	// view is what the policy sees of the attempt that is being judged. There is one, used again and again; a strategy that
 	// is asked elsewhere gets a copy.
-	view predicates.Attempt[OUT]
+	view    predicates.Attempt[OUT]
+	tracked bool // the servers of the requests in doubt of view recognise them when they come again
 }
 
 func newRetryableDelegator[OUT any](policy *decision.Steps[OUT], random *rand.Rand) retryableDelegator[OUT] {

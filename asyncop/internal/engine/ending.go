@@ -109,7 +109,7 @@ func (g *Engine[IN, OUT]) giveUp(e *queue.Entry[Slot[IN, OUT]], err error) {
 func (g *Engine[IN, OUT]) report(s *Slot[IN, OUT]) Report[IN] {
 	r := Report[IN]{
 		Element: s.in, Err: s.err, Attempts: int(s.attempts), Elapsed: g.now - s.accepted, Verdict: s.verdict,
-		Reason: s.reason(), Reasons: s.reasons(), InDoubt: s.inDoubt, Failed: s.phase == failing, Timeout: g.Timeout,
+		Reason: s.reason(), Reasons: s.reasons(), InDoubt: s.doubt != noDoubt, Tracked: s.doubt == tracked, Failed: s.phase == failing, Timeout: g.Timeout,
 		Context: g.contextOfElement(s),
 	}
 	if s.limited() {
@@ -185,8 +185,10 @@ func (g *Engine[IN, OUT]) Abandon() []*queue.Entry[Slot[IN, OUT]] {
 		case s.phase == controlElement:
 			continue
 		case s.phase == preparing || s.phase == running:
-			s.inDoubt = s.inDoubt || s.phase == running
-			g.endAttempt(e, s.attempt, cutOff)
+			end := g.endAttempt(e, s.attempt, cutOff)
+			if s.phase == running {
+				s.doubt = max(s.doubt, doubtOf(end.Tracked))
+			}
 			g.conclude(s, 0, context.Canceled)
 		case s.phase == deciding:
 			g.counts.Deciding--
@@ -202,8 +204,8 @@ func (g *Engine[IN, OUT]) Abandon() []*queue.Entry[Slot[IN, OUT]] {
 		case s.phase == done && len(s.results()) == 0:
 			g.Ended(e, Empty)
 			continue
-		case s.phase == done:
-			s.inDoubt = s.inDoubt || s.attempts > 0 // that it has taken effect is not known to anybody else
+		case s.phase == done && s.attempts > 0:
+			s.doubt = untracked // that it has taken effect is not known to anybody else
 		}
 		g.attemptOver(s, false, 0)
 		cut = append(cut, e)

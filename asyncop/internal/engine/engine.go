@@ -204,7 +204,10 @@ func (g *Engine[IN, OUT]) putNew(in IN, called bool) *queue.Entry[Slot[IN, OUT]]
 	g.refresh()
 	e := g.put()
 	s := &e.Value
-	s.in, s.accepted, s.inDoubt = in, g.now, called
+	s.in, s.accepted = in, g.now
+	if called {
+		s.doubt = untracked
+	}
 	if g.live == nil {
 		g.live = e
 	}

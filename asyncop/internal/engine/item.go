@@ -60,7 +60,7 @@ func (g *Engine[IN, OUT]) Items(into []Item[IN, OUT], withResults bool) []Item[I
 			continue
 		}
 		it.In, it.Spent, it.Attempts = s.in, g.now-s.accepted, s.attempts
-		if s.attempts > 0 || s.knowsFirst() || s.inDoubt {
+		if s.attempts > 0 || s.knowsFirst() || s.doubt != noDoubt {
 			it.First = sinceEpoch(start, s.first)
 		}
 		switch {
@@ -184,7 +184,7 @@ func (g *Engine[IN, OUT]) restoreLimited(e *queue.Entry[Slot[IN, OUT]], it Item[
 		left = g.timeWith(it, max(left, least), own)
 	}
 	s := &e.Value
-	s.accepted, s.attempts, s.inDoubt = accepted, it.Attempts, true
+	s.accepted, s.attempts, s.doubt = accepted, it.Attempts, untracked
 	s.first, s.last = g.now-sinceFirst, g.now-sinceFirst // last: the least it can have been
 	g.limit(e, limit[IN, OUT]{due: later(g.now, left), total: max(0, own), first: true})
 	if isOver {

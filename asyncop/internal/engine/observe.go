@@ -233,7 +233,7 @@ func (g *Engine[IN, OUT]) over(s *Slot[IN, OUT], how Ending, err error) *Rider {
 	s.extra.rare.rider = nil
 	r.whole = ElementEnd{
 		How: how, Results: results, Err: err, Reason: s.reason(), Attempts: int(s.attempts),
-		InDoubt: s.inDoubt && how != Emitted && how != Empty, Queued: r.started,
+		InDoubt: s.doubt != noDoubt && how != Emitted && how != Empty, Queued: r.started,
 	}
 	return r
 }

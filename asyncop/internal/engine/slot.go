@@ -30,8 +30,24 @@ type Slot[IN, OUT any] struct {
 	attempts int32                                           // begun so far
 	phase    phase
 	retry    RetryKind        // of the retry that waits
-	inDoubt  bool             // an attempt may have taken effect: see asyncop.TimeoutError
+	doubt    doubt            // whether an attempt may have taken effect: see asyncop.TimeoutError
 	verdict  decision.Verdict // over its last outcome, if that asked for another attempt and there is none
+}
+
+// doubt says whether an attempt may have taken effect, and whether the called side would know. The worst of all attempts counts.
+type doubt uint8
+
+const (
+	noDoubt   doubt = iota
+	tracked         // the servers of all requests that may have had an effect recognise them when they come again
+	untracked       // a server may not
+)
+
+func doubtOf(isTracked bool) doubt {
+	if isTracked {
+		return tracked
+	}
+	return untracked
 }
 
 // RetryKind is what is known of a retry that waits: bits.
@@ -182,11 +198,11 @@ func (s *Slot[IN, OUT]) retried() {
 	}
 }
 
-// doubt notes what an outcome that is not final says about its attempt: it may have taken effect, unless it was not sent or
+// doubts notes what an outcome that is not final says about its attempt: it may have taken effect, unless it was not sent or
 // its reason proves otherwise.
-func (s *Slot[IN, OUT]) doubt(reason predicates.Reason, stage predicates.Stage) {
+func (s *Slot[IN, OUT]) doubts(reason predicates.Reason, stage predicates.Stage, isTracked bool) {
 	if stage != predicates.ClientDispatch && !reason.AllowsNonIdempotentRetry() {
-		s.inDoubt = true
+		s.doubt = max(s.doubt, doubtOf(isTracked))
 	}
 }
 

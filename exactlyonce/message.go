@@ -1,0 +1,52 @@
+package exactlyonce
+
+import (
+	"context"
+	"crypto/sha256"
+	"encoding/binary"
+
+	"github.com/weirflow/weir/delivery"
+)
+
+// clientOf returns the client that a message is for the trackers of a name: always the same.
+func clientOf(name, message string) (c Client) {
+	b := []byte("weir message 1")
+	for _, s := range [...]string{name, message} {
+		b = append(binary.AppendUvarint(b, uint64(len(s))), s...)
+	}
+	sum := sha256.Sum256(b)
+	copy(c[:], sum[:])
+	return c
+}
+
+// resume goes on where the earlier visits of a message were.
+func (e *element) resume(meta delivery.Meta) {
+	// A redelivery may have been sent before without a trace here. From the second attempt on, records are looked for.
+	made := int64(meta.Attempts) + 1
+	if id, err := ParseID(meta.Request); err == nil && id.Client == e.client {
+		e.number = id.Sequence // that of the call in doubt, also behind a merge
+		made = max(made, int64(id.Attempt))
+	}
+	e.attempts.Store(made)
+}
+
+func (t *Tracker) hasCheckpoints() bool {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	return t.saved.used
+}
+
+// CarriedID returns the id of the latest request for the element that ctx belongs to, such as the context of a failure sink, if the
+// element is a message that keeps it on its next visit: see [TrackerConfig]. found is true if ctx belongs to an element of a
+// [Tracker]; then a zero id means that the element cannot carry its number away. The next tracker takes the id from
+// delivery.Meta.Request, in the form of [ID.String].
+func CarriedID(ctx context.Context) (id ID, found bool) {
+	e, _ := ctx.Value(elementKey{}).(*element)
+	if e == nil {
+		return ID{}, false
+	}
+	if e.client.IsZero() {
+		return ID{}, true
+	}
+	return ID{Client: e.client, Sequence: e.number, Attempt: int(min(e.attempts.Load(), MaxAttempt))}, true
+}

@@ -1,0 +1,136 @@
+package exactlyonce
+
+import (
+	"context"
+	"fmt"
+	"slices"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/weirflow/weir/asyncop"
+	"github.com/weirflow/weir/delivery"
+)
+
+// accepted returns the context of an element that is a message.
+func accepted(t *testing.T, tracker *Tracker, meta delivery.Meta) context.Context {
+	t.Helper()
+	return tracker.Accepted(delivery.ContextWithMeta(t.Context(), meta), nil, false)
+}
+
+// Law X1: a message has the same id on each worker and in each visit, with a higher attempt number, and says nothing about other ones.
+func TestMessagesKeepTheirIDs(t *testing.T) {
+	charges := func() *Tracker { return NewTracker(TrackerConfig{Name: "charges", Window: 1}) }
+	meta := delivery.Meta{ID: "orders/0/17", Visit: 1}
+	a, b := charges(), charges()
+	element := accepted(t, a, meta)
+	first := mustID(t, a.AttemptStarted(element, 1))
+	require.NoError(t, first.Validate())
+	require.EqualValues(t, 1, first.Sequence)
+	require.Equal(t, 2, first.Attempt, "it may have been sent before a crash: records are looked for")
+	require.Zero(t, first.First)
+	require.Equal(t, 3, mustID(t, a.AttemptStarted(element, 2)).Attempt)
+	require.True(t, a.TryAdmit(), "it takes no place in the window")
+	require.Empty(t, checkList(t, a))
+
+	carried, found := CarriedID(element)
+	require.True(t, found)
+	require.Equal(t, 3, carried.Attempt)
+	a.Ended(element, asyncop.Ending{How: asyncop.HandedOver})
+	_, err := NextID(a.AttemptStarted(element, 3))
+	require.ErrorIs(t, err, ErrNoID)
+
+	same := func(meta delivery.Meta, attempt int) {
+		t.Helper()
+		id := mustID(t, b.AttemptStarted(accepted(t, b, meta), 1))
+		require.Equal(t, first.Client, id.Client)
+		require.Equal(t, first.Sequence, id.Sequence)
+		require.Equal(t, attempt, id.Attempt)
+	}
+	same(meta, 2) // a redelivery
+	same(delivery.Meta{ID: meta.ID, Visit: 2, Attempts: 2}, 4)
+	same(delivery.Meta{ID: meta.ID, Visit: 2, Attempts: 2, Request: carried.String()}, 4)
+	same(delivery.Meta{ID: meta.ID, Merges: 2, Request: carried.String()}, 4) // merged, and still in doubt
+
+	merged := mustID(t, b.AttemptStarted(accepted(t, b, delivery.Meta{ID: meta.ID, Merges: 1}), 1))
+	require.Equal(t, first.Client, merged.Client)
+	require.EqualValues(t, 2, merged.Sequence, "its earlier calls had no effect, or a person has looked: it is another request")
+
+	other := mustID(t, b.AttemptStarted(accepted(t, b, delivery.Meta{ID: "orders/0/18"}), 1))
+	require.NotEqual(t, first.Client, other.Client)
+	refunds := NewTracker(TrackerConfig{Name: "refunds"})
+	refund := mustID(t, refunds.AttemptStarted(accepted(t, refunds, delivery.Meta{ID: meta.ID, Request: carried.String()}), 1))
+	require.NotEqual(t, first.Client, refund.Client, "the call in doubt is another operator's")
+	require.EqualValues(t, 1, refund.Sequence)
+	require.NotEqual(t, clientOf("ab", "c"), clientOf("a", "bc"))
+}
+
+// A number of the tracker's own would be another one when the message comes again, so it is not given.
+func TestMessagesNeedAName(t *testing.T) {
+	tracker := NewTracker(TrackerConfig{})
+	element := accepted(t, tracker, delivery.Meta{ID: "orders/0/17"})
+	_, err := NextID(tracker.AttemptStarted(element, 1))
+	require.ErrorIs(t, err, ErrNoID)
+	require.ErrorContains(t, err, `message "orders/0/17"`)
+	require.ErrorContains(t, err, "TrackerConfig.Name")
+	id, found := CarriedID(element)
+	require.True(t, found)
+	require.Zero(t, id)
+	tracker.Ended(element, asyncop.Ending{})
+
+	plain := accepted(t, tracker, delivery.Meta{Key: "no id"})
+	require.EqualValues(t, 1, mustID(t, tracker.AttemptStarted(plain, 1)).Sequence)
+	id, found = CarriedID(plain)
+	require.True(t, found)
+	require.Zero(t, id, "a number cannot be carried away: the first incomplete one will pass it")
+	_, found = CarriedID(t.Context())
+	require.False(t, found)
+}
+
+// With checkpoints a message has the number that the checkpoint keeps, or, with a name, the id that needs none.
+func TestMessagesWithCheckpoints(t *testing.T) {
+	numbered := fresh(t, 0)
+	numbered.Snapshot(1)
+	numbered.Completed(1)
+	element := accepted(t, numbered, delivery.Meta{ID: "a"})
+	require.EqualValues(t, 1, numbered.Number(element))
+	id, _ := CarriedID(element)
+	require.Zero(t, id)
+
+	named := NewTracker(TrackerConfig{Name: "charges"})
+	require.NoError(t, named.Restore(nil, nil, nil))
+	state := named.Snapshot(1)
+	named.Completed(1)
+	ctx := delivery.ContextWithMeta(t.Context(), delivery.Meta{ID: "a"})
+	element = named.Accepted(ctx, nil, false)
+	require.Zero(t, named.Number(element))
+	first := mustID(t, named.AttemptStarted(element, 1))
+	again := NewTracker(TrackerConfig{Name: "charges"})
+	require.NoError(t, again.Restore(state, nil, nil))
+	second := mustID(t, again.AttemptStarted(again.Restored(ctx, nil, 0), 1))
+	require.Equal(t, first, second)
+}
+
+// The elements of an operator that runs inside of a call for a message are not that message.
+func TestOperatorsInsideOfACallForAMessage(t *testing.T) {
+	ctx := delivery.ContextWithMeta(t.Context(), delivery.Meta{ID: "around"})
+	tracker := NewTracker(TrackerConfig{Name: "lines"})
+	var mu sync.Mutex
+	var ids []string
+	call := asyncop.Blocking(func(ctx context.Context, in int) (int, error) {
+		_, isMessage := delivery.MetaFromContext(ctx)
+		id, err := NextID(ctx)
+		mu.Lock()
+		defer mu.Unlock()
+		ids = append(ids, fmt.Sprint(id.Client == tracker.Client(), id.Sequence, isMessage))
+		return in, err
+	})
+	op := asyncop.OrderedWait(call, time.Minute, 3, asyncop.WithObserver(tracker), asyncop.WithContext(ctx))
+	for _, err := range op.Results(slices.Values([]int{1, 2})) {
+		require.NoError(t, err)
+	}
+	slices.Sort(ids)
+	require.Equal(t, []string{"true 1 false", "true 2 false"}, ids)
+}
