@@ -14,7 +14,7 @@
 // (their Guard), other systems can compare fencing numbers.
 //
 // [Hold] keeps a lock while a function runs. [NewMemory] is for tests. Stores that have locks: ext/sqlite/sqlitestore,
-// ext/postgres/pgstore. deliverytest.RunLocks checks locks of your own.
+// ext/postgres/pgstore, ext/jetstream/jsstore. deliverytest.RunLocks checks locks of your own.
 package lock
 
 import (

@@ -1,0 +1,177 @@
+package embedded_test
+
+import (
+	"context"
+	"strconv"
+	"testing"
+	"time"
+
+	"github.com/nats-io/nats-server/v2/server"
+	"github.com/nats-io/nats.go/jetstream"
+	"github.com/stretchr/testify/require"
+
+	"github.com/weirflow/weir/codec"
+	"github.com/weirflow/weir/delivery"
+	"github.com/weirflow/weir/delivery/deliverytest"
+	"github.com/weirflow/weir/delivery/lock"
+	"github.com/weirflow/weir/delivery/store"
+	"github.com/weirflow/weir/ext/jetstream/embedded"
+	"github.com/weirflow/weir/ext/jetstream/jsstore"
+)
+
+// newStore makes a stream for a store.
+func newStore(t *testing.T, js jetstream.JetStream, change ...func(*jetstream.StreamConfig)) string {
+	t.Helper()
+	name := newStream(t, js, append([]func(*jetstream.StreamConfig){func(c *jetstream.StreamConfig) { *c = jsstore.StreamConfig(c.Name) }}, change...)...)
+	return name
+}
+
+func largePayload(o *server.Options) { o.MaxPayload = 8 << 20 }
+
+func TestStore(t *testing.T) {
+	srv := start(t, t.TempDir(), embedded.WithServerOptions(largePayload))
+	js := connect(t, srv)
+	deliverytest.RunStore(t, func(t *testing.T) deliverytest.StorePlace {
+		name := newStore(t, js)
+		return deliverytest.StorePlace{
+			Open: func() (store.Store, error) { return jsstore.Open(context.Background(), js, name) },
+			Wait: time.Sleep, RealTime: true, Unit: 40 * time.Millisecond,
+			Full: func() (store.Store, error) {
+				full := newStore(t, js, func(c *jetstream.StreamConfig) { c.MaxBytes = 64 << 10 })
+				return jsstore.Open(context.Background(), js, full)
+			},
+		}
+	})
+}
+
+func TestLocks(t *testing.T) {
+	js := connect(t, start(t, t.TempDir()))
+	deliverytest.RunLocks(t, func(t *testing.T) deliverytest.LockPlace {
+		stream := newStream(t, js)
+		kv, err := js.CreateKeyValue(t.Context(), jetstream.KeyValueConfig{Bucket: "locks" + stream})
+		require.NoError(t, err)
+		return deliverytest.LockPlace{
+			Open: func() (lock.Locks, error) { return jsstore.NewLocks(kv), nil },
+			Wait: time.Sleep, Unit: 100 * time.Millisecond,
+		}
+	})
+}
+
+// Law D3: a delay is in a header of ours, to the nanosecond, so it holds over restarts of the server.
+func TestDelaysOverARestartOfTheServer(t *testing.T) {
+	dir := t.TempDir()
+	srv := start(t, dir)
+	js := connect(t, srv)
+	name := newStore(t, js)
+	s, err := jsstore.Open(t.Context(), js, name)
+	require.NoError(t, err)
+	begun := time.Now()
+	due := map[string]time.Time{}
+	var ms []store.Message
+	for i := range 50 {
+		id, d := strconv.Itoa(i), time.Second+time.Duration(i)*7*time.Millisecond
+		ms = append(ms, store.Message{Meta: delivery.Meta{ID: id}, Delay: d})
+		due[id] = begun.Add(d)
+	}
+	require.NoError(t, s.Put(t.Context(), "q", ms...))
+	require.NoError(t, s.Close())
+	js.Conn().Close()
+	require.NoError(t, srv.Close())
+	s, err = jsstore.Open(t.Context(), connect(t, start(t, dir)), name)
+	require.NoError(t, err)
+	defer s.Close()
+	for len(due) > 0 {
+		taken, err := s.Take(t.Context(), "q", 100, time.Minute)
+		now := time.Now()
+		require.NoError(t, err)
+		for _, l := range taken {
+			require.False(t, now.Before(due[l.Meta.ID]), "%s came %v early", l.Meta.ID, due[l.Meta.ID].Sub(now))
+			require.Contains(t, due, l.Meta.ID, "twice")
+			delete(due, l.Meta.ID)
+		}
+	}
+}
+
+// One message that the server refuses keeps the others of its call out.
+func TestPutIsOneTransaction(t *testing.T) {
+	js := connect(t, start(t, t.TempDir()))
+	s, err := jsstore.Open(t.Context(), js, newStore(t, js))
+	require.NoError(t, err)
+	defer s.Close()
+	good := store.Message{Meta: delivery.Meta{ID: "good"}}
+	large := store.Message{Meta: delivery.Meta{ID: "large"}, Payload: make([]byte, 2<<20)} // over the server's MaxPayload
+	require.Error(t, s.Put(t.Context(), "q", good, large))
+	c, err := s.Count(t.Context(), "q", store.Filter{})
+	require.NoError(t, err)
+	require.Zero(t, c.Messages)
+	require.NoError(t, s.Put(t.Context(), "q", good))
+}
+
+// A mark of a moved message is no message, and its place can be taken again.
+func TestMovedThereAndBack(t *testing.T) {
+	js := connect(t, start(t, t.TempDir()))
+	s, err := jsstore.Open(t.Context(), js, newStore(t, js))
+	require.NoError(t, err)
+	defer s.Close()
+	m := store.Message{Meta: delivery.Meta{ID: "a"}, Payload: []byte("x")}
+	require.NoError(t, s.Put(t.Context(), "0", m, store.Message{Meta: delivery.Meta{ID: "b"}}))
+	for i := range 6 {
+		from, to := strconv.Itoa(i%2), strconv.Itoa((i+1)%2)
+		taken, err := s.Take(t.Context(), from, 10, time.Minute)
+		require.NoError(t, err)
+		require.Len(t, taken, 2)
+		require.NoError(t, s.Move(t.Context(),
+			store.Move{Lease: taken[0].Lease, Queue: to, Message: taken[0].Message},
+			store.Move{Lease: taken[1].Lease, Queue: to, Message: taken[1].Message}))
+		names, err := s.Queues(t.Context())
+		require.NoError(t, err)
+		require.Equal(t, []string{to}, names)
+	}
+	// Within a queue, under the same identity.
+	taken, err := s.Take(t.Context(), "0", 10, time.Minute)
+	require.NoError(t, err)
+	changed := taken[0].Message
+	changed.Payload = []byte("changed")
+	require.NoError(t, s.Move(t.Context(), store.Move{Lease: taken[0].Lease, Queue: "0", Message: changed}))
+	again, err := s.Take(t.Context(), "0", 10, time.Minute)
+	require.NoError(t, err)
+	require.Len(t, again, 1)
+	require.Equal(t, "changed", string(again[0].Payload))
+}
+
+func TestStreamsThatDoNotFitAStore(t *testing.T) {
+	js := connect(t, start(t, t.TempDir()))
+	for what, change := range map[string]func(*jetstream.StreamConfig){
+		"MaxMsgsPerSubject": func(c *jetstream.StreamConfig) { c.MaxMsgsPerSubject = 2 },
+		"keep everything":   func(c *jetstream.StreamConfig) { c.MaxAge = time.Hour },
+		"atomic":            func(c *jetstream.StreamConfig) { c.AllowAtomicPublish = false },
+		"direct":            func(c *jetstream.StreamConfig) { c.AllowDirect = true },
+	} {
+		_, err := jsstore.Open(t.Context(), js, newStore(t, js, change))
+		require.ErrorContains(t, err, what)
+	}
+	_, err := jsstore.Open(t.Context(), js, "none")
+	require.ErrorContains(t, err, "none")
+}
+
+// A source over a store, which is woken by what others put.
+func TestSourceOverAStore(t *testing.T) {
+	js := connect(t, start(t, t.TempDir()))
+	name := newStore(t, js)
+	open := func() *jsstore.Store {
+		s, err := jsstore.Open(t.Context(), js, name)
+		require.NoError(t, err)
+		t.Cleanup(func() { require.NoError(t, s.Close()) })
+		return s
+	}
+	s, other := open(), open()
+	source := store.NewSource(s, "q", "dead", codec.JSON[string](), store.WithMaxPoll(time.Hour))
+	defer source.Close(context.Background())
+	none(t, source, 300*time.Millisecond)
+	value, err := store.Encode(codec.JSON[string](), "one", delivery.Meta{ID: "a"})
+	require.NoError(t, err)
+	require.NoError(t, other.Put(t.Context(), "q", value))
+	m := one(t, source)
+	require.Equal(t, "one", m.Value)
+	m.Ack()
+}

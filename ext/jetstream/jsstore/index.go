@@ -1,0 +1,263 @@
+package jsstore
+
+import (
+	"container/heap"
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"sync"
+	"time"
+
+	"github.com/benbjohnson/clock"
+	"github.com/nats-io/nats.go/jetstream"
+)
+
+// index has when each message of a queue can be taken: what the headers in the stream say, and what this store has changed. It may be
+// behind, so each message is read before it is taken.
+type index struct {
+	consumer jetstream.Consumer
+	iterator jetstream.MessagesContext
+	running  sync.WaitGroup
+	logger   *slog.Logger
+
+	mu      sync.Mutex
+	items   map[string]*item // by identity
+	ready   readyHeap
+	seen    uint64        // what came, by sequence number
+	own     uint64        // what this store has published
+	loaded  bool          // the beginning is read
+	changed chan struct{} // closed, and replaced, after a change
+	err     error         // why nothing comes any more
+}
+
+type item struct {
+	identity string
+	seq      uint64
+	ready    uint64
+	position uint64
+	fence    uint64
+	leased   bool
+	index    int // in readyHeap
+}
+
+// openIndex begins to read a queue.
+func (s *Store) openIndex(ctx context.Context, queue string) (*index, error) {
+	consumer, err := s.js.OrderedConsumer(ctx, s.name, jetstream.OrderedConsumerConfig{
+		FilterSubjects: []string{s.queueSubject(queue) + "*"}, HeadersOnly: true,
+	})
+	if err != nil {
+		return nil, err
+	}
+	iterator, err := consumer.Messages(jetstream.PullMaxMessages(2000))
+	if err != nil {
+		return nil, err
+	}
+	ix := &index{
+		consumer: consumer, iterator: iterator, logger: s.logger,
+		items: map[string]*item{}, changed: make(chan struct{}), loaded: consumer.CachedInfo().NumPending == 0,
+	}
+	ix.running.Go(ix.read) // ends with close
+	return ix, nil
+}
+
+func (ix *index) read() {
+	for {
+		m, err := ix.iterator.Next()
+		if err != nil {
+			ix.mu.Lock()
+			ix.err = err
+			ix.notify()
+			ix.mu.Unlock()
+			return
+		}
+		at, err := m.Metadata()
+		if err != nil {
+			continue // the iterator has looked at it
+		}
+		r, err := newRecord(m.Subject(), at.Sequence.Stream, at.Timestamp, m.Headers(), nil)
+		if err != nil {
+			ix.logger.Warn("weir: another one publishes to the stream of a store", "error", err)
+		}
+		ix.mu.Lock()
+		ix.seen = at.Sequence.Stream
+		ix.loaded = ix.loaded || at.NumPending == 0
+		if r != nil {
+			ix.apply(r)
+		}
+		ix.notify()
+		ix.mu.Unlock()
+	}
+}
+
+// notify is called with mu held.
+func (ix *index) notify() {
+	close(ix.changed)
+	ix.changed = make(chan struct{})
+}
+
+// apply notes a state that was read. Called with mu held.
+func (ix *index) apply(r *record) {
+	identity := identityOf(r.subject)
+	it := ix.items[identity]
+	switch {
+	case it != nil && it.seq > r.seq:
+		return
+	case r.kind == gone:
+		if it != nil {
+			ix.drop(it)
+		}
+		return
+	case it == nil:
+		it = &item{identity: identity}
+		ix.items[identity] = it
+		heap.Push(&ix.ready, it)
+	}
+	it.seq, it.position, it.fence, it.leased, it.ready = r.seq, r.position, r.fence, r.kind == leased, r.ready()
+	heap.Fix(&ix.ready, it.index)
+}
+
+func (ix *index) drop(it *item) {
+	heap.Remove(&ix.ready, it.index)
+	delete(ix.items, it.identity)
+}
+
+// refresh notes what the server has on a subject; nil: nothing.
+func (ix *index) refresh(identity string, read uint64, r *record) {
+	ix.mu.Lock()
+	defer ix.mu.Unlock()
+	if r != nil {
+		ix.apply(r)
+		return
+	}
+	if it := ix.items[identity]; it != nil && it.seq <= read {
+		ix.drop(it)
+	}
+}
+
+// published notes that this store has published a message.
+func (ix *index) published(seq uint64) {
+	ix.mu.Lock()
+	defer ix.mu.Unlock()
+	ix.own = max(ix.own, seq)
+}
+
+// held returns the sequence number of a lease, if the index knows it.
+func (ix *index) held(e entry, fence uint64) (uint64, bool) {
+	ix.mu.Lock()
+	defer ix.mu.Unlock()
+	it := ix.items[e.identity]
+	if it == nil || !it.leased || it.position != e.position || it.fence != fence {
+		return 0, false
+	}
+	return it.seq, true
+}
+
+// due returns up to limit items that can be taken, those due first before others.
+func (ix *index) due(now uint64, limit int) []item {
+	ix.mu.Lock()
+	defer ix.mu.Unlock()
+	var list []item
+	var popped []*item
+	for len(ix.ready) > 0 && len(list) < limit && ix.ready[0].ready <= now {
+		it := heap.Pop(&ix.ready).(*item)
+		popped = append(popped, it)
+		list = append(list, *it)
+	}
+	for _, it := range popped {
+		heap.Push(&ix.ready, it)
+	}
+	return list
+}
+
+// next returns when the next message can be taken; ok is false if there is none.
+func (ix *index) next() (ready uint64, ok bool) {
+	ix.mu.Lock()
+	defer ix.mu.Unlock()
+	if len(ix.ready) == 0 {
+		return 0, false
+	}
+	return ix.ready[0].ready, true
+}
+
+// lookAgain is how long sync waits for a message that may have been removed before it came.
+const lookAgain = 20 * time.Millisecond
+
+// sync waits until the index has what was in the queue when it was opened, and what this store has published.
+func (ix *index) sync(ctx context.Context, c clock.Clock) error {
+	for {
+		ix.mu.Lock()
+		done, err, changed, seen := ix.loaded && ix.seen >= ix.own, ix.err, ix.changed, ix.seen
+		ix.mu.Unlock()
+		switch {
+		case err != nil:
+			return fmt.Errorf("jsstore: reading the queue: %w", err)
+		case done:
+			return nil
+		}
+		timer := c.Timer(lookAgain)
+		select {
+		case <-changed:
+			timer.Stop()
+			continue
+		case <-ctx.Done():
+			timer.Stop()
+			return context.Cause(ctx)
+		case <-timer.C:
+		}
+		info, err := ix.consumer.Info(ctx)
+		if err != nil {
+			if ctx.Err() != nil {
+				return context.Cause(ctx)
+			}
+			if errors.Is(err, jetstream.ErrConsumerNotFound) || errors.Is(err, jetstream.ErrOrderedConsumerNotCreated) {
+				continue // it is made again
+			}
+			return fmt.Errorf("jsstore: reading the queue: %w", err)
+		}
+		if info.NumPending == 0 && info.Delivered.Stream <= seen {
+			ix.mu.Lock()
+			ix.loaded, ix.seen = true, max(ix.seen, ix.own)
+			ix.mu.Unlock()
+		}
+	}
+}
+
+// close ends the index. What the server keeps for it goes after some minutes at the latest.
+func (ix *index) close(ctx context.Context, s *Store) {
+	ix.iterator.Stop()
+	ix.running.Wait()
+	if info := ix.consumer.CachedInfo(); info != nil {
+		_ = s.js.DeleteConsumer(ctx, s.name, info.Name)
+	}
+}
+
+// readyHeap orders items by when they can be taken.
+type readyHeap []*item
+
+func (h readyHeap) Len() int { return len(h) }
+func (h readyHeap) Less(i, j int) bool {
+	if h[i].ready != h[j].ready {
+		return h[i].ready < h[j].ready
+	}
+	return h[i].position < h[j].position
+}
+
+func (h readyHeap) Swap(i, j int) {
+	h[i], h[j] = h[j], h[i]
+	h[i].index, h[j].index = i, j
+}
+
+func (h *readyHeap) Push(x any) {
+	it := x.(*item)
+	it.index = len(*h)
+	*h = append(*h, it)
+}
+
+func (h *readyHeap) Pop() any {
+	old := *h
+	it := old[len(old)-1]
+	old[len(old)-1] = nil
+	*h = old[:len(old)-1]
+	return it
+}
