@@ -63,21 +63,15 @@ func (db *DB) Write(ctx context.Context, fn func(ctx context.Context, tx *Tx) er
 		panic("sqlite.DB.Write: fn is nil")
 	}
 	w := &write{ctx: ctx, fn: fn}
-	turn := db.group.Add(w)
-	select {
-	case <-turn.Done():
-	case <-ctx.Done():
-		if db.group.Withdraw(turn) {
-			return context.Cause(ctx)
-		}
-		<-turn.Done()
+	if err := db.group.Do(ctx, w); err != nil {
+		return err
 	}
 	return w.err
 }
 
 // runAll sets the errors of all calls of a batch.
-func (db *DB) runAll(batch []*write) {
-	batch = slices.DeleteFunc(slices.Clone(batch), func(w *write) bool {
+func (db *DB) runAll(take func() []*write) {
+	batch := slices.DeleteFunc(take(), func(w *write) bool {
 		w.err = context.Cause(w.ctx)
 		return w.err != nil
 	})
@@ -236,7 +230,10 @@ func (t *Tx) QueryRowContext(ctx context.Context, query string, args ...any) *sq
 
 // usable returns the context for a statement, or why there can be none.
 func (t *Tx) usable(ctx context.Context) (context.Context, error) {
-	return context.WithoutCancel(ctx), t.failed
+	if ctx.Done() != nil {
+		ctx = context.WithoutCancel(ctx)
+	}
+	return ctx, t.failed
 }
 
 // prepare prepares what the last transaction had to run without.

@@ -2,91 +2,156 @@
 package group
 
 import (
+	"context"
 	"runtime"
-	"slices"
 	"sync"
 )
 
-// Group forms batches. Make one with New. It is safe for concurrent use.
+// Group runs values in batches. Its exported fields are set before its first use. It is safe for concurrent use.
 type Group[T any] struct {
-	limit int
-	run   func(batch []T)
+	// Run runs a batch: the values that take returns, perhaps none. Until it calls take, others join the batch and may be
+	// withdrawn. Later calls of take return the same. Run must neither panic nor call runtime.Goexit.
+	Run      func(take func() []T)
+	Max      int // values of a batch, at least 1
+	Parallel int // batches that run at once; 0 means 1
 
 	mu      sync.Mutex
-	running bool // a goroutine takes what waits; it ends when nothing does
-	waiting []*Item[T]
+	running int         // goroutines that run batches; each ends when there is none
+	queue   []*batch[T] // those that have no goroutine yet
+	open    *batch[T]   // the last one, or nil if it is taken
+	waiting int         // values that are not taken
+	all     sync.WaitGroup
 }
 
-// Item is a member of a batch.
-type Item[T any] struct {
+// batch is the values that run together.
+type batch[T any] struct {
+	members []member[T]   // guarded by Group.mu until it is taken
+	taken   bool          // guarded by Group.mu
+	done    chan struct{} // closed when it has run
+}
+
+type member[T any] struct {
 	value T
-	done  chan struct{}
+	gone  bool // withdrawn
+}
+
+// Item is a value in a batch.
+type Item[T any] struct {
+	batch *batch[T]
+	index int
 }
 
 // Done returns a channel that is closed when the batch has run.
-func (it *Item[T]) Done() <-chan struct{} { return it.done }
-
-// New returns a group. It calls run with one batch after the other, of 1 to limit values; run must neither panic nor call
-// runtime.Goexit.
-func New[T any](limit int, run func(batch []T)) *Group[T] {
-	return &Group[T]{limit: limit, run: run}
-}
+func (it Item[T]) Done() <-chan struct{} { return it.batch.done }
 
 // Add hands in a value for one of the next batches.
-func (g *Group[T]) Add(value T) *Item[T] {
-	it := &Item[T]{value: value, done: make(chan struct{})}
+func (g *Group[T]) Add(value T) Item[T] {
 	g.mu.Lock()
 	defer g.mu.Unlock()
-	g.waiting = append(g.waiting, it)
-	if !g.running {
-		g.running = true
-		go g.loop()
+	if g.open == nil || len(g.open.members) == g.Max {
+		g.open = &batch[T]{done: make(chan struct{})}
+		g.queue = append(g.queue, g.open)
+		if g.running < max(1, g.Parallel) {
+			g.running++
+			g.all.Go(g.loop)
+		}
 	}
-	return it
+	b := g.open
+	b.members = append(b.members, member[T]{value: value})
+	g.waiting++
+	return Item[T]{b, len(b.members) - 1}
 }
 
-// Withdraw takes back a value that is in no batch yet.
-func (g *Group[T]) Withdraw(it *Item[T]) bool {
+// Withdraw takes back a value that does not run yet.
+func (g *Group[T]) Withdraw(it Item[T]) bool {
 	g.mu.Lock()
 	defer g.mu.Unlock()
-	i := slices.Index(g.waiting, it)
-	if i < 0 {
+	m := &it.batch.members[it.index]
+	if it.batch.taken || m.gone {
 		return false
 	}
-	g.waiting = slices.Delete(g.waiting, i, i+1)
+	*m = member[T]{gone: true}
+	g.waiting--
 	return true
 }
 
-// Waiting returns how many values are in no batch yet. It is for tests.
+// Do returns when the value has run. If ctx ends before it runs, Do withdraws it and returns the cause.
+func (g *Group[T]) Do(ctx context.Context, value T) error {
+	it := g.Add(value)
+	select {
+	case <-it.Done():
+	case <-ctx.Done():
+		if g.Withdraw(it) {
+			return context.Cause(ctx)
+		}
+		<-it.Done()
+	}
+	return nil
+}
+
+// Waiting returns how many values do not run yet. It is for tests.
 func (g *Group[T]) Waiting() int {
 	g.mu.Lock()
 	defer g.mu.Unlock()
-	return len(g.waiting)
+	return g.waiting
 }
 
-func (g *Group[T]) loop() {
-	var values []T
-	for {
-		runtime.Gosched() // those that the last batch has let go may have the next call ready
-		g.mu.Lock()
-		n := min(len(g.waiting), g.limit)
-		if n == 0 {
-			g.running = false
-			g.mu.Unlock()
-			return
-		}
-		batch := slices.Clone(g.waiting[:n])
-		g.waiting = slices.Delete(g.waiting, 0, n)
-		g.mu.Unlock()
+// Wait returns when no batch runs or waits. No call of Add may begin meanwhile.
+func (g *Group[T]) Wait() { g.all.Wait() }
 
-		clear(values)
-		values = values[:0]
-		for _, it := range batch {
-			values = append(values, it.value)
+func (g *Group[T]) loop() {
+	for b := g.next(); b != nil; b = g.next() {
+		var values []T
+		take := func() []T {
+			if values == nil {
+				values = g.take(b)
+			}
+			return values
 		}
-		g.run(values)
-		for _, it := range batch {
-			close(it.done)
+		g.Run(take)
+		take() // no one joins it any more
+		close(b.done)
+	}
+}
+
+// next returns the batch that has waited longest, or nil: then the goroutine ends.
+func (g *Group[T]) next() *batch[T] {
+	for seen := 0; ; {
+		// Callers of the last batch may have their next call ready: a larger batch costs each of them less.
+		runtime.Gosched()
+		g.mu.Lock()
+		if len(g.queue) == 0 {
+			g.running--
+			g.mu.Unlock()
+			return nil
+		}
+		if n := g.waiting; n < g.Max && n >= 2*seen+2 { // so this ends soon, however many come
+			seen = n
+			g.mu.Unlock()
+			continue
+		}
+		b := g.queue[0]
+		g.queue[0] = nil
+		g.queue = g.queue[1:]
+		g.mu.Unlock()
+		return b
+	}
+}
+
+// take closes a batch and returns its values.
+func (g *Group[T]) take(b *batch[T]) []T {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	b.taken = true
+	if g.open == b {
+		g.open = nil
+	}
+	values := make([]T, 0, len(b.members))
+	for _, m := range b.members {
+		if !m.gone {
+			values = append(values, m.value)
 		}
 	}
+	g.waiting -= len(values)
+	return values
 }

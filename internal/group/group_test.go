@@ -1,25 +1,29 @@
 package group
 
 import (
+	"context"
 	"slices"
 	"sync"
 	"testing"
 	"testing/synctest"
 
 	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
 )
 
 func TestBatches(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		var batches [][]int
 		release := make(chan struct{})
-		g := New(3, func(batch []int) {
+		g := &Group[int]{Max: 3, Run: func(take func() []int) {
+			batch := take()
 			<-release
 			batches = append(batches, slices.Clone(batch))
-		})
+			assert.Equal(t, batch, take())
+		}}
 		first := g.Add(0)
 		synctest.Wait()
-		var items []*Item[int]
+		var items []Item[int]
 		for i := range 6 {
 			items = append(items, g.Add(i+1))
 		}
@@ -27,6 +31,7 @@ func TestBatches(t *testing.T) {
 		assert.False(t, g.Withdraw(first), "it runs")
 		assert.True(t, g.Withdraw(items[1]))
 		assert.False(t, g.Withdraw(items[1]))
+		assert.Equal(t, 5, g.Waiting())
 		release <- struct{}{}
 		<-first.Done()
 		release <- struct{}{}
@@ -38,37 +43,116 @@ func TestBatches(t *testing.T) {
 		}
 		release <- struct{}{}
 		<-items[5].Done()
-		synctest.Wait() // the goroutine has ended
-		assert.Equal(t, [][]int{{0}, {1, 3, 4}, {5, 6}}, batches)
+		g.Wait()
+		assert.Equal(t, [][]int{{0}, {1, 3}, {4, 5, 6}}, batches)
 
 		again := g.Add(7)
 		release <- struct{}{}
 		<-again.Done()
 		assert.Equal(t, []int{7}, batches[3])
+		synctest.Wait()
+		assert.Zero(t, g.Waiting())
+	})
+}
+
+// Values join a batch, and leave it, until it is taken. One that never takes its values has them nevertheless.
+func TestJoinsUntilTaken(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		release := make(chan bool)
+		var batches [][]int
+		g := &Group[int]{Max: 3, Run: func(take func() []int) {
+			if <-release {
+				batches = append(batches, take())
+			}
+		}}
+		items := []Item[int]{g.Add(0)}
+		synctest.Wait() // it runs
+		for i := range 3 {
+			items = append(items, g.Add(i+1))
+		}
+		assert.True(t, g.Withdraw(items[0]))
+		synctest.Wait()
+		release <- true
+		<-items[0].Done()
+		<-items[2].Done()
+		synctest.Wait()
+		release <- false
+		<-items[3].Done()
+		g.Wait()
+		assert.Equal(t, [][]int{{1, 2}}, batches)
+		assert.Zero(t, g.Waiting())
+		assert.False(t, g.Withdraw(items[3]))
+	})
+}
+
+// A context that ends takes back a value that waits; one that runs is not broken off.
+func TestDo(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		release := make(chan struct{})
+		ran := 0
+		g := &Group[int]{Max: 10, Run: func(take func() []int) {
+			batch := take()
+			<-release
+			ran += len(batch)
+		}}
+		errs := make(chan error, 2)
+		ctx, cancel := context.WithCancel(t.Context())
+		go func() { errs <- g.Do(ctx, 1) }()
+		synctest.Wait()
+		go func() { errs <- g.Do(ctx, 2) }()
+		synctest.Wait()
+		cancel()
+		synctest.Wait()
+		require.ErrorIs(t, <-errs, context.Canceled)
+		require.Empty(t, errs)
+		close(release)
+		require.NoError(t, <-errs)
+		g.Wait()
+		require.Equal(t, 1, ran)
+	})
+}
+
+func TestParallel(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		release := make(chan struct{})
+		g := &Group[int]{Max: 1, Parallel: 2, Run: func(take func() []int) {
+			take()
+			<-release
+		}}
+		items := []Item[int]{g.Add(1), g.Add(2), g.Add(3)}
+		synctest.Wait()
+		assert.Equal(t, 1, g.Waiting(), "two run")
+		close(release)
+		for _, it := range items {
+			<-it.Done()
+		}
+		g.Wait()
 	})
 }
 
 func TestEachRunsOnce(t *testing.T) {
 	const n = 2000
-	counts := make([]int, n)
-	g := New(10, func(batch []int) {
-		for _, i := range batch {
-			counts[i]++
-		}
-	})
-	var wg sync.WaitGroup
-	for i := range n {
-		wg.Go(func() {
-			it := g.Add(i)
-			if i%3 != 0 || !g.Withdraw(it) {
-				<-it.Done()
-				return
+	for _, parallel := range []int{0, 3} {
+		counts := make([]int, n)
+		g := &Group[int]{Max: 10, Parallel: parallel, Run: func(take func() []int) {
+			for _, i := range take() {
+				counts[i]++
 			}
-			counts[i]++ // it is ours again
-		})
-	}
-	wg.Wait()
-	for i, count := range counts {
-		assert.Equal(t, 1, count, i)
+		}}
+		var wg sync.WaitGroup
+		for i := range n {
+			wg.Go(func() {
+				it := g.Add(i)
+				if i%3 != 0 || !g.Withdraw(it) {
+					<-it.Done()
+					return
+				}
+				counts[i]++ // it is ours again
+			})
+		}
+		wg.Wait()
+		for i, count := range counts {
+			assert.Equal(t, 1, count, i)
+		}
 	}
 }

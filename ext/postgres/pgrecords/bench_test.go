@@ -41,7 +41,8 @@ func BenchmarkExec(b *testing.B) {
 				id  int64
 				err error
 			}
-			grouped := group.New(512, func(calls []*statement) {
+			grouped := group.Group[*statement]{Max: 512, Run: func(take func() []*statement) {
+				calls := take()
 				err := pgx.BeginFunc(context.Background(), pool, func(tx pgx.Tx) error {
 					batch := &pgx.Batch{}
 					for _, c := range calls {
@@ -52,7 +53,7 @@ func BenchmarkExec(b *testing.B) {
 				for _, c := range calls {
 					c.err = err
 				}
-			})
+			}}
 			bare := func(i int64) error {
 				c := &statement{id: i % 10_000}
 				<-grouped.Add(c).Done()

@@ -76,7 +76,8 @@ func (r *Records) Exec(ctx context.Context, req exactlyonce.Request, s Statement
 }
 
 // runAll runs a batch. Its context ends when all callers have left: none waits for a server that hangs.
-func (r *Records) runAll(batch []*call) {
+func (r *Records) runAll(take func() []*call) {
+	batch := take()
 	ctx, cancel := context.WithCancel(context.Background())
 	defer cancel()
 	var left atomic.Int64

@@ -43,7 +43,7 @@ func Migrations() fs.FS {
 type Records struct {
 	pool  *pgxpool.Pool
 	clock clock.Clock
-	group *group.Group[*call]
+	group group.Group[*call]
 
 	// Owned by the goroutine of the group's batch.
 	ids map[clientKey]int64 // of clients that are known to be in the table
@@ -68,7 +68,7 @@ func New(pool *pgxpool.Pool, opts ...Option) *Records {
 		panic("pgrecords.New: the pool is nil")
 	}
 	r := &Records{pool: pool, clock: clock.New()}
-	r.group = group.New(maxShared, r.runAll)
+	r.group = group.Group[*call]{Run: r.runAll, Max: maxShared}
 	for _, opt := range opts {
 		opt(r)
 	}

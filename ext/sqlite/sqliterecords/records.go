@@ -13,6 +13,7 @@ import (
 
 	"github.com/weirflow/weir/exactlyonce"
 	"github.com/weirflow/weir/ext/sqlite"
+	"github.com/weirflow/weir/internal/group"
 	"github.com/weirflow/weir/internal/sqlmigrate"
 )
 
@@ -41,6 +42,7 @@ type Tx interface {
 type Records struct {
 	db    *sqlite.DB
 	clock clock.Clock
+	group group.Group[*call]
 }
 
 var _ exactlyonce.Store[Tx] = (*Records)(nil)
@@ -62,6 +64,7 @@ func New(db *sqlite.DB, opts ...Option) *Records {
 		panic("sqliterecords.New: the database is nil")
 	}
 	r := &Records{db: db, clock: clock.New()}
+	r.group = group.Group[*call]{Run: r.runAll, Max: maxShared}
 	for _, opt := range opts {
 		opt(r)
 	}
@@ -159,16 +162,9 @@ func (r *Records) Put(ctx context.Context, tx Tx, req exactlyonce.Request, answe
 }
 
 func (r *Records) put(ctx context.Context, tx Tx, req exactlyonce.Request, answer []byte) error {
-	var fingerprint []byte // NULL
-	if req.Fingerprint != [32]byte{} {
-		fingerprint = req.Fingerprint[:]
-	}
-	if answer == nil {
-		answer = []byte{} // NULL is an answer that is gone
-	}
 	now := r.clock.Now().UnixMicro()
 	for created := false; ; created = true {
-		result, err := tx.ExecContext(ctx, putSQL, req.Scope, req.Client[:], req.Sequence, req.Step, fingerprint, answer, now)
+		result, err := tx.ExecContext(ctx, putSQL, req.Scope, req.Client[:], req.Sequence, req.Step, fingerprintOf(&req), stored(answer), now)
 		if err != nil {
 			return err
 		}
@@ -190,42 +186,6 @@ func (r *Records) put(ctx context.Context, tx Tx, req exactlyonce.Request, answe
 			return err
 		}
 	}
-}
-
-// Run calls effect in a transaction that stores the answer it returns, and returns that answer once both are committed. It is
-// a group commit: for effect hold the rules of [sqlite.DB.Write]. If another attempt has completed the request, Run
-// returns the answer of that one and this effect is rolled back. Errors are those of effect, of Put and of the database;
-// after them nothing is committed, except that a failing disk leaves it unknown.
-func (r *Records) Run(ctx context.Context, req exactlyonce.Request, effect func(ctx context.Context, tx *sqlite.Tx) ([]byte, error)) ([]byte, error) {
-	if err := req.Validate(); err != nil {
-		return nil, err
-	}
-	var answer []byte
-	err := r.db.Write(ctx, func(ctx context.Context, tx *sqlite.Tx) error {
-		if req.Attempt > 1 { // where a record is likely, the others need not run twice
-			switch _, state, _, err := find(ctx, tx, req); {
-			case err != nil:
-				return describe("find", req, err)
-			case state == exactlyonce.StateCompleted:
-				return describe("find", req, exactlyonce.ErrCompleted)
-			case state == exactlyonce.StateStale:
-				return describe("find", req, exactlyonce.ErrStale)
-			}
-		}
-		var err error
-		if answer, err = effect(ctx, tx); err != nil {
-			return err
-		}
-		return r.Put(ctx, tx, req, answer)
-	})
-	if err == nil {
-		return answer, nil
-	}
-	// Law X2: whatever failed, the record says whether an attempt took effect. The caller's context may be over.
-	if state, stored, findErr := r.Find(context.WithoutCancel(ctx), req); findErr == nil && state == exactlyonce.StateCompleted {
-		return stored, nil
-	}
-	return nil, err
 }
 
 // Acknowledge implements exactlyonce.Records.
@@ -382,6 +342,22 @@ func (r *Records) forgetStep(ctx context.Context, id, at, from, to int64) (n int
 		return err
 	})
 	return n, err
+}
+
+// fingerprintOf returns NULL for one that is not compared.
+func fingerprintOf(req *exactlyonce.Request) []byte {
+	if req.Fingerprint == [32]byte{} {
+		return nil
+	}
+	return req.Fingerprint[:]
+}
+
+// stored returns an answer as it is stored: NULL is one that is gone.
+func stored(answer []byte) []byte {
+	if answer == nil {
+		return []byte{}
+	}
+	return answer
 }
 
 // describe names the request in an error.

@@ -1,0 +1,231 @@
+package sqliterecords
+
+import (
+	"context"
+	"database/sql"
+	"errors"
+	"strings"
+
+	"github.com/weirflow/weir/exactlyonce"
+	"github.com/weirflow/weir/ext/sqlite"
+)
+
+const (
+	maxShared = 512 // calls that share a transaction
+	maxRows   = 8   // records of one INSERT: the driver's time to bind goes with the square of the parameters
+)
+
+// Records of clients whose marks are known. The driver binds parameters without numbers faster.
+const insertOneSQL = `INSERT OR IGNORE INTO weir_records (stored_at, client_id, sequence, step, fingerprint, answer) VALUES (?1, ?, ?, ?, ?, ?)`
+
+var insertManySQL = insertOneSQL + strings.Repeat(", (?1, ?, ?, ?, ?, ?)", maxRows-1)
+
+// call is one call of Run.
+type call struct {
+	ctx    context.Context
+	req    exactlyonce.Request
+	effect func(ctx context.Context, tx *sqlite.Tx) ([]byte, error)
+
+	// Written by the goroutine of the batch.
+	client int64
+	answer []byte
+	err    error
+	alone  bool // it is to run by itself
+}
+
+// Run calls effect in a transaction that stores the answer it returns, and returns that answer once both are committed. It is
+// a group commit: calls of many goroutines share a transaction, and their records are stored together. For effect hold
+// the rules of [sqlite.DB.Write]; if one call of a transaction fails, all of them run again, each by itself. If another attempt has
+// completed the request, Run returns the answer of that one and this effect is rolled back. Errors are those of effect, of Put and of the
+// database; after them nothing is committed, except that a failing disk leaves it unknown.
+func (r *Records) Run(ctx context.Context, req exactlyonce.Request, effect func(ctx context.Context, tx *sqlite.Tx) ([]byte, error)) ([]byte, error) {
+	if err := req.Validate(); err != nil {
+		return nil, err
+	}
+	c := &call{ctx: ctx, req: req, effect: effect}
+	err := r.group.Do(ctx, c)
+	switch {
+	case err == nil && c.alone:
+		err = r.runAlone(c)
+	case err == nil:
+		err = c.err
+	}
+	if err == nil {
+		return c.answer, nil
+	}
+	// Law X2: whatever failed, the record says whether an attempt took effect. The caller's context may be over.
+	if state, stored, findErr := r.Find(context.WithoutCancel(ctx), req); findErr == nil && state == exactlyonce.StateCompleted {
+		return stored, nil
+	}
+	return nil, err
+}
+
+// runAlone runs a call whose errors are its own.
+func (r *Records) runAlone(c *call) error {
+	return r.db.Write(c.ctx, func(ctx context.Context, tx *sqlite.Tx) error {
+		if c.req.Attempt > 1 {
+			if done, err := c.lookUp(ctx, tx); done || err != nil {
+				return err
+			}
+		}
+		var err error
+		if c.answer, err = c.effect(ctx, tx); err != nil {
+			return err
+		}
+		return r.Put(ctx, tx, c.req, c.answer)
+	})
+}
+
+// lookUp sets the answer and reports true if another attempt has completed the request: then its effect need not run. It
+// returns an error if the effect must not run.
+func (c *call) lookUp(ctx context.Context, tx *sqlite.Tx) (done bool, err error) {
+	_, state, answer, err := find(ctx, tx, c.req)
+	switch {
+	case err != nil:
+	case state == exactlyonce.StateCompleted:
+		c.answer = answer
+		return true, nil
+	case state == exactlyonce.StateStale:
+		err = exactlyonce.ErrStale
+	default:
+		return false, nil
+	}
+	return false, describe("find", c.req, err)
+}
+
+// runAll runs a batch in one transaction. If that fails, its calls are to run alone.
+func (r *Records) runAll(take func() []*call) {
+	err := r.db.Write(context.Background(), func(ctx context.Context, tx *sqlite.Tx) error {
+		return r.runShared(ctx, tx, take())
+	})
+	if err == nil {
+		return
+	}
+	calls := take()
+	for _, c := range calls {
+		c.err, c.alone = err, len(calls) > 1 || errors.Is(err, errNotStored)
+	}
+}
+
+// runShared runs the effects of a batch and stores their answers. An error rolls back all of them. It may run twice.
+func (r *Records) runShared(ctx context.Context, tx *sqlite.Tx, batch []*call) error {
+	b := sharing{tx: tx, now: r.clock.Now().UnixMicro(), clients: map[clientKey]client{}}
+	for _, c := range batch {
+		c.err, c.alone = context.Cause(c.ctx), false
+		b.repeated = b.repeated || c.req.Attempt > 1
+	}
+	calls := make([]*call, 0, len(batch))
+	for _, c := range batch {
+		if c.err != nil {
+			continue // its caller leaves
+		}
+		run, err := b.admits(ctx, c)
+		if err != nil {
+			return err
+		}
+		if run {
+			calls = append(calls, c)
+		}
+	}
+	for _, c := range calls {
+		var err error
+		if c.answer, err = c.effect(context.WithoutCancel(c.ctx), tx); err != nil {
+			return err
+		}
+	}
+	return b.put(ctx, calls)
+}
+
+// sharing is what the calls of a transaction share.
+type sharing struct {
+	tx       *sqlite.Tx
+	now      int64
+	clients  map[clientKey]client
+	repeated bool // some are second attempts
+	seen     map[record]bool
+}
+
+type clientKey struct {
+	scope  string
+	client exactlyonce.Client
+}
+
+type client struct{ id, mark int64 }
+
+// record is the key of a row of the table of records.
+type record struct {
+	client, sequence int64
+	step             string
+}
+
+// admits reports whether the effect of a call is to run. If not, the call has its answer or its error, or is to run alone.
+// The error is that of all calls.
+func (b *sharing) admits(ctx context.Context, c *call) (bool, error) {
+	key := clientKey{c.req.Scope, c.req.Client}
+	known, ok := b.clients[key]
+	if !ok {
+		var err error
+		if known, err = b.client(ctx, key); err != nil {
+			return false, err
+		}
+		b.clients[key] = known
+	}
+	c.client = known.id
+	if c.req.Attempt > 1 || c.req.Sequence < known.mark {
+		done, err := c.lookUp(ctx, b.tx)
+		if done || err != nil {
+			c.err = err
+			return false, nil
+		}
+	}
+	if b.repeated { // the other attempt may be here, too
+		if b.seen == nil {
+			b.seen = map[record]bool{}
+		}
+		key := record{c.client, c.req.Sequence, c.req.Step}
+		c.alone = b.seen[key]
+		b.seen[key] = true
+	}
+	return !c.alone, nil
+}
+
+// client returns what is known of a client, and adds one that is new. Marks stay as they are until the transaction ends.
+func (b *sharing) client(ctx context.Context, key clientKey) (c client, err error) {
+	const query = "SELECT id, mark FROM weir_clients WHERE scope = ? AND client = ?"
+	err = b.tx.QueryRowContext(ctx, query, key.scope, key.client[:]).Scan(&c.id, &c.mark)
+	if !errors.Is(err, sql.ErrNoRows) {
+		return c, err
+	}
+	if _, err := b.tx.ExecContext(ctx, clientSQL, key.scope, key.client[:], b.now); err != nil {
+		return c, err
+	}
+	err = b.tx.QueryRowContext(ctx, query, key.scope, key.client[:]).Scan(&c.id, &c.mark)
+	return c, err
+}
+
+var errNotStored = errors.New("a record was not stored")
+
+// put stores the answers.
+func (b *sharing) put(ctx context.Context, calls []*call) error {
+	args := make([]any, 1, 1+5*maxRows)
+	args[0] = b.now
+	for rest := calls; len(rest) > 0; {
+		n, query := 1, insertOneSQL
+		if len(rest) >= maxRows {
+			n, query = maxRows, insertManySQL
+		}
+		args = args[:1]
+		for _, c := range rest[:n] {
+			args = append(args, c.client, c.req.Sequence, c.req.Step, fingerprintOf(&c.req), stored(c.answer))
+		}
+		result, err := b.tx.ExecContext(ctx, query, args...)
+		if err != nil {
+			return err
+		}
+		if stored, err := result.RowsAffected(); err != nil || stored != int64(n) {
+			return errors.Join(err, errNotStored)
+		}
+		rest = rest[n:]
+	}
+	return nil
+}
