@@ -31,9 +31,9 @@
 //
 // # Cost
 //
-// BenchmarkExec compares Exec with the bare statement in the same group commit, and measures Run. On two cores that were busy
-// with other work and had the server, too, without fsync: Exec 15,000 calls a second at 64 at once, 27,000 at 256, 38,000 at
-// 1,024, which is 56 to 74 % of the bare statement; Run, a transaction for each call, 3,500 to 5,000.
+// BenchmarkExec compares Exec with the bare statement in the same group commit, and measures Run. On two cores that were very
+// busy with other work and had the server, too, without fsync: Exec 30,000 calls a second at 64 at once and at 256, 26,000 at
+// 1,024, which is 58, 83 and 83 % of the bare statement; Run, a transaction for each call, 4,000 to 5,000.
 //
 // # Migrations
 //

@@ -1,13 +1,16 @@
 package pgrecords
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
 	"slices"
+	"strings"
 	"sync/atomic"
 
 	"github.com/jackc/pgx/v5"
+	"github.com/jackc/pgx/v5/pgconn"
 	"github.com/jackc/pgx/v5/pgtype"
 
 	"github.com/weirflow/weir/exactlyonce"
@@ -123,30 +126,68 @@ func (r *Records) runDistinct(ctx context.Context, calls []*call) {
 		fail(calls, err)
 		return
 	}
+	if slices.ContainsFunc(calls, func(c *call) bool { return c.req.Attempt > 1 }) {
+		calls = r.settleKnown(ctx, calls)
+	}
 	for range maxRetries {
 		if len(calls) == 0 {
 			return
 		}
 		err := r.runShared(ctx, calls)
-		if isConflict(err) {
-			continue
-		}
-		if err != nil {
+		switch {
+		case isConflict(err):
+		case errors.Is(err, errNotStored) || isViolation(err):
+			calls = r.settleKnown(ctx, calls)
+		case err != nil:
 			fail(calls, err)
 			return
-		}
-		// What failed is out, and the rest was rolled back with it.
-		n := len(calls)
-		calls = slices.DeleteFunc(calls, func(c *call) bool { return c.err != nil })
-		if len(calls) == n {
-			return
+		default:
+			// What failed is out, and the rest was rolled back with it.
+			n := len(calls)
+			calls = slices.DeleteFunc(calls, func(c *call) bool { return c.err != nil })
+			if len(calls) == n {
+				return
+			}
 		}
 	}
 	for i := range calls {
-		if err := r.runShared(ctx, calls[i:i+1]); err != nil {
+		err := r.runShared(ctx, calls[i:i+1])
+		if errors.Is(err, errNotStored) || isViolation(err) {
+			if len(r.settleKnown(ctx, calls[i:i+1])) == 0 {
+				continue
+			}
+		}
+		if err != nil {
 			fail(calls[i:i+1], err)
 		}
 	}
+}
+
+// settleKnown finds the requests that are completed or stale, sets their answers and errors, and returns the others.
+func (r *Records) settleKnown(ctx context.Context, calls []*call) []*call {
+	batch := &pgx.Batch{} // one round trip
+	for _, c := range calls {
+		batch.Queue(findSQL, c.req.Scope, uuid(c.req.Client), c.req.Sequence, c.req.Step)
+	}
+	results := r.pool.SendBatch(ctx, batch)
+	fresh := make([]*call, 0, len(calls))
+	for _, c := range calls {
+		_, state, answer, err := scanFound(results.QueryRow(), c.req)
+		switch {
+		case err != nil:
+		case state == exactlyonce.StateStale:
+			err = exactlyonce.ErrStale
+		case state == exactlyonce.StateCompleted:
+			c.answer = answer
+		default:
+			fresh = append(fresh, c)
+		}
+		if err != nil {
+			fail([]*call{c}, err)
+		}
+	}
+	_ = results.Close() // its error is one that was read
+	return fresh
 }
 
 // isConflict reports whether a transaction may be tried again as it is: a serialization failure, or a deadlock.
@@ -154,6 +195,9 @@ func isConflict(err error) bool {
 	code := sqlState(err)
 	return code == "40001" || code == "40P01"
 }
+
+// isViolation reports whether a constraint was violated: a record is there already, or COMMIT checks what a statement did.
+func isViolation(err error) bool { return strings.HasPrefix(sqlState(err), "23") }
 
 func fail(calls []*call, err error) {
 	for _, c := range calls {
@@ -206,17 +250,29 @@ JOIN unnest($1::text[], $2::uuid[]) AS n (scope, client) ON c.scope = n.scope AN
 	return err
 }
 
-// errRolledBack ends a transaction because of one of its calls.
-var errRolledBack = errors.New("rolled back because of another call")
+var (
+	errRolledBack = errors.New("rolled back because of another call") // ends a transaction because of one of its calls
+	errNotStored  = errors.New("a record was not stored")
+)
 
 // runShared runs calls in one transaction. If one fails, its error is set and nothing is committed. An error that is
 // returned is that of all of them.
 func (r *Records) runShared(ctx context.Context, calls []*call) error {
 	err := pgx.BeginTxFunc(ctx, r.pool, pgx.TxOptions{IsoLevel: pgx.ReadCommitted}, func(tx pgx.Tx) error {
-		if err := runStatements(ctx, tx, calls); err != nil {
-			return err
+		batch := &pgx.Batch{} // one round trip
+		for _, c := range calls {
+			batch.Queue(c.statement.SQL, c.statement.Args...)
 		}
-		return r.putAll(ctx, tx, calls)
+		if slices.ContainsFunc(calls, func(c *call) bool { return c.statement.Answer != nil }) {
+			if err := readBatch(ctx, tx, batch, calls, nil); err != nil {
+				return err
+			}
+			batch = &pgx.Batch{} // the answers are known now
+			r.queuePut(batch, calls)
+			return readBatch(ctx, tx, batch, nil, calls)
+		}
+		r.queuePut(batch, calls)
+		return readBatch(ctx, tx, batch, calls, calls)
 	})
 	if errors.Is(err, errRolledBack) {
 		return nil
@@ -224,31 +280,41 @@ func (r *Records) runShared(ctx context.Context, calls []*call) error {
 	return err
 }
 
-// runStatements runs the effects in one round trip.
-func runStatements(ctx context.Context, tx pgx.Tx, calls []*call) error {
-	batch := &pgx.Batch{}
-	for _, c := range calls {
-		batch.Queue(c.statement.SQL, c.statement.Args...)
-	}
+// readBatch sends a batch. It reads the results of the statements of effects, and then that of storing the answers of put.
+func readBatch(ctx context.Context, tx pgx.Tx, batch *pgx.Batch, effects, put []*call) error {
 	results := tx.SendBatch(ctx, batch)
 	var c *call
 	failed := guard.Call(func() error {
-		for _, c = range calls {
+		for _, c = range effects {
 			if err := c.read(results); err != nil {
 				return err
 			}
 		}
 		return nil
 	}, func(recovered any) error { return panics.New("pgrecords", recovered) })
-	if failed == nil {
-		return results.Close()
+	if failed != nil {
+		_ = results.Close() // its error is the one that was read
+		if isConflict(failed) || tx.Conn().IsClosed() {
+			return failed // of the transaction as a whole
+		}
+		c.err = failed
+		return errRolledBack
 	}
-	_ = results.Close() // its error is the one that was read
-	if isConflict(failed) || tx.Conn().IsClosed() {
-		return failed // of the transaction as a whole
+	if put != nil {
+		_, err := results.Exec() // the locks
+		var tag pgconn.CommandTag
+		if err == nil {
+			tag, err = results.Exec()
+		}
+		if err == nil && tag.RowsAffected() != int64(len(put)) {
+			err = errNotStored
+		}
+		if err != nil {
+			_ = results.Close() // its error is the one that was read
+			return err
+		}
 	}
-	c.err = failed
-	return errRolledBack
+	return results.Close()
 }
 
 // read reads the result of the statement.
@@ -273,67 +339,33 @@ const (
 	// In one order at all servers, or transactions would wait for each other.
 	lockAllSQL = `SELECT pg_advisory_xact_lock_shared(n) FROM (SELECT DISTINCT n FROM unnest($1::bigint[]) AS u (n) ORDER BY n) AS s`
 
+	// All of them or none: the marks are looked at once for each client, and a record that is there is an error. To skip it (ON
+	// CONFLICT DO NOTHING) and to join the clients took three times as long.
 	putAllSQL = `INSERT INTO weir_records (client_id, sequence, step, fingerprint, answer, stored_at)
-SELECT c.id, n.sequence, n.step, n.fingerprint, n.answer, $6
+SELECT n.client_id, n.sequence, n.step, n.fingerprint, n.answer, $6
 FROM unnest($1::bigint[], $2::bigint[], $3::text[], $4::bytea[], $5::bytea[]) AS n (client_id, sequence, step, fingerprint, answer)
-JOIN weir_clients c ON c.id = n.client_id AND c.mark <= n.sequence
-ORDER BY c.id, n.sequence, n.step
-ON CONFLICT DO NOTHING RETURNING client_id, sequence, step`
+WHERE cardinality($7::bigint[]) = (SELECT count(*) FROM unnest($7::bigint[], $8::bigint[]) AS l (client_id, lowest)
+	JOIN weir_clients c ON c.id = l.client_id AND c.mark <= l.lowest)`
 )
 
-// record is the key of a row of the table of records.
-type record struct {
-	Client   int64
-	Sequence int64
-	Step     string
-}
-
-// putAll stores the answers in one round trip.
-func (r *Records) putAll(ctx context.Context, tx pgx.Tx, calls []*call) error {
-	n := len(calls)
-	locks, clients, sequences := make([]int64, n), make([]int64, n), make([]int64, n)
-	steps, fingerprints, answers := make([]string, n), make([][]byte, n), make([][]byte, n)
-	for i, c := range calls {
-		locks[i], clients[i], sequences[i] = lockOf(c.req.Scope, c.req.Client), c.client, c.req.Sequence
-		steps[i], fingerprints[i], answers[i] = c.req.Step, fingerprintOf(c.req), stored(c.answer)
-	}
-	slices.Sort(locks)
-	var put []record
-	batch := &pgx.Batch{}
-	batch.Queue(lockAllSQL, slices.Compact(locks))
-	batch.Queue(putAllSQL, clients, sequences, steps, fingerprints, answers, r.clock.Now().UnixMicro()).Query(func(rows pgx.Rows) (err error) {
-		put, err = pgx.CollectRows(rows, pgx.RowToStructByPos[record])
-		return err
+// queuePut adds the statements that store the answers.
+func (r *Records) queuePut(batch *pgx.Batch, calls []*call) {
+	calls = slices.Clone(calls)
+	slices.SortFunc(calls, func(a, b *call) int { // in one order at all servers
+		return cmp.Or(cmp.Compare(a.client, b.client), cmp.Compare(a.req.Sequence, b.req.Sequence), cmp.Compare(a.req.Step, b.req.Step))
 	})
-	if err := tx.SendBatch(ctx, batch).Close(); err != nil {
-		return err
-	}
-	if len(put) == n {
-		return nil
-	}
-	stored := make(map[record]bool, len(put))
-	for _, key := range put {
-		stored[key] = true
-	}
-	for _, c := range calls {
-		if !stored[record{c.client, c.req.Sequence, c.req.Step}] {
-			c.err = r.refusal(ctx, tx, c.req)
+	n := len(calls)
+	clients, sequences, steps := make([]int64, n), make([]int64, n), make([]string, n)
+	fingerprints, answers := make([][]byte, n), make([][]byte, n)
+	var locks, distinct, lowest []int64
+	for i, c := range calls {
+		clients[i], sequences[i], steps[i] = c.client, c.req.Sequence, c.req.Step
+		fingerprints[i], answers[i] = fingerprintOf(c.req), stored(c.answer)
+		if i == 0 || c.client != clients[i-1] {
+			locks = append(locks, lockOf(c.req.Scope, c.req.Client))
+			distinct, lowest = append(distinct, c.client), append(lowest, c.req.Sequence)
 		}
 	}
-	return errRolledBack
-}
-
-// refusal returns why a record was not stored.
-func (r *Records) refusal(ctx context.Context, tx pgx.Tx, req exactlyonce.Request) error {
-	_, state, _, err := find(ctx, tx, req)
-	switch {
-	case err != nil:
-	case state == exactlyonce.StateStale:
-		err = exactlyonce.ErrStale
-	case state == exactlyonce.StateCompleted:
-		err = exactlyonce.ErrCompleted
-	default:
-		err = errors.New("the record was not stored")
-	}
-	return describe("put", req, err)
+	batch.Queue(lockAllSQL, locks)
+	batch.Queue(putAllSQL, clients, sequences, steps, fingerprints, answers, r.clock.Now().UnixMicro(), distinct, lowest)
 }

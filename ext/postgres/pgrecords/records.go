@@ -151,12 +151,15 @@ func (r *Records) Find(ctx context.Context, req exactlyonce.Request) (exactlyonc
 
 // find also reports whether the client is known.
 func find(ctx context.Context, q querier, req exactlyonce.Request) (known bool, state exactlyonce.State, answer []byte, err error) {
+	return scanFound(q.QueryRow(ctx, findSQL, req.Scope, uuid(req.Client), req.Sequence, req.Step), req)
+}
+
+// scanFound reads the row of findSQL.
+func scanFound(row pgx.Row, req exactlyonce.Request) (known bool, state exactlyonce.State, answer []byte, err error) {
 	var mark int64
 	var present, answered bool
 	var fingerprint []byte
-	err = q.QueryRow(ctx, findSQL, req.Scope, uuid(req.Client), req.Sequence, req.Step).
-		Scan(&mark, &present, &fingerprint, &answered, &answer)
-	switch {
+	switch err = row.Scan(&mark, &present, &fingerprint, &answered, &answer); {
 	case errors.Is(err, pgx.ErrNoRows):
 		return false, exactlyonce.StateNew, nil, nil
 	case err != nil:
