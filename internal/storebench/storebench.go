@@ -55,6 +55,7 @@ func Run(b *testing.B, open func(b *testing.B) store.Store) {
 			b.ReportMetric(float64(b.N)/b.Elapsed().Seconds(), "messages/s")
 		})
 	}
+	b.Run("op=pipeline", func(b *testing.B) { pipeline(b, open(b)) })
 }
 
 // put puts n messages, one a call.

@@ -19,7 +19,7 @@ import (
 	"github.com/jackc/pgx/v5/stdlib"
 
 	"github.com/weirflow/weir/delivery/store"
-	"github.com/weirflow/weir/internal/coalesce"
+	"github.com/weirflow/weir/internal/group"
 	"github.com/weirflow/weir/internal/nils"
 	"github.com/weirflow/weir/internal/sqlmigrate"
 	"github.com/weirflow/weir/internal/storesql"
@@ -44,8 +44,8 @@ func Migrate(ctx context.Context, pool *pgxpool.Pool) error {
 // Store is a store in a PostgreSQL database. Safe for concurrent use.
 type Store struct {
 	pool    *pgxpool.Pool
-	puts    coalesce.Group[[]row]
-	settles coalesce.Group[*settling]
+	puts    *group.Together[[]row]
+	settles *group.Together[*settling]
 
 	now  string // the database's clock, as an expression; another one in tests
 	step func() // called between statements, by tests
@@ -81,8 +81,8 @@ func New(pool *pgxpool.Pool, opts ...Option) *Store {
 		opt(&set)
 	}
 	s := &Store{pool: pool, now: "clock_timestamp()", step: func() {}}
-	s.puts = coalesce.Group[[]row]{Run: s.putAll, Parallel: set.connections, Max: maxBatch}
-	s.settles = coalesce.Group[*settling]{Run: s.settleAll, Parallel: set.connections, Max: maxBatch}
+	s.puts = group.NewTogether(maxBatch, set.connections, s.putAll)
+	s.settles = group.NewTogether(maxBatch, set.connections, s.settleAll)
 	return s
 }
 
@@ -128,8 +128,8 @@ func (s *Store) Put(ctx context.Context, queue string, ms ...store.Message) erro
 	})
 }
 
-func (s *Store) putAll(batch [][]row) error {
-	return retry(func() error { return s.insert(context.Background(), s.pool, slices.Concat(batch...)) })
+func (s *Store) putAll(take func() [][]row) error {
+	return retry(func() error { return s.insert(context.Background(), s.pool, slices.Concat(take()...)) })
 }
 
 // querier is a pool or a transaction.
@@ -246,8 +246,8 @@ func (s *Store) settle(ctx context.Context, call *settling) error {
 }
 
 // settleAll runs one statement for each kind of call.
-func (s *Store) settleAll(batch []*settling) error {
-	for len(batch) > 0 {
+func (s *Store) settleAll(take func() []*settling) error {
+	for batch := take(); len(batch) > 0; {
 		change := batch[0].change
 		var same, others []*settling
 		for _, call := range batch {

@@ -21,6 +21,7 @@ import (
 	"github.com/weirflow/weir/delivery/store"
 	"github.com/weirflow/weir/ext/sqlite"
 	"github.com/weirflow/weir/internal/forward"
+	"github.com/weirflow/weir/internal/group"
 	"github.com/weirflow/weir/internal/nils"
 	"github.com/weirflow/weir/internal/sqlmigrate"
 	"github.com/weirflow/weir/internal/storesql"
@@ -46,12 +47,11 @@ type Store struct {
 	db    *sqlite.DB
 	clock *forward.Clock
 
-	step    func()         // called between statements, by tests
-	running sync.WaitGroup // of batches
+	step   func() // called between statements, by tests
+	writes *group.Together[job]
 
-	mu      sync.Mutex
-	waiting *batch // or nil
-	closed  bool
+	mu     sync.RWMutex // held for reading while a call may begin to write
+	closed bool
 }
 
 var _ store.Inspector = (*Store)(nil)
@@ -75,7 +75,9 @@ func New(db *sqlite.DB, opts ...Option) *Store {
 	for _, opt := range opts {
 		opt(&s)
 	}
-	return &Store{db: db, clock: forward.New(s.clock), step: func() {}}
+	st := &Store{db: db, clock: forward.New(s.clock), step: func() {}}
+	st.writes = group.NewTogether(maxBatch, 1, st.runAll)
+	return st
 }
 
 // Close implements [store.Store]. It waits for what is being written.
@@ -83,7 +85,7 @@ func (s *Store) Close() error {
 	s.mu.Lock()
 	s.closed = true
 	s.mu.Unlock()
-	s.running.Wait()
+	s.writes.Wait()
 	return nil
 }
 
@@ -249,10 +251,9 @@ func (s *Store) settle(ctx context.Context, leases []store.Lease,
 
 // read runs f unless the store is closed or ctx has ended, and explains its error.
 func (s *Store) read(ctx context.Context, f func() error) error {
-	s.mu.Lock()
-	closed := s.closed
-	s.mu.Unlock()
-	if closed {
+	s.mu.RLock()
+	defer s.mu.RUnlock()
+	if s.closed {
 		return store.ErrClosed
 	}
 	if ctx.Err() != nil {

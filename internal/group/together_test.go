@@ -1,0 +1,77 @@
+package group
+
+import (
+	"context"
+	"errors"
+	"slices"
+	"sync"
+	"testing"
+	"testing/synctest"
+
+	"github.com/stretchr/testify/require"
+)
+
+func TestTheFaultOfOneValueIsItsOwn(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		gate := make(chan struct{})
+		bad := errors.New("bad")
+		var mu sync.Mutex
+		var batches [][]int
+		g := NewTogether(10, 1, func(take func() []int) error {
+			<-gate
+			mu.Lock()
+			defer mu.Unlock()
+			batches = append(batches, slices.Clone(take()))
+			if slices.Contains(take(), 2) {
+				return bad
+			}
+			return nil
+		})
+		errs := make([]error, 4)
+		for i := range errs {
+			go func() { errs[i] = g.Do(t.Context(), i) }()
+			synctest.Wait()
+		}
+		gate <- struct{}{}
+		synctest.Wait()
+		require.Equal(t, [][]int{{0, 1, 2, 3}}, batches)
+		close(gate)
+		synctest.Wait()
+		g.Wait()
+		require.Equal(t, []error{nil, nil, bad, nil}, errs)
+		require.Len(t, batches, 5)
+	})
+}
+
+func TestOneThatFailsAloneDoesNotRunAgain(t *testing.T) {
+	ran := 0
+	g := NewTogether(10, 1, func(take func() []int) error {
+		ran += len(take())
+		return context.DeadlineExceeded
+	})
+	require.ErrorIs(t, g.Do(t.Context(), 1), context.DeadlineExceeded)
+	g.Wait()
+	require.Equal(t, 1, ran)
+}
+
+func TestOneThatWaitsLeaves(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		gate := make(chan struct{})
+		g := NewTogether(1, 1, func(take func() []int) error {
+			take()
+			<-gate
+			return nil
+		})
+		errs := make(chan error, 2)
+		ctx, cancel := context.WithCancel(t.Context())
+		for range 2 {
+			go func() { errs <- g.Do(ctx, 1) }()
+			synctest.Wait()
+		}
+		cancel()
+		require.ErrorIs(t, <-errs, context.Canceled)
+		close(gate)
+		require.NoError(t, <-errs)
+		g.Wait()
+	})
+}
