@@ -385,10 +385,10 @@ type RetryState uint8
 const (
 	// FromScratch keeps nothing but the wait: no attempts made, the whole timeout. It is the default, as in Flink.
 	FromScratch RetryState = iota
-	// LatencyFirst keeps the attempts, and counts all the time since the first of them, downtime included. What is left
-	// is timeout − (now − first execution), but at least timeout/(maxRetries+1) and a tenth of the timeout, enough for one
-	// attempt. (The FLIP prints now() − firstExecTime for the new timeout, where only what is left of it can be meant.) The
-	// strategy must have a method MaxRetries() int, or wrap one that has and return it from a method Unwrap() any.
+	// LatencyFirst keeps the attempts, and counts all the time since the first of them, downtime included. What is left is
+	// timeout − (now − first execution), but at least timeout/(maxRetries+1) and a tenth of the timeout, enough for one
+	// attempt. The FLIP prints now() − firstExecTime for the new timeout, which must be a slip. The strategy must have a method
+	// MaxRetries() int, or wrap one that has it and return that from a method Unwrap() any.
 	LatencyFirst
 	// TimeSpent keeps the attempts, and counts the time before the crash only: timeout − time spent, but at least a tenth of
 	// the timeout. With less, an element that needs more would fail the pipeline after every restart.

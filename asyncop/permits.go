@@ -52,9 +52,9 @@ func mustNotBeNegative(function string, n int) {
 // one hold a slot, and neither a permit nor a goroutine; their timeout stands. A callback-style call ends with its attempt, a
 // [Blocking] one when its function returns. By default an operator shares no permits.
 //
-// An operator that is run inside a call which has a permit of p, with the context of the call ([WithContext]), runs one call at
-// a time on that permit, and others if there are permits. So operators inside of each other do not wait for each other for
-// ever. Without that context they can, until their timeouts. It panics if p is nil.
+// A call that has a permit of p may run an operator that needs permits of p, too. Give the inner one the context of the call
+// ([WithContext]): it then runs one call at a time on the permit of the outer call, and more if there are permits. Without that
+// context the two may wait for each other until their timeouts. It panics if p is nil.
 func WithPermits(p *Permits) Option {
 	if p == nil {
 		panic("asyncop: WithPermits: nil permits")
