@@ -44,7 +44,7 @@ type Handler interface {
 type Stores interface {
 	// Open returns the store of a partition for an owner. From then on, stores that were opened for lower epochs return
 	// [checkpoint.ErrFenced], whatever number they save (law P1). It returns that error itself for an epoch that is lower than one
-	// before. Epoch 0 fences no store: two owners at once are an error of Open then.
+	// before. With epoch 0 the store that was opened last has the partition, or a second one cannot be opened.
 	Open(ctx context.Context, partition string, epoch uint64) (checkpoint.Store, error)
 }
 

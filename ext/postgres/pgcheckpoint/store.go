@@ -1,0 +1,219 @@
+package pgcheckpoint
+
+import (
+	"bytes"
+	"context"
+	"embed"
+	"errors"
+	"fmt"
+	"io/fs"
+	"strconv"
+	"sync"
+
+	"github.com/jackc/pgx/v5"
+	"github.com/jackc/pgx/v5/pgxpool"
+	"github.com/jackc/pgx/v5/stdlib"
+
+	"github.com/weirflow/weir/checkpoint"
+	"github.com/weirflow/weir/internal/nils"
+	"github.com/weirflow/weir/internal/sqlmigrate"
+	"github.com/weirflow/weir/partitions"
+)
+
+//go:embed migrations/*.sql
+var migrations embed.FS
+
+// Migrate makes the tables, or changes those of an older version. It can be called at each start.
+func Migrate(ctx context.Context, pool *pgxpool.Pool) error {
+	files, err := fs.Sub(migrations, "migrations")
+	if err != nil {
+		return fmt.Errorf("pgcheckpoint: %w", err)
+	}
+	db := stdlib.OpenDBFromPool(pool)
+	if err := errors.Join(sqlmigrate.Apply(ctx, db, sqlmigrate.PostgreSQL, "pgcheckpoint", files), db.Close()); err != nil {
+		return fmt.Errorf("pgcheckpoint: %w", err)
+	}
+	return nil
+}
+
+const defaultKeepLast = 3
+
+// Stores open the stores of pipelines in a database. Safe for concurrent use.
+type Stores struct {
+	pool *pgxpool.Pool
+	keep int
+}
+
+var _ partitions.Stores = (*Stores)(nil)
+
+// Option changes a setting of [New].
+type Option func(*Stores)
+
+// KeepLast sets how many checkpoints of a pipeline are kept, the newest ones; the default is 3. It panics if n < 1.
+func KeepLast(n int) Option {
+	if n < 1 {
+		panic(fmt.Sprintf("pgcheckpoint: KeepLast: %d is less than 1", n))
+	}
+	return func(s *Stores) { s.keep = n }
+}
+
+// New returns the stores in a database whose tables [Migrate] has made. The pool stays the caller's. It panics if pool is nil.
+func New(pool *pgxpool.Pool, opts ...Option) *Stores {
+	nils.Refuse("pgcheckpoint: New", "pool", pool)
+	s := &Stores{pool: pool, keep: defaultKeepLast}
+	for _, opt := range opts {
+		opt(s)
+	}
+	return s
+}
+
+// Open implements [partitions.Stores]. The store has the pipeline from now on, whatever stores were opened for it before. The error
+// matches [checkpoint.ErrFenced] if one was opened for a higher epoch.
+func (s *Stores) Open(ctx context.Context, pipeline string, epoch uint64) (checkpoint.Store, error) {
+	if pipeline == "" {
+		return nil, errors.New("pgcheckpoint: the name of a pipeline is empty")
+	}
+	var opened int64
+	err := s.pool.QueryRow(ctx, `INSERT INTO weir_pipelines AS p (name, epoch, opened, newest) VALUES ($1, $2::text::numeric, 1, 0)
+		ON CONFLICT (name) DO UPDATE SET epoch = excluded.epoch, opened = p.opened + 1
+		WHERE p.epoch <= excluded.epoch RETURNING opened`, pipeline, number(epoch)).Scan(&opened)
+	switch {
+	case errors.Is(err, pgx.ErrNoRows):
+		return nil, fmt.Errorf("pgcheckpoint: %q was opened for a higher epoch than %d: %w", pipeline, epoch, checkpoint.ErrFenced)
+	case err != nil:
+		return nil, fmt.Errorf("pgcheckpoint: opening %q: %w", pipeline, err)
+	}
+	return &store{Stores: s, pipeline: pipeline, opened: opened}, nil
+}
+
+// number is a number of 64 bits for a column of numeric(20), which has no other form in pgx.
+func number(n uint64) string { return strconv.FormatUint(n, 10) }
+
+// store is the store of a pipeline.
+type store struct {
+	*Stores
+	pipeline string
+	opened   int64
+
+	mu     sync.RWMutex // held for reading by calls
+	closed bool
+}
+
+// do calls f in a transaction in which the store has the pipeline, with the number of its newest checkpoint.
+func (s *store) do(ctx context.Context, doing, lock string, f func(tx pgx.Tx, newest uint64) error) error {
+	s.mu.RLock()
+	defer s.mu.RUnlock()
+	if s.closed {
+		return checkpoint.ErrClosed
+	}
+	if ctx.Err() != nil {
+		return fmt.Errorf("pgcheckpoint: %s: %w", doing, context.Cause(ctx))
+	}
+	var plain error // of f, which explains itself
+	err := pgx.BeginFunc(ctx, s.pool, func(tx pgx.Tx) error {
+		var opened int64
+		var newest string
+		err := tx.QueryRow(ctx, "SELECT opened, newest::text FROM weir_pipelines WHERE name = $1"+lock, s.pipeline).Scan(&opened, &newest)
+		switch {
+		case errors.Is(err, pgx.ErrNoRows) || err == nil && opened != s.opened:
+			plain = fmt.Errorf("pgcheckpoint: %q: %w", s.pipeline, checkpoint.ErrFenced)
+			return plain
+		case err != nil:
+			return err
+		}
+		n, err := strconv.ParseUint(newest, 10, 64)
+		if err != nil {
+			return err
+		}
+		return f(tx, n)
+	})
+	if plain != nil {
+		return plain
+	}
+	if _, wrong := errors.AsType[*checkpoint.NumberError](err); err == nil || wrong || errors.Is(err, checkpoint.ErrNotFound) {
+		return err
+	}
+	return fmt.Errorf("pgcheckpoint: %q: %s: %w", s.pipeline, doing, err)
+}
+
+// Save implements [checkpoint.Store].
+func (s *store) Save(ctx context.Context, snap *checkpoint.Snapshot) error {
+	if err := snap.Validate(); err != nil {
+		return err
+	}
+	var b bytes.Buffer
+	if _, err := snap.WriteTo(&b); err != nil {
+		return err
+	}
+	return s.do(ctx, fmt.Sprintf("saving checkpoint %d", snap.ID), " FOR UPDATE", func(tx pgx.Tx, newest uint64) error {
+		if snap.ID <= newest {
+			var same bool
+			err := tx.QueryRow(ctx, "SELECT snapshot = $3 FROM weir_checkpoints WHERE pipeline = $1 AND id = $2::text::numeric",
+				s.pipeline, number(snap.ID), b.Bytes()).Scan(&same)
+			switch {
+			case same && snap.ID == newest:
+				return nil // again
+			case err != nil && !errors.Is(err, pgx.ErrNoRows):
+				return err
+			}
+			return &checkpoint.NumberError{Checkpoint: snap.ID, Newest: newest}
+		}
+		batch := &pgx.Batch{}
+		batch.Queue("INSERT INTO weir_checkpoints (pipeline, id, snapshot) VALUES ($1, $2::text::numeric, $3)", s.pipeline, number(snap.ID), b.Bytes())
+		batch.Queue("UPDATE weir_pipelines SET newest = $2::text::numeric WHERE name = $1", s.pipeline, number(snap.ID))
+		batch.Queue(`DELETE FROM weir_checkpoints WHERE pipeline = $1 AND id <
+			(SELECT min(id) FROM (SELECT id FROM weir_checkpoints WHERE pipeline = $1 ORDER BY id DESC LIMIT $2) AS kept)`, s.pipeline, s.keep)
+		return tx.SendBatch(ctx, batch).Close()
+	})
+}
+
+// Load implements [checkpoint.Store].
+func (s *store) Load(ctx context.Context, id uint64) (snap *checkpoint.Snapshot, err error) {
+	var b []byte
+	err = s.do(ctx, fmt.Sprintf("loading checkpoint %d", id), "", func(tx pgx.Tx, _ uint64) error {
+		err := tx.QueryRow(ctx, "SELECT snapshot FROM weir_checkpoints WHERE pipeline = $1 AND id = $2::text::numeric", s.pipeline, number(id)).Scan(&b)
+		if errors.Is(err, pgx.ErrNoRows) {
+			return fmt.Errorf("%w: checkpoint %d of %q", checkpoint.ErrNotFound, id, s.pipeline)
+		}
+		return err
+	})
+	if err != nil {
+		return nil, err
+	}
+	snap, err = checkpoint.ReadSnapshot(bytes.NewReader(b), int64(len(b)))
+	if damage, is := errors.AsType[*checkpoint.CorruptError](err); is {
+		damage.Path, damage.Checkpoint = s.pipeline, id
+	}
+	if err == nil && snap.ID != id {
+		return nil, &checkpoint.CorruptError{Path: s.pipeline, Checkpoint: id, Reason: fmt.Sprintf("it has the number %d", snap.ID)}
+	}
+	return snap, err
+}
+
+// List implements [checkpoint.Store].
+func (s *store) List(ctx context.Context) (entries []checkpoint.Entry, err error) {
+	err = s.do(ctx, "listing", "", func(tx pgx.Tx, _ uint64) error {
+		rows, err := tx.Query(ctx, "SELECT id::text, length(snapshot) FROM weir_checkpoints WHERE pipeline = $1 ORDER BY weir_checkpoints.id", s.pipeline)
+		if err != nil {
+			return err
+		}
+		entries, err = pgx.CollectRows(rows, func(row pgx.CollectableRow) (e checkpoint.Entry, err error) {
+			var id string
+			if err := row.Scan(&id, &e.Size); err != nil {
+				return e, err
+			}
+			e.ID, err = strconv.ParseUint(id, 10, 64)
+			return e, err
+		})
+		return err
+	})
+	return entries, err
+}
+
+// Close implements [checkpoint.Store].
+func (s *store) Close() error {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.closed = true
+	return nil
+}

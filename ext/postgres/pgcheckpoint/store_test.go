@@ -1,0 +1,136 @@
+//go:build unix
+
+package pgcheckpoint_test
+
+import (
+	"context"
+	"fmt"
+	"sync"
+	"testing"
+
+	"github.com/jackc/pgx/v5"
+	"github.com/jackc/pgx/v5/pgxpool"
+	"github.com/stretchr/testify/require"
+	"go.uber.org/goleak"
+
+	"github.com/weirflow/weir/checkpoint"
+	"github.com/weirflow/weir/checkpoint/checkpointtest"
+	"github.com/weirflow/weir/checkpoint/participant"
+	"github.com/weirflow/weir/ext/postgres/internal/pgtest"
+	"github.com/weirflow/weir/ext/postgres/pgcheckpoint"
+)
+
+func TestMain(m *testing.M) {
+	child()
+	goleak.VerifyTestMain(m)
+}
+
+// failing makes a statement fail, as a connection would that breaks.
+type failing struct {
+	mu sync.Mutex
+	in int // the statement, counted from 1; 0: none
+}
+
+func (f *failing) set(n int) {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	f.in = n
+}
+
+func (f *failing) start(ctx context.Context) context.Context {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	if f.in--; f.in == 0 {
+		ended, cancel := context.WithCancel(ctx)
+		cancel()
+		return ended
+	}
+	return ctx
+}
+
+func (f *failing) TraceQueryStart(ctx context.Context, _ *pgx.Conn, _ pgx.TraceQueryStartData) context.Context {
+	return f.start(ctx)
+}
+
+func (*failing) TraceQueryEnd(context.Context, *pgx.Conn, pgx.TraceQueryEndData) {}
+
+func (f *failing) TraceBatchStart(ctx context.Context, _ *pgx.Conn, _ pgx.TraceBatchStartData) context.Context {
+	return f.start(ctx)
+}
+
+func (*failing) TraceBatchQuery(context.Context, *pgx.Conn, pgx.TraceBatchQueryData) {}
+func (*failing) TraceBatchEnd(context.Context, *pgx.Conn, pgx.TraceBatchEndData)     {}
+
+func connect(t *testing.T, url string, f *failing) *pgxpool.Pool {
+	t.Helper()
+	config, err := pgxpool.ParseConfig(url)
+	require.NoError(t, err)
+	if f != nil {
+		config.ConnConfig.Tracer = f
+	}
+	pool, err := pgxpool.NewWithConfig(t.Context(), config)
+	require.NoError(t, err)
+	t.Cleanup(pool.Close)
+	return pool
+}
+
+func TestStore(t *testing.T) {
+	server := pgtest.Start(t)
+	require.NoError(t, pgcheckpoint.Migrate(t.Context(), connect(t, server.URL(), nil)))
+	require.NoError(t, pgcheckpoint.Migrate(t.Context(), connect(t, server.URL(), nil)), "again")
+	n := 0
+	checkpointtest.RunStore(t, func(t *testing.T) checkpointtest.Place {
+		var fail failing
+		pool := connect(t, server.URL(), &fail)
+		stores := pgcheckpoint.New(pool)
+		n++
+		pipeline := fmt.Sprintf("pipeline %d", n)
+		open := func() (checkpoint.Store, error) { return stores.Open(context.Background(), pipeline, 7) }
+		return checkpointtest.Place{
+			Open: open, TakeOver: open, Fail: fail.set,
+			Damage: func(id uint64) error {
+				_, err := pool.Exec(t.Context(), `UPDATE weir_checkpoints SET snapshot = set_byte(snapshot, 20, get_byte(snapshot, 20) # 1)
+					WHERE pipeline = $1 AND id = $2`, pipeline, int64(id))
+				return err
+			},
+		}
+	})
+}
+
+// Law P1: a stale owner neither saves nor comes back, and knows nothing of what it had.
+func TestEpochs(t *testing.T) {
+	server := pgtest.Start(t)
+	pool := connect(t, server.URL(), nil)
+	require.NoError(t, pgcheckpoint.Migrate(t.Context(), pool))
+	stores := pgcheckpoint.New(pool, pgcheckpoint.KeepLast(1))
+	snapshot := func(id uint64) *checkpoint.Snapshot {
+		return &checkpoint.Snapshot{ID: id, States: map[string]participant.State{"a": {{1}}}}
+	}
+	ctx := t.Context()
+
+	first, err := stores.Open(ctx, "p", 1)
+	require.NoError(t, err)
+	require.NoError(t, first.Save(ctx, snapshot(1)))
+	require.NoError(t, first.Save(ctx, snapshot(2)))
+	entries, err := first.List(ctx)
+	require.NoError(t, err)
+	require.Len(t, entries, 1, "KeepLast")
+
+	second, err := stores.Open(ctx, "p", 2)
+	require.NoError(t, err)
+	_, err = first.List(ctx)
+	require.ErrorIs(t, err, checkpoint.ErrFenced)
+	_, err = first.Load(ctx, 2)
+	require.ErrorIs(t, err, checkpoint.ErrFenced)
+	require.ErrorIs(t, first.Save(ctx, snapshot(3)), checkpoint.ErrFenced)
+	_, err = stores.Open(ctx, "p", 1)
+	require.ErrorIs(t, err, checkpoint.ErrFenced)
+	require.ErrorContains(t, err, `"p" was opened for a higher epoch than 1`)
+	require.NoError(t, second.Save(ctx, snapshot(3)))
+
+	server.Exec("DELETE FROM weir_pipelines WHERE name = 'p'")
+	require.ErrorIs(t, second.Save(ctx, snapshot(4)), checkpoint.ErrFenced)
+	_, err = stores.Open(ctx, "", 1)
+	require.ErrorContains(t, err, "empty")
+	require.NoError(t, second.Close())
+}
