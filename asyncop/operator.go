@@ -41,6 +41,7 @@ type Watermark = queue.Watermark
 // Its methods are safe for concurrent use.
 type AsyncWaitOperator[IN, OUT any] struct {
 	driver *drive.Driver[IN, OUT]
+	policy engine.FailurePolicy
 	use    atomic.Uint32 // what drives it
 
 	taker atomic.Uint32 // what takes the results of a flow: bits
@@ -222,7 +223,7 @@ func newOperator[IN, OUT any](
 			": the wait for a batch is not below the timeout: elements may time out while they wait",
 			slog.Duration("wait", batch.maxWait), slog.Duration("timeout", timeout))
 	}
-	op := &AsyncWaitOperator[IN, OUT]{driver: driver}
+	op := &AsyncWaitOperator[IN, OUT]{driver: driver, policy: cfg.onFailure}
 	for _, o := range cfg.observers {
 		if a, ok := o.(interface {
 			Attach(stats func() Stats, done <-chan struct{})

@@ -1,10 +1,13 @@
 package asyncop
 
 import (
+	"context"
+	"errors"
 	"fmt"
 	"iter"
 
 	"github.com/weirflow/weir/asyncop/internal/drive"
+	"github.com/weirflow/weir/asyncop/internal/engine"
 	"github.com/weirflow/weir/delivery"
 )
 
@@ -111,6 +114,20 @@ func (op *AsyncWaitOperator[IN, OUT]) MessagesOf(input Input[delivery.Message[IN
 		op.driveBy("MessagesOf")
 		op.driver.Chained(drive.ChainedRange[IN, OUT]{Messages: input.in, YieldMessages: yield})
 	}
+}
+
+// CheckRun returns an error if the operator does not fit [delivery.Run], which calls it with its context: it has no failure policy, or it
+// ends with that context, before it can be drained.
+func (op *AsyncWaitOperator[IN, OUT]) CheckRun(ctx context.Context) error {
+	switch done := op.driver.Context.Done(); {
+	case op.policy == engine.FailRun:
+		return errors.New("asyncop: the operator has no failure policy: the first message that cannot be processed would end the worker, come again, " +
+			"and end the next one. Give it WithFailureSink, with a ladder or a file of dead letters, or WithDropOnFailure")
+	case done != nil && done == ctx.Done():
+		return errors.New("asyncop: the operator has the context of the worker (WithContext), so it would end before it is drained: leave the option out, " +
+			"or give it a context that does not end with the worker's, such as context.WithoutCancel(ctx)")
+	}
+	return nil
 }
 
 // Input is where [AsyncWaitOperator.ResultsOf] takes elements from: [FromSlice], [FromChan] or [FromFunc]. Unlike an iter.Seq

@@ -26,7 +26,8 @@
 //		reply.Ack()
 //	}
 //
-// Operators ([github.com/weirflow/weir/asyncop]) and the flows of package flow do that for functions on values.
+// Operators ([github.com/weirflow/weir/asyncop]) and the flows of package flow do that for functions on values, and [Run] is a whole worker:
+// source, operator and sink, with a drain at the end.
 //
 // # Guarantees
 //

@@ -12,11 +12,20 @@ func FindLost[T any](m Message[T]) Message[T] {
 	if !m.Pending() {
 		return m
 	}
-	watched := &acknowledgement{settle: m.a.resolve, meta: m.a.meta}
-	if m.a.meta != nil && m.a.part != 0 {
-		meta := m.Meta()
-		watched.meta = &meta
+	watched := m.watched(m.a.resolve)
+	runtime.AddCleanup(watched.a, func(a *acknowledgement) { a.resolve(Verdict{Kind: Nacked, Err: ErrLost}) }, m.a)
+	return watched
+}
+
+// watched returns a message that takes the place of m: settle gets its verdict, and is to settle m.
+func (m Message[T]) watched(settle func(Verdict)) Message[T] {
+	a := &acknowledgement{settle: settle}
+	if m.a != nil {
+		a.meta = m.a.meta
+		if a.meta != nil && m.a.part != 0 {
+			meta := m.Meta()
+			a.meta = &meta
+		}
 	}
-	runtime.AddCleanup(watched, func(a *acknowledgement) { a.resolve(Verdict{Kind: Nacked, Err: ErrLost}) }, m.a)
-	return Message[T]{m.Value, watched}
+	return Message[T]{m.Value, a}
 }

@@ -1,6 +1,7 @@
 package delivery
 
 import (
+	"fmt"
 	"reflect"
 	"time"
 )
@@ -8,7 +9,7 @@ import (
 // Message is an element of a stream together with its acknowledgement and its history. It is a value: copies share the
 // acknowledgement. A *Message in a stream is an ordinary element, and so is a struct that embeds a Message.
 //
-// Exactly one of Ack, Nack and Reject takes effect, the first that is called on any copy (law D2); later calls change nothing.
+// Exactly one of Ack, Nack, Reject and Settle takes effect, the first that is called on any copy (law D2); later calls change nothing.
 // The zero Message, and any other that no source has made, has no acknowledgement: these methods do nothing.
 //
 // A part of a message ([Split]) is a Message of its own. Safe for concurrent use.
@@ -38,21 +39,35 @@ func New[T any](v T, meta *Meta, settle func(Verdict)) Message[T] {
 
 // Ack acknowledges the message: what was made of it is safe (law D1), for example written by a sink, or stored among the dead
 // letters.
-func (m Message[T]) Ack() { m.a.resolve(Verdict{Kind: Acked}) }
+func (m Message[T]) Ack() { m.Settle(Verdict{Kind: Acked}) }
 
 // Nack gives the message back, to be delivered again, here or elsewhere. It will not come before the delay is over; a negative
 // delay counts as 0. How late it may come is up to its source.
 func (m Message[T]) Nack(delay time.Duration) {
-	m.a.resolve(Verdict{Kind: Nacked, Delay: max(0, delay)})
+	m.Settle(Verdict{Kind: Nacked, Delay: delay})
 }
 
 // Reject gives the message up: it is not done, and must not be delivered again. What becomes of it is up to its source; where that
 // is nothing, store it among the dead letters and acknowledge it instead. A nil err stands for an error that says so.
-func (m Message[T]) Reject(err error) {
-	if err == nil {
-		err = errNoReason
+func (m Message[T]) Reject(err error) { m.Settle(Verdict{Kind: Rejected, Err: err}) }
+
+// Settle is Ack, Nack or Reject, as v says. It passes a verdict on, with the error behind it: that of a message that has failed, and
+// is acknowledged since it is safe among the dead letters, for example. It panics if v.Kind is none of the three.
+func (m Message[T]) Settle(v Verdict) {
+	switch v.Kind {
+	case Acked:
+		v.Delay = 0
+	case Nacked:
+		v.Delay = max(0, v.Delay)
+	case Rejected:
+		v.Delay = 0
+		if v.Err == nil {
+			v.Err = errNoReason
+		}
+	default:
+		panic(fmt.Sprintf("delivery: Settle: unknown verdict %v", v.Kind))
 	}
-	m.a.resolve(Verdict{Kind: Rejected, Err: err})
+	m.a.resolve(v)
 }
 
 // Meta returns what is known of the message: zero, if nothing is. It must not be changed: the maps and slices in it are shared. The

@@ -10,7 +10,9 @@ import (
 type Verdict struct {
 	Kind  Kind
 	Delay time.Duration // Nacked: how long not to deliver it again, 0 or more; from now on
-	Err   error         // Rejected: why, never nil. Nacked: ErrLost, or nil
+	// Err is why a message was rejected, never nil then. Nacked: ErrLost, why it has failed, or nil. Acked: why it has failed, if it was
+	// handed over, to a layer or the dead letters for example, or dropped; nil if it is done.
+	Err error
 }
 
 // Kind is one of the three ways to settle a message.
@@ -43,7 +45,7 @@ func (v Verdict) String() string {
 	if v.Delay > 0 {
 		s += " for " + v.Delay.String()
 	}
-	if v.Err != nil {
+	if v.Err != nil && v.Kind != Acked { // such a message is as safe as any other
 		s += fmt.Sprintf(": %v", v.Err)
 	}
 	return s
@@ -62,7 +64,7 @@ func (v Verdict) and(w Verdict) Verdict {
 	switch {
 	case v.Kind < w.Kind:
 		return w
-	case v.Kind > w.Kind || v.Kind != Nacked:
+	case v.Kind > w.Kind || v.Kind == Rejected:
 		return v
 	}
 	v.Delay = max(v.Delay, w.Delay)

@@ -238,14 +238,7 @@ func (s *source[T]) counted(in *input[T], m delivery.Message[T]) delivery.Messag
 	s.flying.Add(1)
 	meta := m.Meta()
 	return delivery.New(m.Value, &meta, func(v delivery.Verdict) {
-		switch v.Kind {
-		case delivery.Acked:
-			m.Ack()
-		case delivery.Nacked:
-			m.Nack(v.Delay)
-		case delivery.Rejected:
-			m.Reject(v.Err)
-		}
+		m.Settle(v)
 		in.flying.Add(-1)
 		s.flying.Add(-1)
 		wake(s.settled)

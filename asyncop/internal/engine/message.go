@@ -2,6 +2,7 @@ package engine
 
 import (
 	"github.com/weirflow/weir/asyncop/internal/call"
+	"github.com/weirflow/weir/delivery"
 	"github.com/weirflow/weir/queue"
 )
 
@@ -14,7 +15,7 @@ import (
 // settlement is a message that SettleMessages is to settle.
 type settlement struct {
 	message call.Message
-	ack     bool // or nack
+	verdict delivery.Verdict
 }
 
 // message returns the message that an element is, without its value; zero if it is none.
@@ -70,8 +71,10 @@ func (g *Engine[IN, OUT]) settleEnded(s *Slot[IN, OUT], how Ending) {
 	}
 	switch how {
 	case Emitted:
-	case Empty, HandedOver, Dropped:
-		g.settlements.Push(settlement{m, true})
+	case Empty:
+		g.settlements.Push(settlement{m, delivery.Verdict{Kind: delivery.Acked}})
+	case HandedOver, Dropped:
+		g.settlements.Push(settlement{m, delivery.Verdict{Kind: delivery.Acked, Err: s.err}})
 	default:
 		g.GiveBack(m)
 	}
@@ -80,7 +83,7 @@ func (g *Engine[IN, OUT]) settleEnded(s *Slot[IN, OUT], how Ending) {
 // GiveBack has SettleMessages nack a message, unless it is settled.
 func (g *Engine[IN, OUT]) GiveBack(m call.Message) {
 	if m.Pending() {
-		g.settlements.Push(settlement{m, false})
+		g.settlements.Push(settlement{m, delivery.Verdict{Kind: delivery.Nacked}})
 	}
 }
 
@@ -103,10 +106,7 @@ func (g *Engine[IN, OUT]) SettleMessages() {
 
 func (g *Engine[IN, OUT]) settleSome() {
 	for g.settlements.Len() > 0 {
-		if s := g.settlements.Pop(); s.ack {
-			s.message.Ack()
-		} else {
-			s.message.Nack(0)
-		}
+		s := g.settlements.Pop()
+		s.message.Settle(s.verdict)
 	}
 }

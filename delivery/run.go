@@ -1,0 +1,197 @@
+package delivery
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"iter"
+	"log/slog"
+	"time"
+
+	"github.com/weirflow/weir/internal/nils"
+)
+
+// closeWait is how long a source may take to close.
+const closeWait = 10 * time.Second
+
+// Operator is what [Run] drives: an *asyncop.AsyncWaitOperator, or several in a row behind the same two methods.
+//
+// If it has a method CheckRun(ctx context.Context) error, Run calls that first, with its context, and returns its error.
+type Operator[IN, OUT any] interface {
+	// Messages takes messages and yields a message for each result. It ends when input has, and what was taken is done. What does
+	// not reach the body of the loop it settles.
+	Messages(input iter.Seq2[Message[IN], error]) iter.Seq2[Message[OUT], error]
+
+	// Stop with a context that has ended breaks off Messages: what is in flight is nacked.
+	Stop(ctx context.Context) error
+}
+
+// Run is a worker: it receives messages from source, has op process them, puts the results into sink, and acknowledges each
+// message when that has returned (law D1). It returns when ctx ends, or the source does, or one of the three fails for good.
+//
+//	op := asyncop.OrderedWaitWithRetry(charge, 10*time.Second, 100, strategy, asyncop.WithFailureSink(ladder.Take))
+//	summary, err := delivery.Run(ctx, ladder.Source(orders), op, receipts)
+//
+// op must have a failure policy, such as a failure sink: without one, the first message that cannot be processed ends each worker
+// that it comes to. And it must not end with ctx (asyncop.WithContext), or nothing is drained. Run returns an error for both
+// before it begins. The example has a whole worker.
+//
+// # The end
+//
+// When ctx ends, Run takes nothing more, and finishes what it has, for up to 30 s ([WithDrain]). What is not done then, or when the
+// context of [WithAbort] ends, is given back at once. This is no error: Run returns nil, and the summary has the numbers. Run
+// closes the source, whatever happens, which records what was settled.
+//
+// # What fails
+//
+//   - A Receive that fails is tried again, after 100 ms and then twice as long each time, up to 10 s. After five minutes of failures
+//     Run drains, and returns the error.
+//   - A Put that fails is repeated for each message alone, so that one which the sink refuses does not hold up others (law D4):
+//     that one is nacked for 10 s. If none succeeds, all are put again, after 100 ms, 200 ms, 400 ms and 800 ms, and then nacked for 10 s.
+//     Put must return soon after its context has ended.
+//   - If op fails, what it had in flight is given back, its results so far go to the sink, and Run returns the error.
+//   - When more than half of the last 100 messages have failed, Run stops receiving: see [WithFloodGuard].
+//
+// It panics if an argument is nil. Run owns source and op: they are closed when it returns.
+func Run[IN, OUT any](ctx context.Context, source Source[IN], op Operator[IN, OUT], sink Sink[OUT], opts ...RunOption) (summary Summary, err error) {
+	nils.Refuse("delivery: Run", "context", ctx)
+	nils.Refuse("delivery: Run", "source", source)
+	nils.Refuse("delivery: Run", "operator", op)
+	nils.Refuse("delivery: Run", "sink", sink)
+	w := &worker[IN, OUT]{
+		source: source, op: op, sink: sink, runSettings: newRunSettings(opts),
+		feed: make(chan struct{}, 1), over: make(chan struct{}),
+	}
+	w.flood = newFlood(w.share, w.window)
+	w.begun = w.clock.Now()
+	w.receiving, w.takeNoMore = context.WithCancelCause(ctx)
+	w.working, w.giveBack = context.WithCancelCause(context.WithoutCancel(ctx))
+	defer func() { summary, err = w.end(ctx, err) }() // also if the operator panics, since something else drives it
+	if c, ok := op.(interface {
+		CheckRun(ctx context.Context) error
+	}); ok {
+		if err := c.CheckRun(ctx); err != nil {
+			w.breakOff()
+			return summary, fmt.Errorf("delivery: Run: %w", err)
+		}
+	}
+	return summary, w.run(ctx)
+}
+
+var (
+	errDrained = errors.New("delivery: the worker takes nothing more")
+	errAborted = errors.New("delivery: the worker gives back what it has")
+	errClosing = fmt.Errorf("delivery: the source was not closed within %v", closeWait)
+)
+
+// worker is one Run.
+type worker[IN, OUT any] struct {
+	source Source[IN]
+	op     Operator[IN, OUT]
+	sink   Sink[OUT]
+	runSettings
+
+	begun      time.Time
+	receiving  context.Context // ends when nothing more is to be received
+	takeNoMore context.CancelCauseFunc
+	working    context.Context // of the sink; ends when all is to be given back
+	giveBack   context.CancelCauseFunc
+
+	feed chan struct{} // room for one: the operator reads its input, or the run is over
+	over chan struct{} // closed by run when the operator, its input and the sink have ended
+
+	sourceErr error // written by the input; read when the run is over
+	tally
+}
+
+// run drives the operator until its end.
+func (w *worker[IN, OUT]) run(ctx context.Context) error {
+	results := make(chan Message[OUT], w.batch) // from the body of the loop to the sink; closed here
+	filled := make(chan struct{})               // closed when the sink has all results
+	watched := make(chan struct{})
+	go func() { // ends with over
+		defer close(watched)
+		w.watch(ctx)
+	}()
+	go func() { // ends with results
+		defer close(filled)
+		w.fill(results)
+	}()
+	defer func() {
+		w.takeNoMore(errDrained) // what waits for the sink has the time of a drain
+		close(results)
+		<-filled
+		w.feed <- struct{}{}
+		close(w.over)
+		<-watched
+	}()
+	for m, err := range w.op.Messages(w.input) {
+		if err != nil {
+			if w.working.Err() != nil || ctx.Err() != nil && errors.Is(err, context.Cause(ctx)) {
+				return nil // it was broken off
+			}
+			return err
+		}
+		select {
+		case results <- m:
+		case <-w.working.Done():
+			m.Nack(0)
+		}
+	}
+	return nil
+}
+
+// watch ends the run in two steps: a drain, and if that takes too long, a break.
+func (w *worker[IN, OUT]) watch(ctx context.Context) {
+	select {
+	case <-w.receiving.Done(): // with ctx, or since something has failed
+	case <-w.abort.Done():
+	case <-w.over:
+		return
+	}
+	w.takeNoMore(errDrained)
+	if ctx.Err() != nil {
+		w.logger.Info("delivery: the worker takes nothing more, and finishes what it has",
+			slog.Int("messages", w.unsettled()), slog.Duration("limit", w.drain))
+	}
+	limit := w.clock.Timer(w.drain)
+	defer limit.Stop()
+	select {
+	case <-limit.C:
+	case <-w.abort.Done():
+	case <-w.over:
+		return
+	}
+	w.breakOff()
+}
+
+// breakOff gives back what is not done.
+func (w *worker[IN, OUT]) breakOff() {
+	w.takeNoMore(errDrained)
+	w.giveBack(errAborted)
+	_ = w.op.Stop(w.working) // the loop over its results has its error
+}
+
+// end closes the source.
+func (w *worker[IN, OUT]) end(ctx context.Context, err error) (Summary, error) {
+	w.takeNoMore(errDrained)
+	w.giveBack(errAborted)
+	closing, cancel := context.WithCancelCause(context.WithoutCancel(ctx))
+	limit := w.clock.AfterFunc(closeWait, func() { cancel(errClosing) })
+	closeErr := w.source.Close(closing)
+	limit.Stop()
+	cancel(nil)
+	return w.sum(w.clock.Since(w.begun)), errors.Join(err, w.sourceErr, closeErr)
+}
+
+// sleep waits. It returns false if ctx has ended.
+func (w *worker[IN, OUT]) sleep(ctx context.Context, d time.Duration) bool {
+	timer := w.clock.Timer(d)
+	defer timer.Stop()
+	select {
+	case <-timer.C:
+		return true
+	case <-ctx.Done():
+		return false
+	}
+}

@@ -1,0 +1,91 @@
+package delivery
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"log/slog"
+	"time"
+)
+
+// How Run waits after a failure of the source or the sink.
+const (
+	firstWait  = 100 * time.Millisecond // it doubles
+	lastWait   = 10 * time.Second
+	sourceWait = 5 * time.Minute // a source that fails for so long ends the run
+)
+
+// input is what the operator iterates over.
+func (w *worker[IN, OUT]) input(yield func(Message[IN], error) bool) {
+	select {
+	case w.feed <- struct{}{}:
+		defer func() { <-w.feed }()
+	case <-w.over:
+		return
+	}
+	var since time.Time // the source fails; zero: it does not
+	wait := firstWait
+	for w.receiving.Err() == nil {
+		n := w.batch
+		var probe chan bool
+		if w.flooded() {
+			if !w.pause() {
+				return
+			}
+			n, probe = 1, make(chan bool, 1)
+		}
+		ms, err := w.source.Receive(w.receiving, n)
+		switch {
+		case err == nil:
+			since, wait = time.Time{}, firstWait
+			if !w.pass(received(&w.tally, ms, probe), probe != nil, yield) {
+				return
+			}
+			if probe != nil && len(ms) > 0 {
+				w.probed(probe)
+			}
+			continue
+		case errors.Is(err, io.EOF):
+			return
+		case w.receiving.Err() != nil:
+			if !errors.Is(err, context.Cause(w.receiving)) {
+				w.logger.Warn("delivery: the source has failed", slog.Any("error", err))
+			}
+			return
+		case since.IsZero():
+			since = w.clock.Now()
+		case w.clock.Since(since) >= sourceWait:
+			w.sourceErr = fmt.Errorf("delivery: the source has failed for %v: %w", sourceWait, err)
+			w.takeNoMore(w.sourceErr)
+			return
+		}
+		w.logger.Warn("delivery: the source has failed, and is asked again", slog.Any("error", err), slog.Duration("wait", wait))
+		if !w.sleep(w.receiving, wait) {
+			return
+		}
+		wait = min(2*wait, lastWait)
+	}
+}
+
+// pass passes messages on to the operator, and gives back the rest if it is to stop. It returns false if the operator takes no more.
+func (w *worker[IN, OUT]) pass(ms []Message[IN], probe bool, yield func(Message[IN], error) bool) bool {
+	for i, m := range ms {
+		if w.receiving.Err() != nil || !probe && w.flooded() {
+			giveBack(ms[i:])
+			return true
+		}
+		if !yield(m, nil) {
+			giveBack(ms[i:]) // the operator has settled the first
+			return false
+		}
+	}
+	return true
+}
+
+// giveBack gives messages back that nothing was done for.
+func giveBack[T any](ms []Message[T]) {
+	for _, m := range ms {
+		m.Nack(0)
+	}
+}

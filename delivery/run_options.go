@@ -1,0 +1,101 @@
+package delivery
+
+import (
+	"context"
+	"fmt"
+	"log/slog"
+	"time"
+
+	"github.com/benbjohnson/clock"
+
+	"github.com/weirflow/weir/internal/nils"
+)
+
+// The defaults of [Run].
+const (
+	DefaultBatch       = 100
+	DefaultDrain       = 30 * time.Second
+	DefaultFloodShare  = 0.5
+	DefaultFloodWindow = 100
+)
+
+// RunOption changes a setting of [Run].
+type RunOption func(*runSettings)
+
+type runSettings struct {
+	batch  int
+	drain  time.Duration
+	abort  context.Context
+	share  float64
+	window int
+	clock  clock.Clock
+	logger *slog.Logger
+}
+
+func newRunSettings(opts []RunOption) runSettings {
+	s := runSettings{
+		batch: DefaultBatch, drain: DefaultDrain, abort: context.Background(), share: DefaultFloodShare, window: DefaultFloodWindow,
+		clock: clock.New(), logger: slog.Default(),
+	}
+	for i, opt := range opts {
+		if opt == nil {
+			panic(fmt.Sprintf("delivery: Run: option %d is nil", i))
+		}
+		opt(&s)
+	}
+	return s
+}
+
+// WithBatch sets how many messages are received at once, and how many results are put into the sink at once, at most; the default is
+// [DefaultBatch]. The sink gets what is at hand, so a result does not wait for others. What was received and has no slot in the operator yet
+// waits in this worker. It panics if n < 1.
+func WithBatch(n int) RunOption {
+	if n < 1 {
+		panic(fmt.Sprintf("delivery: WithBatch: %d, want 1 or more", n))
+	}
+	return func(s *runSettings) { s.batch = n }
+}
+
+// WithDrain sets how long [Run] finishes what it has after its context has ended; the default is [DefaultDrain]. What is not done then is
+// given back. With 0 all is given back at once. It panics if d < 0.
+func WithDrain(d time.Duration) RunOption {
+	if d < 0 {
+		panic(fmt.Sprintf("delivery: WithDrain: %v is negative", d))
+	}
+	return func(s *runSettings) { s.drain = d }
+}
+
+// WithAbort makes [Run] give back what it has as soon as ctx ends, and return: for a second signal. It panics if ctx is nil.
+func WithAbort(ctx context.Context) RunOption {
+	nils.Refuse("delivery: WithAbort", "context", ctx)
+	return func(s *runSettings) { s.abort = ctx }
+}
+
+// WithFloodGuard sets when [Run] stops receiving: when more than this share of the last messages has failed; the defaults are
+// [DefaultFloodShare] and [DefaultFloodWindow]. So an outage leaves the messages in the queue, and does not fill the dead letters (law
+// D5). What is in the operator then goes on, and may fail as well.
+//
+// A message has failed if it was handed over to the failure sink, dropped by the failure policy, rejected, or nacked with a delay.
+// A message that an attempt has failed for, and the next one has not, has not failed.
+//
+// After a second Run receives one message alone. If that fails, the next one follows after twice the time, up to a minute; if not,
+// Run goes on. It logs both. A share of 1 turns the guard off. It panics if share is not above 0 and at most 1, or window < 1.
+func WithFloodGuard(share float64, window int) RunOption {
+	if !(share > 0 && share <= 1) || window < 1 {
+		panic(fmt.Sprintf("delivery: WithFloodGuard: share %v, window %d: want a share above 0 and up to 1, and a window of 1 or more", share, window))
+	}
+	return func(s *runSettings) { s.share, s.window = share, window }
+}
+
+// WithClock sets the clock of the waits of [Run]; the default is the real one. It panics if c is nil.
+func WithClock(c clock.Clock) RunOption {
+	nils.Refuse("delivery: WithClock", "clock", c)
+	return func(s *runSettings) { s.clock = c }
+}
+
+// WithLogger sets the logger of [Run]; the default is slog.Default(). What fails, and the flood guard, are logged at warn level; the
+// begin of a drain at info level. It panics if l is nil.
+func WithLogger(l *slog.Logger) RunOption {
+	nils.Refuse("delivery: WithLogger", "logger", l)
+	return func(s *runSettings) { s.logger = l }
+}

@@ -1,0 +1,106 @@
+package delivery
+
+import (
+	"fmt"
+	"log/slog"
+	"sync"
+	"time"
+)
+
+// Summary is what became of the messages that [Run] has received. Received is the sum of the other numbers: a message that came
+// twice counts twice.
+type Summary struct {
+	Received     int
+	Acknowledged int           // done: the sink has its results, or it had none
+	HandedOver   int           // failed, and taken by the failure sink; or dropped by the failure policy
+	Rejected     int           // failed, and given up
+	Nacked       int           // failed, to come again: the sink has refused it
+	GivenBack    int           // not done at the end, to come again
+	Floods       int           // how often the flood guard has stopped the worker: see WithFloodGuard
+	Elapsed      time.Duration // of Run
+}
+
+// LogValue makes slog write the numbers as a group.
+func (s Summary) LogValue() slog.Value {
+	return slog.GroupValue(
+		slog.Int("received", s.Received), slog.Int("acknowledged", s.Acknowledged), slog.Int("handed_over", s.HandedOver),
+		slog.Int("rejected", s.Rejected), slog.Int("nacked", s.Nacked), slog.Int("given_back", s.GivenBack),
+		slog.Int("floods", s.Floods), slog.Duration("elapsed", s.Elapsed),
+	)
+}
+
+// String returns the numbers in words.
+func (s Summary) String() string {
+	return fmt.Sprintf("received %d in %v: acknowledged %d, handed over %d, rejected %d, nacked %d, given back %d; %d floods",
+		s.Received, s.Elapsed.Round(time.Millisecond), s.Acknowledged, s.HandedOver, s.Rejected, s.Nacked, s.GivenBack, s.Floods)
+}
+
+// tally counts messages until they are settled.
+type tally struct {
+	mu      sync.Mutex // guards what follows; held for some lines only, as Settle is called on an operator's loop
+	counts  Summary
+	settled int
+	flood   flood
+}
+
+// received notes messages, and returns others in their place whose verdicts are counted. ended gets whether each has failed; it may be nil,
+// and has room for all.
+func received[T any](t *tally, ms []Message[T], ended chan<- bool) []Message[T] {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	t.counts.Received += len(ms)
+	watched := make([]Message[T], len(ms))
+	for i, m := range ms {
+		b := t.flood.receive()
+		watched[i] = m.watched(func(v Verdict) {
+			m.a.resolve(v)
+			failed := t.count(v, b)
+			if ended != nil {
+				ended <- failed
+			}
+		})
+	}
+	return watched
+}
+
+// count notes a verdict, and reports whether it is that of a message that was not done.
+func (t *tally) count(v Verdict, b *block) (failed bool) {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	t.settled++
+	switch {
+	case v.Kind == Acked && v.Err == nil:
+		t.counts.Acknowledged++
+	case v.Kind == Acked:
+		t.counts.HandedOver++
+	case v.Kind == Rejected:
+		t.counts.Rejected++
+	case v.Delay > 0 || v.Err != nil:
+		t.counts.Nacked++
+	default: // it has not been tried to the end
+		t.counts.GivenBack++
+		return true
+	}
+	failed = v.Kind != Acked || v.Err != nil
+	if t.flood.note(b, failed, v.Err) {
+		t.counts.Floods++
+	}
+	return failed
+}
+
+// unsettled returns how many messages are not settled.
+func (t *tally) unsettled() int {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	return t.counts.Received - t.settled
+}
+
+// sum returns the summary at the end: what is not settled was given back by the end of the source.
+func (t *tally) sum(elapsed time.Duration) Summary {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	s := t.counts
+	s.GivenBack += s.Received - t.settled
+	s.Elapsed = elapsed
+	return s
+}

@@ -1,0 +1,576 @@
+package delivery_test
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"iter"
+	"log/slog"
+	"slices"
+	"strconv"
+	"sync"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/weirflow/weir/asyncop"
+	"github.com/weirflow/weir/delivery"
+	"github.com/weirflow/weir/delivery/channel"
+)
+
+// list is a source of numbers. What is nacked comes again, and it ends when all are acknowledged or rejected, unless endless is set.
+type list struct {
+	*channel.Source[int]
+	endless chan int
+
+	mu       sync.Mutex
+	verdicts map[int][]delivery.Verdict
+	received int
+	failures []error // of the next calls of Receive
+	closed   bool
+}
+
+func newList(n int, endless bool) *list {
+	c := make(chan int, n)
+	for i := range n {
+		c <- i
+	}
+	l := &list{endless: c, verdicts: map[int][]delivery.Verdict{}}
+	if !endless {
+		close(c)
+	}
+	l.Source = channel.NewSource(c, func(i int) *delivery.Meta { return &delivery.Meta{ID: strconv.Itoa(i)} })
+	return l
+}
+
+func (l *list) Receive(ctx context.Context, n int) ([]delivery.Message[int], error) {
+	l.mu.Lock()
+	if len(l.failures) > 0 {
+		err := l.failures[0]
+		l.failures = l.failures[1:]
+		l.mu.Unlock()
+		return nil, err
+	}
+	l.mu.Unlock()
+	ms, err := l.Source.Receive(ctx, n)
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	l.received += len(ms)
+	for i, m := range ms {
+		meta := m.Meta()
+		ms[i] = delivery.New(m.Value, &meta, func(v delivery.Verdict) {
+			l.mu.Lock()
+			l.verdicts[m.Value] = append(l.verdicts[m.Value], v)
+			l.mu.Unlock()
+			m.Settle(v)
+		})
+	}
+	return ms, err
+}
+
+func (l *list) Close(ctx context.Context) error {
+	l.mu.Lock()
+	l.closed = true
+	l.mu.Unlock()
+	_ = l.Source.Close(ctx) // that what is in memory is lost is no fault here
+	return nil
+}
+
+// of returns the verdicts on a number.
+func (l *list) of(i int) []delivery.Verdict {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return slices.Clone(l.verdicts[i])
+}
+
+func (l *list) count() int {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return l.received
+}
+
+// sinkFunc is a sink.
+type sinkFunc func(ctx context.Context, ms []delivery.Message[string]) error
+
+func (f sinkFunc) Put(ctx context.Context, ms []delivery.Message[string]) error { return f(ctx, ms) }
+
+// collected is a sink that keeps what it gets.
+type collected struct {
+	mu     sync.Mutex
+	values []string
+	sizes  []int
+}
+
+func (c *collected) Put(_ context.Context, ms []delivery.Message[string]) error {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	c.sizes = append(c.sizes, len(ms))
+	for _, m := range ms {
+		c.values = append(c.values, m.Value)
+	}
+	return nil
+}
+
+var (
+	quiet  = slog.New(slog.DiscardHandler)
+	silent = delivery.WithLogger(quiet)
+)
+
+// operator calls f, and drops what fails.
+func operator(f func(ctx context.Context, i int) (string, error), opts ...asyncop.Option) *asyncop.AsyncWaitOperator[int, string] {
+	return asyncop.UnorderedWait(asyncop.Blocking(f), time.Hour, 10,
+		slices.Concat([]asyncop.Option{asyncop.WithLogger(quiet), asyncop.WithFailureSink(taken)}, opts)...)
+}
+
+// taken is a failure sink that takes everything.
+func taken(context.Context, asyncop.Failure[int]) error { return nil }
+
+func itoa(_ context.Context, i int) (string, error) { return strconv.Itoa(i), nil }
+
+// withoutTime is a summary without the time.
+func withoutTime(s delivery.Summary) delivery.Summary {
+	s.Elapsed = 0
+	return s
+}
+
+func TestRunToTheEndOfTheSource(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		source, sink := newList(500, false), &collected{}
+		op := operator(func(ctx context.Context, i int) (string, error) {
+			if i%10 == 0 {
+				return "", errors.New("not this one")
+			}
+			return itoa(ctx, i)
+		})
+		summary, err := delivery.Run(t.Context(), source, op, sink, delivery.WithBatch(32), silent)
+		require.NoError(t, err)
+		require.Equal(t, delivery.Summary{Received: 500, Acknowledged: 450, HandedOver: 50}, withoutTime(summary))
+		require.Len(t, sink.values, 450)
+		require.LessOrEqual(t, slices.Max(sink.sizes), 32)
+		require.True(t, source.closed)
+		require.NoError(t, op.Wait())
+		require.ErrorContains(t, source.of(10)[0].Err, "not this one")
+	})
+}
+
+// Law D1: a message is acknowledged when the sink has returned, and not before.
+func TestRunAcknowledgesBehindTheSink(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		source := newList(3, false)
+		puts := 0
+		sink := sinkFunc(func(_ context.Context, ms []delivery.Message[string]) error {
+			time.Sleep(time.Second)
+			for i := range 3 {
+				for _, v := range source.of(i) {
+					require.NotEqual(t, strconv.Itoa(i), ms[0].Value, "%v before Put has returned", v)
+				}
+			}
+			puts++
+			return nil
+		})
+		summary, err := delivery.Run(t.Context(), source, operator(itoa), sink, delivery.WithBatch(1), silent)
+		require.NoError(t, err)
+		require.Equal(t, 3, summary.Acknowledged)
+		require.Equal(t, 3, puts)
+		for i := range 3 {
+			require.Equal(t, []delivery.Verdict{{Kind: delivery.Acked}}, source.of(i), "law D2")
+		}
+	})
+}
+
+// Law D4: a message that the sink refuses holds up no other, also if that refuses all that it comes with.
+func TestRunWithAMessageThatTheSinkRefuses(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		source := newList(300, false)
+		begun := time.Now()
+		done := map[string]time.Duration{}
+		sink := sinkFunc(func(_ context.Context, ms []delivery.Message[string]) error {
+			if slices.ContainsFunc(ms, func(m delivery.Message[string]) bool { return m.Value == "150" }) && time.Since(begun) < 15*time.Second {
+				return errors.New("150 is too long")
+			}
+			for _, m := range ms {
+				done[m.Value] = time.Since(begun)
+			}
+			return nil
+		})
+		summary, err := delivery.Run(t.Context(), source, operator(itoa), sink, silent)
+		require.NoError(t, err)
+		require.Equal(t, delivery.Summary{Received: 302, Acknowledged: 300, Nacked: 2}, withoutTime(summary))
+		require.Len(t, done, 300)
+		for value, at := range done {
+			if value == "150" {
+				require.Equal(t, 21500*time.Millisecond, at.Round(time.Second/2), "it came alone at 10 s, and was tried for 1.5 s")
+			} else {
+				require.Less(t, at, time.Second, value)
+			}
+		}
+		refused := source.of(150)[0]
+		require.Equal(t, delivery.Nacked, refused.Kind)
+		require.Equal(t, 10*time.Second, refused.Delay)
+		require.ErrorContains(t, refused.Err, "150 is too long")
+	})
+}
+
+// A sink that is down for a moment costs nothing; after five tries its messages are given back.
+func TestRunWithASinkThatIsDown(t *testing.T) {
+	for down, nacked := range map[time.Duration]int{time.Second: 0, 3 * time.Second: 5} {
+		synctest.Test(t, func(t *testing.T) {
+			source := newList(5, false)
+			begun := time.Now()
+			got := &collected{}
+			sink := sinkFunc(func(ctx context.Context, ms []delivery.Message[string]) error {
+				if time.Since(begun) < down {
+					panic("down")
+				}
+				return got.Put(ctx, ms)
+			})
+			summary, err := delivery.Run(t.Context(), source, operator(itoa), sink, silent, delivery.WithFloodGuard(1, 10))
+			require.NoError(t, err)
+			require.Equal(t, delivery.Summary{Received: 5 + nacked, Acknowledged: 5, Nacked: nacked}, withoutTime(summary))
+			require.ElementsMatch(t, []string{"0", "1", "2", "3", "4"}, got.values)
+		})
+	}
+}
+
+// A sink may settle messages by itself, and then fail.
+func TestRunWithASinkThatSettles(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		source := newList(4, false)
+		sink := sinkFunc(func(_ context.Context, ms []delivery.Message[string]) error {
+			for _, m := range ms {
+				if m.Value == "1" {
+					m.Reject(errors.New("not a row"))
+				} else if m.Value != "2" {
+					m.Ack()
+				}
+			}
+			if len(ms) > 1 {
+				return errors.New("some are wrong")
+			}
+			return nil
+		})
+		summary, err := delivery.Run(t.Context(), source, operator(itoa), sink, silent)
+		require.NoError(t, err)
+		require.Equal(t, delivery.Summary{Received: 4, Acknowledged: 3, Rejected: 1}, withoutTime(summary))
+	})
+}
+
+// slow takes so many seconds for a number.
+func slow(ctx context.Context, i int) (string, error) {
+	select {
+	case <-time.After(time.Duration(i+1) * time.Second):
+		return itoa(ctx, i)
+	case <-ctx.Done():
+		return "", context.Cause(ctx)
+	}
+}
+
+// When the context ends, Run takes nothing more, and finishes what it has.
+func TestRunDrains(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		source, sink := newList(5, true), &collected{}
+		ctx, cancel := context.WithCancel(t.Context())
+		time.AfterFunc(1500*time.Millisecond, func() {
+			cancel()
+			source.endless <- 7
+		})
+		summary, err := delivery.Run(ctx, source, operator(slow), sink, silent)
+		require.NoError(t, err)
+		require.Equal(t, delivery.Summary{Received: 5, Acknowledged: 5, Elapsed: 5 * time.Second}, summary)
+		require.Len(t, sink.values, 5)
+	})
+}
+
+// Laws D1, D2: what is not done when the time is over is given back at once, and each message once.
+func TestRunGivesBack(t *testing.T) {
+	abort := func(t *testing.T) delivery.RunOption {
+		ctx, cancel := context.WithCancel(t.Context())
+		time.AfterFunc(3500*time.Millisecond, cancel)
+		return delivery.WithAbort(ctx)
+	}
+	for name, option := range map[string]func(t *testing.T) delivery.RunOption{
+		"time":  func(*testing.T) delivery.RunOption { return delivery.WithDrain(2 * time.Second) },
+		"abort": abort,
+	} {
+		t.Run(name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				source, sink := newList(40, true), &collected{}
+				ctx, cancel := context.WithCancel(t.Context())
+				time.AfterFunc(1500*time.Millisecond, cancel)
+				op := operator(slow)
+				summary, err := delivery.Run(ctx, source, op, sink, silent, option(t))
+				require.NoError(t, err)
+				require.Equal(t, delivery.Summary{Received: 40, Acknowledged: 3, GivenBack: 37, Elapsed: 3500 * time.Millisecond}, summary)
+				require.Equal(t, 40, source.count())
+				synctest.Wait()
+				for i := range 40 {
+					want := delivery.Verdict{Kind: delivery.Nacked}
+					if i < 3 {
+						want.Kind = delivery.Acked
+					}
+					require.Equal(t, []delivery.Verdict{want}, source.of(i), i)
+				}
+			})
+		})
+	}
+}
+
+// A sink that is stuck is broken off, too.
+func TestRunGivesBackWhatTheSinkHas(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		source := newList(30, true)
+		sink := sinkFunc(func(ctx context.Context, _ []delivery.Message[string]) error {
+			<-ctx.Done()
+			return context.Cause(ctx)
+		})
+		ctx, cancel := context.WithCancel(t.Context())
+		time.AfterFunc(time.Second, cancel)
+		summary, err := delivery.Run(ctx, source, operator(itoa), sink, silent, delivery.WithBatch(5))
+		require.NoError(t, err)
+		require.Equal(t, delivery.Summary{Received: summary.Received, GivenBack: summary.Received, Elapsed: 31 * time.Second}, summary)
+		require.Positive(t, summary.Received)
+	})
+}
+
+// Law D5: when most messages fail, the worker stops, and leaves the others where they are.
+func TestRunStopsInAFlood(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		source, sink := newList(2000, false), &collected{}
+		begun := time.Now()
+		var failedAt []time.Duration
+		op := operator(func(ctx context.Context, i int) (string, error) {
+			if at := time.Since(begun); i >= 500 && at < time.Minute {
+				failedAt = append(failedAt, at)
+				return "", errors.New("the provider is down")
+			}
+			return itoa(ctx, i)
+		}, asyncop.WithMaxConcurrentCalls(1))
+		var log bytes.Buffer
+		summary, err := delivery.Run(t.Context(), source, op, sink, delivery.WithLogger(slog.New(slog.NewTextHandler(&log, nil))))
+		require.NoError(t, err)
+		require.Equal(t, 1, summary.Floods)
+		dead := summary.HandedOver
+		require.Equal(t, 2000-dead, summary.Acknowledged)
+		require.Less(t, dead, 200, "of 1,500")
+		probes := slices.DeleteFunc(failedAt, func(at time.Duration) bool { return at < time.Second })
+		for i, at := range probes {
+			probes[i] = at.Round(time.Second)
+		}
+		require.Equal(t, []time.Duration{1 * time.Second, 3 * time.Second, 7 * time.Second, 15 * time.Second, 31 * time.Second}, probes)
+		require.Equal(t, 63*time.Second, summary.Elapsed.Round(time.Second))
+		require.Contains(t, log.String(), "the provider is down")
+		require.Contains(t, log.String(), "goes on")
+	})
+}
+
+// What was in the operator when the worker stopped, and fails after it goes on, is no new flood.
+func TestRunGoesOnAfterAFlood(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		op := operator(func(ctx context.Context, i int) (string, error) {
+			switch {
+			case i < 6:
+				return "", errors.New("down")
+			case i < 10:
+				time.Sleep(time.Minute)
+				return "", errors.New("down")
+			}
+			return itoa(ctx, i)
+		})
+		summary, err := delivery.Run(t.Context(), newList(100, false), op, &collected{}, silent, delivery.WithFloodGuard(0.5, 10))
+		require.NoError(t, err)
+		require.Equal(t, delivery.Summary{
+			Received: summary.Received, Acknowledged: 90, HandedOver: 10, GivenBack: summary.GivenBack, Floods: 1,
+			Elapsed: time.Minute,
+		}, summary)
+	})
+}
+
+// Failures that are not the most do not stop it, and a share of 1 never does.
+func TestRunWithoutAFlood(t *testing.T) {
+	for _, c := range []struct {
+		dead int // of ten
+		opts []delivery.RunOption
+	}{{4, nil}, {10, []delivery.RunOption{delivery.WithFloodGuard(1, 10)}}} {
+		synctest.Test(t, func(t *testing.T) {
+			op := operator(func(ctx context.Context, i int) (string, error) {
+				if i%10 < c.dead {
+					return "", errors.New("poison")
+				}
+				return itoa(ctx, i)
+			}, asyncop.WithMaxConcurrentCalls(1))
+			summary, err := delivery.Run(t.Context(), newList(1000, false), op, &collected{}, append(c.opts, silent)...)
+			require.NoError(t, err)
+			require.Zero(t, summary.Floods)
+			require.Less(t, summary.Elapsed, time.Second)
+		})
+	}
+}
+
+// The flood guard does not hold up the end.
+func TestRunDrainsInAFlood(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		ctx, cancel := context.WithCancel(t.Context())
+		time.AfterFunc(10*time.Second, cancel)
+		op := operator(func(context.Context, int) (string, error) { return "", errors.New("down") })
+		summary, err := delivery.Run(ctx, newList(500, true), op, &collected{}, silent)
+		require.NoError(t, err)
+		require.Equal(t, 1, summary.Floods)
+		require.Equal(t, 10*time.Second, summary.Elapsed)
+	})
+}
+
+// A pipeline that is wired wrong does not begin.
+func TestRunRefusesAWrongOperator(t *testing.T) {
+	ctx, cancel := context.WithCancel(t.Context())
+	defer cancel()
+	for want, op := range map[string]*asyncop.AsyncWaitOperator[int, string]{
+		"no failure policy": asyncop.OrderedWait(asyncop.Blocking(itoa), 0, 1),
+		"WithContext":       operator(itoa, asyncop.WithContext(context.WithValue(ctx, t, 1))),
+	} {
+		source := newList(1, false)
+		summary, err := delivery.Run(ctx, source, op, &collected{})
+		require.ErrorContains(t, err, want)
+		require.Zero(t, summary.Received)
+		require.True(t, source.closed)
+		<-op.Done()
+	}
+	for _, op := range []*asyncop.AsyncWaitOperator[int, string]{
+		operator(itoa, asyncop.WithContext(context.WithoutCancel(ctx))),
+		asyncop.OrderedWait(asyncop.Blocking(itoa), 0, 1, asyncop.WithDropOnFailure()),
+	} {
+		_, err := delivery.Run(ctx, newList(1, false), op, &collected{})
+		require.NoError(t, err)
+	}
+}
+
+// A source that fails is asked again. In the end the worker gives up.
+func TestRunWithASourceThatFails(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		source := newList(3, false)
+		source.failures = slices.Repeat([]error{errors.New("no connection")}, 5)
+		summary, err := delivery.Run(t.Context(), source, operator(itoa), &collected{}, silent)
+		require.NoError(t, err)
+		require.Equal(t, delivery.Summary{Received: 3, Acknowledged: 3, Elapsed: 3100 * time.Millisecond}, summary)
+	})
+	synctest.Test(t, func(t *testing.T) {
+		source := newList(3, false)
+		source.failures = slices.Repeat([]error{io.ErrUnexpectedEOF}, 1000)
+		summary, err := delivery.Run(t.Context(), source, operator(itoa), &collected{}, silent)
+		require.ErrorIs(t, err, io.ErrUnexpectedEOF)
+		require.GreaterOrEqual(t, summary.Elapsed, 5*time.Minute)
+		require.Less(t, summary.Elapsed, 6*time.Minute)
+		require.True(t, source.closed)
+	})
+}
+
+// An operator that fails ends the run: its results so far are put, and the rest is given back.
+func TestRunWithAnOperatorThatFails(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		source, sink := newList(5, true), &collected{}
+		ctx, cancel := context.WithCancelCause(context.Background())
+		op := operator(slow, asyncop.WithContext(ctx))
+		time.AfterFunc(2500*time.Millisecond, func() { cancel(io.ErrClosedPipe) })
+		summary, err := delivery.Run(t.Context(), source, op, sink, silent)
+		require.ErrorIs(t, err, io.ErrClosedPipe)
+		require.GreaterOrEqual(t, summary.GivenBack, 3) // what was given back may have come again before the worker ended
+		require.Equal(t, delivery.Summary{
+			Received: 2 + summary.GivenBack, Acknowledged: 2, GivenBack: summary.GivenBack, Elapsed: 2500 * time.Millisecond,
+		}, summary)
+		require.Equal(t, []string{"0", "1"}, sink.values)
+	})
+}
+
+// An operator that something else drives is refused, and the source is closed all the same.
+func TestRunWithAnOperatorInUse(t *testing.T) {
+	op := operator(itoa)
+	for range op.Results(func(func(int) bool) {}) {
+	}
+	source := newList(1, false)
+	require.Panics(t, func() { _, _ = delivery.Run(t.Context(), source, op, &collected{}, silent) })
+	require.True(t, source.closed)
+}
+
+// Several operators in a row are one.
+type row struct {
+	first  *asyncop.AsyncWaitOperator[int, int]
+	second *asyncop.AsyncWaitOperator[int, string]
+}
+
+func (r row) Messages(input iter.Seq2[delivery.Message[int], error]) iter.Seq2[delivery.Message[string], error] {
+	return r.second.Messages(r.first.Messages(input))
+}
+
+func (r row) Stop(ctx context.Context) error {
+	return errors.Join(r.first.Stop(ctx), r.second.Stop(ctx))
+}
+
+func TestRunWithARow(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		op := row{
+			asyncop.OrderedWait(asyncop.Blocking(func(_ context.Context, i int) (int, error) { return i + 1, nil }), 0, 10),
+			operator(slow),
+		}
+		ctx, cancel := context.WithCancel(t.Context())
+		time.AfterFunc(3500*time.Millisecond, cancel)
+		sink := &collected{}
+		summary, err := delivery.Run(ctx, newList(10, true), op, sink, silent, delivery.WithDrain(2*time.Second))
+		require.NoError(t, err)
+		require.Equal(t, delivery.Summary{Received: 10, Acknowledged: 4, GivenBack: 6, Elapsed: 5500 * time.Millisecond}, summary)
+		require.Equal(t, []string{"1", "2", "3", "4"}, sink.values)
+	})
+}
+
+func TestSummary(t *testing.T) {
+	s := delivery.Summary{Received: 21, Acknowledged: 1, HandedOver: 2, Rejected: 3, Nacked: 4, GivenBack: 11, Floods: 5, Elapsed: 1500 * time.Millisecond}
+	require.Equal(t, "received 21 in 1.5s: acknowledged 1, handed over 2, rejected 3, nacked 4, given back 11; 5 floods", s.String())
+	var b bytes.Buffer
+	slog.New(slog.NewTextHandler(&b, nil)).Info("worker ended", "summary", s)
+	require.Contains(t, b.String(), "summary.received=21 summary.acknowledged=1 summary.handed_over=2 summary.rejected=3 summary.nacked=4 "+
+		"summary.given_back=11 summary.floods=5 summary.elapsed=1.5s")
+}
+
+func TestRunRefusesWrongOptions(t *testing.T) {
+	for name, option := range map[string]func(){
+		"batch":  func() { delivery.WithBatch(0) },
+		"drain":  func() { delivery.WithDrain(-1) },
+		"share":  func() { delivery.WithFloodGuard(0, 10) },
+		"more":   func() { delivery.WithFloodGuard(1.1, 10) },
+		"window": func() { delivery.WithFloodGuard(0.5, 0) },
+		"abort":  func() { delivery.WithAbort(nil) },
+		"clock":  func() { delivery.WithClock(nil) },
+		"logger": func() { delivery.WithLogger(nil) },
+	} {
+		require.Panics(t, option, name)
+	}
+	op := operator(itoa)
+	require.Panics(t, func() { _, _ = delivery.Run(t.Context(), newList(1, false), op, &collected{}, nil) })
+	for range op.Results(func(func(int) bool) {}) {
+	}
+	require.Panics(t, func() { _, _ = delivery.Run[int, string](t.Context(), nil, nil, nil) })
+}
+
+func TestSettle(t *testing.T) {
+	for _, c := range []struct{ give, want delivery.Verdict }{
+		{delivery.Verdict{Kind: delivery.Acked, Err: io.EOF, Delay: 1}, delivery.Verdict{Kind: delivery.Acked, Err: io.EOF}},
+		{delivery.Verdict{Kind: delivery.Nacked, Delay: -1}, delivery.Verdict{Kind: delivery.Nacked}},
+		{delivery.Verdict{Kind: delivery.Rejected, Err: io.EOF, Delay: 1}, delivery.Verdict{Kind: delivery.Rejected, Err: io.EOF}},
+	} {
+		var got []delivery.Verdict
+		m := delivery.New(1, nil, func(v delivery.Verdict) { got = append(got, v) })
+		m.Settle(c.give)
+		m.Ack()
+		require.Equal(t, []delivery.Verdict{c.want}, got)
+		require.Contains(t, fmt.Sprint(got[0]), c.want.Kind.String())
+	}
+	require.Panics(t, func() { delivery.New(1, nil, func(delivery.Verdict) {}).Settle(delivery.Verdict{Kind: 7}) })
+
+	var whole delivery.Verdict
+	parts := delivery.Split(delivery.New(1, nil, func(v delivery.Verdict) { whole = v }), 1, 2)
+	parts[0].Ack()
+	parts[1].Settle(delivery.Verdict{Kind: delivery.Acked, Err: io.EOF})
+	require.Equal(t, delivery.Verdict{Kind: delivery.Acked, Err: io.EOF}, whole, "a part has failed")
+}
