@@ -1,10 +1,12 @@
-// Package kafka connects weir to Kafka, through franz-go: messages of a consumer group as a source.
+// Package kafka connects weir to Kafka, through franz-go: messages of a consumer group as a source, topics as sinks, and topics in which failed
+// messages wait.
 //
 //	source, err := kafka.NewSource("billing", []string{"orders"}, codec.JSON[Order](),
 //		kafka.WithClient(kgo.SeedBrokers("broker-1:9092"), kgo.DialTLSConfig(config), kgo.SASL(mechanism)),
-//		kafka.WithDeadLetters(func(ctx context.Context, ms ...store.Message) error { return s.Put(ctx, "orders dead", ms...) }))
+//		kafka.WithDeadLetters(retries.PutDead))
 //	…
 //	defer source.Close(ctx)
+//	sink, err := kafka.NewSink("invoices", codec.JSON[Invoice](), kgo.SeedBrokers("broker-1:9092"))
 //
 // # Vocabulary
 //
@@ -29,6 +31,36 @@
 // owner when what is in flight of it is settled, or after [WithSettleTime]. So messages of a key are done in order, also over a rebalance, if
 // they are done in order here, none is nacked, none takes longer than the settle time, and no worker is killed.
 //
+// A [Sink] returns nil when all replicas in sync have the records (acks=all). What is put again, after an error or a crash, is written again, with
+// the same id.
+//
+// # Retries
+//
+// [Retries] are topics with a delay each, and one for dead letters. The source reads them beside the new messages:
+//
+//	retries, err := kafka.NewRetries(kafka.RetriesConfig[Order]{
+//		Codec: codec.JSON[Order](),
+//		Layers: []kafka.Layer{{Topic: "orders.retry-1m", Delay: time.Minute}, {Topic: "orders.retry-1h", Delay: time.Hour}},
+//		DeadLetters: "orders.dead",
+//		Client: client,
+//	})
+//	…
+//	source, err := kafka.NewSource("billing", append([]string{"orders"}, retries.Topics()...), codec.JSON[Order](), …)
+//	op := asyncop.OrderedWaitWithRetry(charge, timeout, capacity, strategy, asyncop.WithFailureSink(retries.Take))
+//
+// Each record of a layer says when it is due, by the clock of the host that wrote it. The source keeps what is not due, and stops fetching
+// that partition when its limit is reached: the first ones of a layer are due first. So give the topics of layers enough partitions.
+//
+// That is less than a store of messages (delivery/store), and topics cannot be one: they find no message by its id, so a hand-over that is
+// repeated is there twice, with one id; they have no leases for messages; and to filter or purge dead letters, one reads all of them. Where
+// that matters, put layers and dead letters into PostgreSQL or JetStream by a ladder (delivery/ladder). It takes a [Source] of this package as
+// its first source, and [WithDeadLetters] takes the Put of its store.
+//
+// To process dead letters again, read their topic with a [Source], and write them back with a [Sink]: their visits begin anew.
+//
+// The payload in a layer is what the codec of the program has written, without its schema: use a codec that reads what its earlier versions
+// have written.
+//
 // # Limits
 //
 // The metadata of a commit has 4,096 characters by default: that is room for the settled ranges of about 450 to 900 messages in flight in a
@@ -39,7 +71,10 @@
 //
 // # Permissions
 //
-// A source needs READ and DESCRIBE on its topics, and READ on its group.
+//   - A source: READ and DESCRIBE on its topics, READ on its group.
+//   - A sink, and retries: WRITE and DESCRIBE on their topics. Brokers before 2.8 want IDEMPOTENT_WRITE on the cluster, too.
+//
+// No topic is created, unless a broker does so by itself. TLS and SASL are options of the client; nothing here logs them.
 //
 // # Tests
 //

@@ -20,8 +20,8 @@ const (
 	minMetadata           = 128
 )
 
-// PutFunc stores messages. It returns nil when they are durable. The same messages may come again. For a
-// queue of a store:
+// PutFunc stores messages. It returns nil when they are durable. The same messages may come again. [Retries.PutDead] is one; for a queue of a
+// store:
 //
 //	func(ctx context.Context, ms ...store.Message) error { return s.Put(ctx, "orders dead", ms...) }
 type PutFunc func(ctx context.Context, ms ...store.Message) error

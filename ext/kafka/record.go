@@ -17,9 +17,20 @@ func place(r *kgo.Record) delivery.Origin {
 	}
 }
 
-// MetaFromRecord returns what is known of the message in a record. It reads weir's headers ([delivery.Meta.ToHeaders]). What they do not say
-// comes from the record: its key, and its topic, partition and offset as origin. Other headers are Meta.Headers; of several with one name, the
-// last counts. The error names a header that is damaged.
+// MetaFromRecord returns what is known of the message in a record. It reads weir's headers ([delivery.Meta.ToHeaders]), or else those of dead
+// letters and retry topics of Spring Kafka and Kafka Connect:
+//
+//	Origin      kafka_dlt-original-topic, -partition, -offset      __connect.errors.topic, .partition, .offset
+//	LastError   kafka_dlt-exception-message                        __connect.errors.exception.message
+//	Reasons     kafka_dlt-exception-fqcn                           __connect.errors.exception.class.name
+//	Visit       retry_topic-attempts
+//	Due         retry_topic-backoff-timestamp
+//
+// In retry topics, Spring's names begin with kafka_original- and kafka_exception-. What no header says comes from the record: its key, and its
+// topic, partition and offset as origin. Other headers are Meta.Headers; of several with one name, the last counts. The error names one of
+// weir's headers that is damaged.
+//
+// Dead letters that weir writes have weir's headers, and the first three lines of both columns.
 func MetaFromRecord(r *kgo.Record) (delivery.Meta, error) {
 	headers := make(map[string]string, len(r.Headers))
 	for _, h := range r.Headers {
@@ -30,6 +41,10 @@ func MetaFromRecord(r *kgo.Record) (delivery.Meta, error) {
 	m, err := delivery.MetaFromHeaders(headers)
 	if err != nil {
 		m = delivery.Meta{}
+	}
+	takeForeign(m.Headers, &m)
+	if len(m.Headers) == 0 {
+		m.Headers = nil
 	}
 	if m.Origin == (delivery.Origin{}) {
 		m.Origin = place(r)

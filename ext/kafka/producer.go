@@ -1,0 +1,80 @@
+package kafka
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"sync"
+
+	"github.com/benbjohnson/clock"
+	"github.com/twmb/franz-go/pkg/kgo"
+
+	"github.com/weirflow/weir/delivery/store"
+)
+
+// producer writes records that are in all replicas in sync when produce returns.
+type producer struct {
+	client *kgo.Client
+	clock  clock.Clock
+}
+
+func newProducer(opts []kgo.Opt) (*producer, error) {
+	opts = append(append([]kgo.Opt(nil), opts...), kgo.RequiredAcks(kgo.AllISRAcks()),
+		kgo.AllowIdempotentProduceCancellation()) // else a wait for a dead broker outlives its context; what comes twice has the same id
+	client, err := kgo.NewClient(opts...)
+	if err != nil {
+		return nil, fmt.Errorf("kafka: %w", err)
+	}
+	if off, _ := client.OptValue(kgo.DisableIdempotentWrite).(bool); off {
+		client.Close()
+		return nil, errors.New("kafka: kgo.DisableIdempotentWrite: a retry inside the client would double records and change their order")
+	}
+	return &producer{client, clock.New()}, nil
+}
+
+// produce returns for each record why it may not be safe. The errors are nil if all are.
+func (p *producer) produce(ctx context.Context, records []*kgo.Record) ([]error, error) {
+	errs := make([]error, len(records))
+	var done sync.WaitGroup
+	for i, r := range records {
+		done.Add(1)
+		p.client.Produce(ctx, r, func(_ *kgo.Record, err error) {
+			defer done.Done()
+			errs[i] = err
+		})
+	}
+	done.Wait()
+	for i, err := range errs {
+		if err == nil {
+			continue
+		}
+		if ctx.Err() != nil {
+			err = context.Cause(ctx)
+		}
+		return errs, fmt.Errorf("kafka: record for topic %q: %w", records[i].Topic, err)
+	}
+	return nil, nil
+}
+
+// put writes messages with their whole history. They are due after their delay, by the clock of this host.
+func (p *producer) put(ctx context.Context, topic string, ms []store.Message) error {
+	records := make([]*kgo.Record, len(ms))
+	for i, m := range ms {
+		meta := m.Meta
+		if m.Delay > 0 {
+			meta.Due = p.clock.Now().Add(m.Delay)
+		}
+		r, err := record(topic, m.Payload, meta)
+		if err != nil {
+			return fmt.Errorf("kafka: message for topic %q: %w", topic, err)
+		}
+		if m.Cause != "" {
+			r.Headers = append(r.Headers, foreignHeaders(&m)...)
+		}
+		records[i] = r
+	}
+	_, err := p.produce(ctx, records)
+	return err
+}
+
+func (p *producer) close() { p.client.Close() }

@@ -1,0 +1,83 @@
+package kafka
+
+import (
+	"context"
+
+	"github.com/twmb/franz-go/pkg/kgo"
+
+	"github.com/weirflow/weir/codec"
+	"github.com/weirflow/weir/delivery"
+	"github.com/weirflow/weir/internal/nils"
+)
+
+// Sink writes the values of messages to a topic, as a [delivery.Sink]. They keep id, key, origin, provider and headers; their visits begin
+// anew. The key of a message is the key of its record, so messages of a key go to one partition, in order. A value that the codec cannot
+// encode is rejected.
+//
+// A record that was written is in all replicas in sync (acks=all). The producer is idempotent, so the retries of the client double nothing. A
+// message that is put again, after a crash or an error, is written again, with the same id. Safe for concurrent use.
+type Sink[T any] struct {
+	producer *producer
+	topic    string
+	codec    codec.Codec[T]
+}
+
+var _ delivery.Sink[int] = (*Sink[int])(nil)
+
+// NewSink returns a sink into a topic. The options are those of its client: kgo.SeedBrokers, kgo.DialTLSConfig, kgo.SASL and others. It
+// panics if the topic is empty or the codec nil; the error is that of the options, and kgo.DisableIdempotentWrite is refused. The sink must be closed.
+func NewSink[T any](topic string, c codec.Codec[T], opts ...kgo.Opt) (*Sink[T], error) {
+	nils.Refuse("kafka: NewSink", "codec", c)
+	if topic == "" {
+		panic("kafka: NewSink: a topic without a name")
+	}
+	p, err := newProducer(opts)
+	if err != nil {
+		return nil, err
+	}
+	return &Sink[T]{p, topic, c}, nil
+}
+
+// Put implements [delivery.Sink]. It returns when all records are written, or with the cause of ctx when that ends: a record may be written
+// all the same.
+func (s *Sink[T]) Put(ctx context.Context, messages []delivery.Message[T]) error {
+	records := make([]*kgo.Record, 0, len(messages))
+	written := make([]delivery.Message[T], 0, len(messages))
+	for _, m := range messages {
+		r, err := s.record(m)
+		if err != nil {
+			m.Reject(err)
+			continue
+		}
+		records = append(records, r)
+		written = append(written, m)
+	}
+	errs, err := s.producer.produce(ctx, records)
+	if err == nil {
+		return nil
+	}
+	for i, m := range written { // law D1
+		if errs[i] == nil {
+			m.Ack()
+		}
+	}
+	return err
+}
+
+func (s *Sink[T]) record(m delivery.Message[T]) (*kgo.Record, error) {
+	var payload []byte
+	err := quietly(func() (err error) {
+		payload, err = s.codec.Append(nil, m.Value)
+		return err
+	})
+	if err != nil {
+		return nil, err
+	}
+	meta := m.Meta()
+	return record(s.topic, payload, delivery.Meta{
+		ID: meta.ID, Key: meta.Key, Origin: meta.Origin, Provider: meta.Provider, Headers: meta.Headers,
+	})
+}
+
+// Close closes the client.
+func (s *Sink[T]) Close() { s.producer.close() }

@@ -1,0 +1,90 @@
+package kafka
+
+import (
+	"context"
+	"errors"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+	"github.com/twmb/franz-go/pkg/kerr"
+	"github.com/twmb/franz-go/pkg/kfake"
+	"github.com/twmb/franz-go/pkg/kgo"
+	"github.com/twmb/franz-go/pkg/kmsg"
+
+	"github.com/weirflow/weir/codec"
+	"github.com/weirflow/weir/delivery"
+)
+
+func (c *cluster) sink(topic string, opts ...kgo.Opt) *Sink[string] {
+	c.t.Helper()
+	s, err := NewSink(topic, text(), append([]kgo.Opt{c.seed()}, opts...)...)
+	require.NoError(c.t, err)
+	c.t.Cleanup(s.Close)
+	return s
+}
+
+func TestSinkKeepsWhatIsKnown(t *testing.T) {
+	c := newCluster(t, 1, "orders", "invoices")
+	meta := &delivery.Meta{
+		ID: "orders/0/17", Key: "key\x00\xff", Origin: delivery.Origin{Source: "orders", Partition: "0", Position: "17"},
+		Provider: "acquirer-2", Visit: 3, Attempts: 7, LastError: "503", Due: time.Now().Add(time.Hour),
+		Headers: map[string]string{"trace": "\x00\x01\xff"},
+	}
+	var verdicts []delivery.Verdict
+	m := delivery.New("an invoice", meta, func(v delivery.Verdict) { verdicts = append(verdicts, v) })
+	require.NoError(t, c.sink("invoices").Put(t.Context(), []delivery.Message[string]{m}))
+	assert.Empty(t, verdicts, "the caller acknowledges")
+	got := receive(t, c.source("invoices"), 1)[0]
+	assert.Equal(t, "an invoice", got.Value)
+	assert.Equal(t, delivery.Meta{
+		ID: meta.ID, Key: meta.Key, Origin: meta.Origin, Provider: meta.Provider, Headers: meta.Headers, Visit: 1,
+	}, got.Meta())
+}
+
+// TestSinkAcknowledgesWhatIsSafe checks law D1: of a Put that fails, what was written is acknowledged.
+func TestSinkAcknowledgesWhatIsSafe(t *testing.T) {
+	c := newCluster(t, 2, "invoices")
+	s := c.sink("invoices", kgo.RecordPartitioner(kgo.BasicConsistentPartitioner(func(string) func(*kgo.Record, int) int {
+		return func(r *kgo.Record, _ int) int { return int(r.Key[0] - '0') }
+	})))
+	c.Fault(kfake.Fault{Keys: []kmsg.Key{kmsg.Produce}, Partitions: []int32{1}, Err: kerr.RecordListTooLarge, Count: -1})
+	var ms []delivery.Message[string]
+	verdicts := map[string]delivery.Kind{}
+	for _, key := range []string{"0", "1"} {
+		ms = append(ms, delivery.New("v", &delivery.Meta{Key: key, ID: key}, func(v delivery.Verdict) { verdicts[key] = v.Kind }))
+	}
+	require.ErrorIs(t, s.Put(t.Context(), ms), kerr.RecordListTooLarge)
+	assert.Equal(t, map[string]delivery.Kind{"0": delivery.Acked}, verdicts)
+}
+
+func TestSinkEndsWithItsContext(t *testing.T) {
+	c := newCluster(t, 1, "invoices")
+	s := c.sink("invoices")
+	require.NoError(t, s.Put(t.Context(), []delivery.Message[string]{delivery.New("v", &delivery.Meta{ID: "1"}, func(delivery.Verdict) {})}))
+	c.Close()
+	cause := errors.New("enough")
+	ctx, cancel := context.WithTimeoutCause(t.Context(), 100*time.Millisecond, cause)
+	defer cancel()
+	m := delivery.New("v", &delivery.Meta{ID: "2"}, func(v delivery.Verdict) { t.Error(v) })
+	start := time.Now()
+	require.ErrorIs(t, s.Put(ctx, []delivery.Message[string]{m}), cause)
+	assert.Less(t, time.Since(start), 10*time.Second)
+}
+
+func TestSinkRejectsWhatItCannotEncode(t *testing.T) {
+	c := newCluster(t, 1, "invoices")
+	s, err := NewSink("invoices", codec.JSON[any](), c.seed())
+	require.NoError(t, err)
+	defer s.Close()
+	var got delivery.Verdict
+	m := delivery.New[any](func() {}, &delivery.Meta{ID: "1"}, func(v delivery.Verdict) { got = v })
+	require.NoError(t, s.Put(t.Context(), []delivery.Message[any]{m}))
+	assert.Equal(t, delivery.Rejected, got.Kind)
+}
+
+func TestSinkRefusesToDouble(t *testing.T) {
+	_, err := NewSink("invoices", text(), kgo.DisableIdempotentWrite())
+	require.ErrorContains(t, err, "DisableIdempotentWrite")
+}
