@@ -2,6 +2,7 @@ package kafka
 
 import (
 	"encoding/binary"
+	"reflect"
 	"strconv"
 	"time"
 
@@ -105,8 +106,11 @@ func takeForeign(headers map[string]string, m *delivery.Meta) {
 		delete(headers, springDue)
 		f.Due = time.UnixMilli(ms).UTC()
 	}
-	if m.ID == "" && m.Origin == (delivery.Origin{}) {
-		m.Origin, m.LastError, m.Reasons, m.Visit, m.Attempts, m.Due = f.Origin, f.LastError, f.Reasons, f.Visit, f.Attempts, f.Due
+	own := *m
+	own.Headers = nil
+	if reflect.DeepEqual(own, delivery.Meta{}) {
+		f.Headers = m.Headers
+		*m = f
 	}
 }
 
