@@ -158,7 +158,9 @@ func TestDeadLettersHaveTheHeadersOfOthers(t *testing.T) {
 	assert.Equal(t, "i", h["Weir-Id"])
 }
 
-func header(name string, value []byte) kgo.RecordHeader { return kgo.RecordHeader{Key: name, Value: value} }
+func header(name string, value []byte) kgo.RecordHeader {
+	return kgo.RecordHeader{Key: name, Value: value}
+}
 
 func TestHeadersOfOthersAreRead(t *testing.T) {
 	due := time.UnixMilli(1_800_000_000_123).UTC()
