@@ -18,8 +18,8 @@ type Failure[IN any] struct {
 	LastAttempt  time.Time     // when its last attempt began; zero if none did
 
 	// Verdict is the reason why there was no other attempt: Refused (no retry is left, or the strategy says no), Finishing (the
-	// input has ended: see WithDrainRetries), OverBudget, TooManyWaiting, or Failed. It is Final if no predicate asked for another
-	// attempt, or if the element ended otherwise, such as by its timeout.
+	// input has ended: see WithDrainRetries), OverBudget, TooManyWaiting, or Failed. It is Final if no predicate asked for
+	// another attempt, or if the element ended otherwise, such as by its timeout.
 	Verdict strategies.Verdict
 
 	// Reason is that of its last outcome, and Reasons are those of the retries that were begun, as far as a reason-aware
@@ -32,9 +32,9 @@ type Failure[IN any] struct {
 	// Ambiguous.
 	InDoubt bool
 
-	// Tracked is true if the element is in doubt, and the called side recognises all requests that may have taken effect when they come
-	// again ([predicates.WithTracked]): to send them again under the same ids does no harm, as long as it remembers them. What was
-	// called before a restart is not tracked.
+	// Tracked is true if the element is in doubt, and the called side recognises all requests that may have taken effect when
+	// they come again ([predicates.WithTracked]): to send them again under the same ids does no harm, as long as it remembers
+	// them. What was called before a restart is not tracked.
 	Tracked bool
 
 	policy idempotence
@@ -44,5 +44,6 @@ type Failure[IN any] struct {
 // and may have taken effect. See [TimeoutError.Ambiguous].
 //
 // A FLIP-232 strategy proves nothing about a call: under one, each failure is ambiguous whose stage is not reported as
-// ClientDispatch. If the calls may happen twice, say so: by [predicates.Idempotent], or by strategies.PolicyOf(strategy).Idempotent().
+// ClientDispatch. If the calls may happen twice, say so: by [predicates.Idempotent], or by
+// strategies.PolicyOf(strategy).Idempotent().
 func (f Failure[IN]) Ambiguous() bool { return ambiguous(f.InDoubt, f.policy, f.Element) }

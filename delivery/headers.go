@@ -69,7 +69,8 @@ func (m *Meta) instants() []instant {
 	return []instant{{headerFirstFailure, &m.FirstFailure}, {headerLastFailure, &m.LastFailure}, {headerDue, &m.Due}, {headerRemembered, &m.Remembered}}
 }
 
-// ToHeaders returns m as headers of a message in a foreign system: the user's as they are, and these, without those that are zero:
+// ToHeaders returns m as headers of a message in a foreign system: the user's as they are, and these, without those that are
+// zero:
 //
 //	Weir-Id                orders/0/17
 //	Weir-Key               customer-5
@@ -89,8 +90,8 @@ func (m *Meta) instants() []instant {
 //	Weir-Provider          acquirer-2
 //	Weir-Merges            1
 //
-// Texts are UTF-8; in them, what is not printable, percent signs, spaces at either end, and commas in a reason are written as %XX. Times
-// are in UTC, to the nanosecond.
+// Texts are UTF-8; in them, what is not printable, percent signs, spaces at either end, and commas in a reason are written as
+// %XX. Times are in UTC, to the nanosecond.
 //
 // The error names what is over its limit or cannot be written. The map belongs to the caller.
 func (m Meta) ToHeaders() (map[string]string, error) {
@@ -130,8 +131,8 @@ func (m Meta) ToHeaders() (map[string]string, error) {
 	return h, nil
 }
 
-// MetaFromHeaders returns what [Meta.ToHeaders] has written. The names of weir's headers are taken in any case; the others are the user's.
-// The error names the header that is damaged, over its limit, not known, or there twice.
+// MetaFromHeaders returns what [Meta.ToHeaders] has written. The names of weir's headers are taken in any case; the others are
+// the user's. The error names the header that is damaged, over its limit, not known, or there twice.
 func MetaFromHeaders(h map[string]string) (Meta, error) {
 	m, err := metaFromHeaders(h)
 	if err != nil {

@@ -7,8 +7,8 @@ import (
 	"time"
 )
 
-// storedMeta is Meta as JSON. Texts that identify something are escaped as in headers, since JSON cannot hold what is not UTF-8;
-// those that only describe are made UTF-8.
+// storedMeta is Meta as JSON. Texts that identify something are escaped as in headers, since JSON cannot hold what is not
+// UTF-8; those that only describe are made UTF-8.
 type storedMeta struct {
 	ID             string            `json:"id,omitempty"`
 	Key            string            `json:"key,omitempty"`

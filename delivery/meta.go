@@ -10,10 +10,11 @@ import (
 )
 
 // Meta is what is known of a message beside its value: where it comes from, and what has happened to it so far (law D6). It is
-// replaced at each hop, never appended to. [Meta.ToHeaders] is the form in which it travels, JSON the one in which it is stored.
+// replaced at each hop, never appended to. [Meta.ToHeaders] is the form in which it travels, JSON the one in which it is
+// stored.
 type Meta struct {
-	// ID names the message: a store takes two messages with the same id for one. It is derived from the origin ([Origin.ID]), so a
-	// hand-over that is repeated after a crash has the same id. At most 1,024 bytes.
+	// ID names the message: a store takes two messages with the same id for one. It is derived from the origin ([Origin.ID]),
+	// so a hand-over that is repeated after a crash has the same id. At most 1,024 bytes.
 	ID string
 	// Key is what the messages are ordered by, or "". At most 1,024 bytes; they need not be text.
 	Key string
@@ -32,16 +33,17 @@ type Meta struct {
 	LastError string
 	// Reasons are those for which calls were retried or failed, by name, the latest last. A stored form has the last 64.
 	Reasons []string
-	// OutcomeUnknown says that a failed call may have taken effect, that nothing proves that it did not, and that it must not happen
-	// twice. It stays until a person lets the message return all the same.
+	// OutcomeUnknown says that a failed call may have taken effect, that nothing proves that it did not, and that it must not
+	// happen twice. It stays until a person lets the message return all the same.
 	OutcomeUnknown bool
-	// Request is the id under which that call was made, in the form of exactlyonce.ID, or "". The next visit uses it again, so the
-	// called side finds the call. At most 1,024 bytes.
+	// Request is the id under which that call was made, in the form of exactlyonce.ID, or "". The next visit uses it again, so
+	// the called side finds the call. At most 1,024 bytes.
 	Request string
-	// Remembered is until when the called side remembers that call; zero: it does not. Before, the call may be made again under the
-	// same id.
+	// Remembered is until when the called side remembers that call; zero: it does not. Before, the call may be made again under
+	// the same id.
 	Remembered time.Time
-	// Provider is the external system that was chosen for the message, or "": later calls go there as well. At most 1,024 bytes.
+	// Provider is the external system that was chosen for the message, or "": later calls go there as well. At most 1,024
+	// bytes.
 	Provider string
 	// Merges counts the returns from the dead letters.
 	Merges int
@@ -50,8 +52,8 @@ type Meta struct {
 	Headers map[string]string
 }
 
-// Origin is a place in a source: a partition and an offset of a topic, a sequence number of a stream, a line of a file. Each part
-// has at most 1,024 bytes.
+// Origin is a place in a source: a partition and an offset of a topic, a sequence number of a stream, a line of a file. Each
+// part has at most 1,024 bytes.
 type Origin struct {
 	Source    string // such as the name of the topic, stream, table or file
 	Partition string // "" where there are none
@@ -61,8 +63,9 @@ type Origin struct {
 // longestID is the length up to which an id derived from an origin is readable.
 const longestID = 200
 
-// ID returns an id for the message that comes from here, such as "orders/0/17": always the same for the same origin, and different for
-// different ones. What would be over 200 bytes is hashed: "sha256:" and 64 hex digits. The zero Origin has the id "".
+// ID returns an id for the message that comes from here, such as "orders/0/17": always the same for the same origin, and
+// different for different ones. What would be over 200 bytes is hashed: "sha256:" and 64 hex digits. The zero Origin has the id
+// "".
 func (o Origin) ID() string {
 	if o == (Origin{}) {
 		return ""
@@ -85,8 +88,8 @@ func MetaFromContext(ctx context.Context) (m Meta, ok bool) {
 	return m, ok
 }
 
-// ContextWithMeta returns a copy of ctx with which [MetaFromContext] returns m. An operator does this for the messages that it gets;
-// this function is for tests, and for calls outside of an operator.
+// ContextWithMeta returns a copy of ctx with which [MetaFromContext] returns m. An operator does this for the messages that it
+// gets; this function is for tests, and for calls outside of an operator.
 func ContextWithMeta(ctx context.Context, m Meta) context.Context {
 	return context.WithValue(ctx, metakey.Key{}, m)
 }

@@ -20,7 +20,8 @@ func accepted(t *testing.T, tracker *Tracker, meta delivery.Meta) context.Contex
 	return tracker.Accepted(delivery.ContextWithMeta(t.Context(), meta), nil, false)
 }
 
-// Law X1: a message has the same id on each worker and in each visit, with a higher attempt number, and says nothing about other ones.
+// Law X1: a message has the same id on each worker and in each visit, with a higher attempt number, and says nothing about
+// other ones.
 func TestMessagesKeepTheirIDs(t *testing.T) {
 	charges := func() *Tracker { return NewTracker(TrackerConfig{Name: "charges", Window: 1}) }
 	meta := delivery.Meta{ID: "orders/0/17", Visit: 1}

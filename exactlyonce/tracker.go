@@ -20,9 +20,9 @@ const DefaultWindow = 1 << 16
 
 // TrackerConfig are the settings of a [Tracker]. The zero value is good.
 type TrackerConfig struct {
-	// Window bounds the incomplete numbers; 0 stands for [DefaultWindow]. Each takes about 100 bytes. With checkpoints it should
-	// cover the elements of about two intervals, since their numbers are released by checkpoints: when it is full, the tracker
-	// asks for one more.
+	// Window bounds the incomplete numbers; 0 stands for [DefaultWindow]. Each takes about 100 bytes. With checkpoints it
+	// should cover the elements of about two intervals, since their numbers are released by checkpoints: when it is full, the
+	// tracker asks for one more.
 	Window int
 
 	// Refuse lets elements in while the window is full. Their requests fail with [ErrFull]; each new attempt asks again for a
@@ -30,9 +30,9 @@ type TrackerConfig struct {
 	// which need the numbers in the order of the elements.
 	Refuse bool
 
-	// Name distinguishes the requests of this tracker from those of others for the same messages, such as "charges". It is required
-	// where elements are messages with an id (delivery.Message), except with checkpoints: see [Tracker]. It must not change as long
-	// as messages wait.
+	// Name distinguishes the requests of this tracker from those of others for the same messages, such as "charges". It is
+	// required where elements are messages with an id (delivery.Message), except with checkpoints: see [Tracker]. It must not
+	// change as long as messages wait.
 	Name string
 }
 
@@ -46,20 +46,20 @@ type TrackerConfig struct {
 //
 // In an operator that takes part in checkpoints (asyncop.WithCheckpoints), the tracker's state goes into them: it is an
 // asyncop.CheckpointedObserver. A restored element keeps its number, and a number is released when a checkpoint that no longer
-// holds its element is complete. Nothing is sent before the first checkpoint of a fresh start is complete; the tracker asks for it
-// at once. The input has to come in the same order after a restart: straight from a source, or through what keeps its order. A
-// program that takes checkpoints of its own calls [Tracker.Restore] and [Tracker.Snapshot] itself.
+// holds its element is complete. Nothing is sent before the first checkpoint of a fresh start is complete; the tracker asks for
+// it at once. The input has to come in the same order after a restart: straight from a source, or through what keeps its order.
+// A program that takes checkpoints of its own calls [Tracker.Restore] and [Tracker.Snapshot] itself.
 //
 // The tracker remembers incomplete numbers only, and each by itself: one slow request keeps its own number, and the
 // first incomplete number where it is, but nothing else.
 //
 // # Messages
 //
-// A message may come again: after a crash, from a layer of a ladder, on another worker, whose tracker has another client. So its
-// requests get an id that is made of TrackerConfig.Name and the id of the message: it is the same in each visit. Trackers
-// with the same name give the same ids to the same message. Each message is a client of its own, whose numbers begin anew when it returns
-// from the dead letters; it takes no place in the window and has no first incomplete number. The called side therefore keeps the
-// answer for as long as its ages say, and bounds how many messages it remembers (ResultsConfig).
+// A message may come again: after a crash, from a layer of a ladder, on another worker, whose tracker has another client. So
+// its requests get an id that is made of TrackerConfig.Name and the id of the message: it is the same in each visit. Trackers
+// with the same name give the same ids to the same message. Each message is a client of its own, whose numbers begin anew when
+// it returns from the dead letters; it takes no place in the window and has no first incomplete number. The called side
+// therefore keeps the answer for as long as its ages say, and bounds how many messages it remembers (ResultsConfig).
 //
 // One tracker may serve several operators, unless it takes part in checkpoints. It is safe for concurrent use.
 type Tracker struct {
@@ -336,9 +336,9 @@ func WithStep(ctx context.Context, step string) context.Context {
 	return context.WithValue(ctx, stepKey{}, named{a, step})
 }
 
-// NextID returns the id for the next sending of a request under ctx, the context of an element's attempt. Each call takes an attempt
-// number of its own. [Transport] calls it; clients of other protocols do it themselves, once for each sending, and report what
-// they send under [predicates.WithTracked].
+// NextID returns the id for the next sending of a request under ctx, the context of an element's attempt. Each call takes an
+// attempt number of its own. [Transport] calls it; clients of other protocols do it themselves, once for each sending, and
+// report what they send under [predicates.WithTracked].
 //
 // Errors are of class [ErrNoID]:
 //   - ctx belongs to no element of a tracker;
@@ -400,8 +400,8 @@ func requestIn(ctx context.Context, redirects int) (outgoing, error) {
 	return outgoing{ctx, a, step}, nil
 }
 
-// isOfMany reports whether ctx is that of a call for many elements whose attempts are not a, which may belong to an element around
-// the operator.
+// isOfMany reports whether ctx is that of a call for many elements whose attempts are not a, which may belong to an element
+// around the operator.
 func isOfMany(ctx context.Context, a *attempt) bool {
 	for _, m := range asyncop.MemberContexts(ctx) {
 		if of, _ := m.Value(attemptKey{}).(*attempt); of != a {

@@ -33,13 +33,14 @@ type snapshot struct {
 const stateVersion = 2
 
 // Restore lets t take part in checkpoints. It is called before the first element, with what [Tracker.Snapshot] has returned for
-// the checkpoint that the program resumes from, and with the numbers of its elements, ascending. The tracker then continues with the
-// identity and the numbers of its predecessor. At a fresh start both are nil.
+// the checkpoint that the program resumes from, and with the numbers of its elements, ascending. The tracker then continues
+// with the identity and the numbers of its predecessor. At a fresh start both are nil.
 //
-// request, if it is not nil, is called when a checkpoint would let elements in: see [Tracker.TryAdmit]. It must not wait for it.
+// request, if it is not nil, is called when a checkpoint would let elements in: see [Tracker.TryAdmit]. It must not wait for
+// it.
 //
-// Restore fails if the state or the numbers are damaged, if the config has Refuse, and if the tracker is in use already: one that
-// takes part in checkpoints belongs to one operator.
+// Restore fails if the state or the numbers are damaged, if the config has Refuse, and if the tracker is in use already: one
+// that takes part in checkpoints belongs to one operator.
 func (t *Tracker) Restore(state []byte, numbers []int64, request func()) error {
 	client, next := Client{}, int64(1)
 	if state != nil {
@@ -83,8 +84,8 @@ func (t *Tracker) Restore(state []byte, numbers []int64, request func()) error {
 	return nil
 }
 
-// Restored is Accepted for an element of a checkpoint. It keeps the number that it had; with 0 it gets one. Elements are restored
-// after [Tracker.Restore], in the order in which they were accepted, and before others are accepted.
+// Restored is Accepted for an element of a checkpoint. It keeps the number that it had; with 0 it gets one. Elements are
+// restored after [Tracker.Restore], in the order in which they were accepted, and before others are accepted.
 func (t *Tracker) Restored(ctx context.Context, in any, number int64) context.Context {
 	if number == 0 {
 		return t.Accepted(ctx, in, false)
@@ -100,8 +101,8 @@ func (t *Tracker) Restored(ctx context.Context, in any, number int64) context.Co
 	return context.WithValue(ctx, elementKey{}, e)
 }
 
-// Number returns the number of the element that ctx belongs to, for its part of a checkpoint. It is 0 if the element has none, and
-// -1 if it must not get one, since it had one that is lost (law X1). A message whose id is that of its requests needs none.
+// Number returns the number of the element that ctx belongs to, for its part of a checkpoint. It is 0 if the element has none,
+// and -1 if it must not get one, since it had one that is lost (law X1). A message whose id is that of its requests needs none.
 func (t *Tracker) Number(ctx context.Context) int64 {
 	e := t.elementIn(ctx)
 	switch {
@@ -115,12 +116,13 @@ func (t *Tracker) Number(ctx context.Context) int64 {
 	return e.number
 }
 
-// Snapshot returns the tracker's part of a checkpoint: its identity and the next number. It goes into the same checkpoint as the
-// elements that have not ended, each with its number ([Tracker.Number]), and is taken at the same moment. Checkpoints have
+// Snapshot returns the tracker's part of a checkpoint: its identity and the next number. It goes into the same checkpoint as
+// the elements that have not ended, each with its number ([Tracker.Number]), and is taken at the same moment. Checkpoints have
 // ascending numbers; not all need complete.
 //
 // The input after those elements has to come in the same order after a restart: each element then gets the number that it had.
-// (An element in another's place would have the answer of that one, or ErrMismatch where the called side compares fingerprints.)
+// (An element in another's place would have the answer of that one, or ErrMismatch where the called side compares
+// fingerprints.)
 func (t *Tracker) Snapshot(checkpoint uint64) []byte {
 	t.mu.Lock()
 	defer t.mu.Unlock()
@@ -150,8 +152,8 @@ func (t *Tracker) Completed(checkpoint uint64) {
 	t.unlockAndNotify()
 }
 
-// requestLocked returns what asks for a checkpoint if one would let elements in: the first one, or one that releases numbers. Else
-// nil.
+// requestLocked returns what asks for a checkpoint if one would let elements in: the first one, or one that releases numbers.
+// Else nil.
 func (t *Tracker) requestLocked() func() {
 	s := &t.saved
 	if s.request == nil || s.requested || t.roomLocked() || len(s.ended) == 0 && (s.durable || s.asked) {

@@ -28,18 +28,18 @@
 //
 // # Guarantees
 //
-// A partition has one owner (law P1). When it is revoked, its pipeline is suspended: a checkpoint takes along what is in flight, and
-// the next owner goes on from there. When it is lost, the context of its pipeline ends at once. A worker that was stopped for
-// longer than its lease cannot notice that in time. Then the store refuses its checkpoints, so its [checkpoint.Output] is
-// not asked to publish, and the run ends with [checkpoint.ErrFenced].
+// A partition has one owner (law P1). When it is revoked, its pipeline is suspended: a checkpoint takes along what is in
+// flight, and the next owner goes on from there. When it is lost, the context of its pipeline ends at once. A worker that was
+// stopped for longer than its lease cannot notice that in time. Then the store refuses its checkpoints, so its
+// [checkpoint.Output] is not asked to publish, and the run ends with [checkpoint.ErrFenced].
 //
-// So each element is in the output of its partition once, as with one pipeline. Its call may be made again, as after a crash. Calls
-// that were under way when a partition was lost end with their contexts: give ctx to the operators (asyncop.WithContext), or
-// they go on.
+// So each element is in the output of its partition once, as with one pipeline. Its call may be made again, as after a crash.
+// Calls that were under way when a partition was lost end with their contexts: give ctx to the operators (asyncop.WithContext),
+// or they go on.
 //
 // # Failures
 //
-// A pipeline that fails is started again from its last checkpoint, after a back-off of 1 s that doubles up to a minute. It begins
-// anew after a run that has completed a checkpoint. So a partition that cannot be processed holds up no other one; its
+// A pipeline that fails is started again from its last checkpoint, after a back-off of 1 s that doubles up to a minute. It
+// begins anew after a run that has completed a checkpoint. So a partition that cannot be processed holds up no other one; its
 // errors are logged.
 package partitions

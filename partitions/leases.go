@@ -20,12 +20,12 @@ import (
 )
 
 // Leases is an [Assigner] that shares partitions out between all workers with the same locks, group and partitions: evenly, up
-// to one. A worker that joins gets its share from the others, which suspend what they give up. The share of a worker that leaves is
-// free at once, that of one that dies when its lease has ended.
+// to one. A worker that joins gets its share from the others, which suspend what they give up. The share of a worker that
+// leaves is free at once, that of one that dies when its lease has ended.
 //
-// Each partition has a lock, whose fencing number is the epoch, and so has each worker. A worker extends its locks three times within
-// their lease. It loses a partition when another one has the lock, or when it could not extend it within nine tenths of the lease by
-// its own clock.
+// Each partition has a lock, whose fencing number is the epoch, and so has each worker. A worker extends its locks three times
+// within their lease. It loses a partition when another one has the lock, or when it could not extend it within nine tenths of
+// the lease by its own clock.
 type Leases struct {
 	Locks      lock.Locks // required
 	Group      string     // begins the names of the locks; required

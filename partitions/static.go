@@ -24,7 +24,8 @@ func (s static) Run(ctx context.Context, h Handler) error {
 }
 
 // Dirs returns stores for workers on one machine: a directory within dir for each partition, which Open makes. The owner of a
-// partition locks its directory, and another worker waits until that process has closed it or has ended. So epochs are not needed.
+// partition locks its directory, and another worker waits until that process has closed it or has ended. So epochs are not
+// needed.
 func Dirs(dir string) Stores { return dirs(dir) }
 
 type dirs string

@@ -22,7 +22,7 @@
 // on with what is left.
 //
 // A merge returns what was there when it began. An entry that fails again comes back with its history and a higher number of
-// merges; [Config.MaxMerges] ends that loop. An entry whose outcome is unknown stays unless [Config.OutcomeUnknown] is set:
-// its call may have taken effect, and would be repeated, under another id. Where the called side still remembers the call (Meta.Remembered),
-// the entry returns without that, and the call is made under the same id.
+// merges; [Config.MaxMerges] ends that loop. An entry whose outcome is unknown stays unless [Config.OutcomeUnknown] is set: its
+// call may have taken effect, and would be repeated, under another id. Where the called side still remembers the call
+// (Meta.Remembered), the entry returns without that, and the call is made under the same id.
 package deadletters

@@ -18,8 +18,8 @@ import (
 	"github.com/weirflow/weir/strategies"
 )
 
-// Short waits stay in the operator. An element whose next delay is long leaves it, and so does one while too many wait (law D4): not as a delayed
-// result, but as a failure, so an ordered operator goes on.
+// Short waits stay in the operator. An element whose next delay is long leaves it, and so does one while too many wait (law
+// D4): not as a delayed result, but as a failure, so an ordered operator goes on.
 func TestWhatLeavesTheOperator(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		c, s := config()

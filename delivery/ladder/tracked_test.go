@@ -145,8 +145,9 @@ func receive(ctx context.Context, source delivery.Source[string]) func(func(deli
 func always(*http.Request) bool { return true }
 func never(*http.Request) bool  { return false }
 
-// Law X1: a call that was in doubt is made again on another worker, under the same client and number and with a higher attempt, so it has one
-// effect. Also if the worker was killed before it handed the message over, and nothing but its source knows of it.
+// Law X1: a call that was in doubt is made again on another worker, under the same client and number and with a higher attempt,
+// so it has one effect. Also if the worker was killed before it handed the message over, and nothing but its source knows of
+// it.
 func TestACallInDoubtKeepsItsID(t *testing.T) {
 	c, s := config()
 	c.Layers = []ladder.Layer{{Queue: "1m", Delay: 300 * time.Millisecond}}
@@ -274,8 +275,8 @@ func one(t *testing.T, source delivery.Source[string]) delivery.Message[string] 
 	return ms[0]
 }
 
-// A call stays in doubt over visits that prove nothing about it, and its time does not begin anew. A message that comes back too late is
-// not called. Its merge is asked for, and is another request.
+// A call stays in doubt over visits that prove nothing about it, and its time does not begin anew. A message that comes back
+// too late is not called. Its merge is asked for, and is another request.
 func TestWhatIsInDoubtIsRememberedForATime(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		c, s := config()
@@ -349,7 +350,8 @@ func TestMergeOfWhatIsStillRemembered(t *testing.T) {
 	})
 }
 
-// A FLIP-232 strategy proves nothing about calls. Where its predicate asked for another attempt, the user has said that they may be repeated.
+// A FLIP-232 strategy proves nothing about calls. Where its predicate asked for another attempt, the user has said that they
+// may be repeated.
 func TestFailuresUnderAFlipStrategy(t *testing.T) {
 	for name, change := range map[string]struct {
 		strategy strategies.AsyncRetryStrategy[string]

@@ -23,8 +23,8 @@
 //
 // A [Store] is what every engine can offer. An [Inspector] can also look into its queues, and move a message from one to
 // another in one step; it needs an index, as databases have one. [NewMemory] is for tests; ext/sqlite/sqlitestore keeps queues
-// for the workers of one machine, ext/postgres/pgstore and ext/jetstream/jsstore for those of many. Package deliverytest checks a store of
-// your own.
+// for the workers of one machine, ext/postgres/pgstore and ext/jetstream/jsstore for those of many. Package deliverytest checks
+// a store of your own.
 //
 // # Sources and sinks
 //

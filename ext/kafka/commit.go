@@ -83,8 +83,8 @@ func (s *Source[T]) failed(what string, err error) {
 	wake(s.given)
 }
 
-// isRebalance says whether a commit was refused since the group is being rebalanced. What was not committed then is committed after it, or is
-// delivered again elsewhere.
+// isRebalance says whether a commit was refused since the group is being rebalanced. What was not committed then is committed
+// after it, or is delivered again elsewhere.
 func isRebalance(err error) bool {
 	for _, e := range []error{kerr.RebalanceInProgress, kerr.IllegalGeneration, kerr.UnknownMemberID, kerr.StaleMemberEpoch, kerr.FencedMemberEpoch} {
 		if errors.Is(err, e) {

@@ -140,8 +140,8 @@ func (s *Source[T]) arrive(p *part, e *entry) {
 	s.ready = append(s.ready, e)
 }
 
-// restart forgets what is known of a partition behind an offset to which its consumer was set back: by a reset, or since the log was cut. It is
-// delivered again. Called with mu held.
+// restart forgets what is known of a partition behind an offset to which its consumer was set back: by a reset, or since the
+// log was cut. It is delivered again. Called with mu held.
 func (s *Source[T]) restart(p *part, offset int64) {
 	s.detach(p)
 	p.progress, p.delays, p.entries, p.busy = offsets.New(offset, nil), nil, map[int64]*entry{}, 0
@@ -152,7 +152,8 @@ func same(a, b *kgo.Record) bool {
 	return a.Timestamp.Equal(b.Timestamp) && a.LeaderEpoch == b.LeaderEpoch
 }
 
-// revoked gives partitions up: what is in flight of them may be settled within a time, and is committed; then the next owner gets them.
+// revoked gives partitions up: what is in flight of them may be settled within a time, and is committed; then the next owner
+// gets them.
 func (s *Source[T]) revoked(_ context.Context, _ *kgo.Client, m map[string][]int32) {
 	parts := s.leave(m)
 	if len(parts) == 0 {

@@ -19,8 +19,9 @@ import (
 	"github.com/weirflow/weir/delivery"
 )
 
-// TestRebalances lets workers join, leave and die while keyed messages are worked on. None is lost. Where all workers leave in order, and are
-// given the time to settle, none is doubled, and the messages of a key are done in order. WEIR_LONG=1 runs 50 rebalances.
+// TestRebalances lets workers join, leave and die while keyed messages are worked on. None is lost. Where all workers leave in
+// order, and are given the time to settle, none is doubled, and the messages of a key are done in order. WEIR_LONG=1 runs 50
+// rebalances.
 func TestRebalances(t *testing.T) {
 	rebalances, messages := 6, 600
 	if os.Getenv("WEIR_LONG") != "" {

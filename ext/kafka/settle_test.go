@@ -398,8 +398,8 @@ func drain(t testing.TB, d time.Duration, sources ...*Source[string]) (all []str
 	return all
 }
 
-// TestLostPartition checks laws P1 and D2: nothing is committed for a partition that was lost, and what still runs here does not
-// run a second time when it comes back.
+// TestLostPartition checks laws P1 and D2: nothing is committed for a partition that was lost, and what still runs here does
+// not run a second time when it comes back.
 func TestLostPartition(t *testing.T) {
 	c := newCluster(t, 1, "orders")
 	c.produce("orders", 1, "0", "1", "2")

@@ -25,15 +25,15 @@ const maxPoll = 100
 
 var errClosed = errors.New("kafka: the source is closed")
 
-// Source returns the records of topics as messages, as a member of a consumer group: a [delivery.Source]. Sources of a group, on any number of
-// machines, share the partitions.
+// Source returns the records of topics as messages, as a member of a consumer group: a [delivery.Source]. Sources of a group,
+// on any number of machines, share the partitions.
 //
 // Of each partition it commits the lowest offset that is not settled. What is settled above it goes into the metadata of the
 // commit, so the next owner of the partition does not deliver it again. Before the metadata is full, the source stops fetching
 // that partition until something is settled.
 //
-// A message that was nacked waits in memory and is delivered again by this source, later messages of its partition meanwhile. The time until
-// which it waits is committed, too. A message whose header Weir-Due is in the future waits in the same way.
+// A message that was nacked waits in memory and is delivered again by this source, later messages of its partition meanwhile.
+// The time until which it waits is committed, too. A message whose header Weir-Due is in the future waits in the same way.
 type Source[T any] struct {
 	client *kgo.Client
 	codec  codec.Codec[T]
@@ -65,8 +65,8 @@ type Source[T any] struct {
 
 var _ delivery.Source[int] = (*Source[int])(nil)
 
-// NewSource returns a source of the topics for a group. Values are decoded from those of the records. It panics if an argument is nil or empty;
-// the error is that of the options of the client. The source must be closed.
+// NewSource returns a source of the topics for a group. Values are decoded from those of the records. It panics if an argument
+// is nil or empty; the error is that of the options of the client. The source must be closed.
 func NewSource[T any](group string, topics []string, c codec.Codec[T], opts ...SourceOption) (*Source[T], error) {
 	nils.Refuse("kafka: NewSource", "codec", c)
 	if group == "" || len(topics) == 0 || slices.Contains(topics, "") {
@@ -292,7 +292,8 @@ func (s *Source[T]) stop(e *entry) bool {
 	return true
 }
 
-// wait lets a message wait in memory. That of a partition that is being given up is not delivered here any more. Called with mu held.
+// wait lets a message wait in memory. That of a partition that is being given up is not delivered here any more. Called with mu
+// held.
 func (s *Source[T]) wait(e *entry, d time.Duration) {
 	e.state = waiting
 	if !e.part.leaving {

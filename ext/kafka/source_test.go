@@ -11,8 +11,8 @@ import (
 	"github.com/weirflow/weir/delivery/deliverytest"
 )
 
-// TestSource runs the suite. What it has for sources that share a queue does not fit: a partition has one owner, and what that one gives back it
-// gets again. TestRebalances has that.
+// TestSource runs the suite. What it has for sources that share a queue does not fit: a partition has one owner, and what that
+// one gives back it gets again. TestRebalances has that.
 func TestSource(t *testing.T) {
 	const partitions = 3
 	deliverytest.RunSource(t, func(t *testing.T) deliverytest.Queue[string] {

@@ -18,8 +18,7 @@ import (
 	"github.com/weirflow/weir/internal/group"
 )
 
-// DB is an SQLite database: one writer, several readers. It is safe for concurrent
-// use.
+// DB is an SQLite database: one writer, several readers. It is safe for concurrent use.
 type DB struct {
 	writer, reader *sql.DB
 	group          group.Group[*write]
@@ -35,9 +34,8 @@ type config struct {
 // Option changes how [Open] opens a database.
 type Option func(*config)
 
-// WithSynchronousNormal makes a commit cheaper, since it does not wait for the disk. What
-// was committed last may be lost in a power cut, but the database stays whole. By default
-// synchronous is FULL.
+// WithSynchronousNormal makes a commit cheaper, since it does not wait for the disk. What was committed last may be lost in a
+// power cut, but the database stays whole. By default synchronous is FULL.
 func WithSynchronousNormal() Option {
 	return func(c *config) { c.synchronous = "NORMAL" }
 }
@@ -118,13 +116,11 @@ func open(ctx context.Context, dsn string, conns int) (*sql.DB, error) {
 	return db, nil
 }
 
-// Writer returns the pool with the one connection that writes. BeginTx takes the write
-// lock. A goroutine that holds a transaction must not ask the pool for another
-// connection, nor call [DB.Write]: it would wait for itself.
+// Writer returns the pool with the one connection that writes. BeginTx takes the write lock. A goroutine that holds a
+// transaction must not ask the pool for another connection, nor call [DB.Write]: it would wait for itself.
 func (db *DB) Writer() *sql.DB { return db.writer }
 
-// Reader returns the pool of the connections that read. They see what is committed when
-// their transaction begins.
+// Reader returns the pool of the connections that read. They see what is committed when their transaction begins.
 func (db *DB) Reader() *sql.DB { return db.reader }
 
 // Close closes the database. Calls of Write that wait return an error.

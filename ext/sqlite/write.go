@@ -33,10 +33,9 @@ type statements struct {
 	wanted   []string // to be prepared before the next transaction
 }
 
-// Tx is the transaction of a call of [DB.Write]. It belongs to that call and cannot be
-// committed or rolled back by hand: the function's error decides. Its statements stay
-// prepared. Contexts carry values only: a statement that is broken off would roll back
-// what others did in the same transaction.
+// Tx is the transaction of a call of [DB.Write]. It belongs to that call and cannot be committed or rolled back by hand: the
+// function's error decides. Its statements stay prepared. Contexts carry values only: a statement that is broken off would roll
+// back what others did in the same transaction.
 //
 // After an error of a statement the call fails: SQLite may have rolled back the transaction, and what came next would
 // be committed at once.
@@ -52,10 +51,9 @@ type shared struct {
 	stmts      map[string]*sql.Stmt // those of this transaction
 }
 
-// Write runs fn in a transaction, which it may share with other calls, and returns when
-// that is committed or rolled back. fn must do nothing but its statements and close its
-// rows: all writers wait for it. An error or panic of fn undoes what fn did, and is
-// returned. The others are then run a second time, so fn sets what it returns and adds nothing up.
+// Write runs fn in a transaction, which it may share with other calls, and returns when that is committed or rolled back. fn
+// must do nothing but its statements and close its rows: all writers wait for it. An error or panic of fn undoes what fn did,
+// and is returned. The others are then run a second time, so fn sets what it returns and adds nothing up.
 //
 // A ctx that ends while the call waits for its turn ends it; later on, fn decides.
 func (db *DB) Write(ctx context.Context, fn func(ctx context.Context, tx *Tx) error) error {
@@ -193,8 +191,7 @@ func (t *Tx) ExecContext(ctx context.Context, query string, args ...any) (sql.Re
 	return result, err
 }
 
-// QueryContext runs a statement that returns rows. They must be read and closed before the
-// function returns.
+// QueryContext runs a statement that returns rows. They must be read and closed before the function returns.
 func (t *Tx) QueryContext(ctx context.Context, query string, args ...any) (*sql.Rows, error) {
 	ctx, err := t.usable(ctx)
 	if err != nil {

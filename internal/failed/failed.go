@@ -37,8 +37,8 @@ func History[T any](ctx context.Context, f asyncop.Failure[T], now time.Time) de
 	return meta
 }
 
-// Ambiguous says whether the call of a failure may have taken effect, and must not happen twice. A FLIP-232 strategy proves nothing about
-// either; but where its predicate asked for another attempt, the user has said that such a call may be repeated.
+// Ambiguous says whether the call of a failure may have taken effect, and must not happen twice. A FLIP-232 strategy proves
+// nothing about either; but where its predicate asked for another attempt, the user has said that such a call may be repeated.
 func Ambiguous[T any](f asyncop.Failure[T]) bool {
 	switch f.Verdict {
 	case strategies.Refused, strategies.Finishing, strategies.OverBudget, strategies.TooManyWaiting:
@@ -48,8 +48,8 @@ func Ambiguous[T any](f asyncop.Failure[T]) bool {
 	}
 }
 
-// Afresh makes a dead letter's history that of a message which returns, as for a first visit. A call in doubt whose request is not
-// remembered any more is forgotten, since a person lets it return all the same: its next call is another request.
+// Afresh makes a dead letter's history that of a message which returns, as for a first visit. A call in doubt whose request is
+// not remembered any more is forgotten, since a person lets it return all the same: its next call is another request.
 func Afresh(meta *delivery.Meta, now time.Time) {
 	meta.Visit, meta.Attempts = 0, 0
 	meta.Merges++

@@ -23,8 +23,8 @@ func NewTogether[T any](limit, parallel int, run func(take func() []T) error) *T
 	return t
 }
 
-// Do runs a value with others and returns the error of the batch. An error may be the fault of one value: then each of several runs
-// again by itself. If ctx ends before the value runs, Do returns its cause.
+// Do runs a value with others and returns the error of the batch. An error may be the fault of one value: then each of several
+// runs again by itself. If ctx ends before the value runs, Do returns its cause.
 func (t *Together[T]) Do(ctx context.Context, value T) error {
 	c := &call[T]{value: value}
 	if err := t.group.Do(ctx, c); err != nil {

@@ -246,7 +246,7 @@ func (b *bench) takeover() {
 	assert.Equal(b, 2, b.effects("first"))
 	assert.Equal(b, 2, b.effects("third"))
 
-	// A run that is slow while nobody takes over goes on.
+	// A run that is slow while no other takes over goes on.
 	p.between = func(context.Context, *keys.Run) error { b.clock.Add(time.Hour); return nil }
 	_, err = o.Do(b.Context(), request("a", "slow"))
 	require.NoError(b, err)
@@ -555,7 +555,7 @@ func (b *bench) reap() {
 	expect(1, 0)
 }
 
-// A request that nobody repeats is completed, once.
+// A request that no client repeats is completed, once.
 func (b *bench) complete() {
 	broken := errors.New("broken")
 	p := &phases{call: func(string) error { return broken }}

@@ -76,8 +76,8 @@ func (t *Token[E]) DeadlineAt() time.Duration { return t.deadline }
 // Completed reports whether the outcome has been handed in.
 func (t *Token[E]) Completed() bool { return t.state.Load()&completed != 0 }
 
-// Report returns the latest stage that was reported, whether a client has a request in doubt, and whether the servers of all such
-// requests recognise them.
+// Report returns the latest stage that was reported, whether a client has a request in doubt, and whether the servers of all
+// such requests recognise them.
 func (t *Token[E]) Report() (stage predicates.Stage, inDoubt, tracked bool) {
 	state := t.state.Load()
 	return stageIn(state), doubtIn(state), trackedIn(state)
@@ -228,9 +228,9 @@ func (t *Token[E]) Returned() {
 // HasReturned reports whether the function which occupied the attempt has returned.
 func (t *Token[E]) HasReturned() bool { return t.state.Load()&returned != 0 }
 
-// release gives the permit back that operators share, if bits have brought that about: the attempt is over, and no function of it
-// runs. Other than its operator's own permit it does not wait for the loop. Called for attempts only, and by publish for handlers,
-// which have no number.
+// release gives the permit back that operators share, if bits have brought that about: the attempt is over, and no function of
+// it runs. Other than its operator's own permit it does not wait for the loop. Called for attempts only, and by publish for
+// handlers, which have no number.
 func (t *Token[E]) release(before, bits uint32) {
 	if s := t.host.Share; s != nil && t.number > 0 && overBy(before, bits) {
 		s.Release()

@@ -37,7 +37,8 @@ func (c *ending) Value(key any) any {
 // WithMessage returns a context that knows a message.
 func WithMessage(c context.Context, m Message) context.Context { return &message{c, m} }
 
-// WithoutMessage returns the values of the context of an operator. That knows no message, although it may run inside of a call for one.
+// WithoutMessage returns the values of the context of an operator. That knows no message, although it may run inside of a call
+// for one.
 func WithoutMessage(c context.Context) context.Context {
 	if c.Value(metakey.Key{}) == nil {
 		return c

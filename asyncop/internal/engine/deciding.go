@@ -47,8 +47,8 @@ func (g *Engine[IN, OUT]) judge(
 	g.decided(e, failed, &d, nil)
 }
 
-// verdict shows an outcome to the policy, and asks a strategy that does not block. It writes the decision to d, unless the strategy is
-// still to be asked.
+// verdict shows an outcome to the policy, and asks a strategy that does not block. It writes the decision to d, unless the
+// strategy is still to be asked.
 func (g *Engine[IN, OUT]) verdict(
 	e *queue.Entry[Slot[IN, OUT]], a *call.Attempt[*queue.Entry[Slot[IN, OUT]], OUT], failed error, timeout *timedOut,
 	d *decision.Decision,

@@ -99,7 +99,8 @@ func (s *Slot[IN, OUT]) settled() bool {
 	return s.phase == ended || s.phase == done && len(s.results()) == 0
 }
 
-// holds reports whether a checkpoint holds an element of the queue. The source will send the marker of the end of the input again.
+// holds reports whether a checkpoint holds an element of the queue. The source will send the marker of the end of the input
+// again.
 func (g *Engine[IN, OUT]) holds(s *Slot[IN, OUT]) bool {
 	return !s.settled() && (s.phase != controlElement || !g.IsEndOfInput(s.extra.rare.held))
 }
@@ -148,7 +149,8 @@ func (g *Engine[IN, OUT]) restoreRecord(it Item[IN, OUT], number int64) {
 	}
 }
 
-// timeoutFailsRun reports whether an element that has no time left when it is restored would fail the run, and every restart after it.
+// timeoutFailsRun reports whether an element that has no time left when it is restored would fail the run, and every restart
+// after it.
 func (g *Engine[IN, OUT]) timeoutFailsRun() bool { return g.Handle == nil && g.OnFailure == FailRun }
 
 // restoreFromScratch goes on with a record that keeps nothing but the rest of its back-off.
@@ -211,8 +213,8 @@ func (g *Engine[IN, OUT]) timeWith(it Item[IN, OUT], left, timeout time.Duration
 	return left
 }
 
-// resumeWait lets a restored element wait for the rest of its back-off (law C3), or starts it. Law A5: after the end of the input
-// only what a server demanded is waited for.
+// resumeWait lets a restored element wait for the rest of its back-off (law C3), or starts it. Law A5: after the end of the
+// input only what a server demanded is waited for.
 func (g *Engine[IN, OUT]) resumeWait(e *queue.Entry[Slot[IN, OUT]], it Item[IN, OUT]) {
 	if it.Wait <= 0 || g.noRetries && it.Retry&Demanded == 0 {
 		g.startNew(e)

@@ -1,5 +1,5 @@
-// Package embedded runs a NATS server with JetStream in the process of the program, without a port: queues for the workers of one
-// process, and the same engine in tests as in production.
+// Package embedded runs a NATS server with JetStream in the process of the program, without a port: queues for the workers of
+// one process, and the same engine in tests as in production.
 //
 //	server, err := embedded.Start(dir)
 //	if err != nil {
@@ -17,9 +17,9 @@
 //
 // # Guarantees
 //
-// What the server has confirmed is on disk: it syncs each write (SyncAlways), since there is no other server that has a copy. That costs a
-// sync for each message: some thousand a second on a usual disk. A server of a cluster, whose streams have three replicas on machines of
-// their own, can do without: [WithServerOptions].
+// What the server has confirmed is on disk: it syncs each write (SyncAlways), since there is no other server that has a copy.
+// That costs a sync for each message: some thousand a second on a usual disk. A server of a cluster, whose streams have three
+// replicas on machines of their own, can do without: [WithServerOptions].
 //
 // A directory belongs to one server at a time: Start refuses one that another server has open, in this process or another one.
 package embedded

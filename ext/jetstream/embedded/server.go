@@ -50,8 +50,8 @@ func WithServerOptions(change func(o *server.Options)) Option {
 	return func(s *settings) { s.options = append(s.options, change) }
 }
 
-// Start starts a server that keeps its streams in a directory, which it makes if need be. It returns when the server is ready. The server
-// must be closed.
+// Start starts a server that keeps its streams in a directory, which it makes if need be. It returns when the server is ready.
+// The server must be closed.
 func Start(dir string, opts ...Option) (*Server, error) {
 	if dir == "" {
 		return nil, errors.New("embedded: a server without a directory")

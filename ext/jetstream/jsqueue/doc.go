@@ -1,5 +1,5 @@
-// Package jsqueue has a source and a sink of messages (package delivery) over streams of NATS JetStream. Any number of workers share the
-// messages of one durable pull consumer; each message is acknowledged when all that was made of it is safe.
+// Package jsqueue has a source and a sink of messages (package delivery) over streams of NATS JetStream. Any number of workers
+// share the messages of one durable pull consumer; each message is acknowledged when all that was made of it is safe.
 //
 //	consumer, err := js.CreateOrUpdateConsumer(ctx, "orders", jetstream.ConsumerConfig{
 //		Durable: "billing", AckPolicy: jetstream.AckExplicitPolicy, AckWait: 30 * time.Second, MaxAckPending: 1000,
@@ -12,12 +12,13 @@
 //
 // # Guarantees
 //
-// A message is delivered at least once. The server has confirmed a verdict before the source forgets the message, and has confirmed what
-// a sink has published before Put returns. Values have the id of their message as Nats-Msg-Id: what is published again within the time window of the
-// stream (jetstream.StreamConfig.Duplicates, 2 minutes by default, over all subjects of the stream) is stored once.
+// A message is delivered at least once. The server has confirmed a verdict before the source forgets the message, and has
+// confirmed what a sink has published before Put returns. Values have the id of their message as Nats-Msg-Id: what is published
+// again within the time window of the stream (jetstream.StreamConfig.Duplicates, 2 minutes by default, over all subjects of the
+// stream) is stored once.
 //
-// While a message is in flight its lease, the AckWait of the consumer, is extended. A worker that is killed, or stopped for longer than
-// that, loses its messages to other workers.
+// While a message is in flight its lease, the AckWait of the consumer, is extended. A worker that is killed, or stopped for
+// longer than that, loses its messages to other workers.
 //
 // # Settings of the consumer
 //
@@ -28,12 +29,13 @@
 //
 // # Delays
 //
-// A message that was nacked with a delay is not delivered before the delay is over (law D3), over restarts of the server too, and while its
-// source is open not much later. If that was closed or killed, it comes a second later at most. The server rounds what it keeps of delays down to
-// seconds, so the source adds one, and asks for the message itself when the delay is over.
+// A message that was nacked with a delay is not delivered before the delay is over (law D3), over restarts of the server too,
+// and while its source is open not much later. If that was closed or killed, it comes a second later at most. The server rounds
+// what it keeps of delays down to seconds, so the source adds one, and asks for the message itself when the delay is over.
 //
 // # Permissions
 //
-// A worker publishes to $JS.API.CONSUMER.MSG.NEXT.<stream>.<consumer>, $JS.API.CONSUMER.INFO.<stream>.<consumer>, $JS.ACK.<stream>.<consumer>.>
-// and the subjects of its sink, and subscribes to _INBOX.>. Connections, credentials and TLS are the caller's: nothing of them is in logs or errors.
+// A worker publishes to $JS.API.CONSUMER.MSG.NEXT.<stream>.<consumer>, $JS.API.CONSUMER.INFO.<stream>.<consumer>,
+// $JS.ACK.<stream>.<consumer>.> and the subjects of its sink, and subscribes to _INBOX.>. Connections, credentials and TLS are
+// the caller's: nothing of them is in logs or errors.
 package jsqueue

@@ -21,8 +21,8 @@ import (
 // ErrNotTheOnlyWriter is matched by the error of Put if [WithOnlyWriter] is set and another one has published to the stream.
 var ErrNotTheOnlyWriter = errors.New("jsqueue: another one writes to the stream")
 
-// Sink publishes the values of messages, as a [delivery.Sink]. They keep id, key, origin, provider and headers; their visits begin anew. A
-// value that the codec cannot encode, or whose headers cannot be written, is rejected. Safe for concurrent use.
+// Sink publishes the values of messages, as a [delivery.Sink]. They keep id, key, origin, provider and headers; their visits
+// begin anew. A value that the codec cannot encode, or whose headers cannot be written, is rejected. Safe for concurrent use.
 type Sink[T any] struct {
 	js      jetstream.JetStream
 	subject string
@@ -54,9 +54,9 @@ func WithSubject(subject func(meta delivery.Meta) string) SinkOption {
 	return func(s *sinkSettings) { s.subjectOf = subject }
 }
 
-// WithOnlyWriter says that nothing else publishes to the stream. Each message is published only directly behind the one before, so a sink
-// that another process has taken over from publishes nothing any more: Put returns an error that matches [ErrNotTheOnlyWriter], for good. Messages
-// are then published one after the other.
+// WithOnlyWriter says that nothing else publishes to the stream. Each message is published only directly behind the one before,
+// so a sink that another process has taken over from publishes nothing any more: Put returns an error that matches
+// [ErrNotTheOnlyWriter], for good. Messages are then published one after the other.
 func WithOnlyWriter(stream string) SinkOption {
 	if stream == "" {
 		panic("jsqueue: WithOnlyWriter: the stream has no name")

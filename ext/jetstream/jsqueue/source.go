@@ -30,11 +30,11 @@ var errSourceClosed = errors.New("jsqueue: the source is closed")
 
 // Source returns the messages of a durable pull consumer, as a [delivery.Source]. Any number of sources share a consumer.
 //
-// The id of a message is that in its headers, if a weir sink has published it; else it is made of the names of the stream and the sequence
-// number. The header Nats-Subject of its Meta is the subject.
+// The id of a message is that in its headers, if a weir sink has published it; else it is made of the names of the stream and
+// the sequence number. The header Nats-Subject of its Meta is the subject.
 //
-// A redelivery of a message that is in flight here joins that one (law D2). A connection that breaks and a server that restarts are waited for,
-// and logged; a consumer that is gone is an error of Receive.
+// A redelivery of a message that is in flight here joins that one (law D2). A connection that breaks and a server that restarts
+// are waited for, and logged; a consumer that is gone is an error of Receive.
 type Source[T any] struct {
 	js       jetstream.JetStream
 	consumer jetstream.Consumer
@@ -65,7 +65,8 @@ type Source[T any] struct {
 	released bool                      // what was in flight at Close was given back
 }
 
-// held is a message that was received, and whose verdict the server has not confirmed. All but meta, raw and schema is guarded by Source.mu.
+// held is a message that was received, and whose verdict the server has not confirmed. All but meta, raw and schema is guarded
+// by Source.mu.
 type held struct {
 	seq     uint64
 	msg     jetstream.Msg // the last delivery
@@ -93,8 +94,9 @@ type sourceSettings struct {
 // SourceOption changes a setting of [NewSource].
 type SourceOption func(*sourceSettings)
 
-// WithDeadLetters sets the queue for messages that are rejected or that the codec cannot read: they are put there, and then acknowledged as
-// done for good. Without it they are logged, and stay in the stream if that keeps messages that are acknowledged.
+// WithDeadLetters sets the queue for messages that are rejected or that the codec cannot read: they are put there, and then
+// acknowledged as done for good. Without it they are logged, and stay in the stream if that keeps messages that are
+// acknowledged.
 func WithDeadLetters(s store.Store, queue string) SourceOption {
 	nils.Refuse("jsqueue: WithDeadLetters", "store", s)
 	if queue == "" {
@@ -109,15 +111,15 @@ func WithClock(c clock.Clock) SourceOption {
 	return func(s *sourceSettings) { s.clock = c }
 }
 
-// WithLogger sets the logger; the default is slog.Default(). Dead letters, verdicts that were not confirmed and a server that does not answer are
-// logged at warn level.
+// WithLogger sets the logger; the default is slog.Default(). Dead letters, verdicts that were not confirmed and a server that
+// does not answer are logged at warn level.
 func WithLogger(l *slog.Logger) SourceOption {
 	nils.Refuse("jsqueue: WithLogger", "logger", l)
 	return func(s *sourceSettings) { s.logger = l }
 }
 
-// NewSource returns a source of the messages of a consumer, which was created with js. The error says which setting of the consumer does not
-// fit. The source must be closed; the connection stays open. It panics if an argument is nil.
+// NewSource returns a source of the messages of a consumer, which was created with js. The error says which setting of the
+// consumer does not fit. The source must be closed; the connection stays open. It panics if an argument is nil.
 func NewSource[T any](ctx context.Context, js jetstream.JetStream, consumer jetstream.Consumer, c codec.Codec[T], opts ...SourceOption) (*Source[T], error) {
 	nils.Refuse("jsqueue: NewSource", "JetStream", js)
 	nils.Refuse("jsqueue: NewSource", "consumer", consumer)
@@ -248,8 +250,8 @@ func (s *Source[T]) fatal(ctx context.Context, err error) error {
 	return nil
 }
 
-// fetch returns what came already and what the server has now, up to n messages. It is not broken off by the context of Receive: what is
-// on its way then would have to wait for the end of its lease.
+// fetch returns what came already and what the server has now, up to n messages. It is not broken off by the context of
+// Receive: what is on its way then would have to wait for the end of its lease.
 func (s *Source[T]) fetch(n int) ([]delivery.Message[T], error) {
 	s.mu.Lock()
 	got := s.buffer[:min(n, len(s.buffer))]
@@ -274,8 +276,8 @@ func (s *Source[T]) fetch(n int) ([]delivery.Message[T], error) {
 	return nil, err
 }
 
-// pull asks the server for one message, if no such request is under way. A Receive that is cancelled leaves it there: a message that comes
-// when no Receive waits any more is given back.
+// pull asks the server for one message, if no such request is under way. A Receive that is cancelled leaves it there: a message
+// that comes when no Receive waits any more is given back.
 func (s *Source[T]) pull() {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -348,8 +350,8 @@ type decodeError struct{ error }
 
 func (e *decodeError) Unwrap() error { return e.error }
 
-// hold notes a message. It returns false for one that is in flight here, which goes on with the new delivery (law D2), and for one that came
-// before its delay is over (law D3).
+// hold notes a message. It returns false for one that is in flight here, which goes on with the new delivery (law D2), and for
+// one that came before its delay is over (law D3).
 func (s *Source[T]) hold(h *held) bool {
 	s.mu.Lock()
 	defer s.mu.Unlock()

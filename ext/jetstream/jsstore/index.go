@@ -13,8 +13,8 @@ import (
 	"github.com/nats-io/nats.go/jetstream"
 )
 
-// index has when each message of a queue can be taken: what the headers in the stream say, and what this store has changed. It may be
-// behind, so each message is read before it is taken.
+// index has when each message of a queue can be taken: what the headers in the stream say, and what this store has changed. It
+// may be behind, so each message is read before it is taken.
 type index struct {
 	consumer jetstream.Consumer
 	iterator jetstream.MessagesContext

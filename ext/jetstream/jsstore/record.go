@@ -18,8 +18,8 @@ import (
 	"github.com/weirflow/weir/internal/varint"
 )
 
-// headerState is the header with the state of a message: a letter, and numbers of 16 hexadecimal digits. All have one length, so that a
-// change of state fits into a stream that is full.
+// headerState is the header with the state of a message: a letter, and numbers of 16 hexadecimal digits. All have one length,
+// so that a change of state fits into a stream that is full.
 const headerState = "Weir-State"
 
 // The letters.

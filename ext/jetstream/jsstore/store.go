@@ -23,15 +23,16 @@ import (
 const (
 	maxBatch = 1000 // messages of a transaction: the server's bound
 
-	// goneFor is how long the server keeps the mark of a message that was moved: until the indexes have seen it. It does no harm later.
+	// goneFor is how long the server keeps the mark of a message that was moved: until the indexes have seen it. It does no
+	// harm later.
 	goneFor = time.Minute
 
 	// trust is how long the difference between the clocks of the server and of this machine is taken to be as it was.
 	trust = 10 * time.Second
 )
 
-// StreamConfig returns what a store needs of its stream, for one server. What may be changed: Replicas, MaxBytes, MaxMsgs, Placement,
-// Description, Metadata. The name has no dots, spaces and wildcards.
+// StreamConfig returns what a store needs of its stream, for one server. What may be changed: Replicas, MaxBytes, MaxMsgs,
+// Placement, Description, Metadata. The name has no dots, spaces and wildcards.
 func StreamConfig(name string) jetstream.StreamConfig {
 	return jetstream.StreamConfig{
 		Name:               name,
@@ -343,7 +344,8 @@ func (s *Store) look(ctx context.Context, p *put) error {
 // maxTries bounds how often something is tried whose messages change each time.
 const maxTries = 100
 
-// transact puts messages that are not there, and marks records as gone, in one transaction. It returns errChanged if a record has changed.
+// transact puts messages that are not there, and marks records as gone, in one transaction. It returns errChanged if a record
+// has changed.
 func (s *Store) transact(ctx context.Context, puts []put, moved []*record) error {
 	for range maxTries {
 		var ms []*nats.Msg
@@ -608,7 +610,8 @@ func (s *Store) Release(ctx context.Context, delay time.Duration, leases ...stor
 	})
 }
 
-// Done implements [store.Store]. A sequence number is that of one state, so to remove by it is to remove what was taken, or nothing.
+// Done implements [store.Store]. A sequence number is that of one state, so to remove by it is to remove what was taken, or
+// nothing.
 func (s *Store) Done(ctx context.Context, leases ...store.Lease) error {
 	return s.do(ctx, func() error {
 		done := make([]bool, len(leases))

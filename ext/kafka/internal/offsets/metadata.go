@@ -42,8 +42,8 @@ func size(x int64) int {
 	return binary.PutUvarint(b[:], uint64(x))
 }
 
-// Full says whether metadata of at most limit characters could become too small, when more records arrive and whatever is open is settled
-// in the worst order.
+// Full says whether metadata of at most limit characters could become too small, when more records arrive and whatever is open
+// is settled in the worst order.
 func (p *Progress) Full(limit, more int) bool {
 	if p.open == 0 {
 		return false // then a record can always come
@@ -60,8 +60,9 @@ func (p *Progress) Full(limit, more int) bool {
 	return n+(p.open+more)*(1+size(span)) > bytesIn(limit)-reserved
 }
 
-// Encode returns metadata of at most limit characters: the settled spans above Low, and delays. What does not fit is left out or later, never
-// the other way: the last spans are missing, so that what is settled is delivered again; delays are longer. The delays are in order.
+// Encode returns metadata of at most limit characters: the settled spans above Low, and delays. What does not fit is left out
+// or later, never the other way: the last spans are missing, so that what is settled is delivered again; delays are longer. The
+// delays are in order.
 func (p *Progress) Encode(delays []Delay, limit int) string {
 	if len(p.done) == 0 && len(delays) == 0 {
 		return ""
@@ -88,8 +89,8 @@ func (p *Progress) Encode(delays []Delay, limit int) string {
 	return prefix + encoding.EncodeToString(b)
 }
 
-// rounded returns delays that end at multiples of a unit, later ones, never earlier (law D3). Neighbours that end at the same time become one.
-// With the largest unit all become one.
+// rounded returns delays that end at multiples of a unit, later ones, never earlier (law D3). Neighbours that end at the same
+// time become one. With the largest unit all become one.
 func rounded(delays []Delay, unit int64) (out []Delay) {
 	for _, d := range delays {
 		if over := d.Due % unit; over > 0 && unit < math.MaxInt64 {

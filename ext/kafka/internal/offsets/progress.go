@@ -8,8 +8,8 @@ import (
 // Span is the offsets from From up to and without To.
 type Span struct{ From, To int64 }
 
-// Progress is what has arrived of a partition, and what of it is settled. Offsets that never arrive (compaction has removed them, or they are
-// markers of transactions) count as settled as soon as a later one arrives. It has one owner.
+// Progress is what has arrived of a partition, and what of it is settled. Offsets that never arrive (compaction has removed
+// them, or they are markers of transactions) count as settled as soon as a later one arrives. It has one owner.
 type Progress struct {
 	low  int64  // all below is settled
 	next int64  // behind the last record that has arrived
