@@ -1,0 +1,27 @@
+// Package blobcheckpoint keeps checkpoints in object storage (gocloud.dev/blob): S3 and what is compatible with it, Google Cloud Storage,
+// Azure, for pipelines that any of several machines may run.
+//
+//	bucket, err := blob.OpenBucket(ctx, "s3://flights?region=eu-central-1") // import _ "gocloud.dev/blob/s3blob"
+//	…
+//	stores := blobcheckpoint.New(bucket, "checkpoints")
+//	err = partitions.Run(ctx, partitions.Config{Stores: stores, …})
+//
+// A pipeline alone opens its own store: stores.Open(ctx, "flights", 0).
+//
+// # Guarantees
+//
+// Those of [checkpoint.Store], as durable as the storage. It must be strongly consistent, in its lists too, and write an object only
+// if there is none of its name (If-None-Match), as those three do; ask for both before you use another one. Gocloud's driver for files
+// looks and writes in two steps: it is for tests with one store at a time.
+//
+// The objects of a pipeline are numbered without gaps: each store that is opened takes the next number, and so does each checkpoint. A
+// number that another store has taken fences this one (law P1). So does a higher number that stands there after a write, since
+// the lower ones are removed in time. An epoch that is lower than one before is refused.
+//
+// # Objects
+//
+// They are named by the prefix, the pipeline (path escaped) and the number of 20 digits. Each begins with a line of text: the epoch, the
+// store, and the number of the checkpoint, which follows as [checkpoint.Snapshot.WriteTo] writes it. A worker needs to list, read, write
+// and delete them. A Save costs a write and a list, and a removal for each object that is not kept. An object whose first line is
+// damaged is an error of Open, until it is removed by hand.
+package blobcheckpoint

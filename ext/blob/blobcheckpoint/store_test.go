@@ -1,0 +1,159 @@
+package blobcheckpoint_test
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"strings"
+	"sync"
+	"testing"
+
+	"github.com/stretchr/testify/require"
+	"go.uber.org/goleak"
+	"gocloud.dev/blob"
+	"gocloud.dev/blob/fileblob"
+	"gocloud.dev/blob/memblob"
+
+	"github.com/weirflow/weir/checkpoint"
+	"github.com/weirflow/weir/checkpoint/checkpointtest"
+	"github.com/weirflow/weir/checkpoint/participant"
+	"github.com/weirflow/weir/ext/blob/blobcheckpoint"
+)
+
+func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
+
+var background = context.Background()
+
+// buckets are new ones of each driver.
+var buckets = map[string]func(t *testing.T) *blob.Bucket{
+	"memory": func(*testing.T) *blob.Bucket { return memblob.OpenBucket(nil) },
+	"files": func(t *testing.T) *blob.Bucket {
+		t.Helper()
+		b, err := fileblob.OpenBucket(t.TempDir(), nil)
+		require.NoError(t, err)
+		return b
+	},
+}
+
+func TestStore(t *testing.T) {
+	for name, newBucket := range buckets {
+		t.Run(name, func(t *testing.T) {
+			checkpointtest.RunStore(t, func(t *testing.T) checkpointtest.Place {
+				bucket := newBucket(t)
+				t.Cleanup(func() { require.NoError(t, bucket.Close()) })
+				stores := blobcheckpoint.New(bucket, "checkpoints/")
+				open := func() (checkpoint.Store, error) { return stores.Open(background, "a/b", 7) }
+				return checkpointtest.Place{
+					Open: open, TakeOver: open,
+					Damage: func(id uint64) error {
+						return eachObject(bucket, func(key string, b []byte) error {
+							if !strings.Contains(string(b), fmt.Sprintf("number %020d\n", id)) {
+								return nil
+							}
+							b[len(b)-20] ^= 1
+							return bucket.WriteAll(background, key, b, nil)
+						})
+					},
+				}
+			})
+		})
+	}
+}
+
+func eachObject(bucket *blob.Bucket, f func(key string, b []byte) error) error {
+	for it := bucket.List(nil); ; {
+		x, err := it.Next(background)
+		if errors.Is(err, io.EOF) {
+			return nil
+		}
+		if err != nil {
+			return err
+		}
+		b, err := bucket.ReadAll(background, x.Key)
+		if err != nil {
+			return err
+		}
+		if err := f(x.Key, b); err != nil {
+			return err
+		}
+	}
+}
+
+func snapshot(id uint64) *checkpoint.Snapshot {
+	return &checkpoint.Snapshot{ID: id, States: map[string]participant.State{"a": {{1}}}}
+}
+
+// Law P1: a stale owner is refused, also when its next object was removed long ago.
+func TestEpochs(t *testing.T) {
+	for name, newBucket := range buckets {
+		t.Run(name, func(t *testing.T) {
+			bucket := newBucket(t)
+			defer bucket.Close()
+			stores := blobcheckpoint.New(bucket, "", blobcheckpoint.KeepLast(1))
+			stale, err := stores.Open(background, "p", 1)
+			require.NoError(t, err)
+			require.NoError(t, stale.Save(background, snapshot(1)))
+			owner, err := stores.Open(background, "p", 2)
+			require.NoError(t, err)
+			for id := range uint64(5) {
+				require.NoError(t, owner.Save(background, snapshot(2+id)))
+			}
+			objects := 0
+			require.NoError(t, eachObject(bucket, func(string, []byte) error { objects++; return nil }))
+			require.Equal(t, 1, objects, "the others were removed")
+
+			require.ErrorIs(t, stale.Save(background, snapshot(100)), checkpoint.ErrFenced)
+			require.ErrorIs(t, stale.Save(background, snapshot(101)), checkpoint.ErrFenced)
+			_, err = stale.List(background)
+			require.ErrorIs(t, err, checkpoint.ErrFenced)
+			_, err = stores.Open(background, "p", 1)
+			require.ErrorIs(t, err, checkpoint.ErrFenced)
+			require.ErrorContains(t, err, "epoch 2, which is higher than 1")
+
+			latest, _, err := checkpoint.Latest(background, owner)
+			require.NoError(t, err)
+			require.EqualValues(t, 6, latest.ID)
+			require.NoError(t, owner.Save(background, snapshot(7)))
+			_, err = stores.Open(background, "", 1)
+			require.ErrorContains(t, err, "empty")
+		})
+	}
+}
+
+// Of stores that are opened at once, one has the pipeline: numbers grow along the objects.
+func TestOpenAtOnce(t *testing.T) {
+	for name, newBucket := range map[string]func(t *testing.T) *blob.Bucket{"memory": buckets["memory"]} { // the one for files is not atomic
+		t.Run(name, func(t *testing.T) {
+			bucket := newBucket(t)
+			defer bucket.Close()
+			stores := blobcheckpoint.New(bucket, "x")
+			var mu sync.Mutex
+			saved := 0
+			var all sync.WaitGroup
+			for i := range 8 {
+				all.Go(func() {
+					s, err := stores.Open(background, "p", 0)
+					if err != nil {
+						t.Error(err)
+						return
+					}
+					for id := range uint64(10) {
+						if s.Save(background, snapshot(uint64(i)*100+id+1)) == nil {
+							mu.Lock()
+							saved++
+							mu.Unlock()
+						}
+					}
+				})
+			}
+			all.Wait()
+			require.Positive(t, saved)
+			last, err := stores.Open(background, "p", 0)
+			require.NoError(t, err)
+			_, skipped, err := checkpoint.Latest(background, last)
+			require.NoError(t, err)
+			require.Empty(t, skipped)
+		})
+	}
+}
