@@ -7,6 +7,7 @@ import (
 	"math"
 	"math/rand/v2"
 	"slices"
+	"sync/atomic"
 	"time"
 
 	"github.com/benbjohnson/clock"
@@ -48,6 +49,14 @@ type Config[T any] struct {
 	// (predicates.WithTracked). 0: each call in doubt goes to the dead letters.
 	Remembers time.Duration
 
+	// Blocked is a queue in which messages wait behind an earlier one of their key (delivery.Meta.Key): while one of a key waits in a
+	// layer, those that come after it wait there, in order. "": they overtake it. The store must be a [store.Inspector], and the order
+	// is kept among the messages that come to one process: see the package's documentation.
+	Blocked string
+	// MaxBlocked bounds the messages that wait in layers, in Blocked, and in memory behind one in flight; the default is 10,000. When
+	// there are so many, no new ones are received (one batch more may come).
+	MaxBlocked int
+
 	// ID names elements that are no messages, the same element always the same. Nil: such elements are not taken.
 	ID func(T) string
 
@@ -56,7 +65,10 @@ type Config[T any] struct {
 }
 
 // Ladder takes failed messages and brings them back. Safe for concurrent use.
-type Ladder[T any] struct{ c Config[T] }
+type Ladder[T any] struct {
+	c    Config[T]
+	keys atomic.Pointer[keys[T]] // of the latest Source; nil: messages of a key overtake each other
+}
 
 // New returns a ladder.
 func New[T any](c Config[T]) (*Ladder[T], error) {
@@ -77,6 +89,19 @@ func New[T any](c Config[T]) (*Ladder[T], error) {
 		}
 		seen[l.Queue] = true
 	}
+	if c.Blocked != "" {
+		_, canLook := c.Store.(store.Inspector)
+		switch {
+		case seen[c.Blocked]:
+			return nil, fmt.Errorf("ladder: New: Blocked: the queue %q must have a name that no other one has", c.Blocked)
+		case !canLook:
+			return nil, fmt.Errorf("ladder: New: Blocked: a %T cannot look into its queues: it is no store.Inspector", c.Store)
+		case c.MaxBlocked < 0:
+			return nil, fmt.Errorf("ladder: New: MaxBlocked %d must not be negative", c.MaxBlocked)
+		case c.MaxBlocked == 0:
+			c.MaxBlocked = defaultMaxBlocked
+		}
+	}
 	if c.Remembers < 0 {
 		return nil, fmt.Errorf("ladder: New: Remembers %v must not be negative", c.Remembers)
 	}
@@ -87,7 +112,7 @@ func New[T any](c Config[T]) (*Ladder[T], error) {
 	if c.Permanent == nil {
 		c.Permanent = failed.Permanent[T]
 	}
-	return &Ladder[T]{c}, nil
+	return &Ladder[T]{c: c}, nil
 }
 
 // Take hands an element that an operator has given up over to the next layer or to the dead letters. When it returns nil, it is
@@ -126,9 +151,15 @@ func (l *Ladder[T]) Take(ctx context.Context, f asyncop.Failure[T]) error {
 		layer := l.c.Layers[meta.Visit-1]
 		queue, m.Delay = layer.Queue, max(layer.delay(), demanded)
 	}
+	stored, undo := func() {}, func() {}
+	if k := l.keys.Load(); k != nil && queue != l.c.DeadLetters {
+		stored, undo = k.handOver(meta.Key, meta.ID, queue, m.Delay)
+	}
 	if err := l.c.Store.Put(ctx, queue, m); err != nil {
+		undo()
 		return fmt.Errorf("ladder: message %q: %w", meta.ID, err)
 	}
+	stored()
 	return nil
 }
 

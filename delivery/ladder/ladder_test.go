@@ -37,7 +37,7 @@ func config() (ladder.Config[string], *store.Memory) {
 	return ladder.Config[string]{
 		Store: s, Codec: codec.JSON[string](), DeadLetters: "dead",
 		Layers:  []ladder.Layer{{Queue: "1m", Delay: time.Minute}, {Queue: "1h", Delay: time.Hour}},
-		Options: []store.SourceOption{store.WithLogger(slog.New(slog.DiscardHandler)), store.WithMaxPoll(10 * time.Millisecond)},
+		Options: []store.SourceOption{store.WithLogger(slog.New(slog.DiscardHandler)), store.WithMaxPoll(200 * time.Millisecond)},
 	}, s
 }
 
@@ -311,8 +311,16 @@ func TestTheEndOfTheFirstSource(t *testing.T) {
 }
 
 func TestLayersAreASource(t *testing.T) {
+	for _, blocked := range []string{"", "blocked"} {
+		t.Run("Blocked="+blocked, func(t *testing.T) { layersAreASource(t, blocked) })
+	}
+}
+
+func layersAreASource(t *testing.T, blocked string) {
+	t.Helper()
 	deliverytest.RunSource(t, func(t *testing.T) deliverytest.Queue[string] {
 		c, s := config()
+		c.Blocked = blocked
 		c.Layers = []ladder.Layer{{Queue: "a"}, {Queue: "b", MaxConcurrent: 1000, Rate: 1e6}}
 		l := build(t, c)
 		n := 0
@@ -342,6 +350,10 @@ func TestNewRefusesAWrongConfig(t *testing.T) {
 		func(c *ladder.Config[string]) { c.DeadLetters = "1h" },
 		func(c *ladder.Config[string]) { c.Layers[1].Queue = "1m" },
 		func(c *ladder.Config[string]) { c.Layers[0].Delay = -1 },
+		func(c *ladder.Config[string]) { c.Remembers = -1 },
+		func(c *ladder.Config[string]) { c.Blocked = "dead" },
+		func(c *ladder.Config[string]) { c.Blocked, c.MaxBlocked = "blocked", -1 },
+		func(c *ladder.Config[string]) { c.Blocked, c.Store = "blocked", struct{ store.Store }{c.Store} },
 		func(c *ladder.Config[string]) { c.Layers[0].Jitter = 1.1 },
 		func(c *ladder.Config[string]) { c.Layers[0].Rate = -1 },
 		func(c *ladder.Config[string]) { c.Layers[0].MaxConcurrent = -1 },

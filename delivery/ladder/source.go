@@ -30,13 +30,20 @@ var errClosed = errors.New("ladder: the source is closed")
 //
 // When first has come to its end (io.EOF), Source ends as soon as nothing of the layers is in flight. What waits in them stays for the next run.
 func (l *Ladder[T]) Source(first delivery.Source[T]) delivery.Source[T] {
-	s := &source[T]{ladder: l, clock: l.c.Clock, closed: make(chan struct{}), settled: make(chan struct{}, 1)}
+	s := &source[T]{ladder: l, store: l.c.Store, clock: l.c.Clock, closed: make(chan struct{}), settled: make(chan struct{}, 1)}
 	if first != nil {
 		s.inputs = append(s.inputs, &input[T]{source: first, first: true})
 	}
+	if l.c.Blocked != "" {
+		s.keys = newKeys[T](l.c)
+		s.keys.wake = []func(){func() { wake(s.settled) }}
+		l.keys.Store(s.keys)
+		s.store = &keyedStore[T]{l.c.Store.(store.Inspector), s.keys} // New has looked
+		s.inputs = append(s.inputs, &input[T]{source: store.NewSource(s.store, l.c.Blocked, l.c.DeadLetters, l.c.Codec, l.c.Options...)})
+	}
 	for _, layer := range l.c.Layers {
 		s.inputs = append(s.inputs, &input[T]{
-			source: store.NewSource(l.c.Store, layer.Queue, l.c.DeadLetters, l.c.Codec, l.c.Options...),
+			source: store.NewSource(s.store, layer.Queue, l.c.DeadLetters, l.c.Codec, l.c.Options...),
 			rate:   layer.Rate, limit: layer.MaxConcurrent,
 		})
 	}
@@ -47,6 +54,8 @@ func (l *Ladder[T]) Source(first delivery.Source[T]) delivery.Source[T] {
 // so no input holds up another (law D4), and nothing is taken that is not asked for.
 type source[T any] struct {
 	ladder  *Ladder[T]
+	store   store.Store
+	keys    *keys[T] // nil: messages of a key overtake each other
 	clock   clock.Clock
 	closing sync.Once
 	closed  chan struct{}
@@ -57,6 +66,7 @@ type source[T any] struct {
 	inputs []*input[T]
 	rest   []delivery.Message[T]
 	ended  bool  // the first input has
+	found  bool  // what an earlier process has left of keys is known
 	failed error // of an input, to be returned after what others have given
 }
 
@@ -85,7 +95,14 @@ func (s *source[T]) Receive(ctx context.Context, n int) ([]delivery.Message[T], 
 		switch {
 		case ctx.Err() != nil:
 			return nil, context.Cause(ctx)
-		case s.ended && s.flying.Load() == 0:
+		}
+		if err := s.tend(ctx); err != nil {
+			return nil, err
+		}
+		switch {
+		case len(s.rest) > 0:
+			continue
+		case s.ended && s.flying.Load() == 0 && (s.keys == nil || s.keys.isIdle()):
 			return nil, io.EOF
 		}
 		if s.failed == nil {
@@ -100,6 +117,26 @@ func (s *source[T]) Receive(ctx context.Context, n int) ([]delivery.Message[T], 
 	ms := s.rest[:n:n]
 	s.rest = s.rest[n:]
 	return ms, nil
+}
+
+// tend goes on with the keys.
+func (s *source[T]) tend(ctx context.Context) error {
+	k := s.keys
+	if k == nil {
+		return nil
+	}
+	inspector := s.ladder.c.Store.(store.Inspector) // New has looked
+	if !s.found {
+		if err := k.restore(ctx, inspector, s.ladder.c.Layers); err != nil {
+			return err
+		}
+		s.found = true
+	}
+	if err := errors.Join(k.store(ctx, s.ladder), k.check(ctx, inspector)); err != nil {
+		return err
+	}
+	s.rest = append(s.rest, k.takeReady()...)
+	return nil
 }
 
 // answer is what an input has given.
@@ -119,7 +156,7 @@ func (s *source[T]) ask(ctx context.Context, n int) error {
 	var wait time.Duration // until another input may be asked; 0: none will by itself
 	for _, in := range s.inputs {
 		room := min(n, in.room())
-		if in.first && s.ended || room == 0 {
+		if in.first && (s.ended || s.keys != nil && s.keys.isFull()) || room == 0 {
 			continue // settled wakes it
 		}
 		if d := in.next.Sub(now); d > 0 {
@@ -136,6 +173,9 @@ func (s *source[T]) ask(ctx context.Context, n int) error {
 			}
 			answers <- answer[T]{in, ms, err}
 		}()
+	}
+	if s.keys != nil && (wait == 0 || wait > overdue) {
+		wait = overdue // to look for messages that are gone
 	}
 	watched := make(chan struct{})
 	go func() { // ends with asking
@@ -188,7 +228,15 @@ func (s *source[T]) answered(asking context.Context, a answer[T]) error {
 		return err
 	}
 	if in.first {
-		s.rest = append(s.rest, a.messages...)
+		for _, m := range a.messages {
+			if s.keys != nil {
+				var now bool
+				if m, now = s.keys.arrive(m); !now {
+					continue
+				}
+			}
+			s.rest = append(s.rest, m)
+		}
 		return nil
 	}
 	if in.rate > 0 {

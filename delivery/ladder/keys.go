@@ -1,0 +1,524 @@
+package ladder
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"slices"
+	"sync"
+	"time"
+
+	"github.com/benbjohnson/clock"
+
+	"github.com/weirflow/weir/delivery"
+	"github.com/weirflow/weir/delivery/store"
+)
+
+const (
+	defaultMaxBlocked = 10_000
+	pageSize          = 500
+	// A message that should have come back for so long is looked for: it may have been purged.
+	overdue = 30 * time.Second
+)
+
+// keys keep the messages of a key in order (law D4): one of them is in flight in this process at most, and none while one waits in a layer.
+//
+//	new message ─▶ deliver │ hold, behind one in flight │ park in the queue Blocked, behind one that waits
+//	                             └─ the one in flight goes to a layer ─▶ park
+//	settled ─▶ the next one that was parked, else that is held
+//
+// A key is known as long as it has messages. The store knows what waits and what is parked, in its order, so a restart finds it again.
+type keys[T any] struct {
+	clock   clock.Clock
+	limit   int
+	blocked string // the queue
+
+	mu      sync.Mutex // guards what follows; not held while the store or a message is called
+	of      map[string]*keyed[T]
+	size    int                   // messages that are held, parked or wait
+	free    []string              // keys whose next parked message may be taken
+	taken   map[place]taken       // in flight
+	ready   []delivery.Message[T] // to be delivered
+	parking []delivery.Message[T] // to be parked
+	checked time.Time             // when messages that are overdue were looked for
+	wake    []func()              // those who wait for a key to get free, or for something to be ready
+}
+
+// keyed is what is known of a key. Guarded by keys.mu.
+type keyed[T any] struct {
+	running   int // in flight here; more than one for the moment between a hand-over and its acknowledgement
+	waits     map[string]waiting
+	parked    int // in the queue
+	parking   int // not there yet
+	held      []delivery.Message[T]
+	notBefore time.Time // the next parked message was given back, or is leased to a worker that has died
+}
+
+// waiting is a message in a layer.
+type waiting struct {
+	queue  string
+	stored bool
+	due    time.Time // at the latest
+}
+
+// place names a message in the store, whatever lease it has.
+type place struct{ queue, entry string }
+
+// taken is a message that was taken from the store.
+type taken struct {
+	key, id string
+	parked  bool // from the queue Blocked
+}
+
+func newKeys[T any](c Config[T]) *keys[T] {
+	return &keys[T]{
+		clock: c.Clock, limit: c.MaxBlocked, blocked: c.Blocked,
+		of: map[string]*keyed[T]{}, taken: map[place]taken{}, checked: c.Clock.Now(),
+	}
+}
+
+func (k *keys[T]) get(key string) *keyed[T] {
+	e := k.of[key]
+	if e == nil {
+		e = &keyed[T]{waits: map[string]waiting{}}
+		k.of[key] = e
+	}
+	return e
+}
+
+func (e *keyed[T]) isBlocked() bool { return len(e.waits)+e.parked+e.parking > 0 }
+
+// isFull reports whether new messages must wait in their source.
+func (k *keys[T]) isFull() bool {
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	return k.size >= k.limit
+}
+
+// isIdle reports whether nothing will be delivered but what waits in layers.
+func (k *keys[T]) isIdle() bool {
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	return len(k.ready)+len(k.parking)+len(k.free) == 0
+}
+
+// restore finds what an earlier process has left.
+func (k *keys[T]) restore(ctx context.Context, s store.Inspector, layers []Layer) error {
+	queues := []string{k.blocked}
+	for _, l := range layers {
+		queues = append(queues, l.Queue)
+	}
+	for _, queue := range queues {
+		for page := (store.Page{Max: pageSize}); ; {
+			entries, err := s.List(ctx, queue, store.Filter{}, page)
+			if err != nil {
+				return fmt.Errorf("ladder: what waits in %q: %w", queue, err)
+			}
+			if len(entries) == 0 {
+				break
+			}
+			page.After = entries[len(entries)-1].Position
+			k.mu.Lock()
+			for i := range entries {
+				k.found(queue, &entries[i])
+			}
+			k.mu.Unlock()
+		}
+	}
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	for key := range k.of {
+		k.next(key)
+	}
+	return nil
+}
+
+func (k *keys[T]) found(queue string, e *store.Entry) {
+	if e.Meta.Key == "" {
+		return
+	}
+	k.size++
+	if queue == k.blocked {
+		k.get(e.Meta.Key).parked++
+		return
+	}
+	k.get(e.Meta.Key).waits[e.Meta.ID] = waiting{queue, true, e.Meta.Due}
+}
+
+// arrive returns a new message if it may be delivered now.
+func (k *keys[T]) arrive(m delivery.Message[T]) (delivery.Message[T], bool) {
+	meta := m.Meta()
+	if meta.Key == "" {
+		return m, true
+	}
+	k.mu.Lock()
+	e := k.get(meta.Key)
+	switch w, waits := e.waits[meta.ID]; {
+	case waits && w.stored: // a redelivery: it was handed over, and not acknowledged (law D1)
+		k.mu.Unlock()
+		m.Ack()
+		return m, false
+	case e.isBlocked():
+		k.park(e, m)
+		k.size++
+	case e.running > 0 || len(e.held) > 0:
+		e.held = append(e.held, m)
+		k.size++
+	default:
+		e.running++
+		k.mu.Unlock()
+		return k.watched(meta.Key, m), true
+	}
+	k.mu.Unlock()
+	return m, false
+}
+
+func (k *keys[T]) park(e *keyed[T], ms ...delivery.Message[T]) {
+	e.parking += len(ms)
+	k.parking = append(k.parking, ms...)
+}
+
+// watched returns a message of the first source; keys get to know when it is settled.
+func (k *keys[T]) watched(key string, m delivery.Message[T]) delivery.Message[T] {
+	meta := m.Meta()
+	return delivery.New(m.Value, &meta, func(v delivery.Verdict) {
+		m.Settle(v)
+		k.mu.Lock()
+		e := k.get(key)
+		e.running--
+		var back []delivery.Message[T]
+		if v.Kind == delivery.Nacked { // the later ones go back as well, behind it
+			back, e.held = e.held, nil
+			k.size -= len(back)
+		}
+		k.next(key)
+		wake := k.wake
+		k.mu.Unlock()
+		for _, m := range back {
+			m.Nack(v.Delay)
+		}
+		for _, f := range wake {
+			f()
+		}
+	})
+}
+
+// next goes on with a key when something of it has ended. It runs under mu.
+func (k *keys[T]) next(key string) {
+	e := k.of[key]
+	switch {
+	case e == nil || e.running > 0:
+	case e.isBlocked():
+		if len(e.held) > 0 { // the one before them has gone to a layer
+			k.park(e, e.held...)
+			e.held = nil
+		}
+		if len(e.waits)+e.parking == 0 && !slices.Contains(k.free, key) {
+			k.free = append(k.free, key)
+		}
+	case len(e.held) > 0:
+		e.running++
+		k.size--
+		k.ready = append(k.ready, k.watched(key, e.held[0]))
+		e.held = e.held[1:]
+	default:
+		delete(k.of, key)
+	}
+}
+
+// handOver notes that a message goes to a layer, before it does. undo takes that back; stored says that it is there.
+func (k *keys[T]) handOver(key, id, queue string, d time.Duration) (stored, undo func()) {
+	if key == "" {
+		return func() {}, func() {}
+	}
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	e := k.get(key)
+	if _, again := e.waits[id]; !again {
+		k.size++
+	}
+	e.waits[id] = waiting{queue: queue, due: k.clock.Now().Add(d)}
+	stored = func() {
+		k.mu.Lock()
+		defer k.mu.Unlock()
+		if w, ok := e.waits[id]; ok { // it may have come back already
+			w.stored = true
+			e.waits[id] = w
+		}
+	}
+	undo = func() {
+		k.mu.Lock()
+		defer k.mu.Unlock()
+		k.gone(e, id)
+	}
+	return stored, undo
+}
+
+// gone notes that a message waits no more. It runs under mu.
+func (k *keys[T]) gone(e *keyed[T], id string) {
+	if _, ok := e.waits[id]; ok {
+		delete(e.waits, id)
+		k.size--
+	}
+}
+
+// takeReady returns what is to be delivered.
+func (k *keys[T]) takeReady() (ms []delivery.Message[T]) {
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	ms, k.ready = k.ready, nil
+	return ms
+}
+
+// store parks messages: durable first, then acknowledged (law D1). After an error they are still to be parked.
+func (k *keys[T]) store(ctx context.Context, l *Ladder[T]) error {
+	k.mu.Lock()
+	ms := k.parking
+	k.mu.Unlock()
+	if len(ms) == 0 {
+		return nil
+	}
+	parked := make([]store.Message, 0, len(ms))
+	for _, m := range ms {
+		meta := m.Meta()
+		meta.Visit = max(0, meta.Visit-1) // there was none
+		p, err := store.Encode(l.c.Codec, m.Value, meta)
+		if err != nil {
+			m.Reject(fmt.Errorf("ladder: message %q cannot be encoded: %w", meta.ID, err))
+			continue
+		}
+		parked = append(parked, p)
+	}
+	if err := l.c.Store.Put(ctx, k.blocked, parked...); err != nil {
+		return fmt.Errorf("ladder: park %d messages in %q: %w", len(parked), k.blocked, err)
+	}
+	for _, m := range ms {
+		m.Ack()
+	}
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	k.parking = k.parking[len(ms):]
+	for _, m := range ms {
+		key := m.Meta().Key
+		e := k.get(key)
+		e.parking--
+		e.parked++ // one that could not be encoded is found out when the next one is taken
+		k.next(key)
+	}
+	return nil
+}
+
+// check looks for messages that should have come back, and frees the keys of those that are gone: a person may have purged them.
+func (k *keys[T]) check(ctx context.Context, s store.Inspector) error {
+	type late struct{ key, id, queue string }
+	var all []late
+	now := k.clock.Now()
+	k.mu.Lock()
+	if now.Sub(k.checked) < overdue {
+		k.mu.Unlock()
+		return nil
+	}
+	k.checked = now
+	for key, e := range k.of {
+		for id, w := range e.waits {
+			if w.stored && now.Sub(w.due) > overdue {
+				all = append(all, late{key, id, w.queue})
+			}
+		}
+	}
+	k.mu.Unlock()
+	for _, l := range all {
+		found, err := s.List(ctx, l.queue, store.Filter{IDs: []string{l.id}}, store.Page{Max: 1})
+		if err != nil {
+			return fmt.Errorf("ladder: what waits in %q: %w", l.queue, err)
+		}
+		if len(found) > 0 {
+			continue
+		}
+		k.mu.Lock()
+		if e := k.of[l.key]; e != nil && e.waits[l.id].queue == l.queue {
+			k.gone(e, l.id)
+			k.next(l.key)
+		}
+		k.mu.Unlock()
+	}
+	return nil
+}
+
+// keyedStore is the store as the sources of layers and of parked messages see it: it notes which messages of a key are in flight.
+type keyedStore[T any] struct {
+	store.Inspector
+	keys *keys[T]
+}
+
+// Take implements [store.Store].
+func (s *keyedStore[T]) Take(ctx context.Context, queue string, limit int, lease time.Duration) (ms []store.Leased, err error) {
+	if queue == s.keys.blocked {
+		return s.takeParked(ctx, limit, lease)
+	}
+	ms, err = s.Inspector.Take(ctx, queue, limit, lease)
+	k := s.keys
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	for i := range ms {
+		meta := &ms[i].Meta
+		if meta.Key == "" {
+			continue
+		}
+		at := place{queue, ms[i].Lease.Entry}
+		if _, again := k.taken[at]; again { // its lease had ended: it joins the one in flight (law D2)
+			continue
+		}
+		e := k.get(meta.Key)
+		e.running++
+		k.gone(e, meta.ID)
+		k.taken[at] = taken{key: meta.Key, id: meta.ID}
+	}
+	return ms, err
+}
+
+// takeParked takes the first parked message of each key that is free, and no later one.
+func (s *keyedStore[T]) takeParked(ctx context.Context, limit int, lease time.Duration) (ms []store.Leased, err error) {
+	k := s.keys
+	k.mu.Lock()
+	now := k.clock.Now()
+	var free []string
+	k.free = slices.DeleteFunc(k.free, func(key string) bool {
+		e := k.of[key]
+		switch {
+		case e == nil || e.running > 0 || len(e.waits)+e.parking > 0:
+			return true // it will be free again
+		case len(free) == limit || e.notBefore.After(now):
+			return false
+		}
+		free = append(free, key)
+		return true
+	})
+	k.mu.Unlock()
+	for i, key := range free {
+		m, found, until, err := s.takeFirst(ctx, key, lease)
+		k.mu.Lock()
+		e := k.get(key)
+		switch {
+		case err != nil:
+			k.free = append(k.free, free[i:]...)
+			k.mu.Unlock()
+			if len(ms) > 0 {
+				return ms, nil // the next call finds the error
+			}
+			return nil, err
+		case !found:
+			k.size -= e.parked
+			e.parked = 0
+			k.next(key)
+		case m == nil:
+			e.notBefore = until
+			k.free = append(k.free, key)
+		default:
+			if e.parked > 0 {
+				e.parked--
+				k.size--
+			}
+			e.running++
+			k.taken[place{k.blocked, m.Lease.Entry}] = taken{key, m.Meta.ID, true}
+			ms = append(ms, *m)
+		}
+		k.mu.Unlock()
+	}
+	return ms, nil
+}
+
+// takeFirst takes the first parked message of a key. Without one, found is false. It may be leased, or not be due: until then m is nil.
+func (s *keyedStore[T]) takeFirst(ctx context.Context, key string, lease time.Duration) (m *store.Leased, found bool, until time.Time, err error) {
+	f := store.Filter{Key: key}
+	first, err := s.List(ctx, s.keys.blocked, f, store.Page{Max: 1})
+	if err != nil || len(first) == 0 {
+		return nil, false, until, err
+	}
+	e, now := first[0], s.keys.clock.Now()
+	switch {
+	case e.LeasedUntil.After(now):
+		return nil, true, e.LeasedUntil, nil
+	case e.Meta.Due.After(now):
+		return nil, true, e.Meta.Due, nil
+	}
+	ms, err := s.Claim(ctx, s.keys.blocked, f, store.Page{After: e.Position - 1, Until: e.Position, Max: 1}, lease)
+	if err != nil || len(ms) == 0 {
+		return nil, true, now.Add(time.Second), err
+	}
+	return &ms[0], true, until, nil
+}
+
+// Done implements [store.Store].
+func (s *keyedStore[T]) Done(ctx context.Context, leases ...store.Lease) error {
+	err := s.Inspector.Done(ctx, leases...)
+	s.settled(err, leases, false)
+	return err
+}
+
+// Release implements [store.Store].
+func (s *keyedStore[T]) Release(ctx context.Context, delay time.Duration, leases ...store.Lease) error {
+	err := s.Inspector.Release(ctx, delay, leases...)
+	s.settled(err, leases, true)
+	return err
+}
+
+// Move implements [store.Inspector].
+func (s *keyedStore[T]) Move(ctx context.Context, moves ...store.Move) error {
+	err := s.Inspector.Move(ctx, moves...)
+	leases := make([]store.Lease, len(moves))
+	for i := range moves {
+		leases[i] = moves[i].Lease
+	}
+	s.settled(err, leases, false)
+	return err
+}
+
+// settled notes that messages are no more in flight: they are done, or were given back.
+func (s *keyedStore[T]) settled(err error, leases []store.Lease, back bool) {
+	if err != nil && !errors.Is(err, store.ErrLeaseLost) {
+		return // it will be called again
+	}
+	k := s.keys
+	k.mu.Lock()
+	for _, l := range leases {
+		at := place{l.Queue, l.Entry}
+		t, ok := k.taken[at]
+		if !ok {
+			continue
+		}
+		delete(k.taken, at)
+		e := k.get(t.key)
+		e.running--
+		switch {
+		case !back:
+		case t.parked:
+			e.parked++
+			k.size++
+		default:
+			e.waits[t.id] = waiting{l.Queue, true, k.clock.Now()}
+			k.size++
+		}
+		k.next(t.key)
+	}
+	wake := k.wake
+	k.mu.Unlock()
+	for _, f := range wake {
+		f()
+	}
+}
+
+// Notify implements [store.Notifier].
+func (s *keyedStore[T]) Notify(ctx context.Context, queue string, wake func()) error {
+	n, ok := s.Inspector.(store.Notifier)
+	switch {
+	case queue == s.keys.blocked:
+		s.keys.mu.Lock()
+		s.keys.wake = append(s.keys.wake, wake)
+		s.keys.mu.Unlock()
+	case ok:
+		return n.Notify(ctx, queue, wake)
+	}
+	<-ctx.Done()
+	return context.Cause(ctx)
+}
