@@ -3,9 +3,6 @@ package exactlyonce
 import (
 	"bytes"
 	"context"
-	"crypto/sha256"
-	"encoding/binary"
-	"encoding/json"
 	"errors"
 	"fmt"
 	"io"
@@ -95,14 +92,13 @@ func (r *Results) Handler(next http.Handler, c HandlerConfig) http.Handler {
 	if c.Fingerprint == nil {
 		c.Fingerprint = fingerprint
 	}
-	c.MismatchStatus = or(c.MismatchStatus, http.StatusConflict)
-	if c.MismatchStatus != http.StatusConflict && c.MismatchStatus != http.StatusUnprocessableEntity {
-		panic(fmt.Sprintf("exactlyonce: Handler: MismatchStatus is %d, not 409 or 422", c.MismatchStatus))
+	var err error
+	if c.MismatchStatus, c.MaxBody, err = oncewire.Limits(c.MismatchStatus, c.MaxBody); err != nil {
+		panic("exactlyonce: Handler: " + err.Error())
 	}
 	c.RetryAfter = or(c.RetryAfter, time.Second)
-	c.MaxBody = or(c.MaxBody, 1<<20)
-	if c.RetryAfter < 0 || c.MaxBody < 0 {
-		panic(fmt.Sprintf("exactlyonce: Handler: RetryAfter is %v, MaxBody %d", c.RetryAfter, c.MaxBody))
+	if c.RetryAfter < 0 {
+		panic(fmt.Sprintf("exactlyonce: Handler: RetryAfter is %v", c.RetryAfter))
 	}
 	if c.Logger == nil {
 		c.Logger = slog.Default()
@@ -119,13 +115,7 @@ func isDefinite(status int) bool {
 }
 
 func fingerprint(req *http.Request, body []byte) [32]byte {
-	h := sha256.New()
-	for _, part := range []string{req.Method, req.URL.EscapedPath(), req.URL.RawQuery, req.Header.Get("Content-Type")} {
-		_, _ = h.Write(binary.AppendUvarint(nil, uint64(len(part)))) // a hash never fails
-		_, _ = io.WriteString(h, part)
-	}
-	_, _ = h.Write(body)
-	return [32]byte(h.Sum(nil))
+	return oncewire.Fingerprint(body, req.Method, req.URL.EscapedPath(), req.URL.RawQuery, req.Header.Get("Content-Type"))
 }
 
 type handler struct {
@@ -156,23 +146,13 @@ func (h *handler) ServeHTTP(w http.ResponseWriter, req *http.Request) {
 	}
 	scope, ok := h.config.Scope(req)
 	if !ok {
-		problem(w, http.StatusForbidden, "", "the request has no principal")
+		oncewire.Problem(w, http.StatusForbidden, "", "the request has no principal")
 		return
 	}
-	if req.Body == nil {
-		req.Body = http.NoBody
+	body, ok := oncewire.ReadBody(w, req, h.config.MaxBody)
+	if ok {
+		h.track(w, req, Request{ID: id, Scope: scope, Fingerprint: h.config.Fingerprint(req, body)}, body)
 	}
-	body, err := io.ReadAll(http.MaxBytesReader(w, req.Body, h.config.MaxBody))
-	if err != nil {
-		if _, ok := errors.AsType[*http.MaxBytesError](err); ok {
-			problem(w, http.StatusRequestEntityTooLarge, "",
-				fmt.Sprintf("the body of a tracked request has %d bytes at most", h.config.MaxBody))
-		} else {
-			problem(w, http.StatusBadRequest, "", "the body could not be read")
-		}
-		return
-	}
-	h.track(w, req, Request{ID: id, Scope: scope, Fingerprint: h.config.Fingerprint(req, body)}, body)
 }
 
 func (h *handler) track(w http.ResponseWriter, req *http.Request, request Request, body []byte) {
@@ -236,7 +216,7 @@ func (h *handler) replay(w http.ResponseWriter, stored []byte, err error) {
 	response, err := ParseResponse(stored)
 	if err != nil {
 		h.config.Logger.Error("a stored response cannot be sent", "error", err)
-		problem(w, http.StatusInternalServerError, "", "the stored response cannot be read")
+		oncewire.Problem(w, http.StatusInternalServerError, "", "the stored response cannot be read")
 		return
 	}
 	if w.Header().Get(oncewire.Result) == "" && response.Header.Get(oncewire.Result) == "" {
@@ -250,41 +230,22 @@ func (h *handler) refuse(w http.ResponseWriter, err error) {
 	retryAfter := strconv.FormatInt(int64((h.config.RetryAfter+time.Second-1)/time.Second), 10)
 	switch {
 	case errors.Is(err, ErrStale):
-		problem(w, http.StatusGone, oncewire.Stale, "whether the request took effect is unknown; do not repeat it")
+		oncewire.Problem(w, http.StatusGone, oncewire.Stale, "whether the request took effect is unknown; do not repeat it")
 	case errors.Is(err, ErrInvalidID):
-		problem(w, http.StatusBadRequest, oncewire.Invalid, err.Error())
+		oncewire.Problem(w, http.StatusBadRequest, oncewire.Invalid, err.Error())
 	case errors.Is(err, ErrMismatch):
-		problem(w, h.config.MismatchStatus, oncewire.Mismatch, "another request had this id")
+		oncewire.Problem(w, h.config.MismatchStatus, oncewire.Mismatch, "another request had this id")
 	case errors.Is(err, ErrInProgress):
 		w.Header().Set("Retry-After", retryAfter)
-		problem(w, http.StatusConflict, oncewire.InProgress, "an earlier attempt of the request runs; repeat it later")
+		oncewire.Problem(w, http.StatusConflict, oncewire.InProgress, "an earlier attempt of the request runs; repeat it later")
 	case errors.Is(err, ErrFull):
 		w.Header().Set("Retry-After", retryAfter)
-		problem(w, http.StatusServiceUnavailable, oncewire.Full, "too many requests are tracked; repeat it later")
+		oncewire.Problem(w, http.StatusServiceUnavailable, oncewire.Full, "too many requests are tracked; repeat it later")
 	case errors.Is(err, ErrNoAnswer):
-		problem(w, http.StatusInternalServerError, "", "the attempt that ran ended without a response")
+		oncewire.Problem(w, http.StatusInternalServerError, "", "the attempt that ran ended without a response")
 	default:
 		h.config.Logger.Error("a tracked request was not handled", "error", err)
 		w.Header().Set("Retry-After", retryAfter)
-		problem(w, http.StatusServiceUnavailable, "", "the records of earlier attempts cannot be read; repeat it later")
+		oncewire.Problem(w, http.StatusServiceUnavailable, "", "the records of earlier attempts cannot be read; repeat it later")
 	}
-}
-
-// problem sends a problem document (RFC 9457). A result of "" is none of the tracker's.
-func problem(w http.ResponseWriter, status int, result, detail string) {
-	document := struct {
-		Type   string `json:"type,omitempty"`
-		Title  string `json:"title"`
-		Status int    `json:"status"`
-		Detail string `json:"detail"`
-	}{Title: http.StatusText(status), Status: status, Detail: detail}
-	if result != "" {
-		document.Type = oncewire.ProblemType(result)
-		w.Header().Set(oncewire.Result, result)
-	}
-	body, _ := json.Marshal(document) // strings and a number: it never fails
-	w.Header().Set("Content-Type", "application/problem+json")
-	w.Header().Set("Cache-Control", "no-store")
-	w.WriteHeader(status)
-	_, _ = w.Write(append(body, '\n')) // the caller is gone
 }

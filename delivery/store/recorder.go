@@ -98,8 +98,10 @@ func (s *Source[T]) recordBatch(ctx context.Context, batch []*held) error {
 		return err
 	}
 	for delay, hs := range nacked {
-		release := func(leases []Lease) error { return s.store.Release(ctx, delay, leases...) }
-		if err := s.write(hs, release); err != nil {
+		s.releasing <- struct{}{}
+		err := s.write(hs, func(leases []Lease) error { return s.store.Release(ctx, delay, leases...) })
+		<-s.releasing
+		if err != nil {
 			return err
 		}
 		wake(s.again)
@@ -113,8 +115,6 @@ func (s *Source[T]) write(hs []*held, f func([]Lease) error) error {
 	if len(hs) == 0 {
 		return nil
 	}
-	s.writing <- struct{}{}
-	defer func() { <-s.writing }()
 	leases := make([]Lease, len(hs))
 	s.mu.Lock()
 	for i, h := range hs {

@@ -49,9 +49,9 @@ type Source[T any] struct {
 
 	receiving sync.Mutex // held by Receive
 
-	// writing has room for one: the goroutine that settles in the store and forgets what was settled, or holds what was taken.
-	// A message that was given back can be taken again before it is forgotten, and must not join itself.
-	writing chan struct{}
+	// releasing has room for one: the goroutine that gives back messages and forgets them, or notes what was taken. A message that
+	// was given back can be taken again before it is forgotten, and must not join itself.
+	releasing chan struct{}
 
 	mu      sync.Mutex
 	held    map[string]*held          // by Lease.Entry
@@ -129,7 +129,7 @@ func NewSource[T any](s Store, queue, dead string, c codec.Codec[T], opts ...Sou
 	ctx, cancel := context.WithCancelCause(context.Background())
 	src := &Source[T]{
 		store: s, queue: queue, dead: dead, codec: c, sourceSettings: set, ctx: ctx, cancel: cancel,
-		kick: make(chan struct{}, 1), again: make(chan struct{}, 1), writing: make(chan struct{}, 1), ended: make(chan struct{}),
+		kick: make(chan struct{}, 1), again: make(chan struct{}, 1), releasing: make(chan struct{}, 1), ended: make(chan struct{}),
 		held: map[string]*held{}, codecs: map[string]codec.Codec[T]{},
 	}
 	go src.record() // ends with Close, which waits for it
@@ -197,8 +197,8 @@ func (s *Source[T]) take(n int) ([]delivery.Message[T], error) {
 	if len(taken) == 0 {
 		return nil, nil
 	}
-	s.writing <- struct{}{}
-	defer func() { <-s.writing }()
+	s.releasing <- struct{}{}
+	defer func() { <-s.releasing }()
 	var ms []delivery.Message[T]
 	for _, l := range taken {
 		h := &held{lease: l.Lease, message: l.Message}

@@ -202,6 +202,37 @@ func (s slowRelease) Release(ctx context.Context, delay time.Duration, leases ..
 	return err
 }
 
+// doneWaits is a store whose Done waits.
+type doneWaits struct {
+	store.Store
+	entered, release chan struct{}
+}
+
+func (s *doneWaits) Done(ctx context.Context, leases ...store.Lease) error {
+	s.entered <- struct{}{}
+	<-s.release
+	return s.Store.Done(ctx, leases...)
+}
+
+// A store that takes its time to record holds up no message.
+func TestReceiveGoesOnWhileVerdictsAreRecorded(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		slow := &doneWaits{Store: store.NewMemory(clock.New(), 0), entered: make(chan struct{}), release: make(chan struct{})}
+		put(t, slow, "1", "2")
+		s := store.NewSource(slow, "q", "dead", codec.JSON[string]())
+		receive(t, s).Ack()
+		<-slow.entered
+		second := make(chan delivery.Message[string], 1)
+		go func() { second <- receive(t, s) }()
+		synctest.Wait()
+		require.Len(t, second, 1, "it waits for Done")
+		close(slow.release)
+		(<-second).Ack()
+		<-slow.entered
+		require.NoError(t, s.Close(t.Context()))
+	})
+}
+
 // A message that was given back is taken again before Release has returned: it is received again, and does not join itself.
 func TestTakenAgainBeforeReleaseReturns(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {

@@ -2,10 +2,8 @@ package keys
 
 import (
 	"context"
-	"encoding/json"
 	"errors"
 	"fmt"
-	"io"
 	"net/http"
 	"strings"
 
@@ -48,14 +46,9 @@ func (o *Operation) Handler(c HandlerConfig) http.Handler {
 	if c.Key == nil {
 		c.Key = headerKey
 	}
-	if c.MismatchStatus == 0 {
-		c.MismatchStatus = http.StatusConflict
-	}
-	if c.MaxBody == 0 {
-		c.MaxBody = 1 << 20
-	}
-	if c.MismatchStatus != http.StatusConflict && c.MismatchStatus != http.StatusUnprocessableEntity || c.MaxBody < 0 {
-		panic(fmt.Sprintf("keys: Handler: MismatchStatus is %d, MaxBody %d", c.MismatchStatus, c.MaxBody))
+	var err error
+	if c.MismatchStatus, c.MaxBody, err = oncewire.Limits(c.MismatchStatus, c.MaxBody); err != nil {
+		panic("keys: Handler: " + err.Error())
 	}
 	return http.HandlerFunc(func(w http.ResponseWriter, req *http.Request) { o.serve(w, req, &c) })
 }
@@ -83,24 +76,16 @@ func headerKey(req *http.Request, _ []byte) (string, error) {
 func (o *Operation) serve(w http.ResponseWriter, req *http.Request, c *HandlerConfig) {
 	user, ok := c.User(req)
 	if !ok {
-		problem(w, http.StatusForbidden, "", "the request has no user")
+		oncewire.Problem(w, http.StatusForbidden, "", "the request has no user")
 		return
 	}
-	var body []byte
-	if req.Body != nil {
-		var err error
-		body, err = io.ReadAll(http.MaxBytesReader(w, req.Body, c.MaxBody))
-		if _, tooLong := errors.AsType[*http.MaxBytesError](err); tooLong {
-			problem(w, http.StatusRequestEntityTooLarge, "", fmt.Sprintf("a body has %d bytes at most", c.MaxBody))
-			return
-		} else if err != nil {
-			problem(w, http.StatusBadRequest, "", "the body could not be read")
-			return
-		}
+	body, ok := oncewire.ReadBody(w, req, c.MaxBody)
+	if !ok {
+		return
 	}
 	key, err := c.Key(req, body)
 	if err != nil {
-		problem(w, http.StatusBadRequest, oncewire.Invalid, err.Error())
+		oncewire.Problem(w, http.StatusBadRequest, oncewire.Invalid, err.Error())
 		return
 	}
 	response, replayed, err := o.do(context.WithoutCancel(req.Context()), Request{
@@ -114,37 +99,18 @@ func (o *Operation) serve(w http.ResponseWriter, req *http.Request, c *HandlerCo
 		}
 		response.Send(w)
 	case errors.Is(err, ErrInvalid):
-		problem(w, http.StatusBadRequest, oncewire.Invalid, err.Error())
+		oncewire.Problem(w, http.StatusBadRequest, oncewire.Invalid, err.Error())
 	case errors.Is(err, exactlyonce.ErrMismatch):
-		problem(w, c.MismatchStatus, oncewire.Mismatch, "another request had this key")
+		oncewire.Problem(w, c.MismatchStatus, oncewire.Mismatch, "another request had this key")
 	case errors.Is(err, exactlyonce.ErrInProgress), errors.Is(err, ErrLockLost), errors.Is(err, ErrConflict):
 		w.Header().Set("Retry-After", "1")
-		problem(w, http.StatusConflict, oncewire.InProgress, "the request is in progress; repeat it later")
+		oncewire.Problem(w, http.StatusConflict, oncewire.InProgress, "the request is in progress; repeat it later")
 	default:
 		o.keys.config.Logger.Error("a request is not finished", "operation", o.name, "key", key, "error", err)
 		if response.Status != 0 {
 			response.Send(w)
 		} else {
-			problem(w, http.StatusInternalServerError, "", "the request is not finished; repeat it with the same key")
+			oncewire.Problem(w, http.StatusInternalServerError, "", "the request is not finished; repeat it with the same key")
 		}
 	}
-}
-
-// problem sends a problem document (RFC 9457).
-func problem(w http.ResponseWriter, status int, result, detail string) {
-	document := struct {
-		Type   string `json:"type,omitempty"`
-		Title  string `json:"title"`
-		Status int    `json:"status"`
-		Detail string `json:"detail"`
-	}{Title: http.StatusText(status), Status: status, Detail: detail}
-	if result != "" {
-		document.Type = oncewire.ProblemType(result)
-		w.Header().Set(oncewire.Result, result)
-	}
-	body, _ := json.Marshal(document) // strings and a number: it never fails
-	w.Header().Set("Content-Type", "application/problem+json")
-	w.Header().Set("Cache-Control", "no-store")
-	w.WriteHeader(status)
-	_, _ = w.Write(append(body, '\n')) // the caller is gone
 }

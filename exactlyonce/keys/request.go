@@ -1,13 +1,12 @@
 package keys
 
 import (
-	"crypto/sha256"
-	"encoding/binary"
 	"encoding/json"
 	"fmt"
 	"net/http"
 
 	"github.com/weirflow/weir/exactlyonce"
+	"github.com/weirflow/weir/internal/oncewire"
 )
 
 // Limits in bytes.
@@ -48,13 +47,7 @@ func (r *Request) validate() error {
 
 // fingerprint hashes what is asked for.
 func (r *Request) fingerprint(operation string) [32]byte {
-	h := sha256.New()
-	for _, part := range []string{operation, r.Method, r.Path, r.Query, r.ContentType} {
-		_, _ = h.Write(binary.AppendUvarint(nil, uint64(len(part)))) // a hash never fails
-		_, _ = h.Write([]byte(part))
-	}
-	_, _ = h.Write(r.Body)
-	return [32]byte(h.Sum(nil))
+	return oncewire.Fingerprint(r.Body, operation, r.Method, r.Path, r.Query, r.ContentType)
 }
 
 // JSON returns a response with v as its body.

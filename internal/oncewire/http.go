@@ -1,0 +1,76 @@
+package oncewire
+
+import (
+	"crypto/sha256"
+	"encoding/binary"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"net/http"
+)
+
+// Problem sends a problem document (RFC 9457). With a result of "" it is none of the tracker's.
+func Problem(w http.ResponseWriter, status int, result, detail string) {
+	document := struct {
+		Type   string `json:"type,omitempty"`
+		Title  string `json:"title"`
+		Status int    `json:"status"`
+		Detail string `json:"detail"`
+	}{Title: http.StatusText(status), Status: status, Detail: detail}
+	if result != "" {
+		document.Type = ProblemType(result)
+		w.Header().Set(Result, result)
+	}
+	body, _ := json.Marshal(document) // strings and a number: it never fails
+	w.Header().Set("Content-Type", "application/problem+json")
+	w.Header().Set("Cache-Control", "no-store")
+	w.WriteHeader(status)
+	_, _ = w.Write(append(body, '\n')) // the caller is gone
+}
+
+// ReadBody returns the body of a request of at most limit bytes. If it is not ok, the answer is sent.
+func ReadBody(w http.ResponseWriter, req *http.Request, limit int64) (body []byte, ok bool) {
+	if req.Body == nil {
+		return nil, true
+	}
+	body, err := io.ReadAll(http.MaxBytesReader(w, req.Body, limit))
+	if err == nil {
+		return body, true
+	}
+	if _, tooLong := errors.AsType[*http.MaxBytesError](err); tooLong {
+		Problem(w, http.StatusRequestEntityTooLarge, "", fmt.Sprintf("the body of a tracked request has %d bytes at most", limit))
+	} else {
+		Problem(w, http.StatusBadRequest, "", "the body could not be read")
+	}
+	return nil, false
+}
+
+// Limits returns the status for other content under the same id, and how long a body may be, with their defaults 409 and 1 MiB.
+// They are valid if the error is nil.
+func Limits(mismatchStatus int, maxBody int64) (int, int64, error) {
+	if mismatchStatus == 0 {
+		mismatchStatus = http.StatusConflict
+	}
+	if maxBody == 0 {
+		maxBody = 1 << 20
+	}
+	if mismatchStatus != http.StatusConflict && mismatchStatus != http.StatusUnprocessableEntity {
+		return 0, 0, fmt.Errorf("MismatchStatus is %d, not 409 or 422", mismatchStatus)
+	}
+	if maxBody < 0 {
+		return 0, 0, fmt.Errorf("MaxBody is %d", maxBody)
+	}
+	return mismatchStatus, maxBody, nil
+}
+
+// Fingerprint hashes the parts of a request, and its body. Each part is hashed with its length, so none runs into the next.
+func Fingerprint(body []byte, parts ...string) [32]byte {
+	h := sha256.New()
+	for _, part := range parts {
+		_, _ = h.Write(binary.AppendUvarint(nil, uint64(len(part)))) // a hash never fails
+		_, _ = io.WriteString(h, part)
+	}
+	_, _ = h.Write(body)
+	return [32]byte(h.Sum(nil))
+}
