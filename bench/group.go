@@ -100,11 +100,11 @@ func (c Config) elems(full, short int) int {
 	}
 }
 
-// Groups returns all groups, W1 to W12.
+// Groups returns all groups, W1 to W13.
 func Groups(c Config) []Group {
 	var all []Group
 	for _, groups := range [][]Group{
-		w1(c), w1b(c), w2(c), w3(c), w4(c), w5(c), w6(c), w7(c), w8(c), w9(c), w10(c), w11(c), w12(c),
+		w1(c), w1b(c), w2(c), w3(c), w4(c), w5(c), w6(c), w7(c), w8(c), w9(c), w10(c), w11(c), w12(c), w13(c),
 	} {
 		all = append(all, groups...)
 	}

@@ -1,47 +1,38 @@
 package storebench
 
 import (
-	"context"
 	"errors"
 	"fmt"
-	"io"
 	"strconv"
 	"sync"
-	"sync/atomic"
 	"testing"
 	"time"
 
 	"github.com/stretchr/testify/require"
 
-	"github.com/weirflow/weir/asyncop"
-	"github.com/weirflow/weir/codec"
 	"github.com/weirflow/weir/delivery"
 	"github.com/weirflow/weir/delivery/store"
 )
 
-const (
-	chunk = 10_000 // messages of one turn
-	batch = 100    // of a Take and a Put
-)
-
-// raw is a codec that has nothing to do.
-var raw = codec.Func(
-	func(dst []byte, v []byte) ([]byte, error) { return append(dst, v...), nil },
-	func(src []byte) ([]byte, error) { return src, nil },
-)
+// chunk is the messages of one turn.
+const chunk = 20_000
 
 // pipeline compares source, operator and sink with the store's bare Take, Put and Done, in one run: by turns. Each message goes
 // from one queue to another.
 func pipeline(b *testing.B, s store.Store) {
 	b.Helper()
+	chunk := chunk
+	if testing.Short() {
+		chunk = 1000
+	}
 	var took [2]time.Duration
 	turns := (b.N + chunk - 1) / chunk
 	for turn := range turns {
-		for kind, run := range []func(b *testing.B, s store.Store, in, out string){bare, weir} {
+		for kind, run := range []func(b *testing.B, s store.Store, in, out string, n int){bare, weir} {
 			in, out := fmt.Sprintf("in %d %d", turn, kind), fmt.Sprintf("out %d %d", turn, kind)
-			fill(b, s, in)
+			fill(b, s, in, chunk)
 			start := time.Now()
-			run(b, s, in, out)
+			run(b, s, in, out, chunk)
 			took[kind] += time.Since(start)
 			require.Equal(b, chunk, empty(b, s, out))
 			require.Zero(b, empty(b, s, in))
@@ -54,12 +45,12 @@ func pipeline(b *testing.B, s store.Store) {
 	b.ReportMetric(100*took[0].Seconds()/took[1].Seconds(), "%-of-bare")
 }
 
-// fill puts a chunk of messages, a thousand a call.
-func fill(b *testing.B, s store.Store, queue string) {
+// fill puts n messages, a thousand a call.
+func fill(b *testing.B, s store.Store, queue string, n int) {
 	b.Helper()
 	payload := make([]byte, 256)
 	ms := make([]store.Message, 0, 1000)
-	for i := range chunk {
+	for i := range n {
 		at := delivery.Origin{Source: "orders", Partition: "0", Position: strconv.Itoa(i)}
 		ms = append(ms, store.Message{Meta: delivery.Meta{ID: at.ID(), Origin: at}, Payload: payload})
 		if len(ms) == cap(ms) {
@@ -92,13 +83,13 @@ func leases(ms []store.Leased) []store.Lease {
 }
 
 // bare is what a worker without weir does, four times.
-func bare(b *testing.B, s store.Store, in, out string) {
+func bare(b *testing.B, s store.Store, in, out string, _ int) {
 	b.Helper()
 	var wg sync.WaitGroup
 	for range 4 {
 		wg.Go(func() {
 			for {
-				taken, err := s.Take(b.Context(), in, batch, time.Minute)
+				taken, err := s.Take(b.Context(), in, Batch, time.Minute)
 				if err != nil {
 					b.Error(err)
 					return
@@ -119,77 +110,8 @@ func bare(b *testing.B, s store.Store, in, out string) {
 	wg.Wait()
 }
 
-// counting ends a run with the last message.
-type counting struct {
-	delivery.Sink[[]byte]
-	left atomic.Int64
-	end  context.CancelFunc
-}
-
-func (c *counting) Put(ctx context.Context, ms []delivery.Message[[]byte]) error {
-	err := c.Sink.Put(ctx, ms)
-	if err == nil && c.left.Add(-int64(len(ms))) == 0 {
-		c.end()
-	}
-	return err
-}
-
 // weir is source, operator and sink.
-func weir(b *testing.B, s store.Store, in, out string) {
+func weir(b *testing.B, s store.Store, in, out string, n int) {
 	b.Helper()
-	ctx, cancel := context.WithCancel(b.Context())
-	defer cancel()
-	sink := &counting{Sink: store.NewSink(s, out, raw), end: cancel}
-	sink.left.Store(chunk)
-	source := store.NewSource(s, in, "dead", raw)
-	op := asyncop.OrderedWait(asyncop.Blocking(func(_ context.Context, v []byte) ([]byte, error) { return v, nil }), time.Minute, 1000)
-	results := make(chan delivery.Message[[]byte], batch)
-	filled := make(chan struct{})
-	go func() {
-		defer close(filled)
-		for m := range results {
-			ms := append(make([]delivery.Message[[]byte], 0, batch), m)
-			for more := true; more && len(ms) < batch; {
-				select {
-				case m, ok := <-results:
-					if more = ok; ok {
-						ms = append(ms, m)
-					}
-				default:
-					more = false
-				}
-			}
-			if err := sink.Put(b.Context(), ms); err != nil {
-				b.Error(err)
-			}
-			for _, m := range ms {
-				m.Ack()
-			}
-		}
-	}()
-	for m, err := range op.Messages(func(yield func(delivery.Message[[]byte], error) bool) {
-		for {
-			ms, err := source.Receive(ctx, batch)
-			if err != nil {
-				if !errors.Is(err, context.Canceled) && !errors.Is(err, io.EOF) {
-					b.Error(err)
-				}
-				return
-			}
-			for _, m := range ms {
-				if !yield(m, nil) {
-					return
-				}
-			}
-		}
-	}) {
-		if err != nil {
-			b.Error(err)
-			break
-		}
-		results <- m
-	}
-	close(results)
-	<-filled
-	require.NoError(b, source.Close(b.Context()))
+	require.NoError(b, Work(b.Context(), s, in, store.NewSink(s, out, Raw), n))
 }

@@ -13,7 +13,7 @@ import (
 	"github.com/weirflow/weir/delivery/store"
 )
 
-// Run puts and takes messages of 256 bytes by several goroutines.
+// Run puts and takes messages of 256 bytes by several goroutines, has some become due, and compares a pipeline with the bare store.
 func Run(b *testing.B, open func(b *testing.B) store.Store) {
 	b.Helper()
 	for _, workers := range []int{16, 256} {
@@ -39,11 +39,7 @@ func Run(b *testing.B, open func(b *testing.B) store.Store) {
 							b.Error(err)
 							return
 						}
-						leases := make([]store.Lease, len(ms))
-						for i := range ms {
-							leases[i] = ms[i].Lease
-						}
-						if err := s.Done(b.Context(), leases...); err != nil {
+						if err := s.Done(b.Context(), leases(ms)...); err != nil {
 							b.Error(err)
 							return
 						}
@@ -55,6 +51,7 @@ func Run(b *testing.B, open func(b *testing.B) store.Store) {
 			b.ReportMetric(float64(b.N)/b.Elapsed().Seconds(), "messages/s")
 		})
 	}
+	b.Run("op=delayed", func(b *testing.B) { delayed(b, open(b)) })
 	b.Run("op=pipeline", func(b *testing.B) { pipeline(b, open(b)) })
 }
 
