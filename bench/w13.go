@@ -23,8 +23,8 @@ import (
 	"github.com/weirflow/weir/internal/storebench"
 )
 
-// PostgresVariable names the environment variable with the URL of a PostgreSQL server, for W13, which makes databases of its own
-// there. Without it W13 is left out.
+// PostgresVariable names the environment variable with the URL of a PostgreSQL server, for W13, which makes databases of its
+// own there. Without it W13 is left out.
 const PostgresVariable = "WEIR_BENCH_POSTGRES"
 
 // w13: jobs in PostgreSQL. Each is inserted, worked by a function that does nothing, and done.

@@ -2,11 +2,12 @@ package main
 
 import (
 	"context"
-	"database/sql"
 	"strconv"
 	"time"
 
 	"github.com/spf13/cobra"
+
+	"github.com/weirflow/weir/exactlyonce/keys"
 )
 
 func (a *app) keys() *cobra.Command {
@@ -53,42 +54,24 @@ type keyJSON struct {
 	Finished  bool      `json:"finished"`
 }
 
-// An empty user, key or operation chooses all.
-const keysSQL = `SELECT id, principal, idempotency_key, operation, recovery_point, fence, created_at, last_run_at, locked_at, expires_at,
-	response IS NOT NULL FROM weir_keys
-WHERE ($1 = '' OR principal = $1) AND ($2 = '' OR idempotency_key = $2) AND ($3 = '' OR operation = $3)`
-
-func (a *app) showKeys(ctx context.Context, db *database, q keysQuery) error {
-	query := keysSQL
-	if !q.all {
-		query += " AND response IS NULL"
-	}
-	query += " ORDER BY created_at, id"
-	if q.limit > 0 {
-		query += " LIMIT " + strconv.Itoa(q.limit+1) // one more says whether there are more
-	}
+func (a *app) showKeys(ctx context.Context, db *database, q keysQuery) (err error) {
 	var rows [][]string
 	found := 0
-	err := db.each(ctx, query, func(columns *sql.Rows) error {
-		var k keyJSON
-		var created, lastRun, expires int64
-		var locked sql.NullInt64
-		err := columns.Scan(&k.ID, &k.User, &k.Key, &k.Operation, &k.Point, &k.Runs, &created, &lastRun, &locked, &expires, &k.Finished)
-		if found++; err != nil || q.limit > 0 && found > q.limit {
-			return err
+	for k, failed := range keys.List(ctx, db.sql, keys.Filter{User: q.user, Key: q.key, Operation: q.operation, Finished: q.all}) {
+		if failed != nil {
+			return failed
 		}
-		k.Created, k.LastRun, k.Expires = time.UnixMicro(created).UTC(), time.UnixMicro(lastRun).UTC(), time.UnixMicro(expires).UTC()
-		if locked.Valid {
-			k.Locked = time.UnixMicro(locked.Int64).UTC()
+		if found++; q.limit > 0 && found > q.limit {
+			break // there are more
 		}
 		if a.json {
-			return a.object(k)
+			err = a.object(keyJSON(k))
+		} else {
+			rows = append(rows, []string{when(k.Created), k.User, k.Key, k.Operation, k.Point, strconv.FormatInt(k.Runs, 10), when(k.Locked)})
 		}
-		rows = append(rows, []string{when(k.Created), k.User, k.Key, k.Operation, k.Point, strconv.FormatInt(k.Runs, 10), when(k.Locked)})
-		return nil
-	}, q.user, q.key, q.operation)
-	if err != nil {
-		return err
+		if err != nil {
+			return err
+		}
 	}
 	if found == 0 {
 		a.note("No request matches.")

@@ -49,8 +49,8 @@ type Source[T any] struct {
 
 	receiving sync.Mutex // held by Receive
 
-	// releasing has room for one: the goroutine that gives back messages and forgets them, or notes what was taken. A message that
-	// was given back can be taken again before it is forgotten, and must not join itself.
+	// releasing has room for one: the goroutine that gives back messages and forgets them, or notes what was taken. A message
+	// that was given back can be taken again before it is forgotten, and must not join itself.
 	releasing chan struct{}
 
 	mu      sync.Mutex

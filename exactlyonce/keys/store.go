@@ -65,6 +65,13 @@ WHERE id = $3 AND fence = $4 AND recovery_point = $5 AND response IS NULL`
 	unfinishedSQL = `SELECT id FROM weir_keys WHERE response IS NULL AND id > $1 AND last_run_at <= $2
 AND coalesce(locked_at, 0) <= $3 ORDER BY id LIMIT $4`
 
+	// An empty user, key or operation chooses all.
+	listSQL = `SELECT id, principal, idempotency_key, operation, recovery_point, fence, created_at, last_run_at, locked_at, expires_at,
+	response IS NOT NULL FROM weir_keys
+WHERE principal = coalesce(nullif($1, ''), principal) AND idempotency_key = coalesce(nullif($2, ''), idempotency_key)
+	AND operation = coalesce(nullif($3, ''), operation) AND (response IS NULL OR $4)
+ORDER BY created_at, id`
+
 	overdueSQL = `SELECT count(*) FROM weir_keys WHERE response IS NULL AND expires_at <= $1`
 
 	expired      = `SELECT id FROM weir_keys WHERE response IS NOT NULL AND expires_at <= $1 ORDER BY expires_at, id LIMIT $2`

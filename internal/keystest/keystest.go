@@ -43,6 +43,7 @@ func Run(t *testing.T, p Place) {
 		"two takers": (*bench).twoTakers, "renewed": (*bench).renewed, "failures": (*bench).failures, "refusals": (*bench).refusals, "changed handler": (*bench).changedHandler,
 		"conflicts": (*bench).conflicts, "retries": (*bench).retries, "reap": (*bench).reap, "complete": (*bench).complete,
 		"lost commit": (*bench).lostCommit, "http": (*bench).http, "entity": (*bench).entity, "limits": (*bench).limits, "maintain": (*bench).maintain, "provider": (*bench).provider,
+		"list": (*bench).list,
 	} {
 		t.Run(name, func(t *testing.T) {
 			mock := clock.NewMock()
@@ -553,6 +554,49 @@ func (b *bench) reap() {
 	require.NoError(b, err)
 	assert.Equal(b, [3]int{4, 5, 4}, p.runs())
 	expect(1, 0)
+}
+
+func (b *bench) list() {
+	broken := errors.New("broken")
+	p := &phases{}
+	o := b.keys.Operation("op", p.handle)
+	began := b.clock.Now().UTC()
+	_, err := o.Do(b.Context(), request("a", "done"))
+	require.NoError(b, err)
+	b.clock.Add(time.Minute)
+	p.call = func(string) error { return broken }
+	_, err = o.Do(b.Context(), request("b", "unfinished"))
+	require.ErrorIs(b, err, broken)
+	expect := func(f keys.Filter, want ...string) (last keys.Info) {
+		b.Helper()
+		var got []string
+		for i, err := range keys.List(b.Context(), b.db, f) {
+			require.NoError(b, err)
+			got, last = append(got, i.Key), i
+		}
+		assert.Equal(b, want, got)
+		return last
+	}
+	i := expect(keys.Filter{}, "unfinished")
+	assert.NotEmpty(b, i.ID)
+	assert.Equal(b, keys.Info{
+		ID: i.ID, User: "b", Key: "unfinished", Operation: "op", Point: "first", Runs: 1,
+		Created: began.Add(time.Minute), LastRun: began.Add(time.Minute), Expires: began.Add(24*time.Hour + time.Minute),
+	}, i)
+	expect(keys.Filter{Finished: true}, "done", "unfinished")
+	i = expect(keys.Filter{Finished: true, User: "a"}, "done")
+	assert.True(b, i.Finished)
+	expect(keys.Filter{Key: "unfinished", User: "b", Operation: "op"}, "unfinished")
+	expect(keys.Filter{Finished: true, User: "a", Key: "unfinished"})
+	expect(keys.Filter{Operation: "another"})
+	for range keys.List(b.Context(), b.db, keys.Filter{Finished: true}) {
+		break
+	}
+	ctx, cancel := context.WithCancel(b.Context())
+	cancel()
+	for _, err := range keys.List(ctx, b.db, keys.Filter{}) {
+		assert.ErrorIs(b, err, context.Canceled)
+	}
 }
 
 // A request that no client repeats is completed, once.

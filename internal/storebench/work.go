@@ -2,8 +2,7 @@ package storebench
 
 import (
 	"context"
-	"errors"
-	"io"
+	"log/slog"
 	"time"
 
 	"github.com/weirflow/weir/asyncop"
@@ -21,68 +20,29 @@ var Raw = codec.Func(
 	func(src []byte) ([]byte, error) { return src, nil },
 )
 
-// Work takes n messages from a queue through an operator whose function does nothing, and puts them into a sink, or only
-// acknowledges them if sink is nil.
+// Work is a worker whose function does nothing. It ends when n messages of a queue are in the sink.
 func Work(ctx context.Context, s store.Store, queue string, sink delivery.Sink[[]byte], n int) error {
-	source := store.NewSource(s, queue, "dead", Raw)
-	op := asyncop.OrderedWait(asyncop.Blocking(func(_ context.Context, v []byte) ([]byte, error) { return v, nil }), time.Minute, 1000)
-	receiving, enough := context.WithCancel(ctx)
+	ctx, enough := context.WithCancel(ctx)
 	defer enough()
-	var receiveErr error
-	input := func(yield func(delivery.Message[[]byte], error) bool) {
-		for {
-			ms, err := source.Receive(receiving, Batch)
-			if err != nil {
-				if receiving.Err() == nil && !errors.Is(err, io.EOF) {
-					receiveErr = err
-				}
-				return
-			}
-			for _, m := range ms {
-				if !yield(m, nil) {
-					return
-				}
-			}
-		}
-	}
-	results := make(chan delivery.Message[[]byte], Batch)
-	filled := make(chan error, 1)
-	go func() { filled <- fillSink(ctx, sink, results, n, enough) }()
-	var err error
-	for m, failed := range op.Messages(input) {
-		if failed != nil {
-			err = failed
-			break
-		}
-		results <- m
-	}
-	close(results)
-	return errors.Join(<-filled, err, receiveErr, source.Close(ctx))
+	source := store.NewSource(s, queue, "dead", Raw)
+	op := asyncop.OrderedWait(asyncop.Blocking(func(_ context.Context, v []byte) ([]byte, error) { return v, nil }), time.Minute, 1000,
+		asyncop.WithDropOnFailure())
+	_, err := delivery.Run(ctx, source, op, &counted{sink, n, enough},
+		delivery.WithBatch(Batch), delivery.WithLogger(slog.New(slog.DiscardHandler)))
+	return err
 }
 
-// fillSink puts what is at hand into the sink, and acknowledges it. It calls enough after n messages.
-func fillSink(ctx context.Context, sink delivery.Sink[[]byte], results <-chan delivery.Message[[]byte], n int, enough func()) (err error) {
-	for m := range results {
-		ms := append(make([]delivery.Message[[]byte], 0, Batch), m)
-		for more := true; more && len(ms) < Batch; {
-			select {
-			case m, ok := <-results:
-				if more = ok; ok {
-					ms = append(ms, m)
-				}
-			default:
-				more = false
-			}
-		}
-		if sink != nil {
-			err = errors.Join(err, sink.Put(ctx, ms))
-		}
-		for _, m := range ms {
-			m.Ack()
-		}
-		if n -= len(ms); n <= 0 || err != nil {
-			enough()
-		}
+// counted is a sink that ends the worker after so many messages.
+type counted struct {
+	delivery.Sink[[]byte]
+	left   int
+	enough func()
+}
+
+func (c *counted) Put(ctx context.Context, ms []delivery.Message[[]byte]) error {
+	err := c.Sink.Put(ctx, ms)
+	if c.left -= len(ms); c.left <= 0 {
+		c.enough()
 	}
 	return err
 }

@@ -32,8 +32,8 @@
 // # Cost
 //
 // BenchmarkExec compares Exec with the bare statement in the same group commit, and measures Run. On two cores that were very
-// busy with other work and had the server, too, without fsync: Exec 30,000 calls a second at 64 at once and at 256, 26,000 at
-// 1,024, which is 58, 83 and 83 % of the bare statement; Run, a transaction for each call, 4,000 to 5,000.
+// busy with other work and had the server, too, without fsync: Exec 26,000 to 30,000 calls a second at 256 at once, which is 65
+// to 83 % of the bare statement; Run, a transaction for each call, 3,000 to 5,000.
 //
 // # Migrations
 //

@@ -3,6 +3,8 @@
 package pgstore_test
 
 import (
+	"fmt"
+	"strings"
 	"testing"
 
 	"github.com/jackc/pgx/v5/pgxpool"
@@ -16,8 +18,13 @@ import (
 
 // BenchmarkStore has its server on the same machine, without fsync.
 func BenchmarkStore(b *testing.B) {
+	server := pgtest.Start(b)
+	databases := 0
 	storebench.Run(b, func(b *testing.B) store.Store {
-		pool, err := pgxpool.New(b.Context(), pgtest.Start(b).URL())
+		databases++
+		name := fmt.Sprintf("bench_%d", databases)
+		server.Exec("CREATE DATABASE " + name)
+		pool, err := pgxpool.New(b.Context(), strings.Replace(server.URL(), "/postgres?", "/"+name+"?", 1))
 		require.NoError(b, err)
 		b.Cleanup(pool.Close)
 		require.NoError(b, pgstore.Migrate(b.Context(), pool))

@@ -24,11 +24,10 @@
 //
 // # Cost
 //
-// BenchmarkRun compares Run with the bare statement in the same group commit, synchronous FULL. On two cores that were busy
-// with other work: 100,000 to 124,000 tracked calls a second at 256 calls at once, which is 72 to 85 % of the bare statement;
-// 105,000 to 135,000 at 1,024, 50 to 73 %; 30,000 to 45,000 at 64, 65 to 75 %. The slower the disk, the smaller the difference.
-// The records of a transaction are stored by eight in one INSERT; a client that has no other call in the transaction adds a
-// SELECT. A transaction of your own costs one fsync.
+// BenchmarkRun compares Run with the bare statement in the same group commit, synchronous FULL. On two cores that were busy with
+// other work: 64,000 to 124,000 tracked calls a second at 256 calls at once, which is 60 to 86 % of the bare statement; 64,000
+// to 135,000 at 1,024, 48 to 73 %. The slower the disk, the smaller the difference. A client that has no other call in the
+// transaction adds a SELECT. A transaction of your own costs one fsync.
 //
 // # Migrations
 //
