@@ -1,0 +1,313 @@
+package embedded_test
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"strconv"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"github.com/nats-io/nats.go"
+	"github.com/nats-io/nats.go/jetstream"
+	"github.com/stretchr/testify/require"
+
+	"github.com/weirflow/weir/checkpoint"
+	"github.com/weirflow/weir/checkpoint/checkpointtest"
+	"github.com/weirflow/weir/codec"
+	"github.com/weirflow/weir/ext/jetstream/jscheckpoint"
+)
+
+var errFault = errors.New("the n-th call fails")
+
+// faults makes the n-th call to a real server fail: before it is made, or after, so that it takes effect.
+type faults struct {
+	jetstream.JetStream
+	after bool
+	left  atomic.Int64 // 0: none fails
+}
+
+func (f *faults) fail(n int) { f.left.Store(int64(n)) }
+
+// call makes a call; it fails if it is the n-th.
+func (f *faults) call(do func() error) error {
+	hit := f.left.Load() > 0 && f.left.Add(-1) == 0
+	if hit && !f.after {
+		return errFault
+	}
+	if err := do(); err != nil || !hit {
+		return err
+	}
+	return errFault
+}
+
+func (f *faults) PublishMsg(ctx context.Context, m *nats.Msg, opts ...jetstream.PublishOpt) (ack *jetstream.PubAck, err error) {
+	err = f.call(func() (err error) { ack, err = f.JetStream.PublishMsg(ctx, m, opts...); return err })
+	return ack, err
+}
+
+func (f *faults) PublishMsgAsync(m *nats.Msg, opts ...jetstream.PublishOpt) (paf jetstream.PubAckFuture, err error) {
+	err = f.call(func() (err error) { paf, err = f.JetStream.PublishMsgAsync(m, opts...); return err })
+	return paf, err
+}
+
+func (f *faults) Stream(ctx context.Context, name string) (s jetstream.Stream, err error) {
+	err = f.call(func() (err error) { s, err = f.JetStream.Stream(ctx, name); return err })
+	return &faultyStream{s, f}, err
+}
+
+type faultyStream struct {
+	jetstream.Stream
+	faults *faults
+}
+
+func (s *faultyStream) Info(ctx context.Context, opts ...jetstream.StreamInfoOpt) (i *jetstream.StreamInfo, err error) {
+	err = s.faults.call(func() (err error) { i, err = s.Stream.Info(ctx, opts...); return err })
+	return i, err
+}
+
+func (s *faultyStream) GetMsg(ctx context.Context, seq uint64, opts ...jetstream.GetMsgOpt) (m *jetstream.RawStreamMsg, err error) {
+	err = s.faults.call(func() (err error) { m, err = s.Stream.GetMsg(ctx, seq, opts...); return err })
+	return m, err
+}
+
+func (s *faultyStream) GetLastMsgForSubject(ctx context.Context, subject string) (m *jetstream.RawStreamMsg, err error) {
+	err = s.faults.call(func() (err error) { m, err = s.Stream.GetLastMsgForSubject(ctx, subject); return err })
+	return m, err
+}
+
+func (s *faultyStream) Purge(ctx context.Context, opts ...jetstream.StreamPurgeOpt) error {
+	return s.faults.call(func() error { return s.Stream.Purge(ctx, opts...) })
+}
+
+func newCheckpoints(t *testing.T, js jetstream.JetStream) string {
+	t.Helper()
+	return newStream(t, js, func(c *jetstream.StreamConfig) { *c = jscheckpoint.StreamConfig(c.Name) })
+}
+
+// A call fails before it reaches the server, or its answer is lost.
+func testFaults(t *testing.T, f func(t *testing.T, after bool)) {
+	t.Run("calls that are not made", func(t *testing.T) { f(t, false) })
+	t.Run("answers that are lost", func(t *testing.T) { f(t, true) })
+}
+
+func TestCheckpointStore(t *testing.T) {
+	js := connect(t, start(t, t.TempDir()))
+	testFaults(t, func(t *testing.T, after bool) {
+		checkpointtest.RunStore(t, func(t *testing.T) checkpointtest.Place {
+			name := newCheckpoints(t, js)
+			faulty := &faults{JetStream: js, after: after}
+			other, err := jscheckpoint.Open(t.Context(), js, name, "another pipeline")
+			require.NoError(t, err)
+			require.NoError(t, other.Save(t.Context(), &checkpoint.Snapshot{ID: 100}))
+			open := func() (checkpoint.Store, error) {
+				return jscheckpoint.Open(context.Background(), faulty, name, "flights/3")
+			}
+			return checkpointtest.Place{
+				Open: open, TakeOver: open, Fail: faulty.fail,
+				Damage: func(id uint64) error { return damage(js, name, fmt.Sprintf(".checkpoint.%d", id)) },
+			}
+		})
+	})
+}
+
+// damage flips a bit of the last message of the pipeline on a subject that ends so.
+func damage(js jetstream.JetStream, name, subject string) error {
+	ctx := context.Background()
+	stream, err := js.Stream(ctx, name)
+	if err != nil {
+		return err
+	}
+	info, err := stream.Info(ctx, jetstream.WithSubjectFilter("weir.checkpoints."+name+".*"+subject))
+	if err != nil {
+		return err
+	}
+	for s := range info.State.Subjects {
+		m, err := stream.GetLastMsgForSubject(ctx, s)
+		if err != nil {
+			return err
+		}
+		data := append([]byte{}, m.Data...)
+		data[len(data)/2] ^= 4
+		m.Header.Del(jetstream.ExpectedLastSubjSeqHeader) // they say where it was published
+		m.Header.Del(jetstream.ExpectedLastSubjSeqSubjHeader)
+		if _, err := js.PublishMsg(ctx, &nats.Msg{Subject: s, Header: m.Header, Data: data}); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// Law P1: a run with a lower number than one before cannot take over.
+func TestEpochs(t *testing.T) {
+	js := connect(t, start(t, t.TempDir()))
+	name := newCheckpoints(t, js)
+	open := func(opts ...jscheckpoint.Option) (*jscheckpoint.Store, error) {
+		return jscheckpoint.Open(t.Context(), js, name, "p", opts...)
+	}
+	second, err := open(jscheckpoint.WithEpoch(2))
+	require.NoError(t, err)
+	_, err = open(jscheckpoint.WithEpoch(1))
+	require.ErrorIs(t, err, checkpoint.ErrFenced)
+	require.NoError(t, second.Save(t.Context(), &checkpoint.Snapshot{ID: 1}))
+	again, err := open(jscheckpoint.WithEpoch(2))
+	require.NoError(t, err, "the same owner, restarted")
+	require.ErrorIs(t, second.Save(t.Context(), &checkpoint.Snapshot{ID: 2}), checkpoint.ErrFenced)
+	_, err = second.List(t.Context())
+	require.ErrorIs(t, err, checkpoint.ErrFenced)
+	next, err := open()
+	require.NoError(t, err)
+	require.ErrorIs(t, again.Save(t.Context(), &checkpoint.Snapshot{ID: 2}), checkpoint.ErrFenced)
+	require.NoError(t, next.Save(t.Context(), &checkpoint.Snapshot{ID: 2}))
+	_, err = open(jscheckpoint.WithEpoch(2))
+	require.ErrorIs(t, err, checkpoint.ErrFenced, "next had 3")
+}
+
+func TestStreamsThatDoNotFitCheckpoints(t *testing.T) {
+	js := connect(t, start(t, t.TempDir()))
+	for _, change := range []func(*jetstream.StreamConfig){
+		func(c *jetstream.StreamConfig) { c.MaxMsgsPerSubject = 2 },
+		func(c *jetstream.StreamConfig) { c.MaxAge = time.Hour },
+		func(c *jetstream.StreamConfig) { c.AllowDirect = true },
+		func(c *jetstream.StreamConfig) { c.Discard = jetstream.DiscardOld },
+	} {
+		name := newStream(t, js, func(c *jetstream.StreamConfig) { *c = jscheckpoint.StreamConfig(c.Name); change(c) })
+		_, err := jscheckpoint.Open(t.Context(), js, name, "p")
+		require.ErrorContains(t, err, "does not fit")
+	}
+}
+
+func TestInput(t *testing.T) {
+	js := connect(t, start(t, t.TempDir()))
+	stream := newStream(t, js)
+	for i := range 30 {
+		publish(t, js, stream+".in", strconv.Itoa(i))
+		publish(t, js, stream+".other", "x")
+	}
+	s, err := js.Stream(t.Context(), stream)
+	require.NoError(t, err)
+	require.NoError(t, s.DeleteMsg(t.Context(), 11), "a gap")
+	checkpointtest.RunInput(t, func(*testing.T) checkpoint.Input[string] {
+		return jscheckpoint.NewInput(js, stream, codec.JSON[string](), jscheckpoint.WithSubjects(stream+".in"), jscheckpoint.WithEnd())
+	}, nil)
+}
+
+// A wait that is interrupted loses nothing, and neither does a restart of the server.
+func TestInputThatIsIdle(t *testing.T) {
+	js := connect(t, start(t, t.TempDir()))
+	stream := newStream(t, js)
+	in := jscheckpoint.NewInput(js, stream, codec.JSON[string]())
+	defer in.Close()
+	for i := range 20 {
+		ctx, cancel := context.WithTimeout(t.Context(), time.Duration(i)*time.Millisecond)
+		require.ErrorIs(t, in.Wait(ctx), context.DeadlineExceeded)
+		cancel()
+		publish(t, js, stream, strconv.Itoa(i))
+		require.NoError(t, in.Wait(bounded(t)))
+		v, err := in.Next()
+		require.NoError(t, err)
+		require.Equal(t, strconv.Itoa(i), v)
+	}
+}
+
+// What a checkpoint goes on with, and is not there any more, is not skipped.
+func TestInputWhoseMessagesWereRemoved(t *testing.T) {
+	js := connect(t, start(t, t.TempDir()))
+	stream := newStream(t, js)
+	publish(t, js, stream, "1", "2", "3", "4")
+	in := jscheckpoint.NewInput(js, stream, codec.JSON[string](), jscheckpoint.WithEnd())
+	_, err := in.Next()
+	require.NoError(t, err)
+	position := in.Position()
+	require.NoError(t, in.Close())
+	s, err := js.Stream(t.Context(), stream)
+	require.NoError(t, err)
+	require.NoError(t, s.Purge(t.Context(), jetstream.WithPurgeSequence(2)))
+	in = jscheckpoint.NewInput(js, stream, codec.JSON[string]())
+	defer in.Close()
+	require.NoError(t, in.Seek(position), "the next one is there")
+	require.NoError(t, s.Purge(t.Context(), jetstream.WithPurgeSequence(3)))
+	require.ErrorContains(t, in.Seek(position), "removed")
+	require.ErrorContains(t, in.Seek([]byte{99}), "another stream")
+}
+
+// values returns the values of a stream, in order.
+func values(js jetstream.JetStream, stream string) ([]string, error) {
+	in := jscheckpoint.NewInput(js, stream, codec.JSON[string](), jscheckpoint.WithEnd())
+	defer in.Close()
+	var all []string
+	for {
+		v, err := in.Next()
+		if err != nil {
+			if err == io.EOF {
+				err = nil
+			}
+			return all, err
+		}
+		all = append(all, v)
+	}
+}
+
+func TestOutput(t *testing.T) {
+	js := connect(t, start(t, t.TempDir()))
+	testFaults(t, func(t *testing.T, after bool) {
+		checkpointtest.RunOutput(t, func(t *testing.T) checkpointtest.Outlet[string] {
+			stream := newStream(t, js)
+			faulty := &faults{JetStream: js, after: after}
+			return checkpointtest.Outlet[string]{
+				Open: func() (checkpoint.Output[string], error) {
+					return jscheckpoint.NewOutput(faulty, stream, stream, codec.JSON[string]()), nil
+				},
+				Fail:    faulty.fail,
+				Visible: func() ([]string, error) { return values(js, stream) },
+			}
+		}, strconv.Itoa, nil)
+	})
+}
+
+// More elements than are published at once.
+func TestOutputOfManyElements(t *testing.T) {
+	js := connect(t, start(t, t.TempDir()))
+	stream := newStream(t, js)
+	out := jscheckpoint.NewOutput(js, stream, stream, codec.JSON[string]())
+	var want []string
+	for i := range 1000 {
+		want = append(want, strconv.Itoa(i))
+		require.NoError(t, out.Write(t.Context(), want[i]))
+	}
+	state, err := out.Prepare(t.Context())
+	require.NoError(t, err)
+	require.NoError(t, out.Commit(t.Context(), state))
+	got, err := values(js, stream)
+	require.NoError(t, err)
+	require.Equal(t, want, got)
+}
+
+// Law P1: a run that was taken over publishes nothing.
+func TestOutputThatWasTakenOver(t *testing.T) {
+	js := connect(t, start(t, t.TempDir()))
+	stream := newStream(t, js)
+	open := func() *jscheckpoint.Output[string] {
+		return jscheckpoint.NewOutput(js, stream, stream, codec.JSON[string]())
+	}
+	prepared := func(o *jscheckpoint.Output[string], v string) []byte {
+		require.NoError(t, o.Write(t.Context(), v))
+		state, err := o.Prepare(t.Context())
+		require.NoError(t, err)
+		return state
+	}
+	loser := open()
+	state := prepared(loser, "one")
+	owner := open()
+	require.NoError(t, owner.Restore(t.Context(), state))
+	require.NoError(t, owner.Commit(t.Context(), prepared(owner, "two")))
+	for range 2 {
+		require.ErrorIs(t, loser.Commit(t.Context(), prepared(loser, "not this")), checkpoint.ErrFenced)
+	}
+	got, err := values(js, stream)
+	require.NoError(t, err)
+	require.Equal(t, []string{"one", "two"}, got)
+	require.ErrorContains(t, open().Restore(t.Context(), state), "does another one write to it", "a checkpoint was lost")
+}

@@ -1,0 +1,192 @@
+package jscheckpoint
+
+import (
+	"context"
+	"encoding/binary"
+	"errors"
+	"fmt"
+	"io"
+
+	"github.com/nats-io/nats.go/jetstream"
+
+	"github.com/weirflow/weir/checkpoint"
+	"github.com/weirflow/weir/codec"
+	"github.com/weirflow/weir/internal/nils"
+	"github.com/weirflow/weir/internal/varint"
+)
+
+// Input reads the values of the messages of a stream, in the order of the stream. Its position is a sequence number, so it needs no consumer
+// of its own at the server, and acknowledges nothing: the stream must keep messages until a checkpoint holds them. It is a [checkpoint.Waiter].
+//
+// A position whose message was removed from the beginning of the stream is an error of Seek: what came after it would be skipped.
+type Input[T any] struct {
+	js     jetstream.JetStream
+	stream string
+	codec  codec.Codec[T]
+	inputSettings
+
+	ctx      context.Context // ends with Close
+	cancel   context.CancelFunc
+	next     uint64 // the sequence number of the next message, or less
+	iterator jetstream.MessagesContext
+	consumer jetstream.Consumer
+	waiting  jetstream.Msg // what Wait has got
+	at       uint64        // its sequence number
+	last     bool          // there is no message behind the one before, for now
+	ended    bool          // Wait has found the end
+}
+
+var (
+	_ checkpoint.Input[int] = (*Input[int])(nil)
+	_ checkpoint.Waiter     = (*Input[int])(nil)
+)
+
+type inputSettings struct {
+	subjects []string
+	end      bool
+}
+
+// InputOption changes a setting of [NewInput].
+type InputOption func(*inputSettings)
+
+// WithSubjects sets which messages of the stream are read; they may have wildcards. The default is all.
+func WithSubjects(subjects ...string) InputOption {
+	return func(s *inputSettings) { s.subjects = subjects }
+}
+
+// WithEnd makes the input end when it has read what is in the stream, in place of waiting for more.
+func WithEnd() InputOption { return func(s *inputSettings) { s.end = true } }
+
+// NewInput returns an input of the values of a stream. It panics if an argument is nil or empty.
+func NewInput[T any](js jetstream.JetStream, stream string, c codec.Codec[T], opts ...InputOption) *Input[T] {
+	nils.Refuse("jscheckpoint: NewInput", "JetStream", js)
+	nils.Refuse("jscheckpoint: NewInput", "codec", c)
+	if stream == "" {
+		panic("jscheckpoint: NewInput: the stream has no name")
+	}
+	ctx, cancel := context.WithCancel(context.Background())
+	in := &Input[T]{js: js, stream: stream, codec: c, ctx: ctx, cancel: cancel, next: 1}
+	for i, opt := range opts {
+		if opt == nil {
+			panic(fmt.Sprintf("jscheckpoint: NewInput: option %d is nil", i))
+		}
+		opt(&in.inputSettings)
+	}
+	return in
+}
+
+// Seek implements [checkpoint.Input].
+func (in *Input[T]) Seek(position []byte) error {
+	r := varint.Reader{Rest: position}
+	next := r.Uvarint()
+	if r.Err != nil || len(r.Rest) > 0 || next == 0 {
+		return errors.New("jscheckpoint: damaged position in a stream")
+	}
+	stream, err := in.js.Stream(in.ctx, in.stream)
+	if err != nil {
+		return in.failed(err)
+	}
+	state := stream.CachedInfo().State
+	switch {
+	case next > 1 && next < state.FirstSeq:
+		return fmt.Errorf("jscheckpoint: stream %s begins with message %d, the checkpoint goes on with %d: those between were removed", in.stream, state.FirstSeq, next)
+	case next > state.LastSeq+1:
+		return fmt.Errorf("jscheckpoint: stream %s ends with message %d, the checkpoint goes on with %d: is it another stream?", in.stream, state.LastSeq, next)
+	}
+	in.next = next
+	return nil
+}
+
+// Position implements [checkpoint.Input].
+func (in *Input[T]) Position() []byte { return binary.AppendUvarint(nil, in.next) }
+
+func (in *Input[T]) failed(err error) error {
+	return fmt.Errorf("jscheckpoint: stream %s: %w", in.stream, err)
+}
+
+// open begins to read.
+func (in *Input[T]) open(ctx context.Context) error {
+	c, err := in.js.OrderedConsumer(ctx, in.stream, jetstream.OrderedConsumerConfig{
+		FilterSubjects: in.subjects, DeliverPolicy: jetstream.DeliverByStartSequencePolicy, OptStartSeq: in.next,
+	})
+	if err != nil {
+		return err
+	}
+	if in.iterator, err = c.Messages(); err != nil {
+		return err
+	}
+	in.consumer, in.last = c, c.CachedInfo().NumPending == 0
+	return nil
+}
+
+// Wait implements [checkpoint.Waiter].
+func (in *Input[T]) Wait(ctx context.Context) error {
+	if in.waiting != nil || in.ended {
+		return nil
+	}
+	if in.iterator == nil {
+		if err := in.open(ctx); err != nil {
+			if ctx.Err() != nil {
+				return ctx.Err()
+			}
+			return in.failed(err)
+		}
+	}
+	if in.last && in.end {
+		in.ended = true
+		return nil
+	}
+	m, err := in.iterator.Next(jetstream.NextContext(ctx))
+	switch {
+	case err != nil && ctx.Err() != nil:
+		return ctx.Err()
+	case err != nil:
+		return in.failed(err)
+	}
+	at, err := m.Metadata()
+	if err != nil {
+		return in.failed(err)
+	}
+	in.waiting, in.at, in.last = m, at.Sequence.Stream, at.NumPending == 0
+	return nil
+}
+
+// Next implements [checkpoint.Input].
+func (in *Input[T]) Next() (v T, err error) {
+	if err := in.Wait(in.ctx); err != nil {
+		return v, err
+	}
+	if in.ended {
+		return v, io.EOF
+	}
+	m := in.waiting
+	c := in.codec
+	schema, err := readSchema(m.Headers())
+	if err == nil && schema != nil {
+		c, err = codec.WithSchema(in.codec, schema)
+	}
+	if err == nil {
+		v, err = c.Decode(m.Data())
+	}
+	if err != nil {
+		var zero T
+		return zero, fmt.Errorf("jscheckpoint: stream %s, message %d: %w", in.stream, in.at, err)
+	}
+	in.next, in.waiting = in.at+1, nil
+	return v, nil
+}
+
+// Close implements [checkpoint.Input]. The connection stays open.
+func (in *Input[T]) Close() error {
+	in.cancel()
+	if in.iterator == nil {
+		return nil
+	}
+	in.iterator.Stop()
+	if info := in.consumer.CachedInfo(); info != nil {
+		ctx, cancel := context.WithTimeout(context.Background(), closing)
+		defer cancel()
+		_ = in.js.DeleteConsumer(ctx, in.stream, info.Name) // else it goes after some minutes
+	}
+	return nil
+}

@@ -1,0 +1,286 @@
+package jscheckpoint
+
+import (
+	"cmp"
+	"context"
+	"encoding/base64"
+	"encoding/binary"
+	"errors"
+	"fmt"
+	"strconv"
+	"time"
+
+	"github.com/nats-io/nats.go"
+	"github.com/nats-io/nats.go/jetstream"
+	"github.com/nats-io/nuid"
+
+	"github.com/weirflow/weir/checkpoint"
+	"github.com/weirflow/weir/codec"
+	"github.com/weirflow/weir/internal/nils"
+	"github.com/weirflow/weir/internal/varint"
+)
+
+const (
+	headerSchema = "Weir-Schema" // of the codec, base64
+	closing      = time.Second
+	confirm      = 10 * time.Second
+	window       = 256 // messages that are published and not confirmed
+
+	stateVersion = 1
+)
+
+func readSchema(h nats.Header) ([]byte, error) {
+	text := h.Get(headerSchema)
+	if text == "" {
+		return nil, nil
+	}
+	return base64.StdEncoding.DecodeString(text)
+}
+
+// Output publishes elements to a stream, exactly once. Nothing else may publish to the stream: so the sequence number of each element is
+// known before it is published, and part of the checkpoint, with the elements themselves. Each is published only directly behind the one
+// before, as often as it takes.
+//
+// A run that another one has taken over from publishes nothing: Commit returns [checkpoint.ErrFenced]. Restore returns an error if
+// there is more in the stream than the checkpoint knows, or less.
+type Output[T any] struct {
+	js      jetstream.JetStream
+	stream  string
+	subject string
+	codec   codec.Codec[T]
+	schema  []byte
+	run     string
+
+	known   bool     // base and last are known
+	base    uint64   // the sequence number before the first of pending
+	pending [][]byte // written and not published
+	last    uint64   // the sequence number of the last message of the stream
+	unsure  bool     // what was published may be there
+	fenced  bool
+}
+
+var _ checkpoint.Output[int] = (*Output[int])(nil)
+
+// NewOutput returns an output to a subject of a stream. It panics if an argument is nil or empty.
+func NewOutput[T any](js jetstream.JetStream, stream, subject string, c codec.Codec[T]) *Output[T] {
+	nils.Refuse("jscheckpoint: NewOutput", "JetStream", js)
+	nils.Refuse("jscheckpoint: NewOutput", "codec", c)
+	if stream == "" || subject == "" {
+		panic(fmt.Sprintf("jscheckpoint: NewOutput: the stream %q and the subject %q must have names", stream, subject))
+	}
+	return &Output[T]{js: js, stream: stream, subject: subject, codec: c, schema: codec.SchemaOf(c), run: nuid.Next()}
+}
+
+func (o *Output[T]) failed(ctx context.Context, err error) error {
+	if ctx.Err() != nil {
+		return context.Cause(ctx)
+	}
+	return fmt.Errorf("jscheckpoint: stream %s: %w", o.stream, err)
+}
+
+// end returns the sequence number of the last message of the stream.
+func (o *Output[T]) end(ctx context.Context) (uint64, jetstream.Stream, error) {
+	stream, err := o.js.Stream(ctx, o.stream)
+	if err != nil {
+		return 0, nil, o.failed(ctx, err)
+	}
+	return stream.CachedInfo().State.LastSeq, stream, nil
+}
+
+// begin finds out where the stream ends, for a run without a checkpoint.
+func (o *Output[T]) begin(ctx context.Context) error {
+	if o.known {
+		return nil
+	}
+	last, _, err := o.end(ctx)
+	if err == nil {
+		o.base, o.last, o.known = last, last, true
+	}
+	return err
+}
+
+// Write implements [checkpoint.Output].
+func (o *Output[T]) Write(ctx context.Context, v T) error {
+	if err := o.begin(ctx); err != nil {
+		return err
+	}
+	b, err := o.codec.Append(nil, v)
+	if err != nil {
+		return err
+	}
+	if limit := o.js.Conn().MaxPayload() - headerRoom; int64(len(b)) > limit {
+		return fmt.Errorf("jscheckpoint: stream %s: an element has %d bytes, the server takes %d", o.stream, len(b), limit)
+	}
+	o.pending = append(o.pending, b)
+	return nil
+}
+
+// Prepare implements [checkpoint.Output]: what is not published is in the state.
+func (o *Output[T]) Prepare(ctx context.Context) ([]byte, error) {
+	if err := o.begin(ctx); err != nil {
+		return nil, err
+	}
+	b := binary.AppendUvarint([]byte{stateVersion}, o.base)
+	b = varint.AppendBytes(b, o.schema)
+	b = binary.AppendUvarint(b, uint64(len(o.pending)))
+	for _, p := range o.pending {
+		b = varint.AppendBytes(b, p)
+	}
+	return b, nil
+}
+
+// state is what Prepare returns.
+type state struct {
+	base    uint64
+	schema  []byte
+	pending [][]byte
+}
+
+func parse(b []byte) (s state, err error) {
+	r := varint.Reader{Rest: b}
+	if v := r.Byte(); r.Err == nil && v != stateVersion {
+		return s, fmt.Errorf("jscheckpoint: the state of an output has version %d, this version of weir knows %d", v, stateVersion)
+	}
+	s.base, s.schema = r.Uvarint(), r.Bytes()
+	n := r.Uvarint()
+	for i := uint64(0); i < n && r.Err == nil; i++ {
+		s.pending = append(s.pending, r.Bytes())
+	}
+	if r.Err != nil || len(r.Rest) > 0 {
+		return s, errors.New("jscheckpoint: damaged state of an output")
+	}
+	return s, nil
+}
+
+// Restore implements [checkpoint.Output].
+func (o *Output[T]) Restore(ctx context.Context, b []byte) error {
+	s, err := parse(b)
+	if err != nil {
+		return err
+	}
+	last, _, err := o.end(ctx)
+	if err != nil {
+		return err
+	}
+	if end := s.base + uint64(len(s.pending)); last < s.base || last > end {
+		return fmt.Errorf("jscheckpoint: stream %s ends with message %d, the checkpoint knows %d to %d: is it another stream, does another one write to it, or was a checkpoint lost?",
+			o.stream, last, s.base, end)
+	}
+	o.base, o.last, o.known, o.pending = s.base, last, true, nil
+	for _, p := range s.pending {
+		o.pending = append(o.pending, append([]byte{}, p...))
+	}
+	return o.Commit(ctx, b)
+}
+
+// Commit implements [checkpoint.Output].
+func (o *Output[T]) Commit(ctx context.Context, b []byte) error {
+	s, err := parse(b)
+	if err != nil {
+		return err
+	}
+	if o.unsure {
+		if err := o.find(ctx); err != nil {
+			return err
+		}
+	}
+	if o.fenced {
+		return fmt.Errorf("jscheckpoint: stream %s: %w", o.stream, checkpoint.ErrFenced)
+	}
+	end := s.base + uint64(len(s.pending))
+	if o.last < s.base {
+		return fmt.Errorf("jscheckpoint: stream %s ends with message %d, the state to commit begins behind %d", o.stream, o.last, s.base)
+	}
+	if o.last < end {
+		if err := o.publish(ctx, s.schema, s.pending[o.last-s.base:]); err != nil {
+			return err
+		}
+	}
+	if end > o.base {
+		o.pending = o.pending[end-o.base:]
+		o.base = end
+	}
+	return nil
+}
+
+// publish publishes values behind the last message of the stream.
+func (o *Output[T]) publish(ctx context.Context, schema []byte, values [][]byte) error {
+	o.unsure = true
+	first := o.last
+	futures := make([]jetstream.PubAckFuture, len(values))
+	wait := func(i int) error {
+		waiting, cancel := context.WithTimeout(ctx, confirm)
+		defer cancel()
+		select {
+		case ack := <-futures[i].Ok():
+			if want := first + uint64(i) + 1; ack.Sequence != want {
+				return fmt.Errorf("message %d was stored as %d: does another one write to the stream?", want, ack.Sequence)
+			}
+			return nil
+		case err := <-futures[i].Err():
+			return err
+		case <-waiting.Done():
+			return context.Cause(waiting)
+		}
+	}
+	var err error
+	sent := 0
+	for i, v := range values {
+		if i >= window {
+			if err = wait(i - window); err != nil {
+				break
+			}
+		}
+		seq := first + uint64(i)
+		m := &nats.Msg{Subject: o.subject, Data: v, Header: nats.Header{headerRun: {o.run}}}
+		m.Header.Set(jetstream.MsgIDHeader, o.stream+"/"+strconv.FormatUint(seq+1, 10))
+		if len(schema) > 0 {
+			m.Header.Set(headerSchema, base64.StdEncoding.EncodeToString(schema))
+		}
+		for {
+			futures[i], err = o.js.PublishMsgAsync(m, jetstream.WithExpectLastSequence(seq), jetstream.WithExpectStream(o.stream), jetstream.WithStallWait(confirm))
+			// Others publish on the same connection, and have all of its window.
+			if !errors.Is(err, jetstream.ErrTooManyStalledMsgs) || ctx.Err() != nil {
+				break
+			}
+		}
+		if err != nil {
+			break
+		}
+		sent++
+	}
+	for i := max(0, sent-window); i < sent; i++ { // also after an error: what was sent may still come
+		err = cmp.Or(err, wait(i))
+	}
+	if err != nil {
+		return errors.Join(o.failed(ctx, err), o.find(ctx))
+	}
+	o.last, o.unsure = first+uint64(len(values)), false
+	return nil
+}
+
+// find finds out what of this run is published, and whether another run has published since (law P1).
+func (o *Output[T]) find(ctx context.Context) error {
+	last, stream, err := o.end(ctx)
+	if err != nil {
+		return err
+	}
+	if last > o.last {
+		m, err := stream.GetMsg(ctx, last)
+		if errors.Is(err, jetstream.ErrMsgNotFound) {
+			return fmt.Errorf("jscheckpoint: stream %s: message %d was removed before it was confirmed: who has published it is not known", o.stream, last)
+		}
+		if err != nil {
+			return o.failed(ctx, err)
+		}
+		if m.Header.Get(headerRun) != o.run {
+			o.fenced = true
+			return fmt.Errorf("jscheckpoint: stream %s: %w", o.stream, checkpoint.ErrFenced)
+		}
+	}
+	o.last, o.unsure = last, false
+	return nil
+}
+
+// Close implements [checkpoint.Output]. The connection stays open.
+func (o *Output[T]) Close() error { return nil }

@@ -1,0 +1,455 @@
+package jscheckpoint
+
+import (
+	"bytes"
+	"cmp"
+	"context"
+	"encoding/base64"
+	"errors"
+	"fmt"
+	"log/slog"
+	"slices"
+	"strconv"
+	"strings"
+	"sync"
+
+	"github.com/nats-io/nats.go"
+	"github.com/nats-io/nats.go/jetstream"
+	"github.com/nats-io/nuid"
+
+	"github.com/weirflow/weir/checkpoint"
+	"github.com/weirflow/weir/internal/nils"
+)
+
+const (
+	root = "weir.checkpoints."
+
+	headerRun    = "Weir-Run"    // which run of a pipeline has published a message
+	headerEpoch  = "Weir-Epoch"  // of that run
+	headerChunks = "Weir-Chunks" // in how many messages a checkpoint is, besides this one; 0: it is in this one
+	headerSize   = "Weir-Size"   // of a checkpoint, in bytes
+
+	keep       = 3         // checkpoints
+	chunk      = 512 << 10 // bytes of a message
+	headerRoom = 4 << 10   // bytes of headers
+	maxTries   = 100       // how often something is tried that others do at the same time
+	maxName    = 1 << 10   // bytes of the name of a pipeline
+)
+
+// StreamConfig returns what a store needs of its stream, for one server. What may be changed: Replicas, MaxBytes, Placement, Description,
+// Metadata. Many pipelines share a stream. The name has no dots, spaces and wildcards.
+func StreamConfig(name string) jetstream.StreamConfig {
+	return jetstream.StreamConfig{
+		Name:              name,
+		Description:       "checkpoints of weir",
+		Subjects:          []string{root + name + ".>"},
+		Storage:           jetstream.FileStorage,
+		Discard:           jetstream.DiscardNew, // a full store must not lose what it has
+		MaxMsgsPerSubject: 1,
+	}
+}
+
+// Store keeps the checkpoints of one pipeline, the last three at least. It is a [checkpoint.Store].
+type Store struct {
+	js     jetstream.JetStream
+	stream jetstream.Stream
+	name   string // of stream and pipeline, for messages
+	prefix string // of the subjects of the pipeline
+	run    string
+	epoch  uint64
+
+	using  chan struct{} // room for one: a Save
+	last   uint64        // the last message of the pipeline; guarded by using, as what follows
+	newest uint64        // the highest number
+	unsure bool          // last and newest are not known
+	good   []uint64      // numbers that this run has saved and not removed
+
+	mu     sync.Mutex
+	fenced bool
+	closed bool
+}
+
+var _ checkpoint.Store = (*Store)(nil)
+
+// Option changes a setting of [Open].
+type Option func(*settings)
+
+type settings struct{ epoch uint64 }
+
+// WithEpoch sets the number of the run, from 1, such as the fencing number of the lock on the partition. A run with a lower one than an
+// earlier run had is refused: Open returns [checkpoint.ErrFenced]. Without it each run has a higher one than the one before.
+func WithEpoch(epoch uint64) Option {
+	if epoch == 0 {
+		panic("jscheckpoint: WithEpoch: 0 is no epoch")
+	}
+	return func(s *settings) { s.epoch = epoch }
+}
+
+// Open takes over the checkpoints of a pipeline, in a stream that was made with [StreamConfig]: the run before can save no more.
+func Open(ctx context.Context, js jetstream.JetStream, stream, pipeline string, opts ...Option) (*Store, error) {
+	nils.Refuse("jscheckpoint: Open", "JetStream", js)
+	if pipeline == "" || len(pipeline) > maxName {
+		return nil, fmt.Errorf("jscheckpoint: the name of the pipeline has %d bytes, must have 1 to %d: %.64q", len(pipeline), maxName, pipeline)
+	}
+	var set settings
+	for i, opt := range opts {
+		if opt == nil {
+			panic(fmt.Sprintf("jscheckpoint: Open: option %d is nil", i))
+		}
+		opt(&set)
+	}
+	str, err := js.Stream(ctx, stream)
+	if err != nil {
+		return nil, fmt.Errorf("jscheckpoint: stream %s: %w", stream, err)
+	}
+	has, want := str.CachedInfo().Config, StreamConfig(stream)
+	if len(has.Subjects) != 1 || has.Subjects[0] != want.Subjects[0] || has.MaxMsgsPerSubject != 1 || has.MaxAge != 0 ||
+		has.Discard != want.Discard || has.Retention != want.Retention || has.AllowDirect {
+		return nil, fmt.Errorf("jscheckpoint: stream %s does not fit: it was not made with StreamConfig, or was changed", stream)
+	}
+	s := &Store{
+		js: js, stream: str, name: stream + "/" + pipeline, run: nuid.Next(), epoch: set.epoch,
+		prefix: want.Subjects[0][:len(want.Subjects[0])-1] + base64.RawURLEncoding.EncodeToString([]byte(pipeline)) + ".",
+		using:  make(chan struct{}, 1), unsure: true,
+	}
+	return s, s.takeOver(ctx)
+}
+
+// takeOver publishes that the pipeline is this run's.
+func (s *Store) takeOver(ctx context.Context) error {
+	for range maxTries {
+		owner, err := s.read(ctx, s.prefix+"epoch")
+		if err != nil {
+			return err
+		}
+		var before uint64
+		if owner != nil {
+			if before, err = strconv.ParseUint(owner.Header.Get(headerEpoch), 10, 64); err != nil {
+				return fmt.Errorf("jscheckpoint: %s: the epoch: %w", s.name, err)
+			}
+		}
+		epoch := cmp.Or(s.epoch, before+1)
+		if epoch < before {
+			return fmt.Errorf("jscheckpoint: %s: epoch %d, another run has had %d: %w", s.name, epoch, before, checkpoint.ErrFenced)
+		}
+		last, err := s.read(ctx, s.prefix+">")
+		if err != nil {
+			return err
+		}
+		if s.last = 0; last != nil {
+			s.last = last.Sequence
+		}
+		err = s.publish(ctx, "epoch", nats.Header{headerEpoch: {strconv.FormatUint(epoch, 10)}}, nil)
+		if !errors.Is(err, errMoved) {
+			if err == nil {
+				s.epoch = epoch
+			}
+			return err
+		}
+	}
+	return fmt.Errorf("jscheckpoint: %s: others take it over all the time", s.name)
+}
+
+// errMoved says that another message was published meanwhile.
+var errMoved = errors.New("jscheckpoint: another message was published")
+
+// publish publishes a message directly behind the last one of the pipeline.
+func (s *Store) publish(ctx context.Context, subject string, h nats.Header, data []byte) error {
+	h.Set(headerRun, s.run)
+	m := &nats.Msg{Subject: s.prefix + subject, Header: h, Data: data}
+	ack, err := s.js.PublishMsg(ctx, m, jetstream.WithExpectLastSequenceForSubject(s.last, s.prefix+">"))
+	if err == nil {
+		s.last = ack.Sequence
+		return nil
+	}
+	s.unsure = true
+	if ctx.Err() != nil {
+		return context.Cause(ctx)
+	}
+	if api, ok := errors.AsType[*jetstream.APIError](err); ok &&
+		(api.ErrorCode == jetstream.JSErrCodeStreamWrongLastSequence || api.ErrorCode == jetstream.JSErrCodeStreamWrongLastSequenceConstant) {
+		return errMoved
+	}
+	return fmt.Errorf("jscheckpoint: %s: %w", s.name, err)
+}
+
+// read returns the last message on a subject, or nil.
+func (s *Store) read(ctx context.Context, subject string) (*jetstream.RawStreamMsg, error) {
+	m, err := s.stream.GetLastMsgForSubject(ctx, subject)
+	switch {
+	case err == nil:
+		return m, nil
+	case errors.Is(err, jetstream.ErrMsgNotFound):
+		return nil, nil
+	case ctx.Err() != nil:
+		return nil, context.Cause(ctx)
+	}
+	return nil, fmt.Errorf("jscheckpoint: %s: %w", s.name, err)
+}
+
+// owned returns the last message of the pipeline, or ErrFenced if another run has published it (law P1).
+func (s *Store) owned(ctx context.Context) (*jetstream.RawStreamMsg, error) {
+	if err := s.usable(); err != nil {
+		return nil, err
+	}
+	last, err := s.read(ctx, s.prefix+">")
+	if err != nil {
+		return nil, err
+	}
+	if last == nil || last.Header.Get(headerRun) != s.run {
+		s.mu.Lock()
+		s.fenced = true
+		s.mu.Unlock()
+		return nil, s.usable()
+	}
+	return last, nil
+}
+
+func (s *Store) usable() error {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	switch {
+	case s.closed:
+		return checkpoint.ErrClosed
+	case s.fenced:
+		return fmt.Errorf("jscheckpoint: %s, epoch %d: %w", s.name, s.epoch, checkpoint.ErrFenced)
+	}
+	return nil
+}
+
+// Save implements [checkpoint.Store].
+func (s *Store) Save(ctx context.Context, snapshot *checkpoint.Snapshot) error {
+	var b bytes.Buffer
+	if _, err := snapshot.WriteTo(&b); err != nil {
+		return err
+	}
+	select {
+	case s.using <- struct{}{}:
+		defer func() { <-s.using }()
+	case <-ctx.Done():
+		return context.Cause(ctx)
+	}
+	if err := s.usable(); err != nil {
+		return err
+	}
+	if ctx.Err() != nil {
+		return context.Cause(ctx)
+	}
+	for range maxTries {
+		err := s.save(ctx, snapshot.ID, b.Bytes())
+		if !errors.Is(err, errMoved) {
+			return err
+		}
+	}
+	return fmt.Errorf("jscheckpoint: %s: messages come late all the time", s.name)
+}
+
+// save stores a checkpoint. It returns errMoved if a message of an earlier Save has come late, or another run has taken over.
+func (s *Store) save(ctx context.Context, id uint64, data []byte) error {
+	if s.unsure {
+		last, err := s.owned(ctx)
+		if err != nil {
+			return err
+		}
+		ids, _, err := s.stored(ctx)
+		if err != nil {
+			return err
+		}
+		s.last, s.newest, s.unsure = last.Sequence, 0, false
+		if len(ids) > 0 {
+			s.newest = ids[len(ids)-1]
+		}
+	}
+	if id <= s.newest {
+		return s.again(ctx, id, data)
+	}
+	h := nats.Header{headerSize: {strconv.Itoa(len(data))}, headerChunks: {"0"}}
+	if size := s.chunkSize(); len(data) > size {
+		n := 0
+		for piece := range slices.Chunk(data, size) {
+			if err := s.publish(ctx, fmt.Sprintf("chunk.%d.%d", id, n), nats.Header{}, piece); err != nil {
+				return err
+			}
+			n++
+		}
+		h.Set(headerChunks, strconv.Itoa(n))
+		data = nil
+	}
+	// This message is the checkpoint: before it there is none.
+	if err := s.publish(ctx, fmt.Sprintf("checkpoint.%d", id), h, data); err != nil {
+		return err
+	}
+	s.newest = id
+	s.good = append(s.good, id)
+	if err := s.tidy(ctx); err != nil {
+		slog.Warn("weir: old checkpoints could not be removed", "pipeline", s.name, "error", err)
+	}
+	return nil
+}
+
+func (s *Store) chunkSize() int {
+	return min(chunk, max(1<<10, int(s.js.Conn().MaxPayload())-headerRoom))
+}
+
+// again returns nil if a checkpoint is stored as it is, else the error for a number that is taken.
+func (s *Store) again(ctx context.Context, id uint64, data []byte) error {
+	if _, err := s.owned(ctx); err != nil {
+		return err
+	}
+	if id == s.newest {
+		stored, err := s.bytes(ctx, id)
+		if _, damaged := errors.AsType[*checkpoint.CorruptError](err); err != nil && !damaged {
+			return err
+		}
+		if err == nil && bytes.Equal(stored, data) {
+			return nil
+		}
+	}
+	return &checkpoint.NumberError{Checkpoint: id, Newest: s.newest}
+}
+
+// stored returns the numbers of the checkpoints, in order, and those that have chunks.
+func (s *Store) stored(ctx context.Context) (ids, chunks []uint64, err error) {
+	info, err := s.stream.Info(ctx, jetstream.WithSubjectFilter(s.prefix+">"))
+	if err != nil {
+		if ctx.Err() != nil {
+			return nil, nil, context.Cause(ctx)
+		}
+		return nil, nil, fmt.Errorf("jscheckpoint: %s: %w", s.name, err)
+	}
+	for subject := range info.State.Subjects {
+		kind, rest, _ := strings.Cut(strings.TrimPrefix(subject, s.prefix), ".")
+		number, _, _ := strings.Cut(rest, ".")
+		id, err := strconv.ParseUint(number, 10, 64)
+		switch {
+		case kind == "epoch":
+		case err != nil:
+			return nil, nil, fmt.Errorf("jscheckpoint: %s: the subject %s is not of this store", s.name, subject)
+		case kind == "checkpoint":
+			ids = append(ids, id)
+		default:
+			chunks = append(chunks, id)
+		}
+	}
+	slices.Sort(ids)
+	slices.Sort(chunks)
+	return ids, slices.Compact(chunks), nil
+}
+
+// tidy removes what is older than the last checkpoints of this run, which are whole, and what is left of those that failed.
+func (s *Store) tidy(ctx context.Context) error {
+	if len(s.good) <= keep {
+		return nil
+	}
+	s.good = s.good[len(s.good)-keep:]
+	ids, chunks, err := s.stored(ctx)
+	if err != nil {
+		return err
+	}
+	var errs []error
+	for _, of := range []struct {
+		ids     []uint64
+		subject string
+	}{{ids, "checkpoint.%d"}, {chunks, "chunk.%d.*"}} { // without the first, the second is not used
+		for _, id := range of.ids {
+			if id < s.good[0] {
+				errs = append(errs, s.stream.Purge(ctx, jetstream.WithPurgeSubject(s.prefix+fmt.Sprintf(of.subject, id))))
+			}
+		}
+	}
+	return errors.Join(errs...)
+}
+
+// Load implements [checkpoint.Store].
+func (s *Store) Load(ctx context.Context, id uint64) (*checkpoint.Snapshot, error) {
+	if _, err := s.owned(ctx); err != nil {
+		return nil, err
+	}
+	b, err := s.bytes(ctx, id)
+	if err != nil {
+		return nil, err
+	}
+	snapshot, err := checkpoint.ReadSnapshot(bytes.NewReader(b), int64(len(b)))
+	if damage, ok := errors.AsType[*checkpoint.CorruptError](err); ok {
+		damage.Checkpoint, damage.Path = id, s.name
+		return nil, damage
+	}
+	if err == nil && snapshot.ID != id {
+		return nil, s.corrupt(id, fmt.Sprintf("it is checkpoint %d", snapshot.ID))
+	}
+	return snapshot, err
+}
+
+func (s *Store) corrupt(id uint64, reason string) error {
+	return &checkpoint.CorruptError{Path: s.name, Checkpoint: id, Reason: reason}
+}
+
+// bytes returns a checkpoint as it is stored.
+func (s *Store) bytes(ctx context.Context, id uint64) ([]byte, error) {
+	m, err := s.read(ctx, s.prefix+fmt.Sprintf("checkpoint.%d", id))
+	if err != nil {
+		return nil, err
+	}
+	if m == nil {
+		return nil, fmt.Errorf("%w: checkpoint %d of %s", checkpoint.ErrNotFound, id, s.name)
+	}
+	chunks, err := strconv.Atoi(m.Header.Get(headerChunks))
+	if err != nil {
+		return nil, s.corrupt(id, "the header "+headerChunks+" is no number")
+	}
+	if chunks == 0 {
+		return m.Data, nil
+	}
+	var b []byte
+	for i := range chunks {
+		piece, err := s.read(ctx, s.prefix+fmt.Sprintf("chunk.%d.%d", id, i))
+		if err != nil {
+			return nil, err
+		}
+		if piece == nil {
+			if still, err := s.read(ctx, s.prefix+fmt.Sprintf("checkpoint.%d", id)); err != nil || still == nil {
+				return nil, cmp.Or(err, fmt.Errorf("%w: checkpoint %d of %s", checkpoint.ErrNotFound, id, s.name)) // removed meanwhile
+			}
+			return nil, s.corrupt(id, fmt.Sprintf("part %d of %d is missing", i, chunks))
+		}
+		b = append(b, piece.Data...)
+	}
+	return b, nil
+}
+
+// List implements [checkpoint.Store].
+func (s *Store) List(ctx context.Context) ([]checkpoint.Entry, error) {
+	if _, err := s.owned(ctx); err != nil {
+		return nil, err
+	}
+	ids, _, err := s.stored(ctx)
+	if err != nil {
+		return nil, err
+	}
+	var entries []checkpoint.Entry
+	for _, id := range ids {
+		m, err := s.read(ctx, s.prefix+fmt.Sprintf("checkpoint.%d", id))
+		if err != nil {
+			return nil, err
+		}
+		if m == nil {
+			continue // removed meanwhile
+		}
+		size, err := strconv.ParseInt(m.Header.Get(headerSize), 10, 64)
+		if err != nil {
+			size = int64(len(m.Data)) // damaged, as Load will find
+		}
+		entries = append(entries, checkpoint.Entry{ID: id, Size: size})
+	}
+	return entries, nil
+}
+
+// Close implements [checkpoint.Store]. The connection stays open.
+func (s *Store) Close() error {
+	s.using <- struct{}{}
+	defer func() { <-s.using }()
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.closed = true
+	return nil
+}
