@@ -112,7 +112,10 @@ func Open(ctx context.Context, js jetstream.JetStream, stream, pipeline string, 
 		prefix: want.Subjects[0][:len(want.Subjects[0])-1] + base64.RawURLEncoding.EncodeToString([]byte(pipeline)) + ".",
 		using:  make(chan struct{}, 1), unsure: true,
 	}
-	return s, s.takeOver(ctx)
+	if err := s.takeOver(ctx); err != nil {
+		return nil, err
+	}
+	return s, nil
 }
 
 // takeOver publishes that the pipeline is this run's.

@@ -1,0 +1,39 @@
+package jscheckpoint
+
+import (
+	"context"
+
+	"github.com/nats-io/nats.go/jetstream"
+
+	"github.com/weirflow/weir/checkpoint"
+	"github.com/weirflow/weir/internal/nils"
+	"github.com/weirflow/weir/partitions"
+)
+
+type stores struct {
+	js            jetstream.JetStream
+	stream, group string
+}
+
+// Stores returns the stores of the partitions of a group, in a stream that was made with [StreamConfig]. With epoch 0, which
+// [partitions.Static] gives, the store that was opened last is the owner's. It panics if an argument is nil or empty.
+func Stores(js jetstream.JetStream, stream, group string) partitions.Stores {
+	nils.Refuse("jscheckpoint: Stores", "JetStream", js)
+	if stream == "" || group == "" {
+		panic("jscheckpoint: Stores: the stream and the group must have names")
+	}
+	return stores{js, stream, group}
+}
+
+// Open implements [partitions.Stores].
+func (s stores) Open(ctx context.Context, partition string, epoch uint64) (checkpoint.Store, error) {
+	var opts []Option
+	if epoch > 0 {
+		opts = append(opts, WithEpoch(epoch))
+	}
+	store, err := Open(ctx, s.js, s.stream, s.group+"/"+partition, opts...)
+	if err != nil {
+		return nil, err // not store: a nil *Store is no nil Store
+	}
+	return store, nil
+}
