@@ -85,7 +85,7 @@ func begin(t *testing.T, role, port, dir string) *process {
 
 func (p *process) kill() {
 	_ = p.cmd.Process.Kill()
-	<-p.ended
+	_ = <-p.ended // that it was killed
 }
 
 // orphaned returns when the parent has ended.

@@ -3,6 +3,7 @@ package jsqueue
 import (
 	"encoding/base64"
 	"fmt"
+	"strconv"
 	"strings"
 
 	"github.com/nats-io/nats.go"
@@ -36,7 +37,7 @@ func readHeaders(m jetstream.Msg, at *jetstream.MsgMetadata) (meta delivery.Meta
 	if err != nil {
 		meta = delivery.Meta{Headers: map[string]string{headerSubject: m.Subject()}}
 	}
-	here := delivery.Origin{Source: at.Stream, Position: fmt.Sprint(at.Sequence.Stream)}
+	here := delivery.Origin{Source: at.Stream, Position: strconv.FormatUint(at.Sequence.Stream, 10)}
 	if meta.Origin == (delivery.Origin{}) {
 		meta.Origin = here
 	}

@@ -51,18 +51,17 @@ type Source[T any] struct {
 	pulls     sync.WaitGroup
 	receiving sync.Mutex // held by Receive
 
-	mu       sync.Mutex
-	held     map[uint64]*held // by sequence number of the stream
-	settled  []*held          // of those, with a verdict
-	delayed  map[uint64]*delayed
-	buffer   []jetstream.Msg // came for a Receive that is under way
-	waiting  bool            // there is one
-	pulling  bool            // a request for one message is at the server
-	pullErr  error           // why the last one failed
-	failure  error           // for the next Receive
-	closed   bool
-	codecs   map[string]codec.Codec[T] // by schema
-	released bool                      // what was in flight at Close was given back
+	mu      sync.Mutex
+	held    map[uint64]*held // by sequence number of the stream
+	settled []*held          // of those, with a verdict
+	delayed map[uint64]*delayed
+	buffer  []jetstream.Msg // came for a Receive that is under way
+	waiting bool            // there is one
+	pulling bool            // a request for one message is at the server
+	pullErr error           // why the last one failed
+	failure error           // for the next Receive
+	closed  bool
+	codecs  map[string]codec.Codec[T] // by schema
 }
 
 // held is a message that was received, and whose verdict the server has not confirmed. All but meta, raw and schema is guarded

@@ -260,13 +260,12 @@ func (s *Store) published(ctx context.Context, err error) error {
 		return context.Cause(ctx)
 	}
 	if api, ok := errors.AsType[*jetstream.APIError](err); ok {
-		switch api.ErrorCode {
-		case jetstream.JSErrCodeStreamWrongLastSequence, jetstream.JSErrCodeStreamWrongLastSequenceConstant:
+		switch c := api.ErrorCode; {
+		case c == jetstream.JSErrCodeStreamWrongLastSequence || c == jetstream.JSErrCodeStreamWrongLastSequenceConstant:
 			return errChanged
-		case errCodeStoreFailed, errCodeResources, errCodeMemoryFull, errCodeStorageFull, errCodeAccountLimits:
-			if api.ErrorCode != errCodeStoreFailed || strings.Contains(api.Description, "maximum") || strings.Contains(api.Description, "no space") {
-				return fmt.Errorf("%w: stream %s: %w", store.ErrFull, s.name, err)
-			}
+		case c == errCodeResources || c == errCodeMemoryFull || c == errCodeStorageFull || c == errCodeAccountLimits,
+			c == errCodeStoreFailed && (strings.Contains(api.Description, "maximum") || strings.Contains(api.Description, "no space")):
+			return fmt.Errorf("%w: stream %s: %w", store.ErrFull, s.name, err)
 		}
 	}
 	return fmt.Errorf("jsstore: stream %s: %w", s.name, err)
