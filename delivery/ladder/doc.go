@@ -52,12 +52,13 @@
 //
 // # The order of a key
 //
-// Later messages of a key overtake one that waits in a layer. With [Config.Blocked] they wait behind it instead: of the messages of
-// a key one is in flight at most, those that come meanwhile wait in memory, and while one waits in a layer they wait in the queue Blocked. Each comes
-// when the one before it is done or a dead letter. The order is that in which the first source gives them. Over [Config.MaxBlocked]
-// the first source is held back. A restart finds in the store what waits.
+// Later messages of a key overtake one that waits in a layer. With [Config.Blocked] they wait behind it instead: of the
+// messages of a key one is in flight at most, those that come meanwhile wait in memory, and while one waits in a layer they
+// wait in the queue Blocked. Each comes when the one before it is done or a dead letter. The order is that in which the first
+// source gives them. Over [Config.MaxBlocked] the first source is held back. A restart finds in the store what waits.
 //
-// That holds for the messages of one process. So messages of a key must all come to the same one, as those of a partition do, and each process
-// needs queues of its own: with several workers on one queue another worker would call the later message. A message that is nacked comes back in the
-// order of its source, and those behind it are given back with it. A ladder has one Source at a time then.
+// That holds for the messages of one process. So messages of a key must all come to the same one, as those of a partition do,
+// and each process needs queues of its own: with several workers on one queue another worker would call the later message. A
+// message that is nacked comes back in the order of its source, and those behind it are given back with it. A ladder has one
+// Source at a time then.
 package ladder

@@ -21,13 +21,15 @@ const (
 	overdue = 30 * time.Second
 )
 
-// keys keep the messages of a key in order (law D4): one of them is in flight in this process at most, and none while one waits in a layer.
+// keys keep the messages of a key in order (law D4): one of them is in flight in this process at most, and none while one waits
+// in a layer.
 //
 //	new message ─▶ deliver │ hold, behind one in flight │ park in the queue Blocked, behind one that waits
 //	                             └─ the one in flight goes to a layer ─▶ park
 //	settled ─▶ the next one that was parked, else that is held
 //
-// A key is known as long as it has messages. The store knows what waits and what is parked, in its order, so a restart finds it again.
+// A key is known as long as it has messages. The store knows what waits and what is parked, in its order, so a restart finds it
+// again.
 type keys[T any] struct {
 	clock   clock.Clock
 	limit   int
@@ -308,7 +310,8 @@ func (k *keys[T]) store(ctx context.Context, l *Ladder[T]) error {
 	return nil
 }
 
-// check looks for messages that should have come back, and frees the keys of those that are gone: a person may have purged them.
+// check looks for messages that should have come back, and frees the keys of those that are gone: a person may have purged
+// them.
 func (k *keys[T]) check(ctx context.Context, s store.Inspector) error {
 	type late struct{ key, id, queue string }
 	var all []late
@@ -345,7 +348,8 @@ func (k *keys[T]) check(ctx context.Context, s store.Inspector) error {
 	return nil
 }
 
-// keyedStore is the store as the sources of layers and of parked messages see it: it notes which messages of a key are in flight.
+// keyedStore is the store as the sources of layers and of parked messages see it: it notes which messages of a key are in
+// flight.
 type keyedStore[T any] struct {
 	store.Inspector
 	keys *keys[T]
@@ -428,7 +432,8 @@ func (s *keyedStore[T]) takeParked(ctx context.Context, limit int, lease time.Du
 	return ms, nil
 }
 
-// takeFirst takes the first parked message of a key. Without one, found is false. It may be leased, or not be due: until then m is nil.
+// takeFirst takes the first parked message of a key. Without one, found is false. It may be leased, or not be due: until then m
+// is nil.
 func (s *keyedStore[T]) takeFirst(ctx context.Context, key string, lease time.Duration) (m *store.Leased, found bool, until time.Time, err error) {
 	f := store.Filter{Key: key}
 	first, err := s.List(ctx, s.keys.blocked, f, store.Page{Max: 1})

@@ -92,8 +92,8 @@ func blocking(s store.Store) ladder.Config[string] {
 	return c
 }
 
-// Law D4, Q38: with Blocked a message is not called before all earlier ones of its key are done or dead, whatever fails, also over kills; and
-// other keys go on.
+// Law D4, Q38: with Blocked a message is not called before all earlier ones of its key are done or dead, whatever fails, also
+// over kills; and other keys go on.
 func TestAKeyIsBlocked(t *testing.T) {
 	seeds := uint64(2)
 	if s := os.Getenv("WEIR_SEEDS"); s != "" {
@@ -199,7 +199,8 @@ func blockKeys(t *testing.T, seed uint64) {
 	require.Len(t, over, len(all))
 }
 
-// At the bound the source of new messages is held back, and goes on when some have left. A key whose message was purged from its layer is free again.
+// At the bound the source of new messages is held back, and goes on when some have left. A key whose message was purged from
+// its layer is free again.
 func TestBlockedMessagesAreBounded(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		_, memory := config()

@@ -43,18 +43,18 @@ type Config[T any] struct {
 	// refused for good (a rejection), and what the operator's strategy did not want to try again. With an operator that has no
 	// retries that would be each error, so give a function there.
 	Permanent func(asyncop.Failure[T]) bool
-	// Remembers is how long the called side remembers a request that has an id (exactlyonce.ResultsConfig.AnswerAge), less what clocks
-	// differ. It allows calls in doubt in the layers: the next visit makes the call again under the same id, as the messages of an
-	// exactlyonce.Tracker with a name do. Without a Tracker, the ids must be made of the message's by your own code, and be reported
-	// (predicates.WithTracked). 0: each call in doubt goes to the dead letters.
+	// Remembers is how long the called side remembers a request that has an id (exactlyonce.ResultsConfig.AnswerAge), less what
+	// clocks differ. It allows calls in doubt in the layers: the next visit makes the call again under the same id, as the
+	// messages of an exactlyonce.Tracker with a name do. Without a Tracker, the ids must be made of the message's by your own
+	// code, and be reported (predicates.WithTracked). 0: each call in doubt goes to the dead letters.
 	Remembers time.Duration
 
-	// Blocked is a queue in which messages wait behind an earlier one of their key (delivery.Meta.Key): while one of a key waits in a
-	// layer, those that come after it wait there, in order. "": they overtake it. The store must be a [store.Inspector], and the order
-	// is kept among the messages that come to one process: see the package's documentation.
+	// Blocked is a queue in which messages wait behind an earlier one of their key (delivery.Meta.Key): while one of a key
+	// waits in a layer, those that come after it wait there, in order. "": they overtake it. The store must be a
+	// [store.Inspector], and the order is kept among the messages that come to one process: see the package's documentation.
 	Blocked string
-	// MaxBlocked bounds the messages that wait in layers, in Blocked, and in memory behind one in flight; the default is 10,000. When
-	// there are so many, no new ones are received (one batch more may come).
+	// MaxBlocked bounds the messages that wait in layers, in Blocked, and in memory behind one in flight; the default is
+	// 10,000. When there are so many, no new ones are received (one batch more may come).
 	MaxBlocked int
 
 	// ID names elements that are no messages, the same element always the same. Nil: such elements are not taken.

@@ -25,10 +25,11 @@ const (
 
 var errClosed = errors.New("ladder: the source is closed")
 
-// Source returns a source of the messages of first, which may be nil, and of those that come back from the layers. It owns first: its
-// Close closes it.
+// Source returns a source of the messages of first, which may be nil, and of those that come back from the layers. It owns
+// first: its Close closes it.
 //
-// When first has come to its end (io.EOF), Source ends as soon as nothing of the layers is in flight. What waits in them stays for the next run.
+// When first has come to its end (io.EOF), Source ends as soon as nothing of the layers is in flight. What waits in them stays
+// for the next run.
 func (l *Ladder[T]) Source(first delivery.Source[T]) delivery.Source[T] {
 	s := &source[T]{ladder: l, store: l.c.Store, clock: l.c.Clock, closed: make(chan struct{}), settled: make(chan struct{}, 1)}
 	if first != nil {
@@ -50,8 +51,8 @@ func (l *Ladder[T]) Source(first delivery.Source[T]) delivery.Source[T] {
 	return s
 }
 
-// source merges inputs. A Receive asks all that may give something, at the same time, and ends those that still wait when one has given:
-// so no input holds up another (law D4), and nothing is taken that is not asked for.
+// source merges inputs. A Receive asks all that may give something, at the same time, and ends those that still wait when one
+// has given: so no input holds up another (law D4), and nothing is taken that is not asked for.
 type source[T any] struct {
 	ladder  *Ladder[T]
 	store   store.Store
@@ -248,8 +249,8 @@ func (s *source[T]) answered(asking context.Context, a answer[T]) error {
 	return nil
 }
 
-// buryForgotten takes messages out of an answer that waited for too long: the called side may not remember their calls in doubt any
-// more, so they are not called again (law X1). They become dead letters.
+// buryForgotten takes messages out of an answer that waited for too long: the called side may not remember their calls in doubt
+// any more, so they are not called again (law X1). They become dead letters.
 func (s *source[T]) buryForgotten(ctx context.Context, a *answer[T]) error {
 	var failure error
 	a.messages = slices.DeleteFunc(a.messages, func(m delivery.Message[T]) bool {
