@@ -443,3 +443,22 @@ func TestOwnTimeoutAfterAnObserverThatExits(t *testing.T) {
 		require.Equal(t, 10500*time.Millisecond, time.Since(began))
 	})
 }
+
+// The failure sink finds what observers have added also in the context of what the end of the operator cuts off.
+func TestObserverContextsReachTheLastOffer(t *testing.T) {
+	forEachMode(t, func(t *testing.T, m mode) {
+		ctx, cancel := context.WithCancel(t.Context())
+		seen := map[string]any{}
+		r := newRig(t, m, setup{opts: options(asyncop.WithObserver(newTally(t)), asyncop.WithContext(ctx),
+			asyncop.WithFailureSink(func(ctx context.Context, f failure) error {
+				assert.True(t, f.Abandoned)
+				seen[f.Element] = ctx.Value(tallyKey{})
+				return nil
+			}))})
+		r.send("a", "b")
+		synctest.Wait()
+		cancel()
+		require.ErrorIs(t, r.wait(), context.Canceled)
+		assert.Equal(t, map[string]any{"a": "a", "b": "b"}, seen)
+	})
+}

@@ -16,6 +16,7 @@ import (
 	"github.com/weirflow/weir/asyncop/internal/engine"
 	"github.com/weirflow/weir/checkpoint"
 	"github.com/weirflow/weir/checkpoint/participant"
+	"github.com/weirflow/weir/internal/counting"
 	"github.com/weirflow/weir/internal/decision"
 	"github.com/weirflow/weir/internal/wiring"
 	"github.com/weirflow/weir/queue"
@@ -111,6 +112,10 @@ func (s *surface[IN, OUT]) engineConfig(timeout time.Duration, q queue.Queue[eng
 	c.Keys, _ = s.keys.(engine.Keys[IN, OUT])
 	c.MaxWaiting = s.maxWaitingPerKey
 	for _, o := range s.observers {
+		if counter := counting.Of(o); counter != nil {
+			c.Counters = append(c.Counters, counter)
+			continue
+		}
 		c.Observers = append(c.Observers, observer{o})
 	}
 	var handlers []handler[IN, OUT]

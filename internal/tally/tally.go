@@ -5,6 +5,7 @@ import (
 	"strings"
 
 	"github.com/weirflow/weir/asyncop"
+	"github.com/weirflow/weir/internal/counting"
 	"github.com/weirflow/weir/predicates"
 )
 
@@ -12,7 +13,7 @@ import (
 type Tally struct {
 	ended     [len(endings)]int64
 	inDoubt   int64
-	unnamed   [len(outcomes)]int64 // outcomes without a reason
+	unnamed   [counting.Outcomes]int64 // outcomes without a reason
 	named     map[named]int64
 	reasons   map[predicates.Reason]struct{} // of named
 	operators []operator                     // that have not ended
@@ -20,7 +21,7 @@ type Tally struct {
 }
 
 type named struct {
-	outcome int
+	outcome counting.Outcome
 	reason  predicates.Reason
 }
 
@@ -28,15 +29,6 @@ type named struct {
 var endings = [...]asyncop.EndKind{
 	asyncop.Emitted, asyncop.Empty, asyncop.HandedOver, asyncop.Dropped, asyncop.Failed, asyncop.Abandoned, asyncop.Kept, asyncop.Discarded,
 }
-
-// How an attempt may end.
-const (
-	withResults = iota
-	empty
-	withError
-)
-
-var outcomes = [...]string{withResults: "result", empty: "empty", withError: "error"}
 
 // MaxReasons bounds the reasons that are distinguished: they are an open set, and each is a time series.
 const MaxReasons = 100
@@ -78,17 +70,16 @@ func (t *Tally) letGo() {
 	t.operators = live
 }
 
-// AttemptEnded counts an attempt.
-func (t *Tally) AttemptEnded(o asyncop.Outcome) {
-	outcome := outcomeOf(o)
-	if o.Reason.IsZero() {
-		t.unnamed[outcome]++
+// Attempt counts an attempt.
+func (t *Tally) Attempt(a *counting.Attempt) {
+	if a.Reason.IsZero() {
+		t.unnamed[a.Outcome]++
 		return
 	}
 	if t.named == nil {
 		t.named, t.reasons = map[named]int64{}, map[predicates.Reason]struct{}{}
 	}
-	reason := o.Reason
+	reason := a.Reason
 	if _, known := t.reasons[reason]; !known {
 		if len(t.reasons) < MaxReasons {
 			t.reasons[reason] = struct{}{}
@@ -96,34 +87,35 @@ func (t *Tally) AttemptEnded(o asyncop.Outcome) {
 			reason = other
 		}
 	}
-	t.named[named{outcome, reason}]++
+	t.named[named{a.Outcome, reason}]++
 }
 
-func outcomeOf(o asyncop.Outcome) int {
-	switch {
-	case o.Err != nil:
-		return withError
-	case o.Results == 0:
-		return empty
+// AttemptOf returns what is counted of an attempt.
+func AttemptOf(o asyncop.Outcome) counting.Attempt {
+	return counting.Attempt{
+		Outcome: counting.OutcomeOf(o.Results, o.Err), Retry: o.Retry, Reason: o.Reason, Duration: o.Duration, Delay: o.Delay,
 	}
-	return withResults
 }
-
-// OutcomeOf names how an attempt has ended: "result", "empty" or "error".
-func OutcomeOf(o asyncop.Outcome) string { return outcomes[outcomeOf(o)] }
 
 // EndingOf names how an element has ended, as a label: "emitted", "handed_over", ….
 func EndingOf(how asyncop.EndKind) string { return strings.ReplaceAll(how.String(), " ", "_") }
 
-// Ended counts an element, and reports whether it has taken a slot: only then it has durations.
-func (t *Tally) Ended(e asyncop.Ending) (accepted bool) {
+// Element counts an element.
+func (t *Tally) Element(e *counting.Element) {
 	if int(e.How) < len(t.ended) {
 		t.ended[e.How]++
 	}
 	if e.InDoubt {
 		t.inDoubt++
 	}
-	return e.Total > 0 || e.Attempts > 0 || e.How != asyncop.Discarded && e.How != asyncop.Kept
+}
+
+// ElementOf returns what is counted of an element.
+func ElementOf(e asyncop.Ending) counting.Element {
+	return counting.Element{
+		How: uint8(e.How), InDoubt: e.InDoubt, Queued: e.Queued, Total: e.Total,
+		Accepted: e.Total > 0 || e.Attempts > 0 || e.How != asyncop.Discarded && e.How != asyncop.Kept,
+	}
 }
 
 // Reading is what a Tally has at a moment.
@@ -150,10 +142,10 @@ func (t *Tally) Read() Reading {
 		r.Ended[EndingOf(endings[i])] = n
 	}
 	for i, n := range t.unnamed {
-		r.Outcomes[Outcome{outcomes[i], ""}] = n
+		r.Outcomes[Outcome{counting.Outcome(i).String(), ""}] = n
 	}
 	for o, n := range t.named { // reasons of different properties may have the same name
-		r.Outcomes[Outcome{outcomes[o.outcome], strings.ToValidUTF8(o.reason.Name(), "\uFFFD")}] += n
+		r.Outcomes[Outcome{o.outcome.String(), strings.ToValidUTF8(o.reason.Name(), "\uFFFD")}] += n
 	}
 	return r
 }

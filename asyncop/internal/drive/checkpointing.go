@@ -45,7 +45,7 @@ type checkpointing[IN, OUT any] struct {
 	passing  fifo.Queue[participant.Barrier] // handled, to be emitted before anything else
 	final    participant.Kind                // of the final barrier, once it was handled; nothing is taken after it
 	encoding sync.WaitGroup                  // states being encoded
-	lost     error                           // why the state of the final barrier could not be encoded; written by the encoding
+	lost     atomic.Pointer[error]           // why the state of the final barrier could not be encoded; written by the encoding
 	pause    time.Duration                   // how long the last copy of what is in flight took
 }
 
@@ -331,7 +331,8 @@ func (d *Driver[IN, OUT]) report(b participant.Barrier, s Snapshot[IN, OUT], err
 	var state participant.State
 	defer func() {
 		if err != nil && b.Kind.Final() {
-			k.lost = lazyerr.Named(fmt.Sprintf("asyncop: state of final checkpoint %d", b.ID), err)
+			lost := lazyerr.Named(fmt.Sprintf("asyncop: state of final checkpoint %d", b.ID), err)
+			k.lost.Store(&lost) // before the report, which may end the operator
 		}
 		b.Report(k.name, state, err)
 		k.keepSpare(s.Items)
@@ -385,12 +386,27 @@ func (d *Driver[IN, OUT]) lostState() error {
 		d.checks.encoding.Wait()
 		close(encoded)
 	}()
+	var cut error
 	select {
 	case <-encoded:
-		return d.checks.lost
 	case <-d.host.Life.Done():
-		return context.Cause(d.host.Life)
+		cut = context.Cause(d.host.Life)
 	}
+	if lost := d.checks.lostSoFar(); lost != nil {
+		return lost
+	}
+	return cut
+}
+
+// lostSoFar returns why the state is not in the final checkpoint, if that is known. It is known before a cancel that follows from it.
+func (k *checkpointing[IN, OUT]) lostSoFar() error {
+	if k == nil {
+		return nil
+	}
+	if lost := k.lost.Load(); lost != nil {
+		return *lost
+	}
+	return nil
 }
 
 // awaitInputEnd waits, after a final barrier, until upstream closes In or the run is over. Out is closed after that, which a

@@ -21,6 +21,9 @@ func (d *Driver[IN, OUT]) finish() {
 	d.timers.Stop() // no timer is armed after the end
 	d.unwatch()
 	by, cause := d.engine.Failure()
+	if lost := d.checks.lostSoFar(); lost != nil && by == engine.ByCancel {
+		by, cause = engine.ByDriver, lost // which has led to the cancel
+	}
 	if cause != nil {
 		d.host.Cancel(cause)
 	}

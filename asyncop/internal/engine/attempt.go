@@ -285,7 +285,7 @@ func (g *Engine[IN, OUT]) concluded(
 	if err != nil {
 		s.err = err
 	}
-	if len(g.Observers) > 0 {
+	if g.observed {
 		results := 0
 		if timeout == nil {
 			results = len(a.Results())

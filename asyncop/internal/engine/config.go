@@ -7,6 +7,7 @@ import (
 	"time"
 
 	"github.com/weirflow/weir/asyncop/internal/call"
+	"github.com/weirflow/weir/internal/counting"
 	"github.com/weirflow/weir/internal/decision"
 	"github.com/weirflow/weir/predicates"
 	"github.com/weirflow/weir/queue"
@@ -65,6 +66,7 @@ type Config[IN, OUT any] struct {
 	Rung *atomic.Int64
 
 	Observers []Observer
+	Counters  []counting.Counter // observers that only count
 	Hooks     Hooks[IN]
 }
 

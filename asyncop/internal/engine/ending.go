@@ -156,9 +156,12 @@ func (g *Engine[IN, OUT]) leave(e *queue.Entry[Slot[IN, OUT]], how Ending) (r *R
 	if e == g.oldest {
 		g.oldest = nextIn(e, func(s *Slot[IN, OUT]) bool { return s.phase != controlElement })
 	}
-	if e.Value.extra != nil {
+	switch {
+	case e.Value.extra == nil:
+	case g.Keys != nil:
 		g.keepPlace(&e.Value)
-		g.unride(&e.Value)
+	default:
+		g.keepExtra(&e.Value)
 	}
 	g.Queue.Pop()
 	return r
@@ -172,6 +175,7 @@ func (g *Engine[IN, OUT]) Describe(e *queue.Entry[Slot[IN, OUT]]) Report[IN] {
 // Abandon gives up shared permits, ends the contexts of all attempts and returns the elements that have not ended, in input order (law A1). Ended is to be
 // called for each.
 func (g *Engine[IN, OUT]) Abandon() []*queue.Entry[Slot[IN, OUT]] {
+	g.abandoned = true
 	g.tick()
 	g.sendBatch() // one that user code has broken off gives its permits back
 	if s := g.Host.Share; s != nil {

@@ -8,6 +8,7 @@ import (
 	"time"
 
 	"github.com/weirflow/weir/asyncop/internal/call"
+	"github.com/weirflow/weir/internal/counting"
 	"github.com/weirflow/weir/internal/fifo"
 	"github.com/weirflow/weir/queue"
 	"github.com/weirflow/weir/timers"
@@ -59,6 +60,7 @@ type Engine[IN, OUT any] struct {
 	failure   error           // why the run must end; nil: it need not
 	cause     Cause           // of failure
 	failedIn  context.Context //nolint:containedctx // of the element that has failed the run
+	abandoned bool            // Abandon was called: no element follows
 
 	rest   *call.Letter[*queue.Entry[Slot[IN, OUT]]] // taken from the mailbox and not handled yet
 	call   userCall[IN, OUT]                         // the user code that is being run
@@ -67,12 +69,16 @@ type Engine[IN, OUT any] struct {
 	slow    watchedCall[IN, OUT] // the call that is being watched
 	blocked []SlowCall[IN]       // calls that took too long, and were not reported yet
 
-	notes  fifo.Queue[note] // what Report is to hand to the observers
-	told   int              // how many of them know of the first one
-	riders []*Rider         // to be used again
+	observed bool               // there are observers, or counters
+	notes    fifo.Queue[note]   // what Report is to hand to the observers
+	told     int                // how many of them know of the first one
+	attempts []counting.Attempt // what Report is to hand to the counters
+	elements []counting.Element // what Report is to hand to the counters
+	counted  int                // how many of them know
+	riders   []*Rider           // to be used again
 
 	settlements fifo.Queue[settlement] // what SettleMessages is to do
-	extras      []*extra[IN, OUT]      // of messages that have left, to be used again
+	extras      []*extra[IN, OUT]      // of messages and observed elements that have left, to be used again
 
 	counts Counters
 }
@@ -84,7 +90,8 @@ const turnLimit = 128
 func New[IN, OUT any](c Config[IN, OUT]) *Engine[IN, OUT] {
 	g := &Engine[IN, OUT]{Config: c, retry: newRetryableDelegator(c.Policy, c.Random)}
 	g.permits = g.maxPermits()
-	g.exact = c.Rung == nil || c.Timeout > 0 || c.TimeoutFor != nil || c.AttemptTimeout > 0 || c.Pace != nil || c.Batch != nil || len(c.Observers) > 0
+	g.observed = len(c.Observers) > 0 || len(c.Counters) > 0
+	g.exact = c.Rung == nil || c.Timeout > 0 || c.TimeoutFor != nil || c.AttemptTimeout > 0 || c.Pace != nil || c.Batch != nil || g.observed
 	return g
 }
 
@@ -304,7 +311,7 @@ const (
 func (g *Engine[IN, OUT]) Next() time.Duration {
 	g.tick()                                                     // the sleep is not part of the last call
 	g.call, g.slow = userCall[IN, OUT]{}, watchedCall[IN, OUT]{} // an idle engine keeps nothing
-	if len(g.blocked) > 0 || !g.Host.Mail.Empty() || g.Host.Freed() > 0 || g.returned.Load() || g.failure != nil || g.notes.Len() > 0 || g.MaySettle() || g.mayHandOver() {
+	if len(g.blocked) > 0 || !g.Host.Mail.Empty() || g.Host.Freed() > 0 || g.returned.Load() || g.failure != nil || g.mayReport() || g.MaySettle() || g.mayHandOver() {
 		return Now
 	}
 	next := Never
@@ -496,6 +503,7 @@ func (g *Engine[IN, OUT]) Forget() {
 		b.waiting = fifo.Queue[waiting[IN, OUT]]{}
 	}
 	g.notes, g.riders, g.failedIn = fifo.Queue[note]{}, nil, nil
+	g.attempts, g.elements = nil, nil
 	g.settlements, g.extras = fifo.Queue[settlement]{}, nil
 	g.rest, g.call, g.slow, g.blocked = nil, userCall[IN, OUT]{}, watchedCall[IN, OUT]{}, nil
 	g.Host.Mail.Take()

@@ -12,6 +12,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/weirflow/weir/asyncop/internal/call"
+	"github.com/weirflow/weir/internal/counting"
 	"github.com/weirflow/weir/predicates"
 	"github.com/weirflow/weir/queue"
 	"github.com/weirflow/weir/strategies"
@@ -451,6 +452,7 @@ func TestClockWithoutLimits(t *testing.T) {
 		"attempt timeout": {func(c *Config[string, string]) { c.AttemptTimeout = time.Hour }, true},
 		"pace":            {func(c *Config[string, string]) { c.Pace = func(time.Time) time.Duration { return 0 } }, true},
 		"observer":        {func(c *Config[string, string]) { c.Observers = []Observer{quiet{}} }, true},
+		"counter":         {func(c *Config[string, string]) { c.Counters = []counting.Counter{&tally{}} }, true},
 	} {
 		t.Run(name, func(t *testing.T) {
 			rung := new(atomic.Int64)

@@ -83,6 +83,7 @@ func (g *Engine[IN, OUT]) link(e *queue.Entry[Slot[IN, OUT]], l *lane[IN, OUT]) 
 	}
 	if r := s.rare(); r != nil {
 		p.extra.also = *r
+		g.keepExtra(s)
 	}
 	s.extra, p.extra.rare, p.extra.also.place = &p.extra.extra, &p.extra.also, p
 	g.turns++

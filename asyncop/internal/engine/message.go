@@ -31,23 +31,7 @@ func (g *Engine[IN, OUT]) ride(e *queue.Entry[Slot[IN, OUT]], m call.Message) {
 	if m == (call.Message{}) {
 		return
 	}
-	s := &e.Value
-	if n := len(g.extras); n > 0 && s.extra == nil {
-		s.extra, g.extras = g.extras[n-1], g.extras[:n-1]
-	}
-	s.more().message = m
-}
-
-// unride keeps the memory of a message that leaves for another one.
-func (g *Engine[IN, OUT]) unride(s *Slot[IN, OUT]) {
-	if s.message() == (call.Message{}) || len(g.extras) == g.Queue.Cap() {
-		return
-	}
-	x := s.extra
-	s.extra = nil
-	*x.rare = rare[IN, OUT]{}
-	*x = extra[IN, OUT]{rare: x.rare}
-	g.extras = append(g.extras, x)
+	g.more(&e.Value).message = m
 }
 
 // Carried says that what the head of the queue emits carries its message on from now on: the engine does not settle it.

@@ -5,6 +5,7 @@ import (
 	"time"
 
 	"github.com/weirflow/weir/asyncop/internal/call"
+	"github.com/weirflow/weir/internal/counting"
 	"github.com/weirflow/weir/predicates"
 	"github.com/weirflow/weir/queue"
 )
@@ -43,16 +44,25 @@ type ElementEnd struct {
 }
 
 // Rider is what rides with an element for those who observe it. The engine's, until Left returns it; then the driver's, until it
-// is given back to Gone. Riders are used again.
+// is given back to Gone. Riders are used again. One is small, since with rings many are on their way.
 type Rider struct {
-	base     context.Context // of the element, without observers
-	ctx      context.Context // of the element, as Accepted has returned it
-	attempt  context.Context // of the attempt whose end was not reported yet; nil: there is none
-	end      AttemptEnd      // of that attempt, once it is concluded
-	whole    ElementEnd      // of the element, once it leaves
-	broken   error           // how Accepted broke
 	accepted time.Duration
 	started  time.Duration // of the first attempt; while it is 0 there was none
+	running  bool          // there is an attempt whose end was not reported yet
+	called   bool          // there was an attempt, maybe before a restart
+	attempt  counting.Attempt
+	element  counting.Element
+	told     *told // nil if there are only counters
+}
+
+// told is what the observers of an element are told beside what is counted.
+type told struct {
+	base    context.Context // of the element, without observers
+	ctx     context.Context // of the element, as Accepted has returned it
+	attempt context.Context // of the attempt
+	end     AttemptEnd      // of the attempt, once it is concluded
+	element ElementEnd      // once it leaves
+	broken  error           // how Accepted broke
 }
 
 // note is something that Report is to call the observer with.
@@ -71,31 +81,35 @@ func (s *Slot[IN, OUT]) rider() *Rider {
 	return nil
 }
 
-// IsObserved reports whether there are observers.
-func (g *Engine[IN, OUT]) IsObserved() bool { return len(g.Observers) > 0 }
+// IsObserved reports whether there are observers, or counters.
+func (g *Engine[IN, OUT]) IsObserved() bool { return g.observed }
 
 // observe calls the observers for an element that has taken its slot, which has a number if it was restored with one.
 func (g *Engine[IN, OUT]) observe(e *queue.Entry[Slot[IN, OUT]], restored bool, number int64) {
-	if len(g.Observers) == 0 {
+	if !g.observed {
 		return
 	}
 	r := g.newRider()
 	s := &e.Value
-	s.more().rider = r
+	g.more(s).rider = r
 	r.accepted = g.now
-	r.base = g.baseOf(s)
-	r.ctx = r.base
+	t := r.told
+	if t == nil {
+		return
+	}
+	t.base = g.baseOf(s)
+	t.ctx = t.base
 	g.watchObserver()
 	for next := 0; next < len(g.Observers); {
 		if err := g.protect(callAccepted, e, func() {
 			for next < len(g.Observers) {
 				next++
-				if ctx := g.Observers[next-1].Accepted(r.ctx, s.in, restored, number); ctx != nil {
-					r.ctx = ctx //nolint:fatcontext // one layer an observer
+				if ctx := g.Observers[next-1].Accepted(t.ctx, s.in, restored, number); ctx != nil {
+					t.ctx = ctx //nolint:fatcontext // one layer an observer
 				}
 			}
 		}); err != nil {
-			r.broken = err
+			t.broken = err
 		}
 	}
 }
@@ -109,7 +123,7 @@ func (g *Engine[IN, OUT]) Numbers(number func(ctx context.Context) int64) (all [
 		case s.phase == controlElement:
 			all = append(all, 0)
 		default:
-			all = append(all, number(s.rider().ctx))
+			all = append(all, number(s.rider().told.ctx))
 		}
 	}
 	return all
@@ -121,7 +135,25 @@ func (g *Engine[IN, OUT]) newRider() *Rider {
 		g.riders = g.riders[:n-1]
 		return r
 	}
-	return new(Rider)
+	r := new(Rider)
+	if len(g.Observers) > 0 {
+		r.told = new(told)
+	}
+	return r
+}
+
+// keepRider keeps a rider for another element.
+func (g *Engine[IN, OUT]) keepRider(r *Rider) {
+	if g.abandoned {
+		return
+	}
+	t := r.told
+	if *r = (Rider{told: t}); t != nil {
+		*t = told{}
+	}
+	if len(g.riders) < g.Queue.Cap() {
+		g.riders = append(g.riders, r)
+	}
 }
 
 // observeStart calls the observers for an attempt that begins, and reports whether it goes on: an attempt whose observer breaks has
@@ -133,15 +165,20 @@ func (g *Engine[IN, OUT]) observeStart(
 	if r.started == 0 {
 		r.started = max(1, g.now-r.accepted)
 	}
-	r.attempt, r.end = r.ctx, AttemptEnd{Attempt: number}
+	r.running, r.attempt = true, counting.Attempt{}
+	t := r.told
+	if t == nil {
+		return true
+	}
+	t.attempt, t.end = t.ctx, AttemptEnd{Attempt: number}
 	g.enter(e, running) // it goes on as if it were invoked if the observer ends the goroutine
-	err := r.broken
+	err := t.broken
 	if err == nil {
 		g.watchObserver()
 		err = g.protect(callInvoke, e, func() {
 			for _, o := range g.Observers {
-				if ctx := o.AttemptStarted(r.attempt, number); ctx != nil {
-					r.attempt = ctx //nolint:fatcontext // one layer an observer
+				if ctx := o.AttemptStarted(t.attempt, number); ctx != nil {
+					t.attempt = ctx //nolint:fatcontext // one layer an observer
 				}
 			}
 		})
@@ -162,7 +199,7 @@ func (g *Engine[IN, OUT]) contextOf(
 		own = g.forming.Context()
 	}
 	if g.hasValues(e) {
-		return call.WithValues(e.Value.rider().attempt, own)
+		return call.WithValues(e.Value.rider().told.attempt, own)
 	}
 	return own
 }
@@ -170,13 +207,13 @@ func (g *Engine[IN, OUT]) contextOf(
 // hasValues reports whether the context of the attempt of e has values of an observer.
 func (g *Engine[IN, OUT]) hasValues(e *queue.Entry[Slot[IN, OUT]]) bool {
 	r := e.Value.rider()
-	return r != nil && r.attempt != r.base
+	return r != nil && r.told != nil && r.told.attempt != r.told.base
 }
 
 // contextOfElement returns the context that belongs to an element: its values are those that its observers gave it.
 func (g *Engine[IN, OUT]) contextOfElement(s *Slot[IN, OUT]) context.Context {
-	if r := s.rider(); r != nil {
-		return r.ctx
+	if r := s.rider(); r != nil && r.told != nil {
+		return r.told.ctx
 	}
 	return g.baseOf(s)
 }
@@ -192,30 +229,42 @@ func (g *Engine[IN, OUT]) baseOf(s *Slot[IN, OUT]) context.Context {
 // contextBeside returns the context of user code that runs for an element beside its calls.
 func (g *Engine[IN, OUT]) contextBeside(s *Slot[IN, OUT], t *call.Token[*queue.Entry[Slot[IN, OUT]]]) context.Context {
 	own := (*call.Context[*queue.Entry[Slot[IN, OUT]]])(t)
-	if r := s.rider(); r != nil && r.ctx != r.base {
-		return call.WithValues(r.ctx, own)
+	if r := s.rider(); r != nil && r.told != nil && r.told.ctx != r.told.base {
+		return call.WithValues(r.told.ctx, own)
 	}
 	return own
 }
 
 // conclude keeps the outcome of an attempt until it is known what follows from it.
 func (g *Engine[IN, OUT]) conclude(s *Slot[IN, OUT], results int, err error) {
-	if r := s.rider(); r != nil && r.attempt != nil && r.end.Duration == 0 {
-		g.refresh()
-		r.end.Results, r.end.Err, r.end.Duration = results, err, max(1, g.now-s.last)
+	r := s.rider()
+	if r == nil || !r.running || r.attempt.Duration != 0 {
+		return
+	}
+	g.refresh()
+	r.attempt.Outcome, r.attempt.Duration = counting.OutcomeOf(results, err), max(1, g.now-s.last)
+	if t := r.told; t != nil {
+		t.end.Results, t.end.Err = results, err
 	}
 }
 
 // attemptOver reports the attempt of an element that has one: nothing follows, or a retry after d.
 func (g *Engine[IN, OUT]) attemptOver(s *Slot[IN, OUT], retry bool, d time.Duration) {
 	r := s.rider()
-	if r == nil || r.attempt == nil {
+	if r == nil || !r.running {
 		return
 	}
-	end := r.end
-	end.Reason, end.Retry, end.Delay = s.reason(), retry, d
-	g.notes.Push(note{ctx: r.attempt, attempt: end})
-	r.attempt = nil
+	r.running = false
+	a := &r.attempt
+	a.Reason, a.Retry, a.Delay = s.reason(), retry, d
+	if len(g.Counters) > 0 {
+		g.attempts = append(g.attempts, *a)
+	}
+	if t := r.told; t != nil {
+		t.end.Reason, t.end.Duration, t.end.Retry, t.end.Delay = a.Reason, a.Duration, a.Retry, a.Delay
+		g.notes.Push(note{ctx: t.attempt, attempt: t.end})
+		t.attempt = nil
+	}
 }
 
 // over fills in how an element ends; its rider leaves it.
@@ -224,49 +273,62 @@ func (g *Engine[IN, OUT]) over(s *Slot[IN, OUT], how Ending, err error) *Rider {
 	if r == nil {
 		return nil
 	}
-	results := 0
-	if how == Emitted {
-		results = len(s.results())
-	}
 	g.conclude(s, 0, err) // unless it was already
 	g.attemptOver(s, false, 0)
-	s.extra.rare.rider = nil
-	r.whole = ElementEnd{
-		How: how, Results: results, Err: err, Reason: s.reason(), Attempts: int(s.attempts),
-		InDoubt: s.doubt != noDoubt && how != Emitted && how != Empty, Queued: r.started,
+	if !g.abandoned { // else the last offer of the sink wants its contexts
+		s.extra.rare.rider = nil
+	}
+	r.called = s.attempts > 0
+	r.element.InDoubt = s.doubt != noDoubt && how != Emitted && how != Empty
+	if t := r.told; t != nil {
+		t.element.Err, t.element.Reason, t.element.Attempts = err, s.reason(), int(s.attempts)
+		if how == Emitted {
+			t.element.Results = len(s.results())
+		}
 	}
 	return r
 }
 
 // Gone says how an element whose rider the driver has, has ended: emitted or discarded.
 func (g *Engine[IN, OUT]) Gone(r *Rider, how Ending) {
-	if how == Discarded { // nothing else knows that it has taken effect
-		r.whole.InDoubt = r.whole.Attempts > 0
-	}
-	r.whole.How = how
 	g.refresh()
-	r.whole.Total = g.now - r.accepted
+	e := &r.element
+	e.How, e.Accepted, e.Queued, e.Total = uint8(how), true, r.started, g.now-r.accepted
 	if r.started == 0 {
-		r.whole.Queued = r.whole.Total
+		e.Queued = e.Total
 	}
-	g.notes.Push(note{ctx: r.ctx, element: r.whole, isEnd: true})
-	*r = Rider{}
-	if len(g.riders) < g.Queue.Cap() {
-		g.riders = append(g.riders, r)
+	if how == Discarded { // nothing else knows that it has taken effect
+		e.InDoubt = r.called
 	}
+	if len(g.Counters) > 0 {
+		g.elements = append(g.elements, *e)
+	}
+	if t := r.told; t != nil {
+		t.element.How, t.element.InDoubt, t.element.Queued, t.element.Total = how, e.InDoubt, e.Queued, e.Total
+		g.notes.Push(note{ctx: t.ctx, element: t.element, isEnd: true})
+	}
+	g.keepRider(r)
 }
 
 // Refused says that an element was received and not accepted: Discarded or Kept. m is the message that it is, if it is one.
 func (g *Engine[IN, OUT]) Refused(how Ending, m call.Message) {
 	g.GiveBack(m)
+	if len(g.Counters) > 0 {
+		g.elements = append(g.elements, counting.Element{How: uint8(how)})
+	}
 	if len(g.Observers) > 0 {
 		g.notes.Push(note{ctx: g.Host.Values, element: ElementEnd{How: how}, isEnd: true})
 	}
 }
 
+// mayReport reports whether Report has something to do.
+func (g *Engine[IN, OUT]) mayReport() bool {
+	return g.notes.Len() > 0 || len(g.attempts) > 0 || len(g.elements) > 0
+}
+
 // Report calls the observers with what has happened, in order. The driver calls it once a turn, and after the end.
 func (g *Engine[IN, OUT]) Report() {
-	for g.notes.Len() > 0 {
+	for g.mayReport() {
 		g.refresh()
 		g.watchObserver()
 		if err := g.protect(callReport, nil, g.tell); err != nil {
@@ -278,6 +340,11 @@ func (g *Engine[IN, OUT]) Report() {
 
 // tell calls the observers as long as there is something. If one breaks, the others are called all the same: by the next call.
 func (g *Engine[IN, OUT]) tell() {
+	for (len(g.attempts) > 0 || len(g.elements) > 0) && g.counted < len(g.Counters) {
+		g.counted++
+		g.Counters[g.counted-1].Count(g.attempts, g.elements)
+	}
+	g.counted, g.attempts, g.elements = 0, emptied(g.attempts), emptied(g.elements)
 	for ; g.notes.Len() > 0; g.notes.Pop() {
 		for n := g.notes.Peek(); g.told < len(g.Observers); {
 			o := g.Observers[g.told]
@@ -290,6 +357,17 @@ func (g *Engine[IN, OUT]) tell() {
 		}
 		g.told = 0
 	}
+}
+
+// keepEvents is how many events of one turn are kept room for.
+const keepEvents = 1024
+
+// emptied returns s without its values, to be filled again.
+func emptied[E any](s []E) []E {
+	if cap(s) > keepEvents {
+		return nil
+	}
+	return s[:0]
 }
 
 // watchObserver begins to watch a call of the observer.

@@ -147,6 +147,30 @@ func (s *Slot[IN, OUT]) more() *rare[IN, OUT] {
 	return s.extra.rare
 }
 
+// more is Slot.more, with memory of an element that has left: for what all elements of a stream may have.
+func (g *Engine[IN, OUT]) more(s *Slot[IN, OUT]) *rare[IN, OUT] {
+	if n := len(g.extras); n > 0 && s.extra == nil {
+		s.extra, g.extras = g.extras[n-1], g.extras[:n-1]
+	}
+	return s.more()
+}
+
+// keepExtra keeps the memory of an element that leaves for another one, if that may need as much.
+func (g *Engine[IN, OUT]) keepExtra(s *Slot[IN, OUT]) {
+	x := s.extra
+	if x.rare == nil || len(g.extras) == g.Queue.Cap() || !g.observed && s.message() == (call.Message{}) {
+		return
+	}
+	s.extra = nil
+	if *x.rare != (rare[IN, OUT]{}) { // to clear it costs write barriers
+		*x.rare = rare[IN, OUT]{}
+	}
+	if fresh := (extra[IN, OUT]{rare: x.rare}); *x != fresh {
+		*x = fresh
+	}
+	g.extras = append(g.extras, x)
+}
+
 // rare returns what few elements need, or nil.
 func (s *Slot[IN, OUT]) rare() *rare[IN, OUT] {
 	if s.extra == nil {

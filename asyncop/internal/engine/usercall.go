@@ -69,7 +69,7 @@ func (g *Engine[IN, OUT]) broken(err error) {
 	case callConclude:
 		g.decided(e, g.judged, &decision.Decision{}, err)
 	case callAccepted:
-		e.Value.rider().broken = err
+		e.Value.rider().told.broken = err
 		g.goesOn(e)
 	case callKey:
 		g.fail(e, err)

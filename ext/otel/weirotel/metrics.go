@@ -136,8 +136,9 @@ func (m *Metrics) AttemptStarted(context.Context, int) context.Context { return 
 
 // AttemptEnded implements [asyncop.Observer]. Exemplars are made from ctx.
 func (m *Metrics) AttemptEnded(ctx context.Context, o asyncop.Outcome) {
+	a := tally.AttemptOf(o)
 	m.mu.Lock()
-	m.tally.AttemptEnded(o)
+	m.tally.Attempt(&a)
 	m.mu.Unlock()
 	m.attempt.Record(ctx, o.Duration.Seconds(), m.option...)
 	if o.Retry {
@@ -147,10 +148,11 @@ func (m *Metrics) AttemptEnded(ctx context.Context, o asyncop.Outcome) {
 
 // Ended implements [asyncop.Observer]. Exemplars are made from ctx.
 func (m *Metrics) Ended(ctx context.Context, e asyncop.Ending) {
+	el := tally.ElementOf(e)
 	m.mu.Lock()
-	accepted := m.tally.Ended(e)
+	m.tally.Element(&el)
 	m.mu.Unlock()
-	if accepted {
+	if el.Accepted {
 		m.element.Record(ctx, e.Total.Seconds(), m.option...)
 		m.queue.Record(ctx, e.Queued.Seconds(), m.option...)
 	}

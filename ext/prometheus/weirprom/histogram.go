@@ -18,28 +18,30 @@ const (
 	highest   = 34 * perOctave  // ends above the longest time.Duration
 )
 
-// nativeBounds are the ends of the buckets between 0.5 and 1, as parts of a power of two.
-var nativeBounds = func() (b [perOctave]float64) {
-	for i := range b {
-		b[i] = math.Exp2(float64(i)/perOctave - 1)
+// native are the buckets of native histograms, the first of which is lowest.
+var native = func() *buckets {
+	ends := make([]int64, highest-lowest)
+	for i := range ends {
+		ends[i] = math.MaxInt64
+		if end := math.Exp2(float64(i+lowest)/perOctave) * float64(time.Second); end < math.MaxInt64 {
+			ends[i] = int64(end)
+		}
 	}
-	return b
+	return bucketsOf(ends)
 }()
 
-// nativeBucket returns the number of the bucket of a positive time.
-func nativeBucket(seconds float64) int {
-	fraction, exponent := math.Frexp(seconds) // in [0.5, 1)
-	i := 0
-	for i < perOctave && nativeBounds[i] < fraction {
-		i++
-	}
-	return (exponent-1)*perOctave + i
+// buckets are the ends of the buckets of histograms, in increasing order. Read-only.
+type buckets struct {
+	ends  []int64    // in nanoseconds
+	first [65]uint16 // by the number of bits of a time: the first bucket that may hold it
 }
 
-// buckets are the ends of the buckets of classic histograms, in increasing order. Read-only.
-type buckets struct {
-	ends  []int64   // in nanoseconds
-	first [65]uint8 // by the number of bits of a time: the first bucket that may hold it
+func bucketsOf(ends []int64) *buckets {
+	b := &buckets{ends: ends}
+	for n := 1; n < len(b.first); n++ {
+		b.first[n] = uint16(b.search(1<<(n-1), 0))
+	}
+	return b
 }
 
 // newBuckets returns nil if the bounds are not positive, or not in increasing order.
@@ -47,19 +49,16 @@ func newBuckets(bounds []time.Duration) (*buckets, error) {
 	if len(bounds) == 0 || len(bounds) > math.MaxUint8 {
 		return nil, fmt.Errorf("need 1 to %d bounds, got %d", math.MaxUint8, len(bounds))
 	}
-	b := &buckets{}
+	ends := make([]int64, 0, len(bounds))
 	last := time.Duration(0)
 	for _, bound := range bounds {
 		if bound <= last {
 			return nil, fmt.Errorf("bounds must be positive and increase, got %v after %v", bound, last)
 		}
 		last = bound
-		b.ends = append(b.ends, int64(bound))
+		ends = append(ends, int64(bound))
 	}
-	for n := 1; n < len(b.first); n++ {
-		b.first[n] = uint8(b.search(1<<(n-1), 0))
-	}
-	return b, nil
+	return bucketsOf(ends), nil
 }
 
 // of returns the bucket of a time that is not negative; len(b.ends) is the one without end.
@@ -76,7 +75,7 @@ func (b *buckets) search(ns uint64, from int) int {
 
 // histogram counts times. It is guarded by the lock of its owner.
 type histogram struct {
-	sum     float64 // in seconds
+	sum     float64 // in nanoseconds
 	zero    uint64
 	classic []uint64
 	native  [highest - lowest]uint64
@@ -91,9 +90,8 @@ func (h *histogram) observe(b *buckets, d time.Duration) {
 		h.zero++
 		return
 	}
-	seconds := d.Seconds()
-	h.sum += seconds
-	h.native[nativeBucket(seconds)-lowest]++
+	h.sum += float64(d)
+	h.native[native.of(d)]++
 }
 
 func (h *histogram) clone() *histogram {
@@ -117,9 +115,10 @@ func (h *histogram) metric(desc *prometheus.Desc, b *buckets) prometheus.Metric 
 			positive[i+lowest] = int64(n)
 		}
 	}
+	sum := h.sum / float64(time.Second)
 	return both{
-		Metric: prometheus.MustNewConstHistogram(desc, count, h.sum, upTo),
-		native: prometheus.MustNewConstNativeHistogram(desc, count, h.sum, positive, nil, h.zero, schema,
+		Metric: prometheus.MustNewConstHistogram(desc, count, sum, upTo),
+		native: prometheus.MustNewConstNativeHistogram(desc, count, sum, positive, nil, h.zero, schema,
 			prometheus.DefNativeHistogramZeroThreshold, time.Time{}),
 	}
 }

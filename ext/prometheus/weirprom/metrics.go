@@ -10,6 +10,7 @@ import (
 	"github.com/prometheus/client_golang/prometheus"
 
 	"github.com/weirflow/weir/asyncop"
+	"github.com/weirflow/weir/internal/counting"
 	"github.com/weirflow/weir/internal/tally"
 )
 
@@ -42,6 +43,7 @@ const (
 
 var (
 	_ asyncop.Observer     = (*Metrics)(nil)
+	_ counting.Source      = (*Metrics)(nil)
 	_ prometheus.Collector = (*Metrics)(nil)
 )
 
@@ -121,6 +123,45 @@ func (m *Metrics) Attach(stats func() asyncop.Stats, done <-chan struct{}) {
 	m.tally.Attach(stats, done)
 }
 
+// Counter is called by the constructors of operators, which call what it returns in place of the methods below: metrics need neither
+// the elements nor contexts. Those are for observers that call m, or embed it.
+func (m *Metrics) Counter(observer any) counting.Counter {
+	if observer != any(m) {
+		return nil
+	}
+	return counter{m}
+}
+
+// counter is called once a turn of an operator.
+type counter struct{ *Metrics }
+
+func (m counter) Count(attempts []counting.Attempt, elements []counting.Element) {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	for i := range attempts {
+		m.countAttempt(&attempts[i])
+	}
+	for i := range elements {
+		m.countElement(&elements[i])
+	}
+}
+
+func (m *Metrics) countAttempt(a *counting.Attempt) {
+	m.tally.Attempt(a)
+	m.durations[ofAttempt].observe(m.buckets, a.Duration)
+	if a.Retry {
+		m.durations[ofBackoff].observe(m.buckets, a.Delay)
+	}
+}
+
+func (m *Metrics) countElement(e *counting.Element) {
+	m.tally.Element(e)
+	if e.Accepted {
+		m.durations[ofElement].observe(m.buckets, e.Total)
+		m.durations[ofQueue].observe(m.buckets, e.Queued)
+	}
+}
+
 // Accepted implements [asyncop.Observer]. It adds nothing to the context.
 func (m *Metrics) Accepted(context.Context, any, bool) context.Context { return nil }
 
@@ -129,23 +170,18 @@ func (m *Metrics) AttemptStarted(context.Context, int) context.Context { return 
 
 // AttemptEnded implements [asyncop.Observer].
 func (m *Metrics) AttemptEnded(_ context.Context, o asyncop.Outcome) {
+	a := tally.AttemptOf(o)
 	m.mu.Lock()
 	defer m.mu.Unlock()
-	m.tally.AttemptEnded(o)
-	m.durations[ofAttempt].observe(m.buckets, o.Duration)
-	if o.Retry {
-		m.durations[ofBackoff].observe(m.buckets, o.Delay)
-	}
+	m.countAttempt(&a)
 }
 
 // Ended implements [asyncop.Observer].
 func (m *Metrics) Ended(_ context.Context, e asyncop.Ending) {
+	el := tally.ElementOf(e)
 	m.mu.Lock()
 	defer m.mu.Unlock()
-	if m.tally.Ended(e) {
-		m.durations[ofElement].observe(m.buckets, e.Total)
-		m.durations[ofQueue].observe(m.buckets, e.Queued)
-	}
+	m.countElement(&el)
 }
 
 // ---- The collector

@@ -321,6 +321,54 @@ func TestScrapesBesideOperators(t *testing.T) {
 	assert.EqualValues(t, operators*elements, values["attempt_duration_seconds"])
 }
 
+// Metrics need neither the elements nor contexts, so they are not asked for each element: that is what an element costs.
+func TestMetricsOfAnOperatorThatCallsNoMethodsOfThem(t *testing.T) {
+	metrics := weirprom.New("rows")
+	assert.NotNil(t, metrics.Counter(metrics))
+	assert.Nil(t, metrics.Counter(weirprom.New("rows")))
+	elements := make([]int, 2000)
+	for i := range elements {
+		elements[i] = 1000 + i // Go boxes small ones without an allocation
+	}
+	perElement := func(opts ...asyncop.Option) float64 {
+		return testing.AllocsPerRun(3, func() {
+			op := asyncop.OrderedWait(asyncop.Func(double), time.Minute, 16, opts...)
+			for range op.ResultsOf(asyncop.FromSlice(elements)) {
+			}
+		}) / float64(len(elements))
+	}
+	assert.InDelta(t, perElement(), perElement(asyncop.WithObserver(metrics)), 0.1)
+}
+
+// around is an observer with metrics in it, and a method of its own.
+type around struct {
+	*weirprom.Metrics
+	ended int
+}
+
+func (o *around) Ended(ctx context.Context, e asyncop.Ending) {
+	o.ended++
+	o.Metrics.Ended(ctx, e)
+}
+
+// An observer that embeds metrics is called itself.
+func TestEmbeddedMetrics(t *testing.T) {
+	o := &around{Metrics: weirprom.New("rows")}
+	registry := prometheus.NewRegistry()
+	registry.MustRegister(o)
+	op := asyncop.OrderedWait(asyncop.Func(double), 0, 4, asyncop.WithObserver(o))
+	for _, err := range op.Results(slices.Values([]int{1, 2, 3})) {
+		require.NoError(t, err)
+	}
+	<-op.Done()
+	assert.Equal(t, 3, o.ended)
+	values := metricsOf(t, registry)
+	assert.EqualValues(t, 3, values["elements_ended_total emitted"])
+	assert.EqualValues(t, 3, values["attempts_ended_total result"])
+	assert.EqualValues(t, 3, values["attempt_duration_seconds"])
+	assert.EqualValues(t, 3, values["element_duration_seconds"])
+}
+
 // Elements that came after the end are counted, and have no duration.
 func TestDiscardedElements(t *testing.T) {
 	metrics := weirprom.New("rows")

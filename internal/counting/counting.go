@@ -1,0 +1,76 @@
+// Package counting is how operators report to metrics: numbers, many at a time. An observer that only counts needs neither the elements
+// nor contexts, and is called once a turn of the loop instead of four times for each element.
+package counting
+
+import (
+	"time"
+
+	"github.com/weirflow/weir/predicates"
+)
+
+// Counter counts what has happened. It is called like an observer: one call at a time, on the operator's loop.
+type Counter interface {
+	// Count gets what has happened since it was called last, each in order. Both slices are used again.
+	Count(attempts []Attempt, elements []Element)
+}
+
+// Source is an observer that only counts.
+type Source interface {
+	// Counter returns what is called in place of the methods of observer, or nil. It is nil unless observer is the Source itself: a type
+	// that embeds one may have methods of its own.
+	Counter(observer any) Counter
+}
+
+// Of returns the counter of an observer, or nil if it does not only count.
+func Of(observer any) Counter {
+	if s, ok := observer.(Source); ok {
+		return s.Counter(observer)
+	}
+	return nil
+}
+
+// Attempt is how an attempt has ended: see asyncop.Outcome.
+type Attempt struct {
+	Outcome  Outcome
+	Retry    bool
+	Reason   predicates.Reason
+	Duration time.Duration
+	Delay    time.Duration
+}
+
+// Outcome is what an attempt was completed with.
+type Outcome uint8
+
+// The outcomes.
+const (
+	Result Outcome = iota
+	Empty
+	Error
+)
+
+var outcomes = [...]string{"result", "empty", "error"}
+
+// Outcomes is how many outcomes there are.
+const Outcomes = Outcome(len(outcomes))
+
+func (o Outcome) String() string { return outcomes[o] }
+
+// OutcomeOf returns what an attempt was completed with.
+func OutcomeOf(results int, err error) Outcome {
+	switch {
+	case err != nil:
+		return Error
+	case results == 0:
+		return Empty
+	}
+	return Result
+}
+
+// Element is how an element has ended: see asyncop.Ending.
+type Element struct {
+	How      uint8 // an asyncop.EndKind
+	InDoubt  bool
+	Accepted bool // it has had a slot: only then it has durations
+	Queued   time.Duration
+	Total    time.Duration
+}
