@@ -368,7 +368,8 @@ func TestExtrasAreUsedAgain(t *testing.T) {
 	r.idle()
 	require.Equal(t, []counting.Attempt{
 		{Outcome: counting.Error, Duration: 1, Reason: busy, Retry: true, Delay: time.Second},
-		{Outcome: counting.Result, Duration: 1}, {Outcome: counting.Result, Duration: 1},
+		{Outcome: counting.Result, Duration: 1},
+		{Outcome: counting.Result, Duration: 1},
 	}, c.attempts)
 	r.end()
 }
