@@ -16,6 +16,7 @@ import (
 	"github.com/weirflow/weir/exactlyonce"
 	"github.com/weirflow/weir/internal/guard"
 	"github.com/weirflow/weir/internal/panics"
+	"github.com/weirflow/weir/internal/recordsql"
 )
 
 const (
@@ -360,7 +361,7 @@ func (r *Records) queuePut(batch *pgx.Batch, calls []*call) {
 	var locks, distinct, lowest []int64
 	for i, c := range calls {
 		clients[i], sequences[i], steps[i] = c.client, c.req.Sequence, c.req.Step
-		fingerprints[i], answers[i] = fingerprintOf(c.req), stored(c.answer)
+		fingerprints[i], answers[i] = recordsql.Fingerprint(&c.req), recordsql.Answer(c.answer)
 		if i == 0 || c.client != clients[i-1] {
 			locks = append(locks, lockOf(c.req.Scope, c.req.Client))
 			distinct, lowest = append(distinct, c.client), append(lowest, c.req.Sequence)

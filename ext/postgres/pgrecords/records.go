@@ -18,17 +18,12 @@ import (
 
 	"github.com/weirflow/weir/exactlyonce"
 	"github.com/weirflow/weir/internal/group"
+	"github.com/weirflow/weir/internal/recordsql"
 	"github.com/weirflow/weir/internal/sqlmigrate"
 )
 
-// collected is the mark of a client whose requests are all stale.
-const collected = exactlyonce.MaxSequence + 1
-
 // lockNotAvailable is the SQLSTATE of a lock_timeout.
 const lockNotAvailable = "55P03"
-
-// step is how many rows one transaction of a collection changes.
-const step = 500
 
 //go:embed migrations/*.sql
 var migrations embed.FS
@@ -156,22 +151,15 @@ func find(ctx context.Context, q querier, req exactlyonce.Request) (known bool, 
 
 // scanFound reads the row of findSQL.
 func scanFound(row pgx.Row, req exactlyonce.Request) (known bool, state exactlyonce.State, answer []byte, err error) {
-	var mark int64
-	var present, answered bool
-	var fingerprint []byte
-	switch err = row.Scan(&mark, &present, &fingerprint, &answered, &answer); {
-	case errors.Is(err, pgx.ErrNoRows):
+	var f recordsql.Found
+	err = row.Scan(&f.Mark, &f.Present, &f.Fingerprint, &f.Answered, &f.Answer)
+	if errors.Is(err, pgx.ErrNoRows) {
 		return false, exactlyonce.StateNew, nil, nil
-	case err != nil:
-		return false, exactlyonce.StateNew, nil, err
-	case present && fingerprint != nil && req.Fingerprint != [32]byte{} && [32]byte(fingerprint) != req.Fingerprint:
-		return true, exactlyonce.StateNew, nil, exactlyonce.ErrMismatch
-	case req.Sequence < mark || present && !answered:
-		return true, exactlyonce.StateStale, nil, nil
-	case present:
-		return true, exactlyonce.StateCompleted, answer, nil
 	}
-	return true, exactlyonce.StateNew, nil, nil
+	if err == nil {
+		state, answer, err = f.State(&req)
+	}
+	return true, state, answer, err
 }
 
 // Put implements exactlyonce.Store.
@@ -187,7 +175,7 @@ func (r *Records) Put(ctx context.Context, tx pgx.Tx, req exactlyonce.Request, a
 
 func (r *Records) put(ctx context.Context, tx pgx.Tx, req exactlyonce.Request, answer []byte) error {
 	now := r.clock.Now().UnixMicro()
-	args := []any{req.Scope, uuid(req.Client), req.Sequence, req.Step, fingerprintOf(req), stored(answer), now}
+	args := []any{req.Scope, uuid(req.Client), req.Sequence, req.Step, recordsql.Fingerprint(&req), recordsql.Answer(answer), now}
 	for created := false; ; created = true {
 		var isolation string
 		var n int64
@@ -297,7 +285,7 @@ func (r *Records) mark(ctx context.Context, m exactlyonce.Mark) (id int64, err e
 		if _, err := tx.Exec(ctx, lockAloneSQL, lockOf(m.Scope, m.Client)); err != nil {
 			return err
 		}
-		return tx.QueryRow(ctx, markSQL, m.Scope, uuid(m.Client), min(m.Before, collected), r.clock.Now().UnixMicro()).Scan(&id)
+		return tx.QueryRow(ctx, markSQL, m.Scope, uuid(m.Client), min(m.Before, recordsql.Collected), r.clock.Now().UnixMicro()).Scan(&id)
 	})
 	return id, err
 }
@@ -305,8 +293,8 @@ func (r *Records) mark(ctx context.Context, m exactlyonce.Mark) (id int64, err e
 // trim removes the rows of a client below a mark that is set.
 func (r *Records) trim(ctx context.Context, client, mark int64) error {
 	for {
-		tag, err := r.pool.Exec(ctx, trimSQL, client, mark, step-1)
-		if err != nil || tag.RowsAffected() < step {
+		tag, err := r.pool.Exec(ctx, trimSQL, client, mark, recordsql.Step-1)
+		if err != nil || tag.RowsAffected() < recordsql.Step {
 			return err
 		}
 	}
@@ -322,7 +310,7 @@ type client struct {
 // Collect implements exactlyonce.Records.
 func (r *Records) Collect(ctx context.Context, answers, clients time.Time) (removedAnswers, removedClients int, err error) {
 	for last := int64(0); ; {
-		rows, err := r.pool.Query(ctx, liveSQL, last, int64(collected), step)
+		rows, err := r.pool.Query(ctx, liveSQL, last, recordsql.Collected, recordsql.Step)
 		var live []client
 		if err == nil {
 			live, err = pgx.CollectRows(rows, pgx.RowToStructByPos[client])
@@ -360,7 +348,7 @@ func (r *Records) collect(ctx context.Context, c client, answers, clients time.T
 		if err != nil || !locked { // not silent: it is storing an answer, or marking
 			return err
 		}
-		tag, err := tx.Exec(ctx, silenceSQL, c.ID, clients.UnixMicro(), int64(collected))
+		tag, err := tx.Exec(ctx, silenceSQL, c.ID, clients.UnixMicro(), recordsql.Collected)
 		gone = tag.RowsAffected() > 0
 		return err
 	})
@@ -369,7 +357,7 @@ func (r *Records) collect(ctx context.Context, c client, answers, clients time.T
 	}
 	n, err := r.forget(ctx, c.ID, clients)
 	if err == nil {
-		err = r.trim(ctx, c.ID, collected)
+		err = r.trim(ctx, c.ID, recordsql.Collected)
 	}
 	return removed + n, true, err
 }
@@ -377,9 +365,9 @@ func (r *Records) collect(ctx context.Context, c client, answers, clients time.T
 // forget removes the old answers of a client. Their rows stay.
 func (r *Records) forget(ctx context.Context, id int64, before time.Time) (removed int, err error) {
 	at := before.UnixMicro()
-	for from := int64(0); from < collected; {
-		to := int64(collected)
-		err := r.pool.QueryRow(ctx, boundarySQL, id, from, step).Scan(&to)
+	for from := int64(0); from < recordsql.Collected; {
+		to := recordsql.Collected
+		err := r.pool.QueryRow(ctx, boundarySQL, id, from, recordsql.Step).Scan(&to)
 		if err != nil && !errors.Is(err, pgx.ErrNoRows) {
 			return removed, err
 		}
@@ -401,22 +389,6 @@ func (r *Records) forget(ctx context.Context, id int64, before time.Time) (remov
 
 // uuid is the client as the database has it.
 func uuid(c exactlyonce.Client) pgtype.UUID { return pgtype.UUID{Bytes: c, Valid: true} }
-
-// fingerprintOf returns NULL for one that is not compared.
-func fingerprintOf(req exactlyonce.Request) []byte {
-	if req.Fingerprint == [32]byte{} {
-		return nil
-	}
-	return req.Fingerprint[:]
-}
-
-// stored returns an answer as it is stored: NULL is one that is gone.
-func stored(answer []byte) []byte {
-	if answer == nil {
-		return []byte{}
-	}
-	return answer
-}
 
 // lockOf is the number of the advisory lock of a client. Two clients that share one wait for each other's marks.
 func lockOf(scope string, client [16]byte) int64 {

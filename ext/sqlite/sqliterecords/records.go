@@ -14,14 +14,9 @@ import (
 	"github.com/weirflow/weir/exactlyonce"
 	"github.com/weirflow/weir/ext/sqlite"
 	"github.com/weirflow/weir/internal/group"
+	"github.com/weirflow/weir/internal/recordsql"
 	"github.com/weirflow/weir/internal/sqlmigrate"
 )
-
-// collected is the mark of a client whose requests are all stale.
-const collected int64 = exactlyonce.MaxSequence + 1
-
-// step is how many rows one transaction of a collection changes.
-const step = 500
 
 //go:embed migrations/*.sql
 var migrations embed.FS
@@ -130,24 +125,16 @@ func find(ctx context.Context, q interface {
 	QueryRowContext(ctx context.Context, query string, args ...any) *sql.Row
 }, req exactlyonce.Request,
 ) (known bool, state exactlyonce.State, answer []byte, err error) {
-	var mark int64
-	var present, answered bool
-	var fingerprint []byte
+	var f recordsql.Found
 	err = q.QueryRowContext(ctx, findSQL, req.Scope, req.Client[:], req.Sequence, req.Step).
-		Scan(&mark, &present, &fingerprint, &answered, &answer)
-	switch {
-	case errors.Is(err, sql.ErrNoRows):
+		Scan(&f.Mark, &f.Present, &f.Fingerprint, &f.Answered, &f.Answer)
+	if errors.Is(err, sql.ErrNoRows) {
 		return false, exactlyonce.StateNew, nil, nil
-	case err != nil:
-		return false, exactlyonce.StateNew, nil, err
-	case present && fingerprint != nil && req.Fingerprint != [32]byte{} && [32]byte(fingerprint) != req.Fingerprint:
-		return true, exactlyonce.StateNew, nil, exactlyonce.ErrMismatch
-	case req.Sequence < mark || present && !answered:
-		return true, exactlyonce.StateStale, nil, nil
-	case present:
-		return true, exactlyonce.StateCompleted, answer, nil
 	}
-	return true, exactlyonce.StateNew, nil, nil
+	if err == nil {
+		state, answer, err = f.State(&req)
+	}
+	return true, state, answer, err
 }
 
 // Put implements exactlyonce.Store.
@@ -164,7 +151,7 @@ func (r *Records) Put(ctx context.Context, tx Tx, req exactlyonce.Request, answe
 func (r *Records) put(ctx context.Context, tx Tx, req exactlyonce.Request, answer []byte) error {
 	now := r.clock.Now().UnixMicro()
 	for created := false; ; created = true {
-		result, err := tx.ExecContext(ctx, putSQL, req.Scope, req.Client[:], req.Sequence, req.Step, fingerprintOf(&req), stored(answer), now)
+		result, err := tx.ExecContext(ctx, putSQL, req.Scope, req.Client[:], req.Sequence, req.Step, recordsql.Fingerprint(&req), recordsql.Answer(answer), now)
 		if err != nil {
 			return err
 		}
@@ -199,7 +186,7 @@ func (r *Records) Acknowledge(ctx context.Context, marks []exactlyonce.Mark) err
 	now := r.clock.Now().UnixMicro()
 	err := r.db.Write(ctx, func(ctx context.Context, tx *sqlite.Tx) error {
 		for i, m := range marks {
-			_, err := tx.ExecContext(ctx, markSQL, m.Scope, m.Client[:], min(m.Before, collected), now)
+			_, err := tx.ExecContext(ctx, markSQL, m.Scope, m.Client[:], min(m.Before, recordsql.Collected), now)
 			if err != nil {
 				return err
 			}
@@ -225,7 +212,7 @@ func (r *Records) Acknowledge(ctx context.Context, marks []exactlyonce.Mark) err
 // trim removes the rows of a client below a mark that is set.
 func (r *Records) trim(ctx context.Context, client, mark int64) error {
 	for {
-		if n, err := r.exec(ctx, trimSQL, client, mark, step-1); err != nil || n < step {
+		if n, err := r.exec(ctx, trimSQL, client, mark, recordsql.Step-1); err != nil || n < recordsql.Step {
 			return err
 		}
 	}
@@ -273,7 +260,7 @@ func (r *Records) Collect(ctx context.Context, answers, clients time.Time) (remo
 
 // live returns the next clients that are not collected.
 func (r *Records) live(ctx context.Context, after int64) (ids []int64, err error) {
-	rows, err := r.db.Reader().QueryContext(ctx, liveSQL, after, collected, step)
+	rows, err := r.db.Reader().QueryContext(ctx, liveSQL, after, recordsql.Collected, recordsql.Step)
 	if err != nil {
 		return nil, err
 	}
@@ -292,13 +279,13 @@ func (r *Records) collect(ctx context.Context, id int64, answers, clients time.T
 	if removed, err = r.forget(ctx, id, answers); err != nil {
 		return removed, false, err
 	}
-	n, err := r.exec(ctx, silenceSQL, id, clients.UnixMicro(), collected)
+	n, err := r.exec(ctx, silenceSQL, id, clients.UnixMicro(), recordsql.Collected)
 	if err != nil || n == 0 {
 		return removed, false, err
 	}
 	n, err = r.forget(ctx, id, clients)
 	if err == nil {
-		err = r.trim(ctx, id, collected)
+		err = r.trim(ctx, id, recordsql.Collected)
 	}
 	return removed + n, true, err
 }
@@ -306,9 +293,9 @@ func (r *Records) collect(ctx context.Context, id int64, answers, clients time.T
 // forget removes the old answers of a client. Their rows stay.
 func (r *Records) forget(ctx context.Context, id int64, before time.Time) (removed int, err error) {
 	at := before.UnixMicro()
-	for from := int64(0); from < collected; {
-		to := collected
-		err := r.db.Reader().QueryRowContext(ctx, boundarySQL, id, from, step).Scan(&to)
+	for from := int64(0); from < recordsql.Collected; {
+		to := recordsql.Collected
+		err := r.db.Reader().QueryRowContext(ctx, boundarySQL, id, from, recordsql.Step).Scan(&to)
 		if err != nil && !errors.Is(err, sql.ErrNoRows) {
 			return removed, err
 		}
@@ -342,22 +329,6 @@ func (r *Records) forgetStep(ctx context.Context, id, at, from, to int64) (n int
 		return err
 	})
 	return n, err
-}
-
-// fingerprintOf returns NULL for one that is not compared.
-func fingerprintOf(req *exactlyonce.Request) []byte {
-	if req.Fingerprint == [32]byte{} {
-		return nil
-	}
-	return req.Fingerprint[:]
-}
-
-// stored returns an answer as it is stored: NULL is one that is gone.
-func stored(answer []byte) []byte {
-	if answer == nil {
-		return []byte{}
-	}
-	return answer
 }
 
 // describe names the request in an error.

@@ -8,6 +8,7 @@ import (
 
 	"github.com/weirflow/weir/exactlyonce"
 	"github.com/weirflow/weir/ext/sqlite"
+	"github.com/weirflow/weir/internal/recordsql"
 )
 
 const (
@@ -173,9 +174,8 @@ func (b *sharing) admits(ctx context.Context, c *call) (bool, error) {
 	}
 	c.client = known.id
 	if c.req.Attempt > 1 || c.req.Sequence < known.mark {
-		done, err := c.lookUp(ctx, b.tx)
-		if done || err != nil {
-			c.err = err
+		var done bool
+		if done, c.err = c.lookUp(ctx, b.tx); done || c.err != nil {
 			return false, nil
 		}
 	}
@@ -217,7 +217,7 @@ func (b *sharing) put(ctx context.Context, calls []*call) error {
 		}
 		args = args[:1]
 		for _, c := range rest[:n] {
-			args = append(args, c.client, c.req.Sequence, c.req.Step, fingerprintOf(&c.req), stored(c.answer))
+			args = append(args, c.client, c.req.Sequence, c.req.Step, recordsql.Fingerprint(&c.req), recordsql.Answer(c.answer))
 		}
 		result, err := b.tx.ExecContext(ctx, query, args...)
 		if err != nil {
