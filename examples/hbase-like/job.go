@@ -96,7 +96,7 @@ type job struct {
 }
 
 // run returns a summary if the pipeline ran, and what went wrong besides the proof.
-func (j *job) run(stdin io.Reader, stdout io.Writer) (*cli.Summary, error) {
+func (j *job) run(stdin io.Reader, stdout io.Writer) (s *cli.Summary, err error) {
 	ctx, endSource := context.WithCancelCause(context.Background())
 	defer endSource(nil)
 
@@ -129,8 +129,13 @@ func (j *job) run(stdin io.Reader, stdout io.Writer) (*cli.Summary, error) {
 	if err != nil {
 		return nil, errors.Join(err, out.Close())
 	}
+	dead, err := openDeadLetters(j.cfg.Dead, in.name)
+	if err != nil {
+		return nil, errors.Join(err, out.Close())
+	}
+	defer func() { err = errors.Join(err, dead.close()) }()
 	// An operator that takes no more, before all was read, ends the source.
-	j.pipe = newPipeline(j.cfg, j.client, j.book, asyncop.WithUpstreamCancel(endSource))
+	j.pipe = newPipeline(j.cfg, j.client, j.book, dead, asyncop.WithUpstreamCancel(endSource))
 
 	begun := time.Now()
 	progress := cli.StartProgress(j.stderr, j.cfg.Progress, in.total, j.sample)
@@ -148,7 +153,7 @@ func (j *job) run(stdin io.Reader, stdout io.Writer) (*cli.Summary, error) {
 		err = nil // it was asked to stop
 	}
 	err = errors.Join(err, source.wait(), out.err)
-	s := j.summary(in.name, elapsed)
+	s = j.summary(in.name, elapsed)
 	s.Books, s.NotTaken = j.settled()
 	s.Proof = s.Books.Prove(s.NotTaken)
 	return s, err

@@ -43,7 +43,12 @@ func (j *job) runCheckpointed() (_ *cli.Summary, err error) {
 	}
 	defer j.closeStore()
 
-	j.pipe = newPipeline(j.cfg, j.client, j.book, checks.option())
+	dead, err := openDeadLetters(j.cfg.Dead, in.Name())
+	if err != nil {
+		return nil, errors.Join(err, in.Close())
+	}
+	defer func() { err = errors.Join(err, dead.close()) }()
+	j.pipe = newPipeline(j.cfg, j.client, j.book, dead, checks.option())
 	checks.attach(in, out) // which also closes the input at the end
 	_, resumedEnded := j.book.Progress()
 	j.before = out.Resumed() - resumedEnded

@@ -1,6 +1,7 @@
 package main
 
 import (
+	"encoding/json"
 	"errors"
 	"os"
 	"os/exec"
@@ -68,6 +69,33 @@ func TestCommand(t *testing.T) {
 		assert.Equal(t, exitOK, o.status, o.stdout+o.stderr)
 		assert.Contains(t, o.stdout, `airport "XQQ": 1 flight, no such row, attempts: 16 (line 402)`)
 		assert.Contains(t, o.stdout, "400 enriched, 1 given up.")
+	})
+	t.Run("dead letters", func(t *testing.T) {
+		t.Parallel()
+		dir := t.TempDir()
+		for _, mode := range []string{"ordered", "unordered"} {
+			o := execute(t, input+flight("XQQ", "LAX"), "-in", "-", "-calls", "64", "-mode", mode, "-dead-letters", dir)
+			require.Equal(t, exitOK, o.status, o.stdout+o.stderr)
+		}
+		text, err := os.ReadFile(filepath.Join(dir, "dead.jsonl"))
+		require.NoError(t, err)
+		written := strings.Split(strings.TrimSpace(string(text)), "\n")
+		require.Len(t, written, 2)
+		replay := ""
+		for _, l := range written {
+			var dead struct {
+				Meta    struct{ ID, LastError string }
+				Cause   string
+				Payload string
+			}
+			require.NoError(t, json.Unmarshal([]byte(l), &dead))
+			assert.Equal(t, "standard input//402", dead.Meta.ID)
+			assert.Contains(t, dead.Meta.LastError, "retries")
+			assert.Equal(t, "exhausted", dead.Cause)
+			replay += dead.Payload + "\n"
+		}
+		o := execute(t, "date,delay,distance,origin,destination\n"+strings.ReplaceAll(replay, "XQQ", "JFK"), "-in", "-")
+		assert.Contains(t, o.stdout, "2 enriched, 0 given up.", o.stderr)
 	})
 	t.Run("bad input", func(t *testing.T) {
 		t.Parallel()

@@ -20,13 +20,14 @@ import (
 // pipeline looks up the two airports of every flight, one after the other:
 //
 //	flights ─▶ origin ─▶ destination ─▶ format ─▶ output
-//	             └──────────┴─ given up ─▶ ledger
+//	             └──────────┴─ given up ─▶ dead letters, ledger
 //
 // A flight is one type all the way, so the two look-ups are one function used twice, and each retries for itself: a late
 // destination does not look the origin up again.
 type pipeline struct {
 	client *hclient.Client
 	book   *ledger.Ledger
+	dead   *deadLetters
 	format flights.Format
 
 	origin, destination *lookup
@@ -38,8 +39,8 @@ type (
 )
 
 // newPipeline starts the two operators; more may make them take part in checkpoints, which know them by their names.
-func newPipeline(cfg cli.Config, client *hclient.Client, book *ledger.Ledger, more ...asyncop.Option) *pipeline {
-	p := &pipeline{client: client, book: book, format: cfg.Format}
+func newPipeline(cfg cli.Config, client *hclient.Client, book *ledger.Ledger, dead *deadLetters, more ...asyncop.Option) *pipeline {
+	p := &pipeline{client: client, book: book, dead: dead, format: cfg.Format}
 	wait := asyncop.OrderedWaitWithRetry[flights.Flight, flights.Flight]
 	if !cfg.Ordered {
 		wait = asyncop.UnorderedWaitWithRetry[flights.Flight, flights.Flight]
@@ -113,10 +114,15 @@ func (p *pipeline) write(f flights.Flight) []byte {
 }
 
 // takeGivenUp is the failure sink of both look-ups.
-func (p *pipeline) takeGivenUp(_ context.Context, f failure) error {
-	switch {
-	case errors.Is(f.Err, errCutOff): // the cause of the context that stop was given
+func (p *pipeline) takeGivenUp(ctx context.Context, f failure) error {
+	if errors.Is(f.Err, errCutOff) { // the cause of the context that stop was given
 		p.book.Abandoned(f.Element)
+		return nil
+	}
+	if err := p.dead.take(ctx, f); err != nil {
+		return err // it is offered again
+	}
+	switch {
 	case errors.Is(f.Err, asyncop.ErrRetriesExhausted):
 		p.book.GivenUp(f.Element, fmt.Errorf("no such row, attempts: %d", f.Attempts))
 	case errors.Is(f.Err, context.DeadlineExceeded):

@@ -70,6 +70,11 @@ func (f Flight) Unresolved() string {
 	return ""
 }
 
+// InputLine is the flight as a line of the input: its date, delay, distance, origin and destination.
+func (f Flight) InputLine() string {
+	return fmt.Sprintf("%s,%d,%d,%s,%s", f.Departure.Format(departureLayout), f.Delay, f.Distance, f.Origin.IATA, f.Destination.IATA)
+}
+
 // GreatCircle is the shortest way between the two airports in miles, what no flight can undercut by much.
 func (f Flight) GreatCircle() int {
 	const earthRadius, degree = 3958.8, math.Pi / 180
