@@ -1,0 +1,167 @@
+package docs_test
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"net/http"
+	"net/http/httptest"
+	"strings"
+	"sync/atomic"
+	"time"
+
+	"github.com/benbjohnson/clock"
+
+	"github.com/weirflow/weir/asyncop"
+	"github.com/weirflow/weir/codec"
+	"github.com/weirflow/weir/delivery"
+	"github.com/weirflow/weir/delivery/channel"
+	"github.com/weirflow/weir/delivery/ladder"
+	"github.com/weirflow/weir/delivery/store"
+	"github.com/weirflow/weir/exactlyonce"
+	"github.com/weirflow/weir/predicates"
+	"github.com/weirflow/weir/predicates/httpretry"
+	"github.com/weirflow/weir/strategies"
+)
+
+// The delays of the page are minutes; here a minute is a millisecond.
+const minute = time.Millisecond
+
+func newLadder(queues store.Store) (*ladder.Ladder[sale], error) {
+	return ladder.New(ladder.Config[sale]{
+		Store: queues,
+		Codec: codec.JSON[sale](),
+		Layers: []ladder.Layer{
+			{Queue: "sales 1m", Delay: minute, Jitter: 0.2},
+			{Queue: "sales 10m", Delay: 10 * minute, Rate: 50, MaxConcurrent: 20},
+		},
+		DeadLetters: "dead",
+	})
+}
+
+// until ends a loop over messages when so many sales have ended.
+func until(n int32, l *ladder.Ladder[sale], ended *atomic.Int32, cancel context.CancelFunc) func(ctx context.Context, f asyncop.Failure[sale]) error {
+	return func(ctx context.Context, f asyncop.Failure[sale]) error {
+		meta, _ := delivery.MetaFromContext(ctx)
+		err := l.Take(ctx, f)
+		if err == nil && meta.Visit == 3 && ended.Add(1) == n {
+			cancel()
+		}
+		return err
+	}
+}
+
+func Example_ladder() {
+	ctx, cancel := context.WithCancel(context.Background())
+	defer cancel()
+	queues := store.NewMemory(clock.New(), 0)
+	l, err := newLadder(queues)
+	if err != nil {
+		fmt.Println(err)
+		return
+	}
+	sales := make(chan sale, 3)
+	sales <- sale{"sale-1", 100}
+	sales <- sale{"sale-2", 200}
+	sales <- sale{"sale-3", 300}
+	source := l.Source(channel.NewSource(sales, func(s sale) *delivery.Meta { return &delivery.Meta{ID: s.ID} }))
+	sell := asyncop.Blocking(func(ctx context.Context, s sale) (receipt, error) {
+		meta, _ := delivery.MetaFromContext(ctx)
+		if s.ID == "sale-2" && meta.Visit < 2 || s.ID == "sale-3" {
+			return "", errBusy
+		}
+		return receipt(s.ID), nil
+	})
+	var ended atomic.Int32
+	op := asyncop.UnorderedWaitWithRetry(sell, time.Minute, 1000,
+		strategies.PolicyOf(
+			strategies.ExponentialBackoff[receipt](3, 100*time.Millisecond, time.Hour, 10).
+				RetryIfException(predicates.ErrorIs(errBusy))).
+			WithMaxDelay(10*time.Millisecond). // longer waits leave the operator
+			WithMaxWaiting(500),               // and so does what comes when half of the slots wait
+		asyncop.WithFailureSink(until(3, l, &ended, cancel)))
+	for m, err := range op.Messages(receive(ctx, source)) {
+		if err != nil {
+			break
+		}
+		fmt.Println("sold", m.Value, "at visit", max(1, m.Meta().Visit))
+		m.Ack()
+		if ended.Add(1) == 3 {
+			cancel()
+		}
+	}
+	_ = source.Close(context.Background())
+	letters, err := queues.List(context.Background(), "dead", store.Filter{}, store.Page{Max: 10})
+	for _, letter := range letters {
+		fmt.Println("dead:", letter.Meta.ID, letter.Cause, letter.Meta.Visit, letter.Meta.LastError, err)
+	}
+	// Output:
+	// sold sale-1 at visit 1
+	// sold sale-2 at visit 2
+	// dead: sale-3 exhausted 3 busy <nil>
+}
+
+// lossy loses the first answer to each request.
+type lossy struct {
+	http.RoundTripper
+	calls atomic.Int32
+}
+
+func (l *lossy) RoundTrip(req *http.Request) (*http.Response, error) {
+	resp, err := l.RoundTripper.RoundTrip(req)
+	if err == nil && l.calls.Add(1) == 1 {
+		_ = resp.Body.Close()
+		return nil, io.ErrUnexpectedEOF
+	}
+	return resp, err
+}
+
+func Example_ladderInDoubt() {
+	var charges atomic.Int32
+	results := exactlyonce.NewResults(exactlyonce.ResultsConfig{AnswerAge: 24 * time.Hour})
+	service := httptest.NewServer(results.Handler(http.HandlerFunc(func(http.ResponseWriter, *http.Request) { charges.Add(1) }),
+		exactlyonce.HandlerConfig{Scope: func(*http.Request) (string, bool) { return "shop", true }, Required: true}))
+	defer service.Close()
+	defer results.Close(context.Background())
+	queues := store.NewMemory(clock.New(), 0)
+
+	l, err := ladder.New(ladder.Config[sale]{
+		Store: queues, Codec: codec.JSON[sale](), DeadLetters: "dead",
+		Layers:    []ladder.Layer{{Queue: "sales 1m", Delay: minute}},
+		Remembers: 23 * time.Hour, // the service keeps its answers for a day
+	})
+	if err != nil {
+		fmt.Println(err)
+		return
+	}
+	client := &http.Client{Transport: exactlyonce.Transport(&lossy{RoundTripper: service.Client().Transport}, service.URL+"/")}
+	charge := asyncop.Blocking(func(ctx context.Context, s sale) (receipt, error) {
+		req, err := http.NewRequestWithContext(ctx, http.MethodPost, service.URL+"/charges", strings.NewReader(s.ID))
+		if err != nil {
+			return "", err
+		}
+		resp, err := client.Do(req)
+		if err != nil {
+			return "", err
+		}
+		return receipt(resp.Header.Get("Exactly-Once-Result")), errors.Join(httpretry.CheckResponse(resp), resp.Body.Close())
+	})
+	tracker := exactlyonce.NewTracker(exactlyonce.TrackerConfig{Name: "charges"})
+	op := asyncop.UnorderedWaitWithRetry(charge, time.Minute, 100,
+		strategies.ReasonAware(httpretry.Classifier[receipt](), nil).WithMaxDelay(time.Nanosecond),
+		asyncop.WithObserver(tracker), asyncop.WithFailureSink(l.Take))
+	sales := make(chan sale, 1)
+	sales <- sale{"sale-1", 100}
+	source := l.Source(channel.NewSource(sales, func(s sale) *delivery.Meta { return &delivery.Meta{ID: s.ID} }))
+	for m, err := range op.Messages(receive(context.Background(), source)) {
+		fmt.Println("visit", m.Meta().Visit, m.Value, err)
+		m.Ack()
+		break
+	}
+	_ = source.Close(context.Background())
+	fmt.Println("charges:", charges.Load())
+	// Output:
+	// visit 2 replayed <nil>
+	// charges: 1
+}

@@ -1,0 +1,86 @@
+package docs_test
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"os"
+	"path/filepath"
+
+	"github.com/weirflow/weir/codec"
+	"github.com/weirflow/weir/delivery"
+	"github.com/weirflow/weir/delivery/outbox"
+	"github.com/weirflow/weir/delivery/store"
+	"github.com/weirflow/weir/ext/sqlite"
+	"github.com/weirflow/weir/ext/sqlite/sqlitestore"
+)
+
+type mail struct {
+	To string `json:"to"`
+}
+
+// pay marks a booking as paid and stages its receipt.
+func pay(ctx context.Context, db *sqlite.DB, s *sqlitestore.Store, id string, fails error) error {
+	return db.Write(ctx, func(ctx context.Context, tx *sqlite.Tx) error {
+		if _, err := tx.ExecContext(ctx, "UPDATE bookings SET paid = 1 WHERE id = ?", id); err != nil {
+			return err
+		}
+		job, err := store.Encode(codec.JSON[mail](), mail{To: id}, delivery.Meta{ID: "receipt/" + id})
+		if err != nil {
+			return err
+		}
+		if err := s.Stage(ctx, tx, "outbox", job); err != nil {
+			return err
+		}
+		return fails // an error rolls back both
+	})
+}
+
+func relay(ctx context.Context, s *sqlitestore.Store, send func(id string)) error {
+	return outbox.Relay(ctx, s, s.Locks(), outbox.Config{
+		Queue: "outbox",
+		Publish: func(_ context.Context, ms []store.Message) error {
+			for _, m := range ms {
+				send(m.Meta.ID) // to a topic, with the id, by which the other side knows a second one
+			}
+			return nil // now they are safe there
+		},
+	})
+}
+
+func Example_outbox() {
+	ctx, cancel := context.WithCancel(context.Background())
+	defer cancel()
+	dir, err := os.MkdirTemp("", "outbox")
+	if err != nil {
+		fmt.Println(err)
+		return
+	}
+	defer func() { _ = os.RemoveAll(dir) }()
+	db, err := sqlite.Open(ctx, filepath.Join(dir, "shop.db"))
+	if err != nil {
+		fmt.Println(err)
+		return
+	}
+	defer func() { _ = db.Close() }()
+	_, err = db.Writer().ExecContext(ctx, "CREATE TABLE bookings (id TEXT PRIMARY KEY, paid INTEGER) STRICT; "+
+		"INSERT INTO bookings VALUES ('b-1', 0), ('b-2', 0)")
+	if err := errors.Join(err, sqlitestore.Migrate(ctx, db)); err != nil {
+		fmt.Println(err)
+		return
+	}
+	s := sqlitestore.New(db)
+	defer func() { _ = s.Close() }()
+
+	fmt.Println(pay(ctx, db, s, "b-1", nil))
+	fmt.Println(pay(ctx, db, s, "b-2", errBusy))
+	fmt.Println(relay(ctx, s, func(id string) {
+		fmt.Println("sent", id)
+		cancel()
+	}))
+	// Output:
+	// <nil>
+	// busy
+	// sent receipt/b-1
+	// context canceled
+}
