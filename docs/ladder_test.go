@@ -77,7 +77,7 @@ func Example_ladder() {
 	op := asyncop.UnorderedWaitWithRetry(sell, time.Minute, 1000,
 		strategies.PolicyOf(
 			strategies.ExponentialBackoff[receipt](3, 100*time.Millisecond, time.Hour, 10).
-				RetryIfException(predicates.ErrorIs(errBusy))).
+								RetryIfException(predicates.ErrorIs(errBusy))).
 			WithMaxDelay(10*time.Millisecond). // longer waits leave the operator
 			WithMaxWaiting(500),               // and so does what comes when half of the slots wait
 		asyncop.WithFailureSink(until(3, l, &ended, cancel)))
