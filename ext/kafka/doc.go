@@ -61,6 +61,12 @@
 // The payload in a layer is what the codec of the program has written, without its schema: use a codec that reads what its earlier versions
 // have written.
 //
+// # Checkpoints
+//
+// [Input] is a partition as an input of a pipeline with checkpoints (package checkpoint): its position is in the checkpoint, and no group is
+// needed. [Output] writes to a topic exactly once, for consumers that read what is committed. It keeps the records in the state of the
+// checkpoint, and publishes them in a transaction together with their number when the checkpoint is complete.
+//
 // # Limits
 //
 // The metadata of a commit has 4,096 characters by default: that is room for the settled ranges of about 450 to 900 messages in flight in a
@@ -72,6 +78,8 @@
 // # Permissions
 //
 //   - A source: READ and DESCRIBE on its topics, READ on its group.
+//   - An input: READ and DESCRIBE on its topic.
+//   - An output: READ, WRITE and DESCRIBE on its topic, WRITE and DESCRIBE on its transactional id, READ on the group of the same name.
 //   - A sink, and retries: WRITE and DESCRIBE on their topics. Brokers before 2.8 want IDEMPOTENT_WRITE on the cluster, too.
 //
 // No topic is created, unless a broker does so by itself. TLS and SASL are options of the client; nothing here logs them.

@@ -1,0 +1,269 @@
+package kafka
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"strconv"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+	"github.com/twmb/franz-go/pkg/kadm"
+	"github.com/twmb/franz-go/pkg/kerr"
+	"github.com/twmb/franz-go/pkg/kfake"
+	"github.com/twmb/franz-go/pkg/kgo"
+	"github.com/twmb/franz-go/pkg/kmsg"
+
+	"github.com/weirflow/weir/checkpoint"
+	"github.com/weirflow/weir/checkpoint/checkpointtest"
+)
+
+func valueOf(r *kgo.Record) (string, error) { return string(r.Value), nil }
+
+func (c *cluster) input(topic string, toEnd bool) (*Input[string], error) {
+	return OpenInput(context.Background(), InputConfig[string]{
+		Client: []kgo.Opt{c.seed(), kgo.FetchMaxWait(20 * time.Millisecond)}, Topic: topic, Decode: valueOf, ToEnd: toEnd,
+	})
+}
+
+func TestInput(t *testing.T) {
+	c := newCluster(t, 1, "orders")
+	producer := c.client(kgo.TransactionalID("t"), kgo.DefaultProduceTopic("orders"))
+	for i := range 4 { // with markers, and with what was aborted, at the end, too
+		require.NoError(t, producer.BeginTransaction())
+		for j := range 2 {
+			require.NoError(t, producer.ProduceSync(t.Context(), &kgo.Record{Value: fmt.Append(nil, i, "-", j)}).FirstErr())
+		}
+		require.NoError(t, producer.EndTransaction(t.Context(), kgo.TransactionEndTry(i%2 == 0)))
+	}
+	checkpointtest.RunInput(t, func(t *testing.T) checkpoint.Input[string] {
+		in, err := c.input("orders", true)
+		require.NoError(t, err)
+		return in
+	}, nil)
+}
+
+// TestInputSkipsNothing reads at a position whose records are gone.
+func TestInputSkipsNothing(t *testing.T) {
+	c := newCluster(t, 1, "orders")
+	c.produce("orders", 1, numbers(10)...)
+	in, err := c.input("orders", false)
+	require.NoError(t, err)
+	defer in.Close()
+	position := in.Position()
+	require.NoError(t, c.DeleteRecords("orders", 0, 5))
+	require.NoError(t, in.Seek(position))
+	_, err = in.Next()
+	require.ErrorIs(t, err, kerr.OffsetOutOfRange)
+	require.ErrorContains(t, err, `topic "orders", partition 0`)
+}
+
+func TestInputWaits(t *testing.T) {
+	c := newCluster(t, 1, "orders")
+	in, err := c.input("orders", false)
+	require.NoError(t, err)
+	defer in.Close()
+	ctx, cancel := context.WithTimeout(t.Context(), 50*time.Millisecond)
+	defer cancel()
+	require.ErrorIs(t, in.Wait(ctx), context.DeadlineExceeded)
+	c.produce("orders", 1, "a")
+	require.NoError(t, in.Wait(t.Context()))
+	v, err := in.Next()
+	require.NoError(t, err)
+	assert.Equal(t, "a", v)
+}
+
+func TestInputRefuses(t *testing.T) {
+	c := newCluster(t, 1, "orders")
+	_, err := OpenInput(t.Context(), InputConfig[string]{Client: []kgo.Opt{c.seed()}, Topic: "orders", Partition: 7, Decode: valueOf})
+	require.ErrorContains(t, err, "partition 7")
+	_, err = OpenInput(t.Context(), InputConfig[string]{})
+	require.Error(t, err)
+	in, err := OpenInput(t.Context(), InputConfig[string]{Client: []kgo.Opt{c.seed()}, Topic: "orders", Decode: func(*kgo.Record) (string, error) {
+		return "x", errors.New("no order")
+	}})
+	require.NoError(t, err)
+	defer in.Close()
+	c.produce("orders", 1, "a")
+	v, err := in.Next()
+	require.ErrorContains(t, err, "offset 0")
+	require.Empty(t, v)
+}
+
+func (c *cluster) output() (*Output[string], error) {
+	out, err := NewOutput(OutputConfig[string]{
+		Client: []kgo.Opt{c.seed()}, TransactionalID: "invoices", Topic: "invoices",
+		Encode: func(v string) (*kgo.Record, error) {
+			return &kgo.Record{Key: []byte("k"), Value: []byte(v), Headers: []kgo.RecordHeader{{Key: "h", Value: []byte(v)}}}, nil
+		},
+	})
+	if err == nil {
+		c.t.Cleanup(func() { _ = out.Close() }) // also of what a crash left
+	}
+	return out, err
+}
+
+// reader reads what is published. What was seen once stays.
+type reader struct {
+	in  *Input[string]
+	all []string
+}
+
+func (c *cluster) reader() *reader {
+	c.t.Helper()
+	in, err := c.input("invoices", false)
+	require.NoError(c.t, err)
+	c.t.Cleanup(func() { _ = in.Close() })
+	return &reader{in: in}
+}
+
+func (r *reader) published() ([]string, error) {
+	end, err := r.in.look(context.Background(), kadm.NewClient(r.in.client).ListCommittedOffsets)
+	if err != nil {
+		return nil, err
+	}
+	r.in.c.ToEnd, r.in.end = true, end
+	for {
+		v, err := r.in.Next()
+		if err == io.EOF {
+			return r.all, nil
+		}
+		if err != nil {
+			return nil, err
+		}
+		r.all = append(r.all, v)
+	}
+}
+
+// TestOutput runs the suite: with calls that fail at each moment, with and without an effect.
+func TestOutput(t *testing.T) {
+	checkpointtest.RunOutput(t, func(t *testing.T) checkpointtest.Outlet[string] {
+		c := newCluster(t, 1, "invoices")
+		reader := c.reader()
+		var fault *kfake.FaultHandle
+		return checkpointtest.Outlet[string]{
+			Open: func() (checkpoint.Output[string], error) { return c.output() },
+			Fail: func(n int) {
+				if fault != nil {
+					fault.Remove()
+					fault = nil
+				}
+				if n == 0 {
+					return
+				}
+				err := kerr.UnknownServerError
+				if n%2 == 0 {
+					err = kerr.RequestTimedOut
+				}
+				var calls atomic.Int64
+				fault = c.Fault(kfake.Fault{
+					Keys: []kmsg.Key{kmsg.Produce, kmsg.AddOffsetsToTxn, kmsg.TxnOffsetCommit, kmsg.EndTxn, kmsg.OffsetFetch, kmsg.InitProducerID},
+					Err:  err, When: func(kmsg.Request) bool { return calls.Add(1) == int64(1+n%7) },
+				})
+			},
+			Visible: reader.published,
+		}
+	}, strconv.Itoa, nil)
+}
+
+// TestOutputIsFenced checks law P1: an output that another one has taken over from publishes nothing any more.
+func TestOutputIsFenced(t *testing.T) {
+	c := newCluster(t, 1, "invoices")
+	commit := func(out *Output[string], values ...string) ([]byte, error) {
+		for _, v := range values {
+			require.NoError(t, out.Write(t.Context(), v))
+		}
+		state, err := out.Prepare(t.Context())
+		require.NoError(t, err)
+		return state, out.Commit(t.Context(), state)
+	}
+	old, err := c.output()
+	require.NoError(t, err)
+	state, err := commit(old, "a", "b")
+	require.NoError(t, err)
+	next, err := c.output()
+	require.NoError(t, err)
+	require.NoError(t, next.Restore(t.Context(), state))
+	for range 2 {
+		_, err = commit(old, "stale")
+		require.ErrorIs(t, err, checkpoint.ErrFenced)
+	}
+	_, err = commit(next, "c", "d")
+	require.NoError(t, err)
+	_, err = commit(old, "stale again") // its next ordinal happens to be taken
+	require.ErrorIs(t, err, checkpoint.ErrFenced)
+	all, err := c.reader().published()
+	require.NoError(t, err)
+	assert.Equal(t, []string{"a", "b", "c", "d"}, all)
+
+	third, err := c.output() // the checkpoint of c and d is lost
+	require.NoError(t, err)
+	require.ErrorContains(t, third.Restore(t.Context(), state), "a later checkpoint was lost")
+}
+
+// TestStaleOutputWhoseOrdinalIsTaken checks law P1 where the broker is not asked: the new owner has published as much as the old one wants to, or
+// more.
+func TestStaleOutputWhoseOrdinalIsTaken(t *testing.T) {
+	for n := 1; n < 4; n++ {
+		c := newCluster(t, 1, "invoices")
+		outs := make([]*Output[string], 2)
+		for i := range outs {
+			out, err := c.output()
+			require.NoError(t, err)
+			require.NoError(t, out.Restore(t.Context(), appendState(nil, 0, nil)))
+			_, err = out.Prepare(t.Context())
+			require.NoError(t, err)
+			outs[i] = out
+		}
+		first := kadm.Offsets{}
+		first.Add(kadm.Offset{Topic: "invoices", At: 0, LeaderEpoch: -1})
+		require.NoError(t, kadm.NewClient(c.admin).CommitAllOffsets(t.Context(), "invoices", first))
+		commit := func(out *Output[string], n int) error {
+			for i := range n {
+				require.NoError(t, out.Write(t.Context(), strconv.Itoa(i)))
+			}
+			state, err := out.Prepare(t.Context())
+			require.NoError(t, err)
+			return out.Commit(t.Context(), state)
+		}
+		require.NoError(t, commit(outs[1], n))
+		require.ErrorIs(t, commit(outs[0], 2), checkpoint.ErrFenced)
+	}
+}
+
+// TestOutputWhoseOrdinalIsForgotten restores after the offsets' retention.
+func TestOutputWhoseOrdinalIsForgotten(t *testing.T) {
+	c := newCluster(t, 1, "invoices")
+	out, err := c.output()
+	require.NoError(t, err)
+	require.NoError(t, out.Write(t.Context(), "a"))
+	state, err := out.Prepare(t.Context())
+	require.NoError(t, err)
+	require.NoError(t, out.Commit(t.Context(), state))
+	empty, err := out.Prepare(t.Context())
+	require.NoError(t, err)
+	req := kmsg.NewPtrDeleteGroupsRequest()
+	req.Groups = []string{"invoices"}
+	resp, err := req.RequestWith(t.Context(), c.admin)
+	require.NoError(t, err)
+	require.Zero(t, resp.Groups[0].ErrorCode)
+	again, err := c.output()
+	require.NoError(t, err)
+	require.ErrorContains(t, again.Restore(t.Context(), state), "forgotten")
+	require.NoError(t, again.Restore(t.Context(), empty), "nothing is in doubt")
+}
+
+func FuzzState(f *testing.F) {
+	r := appendRecord(nil, &kgo.Record{Key: []byte("k"), Value: nil, Headers: []kgo.RecordHeader{{Key: "h"}}})
+	f.Add(appendState(nil, 7, [][]byte{r, r}))
+	f.Fuzz(func(t *testing.T, state []byte) {
+		base, records, err := decodeState(state)
+		if err == nil && string(appendState(nil, base, records)) != string(state) {
+			t.Fatalf("%x became %x", state, appendState(nil, base, records))
+		}
+	})
+}

@@ -1,0 +1,180 @@
+package kafka
+
+import (
+	"context"
+	"encoding/binary"
+	"errors"
+	"fmt"
+	"io"
+
+	"github.com/twmb/franz-go/pkg/kadm"
+	"github.com/twmb/franz-go/pkg/kgo"
+
+	"github.com/weirflow/weir/checkpoint"
+	"github.com/weirflow/weir/internal/varint"
+)
+
+// InputConfig is what an [Input] reads. Topic and Decode are required.
+type InputConfig[T any] struct {
+	Client    []kgo.Opt // kgo.SeedBrokers, kgo.DialTLSConfig, kgo.SASL and others
+	Topic     string
+	Partition int32
+	// Decode returns the element of a record. Its error fails the pipeline.
+	Decode func(r *kgo.Record) (T, error)
+	// ToEnd lets the input end behind what the partition has when it is opened. Otherwise it never ends.
+	ToEnd bool
+}
+
+// Input is a partition of a topic as a [checkpoint.Input]. Its position is an offset and the leader's epoch, and it is part of the
+// checkpoint: no group is needed, and nothing is committed. Only committed records are read.
+//
+// If the records at a position are gone, by the topic's retention or since its log was cut, Next returns an error: nothing is skipped.
+type Input[T any] struct {
+	c      InputConfig[T]
+	client *kgo.Client
+
+	offset int64 // of the next record
+	epoch  int32 // the leader's, of the last record; -1: not known
+	polled []*kgo.Record
+	behind int64 // the offset behind all that was polled, markers of transactions included
+	end    int64 // for ToEnd
+
+	reading bool // from the first poll on
+	failed  error
+}
+
+var (
+	_ checkpoint.Input[int] = (*Input[int])(nil)
+	_ checkpoint.Waiter     = (*Input[int])(nil)
+)
+
+// OpenInput returns an input that begins at the first record of a partition. It asks the brokers where that is.
+func OpenInput[T any](ctx context.Context, c InputConfig[T]) (*Input[T], error) {
+	if c.Topic == "" || c.Decode == nil {
+		return nil, errors.New("kafka: OpenInput: Topic and Decode must be set")
+	}
+	opts := append([]kgo.Opt{kgo.FetchIsolationLevel(kgo.ReadCommitted())}, c.Client...)
+	opts = append(opts, kgo.KeepControlRecords(), kgo.ConsumeResetOffset(kgo.NoResetOffset())) // markers move the position
+	client, err := kgo.NewClient(opts...)
+	if err != nil {
+		return nil, fmt.Errorf("kafka: %w", err)
+	}
+	in := &Input[T]{c: c, client: client, epoch: -1}
+	admin := kadm.NewClient(client)
+	if in.offset, err = in.look(ctx, admin.ListStartOffsets); err == nil {
+		in.end, err = in.look(ctx, admin.ListCommittedOffsets)
+	}
+	if err != nil {
+		client.Close()
+		return nil, err
+	}
+	return in, nil
+}
+
+func (in *Input[T]) look(ctx context.Context, list func(context.Context, ...string) (kadm.ListedOffsets, error)) (int64, error) {
+	listed, err := list(ctx, in.c.Topic)
+	if err != nil {
+		return 0, in.error(err)
+	}
+	o, ok := listed.Lookup(in.c.Topic, in.c.Partition)
+	switch {
+	case !ok:
+		return 0, in.error(errors.New("the partition does not exist"))
+	case o.Err != nil:
+		return 0, in.error(o.Err)
+	}
+	return o.Offset, nil
+}
+
+func (in *Input[T]) error(err error) error {
+	return fmt.Errorf("kafka: topic %q, partition %d: %w", in.c.Topic, in.c.Partition, err)
+}
+
+// Seek implements [checkpoint.Input].
+func (in *Input[T]) Seek(position []byte) error {
+	r := varint.Reader{Rest: position}
+	offset, epoch := r.Uvarint(), r.Uvarint()
+	if r.Err == nil && (len(r.Rest) > 0 || offset > 1<<62 || epoch > 1<<31) {
+		r.Fail(errors.New("it is out of range"))
+	}
+	if r.Err != nil {
+		return fmt.Errorf("kafka: position %x: %w", position, r.Err)
+	}
+	in.offset, in.epoch = int64(offset), int32(int64(epoch)-1)
+	return nil
+}
+
+// Position implements [checkpoint.Input].
+func (in *Input[T]) Position() []byte {
+	return binary.AppendUvarint(binary.AppendUvarint(nil, uint64(in.offset)), uint64(int64(in.epoch)+1))
+}
+
+// Wait implements [checkpoint.Waiter].
+func (in *Input[T]) Wait(ctx context.Context) error {
+	for len(in.polled) == 0 && in.failed == nil && !in.over() {
+		if err := in.poll(ctx); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+func (in *Input[T]) over() bool {
+	return in.c.ToEnd && len(in.polled) == 0 && max(in.offset, in.behind) >= in.end
+}
+
+func (in *Input[T]) poll(ctx context.Context) error {
+	if !in.reading {
+		in.reading = true
+		at := kgo.NewOffset().At(in.offset).WithEpoch(in.epoch)
+		in.client.AddConsumePartitions(map[string]map[int32]kgo.Offset{in.c.Topic: {in.c.Partition: at}})
+	}
+	fetches := in.client.PollRecords(ctx, 1000)
+	fetches.EachRecord(func(r *kgo.Record) {
+		in.behind = r.Offset + 1
+		if !r.Attrs.IsControl() {
+			in.polled = append(in.polled, r)
+		}
+	})
+	fetches.EachError(func(_ string, _ int32, err error) {
+		if ctx.Err() == nil && in.failed == nil {
+			in.failed = in.error(err)
+		}
+	})
+	if len(in.polled) == 0 && in.failed == nil {
+		return ctx.Err()
+	}
+	return nil
+}
+
+// Next implements [checkpoint.Input].
+func (in *Input[T]) Next() (v T, err error) {
+	if err := in.Wait(context.Background()); err != nil {
+		return v, err
+	}
+	switch {
+	case len(in.polled) > 0:
+	case in.failed != nil:
+		return v, in.failed
+	default:
+		return v, io.EOF
+	}
+	r := in.polled[0]
+	err = quietly(func() (err error) {
+		v, err = in.c.Decode(r)
+		return err
+	})
+	if err != nil {
+		var none T
+		return none, in.error(fmt.Errorf("the record at offset %d cannot be read: %w", r.Offset, err))
+	}
+	in.polled = in.polled[1:]
+	in.offset, in.epoch = r.Offset+1, r.LeaderEpoch
+	return v, nil
+}
+
+// Close implements [checkpoint.Input].
+func (in *Input[T]) Close() error {
+	in.client.Close()
+	return nil
+}

@@ -1,0 +1,393 @@
+package kafka
+
+import (
+	"context"
+	"encoding/binary"
+	"errors"
+	"fmt"
+	"math"
+
+	"github.com/twmb/franz-go/pkg/kadm"
+	"github.com/twmb/franz-go/pkg/kerr"
+	"github.com/twmb/franz-go/pkg/kgo"
+	"github.com/twmb/franz-go/pkg/kmsg"
+
+	"github.com/weirflow/weir/checkpoint"
+	"github.com/weirflow/weir/internal/varint"
+)
+
+// OutputConfig is what an [Output] writes. TransactionalID, Topic and Encode are required.
+type OutputConfig[T any] struct {
+	Client []kgo.Opt // kgo.SeedBrokers, kgo.DialTLSConfig, kgo.SASL, kgo.TransactionTimeout and others
+	// TransactionalID names the output: the same in each run, and no other output has it. It is also the group whose offset for partition 0
+	// of the topic is the number of records that are published.
+	TransactionalID string
+	Topic           string
+	// Encode returns the record of an element: key, value and headers. Its topic is Topic, and the partition is chosen by the key.
+	Encode func(v T) (*kgo.Record, error)
+}
+
+// Output writes to a topic exactly once, as a [checkpoint.Output], for consumers that read only what is committed (read_committed).
+//
+// A transaction of Kafka cannot be prepared and then committed by another run. So the state of a checkpoint has the records themselves, those
+// that are not published yet, and their ordinal: how many records come before them. Commit publishes them in one transaction,
+// together with the new ordinal, as an offset of a group. After a crash at any moment the ordinal says what was published.
+//
+//	checkpoint   Prepare: ordinal 40, records 41 to 45
+//	Commit       begin · records 41 to 45 · ordinal 45 · end      it is known: 40 or 45
+//	Restore      end what an earlier run has begun · ordinal 45? done : publish
+//
+// A run that begins with the same transactional id ends the one before it: its transactions are refused by the broker, and Commit
+// returns [checkpoint.ErrFenced]. Without a checkpoint an output goes on behind what is in the topic.
+//
+// The elements of one interval between checkpoints are in memory and in the state. Brokers forget the ordinal when nothing was published for
+// offsets.retention.minutes (7 days by default): then a state with records is refused, since it cannot be known whether they are published.
+type Output[T any] struct {
+	c      OutputConfig[T]
+	client *kgo.Client
+	admin  *kadm.Client
+
+	started bool
+	fenced  error
+	base    int64    // ordinal before pending: so many are published, or were before this state
+	pending [][]byte // written and not known to be published, encoded
+	tried   int64    // the highest ordinal that this run may have published
+}
+
+var _ checkpoint.Output[int] = (*Output[int])(nil)
+
+// NewOutput returns an output. It connects when it is used first.
+func NewOutput[T any](c OutputConfig[T]) (*Output[T], error) {
+	if c.TransactionalID == "" || c.Topic == "" || c.Encode == nil {
+		return nil, errors.New("kafka: NewOutput: TransactionalID, Topic and Encode must be set")
+	}
+	client, err := kgo.NewClient(append(append([]kgo.Opt(nil), c.Client...), kgo.TransactionalID(c.TransactionalID), kgo.RequiredAcks(kgo.AllISRAcks()))...)
+	if err != nil {
+		return nil, fmt.Errorf("kafka: %w", err)
+	}
+	return &Output[T]{c: c, client: client, admin: kadm.NewClient(client)}, nil
+}
+
+func (o *Output[T]) error(what string, err error) error {
+	return fmt.Errorf("kafka: output %q: %s: %w", o.c.TransactionalID, what, err)
+}
+
+// begin ends runs before this one, and their transactions.
+func (o *Output[T]) begin(ctx context.Context) error {
+	if _, _, err := o.client.ProducerID(ctx); err != nil {
+		return o.error("no producer id", err)
+	}
+	o.started = true
+	return nil
+}
+
+// fresh begins without a state, behind what is in the topic.
+func (o *Output[T]) fresh(ctx context.Context) error {
+	if o.started {
+		return nil
+	}
+	if err := o.begin(ctx); err != nil {
+		return err
+	}
+	n, known, err := o.ordinal(ctx)
+	if err == nil && !known {
+		// No transaction is open and none was: a missing ordinal will mean that it was forgotten.
+		first := kadm.Offsets{}
+		first.Add(kadm.Offset{Topic: o.c.Topic, Partition: 0, At: 0, LeaderEpoch: -1})
+		err = o.admin.CommitAllOffsets(ctx, o.c.TransactionalID, first)
+	}
+	if err != nil {
+		o.started = false
+		return o.error("ordinal", err)
+	}
+	o.base, o.tried = n, n
+	return nil
+}
+
+// ordinal returns how many records are published. It waits for transactions that are being ended.
+func (o *Output[T]) ordinal(ctx context.Context) (n int64, known bool, err error) {
+	offsets, err := o.admin.FetchOffsets(kadm.RequireStable(ctx), o.c.TransactionalID)
+	if errors.Is(err, kerr.GroupIDNotFound) {
+		return 0, false, nil
+	}
+	if err != nil {
+		return 0, false, err
+	}
+	at, ok := offsets.Lookup(o.c.Topic, 0)
+	if !ok || at.Err == nil && at.At < 0 {
+		return 0, false, nil
+	}
+	return at.At, true, at.Err
+}
+
+// Restore implements [checkpoint.Output].
+func (o *Output[T]) Restore(ctx context.Context, state []byte) error {
+	base, records, err := decodeState(state)
+	if err != nil {
+		return o.error("state", err)
+	}
+	if err := o.begin(ctx); err != nil {
+		return err
+	}
+	target := base + int64(len(records))
+	n, known, err := o.ordinal(ctx)
+	switch {
+	case err != nil:
+		return o.error("ordinal", err)
+	case known && n > target:
+		return o.error("restore", fmt.Errorf("%d records are published, the checkpoint knows %d: a later checkpoint was lost", n, target))
+	}
+	o.tried = target
+	if err := o.publish(ctx, base, records); err != nil {
+		return err
+	}
+	o.base, o.pending = target, nil
+	return nil
+}
+
+// Write implements [checkpoint.Output].
+func (o *Output[T]) Write(ctx context.Context, v T) error {
+	if err := o.fresh(ctx); err != nil {
+		return err
+	}
+	var r *kgo.Record
+	err := quietly(func() (err error) {
+		r, err = o.c.Encode(v)
+		return err
+	})
+	if err == nil && r == nil {
+		err = errors.New("Encode has returned no record")
+	}
+	if err != nil {
+		return o.error("an element cannot be encoded", err)
+	}
+	o.pending = append(o.pending, appendRecord(nil, r))
+	return nil
+}
+
+// Prepare implements [checkpoint.Output].
+func (o *Output[T]) Prepare(ctx context.Context) ([]byte, error) {
+	if err := o.fresh(ctx); err != nil {
+		return nil, err
+	}
+	return appendState(nil, o.base, o.pending), nil
+}
+
+// Commit implements [checkpoint.Output].
+func (o *Output[T]) Commit(ctx context.Context, state []byte) error {
+	base, records, err := decodeState(state)
+	if err != nil {
+		return o.error("state", err)
+	}
+	if err := o.publish(ctx, base, records); err != nil {
+		return err
+	}
+	if n := base + int64(len(records)) - o.base; n > 0 {
+		o.pending, o.base = o.pending[n:], o.base+n
+	}
+	return nil
+}
+
+// publish publishes what is not published yet of records that come after an ordinal.
+func (o *Output[T]) publish(ctx context.Context, base int64, records [][]byte) error {
+	if o.fenced != nil || len(records) == 0 {
+		return o.fenced
+	}
+	// A transaction of an attempt before this one may be open, or its end not known. This decides it.
+	err := o.client.AbortBufferedRecords(ctx)
+	if err == nil {
+		err = o.client.EndTransaction(ctx, kgo.TryAbort)
+	}
+	if err != nil {
+		return o.failed("abort", err)
+	}
+	n, known, err := o.ordinal(ctx)
+	target := base + int64(len(records))
+	switch {
+	case err != nil:
+		return o.error("ordinal", err)
+	case !known:
+		return o.error("ordinal", fmt.Errorf("it is forgotten: whether the records %d to %d are published cannot be known", base+1, target))
+	case n > o.tried:
+		return o.lost(fmt.Errorf("%d records are published, %d of them by this run or before it", n, o.tried))
+	case n < base:
+		return o.error("ordinal", fmt.Errorf("%d records are published, the checkpoint knows %d: is it another topic or id?", n, base))
+	case n >= target:
+		return nil
+	}
+	o.tried = max(o.tried, target)
+	if err := o.client.BeginTransaction(); err != nil {
+		return o.failed("begin", err)
+	}
+	err = o.fill(ctx, records[n-base:], target)
+	if err == nil {
+		err = o.client.EndTransaction(ctx, kgo.TryCommit)
+	}
+	if err != nil {
+		return o.failed("transaction", err)
+	}
+	return nil
+}
+
+// fill puts records and the ordinal into a transaction.
+func (o *Output[T]) fill(ctx context.Context, records [][]byte, ordinal int64) error {
+	rs := make([]*kgo.Record, len(records))
+	for i, b := range records {
+		r, err := decodeRecord(b)
+		if err != nil {
+			return err
+		}
+		r.Topic = o.c.Topic
+		rs[i] = r
+	}
+	if err := o.client.ProduceSync(ctx, rs...).FirstErr(); err != nil {
+		return err
+	}
+	topics, err := o.admin.ListTopics(ctx, o.c.Topic)
+	if err != nil {
+		return err
+	}
+	id, epoch, err := o.client.ProducerID(ctx)
+	if err != nil {
+		return err
+	}
+	add := kmsg.NewPtrAddOffsetsToTxnRequest()
+	add.TransactionalID, add.Group, add.ProducerID, add.ProducerEpoch = o.c.TransactionalID, o.c.TransactionalID, id, epoch
+	added, err := add.RequestWith(ctx, o.client)
+	if err == nil {
+		err = kerr.ErrorForCode(added.ErrorCode)
+	}
+	if err != nil {
+		return err
+	}
+	commit := kmsg.NewPtrTxnOffsetCommitRequest()
+	commit.TransactionalID, commit.Group, commit.ProducerID, commit.ProducerEpoch = o.c.TransactionalID, o.c.TransactionalID, id, epoch
+	commit.Generation = -1
+	t := kmsg.NewTxnOffsetCommitRequestTopic()
+	t.Topic, t.TopicID = o.c.Topic, topics[o.c.Topic].ID
+	p := kmsg.NewTxnOffsetCommitRequestTopicPartition()
+	p.Offset, p.LeaderEpoch, p.Metadata = ordinal, -1, new(string)
+	t.Partitions = append(t.Partitions, p)
+	commit.Topics = append(commit.Topics, t)
+	committed, err := commit.RequestWith(ctx, o.client)
+	if err != nil {
+		return err
+	}
+	for _, t := range committed.Topics {
+		for _, p := range t.Partitions {
+			if err := kerr.ErrorForCode(p.ErrorCode); err != nil {
+				return err
+			}
+		}
+	}
+	return nil
+}
+
+// failed returns the error of a step of a transaction. The next attempt ends the transaction.
+func (o *Output[T]) failed(step string, err error) error {
+	if errors.Is(err, kerr.ProducerFenced) || errors.Is(err, kerr.InvalidProducerEpoch) {
+		return o.lost(err)
+	}
+	return o.error(step, err)
+}
+
+// lost notes that another run has taken over, for good (law P1).
+func (o *Output[T]) lost(err error) error {
+	o.fenced = o.error("another run has the same transactional id, or the transaction has taken longer than its timeout", fmt.Errorf("%w: %w", checkpoint.ErrFenced, err))
+	return o.fenced
+}
+
+// Close implements [checkpoint.Output].
+func (o *Output[T]) Close() error {
+	o.client.Close()
+	return nil
+}
+
+// stateVersion is the first byte of a state.
+const stateVersion = 1
+
+func appendState(b []byte, base int64, records [][]byte) []byte {
+	b = append(b, stateVersion)
+	b = binary.AppendUvarint(b, uint64(base))
+	b = binary.AppendUvarint(b, uint64(len(records)))
+	for _, r := range records {
+		b = binary.AppendUvarint(b, uint64(len(r)))
+		b = append(b, r...)
+	}
+	return b
+}
+
+func decodeState(state []byte) (base int64, records [][]byte, err error) {
+	r := varint.Reader{Rest: state}
+	if v := r.Byte(); r.Err == nil && v != stateVersion {
+		return 0, nil, fmt.Errorf("version %d is not known: was it written by a later version?", v)
+	}
+	first, n := r.Uvarint(), r.Uvarint()
+	if first > math.MaxInt64/2 || n > uint64(len(r.Rest)) {
+		r.Fail(errRange)
+	}
+	for range n {
+		b := r.Bytes()
+		if r.Err != nil {
+			break
+		}
+		if _, err := decodeRecord(b); err != nil {
+			return 0, nil, err
+		}
+		records = append(records, b)
+	}
+	if r.Err == nil && len(r.Rest) > 0 {
+		r.Fail(errRange)
+	}
+	return int64(first), records, r.Err
+}
+
+var errRange = errors.New("a length or number is out of range")
+
+// appendRecord writes key, value and headers. A length is one more than it is, 0 for nil.
+func appendRecord(b []byte, r *kgo.Record) []byte {
+	b = appendNilable(appendNilable(b, r.Key), r.Value)
+	b = binary.AppendUvarint(b, uint64(len(r.Headers)))
+	for _, h := range r.Headers {
+		b = appendNilable(appendNilable(b, []byte(h.Key)), h.Value)
+	}
+	return b
+}
+
+func appendNilable(b, v []byte) []byte {
+	if v == nil {
+		return append(b, 0)
+	}
+	b = binary.AppendUvarint(b, uint64(len(v))+1)
+	return append(b, v...)
+}
+
+func decodeRecord(b []byte) (*kgo.Record, error) {
+	r := varint.Reader{Rest: b}
+	nilable := func() []byte {
+		n := r.Uvarint()
+		if n == 0 || r.Err != nil {
+			return nil
+		}
+		if n-1 > uint64(len(r.Rest)) {
+			r.Fail(errRange)
+			return nil
+		}
+		return append([]byte{}, r.Take(n-1)...)
+	}
+	record := &kgo.Record{Key: nilable(), Value: nilable()}
+	n := r.Uvarint()
+	if n > uint64(len(r.Rest)) {
+		r.Fail(errRange)
+	}
+	for range n {
+		if r.Err != nil {
+			break
+		}
+		record.Headers = append(record.Headers, kgo.RecordHeader{Key: string(nilable()), Value: nilable()})
+	}
+	if r.Err == nil && len(r.Rest) > 0 {
+		r.Fail(errRange)
+	}
+	return record, r.Err
+}
