@@ -34,7 +34,7 @@ type Operator[IN, OUT any] interface {
 //
 // op must have a failure policy, such as a failure sink: without one, the first message that cannot be processed ends each worker
 // that it comes to. And it must not end with ctx (asyncop.WithContext), or nothing is drained. Run returns an error for both
-// before it begins. The example has a whole worker.
+// before it begins. docs/choosing.md has a whole worker.
 //
 // # The end
 //

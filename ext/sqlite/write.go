@@ -131,8 +131,8 @@ func (s *shared) runInSavepoints(batch []*write) (commit bool, err error) {
 			return panics.New("sqlite", recovered)
 		})
 		if w.err != nil {
-			if err := s.exec(ctx, "ROLLBACK TO weir"); err != nil {
-				return false, err
+			if s.exec(ctx, "ROLLBACK TO weir") != nil {
+				return false, w.err // why the others are rolled back as well
 			}
 		}
 		if err := s.exec(ctx, "RELEASE weir"); err != nil {

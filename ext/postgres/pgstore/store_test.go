@@ -23,10 +23,12 @@ import (
 	"github.com/weirflow/weir/ext/postgres/internal/pgtest"
 	"github.com/weirflow/weir/ext/postgres/pgstore"
 	"github.com/weirflow/weir/internal/storecrash"
+	"github.com/weirflow/weir/internal/workerkill"
 )
 
 func TestMain(m *testing.M) {
 	storecrash.Child(openForCrash)
+	workerkill.Child(openForWorkers)
 	goleak.VerifyTestMain(m)
 }
 

@@ -19,10 +19,12 @@ import (
 	"github.com/weirflow/weir/ext/sqlite"
 	"github.com/weirflow/weir/ext/sqlite/sqlitestore"
 	"github.com/weirflow/weir/internal/storecrash"
+	"github.com/weirflow/weir/internal/workerkill"
 )
 
 func TestMain(m *testing.M) {
 	storecrash.Child(openForCrash)
+	workerkill.Child(openForWorkers)
 	relayChild()
 	goleak.VerifyTestMain(m)
 }

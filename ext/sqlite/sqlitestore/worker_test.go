@@ -1,0 +1,71 @@
+package sqlitestore_test
+
+import (
+	"context"
+	"errors"
+	"path/filepath"
+	"strconv"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/weirflow/weir/delivery"
+	"github.com/weirflow/weir/delivery/store"
+	"github.com/weirflow/weir/ext/sqlite"
+	"github.com/weirflow/weir/ext/sqlite/sqlitestore"
+	"github.com/weirflow/weir/internal/workerkill"
+)
+
+// Laws D1 to D4.
+func TestKilledWorkers(t *testing.T) {
+	workerkill.Run(t, workerkill.Config{Place: filepath.Join(t.TempDir(), "queues.db"), Open: openForWorkers})
+}
+
+func openForWorkers(ctx context.Context, path string) (store.Inspector, error) {
+	return openForCrash(ctx, path, func() {})
+}
+
+// Law D5: a full disk stops a worker, and loses nothing.
+func TestWorkerOnAFullDisk(t *testing.T) {
+	db, err := sqlite.Open(t.Context(), filepath.Join(t.TempDir(), "queues.db"))
+	require.NoError(t, err)
+	defer db.Close()
+	require.NoError(t, sqlitestore.Migrate(t.Context(), db))
+	s := sqlitestore.New(db)
+	defer s.Close()
+	const n = 1000
+	workerkill.Fill(t, s, n)
+	var pages, most int
+	require.NoError(t, db.Writer().QueryRowContext(t.Context(), "PRAGMA page_count").Scan(&pages))
+	limit := func(pages int) {
+		require.NoError(t, db.Writer().QueryRowContext(t.Context(), "PRAGMA max_page_count = "+strconv.Itoa(pages)).Scan(&most))
+	}
+	limit(pages + 5)
+	count := func(queue string) int {
+		c, err := s.Count(t.Context(), queue, store.Filter{})
+		require.NoError(t, err)
+		return c.Messages
+	}
+	all := func() int { return count("work") + count("again") + count("later") + count("done") + count("dead") }
+	work := func(until func() bool, opts ...delivery.RunOption) {
+		ctx, stop := context.WithCancel(t.Context())
+		go func() { // ends with the condition
+			defer stop()
+			for begun := time.Now(); !until() && time.Since(begun) < time.Minute; time.Sleep(10 * time.Millisecond) {
+			}
+		}()
+		summary, err := workerkill.Work(ctx, s, opts...)
+		if !errors.Is(err, store.ErrFull) {
+			require.NoError(t, err)
+		}
+		t.Log(summary)
+	}
+	begun := time.Now()
+	work(func() bool { return time.Since(begun) > time.Second }, delivery.WithDrain(0))
+	require.NotZero(t, count("work"), "the disk is not full")
+	require.GreaterOrEqual(t, all(), n, "a message that is handed over may be in two queues")
+	limit(1 << 20)
+	work(func() bool { return count("done") == n-n/100-1 && count("dead") == n/100 })
+	workerkill.Check(t, s, n)
+}
