@@ -274,10 +274,11 @@ func TestRunSource(t *testing.T) {
 
 // Each rule finds what it is for.
 func TestRunSourceFindsFaults(t *testing.T) {
+	const worker = "a worker (delivery.Run) does each message, and gives back what it does not finish"
 	for wrong, names := range map[string][]string{
-		"comes again after Ack":    {"what was acknowledged does not come again"},
+		"comes again after Ack":    {"what was acknowledged does not come again", worker},
 		"comes again after Reject": {"what was rejected does not come again"},
-		"lost after Nack":          {"what was nacked comes again, with the same id"},
+		"lost after Nack":          {"what was nacked comes again, with the same id", worker},
 		"new ids":                  {"what was nacked comes again, with the same id", "Close records what was settled before, and gives back the rest"},
 		"early":                    {"what was nacked does not come before its delay is over, and holds up nothing"},
 		"holds up":                 {"what was nacked does not come before its delay is over, and holds up nothing"},
@@ -291,7 +292,7 @@ func TestRunSourceFindsFaults(t *testing.T) {
 		"same ids":                 {"ids are different for different messages"},
 		"receives after Close":     {"Close ends Receive"},
 		"second Close":             {"Close ends Receive"},
-		"Close loses":              {"Close records what was settled before, and gives back the rest"},
+		"Close loses":              {"Close records what was settled before, and gives back the rest", worker},
 		"settled after Close":      {"what is settled after Close changes nothing"},
 		"delay lost over Close":    {"a delay goes on over a Close"},
 		"no leases":                {"two sources share the queue", "what one source gives back another one gets"},

@@ -1,0 +1,97 @@
+package deliverytest
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"sync"
+
+	"github.com/weirflow/weir/asyncop"
+	"github.com/weirflow/weir/delivery"
+)
+
+// workerSink keeps the messages that it gets, and calls full when it has had enough.
+type workerSink[T any] struct {
+	enough int
+	full   func()
+	sticks bool // Put waits for the end of its context, and fails
+
+	mu  sync.Mutex
+	got []delivery.Message[T]
+}
+
+func (s *workerSink[T]) Put(ctx context.Context, ms []delivery.Message[T]) error {
+	s.mu.Lock()
+	s.got = append(s.got, ms...)
+	if len(s.got) >= s.enough {
+		s.full()
+	}
+	s.mu.Unlock()
+	if s.sticks {
+		<-ctx.Done()
+		return context.Cause(ctx)
+	}
+	return nil
+}
+
+// work runs a worker until its sink has had so many messages.
+func (q *queue[T]) work(source delivery.Source[T], enough int, sticks bool) (*workerSink[T], delivery.Summary, error) {
+	sink := &workerSink[T]{enough: enough, sticks: sticks}
+	quiet := slog.New(slog.DiscardHandler)
+	summary, err := within(q.patience, "delivery.Run", func(limit context.Context) (delivery.Summary, error) {
+		ctx, stop := context.WithCancel(limit)
+		defer stop()
+		sink.full = stop
+		opts := []delivery.RunOption{delivery.WithLogger(quiet)}
+		if sticks {
+			opts = append(opts, delivery.WithDrain(0))
+		}
+		op := asyncop.UnorderedWait(asyncop.Blocking(func(_ context.Context, v T) (T, error) { return v, nil }), 0, 10,
+			asyncop.WithDropOnFailure(), asyncop.WithLogger(quiet))
+		return delivery.Run(ctx, source, op, sink, opts...)
+	})
+	return sink, summary, err
+}
+
+// worker checks a source under delivery.Run.
+func (q *queue[T]) worker() error {
+	const n = 50
+	s, err := q.filled(n)
+	if err != nil {
+		return err
+	}
+	if q.Keeps {
+		_, summary, err := q.work(s, 1, true)
+		if err != nil {
+			return fmt.Errorf("delivery.Run: %w", err)
+		}
+		if summary.GivenBack != summary.Received || summary.Received == 0 {
+			return fmt.Errorf("delivery.Run, whose sink does nothing, did not give back all: %v", summary)
+		}
+		if s, err = q.source(); err != nil {
+			return err
+		}
+	}
+	sink, summary, err := q.work(s, n, false)
+	if err != nil {
+		return fmt.Errorf("delivery.Run: %w: %v", err, summary)
+	}
+	want := make([]int, n)
+	for i := range want {
+		want[i] = i
+	}
+	if err := q.have(sink.got, want...); err != nil {
+		return err
+	}
+	if summary.Acknowledged != n {
+		return fmt.Errorf("delivery.Run did not acknowledge %d messages: %v", n, summary)
+	}
+	if !q.Keeps {
+		return nil
+	}
+	if s, err = q.source(); err != nil {
+		return err
+	}
+	return errors.Join(q.nothing(s), q.close(s))
+}
