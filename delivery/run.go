@@ -132,11 +132,7 @@ func (w *worker[IN, OUT]) run(ctx context.Context) error {
 			}
 			return err
 		}
-		select {
-		case results <- m:
-		case <-w.working.Done():
-			m.Nack(0)
-		}
+		results <- m
 	}
 	return nil
 }

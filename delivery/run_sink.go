@@ -16,7 +16,7 @@ const (
 	putsInARow = 3                // that fail alone: then the fault is the sink's
 )
 
-// fill puts results into the sink until there are no more.
+// fill puts results into the sink until there are no more, and gives them back after a break. So the body of the loop never waits for long.
 func (w *worker[IN, OUT]) fill(results <-chan Message[OUT]) {
 	var left []Message[OUT]
 	round, wait := 1, firstWait

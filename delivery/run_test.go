@@ -285,6 +285,49 @@ func TestRunDrains(t *testing.T) {
 	})
 }
 
+// What was received and is not in the operator when the context ends is given back, and not begun.
+func TestRunTakesNothingMore(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		ctx, cancel := context.WithCancel(t.Context())
+		time.AfterFunc(500*time.Millisecond, cancel)
+		op := operator(func(ctx context.Context, i int) (string, error) {
+			time.Sleep(time.Second)
+			return itoa(ctx, i)
+		}, asyncop.WithBuffer(1))
+		summary, err := delivery.Run(ctx, newList(100, true), op, &collected{}, silent)
+		require.NoError(t, err)
+		require.GreaterOrEqual(t, summary.Acknowledged, 10)
+		require.GreaterOrEqual(t, summary.GivenBack, 80)
+		require.LessOrEqual(t, summary.Elapsed, 3*time.Second)
+	})
+}
+
+// losing is an operator that loses each second message.
+type losing struct{}
+
+func (losing) Stop(context.Context) error { return nil }
+
+func (losing) Messages(input iter.Seq2[delivery.Message[int], error]) iter.Seq2[delivery.Message[string], error] {
+	return func(yield func(delivery.Message[string], error) bool) {
+		for m := range input {
+			if m.Value%2 == 0 && !yield(delivery.With(m, strconv.Itoa(m.Value)), nil) {
+				return
+			}
+		}
+	}
+}
+
+// A message that some step has lost is given back by the end of its source, and counted.
+func TestRunCountsWhatWasLost(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		ctx, cancel := context.WithTimeout(t.Context(), time.Second)
+		defer cancel()
+		summary, err := delivery.Run(ctx, newList(10, true), losing{}, &collected{}, silent)
+		require.NoError(t, err)
+		require.Equal(t, delivery.Summary{Received: 10, Acknowledged: 5, GivenBack: 5, Elapsed: time.Second}, summary)
+	})
+}
+
 // Laws D1, D2: what is not done when the time is over is given back at once, and each message once.
 func TestRunGivesBack(t *testing.T) {
 	abort := func(t *testing.T) delivery.RunOption {
