@@ -20,6 +20,7 @@ import (
 	"time"
 
 	"github.com/weirflow/weir/asyncop"
+	"github.com/weirflow/weir/delivery"
 	"github.com/weirflow/weir/exactlyonce"
 	"github.com/weirflow/weir/exactlyonce/keys"
 	"github.com/weirflow/weir/ext/sqlite"
@@ -31,7 +32,8 @@ import (
 const (
 	patience    = 300 * time.Millisecond  // for an answer
 	lockTimeout = 1500 * time.Millisecond // after it another run takes over what a killed one has begun; longer than patience
-	orderTime   = time.Minute             // for an order, over all attempts
+	orderTime   = 2 * time.Second         // for a visit of an order, over its attempts
+	shortWait   = 250 * time.Millisecond  // a longer one leaves the operator
 	atOnce      = 16                      // calls
 )
 
@@ -72,7 +74,7 @@ func policy() *strategies.Policy[payment] {
 			return busy, errors.Is(a.Err, exactlyonce.ErrInProgress) || errors.Is(a.Err, keys.ErrLockLost) || errors.Is(a.Err, keys.ErrConflict)
 		},
 		httpretry.Classifier[payment](),
-	), nil)
+	), nil).WithMaxDelay(shortWait)
 }
 
 // runJob is the process of the job.
@@ -95,19 +97,23 @@ func runJob(s settings) error {
 
 	fmt.Println("ready")
 	stop := j.report()
-	op := asyncop.UnorderedWaitWithRetry(asyncop.Blocking(j.pay), orderTime, 100, policy(),
-		asyncop.WithMaxConcurrentCalls(atOnce), asyncop.WithLogger(slog.New(slog.DiscardHandler)))
-	for p, err := range op.Results(j.orders()) {
-		if err != nil {
-			return err
-		}
-		if p.Provider == "" {
-			j.progress.declined.Add(1)
-		}
-		j.progress.done.Add(1)
+	defer stop()
+	queues, closeQueues, err := openQueues(ctx, s.Dir)
+	if err != nil {
+		return err
 	}
-	stop()
-	return nil
+	defer closeQueues()
+	l, err := newLadder(queues)
+	if err != nil {
+		return err
+	}
+	quiet := slog.New(slog.DiscardHandler)
+	op := asyncop.UnorderedWaitWithRetry(asyncop.Blocking(j.pay), orderTime, 100, policy(),
+		asyncop.WithMaxConcurrentCalls(atOnce), asyncop.WithFailureSink(l.Take), asyncop.WithLogger(quiet))
+	_, err = delivery.Run(ctx, l.Source(newStream(j, queues)), op, &counter{progress: &j.progress, seen: map[string]bool{}},
+		delivery.WithFloodGuard(1, 100), // one of two providers may be down: the orders of the other go on
+		delivery.WithLogger(quiet))
+	return err
 }
 
 // identity returns the client of the ids, the same in each run of the job.

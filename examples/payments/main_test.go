@@ -37,6 +37,7 @@ func TestChargedOnce(t *testing.T) {
 	assert.Regexp(t, `in doubt: sent, no answer +[1-9]`, out)
 	assert.Regexp(t, `declined by both +[1-9]`, out)
 	assert.Regexp(t, `\n    wrong +0\n`, out)
+	assert.Regexp(t, `\n  orders that were given up +[1-9][0-9]* +south was down for longer than the ladder lasts; then the dead letters were merged, and paid\n`, out)
 
 	// A job that is done, started again, calls nothing and charges nothing.
 	status, again, errOut := execute(t, "-orders", "120", "-kills", "0", "-dir", dir, "-progress", "off")

@@ -21,6 +21,9 @@ type order struct {
 	First  string `json:"first"` // the provider to try first
 }
 
+// Idempotent says that the request for an order may be sent again: it has the same id each time, on each visit.
+func (order) Idempotent() bool { return true }
+
 // orderAt returns an order of the stream.
 func orderAt(seed uint64, number int64) order {
 	random := rand.New(rand.NewPCG(seed, uint64(number)))

@@ -86,6 +86,10 @@ type supervisor struct {
 	jobs     int    // kills
 	deaths   int    // kills of providers
 	failures int    // runs of the job that ended with an error
+	down     bool   // the outage
+	wasDown  bool   // it has begun
+	merged   int    // dead letters that were sent back
+	merges   int
 	trouble  string
 }
 
@@ -100,7 +104,7 @@ func (s *supervisor) schedule() (kills []kill) {
 	random := rand.New(rand.NewPCG(s.Seed, 17))
 	for _, victim := range append([]string{""}, providers[:]...) {
 		for range s.Kills {
-			kills = append(kills, kill{random.Int64N(s.Orders), victim})
+			kills = append(kills, kill{random.Int64N(max(1, s.Orders*7/10)), victim}) // then comes the outage
 		}
 	}
 	slices.SortStableFunc(kills, func(x, y kill) int { return int(x.done - y.done) })
@@ -153,7 +157,11 @@ func (s *supervisor) runAll(ctx context.Context) error {
 			return context.Cause(ctx)
 		case <-s.job.ended:
 			if s.job.err == nil {
-				return nil
+				again, err := s.repair(ctx)
+				if err != nil || !again {
+					return err
+				}
+				continue
 			}
 			if s.failures++; s.failures > 3 { // it goes on by itself, unless something is wrong with it
 				return fmt.Errorf("job: %w", s.job.failure())
@@ -164,7 +172,7 @@ func (s *supervisor) runAll(ctx context.Context) error {
 		case <-time.After(5 * time.Millisecond):
 		}
 		for name, p := range s.providers {
-			if p.hasEnded() {
+			if p.hasEnded() && !(s.down && name == south) {
 				return fmt.Errorf("provider %s: %w", name, p.failure())
 			}
 		}
@@ -175,7 +183,35 @@ func (s *supervisor) runAll(ctx context.Context) error {
 			}
 			kills = kills[1:]
 		}
+		if s.Outage && !s.wasDown && len(kills) == 0 && s.sample().Done >= s.Orders*6/10 {
+			s.down, s.wasDown = true, true
+			s.providers[south].kill()
+			s.note("outage of " + south)
+		}
 	}
+}
+
+// repair ends the outage when the job has done what it can, and sends the dead letters back. Without any, the job is done.
+func (s *supervisor) repair(ctx context.Context) (again bool, err error) {
+	if s.down {
+		s.down = false
+		if err := s.startProvider(south); err != nil {
+			return false, fmt.Errorf("provider %s: %w", south, err)
+		}
+	}
+	merged, err := mergeDead(ctx, s.dir)
+	if err != nil || merged == 0 {
+		return false, err
+	}
+	s.merged += merged
+	s.merges++
+	return true, s.restartJob("outage repaired")
+}
+
+func (s *supervisor) note(trouble string) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.trouble = trouble
 }
 
 func (s *supervisor) sample() sample {
@@ -232,6 +268,17 @@ var doubts = map[string]string{
 	withoutSticky:   "each was asked for again, of the OTHER provider",
 }
 
+// outage says what became of the dead letters.
+func (s *supervisor) outage() string {
+	switch {
+	case s.merged > 0 && s.wasDown:
+		return fmt.Sprintf("%s was down for longer than the ladder lasts; then the dead letters were merged, and paid", south)
+	case s.merged > 0:
+		return "the dead letters were merged, and paid"
+	}
+	return "none became a dead letter"
+}
+
 func (s *supervisor) summary(out io.Writer) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -241,6 +288,7 @@ func (s *supervisor) summary(out io.Writer) {
     in doubt: sent, no answer %6s   %s
   kills of the job            %6s   it read the stream from its beginning, and went on where each order was
   kills of providers          %6s
+  orders that were given up   %6s   %s
 `, thousands(s.Orders), time.Since(s.begun).Seconds(), s.Seed, thousands(s.before.Calls+s.now.Calls), thousands(s.before.InDoubt+s.now.InDoubt), doubts[s.Break],
-		thousands(int64(s.jobs)), thousands(int64(s.deaths)))
+		thousands(int64(s.jobs)), thousands(int64(s.deaths)), thousands(int64(s.merged)), s.outage())
 }
