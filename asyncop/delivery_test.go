@@ -108,6 +108,7 @@ const (
 type line struct {
 	t      *testing.T
 	m      mode
+	keyed  bool // key order, and all are of one key
 	driver string
 	shape  string // "one", "two", "filtered"
 	v      verdicts
@@ -123,7 +124,12 @@ type line struct {
 
 func (l *line) operator(ctx context.Context, fn asyncop.AsyncFunction[string, string], opts []asyncop.Option) *asyncop.AsyncWaitOperator[string, string] {
 	construct := asyncop.OrderedWaitWithRetry[string, string]
-	if !l.m.ordered {
+	switch {
+	case l.keyed:
+		construct = func(fn function, timeout time.Duration, capacity int, s strategy, opts ...asyncop.Option) *operator {
+			return asyncop.KeyOrderedWaitWithRetry(fn, func(string) int { return 1 }, timeout, capacity, s, opts...)
+		}
+	case !l.m.ordered:
 		construct = asyncop.UnorderedWaitWithRetry[string, string]
 	}
 	return construct(fn, 10*time.Second, l.m.capacity,
@@ -245,6 +251,11 @@ func forEachLine(t *testing.T, body func(l *line)) {
 		for _, shape := range []string{"one", "two", "filtered"} {
 			t.Run(driver+"/"+shape, func(t *testing.T) {
 				forEachMode(t, func(t *testing.T, m mode) { body(&line{t: t, m: m, driver: driver, shape: shape}) }, 4)
+				t.Run("key-ordered", func(t *testing.T) {
+					synctest.Test(t, func(t *testing.T) {
+						body(&line{t: t, m: mode{ordered: true, capacity: 4}, keyed: true, driver: driver, shape: shape})
+					})
+				})
 			})
 		}
 	}

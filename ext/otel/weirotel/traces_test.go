@@ -194,6 +194,55 @@ func TestMessageIsLinkedToItsSender(t *testing.T) {
 	}
 }
 
+// A message keeps the headers of its sender on its way, so each operator's span has a link to the sender's. A message that is delivered
+// again has another span, with the same link and its own number of visits.
+func TestMessageOnItsWay(t *testing.T) {
+	r := newRecorder(t)
+	operator := func(name string) *asyncop.AsyncWaitOperator[string, string] {
+		return asyncop.OrderedWait(asyncop.Blocking(func(_ context.Context, in string) (string, error) { return in + name, nil }), time.Minute, 4,
+			asyncop.WithObserver(weirotel.NewTraces(name, r)))
+	}
+	again := false
+	deliver := func(visit int) {
+		m := delivery.New("x", &delivery.Meta{ID: "17", Visit: visit, Headers: sender}, func(v delivery.Verdict) { again = v.String() == "nacked" })
+		first := operator("a").MessagesOf(asyncop.FromSlice([]delivery.Message[string]{m}))
+		for out, err := range operator("b").Messages(first) {
+			require.NoError(t, err)
+			assert.Equal(t, "xab", out.Value)
+			assert.Equal(t, sender, out.Meta().Headers)
+			if visit == 1 {
+				out.Nack(0)
+			} else {
+				out.Ack()
+			}
+		}
+	}
+	deliver(1)
+	require.True(t, again)
+	deliver(2)
+	require.False(t, again)
+	var got []string
+	own := map[trace.TraceID]bool{}
+	for _, s := range r.Started() {
+		if s.SpanKind() != trace.SpanKindConsumer {
+			continue
+		}
+		visit := "?"
+		for _, a := range s.Attributes() {
+			if a.Key == "weir.message.visit" {
+				visit = a.Value.String()
+			}
+		}
+		require.Len(t, s.Links(), 1)
+		got = append(got, s.Name()+" "+visit+" →"+s.Links()[0].SpanContext.SpanID().String())
+		own[s.SpanContext().TraceID()] = true
+	}
+	assert.Equal(t, []string{
+		"process a 1 →" + senderSpan, "process b 1 →" + senderSpan, "process a 2 →" + senderSpan, "process b 2 →" + senderSpan,
+	}, got)
+	assert.Len(t, own, 4)
+}
+
 // By an option the trace of the sender goes on.
 func TestMessageAsChildOfItsSender(t *testing.T) {
 	r := newRecorder(t)
