@@ -21,6 +21,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/weirflow/weir/asyncop"
+	"github.com/weirflow/weir/checkpoint"
 	"github.com/weirflow/weir/checkpoint/checkpointtest"
 	"github.com/weirflow/weir/delivery"
 	"github.com/weirflow/weir/flow"
@@ -466,6 +467,28 @@ func TestMessagesKeepTheirHistory(t *testing.T) {
 		slices.Sort(ids)
 		require.Equal(l.t, []string{"two.1=two#1", "two.2=two#2", "x=x"}, ids)
 	})
+}
+
+// Checkpoints hold values: a message without an acknowledgement is restored without its history, from a slot as from behind them.
+func TestMessagesInCheckpoints(t *testing.T) {
+	forEachMode(t, func(t *testing.T, m mode) {
+		store := checkpointtest.NewMemoryStore()
+		plain := func(id string) any { return delivery.New(id, &delivery.Meta{ID: id}, nil) }
+		r := newCheckRig(t, m, setup{timeout: time.Hour}, store)
+		r.send(plain("a"))
+		r.complete("a#1", "A")
+		require.Contains(t, r.outputs(), "{A ", "it is a message until a restart")
+		r.send(plain("b"), plain("c"))
+		b, done := r.trigger(checkpoint.Suspend)
+		r.send(b)
+		require.NoError(t, <-done)
+		require.NoError(t, r.wait())
+
+		r = newCheckRig(t, m, setup{timeout: time.Hour}, store)
+		r.complete("b#1", "B")
+		r.complete("c#1", "C")
+		require.Equal(t, "B C", r.outputs())
+	}, 1)
 }
 
 // A message is recognised whatever its T; a value that is no IN is a *TypeError, and the message is delivered again.

@@ -27,9 +27,11 @@ const (
 // as its call returns: with [ErrNoResult] none.
 //
 // At most 64 calls run at once, or as many as [WithMaxConcurrentCalls] allows. ctx bounds the time of all calls together,
-// [WithAttemptTimeout] that of each call, and [WithTimeoutFor] that of each element. With [HandleFailure] around fn a failure
-// is replaced by results. With [WithDropOnFailure] or [WithFailureSink] elements that fail have no result, and the others go
-// on.
+// [WithAttemptTimeout] that of each call, and [WithTimeoutFor] that of each element.
+//
+// To go on after a failure, put [HandleFailure] around fn, which replaces a failure by results: the example Pairs has a value
+// or an error for each element, in order. With [WithDropOnFailure] or [WithFailureSink] elements that fail have no result, and
+// the others go on.
 //
 // It panics for what [OrderedWait] does, if ctx is nil, and with [WithContext] and [WithCheckpoints].
 func Map[IN, OUT any](

@@ -51,5 +51,6 @@
 // # Checkpoints
 //
 // With checkpoints (package checkpoint) the position of the source belongs to the checkpoint: a message with an acknowledgement
-// of its own is refused there. A message without one, which only has its history, passes.
+// of its own is refused there. A message without one, which only has its history, passes. The history is not part of a
+// checkpoint: an element that is restored is a value, and so are its results. What must survive a restart belongs to the value.
 package delivery
