@@ -94,6 +94,7 @@ func testFaults(t *testing.T, f func(t *testing.T, after bool)) {
 }
 
 func TestCheckpointStore(t *testing.T) {
+	t.Parallel()
 	js := connect(t, start(t, t.TempDir()))
 	testFaults(t, func(t *testing.T, after bool) {
 		checkpointtest.RunStore(t, func(t *testing.T) checkpointtest.Place {
@@ -251,6 +252,7 @@ func values(js jetstream.JetStream, stream string) ([]string, error) {
 }
 
 func TestOutput(t *testing.T) {
+	t.Parallel()
 	js := connect(t, start(t, t.TempDir()))
 	testFaults(t, func(t *testing.T, after bool) {
 		checkpointtest.RunOutput(t, func(t *testing.T) checkpointtest.Outlet[string] {
@@ -269,6 +271,7 @@ func TestOutput(t *testing.T) {
 
 // More elements than are published at once.
 func TestOutputOfManyElements(t *testing.T) {
+	t.Parallel()
 	js := connect(t, start(t, t.TempDir()))
 	stream := newStream(t, js)
 	out := jscheckpoint.NewOutput(js, stream, stream, codec.JSON[string]())

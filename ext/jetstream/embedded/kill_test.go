@@ -39,6 +39,7 @@ const (
 	envDir  = "WEIR_JETSTREAM_DIR"
 )
 
+// The tests that take long and do not measure time run beside each other.
 func TestMain(m *testing.M) {
 	roles := map[string]func() error{"server": serve, "worker": work, "pipeline": pipeline}
 	if role := roles[os.Getenv(envRole)]; role != nil {
@@ -193,6 +194,7 @@ func work() error {
 
 // Each job is done once, or is a dead letter once, whoever is killed (laws D1, D2).
 func TestKilledWorkersAndServers(t *testing.T) {
+	t.Parallel()
 	jobs, kills := 1000, 12
 	if long() {
 		jobs, kills = 20_000, 120
@@ -324,6 +326,7 @@ func copyOnce(js jetstream.JetStream) error {
 
 // The output is exactly once and in order, whoever is killed (laws C1, P1).
 func TestKilledPipelines(t *testing.T) {
+	t.Parallel()
 	elements, kills := 2000, 10
 	if long() {
 		elements, kills = 50_000, 100

@@ -22,6 +22,7 @@ import (
 
 // Workers share the partitions by locks in a key-value bucket; one of them leaves, and its partitions go on elsewhere (law P1).
 func TestPartitions(t *testing.T) {
+	t.Parallel()
 	const elements = 300
 	srv := start(t, t.TempDir())
 	js := connect(t, srv)

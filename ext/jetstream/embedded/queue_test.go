@@ -157,6 +157,7 @@ func TestSinkWhoseStreamIsFull(t *testing.T) {
 
 // More than a connection's window of unconfirmed messages is no error.
 func TestSinkWaitsWhenItIsStalled(t *testing.T) {
+	t.Parallel()
 	server := start(t, t.TempDir())
 	js := connect(t, server)
 	stream := newStream(t, js)
@@ -201,6 +202,7 @@ func TestOnlyWriter(t *testing.T) {
 
 // Law D2, where the lease was lost although the message is in flight.
 func TestARedeliveryJoins(t *testing.T) {
+	t.Parallel()
 	js := connect(t, start(t, t.TempDir()))
 	stream := newStream(t, js)
 	publish(t, js, stream, "one")
@@ -263,6 +265,7 @@ func TestDeadLettersThatAreFull(t *testing.T) {
 
 // Law D3: a delay holds over restarts of the server, which keeps it in whole seconds.
 func TestADelayOverARestartOfTheServer(t *testing.T) {
+	t.Parallel()
 	dir := t.TempDir()
 	server := start(t, dir)
 	js := connect(t, server)
@@ -295,6 +298,7 @@ func TestADelayOverARestartOfTheServer(t *testing.T) {
 }
 
 func TestASourceOutlivesItsServer(t *testing.T) {
+	t.Parallel()
 	dir := t.TempDir()
 	first, err := embedded.Start(dir, embedded.WithLogger(quiet()))
 	require.NoError(t, err)

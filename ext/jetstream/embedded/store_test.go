@@ -59,6 +59,7 @@ func TestLocks(t *testing.T) {
 
 // Law D3: a delay is in a header of ours, to the nanosecond, so it holds over restarts of the server.
 func TestDelaysOverARestartOfTheServer(t *testing.T) {
+	t.Parallel()
 	dir := t.TempDir()
 	srv := start(t, dir)
 	js := connect(t, srv)
