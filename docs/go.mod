@@ -11,6 +11,7 @@ require (
 	github.com/weirflow/weir/ext/failsafe v0.0.0
 	github.com/weirflow/weir/ext/jetstream v0.0.0
 	github.com/weirflow/weir/ext/jetstream/embedded v0.0.0
+	github.com/weirflow/weir/ext/kafka v0.0.0
 	github.com/weirflow/weir/ext/otel v0.0.0
 	github.com/weirflow/weir/ext/otter v0.0.0
 	github.com/weirflow/weir/ext/prometheus v0.0.0
@@ -51,6 +52,7 @@ require (
 	github.com/prometheus/common v0.72.0 // indirect
 	github.com/prometheus/procfs v0.22.0 // indirect
 	github.com/remyoudompheng/bigfft v0.0.0-20230129092748-24d4a6f8daec // indirect
+	github.com/twmb/franz-go/pkg/kadm v1.18.0 // indirect
 	github.com/twmb/franz-go/pkg/kmsg v1.15.0 // indirect
 	github.com/yuin/gopher-lua v1.1.1 // indirect
 	go.opentelemetry.io/auto/sdk v1.2.1 // indirect
@@ -85,6 +87,7 @@ replace (
 	github.com/weirflow/weir/ext/failsafe => ../ext/failsafe
 	github.com/weirflow/weir/ext/jetstream => ../ext/jetstream
 	github.com/weirflow/weir/ext/jetstream/embedded => ../ext/jetstream/embedded
+	github.com/weirflow/weir/ext/kafka => ../ext/kafka
 	github.com/weirflow/weir/ext/otel => ../ext/otel
 	github.com/weirflow/weir/ext/otter => ../ext/otter
 	github.com/weirflow/weir/ext/prometheus => ../ext/prometheus

@@ -33,7 +33,8 @@ type RetriesConfig[T any] struct {
 	DeadLetters string  // a topic
 
 	// Permanent says whether the error of a failure will not go away: then it goes to the dead letters. The default is what was refused for
-	// good (a rejection), and what the operator's strategy did not want to try again.
+	// good (a rejection), and what the operator's strategy did not want to try again. With an operator that has no retries that would be each
+	// error, so give a function there.
 	Permanent func(asyncop.Failure[T]) bool
 	// Clock is that of failures and delays; the default is the machine's.
 	Clock clock.Clock

@@ -121,7 +121,9 @@ func (s *Source[T]) Receive(ctx context.Context, n int) ([]delivery.Message[T], 
 		if ctx.Err() != nil {
 			return nil, context.Cause(ctx)
 		}
-		s.await(ctx, n, wait)
+		if len(entries) == 0 { // else there may be more behind those that could not be read
+			s.await(ctx, n, wait)
+		}
 	}
 }
 

@@ -1,0 +1,141 @@
+package docs_test
+
+import (
+	"context"
+	"fmt"
+	"os"
+	"time"
+
+	"github.com/twmb/franz-go/pkg/kfake"
+	"github.com/twmb/franz-go/pkg/kgo"
+
+	"github.com/weirflow/weir/asyncop"
+	"github.com/weirflow/weir/checkpoint"
+	"github.com/weirflow/weir/codec"
+	"github.com/weirflow/weir/delivery"
+	"github.com/weirflow/weir/ext/kafka"
+	"github.com/weirflow/weir/predicates"
+	"github.com/weirflow/weir/strategies"
+)
+
+var kafkaTopics = []string{"orders", "orders.retry-1", "orders.retry-2", "orders.dead", "receipts"}
+
+func bill(ctx context.Context, brokers []string, charge asyncop.AsyncFunction[string, string], strategy strategies.AsyncRetryStrategy[string]) error {
+	client := []kgo.Opt{kgo.SeedBrokers(brokers...)} // and kgo.DialTLSConfig, kgo.SASL
+	retries, err := kafka.NewRetries(kafka.RetriesConfig[string]{
+		Client: client,
+		Codec:  codec.JSON[string](),
+		Layers: []kafka.Layer{ // a topic each
+			{Topic: "orders.retry-1", Delay: 50 * time.Millisecond},
+			{Topic: "orders.retry-2", Delay: 100 * time.Millisecond},
+		},
+		DeadLetters: "orders.dead",
+	})
+	if err != nil {
+		return err
+	}
+	defer retries.Close()
+	source, err := kafka.NewSource("billing", append([]string{"orders"}, retries.Topics()...), codec.JSON[string](),
+		kafka.WithClient(client...), kafka.WithDeadLetters(retries.PutDead))
+	if err != nil {
+		return err
+	}
+	sink, err := kafka.NewSink("receipts", codec.JSON[string](), client...)
+	if err != nil {
+		return err
+	}
+	defer sink.Close()
+	op := asyncop.UnorderedWaitWithRetry(charge, 10*time.Second, 100, strategy, asyncop.WithFailureSink(retries.Take))
+	_, err = delivery.Run(ctx, source, op, sink)
+	return err
+}
+
+func Example_kafkaQueue() {
+	cluster := must(kfake.NewCluster(kfake.NumBrokers(1), kfake.SeedTopics(1, kafkaTopics...)))
+	defer cluster.Close()
+	brokers := cluster.ListenAddrs()
+	orders := must(kgo.NewClient(kgo.SeedBrokers(brokers...), kgo.DefaultProduceTopic("orders")))
+	defer orders.Close()
+	check(orders.ProduceSync(context.Background(), kgo.StringRecord(`"ann"`), kgo.StringRecord(`"bob"`)).FirstErr())
+
+	charge := asyncop.Blocking(func(ctx context.Context, name string) (string, error) {
+		if m, _ := delivery.MetaFromContext(ctx); name == "bob" && m.Visit < 3 {
+			return "", errBusy
+		}
+		return "receipt for " + name, nil
+	})
+	strategy := strategies.PolicyOf(strategies.FixedDelay[string](1, time.Millisecond).
+		RetryIfException(predicates.ErrorIs(errBusy))).Idempotent()
+	ctx, stop := context.WithCancel(context.Background())
+	go func() {
+		for _, r := range read(brokers, "receipts", 2) {
+			fmt.Println(r)
+		}
+		stop()
+	}()
+	check(bill(ctx, brokers, charge, strategy))
+	// Output:
+	// "receipt for ann"
+	// "receipt for bob"
+}
+
+// read returns the first n records of a topic.
+func read(brokers []string, topic string, n int) (values []string) {
+	client := must(kgo.NewClient(kgo.SeedBrokers(brokers...), kgo.ConsumeTopics(topic), kgo.FetchIsolationLevel(kgo.ReadCommitted())))
+	defer client.Close()
+	for len(values) < n {
+		for _, r := range client.PollFetches(context.Background()).Records() {
+			values = append(values, string(r.Value))
+		}
+	}
+	return values
+}
+
+func billOnce(ctx context.Context, coordinator *checkpoint.Coordinator, client ...kgo.Opt) error {
+	input, err := kafka.OpenInput(ctx, kafka.InputConfig[string]{
+		Client: client, Topic: "orders", Partition: 0, ToEnd: true,
+		Decode: func(r *kgo.Record) (string, error) { return string(r.Value), nil },
+	})
+	if err != nil {
+		return err
+	}
+	output, err := kafka.NewOutput(kafka.OutputConfig[string]{
+		Client: client, Topic: "receipts", TransactionalID: "billing-0", // the same in each run
+		Encode: func(v string) (*kgo.Record, error) { return kgo.StringRecord(v), nil },
+	})
+	if err != nil {
+		return err
+	}
+	source := checkpoint.NewSource(coordinator, "orders", input)
+	sink := checkpoint.NewSink(coordinator, "receipts", output)
+	op := asyncop.OrderedWait(asyncop.Blocking(func(_ context.Context, name string) (string, error) {
+		return "receipt for " + name, nil
+	}), 5*time.Second, 100, asyncop.WithName("charge"), asyncop.WithCheckpoints(coordinator))
+	if err := coordinator.Start(); err != nil {
+		return err
+	}
+	source.Via(op).To(sink)
+	return coordinator.Wait()
+}
+
+func Example_kafkaExactlyOnce() {
+	cluster := must(kfake.NewCluster(kfake.NumBrokers(1), kfake.SeedTopics(1, kafkaTopics...)))
+	defer cluster.Close()
+	client := kgo.SeedBrokers(cluster.ListenAddrs()...)
+	orders := must(kgo.NewClient(client, kgo.DefaultProduceTopic("orders")))
+	defer orders.Close()
+	check(orders.ProduceSync(context.Background(), kgo.StringRecord("ann"), kgo.StringRecord("bob")).FirstErr())
+
+	dir := must(os.MkdirTemp("", "kafka"))
+	defer os.RemoveAll(dir)
+	store := must(checkpoint.OpenDir(dir))
+	coordinator := must(checkpoint.NewCoordinator(store))
+	check(billOnce(context.Background(), coordinator, client))
+	check(coordinator.Close())
+	for _, r := range read(cluster.ListenAddrs(), "receipts", 2) {
+		fmt.Println(r)
+	}
+	// Output:
+	// receipt for ann
+	// receipt for bob
+}
