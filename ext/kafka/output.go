@@ -156,7 +156,7 @@ func (o *Output[T]) Write(ctx context.Context, v T) error {
 		return err
 	})
 	if err == nil && r == nil {
-		err = errors.New("Encode has returned no record")
+		err = errors.New("there is no record from Encode")
 	}
 	if err != nil {
 		return o.error("an element cannot be encoded", err)

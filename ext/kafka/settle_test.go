@@ -451,3 +451,21 @@ func TestForeignMetadataIsLeftAlone(t *testing.T) {
 		require.NoError(t, s.Close(t.Context()))
 	}
 }
+
+// TestUnreadableHoldUpNothing asks for one message at a time while some that cannot be read, and one that can, are at hand.
+func TestUnreadableHoldUpNothing(t *testing.T) {
+	c := newCluster(t, 1, "orders")
+	var b box
+	s := c.source("orders", WithDeadLetters(b.put))
+	nothing(t, s, 50*time.Millisecond)
+	eventually(t, func() bool { return owned(s) == 1 }, "it has the partition")
+	id := partitionID{"orders", 0}
+	s.mu.Lock()
+	for i, damaged := range []error{errors.New("x"), errors.New("x"), nil} {
+		r := &kgo.Record{Topic: "orders", Offset: int64(i), Value: []byte("v")}
+		s.arrive(s.parts[id], &entry{id: id, record: r, meta: &delivery.Meta{ID: strconv.Itoa(i)}, damaged: damaged})
+	}
+	s.mu.Unlock()
+	ms := receive(t, s, 1)
+	assert.Equal(t, "2", ms[0].Meta().ID)
+}
