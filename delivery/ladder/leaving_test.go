@@ -75,7 +75,8 @@ func TestTheShareOfSlotsThatWait(t *testing.T) {
 			asyncop.WithFailureSink(l.Take))
 		source := l.Source(messages(100))
 		begun := time.Now()
-		for range op.Messages(receive(t.Context(), source)) {
+		for _, err := range op.Messages(receive(t.Context(), source)) {
+			require.NoError(t, err)
 			require.Fail(t, "nothing comes out")
 		}
 		require.NoError(t, op.Wait())

@@ -97,7 +97,7 @@ func work(t *testing.T, l *ladder.Ladder[string], source delivery.Source[string]
 		if err != nil {
 			return err
 		}
-		defer resp.Body.Close() //nolint:errcheck // it is not read
+		defer resp.Body.Close()
 		return httpretry.CheckResponse(resp)
 	}
 	op := asyncop.OrderedWaitWithRetry(asyncop.Blocking(func(ctx context.Context, in string) (string, error) {
@@ -370,7 +370,8 @@ func TestFailuresUnderAFlipStrategy(t *testing.T) {
 			op := asyncop.OrderedWaitWithRetry(asyncop.Blocking(func(context.Context, string) (string, error) { return "", errRefused }),
 				time.Minute, 1, change.strategy, asyncop.WithFailureSink(l.Take))
 			source := l.Source(messages(1))
-			for range op.Messages(receive(t.Context(), source)) {
+			for _, err := range op.Messages(receive(t.Context(), source)) {
+				require.NoError(t, err)
 				require.Fail(t, "nothing comes out")
 			}
 			require.NoError(t, op.Wait())
