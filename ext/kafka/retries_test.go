@@ -148,7 +148,7 @@ func TestDeadLettersHaveTheHeadersOfOthers(t *testing.T) {
 	}
 	assert.Equal(t, "orders", h["kafka_dlt-original-topic"])
 	assert.EqualValues(t, 3, binary.BigEndian.Uint32([]byte(h["kafka_dlt-original-partition"])))
-	assert.EqualValues(t, 1234567890123, binary.BigEndian.Uint64([]byte(h["kafka_dlt-original-offset"])))
+	assert.EqualValues(t, int64(1234567890123), binary.BigEndian.Uint64([]byte(h["kafka_dlt-original-offset"])))
 	assert.Equal(t, "down", h["kafka_dlt-exception-message"])
 	assert.Equal(t, "weir: exhausted", h["kafka_dlt-exception-fqcn"])
 	assert.Equal(t, "orders", h["__connect.errors.topic"])
