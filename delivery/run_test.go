@@ -309,8 +309,8 @@ func (losing) Stop(context.Context) error { return nil }
 
 func (losing) Messages(input iter.Seq2[delivery.Message[int], error]) iter.Seq2[delivery.Message[string], error] {
 	return func(yield func(delivery.Message[string], error) bool) {
-		for m := range input {
-			if m.Value%2 == 0 && !yield(delivery.With(m, strconv.Itoa(m.Value)), nil) {
+		for m, err := range input {
+			if err == nil && m.Value%2 == 0 && !yield(delivery.With(m, strconv.Itoa(m.Value)), nil) {
 				return
 			}
 		}

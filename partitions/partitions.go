@@ -153,7 +153,7 @@ var (
 	errLost  = errors.New("the partition is lost")
 	errSlow  = errors.New("not suspended in time")
 	errStuck = errors.New("its pipeline does not end")
-	errEarly = errors.New("Pipeline returned before the end of its stream: it must return what Wait of the coordinator returns")
+	errEarly = errors.New("the pipeline function returned before the end of its stream: it must return what Wait of the coordinator returns")
 )
 
 // Assigned implements [Handler].

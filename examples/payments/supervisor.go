@@ -272,7 +272,7 @@ var doubts = map[string]string{
 func (s *supervisor) outage() string {
 	switch {
 	case s.merged > 0 && s.wasDown:
-		return fmt.Sprintf("%s was down for longer than the ladder lasts; then the dead letters were merged, and paid", south)
+		return south + " was down for longer than the ladder lasts; then the dead letters were merged, and paid"
 	case s.merged > 0:
 		return "the dead letters were merged, and paid"
 	}

@@ -589,7 +589,8 @@ func (b *bench) list() {
 	expect(keys.Filter{Key: "unfinished", User: "b", Operation: "op"}, "unfinished")
 	expect(keys.Filter{Finished: true, User: "a", Key: "unfinished"})
 	expect(keys.Filter{Operation: "another"})
-	for range keys.List(b.Context(), b.db, keys.Filter{Finished: true}) {
+	for _, err := range keys.List(b.Context(), b.db, keys.Filter{Finished: true}) {
+		require.NoError(b, err)
 		break
 	}
 	ctx, cancel := context.WithCancel(b.Context())

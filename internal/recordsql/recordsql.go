@@ -3,6 +3,7 @@ package recordsql
 
 import "github.com/weirflow/weir/exactlyonce"
 
+// What the databases agree on.
 const (
 	Collected int64 = exactlyonce.MaxSequence + 1 // the mark of a client whose requests are all stale
 	Step            = 500                         // rows that one transaction of a collection changes

@@ -91,9 +91,7 @@ func (d *Driver[IN, OUT]) Results(r Range[IN, OUT]) {
 // pull feeds the loop, on a goroutine of its own.
 func (d *Driver[IN, OUT]) pull(e *ends[IN, OUT], r *Range[IN, OUT]) {
 	refused := 0
-	var held call.Message // what Clone has
 	defer func() {
-		d.giveBack(held)
 		e.in.ring.ended.Store(true)
 		d.host.WakeUp()
 		if e.in.ring.stopped.Load() {
@@ -110,6 +108,8 @@ func (d *Driver[IN, OUT]) pull(e *ends[IN, OUT], r *Range[IN, OUT]) {
 	defer g.Close(func(recovered any) {
 		d.BreakOff(lazyerr.Named("asyncop: input of Results", d.Panicked(recovered)))
 	})
+	var held call.Message               // what Clone has
+	defer func() { d.giveBack(held) }() // before the operator ends
 	clone, host := d.Clone, d.host
 	put := func(v IN, m call.Message) bool {
 		if clone != nil {

@@ -254,14 +254,11 @@ func (s *Store) save(ctx context.Context, id uint64, data []byte) error {
 		if err != nil {
 			return err
 		}
-		ids, _, err := s.stored(ctx)
-		if err != nil {
+		newest := uint64(0)
+		if err := s.each(ctx, func(id uint64, _ *jetstream.RawStreamMsg) { newest = max(newest, id) }); err != nil {
 			return err
 		}
-		s.last, s.newest, s.unsure = last.Sequence, 0, false
-		if len(ids) > 0 {
-			s.newest = ids[len(ids)-1]
-		}
+		s.last, s.newest, s.unsure = last.Sequence, newest, false
 	}
 	if id <= s.newest {
 		return s.again(ctx, id, data)
@@ -311,7 +308,8 @@ func (s *Store) again(ctx context.Context, id uint64, data []byte) error {
 	return &checkpoint.NumberError{Checkpoint: id, Newest: s.newest}
 }
 
-// stored returns the numbers of the checkpoints, in order, and those that have chunks.
+// stored returns the numbers of the checkpoints that can be removed, and of those that have chunks, in order. What others save and remove
+// meanwhile may be missing.
 func (s *Store) stored(ctx context.Context) (ids, chunks []uint64, err error) {
 	info, err := s.stream.Info(ctx, jetstream.WithSubjectFilter(s.prefix+">"))
 	if err != nil {
@@ -425,26 +423,38 @@ func (s *Store) List(ctx context.Context) ([]checkpoint.Entry, error) {
 	if _, err := s.owned(ctx); err != nil {
 		return nil, err
 	}
-	ids, _, err := s.stored(ctx)
-	if err != nil {
-		return nil, err
-	}
 	var entries []checkpoint.Entry
-	for _, id := range ids {
-		m, err := s.read(ctx, s.prefix+fmt.Sprintf("checkpoint.%d", id))
-		if err != nil {
-			return nil, err
-		}
-		if m == nil {
-			continue // removed meanwhile
-		}
+	err := s.each(ctx, func(id uint64, m *jetstream.RawStreamMsg) {
 		size, err := strconv.ParseInt(m.Header.Get(headerSize), 10, 64)
 		if err != nil {
 			size = int64(len(m.Data)) // damaged, as Load will find
 		}
 		entries = append(entries, checkpoint.Entry{ID: id, Size: size})
+	})
+	slices.SortFunc(entries, func(a, b checkpoint.Entry) int { return cmp.Compare(a.ID, b.ID) })
+	return entries, err
+}
+
+// each calls f for each checkpoint, as they were published. It finds the newest one although others are removed and saved meanwhile.
+func (s *Store) each(ctx context.Context, f func(id uint64, m *jetstream.RawStreamMsg)) error {
+	checkpoints := s.prefix + "checkpoint."
+	for next := uint64(1); ; {
+		m, err := s.stream.GetMsg(ctx, next, jetstream.WithGetMsgSubject(checkpoints+"*"))
+		switch {
+		case errors.Is(err, jetstream.ErrMsgNotFound):
+			return nil
+		case err != nil && ctx.Err() != nil:
+			return context.Cause(ctx)
+		case err != nil:
+			return fmt.Errorf("jscheckpoint: %s: %w", s.name, err)
+		}
+		id, err := strconv.ParseUint(strings.TrimPrefix(m.Subject, checkpoints), 10, 64)
+		if err != nil {
+			return fmt.Errorf("jscheckpoint: %s: the subject %s is not of this store", s.name, m.Subject)
+		}
+		f(id, m)
+		next = m.Sequence + 1
 	}
-	return entries, nil
 }
 
 // Close implements [checkpoint.Store]. The connection stays open.

@@ -4,7 +4,6 @@ import (
 	"bytes"
 	"context"
 	"encoding/json"
-	"slices"
 	"testing"
 
 	"github.com/stretchr/testify/assert"
@@ -30,9 +29,9 @@ func TestExporters(t *testing.T) {
 	metrics, err := weirotel.NewMetrics("rows", meters)
 	require.NoError(t, err)
 
-	op := asyncop.OrderedWait(asyncop.Func(double), 0, 4, asyncop.WithContext(message(t.Context(), sender)),
+	op := asyncop.OrderedWait(asyncop.Func(double), 0, 4,
 		asyncop.WithObserver(weirotel.NewTraces("rows", tracers)), asyncop.WithObserver(metrics))
-	for _, err := range op.Results(slices.Values([]int{1, 2, 3})) {
+	for _, err := range op.Messages(messages(1, 2, 3)) {
 		require.NoError(t, err)
 	}
 	require.NoError(t, tracers.Shutdown(context.Background()))

@@ -3,6 +3,7 @@ package weirotel_test
 import (
 	"context"
 	"fmt"
+	"iter"
 	"slices"
 	"strings"
 	"testing"
@@ -154,11 +155,28 @@ const (
 	senderSpan  = "b7ad6b7169203331"
 )
 
+// meta is the history of a message.
+func meta(headers map[string]string) delivery.Meta {
+	return delivery.Meta{
+		ID: "orders/3/17", Origin: delivery.Origin{Source: "orders", Partition: "3", Position: "17"}, Visit: 2, Headers: headers,
+	}
+}
+
 // message returns a context as that of an element that is a message.
 func message(ctx context.Context, headers map[string]string) context.Context {
-	return delivery.ContextWithMeta(ctx, delivery.Meta{
-		ID: "orders/3/17", Origin: delivery.Origin{Source: "orders", Partition: "3", Position: "17"}, Visit: 2, Headers: headers,
-	})
+	return delivery.ContextWithMeta(ctx, meta(headers))
+}
+
+// messages returns messages of the sender.
+func messages(values ...int) iter.Seq2[delivery.Message[int], error] {
+	return func(yield func(delivery.Message[int], error) bool) {
+		for _, v := range values {
+			sent := meta(sender)
+			if !yield(delivery.New(v, &sent, nil), nil) {
+				return
+			}
+		}
+	}
 }
 
 var sender = map[string]string{"Traceparent": "00-" + senderTrace + "-" + senderSpan + "-01", "tracestate": "a=b", "baggage": "tenant=7"}
@@ -174,8 +192,8 @@ func TestMessageIsLinkedToItsSender(t *testing.T) {
 		assert.Equal(t, span.SpanContext().TraceID(), trace.SpanContextFromContext(ctx).TraceID())
 		result.Complete(in)
 		return nil
-	}), 0, 4, asyncop.WithObserver(traces), asyncop.WithContext(message(around, sender)))
-	for _, err := range op.Results(slices.Values([]int{1})) {
+	}), 0, 4, asyncop.WithObserver(traces), asyncop.WithContext(around))
+	for _, err := range op.Messages(messages(1)) {
 		require.NoError(t, err)
 	}
 	span.End()

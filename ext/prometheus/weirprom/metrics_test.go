@@ -333,7 +333,8 @@ func TestMetricsOfAnOperatorThatCallsNoMethodsOfThem(t *testing.T) {
 	perElement := func(opts ...asyncop.Option) float64 {
 		return testing.AllocsPerRun(3, func() {
 			op := asyncop.OrderedWait(asyncop.Func(double), time.Minute, 16, opts...)
-			for range op.ResultsOf(asyncop.FromSlice(elements)) {
+			for _, err := range op.ResultsOf(asyncop.FromSlice(elements)) {
+				require.NoError(t, err)
 			}
 		}) / float64(len(elements))
 	}

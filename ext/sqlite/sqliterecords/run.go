@@ -176,7 +176,7 @@ func (b *sharing) admits(ctx context.Context, c *call) (bool, error) {
 	if c.req.Attempt > 1 || c.req.Sequence < known.mark {
 		var done bool
 		if done, c.err = c.lookUp(ctx, b.tx); done || c.err != nil {
-			return false, nil
+			return false, nil //nolint:nilerr // it is an error of this call, not of the batch
 		}
 	}
 	if b.repeated { // the other attempt may be here, too
