@@ -191,9 +191,11 @@ func (o *Output[T]) Commit(ctx context.Context, b []byte) error {
 	if o.last < s.base {
 		return fmt.Errorf("jscheckpoint: stream %s ends with message %d, the state to commit begins behind %d", o.stream, o.last, s.base)
 	}
-	if o.last < end {
-		if err := o.publish(ctx, s.schema, s.pending[o.last-s.base:]); err != nil {
-			return err
+	for o.last < end {
+		before := o.last
+		err := o.publish(ctx, s.schema, s.pending[before-s.base:])
+		if came := !o.unsure && o.last > before; err != nil && !(came && moved(err)) {
+			return err // else messages of an earlier Commit came late
 		}
 	}
 	if end > o.base {
@@ -257,6 +259,12 @@ func (o *Output[T]) publish(ctx context.Context, schema []byte, values [][]byte)
 	}
 	o.last, o.unsure = first+uint64(len(values)), false
 	return nil
+}
+
+// moved says that a message was refused because another one had come.
+func moved(err error) bool {
+	api, ok := errors.AsType[*jetstream.APIError](err)
+	return ok && (api.ErrorCode == jetstream.JSErrCodeStreamWrongLastSequence || api.ErrorCode == jetstream.JSErrCodeStreamWrongLastSequenceConstant)
 }
 
 // find finds out what of this run is published, and whether another run has published since (law P1).

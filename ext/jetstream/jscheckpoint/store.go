@@ -169,8 +169,7 @@ func (s *Store) publish(ctx context.Context, subject string, h nats.Header, data
 	if ctx.Err() != nil {
 		return context.Cause(ctx)
 	}
-	if api, ok := errors.AsType[*jetstream.APIError](err); ok &&
-		(api.ErrorCode == jetstream.JSErrCodeStreamWrongLastSequence || api.ErrorCode == jetstream.JSErrCodeStreamWrongLastSequenceConstant) {
+	if moved(err) {
 		return errMoved
 	}
 	return fmt.Errorf("jscheckpoint: %s: %w", s.name, err)
