@@ -55,7 +55,8 @@ func refuse(_ context.Context, n int) (int, error) { return 0, fmt.Errorf("no %d
 func TestSideOutputIsCompleted(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		out := newSideInlet()
-		op := asyncop.OrderedWait(asyncop.Blocking(refuse), time.Minute, 2, asyncop.WithSideOutput(out))
+		op := asyncop.OrderedWait(asyncop.Blocking(refuse), time.Minute, 2, asyncop.WithSideOutput(out),
+			asyncop.WithMaxConcurrentCalls(1)) // they fail in their order
 		go func() {
 			for range op.Results(slices.Values([]int{1, 2, 3})) {
 				t.Error("a result")
