@@ -9,47 +9,11 @@ import (
 	"github.com/weirflow/weir/delivery"
 	"github.com/weirflow/weir/internal/guard"
 	"github.com/weirflow/weir/internal/panics"
+	"github.com/weirflow/weir/internal/verdicts"
 )
-
-const (
-	firstRetry = 10 * time.Millisecond // after a verdict could not be recorded
-	lastRetry  = time.Second
-)
-
-// record writes verdicts and extends leases, until the source is closed.
-func (s *Source[T]) record() {
-	defer close(s.ended)
-	extend := s.clock.Ticker(s.lease / 3)
-	defer extend.Stop()
-	retry := s.clock.Timer(time.Hour)
-	retry.Stop()
-	defer retry.Stop()
-	wait := firstRetry
-	for {
-		select {
-		case <-s.ctx.Done():
-			return
-		case <-s.kick:
-		case <-retry.C:
-		case <-extend.C:
-			s.extend()
-		}
-		err := s.recordAll(s.ctx)
-		if err == nil || s.ctx.Err() != nil {
-			wait = firstRetry
-			continue
-		}
-		s.logger.Warn("weir: verdicts on messages could not be recorded and are tried again", "queue", s.queue, "error", err)
-		s.mu.Lock()
-		s.failure = err
-		s.mu.Unlock()
-		retry.Reset(wait)
-		wait = min(2*wait, lastRetry)
-	}
-}
 
 // extend extends the leases of all that is in flight, and of what is not recorded yet.
-func (s *Source[T]) extend() {
+func (s *Source[T]) extend(ctx context.Context) {
 	s.mu.Lock()
 	leases := make([]Lease, 0, len(s.held))
 	for _, h := range s.held {
@@ -60,7 +24,7 @@ func (s *Source[T]) extend() {
 		return
 	}
 	// A message whose lease was lost stays in flight: if it comes again, it joins.
-	if err := s.store.Extend(s.ctx, s.lease, leases...); err != nil && s.ctx.Err() == nil {
+	if err := s.store.Extend(ctx, s.lease, leases...); err != nil && ctx.Err() == nil {
 		s.logger.Warn("weir: leases could not be extended", "queue", s.queue, "error", err)
 	}
 }
@@ -104,7 +68,7 @@ func (s *Source[T]) recordBatch(ctx context.Context, batch []*held) error {
 		if err != nil {
 			return err
 		}
-		wake(s.again)
+		verdicts.Wake(s.again)
 	}
 	return s.write(rejected, func(leases []Lease) error { return s.bury(ctx, rejected, leases) })
 }
@@ -137,7 +101,7 @@ func (s *Source[T]) write(hs []*held, f func([]Lease) error) error {
 	}
 	s.settled = slices.DeleteFunc(s.settled, func(h *held) bool { return h.written })
 	if isLost {
-		s.logger.Warn("weir: messages were settled after their leases were lost; they are delivered again", "queue", s.queue, "messages", len(lost.Lost))
+		s.logger.Warn("weir: messages were settled after their leases were lost; they may be delivered again", "queue", s.queue, "messages", len(lost.Lost))
 	}
 	return nil
 }
@@ -148,19 +112,9 @@ func (s *Source[T]) bury(ctx context.Context, hs []*held, leases []Lease) error 
 	for i, h := range hs {
 		m := h.message
 		m.Delay = 0
-		err := h.verdict.Err
-		if _, undecodable := errors.AsType[*decodeError](err); undecodable {
-			m.Meta.Visit-- // there was none
+		m.Cause = Permanent
+		if verdicts.Rejected(&m.Meta, h.verdict.Err, s.clock.Now()) {
 			m.Cause = Undecodable
-		} else {
-			m.Cause = Permanent
-			m.Meta.LastFailure = s.clock.Now()
-			if m.Meta.FirstFailure.IsZero() {
-				m.Meta.FirstFailure = m.Meta.LastFailure
-			}
-		}
-		if err != nil {
-			m.Meta.LastError = errorText(err)
 		}
 		moves[i] = Move{Lease: leases[i], Queue: s.dead, Message: m}
 	}
@@ -182,17 +136,6 @@ func MoveAll(ctx context.Context, s Store, moves ...Move) error {
 		leases[i] = m.Lease
 	}
 	return s.Done(ctx, leases...)
-}
-
-// errorText returns the message of an error of user code, which may panic.
-func errorText(err error) (text string) {
-	if failed := quietly(func() error {
-		text = err.Error()
-		return nil
-	}); failed != nil {
-		return failed.Error()
-	}
-	return text
 }
 
 // quietly calls user code and makes an error of a panic.

@@ -12,7 +12,9 @@ import (
 
 	"github.com/weirflow/weir/codec"
 	"github.com/weirflow/weir/delivery"
+	"github.com/weirflow/weir/internal/decoder"
 	"github.com/weirflow/weir/internal/nils"
+	"github.com/weirflow/weir/internal/verdicts"
 )
 
 const (
@@ -36,29 +38,23 @@ var errSourceClosed = errors.New("store: the source is closed")
 type Source[T any] struct {
 	store       Store
 	queue, dead string
-	codec       codec.Codec[T]
+	decoder     *decoder.Decoder[T]
 	sourceSettings
 
-	ctx    context.Context // of Take and of what is recorded; ends with Close
-	cancel context.CancelCauseFunc
-	kick   chan struct{} // room for one; to the recorder: there are verdicts
-	again  chan struct{} // room for one; to Receive: something was given back
-	ended  chan struct{} // closed by the recorder when it ends
+	recorder *verdicts.Recorder
+	again    chan struct{} // room for one; to Receive: something was given back
 
 	listening sync.WaitGroup
 
-	receiving sync.Mutex // held by Receive
+	receiving chan struct{} // room for one: a Receive
 
 	// releasing has room for one: the goroutine that gives back messages and forgets them, or notes what was taken. A message
 	// that was given back can be taken again before it is forgotten, and must not join itself.
 	releasing chan struct{}
 
 	mu      sync.Mutex
-	held    map[string]*held          // by Lease.Entry
-	settled []*held                   // of those, with a verdict
-	codecs  map[string]codec.Codec[T] // by schema
-	failure error                     // for the next Receive
-	closed  bool
+	held    map[string]*held // by Lease.Entry
+	settled []*held          // of those, with a verdict
 }
 
 // held is a message that was received and is not settled in the store. All but message is guarded by Source.mu.
@@ -126,15 +122,18 @@ func NewSource[T any](s Store, queue, dead string, c codec.Codec[T], opts ...Sou
 	for _, opt := range opts {
 		opt(&set)
 	}
-	ctx, cancel := context.WithCancelCause(context.Background())
 	src := &Source[T]{
-		store: s, queue: queue, dead: dead, codec: c, sourceSettings: set, ctx: ctx, cancel: cancel,
-		kick: make(chan struct{}, 1), again: make(chan struct{}, 1), releasing: make(chan struct{}, 1), ended: make(chan struct{}),
-		held: map[string]*held{}, codecs: map[string]codec.Codec[T]{},
+		store: s, queue: queue, dead: dead, decoder: decoder.New("store", c), sourceSettings: set,
+		again: make(chan struct{}, 1), releasing: make(chan struct{}, 1), receiving: make(chan struct{}, 1), held: map[string]*held{},
 	}
-	go src.record() // ends with Close, which waits for it
+	src.recorder = verdicts.Start(set.clock, set.lease, errSourceClosed, verdicts.Hooks{
+		Extend: src.extend, Record: src.recordAll, Failed: func(err error) {
+			set.logger.Warn("weir: verdicts on messages could not be recorded and are tried again", "queue", queue, "error", err)
+		},
+	})
 	if n, ok := s.(Notifier); ok {
-		src.listening.Go(func() { Listen(ctx, n, queue, set.clock, func() { wake(src.again) }) }) // the same
+		// It ends with Close, which waits for it.
+		src.listening.Go(func() { Listen(src.recorder.Open, n, queue, set.clock, func() { verdicts.Wake(src.again) }) })
 	}
 	return src
 }
@@ -144,16 +143,19 @@ func (s *Source[T]) Receive(ctx context.Context, n int) ([]delivery.Message[T], 
 	if n < 1 {
 		panic(fmt.Sprintf("store: Receive: n is %d, must be at least 1", n))
 	}
-	s.receiving.Lock()
-	defer s.receiving.Unlock()
+	s.receiving <- struct{}{}
+	defer func() { <-s.receiving }()
 	poll := minPoll
 	for {
-		if err := s.trouble(); err != nil {
+		if s.recorder.Open.Err() != nil {
+			return nil, errSourceClosed
+		}
+		if err := s.recorder.Failure(); err != nil {
 			return nil, err
 		}
 		// Also if ctx has ended: then what is due is returned, and only a wait is not begun.
 		ms, err := s.take(n)
-		if s.ctx.Err() != nil {
+		if s.recorder.Open.Err() != nil {
 			return nil, errSourceClosed // Close gives back what was taken
 		}
 		if err != nil || len(ms) > 0 {
@@ -169,28 +171,16 @@ func (s *Source[T]) Receive(ctx context.Context, n int) ([]delivery.Message[T], 
 		case <-s.again:
 			poll = minPoll
 		case <-ctx.Done():
-		case <-s.ctx.Done():
+		case <-s.recorder.Open.Done():
 		}
 		timer.Stop()
 	}
 }
 
-// trouble returns why Receive cannot go on. A failure is returned once.
-func (s *Source[T]) trouble() error {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	if s.closed {
-		return errSourceClosed
-	}
-	err := s.failure
-	s.failure = nil
-	return err
-}
-
 // take takes messages. A Take that is broken off may have leased some, which would have to wait for the end of their leases. So
-// the context of Receive does not end it, only Close does.
+// the context of Receive does not end it, and Close waits for it.
 func (s *Source[T]) take(n int) ([]delivery.Message[T], error) {
-	taken, err := s.store.Take(s.ctx, s.queue, n, s.lease)
+	taken, err := s.store.Take(s.recorder.Calls, s.queue, n, s.lease)
 	if err != nil {
 		return nil, err
 	}
@@ -206,10 +196,10 @@ func (s *Source[T]) take(n int) ([]delivery.Message[T], error) {
 		if !s.hold(h) {
 			continue
 		}
-		value, err := s.decode(&l.Message)
+		value, err := s.decoder.Decode(l.Schema, l.Payload)
 		if err != nil {
 			s.logger.Warn("weir: a message cannot be decoded and goes to the dead letters", "queue", s.queue, "id", l.Meta.ID, "error", err)
-			s.settle(h, delivery.Verdict{Kind: delivery.Rejected, Err: &decodeError{err}})
+			s.settle(h, delivery.Verdict{Kind: delivery.Rejected, Err: err})
 			continue
 		}
 		meta := h.message.Meta
@@ -217,11 +207,6 @@ func (s *Source[T]) take(n int) ([]delivery.Message[T], error) {
 	}
 	return ms, nil
 }
-
-// decodeError is the error of a payload that its codec cannot read.
-type decodeError struct{ error }
-
-func (e *decodeError) Unwrap() error { return e.error }
 
 // hold notes a message. It returns false for one that is in flight here: that one goes on with the new lease (law D2).
 func (s *Source[T]) hold(h *held) bool {
@@ -243,74 +228,21 @@ func (s *Source[T]) settle(h *held, v delivery.Verdict) {
 		s.settled = append(s.settled, h)
 	}
 	s.mu.Unlock()
-	wake(s.kick)
-}
-
-func (s *Source[T]) decode(m *Message) (value T, err error) {
-	c, err := s.codecFor(m.Schema)
-	if err != nil {
-		return value, err
-	}
-	err = quietly(func() (err error) {
-		value, err = c.Decode(m.Payload)
-		return err
-	})
-	return value, err
-}
-
-// codecFor returns the codec for payloads that were stored with a schema.
-func (s *Source[T]) codecFor(schema []byte) (codec.Codec[T], error) {
-	s.mu.Lock()
-	c := s.codecs[string(schema)]
-	s.mu.Unlock()
-	if c != nil {
-		return c, nil
-	}
-	err := quietly(func() (err error) {
-		c, err = codec.WithSchema(s.codec, schema)
-		return err
-	})
-	if err != nil {
-		return nil, err
-	}
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	if len(s.codecs) >= 100 { // many versions of a program: their payloads decide, not we
-		clear(s.codecs)
-	}
-	s.codecs[string(schema)] = c
-	return c, nil
+	s.recorder.Kick()
 }
 
 // Close implements [delivery.Source].
 func (s *Source[T]) Close(ctx context.Context) error {
-	s.mu.Lock()
-	first := !s.closed
-	s.closed = true
-	s.mu.Unlock()
-	if first {
-		s.cancel(errSourceClosed)
-	}
-	select {
-	case <-s.ended:
-	case <-ctx.Done():
-		return context.Cause(ctx)
-	}
-	s.listening.Wait()
-	s.receiving.Lock() // a Receive that was taking has noted what it took
-	defer s.receiving.Unlock()
-	if err := s.giveBack(ctx); err != nil {
-		return err
-	}
-	return s.lastFailure()
-}
-
-func (s *Source[T]) lastFailure() error {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	err := s.failure
-	s.failure = nil
-	return err
+	return s.recorder.Close(ctx, func(ctx context.Context) error {
+		s.listening.Wait()
+		select {
+		case s.receiving <- struct{}{}: // a Receive that was taking has noted what it took
+			defer func() { <-s.receiving }()
+		case <-ctx.Done():
+			return context.Cause(ctx)
+		}
+		return s.giveBack(ctx)
+	})
 }
 
 // giveBack records what was settled, and releases the rest.
@@ -346,13 +278,5 @@ func Listen(ctx context.Context, n Notifier, queue string, c clock.Clock, wake f
 		case <-ctx.Done():
 		}
 		timer.Stop()
-	}
-}
-
-// wake sends to a channel with room for one.
-func wake(c chan struct{}) {
-	select {
-	case c <- struct{}{}:
-	default:
 	}
 }

@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
+	"strings"
 	"sync/atomic"
 	"testing"
 	"testing/synctest"
@@ -255,6 +256,94 @@ func TestTakenAgainBeforeReleaseReturns(t *testing.T) {
 		counts, err := memory.Count(t.Context(), "q", store.Filter{})
 		require.NoError(t, err)
 		require.Zero(t, counts.Messages)
+	})
+}
+
+// doneUntil is a store whose Done takes effect, and then waits for release or the end of its context.
+type doneUntil struct {
+	*store.Memory
+	entered, release chan struct{}
+}
+
+func (s doneUntil) Done(ctx context.Context, leases ...store.Lease) error {
+	err := s.Memory.Done(ctx, leases...)
+	s.entered <- struct{}{}
+	select {
+	case <-s.release:
+		return err
+	case <-ctx.Done():
+		return context.Cause(ctx)
+	}
+}
+
+// Law D2: Close waits for what is being recorded. Broken off and repeated, it would look as if the leases were lost.
+func TestCloseDoesNotBreakOffARecording(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		memory := doneUntil{store.NewMemory(clock.New(), 0), make(chan struct{}, 9), make(chan struct{})}
+		put(t, memory, "a")
+		var log strings.Builder
+		s := store.NewSource(memory, "q", "dead", codec.JSON[string](), store.WithLogger(slog.New(slog.NewTextHandler(&log, nil))))
+		receive(t, s).Ack()
+		<-memory.entered
+		time.AfterFunc(time.Second, func() { close(memory.release) })
+		require.NoError(t, s.Close(t.Context()))
+		require.Empty(t, log.String())
+	})
+}
+
+// A store that does not answer holds up Close until its context ends, and not longer.
+func TestCloseOverAStoreThatDoesNotAnswer(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		memory := doneUntil{store.NewMemory(clock.New(), 0), make(chan struct{}, 9), make(chan struct{})}
+		put(t, memory, "a")
+		s := store.NewSource(memory, "q", "dead", codec.JSON[string](), quiet)
+		receive(t, s).Ack()
+		<-memory.entered
+		begun := time.Now()
+		ctx, cancel := context.WithTimeout(t.Context(), time.Second)
+		defer cancel()
+		require.ErrorIs(t, s.Close(ctx), context.DeadlineExceeded)
+		require.Equal(t, time.Second, time.Since(begun))
+	})
+}
+
+// takeUntil is a store whose Take takes effect, and then waits for release or the end of its context.
+type takeUntil struct {
+	*store.Memory
+	entered, release chan struct{}
+}
+
+func (s takeUntil) Take(ctx context.Context, queue string, n int, lease time.Duration) ([]store.Leased, error) {
+	taken, err := s.Memory.Take(ctx, queue, n, lease)
+	s.entered <- struct{}{}
+	select {
+	case <-s.release:
+		return taken, err
+	case <-ctx.Done():
+		return nil, context.Cause(ctx)
+	}
+}
+
+// What a Take brings while the source is closed is given back, and need not wait for the end of its lease.
+func TestCloseDoesNotBreakOffATake(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		memory := takeUntil{store.NewMemory(clock.New(), 0), make(chan struct{}, 9), make(chan struct{})}
+		put(t, memory, "a")
+		s := store.NewSource(memory, "q", "dead", codec.JSON[string](), quiet)
+		received := make(chan error)
+		go func() {
+			_, err := s.Receive(t.Context(), 1)
+			received <- err
+		}()
+		<-memory.entered
+		time.AfterFunc(time.Second, func() { close(memory.release) })
+		closed := make(chan error)
+		go func() { closed <- s.Close(t.Context()) }()
+		require.Error(t, <-received)
+		require.NoError(t, <-closed)
+		taken, err := memory.Memory.Take(t.Context(), "q", 1, time.Minute)
+		require.NoError(t, err)
+		require.Len(t, taken, 1)
 	})
 }
 

@@ -263,6 +263,51 @@ func TestDeadLettersThatAreFull(t *testing.T) {
 	require.Eventually(t, func() bool { return count(t, js, stream) == 1 }, 10*time.Second, time.Millisecond)
 }
 
+// slowPut is a store whose Put waits for release, or for the end of its context.
+type slowPut struct {
+	store.Store
+	entered chan context.Context
+	release chan struct{}
+}
+
+func (s slowPut) Put(ctx context.Context, queue string, ms ...store.Message) error {
+	s.entered <- ctx
+	select {
+	case <-s.release:
+		return s.Store.Put(ctx, queue, ms...)
+	case <-ctx.Done():
+		return context.Cause(ctx)
+	}
+}
+
+// Close waits for what is being recorded, until its context ends.
+func TestCloseDoesNotBreakOffARecording(t *testing.T) {
+	js := connect(t, start(t, t.TempDir()))
+	stream := newStream(t, js, func(c *jetstream.StreamConfig) { c.Retention = jetstream.WorkQueuePolicy })
+	publish(t, js, stream, "bad")
+	dead := slowPut{store.NewMemory(clock.New(), 0), make(chan context.Context, 9), make(chan struct{})}
+	s := newSource(t, js, stream, time.Minute, jsqueue.WithDeadLetters(dead, "dead"))
+	one(t, s).Reject(errors.New("bad"))
+	putting := <-dead.entered
+	closing, end := context.WithCancel(t.Context())
+	closed := make(chan error)
+	go func() { closed <- s.Close(closing) }()
+	ctx, cancel := context.WithCancel(t.Context())
+	cancel()
+	require.Eventually(t, func() bool {
+		_, err := s.Receive(ctx, 1)
+		return !errors.Is(err, context.Canceled) // it is closed
+	}, 10*time.Second, time.Millisecond)
+	require.NoError(t, putting.Err())
+	end()
+	require.ErrorIs(t, <-closed, context.Canceled)
+	<-putting.Done()
+
+	close(dead.release)
+	require.NoError(t, s.Close(bounded(t)), "a second Close goes on")
+	require.Zero(t, count(t, js, stream))
+}
+
 // Law D3: a delay holds over restarts of the server, which keeps it in whole seconds.
 func TestADelayOverARestartOfTheServer(t *testing.T) {
 	t.Parallel()

@@ -3,7 +3,6 @@ package jsqueue
 import (
 	"bytes"
 	"context"
-	"errors"
 	"fmt"
 	"slices"
 	"strconv"
@@ -14,11 +13,10 @@ import (
 	"github.com/weirflow/weir/delivery"
 	"github.com/weirflow/weir/delivery/store"
 	"github.com/weirflow/weir/ext/jetstream/internal/parallel"
+	"github.com/weirflow/weir/internal/verdicts"
 )
 
 const (
-	firstRetry  = 10 * time.Millisecond // after a verdict was not confirmed
-	lastRetry   = time.Second
 	maxRecorded = 1000 // verdicts that are recorded at once
 	confirm     = 5 * time.Second
 
@@ -26,40 +24,8 @@ const (
 	restartSlack = time.Second
 )
 
-// record writes verdicts and extends leases, until the source is closed.
-func (s *Source[T]) record() {
-	defer close(s.ended)
-	extend := s.clock.Ticker(s.lease / 3)
-	defer extend.Stop()
-	retry := s.clock.Timer(time.Hour)
-	retry.Stop()
-	defer retry.Stop()
-	wait := firstRetry
-	for {
-		select {
-		case <-s.ctx.Done():
-			return
-		case <-s.kick:
-		case <-retry.C:
-		case <-extend.C:
-			s.extend()
-		}
-		err := s.recordAll(s.ctx)
-		if err == nil || s.ctx.Err() != nil {
-			wait = firstRetry
-			continue
-		}
-		s.logger.Warn("weir: verdicts on messages were not confirmed and are sent again", "consumer", s.name, "error", err)
-		s.mu.Lock()
-		s.failure = err
-		s.mu.Unlock()
-		retry.Reset(wait)
-		wait = min(2*wait, lastRetry)
-	}
-}
-
 // extend extends the leases of what is in flight, and of what is not recorded yet.
-func (s *Source[T]) extend() {
+func (s *Source[T]) extend(context.Context) {
 	s.mu.Lock()
 	var ms []jetstream.Msg
 	for _, h := range s.held {
@@ -151,7 +117,7 @@ func (s *Source[T]) delay(seq uint64, msg jetstream.Msg, due time.Time) {
 	d := &delayed{due: due, msg: msg}
 	d.timer = s.clock.AfterFunc(max(0, due.Sub(s.clock.Now())), func() {
 		s.mu.Lock()
-		mine := s.delayed[seq] == d && !s.closed
+		mine := s.delayed[seq] == d && s.recorder.Open.Err() == nil
 		if mine {
 			delete(s.delayed, seq)
 		}
@@ -167,18 +133,10 @@ func (s *Source[T]) delay(seq uint64, msg jetstream.Msg, due time.Time) {
 
 // bury puts a message into the dead letters.
 func (s *Source[T]) bury(ctx context.Context, h *held) error {
-	err := h.verdict.Err
 	m := store.Message{Meta: h.meta, Payload: bytes.Clone(h.raw), Schema: h.schema, Cause: store.Permanent}
-	if _, undecodable := errors.AsType[*decodeError](err); undecodable {
-		m.Meta.Visit-- // there was none
+	if verdicts.Rejected(&m.Meta, h.verdict.Err, s.clock.Now()) {
 		m.Cause = store.Undecodable
-	} else {
-		m.Meta.LastFailure = s.clock.Now()
-		if m.Meta.FirstFailure.IsZero() {
-			m.Meta.FirstFailure = m.Meta.LastFailure
-		}
 	}
-	m.Meta.LastError = fmt.Sprint(err) // fmt recovers panics of users' errors
 	s.logger.Warn("weir: a message is given up", "consumer", s.name, "id", m.Meta.ID, "cause", m.Cause, "dead letters", s.queue, "error", m.Meta.LastError)
 	if s.dead == nil {
 		return nil
@@ -188,16 +146,14 @@ func (s *Source[T]) bury(ctx context.Context, h *held) error {
 
 // giveBack sends the verdicts there are, and gives back the rest.
 func (s *Source[T]) giveBack(ctx context.Context) error {
+	if err := s.recordAll(ctx); err != nil {
+		return err
+	}
 	s.mu.Lock()
 	for _, d := range s.delayed {
 		d.timer.Stop() // the server has the delay
 	}
 	clear(s.delayed)
-	s.mu.Unlock()
-	if err := s.recordAll(ctx); err != nil {
-		return err
-	}
-	s.mu.Lock()
 	rest := make([]*held, 0, len(s.held))
 	for _, h := range s.held {
 		rest = append(rest, h)
@@ -215,7 +171,5 @@ func (s *Source[T]) giveBack(ctx context.Context) error {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	clear(s.held)
-	err := s.failure
-	s.failure = nil
-	return err
+	return nil
 }

@@ -15,7 +15,9 @@ import (
 	"github.com/weirflow/weir/codec"
 	"github.com/weirflow/weir/delivery"
 	"github.com/weirflow/weir/delivery/store"
+	"github.com/weirflow/weir/internal/decoder"
 	"github.com/weirflow/weir/internal/nils"
+	"github.com/weirflow/weir/internal/verdicts"
 )
 
 const (
@@ -39,17 +41,14 @@ type Source[T any] struct {
 	js       jetstream.JetStream
 	consumer jetstream.Consumer
 	name     string // of stream and consumer, for messages
-	codec    codec.Codec[T]
-	lease    time.Duration
+	decoder  *decoder.Decoder[T]
+	schema   []byte // of the codec
 	sourceSettings
 
-	ctx       context.Context // ends with Close
-	cancel    context.CancelCauseFunc
-	kick      chan struct{} // room for one; to the recorder: there are verdicts
+	recorder  *verdicts.Recorder
 	arrived   chan struct{} // room for one; to Receive: a pull has ended
-	ended     chan struct{} // closed by the recorder when it ends
 	pulls     sync.WaitGroup
-	receiving sync.Mutex // held by Receive
+	receiving chan struct{} // room for one: a Receive
 
 	mu      sync.Mutex
 	held    map[uint64]*held // by sequence number of the stream
@@ -59,9 +58,6 @@ type Source[T any] struct {
 	waiting bool            // there is one
 	pulling bool            // a request for one message is at the server
 	pullErr error           // why the last one failed
-	failure error           // for the next Receive
-	closed  bool
-	codecs  map[string]codec.Codec[T] // by schema
 }
 
 // held is a message that was received, and whose verdict the server has not confirmed. All but meta, raw and schema is guarded
@@ -148,13 +144,15 @@ func NewSource[T any](ctx context.Context, js jetstream.JetStream, consumer jets
 	if lease <= 0 {
 		lease = defaultAckWait
 	}
-	running, cancel := context.WithCancelCause(context.Background())
 	s := &Source[T]{
-		js: js, consumer: consumer, name: name, codec: c, lease: lease, sourceSettings: set, ctx: running, cancel: cancel,
-		kick: make(chan struct{}, 1), arrived: make(chan struct{}, 1), ended: make(chan struct{}),
-		held: map[uint64]*held{}, delayed: map[uint64]*delayed{}, codecs: map[string]codec.Codec[T]{},
+		js: js, consumer: consumer, name: name, decoder: decoder.New("jsqueue", c), schema: codec.SchemaOf(c), sourceSettings: set,
+		arrived: make(chan struct{}, 1), receiving: make(chan struct{}, 1), held: map[uint64]*held{}, delayed: map[uint64]*delayed{},
 	}
-	go s.record() // ends with Close, which waits for it
+	s.recorder = verdicts.Start(set.clock, lease, errSourceClosed, verdicts.Hooks{
+		Extend: s.extend, Record: s.recordAll, Failed: func(err error) {
+			set.logger.Warn("weir: verdicts on messages were not confirmed and are sent again", "consumer", name, "error", err)
+		},
+	})
 	return s, nil
 }
 
@@ -163,8 +161,8 @@ func (s *Source[T]) Receive(ctx context.Context, n int) ([]delivery.Message[T], 
 	if n < 1 {
 		panic(fmt.Sprintf("jsqueue: Receive: n is %d, must be at least 1", n))
 	}
-	s.receiving.Lock()
-	defer s.receiving.Unlock()
+	s.receiving <- struct{}{}
+	defer func() { <-s.receiving }()
 	if err := s.begin(); err != nil {
 		return nil, err
 	}
@@ -173,7 +171,7 @@ func (s *Source[T]) Receive(ctx context.Context, n int) ([]delivery.Message[T], 
 	for {
 		ms, err := s.fetch(n)
 		switch {
-		case s.ctx.Err() != nil:
+		case s.recorder.Open.Err() != nil:
 			return nil, errSourceClosed // Close gives back what was taken
 		case err == nil && len(ms) > 0:
 			return ms, nil
@@ -194,7 +192,7 @@ func (s *Source[T]) Receive(ctx context.Context, n int) ([]delivery.Message[T], 
 			select {
 			case <-s.arrived:
 			case <-ctx.Done():
-			case <-s.ctx.Done():
+			case <-s.recorder.Open.Done():
 			}
 			continue
 		}
@@ -203,7 +201,7 @@ func (s *Source[T]) Receive(ctx context.Context, n int) ([]delivery.Message[T], 
 		case <-timer.C:
 			pause = min(2*pause, lastPause)
 		case <-ctx.Done():
-		case <-s.ctx.Done():
+		case <-s.recorder.Open.Done():
 		}
 		timer.Stop()
 	}
@@ -211,15 +209,14 @@ func (s *Source[T]) Receive(ctx context.Context, n int) ([]delivery.Message[T], 
 
 // begin says that a Receive waits for messages, or why it cannot.
 func (s *Source[T]) begin() error {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	if s.closed {
+	if s.recorder.Open.Err() != nil {
 		return errSourceClosed
 	}
-	if err := s.failure; err != nil {
-		s.failure = nil
+	if err := s.recorder.Failure(); err != nil {
 		return err
 	}
+	s.mu.Lock()
+	defer s.mu.Unlock()
 	s.waiting = true
 	return nil
 }
@@ -280,12 +277,12 @@ func (s *Source[T]) fetch(n int) ([]delivery.Message[T], error) {
 func (s *Source[T]) pull() {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	if s.pulling || s.closed {
+	if s.pulling || s.recorder.Open.Err() != nil {
 		return
 	}
 	s.pulling = true
 	s.pulls.Go(func() { // ends with the request, or with Close
-		ctx, cancel := context.WithTimeout(s.ctx, onePull)
+		ctx, cancel := context.WithTimeout(s.recorder.Open, onePull)
 		defer cancel()
 		batch, err := s.consumer.Fetch(1, jetstream.FetchContext(ctx))
 		if err == nil {
@@ -296,17 +293,17 @@ func (s *Source[T]) pull() {
 		}
 		s.mu.Lock()
 		s.pulling = false
-		if err != nil && !errors.Is(err, context.DeadlineExceeded) && s.ctx.Err() == nil {
+		if err != nil && !errors.Is(err, context.DeadlineExceeded) && s.recorder.Open.Err() == nil {
 			s.pullErr = err
 		}
 		s.mu.Unlock()
-		wake(s.arrived)
+		verdicts.Wake(s.arrived)
 	})
 }
 
 func (s *Source[T]) arrive(m jetstream.Msg) {
 	s.mu.Lock()
-	wanted := s.waiting && !s.closed
+	wanted := s.waiting && s.recorder.Open.Err() == nil
 	if wanted {
 		s.buffer = append(s.buffer, m)
 	}
@@ -331,23 +328,23 @@ func (s *Source[T]) take(deliveries []jetstream.Msg) (ms []delivery.Message[T]) 
 		if !s.hold(h) {
 			continue
 		}
+		if schema == nil { // of another program
+			schema = s.schema
+		}
 		var value T
-		if err == nil {
-			value, err = s.decode(schema, h.raw)
+		if err != nil {
+			err = decoder.Unreadable(err)
+		} else {
+			value, err = s.decoder.Decode(schema, h.raw)
 		}
 		if err != nil {
-			s.settle(h, delivery.Verdict{Kind: delivery.Rejected, Err: &decodeError{err}})
+			s.settle(h, delivery.Verdict{Kind: delivery.Rejected, Err: err})
 			continue
 		}
 		ms = append(ms, delivery.New(value, &meta, func(v delivery.Verdict) { s.settle(h, v) }))
 	}
 	return ms
 }
-
-// decodeError is the error of a message that cannot be read.
-type decodeError struct{ error }
-
-func (e *decodeError) Unwrap() error { return e.error }
 
 // hold notes a message. It returns false for one that is in flight here, which goes on with the new delivery (law D2), and for
 // one that came before its delay is over (law D3).
@@ -374,77 +371,24 @@ func (s *Source[T]) hold(h *held) bool {
 // settle takes the verdict on a message, from any goroutine.
 func (s *Source[T]) settle(h *held, v delivery.Verdict) {
 	s.mu.Lock()
-	if s.held[h.seq] == h && !s.closed {
+	if s.held[h.seq] == h { // or the source was closed
 		h.verdict, h.at = &v, s.clock.Now()
 		s.settled = append(s.settled, h)
 	}
 	s.mu.Unlock()
-	wake(s.kick)
-}
-
-func (s *Source[T]) decode(schema, raw []byte) (value T, err error) {
-	c, err := s.codecFor(schema)
-	if err != nil {
-		return value, err
-	}
-	err = quietly(func() (err error) {
-		value, err = c.Decode(raw)
-		return err
-	})
-	return value, err
-}
-
-// codecFor returns the codec for values that were written with a schema.
-func (s *Source[T]) codecFor(schema []byte) (codec.Codec[T], error) {
-	if schema == nil {
-		return s.codec, nil
-	}
-	s.mu.Lock()
-	c := s.codecs[string(schema)]
-	s.mu.Unlock()
-	if c != nil {
-		return c, nil
-	}
-	err := quietly(func() (err error) {
-		c, err = codec.WithSchema(s.codec, schema)
-		return err
-	})
-	if err != nil {
-		return nil, err
-	}
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	if len(s.codecs) >= 100 { // many versions of a program
-		clear(s.codecs)
-	}
-	s.codecs[string(schema)] = c
-	return c, nil
+	s.recorder.Kick()
 }
 
 // Close implements [delivery.Source].
 func (s *Source[T]) Close(ctx context.Context) error {
-	s.mu.Lock()
-	first := !s.closed
-	s.closed = true
-	s.mu.Unlock()
-	if first {
-		s.cancel(errSourceClosed)
-	}
-	select {
-	case <-s.ended:
-	case <-ctx.Done():
-		return context.Cause(ctx)
-	}
-	s.pulls.Wait()
-	s.receiving.Lock() // a Receive that was taking has noted what it took
-	defer s.receiving.Unlock()
-	return s.giveBack(ctx)
-}
-
-// wake sends to a channel with room for one.
-func wake(c chan struct{}) {
-	select {
-	case c <- struct{}{}:
-	default:
-	}
+	return s.recorder.Close(ctx, func(ctx context.Context) error {
+		s.pulls.Wait()
+		select {
+		case s.receiving <- struct{}{}: // a Receive that was taking has noted what it took
+			defer func() { <-s.receiving }()
+		case <-ctx.Done():
+			return context.Cause(ctx)
+		}
+		return s.giveBack(ctx)
+	})
 }

@@ -1,0 +1,123 @@
+// Package verdicts has what the sources share that keep the messages of a queue by leases: the recorder, which extends the leases
+// and writes the verdicts, and the history of what was rejected.
+package verdicts
+
+import (
+	"context"
+	"sync"
+	"time"
+
+	"github.com/benbjohnson/clock"
+)
+
+const (
+	firstRetry = 10 * time.Millisecond // after a verdict could not be recorded
+	lastRetry  = time.Second
+)
+
+// Hooks are what a source does for its recorder, on the goroutine of that. Their contexts end only if Close has waited in vain.
+type Hooks struct {
+	// Extend extends the leases of what is in flight, and of what is not recorded yet.
+	Extend func(ctx context.Context)
+	// Record writes all the verdicts there are. After an error those that were not written are still there.
+	Record func(ctx context.Context) error
+	// Failed is called with each error of Record, which is tried again.
+	Failed func(err error)
+}
+
+// Recorder writes the verdicts of a source, and extends its leases, until it is closed.
+type Recorder struct {
+	// Open ends with Close.
+	Open context.Context
+	// Calls is the context for what the source asks of its queue. Close does not end it at once: a call that is broken off may
+	// have taken effect, and what was taken or settled by it would not be known here.
+	Calls context.Context
+
+	hooks Hooks
+	shut  func()        // ends Open
+	abort func()        // ends Calls
+	kick  chan struct{} // room for one: there are verdicts
+	ended chan struct{} // closed when the recorder has ended
+
+	mu      sync.Mutex
+	failure error // of Record, not returned yet
+}
+
+// Start starts a recorder for leases that last so long. closed is the cause of contexts that Close ends.
+func Start(c clock.Clock, lease time.Duration, closed error, h Hooks) *Recorder {
+	r := &Recorder{hooks: h, kick: make(chan struct{}, 1), ended: make(chan struct{})}
+	open, shut := context.WithCancelCause(context.Background())
+	calls, abort := context.WithCancelCause(context.Background())
+	r.Open, r.shut = open, func() { shut(closed) }
+	r.Calls, r.abort = calls, func() { abort(closed) }
+	go r.run(c, lease) // ends with Close, which waits for it
+	return r
+}
+
+func (r *Recorder) run(c clock.Clock, lease time.Duration) {
+	defer close(r.ended)
+	extend := c.Ticker(lease / 3)
+	defer extend.Stop()
+	retry := c.Timer(time.Hour)
+	retry.Stop()
+	defer retry.Stop()
+	wait := firstRetry
+	for {
+		select {
+		case <-r.Open.Done():
+			return
+		case <-r.kick:
+		case <-retry.C:
+		case <-extend.C:
+			r.hooks.Extend(r.Calls)
+		}
+		err := r.hooks.Record(r.Calls)
+		if err == nil || r.Calls.Err() != nil {
+			wait = firstRetry
+			continue
+		}
+		r.hooks.Failed(err)
+		r.mu.Lock()
+		r.failure = err
+		r.mu.Unlock()
+		retry.Reset(wait)
+		wait = min(2*wait, lastRetry)
+	}
+}
+
+// Kick says that there are verdicts.
+func (r *Recorder) Kick() { Wake(r.kick) }
+
+// Failure returns why a verdict could not be recorded; each error once.
+func (r *Recorder) Failure() error {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	err := r.failure
+	r.failure = nil
+	return err
+}
+
+// Close ends the recorder, after what it is doing, and calls rest, which records and gives back what is left. When ctx ends,
+// both are broken off. Close may be called again.
+func (r *Recorder) Close(ctx context.Context, rest func(ctx context.Context) error) error {
+	r.shut()
+	stop := context.AfterFunc(ctx, r.abort)
+	defer stop()
+	select {
+	case <-r.ended:
+	case <-ctx.Done():
+		return context.Cause(ctx)
+	}
+	if err := rest(ctx); err != nil {
+		return err
+	}
+	return r.Failure()
+}
+
+// Wake sends to a channel with room for one.
+func Wake(c chan struct{}) {
+	select {
+	case c <- struct{}{}:
+	default:
+	}
+}
