@@ -14,6 +14,7 @@ import (
 	"github.com/jackc/pgx/v5/pgxpool"
 	"github.com/jackc/pgx/v5/stdlib"
 
+	"github.com/weirflow/weir/delivery/lock"
 	"github.com/weirflow/weir/delivery/store"
 	"github.com/weirflow/weir/ext/postgres/pgstore"
 	"github.com/weirflow/weir/ext/sqlite"
@@ -25,10 +26,10 @@ const connectTimeout = 10 * time.Second
 
 // database is what the commands look into. Its tables are made by the programs, never by this command.
 type database struct {
-	store    store.Inspector
-	sql      *sql.DB // for reading what no interface has
-	postgres bool
-	closers  []func() error
+	store   store.Inspector
+	locks   lock.Locks
+	sql     *sql.DB // of the requests with keys
+	closers []func() error
 }
 
 // with opens the database, runs f, and closes it.
@@ -70,7 +71,7 @@ func openSQLite(ctx context.Context, path string) (*database, error) {
 		return nil, err
 	}
 	s := sqlitestore.New(db)
-	return &database{store: s, sql: db.Reader(), closers: []func() error{s.Close, db.Close}}, nil
+	return &database{store: s, locks: s.Locks(), sql: db.Reader(), closers: []func() error{s.Close, db.Close}}, nil
 }
 
 func openPostgres(ctx context.Context, address string) (*database, error) {
@@ -101,7 +102,7 @@ func openPostgres(ctx context.Context, address string) (*database, error) {
 		pool.Close()
 		return nil
 	}
-	return &database{store: s, sql: db, postgres: true, closers: []func() error{s.Close, db.Close, closePool}}, nil
+	return &database{store: s, locks: s.Locks(), sql: db, closers: []func() error{s.Close, db.Close, closePool}}, nil
 }
 
 func (db *database) close() error {
@@ -110,17 +111,6 @@ func (db *database) close() error {
 		errs[i] = f()
 	}
 	return errors.Join(errs...)
-}
-
-// time returns a column as a time: PostgreSQL's own, or a number of units since 1970.
-func (db *database) time(column any, unit time.Duration) time.Time {
-	switch v := column.(type) {
-	case time.Time:
-		return v.UTC()
-	case int64:
-		return time.Unix(0, v*int64(unit)).UTC()
-	}
-	return time.Time{}
 }
 
 // explain adds to the error of a missing table what that means.

@@ -4,7 +4,6 @@ import (
 	"context"
 	"strconv"
 	"strings"
-	"time"
 
 	"github.com/spf13/cobra"
 
@@ -36,13 +35,9 @@ func (a *app) showLayers(ctx context.Context, db *database, queues []string) err
 		if err != nil {
 			return err
 		}
-		next, err := db.next(ctx, queue)
-		if err != nil {
-			return err
-		}
 		if a.json {
 			counted := newCounted(queue, n)
-			counted.Next = next
+			counted.Next = n.Next
 			if err := a.object(counted); err != nil {
 				return err
 			}
@@ -52,7 +47,7 @@ func (a *app) showLayers(ctx context.Context, db *database, queues []string) err
 		if n.Messages > 0 {
 			oldest = age(n.Age)
 		}
-		rows = append(rows, []string{queue, strconv.Itoa(n.Messages), oldest, when(next), causes(n)})
+		rows = append(rows, []string{queue, strconv.Itoa(n.Messages), oldest, when(n.Next), causes(n)})
 	}
 	switch {
 	case a.json:
@@ -79,11 +74,4 @@ func causes(n store.Counts) string {
 		}
 	}
 	return strings.Join(parts, ", ")
-}
-
-// next returns when the first message of a queue can be taken; zero if there is none.
-func (db *database) next(ctx context.Context, queue string) (time.Time, error) {
-	var at any
-	err := db.sql.QueryRowContext(ctx, "SELECT min(at) FROM weir_messages WHERE queue = $1", queue).Scan(&at)
-	return db.time(at, time.Nanosecond), err
 }

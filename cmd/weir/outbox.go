@@ -2,23 +2,23 @@ package main
 
 import (
 	"context"
-	"database/sql"
-	"errors"
 	"slices"
 	"strconv"
 	"time"
 
 	"github.com/spf13/cobra"
 
+	"github.com/weirflow/weir/delivery/lock"
 	"github.com/weirflow/weir/delivery/store"
 )
 
 func (a *app) outbox() *cobra.Command {
 	return &cobra.Command{
 		Use: "outbox [QUEUE]...", Short: "Show outboxes: what is staged, and which relay sends it",
-		Long: `Show outboxes: what is staged, and which relay sends it. Without an argument these are the queues that a relay has ever had.
+		Long: `Show outboxes: what is staged, and which relay sends it. Without an argument these are the queues that a relay has now: an
+outbox whose relay has died must be named.
 
-RELAY is the owner of the queue's lock, and UNTIL when its lease ends: another relay takes over after that.`,
+RELAY is the owner of the queue's lock. If it does not extend its LEASE within that time, another relay takes over.`,
 		RunE: func(c *cobra.Command, queues []string) error {
 			return a.with(c.Context(), func(db *database) error { return a.showOutboxes(c.Context(), db, queues) })
 		},
@@ -32,18 +32,18 @@ type outboxJSON struct {
 	Oldest   time.Time `json:"oldest,omitzero"`
 	Age      float64   `json:"ageSeconds,omitzero"`
 	Relay    string    `json:"relay,omitempty"`
-	Fence    int64     `json:"fence,omitempty"`
-	Until    time.Time `json:"until,omitzero"`
+	Fence    uint64    `json:"fence,omitempty"`
+	Lease    float64   `json:"leaseSeconds,omitzero"`
 }
 
 func (a *app) showOutboxes(ctx context.Context, db *database, queues []string) error {
-	locks, err := db.locks(ctx)
+	held, err := db.locks.Held(ctx, "")
 	if err != nil {
 		return err
 	}
 	if len(queues) == 0 {
-		for _, l := range locks {
-			queues = append(queues, l.name)
+		for _, h := range held {
+			queues = append(queues, h.Name)
 		}
 	}
 	var rows [][]string
@@ -52,31 +52,31 @@ func (a *app) showOutboxes(ctx context.Context, db *database, queues []string) e
 		if err != nil {
 			return err
 		}
-		var l heldLock
-		if i := slices.IndexFunc(locks, func(l heldLock) bool { return l.name == queue }); i >= 0 {
-			l = locks[i]
+		var h lock.Holding
+		if i := slices.IndexFunc(held, func(h lock.Holding) bool { return h.Name == queue }); i >= 0 {
+			h = held[i]
 		}
 		if a.json {
-			err := a.object(outboxJSON{queue, n.Messages, n.Oldest, n.Age.Seconds(), l.owner, l.fence, l.until})
+			err := a.object(outboxJSON{queue, n.Messages, n.Oldest, n.Age.Seconds(), h.Owner, h.Fence, h.For.Seconds()})
 			if err != nil {
 				return err
 			}
 			continue
 		}
-		oldest, relay := "-", l.owner
+		oldest, relay, lease := "-", "none", "-"
 		if n.Messages > 0 {
 			oldest = age(n.Age)
 		}
-		if relay == "" {
-			relay = "none"
+		if h.Owner != "" {
+			relay, lease = h.Owner, age(h.For)
 		}
-		rows = append(rows, []string{queue, strconv.Itoa(n.Messages), oldest, relay, when(l.until)})
+		rows = append(rows, []string{queue, strconv.Itoa(n.Messages), oldest, relay, lease})
 	}
 	switch {
 	case a.json:
 		return nil
 	case len(rows) == 0:
-		a.note("No relay has ever had an outbox here; name the queues.")
+		a.note("No relay has an outbox here now; name the queues.")
 		return nil
 	}
 	return a.table([]column{
@@ -84,44 +84,6 @@ func (a *app) showOutboxes(ctx context.Context, db *database, queues []string) e
 		{name: "MESSAGES", right: true},
 		{name: "OLDEST", right: true},
 		{name: "RELAY", least: 10},
-		{name: "UNTIL"},
+		{name: "LEASE", right: true},
 	}, rows)
-}
-
-// heldLock is a lock; one that was given back has neither owner nor end.
-type heldLock struct {
-	name, owner string
-	fence       int64
-	until       time.Time
-}
-
-// locks returns the locks in order of their names.
-func (db *database) locks(ctx context.Context) (all []heldLock, err error) {
-	err = db.each(ctx, "SELECT name, owner, fence, until FROM weir_locks ORDER BY name", func(rows *sql.Rows) error {
-		var l heldLock
-		var until any
-		if err := rows.Scan(&l.name, &l.owner, &l.fence, &until); err != nil {
-			return err
-		}
-		if l.owner != "" {
-			l.until = db.time(until, time.Nanosecond)
-		}
-		all = append(all, l)
-		return nil
-	})
-	return all, err
-}
-
-// each calls f for each row of a query.
-func (db *database) each(ctx context.Context, query string, f func(rows *sql.Rows) error, args ...any) error {
-	rows, err := db.sql.QueryContext(ctx, query, args...)
-	if err != nil {
-		return err
-	}
-	for rows.Next() {
-		if err := f(rows); err != nil {
-			return errors.Join(err, rows.Close())
-		}
-	}
-	return errors.Join(rows.Err(), rows.Close())
 }

@@ -123,7 +123,7 @@ func count(b *storeBench) {
 	i := b.inspector()
 	c, err := i.Count(b.ctx, "q", store.Filter{})
 	b.ok(err, "Count")
-	b.must(c.Messages == 0 && c.Oldest.IsZero() && c.Age == 0 && c.Last == 0, "an empty queue counts %+v", c)
+	b.must(c.Messages == 0 && c.Oldest.IsZero() && c.Age == 0 && c.Last == 0 && c.Next.IsZero(), "an empty queue counts %+v", c)
 	dozen(b, "q")
 	b.wait(3)
 	all := b.list("q", store.Filter{}, everything)
@@ -133,6 +133,20 @@ func count(b *storeBench) {
 	b.must(c.Age >= b.units(5) && (b.RealTime || c.Age == b.units(5)), "the oldest has waited %v, the count says %v", b.units(5), c.Age)
 	b.must(maps.Equal(c.Causes, map[store.Cause]int{store.Permanent: 4, store.Exhausted: 4, store.OutcomeUnknown: 4}), "the causes are %v", c.Causes)
 	b.must(maps.Equal(c.Reasons, map[string]int{"REASON_0": 6, "REASON_1": 6, "ALWAYS": 12}), "the reasons are %v", c.Reasons)
+	b.must(c.Next.Equal(all[0].Meta.Due), "the first is due at %v, the count says %v", all[0].Meta.Due, c.Next)
+	c, err = i.Count(b.ctx, "q", store.Filter{Reason: "REASON_1"}) // none of them is due
+	b.ok(err, "Count")
+	b.must(c.Next.Equal(all[1].Meta.Due), "the first that matches is due at %v, the count says %v", all[1].Meta.Due, c.Next)
+	b.must(len(b.take("q", 500)) == 6, "Take has not returned what is due")
+	var end time.Time
+	for _, e := range b.list("q", store.Filter{}, everything) {
+		if !e.LeasedUntil.IsZero() && (end.IsZero() || e.LeasedUntil.Before(end)) {
+			end = e.LeasedUntil
+		}
+	}
+	c, err = i.Count(b.ctx, "q", store.Filter{})
+	b.ok(err, "Count")
+	b.must(c.Next.Equal(end), "the first lease ends at %v, the count says %v", end, c.Next)
 }
 
 func purge(b *storeBench) {

@@ -234,6 +234,7 @@ func TestRunStoreFindsWhatIsWrong(t *testing.T) {
 				c.Reasons[r]++
 			}
 		}}, "inspector: count"},
+		"counts that know no leases": {wrong{count: func(c *store.Counts) { c.Next = c.Oldest }}, "inspector: count"},
 		"Purge of everything": {wrong{purge: func(next store.Inspector, queue string, _ store.Filter) (int, error) {
 			return next.Purge(bg, queue, store.Filter{})
 		}}, "inspector: purge"},

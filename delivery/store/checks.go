@@ -88,10 +88,13 @@ func Lost(leases []Lease) error {
 	return &LeaseError{Lost: leases}
 }
 
-// Add counts n messages with the same cause and reasons.
-func (c *Counts) Add(cause Cause, reasons []string, n int, oldest time.Time, last Position) {
+// Add counts n messages with the same cause and reasons. They arrived at oldest or later, and one can be taken at next.
+func (c *Counts) Add(cause Cause, reasons []string, n int, oldest, next time.Time, last Position) {
 	if c.Messages == 0 || oldest.Before(c.Oldest) {
 		c.Oldest = oldest
+	}
+	if c.Messages == 0 || next.Before(c.Next) {
+		c.Next = next
 	}
 	c.Messages += n
 	c.Last = max(c.Last, last)

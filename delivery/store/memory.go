@@ -289,7 +289,7 @@ func (m *Memory) Count(ctx context.Context, queue string, f Filter) (c Counts, e
 	return c, m.do(ctx, func() error {
 		now := m.clock.Now()
 		for _, e := range m.matching(queue, &f, Page{}) {
-			c.Add(e.Cause, e.Meta.Reasons, 1, e.Arrived, e.Position)
+			c.Add(e.Cause, e.Meta.Reasons, 1, e.Arrived, e.at, e.Position)
 		}
 		c.SetAge(now)
 		return nil

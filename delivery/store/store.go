@@ -111,6 +111,7 @@ type Entry struct {
 type Counts struct {
 	Messages int
 	Oldest   time.Time      // when the first of them arrived; zero if there is none
+	Next     time.Time      // when one of them can be taken: its delay is over, or the lease of another consumer; zero if there is none
 	Causes   map[Cause]int  // of dead letters
 	Reasons  map[string]int // a message counts once for each of its reasons
 	Last     Position       // the highest position; 0 if there is none

@@ -161,7 +161,7 @@ func (s *Store) Count(ctx context.Context, queue string, f store.Filter) (c stor
 		err := s.matching(ctx, queue, &f, store.Page{}, func(m found) error {
 			if !seen[m.position] {
 				seen[m.position] = true
-				c.Add(m.Cause, m.Meta.Reasons, 1, m.Arrived, m.Position)
+				c.Add(m.Cause, m.Meta.Reasons, 1, m.Arrived, instant(m.ready()), m.Position)
 			}
 			return nil
 		})

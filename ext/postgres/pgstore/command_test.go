@@ -78,7 +78,7 @@ func TestCommand(t *testing.T) {
 	require.Contains(t, ok("dead", "show", "m7"), "exhausted\n")
 	require.Regexp(t, `dead +150 +\S+ +20\d\d-\S+ \S+ +100 exhausted, 50 outcome unknown\n`, ok("layers"))
 	require.Regexp(t, `layer +1 +\S+ +20\d\d-\S+ \S+\n`, ok("layers"))
-	require.Regexp(t, `outbox +0 +- +host a +20\d\d-`, ok("outbox"))
+	require.Regexp(t, `outbox +0 +- +host a +59m`, ok("outbox"))
 	require.Contains(t, ok("dead", "purge", "-id", "m1", "-id", "m2", "-yes"), "2 messages removed")
 	merged := ok("dead", "merge", "-to", "orders", "-yes")
 	require.Contains(t, merged, "98 messages sent back to \"orders\"\n50 messages stayed: the outcome is unknown")

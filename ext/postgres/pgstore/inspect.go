@@ -70,7 +70,7 @@ func (s *Store) Count(ctx context.Context, queue string, f store.Filter) (c stor
 		return c, err
 	}
 	err = s.do(ctx, func() error {
-		rows, err := s.pool.Query(ctx, "SELECT cause, meta->'reasons', count(*), min(arrived), max(position), (SELECT "+s.now+
+		rows, err := s.pool.Query(ctx, "SELECT cause, meta->'reasons', count(*), min(arrived), min(at), max(position), (SELECT "+s.now+
 			") FROM weir_messages WHERE "+condition+" GROUP BY 1, 2", args...)
 		if err != nil {
 			return err
@@ -78,16 +78,16 @@ func (s *Store) Count(ctx context.Context, queue string, f store.Filter) (c stor
 		var cause string
 		var column []byte
 		var n int
-		var oldest, now time.Time
+		var oldest, next, now time.Time
 		var last int64
-		_, err = pgx.ForEachRow(rows, []any{&cause, &column, &n, &oldest, &last, &now}, func() error {
+		_, err = pgx.ForEachRow(rows, []any{&cause, &column, &n, &oldest, &next, &last, &now}, func() error {
 			var reasons []string
 			if column != nil {
 				if err := json.Unmarshal(column, &reasons); err != nil {
 					return err
 				}
 			}
-			c.Add(store.Cause(cause), reasons, n, oldest.UTC(), store.Position(last))
+			c.Add(store.Cause(cause), reasons, n, oldest.UTC(), next.UTC(), store.Position(last))
 			return nil
 		})
 		c.SetAge(now)

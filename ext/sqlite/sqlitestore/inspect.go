@@ -75,7 +75,7 @@ func (s *Store) Count(ctx context.Context, queue string, f store.Filter) (c stor
 		return c, err
 	}
 	err = s.read(ctx, func() error {
-		rows, err := s.db.Reader().QueryContext(ctx, `SELECT cause, meta->'reasons', count(*), min(arrived), max(position)
+		rows, err := s.db.Reader().QueryContext(ctx, `SELECT cause, meta->'reasons', count(*), min(arrived), min(at), max(position)
 			FROM weir_messages WHERE queue = $1`+where+" GROUP BY 1, 2", args...)
 		if err != nil {
 			return err
@@ -84,8 +84,8 @@ func (s *Store) Count(ctx context.Context, queue string, f store.Filter) (c stor
 		for rows.Next() {
 			var cause string
 			var column []byte
-			var n, oldest, last int64
-			if err := rows.Scan(&cause, &column, &n, &oldest, &last); err != nil {
+			var n, oldest, next, last int64
+			if err := rows.Scan(&cause, &column, &n, &oldest, &next, &last); err != nil {
 				return err
 			}
 			var reasons []string
@@ -94,7 +94,7 @@ func (s *Store) Count(ctx context.Context, queue string, f store.Filter) (c stor
 					return err
 				}
 			}
-			c.Add(store.Cause(cause), reasons, int(n), time.Unix(0, oldest).UTC(), store.Position(last))
+			c.Add(store.Cause(cause), reasons, int(n), time.Unix(0, oldest).UTC(), time.Unix(0, next).UTC(), store.Position(last))
 		}
 		c.SetAge(s.clock.Now())
 		return rows.Err()
