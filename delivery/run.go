@@ -38,9 +38,9 @@ type Operator[IN, OUT any] interface {
 //
 // # The end
 //
-// When ctx ends, Run takes nothing more, and finishes what it has, for up to 30 s ([WithDrain]). What is not done then, or when the
-// context of [WithAbort] ends, is given back at once. This is no error: Run returns nil, and the summary has the numbers. Run
-// closes the source, whatever happens, which records what was settled.
+// When ctx ends, Run takes nothing more, and finishes what it has, for up to 30 s ([WithDrain]). What is not done then is given
+// back. This is no error: Run returns nil, and the summary has the numbers. Run closes the source, whatever happens, which records
+// what was settled.
 //
 // # What fails
 //
@@ -141,11 +141,9 @@ func (w *worker[IN, OUT]) run(ctx context.Context) error {
 func (w *worker[IN, OUT]) watch(ctx context.Context) {
 	select {
 	case <-w.receiving.Done(): // with ctx, or since something has failed
-	case <-w.abort.Done():
 	case <-w.over:
 		return
 	}
-	w.takeNoMore(errDrained)
 	if ctx.Err() != nil {
 		w.logger.Info("delivery: the worker takes nothing more, and finishes what it has",
 			slog.Int("messages", w.unsettled()), slog.Duration("limit", w.drain))
@@ -154,11 +152,9 @@ func (w *worker[IN, OUT]) watch(ctx context.Context) {
 	defer limit.Stop()
 	select {
 	case <-limit.C:
-	case <-w.abort.Done():
+		w.breakOff()
 	case <-w.over:
-		return
 	}
-	w.breakOff()
 }
 
 // breakOff gives back what is not done.

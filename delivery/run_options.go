@@ -1,7 +1,6 @@
 package delivery
 
 import (
-	"context"
 	"fmt"
 	"log/slog"
 	"time"
@@ -11,21 +10,12 @@ import (
 	"github.com/weirflow/weir/internal/nils"
 )
 
-// The defaults of [Run].
-const (
-	DefaultBatch       = 100
-	DefaultDrain       = 30 * time.Second
-	DefaultFloodShare  = 0.5
-	DefaultFloodWindow = 100
-)
-
 // RunOption changes a setting of [Run].
 type RunOption func(*runSettings)
 
 type runSettings struct {
 	batch  int
 	drain  time.Duration
-	abort  context.Context
 	share  float64
 	window int
 	clock  clock.Clock
@@ -34,8 +24,7 @@ type runSettings struct {
 
 func newRunSettings(opts []RunOption) runSettings {
 	s := runSettings{
-		batch: DefaultBatch, drain: DefaultDrain, abort: context.Background(), share: DefaultFloodShare, window: DefaultFloodWindow,
-		clock: clock.New(), logger: slog.Default(),
+		batch: 100, drain: 30 * time.Second, share: 0.5, window: 100, clock: clock.New(), logger: slog.Default(),
 	}
 	for i, opt := range opts {
 		if opt == nil {
@@ -47,8 +36,8 @@ func newRunSettings(opts []RunOption) runSettings {
 }
 
 // WithBatch sets how many messages are received at once, and how many results are put into the sink at once, at most; the default is
-// [DefaultBatch]. The sink gets what is at hand, so a result does not wait for others. What was received and has no slot in the operator yet
-// waits in this worker. It panics if n < 1.
+// 100. The sink gets what is at hand, so a result does not wait for others. What was received and has no slot in the operator yet waits
+// in this worker. It panics if n < 1.
 func WithBatch(n int) RunOption {
 	if n < 1 {
 		panic(fmt.Sprintf("delivery: WithBatch: %d, want 1 or more", n))
@@ -56,8 +45,8 @@ func WithBatch(n int) RunOption {
 	return func(s *runSettings) { s.batch = n }
 }
 
-// WithDrain sets how long [Run] finishes what it has after its context has ended; the default is [DefaultDrain]. What is not done then is
-// given back. With 0 all is given back at once. It panics if d < 0.
+// WithDrain sets how long [Run] finishes what it has after its context has ended; the default is 30 s. What is not done then is given
+// back. With 0 all is given back at once. It panics if d < 0.
 func WithDrain(d time.Duration) RunOption {
 	if d < 0 {
 		panic(fmt.Sprintf("delivery: WithDrain: %v is negative", d))
@@ -65,15 +54,9 @@ func WithDrain(d time.Duration) RunOption {
 	return func(s *runSettings) { s.drain = d }
 }
 
-// WithAbort makes [Run] give back what it has as soon as ctx ends, and return: for a second signal. It panics if ctx is nil.
-func WithAbort(ctx context.Context) RunOption {
-	nils.Refuse("delivery: WithAbort", "context", ctx)
-	return func(s *runSettings) { s.abort = ctx }
-}
-
-// WithFloodGuard sets when [Run] stops receiving: when more than this share of the last messages has failed; the defaults are
-// [DefaultFloodShare] and [DefaultFloodWindow]. So an outage leaves the messages in the queue, and does not fill the dead letters (law
-// D5). What is in the operator then goes on, and may fail as well.
+// WithFloodGuard sets when [Run] stops receiving: when more than this share of the last messages has failed; the default is half of
+// the last 100. So an outage leaves the messages in the queue, and does not fill the dead letters (law D5). What is in the operator
+// then goes on, and may fail as well.
 //
 // A message has failed if it was handed over to the failure sink, dropped by the failure policy, rejected, or nacked with a delay.
 // A message that an attempt has failed for, and the next one has not, has not failed.

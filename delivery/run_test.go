@@ -330,36 +330,23 @@ func TestRunCountsWhatWasLost(t *testing.T) {
 
 // Laws D1, D2: what is not done when the time is over is given back at once, and each message once.
 func TestRunGivesBack(t *testing.T) {
-	abort := func(t *testing.T) delivery.RunOption {
+	synctest.Test(t, func(t *testing.T) {
+		source, sink := newList(40, true), &collected{}
 		ctx, cancel := context.WithCancel(t.Context())
-		time.AfterFunc(3500*time.Millisecond, cancel)
-		return delivery.WithAbort(ctx)
-	}
-	for name, option := range map[string]func(t *testing.T) delivery.RunOption{
-		"time":  func(*testing.T) delivery.RunOption { return delivery.WithDrain(2 * time.Second) },
-		"abort": abort,
-	} {
-		t.Run(name, func(t *testing.T) {
-			synctest.Test(t, func(t *testing.T) {
-				source, sink := newList(40, true), &collected{}
-				ctx, cancel := context.WithCancel(t.Context())
-				time.AfterFunc(1500*time.Millisecond, cancel)
-				op := operator(slow)
-				summary, err := delivery.Run(ctx, source, op, sink, silent, option(t))
-				require.NoError(t, err)
-				require.Equal(t, delivery.Summary{Received: 40, Acknowledged: 3, GivenBack: 37, Elapsed: 3500 * time.Millisecond}, summary)
-				require.Equal(t, 40, source.count())
-				synctest.Wait()
-				for i := range 40 {
-					want := delivery.Verdict{Kind: delivery.Nacked}
-					if i < 3 {
-						want.Kind = delivery.Acked
-					}
-					require.Equal(t, []delivery.Verdict{want}, source.of(i), i)
-				}
-			})
-		})
-	}
+		time.AfterFunc(1500*time.Millisecond, cancel)
+		summary, err := delivery.Run(ctx, source, operator(slow), sink, silent, delivery.WithDrain(2*time.Second))
+		require.NoError(t, err)
+		require.Equal(t, delivery.Summary{Received: 40, Acknowledged: 3, GivenBack: 37, Elapsed: 3500 * time.Millisecond}, summary)
+		require.Equal(t, 40, source.count())
+		synctest.Wait()
+		for i := range 40 {
+			want := delivery.Verdict{Kind: delivery.Nacked}
+			if i < 3 {
+				want.Kind = delivery.Acked
+			}
+			require.Equal(t, []delivery.Verdict{want}, source.of(i), i)
+		}
+	})
 }
 
 // A sink that is stuck is broken off, too.
@@ -410,25 +397,43 @@ func TestRunStopsInAFlood(t *testing.T) {
 	})
 }
 
+// settling is an operator that settles its messages itself, one after the other.
+type settling func(m delivery.Message[int])
+
+func (settling) Stop(context.Context) error { return nil }
+
+func (f settling) Messages(input iter.Seq2[delivery.Message[int], error]) iter.Seq2[delivery.Message[string], error] {
+	return func(func(delivery.Message[string], error) bool) {
+		for m := range input {
+			f(m)
+		}
+	}
+}
+
 // What was in the operator when the worker stopped, and fails after it goes on, is no new flood.
 func TestRunGoesOnAfterAFlood(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		op := operator(func(ctx context.Context, i int) (string, error) {
+		failed := delivery.Verdict{Kind: delivery.Acked, Err: errors.New("down")}
+		var late []delivery.Message[int]
+		op := settling(func(m delivery.Message[int]) {
 			switch {
-			case i < 6:
-				return "", errors.New("down")
-			case i < 10:
-				time.Sleep(time.Minute)
-				return "", errors.New("down")
+			case m.Value < 4:
+				late = append(late, m)
+				return
+			case m.Value < 10: // six of ten: a flood
+				m.Settle(failed)
+				return
+			case m.Value > 10: // behind the probe
+				for _, m := range late {
+					m.Settle(failed)
+				}
+				late = nil
 			}
-			return itoa(ctx, i)
-		}, asyncop.WithBuffer(1))
+			m.Ack()
+		})
 		summary, err := delivery.Run(t.Context(), newList(100, false), op, &collected{}, silent, delivery.WithFloodGuard(0.5, 10), delivery.WithBatch(10))
 		require.NoError(t, err)
-		require.Equal(t, delivery.Summary{
-			Received: summary.Received, Acknowledged: 90, HandedOver: 10, GivenBack: summary.GivenBack, Floods: 1,
-			Elapsed: summary.Elapsed,
-		}, summary)
+		require.Equal(t, delivery.Summary{Received: 100, Acknowledged: 90, HandedOver: 10, Floods: 1, Elapsed: time.Second}, summary)
 	})
 }
 
@@ -583,7 +588,6 @@ func TestRunRefusesWrongOptions(t *testing.T) {
 		"share":  func() { delivery.WithFloodGuard(0, 10) },
 		"more":   func() { delivery.WithFloodGuard(1.1, 10) },
 		"window": func() { delivery.WithFloodGuard(0.5, 0) },
-		"abort":  func() { delivery.WithAbort(nil) },
 		"clock":  func() { delivery.WithClock(nil) },
 		"logger": func() { delivery.WithLogger(nil) },
 	} {
