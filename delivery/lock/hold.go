@@ -47,8 +47,13 @@ func Hold(ctx context.Context, c clock.Clock, l Locks, name, owner string, lease
 	err = f(holding, g)
 	lose(nil)
 	<-ended
-	// ctx may have ended, and the next one should not have to wait.
-	if released := l.Release(context.WithoutCancel(ctx), g); err == nil && released != nil && !errors.Is(released, ErrLost) {
+	// ctx may have ended, and the next one should not have to wait. After the lease it does not wait for this.
+	releasing, cancel := context.WithCancel(context.WithoutCancel(ctx))
+	limit := c.AfterFunc(lease, cancel)
+	released := l.Release(releasing, g)
+	limit.Stop()
+	cancel()
+	if err == nil && released != nil && !errors.Is(released, ErrLost) {
 		err = fmt.Errorf("lock: %q is held until its lease ends: %w", name, released)
 	}
 	return err

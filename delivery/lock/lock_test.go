@@ -68,6 +68,26 @@ func (stuck) Extend(ctx context.Context, _ lock.Grant, _ time.Duration) error {
 	return context.Cause(ctx)
 }
 
+func (stuck) Release(ctx context.Context, _ lock.Grant) error {
+	<-ctx.Done()
+	return context.Cause(ctx)
+}
+
+// A server that does not answer holds up the end of Hold for the time of a lease at most.
+func TestHoldDoesNotWaitForeverToGiveBack(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		c := clock.New()
+		ctx, cancel := context.WithCancel(t.Context())
+		begun := time.Now()
+		err := lock.Hold(ctx, c, stuck{lock.NewMemory(c)}, "a", "me", 3*time.Second, func(context.Context, lock.Grant) error {
+			cancel()
+			return nil
+		})
+		require.ErrorContains(t, err, "is held until its lease ends")
+		require.Equal(t, 3*time.Second, time.Since(begun))
+	})
+}
+
 func TestHoldEndsWithItsLease(t *testing.T) {
 	for _, name := range []string{"taken over", "no answer"} {
 		t.Run(name, func(t *testing.T) {
