@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"log/slog"
 	"slices"
 	"sync"
 	"time"
@@ -25,7 +26,7 @@ const (
 // in a layer.
 //
 //	new message ─▶ deliver │ hold, behind one in flight │ park in the queue Blocked, behind one that waits
-//	                             └─ the one in flight goes to a layer ─▶ park
+//	                             └─ the one in flight has gone to a layer ─▶ park
 //	settled ─▶ the next one that was parked, else that is held
 //
 // A key is known as long as it has messages. The store knows what waits and what is parked, in its order, so a restart finds it
@@ -43,6 +44,7 @@ type keys[T any] struct {
 	ready   []delivery.Message[T] // to be delivered
 	parking []delivery.Message[T] // to be parked
 	checked time.Time             // when messages that are overdue were looked for
+	warned  bool                  // that there is another worker
 	wake    []func()              // those who wait for a key to get free, or for something to be ready
 }
 
@@ -53,7 +55,15 @@ type keyed[T any] struct {
 	parked    int // in the queue
 	parking   int // not there yet
 	held      []delivery.Message[T]
-	notBefore time.Time // the next parked message was given back, or is leased to a worker that has died
+	notBefore time.Time // the next parked message was given back, or is leased to another worker
+	leased    grant     // of the next parked message, when it was leased to another worker
+}
+
+// grant is a lease as a List shows it.
+type grant struct {
+	position store.Position
+	fence    uint64
+	until    time.Time
 }
 
 // waiting is a message in a layer.
@@ -90,11 +100,11 @@ func (k *keys[T]) get(key string) *keyed[T] {
 
 func (e *keyed[T]) isBlocked() bool { return len(e.waits)+e.parked+e.parking > 0 }
 
-// isFull reports whether new messages must wait in their source.
+// isFull reports whether new messages must wait in their source: also if those before them could not be parked.
 func (k *keys[T]) isFull() bool {
 	k.mu.Lock()
 	defer k.mu.Unlock()
-	return k.size >= k.limit
+	return k.size >= k.limit || len(k.parking) > 0
 }
 
 // isIdle reports whether nothing will be delivered but what waits in layers.
@@ -104,8 +114,9 @@ func (k *keys[T]) isIdle() bool {
 	return len(k.ready)+len(k.parking)+len(k.free) == 0
 }
 
-// restore finds what an earlier process has left.
+// restore finds what an earlier process has left. After an error it is called again.
 func (k *keys[T]) restore(ctx context.Context, s store.Inspector, layers []Layer) error {
+	parked := map[string]int{}
 	queues := []string{k.blocked}
 	for _, l := range layers {
 		queues = append(queues, l.Queue)
@@ -122,29 +133,37 @@ func (k *keys[T]) restore(ctx context.Context, s store.Inspector, layers []Layer
 			page.After = entries[len(entries)-1].Position
 			k.mu.Lock()
 			for i := range entries {
-				k.found(queue, &entries[i])
+				switch meta := &entries[i].Meta; {
+				case meta.Key == "":
+				case queue == k.blocked:
+					parked[meta.Key]++
+				default:
+					k.wait(meta.Key, meta.ID, waiting{queue, true, meta.Due})
+				}
 			}
 			k.mu.Unlock()
 		}
 	}
 	k.mu.Lock()
 	defer k.mu.Unlock()
+	for key, n := range parked {
+		k.get(key).parked = n
+		k.size += n
+	}
 	for key := range k.of {
 		k.next(key)
 	}
 	return nil
 }
 
-func (k *keys[T]) found(queue string, e *store.Entry) {
-	if e.Meta.Key == "" {
-		return
+// wait notes that a message waits in a layer; a kill can leave it in two. It runs under mu.
+func (k *keys[T]) wait(key, id string, w waiting) *keyed[T] {
+	e := k.get(key)
+	if _, again := e.waits[id]; !again {
+		k.size++
 	}
-	k.size++
-	if queue == k.blocked {
-		k.get(e.Meta.Key).parked++
-		return
-	}
-	k.get(e.Meta.Key).waits[e.Meta.ID] = waiting{queue, true, e.Meta.Due}
+	e.waits[id] = w
+	return e
 }
 
 // arrive returns a new message if it may be delivered now.
@@ -156,15 +175,16 @@ func (k *keys[T]) arrive(m delivery.Message[T]) (delivery.Message[T], bool) {
 	k.mu.Lock()
 	e := k.get(meta.Key)
 	switch w, waits := e.waits[meta.ID]; {
-	case waits && w.stored: // a redelivery: it was handed over, and not acknowledged (law D1)
+	case waits && w.stored, e.running > 0 && k.isTaken(meta.Key, meta.ID):
+		// A redelivery: it was handed over, and not acknowledged (laws D1, D2).
 		k.mu.Unlock()
 		m.Ack()
 		return m, false
+	case e.running > 0: // also while it is handed over: if that fails, it comes again before this one
+		e.held = append(e.held, m)
+		k.size++
 	case e.isBlocked():
 		k.park(e, m)
-		k.size++
-	case e.running > 0 || len(e.held) > 0:
-		e.held = append(e.held, m)
 		k.size++
 	default:
 		e.running++
@@ -173,6 +193,16 @@ func (k *keys[T]) arrive(m delivery.Message[T]) (delivery.Message[T], bool) {
 	}
 	k.mu.Unlock()
 	return m, false
+}
+
+// isTaken reports whether a message of the store is in flight. It runs under mu.
+func (k *keys[T]) isTaken(key, id string) bool {
+	for _, t := range k.taken {
+		if t.key == key && t.id == id {
+			return true
+		}
+	}
+	return false
 }
 
 func (k *keys[T]) park(e *keyed[T], ms ...delivery.Message[T]) {
@@ -235,11 +265,7 @@ func (k *keys[T]) handOver(key, id, queue string, d time.Duration) (stored, undo
 	}
 	k.mu.Lock()
 	defer k.mu.Unlock()
-	e := k.get(key)
-	if _, again := e.waits[id]; !again {
-		k.size++
-	}
-	e.waits[id] = waiting{queue: queue, due: k.clock.Now().Add(d)}
+	e := k.wait(key, id, waiting{queue: queue, due: k.clock.Now().Add(d)})
 	stored = func() {
 		k.mu.Lock()
 		defer k.mu.Unlock()
@@ -441,17 +467,30 @@ func (s *keyedStore[T]) takeFirst(ctx context.Context, key string, lease time.Du
 		return nil, false, until, err
 	}
 	e, now := first[0], s.keys.clock.Now()
-	switch {
-	case e.LeasedUntil.After(now):
-		return nil, true, e.LeasedUntil, nil
-	case e.Meta.Due.After(now):
+	if e.Meta.Due.After(now) {
 		return nil, true, e.Meta.Due, nil
 	}
 	ms, err := s.Claim(ctx, s.keys.blocked, f, store.Page{After: e.Position - 1, Until: e.Position, Max: 1}, lease)
-	if err != nil || len(ms) == 0 {
+	if err != nil || len(ms) == 0 { // it is leased to a worker that has died
+		s.keys.foreign(key, grant{e.Position, e.Fence, e.LeasedUntil})
 		return nil, true, now.Add(time.Second), err
 	}
 	return &ms[0], true, until, nil
+}
+
+// foreign notes that another worker has a parked message. One that extends its lease is alive, so two work on the same queues.
+func (k *keys[T]) foreign(key string, g grant) {
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	e := k.get(key)
+	before := e.leased
+	e.leased = g
+	extended := before.position == g.position && before.fence == g.fence && !before.until.IsZero() && before.until.Before(g.until)
+	if extended && !k.warned {
+		k.warned = true
+		slog.Warn("ladder: another worker has messages of the same queue: the order of keys holds for the messages of one process",
+			"queue", k.blocked, "key", key)
+	}
 }
 
 // Done implements [store.Store].
@@ -501,8 +540,7 @@ func (s *keyedStore[T]) settled(err error, leases []store.Lease, back bool) {
 			e.parked++
 			k.size++
 		default:
-			e.waits[t.id] = waiting{l.Queue, true, k.clock.Now()}
-			k.size++
+			k.wait(t.key, t.id, waiting{l.Queue, true, k.clock.Now()})
 		}
 		k.next(t.key)
 	}

@@ -1,12 +1,13 @@
 package ladder_test
 
 import (
+	"bytes"
 	"context"
 	"fmt"
-	"io"
 	"log/slog"
 	"math/rand/v2"
 	"os"
+	"slices"
 	"strconv"
 	"sync"
 	"testing"
@@ -29,7 +30,6 @@ type journal struct {
 	from  []string
 	acked map[string]bool
 	at    int
-	ends  bool          // else it waits for more
 	pace  time.Duration // after five messages
 	next  time.Time
 }
@@ -65,13 +65,9 @@ func (j *journal) Receive(ctx context.Context, n int) (ms []delivery.Message[str
 				}
 			}))
 		}
-		ended := j.ends && j.at == len(j.from)
 		j.mu.Unlock()
-		switch {
-		case len(ms) > 0:
+		if len(ms) > 0 {
 			return ms, nil
-		case ended:
-			return nil, io.EOF
 		}
 		select {
 		case <-ctx.Done():
@@ -79,6 +75,13 @@ func (j *journal) Receive(ctx context.Context, n int) (ms []delivery.Message[str
 		case <-time.After(time.Second):
 		}
 	}
+}
+
+// give delivers one more.
+func (j *journal) give(v string) {
+	j.mu.Lock()
+	defer j.mu.Unlock()
+	j.from = append(j.from, v)
 }
 
 func (j *journal) Close(context.Context) error { return nil }
@@ -261,5 +264,211 @@ func TestOtherKeysGoOn(t *testing.T) {
 		}
 		require.Equal(t, []string{"b1", "b2", "a1", "a2", "a3"}, got)
 		require.NoError(t, source.Close(t.Context()))
+	})
+}
+
+// stuck is a store whose Put into a queue waits, and fails then.
+type stuck struct {
+	*store.Memory
+	queue string
+	fail  chan struct{}
+}
+
+func (s *stuck) Put(ctx context.Context, queue string, ms ...store.Message) error {
+	if queue == s.queue {
+		<-s.fail
+		return errRefused
+	}
+	return s.Memory.Put(ctx, queue, ms...)
+}
+
+// Law D4: a later message of a key is not put behind one whose hand-over is not certain yet: that one may come again.
+func TestTheOrderOfAKeyWhenAHandOverFails(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		_, memory := config()
+		s := &stuck{memory, "1m", make(chan struct{})}
+		l := build(t, blocking(s))
+		j := &journal{from: []string{"a1", "a2", "b1"}, acked: map[string]bool{}}
+		source := l.Source(j)
+		first := one(t, source)
+		taken := make(chan error)
+		go func() {
+			taken <- l.Take(delivery.ContextWithMeta(t.Context(), first.Meta()), exhausted(first.Value))
+		}()
+		synctest.Wait()
+		other := one(t, source)
+		require.Equal(t, "b1", other.Value)
+		other.Ack()
+		ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
+		defer cancel()
+		_, err := source.Receive(ctx, 1)
+		require.ErrorIs(t, err, context.DeadlineExceeded)
+		close(s.fail)
+		require.ErrorIs(t, <-taken, errRefused)
+		first.Nack(0)
+		require.NoError(t, source.Close(t.Context()))
+
+		source = build(t, blocking(memory)).Source(j.restarted())
+		for _, want := range []string{"a1", "a2"} {
+			m := one(t, source)
+			require.Equal(t, want, m.Value)
+			m.Ack()
+		}
+		require.NoError(t, source.Close(t.Context()))
+	})
+}
+
+// halfListed is a store whose first List of a queue fails.
+type halfListed struct {
+	*store.Memory
+	queue string
+}
+
+func (h *halfListed) List(ctx context.Context, queue string, f store.Filter, p store.Page) ([]store.Entry, error) {
+	if queue == h.queue {
+		h.queue = ""
+		return nil, errRefused
+	}
+	return h.Memory.List(ctx, queue, f, p)
+}
+
+// What an earlier process has left is counted once: also if it is in two layers, since it was killed between a hand-over and the
+// acknowledgement, and if the first look fails half way. So new messages are received when it is gone.
+func TestWhatWasLeftIsCountedOnce(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		_, memory := config()
+		c := blocking(&halfListed{memory, "1h"})
+		c.MaxBlocked = 2
+		for queue, ids := range map[string][]string{"blocked": {"c1", "c2"}, "1m": {"a1"}, "1h": {"a1"}} {
+			for _, id := range ids {
+				m, err := store.Encode(c.Codec, id, delivery.Meta{ID: id, Key: keyOf(id)})
+				require.NoError(t, err)
+				require.NoError(t, memory.Put(t.Context(), queue, m))
+			}
+		}
+		source := build(t, c).Source(&journal{from: []string{"b1"}, acked: map[string]bool{}})
+		defer func() { require.NoError(t, source.Close(context.Background())) }()
+		_, err := source.Receive(t.Context(), 1)
+		require.ErrorIs(t, err, errRefused)
+		ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
+		defer cancel()
+		var got []string
+		for range 4 {
+			ms, err := source.Receive(ctx, 1)
+			require.NoError(t, err, "after %v", got)
+			got = append(got, ms[0].Value)
+			if ms[0].Value != "c1" { // c2 stays behind it
+				ms[0].Ack()
+			}
+		}
+		slices.Sort(got)
+		require.Equal(t, []string{"a1", "a1", "b1", "c1"}, got)
+	})
+}
+
+// Laws D1, D2: what the store has already is delivered once when its source gives it again, while it waits and while it is called.
+func TestAMessageThatItsSourceGivesAgain(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		_, memory := config()
+		c := blocking(memory)
+		for queue, ids := range map[string][]string{"1m": {"a1"}, "blocked": {"a2", "a3"}} {
+			for _, id := range ids {
+				m, err := store.Encode(c.Codec, id, delivery.Meta{ID: id, Key: keyOf(id)})
+				require.NoError(t, err)
+				m.Delay = time.Minute
+				if queue == "blocked" {
+					m.Delay = 0
+				}
+				require.NoError(t, memory.Put(t.Context(), queue, m))
+			}
+		}
+		j := &journal{from: []string{"a1"}, acked: map[string]bool{}}
+		source := build(t, c).Source(j)
+		defer func() { require.NoError(t, source.Close(context.Background())) }()
+		for _, want := range []string{"a1", "a2", "a3"} {
+			m := one(t, source)
+			require.Equal(t, want, m.Value)
+			j.give(want)
+			ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
+			_, err := source.Receive(ctx, 1)
+			require.ErrorIs(t, err, context.DeadlineExceeded)
+			cancel()
+			require.True(t, j.acked[want])
+			m.Ack()
+		}
+		j.give("b1")
+		require.Equal(t, "b1", one(t, source).Value)
+	})
+}
+
+// Laws D4, D5: messages that cannot be parked hold back new ones, and no others: those of layers, whose end makes room.
+func TestAMessageThatCannotBeParked(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		_, memory := config()
+		f := &faulty{Memory: memory, queue: "blocked"}
+		f.broken.Store(true)
+		l := build(t, blocking(f))
+		source := l.Source(&journal{from: []string{"b1", "a1", "a2", "c1"}, acked: map[string]bool{}})
+		defer func() { require.NoError(t, source.Close(context.Background())) }()
+		take(t, l, one(t, source))
+		take(t, l, one(t, source))
+		var got []string
+		failures := 0
+		for len(got) < 4 {
+			begun := time.Now()
+			ms, err := source.Receive(t.Context(), 1)
+			if err != nil {
+				require.ErrorIs(t, err, errRefused)
+				require.LessOrEqual(t, time.Since(begun), time.Second)
+				failures++
+				time.Sleep(time.Second)
+			}
+			for _, m := range ms {
+				got = append(got, m.Value)
+				m.Ack()
+			}
+			if len(got) == 2 {
+				f.broken.Store(false)
+			}
+		}
+		require.Positive(t, failures)
+		require.ElementsMatch(t, []string{"a1", "b1"}, got[:2])
+		require.ElementsMatch(t, []string{"a2", "c1"}, got[2:])
+	})
+}
+
+// The order of a key holds for one source: a second one of the ladder is refused, and another worker on its queues is reported.
+func TestTwoWorkersWithBlocked(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		_, memory := config()
+		l := build(t, blocking(memory))
+		source := l.Source(nil)
+		require.Panics(t, func() { l.Source(nil) })
+		require.NoError(t, source.Close(t.Context()))
+		source = l.Source(nil)
+		require.NoError(t, source.Close(t.Context()))
+
+		var log bytes.Buffer
+		defer slog.SetDefault(slog.Default())
+		slog.SetDefault(slog.New(slog.NewTextHandler(&log, nil)))
+		for _, id := range []string{"a1", "a2"} {
+			m, err := store.Encode(blocking(memory).Codec, id, delivery.Meta{ID: id, Key: keyOf(id)})
+			require.NoError(t, err)
+			require.NoError(t, memory.Put(t.Context(), "blocked", m))
+		}
+		first, second := build(t, blocking(memory)).Source(nil), build(t, blocking(memory)).Source(nil)
+		require.Equal(t, "a1", one(t, first).Value)
+		ctx, cancel := context.WithTimeout(t.Context(), 9*time.Second)
+		defer cancel()
+		_, err := second.Receive(ctx, 1)
+		require.ErrorIs(t, err, context.DeadlineExceeded)
+		require.NotContains(t, log.String(), "another worker", "it may be a lease of one that has died")
+		ctx, cancel = context.WithTimeout(t.Context(), time.Minute)
+		defer cancel()
+		_, err = second.Receive(ctx, 1)
+		require.ErrorIs(t, err, context.DeadlineExceeded)
+		require.Contains(t, log.String(), "another worker")
+		require.NoError(t, first.Close(t.Context()))
+		require.NoError(t, second.Close(t.Context()))
 	})
 }

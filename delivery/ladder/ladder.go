@@ -67,7 +67,7 @@ type Config[T any] struct {
 // Ladder takes failed messages and brings them back. Safe for concurrent use.
 type Ladder[T any] struct {
 	c    Config[T]
-	keys atomic.Pointer[keys[T]] // of the latest Source; nil: messages of a key overtake each other
+	keys atomic.Pointer[keys[T]] // of the Source that is open; nil: none is, or messages of a key overtake each other
 }
 
 // New returns a ladder.

@@ -322,10 +322,9 @@ func layersAreASource(t *testing.T, blocked string) {
 		c, s := config()
 		c.Blocked = blocked
 		c.Layers = []ladder.Layer{{Queue: "a"}, {Queue: "b", MaxConcurrent: 1000, Rate: 1e6}}
-		l := build(t, c)
 		n := 0
 		return deliverytest.Queue[string]{
-			Open: func() (delivery.Source[string], error) { return l.Source(nil), nil },
+			Open: func() (delivery.Source[string], error) { return build(t, c).Source(nil), nil },
 			Put: func(values ...string) error {
 				for _, v := range values {
 					n++

@@ -30,6 +30,8 @@ var errClosed = errors.New("ladder: the source is closed")
 //
 // When first has come to its end (io.EOF), Source ends as soon as nothing of the layers is in flight. What waits in them stays
 // for the next run.
+//
+// With [Config.Blocked] a ladder has one source at a time: Source panics before the one before it is closed.
 func (l *Ladder[T]) Source(first delivery.Source[T]) delivery.Source[T] {
 	s := &source[T]{ladder: l, store: l.c.Store, clock: l.c.Clock, closed: make(chan struct{}), settled: make(chan struct{}, 1)}
 	if first != nil {
@@ -38,7 +40,9 @@ func (l *Ladder[T]) Source(first delivery.Source[T]) delivery.Source[T] {
 	if l.c.Blocked != "" {
 		s.keys = newKeys[T](l.c)
 		s.keys.wake = []func(){func() { wake(s.settled) }}
-		l.keys.Store(s.keys)
+		if !l.keys.CompareAndSwap(nil, s.keys) {
+			panic("ladder: Source: the ladder has a source that is not closed, and with Blocked the order of a key holds for one source")
+		}
 		s.store = &keyedStore[T]{l.c.Store.(store.Inspector), s.keys} // New has looked
 		s.inputs = append(s.inputs, &input[T]{source: store.NewSource(s.store, l.c.Blocked, l.c.DeadLetters, l.c.Codec, l.c.Options...)})
 	}
@@ -68,7 +72,7 @@ type source[T any] struct {
 	rest   []delivery.Message[T]
 	ended  bool  // the first input has
 	found  bool  // what an earlier process has left of keys is known
-	failed error // of an input, to be returned after what others have given
+	failed error // to be returned after what there is to deliver
 }
 
 // input is a source among others. All but flying is owned by Receive, and by the goroutine that asks for it.
@@ -87,37 +91,43 @@ func (s *source[T]) Receive(ctx context.Context, n int) ([]delivery.Message[T], 
 	if n < 1 {
 		panic(fmt.Sprintf("ladder: Receive: n is %d, must be at least 1", n))
 	}
+	for {
+		if err := s.fill(ctx, n); err != nil {
+			return nil, err
+		}
+		n := min(n, len(s.rest))
+		ms := s.rest[:n:n]
+		s.rest = s.rest[n:]
+		if ms = s.buryForgotten(ctx, ms); len(ms) > 0 {
+			return ms, nil
+		}
+	}
+}
+
+// fill returns when there is something to be delivered.
+func (s *source[T]) fill(ctx context.Context, n int) error {
 	for len(s.rest) == 0 {
 		select {
 		case <-s.closed:
-			return nil, errClosed
+			return errClosed
+		case <-ctx.Done():
+			return context.Cause(ctx)
 		default:
 		}
-		switch {
-		case ctx.Err() != nil:
-			return nil, context.Cause(ctx)
-		}
-		if err := s.tend(ctx); err != nil {
-			return nil, err
-		}
-		switch {
-		case len(s.rest) > 0:
-			continue
-		case s.ended && s.flying.Load() == 0 && (s.keys == nil || s.keys.isIdle()):
-			return nil, io.EOF
-		}
-		if s.failed == nil {
-			s.failed = s.ask(ctx, n)
-		}
-		if err := s.failed; err != nil && len(s.rest) == 0 {
+		if err := s.failed; err != nil {
 			s.failed = nil
-			return nil, err
+			return err
+		}
+		s.failed = s.tend(ctx)
+		switch {
+		case len(s.rest) > 0, s.keys != nil && !s.found: // what waits is not known then
+		case s.ended && s.flying.Load() == 0 && (s.keys == nil || s.keys.isIdle()):
+			return io.EOF
+		default: // also after a failure: it holds up no other messages (law D4)
+			s.failed = errors.Join(s.failed, s.ask(ctx, n))
 		}
 	}
-	n = min(n, len(s.rest))
-	ms := s.rest[:n:n]
-	s.rest = s.rest[n:]
-	return ms, nil
+	return nil
 }
 
 // tend goes on with the keys.
@@ -175,8 +185,12 @@ func (s *source[T]) ask(ctx context.Context, n int) error {
 			answers <- answer[T]{in, ms, err}
 		}()
 	}
-	if s.keys != nil && (wait == 0 || wait > overdue) {
-		wait = overdue // to look for messages that are gone
+	tending := overdue // to look for messages that are gone
+	if s.failed != nil {
+		tending = time.Second // to try again
+	}
+	if s.keys != nil && (wait == 0 || wait > tending) {
+		wait = tending
 	}
 	watched := make(chan struct{})
 	go func() { // ends with asking
@@ -225,9 +239,6 @@ func (s *source[T]) answered(asking context.Context, a answer[T]) error {
 	case a.err != nil:
 		return a.err
 	}
-	if err := s.buryForgotten(asking, &a); err != nil {
-		return err
-	}
 	if in.first {
 		for _, m := range a.messages {
 			if s.keys != nil {
@@ -249,24 +260,22 @@ func (s *source[T]) answered(asking context.Context, a answer[T]) error {
 	return nil
 }
 
-// buryForgotten takes messages out of an answer that waited for too long: the called side may not remember their calls in doubt
+// buryForgotten returns messages without those that waited for too long: the called side may not remember their calls in doubt
 // any more, so they are not called again (law X1). They become dead letters.
-func (s *source[T]) buryForgotten(ctx context.Context, a *answer[T]) error {
-	var failure error
-	a.messages = slices.DeleteFunc(a.messages, func(m delivery.Message[T]) bool {
+func (s *source[T]) buryForgotten(ctx context.Context, ms []delivery.Message[T]) []delivery.Message[T] {
+	return slices.DeleteFunc(ms, func(m delivery.Message[T]) bool {
 		meta := m.Meta()
 		if !meta.OutcomeUnknown || meta.Remembered.IsZero() || meta.Remembered.After(s.clock.Now()) {
 			return false
 		}
-		if err := s.ladder.bury(context.WithoutCancel(ctx), m.Value, meta); err != nil {
-			failure = errors.Join(failure, err)
+		if err := s.ladder.bury(ctx, m.Value, meta); err != nil {
+			s.failed = errors.Join(s.failed, err)
 			m.Nack(time.Second)
 			return true
 		}
 		m.Ack() // law D1
 		return true
 	})
-	return failure
 }
 
 // room returns how many messages an input may give now.
@@ -300,6 +309,9 @@ func (s *source[T]) Close(ctx context.Context) error {
 	errs := make([]error, len(s.inputs))
 	for i, in := range s.inputs { // each gives back what it gave
 		errs[i] = in.source.Close(ctx)
+	}
+	if s.keys != nil {
+		s.ladder.keys.CompareAndSwap(s.keys, nil)
 	}
 	return errors.Join(errs...)
 }

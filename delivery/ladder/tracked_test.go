@@ -9,6 +9,7 @@ import (
 	"slices"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -383,4 +384,54 @@ func TestFailuresUnderAFlipStrategy(t *testing.T) {
 			require.True(t, slices.Equal(change.want, causes), causes)
 		})
 	}
+}
+
+// faulty is a store that refuses what goes to a queue while broken is set.
+type faulty struct {
+	*store.Memory
+	queue  string
+	broken atomic.Bool
+}
+
+func (f *faulty) Put(ctx context.Context, queue string, ms ...store.Message) error {
+	if queue == f.queue && f.broken.Load() {
+		return errRefused
+	}
+	return f.Memory.Put(ctx, queue, ms...)
+}
+
+// Law D4: a message that comes too late and cannot be stored among the dead letters holds up none of those that come with it. It
+// stays in its layer until it can.
+func TestOneThatCannotBeBuriedHoldsUpNoOther(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		c, s := config()
+		f := &faulty{Memory: s, queue: "dead"}
+		f.broken.Store(true)
+		c.Store = f
+		l := build(t, c)
+		for _, m := range []delivery.Meta{{ID: "late", OutcomeUnknown: true, Remembered: time.Now()}, {ID: "good"}} {
+			stored, err := store.Encode(c.Codec, m.ID, m)
+			require.NoError(t, err)
+			require.NoError(t, s.Put(t.Context(), "1m", stored))
+		}
+		source := l.Source(nil)
+		defer func() { require.NoError(t, source.Close(context.Background())) }()
+		ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
+		defer cancel()
+		ms, err := source.Receive(ctx, 10)
+		require.NoError(t, err)
+		require.Len(t, ms, 1)
+		require.Equal(t, "good", ms[0].Value)
+		ms[0].Ack()
+		_, err = source.Receive(ctx, 10)
+		require.ErrorIs(t, err, errRefused)
+		synctest.Wait()
+		counts, err := s.Count(t.Context(), "1m", store.Filter{})
+		require.NoError(t, err)
+		require.Equal(t, 1, counts.Messages, "the late one waits, and the other is done")
+		f.broken.Store(false)
+		_, err = source.Receive(ctx, 10)
+		require.ErrorIs(t, err, context.DeadlineExceeded)
+		require.Equal(t, store.OutcomeUnknown, dead(t, s)[0].Cause)
+	})
 }
