@@ -5,11 +5,19 @@ import (
 	"flag"
 	"fmt"
 	"io"
+	"slices"
+	"strings"
 	"time"
+
+	"github.com/weirflow/weir/examples/internal/show"
 )
 
 // config is what the flags say.
 type config struct {
+	Engine   string
+	URL      string   // of JetStream
+	Brokers  []string // of Kafka; none: its test double
+	Workers  int
 	Orders   int64
 	Seed     uint64
 	Kills    int
@@ -17,8 +25,18 @@ type config struct {
 	Break    string
 	Dir      string
 	Limit    time.Duration
-	Progress string
+	Progress show.Style
 }
+
+// The engines.
+const (
+	onSQLite    = "sqlite"
+	onEmbedded  = "embedded"
+	onJetStream = "jetstream"
+	onKafka     = "kafka"
+)
+
+var engines = []string{onSQLite, onEmbedded, onJetStream, onKafka}
 
 // Protections that -break leaves out.
 const (
@@ -32,8 +50,14 @@ const usage = `Charge orders through two payment providers that lose answers, re
 
 Usage: payments [flags]
 
-The providers and the job that calls them are processes on this machine, and all of them are killed (SIGKILL) again and again. At the
+The providers and the workers that call them are processes on this machine, and all of them are killed (SIGKILL) again and again. At the
 end the books of the providers are compared with those of the job: each order was charged once, or declined by both.
+
+The engine keeps the orders that wait, and the payments that were made:
+  sqlite     a file
+  embedded   NATS JetStream within this process: no server to install
+  jetstream  the servers at -url
+  kafka      the brokers at -brokers; without any, a test double within this process, which is no server
 
 Exit status: 0 all is well, 1 an order was not charged once or the run failed, 2 wrong usage.
 
@@ -43,15 +67,24 @@ Flags:
 func parse(args []string, out io.Writer) (c config, err error) {
 	fs := flag.NewFlagSet("payments", flag.ContinueOnError)
 	fs.SetOutput(io.Discard)
+	var brokers, progress string
+	fs.StringVar(&c.Engine, "engine", onSQLite, "`name` of the engine: sqlite, embedded, jetstream or kafka")
+	fs.StringVar(&c.URL, "url", "", "`addresses` of JetStream, with commas (default nats://127.0.0.1:4222)")
+	fs.StringVar(&brokers, "brokers", "", "`addresses` of Kafka, with commas (default: a test double)")
+	fs.IntVar(&c.Workers, "workers", 2, "`n` processes share the orders, at least 1")
 	fs.Int64Var(&c.Orders, "orders", 400, "length of the stream: `n`, at least 1")
 	fs.Uint64Var(&c.Seed, "seed", 1, "which orders, which of them are declined, which trouble: `n`")
-	fs.IntVar(&c.Kills, "kills", 5, "kill the job and each provider `n` times")
+	fs.IntVar(&c.Kills, "kills", 5, "kill a worker and each provider `n` times")
 	fs.BoolVar(&c.Outage, "outage", true, "one provider is down for longer than the ladder lasts; when it is back, the dead letters are merged")
 	fs.StringVar(&c.Break, "break", "", "leave out a `protection`, to see what it is for: tracking (requests have no ids) or sticky (after an error the other provider is asked)")
 	fs.StringVar(&c.Dir, "dir", "", "keep the databases in this `directory`, and go on there (default: a temporary one)")
-	fs.DurationVar(&c.Limit, "limit", 55*time.Second, "give up after this `duration`")
-	fs.StringVar(&c.Progress, "progress", "auto", "`style` of the progress on standard error: bar, plain (lines), off, or auto (a bar on a terminal)")
+	fs.DurationVar(&c.Limit, "limit", 100*time.Second, "give up after this `duration`")
+	fs.StringVar(&progress, "progress", string(show.Auto), "`style` of the progress on standard error: bar, plain (lines), off, or auto (a bar on a terminal)")
 	err = fs.Parse(args)
+	c.Progress = show.Style(progress)
+	if brokers != "" {
+		c.Brokers = strings.Split(brokers, ",")
+	}
 	switch {
 	case errors.Is(err, flag.ErrHelp):
 		_, _ = io.WriteString(out, usage)
@@ -61,6 +94,14 @@ func parse(args []string, out io.Writer) (c config, err error) {
 	case err != nil:
 	case fs.NArg() > 0:
 		err = fmt.Errorf("unexpected argument %q", fs.Arg(0))
+	case !slices.Contains(engines, c.Engine):
+		err = fmt.Errorf("-engine %s: must be %s", c.Engine, strings.Join(engines, ", "))
+	case c.URL != "" && c.Engine != onJetStream:
+		err = fmt.Errorf("-url %s: it is for -engine jetstream", c.URL)
+	case brokers != "" && c.Engine != onKafka:
+		err = fmt.Errorf("-brokers %s: it is for -engine kafka", brokers)
+	case c.Workers < 1:
+		err = fmt.Errorf("-workers %d: must be at least 1", c.Workers)
 	case c.Orders < 1:
 		err = fmt.Errorf("-orders %d: must be at least 1", c.Orders)
 	case c.Kills < 0:
@@ -69,8 +110,11 @@ func parse(args []string, out io.Writer) (c config, err error) {
 		err = fmt.Errorf("-break %s: must be tracking or sticky", c.Break)
 	case c.Limit <= 0:
 		err = fmt.Errorf("-limit %v: must be positive", c.Limit)
-	case c.Progress != "auto" && c.Progress != "bar" && c.Progress != "plain" && c.Progress != "off":
+	case !c.Progress.IsOne():
 		err = fmt.Errorf("-progress %s: must be auto, bar, plain or off", c.Progress)
+	}
+	if c.Engine == onJetStream && c.URL == "" {
+		c.URL = "nats://127.0.0.1:4222"
 	}
 	if err != nil {
 		err = fmt.Errorf("%w: %w (-h for help)", errUsage, err)

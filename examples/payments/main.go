@@ -1,8 +1,9 @@
 // Command payments charges a stream of orders through two payment providers that lose answers, refuse, time out and die, while
-// the job itself is killed again and again. At the end it proves that each order was charged once. See README.md, and payments
-// -h.
+// the workers that call them are killed again and again. At the end it proves that each order was charged once. See README.md, and
+// payments -h.
 //
-// job.go is the part that uses weir on the calling side, provider.go on the called side.
+// job.go is the part that uses weir on the calling side, whatever engine keeps the orders: engine.go and the files that it names.
+// The called side is in ../internal/bank.
 package main
 
 import (

@@ -7,9 +7,14 @@ import (
 	"flag"
 	"testing"
 
+	"github.com/nats-io/nats-server/v2/server"
+	"github.com/nats-io/nats.go/jetstream"
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 	"go.uber.org/goleak"
+
+	"github.com/weirflow/weir/examples/internal/bank"
+	"github.com/weirflow/weir/ext/jetstream/embedded"
 )
 
 func TestMain(m *testing.M) {
@@ -24,30 +29,75 @@ func execute(t *testing.T, args ...string) (status int, stdout, stderr string) {
 	return status, out.String(), errOut.String()
 }
 
-// The command proves itself: whatever is killed and lost, each order is charged once.
+// The command proves itself on each engine: whatever is killed and lost, each order is charged once.
 func TestChargedOnce(t *testing.T) {
 	t.Parallel()
-	dir := t.TempDir()
-	args := []string{"-orders", "120", "-kills", "2", "-dir", dir, "-progress", "plain"}
-	status, out, errOut := execute(t, args...)
-	require.Equal(t, exitOK, status, out+errOut)
-	assert.Contains(t, out, "proven: of 120 orders each was charged once")
-	assert.Regexp(t, `\n  kills of the job +2 `, out)
-	assert.Regexp(t, `\n  kills of providers +4\n`, out)
-	assert.Regexp(t, `in doubt: sent, no answer +[1-9]`, out)
-	assert.Regexp(t, `declined by both +[1-9]`, out)
-	assert.Regexp(t, `\n    wrong +0\n`, out)
-	assert.Regexp(t, `\n  orders that were given up +[1-9][0-9]* +south was down for longer than the ladder lasts; then the dead letters were merged, and paid\n`, out)
+	for _, engine := range []string{onSQLite, onEmbedded, onKafka} {
+		t.Run(engine, func(t *testing.T) {
+			t.Parallel()
+			dir := t.TempDir()
+			args := []string{"-engine", engine, "-orders", "100", "-kills", "2", "-dir", dir, "-progress", "plain"}
+			status, out, errOut := execute(t, args...)
+			require.Equal(t, exitOK, status, out+errOut)
+			assert.Contains(t, out, "proven: each of 100 orders was charged once")
+			assert.Regexp(t, `\n  kills of workers +2 `, out)
+			assert.Regexp(t, `\n  kills of providers +4\n`, out)
+			assert.Regexp(t, `in doubt: sent, no answer +[1-9]`, out)
+			assert.Regexp(t, `declined by both +[1-9]`, out)
+			assert.Regexp(t, `\n    wrong +0\n`, out)
+			assert.Regexp(t, `\n  orders that were given up +[1-9][0-9]* +south was down; then merged, and paid\n`, out)
+			if engine == onKafka {
+				assert.Contains(t, out, "on kfake, a TEST DOUBLE of Kafka")
+			}
 
-	// A job that is done, started again, calls nothing and charges nothing.
-	status, again, errOut := execute(t, "-orders", "120", "-kills", "0", "-dir", dir, "-progress", "off")
-	require.Equal(t, exitOK, status, again+errOut)
-	assert.Regexp(t, `\n  calls made +0\n`, again)
-	assert.Empty(t, errOut)
+			if engine != onSQLite {
+				return
+			}
+			// A job that is done, started again, calls nothing and charges nothing.
+			status, again, errOut := execute(t, "-engine", engine, "-orders", "100", "-kills", "0", "-dir", dir, "-progress", "off")
+			require.Equal(t, exitOK, status, again+errOut)
+			assert.Regexp(t, `\n  calls made +0\n`, again)
+			assert.Empty(t, errOut)
+		})
+	}
+}
+
+// JetStream with a server elsewhere: the run removes its streams at the end.
+func TestOnAServer(t *testing.T) {
+	t.Parallel()
+	s, err := embedded.Start(t.TempDir(), embedded.WithLogger(quiet), embedded.WithServerOptions(func(o *server.Options) {
+		o.DontListen, o.Host, o.Port = false, "127.0.0.1", server.RANDOM_PORT
+	}))
+	require.NoError(t, err)
+	t.Cleanup(func() { assert.NoError(t, s.Close()) })
+	status, out, errOut := execute(t, "-engine", "jetstream", "-url", s.URL(), "-orders", "40", "-kills", "1", "-outage=false", "-progress", "off")
+	require.Equal(t, exitOK, status, out+errOut)
+	assert.Contains(t, out, "proven: each of 40 orders")
+	assert.Contains(t, out, "on JetStream at "+s.URL())
+
+	nc, err := s.Connect()
+	require.NoError(t, err)
+	defer nc.Close()
+	js, err := jetstream.New(nc)
+	require.NoError(t, err)
+	for name := range js.StreamNames(t.Context()).Name() {
+		t.Errorf("stream %s is left", name)
+	}
+}
+
+// Without a server the command says so.
+func TestNoServer(t *testing.T) {
+	status, _, errOut := execute(t, "-engine", "jetstream", "-url", "nats://127.0.0.1:1", "-progress", "off")
+	assert.Equal(t, exitFailed, status)
+	assert.Contains(t, errOut, "payments: -engine jetstream: nats: no servers available")
+	status, _, errOut = execute(t, "-engine", "kafka", "-brokers", "127.0.0.1:1", "-limit", "500ms", "-progress", "off")
+	assert.Equal(t, exitFailed, status)
+	assert.Contains(t, errOut, "payments: -engine kafka: ")
 }
 
 // Without a protection the reconciliation finds orders that were charged twice.
 func TestBroken(t *testing.T) {
+	t.Parallel()
 	for _, protection := range []string{withoutTracking, withoutSticky} {
 		t.Run(protection, func(t *testing.T) {
 			t.Parallel()
@@ -64,27 +114,27 @@ func TestBroken(t *testing.T) {
 
 // The reconciliation sees each kind of error.
 func TestReconcile(t *testing.T) {
-	o := orderAt(1, 1)
-	good := booked{Provider: north, Charge: "north-1", Cents: o.Cents}
+	o := bank.OrderAt(1, 1)
+	good := bank.Booked{Provider: bank.North, Charge: "north-1", Cents: o.Cents}
 	for name, test := range map[string]struct {
-		payment  *booked
-		charges  []booked
+		payment  *bank.Booked
+		charges  []bank.Booked
 		hopeless bool
 		want     string
 	}{
-		"charged":              {&good, []booked{good}, false, ""},
-		"declined":             {&booked{Cents: o.Cents}, nil, true, ""},
-		"not finished":         {nil, []booked{good}, false, "is not finished"},
-		"twice":                {&good, []booked{good, good}, false, "was charged 2 times: north-1, north-1"},
+		"charged":              {&good, []bank.Booked{good}, false, ""},
+		"declined":             {&bank.Booked{Cents: o.Cents}, nil, true, ""},
+		"not finished":         {nil, []bank.Booked{good}, false, "is not finished"},
+		"twice":                {&good, []bank.Booked{good, good}, false, "was charged 2 times: north-1, north-1"},
 		"not charged":          {&good, nil, false, "was not charged"},
-		"another amount":       {&good, []booked{{north, "north-1", o.Cents + 1}}, false, "the books"},
-		"another charge":       {&good, []booked{{north, "north-2", o.Cents}}, false, "the books"},
-		"declined and charged": {&booked{Cents: o.Cents}, []booked{good}, true, "was declined, and charged"},
-		"given up":             {&booked{Cents: o.Cents}, nil, false, "both providers decline it: false"},
+		"another amount":       {&good, []bank.Booked{{Provider: bank.North, Charge: "north-1", Cents: o.Cents + 1}}, false, "the books"},
+		"another charge":       {&good, []bank.Booked{{Provider: bank.North, Charge: "north-2", Cents: o.Cents}}, false, "the books"},
+		"declined and charged": {&bank.Booked{Cents: o.Cents}, []bank.Booked{good}, true, "was declined, and charged"},
+		"given up":             {&bank.Booked{Cents: o.Cents}, nil, false, "both providers decline it: false"},
 	} {
 		t.Run(name, func(t *testing.T) {
 			r := &reconciliation{orders: 1, paid: map[string]int{}}
-			payments := map[string]booked{}
+			payments := map[string]bank.Booked{}
 			if test.payment != nil {
 				payments[o.ID] = *test.payment
 			}
@@ -96,9 +146,38 @@ func TestReconcile(t *testing.T) {
 	}
 }
 
+// What came out is compared with what the job has paid.
+func TestReconcileReceipts(t *testing.T) {
+	good := bank.Payment{Order: "order-0001", Provider: bank.North, Charge: "north-1"}
+	payments := map[string]bank.Booked{good.Order: {Provider: bank.North, Charge: "north-1", Cents: 100}}
+	for name, test := range map[string]struct {
+		receipts []bank.Payment
+		again    bool
+		want     string
+	}{
+		"once":           {[]bank.Payment{good}, false, ""},
+		"twice":          {[]bank.Payment{good, good}, false, "order-0001 came out more than once"},
+		"twice on Kafka": {[]bank.Payment{good, good}, true, ""},
+		"missing":        {nil, true, "order-0001 has a payment that did not come out"},
+		"another":        {[]bank.Payment{{Order: good.Order, Provider: bank.South, Charge: "south-1"}}, false, "what came out south-1"},
+		"of no order":    {[]bank.Payment{good, {Order: "order-0002"}}, false, "order-0002 has no payment"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			r := &reconciliation{}
+			r.compare(test.receipts, payments, test.again)
+			if test.want == "" {
+				assert.Empty(t, r.wrong)
+				return
+			}
+			require.Len(t, r.wrong, 1)
+			assert.Contains(t, r.wrong[0], test.want)
+		})
+	}
+}
+
 func TestUsage(t *testing.T) {
 	for _, args := range [][]string{
-		{"-orders", "0"}, {"-kills", "-1"}, {"-break", "all"}, {"-limit", "0s"}, {"-progress", "loud"}, {"more"}, {"-nonsense"},
+		{"-orders", "0"}, {"-kills", "-1"}, {"-break", "all"}, {"-limit", "0s"}, {"-engine", "oracle"}, {"-url", "x"}, {"-brokers", "x"}, {"-workers", "0"}, {"-progress", "loud"}, {"more"}, {"-nonsense"},
 	} {
 		status, out, errOut := execute(t, args...)
 		assert.Equal(t, exitUsage, status, args)

@@ -12,6 +12,10 @@ import (
 	"slices"
 	"sync"
 	"time"
+
+	"github.com/weirflow/weir/examples/internal/bank"
+	"github.com/weirflow/weir/examples/internal/procs"
+	"github.com/weirflow/weir/examples/internal/show"
 )
 
 // The exit statuses.
@@ -53,43 +57,74 @@ func supervise(ctx context.Context, c config, out, errOut io.Writer) (proven boo
 	}
 	ctx, cancel := context.WithTimeoutCause(ctx, c.Limit, fmt.Errorf("not done after %v", c.Limit))
 	defer cancel()
-	s := &supervisor{config: c, dir: dir, begun: time.Now(), providers: map[string]*process{}, starts: map[string]int{}}
-	defer s.stop()
-	stopProgress := s.startProgress(errOut)
+	s := &supervisor{
+		config: c, dir: dir, begun: time.Now(), random: rand.New(rand.NewPCG(c.Seed, 23)),
+		providers: map[string]*procs.Process{}, starts: map[string]int{},
+	}
+	for range c.Workers {
+		s.workers = append(s.workers, &worker{})
+	}
+	if s.engine, err = start(ctx, c, dir); err != nil {
+		return false, fmt.Errorf("-engine %s: %w", c.Engine, orCause(ctx, err))
+	}
+	defer func() {
+		s.stop()
+		err = errors.Join(err, s.engine.close(c.Dir == ""))
+	}()
+	stopProgress := show.Progress(errOut, c.Progress, c.Orders, "orders done", s.shown)
 	err = s.runAll(ctx)
 	stopProgress()
 	if err != nil {
-		return false, err
+		return false, orCause(ctx, err)
 	}
 	s.stop()
-	r, err := reconcile(ctx, c, dir)
+	receipts, err := s.engine.receipts(ctx)
 	if err != nil {
-		return false, err
+		return false, orCause(ctx, err)
+	}
+	r, err := reconcile(ctx, c, dir, receipts)
+	if err != nil {
+		return false, orCause(ctx, err)
 	}
 	s.summary(out)
 	return r.print(out), nil
 }
 
+// orCause returns why ctx has ended, if it has: other errors come of that.
+func orCause(ctx context.Context, err error) error {
+	if ctx.Err() != nil {
+		return context.Cause(ctx)
+	}
+	return err
+}
+
+// worker is one that runs.
+type worker struct {
+	*procs.Process
+	now sample // guarded by supervisor.mu
+}
+
 // supervisor keeps the processes running, and kills them.
 type supervisor struct {
 	config
-	dir   string
-	begun time.Time
+	dir    string
+	begun  time.Time
+	engine engine
+	random *rand.Rand
 
-	providers map[string]*process
-	job       *process
-	starts    map[string]int // by provider; "" is the job
+	providers map[string]*procs.Process
+	workers   []*worker
+	starts    map[string]int // by provider; "" are the workers
 
 	mu       sync.Mutex
-	now      sample // of the job that runs
-	before   sample // of those that were killed: calls and in doubt
-	jobs     int    // kills
-	deaths   int    // kills of providers
-	failures int    // runs of the job that ended with an error
+	paid     int64
+	before   sample // of the workers that have ended
+	kills    int    // of workers
+	deaths   int    // of providers
+	failures int    // workers that ended with an error
 	down     bool   // the outage
 	wasDown  bool   // it has begun
 	merged   int    // dead letters that were sent back
-	merges   int
 	trouble  string
 }
 
@@ -99,12 +134,20 @@ type kill struct {
 	provider string
 }
 
-// schedule spreads the kills over the stream.
+// firstLot is how many orders are put before the outage. The others are put when it has begun, however fast the first ones were.
+func (s *supervisor) firstLot() int64 {
+	if s.Outage {
+		return s.Orders * 6 / 10
+	}
+	return s.Orders
+}
+
+// schedule spreads the kills over the first lot.
 func (s *supervisor) schedule() (kills []kill) {
 	random := rand.New(rand.NewPCG(s.Seed, 17))
-	for _, victim := range append([]string{""}, providers[:]...) {
+	for _, victim := range append([]string{""}, bank.Providers[:]...) {
 		for range s.Kills {
-			kills = append(kills, kill{random.Int64N(max(1, s.Orders*7/10)), victim}) // then comes the outage
+			kills = append(kills, kill{random.Int64N(max(1, s.firstLot()*9/10)), victim})
 		}
 	}
 	slices.SortStableFunc(kills, func(x, y kill) int { return int(x.done - y.done) })
@@ -112,100 +155,138 @@ func (s *supervisor) schedule() (kills []kill) {
 }
 
 func (s *supervisor) startProvider(name string) (err error) {
-	s.providers[name], err = s.start(name, func([]byte) {})
-	return err
-}
-
-func (s *supervisor) startJob() (err error) {
-	s.job, err = s.start("", s.sampled)
-	return err
-}
-
-func (s *supervisor) start(provider string, line func([]byte)) (*process, error) {
-	n := s.starts[provider]
-	s.starts[provider]++
-	return start(settings{
-		Provider: provider, Start: n, Dir: s.dir, Seed: s.Seed, Orders: s.Orders, Break: s.Break, Limit: s.Limit + 5*time.Second,
-	}, line)
-}
-
-// sampled notes what the job prints.
-func (s *supervisor) sampled(line []byte) {
-	var now sample
-	if err := json.Unmarshal(line, &now); err != nil {
-		return // the last line of one that was killed
+	s.providers[name], err = s.start(settings{Provider: name}, func([]byte) {})
+	if err != nil {
+		return fmt.Errorf("provider %s: %w", name, err)
 	}
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	s.now = now
+	return nil
 }
 
-// runAll runs all processes until the job is done.
+func (s *supervisor) startWorker(i int) (err error) {
+	w := s.workers[i]
+	s.mu.Lock()
+	s.before.Calls += w.now.Calls
+	s.before.InDoubt += w.now.InDoubt
+	w.now = sample{}
+	s.mu.Unlock()
+	w.Process, err = s.start(settings{Worker: i, At: s.engine.location(), Break: s.Break}, func(line []byte) {
+		var now sample
+		if err := json.Unmarshal(line, &now); err != nil {
+			return // the last line of one that was killed
+		}
+		s.mu.Lock()
+		defer s.mu.Unlock()
+		w.now = now
+	})
+	if err != nil {
+		return fmt.Errorf("worker %d: %w", i, err)
+	}
+	return nil
+}
+
+func (s *supervisor) start(set settings, line func([]byte)) (*procs.Process, error) {
+	set.Start, set.Dir, set.Seed = s.starts[set.Provider], s.dir, s.Seed
+	s.starts[set.Provider]++
+	return procs.Start(set, s.Limit+5*time.Second, line)
+}
+
+// runAll runs all processes until nothing is left to do.
 func (s *supervisor) runAll(ctx context.Context) error {
-	for _, name := range providers {
+	if err := prepareJob(ctx, s.dir); err != nil {
+		return err
+	}
+	orders := bank.Orders(s.Seed, s.Orders)
+	if err := s.engine.put(ctx, orders[:s.firstLot()]); err != nil {
+		return err
+	}
+	for _, name := range bank.Providers {
 		if err := s.startProvider(name); err != nil {
-			return fmt.Errorf("provider %s: %w", name, err)
+			return err
 		}
 	}
-	if err := s.startJob(); err != nil {
-		return fmt.Errorf("job: %w", err)
+	for i := range s.workers {
+		if err := s.startWorker(i); err != nil {
+			return err
+		}
 	}
 	kills := s.schedule()
 	for {
 		select {
 		case <-ctx.Done():
 			return context.Cause(ctx)
-		case <-s.job.ended:
-			if s.job.err == nil {
-				again, err := s.repair(ctx)
-				if err != nil || !again {
-					return err
-				}
-				continue
-			}
-			if s.failures++; s.failures > 3 { // it goes on by itself, unless something is wrong with it
-				return fmt.Errorf("job: %w", s.job.failure())
-			}
-			if err := s.restartJob("job failed"); err != nil {
-				return err
-			}
-		case <-time.After(5 * time.Millisecond):
+		case <-time.After(20 * time.Millisecond):
 		}
-		for name, p := range s.providers {
-			if p.hasEnded() && !(s.down && name == south) {
-				return fmt.Errorf("provider %s: %w", name, p.failure())
-			}
+		if err := s.check(); err != nil {
+			return err
 		}
-		// One that was killed begins at 0 again: what it passes then is over.
-		for len(kills) > 0 && kills[0].done <= s.sample().Done {
+		now, err := s.engine.look(ctx)
+		if err != nil {
+			return err
+		}
+		s.mu.Lock()
+		s.paid = min(now.paid, s.Orders)
+		s.mu.Unlock()
+		for len(kills) > 0 && kills[0].done <= now.paid {
 			if err := s.kill(kills[0]); err != nil {
 				return err
 			}
 			kills = kills[1:]
 		}
-		if s.Outage && !s.wasDown && len(kills) == 0 && s.sample().Done >= s.Orders*6/10 {
+		if s.Outage && !s.wasDown && now.paid >= s.firstLot() {
 			s.down, s.wasDown = true, true
-			s.providers[south].kill()
-			s.note("outage of " + south)
+			s.providers[bank.South].Kill()
+			s.note("outage of " + bank.South)
+			if err := s.engine.put(ctx, orders[s.firstLot():]); err != nil {
+				return err
+			}
+			continue
+		}
+		switch {
+		case now.open > 0:
+		case now.dead == 0:
+			return nil
+		default: // the workers have done what they can
+			if err := s.repair(ctx); err != nil {
+				return err
+			}
 		}
 	}
 }
 
-// repair ends the outage when the job has done what it can, and sends the dead letters back. Without any, the job is done.
-func (s *supervisor) repair(ctx context.Context) (again bool, err error) {
-	if s.down {
-		s.down = false
-		if err := s.startProvider(south); err != nil {
-			return false, fmt.Errorf("provider %s: %w", south, err)
+// check finds processes that have ended by themselves. A worker goes on by itself, unless something is wrong with it.
+func (s *supervisor) check() error {
+	for name, p := range s.providers {
+		if p.HasEnded() && !(s.down && name == bank.South) {
+			return fmt.Errorf("provider %s: %w", name, p.Failure())
 		}
 	}
-	merged, err := mergeDead(ctx, s.dir)
-	if err != nil || merged == 0 {
-		return false, err
+	for i := range s.workers {
+		if !s.workers[i].HasEnded() {
+			continue
+		}
+		if s.failures++; s.failures > 3 {
+			return fmt.Errorf("worker %d: %w", i, s.workers[i].Failure())
+		}
+		s.note("worker failed")
+		if err := s.startWorker(i); err != nil {
+			return err
+		}
 	}
+	return nil
+}
+
+// repair ends the outage, and sends the dead letters back.
+func (s *supervisor) repair(ctx context.Context) error {
+	if s.down {
+		s.down = false
+		if err := s.startProvider(bank.South); err != nil {
+			return err
+		}
+		s.note("outage repaired")
+	}
+	merged, err := s.engine.merge(ctx)
 	s.merged += merged
-	s.merges++
-	return true, s.restartJob("outage repaired")
+	return err
 }
 
 func (s *supervisor) note(trouble string) {
@@ -214,21 +295,17 @@ func (s *supervisor) note(trouble string) {
 	s.trouble = trouble
 }
 
-func (s *supervisor) sample() sample {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	return s.now
-}
-
 func (s *supervisor) kill(k kill) error {
 	if k.provider == "" {
-		s.job.kill()
+		i := s.random.IntN(len(s.workers))
+		s.workers[i].Kill()
 		s.mu.Lock()
-		s.jobs++
+		s.kills++
+		s.trouble = "worker killed"
 		s.mu.Unlock()
-		return s.restartJob("job killed")
+		return s.startWorker(i)
 	}
-	s.providers[k.provider].kill()
+	s.providers[k.provider].Kill()
 	s.mu.Lock()
 	s.deaths++
 	s.trouble = k.provider + " killed"
@@ -236,59 +313,88 @@ func (s *supervisor) kill(k kill) error {
 	return s.startProvider(k.provider)
 }
 
-func (s *supervisor) restartJob(why string) error {
-	s.mu.Lock()
-	s.before.Calls += s.now.Calls
-	s.before.InDoubt += s.now.InDoubt
-	s.now.Calls, s.now.InDoubt = 0, 0
-	s.trouble = why
-	s.mu.Unlock()
-	if err := s.startJob(); err != nil {
-		return fmt.Errorf("job: %w", err)
-	}
-	return nil
-}
-
 // stop ends all processes. A second one does nothing.
 func (s *supervisor) stop() {
-	if s.job != nil {
-		s.job.kill()
+	for _, w := range s.workers {
+		if w.Process != nil {
+			w.Kill()
+		}
 	}
 	for _, p := range s.providers {
 		if p != nil {
-			p.kill()
+			p.Kill()
 		}
 	}
 }
 
+// calls returns those of all workers so far. It runs under mu.
+func (s *supervisor) calls() sample {
+	sum := s.before
+	for i := range s.workers {
+		sum.Calls += s.workers[i].now.Calls
+		sum.InDoubt += s.workers[i].now.InDoubt
+	}
+	return sum
+}
+
+// shown returns what the progress shows.
+func (s *supervisor) shown() (done int64, text string) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	sum := s.calls()
+	text = fmt.Sprintf("%s calls, %s in doubt, killed: %d × worker, %d × provider",
+		show.Count(sum.Calls), show.Count(sum.InDoubt), s.kills, s.deaths)
+	if s.trouble != "" {
+		text += ", last: " + s.trouble
+	}
+	return s.paid, text
+}
+
 // doubts say what is done about a request that was sent and not answered, by what -break leaves out.
 var doubts = map[string]string{
-	"":              "each was asked for again, of the same provider, with the same id",
-	withoutTracking: "each was asked for again, of the same provider, WITHOUT an id",
-	withoutSticky:   "each was asked for again, of the OTHER provider",
+	"":              "asked again, with the same id",
+	withoutTracking: "asked again, WITHOUT an id",
+	withoutSticky:   "the OTHER provider was asked",
 }
 
 // outage says what became of the dead letters.
 func (s *supervisor) outage() string {
 	switch {
 	case s.merged > 0 && s.wasDown:
-		return south + " was down for longer than the ladder lasts; then the dead letters were merged, and paid"
+		return bank.South + " was down; then merged, and paid"
 	case s.merged > 0:
-		return "the dead letters were merged, and paid"
+		return "merged, and paid"
 	}
 	return "none became a dead letter"
+}
+
+// runsOn names the engine.
+func (s *supervisor) runsOn() string {
+	switch {
+	case s.Engine == onEmbedded:
+		return "JetStream in this process"
+	case s.Engine == onJetStream:
+		return "JetStream at " + s.URL
+	case s.Engine == onKafka && len(s.Brokers) == 0:
+		return "kfake, a TEST DOUBLE of Kafka: no server, all in memory"
+	case s.Engine == onKafka:
+		return "Kafka"
+	}
+	return "SQLite"
 }
 
 func (s *supervisor) summary(out io.Writer) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
+	sum := s.calls()
 	fmt.Fprintf(out, `
 %s orders in %.1fs, trouble of seed %d
+on %s, %d workers
   calls made                  %6s
     in doubt: sent, no answer %6s   %s
-  kills of the job            %6s   it read the stream from its beginning, and went on where each order was
+  kills of workers            %6s   their orders came again, and went on
   kills of providers          %6s
   orders that were given up   %6s   %s
-`, thousands(s.Orders), time.Since(s.begun).Seconds(), s.Seed, thousands(s.before.Calls+s.now.Calls), thousands(s.before.InDoubt+s.now.InDoubt), doubts[s.Break],
-		thousands(int64(s.jobs)), thousands(int64(s.deaths)), thousands(int64(s.merged)), s.outage())
+`, show.Count(s.Orders), time.Since(s.begun).Seconds(), s.Seed, s.runsOn(), s.Workers, show.Count(sum.Calls), show.Count(sum.InDoubt), doubts[s.Break],
+		show.Count(s.kills), show.Count(s.deaths), show.Count(s.merged), s.outage())
 }

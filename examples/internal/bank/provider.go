@@ -1,4 +1,4 @@
-package main
+package bank
 
 import (
 	"context"
@@ -21,8 +21,7 @@ import (
 // provider is a payment provider: an HTTP service with books in SQLite. A request with an id is charged for once: its answer is
 // stored in the transaction of the charge. A request without an id is charged for each time that it comes.
 type provider struct {
-	name    string
-	seed    uint64
+	ProviderConfig
 	db      *sqlite.DB
 	records *sqliterecords.Records
 
@@ -49,10 +48,19 @@ type (
 	}
 )
 
-// serveProvider is the process of a provider. Its address is in a file, since it has another one after each start.
-func serveProvider(s settings) error {
-	ctx := context.Background()
-	db, err := sqlite.Open(ctx, booksOf(s.Dir, s.Provider))
+// ProviderConfig is what a provider is.
+type ProviderConfig struct {
+	Name      string
+	Dir       string // of its books, and of the file with its address
+	Start     int    // how often it was started before
+	Seed      uint64
+	DeclineOf int // it declines one order in so many
+}
+
+// Serve is a provider, until its process ends. Its address is in a file, since it has another one after each start. It calls ready
+// when it can be called.
+func Serve(ctx context.Context, c ProviderConfig, ready func()) error {
+	db, err := sqlite.Open(ctx, booksOf(c.Dir, c.Name))
 	if err != nil {
 		return err
 	}
@@ -63,22 +71,22 @@ func serveProvider(s settings) error {
 		return err
 	}
 	p := &provider{
-		name: s.Provider, seed: s.Seed, db: db, records: sqliterecords.New(db),
-		random: rand.New(rand.NewPCG(s.Seed, uint64(s.Start)<<8|uint64(s.Provider[0]))),
+		ProviderConfig: c, db: db, records: sqliterecords.New(db),
+		random: rand.New(rand.NewPCG(c.Seed, uint64(c.Start)<<8|uint64(c.Name[0]))),
 	}
 	results := exactlyonce.NewResults(exactlyonce.ResultsConfig{Records: p.records})
 	l, err := net.Listen("tcp", "127.0.0.1:0")
 	if err != nil {
 		return err
 	}
-	file := addressOf(s.Dir, s.Provider)
+	file := addressOf(c.Dir, c.Name)
 	if err := os.WriteFile(file+".new", []byte(l.Addr().String()), 0o600); err != nil {
 		return err
 	}
 	if err := os.Rename(file+".new", file); err != nil {
 		return err
 	}
-	fmt.Println("ready")
+	ready()
 	tracked := results.Handler(http.HandlerFunc(p.charge), exactlyonce.HandlerConfig{})
 	server := &http.Server{Handler: p.trouble(tracked), ReadHeaderTimeout: time.Minute}
 	return server.Serve(l)
@@ -94,7 +102,7 @@ func (p *provider) roll(n int) int {
 	return p.random.IntN(n)
 }
 
-// trouble is between the job and the provider: a fifth of the requests have some.
+// trouble is between the clients and the provider: a fifth of the requests have some.
 func (p *provider) trouble(next http.Handler) http.Handler {
 	return http.HandlerFunc(func(w http.ResponseWriter, req *http.Request) {
 		switch r := p.roll(100); {
@@ -103,8 +111,8 @@ func (p *provider) trouble(next http.Handler) http.Handler {
 		case r < 12: // the answer is lost
 			next.ServeHTTP(nowhere{http.Header{}}, req)
 			panic(http.ErrAbortHandler)
-		case r < 16: // too slow for the job's patience
-			time.Sleep(patience + 50*time.Millisecond)
+		case r < 16: // too slow for the clients' patience
+			time.Sleep(Patience + 50*time.Millisecond)
 		case r < 20: // not now
 			http.Error(w, "overloaded", http.StatusServiceUnavailable)
 			return
@@ -155,7 +163,7 @@ func (p *provider) charge(w http.ResponseWriter, req *http.Request) {
 
 // book decides over a charge, and books it.
 func (p *provider) book(ctx context.Context, tx *sqlite.Tx, c chargeRequest) (exactlyonce.Response, error) {
-	if declines(p.seed, p.name, c.Number) {
+	if Declines(p.Seed, p.Name, c.Number, p.DeclineOf) {
 		return answer(http.StatusPaymentRequired, chargeResponse{Declined: "card declined"})
 	}
 	result, err := tx.ExecContext(ctx, "INSERT INTO charges (order_id, cents) VALUES (?, ?)", c.Order, c.Cents)
@@ -166,7 +174,7 @@ func (p *provider) book(ctx context.Context, tx *sqlite.Tx, c chargeRequest) (ex
 	if err != nil {
 		return exactlyonce.Response{}, err
 	}
-	return answer(http.StatusCreated, chargeResponse{Charge: fmt.Sprintf("%s-%d", p.name, number)})
+	return answer(http.StatusCreated, chargeResponse{Charge: fmt.Sprintf("%s-%d", p.Name, number)})
 }
 
 func answer(status int, c chargeResponse) (exactlyonce.Response, error) {
@@ -174,16 +182,16 @@ func answer(status int, c chargeResponse) (exactlyonce.Response, error) {
 	return exactlyonce.Response{Status: status, Header: http.Header{"Content-Type": {"application/json"}}, Body: body}, err
 }
 
-// booked is a charge in a provider's books.
-type booked struct {
+// Booked is a charge in a provider's books.
+type Booked struct {
 	Provider, Charge string
 	Cents            int64
 }
 
-// readBooks returns the charges of all providers by order.
-func readBooks(ctx context.Context, dir string) (map[string][]booked, error) {
-	books := map[string][]booked{}
-	for _, provider := range providers {
+// ReadBooks returns the charges of all providers by order.
+func ReadBooks(ctx context.Context, dir string) (map[string][]Booked, error) {
+	books := map[string][]Booked{}
+	for _, provider := range Providers {
 		db, err := sqlite.Open(ctx, booksOf(dir, provider))
 		if err != nil {
 			return nil, err
@@ -195,7 +203,7 @@ func readBooks(ctx context.Context, dir string) (map[string][]booked, error) {
 		for rows.Next() {
 			var number int64
 			var id string
-			b := booked{Provider: provider}
+			b := Booked{Provider: provider}
 			if err := rows.Scan(&number, &id, &b.Cents); err != nil {
 				return nil, errors.Join(err, rows.Close(), db.Close())
 			}

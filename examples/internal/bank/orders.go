@@ -1,0 +1,68 @@
+package bank
+
+import (
+	"fmt"
+	"math/rand/v2"
+)
+
+// The payment providers.
+const (
+	North = "north"
+	South = "south"
+)
+
+// Providers are all of them.
+var Providers = [...]string{North, South}
+
+// Other returns the other provider.
+func Other(provider string) string {
+	if provider == North {
+		return South
+	}
+	return North
+}
+
+// Order is an element of the stream. The stream can be read again: the same number is always the same order.
+type Order struct {
+	Number int64  `json:"number"` // in the stream, from 1
+	ID     string `json:"id"`
+	Cents  int64  `json:"cents"`
+	First  string `json:"first"` // the provider to try first
+}
+
+// Idempotent says that the request for an order may be sent again: it has the same id each time, on each visit.
+func (Order) Idempotent() bool { return true }
+
+// OrderAt returns an order of the stream.
+func OrderAt(seed uint64, number int64) Order {
+	random := rand.New(rand.NewPCG(seed, uint64(number)))
+	return Order{
+		Number: number, ID: fmt.Sprintf("order-%04d", number), Cents: 100 + random.Int64N(20_000),
+		First: Providers[random.IntN(len(Providers))],
+	}
+}
+
+// Orders returns the first n orders.
+func Orders(seed uint64, n int64) []Order {
+	orders := make([]Order, n)
+	for i := range orders {
+		orders[i] = OrderAt(seed, int64(i)+1)
+	}
+	return orders
+}
+
+// Declines says whether a provider declines an order for good, which it does with one in so many.
+func Declines(seed uint64, provider string, number int64, oneIn int) bool {
+	var which uint64
+	if provider == South {
+		which = 1
+	}
+	return rand.New(rand.NewPCG(seed^0xdec11e, uint64(number)<<1|which)).IntN(oneIn) == 0
+}
+
+// Payment is what became of an order.
+type Payment struct {
+	Order    string `json:"order"`
+	Provider string `json:"provider,omitempty"` // "": declined by all
+	Charge   string `json:"charge,omitempty"`
+}

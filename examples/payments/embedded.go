@@ -1,0 +1,37 @@
+package main
+
+import (
+	"context"
+	"errors"
+	"path/filepath"
+
+	"github.com/nats-io/nats-server/v2/server"
+
+	"github.com/weirflow/weir/ext/jetstream/embedded"
+)
+
+// withServer is JetStream, with the server in this process.
+type withServer struct {
+	*inJetStream
+	server *embedded.Server
+}
+
+// startEmbedded starts the server in the process of the supervisor, so that workers can be killed without it. They come through a
+// port of the loopback interface; a worker that has the server in its own process needs none.
+func startEmbedded(ctx context.Context, dir, name string) (engine, error) {
+	s, err := embedded.Start(filepath.Join(dir, "jetstream"), embedded.WithLogger(quiet), embedded.WithServerOptions(func(o *server.Options) {
+		o.DontListen, o.Host, o.Port = false, "127.0.0.1", server.RANDOM_PORT
+	}))
+	if err != nil {
+		return nil, err
+	}
+	e, err := newJetStream(ctx, location{Engine: onJetStream, URL: s.URL(), Name: name})
+	if err != nil {
+		return nil, errors.Join(err, s.Close())
+	}
+	return &withServer{e, s}, nil
+}
+
+func (e *withServer) close(temporary bool) error {
+	return errors.Join(e.inJetStream.close(temporary), e.server.Close())
+}
