@@ -66,19 +66,25 @@ func TestDelaysOverARestartOfTheServer(t *testing.T) {
 	name := newStore(t, js)
 	s, err := jsstore.Open(t.Context(), js, name)
 	require.NoError(t, err)
-	begun := time.Now()
 	due := map[string]time.Time{}
 	var ms []store.Message
 	for i := range 50 {
-		id, d := strconv.Itoa(i), time.Second+time.Duration(i)*7*time.Millisecond
-		ms = append(ms, store.Message{Meta: delivery.Meta{ID: id}, Delay: d})
-		due[id] = begun.Add(d)
+		ms = append(ms, store.Message{Meta: delivery.Meta{ID: strconv.Itoa(i)}, Delay: 2*time.Second + time.Duration(i)*20*time.Millisecond})
 	}
 	require.NoError(t, s.Put(t.Context(), "q", ms...))
+	stream, err := js.Stream(t.Context(), name)
+	require.NoError(t, err)
+	for i, m := range ms { // the server has had them somewhat later than Put began
+		stored, err := stream.GetMsg(t.Context(), uint64(i)+1)
+		require.NoError(t, err)
+		due[m.Meta.ID] = stored.Time.Add(m.Delay)
+	}
 	require.NoError(t, s.Close())
 	js.Conn().Close()
 	require.NoError(t, srv.Close())
-	s, err = jsstore.Open(t.Context(), connect(t, start(t, dir)), name)
+	// A Take that syncs nothing returns within less than a millisecond, so that what is a little early is seen.
+	again := start(t, dir, embedded.WithServerOptions(func(o *server.Options) { o.SyncAlways = false }))
+	s, err = jsstore.Open(t.Context(), connect(t, again), name)
 	require.NoError(t, err)
 	defer s.Close()
 	for len(due) > 0 {
