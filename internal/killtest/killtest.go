@@ -18,6 +18,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/weirflow/weir/exactlyonce"
+	"github.com/weirflow/weir/internal/child"
 )
 
 // killsEnv is the variable of the environment that says how often servers and clients are killed; a few times by default.
@@ -75,7 +76,7 @@ func Run(t *testing.T, c Config) {
 		require.NoError(t, err)
 		kills = n
 	}
-	r := &run{config: c, dir: t.TempDir(), network: newNetwork(c.Servers), servers: make([]*process, c.Servers)}
+	r := &run{config: c, dir: t.TempDir(), network: newNetwork(c.Servers), servers: make([]*child.Process, c.Servers)}
 	defer r.stop()
 	for i := range c.Servers {
 		require.NoError(t, r.startServer(i))
@@ -89,12 +90,7 @@ func Run(t *testing.T, c Config) {
 	both.Wait()
 	require.NoError(t, errors.Join(errs...))
 	length := r.network.end()
-	select {
-	case <-r.client.ended:
-	case <-time.After(patience):
-		t.Fatalf("the client does not end: %v", r.network)
-	}
-	require.NoError(t, r.client.err, "%v", &r.client.output)
+	require.NoError(t, r.client.Wait(patience), "%v", r.network)
 	r.stop()
 
 	books, err := c.Books(t.Context())
@@ -130,8 +126,8 @@ type run struct {
 	dir     string // of the clients
 	network *network
 
-	servers []*process
-	client  *process
+	servers []*child.Process
+	client  *child.Process
 	stopped bool
 }
 
@@ -143,24 +139,24 @@ func (r *run) stop() {
 	r.stopped = true
 	for _, p := range append(slices.Clone(r.servers), r.client) {
 		if p != nil {
-			_ = p.kill()
+			_ = p.Kill() // it may have ended
 		}
 	}
 	r.network.close()
 }
 
 func (r *run) startServer(i int) error {
-	p, err := start(settings{Role: roleServer, Database: r.config.Database})
+	p, address, err := start(settings{Role: roleServer, Database: r.config.Database})
 	if err != nil {
 		return err
 	}
 	r.servers[i] = p
-	r.network.setTarget(i, "http://"+p.first)
+	r.network.setTarget(i, "http://"+address)
 	return nil
 }
 
 func (r *run) startClient() (err error) {
-	r.client, err = start(settings{Role: roleClient, URL: r.network.server.URL, Dir: r.dir})
+	r.client, _, err = start(settings{Role: roleClient, URL: r.network.server.URL, Dir: r.dir})
 	return err
 }
 
@@ -170,7 +166,7 @@ func (r *run) killServers(kills int) error {
 			return err
 		}
 		i := rand.IntN(r.config.Servers)
-		if err := r.servers[i].kill(); err != nil {
+		if err := r.servers[i].Kill(); err != nil {
 			return fmt.Errorf("server %d: %w", i, err)
 		}
 		r.network.setTarget(i, "")
@@ -186,7 +182,7 @@ func (r *run) killClients(kills int) error {
 		if err := r.progress(); err != nil {
 			return err
 		}
-		if err := r.client.kill(); err != nil {
+		if err := r.client.Kill(); err != nil {
 			return fmt.Errorf("client: %w", err)
 		}
 		if err := r.startClient(); err != nil {

@@ -40,7 +40,7 @@ type Recorder struct {
 	ended chan struct{} // closed when the recorder has ended
 
 	mu      sync.Mutex
-	failure error // of Record, not returned yet
+	failure error // of the last Record, not returned yet
 }
 
 // Start starts a recorder for leases that last so long. closed is the cause of contexts that Close ends.
@@ -72,14 +72,17 @@ func (r *Recorder) run(c clock.Clock, lease time.Duration) {
 			r.hooks.Extend(r.Calls)
 		}
 		err := r.hooks.Record(r.Calls)
-		if err == nil || r.Calls.Err() != nil {
+		if err != nil && r.Calls.Err() != nil {
+			continue
+		}
+		r.mu.Lock()
+		r.failure = err
+		r.mu.Unlock()
+		if err == nil {
 			wait = firstRetry
 			continue
 		}
 		r.hooks.Failed(err)
-		r.mu.Lock()
-		r.failure = err
-		r.mu.Unlock()
 		retry.Reset(wait)
 		wait = min(2*wait, lastRetry)
 	}
@@ -88,7 +91,7 @@ func (r *Recorder) run(c clock.Clock, lease time.Duration) {
 // Kick says that there are verdicts.
 func (r *Recorder) Kick() { Wake(r.kick) }
 
-// Failure returns why a verdict could not be recorded; each error once.
+// Failure returns why verdicts could not be recorded, until they are; each error once.
 func (r *Recorder) Failure() error {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -108,10 +111,7 @@ func (r *Recorder) Close(ctx context.Context, rest func(ctx context.Context) err
 	case <-ctx.Done():
 		return context.Cause(ctx)
 	}
-	if err := rest(ctx); err != nil {
-		return err
-	}
-	return r.Failure()
+	return rest(ctx)
 }
 
 // Wake sends to a channel with room for one.

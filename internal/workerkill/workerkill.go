@@ -1,17 +1,14 @@
-// Package workerkill runs workers ([delivery.Run]) of several processes on one store and kills them at random. It is for the tests of
-// stores: it runs the test binary again as the workers.
+// Package workerkill runs workers ([delivery.Run]) of several processes on one engine, and kills them at random, or stops them for longer than
+// their leases. It is for the tests of stores and queues: it runs the test binary again as the workers.
 package workerkill
 
 import (
-	"bytes"
 	"context"
 	"errors"
 	"fmt"
-	"io"
 	"log/slog"
 	"math/rand/v2"
 	"os"
-	"os/exec"
 	"os/signal"
 	"slices"
 	"strconv"
@@ -26,32 +23,105 @@ import (
 	"github.com/weirflow/weir/delivery"
 	"github.com/weirflow/weir/delivery/ladder"
 	"github.com/weirflow/weir/delivery/store"
+	"github.com/weirflow/weir/internal/child"
 	"github.com/weirflow/weir/predicates"
 	"github.com/weirflow/weir/strategies"
 )
 
 const (
-	envPlace = "WEIR_WORKERKILL" // set for the processes of the workers: the place of the store
-	envLong  = "WEIR_LONG"
+	name    = "worker" // of the children
+	envLong = "WEIR_LONG"
+
+	// Lease is how long a worker has a message without a sign of life.
+	Lease = 2 * time.Second
 
 	workers  = 3
 	stuck    = 11                     // the message that the sink never takes
 	delay    = 100 * time.Millisecond // of the layer
-	lease    = 2 * time.Second
-	patience = 30 * time.Second // for anything to happen
+	patience = 30 * time.Second       // for anything to happen
 )
 
-// Open opens the store at a place.
-type Open func(ctx context.Context, place string) (store.Inspector, error)
+// Engine is what workers work on. Its store has the layers and the dead letters.
+type Engine interface {
+	store.Inspector
 
-// order is a message: a number.
-type order int
+	Source() (delivery.Source[Order], error)
+	Sink() delivery.Sink[Order]
 
-// Idempotent says that an order may be processed twice: the queue of what is done knows it by its id.
-func (order) Idempotent() bool { return true }
+	Fill(ctx context.Context, orders []Order) error // makes them messages, with their numbers as ids
+	Left(ctx context.Context) (ids []string, err error)
+	CountFinished(ctx context.Context) (int, error)
+	Finished(ctx context.Context) (ids []string, err error)
+}
+
+// Open opens the engine at a place.
+type Open func(ctx context.Context, place string) (Engine, error)
+
+// Queues is an engine that is a store: the messages are in a queue, and what is done is in another one.
+type Queues struct{ store.Inspector }
+
+var quiet = slog.New(slog.DiscardHandler)
+
+// Source implements [Engine].
+func (q Queues) Source() (delivery.Source[Order], error) {
+	return store.NewSource(q.Inspector, "work", "dead", codec.JSON[Order](), store.WithLease(Lease), store.WithLogger(quiet)), nil
+}
+
+// Sink implements [Engine].
+func (q Queues) Sink() delivery.Sink[Order] {
+	return store.NewSink(q.Inspector, "done", codec.JSON[Order]())
+}
+
+// Fill implements [Engine].
+func (q Queues) Fill(ctx context.Context, orders []Order) error {
+	var ms []store.Message
+	for _, o := range orders {
+		m, err := store.Encode(codec.JSON[Order](), o, delivery.Meta{ID: o.ID()})
+		if err != nil {
+			return err
+		}
+		ms = append(ms, m)
+	}
+	return q.Put(ctx, "work", ms...)
+}
+
+// Left implements [Engine].
+func (q Queues) Left(ctx context.Context) ([]string, error) { return list(ctx, q, "work") }
+
+// CountFinished implements [Engine].
+func (q Queues) CountFinished(ctx context.Context) (int, error) {
+	c, err := q.Count(ctx, "done", store.Filter{})
+	return c.Messages, err
+}
+
+// Finished implements [Engine].
+func (q Queues) Finished(ctx context.Context) ([]string, error) { return list(ctx, q, "done") }
+
+// list returns the ids of the messages of a queue.
+func list(ctx context.Context, s store.Inspector, queue string) (ids []string, err error) {
+	for page := (store.Page{Max: 1000}); ; {
+		entries, err := s.List(ctx, queue, store.Filter{}, page)
+		if err != nil || len(entries) == 0 {
+			return ids, err
+		}
+		for _, e := range entries {
+			ids = append(ids, e.Meta.ID)
+		}
+		page.After = entries[len(entries)-1].Position
+	}
+}
+
+// Order is a message: a number.
+type Order int
+
+// ID is the id of its message.
+func (o Order) ID() string { return strconv.Itoa(int(o)) }
+
+// Idempotent says that an order may be processed twice: what is done knows it by its id.
+func (Order) Idempotent() bool { return true }
 
 // 1 % are poison.
-func (o order) poison() bool { return o%100 == 7 }
+func (o Order) poison() bool { return o%100 == 7 }
 
 var (
 	errBusy   = errors.New("busy")
@@ -59,7 +129,7 @@ var (
 )
 
 // process is the function of the operator. 20 % fail for a while: some at the first attempt, some in the whole first visit.
-func process(ctx context.Context, o order) (order, error) {
+func process(ctx context.Context, o Order) (Order, error) {
 	meta, _ := delivery.MetaFromContext(ctx)
 	if meta.Visit > 1 && time.Since(meta.LastFailure) < delay {
 		fail(fmt.Errorf("law D3: message %d is early: it failed %v ago", o, time.Since(meta.LastFailure)))
@@ -75,10 +145,10 @@ func process(ctx context.Context, o order) (order, error) {
 }
 
 // sink refuses one message.
-type sink struct{ *store.Sink[order] }
+type sink struct{ delivery.Sink[Order] }
 
-func (s sink) Put(ctx context.Context, ms []delivery.Message[order]) error {
-	if slices.ContainsFunc(ms, func(m delivery.Message[order]) bool { return m.Value == stuck }) {
+func (s sink) Put(ctx context.Context, ms []delivery.Message[Order]) error {
+	if slices.ContainsFunc(ms, func(m delivery.Message[Order]) bool { return m.Value == stuck }) {
 		return fmt.Errorf("message %d is refused", stuck)
 	}
 	return s.Sink.Put(ctx, ms)
@@ -86,26 +156,23 @@ func (s sink) Put(ctx context.Context, ms []delivery.Message[order]) error {
 
 // Child is a worker, if this process was started by [Run]; it does not return then. TestMain calls it first.
 func Child(open Open) {
-	place := os.Getenv(envPlace)
-	if place == "" {
-		return
-	}
-	go func() { // the process ends with the test's
-		_, _ = io.Copy(io.Discard, os.Stdin)
-		os.Exit(3)
-	}()
-	ctx, stop := signal.NotifyContext(context.Background(), syscall.SIGTERM)
-	s, err := open(ctx, place)
-	if err != nil {
-		fail(err)
-	}
-	summary, err := Work(ctx, s)
-	stop()
-	if err := errors.Join(err, s.Close()); err != nil {
-		fail(err)
-	}
-	fmt.Println(summary)
-	os.Exit(0)
+	child.Run(name, func(place string) error {
+		ctx, stop := signal.NotifyContext(context.Background(), syscall.SIGTERM)
+		defer stop()
+		var e Engine
+		for begun := time.Now(); ; time.Sleep(20 * time.Millisecond) { // the server may be down
+			var err error
+			if e, err = open(ctx, place); err == nil {
+				break
+			}
+			if ctx.Err() != nil || time.Since(begun) > patience {
+				return err
+			}
+		}
+		summary, err := Work(ctx, e)
+		fmt.Println(summary)
+		return errors.Join(err, e.Close())
+	})
 }
 
 // fail ends the process: nothing of this can happen.
@@ -114,134 +181,142 @@ func fail(err error) {
 	os.Exit(1)
 }
 
-// Work is a worker on a store, until ctx ends.
-func Work(ctx context.Context, s store.Store, opts ...delivery.RunOption) (delivery.Summary, error) {
-	quiet := slog.New(slog.DiscardHandler)
-	options := []store.SourceOption{store.WithLease(lease), store.WithLogger(quiet)}
-	l, err := ladder.New(ladder.Config[order]{
-		Store: s, Codec: codec.JSON[order](), DeadLetters: "dead", Options: options,
-		Layers: []ladder.Layer{{Queue: "again", Delay: delay, Jitter: 0.5}, {Queue: "later", Delay: delay}},
+// Work is a worker, until ctx ends.
+func Work(ctx context.Context, e Engine, opts ...delivery.RunOption) (delivery.Summary, error) {
+	l, err := ladder.New(ladder.Config[Order]{
+		Store: e, Codec: codec.JSON[Order](), DeadLetters: "dead",
+		Options: []store.SourceOption{store.WithLease(Lease), store.WithLogger(quiet)},
+		Layers:  []ladder.Layer{{Queue: "again", Delay: delay, Jitter: 0.5}, {Queue: "later", Delay: delay}},
 	})
 	if err != nil {
 		return delivery.Summary{}, err
 	}
-	source := l.Source(store.NewSource(s, "work", "dead", codec.JSON[order](), options...))
+	source, err := e.Source()
+	if err != nil {
+		return delivery.Summary{}, err
+	}
 	op := asyncop.UnorderedWaitWithRetry(asyncop.Blocking(process), 10*time.Second, 20+rand.IntN(50),
-		strategies.FixedDelay[order](1, time.Millisecond).RetryIfException(predicates.ErrorIs(errBusy)),
+		strategies.FixedDelay[Order](1, time.Millisecond).RetryIfException(predicates.ErrorIs(errBusy)),
 		asyncop.WithFailureSink(l.Take), asyncop.WithLogger(quiet))
 	opts = append([]delivery.RunOption{delivery.WithLogger(quiet)}, opts...)
-	return delivery.Run(ctx, source, op, sink{store.NewSink(s, "done", codec.JSON[order]())}, opts...)
+	return delivery.Run(ctx, l.Source(source), op, sink{e.Sink()}, opts...)
 }
 
 // Config says what [Run] does.
 type Config struct {
 	Place string
 	Open  Open
-	// KillServer kills the server of the store and starts it again; nil: there is none. It is called on the goroutine of the test.
+	// KillServer kills a server and starts it again, or does other harm to it; nil: there is none. It is called on the goroutine of
+	// the test.
 	KillServer func()
 }
 
-// Fill puts n messages into the store.
-func Fill(t *testing.T, s store.Store, n int) {
+// Fill puts n messages into the engine.
+func Fill(t *testing.T, e Engine, n int) {
 	t.Helper()
 	for i := 0; i < n; i += 1000 {
-		var ms []store.Message
+		var orders []Order
 		for j := i; j < min(n, i+1000); j++ {
-			m, err := store.Encode(codec.JSON[order](), order(j), delivery.Meta{ID: strconv.Itoa(j)})
-			require.NoError(t, err)
-			ms = append(ms, m)
+			orders = append(orders, Order(j))
 		}
-		require.NoError(t, s.Put(t.Context(), "work", ms...))
+		require.NoError(t, e.Fill(t.Context(), orders))
 	}
 }
 
-// Run kills workers while they work: a few times by default, more than a hundred times with WEIR_LONG. In the end each message
-// is done once, none was lost or early, the dead letters are the poison, and the message that the sink never takes has held up none
-// (laws D1 to D4).
+// Run kills workers while they work, and stops them for longer than their leases: a few times by default, more than a hundred times with
+// WEIR_LONG. In the end each message is done once, none was lost or early, the dead letters are the poison, and the message that the
+// sink never takes has held up none (laws D1 to D4).
 func Run(t *testing.T, c Config) {
 	t.Helper()
-	n, kills, every := 2000, 6, 3
+	n, kills, every := 2000, 6, 6
 	if os.Getenv(envLong) != "" {
-		n, kills, every = 50_000, 120, 20
+		n, kills, every = 50_000, 120, 10
 	}
-	s, err := c.Open(t.Context(), c.Place)
+	e, err := c.Open(t.Context(), c.Place)
 	require.NoError(t, err)
-	defer func() { require.NoError(t, s.Close()) }()
-	Fill(t, s, n)
-	all := make([]*worker, workers)
+	defer func() { require.NoError(t, e.Close()) }()
+	Fill(t, e, n)
+	all := make([]*child.Process, workers)
+	start := func(i int) {
+		all[i], err = child.Start(name, c.Place)
+		require.NoError(t, err)
+	}
 	for i := range all {
-		all[i] = start(t, c.Place)
+		start(i)
 	}
 	defer func() {
 		for _, w := range all {
-			w.kill()
+			_ = w.Kill() // it may have ended
 		}
 	}()
-	begun, servers := time.Now(), 0
+	begun, servers, stops := time.Now(), 0, 0
 	for kill := 1; kill <= kills; kill++ {
-		progress(t, s, all, func(done int) bool { return done >= kill*n*9/10/kills })
-		i := rand.IntN(workers)
-		all[i].kill()
-		all[i] = start(t, c.Place)
+		progress(t, e, all, func(done int) bool { return done >= kill*n*9/10/kills })
+		i, stopped := rand.IntN(workers), false
+		if kill%10 == 5 {
+			stopped, err = all[i].Pause(Lease+Lease/2)
+			require.NoError(t, err)
+		}
+		if stopped {
+			stops++
+		} else {
+			require.NoError(t, all[i].Kill())
+			start(i)
+		}
 		if c.KillServer != nil && kill%every == 0 {
 			c.KillServer()
 			servers++
 		}
 	}
 	poison := n / 100
-	progress(t, s, all, func(done int) bool { return done == n-poison-1 && count(t, s, "dead") == poison })
+	progress(t, e, all, func(done int) bool { return done == n-poison-1 && count(t, e, "dead") == poison })
 	took := time.Since(begun)
+	var last []string
 	for _, w := range all { // a signal: each drains, and ends by itself
-		require.NoError(t, w.cmd.Process.Signal(syscall.SIGTERM))
-		select {
-		case <-w.ended:
-			require.NoError(t, w.err, "%v", &w.output)
-		case <-time.After(patience):
-			t.Fatalf("a worker does not end: %v", &w.output)
-		}
+		require.NoError(t, w.Signal(syscall.SIGTERM))
+		require.NoError(t, w.Wait(patience))
+		last = append(last, w.Output())
 	}
-	Check(t, s, n)
-	t.Logf("%d messages in %v, %d kills of %d workers and %d of the server; the last workers: %v %v %v",
-		n, took.Round(time.Millisecond), kills, workers, servers, &all[0].output, &all[1].output, &all[2].output)
+	Check(t, e, n)
+	t.Logf("%d messages in %v, %d kills and %d stops of %d workers, %d kills of servers; the last workers: %v",
+		n, took.Round(time.Millisecond), kills-stops, stops, workers, servers, last)
 }
 
 // Check looks at what the workers have left.
-func Check(t *testing.T, s store.Inspector, n int) {
+func Check(t *testing.T, e Engine, n int) {
 	t.Helper()
-	want := map[string][]string{"again": nil, "later": nil, "work": {strconv.Itoa(stuck)}}
+	var dead, done []string
 	for i := range n {
 		switch {
-		case order(i).poison():
-			want["dead"] = append(want["dead"], strconv.Itoa(i))
+		case Order(i).poison():
+			dead = append(dead, Order(i).ID())
 		case i != stuck:
-			want["done"] = append(want["done"], strconv.Itoa(i))
+			done = append(done, Order(i).ID())
 		}
 	}
-	for queue, ids := range want {
-		var got []string
-		for page := (store.Page{Max: 1000}); ; {
-			entries, err := s.List(t.Context(), queue, store.Filter{}, page)
-			require.NoError(t, err)
-			if len(entries) == 0 {
-				break
-			}
-			for _, e := range entries {
-				got = append(got, e.Meta.ID)
-			}
-			page.After = entries[len(entries)-1].Position
-		}
+	check := func(what string, want []string, get func(ctx context.Context) ([]string, error)) {
+		got, err := get(t.Context())
+		require.NoError(t, err)
 		slices.Sort(got)
-		slices.Sort(ids)
-		require.Equal(t, ids, got, queue)
+		slices.Sort(want)
+		require.Equal(t, want, got, what)
 	}
+	queue := func(name string) func(ctx context.Context) ([]string, error) {
+		return func(ctx context.Context) ([]string, error) { return list(ctx, e, name) }
+	}
+	check("done", done, e.Finished)
+	check("left", []string{Order(stuck).ID()}, e.Left)
+	check("dead", dead, queue("dead"))
+	check("again", nil, queue("again"))
+	check("later", nil, queue("later"))
 }
 
 // progress waits until enough messages are done.
-func progress(t *testing.T, s store.Inspector, all []*worker, enough func(done int) bool) {
+func progress(t *testing.T, e Engine, all []*child.Process, enough func(done int) bool) {
 	t.Helper()
 	done, changed := 0, time.Now()
 	for {
-		now := count(t, s, "done")
+		now := patiently(t, e.CountFinished)
 		if enough(now) {
 			return
 		}
@@ -251,8 +326,8 @@ func progress(t *testing.T, s store.Inspector, all []*worker, enough func(done i
 		require.Less(t, time.Since(changed), patience, "no progress: %d are done", done)
 		for _, w := range all {
 			select {
-			case <-w.ended:
-				t.Fatalf("a worker has ended: %v: %v", w.err, &w.output)
+			case <-w.Ended():
+				t.Fatalf("a worker has ended: %v", w.Output())
 			default:
 			}
 		}
@@ -260,48 +335,23 @@ func progress(t *testing.T, s store.Inspector, all []*worker, enough func(done i
 	}
 }
 
-// count counts the messages of a queue. A server that was killed may break a connection of the pool.
+// count counts the messages of a queue.
 func count(t *testing.T, s store.Inspector, queue string) int {
 	t.Helper()
+	return patiently(t, func(ctx context.Context) (int, error) {
+		c, err := s.Count(ctx, queue, store.Filter{})
+		return c.Messages, err
+	})
+}
+
+// patiently calls f until it succeeds: a server that was killed may break a connection.
+func patiently(t *testing.T, f func(ctx context.Context) (int, error)) int {
+	t.Helper()
 	for begun := time.Now(); ; time.Sleep(50 * time.Millisecond) {
-		c, err := s.Count(t.Context(), queue, store.Filter{})
+		n, err := f(t.Context())
 		if err == nil {
-			return c.Messages
+			return n
 		}
 		require.Less(t, time.Since(begun), patience, "%v", err)
 	}
-}
-
-// worker is a process.
-type worker struct {
-	cmd   *exec.Cmd
-	stdin io.Closer
-	ended chan struct{}
-
-	// Read after ended.
-	output bytes.Buffer
-	err    error
-}
-
-func start(t *testing.T, place string) *worker {
-	t.Helper()
-	w := &worker{cmd: exec.Command(os.Args[0], "-test.run=^$"), ended: make(chan struct{})}
-	w.cmd.Env = append(os.Environ(), envPlace+"="+place)
-	w.cmd.Stdout, w.cmd.Stderr = &w.output, &w.output
-	var err error
-	w.stdin, err = w.cmd.StdinPipe()
-	require.NoError(t, err)
-	require.NoError(t, w.cmd.Start())
-	go func() {
-		w.err = w.cmd.Wait()
-		close(w.ended)
-	}()
-	return w
-}
-
-// kill ends the process as kill -9 does.
-func (w *worker) kill() {
-	_ = w.cmd.Process.Kill() // it may have ended
-	<-w.ended
-	_ = w.stdin.Close()
 }

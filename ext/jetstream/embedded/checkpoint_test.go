@@ -235,10 +235,10 @@ func TestInputWhoseMessagesWereRemoved(t *testing.T) {
 }
 
 // values returns the values of a stream, in order.
-func values(js jetstream.JetStream, stream string) ([]string, error) {
-	in := jscheckpoint.NewInput(js, stream, codec.JSON[string](), jscheckpoint.WithEnd())
+func values[T any](js jetstream.JetStream, stream string) ([]T, error) {
+	in := jscheckpoint.NewInput(js, stream, codec.JSON[T](), jscheckpoint.WithEnd())
 	defer in.Close()
-	var all []string
+	var all []T
 	for {
 		v, err := in.Next()
 		if err != nil {
@@ -263,7 +263,7 @@ func TestOutput(t *testing.T) {
 					return jscheckpoint.NewOutput(faulty, stream, stream, codec.JSON[string]()), nil
 				},
 				Fail:    faulty.fail,
-				Visible: func() ([]string, error) { return values(js, stream) },
+				Visible: func() ([]string, error) { return values[string](js, stream) },
 			}
 		}, strconv.Itoa, nil)
 	})
@@ -283,7 +283,7 @@ func TestOutputOfManyElements(t *testing.T) {
 	state, err := out.Prepare(t.Context())
 	require.NoError(t, err)
 	require.NoError(t, out.Commit(t.Context(), state))
-	got, err := values(js, stream)
+	got, err := values[string](js, stream)
 	require.NoError(t, err)
 	require.Equal(t, want, got)
 }
@@ -309,7 +309,7 @@ func TestOutputThatWasTakenOver(t *testing.T) {
 	for range 2 {
 		require.ErrorIs(t, loser.Commit(t.Context(), prepared(loser, "not this")), checkpoint.ErrFenced)
 	}
-	got, err := values(js, stream)
+	got, err := values[string](js, stream)
 	require.NoError(t, err)
 	require.Equal(t, []string{"one", "two"}, got)
 	require.ErrorContains(t, open().Restore(t.Context(), state), "does another one write to it", "a checkpoint was lost")

@@ -101,7 +101,7 @@ func TestPartitions(t *testing.T) {
 	all.Wait()
 	for _, p := range names {
 		_, out, _ := strings.Cut(p, "-")
-		got, err := values(js, out)
+		got, err := values[string](js, out)
 		require.NoError(t, err)
 		require.Len(t, got, elements)
 		for i, v := range got {

@@ -8,6 +8,9 @@ import (
 	"net"
 	"os"
 	"path/filepath"
+	"slices"
+	"strconv"
+	"strings"
 	"sync"
 	"time"
 
@@ -19,7 +22,10 @@ import (
 )
 
 // startTimeout is how long a server may take to read its directory: a million messages take some seconds.
-const startTimeout = 2 * time.Minute
+const (
+	startTimeout = 2 * time.Minute
+	lookAgain    = 50 * time.Millisecond
+)
 
 // Server is a NATS server in this process. Safe for concurrent use.
 type Server struct {
@@ -35,6 +41,7 @@ type Option func(*settings)
 
 type settings struct {
 	logger  *slog.Logger
+	cluster *Cluster
 	options []func(*server.Options)
 }
 
@@ -44,7 +51,58 @@ func WithLogger(l *slog.Logger) Option {
 	return func(s *settings) { s.logger = l }
 }
 
-// WithServerOptions changes the server's own options after those of this package were set: limits, accounts, a port, a cluster.
+// Cluster says which server of a cluster a [Server] is. Addresses have the form host:port.
+type Cluster struct {
+	Name    string   // of the cluster; the same at each server
+	Server  string   // name of this server: no other one has it, and it keeps it when it starts again
+	Clients string   // the address at which clients connect to this server
+	Address string   // the address at which the other servers connect to this one
+	Servers []string // such addresses of all servers, Address among them; the same at each server
+}
+
+func (c *Cluster) apply(o *server.Options) (err error) {
+	if c.Name == "" || c.Server == "" {
+		return fmt.Errorf("the cluster %q and its server %q must have names", c.Name, c.Server)
+	}
+	if !slices.Contains(c.Servers, c.Address) {
+		return fmt.Errorf("cluster %s: its servers %q have no address %q", c.Name, c.Servers, c.Address)
+	}
+	if o.Host, o.Port, err = split(c.Clients); err != nil {
+		return fmt.Errorf("cluster %s: %w", c.Name, err)
+	}
+	for _, address := range c.Servers {
+		if _, _, err := split(address); err != nil {
+			return fmt.Errorf("cluster %s: %w", c.Name, err)
+		}
+	}
+	o.ServerName, o.DontListen, o.Cluster.Name = c.Server, false, c.Name
+	o.Cluster.Host, o.Cluster.Port, err = split(c.Address)
+	// The server counts the routes to find out how large the cluster is, so its own address is among them.
+	o.Routes = server.RoutesFromStr("nats://" + strings.Join(c.Servers, ",nats://"))
+	return err
+}
+
+func split(address string) (host string, port int, err error) {
+	host, text, err := net.SplitHostPort(address)
+	if err != nil {
+		return "", 0, err
+	}
+	number, err := strconv.ParseUint(text, 10, 16)
+	if err != nil || number == 0 {
+		return "", 0, fmt.Errorf("address %s: the port must be a number from 1 to 65535", address)
+	}
+	return host, int(number), nil
+}
+
+// WithCluster makes the server one of a cluster. Then it listens at two addresses, and Start does not wait for the other servers:
+// calls of clients fail until most of the servers run. The servers trust each other, and anyone who reaches their addresses, unless
+// [WithServerOptions] sets TLS and users.
+func WithCluster(c Cluster) Option {
+	c.Servers = slices.Clone(c.Servers)
+	return func(s *settings) { s.cluster = &c }
+}
+
+// WithServerOptions changes the server's own options after those of this package were set: limits, accounts, a port, TLS.
 func WithServerOptions(change func(o *server.Options)) Option {
 	nils.Refuse("embedded: WithServerOptions", "function", change)
 	return func(s *settings) { s.options = append(s.options, change) }
@@ -66,6 +124,11 @@ func Start(dir string, opts ...Option) (*Server, error) {
 	o := &server.Options{
 		ServerName: "weir", DontListen: true, NoSigs: true, NoLog: true,
 		JetStream: true, StoreDir: dir, SyncAlways: true,
+	}
+	if set.cluster != nil {
+		if err := set.cluster.apply(o); err != nil {
+			return nil, fmt.Errorf("embedded: %w", err)
+		}
 	}
 	for _, change := range set.options {
 		change(o)
@@ -90,19 +153,33 @@ func start(o *server.Options, l *slog.Logger) (*server.Server, error) {
 	if err != nil {
 		return nil, err
 	}
-	s.SetLoggerV2(logger{l}, false, false, false)
+	fatal := make(chan error, 1)
+	s.SetLoggerV2(logger{l, fatal}, false, false, false)
 	s.Start()
-	if !s.ReadyForConnections(startTimeout) {
+	if err := ready(s, fatal); err != nil {
 		s.Shutdown()
 		s.WaitForShutdown()
-		return nil, fmt.Errorf("the server was not ready within %v", startTimeout)
-	}
-	if o.JetStream && !s.JetStreamEnabled() {
-		s.Shutdown()
-		s.WaitForShutdown()
-		return nil, errors.New("the server could not start JetStream: see its log")
+		return nil, err
 	}
 	return s, nil
+}
+
+// ready waits until a server can be used.
+func ready(s *server.Server, fatal <-chan error) error {
+	for waited := time.Duration(0); !s.ReadyForConnections(lookAgain); waited += lookAgain {
+		if waited >= startTimeout {
+			return fmt.Errorf("the server was not ready within %v", startTimeout)
+		}
+		select {
+		case err := <-fatal:
+			return err
+		default:
+		}
+	}
+	if !s.JetStreamEnabled() {
+		return errors.New("the server could not start JetStream: see its log")
+	}
+	return nil
 }
 
 // Connect returns a connection within the process. It needs no port; a server with accounts needs credentials all the same.
@@ -137,7 +214,10 @@ func (s *Server) Close() error {
 }
 
 // logger is the server's logger.
-type logger struct{ l *slog.Logger }
+type logger struct {
+	l     *slog.Logger
+	fatal chan<- error // room for one: why the server cannot start
+}
 
 func (l logger) log(level slog.Level, format string, v []any) {
 	ctx := context.Background()
@@ -148,7 +228,16 @@ func (l logger) log(level slog.Level, format string, v []any) {
 
 func (l logger) Noticef(format string, v ...any) { l.log(slog.LevelDebug, format, v) }
 func (l logger) Warnf(format string, v ...any)   { l.log(slog.LevelWarn, format, v) }
-func (l logger) Fatalf(format string, v ...any)  { l.log(slog.LevelError, format, v) }
 func (l logger) Errorf(format string, v ...any)  { l.log(slog.LevelError, format, v) }
-func (logger) Debugf(string, ...any)             {}
-func (logger) Tracef(string, ...any)             {}
+
+// Fatalf is where a server of its own would exit.
+func (l logger) Fatalf(format string, v ...any) {
+	l.log(slog.LevelError, format, v)
+	select {
+	case l.fatal <- fmt.Errorf(format, v...):
+	default:
+	}
+}
+
+func (logger) Debugf(string, ...any) {}
+func (logger) Tracef(string, ...any) {}

@@ -3,7 +3,10 @@ package embedded_test
 import (
 	"io"
 	"log/slog"
+	"net"
+	"os"
 	"testing"
+	"time"
 
 	"github.com/nats-io/nats-server/v2/server"
 	"github.com/nats-io/nats.go"
@@ -11,6 +14,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/weirflow/weir/ext/jetstream/embedded"
+	"github.com/weirflow/weir/ext/jetstream/embedded/clustertest"
 )
 
 // quiet discards the warnings of a server.
@@ -85,4 +89,59 @@ func TestWrongArguments(t *testing.T) {
 	require.Panics(t, func() { embedded.WithServerOptions(nil) })
 	_, err = embedded.Start(t.TempDir(), embedded.WithLogger(quiet()), embedded.WithServerOptions(func(o *server.Options) { o.ServerName = "a b" }))
 	require.Error(t, err)
+}
+
+// A port that is taken is an error at once.
+func TestAPortThatIsTaken(t *testing.T) {
+	taken, err := net.Listen("tcp", "127.0.0.1:0")
+	require.NoError(t, err)
+	defer taken.Close()
+	begun := time.Now()
+	_, err = embedded.Start(t.TempDir(), embedded.WithLogger(quiet()), embedded.WithServerOptions(func(o *server.Options) {
+		o.DontListen, o.Host, o.Port = false, "127.0.0.1", taken.Addr().(*net.TCPAddr).Port
+	}))
+	require.ErrorContains(t, err, "address already in use")
+	require.Less(t, time.Since(begun), 30*time.Second)
+}
+
+func TestClustersThatCannotBe(t *testing.T) {
+	good := embedded.Cluster{
+		Name: "c", Server: "a", Clients: "127.0.0.1:4222", Address: "127.0.0.1:6222", Servers: []string{"127.0.0.1:6222", "127.0.0.1:6223"},
+	}
+	for what, change := range map[string]func(*embedded.Cluster){
+		"names":           func(c *embedded.Cluster) { c.Name = "" },
+		`server ""`:       func(c *embedded.Cluster) { c.Server = "" },
+		"127.0.0.1:9":     func(c *embedded.Cluster) { c.Address = "127.0.0.1:9" },
+		"missing port":    func(c *embedded.Cluster) { c.Clients = "localhost" },
+		"from 1 to 65535": func(c *embedded.Cluster) { c.Clients = "localhost:0" },
+		"127.0.0.1:99999": func(c *embedded.Cluster) { c.Servers = []string{"127.0.0.1:6222", "127.0.0.1:99999"} },
+	} {
+		c := good
+		change(&c)
+		_, err := embedded.Start(t.TempDir(), embedded.WithLogger(quiet()), embedded.WithCluster(c))
+		require.ErrorContains(t, err, what)
+	}
+}
+
+// What a cluster has confirmed is on other servers: it stays when one of them is lost with its directory.
+func TestAClusterKeepsWhatAServerLoses(t *testing.T) {
+	t.Parallel()
+	c, js := startCluster(t, clustertest.Config{Servers: 3, Sync: true})
+	_, err := js.CreateStream(t.Context(), jetstream.StreamConfig{Name: "orders", Subjects: []string{"orders"}, Replicas: 3})
+	require.NoError(t, err)
+	publish(t, js, "orders", "one", "two")
+	ctx := bounded(t)
+	require.NoError(t, c.Synced(ctx, js, "orders"))
+	leader, err := c.Leader(ctx, js, "orders")
+	require.NoError(t, err)
+	require.NoError(t, c.Kill(leader))
+	require.NoError(t, os.RemoveAll(c.Dir(leader)))
+	next, err := c.Leader(ctx, js, "orders")
+	require.NoError(t, err)
+	require.NotEqual(t, leader, next)
+	require.NoError(t, c.Restart(leader))
+	require.NoError(t, c.Synced(ctx, js, "orders"))
+	got, err := values[string](js, "orders")
+	require.NoError(t, err)
+	require.Equal(t, []string{"one", "two"}, got)
 }

@@ -18,10 +18,11 @@ import (
 	"github.com/weirflow/weir/checkpoint/participant"
 	"github.com/weirflow/weir/ext/postgres/internal/pgtest"
 	"github.com/weirflow/weir/ext/postgres/pgcheckpoint"
+	"github.com/weirflow/weir/internal/pipelinekill"
 )
 
 func TestMain(m *testing.M) {
-	child()
+	pipelinekill.Child(openPipelines)
 	goleak.VerifyTestMain(m)
 }
 

@@ -9,7 +9,6 @@ import (
 	"github.com/jackc/pgx/v5/pgxpool"
 	"github.com/stretchr/testify/require"
 
-	"github.com/weirflow/weir/delivery/store"
 	"github.com/weirflow/weir/ext/postgres/internal/pgtest"
 	"github.com/weirflow/weir/ext/postgres/pgstore"
 	"github.com/weirflow/weir/internal/workerkill"
@@ -28,12 +27,12 @@ func TestKilledWorkers(t *testing.T) {
 	})
 }
 
-func openForWorkers(ctx context.Context, url string) (store.Inspector, error) {
+func openForWorkers(ctx context.Context, url string) (workerkill.Engine, error) {
 	pool, err := pgxpool.New(ctx, url)
 	if err != nil {
 		return nil, err
 	}
-	return closingPool{pgstore.New(pool), pool}, nil
+	return workerkill.Queues{Inspector: closingPool{pgstore.New(pool), pool}}, nil
 }
 
 // closingPool closes the pool with the store.

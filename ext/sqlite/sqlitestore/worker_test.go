@@ -22,8 +22,9 @@ func TestKilledWorkers(t *testing.T) {
 	workerkill.Run(t, workerkill.Config{Place: filepath.Join(t.TempDir(), "queues.db"), Open: openForWorkers})
 }
 
-func openForWorkers(ctx context.Context, path string) (store.Inspector, error) {
-	return openForCrash(ctx, path, func() {})
+func openForWorkers(ctx context.Context, path string) (workerkill.Engine, error) {
+	s, err := openForCrash(ctx, path, func() {})
+	return workerkill.Queues{Inspector: s}, err
 }
 
 // Law D5: a full disk stops a worker, and loses nothing.
@@ -35,7 +36,8 @@ func TestWorkerOnAFullDisk(t *testing.T) {
 	s := sqlitestore.New(db)
 	defer s.Close()
 	const n = 1000
-	workerkill.Fill(t, s, n)
+	e := workerkill.Queues{Inspector: s}
+	workerkill.Fill(t, e, n)
 	var pages, most int
 	require.NoError(t, db.Writer().QueryRowContext(t.Context(), "PRAGMA page_count").Scan(&pages))
 	limit := func(pages int) {
@@ -55,7 +57,7 @@ func TestWorkerOnAFullDisk(t *testing.T) {
 			for begun := time.Now(); !until() && time.Since(begun) < time.Minute; time.Sleep(10 * time.Millisecond) {
 			}
 		}()
-		summary, err := workerkill.Work(ctx, s, opts...)
+		summary, err := workerkill.Work(ctx, e, opts...)
 		if !errors.Is(err, store.ErrFull) {
 			require.NoError(t, err)
 		}
@@ -67,5 +69,5 @@ func TestWorkerOnAFullDisk(t *testing.T) {
 	require.GreaterOrEqual(t, all(), n, "a message that is handed over may be in two queues")
 	limit(1 << 20)
 	work(func() bool { return count("done") == n-n/100-1 && count("dead") == n/100 })
-	workerkill.Check(t, s, n)
+	workerkill.Check(t, e, n)
 }

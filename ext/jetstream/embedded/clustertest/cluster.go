@@ -1,0 +1,312 @@
+// Package clustertest runs servers of NATS JetStream in processes of their own, on loopback: for tests, benchmarks and examples that
+// kill servers. Each is this program, run again.
+//
+//	func TestMain(m *testing.M) {
+//		clustertest.Child()
+//		os.Exit(m.Run())
+//	}
+//
+//	cluster, err := clustertest.Start(clustertest.Config{Dir: t.TempDir(), Servers: 3})
+//	…
+//	defer cluster.Close()
+//	js, err := clustertest.Connect(cluster.URL())
+//	…
+//	leader, err := cluster.Leader(ctx, js, "orders")
+//	…
+//	err = cluster.Kill(leader)
+//	…
+//	err = cluster.Restart(leader)
+package clustertest
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"log/slog"
+	"math/rand/v2"
+	"net"
+	"os"
+	"path/filepath"
+	"strconv"
+	"strings"
+	"time"
+
+	"github.com/nats-io/nats-server/v2/server"
+	"github.com/nats-io/nats.go"
+	"github.com/nats-io/nats.go/jetstream"
+
+	"github.com/weirflow/weir/ext/jetstream/embedded"
+	"github.com/weirflow/weir/internal/child"
+)
+
+const (
+	name     = "nats-server" // of the children
+	patience = time.Minute
+	oneTry   = time.Second
+	retry    = 20 * time.Millisecond // between two tries
+)
+
+// Config says which servers [Start] starts.
+type Config struct {
+	Dir     string // has a directory for each server
+	Servers int    // 1, 3 or 5
+
+	// Sync makes the servers sync each write, as [embedded.Start] does by default. Without it a write is safe when a process is
+	// killed, and may be lost when the machine breaks down.
+	Sync bool
+
+	// MaxStore bounds the streams of some servers, in bytes on disk, by the number of the server; others have no bound.
+	MaxStore map[int]int64
+}
+
+// settings are those of a server.
+type settings struct {
+	Dir      string
+	Cluster  embedded.Cluster
+	Sync     bool
+	MaxStore int64
+}
+
+// Child is a server of a cluster, if [Start] has started this process; it does not return then. TestMain, or main, calls it first.
+func Child() { child.Run(name, serve) }
+
+func serve(arg string) error {
+	var s settings
+	if err := json.Unmarshal([]byte(arg), &s); err != nil {
+		return err
+	}
+	opts := []embedded.Option{
+		embedded.WithLogger(slog.New(slog.NewTextHandler(os.Stderr, &slog.HandlerOptions{Level: slog.LevelError}))),
+		embedded.WithCluster(s.Cluster),
+		embedded.WithServerOptions(func(o *server.Options) {
+			o.SyncAlways = s.Sync
+			if s.MaxStore > 0 {
+				o.JetStreamMaxStore, o.JetStreamMaxMemory = s.MaxStore, 1<<30
+			}
+			if len(s.Cluster.Servers) == 1 {
+				o.Cluster, o.Routes = server.ClusterOpts{}, nil
+			}
+		}),
+	}
+	if _, err := embedded.Start(s.Dir, opts...); err != nil {
+		return err
+	}
+	fmt.Println("ready")
+	select {}
+}
+
+// Cluster are servers. Its methods are called one at a time.
+type Cluster struct {
+	settings []settings
+	servers  []*child.Process // nil: it does not run
+}
+
+// Start starts servers, and returns when they can keep streams with a replica on each. The cluster must be closed.
+func Start(c Config) (*Cluster, error) {
+	ports, err := freePorts(2 * c.Servers)
+	if err != nil {
+		return nil, err
+	}
+	all := &Cluster{settings: make([]settings, c.Servers), servers: make([]*child.Process, c.Servers)}
+	var routes []string
+	for i := range c.Servers {
+		routes = append(routes, ports[2*i+1])
+	}
+	for i := range c.Servers {
+		n := strconv.Itoa(i)
+		all.settings[i] = settings{
+			Dir: filepath.Join(c.Dir, "server"+n), Sync: c.Sync, MaxStore: c.MaxStore[i],
+			Cluster: embedded.Cluster{Name: "test", Server: "s" + n, Clients: ports[2*i], Address: ports[2*i+1], Servers: routes},
+		}
+	}
+	if err := all.begin(); err != nil {
+		all.Close()
+		return nil, err
+	}
+	return all, nil
+}
+
+// freePorts returns addresses for listeners. Their ports are below those that connections get, so a server that was killed finds
+// its ports free when it comes back.
+func freePorts(n int) (addresses []string, err error) {
+	var open []io.Closer
+	defer func() {
+		for _, l := range open {
+			_ = l.Close()
+		}
+	}()
+	for try := 0; len(addresses) < n; try++ {
+		address := "127.0.0.1:" + strconv.Itoa(12_000+rand.IntN(20_000))
+		l, err := net.Listen("tcp", address)
+		if err != nil {
+			if try > 100 {
+				return nil, err
+			}
+			continue
+		}
+		open, addresses = append(open, l), append(addresses, address)
+	}
+	return addresses, nil
+}
+
+func (c *Cluster) begin() error {
+	for i := range c.servers { // at once: they wait for each other
+		if err := c.launch(i); err != nil {
+			return err
+		}
+	}
+	for i := range c.servers {
+		if _, err := c.servers[i].Line(patience); err != nil {
+			return fmt.Errorf("clustertest: server %d: %w", i, err)
+		}
+	}
+	js, err := Connect(c.URL())
+	if err != nil {
+		return err
+	}
+	defer js.Conn().Close()
+	ctx, cancel := context.WithTimeout(context.Background(), patience)
+	defer cancel()
+	const probe = "clustertest"
+	return until(ctx, func(ctx context.Context) error {
+		_, err := js.CreateStream(ctx, jetstream.StreamConfig{Name: probe, Replicas: len(c.servers)})
+		if err == nil || errors.Is(err, jetstream.ErrStreamNameAlreadyInUse) {
+			err = js.DeleteStream(ctx, probe)
+		}
+		return err
+	})
+}
+
+// until calls f until it returns no error. A server may not answer at all while there is no leader.
+func until(ctx context.Context, f func(ctx context.Context) error) error {
+	for {
+		within, cancel := context.WithTimeout(ctx, oneTry)
+		err := f(within)
+		cancel()
+		if err == nil {
+			return nil
+		}
+		select {
+		case <-time.After(retry):
+		case <-ctx.Done():
+			return fmt.Errorf("clustertest: %w: %w", context.Cause(ctx), err)
+		}
+	}
+}
+
+func (c *Cluster) launch(i int) error {
+	arg, err := json.Marshal(c.settings[i])
+	if err == nil {
+		c.servers[i], err = child.Start(name, string(arg))
+	}
+	if err != nil {
+		return fmt.Errorf("clustertest: server %d: %w", i, err)
+	}
+	return nil
+}
+
+// Len returns the number of servers, those that do not run included.
+func (c *Cluster) Len() int { return len(c.servers) }
+
+// URL returns the addresses of all servers, for nats.Connect.
+func (c *Cluster) URL() string {
+	urls := make([]string, len(c.settings))
+	for i, s := range c.settings {
+		urls[i] = "nats://" + s.Cluster.Clients
+	}
+	return strings.Join(urls, ",")
+}
+
+// Connect connects to servers, now and whenever they come back. Its connection must be closed.
+func Connect(url string, opts ...nats.Option) (jetstream.JetStream, error) {
+	nc, err := nats.Connect(url, append([]nats.Option{
+		nats.MaxReconnects(-1), nats.ReconnectWait(retry), nats.RetryOnFailedConnect(true),
+	}, opts...)...)
+	if err != nil {
+		return nil, err
+	}
+	return jetstream.New(nc)
+}
+
+// Leader returns the server that leads a stream.
+func (c *Cluster) Leader(ctx context.Context, js jetstream.JetStream, stream string) (i int, err error) {
+	if len(c.servers) == 1 {
+		return 0, nil
+	}
+	err = until(ctx, func(ctx context.Context) error {
+		s, err := js.Stream(ctx, stream)
+		if err != nil {
+			return err
+		}
+		leader := s.CachedInfo().Cluster.Leader
+		for i = range c.settings {
+			if c.settings[i].Cluster.Server == leader {
+				return nil
+			}
+		}
+		return fmt.Errorf("stream %s has no leader", stream)
+	})
+	return i, err
+}
+
+// Synced waits until each server has all of a stream.
+func (c *Cluster) Synced(ctx context.Context, js jetstream.JetStream, stream string) error {
+	return until(ctx, func(ctx context.Context) error {
+		s, err := js.Stream(ctx, stream)
+		if err != nil || len(c.servers) == 1 {
+			return err
+		}
+		for _, r := range s.CachedInfo().Cluster.Replicas {
+			if !r.Current || r.Offline || r.Lag > 0 {
+				return fmt.Errorf("stream %s: server %s is %d messages behind", stream, r.Name, r.Lag)
+			}
+		}
+		return nil
+	})
+}
+
+// Kill ends a server as kill -9 does.
+func (c *Cluster) Kill(i int) error {
+	p := c.servers[i]
+	c.servers[i] = nil
+	if err := p.Kill(); err != nil {
+		return fmt.Errorf("clustertest: server %d: %w", i, err)
+	}
+	return nil
+}
+
+// Dir returns the directory of a server.
+func (c *Cluster) Dir(i int) string { return c.settings[i].Dir }
+
+// SetMaxStore changes the bound of a server ([Config.MaxStore]) from its next start on; 0: none.
+func (c *Cluster) SetMaxStore(i int, n int64) { c.settings[i].MaxStore = n }
+
+// Restart starts a server that was killed, with its directory and its addresses. It returns when clients can connect, which may be
+// before the server has caught up with the others.
+func (c *Cluster) Restart(i int) error {
+	if err := c.launch(i); err != nil {
+		return err
+	}
+	if _, err := c.servers[i].Line(patience); err != nil {
+		return fmt.Errorf("clustertest: server %d: %w", i, err)
+	}
+	return nil
+}
+
+// Signal sends a signal to a server, such as SIGSTOP.
+func (c *Cluster) Signal(i int, s os.Signal) error { return c.servers[i].Signal(s) }
+
+// Log returns what a server has logged since it was started: errors.
+func (c *Cluster) Log(i int) string { return c.servers[i].Output() }
+
+// Close kills all servers.
+func (c *Cluster) Close() {
+	for i, p := range c.servers {
+		if p != nil {
+			_ = p.Kill() // it may have ended
+			c.servers[i] = nil
+		}
+	}
+}

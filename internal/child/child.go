@@ -1,0 +1,168 @@
+// Package child runs the program again as processes of its own. It is for tests, benchmarks and examples that kill processes.
+package child
+
+import (
+	"bytes"
+	"fmt"
+	"io"
+	"os"
+	"os/exec"
+	"strings"
+	"sync"
+	"time"
+)
+
+// env is set for a child: its name, a space, and its argument.
+const env = "WEIR_CHILD"
+
+const failed = "FAILED:"
+
+// Run is the process of a child, if [Start] has started this process under the name: it calls f and does not return then. Main, or
+// TestMain, calls it first. The process ends when the one that has started it does.
+func Run(name string, f func(arg string) error) {
+	mine, arg, _ := strings.Cut(os.Getenv(env), " ")
+	if mine != name {
+		return
+	}
+	go func() {
+		_, _ = io.Copy(io.Discard, os.Stdin)
+		os.Exit(3)
+	}()
+	if err := f(arg); err != nil {
+		fmt.Println(failed, err)
+		os.Exit(1)
+	}
+	os.Exit(0)
+}
+
+// Process is a child. Safe for concurrent use.
+type Process struct {
+	cmd   *exec.Cmd
+	stdin io.Closer     // the process ends when it is closed
+	line  chan struct{} // closed when it has printed a line
+	ended chan struct{}
+	err   error // read after ended
+
+	mu     sync.Mutex
+	first  []byte // what it has printed, until there is a line
+	output bytes.Buffer
+}
+
+// Start starts a child. change may change its command before.
+func Start(name, arg string, change ...func(*exec.Cmd)) (*Process, error) {
+	exe, err := os.Executable()
+	if err != nil {
+		return nil, err
+	}
+	// A test that does not call Run has children that run no test.
+	p := &Process{cmd: exec.Command(exe, "-test.run=^$"), line: make(chan struct{}), ended: make(chan struct{})}
+	p.cmd.Env = append(os.Environ(), env+"="+name+" "+arg)
+	p.cmd.Stdout, p.cmd.Stderr = (*stdout)(p), (*stderr)(p)
+	for _, f := range change {
+		f(p.cmd)
+	}
+	if p.stdin, err = p.cmd.StdinPipe(); err != nil {
+		return nil, err
+	}
+	if err := p.cmd.Start(); err != nil {
+		return nil, err
+	}
+	go func() { // ends with the process
+		p.err = p.cmd.Wait()
+		close(p.ended)
+	}()
+	return p, nil
+}
+
+// Line returns the first line that the process prints.
+func (p *Process) Line(patience time.Duration) (string, error) {
+	timer := time.NewTimer(patience)
+	defer timer.Stop()
+	select {
+	case <-p.line:
+		p.mu.Lock()
+		line := string(p.first)
+		p.mu.Unlock()
+		if !strings.HasPrefix(line, failed) {
+			return line, nil
+		}
+		<-p.ended
+	case <-p.ended:
+	case <-timer.C:
+		return "", fmt.Errorf("child: process %d prints nothing within %v", p.cmd.Process.Pid, patience)
+	}
+	return "", p.failure()
+}
+
+// Ended is closed when the process has ended.
+func (p *Process) Ended() <-chan struct{} { return p.ended }
+
+// Wait waits until the process has ended. The error has what it has printed, if it did not exit with 0.
+func (p *Process) Wait(patience time.Duration) error {
+	timer := time.NewTimer(patience)
+	defer timer.Stop()
+	select {
+	case <-p.ended:
+	case <-timer.C:
+		p.dump()
+		return fmt.Errorf("child: process %d does not end within %v: %s", p.cmd.Process.Pid, patience, p.Output())
+	}
+	if p.err == nil {
+		return nil
+	}
+	return p.failure()
+}
+
+func (p *Process) failure() error {
+	return fmt.Errorf("child: process %d has ended: %v: %s", p.cmd.Process.Pid, p.err, p.Output())
+}
+
+// Output returns what the process has printed, to standard output and error.
+func (p *Process) Output() string {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	return p.output.String()
+}
+
+// Signal sends a signal to the process.
+func (p *Process) Signal(s os.Signal) error { return p.cmd.Process.Signal(s) }
+
+// Kill ends the process as kill -9 does. The error says that it has ended before by itself.
+func (p *Process) Kill() (err error) {
+	select {
+	case <-p.ended:
+		err = p.failure()
+	default:
+		_ = p.cmd.Process.Kill() // it may end just now
+		<-p.ended
+	}
+	_ = p.stdin.Close()
+	return err
+}
+
+// stdout and stderr are the two outputs of a process.
+type (
+	stdout Process
+	stderr Process
+)
+
+func (p *stdout) Write(b []byte) (int, error) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	select {
+	case <-p.line:
+	default:
+		before, _, whole := bytes.Cut(b, []byte("\n"))
+		p.first = append(p.first, before...)
+		if whole {
+			close(p.line)
+		}
+	}
+	return p.output.Write(b)
+}
+
+func (p *stderr) Write(b []byte) (int, error) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	return p.output.Write(b)
+}

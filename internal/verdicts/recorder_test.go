@@ -1,0 +1,56 @@
+package verdicts_test
+
+import (
+	"context"
+	"errors"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/benbjohnson/clock"
+	"github.com/stretchr/testify/require"
+
+	"github.com/weirflow/weir/internal/verdicts"
+)
+
+var errDown = errors.New("the server is down")
+
+// start starts a recorder whose first calls of Record fail.
+func start(failures int) (r *verdicts.Recorder, record func(context.Context) error) {
+	record = func(context.Context) error {
+		if failures--; failures >= 0 {
+			return errDown
+		}
+		return nil
+	}
+	return verdicts.Start(clock.New(), time.Hour, errors.New("closed"), verdicts.Hooks{
+		Extend: func(context.Context) {}, Record: record, Failed: func(error) {},
+	}), record
+}
+
+// What was recorded in the end is no failure: a worker that has outlived its server ends without an error.
+func TestAFailureThatWasMadeGood(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		r, record := start(1)
+		r.Kick()
+		time.Sleep(time.Second)
+		require.NoError(t, r.Failure())
+		require.NoError(t, r.Close(t.Context(), record))
+
+		r, record = start(1)
+		r.Kick()
+		synctest.Wait()
+		require.NoError(t, r.Close(t.Context(), record), "Close has recorded it")
+	})
+}
+
+func TestAFailureThatStays(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		r, record := start(1000)
+		r.Kick()
+		synctest.Wait()
+		require.Equal(t, errDown, r.Failure())
+		require.NoError(t, r.Failure(), "each error once")
+		require.Equal(t, errDown, r.Close(t.Context(), record))
+	})
+}
