@@ -122,8 +122,8 @@ func work(ctx context.Context, e Engine) error {
 type Config struct {
 	Place string
 	// Count returns how many elements are in the outputs, all together; Rows returns those of a partition in the order of its output.
-	Count func(ctx context.Context) (int, error)
-	Rows  func(ctx context.Context, partition string) ([]int, error)
+	Count     func(ctx context.Context) (int, error)
+	Rows      func(ctx context.Context, partition string) ([]int, error)
 	Unordered bool // as [Engine.Unordered]
 	// KillServer kills a server and starts it again; nil: there is none. It is called on the goroutine of the test.
 	KillServer func()
@@ -185,7 +185,7 @@ func Run(t *testing.T, c Config) {
 		i, stopped := rand.IntN(workers), false
 		if kill%3 == 2 {
 			var err error
-			stopped, err = all[i].Pause(lease+lease/2)
+			stopped, err = all[i].Pause(lease + lease/2)
 			require.NoError(t, err)
 		}
 		if stopped {

@@ -254,7 +254,7 @@ func Run(t *testing.T, c Config) {
 		progress(t, e, all, func(done int) bool { return done >= kill*n*9/10/kills })
 		i, stopped := rand.IntN(workers), false
 		if kill%10 == 5 {
-			stopped, err = all[i].Pause(Lease+Lease/2)
+			stopped, err = all[i].Pause(Lease + Lease/2)
 			require.NoError(t, err)
 		}
 		if stopped {
