@@ -153,15 +153,19 @@ func (m *member) run(ctx context.Context) {
 	}
 }
 
-// balance takes as many partitions as are the worker's share, or gives up those that are too many.
+// balance takes as many partitions as are the worker's share, or gives up those that are too many. It takes a third of a lease
+// at most: meanwhile none is extended.
 func (m *member) balance(ctx context.Context) {
+	limit := m.Clock.Now().Add(m.Lease / 3)
+	within, cancel := m.limited(m.work, limit)
+	defer cancel()
 	if m.self == nil {
-		if m.self = m.acquire(m.workers+m.Worker, ""); m.self == nil {
+		if m.self = m.acquire(within, m.workers+m.Worker, ""); m.self == nil {
 			return
 		}
 	}
-	within, cancel := m.limited(ctx, m.Clock.Now().Add(m.Lease/3))
-	held, err := m.Locks.Held(within, m.Group+"/")
+	looking, cancel := m.limited(ctx, limit)
+	held, err := m.Locks.Held(looking, m.Group+"/")
 	cancel()
 	if err != nil {
 		m.warn("looking", m.Group+"/", err)
@@ -194,16 +198,16 @@ func (m *member) balance(ctx context.Context) {
 	var free []string
 	for i := range m.Partitions {
 		name := m.Partitions[(i+rank*all/workers)%all] // not where the others begin
-		if _, taken := taken[m.partitions+name]; !taken {
+		if _, taken := taken[m.partitions+name]; !taken && !m.knows(name) {
 			free = append(free, name)
 		}
 	}
-	each(free[:min(len(free), share-len(mine), mostAtOnce)], m.take)
+	each(free[:min(len(free), share-len(mine), mostAtOnce)], func(name string) { m.take(within, name) })
 }
 
 // take tries to get a partition.
-func (m *member) take(partition string) {
-	h := m.acquire(m.partitions+partition, partition)
+func (m *member) take(ctx context.Context, partition string) {
+	h := m.acquire(ctx, m.partitions+partition, partition)
 	if h == nil {
 		return
 	}
@@ -211,11 +215,15 @@ func (m *member) take(partition string) {
 	m.has[partition] = h
 	h.end = m.Clock.AfterFunc(max(0, h.until.Sub(m.Clock.Now())), func() { m.lost(h) })
 	m.mu.Unlock()
-	ctx, cancel := m.limited(m.work, h.until)
-	defer cancel()
 	if err := m.handler.Assigned(ctx, partition, h.grant.Fence); err != nil {
 		m.warn("not taken", h.grant.Name, err)
 		m.giveUp([]*holding{h})
+		return
+	}
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	if m.has[partition] != h { // the lease has ended before the handler had it (law P1)
+		m.handler.Lost(partition)
 	}
 }
 
@@ -240,12 +248,16 @@ func (m *member) giveUp(all []*holding) {
 	}
 }
 
-// lost reports a partition whose lease has ended. One that is being given up is revoked no more.
+// lost reports a partition whose lease has ended. One that is being given up is revoked no more. The handler is called under mu, so
+// that it loses no later assignment of the partition.
 func (m *member) lost(h *holding) {
-	m.handler.Lost(h.partition)
 	m.mu.Lock()
 	defer m.mu.Unlock()
-	if !h.leaving && m.has[h.partition] == h {
+	if m.has[h.partition] != h {
+		return // it was given back
+	}
+	m.handler.Lost(h.partition)
+	if !h.leaving {
 		delete(m.has, h.partition)
 	}
 }
@@ -253,7 +265,16 @@ func (m *member) lost(h *holding) {
 func (m *member) forget(h *holding) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
-	delete(m.has, h.partition)
+	if m.has[h.partition] == h {
+		delete(m.has, h.partition)
+	}
+}
+
+// knows reports whether the worker has a partition or is giving it up.
+func (m *member) knows(partition string) bool {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	return m.has[partition] != nil
 }
 
 // holdings returns what the worker has and is not giving up.
@@ -279,10 +300,8 @@ func (m *member) count() int {
 func (m *member) leaseFrom(now time.Time) time.Time { return now.Add(m.Lease - m.Lease/10) }
 
 // acquire tries to get a lock; nil: another one has it, or the locks do not answer.
-func (m *member) acquire(name, partition string) *holding {
+func (m *member) acquire(ctx context.Context, name, partition string) *holding {
 	until := m.leaseFrom(m.Clock.Now())
-	ctx, cancel := m.limited(m.work, until)
-	defer cancel()
 	g, err := m.Locks.Acquire(ctx, name, m.Worker, m.Lease)
 	if err != nil {
 		if !errors.Is(err, lock.ErrHeld) {

@@ -12,6 +12,7 @@ import (
 	"slices"
 	"strconv"
 	"sync"
+	"sync/atomic"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -230,8 +231,10 @@ func TestStaticStopped(t *testing.T) {
 // trouble is what happens between a worker and the locks.
 type trouble struct {
 	lock.Locks
-	mu  sync.Mutex
-	cut string // "": nothing; "error": each call fails; "hang": it waits for its context; "lie": leases are extended in appearance
+	mu sync.Mutex
+	// "": nothing; "error": each call fails; "deaf": it fails after it took effect; "hang": it waits for its context; "lie": leases are
+	// extended in appearance.
+	cut string
 }
 
 func (l *trouble) set(cut string) {
@@ -250,6 +253,8 @@ func (l *trouble) call(ctx context.Context, extends bool, f func() error) error 
 		return ctx.Err()
 	case cut == "lie" && extends:
 		return nil
+	case cut == "deaf":
+		return errors.Join(f(), errTrial)
 	case cut != "":
 		return errTrial
 	}
@@ -329,6 +334,7 @@ func (o *owners) shares() (shares []int) {
 
 // Law P1 under random joins, leaves and deaths; in the end all partitions are shared out evenly.
 func TestLeasesAtRandom(t *testing.T) {
+	cuts := []string{"error", "deaf", "hang"}
 	for seed := range uint64(50) {
 		synctest.Test(t, func(t *testing.T) {
 			random := rand.New(rand.NewPCG(seed, 0))
@@ -356,7 +362,7 @@ func TestLeasesAtRandom(t *testing.T) {
 				name := "w" + strconv.Itoa(i)
 				all.Go(func() {
 					l := &partitions.Leases{Locks: w.locks, Group: "g", Partitions: names, Worker: name, Lease: 9 * time.Second, Logger: quiet}
-					slow := func() time.Duration { return time.Duration(between(3000)) * time.Millisecond }
+					slow := func() time.Duration { return time.Duration(between(15000)) * time.Millisecond }
 					assert.NoError(t, l.Run(ctx, workerOf{o, name, slow}))
 				})
 				workers = append(workers, w)
@@ -372,12 +378,12 @@ func TestLeasesAtRandom(t *testing.T) {
 					workers = slices.Delete(workers, w, w+1)
 				case k == 4: // it is cut off from the locks for good
 					w := between(n)
-					workers[w].locks.set([]string{"error", "hang"}[between(2)])
+					workers[w].locks.set(cuts[between(len(cuts))])
 					workers[w].stop()
 					workers = slices.Delete(workers, w, w+1)
 				default: // for a while
 					w := workers[between(n)].locks
-					w.set([]string{"error", "hang"}[between(2)])
+					w.set(cuts[between(len(cuts))])
 					time.AfterFunc(time.Duration(between(20000))*time.Millisecond, func() { w.set("") })
 				}
 				time.Sleep(time.Duration(between(15000)) * time.Millisecond)
@@ -400,6 +406,140 @@ func TestLeasesAtRandom(t *testing.T) {
 			assert.Empty(t, o.of)
 		})
 	}
+}
+
+// handler is what a test makes of an assignment.
+type handler struct {
+	assigned      func(ctx context.Context, partition string) error
+	revoked, lost func(partition string)
+}
+
+func (h handler) Assigned(ctx context.Context, partition string, _ uint64) error {
+	return h.assigned(ctx, partition)
+}
+func (h handler) Lost(partition string) { h.lost(partition) }
+
+func (h handler) Revoked(_ context.Context, partition string) error {
+	h.revoked(partition)
+	return nil
+}
+
+// Law P1: a lease that ends before the handler has taken the partition is lost after that.
+func TestLostWhileAssigned(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		cut := &trouble{Locks: lock.NewMemory(clock.New())}
+		l := &partitions.Leases{Locks: cut, Group: "g", Partitions: []string{"a"}, Logger: quiet}
+		var runs atomic.Bool
+		drop := func(string) { runs.Store(false) }
+		ctx, stop := context.WithCancel(t.Context())
+		ended := make(chan error)
+		go func() {
+			ended <- l.Run(ctx, handler{func(context.Context, string) error {
+				cut.set("error")
+				time.Sleep(20 * time.Second) // longer than the lease, whatever ctx says
+				runs.Store(true)
+				return nil
+			}, drop, drop})
+		}()
+		time.Sleep(21 * time.Second)
+		require.False(t, runs.Load())
+		stop()
+		require.NoError(t, <-ended)
+	})
+}
+
+// hangingLock does not answer when it is asked for the partition a.
+type hangingLock struct{ lock.Locks }
+
+func (l hangingLock) Acquire(ctx context.Context, name, owner string, lease time.Duration) (lock.Grant, error) {
+	if name == "g/partition/a" {
+		<-ctx.Done()
+		return lock.Grant{}, context.Cause(ctx)
+	}
+	return l.Locks.Acquire(ctx, name, owner, lease)
+}
+
+// A partition that cannot be taken, since its lock does not answer or an earlier pipeline of it does not end, costs the worker no
+// other one.
+func TestOneThatCannotBeTaken(t *testing.T) {
+	for name, hang := range map[string]bool{"lock": true, "handler": false} {
+		t.Run(name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				var locks lock.Locks = lock.NewMemory(clock.New())
+				if hang {
+					locks = hangingLock{locks}
+				}
+				l := &partitions.Leases{Locks: locks, Group: "g", Partitions: []string{"a", "b"}, Logger: quiet}
+				var assigned atomic.Int64
+				ctx, stop := context.WithCancel(t.Context())
+				ended := make(chan error)
+				go func() {
+					ended <- l.Run(ctx, handler{func(ctx context.Context, partition string) error {
+						if partition == "a" {
+							<-ctx.Done()
+							return context.Cause(ctx)
+						}
+						assigned.Add(1)
+						return nil
+					}, func(string) {}, func(partition string) { assert.Equal(t, "a", partition) }})
+				}()
+				time.Sleep(5 * time.Minute)
+				require.EqualValues(t, 1, assigned.Load(), "b stays here")
+				stop()
+				require.NoError(t, <-ended)
+			})
+		})
+	}
+}
+
+// What is being given up is not taken back before that, although its lease has ended; then it is, and stays.
+func TestNotTakenWhileRevoked(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		locks := lock.NewMemory(clock.New())
+		cut := &trouble{Locks: locks}
+		names := []string{"a", "b"}
+		var mu sync.Mutex
+		events := map[string][]string{} // by partition
+		note := func(p, event string) {
+			mu.Lock()
+			defer mu.Unlock()
+			events[p] = append(events[p], event)
+		}
+		ctx, stop := context.WithCancel(t.Context())
+		ended := make(chan error)
+		go func() {
+			ended <- (&partitions.Leases{Locks: cut, Group: "g", Partitions: names, Worker: "1", Logger: quiet}).Run(ctx, handler{
+				func(_ context.Context, p string) error {
+					note(p, "assigned")
+					return nil
+				},
+				func(p string) {
+					time.Sleep(time.Minute)
+					note(p, "revoked")
+				},
+				func(p string) { note(p, "lost") },
+			})
+		}()
+		synctest.Wait()
+		other, leave := context.WithCancel(t.Context())
+		go func() { // b is given up for it
+			w := &partitions.Leases{Locks: locks, Group: "g", Partitions: names, Worker: "2", Logger: quiet}
+			nothing := func(string) {}
+			ended <- w.Run(other, handler{func(context.Context, string) error { return nil }, nothing, nothing})
+		}()
+		time.Sleep(5 * time.Second)
+		cut.set("error")
+		time.Sleep(20 * time.Second) // the other one has both by now
+		leave()
+		require.NoError(t, <-ended)
+		cut.set("")
+		time.Sleep(time.Hour)
+		mu.Lock()
+		require.Equal(t, map[string][]string{"a": {"assigned", "lost", "assigned"}, "b": {"assigned", "lost", "revoked", "assigned"}}, events)
+		mu.Unlock()
+		stop()
+		require.NoError(t, <-ended)
+	})
 }
 
 // How long partitions stay without an owner.
@@ -553,6 +693,62 @@ func TestStuckPipeline(t *testing.T) {
 		require.ErrorContains(t, err, `"p0": its pipeline does not end`)
 		require.ErrorContains(t, err, `"p1": not suspended in time`)
 		require.Equal(t, 20*time.Second, time.Since(began))
+		close(release)
+	})
+}
+
+// unclosable is a store whose Close fails.
+type unclosable struct {
+	checkpoint.Store
+	closed *int
+}
+
+func (s unclosable) Close() error {
+	*s.closed++
+	return errors.Join(s.Store.Close(), errTrial)
+}
+
+type unclosableStores struct {
+	*stores
+	closed int
+}
+
+func (s *unclosableStores) Open(ctx context.Context, partition string, epoch uint64) (checkpoint.Store, error) {
+	store, err := s.stores.Open(ctx, partition, epoch)
+	return unclosable{store, &s.closed}, err
+}
+
+// A pipeline that has come to its end is not started again because its store could not be closed.
+func TestStoreThatDoesNotClose(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		j := newJob(1, 10)
+		c := j.config(partitions.Static("p0"))
+		s := &unclosableStores{stores: j.stores}
+		c.Stores = s
+		err := partitions.Run(t.Context(), c)
+		require.ErrorIs(t, err, errTrial)
+		require.ErrorContains(t, err, `"p0"`)
+		require.Equal(t, 1, s.closed)
+		j.check(t)
+	})
+}
+
+// The patience with a pipeline begins when its context ends: one that is lost is not waited for as long as one that is suspended.
+func TestLostAndStuck(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		release := make(chan struct{})
+		c := newJob(1, 10).config(assigner(func(ctx context.Context, h partitions.Handler) error {
+			require.NoError(t, h.Assigned(ctx, "p0", 1))
+			synctest.Wait()
+			h.Lost("p0")
+			return errTrial
+		}))
+		c.Pipeline = func(context.Context, partitions.Partition) error { <-release; return nil }
+		began := time.Now()
+		err := partitions.Run(t.Context(), c)
+		require.ErrorIs(t, err, errTrial)
+		require.ErrorContains(t, err, `"p0": its pipeline does not end`)
+		require.Equal(t, 15*time.Second, time.Since(began))
 		close(release)
 	})
 }

@@ -32,12 +32,16 @@ func (r *run) serve() {
 	attrs := []any{slog.String("partition", r.name), slog.Uint64("epoch", r.epoch)}
 	log := r.worker.Logger
 	for backoff := firstBackoff; ; backoff = min(2*backoff, maxBackoff) {
-		progress, err := r.pipeline()
+		progress, ended, err := r.pipeline()
 		switch {
 		case r.ctx.Err() != nil:
 			r.err = context.Cause(r.ctx)
 			return
-		case err == nil:
+		case ended:
+			if err != nil { // a restart would only close it again
+				log.Error("the store of a partition whose pipeline has ended is not closed", append(attrs, slog.Any("error", err))...)
+			}
+			r.err = err
 			return
 		case errors.Is(err, checkpoint.ErrFenced):
 			log.Error("partition ended: another worker has taken it over", append(attrs, slog.Any("error", err))...)
@@ -61,8 +65,8 @@ func (r *run) serve() {
 	}
 }
 
-// pipeline runs one pipeline. It reports whether that has completed a checkpoint.
-func (r *run) pipeline() (progress bool, err error) {
+// pipeline runs one pipeline. It reports whether that has completed a checkpoint, and whether the partition is done with here.
+func (r *run) pipeline() (progress, ended bool, err error) {
 	var c *checkpoint.Coordinator
 	err = guard.Call(func() error {
 		store, err := r.worker.Stores.Open(r.wanted, r.name, r.epoch)
@@ -75,10 +79,10 @@ func (r *run) pipeline() (progress bool, err error) {
 		return nil
 	}, newPanicError)
 	if err != nil && r.wanted.Err() != nil && !errors.Is(err, checkpoint.ErrFenced) {
-		return false, nil // nothing has begun
+		return false, true, nil // nothing has begun
 	}
 	if err != nil {
-		return false, err
+		return false, false, err
 	}
 	if r.begin(c) {
 		stop := context.AfterFunc(r.ctx, func() { _ = c.Close() }) // ends Wait
@@ -91,7 +95,7 @@ func (r *run) pipeline() (progress bool, err error) {
 		}
 		r.end()
 	}
-	return c.Stats().Completed > 0, errors.Join(err, c.Close())
+	return c.Stats().Completed > 0, err == nil, errors.Join(err, c.Close())
 }
 
 // begin makes c the coordinator that a revocation suspends; false if there was one.
@@ -133,15 +137,16 @@ func (r *run) suspend(ctx context.Context, c *checkpoint.Coordinator) error {
 	}
 	select {
 	case <-r.done:
+	case <-r.ctx.Done(): // it is lost
 	case <-ctx.Done():
 		r.abort(context.Cause(ctx))
-		patience := clk.Timer(abortPatience)
-		defer patience.Stop()
-		select {
-		case <-r.done:
-		case <-patience.C:
-			return errStuck
-		}
+	}
+	patience := clk.Timer(abortPatience)
+	defer patience.Stop()
+	select {
+	case <-r.done:
+	case <-patience.C:
+		return errStuck
 	}
 	r.worker.forget(r)
 	if errors.Is(context.Cause(r.ctx), errLost) {
