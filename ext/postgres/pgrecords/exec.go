@@ -130,6 +130,7 @@ func (r *Records) runDistinct(ctx context.Context, calls []*call) {
 	if slices.ContainsFunc(calls, func(c *call) bool { return c.req.Attempt > 1 }) {
 		calls = r.settleKnown(ctx, calls)
 	}
+shared:
 	for range maxRetries {
 		if len(calls) == 0 {
 			return
@@ -137,6 +138,8 @@ func (r *Records) runDistinct(ctx context.Context, calls []*call) {
 		err := r.runShared(ctx, calls)
 		switch {
 		case isConflict(err):
+		case errors.Is(err, errNotSent):
+			break shared // each by itself shows whose fault it is
 		case errors.Is(err, errNotStored) || isViolation(err):
 			calls = r.settleKnown(ctx, calls)
 		case err != nil:
@@ -254,6 +257,7 @@ JOIN unnest($1::text[], $2::uuid[]) AS n (scope, client) ON c.scope = n.scope AN
 var (
 	errRolledBack = errors.New("rolled back because of another call") // ends a transaction because of one of its calls
 	errNotStored  = errors.New("a record was not stored")
+	errNotSent    = errors.New("the statements were not sent") // of one of the calls, it is not known which
 )
 
 // runShared runs calls in one transaction. If one fails, its error is set and nothing is committed. An error that is
@@ -295,7 +299,7 @@ func readBatch(ctx context.Context, tx pgx.Tx, batch *pgx.Batch, effects, put []
 	}, func(recovered any) error { return panics.New("pgrecords", recovered) })
 	if failed != nil {
 		_ = results.Close() // its error is the one that was read
-		if isConflict(failed) || tx.Conn().IsClosed() {
+		if isConflict(failed) || tx.Conn().IsClosed() || errors.Is(failed, errNotSent) {
 			return failed // of the transaction as a whole
 		}
 		c.err = failed
@@ -323,17 +327,26 @@ func (c *call) read(results pgx.BatchResults) error {
 	c.answer = nil
 	if c.statement.Answer == nil {
 		_, err := results.Exec()
-		return err
+		return notSent(err)
 	}
 	rows, err := results.Query()
 	if err != nil {
-		return err
+		return notSent(err)
 	}
 	defer rows.Close()
 	answer, err := c.statement.Answer(rows)
 	rows.Close()
 	c.answer = answer
 	return errors.Join(rows.Err(), err)
+}
+
+// notSent marks an error that pgx has found before it sent the batch: a statement that cannot be prepared, an argument that
+// cannot be encoded. The first result that is read returns it, whichever statement it is of.
+func notSent(err error) error {
+	if _, early := errors.AsType[pgx.ErrPreprocessingBatch](err); early || err != nil && sqlState(err) == "" {
+		return fmt.Errorf("%w: %w", errNotSent, err)
+	}
+	return err
 }
 
 const (

@@ -44,6 +44,7 @@ func TestRecords(t *testing.T) {
 		"LostCommit":         testLostCommit,
 		"Exec":               testExec,
 		"ExecErrors":         testExecErrors,
+		"ExecNotSent":        testExecNotSent,
 		"ExecContext":        testExecContext,
 		"ExecConflicts":      testExecConflicts,
 		"KilledServers":      testKilledServers,
@@ -372,6 +373,59 @@ func testExecErrors(t *testing.T, server *pgtest.Server) {
 	mismatch := request(client, 2, 2)
 	_, err = r.Exec(t.Context(), mismatch, pgrecords.Statement{SQL: add, Args: []any{"total"}})
 	assert.NoError(t, err, "the record answers")
+}
+
+// A statement that cannot be prepared or whose arguments cannot be encoded is the fault of its call only, however pgx sends them.
+func testExecNotSent(t *testing.T, server *pgtest.Server) {
+	for _, mode := range []pgx.QueryExecMode{pgx.QueryExecModeCacheStatement, pgx.QueryExecModeExec} {
+		t.Run(mode.String(), func(t *testing.T) {
+			pool := connect(t, database(t, server), func(c *pgxpool.Config) { c.ConnConfig.DefaultQueryExecMode = mode })
+			r := open(t, pool)
+			client := exactlyonce.NewClient()
+			tx, err := pool.Begin(t.Context())
+			require.NoError(t, err)
+			_, err = tx.Exec(t.Context(), "LOCK TABLE counters") // so that the rest is one batch
+			require.NoError(t, err)
+			const n = 10
+			errs := make([]error, n)
+			var wg sync.WaitGroup
+			for i := range n {
+				s := pgrecords.Statement{SQL: add, Args: []any{"total"}}
+				switch i {
+				case 7:
+					s.SQL = "nonsense"
+				case 8:
+					s.Args = []any{make(chan int)}
+				case 9:
+					s.Answer = func(pgx.Rows) ([]byte, error) { return nil, nil }
+				}
+				wg.Go(func() { _, errs[i] = r.Exec(t.Context(), request(client, int64(i+1), 1), s) })
+				if i == 0 {
+					require.Eventually(t, func() bool {
+						var waiting int
+						err := tx.QueryRow(t.Context(), "SELECT count(*) FROM pg_locks WHERE locktype = 'relation' AND NOT granted").Scan(&waiting)
+						return err == nil && waiting == 1
+					}, time.Minute, time.Millisecond)
+				}
+			}
+			require.Eventually(t, func() bool { return pgrecords.Waiting(r) == n-1 }, time.Minute, time.Millisecond)
+			require.NoError(t, tx.Commit(t.Context()))
+			wg.Wait()
+			for i, err := range errs {
+				switch i {
+				case 7:
+					assert.Equal(t, "42601", code(err), "%v", err)
+				case 8:
+					assert.ErrorContains(t, err, "chan int")
+				default:
+					assert.NoError(t, err)
+				}
+			}
+			total, err := count(t.Context(), pool, "total")
+			require.NoError(t, err)
+			assert.Equal(t, n-2, total)
+		})
+	}
 }
 
 // No caller waits longer than its context for a statement that hangs, and once all have left the statement ends.
