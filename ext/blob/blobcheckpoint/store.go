@@ -20,7 +20,10 @@ import (
 	"github.com/weirflow/weir/partitions"
 )
 
-const defaultKeepLast = 3
+const (
+	defaultKeepLast = 3
+	maxLate         = 3 // writes that come to their end after they were given up
+)
 
 // Stores open the stores of pipelines in a bucket. Safe for concurrent use.
 type Stores struct {
@@ -124,18 +127,31 @@ func (o *store) claim(ctx context.Context) error {
 		case err != nil:
 			return err
 		}
-		if last, err := o.last(ctx); err != nil {
+		overwrites := o.put(ctx, mine, nil, 0) == nil
+		last, err := o.last(ctx)
+		switch {
+		case err != nil:
 			return err
-		} else if last == mine {
-			return nil
+		case last != mine: // another store was quicker, and has removed what it found
+			continue
+		case overwrites:
+			return errOverwrites
 		}
+		return nil
 	}
+}
+
+var errOverwrites = errors.New("the storage overwrites an object although it was asked not to (If-None-Match): it cannot keep checkpoints")
+
+// put writes an object, if there is none of its number.
+func (o *store) put(ctx context.Context, seq uint64, snapshot []byte, id uint64) error {
+	content := append(fmt.Appendf(nil, header, o.epoch, o.name, id), snapshot...)
+	return o.bucket.WriteAll(ctx, o.key(seq), content, &blob.WriterOptions{IfNotExist: true, ContentType: "application/octet-stream"})
 }
 
 // write writes the next object, if there is none of its number.
 func (o *store) write(ctx context.Context, snapshot []byte, id uint64) error {
-	content := append(fmt.Appendf(nil, header, o.epoch, o.name, id), snapshot...)
-	err := o.bucket.WriteAll(ctx, o.key(o.next), content, &blob.WriterOptions{IfNotExist: true, ContentType: "application/octet-stream"})
+	err := o.put(ctx, o.next, snapshot, id)
 	o.unsure = err != nil
 	if err == nil {
 		o.wrote(id)
@@ -243,23 +259,29 @@ func (o *store) Save(ctx context.Context, s *checkpoint.Snapshot) error {
 		return err
 	}
 	return o.do(ctx, fmt.Sprintf("saving checkpoint %d", s.ID), func() error {
-		again, err := o.settle(ctx, s.ID, b.Bytes())
-		switch {
-		case err != nil || again:
+		for range maxLate {
+			there, err := o.settle(ctx, s.ID, b.Bytes())
+			switch {
+			case err != nil:
+				return err
+			case there:
+			case s.ID <= o.newest:
+				return &checkpoint.NumberError{Checkpoint: s.ID, Newest: o.newest}
+			default:
+				err = o.write(ctx, b.Bytes(), s.ID) // with an error it may be stored all the same
+			}
+			if gcerrors.Code(err) == gcerrors.FailedPrecondition {
+				continue // settle finds out whose it is: an earlier write may have been late
+			}
+			if err == nil {
+				err = o.mine(ctx)
+			}
+			if err == nil {
+				o.removeOld(ctx)
+			}
 			return err
-		case s.ID <= o.newest:
-			return &checkpoint.NumberError{Checkpoint: s.ID, Newest: o.newest}
 		}
-		if err := o.write(ctx, b.Bytes(), s.ID); gcerrors.Code(err) == gcerrors.FailedPrecondition {
-			return checkpoint.ErrFenced
-		} else if err != nil {
-			return err // it may have been stored all the same
-		}
-		if err := o.mine(ctx); err != nil {
-			return err
-		}
-		o.removeOld(ctx)
-		return nil
+		return fmt.Errorf("object %d is there when it is written, and is not when it is read", o.next)
 	})
 }
 

@@ -40,12 +40,12 @@ func TestStore(t *testing.T) {
 	for name, newBucket := range buckets {
 		t.Run(name, func(t *testing.T) {
 			checkpointtest.RunStore(t, func(t *testing.T) checkpointtest.Place {
-				bucket := newBucket(t)
+				bucket, faults := openFaulty(newBucket(t))
 				t.Cleanup(func() { require.NoError(t, bucket.Close()) })
 				stores := blobcheckpoint.New(bucket, "checkpoints/")
 				open := func() (checkpoint.Store, error) { return stores.Open(background, "a/b", 7) }
 				return checkpointtest.Place{
-					Open: open, TakeOver: open,
+					Open: open, TakeOver: open, Fail: faults.fail,
 					Damage: func(id uint64) error {
 						return eachObject(bucket, func(key string, b []byte) error {
 							if !strings.Contains(string(b), fmt.Sprintf("number %020d\n", id)) {
@@ -119,6 +119,87 @@ func TestEpochs(t *testing.T) {
 			require.ErrorContains(t, err, "empty")
 		})
 	}
+}
+
+// Law P1: a stale owner whose Save has failed is refused when it repeats it, although its object is there.
+func TestStaleSaveIsRepeated(t *testing.T) {
+	stored := 0
+	for call := 1; ; call++ {
+		bucket := memblob.OpenBucket(nil)
+		behind, faults := openFaulty(bucket)
+		stale, err := blobcheckpoint.New(behind, "", blobcheckpoint.KeepLast(1)).Open(background, "p", 1)
+		require.NoError(t, err)
+		owner, err := blobcheckpoint.New(bucket, "", blobcheckpoint.KeepLast(1)).Open(background, "p", 2)
+		require.NoError(t, err)
+		for id := range uint64(5) { // what the stale one writes next is free again
+			require.NoError(t, owner.Save(background, snapshot(1+id)))
+		}
+		faults.fail(call)
+		err = stale.Save(background, snapshot(100))
+		if errors.Is(err, checkpoint.ErrFenced) {
+			break // it is not one of its calls any more
+		}
+		require.ErrorIs(t, err, errTrial)
+		require.NoError(t, eachObject(bucket, func(_ string, b []byte) error {
+			if strings.Contains(string(b), fmt.Sprintf("number %020d\n", 100)) {
+				stored++
+			}
+			return nil
+		}))
+		require.ErrorIs(t, stale.Save(background, snapshot(100)), checkpoint.ErrFenced, "call %d", call)
+		require.NoError(t, bucket.Close())
+	}
+	require.Positive(t, stored)
+}
+
+// A write that was given up, and comes to its end after the store has looked for it, is not that of another owner.
+func TestLateWrite(t *testing.T) {
+	bucket := memblob.OpenBucket(nil)
+	behind, faults := openFaulty(bucket)
+	defer behind.Close()
+	s, err := blobcheckpoint.New(behind, "").Open(background, "p", 1)
+	require.NoError(t, err)
+	faults.delays = true
+	faults.fail(1)
+	require.ErrorIs(t, s.Save(background, snapshot(1)), errTrial)
+	require.NoError(t, s.Save(background, snapshot(2)))
+	entries, err := s.List(background)
+	require.NoError(t, err)
+	require.Len(t, entries, 2)
+}
+
+// The number that a store takes may have been taken and removed since it looked. Then it looks again.
+func TestOpenSlowly(t *testing.T) {
+	bucket := memblob.OpenBucket(nil)
+	behind, faults := openFaulty(bucket)
+	defer behind.Close()
+	other := blobcheckpoint.New(bucket, "", blobcheckpoint.KeepLast(1))
+	var quick checkpoint.Store
+	faults.late = func() (err error) { // after it has looked
+		if quick, err = other.Open(background, "p", 1); err != nil {
+			return err
+		}
+		for id := range uint64(5) {
+			err = errors.Join(err, quick.Save(background, snapshot(1+id)))
+		}
+		return err
+	}
+	slow, err := blobcheckpoint.New(behind, "").Open(background, "p", 1)
+	require.NoError(t, err)
+	require.ErrorIs(t, quick.Save(background, snapshot(6)), checkpoint.ErrFenced)
+	latest, _, err := checkpoint.Latest(background, slow)
+	require.NoError(t, err)
+	require.EqualValues(t, 5, latest.ID)
+	require.NoError(t, slow.Save(background, snapshot(6)))
+}
+
+// Storage that does not know If-None-Match is refused, before anything is saved.
+func TestOverwritingStorage(t *testing.T) {
+	behind, faults := openFaulty(memblob.OpenBucket(nil))
+	defer behind.Close()
+	faults.overwrites = true
+	_, err := blobcheckpoint.New(behind, "").Open(background, "p", 1)
+	require.ErrorContains(t, err, `opening "p": the storage overwrites an object`)
 }
 
 // Of stores that are opened at once, one has the pipeline: numbers grow along the objects.
