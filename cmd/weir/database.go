@@ -24,24 +24,41 @@ import (
 // connectTimeout is how long a connection may take.
 const connectTimeout = 10 * time.Second
 
-// database is what the commands look into. Its tables are made by the programs, never by this command.
+// database is what the commands look into. Its tables and streams are made by the programs, never by this command.
 type database struct {
 	store   store.Inspector
-	locks   lock.Locks
-	sql     *sql.DB // of the requests with keys
+	locks   lock.Locks // nil: there are none
+	sql     *sql.DB    // of the requests with keys; nil: there are none
 	closers []func() error
 }
 
-// with opens the database, runs f, and closes it.
-func (a *app) with(ctx context.Context, f func(db *database) error) error {
-	db, err := open(ctx, a.url)
-	if err != nil {
-		return err
+// deniedError is what the user of the URL is not allowed to do.
+type deniedError struct{ error }
+
+func (e *deniedError) Unwrap() error { return e.error }
+
+// with opens the database, runs f, and closes it. The context of f ends when the server says that something is not allowed: its
+// client would wait for an answer.
+func (a *app) with(ctx context.Context, f func(ctx context.Context, db *database) error) error {
+	ctx, cancel := context.WithCancelCause(ctx)
+	defer cancel(nil)
+	db, err := open(ctx, a.url, func(err error) { cancel(&deniedError{err}) })
+	if err == nil {
+		err = errors.Join(explain(f(ctx, db)), db.close())
 	}
-	return errors.Join(explain(f(db)), db.close())
+	if denied, ok := errors.AsType[*deniedError](context.Cause(ctx)); ok && err != nil {
+		return denied
+	}
+	return err
 }
 
-func open(ctx context.Context, address string) (*database, error) {
+// engine returns the name of what the URL is of, if that is no database with tables.
+func (a *app) engine() string {
+	scheme, _, _ := strings.Cut(a.url, ":")
+	return map[string]string{"nats": "JetStream", "tls": "JetStream", "kafka": "Kafka"}[scheme]
+}
+
+func open(ctx context.Context, address string, denied func(error)) (*database, error) {
 	scheme, rest, _ := strings.Cut(address, ":")
 	switch {
 	case address == "":
@@ -50,8 +67,10 @@ func open(ctx context.Context, address string) (*database, error) {
 		return openSQLite(ctx, strings.TrimPrefix(rest, "//"))
 	case scheme == "postgres" || scheme == "postgresql":
 		return openPostgres(ctx, address)
+	case scheme == "nats" || scheme == "tls":
+		return openJetStream(ctx, address, denied)
 	}
-	return nil, usagef("the URL of the database must begin with sqlite: or postgres://")
+	return nil, usagef("the URL of the database must begin with sqlite:, postgres://, nats:// or tls://")
 }
 
 func openSQLite(ctx context.Context, path string) (*database, error) {
@@ -141,7 +160,7 @@ func withoutSecrets(text string, urls ...string) string {
 
 // secrets returns the password of a URL in the forms in which it may appear.
 func secrets(address string) (all []string) {
-	_, rest, ok := strings.Cut(address, "://")
+	scheme, rest, ok := strings.Cut(address, "://")
 	if !ok {
 		return nil
 	}
@@ -156,8 +175,11 @@ func secrets(address string) (all []string) {
 	authority, _, _ := strings.Cut(rest, "/")
 	for _, s := range []string{rest, authority} { // a slash may stand in the password, or an @ behind it
 		if at := strings.LastIndex(s, "@"); at >= 0 {
-			_, password, _ := strings.Cut(s[:at], ":")
+			user, password, ok := strings.Cut(s[:at], ":")
 			add(password)
+			if !ok && (scheme == "nats" || scheme == "tls") {
+				add(user) // a token
+			}
 		}
 	}
 	if _, query, ok := strings.Cut(rest, "?"); ok {

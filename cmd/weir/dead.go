@@ -20,7 +20,7 @@ import (
 	"github.com/weirflow/weir/delivery/store"
 )
 
-const pageSize = 100 // messages that are read at once
+const pageSize = 1000 // messages that are read at once
 
 // dead returns the commands for dead letters.
 func (a *app) dead() *cobra.Command {
@@ -56,8 +56,8 @@ func (a *app) deadList() *cobra.Command {
 			if limit < 0 || after < 0 {
 				return usagef("-max %d and -after %d must not be negative", limit, after)
 			}
-			return a.with(c.Context(), func(db *database) error {
-				return a.list(c.Context(), db, queueOf(c), chosen, store.Position(after), limit)
+			return a.with(c.Context(), func(ctx context.Context, db *database) error {
+				return a.list(ctx, db, queueOf(c), chosen, store.Position(after), limit)
 			})
 		},
 	}
@@ -131,8 +131,8 @@ func (a *app) deadShow() *cobra.Command {
 	c := &cobra.Command{
 		Use: "show ID", Short: "Show a dead letter: its history and its payload", Args: cobra.ExactArgs(1),
 		RunE: func(c *cobra.Command, ids []string) error {
-			return a.with(c.Context(), func(db *database) error {
-				entries, err := db.store.List(c.Context(), queueOf(c), store.Filter{IDs: ids}, store.Page{Max: pageSize})
+			return a.with(c.Context(), func(ctx context.Context, db *database) error {
+				entries, err := db.store.List(ctx, queueOf(c), store.Filter{IDs: ids}, store.Page{Max: pageSize})
 				switch {
 				case err != nil:
 					return err
@@ -237,8 +237,8 @@ func (a *app) deadCount() *cobra.Command {
 			if err != nil {
 				return err
 			}
-			return a.with(c.Context(), func(db *database) error {
-				n, err := db.store.Count(c.Context(), queueOf(c), chosen)
+			return a.with(c.Context(), func(ctx context.Context, db *database) error {
+				n, err := db.store.Count(ctx, queueOf(c), chosen)
 				if err != nil {
 					return err
 				}
@@ -290,7 +290,7 @@ func (a *app) deadPurge() *cobra.Command {
 			case !isAll(chosen) && all:
 				return usagef("-all and a choice exclude each other")
 			}
-			return a.with(c.Context(), func(db *database) error { return a.purge(c.Context(), db, queueOf(c), chosen, yes) })
+			return a.with(c.Context(), func(ctx context.Context, db *database) error { return a.purge(ctx, db, queueOf(c), chosen, yes) })
 		},
 	}
 	f.flags(c)
@@ -350,7 +350,7 @@ Each leaves the dead letters in the same step. A merge that was interrupted is c
 			case m.Max < 0 || m.MaxMerges < 1 || !(m.Rate >= 0):
 				return usagef("-max %d and -rate %v must not be negative, -max-merges %d at least 1", m.Max, m.Rate, m.MaxMerges)
 			}
-			return a.with(c.Context(), func(db *database) error { return a.merge(c.Context(), db, m, yes) })
+			return a.with(c.Context(), func(ctx context.Context, db *database) error { return a.merge(ctx, db, m, yes) })
 		},
 	}
 	f.flags(c)
@@ -390,7 +390,7 @@ func (a *app) merge(ctx context.Context, db *database, m deadletters.Config, yes
 	m.Clock = a.clock
 	merged, err := deadletters.Merge(ctx, db.store, m)
 	bar.stop()
-	if err != nil && ctx.Err() != nil {
+	if err != nil && ctx.Err() != nil { // with says what was not allowed
 		err = errors.New("interrupted: call it again to go on")
 	}
 	if a.json {
@@ -418,8 +418,8 @@ func (a *app) deadExport() *cobra.Command {
 			if err != nil {
 				return err
 			}
-			return a.with(c.Context(), func(db *database) error {
-				n, err := deadletters.Export(c.Context(), db.store, queueOf(c), chosen, a.out)
+			return a.with(c.Context(), func(ctx context.Context, db *database) error {
+				n, err := deadletters.Export(ctx, db.store, queueOf(c), chosen, a.out)
 				if err == nil {
 					a.note("%s written", messages(n))
 				}
@@ -446,8 +446,8 @@ A message that is there already changes nothing, so an import that failed is rep
 				defer file.Close() //nolint:errcheck // it was only read
 				in = file
 			}
-			return a.with(c.Context(), func(db *database) error {
-				n, err := deadletters.Import(c.Context(), db.store, queueOf(c), in)
+			return a.with(c.Context(), func(ctx context.Context, db *database) error {
+				n, err := deadletters.Import(ctx, db.store, queueOf(c), in)
 				if a.json {
 					return errors.Join(a.object(map[string]int{"read": n}), err)
 				}

@@ -13,7 +13,15 @@
 //
 // The database is a URL in the flag -db or in the environment variable WEIR_DB:
 //
-//	sqlite:orders.db, sqlite:///var/lib/orders.db, postgres://user:password@host/database
+//	sqlite:orders.db, sqlite:///var/lib/orders.db
+//	postgres://user:password@host/database
+//	nats://user:password@host:4222,host:4222/STREAM
+//	tls://host:4222/STREAM?creds=FILE
+//
+// STREAM is a stream of NATS JetStream with the queues of a store (jsstore). A user without a password is a token. The parameter
+// locks names the bucket with the locks of relays; creds, nkey, ca, cert and key name files. JetStream has no requests with keys.
+//
+// Passwords are in no output and no error of the command. In the environment variable they are in no list of processes either.
 //
 // Tables fit the terminal, or COLUMNS; a pipe gets everything. With -json the output is JSON, one object a line. Control
 // characters in what is stored are escaped. Before it removes or moves anything, weir asks; -yes answers in advance, and

@@ -21,7 +21,10 @@ POINT is the last step that is done, RUNS how often the request was begun, LOCKE
 			if q.limit < 0 {
 				return usagef("-max %d must not be negative", q.limit)
 			}
-			return a.with(c.Context(), func(db *database) error { return a.showKeys(c.Context(), db, q) })
+			if engine := a.engine(); engine != "" {
+				return usagef("%s has no requests with keys: they are in the tables of a database, sqlite: or postgres://", engine)
+			}
+			return a.with(c.Context(), func(ctx context.Context, db *database) error { return a.showKeys(ctx, db, q) })
 		},
 	}
 	c.Flags().BoolVar(&q.all, "all", false, "also those that are finished")

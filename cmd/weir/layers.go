@@ -17,7 +17,7 @@ func (a *app) layers() *cobra.Command {
 
 NEXT is when the first message can be taken: its delay is over, or the lease of the one who has it.`,
 		RunE: func(c *cobra.Command, queues []string) error {
-			return a.with(c.Context(), func(db *database) error { return a.showLayers(c.Context(), db, queues) })
+			return a.with(c.Context(), func(ctx context.Context, db *database) error { return a.showLayers(ctx, db, queues) })
 		},
 	}
 }

@@ -20,7 +20,7 @@ outbox whose relay has died must be named.
 
 RELAY is the owner of the queue's lock. If it does not extend its LEASE within that time, another relay takes over.`,
 		RunE: func(c *cobra.Command, queues []string) error {
-			return a.with(c.Context(), func(db *database) error { return a.showOutboxes(c.Context(), db, queues) })
+			return a.with(c.Context(), func(ctx context.Context, db *database) error { return a.showOutboxes(ctx, db, queues) })
 		},
 	}
 }
@@ -37,6 +37,9 @@ type outboxJSON struct {
 }
 
 func (a *app) showOutboxes(ctx context.Context, db *database, queues []string) error {
+	if db.locks == nil {
+		return usagef("the URL of the database: which bucket has the locks of the relays? ?locks=BUCKET")
+	}
 	held, err := db.locks.Held(ctx, "")
 	if err != nil {
 		return err

@@ -12,7 +12,7 @@ import (
 type bar struct{ bar *progressbar.ProgressBar }
 
 func (a *app) startBar(total int) bar {
-	if total <= pageSize || !isTerminal(a.err) {
+	if total <= 100 || !isTerminal(a.err) {
 		return bar{} // it is over before it can be read, or is not read
 	}
 	return bar{progressbar.NewOptions(total,

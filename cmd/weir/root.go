@@ -15,7 +15,10 @@ func (a *app) commands() *cobra.Command {
 
 The database is a URL, in -db or in the environment variable WEIR_DB:
 
-  sqlite:orders.db    sqlite:///var/lib/orders.db    postgres://user:password@host/database
+  sqlite:orders.db    sqlite:///var/lib/orders.db
+  postgres://user:password@host/database
+  nats://user:password@host,host/STREAM    tls://host/STREAM?creds=FILE
+      parameters: locks (a bucket); creds, nkey (files of NATS); ca, cert, key (files for TLS)
 
 Tables fit the terminal, or COLUMNS; a pipe gets everything. Before weir removes or moves anything it asks.
 Exit status: 0 all is well, 1 it failed or the answer was no, 2 wrong usage.`

@@ -89,6 +89,31 @@ func TestTerminal(t *testing.T) {
 	}
 }
 
+// On JetStream: tables fit, and what arrives while the person is thinking stays.
+func TestTerminalOnJetStream(t *testing.T) {
+	url := "nats://" + startJetStream(t, seedAll(t)) + "/retries"
+	dir := t.TempDir()
+	for _, args := range []string{"dead list", "dead count", "layers"} {
+		screen, err := inTerminal(t, dir, append(strings.Fields(args), "-db", url)...).end()
+		require.NoError(t, err)
+		assert.Contains(t, screen, "exhausted")
+		for line := range strings.SplitSeq(screen, "\n") {
+			assert.LessOrEqual(t, text.StringWidthWithoutEscSequences(line), 80, line)
+		}
+	}
+	file := filepath.Join(dir, "later.jsonl")
+	require.NoError(t, os.WriteFile(file, []byte(`{"meta":{"id":"later"},"cause":"permanent"}`), 0o600))
+	s := inTerminal(t, dir, "dead", "purge", "-all", "-db", url)
+	const question = `Remove 8 messages from queue "dead" for good? [y/N] `
+	require.Eventually(t, func() bool { return strings.Contains(s.text(), question) }, 20*time.Second, time.Millisecond)
+	require.Zero(t, execute(t, command(t, dir, "dead", "import", file, "-db", url)).status)
+	s.answer(question, "y\n")
+	screen, err := s.end()
+	require.NoError(t, err)
+	assert.Contains(t, screen, "8 messages removed")
+	assert.Contains(t, execute(t, command(t, dir, "dead", "list", "-db", url)).stdout, " later ")
+}
+
 func TestAnswers(t *testing.T) {
 	dir := seed(t)
 	const question = `Remove 1 message from queue "dead" for good? [y/N] `

@@ -23,8 +23,8 @@ func Export(ctx context.Context, s store.Inspector, queue string, f store.Filter
 		return 0, err
 	}
 	buffered := bufio.NewWriter(w)
-	for page := (store.Page{Max: batch, Until: counts.Last}); ; {
-		entries, err := s.List(ctx, queue, f, page)
+	for p := (store.Page{Max: page, Until: counts.Last}); ; {
+		entries, err := s.List(ctx, queue, f, p)
 		if err != nil {
 			return n, err
 		}
@@ -41,7 +41,7 @@ func Export(ctx context.Context, s store.Inspector, queue string, f store.Filter
 			}
 			n++
 		}
-		page.After = entries[len(entries)-1].Position
+		p.After = entries[len(entries)-1].Position
 	}
 }
 

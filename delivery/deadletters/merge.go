@@ -15,7 +15,8 @@ import (
 
 const (
 	defaultMaxMerges = 5
-	batch            = 100              // entries that are claimed at once
+	batch            = 100              // entries that are claimed or put at once
+	page             = 1000             // entries that are read at once
 	lease            = 30 * time.Second // of entries that are on their way
 )
 

@@ -18,7 +18,11 @@
 //
 // # Permissions
 //
-// A worker publishes to weir.checkpoints.<stream>.> and to the subject of its output, and to $JS.API.STREAM.INFO.<stream>,
-// $JS.API.STREAM.MSG.GET.<stream> and $JS.API.STREAM.PURGE.<stream> of its streams, and $JS.API.CONSUMER.*.<stream>.> and $JS.ACK.<stream>.>
-// of its input, and subscribes to _INBOX.>. The connection, its credentials and TLS are the caller's: nothing of them is in logs or errors.
+// A worker publishes to
+//
+//   - for the store: weir.checkpoints.<stream>.>, $JS.API.STREAM.INFO.<stream>, $JS.API.STREAM.MSG.GET.<stream>, $JS.API.STREAM.PURGE.<stream>
+//   - for an input: $JS.API.STREAM.INFO.<stream>, $JS.API.CONSUMER.*.<stream>.>, $JS.API.CONSUMER.MSG.NEXT.<stream>.>
+//   - for an output: its subject, $JS.API.STREAM.INFO.<stream>, $JS.API.STREAM.MSG.GET.<stream>
+//
+// and subscribes to _INBOX.>. What is not allowed is reported to the error handler of the connection. The connection, its credentials and TLS are the caller's: nothing of them is in logs or errors.
 package jscheckpoint

@@ -36,6 +36,7 @@
 // # Permissions
 //
 // A worker publishes to $JS.API.CONSUMER.MSG.NEXT.<stream>.<consumer>, $JS.API.CONSUMER.INFO.<stream>.<consumer>,
-// $JS.ACK.<stream>.<consumer>.> and the subjects of its sink, and subscribes to _INBOX.>. Connections, credentials and TLS are
+// $JS.ACK.<stream>.<consumer>.> and the subjects of its sink, and subscribes to _INBOX.>. What is not allowed is reported to the
+// error handler of the connection. Connections, credentials and TLS are
 // the caller's: nothing of them is in logs or errors.
 package jsqueue

@@ -28,12 +28,15 @@
 // message again, so large payloads cost as much again. All consumers of a queue try the same messages first, and the losers try
 // others.
 //
-// There is no index for filters: List, Count, Purge, Claim and Queues read all messages of a queue, List once for each page.
+// There is no index for filters: Count, Purge and Queues read all messages of a queue, List and Claim those from the page on.
 // That is some ten thousand a second. Where dead letters are counted in millions, keep them in ext/postgres.
 //
 // # Permissions
 //
-// A worker publishes to weir.store.<stream>.>, and to $JS.API.STREAM.INFO.<stream>, $JS.API.STREAM.MSG.GET.<stream>,
-// $JS.API.STREAM.MSG.DELETE.<stream>, $JS.API.CONSUMER.*.<stream>.> and $JS.ACK.<stream>.>, and subscribes to _INBOX.>. The
-// connection, its credentials and TLS are the caller's: nothing of them is in logs or errors.
+// A worker publishes to weir.store.<stream>.>, $JS.API.STREAM.INFO.<stream>, $JS.API.STREAM.MSG.GET.<stream>,
+// $JS.API.STREAM.MSG.DELETE.<stream>, $JS.API.CONSUMER.*.<stream>.> and $JS.API.CONSUMER.MSG.NEXT.<stream>.>, and for locks
+// to $KV.<bucket>.>, $JS.API.STREAM.INFO.KV_<bucket>, $JS.API.DIRECT.GET.KV_<bucket>.> and $JS.API.CONSUMER.*.KV_<bucket>.>.
+// It subscribes to _INBOX.>. What is not allowed is reported to the error handler of the connection, with the subject; the call
+// itself waits for an answer until its time is over. The connection, its credentials and TLS are the caller's: nothing of them is
+// in logs or errors.
 package jsstore

@@ -18,10 +18,12 @@ import (
 // scanStall is how long a scan waits for the next message before it asks whether there is one.
 const scanStall = 2 * time.Second
 
-// scan calls f for all messages on subjects, as they are now or become meanwhile: a message whose state changes comes again.
-func (s *Store) scan(ctx context.Context, subjects string, headersOnly bool, f func(r *record) error) error {
+// scan calls f for all messages on subjects, as they are now or become meanwhile: a message whose state changes comes again. It
+// leaves out what stood at a position up to after, unless its state has changed since.
+func (s *Store) scan(ctx context.Context, subjects string, after store.Position, headersOnly bool, f func(r *record) error) error {
 	consumer, err := s.js.OrderedConsumer(ctx, s.name, jetstream.OrderedConsumerConfig{
 		FilterSubjects: []string{subjects}, HeadersOnly: headersOnly,
+		DeliverPolicy: jetstream.DeliverByStartSequencePolicy, OptStartSeq: uint64(after) + 1,
 	})
 	if err != nil {
 		return fmt.Errorf("jsstore: stream %s: %w", s.name, err)
@@ -80,7 +82,7 @@ type found struct {
 
 // matching calls f for the messages of a queue that match. Those that change come again.
 func (s *Store) matching(ctx context.Context, queue string, f *store.Filter, p store.Page, visit func(m found) error) error {
-	return s.scan(ctx, s.queueSubject(queue)+"*", false, func(r *record) error {
+	return s.scan(ctx, s.queueSubject(queue)+"*", p.After, false, func(r *record) error {
 		position := store.Position(r.position)
 		if r.kind == gone || position <= p.After || p.Until != 0 && position > p.Until {
 			return nil
@@ -127,7 +129,7 @@ func (s *Store) page(ctx context.Context, queue string, f *store.Filter, p store
 	return first(all, p.Max), err
 }
 
-// List implements [store.Inspector]. It reads the whole queue.
+// List implements [store.Inspector]. It reads the queue from the page on.
 func (s *Store) List(ctx context.Context, queue string, f store.Filter, p store.Page) (list []store.Entry, err error) {
 	return list, s.do(ctx, func() error {
 		if err := checkQueue(store.CheckPage(queue, p), queue); err != nil {
@@ -225,7 +227,7 @@ func (s *Store) purge(ctx context.Context, queue string, r *record) (bool, error
 	return false, fmt.Errorf("jsstore: stream %s: others change message %d all the time", s.name, r.position)
 }
 
-// Claim implements [store.Inspector]. It reads the whole queue.
+// Claim implements [store.Inspector]. It reads the queue from the page on.
 func (s *Store) Claim(ctx context.Context, queue string, f store.Filter, p store.Page, lease time.Duration) (taken []store.Leased, err error) {
 	err = s.do(ctx, func() error {
 		if err := checkQueue(errors.Join(store.CheckPage(queue, p), store.CheckTake(queue, p.Max, lease)), queue); err != nil {
@@ -347,7 +349,7 @@ func (s *Store) move(ctx context.Context, moves []store.Move, lost map[store.Lea
 func (s *Store) Queues(ctx context.Context) (names []string, err error) {
 	return names, s.do(ctx, func() error {
 		live := map[string]map[string]bool{}
-		err := s.scan(ctx, s.prefix+">", true, func(r *record) error {
+		err := s.scan(ctx, s.prefix+">", 0, true, func(r *record) error {
 			queue, err := s.queueOf(r.subject)
 			if err != nil {
 				return err

@@ -1,0 +1,85 @@
+package main
+
+import (
+	"context"
+	"errors"
+	"fmt"
+
+	"github.com/nats-io/nats.go"
+	"github.com/nats-io/nats.go/jetstream"
+
+	"github.com/weirflow/weir/ext/jetstream/jsstore"
+)
+
+// openJetStream opens the store in a stream:
+//
+//	nats://user:password@host:4222,host:4222/STREAM?locks=BUCKET&ca=FILE
+//
+// The user without a password is a token. The scheme tls and the parameters ca and cert encrypt the connection.
+func openJetStream(ctx context.Context, address string, denied func(error)) (*database, error) {
+	u, err := parseServers(address, "locks", "creds", "nkey", "ca", "cert", "key")
+	if err != nil {
+		return nil, err
+	}
+	if u.name == "" {
+		return nil, usagef("the URL of the database: which stream has the queues? %s://host/STREAM", u.scheme)
+	}
+	opts := []nats.Option{
+		nats.Name("weir"), nats.Timeout(connectTimeout),
+		nats.ErrorHandler(func(_ *nats.Conn, _ *nats.Subscription, err error) {
+			if errors.Is(err, nats.ErrPermissionViolation) {
+				denied(err)
+			}
+		}),
+	}
+	switch {
+	case u.user == nil:
+	case u.password == "":
+		opts = append(opts, nats.Token(u.user.Username()))
+	default:
+		opts = append(opts, nats.UserInfo(u.user.Username(), u.password))
+	}
+	if file := u.query.Get("creds"); file != "" {
+		opts = append(opts, nats.UserCredentials(file))
+	}
+	if file := u.query.Get("nkey"); file != "" {
+		nkey, err := nats.NkeyOptionFromSeed(file)
+		if err != nil {
+			return nil, fmt.Errorf("the file %s: %w", file, err)
+		}
+		opts = append(opts, nkey)
+	}
+	if config, err := u.tls(); err != nil {
+		return nil, err
+	} else if config != nil || u.scheme == "tls" {
+		opts = append(opts, nats.Secure(config))
+	}
+	nc, err := nats.Connect(u.servers(u.scheme+"://"), opts...)
+	if err != nil {
+		return nil, fmt.Errorf("JetStream: %w", err)
+	}
+	closeConn := func() error {
+		nc.Close()
+		return nil
+	}
+	js, err := jetstream.New(nc)
+	if err != nil {
+		return nil, errors.Join(err, closeConn())
+	}
+	s, err := jsstore.Open(ctx, js, u.name)
+	if errors.Is(err, jetstream.ErrStreamNotFound) {
+		err = fmt.Errorf("%w; a program that uses weir makes it with jsstore.StreamConfig", err)
+	}
+	if err != nil {
+		return nil, errors.Join(err, closeConn())
+	}
+	db := &database{store: s, closers: []func() error{s.Close, closeConn}}
+	if bucket := u.query.Get("locks"); bucket != "" {
+		kv, err := js.KeyValue(ctx, bucket)
+		if err != nil {
+			return nil, errors.Join(fmt.Errorf("the bucket %s: %w", bucket, err), db.close())
+		}
+		db.locks = jsstore.NewLocks(kv)
+	}
+	return db, nil
+}

@@ -1,0 +1,298 @@
+package main
+
+import (
+	"crypto/ecdsa"
+	"crypto/elliptic"
+	"crypto/rand"
+	"crypto/tls"
+	"crypto/x509"
+	"crypto/x509/pkix"
+	"encoding/pem"
+	"fmt"
+	"log/slog"
+	"math/big"
+	"net"
+	"os"
+	"path/filepath"
+	"regexp"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/nats-io/nats-server/v2/server"
+	"github.com/nats-io/nats.go/jetstream"
+	"github.com/nats-io/nkeys"
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+
+	"github.com/weirflow/weir/delivery"
+	"github.com/weirflow/weir/delivery/store"
+	"github.com/weirflow/weir/ext/jetstream/embedded"
+	"github.com/weirflow/weir/ext/jetstream/jsstore"
+)
+
+// startJetStream starts a server on loopback whose stream "retries" is a store, and returns its address. seed fills the store.
+func startJetStream(t *testing.T, seed func(s store.Store), change ...func(o *server.Options)) (address string) {
+	t.Helper()
+	opts := []embedded.Option{
+		embedded.WithLogger(slog.New(slog.DiscardHandler)),
+		embedded.WithServerOptions(func(o *server.Options) {
+			o.DontListen, o.Host, o.Port, o.SyncAlways = false, "127.0.0.1", server.RANDOM_PORT, false
+		}),
+	}
+	dir := t.TempDir()
+	fill, err := embedded.Start(dir, opts...)
+	require.NoError(t, err)
+	nc, err := fill.Connect()
+	require.NoError(t, err)
+	js, err := jetstream.New(nc)
+	require.NoError(t, err)
+	_, err = js.CreateStream(t.Context(), jsstore.StreamConfig("retries"))
+	require.NoError(t, err)
+	s, err := jsstore.Open(t.Context(), js, "retries")
+	require.NoError(t, err)
+	kv, err := js.CreateKeyValue(t.Context(), jetstream.KeyValueConfig{Bucket: "locks"})
+	require.NoError(t, err)
+	_, err = jsstore.NewLocks(kv).Acquire(t.Context(), "outbox", "host a, process 12", time.Hour)
+	require.NoError(t, err)
+	seed(s)
+	require.NoError(t, s.Close())
+	nc.Close()
+	if len(change) > 0 { // users and certificates are of no use before
+		require.NoError(t, fill.Close())
+		for _, f := range change {
+			opts = append(opts, embedded.WithServerOptions(f))
+		}
+		fill, err = embedded.Start(dir, opts...)
+		require.NoError(t, err)
+	}
+	t.Cleanup(func() { require.NoError(t, fill.Close()) })
+	_, address, _ = strings.Cut(fill.URL(), "://")
+	return address
+}
+
+func seedAll(t *testing.T) func(s store.Store) {
+	t.Helper()
+	return func(s store.Store) { seedQueues(t, s, func() {}) }
+}
+
+var (
+	moments = regexp.MustCompile(`\d{4}-\d\d-\d\d([ T])\d\d:\d\d:\d\d(\.\d+)?Z?`)
+	ages    = regexp.MustCompile(`\b(\d+m)?\d+s\b|"ageSeconds":[0-9.e+-]+`)
+)
+
+// ofNow hides what depends on the time of the test, which is that of the server.
+func ofNow(s string) string {
+	return gaps.ReplaceAllString(ages.ReplaceAllString(moments.ReplaceAllString(s, "TIME"), "AGE"), "  ")
+}
+
+// What the commands print that only look, on JetStream.
+func TestJetStream(t *testing.T) {
+	address := startJetStream(t, seedAll(t))
+	url := "nats://" + address + "/retries?locks=locks"
+	for name, args := range map[string]string{
+		"list":      "dead list",
+		"list-page": "dead list -max 2 -after 3",
+		"list-json": "dead list -json -cause permanent -max 1",
+		"show":      "dead show orders/0/18",
+		"count":     "dead count -provider north",
+		"export":    "dead export -key customer-1",
+		"layers":    "layers",
+		"outbox":    "outbox",
+		"keys":      "keys -all",
+	} {
+		t.Run(name, func(t *testing.T) {
+			r := execute(t, command(t, t.TempDir(), append(strings.Fields(args), "-db", url)...))
+			golden(t, "jetstream-"+name+".txt", ofNow(fmt.Sprintf("$ weir %q\n%s---- stderr, status %d\n%s", args, r.stdout, r.status, r.stderr)))
+			assert.NotRegexp(t, "[\x00-\x08\x0b-\x1f\x7f\u202e]", r.stdout+r.stderr, "control characters")
+		})
+	}
+}
+
+// What the commands change, on JetStream.
+func TestJetStreamChanges(t *testing.T) {
+	url := "nats://" + startJetStream(t, seedAll(t)) + "/retries"
+	run := func(args ...string) result { return execute(t, command(t, t.TempDir(), append(args, "-db", url)...)) }
+	assert.Equal(t, result{"", "weir: the URL of the database: which bucket has the locks of the relays? ?locks=BUCKET\n", exitUsage}, run("outbox"))
+	exported := run("dead", "export")
+	assert.Equal(t, "8 messages written\n", exported.stderr)
+	assert.Equal(t, result{"2 messages sent back to \"orders\"\n", "", 0},
+		run("dead", "merge", "-to", "orders", "-provider", "north", "-cause", "exhausted", "-rate", "1000", "-yes"))
+	assert.Equal(t, result{"1 message removed\n", "", 0}, run("dead", "purge", "-cause", "permanent", "-provider", "north", "-yes"))
+	assert.Contains(t, run("layers").stdout, "orders            2")
+	assert.Regexp(t, `all +5\n`, run("dead", "count").stdout)
+
+	file := filepath.Join(t.TempDir(), "dead.jsonl")
+	require.NoError(t, os.WriteFile(file, []byte(exported.stdout), 0o600))
+	for range 2 {
+		assert.Equal(t, result{"8 messages read\n", "", 0}, run("dead", "import", file))
+	}
+	assert.Regexp(t, `all +8\n`, run("dead", "count").stdout)
+	assert.Equal(t, result{"8 messages removed\n", "", 0}, run("dead", "purge", "-all", "-yes"))
+	assert.Equal(t, result{"", "No message of queue \"dead\" matches.\n", 0}, run("dead", "list"))
+}
+
+// An export of many pages has each message once.
+func TestJetStreamPages(t *testing.T) {
+	url := "nats://" + startJetStream(t, func(s store.Store) {
+		var ms []store.Message
+		for i := range 2500 {
+			ms = append(ms, store.Message{Meta: delivery.Meta{ID: fmt.Sprint("m", i)}, Cause: store.Permanent})
+		}
+		require.NoError(t, s.Put(t.Context(), "dead", ms...))
+	}) + "/retries"
+	r := execute(t, command(t, t.TempDir(), "dead", "export", "-db", url))
+	assert.Equal(t, "2500 messages written\n", r.stderr)
+	assert.Equal(t, 2500, strings.Count(r.stdout, "\n"))
+	r = execute(t, command(t, t.TempDir(), "dead", "list", "-max", "0", "-db", url))
+	assert.Equal(t, 2501, strings.Count(r.stdout, "\n"))
+}
+
+// permissions is what docs/jetstream.md says that the command needs.
+func permissions() *server.Permissions {
+	return &server.Permissions{
+		Publish: &server.SubjectPermission{Allow: []string{
+			"$JS.API.STREAM.INFO.retries", "$JS.API.STREAM.MSG.GET.retries", "$JS.API.STREAM.MSG.DELETE.retries",
+			"$JS.API.CONSUMER.*.retries.>", "$JS.API.CONSUMER.MSG.NEXT.retries.>", "weir.store.retries.>",
+		}},
+		Subscribe: &server.SubjectPermission{Allow: []string{"_INBOX.>"}},
+	}
+}
+
+// A user with the permissions that are listed can do everything; without one of them the error names the subject.
+func TestJetStreamPermissions(t *testing.T) {
+	users := []*server.User{{Username: "all", Password: "s3cr3t", Permissions: permissions()}}
+	without := permissions().Publish.Allow
+	for i := range without {
+		p := permissions()
+		p.Publish.Allow = append(append([]string(nil), without[:i]...), without[i+1:]...)
+		users = append(users, &server.User{Username: fmt.Sprint("without-", i), Password: "s3cr3t", Permissions: p})
+	}
+	p := permissions()
+	p.Subscribe.Allow = []string{"nothing"}
+	users = append(users, &server.User{Username: "no-inbox", Password: "s3cr3t", Permissions: p})
+	address := startJetStream(t, seedAll(t), func(o *server.Options) { o.Users = users })
+	run := func(user string, args ...string) result {
+		return execute(t, command(t, t.TempDir(), append(args, "-db", "nats://"+user+":s3cr3t@"+address+"/retries")...))
+	}
+	for _, args := range []string{"dead list", "layers", "dead purge -yes orders/0/17", "dead merge -to orders -yes orders/0/18"} {
+		r := run("all", strings.Fields(args)...)
+		assert.Zero(t, r.status, "%s: %s", args, r.stderr)
+	}
+	for i, subject := range without {
+		name := fmt.Sprint("without-", i)
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			r := run(name, "dead", "purge", fmt.Sprint("orders/0/", 19+i%5), "-yes")
+			if r.status == 0 { // to remove needs no more
+				r = run(name, "dead", "merge", "-to", "orders", "-max", "1", "-yes")
+			}
+			assert.Equal(t, exitFailed, r.status)
+			part, _, _ := strings.Cut(strings.TrimSuffix(subject, ">"), "*")
+			assert.Contains(t, r.stderr, `Permissions Violation for Publish to "`+part)
+			assert.NotContains(t, r.stderr, "s3cr3t")
+		})
+	}
+	r := run("no-inbox", "layers")
+	assert.Equal(t, exitFailed, r.status)
+	assert.Contains(t, r.stderr, `Permissions Violation for Subscription to "_INBOX.`)
+}
+
+// certificates writes a CA, and a key with a certificate for loopback and for clients.
+func certificates(t *testing.T) (ca, cert, key string) {
+	t.Helper()
+	dir := t.TempDir()
+	write := func(name, kind string, der []byte) string {
+		file := filepath.Join(dir, name)
+		require.NoError(t, os.WriteFile(file, pem.EncodeToMemory(&pem.Block{Type: kind, Bytes: der}), 0o600))
+		return file
+	}
+	private, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
+	require.NoError(t, err)
+	der, err := x509.MarshalECPrivateKey(private)
+	require.NoError(t, err)
+	template := &x509.Certificate{
+		SerialNumber: big.NewInt(1), Subject: pkix.Name{CommonName: "weir"}, NotBefore: time.Now().Add(-time.Hour), NotAfter: time.Now().Add(time.Hour),
+		IsCA: true, BasicConstraintsValid: true, IPAddresses: []net.IP{net.IPv4(127, 0, 0, 1)},
+		KeyUsage:    x509.KeyUsageCertSign | x509.KeyUsageDigitalSignature,
+		ExtKeyUsage: []x509.ExtKeyUsage{x509.ExtKeyUsageServerAuth, x509.ExtKeyUsageClientAuth},
+	}
+	signed, err := x509.CreateCertificate(rand.Reader, template, template, private.Public(), private)
+	require.NoError(t, err)
+	return write("ca.pem", "CERTIFICATE", signed), write("cert.pem", "CERTIFICATE", signed), write("key.pem", "EC PRIVATE KEY", der)
+}
+
+// TLS with the client's certificate, and a key file in place of a password.
+func TestJetStreamSecurity(t *testing.T) {
+	ca, cert, key := certificates(t)
+	pair, err := tls.LoadX509KeyPair(cert, key)
+	require.NoError(t, err)
+	pool := x509.NewCertPool()
+	text, err := os.ReadFile(ca)
+	require.NoError(t, err)
+	pool.AppendCertsFromPEM(text)
+	user, err := nkeys.CreateUser()
+	require.NoError(t, err)
+	public, err := user.PublicKey()
+	require.NoError(t, err)
+	secret, err := user.Seed()
+	require.NoError(t, err)
+	seedFile := filepath.Join(t.TempDir(), "user.nk")
+	require.NoError(t, os.WriteFile(seedFile, secret, 0o600))
+
+	address := startJetStream(t, seedAll(t), func(o *server.Options) {
+		o.TLSConfig = &tls.Config{Certificates: []tls.Certificate{pair}, ClientCAs: pool, ClientAuth: tls.RequireAndVerifyClientCert, MinVersion: tls.VersionTLS12}
+		o.Nkeys = []*server.NkeyUser{{Nkey: public}}
+	})
+	run := func(url string) result { return execute(t, command(t, t.TempDir(), "layers", "-db", url)) }
+	files := "ca=" + ca + "&cert=" + cert + "&key=" + key
+	r := run("tls://" + address + "/retries?" + files + "&nkey=" + seedFile)
+	assert.Zero(t, r.status, r.stderr)
+	assert.Contains(t, r.stdout, "orders 1h")
+	for _, url := range []string{
+		"tls://" + address + "/retries?nkey=" + seedFile,
+		"tls://" + address + "/retries?ca=" + ca + "&nkey=" + seedFile,
+		"tls://" + address + "/retries?" + files,
+		"tls://" + address + "/retries?" + files + "&nkey=" + cert,
+		"tls://" + address + "/retries?" + files + "&creds=nothing",
+		"tls://" + address + "/retries?ca=nothing",
+		"tls://" + address + "/retries?ca=" + key,
+	} {
+		r := run(url)
+		assert.Equal(t, exitFailed, r.status, url)
+		assert.NotContains(t, r.stderr, string(secret))
+	}
+}
+
+// A password and a token are in no error.
+func TestJetStreamURLs(t *testing.T) {
+	address := startJetStream(t, seedAll(t), func(o *server.Options) { o.Username, o.Password = "u", "right" })
+	dir := t.TempDir()
+	for url, want := range map[string]struct {
+		status int
+		error  string
+	}{
+		"nats://u:right@" + address + "/other":                         {exitFailed, "stream not found"},
+		"nats://u:right@" + address + "/retries?locks=other":           {exitFailed, "the bucket other"},
+		"nats://u:right@127.0.0.1:1," + address + "/retries":           {exitOK, ""},
+		"nats://u:s3cr3t@" + address + "/retries":                      {exitFailed, "Authorization Violation"},
+		"nats://s3cr3t@" + address + "/retries":                        {exitFailed, "Authorization Violation"},
+		"nats://u:s3cr3t%2Fx@127.0.0.1:1/retries":                      {exitFailed, "no servers available"},
+		"nats://u:s3cr3t@" + address:                                   {exitUsage, "which stream"},
+		"nats://u:s3cr3t/x@" + address + "/retries":                    {exitUsage, "not valid"},
+		"nats://u:s3cr3t%zz@" + address + "/retries":                   {exitUsage, "not valid"},
+		"nats://u:s3cr3t@a b/retries":                                  {exitUsage, "not valid"},
+		"nats://u:s3cr3t@" + address + "/a/b":                          {exitUsage, "not valid"},
+		"nats://u:s3cr3t@/retries":                                     {exitUsage, "not valid"},
+		"nats:u:s3cr3t@" + address:                                     {exitUsage, "not valid"},
+		"nats://" + address + "/retries?password=s3cr3t":               {exitUsage, `parameter "password"`},
+		"nats://" + address + "/retries?cert=x":                        {exitUsage, "cert and key belong together"},
+		"nats://" + address + "/retries?%zz=s3cr3t":                    {exitUsage, "not valid"},
+		"nats://s3cr3t@" + address + "/retries?creds=no%20such%20file": {exitFailed, "no such file"},
+	} {
+		r := execute(t, command(t, dir, "layers", "-db", url))
+		assert.Equal(t, want.status, r.status, "%s: %s", url, r.stderr)
+		assert.Contains(t, r.stderr, want.error, url)
+		assert.NotContains(t, r.stdout+r.stderr, "s3cr3t", url)
+	}
+}

@@ -1,0 +1,92 @@
+package main
+
+import (
+	"crypto/tls"
+	"crypto/x509"
+	"errors"
+	"fmt"
+	"net/url"
+	"os"
+	"slices"
+	"strings"
+)
+
+// servers is the URL of a cluster: scheme://user:password@host:port,host:port/name?parameters.
+type servers struct {
+	scheme   string
+	user     *url.Userinfo // nil: none
+	password string        // "": none
+	hosts    []string
+	name     string // what follows the hosts, or ""
+	query    url.Values
+}
+
+// parseServers reads a URL, which url.Parse refuses if it has several hosts. Errors have no text of it but names of parameters.
+func parseServers(address string, parameters ...string) (s servers, err error) {
+	invalid := usagef("the URL of the database is not valid: special characters of a user or password are percent-encoded")
+	scheme, rest, ok := strings.Cut(address, "://")
+	if !ok {
+		return s, invalid
+	}
+	rest, query, _ := strings.Cut(rest, "?")
+	authority, name, _ := strings.Cut(rest, "/")
+	userinfo, hosts := "", authority
+	if at := strings.LastIndex(authority, "@"); at >= 0 {
+		userinfo, hosts = authority[:at], authority[at+1:]
+	}
+	s.scheme, s.hosts = scheme, strings.Split(hosts, ",")
+	for _, host := range s.hosts {
+		u, err := url.Parse(scheme + "://" + userinfo + "@" + host + "/" + name)
+		if err != nil || u.Hostname() == "" || u.Host != host || strings.Contains(name, "/") {
+			return s, invalid
+		}
+		s.name = strings.TrimPrefix(u.Path, "/")
+		if s.user = u.User; userinfo == "" {
+			s.user = nil
+		}
+	}
+	s.password, _ = s.user.Password()
+	if s.query, err = url.ParseQuery(query); err != nil {
+		return s, invalid
+	}
+	for parameter := range s.query {
+		if !slices.Contains(parameters, parameter) {
+			return s, usagef("the URL of the database has the parameter %q; there are %s", parameter, strings.Join(parameters, ", "))
+		}
+	}
+	return s, nil
+}
+
+// servers returns the hosts, each behind a prefix.
+func (s servers) servers(prefix string) string {
+	return prefix + strings.Join(s.hosts, ","+prefix)
+}
+
+// tls returns the settings of the parameters ca, cert and key, or nil if there are none.
+func (s servers) tls() (*tls.Config, error) {
+	ca, cert, key := s.query.Get("ca"), s.query.Get("cert"), s.query.Get("key")
+	switch {
+	case (cert == "") != (key == ""):
+		return nil, usagef("the URL of the database: cert and key belong together")
+	case ca == "" && cert == "":
+		return nil, nil
+	}
+	c := &tls.Config{MinVersion: tls.VersionTLS12}
+	if ca != "" {
+		pem, err := os.ReadFile(ca)
+		if err != nil {
+			return nil, err
+		}
+		if c.RootCAs = x509.NewCertPool(); !c.RootCAs.AppendCertsFromPEM(pem) {
+			return nil, fmt.Errorf("the file %s has no certificate", ca)
+		}
+	}
+	if cert != "" {
+		pair, err := tls.LoadX509KeyPair(cert, key)
+		if err != nil {
+			return nil, errors.Join(fmt.Errorf("the files %s and %s", cert, key), err)
+		}
+		c.Certificates = []tls.Certificate{pair}
+	}
+	return c, nil
+}

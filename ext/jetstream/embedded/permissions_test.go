@@ -1,0 +1,243 @@
+package embedded_test
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"slices"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/nats-io/nats-server/v2/server"
+	"github.com/nats-io/nats.go"
+	"github.com/nats-io/nats.go/jetstream"
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+
+	"github.com/weirflow/weir/checkpoint"
+	"github.com/weirflow/weir/codec"
+	"github.com/weirflow/weir/delivery"
+	"github.com/weirflow/weir/delivery/store"
+	"github.com/weirflow/weir/ext/jetstream/embedded"
+	"github.com/weirflow/weir/ext/jetstream/jscheckpoint"
+	"github.com/weirflow/weir/ext/jetstream/jsqueue"
+	"github.com/weirflow/weir/ext/jetstream/jsstore"
+)
+
+// What a worker publishes to, as docs/jetstream.md lists it. All subscribe to _INBOX.>.
+var allowed = map[string][]string{
+	"source": {
+		"$JS.API.CONSUMER.INFO.IN.workers", "$JS.API.CONSUMER.MSG.NEXT.IN.workers", "$JS.ACK.IN.workers.>",
+	},
+	"sink": {"OUT"},
+	"store": {
+		"weir.store.RETRIES.>", "$JS.API.STREAM.INFO.RETRIES", "$JS.API.STREAM.MSG.GET.RETRIES", "$JS.API.STREAM.MSG.DELETE.RETRIES",
+		"$JS.API.CONSUMER.CREATE.RETRIES.>", "$JS.API.CONSUMER.INFO.RETRIES.>", "$JS.API.CONSUMER.DELETE.RETRIES.>",
+		"$JS.API.CONSUMER.MSG.NEXT.RETRIES.>",
+	},
+	"locks": {
+		"$KV.locks.>", "$JS.API.STREAM.INFO.KV_locks", "$JS.API.DIRECT.GET.KV_locks.>",
+		"$JS.API.CONSUMER.CREATE.KV_locks.>", "$JS.API.CONSUMER.DELETE.KV_locks.>",
+	},
+	"checkpoints": {
+		"weir.checkpoints.CHECKPOINTS.>", "$JS.API.STREAM.INFO.CHECKPOINTS", "$JS.API.STREAM.MSG.GET.CHECKPOINTS", "$JS.API.STREAM.PURGE.CHECKPOINTS",
+	},
+	"input": {
+		"$JS.API.STREAM.INFO.LOG", "$JS.API.CONSUMER.CREATE.LOG.>", "$JS.API.CONSUMER.INFO.LOG.>", "$JS.API.CONSUMER.DELETE.LOG.>",
+		"$JS.API.CONSUMER.MSG.NEXT.LOG.>",
+	},
+	"output": {"COPY", "$JS.API.STREAM.INFO.COPY", "$JS.API.STREAM.MSG.GET.COPY"},
+}
+
+// seldom are those that are needed after errors, or without waiting for an answer.
+var seldom = []string{
+	"$JS.API.CONSUMER.INFO.RETRIES.>", "$JS.API.CONSUMER.INFO.LOG.>", "$JS.API.STREAM.MSG.GET.COPY", "$JS.API.CONSUMER.DELETE.KV_locks.>",
+}
+
+// doing does what needs these permissions.
+var doing = map[string]func(ctx context.Context, js jetstream.JetStream) error{
+	"source": func(ctx context.Context, js jetstream.JetStream) error {
+		consumer, err := js.Consumer(ctx, "IN", "workers")
+		if err != nil {
+			return err
+		}
+		s, err := jsqueue.NewSource(ctx, js, consumer, codec.JSON[string](), jsqueue.WithLogger(quiet()))
+		if err != nil {
+			return err
+		}
+		ms, err := s.Receive(ctx, 1)
+		if err != nil {
+			return err
+		}
+		ms[0].Ack()
+		return s.Close(ctx)
+	},
+	"sink": func(ctx context.Context, js jetstream.JetStream) error {
+		return jsqueue.NewSink(js, "OUT", codec.JSON[string]()).Put(ctx, []delivery.Message[string]{delivery.New("v", nil, nil)})
+	},
+	"store": func(ctx context.Context, js jetstream.JetStream) error {
+		s, err := jsstore.Open(ctx, js, "RETRIES")
+		if err != nil {
+			return err
+		}
+		defer s.Close() //nolint:errcheck // it only cleans up
+		var ms []store.Message
+		for i := range 10 {
+			ms = append(ms, store.Message{Meta: delivery.Meta{ID: fmt.Sprint(i)}})
+		}
+		if err := s.Put(ctx, "q", ms...); err != nil {
+			return err
+		}
+		taken, err := s.Take(ctx, "q", 5, time.Minute)
+		if err != nil {
+			return err
+		}
+		if err := s.Done(ctx, taken[0].Lease, taken[1].Lease); err != nil {
+			return err
+		}
+		if err := s.Move(ctx, store.Move{Lease: taken[2].Lease, Queue: "p", Message: taken[2].Message}); err != nil {
+			return err
+		}
+		if err := s.Release(ctx, 0, taken[3].Lease); err != nil {
+			return err
+		}
+		if _, err := s.Queues(ctx); err != nil {
+			return err
+		}
+		_, err = s.Purge(ctx, "q", store.Filter{})
+		return err
+	},
+	"locks": func(ctx context.Context, js jetstream.JetStream) error {
+		kv, err := js.KeyValue(ctx, "locks")
+		if err != nil {
+			return err
+		}
+		locks := jsstore.NewLocks(kv)
+		g, err := locks.Acquire(ctx, "l", "me", time.Minute)
+		if err != nil {
+			return err
+		}
+		if _, err := locks.Held(ctx, ""); err != nil {
+			return err
+		}
+		if err := locks.Extend(ctx, g, time.Minute); err != nil {
+			return err
+		}
+		return locks.Release(ctx, g)
+	},
+	"checkpoints": func(ctx context.Context, js jetstream.JetStream) error {
+		s, err := jscheckpoint.Open(ctx, js, "CHECKPOINTS", "p")
+		if err != nil {
+			return err
+		}
+		for i := range uint64(20) { // older ones are removed
+			if err := s.Save(ctx, &checkpoint.Snapshot{ID: uint64(time.Now().UnixNano()) + i}); err != nil {
+				return err
+			}
+		}
+		_, _, err = checkpoint.Latest(ctx, s)
+		return errors.Join(err, s.Close())
+	},
+	"input": func(ctx context.Context, js jetstream.JetStream) error {
+		in := jscheckpoint.NewInput(js, "LOG", codec.JSON[string]())
+		err := in.Seek(in.Position())
+		if err == nil {
+			err = in.Wait(ctx)
+		}
+		if err == nil {
+			_, err = in.Next()
+		}
+		return errors.Join(err, in.Close())
+	},
+	"output": func(ctx context.Context, js jetstream.JetStream) error {
+		out := jscheckpoint.NewOutput(js, "COPY", "COPY", codec.JSON[string]())
+		if err := out.Write(ctx, "v"); err != nil {
+			return err
+		}
+		state, err := out.Prepare(ctx)
+		if err != nil {
+			return err
+		}
+		return errors.Join(out.Commit(ctx, state), out.Close())
+	},
+}
+
+// violations collects what a server has refused.
+type violations struct {
+	mu     sync.Mutex
+	all    []string
+	cancel context.CancelFunc
+}
+
+func (v *violations) note(_ *nats.Conn, _ *nats.Subscription, err error) {
+	v.mu.Lock()
+	defer v.mu.Unlock()
+	v.all = append(v.all, err.Error())
+	v.cancel()
+}
+
+func (v *violations) text() string {
+	v.mu.Lock()
+	defer v.mu.Unlock()
+	return strings.Join(v.all, "\n")
+}
+
+// A worker with the permissions that are listed can do its work, and without any of them the server's error, which the
+// connection's error handler gets, names the subject.
+func TestPermissions(t *testing.T) {
+	t.Parallel()
+	users := []*server.User{{Username: "admin", Password: "p"}}
+	user := func(name string, subjects []string) {
+		users = append(users, &server.User{Username: name, Password: "p", Permissions: &server.Permissions{
+			Publish: &server.SubjectPermission{Allow: subjects}, Subscribe: &server.SubjectPermission{Allow: []string{"_INBOX.>"}},
+		}})
+	}
+	for name, subjects := range allowed {
+		user(name, subjects)
+		for i := range subjects {
+			user(fmt.Sprint(name, i), slices.Delete(slices.Clone(subjects), i, i+1))
+		}
+	}
+	srv := start(t, t.TempDir(), embedded.WithServerOptions(func(o *server.Options) { o.Users, o.SyncAlways = users, false }))
+	js := connect(t, srv, nats.UserInfo("admin", "p"))
+	retries, checkpoints := jsstore.StreamConfig("RETRIES"), jscheckpoint.StreamConfig("CHECKPOINTS")
+	for _, c := range []jetstream.StreamConfig{
+		{Name: "IN", Subjects: []string{"IN"}}, {Name: "OUT", Subjects: []string{"OUT"}}, {Name: "LOG", Subjects: []string{"LOG"}},
+		{Name: "COPY", Subjects: []string{"COPY"}, AllowAtomicPublish: true}, retries, checkpoints,
+	} {
+		_, err := js.CreateStream(t.Context(), c)
+		require.NoError(t, err)
+	}
+	_, err := js.CreateKeyValue(t.Context(), jetstream.KeyValueConfig{Bucket: "locks"})
+	require.NoError(t, err)
+	newConsumer(t, js, "IN", time.Minute)
+	publish(t, js, "LOG", "a")
+	for range 10 {
+		publish(t, js, "IN", "a")
+	}
+	run := func(t *testing.T, name, user string) (error, string) {
+		t.Helper()
+		ctx, cancel := context.WithTimeout(t.Context(), 20*time.Second)
+		defer cancel()
+		v := &violations{cancel: cancel}
+		js := connect(t, srv, nats.UserInfo(user, "p"), nats.ErrorHandler(v.note))
+		err := doing[name](ctx, js)
+		return err, v.text()
+	}
+	for name, subjects := range allowed {
+		t.Run(name, func(t *testing.T) {
+			err, refused := run(t, name, name)
+			require.Empty(t, refused)
+			require.NoError(t, err)
+			for i, subject := range subjects {
+				if slices.Contains(seldom, subject) {
+					continue
+				}
+				_, refused := run(t, name, fmt.Sprint(name, i))
+				assert.Contains(t, refused, `Permissions Violation for Publish to "`+strings.TrimSuffix(subject, ">"), subject)
+			}
+		})
+	}
+}
