@@ -204,8 +204,11 @@ func TestPermissions(t *testing.T) {
 	js := connect(t, srv, nats.UserInfo("admin", "p"))
 	retries, checkpoints := jsstore.StreamConfig("RETRIES"), jscheckpoint.StreamConfig("CHECKPOINTS")
 	for _, c := range []jetstream.StreamConfig{
-		{Name: "IN", Subjects: []string{"IN"}}, {Name: "OUT", Subjects: []string{"OUT"}}, {Name: "LOG", Subjects: []string{"LOG"}},
-		{Name: "COPY", Subjects: []string{"COPY"}, AllowAtomicPublish: true}, retries, checkpoints,
+		{Name: "IN", Subjects: []string{"IN"}},
+		{Name: "OUT", Subjects: []string{"OUT"}},
+		{Name: "LOG", Subjects: []string{"LOG"}},
+		{Name: "COPY", Subjects: []string{"COPY"}, AllowAtomicPublish: true},
+		retries, checkpoints,
 	} {
 		_, err := js.CreateStream(t.Context(), c)
 		require.NoError(t, err)
