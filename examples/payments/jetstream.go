@@ -54,7 +54,7 @@ func (l location) stream(name string) string { return l.Name + "-" + name } // i
 func (l location) queues() string            { return l.stream("queues") }
 
 func dial(at location) (jetstream.JetStream, error) {
-	nc, err := nats.Connect(at.URL, nats.MaxReconnects(-1))
+	nc, err := nats.Connect(at.URL, nats.MaxReconnects(-1), nats.ErrorHandler(func(*nats.Conn, *nats.Subscription, error) {}))
 	if err != nil {
 		return nil, err
 	}

@@ -38,8 +38,8 @@ func (s Style) On(w io.Writer) Style {
 	return Plain
 }
 
-// columns returns the width of a terminal, or a usual one.
-func columns(w io.Writer) int {
+// Columns returns the width of a terminal, or a usual one.
+func Columns(w io.Writer) int {
 	if f, ok := w.(*os.File); ok {
 		if n, _, err := term.GetSize(int(f.Fd())); err == nil && n > 0 {
 			return n
@@ -61,7 +61,7 @@ func Progress(w io.Writer, style Style, total int64, what string, sample func() 
 	finish := func() {}
 	switch style.On(w) {
 	case Bar:
-		room := max(0, columns(w)-barColumns)
+		room := max(0, Columns(w)-barColumns)
 		bar := progressbar.NewOptions64(total, progressbar.OptionSetWriter(w), progressbar.OptionShowCount(), progressbar.OptionSetWidth(barWidth),
 			progressbar.OptionSetPredictTime(false), progressbar.OptionShowDescriptionAtLineEnd(), progressbar.OptionClearOnFinish())
 		every = 100 * time.Millisecond

@@ -1,0 +1,146 @@
+package main
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"flag"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+	"go.uber.org/goleak"
+
+	"github.com/weirflow/weir/delivery/store"
+	"github.com/weirflow/weir/examples/internal/bank"
+)
+
+func TestMain(m *testing.M) {
+	child()
+	goleak.VerifyTestMain(m)
+}
+
+func execute(t *testing.T, args ...string) (status int, stdout, stderr string) {
+	t.Helper()
+	var out, errOut bytes.Buffer
+	status = run(t.Context(), args, &out, &errOut)
+	return status, out.String(), errOut.String()
+}
+
+// Servers and workers are killed, and each order is charged once.
+func TestChargedOnce(t *testing.T) {
+	t.Parallel()
+	status, out, errOut := execute(t, "-orders", "300", "-for", "8s", "-view", "plain")
+	require.Equal(t, exitOK, status, out+errOut)
+	assert.Contains(t, out, "proven: each of 294 orders was charged once; dead letters: 6, the poison.\n")
+	assert.Regexp(t, `\n  kills of servers +[1-9]`, out+errOut)
+	assert.Regexp(t, `\n  kills of workers +[1-9]`, out)
+	assert.Regexp(t, `\n    wrong +0\n`, out)
+	assert.Regexp(t, `server-[1-3] is killed`, errOut)
+	assert.Regexp(t, `server-[1-3] is started again`, errOut)
+	assert.Regexp(t, `300 of 300 orders: 294 paid, 6 dead, 0 to do`, errOut)
+}
+
+// The reconciliation sees each kind of error.
+func TestReconcile(t *testing.T) {
+	c := config{Orders: 100, Seed: 1}
+	var good, poison bank.Order
+	for _, o := range bank.Orders(c.Seed, c.Orders) {
+		if isPoison(c.Seed, o) {
+			poison = o
+		} else {
+			good = o
+		}
+	}
+	require.NotZero(t, poison)
+	for name, test := range map[string]struct {
+		change func(o outcome)
+		want   string // "": nothing is wrong
+	}{
+		"all is well":         {func(outcome) {}, ""},
+		"charged twice":       {func(o outcome) { o.books[good.ID] = append(o.books[good.ID], bank.Booked{}) }, "2 charges in the books"},
+		"not charged":         {func(o outcome) { delete(o.books, good.ID) }, "0 charges in the books"},
+		"paid twice":          {func(o outcome) { o.payments[good.ID] = append(o.payments[good.ID], bank.Payment{}) }, "2 payments in the stream"},
+		"lost":                {func(o outcome) { delete(o.payments, good.ID) }, "0 payments in the stream"},
+		"dead by mistake":     {func(o outcome) { o.dead[good.ID] = make([]store.Entry, 1) }, "1 dead letters, although it can be charged"},
+		"another charge":      {func(o outcome) { o.payments[good.ID][0].Charge = "x" }, "the books have"},
+		"another amount":      {func(o outcome) { o.books[good.ID][0].Cents++ }, "the books have"},
+		"poison charged":      {func(o outcome) { o.books[poison.ID] = make([]bank.Booked, 1) }, "1 charges, although it cannot be charged"},
+		"poison lost":         {func(o outcome) { delete(o.dead, poison.ID) }, "0 dead letters"},
+		"poison twice":        {func(o outcome) { o.dead[poison.ID] = make([]store.Entry, 2) }, "2 dead letters"},
+		"payment of no order": {func(o outcome) { o.payments["x"] = nil }, "x is no order"},
+		"dead, and no order":  {func(o outcome) { o.dead["y"] = nil }, "y is no order"},
+		"charge of no order":  {func(o outcome) { o.books["z"] = nil }, "z is no order"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			o := outcome{map[string][]bank.Payment{}, map[string][]store.Entry{}, map[string][]bank.Booked{}}
+			for _, order := range bank.Orders(c.Seed, c.Orders) {
+				if isPoison(c.Seed, order) {
+					o.dead[order.ID] = make([]store.Entry, 1)
+					continue
+				}
+				o.payments[order.ID] = []bank.Payment{{Order: order.ID, Charge: order.ID}}
+				o.books[order.ID] = []bank.Booked{{Charge: order.ID, Cents: order.Cents}}
+			}
+			test.change(o)
+			r := reconcile(c, o)
+			var out bytes.Buffer
+			if r.print(&out); test.want == "" {
+				assert.Empty(t, r.wrong)
+				assert.Contains(t, out.String(), "proven: each of")
+				return
+			}
+			require.Len(t, r.wrong, 1)
+			assert.Contains(t, r.wrong[0], test.want)
+			assert.Contains(t, out.String(), "NOT proven")
+			assert.Contains(t, out.String(), test.want)
+		})
+	}
+}
+
+// No line is wider than a terminal of 80 columns.
+func TestPictureFits(t *testing.T) {
+	s, err := newSupervisor(config{Orders: 1000, Seed: 1}, t.TempDir())
+	require.NoError(t, err)
+	defer s.js.Conn().Close()
+	s.arrived, s.now, s.looked = 1000, counts{1000, 1000, 1000}, s.begun.Add(-time.Minute)
+	for _, m := range s.members {
+		m.state, m.leads = isUp, m.Role == roleServer
+		s.note("%s is killed, which led the orders", m.Name)
+	}
+	picture := s.picture()
+	assert.Contains(t, picture[0], ", no leader")
+	require.Len(t, picture, 1+1+3+1+shownEvents)
+	for _, line := range picture {
+		assert.LessOrEqual(t, len(line), 80, line)
+	}
+	assert.Empty(t, s.news)
+}
+
+func TestUsage(t *testing.T) {
+	for _, args := range [][]string{{"-orders", "0"}, {"-for", "-1s"}, {"-limit", "0s"}, {"-view", "loud"}, {"more"}, {"-nonsense"}} {
+		status, out, errOut := execute(t, args...)
+		assert.Equal(t, exitUsage, status, args)
+		assert.Empty(t, out)
+		assert.Contains(t, errOut, "cluster: wrong usage: ")
+	}
+	var out bytes.Buffer
+	_, err := parse([]string{"-h"}, &out)
+	assert.ErrorIs(t, err, flag.ErrHelp)
+	assert.Contains(t, out.String(), "Exit status")
+}
+
+// What does not end is ended, and says so: by the limit, and by an interrupt, whatever runs then.
+func TestEndsEarly(t *testing.T) {
+	t.Parallel()
+	status, out, errOut := execute(t, "-limit", "300ms", "-view", "off")
+	assert.Equal(t, exitFailed, status, out)
+	assert.Contains(t, errOut, "cluster: not done after 300ms")
+
+	ctx, cancel := context.WithCancelCause(t.Context())
+	time.AfterFunc(4*time.Second, func() { cancel(errors.New("interrupted")) })
+	var stdout, stderr bytes.Buffer
+	assert.Equal(t, exitFailed, run(ctx, []string{"-view", "off"}, &stdout, &stderr))
+	assert.Equal(t, "cluster: interrupted\n", stderr.String())
+}

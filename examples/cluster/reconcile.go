@@ -1,0 +1,165 @@
+package main
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"slices"
+
+	"github.com/nats-io/nats.go/jetstream"
+
+	"github.com/weirflow/weir/delivery/store"
+	"github.com/weirflow/weir/examples/internal/bank"
+	"github.com/weirflow/weir/examples/internal/show"
+	"github.com/weirflow/weir/ext/jetstream/jscheckpoint"
+	"github.com/weirflow/weir/ext/jetstream/jsstore"
+)
+
+// declineOf: a provider declines one order in so many. Those are the poison: they can never be charged.
+const declineOf = 50
+
+func isPoison(seed uint64, o bank.Order) bool {
+	return bank.Declines(seed, o.First, o.Number, declineOf)
+}
+
+// outcome is what the run has left: in the cluster, and in the books of the providers.
+type outcome struct {
+	payments map[string][]bank.Payment // by order
+	dead     map[string][]store.Entry
+	books    map[string][]bank.Booked
+}
+
+func readOutcome(ctx context.Context, js jetstream.JetStream, dir string) (o outcome, err error) {
+	if o.payments, err = again(ctx, func(context.Context) (map[string][]bank.Payment, error) { return readPayments(js) }); err != nil {
+		return o, err
+	}
+	if o.dead, err = again(ctx, func(ctx context.Context) (map[string][]store.Entry, error) { return readDead(ctx, js) }); err != nil {
+		return o, err
+	}
+	o.books, err = bank.ReadBooks(ctx, dir)
+	return o, err
+}
+
+func readPayments(js jetstream.JetStream) (payments map[string][]bank.Payment, err error) {
+	in := jscheckpoint.NewInput(js, paymentsStream, paymentsCodec, jscheckpoint.WithEnd())
+	defer func() { err = errors.Join(err, in.Close()) }()
+	payments = map[string][]bank.Payment{}
+	for {
+		p, err := in.Next()
+		if errors.Is(err, io.EOF) {
+			return payments, nil
+		}
+		if err != nil {
+			return nil, err
+		}
+		payments[p.Order] = append(payments[p.Order], p)
+	}
+}
+
+func readDead(ctx context.Context, js jetstream.JetStream) (dead map[string][]store.Entry, err error) {
+	queues, err := jsstore.Open(ctx, js, queuesStream)
+	if err != nil {
+		return nil, err
+	}
+	defer func() { err = errors.Join(err, queues.Close()) }()
+	dead = map[string][]store.Entry{}
+	for page := (store.Page{Max: 500}); ; {
+		entries, err := queues.List(ctx, deadQueue, store.Filter{}, page)
+		if err != nil || len(entries) == 0 {
+			return dead, err
+		}
+		for _, e := range entries {
+			dead[e.Meta.ID] = append(dead[e.Meta.ID], e)
+		}
+		page.After = entries[len(entries)-1].Position
+	}
+}
+
+// reconciliation is the outcome, compared with the orders.
+type reconciliation struct {
+	orders, charged, poison int
+	charges                 int // in the books
+	wrong                   []string
+}
+
+func reconcile(c config, o outcome) *reconciliation {
+	r := &reconciliation{orders: int(c.Orders)}
+	for _, order := range bank.Orders(c.Seed, c.Orders) {
+		id := order.ID
+		payments, dead, charges := o.payments[id], o.dead[id], o.books[id]
+		delete(o.payments, id)
+		delete(o.dead, id)
+		delete(o.books, id)
+		r.charges += len(charges)
+		wrong := len(r.wrong)
+		if isPoison(c.Seed, order) {
+			r.expect(id, "charges, although it cannot be charged", len(charges), 0)
+			r.expect(id, "payments, although it cannot be charged", len(payments), 0)
+			r.expect(id, "dead letters", len(dead), 1)
+			if wrong == len(r.wrong) {
+				r.poison++
+			}
+			continue
+		}
+		r.expect(id, "charges in the books", len(charges), 1)
+		r.expect(id, "payments in the stream", len(payments), 1)
+		r.expect(id, "dead letters, although it can be charged", len(dead), 0)
+		if wrong < len(r.wrong) {
+			continue
+		}
+		if payments[0].Charge != charges[0].Charge || charges[0].Cents != order.Cents {
+			r.wrong = append(r.wrong, fmt.Sprintf("%s of %d cents: the payment is %+v, the books have %+v", id, order.Cents, payments[0], charges[0]))
+			continue
+		}
+		r.charged++
+	}
+	for _, strangers := range [][]string{keysOf(o.payments), keysOf(o.dead), keysOf(o.books)} {
+		for _, id := range strangers {
+			r.wrong = append(r.wrong, id+" is no order")
+		}
+	}
+	slices.Sort(r.wrong)
+	return r
+}
+
+func keysOf[V any](m map[string]V) (keys []string) {
+	for k := range m {
+		keys = append(keys, k)
+	}
+	return keys
+}
+
+func (r *reconciliation) expect(id, what string, got, want int) {
+	if got != want {
+		r.wrong = append(r.wrong, fmt.Sprintf("%s has %d %s", id, got, what))
+	}
+}
+
+const shownWrong = 10
+
+// print writes the reconciliation, and reports whether all is well.
+func (r *reconciliation) print(out io.Writer) bool {
+	fmt.Fprintf(out, `
+  orders                      %6s
+    charged, and paid once    %6s
+    dead letters: poison      %6s
+    wrong                     %6s
+  charges in the books        %6s
+`, show.Count(r.orders), show.Count(r.charged), show.Count(r.poison), show.Count(len(r.wrong)), show.Count(r.charges))
+	if len(r.wrong) == 0 {
+		fmt.Fprintf(out, "\nproven: each of %s orders was charged once; dead letters: %s, the poison.\n",
+			show.Count(r.charged), show.Count(r.poison))
+		return true
+	}
+	fmt.Fprintln(out)
+	for i, complaint := range r.wrong {
+		if i == shownWrong {
+			fmt.Fprintf(out, "  … and %s more\n", show.Count(len(r.wrong)-i))
+			break
+		}
+		fmt.Fprintf(out, "  %s\n", complaint)
+	}
+	fmt.Fprintf(out, "\nNOT proven: what is in the cluster and in the books does not fit the orders.\n")
+	return false
+}

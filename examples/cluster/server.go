@@ -1,0 +1,138 @@
+package main
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"math/rand/v2"
+	"net"
+	"path/filepath"
+	"strings"
+	"time"
+
+	"github.com/nats-io/nats-server/v2/server"
+	"github.com/nats-io/nats.go"
+	"github.com/nats-io/nats.go/jetstream"
+
+	"github.com/weirflow/weir/ext/jetstream/embedded"
+	"github.com/weirflow/weir/ext/jetstream/jsstore"
+)
+
+// topology says where the servers of the cluster are, by name.
+type topology map[string]embedded.Cluster
+
+var serverNames = []string{"server-1", "server-2", "server-3"}
+
+// newTopology chooses free ports: one for clients and one for the other servers.
+func newTopology() (topology, error) {
+	ports, err := freePorts(2 * len(serverNames))
+	if err != nil {
+		return nil, err
+	}
+	t := topology{}
+	for i, name := range serverNames {
+		t[name] = embedded.Cluster{Name: "weir", Server: name, Clients: ports[2*i], Address: ports[2*i+1]}
+	}
+	var addresses []string
+	for _, c := range t {
+		addresses = append(addresses, c.Address)
+	}
+	for name, c := range t {
+		c.Servers = addresses
+		t[name] = c
+	}
+	return t, nil
+}
+
+// freePorts returns addresses. Their ports are below those that connections get, so that a server which was killed finds them free
+// when it is started again.
+func freePorts(n int) (addresses []string, err error) {
+	for tries := 0; len(addresses) < n; tries++ {
+		address := fmt.Sprintf("127.0.0.1:%d", 12_000+rand.IntN(18_000))
+		l, err := net.Listen("tcp", address)
+		if err != nil {
+			if tries > 100 {
+				return nil, err
+			}
+			continue
+		}
+		defer l.Close() //nolint:errcheck,revive // at the end, so that all are different
+		addresses = append(addresses, address)
+	}
+	return addresses, nil
+}
+
+// serve is the process of a server, until it is killed.
+func serve(s settings) error {
+	_, err := embedded.Start(filepath.Join(s.Dir, s.Name), embedded.WithLogger(quiet), embedded.WithCluster(s.Cluster[s.Name]),
+		embedded.WithServerOptions(func(o *server.Options) { o.SyncAlways = false })) // two others have what a server has confirmed
+	if err != nil {
+		return err
+	}
+	fmt.Println("ready")
+	select {}
+}
+
+// dial connects to whichever server is there, now and later.
+func (t topology) dial() (jetstream.JetStream, error) {
+	var urls []string
+	for _, c := range t {
+		urls = append(urls, "nats://"+c.Clients)
+	}
+	nc, err := nats.Connect(strings.Join(urls, ","), nats.MaxReconnects(-1), nats.ReconnectWait(100*time.Millisecond), nats.RetryOnFailedConnect(true),
+		nats.ErrorHandler(func(*nats.Conn, *nats.Subscription, error) {})) // what is killed all the time has much to say
+	if err != nil {
+		return nil, err
+	}
+	return jetstream.New(nc)
+}
+
+// again calls f until it succeeds: the cluster may have no leader at the moment.
+func again[T any](ctx context.Context, f func(context.Context) (T, error)) (T, error) {
+	for {
+		within, cancel := context.WithTimeout(ctx, 2*time.Second)
+		v, err := f(within)
+		cancel()
+		if err == nil {
+			return v, nil
+		}
+		select {
+		case <-ctx.Done():
+			return v, errors.Join(context.Cause(ctx), err)
+		case <-time.After(100 * time.Millisecond):
+		}
+	}
+}
+
+// The streams; each has one subject, of its name.
+const (
+	ordersStream   = "orders"
+	paymentsStream = "payments"
+	queuesStream   = "queues" // layers and dead letters
+	consumerName   = "workers"
+
+	replicas = 3
+	lease    = 2 * time.Second // after it the orders of a worker that was killed go to another one
+)
+
+// makeStreams makes what the workers need.
+func makeStreams(ctx context.Context, js jetstream.JetStream) error {
+	queues := jsstore.StreamConfig(queuesStream)
+	for _, config := range []jetstream.StreamConfig{
+		{Name: ordersStream, Subjects: []string{ordersStream}, Retention: jetstream.WorkQueuePolicy},
+		{Name: paymentsStream, Subjects: []string{paymentsStream}, Duplicates: time.Hour}, // a payment that is published twice is there once
+		queues,
+	} {
+		config.Replicas = replicas
+		_, err := again(ctx, func(ctx context.Context) (jetstream.Stream, error) { return js.CreateOrUpdateStream(ctx, config) })
+		if err != nil {
+			return err
+		}
+	}
+	_, err := again(ctx, func(ctx context.Context) (jetstream.Consumer, error) {
+		return js.CreateOrUpdateConsumer(ctx, ordersStream, jetstream.ConsumerConfig{
+			Durable: consumerName, AckPolicy: jetstream.AckExplicitPolicy, AckWait: lease, MaxAckPending: 1000, Replicas: replicas,
+		})
+	})
+	return err
+}

@@ -1,0 +1,523 @@
+package main
+
+import (
+	"context"
+	"errors"
+	"flag"
+	"fmt"
+	"io"
+	"math/rand/v2"
+	"os"
+	"strings"
+	"sync"
+	"time"
+
+	"github.com/nats-io/nats.go/jetstream"
+
+	"github.com/weirflow/weir/delivery"
+	"github.com/weirflow/weir/delivery/store"
+	"github.com/weirflow/weir/exactlyonce"
+	"github.com/weirflow/weir/examples/internal/bank"
+	"github.com/weirflow/weir/examples/internal/procs"
+	"github.com/weirflow/weir/examples/internal/show"
+	"github.com/weirflow/weir/ext/jetstream/jsqueue"
+	"github.com/weirflow/weir/ext/jetstream/jsstore"
+)
+
+// The exit statuses.
+const (
+	exitOK     = 0
+	exitFailed = 1
+	exitUsage  = 2
+)
+
+// run is the command: it starts the processes, kills them, starts them again, and compares what is left with the orders.
+func run(ctx context.Context, args []string, out, errOut io.Writer) int {
+	c, err := parse(args, out)
+	switch {
+	case errors.Is(err, flag.ErrHelp):
+		return exitOK
+	case err != nil:
+		fmt.Fprintln(errOut, "cluster:", err)
+		return exitUsage
+	}
+	proven, err := supervise(ctx, c, out, errOut)
+	if err != nil {
+		fmt.Fprintln(errOut, "cluster:", err)
+	}
+	if err != nil || !proven {
+		return exitFailed
+	}
+	return exitOK
+}
+
+func supervise(ctx context.Context, c config, out, errOut io.Writer) (proven bool, err error) {
+	dir, err := os.MkdirTemp("", "cluster-")
+	if err != nil {
+		return false, err
+	}
+	defer os.RemoveAll(dir) //nolint:errcheck // it is temporary
+	ctx, cancel := context.WithTimeoutCause(ctx, c.Limit, fmt.Errorf("not done after %v", c.Limit))
+	defer cancel()
+	s, err := newSupervisor(c, dir)
+	if err != nil {
+		return false, err
+	}
+	defer s.js.Conn().Close()
+	defer s.stop()
+	stopView := s.startView(errOut)
+	o, err := s.runAll(ctx)
+	stopView()
+	if err != nil {
+		if ctx.Err() != nil {
+			err = context.Cause(ctx) // other errors come of that
+		}
+		return false, err
+	}
+	s.summary(out)
+	return reconcile(c, o).print(out), nil
+}
+
+// member is a server or a worker.
+type member struct {
+	settings
+
+	// Guarded by supervisor.mu. Written by the goroutine of run alone, but for leads and the change from isStarting to isUp.
+	process *procs.Process
+	state   string
+	leads   bool // it is a server, and leads the orders
+	kills   int
+	starts  int
+}
+
+// The states.
+const (
+	isStarting = "starting"
+	isUp       = "up"
+	isKilled   = "KILLED"
+)
+
+// supervisor keeps the processes running, and kills them.
+type supervisor struct {
+	config
+	dir    string
+	begun  time.Time
+	js     jetstream.JetStream
+	random *rand.Rand
+
+	cluster   topology
+	members   []*member // servers, then workers
+	providers []*procs.Process
+
+	mu      sync.Mutex
+	arrived int64 // orders that the cluster has confirmed
+	now     counts
+	looked  time.Time // when the cluster has answered last
+	inSync  bool      // all servers have all that the others have
+	failed  int       // processes that ended by themselves
+	events  []string
+	news    []string // events that were not printed
+}
+
+// counts are of orders.
+type counts struct {
+	waiting int64 // in the stream or a layer, or in flight
+	dead    int64
+	paid    int64
+}
+
+func newSupervisor(c config, dir string) (s *supervisor, err error) {
+	s = &supervisor{config: c, dir: dir, begun: time.Now(), random: rand.New(rand.NewPCG(c.Seed, 29))}
+	if s.cluster, err = newTopology(); err != nil {
+		return nil, err
+	}
+	set := settings{Dir: dir, Seed: c.Seed, Cluster: s.cluster, Client: exactlyonce.NewClient().String()}
+	for _, name := range serverNames {
+		set.Role, set.Name = roleServer, name
+		s.members = append(s.members, &member{settings: set})
+	}
+	for i := range 3 {
+		set.Role, set.Name = roleWorker, fmt.Sprintf("worker-%d", i+1)
+		s.members = append(s.members, &member{settings: set})
+	}
+	s.js, err = s.cluster.dial()
+	return s, err
+}
+
+// begin starts a member, or starts it again, and does not wait until it is ready.
+func (s *supervisor) begin(m *member) error {
+	p, ready, err := procs.Begin(m.settings, s.Limit+5*time.Second, func([]byte) {})
+	if err != nil {
+		return fmt.Errorf("%s: %w", m.Name, err)
+	}
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	m.process, m.state = p, isStarting
+	if m.starts++; m.starts > 1 {
+		s.note("%s is started again", m.Name)
+	}
+	go func() { // ends with the process
+		<-ready
+		s.mu.Lock()
+		defer s.mu.Unlock()
+		if m.process == p && m.state == isStarting {
+			m.state = isUp
+		}
+	}()
+	return nil
+}
+
+// note notes an event, for the view. It runs under mu.
+func (s *supervisor) note(format string, args ...any) {
+	s.news = append(s.news, fmt.Sprintf("%5.1fs  ", time.Since(s.begun).Seconds())+fmt.Sprintf(format, args...))
+}
+
+// runAll runs all processes until nothing is left to do, and returns what is there then.
+func (s *supervisor) runAll(ctx context.Context) (o outcome, err error) {
+	for _, name := range bank.Providers {
+		p, err := procs.Start(settings{Role: roleProvider, Name: name, Dir: s.dir, Seed: s.Seed}, s.Limit+5*time.Second, func([]byte) {})
+		if err != nil {
+			return o, fmt.Errorf("provider %s: %w", name, err)
+		}
+		s.providers = append(s.providers, p)
+	}
+	for _, m := range s.members {
+		if m.Role == roleServer {
+			if err := s.begin(m); err != nil {
+				return o, err
+			}
+		}
+	}
+	if err := s.makeStreams(ctx); err != nil {
+		return o, err
+	}
+	for _, m := range s.members {
+		if m.Role == roleWorker {
+			if err := s.begin(m); err != nil {
+				return o, err
+			}
+		}
+	}
+	working, cancel := context.WithCancel(ctx)
+	var all sync.WaitGroup
+	defer all.Wait()
+	defer cancel()
+	published := make(chan error, 1)
+	all.Go(func() { published <- s.publish(working) })
+	all.Go(func() { s.watch(working) })
+	if err := s.trouble(working); err != nil {
+		return o, err
+	}
+	if err := <-published; err != nil {
+		return o, err
+	}
+	if err := s.finish(working); err != nil {
+		return o, err
+	}
+	return readOutcome(working, s.js, s.dir)
+}
+
+// makeStreams makes the streams. A server that does not start is an error at once.
+func (s *supervisor) makeStreams(ctx context.Context) error {
+	made := make(chan error, 1)
+	ctx, cancel := context.WithCancel(ctx)
+	defer cancel()
+	go func() { made <- makeStreams(ctx, s.js) }() // ends with ctx
+	for {
+		select {
+		case err := <-made:
+			return err
+		case <-time.After(50 * time.Millisecond):
+			for _, m := range s.members {
+				if m.process != nil && m.process.HasEnded() {
+					cancel()
+					<-made
+					return fmt.Errorf("%s: %w", m.Name, m.process.Failure())
+				}
+			}
+		}
+	}
+}
+
+// publish puts the orders into the stream, spread over the duration. What is not confirmed is put again: with its id, so it is there
+// once.
+func (s *supervisor) publish(ctx context.Context) error {
+	sink := jsqueue.NewSink(s.js, ordersStream, ordersCodec, jsqueue.WithConfirmWithin(2*time.Second))
+	const tick = 100 * time.Millisecond
+	ticks := max(1, int64(s.Duration/tick))
+	orders := bank.Orders(s.Seed, s.Orders)
+	for n := int64(1); n <= ticks; n++ {
+		var batch []delivery.Message[bank.Order]
+		for _, o := range orders[s.Orders*(n-1)/ticks : s.Orders*n/ticks] {
+			batch = append(batch, delivery.New(o, &delivery.Meta{ID: o.ID, Key: o.ID}, nil))
+		}
+		_, err := again(ctx, func(ctx context.Context) (any, error) { return nil, sink.Put(ctx, batch) })
+		if err != nil {
+			return err
+		}
+		s.mu.Lock()
+		s.arrived += int64(len(batch))
+		s.mu.Unlock()
+		select {
+		case <-ctx.Done():
+			return context.Cause(ctx)
+		case <-time.After(time.Until(s.begun.Add(time.Duration(n) * tick))):
+		}
+	}
+	return nil
+}
+
+// trouble kills servers and workers, and starts them again, until the duration is over and one of each was killed. A server is killed
+// only if the others have all that it has: a cluster of three survives the loss of one.
+func (s *supervisor) trouble(ctx context.Context) error {
+	end := time.Now().Add(s.Duration)
+	type start struct {
+		m  *member
+		at time.Time
+	}
+	var starts []start
+	pause := func() time.Duration { return 300*time.Millisecond + time.Duration(s.random.IntN(900))*time.Millisecond }
+	next := time.Now().Add(pause())
+	goesOn := func() bool { return time.Now().Before(end) || s.killsOf(roleServer) == 0 || s.killsOf(roleWorker) == 0 }
+	for goesOn() || len(starts) > 0 {
+		select {
+		case <-ctx.Done():
+			return context.Cause(ctx)
+		case <-time.After(20 * time.Millisecond):
+		}
+		if err := s.check(); err != nil {
+			return err
+		}
+		for len(starts) > 0 && time.Now().After(starts[0].at) {
+			if err := s.begin(starts[0].m); err != nil {
+				return err
+			}
+			starts = starts[1:]
+		}
+		if now := time.Now(); now.After(next) && goesOn() {
+			next = now.Add(pause())
+			if m := s.victim(); m != nil {
+				s.kill(m)
+				starts = append(starts, start{m, now.Add(pause())})
+				// in the order of their times
+				for i := len(starts) - 1; i > 0 && starts[i].at.Before(starts[i-1].at); i-- {
+					starts[i], starts[i-1] = starts[i-1], starts[i]
+				}
+			}
+		}
+	}
+	return nil
+}
+
+// victim chooses one that is up: every second time a server, if one may be killed, and every second of those leads the orders.
+func (s *supervisor) victim() *member {
+	role := roleWorker
+	if s.random.IntN(2) == 0 {
+		role = roleServer
+	}
+	leader := s.random.IntN(2) == 0
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	var up []*member
+	for _, m := range s.members {
+		if m.Role == role && m.state == isUp {
+			if up = append(up, m); leader && m.leads {
+				up = []*member{m}
+				break
+			}
+		}
+	}
+	if len(up) == 0 || role == roleServer && (!s.inSync || s.isMute()) {
+		return nil
+	}
+	return up[s.random.IntN(len(up))]
+}
+
+func (s *supervisor) kill(m *member) {
+	s.mu.Lock()
+	leads := ""
+	if m.leads {
+		leads = ", which led the orders"
+	}
+	s.note("%s is killed%s", m.Name, leads)
+	m.state, m.leads = isKilled, false
+	m.kills++
+	if m.Role == roleServer {
+		s.inSync = false
+	}
+	s.mu.Unlock()
+	m.process.Kill()
+}
+
+// check finds processes that have ended by themselves. A worker may, when the cluster does not answer for long.
+func (s *supervisor) check() error {
+	for _, p := range s.providers {
+		if p.HasEnded() {
+			return fmt.Errorf("provider: %w", p.Failure())
+		}
+	}
+	for _, m := range s.members {
+		s.mu.Lock()
+		killed := m.state == isKilled
+		s.mu.Unlock()
+		if killed || !m.process.HasEnded() {
+			continue
+		}
+		if s.failed++; m.Role == roleServer || s.failed > 3 {
+			return fmt.Errorf("%s: %w", m.Name, m.process.Failure())
+		}
+		if err := s.begin(m); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// finish returns when each order is paid or a dead letter, and all servers know that.
+func (s *supervisor) finish(ctx context.Context) error {
+	for {
+		s.mu.Lock()
+		done := s.now.waiting == 0 && s.now.paid+s.now.dead >= s.Orders && s.inSync
+		s.mu.Unlock()
+		if done {
+			return nil
+		}
+		if err := s.check(); err != nil {
+			return err
+		}
+		select {
+		case <-ctx.Done():
+			return context.Cause(ctx)
+		case <-time.After(20 * time.Millisecond):
+		}
+	}
+}
+
+// watch looks at the cluster until ctx ends.
+func (s *supervisor) watch(ctx context.Context) {
+	var queues *jsstore.Store
+	defer func() {
+		if queues != nil {
+			_ = queues.Close() // it was only read
+		}
+	}()
+	for ctx.Err() == nil {
+		within, cancel := context.WithTimeout(ctx, time.Second)
+		err := func() (err error) {
+			if queues == nil {
+				if queues, err = jsstore.Open(within, s.js, queuesStream); err != nil {
+					return err
+				}
+			}
+			return s.look(within, queues)
+		}()
+		cancel()
+		s.mu.Lock()
+		s.inSync = s.inSync && err == nil
+		s.mu.Unlock()
+		select {
+		case <-ctx.Done():
+		case <-time.After(100 * time.Millisecond):
+		}
+	}
+}
+
+// isMute reports that the cluster does not answer: a stream has no leader at the moment. It runs under mu.
+func (s *supervisor) isMute() bool { return !s.looked.IsZero() && time.Since(s.looked) > time.Second }
+
+// look counts the orders, along their way: they are put into the next place before they are removed from the one before. So an order
+// may be counted twice, and is never missed.
+func (s *supervisor) look(ctx context.Context, queues *jsstore.Store) error {
+	var now counts
+	kills := s.killsOf(roleServer)
+	inSync, leader := true, ""
+	messages := func(stream string) (int64, error) {
+		str, err := s.js.Stream(ctx, stream)
+		if err != nil {
+			return 0, err
+		}
+		info := str.CachedInfo()
+		if info.Cluster == nil || len(info.Cluster.Replicas) != replicas-1 {
+			inSync = false
+			return int64(info.State.Msgs), nil
+		}
+		for _, r := range info.Cluster.Replicas {
+			inSync = inSync && r.Current && !r.Offline
+		}
+		if stream == ordersStream {
+			leader = info.Cluster.Leader
+		}
+		return int64(info.State.Msgs), nil
+	}
+	var err error
+	if now.waiting, err = messages(ordersStream); err != nil {
+		return err
+	}
+	for _, l := range layers {
+		c, err := queues.Count(ctx, l.Queue, store.Filter{})
+		if err != nil {
+			return err
+		}
+		now.waiting += int64(c.Messages)
+	}
+	c, err := queues.Count(ctx, deadQueue, store.Filter{})
+	if err != nil {
+		return err
+	}
+	now.dead = int64(c.Messages)
+	if now.paid, err = messages(paymentsStream); err != nil {
+		return err
+	}
+	if _, err = messages(queuesStream); err != nil {
+		return err
+	}
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.now, s.looked = now, time.Now()
+	for _, m := range s.members {
+		m.leads = m.Name == leader && m.state == isUp
+		inSync = inSync && (m.Role != roleServer || m.state == isUp)
+	}
+	s.inSync = inSync && kills == s.killsLocked(roleServer) // none was killed meanwhile
+	return nil
+}
+
+func (s *supervisor) killsOf(role string) int {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return s.killsLocked(role)
+}
+
+func (s *supervisor) killsLocked(role string) (n int) {
+	for _, m := range s.members {
+		if m.Role == role {
+			n += m.kills
+		}
+	}
+	return n
+}
+
+// stop ends all processes.
+func (s *supervisor) stop() {
+	for _, m := range s.members {
+		if m.process != nil {
+			m.process.Kill()
+		}
+	}
+	for _, p := range s.providers {
+		p.Kill()
+	}
+}
+
+func (s *supervisor) summary(out io.Writer) {
+	var each []string
+	for _, m := range s.members {
+		each = append(each, fmt.Sprintf("%s %d", m.Name, m.kills))
+	}
+	fmt.Fprintf(out, `
+%s orders in %.1fs, trouble of seed %d
+  kills of servers            %6s   %s
+  kills of workers            %6s   %s
+`, show.Count(s.Orders), time.Since(s.begun).Seconds(), s.Seed,
+		show.Count(s.killsOf(roleServer)), strings.Join(each[:3], ", "), show.Count(s.killsOf(roleWorker)), strings.Join(each[3:], ", "))
+}

@@ -1,0 +1,108 @@
+package main
+
+import (
+	"fmt"
+	"io"
+	"strings"
+	"sync"
+	"time"
+
+	"github.com/weirflow/weir/examples/internal/show"
+)
+
+// startView shows what happens: redrawn in place on a terminal, else a line for each event and each second.
+func (s *supervisor) startView(w io.Writer) (stop func()) {
+	var draw func(last bool)
+	every := time.Second
+	switch s.View.On(w) {
+	case show.Bar:
+		every = 100 * time.Millisecond
+		drawn := 0
+		draw = func(last bool) {
+			lines := s.picture()
+			if last { // the summary says it all
+				lines = nil
+			}
+			var b strings.Builder
+			if drawn > 0 {
+				fmt.Fprintf(&b, "\x1b[%dA\x1b[J", drawn) // up, and clear what is below
+			}
+			width := show.Columns(w)
+			for _, line := range lines { // one that wraps could not be drawn over
+				b.WriteString(line[:min(len(line), width)] + "\n")
+			}
+			drawn = len(lines)
+			_, _ = io.WriteString(w, b.String()) // what cannot be shown is not worth an error
+		}
+	case show.Plain:
+		draw = func(bool) {
+			s.mu.Lock()
+			news := append(s.news, s.progress())
+			s.news = nil
+			s.mu.Unlock()
+			_, _ = fmt.Fprintln(w, strings.Join(news, "\n"))
+		}
+	default:
+		return func() {}
+	}
+	done := make(chan struct{})
+	var ended sync.WaitGroup
+	ended.Go(func() {
+		ticker := time.NewTicker(every)
+		defer ticker.Stop()
+		for {
+			select {
+			case <-ticker.C:
+				draw(false)
+			case <-done:
+				draw(true)
+				return
+			}
+		}
+	})
+	return func() {
+		close(done)
+		ended.Wait()
+	}
+}
+
+// progress is a line. It runs under mu.
+func (s *supervisor) progress() string {
+	text := fmt.Sprintf("%5.1fs  %s of %s orders: %s paid, %s dead, %s to do", time.Since(s.begun).Seconds(),
+		show.Count(s.arrived), show.Count(s.Orders), show.Count(s.now.paid), show.Count(s.now.dead), show.Count(s.now.waiting))
+	if s.isMute() {
+		text += ", no leader"
+	}
+	return text
+}
+
+const shownEvents = 6
+
+// picture is what a terminal shows: lines of 80 columns at most.
+func (s *supervisor) picture() []string {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	lines := []string{s.progress(), ""}
+	for i := range serverNames {
+		server, worker := s.members[i], s.members[i+len(serverNames)]
+		lines = append(lines, fmt.Sprintf("    %-36s%s", server.text(s.inSync || s.isMute()), worker.text(true)))
+	}
+	lines = append(lines, "")
+	s.events = append(s.events, s.news...)
+	s.news = nil
+	s.events = s.events[max(0, len(s.events)-shownEvents):]
+	return append(lines, s.events...)
+}
+
+func (m *member) text(inSync bool) string {
+	text := m.Name + "  " + m.state
+	switch {
+	case m.leads:
+		text += ", leads the orders"
+	case m.state == isUp && !inSync:
+		text += ", catching up"
+	case m.state == "":
+		text = m.Name + "  not started"
+	}
+	return text
+}
