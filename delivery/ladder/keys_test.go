@@ -17,7 +17,9 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/weirflow/weir/asyncop"
+	"github.com/weirflow/weir/codec"
 	"github.com/weirflow/weir/delivery"
+	"github.com/weirflow/weir/delivery/channel"
 	"github.com/weirflow/weir/delivery/ladder"
 	"github.com/weirflow/weir/delivery/store"
 	"github.com/weirflow/weir/predicates"
@@ -250,6 +252,7 @@ func TestOtherKeysGoOn(t *testing.T) {
 		l := build(t, blocking(memory))
 		source := l.Source(&journal{from: []string{"a1", "a2", "b1", "a3", "b2"}, acked: map[string]bool{}})
 		take(t, l, one(t, source))
+		begun := time.Now()
 		var got []string
 		for range 2 {
 			m := one(t, source)
@@ -263,6 +266,7 @@ func TestOtherKeysGoOn(t *testing.T) {
 			m.Ack()
 		}
 		require.Equal(t, []string{"b1", "b2", "a1", "a2", "a3"}, got)
+		require.InDelta(t, time.Minute, time.Since(begun), float64(2*time.Second))
 		require.NoError(t, source.Close(t.Context()))
 	})
 }
@@ -339,13 +343,9 @@ func TestWhatWasLeftIsCountedOnce(t *testing.T) {
 		_, memory := config()
 		c := blocking(&halfListed{memory, "1h"})
 		c.MaxBlocked = 2
-		for queue, ids := range map[string][]string{"blocked": {"c1", "c2"}, "1m": {"a1"}, "1h": {"a1"}} {
-			for _, id := range ids {
-				m, err := store.Encode(c.Codec, id, delivery.Meta{ID: id, Key: keyOf(id)})
-				require.NoError(t, err)
-				require.NoError(t, memory.Put(t.Context(), queue, m))
-			}
-		}
+		put(t, memory, "blocked", "c1", "c2")
+		put(t, memory, "1m", "a1")
+		put(t, memory, "1h", "a1")
 		source := build(t, c).Source(&journal{from: []string{"b1"}, acked: map[string]bool{}})
 		defer func() { require.NoError(t, source.Close(context.Background())) }()
 		_, err := source.Receive(t.Context(), 1)
@@ -371,17 +371,8 @@ func TestAMessageThatItsSourceGivesAgain(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		_, memory := config()
 		c := blocking(memory)
-		for queue, ids := range map[string][]string{"1m": {"a1"}, "blocked": {"a2", "a3"}} {
-			for _, id := range ids {
-				m, err := store.Encode(c.Codec, id, delivery.Meta{ID: id, Key: keyOf(id)})
-				require.NoError(t, err)
-				m.Delay = time.Minute
-				if queue == "blocked" {
-					m.Delay = 0
-				}
-				require.NoError(t, memory.Put(t.Context(), queue, m))
-			}
-		}
+		put(t, memory, "1m", "a1")
+		put(t, memory, "blocked", "a2", "a3")
 		j := &journal{from: []string{"a1"}, acked: map[string]bool{}}
 		source := build(t, c).Source(j)
 		defer func() { require.NoError(t, source.Close(context.Background())) }()
@@ -451,11 +442,7 @@ func TestTwoWorkersWithBlocked(t *testing.T) {
 		var log bytes.Buffer
 		defer slog.SetDefault(slog.Default())
 		slog.SetDefault(slog.New(slog.NewTextHandler(&log, nil)))
-		for _, id := range []string{"a1", "a2"} {
-			m, err := store.Encode(blocking(memory).Codec, id, delivery.Meta{ID: id, Key: keyOf(id)})
-			require.NoError(t, err)
-			require.NoError(t, memory.Put(t.Context(), "blocked", m))
-		}
+		put(t, memory, "blocked", "a1", "a2")
 		first, second := build(t, blocking(memory)).Source(nil), build(t, blocking(memory)).Source(nil)
 		require.Equal(t, "a1", one(t, first).Value)
 		ctx, cancel := context.WithTimeout(t.Context(), 9*time.Second)
@@ -470,5 +457,143 @@ func TestTwoWorkersWithBlocked(t *testing.T) {
 		require.Contains(t, log.String(), "another worker")
 		require.NoError(t, first.Close(t.Context()))
 		require.NoError(t, second.Close(t.Context()))
+	})
+}
+
+// A message that is nacked comes again before those of its key that came after it, and takes no room of MaxBlocked.
+func TestTheOrderOfAKeyAfterANack(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		_, memory := config()
+		c := blocking(memory)
+		c.MaxBlocked = 1
+		values := make(chan string, 2)
+		values <- "a1"
+		values <- "a2"
+		l := build(t, c)
+		source := l.Source(channel.NewSource(values, func(v string) *delivery.Meta { return &delivery.Meta{ID: v, Key: keyOf(v)} }))
+		for range 3 {
+			m := one(t, source)
+			require.Equal(t, "a1", m.Value)
+			ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
+			_, err := source.Receive(ctx, 1)
+			require.ErrorIs(t, err, context.DeadlineExceeded, "a2 is held")
+			cancel()
+			m.Nack(0)
+		}
+		for _, want := range []string{"a1", "a2"} {
+			m := one(t, source)
+			require.Equal(t, want, m.Value)
+			m.Ack()
+		}
+		require.Zero(t, l.Keys(), "a key takes memory as long as it has messages")
+		require.NoError(t, source.Close(t.Context()))
+	})
+}
+
+// looks counts how often a queue is looked into.
+type looks struct {
+	*store.Memory
+	queue string
+	n     int
+}
+
+func (l *looks) List(ctx context.Context, queue string, f store.Filter, p store.Page) ([]store.Entry, error) {
+	if queue == l.queue {
+		l.n++
+	}
+	return l.Memory.List(ctx, queue, f, p)
+}
+
+// Law D3: a parked message that is nacked comes again when its delay is over, and is not looked for all the time until then.
+func TestAParkedMessageIsNacked(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		_, memory := config()
+		s := &looks{Memory: memory, queue: "blocked"}
+		c := blocking(s)
+		put(t, memory, "blocked", "a1", "a2")
+		source := build(t, c).Source(nil)
+		m := one(t, source)
+		require.Equal(t, "a1", m.Value)
+		m.Nack(10 * time.Minute)
+		begun, before := time.Now(), s.n
+		m = one(t, source)
+		require.Equal(t, "a1", m.Value)
+		require.InDelta(t, 10*time.Minute, time.Since(begun), float64(2*time.Second))
+		require.GreaterOrEqual(t, time.Since(begun), 10*time.Minute)
+		require.Less(t, s.n-before, 10)
+		m.Ack()
+		require.Equal(t, "a2", one(t, source).Value)
+		require.NoError(t, source.Close(t.Context()))
+	})
+}
+
+// put stores messages of keys.
+func put(t *testing.T, s store.Store, queue string, ids ...string) {
+	t.Helper()
+	for _, id := range ids {
+		m, err := store.Encode(codec.JSON[string](), id, delivery.Meta{ID: id, Key: keyOf(id)})
+		require.NoError(t, err)
+		require.NoError(t, s.Put(t.Context(), queue, m))
+	}
+}
+
+// noExtend is a store whose leases cannot be extended.
+type noExtend struct{ *store.Memory }
+
+func (noExtend) Extend(context.Context, time.Duration, ...store.Lease) error { return errRefused }
+
+// Law D2: a message whose lease ends while it is called is still one, and the next of its key comes when it is done: for its first
+// visit, since it has only waited.
+func TestALeaseThatEnds(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		_, memory := config()
+		c := blocking(noExtend{memory})
+		l := build(t, c)
+		source := l.Source(store.NewSource(c.Store, "new", "dead", c.Codec, c.Options...))
+		put(t, memory, "new", "a1")
+		take(t, l, one(t, source))
+		put(t, memory, "new", "a2")
+		m := one(t, source)
+		require.Equal(t, "a1", m.Value)
+		require.Equal(t, 2, m.Meta().Visit)
+		ctx, cancel := context.WithTimeout(t.Context(), 5*time.Minute)
+		defer cancel()
+		_, err := source.Receive(ctx, 1)
+		require.ErrorIs(t, err, context.DeadlineExceeded)
+		m.Ack()
+		m = one(t, source)
+		require.Equal(t, "a2", m.Value)
+		require.Equal(t, 1, m.Meta().Visit)
+		m.Ack()
+		require.NoError(t, source.Close(t.Context()))
+		for _, queue := range []string{"new", "1m", "blocked"} {
+			counts, err := memory.Count(t.Context(), queue, store.Filter{})
+			require.NoError(t, err)
+			require.Zero(t, counts.Messages, queue)
+		}
+	})
+}
+
+// Parked messages that a person has purged take no room of MaxBlocked.
+func TestBlockedMessagesArePurged(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		_, memory := config()
+		c := blocking(memory)
+		c.MaxBlocked = 3
+		put(t, memory, "1m", "a1")
+		put(t, memory, "blocked", "a2", "a3", "a4")
+		l := build(t, c)
+		source := l.Source(&journal{from: []string{"b1"}, acked: map[string]bool{}})
+		m := one(t, source)
+		require.Equal(t, "a1", m.Value)
+		n, err := memory.Purge(t.Context(), "blocked", store.Filter{})
+		require.NoError(t, err)
+		require.Equal(t, 3, n)
+		m.Ack()
+		m = one(t, source)
+		require.Equal(t, "b1", m.Value)
+		m.Ack()
+		require.Zero(t, l.Keys())
+		require.NoError(t, source.Close(t.Context()))
 	})
 }

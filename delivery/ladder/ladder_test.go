@@ -236,6 +236,54 @@ func TestRateAndConcurrencyOfALayer(t *testing.T) {
 	})
 }
 
+// takes counts how often a queue is asked.
+type takes struct {
+	*store.Memory
+	n map[string]int
+}
+
+func (s *takes) Take(ctx context.Context, queue string, limit int, lease time.Duration) ([]store.Leased, error) {
+	s.n[queue]++ // one call at a time, as there is one queue
+	return s.Memory.Take(ctx, queue, limit, lease)
+}
+
+// What a rate allows in a second does not come at once, and a layer that is empty is not asked each time that new messages are.
+func TestALayerIsAskedForALittle(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		c, memory := config()
+		s := &takes{memory, map[string]int{}}
+		c.Store, c.Layers = s, []ladder.Layer{{Queue: "paced", Rate: 100}}
+		source := build(t, c).Source(messages(200))
+		for range 100 {
+			m := one(t, source)
+			m.Ack()
+		}
+		require.LessOrEqual(t, s.n["paced"], 2)
+		for i := range 100 {
+			m, err := store.Encode(c.Codec, "layer", delivery.Meta{ID: strconv.Itoa(i)})
+			require.NoError(t, err)
+			require.NoError(t, s.Put(t.Context(), "paced", m))
+		}
+		time.Sleep(time.Second)
+		for {
+			ms, err := source.Receive(t.Context(), 100)
+			if err == io.EOF {
+				break
+			}
+			require.NoError(t, err)
+			paced := 0
+			for _, m := range ms {
+				if m.Value == "layer" {
+					paced++
+				}
+				m.Ack()
+			}
+			require.LessOrEqual(t, paced, 5, "of 100 a second")
+		}
+		require.NoError(t, source.Close(t.Context()))
+	})
+}
+
 // broken is a source that fails once.
 type broken struct {
 	delivery.Source[string]

@@ -1,0 +1,9 @@
+package ladder
+
+// Keys returns how many keys are known.
+func (l *Ladder[T]) Keys() int {
+	k := l.keys.Load()
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	return len(k.of)
+}
