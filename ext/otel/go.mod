@@ -3,6 +3,7 @@ module github.com/weirflow/weir/ext/otel
 go 1.26.0
 
 require (
+	github.com/benbjohnson/clock v1.3.5
 	github.com/stretchr/testify v1.12.1
 	github.com/weirflow/weir v0.0.0
 	go.opentelemetry.io/otel v1.47.0
@@ -16,7 +17,6 @@ require (
 )
 
 require (
-	github.com/benbjohnson/clock v1.3.5 // indirect
 	github.com/cespare/xxhash/v2 v2.3.0 // indirect
 	github.com/go-logr/logr v1.4.4 // indirect
 	github.com/go-logr/stdr v1.2.2 // indirect

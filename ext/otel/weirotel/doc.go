@@ -85,6 +85,12 @@
 //	weir.checkpoint.last_duration                  gauge, s
 //	weir.checkpoint.last_size                      gauge, By
 //
+// [ObserveQueues] adds those of queues of a store, with the attribute weir.queue.name:
+//
+//	weir.queue.messages                            gauge, {message}; by weir.cause: of dead letters, or ""
+//	weir.queue.oldest_age                          gauge, s
+//	weir.queue.reason.messages                     gauge, {message}; by weir.reason. A message counts once for each of its reasons
+//
 // There are no semantic conventions for operators of streams. Where there are some that fit, for messages and errors, the names
 // are theirs.
 package weirotel

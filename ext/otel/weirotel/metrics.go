@@ -25,6 +25,8 @@ const (
 	reasonKey     = attribute.Key("weir.reason")
 	pipelineKey   = attribute.Key("weir.pipeline.name")
 	checkpointKey = attribute.Key("weir.checkpoint.result")
+	queueKey      = attribute.Key("weir.queue.name")
+	causeKey      = attribute.Key("weir.cause")
 )
 
 // Metrics are those of an operator: an [asyncop.Observer] that reports to a meter.

@@ -38,7 +38,7 @@ func collect(t *testing.T, reader *sdkmetric.ManualReader) map[string]float64 {
 	put := func(name string, set attribute.Set, v float64) {
 		key := strings.TrimPrefix(name, "weir.")
 		for _, a := range set.ToSlice() {
-			if a.Key != "weir.operator.name" && a.Key != "weir.pipeline.name" {
+			if a.Key != "weir.operator.name" && a.Key != "weir.pipeline.name" && a.Key != "weir.queue.name" {
 				key += " " + a.Value.AsString()
 			} else {
 				assert.Equal(t, "rows", a.Value.AsString())
@@ -176,7 +176,7 @@ func newCoordinator(t *testing.T) *checkpoint.Coordinator {
 	return c
 }
 
-// refusing is a provider whose meters refuse counters.
+// refusing is a provider whose meters refuse counters and gauges.
 type refusing struct{ noop.MeterProvider }
 
 func (refusing) Meter(string, ...metric.MeterOption) metric.Meter { return refusingMeter{} }
@@ -185,6 +185,10 @@ type refusingMeter struct{ noop.Meter }
 
 func (refusingMeter) Int64ObservableCounter(string, ...metric.Int64ObservableCounterOption) (metric.Int64ObservableCounter, error) {
 	return noop.Int64ObservableCounter{}, tallytest.ErrDown
+}
+
+func (refusingMeter) Float64ObservableGauge(string, ...metric.Float64ObservableGaugeOption) (metric.Float64ObservableGauge, error) {
+	return noop.Float64ObservableGauge{}, tallytest.ErrDown
 }
 
 // Lines that the operator logs about an element have its span in their context, so that a handler can add the ids of its trace.

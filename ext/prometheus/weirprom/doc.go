@@ -47,6 +47,14 @@
 //	weir_checkpoint_last_duration_seconds
 //	weir_checkpoint_last_size_bytes
 //
+// # Metrics of queues
+//
+// [NewQueues] collects those of dead letters, layers and other queues of a store. They have the label queue.
+//
+//	weir_queue_messages{cause}                       cause: of dead letters, or ""
+//	weir_queue_oldest_age_seconds
+//	weir_queue_reason_messages{reason}               a message counts once for each of its reasons
+//
 // # Histograms
 //
 // Each histogram is a classic and a native one at the same time. A server that scrapes native histograms takes the native one,

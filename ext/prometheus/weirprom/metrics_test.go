@@ -57,7 +57,7 @@ func scrape(t *testing.T, registry *prometheus.Registry) map[string]*dto.MetricF
 	return families
 }
 
-// valuesOf returns the values of all metrics, by name and labels but for operator and pipeline; of a histogram the count.
+// valuesOf returns the values of all metrics, by name and labels but for operator, pipeline and queue; of a histogram the count.
 func valuesOf(families map[string]*dto.MetricFamily, operator string) map[string]float64 {
 	values := map[string]float64{}
 	for name, f := range families {
@@ -66,7 +66,7 @@ func valuesOf(families map[string]*dto.MetricFamily, operator string) map[string
 			own := false
 			for _, l := range m.GetLabel() {
 				switch {
-				case l.GetName() == "operator" || l.GetName() == "pipeline":
+				case l.GetName() == "operator" || l.GetName() == "pipeline" || l.GetName() == "queue":
 					own = l.GetValue() == operator
 				case l.GetValue() != "":
 					labels = append(labels, l.GetValue())

@@ -1,0 +1,46 @@
+package weirotel_test
+
+import (
+	"testing"
+	"time"
+
+	"github.com/benbjohnson/clock"
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+	sdkmetric "go.opentelemetry.io/otel/sdk/metric"
+	"go.opentelemetry.io/otel/sdk/metric/metricdata"
+
+	"github.com/weirflow/weir/delivery"
+	"github.com/weirflow/weir/delivery/store"
+	"github.com/weirflow/weir/ext/otel/weirotel"
+	"github.com/weirflow/weir/internal/tally/tallytest"
+)
+
+// Depth, age, causes and reasons of a queue, as they are when they are read.
+func TestQueues(t *testing.T) {
+	mock := clock.NewMock()
+	s := store.NewMemory(mock, 0)
+	reader := sdkmetric.NewManualReader()
+	provider := sdkmetric.NewMeterProvider(sdkmetric.WithReader(reader))
+	registration, err := weirotel.ObserveQueues(s, provider, "rows")
+	require.NoError(t, err)
+	assert.Equal(t, map[string]float64{"queue.messages ": 0, "queue.oldest_age": 0}, collect(t, reader))
+	put := func(m store.Message) { require.NoError(t, s.Put(t.Context(), "rows", m)) }
+	put(store.Message{Meta: delivery.Meta{ID: "a", Reasons: []string{"LOST", "BUSY"}}, Cause: store.Exhausted})
+	mock.Add(time.Minute)
+	put(store.Message{Meta: delivery.Meta{ID: "b", Reasons: []string{"LOST"}}})
+	assert.Equal(t, map[string]float64{
+		"queue.messages ": 1, "queue.messages exhausted": 1, "queue.oldest_age": 60,
+		"queue.reason.messages LOST": 2, "queue.reason.messages BUSY": 1,
+	}, collect(t, reader))
+	require.NoError(t, s.Close())
+	assert.ErrorContains(t, reader.Collect(t.Context(), &metricdata.ResourceMetrics{}), `weirotel: queue "rows": store: closed`)
+	require.NoError(t, registration.Unregister())
+	assert.Empty(t, collect(t, reader))
+
+	_, err = weirotel.ObserveQueues(s, refusing{}, "rows")
+	assert.ErrorIs(t, err, tallytest.ErrDown)
+	assert.Panics(t, func() { _, _ = weirotel.ObserveQueues(nil, provider, "rows") })
+	assert.Panics(t, func() { _, _ = weirotel.ObserveQueues(s, nil, "rows") })
+	assert.PanicsWithValue(t, "weirotel: ObserveQueues: no queue", func() { _, _ = weirotel.ObserveQueues(s, provider) })
+}

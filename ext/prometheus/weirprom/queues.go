@@ -1,0 +1,66 @@
+package weirprom
+
+import (
+	"context"
+	"fmt"
+
+	"github.com/prometheus/client_golang/prometheus"
+
+	"github.com/weirflow/weir/delivery/store"
+	"github.com/weirflow/weir/internal/nils"
+	"github.com/weirflow/weir/internal/tally"
+)
+
+// queues is the collector of queues. It counts them at the scrape.
+type queues struct {
+	store store.Inspector
+	names []string
+}
+
+var (
+	queueMessages = prometheus.NewDesc("weir_queue_messages", "Messages in the queue.", []string{"queue", "cause"}, nil)
+	queueOldest   = prometheus.NewDesc("weir_queue_oldest_age_seconds", "Since the oldest message in the queue arrived; 0 if there is none.",
+		[]string{"queue"}, nil)
+	queueReasons = prometheus.NewDesc("weir_queue_reason_messages", "Messages in the queue that have this among their reasons.",
+		[]string{"queue", "reason"}, nil)
+)
+
+// NewQueues returns a collector for queues of a store, such as its dead letters and layers. Each scrape counts them: a query that
+// looks at all messages of a queue, for 10 s at most. It panics if the store is nil, or if there is no queue, one without a name or
+// one named twice.
+func NewQueues(s store.Inspector, names ...string) prometheus.Collector {
+	nils.Refuse("weirprom: NewQueues", "store", s)
+	if err := tally.CheckQueues(names); err != nil {
+		panic(fmt.Sprintf("weirprom: NewQueues: %v", err))
+	}
+	return &queues{s, names}
+}
+
+func (*queues) Describe(descs chan<- *prometheus.Desc) {
+	descs <- queueMessages
+	descs <- queueOldest
+	descs <- queueReasons
+}
+
+func (q *queues) Collect(metrics chan<- prometheus.Metric) {
+	for _, name := range q.names {
+		c, err := tally.Count(context.Background(), q.store, name)
+		if err != nil {
+			metrics <- prometheus.NewInvalidMetric(queueMessages, fmt.Errorf("weirprom: %w", err))
+			continue
+		}
+		gauge := func(d *prometheus.Desc, v float64, labels ...string) {
+			metrics <- prometheus.MustNewConstMetric(d, prometheus.GaugeValue, v, labels...)
+		}
+		rest := c.Messages
+		for cause, n := range c.Causes {
+			rest -= n
+			gauge(queueMessages, float64(n), name, string(cause))
+		}
+		gauge(queueMessages, float64(rest), name, "")
+		gauge(queueOldest, c.Age.Seconds(), name)
+		for reason, n := range c.Reasons {
+			gauge(queueReasons, float64(n), name, reason)
+		}
+	}
+}

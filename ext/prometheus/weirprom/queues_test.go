@@ -1,0 +1,57 @@
+package weirprom_test
+
+import (
+	"fmt"
+	"testing"
+	"time"
+
+	"github.com/benbjohnson/clock"
+	"github.com/prometheus/client_golang/prometheus"
+	"github.com/prometheus/client_golang/prometheus/testutil"
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+
+	"github.com/weirflow/weir/delivery"
+	"github.com/weirflow/weir/delivery/store"
+	"github.com/weirflow/weir/ext/prometheus/weirprom"
+)
+
+// Depth, age, causes and reasons of queues, as they are at the scrape.
+func TestQueues(t *testing.T) {
+	mock := clock.NewMock()
+	s := store.NewMemory(mock, 0)
+	collector := weirprom.NewQueues(s, "rows", "empty")
+	registry := prometheus.NewRegistry()
+	registry.MustRegister(collector)
+	assert.Equal(t, map[string]float64{"queue_messages": 0, "queue_oldest_age_seconds": 0}, metricsOf(t, registry))
+	put := func(m store.Message) { require.NoError(t, s.Put(t.Context(), "rows", m)) }
+	put(store.Message{Meta: delivery.Meta{ID: "a", Reasons: []string{"LOST", "BUSY"}}, Cause: store.Exhausted})
+	mock.Add(time.Minute)
+	put(store.Message{Meta: delivery.Meta{ID: "b", Reasons: []string{"LOST"}}, Cause: store.Permanent})
+	put(store.Message{Meta: delivery.Meta{ID: "c"}, Cause: store.Permanent})
+	put(store.Message{Meta: delivery.Meta{ID: "d"}})
+	assert.Equal(t, map[string]float64{
+		"queue_messages": 1, "queue_messages exhausted": 1, "queue_messages permanent": 2, "queue_oldest_age_seconds": 60,
+		"queue_reason_messages LOST": 2, "queue_reason_messages BUSY": 1,
+	}, metricsOf(t, registry))
+
+	for i := range 200 {
+		put(store.Message{Meta: delivery.Meta{ID: fmt.Sprint(i), Reasons: []string{fmt.Sprintf("R%03d", i)}}})
+	}
+	values := metricsOf(t, registry)
+	assert.Len(t, values, 4+101)
+	assert.EqualValues(t, 102, values["queue_reason_messages other"], "BUSY, LOST and R000 to R097 come first")
+
+	problems, err := testutil.CollectAndLint(collector)
+	require.NoError(t, err)
+	assert.Empty(t, problems)
+	require.NoError(t, s.Close())
+	_, err = registry.Gather()
+	assert.ErrorContains(t, err, `weirprom: queue "rows": store: closed`)
+
+	assert.Panics(t, func() { weirprom.NewQueues(nil, "rows") })
+	assert.PanicsWithValue(t, "weirprom: NewQueues: no queue", func() { weirprom.NewQueues(s) })
+	for _, names := range [][]string{{""}, {"a", "b", "a"}} {
+		assert.Panics(t, func() { weirprom.NewQueues(s, names...) })
+	}
+}
