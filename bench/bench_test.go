@@ -19,6 +19,9 @@ func BenchmarkW10(b *testing.B) { benchmark(b, "W10") }
 func BenchmarkW11(b *testing.B) { benchmark(b, "W11") }
 func BenchmarkW12(b *testing.B) { benchmark(b, "W12") }
 func BenchmarkW13(b *testing.B) { benchmark(b, "W13") }
+func BenchmarkW14(b *testing.B) { benchmark(b, "W14") }
+func BenchmarkW15(b *testing.B) { benchmark(b, "W15") }
+func BenchmarkW16(b *testing.B) { benchmark(b, "W16") }
 
 // benchmark runs the rows of a workload. One iteration is a whole run, so the metrics are per element, not per
 // iteration; -short makes the runs small.

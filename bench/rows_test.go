@@ -10,9 +10,14 @@ import (
 	"github.com/reugn/go-streams/flow"
 	"github.com/stretchr/testify/require"
 	"go.uber.org/goleak"
+
+	"github.com/weirflow/weir/ext/jetstream/embedded/clustertest"
 )
 
-func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
+func TestMain(m *testing.M) {
+	clustertest.Child() // of W14
+	goleak.VerifyTestMain(m)
+}
 
 // Every row does its work, small: each checks its own output.
 func TestRows(t *testing.T) {

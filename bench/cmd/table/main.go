@@ -25,6 +25,7 @@ import (
 	"time"
 
 	"github.com/weirflow/weir/bench"
+	"github.com/weirflow/weir/ext/jetstream/embedded/clustertest"
 )
 
 type options struct {
@@ -39,6 +40,7 @@ type options struct {
 }
 
 func main() {
+	clustertest.Child() // of W14: this process may be one of its servers
 	o, err := parse(os.Args[1:])
 	if err == nil {
 		err = run(o, os.Stdout)

@@ -1,0 +1,250 @@
+package bench
+
+import (
+	"context"
+	"errors"
+	"log/slog"
+	"os"
+	"strconv"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"github.com/nats-io/nats.go"
+	"github.com/nats-io/nats.go/jetstream"
+
+	"github.com/weirflow/weir/delivery"
+	"github.com/weirflow/weir/ext/jetstream/embedded"
+	"github.com/weirflow/weir/ext/jetstream/embedded/clustertest"
+	"github.com/weirflow/weir/ext/jetstream/jsqueue"
+	"github.com/weirflow/weir/internal/storebench"
+)
+
+// jetStream is an engine with the streams "in" and "out".
+type jetStream struct {
+	js       jetstream.JetStream
+	replicas int
+	dir      string
+	server   *embedded.Server     // in this process, or nil
+	cluster  *clustertest.Cluster // or nil
+}
+
+// startEmbedded starts a server in this process, which syncs each write.
+func startEmbedded() (engine, error) { return embeddedServer() }
+
+func embeddedServer() (*jetStream, error) {
+	dir, err := os.MkdirTemp("", "weir-bench-")
+	if err != nil {
+		return nil, err
+	}
+	e := &jetStream{replicas: 1, dir: dir}
+	return e.begin(e.start())
+}
+
+// start starts the server in this process.
+func (e *jetStream) start() (err error) {
+	if e.server, err = embedded.Start(e.dir, embedded.WithLogger(slog.New(slog.DiscardHandler))); err != nil {
+		return err
+	}
+	e.js, err = e.connect()
+	return err
+}
+
+// connect returns another connection to the server in this process.
+func (e *jetStream) connect() (jetstream.JetStream, error) {
+	nc, err := e.server.Connect()
+	if err != nil {
+		return nil, err
+	}
+	return jetstream.New(nc)
+}
+
+// restart ends the server in this process, and starts it on its directory again.
+func (e *jetStream) restart() error {
+	e.js.Conn().Close()
+	if err := e.server.Close(); err != nil {
+		return err
+	}
+	return e.start()
+}
+
+// startCluster starts three servers in processes of their own. They do not sync each write: there are copies.
+func startCluster() (engine, error) { return clusterOfThree() }
+
+func clusterOfThree() (*jetStream, error) {
+	dir, err := os.MkdirTemp("", "weir-bench-")
+	if err != nil {
+		return nil, err
+	}
+	e := &jetStream{replicas: 3, dir: dir}
+	if e.cluster, err = clustertest.Start(clustertest.Config{Dir: dir, Servers: 3}); err == nil {
+		e.js, err = clustertest.Connect(e.cluster.URL())
+	}
+	return e.begin(err)
+}
+
+// begin makes the streams.
+func (e *jetStream) begin(err error) (*jetStream, error) {
+	ctx, cancel := context.WithTimeout(context.Background(), time.Minute)
+	defer cancel()
+	for _, name := range []string{"in", "out"} {
+		if err == nil {
+			_, err = e.js.CreateStream(ctx, jetstream.StreamConfig{Name: name, Subjects: []string{name}, Replicas: e.replicas})
+		}
+	}
+	if err == nil {
+		_, err = e.consumer(ctx)
+	}
+	if err != nil {
+		return nil, errors.Join(err, e.close())
+	}
+	return e, nil
+}
+
+// ackWait is the lease of messages.
+const ackWait = 30 * time.Second
+
+func (e *jetStream) consumer(ctx context.Context) (jetstream.Consumer, error) {
+	return e.js.CreateOrUpdateConsumer(ctx, "in", jetstream.ConsumerConfig{
+		Durable: "workers", AckPolicy: jetstream.AckExplicitPolicy, AckWait: ackWait, MaxAckPending: 10_000,
+	})
+}
+
+// publish publishes messages, and returns when all are confirmed.
+func (e *jetStream) publish(ctx context.Context, ms []*nats.Msg) error {
+	futures := make([]jetstream.PubAckFuture, len(ms))
+	for i, m := range ms {
+		var err error
+		if futures[i], err = e.js.PublishMsgAsync(m, jetstream.WithStallWait(10*time.Second)); err != nil {
+			return err
+		}
+	}
+	for _, f := range futures {
+		select {
+		case <-f.Ok():
+		case err := <-f.Err():
+			return err
+		case <-ctx.Done():
+			return ctx.Err()
+		}
+	}
+	return nil
+}
+
+func (e *jetStream) fill(ctx context.Context, n int) error {
+	for i := 0; i < n; {
+		var ms []*nats.Msg
+		for ; i < n && len(ms) < 200; i++ {
+			ms = append(ms, &nats.Msg{Subject: "in", Data: numbered(i)})
+		}
+		if err := e.publish(ctx, ms); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// bareWorkers share the messages of a bare row. More are not faster on two cores.
+const bareWorkers = 4
+
+// bare implements engine. The answers to acknowledgements are awaited, as weir's source does: else a message may come again.
+func (e *jetStream) bare(ctx context.Context, n int) error {
+	consumer, err := e.consumer(ctx)
+	if err != nil {
+		return err
+	}
+	var left atomic.Int64
+	left.Store(int64(n))
+	errs := make([]error, bareWorkers)
+	var wg sync.WaitGroup
+	for w := range bareWorkers {
+		wg.Go(func() {
+			for errs[w] == nil && left.Load() > 0 {
+				var moved int
+				moved, errs[w] = e.moveBatch(ctx, consumer)
+				left.Add(-int64(moved))
+			}
+		})
+	}
+	wg.Wait()
+	return errors.Join(errs...)
+}
+
+func (e *jetStream) moveBatch(ctx context.Context, consumer jetstream.Consumer) (int, error) {
+	batch, err := consumer.FetchNoWait(storebench.Batch)
+	if err != nil {
+		return 0, err
+	}
+	var taken []jetstream.Msg
+	var ms []*nats.Msg
+	for m := range batch.Messages() {
+		at, err := m.Metadata()
+		if err != nil {
+			return 0, err
+		}
+		taken = append(taken, m)
+		ms = append(ms, &nats.Msg{
+			Subject: "out", Data: m.Data(), Header: nats.Header{nats.MsgIdHdr: {"in-" + strconv.FormatUint(at.Sequence.Stream, 10)}},
+		})
+	}
+	if err := errors.Join(batch.Error(), e.publish(ctx, ms)); err != nil {
+		return 0, err
+	}
+	errs := make([]error, len(taken))
+	var wg sync.WaitGroup
+	for i, m := range taken {
+		wg.Go(func() { errs[i] = m.DoubleAck(ctx) })
+	}
+	wg.Wait()
+	return len(taken), errors.Join(errs...)
+}
+
+func (e *jetStream) open(ctx context.Context) (delivery.Source[[]byte], delivery.Sink[[]byte], error) {
+	consumer, err := e.consumer(ctx)
+	if err != nil {
+		return nil, nil, err
+	}
+	source, err := jsqueue.NewSource(ctx, e.js, consumer, storebench.Raw, jsqueue.WithLogger(slog.New(slog.DiscardHandler)))
+	return source, jsqueue.NewSink(e.js, "out", storebench.Raw), err
+}
+
+func (e *jetStream) moved(ctx context.Context, n int, f func(payload []byte)) error {
+	s, err := e.js.Stream(ctx, "out")
+	if err != nil {
+		return err
+	}
+	if err := has(s, n); err != nil {
+		return err
+	}
+	consumer, err := e.js.OrderedConsumer(ctx, "out", jetstream.OrderedConsumerConfig{})
+	if err != nil {
+		return err
+	}
+	messages, err := consumer.Messages()
+	if err != nil {
+		return err
+	}
+	defer messages.Stop()
+	for range n {
+		m, err := messages.Next(jetstream.NextContext(ctx))
+		if err != nil {
+			return err
+		}
+		f(m.Data())
+	}
+	return nil
+}
+
+func (e *jetStream) close() error {
+	if e.js != nil {
+		e.js.Conn().Close()
+	}
+	var err error
+	if e.server != nil {
+		err = e.server.Close()
+	}
+	if e.cluster != nil {
+		e.cluster.Close()
+	}
+	return errors.Join(err, os.RemoveAll(e.dir))
+}

@@ -1,0 +1,183 @@
+package bench
+
+import (
+	"cmp"
+	"context"
+	"encoding/binary"
+	"errors"
+	"fmt"
+	"log/slog"
+	"sync/atomic"
+	"time"
+
+	"github.com/weirflow/weir/asyncop"
+	"github.com/weirflow/weir/delivery"
+	"github.com/weirflow/weir/internal/storebench"
+)
+
+// engine is a queue system whose queue "in" has messages, which go to the queue "out".
+type engine interface {
+	// fill puts messages into "in". Message i has the key of its order, keyOf(i), and the payload numbered(i).
+	fill(ctx context.Context, n int) error
+	// bare moves n messages by the engine's client alone: each is acknowledged when what was made of it is confirmed.
+	bare(ctx context.Context, n int) error
+	// open returns weir's source and sink.
+	open(ctx context.Context) (delivery.Source[[]byte], delivery.Sink[[]byte], error)
+	// moved calls f for each message of "out", those of a key in order.
+	moved(ctx context.Context, n int, f func(payload []byte)) error
+	// close ends the engine, and removes what it has.
+	close() error
+}
+
+// keys is the number of keys that have an order. Partitions have the same number.
+const orderKeys = 4
+
+func keyOf(i int) int { return i % orderKeys }
+
+// numbered returns a payload of 256 bytes that begins with a number.
+func numbered(i int) []byte {
+	b := make([]byte, 256)
+	binary.BigEndian.PutUint64(b, uint64(i))
+	return b
+}
+
+func numberOf(payload []byte) (int, error) {
+	if len(payload) != 256 {
+		return 0, fmt.Errorf("a message has %d bytes", len(payload))
+	}
+	return int(binary.BigEndian.Uint64(payload)), nil
+}
+
+// w14: messages from a queue of an engine through an operator into another queue, 10 % retried after 10 ms, beside what the
+// engine's client does alone.
+func w14(c Config) []Group {
+	var groups []Group
+	for _, e := range []struct {
+		name  string
+		elems int
+		start func() (engine, error)
+	}{
+		{"jetstream-embedded", c.elems(20_000, 300), startEmbedded},
+		{"jetstream-cluster", c.elems(50_000, 300), startCluster},
+		{"kfake", c.elems(200_000, 1000), startKafka},
+	} {
+		groups = append(groups, Group{
+			Workload: "W14", Variant: "engine=" + e.name, Elems: e.elems,
+			Title: "messages of 256 bytes from queue to queue, 10 % retried after 10 ms",
+			Rows: []Row{
+				engineRow("bare", Peer, e.start, func(ctx context.Context, e engine, n int) error { return e.bare(ctx, n) }),
+				engineRow("weir-ordered", Weir, e.start, moveByWeir(true)),
+				engineRow("weir-unordered", Weir, e.start, moveByWeir(false)),
+			},
+			Aims: []Aim{
+				{Impl: "weir-ordered", Against: "bare", Max: 1 / 0.7},
+				{Impl: "weir-unordered", Against: "bare", Max: 1 / 0.7},
+			},
+		})
+	}
+	return groups
+}
+
+// engineRow moves messages on an engine that is started for it, and looks at what has come out.
+func engineRow(impl string, kind Kind, start func() (engine, error), move func(ctx context.Context, e engine, n int) error) Row {
+	return Row{Impl: impl, Kind: kind, Run: func(m *Meter, n int) (err error) {
+		ctx, cancel := context.WithTimeout(context.Background(), stuckAfter)
+		defer cancel()
+		e, err := start()
+		if err != nil {
+			return err
+		}
+		defer func() { err = errors.Join(err, e.close()) }()
+		if err := e.fill(ctx, n); err != nil {
+			return fmt.Errorf("fill: %w", err)
+		}
+		m.Start()
+		err = move(ctx, e, n)
+		m.Stop()
+		return cmp.Or(err, checkMoved(ctx, e, n, impl == "weir-ordered"))
+	}}
+}
+
+// checkMoved says what is wrong with the messages that have come out. Bare workers and the unordered operator may overtake.
+func checkMoved(ctx context.Context, e engine, n int, ordered bool) error {
+	seen := make([]bool, n)
+	var last [orderKeys]int
+	came := 0
+	var wrong error
+	err := e.moved(ctx, n, func(payload []byte) {
+		i, err := numberOf(payload)
+		switch {
+		case err != nil:
+		case i >= n:
+			err = fmt.Errorf("message %d was made up", i)
+		case seen[i]:
+			err = fmt.Errorf("message %d came twice", i)
+		case ordered && i < last[keyOf(i)]:
+			err = fmt.Errorf("message %d came behind %d", i, last[keyOf(i)])
+		default:
+			seen[i] = true
+			last[keyOf(i)] = i
+			came++
+		}
+		wrong = cmp.Or(wrong, err)
+	})
+	if err := cmp.Or(err, wrong); err != nil {
+		return err
+	}
+	if came != n {
+		return fmt.Errorf("%d of %d messages came out", came, n)
+	}
+	return nil
+}
+
+// moveByWeir moves messages through an operator, one in ten of whose calls fail at first.
+func moveByWeir(ordered bool) func(ctx context.Context, e engine, n int) error {
+	return func(ctx context.Context, e engine, n int) error {
+		ctx, enough := context.WithCancel(ctx)
+		defer enough()
+		source, sink, err := e.open(ctx)
+		if err != nil {
+			return err
+		}
+		tried := make([]atomic.Int32, n)
+		call := asyncop.Blocking(func(_ context.Context, payload []byte) ([]byte, error) {
+			i, err := numberOf(payload)
+			if err == nil && tried[i].Add(1) == 1 && FailsFirst(i) {
+				err = errUnavailable
+			}
+			return payload, err
+		})
+		build := asyncop.UnorderedWaitWithRetry[[]byte, []byte]
+		if ordered {
+			build = asyncop.OrderedWaitWithRetry[[]byte, []byte]
+		}
+		op := build(call, time.Minute, 1000, fixedDelay[[]byte](10*time.Millisecond), asyncop.WithDropOnFailure())
+		left := &leftSink{sink, n, enough}
+		if _, err := delivery.Run(ctx, source, op, left,
+			delivery.WithBatch(storebench.Batch), delivery.WithLogger(slog.New(slog.DiscardHandler))); err != nil {
+			return err
+		}
+		for i := range tried {
+			if got, want := tried[i].Load(), twiceIfFailing(i); got != want {
+				return fmt.Errorf("message %d: %d calls, want %d", i, got, want)
+			}
+		}
+		return nil
+	}
+}
+
+// leftSink ends a worker when it has so many messages.
+type leftSink struct {
+	delivery.Sink[[]byte]
+	left   int
+	enough func()
+}
+
+// Put implements delivery.Sink.
+func (s *leftSink) Put(ctx context.Context, ms []delivery.Message[[]byte]) error {
+	err := s.Sink.Put(ctx, ms)
+	if s.left -= len(ms); s.left <= 0 {
+		s.enough()
+	}
+	return err
+}
