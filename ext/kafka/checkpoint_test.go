@@ -62,6 +62,22 @@ func TestInputSkipsNothing(t *testing.T) {
 	require.ErrorContains(t, err, `topic "orders", partition 0`)
 }
 
+// TestInputKeepsAnErrorOverABrokenOffWait has a partition fail just when a wait for it ends. The client says so only once.
+func TestInputKeepsAnErrorOverABrokenOffWait(t *testing.T) {
+	c := newCluster(t, 1, "orders")
+	in, err := c.input("orders", false)
+	require.NoError(t, err)
+	defer in.Close()
+	ctx, cancel := context.WithCancel(t.Context())
+	cancel()
+	in.arrived(ctx, kgo.NewErrFetch(ctx.Err()))
+	require.NoError(t, in.failed)
+	in.arrived(ctx, kgo.NewErrFetch(kerr.OffsetOutOfRange))
+	require.Error(t, in.failed)
+	_, err = in.Next()
+	require.ErrorIs(t, err, kerr.OffsetOutOfRange)
+}
+
 func TestInputWaits(t *testing.T) {
 	c := newCluster(t, 1, "orders")
 	in, err := c.input("orders", false)

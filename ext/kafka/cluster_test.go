@@ -101,6 +101,14 @@ func (c *cluster) committed(topic string, partition int32) kadm.OffsetResponse {
 	return o
 }
 
+// behind returns how many records of "orders" are not committed.
+func (c *cluster) behind(partitions int32) (n int64) {
+	for p := range partitions {
+		n += c.PartitionInfo("orders", p).HighWatermark - c.committed("orders", p).At
+	}
+	return n
+}
+
 // receive receives n messages.
 func receive(t testing.TB, s delivery.Source[string], n int) []delivery.Message[string] {
 	t.Helper()

@@ -36,40 +36,44 @@ func (e *fetchError) Error() string {
 }
 func (e *fetchError) Unwrap() error { return e.err }
 
-// record commits, puts dead letters and looks after blockers, until the source is closed.
-func (s *Source[T]) record() {
+// commits commits and looks after blockers, until the source is closed.
+func (s *Source[T]) commits() {
 	tick := s.clock.Ticker(s.commitInterval)
 	defer tick.Stop()
+	for {
+		select {
+		case <-s.ctx.Done():
+			return
+		case <-tick.C:
+		}
+		s.handOverBlockers()
+		s.pauseAndResume()
+		if err := s.commit(s.ctx); err != nil && s.ctx.Err() == nil && !isRebalance(err) {
+			s.failed("a commit has failed, which is tried again", err)
+		}
+	}
+}
+
+// puts puts dead letters and blockers, until the source is closed. A put may take long: it must not hold up commits (law D4).
+func (s *Source[T]) puts() {
 	retry := s.clock.Timer(time.Hour)
 	retry.Stop()
 	defer retry.Stop()
 	wait := firstRetry
 	for {
-		due := false
 		select {
 		case <-s.ctx.Done():
 			return
 		case <-s.kick:
 		case <-retry.C:
-		case <-tick.C:
-			due = true
 		}
-		if due {
-			s.handOverBlockers()
-		}
-		err := s.putAll(s.ctx)
 		s.pauseAndResume()
-		if err != nil && s.ctx.Err() == nil {
+		if err := s.putAll(s.ctx); err != nil && s.ctx.Err() == nil {
 			s.failed("messages could not be put, which is tried again", err)
 			retry.Reset(wait)
 			wait = min(2*wait, lastRetry)
 		} else {
 			wait = firstRetry
-		}
-		if due {
-			if err := s.commit(s.ctx, everything); err != nil && s.ctx.Err() == nil && !isRebalance(err) {
-				s.failed("a commit has failed, which is tried again", err)
-			}
 		}
 	}
 }
@@ -94,30 +98,72 @@ func isRebalance(err error) bool {
 	return false
 }
 
-// everything is for commit.
-func everything(*part) bool { return true }
-
-// commit commits the partitions of which something was settled.
-func (s *Source[T]) commit(ctx context.Context, which func(*part) bool) error {
-	positions := map[string]map[int32]kgo.EpochOffset{}
+// commit commits what is settled.
+func (s *Source[T]) commit(ctx context.Context) error {
+	var changed []partitionID
 	s.mu.Lock()
 	for id, p := range s.parts {
-		if p.changed == p.committed || p.progress == nil || !which(p) {
-			continue
+		if p.changed != p.committed && p.progress != nil {
+			changed = append(changed, id)
 		}
+	}
+	s.mu.Unlock()
+	sent := map[*part]int{}
+	err := commit(ctx, s.client, changed, func(id partitionID, c *kmsg.OffsetCommitRequestTopicPartition) bool {
+		s.mu.Lock()
+		defer s.mu.Unlock()
+		p := s.parts[id]
+		if p == nil || p.progress == nil {
+			return false
+		}
+		metadata := p.metadata(s.metadata)
+		c.Offset, c.LeaderEpoch, c.Metadata = p.progress.Low(), p.epoch, &metadata
+		sent[p] = p.changed
+		return true
+	})
+	if err != nil {
+		return err
+	}
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	for p, changed := range sent {
+		p.committed = changed
+	}
+	return nil
+}
+
+// commit commits positions for a group. They are filled in when the commit is about to be sent: those of that moment, and none of a partition
+// that was lost since (law P1). The generation of the group is in the request by then, so what is lost from there on is refused.
+func commit(ctx context.Context, client *kgo.Client, partitions []partitionID, fill func(partitionID, *kmsg.OffsetCommitRequestTopicPartition) bool) error {
+	positions := map[string]map[int32]kgo.EpochOffset{}
+	for _, id := range partitions {
 		if positions[id.topic] == nil {
 			positions[id.topic] = map[int32]kgo.EpochOffset{}
 		}
 		positions[id.topic][id.partition] = kgo.EpochOffset{Epoch: -1}
 	}
-	s.mu.Unlock()
 	if len(positions) == 0 {
 		return nil
 	}
-	sent := map[*part]int{}
+	ctx = kgo.PreCommitFnContext(ctx, func(req *kmsg.OffsetCommitRequest) error {
+		for i := range req.Topics {
+			t := &req.Topics[i]
+			var ours []kmsg.OffsetCommitRequestTopicPartition
+			for _, c := range t.Partitions {
+				if fill(partitionID{t.Topic, c.Partition}, &c) {
+					ours = append(ours, c)
+				}
+			}
+			t.Partitions = ours
+		}
+		req.Topics = slices.DeleteFunc(req.Topics, func(t kmsg.OffsetCommitRequestTopic) bool { return len(t.Partitions) == 0 })
+		if len(req.Topics) == 0 {
+			return errNothing
+		}
+		return nil
+	})
 	var failed error
-	ctx = kgo.PreCommitFnContext(ctx, func(req *kmsg.OffsetCommitRequest) error { return s.fill(req, which, sent) })
-	s.client.CommitOffsetsSync(ctx, positions, func(_ *kgo.Client, _ *kmsg.OffsetCommitRequest, resp *kmsg.OffsetCommitResponse, err error) {
+	client.CommitOffsetsSync(ctx, positions, func(_ *kgo.Client, _ *kmsg.OffsetCommitRequest, resp *kmsg.OffsetCommitResponse, err error) {
 		if failed = err; err != nil {
 			return
 		}
@@ -129,47 +175,14 @@ func (s *Source[T]) commit(ctx context.Context, which func(*part) bool) error {
 			}
 		}
 	})
-	if failed != nil {
-		if errors.Is(failed, errNothing) {
-			return nil
-		}
-		return failed
+	if errors.Is(failed, errNothing) {
+		return nil
 	}
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	for p, changed := range sent {
-		p.committed = changed
-	}
-	return nil
+	return failed
 }
 
-// fill writes the positions into a commit that is about to be sent: those of this moment, and none of a partition that was lost
-// since (law P1). The generation of the group is in the request by now, so what is lost from here on is refused.
-func (s *Source[T]) fill(req *kmsg.OffsetCommitRequest, which func(*part) bool, sent map[*part]int) error {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	for i := range req.Topics {
-		t := &req.Topics[i]
-		t.Partitions = slices.DeleteFunc(t.Partitions, func(c kmsg.OffsetCommitRequestTopicPartition) bool {
-			p := s.parts[partitionID{t.Topic, c.Partition}]
-			return p == nil || p.progress == nil || !which(p)
-		})
-		for j := range t.Partitions {
-			c := &t.Partitions[j]
-			p := s.parts[partitionID{t.Topic, c.Partition}]
-			metadata := p.metadata(s.metadata)
-			c.Offset, c.LeaderEpoch, c.Metadata = p.progress.Low(), p.epoch, &metadata
-			sent[p] = p.changed
-		}
-	}
-	req.Topics = slices.DeleteFunc(req.Topics, func(t kmsg.OffsetCommitRequestTopic) bool { return len(t.Partitions) == 0 })
-	if len(req.Topics) == 0 {
-		return errNothing
-	}
-	return nil
-}
-
-// putAll puts what is to be put. After an error the rest is still there.
+// putAll puts what is to be put. After an error all that was not put is still there, and the next call begins with another one,
+// so that one which cannot be put holds up no other (law D4).
 func (s *Source[T]) putAll(ctx context.Context) error {
 	for {
 		e, m := s.nextPut()
@@ -177,6 +190,7 @@ func (s *Source[T]) putAll(ctx context.Context) error {
 			return nil
 		}
 		if err := quietly(func() error { return e.put(ctx, m) }); err != nil {
+			s.putLater(e)
 			return fmt.Errorf("kafka: record %s could not be put: %w", e.name(), err)
 		}
 		s.wasPut(e)
@@ -210,13 +224,19 @@ func (s *Source[T]) nextPut() (*entry, store.Message) {
 	return e, m
 }
 
+func (s *Source[T]) putLater(e *entry) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if e.part != nil { // else its partition was lost
+		s.putting = append(slices.Delete(s.putting, 0, 1), e)
+	}
+}
+
 func (s *Source[T]) wasPut(e *entry) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	if len(s.putting) > 0 && s.putting[0] == e { // else its partition was lost
+	if e.part != nil { // the same
 		s.putting = slices.Delete(s.putting, 0, 1)
-	}
-	if e.part != nil {
 		e.part.settle(e)
 		e.part.release()
 	}
@@ -229,11 +249,13 @@ func (s *Source[T]) handOverBlockers() {
 	}
 	s.mu.Lock()
 	defer s.mu.Unlock()
+	now := s.clock.Now()
 	for _, p := range s.parts {
 		for _, e := range p.entries {
-			if e.state == waiting && !p.leaving && s.blocks(e) {
-				s.waiting.Cancel(&e.timer)
+			// One that is due is about to be returned: to hand it over would count a visit that there was not (law D6).
+			if e.state == waiting && e.due.After(now) && s.blocks(e) && s.waiting.Cancel(&e.timer) {
 				s.put(e, s.handOver)
+				wake(s.kick)
 			}
 		}
 	}
@@ -243,6 +265,7 @@ func (s *Source[T]) handOverBlockers() {
 func (s *Source[T]) pauseAndResume() {
 	pause, resume := map[string][]int32{}, map[string][]int32{}
 	s.mu.Lock()
+	defer s.mu.Unlock() // a pause must not come after its partition was forgotten
 	for id, p := range s.parts {
 		if p.progress == nil || p.leaving {
 			continue
@@ -264,7 +287,6 @@ func (s *Source[T]) pauseAndResume() {
 		}
 		p.paused = full
 	}
-	s.mu.Unlock()
 	if len(pause) > 0 {
 		s.client.PauseFetchPartitions(pause)
 	}

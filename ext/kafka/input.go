@@ -92,16 +92,24 @@ func (in *Input[T]) error(err error) error {
 
 // Seek implements [checkpoint.Input].
 func (in *Input[T]) Seek(position []byte) error {
+	offset, epoch, err := decodePosition(position)
+	if err != nil {
+		return err
+	}
+	in.offset, in.epoch = offset, epoch
+	return nil
+}
+
+func decodePosition(position []byte) (offset int64, leaderEpoch int32, err error) {
 	r := varint.Reader{Rest: position}
-	offset, epoch := r.Uvarint(), r.Uvarint()
-	if r.Err == nil && (len(r.Rest) > 0 || offset > 1<<62 || epoch > 1<<31) {
+	o, e := r.Uvarint(), r.Uvarint()
+	if r.Err == nil && (len(r.Rest) > 0 || o > 1<<62 || e > 1<<31) {
 		r.Fail(errors.New("it is out of range"))
 	}
 	if r.Err != nil {
-		return fmt.Errorf("kafka: position %x: %w", position, r.Err)
+		return 0, -1, fmt.Errorf("kafka: position %x: %w", position, r.Err)
 	}
-	in.offset, in.epoch = int64(offset), int32(int64(epoch)-1)
-	return nil
+	return int64(o), int32(int64(e) - 1), nil
 }
 
 // Position implements [checkpoint.Input].
@@ -129,7 +137,14 @@ func (in *Input[T]) poll(ctx context.Context) error {
 		at := kgo.NewOffset().At(in.offset).WithEpoch(in.epoch)
 		in.client.AddConsumePartitions(map[string]map[int32]kgo.Offset{in.c.Topic: {in.c.Partition: at}})
 	}
-	fetches := in.client.PollRecords(ctx, 1000)
+	in.arrived(ctx, in.client.PollRecords(ctx, 1000))
+	if len(in.polled) == 0 && in.failed == nil {
+		return ctx.Err()
+	}
+	return nil
+}
+
+func (in *Input[T]) arrived(ctx context.Context, fetches kgo.Fetches) {
 	fetches.EachRecord(func(r *kgo.Record) {
 		in.behind = r.Offset + 1
 		if !r.Attrs.IsControl() {
@@ -137,14 +152,10 @@ func (in *Input[T]) poll(ctx context.Context) error {
 		}
 	})
 	fetches.EachError(func(_ string, _ int32, err error) {
-		if ctx.Err() == nil && in.failed == nil {
+		if in.failed == nil && !errors.Is(err, ctx.Err()) { // the client reports a partition that failed only once
 			in.failed = in.error(err)
 		}
 	})
-	if len(in.polled) == 0 && in.failed == nil {
-		return ctx.Err()
-	}
-	return nil
 }
 
 // Next implements [checkpoint.Input].

@@ -20,6 +20,8 @@ type partitionID struct {
 	partition int32
 }
 
+func (id partitionID) String() string { return fmt.Sprintf("%s/%d", id.topic, id.partition) }
+
 // part is a partition that the source owns. Guarded by Source.mu.
 type part struct {
 	id       partitionID
@@ -63,7 +65,7 @@ type entry struct {
 }
 
 func (e *entry) name() string {
-	return fmt.Sprintf("%s/%d/%d", e.id.topic, e.id.partition, e.record.Offset)
+	return fmt.Sprintf("%v/%d", e.id, e.record.Offset)
 }
 
 func (p *part) release() {

@@ -74,7 +74,7 @@ func (s *Source[T]) arrived(fetches kgo.Fetches) {
 		}
 	})
 	s.mu.Lock()
-	full, back := map[string][]int32{}, []*entry(nil)
+	var back []*entry
 	if failed != nil {
 		s.failure = failed
 	}
@@ -88,18 +88,12 @@ func (s *Source[T]) arrived(fetches kgo.Fetches) {
 			s.restart(p, e.record.Offset)
 		}
 		s.arrive(p, e)
-		if !p.paused && p.progress.Full(s.metadata, 2*maxPoll) {
-			p.paused = true
-			full[p.id.topic] = append(full[p.id.topic], p.id.partition)
-		}
 	}
 	s.mu.Unlock()
 	for _, e := range back {
 		s.logger.Warn("weir: a partition is read again from an earlier offset", "record", e.name())
 	}
-	if len(full) > 0 {
-		s.client.PauseFetchPartitions(full)
-	}
+	s.pauseAndResume() // before the next poll
 }
 
 // arrive notes a record. Called with mu held.
@@ -168,7 +162,7 @@ func (s *Source[T]) revoked(_ context.Context, _ *kgo.Client, m map[string][]int
 	}
 	last, enough := context.WithTimeout(s.lastContext(), s.settleTime)
 	defer enough()
-	if err := s.commit(last, func(p *part) bool { return slices.Contains(parts, p) }); err != nil {
+	if err := s.commit(last); err != nil {
 		s.logger.Warn("weir: what was settled of partitions that are given up could not be committed: it is delivered again", "error", err)
 	}
 	s.forget(m)
@@ -226,13 +220,13 @@ func (s *Source[T]) lost(_ context.Context, _ *kgo.Client, m map[string][]int32)
 // forget ends with partitions. What runs of them is remembered, since it must not run a second time here.
 func (s *Source[T]) forget(m map[string][]int32) {
 	s.mu.Lock()
+	defer s.mu.Unlock()
 	for id := range ids(m) {
 		if p := s.parts[id]; p != nil {
 			s.detach(p)
 			delete(s.parts, id)
 		}
 	}
-	s.mu.Unlock()
 	s.client.ResumeFetchPartitions(m) // a pause outlives an assignment
 }
 

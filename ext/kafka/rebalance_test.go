@@ -174,11 +174,6 @@ func (r *rebalances) run(rebalances, messages int, kills bool) {
 	if !kills {
 		assert.Zero(r.t, doubled, "none is doubled")
 	}
-	var behind int64
-	for p := range int32(rebalancePartitions) {
-		info := r.c.PartitionInfo("orders", p)
-		behind += info.HighWatermark - r.c.committed("orders", p).At
-	}
-	assert.Zero(r.t, behind, "all is committed")
+	assert.Zero(r.t, r.c.behind(rebalancePartitions), "all is committed")
 	r.t.Logf("%d messages, %d doubled", messages, doubled)
 }

@@ -133,7 +133,7 @@ func TestAKilledSourceLosesNothing(t *testing.T) {
 		m.Ack()
 	}
 	eventually(t, func() bool { return c.committed("orders", 0).Offset.At+c.committed("orders", 1).At >= 3 }, "committed")
-	require.NoError(t, a.commit(t.Context(), everything))
+	require.NoError(t, a.commit(t.Context()))
 	kill(a)
 	b := c.source("orders")
 	again := receive(t, b, 15)
@@ -192,7 +192,7 @@ func TestPushesBack(t *testing.T) {
 	for i := 1; i < len(open["0"]); i += 2 { // the most spans that there can be
 		open["0"][i].Ack()
 	}
-	require.NoError(t, s.commit(t.Context(), everything))
+	require.NoError(t, s.commit(t.Context()))
 	o := c.committed("orders", 0)
 	assert.Zero(t, o.At)
 	assert.LessOrEqual(t, len(o.Metadata), 1500)
@@ -254,7 +254,7 @@ func TestRejectedIsSettledBehindItsDeadLetter(t *testing.T) {
 	_, err := s.Receive(t.Context(), 1)
 	require.ErrorIs(t, err, b.fail)
 	ms[1].Ack()
-	require.NoError(t, s.commit(t.Context(), everything))
+	require.NoError(t, s.commit(t.Context()))
 	assert.LessOrEqual(t, c.committed("orders", 0).At, int64(0))
 	b.set(nil)
 	eventually(t, func() bool { return c.committed("orders", 0).At == 2 }, "settled when it is durable")
@@ -450,22 +450,4 @@ func TestForeignMetadataIsLeftAlone(t *testing.T) {
 		assert.Equal(t, []string{"2", "3"}, values(receive(t, s, 2)))
 		require.NoError(t, s.Close(t.Context()))
 	}
-}
-
-// TestUnreadableHoldUpNothing asks for one message at a time while some that cannot be read, and one that can, are at hand.
-func TestUnreadableHoldUpNothing(t *testing.T) {
-	c := newCluster(t, 1, "orders")
-	var b box
-	s := c.source("orders", WithDeadLetters(b.put))
-	nothing(t, s, 50*time.Millisecond)
-	eventually(t, func() bool { return owned(s) == 1 }, "it has the partition")
-	id := partitionID{"orders", 0}
-	s.mu.Lock()
-	for i, damaged := range []error{errors.New("x"), errors.New("x"), nil} {
-		r := &kgo.Record{Topic: "orders", Offset: int64(i), Value: []byte("v")}
-		s.arrive(s.parts[id], &entry{id: id, record: r, meta: &delivery.Meta{ID: strconv.Itoa(i)}, damaged: damaged})
-	}
-	s.mu.Unlock()
-	ms := receive(t, s, 1)
-	assert.Equal(t, "2", ms[0].Meta().ID)
 }

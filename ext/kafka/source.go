@@ -44,14 +44,14 @@ type Source[T any] struct {
 	cancel context.CancelCauseFunc
 	demand chan struct{} // room for one; to the poller: Receive wants messages
 	given  chan struct{} // room for one; to Receive: there is something, or may be
-	kick   chan struct{} // room for one; to the recorder: something was settled
+	kick   chan struct{} // room for one; to the goroutine of puts: something is to be put, or was settled
 	ended  sync.WaitGroup
 
 	receiving sync.Mutex    // held by Receive
 	closing   chan struct{} // room for one: the goroutine that closes
 	released  bool          // the client is closed; owned by closing
 
-	mu      sync.Mutex // guards what follows; not held while user code, a logger or the client runs
+	mu      sync.Mutex // guards what follows; not held while user code, a logger or the client runs, but for pauses
 	parts   map[partitionID]*part
 	running map[partitionID]map[int64]*entry // returned by Receive and not settled, also of partitions that were lost
 	ready   []*entry                         // to be returned
@@ -94,8 +94,9 @@ func NewSource[T any](group string, topics []string, c codec.Codec[T], opts ...S
 	if s.client, err = kgo.NewClient(client...); err != nil {
 		return nil, fmt.Errorf("kafka: %w", err)
 	}
-	s.ended.Go(s.poll)   // ends with Close
-	s.ended.Go(s.record) // the same
+	s.ended.Go(s.poll)    // ends with Close
+	s.ended.Go(s.commits) // the same
+	s.ended.Go(s.puts)    // the same
 	return s, nil
 }
 
@@ -227,8 +228,9 @@ func (s *Source[T]) putBack(unreadable *entry, entries []*entry) {
 	}
 	for _, e := range slices.Backward(entries) {
 		if s.stop(e) {
-			e.state = ready
-			s.ready = slices.Insert(s.ready, 0, e)
+			if e.state = ready; !e.part.leaving {
+				s.ready = slices.Insert(s.ready, 0, e)
+			}
 		}
 	}
 }
@@ -304,7 +306,7 @@ func (s *Source[T]) wait(e *entry, d time.Duration) {
 	}
 }
 
-// put lets the recorder put a message. Called with mu held.
+// put lets the goroutine of puts have a message. Called with mu held.
 func (s *Source[T]) put(e *entry, f PutFunc) {
 	e.state, e.put = putting, f
 	e.part.busy++
@@ -325,10 +327,7 @@ func (s *Source[T]) poll() {
 			return
 		}
 		for n := s.wanted(); n > 0 && s.ctx.Err() == nil; n = s.wanted() {
-			fetches := s.client.PollRecords(s.ctx, n)
-			if s.ctx.Err() == nil || len(fetches.Records()) > 0 {
-				s.arrived(fetches)
-			}
+			s.arrived(s.client.PollRecords(s.ctx, n))
 			s.client.AllowRebalance() // until here, none of the partitions was given up
 			wake(s.given)
 		}
@@ -372,7 +371,7 @@ func (s *Source[T]) Close(ctx context.Context) error {
 	}
 	// What was settled is recorded. The rest is given back by the commit, which does not have it.
 	err := s.putAll(ctx)
-	err = errors.Join(err, s.commit(ctx, everything))
+	err = errors.Join(err, s.commit(ctx))
 	if left := s.client.LeaveGroupContext(ctx); left != nil && ctx.Err() == nil {
 		s.logger.Warn("weir: the group could not be left, and finds out by the session timeout", "error", left)
 	}

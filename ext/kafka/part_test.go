@@ -1,0 +1,245 @@
+package kafka
+
+import (
+	"context"
+	"errors"
+	"strconv"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/benbjohnson/clock"
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+	"github.com/twmb/franz-go/pkg/kerr"
+	"github.com/twmb/franz-go/pkg/kfake"
+	"github.com/twmb/franz-go/pkg/kgo"
+	"github.com/twmb/franz-go/pkg/kmsg"
+
+	"github.com/weirflow/weir/delivery"
+	"github.com/weirflow/weir/delivery/store"
+	"github.com/weirflow/weir/ext/kafka/internal/offsets"
+)
+
+// The tests of this file own one empty partition, and put records into it by hand.
+var (
+	only  = partitionID{"orders", 0}
+	onlyM = map[string][]int32{"orders": {0}}
+)
+
+func owner(t *testing.T, opts ...SourceOption) *Source[string] {
+	t.Helper()
+	s := newCluster(t, 1, "orders").source("orders", opts...)
+	eventually(t, func() bool { return owned(s) == 1 }, "it has the partition")
+	return s
+}
+
+// arriving lets records of these offsets arrive.
+func arriving(s *Source[string], change func(*entry), offsets ...int64) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	for _, o := range offsets {
+		e := &entry{id: only, record: &kgo.Record{Topic: "orders", Offset: o, Value: []byte("v")}, meta: &delivery.Meta{ID: strconv.FormatInt(o, 10)}}
+		e.timer.Value = e
+		if change != nil {
+			change(e)
+		}
+		s.arrive(s.parts[only], e)
+	}
+}
+
+func takes(t *testing.T, s *Source[string]) (n int) {
+	t.Helper()
+	entries, _, err := s.take(10)
+	require.NoError(t, err)
+	return len(entries)
+}
+
+// TestUnreadableHoldUpNothing asks for one message at a time while some that cannot be read, and one that can, are at hand.
+func TestUnreadableHoldUpNothing(t *testing.T) {
+	var b box
+	s := owner(t, WithDeadLetters(b.put))
+	arriving(s, func(e *entry) {
+		if e.record.Offset < 2 {
+			e.damaged = errors.New("x")
+		}
+	}, 0, 1, 2)
+	ms := receive(t, s, 1)
+	assert.Equal(t, "2", ms[0].Meta().ID)
+}
+
+// TestWhatBlocks hands over what was nacked, and neither what is due and not asked for (law D6), nor what cannot be read.
+func TestWhatBlocks(t *testing.T) {
+	c := clock.NewMock()
+	var b box
+	s := owner(t, WithClock(c), WithCommitInterval(time.Hour), WithBlockers(time.Minute, b.put))
+	arriving(s, func(e *entry) { e.damaged = errors.New("x") }, 0)
+	_, err := s.Receive(t.Context(), 1)
+	require.ErrorContains(t, err, "orders/0/0")
+	arriving(s, func(e *entry) { e.meta.Due = c.Now().Add(time.Minute) }, 1)
+	c.Add(time.Minute)
+	s.handOverBlockers()
+	ms := receive(t, s, 1)
+	assert.Equal(t, "1", ms[0].Meta().ID)
+	ms[0].Nack(30 * time.Second)
+	c.Add(time.Minute) // it blocks, and is due
+	s.handOverBlockers()
+	ms = receive(t, s, 1)
+	assert.Empty(t, b.all())
+	ms[0].Nack(0) // now it is handed over, also if it does not wait
+	eventually(t, func() bool { return len(b.all()) == 1 }, "it is handed over")
+	assert.Zero(t, takes(t, s))
+}
+
+// TestOneThatCannotBePutHoldsUpNoOther checks law D4.
+func TestOneThatCannotBePutHoldsUpNoOther(t *testing.T) {
+	var b box
+	s := owner(t, WithDeadLetters(func(ctx context.Context, ms ...store.Message) error {
+		if ms[0].Meta.ID == "0" {
+			return errors.New("too large")
+		}
+		return b.put(ctx, ms...)
+	}))
+	arriving(s, nil, 0, 1, 2)
+	for _, m := range receive(t, s, 3) {
+		m.Reject(errors.New("no order"))
+	}
+	eventually(t, func() bool { return len(b.all()) == 2 }, "the others are put")
+}
+
+// TestAPutThatHangsHoldsUpNoCommit checks law D4.
+func TestAPutThatHangsHoldsUpNoCommit(t *testing.T) {
+	c := newCluster(t, 1, "orders")
+	release := make(chan struct{})
+	defer close(release)
+	s := c.source("orders", WithDeadLetters(func(context.Context, ...store.Message) error {
+		<-release
+		return nil
+	}))
+	c.produce("orders", 1, "0", "1")
+	ms := receive(t, s, 2)
+	ms[1].Reject(errors.New("no order"))
+	ms[0].Ack()
+	eventually(t, func() bool { return c.committed("orders", 0).At == 1 }, "the other one is committed")
+}
+
+// TestAPartitionIsLostDuringAPut checks that the next one is put all the same, once.
+func TestAPartitionIsLostDuringAPut(t *testing.T) {
+	for _, err := range []error{nil, errors.New("no room")} {
+		putting, release := make(chan struct{}), make(chan struct{})
+		var b box
+		s := owner(t, WithDeadLetters(func(ctx context.Context, ms ...store.Message) error {
+			if ms[0].Meta.ID == "0" {
+				close(putting)
+				<-release
+				return err
+			}
+			return b.put(ctx, ms...)
+		}))
+		arriving(s, nil, 0)
+		receive(t, s, 1)[0].Reject(errors.New("no order"))
+		<-putting
+		s.lost(t.Context(), nil, onlyM)
+		s.assigned(t.Context(), nil, onlyM)
+		arriving(s, nil, 1)
+		receive(t, s, 1)[0].Reject(errors.New("no order"))
+		close(release)
+		eventually(t, func() bool { return len(b.all()) == 1 }, "the next one")
+	}
+}
+
+// TestLeaving checks that nothing of a partition that is being given up is returned, and that its delays are committed (law D3).
+func TestLeaving(t *testing.T) {
+	s := owner(t)
+	arriving(s, nil, 0, 1, 2, 3, 4)
+	ms := receive(t, s, 2)
+	entries, _, err := s.take(2)
+	require.NoError(t, err)
+	p := s.leave(onlyM)[0]
+	assert.Zero(t, takes(t, s), "of what was ready")
+	ms[0].Nack(time.Hour)
+	ms[1].Nack(0)
+	s.putBack(entries[0], entries[1:])
+	assert.Zero(t, takes(t, s), "of what comes back")
+	assert.True(t, s.isIdle(p))
+	s.mu.Lock()
+	_, delays, err := offsets.Decode(p.progress.Low(), p.metadata(maxMetadata))
+	s.mu.Unlock()
+	require.NoError(t, err)
+	due, ok := offsets.DueOf(delays, 0)
+	assert.True(t, ok)
+	assert.WithinDuration(t, time.Now().Add(time.Hour), time.UnixMilli(due), time.Minute)
+}
+
+// TestJoins has a partition lost and assigned again while two of its messages run. One is there again and joins (law D2); in place of the
+// other one is another record, since the log was cut.
+func TestJoins(t *testing.T) {
+	s := owner(t)
+	arriving(s, nil, 0, 1)
+	old := receive(t, s, 2)
+	s.lost(t.Context(), nil, onlyM)
+	s.assigned(t.Context(), nil, onlyM)
+	arriving(s, nil, 0)
+	arriving(s, func(e *entry) { e.record.Timestamp = time.Unix(1, 0) }, 1)
+	s.mu.Lock()
+	p := s.parts[only]
+	s.mu.Unlock()
+	assert.False(t, s.isIdle(p), "the one that has joined runs")
+	ms := receive(t, s, 1)
+	assert.Equal(t, "1", ms[0].Meta().ID)
+	assert.Zero(t, takes(t, s))
+	old[1].Ack() // it is not there any more
+	old[0].Ack()
+	s.mu.Lock()
+	assert.EqualValues(t, 1, p.progress.Low())
+	assert.Equal(t, 1, p.busy)
+	s.mu.Unlock()
+	ms[0].Ack()
+	assert.True(t, s.isIdle(p))
+	s.mu.Lock()
+	assert.Empty(t, s.running)
+	s.mu.Unlock()
+}
+
+// TestDelaysOfWhatHasNotArrivedStay checks law D3: an owner passes on delays of records that it has not read itself.
+func TestDelaysOfWhatHasNotArrivedStay(t *testing.T) {
+	p := &part{progress: offsets.New(0, nil), delays: []offsets.Delay{{Span: offsets.Span{From: 1, To: 2}, Due: 77}, {Span: offsets.Span{From: 4, To: 9}, Due: 88}}}
+	for o := range int64(6) {
+		p.progress.Arrive(o)
+	}
+	_, delays, err := offsets.Decode(0, p.metadata(maxMetadata))
+	require.NoError(t, err)
+	assert.Equal(t, []offsets.Delay{{Span: offsets.Span{From: 6, To: 9}, Due: 88}}, delays)
+}
+
+func TestMillisecondsRoundUp(t *testing.T) {
+	for nanoseconds, want := range map[int64]int64{0: 0, 1: 1, 999_999: 1, 1_000_000: 1, 1_000_001: 2} {
+		assert.Equal(t, want, milliseconds(time.Unix(0, nanoseconds)), nanoseconds)
+	}
+}
+
+// TestAPauseEndsWithItsPartition gives a partition up while it is looked at what may be fetched. A pause outlives an assignment in the client, so
+// the next one would fetch nothing.
+func TestAPauseEndsWithItsPartition(t *testing.T) {
+	s := owner(t, WithMetadataLimit(minMetadata))
+	for range 3000 {
+		s.assigned(t.Context(), nil, onlyM)
+		arriving(s, nil, 0)
+		var both sync.WaitGroup
+		both.Go(s.pauseAndResume)
+		s.lost(t.Context(), nil, onlyM)
+		both.Wait()
+		require.Empty(t, s.client.PauseFetchPartitions(nil))
+	}
+}
+
+func TestNothingIsCommittedTwice(t *testing.T) {
+	c := newCluster(t, 1, "orders")
+	c.produce("orders", 1, "0")
+	s := c.source("orders", WithCommitInterval(time.Hour))
+	receive(t, s, 1)[0].Ack()
+	require.NoError(t, s.commit(t.Context()))
+	assert.EqualValues(t, 1, c.committed("orders", 0).At)
+	c.Fault(kfake.Fault{Keys: []kmsg.Key{kmsg.OffsetCommit}, Err: kerr.UnknownServerError, Count: -1})
+	require.NoError(t, s.commit(t.Context()))
+}
