@@ -25,6 +25,7 @@ import (
 	"github.com/weirflow/weir/checkpoint"
 	"github.com/weirflow/weir/checkpoint/checkpointtest"
 	"github.com/weirflow/weir/delivery/lock"
+	"github.com/weirflow/weir/flow"
 	"github.com/weirflow/weir/internal/suite"
 	"github.com/weirflow/weir/partitions"
 )
@@ -793,6 +794,74 @@ func TestLostAndAssignedAgain(t *testing.T) {
 type assigner func(ctx context.Context, h partitions.Handler) error
 
 func (a assigner) Run(ctx context.Context, h partitions.Handler) error { return a(ctx, h) }
+
+// failingOutput is an output whose Commit fails.
+type failingOutput struct {
+	tableOutput
+	fail func() error
+}
+
+func (o *failingOutput) Commit(ctx context.Context, state []byte) error {
+	if err := o.fail(); err != nil {
+		return err
+	}
+	return o.tableOutput.Commit(ctx, state)
+}
+
+// failing is a pipeline with a failingOutput.
+func (j *job) failing(fail func() error) func(context.Context, partitions.Partition) error {
+	return func(_ context.Context, p partitions.Partition) error {
+		source := checkpoint.NewSource(p.Coordinator, "source", checkpointtest.NewSliceInput(j.inputs[p.Name]))
+		sink := checkpoint.NewSink(p.Coordinator, "sink", &failingOutput{tableOutput{table: j.tables[p.Name]}, fail})
+		if err := p.Coordinator.Start(); err != nil {
+			return err
+		}
+		source.Via(flow.NewMap(func(v int) int { time.Sleep(10 * time.Millisecond); return 2 * v })).To(sink)
+		return p.Coordinator.Wait()
+	}
+}
+
+// An output that cannot publish does not hold up the revocation for longer than its limit.
+func TestOutputThatCannotPublish(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		j := newJob(1, 100)
+		c := j.config(partitions.Static("p0"))
+		c.SuspendTimeout = 5 * time.Second
+		c.Checkpoints = []checkpoint.Option{checkpoint.WithInterval(time.Hour), checkpoint.WithLogger(quiet)}
+		ctx, cancel := context.WithCancel(t.Context())
+		c.Pipeline = j.failing(func() error {
+			if ctx.Err() != nil { // it is the last checkpoint
+				return errTrial
+			}
+			return nil
+		})
+		ended := make(chan error)
+		go func() { ended <- partitions.Run(ctx, c) }()
+		time.Sleep(150 * time.Millisecond)
+		cancel()
+		began := time.Now()
+		require.ErrorContains(t, <-ended, `"p0": not suspended in time`)
+		require.LessOrEqual(t, time.Since(began), 15*time.Second)
+	})
+}
+
+// A stale owner may fence an output, but not the store: the owner goes on.
+func TestOutputTakenOver(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		j := newJob(1, 100)
+		commits := 0
+		c := j.config(assigner(func(ctx context.Context, h partitions.Handler) error { return h.Assigned(ctx, "p0", 7) }))
+		c.Pipeline = j.failing(func() error {
+			if commits++; commits == 2 {
+				return checkpoint.ErrFenced
+			}
+			return nil
+		})
+		require.NoError(t, partitions.Run(t.Context(), c))
+		require.Greater(t, commits, 2)
+		j.check(t)
+	})
+}
 
 // A partition that another worker has taken over, although the assigner does not know, ends (law P1).
 func TestTakenOver(t *testing.T) {

@@ -22,6 +22,8 @@ type run struct {
 
 	coordinator *checkpoint.Coordinator // of the pipeline that runs, or nil; guarded by worker.mu
 
+	opened bool // whether the store of the last pipeline was opened; owned by serve
+
 	done chan struct{} // closed at the end
 	err  error         // why it has ended by itself; read after done
 }
@@ -43,7 +45,8 @@ func (r *run) serve() {
 			}
 			r.err = err
 			return
-		case errors.Is(err, checkpoint.ErrFenced):
+		// With an epoch the store decides, when it is opened again: an output may be fenced by one that had the partition before.
+		case errors.Is(err, checkpoint.ErrFenced) && (!r.opened || r.epoch == 0):
 			log.Error("partition ended: another worker has taken it over", append(attrs, slog.Any("error", err))...)
 			r.err = err
 			return
@@ -68,11 +71,13 @@ func (r *run) serve() {
 // pipeline runs one pipeline. It reports whether that has completed a checkpoint, and whether the partition is done with here.
 func (r *run) pipeline() (progress, ended bool, err error) {
 	var c *checkpoint.Coordinator
+	r.opened = false
 	err = guard.Call(func() error {
 		store, err := r.worker.Stores.Open(r.wanted, r.name, r.epoch)
 		if err != nil {
 			return err
 		}
+		r.opened = true
 		if c, err = checkpoint.NewCoordinator(store, r.worker.Checkpoints...); err != nil {
 			return errors.Join(err, store.Close())
 		}
@@ -133,7 +138,9 @@ func (r *run) suspend(ctx context.Context, c *checkpoint.Coordinator) error {
 	limit := clk.AfterFunc(r.worker.SuspendTimeout, func() { cancel(errSlow) })
 	defer limit.Stop()
 	if c != nil {
-		_ = c.Finish(ctx, checkpoint.Suspend) // what the pipeline returns says more
+		go func() { // ends before the pipeline, or soon after: an output that cannot publish holds it up for longer than ctx
+			_ = c.Finish(ctx, checkpoint.Suspend) // what the pipeline returns says more
+		}()
 	}
 	select {
 	case <-r.done:
