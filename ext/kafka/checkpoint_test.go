@@ -110,9 +110,9 @@ func TestInputRefuses(t *testing.T) {
 	require.Empty(t, v)
 }
 
-func (c *cluster) output() (*Output[string], error) {
+func (c *cluster) output(opts ...kgo.Opt) (*Output[string], error) {
 	out, err := NewOutput(OutputConfig[string]{
-		Client: []kgo.Opt{c.seed()}, TransactionalID: "invoices", Topic: "invoices",
+		Client: append(opts, c.seed()), TransactionalID: "invoices", Topic: "invoices",
 		Encode: func(v string) (*kgo.Record, error) {
 			return &kgo.Record{Key: []byte("k"), Value: []byte(v), Headers: []kgo.RecordHeader{{Key: "h", Value: []byte(v)}}}, nil
 		},
@@ -249,6 +249,30 @@ func TestStaleOutputWhoseOrdinalIsTaken(t *testing.T) {
 		require.NoError(t, commit(outs[1], n))
 		require.ErrorIs(t, commit(outs[0], 2), checkpoint.ErrFenced)
 	}
+}
+
+// TestOutputEndsWithItsContext has the answer to a Produce stay away. The next Commit publishes what there is once.
+func TestOutputEndsWithItsContext(t *testing.T) {
+	c := newCluster(t, 1, "invoices")
+	var f freezer
+	defer f.thaw(false)
+	out, err := c.output(f.dialer())
+	require.NoError(t, err)
+	require.NoError(t, out.Write(t.Context(), "a"))
+	state, err := out.Prepare(t.Context())
+	require.NoError(t, err)
+	ctx, cancel := context.WithCancel(t.Context())
+	c.Fault(kfake.Fault{Keys: []kmsg.Key{kmsg.Produce}, Observe: true, When: func(kmsg.Request) bool {
+		f.freeze()
+		cancel()
+		return true
+	}})
+	require.ErrorIs(t, out.Commit(ctx, state), context.Canceled)
+	f.thaw(false)
+	require.NoError(t, out.Commit(t.Context(), state))
+	all, err := c.reader().published()
+	require.NoError(t, err)
+	assert.Equal(t, []string{"a"}, all)
 }
 
 // TestOutputWhoseOrdinalIsForgotten restores after the offsets' retention.

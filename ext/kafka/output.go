@@ -240,8 +240,19 @@ func (o *Output[T]) fill(ctx context.Context, records [][]byte, ordinal int64) e
 		r.Topic = o.c.Topic
 		rs[i] = r
 	}
-	if err := o.client.ProduceSync(ctx, rs...).FirstErr(); err != nil {
-		return err
+	produced := make(chan error, len(rs))
+	for _, r := range rs {
+		o.client.Produce(ctx, r, func(_ *kgo.Record, err error) { produced <- err })
+	}
+	for range rs {
+		select {
+		case err := <-produced:
+			if err != nil {
+				return err
+			}
+		case <-ctx.Done(): // the client waits on for an answer, which the abort of the next attempt needs
+			return context.Cause(ctx)
+		}
 	}
 	topics, err := o.admin.ListTopics(ctx, o.c.Topic)
 	if err != nil {
