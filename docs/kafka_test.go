@@ -2,8 +2,10 @@ package docs_test
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"os"
+	"sync"
 	"time"
 
 	"github.com/twmb/franz-go/pkg/kfake"
@@ -14,6 +16,7 @@ import (
 	"github.com/weirflow/weir/codec"
 	"github.com/weirflow/weir/delivery"
 	"github.com/weirflow/weir/ext/kafka"
+	"github.com/weirflow/weir/partitions"
 	"github.com/weirflow/weir/predicates"
 	"github.com/weirflow/weir/strategies"
 )
@@ -116,6 +119,72 @@ func billOnce(ctx context.Context, coordinator *checkpoint.Coordinator, client .
 	}
 	source.Via(op).To(sink)
 	return coordinator.Wait()
+}
+
+func billPartitions(ctx context.Context, stores partitions.Stores, client ...kgo.Opt) error {
+	group := &kafka.Group{Client: client, Name: "billing", Topics: []string{"orders"}}
+	return partitions.Run(ctx, partitions.Config{
+		Assigner: group,
+		Stores:   stores, // of PostgreSQL, JetStream or object storage
+		Pipeline: func(ctx context.Context, p partitions.Partition) error {
+			topic, partition, err := kafka.ParsePartition(p.Name) // "orders/3"
+			if err != nil {
+				return err
+			}
+			input, err := kafka.OpenInput(ctx, kafka.InputConfig[string]{
+				Client: client, Topic: topic, Partition: partition, Group: group, // the group's lag follows the checkpoints
+				Decode: func(r *kgo.Record) (string, error) { return string(r.Value), nil },
+			})
+			if err != nil {
+				return err
+			}
+			output, err := kafka.NewOutput(kafka.OutputConfig[string]{
+				Client: client, Topic: "receipts", TransactionalID: "billing/" + p.Name,
+				Encode: func(v string) (*kgo.Record, error) { return kgo.StringRecord(v), nil },
+			})
+			if err != nil {
+				return errors.Join(err, input.Close())
+			}
+			source := checkpoint.NewSource(p.Coordinator, "orders", input)
+			sink := checkpoint.NewSink(p.Coordinator, "receipts", output)
+			op := asyncop.OrderedWait(asyncop.Blocking(func(_ context.Context, name string) (string, error) {
+				return "receipt for " + name, nil
+			}), 5*time.Second, 100, asyncop.WithName("charge"), asyncop.WithCheckpoints(p.Coordinator), asyncop.WithContext(ctx))
+			if err := p.Coordinator.Start(); err != nil {
+				return err
+			}
+			source.Via(op).To(sink)
+			return p.Coordinator.Wait()
+		},
+		Checkpoints: []checkpoint.Option{checkpoint.WithInterval(100 * time.Millisecond)},
+		Logger:      quiet,
+	})
+}
+
+func Example_kafkaPartitions() {
+	cluster := must(kfake.NewCluster(kfake.NumBrokers(1), kfake.SeedTopics(2, kafkaTopics...)))
+	defer cluster.Close()
+	client := kgo.SeedBrokers(cluster.ListenAddrs()...)
+	orders := must(kgo.NewClient(client, kgo.DefaultProduceTopic("orders"), kgo.RecordPartitioner(kgo.ManualPartitioner())))
+	defer orders.Close()
+	check(orders.ProduceSync(context.Background(),
+		&kgo.Record{Partition: 0, Value: []byte("ann")}, &kgo.Record{Partition: 1, Value: []byte("bob")}).FirstErr())
+
+	dir := must(os.MkdirTemp("", "kafka"))
+	defer os.RemoveAll(dir)
+	ctx, cancel := context.WithCancel(context.Background())
+	var workers sync.WaitGroup
+	for range 2 {
+		workers.Go(func() { check(billPartitions(ctx, partitions.Dirs(dir), client)) })
+	}
+	for _, r := range read(cluster.ListenAddrs(), "receipts", 2) {
+		fmt.Println(r)
+	}
+	cancel() // the workers suspend what they have, and leave the group
+	workers.Wait()
+	// Unordered output:
+	// receipt for ann
+	// receipt for bob
 }
 
 func Example_kafkaExactlyOnce() {

@@ -23,10 +23,13 @@ type InputConfig[T any] struct {
 	Decode func(r *kgo.Record) (T, error)
 	// ToEnd lets the input end behind what the partition has when it is opened. Otherwise it never ends.
 	ToEnd bool
+	// Group commits the position of each complete checkpoint, so that tools which watch a group's lag see it. It is the assigner of the
+	// partition, and nil without one.
+	Group *Group
 }
 
 // Input is a partition of a topic as a [checkpoint.Input]. Its position is an offset and the leader's epoch, and it is part of the
-// checkpoint: no group is needed, and nothing is committed. Only committed records are read.
+// checkpoint: no group is needed, and what a group has committed is not read. Only committed records are read.
 //
 // If the records at a position are gone, by the topic's retention or since its log was cut, Next returns an error: nothing is skipped.
 type Input[T any] struct {
@@ -46,6 +49,7 @@ type Input[T any] struct {
 var (
 	_ checkpoint.Input[int] = (*Input[int])(nil)
 	_ checkpoint.Waiter     = (*Input[int])(nil)
+	_ checkpoint.Committer  = (*Input[int])(nil)
 )
 
 // OpenInput returns an input that begins at the first record of a partition. It asks the brokers where that is.
@@ -115,6 +119,18 @@ func decodePosition(position []byte) (offset int64, leaderEpoch int32, err error
 // Position implements [checkpoint.Input].
 func (in *Input[T]) Position() []byte {
 	return binary.AppendUvarint(binary.AppendUvarint(nil, uint64(in.offset)), uint64(int64(in.epoch)+1))
+}
+
+// Commit implements [checkpoint.Committer].
+func (in *Input[T]) Commit(ctx context.Context, position []byte) error {
+	if in.c.Group == nil {
+		return nil
+	}
+	offset, leaderEpoch, err := decodePosition(position)
+	if err != nil {
+		return err
+	}
+	return in.c.Group.commit(ctx, partitionID{in.c.Topic, in.c.Partition}, offset, leaderEpoch)
 }
 
 // Wait implements [checkpoint.Waiter].

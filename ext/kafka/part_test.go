@@ -219,18 +219,38 @@ func TestMillisecondsRoundUp(t *testing.T) {
 }
 
 // TestAPauseEndsWithItsPartition gives a partition up while it is looked at what may be fetched. A pause outlives an assignment in the client, so
-// the next one would fetch nothing.
+// the next one would fetch nothing. The client is kept busy with other pauses.
 func TestAPauseEndsWithItsPartition(t *testing.T) {
 	s := owner(t, WithMetadataLimit(minMetadata))
-	for range 3000 {
+	others := map[string][]int32{"others": make([]int32, 1000)}
+	for i := range others["others"] {
+		others["others"][i] = int32(i)
+	}
+	ended := make(chan struct{})
+	var busy sync.WaitGroup
+	for range 2 {
+		busy.Go(func() {
+			for {
+				select {
+				case <-ended:
+					return
+				default:
+					s.client.PauseFetchPartitions(others)
+				}
+			}
+		})
+	}
+	for range 300 {
 		s.assigned(t.Context(), nil, onlyM)
 		arriving(s, nil, 0)
 		var both sync.WaitGroup
 		both.Go(s.pauseAndResume)
 		s.lost(t.Context(), nil, onlyM)
 		both.Wait()
-		require.Empty(t, s.client.PauseFetchPartitions(nil))
+		assert.Empty(t, s.client.PauseFetchPartitions(nil)["orders"])
 	}
+	close(ended)
+	busy.Wait()
 }
 
 func TestNothingIsCommittedTwice(t *testing.T) {

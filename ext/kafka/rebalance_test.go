@@ -19,7 +19,7 @@ import (
 	"github.com/weirflow/weir/delivery"
 )
 
-// TestRebalances lets workers join, leave and die while keyed messages are worked on. None is lost. Where all workers leave in
+// TestRebalances lets workers join, leave and be dropped while keyed messages are worked on. None is lost. Where all workers leave in
 // order, and are given the time to settle, none is doubled, and the messages of a key are done in order. WEIR_LONG=1 runs 50
 // rebalances.
 func TestRebalances(t *testing.T) {
@@ -27,11 +27,11 @@ func TestRebalances(t *testing.T) {
 	if os.Getenv("WEIR_LONG") != "" {
 		rebalances, messages = 50, 12000
 	}
-	for _, kills := range []bool{false, true} {
+	for _, drops := range []bool{false, true} {
 		for _, balancer := range []kgo.GroupBalancer{kgo.CooperativeStickyBalancer(), kgo.RangeBalancer()} {
-			name := fmt.Sprintf("kills=%v/balancer=%s", kills, balancer.ProtocolName())
+			name := fmt.Sprintf("drops=%v/balancer=%s", drops, balancer.ProtocolName())
 			t.Run(name, func(t *testing.T) {
-				newRebalances(t, balancer).run(rebalances, messages, kills)
+				newRebalances(t, balancer).run(rebalances, messages, drops)
 			})
 		}
 	}
@@ -113,11 +113,11 @@ func (r *rebalances) work(m delivery.Message[string]) {
 }
 
 // leave ends a worker: it finishes what it has, and then closes.
-func (r *rebalances) leave(i int, killed bool) {
+func (r *rebalances) leave(i int, dropped bool) {
 	w := r.workers[i]
 	r.workers = slices.Delete(r.workers, i, i+1)
-	if killed {
-		kill(w.s)
+	if dropped {
+		drop(w.s)
 		w.stop()
 		w.ended.Wait()
 		return
@@ -127,7 +127,7 @@ func (r *rebalances) leave(i int, killed bool) {
 	require.NoError(r.t, w.s.Close(context.Background()))
 }
 
-func (r *rebalances) run(rebalances, messages int, kills bool) {
+func (r *rebalances) run(rebalances, messages int, drops bool) {
 	producer := r.c.client(kgo.DefaultProduceTopic("orders"))
 	next := map[string]int{}
 	r.join()
@@ -142,7 +142,7 @@ func (r *rebalances) run(rebalances, messages int, kills bool) {
 		time.Sleep(time.Duration(r.random.IntN(60)) * time.Millisecond)
 		switch n := len(r.workers); {
 		case n > 1 && (n == 4 || r.random.IntN(2) == 0):
-			r.leave(r.random.IntN(n), kills && i%2 == 0)
+			r.leave(r.random.IntN(n), drops && i%2 == 0)
 		default:
 			r.join()
 		}
@@ -167,11 +167,11 @@ func (r *rebalances) run(rebalances, messages int, kills bool) {
 	doubled := 0
 	for key, n := range next {
 		doubled += len(r.done[key]) - n
-		if !kills {
+		if !drops {
 			assert.True(r.t, slices.IsSorted(r.done[key]), "key %s: %v", key, r.done[key])
 		}
 	}
-	if !kills {
+	if !drops {
 		assert.Zero(r.t, doubled, "none is doubled")
 	}
 	assert.Zero(r.t, r.c.behind(rebalancePartitions), "all is committed")

@@ -124,7 +124,7 @@ func TestTransactionsAndCompactionDoNotBlock(t *testing.T) {
 	eventually(t, func() bool { return c.committed("orders", 0).At == last+1 }, "gaps are settled")
 }
 
-func TestAKilledSourceLosesNothing(t *testing.T) {
+func TestADroppedSourceLosesNothing(t *testing.T) {
 	c := newCluster(t, 2, "orders")
 	c.produce("orders", 2, numbers(20)...)
 	a := c.source("orders")
@@ -134,18 +134,18 @@ func TestAKilledSourceLosesNothing(t *testing.T) {
 	}
 	eventually(t, func() bool { return c.committed("orders", 0).Offset.At+c.committed("orders", 1).At >= 3 }, "committed")
 	require.NoError(t, a.commit(t.Context()))
-	kill(a)
+	drop(a)
 	b := c.source("orders")
 	again := receive(t, b, 15)
 	assert.ElementsMatch(t, values(ms[5:]), values(again))
 	for _, m := range ms {
-		m.Nack(0) // of the dead: it changes nothing
+		m.Nack(0) // it changes nothing
 	}
 	nothing(t, b, 200*time.Millisecond)
 }
 
-// kill ends a source without a commit and without leaving the group.
-func kill(s *Source[string]) {
+// drop ends a source without a commit and without leaving the group: the brokers see the same of a process that is killed.
+func drop(s *Source[string]) {
 	s.mu.Lock()
 	s.closed, s.last = true, s.ctx
 	s.mu.Unlock()
@@ -158,6 +158,40 @@ func kill(s *Source[string]) {
 	s.closing <- struct{}{}
 	s.released = true
 	<-s.closing
+}
+
+// TestAFrozenSourceChangesNothing checks law P1: a source that was frozen for longer than its session commits nothing when it goes on, not even
+// what it was about to commit.
+func TestAFrozenSourceChangesNothing(t *testing.T) {
+	c := newCluster(t, 1, "orders")
+	c.produce("orders", 1, numbers(10)...)
+	var f freezer
+	a := c.source("orders", WithClient(f.dialer(), kgo.SessionTimeout(session)), WithCommitInterval(time.Hour))
+	ms := receive(t, a, 10)
+	f.freeze()
+	for _, m := range ms[4:] {
+		m.Ack()
+	}
+	committing := make(chan error, 1)
+	go func() { committing <- a.commit(context.Background()) }()
+	b := c.source("orders")
+	again := receive(t, b, 10)
+	assert.Equal(t, values(ms), values(again))
+	for _, m := range again[:3] {
+		m.Ack()
+	}
+	eventually(t, func() bool { return c.committed("orders", 0).At == 3 }, "the new owner commits")
+	f.thaw(false)
+	err := <-committing
+	require.True(t, isRebalance(err), "%v", err)
+	eventually(t, func() bool { return owned(a) == 0 }, "the old owner notices")
+	for _, m := range ms[:4] {
+		m.Ack()
+	}
+	require.NoError(t, a.commit(t.Context()))
+	committed := c.committed("orders", 0)
+	assert.EqualValues(t, 3, committed.At)
+	assert.Empty(t, committed.Metadata)
 }
 
 // TestPushesBack checks law D4: a partition whose metadata is nearly full is not fetched, another one is.

@@ -1,0 +1,85 @@
+package kafka
+
+import (
+	"context"
+	"errors"
+	"net"
+	"sync"
+
+	"github.com/twmb/franz-go/pkg/kgo"
+)
+
+// freezer stops a worker for a while, as SIGSTOP or a long pause of its machine does: nothing comes in or goes out of its connections, and what
+// calls wait does not go on. What it was about to send is sent when it goes on.
+type freezer struct {
+	state  sync.Mutex
+	frozen chan struct{} // closed when the worker goes on; nil: it is not frozen
+	broken bool          // for good: it does not get through to the brokers any more
+}
+
+func (f *freezer) freeze() {
+	f.state.Lock()
+	defer f.state.Unlock()
+	f.frozen = make(chan struct{})
+}
+
+// thaw lets a worker go on. One that is dropped does not reach the brokers any more: so its process might as well be dead.
+func (f *freezer) thaw(dropped bool) {
+	f.state.Lock()
+	defer f.state.Unlock()
+	f.broken = f.broken || dropped
+	if f.frozen != nil {
+		close(f.frozen)
+		f.frozen = nil
+	}
+}
+
+var errDropped = errors.New("the worker was dropped")
+
+func (f *freezer) wait() error {
+	f.state.Lock()
+	frozen := f.frozen
+	f.state.Unlock()
+	if frozen != nil {
+		<-frozen
+	}
+	f.state.Lock()
+	defer f.state.Unlock()
+	if f.broken {
+		return errDropped
+	}
+	return nil
+}
+
+func (f *freezer) dialer() kgo.Opt {
+	return kgo.Dialer(func(ctx context.Context, network, host string) (net.Conn, error) {
+		if err := f.wait(); err != nil {
+			return nil, err
+		}
+		c, err := (&net.Dialer{}).DialContext(ctx, network, host)
+		if err != nil {
+			return nil, err
+		}
+		return &frozenConn{c, f}, nil
+	})
+}
+
+type frozenConn struct {
+	net.Conn
+	f *freezer
+}
+
+func (c *frozenConn) Read(b []byte) (int, error) {
+	n, err := c.Conn.Read(b)
+	if broken := c.f.wait(); broken != nil {
+		return 0, broken
+	}
+	return n, err
+}
+
+func (c *frozenConn) Write(b []byte) (int, error) {
+	if err := c.f.wait(); err != nil {
+		return 0, err
+	}
+	return c.Conn.Write(b)
+}

@@ -1,0 +1,236 @@
+package kafka
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"slices"
+	"strconv"
+	"strings"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"github.com/benbjohnson/clock"
+	"github.com/twmb/franz-go/pkg/kgo"
+	"github.com/twmb/franz-go/pkg/kmsg"
+
+	"github.com/weirflow/weir/partitions"
+)
+
+// Group is a [partitions.Assigner]: Kafka's group protocol shares the partitions of topics out between the workers of a consumer group. Their
+// names are such as "orders/3" ([ParsePartition]). The member of the group reads no records: each pipeline has an [Input].
+//
+// The epoch of an assignment is one more than that of the one before, which is in the metadata of the committed offset. It is at least the time
+// in milliseconds, so it also rises when the brokers have forgotten the group (offsets.retention.minutes). A commit has the group's
+// generation, so a member that was thrown out gets no epoch.
+//
+// The group must have no other members: not those of a [Source].
+type Group struct {
+	Client []kgo.Opt // kgo.SeedBrokers, kgo.DialTLSConfig, kgo.SASL, kgo.SessionTimeout, kgo.Balancers and others
+	Name   string    // of the group; required
+	Topics []string  // at least one
+
+	Logger *slog.Logger // errors of the group are logged at warn level; the default is slog.Default()
+	Clock  clock.Clock  // the default is the machine's
+
+	member atomic.Pointer[member]
+}
+
+var _ partitions.Assigner = (*Group)(nil)
+
+// ParsePartition returns what the name of a partition of a [Group] stands for.
+func ParsePartition(name string) (topic string, partition int32, err error) {
+	topic, number, _ := strings.Cut(name, "/")
+	n, err := strconv.ParseInt(number, 10, 32)
+	if err != nil || topic == "" || n < 0 {
+		return "", 0, fmt.Errorf("kafka: %q is no name of a partition: it must be a topic, a slash and a number", name)
+	}
+	return topic, int32(n), nil
+}
+
+// member is the membership of a Run.
+type member struct {
+	*Group
+	handler partitions.Handler
+	work    context.Context // without an end
+	logger  *slog.Logger
+	clock   clock.Clock
+
+	mu     sync.Mutex // guards what follows
+	client *kgo.Client
+	has    map[partitionID]*share
+}
+
+// share is a partition of which the worker commits.
+type share struct {
+	epoch       uint64
+	offset      int64
+	leaderEpoch int32 // -1: not known
+	given       bool  // to the handler
+}
+
+// Run implements [partitions.Assigner].
+func (g *Group) Run(ctx context.Context, h partitions.Handler) error {
+	if g.Name == "" || len(g.Topics) == 0 || slices.Contains(g.Topics, "") {
+		return fmt.Errorf("kafka: the group %q and the topics %q must have names", g.Name, g.Topics)
+	}
+	m := &member{
+		Group: g, handler: h, work: context.WithoutCancel(ctx), logger: g.Logger, clock: g.Clock, has: map[partitionID]*share{},
+	}
+	if m.logger == nil {
+		m.logger = slog.Default()
+	}
+	if m.clock == nil {
+		m.clock = clock.New()
+	}
+	if !g.member.CompareAndSwap(nil, m) {
+		return fmt.Errorf("kafka: group %q: Run is running already", g.Name)
+	}
+	defer g.member.Store(nil)
+	client, err := kgo.NewClient(append(slices.Clone(g.Client),
+		kgo.ConsumerGroup(g.Name), kgo.ConsumeTopics(g.Topics...), kgo.DisableAutoCommit(), kgo.OnPartitionsAssigned(m.assigned),
+		kgo.OnOffsetsFetched(m.fetched), kgo.OnPartitionsRevoked(m.revoked), kgo.OnPartitionsLost(m.lost))...)
+	if err != nil {
+		return fmt.Errorf("kafka: %w", err)
+	}
+	defer client.Close()
+	for ctx.Err() == nil { // no records come, but errors do
+		client.PollFetches(ctx).EachError(func(_ string, _ int32, err error) {
+			if ctx.Err() == nil {
+				m.warn("the client goes on after an error", err)
+			}
+		})
+	}
+	if err := client.LeaveGroupContext(m.work); err != nil { // after all was revoked
+		m.warn("it could not be left, and finds out by the session timeout", err)
+	}
+	return nil
+}
+
+func (m *member) warn(what string, err error) {
+	m.logger.Warn("kafka: group: "+what, slog.String("group", m.Name), slog.Any("error", err))
+}
+
+// assigned is called for partitions before fetched is.
+func (m *member) assigned(_ context.Context, client *kgo.Client, parts map[string][]int32) {
+	client.PauseFetchPartitions(parts)
+}
+
+// fetched begins with partitions. It is called again with the same ones if its context ended, so those that are here already are skipped.
+func (m *member) fetched(ctx context.Context, client *kgo.Client, resp *kmsg.OffsetFetchResponse) error {
+	var news []partitionID
+	now := m.clock.Now()
+	m.mu.Lock()
+	m.client = client
+	for _, g := range resp.Groups {
+		for _, t := range g.Topics {
+			for _, f := range t.Partitions {
+				id := partitionID{t.Topic, f.Partition}
+				if p := m.has[id]; f.ErrorCode != 0 || p != nil && p.given {
+					continue
+				}
+				m.has[id] = &share{epoch: epochAfter(f.Metadata, now), offset: max(0, f.Offset), leaderEpoch: f.LeaderEpoch}
+				news = append(news, id)
+			}
+		}
+	}
+	m.mu.Unlock()
+	if err := commit(ctx, client, news, m.position); err != nil {
+		return err
+	}
+	errs := make([]error, len(news))
+	var all sync.WaitGroup
+	for i, id := range news {
+		all.Go(func() { errs[i] = m.give(ctx, id) })
+	}
+	all.Wait()
+	return errors.Join(errs...) // the client joins the group again
+}
+
+func (m *member) give(ctx context.Context, id partitionID) error {
+	m.mu.Lock()
+	p := m.has[id]
+	m.mu.Unlock()
+	if err := m.handler.Assigned(ctx, id.String(), p.epoch); err != nil {
+		return err
+	}
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	p.given = true
+	return nil
+}
+
+func (m *member) revoked(_ context.Context, _ *kgo.Client, parts map[string][]int32) {
+	var all sync.WaitGroup
+	for id := range ids(parts) {
+		all.Go(func() {
+			if err := m.handler.Revoked(m.work, id.String()); err != nil {
+				m.warn("revoking", err) // its store is fenced by the next owner
+			}
+			m.forget(id)
+		})
+	}
+	all.Wait()
+}
+
+func (m *member) lost(_ context.Context, _ *kgo.Client, parts map[string][]int32) {
+	for id := range ids(parts) {
+		m.forget(id)
+		m.handler.Lost(id.String())
+	}
+}
+
+func (m *member) forget(id partitionID) {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	delete(m.has, id)
+}
+
+// position fills in what to commit of a partition; false: it is not here any more (law P1).
+func (m *member) position(id partitionID, c *kmsg.OffsetCommitRequestTopicPartition) bool {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	p := m.has[id]
+	if p == nil {
+		return false
+	}
+	metadata := epochPrefix + strconv.FormatUint(p.epoch, 10)
+	c.Offset, c.LeaderEpoch, c.Metadata = p.offset, p.leaderEpoch, &metadata
+	return true
+}
+
+// commit commits the position of a partition.
+func (g *Group) commit(ctx context.Context, id partitionID, offset int64, leaderEpoch int32) error {
+	m := g.member.Load()
+	if m == nil {
+		return fmt.Errorf("kafka: group %q: Run is not running", g.Name)
+	}
+	m.mu.Lock()
+	p, client := m.has[id], m.client
+	if p != nil {
+		p.offset, p.leaderEpoch = offset, leaderEpoch
+	}
+	m.mu.Unlock()
+	if p == nil {
+		return fmt.Errorf("kafka: group %q: the partition %s is not here", g.Name, id)
+	}
+	return commit(ctx, client, []partitionID{id}, m.position)
+}
+
+// epochPrefix marks metadata with an epoch, and its version.
+const epochPrefix = "e1."
+
+// epochAfter returns the epoch after that in metadata.
+func epochAfter(metadata *string, now time.Time) uint64 {
+	var before uint64
+	if metadata != nil {
+		if text, ours := strings.CutPrefix(*metadata, epochPrefix); ours {
+			if n, err := strconv.ParseUint(text, 10, 63); err == nil {
+				before = n
+			}
+		}
+	}
+	return max(before+1, uint64(max(0, now.UnixMilli())))
+}

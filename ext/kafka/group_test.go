@@ -1,0 +1,446 @@
+package kafka
+
+import (
+	"context"
+	"errors"
+	"math/rand/v2"
+	"os"
+	"slices"
+	"strconv"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/benbjohnson/clock"
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+	"github.com/twmb/franz-go/pkg/kerr"
+	"github.com/twmb/franz-go/pkg/kfake"
+	"github.com/twmb/franz-go/pkg/kgo"
+	"github.com/twmb/franz-go/pkg/kmsg"
+
+	"github.com/weirflow/weir/asyncop"
+	"github.com/weirflow/weir/checkpoint"
+	"github.com/weirflow/weir/checkpoint/checkpointtest"
+	"github.com/weirflow/weir/partitions"
+)
+
+const session = 600 * time.Millisecond
+
+// group returns a group whose sessions are short.
+func (c *cluster) group(opts ...kgo.Opt) *Group {
+	return &Group{
+		Client: append([]kgo.Opt{
+			c.seed(), kgo.HeartbeatInterval(session / 10), kgo.SessionTimeout(session), kgo.RebalanceTimeout(5 * time.Second),
+		}, opts...),
+		Name: "group", Topics: []string{"orders"}, Logger: silent,
+	}
+}
+
+// handler notes what an assigner says.
+type handler struct {
+	mu     sync.Mutex
+	epochs map[string]uint64 // of what it has
+	all    []uint64          // of all that it was assigned
+	lost   int
+}
+
+func (h *handler) Assigned(_ context.Context, partition string, epoch uint64) error {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	if h.epochs[partition] != 0 {
+		return errors.New("it is here already")
+	}
+	h.epochs[partition] = epoch
+	h.all = append(h.all, epoch)
+	return nil
+}
+
+func (h *handler) Revoked(_ context.Context, partition string) error {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	delete(h.epochs, partition)
+	return nil
+}
+
+func (h *handler) Lost(partition string) {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	delete(h.epochs, partition)
+	h.lost++
+}
+
+func (h *handler) names() (names []string) {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	for name := range h.epochs {
+		names = append(names, name)
+	}
+	slices.Sort(names)
+	return names
+}
+
+func (h *handler) epoch(partition string) uint64 {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	return h.epochs[partition]
+}
+
+// join runs a member of a group until leave is called.
+func join(t *testing.T, g *Group) (h *handler, leave func()) {
+	t.Helper()
+	h = &handler{epochs: map[string]uint64{}}
+	ctx, cancel := context.WithCancel(t.Context())
+	ended := make(chan error, 1)
+	go func() { ended <- g.Run(ctx, h) }()
+	leave = sync.OnceFunc(func() {
+		cancel()
+		require.NoError(t, <-ended)
+		assert.Empty(t, h.names(), "all is revoked")
+	})
+	t.Cleanup(leave)
+	return h, leave
+}
+
+// TestGroup shares out partitions. Epochs rise, also when the brokers have forgotten the group.
+func TestGroup(t *testing.T) {
+	c := newCluster(t, 4, "orders")
+	a, leaveA := join(t, c.group())
+	all := []string{"orders/0", "orders/1", "orders/2", "orders/3"}
+	eventually(t, func() bool { return slices.Equal(all, a.names()) }, "a has all")
+	before := a.epoch("orders/0")
+	assert.InDelta(t, time.Now().UnixMilli(), before, 60_000)
+	b, leaveB := join(t, c.group())
+	eventually(t, func() bool { return len(a.names()) == 2 && len(b.names()) == 2 }, "b has its share")
+	shared := slices.Sorted(slices.Values(append(a.names(), b.names()...)))
+	assert.Equal(t, all, shared)
+	leaveA()
+	eventually(t, func() bool { return slices.Equal(all, b.names()) }, "b has all")
+	last := b.epoch("orders/0")
+	assert.Greater(t, last, before)
+	leaveB()
+
+	past := clock.NewMock() // it is 1970
+	g := c.group()
+	g.Clock = past
+	d, leaveD := join(t, g)
+	eventually(t, func() bool { return len(d.names()) == 4 }, "d has all")
+	assert.Equal(t, last+1, d.epoch("orders/0"), "clocks do not matter while the group is known")
+	leaveD()
+	req := kmsg.NewPtrDeleteGroupsRequest()
+	req.Groups = []string{"group"}
+	resp, err := req.RequestWith(t.Context(), c.admin)
+	require.NoError(t, err)
+	require.Zero(t, resp.Groups[0].ErrorCode)
+	past.Set(time.Now().Add(time.Minute))
+	e, _ := join(t, g)
+	eventually(t, func() bool { return len(e.names()) == 4 }, "e has all")
+	assert.Greater(t, e.epoch("orders/0"), last+1)
+}
+
+// TestGroupThatThrowsAMemberOut checks law P1: the member has lost its partitions, commits nothing for them, and gets new epochs.
+func TestGroupThatThrowsAMemberOut(t *testing.T) {
+	c := newCluster(t, 2, "orders")
+	g := c.group()
+	id := partitionID{"orders", 0}
+	require.ErrorContains(t, g.commit(t.Context(), id, 1, -1), "not running")
+	a, leave := join(t, g)
+	eventually(t, func() bool { return len(a.names()) == 2 }, "it has all")
+	require.NoError(t, g.commit(t.Context(), id, 7, -1))
+	assert.EqualValues(t, 7, c.committed("orders", 0).At)
+	first := a.epoch("orders/0")
+	hits := c.Fault(kfake.Fault{Keys: []kmsg.Key{kmsg.Heartbeat}, Err: kerr.UnknownMemberID})
+	joins := c.Fault(kfake.Fault{Keys: []kmsg.Key{kmsg.JoinGroup}, Err: kerr.UnknownServerError, Count: -1})
+	eventually(t, func() bool { return hits.Hits() > 0 && len(a.names()) == 0 }, "it has lost all")
+	a.mu.Lock()
+	assert.Equal(t, 2, a.lost)
+	a.mu.Unlock()
+	require.ErrorContains(t, g.commit(t.Context(), id, 8, -1), "not here")
+	assert.EqualValues(t, 7, c.committed("orders", 0).At)
+	joins.Remove()
+	eventually(t, func() bool { return len(a.names()) == 2 }, "it has all again")
+	assert.Greater(t, a.epoch("orders/0"), first)
+	assert.EqualValues(t, 7, c.committed("orders", 0).At, "an epoch leaves the position where it is")
+	require.ErrorContains(t, g.Run(t.Context(), a), "is running already")
+	leave()
+	require.ErrorContains(t, g.commit(t.Context(), id, 9, -1), "not running")
+}
+
+// TestGroupGivesNothingWithoutAnEpoch has the commit of the epochs fail.
+func TestGroupGivesNothingWithoutAnEpoch(t *testing.T) {
+	c := newCluster(t, 2, "orders")
+	f := c.Fault(kfake.Fault{Keys: []kmsg.Key{kmsg.OffsetCommit}, Err: kerr.UnknownServerError, Count: 2})
+	a, _ := join(t, c.group())
+	eventually(t, func() bool { return f.Hits() > 0 }, "it fails")
+	eventually(t, func() bool { return len(a.names()) == 2 }, "it is tried again")
+	assert.GreaterOrEqual(t, f.Hits(), 2)
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	assert.Len(t, a.all, 2)
+}
+
+func TestEpochAfter(t *testing.T) {
+	now := time.UnixMilli(1000)
+	for metadata, want := range map[string]uint64{
+		"": 1000, "e1.999": 1000, "e1.1000": 1001, "e1.5000": 5001, "e1.x": 1000, "e1.99999999999999999999": 1000, "w1.AAAA": 1000, "member-1": 1000,
+	} {
+		assert.Equal(t, want, epochAfter(&metadata, now), metadata)
+	}
+	assert.EqualValues(t, 1000, epochAfter(nil, now))
+	assert.EqualValues(t, 1, epochAfter(nil, time.UnixMilli(-1)))
+}
+
+func TestParsePartition(t *testing.T) {
+	topic, n, err := ParsePartition(partitionID{"a.b-c", 31}.String())
+	require.NoError(t, err)
+	assert.Equal(t, "a.b-c", topic)
+	assert.EqualValues(t, 31, n)
+	for _, name := range []string{"", "orders", "orders/", "/1", "orders/-1", "orders/1/2", "orders/99999999999"} {
+		_, _, err := ParsePartition(name)
+		require.ErrorContains(t, err, strconv.Quote(name))
+	}
+}
+
+func TestGroupRefuses(t *testing.T) {
+	for _, g := range []*Group{{Topics: []string{"t"}}, {Name: "g"}, {Name: "g", Topics: []string{""}}} {
+		require.ErrorContains(t, g.Run(t.Context(), nil), "must have names")
+	}
+	g := &Group{Name: "g", Topics: []string{"t"}, Client: []kgo.Opt{kgo.SessionTimeout(-1)}}
+	require.ErrorContains(t, g.Run(t.Context(), nil), "kafka: ")
+	require.ErrorContains(t, g.commit(t.Context(), partitionID{}, 0, 0), "not running")
+}
+
+// job is a job over the partitions of "orders", whose records are numbers, into the topic "invoices".
+type job struct {
+	t      *testing.T
+	c      *cluster
+	pause  time.Duration // of each call
+	mu     sync.Mutex
+	stores map[string]*checkpointtest.MemoryStore
+	epochs map[string]uint64
+}
+
+func newJob(t *testing.T, parts int32, pause time.Duration) *job {
+	c := newCluster(t, parts, "orders")
+	require.NoError(t, c.CreateTopic("invoices", 1, nil))
+	return &job{t: t, c: c, pause: pause, stores: map[string]*checkpointtest.MemoryStore{}, epochs: map[string]uint64{}}
+}
+
+// jobWorker is a worker of a job.
+type jobWorker struct {
+	*job
+	freezer
+	group *Group
+	stop  context.CancelFunc
+	ended chan error
+}
+
+// Open implements partitions.Stores. The store is far away: a frozen worker does not reach it.
+func (w *jobWorker) Open(_ context.Context, partition string, epoch uint64) (checkpoint.Store, error) {
+	if err := w.wait(); err != nil {
+		return nil, err
+	}
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	if epoch < w.epochs[partition] {
+		return nil, checkpoint.ErrFenced
+	}
+	assert.Greater(w.t, epoch, uint64(0))
+	store := checkpointtest.NewMemoryStore()
+	if before := w.stores[partition]; before != nil {
+		store = before.Reopen()
+	}
+	w.stores[partition], w.epochs[partition] = store, epoch
+	return farStore{store, w}, nil
+}
+
+type farStore struct {
+	*checkpointtest.MemoryStore
+	w *jobWorker
+}
+
+func (s farStore) Save(ctx context.Context, snapshot *checkpoint.Snapshot) error {
+	if err := s.w.wait(); err != nil {
+		return err
+	}
+	return s.MemoryStore.Save(ctx, snapshot)
+}
+
+func (j *job) start() *jobWorker {
+	w := &jobWorker{job: j, ended: make(chan error, 1)}
+	w.group = j.c.group(w.dialer())
+	var ctx context.Context
+	ctx, w.stop = context.WithCancel(context.Background())
+	go func() {
+		w.ended <- partitions.Run(ctx, partitions.Config{
+			Assigner: w.group, Stores: w, Pipeline: w.pipeline, Logger: silent, SuspendTimeout: 3 * time.Second,
+			Checkpoints: []checkpoint.Option{checkpoint.WithInterval(30 * time.Millisecond), checkpoint.WithLogger(silent)},
+		})
+	}()
+	return w
+}
+
+func (w *jobWorker) pipeline(ctx context.Context, p partitions.Partition) error {
+	topic, partition, err := ParsePartition(p.Name)
+	if err != nil {
+		return err
+	}
+	client := []kgo.Opt{w.c.seed(), w.dialer(), kgo.FetchMaxWait(50 * time.Millisecond)}
+	output, err := NewOutput(OutputConfig[string]{
+		Client: client, Topic: "invoices", TransactionalID: "invoices/" + p.Name,
+		Encode: func(v string) (*kgo.Record, error) { return kgo.StringRecord(v), nil },
+	})
+	if err != nil {
+		return err
+	}
+	input, err := OpenInput(ctx, InputConfig[string]{Client: client, Topic: topic, Partition: partition, Decode: valueOf, Group: w.group})
+	if err != nil {
+		return errors.Join(err, output.Close())
+	}
+	call := asyncop.Blocking(func(ctx context.Context, v string) (string, error) {
+		select {
+		case <-time.After(w.pause):
+		case <-ctx.Done():
+			return "", ctx.Err()
+		}
+		return p.Name + " " + v, w.wait()
+	})
+	source := checkpoint.NewSource(p.Coordinator, "orders", checkpoint.Input[string](input))
+	op := asyncop.OrderedWait(call, time.Minute, 4, asyncop.WithName("invoice"), asyncop.WithCheckpoints(p.Coordinator),
+		asyncop.WithContext(ctx), asyncop.WithLogger(silent))
+	sink := checkpoint.NewSink(p.Coordinator, "invoices", checkpoint.Output[string](output))
+	if err := p.Coordinator.Start(); err != nil {
+		return err
+	}
+	source.Via(op).To(sink)
+	return p.Coordinator.Wait()
+}
+
+// leave suspends the pipelines of a worker.
+func (w *jobWorker) leave() error {
+	w.stop()
+	return <-w.ended
+}
+
+// check compares what is published with what was ordered: each once, in the order of its partition.
+func (j *job) check(parts int32) {
+	j.t.Helper()
+	all, err := j.c.reader().published()
+	require.NoError(j.t, err)
+	got := map[string][]string{}
+	for _, line := range all {
+		name, v, _ := strings.Cut(line, " ")
+		got[name] = append(got[name], v)
+	}
+	for p := range parts {
+		var want []string
+		for n := range j.c.PartitionInfo("orders", p).HighWatermark {
+			want = append(want, strconv.FormatInt(n, 10))
+		}
+		name := partitionID{"orders", p}.String()
+		assert.Equal(j.t, want, got[name], name)
+	}
+}
+
+// order adds records to all partitions. Their values are their offsets.
+func (j *job) order(parts int32, each int) {
+	j.t.Helper()
+	var values []string
+	for n := range each {
+		for p := range parts {
+			values = append(values, strconv.FormatInt(j.c.PartitionInfo("orders", p).HighWatermark+int64(n), 10))
+		}
+	}
+	require.NoError(j.t, j.c.write("orders", int(parts), values...))
+}
+
+// TestAFrozenWorkerChangesNothing checks law P1: a worker that was frozen for longer than its session, in the middle of its calls, checkpoints and
+// transactions, publishes and commits nothing when it goes on.
+func TestAFrozenWorkerChangesNothing(t *testing.T) {
+	j := newJob(t, 1, 2*time.Millisecond)
+	j.order(1, 200)
+	reader := j.c.reader()
+	published := func() int {
+		all, err := reader.published()
+		assert.NoError(t, err)
+		return len(all)
+	}
+	a := j.start()
+	eventually(t, func() bool { return published() > 20 }, "the first worker publishes")
+	a.freeze()
+	b := j.start()
+	eventually(t, func() bool { return published() == 200 && j.c.behind(1) == 0 }, "the second one goes on")
+	a.thaw(false)
+	id := partitionID{"orders", 0}
+	eventually(t, func() bool {
+		m := a.group.member.Load()
+		m.mu.Lock()
+		defer m.mu.Unlock()
+		return m.has[id] == nil
+	}, "the first worker notices")
+	j.order(1, 20)
+	eventually(t, func() bool { return published() == 220 && j.c.behind(1) == 0 }, "the second one still has the partition")
+	if err := a.leave(); err != nil {
+		require.ErrorIs(t, err, checkpoint.ErrFenced)
+	}
+	require.NoError(t, b.leave())
+	j.check(1)
+}
+
+// TestGroupRebalances runs a pipeline for each partition. Workers join, leave, are dropped for good (their clients are cut off, in this process),
+// and are frozen for longer than their sessions. Each record is published once, in order (laws C1, P1), and the group's committed offsets follow.
+// WEIR_LONG=1 runs 50 rebalances.
+func TestGroupRebalances(t *testing.T) {
+	const parts = 6
+	rebalances, each := 6, 60
+	if os.Getenv("WEIR_LONG") != "" {
+		rebalances = 50
+	}
+	random := rand.New(rand.NewPCG(9, 10))
+	j := newJob(t, parts, time.Millisecond)
+	workers, gone := []*jobWorker{j.start()}, []*jobWorker(nil)
+	remove := func() *jobWorker {
+		i := random.IntN(len(workers))
+		w := workers[i]
+		workers = slices.Delete(workers, i, i+1)
+		return w
+	}
+	for i := range rebalances {
+		j.order(parts, each)
+		time.Sleep(time.Duration(random.IntN(300)) * time.Millisecond)
+		switch kind := i % 6; {
+		case len(workers) < 2 || kind == 0 || kind == 3:
+			workers = append(workers, j.start())
+		case kind == 1: // it is frozen, and goes on later
+			w := workers[random.IntN(len(workers))]
+			w.freeze()
+			time.Sleep(session * 3 / 2)
+			w.thaw(false)
+		case kind == 2 || kind == 5: // it is dropped
+			w := remove()
+			w.freeze()
+			gone = append(gone, w)
+			time.AfterFunc(2*session, func() {
+				w.thaw(true)
+				w.stop()
+			})
+		default:
+			if err := remove().leave(); err != nil {
+				require.ErrorIs(t, err, checkpoint.ErrFenced)
+			}
+		}
+	}
+	reader := j.c.reader()
+	eventually(t, func() bool {
+		all, err := reader.published()
+		return err == nil && int64(len(all)) == j.c.length("orders", parts)
+	}, "all is published")
+	eventually(t, func() bool { return j.c.behind(parts) == 0 }, "all is committed")
+	for _, w := range append(workers, gone...) {
+		if err := w.leave(); err != nil { // one that was dropped, or fenced, says so
+			t.Log(err)
+		}
+	}
+	j.check(parts)
+}
