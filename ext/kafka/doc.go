@@ -65,7 +65,8 @@
 //
 // [Input] is a partition as an input of a pipeline with checkpoints (package checkpoint): its position is in the checkpoint, and no group is
 // needed. [Output] writes to a topic exactly once, for consumers that read what is committed. It keeps the records in the state of the
-// checkpoint, and publishes them in a transaction together with their number when the checkpoint is complete.
+// checkpoint, and publishes them in a transaction together with their number when the checkpoint is complete. [Group] shares partitions out
+// between workers, with a pipeline for each (package partitions).
 //
 // # Limits
 //
@@ -77,7 +78,7 @@
 //
 // # Permissions
 //
-//   - A source: READ and DESCRIBE on its topics, READ on its group.
+//   - A source, or a [Group]: READ and DESCRIBE on its topics, READ on its group.
 //   - An input: READ and DESCRIBE on its topic.
 //   - An output: READ, WRITE and DESCRIBE on its topic, WRITE and DESCRIBE on its transactional id, READ on the group of the same name.
 //   - A sink, and retries: WRITE and DESCRIBE on their topics. Brokers before 2.8 want IDEMPOTENT_WRITE on the cluster, too.
