@@ -334,10 +334,15 @@ func (d *Driver[IN, OUT]) isBroken(cause error) bool {
 	return b != nil && *b == cause //nolint:errorlint // the same, not the like; it is a pointer of ours
 }
 
-// offerJobs offers the direct calls that were started to the workers that come free, and reports whether there were any.
+// offerJobs offers the direct calls that were started to the workers that come free, and reports whether there were any. A batch is
+// worth a switch: workers are sent for it at once.
 func (d *Driver[IN, OUT]) offerJobs() bool {
 	d.offered = d.engine.Jobs(d.workers.Offer)
-	return d.offered > 0
+	some := d.offered > 0
+	if d.engine.Batch != nil {
+		d.sendWorkers()
+	}
+	return some
 }
 
 // giveWay lets workers whose calls return take what was offered, without a switch, if most of the calls that run are others.

@@ -54,6 +54,15 @@ func (g *Engine[IN, OUT]) startBatches(withWaits bool) {
 	}
 }
 
+// startFull starts a full batch, if there is one, and reports whether it is to be handed out. Then the turn ends: what other calls have
+// completed is looked at later, since that takes as long as a short call. Timers that are due go first (law T1).
+func (g *Engine[IN, OUT]) startFull() bool {
+	if g.canStart() && g.startable() >= g.Batch.MaxSize && !g.timerIsDue() {
+		g.startBatch()
+	}
+	return len(g.jobs) > 0
+}
+
 // startBatch starts a batch of those that may start: retries before first attempts, oldest first. The first member is asked for
 // what the call as a whole needs, permits and the pace.
 func (g *Engine[IN, OUT]) startBatch() {

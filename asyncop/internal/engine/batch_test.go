@@ -177,6 +177,31 @@ func TestBatchWithoutWait(t *testing.T) {
 	b.end()
 }
 
+// A permit that comes back goes to a batch that is full, before it is looked at what the call has completed, which takes as long as a
+// short call. A batch that is not full waits for the retries among that.
+func TestFullBatchGoesBeforeOutcomes(t *testing.T) {
+	b := withBatches(t, 2, time.Hour, retries(1, 0), func(c *Config[string, string]) {
+		c.Queue, c.MaxCalls = queue.NewOrdered[Slot[string, string]](100), 1
+	})
+	b.feed("a b c d e")
+	require.Equal(t, "(a#1+b#1", b.took())
+	b.broken["b#1"] = true
+	b.returns()
+	b.turn()
+	require.Equal(t, "(c#1+d#1", b.took())
+	require.Equal(t, Now, b.Next(), "the outcomes of a and b wait")
+	b.turn()
+	require.Equal(t, "a#1", b.took())
+	b.returns()
+	b.turn()
+	require.Equal(t, "(b#2+e#1", b.took())
+	b.turn()
+	b.returns()
+	b.turn()
+	require.Equal(t, "b#2 c#1 d#1 e#1", b.took())
+	b.end()
+}
+
 // A batch goes when all slots are taken and none will come free without it. Elements that wait for downstream only do make
 // room.
 func TestBatchOfFullOperator(t *testing.T) {
@@ -318,25 +343,42 @@ func (m *batchModel) goes(withWaits bool) bool {
 }
 
 func (m *batchModel) startBatches(withWaits bool) {
-	for {
-		waiting := m.startable()
-		if len(waiting) == 0 || len(m.calls) == m.permits || len(m.calls)+m.others >= m.shared || m.now < m.paced || !m.goes(withWaits) {
-			return
-		}
-		members := waiting[:min(len(waiting), m.size)]
-		m.calls = append(m.calls, members)
-		if m.interval > 0 {
-			m.paced = m.now + m.interval
-		}
-		for _, e := range members {
-			e.phase, e.attempts = "running", e.attempts+1
-		}
+	for m.goes(withWaits) && m.startBatch() {
 	}
+}
+
+func (m *batchModel) startBatch() bool {
+	waiting := m.startable()
+	if len(waiting) == 0 || len(m.calls) == m.permits || len(m.calls)+m.others >= m.shared || m.now < m.paced {
+		return false
+	}
+	members := waiting[:min(len(waiting), m.size)]
+	m.calls = append(m.calls, members)
+	if m.interval > 0 {
+		m.paced = m.now + m.interval
+	}
+	for _, e := range members {
+		e.phase, e.attempts = "running", e.attempts+1
+	}
+	return true
+}
+
+// startFull starts a full batch, unless a timer is due, and reports whether that is all that the turn does.
+func (m *batchModel) startFull() bool {
+	return len(m.startable()) >= m.size && !slices.ContainsFunc(m.elements, m.isDue) && m.startBatch()
+}
+
+func (m *batchModel) isDue(e *modelled) bool {
+	return e.phase == "backoff" && e.due <= m.now || m.isLate(e)
+}
+
+func (m *batchModel) isLate(e *modelled) bool {
+	return slices.Contains([]string{"fresh", "running", "backoff", "ready"}, e.phase) && e.accepted+modelTimeout <= m.now
 }
 
 func (m *batchModel) turnBatches() {
 	for _, e := range m.elements {
-		if slices.Contains([]string{"fresh", "running", "backoff", "ready"}, e.phase) && e.accepted+modelTimeout <= m.now {
+		if m.isLate(e) {
 			m.drop(e)
 		}
 	}
@@ -460,6 +502,10 @@ func TestBatchesFollowTheirModel(t *testing.T) {
 				m.readyAll(m.in("backoff"))
 			},
 			"": func(t *rapid.T) {
+				for m.startFull() {
+					b.Turn()
+					handOut()
+				}
 				b.Turn()
 				m.turnBatches()
 				handOut()

@@ -291,6 +291,9 @@ func (g *Engine[IN, OUT]) Turn() {
 	}
 	g.short = false
 	g.runWaiting()
+	if g.Batch != nil && g.startFull() {
+		return
+	}
 	g.readMail()
 	g.fireTimers(now)
 	g.startWaiting()
@@ -399,6 +402,12 @@ func (g *Engine[IN, OUT]) fireTimers(now time.Duration) {
 			panic(fmt.Sprintf("asyncop: a timer fired in phase %v", e.Value.phase))
 		}
 	}
+}
+
+func (g *Engine[IN, OUT]) timerIsDue() bool {
+	due, some := g.Timers.Next()
+	odd, limited := g.odd.Next()
+	return some && due <= g.now || limited && odd <= g.now || g.live != nil && g.deadline(g.live) <= g.now
 }
 
 // startWaiting starts attempts that wait for a permit: retries before first attempts, oldest first.
