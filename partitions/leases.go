@@ -128,13 +128,14 @@ type holding struct {
 func (m *member) run(ctx context.Context) {
 	poll := m.Clock.Ticker(m.Poll)
 	defer poll.Stop()
-	for done := ctx.Done(); ; {
+	for ended := false; ; {
 		if now := m.Clock.Now(); now.Sub(m.extended) >= m.Lease/3 {
 			m.extended = now
 			m.extendAll()
 		}
+		done := ctx.Done() // nil: it cannot end
 		switch {
-		case done != nil:
+		case !ended:
 			m.balance(ctx)
 		case m.count() == 0:
 			m.leaving.Wait()
@@ -142,12 +143,14 @@ func (m *member) run(ctx context.Context) {
 				m.release(m.self)
 			}
 			return
+		default:
+			done = nil
 		}
 		select {
 		case <-poll.C:
 		case <-m.changed:
 		case <-done:
-			done = nil
+			ended = true
 			m.giveUp(m.holdings())
 		}
 	}

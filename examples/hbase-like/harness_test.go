@@ -15,9 +15,11 @@ import (
 	"go.uber.org/goleak"
 
 	"github.com/weirflow/weir/examples/hbase-like/internal/data"
+	"github.com/weirflow/weir/examples/internal/procs"
 )
 
 func TestMain(m *testing.M) {
+	procs.Child(workPartitions)
 	goleak.VerifyTestMain(m, goleak.Cleanup(func(status int) {
 		if binDir != "" {
 			_ = os.RemoveAll(binDir)

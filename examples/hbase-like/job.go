@@ -49,7 +49,10 @@ func run(args []string, stdin io.Reader, stdout, stderr io.Writer, interrupts <-
 	}
 	j := &job{cfg: cfg, stderr: stderr, interrupts: interrupts}
 	run := func() (*cli.Summary, error) { return j.run(stdin, stdout) }
-	if cfg.Checkpoint != "" {
+	switch {
+	case cfg.Partitions > 0:
+		return j.runPartitioned(stdout, fail)
+	case cfg.Checkpoint != "":
 		run = j.runCheckpointed
 	}
 	summary, err := run()

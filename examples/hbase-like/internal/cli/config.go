@@ -34,6 +34,10 @@ type Config struct {
 	Checkpoint string        // the directory of checkpoints; "": none are taken
 	Interval   time.Duration // between two checkpoints
 
+	Partitions int // of the input, each with a pipeline of its own; 0: one pipeline, in this process
+	Workers    int // processes that share the partitions
+	Kills      int // of workers
+
 	Drain    time.Duration // after Ctrl-C
 	Progress Style
 }
@@ -75,7 +79,8 @@ store that runs in this process but is reached over TCP. The store is late and
 faulty on purpose: rows appear after they were asked for, regions move,
 connections break, servers are slow, die and come back. At the end the run
 proves that every flight came out exactly once, and in order if asked for.
-With -checkpoint that holds even if it is killed and started again in between.
+With -checkpoint that holds even if it is killed and started again in between,
+and with -partitions if some of several worker processes are.
 
 Exit status: 0 all is well, 1 the run failed or the proof did, 2 wrong usage,
 130 interrupted.
@@ -101,6 +106,8 @@ func defaults() Config {
 		Faults:   true,
 		Seed:     1,
 		Interval: time.Second,
+		Workers:  3,
+		Kills:    1,
 		Drain:    5 * time.Second,
 		Progress: Auto,
 	}
@@ -130,6 +137,9 @@ func Parse(args []string, out io.Writer) (Config, error) {
 	fs.StringVar(&c.Dead, "dead-letters", c.Dead, "append flights that are given up to dead.jsonl in this `directory`, each with its history (default: they are only reported)")
 	fs.StringVar(&c.Checkpoint, "checkpoint", c.Checkpoint, "take checkpoints in this `directory`, and go on from the last one there: a run that was killed, even with SIGKILL, and is started again with the same flags completes its output; needs -out with a file, and no -in - (default: no checkpoints)")
 	fs.DurationVar(&c.Interval, "checkpoint-interval", c.Interval, "time between two checkpoints: `duration`, positive; what has come out is written to -out with each; needs -checkpoint")
+	fs.IntVar(&c.Partitions, "partitions", c.Partitions, "cut the input into `n` partitions, which worker processes share; needs -checkpoint, whose directory they share, too (default: one pipeline in this process)")
+	fs.IntVar(&c.Workers, "workers", c.Workers, "`n` worker processes, at least 1; needs -partitions")
+	fs.IntVar(&c.Kills, "kills", c.Kills, "kill a worker (SIGKILL) `n` times, and start another one; needs -partitions")
 	fs.DurationVar(&c.Drain, "drain", c.Drain, "time to finish what is in flight after Ctrl-C, or with -checkpoint to take a last checkpoint of it: `duration`; a second Ctrl-C ends it")
 	progress := fs.String("progress", string(c.Progress), "`style` of the progress on standard error: bar, plain (lines), off, or auto (a bar on a terminal)")
 
@@ -162,8 +172,10 @@ func Parse(args []string, out io.Writer) (Config, error) {
 		switch {
 		case f.Name == "checkpoint" && c.Checkpoint == "":
 			err = usageError(f.Name, `""`, "must be the name of a directory")
-		case f.Name == "checkpoint-interval" && c.Checkpoint == "":
+		case f.Name == "checkpoint-interval" && c.Checkpoint == "", f.Name == "partitions" && c.Checkpoint == "":
 			err = usageError(f.Name, f.Value, "needs -checkpoint")
+		case (f.Name == "workers" || f.Name == "kills") && c.Partitions == 0:
+			err = usageError(f.Name, f.Value, "needs -partitions")
 		}
 	})
 	if err != nil {
@@ -217,6 +229,9 @@ func check(c Config, mode string) error {
 		must(c.Checkpoint == "" || c.In != "-", "checkpoint", c.Checkpoint, "standard input cannot be read again after a crash: give a file with -in"),
 		must(c.Checkpoint == "" || c.Out != "" && c.Out != "-", "checkpoint", c.Checkpoint, "the output must be a file, which survives a crash: give one with -out"),
 		must(c.Interval > 0, "checkpoint-interval", c.Interval, "must be positive"),
+		must(c.Partitions >= 0, "partitions", c.Partitions, "must not be negative"),
+		must(c.Workers >= 1, "workers", c.Workers, "must be at least 1"),
+		must(c.Kills >= 0, "kills", c.Kills, "must not be negative"),
 		must(c.Drain >= 0, "drain", c.Drain, "must not be negative"),
 		oneOf("progress", string(c.Progress), "auto", "bar", "plain", "off"),
 	} {

@@ -36,6 +36,7 @@ func TestFlags(t *testing.T) {
 			MaxDelay: 400 * time.Millisecond, Multiplier: 2, Jitter: "full",
 		},
 		Seed: 9, In: "-", Out: "x.jsonl", Format: flights.JSONL, Progress: cli.Off, Interval: time.Second,
+		Workers: 3, Kills: 1,
 	}, c)
 
 	c, err = parse("-checkpoint dir -out x")
@@ -91,6 +92,12 @@ func TestNonsenseIsRefused(t *testing.T) {
 		"-checkpoint d -out x -checkpoint-interval -1s": "-checkpoint-interval -1s: must be positive",
 		"-checkpoint d -out x -checkpoint-interval 5":   `invalid value "5" for flag -checkpoint-interval: parse error`,
 		"-checkpoint-interval 1s":                       "-checkpoint-interval 1s: needs -checkpoint",
+		"-partitions 2":                                 "-partitions 2: needs -checkpoint",
+		"-workers 2":                                    "-workers 2: needs -partitions",
+		"-kills 0":                                      "-kills 0: needs -partitions",
+		"-checkpoint d -out x -partitions -1":           "-partitions -1: must not be negative",
+		"-checkpoint d -out x -partitions 2 -workers 0": "-workers 0: must be at least 1",
+		"-checkpoint d -out x -partitions 2 -kills -1":  "-kills -1: must not be negative",
 		"-checkpoint d":                                 "-checkpoint d: the output must be a file, which survives a crash: give one with -out",
 		"-checkpoint d -out -":                          "-checkpoint d: the output must be a file, which survives a crash: give one with -out",
 		"-checkpoint d -out x -in -":                    "-checkpoint d: standard input cannot be read again after a crash: give a file with -in",

@@ -74,6 +74,44 @@ func TestInput(t *testing.T) {
 	require.Error(t, builtIn.Seek([]byte("{")))
 }
 
+// The parts of an input are the whole, each with flights that are counted from 0 and lines of the whole.
+func TestParts(t *testing.T) {
+	name := file(t, header+line("ATL", "DTW")+line("DTW", "LAX")+line("LAX", "ATL")+line("ATL", "LAX")+line("LAX", "DTW"))
+	for n := 1; n <= 7; n++ { // some are empty
+		lines := []int{}
+		for part := range n {
+			book := ledger.New(true, nil)
+			in, err := durable.OpenPart(name, part, n, book)
+			require.NoError(t, err)
+			positions := [][]byte{in.Position()}
+			var fs []flights.Flight
+			f, err := in.Next()
+			for ; err == nil; f, err = in.Next() {
+				assert.Equal(t, len(fs), f.Seq)
+				lines = append(lines, f.Line)
+				fs, positions = append(fs, f), append(positions, in.Position())
+			}
+			require.ErrorIs(t, err, io.EOF)
+			require.Len(t, fs, in.Total())
+			require.NoError(t, in.Close())
+			for i, position := range positions {
+				again, err := durable.OpenPart(name, part, n, ledger.New(true, nil))
+				require.NoError(t, err)
+				require.NoError(t, again.Seek(position))
+				f, err := again.Next()
+				if i == len(fs) {
+					require.ErrorIs(t, err, io.EOF)
+				} else {
+					require.NoError(t, err)
+					assert.Equal(t, fs[i], f)
+				}
+				require.NoError(t, again.Close())
+			}
+		}
+		assert.Equal(t, []int{2, 3, 4, 5, 6}, lines)
+	}
+}
+
 func TestInputsThatAreRefused(t *testing.T) {
 	for text, want := range map[string]string{
 		"":                            ":1: empty",

@@ -21,11 +21,12 @@ type Input struct {
 	name  string
 	open  func() (io.ReadCloser, error)
 	hash  string // SHA-256 of all of it, in hex
-	total int    // flights
+	from  int    // the first flight of this part
+	total int    // flights of this part
 
 	book   *ledger.Ledger
 	file   io.Closer
-	reader *flights.Reader
+	reader *rows
 	read   int // flights
 	begin  int // flights before the position that it resumed from
 }
@@ -40,7 +41,11 @@ type inputPosition struct {
 
 // OpenInput opens a regular file, or the built-in flights for "". It reads all of it once: for its checksum, and because a bad
 // row would end every run at the same place, and could not be repaired without making another input of it.
-func OpenInput(name string, book *ledger.Ledger) (*Input, error) {
+func OpenInput(name string, book *ledger.Ledger) (*Input, error) { return OpenPart(name, 0, 1, book) }
+
+// OpenPart is OpenInput for a part of the input, one of n of about the same length. Its flights are counted from 0; their lines are
+// those of the whole.
+func OpenPart(name string, part, n int, book *ledger.Ledger) (*Input, error) {
 	in := &Input{name: name, book: book, open: func() (io.ReadCloser, error) { return os.Open(name) }}
 	if name == "" {
 		in.name = "flights.csv (built in)"
@@ -53,9 +58,29 @@ func OpenInput(name string, book *ledger.Ledger) (*Input, error) {
 	if err := in.examine(); err != nil {
 		return nil, err
 	}
+	in.from, in.total = in.total*part/n, in.total*(part+1)/n-in.total*part/n
 	var err error
 	in.file, in.reader, err = in.again()
 	return in, err
+}
+
+// rows are those of the part.
+type rows struct {
+	*flights.Reader
+	from, left int
+}
+
+// Read returns io.EOF behind the last flight of the part.
+func (r *rows) Read() (flights.Flight, error) {
+	if r.left == 0 {
+		return flights.Flight{}, io.EOF
+	}
+	f, err := r.Reader.Read()
+	if err == nil {
+		f.Seq -= r.from
+		r.left--
+	}
+	return f, err
 }
 
 func (in *Input) examine() error {
@@ -80,18 +105,21 @@ func (in *Input) examine() error {
 	return nil
 }
 
-// again opens the input from its beginning.
-func (in *Input) again() (io.Closer, *flights.Reader, error) {
+// again opens the part from its beginning.
+func (in *Input) again() (io.Closer, *rows, error) {
 	f, err := in.open()
 	if err != nil {
 		return nil, nil, err
 	}
 	r, err := flights.NewReader(in.name, f)
+	for n := 0; err == nil && n < in.from; n++ {
+		_, err = r.Read()
+	}
 	if err != nil {
 		_ = f.Close()
 		return nil, nil, err
 	}
-	return f, r, nil
+	return f, &rows{r, in.from, in.total}, nil
 }
 
 // Name is what to call the input.

@@ -1,0 +1,375 @@
+package main
+
+import (
+	"bytes"
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"math/rand/v2"
+	"os"
+	"strconv"
+	"strings"
+	"sync"
+	"time"
+
+	"github.com/weirflow/weir/examples/hbase-like/internal/cli"
+	"github.com/weirflow/weir/examples/hbase-like/internal/data"
+	"github.com/weirflow/weir/examples/hbase-like/internal/durable"
+	"github.com/weirflow/weir/examples/hbase-like/internal/flights"
+	"github.com/weirflow/weir/examples/hbase-like/internal/ledger"
+	"github.com/weirflow/weir/examples/internal/procs"
+	"github.com/weirflow/weir/examples/internal/show"
+	"github.com/weirflow/weir/ext/sqlite/sqlitestore"
+)
+
+// maxWorkerLife bounds the life of a worker whose supervisor does not end it.
+const maxWorkerLife = time.Hour
+
+// partitionedJob starts the workers of -partitions, and kills some of them. The store is in this process.
+type partitionedJob struct {
+	*job
+	name  string // of the input
+	total int
+
+	mu          sync.Mutex
+	workers     map[string]*procs.Process
+	started     int
+	kills       int
+	handedOver  int // partitions that went on elsewhere
+	parts       map[string]partReport
+	owners      map[string]string
+	now, before workerReport            // of all workers: those that run, and those that have ended
+	reports     map[string]workerReport // by worker
+	trouble     string
+}
+
+// runPartitioned is run with -partitions.
+func (j *job) runPartitioned(stdout io.Writer, fail func(int, error) int) int {
+	p := &partitionedJob{
+		job: j, workers: map[string]*procs.Process{}, parts: map[string]partReport{}, owners: map[string]string{},
+		reports: map[string]workerReport{},
+	}
+	begun := time.Now()
+	proof, err := p.run()
+	switch {
+	case errors.Is(err, errInterrupted):
+		return fail(exitInterrupted, fmt.Errorf("interrupted\nstart again with the same flags to go on from the last checkpoints in %s", j.cfg.Checkpoint))
+	case err != nil:
+		return fail(exitFailed, err)
+	}
+	if !p.summary(stdout, proof, time.Since(begun)) {
+		return exitFailed
+	}
+	return exitOK
+}
+
+// run runs the workers until all partitions are done, and joins their outputs.
+func (p *partitionedJob) run() (_ *durable.Proof, err error) {
+	ctx := context.Background()
+	airports, err := flights.ReadAirports("airports.csv", data.Airports())
+	if err != nil {
+		return nil, err
+	}
+	in, err := durable.OpenInput(p.cfg.In, ledger.New(p.cfg.Ordered, airports))
+	if err != nil {
+		return nil, err
+	}
+	p.name, p.total = in.Name(), in.Total()
+	if err := errors.Join(p.prepare(ctx, in), in.Close()); err != nil {
+		return nil, err
+	}
+	if err := p.startStore(airports); err != nil {
+		return nil, err
+	}
+	defer p.closeStore()
+	progress := cli.StartProgress(p.stderr, p.cfg.Progress, p.total, p.sample)
+	err = p.work()
+	p.stop()
+	progress.Stop()
+	if err != nil {
+		return nil, err
+	}
+	return p.join(airports)
+}
+
+// prepare makes the directory and the database of the leases.
+func (p *partitionedJob) prepare(ctx context.Context, in *durable.Input) error {
+	if _, err := durable.NewOutput(p.cfg.Out, p.cfg.Format, p.cfg.Ordered, in); err != nil {
+		return err
+	}
+	_, err := os.Stat(p.cfg.Checkpoint)
+	if info, outErr := os.Stat(p.cfg.Out); errors.Is(err, os.ErrNotExist) && outErr == nil && info.Size() > 0 {
+		return fmt.Errorf("-out %s is not empty, and there is no checkpoint to go on from: remove it to start afresh", p.cfg.Out)
+	}
+	if err := os.MkdirAll(p.cfg.Checkpoint, 0o750); err != nil {
+		return err
+	}
+	db, err := openLocks(ctx, p.cfg)
+	if err != nil {
+		return err
+	}
+	return errors.Join(sqlitestore.Migrate(ctx, db), db.Close())
+}
+
+// work starts the workers, and kills some of them, until all partitions are done.
+func (p *partitionedJob) work() error {
+	for range p.cfg.Workers {
+		if err := p.start(); err != nil {
+			return err
+		}
+	}
+	random := rand.New(rand.NewPCG(p.cfg.Seed, 31))
+	for {
+		select {
+		case <-p.interrupts:
+			return errInterrupted
+		case <-time.After(10 * time.Millisecond):
+		}
+		done, err := p.look()
+		if done || err != nil {
+			return err
+		}
+		if p.isDue() {
+			if err := p.kill(random); err != nil {
+				return err
+			}
+		}
+	}
+}
+
+// look reports whether all partitions are done.
+func (p *partitionedJob) look() (done bool, err error) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	for name, w := range p.workers {
+		if w.HasEnded() {
+			return false, fmt.Errorf("%s: %w", name, w.Failure())
+		}
+	}
+	count := 0
+	for name, part := range p.parts {
+		if part.Error != "" {
+			return false, fmt.Errorf("%s: %s", name, part.Error)
+		}
+		if part.Ended {
+			count++
+		}
+	}
+	return count == p.cfg.Partitions, nil
+}
+
+// isDue reports whether a worker is to be killed: the kills are spread over the flights.
+func (p *partitionedJob) isDue() bool {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	return p.kills < p.cfg.Kills && p.ended() >= p.total*(p.kills+1)/(p.cfg.Kills+1)
+}
+
+// kill kills a worker that has partitions to do, and starts another one.
+func (p *partitionedJob) kill(random *rand.Rand) error {
+	p.mu.Lock()
+	var victims []string
+	for _, name := range partitionNames(p.cfg) { // in order, so that the seed decides
+		if owner := p.owners[name]; owner != "" && !p.parts[name].Ended {
+			victims = append(victims, owner)
+		}
+	}
+	if len(victims) == 0 {
+		p.mu.Unlock()
+		return nil
+	}
+	victim := victims[random.IntN(len(victims))]
+	w := p.workers[victim]
+	delete(p.workers, victim)
+	p.mu.Unlock()
+	w.Kill() // and its last report is read
+	p.mu.Lock()
+	p.kills++
+	p.trouble = victim + " killed"
+	p.gone(victim)
+	p.mu.Unlock()
+	return p.start()
+}
+
+// gone notes that a worker has ended. It runs under mu.
+func (p *partitionedJob) gone(worker string) {
+	r := p.reports[worker]
+	delete(p.reports, worker)
+	p.before.Calls += r.Calls
+	p.before.Retries += r.Retries
+	for name, owner := range p.owners {
+		if owner == worker {
+			delete(p.owners, name)
+		}
+	}
+}
+
+func (p *partitionedJob) start() error {
+	p.started++
+	name := "worker " + strconv.Itoa(p.started)
+	w, err := procs.Start(workerSettings{Config: p.cfg, Name: name, Store: p.cluster.MetaAddr()}, maxWorkerLife, func(line []byte) {
+		var r workerReport
+		if err := json.Unmarshal(line, &r); err == nil { // else it is the last line of one that was killed
+			p.reported(name, r)
+		}
+	})
+	if err != nil {
+		return fmt.Errorf("%s: %w", name, err)
+	}
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	p.workers[name] = w
+	return nil
+}
+
+// reported takes a report. Two workers may report a partition at the same time, when it has just moved: the later epoch counts.
+func (p *partitionedJob) reported(worker string, r workerReport) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	p.reports[worker] = r
+	for name, part := range r.Parts {
+		known, ok := p.parts[name]
+		if ok && part.Epoch < known.Epoch && part.Error == "" {
+			continue
+		}
+		if ok && part.Epoch > known.Epoch && !known.Ended {
+			p.handedOver++
+		}
+		if !known.Ended {
+			p.parts[name] = part
+		}
+		p.owners[name] = worker
+	}
+}
+
+func (p *partitionedJob) stop() {
+	p.mu.Lock()
+	workers := p.workers
+	p.workers = nil
+	p.mu.Unlock()
+	for name, w := range workers {
+		w.Kill()
+		p.mu.Lock()
+		p.gone(name)
+		p.mu.Unlock()
+	}
+}
+
+// ended returns how many flights came out. It runs under mu.
+func (p *partitionedJob) ended() (n int) {
+	for _, part := range p.parts {
+		n += part.Done
+	}
+	return n
+}
+
+func (p *partitionedJob) sample() cli.Sample {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	s := cli.Sample{Ended: p.ended(), Retries: p.before.Retries, Trouble: p.trouble}
+	for _, r := range p.reports {
+		s.Retries += r.Retries
+		s.InFlight += r.InFlight
+		s.Waiting += r.Waiting
+	}
+	return s
+}
+
+// join proves each output against its part of the input, and writes all to -out, in their order.
+func (p *partitionedJob) join(airports []flights.Airport) (*durable.Proof, error) {
+	all := &durable.Proof{}
+	joined, err := os.Create(p.cfg.Out + ".joining")
+	if err != nil {
+		return nil, err
+	}
+	_, err = joined.Write(p.cfg.Format.Header())
+	for _, name := range partitionNames(p.cfg) {
+		if err != nil {
+			break
+		}
+		err = p.joinOne(joined, all, name, airports)
+	}
+	if err == nil {
+		err = joined.Sync()
+	}
+	if err = errors.Join(err, joined.Close()); err != nil {
+		return nil, err
+	}
+	return all, os.Rename(p.cfg.Out+".joining", p.cfg.Out)
+}
+
+func (p *partitionedJob) joinOne(joined io.Writer, all *durable.Proof, name string, airports []flights.Airport) error {
+	book := ledger.New(p.cfg.Ordered, airports)
+	in, out, err := openPartition(p.cfg, name, book)
+	if err != nil {
+		return err
+	}
+	defer func() { _ = in.Close() }()
+	for err == nil {
+		_, err = in.Next() // for the book
+	}
+	if !errors.Is(err, io.EOF) {
+		return err
+	}
+	p.mu.Lock()
+	part := p.parts[name]
+	p.mu.Unlock()
+	book.Restore(part.Lost)
+	proof, err := durable.Prove(in, out, airports)
+	if err != nil {
+		return err
+	}
+	all.Read += proof.Read
+	all.Enriched += proof.Enriched
+	all.Missing += proof.Missing
+	for _, problem := range append(part.Problem, proof.Problems...) {
+		all.Problems = append(all.Problems, name+": "+problem)
+	}
+	text, err := os.ReadFile(partitionFile(p.cfg, name))
+	if err != nil {
+		return err
+	}
+	_, err = joined.Write(bytes.TrimPrefix(text, p.cfg.Format.Header()))
+	return err
+}
+
+// summary writes what the run has done, and reports whether all is well.
+func (p *partitionedJob) summary(w io.Writer, proof *durable.Proof, elapsed time.Duration) bool {
+	var givenUp []ledger.Lost
+	for _, name := range partitionNames(p.cfg) {
+		givenUp = append(givenUp, p.parts[name].Lost...)
+	}
+	fmt.Fprintf(w, `
+%s: %d partitions, %d workers, faults of seed %d
+
+  elements in           %s
+  enriched              %s
+  given up              %s
+
+  calls made            %s, of them retries %s
+  workers killed        %s
+  partitions moved      %s times, to go on elsewhere from their last checkpoints
+  time                  %.1fs
+
+`, p.name, p.cfg.Partitions, p.cfg.Workers, p.cfg.Seed, show.Count(proof.Read), show.Count(proof.Enriched), show.Count(len(givenUp)),
+		show.Count(p.before.Calls), show.Count(p.before.Retries), show.Count(p.kills), show.Count(p.handedOver), elapsed.Seconds())
+	for _, l := range givenUp {
+		fmt.Fprintf(w, "  given up: airport %q, %s (line %d)\n", l.Airport, l.Why, l.Line)
+	}
+	if missing := proof.Missing + proof.Read - proof.Enriched - proof.Missing - len(givenUp); proof.Missing != 0 || missing != 0 {
+		proof.Problems = append(proof.Problems, fmt.Sprintf("%d flights did not come out", proof.Read-proof.Enriched-len(givenUp)))
+	}
+	if len(proof.Problems) > 0 {
+		fmt.Fprintf(w, "FAILED: the books do not balance:\n  %s\n", strings.Join(proof.Problems, "\n  "))
+		return false
+	}
+	order := ""
+	if p.cfg.Ordered {
+		order = ", in input order"
+	}
+	fmt.Fprintf(w, "proven: %s flights are in the output file exactly once%s, or given up: %s enriched, %s given up.\n",
+		show.Count(proof.Read), order, show.Count(proof.Enriched), show.Count(len(givenUp)))
+	return true
+}

@@ -1,0 +1,256 @@
+package main
+
+import (
+	"context"
+	"encoding/json"
+	"fmt"
+	"log/slog"
+	"maps"
+	"path/filepath"
+	"sync"
+	"time"
+
+	"github.com/weirflow/weir/asyncop"
+	"github.com/weirflow/weir/checkpoint"
+	"github.com/weirflow/weir/examples/hbase-like/internal/cli"
+	"github.com/weirflow/weir/examples/hbase-like/internal/data"
+	"github.com/weirflow/weir/examples/hbase-like/internal/durable"
+	"github.com/weirflow/weir/examples/hbase-like/internal/flights"
+	"github.com/weirflow/weir/examples/hbase-like/internal/hclient"
+	"github.com/weirflow/weir/examples/hbase-like/internal/ledger"
+	"github.com/weirflow/weir/ext/sqlite"
+	"github.com/weirflow/weir/ext/sqlite/sqlitestore"
+	"github.com/weirflow/weir/partitions"
+)
+
+// Leases of partitions: after it those of a worker that was killed go on elsewhere.
+const (
+	partitionLease = 3 * time.Second
+	partitionPoll  = 200 * time.Millisecond
+)
+
+// workerSettings are those of a worker process.
+type workerSettings struct {
+	Config cli.Config
+	Name   string
+	Store  string // the address of the store
+}
+
+// partitionNames are the names of the partitions. They have the number of all in them: with another number, all begins anew.
+func partitionNames(cfg cli.Config) []string {
+	names := make([]string, cfg.Partitions)
+	for i := range names {
+		names[i] = partitionName(i, cfg)
+	}
+	return names
+}
+
+func partitionName(i int, cfg cli.Config) string {
+	return fmt.Sprintf("part-%d-of-%d", i+1, cfg.Partitions)
+}
+
+// openLocks opens the database of the leases, which all workers share.
+func openLocks(ctx context.Context, cfg cli.Config) (*sqlite.DB, error) {
+	return sqlite.Open(ctx, filepath.Join(cfg.Checkpoint, "locks.db"))
+}
+
+// partitionFile is the output of a partition.
+func partitionFile(cfg cli.Config, name string) string {
+	return filepath.Join(cfg.Checkpoint, name+"."+string(cfg.Format))
+}
+
+// openPartition opens the input and the output of a partition.
+func openPartition(cfg cli.Config, name string, book *ledger.Ledger) (*durable.Input, *durable.Output, error) {
+	var number, of int
+	if _, err := fmt.Sscanf(name, "part-%d-of-%d", &number, &of); err != nil {
+		return nil, nil, fmt.Errorf("partition %q: %w", name, err)
+	}
+	in, err := durable.OpenPart(cfg.In, number-1, of, book)
+	if err != nil {
+		return nil, nil, err
+	}
+	out, err := durable.NewOutput(partitionFile(cfg, name), cfg.Format, cfg.Ordered, in)
+	if err != nil {
+		_ = in.Close()
+		return nil, nil, err
+	}
+	return in, out, nil
+}
+
+// partitionWorker runs the pipelines of the partitions that it gets.
+type partitionWorker struct {
+	workerSettings
+	airports []flights.Airport
+	client   *hclient.Client
+	permits  *asyncop.Permits // of all its partitions
+
+	mu      sync.Mutex
+	parts   map[string]*part
+	stopped asyncop.Stats // of pipelines that have ended
+}
+
+// part is a partition at a worker.
+type part struct {
+	book   *ledger.Ledger
+	pipe   *pipeline
+	before int // flights that had come out before
+	report partReport
+}
+
+// workPartitions is the process of a worker, until it is killed.
+func workPartitions(s workerSettings) error {
+	ctx := context.Background()
+	airports, err := flights.ReadAirports("airports.csv", data.Airports())
+	if err != nil {
+		return err
+	}
+	db, err := openLocks(ctx, s.Config)
+	if err != nil {
+		return err
+	}
+	w := &partitionWorker{
+		workerSettings: s, airports: airports, client: hclient.New(s.Store),
+		permits: asyncop.NewPermits(2 * s.Config.Calls), parts: map[string]*part{},
+	}
+	fmt.Println("ready")
+	go w.report() // ends with the process
+	quiet := slog.New(slog.DiscardHandler)
+	return partitions.Run(ctx, partitions.Config{
+		Assigner: &partitions.Leases{
+			Locks: sqlitestore.New(db).Locks(), Group: "flights", Partitions: partitionNames(s.Config), Worker: s.Name,
+			Lease: partitionLease, Poll: partitionPoll, Logger: quiet,
+		},
+		Stores:      partitions.Dirs(s.Config.Checkpoint),
+		Pipeline:    w.pipeline,
+		Checkpoints: []checkpoint.Option{checkpoint.WithInterval(s.Config.Interval), checkpoint.WithLogger(quiet)},
+		Logger:      quiet,
+	})
+}
+
+// pipeline runs the pipeline of a partition: that of checkpointed.go, with the coordinator of the partition.
+func (w *partitionWorker) pipeline(ctx context.Context, p partitions.Partition) (err error) {
+	defer func() {
+		if err != nil && ctx.Err() == nil {
+			w.failed(p.Name, err)
+		}
+	}()
+	book := ledger.New(w.Config.Ordered, w.airports)
+	in, out, err := openPartition(w.Config, p.Name, book)
+	if err != nil {
+		return err
+	}
+	deadDir := w.Config.Dead
+	if deadDir != "" {
+		deadDir = filepath.Join(deadDir, p.Name) // a directory belongs to one process at a time
+	}
+	dead, err := openDeadLetters(deadDir, in.Name())
+	if err != nil {
+		_ = in.Close()
+		return err
+	}
+	defer func() { _ = dead.close() }() // what it has taken is durable
+	checks := &checkpointed{coordinator: p.Coordinator}
+	pipe := newPipeline(w.Config, w.client, book, dead, checks.option(), asyncop.WithContext(ctx), asyncop.WithPermits(w.permits))
+	checks.attach(in, out)
+	if err := checks.start(); err != nil {
+		_ = checks.run(pipe)
+		return err
+	}
+	_, resumedEnded := book.Progress()
+	w.began(p, &part{book: book, pipe: pipe, before: out.Resumed() - resumedEnded, report: partReport{
+		Epoch: p.Epoch, Resumed: checks.resumed(),
+	}})
+	err = checks.run(pipe)
+	w.ended(p.Name, err == nil && out.Resumed()-resumedEnded+ended(book) == in.Total())
+	return err
+}
+
+func ended(book *ledger.Ledger) int {
+	_, ended := book.Progress()
+	return ended
+}
+
+// What a worker reports to its supervisor, in lines of JSON.
+type (
+	workerReport struct {
+		Parts             map[string]partReport
+		Calls, Retries    int64
+		InFlight, Waiting int64
+	}
+	partReport struct {
+		Epoch   uint64
+		Resumed uint64 // the checkpoint
+		Done    int    // flights that came out, in all runs
+		Ended   bool   // all of them, and the last checkpoint is complete
+		Lost    []ledger.Lost
+		Problem []string // what must not be
+		Error   string
+	}
+)
+
+func (w *partitionWorker) began(p partitions.Partition, to *part) {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	w.parts[p.Name] = to
+}
+
+// ended notes the end of a pipeline: of its input, or the partition goes elsewhere.
+func (w *partitionWorker) ended(name string, isDone bool) {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	p := w.parts[name]
+	for _, st := range []asyncop.Stats{p.pipe.origin.Stats(), p.pipe.destination.Stats()} {
+		w.stopped.Attempts += st.Attempts
+		w.stopped.RetriesOnResult += st.RetriesOnResult
+		w.stopped.RetriesOnError += st.RetriesOnError
+	}
+	if p.sample(); !isDone {
+		delete(w.parts, name)
+		return
+	}
+	p.pipe, p.report.Ended, p.report.Lost = nil, true, p.book.Lost()
+	p.report.Problem = p.book.Balance().Problems
+}
+
+func (w *partitionWorker) failed(name string, err error) {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	w.parts[name] = &part{report: partReport{Error: err.Error()}}
+}
+
+// sample notes how far the pipeline has come. It runs under mu.
+func (p *part) sample() {
+	if p.pipe != nil {
+		p.report.Done = p.before + ended(p.book)
+	}
+}
+
+// report prints reports.
+func (w *partitionWorker) report() {
+	for range time.Tick(50 * time.Millisecond) {
+		line, err := json.Marshal(w.sample())
+		if err == nil {
+			fmt.Println(string(line))
+		}
+	}
+}
+
+func (w *partitionWorker) sample() workerReport {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	r := workerReport{Parts: map[string]partReport{}, Calls: w.stopped.Attempts, Retries: w.stopped.Retries()}
+	for name, p := range maps.All(w.parts) {
+		p.sample()
+		r.Parts[name] = p.report
+		if p.pipe == nil {
+			continue
+		}
+		for _, st := range []asyncop.Stats{p.pipe.origin.Stats(), p.pipe.destination.Stats()} {
+			r.Calls += st.Attempts
+			r.Retries += st.Retries()
+			r.InFlight += st.InFlight
+			r.Waiting += st.WaitingForRetry
+		}
+	}
+	return r
+}

@@ -1,0 +1,52 @@
+package partitions_test
+
+import (
+	"context"
+	"sync/atomic"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/benbjohnson/clock"
+	"github.com/stretchr/testify/require"
+
+	"github.com/weirflow/weir/delivery/lock"
+	"github.com/weirflow/weir/partitions"
+)
+
+// endless is a context without an end, as context.Background() is, until it is given one.
+type endless struct {
+	context.Context
+	over atomic.Bool
+}
+
+func (c *endless) Done() <-chan struct{} {
+	if !c.over.Load() {
+		return nil
+	}
+	return c.Context.Done()
+}
+
+// A context that cannot end is one that has not ended.
+func TestLeasesOfAContextWithoutAnEnd(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		ctx, stop := context.WithCancel(t.Context())
+		forever := &endless{Context: ctx}
+		j := newJob(3, 100)
+		ended := make(chan error, 1)
+		go func() {
+			ended <- partitions.Run(forever, j.config(&partitions.Leases{
+				Locks: lock.NewMemory(clock.New()), Group: "g", Partitions: j.names(), Logger: quiet,
+			}))
+		}()
+		select {
+		case err := <-ended:
+			require.Fail(t, "Run has returned", "%v", err)
+		case <-time.After(time.Minute):
+		}
+		stop()
+		forever.over.Store(true)
+		require.NoError(t, <-ended)
+		j.check(t)
+	})
+}
