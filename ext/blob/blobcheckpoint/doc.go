@@ -13,7 +13,8 @@
 // Those of [checkpoint.Store], as durable as the storage. It must be strongly consistent, in its lists too, and write an object
 // only if there is none of its name (If-None-Match), as those three do. Open refuses storage that overwrites its object. Whether
 // the storage looks and writes in one step cannot be tested: ask before you use another one. Gocloud's driver for files takes two
-// steps: it is for tests with one store at a time.
+// steps: it is for tests with one store at a time. The tests of this package run on the drivers for memory and files, and on an S3
+// server (versitygw) that takes two steps, too.
 //
 // The objects of a pipeline are numbered without gaps: each store that is opened takes the next number, and so does each checkpoint. A
 // number that another store has taken fences this one (law P1). So does a higher number that stands there after a write, since

@@ -38,27 +38,30 @@ var buckets = map[string]func(t *testing.T) *blob.Bucket{
 
 func TestStore(t *testing.T) {
 	for name, newBucket := range buckets {
-		t.Run(name, func(t *testing.T) {
-			checkpointtest.RunStore(t, func(t *testing.T) checkpointtest.Place {
-				bucket, faults := openFaulty(newBucket(t))
-				t.Cleanup(func() { require.NoError(t, bucket.Close()) })
-				stores := blobcheckpoint.New(bucket, "checkpoints/")
-				open := func() (checkpoint.Store, error) { return stores.Open(background, "a/b", 7) }
-				return checkpointtest.Place{
-					Open: open, TakeOver: open, Fail: faults.fail,
-					Damage: func(id uint64) error {
-						return eachObject(bucket, func(key string, b []byte) error {
-							if !strings.Contains(string(b), fmt.Sprintf("number %020d\n", id)) {
-								return nil
-							}
-							b[len(b)-20] ^= 1
-							return bucket.WriteAll(background, key, b, nil)
-						})
-					},
-				}
-			})
-		})
+		t.Run(name, func(t *testing.T) { testStore(t, newBucket) })
 	}
+}
+
+func testStore(t *testing.T, newBucket func(t *testing.T) *blob.Bucket) {
+	t.Helper()
+	checkpointtest.RunStore(t, func(t *testing.T) checkpointtest.Place {
+		bucket, faults := openFaulty(newBucket(t))
+		t.Cleanup(func() { require.NoError(t, bucket.Close()) })
+		stores := blobcheckpoint.New(bucket, "checkpoints/")
+		open := func() (checkpoint.Store, error) { return stores.Open(background, "a/b", 7) }
+		return checkpointtest.Place{
+			Open: open, TakeOver: open, Fail: faults.fail,
+			Damage: func(id uint64) error {
+				return eachObject(bucket, func(key string, b []byte) error {
+					if !strings.Contains(string(b), fmt.Sprintf("number %020d\n", id)) {
+						return nil
+					}
+					b[len(b)-20] ^= 1
+					return bucket.WriteAll(background, key, b, nil)
+				})
+			},
+		}
+	})
 }
 
 func eachObject(bucket *blob.Bucket, f func(key string, b []byte) error) error {
@@ -84,41 +87,44 @@ func snapshot(id uint64) *checkpoint.Snapshot {
 	return &checkpoint.Snapshot{ID: id, States: map[string]participant.State{"a": {{1}}}}
 }
 
-// Law P1: a stale owner is refused, also when its next object was removed long ago.
 func TestEpochs(t *testing.T) {
 	for name, newBucket := range buckets {
-		t.Run(name, func(t *testing.T) {
-			bucket := newBucket(t)
-			defer bucket.Close()
-			stores := blobcheckpoint.New(bucket, "", blobcheckpoint.KeepLast(1))
-			stale, err := stores.Open(background, "p", 1)
-			require.NoError(t, err)
-			require.NoError(t, stale.Save(background, snapshot(1)))
-			owner, err := stores.Open(background, "p", 2)
-			require.NoError(t, err)
-			for id := range uint64(5) {
-				require.NoError(t, owner.Save(background, snapshot(2+id)))
-			}
-			objects := 0
-			require.NoError(t, eachObject(bucket, func(string, []byte) error { objects++; return nil }))
-			require.Equal(t, 1, objects, "the others were removed")
-
-			require.ErrorIs(t, stale.Save(background, snapshot(100)), checkpoint.ErrFenced)
-			require.ErrorIs(t, stale.Save(background, snapshot(101)), checkpoint.ErrFenced)
-			_, err = stale.List(background)
-			require.ErrorIs(t, err, checkpoint.ErrFenced)
-			_, err = stores.Open(background, "p", 1)
-			require.ErrorIs(t, err, checkpoint.ErrFenced)
-			require.ErrorContains(t, err, "epoch 2, which is higher than 1")
-
-			latest, _, err := checkpoint.Latest(background, owner)
-			require.NoError(t, err)
-			require.EqualValues(t, 6, latest.ID)
-			require.NoError(t, owner.Save(background, snapshot(7)))
-			_, err = stores.Open(background, "", 1)
-			require.ErrorContains(t, err, "empty")
-		})
+		t.Run(name, func(t *testing.T) { testEpochs(t, newBucket) })
 	}
+}
+
+// Law P1: a stale owner is refused, also when its next object was removed long ago.
+func testEpochs(t *testing.T, newBucket func(t *testing.T) *blob.Bucket) {
+	t.Helper()
+	bucket := newBucket(t)
+	defer bucket.Close()
+	stores := blobcheckpoint.New(bucket, "", blobcheckpoint.KeepLast(1))
+	stale, err := stores.Open(background, "p", 1)
+	require.NoError(t, err)
+	require.NoError(t, stale.Save(background, snapshot(1)))
+	owner, err := stores.Open(background, "p", 2)
+	require.NoError(t, err)
+	for id := range uint64(5) {
+		require.NoError(t, owner.Save(background, snapshot(2+id)))
+	}
+	objects := 0
+	require.NoError(t, eachObject(bucket, func(string, []byte) error { objects++; return nil }))
+	require.Equal(t, 1, objects, "the others were removed")
+
+	require.ErrorIs(t, stale.Save(background, snapshot(100)), checkpoint.ErrFenced)
+	require.ErrorIs(t, stale.Save(background, snapshot(101)), checkpoint.ErrFenced)
+	_, err = stale.List(background)
+	require.ErrorIs(t, err, checkpoint.ErrFenced)
+	_, err = stores.Open(background, "p", 1)
+	require.ErrorIs(t, err, checkpoint.ErrFenced)
+	require.ErrorContains(t, err, "epoch 2, which is higher than 1")
+
+	latest, _, err := checkpoint.Latest(background, owner)
+	require.NoError(t, err)
+	require.EqualValues(t, 6, latest.ID)
+	require.NoError(t, owner.Save(background, snapshot(7)))
+	_, err = stores.Open(background, "", 1)
+	require.ErrorContains(t, err, "empty")
 }
 
 // Law P1: a stale owner whose Save has failed is refused when it repeats it, although its object is there.
