@@ -5,6 +5,7 @@ package pipelinekill
 import (
 	"context"
 	"errors"
+	"fmt"
 	"log/slog"
 	"math/rand/v2"
 	"os"
@@ -69,6 +70,7 @@ func Child(open Open) {
 	child.Run(name, func(place string) error {
 		ctx, stop := signal.NotifyContext(context.Background(), syscall.SIGTERM)
 		defer stop()
+		fmt.Println("ready for signals")
 		var e Engine
 		for begun := time.Now(); ; time.Sleep(20 * time.Millisecond) { // the server may be down
 			var err error
@@ -202,6 +204,8 @@ func Run(t *testing.T, c Config) {
 	progress(total)
 	took := time.Since(begun)
 	for _, w := range all {
+		_, err := w.Line(patience) // one that was started just now does not know the signal yet
+		require.NoError(t, err)
 		require.NoError(t, w.Signal(syscall.SIGTERM))
 		require.NoError(t, w.Wait(patience))
 	}
