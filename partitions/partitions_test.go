@@ -2,7 +2,6 @@ package partitions_test
 
 import (
 	"context"
-	"encoding/json"
 	"errors"
 	"fmt"
 	"log/slog"
@@ -26,6 +25,7 @@ import (
 	"github.com/weirflow/weir/checkpoint/checkpointtest"
 	"github.com/weirflow/weir/delivery/lock"
 	"github.com/weirflow/weir/flow"
+	"github.com/weirflow/weir/internal/rowoutput"
 	"github.com/weirflow/weir/internal/suite"
 	"github.com/weirflow/weir/partitions"
 )
@@ -63,52 +63,22 @@ func (s *stores) Open(_ context.Context, partition string, epoch uint64) (checkp
 	return m, nil
 }
 
-// table is what a partition's output has published. Each of its outputs keeps what it has written in its state.
+// table is what a partition's output has published.
 type table struct {
 	mu   sync.Mutex
 	rows []int
 }
 
-type tableState struct {
-	First int // of the rows
-	Rows  []int
+func (t *table) output() *rowoutput.Output {
+	return &rowoutput.Output{Publish: func(_ context.Context, first int, rows []int) error {
+		t.mu.Lock()
+		defer t.mu.Unlock()
+		if n := len(t.rows) - first; n < len(rows) {
+			t.rows = append(t.rows, rows[n:]...)
+		}
+		return nil
+	}}
 }
-
-type tableOutput struct {
-	*table
-	state tableState
-}
-
-func (o *tableOutput) Restore(ctx context.Context, state []byte) error {
-	if err := json.Unmarshal(state, &o.state); err != nil {
-		return err
-	}
-	return o.Commit(ctx, state)
-}
-
-func (o *tableOutput) Write(_ context.Context, v int) error {
-	o.state.Rows = append(o.state.Rows, v)
-	return nil
-}
-
-func (o *tableOutput) Prepare(context.Context) ([]byte, error) { return json.Marshal(o.state) }
-
-func (o *tableOutput) Commit(_ context.Context, state []byte) error {
-	var s tableState
-	if err := json.Unmarshal(state, &s); err != nil {
-		return err
-	}
-	o.mu.Lock()
-	defer o.mu.Unlock()
-	if n := len(o.rows) - s.First; n < len(s.Rows) {
-		o.rows = append(o.rows, s.Rows[n:]...)
-	}
-	covered := s.First + len(s.Rows) - o.state.First
-	o.state.First, o.state.Rows = o.state.First+covered, slices.Clone(o.state.Rows[covered:])
-	return nil
-}
-
-func (o *tableOutput) Close() error { return nil }
 
 // job is a job of several partitions: each element is doubled, after a while.
 type job struct {
@@ -153,7 +123,7 @@ func (j *job) pipeline(ctx context.Context, p partitions.Partition) error {
 	source := checkpoint.NewSource(p.Coordinator, "source", checkpointtest.NewSliceInput(j.inputs[p.Name]))
 	op := asyncop.OrderedWait(fn, time.Minute, 3, asyncop.WithName("double"), asyncop.WithCheckpoints(p.Coordinator),
 		asyncop.WithContext(ctx), asyncop.WithLogger(quiet))
-	sink := checkpoint.NewSink(p.Coordinator, "sink", &tableOutput{table: j.tables[p.Name]})
+	sink := checkpoint.NewSink(p.Coordinator, "sink", j.tables[p.Name].output())
 	if err := p.Coordinator.Start(); err != nil {
 		return err
 	}
@@ -957,7 +927,7 @@ func TestIdlePartitions(t *testing.T) {
 			source := checkpoint.NewSource(p.Coordinator, "source", checkpointtest.NewChannelInput(make(chan int)))
 			op := asyncop.OrderedWait(asyncop.Blocking(func(_ context.Context, v int) (int, error) { return v, nil }), time.Minute, 100,
 				asyncop.WithName("op"), asyncop.WithCheckpoints(p.Coordinator), asyncop.WithContext(ctx))
-			sink := checkpoint.NewSink(p.Coordinator, "sink", &tableOutput{table: &table{}})
+			sink := checkpoint.NewSink(p.Coordinator, "sink", (&table{}).output())
 			if err := p.Coordinator.Start(); err != nil {
 				return err
 			}

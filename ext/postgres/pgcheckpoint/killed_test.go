@@ -4,7 +4,6 @@ package pgcheckpoint_test
 
 import (
 	"context"
-	"encoding/json"
 	"testing"
 
 	"github.com/jackc/pgx/v5"
@@ -17,47 +16,17 @@ import (
 	"github.com/weirflow/weir/ext/postgres/pgcheckpoint"
 	"github.com/weirflow/weir/ext/postgres/pgstore"
 	"github.com/weirflow/weir/internal/pipelinekill"
+	"github.com/weirflow/weir/internal/rowoutput"
 )
 
-// tableOutput inserts the rows of a partition when they are committed. Its state has those that may not be in the table yet.
-type tableOutput struct {
-	pool      *pgxpool.Pool
-	partition string
-	state     struct {
-		First int
-		Rows  []int
-	}
-}
-
-func (o *tableOutput) Restore(ctx context.Context, state []byte) error {
-	if err := json.Unmarshal(state, &o.state); err != nil {
+// rowsOf inserts the rows of a partition when they are published.
+func rowsOf(pool *pgxpool.Pool, partition string) *rowoutput.Output {
+	return &rowoutput.Output{Publish: func(ctx context.Context, first int, rows []int) error {
+		_, err := pool.Exec(ctx, `INSERT INTO rows SELECT $1, $2::int + n - 1, v FROM unnest($3::int[]) WITH ORDINALITY AS r (v, n)
+			ON CONFLICT (partition, n) DO UPDATE SET v = CASE WHEN rows.v = excluded.v THEN rows.v END`, partition, first, rows)
 		return err
-	}
-	return o.Commit(ctx, state)
+	}}
 }
-
-func (o *tableOutput) Write(_ context.Context, v int) error {
-	o.state.Rows = append(o.state.Rows, v)
-	return nil
-}
-
-func (o *tableOutput) Prepare(context.Context) ([]byte, error) { return json.Marshal(o.state) }
-
-func (o *tableOutput) Commit(ctx context.Context, state []byte) error {
-	s := o.state
-	if err := json.Unmarshal(state, &s); err != nil {
-		return err
-	}
-	_, err := o.pool.Exec(ctx, `INSERT INTO rows SELECT $1, $2::int + n - 1, v FROM unnest($3::int[]) WITH ORDINALITY AS r (v, n)
-		ON CONFLICT (partition, n) DO UPDATE SET v = CASE WHEN rows.v = excluded.v THEN rows.v END`, o.partition, s.First, s.Rows)
-	if err == nil {
-		covered := s.First + len(s.Rows) - o.state.First
-		o.state.First, o.state.Rows = o.state.First+covered, o.state.Rows[covered:]
-	}
-	return err
-}
-
-func (o *tableOutput) Close() error { return nil }
 
 func openPipelines(ctx context.Context, url string) (pipelinekill.Engine, error) {
 	pool, err := pgxpool.New(ctx, url)
@@ -71,7 +40,7 @@ func openPipelines(ctx context.Context, url string) (pipelinekill.Engine, error)
 	return pipelinekill.Engine{
 		Locks: pgstore.New(pool).Locks(), Stores: pgcheckpoint.New(pool),
 		Input:  func(string) checkpoint.Input[int] { return checkpointtest.NewSliceInput(input) },
-		Output: func(p string) checkpoint.Output[int] { return &tableOutput{pool: pool, partition: p} },
+		Output: func(p string) checkpoint.Output[int] { return rowsOf(pool, p) },
 		Close:  pool.Close,
 
 		Unordered: true,

@@ -6,10 +6,13 @@ import (
 	"context"
 	"fmt"
 	"sync"
+	"sync/atomic"
 	"testing"
+	"time"
 
 	"github.com/jackc/pgx/v5"
 	"github.com/jackc/pgx/v5/pgxpool"
+	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 	"go.uber.org/goleak"
 
@@ -62,13 +65,11 @@ func (f *failing) TraceBatchStart(ctx context.Context, _ *pgx.Conn, _ pgx.TraceB
 func (*failing) TraceBatchQuery(context.Context, *pgx.Conn, pgx.TraceBatchQueryData) {}
 func (*failing) TraceBatchEnd(context.Context, *pgx.Conn, pgx.TraceBatchEndData)     {}
 
-func connect(t *testing.T, url string, f *failing) *pgxpool.Pool {
+func connect(t *testing.T, url string, tracer pgx.QueryTracer) *pgxpool.Pool {
 	t.Helper()
 	config, err := pgxpool.ParseConfig(url)
 	require.NoError(t, err)
-	if f != nil {
-		config.ConnConfig.Tracer = f
-	}
+	config.ConnConfig.Tracer = tracer
 	pool, err := pgxpool.NewWithConfig(t.Context(), config)
 	require.NoError(t, err)
 	t.Cleanup(pool.Close)
@@ -134,4 +135,53 @@ func TestEpochs(t *testing.T) {
 	_, err = stores.Open(ctx, "", 1)
 	require.ErrorContains(t, err, "empty")
 	require.NoError(t, second.Close())
+}
+
+// within calls a function in the midst of a Save: before its second round trip.
+type within struct {
+	failing
+	do atomic.Pointer[func()]
+}
+
+func (w *within) TraceBatchStart(ctx context.Context, _ *pgx.Conn, _ pgx.TraceBatchStartData) context.Context {
+	if f := w.do.Swap(nil); f != nil {
+		(*f)()
+	}
+	return ctx
+}
+
+// Law P1: a store that is opened during a Save waits for it, and has its checkpoint; or the Save fails.
+func TestOpenDuringSave(t *testing.T) {
+	server := pgtest.Start(t)
+	plain := connect(t, server.URL(), nil)
+	require.NoError(t, pgcheckpoint.Migrate(t.Context(), plain))
+	hook := &within{}
+	ctx := t.Context()
+	before, err := pgcheckpoint.New(connect(t, server.URL(), hook)).Open(ctx, "p", 1)
+	require.NoError(t, err)
+	snapshot := &checkpoint.Snapshot{ID: 1, States: map[string]participant.State{"a": {{1}}}}
+	found := make(chan []checkpoint.Entry, 1)
+	takeOver := func() {
+		go func() {
+			var entries []checkpoint.Entry
+			after, err := pgcheckpoint.New(plain).Open(ctx, "p", 2)
+			if err == nil {
+				entries, err = after.List(ctx)
+			}
+			assert.NoError(t, err)
+			found <- entries
+		}()
+		assert.Eventually(t, func() bool { // it waits, or is through
+			return len(found) == 1 || server.Counts("SELECT 'waiting', count(*) FROM pg_locks WHERE NOT granted")["waiting"] > 0
+		}, time.Minute, time.Millisecond)
+	}
+	hook.do.Store(&takeOver)
+	err = before.Save(ctx, snapshot)
+	entries := <-found
+	if err == nil {
+		require.Len(t, entries, 1)
+	} else {
+		require.ErrorIs(t, err, checkpoint.ErrFenced)
+	}
+	require.ErrorIs(t, before.Save(ctx, snapshot), checkpoint.ErrFenced)
 }
