@@ -785,7 +785,7 @@ func (a assigner) Run(ctx context.Context, h partitions.Handler) error { return 
 
 // failingOutput is an output whose Commit fails.
 type failingOutput struct {
-	tableOutput
+	*rowoutput.Output
 	fail func() error
 }
 
@@ -793,14 +793,14 @@ func (o *failingOutput) Commit(ctx context.Context, state []byte) error {
 	if err := o.fail(); err != nil {
 		return err
 	}
-	return o.tableOutput.Commit(ctx, state)
+	return o.Output.Commit(ctx, state)
 }
 
 // failing is a pipeline with a failingOutput.
 func (j *job) failing(fail func() error) func(context.Context, partitions.Partition) error {
 	return func(_ context.Context, p partitions.Partition) error {
 		source := checkpoint.NewSource(p.Coordinator, "source", checkpointtest.NewSliceInput(j.inputs[p.Name]))
-		sink := checkpoint.NewSink(p.Coordinator, "sink", &failingOutput{tableOutput{table: j.tables[p.Name]}, fail})
+		sink := checkpoint.NewSink(p.Coordinator, "sink", &failingOutput{j.tables[p.Name].output(), fail})
 		if err := p.Coordinator.Start(); err != nil {
 			return err
 		}
