@@ -14,6 +14,7 @@ import (
 	"github.com/jackc/pgx/v5/pgxpool"
 	"github.com/jackc/pgx/v5/stdlib"
 
+	"github.com/weirflow/weir/delivery/deadletters"
 	"github.com/weirflow/weir/delivery/lock"
 	"github.com/weirflow/weir/delivery/store"
 	"github.com/weirflow/weir/ext/postgres/pgstore"
@@ -26,10 +27,49 @@ const connectTimeout = 10 * time.Second
 
 // database is what the commands look into. Its tables and streams are made by the programs, never by this command.
 type database struct {
-	store   store.Inspector
+	store   queues
 	locks   lock.Locks // nil: there are none
 	sql     *sql.DB    // of the requests with keys; nil: there are none
 	closers []func() error
+}
+
+// queues is what the commands do with the queues of a store.
+type queues interface {
+	deadletters.Lister
+	deadletters.Putter
+	Queues(ctx context.Context) ([]string, error)
+
+	// purge removes what matches, and returns how many those were, when confirm has returned nil for their number. What comes
+	// after that stays.
+	purge(ctx context.Context, queue string, f store.Filter, confirm func(n int) error) (int, error)
+	merge(ctx context.Context, c deadletters.Config) (deadletters.Merged, error)
+}
+
+// inspected are the queues of a store that can look into them.
+type inspected struct{ store.Inspector }
+
+func (s inspected) merge(ctx context.Context, c deadletters.Config) (deadletters.Merged, error) {
+	return deadletters.Merge(ctx, s.Inspector, c)
+}
+
+func (s inspected) purge(ctx context.Context, queue string, f store.Filter, confirm func(n int) error) (int, error) {
+	n, err := s.Count(ctx, queue, f)
+	if err != nil || n.Messages == 0 {
+		return 0, err
+	}
+	if err := confirm(n.Messages); err != nil {
+		return 0, err
+	}
+	last, err := s.List(ctx, queue, f, store.Page{After: n.Last - 1, Until: n.Last, Max: 1})
+	if err != nil {
+		return 0, err
+	}
+	if len(last) == 1 { // what came while the person was thinking stays
+		if end := last[0].Arrived.Add(time.Microsecond); f.Before.IsZero() || end.Before(f.Before) {
+			f.Before = end
+		}
+	}
+	return s.Purge(ctx, queue, f)
 }
 
 // deniedError is what the user of the URL is not allowed to do.
@@ -69,8 +109,10 @@ func open(ctx context.Context, address string, denied func(error)) (*database, e
 		return openPostgres(ctx, address)
 	case scheme == "nats" || scheme == "tls":
 		return openJetStream(ctx, address, denied)
+	case scheme == "kafka":
+		return openKafka(ctx, address)
 	}
-	return nil, usagef("the URL of the database must begin with sqlite:, postgres://, nats:// or tls://")
+	return nil, usagef("the URL of the database must begin with sqlite:, postgres://, nats://, tls:// or kafka://")
 }
 
 func openSQLite(ctx context.Context, path string) (*database, error) {
@@ -90,7 +132,7 @@ func openSQLite(ctx context.Context, path string) (*database, error) {
 		return nil, err
 	}
 	s := sqlitestore.New(db)
-	return &database{store: s, locks: s.Locks(), sql: db.Reader(), closers: []func() error{s.Close, db.Close}}, nil
+	return &database{store: inspected{s}, locks: s.Locks(), sql: db.Reader(), closers: []func() error{s.Close, db.Close}}, nil
 }
 
 func openPostgres(ctx context.Context, address string) (*database, error) {
@@ -121,7 +163,7 @@ func openPostgres(ctx context.Context, address string) (*database, error) {
 		pool.Close()
 		return nil
 	}
-	return &database{store: s, locks: s.Locks(), sql: db, closers: []func() error{s.Close, db.Close, closePool}}, nil
+	return &database{store: inspected{s}, locks: s.Locks(), sql: db, closers: []func() error{s.Close, db.Close, closePool}}, nil
 }
 
 func (db *database) close() error {

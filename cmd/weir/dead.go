@@ -300,27 +300,11 @@ func (a *app) deadPurge() *cobra.Command {
 }
 
 func (a *app) purge(ctx context.Context, db *database, queue string, f store.Filter, yes bool) error {
-	n, err := db.store.Count(ctx, queue, f)
+	removed, err := db.store.purge(ctx, queue, f, func(n int) error {
+		return a.ask(yes, fmt.Sprintf("Remove %s from queue %q for good?", messages(n), queue))
+	})
 	if err != nil {
 		return err
-	}
-	removed := 0
-	if n.Messages > 0 {
-		if err := a.ask(yes, fmt.Sprintf("Remove %s from queue %q for good?", messages(n.Messages), queue)); err != nil {
-			return err
-		}
-		last, err := db.store.List(ctx, queue, f, store.Page{After: n.Last - 1, Until: n.Last, Max: 1})
-		if err != nil {
-			return err
-		}
-		if len(last) == 1 { // what came while the person was thinking stays
-			if end := last[0].Arrived.Add(time.Microsecond); f.Before.IsZero() || end.Before(f.Before) {
-				f.Before = end
-			}
-		}
-		if removed, err = db.store.Purge(ctx, queue, f); err != nil {
-			return err
-		}
 	}
 	if a.json {
 		return a.object(map[string]int{"purged": removed})
@@ -388,7 +372,7 @@ func (a *app) merge(ctx context.Context, db *database, m deadletters.Config, yes
 	bar := a.startBar(total)
 	m.Progress = bar.merged
 	m.Clock = a.clock
-	merged, err := deadletters.Merge(ctx, db.store, m)
+	merged, err := db.store.merge(ctx, m)
 	bar.stop()
 	if err != nil && ctx.Err() != nil { // with says what was not allowed
 		err = errors.New("interrupted: call it again to go on")
@@ -435,7 +419,7 @@ func (a *app) deadImport() *cobra.Command {
 	return &cobra.Command{
 		Use: "import FILE", Short: "Put what export has written into the dead letters; - is standard input", Args: cobra.ExactArgs(1),
 		Long: `Put what export has written into the dead letters; - is standard input.
-A message that is there already changes nothing, so an import that failed is repeated without harm.`,
+A message that is there already changes nothing, so an import that failed is repeated without harm. On Kafka it is there twice then.`,
 		RunE: func(c *cobra.Command, files []string) error {
 			in := io.Reader(a.in)
 			if files[0] != "-" {

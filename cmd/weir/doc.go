@@ -17,9 +17,14 @@
 //	postgres://user:password@host/database
 //	nats://user:password@host:4222,host:4222/STREAM
 //	tls://host:4222/STREAM?creds=FILE
+//	kafka://user:password@host:9092,host:9092?sasl=scram-sha-512&tls=true&group=GROUP
 //
 // STREAM is a stream of NATS JetStream with the queues of a store (jsstore). A user without a password is a token. The parameter
 // locks names the bucket with the locks of relays; creds, nkey, ca, cert and key name files. JetStream has no requests with keys.
+//
+// On Kafka a queue is a topic. Dead letters are those that were not merged; of the topics of the group, what it has not settled is shown.
+// To purge is to cut off the whole topic, so there is no choice. What is imported twice is there twice. Kafka has neither outboxes nor
+// requests with keys. The parameter sasl is plain, scram-sha-256 or scram-sha-512; tls=true, or one of ca, cert and key, encrypts.
 //
 // Passwords are in no output and no error of the command. In the environment variable they are in no list of processes either.
 //

@@ -14,9 +14,13 @@ require (
 	github.com/spf13/cobra v1.10.1
 	github.com/spf13/pflag v1.0.9
 	github.com/stretchr/testify v1.12.1
+	github.com/twmb/franz-go v1.22.2
+	github.com/twmb/franz-go/pkg/kadm v1.18.0
+	github.com/twmb/franz-go/pkg/kfake v0.0.0-20260918054303-01f206a7e32c
 	github.com/weirflow/weir v0.0.0
 	github.com/weirflow/weir/ext/jetstream v0.0.0
 	github.com/weirflow/weir/ext/jetstream/embedded v0.0.0
+	github.com/weirflow/weir/ext/kafka v0.0.0
 	github.com/weirflow/weir/ext/postgres v0.0.0
 	github.com/weirflow/weir/ext/sqlite v0.0.0
 	golang.org/x/term v0.47.0
@@ -39,9 +43,11 @@ require (
 	github.com/nats-io/jwt/v2 v2.8.2 // indirect
 	github.com/nats-io/nuid v1.0.1 // indirect
 	github.com/ncruces/go-strftime v1.0.0 // indirect
+	github.com/pierrec/lz4/v4 v4.1.33 // indirect
 	github.com/remyoudompheng/bigfft v0.0.0-20230129092748-24d4a6f8daec // indirect
 	github.com/reugn/go-streams v0.13.0 // indirect
 	github.com/rivo/uniseg v0.4.7 // indirect
+	github.com/twmb/franz-go/pkg/kmsg v1.15.0 // indirect
 	go.yaml.in/yaml/v3 v3.0.5 // indirect
 	golang.org/x/crypto v0.58.0 // indirect
 	golang.org/x/sync v0.24.0 // indirect
@@ -58,6 +64,7 @@ replace (
 	github.com/weirflow/weir => ../../
 	github.com/weirflow/weir/ext/jetstream => ../../ext/jetstream
 	github.com/weirflow/weir/ext/jetstream/embedded => ../../ext/jetstream/embedded
+	github.com/weirflow/weir/ext/kafka => ../../ext/kafka
 	github.com/weirflow/weir/ext/postgres => ../../ext/postgres
 	github.com/weirflow/weir/ext/sqlite => ../../ext/sqlite
 )

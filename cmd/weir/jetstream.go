@@ -73,7 +73,7 @@ func openJetStream(ctx context.Context, address string, denied func(error)) (*da
 	if err != nil {
 		return nil, errors.Join(err, closeConn())
 	}
-	db := &database{store: s, closers: []func() error{s.Close, closeConn}}
+	db := &database{store: inspected{s}, closers: []func() error{s.Close, closeConn}}
 	if bucket := u.query.Get("locks"); bucket != "" {
 		kv, err := js.KeyValue(ctx, bucket)
 		if err != nil {

@@ -388,6 +388,7 @@ func TestNoPasswords(t *testing.T) {
 	for _, url := range []string{
 		"postgres://u:s3cr3t%2Fpw@127.0.0.1:1/d", "postgres://u:s3cr3t@127.0.0.1:1/d?application_name=a@b",
 		"postgres://127.0.0.1:1/d?user=u&password=s3cr3t", "postgres://u:s3cr3t/x@127.0.0.1:1/d",
+		"nats://u:s3cr3t@127.0.0.1:1/d", "nats://s3cr3t@127.0.0.1:1/d", "kafka://u:s3cr3t@127.0.0.1:1",
 	} {
 		for _, args := range [][]string{{"layers", "-db", url}, {url}, {"dead", url}, {"dead", "import", url, "-db", url}} {
 			r := execute(t, command(t, dir, args...))

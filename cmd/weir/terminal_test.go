@@ -114,6 +114,36 @@ func TestTerminalOnJetStream(t *testing.T) {
 	assert.Contains(t, execute(t, command(t, dir, "dead", "list", "-db", url)).stdout, " later ")
 }
 
+// On Kafka, too.
+func TestTerminalOnKafka(t *testing.T) {
+	url := "kafka://" + startKafka(t) + "?group=billing"
+	dir := t.TempDir()
+	for _, args := range []string{"dead list", "dead count", "layers"} {
+		screen, err := inTerminal(t, dir, append(strings.Fields(args), "-db", url)...).end()
+		require.NoError(t, err)
+		for line := range strings.SplitSeq(screen, "\n") {
+			assert.LessOrEqual(t, text.StringWidthWithoutEscSequences(line), 80, line)
+		}
+	}
+	s := inTerminal(t, dir, "dead", "merge", "-to", "orders", "-cause", "exhausted", "-db", url)
+	s.answer(`Send 4 messages of queue "dead" back to "orders"? [y/N] `, "y\n")
+	screen, err := s.end()
+	require.NoError(t, err)
+	assert.Contains(t, screen, "3 messages sent back")
+	assert.Contains(t, screen, "1 message stayed: merged 5 times already")
+	file := filepath.Join(dir, "later.jsonl")
+	require.NoError(t, os.WriteFile(file, []byte(`{"meta":{"id":"later"},"cause":"permanent"}`), 0o600))
+	s = inTerminal(t, dir, "dead", "purge", "-all", "-db", url)
+	const question = `Remove 5 messages from queue "dead" for good? [y/N] `
+	require.Eventually(t, func() bool { return strings.Contains(s.text(), question) }, 20*time.Second, time.Millisecond)
+	require.Zero(t, execute(t, command(t, dir, "dead", "import", file, "-db", url)).status)
+	s.answer(question, "y\n")
+	screen, err = s.end()
+	require.NoError(t, err)
+	assert.Contains(t, screen, "5 messages removed")
+	assert.Contains(t, execute(t, command(t, dir, "dead", "list", "-db", url)).stdout, " later ")
+}
+
 func TestAnswers(t *testing.T) {
 	dir := seed(t)
 	const question = `Remove 1 message from queue "dead" for good? [y/N] `

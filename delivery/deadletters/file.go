@@ -15,9 +15,20 @@ import (
 // maxLine bounds a line of a file that is imported.
 const maxLine = 256 << 20
 
+// Lister is what [Export] needs of a store. A [store.Inspector] is one.
+type Lister interface {
+	List(ctx context.Context, queue string, f store.Filter, p store.Page) ([]store.Entry, error)
+	Count(ctx context.Context, queue string, f store.Filter) (store.Counts, error)
+}
+
+// Putter is what [Import] needs of a store. A [store.Store] is one.
+type Putter interface {
+	Put(ctx context.Context, queue string, ms ...store.Message) error
+}
+
 // Export writes the messages of a queue that match, one a line as JSON, and returns how many. It changes nothing, and leaves
 // out what arrives after it began.
-func Export(ctx context.Context, s store.Inspector, queue string, f store.Filter, w io.Writer) (n int, err error) {
+func Export(ctx context.Context, s Lister, queue string, f store.Filter, w io.Writer) (n int, err error) {
 	counts, err := s.Count(ctx, queue, f)
 	if err != nil || counts.Messages == 0 {
 		return 0, err
@@ -48,7 +59,7 @@ func Export(ctx context.Context, s store.Inspector, queue string, f store.Filter
 // Import puts the messages of a file that [Export] wrote in a queue, and returns how many. Those that are there already
 // change nothing, so an import that failed can be repeated. The error names the line; what stands before it may have been put.
 // A line has at most 256 MiB.
-func Import(ctx context.Context, s store.Store, queue string, r io.Reader) (n int, err error) {
+func Import(ctx context.Context, s Putter, queue string, r io.Reader) (n int, err error) {
 	var ms []store.Message
 	put := func() error {
 		if len(ms) == 0 {

@@ -52,11 +52,11 @@
 // that partition when its limit is reached: the first ones of a layer are due first. So give the topics of layers enough partitions.
 //
 // That is less than a store of messages (delivery/store), and topics cannot be one: they find no message by its id, so a hand-over that is
-// repeated is there twice, with one id; they have no leases for messages; and to filter or purge dead letters, one reads all of them. Where
-// that matters, put layers and dead letters into PostgreSQL or JetStream by a ladder (delivery/ladder). It takes a [Source] of this package as
+// repeated is there twice, with one id; they have no leases for messages; to look at dead letters, one reads all of them, and only all of
+// them can be purged. Where that matters, put layers and dead letters into PostgreSQL or JetStream by a ladder (delivery/ladder). It takes a [Source] of this package as
 // its first source, and [WithDeadLetters] takes the Put of its store.
 //
-// To process dead letters again, read their topic with a [Source], and write them back with a [Sink]: their visits begin anew.
+// A [View] shows, counts and purges dead letters, and its Merge sends them back, each once. The command weir does the same.
 //
 // The payload in a layer is what the codec of the program has written, without its schema: use a codec that reads what its earlier versions
 // have written.
@@ -81,6 +81,8 @@
 //   - A source, or a [Group]: READ and DESCRIBE on its topics, READ on its group.
 //   - An input: READ and DESCRIBE on its topic.
 //   - An output: READ, WRITE and DESCRIBE on its topic, WRITE and DESCRIBE on its transactional id, READ on the group of the same name.
+//   - A view: READ and DESCRIBE on its topic, READ on its group, which is weir-merge-TOPIC for dead letters. A merge also DELETE on the topic,
+//     WRITE on the topic that it sends to, and WRITE on the transactional id weir-merge-TOPIC. A purge DELETE.
 //   - A sink, and retries: WRITE and DESCRIBE on their topics. Brokers before 2.8 want IDEMPOTENT_WRITE on the cluster, too.
 //
 // No topic is created, unless a broker does so by itself. TLS and SASL are options of the client; nothing here logs them.

@@ -43,7 +43,7 @@ func foreignHeaders(m *store.Message) (h []kgo.RecordHeader) {
 			h = append(h, kgo.RecordHeader{Key: name, Value: []byte(value)})
 		}
 	}
-	o, class := m.Meta.Origin, "weir: "+string(m.Cause)
+	o, class := m.Meta.Origin, causePrefix+string(m.Cause)
 	add(springTopic, o.Source)
 	if p, err := strconv.ParseInt(o.Partition, 10, 32); err == nil {
 		add(springPartition, string(binary.BigEndian.AppendUint32(nil, uint32(p))))

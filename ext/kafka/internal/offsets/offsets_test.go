@@ -221,3 +221,37 @@ func FuzzDecode(f *testing.F) {
 		}
 	})
 }
+
+// As long as there is room, metadata loses no span.
+func TestRoom(t *testing.T) {
+	refused := 0
+	for seed := range uint64(200) {
+		r := rand.New(rand.NewPCG(seed, 1))
+		limit, n, low := 100+r.IntN(100), 1+r.Int64N(300), r.Int64N(1<<uint(1+r.IntN(40)))
+		p := New(low, nil)
+		for i := range n {
+			p.Arrive(low + i)
+		}
+		settled := map[int64]bool{}
+		for range n {
+			i := low + r.Int64N(n)
+			if !p.Room(limit, i) {
+				refused++
+				continue
+			}
+			p.Settle(i)
+			settled[i] = true
+			metadata := p.Encode(nil, limit)
+			require.LessOrEqual(t, len(metadata), limit)
+			done, _, err := Decode(p.Low(), metadata)
+			if metadata != "" {
+				require.NoError(t, err)
+			}
+			q := New(p.Low(), done)
+			for i := range settled {
+				require.True(t, q.Settled(i), "seed %d: offset %d is forgotten", seed, i)
+			}
+		}
+	}
+	assert.Positive(t, refused)
+}

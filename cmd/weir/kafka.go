@@ -1,0 +1,205 @@
+package main
+
+import (
+	"context"
+	"crypto/tls"
+	"errors"
+	"fmt"
+	"io"
+	"maps"
+	"slices"
+	"strings"
+
+	"github.com/twmb/franz-go/pkg/kadm"
+	"github.com/twmb/franz-go/pkg/kerr"
+	"github.com/twmb/franz-go/pkg/kgo"
+	"github.com/twmb/franz-go/pkg/sasl/plain"
+	"github.com/twmb/franz-go/pkg/sasl/scram"
+
+	"github.com/weirflow/weir/delivery/deadletters"
+	"github.com/weirflow/weir/delivery/store"
+	"github.com/weirflow/weir/ext/kafka"
+)
+
+// openKafka connects to brokers:
+//
+//	kafka://user:password@host:9092,host:9092?sasl=scram-sha-512&tls=true&group=GROUP
+func openKafka(ctx context.Context, address string) (*database, error) {
+	u, err := parseServers(address, "group", "sasl", "tls", "ca", "cert", "key")
+	if err != nil {
+		return nil, err
+	}
+	if u.name != "" {
+		return nil, usagef("the URL of the database: Kafka has no databases: topics are given as -queue TOPIC, the group of the workers as ?group=GROUP")
+	}
+	opts := []kgo.Opt{kgo.SeedBrokers(u.hosts...), kgo.ClientID("weir")}
+	config, err := u.tls()
+	switch use := u.query.Get("tls"); {
+	case err != nil:
+		return nil, err
+	case use != "" && use != "true" && use != "false":
+		return nil, usagef("the URL of the database: tls must be true or false")
+	case use == "false" && config != nil:
+		return nil, usagef("the URL of the database: tls=false and files for TLS exclude each other")
+	case use == "true" && config == nil:
+		config = &tls.Config{MinVersion: tls.VersionTLS12}
+	}
+	if config != nil {
+		opts = append(opts, kgo.DialTLSConfig(config))
+	}
+	login, err := u.sasl()
+	if err != nil {
+		return nil, err
+	}
+	opts = append(opts, login...)
+	client, err := kgo.NewClient(opts...)
+	if err != nil {
+		return nil, fmt.Errorf("Kafka: %w", err)
+	}
+	connecting, cancel := context.WithTimeout(ctx, connectTimeout)
+	defer cancel()
+	if err := client.Ping(connecting); err != nil {
+		client.Close()
+		if errors.Is(err, io.EOF) {
+			err = fmt.Errorf("the broker has ended the connection: is it another port, does it want TLS, or is the password wrong? %w", err)
+		}
+		return nil, fmt.Errorf("Kafka: %w", err)
+	}
+	k := &topics{opts: opts, client: client, group: u.query.Get("group"), views: map[string]*kafka.View{}}
+	return &database{store: k, closers: []func() error{k.close}}, nil
+}
+
+// sasl returns how the user logs in.
+func (s servers) sasl() ([]kgo.Opt, error) {
+	name := strings.ToLower(s.query.Get("sasl"))
+	if (s.user == nil) != (name == "") {
+		return nil, usagef("the URL of the database: a user needs sasl=plain, scram-sha-256 or scram-sha-512, and that needs a user")
+	}
+	if s.user == nil {
+		return nil, nil
+	}
+	user := s.user.Username()
+	switch name {
+	case "plain":
+		return []kgo.Opt{kgo.SASL(plain.Auth{User: user, Pass: s.password}.AsMechanism())}, nil
+	case "scram-sha-256":
+		return []kgo.Opt{kgo.SASL(scram.Auth{User: user, Pass: s.password}.AsSha256Mechanism())}, nil
+	case "scram-sha-512":
+		return []kgo.Opt{kgo.SASL(scram.Auth{User: user, Pass: s.password}.AsSha512Mechanism())}, nil
+	}
+	return nil, usagef("the URL of the database: sasl must be plain, scram-sha-256 or scram-sha-512")
+}
+
+// topics are the queues of Kafka: topics of dead letters, and those of a group.
+type topics struct {
+	opts    []kgo.Opt
+	client  *kgo.Client
+	group   string // of workers; "": none
+	ofGroup []string
+	looked  bool // at the topics of the group
+	views   map[string]*kafka.View
+}
+
+// view opens a topic. All commands see it as it is now. A topic of the group shows what the group has not settled.
+func (k *topics) view(ctx context.Context, topic string) (*kafka.View, error) {
+	if v := k.views[topic]; v != nil {
+		return v, nil
+	}
+	group := ""
+	if all, err := k.known(ctx); err != nil {
+		return nil, err
+	} else if slices.Contains(all, topic) {
+		group = k.group
+	}
+	v, err := kafka.OpenView(ctx, topic, group, k.opts...)
+	if err == nil {
+		k.views[topic] = v
+	}
+	return v, err
+}
+
+// known returns the topics of the group, sorted.
+func (k *topics) known(ctx context.Context) ([]string, error) {
+	if k.group == "" || k.looked {
+		return k.ofGroup, nil
+	}
+	offsets, err := kadm.NewClient(k.client).FetchOffsets(ctx, k.group)
+	if err != nil && !errors.Is(err, kerr.GroupIDNotFound) {
+		return nil, fmt.Errorf("the group %q: %w", k.group, err)
+	}
+	k.ofGroup, k.looked = slices.Sorted(maps.Keys(offsets)), true
+	return k.ofGroup, nil
+}
+
+// Queues returns the topics of the group.
+func (k *topics) Queues(ctx context.Context) ([]string, error) {
+	if k.group == "" {
+		return nil, usagef("which topics? Name them, or the group of the workers in the URL: ?group=GROUP")
+	}
+	return k.known(ctx)
+}
+
+// List implements queues.
+func (k *topics) List(ctx context.Context, topic string, f store.Filter, p store.Page) ([]store.Entry, error) {
+	v, err := k.view(ctx, topic)
+	if err != nil {
+		return nil, err
+	}
+	return v.List(ctx, f, p)
+}
+
+// Count implements queues.
+func (k *topics) Count(ctx context.Context, topic string, f store.Filter) (store.Counts, error) {
+	v, err := k.view(ctx, topic)
+	if err != nil {
+		return store.Counts{}, err
+	}
+	return v.Count(ctx, f)
+}
+
+// Put implements queues.
+func (k *topics) Put(ctx context.Context, topic string, ms ...store.Message) error {
+	v, err := k.view(ctx, topic)
+	if err != nil {
+		return err
+	}
+	return v.Put(ctx, ms...)
+}
+
+func (k *topics) purge(ctx context.Context, topic string, f store.Filter, confirm func(n int) error) (int, error) {
+	if !isAll(f) {
+		return 0, usagef("a topic is a log, which can only be cut off at its beginning: to purge a choice is not possible, only -all")
+	}
+	v, err := k.view(ctx, topic)
+	if err != nil {
+		return 0, err
+	}
+	if slices.Contains(k.ofGroup, topic) {
+		return 0, usagef("%q is a topic of the group %q, whose workers do what is there: purge is for dead letters", topic, k.group)
+	}
+	n, err := v.Count(ctx, f)
+	if err != nil || n.Messages == 0 {
+		return 0, err
+	}
+	if err := confirm(n.Messages); err != nil {
+		return 0, err
+	}
+	return n.Messages, v.Purge(ctx)
+}
+
+func (k *topics) merge(ctx context.Context, c deadletters.Config) (deadletters.Merged, error) {
+	v, err := k.view(ctx, c.From)
+	if err != nil {
+		return deadletters.Merged{}, err
+	}
+	c.From = ""
+	return v.Merge(ctx, c)
+}
+
+func (k *topics) close() error {
+	for _, v := range k.views {
+		v.Close()
+	}
+	k.client.Close()
+	return nil
+}

@@ -1,0 +1,175 @@
+package main
+
+import (
+	"context"
+	"crypto/tls"
+	"fmt"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+	"github.com/twmb/franz-go/pkg/kadm"
+	"github.com/twmb/franz-go/pkg/kfake"
+	"github.com/twmb/franz-go/pkg/kgo"
+
+	"github.com/weirflow/weir/delivery"
+	"github.com/weirflow/weir/delivery/store"
+	"github.com/weirflow/weir/ext/kafka"
+)
+
+// topicsOf lets seedQueues put messages into topics.
+type topicsOf struct {
+	store.Store
+	seed kgo.Opt
+}
+
+func (s topicsOf) Put(ctx context.Context, queue string, ms ...store.Message) error {
+	v, err := kafka.OpenView(ctx, strings.ReplaceAll(queue, " ", "."), "", s.seed)
+	if err != nil {
+		return err
+	}
+	defer v.Close()
+	return v.Put(ctx, ms...)
+}
+
+// startKafka starts a Kafka in memory with the topics dead, two layers and orders, and returns its address. The group billing has taken one
+// message of a layer.
+func startKafka(t *testing.T) (address string) {
+	t.Helper()
+	k, err := kfake.NewCluster(kfake.NumBrokers(1), kfake.SeedTopics(1, "dead", "orders", "orders.1m", "orders.1h", "outbox"))
+	require.NoError(t, err)
+	t.Cleanup(k.Close)
+	seed := kgo.SeedBrokers(k.ListenAddrs()...)
+	seedQueues(t, topicsOf{seed: seed}, func() {})
+	client, err := kgo.NewClient(seed)
+	require.NoError(t, err)
+	defer client.Close()
+	var at kadm.Offsets
+	at.Add(kadm.Offset{Topic: "orders.1m", At: 1, LeaderEpoch: -1})
+	at.Add(kadm.Offset{Topic: "orders.1h", At: 0, LeaderEpoch: -1})
+	require.NoError(t, kadm.NewClient(client).CommitAllOffsets(t.Context(), "billing", at))
+	return k.ListenAddrs()[0]
+}
+
+// What the commands print that only look, on Kafka.
+func TestKafka(t *testing.T) {
+	url := "kafka://" + startKafka(t)
+	for name, args := range map[string]string{
+		"list":          "dead list",
+		"list-80":       "dead list",
+		"list-page":     "dead list -max 2 -after 3",
+		"list-json":     "dead list -json -cause permanent -max 1",
+		"list-layer":    "dead list -queue orders.1m -db " + url + "?group=billing",
+		"show":          "dead show orders/0/18",
+		"show-none":     "dead show nothing",
+		"count":         "dead count -provider north",
+		"export":        "dead export -key customer-1",
+		"layers":        "layers -db " + url + "?group=billing",
+		"layers-json":   "layers -json dead orders.1m",
+		"layers-none":   "layers",
+		"outbox":        "outbox",
+		"keys":          "keys -all",
+		"no-topic":      "dead list -queue nothing",
+		"purge-choice":  "dead purge -cause permanent",
+		"purge-layer":   "dead purge -all -yes -queue orders.1m -db " + url + "?group=billing",
+		"merge-layer":   "dead merge -to orders -yes -queue orders.1m -db " + url + "?group=billing",
+		"merge-nowhere": "dead merge -to nowhere -yes",
+	} {
+		t.Run(name, func(t *testing.T) {
+			cmd := command(t, t.TempDir(), strings.Fields(args)...)
+			cmd.Env = append(cmd.Env, "WEIR_DB="+url)
+			if name == "list-80" {
+				cmd.Env = append(cmd.Env, "COLUMNS=80")
+			}
+			r := execute(t, cmd)
+			text := ofNow(fmt.Sprintf("$ weir %q\n%s---- stderr, status %d\n%s", args, r.stdout, r.status, r.stderr))
+			golden(t, "kafka-"+name+".txt", strings.ReplaceAll(text, url, "URL"))
+			assert.NotRegexp(t, "[\x00-\x08\x0b-\x1f\x7f\u202e]", r.stdout+r.stderr, "control characters")
+		})
+	}
+}
+
+// What the commands change, on Kafka.
+func TestKafkaChanges(t *testing.T) {
+	url := "kafka://" + startKafka(t)
+	run := func(args ...string) result { return execute(t, command(t, t.TempDir(), append(args, "-db", url)...)) }
+	exported := run("dead", "export")
+	assert.Equal(t, "8 messages written\n", exported.stderr)
+	r := run("dead", "merge", "-to", "orders", "-provider", "north")
+	assert.Equal(t, "weir: Send 3 messages of queue \"dead\" back to \"orders\"? Standard input is no terminal: answer with -yes\n", r.stderr)
+	assert.Equal(t, result{"2 messages sent back to \"orders\"\n", "", 0},
+		run("dead", "merge", "-to", "orders", "-provider", "north", "-cause", "exhausted", "-rate", "1000", "-yes"))
+	assert.Equal(t, result{`{"merged":4,"looping":1,"outcomeUnknown":1,"busy":0}` + "\n", "", 0}, run("dead", "merge", "-to", "orders", "-yes", "-json"))
+	assert.Regexp(t, `all +2\n`, run("dead", "count").stdout)
+	assert.Regexp(t, `orders +6 `, run("layers", "orders").stdout)
+	assert.Equal(t, result{"2 messages removed\n", "", 0}, run("dead", "purge", "-all", "-yes"))
+	assert.Equal(t, result{"", "No message of queue \"dead\" matches.\n", 0}, run("dead", "list"))
+
+	file := filepath.Join(t.TempDir(), "dead.jsonl")
+	require.NoError(t, os.WriteFile(file, []byte(exported.stdout), 0o600))
+	assert.Equal(t, result{"8 messages read\n", "", 0}, run("dead", "import", file))
+	assert.Equal(t, exported.stdout, run("dead", "export").stdout)
+}
+
+// TLS with the client's certificate, and both kinds of passwords. No password is in an error.
+func TestKafkaSecurity(t *testing.T) {
+	ca, cert, key := certificates(t)
+	pair, err := tls.LoadX509KeyPair(cert, key)
+	require.NoError(t, err)
+	k, err := kfake.NewCluster(kfake.NumBrokers(1), kfake.SeedTopics(1, "dead"), kfake.TLS(&tls.Config{Certificates: []tls.Certificate{pair}, MinVersion: tls.VersionTLS12}),
+		kfake.EnableSASL(), kfake.Superuser("PLAIN", "u", "r1ght"), kfake.Superuser("SCRAM-SHA-256", "v", "r1ght"), kfake.Superuser("SCRAM-SHA-512", "w", "r1ght"))
+	require.NoError(t, err)
+	t.Cleanup(k.Close)
+	address := k.ListenAddrs()[0]
+	files := "&ca=" + ca + "&cert=" + cert + "&key=" + key
+	for url, want := range map[string]struct {
+		status int
+		error  string
+	}{
+		"kafka://u:r1ght@" + address + "?sasl=plain" + files:                     {exitOK, "No message"},
+		"kafka://v:r1ght@127.0.0.1:1," + address + "?sasl=SCRAM-SHA-256" + files: {exitOK, "No message"},
+		"kafka://w:r1ght@" + address + "?sasl=scram-sha-512&ca=" + ca:            {exitOK, "No message"},
+		"kafka://u:s3cr3t@" + address + "?sasl=plain" + files:                    {exitFailed, "is the password wrong?"},
+		"kafka://w:s3cr3t@" + address + "?sasl=scram-sha-512" + files:            {exitFailed, "is the password wrong?"},
+		"kafka://u:s3cr3t@" + address + "?sasl=plain&tls=true":                   {exitFailed, "certificate"},
+		"kafka://u:s3cr3t%2Fx@127.0.0.1:1?sasl=plain":                            {exitFailed, "127.0.0.1:1"},
+		"kafka://u:s3cr3t@" + address + files:                                    {exitUsage, ""},
+		"kafka://u:s3cr3t@" + address:                                            {exitUsage, "a user needs sasl"},
+		"kafka://" + address + "?sasl=plain":                                     {exitUsage, "that needs a user"},
+		"kafka://u:s3cr3t@" + address + "?sasl=gssapi":                           {exitUsage, "sasl must be"},
+		"kafka://u:s3cr3t@" + address + "?sasl=plain&tls=maybe":                  {exitUsage, "tls must be"},
+		"kafka://u:s3cr3t@" + address + "?sasl=plain&tls=false" + files:          {exitUsage, "exclude each other"},
+		"kafka://u:s3cr3t@" + address + "/dead?sasl=plain":                       {exitUsage, "-queue TOPIC"},
+		"kafka://u:s3cr3t@" + address + "?password=s3cr3t":                       {exitUsage, `parameter "password"`},
+		"kafka://u:s3cr3t/x@" + address + "?sasl=plain":                          {exitUsage, "not valid"},
+	} {
+		t.Run(want.error, func(t *testing.T) {
+			t.Parallel()
+			r := execute(t, command(t, t.TempDir(), "dead", "list", "-db", url))
+			assert.Equal(t, want.status, r.status, "%s: %s", url, r.stderr)
+			assert.Contains(t, r.stderr, want.error, url)
+			assert.NotContains(t, r.stdout+r.stderr, "s3cr3t", url)
+		})
+	}
+}
+
+// A long export has each message once.
+func TestKafkaPages(t *testing.T) {
+	k, err := kfake.NewCluster(kfake.NumBrokers(1), kfake.SeedTopics(3, "dead"))
+	require.NoError(t, err)
+	t.Cleanup(k.Close)
+	var ms []store.Message
+	for i := range 2500 {
+		ms = append(ms, store.Message{Meta: delivery.Meta{ID: fmt.Sprint("m", i), Key: fmt.Sprint(i % 10), LastFailure: time.Unix(1, 0)}, Cause: store.Permanent})
+	}
+	require.NoError(t, topicsOf{seed: kgo.SeedBrokers(k.ListenAddrs()...)}.Put(t.Context(), "dead", ms...))
+	r := execute(t, command(t, t.TempDir(), "dead", "export", "-db", "kafka://"+k.ListenAddrs()[0]))
+	assert.Equal(t, "2500 messages written\n", r.stderr)
+	for i := range 2500 {
+		assert.Contains(t, r.stdout, fmt.Sprintf(`"id":"m%d"`, i))
+	}
+}

@@ -1,0 +1,271 @@
+package kafka
+
+import (
+	"cmp"
+	"context"
+	"errors"
+	"fmt"
+	"math"
+	"slices"
+	"time"
+
+	"github.com/twmb/franz-go/pkg/kadm"
+	"github.com/twmb/franz-go/pkg/kerr"
+	"github.com/twmb/franz-go/pkg/kgo"
+	"github.com/twmb/franz-go/pkg/kmsg"
+
+	"github.com/weirflow/weir/delivery/deadletters"
+	"github.com/weirflow/weir/delivery/store"
+	"github.com/weirflow/weir/ext/kafka/internal/offsets"
+	"github.com/weirflow/weir/internal/failed"
+)
+
+const (
+	defaultMaxMerges = 5
+	mergeBatch       = 500 // entries of a transaction
+)
+
+// mergeGroup returns the group whose offsets say what of a topic was merged. It is also the transactional id of merges.
+func mergeGroup(topic string) string { return "weir-merge-" + topic }
+
+// Merge sends dead letters to a topic, to be processed again: as for a first visit, with their history, and one more in Meta.Merges. It is
+// [deadletters.Merge] for topics: To is the topic, From must be empty, and Publish nil. It returns what it did also with an error.
+//
+//	begin · entries into To · offsets of the group weir-merge-TOPIC · end
+//
+// Each entry returns once for readers that read only committed records, as [Source] does, also when a merge is killed or two run at once: the
+// later one ends the other, which returns an error. Busy is always 0.
+//
+// What was merged at the beginning of a partition is removed from the topic then. What was merged behind an entry that stays is remembered by
+// the group: brokers forget that after offsets.retention.minutes without a merge (7 days by default), and then those entries appear
+// again. So merge or purge the rest before. The group remembers some 500 to 900 gaps in a partition; Merge returns an error before that is
+// full.
+//
+// A record whose headers are damaged stays, and is an error at the end.
+func (v *View) Merge(ctx context.Context, c deadletters.Config) (deadletters.Merged, error) {
+	switch {
+	case !v.merges:
+		return deadletters.Merged{}, v.error(fmt.Errorf("merge: the view is of what the group %q has not settled, which will do it", v.group))
+	case c.To == "" || c.To == v.topic || c.From != "" || c.Publish != nil:
+		return deadletters.Merged{}, v.error(fmt.Errorf("merge: To %q must be another topic, From empty and Publish nil", c.To))
+	case c.Max < 0 || c.MaxMerges < 0 || c.Rate < 0 || math.IsNaN(c.Rate):
+		return deadletters.Merged{}, v.error(fmt.Errorf("merge: Max %d, MaxMerges %d and Rate %v must not be negative", c.Max, c.MaxMerges, c.Rate))
+	}
+	c.MaxMerges = cmp.Or(c.MaxMerges, defaultMaxMerges)
+	if c.Clock == nil {
+		c.Clock = v.clock
+	}
+	m := &merge{Config: c, view: v, id: mergeGroup(v.topic)}
+	err := m.run(ctx)
+	if ctx.Err() != nil && err != nil {
+		err = context.Cause(ctx)
+	}
+	if err != nil {
+		err = v.error(fmt.Errorf("merge: %w", err))
+	}
+	return m.done, err
+}
+
+type merge struct {
+	deadletters.Config
+	view   *View
+	id     string // of the group and of transactions
+	client *kgo.Client
+	done   deadletters.Merged
+
+	damaged []string // names of records
+	batch   []*kgo.Record
+	settled map[*viewPart][]int64 // of the batch
+	tracks  map[*viewPart]*offsets.Progress
+	begun   time.Time // the batch
+}
+
+// errTakenOver says that another merge has begun.
+var errTakenOver = errors.New("another merge of the topic has begun, and goes on with what is left")
+
+func (m *merge) run(ctx context.Context) (err error) {
+	topics, err := m.view.admin.ListTopics(ctx, m.To)
+	if err == nil {
+		err = topics[m.To].Err
+	}
+	if err != nil {
+		return fmt.Errorf("topic %q: %w", m.To, err)
+	}
+	opts := append(slices.Clone(m.view.opts), kgo.TransactionalID(m.id), kgo.RequiredAcks(kgo.AllISRAcks()))
+	if m.client, err = kgo.NewClient(opts...); err != nil {
+		return err
+	}
+	defer m.client.Close()
+	// This ends other merges, and a transaction that a killed one has left. What they have committed is stable from here on.
+	if _, _, err := m.client.ProducerID(ctx); err != nil {
+		return err
+	}
+	if err := m.view.settled(ctx); err != nil {
+		return err
+	}
+	m.settled, m.tracks = map[*viewPart][]int64{}, map[*viewPart]*offsets.Progress{}
+	m.begun = m.Clock.Now()
+	for _, p := range m.view.parts {
+		m.tracks[p] = p.progress()
+		var more bool
+		err := m.view.read(ctx, p, p.low, func(r *kgo.Record) (bool, error) {
+			more, err = m.look(ctx, p, r)
+			return more, err
+		})
+		if err = errors.Join(err, m.flush(ctx)); err != nil {
+			return err
+		}
+		if m.full() {
+			break
+		}
+	}
+	if err := m.tidy(ctx); err != nil {
+		return err
+	}
+	if len(m.damaged) > 0 {
+		return fmt.Errorf("%d records have damaged headers, and stay: %s first", len(m.damaged), m.damaged[0])
+	}
+	return nil
+}
+
+func (m *merge) full() bool { return m.Max > 0 && m.done.Merged+len(m.batch) >= m.Max }
+
+// look decides about a record.
+func (m *merge) look(ctx context.Context, p *viewPart, r *kgo.Record) (more bool, err error) {
+	track := m.tracks[p]
+	if !track.Arrive(r.Offset) {
+		return true, nil
+	}
+	e := entryOf(r)
+	if !m.Filter.Match(&e) {
+		return true, nil
+	}
+	switch {
+	case e.Cause == store.Undecodable && isDamaged(r):
+		m.damaged = append(m.damaged, fmt.Sprintf("%s/%d/%d", r.Topic, r.Partition, r.Offset))
+		return true, nil
+	case e.Meta.OutcomeUnknown && !m.OutcomeUnknown && !e.Meta.Remembered.After(m.Clock.Now()):
+		m.done.OutcomeUnknown++
+		return true, nil
+	case e.Meta.Merges >= m.MaxMerges:
+		m.done.Looping++
+		return true, nil
+	case !track.Room(maxMetadata, r.Offset):
+		return false, fmt.Errorf("partition %d: the group can remember no more gaps before offset %d: merge or purge what stands there first", p.id, r.Offset)
+	}
+	failed.Afresh(&e.Meta, m.Clock.Now())
+	e.Meta.Due = time.Time{}
+	back, err := record(m.To, e.Payload, e.Meta)
+	if err != nil {
+		return false, fmt.Errorf("record %s/%d/%d: %w", r.Topic, r.Partition, r.Offset, err)
+	}
+	m.batch = append(m.batch, back)
+	track.Settle(r.Offset)
+	m.settled[p] = append(m.settled[p], r.Offset)
+	if m.full() {
+		return false, nil
+	}
+	if len(m.batch) < mergeBatch && (m.Rate == 0 || float64(len(m.batch)) < m.Rate) {
+		return true, nil
+	}
+	return true, m.flush(ctx)
+}
+
+func isDamaged(r *kgo.Record) bool {
+	_, err := MetaFromRecord(r)
+	return err != nil
+}
+
+// flush sends the batch and notes that it was sent, in one transaction.
+func (m *merge) flush(ctx context.Context) error {
+	if len(m.batch) == 0 || ctx.Err() != nil {
+		return nil
+	}
+	n := len(m.batch)
+	err := m.client.BeginTransaction()
+	if err == nil {
+		err = m.client.ProduceSync(ctx, m.batch...).FirstErr()
+	}
+	if err == nil {
+		err = m.commit(ctx)
+	}
+	if err == nil {
+		err = m.client.EndTransaction(ctx, kgo.TryCommit)
+	}
+	if err != nil {
+		if errors.Is(err, kerr.ProducerFenced) || errors.Is(err, kerr.InvalidProducerEpoch) || errors.Is(err, kerr.InvalidProducerIDMapping) {
+			err = fmt.Errorf("%w: %w", errTakenOver, err)
+		}
+		m.batch = nil
+		return err // the next merge ends the transaction, or the broker does
+	}
+	m.done.Merged += n
+	m.batch = nil
+	clear(m.settled)
+	if m.Progress != nil {
+		m.Progress(m.done)
+	}
+	err = pause(ctx, m.Clock, m.begun, n, m.Rate)
+	m.begun = m.Clock.Now()
+	return err
+}
+
+// commit puts the offsets of the group into the transaction.
+func (m *merge) commit(ctx context.Context) error {
+	id, epoch, err := m.client.ProducerID(ctx)
+	if err != nil {
+		return err
+	}
+	add := kmsg.NewPtrAddOffsetsToTxnRequest()
+	add.TransactionalID, add.Group, add.ProducerID, add.ProducerEpoch = m.id, m.id, id, epoch
+	added, err := add.RequestWith(ctx, m.client)
+	if err == nil {
+		err = kerr.ErrorForCode(added.ErrorCode)
+	}
+	if err != nil {
+		return fmt.Errorf("group %q: %w", m.id, err)
+	}
+	topics, err := m.view.admin.ListTopics(ctx, m.view.topic)
+	if err != nil {
+		return err
+	}
+	req := kmsg.NewPtrTxnOffsetCommitRequest()
+	req.TransactionalID, req.Group, req.ProducerID, req.ProducerEpoch, req.Generation = m.id, m.id, id, epoch, -1
+	t := kmsg.NewTxnOffsetCommitRequestTopic()
+	t.Topic, t.TopicID = m.view.topic, topics[m.view.topic].ID
+	for part := range m.settled {
+		track := m.tracks[part]
+		metadata := track.Encode(nil, maxMetadata)
+		p := kmsg.NewTxnOffsetCommitRequestTopicPartition()
+		p.Partition, p.Offset, p.LeaderEpoch, p.Metadata = part.id, track.Low(), -1, &metadata
+		t.Partitions = append(t.Partitions, p)
+	}
+	req.Topics = append(req.Topics, t)
+	resp, err := req.RequestWith(ctx, m.client)
+	if err != nil {
+		return err
+	}
+	for _, t := range resp.Topics {
+		for _, p := range t.Partitions {
+			if err := kerr.ErrorForCode(p.ErrorCode); err != nil {
+				return fmt.Errorf("group %q: partition %d: %w", m.id, p.Partition, err)
+			}
+		}
+	}
+	return nil
+}
+
+// tidy removes what was merged at the beginning of partitions: brokers do not remember groups for ever.
+func (m *merge) tidy(ctx context.Context) error {
+	cut := kadm.Offsets{}
+	for _, p := range m.view.parts {
+		low := p.low
+		if track := m.tracks[p]; track != nil {
+			low = min(track.Low(), p.end)
+		}
+		if low > p.start {
+			cut.Add(kadm.Offset{Topic: m.view.topic, Partition: p.id, At: low, LeaderEpoch: -1})
+		}
+	}
+	return m.view.cutOff(ctx, cut)
+}

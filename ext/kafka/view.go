@@ -1,0 +1,306 @@
+package kafka
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"slices"
+	"strings"
+	"time"
+
+	"github.com/benbjohnson/clock"
+	"github.com/twmb/franz-go/pkg/kadm"
+	"github.com/twmb/franz-go/pkg/kerr"
+	"github.com/twmb/franz-go/pkg/kgo"
+
+	"github.com/weirflow/weir/delivery/store"
+	"github.com/weirflow/weir/ext/kafka/internal/offsets"
+)
+
+// View shows what lies in a topic: dead letters, or what waits in a layer. It is of the moment when it was opened: what comes later is not
+// in it. It reads the topic for each call, some hundred thousand records a second. Its methods are called one at a time.
+//
+// A record has its position from its partition and offset: partition·2⁴⁴ + offset + 1. So entries are in the order of arrival in each partition
+// only. The time of arrival is that of the record.
+type View struct {
+	topic  string
+	group  string // has settled what is not shown
+	merges bool   // the group is that of the merges of the topic
+	opts   []kgo.Opt
+	client *kgo.Client
+	admin  *kadm.Client
+	clock  clock.Clock
+	parts  []*viewPart // in the order of their numbers
+}
+
+// viewPart is a partition. What is settled is known up to the end.
+type viewPart struct {
+	id         int32
+	start, end int64
+	low        int64          // all before it is settled
+	done       []offsets.Span // settled above it
+}
+
+const positionBits = 44
+
+func positionOf(partition int32, offset int64) store.Position {
+	return store.Position(int64(partition)<<positionBits | (offset + 1))
+}
+
+// OpenView opens a view of a topic. What a group has settled is left out: that of the workers for a layer or a source, "" for dead letters, of
+// which those are left out that were merged. The options are those of a client. The view must be closed.
+func OpenView(ctx context.Context, topic, group string, opts ...kgo.Opt) (*View, error) {
+	if topic == "" {
+		return nil, errors.New("kafka: OpenView: a topic without a name")
+	}
+	v := &View{topic: topic, group: group, merges: group == "", opts: opts, clock: clock.New()}
+	if v.merges {
+		v.group = mergeGroup(topic)
+	}
+	var err error
+	if v.client, err = kgo.NewClient(opts...); err != nil {
+		return nil, fmt.Errorf("kafka: %w", err)
+	}
+	v.admin = kadm.NewClient(v.client)
+	if err := v.look(ctx); err != nil {
+		v.Close()
+		return nil, v.error(err)
+	}
+	return v, nil
+}
+
+func (v *View) error(err error) error { return fmt.Errorf("kafka: topic %q: %w", v.topic, err) }
+
+// look finds out where the partitions begin and end.
+func (v *View) look(ctx context.Context) error {
+	ends, err := v.admin.ListCommittedOffsets(ctx, v.topic)
+	if err != nil {
+		return err
+	}
+	starts, err := v.admin.ListStartOffsets(ctx, v.topic)
+	if err != nil {
+		return err
+	}
+	for id, end := range ends[v.topic] {
+		start, ok := starts.Lookup(v.topic, id)
+		switch {
+		case end.Err != nil:
+			return end.Err
+		case !ok:
+			return fmt.Errorf("partition %d is gone", id)
+		case start.Err != nil:
+			return start.Err
+		case end.Offset >= 1<<positionBits || id >= 1<<(63-positionBits):
+			return fmt.Errorf("partition %d, offset %d: too large for a position", id, end.Offset)
+		}
+		v.parts = append(v.parts, &viewPart{id: id, start: start.Offset, end: end.Offset})
+	}
+	if len(v.parts) == 0 {
+		return kerr.UnknownTopicOrPartition
+	}
+	slices.SortFunc(v.parts, func(a, b *viewPart) int { return int(a.id - b.id) })
+	return v.settled(ctx)
+}
+
+// settled finds out what the group has settled.
+func (v *View) settled(ctx context.Context) error {
+	committed, err := v.admin.FetchOffsets(kadm.RequireStable(ctx), v.group)
+	if err != nil && !errors.Is(err, kerr.GroupIDNotFound) {
+		return fmt.Errorf("group %q: %w", v.group, err)
+	}
+	for _, p := range v.parts {
+		p.low, p.done = p.start, nil
+		at, ok := committed.Lookup(v.topic, p.id)
+		if !ok || at.At < 0 {
+			continue
+		}
+		if at.Err != nil {
+			return fmt.Errorf("group %q: partition %d: %w", v.group, p.id, at.Err)
+		}
+		if at.At > p.end {
+			continue // of a topic of that name that was deleted: nothing of this one is settled
+		}
+		done, _, err := offsets.Decode(at.At, at.Metadata)
+		if err != nil && !errors.Is(err, offsets.ErrForeign) {
+			return fmt.Errorf("group %q: partition %d: metadata of offset %d: %w", v.group, p.id, at.At, err)
+		}
+		p.low, p.done = max(p.start, at.At), done
+	}
+	return nil
+}
+
+// progress returns what is settled of a partition.
+func (p *viewPart) progress() *offsets.Progress {
+	done := slices.Clone(p.done)
+	done = slices.DeleteFunc(done, func(s offsets.Span) bool { return s.To <= p.low })
+	return offsets.New(p.low, done)
+}
+
+// read calls f for the records of a partition from an offset up to the end, until f returns false. Records that were compacted away, and
+// markers of transactions, do not come.
+func (v *View) read(ctx context.Context, p *viewPart, from int64, f func(r *kgo.Record) (bool, error)) error {
+	if from >= p.end {
+		return nil
+	}
+	opts := append([]kgo.Opt{kgo.FetchIsolationLevel(kgo.ReadCommitted())}, v.opts...)
+	opts = append(opts, kgo.KeepControlRecords(), // the last record may be one
+		kgo.ConsumeResetOffset(kgo.NoResetOffset()),
+		kgo.ConsumePartitions(map[string]map[int32]kgo.Offset{v.topic: {p.id: kgo.NewOffset().At(from)}}))
+	client, err := kgo.NewClient(opts...)
+	if err != nil {
+		return v.error(err)
+	}
+	defer client.Close()
+	for {
+		fetches := client.PollRecords(ctx, 1000)
+		if ctx.Err() != nil {
+			return context.Cause(ctx)
+		}
+		for _, e := range fetches.Errors() {
+			return v.error(fmt.Errorf("partition %d: %w", p.id, e.Err))
+		}
+		for _, r := range fetches.Records() {
+			if r.Offset >= p.end {
+				return nil
+			}
+			if !r.Attrs.IsControl() {
+				if more, err := f(r); err != nil || !more {
+					return err
+				}
+			}
+			if r.Offset == p.end-1 {
+				return nil
+			}
+		}
+	}
+}
+
+// each calls f for the entries that match, until it returns false.
+func (v *View) each(ctx context.Context, f *store.Filter, page store.Page, visit func(e *store.Entry) bool) error {
+	for _, p := range v.parts {
+		from, progress := p.low, p.progress()
+		if page.After >= positionOf(p.id, 0) {
+			from = max(from, int64(page.After-positionOf(p.id, 0))+1)
+		}
+		more := true
+		err := v.read(ctx, p, from, func(r *kgo.Record) (bool, error) {
+			if progress.Settled(r.Offset) {
+				return true, nil
+			}
+			e := entryOf(r)
+			if page.Until != 0 && e.Position > page.Until {
+				more = false
+				return false, nil
+			}
+			if f.Match(&e) {
+				more = visit(&e)
+			}
+			return more, nil
+		})
+		if err != nil || !more {
+			return err
+		}
+	}
+	return nil
+}
+
+// entryOf returns a record as an entry.
+func entryOf(r *kgo.Record) store.Entry {
+	meta, err := MetaFromRecord(r)
+	e := store.Entry{Position: positionOf(r.Partition, r.Offset), Arrived: r.Timestamp.UTC()}
+	e.Meta, e.Payload = meta, r.Value
+	for _, h := range r.Headers {
+		if cause, ours := strings.CutPrefix(string(h.Value), causePrefix); ours && (h.Key == springClass || h.Key == connectClass) {
+			e.Cause = store.Cause(cause)
+		}
+	}
+	if err != nil {
+		e.Cause, e.Meta.LastError = store.Undecodable, err.Error()
+	}
+	return e
+}
+
+// causePrefix begins the name of the class in headers of others.
+const causePrefix = "weir: "
+
+// List returns entries that match, in the order of their positions. To get the next page, set [store.Page.After] to the position of the last
+// entry. A record whose headers are damaged is undecodable.
+func (v *View) List(ctx context.Context, f store.Filter, p store.Page) (list []store.Entry, err error) {
+	if err := store.CheckPage(v.topic, p); err != nil {
+		return nil, err
+	}
+	err = v.each(ctx, &f, p, func(e *store.Entry) bool {
+		list = append(list, *e)
+		return len(list) < p.Max
+	})
+	return list, err
+}
+
+// Count counts the entries that match. The age is by the clock of this machine.
+func (v *View) Count(ctx context.Context, f store.Filter) (c store.Counts, err error) {
+	err = v.each(ctx, &f, store.Page{}, func(e *store.Entry) bool {
+		next := e.Meta.Due
+		if next.IsZero() {
+			next = e.Arrived
+		}
+		c.Add(e.Cause, e.Meta.Reasons, 1, e.Arrived, next, e.Position)
+		return true
+	})
+	c.SetAge(v.clock.Now())
+	return c, err
+}
+
+// Put writes messages to the topic as dead letters: what [Retries.PutDead] does. What is put twice is there twice.
+func (v *View) Put(ctx context.Context, ms ...store.Message) error {
+	if err := store.CheckPut(v.topic, ms...); err != nil {
+		return err
+	}
+	p, err := newProducer(v.opts)
+	if err != nil {
+		return err
+	}
+	defer p.close()
+	return p.put(ctx, v.topic, ms)
+}
+
+// Purge removes all that the view has from the topic, for all its readers (DeleteRecords). A log can only be cut off at its beginning, so
+// there is no filter.
+func (v *View) Purge(ctx context.Context) error {
+	cut := kadm.Offsets{}
+	for _, p := range v.parts {
+		cut.Add(kadm.Offset{Topic: v.topic, Partition: p.id, At: p.end, LeaderEpoch: -1})
+	}
+	return v.cutOff(ctx, cut)
+}
+
+func (v *View) cutOff(ctx context.Context, at kadm.Offsets) error {
+	if len(at) == 0 {
+		return nil
+	}
+	deleted, err := v.admin.DeleteRecords(ctx, at)
+	if err == nil {
+		err = deleted.Error()
+	}
+	if err != nil {
+		return v.error(fmt.Errorf("removing records: %w", err))
+	}
+	return nil
+}
+
+// Close closes the client.
+func (v *View) Close() { v.client.Close() }
+
+// pause waits until n entries since begun are within a rate.
+func pause(ctx context.Context, c clock.Clock, begun time.Time, n int, rate float64) error {
+	if rate == 0 || n == 0 {
+		return nil
+	}
+	timer := c.Timer(max(0, time.Duration(float64(n)/rate*float64(time.Second))-c.Since(begun)))
+	defer timer.Stop()
+	select {
+	case <-timer.C:
+		return nil
+	case <-ctx.Done():
+		return context.Cause(ctx)
+	}
+}

@@ -1,0 +1,360 @@
+package kafka
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"slices"
+	"strconv"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+	"github.com/twmb/franz-go/pkg/kadm"
+	"github.com/twmb/franz-go/pkg/kerr"
+	"github.com/twmb/franz-go/pkg/kfake"
+	"github.com/twmb/franz-go/pkg/kgo"
+	"github.com/twmb/franz-go/pkg/kmsg"
+	"github.com/twmb/franz-go/pkg/sasl/plain"
+
+	"github.com/weirflow/weir/delivery"
+	"github.com/weirflow/weir/delivery/deadletters"
+	"github.com/weirflow/weir/delivery/store"
+)
+
+func (c *cluster) view(topic, group string) *View {
+	c.t.Helper()
+	v, err := OpenView(c.t.Context(), topic, group, c.seed(), kgo.FetchMaxWait(50*time.Millisecond))
+	require.NoError(c.t, err)
+	c.t.Cleanup(v.Close)
+	return v
+}
+
+// letter is the i-th dead letter.
+func letter(i int) store.Message {
+	at := delivery.Origin{Source: "orders", Partition: "0", Position: strconv.Itoa(i)}
+	return store.Message{
+		Cause: []store.Cause{store.Permanent, store.Exhausted}[i%2], Payload: fmt.Append(nil, i),
+		Meta: delivery.Meta{
+			ID: at.ID(), Origin: at, Key: strconv.Itoa(i % 7), Visit: 3, Attempts: 9, Provider: []string{"north", "south", "west"}[i%3], LastError: "down",
+			Reasons: []string{"DOWN"},
+		},
+	}
+}
+
+func (c *cluster) letters(n int) {
+	c.t.Helper()
+	var ms []store.Message
+	for i := range n {
+		ms = append(ms, letter(i))
+	}
+	require.NoError(c.t, c.retries().PutDead(c.t.Context(), ms...))
+}
+
+var allOfIt = store.Page{Max: 100_000}
+
+func payloads(list []store.Entry) []string {
+	vs := make([]string, len(list))
+	for i, e := range list {
+		vs[i] = string(e.Payload)
+	}
+	return vs
+}
+
+// committedValues returns the values of a topic that readers of committed records see.
+func (c *cluster) committedValues(topic string) []string {
+	c.t.Helper()
+	list, err := c.view(topic, "nobody").List(c.t.Context(), store.Filter{}, allOfIt)
+	require.NoError(c.t, err)
+	return payloads(list)
+}
+
+func TestView(t *testing.T) {
+	c := newCluster(t, 3, "dead")
+	c.letters(100)
+	v := c.view("dead", "")
+	list, err := v.List(t.Context(), store.Filter{}, allOfIt)
+	require.NoError(t, err)
+	assert.ElementsMatch(t, numbers(100), payloads(list))
+	assert.True(t, slices.IsSortedFunc(list, func(a, b store.Entry) int { return int(a.Position - b.Position) }))
+	i := slices.IndexFunc(list, func(e store.Entry) bool { return e.Meta.ID == "orders/0/7" })
+	want := letter(7)
+	assert.Equal(t, want, list[i].Message)
+	assert.WithinDuration(t, time.Now(), list[i].Arrived, time.Minute)
+
+	var pages []store.Entry
+	for p := (store.Page{Max: 7}); ; p.After = pages[len(pages)-1].Position {
+		page, err := v.List(t.Context(), store.Filter{}, p)
+		require.NoError(t, err)
+		if pages = append(pages, page...); len(page) < p.Max {
+			break
+		}
+	}
+	assert.Equal(t, list, pages)
+	until, err := v.List(t.Context(), store.Filter{}, store.Page{Until: list[49].Position, Max: 1000})
+	require.NoError(t, err)
+	assert.Equal(t, list[:50], until)
+
+	some, err := v.List(t.Context(), store.Filter{Cause: store.Permanent, Provider: "north"}, allOfIt)
+	require.NoError(t, err)
+	assert.Len(t, some, 17)
+	n, err := v.Count(t.Context(), store.Filter{Cause: store.Exhausted})
+	require.NoError(t, err)
+	assert.Equal(t, 50, n.Messages)
+	assert.Equal(t, map[store.Cause]int{store.Exhausted: 50}, n.Causes)
+	assert.Equal(t, map[string]int{"DOWN": 50}, n.Reasons)
+	assert.Equal(t, n.Oldest, n.Next)
+
+	// What comes later is not in it, and Purge leaves it.
+	require.NoError(t, v.Put(t.Context(), letter(100)))
+	n, err = v.Count(t.Context(), store.Filter{})
+	require.NoError(t, err)
+	assert.Equal(t, 100, n.Messages)
+	require.NoError(t, v.Purge(t.Context()))
+	assert.Equal(t, []string{"100"}, c.committedValues("dead"))
+
+	_, err = OpenView(t.Context(), "nothing", "", c.seed())
+	require.ErrorIs(t, err, kerr.UnknownTopicOrPartition)
+	require.ErrorContains(t, err, `topic "nothing"`)
+}
+
+// Markers of transactions and aborted records at the end of a partition do not hold up a view.
+func TestAViewOfTransactions(t *testing.T) {
+	c := newCluster(t, 1, "dead")
+	p := c.client(kgo.TransactionalID("t"), kgo.DefaultProduceTopic("dead"))
+	for _, end := range []kgo.TransactionEndTry{kgo.TryCommit, kgo.TryAbort} {
+		require.NoError(t, p.BeginTransaction())
+		require.NoError(t, p.ProduceSync(t.Context(), kgo.StringRecord(fmt.Sprint(end))).FirstErr())
+		require.NoError(t, p.EndTransaction(t.Context(), end))
+	}
+	assert.Equal(t, []string{fmt.Sprint(kgo.TryCommit)}, c.committedValues("dead"))
+}
+
+// A view of a layer shows what its workers have not settled.
+func TestAViewOfALayer(t *testing.T) {
+	c := newCluster(t, 1, "orders")
+	c.produce("orders", 1, numbers(10)...)
+	s := c.source("orders")
+	ms := receive(t, s, 10)
+	for _, i := range []int{0, 1, 4, 9} {
+		ms[i].Ack()
+	}
+	eventually(t, func() bool { return c.committed("orders", 0).At == 2 && c.committed("orders", 0).Metadata != "" }, "two are settled")
+	require.NoError(t, s.Close(t.Context()))
+	v := c.view("orders", "group")
+	list, err := v.List(t.Context(), store.Filter{}, allOfIt)
+	require.NoError(t, err)
+	assert.Equal(t, []string{"2", "3", "5", "6", "7", "8"}, payloads(list))
+	_, err = v.Merge(t.Context(), deadletters.Config{To: "other"})
+	require.ErrorContains(t, err, `the group "group"`)
+}
+
+func TestMergeOfATopic(t *testing.T) {
+	c := newCluster(t, 3, "dead", "orders")
+	c.letters(90)
+	loop, unknown := letter(90), letter(91)
+	loop.Meta.Merges, unknown.Meta.OutcomeUnknown = 5, true
+	require.NoError(t, c.retries().PutDead(t.Context(), loop, unknown))
+	bad := &kgo.Record{Topic: "dead", Headers: []kgo.RecordHeader{{Key: "Weir-Id", Value: []byte("x")}, {Key: "Weir-Visit", Value: []byte("many")}}}
+	require.NoError(t, c.admin.ProduceSync(t.Context(), bad).FirstErr())
+
+	merged, err := c.view("dead", "").Merge(t.Context(), deadletters.Config{To: "orders", Filter: store.Filter{Provider: "south"}, Max: 10})
+	require.NoError(t, err)
+	assert.Equal(t, deadletters.Merged{Merged: 10}, merged)
+	merged, err = c.view("dead", "").Merge(t.Context(), deadletters.Config{To: "orders", Filter: store.Filter{Provider: "south"}})
+	require.NoError(t, err)
+	assert.Equal(t, 20, merged.Merged, "ten are merged")
+	list, err := c.view("dead", "").List(t.Context(), store.Filter{Provider: "south"}, allOfIt)
+	require.NoError(t, err)
+	assert.Equal(t, []string{"91"}, payloads(list))
+
+	s := c.source("orders")
+	back := map[string]delivery.Meta{}
+	for _, m := range receive(t, s, 30) {
+		back[m.Value] = m.Meta()
+	}
+	assert.Len(t, back, 30)
+	assert.Equal(t, delivery.Meta{
+		ID: "orders/0/7", Origin: letter(7).Meta.Origin, Key: "0", Visit: 1, Merges: 1, Provider: "south", LastError: "down", Reasons: []string{"DOWN"},
+	}, back["7"])
+
+	merged, err = c.view("dead", "").Merge(t.Context(), deadletters.Config{To: "orders"})
+	require.ErrorContains(t, err, "1 records have damaged headers, and stay: dead/")
+	assert.Equal(t, deadletters.Merged{Merged: 60, Looping: 1, OutcomeUnknown: 1}, merged)
+	assert.ElementsMatch(t, numbers(90), c.committedValues("orders"))
+	list, err = c.view("dead", "").List(t.Context(), store.Filter{}, allOfIt)
+	require.NoError(t, err)
+	assert.ElementsMatch(t, []string{"90", "91", ""}, payloads(list))
+
+	// What was merged at the beginning is gone for good, also when the group is forgotten.
+	for p := range int32(3) {
+		first := c.PartitionInfo("dead", p)
+		assert.Positive(t, first.LogStartOffset, "partition %d", p)
+	}
+	merged, err = c.view("dead", "").Merge(t.Context(), deadletters.Config{To: "orders", OutcomeUnknown: true, MaxMerges: 6})
+	require.Error(t, err)
+	assert.Equal(t, deadletters.Merged{Merged: 2}, merged)
+	assert.Len(t, c.committedValues("orders"), 92)
+}
+
+// A merge that is killed at any of its steps is called again, and each letter returns once.
+func TestKilledMergesOfATopic(t *testing.T) {
+	c := newCluster(t, 2, "dead", "orders")
+	c.letters(100)
+	total := 0
+	for kill := 0; ; kill++ {
+		ctx, die := context.WithCancel(t.Context())
+		requests := 0
+		c.ControlKey(int16(kmsg.EndTxn), func(kmsg.Request) (kmsg.Response, error, bool) {
+			c.KeepControl()
+			if requests++; requests > kill%3 {
+				die()
+			}
+			return nil, nil, false
+		})
+		merged, err := c.view("dead", "").Merge(ctx, deadletters.Config{To: "orders", Rate: 1000, Max: 30})
+		die()
+		if err == nil && merged.Merged == 0 {
+			break
+		}
+		total += merged.Merged
+		require.Less(t, kill, 40, "it does not end")
+	}
+	assert.ElementsMatch(t, numbers(100), c.committedValues("orders"))
+	assert.LessOrEqual(t, total, 100)
+	assert.Empty(t, c.committedValues("dead"))
+}
+
+// Of two merges at once the later one goes on, and none doubles what the other one has sent.
+func TestTwoMergesOfATopic(t *testing.T) {
+	c := newCluster(t, 1, "dead", "orders")
+	c.letters(20)
+	later := c.view("dead", "")
+	began := make(chan struct{})
+	goOn := make(chan struct{})
+	first := make(chan error, 1)
+	var done deadletters.Merged
+	go func() {
+		v, err := OpenView(context.Background(), "dead", "", c.seed())
+		if err == nil {
+			defer v.Close()
+			done, err = v.Merge(context.Background(), deadletters.Config{To: "orders", Rate: 5, Progress: func(m deadletters.Merged) {
+				if m.Merged == 5 {
+					close(began)
+					<-goOn
+				}
+			}})
+		}
+		first <- err
+	}()
+	<-began
+	second, err := later.Merge(t.Context(), deadletters.Config{To: "orders"})
+	require.NoError(t, err)
+	assert.Equal(t, 15, second.Merged)
+	close(goOn)
+	require.ErrorIs(t, <-first, errTakenOver)
+	assert.Equal(t, 5, done.Merged)
+	assert.ElementsMatch(t, numbers(20), c.committedValues("orders"))
+}
+
+// A merge ends before it forgets what it has sent.
+func TestAMergeWithTooManyGaps(t *testing.T) {
+	c := newCluster(t, 1, "dead", "orders")
+	var ms []store.Message
+	for i := range 4000 {
+		ms = append(ms, letter(i))
+	}
+	require.NoError(t, c.retries().PutDead(t.Context(), ms...))
+	south := deadletters.Config{To: "orders", Filter: store.Filter{Cause: store.Exhausted}}
+	merged, err := c.view("dead", "").Merge(t.Context(), south)
+	require.ErrorContains(t, err, "can remember no more gaps")
+	assert.Greater(t, merged.Merged, 400)
+	again, err := c.view("dead", "").Merge(t.Context(), south)
+	require.ErrorContains(t, err, "can remember no more gaps")
+	assert.Zero(t, again.Merged)
+	assert.Len(t, c.committedValues("orders"), merged.Merged)
+	all, err := c.view("dead", "").Merge(t.Context(), deadletters.Config{To: "orders"})
+	require.NoError(t, err)
+	assert.Equal(t, 4000, merged.Merged+all.Merged)
+	assert.ElementsMatch(t, numbers(4000), c.committedValues("orders"))
+}
+
+// What is remembered of a longer log, which a topic of that name was before, hides nothing.
+func TestATopicThatWasMadeAgain(t *testing.T) {
+	c := newCluster(t, 1, "dead")
+	c.letters(5)
+	before := kadm.Offsets{}
+	before.Add(kadm.Offset{Topic: "dead", Partition: 0, At: 100, LeaderEpoch: -1})
+	require.NoError(t, kadm.NewClient(c.admin).CommitAllOffsets(t.Context(), mergeGroup("dead"), before))
+	n, err := c.view("dead", "").Count(t.Context(), store.Filter{})
+	require.NoError(t, err)
+	assert.Equal(t, 5, n.Messages)
+}
+
+func TestMergeRefuses(t *testing.T) {
+	c := newCluster(t, 1, "dead")
+	v := c.view("dead", "")
+	for _, bad := range []deadletters.Config{
+		{},
+		{To: "dead"},
+		{To: "x", From: "dead"},
+		{To: "x", Max: -1},
+		{To: "x", Rate: -1},
+		{To: "x", MaxMerges: -1},
+		{To: "x", Publish: func(context.Context, []store.Message) error { return errors.New("no") }},
+	} {
+		_, err := v.Merge(t.Context(), bad)
+		require.Error(t, err)
+	}
+	_, err := v.Merge(t.Context(), deadletters.Config{To: "nothing"})
+	require.ErrorContains(t, err, `topic "nothing"`)
+	_, err = v.List(t.Context(), store.Filter{}, store.Page{})
+	require.Error(t, err)
+	_, err = OpenView(t.Context(), "", "")
+	require.Error(t, err)
+}
+
+// The ACLs that docs/kafka.md lists are enough for a merge and a purge, and without any of them the error says what is not allowed.
+func TestPermissionsOfAView(t *testing.T) {
+	allow := func(kind kmsg.ACLResourceType, name string, op kmsg.ACLOperation) kfake.ACL {
+		return kfake.ACL{Resource: kind, Name: name, Pattern: kmsg.ACLResourcePatternTypeLiteral, Operation: op, Allow: true}
+	}
+	acls := []kfake.ACL{
+		allow(kmsg.ACLResourceTypeTopic, "dead", kmsg.ACLOperationRead), allow(kmsg.ACLResourceTypeTopic, "dead", kmsg.ACLOperationDelete),
+		allow(kmsg.ACLResourceTypeTopic, "orders", kmsg.ACLOperationWrite),
+		allow(kmsg.ACLResourceTypeGroup, "weir-merge-dead", kmsg.ACLOperationRead),
+		allow(kmsg.ACLResourceTypeTransactionalId, "weir-merge-dead", kmsg.ACLOperationWrite),
+	}
+	for without := -1; without < len(acls); without++ {
+		mine := slices.Clone(acls)
+		if without >= 0 {
+			mine = slices.Delete(mine, without, without+1)
+		}
+		k, err := kfake.NewCluster(kfake.NumBrokers(1), kfake.SeedTopics(1, "dead", "orders"), kfake.EnableSASL(), kfake.EnableACLs(),
+			kfake.Superuser("PLAIN", "admin", "admin"), kfake.User("PLAIN", "weir", "s3cr3t", mine...))
+		require.NoError(t, err)
+		login := func(user, password string) []kgo.Opt {
+			return []kgo.Opt{kgo.SeedBrokers(k.ListenAddrs()...), kgo.SASL(plain.Auth{User: user, Pass: password}.AsMechanism())}
+		}
+		fill, err := OpenView(t.Context(), "dead", "", login("admin", "admin")...)
+		require.NoError(t, err)
+		require.NoError(t, fill.Put(t.Context(), letter(1), letter(2)))
+		fill.Close()
+		ctx, cancel := context.WithTimeout(t.Context(), 10*time.Second)
+		v, err := OpenView(ctx, "dead", "", login("weir", "s3cr3t")...)
+		if err == nil {
+			_, err = v.Merge(ctx, deadletters.Config{To: "orders", Max: 1})
+			err = errors.Join(err, v.Purge(ctx))
+			v.Close()
+		}
+		cancel()
+		if without < 0 {
+			require.NoError(t, err)
+		} else {
+			require.ErrorContains(t, err, "AUTHORIZATION_FAILED", "without %+v", acls[without])
+			require.NotContains(t, err.Error(), "s3cr3t")
+		}
+		k.Close()
+	}
+}
