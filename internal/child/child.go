@@ -3,6 +3,7 @@ package child
 
 import (
 	"bytes"
+	"context"
 	"fmt"
 	"io"
 	"os"
@@ -33,6 +34,21 @@ func Run(name string, f func(arg string) error) {
 		os.Exit(1)
 	}
 	os.Exit(0)
+}
+
+// Again calls f, a request to a server that may be down or may not answer, until it succeeds, for a minute.
+func Again[T any](ctx context.Context, f func(ctx context.Context) (T, error)) (T, error) {
+	ctx, cancel := context.WithTimeout(ctx, time.Minute)
+	defer cancel()
+	for {
+		within, cancel := context.WithTimeout(ctx, 2*time.Second)
+		v, err := f(within)
+		cancel()
+		if err == nil || ctx.Err() != nil {
+			return v, err
+		}
+		time.Sleep(20 * time.Millisecond)
+	}
 }
 
 // Process is a child. Safe for concurrent use.

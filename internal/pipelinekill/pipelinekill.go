@@ -71,15 +71,12 @@ func Child(open Open) {
 		ctx, stop := signal.NotifyContext(context.Background(), syscall.SIGTERM)
 		defer stop()
 		fmt.Println("ready for signals")
-		var e Engine
-		for begun := time.Now(); ; time.Sleep(20 * time.Millisecond) { // the server may be down
-			var err error
-			if e, err = open(ctx, place); err == nil {
-				break
-			}
-			if ctx.Err() != nil || time.Since(begun) > patience {
-				return err
-			}
+		e, err := child.Again(ctx, func(ctx context.Context) (Engine, error) { return open(ctx, place) })
+		if ctx.Err() != nil {
+			return nil // it was ended before it has begun
+		}
+		if err != nil {
+			return err
 		}
 		defer e.Close()
 		return work(ctx, e)
@@ -214,7 +211,7 @@ func Run(t *testing.T, c Config) {
 		want = append(want, 2*i)
 	}
 	for _, p := range Partitions() {
-		got, err := c.Rows(t.Context(), p)
+		got, err := child.Again(t.Context(), func(ctx context.Context) ([]int, error) { return c.Rows(ctx, p) })
 		require.NoError(t, err)
 		if c.Unordered {
 			slices.Sort(got)

@@ -45,7 +45,7 @@ const (
 type Engine interface {
 	store.Inspector
 
-	Source() (delivery.Source[Order], error)
+	Source(ctx context.Context) (delivery.Source[Order], error)
 	Sink() delivery.Sink[Order]
 
 	Fill(ctx context.Context, orders []Order) error // makes them messages, with their numbers as ids
@@ -63,7 +63,7 @@ type Queues struct{ store.Inspector }
 var quiet = slog.New(slog.DiscardHandler)
 
 // Source implements [Engine].
-func (q Queues) Source() (delivery.Source[Order], error) {
+func (q Queues) Source(context.Context) (delivery.Source[Order], error) {
 	return store.NewSource(q.Inspector, "work", "dead", codec.JSON[Order](), store.WithLease(Lease), store.WithLogger(quiet)), nil
 }
 
@@ -159,15 +159,12 @@ func Child(open Open) {
 	child.Run(name, func(place string) error {
 		ctx, stop := signal.NotifyContext(context.Background(), syscall.SIGTERM)
 		defer stop()
-		var e Engine
-		for begun := time.Now(); ; time.Sleep(20 * time.Millisecond) { // the server may be down
-			var err error
-			if e, err = open(ctx, place); err == nil {
-				break
-			}
-			if ctx.Err() != nil || time.Since(begun) > patience {
-				return err
-			}
+		e, err := child.Again(ctx, func(ctx context.Context) (Engine, error) { return open(ctx, place) })
+		if ctx.Err() != nil {
+			return nil // it was ended before it has begun
+		}
+		if err != nil {
+			return err
 		}
 		summary, err := Work(ctx, e)
 		fmt.Println(summary)
@@ -191,7 +188,10 @@ func Work(ctx context.Context, e Engine, opts ...delivery.RunOption) (delivery.S
 	if err != nil {
 		return delivery.Summary{}, err
 	}
-	source, err := e.Source()
+	source, err := child.Again(ctx, e.Source)
+	if ctx.Err() != nil {
+		return delivery.Summary{}, nil // it was ended before it has begun
+	}
 	if err != nil {
 		return delivery.Summary{}, err
 	}
@@ -295,8 +295,7 @@ func Check(t *testing.T, e Engine, n int) {
 		}
 	}
 	check := func(what string, want []string, get func(ctx context.Context) ([]string, error)) {
-		got, err := get(t.Context())
-		require.NoError(t, err)
+		got := patiently(t, get)
 		slices.Sort(got)
 		slices.Sort(want)
 		require.Equal(t, want, got, what)
@@ -344,13 +343,13 @@ func count(t *testing.T, s store.Inspector, queue string) int {
 	})
 }
 
-// patiently calls f until it succeeds: a server that was killed may break a connection.
-func patiently(t *testing.T, f func(ctx context.Context) (int, error)) int {
+// patiently calls f until it succeeds: a server that was killed may break a connection, or not answer.
+func patiently[T any](t *testing.T, f func(ctx context.Context) (T, error)) T {
 	t.Helper()
 	for begun := time.Now(); ; time.Sleep(50 * time.Millisecond) {
-		n, err := f(t.Context())
+		v, err := f(t.Context())
 		if err == nil {
-			return n
+			return v
 		}
 		require.Less(t, time.Since(begun), patience, "%v", err)
 	}

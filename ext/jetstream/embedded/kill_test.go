@@ -3,7 +3,9 @@ package embedded_test
 import (
 	"context"
 	"errors"
+	"os"
 	"strconv"
+	"strings"
 	"testing"
 	"time"
 
@@ -81,23 +83,12 @@ func openQueues(ctx context.Context, url string) (workerkill.Engine, error) {
 	return &queues{s, js}, nil
 }
 
-func (q *queues) Source() (delivery.Source[workerkill.Order], error) {
-	ctx, cancel := context.WithTimeout(context.Background(), time.Minute)
-	defer cancel()
-	for {
-		c, err := q.js.Consumer(ctx, "work", "workers")
-		if err == nil {
-			var s *jsqueue.Source[workerkill.Order]
-			s, err = jsqueue.NewSource(ctx, q.js, c, codec.JSON[workerkill.Order](), jsqueue.WithDeadLetters(q.Store, "dead"), jsqueue.WithLogger(quiet()))
-			if err == nil {
-				return s, nil
-			}
-		}
-		if ctx.Err() != nil {
-			return nil, err
-		}
-		time.Sleep(20 * time.Millisecond) // the server is down
+func (q *queues) Source(ctx context.Context) (delivery.Source[workerkill.Order], error) {
+	c, err := q.js.Consumer(ctx, "work", "workers")
+	if err != nil {
+		return nil, err
 	}
+	return jsqueue.NewSource(ctx, q.js, c, codec.JSON[workerkill.Order](), jsqueue.WithDeadLetters(q.Store, "dead"), jsqueue.WithLogger(quiet()))
 }
 
 func (q *queues) Sink() delivery.Sink[workerkill.Order] {
@@ -174,9 +165,75 @@ func forClusters(t *testing.T, f func(t *testing.T, servers int)) {
 func TestKilledWorkersAndServers(t *testing.T) {
 	t.Parallel()
 	forClusters(t, func(t *testing.T, servers int) {
-		c, js := startCluster(t, clustertest.Config{Servers: servers})
+		c, js := startCluster(t, clustertest.Config{Servers: servers, Sync: true})
 		makeQueues(t, js, servers)
 		workerkill.Run(t, workerkill.Config{Place: c.URL(), Open: openQueues, KillServer: killer(t, c, js, "work", "queues", "done")})
+	})
+}
+
+// A server whose disk is full may hold up the streams that it leads, and loses nothing (laws D1, D5). They go on at the latest when it
+// comes back, here with an empty directory and room.
+func TestAFullDiskOfOneServer(t *testing.T) {
+	t.Parallel()
+	const room, full = 8 << 20, 1
+	c, err := clustertest.Start(clustertest.Config{Dir: t.TempDir(), Servers: 3, Sync: true, Disks: map[int]int64{full: room}})
+	if err != nil && strings.Contains(err.Error(), "a disk of") {
+		t.Skip("a process may not mount a disk here: ", err)
+	}
+	require.NoError(t, err)
+	defer c.Close()
+	js, err := clustertest.Connect(c.URL())
+	require.NoError(t, err)
+	defer js.Conn().Close()
+	makeQueues(t, js, 3)
+	_, err = js.CreateStream(t.Context(), jetstream.StreamConfig{Name: "ballast", Subjects: []string{"ballast"}, Replicas: 3})
+	require.NoError(t, err)
+	ctx, stored := bounded(t), 0
+	for payload := make([]byte, room/16); stored < 2*room; { // more than it has room for
+		within, cancel := context.WithTimeout(ctx, time.Second)
+		if _, err := js.Publish(within, "ballast", payload); err == nil {
+			stored += len(payload)
+		}
+		cancel()
+		require.NoError(t, ctx.Err(), c.Log(full))
+	}
+	within, cancel := context.WithTimeout(ctx, time.Second)
+	defer cancel()
+	require.ErrorContains(t, c.Synced(within, js, "ballast"), "messages behind")
+	repaired := make(chan error, 1)
+	time.AfterFunc(5*time.Second, func() { // as an operator would
+		err := c.Kill(full)
+		c.Enlarge(full)
+		repaired <- errors.Join(err, c.Restart(full))
+	})
+	workerkill.Run(t, workerkill.Config{Place: c.URL(), Open: openQueues})
+	require.NoError(t, <-repaired)
+	require.NoError(t, c.Synced(bounded(t), js, "done"))
+}
+
+// A server that stands still again and again, as one whose disk is slow, costs time and nothing else.
+func TestASlowServer(t *testing.T) {
+	t.Parallel()
+	c, js := startCluster(t, clustertest.Config{Servers: 3, Sync: true})
+	makeQueues(t, js, 3)
+	workerkill.Run(t, workerkill.Config{
+		Place: c.URL(), Open: openQueues,
+		KillServer: func() {
+			i, err := c.Leader(t.Context(), js, "work")
+			require.NoError(t, err)
+			for n := range 6 {
+				d := 300 * time.Millisecond
+				if n == 5 && os.Getenv("WEIR_LONG") != "" {
+					d = 12 * time.Second // long enough for the others to elect a leader
+				}
+				done, err := c.Pause(i, d)
+				require.NoError(t, err)
+				if !done {
+					t.Skip("processes cannot be stopped here")
+				}
+				time.Sleep(100 * time.Millisecond)
+			}
+		},
 	})
 }
 
@@ -207,7 +264,7 @@ func openPipelines(ctx context.Context, url string) (e pipelinekill.Engine, err 
 func TestKilledPipelines(t *testing.T) {
 	t.Parallel()
 	forClusters(t, func(t *testing.T, servers int) {
-		c, js := startCluster(t, clustertest.Config{Servers: servers})
+		c, js := startCluster(t, clustertest.Config{Servers: servers, Sync: true})
 		checkpoints := jscheckpoint.StreamConfig("checkpoints")
 		checkpoints.Replicas = servers
 		_, err := js.CreateStream(t.Context(), checkpoints)

@@ -6,6 +6,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"time"
 
 	"github.com/nats-io/nats.go/jetstream"
 
@@ -39,6 +40,11 @@ type Input[T any] struct {
 var (
 	_ checkpoint.Input[int] = (*Input[int])(nil)
 	_ checkpoint.Waiter     = (*Input[int])(nil)
+)
+
+const (
+	expiry    = 10 * time.Second
+	heartbeat = time.Second
 )
 
 type inputSettings struct {
@@ -112,7 +118,8 @@ func (in *Input[T]) open(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	if in.iterator, err = c.Messages(); err != nil {
+	// The heartbeats find out soon that the server of the consumer has died.
+	if in.iterator, err = c.Messages(jetstream.PullExpiry(expiry), jetstream.PullHeartbeat(heartbeat)); err != nil {
 		return err
 	}
 	in.consumer, in.last = c, c.CachedInfo().NumPending == 0

@@ -28,9 +28,14 @@ const (
 func (s *Source[T]) extend(context.Context) {
 	s.mu.Lock()
 	var ms []jetstream.Msg
+	now := s.clock.Now()
 	for _, h := range s.held {
+		if s.lost(h, now) {
+			continue
+		}
 		if h.verdict == nil || h.verdict.Kind != delivery.Nacked { // one that waits must not have its delay replaced
 			ms = append(ms, h.msg)
+			h.leased = now
 		}
 	}
 	s.mu.Unlock()
@@ -41,6 +46,11 @@ func (s *Source[T]) extend(context.Context) {
 		}
 	}
 }
+
+// lost says that the lease of a message has ended, as after a stop of the process. Another worker may have it, and may have nacked it
+// with a delay, which the server would replace by what this one sends (laws D3, P1). The server delivers it again without that. Called
+// with mu held.
+func (s *Source[T]) lost(h *held, now time.Time) bool { return now.Sub(h.leased) >= s.lease }
 
 // recordAll sends all verdicts there are. After an error those that were not confirmed are still there.
 func (s *Source[T]) recordAll(ctx context.Context) error {
@@ -89,6 +99,10 @@ func (s *Source[T]) recordOne(ctx context.Context, h *held) error {
 	msg := h.msg
 	if h.verdict.Kind == delivery.Nacked {
 		delete(s.held, h.seq)
+		if s.lost(h, s.clock.Now()) {
+			s.mu.Unlock()
+			return nil
+		}
 		if !due.IsZero() {
 			s.delay(h.seq, msg, due)
 		}
@@ -156,7 +170,9 @@ func (s *Source[T]) giveBack(ctx context.Context) error {
 	clear(s.delayed)
 	rest := make([]*held, 0, len(s.held))
 	for _, h := range s.held {
-		rest = append(rest, h)
+		if !s.lost(h, s.clock.Now()) {
+			rest = append(rest, h)
+		}
 	}
 	s.mu.Unlock()
 	errs := make([]error, len(rest))

@@ -41,6 +41,7 @@ type Source[T any] struct {
 	js       jetstream.JetStream
 	consumer jetstream.Consumer
 	name     string // of stream and consumer, for messages
+	lease    time.Duration
 	decoder  *decoder.Decoder[T]
 	schema   []byte // of the codec
 	sourceSettings
@@ -68,6 +69,7 @@ type held struct {
 	meta    delivery.Meta
 	raw     []byte
 	schema  []byte
+	leased  time.Time         // when its lease began, by the worker's clock
 	verdict *delivery.Verdict // nil: in flight
 	at      time.Time         // of the verdict
 }
@@ -145,7 +147,7 @@ func NewSource[T any](ctx context.Context, js jetstream.JetStream, consumer jets
 		lease = defaultAckWait
 	}
 	s := &Source[T]{
-		js: js, consumer: consumer, name: name, decoder: decoder.New("jsqueue", c), schema: codec.SchemaOf(c), sourceSettings: set,
+		js: js, consumer: consumer, name: name, lease: lease, decoder: decoder.New("jsqueue", c), schema: codec.SchemaOf(c), sourceSettings: set,
 		arrived: make(chan struct{}, 1), receiving: make(chan struct{}, 1), held: map[uint64]*held{}, delayed: map[uint64]*delayed{},
 	}
 	s.recorder = verdicts.Start(set.clock, lease, errSourceClosed, verdicts.Hooks{
@@ -321,7 +323,7 @@ func (s *Source[T]) take(deliveries []jetstream.Msg) (ms []delivery.Message[T]) 
 			s.logger.Warn("weir: a message without metadata came from a consumer", "consumer", s.name, "error", err)
 			continue
 		}
-		h := &held{seq: at.Sequence.Stream, msg: d, raw: d.Data()}
+		h := &held{seq: at.Sequence.Stream, msg: d, raw: d.Data(), leased: s.clock.Now()}
 		meta, schema, err := readHeaders(d, at)
 		meta.Visit++
 		h.meta, h.schema = meta, schema
@@ -352,7 +354,7 @@ func (s *Source[T]) hold(h *held) bool {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	if other := s.held[h.seq]; other != nil {
-		other.msg = h.msg
+		other.msg, other.leased = h.msg, h.leased
 		return false
 	}
 	if d := s.delayed[h.seq]; d != nil {

@@ -3,13 +3,11 @@ package jsstore
 import (
 	"container/heap"
 	"context"
-	"errors"
 	"fmt"
 	"log/slog"
 	"sync"
 	"time"
 
-	"github.com/benbjohnson/clock"
 	"github.com/nats-io/nats.go/jetstream"
 )
 
@@ -20,13 +18,13 @@ type index struct {
 	iterator jetstream.MessagesContext
 	running  sync.WaitGroup
 	logger   *slog.Logger
+	subjects string // of the queue
 
 	mu      sync.Mutex
 	items   map[string]*item // by identity
 	ready   readyHeap
 	seen    uint64        // what came, by sequence number
-	own     uint64        // what this store has published
-	loaded  bool          // the beginning is read
+	wanted  uint64        // what must come: what was there when the index was opened, and what this store has published
 	changed chan struct{} // closed, and replaced, after a change
 	err     error         // why nothing comes any more
 }
@@ -49,13 +47,21 @@ func (s *Store) openIndex(ctx context.Context, queue string) (*index, error) {
 	if err != nil {
 		return nil, err
 	}
-	iterator, err := consumer.Messages(jetstream.PullMaxMessages(2000))
+	last, err := s.read(ctx, s.queueSubject(queue)+"*") // of the leader: the consumer may be at a server that is behind
+	if err != nil {
+		return nil, err
+	}
+	// The heartbeats find out soon that the server of the consumer has died.
+	iterator, err := consumer.Messages(jetstream.PullMaxMessages(2000), jetstream.PullExpiry(expiry), jetstream.PullHeartbeat(heartbeat))
 	if err != nil {
 		return nil, err
 	}
 	ix := &index{
-		consumer: consumer, iterator: iterator, logger: s.logger,
-		items: map[string]*item{}, changed: make(chan struct{}), loaded: consumer.CachedInfo().NumPending == 0,
+		consumer: consumer, iterator: iterator, logger: s.logger, subjects: s.queueSubject(queue) + "*",
+		items: map[string]*item{}, changed: make(chan struct{}),
+	}
+	if last != nil {
+		ix.wanted = last.seq
 	}
 	ix.running.Go(ix.read) // ends with close
 	return ix, nil
@@ -81,7 +87,6 @@ func (ix *index) read() {
 		}
 		ix.mu.Lock()
 		ix.seen = at.Sequence.Stream
-		ix.loaded = ix.loaded || at.NumPending == 0
 		if r != nil {
 			ix.apply(r)
 		}
@@ -122,16 +127,15 @@ func (ix *index) drop(it *item) {
 	delete(ix.items, it.identity)
 }
 
-// refresh notes what the server has on a subject; nil: nothing.
-func (ix *index) refresh(identity string, read uint64, r *record) {
+// refresh notes what the server has on a subject, after a look at what the index had; nil: nothing.
+func (ix *index) refresh(identity string, had uint64, r *record) {
 	ix.mu.Lock()
 	defer ix.mu.Unlock()
+	if it := ix.items[identity]; it != nil && it.seq <= had && (r == nil || r.seq < had) {
+		ix.drop(it) // the state that the index had is gone, also if the server has lost it
+	}
 	if r != nil {
 		ix.apply(r)
-		return
-	}
-	if it := ix.items[identity]; it != nil && it.seq <= read {
-		ix.drop(it)
 	}
 }
 
@@ -139,7 +143,7 @@ func (ix *index) refresh(identity string, read uint64, r *record) {
 func (ix *index) published(seq uint64) {
 	ix.mu.Lock()
 	defer ix.mu.Unlock()
-	ix.own = max(ix.own, seq)
+	ix.wanted = max(ix.wanted, seq)
 }
 
 // held returns the sequence number of a lease, if the index knows it.
@@ -180,14 +184,21 @@ func (ix *index) next() (ready uint64, ok bool) {
 	return ix.ready[0].ready, true
 }
 
-// lookAgain is how long sync waits for a message that may have been removed before it came.
-const lookAgain = 20 * time.Millisecond
+const (
+	// lookAgain is how long sync waits for a message that may have been removed before it came.
+	lookAgain = 20 * time.Millisecond
+	// behind is how long sync waits for a server that is behind. What it has comes later then.
+	behind = 2 * time.Second
+
+	heartbeat = time.Second
+	expiry    = 10 * time.Second
+)
 
 // sync waits until the index has what was in the queue when it was opened, and what this store has published.
-func (ix *index) sync(ctx context.Context, c clock.Clock) error {
-	for {
+func (ix *index) sync(ctx context.Context, s *Store) error {
+	for begun := s.clock.Now(); ; {
 		ix.mu.Lock()
-		done, err, changed, seen := ix.loaded && ix.seen >= ix.own, ix.err, ix.changed, ix.seen
+		done, err, changed, wanted := ix.seen >= ix.wanted, ix.err, ix.changed, ix.wanted
 		ix.mu.Unlock()
 		switch {
 		case err != nil:
@@ -195,7 +206,7 @@ func (ix *index) sync(ctx context.Context, c clock.Clock) error {
 		case done:
 			return nil
 		}
-		timer := c.Timer(lookAgain)
+		timer := s.clock.Timer(lookAgain)
 		select {
 		case <-changed:
 			timer.Stop()
@@ -205,22 +216,22 @@ func (ix *index) sync(ctx context.Context, c clock.Clock) error {
 			return context.Cause(ctx)
 		case <-timer.C:
 		}
-		info, err := ix.consumer.Info(ctx)
+		last, err := s.read(ctx, ix.subjects)
 		if err != nil {
-			if ctx.Err() != nil {
-				return context.Cause(ctx)
-			}
-			if errors.Is(err, jetstream.ErrConsumerNotFound) || errors.Is(err, jetstream.ErrOrderedConsumerNotCreated) {
-				continue // it is made again
-			}
-			return fmt.Errorf("jsstore: reading the queue: %w", err)
+			return err
 		}
-		if info.NumPending == 0 && info.Delivered.Stream <= seen {
-			ix.mu.Lock()
-			ix.loaded, ix.seen = true, max(ix.seen, ix.own)
-			ix.mu.Unlock()
+		ix.mu.Lock()
+		if last == nil || last.seq <= ix.seen || s.clock.Now().Sub(begun) > behind {
+			ix.seen = max(ix.seen, wanted)
 		}
+		ix.mu.Unlock()
 	}
+}
+
+func (ix *index) failed() bool {
+	ix.mu.Lock()
+	defer ix.mu.Unlock()
+	return ix.err != nil
 }
 
 // close ends the index. What the server keeps for it goes after some minutes at the latest.

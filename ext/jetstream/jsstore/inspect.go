@@ -6,72 +6,66 @@ import (
 	"fmt"
 	"maps"
 	"slices"
+	"sync"
 	"time"
 
-	"github.com/nats-io/nats.go"
 	"github.com/nats-io/nats.go/jetstream"
 
 	"github.com/weirflow/weir/delivery/store"
 	"github.com/weirflow/weir/ext/jetstream/internal/parallel"
 )
 
-// scanStall is how long a scan waits for the next message before it asks whether there is one.
-const scanStall = 2 * time.Second
+// pieces is in how many parts a stream is read, each with a request for each message; several at once.
+const pieces = 64
 
 // scan calls f for all messages on subjects, as they are now or become meanwhile: a message whose state changes comes again. It
-// leaves out what stood at a position up to after, unless its state has changed since.
-func (s *Store) scan(ctx context.Context, subjects string, after store.Position, headersOnly bool, f func(r *record) error) error {
-	consumer, err := s.js.OrderedConsumer(ctx, s.name, jetstream.OrderedConsumerConfig{
-		FilterSubjects: []string{subjects}, HeadersOnly: headersOnly,
-		DeliverPolicy: jetstream.DeliverByStartSequencePolicy, OptStartSeq: uint64(after) + 1,
-	})
-	if err != nil {
-		return fmt.Errorf("jsstore: stream %s: %w", s.name, err)
-	}
-	defer func() {
-		if info := consumer.CachedInfo(); info != nil {
-			_ = s.js.DeleteConsumer(context.WithoutCancel(ctx), s.name, info.Name) // else it goes after some minutes
-		}
-	}()
-	if consumer.CachedInfo().NumPending == 0 {
-		return nil
-	}
-	iterator, err := consumer.Messages(jetstream.PullMaxMessages(1000))
-	if err != nil {
-		return fmt.Errorf("jsstore: stream %s: %w", s.name, err)
-	}
-	defer iterator.Stop()
-	for {
-		waiting, cancel := context.WithTimeout(ctx, scanStall)
-		m, err := iterator.Next(jetstream.NextContext(waiting))
-		cancel()
-		switch {
-		case ctx.Err() != nil:
-			return context.Cause(ctx)
-		case errors.Is(err, context.DeadlineExceeded), errors.Is(err, nats.ErrTimeout):
-			// What was left may have been removed meanwhile.
-			if info, err := consumer.Info(ctx); err == nil && info.NumPending == 0 {
-				return nil
-			}
-			continue
-		case err != nil:
-			return fmt.Errorf("jsstore: stream %s: %w", s.name, err)
-		}
-		at, err := m.Metadata()
+// leaves out what stood at a position up to after, unless its state has changed since. It asks the leader of the stream: a consumer
+// may be at a server that is behind. f is called by one goroutine at a time.
+func (s *Store) scan(ctx context.Context, subjects string, after store.Position, f func(r *record) error) error {
+	from := uint64(after) + 1
+	for range maxTries { // what changes during one pass is seen by the next, which is short
+		info, err := s.stream.Info(ctx)
 		if err != nil {
 			return fmt.Errorf("jsstore: stream %s: %w", s.name, err)
 		}
-		r, err := newRecord(m.Subject(), at.Sequence.Stream, at.Timestamp, m.Headers(), m.Data())
-		if err != nil {
+		from = max(from, info.State.FirstSeq)
+		last := info.State.LastSeq
+		if from > last {
+			return nil
+		}
+		size := (last-from)/pieces + 1
+		errs := make([]error, (last-from)/size+1)
+		var mu sync.Mutex
+		parallel.Do(len(errs), func(i int) {
+			first := from + uint64(i)*size
+			errs[i] = s.piece(ctx, subjects, first, min(last, first+size-1), func(r *record) error {
+				mu.Lock()
+				defer mu.Unlock()
+				return f(r)
+			})
+		})
+		if err := errors.Join(errs...); err != nil {
+			return err
+		}
+		from = last + 1
+	}
+	return nil
+}
+
+// piece reads the messages with the sequence numbers from first to last.
+func (s *Store) piece(ctx context.Context, subjects string, first, last uint64, f func(r *record) error) error {
+	for next := first; next <= last; {
+		m, err := s.stream.GetMsg(ctx, next, jetstream.WithGetMsgSubject(subjects))
+		r, err := s.got(m, err)
+		if err != nil || r == nil || r.seq > last {
 			return err
 		}
 		if err := f(r); err != nil {
 			return err
 		}
-		if at.NumPending == 0 {
-			return nil
-		}
+		next = r.seq + 1
 	}
+	return nil
 }
 
 // found is a message that matches.
@@ -82,7 +76,7 @@ type found struct {
 
 // matching calls f for the messages of a queue that match. Those that change come again.
 func (s *Store) matching(ctx context.Context, queue string, f *store.Filter, p store.Page, visit func(m found) error) error {
-	return s.scan(ctx, s.queueSubject(queue)+"*", p.After, false, func(r *record) error {
+	return s.scan(ctx, s.queueSubject(queue)+"*", p.After, func(r *record) error {
 		position := store.Position(r.position)
 		if r.kind == gone || position <= p.After || p.Until != 0 && position > p.Until {
 			return nil
@@ -345,11 +339,11 @@ func (s *Store) move(ctx context.Context, moves []store.Move, lost map[store.Lea
 	return fmt.Errorf("jsstore: stream %s: others change the same messages all the time", s.name)
 }
 
-// Queues implements [store.Inspector]. It reads the headers of all messages.
+// Queues implements [store.Inspector]. It reads all messages.
 func (s *Store) Queues(ctx context.Context) (names []string, err error) {
 	return names, s.do(ctx, func() error {
 		live := map[string]map[string]bool{}
-		err := s.scan(ctx, s.prefix+">", 0, true, func(r *record) error {
+		err := s.scan(ctx, s.prefix+">", 0, func(r *record) error {
 			queue, err := s.queueOf(r.subject)
 			if err != nil {
 				return err

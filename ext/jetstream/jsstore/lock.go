@@ -10,6 +10,7 @@ import (
 	"strings"
 	"time"
 
+	"github.com/benbjohnson/clock"
 	"github.com/nats-io/nats.go/jetstream"
 
 	"github.com/weirflow/weir/delivery/lock"
@@ -20,7 +21,8 @@ import (
 // Locks are locks in a key-value bucket, each under a key of its own. Time is the server's. Names have at most 1,024 bytes. The
 // bucket must have no TTL: a fencing number would begin anew. Safe for concurrent use.
 type Locks struct {
-	kv jetstream.KeyValue
+	kv    jetstream.KeyValue
+	clock clock.Clock
 }
 
 var _ lock.Locks = (*Locks)(nil)
@@ -28,7 +30,7 @@ var _ lock.Locks = (*Locks)(nil)
 // NewLocks returns the locks in a bucket. It panics if kv is nil.
 func NewLocks(kv jetstream.KeyValue) *Locks {
 	nils.Refuse("jsstore: NewLocks", "key-value bucket", kv)
-	return &Locks{kv}
+	return &Locks{kv, clock.New()}
 }
 
 // holding is what a key has.
@@ -139,10 +141,16 @@ func (l *Locks) change(ctx context.Context, g lock.Grant, to holding) error {
 	if g.Name == "" || g.Owner == "" || checkName(g.Name) != nil {
 		return lock.ErrLost
 	}
-	for {
+	for tries := 0; ; tries++ {
 		h, err := l.get(ctx, key(g.Name))
 		if err != nil {
 			return err
+		}
+		if h.Fence < g.Fence && tries < maxTries { // the server is behind: fencing numbers only rise
+			if err := l.pause(ctx); err != nil {
+				return err
+			}
+			continue
 		}
 		if h.Owner != g.Owner || h.Fence != g.Fence {
 			return lock.ErrLost
@@ -150,6 +158,18 @@ func (l *Locks) change(ctx context.Context, g lock.Grant, to holding) error {
 		if ok, err := l.put(ctx, to, h.revision); err != nil || ok {
 			return err
 		}
+	}
+}
+
+// pause waits a little for a server that is behind.
+func (l *Locks) pause(ctx context.Context) error {
+	timer := l.clock.Timer(lookAgain)
+	defer timer.Stop()
+	select {
+	case <-timer.C:
+		return nil
+	case <-ctx.Done():
+		return context.Cause(ctx)
 	}
 }
 

@@ -146,7 +146,11 @@ func (s *Store) index(ctx context.Context, queue string) (*index, error) {
 		s.mu.Unlock()
 		switch {
 		case ix != nil:
-			return ix, ix.sync(ctx, s.clock)
+			err := ix.sync(ctx, s)
+			if ix.failed() {
+				s.forget(ctx, queue, ix) // the next call opens it again
+			}
+			return ix, err
 		case mine:
 			ix, err := s.openIndex(ctx, queue)
 			s.mu.Lock()
@@ -166,6 +170,19 @@ func (s *Store) index(ctx context.Context, queue string) (*index, error) {
 				return nil, context.Cause(ctx)
 			}
 		}
+	}
+}
+
+// forget ends an index that gets nothing any more.
+func (s *Store) forget(ctx context.Context, queue string, ix *index) {
+	s.mu.Lock()
+	mine := s.indexes[queue] == ix
+	if mine {
+		delete(s.indexes, queue)
+	}
+	s.mu.Unlock()
+	if mine {
+		ix.close(ctx, s)
 	}
 }
 
@@ -529,7 +546,7 @@ func (s *Store) lease(ctx context.Context, ix *index, queue string, r *record, n
 	}
 	if ix != nil {
 		// The server has it later than now: so the index is early, and looks again.
-		ix.refresh("", 0, &record{subject: r.subject, seq: seq, at: now, state: next})
+		ix.refresh(identityOf(r.subject), r.seq, &record{subject: r.subject, seq: seq, at: now, state: next})
 		ix.published(seq)
 	}
 	return &store.Leased{

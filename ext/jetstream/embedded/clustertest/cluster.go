@@ -28,6 +28,7 @@ import (
 	"math/rand/v2"
 	"net"
 	"os"
+	"os/exec"
 	"path/filepath"
 	"strconv"
 	"strings"
@@ -57,16 +58,17 @@ type Config struct {
 	// killed, and may be lost when the machine breaks down.
 	Sync bool
 
-	// MaxStore bounds the streams of some servers, in bytes on disk, by the number of the server; others have no bound.
-	MaxStore map[int]int64
+	// Disks are the sizes of the disks of some servers, by their numbers, in bytes; others share that of Dir. Such a disk is in memory
+	// and is lost with the process. Linux only, and only where a process may mount one: else Start returns an error.
+	Disks map[int]int64
 }
 
 // settings are those of a server.
 type settings struct {
-	Dir      string
-	Cluster  embedded.Cluster
-	Sync     bool
-	MaxStore int64
+	Dir     string
+	Cluster embedded.Cluster
+	Sync    bool
+	Disk    int64
 }
 
 // Child is a server of a cluster, if [Start] has started this process; it does not return then. TestMain, or main, calls it first.
@@ -77,14 +79,16 @@ func serve(arg string) error {
 	if err := json.Unmarshal([]byte(arg), &s); err != nil {
 		return err
 	}
+	if s.Disk > 0 {
+		if err := mount(s.Dir, s.Disk); err != nil {
+			return fmt.Errorf("a disk of %d bytes: %w", s.Disk, err)
+		}
+	}
 	opts := []embedded.Option{
 		embedded.WithLogger(slog.New(slog.NewTextHandler(os.Stderr, &slog.HandlerOptions{Level: slog.LevelError}))),
 		embedded.WithCluster(s.Cluster),
 		embedded.WithServerOptions(func(o *server.Options) {
 			o.SyncAlways = s.Sync
-			if s.MaxStore > 0 {
-				o.JetStreamMaxStore, o.JetStreamMaxMemory = s.MaxStore, 1<<30
-			}
 			if len(s.Cluster.Servers) == 1 {
 				o.Cluster, o.Routes = server.ClusterOpts{}, nil
 			}
@@ -117,7 +121,7 @@ func Start(c Config) (*Cluster, error) {
 	for i := range c.Servers {
 		n := strconv.Itoa(i)
 		all.settings[i] = settings{
-			Dir: filepath.Join(c.Dir, "server"+n), Sync: c.Sync, MaxStore: c.MaxStore[i],
+			Dir: filepath.Join(c.Dir, "server"+n), Sync: c.Sync, Disk: c.Disks[i],
 			Cluster: embedded.Cluster{Name: "test", Server: "s" + n, Clients: ports[2*i], Address: ports[2*i+1], Servers: routes},
 		}
 	}
@@ -199,7 +203,11 @@ func until(ctx context.Context, f func(ctx context.Context) error) error {
 func (c *Cluster) launch(i int) error {
 	arg, err := json.Marshal(c.settings[i])
 	if err == nil {
-		c.servers[i], err = child.Start(name, string(arg))
+		var change []func(*exec.Cmd)
+		if c.settings[i].Disk > 0 {
+			change = append(change, ownMounts)
+		}
+		c.servers[i], err = child.Start(name, string(arg), change...)
 	}
 	if err != nil {
 		return fmt.Errorf("clustertest: server %d: %w", i, err)
@@ -280,8 +288,8 @@ func (c *Cluster) Kill(i int) error {
 // Dir returns the directory of a server.
 func (c *Cluster) Dir(i int) string { return c.settings[i].Dir }
 
-// SetMaxStore changes the bound of a server ([Config.MaxStore]) from its next start on; 0: none.
-func (c *Cluster) SetMaxStore(i int, n int64) { c.settings[i].MaxStore = n }
+// Enlarge gives a server the disk of the others, in place of the one of [Config.Disks], from its next start on.
+func (c *Cluster) Enlarge(i int) { c.settings[i].Disk = 0 }
 
 // Restart starts a server that was killed, with its directory and its addresses. It returns when clients can connect, which may be
 // before the server has caught up with the others.
@@ -295,8 +303,11 @@ func (c *Cluster) Restart(i int) error {
 	return nil
 }
 
-// Signal sends a signal to a server, such as SIGSTOP.
+// Signal sends a signal to a server.
 func (c *Cluster) Signal(i int, s os.Signal) error { return c.servers[i].Signal(s) }
+
+// Pause stops a server for a while, where the system can do that; done is false where it cannot.
+func (c *Cluster) Pause(i int, d time.Duration) (done bool, err error) { return c.servers[i].Pause(d) }
 
 // Log returns what a server has logged since it was started: errors.
 func (c *Cluster) Log(i int) string { return c.servers[i].Output() }

@@ -1,0 +1,239 @@
+package embedded_test
+
+import (
+	"context"
+	"errors"
+	"os"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"github.com/benbjohnson/clock"
+	"github.com/nats-io/nats.go"
+	"github.com/nats-io/nats.go/jetstream"
+	"github.com/stretchr/testify/require"
+
+	"github.com/weirflow/weir/delivery"
+	"github.com/weirflow/weir/delivery/lock"
+	"github.com/weirflow/weir/delivery/store"
+	"github.com/weirflow/weir/ext/jetstream/embedded"
+	"github.com/weirflow/weir/ext/jetstream/jsqueue"
+	"github.com/weirflow/weir/ext/jetstream/jsstore"
+)
+
+// What a cluster does now and then: here each time.
+
+// breaking is a server whose consumers break.
+type breaking struct {
+	jetstream.JetStream
+	broken  atomic.Bool // consumers cannot be made
+	failing atomic.Bool // iterators fail
+}
+
+var errBroken = errors.New("the consumer is broken")
+
+func (b *breaking) OrderedConsumer(ctx context.Context, stream string, c jetstream.OrderedConsumerConfig) (jetstream.Consumer, error) {
+	if b.broken.Load() {
+		return nil, errBroken
+	}
+	consumer, err := b.JetStream.OrderedConsumer(ctx, stream, c)
+	return breakingConsumer{consumer, b}, err
+}
+
+type breakingConsumer struct {
+	jetstream.Consumer
+	breaking *breaking
+}
+
+func (c breakingConsumer) Messages(opts ...jetstream.PullMessagesOpt) (jetstream.MessagesContext, error) {
+	m, err := c.Consumer.Messages(opts...)
+	return breakingMessages{m, c.breaking}, err
+}
+
+type breakingMessages struct {
+	jetstream.MessagesContext
+	breaking *breaking
+}
+
+func (m breakingMessages) Next(opts ...jetstream.NextOpt) (jetstream.Msg, error) {
+	msg, err := m.MessagesContext.Next(opts...)
+	if m.breaking.failing.Load() {
+		return nil, errBroken
+	}
+	return msg, err
+}
+
+func openStore(t *testing.T, js jetstream.JetStream, name string) *jsstore.Store {
+	t.Helper()
+	s, err := jsstore.Open(t.Context(), js, name)
+	require.NoError(t, err)
+	t.Cleanup(func() { require.NoError(t, s.Close()) })
+	return s
+}
+
+func message(id string) store.Message { return store.Message{Meta: delivery.Meta{ID: id}} }
+
+// A consumer may be at a server that is behind: what is listed and counted is read from the leader of the stream.
+func TestInspectionNeedsNoConsumer(t *testing.T) {
+	b := &breaking{JetStream: connect(t, start(t, t.TempDir()))}
+	s := openStore(t, b, newStore(t, b))
+	b.broken.Store(true)
+	var ms []store.Message
+	for i := range 300 {
+		ms = append(ms, message(string(rune('a'+i))))
+	}
+	require.NoError(t, s.Put(t.Context(), "q", ms...))
+	require.NoError(t, s.Put(t.Context(), "other", message("x")))
+	es, err := s.List(t.Context(), "q", store.Filter{}, store.Page{Max: 1000})
+	require.NoError(t, err)
+	require.Len(t, es, 300)
+	c, err := s.Count(t.Context(), "q", store.Filter{})
+	require.NoError(t, err)
+	require.Equal(t, 300, c.Messages)
+	names, err := s.Queues(t.Context())
+	require.NoError(t, err)
+	require.Equal(t, []string{"other", "q"}, names)
+	n, err := s.Purge(t.Context(), "q", store.Filter{})
+	require.NoError(t, err)
+	require.Equal(t, 300, n)
+}
+
+// A queue whose index has failed is read again.
+func TestAnIndexThatFails(t *testing.T) {
+	b := &breaking{JetStream: connect(t, start(t, t.TempDir()))}
+	s := openStore(t, b, newStore(t, b))
+	require.NoError(t, s.Put(t.Context(), "q", message("a")))
+	taken, err := s.Take(t.Context(), "q", 1, time.Minute)
+	require.NoError(t, err)
+	require.Len(t, taken, 1)
+	b.failing.Store(true)
+	require.NoError(t, s.Put(t.Context(), "q", message("b")))
+	require.Eventually(t, func() bool {
+		_, err := s.Take(t.Context(), "q", 1, time.Minute)
+		return errors.Is(err, errBroken)
+	}, 10*time.Second, time.Millisecond)
+	b.failing.Store(false)
+	taken, err = s.Take(t.Context(), "q", 1, time.Minute)
+	require.NoError(t, err)
+	require.Len(t, taken, 1)
+}
+
+// A server that has lost the end of a stream, which no server that syncs does, stops no queue.
+func TestAServerThatWentBack(t *testing.T) {
+	dir, copied := t.TempDir(), t.TempDir()
+	dialer := &switchable{}
+	open := func() *embedded.Server {
+		srv, err := embedded.Start(dir, embedded.WithLogger(quiet()))
+		require.NoError(t, err)
+		dialer.server.Store(srv)
+		return srv
+	}
+	srv := open()
+	nc, err := nats.Connect("nats://127.0.0.1:1", nats.SetCustomDialer(dialer), nats.MaxReconnects(-1), nats.ReconnectWait(10*time.Millisecond))
+	require.NoError(t, err)
+	defer nc.Close()
+	js, err := jetstream.New(nc)
+	require.NoError(t, err)
+	name := newStore(t, js)
+	before := openStore(t, js, name)
+	require.NoError(t, before.Put(t.Context(), "q", message("a")))
+	require.NoError(t, srv.Close())
+	require.NoError(t, os.CopyFS(copied, os.DirFS(dir)))
+	srv = open()
+	s := openStore(t, js, name)
+	const lease = 100 * time.Millisecond
+	take := func() int {
+		taken, err := s.Take(bounded(t), "q", 1, lease)
+		if err != nil {
+			return -1
+		}
+		return len(taken)
+	}
+	require.Eventually(t, func() bool { return take() == 1 }, 10*time.Second, time.Millisecond)
+	require.NoError(t, srv.Close())
+	require.NoError(t, os.RemoveAll(dir))
+	require.NoError(t, os.CopyFS(dir, os.DirFS(copied)))
+	srv = open()
+	defer srv.Close()
+	require.Eventually(t, func() bool { return take() == 1 }, 10*time.Second, lease)
+}
+
+// stale is a bucket whose server is behind: each value is seen the third time it is asked for.
+type stale struct {
+	jetstream.KeyValue
+	last jetstream.KeyValueEntry // what is seen
+	asks int
+}
+
+func (s *stale) Get(ctx context.Context, key string) (jetstream.KeyValueEntry, error) {
+	e, err := s.KeyValue.Get(ctx, key)
+	if err != nil {
+		return nil, err
+	}
+	if s.asks++; s.last == nil || s.asks%3 == 0 {
+		s.last = e
+	}
+	return s.last, nil
+}
+
+// A grant is not lost because a server is behind.
+func TestLocksOfAServerThatIsBehind(t *testing.T) {
+	js := connect(t, start(t, t.TempDir()))
+	kv, err := js.CreateKeyValue(t.Context(), jetstream.KeyValueConfig{Bucket: "locks"})
+	require.NoError(t, err)
+	l := jsstore.NewLocks(&stale{KeyValue: kv})
+	for range 5 {
+		g, err := l.Acquire(t.Context(), "a", "me", time.Minute)
+		for errors.Is(err, lock.ErrHeld) { // it seems to be
+			g, err = l.Acquire(t.Context(), "a", "me", time.Minute)
+		}
+		require.NoError(t, err)
+		require.NoError(t, l.Extend(t.Context(), g, time.Minute))
+		require.NoError(t, l.Release(t.Context(), g))
+	}
+}
+
+// stopped is the clock of a process that was stopped: when it goes on, the time has jumped.
+type stopped struct {
+	*clock.Mock
+	jump atomic.Int64
+}
+
+func (s *stopped) Now() time.Time { return s.Mock.Now().Add(time.Duration(s.jump.Load())) }
+
+// Laws D3 and P1: a worker that was stopped for longer than its lease does not replace the delay that another one has set since.
+func TestAWorkerThatWasStopped(t *testing.T) {
+	t.Parallel()
+	const lease = 300 * time.Millisecond
+	js := connect(t, start(t, t.TempDir()))
+	for what, goOn := range map[string]func(c *stopped, m delivery.Message[string]){
+		"it extends its lease": func(c *stopped, _ delivery.Message[string]) { c.Add(lease / 3) },
+		"it nacks":             func(_ *stopped, m delivery.Message[string]) { m.Nack(0) },
+		"it ends":              func(*stopped, delivery.Message[string]) {},
+	} {
+		t.Run(what, func(t *testing.T) {
+			t.Parallel()
+			stream := newStream(t, js)
+			publish(t, js, stream, "one")
+			c := &stopped{Mock: clock.NewMock()}
+			first := newSource(t, js, stream, lease, jsqueue.WithClock(c))
+			m := one(t, first)
+			second := newSource(t, js, stream, lease)
+			due := time.Now().Add(2 * time.Second)
+			one(t, second).Nack(2 * time.Second)
+			require.NoError(t, second.Close(t.Context()))
+			c.jump.Store(int64(lease))
+			goOn(c, m)
+			if what == "it nacks" {
+				// The verdict is recorded on a goroutine of the source.
+				none(t, first, 200*time.Millisecond)
+			}
+			if what != "it extends its lease" {
+				require.NoError(t, first.Close(t.Context()))
+			}
+			third := newSource(t, js, stream, lease)
+			one(t, third)
+			require.False(t, time.Now().Before(due), "it came %v early", time.Until(due))
+		})
+	}
+}
