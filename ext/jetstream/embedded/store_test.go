@@ -35,7 +35,7 @@ func TestStore(t *testing.T) {
 		name := newStore(t, js)
 		return deliverytest.StorePlace{
 			Open: func() (store.Store, error) { return jsstore.Open(context.Background(), js, name) },
-			Wait: time.Sleep, RealTime: true, Unit: 40 * time.Millisecond,
+			Wait: time.Sleep, RealTime: true, Unit: 100 * time.Millisecond,
 			Full: func() (store.Store, error) {
 				full := newStore(t, js, func(c *jetstream.StreamConfig) { c.MaxBytes = 64 << 10 })
 				return jsstore.Open(context.Background(), js, full)

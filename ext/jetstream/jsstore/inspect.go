@@ -57,6 +57,9 @@ func (s *Store) piece(ctx context.Context, subjects string, first, last uint64, 
 	for next := first; next <= last; {
 		m, err := s.stream.GetMsg(ctx, next, jetstream.WithGetMsgSubject(subjects))
 		r, err := s.got(m, err)
+		if ctx.Err() != nil {
+			return context.Cause(ctx)
+		}
 		if err != nil || r == nil || r.seq > last {
 			return err
 		}
