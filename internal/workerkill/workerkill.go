@@ -159,6 +159,7 @@ func Child(open Open) {
 	child.Run(name, func(place string) error {
 		ctx, stop := signal.NotifyContext(context.Background(), syscall.SIGTERM)
 		defer stop()
+		fmt.Println("ready for signals")
 		e, err := child.Again(ctx, func(ctx context.Context) (Engine, error) { return open(ctx, place) })
 		if ctx.Err() != nil {
 			return nil // it was ended before it has begun
@@ -273,6 +274,8 @@ func Run(t *testing.T, c Config) {
 	took := time.Since(begun)
 	var last []string
 	for _, w := range all { // a signal: each drains, and ends by itself
+		_, err := w.Line(patience) // one that was started just now does not know the signal yet
+		require.NoError(t, err)
 		require.NoError(t, w.Signal(syscall.SIGTERM))
 		require.NoError(t, w.Wait(patience))
 		last = append(last, w.Output())
