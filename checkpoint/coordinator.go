@@ -325,6 +325,21 @@ func (c *Coordinator) Wait() error {
 	return c.Err()
 }
 
+// awaitStart waits for the start; false: there will be none.
+func (c *Coordinator) awaitStart() bool {
+	select {
+	case <-c.started:
+		return true
+	case <-c.life.Done():
+	}
+	select {
+	case <-c.started: // it has ended since
+		return true
+	default:
+		return false
+	}
+}
+
 // Trigger takes a checkpoint now, after the one that is under way, and returns its number when it is complete. Before
 // Start it waits for that. When ctx ends first, the checkpoint is aborted. The error is context.Cause(ctx), why the
 // checkpoint was aborted or the run has ended, or that of Close.

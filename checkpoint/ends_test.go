@@ -657,3 +657,24 @@ func TestInputsResumeAtEveryPosition(t *testing.T) {
 	require.ErrorContains(t, checkpointtest.NewChannelInput(ch).Seek([]byte{2}), "ended after 1 elements")
 	require.Error(t, checkpointtest.NewChannelInput(ch).Seek(nil))
 }
+
+// closedOutput is an output that notes its Close.
+type closedOutput struct {
+	Output[string]
+	closed bool
+}
+
+func (o *closedOutput) Close() error { o.closed = true; return nil }
+
+// A pipeline that is not started, since another part of it has failed, may have a sink whose input is never closed.
+func TestSinkThatIsNeverStarted(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		c, err := NewCoordinator(checkpointtest.NewMemoryStore())
+		require.NoError(t, err)
+		output := &closedOutput{}
+		sink := NewSink(c, "sink", Output[string](output))
+		require.NoError(t, c.Close())
+		sink.AwaitCompletion()
+		require.True(t, output.closed)
+	})
+}

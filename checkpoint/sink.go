@@ -152,7 +152,9 @@ func (s *Sink[T]) run() {
 			}
 		}
 	}()
-	s.receive()
+	if s.coordinator.awaitStart() { // else nothing comes, and In may never be closed
+		s.receive()
+	}
 	returned = true
 }
 

@@ -174,7 +174,7 @@ func (s *Source[T]) run() {
 			s.fail(newPanicError(recover()))
 		}
 	}()
-	if s.awaitStart() {
+	if s.coordinator.awaitStart() {
 		s.read()
 	}
 	returned = true
@@ -246,16 +246,6 @@ func overflow(all []overflower) <-chan struct{} {
 		}
 	}
 	return nil
-}
-
-// awaitStart waits for the start; false: there will be none.
-func (s *Source[T]) awaitStart() bool {
-	select {
-	case <-s.coordinator.started:
-		return true
-	case <-s.coordinator.life.Done():
-		return false
-	}
 }
 
 // currentWait returns a context that ends when a barrier or the end of the run has come. It is a new one only after that.
