@@ -44,10 +44,17 @@ type handler struct {
 	epochs map[string]uint64 // of what it has
 	all    []uint64          // of all that it was assigned
 	lost   int
+	slow   string // a partition whose assignment waits for the end of its context, once
 }
 
-func (h *handler) Assigned(_ context.Context, partition string, epoch uint64) error {
+func (h *handler) Assigned(ctx context.Context, partition string, epoch uint64) error {
 	h.mu.Lock()
+	if h.slow == partition {
+		h.slow = ""
+		h.mu.Unlock()
+		<-ctx.Done()
+		return context.Cause(ctx)
+	}
 	defer h.mu.Unlock()
 	if h.epochs[partition] != 0 {
 		return errors.New("it is here already")
@@ -91,6 +98,11 @@ func (h *handler) epoch(partition string) uint64 {
 func join(t *testing.T, g *Group) (h *handler, leave func()) {
 	t.Helper()
 	h = &handler{epochs: map[string]uint64{}}
+	return h, h.join(t, g)
+}
+
+func (h *handler) join(t *testing.T, g *Group) (leave func()) {
+	t.Helper()
 	ctx, cancel := context.WithCancel(t.Context())
 	ended := make(chan error, 1)
 	go func() { ended <- g.Run(ctx, h) }()
@@ -100,12 +112,14 @@ func join(t *testing.T, g *Group) (h *handler, leave func()) {
 		assert.Empty(t, h.names(), "all is revoked")
 	})
 	t.Cleanup(leave)
-	return h, leave
+	return leave
 }
 
 // TestGroup shares out partitions. Epochs rise, also when the brokers have forgotten the group.
 func TestGroup(t *testing.T) {
 	c := newCluster(t, 4, "orders")
+	c.produce("orders", 4, numbers(8)...)
+	reads := c.Fault(kfake.Fault{Keys: []kmsg.Key{kmsg.Fetch}, Observe: true, Count: -1})
 	a, leaveA := join(t, c.group())
 	all := []string{"orders/0", "orders/1", "orders/2", "orders/3"}
 	eventually(t, func() bool { return slices.Equal(all, a.names()) }, "a has all")
@@ -137,6 +151,20 @@ func TestGroup(t *testing.T) {
 	e, _ := join(t, g)
 	eventually(t, func() bool { return len(e.names()) == 4 }, "e has all")
 	assert.Greater(t, e.epoch("orders/0"), last+1)
+	assert.Zero(t, reads.Hits(), "a member reads nothing")
+}
+
+// TestGroupIsRebalancedDuringAnAssignment has another member join while a partition cannot be taken yet. What was taken stays.
+func TestGroupIsRebalancedDuringAnAssignment(t *testing.T) {
+	c := newCluster(t, 4, "orders")
+	a := &handler{epochs: map[string]uint64{}, slow: "orders/2"}
+	a.join(t, c.group())
+	eventually(t, func() bool { return len(a.names()) == 3 }, "a waits for one")
+	b, _ := join(t, c.group())
+	eventually(t, func() bool { return len(a.names()) == 2 && len(b.names()) == 2 }, "both have their shares")
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	assert.Zero(t, a.lost)
 }
 
 // TestGroupThatThrowsAMemberOut checks law P1: the member has lost its partitions, commits nothing for them, and gets new epochs.

@@ -3,6 +3,7 @@ package kafka
 import (
 	"context"
 	"errors"
+	"slices"
 	"strconv"
 	"sync"
 	"testing"
@@ -201,6 +202,38 @@ func TestJoins(t *testing.T) {
 	s.mu.Unlock()
 }
 
+// TestALogThatWasCut has other records come at offsets that were read before, one of which is still worked on.
+func TestALogThatWasCut(t *testing.T) {
+	s := owner(t)
+	read := func(at int64, offsets ...int64) {
+		p := kgo.FetchPartition{Partition: 0}
+		for _, o := range offsets {
+			p.Records = append(p.Records, &kgo.Record{Topic: "orders", Offset: o, Timestamp: time.Unix(at, 0)})
+		}
+		s.arrived(kgo.Fetches{{Topics: []kgo.FetchTopic{{Topic: "orders", Partitions: []kgo.FetchPartition{p}}}}})
+	}
+	low := func() int64 {
+		s.mu.Lock()
+		defer s.mu.Unlock()
+		return s.parts[only].progress.Low()
+	}
+	read(1, 0, 1, 2, 3)
+	old := receive(t, s, 4)
+	for _, m := range old[:3] {
+		m.Ack()
+	}
+	assert.EqualValues(t, 3, low())
+	read(2, 2, 3)
+	ms := receive(t, s, 2)
+	assert.Equal(t, "orders/0/2", ms[0].Meta().ID)
+	assert.Equal(t, "orders/0/3", ms[1].Meta().ID)
+	old[3].Ack() // it is not there any more
+	ms[0].Ack()
+	assert.EqualValues(t, 3, low())
+	ms[1].Ack()
+	assert.EqualValues(t, 4, low())
+}
+
 // TestDelaysOfWhatHasNotArrivedStay checks law D3: an owner passes on delays of records that it has not read itself.
 func TestDelaysOfWhatHasNotArrivedStay(t *testing.T) {
 	p := &part{progress: offsets.New(0, nil), delays: []offsets.Delay{{Span: offsets.Span{From: 1, To: 2}, Due: 77}, {Span: offsets.Span{From: 4, To: 9}, Due: 88}}}
@@ -251,6 +284,22 @@ func TestAPauseEndsWithItsPartition(t *testing.T) {
 	}
 	close(ended)
 	busy.Wait()
+}
+
+// TestACommitLeavesOutWhatIsLost checks law P1.
+func TestACommitLeavesOutWhatIsLost(t *testing.T) {
+	c := newCluster(t, 2, "orders")
+	s := c.source("orders", WithCommitInterval(time.Hour))
+	eventually(t, func() bool { return owned(s) == 2 }, "it has the partitions")
+	both := []partitionID{{"orders", 0}, {"orders", 1}}
+	for _, lost := range [][]int32{{0, 1}, {0}} {
+		require.NoError(t, commit(t.Context(), s.client, both, func(id partitionID, at *kmsg.OffsetCommitRequestTopicPartition) bool {
+			at.Offset = 10
+			return !slices.Contains(lost, id.partition)
+		}))
+	}
+	assert.LessOrEqual(t, c.committed("orders", 0).At, int64(0))
+	assert.EqualValues(t, 10, c.committed("orders", 1).At)
 }
 
 func TestNothingIsCommittedTwice(t *testing.T) {

@@ -80,7 +80,7 @@ func (s *Source[T]) arrived(fetches kgo.Fetches) {
 	}
 	for _, e := range entries {
 		p := s.parts[e.id]
-		if p == nil || p.leaving {
+		if p == nil {
 			continue // its next owner gets it
 		}
 		if p.progress != nil && e.record.Offset < p.progress.Next() {
@@ -103,12 +103,7 @@ func (s *Source[T]) arrive(p *part, e *entry) {
 		p.progress = offsets.New(r.Offset, nil)
 	}
 	p.epoch = r.LeaderEpoch
-	gap := r.Offset > p.progress.Next()
-	arrived := p.progress.Arrive(r.Offset)
-	if gap || !arrived {
-		p.changed++
-	}
-	if !arrived {
+	if !p.progress.Arrive(r.Offset) {
 		return
 	}
 	if other := s.running[e.id][r.Offset]; other != nil && other.part == nil && same(other.record, r) { // law D2: it joins

@@ -152,6 +152,26 @@ func TestDelays(t *testing.T) {
 	}
 }
 
+// TestDelaysAreRoundedUp has neighbours wait for about as long: they are exact while there is room, and then become one (law D3).
+func TestDelaysAreRoundedUp(t *testing.T) {
+	p := New(0, nil)
+	var delays []Delay
+	for o := range int64(900) {
+		p.Arrive(o)
+		delays = append(delays, Delay{Span{o, o + 1}, 1_800_000_000_000 + 7*o})
+	}
+	for limit, late := range map[int]int64{4096: 0, 1000: 100, 200: 1000, 120: 10_000} {
+		_, got, err := Decode(0, p.Encode(delays, limit))
+		require.NoError(t, err)
+		for _, d := range delays {
+			due, ok := DueOf(got, d.From)
+			require.True(t, ok)
+			require.GreaterOrEqual(t, due, d.Due)
+			require.LessOrEqual(t, due, d.Due+late)
+		}
+	}
+}
+
 func TestTooLittleRoomLeavesOutTheLast(t *testing.T) {
 	p := New(0, nil)
 	for o := range int64(1000) {
