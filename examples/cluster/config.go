@@ -41,7 +41,7 @@ func parse(args []string, out io.Writer) (c config, err error) {
 	fs.Int64Var(&c.Orders, "orders", 1000, "`n` orders arrive, at least 1")
 	fs.DurationVar(&c.Duration, "for", 25*time.Second, "the orders arrive, and servers and workers are killed, for this `duration`")
 	fs.Uint64Var(&c.Seed, "seed", 1, "which orders, which of them cannot be charged, what is killed: `n`")
-	fs.DurationVar(&c.Limit, "limit", 150*time.Second, "give up after this `duration`")
+	fs.DurationVar(&c.Limit, "limit", 120*time.Second, "give up after this `duration`")
 	fs.StringVar(&view, "view", string(show.Auto), "`style` of the view on standard error: bar (redrawn), plain (lines), off, or auto (redrawn on a terminal)")
 	err = fs.Parse(args)
 	c.View = show.Style(view)

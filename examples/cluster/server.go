@@ -56,7 +56,7 @@ func freePorts(n int) (addresses []string, err error) {
 			}
 			continue
 		}
-		defer l.Close() //nolint:errcheck,revive // at the end, so that all are different
+		defer l.Close() //nolint:errcheck // at the end, so that all are different
 		addresses = append(addresses, address)
 	}
 	return addresses, nil

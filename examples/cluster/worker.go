@@ -28,7 +28,8 @@ const deadQueue = "dead"
 var layers = []ladder.Layer{
 	{Queue: "later", Delay: 300 * time.Millisecond, Jitter: 0.5},
 	{Queue: "much later", Delay: time.Second, Jitter: 0.5},
-	{Queue: "at last", Delay: 5 * time.Second, Jitter: 0.5},
+	{Queue: "after 5s", Delay: 5 * time.Second, Jitter: 0.5},
+	{Queue: "after 20s", Delay: 20 * time.Second, Jitter: 0.5},
 }
 
 var (

@@ -28,7 +28,7 @@ func TestPartitioned(t *testing.T) {
 				"-workers", "3", "-kills", "1", "-dead-letters", dead)
 			o := runJob("", args...)
 			require.Equal(t, exitOK, o.status, o.stdout+o.stderr)
-			assert.Contains(t, o.stdout, ": 5 partitions, 3 workers")
+			assert.Contains(t, o.stdout, ": 5 partitions, 3 workers, no faults\n")
 			assert.Equal(t, 1, number(t, o.stdout, "workers killed"))
 			assert.Positive(t, number(t, o.stdout, "partitions moved"))
 			assert.Contains(t, o.stdout, `given up: airport "QZZ", no such row, attempts: 3 (line 603)`)
