@@ -107,11 +107,11 @@ func (k *keys[T]) isFull() bool {
 	return k.size >= k.limit || len(k.parking) > 0
 }
 
-// isIdle reports whether nothing will be delivered but what waits in layers.
+// isIdle reports whether nothing will be delivered but what waits in layers. A verdict that is not stored yet may free a key.
 func (k *keys[T]) isIdle() bool {
 	k.mu.Lock()
 	defer k.mu.Unlock()
-	return len(k.ready)+len(k.parking)+len(k.free) == 0
+	return len(k.ready)+len(k.parking)+len(k.free)+len(k.taken) == 0
 }
 
 // restore finds what an earlier process has left. After an error it is called again.

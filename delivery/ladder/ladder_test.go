@@ -161,6 +161,7 @@ func TestHopelessOnesGoToTheDeadLettersDirectly(t *testing.T) {
 		{Element: "not retried", Err: errRefused, Verdict: strategies.Final},
 		{Element: "in doubt", Err: errRefused, InDoubt: true, Verdict: strategies.Refused, Reason: predicates.NewReason("LOST", false, false)},
 		{Element: "timed out", Err: &asyncop.TimeoutError{}, Verdict: strategies.Final},
+		{Element: "panics", Err: panicking{errRefused}, Verdict: strategies.Final},
 	} {
 		require.NoError(t, l.Take(t.Context(), f))
 	}
@@ -169,14 +170,14 @@ func TestHopelessOnesGoToTheDeadLettersDirectly(t *testing.T) {
 		causes[e.Meta.ID] = e.Cause
 		require.Equal(t, e.Cause == store.OutcomeUnknown, e.Meta.OutcomeUnknown)
 	}
-	require.Equal(t, map[string]store.Cause{"rejected": store.Permanent, "not retried": store.Permanent, "in doubt": store.OutcomeUnknown}, causes)
+	require.Equal(t, map[string]store.Cause{"rejected": store.Permanent, "not retried": store.Permanent, "panics": store.Permanent, "in doubt": store.OutcomeUnknown}, causes)
 	c, err := s.Count(t.Context(), "1m", store.Filter{})
 	require.NoError(t, err)
 	require.Equal(t, 1, c.Messages)
 
 	require.Error(t, l.Take(t.Context(), asyncop.Failure[onlyOnce]{Element: "cut off", Err: errRefused, Abandoned: true}))
 	require.Error(t, l.Take(t.Context(), asyncop.Failure[onlyOnce]{Element: "", Err: errRefused}), "no id")
-	require.Len(t, dead(t, s), 3)
+	require.Len(t, dead(t, s), 4)
 }
 
 // Law D1: a message that is handed over again after a crash is one message.
@@ -410,4 +411,25 @@ func TestNewRefusesAWrongConfig(t *testing.T) {
 		_, err := ladder.New(c)
 		require.Error(t, err)
 	}
+}
+
+// A Receive that waits for messages to be settled returns when its source is closed.
+func TestCloseWhileALayerIsFull(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		c, s := config()
+		c.Layers = []ladder.Layer{{Queue: "1m", MaxConcurrent: 1}}
+		m, err := store.Encode(c.Codec, "layer", delivery.Meta{ID: "a"})
+		require.NoError(t, err)
+		require.NoError(t, s.Put(t.Context(), "1m", m))
+		source := build(t, c).Source(nil)
+		one(t, source)
+		ended := make(chan error)
+		go func() {
+			_, err := source.Receive(t.Context(), 1)
+			ended <- err
+		}()
+		synctest.Wait()
+		require.NoError(t, source.Close(t.Context()))
+		require.Error(t, <-ended)
+	})
 }

@@ -265,7 +265,7 @@ func (s *source[T]) answered(asking context.Context, a answer[T]) error {
 func (s *source[T]) buryForgotten(ctx context.Context, ms []delivery.Message[T]) []delivery.Message[T] {
 	return slices.DeleteFunc(ms, func(m delivery.Message[T]) bool {
 		meta := m.Meta()
-		if !meta.OutcomeUnknown || meta.Remembered.IsZero() || meta.Remembered.After(s.clock.Now()) {
+		if !meta.OutcomeUnknown || meta.Remembered.After(s.clock.Now()) {
 			return false
 		}
 		if err := s.ladder.bury(ctx, m.Value, meta); err != nil {

@@ -4,9 +4,11 @@ import (
 	"context"
 	"errors"
 	"io"
+	"math"
 	"net/http"
 	"net/http/httptest"
 	"slices"
+	"strconv"
 	"strings"
 	"sync"
 	"sync/atomic"
@@ -434,4 +436,102 @@ func TestOneThatCannotBeBuriedHoldsUpNoOther(t *testing.T) {
 		require.ErrorIs(t, err, context.DeadlineExceeded)
 		require.Equal(t, store.OutcomeUnknown, dead(t, s)[0].Cause)
 	})
+}
+
+// panicking is an error that panics when it is looked into.
+type panicking struct{ error }
+
+func (panicking) Unwrap() error { panic("no error to look into") }
+
+// A call in doubt enters a layer only if it is remembered for longer than all layers before its last visit can last: jitter and
+// a wait that the server demands included, and without a sum that is too large for a Duration.
+func TestHowLongACallMustBeRemembered(t *testing.T) {
+	const longest = math.MaxInt64
+	for name, change := range map[string]struct {
+		layers    []ladder.Layer
+		remembers time.Duration
+		err       error
+		elapsed   time.Duration // since an attempt that has no time
+		enters    bool
+	}{
+		"as long as the layers":     {[]ladder.Layer{{Delay: time.Minute}, {Delay: time.Hour}}, time.Hour + time.Minute, nil, 0, false},
+		"longer":                    {[]ladder.Layer{{Delay: time.Minute}, {Delay: time.Hour}}, time.Hour + time.Minute + 1, nil, 0, true},
+		"as long as the jitter":     {[]ladder.Layer{{Delay: time.Minute, Jitter: 0.5}}, 90 * time.Second, nil, 0, false},
+		"longer than the jitter":    {[]ladder.Layer{{Delay: time.Minute, Jitter: 0.5}}, 90*time.Second + 1, nil, 0, true},
+		"a server's demand":         {[]ladder.Layer{{Delay: time.Minute}}, 2 * time.Minute, predicates.WithPushback(errRefused, time.Minute), 0, false},
+		"longer than its demand":    {[]ladder.Layer{{Delay: time.Minute}}, 2*time.Minute + 1, predicates.WithPushback(errRefused, time.Minute), 0, true},
+		"it began before":           {[]ladder.Layer{{Delay: time.Minute}}, 11 * time.Minute, nil, 10 * time.Minute, false},
+		"longer, and before":        {[]ladder.Layer{{Delay: time.Minute}}, 11*time.Minute + 1, nil, 10 * time.Minute, true},
+		"a jitter without end":      {[]ladder.Layer{{Delay: longest, Jitter: 1}}, time.Hour, nil, 0, false},
+		"layers without end":        {[]ladder.Layer{{Delay: longest / 3 * 2}, {Delay: longest / 3 * 2}}, time.Hour, nil, 0, false},
+		"an error that panics":      {[]ladder.Layer{{Delay: time.Minute}}, time.Hour, panicking{errRefused}, 0, true},
+		"nothing is remembered":     {[]ladder.Layer{{Delay: time.Minute}}, 0, nil, 0, false},
+		"one layer without a delay": {[]ladder.Layer{{}}, 1, nil, 0, true},
+	} {
+		t.Run(name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				c, s := config()
+				for i := range change.layers {
+					change.layers[i].Queue = strconv.Itoa(i + 1)
+				}
+				c.Layers, c.Remembers = change.layers, change.remembers
+				f := inDoubt()
+				if change.err != nil {
+					f.Err = change.err
+				}
+				if change.elapsed > 0 {
+					f.FirstAttempt, f.Elapsed = time.Time{}, change.elapsed
+				}
+				visit(t, build(t, c), delivery.New("a", &delivery.Meta{ID: "a"}, func(delivery.Verdict) {}), f)
+				counts, err := s.Count(t.Context(), "1", store.Filter{})
+				require.NoError(t, err)
+				require.Equal(t, change.enters, counts.Messages == 1)
+				require.Equal(t, !change.enters, len(dead(t, s)) == 1)
+			})
+		})
+	}
+}
+
+// A layer's delay that cannot get longer is kept as it is.
+func TestALayerWithoutEnd(t *testing.T) {
+	c, s := config()
+	c.Layers = []ladder.Layer{{Queue: "1m", Delay: math.MaxInt64, Jitter: 1}}
+	take(t, build(t, c), delivery.New("a", &delivery.Meta{ID: "a"}, func(delivery.Verdict) {}))
+	entries, err := s.List(t.Context(), "1m", store.Filter{}, store.Page{Max: 1})
+	require.NoError(t, err)
+	require.Len(t, entries, 1)
+	require.Greater(t, entries[0].Meta.Due.Year(), 2200)
+}
+
+// Law X1: what stays in doubt is marked so, also when a later visit is refused for good, and when the call of another operator
+// comes into doubt as well: there is room for one id.
+func TestWhatStaysInDoubt(t *testing.T) {
+	for name, second := range map[string]func(t *testing.T, l *ladder.Ladder[string], m delivery.Message[string]){
+		"refused for good": func(t *testing.T, l *ladder.Ladder[string], m delivery.Message[string]) {
+			f := exhausted("a")
+			f.Attempts, f.Reason = 1, predicates.NewRejection("CARD_DECLINED")
+			visit(t, l, m, f)
+		},
+		"another operator": func(t *testing.T, l *ladder.Ladder[string], m delivery.Message[string]) {
+			tracker := exactlyonce.NewTracker(exactlyonce.TrackerConfig{Name: "refunds"})
+			ctx := tracker.Accepted(delivery.ContextWithMeta(t.Context(), m.Meta()), nil, false)
+			_, err := exactlyonce.NextID(tracker.AttemptStarted(ctx, 1))
+			require.NoError(t, err)
+			require.NoError(t, l.Take(ctx, inDoubt()))
+			m.Ack()
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				c, s := config()
+				c.Remembers = 10 * time.Hour
+				l := build(t, c)
+				visit(t, l, delivery.New("a", &delivery.Meta{ID: "a"}, func(delivery.Verdict) {}), inDoubt())
+				source := l.Source(nil)
+				second(t, l, one(t, source))
+				require.Equal(t, store.OutcomeUnknown, dead(t, s)[0].Cause)
+				require.NoError(t, source.Close(t.Context()))
+			})
+		})
+	}
 }

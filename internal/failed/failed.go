@@ -61,6 +61,16 @@ func Afresh(meta *delivery.Meta, now time.Time) {
 // Permanent says whether the error of a failure will not go away: the call was refused for good, or no one wanted to try again
 // after it.
 func Permanent[T any](f asyncop.Failure[T]) bool {
-	_, timedOut := errors.AsType[*asyncop.TimeoutError](f.Err)
-	return f.Reason.IsRejection() || f.Verdict == strategies.Final && !timedOut
+	return f.Reason.IsRejection() || f.Verdict == strategies.Final && !isTimeout(f.Err)
+}
+
+// isTimeout looks into an error of the user's code, which may panic.
+func isTimeout(err error) (timedOut bool) {
+	defer func() {
+		if recover() != nil {
+			timedOut = false
+		}
+	}()
+	_, timedOut = errors.AsType[*asyncop.TimeoutError](err)
+	return timedOut
 }
