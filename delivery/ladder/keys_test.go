@@ -313,6 +313,7 @@ func TestTheOrderOfAKeyWhenAHandOverFails(t *testing.T) {
 		close(s.fail)
 		require.ErrorIs(t, <-taken, errRefused)
 		first.Nack(0)
+		require.Zero(t, l.Keys())
 		require.NoError(t, source.Close(t.Context()))
 
 		source = build(t, blocking(memory)).Source(j.restarted())
