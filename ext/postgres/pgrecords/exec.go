@@ -142,6 +142,11 @@ shared:
 			break shared // each by itself shows whose fault it is
 		case errors.Is(err, errNotStored) || isViolation(err):
 			calls = r.settleKnown(ctx, calls)
+			clear(r.ids) // the database may be another one: restored, or a replica
+			if err := r.lookUp(ctx, calls); err != nil {
+				fail(calls, err)
+				return
+			}
 		case err != nil:
 			fail(calls, err)
 			return
@@ -353,13 +358,14 @@ const (
 	// In one order at all servers, or transactions would wait for each other.
 	lockAllSQL = `SELECT pg_advisory_xact_lock_shared(n) FROM (SELECT DISTINCT n FROM unnest($1::bigint[]) AS u (n) ORDER BY n) AS s`
 
-	// All of them or none: the marks are looked at once for each client, and a record that is there is an error. To skip it (ON
-	// CONFLICT DO NOTHING) and to join the clients took three times as long.
+	// All of them or none: the numbers and marks are looked at once for each client, and a record that is there is an error. To
+	// skip it (ON CONFLICT DO NOTHING) and to join the clients for each record took three times as long.
 	putAllSQL = `INSERT INTO weir_records (client_id, sequence, step, fingerprint, answer, stored_at)
 SELECT n.client_id, n.sequence, n.step, n.fingerprint, n.answer, $6
 FROM unnest($1::bigint[], $2::bigint[], $3::text[], $4::bytea[], $5::bytea[]) AS n (client_id, sequence, step, fingerprint, answer)
-WHERE cardinality($7::bigint[]) = (SELECT count(*) FROM unnest($7::bigint[], $8::bigint[]) AS l (client_id, lowest)
-	JOIN weir_clients c ON c.id = l.client_id AND c.mark <= l.lowest)`
+WHERE cardinality($7::bigint[]) = (SELECT count(*)
+	FROM unnest($7::bigint[], $8::bigint[], $9::text[], $10::uuid[]) AS l (client_id, lowest, scope, client)
+	JOIN weir_clients c ON c.id = l.client_id AND c.mark <= l.lowest AND c.scope = l.scope AND c.client = l.client)`
 )
 
 // queuePut adds the statements that store the answers.
@@ -372,14 +378,17 @@ func (r *Records) queuePut(batch *pgx.Batch, calls []*call) {
 	clients, sequences, steps := make([]int64, n), make([]int64, n), make([]string, n)
 	fingerprints, answers := make([][]byte, n), make([][]byte, n)
 	var locks, distinct, lowest []int64
+	var scopes []string
+	var ids []pgtype.UUID
 	for i, c := range calls {
 		clients[i], sequences[i], steps[i] = c.client, c.req.Sequence, c.req.Step
 		fingerprints[i], answers[i] = recordsql.Fingerprint(&c.req), recordsql.Answer(c.answer)
 		if i == 0 || c.client != clients[i-1] {
 			locks = append(locks, lockOf(c.req.Scope, c.req.Client))
 			distinct, lowest = append(distinct, c.client), append(lowest, c.req.Sequence)
+			scopes, ids = append(scopes, c.req.Scope), append(ids, uuid(c.req.Client))
 		}
 	}
 	batch.Queue(lockAllSQL, locks)
-	batch.Queue(putAllSQL, clients, sequences, steps, fingerprints, answers, r.clock.Now().UnixMicro(), distinct, lowest)
+	batch.Queue(putAllSQL, clients, sequences, steps, fingerprints, answers, r.clock.Now().UnixMicro(), distinct, lowest, scopes, ids)
 }

@@ -45,6 +45,7 @@ func TestRecords(t *testing.T) {
 		"Exec":               testExec,
 		"ExecErrors":         testExecErrors,
 		"ExecNotSent":        testExecNotSent,
+		"ExecRestored":       testExecRestored,
 		"ExecContext":        testExecContext,
 		"ExecConflicts":      testExecConflicts,
 		"KilledServers":      testKilledServers,
@@ -425,6 +426,31 @@ func testExecNotSent(t *testing.T, server *pgtest.Server) {
 			require.NoError(t, err)
 			assert.Equal(t, n-2, total)
 		})
+	}
+}
+
+// The database may lose what it had, when it is restored or its replica takes over: numbers of clients that are kept in memory are then
+// unknown, or those of others. Records go to their clients nevertheless (law X1).
+func testExecRestored(t *testing.T, server *pgtest.Server) {
+	pool := connect(t, database(t, server))
+	r := open(t, pool)
+	exec := func(r *pgrecords.Records, req exactlyonce.Request) {
+		t.Helper()
+		_, err := r.Exec(t.Context(), req, pgrecords.Statement{SQL: add, Args: []any{"total"}})
+		require.NoError(t, err)
+	}
+	for _, others := range []bool{false, true} {
+		client := exactlyonce.NewClient()
+		exec(r, request(client, 1, 1))
+		_, err := pool.Exec(t.Context(), "TRUNCATE weir_clients, weir_records RESTART IDENTITY")
+		require.NoError(t, err)
+		if others {
+			exec(pgrecords.New(pool), request(exactlyonce.NewClient(), 1, 1))
+		}
+		exec(r, request(client, 2, 1))
+		state, _, err := r.Find(t.Context(), request(client, 2, 2))
+		require.NoError(t, err)
+		require.Equal(t, exactlyonce.StateCompleted, state, "others=%v", others)
 	}
 }
 
