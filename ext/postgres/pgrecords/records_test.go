@@ -433,17 +433,22 @@ func testExecNotSent(t *testing.T, server *pgtest.Server) {
 // unknown, or those of others. Records go to their clients nevertheless (law X1).
 func testExecRestored(t *testing.T, server *pgtest.Server) {
 	pool := connect(t, database(t, server))
-	r := open(t, pool)
+	open(t, pool)
 	exec := func(r *pgrecords.Records, req exactlyonce.Request) {
 		t.Helper()
 		_, err := r.Exec(t.Context(), req, pgrecords.Statement{SQL: add, Args: []any{"total"}})
 		require.NoError(t, err)
 	}
-	for _, others := range []bool{false, true} {
-		client := exactlyonce.NewClient()
-		exec(r, request(client, 1, 1))
+	empty := func() {
+		t.Helper()
 		_, err := pool.Exec(t.Context(), "TRUNCATE weir_clients, weir_records RESTART IDENTITY")
 		require.NoError(t, err)
+	}
+	for _, others := range []bool{false, true} {
+		empty()
+		r, client := pgrecords.New(pool), exactlyonce.NewClient()
+		exec(r, request(client, 1, 1))
+		empty()
 		if others {
 			exec(pgrecords.New(pool), request(exactlyonce.NewClient(), 1, 1))
 		}
