@@ -54,7 +54,7 @@ func openKafka(ctx context.Context, address string) (*database, error) {
 	opts = append(opts, login...)
 	client, err := kgo.NewClient(opts...)
 	if err != nil {
-		return nil, fmt.Errorf("Kafka: %w", err)
+		return nil, fmt.Errorf("kafka: %w", err)
 	}
 	connecting, cancel := context.WithTimeout(ctx, connectTimeout)
 	defer cancel()
@@ -63,7 +63,7 @@ func openKafka(ctx context.Context, address string) (*database, error) {
 		if errors.Is(err, io.EOF) {
 			err = fmt.Errorf("the broker has ended the connection: is it another port, does it want TLS, or is the password wrong? %w", err)
 		}
-		return nil, fmt.Errorf("Kafka: %w", err)
+		return nil, fmt.Errorf("kafka: %w", err)
 	}
 	k := &topics{opts: opts, client: client, group: u.query.Get("group"), views: map[string]*kafka.View{}}
 	return &database{store: k, closers: []func() error{k.close}}, nil

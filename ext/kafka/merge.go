@@ -178,7 +178,7 @@ func isDamaged(r *kgo.Record) bool {
 
 // flush sends the batch and notes that it was sent, in one transaction.
 func (m *merge) flush(ctx context.Context) error {
-	if len(m.batch) == 0 || ctx.Err() != nil {
+	if len(m.batch) == 0 {
 		return nil
 	}
 	n := len(m.batch)

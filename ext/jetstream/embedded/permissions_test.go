@@ -82,7 +82,7 @@ var doing = map[string]func(ctx context.Context, js jetstream.JetStream) error{
 		if err != nil {
 			return err
 		}
-		defer s.Close() //nolint:errcheck // it only cleans up
+		defer s.Close()
 		var ms []store.Message
 		for i := range 10 {
 			ms = append(ms, store.Message{Meta: delivery.Meta{ID: fmt.Sprint(i)}})
