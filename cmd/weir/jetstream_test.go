@@ -19,6 +19,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/nats-io/jwt/v2"
 	"github.com/nats-io/nats-server/v2/server"
 	"github.com/nats-io/nats.go/jetstream"
 	"github.com/nats-io/nkeys"
@@ -261,6 +262,52 @@ func TestJetStreamSecurity(t *testing.T) {
 		r := run(url)
 		assert.Equal(t, exitFailed, r.status, url)
 		assert.NotContains(t, r.stderr, string(secret))
+	}
+}
+
+// A credentials file of NATS logs in, and its secrets are in no error.
+func TestJetStreamCredentials(t *testing.T) {
+	operator, err := nkeys.CreateOperator()
+	require.NoError(t, err)
+	account, err := nkeys.CreateAccount()
+	require.NoError(t, err)
+	user, err := nkeys.CreateUser()
+	require.NoError(t, err)
+	public := func(k nkeys.KeyPair) string {
+		p, err := k.PublicKey()
+		require.NoError(t, err)
+		return p
+	}
+	sign := func(c jwt.Claims, by nkeys.KeyPair) string {
+		token, err := c.Encode(by)
+		require.NoError(t, err)
+		return token
+	}
+	accountClaims := jwt.NewAccountClaims(public(account))
+	accountClaims.Limits.JetStreamLimits = jwt.JetStreamLimits{DiskStorage: -1, MemoryStorage: -1, Streams: -1, Consumer: -1}
+	seed, err := user.Seed()
+	require.NoError(t, err)
+	creds, err := jwt.FormatUserConfig(sign(jwt.NewUserClaims(public(user)), account), seed)
+	require.NoError(t, err)
+	file := filepath.Join(t.TempDir(), "weir.creds")
+	require.NoError(t, os.WriteFile(file, creds, 0o600))
+
+	system, err := nkeys.CreateAccount()
+	require.NoError(t, err)
+	resolver := &server.MemAccResolver{}
+	require.NoError(t, resolver.Store(public(account), sign(accountClaims, operator)))
+	require.NoError(t, resolver.Store(public(system), sign(jwt.NewAccountClaims(public(system)), operator)))
+	address := startJetStream(t, func(store.Store) {}, func(o *server.Options) {
+		o.TrustedKeys, o.AccountResolver, o.SystemAccount = []string{public(operator)}, resolver, public(system)
+	})
+	for url, want := range map[string]string{
+		"nats://" + address + "/other?creds=" + file: "stream not found", // the account has no streams yet, but answers
+		"nats://" + address + "/other":               "Authorization Violation",
+	} {
+		r := execute(t, command(t, t.TempDir(), "layers", "-db", url))
+		assert.Equal(t, exitFailed, r.status)
+		assert.Contains(t, r.stderr, want)
+		assert.NotContains(t, r.stderr, string(seed))
 	}
 }
 
