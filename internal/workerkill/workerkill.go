@@ -270,7 +270,11 @@ func Run(t *testing.T, c Config) {
 		}
 	}
 	poison := n / 100
-	progress(t, e, all, func(done int) bool { return done == n-poison-1 && count(t, e, "dead") == poison })
+	progress(t, e, all, func(done int) bool {
+		// What a worker had when it was killed comes again when its lease has ended, also if it was done: then it goes this way again.
+		return done >= n-poison-1 && count(t, e, "dead") >= poison &&
+			len(patiently(t, e.Left)) <= 1 && count(t, e, "again") == 0 && count(t, e, "later") == 0
+	})
 	took := time.Since(begun)
 	var last []string
 	for _, w := range all { // a signal: each drains, and ends by itself

@@ -17,9 +17,9 @@
 //
 // # Guarantees
 //
-// What the server has confirmed is on disk: it syncs each write (SyncAlways), since there is no other server that has a copy.
-// That costs a sync for each message: some thousand a second on a usual disk. A server of a cluster, whose streams have three
-// replicas on machines of their own, can do without: [WithServerOptions].
+// What the server has confirmed is on disk: it syncs each write (SyncAlways). That costs a sync for each message: some thousand a
+// second on a usual disk. Leave it so in a cluster, too ([WithCluster]): a server that does not sync, and is killed, may bring back
+// messages that were removed, and then lead.
 //
 // A directory belongs to one server at a time: Start refuses one that another server has open, in this process or another one.
 package embedded

@@ -18,7 +18,8 @@
 // stream) is stored once.
 //
 // While a message is in flight its lease, the AckWait of the consumer, is extended. A worker that is killed, or stopped for
-// longer than that, loses its messages to other workers.
+// longer than that, loses its messages to other workers. When it goes on, it gives back and extends nothing of them, so a delay that
+// another one has set since then holds. Its acknowledgement counts: what it has made of the message is safe.
 //
 // # Settings of the consumer
 //

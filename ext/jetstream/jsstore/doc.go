@@ -8,7 +8,8 @@
 //	defer s.Close()
 //	err = s.Put(ctx, "retry 10m", message)
 //
-// [StreamConfig] is for one server. In a cluster set Replicas to 3.
+// [StreamConfig] is for one server. In a cluster set Replicas to 3. The servers must sync each write (sync_interval: always), also in
+// a cluster: one that does not, and is killed, may bring back messages that are done.
 //
 // # Guarantees
 //
@@ -29,7 +30,8 @@
 // others.
 //
 // There is no index for filters: Count, Purge and Queues read all messages of a queue, List and Claim those from the page on.
-// That is some ten thousand a second. Where dead letters are counted in millions, keep them in ext/postgres.
+// Each is a request to the leader of the stream: some thousand a second, which is an estimate. Where dead letters are counted in
+// millions, keep them in ext/postgres.
 //
 // # Permissions
 //

@@ -54,8 +54,8 @@ type Config struct {
 	Dir     string // has a directory for each server
 	Servers int    // 1, 3 or 5
 
-	// Sync makes the servers sync each write, as [embedded.Start] does by default. Without it a write is safe when a process is
-	// killed, and may be lost when the machine breaks down.
+	// Sync makes the servers sync each write, as [embedded.Start] does by default. Without it a server that is killed loses the last
+	// of what it has not written yet, above all which messages were removed.
 	Sync bool
 
 	// Disks are the sizes of the disks of some servers, by their numbers, in bytes; others share that of Dir. Such a disk is in memory
