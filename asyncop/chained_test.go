@@ -469,6 +469,42 @@ func TestChainedClones(t *testing.T) {
 	})
 }
 
+// The time of an element begins when it takes its slot (law A3): after the input has made it, and after it was cloned.
+func TestChainedSlowInput(t *testing.T) {
+	for name, cloned := range map[string]bool{"input": false, "clone": true} {
+		t.Run(name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				slow := func(here bool) {
+					if here {
+						time.Sleep(time.Second)
+					}
+				}
+				var fn asyncop.AsyncFunction[int, int] = asyncop.Func(func(context.Context, int, asyncop.ResultFuture[int]) error { return errBroken })
+				if cloned {
+					fn = cloning[int, int]{AsyncFunction: fn, clone: func(in int) int { slow(true); return in }}
+				}
+				var elapsed []time.Duration
+				op := asyncop.OrderedWait(fn, time.Minute, 4, asyncop.WithFailureSink(func(_ context.Context, f asyncop.Failure[int]) error {
+					elapsed = append(elapsed, f.Elapsed)
+					return nil
+				}))
+				n := 0
+				for _, err := range op.ResultsOf(asyncop.FromFunc(func() (int, bool) {
+					slow(!cloned && n < 3)
+					n++
+					return n, n <= 3
+				})) {
+					require.NoError(t, err)
+				}
+				require.Len(t, elapsed, 3)
+				for i, d := range elapsed {
+					require.LessOrEqual(t, d, time.Duration(2-i)*time.Second, "of element %d, with the time of those after it", i)
+				}
+			})
+		})
+	}
+}
+
 func TestChainedIsUsedOnce(t *testing.T) {
 	require.PanicsWithValue(t, "asyncop: FromChan: nil channel", func() { asyncop.FromChan[int](nil) })
 	require.PanicsWithValue(t, "asyncop: FromFunc: nil function", func() { asyncop.FromFunc[int](nil) })

@@ -233,6 +233,9 @@ func (d *Driver[IN, OUT]) acceptFrom(r *ChainedRange[IN, OUT]) (busy bool) {
 		if d.inOver || d.engine.Failed() || d.engine.Crowded() || len(d.Gates) > 0 && !d.admits() {
 			return busy
 		}
+		if r.In.Next != nil || r.Messages.Next != nil {
+			d.engine.Ran() // the time of an element begins when it was made
+		}
 		if r.YieldMessages != nil {
 			m, ok, atHand := r.Messages.take()
 			if !atHand {
@@ -245,9 +248,6 @@ func (d *Driver[IN, OUT]) acceptFrom(r *ChainedRange[IN, OUT]) (busy bool) {
 				return busy
 			}
 			d.took(r, v, call.Message{}, ok)
-		}
-		if r.In.Next != nil || r.Messages.Next != nil {
-			d.engine.Ran()
 		}
 		busy = true
 	}
@@ -264,6 +264,7 @@ func (d *Driver[IN, OUT]) took(r *ChainedRange[IN, OUT], v IN, m call.Message, o
 		r.held = m
 		v = d.Clone(v) // before the input goes on
 		r.held = call.Message{}
+		d.engine.Ran()
 	}
 	d.engine.Accept(v, m)
 }
