@@ -20,6 +20,7 @@ import (
 	"github.com/weirflow/weir/asyncop"
 	"github.com/weirflow/weir/checkpoint"
 	"github.com/weirflow/weir/checkpoint/checkpointtest"
+	"github.com/weirflow/weir/delivery"
 	"github.com/weirflow/weir/predicates"
 	"github.com/weirflow/weir/strategies"
 )
@@ -461,6 +462,32 @@ func TestBatchedContexts(t *testing.T) {
 	})
 }
 
+// A member that is a message has its history; the call has none.
+func TestBatchedMessages(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		fn := asyncop.Batched(func(ctx context.Context, ins []string) ([]asyncop.Result[string], error) {
+			_, ok := delivery.MetaFromContext(ctx)
+			require.False(t, ok)
+			results := make([]asyncop.Result[string], 0, len(ins))
+			for _, m := range asyncop.MemberContexts(ctx) {
+				meta, _ := delivery.MetaFromContext(m)
+				results = append(results, asyncop.Result[string]{Value: meta.ID})
+			}
+			return results, nil
+		}, 2, time.Second)
+		var v verdicts
+		op := asyncop.OrderedWait(fn, time.Minute, 4)
+		var got []string
+		for m, err := range op.MessagesOf(asyncop.FromSlice([]delivery.Message[string]{v.message("a"), v.message("b"), v.message("c")})) {
+			require.NoError(t, err)
+			got = append(got, m.Value)
+			m.Ack()
+		}
+		require.Equal(t, []string{"a", "b", "c"}, got)
+		require.Equal(t, map[string]string{"a": "acked", "b": "acked", "c": "acked"}, v.all())
+	})
+}
+
 // An operator inside of a call has neither the members nor the batch of that.
 func TestBatchedAroundAnOperator(t *testing.T) {
 	inner := func(ctx context.Context) (of []context.Context) {
@@ -518,6 +545,27 @@ func TestBatchedCheckpoints(t *testing.T) {
 		require.NoError(t, r.wait())
 		require.Equal(t, "D E F G <end> <5>", r.outputs())
 	})
+}
+
+// That no element follows is known also of those that have waited for a slot.
+func TestBatchedEndOfInputBehindTheBacklog(t *testing.T) {
+	forEachMode(t, func(t *testing.T, m mode) {
+		store := checkpointtest.NewMemoryStore()
+		r := newCheckRig(t, mode{ordered: m.ordered, capacity: 16}, setup{}, store)
+		r.sendEach("abc")
+		r.save()
+		_ = r.cut(errTestOver)
+		b := &bulk{t: t, over: make(chan struct{})}
+		r = newCheckRig(t, m, setup{wrap: b.function(3, time.Hour)}, store.Reopen())
+		t.Cleanup(func() { close(b.over) })
+		drain, done := r.trigger(checkpoint.Drain)
+		r.send(drain)
+		b.answers("a#1+b#1", "A B")
+		b.answers("c#1", "C")
+		require.NoError(t, r.finish(done))
+		require.NoError(t, r.wait())
+		require.Equal(t, "a#1+b#1@0s c#1@0s", b.times())
+	}, 2)
 }
 
 // In key order at most one element of a key is in a batch, and the next one waits until it has ended, retries included, and its
@@ -766,6 +814,97 @@ func TestBatchedWrappersThatAreRefused(t *testing.T) {
 		r.advance(time.Second)
 		require.ErrorContains(t, r.wait(), "before its own AsyncInvoke returns")
 		require.Zero(t, r.stats().Running)
+	})
+}
+
+// misleading shows another function than the one that it calls.
+type misleading struct{ function }
+
+func (m misleading) Unwrap() any { return asyncop.Batched(noBatch, 3, 0) }
+
+func noBatch(context.Context, []string) ([]asyncop.Result[string], error) { return nil, errBroken }
+
+// An element does not get into a batch of another function.
+func TestBatchedOfAnotherFunction(t *testing.T) {
+	fn := misleading{asyncop.Batched(noBatch, 3, 0)}
+	_, err := asyncop.Map(t.Context(), []string{"a"}, fn, asyncop.WithLogger(slog.New(slog.DiscardHandler)))
+	require.ErrorContains(t, err, "no operator forms a batch for this call")
+}
+
+// hasty does not wait for its calls.
+type hasty struct{ function }
+
+func (h hasty) AsyncInvoke(ctx context.Context, in string, result future) error {
+	ctx, cancel := context.WithCancel(ctx)
+	cancel()
+	return h.function.AsyncInvoke(ctx, in, result)
+}
+
+func (h hasty) Unwrap() any { return h.function }
+
+// An element whose wrapper does not wait for the batch has failed: it does not hang (law A3).
+func TestBatchedWrapperThatDoesNotWait(t *testing.T) {
+	_, err := asyncop.Map[string, string](t.Context(), []string{"a"}, hasty{asyncop.Batched(noBatch, 3, 0)},
+		asyncop.WithLogger(slog.New(slog.DiscardHandler)))
+	require.ErrorIs(t, err, context.Canceled)
+	require.NotErrorIs(t, err, errBroken)
+}
+
+// noMessages is an observer of elements that are no messages.
+type noMessages struct {
+	mute
+	t *testing.T
+}
+
+func (o noMessages) Accepted(ctx context.Context, _ any, _ bool) context.Context {
+	assert.False(o.t, isMessage(ctx))
+	return ctx
+}
+
+func isMessage(ctx context.Context) bool {
+	_, ok := delivery.MetaFromContext(ctx)
+	return ok
+}
+
+// An operator of batches in the call for a message: neither the message nor the number of that attempt is theirs, but its
+// permit is. An operator in the call of a batch has that permit, too.
+func TestBatchedInsideOfACall(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		permits := asyncop.NewPermits(1)
+		within := func(ctx context.Context, fn function, ins []string, opts ...asyncop.Option) (results []asyncop.Result[string]) {
+			op := asyncop.OrderedWait(fn, time.Minute, 4, append(opts, asyncop.WithContext(ctx), asyncop.WithPermits(permits))...)
+			for v, err := range op.Results(slices.Values(ins)) {
+				results = append(results, asyncop.Result[string]{Value: v, Err: err})
+			}
+			return results
+		}
+		batches := asyncop.Batched(func(ctx context.Context, ins []string) ([]asyncop.Result[string], error) {
+			assert.False(t, isMessage(ctx))
+			assert.Zero(t, asyncop.AttemptFromContext(ctx))
+			for _, m := range asyncop.MemberContexts(ctx) {
+				assert.False(t, isMessage(m))
+				assert.Equal(t, 1, asyncop.AttemptFromContext(m))
+			}
+			return within(ctx, asyncop.Blocking(func(_ context.Context, in string) (string, error) { return in + "!", nil }), ins), nil
+		}, 2, 0)
+		outer := asyncop.BlockingMany(func(ctx context.Context, in string) (all []string, err error) {
+			assert.True(t, isMessage(ctx))
+			for _, r := range within(ctx, batches, []string{in + "1", in + "2"}, asyncop.WithObserver(noMessages{t: t})) {
+				all, err = append(all, r.Value), errors.Join(err, r.Err)
+			}
+			return all, err
+		})
+		var v verdicts
+		op := asyncop.OrderedWait(outer, time.Minute, 4, asyncop.WithPermits(permits))
+		var got []string
+		for m, err := range op.MessagesOf(asyncop.FromSlice([]delivery.Message[string]{v.message("a")})) {
+			require.NoError(t, err)
+			got = append(got, m.Value)
+			m.Ack()
+		}
+		require.Equal(t, []string{"a1!", "a2!"}, got)
+		synctest.Wait()
+		require.Zero(t, permits.InUse())
 	})
 }
 

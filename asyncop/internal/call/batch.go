@@ -136,18 +136,19 @@ func (b *Batch[E, IN, OUT]) Run(call func(ctx context.Context, ins []IN) (outcom
 	b.deliver(b.outs, b.ctxs, outcome)
 }
 
-// leaveOutLate removes the elements that are late. Where the future is not the attempt, its owner waits for an outcome.
+// leaveOutLate removes the elements that are late. There is no outcome if the attempt is over, unless the future is another
+// one, whose owner waits for it.
 func (b *Batch[E, IN, OUT]) leaveOutLate() {
 	var outs []Future[OUT]
 	var ctxs []context.Context
 	var errs []error
 	n := 0
 	for i, ctx := range b.ctxs {
-		late := lateIn(ctx)
+		late, isOver := lateIn(ctx)
 		if late == nil {
 			b.ins[n], b.outs[n], b.ctxs[n] = b.ins[i], b.outs[i], ctx
 			n++
-		} else if _, own := b.outs[i].(*Attempt[E, OUT]); !own {
+		} else if _, own := b.outs[i].(*Attempt[E, OUT]); !own || !isOver {
 			outs, ctxs, errs = append(outs, b.outs[i]), append(ctxs, ctx), append(errs, late)
 		}
 	}
@@ -158,14 +159,15 @@ func (b *Batch[E, IN, OUT]) leaveOutLate() {
 	b.deliver(outs, ctxs, func(i int, out Future[OUT]) { out.CompleteExceptionally(errs[i]) })
 }
 
-// lateIn asks the attempt that ctx belongs to, or what stands for it, why no call must begin.
-func lateIn(ctx context.Context) error {
+// lateIn asks the attempt that ctx belongs to, or what stands for it, why no call must begin. If that is not over, ctx is one
+// that a wrapper has derived, and ended.
+func lateIn(ctx context.Context) (late error, isOver bool) {
 	if host, ok := ctx.Value(HostKey{}).(interface{ Begin() error }); ok {
 		if late := host.Begin(); late != nil {
-			return late
+			return late, true
 		}
 	}
-	return ctx.Err() // it may be one that a wrapper has derived
+	return ctx.Err(), false
 }
 
 // deliver completes elements. A future that breaks, as that of a user's wrapper may, fails its own attempt only.
@@ -212,11 +214,8 @@ func (l *letters[E, OUT]) Complete(results ...OUT) {
 	}
 }
 
-// CompleteExceptionally implements Future.
+// CompleteExceptionally implements Future; err is not nil.
 func (l *letters[E, OUT]) CompleteExceptionally(err error) {
-	if err == nil {
-		err = l.host.NilError
-	}
 	if l.of.claim() {
 		l.of.results, l.of.err = nil, err
 		l.add()

@@ -1,0 +1,204 @@
+package call
+
+import (
+	"context"
+	"runtime"
+	"testing"
+
+	"github.com/stretchr/testify/require"
+)
+
+// passing is the future of a wrapper, which passes on what it gets.
+type passing struct {
+	to   *Attempt[*int, int]
+	on   func() // called first; nil: nothing
+	errs []error
+}
+
+func (p *passing) Complete(results ...int) {
+	if p.on != nil {
+		p.on()
+	}
+	p.to.Complete(results...)
+}
+
+func (p *passing) CompleteExceptionally(err error) {
+	if p.on != nil {
+		p.on()
+	}
+	p.errs = append(p.errs, err)
+	p.to.CompleteExceptionally(err)
+}
+
+// batchOf returns a batch with so many members, whose elements are 0, 1 and so on. They join as join says; nil: by themselves.
+func batchOf(h *Host[*int], n int, join func(i int, ctx context.Context, a *Attempt[*int, int]) (context.Context, Future[int])) *Batch[*int, int, int] {
+	b := NewBatch[*int, int, int](h, "function", n)
+	for i := range n {
+		a := b.Add()
+		entry := i
+		a.Start(h, &entry, 1, NoDeadline)
+		ctx, out := context.Context(b.Context()), Future[int](a)
+		if join != nil {
+			ctx, out = join(i, ctx, a)
+		}
+		b.Join(ctx, i, out)
+	}
+	b.Close()
+	return b
+}
+
+// run makes the call, on a goroutine of its own.
+func (b *Batch[E, IN, OUT]) run(outcome func(i int, out Future[OUT])) (ins []IN) {
+	done := make(chan struct{})
+	go func() {
+		defer close(done)
+		b.Run(func(_ context.Context, all []IN) func(int, Future[OUT]) {
+			ins = all
+			return outcome
+		})
+	}()
+	<-done
+	return ins
+}
+
+// posted empties the mailbox, and returns whose letters were in it.
+func posted(h *Host[*int]) (all []int) {
+	for l := h.Mail.Take(); l != nil; {
+		all = append(all, *l.Entry)
+		l = l.Unchain()
+	}
+	return all
+}
+
+// The outcomes of a call are those of its members, in their order (law Q1), and their contexts end. The call has returned by then.
+func TestBatch(t *testing.T) {
+	h, _ := newHost(t)
+	b := batchOf(h, 3, nil)
+	done := b.Context().Done()
+	require.False(t, b.HasReturned())
+	b.run(func(i int, out Future[int]) {
+		require.True(t, b.HasReturned())
+		require.Empty(t, posted(h), "all of them, or none yet")
+		if i == 1 {
+			out.CompleteExceptionally(errTest)
+		} else {
+			out.Complete(i)
+		}
+	})
+	require.Equal(t, []int{0, 1, 2}, posted(h))
+	<-done
+	_, err := b.members[1].Outcome()
+	require.Equal(t, errTest, err)
+	require.Equal(t, []int{2}, b.members[2].Results())
+	require.Zero(t, h.Late())
+	require.EqualValues(t, 1, h.Freed())
+}
+
+// The context of a call ends with the last member: Done is closed when Err says so.
+func TestBatchContextEnds(t *testing.T) {
+	for range 100 {
+		h, _ := newHost(t)
+		b := batchOf(h, 2, nil)
+		ctx := (*BatchContext[*int, int, int])(b)
+		done := ctx.Done()
+		b.members[0].Expire()
+		require.NoError(t, ctx.Err())
+		b.members[1].Expire()
+		require.Equal(t, context.DeadlineExceeded, ctx.Err())
+		select {
+		case <-done:
+		default:
+			t.Fatal("it is not closed")
+		}
+	}
+}
+
+// The future of a wrapper keeps its place among the others, which the loop gets to know before it is called: it may take its time.
+func TestBatchWithFuturesOfWrappers(t *testing.T) {
+	h, _ := newHost(t)
+	b := batchOf(h, 3, func(i int, ctx context.Context, a *Attempt[*int, int]) (context.Context, Future[int]) {
+		if i != 1 {
+			return ctx, a
+		}
+		return ctx, &passing{to: a, on: func() {
+			require.Len(t, h.C, 1, "the loop is woken")
+			require.Equal(t, []int{0}, posted(h))
+		}}
+	})
+	h.Parked.Store(true)
+	b.run(func(i int, out Future[int]) { out.Complete(i) })
+	require.Equal(t, []int{1, 2}, posted(h))
+}
+
+// Law A6: an outcome that breaks, such as an error with methods that do, fails its member, and is not that of others.
+func TestBatchWhoseOutcomeBreaks(t *testing.T) {
+	for name, breaks := range map[string]func(){"panic": func() { panic("broken") }, "goexit": runtime.Goexit} {
+		t.Run(name, func(t *testing.T) {
+			h, _ := newHost(t)
+			b := batchOf(h, 3, nil)
+			b.run(func(i int, out Future[int]) {
+				if i == 1 {
+					breaks()
+				}
+				out.Complete(i)
+			})
+			require.Equal(t, []int{0, 1, 2}, posted(h))
+			for i := range b.members {
+				_, err := b.members[i].Outcome()
+				require.Equal(t, i == 1, err != nil)
+			}
+			require.EqualValues(t, 1, h.Freed())
+		})
+	}
+}
+
+// Law A6: a call that breaks has returned, and its error is that of all.
+func TestBatchWhoseCallBreaks(t *testing.T) {
+	h, _ := newHost(t)
+	var b *Batch[*int, int, int]
+	b = batchOf(h, 2, func(_ int, ctx context.Context, a *Attempt[*int, int]) (context.Context, Future[int]) {
+		return ctx, &passing{to: a, on: func() { require.True(t, b.HasReturned()) }}
+	})
+	b.Run(func(context.Context, []int) func(int, Future[int]) { panic("broken") })
+	require.Equal(t, []int{0, 1}, posted(h))
+	for i := range b.members {
+		_, err := b.members[i].Outcome()
+		require.EqualError(t, err, "panic: broken")
+	}
+}
+
+// Law A5: members that are over are not called. They have no outcome, but for that which the future of a wrapper waits for.
+func TestBatchWithMembersThatAreLate(t *testing.T) {
+	h, _ := newHost(t)
+	wrapper := &passing{}
+	b := batchOf(h, 3, func(i int, ctx context.Context, a *Attempt[*int, int]) (context.Context, Future[int]) {
+		if i == 1 {
+			wrapper.to = a
+			return ctx, wrapper
+		}
+		return ctx, a
+	})
+	b.members[0].Expire()
+	b.members[1].Cut()
+	require.Equal(t, []int{2}, b.run(func(i int, out Future[int]) { out.Complete(i) })[:1])
+	require.Equal(t, []int{2}, posted(h))
+	require.Equal(t, []error{context.Canceled}, wrapper.errs)
+	require.EqualValues(t, 1, h.Late(), "that of the wrapper")
+}
+
+// A member whose context a wrapper has derived, and ended, is not called. It is not over, so it has an outcome.
+func TestBatchWithContextsOfWrappers(t *testing.T) {
+	h, _ := newHost(t)
+	b := batchOf(h, 2, func(i int, ctx context.Context, a *Attempt[*int, int]) (context.Context, Future[int]) {
+		ctx, cancel := context.WithCancel(ctx)
+		if i == 0 {
+			cancel()
+		}
+		t.Cleanup(cancel)
+		return ctx, a
+	})
+	require.Equal(t, []int{1}, b.run(func(i int, out Future[int]) { out.Complete(i) })[:1])
+	require.Equal(t, []int{0, 1}, posted(h))
+	_, err := b.members[0].Outcome()
+	require.Equal(t, context.Canceled, err)
+}
