@@ -12,13 +12,19 @@ import (
 	"pgregory.net/rapid"
 
 	"github.com/weirflow/weir/asyncop/internal/call"
+	"github.com/weirflow/weir/internal/counting"
+	"github.com/weirflow/weir/predicates"
 	"github.com/weirflow/weir/queue"
+	"github.com/weirflow/weir/strategies"
 )
 
 // notebook is an observer that writes down what it is called with.
 type notebook struct {
-	lines []string
-	on    func(what string) // called first
+	tb      require.TestingT // nil: there is no counter beside it, which must get the same
+	lines   []string
+	on      func(what string) // called first
+	counted sheet
+	want    sheet // what the counter is to get, by the calls of the observer
 }
 
 type elementKey struct{}
@@ -48,12 +54,15 @@ func (o *notebook) AttemptStarted(ctx context.Context, attempt int) context.Cont
 func (o *notebook) AttemptEnded(ctx context.Context, end AttemptEnd) {
 	how := fmt.Sprint(end.Results)
 	if end.Err != nil {
-		how = end.Err.Error()
+		how = end.Err.Error() + strings.Repeat(" and a result", end.Results)
 	}
 	if end.Retry {
 		how += fmt.Sprintf(" again after %v", end.Delay)
 	}
 	o.write(")%s#%d %s in %v", ctx.Value(elementKey{}), end.Attempt, how, end.Duration.Round(time.Millisecond))
+	o.want.attempts = append(o.want.attempts, counting.Attempt{
+		Outcome: counting.OutcomeOf(end.Results, end.Err), Retry: end.Retry, Reason: end.Reason, Duration: end.Duration, Delay: end.Delay,
+	})
 }
 
 func (o *notebook) Ended(ctx context.Context, end ElementEnd) {
@@ -61,19 +70,27 @@ func (o *notebook) Ended(ctx context.Context, end ElementEnd) {
 	how := [...]string{"emitted", "empty", "handed over", "dropped", "failed", "abandoned", "kept", "discarded"}[end.How]
 	o.write("-%v %s %d/%d in %v+%v", name, how, end.Results, end.Attempts, end.Queued.Round(time.Millisecond),
 		(end.Total - end.Queued).Round(time.Millisecond))
+	o.want.elements = append(o.want.elements, counting.Element{
+		How: uint8(end.How), InDoubt: end.InDoubt, Accepted: name != nil, Queued: end.Queued, Total: end.Total,
+	})
 }
 
+// took returns what was written since it was called last. By then, the counter has got the same.
 func (o *notebook) took() string {
+	if o.tb != nil {
+		require.Equal(o.tb, o.want.attempts, o.counted.attempts)
+		require.Equal(o.tb, o.want.elements, o.counted.elements)
+	}
 	s := strings.Join(o.lines, "\n")
 	o.lines = nil
 	return s
 }
 
-// observed returns a rig with an observer.
+// observed returns a rig with an observer, and a counter.
 func observed(tb require.TestingT, n int, change func(c *Config[string, string])) (*rig, *notebook) {
-	o := &notebook{}
+	o := &notebook{tb: tb}
 	r := newRig(tb, retries(n, time.Second), func(c *Config[string, string]) {
-		c.Observers = []Observer{o}
+		c.Observers, c.Counters = []Observer{o}, []counting.Counter{&o.counted}
 		if change != nil {
 			change(c)
 		}
@@ -143,6 +160,141 @@ func TestObserverOfTimeouts(t *testing.T) {
 		require.Contains(t, got, want)
 	}
 	require.Equal(t, strings.Count(got, "("), strings.Count(got, ")"), got)
+	r.end()
+}
+
+// An attempt has ended with its own outcome, also if its element times out while the strategy is asked what follows.
+func TestObserverOfATimeoutWhileDeciding(t *testing.T) {
+	o := &notebook{}
+	again := strategies.ReasonStrategyFunc[string](func(context.Context, *predicates.Attempt[string]) (strategies.Action, error) {
+		return strategies.RetryAfter(time.Second), nil
+	})
+	r := newRig(t, strategies.ReasonAware(
+		predicates.ByException[string](predicates.HasException, predicates.NewReason("TEST", true, false)), again),
+		func(c *Config[string, string]) { c.Observers = []Observer{o} })
+	r.feed("a")
+	r.fail("a#1")
+	r.idle()
+	require.Equal(t, "deciding", r.Oldest())
+	r.pass(time.Minute)
+	r.idle()
+	require.Equal(t, "+a\n(a#1\n)a#1 broken in 0s\n-a dropped 0/1 in 0s+1m0s", o.took())
+	r.end()
+}
+
+// The time of an attempt that is completed at once is that of its function.
+func TestObserverOfAFunctionThatTakesItsTime(t *testing.T) {
+	r, o := observed(t, 0, nil)
+	r.answer = func(_ string, a *call.Attempt[*queue.Entry[Slot[string, string]], string]) error {
+		r.clock.at = r.clock.at.Add(50 * time.Millisecond)
+		a.Complete("x")
+		return nil
+	}
+	r.feed("a")
+	r.idle()
+	require.Equal(t, "+a\n(a#1\n)a#1 1 in 50ms\n-a emitted 1/1 in 0s+50ms", o.took())
+	r.end()
+}
+
+// An observer is not to blame for what was slow before it is called.
+func TestSlowCodeBeforeObservers(t *testing.T) {
+	var r *rig
+	slow := strategies.FixedDelay[string](1, time.Second).RetryIfResult(func(results []string) bool {
+		if results[0] == "b#1" {
+			r.clock.at = r.clock.at.Add(2 * SlowCallLimit)
+		}
+		return false
+	})
+	r = newRig(t, slow, func(c *Config[string, string]) { c.Observers = []Observer{&notebook{}} })
+	r.feed("a")
+	r.answer = func(name string, a *call.Attempt[*queue.Entry[Slot[string, string]], string]) error {
+		a.Complete(name)
+		return nil
+	}
+	r.feed("b") // and it waits for a
+	r.Report()
+	blocked := r.Blocked()
+	require.Len(t, blocked, 1)
+	require.True(t, blocked[0].Judged)
+	r.complete("a#1")
+	r.idle()
+	r.end()
+}
+
+// Law A6: where an observer ends the goroutine of a driver that does not go on, the attempt is cut off like any other.
+func TestObserverThatExitsAtTheEnd(t *testing.T) {
+	permits := call.NewPermits(1)
+	r, o := observed(t, 0, nil)
+	r.share(permits)
+	o.on = func(what string) {
+		if what == "(a#1" {
+			runtime.Goexit()
+		}
+	}
+	done := make(chan struct{})
+	go func() {
+		defer close(done)
+		r.feed("a")
+	}()
+	<-done
+	r.End(r.Exited())
+	for _, e := range r.Abandon() {
+		r.Ended(e, Abandoned)
+	}
+	r.balance()
+	require.Zero(t, r.Running())
+	_, used := permits.Counts()
+	require.Zero(t, used)
+}
+
+// An attempt has ended when its element is offered to the sink, which may take its time.
+func TestObserverOfFailuresThatAreOffered(t *testing.T) {
+	r, o := observed(t, 0, func(c *Config[string, string]) {
+		c.OnFailure, c.Sink = HandOver, func(context.Context, Report[string]) error { return nil }
+	})
+	r.feed("a")
+	r.fail("a#1")
+	r.turn()
+	require.Equal(t, "+a\n(a#1\n)a#1 broken in 0s", o.took())
+	r.work()
+	r.turn()
+	require.Equal(t, "-a handed over 0/1 in 0s+0s", o.took())
+	r.end()
+}
+
+// A retry that could not start before the deadline does not follow.
+func TestObserverOfARetryThatIsTooLate(t *testing.T) {
+	r, o := observed(t, 1, func(c *Config[string, string]) { c.Timeout = time.Second })
+	r.feed("a")
+	r.fail("a#1")
+	r.pass(time.Second)
+	r.idle()
+	require.Equal(t, "+a\n(a#1\n)a#1 broken in 0s\n-a dropped 0/1 in 0s+1s", o.took())
+	r.end()
+}
+
+// The last attempt has ended when the handler of its failure begins, which may take its time.
+func TestObserverOfHandledFailures(t *testing.T) {
+	r, o := observed(t, 0, func(c *Config[string, string]) {
+		c.HandlesAll, c.Handle = true, func(context.Context, Report[string], bool) ([]string, error) { return []string{"x"}, nil }
+	})
+	r.feed("a")
+	r.fail("a#1")
+	r.turn()
+	require.Equal(t, "+a\n(a#1\n)a#1 broken in 0s", o.took())
+	r.work()
+	r.turn()
+	require.Equal(t, "-a emitted 1/1 in 0s+0s", o.took())
+	r.end()
+}
+
+// An attempt with a control element among its results has failed: it has none.
+func TestObserverOfControlElements(t *testing.T) {
+	r, o := observed(t, 0, nil)
+	r.feed("a")
+	r.calls["a#1"].Complete("x", "control")
+	r.turn()
+	require.Equal(t, "+a\n(a#1\n)a#1 control element in 0s\n-a dropped 0/1 in 0s+0s", o.took())
 	r.end()
 }
 
@@ -289,15 +441,20 @@ func TestObserverBreaks(t *testing.T) {
 	}
 }
 
-// Law O1, at random: every accepted element ends once, and each of its attempts ends before.
+// Law O1, at random: every accepted element ends once, and each of its attempts ends before. A counter gets what an observer
+// gets, beside one and alone.
 func TestObserverAtRandom(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
+		alone := rapid.Bool().Draw(t, "alone")
 		r, o := observed(t, 2, func(c *Config[string, string]) {
+			if alone {
+				c.Observers = nil
+			}
 			c.MaxCalls = rapid.IntRange(0, 2).Draw(t, "calls")
 			c.AttemptTimeout = rapid.SampledFrom([]time.Duration{0, 3 * time.Second}).Draw(t, "limit")
 			c.Timeout = 10 * time.Second
-			if rapid.Bool().Draw(t, "unordered") {
-				unordered(c)
+			if order := rapid.SampledFrom([]func(*Config[string, string]){nil, unordered, byFirstLetter}).Draw(t, "order"); order != nil {
+				order(c)
 			}
 			c.OnFailure = rapid.SampledFrom([]FailurePolicy{Drop, HandOver}).Draw(t, "policy")
 			c.Sink = func(context.Context, Report[string]) error {
@@ -312,7 +469,7 @@ func TestObserverAtRandom(t *testing.T) {
 			switch rapid.IntRange(0, 4).Draw(t, "step") {
 			case 0:
 				if r.HasRoom() {
-					r.Accept(fmt.Sprintf("e%d", n), call.Message{})
+					r.Accept(fmt.Sprintf("%c%d", 'a'+n%3, n), call.Message{})
 					n++
 				}
 			case 1:
@@ -333,22 +490,41 @@ func TestObserverAtRandom(t *testing.T) {
 			}
 			r.Report()
 		}
+		counts, _ := r.Counts()
 		r.End(errOver)
 		for _, e := range r.Abandon() {
 			r.Ended(e, Abandoned)
 		}
 		r.Report()
+		r.stop(nil)
+
+		require.EqualValues(t, counts.Attempts, len(o.counted.attempts))
+		retried := 0
+		for _, a := range o.counted.attempts {
+			if a.Retry {
+				retried++
+			}
+		}
+		require.LessOrEqual(t, int(counts.RetriesOnError+counts.RetriesOnResult), retried)
+		require.Len(t, o.counted.elements, n)
+		for _, e := range o.counted.elements {
+			require.True(t, e.Accepted)
+		}
+		if alone {
+			return
+		}
+		lines := o.lines
+		o.took()
 		state := map[string]string{}
-		for _, line := range o.lines {
+		for _, line := range lines {
 			name := strings.FieldsFunc(line[1:], func(c rune) bool { return c == ' ' || c == '#' })[0]
 			want := map[byte]string{'+': "", '(': "+", ')': "(", '-': "+"}[line[0]]
-			require.Equal(t, want, state[name], "%s in %v", line, o.lines)
+			require.Equal(t, want, state[name], "%s in %v", line, lines)
 			state[name] = map[byte]string{'+': "+", '(': "(", ')': "+", '-': "-"}[line[0]]
 		}
 		require.Len(t, state, n)
 		for name, at := range state {
 			require.Equal(t, "-", at, name)
 		}
-		r.stop(nil)
 	})
 }
