@@ -274,12 +274,14 @@ func requireBroken(t *testing.T, err error, value any) {
 // nor is what a checkpoint holds.
 func TestElementsWithoutASlotAreDiscarded(t *testing.T) {
 	forEachMode(t, func(t *testing.T, m mode) {
-		r := newCheckRig(t, m, setup{}, nil)
+		o := newTally(t)
+		r := newCheckRig(t, m, setup{opts: options(asyncop.WithObserver(o))}, nil)
 		r.send("a")
 		_, done := r.trigger(checkpoint.Periodic)
 		r.send("b", mark(1), "c") // read past the capacity
 		require.ErrorIs(t, r.cut(errBroken), errBroken)
 		require.Error(t, <-done)
+		require.Equal(t, map[asyncop.EndKind]int{asyncop.Abandoned: 1, asyncop.Discarded: 2}, o.ended, "law O1")
 		require.EqualValues(t, 1, r.stats().Accepted)
 		require.EqualValues(t, 2, r.stats().Discarded)
 		checkBalance(t, r.stats())

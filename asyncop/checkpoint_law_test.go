@@ -635,12 +635,21 @@ func TestCancelThatUpstreamNoticesFirst(t *testing.T) {
 	}
 }
 
+// unopened is a function that is neither opened nor closed.
+type unopened struct {
+	function
+	t *testing.T
+}
+
+func (u unopened) Open(context.Context) error { u.t.Error("it is opened"); return nil }
+func (u unopened) Close() error               { u.t.Error("it is closed"); return nil }
+
 // notStarted returns an operator whose coordinator is not started.
 func notStarted(t *testing.T, ctx context.Context) (*operator, *checkpoint.Coordinator) {
 	t.Helper()
 	c, err := checkpoint.NewCoordinator(checkpointtest.NewMemoryStore())
 	require.NoError(t, err)
-	op := asyncop.OrderedWait[string, string](newHand(t), 0, 1, asyncop.WithName("op"), asyncop.WithCheckpoints(c),
+	op := asyncop.OrderedWait[string, string](unopened{newHand(t), t}, 0, 1, asyncop.WithName("op"), asyncop.WithCheckpoints(c),
 		asyncop.WithContext(ctx))
 	t.Cleanup(func() { close(op.In()); <-op.Done(); _ = c.Close() })
 	return op, c

@@ -64,7 +64,6 @@ type Driver[IN, OUT any] struct {
 	opened   bool
 	closer   func() error   // Close, until it was called or must not be
 	yielded  bool           // since there was something to do
-	told     bool           // cancelUpstream was called
 	unwatch  func() bool    // ends the watch on the operator's context
 	upstream sync.WaitGroup // cancelUpstream's call
 

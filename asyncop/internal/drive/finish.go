@@ -46,9 +46,6 @@ func (d *Driver[IN, OUT]) finish() {
 	for _, part := range d.parts { // of a message of which others have left
 		d.engine.GiveBack(delivery.With(part, struct{}{}))
 	}
-	if d.checks != nil {
-		d.checks.holdSource(false)
-	}
 	for it := range d.backlog.All() { // read past the capacity, or restored and not yet fed
 		switch {
 		case it.Kind == engine.Control:
@@ -245,10 +242,9 @@ func (d *Driver[IN, OUT]) close() error {
 // cancelUpstream cancels the source, once, since nothing more is taken, unless its input has ended.
 func (d *Driver[IN, OUT]) cancelUpstream(cause error) {
 	cancel := d.CancelUpstream
-	if cancel == nil || d.told || d.inOver {
+	if cancel == nil || d.inOver {
 		return
 	}
-	d.told = true
 	d.upstream.Go(func() { // it may wait for the source, which may wait for the operator
 		_ = d.offLoop(func() error { cancel(cause); return nil })
 	})

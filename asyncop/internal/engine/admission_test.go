@@ -80,6 +80,26 @@ func TestPace(t *testing.T) {
 	r.end()
 }
 
+// A pacer that lets an element wait is not asked again before that is over, although others come, and that one has timed out.
+func TestPacerIsNotAskedTooEarly(t *testing.T) {
+	pace := &every{interval: 10 * time.Second}
+	r := newRig(t, nil, func(c *Config[string, string]) { c.Pace, c.Timeout = pace.take, 6*time.Second })
+	r.feed("a b")
+	r.complete("a#1")
+	require.Equal(t, 2, pace.asked)
+	r.pass(6 * time.Second)
+	r.idle()
+	require.Equal(t, "(a#1 a#1 !b", r.took())
+	r.feed("c d")
+	r.pass(4*time.Second - 1)
+	require.Equal(t, 2, pace.asked)
+	r.pass(1)
+	r.idle()
+	require.Equal(t, "(c#1", r.took())
+	r.End(errOver)
+	r.Abandon()
+}
+
 // Law A3: an element may time out while it waits for the pace, without an attempt.
 func TestTimeoutWhileThePaceIsAwaited(t *testing.T) {
 	r := newRig(t, nil, func(c *Config[string, string]) {
@@ -244,6 +264,36 @@ func TestSharedPermitThatIsNotNeeded(t *testing.T) {
 	b.stop(nil)
 	_, used := permits.Counts()
 	require.Zero(t, used)
+}
+
+// An engine that sleeps gets no more permits than it has calls for, and permits of its own: the others go to those that have a
+// use for them.
+func TestSharedPermitsAreSetAsideForCalls(t *testing.T) {
+	for name, change := range map[string]func(c *Config[string, string]){
+		"one call at a time": func(c *Config[string, string]) { c.MaxCalls = 1 },
+		"one batch": func(c *Config[string, string]) {
+			c.Batch = &Batching[string, string]{Of: "none", MaxSize: 4, Call: func(*testBatch) {}}
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			permits := call.NewPermits(0)
+			a, b := newRig(t, nil, change), newRig(t, nil, nil)
+			a.share(permits)
+			b.share(permits)
+			a.feed("a1 a2 a3")
+			b.feed("b1 b2 b3")
+			a.turn()
+			require.True(t, a.sleep())
+			require.True(t, b.sleep())
+			permits.SetLimit(4)
+			b.turn()
+			require.Equal(t, "(b1#1 (b2#1 (b3#1", b.took(), "a has a use for one")
+			for _, r := range []*rig{a, b} {
+				r.End(errOver)
+				r.Abandon()
+			}
+		})
+	}
 }
 
 // A permit and no pace: the permit goes to others meanwhile.

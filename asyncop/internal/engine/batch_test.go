@@ -4,6 +4,7 @@ import (
 	"cmp"
 	"context"
 	"fmt"
+	"runtime"
 	"slices"
 	"strings"
 	"testing"
@@ -120,6 +121,125 @@ func (b *batchRig) returns() {
 	job := b.jobs[0]
 	b.jobs = b.jobs[1:]
 	job()
+}
+
+// A call does not wait for what is done before it for a member that is over, although that ignores its context.
+func TestBatchDoesNotWaitForMembersThatAreOver(t *testing.T) {
+	again := strategies.ReasonStrategyFunc[string](func(_ context.Context, a *predicates.Attempt[string]) (strategies.Action, error) {
+		action := strategies.RetryAfter(time.Second)
+		if a.Input == "a" {
+			action = action.WithBefore(func(context.Context) error { return nil })
+		}
+		return action, nil
+	})
+	policy := strategies.ReasonAware(
+		predicates.ByException[string](predicates.HasException, predicates.NewReason("TEST", true, false)), again).Immediate()
+	b := withBatches(t, 2, 0, policy, func(c *Config[string, string]) {
+		c.TimeoutFor = func(in string) time.Duration { return map[string]time.Duration{"a": 3 * time.Second}[in] }
+	})
+	b.broken["a#1"], b.broken["b#1"] = true, true
+	b.feed("a b")
+	b.returns()
+	b.pass(time.Second)
+	require.Equal(t, "(a#1+b#1 (a#2+b#2", b.took())
+	require.Len(t, b.tasks, 1, "it does not come back")
+	b.pass(2 * time.Second)
+	require.Equal(t, "!a", b.took())
+	b.returns()
+	require.Equal(t, []string{"b#2"}, b.called)
+	b.work()
+	b.pass(0)
+	require.Equal(t, "b#2", b.took())
+	b.end()
+}
+
+// A member that fails the run ends the forming of its batch.
+func TestBatchWhoseMemberFailsTheRun(t *testing.T) {
+	b := withBatches(t, 2, 0, nil, func(c *Config[string, string]) { c.OnFailure = FailRun })
+	b.Invoke = func(context.Context, string, *call.Attempt[*queue.Entry[Slot[string, string]], string]) error {
+		return errBroken
+	}
+	b.feed("a b")
+	require.True(t, b.Failed())
+	require.Equal(t, "!a", b.took())
+	for _, e := range b.Abandon() {
+		b.Ended(e, Abandoned)
+	}
+	b.balance()
+	require.Zero(t, b.Running())
+}
+
+// A batch that user code has broken off gives its permits back, also if its driver does not go on.
+func TestBatchBrokenOffAtTheEnd(t *testing.T) {
+	permits := call.NewPermits(1)
+	b := withBatches(t, 2, 0, nil, nil)
+	b.share(permits)
+	invoke := b.Invoke
+	b.Invoke = func(ctx context.Context, in string, a *call.Attempt[*queue.Entry[Slot[string, string]], string]) error {
+		if in == "b" {
+			runtime.Goexit()
+		}
+		return invoke(ctx, in, a)
+	}
+	done := make(chan struct{})
+	go func() {
+		defer close(done)
+		b.feed("a b")
+	}()
+	<-done
+	_, used := permits.Counts()
+	require.Equal(t, 1, used)
+	b.End(b.Exited())
+	for _, e := range b.Abandon() {
+		b.Ended(e, Abandoned)
+	}
+	b.handOut()
+	b.returns()
+	require.Empty(t, b.called, "they are late")
+	require.Equal(t, 4, b.FreePermits())
+	_, used = permits.Counts()
+	require.Zero(t, used)
+}
+
+// A batch waits from the first retry that is due on, or the first head of a key, and not from the last one.
+func TestBatchWaitsFromTheFirst(t *testing.T) {
+	t.Run("retries", func(t *testing.T) {
+		b := withBatches(t, 3, 10*time.Second, retries(1, time.Second), func(c *Config[string, string]) {
+			c.Queue = queue.NewOrdered[Slot[string, string]](100)
+		})
+		b.broken["a#1"], b.broken["b#1"] = true, true
+		b.feed("a")
+		b.pass(10 * time.Second)
+		b.feed("b")
+		b.pass(10 * time.Second)
+		require.Equal(t, "(a#1 (b#1", b.took())
+		b.returns() // a is due a second later
+		b.pass(4 * time.Second)
+		b.returns()
+		b.pass(7*time.Second - 1)
+		require.Empty(t, b.took(), "b is due, too")
+		b.pass(1)
+		require.Equal(t, "(a#2+b#2", b.took())
+		b.returns()
+		b.pass(0)
+		b.end()
+	})
+	t.Run("heads", func(t *testing.T) {
+		b := withBatches(t, 3, 10*time.Second, nil, func(c *Config[string, string]) {
+			byFirstLetter(c)
+			c.Queue = queue.NewUnordered[Slot[string, string]](100)
+		})
+		b.feed("a1")
+		b.pass(4 * time.Second)
+		b.feed("b1")
+		b.pass(6*time.Second - 1)
+		require.Empty(t, b.took())
+		b.pass(1)
+		require.Equal(t, "(a1#1+b1#1", b.took())
+		b.returns()
+		b.pass(0)
+		b.end()
+	})
 }
 
 // A batch goes when it has all its members, and takes one permit; what is left waits for its own time, not a moment less (law

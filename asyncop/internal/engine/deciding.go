@@ -137,7 +137,6 @@ func (g *Engine[IN, OUT]) ask(e *queue.Entry[Slot[IN, OUT]], err error) {
 	g.judged = nil
 	g.retry.forget()
 	q.Start(g.Host, e, e.Value.attempts, g.tokenDeadline(e))
-	q.Carry(e.Value.message())
 	e.Value.needExtra() // apart from what only the question needs
 	e.Value.more().held = q
 	g.enter(e, deciding)

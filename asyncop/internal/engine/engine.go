@@ -188,7 +188,6 @@ func (g *Engine[IN, OUT]) askTimeout(e *queue.Entry[Slot[IN, OUT]]) (own time.Du
 		g.broken(panicked)
 		return 0, false
 	}
-	g.refresh()
 	if own == 0 {
 		own = g.Timeout
 	}

@@ -251,6 +251,42 @@ func TestNoAttemptTooLate(t *testing.T) {
 		r.Ended(cut[0], Abandoned)
 		r.balance()
 	})
+	// What was to be done before the attempt is done in time, and the engine learns of it too late.
+	again := strategies.ReasonStrategyFunc[string](func(context.Context, *predicates.Attempt[string]) (strategies.Action, error) {
+		return strategies.RetryAfter(time.Second).WithBefore(func(context.Context) error { return nil }), nil
+	})
+	policy := strategies.ReasonAware(
+		predicates.ByException[string](predicates.HasException, predicates.NewReason("TEST", true, false)), again).Immediate()
+	prepared := func(t *testing.T) *rig {
+		t.Helper()
+		r := newRig(t, policy, nil)
+		r.feed("a")
+		r.calls["a#1"].CompleteExceptionally(&predicates.StageError{Stage: predicates.ClientDispatch, Err: errBroken})
+		r.pass(time.Second)
+		r.idle()
+		require.Equal(t, "preparing", r.Oldest())
+		r.work()
+		r.took()
+		return r
+	}
+	t.Run("deadline of a prepared attempt", func(t *testing.T) {
+		r := prepared(t)
+		r.clock.at = r.clock.at.Add(time.Minute)
+		r.turn()
+		require.Equal(t, "!a", r.took())
+		r.end()
+	})
+	t.Run("cancel before a prepared attempt", func(t *testing.T) {
+		r := prepared(t)
+		r.stop(errOver)
+		r.turn()
+		require.Empty(t, r.took())
+		cut := r.Abandon()
+		require.Len(t, cut, 1)
+		require.False(t, r.Describe(cut[0]).InDoubt, "nothing was sent")
+		r.Ended(cut[0], Abandoned)
+		r.balance()
+	})
 	t.Run("end of input", func(t *testing.T) {
 		r := newRig(t, retries(9, time.Second), few)
 		r.feed("a b c")

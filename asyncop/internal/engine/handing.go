@@ -84,7 +84,6 @@ func (g *Engine[IN, OUT]) answered(e *queue.Entry[Slot[IN, OUT]], h *handing[IN,
 // taken ends e: it was handed over.
 func (g *Engine[IN, OUT]) taken(e *queue.Entry[Slot[IN, OUT]]) {
 	r := g.report(&e.Value) // while it has its rider
-	r.Failed = false
 	g.Ended(e, HandedOver)
 	g.enter(e, ended)
 	g.Queue.Complete(e)

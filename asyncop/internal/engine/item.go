@@ -138,7 +138,6 @@ func (g *Engine[IN, OUT]) restoreRecord(it Item[IN, OUT], number int64) {
 	if !ok {
 		return
 	}
-	g.refresh()
 	if own < 0 && it.Restored && g.timeoutFailsRun() {
 		own = g.leastTime(g.Timeout)
 	}

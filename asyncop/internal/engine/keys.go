@@ -78,10 +78,7 @@ func (g *Engine[IN, OUT]) join(e *queue.Entry[Slot[IN, OUT]]) bool {
 
 func (g *Engine[IN, OUT]) link(e *queue.Entry[Slot[IN, OUT]], l *lane[IN, OUT]) {
 	s, p := &e.Value, g.newPlace()
-	if s.extra != nil {
-		p.extra.extra = *s.extra
-	}
-	if r := s.rare(); r != nil {
+	if r := s.rare(); r != nil { // what else an extra has comes with its attempts
 		p.extra.also = *r
 		g.keepExtra(s)
 	}
@@ -146,11 +143,8 @@ func (g *Engine[IN, OUT]) leaveLane(e *queue.Entry[Slot[IN, OUT]]) {
 	if p == nil || p.lane == nil {
 		return
 	}
-	l, wasFirst := p.lane, p.prev == nil
+	l := p.lane
 	g.unlink(p)
-	if !wasFirst {
-		return
-	}
 	for l.first != nil && l.first.Value.phase == done { // its timeout handler had results, or a checkpoint
 		g.Queue.Complete(l.first)
 		g.unlink(l.first.Value.place())
@@ -173,7 +167,7 @@ func (g *Engine[IN, OUT]) unlink(p *place[IN, OUT]) {
 	} else {
 		p.next.Value.place().prev = p.prev
 	}
-	p.lane, p.prev, p.next = nil, nil, nil
+	p.lane = nil
 	if l.len--; l.len == g.MaxWaiting && g.MaxWaiting > 0 {
 		g.crowded--
 	}

@@ -8,6 +8,7 @@ import (
 	"strings"
 	"testing"
 	"time"
+	"weak"
 
 	"github.com/stretchr/testify/require"
 
@@ -375,6 +376,64 @@ func TestBrokenKeys(t *testing.T) {
 			r.turn()
 			require.Contains(t, o.took(), "+x\n")
 			require.Empty(t, r.Keys.(*keys[any, string, string]).lanes)
+			r.end()
+		})
+	}
+}
+
+// Law A6: a restored element that is complete, and whose key function breaks, has failed, and nothing else.
+func TestBrokenKeyOfRestoredResults(t *testing.T) {
+	r := newRig(t, nil, func(c *Config[string, string]) {
+		c.Queue = queue.NewUnordered[Slot[string, string]](4)
+		c.Keys = NewKeys[int, string, string](func(string) int { panic("broken key") }, unusable)
+	})
+	done := Item[string, string]{In: "a", Restored: true}
+	done.SetResults([]string{"x"})
+	r.Restore(done, 0)
+	r.idle()
+	require.Equal(t, "!a", r.took())
+	r.end()
+}
+
+// A key is let go of with its last element, although the memory of its lane is used again.
+func TestKeysAreLetGoOf(t *testing.T) {
+	key := new([64]byte)
+	r := newRig(t, nil, func(c *Config[string, string]) {
+		c.Queue = queue.NewUnordered[Slot[string, string]](4)
+		c.Keys = NewKeys[*[64]byte, string, string](func(string) *[64]byte { return key }, unusable)
+	})
+	r.feed("a")
+	r.complete("a#1")
+	r.idle()
+	gone := weak.Make(key)
+	key = nil
+	runtime.GC()
+	require.Nil(t, gone.Value())
+	r.end()
+}
+
+// A slow observer is to blame for its time, not the functions that are called after it.
+func TestSlowObserverBeforeOtherFunctions(t *testing.T) {
+	for name, change := range map[string]func(c *Config[string, string]){
+		"key":     byFirstLetter,
+		"timeout": func(c *Config[string, string]) { c.TimeoutFor = func(string) time.Duration { return 0 } },
+	} {
+		t.Run(name, func(t *testing.T) {
+			var r *rig
+			o := &notebook{on: func(what string) {
+				if what == "+a" {
+					r.clock.at = r.clock.at.Add(2 * SlowCallLimit)
+				}
+			}}
+			r = newRig(t, nil, func(c *Config[string, string]) { change(c); c.Observers = []Observer{o} })
+			r.feed("a")
+			r.Turn()
+			slow := r.Blocked()
+			require.Len(t, slow, 1)
+			require.True(t, slow[0].Observed)
+			require.False(t, slow[0].Keyed || slow[0].Timed)
+			r.complete("a#1")
+			r.idle()
 			r.end()
 		})
 	}

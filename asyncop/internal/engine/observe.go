@@ -273,10 +273,8 @@ func (g *Engine[IN, OUT]) over(s *Slot[IN, OUT], how Ending, err error) *Rider {
 	if r == nil {
 		return nil
 	}
-	g.conclude(s, 0, err) // unless it was already
-	g.attemptOver(s, false, 0)
 	if !g.abandoned { // else the last offer of the sink wants its contexts
-		s.extra.rare.rider = nil
+		s.extra.rare.rider = nil // so that keepExtra has nothing to clear
 	}
 	r.called = s.attempts > 0
 	r.element.InDoubt = s.doubt != noDoubt && how != Emitted && how != Empty

@@ -35,6 +35,30 @@ func TestOffersAreFarApartAtLast(t *testing.T) {
 	r.Abandon()
 }
 
+// A call of the sink that has waited for a worker until the run was over is not made: the last offer is.
+func TestOfferThatIsLate(t *testing.T) {
+	var taken []error
+	r := newRig(t, nil, func(c *Config[string, string]) {
+		c.OnFailure, c.Sink = HandOver, func(ctx context.Context, _ Report[string]) error {
+			taken = append(taken, ctx.Err())
+			return nil
+		}
+	})
+	r.feed("a")
+	r.fail("a#1")
+	r.turn()
+	r.End(errOver)
+	cut := r.Abandon()
+	require.Len(t, cut, 1)
+	r.work()
+	r.AwaitSink()
+	require.False(t, r.WasTaken(cut[0]))
+	require.NoError(t, r.LastOffer(t.Context(), cut[0], errOver))
+	require.Equal(t, []error{nil}, taken)
+	r.Ended(cut[0], HandedOver)
+	r.balance()
+}
+
 // Law K1: a restored element that is complete waits for those of its key before it, and for no others.
 func TestKeyOrderOfRestoredResults(t *testing.T) {
 	r := newRig(t, nil, byFirstLetter)

@@ -2,9 +2,11 @@ package engine
 
 import (
 	"context"
+	"runtime"
 	"testing"
 	"time"
 	"unsafe"
+	"weak"
 
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
@@ -50,10 +52,13 @@ func TestWaitingElementsKeepLittle(t *testing.T) {
 			for _, attempt := range []string{"a#1", "a#2"} {
 				r.fail(attempt)
 				r.turn()
+				s := &r.Queue.First().Value
+				asked := weak.Make(s.extra.rare) // for the question
 				r.work()
 				r.turn()
 				require.Equal(t, "backoff", r.Oldest())
-				s := &r.Queue.First().Value
+				runtime.GC()
+				require.Nil(t, asked.Value())
 				require.Nil(t, s.attempt)
 				require.NotNil(t, s.extra)
 				require.Nil(t, s.extra.rare)

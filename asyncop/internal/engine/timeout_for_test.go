@@ -71,6 +71,37 @@ func TestRestoredOwnTimeouts(t *testing.T) {
 	}
 }
 
+// Laws A5, C1: when the first attempt began is known over any number of restarts, also if the element is called again as for
+// the first time. It is in doubt from then on, although it is not called any more.
+func TestRestoredFirstAttempt(t *testing.T) {
+	for _, keep := range []Keep{KeepNothing, KeepSince, KeepSpent} {
+		var doubt bool
+		r := newRig(t, retries(9, time.Hour), func(c *Config[string, string]) {
+			c.Restored, c.MaxCalls = keep, 1
+			c.Hooks.TimedOut = func(r Report[string], _ bool) error { doubt = r.InDoubt; return errBroken }
+		})
+		first := r.clock.at.Add(-5 * time.Second).UnixNano()
+		r.Restore(Item[string, string]{In: "a", Restored: true, First: first}, 0)
+		r.Restore(Item[string, string]{In: "b", Restored: true, First: first, Attempts: 1, Wait: time.Hour}, 0)
+		r.clock.at = r.clock.at.Add(time.Second)
+		r.Slept()
+		require.Equal(t, "(a#1", r.took())
+		items := r.Items(nil, false)
+		require.Len(t, items, 2)
+		if keep != KeepNothing {
+			require.Equal(t, first, items[0].First)
+			require.Equal(t, first, items[1].First)
+		}
+		require.NotZero(t, items[1].First)
+		r.complete("a#1")
+		r.pass(time.Minute)
+		r.idle()
+		require.Equal(t, "a#1 !b", r.took())
+		require.True(t, doubt)
+		r.end()
+	}
+}
+
 // A new element that has not been called yet was never called, although it has a deadline of its own.
 func TestOwnTimeoutIsNoRestart(t *testing.T) {
 	r := newRig(t, nil, func(c *Config[string, string]) { c.TimeoutFor, c.MaxCalls = own, 1 })
