@@ -1,7 +1,6 @@
 package asyncop
 
 import (
-	"errors"
 	"fmt"
 	"time"
 
@@ -9,10 +8,6 @@ import (
 	"github.com/weirflow/weir/queue"
 	"github.com/weirflow/weir/strategies"
 )
-
-// ErrUnusableKey is the failure of an element of a [KeyOrderedWait] whose key has no order: it is not equal to itself, as NaN,
-// or cannot be compared, as a slice in an interface. The message names the key.
-var ErrUnusableKey = errors.New("asyncop: unusable key: it is not equal to itself, or cannot be compared")
 
 // KeyOrderedWait is [UnorderedWait] with calls in order for each key: the elements of a key are called one after the other,
 // such as changes of an account, or messages of a chat. Different keys do not wait for each other (law K1).
@@ -36,7 +31,8 @@ var ErrUnusableKey = errors.New("asyncop: unusable key: it is not equal to itsel
 //   - A key is remembered as long as an element of it is in flight. There may be any number of keys.
 //
 // key is called once for each element, on the operator's loop, and must not block. A panic in it is the failure of the element
-// (law A6), and so is a key that has no order: [ErrUnusableKey].
+// (law A6). So is a key that would not be found again: one that is not equal to itself, as NaN, or cannot be compared, as a
+// slice in an interface.
 //
 // capacity bounds all elements, also those that wait for their key: see [WithMaxWaitingPerKey]. KeyOrderedWait panics for what
 // [OrderedWait] does, and if key is nil.
@@ -63,7 +59,7 @@ func keyOrdered[K comparable, IN, OUT any](name string, key func(in IN) K, opts 
 	}
 	return append(reordering(opts), func(c *config) {
 		c.keys = engine.NewKeys[K, IN, OUT](key, func(key any) error {
-			return fmt.Errorf("%w: %s", ErrUnusableKey, defaultLabel(key))
+			return fmt.Errorf("asyncop: unusable key %s: it is not equal to itself, or cannot be compared", defaultLabel(key))
 		})
 	})
 }
