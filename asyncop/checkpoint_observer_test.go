@@ -202,6 +202,47 @@ func TestGatesHoldRestoredElementsWithoutNumbers(t *testing.T) {
 	})
 }
 
+// A control element does not wait for the gates.
+func TestGatesLetWatermarksPass(t *testing.T) {
+	forEachMode(t, func(t *testing.T, m mode) {
+		store := checkpointtest.NewMemoryStore()
+		r := newCheckRig(t, m, observedBy(&numberer{}), store)
+		r.send("a")
+		b, done := r.trigger(checkpoint.Periodic)
+		r.send(mark(1), b) // past the capacity
+		require.NoError(t, <-done)
+		require.Equal(t, "a@1 |1|", stateIn(t, store, nil))
+		_ = r.cut(errBroken)
+
+		r = newCheckRig(t, m, observedBy(&numberer{gate: func() bool { return false }}), store.Reopen())
+		r.complete("a#1", "A")
+		require.Equal(t, "A |1|", r.outputs())
+		_ = r.cut(errBroken)
+	}, 1)
+}
+
+// Nor does an element pass by those that the gate has held back a moment before.
+func TestGateThatOpensBetween(t *testing.T) {
+	forEachMode(t, func(t *testing.T, m mode) {
+		store := checkpointtest.NewMemoryStore()
+		r := newCheckRig(t, m, observedBy(&numberer{gate: func() bool { return false }}), store)
+		b, done := r.trigger(checkpoint.Suspend)
+		r.send("a", "b", b)
+		require.NoError(t, <-done)
+		require.NoError(t, r.wait())
+
+		asked := 0
+		again := &numberer{gate: func() bool { asked++; return asked%2 == 0 }}
+		r = newCheckRig(t, m, observedBy(again), store.Reopen())
+		r.send("c")
+		for range 5 {
+			again.notify()
+			synctest.Wait()
+		}
+		require.Equal(t, `restore "next 1" []; a is 1; b is 2; c is 3`, again.took())
+	}, 4)
+}
+
 // An observer's request goes to the coordinator.
 func TestObserverAsksForACheckpoint(t *testing.T) {
 	forEachMode(t, func(t *testing.T, m mode) {

@@ -453,6 +453,65 @@ func TestEveryMessageIsSettledOnce(t *testing.T) {
 	}
 }
 
+// A message that the body has settled is done, also if the operator is cancelled before the body comes back: it is not offered
+// to the failure sink.
+func TestMessageSettledBeforeACancel(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		ctx, cancel := context.WithCancel(t.Context())
+		defer cancel()
+		var v verdicts
+		var offered []string
+		op := asyncop.OrderedWait(asyncop.BlockingMany(workOn), time.Minute, 4, asyncop.WithContext(ctx),
+			asyncop.WithLogger(slog.New(slog.DiscardHandler)),
+			asyncop.WithFailureSink(func(_ context.Context, f failure) error { offered = append(offered, f.Element); return nil }))
+		for m, err := range op.MessagesOf(asyncop.FromSlice([]delivery.Message[string]{v.message("x")})) {
+			if err != nil {
+				require.ErrorIs(t, err, context.Canceled)
+				break
+			}
+			m.Ack()
+			cancel()
+			<-op.Done()
+		}
+		require.Empty(t, offered)
+		require.Equal(t, map[string]string{"x": "acked"}, v.all())
+	})
+}
+
+// renames is an observer whose contexts have the history of another message.
+type renames struct{ mute }
+
+func (renames) Accepted(ctx context.Context, _ any, _ bool) context.Context {
+	return delivery.ContextWithMeta(ctx, delivery.Meta{ID: "another"})
+}
+
+// The history that a call finds is that of its message, whatever observers put into the context.
+func TestObserversLeaveTheHistory(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		var v verdicts
+		op := asyncop.OrderedWait(asyncop.BlockingMany(workOn), time.Minute, 4, asyncop.WithObserver(renames{}))
+		for m, err := range op.MessagesOf(asyncop.FromSlice([]delivery.Message[string]{v.message("x")})) {
+			require.NoError(t, err)
+			require.Equal(t, "x", m.Value)
+			m.Ack()
+		}
+	})
+}
+
+// Parts that the body has not got when it ends the loop are nacked, and their message with them.
+func TestPartsBehindABreak(t *testing.T) {
+	for _, driver := range []string{byMessages, byChain} {
+		t.Run(driver, func(t *testing.T) {
+			forEachMode(t, func(t *testing.T, m mode) {
+				l := &line{t: t, m: m, driver: driver, shape: "one"}
+				l.body = func(m delivery.Message[string]) bool { m.Ack(); return false }
+				l.run("three")
+				l.wants(map[string]string{"three": "nacked"})
+			}, 4)
+		})
+	}
+}
+
 // With an order, messages come out in that of their values, each with its own history; parts have ids of their own.
 func TestMessagesKeepTheirHistory(t *testing.T) {
 	forEachLine(t, func(l *line) {
@@ -469,6 +528,43 @@ func TestMessagesKeepTheirHistory(t *testing.T) {
 	})
 }
 
+// One with an acknowledgement does, if the operator ends before the failure sink takes it: it is not offered once more.
+func TestFailedMessagesAreNotOfferedAgain(t *testing.T) {
+	forEachMode(t, func(t *testing.T, m mode) {
+		ctx, cancel := context.WithCancel(t.Context())
+		defer cancel()
+		var v verdicts
+		r := newRig(t, m, setup{opts: options(asyncop.WithContext(ctx), asyncop.WithFailureSink(func(context.Context, failure) error {
+			if ctx.Err() == nil {
+				return errBroken
+			}
+			return nil
+		}))})
+		r.answer = fails
+		r.send(v.message("a"))
+		synctest.Wait()
+		cancel()
+		require.ErrorIs(t, r.wait(), context.Canceled)
+		require.Equal(t, map[string]string{"a": "nacked"}, v.all())
+		require.Zero(t, r.stats().HandedOver)
+	})
+}
+
+// A message without an acknowledgement does not come again: the failure sink gets it at the end, with its history.
+func TestMessagesThatDoNotComeAgain(t *testing.T) {
+	forEachMode(t, func(t *testing.T, m mode) {
+		var got []string
+		r := newRig(t, m, setup{opts: options(asyncop.WithFailureSink(func(ctx context.Context, f failure) error {
+			meta, _ := delivery.MetaFromContext(ctx)
+			got = append(got, fmt.Sprint(meta.ID, " ", f.Abandoned))
+			return nil
+		}))})
+		r.send(delivery.New("a", &delivery.Meta{ID: "a"}, nil))
+		require.ErrorIs(t, r.cut(errTestOver), errTestOver)
+		require.Equal(t, []string{"a true"}, got)
+	})
+}
+
 // Checkpoints hold values: a message without an acknowledgement is restored without its history, from a slot as from behind them.
 func TestMessagesInCheckpoints(t *testing.T) {
 	forEachMode(t, func(t *testing.T, m mode) {
@@ -478,8 +574,15 @@ func TestMessagesInCheckpoints(t *testing.T) {
 		r.send(plain("a"))
 		r.complete("a#1", "A")
 		require.Contains(t, r.outputs(), "{A ", "it is a message until a restart")
+		r.send(plain("x"))
+		b, done := r.trigger(checkpoint.Periodic)
+		r.send(plain("y"), b) // past the capacity
+		require.NoError(t, <-done)
+		r.complete("x#1", "X")
+		r.complete("y#1", "Y")
+		require.Contains(t, r.outputs(), "{Y ", "behind the slots, too")
 		r.send(plain("b"), plain("c"))
-		b, done := r.trigger(checkpoint.Suspend)
+		b, done = r.trigger(checkpoint.Suspend)
 		r.send(b)
 		require.NoError(t, <-done)
 		require.NoError(t, r.wait())

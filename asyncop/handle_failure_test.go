@@ -3,6 +3,7 @@ package asyncop_test
 import (
 	"context"
 	"errors"
+	"log/slog"
 	"runtime"
 	"strings"
 	"testing"
@@ -230,6 +231,34 @@ func TestHandlersAroundHandlers(t *testing.T) {
 				}
 				require.NoError(t, r.end())
 			})
+		})
+	}
+}
+
+// A TimeoutError that a function returns, such as that of an operator inside of it, is not the element's own: it does not say
+// how the fallback broke.
+func TestBrokenFallbackOfAForeignTimeout(t *testing.T) {
+	breaks := func(context.Context, failure) ([]string, error) { panic("broken fallback") }
+	for name, around := range map[string]func(fn function, given *[]failure) function{
+		"the only one": func(fn function, _ *[]failure) function { return asyncop.HandleFailure(fn, breaks) },
+		"the inner one": func(fn function, given *[]failure) function {
+			return asyncop.HandleFailure(asyncop.HandleFailure(fn, breaks), fallback(given))
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			foreign := &asyncop.TimeoutError{Limit: time.Second}
+			var given []failure
+			fn := around(asyncop.Func(func(context.Context, string, future) error { return foreign }), &given)
+			_, err := asyncop.Map(t.Context(), []string{"a"}, fn, asyncop.WithLogger(slog.New(slog.DiscardHandler)))
+			if len(given) > 0 {
+				require.NoError(t, err)
+				err = given[0].Err
+			}
+			timeout, ok := errors.AsType[*asyncop.TimeoutError](err)
+			require.True(t, ok)
+			require.Same(t, foreign, timeout)
+			_, ok = errors.AsType[*asyncop.PanicError](err)
+			require.True(t, ok)
 		})
 	}
 }

@@ -136,6 +136,14 @@ func TestMapOfSeveralResults(t *testing.T) {
 	})
 }
 
+// Several goroutines may give Map the same options: it does not write behind them.
+func TestMapLeavesItsOptions(t *testing.T) {
+	opts := append(make([]asyncop.Option, 0, 4), asyncop.WithName("x"))
+	_, err := asyncop.Map(t.Context(), []int{1}, asyncop.Blocking(func(context.Context, int) (int, error) { return 0, nil }), opts...)
+	require.NoError(t, err)
+	require.Nil(t, opts[:2][1])
+}
+
 func TestMapRefusesNonsense(t *testing.T) {
 	fn := asyncop.Blocking(func(context.Context, int) (int, error) { return 0, nil })
 	coordinator, err := checkpoint.NewCoordinator(checkpointtest.NewMemoryStore())

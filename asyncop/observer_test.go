@@ -148,6 +148,30 @@ func TestObserverOfACutOperator(t *testing.T) {
 	})
 }
 
+// slowlyClosed takes a second to be closed.
+type slowlyClosed struct {
+	asyncop.AsyncFunction[int, int]
+}
+
+func (slowlyClosed) Close() error { time.Sleep(time.Second); return nil }
+
+// Elements that come while the operator ends are reported when it has.
+func TestObserverOfElementsThatComeAtTheEnd(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		o := newTally(t)
+		ctx, cancel := context.WithCancel(t.Context())
+		op := asyncop.OrderedWait[int, int](slowlyClosed{asyncop.Func(double)}, 0, 4, asyncop.WithObserver(o), asyncop.WithContext(ctx))
+		in := op.In()
+		cancel()
+		<-op.Out()
+		in <- 1
+		close(in)
+		require.ErrorIs(t, op.Wait(), context.Canceled)
+		synctest.Wait()
+		assert.Equal(t, map[asyncop.EndKind]int{asyncop.Discarded: 1}, o.ended)
+	})
+}
+
 // upTo yields 0, 1, …, n-1.
 func upTo(n int) func(yield func(int) bool) {
 	return func(yield func(int) bool) {
@@ -307,6 +331,20 @@ func TestObserverContextsReachCalls(t *testing.T) {
 		}
 		assert.Equal(t, "0: 0, attempt 1; 1: 1, attempt 1; 2: 2, attempt 1; 3 late: 3", strings.Join(got, "; "))
 		assert.Equal(t, 1, most)
+	})
+}
+
+// The same for a function that is blocking and nothing else, whose calls take a shorter way.
+func TestObserverContextsReachBlockingCalls(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		fn := asyncop.Blocking(func(ctx context.Context, in int) (string, error) { return fmt.Sprint(in, ctx.Value(tallyKey{})), nil })
+		op := asyncop.OrderedWait(fn, time.Second, 8, asyncop.WithObserver(newTally(t)))
+		var got []string
+		for v, err := range op.Results(upTo(3)) {
+			require.NoError(t, err)
+			got = append(got, v)
+		}
+		assert.Equal(t, []string{"0 0", "1 1", "2 2"}, got)
 	})
 }
 
