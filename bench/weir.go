@@ -13,6 +13,7 @@ import (
 	"github.com/benbjohnson/clock"
 
 	"github.com/weirflow/weir/asyncop"
+	"github.com/weirflow/weir/delivery"
 	"github.com/weirflow/weir/predicates"
 	"github.com/weirflow/weir/strategies"
 	"github.com/weirflow/weir/timers"
@@ -91,6 +92,50 @@ func chainedRow[T element](impl string, p pipeline, build built[T]) Row {
 		return cmp.Or(err, q.checkCalls())
 	}}
 }
+
+// messagesRow is an operator driven by Messages: each element is a message, which is acknowledged.
+func messagesRow(impl string, p pipeline, build built[*Item]) Row {
+	return Row{Impl: impl, Kind: Weir, Run: func(m *Meter, n int) error {
+		q := p
+		q.elems = n
+		q.prepare()
+		acked := 0
+		settle := func(v delivery.Verdict) {
+			if v.Kind == delivery.Acked {
+				acked++ // on the goroutine of the loop below
+			}
+		}
+		c := q.checker()
+		m.Start()
+		op, _ := build()
+		for e, err := range op.Messages(func(yield func(delivery.Message[*Item], error) bool) {
+			for i := range q.elems {
+				if !yield(delivery.New(elementAt[*Item](&q, i), nil, settle), nil) {
+					return
+				}
+			}
+		}) {
+			if err != nil {
+				return err
+			}
+			c.Saw(e.Value.Seq)
+			e.Ack()
+		}
+		m.Stop()
+		if acked != n {
+			return fmt.Errorf("%d of %d messages were acknowledged", acked, n)
+		}
+		return cmp.Or(c.Err(), q.checkCalls())
+	}}
+}
+
+// idle is an observer that does nothing.
+type idle struct{}
+
+func (idle) Accepted(context.Context, any, bool) context.Context { return nil }
+func (idle) AttemptStarted(context.Context, int) context.Context { return nil }
+func (idle) AttemptEnded(context.Context, asyncop.Outcome)       {}
+func (idle) Ended(context.Context, asyncop.Ending)               {}
 
 // element is what rows of weir have as elements.
 type element interface{ *Item | Value }
@@ -187,7 +232,12 @@ func weirW1(c Config, p pipeline) []Row {
 	}
 	rows := append(weirRows("weir", p, armed), chainedRow("weir-chained", p, armed))
 	rows = append(rows, weirRows("weir-bare", p, bare)...)
-	return append(rows, chainedRow("weir-bare-chained", p, bare),
+	observed := func() (*asyncop.AsyncWaitOperator[*Item, *Item], func()) {
+		return newOperator(c, p.ordered, asyncop.Func(atOnce), weirTimeout, w1Capacity, fixedDelay[*Item](retryDelay),
+			asyncop.WithObserver(idle{})), nil
+	}
+	return append(rows, chainedRow("weir-bare-chained", p, bare), resultsRow("weir-observed-results", p, observed),
+		messagesRow("weir-messages-results", p, armed),
 		flowRow("weir-reasons", Weir, p, func() stages {
 			return opStages(newOperator(c, p.ordered, asyncop.Func(atOnce), weirTimeout, w1Capacity, reasonAware(retryDelay)))
 		}))
