@@ -62,7 +62,7 @@
 //
 // # Cost
 //
-// An element costs about 80 to 140 ns of processor time more, one reading of the clock (30 to 40 ns) included, and no
+// An element costs about 100 ns of processor time more (measured: 75 to 150), one reading of the clock included, and no
 // allocation. Counters and gauges are read from the operator when Prometheus scrapes. The operator hands over what it has
 // measured once a turn of its loop, and durations are counted in plain arrays, under a lock that only a scrape contends for.
 //
