@@ -469,6 +469,21 @@ func TestChainedClones(t *testing.T) {
 	})
 }
 
+// The time of an element ends when the body has come back (law O1).
+func TestChainedElementsEndAfterTheBody(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		o := newTally(t)
+		op := asyncop.OrderedWait(asyncop.Func(double), time.Minute, 4, asyncop.WithObserver(o))
+		for _, err := range op.ResultsOf(asyncop.FromSlice([]int{0, 1, 2})) {
+			require.NoError(t, err)
+			time.Sleep(time.Second)
+		}
+		for name, want := range map[string]time.Duration{"0": time.Second, "1": 2 * time.Second, "2": 3 * time.Second} {
+			require.Equal(t, want, o.endings[name].Total, name)
+		}
+	})
+}
+
 // The time of an element begins when it takes its slot (law A3): after the input has made it, and after it was cloned.
 func TestChainedSlowInput(t *testing.T) {
 	for name, cloned := range map[string]bool{"input": false, "clone": true} {
@@ -489,11 +504,15 @@ func TestChainedSlowInput(t *testing.T) {
 					return nil
 				}))
 				n := 0
-				for _, err := range op.ResultsOf(asyncop.FromFunc(func() (int, bool) {
-					slow(!cloned && n < 3)
+				input := asyncop.FromFunc(func() (int, bool) {
+					slow(n < 3)
 					n++
 					return n, n <= 3
-				})) {
+				})
+				if cloned {
+					input = asyncop.FromSlice([]int{1, 2, 3})
+				}
+				for _, err := range op.ResultsOf(input) {
 					require.NoError(t, err)
 				}
 				require.Len(t, elapsed, 3)

@@ -453,29 +453,36 @@ func TestEveryMessageIsSettledOnce(t *testing.T) {
 	}
 }
 
-// A message that the body has settled is done, also if the operator is cancelled before the body comes back: it is not offered
-// to the failure sink.
-func TestMessageSettledBeforeACancel(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		ctx, cancel := context.WithCancel(t.Context())
-		defer cancel()
-		var v verdicts
-		var offered []string
-		op := asyncop.OrderedWait(asyncop.BlockingMany(workOn), time.Minute, 4, asyncop.WithContext(ctx),
-			asyncop.WithLogger(slog.New(slog.DiscardHandler)),
-			asyncop.WithFailureSink(func(_ context.Context, f failure) error { offered = append(offered, f.Element); return nil }))
-		for m, err := range op.MessagesOf(asyncop.FromSlice([]delivery.Message[string]{v.message("x")})) {
-			if err != nil {
-				require.ErrorIs(t, err, context.Canceled)
-				break
-			}
-			m.Ack()
-			cancel()
-			<-op.Done()
-		}
-		require.Empty(t, offered)
-		require.Equal(t, map[string]string{"x": "acked"}, v.all())
-	})
+// A message that the body has is the body's, also if the operator is cancelled before the body comes back: it is neither given back nor
+// offered to the failure sink.
+func TestMessageOfTheBodyAtACancel(t *testing.T) {
+	for name, settled := range map[string]bool{"settled before": true, "settled after": false} {
+		t.Run(name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				ctx, cancel := context.WithCancel(t.Context())
+				defer cancel()
+				var v verdicts
+				var offered []string
+				op := asyncop.OrderedWait(asyncop.BlockingMany(workOn), time.Minute, 4, asyncop.WithContext(ctx),
+					asyncop.WithLogger(slog.New(slog.DiscardHandler)),
+					asyncop.WithFailureSink(func(_ context.Context, f failure) error { offered = append(offered, f.Element); return nil }))
+				for m, err := range op.MessagesOf(asyncop.FromSlice([]delivery.Message[string]{v.message("x")})) {
+					if err != nil {
+						require.ErrorIs(t, err, context.Canceled)
+						break
+					}
+					if settled {
+						m.Ack()
+					}
+					cancel()
+					<-op.Done()
+					m.Ack()
+				}
+				require.Empty(t, offered)
+				require.Equal(t, map[string]string{"x": "acked"}, v.all())
+			})
+		})
+	}
 }
 
 // renames is an observer whose contexts have the history of another message.

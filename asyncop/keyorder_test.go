@@ -229,6 +229,26 @@ func TestMaxWaitingPerKey(t *testing.T) {
 	})
 }
 
+// The same where the operator takes what is at hand: it leaves the rest in the input.
+func TestMaxWaitingPerKeyOfResultsOf(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		var op *operator
+		most := int64(0)
+		op = asyncop.KeyOrderedWait(asyncop.Blocking(func(_ context.Context, in string) (string, error) {
+			time.Sleep(time.Second)
+			most = max(most, op.Stats().InFlight)
+			return in, nil
+		}), firstLetter, time.Minute, 10, asyncop.WithMaxWaitingPerKey(1))
+		n := 0
+		for _, err := range op.ResultsOf(asyncop.FromSlice([]string{"a1", "a2", "a3", "a4", "a5"})) {
+			require.NoError(t, err)
+			n++
+		}
+		require.Equal(t, 5, n)
+		require.EqualValues(t, 2, most)
+	})
+}
+
 // Laws C1, C3 and K1: a checkpoint has what waits for its key, in input order, and restored elements wait behind those before
 // them, back-off included. A barrier gets past a busy key.
 func TestKeyOrderedCheckpoints(t *testing.T) {

@@ -309,6 +309,7 @@ func (d *Driver[IN, OUT]) yieldSome(r *ChainedRange[IN, OUT]) (busy bool, end lo
 				}
 				return busy, loopRescuedBroken
 			}
+			d.engine.Slept() // the body may have taken its time
 			d.emitted++
 			if i == len(results)-1 {
 				if r := d.engine.Left(); r != nil {
@@ -319,9 +320,6 @@ func (d *Driver[IN, OUT]) yieldSome(r *ChainedRange[IN, OUT]) (busy bool, end lo
 				return busy, loopBroken
 			}
 		}
-	}
-	if busy {
-		d.engine.Slept()
 	}
 	return busy, loopGoesOn
 }
