@@ -250,6 +250,7 @@ type job struct {
 }
 
 func newJob(t *testing.T, parts int32, pause time.Duration) *job {
+	t.Helper()
 	c := newCluster(t, parts, "orders")
 	require.NoError(t, c.CreateTopic("invoices", 1, nil))
 	return &job{t: t, c: c, pause: pause, stores: map[string]*checkpointtest.MemoryStore{}, epochs: map[string]uint64{}}

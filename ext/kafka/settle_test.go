@@ -173,7 +173,7 @@ func TestAFrozenSourceChangesNothing(t *testing.T) {
 		m.Ack()
 	}
 	committing := make(chan error, 1)
-	go func() { committing <- a.commit(context.Background()) }()
+	go func() { committing <- a.commit(t.Context()) }()
 	b := c.source("orders")
 	again := receive(t, b, 10)
 	assert.Equal(t, values(ms), values(again))
