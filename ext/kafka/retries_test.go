@@ -135,7 +135,7 @@ func TestDeadLettersHaveTheHeadersOfOthers(t *testing.T) {
 	c := newCluster(t, 1, "dead")
 	r := c.retries()
 	require.NoError(t, r.PutDead(t.Context(), store.Message{
-		Meta:    delivery.Meta{ID: "i", Origin: delivery.Origin{Source: "orders", Partition: "3", Position: "1234567890123"}, LastError: "down"},
+		Meta:    delivery.Meta{ID: "i", Key: "k", Origin: delivery.Origin{Source: "orders", Partition: "3", Position: "1234567890123"}, LastError: "down"},
 		Payload: []byte("v"), Cause: store.Exhausted,
 	}))
 	reader := c.client(kgo.ConsumeTopics("dead"))
@@ -156,6 +156,8 @@ func TestDeadLettersHaveTheHeadersOfOthers(t *testing.T) {
 	assert.Equal(t, "1234567890123", h["__connect.errors.offset"])
 	assert.Equal(t, "down", h["__connect.errors.exception.message"])
 	assert.Equal(t, "i", h["Weir-Id"])
+	assert.Equal(t, "k", string(fetches.Records()[0].Key))
+	assert.NotContains(t, h, "Weir-Key", "it is there once")
 }
 
 func header(name string, value []byte) kgo.RecordHeader {
@@ -203,6 +205,27 @@ func TestHeadersOfOthersAreRead(t *testing.T) {
 	require.NoError(t, err)
 	assert.Equal(t, "dlq/0/3", m.ID, "what cannot be read is left alone")
 	assert.Len(t, m.Headers, 2)
+	n, ok := bigEndian("\xff\xfe")
+	assert.True(t, ok)
+	assert.EqualValues(t, -2, n)
+}
+
+// TestACallInDoubtGoesToTheDeadLetters has a call fail that may have taken effect and must not happen twice.
+func TestACallInDoubtGoesToTheDeadLetters(t *testing.T) {
+	c := newCluster(t, 1, "orders", "orders.1", "dead")
+	retries := c.retries(Layer{Topic: "orders.1", Delay: time.Millisecond})
+	c.produce("orders", 1, "0")
+	m := receive(t, c.source("orders"), 1)[0]
+	call := func(context.Context, string) (string, error) { return "", errors.New("down") }
+	op := asyncop.UnorderedWaitWithRetry(asyncop.Blocking(call), 10*time.Second, 10, strategies.PolicyOf(strategies.NoRetry[string]()),
+		asyncop.WithFailureSink(retries.Take), asyncop.WithLogger(silent))
+	for range op.Messages(func(yield func(delivery.Message[string], error) bool) { yield(m, nil) }) {
+		t.Error("there is no result")
+	}
+	assert.Zero(t, c.length("orders.1", 1))
+	dead := receive(t, c.source("dead"), 1)[0].Meta()
+	assert.True(t, dead.OutcomeUnknown)
+	assert.Equal(t, "down", dead.LastError)
 }
 
 func FuzzMetaFromRecord(f *testing.F) {
