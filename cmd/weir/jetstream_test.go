@@ -154,7 +154,7 @@ func permissions() *server.Permissions {
 	return &server.Permissions{
 		Publish: &server.SubjectPermission{Allow: []string{
 			"$JS.API.STREAM.INFO.retries", "$JS.API.STREAM.MSG.GET.retries", "$JS.API.STREAM.MSG.DELETE.retries",
-			"$JS.API.CONSUMER.*.retries.>", "$JS.API.CONSUMER.MSG.NEXT.retries.>", "weir.store.retries.>",
+			"weir.store.retries.>",
 		}},
 		Subscribe: &server.SubjectPermission{Allow: []string{"_INBOX.>"}},
 	}

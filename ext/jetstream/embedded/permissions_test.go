@@ -68,11 +68,12 @@ var doing = map[string]func(ctx context.Context, js jetstream.JetStream) error{
 			return err
 		}
 		ms, err := s.Receive(ctx, 1)
-		if err != nil {
-			return err
+		if err == nil {
+			ms[0].Ack()
 		}
-		ms[0].Ack()
-		return s.Close(ctx)
+		closing, cancel := context.WithTimeout(context.WithoutCancel(ctx), time.Second)
+		defer cancel()
+		return errors.Join(err, s.Close(closing))
 	},
 	"sink": func(ctx context.Context, js jetstream.JetStream) error {
 		return jsqueue.NewSink(js, "OUT", codec.JSON[string]()).Put(ctx, []delivery.Message[string]{delivery.New("v", nil, nil)})
