@@ -237,3 +237,19 @@ func TestAWorkerThatWasStopped(t *testing.T) {
 		})
 	}
 }
+
+// A grant ends with its lock, also if the same owner has that again.
+func TestAnOldGrantOfTheSameOwner(t *testing.T) {
+	js := connect(t, start(t, t.TempDir()))
+	kv, err := js.CreateKeyValue(t.Context(), jetstream.KeyValueConfig{Bucket: "locks"})
+	require.NoError(t, err)
+	l := jsstore.NewLocks(kv)
+	old, err := l.Acquire(t.Context(), "a", "me", time.Minute)
+	require.NoError(t, err)
+	require.NoError(t, l.Release(t.Context(), old))
+	g, err := l.Acquire(t.Context(), "a", "me", time.Minute)
+	require.NoError(t, err)
+	require.ErrorIs(t, l.Extend(t.Context(), old, time.Minute), lock.ErrLost)
+	require.ErrorIs(t, l.Release(t.Context(), old), lock.ErrLost)
+	require.NoError(t, l.Release(t.Context(), g))
+}

@@ -1,6 +1,7 @@
 package embedded_test
 
 import (
+	"bytes"
 	"io"
 	"log/slog"
 	"net"
@@ -97,10 +98,13 @@ func TestAPortThatIsTaken(t *testing.T) {
 	require.NoError(t, err)
 	defer taken.Close()
 	begun := time.Now()
-	_, err = embedded.Start(t.TempDir(), embedded.WithLogger(quiet()), embedded.WithServerOptions(func(o *server.Options) {
+	var log bytes.Buffer
+	logger := slog.New(slog.NewTextHandler(&log, nil))
+	_, err = embedded.Start(t.TempDir(), embedded.WithLogger(logger), embedded.WithServerOptions(func(o *server.Options) {
 		o.DontListen, o.Host, o.Port = false, "127.0.0.1", taken.Addr().(*net.TCPAddr).Port
 	}))
 	require.ErrorContains(t, err, "address already in use")
+	require.Contains(t, log.String(), "address already in use")
 	require.Less(t, time.Since(begun), 30*time.Second)
 }
 
