@@ -437,6 +437,23 @@ func TestRunGoesOnAfterAFlood(t *testing.T) {
 	})
 }
 
+// After a block without a flood the first pause of the next flood is a second again.
+func TestRunInTwoFloods(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		op := settling(func(m delivery.Message[int]) {
+			if m.Value < 6 || m.Value >= 40 && m.Value < 46 {
+				m.Settle(delivery.Verdict{Kind: delivery.Acked, Err: errors.New("down")})
+			}
+			m.Ack()
+		})
+		summary, err := delivery.Run(t.Context(), newList(60, false), op, &collected{}, silent, delivery.WithFloodGuard(0.5, 10), delivery.WithBatch(10))
+		require.NoError(t, err)
+		require.Equal(t, 2, summary.Floods)
+		require.Equal(t, 12, summary.HandedOver)
+		require.Equal(t, 2*time.Second, summary.Elapsed)
+	})
+}
+
 // Failures that are not the most do not stop it, and a share of 1 never does.
 func TestRunWithoutAFlood(t *testing.T) {
 	for _, c := range []struct {
