@@ -850,6 +850,14 @@ func TestBatchedWrapperThatDoesNotWait(t *testing.T) {
 	require.NotErrorIs(t, err, errBroken)
 }
 
+// Nor is a blocking call made.
+func TestBlockingWrapperThatDoesNotWait(t *testing.T) {
+	fn := hasty{asyncop.Blocking(func(context.Context, string) (string, error) { return "", errBroken })}
+	_, err := asyncop.Map[string, string](t.Context(), []string{"a"}, fn, asyncop.WithLogger(slog.New(slog.DiscardHandler)))
+	require.ErrorIs(t, err, context.Canceled)
+	require.NotErrorIs(t, err, errBroken)
+}
+
 // noMessages is an observer of elements that are no messages.
 type noMessages struct {
 	mute

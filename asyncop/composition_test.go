@@ -415,6 +415,26 @@ func TestWhoTakesTheResults(t *testing.T) {
 	}, 1, 16)
 }
 
+// Via and To share the results with those who receive from Out already: it is not closed before the end.
+func TestOutStaysOpenBesideTo(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		op := asyncop.OrderedWait(asyncop.Func(double), 0, 4)
+		out := op.Out()
+		next := &inlet{in: make(chan any)}
+		go op.To(next)
+		synctest.Wait()
+		select {
+		case <-out:
+			t.Error("it is closed")
+		default:
+		}
+		close(op.In())
+		_, ok := <-next.in
+		require.False(t, ok)
+		require.NoError(t, op.Wait())
+	})
+}
+
 // An operator that has ended before its results are taken.
 func TestResultsOfTheEndedAreTaken(t *testing.T) {
 	forEachMode(t, func(t *testing.T, m mode) {

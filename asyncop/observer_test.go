@@ -301,6 +301,56 @@ func TestObserverOfSlowReaders(t *testing.T) {
 	})
 }
 
+// What downstream has when the operator is cancelled is emitted if it comes back from it: Done waits for that.
+func TestObserverOfReadersAtACancel(t *testing.T) {
+	start := func(t *testing.T) (o *tally, op *asyncop.AsyncWaitOperator[int, int], cancel func()) {
+		t.Helper()
+		ctx, cancel := context.WithCancel(t.Context())
+		o = newTally(t)
+		return o, asyncop.OrderedWait(asyncop.Func(double), 0, 8, asyncop.WithObserver(o), asyncop.WithContext(ctx)), cancel
+	}
+	t.Run("the body of a loop", func(t *testing.T) {
+		synctest.Test(t, func(t *testing.T) {
+			o, op, cancel := start(t)
+			n := 0
+			for _, err := range op.Results(upTo(3)) {
+				if err != nil {
+					require.ErrorIs(t, err, context.Canceled)
+					break
+				}
+				if n++; n == 1 {
+					synctest.Wait()
+					cancel()
+					synctest.Wait()
+					assert.Zero(t, o.ended[asyncop.Emitted])
+				}
+			}
+			<-op.Done()
+			assert.Equal(t, asyncop.Emitted, o.endings["0"].How)
+		})
+	})
+	t.Run("the next flow", func(t *testing.T) {
+		synctest.Test(t, func(t *testing.T) {
+			o, op, cancel := start(t)
+			next := &inlet{in: make(chan any)}
+			go op.To(next)
+			synctest.Wait() // results go through its ring
+			op.In() <- 1
+			synctest.Wait()
+			cancel()
+			synctest.Wait()
+			assert.Zero(t, o.sum())
+			<-next.in
+			close(op.In())
+			for range next.in {
+				t.Error("nothing is left")
+			}
+			require.ErrorIs(t, op.Wait(), context.Canceled)
+			assert.Equal(t, map[asyncop.EndKind]int{asyncop.Emitted: 1}, o.ended)
+		})
+	})
+}
+
 // inlet is a sink that the test reads.
 type inlet struct{ in chan any }
 
@@ -422,6 +472,74 @@ func TestGate(t *testing.T) {
 		}
 		assert.ErrorContains(t, last, "gate")
 		assert.ErrorContains(t, last, "the door is stuck")
+	})
+}
+
+// turnstile is a gate that lets in as many elements as the test says.
+type turnstile struct {
+	mute
+	free     int
+	notified int // how often Notify was called
+	notify   func()
+}
+
+func (g *turnstile) Accepted(ctx context.Context, _ any, _ bool) context.Context {
+	g.free--
+	return ctx
+}
+func (g *turnstile) TryAdmit() bool  { return g.free > 0 }
+func (g *turnstile) Notify(f func()) { g.notified++; g.notify = f }
+
+// A gate is waited for once, however often the loop looks at it, and again when it is shut again.
+func TestGateIsWaitedForOnce(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		g := &turnstile{free: 1}
+		op := asyncop.OrderedWaitWithRetry(asyncop.Func(func(ctx context.Context, in int, result asyncop.ResultFuture[int]) error {
+			if asyncop.AttemptFromContext(ctx) <= 3 { // the loop has something to do
+				return errBroken
+			}
+			result.Complete(in)
+			return nil
+		}), time.Hour, 4, strategies.FixedDelay[int](3, time.Second).RetryIfException(predicates.HasException), asyncop.WithObserver(g))
+		go op.To(&inlet{in: make(chan any, 10)})
+		for i := range 3 {
+			op.In() <- i
+			time.Sleep(5 * time.Second)
+			synctest.Wait()
+			assert.EqualValues(t, i+1, op.Stats().Accepted)
+			assert.Equal(t, i+1, g.notified)
+			g.free++
+			g.notify()
+		}
+		close(op.In())
+		require.NoError(t, op.Wait())
+	})
+}
+
+// slowGate takes a second to let an element in.
+type slowGate struct {
+	mute
+	took []time.Duration // of attempts
+}
+
+func (*slowGate) TryAdmit() bool { time.Sleep(time.Second); return true }
+func (*slowGate) Notify(func())  { panic("it is open") }
+func (g *slowGate) AttemptEnded(_ context.Context, o asyncop.Outcome) {
+	g.took = append(g.took, o.Duration)
+}
+
+// The time that a gate takes is not that of the element.
+func TestSlowGate(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		g := &slowGate{}
+		op := asyncop.OrderedWait(asyncop.Func(double), time.Minute, 4, asyncop.WithObserver(g))
+		for _, err := range op.Results(upTo(3)) {
+			require.NoError(t, err)
+		}
+		require.Len(t, g.took, 3)
+		for _, d := range g.took {
+			require.Less(t, d, time.Second)
+		}
 	})
 }
 
