@@ -130,7 +130,7 @@ func (p *Process) Wait(patience time.Duration) error {
 }
 
 func (p *Process) failure() error {
-	return fmt.Errorf("child: process %d has ended: %v: %s", p.cmd.Process.Pid, p.err, p.Output())
+	return fmt.Errorf("child: process %d has ended, %v: %s", p.cmd.Process.Pid, p.cmd.ProcessState, p.Output())
 }
 
 // Output returns what the process has printed, to standard output and error.
