@@ -68,7 +68,7 @@ func (e *jetStream) restart() error {
 	return e.start()
 }
 
-// startCluster starts three servers in processes of their own. They do not sync each write: there are copies.
+// startCluster starts three servers in processes of their own, which sync each write.
 func startCluster() (engine, error) { return clusterOfThree() }
 
 func clusterOfThree() (*jetStream, error) {

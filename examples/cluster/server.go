@@ -10,7 +10,6 @@ import (
 	"strings"
 	"time"
 
-	"github.com/nats-io/nats-server/v2/server"
 	"github.com/nats-io/nats.go"
 	"github.com/nats-io/nats.go/jetstream"
 
@@ -64,8 +63,7 @@ func freePorts(n int) (addresses []string, err error) {
 
 // serve is the process of a server, until it is killed.
 func serve(s settings) error {
-	_, err := embedded.Start(filepath.Join(s.Dir, s.Name), embedded.WithLogger(quiet), embedded.WithCluster(s.Cluster[s.Name]),
-		embedded.WithServerOptions(func(o *server.Options) { o.SyncAlways = false })) // two others have what a server has confirmed
+	_, err := embedded.Start(filepath.Join(s.Dir, s.Name), embedded.WithLogger(quiet), embedded.WithCluster(s.Cluster[s.Name]))
 	if err != nil {
 		return err
 	}

@@ -165,7 +165,7 @@ func forClusters(t *testing.T, f func(t *testing.T, servers int)) {
 func TestKilledWorkersAndServers(t *testing.T) {
 	t.Parallel()
 	forClusters(t, func(t *testing.T, servers int) {
-		c, js := startCluster(t, clustertest.Config{Servers: servers, Sync: true})
+		c, js := startCluster(t, clustertest.Config{Servers: servers})
 		makeQueues(t, js, servers)
 		workerkill.Run(t, workerkill.Config{Place: c.URL(), Open: openQueues, KillServer: killer(t, c, js, "work", "queues", "done")})
 	})
@@ -176,7 +176,7 @@ func TestKilledWorkersAndServers(t *testing.T) {
 func TestAFullDiskOfOneServer(t *testing.T) {
 	t.Parallel()
 	const room, full = 8 << 20, 1
-	c, err := clustertest.Start(clustertest.Config{Dir: t.TempDir(), Servers: 3, Sync: true, Disks: map[int]int64{full: room}})
+	c, err := clustertest.Start(clustertest.Config{Dir: t.TempDir(), Servers: 3, Disks: map[int]int64{full: room}})
 	if err != nil && strings.Contains(err.Error(), "a disk of") {
 		t.Skip("a process may not mount a disk here: ", err)
 	}
@@ -214,7 +214,7 @@ func TestAFullDiskOfOneServer(t *testing.T) {
 // A server that stands still again and again, as one whose disk is slow, costs time and nothing else.
 func TestASlowServer(t *testing.T) {
 	t.Parallel()
-	c, js := startCluster(t, clustertest.Config{Servers: 3, Sync: true})
+	c, js := startCluster(t, clustertest.Config{Servers: 3})
 	makeQueues(t, js, 3)
 	workerkill.Run(t, workerkill.Config{
 		Place: c.URL(), Open: openQueues,
@@ -264,7 +264,7 @@ func openPipelines(ctx context.Context, url string) (e pipelinekill.Engine, err 
 func TestKilledPipelines(t *testing.T) {
 	t.Parallel()
 	forClusters(t, func(t *testing.T, servers int) {
-		c, js := startCluster(t, clustertest.Config{Servers: servers, Sync: true})
+		c, js := startCluster(t, clustertest.Config{Servers: servers})
 		checkpoints := jscheckpoint.StreamConfig("checkpoints")
 		checkpoints.Replicas = servers
 		_, err := js.CreateStream(t.Context(), checkpoints)

@@ -130,7 +130,7 @@ func TestClustersThatCannotBe(t *testing.T) {
 // What a cluster has confirmed is on other servers: it stays when one of them is lost with its directory.
 func TestAClusterKeepsWhatAServerLoses(t *testing.T) {
 	t.Parallel()
-	c, js := startCluster(t, clustertest.Config{Servers: 3, Sync: true})
+	c, js := startCluster(t, clustertest.Config{Servers: 3})
 	_, err := js.CreateStream(t.Context(), jetstream.StreamConfig{Name: "orders", Subjects: []string{"orders"}, Replicas: 3})
 	require.NoError(t, err)
 	publish(t, js, "orders", "one", "two")

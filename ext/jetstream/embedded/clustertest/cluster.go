@@ -49,14 +49,10 @@ const (
 	retry    = 20 * time.Millisecond // between two tries
 )
 
-// Config says which servers [Start] starts.
+// Config says which servers [Start] starts. They sync each write, as [embedded.Start] does by default.
 type Config struct {
 	Dir     string // has a directory for each server
 	Servers int    // 1, 3 or 5
-
-	// Sync makes the servers sync each write, as [embedded.Start] does by default. Without it a server that is killed loses the last
-	// of what it has not written yet, above all which messages were removed.
-	Sync bool
 
 	// Disks are the sizes of the disks of some servers, by their numbers, in bytes; others share that of Dir. Such a disk is in memory
 	// and is lost with the process. Linux only, and only where a process may mount one: else Start returns an error.
@@ -67,7 +63,6 @@ type Config struct {
 type settings struct {
 	Dir     string
 	Cluster embedded.Cluster
-	Sync    bool
 	Disk    int64
 }
 
@@ -88,7 +83,6 @@ func serve(arg string) error {
 		embedded.WithLogger(slog.New(slog.NewTextHandler(os.Stderr, &slog.HandlerOptions{Level: slog.LevelError}))),
 		embedded.WithCluster(s.Cluster),
 		embedded.WithServerOptions(func(o *server.Options) {
-			o.SyncAlways = s.Sync
 			if len(s.Cluster.Servers) == 1 {
 				o.Cluster, o.Routes = server.ClusterOpts{}, nil
 			}
@@ -121,7 +115,7 @@ func Start(c Config) (*Cluster, error) {
 	for i := range c.Servers {
 		n := strconv.Itoa(i)
 		all.settings[i] = settings{
-			Dir: filepath.Join(c.Dir, "server"+n), Sync: c.Sync, Disk: c.Disks[i],
+			Dir: filepath.Join(c.Dir, "server"+n), Disk: c.Disks[i],
 			Cluster: embedded.Cluster{Name: "test", Server: "s" + n, Clients: ports[2*i], Address: ports[2*i+1], Servers: routes},
 		}
 	}
@@ -302,9 +296,6 @@ func (c *Cluster) Restart(i int) error {
 	}
 	return nil
 }
-
-// Signal sends a signal to a server.
-func (c *Cluster) Signal(i int, s os.Signal) error { return c.servers[i].Signal(s) }
 
 // Pause stops a server for a while, where the system can do that; done is false where it cannot.
 func (c *Cluster) Pause(i int, d time.Duration) (done bool, err error) { return c.servers[i].Pause(d) }
