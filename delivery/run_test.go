@@ -404,7 +404,10 @@ func (settling) Stop(context.Context) error { return nil }
 
 func (f settling) Messages(input iter.Seq2[delivery.Message[int], error]) iter.Seq2[delivery.Message[string], error] {
 	return func(func(delivery.Message[string], error) bool) {
-		for m := range input {
+		for m, err := range input {
+			if err != nil {
+				return
+			}
 			f(m)
 		}
 	}

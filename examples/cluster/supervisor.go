@@ -231,7 +231,7 @@ func (s *supervisor) makeStreams(ctx context.Context) error {
 			for _, m := range s.members {
 				if m.process != nil && m.process.HasEnded() {
 					cancel()
-					_ = <-made // that it was broken off
+					<-made //nolint:errcheck // it was broken off
 					return fmt.Errorf("%s: %w", m.Name, m.process.Failure())
 				}
 			}

@@ -219,8 +219,8 @@ func TestACallInDoubtGoesToTheDeadLetters(t *testing.T) {
 	call := func(context.Context, string) (string, error) { return "", errors.New("down") }
 	op := asyncop.UnorderedWaitWithRetry(asyncop.Blocking(call), 10*time.Second, 10, strategies.PolicyOf(strategies.NoRetry[string]()),
 		asyncop.WithFailureSink(retries.Take), asyncop.WithLogger(silent))
-	for range op.Messages(func(yield func(delivery.Message[string], error) bool) { yield(m, nil) }) {
-		t.Error("there is no result")
+	for m, err := range op.Messages(func(yield func(delivery.Message[string], error) bool) { yield(m, nil) }) {
+		t.Error("there is no result", m.Value, err)
 	}
 	assert.Zero(t, c.length("orders.1", 1))
 	dead := receive(t, c.source("dead"), 1)[0].Meta()

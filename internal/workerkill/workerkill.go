@@ -191,7 +191,7 @@ func Work(ctx context.Context, e Engine, opts ...delivery.RunOption) (delivery.S
 	}
 	source, err := child.Again(ctx, e.Source)
 	if ctx.Err() != nil {
-		return delivery.Summary{}, nil // it was ended before it has begun
+		return delivery.Summary{}, nil //nolint:nilerr // it was ended before it has begun
 	}
 	if err != nil {
 		return delivery.Summary{}, err
