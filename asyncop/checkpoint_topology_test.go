@@ -196,7 +196,7 @@ var refusedTopologies = []struct {
 	}, `a pipeline has one source, and there are "source" and "other"`, true},
 	{"fan-out, merge", func(p *plumbing) {
 		p.end(flow.Merge(flow.FanOut(p.source, 2)...))
-	}, "has come", false},
+	}, "branches of a stream with checkpoints must not meet again", false},
 	{"fan-out, flows of one's own, merge", func(p *plumbing) {
 		b := flow.FanOut(p.source, 2)
 		p.end(flow.Merge(b[0].Via(p.quickOwn()), b[1].Via(p.slowOwn())))

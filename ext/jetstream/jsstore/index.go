@@ -16,6 +16,8 @@ import (
 type index struct {
 	consumer jetstream.Consumer
 	iterator jetstream.MessagesContext
+	life     context.Context //nolint:containedctx // ends with close
+	end      context.CancelFunc
 	running  sync.WaitGroup
 	logger   *slog.Logger
 	subjects string // of the queue
@@ -60,6 +62,7 @@ func (s *Store) openIndex(ctx context.Context, queue string) (*index, error) {
 		consumer: consumer, iterator: iterator, logger: s.logger, subjects: s.queueSubject(queue) + "*",
 		items: map[string]*item{}, changed: make(chan struct{}),
 	}
+	ix.life, ix.end = context.WithCancel(context.Background())
 	if last != nil {
 		ix.wanted = last.seq
 	}
@@ -69,7 +72,7 @@ func (s *Store) openIndex(ctx context.Context, queue string) (*index, error) {
 
 func (ix *index) read() {
 	for {
-		m, err := ix.iterator.Next()
+		m, err := ix.iterator.Next(jetstream.NextContext(ix.life))
 		if err != nil {
 			ix.mu.Lock()
 			ix.err = err
@@ -236,6 +239,7 @@ func (ix *index) failed() bool {
 
 // close ends the index. What the server keeps for it goes after some minutes at the latest.
 func (ix *index) close(ctx context.Context, s *Store) {
+	ix.end() // an iterator that replaces its consumer just now misses the Stop
 	ix.iterator.Stop()
 	ix.running.Wait()
 	if info := ix.consumer.CachedInfo(); info != nil {
