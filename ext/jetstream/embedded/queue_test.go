@@ -251,11 +251,12 @@ func TestDeadLettersThatAreFull(t *testing.T) {
 	require.NoError(t, dead.Put(t.Context(), "other", store.Message{Meta: delivery.Meta{ID: "x"}}))
 	s := newSource(t, js, stream, time.Minute, jsqueue.WithDeadLetters(dead, "dead"))
 	one(t, s).Reject(errors.New("bad"))
-	_, err := s.Receive(bounded(t), 1)
-	for err == nil { // the verdict is not recorded yet
-		_, err = s.Receive(bounded(t), 1)
-	}
-	require.ErrorIs(t, err, store.ErrFull)
+	require.Eventually(t, func() bool { // until the verdict was tried: a Receive returns the failure of the one before
+		ctx, cancel := context.WithTimeout(t.Context(), 10*time.Millisecond)
+		defer cancel()
+		_, err := s.Receive(ctx, 1)
+		return errors.Is(err, store.ErrFull)
+	}, 30*time.Second, time.Millisecond)
 	require.Equal(t, uint64(2), count(t, js, stream))
 	leased, err := dead.Take(t.Context(), "other", 1, time.Minute)
 	require.NoError(t, err)
