@@ -4,7 +4,6 @@ import (
 	"fmt"
 	"io"
 	"strings"
-	"sync"
 	"time"
 
 	"github.com/weirflow/weir/examples/internal/show"
@@ -45,25 +44,7 @@ func (s *supervisor) startView(w io.Writer) (stop func()) {
 	default:
 		return func() {}
 	}
-	done := make(chan struct{})
-	var ended sync.WaitGroup
-	ended.Go(func() {
-		ticker := time.NewTicker(every)
-		defer ticker.Stop()
-		for {
-			select {
-			case <-ticker.C:
-				draw(false)
-			case <-done:
-				draw(true)
-				return
-			}
-		}
-	})
-	return func() {
-		close(done)
-		ended.Wait()
-	}
+	return show.Every(every, draw)
 }
 
 // progress is a line. It runs under mu.

@@ -80,18 +80,27 @@ func Progress(w io.Writer, style Style, total int64, what string, sample func() 
 	default:
 		return func() {}
 	}
+	return Every(every, func(last bool) {
+		show()
+		if last {
+			finish()
+		}
+	})
+}
+
+// Every calls draw at intervals, one call at a time, and a last time when it is stopped.
+func Every(interval time.Duration, draw func(last bool)) (stop func()) {
 	done := make(chan struct{})
 	var ended sync.WaitGroup
 	ended.Go(func() {
-		ticker := time.NewTicker(every)
+		ticker := time.NewTicker(interval)
 		defer ticker.Stop()
 		for {
 			select {
 			case <-ticker.C:
-				show()
+				draw(false)
 			case <-done:
-				show()
-				finish()
+				draw(true)
 				return
 			}
 		}

@@ -28,6 +28,8 @@ type breaking struct {
 	jetstream.JetStream
 	broken  atomic.Bool // consumers cannot be made
 	failing atomic.Bool // iterators fail
+	deaf    atomic.Bool // iterators miss a Stop during Next
+	nexts   atomic.Int64
 }
 
 var errBroken = errors.New("the consumer is broken")
@@ -56,11 +58,19 @@ type breakingMessages struct {
 }
 
 func (m breakingMessages) Next(opts ...jetstream.NextOpt) (jetstream.Msg, error) {
+	m.breaking.nexts.Add(1)
+	defer m.breaking.nexts.Add(-1)
 	msg, err := m.MessagesContext.Next(opts...)
 	if m.breaking.failing.Load() {
 		return nil, errBroken
 	}
 	return msg, err
+}
+
+func (m breakingMessages) Stop() {
+	if !m.breaking.deaf.Load() || m.breaking.nexts.Load() == 0 {
+		m.MessagesContext.Stop()
+	}
 }
 
 func openStore(t *testing.T, js jetstream.JetStream, name string) *jsstore.Store {
@@ -96,6 +106,23 @@ func TestInspectionNeedsNoConsumer(t *testing.T) {
 	n, err := s.Purge(t.Context(), "q", store.Filter{})
 	require.NoError(t, err)
 	require.Equal(t, 300, n)
+}
+
+// An iterator that replaces its consumer misses a Stop. The store is closed all the same.
+func TestAnIndexThatIsNotStopped(t *testing.T) {
+	b := &breaking{JetStream: connect(t, start(t, t.TempDir()))}
+	b.deaf.Store(true)
+	s := openStore(t, b, newStore(t, b))
+	_, err := s.Take(t.Context(), "q", 1, time.Minute)
+	require.NoError(t, err)
+	closed := make(chan error, 1)
+	go func() { closed <- s.Close() }()
+	select {
+	case err := <-closed:
+		require.NoError(t, err)
+	case <-time.After(10 * time.Second):
+		t.Fatal("the store waits for its index")
+	}
 }
 
 // A queue whose index has failed is read again.

@@ -239,9 +239,11 @@ func (ix *index) failed() bool {
 
 // close ends the index. What the server keeps for it goes after some minutes at the latest.
 func (ix *index) close(ctx context.Context, s *Store) {
-	ix.end() // an iterator that replaces its consumer just now misses the Stop
-	ix.iterator.Stop()
+	ix.end()
+	late := s.clock.AfterFunc(behind, ix.iterator.Stop) // it may be replacing its consumer, with servers that do not answer
 	ix.running.Wait()
+	late.Stop()
+	ix.iterator.Stop() // now: while it replaces its consumer it misses a Stop
 	if info := ix.consumer.CachedInfo(); info != nil {
 		_ = s.js.DeleteConsumer(ctx, s.name, info.Name)
 	}
