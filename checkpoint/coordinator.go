@@ -409,11 +409,11 @@ func mustBeFinal(method string, kind participant.Kind) {
 
 // Close ends checkpointing at once, without a final checkpoint if there was none, and closes the store. The contexts of
 // [Output.Write] and [Output.Prepare] end. A checkpoint that is being stored or published may come to its end first, and if
-// it is a final one, the stream has ended with it; after five seconds its context ends. When Close returns nil, no [Sink]
-// writes any more, so another run may begin, also in this process.
+// it is a final one, the stream has ended with it; after five seconds its context ends. When Close returns nil, each [Input]
+// is closed and no [Sink] writes any more, so another run may begin, also in this process.
 //
-// If a store or an output does not return although its context has ended, Close gives up after ten seconds and returns
-// an error that names it. The store is closed as soon as that call returns, so a directory stays locked until then.
+// If a store, an input or an output does not return although its context has ended, Close gives up after ten seconds and
+// returns an error that names it. The store is closed as soon as that call returns, so a directory stays locked until then.
 func (c *Coordinator) Close() error {
 	c.mu.Lock()
 	if !c.completing {
@@ -450,19 +450,26 @@ func (c *Coordinator) Close() error {
 		c.doing, 2*closePatience)
 }
 
-// closePatience is how long Close waits for stores and outputs before it ends their contexts, and once more after that.
+// closePatience is how long Close waits for stores, inputs and outputs before it ends their contexts, and once more after that.
 const closePatience = 5 * time.Second
 
-// quiesce waits until, after the end, neither the store nor an output is being used.
+// user is a participant that uses what is not the run's own.
+type user interface {
+	// inUse returns what it does with that, and how to wait, after the end, until it does so no more.
+	inUse() (what string, until func())
+}
+
+// quiesce waits until, after the end, neither the store, nor an input, nor an output is being used.
 func (c *Coordinator) quiesce() {
 	c.awaitIdle()
 	c.mu.Lock()
 	participants := slices.Clone(c.participants)
 	c.mu.Unlock()
 	for _, p := range participants {
-		if q, ok := p.Participant.(interface{ quiesce() }); ok {
-			c.does("writing to the output of %q", p.name)
-			q.quiesce()
+		if u, ok := p.Participant.(user); ok {
+			what, until := u.inUse()
+			c.does("%s", what)
+			until()
 		}
 	}
 }

@@ -575,6 +575,51 @@ func TestCloseWhileAWriteHangs(t *testing.T) {
 	})
 }
 
+// When Close returns, the input is closed: another run may open it.
+func TestCloseWaitsForTheInput(t *testing.T) {
+	for _, started := range []bool{true, false} {
+		bubble(t, fmt.Sprintf("started=%v", started), func(t *testing.T) {
+			c := must(NewCoordinator(checkpointtest.NewMemoryStore()))
+			in := &leaving{Input: checkpointtest.NewChannelInput(make(chan int))}
+			source := NewSource(c, "source", in)
+			if started {
+				require.NoError(t, c.Start())
+			}
+			require.NoError(t, c.Close())
+			require.True(t, in.closed)
+			for range source.Out() {
+				t.Error("an element")
+			}
+		})
+	}
+	bubble(t, "hangs", func(t *testing.T) {
+		c := must(NewCoordinator(checkpointtest.NewMemoryStore()))
+		in := &leaving{Input: checkpointtest.NewChannelInput(make(chan int)), takes: time.Hour}
+		source := NewSource(c, "source", in)
+		require.NoError(t, c.Start())
+		require.ErrorContains(t, c.Close(), `still reading the input of "source" after 10s`)
+		for range source.Out() {
+			t.Error("an element")
+		}
+		time.Sleep(in.takes)
+	})
+}
+
+// leaving is an input that takes its time to close.
+type leaving struct {
+	Input[int]
+	takes  time.Duration
+	closed bool
+}
+
+func (in *leaving) Wait(ctx context.Context) error { return in.Input.(Waiter).Wait(ctx) }
+
+func (in *leaving) Close() error {
+	time.Sleep(max(in.takes, time.Second))
+	in.closed = true
+	return in.Input.Close()
+}
+
 // slowOutput writes when it may, and then takes its time.
 type slowOutput struct {
 	*recorder

@@ -296,10 +296,12 @@ func (s *Sink[T]) prepare(b participant.Barrier) ([]byte, error) {
 	return state, nil
 }
 
-// quiesce waits until the output is not being used any more, after the end.
-func (s *Sink[T]) quiesce() {
-	s.using <- struct{}{}
-	defer func() { <-s.using }()
+// inUse implements user: the output is, during a call.
+func (s *Sink[T]) inUse() (what string, until func()) {
+	return fmt.Sprintf("writing to the output of %q", s.name), func() {
+		s.using <- struct{}{}
+		<-s.using
+	}
 }
 
 func (s *Sink[T]) close() {

@@ -40,6 +40,8 @@ type Source[T any] struct {
 	mu        sync.Mutex         // guards what follows
 	positions map[uint64][]byte  // by checkpoint that is under way
 	interrupt context.CancelFunc // ends the wait of the input; nil: it does not wait
+
+	closed chan struct{} // closed when the input has been
 }
 
 // places is the number of places in the channel of a Source or a Sink.
@@ -61,6 +63,7 @@ func NewSource[T any](c *Coordinator, name string, input Input[T]) *Source[T] {
 		barriers:    make(chan participant.Barrier, 1),
 		marker:      make(chan participant.Barrier, 1),
 		positions:   make(map[uint64][]byte),
+		closed:      make(chan struct{}),
 	}
 	if state, ok := c.Host().Register(name, s); ok {
 		if err := protect(func() error { return input.Seek(state.Bytes()) }); err != nil {
@@ -159,8 +162,14 @@ func (s *Source[T]) forget(id uint64) (position []byte) {
 	return position
 }
 
+// inUse implements user: the input is, until it has been closed.
+func (s *Source[T]) inUse() (what string, until func()) {
+	return fmt.Sprintf("reading the input of %q", s.name), func() { <-s.closed }
+}
+
 func (s *Source[T]) run() {
 	defer func() {
+		defer close(s.closed)
 		<-s.coordinator.life.Done()
 		s.coordinator.awaitIdle()                      // the position of the final checkpoint is committed before the input is closed
 		if err := protect(s.input.Close); err != nil { // too late to fail the run
