@@ -4,9 +4,10 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"log/slog"
 	"net/http"
 	"net/http/httptest"
+	"os"
+	"path/filepath"
 	"slices"
 	"strings"
 	"sync/atomic"
@@ -18,6 +19,8 @@ import (
 	"github.com/weirflow/weir/checkpoint"
 	"github.com/weirflow/weir/checkpoint/checkpointtest"
 	"github.com/weirflow/weir/exactlyonce"
+	"github.com/weirflow/weir/ext/sqlite"
+	"github.com/weirflow/weir/ext/sqlite/sqliterecords"
 	"github.com/weirflow/weir/predicates/httpretry"
 	"github.com/weirflow/weir/strategies"
 )
@@ -176,38 +179,57 @@ func Example_exactlyOnceWithoutHTTP() {
 	// balance 70 <nil>
 }
 
-// account is a table with an SQL transaction, for the example.
-type account struct{ store exactlyonce.Store[*tx] }
-
-type tx struct{}
-
-func (account) begin() *tx                      { return &tx{} }
-func (*tx) rollback()                           {}
-func (*tx) commit() error                       { return nil }
-func (*tx) withdraw(context.Context, int) error { return nil }
-
-// ServeHTTP is how a handler looks whose record and effect are one transaction.
-func (a account) ServeHTTP(w http.ResponseWriter, req *http.Request) {
-	ctx := req.Context()
-	response := exactlyonce.Response{Status: http.StatusCreated, Body: []byte("withdrawn")}
-	err := func() error {
-		request, _ := exactlyonce.RequestFromContext(ctx)
-		tx := a.begin()
-		defer tx.rollback()
-		if err := tx.withdraw(ctx, 30); err != nil {
-			return err
+// withdraw is a handler whose record and effect are one transaction.
+func withdraw(records *sqliterecords.Records) http.Handler {
+	return http.HandlerFunc(func(w http.ResponseWriter, req *http.Request) {
+		request, _ := exactlyonce.RequestFromContext(req.Context())
+		answer, err := records.Run(req.Context(), request, func(ctx context.Context, tx *sqlite.Tx) ([]byte, error) {
+			_, err := tx.ExecContext(ctx, "UPDATE accounts SET balance = balance - 30 WHERE owner = ?", request.Scope)
+			response := exactlyonce.Response{Status: http.StatusCreated, Body: []byte("withdrawn")}
+			return response.Encode(), err
+		})
+		var response exactlyonce.Response
+		if err == nil {
+			response, err = exactlyonce.ParseResponse(answer)
 		}
-		if err := a.store.Put(ctx, tx, request, response.Encode()); err != nil {
-			return err
+		if err != nil {
+			http.Error(w, "try again", http.StatusServiceUnavailable) // rolled back
+			return
 		}
-		return tx.commit()
-	}()
-	if err != nil {
-		slog.WarnContext(ctx, "withdraw", "error", err)
-		w.WriteHeader(http.StatusServiceUnavailable) // not definite: Results look for the record
-		return
-	}
-	response.Send(w)
+		response.Send(w)
+	})
 }
 
-var _ http.Handler = account{}
+// Each attempt finds a service that was just started.
+func Example_exactlyOnceRecords() {
+	ctx := context.Background()
+	dir := must(os.MkdirTemp("", "bank"))
+	defer os.RemoveAll(dir)
+	db := must(sqlite.Open(ctx, filepath.Join(dir, "bank.db")))
+	defer db.Close()
+	check(sqliterecords.Migrate(ctx, db))
+	must(db.Writer().ExecContext(ctx, "CREATE TABLE accounts (owner TEXT PRIMARY KEY, balance INTEGER)"))
+	must(db.Writer().ExecContext(ctx, "INSERT INTO accounts VALUES ('alice', 100)"))
+
+	id := exactlyonce.ID{Client: exactlyonce.NewClient(), Sequence: 1}
+	for id.Attempt = 1; id.Attempt <= 2; id.Attempt++ {
+		records := sqliterecords.New(db)
+		results := exactlyonce.NewResults(exactlyonce.ResultsConfig{Records: records})
+		service := results.Handler(withdraw(records), exactlyonce.HandlerConfig{Scope: userOf, Required: true})
+
+		req := httptest.NewRequest(http.MethodPost, "/withdrawals", nil)
+		req.SetBasicAuth("alice", "secret")
+		req.Header.Set(exactlyonce.Header, id.String())
+		w := httptest.NewRecorder()
+		service.ServeHTTP(w, req)
+		fmt.Printf("%d %s %q\n", w.Code, w.Body, w.Header().Get("Exactly-Once-Result"))
+		check(results.Close(ctx))
+	}
+	var balance int
+	check(db.Reader().QueryRowContext(ctx, "SELECT balance FROM accounts").Scan(&balance))
+	fmt.Println("balance:", balance)
+	// Output:
+	// 201 withdrawn ""
+	// 201 withdrawn "replayed"
+	// balance: 70
+}

@@ -193,6 +193,23 @@ func Example_reasons() {
 	// requests: 2
 }
 
+func Example_reasonBackoff() {
+	delays := strategies.ExponentialBackoff[string](strategies.Unlimited, 50*time.Millisecond, 5*time.Second, 2)
+	policy := strategies.ReasonAware(httpretry.Classifier[string](),
+		strategies.BestEffort[string]().WithBackoff(delays.BackoffTime).WithMaxRetries(6)).
+		WithJitter(strategies.FullJitter)
+
+	busy := &httpretry.StatusError{StatusCode: http.StatusTooManyRequests}
+	for _, attempt := range []int{1, 2, 6, 7} {
+		fmt.Println(strategiestest.Decide(policy, predicates.Attempt[string]{Number: attempt, Err: busy})) // before jitter
+	}
+	// Output:
+	// retry after 50ms (HTTP_429_TOO_MANY_REQUESTS)
+	// retry after 100ms (HTTP_429_TOO_MANY_REQUESTS)
+	// retry after 1.6s (HTTP_429_TOO_MANY_REQUESTS)
+	// no retry: refused (HTTP_429_TOO_MANY_REQUESTS)
+}
+
 func Example_idempotent() {
 	type request struct {
 		Method string

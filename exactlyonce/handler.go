@@ -44,7 +44,7 @@ type HandlerConfig struct {
 	// MiB.
 	MaxBody int64
 
-	// Logger gets what clients are not told: the errors of Records and responses that cannot be read. Default: slog.Default().
+	// Logger gets what clients do not see: the errors of Records and responses that cannot be read. Default: slog.Default().
 	Logger *slog.Logger
 }
 

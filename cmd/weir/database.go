@@ -5,6 +5,7 @@ import (
 	"database/sql"
 	"errors"
 	"fmt"
+	"io/fs"
 	"net/url"
 	"os"
 	"strings"
@@ -121,6 +122,9 @@ func openSQLite(ctx context.Context, path string) (*database, error) {
 		return nil, usagef("the URL of the database: %v", err)
 	}
 	info, err := os.Stat(path) // to open would make it
+	if errors.Is(err, fs.ErrNotExist) {
+		return nil, fmt.Errorf("there is no database; a program that uses weir makes it when it starts: %w", err)
+	}
 	if err != nil {
 		return nil, err
 	}

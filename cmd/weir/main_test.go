@@ -358,7 +358,7 @@ func TestWrongDatabase(t *testing.T) {
 	run := func(args ...string) result { return execute(t, command(t, dir, args...)) }
 	r := run("dead", "list")
 	assert.Equal(t, exitFailed, r.status)
-	assert.Contains(t, r.stderr, "no such file")
+	assert.Contains(t, r.stderr, "a program that uses weir makes it when it starts: stat ")
 	assert.NoFileExists(t, filepath.Join(dir, "orders.db"))
 	assert.Contains(t, run("layers", "-db", "sqlite://.").stderr, "is not a file")
 

@@ -15,7 +15,7 @@
 // cannot write, and that read while the writer writes.
 //
 // [DB.Write] is a group commit: calls of many goroutines share a transaction, and so
-// the fsync at its end. Each call learns its own result: if one fails, the transaction is
+// the fsync at its end. Each call returns its own result: if one fails, the transaction is
 // rolled back and run again, with a savepoint for each call. So a function may run twice.
 //
 // # Guarantees

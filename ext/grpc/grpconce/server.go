@@ -41,7 +41,7 @@ type ServerConfig struct {
 	// RetryAfter is what clients are asked to wait where they may repeat a call. Default 1 s.
 	RetryAfter time.Duration
 
-	// Logger gets what clients are not told: the errors of Records and replies that cannot be read. Default: slog.Default().
+	// Logger gets what clients do not see: the errors of Records and replies that cannot be read. Default: slog.Default().
 	Logger *slog.Logger
 }
 

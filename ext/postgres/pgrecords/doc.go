@@ -9,8 +9,10 @@
 //	// In the handler of a request:
 //	answer, err := records.Run(ctx, req, func(ctx context.Context, tx pgx.Tx) ([]byte, error) {
 //		_, err := tx.Exec(ctx, "UPDATE accounts SET balance = balance - $1 WHERE id = $2", amount, id)
-//		return []byte("paid"), err
+//		return exactlyonce.Response{Status: http.StatusCreated, Body: []byte("paid")}.Encode(), err
 //	})
+//
+// exactlyonce.Results.Handler expects an encoded Response; exactlyonce.Results.Do takes any bytes.
 //
 // # Vocabulary
 //

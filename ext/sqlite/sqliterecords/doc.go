@@ -9,8 +9,10 @@
 //	// In the handler of a request:
 //	answer, err := records.Run(ctx, req, func(ctx context.Context, tx *sqlite.Tx) ([]byte, error) {
 //		_, err := tx.ExecContext(ctx, "UPDATE accounts SET balance = balance - ? WHERE id = ?", amount, id)
-//		return []byte("paid"), err
+//		return exactlyonce.Response{Status: http.StatusCreated, Body: []byte("paid")}.Encode(), err
 //	})
+//
+// exactlyonce.Results.Handler expects an encoded Response; exactlyonce.Results.Do takes any bytes.
 //
 // # Vocabulary
 //

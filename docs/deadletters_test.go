@@ -1,0 +1,60 @@
+package docs_test
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"os"
+	"time"
+
+	"github.com/weirflow/weir/asyncop"
+	"github.com/weirflow/weir/codec"
+	"github.com/weirflow/weir/delivery"
+	"github.com/weirflow/weir/delivery/channel"
+	"github.com/weirflow/weir/delivery/deadfile"
+)
+
+// chargeDead processes dead letters again.
+func chargeDead(ctx context.Context, dead *deadfile.File[sale], charge asyncop.AsyncFunction[sale, receipt], receipts delivery.Sink[receipt]) error {
+	replay, err := dead.Replay() // dead is a *deadfile.File
+	if err != nil {
+		return err
+	}
+	op := asyncop.OrderedWait(charge, 10*time.Second, 100,
+		asyncop.WithFailureSink(dead.Take)) // what fails again is a dead letter again
+	_, err = delivery.Run(ctx, replay, op, receipts) // it returns when all are done
+	return err
+}
+
+func Example_deadFile() {
+	ctx := context.Background()
+	dir := must(os.MkdirTemp("", "dead"))
+	defer os.RemoveAll(dir)
+	dead := must(deadfile.Open(dir, codec.JSON[sale]()))
+	defer dead.Close()
+	for n := 1; n <= 2; n++ {
+		v := sale{fmt.Sprint("sale-", n), 100}
+		check(dead.Append(ctx, deadfile.Entry[sale]{Value: v, Meta: delivery.Meta{ID: v.ID}}))
+	}
+
+	expired := errors.New("card expired")
+	charge := asyncop.Blocking(func(_ context.Context, s sale) (receipt, error) {
+		if s.ID == "sale-2" {
+			return "", expired
+		}
+		return receipt("receipt of " + s.ID), nil
+	})
+	receipts := make(chan receipt, 2)
+	check(chargeDead(ctx, dead, charge, channel.NewSink(receipts)))
+	fmt.Println(<-receipts, len(receipts))
+
+	again := must(dead.Replay())
+	for _, m := range must(again.Receive(ctx, 10)) {
+		fmt.Println("dead:", m.Value.ID, m.Meta().Merges, m.Meta().LastError)
+		m.Ack()
+	}
+	check(again.Close(ctx))
+	// Output:
+	// receipt of sale-1 0
+	// dead: sale-2 2 card expired
+}
