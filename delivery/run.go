@@ -159,7 +159,6 @@ func (w *worker[IN, OUT]) watch(ctx context.Context) {
 
 // breakOff gives back what is not done.
 func (w *worker[IN, OUT]) breakOff() {
-	w.takeNoMore(errDrained)
 	w.giveBack(errAborted)
 	_ = w.op.Stop(w.working) // the loop over its results has its error
 }

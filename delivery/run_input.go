@@ -42,7 +42,7 @@ func (w *worker[IN, OUT]) input(yield func(Message[IN], error) bool) {
 			if !w.pass(received(&w.tally, ms, probe), probe != nil, yield) {
 				return
 			}
-			if probe != nil && len(ms) > 0 {
+			if probe != nil {
 				w.probed(probe)
 			}
 			continue

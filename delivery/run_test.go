@@ -363,7 +363,60 @@ func TestRunGivesBackWhatTheSinkHas(t *testing.T) {
 		require.NoError(t, err)
 		require.Equal(t, delivery.Summary{Received: summary.Received, GivenBack: summary.Received, Elapsed: 31 * time.Second}, summary)
 		require.Positive(t, summary.Received)
+		for i := range summary.Received {
+			require.Equal(t, []delivery.Verdict{{Kind: delivery.Nacked}}, source.of(i), "law D2")
+		}
 	})
+}
+
+// A sink that fails now and then has all its tries each time.
+func TestRunWithASinkThatFailsNowAndThen(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		tries := map[string]int{}
+		sink := sinkFunc(func(_ context.Context, ms []delivery.Message[string]) error {
+			if tries[ms[0].Value]++; tries[ms[0].Value] < 4 {
+				return errors.New("not now")
+			}
+			return nil
+		})
+		summary, err := delivery.Run(t.Context(), newList(3, false), operator(slow), sink, silent)
+		require.NoError(t, err)
+		require.Equal(t, delivery.Summary{Received: 3, Acknowledged: 3, Elapsed: 3700 * time.Millisecond}, summary)
+	})
+}
+
+// The operator has failed: its results are put all the same, by a sink that was down, and not for longer than a drain by one
+// that is stuck.
+func TestRunPutsTheLastResults(t *testing.T) {
+	for name, c := range map[string]struct {
+		sink func(ctx context.Context, down bool) error
+		want delivery.Summary
+	}{
+		"down": {func(_ context.Context, down bool) error {
+			if down {
+				return errors.New("down")
+			}
+			return nil
+		}, delivery.Summary{Acknowledged: 1, Elapsed: 2500 * time.Millisecond}},
+		"stuck": {func(ctx context.Context, _ bool) error {
+			<-ctx.Done()
+			return context.Cause(ctx)
+		}, delivery.Summary{Elapsed: 4500 * time.Millisecond}},
+	} {
+		synctest.Test(t, func(t *testing.T) {
+			begun := time.Now()
+			ctx, cancel := context.WithCancelCause(context.Background())
+			time.AfterFunc(1500*time.Millisecond, func() { cancel(io.ErrClosedPipe) })
+			sink := sinkFunc(func(ctx context.Context, _ []delivery.Message[string]) error {
+				return c.sink(ctx, time.Since(begun) < 2*time.Second)
+			})
+			summary, err := delivery.Run(t.Context(), newList(2, true), operator(slow, asyncop.WithContext(ctx)), sink, silent,
+				delivery.WithDrain(3*time.Second))
+			require.ErrorIs(t, err, io.ErrClosedPipe, name)
+			summary.Received, summary.GivenBack = 0, 0
+			require.Equal(t, c.want, summary, name)
+		})
+	}
 }
 
 // Law D5: when most messages fail, the worker stops, and leaves the others where they are.
@@ -410,6 +463,52 @@ func (f settling) Messages(input iter.Seq2[delivery.Message[int], error]) iter.S
 			}
 			f(m)
 		}
+	}
+}
+
+// Each verdict is counted as what it is.
+func TestRunCountsVerdicts(t *testing.T) {
+	down := errors.New("down")
+	synctest.Test(t, func(t *testing.T) {
+		seen := map[int]bool{}
+		op := settling(func(m delivery.Message[int]) {
+			again := seen[m.Value]
+			seen[m.Value] = true
+			switch {
+			case again || m.Value == 5:
+				m.Ack()
+			case m.Value == 0:
+				m.Nack(0)
+			case m.Value == 1:
+				m.Nack(time.Second)
+			case m.Value == 2:
+				m.Settle(delivery.Verdict{Kind: delivery.Nacked, Err: down})
+			case m.Value == 3:
+				m.Reject(down)
+			case m.Value == 4:
+				m.Settle(delivery.Verdict{Kind: delivery.Acked, Err: down})
+			}
+		})
+		summary, err := delivery.Run(t.Context(), newList(6, false), op, &collected{}, silent)
+		require.NoError(t, err)
+		require.Equal(t, delivery.Summary{
+			Received: 9, Acknowledged: 4, HandedOver: 1, Rejected: 1, Nacked: 2, GivenBack: 1, Elapsed: time.Second,
+		}, summary)
+	})
+	// A delay without an error is a failure for the flood guard, and what was given back is none.
+	for delay, floods := range map[time.Duration]int{0: 0, time.Millisecond: 1} {
+		synctest.Test(t, func(t *testing.T) {
+			nacked := 0
+			op := settling(func(m delivery.Message[int]) {
+				if nacked++; nacked <= 6 {
+					m.Nack(delay)
+				}
+				m.Ack()
+			})
+			summary, err := delivery.Run(t.Context(), newList(10, false), op, &collected{}, silent, delivery.WithFloodGuard(0.5, 10), delivery.WithBatch(10))
+			require.NoError(t, err)
+			require.Equal(t, floods, summary.Floods, delay)
+		})
 	}
 }
 
@@ -533,6 +632,140 @@ func TestRunWithASourceThatFails(t *testing.T) {
 		require.Less(t, summary.Elapsed, 6*time.Minute)
 		require.True(t, source.closed)
 	})
+}
+
+// receiver is a list that is received from in another way.
+type receiver struct {
+	*list
+	receive func(ctx context.Context, n int) ([]delivery.Message[int], error)
+	close   func(ctx context.Context) error
+}
+
+func (r receiver) Receive(ctx context.Context, n int) ([]delivery.Message[int], error) {
+	return r.receive(ctx, n)
+}
+
+func (r receiver) Close(ctx context.Context) error {
+	if r.close == nil {
+		return r.list.Close(ctx)
+	}
+	return r.close(ctx)
+}
+
+// A source that fails now and then is never given up, and asked again soon each time.
+func TestRunWithASourceThatFailsNowAndThen(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		numbers, calls := newList(3100, false), 0
+		source := receiver{list: numbers, receive: func(ctx context.Context, n int) ([]delivery.Message[int], error) {
+			if calls++; calls%2 == 1 {
+				return nil, errors.New("no connection")
+			}
+			return numbers.Receive(ctx, n)
+		}}
+		summary, err := delivery.Run(t.Context(), source, operator(itoa), &collected{}, silent, delivery.WithBatch(1))
+		require.NoError(t, err)
+		require.Equal(t, 3100, summary.Acknowledged)
+		require.Equal(t, 3101*100*time.Millisecond, summary.Elapsed)
+	})
+}
+
+// A source that is given up ends the run after a drain.
+func TestRunDrainsAfterASourceThatHasFailed(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		numbers := newList(1, true)
+		source := receiver{list: numbers, receive: func(ctx context.Context, n int) ([]delivery.Message[int], error) {
+			if numbers.count() > 0 {
+				return nil, io.ErrUnexpectedEOF
+			}
+			return numbers.Receive(ctx, n)
+		}}
+		hour := func(ctx context.Context, _ int) (string, error) { return slow(ctx, 3599) }
+		summary, err := delivery.Run(t.Context(), source, operator(hour), &collected{}, silent)
+		require.ErrorIs(t, err, io.ErrUnexpectedEOF)
+		require.Equal(t, 1, summary.GivenBack)
+		require.Less(t, summary.Elapsed, 6*time.Minute)
+	})
+}
+
+// A source that does not close is left behind after ten seconds.
+func TestRunWithASourceThatDoesNotClose(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		numbers := newList(1, false)
+		source := receiver{list: numbers, receive: numbers.Receive, close: func(ctx context.Context) error {
+			<-ctx.Done()
+			return context.Cause(ctx)
+		}}
+		summary, err := delivery.Run(t.Context(), source, operator(itoa), &collected{}, silent)
+		require.ErrorContains(t, err, "the source was not closed within 10s")
+		require.Equal(t, delivery.Summary{Received: 1, Acknowledged: 1, Elapsed: 10 * time.Second}, summary)
+	})
+}
+
+// ending is an operator that ends by itself, whatever it is given.
+type ending func(input iter.Seq2[delivery.Message[int], error]) error
+
+func (ending) Stop(context.Context) error { return nil }
+
+func (f ending) Messages(input iter.Seq2[delivery.Message[int], error]) iter.Seq2[delivery.Message[string], error] {
+	return func(yield func(delivery.Message[string], error) bool) {
+		if err := f(input); err != nil {
+			yield(delivery.Message[string]{}, err)
+		}
+	}
+}
+
+// What an operator does not take any more is given back at once, and the source is closed when its Receive has returned.
+func TestRunWithAnOperatorThatEnds(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		numbers := newList(5, true)
+		summary, err := delivery.Run(t.Context(), numbers, ending(func(input iter.Seq2[delivery.Message[int], error]) error {
+			for m := range input {
+				m.Ack()
+				break
+			}
+			return nil
+		}), &collected{}, silent)
+		require.NoError(t, err)
+		require.Equal(t, delivery.Summary{Received: 5, Acknowledged: 1, GivenBack: 4}, summary)
+		for i := 1; i < 5; i++ {
+			require.Equal(t, []delivery.Verdict{{Kind: delivery.Nacked}}, numbers.of(i))
+		}
+	})
+	synctest.Test(t, func(t *testing.T) {
+		receiving := false
+		source := receiver{
+			list: newList(0, true),
+			receive: func(context.Context, int) ([]delivery.Message[int], error) {
+				receiving = true
+				time.Sleep(time.Second) // it does not look at its context
+				receiving = false
+				return nil, io.EOF
+			},
+			close: func(context.Context) error {
+				require.False(t, receiving)
+				return nil
+			},
+		}
+		summary, err := delivery.Run(t.Context(), source, ending(func(input iter.Seq2[delivery.Message[int], error]) error {
+			go func() {
+				for range input {
+				}
+			}()
+			synctest.Wait()
+			return nil
+		}), &collected{}, silent)
+		require.NoError(t, err)
+		require.Equal(t, time.Second, summary.Elapsed)
+	})
+	// An operator of your own may end with the context of Run: that is no error.
+	for own, want := range map[error]error{context.Canceled: nil, io.ErrClosedPipe: io.ErrClosedPipe} {
+		ctx, cancel := context.WithCancel(t.Context())
+		_, err := delivery.Run(ctx, newList(1, true), ending(func(iter.Seq2[delivery.Message[int], error]) error {
+			cancel()
+			return own
+		}), &collected{}, silent)
+		require.ErrorIs(t, err, want)
+	}
 }
 
 // An operator that fails ends the run: its results so far are put, and the rest is given back.
