@@ -255,7 +255,6 @@ func (s *Source[T]) handOverBlockers() {
 			// One that is due is about to be returned: to hand it over would count a visit that there was not (law D6).
 			if e.state == waiting && e.due.After(now) && s.blocks(e) && s.waiting.Cancel(&e.timer) {
 				s.put(e, s.handOver)
-				wake(s.kick)
 			}
 		}
 	}
@@ -270,11 +269,11 @@ func (s *Source[T]) pauseAndResume() {
 		if p.progress == nil || p.leaving {
 			continue
 		}
-		more := 2 * maxPoll
+		more, held := 2*maxPoll, maxHeld
 		if p.paused {
-			more *= 2 // it is not resumed for a single message
+			more, held = 2*more, held/2 // it is not resumed for a single message
 		}
-		full := p.progress.Full(s.metadata, more)
+		full := p.progress.Full(s.metadata, more) || p.progress.Open()-len(s.running[id]) >= held
 		if s.handOver == nil && s.blockedFor > 0 {
 			blocker := p.entries[p.progress.Low()]
 			full = full || blocker != nil && s.blocks(blocker)

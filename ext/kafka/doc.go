@@ -70,8 +70,12 @@
 //
 // # Limits
 //
-// The metadata of a commit has 4,096 characters by default: that is room for the settled ranges of about 450 to 900 messages in flight in a
-// partition. Before that, no more is fetched of the partition.
+// The metadata of a commit has 4,096 characters by default. It has a bit for each record where settled ones and others mix, and some bytes
+// for a long range of one kind: that is room for 10,000 to 15,000 records of a partition, and any number of settled ones behind a blocker.
+// Before it is full, no more is fetched of the partition. Nor is there while 1,000 messages of the partition wait here after a Nack, for their time
+// or for dead letters.
+//
+// A partition that was not fetched for one of these reasons is fetched again after kgo.FetchMaxWait at most: 500 ms by default.
 //
 // A Nack waits in memory, so it is for short delays. For long ones put the message into a layer (package delivery/ladder), which is
 // durable and holds up no position.

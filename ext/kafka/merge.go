@@ -38,8 +38,8 @@ func mergeGroup(topic string) string { return "weir-merge-" + topic }
 //
 // What was merged at the beginning of a partition is removed from the topic then. What was merged behind an entry that stays is remembered by
 // the group: brokers forget that after offsets.retention.minutes without a merge (7 days by default), and then those entries appear
-// again. So merge or purge the rest before. The group remembers some 500 to 900 gaps in a partition; Merge returns an error before that is
-// full.
+// again. So merge or purge the rest before. The group remembers gaps among the last 20,000 records of a partition, and at least 750 gaps that
+// are further apart; Merge returns an error before that is full.
 //
 // A record whose headers are damaged stays, and is an error at the end.
 func (v *View) Merge(ctx context.Context, c deadletters.Config) (deadletters.Merged, error) {
@@ -150,7 +150,7 @@ func (m *merge) look(ctx context.Context, p *viewPart, r *kgo.Record) (more bool
 	case e.Meta.Merges >= m.MaxMerges:
 		m.done.Looping++
 		return true, nil
-	case !track.Room(maxMetadata, r.Offset):
+	case !track.Room(m.view.metadata, r.Offset):
 		return false, fmt.Errorf("partition %d: the group can remember no more gaps before offset %d: merge or purge what stands there first", p.id, r.Offset)
 	}
 	failed.Afresh(&e.Meta, m.Clock.Now())
@@ -235,7 +235,7 @@ func (m *merge) commit(ctx context.Context) error {
 	t.Topic, t.TopicID = m.view.topic, topics[m.view.topic].ID
 	for part := range m.settled {
 		track := m.tracks[part]
-		metadata := track.Encode(nil, maxMetadata)
+		metadata := track.Encode(nil, m.view.metadata)
 		p := kmsg.NewTxnOffsetCommitRequestTopicPartition()
 		p.Partition, p.Offset, p.LeaderEpoch, p.Metadata = part.id, track.Low(), -1, &metadata
 		t.Partitions = append(t.Partitions, p)

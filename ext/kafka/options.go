@@ -43,7 +43,8 @@ type SourceOption func(*sourceSettings)
 
 // WithClient adds options of the client: kgo.SeedBrokers, kgo.DialTLSConfig, kgo.SASL, kgo.SessionTimeout, kgo.Balancers and others. The
 // source sets the group, the topics, the callbacks of a rebalance and that of fetched offsets, kgo.BlockRebalanceOnPoll and
-// kgo.DisableAutoCommit itself. Unless an option here says otherwise, only committed records are read (kgo.ReadCommitted).
+// kgo.DisableAutoCommit itself. Unless an option here says otherwise, only committed records are read (kgo.ReadCommitted), and brokers answer
+// after 500 ms at most when there is nothing new (kgo.FetchMaxWait).
 func WithClient(opts ...kgo.Opt) SourceOption {
 	return func(s *sourceSettings) { s.client = append(s.client, opts...) }
 }

@@ -61,7 +61,8 @@ func NewOutput[T any](c OutputConfig[T]) (*Output[T], error) {
 	if c.TransactionalID == "" || c.Topic == "" || c.Encode == nil {
 		return nil, errors.New("kafka: NewOutput: TransactionalID, Topic and Encode must be set")
 	}
-	client, err := kgo.NewClient(append(append([]kgo.Opt(nil), c.Client...), kgo.TransactionalID(c.TransactionalID), kgo.RequiredAcks(kgo.AllISRAcks()))...)
+	client, err := kgo.NewClient(append(append([]kgo.Opt(nil), c.Client...), kgo.TransactionalID(c.TransactionalID),
+		kgo.RequiredAcks(kgo.AllISRAcks()), kgo.ProducerLinger(0))...) // Commit has all records at once
 	if err != nil {
 		return nil, fmt.Errorf("kafka: %w", err)
 	}

@@ -4,7 +4,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"sync"
 
 	"github.com/benbjohnson/clock"
 	"github.com/twmb/franz-go/pkg/kgo"
@@ -32,28 +31,30 @@ func newProducer(opts []kgo.Opt) (*producer, error) {
 	return &producer{client, clock.New()}, nil
 }
 
-// produce returns for each record why it may not be safe. The errors are nil if all are.
+// produce returns for each record why it may not be safe. The errors are nil if all are. No record waits for the client's linger: the caller
+// has given all that it has.
 func (p *producer) produce(ctx context.Context, records []*kgo.Record) ([]error, error) {
-	errs := make([]error, len(records))
-	var done sync.WaitGroup
-	for i, r := range records {
-		done.Add(1)
-		p.client.Produce(ctx, r, func(_ *kgo.Record, err error) {
-			defer done.Done()
-			errs[i] = err
-		})
+	results := p.client.ProduceSync(ctx, records...)
+	if results.FirstErr() == nil {
+		return nil, nil
 	}
-	done.Wait()
-	for i, err := range errs {
-		if err == nil {
+	failed := make(map[*kgo.Record]error, len(records))
+	for _, r := range results {
+		failed[r.Record] = r.Err
+	}
+	errs := make([]error, len(records))
+	var first error
+	for i, r := range records {
+		if errs[i] = failed[r]; errs[i] == nil || first != nil {
 			continue
 		}
+		cause := errs[i]
 		if ctx.Err() != nil {
-			err = context.Cause(ctx)
+			cause = context.Cause(ctx)
 		}
-		return errs, fmt.Errorf("kafka: record for topic %q: %w", records[i].Topic, err)
+		first = fmt.Errorf("kafka: record for topic %q: %w", r.Topic, cause)
 	}
-	return nil, nil
+	return errs, first
 }
 
 // put writes messages with their whole history. They are due after their delay, by the clock of this host.

@@ -88,3 +88,33 @@ func TestSinkRefusesToDouble(t *testing.T) {
 	_, err := NewSink("invoices", text(), kgo.DisableIdempotentWrite())
 	require.ErrorContains(t, err, "DisableIdempotentWrite")
 }
+
+// TestPutDoesNotLinger checks that a Put does not wait until the client's linger is over.
+func TestPutDoesNotLinger(t *testing.T) {
+	c := newCluster(t, 2, "invoices")
+	s := c.sink("invoices", kgo.ProducerLinger(time.Minute))
+	ctx, cancel := context.WithTimeout(t.Context(), 20*time.Second)
+	defer cancel()
+	put := func() error {
+		return s.Put(ctx, []delivery.Message[string]{delivery.New("v", &delivery.Meta{ID: "1", Key: "a"}, nil)})
+	}
+	first := make(chan error, 1)
+	go func() { first <- put() }() // it looks for the partitions of the topic
+	eventually(t, func() bool { return s.producer.client.BufferedProduceRecords() > 0 }, "a record is on its way")
+	require.NoError(t, s.producer.client.Flush(ctx))
+	require.NoError(t, <-first)
+	require.NoError(t, put())
+}
+
+// TestCommitDoesNotLinger checks the same of the transaction of a checkpoint.
+func TestCommitDoesNotLinger(t *testing.T) {
+	c := newCluster(t, 1, "invoices")
+	out, err := c.output(kgo.ProducerLinger(time.Minute))
+	require.NoError(t, err)
+	require.NoError(t, out.Write(t.Context(), "a"))
+	state, err := out.Prepare(t.Context())
+	require.NoError(t, err)
+	ctx, cancel := context.WithTimeout(t.Context(), 20*time.Second)
+	defer cancel()
+	require.NoError(t, out.Commit(ctx, state))
+}

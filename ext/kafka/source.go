@@ -20,8 +20,14 @@ import (
 	"github.com/weirflow/weir/timers"
 )
 
-// maxPoll bounds the records of one poll: so many may arrive after a partition is found to be full.
-const maxPoll = 100
+const (
+	// maxPoll bounds the records of one poll: so many may arrive after a partition is found to be full.
+	maxPoll = 100
+	// maxHeld bounds the messages of a partition that wait here, for their time or to be put.
+	maxHeld = 1000
+	// fetchWait is the longest answer to a fetch. A partition that was paused is fetched again only after it.
+	fetchWait = 500 * time.Millisecond
+)
 
 var errClosed = errors.New("kafka: the source is closed")
 
@@ -86,7 +92,7 @@ func NewSource[T any](group string, topics []string, c codec.Codec[T], opts ...S
 		demand: make(chan struct{}, 1), given: make(chan struct{}, 1), kick: make(chan struct{}, 1), closing: make(chan struct{}, 1),
 		parts: map[partitionID]*part{}, running: map[partitionID]map[int64]*entry{},
 	}
-	client := append([]kgo.Opt{kgo.FetchIsolationLevel(kgo.ReadCommitted())}, set.client...)
+	client := append([]kgo.Opt{kgo.FetchIsolationLevel(kgo.ReadCommitted()), kgo.FetchMaxWait(fetchWait)}, set.client...)
 	client = append(client, kgo.ConsumerGroup(group), kgo.ConsumeTopics(topics...), kgo.DisableAutoCommit(), kgo.BlockRebalanceOnPoll(),
 		kgo.OnPartitionsAssigned(s.assigned), kgo.OnOffsetsFetched(s.fetched), kgo.OnPartitionsRevoked(s.revoked), kgo.OnPartitionsLost(s.lost))
 	s.ctx, s.cancel = context.WithCancelCause(context.Background())
@@ -262,7 +268,9 @@ func (s *Source[T]) settle(e *entry, v delivery.Verdict) {
 	if s.closed || !s.stop(e) {
 		return
 	}
-	defer wake(s.kick)
+	if e.part.paused { // it may go on
+		wake(s.kick)
+	}
 	switch v.Kind {
 	case delivery.Acked:
 		e.part.settle(e)
@@ -311,6 +319,7 @@ func (s *Source[T]) put(e *entry, f PutFunc) {
 	e.state, e.put = putting, f
 	e.part.busy++
 	s.putting = append(s.putting, e)
+	wake(s.kick)
 }
 
 // blocks says whether a message has been here for too long. Called with mu held.

@@ -31,6 +31,8 @@ type View struct {
 	admin  *kadm.Client
 	clock  clock.Clock
 	parts  []*viewPart // in the order of their numbers
+
+	metadata int // how many characters a commit of a merge may have
 }
 
 // viewPart is a partition. What is settled is known up to the end.
@@ -53,7 +55,7 @@ func OpenView(ctx context.Context, topic, group string, opts ...kgo.Opt) (*View,
 	if topic == "" {
 		return nil, errors.New("kafka: OpenView: a topic without a name")
 	}
-	v := &View{topic: topic, group: group, merges: group == "", opts: opts, clock: clock.New()}
+	v := &View{topic: topic, group: group, merges: group == "", opts: opts, clock: clock.New(), metadata: maxMetadata}
 	if v.merges {
 		v.group = mergeGroup(topic)
 	}

@@ -19,28 +19,23 @@ type Delay struct {
 }
 
 // prefix marks metadata that is ours, and its version. Brokers take the metadata for text, so the rest is base64.
-const prefix = "w1."
+const prefix = "w2."
 
 var (
 	// ErrForeign is returned by Decode for metadata that someone else has written.
 	ErrForeign = errors.New("not written by weir")
 	errEmpty   = errors.New("a span is empty")
+	errLow     = errors.New("the first offset is settled")
 	errRange   = errors.New("an offset is too large")
 )
 
 var encoding = base64.RawURLEncoding.Strict()
 
-// reserved is the room for delays that there is always: one for all.
+// reserved is the room for the number of tokens, and for delays: one for all.
 const reserved = 48
 
 // Bytes returns how many bytes metadata of a number of characters has room for.
 func bytesIn(limit int) int { return (limit - len(prefix)) * 3 / 4 }
-
-// size is the number of bytes of a number.
-func size(x int64) int {
-	var b [binary.MaxVarintLen64]byte
-	return binary.PutUvarint(b[:], uint64(x))
-}
 
 // Full says whether metadata of at most limit characters could become too small, when more records arrive and whatever is open
 // is settled in the worst order.
@@ -48,16 +43,8 @@ func (p *Progress) Full(limit, more int) bool {
 	if p.open == 0 {
 		return false // then a record can always come
 	}
-	end := p.next
-	n := binary.MaxVarintLen64
-	at := p.low
-	for _, s := range p.done {
-		n += size(s.From-at) + size(s.To-s.From)
-		at, end = s.To, max(end, s.To)
-	}
-	// Each record that is settled between open ones begins a span at most, or makes two of one gap.
-	span := end - p.low + int64(more)
-	return n+(p.open+more)*(1+size(span)) > bytesIn(limit)-reserved
+	room := int64(bytesIn(limit) - reserved - perRecord*more)
+	return room < 0 || p.literals() > room && p.most() > room
 }
 
 // Encode returns metadata of at most limit characters: the settled spans above Low, and delays. What does not fit is left out
@@ -67,18 +54,8 @@ func (p *Progress) Encode(delays []Delay, limit int) string {
 	if len(p.done) == 0 && len(delays) == 0 {
 		return ""
 	}
-	room := bytesIn(limit) - reserved
-	var spans []byte
-	at, n := p.low, 0
-	for _, s := range p.done {
-		next := binary.AppendUvarint(spans, uint64(s.From-at))
-		next = binary.AppendUvarint(next, uint64(s.To-s.From))
-		if len(next) > room {
-			break
-		}
-		spans, at, n = next, s.To, n+1
-	}
-	b := append(binary.AppendUvarint(nil, uint64(n)), spans...)
+	spans := p.spans(bytesIn(limit) - reserved)
+	b := append(binary.AppendUvarint(nil, uint64(len(spans))), spans...)
 	for _, unit := range []int64{1, 100, 1000, 10_000, 60_000, 600_000, math.MaxInt64} {
 		d := appendDelays(nil, p.low, rounded(delays, unit))
 		if len(b)+len(d) <= bytesIn(limit) {
@@ -135,14 +112,13 @@ func Decode(low int64, metadata string) (done []Span, delays []Delay, err error)
 		return nil, nil, errRange
 	}
 	r := varint.Reader{Rest: b}
-	at := low
-	for n := r.Uvarint(); n > 0 && r.Err == nil; n-- {
-		done = append(done, span(&r, &at, 1))
+	if done, err = readSpans(low, r.Bytes()); err != nil {
+		r.Fail(err)
 	}
-	at = low
+	at := low
 	due := int64(0)
 	for n := r.Uvarint(); n > 0 && r.Err == nil; n-- {
-		d := Delay{Span: span(&r, &at, 0)}
+		d := Delay{Span: span(&r, &at)}
 		step := r.Varint()
 		if due += step; due < 0 || step > 0 && due < step {
 			r.Fail(errRange)
@@ -159,13 +135,13 @@ func Decode(low int64, metadata string) (done []Span, delays []Delay, err error)
 	return done, delays, nil
 }
 
-// span reads a span that begins at least a number of offsets behind at.
-func span(r *varint.Reader, at *int64, apart uint64) (s Span) {
+// span reads a span that begins at or behind at.
+func span(r *varint.Reader, at *int64) (s Span) {
 	gap, long := r.Uvarint(), r.Uvarint()
 	room := uint64(math.MaxInt64 - *at)
 	switch {
 	case r.Err != nil:
-	case gap < apart || long == 0:
+	case long == 0:
 		r.Fail(errEmpty)
 	case gap > room || long > room-gap:
 		r.Fail(errRange)

@@ -96,13 +96,14 @@ func TestRandom(t *testing.T) {
 
 // TestPushesBackBeforeItIsFull takes records until it is full, and settles in the order that makes most spans.
 func TestPushesBackBeforeItIsFull(t *testing.T) {
-	for seed := range uint64(15) {
+	for seed := range uint64(60) {
+		limit := 4096 >> (seed / 15)
 		random := rand.New(rand.NewPCG(seed, 2))
 		p := New(math.MaxInt64/2, nil)
 		var open []int64
 		next := p.Low()
 		for range 1500 {
-			if !p.Full(4096, 1) {
+			if !p.Full(limit, 1) {
 				next += random.Int64N(1 << (seed % 15))
 				p.Arrive(next)
 				open = append(open, next)
@@ -117,12 +118,45 @@ func TestPushesBackBeforeItIsFull(t *testing.T) {
 		for i := 1; i < len(open); i += 2 {
 			p.Settle(open[i])
 		}
-		text := p.Encode(nil, 4096)
-		require.LessOrEqual(t, len(text), 4096)
+		text := p.Encode(nil, limit)
+		require.LessOrEqual(t, len(text), limit)
 		done, _, err := Decode(p.Low(), text)
 		require.NoError(t, err)
 		require.Equal(t, p.done, done, "nothing was left out")
-		require.Greater(t, p.Open(), 100, "it is of some use")
+		require.Greater(t, p.Open(), 20, "it is of some use")
+	}
+}
+
+// TestDisorderCostsABitForEachOffset checks that what is in flight finds room, also far behind one that is not settled.
+func TestDisorderCostsABitForEachOffset(t *testing.T) {
+	for _, settled := range []int64{0, 1_000_000_000} {
+		p := New(7, nil)
+		p.Arrive(7)
+		p.Arrive(8 + settled)
+		n := int64(0)
+		for !p.Full(4096, 200) {
+			n++
+			p.Arrive(8 + settled + n)
+		}
+		assert.InDelta(t, 15_500, n, 200)
+		for o := range n / 2 {
+			p.Settle(8 + settled + 2*o)
+		}
+		done, _, err := Decode(p.Low(), p.Encode(nil, 4096))
+		require.NoError(t, err)
+		assert.Equal(t, p.done, done)
+	}
+}
+
+// TestSpansAtTheLastOffset has spans end where there are no more offsets.
+func TestSpansAtTheLastOffset(t *testing.T) {
+	for low := int64(math.MaxInt64 - 100); low < math.MaxInt64-2; low++ {
+		for from := low + 1; from < math.MaxInt64; from++ {
+			done := []Span{{from, math.MaxInt64}}
+			got, _, err := Decode(low, New(low, done).Encode(nil, 4096))
+			require.NoError(t, err)
+			require.Equal(t, done, got)
+		}
 	}
 }
 
@@ -189,11 +223,11 @@ func TestTooLittleRoomLeavesOutTheLast(t *testing.T) {
 }
 
 func TestDecodeRefuses(t *testing.T) {
-	for _, text := range []string{"", "consumer-1-abc", "w2.AAA"} {
+	for _, text := range []string{"", "consumer-1-abc", "w1.AAA"} {
 		_, _, err := Decode(0, text)
 		assert.ErrorIs(t, err, ErrForeign)
 	}
-	for _, text := range []string{"w1.", "w1.!", "w1.AQ", "w1.AQAB", "w1." + strings.Repeat("_", 4000)} {
+	for _, text := range []string{"w2.", "w2.!", "w2.AQ", "w2.AQEA", "w2.AYAB", "w2." + strings.Repeat("_", 4000)} {
 		_, _, err := Decode(0, text)
 		assert.Error(t, err)
 		assert.NotErrorIs(t, err, ErrForeign)
@@ -215,7 +249,8 @@ func FuzzDecode(f *testing.F) {
 		}
 	}
 	f.Add(int64(7), p.Encode([]Delay{{Span{8, 9}, 1_800_000_000_000}}, 4096))
-	f.Add(int64(0), "w1.AAA")
+	f.Add(int64(0), "w2.AAA")
+	f.Add(int64(math.MaxInt64-3), "w2.AQYA")
 	f.Fuzz(func(t *testing.T, low int64, text string) {
 		done, delays, err := Decode(low, text)
 		if err != nil {

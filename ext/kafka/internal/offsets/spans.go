@@ -1,0 +1,160 @@
+package offsets
+
+import (
+	"encoding/binary"
+	"math"
+
+	"github.com/weirflow/weir/internal/varint"
+)
+
+// Spans are written as a map of the offsets above Low: tokens for offsets one behind the other.
+//
+//	0bbbbbbb            seven offsets, a bit each, the lowest first: 1 is settled
+//	1snnnnnn            8 + n offsets that are alike: settled, or not
+//	1s111111 number     71 + number of them
+//
+// So disorder costs a bit for each offset, and a long span or gap some bytes.
+const (
+	inLiteral = 7
+	isRun     = 0x80
+	isSettled = 0x40
+	runBits   = 0x3f
+	minRun    = 8
+	longRun   = minRun + runBits
+
+	// perRecord is what a record that arrives costs at most: a span of offsets that never arrive before it, and a literal.
+	perRecord = 4
+)
+
+// literals is how many tokens a number of offsets has at most.
+func literals(n int64) int64 { return (n + inLiteral - 1) / inLiteral }
+
+// runSize is the number of bytes of a run.
+func runSize(n int64) int64 {
+	if n < longRun {
+		return 1
+	}
+	var b [binary.MaxVarintLen64]byte
+	return 1 + int64(binary.PutUvarint(b[:], uint64(n-longRun)))
+}
+
+// end returns the offset behind all that have arrived or are settled.
+func (p *Progress) end() int64 {
+	if n := len(p.done); n > 0 {
+		return max(p.next, p.done[n-1].To)
+	}
+	return p.next
+}
+
+// literals is how many bytes the tokens have at most, in whatever order the rest is settled.
+func (p *Progress) literals() int64 { return literals(p.end() - p.low) }
+
+// most is the same for long spans, which stay and have fewer bytes as runs. They may have one more when they grow.
+func (p *Progress) most() (n int64) {
+	mixed, at := int64(0), p.low
+	for _, s := range p.done {
+		mixed += s.From - at
+		if size := runSize(s.To-s.From) + 1; inLiteral*size < s.To-s.From {
+			n += literals(mixed) + size
+			mixed = 0
+		} else {
+			mixed += s.To - s.From
+		}
+		at = s.To
+	}
+	return n + literals(mixed+p.end()-at)
+}
+
+// spans returns the tokens that a number of bytes has room for.
+func (p *Progress) spans(room int) (b []byte) {
+	at, i := p.low, 0 // done[i] is the first span that ends behind at
+	for i < len(p.done) {
+		settled := p.done[i].From <= at
+		run := p.done[i].From - at
+		if settled {
+			run = p.done[i].To - at
+		}
+		n := len(b)
+		if run > inLiteral*runSize(run) {
+			b = appendRun(b, settled, run)
+			at += run
+		} else {
+			var literal byte
+			for bit, j := int64(0), i; bit < inLiteral && j < len(p.done); bit++ {
+				if p.done[j].From <= at+bit {
+					literal |= 1 << bit
+				}
+				if p.done[j].To == at+bit+1 {
+					j++
+				}
+			}
+			b = append(b, literal)
+			at += min(inLiteral, math.MaxInt64-at)
+		}
+		if len(b) > room {
+			return b[:n]
+		}
+		for i < len(p.done) && p.done[i].To <= at {
+			i++
+		}
+	}
+	return b
+}
+
+func appendRun(b []byte, settled bool, n int64) []byte {
+	token := byte(isRun)
+	if settled {
+		token |= isSettled
+	}
+	if n < longRun {
+		return append(b, token|byte(n-minRun))
+	}
+	return binary.AppendUvarint(append(b, token|runBits), uint64(n-longRun))
+}
+
+// readSpans reads tokens.
+func readSpans(low int64, b []byte) ([]Span, error) {
+	r := varint.Reader{Rest: b}
+	var done []Span
+	at := low
+	take := func(n int64, settled bool) {
+		if n > math.MaxInt64-at {
+			if !settled && len(r.Rest) == 0 {
+				return // the rest of the last literal
+			}
+			r.Fail(errRange)
+			return
+		}
+		last := len(done) - 1
+		switch {
+		case !settled:
+		case at == low:
+			r.Fail(errLow)
+		case last >= 0 && done[last].To == at:
+			done[last].To += n
+		default:
+			done = append(done, Span{at, at + n})
+		}
+		at += n
+	}
+	for len(r.Rest) > 0 {
+		token := r.Byte()
+		if token&isRun == 0 {
+			for bit := range inLiteral {
+				take(1, token>>bit&1 == 1)
+			}
+			continue
+		}
+		n := uint64(token&runBits) + minRun
+		if n == longRun {
+			more := r.Uvarint()
+			if n += more; n < more || n > math.MaxInt64 {
+				r.Fail(errRange)
+			}
+		}
+		if r.Err == nil {
+			take(int64(n), token&isSettled != 0)
+		}
+	}
+	return done, r.Err
+}
