@@ -26,7 +26,15 @@ func appendEscaped(dst []byte, s, special string) []byte {
 	return dst
 }
 
-func escape(s, special string) string { return string(appendEscaped(nil, s, special)) }
+// escape returns s escaped: s itself, if it is like most.
+func escape(s, special string) string {
+	for i := range len(s) {
+		if c := s[i]; c <= ' ' || c >= 0x7f || c == '%' || strings.IndexByte(special, c) >= 0 {
+			return string(appendEscaped(nil, s, special))
+		}
+	}
+	return s
+}
 
 // unescape returns what was escaped.
 func unescape(s string) (string, error) {

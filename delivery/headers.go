@@ -38,8 +38,10 @@ type text struct {
 	long  int
 }
 
-func (m *Meta) texts() []text {
-	return []text{
+// The fields of a Meta that are headers. Arrays, so that nothing of this is allocated.
+
+func (m *Meta) texts() [8]text {
+	return [...]text{
 		{headerID, &m.ID, maxName},
 		{headerKey, &m.Key, maxName},
 		{headerSource, &m.Origin.Source, maxName},
@@ -56,8 +58,8 @@ type count struct {
 	value *int
 }
 
-func (m *Meta) counts() []count {
-	return []count{{headerVisit, &m.Visit}, {headerAttempts, &m.Attempts}, {headerMerges, &m.Merges}}
+func (m *Meta) counts() [3]count {
+	return [...]count{{headerVisit, &m.Visit}, {headerAttempts, &m.Attempts}, {headerMerges, &m.Merges}}
 }
 
 type instant struct {
@@ -65,8 +67,8 @@ type instant struct {
 	value *time.Time
 }
 
-func (m *Meta) instants() []instant {
-	return []instant{{headerFirstFailure, &m.FirstFailure}, {headerLastFailure, &m.LastFailure}, {headerDue, &m.Due}, {headerRemembered, &m.Remembered}}
+func (m *Meta) instants() [4]instant {
+	return [...]instant{{headerFirstFailure, &m.FirstFailure}, {headerLastFailure, &m.LastFailure}, {headerDue, &m.Due}, {headerRemembered, &m.Remembered}}
 }
 
 // ToHeaders returns m as headers of a message in a foreign system: the user's as they are, and these, without those that are

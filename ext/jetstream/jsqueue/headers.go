@@ -21,7 +21,7 @@ const (
 
 // readHeaders returns what the headers of a message say of it.
 func readHeaders(m jetstream.Msg, at *jetstream.MsgMetadata) (meta delivery.Meta, schema []byte, err error) {
-	h := make(map[string]string)
+	h := make(map[string]string, 8)
 	for name, values := range m.Headers() {
 		switch {
 		case strings.EqualFold(name, headerSchema):
@@ -54,6 +54,7 @@ func writeHeaders(meta delivery.Meta, schema []byte) (nats.Header, error) {
 		return nil, err
 	}
 	h := make(nats.Header, len(all)+2)
+	values := make([]string, 0, len(all)) // of all of them
 	for name, value := range all {
 		if isNats(name) {
 			continue // they are about the message they came with
@@ -61,7 +62,8 @@ func writeHeaders(meta delivery.Meta, schema []byte) (nats.Header, error) {
 		if strings.ContainsAny(name, ": \r\n\x00") || strings.ContainsAny(value, "\r\n\x00") || strings.TrimSpace(value) != value {
 			return nil, fmt.Errorf("jsqueue: message %q: the header %q cannot be written: names have no space and colon, values no line end and no space at an end", meta.ID, name)
 		}
-		h[name] = []string{value}
+		values = append(values, value)
+		h[name] = values[len(values)-1 : len(values) : len(values)]
 	}
 	if len(schema) > 0 {
 		h.Set(headerSchema, base64.StdEncoding.EncodeToString(schema))

@@ -2,6 +2,7 @@ package jsqueue
 
 import (
 	"bytes"
+	"cmp"
 	"context"
 	"fmt"
 	"slices"
@@ -33,7 +34,7 @@ func (s *Source[T]) extend(context.Context) {
 		if s.lost(h, now) {
 			continue
 		}
-		if h.verdict == nil || h.verdict.Kind != delivery.Nacked { // one that waits must not have its delay replaced
+		if !h.settled || h.verdict.Kind != delivery.Nacked { // one that waits must not have its delay replaced
 			ms = append(ms, h.msg)
 			h.leased = now
 		}
@@ -61,88 +62,139 @@ func (s *Source[T]) recordAll(ctx context.Context) error {
 		if len(batch) == 0 {
 			return nil
 		}
-		errs := make([]error, len(batch))
-		parallel.Do(len(batch), func(i int) { errs[i] = s.recordOne(ctx, batch[i]) })
+		err := s.recordSome(ctx, batch)
 		s.mu.Lock()
 		s.settled = slices.DeleteFunc(s.settled, func(h *held) bool { return s.held[h.seq] != h })
 		s.mu.Unlock()
-		for _, err := range errs {
-			if err != nil {
-				return fmt.Errorf("jsqueue: consumer %s: %w", s.name, err)
-			}
+		if err != nil {
+			return fmt.Errorf("jsqueue: consumer %s: %w", s.name, err)
 		}
 	}
 }
 
-// recordOne sends a verdict and waits until the server has it (law D1: what is rejected is safe before).
-func (s *Source[T]) recordOne(ctx context.Context, h *held) error {
-	answer := []byte("+ACK")
-	var due time.Time
-	switch v := h.verdict; v.Kind {
-	case delivery.Acked:
-	case delivery.Rejected:
-		if err := s.bury(ctx, h); err != nil {
-			return err
-		}
-		answer = []byte("+TERM")
-	case delivery.Nacked:
-		answer = []byte("-NAK")
-		if v.Delay > 0 {
-			due = h.at.Add(v.Delay)
-			rest := max(0, due.Sub(s.clock.Now())) + restartSlack
-			answer = strconv.AppendInt([]byte(`-NAK {"delay": `), int64(rest), 10)
-			answer = append(answer, '}')
+// recordSome sends verdicts. What is rejected goes into the dead letters before (law D1), and after the others, which do not wait for it.
+func (s *Source[T]) recordSome(ctx context.Context, hs []*held) error {
+	var others, rejected []*held
+	for _, h := range hs {
+		if h.verdict.Kind == delivery.Rejected {
+			rejected = append(rejected, h)
+		} else {
+			others = append(others, h)
 		}
 	}
-	// It may be delivered as soon as the server has the verdict: from here on that is no redelivery of what is in flight.
-	s.mu.Lock()
-	msg := h.msg
-	if h.verdict.Kind == delivery.Nacked {
-		delete(s.held, h.seq)
-		if s.lost(h, s.clock.Now()) {
-			s.mu.Unlock()
-			return nil
+	err := s.send(ctx, others)
+	errs := make([]error, len(rejected))
+	parallel.Do(len(rejected), func(i int) { errs[i] = s.bury(ctx, rejected[i]) })
+	buried := rejected[:0]
+	for i, h := range rejected {
+		if errs[i] == nil {
+			buried = append(buried, h)
 		}
-		if !due.IsZero() {
-			s.delay(h.seq, msg, due)
+		err = cmp.Or(err, errs[i])
+	}
+	return cmp.Or(err, s.send(ctx, buried))
+}
+
+// send sends verdicts, and waits until the server has them.
+func (s *Source[T]) send(ctx context.Context, hs []*held) (err error) {
+	if len(hs) == 0 {
+		return nil
+	}
+	sent := make([]*held, 0, len(hs))
+	rs := make([]request, 0, len(hs))
+	s.mu.Lock()
+	now := s.clock.Now()
+	for _, h := range hs {
+		if answer, ok := s.release(h, now); ok {
+			sent, rs = append(sent, h), append(rs, request{subject: h.msg.Reply(), data: answer})
 		}
 	}
 	s.mu.Unlock()
 	asking, cancel := context.WithTimeout(ctx, confirm)
 	defer cancel()
-	_, err := s.js.Conn().RequestWithContext(asking, msg.Reply(), answer)
+	s.asker.send(s.js.Conn(), rs)
+	s.mu.Lock()
+	for _, h := range sent {
+		if d := s.delayed[h.seq]; d != nil && d.timer == nil { // not before the server could have the delay
+			s.start(h.seq, d)
+		}
+	}
+	s.mu.Unlock()
+	s.asker.wait(asking, rs)
 	s.mu.Lock()
 	defer s.mu.Unlock()
+	for i, h := range sent {
+		s.sent(h, rs[i].err)
+		err = cmp.Or(err, rs[i].err)
+	}
+	return err
+}
+
+var (
+	ackData  = []byte("+ACK")
+	nakData  = []byte("-NAK")
+	termData = []byte("+TERM")
+)
+
+// release returns what to send for a verdict; ok is false if the message is not this source's any more. Called with mu held.
+func (s *Source[T]) release(h *held, now time.Time) (data []byte, ok bool) {
+	v := h.verdict
+	switch v.Kind {
+	case delivery.Acked:
+		return ackData, true
+	case delivery.Rejected:
+		return termData, true
+	}
+	// It may be delivered as soon as the server has the verdict: from here on that is no redelivery of what is in flight.
+	delete(s.held, h.seq)
+	if s.lost(h, now) {
+		return nil, false
+	}
+	if v.Delay <= 0 {
+		return nakData, true
+	}
+	due := h.at.Add(v.Delay)
+	s.delayed[h.seq] = &delayed{due: due, msg: h.msg}
+	data = strconv.AppendInt([]byte(`-NAK {"delay": `), int64(max(0, due.Sub(now))+restartSlack), 10)
+	return append(data, '}'), true
+}
+
+// sent notes whether the server has a verdict. Called with mu held.
+func (s *Source[T]) sent(h *held, err error) {
 	switch {
 	case err == nil && s.held[h.seq] == h:
 		delete(s.held, h.seq)
 	case err != nil && s.held[h.seq] == nil:
 		s.held[h.seq] = h // still ours to settle
 		if d := s.delayed[h.seq]; d != nil {
-			d.timer.Stop()
+			d.stop()
 			delete(s.delayed, h.seq)
 		}
 	}
-	return err
 }
 
-// delay asks for a message when its delay is over: the server would deliver it a second later. Called with mu held.
-func (s *Source[T]) delay(seq uint64, msg jetstream.Msg, due time.Time) {
-	d := &delayed{due: due, msg: msg}
-	d.timer = s.clock.AfterFunc(max(0, due.Sub(s.clock.Now())), func() {
+// start asks for a message when its delay is over: the server would deliver it a second later. Called with mu held.
+func (s *Source[T]) start(seq uint64, d *delayed) {
+	d.timer = s.clock.AfterFunc(max(0, d.due.Sub(s.clock.Now())), func() {
 		s.mu.Lock()
 		mine := s.delayed[seq] == d && s.recorder.Open.Err() == nil
 		if mine {
 			delete(s.delayed, seq)
 		}
-		late := s.clock.Now().Sub(due)
+		late := s.clock.Now().Sub(d.due)
 		msg := d.msg
 		s.mu.Unlock()
 		if mine && late < restartSlack/2 { // else the server has delivered it, perhaps
-			_ = s.js.Conn().Publish(msg.Reply(), []byte("-NAK"))
+			_ = s.js.Conn().Publish(msg.Reply(), nakData)
 		}
 	})
-	s.delayed[seq] = d
+}
+
+// stop ends the timer of a message that does not wait any more.
+func (d *delayed) stop() {
+	if d.timer != nil {
+		d.timer.Stop()
+	}
 }
 
 // bury puts a message into the dead letters.
@@ -160,29 +212,30 @@ func (s *Source[T]) bury(ctx context.Context, h *held) error {
 
 // giveBack sends the verdicts there are, and gives back the rest.
 func (s *Source[T]) giveBack(ctx context.Context) error {
+	defer s.asker.end()
 	if err := s.recordAll(ctx); err != nil {
 		return err
 	}
 	s.mu.Lock()
 	for _, d := range s.delayed {
-		d.timer.Stop() // the server has the delay
+		d.stop() // the server has the delay
 	}
 	clear(s.delayed)
-	rest := make([]*held, 0, len(s.held))
+	var rest []request
 	for _, h := range s.held {
 		if !s.lost(h, s.clock.Now()) {
-			rest = append(rest, h)
+			rest = append(rest, request{subject: h.msg.Reply(), data: nakData})
 		}
 	}
 	s.mu.Unlock()
-	errs := make([]error, len(rest))
-	parallel.Do(len(rest), func(i int) {
-		asking, cancel := context.WithTimeout(ctx, confirm)
-		defer cancel()
-		_, errs[i] = s.js.Conn().RequestWithContext(asking, rest[i].msg.Reply(), []byte("-NAK"))
-	})
-	if err := firstOf(errs); err != nil {
-		return err
+	asking, cancel := context.WithTimeout(ctx, confirm)
+	defer cancel()
+	s.asker.send(s.js.Conn(), rest)
+	s.asker.wait(asking, rest)
+	for _, r := range rest {
+		if r.err != nil {
+			return fmt.Errorf("jsqueue: consumer %s: %w", s.name, r.err)
+		}
 	}
 	s.mu.Lock()
 	defer s.mu.Unlock()

@@ -64,7 +64,7 @@ func WithOnlyWriter(stream string) SinkOption {
 	return func(s *sinkSettings) { s.only = stream }
 }
 
-// WithConfirmWithin sets how long Put waits for the confirmation of a message; the default is 10 s. It panics if d ≤ 0.
+// WithConfirmWithin sets how long Put waits for the next confirmation; the default is 10 s. It panics if d ≤ 0.
 func WithConfirmWithin(d time.Duration) SinkOption {
 	if d <= 0 {
 		panic(fmt.Sprintf("jsqueue: WithConfirmWithin: %v is not positive", d))
@@ -156,31 +156,24 @@ func (s *Sink[T]) encode(m delivery.Message[T]) (*nats.Msg, error) {
 	return out, err
 }
 
-// window is how many messages of a Put are published and not confirmed, at most.
-const window = 256
+// window is how many messages of a Put are published and not confirmed, at most: enough for servers that write many at once.
+const window = 1000
 
 // publish publishes messages and waits until they are confirmed.
 func (s *Sink[T]) publish(ctx context.Context, ms []*nats.Msg) []error {
 	errs := make([]error, len(ms))
 	futures := make([]jetstream.PubAckFuture, len(ms))
+	var over error // why nothing more is waited for: the others were published as long ago
 	wait := func(i int) {
-		if errs[i] != nil {
-			return
-		}
-		waiting, cancel := context.WithTimeout(ctx, s.timeout)
-		defer cancel()
-		select {
-		case <-futures[i].Ok():
-		case errs[i] = <-futures[i].Err():
-		case <-waiting.Done():
-			errs[i] = context.Cause(waiting)
+		if errs[i] == nil {
+			errs[i], over = s.confirmed(ctx, futures[i], over)
 		}
 	}
 	for i, m := range ms {
 		if i >= window {
 			wait(i - window)
 		}
-		for {
+		for errs[i] = over; over == nil; {
 			futures[i], errs[i] = s.js.PublishMsgAsync(m, jetstream.WithStallWait(s.timeout))
 			// Others publish on the same connection, and have all of its window.
 			if !errors.Is(errs[i], jetstream.ErrTooManyStalledMsgs) || ctx.Err() != nil {
@@ -192,6 +185,29 @@ func (s *Sink[T]) publish(ctx context.Context, ms []*nats.Msg) []error {
 		wait(i)
 	}
 	return errs
+}
+
+// confirmed waits until a message is confirmed, unless that is over. It returns why it is not, and whether the wait is over.
+func (s *Sink[T]) confirmed(ctx context.Context, f jetstream.PubAckFuture, over error) (err, nowOver error) {
+	ok := f.Ok()
+	select {
+	case <-ok: // as most are behind the first
+		return nil, over
+	default:
+	}
+	if over != nil {
+		return over, over
+	}
+	ctx, cancel := context.WithTimeout(ctx, s.timeout)
+	defer cancel()
+	select {
+	case <-ok:
+		return nil, nil
+	case err := <-f.Err():
+		return err, nil
+	case <-ctx.Done():
+		return context.Cause(ctx), context.Cause(ctx)
+	}
 }
 
 // publishOrdered publishes messages directly behind each other.

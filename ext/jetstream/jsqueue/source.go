@@ -47,6 +47,7 @@ type Source[T any] struct {
 	sourceSettings
 
 	recorder  *verdicts.Recorder
+	asker     asker         // used by the recorder, and when that has ended by Close
 	arrived   chan struct{} // room for one; to Receive: a pull has ended
 	pulls     sync.WaitGroup
 	receiving chan struct{} // room for one: a Receive
@@ -69,16 +70,17 @@ type held struct {
 	meta    delivery.Meta
 	raw     []byte
 	schema  []byte
-	leased  time.Time         // when its lease began, by the worker's clock
-	verdict *delivery.Verdict // nil: in flight
-	at      time.Time         // of the verdict
+	leased  time.Time // when its lease began, by the worker's clock
+	settled bool
+	verdict delivery.Verdict
+	at      time.Time // of the verdict
 }
 
 // delayed is a message that waits at the server.
 type delayed struct {
 	due   time.Time
 	msg   jetstream.Msg
-	timer *clock.Timer
+	timer *clock.Timer // nil: not started
 }
 
 type sourceSettings struct {
@@ -257,14 +259,17 @@ func (s *Source[T]) fetch(n int) ([]delivery.Message[T], error) {
 	err := s.pullErr
 	s.pullErr = nil
 	s.mu.Unlock()
-	ms := s.take(got)
+	ms := make([]delivery.Message[T], 0, n)
+	for _, m := range got {
+		ms = s.take(ms, m)
+	}
 	if len(ms) == n || err != nil {
 		return ms, err
 	}
 	batch, err := s.consumer.FetchNoWait(n - len(ms))
 	if err == nil {
 		for m := range batch.Messages() {
-			ms = append(ms, s.take([]jetstream.Msg{m})...)
+			ms = s.take(ms, m)
 		}
 		err = batch.Error()
 	}
@@ -315,37 +320,34 @@ func (s *Source[T]) arrive(m jetstream.Msg) {
 	}
 }
 
-// take makes messages of deliveries.
-func (s *Source[T]) take(deliveries []jetstream.Msg) (ms []delivery.Message[T]) {
-	for _, d := range deliveries {
-		at, err := d.Metadata()
-		if err != nil {
-			s.logger.Warn("weir: a message without metadata came from a consumer", "consumer", s.name, "error", err)
-			continue
-		}
-		h := &held{seq: at.Sequence.Stream, msg: d, raw: d.Data(), leased: s.clock.Now()}
-		meta, schema, err := readHeaders(d, at)
-		meta.Visit++
-		h.meta, h.schema = meta, schema
-		if !s.hold(h) {
-			continue
-		}
-		if schema == nil { // of another program
-			schema = s.schema
-		}
-		var value T
-		if err != nil {
-			err = decoder.Unreadable(err)
-		} else {
-			value, err = s.decoder.Decode(schema, h.raw)
-		}
-		if err != nil {
-			s.settle(h, delivery.Verdict{Kind: delivery.Rejected, Err: err})
-			continue
-		}
-		ms = append(ms, delivery.New(value, &meta, func(v delivery.Verdict) { s.settle(h, v) }))
+// take appends the message of a delivery to others.
+func (s *Source[T]) take(ms []delivery.Message[T], d jetstream.Msg) []delivery.Message[T] {
+	at, err := d.Metadata()
+	if err != nil {
+		s.logger.Warn("weir: a message without metadata came from a consumer", "consumer", s.name, "error", err)
+		return ms
 	}
-	return ms
+	h := &held{seq: at.Sequence.Stream, msg: d, raw: d.Data(), leased: s.clock.Now()}
+	h.meta, h.schema, err = readHeaders(d, at)
+	h.meta.Visit++
+	if !s.hold(h) {
+		return ms
+	}
+	schema := h.schema
+	if schema == nil { // of another program
+		schema = s.schema
+	}
+	var value T
+	if err != nil {
+		err = decoder.Unreadable(err)
+	} else {
+		value, err = s.decoder.Decode(schema, h.raw)
+	}
+	if err != nil {
+		s.settle(h, delivery.Verdict{Kind: delivery.Rejected, Err: err})
+		return ms
+	}
+	return append(ms, delivery.New(value, &h.meta, func(v delivery.Verdict) { s.settle(h, v) }))
 }
 
 // hold notes a message. It returns false for one that is in flight here, which goes on with the new delivery (law D2), and for
@@ -363,7 +365,7 @@ func (s *Source[T]) hold(h *held) bool {
 			_ = h.msg.NakWithDelay(rest + restartSlack)
 			return false
 		}
-		d.timer.Stop()
+		d.stop()
 		delete(s.delayed, h.seq)
 	}
 	s.held[h.seq] = h
@@ -374,7 +376,7 @@ func (s *Source[T]) hold(h *held) bool {
 func (s *Source[T]) settle(h *held, v delivery.Verdict) {
 	s.mu.Lock()
 	if s.held[h.seq] == h { // or the source was closed
-		h.verdict, h.at = &v, s.clock.Now()
+		h.settled, h.verdict, h.at = true, v, s.clock.Now()
 		s.settled = append(s.settled, h)
 	}
 	s.mu.Unlock()

@@ -1,0 +1,187 @@
+package embedded_test
+
+import (
+	"context"
+	"fmt"
+	"strconv"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/nats-io/nats.go"
+	"github.com/nats-io/nats.go/jetstream"
+	"github.com/stretchr/testify/require"
+
+	"github.com/weirflow/weir/codec"
+	"github.com/weirflow/weir/delivery"
+	"github.com/weirflow/weir/ext/jetstream/jsqueue"
+)
+
+// Servers of a cluster write many at once: what is sent waits for no answers, which come here when all has been sent.
+
+// listed is a consumer whose messages are made up. They are acknowledged at subjects that say their numbers.
+type listed struct {
+	jetstream.Consumer
+	ms []jetstream.Msg
+}
+
+func (*listed) Info(context.Context) (*jetstream.ConsumerInfo, error) {
+	return &jetstream.ConsumerInfo{Stream: "S", Name: "workers", Config: jetstream.ConsumerConfig{AckPolicy: jetstream.AckExplicitPolicy}}, nil
+}
+
+func (l *listed) FetchNoWait(n int) (jetstream.MessageBatch, error) {
+	n = min(n, len(l.ms))
+	b := make(batch, n)
+	for _, m := range l.ms[:n] {
+		b <- m
+	}
+	close(b)
+	l.ms = l.ms[n:]
+	return b, nil
+}
+
+func (*listed) Fetch(int, ...jetstream.FetchOpt) (jetstream.MessageBatch, error) {
+	none := make(batch)
+	close(none)
+	return none, nil
+}
+
+type batch chan jetstream.Msg
+
+func (b batch) Messages() <-chan jetstream.Msg { return b }
+func (batch) Error() error                     { return nil }
+
+type madeUp struct {
+	jetstream.Msg
+	seq   uint64
+	reply string
+}
+
+func (m madeUp) Metadata() (*jetstream.MsgMetadata, error) {
+	return &jetstream.MsgMetadata{Stream: "S", Consumer: "workers", Sequence: jetstream.SequencePair{Stream: m.seq}}, nil
+}
+func (m madeUp) Reply() string      { return m.reply }
+func (madeUp) Data() []byte         { return []byte(`"x"`) }
+func (madeUp) Headers() nats.Header { return nil }
+func (madeUp) Subject() string      { return "S" }
+
+// receiveAll returns n messages that are acknowledged at subject(i).
+func receiveAll(t *testing.T, js jetstream.JetStream, n int, subject func(i int) string) (*jsqueue.Source[string], []delivery.Message[string]) {
+	t.Helper()
+	l := &listed{}
+	for i := range n {
+		l.ms = append(l.ms, madeUp{seq: uint64(i) + 1, reply: subject(i)})
+	}
+	s, err := jsqueue.NewSource(t.Context(), js, l, codec.JSON[string](), jsqueue.WithLogger(quiet()))
+	require.NoError(t, err)
+	ms, err := s.Receive(t.Context(), n)
+	require.NoError(t, err)
+	require.Len(t, ms, n)
+	return s, ms
+}
+
+func TestAcknowledgementsDoNotWaitForEachOther(t *testing.T) {
+	js := connect(t, start(t, t.TempDir()))
+	const n = 1000
+	s, ms := receiveAll(t, js, n, func(i int) string { return "ack." + strconv.Itoa(i) })
+	first := make(chan *nats.Msg)
+	var waiting []*nats.Msg
+	_, err := js.Conn().Subscribe("ack.*", func(m *nats.Msg) {
+		if m.Subject == "ack.0" {
+			first <- m
+			return
+		}
+		if waiting = append(waiting, m); len(waiting) == n-1 {
+			for _, m := range waiting {
+				_ = m.Respond(nil)
+			}
+		}
+	})
+	require.NoError(t, err)
+	ms[0].Ack()
+	m := <-first // meanwhile no other one is sent
+	for _, m := range ms[1:] {
+		m.Ack()
+	}
+	require.NoError(t, m.Respond(nil))
+	require.NoError(t, s.Close(bounded(t)))
+}
+
+// Law D1: a verdict that has no answer is sent again, and the others are not.
+func TestVerdictsWithoutAnAnswer(t *testing.T) {
+	js := connect(t, start(t, t.TempDir()))
+	const n = 100
+	s, ms := receiveAll(t, js, n, func(i int) string { return fmt.Sprintf("ack.%d.%d", i%2, i) })
+	var mu sync.Mutex
+	sent := map[string]int{}
+	answer := func(m *nats.Msg) {
+		mu.Lock()
+		sent[m.Subject]++
+		mu.Unlock()
+		_ = m.Respond(nil)
+	}
+	_, err := js.Conn().Subscribe("ack.0.*", answer)
+	require.NoError(t, err)
+	for _, m := range ms {
+		m.Ack()
+	}
+	require.Eventually(t, func() bool {
+		ctx, cancel := context.WithTimeout(t.Context(), time.Millisecond)
+		defer cancel()
+		_, err := s.Receive(ctx, 1)
+		return err != nil && ctx.Err() == nil // why verdicts were not confirmed
+	}, 10*time.Second, time.Millisecond)
+	_, err = js.Conn().Subscribe("ack.1.*", answer)
+	require.NoError(t, err)
+	require.NoError(t, js.Conn().Flush())
+	require.NoError(t, s.Close(bounded(t)))
+	mu.Lock()
+	defer mu.Unlock()
+	require.Len(t, sent, n)
+	for i := 0; i < n; i += 2 {
+		require.Equal(t, 1, sent[fmt.Sprintf("ack.0.%d", i)], i)
+	}
+}
+
+func TestPublicationsDoNotWaitForEachOther(t *testing.T) {
+	js := connect(t, start(t, t.TempDir()))
+	const n = 500
+	var waiting []*nats.Msg
+	_, err := js.Conn().Subscribe("out", func(m *nats.Msg) {
+		if waiting = append(waiting, m); len(waiting) == n {
+			for i, m := range waiting {
+				_ = m.Respond(fmt.Appendf(nil, `{"stream":"OUT","seq":%d}`, i+1))
+			}
+		}
+	})
+	require.NoError(t, err)
+	ms := make([]delivery.Message[string], n)
+	for i := range ms {
+		ms[i] = delivery.New("x", nil, nil)
+	}
+	require.NoError(t, jsqueue.NewSink(js, "out", codec.JSON[string](), jsqueue.WithConfirmWithin(5*time.Second)).Put(bounded(t), ms))
+}
+
+// A server that does not answer holds up a Put once, and not for each message.
+func TestPublicationsThatAreNotConfirmed(t *testing.T) {
+	t.Parallel()
+	js := connect(t, start(t, t.TempDir()))
+	const n, confirmed = 2000, 100 // more than are published at once
+	got := 0
+	_, err := js.Conn().Subscribe("out", func(m *nats.Msg) {
+		if got++; got <= confirmed {
+			_ = m.Respond(fmt.Appendf(nil, `{"stream":"OUT","seq":%d}`, got))
+		}
+	})
+	require.NoError(t, err)
+	acked := 0
+	ms := make([]delivery.Message[string], n)
+	for i := range ms {
+		ms[i] = delivery.New("x", nil, func(delivery.Verdict) { acked++ })
+	}
+	sink := jsqueue.NewSink(js, "out", codec.JSON[string](), jsqueue.WithConfirmWithin(time.Second))
+	ctx := bounded(t)
+	require.ErrorIs(t, sink.Put(ctx, ms), context.DeadlineExceeded)
+	require.NoError(t, ctx.Err(), "it has waited for the context")
+	require.Equal(t, confirmed, acked, "law D1")
+}
