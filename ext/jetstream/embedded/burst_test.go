@@ -3,6 +3,7 @@ package embedded_test
 import (
 	"context"
 	"fmt"
+	"slices"
 	"strconv"
 	"sync"
 	"testing"
@@ -14,6 +15,7 @@ import (
 
 	"github.com/weirflow/weir/codec"
 	"github.com/weirflow/weir/delivery"
+	"github.com/weirflow/weir/ext/jetstream/jscheckpoint"
 	"github.com/weirflow/weir/ext/jetstream/jsqueue"
 )
 
@@ -81,7 +83,7 @@ func receiveAll(t *testing.T, js jetstream.JetStream, n int, subject func(i int)
 }
 
 func TestAcknowledgementsDoNotWaitForEachOther(t *testing.T) {
-	js := connect(t, start(t, t.TempDir()))
+	js := connect(t, fresh(t))
 	const n = 1000
 	s, ms := receiveAll(t, js, n, func(i int) string { return "ack." + strconv.Itoa(i) })
 	first := make(chan *nats.Msg)
@@ -109,7 +111,7 @@ func TestAcknowledgementsDoNotWaitForEachOther(t *testing.T) {
 
 // Law D1: a verdict that has no answer is sent again, and the others are not.
 func TestVerdictsWithoutAnAnswer(t *testing.T) {
-	js := connect(t, start(t, t.TempDir()))
+	js := connect(t, fresh(t))
 	const n = 100
 	s, ms := receiveAll(t, js, n, func(i int) string { return fmt.Sprintf("ack.%d.%d", i%2, i) })
 	var mu sync.Mutex
@@ -144,7 +146,7 @@ func TestVerdictsWithoutAnAnswer(t *testing.T) {
 }
 
 func TestPublicationsDoNotWaitForEachOther(t *testing.T) {
-	js := connect(t, start(t, t.TempDir()))
+	js := connect(t, fresh(t))
 	const n = 500
 	var waiting []*nats.Msg
 	_, err := js.Conn().Subscribe("out", func(m *nats.Msg) {
@@ -165,7 +167,7 @@ func TestPublicationsDoNotWaitForEachOther(t *testing.T) {
 // A server that does not answer holds up a Put once, and not for each message.
 func TestPublicationsThatAreNotConfirmed(t *testing.T) {
 	t.Parallel()
-	js := connect(t, start(t, t.TempDir()))
+	js := connect(t, fresh(t))
 	const n, confirmed = 2000, 100 // more than are published at once
 	got := 0
 	_, err := js.Conn().Subscribe("out", func(m *nats.Msg) {
@@ -179,9 +181,88 @@ func TestPublicationsThatAreNotConfirmed(t *testing.T) {
 	for i := range ms {
 		ms[i] = delivery.New("x", nil, func(delivery.Verdict) { acked++ })
 	}
-	sink := jsqueue.NewSink(js, "out", codec.JSON[string](), jsqueue.WithConfirmWithin(time.Second))
+	sink := jsqueue.NewSink(js, "out", codec.JSON[string](), jsqueue.WithConfirmWithin(5*time.Second))
 	ctx := bounded(t)
 	require.ErrorIs(t, sink.Put(ctx, ms), context.DeadlineExceeded)
 	require.NoError(t, ctx.Err(), "it has waited for the context")
 	require.Equal(t, confirmed, acked, "law D1")
+}
+
+// late is a server that confirms the first message too late, and stores it when the next one comes.
+type late struct {
+	jetstream.JetStream
+	first func() error
+}
+
+func (l *late) PublishMsg(ctx context.Context, m *nats.Msg, opts ...jetstream.PublishOpt) (*jetstream.PubAck, error) {
+	if l.first == nil {
+		l.first = sync.OnceValue(func() error { _, err := l.JetStream.PublishMsg(context.WithoutCancel(ctx), m, opts...); return err })
+		return nil, context.DeadlineExceeded
+	}
+	if err := l.first(); err != nil {
+		return nil, err
+	}
+	return l.JetStream.PublishMsg(ctx, m, opts...)
+}
+
+// The only writer does not take its own message for that of another one.
+func TestOnlyWriterWhoseMessageComesLate(t *testing.T) {
+	for what, second := range map[string]string{"the same again": "a", "another one": "b"} {
+		t.Run(what, func(t *testing.T) {
+			js := connect(t, fresh(t))
+			stream := newStream(t, js)
+			sink := jsqueue.NewSink(&late{JetStream: js}, stream, codec.JSON[string](), jsqueue.WithOnlyWriter(stream))
+			put := func(id string) error {
+				return sink.Put(t.Context(), []delivery.Message[string]{delivery.New(id, &delivery.Meta{ID: id}, nil)})
+			}
+			require.ErrorIs(t, put("a"), context.DeadlineExceeded)
+			require.NoError(t, put(second))
+			require.NoError(t, put("c"))
+			other := jsqueue.NewSink(js, stream, codec.JSON[string]())
+			require.NoError(t, other.Put(t.Context(), []delivery.Message[string]{delivery.New("x", nil, nil)}))
+			require.ErrorIs(t, put("d"), jsqueue.ErrNotTheOnlyWriter)
+			got, err := values[string](js, stream)
+			require.NoError(t, err)
+			require.Equal(t, slices.Compact([]string{"a", second, "c", "x"}), got)
+		})
+	}
+}
+
+// storing is a server that is storing the messages already, some times.
+type storing struct {
+	jetstream.JetStream
+	times int
+}
+
+func (s *storing) PublishMsgAsync(m *nats.Msg, opts ...jetstream.PublishOpt) (jetstream.PubAckFuture, error) {
+	if s.times--; s.times >= 0 {
+		err := make(chan error, 1)
+		err <- &jetstream.APIError{Code: 409, ErrorCode: 10158, Description: "duplicate message id is in process"}
+		return refusedFuture{err: err}, nil
+	}
+	return s.JetStream.PublishMsgAsync(m, opts...)
+}
+
+type refusedFuture struct {
+	jetstream.PubAckFuture
+	err chan error
+}
+
+func (refusedFuture) Ok() <-chan *jetstream.PubAck { return nil }
+func (f refusedFuture) Err() <-chan error          { return f.err }
+
+// What was published before, and is not stored yet, is waited for.
+func TestWhatIsBeingStored(t *testing.T) {
+	js := connect(t, fresh(t))
+	stream := newStream(t, js)
+	sink := jsqueue.NewSink(&storing{js, 3}, stream, codec.JSON[string]())
+	require.NoError(t, sink.Put(t.Context(), []delivery.Message[string]{delivery.New("one", nil, nil), delivery.New("two", nil, nil)}))
+	out := jscheckpoint.NewOutput(&storing{js, 3}, stream, stream, codec.JSON[string]())
+	require.NoError(t, out.Write(t.Context(), "three"))
+	state, err := out.Prepare(t.Context())
+	require.NoError(t, err)
+	require.NoError(t, out.Commit(t.Context(), state))
+	got, err := values[string](js, stream)
+	require.NoError(t, err)
+	require.ElementsMatch(t, []string{"one", "two", "three"}, got)
 }

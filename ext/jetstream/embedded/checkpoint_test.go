@@ -82,9 +82,9 @@ func (s *faultyStream) Purge(ctx context.Context, opts ...jetstream.StreamPurgeO
 	return s.faults.call(func() error { return s.Stream.Purge(ctx, opts...) })
 }
 
-func newCheckpoints(t *testing.T, js jetstream.JetStream) string {
+func newCheckpoints(t *testing.T, js jetstream.JetStream, change ...func(*jetstream.StreamConfig)) string {
 	t.Helper()
-	return newStream(t, js, func(c *jetstream.StreamConfig) { *c = jscheckpoint.StreamConfig(c.Name) })
+	return newStream(t, js, append([]func(*jetstream.StreamConfig){func(c *jetstream.StreamConfig) { *c = jscheckpoint.StreamConfig(c.Name) }}, change...)...)
 }
 
 // A call fails before it reaches the server, or its answer is lost.
@@ -95,21 +95,23 @@ func testFaults(t *testing.T, f func(t *testing.T, after bool)) {
 
 func TestCheckpointStore(t *testing.T) {
 	t.Parallel()
-	js := connect(t, start(t, t.TempDir()))
-	testFaults(t, func(t *testing.T, after bool) {
-		checkpointtest.RunStore(t, func(t *testing.T) checkpointtest.Place {
-			name := newCheckpoints(t, js)
-			faulty := &faults{JetStream: js, after: after}
-			other, err := jscheckpoint.Open(t.Context(), js, name, "another pipeline")
-			require.NoError(t, err)
-			require.NoError(t, other.Save(t.Context(), &checkpoint.Snapshot{ID: 100}))
-			open := func() (checkpoint.Store, error) {
-				return jscheckpoint.Open(context.Background(), faulty, name, "flights/3")
-			}
-			return checkpointtest.Place{
-				Open: open, TakeOver: open, Fail: faulty.fail,
-				Damage: func(id uint64) error { return damage(js, name, fmt.Sprintf(".checkpoint.%d", id)) },
-			}
+	forPlaces(t, func(t *testing.T, p place) {
+		js := p.connect(t)
+		testFaults(t, func(t *testing.T, after bool) {
+			checkpointtest.RunStore(t, func(t *testing.T) checkpointtest.Place {
+				name := newCheckpoints(t, js, p.replicate)
+				faulty := &faults{JetStream: js, after: after}
+				other, err := jscheckpoint.Open(t.Context(), js, name, "another pipeline")
+				require.NoError(t, err)
+				require.NoError(t, other.Save(t.Context(), &checkpoint.Snapshot{ID: 100}))
+				open := func() (checkpoint.Store, error) {
+					return jscheckpoint.Open(context.Background(), faulty, name, "flights/3")
+				}
+				return checkpointtest.Place{
+					Open: open, TakeOver: open, Fail: faulty.fail,
+					Damage: func(id uint64) error { return damage(js, name, fmt.Sprintf(".checkpoint.%d", id)) },
+				}
+			})
 		})
 	})
 }
@@ -143,7 +145,7 @@ func damage(js jetstream.JetStream, name, subject string) error {
 
 // Law P1: a run with a lower number than one before cannot take over.
 func TestEpochs(t *testing.T) {
-	js := connect(t, start(t, t.TempDir()))
+	js := connect(t, fresh(t))
 	name := newCheckpoints(t, js)
 	open := func(opts ...jscheckpoint.Option) (*jscheckpoint.Store, error) {
 		return jscheckpoint.Open(t.Context(), js, name, "p", opts...)
@@ -167,7 +169,7 @@ func TestEpochs(t *testing.T) {
 }
 
 func TestStreamsThatDoNotFitCheckpoints(t *testing.T) {
-	js := connect(t, start(t, t.TempDir()))
+	js := connect(t, fresh(t))
 	for _, change := range []func(*jetstream.StreamConfig){
 		func(c *jetstream.StreamConfig) { c.MaxMsgsPerSubject = 2 },
 		func(c *jetstream.StreamConfig) { c.MaxAge = time.Hour },
@@ -181,23 +183,26 @@ func TestStreamsThatDoNotFitCheckpoints(t *testing.T) {
 }
 
 func TestInput(t *testing.T) {
-	js := connect(t, start(t, t.TempDir()))
-	stream := newStream(t, js)
-	for i := range 30 {
-		publish(t, js, stream+".in", strconv.Itoa(i))
-		publish(t, js, stream+".other", "x")
-	}
-	s, err := js.Stream(t.Context(), stream)
-	require.NoError(t, err)
-	require.NoError(t, s.DeleteMsg(t.Context(), 11), "a gap")
-	checkpointtest.RunInput(t, func(*testing.T) checkpoint.Input[string] {
-		return jscheckpoint.NewInput(js, stream, codec.JSON[string](), jscheckpoint.WithSubjects(stream+".in"), jscheckpoint.WithEnd())
-	}, nil)
+	t.Parallel()
+	forPlaces(t, func(t *testing.T, p place) {
+		js := p.connect(t)
+		stream := newStream(t, js, p.replicate)
+		for i := range 30 {
+			publish(t, js, stream+".in", strconv.Itoa(i))
+			publish(t, js, stream+".other", "x")
+		}
+		s, err := js.Stream(t.Context(), stream)
+		require.NoError(t, err)
+		require.NoError(t, s.DeleteMsg(t.Context(), 11), "a gap")
+		checkpointtest.RunInput(t, func(*testing.T) checkpoint.Input[string] {
+			return jscheckpoint.NewInput(js, stream, codec.JSON[string](), jscheckpoint.WithSubjects(stream+".in"), jscheckpoint.WithEnd())
+		}, nil)
+	})
 }
 
 // A wait that is interrupted loses nothing, and neither does a restart of the server.
 func TestInputThatIsIdle(t *testing.T) {
-	js := connect(t, start(t, t.TempDir()))
+	js := connect(t, fresh(t))
 	stream := newStream(t, js)
 	in := jscheckpoint.NewInput(js, stream, codec.JSON[string]())
 	defer in.Close()
@@ -215,7 +220,7 @@ func TestInputThatIsIdle(t *testing.T) {
 
 // What a checkpoint goes on with, and is not there any more, is not skipped.
 func TestInputWhoseMessagesWereRemoved(t *testing.T) {
-	js := connect(t, start(t, t.TempDir()))
+	js := connect(t, fresh(t))
 	stream := newStream(t, js)
 	publish(t, js, stream, "1", "2", "3", "4")
 	in := jscheckpoint.NewInput(js, stream, codec.JSON[string](), jscheckpoint.WithEnd())
@@ -253,26 +258,28 @@ func values[T any](js jetstream.JetStream, stream string) ([]T, error) {
 
 func TestOutput(t *testing.T) {
 	t.Parallel()
-	js := connect(t, start(t, t.TempDir()))
-	testFaults(t, func(t *testing.T, after bool) {
-		checkpointtest.RunOutput(t, func(t *testing.T) checkpointtest.Outlet[string] {
-			stream := newStream(t, js)
-			faulty := &faults{JetStream: js, after: after}
-			return checkpointtest.Outlet[string]{
-				Open: func() (checkpoint.Output[string], error) {
-					return jscheckpoint.NewOutput(faulty, stream, stream, codec.JSON[string]()), nil
-				},
-				Fail:    faulty.fail,
-				Visible: func() ([]string, error) { return values[string](js, stream) },
-			}
-		}, strconv.Itoa, nil)
+	forPlaces(t, func(t *testing.T, p place) {
+		js := p.connect(t)
+		testFaults(t, func(t *testing.T, after bool) {
+			checkpointtest.RunOutput(t, func(t *testing.T) checkpointtest.Outlet[string] {
+				stream := newStream(t, js, p.replicate)
+				faulty := &faults{JetStream: js, after: after}
+				return checkpointtest.Outlet[string]{
+					Open: func() (checkpoint.Output[string], error) {
+						return jscheckpoint.NewOutput(faulty, stream, stream, codec.JSON[string]()), nil
+					},
+					Fail:    faulty.fail,
+					Visible: func() ([]string, error) { return values[string](js, stream) },
+				}
+			}, strconv.Itoa, nil)
+		})
 	})
 }
 
 // More elements than are published at once.
 func TestOutputOfManyElements(t *testing.T) {
 	t.Parallel()
-	js := connect(t, start(t, t.TempDir()))
+	js := connect(t, fresh(t))
 	stream := newStream(t, js)
 	out := jscheckpoint.NewOutput(js, stream, stream, codec.JSON[string]())
 	var want []string
@@ -290,7 +297,7 @@ func TestOutputOfManyElements(t *testing.T) {
 
 // Law P1: a run that was taken over publishes nothing.
 func TestOutputThatWasTakenOver(t *testing.T) {
-	js := connect(t, start(t, t.TempDir()))
+	js := connect(t, fresh(t))
 	stream := newStream(t, js)
 	open := func() *jscheckpoint.Output[string] {
 		return jscheckpoint.NewOutput(js, stream, stream, codec.JSON[string]())

@@ -85,7 +85,7 @@ func message(id string) store.Message { return store.Message{Meta: delivery.Meta
 
 // A consumer may be at a server that is behind: what is listed and counted is read from the leader of the stream.
 func TestInspectionNeedsNoConsumer(t *testing.T) {
-	b := &breaking{JetStream: connect(t, start(t, t.TempDir()))}
+	b := &breaking{JetStream: connect(t, fresh(t))}
 	s := openStore(t, b, newStore(t, b))
 	b.broken.Store(true)
 	var ms []store.Message
@@ -110,7 +110,7 @@ func TestInspectionNeedsNoConsumer(t *testing.T) {
 
 // An iterator that replaces its consumer misses a Stop. The store is closed all the same.
 func TestAnIndexThatIsNotStopped(t *testing.T) {
-	b := &breaking{JetStream: connect(t, start(t, t.TempDir()))}
+	b := &breaking{JetStream: connect(t, fresh(t))}
 	b.deaf.Store(true)
 	s := openStore(t, b, newStore(t, b))
 	_, err := s.Take(t.Context(), "q", 1, time.Minute)
@@ -127,7 +127,7 @@ func TestAnIndexThatIsNotStopped(t *testing.T) {
 
 // A queue whose index has failed is read again.
 func TestAnIndexThatFails(t *testing.T) {
-	b := &breaking{JetStream: connect(t, start(t, t.TempDir()))}
+	b := &breaking{JetStream: connect(t, fresh(t))}
 	s := openStore(t, b, newStore(t, b))
 	require.NoError(t, s.Put(t.Context(), "q", message("a")))
 	taken, err := s.Take(t.Context(), "q", 1, time.Minute)
@@ -205,7 +205,7 @@ func (s *stale) Get(ctx context.Context, key string) (jetstream.KeyValueEntry, e
 
 // A grant is not lost because a server is behind.
 func TestLocksOfAServerThatIsBehind(t *testing.T) {
-	js := connect(t, start(t, t.TempDir()))
+	js := connect(t, fresh(t))
 	kv, err := js.CreateKeyValue(t.Context(), jetstream.KeyValueConfig{Bucket: "locks"})
 	require.NoError(t, err)
 	l := jsstore.NewLocks(&stale{KeyValue: kv})
@@ -232,7 +232,7 @@ func (s *stopped) Now() time.Time { return s.Mock.Now().Add(time.Duration(s.jump
 func TestAWorkerThatWasStopped(t *testing.T) {
 	t.Parallel()
 	const lease = 300 * time.Millisecond
-	js := connect(t, start(t, t.TempDir()))
+	js := connect(t, fresh(t))
 	for what, goOn := range map[string]func(c *stopped, m delivery.Message[string]){
 		"it extends its lease": func(c *stopped, _ delivery.Message[string]) { c.Add(lease / 3) },
 		"it nacks":             func(_ *stopped, m delivery.Message[string]) { m.Nack(0) },
@@ -267,7 +267,7 @@ func TestAWorkerThatWasStopped(t *testing.T) {
 
 // A grant ends with its lock, also if the same owner has that again.
 func TestAnOldGrantOfTheSameOwner(t *testing.T) {
-	js := connect(t, start(t, t.TempDir()))
+	js := connect(t, fresh(t))
 	kv, err := js.CreateKeyValue(t.Context(), jetstream.KeyValueConfig{Bucket: "locks"})
 	require.NoError(t, err)
 	l := jsstore.NewLocks(kv)

@@ -3,6 +3,7 @@ package embedded_test
 import (
 	"context"
 	"errors"
+	"flag"
 	"os"
 	"strconv"
 	"strings"
@@ -20,6 +21,7 @@ import (
 	"github.com/weirflow/weir/ext/jetstream/jscheckpoint"
 	"github.com/weirflow/weir/ext/jetstream/jsqueue"
 	"github.com/weirflow/weir/ext/jetstream/jsstore"
+	"github.com/weirflow/weir/internal/child"
 	"github.com/weirflow/weir/internal/pipelinekill"
 	"github.com/weirflow/weir/internal/workerkill"
 )
@@ -29,6 +31,10 @@ func TestMain(m *testing.M) {
 	clustertest.Child()
 	workerkill.Child(openQueues)
 	pipelinekill.Child(openPipelines)
+	flag.Parse()
+	if f := flag.Lookup("test.parallel"); f.Value.String() == f.DefValue { // these tests wait, most of the time
+		_ = f.Value.Set("4")
+	}
 	goleak.VerifyTestMain(m)
 }
 
@@ -100,7 +106,9 @@ func (q *queues) Fill(ctx context.Context, orders []workerkill.Order) error {
 	for _, o := range orders {
 		ms = append(ms, delivery.New(o, &delivery.Meta{ID: o.ID()}, nil))
 	}
-	return jsqueue.NewSink(q.js, "work", codec.JSON[workerkill.Order]()).Put(ctx, ms)
+	sink := jsqueue.NewSink(q.js, "work", codec.JSON[workerkill.Order]())
+	_, err := child.Again(ctx, func(ctx context.Context) (struct{}, error) { return struct{}{}, sink.Put(ctx, ms) }) // the leader may have no room
+	return err
 }
 
 // ids returns the ids of the messages of a stream.
@@ -204,14 +212,17 @@ func TestAFullDiskOfOneServer(t *testing.T) {
 	within, cancel := context.WithTimeout(ctx, time.Second)
 	defer cancel()
 	require.Error(t, c.Synced(within, js, "ballast"), "one has no room for it")
-	repaired := make(chan error, 1)
+	place, repaired := c.URL(), make(chan struct{})
 	time.AfterFunc(5*time.Second, func() { // as an operator would
-		err := c.Kill(full)
+		defer close(repaired)
+		err = c.Kill(full)
 		c.Enlarge(full)
-		repaired <- errors.Join(err, c.Restart(full))
+		err = errors.Join(err, c.Restart(full))
 	})
-	workerkill.Run(t, workerkill.Config{Place: c.URL(), Open: openQueues})
-	require.NoError(t, <-repaired)
+	defer func() { <-repaired }() // the cluster's methods are called one at a time
+	workerkill.Run(t, workerkill.Config{Place: place, Open: openQueues})
+	<-repaired
+	require.NoError(t, err)
 	require.NoError(t, c.Synced(bounded(t), js, "done"))
 }
 

@@ -24,7 +24,7 @@ import (
 func TestPartitions(t *testing.T) {
 	t.Parallel()
 	const elements = 300
-	srv := start(t, t.TempDir())
+	srv := fresh(t)
 	js := connect(t, srv)
 	_, err := js.CreateStream(t.Context(), jscheckpoint.StreamConfig("checkpoints"))
 	require.NoError(t, err)

@@ -66,24 +66,25 @@ func publish(t *testing.T, js jetstream.JetStream, subject string, values ...str
 }
 
 func TestSource(t *testing.T) {
-	server := start(t, t.TempDir())
-	js := connect(t, server)
-	deliverytest.RunSource(t, func(t *testing.T) deliverytest.Queue[string] {
-		const lease = time.Second
-		stream := newStream(t, js)
-		conns := map[delivery.Source[string]]*nats.Conn{}
-		return deliverytest.Queue[string]{
-			Open: func() (delivery.Source[string], error) {
-				js := connect(t, server)
-				s := newSource(t, js, stream, lease)
-				conns[s] = js.Conn()
-				return s, nil
-			},
-			Put:   func(values ...string) error { publish(t, js, stream, values...); return nil },
-			Keeps: true, Shared: true, Lease: lease,
-			Kill: func(s delivery.Source[string]) { conns[s].Close() },
-		}
-	}, strconv.Itoa)
+	forPlaces(t, func(t *testing.T, p place) {
+		js := p.connect(t)
+		lease := max(time.Second, 4*p.unit)
+		deliverytest.RunSource(t, func(t *testing.T) deliverytest.Queue[string] {
+			stream := newStream(t, js, p.replicate)
+			conns := map[delivery.Source[string]]*nats.Conn{}
+			return deliverytest.Queue[string]{
+				Open: func() (delivery.Source[string], error) {
+					js := p.connect(t)
+					s := newSource(t, js, stream, lease)
+					conns[s] = js.Conn()
+					return s, nil
+				},
+				Put:   func(values ...string) error { publish(t, js, stream, values...); return nil },
+				Keeps: true, Shared: true, Lease: lease,
+				Kill: func(s delivery.Source[string]) { conns[s].Close() },
+			}
+		}, strconv.Itoa)
+	})
 }
 
 // bounded returns a context that ends before the test hangs.
@@ -112,7 +113,7 @@ func none(t *testing.T, s delivery.Source[string], d time.Duration) {
 
 // What a sink has published has its id and its history at a source (law D6), and is stored once.
 func TestSinkAndSource(t *testing.T) {
-	js := connect(t, start(t, t.TempDir()))
+	js := connect(t, fresh(t))
 	stream := newStream(t, js)
 	sink := jsqueue.NewSink(js, stream, codec.JSON[string](),
 		jsqueue.WithSubject(func(m delivery.Meta) string { return stream + "." + m.Key }))
@@ -134,7 +135,7 @@ func TestSinkAndSource(t *testing.T) {
 }
 
 func TestSinkRejectsWhatCannotBeWritten(t *testing.T) {
-	js := connect(t, start(t, t.TempDir()))
+	js := connect(t, fresh(t))
 	stream := newStream(t, js)
 	verdicts := make(chan delivery.Verdict, 1)
 	bad := delivery.New("x", &delivery.Meta{Headers: map[string]string{"a": "b\r\nNats-Rollup: all"}}, func(v delivery.Verdict) { verdicts <- v })
@@ -144,7 +145,7 @@ func TestSinkRejectsWhatCannotBeWritten(t *testing.T) {
 
 // Law D1: what was confirmed is acknowledged, the rest is the caller's.
 func TestSinkWhoseStreamIsFull(t *testing.T) {
-	js := connect(t, start(t, t.TempDir()))
+	js := connect(t, fresh(t))
 	stream := newStream(t, js, func(c *jetstream.StreamConfig) { c.MaxMsgs, c.Discard = 3, jetstream.DiscardNew })
 	acked := 0
 	var ms []delivery.Message[string]
@@ -158,7 +159,7 @@ func TestSinkWhoseStreamIsFull(t *testing.T) {
 // More than a connection's window of unconfirmed messages is no error.
 func TestSinkWaitsWhenItIsStalled(t *testing.T) {
 	t.Parallel()
-	server := start(t, t.TempDir())
+	server := fresh(t)
 	js := connect(t, server)
 	stream := newStream(t, js)
 	narrow, err := jetstream.New(js.Conn(), jetstream.WithPublishAsyncMaxPending(2))
@@ -179,7 +180,7 @@ func count(t *testing.T, js jetstream.JetStream, stream string) uint64 {
 }
 
 func TestOnlyWriter(t *testing.T) {
-	js := connect(t, start(t, t.TempDir()))
+	js := connect(t, fresh(t))
 	stream := newStream(t, js)
 	open := func() *jsqueue.Sink[string] {
 		return jsqueue.NewSink(js, stream, codec.JSON[string](), jsqueue.WithOnlyWriter(stream))
@@ -203,7 +204,7 @@ func TestOnlyWriter(t *testing.T) {
 // Law D2, where the lease was lost although the message is in flight.
 func TestARedeliveryJoins(t *testing.T) {
 	t.Parallel()
-	js := connect(t, start(t, t.TempDir()))
+	js := connect(t, fresh(t))
 	stream := newStream(t, js)
 	publish(t, js, stream, "one")
 	mock := clock.NewMock() // so the lease is not extended
@@ -221,7 +222,7 @@ func TestARedeliveryJoins(t *testing.T) {
 
 // Law D1: what is rejected, and what cannot be read, is in the dead letters before the server forgets it.
 func TestDeadLetters(t *testing.T) {
-	js := connect(t, start(t, t.TempDir()))
+	js := connect(t, fresh(t))
 	stream := newStream(t, js, func(c *jetstream.StreamConfig) { c.Retention = jetstream.WorkQueuePolicy })
 	_, err := js.Publish(t.Context(), stream, []byte("no JSON"))
 	require.NoError(t, err)
@@ -244,7 +245,7 @@ func TestDeadLetters(t *testing.T) {
 
 // A full store of dead letters stops nothing else, and loses nothing.
 func TestDeadLettersThatAreFull(t *testing.T) {
-	js := connect(t, start(t, t.TempDir()))
+	js := connect(t, fresh(t))
 	stream := newStream(t, js, func(c *jetstream.StreamConfig) { c.Retention = jetstream.WorkQueuePolicy })
 	publish(t, js, stream, "bad", "good")
 	dead := store.NewMemory(clock.New(), 1)
@@ -283,7 +284,7 @@ func (s slowPut) Put(ctx context.Context, queue string, ms ...store.Message) err
 
 // Close waits for what is being recorded, until its context ends.
 func TestCloseDoesNotBreakOffARecording(t *testing.T) {
-	js := connect(t, start(t, t.TempDir()))
+	js := connect(t, fresh(t))
 	stream := newStream(t, js, func(c *jetstream.StreamConfig) { c.Retention = jetstream.WorkQueuePolicy })
 	publish(t, js, stream, "bad")
 	dead := slowPut{store.NewMemory(clock.New(), 0), make(chan context.Context, 9), make(chan struct{})}
@@ -377,7 +378,7 @@ func TestASourceOutlivesItsServer(t *testing.T) {
 }
 
 func TestConsumersThatDoNotFit(t *testing.T) {
-	js := connect(t, start(t, t.TempDir()))
+	js := connect(t, fresh(t))
 	stream := newStream(t, js)
 	for name, cfg := range map[string]jetstream.ConsumerConfig{
 		"AckPolicy": {AckPolicy: jetstream.AckNonePolicy}, "MaxDeliver": {MaxDeliver: 5, AckPolicy: jetstream.AckExplicitPolicy},
@@ -392,7 +393,7 @@ func TestConsumersThatDoNotFit(t *testing.T) {
 }
 
 func TestAConsumerThatIsGone(t *testing.T) {
-	js := connect(t, start(t, t.TempDir()))
+	js := connect(t, fresh(t))
 	stream := newStream(t, js)
 	s := newSource(t, js, stream, time.Minute)
 	require.NoError(t, js.DeleteConsumer(t.Context(), stream, "workers"))

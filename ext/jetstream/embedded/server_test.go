@@ -30,6 +30,12 @@ func start(t *testing.T, dir string, opts ...embedded.Option) *embedded.Server {
 	return s
 }
 
+// fresh starts a server whose directory is empty. It is not killed, so it loses nothing that it does not sync.
+func fresh(t *testing.T, opts ...embedded.Option) *embedded.Server {
+	t.Helper()
+	return start(t, t.TempDir(), append(opts, embedded.WithServerOptions(func(o *server.Options) { o.SyncAlways = false }))...)
+}
+
 // connect returns a connection that ends with the test.
 func connect(t *testing.T, s *embedded.Server, opts ...nats.Option) jetstream.JetStream {
 	t.Helper()

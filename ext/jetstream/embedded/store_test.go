@@ -26,34 +26,35 @@ func newStore(t *testing.T, js jetstream.JetStream, change ...func(*jetstream.St
 	return name
 }
 
-func largePayload(o *server.Options) { o.MaxPayload = 8 << 20 }
-
 func TestStore(t *testing.T) {
-	srv := start(t, t.TempDir(), embedded.WithServerOptions(largePayload))
-	js := connect(t, srv)
-	deliverytest.RunStore(t, func(t *testing.T) deliverytest.StorePlace {
-		name := newStore(t, js)
-		return deliverytest.StorePlace{
-			Open: func() (store.Store, error) { return jsstore.Open(context.Background(), js, name) },
-			Wait: time.Sleep, RealTime: true, Unit: 100 * time.Millisecond,
-			Full: func() (store.Store, error) {
-				full := newStore(t, js, func(c *jetstream.StreamConfig) { c.MaxBytes = 64 << 10 })
-				return jsstore.Open(context.Background(), js, full)
-			},
-		}
+	forPlaces(t, func(t *testing.T, p place) {
+		js := p.connect(t)
+		deliverytest.RunStore(t, func(t *testing.T) deliverytest.StorePlace {
+			name := newStore(t, js, p.replicate)
+			return deliverytest.StorePlace{
+				Open: func() (store.Store, error) { return jsstore.Open(context.Background(), js, name) },
+				Wait: time.Sleep, RealTime: true, Unit: p.unit,
+				Full: func() (store.Store, error) {
+					full := newStore(t, js, p.replicate, func(c *jetstream.StreamConfig) { c.MaxBytes = 64 << 10 })
+					return jsstore.Open(context.Background(), js, full)
+				},
+			}
+		})
 	})
 }
 
 func TestLocks(t *testing.T) {
-	js := connect(t, start(t, t.TempDir()))
-	deliverytest.RunLocks(t, func(t *testing.T) deliverytest.LockPlace {
-		stream := newStream(t, js)
-		kv, err := js.CreateKeyValue(t.Context(), jetstream.KeyValueConfig{Bucket: "locks" + stream})
-		require.NoError(t, err)
-		return deliverytest.LockPlace{
-			Open: func() (lock.Locks, error) { return jsstore.NewLocks(kv), nil },
-			Wait: time.Sleep, Unit: 100 * time.Millisecond,
-		}
+	forPlaces(t, func(t *testing.T, p place) {
+		js := p.connect(t)
+		deliverytest.RunLocks(t, func(t *testing.T) deliverytest.LockPlace {
+			bucket := "locks" + newStream(t, js)
+			kv, err := js.CreateKeyValue(t.Context(), jetstream.KeyValueConfig{Bucket: bucket, Replicas: p.replicas})
+			require.NoError(t, err)
+			return deliverytest.LockPlace{
+				Open: func() (lock.Locks, error) { return jsstore.NewLocks(kv), nil },
+				Wait: time.Sleep, Unit: p.unit,
+			}
+		})
 	})
 }
 
@@ -101,7 +102,7 @@ func TestDelaysOverARestartOfTheServer(t *testing.T) {
 
 // One message that the server refuses keeps the others of its call out.
 func TestPutIsOneTransaction(t *testing.T) {
-	js := connect(t, start(t, t.TempDir()))
+	js := connect(t, fresh(t))
 	s, err := jsstore.Open(t.Context(), js, newStore(t, js))
 	require.NoError(t, err)
 	defer s.Close()
@@ -116,7 +117,7 @@ func TestPutIsOneTransaction(t *testing.T) {
 
 // A mark of a moved message is no message, and its place can be taken again.
 func TestMovedThereAndBack(t *testing.T) {
-	js := connect(t, start(t, t.TempDir()))
+	js := connect(t, fresh(t))
 	s, err := jsstore.Open(t.Context(), js, newStore(t, js))
 	require.NoError(t, err)
 	defer s.Close()
@@ -147,7 +148,7 @@ func TestMovedThereAndBack(t *testing.T) {
 }
 
 func TestStreamsThatDoNotFitAStore(t *testing.T) {
-	js := connect(t, start(t, t.TempDir()))
+	js := connect(t, fresh(t))
 	for what, change := range map[string]func(*jetstream.StreamConfig){
 		"MaxMsgsPerSubject": func(c *jetstream.StreamConfig) { c.MaxMsgsPerSubject = 2 },
 		"keep everything":   func(c *jetstream.StreamConfig) { c.MaxAge = time.Hour },
@@ -163,7 +164,7 @@ func TestStreamsThatDoNotFitAStore(t *testing.T) {
 
 // A source over a store, which is woken by what others put.
 func TestSourceOverAStore(t *testing.T) {
-	js := connect(t, start(t, t.TempDir()))
+	js := connect(t, fresh(t))
 	name := newStore(t, js)
 	open := func() *jsstore.Store {
 		s, err := jsstore.Open(t.Context(), js, name)

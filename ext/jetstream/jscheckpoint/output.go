@@ -16,6 +16,7 @@ import (
 
 	"github.com/weirflow/weir/checkpoint"
 	"github.com/weirflow/weir/codec"
+	"github.com/weirflow/weir/ext/jetstream/internal/pubs"
 	"github.com/weirflow/weir/internal/nils"
 	"github.com/weirflow/weir/internal/varint"
 )
@@ -191,11 +192,20 @@ func (o *Output[T]) Commit(ctx context.Context, b []byte) error {
 	if o.last < s.base {
 		return fmt.Errorf("jscheckpoint: stream %s ends with message %d, the state to commit begins behind %d", o.stream, o.last, s.base)
 	}
+	tries := 0
 	for o.last < end {
 		before := o.last
 		err := o.publish(ctx, s.schema, s.pending[before-s.base:])
-		if came := !o.unsure && o.last > before; err != nil && !(came && moved(err)) {
-			return err // else messages of an earlier Commit came late
+		switch came := !o.unsure && o.last > before; {
+		case err == nil || came && pubs.Moved(err): // messages of an earlier Commit came late
+			tries = 0
+		case !o.unsure && pubs.UnderWay(err) && tries < pubs.MaxTries: // and this one comes
+			tries++
+			if err := pubs.Pause(ctx); err != nil {
+				return err
+			}
+		default:
+			return err
 		}
 	}
 	if end > o.base {
@@ -259,12 +269,6 @@ func (o *Output[T]) publish(ctx context.Context, schema []byte, values [][]byte)
 	}
 	o.last, o.unsure = first+uint64(len(values)), false
 	return nil
-}
-
-// moved says that a message was refused because another one had come.
-func moved(err error) bool {
-	api, ok := errors.AsType[*jetstream.APIError](err)
-	return ok && (api.ErrorCode == jetstream.JSErrCodeStreamWrongLastSequence || api.ErrorCode == jetstream.JSErrCodeStreamWrongLastSequenceConstant)
 }
 
 // find finds out what of this run is published, and whether another run has published since (law P1).

@@ -18,6 +18,7 @@ import (
 	"github.com/nats-io/nuid"
 
 	"github.com/weirflow/weir/checkpoint"
+	"github.com/weirflow/weir/ext/jetstream/internal/pubs"
 	"github.com/weirflow/weir/internal/nils"
 )
 
@@ -169,7 +170,7 @@ func (s *Store) publish(ctx context.Context, subject string, h nats.Header, data
 	if ctx.Err() != nil {
 		return context.Cause(ctx)
 	}
-	if moved(err) {
+	if pubs.Moved(err) {
 		return errMoved
 	}
 	return fmt.Errorf("jscheckpoint: %s: %w", s.name, err)

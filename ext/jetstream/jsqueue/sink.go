@@ -5,6 +5,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"slices"
 	"strings"
 	"time"
 
@@ -13,6 +14,7 @@ import (
 
 	"github.com/weirflow/weir/codec"
 	"github.com/weirflow/weir/delivery"
+	"github.com/weirflow/weir/ext/jetstream/internal/pubs"
 	"github.com/weirflow/weir/internal/guard"
 	"github.com/weirflow/weir/internal/nils"
 	"github.com/weirflow/weir/internal/panics"
@@ -32,7 +34,7 @@ type Sink[T any] struct {
 	writing chan struct{} // room for one: the Put that publishes, if this is the only writer
 	last    uint64        // the sequence number of the last message of the stream
 	known   bool          // last is known
-	doubt   *nats.Msg     // what may have been stored behind last, or nil
+	doubts  []*nats.Msg   // one of them may be, or may come, directly behind last
 }
 
 var _ delivery.Sink[int] = (*Sink[int])(nil)
@@ -164,22 +166,29 @@ func (s *Sink[T]) publish(ctx context.Context, ms []*nats.Msg) []error {
 	errs := make([]error, len(ms))
 	futures := make([]jetstream.PubAckFuture, len(ms))
 	var over error // why nothing more is waited for: the others were published as long ago
-	wait := func(i int) {
-		if errs[i] == nil {
-			errs[i], over = s.confirmed(ctx, futures[i], over)
-		}
-	}
-	for i, m := range ms {
-		if i >= window {
-			wait(i - window)
-		}
+	send := func(i int) {
 		for errs[i] = over; over == nil; {
-			futures[i], errs[i] = s.js.PublishMsgAsync(m, jetstream.WithStallWait(s.timeout))
+			futures[i], errs[i] = s.js.PublishMsgAsync(ms[i], jetstream.WithStallWait(s.timeout))
 			// Others publish on the same connection, and have all of its window.
 			if !errors.Is(errs[i], jetstream.ErrTooManyStalledMsgs) || ctx.Err() != nil {
 				break
 			}
 		}
+	}
+	wait := func(i int) {
+		for tries := 0; errs[i] == nil; tries++ {
+			errs[i], over = s.confirmed(ctx, futures[i], over)
+			if !pubs.UnderWay(errs[i]) || tries == pubs.MaxTries || pubs.Pause(ctx) != nil {
+				return // else it was published before, by a Put that has failed
+			}
+			send(i)
+		}
+	}
+	for i := range ms {
+		if i >= window {
+			wait(i - window)
+		}
+		send(i)
 	}
 	for i := max(0, len(ms)-window); i < len(ms); i++ {
 		wait(i)
@@ -236,44 +245,62 @@ func (s *Sink[T]) publishNext(ctx context.Context, m *nats.Msg) error {
 		}
 		s.last, s.known = stream.CachedInfo().State.LastSeq, true
 	}
-	if err := s.clearDoubt(ctx); err != nil {
+	if err := s.clearDoubts(ctx); err != nil {
 		return err
 	}
-	ack, err := s.js.PublishMsg(ctx, m, jetstream.WithExpectLastSequence(s.last), jetstream.WithExpectStream(s.only))
-	api, refused := errors.AsType[*jetstream.APIError](err)
-	switch {
-	case refused && api.ErrorCode == jetstream.JSErrCodeStreamWrongLastSequence:
-		return fmt.Errorf("%w %q: %w", ErrNotTheOnlyWriter, s.only, err)
-	case err != nil:
-		if !refused {
-			s.doubt = m
+	for {
+		ack, err := s.js.PublishMsg(ctx, m, jetstream.WithExpectLastSequence(s.last), jetstream.WithExpectStream(s.only))
+		if err == nil {
+			s.last, s.doubts = max(s.last, ack.Sequence), nil
+			return nil
 		}
-		return err
+		_, refused := errors.AsType[*jetstream.APIError](err)
+		switch {
+		case !refused || pubs.UnderWay(err):
+			s.doubts = append(s.doubts, m)
+			return err
+		case !pubs.Moved(err):
+			return err
+		}
+		before := s.last
+		if err := s.clearDoubts(ctx); err != nil {
+			return err
+		}
+		switch {
+		case s.last > before: // one has come late
+		case len(s.doubts) > 0: // it cannot be read yet
+			return err
+		default:
+			return fmt.Errorf("%w %q: %w", ErrNotTheOnlyWriter, s.only, err)
+		}
 	}
-	s.last = max(s.last, ack.Sequence)
-	return nil
 }
 
-// clearDoubt finds out whether a message was stored that was not confirmed.
-func (s *Sink[T]) clearDoubt(ctx context.Context) error {
-	if s.doubt == nil {
+// clearDoubts finds out whether a message was stored that was not confirmed. If nothing is stored behind the last one, it may still come.
+func (s *Sink[T]) clearDoubts(ctx context.Context) error {
+	if len(s.doubts) == 0 {
 		return nil
 	}
 	stream, err := s.js.Stream(ctx, s.only)
 	if err != nil {
 		return err
 	}
+	if stream.CachedInfo().State.LastSeq <= s.last {
+		return nil
+	}
 	next, err := stream.GetMsg(ctx, s.last+1)
-	switch {
-	case errors.Is(err, jetstream.ErrMsgNotFound):
-	case err != nil:
+	if err != nil && !errors.Is(err, jetstream.ErrMsgNotFound) {
 		return err
-	case next.Subject == s.doubt.Subject && next.Header.Get(jetstream.MsgIDHeader) == s.doubt.Header.Get(jetstream.MsgIDHeader) &&
-		bytes.Equal(next.Data, s.doubt.Data):
+	}
+	if err == nil && slices.ContainsFunc(s.doubts, func(m *nats.Msg) bool { return isStored(next, m) }) {
 		s.last++
 	}
-	s.doubt = nil
+	s.doubts = nil
 	return nil
+}
+
+func isStored(stored *jetstream.RawStreamMsg, m *nats.Msg) bool {
+	return stored.Subject == m.Subject && stored.Header.Get(jetstream.MsgIDHeader) == m.Header.Get(jetstream.MsgIDHeader) && bytes.Equal(stored.Data, m.Data)
 }
 
 func quietly(f func() error) error {

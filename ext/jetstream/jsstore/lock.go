@@ -15,6 +15,7 @@ import (
 
 	"github.com/weirflow/weir/delivery/lock"
 	"github.com/weirflow/weir/ext/jetstream/internal/parallel"
+	"github.com/weirflow/weir/ext/jetstream/internal/pubs"
 	"github.com/weirflow/weir/internal/nils"
 )
 
@@ -72,9 +73,7 @@ func (l *Locks) put(ctx context.Context, h holding, revision uint64) (ok bool, e
 		return false, err
 	}
 	_, err = l.kv.Update(ctx, key(h.Name), b, revision)
-	if api, is := errors.AsType[*jetstream.APIError](err); is &&
-		(api.ErrorCode == jetstream.JSErrCodeStreamWrongLastSequence || api.ErrorCode == jetstream.JSErrCodeStreamWrongLastSequenceConstant) ||
-		errors.Is(err, jetstream.ErrKeyExists) {
+	if pubs.Moved(err) || errors.Is(err, jetstream.ErrKeyExists) {
 		return false, nil
 	}
 	return err == nil, l.failed(ctx, err)

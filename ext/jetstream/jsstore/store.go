@@ -17,6 +17,7 @@ import (
 
 	"github.com/weirflow/weir/delivery/store"
 	"github.com/weirflow/weir/ext/jetstream/internal/parallel"
+	"github.com/weirflow/weir/ext/jetstream/internal/pubs"
 	"github.com/weirflow/weir/internal/nils"
 )
 
@@ -276,10 +277,11 @@ func (s *Store) published(ctx context.Context, err error) error {
 	if ctx.Err() != nil {
 		return context.Cause(ctx)
 	}
+	if pubs.Moved(err) {
+		return errChanged
+	}
 	if api, ok := errors.AsType[*jetstream.APIError](err); ok {
 		switch c := api.ErrorCode; {
-		case c == jetstream.JSErrCodeStreamWrongLastSequence || c == jetstream.JSErrCodeStreamWrongLastSequenceConstant:
-			return errChanged
 		case c == errCodeResources || c == errCodeMemoryFull || c == errCodeStorageFull || c == errCodeAccountLimits,
 			c == errCodeStoreFailed && (strings.Contains(api.Description, "maximum") || strings.Contains(api.Description, "no space")):
 			return fmt.Errorf("%w: stream %s: %w", store.ErrFull, s.name, err)

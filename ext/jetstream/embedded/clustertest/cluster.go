@@ -47,9 +47,11 @@ const (
 	patience = time.Minute
 	oneTry   = time.Second
 	retry    = 20 * time.Millisecond // between two tries
+
+	maxPayload = 8 << 20 // of a message, in bytes
 )
 
-// Config says which servers [Start] starts. They sync each write, as [embedded.Start] does by default.
+// Config says which servers [Start] starts. They sync each write, as [embedded.Start] does by default, and take messages of 8 MiB.
 type Config struct {
 	Dir     string // has a directory for each server
 	Servers int    // 1, 3 or 5
@@ -83,6 +85,7 @@ func serve(arg string) error {
 		embedded.WithLogger(slog.New(slog.NewTextHandler(os.Stderr, &slog.HandlerOptions{Level: slog.LevelError}))),
 		embedded.WithCluster(s.Cluster),
 		embedded.WithServerOptions(func(o *server.Options) {
+			o.MaxPayload = maxPayload
 			if len(s.Cluster.Servers) == 1 {
 				o.Cluster, o.Routes = server.ClusterOpts{}, nil
 			}

@@ -1,0 +1,54 @@
+package embedded_test
+
+import (
+	"os"
+	"testing"
+	"time"
+
+	"github.com/nats-io/nats-server/v2/server"
+	"github.com/nats-io/nats.go"
+	"github.com/nats-io/nats.go/jetstream"
+	"github.com/stretchr/testify/require"
+
+	"github.com/weirflow/weir/ext/jetstream/embedded"
+	"github.com/weirflow/weir/ext/jetstream/embedded/clustertest"
+)
+
+// place is where a suite runs.
+type place struct {
+	connect  func(t *testing.T, opts ...nats.Option) jetstream.JetStream
+	replicas int
+	unit     time.Duration // long against a call of the server
+}
+
+// replicate keeps a stream on all servers.
+func (p place) replicate(c *jetstream.StreamConfig) { c.Replicas = p.replicas }
+
+func largePayload(o *server.Options) { o.MaxPayload = 8 << 20 }
+
+// forPlaces runs a suite on a server in this process, and with WEIR_LONG on three in processes of their own as well.
+func forPlaces(t *testing.T, f func(t *testing.T, p place)) {
+	t.Run("servers=1", func(t *testing.T) {
+		s := fresh(t, embedded.WithServerOptions(largePayload))
+		f(t, place{
+			connect:  func(t *testing.T, opts ...nats.Option) jetstream.JetStream { t.Helper(); return connect(t, s, opts...) },
+			replicas: 1, unit: 100 * time.Millisecond,
+		})
+	})
+	if os.Getenv("WEIR_LONG") == "" {
+		return
+	}
+	t.Run("servers=3", func(t *testing.T) {
+		c, _ := startCluster(t, clustertest.Config{Servers: 3})
+		f(t, place{
+			connect: func(t *testing.T, opts ...nats.Option) jetstream.JetStream {
+				t.Helper()
+				js, err := clustertest.Connect(c.URL(), opts...)
+				require.NoError(t, err)
+				t.Cleanup(js.Conn().Close)
+				return js
+			},
+			replicas: 3, unit: 500 * time.Millisecond,
+		})
+	})
+}
