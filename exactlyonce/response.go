@@ -75,7 +75,7 @@ func ParseResponse(stored []byte) (Response, error) {
 	in := varint.Reader{Rest: stored}
 	var r Response
 	if v := in.Byte(); in.Err == nil && v != responseVersion {
-		in.Fail(fmt.Errorf("version %d is unknown", v))
+		in.Fail(fmt.Errorf("version %d is unknown: was it encoded by Response.Encode?", v))
 	}
 	if status := in.Uvarint(); in.Err == nil {
 		if status < 200 || status > 999 {

@@ -72,11 +72,15 @@ type Ladder[T any] struct {
 
 // New returns a ladder.
 func New[T any](c Config[T]) (*Ladder[T], error) {
-	if nils.Is(c.Store) || nils.Is(c.Codec) {
-		return nil, errors.New("ladder: New: Store and Codec must be set")
-	}
-	if len(c.Layers) == 0 || c.DeadLetters == "" {
-		return nil, errors.New("ladder: New: a ladder needs layers and a queue of dead letters")
+	switch {
+	case nils.Is(c.Store):
+		return nil, errors.New("ladder: New: Store is nil")
+	case nils.Is(c.Codec):
+		return nil, errors.New("ladder: New: Codec is nil")
+	case len(c.Layers) == 0:
+		return nil, errors.New("ladder: New: Layers is empty: a ladder needs one at least")
+	case c.DeadLetters == "":
+		return nil, errors.New("ladder: New: DeadLetters is empty: a ladder needs a queue for them")
 	}
 	seen := map[string]bool{c.DeadLetters: true}
 	for i, l := range c.Layers {

@@ -390,26 +390,29 @@ func layersAreASource(t *testing.T, blocked string) {
 }
 
 func TestNewRefusesAWrongConfig(t *testing.T) {
-	for _, change := range []func(*ladder.Config[string]){
-		func(c *ladder.Config[string]) { c.Store = nil },
-		func(c *ladder.Config[string]) { c.Codec = nil },
-		func(c *ladder.Config[string]) { c.Layers = nil },
-		func(c *ladder.Config[string]) { c.DeadLetters = "" },
-		func(c *ladder.Config[string]) { c.DeadLetters = "1h" },
-		func(c *ladder.Config[string]) { c.Layers[1].Queue = "1m" },
-		func(c *ladder.Config[string]) { c.Layers[0].Delay = -1 },
-		func(c *ladder.Config[string]) { c.Remembers = -1 },
-		func(c *ladder.Config[string]) { c.Blocked = "dead" },
-		func(c *ladder.Config[string]) { c.Blocked, c.MaxBlocked = "blocked", -1 },
-		func(c *ladder.Config[string]) { c.Blocked, c.Store = "blocked", struct{ store.Store }{c.Store} },
-		func(c *ladder.Config[string]) { c.Layers[0].Jitter = 1.1 },
-		func(c *ladder.Config[string]) { c.Layers[0].Rate = -1 },
-		func(c *ladder.Config[string]) { c.Layers[0].MaxConcurrent = -1 },
+	for _, wrong := range []struct {
+		named  string
+		change func(*ladder.Config[string])
+	}{
+		{"Store is nil", func(c *ladder.Config[string]) { c.Store = nil }},
+		{"Codec is nil", func(c *ladder.Config[string]) { c.Codec = nil }},
+		{"Layers is empty", func(c *ladder.Config[string]) { c.Layers = nil }},
+		{"DeadLetters is empty", func(c *ladder.Config[string]) { c.DeadLetters = "" }},
+		{`layer 2: the queue "1h"`, func(c *ladder.Config[string]) { c.DeadLetters = "1h" }},
+		{`layer 2: the queue "1m"`, func(c *ladder.Config[string]) { c.Layers[1].Queue = "1m" }},
+		{`layer "1m": Delay -1ns`, func(c *ladder.Config[string]) { c.Layers[0].Delay = -1 }},
+		{"Remembers -1ns", func(c *ladder.Config[string]) { c.Remembers = -1 }},
+		{`Blocked: the queue "dead"`, func(c *ladder.Config[string]) { c.Blocked = "dead" }},
+		{"MaxBlocked -1", func(c *ladder.Config[string]) { c.Blocked, c.MaxBlocked = "blocked", -1 }},
+		{"no store.Inspector", func(c *ladder.Config[string]) { c.Blocked, c.Store = "blocked", struct{ store.Store }{c.Store} }},
+		{"Jitter 1.1", func(c *ladder.Config[string]) { c.Layers[0].Jitter = 1.1 }},
+		{"Rate -1", func(c *ladder.Config[string]) { c.Layers[0].Rate = -1 }},
+		{"MaxConcurrent -1", func(c *ladder.Config[string]) { c.Layers[0].MaxConcurrent = -1 }},
 	} {
 		c, _ := config()
-		change(&c)
+		wrong.change(&c)
 		_, err := ladder.New(c)
-		require.Error(t, err)
+		require.ErrorContains(t, err, wrong.named)
 	}
 }
 

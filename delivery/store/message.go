@@ -51,7 +51,7 @@ func (m *Message) Identity() Identity {
 func (m *Message) Validate() error {
 	switch {
 	case m.Meta.ID == "":
-		return errors.New("store: a message without an id")
+		return errors.New("store: a message without an id (Meta.ID)")
 	case m.Delay < 0:
 		return fmt.Errorf("store: message %q: the delay %v is negative", m.Meta.ID, m.Delay)
 	case m.Meta.Visit < 0 || m.Meta.Merges < 0 || m.Meta.Attempts < 0:

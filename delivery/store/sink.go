@@ -2,6 +2,7 @@ package store
 
 import (
 	"context"
+	"fmt"
 
 	"github.com/weirflow/weir/codec"
 	"github.com/weirflow/weir/delivery"
@@ -9,7 +10,8 @@ import (
 )
 
 // Sink puts the values of messages into a queue, as a [delivery.Sink]. They keep id, key, origin, provider and headers; their
-// visits begin anew. A value that the codec cannot encode is rejected. Safe for concurrent use.
+// visits begin anew. A value that the codec cannot encode is rejected; if its message has no acknowledgement, Put returns the
+// error and puts nothing. Safe for concurrent use.
 type Sink[T any] struct {
 	store Store
 	queue string
@@ -35,6 +37,9 @@ func (s *Sink[T]) Put(ctx context.Context, messages []delivery.Message[T]) error
 			ID: meta.ID, Key: meta.Key, Origin: meta.Origin, Provider: meta.Provider, Headers: meta.Headers,
 		})
 		if err != nil {
+			if !m.Pending() { // no source would see a rejection, and the value would be lost (law D1)
+				return fmt.Errorf("store: queue %q: message %q: %w", s.queue, meta.ID, err)
+			}
 			m.Reject(err)
 			continue
 		}

@@ -398,6 +398,13 @@ func TestSink(t *testing.T) {
 		require.NoError(t, sink.Put(t.Context(), []delivery.Message[func()]{bad}), "what cannot be encoded is rejected")
 		require.False(t, bad.Pending())
 		require.NoError(t, s.Close(t.Context()))
+		// D1: without an acknowledgement the caller would not see the rejection, and take the value for safe.
+		good, lost := delivery.New[any](1, &delivery.Meta{ID: "1"}, nil), delivery.New[any](func() {}, &delivery.Meta{ID: "2"}, nil)
+		err := store.NewSink(memory, "next", codec.JSON[any]()).Put(t.Context(), []delivery.Message[any]{good, lost})
+		require.ErrorContains(t, err, `store: queue "next": message "2": `)
+		counts, err := memory.Count(t.Context(), "next", store.Filter{})
+		require.NoError(t, err)
+		require.Zero(t, counts.Messages)
 		require.Len(t, dead(t, memory), 1)
 
 		put(t, memory, "b")

@@ -2,6 +2,7 @@ package kafka
 
 import (
 	"context"
+	"fmt"
 
 	"github.com/twmb/franz-go/pkg/kgo"
 
@@ -12,7 +13,7 @@ import (
 
 // Sink writes the values of messages to a topic, as a [delivery.Sink]. They keep id, key, origin, provider and headers; their visits begin
 // anew. The key of a message is the key of its record, so messages of a key go to one partition, in order. A value that the codec cannot
-// encode is rejected.
+// encode is rejected; if its message has no acknowledgement, Put returns the error and writes nothing.
 //
 // A record that was written is in all replicas in sync (acks=all). The producer is idempotent, so the retries of the client double nothing. A
 // message that is put again, after a crash or an error, is written again, with the same id. Safe for concurrent use.
@@ -46,6 +47,9 @@ func (s *Sink[T]) Put(ctx context.Context, messages []delivery.Message[T]) error
 	for _, m := range messages {
 		r, err := s.record(m)
 		if err != nil {
+			if !m.Pending() { // no source would see a rejection, and the value would be lost (law D1)
+				return fmt.Errorf("kafka: topic %q: message %q: %w", s.topic, m.Meta().ID, err)
+			}
 			m.Reject(err)
 			continue
 		}

@@ -82,6 +82,10 @@ func TestSinkRejectsWhatItCannotEncode(t *testing.T) {
 	m := delivery.New[any](func() {}, &delivery.Meta{ID: "1"}, func(v delivery.Verdict) { got = v })
 	require.NoError(t, s.Put(t.Context(), []delivery.Message[any]{m}))
 	assert.Equal(t, delivery.Rejected, got.Kind)
+
+	// D1: without an acknowledgement the caller would not see the rejection, and take the value for safe.
+	m = delivery.New[any](func() {}, &delivery.Meta{ID: "2"}, nil)
+	require.ErrorContains(t, s.Put(t.Context(), []delivery.Message[any]{m}), `kafka: topic "invoices": message "2": `)
 }
 
 func TestSinkRefusesToDouble(t *testing.T) {

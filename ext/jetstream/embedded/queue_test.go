@@ -141,6 +141,27 @@ func TestSinkRejectsWhatCannotBeWritten(t *testing.T) {
 	bad := delivery.New("x", &delivery.Meta{Headers: map[string]string{"a": "b\r\nNats-Rollup: all"}}, func(v delivery.Verdict) { verdicts <- v })
 	require.NoError(t, jsqueue.NewSink(js, stream, codec.JSON[string]()).Put(t.Context(), []delivery.Message[string]{bad}))
 	require.Equal(t, delivery.Rejected, (<-verdicts).Kind)
+
+	// D1: without an acknowledgement the caller would not see the rejection, and take the value for safe.
+	bad = delivery.New("x", &delivery.Meta{ID: "2", Headers: map[string]string{"a": "b\r\nNats-Rollup: all"}}, nil)
+	err := jsqueue.NewSink(js, stream, codec.JSON[string]()).Put(t.Context(), []delivery.Message[string]{bad})
+	require.ErrorContains(t, err, fmt.Sprintf("jsqueue: subject %q: message %q: ", stream, "2"))
+}
+
+func TestCloseOverABrokenConnection(t *testing.T) {
+	js := connect(t, start(t, t.TempDir()))
+	stream := newStream(t, js)
+	publish(t, js, stream, "v")
+	s := newSource(t, js, stream, time.Minute)
+	one(t, s)
+	js.Conn().Close()
+	require.ErrorContains(t, s.Close(bounded(t)), "jsqueue: consumer "+stream+"/workers: giving back a message: ")
+}
+
+func TestSinkOfASubjectWithoutStream(t *testing.T) {
+	sink := jsqueue.NewSink(connect(t, start(t, t.TempDir())), "nowhere", codec.JSON[string]())
+	err := sink.Put(t.Context(), []delivery.Message[string]{delivery.New("x", &delivery.Meta{ID: "1"}, func(delivery.Verdict) {})})
+	require.ErrorContains(t, err, `jsqueue: publishing to "nowhere": `)
 }
 
 // Law D1: what was confirmed is acknowledged, the rest is the caller's.

@@ -234,7 +234,7 @@ func (s *Source[T]) giveBack(ctx context.Context) error {
 	s.asker.wait(asking, rest)
 	for _, r := range rest {
 		if r.err != nil {
-			return fmt.Errorf("jsqueue: consumer %s: %w", s.name, r.err)
+			return fmt.Errorf("jsqueue: consumer %s: giving back a message: %w", s.name, r.err)
 		}
 	}
 	s.mu.Lock()

@@ -24,7 +24,8 @@ import (
 var ErrNotTheOnlyWriter = errors.New("jsqueue: another one writes to the stream")
 
 // Sink publishes the values of messages, as a [delivery.Sink]. They keep id, key, origin, provider and headers; their visits
-// begin anew. A value that the codec cannot encode, or whose headers cannot be written, is rejected. Safe for concurrent use.
+// begin anew. A value that the codec cannot encode, or whose headers cannot be written, is rejected; if its message has no
+// acknowledgement, Put returns the error and publishes nothing. Safe for concurrent use.
 type Sink[T any] struct {
 	js      jetstream.JetStream
 	subject string
@@ -106,6 +107,9 @@ func (s *Sink[T]) Put(ctx context.Context, messages []delivery.Message[T]) error
 	for _, m := range messages {
 		e, err := s.encode(m)
 		if err != nil {
+			if !m.Pending() { // no source would see a rejection, and the value would be lost (law D1)
+				return fmt.Errorf("jsqueue: subject %q: message %q: %w", s.subject, m.Meta().ID, err)
+			}
 			m.Reject(err)
 			continue
 		}
@@ -117,8 +121,8 @@ func (s *Sink[T]) Put(ctx context.Context, messages []delivery.Message[T]) error
 	} else {
 		errs = s.publish(ctx, encoded)
 	}
-	err := errors.Join(errs...)
-	if err == nil {
+	wrong := first(errs)
+	if wrong < 0 {
 		return nil
 	}
 	for i := range kept {
@@ -126,18 +130,11 @@ func (s *Sink[T]) Put(ctx context.Context, messages []delivery.Message[T]) error
 			kept[i].Ack()
 		}
 	}
-	return firstOf(errs)
+	return fmt.Errorf("jsqueue: publishing to %q: %w", encoded[wrong].Subject, errs[wrong])
 }
 
-// firstOf returns the first error; the others of a call usually say the same.
-func firstOf(errs []error) error {
-	for _, err := range errs {
-		if err != nil {
-			return fmt.Errorf("jsqueue: publishing: %w", err)
-		}
-	}
-	return nil
-}
+// first returns the index of the first error, or -1; the others of a call usually say the same.
+func first(errs []error) int { return slices.IndexFunc(errs, func(err error) bool { return err != nil }) }
 
 func (s *Sink[T]) encode(m delivery.Message[T]) (*nats.Msg, error) {
 	meta := m.Meta()
