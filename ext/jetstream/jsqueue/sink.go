@@ -134,7 +134,9 @@ func (s *Sink[T]) Put(ctx context.Context, messages []delivery.Message[T]) error
 }
 
 // first returns the index of the first error, or -1; the others of a call usually say the same.
-func first(errs []error) int { return slices.IndexFunc(errs, func(err error) bool { return err != nil }) }
+func first(errs []error) int {
+	return slices.IndexFunc(errs, func(err error) bool { return err != nil })
+}
 
 func (s *Sink[T]) encode(m delivery.Message[T]) (*nats.Msg, error) {
 	meta := m.Meta()
