@@ -32,6 +32,7 @@ func (c *cluster) input(topic string, toEnd bool) (*Input[string], error) {
 }
 
 func TestInput(t *testing.T) {
+	t.Parallel()
 	c := newCluster(t, 1, "orders")
 	producer := c.client(kgo.TransactionalID("t"), kgo.DefaultProduceTopic("orders"))
 	for i := range 4 { // with markers, and with what was aborted, at the end, too
@@ -50,6 +51,7 @@ func TestInput(t *testing.T) {
 
 // TestInputSkipsNothing reads at a position whose records are gone.
 func TestInputSkipsNothing(t *testing.T) {
+	t.Parallel()
 	c := newCluster(t, 1, "orders")
 	c.produce("orders", 1, numbers(10)...)
 	in, err := c.input("orders", false)
@@ -80,6 +82,7 @@ func TestInputKeepsAnErrorOverABrokenOffWait(t *testing.T) {
 }
 
 func TestInputWaits(t *testing.T) {
+	t.Parallel()
 	c := newCluster(t, 1, "orders")
 	in, err := c.input("orders", false)
 	require.NoError(t, err)
@@ -95,6 +98,7 @@ func TestInputWaits(t *testing.T) {
 }
 
 func TestInputRefuses(t *testing.T) {
+	t.Parallel()
 	c := newCluster(t, 1, "orders")
 	_, err := OpenInput(t.Context(), InputConfig[string]{Client: []kgo.Opt{c.seed()}, Topic: "orders", Partition: 7, Decode: valueOf})
 	require.ErrorContains(t, err, "partition 7")
@@ -158,6 +162,7 @@ func (r *reader) published() ([]string, error) {
 
 // TestOutput runs the suite: with calls that fail at each moment, with and without an effect.
 func TestOutput(t *testing.T) {
+	t.Parallel()
 	checkpointtest.RunOutput(t, func(t *testing.T) checkpointtest.Outlet[string] {
 		c := newCluster(t, 1, "invoices")
 		reader := c.reader()
@@ -189,6 +194,7 @@ func TestOutput(t *testing.T) {
 
 // TestOutputIsFenced checks law P1: an output that another one has taken over from publishes nothing any more.
 func TestOutputIsFenced(t *testing.T) {
+	t.Parallel()
 	c := newCluster(t, 1, "invoices")
 	commit := func(out *Output[string], values ...string) ([]byte, error) {
 		for _, v := range values {

@@ -18,6 +18,7 @@ import (
 
 // TestExactlyOnce runs a pipeline from a partition to a topic. It is broken off and started again many times; the last run goes to the end.
 func TestExactlyOnce(t *testing.T) {
+	t.Parallel()
 	const messages, runs = 600, 15
 	c := newCluster(t, 1, "orders", "invoices")
 	c.produce("orders", 1, numbers(messages)...)

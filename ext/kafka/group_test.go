@@ -169,6 +169,7 @@ func TestGroupIsRebalancedDuringAnAssignment(t *testing.T) {
 
 // TestGroupThatThrowsAMemberOut checks law P1: the member has lost its partitions, commits nothing for them, and gets new epochs.
 func TestGroupThatThrowsAMemberOut(t *testing.T) {
+	t.Parallel()
 	c := newCluster(t, 2, "orders")
 	g := c.group()
 	id := partitionID{"orders", 0}
@@ -197,6 +198,7 @@ func TestGroupThatThrowsAMemberOut(t *testing.T) {
 
 // TestGroupGivesNothingWithoutAnEpoch has the commit of the epochs fail.
 func TestGroupGivesNothingWithoutAnEpoch(t *testing.T) {
+	t.Parallel()
 	c := newCluster(t, 2, "orders")
 	f := c.Fault(kfake.Fault{Keys: []kmsg.Key{kmsg.OffsetCommit}, Err: kerr.UnknownServerError, Count: 2})
 	a, _ := join(t, c.group())
@@ -387,6 +389,7 @@ func (j *job) order(parts int32, each int) {
 // TestAFrozenWorkerChangesNothing checks law P1: a worker that was frozen for longer than its session, in the middle of its calls, checkpoints and
 // transactions, publishes and commits nothing when it goes on.
 func TestAFrozenWorkerChangesNothing(t *testing.T) {
+	t.Parallel()
 	j := newJob(t, 1, 2*time.Millisecond)
 	j.order(1, 200)
 	reader := j.c.reader()
@@ -421,6 +424,7 @@ func TestAFrozenWorkerChangesNothing(t *testing.T) {
 // and are frozen for longer than their sessions. Each record is published once, in order (laws C1, P1), and the group's committed offsets follow.
 // WEIR_LONG=1 runs 50 rebalances.
 func TestGroupRebalances(t *testing.T) {
+	t.Parallel()
 	const parts = 6
 	rebalances, each := 6, 60
 	if os.Getenv("WEIR_LONG") != "" {

@@ -23,6 +23,7 @@ import (
 // order, and are given the time to settle, none is doubled, and the messages of a key are done in order. WEIR_LONG=1 runs 50
 // rebalances.
 func TestRebalances(t *testing.T) {
+	t.Parallel()
 	rebalances, messages := 6, 600
 	if os.Getenv("WEIR_LONG") != "" {
 		rebalances, messages = 50, 12000
@@ -31,6 +32,7 @@ func TestRebalances(t *testing.T) {
 		for _, balancer := range []kgo.GroupBalancer{kgo.CooperativeStickyBalancer(), kgo.RangeBalancer()} {
 			name := fmt.Sprintf("drops=%v/balancer=%s", drops, balancer.ProtocolName())
 			t.Run(name, func(t *testing.T) {
+				t.Parallel()
 				newRebalances(t, balancer).run(rebalances, messages, drops)
 			})
 		}

@@ -32,20 +32,7 @@ func place(r *kgo.Record) delivery.Origin {
 //
 // Dead letters that weir writes have weir's headers, and the first three lines of both columns.
 func MetaFromRecord(r *kgo.Record) (delivery.Meta, error) {
-	headers := make(map[string]string, len(r.Headers))
-	for _, h := range r.Headers {
-		if h.Key != "" { // no map of headers has a place for it
-			headers[h.Key] = string(h.Value)
-		}
-	}
-	m, err := delivery.MetaFromHeaders(headers)
-	if err != nil {
-		m = delivery.Meta{}
-	}
-	takeForeign(m.Headers, &m)
-	if len(m.Headers) == 0 {
-		m.Headers = nil
-	}
+	m, err := metaOfHeaders(r.Headers)
 	if m.Origin == (delivery.Origin{}) {
 		m.Origin = place(r)
 	}
@@ -54,6 +41,27 @@ func MetaFromRecord(r *kgo.Record) (delivery.Meta, error) {
 	}
 	if m.Key == "" {
 		m.Key = string(r.Key)
+	}
+	return m, err
+}
+
+// metaOfHeaders returns what the headers say. Most records of a topic that others write have none, and should not cost more for it.
+func metaOfHeaders(hs []kgo.RecordHeader) (m delivery.Meta, err error) {
+	if len(hs) == 0 {
+		return m, nil
+	}
+	headers := make(map[string]string, len(hs))
+	for _, h := range hs {
+		if h.Key != "" { // no map of headers has a place for it
+			headers[h.Key] = string(h.Value)
+		}
+	}
+	if m, err = delivery.MetaFromHeaders(headers); err != nil {
+		m = delivery.Meta{}
+	}
+	takeForeign(m.Headers, &m)
+	if len(m.Headers) == 0 {
+		m.Headers = nil
 	}
 	return m, err
 }

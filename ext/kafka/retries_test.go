@@ -33,6 +33,7 @@ func (c *cluster) retries(layers ...Layer) *Retries[string] {
 
 // TestRetries sends orders through an operator whose calls fail, with two layers.
 func TestRetries(t *testing.T) {
+	t.Parallel()
 	const delay1, delay2 = 100 * time.Millisecond, 200 * time.Millisecond
 	c := newCluster(t, 2, "orders", "orders.1", "orders.2", "dead")
 	retries := c.retries(Layer{Topic: "orders.1", Delay: delay1, Jitter: 0.5}, Layer{Topic: "orders.2", Delay: delay2})

@@ -4,12 +4,14 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"slices"
 	"strconv"
 	"sync"
 	"sync/atomic"
 	"testing"
 	"time"
 
+	"github.com/benbjohnson/clock"
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 	"github.com/twmb/franz-go/pkg/kadm"
@@ -68,6 +70,16 @@ func TestMetaOfARecord(t *testing.T) {
 	assert.Equal(t, 1, m.Visit)
 }
 
+// TestARecordWithoutHeadersIsCheap checks that only the strings of its place, id and key are made.
+func TestARecordWithoutHeadersIsCheap(t *testing.T) {
+	r := &kgo.Record{Topic: "orders", Partition: 12, Offset: 345678, Key: []byte("key")}
+	assert.LessOrEqual(t, testing.AllocsPerRun(100, func() {
+		if m, err := MetaFromRecord(r); err != nil || m.ID != "orders/12/345678" {
+			t.Error(m.ID, err)
+		}
+	}), 5.0)
+}
+
 // TestLowestUnsettledIsCommitted checks law D1.
 func TestLowestUnsettledIsCommitted(t *testing.T) {
 	c := newCluster(t, 1, "orders")
@@ -87,6 +99,7 @@ func TestLowestUnsettledIsCommitted(t *testing.T) {
 
 // TestTransactionsAndCompactionDoNotBlock reads what markers, aborted records and compaction have left.
 func TestTransactionsAndCompactionDoNotBlock(t *testing.T) {
+	t.Parallel()
 	c := newCluster(t, 1, "plain")
 	require.NoError(t, c.CreateTopic("orders", 1, map[string]string{
 		"cleanup.policy": "compact", "min.cleanable.dirty.ratio": "0", "segment.bytes": "1000000",
@@ -125,6 +138,7 @@ func TestTransactionsAndCompactionDoNotBlock(t *testing.T) {
 }
 
 func TestADroppedSourceLosesNothing(t *testing.T) {
+	t.Parallel()
 	c := newCluster(t, 2, "orders")
 	c.produce("orders", 2, numbers(20)...)
 	a := c.source("orders")
@@ -163,6 +177,7 @@ func drop(s *Source[string]) {
 // TestAFrozenSourceChangesNothing checks law P1: a source that was frozen for longer than its session commits nothing when it goes on, not even
 // what it was about to commit.
 func TestAFrozenSourceChangesNothing(t *testing.T) {
+	t.Parallel()
 	c := newCluster(t, 1, "orders")
 	c.produce("orders", 1, numbers(10)...)
 	var f freezer
@@ -196,18 +211,14 @@ func TestAFrozenSourceChangesNothing(t *testing.T) {
 
 // TestPushesBack checks law D4: a partition whose metadata is nearly full is not fetched, another one is.
 func TestPushesBack(t *testing.T) {
+	t.Parallel()
 	c := newCluster(t, 2, "orders")
 	c.produce("orders", 2, numbers(4000)...)
 	s := c.source("orders", WithMetadataLimit(1250))
-	ctx, cancel := context.WithTimeout(t.Context(), time.Second)
-	defer cancel()
+	paused := func() bool { return slices.Equal(s.client.PauseFetchPartitions(nil)["orders"], []int32{0}) }
 	var blocker *delivery.Message[string]
 	open := map[string][]delivery.Message[string]{}
-	for {
-		ms, err := s.Receive(ctx, 50)
-		if err != nil {
-			break
-		}
+	take := func(ms []delivery.Message[string]) {
 		for _, m := range ms {
 			if p := m.Meta().Origin.Partition; p == "0" {
 				if blocker == nil {
@@ -219,6 +230,18 @@ func TestPushesBack(t *testing.T) {
 				m.Ack()
 			}
 		}
+	}
+	for len(open["1"]) < 2000 || !paused() {
+		take(receive(t, s, 1))
+	}
+	ctx, cancel := context.WithTimeout(t.Context(), 100*time.Millisecond)
+	defer cancel()
+	for {
+		ms, err := s.Receive(ctx, 50)
+		if err != nil {
+			break
+		}
+		take(ms)
 	}
 	require.NotNil(t, blocker)
 	assert.Len(t, open["1"], 2000, "the other partition goes on")
@@ -243,6 +266,7 @@ func TestPushesBack(t *testing.T) {
 
 // TestWhatWaitsIsBounded checks that messages which wait for their time do not fill the memory (law D5).
 func TestWhatWaitsIsBounded(t *testing.T) {
+	t.Parallel()
 	c := newCluster(t, 1, "orders")
 	c.produce("orders", 1, numbers(3*maxHeld)...)
 	s := c.source("orders")
@@ -259,6 +283,7 @@ func TestWhatWaitsIsBounded(t *testing.T) {
 
 // TestWhatIsResumedWaitsForNoOther checks that a partition which was full goes on soon, though there is nothing new in another one.
 func TestWhatIsResumedWaitsForNoOther(t *testing.T) {
+	t.Parallel()
 	c := newCluster(t, 2, "orders")
 	c.produce("orders", 1, numbers(300)...)
 	s, err := NewSource("group", []string{"orders"}, text(), WithClient(c.seed()), WithLogger(silent), WithMetadataLimit(minMetadata),
@@ -280,6 +305,7 @@ func TestWhatIsResumedWaitsForNoOther(t *testing.T) {
 }
 
 func TestBlockers(t *testing.T) {
+	t.Parallel()
 	t.Run("handed over", func(t *testing.T) {
 		c := newCluster(t, 1, "orders")
 		c.produce("orders", 1, numbers(5)...)
@@ -385,9 +411,10 @@ func TestUnreadable(t *testing.T) {
 
 // TestDueHeader checks law D3.
 func TestDueHeader(t *testing.T) {
+	t.Parallel()
 	c := newCluster(t, 1, "orders")
-	due := time.Now().Add(300 * time.Millisecond)
-	headers, err := delivery.Meta{Visit: 1, Due: due}.ToHeaders()
+	clk := clock.NewMock()
+	headers, err := delivery.Meta{Visit: 1, Due: clk.Now().Add(time.Hour)}.ToHeaders()
 	require.NoError(t, err)
 	r := &kgo.Record{Topic: "orders", Value: []byte("later")}
 	for name, v := range headers {
@@ -395,15 +422,27 @@ func TestDueHeader(t *testing.T) {
 	}
 	require.NoError(t, c.admin.ProduceSync(t.Context(), r).FirstErr())
 	c.produce("orders", 1, "now")
-	s := c.source("orders")
-	ms := receive(t, s, 2)
-	assert.Equal(t, []string{"now", "later"}, values(ms))
-	assert.False(t, time.Now().Before(due))
-	assert.Equal(t, 2, ms[1].Meta().Visit)
+	s := c.source("orders", WithClock(clk))
+	assert.Equal(t, []string{"now"}, values(receive(t, s, 1)))
+	clk.Add(time.Hour - time.Millisecond)
+	nothing(t, s, 50*time.Millisecond)
+	came := make(chan []delivery.Message[string], 1)
+	go func() {
+		ms, _ := s.Receive(t.Context(), 1)
+		came <- ms
+	}()
+	eventually(t, func() bool {
+		clk.Add(time.Millisecond) // once is enough, if Receive does not look at the clock just then
+		return len(came) > 0
+	}, "it is due")
+	ms := <-came
+	assert.Equal(t, []string{"later"}, values(ms))
+	assert.Equal(t, 2, ms[0].Meta().Visit)
 }
 
 // TestRevoked checks that what is settled within the time is committed before the next owner gets the partition.
 func TestRevoked(t *testing.T) {
+	t.Parallel()
 	c := newCluster(t, 2, "orders")
 	c.produce("orders", 2, numbers(20)...)
 	a := c.source("orders", WithSettleTime(10*time.Second))
@@ -473,6 +512,7 @@ func drain(t testing.TB, d time.Duration, sources ...*Source[string]) (all []str
 // TestLostPartition checks laws P1 and D2: nothing is committed for a partition that was lost, and what still runs here does
 // not run a second time when it comes back.
 func TestLostPartition(t *testing.T) {
+	t.Parallel()
 	c := newCluster(t, 1, "orders")
 	c.produce("orders", 1, "0", "1", "2")
 	s := c.source("orders", WithSettleTime(50*time.Millisecond))

@@ -60,6 +60,7 @@ func TestSinkAcknowledgesWhatIsSafe(t *testing.T) {
 }
 
 func TestSinkEndsWithItsContext(t *testing.T) {
+	t.Parallel()
 	c := newCluster(t, 1, "invoices")
 	s := c.sink("invoices")
 	require.NoError(t, s.Put(t.Context(), []delivery.Message[string]{delivery.New("v", &delivery.Meta{ID: "1"}, func(delivery.Verdict) {})}))
