@@ -5,7 +5,6 @@ import (
 	"errors"
 	"fmt"
 	"iter"
-	"maps"
 	"slices"
 	"time"
 
@@ -306,5 +305,3 @@ func ids(m map[string][]int32) iter.Seq[partitionID] {
 		}
 	}
 }
-
-func sorted(m map[string]string) []string { return slices.Sorted(maps.Keys(m)) }

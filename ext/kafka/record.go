@@ -1,6 +1,8 @@
 package kafka
 
 import (
+	"cmp"
+	"slices"
 	"strconv"
 
 	"github.com/twmb/franz-go/pkg/kgo"
@@ -76,9 +78,17 @@ func record(topic string, payload []byte, m delivery.Meta) (*kgo.Record, error) 
 	if err != nil {
 		return nil, err
 	}
-	r.Headers = make([]kgo.RecordHeader, 0, len(headers))
-	for _, name := range sorted(headers) {
-		r.Headers = append(r.Headers, kgo.RecordHeader{Key: name, Value: []byte(headers[name])})
+	long := 0
+	for _, v := range headers {
+		long += len(v)
 	}
+	r.Headers = make([]kgo.RecordHeader, 0, len(headers))
+	values := make([]byte, 0, long) // of all of them
+	for name, v := range headers {
+		from := len(values)
+		values = append(values, v...)
+		r.Headers = append(r.Headers, kgo.RecordHeader{Key: name, Value: values[from:len(values):len(values)]})
+	}
+	slices.SortFunc(r.Headers, func(a, b kgo.RecordHeader) int { return cmp.Compare(a.Key, b.Key) })
 	return r, nil
 }
