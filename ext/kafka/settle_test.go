@@ -436,7 +436,7 @@ func TestDueHeader(t *testing.T) {
 	}
 	require.NoError(t, c.admin.ProduceSync(t.Context(), r).FirstErr())
 	c.produce("orders", 1, "now")
-	s := c.source("orders", WithClock(clk))
+	s := c.source("orders", WithClock(clk), WithCommitInterval(time.Hour))
 	assert.Equal(t, []string{"now"}, values(receive(t, s, 1)))
 	clk.Add(time.Hour - time.Millisecond)
 	nothing(t, s, 50*time.Millisecond)
