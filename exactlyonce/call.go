@@ -43,7 +43,7 @@ func (c *Call) IsDriver() bool {
 	}
 	c.results.mu.Lock()
 	defer c.results.mu.Unlock()
-	return !c.over && c.flight.driver == c
+	return c.flight.driver == c
 }
 
 // Wait returns the answer that the attempt has found, or waits for the one that runs. It ends the call. If the attempt that
@@ -100,7 +100,7 @@ func (c *Call) complete(answer []byte, made bool) error {
 	now := r.now()
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	if c.state != StateNew || c.over || f.driver != c {
+	if c.state != StateNew || f.driver != c {
 		r.stats.NotDriver++
 		if c.state == StateNew {
 			r.endHandler(c, now)

@@ -3,13 +3,16 @@ package exactlyonce_test
 import (
 	"bytes"
 	"context"
+	"encoding/binary"
 	"encoding/json"
 	"errors"
 	"fmt"
 	"io"
 	"log/slog"
+	"math"
 	"net/http"
 	"net/http/httptest"
+	"slices"
 	"strings"
 	"sync"
 	"sync/atomic"
@@ -374,7 +377,11 @@ func TestHandlerDoesNotStoreStreams(t *testing.T) {
 		},
 	} {
 		t.Run(name, func(t *testing.T) {
-			r, _ := newResults(t, exactlyonce.ResultsConfig{MaxAnswer: 10})
+			c := exactlyonce.ResultsConfig{}
+			if strings.HasPrefix(name, "long") {
+				c.MaxAnswer = 10
+			}
+			r, _ := newResults(t, c)
 			calls := 0
 			h := r.Handler(http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
 				calls++
@@ -393,6 +400,14 @@ func TestHandlerDoesNotStoreStreams(t *testing.T) {
 			require.Equal(t, 1, calls)
 		})
 	}
+	t.Run("nothing but flushed", func(t *testing.T) {
+		r, _ := newResults(t, exactlyonce.ResultsConfig{})
+		h := r.Handler(http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
+			w.(http.Flusher).Flush()
+		}), exactlyonce.HandlerConfig{})
+		require.Equal(t, 200, post(h, id(1, 1), "").StatusCode)
+		requireProblem(t, post(h, id(1, 2), ""), 410, "stale")
+	})
 	t.Run("transient", func(t *testing.T) {
 		r, _ := newResults(t, exactlyonce.ResultsConfig{})
 		h := r.Handler(http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
@@ -724,6 +739,22 @@ func FuzzHandlerHeader(f *testing.F) {
 			}
 		}
 	})
+}
+
+// A stored response with damaged numbers is refused at once.
+func TestDamagedResponse(t *testing.T) {
+	huge := binary.AppendUvarint(nil, math.MaxUint64)
+	status := binary.AppendUvarint([]byte{1}, 200)
+	for _, stored := range [][]byte{
+		slices.Concat(status, huge),                          // headers
+		slices.Concat(status, []byte{1, 1, 'A'}, huge),       // values of a header
+		slices.Concat(status, []byte{1}, huge, []byte{'A'}),  // bytes of a name
+		slices.Concat(status, []byte{1, 1, 'A', 1}, huge),    // bytes of a value
+		slices.Concat([]byte{1}, huge, []byte{0}, []byte{0}), // status
+	} {
+		_, err := exactlyonce.ParseResponse(stored)
+		require.ErrorContains(t, err, "exactlyonce: stored response", "%x", stored)
+	}
 }
 
 func TestResponseIsStoredAndRead(t *testing.T) {

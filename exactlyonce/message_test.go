@@ -135,3 +135,15 @@ func TestOperatorsInsideOfACallForAMessage(t *testing.T) {
 	slices.Sort(ids)
 	require.Equal(t, []string{"true 1 false", "true 2 false"}, ids)
 }
+
+// A message that ends releases no number: it has its own.
+func TestMessagesBesideNumbers(t *testing.T) {
+	tracker := NewTracker(TrackerConfig{Name: "charges"})
+	a := tracker.Accepted(t.Context(), nil, false)
+	message := tracker.Accepted(delivery.ContextWithMeta(t.Context(), delivery.Meta{ID: "m"}), nil, false)
+	b := tracker.Accepted(t.Context(), nil, false)
+	tracker.Ended(message, asyncop.Ending{})
+	require.Equal(t, []int64{1, 2}, checkList(t, tracker))
+	tracker.Ended(a, asyncop.Ending{})
+	require.EqualValues(t, 2, mustID(t, tracker.AttemptStarted(b, 1)).First)
+}

@@ -5,6 +5,7 @@ import (
 	"errors"
 	"sync"
 	"testing"
+	"testing/synctest"
 	"time"
 
 	"github.com/stretchr/testify/require"
@@ -261,4 +262,58 @@ func TestTakenOverWhileRecordsAreAsked(t *testing.T) {
 	require.False(t, call.IsDriver())
 	require.ErrorIs(t, call.Complete([]byte("late")), exactlyonce.ErrNotDriver)
 	require.Equal(t, "driver", replay(t, r, request(1)))
+}
+
+// slowRecords are Records whose Collect takes as long as its context.
+type slowRecords struct {
+	*fakeRecords
+	began chan struct{}
+	slow  bool
+}
+
+func (s *slowRecords) Collect(ctx context.Context, answers, clients time.Time) (int, int, error) {
+	if s.slow {
+		s.slow = false
+		close(s.began)
+		<-ctx.Done()
+		return 0, 0, context.Cause(ctx)
+	}
+	return s.fakeRecords.Collect(ctx, answers, clients)
+}
+
+// Close breaks off a collection that the timer has begun, and makes one of its own.
+func TestCloseWhileRecordsAreCollected(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		f := &slowRecords{fakeRecords: newFakeRecords(), began: make(chan struct{}), slow: true}
+		r := exactlyonce.NewResults(exactlyonce.ResultsConfig{Records: f})
+		_, _, err := do(t, r, f.fakeRecords, request(1), "x")
+		require.NoError(t, err)
+		<-f.began
+		require.NoError(t, r.Close(t.Context()))
+		require.Len(t, f.collect, 1)
+		require.Equal(t, uint64(1), r.Stats().CollectErrors)
+	})
+}
+
+// Law X3: marks that Records do not take are bounded by the clients, and those that are there go on rising.
+func TestMarksAreBounded(t *testing.T) {
+	f := newFakeRecords()
+	r, mock := newResults(t, exactlyonce.ResultsConfig{Records: f, MaxClients: 2, Evict: true})
+	of := func(n byte, seq int64) exactlyonce.Request {
+		req := since(seq, seq)
+		req.Client[0] = n
+		return req
+	}
+	for n := range byte(5) {
+		complete(t, r, of(n, 3), "")
+	}
+	complete(t, r, of(0, 9), "")
+	require.NoError(t, r.Collect(t.Context()))
+	require.Len(t, f.marks, 2)
+	require.Equal(t, int64(9), f.marks[of(0, 1).Client], "of a client whose mark is there")
+	require.Zero(t, r.Stats().CollectErrors)
+	complete(t, r, of(4, 10), "")
+	mock.Add(time.Millisecond)
+	require.NoError(t, r.Collect(t.Context()))
+	require.Equal(t, int64(10), f.marks[of(4, 1).Client], "the others come later")
 }

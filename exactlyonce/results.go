@@ -238,7 +238,7 @@ func (r *Results) track(req Request, takeOver bool) (call *Call, ask bool, err e
 		r.idle.pushBack(c)
 	}
 	r.raise(c, req.First)
-	if req.First != 0 && r.config.Records != nil {
+	if r.config.Records != nil {
 		r.note(key, req.First)
 	}
 

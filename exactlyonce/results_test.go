@@ -109,6 +109,7 @@ func TestFourStates(t *testing.T) {
 	require.Equal(t, 1, r.Stats().Waiting)
 	require.NoError(t, call.Complete([]byte("answer")))
 	require.False(t, call.IsDriver())
+	call.Fail(nil) // does nothing
 
 	answer, err := waits.Wait(t.Context())
 	require.NoError(t, err)
@@ -119,6 +120,7 @@ func TestFourStates(t *testing.T) {
 
 	s := r.Stats()
 	require.Equal(t, [...]uint64{2, 1, 1, 1}, [...]uint64{s.New, s.Attached, s.Replayed, s.Stale})
+	require.Equal(t, [...]uint64{1, 1, 1}, [...]uint64{s.Completed, s.Failed, s.Acknowledged}, "2 has failed")
 	require.Equal(t, [...]int{1, 0, 0, 0}, [...]int{s.Clients, s.Records, s.InProgress, s.Waiting})
 	for i, name := range [...]string{"NEW", "IN_PROGRESS", "COMPLETED", "STALE", "State(4)"} {
 		require.Equal(t, name, exactlyonce.State(i).String())
@@ -347,10 +349,14 @@ func TestE12OldHandlerFailsAfterTheAnswer(t *testing.T) {
 	<-entered
 	replica, err := r.TakeOver(attempt(1, 9))
 	require.NoError(t, err)
+	waits := attach(t, r, attempt(1, 3))
 	require.NoError(t, replica.Complete([]byte("kept")))
 	close(leave)
 	wg.Wait()
 	require.Equal(t, errHandler, got, "its own caller")
+	answer, err := waits.Wait(t.Context())
+	require.NoError(t, err, "one that waited, and asks only now")
+	require.Equal(t, "kept", string(answer))
 	require.Equal(t, "kept", replay(t, r, attempt(1, 2)))
 }
 
@@ -447,6 +453,7 @@ func TestE16LongPartition(t *testing.T) {
 	require.NoError(t, r.Collect(t.Context()))
 	require.Equal(t, exactlyonce.Stats{}.Clients, r.Stats().Clients)
 	require.Zero(t, r.Stats().Bytes)
+	require.Equal(t, [...]uint64{1, 1}, [...]uint64{r.Stats().Collected, r.Stats().CollectedClients})
 	require.Equal(t, "NEW", state(t, r, request(1)))
 
 	runs := begin(t, r, request(2))
@@ -455,6 +462,19 @@ func TestE16LongPartition(t *testing.T) {
 	attach(t, r, request(2)).Fail(nil)
 	require.NoError(t, runs.Complete([]byte("y")))
 	require.Equal(t, "y", replay(t, r, request(2)))
+}
+
+// An answer is STALE at its age also if no collection comes.
+func TestAgeWithoutACollection(t *testing.T) {
+	hand := &handClock{Clock: clock.New()}
+	r, _ := newResults(t, exactlyonce.ResultsConfig{AnswerAge: time.Hour, Clock: hand})
+	complete(t, r, request(1), "x")
+	hand.now = time.Hour - 1
+	require.Equal(t, "x", replay(t, r, request(1)))
+	hand.now += time.Hour
+	require.Equal(t, 1, r.Stats().Records, "nothing has collected")
+	require.Equal(t, "STALE", state(t, r, request(1)))
+	require.Equal(t, uint64(1), r.Stats().Collected)
 }
 
 // A timer collects, and stops when nothing is left.
@@ -595,6 +615,18 @@ func TestHandlerOutlivesItsCaller(t *testing.T) {
 		cancel(errHandler)
 		synctest.Wait()
 		require.Empty(t, ended, "it goes on for the other one")
+		waits.Fail(nil)
+		require.Equal(t, errHandler, <-ended)
+
+		ctx, cancel = context.WithCancelCause(t.Context())
+		ended = run(ctx, 5, untilDone)
+		waits = attach(t, r, attempt(5, 2))
+		other := attach(t, r, attempt(5, 3))
+		cancel(errHandler)
+		synctest.Wait()
+		other.Fail(nil)
+		synctest.Wait()
+		require.Empty(t, ended, "one of two is left")
 		waits.Fail(nil)
 		require.Equal(t, errHandler, <-ended)
 
@@ -746,6 +778,26 @@ func TestLimitsEvict(t *testing.T) {
 		}
 		require.NotZero(t, r.Stats().Refused)
 	})
+}
+
+// X3: an answer that must go at once, and whose going does not make enough room.
+func TestLimitsEvictTheAnswerItself(t *testing.T) {
+	r, _ := newResults(t, exactlyonce.ResultsConfig{MaxBytes: 6_500, Evict: true})
+	call := begin(t, r, request(1))
+	var waits []*exactlyonce.Call
+	for n := range 15 { // they are charged for, and are bounded by MaxWaiters only
+		waits = append(waits, attach(t, r, attempt(1, n+2)))
+	}
+	require.Greater(t, r.Stats().Bytes, int64(6_500))
+	require.NoError(t, call.Complete([]byte("x")))
+	require.Equal(t, 0, r.Stats().Records)
+	for _, w := range waits {
+		answer, err := w.Wait(t.Context())
+		require.NoError(t, err)
+		require.Equal(t, "x", string(answer))
+	}
+	require.Equal(t, "STALE", state(t, r, request(1)))
+	require.Equal(t, "NEW", state(t, r, request(2)))
 }
 
 // X3: a client whose answers went with many gaps costs a bounded number of spans; what is given up for that is STALE, not NEW.

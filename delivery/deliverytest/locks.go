@@ -59,6 +59,7 @@ var lockRules = []lockRule{
 	{"one of two has it", oneOfTwo},
 	{"after the lease another one gets it", afterTheLease},
 	{"a stale owner cannot extend or release", staleOwner},
+	{"an old grant of the same owner is stale", staleGrant},
 	{"a lease that has ended is valid until another one comes", endedLease},
 	{"released, it is free at once", releasedIsFree},
 	{"extended, it stays", extendedStays},
@@ -149,6 +150,24 @@ func staleOwner(b *lockBench) error {
 		mustBeLost("Release of a lock that never was", b.locks[0].Release(b.ctx, lock.Grant{Name: "never", Owner: "x", Fence: 1})),
 		b.held(0, "a", "owner 1"),
 		b.locks[1].Extend(b.ctx, second, b.units(5)),
+	)
+}
+
+func staleGrant(b *lockBench) error {
+	first, err := b.acquire(0, "a", 1)
+	if err != nil {
+		return err
+	}
+	b.Wait(b.units(1))
+	second, err := b.acquire(0, "a", 100)
+	if err != nil {
+		return err
+	}
+	return errors.Join(
+		mustBeLost("Extend by an old grant", b.locks[0].Extend(b.ctx, first, b.units(5))),
+		mustBeLost("Release by an old grant", b.locks[0].Release(b.ctx, first)),
+		b.locks[0].Extend(b.ctx, second, b.units(100)),
+		b.held(1, "a", "owner 0"),
 	)
 }
 

@@ -58,6 +58,13 @@ func TestRunLocksFindsWhatIsWrong(t *testing.T) {
 		"leases never end": {wrongLocks{acquire: func(next lock.Locks, name, owner string, lease time.Duration) (lock.Grant, error) {
 			return next.Acquire(bg, name, owner, 1000*lease)
 		}}, "after the lease another one gets it"},
+		"a grant without its number": {wrongLocks{extend: func(next lock.Locks, g lock.Grant, d time.Duration) error {
+			held, err := next.Held(bg, g.Name)
+			if err == nil && len(held) == 1 && held[0].Owner == g.Owner {
+				g = held[0].Grant
+			}
+			return errors.Join(err, next.Extend(bg, g, d))
+		}}, "an old grant of the same owner is stale"},
 		"an owner gets it twice": {wrongLocks{acquire: func(next lock.Locks, name, owner string, lease time.Duration) (lock.Grant, error) {
 			g, err := next.Acquire(bg, name, owner, lease)
 			if held, ok := errors.AsType[*lock.HeldError](err); ok && held.Owner == owner {

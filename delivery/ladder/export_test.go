@@ -7,3 +7,11 @@ func (l *Ladder[T]) Keys() int {
 	defer k.mu.Unlock()
 	return len(k.of)
 }
+
+// Size returns how many messages count for Config.MaxBlocked.
+func (l *Ladder[T]) Size() int {
+	k := l.keys.Load()
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	return k.size
+}

@@ -272,7 +272,9 @@ func visit(t *testing.T, l *ladder.Ladder[string], m delivery.Message[string], f
 
 func one(t *testing.T, source delivery.Source[string]) delivery.Message[string] {
 	t.Helper()
-	ms, err := source.Receive(t.Context(), 1)
+	ctx, cancel := context.WithTimeout(t.Context(), 100*time.Hour) // else a test of what is lost would not end
+	defer cancel()
+	ms, err := source.Receive(ctx, 1)
 	require.NoError(t, err)
 	require.Len(t, ms, 1)
 	return ms[0]
