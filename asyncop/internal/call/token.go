@@ -15,7 +15,7 @@ type Token[E any] struct {
 
 	// Written before the start, then read-only.
 	host     *Host[E]
-	number   int32         // of the attempt, from 1; 0 for the handler of a failure
+	number   int32         // of the attempt, from 1, or attended; 0 for the handler of a failure
 	state    atomic.Uint32 // bits
 	deadline time.Duration // instant; NoDeadline if there is none
 
@@ -47,20 +47,42 @@ const (
 	answered
 	// member: the attempt is one of a Batch, which has the permit.
 	member
+	// seated: the element of an attended attempt has got an entry.
+	seated
 )
 
 // The rest of the state counts the requests that clients have reported and not taken back: those that their server recognises
 // when they come again, and the others.
 const (
-	request         uint32 = 1 << 11
-	requests        uint32 = 1<<21 - request
-	trackedRequest  uint32 = 1 << 21
-	trackedRequests uint32 = 0xffe00000
+	request         uint32 = 1 << 12
+	requests        uint32 = 1<<22 - request
+	trackedRequest  uint32 = 1 << 22
+	trackedRequests uint32 = 0xffc00000
 )
 
 // Start binds a new token to the element that waits for it.
 func (t *Token[E]) Start(host *Host[E], entry E, number int32, deadline time.Duration) {
 	t.host, t.Entry, t.number, t.deadline = host, entry, number, deadline
+}
+
+// attended is the number of a first attempt that Attend has started.
+const attended int32 = -1
+
+// Attend is Start for the first attempt of an element that has no entry yet. The loop waits for its function and looks then whether
+// the attempt is complete: no letter is posted before Seat.
+func (t *Token[E]) Attend(host *Host[E], deadline time.Duration) {
+	t.host, t.number, t.deadline = host, attended, deadline
+}
+
+// Seat binds an attended token to the entry of its element, since the function has returned, and reports whether it is complete. If not,
+// its letter will come.
+func (t *Token[E]) Seat(entry E) (complete bool) {
+	t.Entry = entry
+	if complete = t.state.Or(seated)&completed != 0; complete {
+		var none E
+		t.Entry = none
+	}
+	return complete
 }
 
 // Carry makes the context of a new token know the message that its element is.
@@ -103,7 +125,9 @@ func (t *Token[E]) publish(bits uint32) bool {
 		return false
 	}
 	t.endContext()
-	t.host.Post(&t.Letter)
+	if t.number != attended || before&seated != 0 {
+		t.host.Post(&t.Letter)
+	}
 	return true
 }
 
@@ -232,7 +256,7 @@ func (t *Token[E]) HasReturned() bool { return t.state.Load()&returned != 0 }
 // it runs. Other than its operator's own permit it does not wait for the loop. Called for attempts only, and by publish for
 // handlers, which have no number.
 func (t *Token[E]) release(before, bits uint32) {
-	if s := t.host.Share; s != nil && t.number > 0 && overBy(before, bits) {
+	if s := t.host.Share; s != nil && t.number != 0 && overBy(before, bits) {
 		s.Release()
 	}
 }

@@ -70,6 +70,40 @@ func TestFirstCompletionCounts(t *testing.T) {
 	require.Equal(t, errNilError, err)
 }
 
+// An attended attempt posts no letter until it is seated, and Seat reports whether it is complete: exactly one of the two.
+func TestAttendedAttempt(t *testing.T) {
+	h, _ := newHost(t)
+	entry := new(int)
+	attend := func() *Attempt[*int, int] {
+		a := new(Attempt[*int, int])
+		a.Attend(h, NoDeadline)
+		require.Equal(t, 1, (*AttemptContext[*int, int])(a).Value(NumberKey{}))
+		return a
+	}
+	a := attend()
+	a.Complete(1)
+	require.True(t, a.Completed())
+	require.True(t, h.Mail.Empty())
+	require.True(t, a.Seat(entry))
+	require.True(t, h.Mail.Empty())
+	require.Nil(t, a.Entry)
+
+	a = attend()
+	require.False(t, a.Seat(entry))
+	a.Complete(1)
+	require.True(t, h.Mail.TakeOnly(&a.Letter))
+	require.Same(t, entry, a.Entry)
+
+	for range 1000 {
+		a = attend()
+		var wg sync.WaitGroup
+		wg.Go(func() { a.Complete(1) })
+		complete := a.Seat(entry)
+		wg.Wait()
+		require.Equal(t, !complete, h.Mail.TakeOnly(&a.Letter))
+	}
+}
+
 // Law A2: what comes after the end changes nothing; what was handed in before, and not handled yet, is late, too.
 func TestCompletionAfterTheEnd(t *testing.T) {
 	h, _ := newHost(t)

@@ -76,12 +76,9 @@ func (g *Engine[IN, OUT]) begin(e *queue.Entry[Slot[IN, OUT]]) {
 	if s.attempts == 1 && !s.knowsFirst() {
 		s.first = g.now
 	}
-	deadline := g.tokenDeadline(e)
-	if g.AttemptTimeout > 0 {
-		if end := g.now + g.AttemptTimeout; deadline == call.NoDeadline || end < deadline {
-			deadline = end
-			g.Timers.Arm(&s.timer, end)
-		}
+	deadline, own := g.attemptDeadline(e)
+	if own {
+		g.Timers.Arm(&s.timer, deadline)
 	}
 	a := g.newAttempt(s)
 	a.Start(g.Host, e, s.attempts, deadline)
@@ -104,6 +101,17 @@ func (g *Engine[IN, OUT]) begin(e *queue.Entry[Slot[IN, OUT]]) {
 		g.prepareMember(e, a, before)
 	}
 	g.invoke(e, a)
+}
+
+// attemptDeadline returns when the time of the last attempt of e runs out; own says that this is not that of e.
+func (g *Engine[IN, OUT]) attemptDeadline(e *queue.Entry[Slot[IN, OUT]]) (at time.Duration, own bool) {
+	at = g.tokenDeadline(e)
+	if g.AttemptTimeout > 0 {
+		if end := e.Value.last + g.AttemptTimeout; at == call.NoDeadline || end < at {
+			return end, true
+		}
+	}
+	return at, false
 }
 
 // admit takes a shared permit for an attempt of e and asks the pace. An attempt that must wait has neither.
@@ -194,6 +202,10 @@ func (g *Engine[IN, OUT]) invoke(e *queue.Entry[Slot[IN, OUT]], a *call.Attempt[
 // invoked goes on after the function has returned, or broken: an error or panic after it has completed the attempt is late (A2). If
 // the attempt is complete, it is handled at once, unless others were before it (law Q1); guarded says that protect stands around.
 func (g *Engine[IN, OUT]) invoked(e *queue.Entry[Slot[IN, OUT]], guarded bool) {
+	if e == g.trial {
+		g.tried(guarded)
+		return
+	}
 	if a := e.Value.attempt; g.rest == nil && g.Host.Mail.TakeOnly(&a.Letter) {
 		g.completed(e, guarded)
 	}
@@ -253,6 +265,9 @@ func (g *Engine[IN, OUT]) completed(e *queue.Entry[Slot[IN, OUT]], guarded bool)
 	if err == nil && g.hasControl(results) {
 		err = g.ErrControlResult
 		a.DropResults()
+	}
+	if err != nil {
+		e = g.seated(e)
 	}
 	g.concluded(e, a, err, nil, guarded)
 }

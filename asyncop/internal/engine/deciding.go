@@ -39,6 +39,9 @@ func (g *Engine[IN, OUT]) judge(
 		g.broken(panicked)
 		return
 	}
+	if ask || d.Verdict != decision.Final || d.Err != nil || !d.Reason.IsZero() {
+		e = g.seated(e)
+	}
 	g.doubt(e)
 	if ask {
 		g.ask(e, failed)

@@ -57,6 +57,10 @@ func (g *Engine[IN, OUT]) settle(e *queue.Entry[Slot[IN, OUT]], err error) {
 		g.fail(e, err)
 		return
 	}
+	if e == g.trial {
+		g.endEarly()
+		return
+	}
 	g.attemptOver(&e.Value, false, 0)
 	g.enter(e, done)
 	if g.Keys == nil || g.inTurn(e) { // law K1; else when it is
@@ -126,6 +130,12 @@ func (g *Engine[IN, OUT]) report(s *Slot[IN, OUT]) Report[IN] {
 // Head returns what the head of the queue has to emit, results or a control element; neither, if its turn has not come. m is the
 // message that it is, or zero. Elements that emit nothing leave here. The head stays until Left is called.
 func (g *Engine[IN, OUT]) Head() (results []OUT, m call.Message, control any) {
+	for g.early.Len() > 0 {
+		if results = g.early.Peek().attempt.Results(); len(results) > 0 {
+			return results, m, nil
+		}
+		g.leftEarly()
+	}
 	for {
 		e := g.Queue.Head()
 		if e == nil {
@@ -147,7 +157,13 @@ func (g *Engine[IN, OUT]) Head() (results []OUT, m call.Message, control any) {
 }
 
 // Left removes the head of the queue: it has been emitted. Gone wants to have the rider back, if there is one.
-func (g *Engine[IN, OUT]) Left() *Rider { return g.leave(g.Queue.Head(), Emitted) }
+func (g *Engine[IN, OUT]) Left() *Rider {
+	if g.early.Len() > 0 {
+		g.leftEarly()
+		return nil
+	}
+	return g.leave(g.Queue.Head(), Emitted)
+}
 
 func (g *Engine[IN, OUT]) leave(e *queue.Entry[Slot[IN, OUT]], how Ending) (r *Rider) {
 	if e.Value.phase == done {
@@ -182,7 +198,10 @@ func (g *Engine[IN, OUT]) Abandon() []*queue.Entry[Slot[IN, OUT]] {
 		s.Leave()
 	}
 	g.CutSink()
-	var cut []*queue.Entry[Slot[IN, OUT]]
+	if g.trying {
+		g.seat()
+	}
+	cut := g.abandonEarly()
 	for e := g.Queue.First(); e != nil; e = e.Next() {
 		s := &e.Value
 		switch {

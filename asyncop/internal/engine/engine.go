@@ -26,7 +26,7 @@ type Engine[IN, OUT any] struct {
 	fresh   *queue.Entry[Slot[IN, OUT]]                      // the oldest element in phase fresh
 	unbegun int                                              // elements in phase fresh
 	live    *queue.Entry[Slot[IN, OUT]]                      // the oldest element with a live deadline: deadlines come in input order
-	oldest  *queue.Entry[Slot[IN, OUT]]                      // the oldest element that has not left
+	oldest  *queue.Entry[Slot[IN, OUT]]                      // the oldest element of the queue
 	odd     timers.Heap[*queue.Entry[Slot[IN, OUT]]]         // live deadlines that do not: those of restored elements
 	jobs    []call.Job[*queue.Entry[Slot[IN, OUT]], IN, OUT] // direct calls that were started and not handed out
 	failing fifo.Queue[*queue.Entry[Slot[IN, OUT]]]          // elements in phase failing that are to be offered now
@@ -34,6 +34,12 @@ type Engine[IN, OUT any] struct {
 	permits int                                              // free ones
 	short   bool                                             // no shared permit is free, as far as this turn is concerned
 	paced   time.Duration                                    // no attempt starts before
+
+	// Calls that end at once: see atonce.go.
+	plain  bool                           // elements may be called before they are in the queue
+	trial  *queue.Entry[Slot[IN, OUT]]    // of the element that is, or was: not in the queue
+	trying bool                           // it is
+	early  fifo.Queue[earlyDone[IN, OUT]] // elements whose calls have ended at once; they are before those in the queue
 
 	forming *call.Batch[*queue.Entry[Slot[IN, OUT]], IN, OUT] // the batch that is being formed, or nil
 	readied time.Duration                                     // when the first of the elements in phase ready got there
@@ -92,6 +98,8 @@ func New[IN, OUT any](c Config[IN, OUT]) *Engine[IN, OUT] {
 	g.permits = g.maxPermits()
 	g.observed = len(c.Observers) > 0 || len(c.Counters) > 0
 	g.exact = c.Rung == nil || c.Timeout > 0 || c.TimeoutFor != nil || c.AttemptTimeout > 0 || c.Pace != nil || c.Batch != nil || g.observed
+	g.plain = !c.Direct && c.Batch == nil && c.Keys == nil && c.TimeoutFor == nil && !g.observed
+	g.trial = newTrial[IN, OUT]()
 	return g
 }
 
@@ -103,10 +111,16 @@ func (g *Engine[IN, OUT]) maxPermits() int {
 }
 
 // Len returns the number of slots taken.
-func (g *Engine[IN, OUT]) Len() int { return g.Queue.Len() }
+func (g *Engine[IN, OUT]) Len() int {
+	n := g.Queue.Len() + g.early.Len()
+	if g.trying {
+		n++
+	}
+	return n
+}
 
 // Room returns the number of free slots.
-func (g *Engine[IN, OUT]) Room() int { return g.Queue.Cap() - g.Queue.Len() }
+func (g *Engine[IN, OUT]) Room() int { return g.Queue.Cap() - g.Len() }
 
 // Crowded reports whether a key has as many elements waiting as may.
 func (g *Engine[IN, OUT]) Crowded() bool { return g.crowded > 0 }
@@ -150,6 +164,10 @@ func (g *Engine[IN, OUT]) Present() time.Duration { return g.now }
 // Accept takes a slot for in and starts its first attempt if a permit is free. There must be room. m is the message whose value in
 // is, or zero.
 func (g *Engine[IN, OUT]) Accept(in IN, m call.Message) {
+	if m == (call.Message{}) && g.mayTry() {
+		g.try(in)
+		return
+	}
 	e := g.putNew(in, false)
 	g.ride(e, m)
 	g.observe(e, false, 0)
@@ -313,6 +331,7 @@ const (
 func (g *Engine[IN, OUT]) Next() time.Duration {
 	g.tick()                                                     // the sleep is not part of the last call
 	g.call, g.slow = userCall[IN, OUT]{}, watchedCall[IN, OUT]{} // an idle engine keeps nothing
+	g.clearTrial()
 	if len(g.blocked) > 0 || !g.Host.Mail.Empty() || g.Host.Freed() > 0 || g.returned.Load() || g.failure != nil || g.mayReport() || g.MaySettle() || g.mayHandOver() {
 		return Now
 	}
@@ -506,6 +525,7 @@ func (g *Engine[IN, OUT]) Forget() {
 	g.Queue, g.Timers.Heap, g.ready, g.odd, g.heads = nil, none, none, none, none
 	g.Keys, g.outliving, g.places = nil, nil, nil
 	g.fresh, g.live, g.oldest, g.forming = nil, nil, nil, nil
+	g.trial, g.early = nil, fifo.Queue[earlyDone[IN, OUT]]{}
 	g.failing, g.handing = fifo.Queue[*queue.Entry[Slot[IN, OUT]]]{}, nil
 	for _, b := range []*beside[IN, OUT]{&g.asking, &g.before, &g.handlers} {
 		b.waiting = fifo.Queue[waiting[IN, OUT]]{}
@@ -522,7 +542,10 @@ func (g *Engine[IN, OUT]) Forget() {
 // Counts returns the counters, and when the oldest element was accepted; Never if there is none.
 func (g *Engine[IN, OUT]) Counts() (c Counters, oldest time.Duration) {
 	c, oldest = g.counts, Never
-	if g.oldest != nil {
+	switch {
+	case g.early.Len() > 0:
+		oldest = g.early.Peek().at
+	case g.oldest != nil:
 		oldest = g.oldest.Value.accepted
 	}
 	c.Running = int64(g.Running())

@@ -47,43 +47,52 @@ func (it *Item[IN, OUT]) SetResults(results []OUT) { it.Kind, it.Rest = Complete
 func (g *Engine[IN, OUT]) Items(into []Item[IN, OUT], withResults bool) []Item[IN, OUT] {
 	g.tick()
 	start := g.Timers.Time(0).UnixNano()
-	into = slices.Grow(into, g.Queue.Len())
-	for e := g.Queue.First(); e != nil; e = e.Next() {
-		s := &e.Value
-		if !g.holds(s) {
-			continue
-		}
-		into = into[:len(into)+1]
-		it := &into[len(into)-1] // zero, so that only what differs is written
-		if s.phase == controlElement {
-			it.Kind, it.Rest = Control, s.extra.rare.held
-			continue
-		}
-		it.In, it.Spent, it.Attempts = s.in, g.now-s.accepted, s.attempts
-		if s.attempts > 0 || s.knowsFirst() || s.doubt != noDoubt {
-			it.First = sinceEpoch(start, s.first)
-		}
-		switch {
-		case s.phase == done && withResults:
-			it.Kind, it.Rest = Completed, s.attempt // no copy of the results: they do not change
-			if s.attempt == nil {
-				it.Rest = s.extra.rare.held
-			}
-		case s.phase == done: // its call was in time; the one that takes its place has the whole time, from now on
-			it.Attempts = max(0, it.Attempts-1)
-			it.Spent = 0
-			if it.First != 0 {
-				it.First = sinceEpoch(start, g.now)
-			}
-		case s.phase == backoff:
-			if due, ok := g.Timers.Due(&s.timer); ok && due > g.now {
-				it.Wait, it.Retry = due-g.now, s.retry
-			}
-		case s.phase != fresh && s.phase != behind && s.phase != ready && it.Attempts > 0:
-			it.Attempts-- // its last attempt will be made again; a fresh one has brought its attempts along, and so has one behind
+	into = slices.Grow(into, g.Len())
+	add := func(s *Slot[IN, OUT]) {
+		if g.holds(s) {
+			into = into[:len(into)+1]
+			g.item(&into[len(into)-1], s, start, withResults)
 		}
 	}
+	for d := range g.early.All() {
+		s := d.slot()
+		add(&s)
+	}
+	for e := g.Queue.First(); e != nil; e = e.Next() {
+		add(&e.Value)
+	}
 	return into
+}
+
+// item makes a zero item that of an element, so that only what differs is written. start is that of the clock in Unix nanoseconds.
+func (g *Engine[IN, OUT]) item(it *Item[IN, OUT], s *Slot[IN, OUT], start int64, withResults bool) {
+	if s.phase == controlElement {
+		it.Kind, it.Rest = Control, s.extra.rare.held
+		return
+	}
+	it.In, it.Spent, it.Attempts = s.in, g.now-s.accepted, s.attempts
+	if s.attempts > 0 || s.knowsFirst() || s.doubt != noDoubt {
+		it.First = sinceEpoch(start, s.first)
+	}
+	switch {
+	case s.phase == done && withResults:
+		it.Kind, it.Rest = Completed, s.attempt // no copy of the results: they do not change
+		if s.attempt == nil {
+			it.Rest = s.extra.rare.held
+		}
+	case s.phase == done: // its call was in time; the one that takes its place has the whole time, from now on
+		it.Attempts = max(0, it.Attempts-1)
+		it.Spent = 0
+		if it.First != 0 {
+			it.First = sinceEpoch(start, g.now)
+		}
+	case s.phase == backoff:
+		if due, ok := g.Timers.Due(&s.timer); ok && due > g.now {
+			it.Wait, it.Retry = due-g.now, s.retry
+		}
+	case s.phase != fresh && s.phase != behind && s.phase != ready && it.Attempts > 0:
+		it.Attempts-- // its last attempt will be made again; a fresh one has brought its attempts along, and so has one behind
+	}
 }
 
 // sinceEpoch returns an instant as an item has it, where 0 means never.

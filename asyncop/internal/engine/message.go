@@ -36,6 +36,9 @@ func (g *Engine[IN, OUT]) ride(e *queue.Entry[Slot[IN, OUT]], m call.Message) {
 
 // Carried says that what the head of the queue emits carries its message on from now on: the engine does not settle it.
 func (g *Engine[IN, OUT]) Carried() {
+	if g.early.Len() > 0 { // no message
+		return
+	}
 	if s := &g.Queue.Head().Value; s.message() != (call.Message{}) {
 		s.retry |= carried
 	}

@@ -64,6 +64,7 @@ func (g *Engine[IN, OUT]) broken(err error) {
 		e.Value.attempt.CompleteExceptionally(err)
 		g.invoked(e, false)
 	case callJudge:
+		e = g.seated(e)
 		g.doubt(e)
 		g.decided(e, g.judged, &decision.Decision{}, err)
 	case callConclude:

@@ -1,0 +1,307 @@
+package engine
+
+import (
+	"context"
+	"runtime"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/weirflow/weir/asyncop/internal/call"
+	"github.com/weirflow/weir/queue"
+)
+
+type testAttempt = call.Attempt[*queue.Entry[Slot[string, string]], string]
+
+// atOnce completes calls of lower case names at once, those of "-" without a result.
+func atOnce(name string, a *testAttempt) error {
+	switch {
+	case name[0] == '-':
+		a.Complete()
+	case name[0] >= 'a':
+		a.Complete(name)
+	}
+	return nil
+}
+
+// Laws Q1 and Q2: calls that end at once need no place in the queue, but have slots, and leave before what comes after them.
+func TestCallsThatEndAtOnceNeedNoPlace(t *testing.T) {
+	for name, change := range map[string]func(*Config[string, string]){"ordered": nil, "unordered": unordered} {
+		t.Run(name, func(t *testing.T) {
+			r := newRig(t, nil, change)
+			r.answer = atOnce
+			r.feed("a -")
+			require.Zero(t, r.Queue.Len())
+			require.Equal(t, 2, r.Len())
+			require.Equal(t, 2, r.Room())
+			require.Equal(t, "done", r.Oldest())
+			c, oldest := r.Counts()
+			require.EqualValues(t, 2, c.Accepted)
+			require.EqualValues(t, 2, c.InFlight)
+			require.Zero(t, c.Running)
+			require.Zero(t, oldest)
+			r.balance()
+			r.feed("B c")
+			require.Equal(t, 2, r.Queue.Len())
+			require.False(t, r.HasRoom())
+			require.Equal(t, 1, r.Running())
+			r.complete("B#1")
+			r.turn()
+			if change == nil {
+				require.Equal(t, "(a#1 (-#1 (B#1 (c#1 a#1 B#1 c#1", r.took())
+			} else {
+				require.Equal(t, "(a#1 (-#1 (B#1 (c#1 a#1 c#1 B#1", r.took())
+			}
+			c, _ = r.Counts()
+			require.EqualValues(t, 4, c.Completed)
+			r.feed("d |1 e")
+			require.Equal(t, 2, r.Queue.Len(), "the control element, and what follows it")
+			r.turn()
+			require.Equal(t, "(d#1 (e#1 d#1 |1 e#1", r.took())
+			r.end()
+		})
+	}
+}
+
+// Law A3: an element whose call goes on has its deadlines.
+func TestCallThatGoesOnTimesOut(t *testing.T) {
+	r := newRig(t, nil, nil)
+	r.feed("A")
+	r.pass(time.Minute)
+	require.Equal(t, "(A#1 !A", r.took())
+	r.complete("A#1")
+	require.EqualValues(t, 1, r.Host.Late())
+	r.end()
+
+	r = newRig(t, retries(1, 0), func(c *Config[string, string]) { c.AttemptTimeout = time.Second })
+	r.answer = atOnce
+	r.feed("a B")
+	require.Equal(t, "(a#1 (B#1", r.took())
+	r.pass(time.Second)
+	require.Equal(t, "a#1 (B#2", r.took())
+	r.complete("B#2")
+	r.turn()
+	require.Equal(t, "B#2", r.took())
+	r.end()
+}
+
+// A call that another goroutine completes before its function returns has ended at once, too; one that is completed later has not.
+func TestCallEndsOnAnotherGoroutine(t *testing.T) {
+	r := newRig(t, nil, nil)
+	r.answer = func(name string, a *testAttempt) error {
+		done := make(chan struct{})
+		go func() {
+			defer close(done)
+			a.Complete(name)
+		}()
+		<-done
+		return nil
+	}
+	r.feed("a")
+	require.True(t, r.Host.Mail.Empty())
+	require.Zero(t, r.Queue.Len())
+	r.turn()
+	require.Equal(t, "(a#1 a#1", r.took())
+	r.answer = nil
+	for range 1000 {
+		r.answer = func(name string, a *testAttempt) error {
+			go a.Complete(name)
+			return nil
+		}
+		r.feed("b")
+		for r.Len() > 0 {
+			r.turn()
+			runtime.Gosched()
+		}
+		require.Equal(t, "(b#1 b#1", r.took())
+	}
+	r.end()
+}
+
+// Retries and failures of calls that end at once.
+func TestCallThatEndsAtOnceIsRetried(t *testing.T) {
+	r := newRig(t, retries(1, time.Second), nil)
+	r.answer = func(name string, a *testAttempt) error {
+		switch name {
+		case "a#1", "c#1", "c#2":
+			return errBroken
+		case "b#1":
+			a.Complete()
+		default:
+			a.Complete(name)
+		}
+		return nil
+	}
+	for _, name := range []string{"a", "b", "c", "d"} {
+		r.feed(name)
+		r.turn()
+		require.Equal(t, map[bool]int{true: 0, false: 1}[name == "d"], r.Len())
+		r.pass(time.Second)
+	}
+	require.Equal(t, "(a#1 (a#2 a#2 (b#1 (b#2 b#2 (c#1 (c#2 !c (d#1 d#1", r.took())
+	c, _ := r.Counts()
+	require.EqualValues(t, 1, c.RetriesOnResult)
+	require.EqualValues(t, 2, c.RetriesOnError)
+	r.end()
+}
+
+// A result that asks for a retry it does not get is emitted, once the predicate was asked once.
+func TestCallThatEndsAtOnceIsExhausted(t *testing.T) {
+	r := newRig(t, retries(0, 0), nil)
+	r.answer = atOnce
+	r.feed("- a")
+	r.turn()
+	require.Equal(t, "(-#1 (a#1 a#1", r.took())
+	c, _ := r.Counts()
+	require.EqualValues(t, 1, c.Exhausted)
+	r.end()
+}
+
+// Law A6: whatever the function does after it has completed its call, or before.
+func TestCallThatEndsAtOnceBreaks(t *testing.T) {
+	for name, tt := range map[string]struct {
+		answer func(name string, a *testAttempt) error
+		want   string
+		late   int64
+	}{
+		"panics":            {func(string, *testAttempt) error { panic("boom") }, "(a#1 !a", 0},
+		"completes, panics": {func(name string, a *testAttempt) error { a.Complete(name); panic("boom") }, "(a#1 a#1", 1},
+		"exits":             {func(string, *testAttempt) error { runtime.Goexit(); return nil }, "(a#1 !a", 0},
+		"completes, exits":  {func(name string, a *testAttempt) error { a.Complete(name); runtime.Goexit(); return nil }, "(a#1 a#1", 1},
+		"fails":             {func(string, *testAttempt) error { return errBroken }, "(a#1 !a", 0},
+		"completes, fails":  {func(name string, a *testAttempt) error { a.Complete(name); return errBroken }, "(a#1 a#1", 1},
+		"control element":   {func(_ string, a *testAttempt) error { a.Complete("control"); return nil }, "(a#1 !a", 0},
+	} {
+		t.Run(name, func(t *testing.T) {
+			r := newRig(t, nil, nil)
+			r.answer = tt.answer
+			done := make(chan struct{})
+			go func() {
+				defer close(done)
+				r.feed("a")
+			}()
+			<-done
+			r.Resume()
+			r.turn()
+			require.Equal(t, tt.want, r.took())
+			require.Equal(t, tt.late, r.Host.Late())
+			r.answer = atOnce
+			r.feed("b")
+			r.turn()
+			require.Equal(t, "(b#1 b#1", r.took())
+			r.end()
+		})
+	}
+}
+
+// Law A1: what has ended at once and has not left is abandoned like everything else, in input order; also the element whose function
+// has ended the goroutine of a driver that does not resume.
+func TestAbandonAfterCallsThatEndAtOnce(t *testing.T) {
+	for name, exits := range map[string]bool{"waiting": false, "exited": true} {
+		t.Run(name, func(t *testing.T) {
+			r := newRig(t, nil, func(c *Config[string, string]) { c.OnFailure = FailRun })
+			r.answer = atOnce
+			r.feed("a -")
+			if exits {
+				r.answer = func(string, *testAttempt) error { runtime.Goexit(); return nil }
+			}
+			done := make(chan struct{})
+			go func() {
+				defer close(done)
+				r.feed("B")
+			}()
+			<-done
+			if exits {
+				require.Error(t, r.Exited())
+			}
+			require.Equal(t, 3, r.Len())
+			r.End(errOver)
+			var got []string
+			for _, e := range r.Abandon() {
+				d := r.Describe(e)
+				got = append(got, d.Element)
+				require.Equal(t, 1, d.Attempts)
+				require.True(t, d.InDoubt)
+				require.Equal(t, r.clock.at, d.First)
+				r.Ended(e, Abandoned)
+			}
+			require.Equal(t, []string{"a", "B"}, got)
+			c, _ := r.Counts()
+			require.EqualValues(t, 2, c.Abandoned)
+			require.EqualValues(t, 1, c.Completed)
+			require.Zero(t, c.InFlight)
+			r.Forget()
+		})
+	}
+}
+
+// Law C1: a checkpoint holds what has ended at once and has not left.
+func TestItemsOfCallsThatEndAtOnce(t *testing.T) {
+	r := newRig(t, nil, nil)
+	r.answer = atOnce
+	r.feed("a - B")
+	for _, withResults := range []bool{true, false} {
+		items := r.Items(nil, withResults)
+		require.Len(t, items, 2)
+		require.Equal(t, "a", items[0].In)
+		require.NotZero(t, items[0].First)
+		if withResults {
+			require.Equal(t, Completed, items[0].Kind)
+			require.Equal(t, []string{"a#1"}, items[0].Results())
+			require.EqualValues(t, 1, items[0].Attempts)
+		} else {
+			require.Equal(t, Record, items[0].Kind)
+			require.Zero(t, items[0].Attempts)
+		}
+		require.Equal(t, "B", items[1].In)
+	}
+}
+
+// Law A5: no call starts after a cancel, or without a permit.
+func TestNoCallAtOnceThatMayNotStart(t *testing.T) {
+	r := newRig(t, nil, func(c *Config[string, string]) { c.MaxCalls = 1 })
+	var first *testAttempt
+	r.answer = func(name string, a *testAttempt) error {
+		if first == nil {
+			first = a
+			a.RunBlocking(func(error) {})
+			a.Complete(name)
+		}
+		return nil
+	}
+	r.feed("a") // the call goes on, and keeps the permit
+	r.turn()
+	require.Zero(t, r.Len())
+	r.feed("b")
+	require.Equal(t, "(a#1 a#1", r.took())
+	r.work()
+	r.turn()
+	require.Equal(t, "(b#1", r.took())
+	r.complete("b#1")
+	r.turn()
+	r.stop(errOver)
+	r.feed("c")
+	require.Equal(t, "b#1", r.took())
+	require.True(t, r.Failed())
+	require.Equal(t, 1, r.Len())
+}
+
+// The number of an attempt that ends at once is 1, and its context ends with it.
+func TestContextOfACallThatEndsAtOnce(t *testing.T) {
+	r := newRig(t, nil, nil)
+	var ctx context.Context
+	r.Invoke = func(c context.Context, _ string, a *testAttempt) error {
+		ctx = c
+		require.Equal(t, 1, c.Value(call.NumberKey{}))
+		require.NoError(t, c.Err())
+		a.Complete("x")
+		require.Error(t, c.Err())
+		return nil
+	}
+	r.feed("a")
+	<-ctx.Done()
+	r.turn()
+	require.Equal(t, Never, r.Next())
+	require.Nil(t, r.trial.Value.attempt, "an idle engine keeps nothing")
+}
