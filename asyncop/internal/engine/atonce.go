@@ -46,7 +46,7 @@ func (g *Engine[IN, OUT]) try(in IN) {
 	e := g.trial
 	s := &e.Value
 	s.in, s.accepted, s.first, s.last, s.doubt = in, g.now, g.now, g.now, noDoubt
-	a := new(call.Attempt[*queue.Entry[Slot[IN, OUT]], OUT])
+	a := g.nextAttempt()
 	deadline, _ := g.attemptDeadline(e)
 	a.Attend(g.Host, deadline)
 	s.attempt = a
@@ -56,6 +56,18 @@ func (g *Engine[IN, OUT]) try(in IN) {
 	g.counts.Attempts++
 	g.retry.policy.Deposit()
 	g.invoke(e, a)
+}
+
+// attemptsAtOnce are allocated in one piece, which fits a size class of 448 bytes: that takes a third of the time. Whatever holds on to
+// one of them holds on to all, but not to their results: see leftEarly.
+const attemptsAtOnce = 5
+
+func (g *Engine[IN, OUT]) nextAttempt() (a *call.Attempt[*queue.Entry[Slot[IN, OUT]], OUT]) {
+	if len(g.spare) == 0 {
+		g.spare = make([]call.Attempt[*queue.Entry[Slot[IN, OUT]], OUT], attemptsAtOnce)
+	}
+	a, g.spare = &g.spare[0], g.spare[1:]
+	return a
 }
 
 // tried goes on after the function has returned, or broken, for the element that is tried: see invoked.
@@ -99,7 +111,7 @@ func (g *Engine[IN, OUT]) endEarly() {
 
 // leftEarly removes the oldest element whose call has ended at once: it has left.
 func (g *Engine[IN, OUT]) leftEarly() {
-	g.early.Pop()
+	g.early.Pop().attempt.DropResults()
 	g.counts.Completed++
 }
 

@@ -36,10 +36,11 @@ type Engine[IN, OUT any] struct {
 	paced   time.Duration                                    // no attempt starts before
 
 	// Calls that end at once: see atonce.go.
-	plain  bool                           // elements may be called before they are in the queue
-	trial  *queue.Entry[Slot[IN, OUT]]    // of the element that is, or was: not in the queue
-	trying bool                           // it is
-	early  fifo.Queue[earlyDone[IN, OUT]] // elements whose calls have ended at once; they are before those in the queue
+	plain  bool                                             // elements may be called before they are in the queue
+	trial  *queue.Entry[Slot[IN, OUT]]                      // of the element that is, or was: not in the queue
+	trying bool                                             // it is
+	spare  []call.Attempt[*queue.Entry[Slot[IN, OUT]], OUT] // for the next ones
+	early  fifo.Queue[earlyDone[IN, OUT]]                   // elements whose calls have ended at once; they are before those in the queue
 
 	forming *call.Batch[*queue.Entry[Slot[IN, OUT]], IN, OUT] // the batch that is being formed, or nil
 	readied time.Duration                                     // when the first of the elements in phase ready got there
@@ -525,7 +526,7 @@ func (g *Engine[IN, OUT]) Forget() {
 	g.Queue, g.Timers.Heap, g.ready, g.odd, g.heads = nil, none, none, none, none
 	g.Keys, g.outliving, g.places = nil, nil, nil
 	g.fresh, g.live, g.oldest, g.forming = nil, nil, nil, nil
-	g.trial, g.early = nil, fifo.Queue[earlyDone[IN, OUT]]{}
+	g.trial, g.spare, g.early = nil, nil, fifo.Queue[earlyDone[IN, OUT]]{}
 	g.failing, g.handing = fifo.Queue[*queue.Entry[Slot[IN, OUT]]]{}, nil
 	for _, b := range []*beside[IN, OUT]{&g.asking, &g.before, &g.handlers} {
 		b.waiting = fifo.Queue[waiting[IN, OUT]]{}
