@@ -157,6 +157,26 @@ type noPredicate struct{}
 func (*noPredicate) ResultPredicate() predicates.ResultPredicate[string] { panic("of a nil") }
 func (*noPredicate) ExceptionPredicate() predicates.ExceptionPredicate   { panic("of a nil") }
 
+// By default the buffers grow with the capacity, within bounds.
+func TestDefaultBuffer(t *testing.T) {
+	for _, tt := range []struct {
+		capacity, places int
+		opts             []asyncop.Option
+	}{
+		{1, 128, nil}, {1000, 128, nil}, {1032, 129, nil}, {4000, 500, nil}, {8192, 1024, nil}, {1_000_000, 1024, nil},
+		{1_000_000, 0, []asyncop.Option{asyncop.WithBuffer(0)}}, {10_000, 128, []asyncop.Option{asyncop.WithBuffer(128)}},
+	} {
+		op := asyncop.OrderedWait(asyncop.Func(func(_ context.Context, in string, result asyncop.ResultFuture[string]) error {
+			result.Complete(in)
+			return nil
+		}), 0, tt.capacity, tt.opts...)
+		require.Equal(t, tt.places, cap(op.In()), "In, capacity %d", tt.capacity)
+		require.Equal(t, tt.places, cap(op.Out()), "Out, capacity %d", tt.capacity)
+		close(op.In())
+		require.NoError(t, op.Wait())
+	}
+}
+
 // A nil RetryPredicate means no retry; so does one whose two predicates are nil.
 func TestNilRetryPredicateMeansNoRetry(t *testing.T) {
 	empty := ownPredicates{}

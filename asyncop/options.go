@@ -23,7 +23,8 @@ type Option func(*config)
 
 // Defaults of the options.
 const (
-	defaultBuffer       = 128  // places of In and of Out
+	leastBuffer         = 128 // places of In and of Out; with many slots there are more
+	mostBuffer          = 1024
 	defaultOverflow     = 1024 // elements read past the capacity for the sake of a barrier
 	defaultHandlerLimit = 10 * time.Second
 )
@@ -58,7 +59,7 @@ type config struct {
 	sideOutput         streams.Inlet
 	exhaustedAsFailure bool
 	drainRetries       bool // Results does so without it
-	buffer             int
+	buffer             int  // negative: as many as the slots suggest
 
 	reorders    bool             // set by the constructor
 	coordinator participant.Host // nil: takes no part in checkpoints
@@ -77,7 +78,7 @@ func newConfig(opts []Option) config {
 		ctx:          context.Background(),
 		logger:       slog.Default(),
 		handlerLimit: defaultHandlerLimit,
-		buffer:       defaultBuffer,
+		buffer:       -1,
 		overflow:     defaultOverflow,
 	}
 	for i, opt := range opts {
@@ -87,6 +88,14 @@ func newConfig(opts []Option) config {
 		opt(&c)
 	}
 	return c
+}
+
+// bufferFor returns the number of places of In and of Out of an operator with that many slots.
+func (c *config) bufferFor(capacity int) int {
+	if c.buffer < 0 {
+		return max(leastBuffer, min(capacity/8, mostBuffer))
+	}
+	return c.buffer
 }
 
 // setPolicy sets the failure policy that an option stands for. Of several options the last one of a kind counts.
@@ -349,11 +358,10 @@ func WithDrainRetries() Option {
 	return func(cfg *config) { cfg.drainRetries = true }
 }
 
-// WithBuffer sets the size of the buffers of In and of Out; the default is 128. 0 is unbuffered: then each hand-over is a
-// meeting of two goroutines, and a flow of short calls takes 1.5 to 5 times as long. Flows of very many short calls gain from
-// more: an eighth of the time with 1,024 and 10,000 calls allowed (bench, W2). Where Via, To or [AsyncWaitOperator.Results]
-// take the results the size is the next power of two, and at least 1. Elements in In are not accepted yet: they hold no slot
-// and are in no checkpoint. It panics if n < 0.
+// WithBuffer sets the size of the buffers of In and of Out. The default is an eighth of the capacity, but at least 128 and at most
+// 1,024. 0 is unbuffered: then each hand-over is a meeting of two goroutines, and a flow of short calls takes 1.5 to 5 times as
+// long. Where Via, To or [AsyncWaitOperator.Results] take the results the size is the next power of two, and at least 1. Elements in
+// In are not accepted yet: they hold no slot and are in no checkpoint. It panics if n < 0.
 func WithBuffer(n int) Option {
 	if n < 0 {
 		panic(fmt.Sprintf("asyncop: WithBuffer: negative number of places: %d", n))

@@ -42,7 +42,7 @@ func newDriver[IN, OUT any](
 	s := &surface[IN, OUT]{config: cfg, fn: fn, policy: policy}
 	c := drive.Config[IN, OUT]{
 		Engine:  s.engineConfig(timeout, q),
-		Context: cfg.ctx, Clock: cfg.clock, Name: cfg.name, Buffer: cfg.buffer, Reorders: cfg.reorders, Decode: newDecoder[IN](cfg.name),
+		Context: cfg.ctx, Clock: cfg.clock, Name: cfg.name, Buffer: cfg.bufferFor(q.Cap()), Reorders: cfg.reorders, Decode: newDecoder[IN](cfg.name),
 		CancelUpstream: cfg.cancelUpstream, DrainRetries: cfg.drainRetries,
 		Coordinator: cfg.coordinator, State: state, Overflow: cfg.overflow,
 		Panicked: func(recovered any) error { return newPanicError(recovered) },

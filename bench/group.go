@@ -78,7 +78,7 @@ type Config struct {
 	Ends   int  // buffer of the channels of source and sink; go-streams' own connectors have none
 }
 
-// DefaultBuffer is the buffer at the ends of flows that let one choose: weir's default.
+// DefaultBuffer is the buffer at the ends of flows that let one choose: weir's default up to a capacity of 1,024.
 const DefaultBuffer = 128
 
 func (c Config) buffer() int {

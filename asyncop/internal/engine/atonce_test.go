@@ -9,7 +9,9 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/weirflow/weir/asyncop/internal/call"
+	"github.com/weirflow/weir/predicates"
 	"github.com/weirflow/weir/queue"
+	"github.com/weirflow/weir/strategies"
 )
 
 type testAttempt = call.Attempt[*queue.Entry[Slot[string, string]], string]
@@ -146,6 +148,47 @@ func TestCallThatEndsAtOnceIsRetried(t *testing.T) {
 	r.end()
 }
 
+// What was found out about one element is not that of the next.
+func TestDoubtOfCallsThatEndAtOnce(t *testing.T) {
+	inDoubt := map[string]bool{}
+	r := newRig(t, retries(0, 0), func(c *Config[string, string]) {
+		c.Hooks.GivenUp = func(f Report[string], _ Ending) { inDoubt[f.Element] = f.InDoubt }
+	})
+	r.answer = func(name string, a *testAttempt) error {
+		switch name[0] {
+		case 'B':
+			(*call.Stages[*queue.Entry[Slot[string, string]]])(&a.Token).ReportStage(predicates.ClientDispatch)
+			return errBroken
+		case 'C':
+			return errBroken
+		}
+		return atOnce(name, a)
+	}
+	r.feed("a B a")
+	r.turn()
+	r.feed("C B")
+	r.turn()
+	require.Equal(t, map[string]bool{"B": false, "C": true}, inDoubt)
+	r.end()
+}
+
+// Attempts in one piece are for calls that end at once only: one that goes on may do so for long.
+func TestAttemptsInOnePiece(t *testing.T) {
+	r := newRig(t, nil, nil)
+	r.answer = atOnce
+	first := func() int { r.feed("a"); r.turn(); return len(r.spare) }
+	require.Zero(t, first(), "it is not known yet")
+	require.Equal(t, attemptsAtOnce-1, first())
+	require.Equal(t, attemptsAtOnce-2, first())
+	r.feed("B")
+	require.Nil(t, r.spare)
+	r.complete("B#1")
+	r.turn()
+	require.Zero(t, first())
+	require.Equal(t, attemptsAtOnce-1, first())
+	r.end()
+}
+
 // A result that asks for a retry it does not get is emitted, once the predicate was asked once.
 func TestCallThatEndsAtOnceIsExhausted(t *testing.T) {
 	r := newRig(t, retries(0, 0), nil)
@@ -192,6 +235,49 @@ func TestCallThatEndsAtOnceBreaks(t *testing.T) {
 			require.Equal(t, "(b#1 b#1", r.took())
 			r.end()
 		})
+	}
+}
+
+// Law A6: a predicate that breaks on the outcome of a call that has ended at once.
+func TestPredicateBreaksOnACallThatEndsAtOnce(t *testing.T) {
+	for name, breaks := range map[string]func(){"panics": func() { panic("boom") }, "exits": runtime.Goexit} {
+		for outcome, err := range map[string]error{"error": errBroken, "result": nil} {
+			t.Run(name+" on "+outcome, func(t *testing.T) {
+				asked := 0
+				broken := true
+				ask := func() bool {
+					asked++
+					if broken {
+						breaks()
+					}
+					return false
+				}
+				strategy := strategies.FixedDelay[string](1, 0).
+					RetryIfException(func(error) bool { return ask() }).RetryIfResult(func([]string) bool { return ask() })
+				r := newRig(t, strategy, nil)
+				r.answer = func(name string, a *testAttempt) error {
+					if err == nil {
+						a.Complete(name)
+					}
+					return err
+				}
+				done := make(chan struct{})
+				go func() {
+					defer close(done)
+					r.feed("a")
+				}()
+				<-done
+				r.Resume()
+				r.turn()
+				require.Equal(t, "(a#1 !a", r.took())
+				require.Equal(t, 1, asked)
+				broken, err = false, nil
+				r.feed("b")
+				r.turn()
+				require.Equal(t, "(b#1 b#1", r.took())
+				r.end()
+			})
+		}
 	}
 }
 

@@ -40,6 +40,7 @@ type Engine[IN, OUT any] struct {
 	trial  *queue.Entry[Slot[IN, OUT]]                      // of the element that is, or was: not in the queue
 	trying bool                                             // it is
 	spare  []call.Attempt[*queue.Entry[Slot[IN, OUT]], OUT] // for the next ones
+	quick  bool                                             // the last one has ended at once: the next ones may, too
 	early  fifo.Queue[earlyDone[IN, OUT]]                   // elements whose calls have ended at once; they are before those in the queue
 
 	forming *call.Batch[*queue.Entry[Slot[IN, OUT]], IN, OUT] // the batch that is being formed, or nil
