@@ -163,8 +163,14 @@ func TestDefaultBuffer(t *testing.T) {
 		capacity, places int
 		opts             []asyncop.Option
 	}{
-		{1, 128, nil}, {1000, 128, nil}, {1032, 129, nil}, {4000, 500, nil}, {8192, 1024, nil}, {1_000_000, 1024, nil},
-		{1_000_000, 0, []asyncop.Option{asyncop.WithBuffer(0)}}, {10_000, 128, []asyncop.Option{asyncop.WithBuffer(128)}},
+		{1, 128, nil},
+		{1000, 128, nil},
+		{1032, 129, nil},
+		{4000, 500, nil},
+		{8192, 1024, nil},
+		{1_000_000, 1024, nil},
+		{1_000_000, 0, []asyncop.Option{asyncop.WithBuffer(0)}},
+		{10_000, 128, []asyncop.Option{asyncop.WithBuffer(128)}},
 	} {
 		op := asyncop.OrderedWait(asyncop.Func(func(_ context.Context, in string, result asyncop.ResultFuture[string]) error {
 			result.Complete(in)

@@ -76,7 +76,11 @@ func (g *Engine[IN, OUT]) nextAttempt() (a *call.Attempt[*queue.Entry[Slot[IN, O
 // tried goes on after the function has returned, or broken, for the element that is tried: see invoked.
 func (g *Engine[IN, OUT]) tried(guarded bool) {
 	if a := g.trial.Value.attempt; !a.Completed() {
-		if e := g.seat(); a.Seat(e) {
+		e := g.seat()
+		if deadline, own := g.attemptDeadline(e); own {
+			g.Timers.Arm(&e.Value.timer, deadline)
+		}
+		if a.Seat(e) {
 			g.completed(e, guarded)
 		}
 		return
@@ -96,14 +100,10 @@ func (g *Engine[IN, OUT]) seated(e *queue.Entry[Slot[IN, OUT]]) *queue.Entry[Slo
 func (g *Engine[IN, OUT]) seat() *queue.Entry[Slot[IN, OUT]] {
 	g.trying, g.quick, g.spare = false, false, nil
 	e := g.Queue.Put(g.trial.Value)
-	s := &e.Value
-	s.timer.Value = e
+	e.Value.timer.Value = e
 	g.live, g.oldest = e, e
 	if g.call.entry == g.trial { // what breaks now breaks for e
 		g.call.entry = e
-	}
-	if deadline, own := g.attemptDeadline(e); own {
-		g.Timers.Arm(&s.timer, deadline)
 	}
 	return e
 }

@@ -123,7 +123,7 @@ func TestCallEndsOnAnotherGoroutine(t *testing.T) {
 
 // Retries and failures of calls that end at once.
 func TestCallThatEndsAtOnceIsRetried(t *testing.T) {
-	r := newRig(t, retries(1, time.Second), nil)
+	r := newRig(t, retries(1, time.Second), func(c *Config[string, string]) { c.AttemptTimeout = time.Second / 2 })
 	r.answer = func(name string, a *testAttempt) error {
 		switch name {
 		case "a#1", "c#1", "c#2":
