@@ -158,7 +158,6 @@ func TestOwnTimeoutsOfTheOperatorsCostNothing(t *testing.T) {
 			}
 		}) / float64(len(keys))
 	}
-	bare := perElement()
-	same := perElement(asyncop.WithTimeoutFor(func(string) time.Duration { return 0 }))
-	require.InDelta(t, bare, same, 0.1)
+	require.Less(t, perElement(asyncop.WithTimeoutFor(func(string) time.Duration { return 0 })), 2.3, "the attempt, its results, and the start")
+	require.Less(t, perElement(), 1.5, "five attempts are allocated in one piece")
 }

@@ -338,7 +338,7 @@ func TestMetricsOfAnOperatorThatCallsNoMethodsOfThem(t *testing.T) {
 			}
 		}) / float64(len(elements))
 	}
-	assert.InDelta(t, perElement(), perElement(asyncop.WithObserver(metrics)), 0.1)
+	assert.Less(t, perElement(asyncop.WithObserver(metrics)), 2.3, "the attempt, its results, and a share of the start")
 }
 
 // around is an observer with metrics in it, and a method of its own.
