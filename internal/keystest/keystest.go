@@ -43,7 +43,7 @@ func Run(t *testing.T, p Place) {
 		"two takers": (*bench).twoTakers, "renewed": (*bench).renewed, "failures": (*bench).failures, "refusals": (*bench).refusals, "changed handler": (*bench).changedHandler,
 		"conflicts": (*bench).conflicts, "retries": (*bench).retries, "reap": (*bench).reap, "complete": (*bench).complete,
 		"lost commit": (*bench).lostCommit, "http": (*bench).http, "entity": (*bench).entity, "limits": (*bench).limits, "maintain": (*bench).maintain, "provider": (*bench).provider,
-		"list": (*bench).list,
+		"list": (*bench).list, "time of a step": (*bench).timeOfAStep,
 	} {
 		t.Run(name, func(t *testing.T) {
 			mock := clock.NewMock()
@@ -87,6 +87,28 @@ func (b *bench) effects(name string) int {
 func add(ctx context.Context, tx *sql.Tx, name string) error {
 	_, err := tx.ExecContext(ctx, "INSERT INTO effects (name) VALUES ($1)", name)
 	return err
+}
+
+// timeOfAStep checks that the lock begins anew with each step: a step may take the whole time.
+func (b *bench) timeOfAStep() {
+	o := b.keys.Operation("timed", func(ctx context.Context, run *keys.Run) (exactlyonce.Response, error) {
+		b.clock.Add(time.Minute)
+		err := run.Phase(ctx, "first", func(ctx context.Context, tx *sql.Tx) error { return add(ctx, tx, "first") })
+		if err != nil {
+			return exactlyonce.Response{}, err
+		}
+		_, err = keys.Call(ctx, run, "second", func(ctx context.Context, _ string) (int, error) {
+			b.clock.Add(50 * time.Second) // 110 s after the request came
+			return 1, ctx.Err()
+		})
+		if err != nil {
+			return exactlyonce.Response{}, err
+		}
+		return keys.JSON(http.StatusOK, "done")
+	})
+	_, err := o.Do(b.Context(), keys.Request{User: "u", Key: "timed", Method: "POST", Path: "/"})
+	require.NoError(b.T, err)
+	require.Equal(b.T, 1, b.effects("first"))
 }
 
 // phases is an operation with two phases and a call, which tests break.
