@@ -3,6 +3,7 @@
 package workerkill
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -210,6 +211,8 @@ type Config struct {
 	// KillServer kills a server and starts it again, or does other harm to it; nil: there is none. It is called on the goroutine of
 	// the test.
 	KillServer func()
+	// Messages is how many there are without WEIR_LONG; 0: 2,000.
+	Messages int
 }
 
 // Fill puts n messages into the engine.
@@ -229,7 +232,7 @@ func Fill(t *testing.T, e Engine, n int) {
 // sink never takes has held up none (laws D1 to D4).
 func Run(t *testing.T, c Config) {
 	t.Helper()
-	n, kills, every := 2000, 6, 6
+	n, kills, every := cmp.Or(c.Messages, 2000), 6, 6
 	if os.Getenv(envLong) != "" {
 		n, kills, every = 50_000, 120, 10
 	}

@@ -173,6 +173,9 @@ func forClusters(t *testing.T, f func(t *testing.T, servers int)) {
 	}
 }
 
+// fewer messages are enough where one server is in trouble.
+const fewer = 1000
+
 // Each order is done once, or is a dead letter once, although workers and servers are killed (laws D1 to D4).
 func TestKilledWorkersAndServers(t *testing.T) {
 	t.Parallel()
@@ -220,7 +223,7 @@ func TestAFullDiskOfOneServer(t *testing.T) {
 		err = errors.Join(err, c.Restart(full))
 	})
 	defer func() { <-repaired }() // the cluster's methods are called one at a time
-	workerkill.Run(t, workerkill.Config{Place: place, Open: openQueues})
+	workerkill.Run(t, workerkill.Config{Place: place, Open: openQueues, Messages: fewer})
 	<-repaired
 	require.NoError(t, err)
 	require.NoError(t, c.Synced(bounded(t), js, "done"))
@@ -232,7 +235,7 @@ func TestASlowServer(t *testing.T) {
 	c, js := startCluster(t, clustertest.Config{Servers: 3})
 	makeQueues(t, js, 3)
 	workerkill.Run(t, workerkill.Config{
-		Place: c.URL(), Open: openQueues,
+		Place: c.URL(), Open: openQueues, Messages: fewer,
 		KillServer: func() {
 			i, err := c.Leader(t.Context(), js, "work")
 			require.NoError(t, err)

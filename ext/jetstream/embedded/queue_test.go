@@ -66,9 +66,10 @@ func publish(t *testing.T, js jetstream.JetStream, subject string, values ...str
 }
 
 func TestSource(t *testing.T) {
+	t.Parallel()
 	forPlaces(t, func(t *testing.T, p place) {
 		js := p.connect(t)
-		lease := max(time.Second, 4*p.unit)
+		const lease = 2 * time.Second
 		deliverytest.RunSource(t, func(t *testing.T) deliverytest.Queue[string] {
 			stream := newStream(t, js, p.replicate)
 			conns := map[delivery.Source[string]]*nats.Conn{}
