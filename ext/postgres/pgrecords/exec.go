@@ -7,11 +7,11 @@ import (
 	"fmt"
 	"slices"
 	"strings"
-	"sync/atomic"
 
 	"github.com/jackc/pgx/v5"
 	"github.com/jackc/pgx/v5/pgconn"
 	"github.com/jackc/pgx/v5/pgtype"
+	"github.com/jackc/pgx/v5/pgxpool"
 
 	"github.com/weirflow/weir/exactlyonce"
 	"github.com/weirflow/weir/internal/guard"
@@ -40,6 +40,12 @@ type clientKey struct {
 	client exactlyonce.Client
 }
 
+type requestKey struct {
+	clientKey
+	sequence int64
+	step     string
+}
+
 // call is one call of Exec.
 type call struct {
 	ctx       context.Context
@@ -50,6 +56,16 @@ type call struct {
 	client int64
 	answer []byte
 	err    error
+
+	// Guarded by Records.mu.
+	gone  bool     // its caller has left
+	batch *running // nil: it does not run
+}
+
+// running is the calls that run.
+type running struct {
+	waiting int // callers that have not left; guarded by Records.mu
+	cancel  context.CancelFunc
 }
 
 // Exec runs one statement as the effect of a request, in a transaction that stores its answer and that calls of other
@@ -70,7 +86,9 @@ func (r *Records) Exec(ctx context.Context, req exactlyonce.Request, s Statement
 	select {
 	case <-turn.Done():
 	case <-ctx.Done():
-		r.group.Withdraw(turn)
+		if !r.group.Withdraw(turn) {
+			r.leave(c)
+		}
 		return nil, describe("exec", req, context.Cause(ctx))
 	}
 	if c.err == nil {
@@ -79,27 +97,44 @@ func (r *Records) Exec(ctx context.Context, req exactlyonce.Request, s Statement
 	return r.resolve(ctx, req, c.err)
 }
 
-// runAll runs a batch. Its context ends when all callers have left: none waits for a server that hangs.
-func (r *Records) runAll(take func() []*call) {
-	batch := take()
-	ctx, cancel := context.WithCancel(context.Background())
-	defer cancel()
-	var left atomic.Int64
-	left.Store(int64(len(batch)))
-	for _, c := range batch {
-		stop := context.AfterFunc(c.ctx, func() {
-			if left.Add(-1) == 0 {
-				cancel()
-			}
-		})
-		defer stop()
+// leave ends the batch of a call if all callers have left: none waits for a server that hangs.
+func (r *Records) leave(c *call) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	c.gone = true
+	if b := c.batch; b != nil {
+		if b.waiting--; b.waiting == 0 {
+			b.cancel()
+		}
 	}
-	for rest := slices.DeleteFunc(batch, over); len(rest) > 0; {
+}
+
+// begin returns the calls of a batch whose callers wait, and a context that ends when they have left. Something that waits for the
+// context of each call would cost more than the rest.
+func (r *Records) begin(calls []*call) (context.Context, context.CancelFunc, []*call) {
+	ctx, cancel := context.WithCancel(context.Background())
+	b := &running{cancel: cancel}
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	calls = slices.DeleteFunc(calls, func(c *call) bool { return c.gone || over(c) })
+	for _, c := range calls {
+		c.batch = b
+	}
+	b.waiting = len(calls)
+	return ctx, cancel, calls
+}
+
+// runAll runs a batch.
+func (r *Records) runAll(take func() []*call) {
+	ctx, cancel, rest := r.begin(take())
+	defer cancel()
+	for len(rest) > 0 {
 		// Attempts of one request wait for each other.
-		var now, later []*call
-		seen := make(map[string]bool, len(rest))
+		now, later := make([]*call, 0, len(rest)), []*call(nil)
+		seen := make(map[requestKey]bool, len(rest))
 		for _, c := range rest {
-			if key := keyOf(c.req); seen[key] {
+			key := requestKey{clientKey{c.req.Scope, c.req.Client}, c.req.Sequence, c.req.Step}
+			if seen[key] {
 				later = append(later, c)
 			} else {
 				seen[key] = true
@@ -115,10 +150,6 @@ func (r *Records) runAll(take func() []*call) {
 func over(c *call) bool {
 	c.err = context.Cause(c.ctx)
 	return c.err != nil
-}
-
-func keyOf(req exactlyonce.Request) string {
-	return fmt.Sprintf("%s\x00%s\x00%d\x00%s", req.Scope, req.Client[:], req.Sequence, req.Step)
 }
 
 // runDistinct runs calls of different requests until each has an answer or an error.
@@ -140,7 +171,7 @@ shared:
 		case isConflict(err):
 		case errors.Is(err, errNotSent):
 			break shared // each by itself shows whose fault it is
-		case errors.Is(err, errNotStored) || isViolation(err):
+		case isViolation(err):
 			calls = r.settleKnown(ctx, calls)
 			clear(r.ids) // the database may be another one: restored, or a replica
 			if err := r.lookUp(ctx, calls); err != nil {
@@ -161,7 +192,7 @@ shared:
 	}
 	for i := range calls {
 		err := r.runShared(ctx, calls[i:i+1])
-		if errors.Is(err, errNotStored) || isViolation(err) {
+		if isViolation(err) {
 			if len(r.settleKnown(ctx, calls[i:i+1])) == 0 {
 				continue
 			}
@@ -261,28 +292,34 @@ JOIN unnest($1::text[], $2::uuid[]) AS n (scope, client) ON c.scope = n.scope AN
 
 var (
 	errRolledBack = errors.New("rolled back because of another call") // ends a transaction because of one of its calls
-	errNotStored  = errors.New("a record was not stored")
-	errNotSent    = errors.New("the statements were not sent") // of one of the calls, it is not known which
+	errNotSent    = errors.New("the statements were not sent")        // of one of the calls, it is not known which
 )
 
 // runShared runs calls in one transaction. If one fails, its error is set and nothing is committed. An error that is
 // returned is that of all of them.
 func (r *Records) runShared(ctx context.Context, calls []*call) error {
-	err := pgx.BeginTxFunc(ctx, r.pool, pgx.TxOptions{IsoLevel: pgx.ReadCommitted}, func(tx pgx.Tx) error {
-		batch := &pgx.Batch{} // one round trip
+	err := r.pool.AcquireFunc(ctx, func(conn *pgxpool.Conn) error {
+		defer func() {
+			if conn.Conn().PgConn().TxStatus() != 'I' && !conn.Conn().IsClosed() {
+				_, _ = conn.Exec(ctx, "rollback") // or the pool closes the connection
+			}
+		}()
+		// One round trip from BEGIN to COMMIT. After an error PostgreSQL passes over the rest.
+		batch := &pgx.Batch{}
+		batch.Queue("begin isolation level read committed")
 		for _, c := range calls {
 			batch.Queue(c.statement.SQL, c.statement.Args...)
 		}
-		if slices.ContainsFunc(calls, func(c *call) bool { return c.statement.Answer != nil }) {
-			if err := readBatch(ctx, tx, batch, calls, nil); err != nil {
-				return err
-			}
-			batch = &pgx.Batch{} // the answers are known now
+		if !slices.ContainsFunc(calls, func(c *call) bool { return c.statement.Answer != nil }) {
 			r.queuePut(batch, calls)
-			return readBatch(ctx, tx, batch, nil, calls)
+			return readBatch(ctx, conn, batch, true, calls, true)
 		}
+		if err := readBatch(ctx, conn, batch, true, calls, false); err != nil {
+			return err
+		}
+		batch = &pgx.Batch{} // the answers are known now
 		r.queuePut(batch, calls)
-		return readBatch(ctx, tx, batch, calls, calls)
+		return readBatch(ctx, conn, batch, false, nil, true)
 	})
 	if errors.Is(err, errRolledBack) {
 		return nil
@@ -290,9 +327,18 @@ func (r *Records) runShared(ctx context.Context, calls []*call) error {
 	return err
 }
 
-// readBatch sends a batch. It reads the results of the statements of effects, and then that of storing the answers of put.
-func readBatch(ctx context.Context, tx pgx.Tx, batch *pgx.Batch, effects, put []*call) error {
-	results := tx.SendBatch(ctx, batch)
+// readBatch sends a batch. It reads the results of BEGIN, of the statements of effects, and those of queuePut.
+func readBatch(ctx context.Context, conn *pgxpool.Conn, batch *pgx.Batch, begin bool, effects []*call, put bool) error {
+	results := conn.SendBatch(ctx, batch)
+	defer results.Close() //nolint:errcheck // below, or its error is one that was read
+	if begin {
+		if _, err := results.Exec(); err != nil {
+			if conn.Conn().IsClosed() {
+				return err
+			}
+			return notSent(err)
+		}
+	}
 	var c *call
 	failed := guard.Call(func() error {
 		for _, c = range effects {
@@ -304,24 +350,22 @@ func readBatch(ctx context.Context, tx pgx.Tx, batch *pgx.Batch, effects, put []
 	}, func(recovered any) error { return panics.New("pgrecords", recovered) })
 	if failed != nil {
 		_ = results.Close() // its error is the one that was read
-		if isConflict(failed) || tx.Conn().IsClosed() || errors.Is(failed, errNotSent) {
+		if isConflict(failed) || conn.Conn().IsClosed() || errors.Is(failed, errNotSent) {
 			return failed // of the transaction as a whole
 		}
 		c.err = failed
 		return errRolledBack
 	}
-	if put != nil {
-		_, err := results.Exec() // the locks
+	if put {
 		var tag pgconn.CommandTag
-		if err == nil {
-			tag, err = results.Exec()
+		for range 3 { // the locks, the records, COMMIT
+			var err error
+			if tag, err = results.Exec(); err != nil {
+				return err
+			}
 		}
-		if err == nil && tag.RowsAffected() != int64(len(put)) {
-			err = errNotStored
-		}
-		if err != nil {
-			_ = results.Close() // its error is the one that was read
-			return err
+		if tag.String() != "COMMIT" {
+			return fmt.Errorf("%w: COMMIT returned %q", pgx.ErrTxCommitRollback, tag)
 		}
 	}
 	return results.Close()
@@ -359,16 +403,17 @@ const (
 	lockAllSQL = `SELECT pg_advisory_xact_lock_shared(n) FROM (SELECT DISTINCT n FROM unnest($1::bigint[]) AS u (n) ORDER BY n) AS s`
 
 	// All of them or none: the numbers and marks are looked at once for each client, and a record that is there is an error. To
-	// skip it (ON CONFLICT DO NOTHING) and to join the clients for each record took three times as long.
+	// skip it (ON CONFLICT DO NOTHING) and to join the clients for each record took three times as long. If a client is another
+	// one or its mark too high, client_id is NULL, which is a violation, too.
 	putAllSQL = `INSERT INTO weir_records (client_id, sequence, step, fingerprint, answer, stored_at)
-SELECT n.client_id, n.sequence, n.step, n.fingerprint, n.answer, $6
-FROM unnest($1::bigint[], $2::bigint[], $3::text[], $4::bytea[], $5::bytea[]) AS n (client_id, sequence, step, fingerprint, answer)
-WHERE cardinality($7::bigint[]) = (SELECT count(*)
+SELECT CASE WHEN cardinality($7::bigint[]) = (SELECT count(*)
 	FROM unnest($7::bigint[], $8::bigint[], $9::text[], $10::uuid[]) AS l (client_id, lowest, scope, client)
-	JOIN weir_clients c ON c.id = l.client_id AND c.mark <= l.lowest AND c.scope = l.scope AND c.client = l.client)`
+	JOIN weir_clients c ON c.id = l.client_id AND c.mark <= l.lowest AND c.scope = l.scope AND c.client = l.client) THEN n.client_id END,
+	n.sequence, n.step, n.fingerprint, n.answer, $6
+FROM unnest($1::bigint[], $2::bigint[], $3::text[], $4::bytea[], $5::bytea[]) AS n (client_id, sequence, step, fingerprint, answer)`
 )
 
-// queuePut adds the statements that store the answers.
+// queuePut adds the statements that store the answers and commit.
 func (r *Records) queuePut(batch *pgx.Batch, calls []*call) {
 	calls = slices.Clone(calls)
 	slices.SortFunc(calls, func(a, b *call) int { // in one order at all servers
@@ -391,4 +436,5 @@ func (r *Records) queuePut(batch *pgx.Batch, calls []*call) {
 	}
 	batch.Queue(lockAllSQL, locks)
 	batch.Queue(putAllSQL, clients, sequences, steps, fingerprints, answers, r.clock.Now().UnixMicro(), distinct, lowest, scopes, ids)
+	batch.Queue("commit")
 }

@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"hash/fnv"
 	"io/fs"
+	"sync"
 	"time"
 
 	"github.com/benbjohnson/clock"
@@ -42,6 +43,8 @@ type Records struct {
 
 	// Owned by the goroutine of the group's batch.
 	ids map[clientKey]int64 // of clients that are known to be in the table
+
+	mu sync.Mutex // see call and running
 }
 
 var _ exactlyonce.Store[pgx.Tx] = (*Records)(nil)

@@ -5,6 +5,7 @@ package pgrecords_test
 import (
 	"bytes"
 	"context"
+	"crypto/sha256"
 	"errors"
 	"fmt"
 	"net"
@@ -200,8 +201,11 @@ type lossy struct {
 
 var errLost = errors.New("lost")
 
+// preparedCommit is the name that pgx gives to the statement.
+var preparedCommit = fmt.Appendf(nil, "stmtcache_%x", sha256.Sum256([]byte("commit")))[:len("stmtcache_")+48]
+
 func (c *lossy) Write(p []byte) (int, error) {
-	if bytes.Contains(p, []byte("commit\x00")) && c.armed.CompareAndSwap(true, false) {
+	if (bytes.Contains(p, []byte("commit\x00")) || bytes.Contains(p, preparedCommit)) && c.armed.CompareAndSwap(true, false) {
 		if c.before {
 			c.Close()
 			return 0, errLost
