@@ -44,8 +44,13 @@ func NewSink[T any](topic string, c codec.Codec[T], opts ...kgo.Opt) (*Sink[T], 
 func (s *Sink[T]) Put(ctx context.Context, messages []delivery.Message[T]) error {
 	records := make([]*kgo.Record, 0, len(messages))
 	written := make([]delivery.Message[T], 0, len(messages))
-	for _, m := range messages {
-		r, err := s.record(m)
+	payloads := make([][]byte, len(messages))
+	errs := quietlyEach(len(messages), func(i int) (err error) {
+		payloads[i], err = s.codec.Append(nil, messages[i].Value)
+		return err
+	})
+	for i, m := range messages {
+		r, err := s.record(payloads[i], m.Meta(), errs[i])
 		if err != nil {
 			if !m.Pending() { // no source would see a rejection, and the value would be lost (law D1)
 				return fmt.Errorf("kafka: topic %q: message %q: %w", s.topic, m.Meta().ID, err)
@@ -56,28 +61,22 @@ func (s *Sink[T]) Put(ctx context.Context, messages []delivery.Message[T]) error
 		records = append(records, r)
 		written = append(written, m)
 	}
-	errs, err := s.producer.produce(ctx, records)
+	failed, err := s.producer.produce(ctx, records)
 	if err == nil {
 		return nil
 	}
 	for i, m := range written { // law D1
-		if errs[i] == nil {
+		if failed[i] == nil {
 			m.Ack()
 		}
 	}
 	return err
 }
 
-func (s *Sink[T]) record(m delivery.Message[T]) (*kgo.Record, error) {
-	var payload []byte
-	err := quietly(func() (err error) {
-		payload, err = s.codec.Append(nil, m.Value)
-		return err
-	})
+func (s *Sink[T]) record(payload []byte, meta delivery.Meta, err error) (*kgo.Record, error) {
 	if err != nil {
 		return nil, err
 	}
-	meta := m.Meta()
 	return record(s.topic, payload, delivery.Meta{
 		ID: meta.ID, Key: meta.Key, Origin: meta.Origin, Provider: meta.Provider, Headers: meta.Headers,
 	})

@@ -204,11 +204,22 @@ func (s *Source[T]) run(e *entry) {
 
 // messages decodes. What cannot be read goes to the dead letters, or is the error.
 func (s *Source[T]) messages(entries []*entry) ([]delivery.Message[T], error) {
+	if len(entries) == 0 {
+		return nil, nil
+	}
+	values := make([]T, len(entries))
+	errs := quietlyEach(len(entries), func(i int) (err error) {
+		if entries[i].damaged != nil {
+			return entries[i].damaged
+		}
+		values[i], err = s.codec.Decode(entries[i].record.Value)
+		return err
+	})
 	ms := make([]delivery.Message[T], 0, len(entries))
 	for i, e := range entries {
-		value, err := s.decode(e)
+		err := errs[i]
 		if err == nil {
-			ms = append(ms, delivery.New(value, e.meta, func(v delivery.Verdict) { s.settle(e, v) }))
+			ms = append(ms, delivery.New(values[i], e.meta, func(v delivery.Verdict) { s.settle(e, v) }))
 			continue
 		}
 		if s.dead != nil {
@@ -245,17 +256,6 @@ func (s *Source[T]) putBack(unreadable *entry, entries []*entry) {
 type unreadableError struct{ error }
 
 func (e *unreadableError) Unwrap() error { return e.error }
-
-func (s *Source[T]) decode(e *entry) (value T, err error) {
-	if e.damaged != nil {
-		return value, e.damaged
-	}
-	err = quietly(func() (err error) {
-		value, err = s.codec.Decode(e.record.Value)
-		return err
-	})
-	return value, err
-}
 
 // settle takes the verdict on a message, from any goroutine.
 func (s *Source[T]) settle(e *entry, v delivery.Verdict) {
@@ -398,6 +398,9 @@ func wake(c chan struct{}) {
 }
 
 // quietly calls user code and makes an error of a panic.
-func quietly(f func() error) error {
-	return guard.Call(f, func(recovered any) error { return panics.New("kafka", recovered) })
-}
+func quietly(f func() error) error { return guard.Call(f, broken) }
+
+// quietlyEach does so for each number below n. That is cheaper than one by one.
+func quietlyEach(n int, f func(i int) error) []error { return guard.Each(n, f, broken) }
+
+func broken(recovered any) error { return panics.New("kafka", recovered) }

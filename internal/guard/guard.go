@@ -37,3 +37,23 @@ func Call(f func() error, broken func(recovered any) error) (err error) {
 	<-done
 	return err
 }
+
+// Each runs f for each number below n, as Call does, and returns their errors. It needs one goroutine for all of them, and one more for
+// each that does not return.
+func Each(n int, f func(i int) error, broken func(recovered any) error) []error {
+	errs := make([]error, n)
+	i := 0
+	for i < n {
+		err := Call(func() error {
+			for ; i < n; i++ {
+				errs[i] = f(i)
+			}
+			return nil
+		}, broken)
+		if i < n {
+			errs[i] = err
+			i++
+		}
+	}
+	return errs
+}

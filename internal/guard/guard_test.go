@@ -22,6 +22,35 @@ func TestCall(t *testing.T) {
 	require.EqualError(t, guard.Call(func() error { runtime.Goexit(); return nil }, broken), "broken: <nil>")
 }
 
+// A6: whatever one does, the others are done.
+func TestEach(t *testing.T) {
+	broken := func(recovered any) error { return fmt.Errorf("broken: %v", recovered) }
+	for range 2 {
+		var done []int
+		errs := guard.Each(6, func(i int) error {
+			done = append(done, i)
+			switch i {
+			case 1:
+				return errTest
+			case 2, 5:
+				panic("boom")
+			case 3:
+				runtime.Goexit()
+			}
+			return nil
+		}, broken)
+		require.Equal(t, []int{0, 1, 2, 3, 4, 5}, done)
+		require.NoError(t, errs[0])
+		require.Equal(t, errTest, errs[1])
+		require.EqualError(t, errs[2], "broken: boom")
+		require.EqualError(t, errs[3], "broken: <nil>")
+		require.NoError(t, errs[4])
+		require.EqualError(t, errs[5], "broken: boom")
+	}
+	require.Empty(t, guard.Each(0, func(int) error { return errTest }, broken))
+	require.Less(t, testing.AllocsPerRun(10, func() { guard.Each(100, func(int) error { return nil }, broken) }), 10.0)
+}
+
 // A6: a panic ends at the guard, Goexit does not, and both are reported.
 func TestGuard(t *testing.T) {
 	call := func(f func()) (got []any) {
