@@ -11,6 +11,7 @@ import (
 
 	"github.com/nats-io/nats.go"
 	"github.com/nats-io/nats.go/jetstream"
+	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 
 	"github.com/weirflow/weir/codec"
@@ -24,7 +25,8 @@ import (
 // listed is a consumer whose messages are made up. They are acknowledged at subjects that say their numbers.
 type listed struct {
 	jetstream.Consumer
-	ms []jetstream.Msg
+	ms   []jetstream.Msg
+	next chan jetstream.MessageBatch // what comes when there are none; nil: nothing
 }
 
 func (*listed) Info(context.Context) (*jetstream.ConsumerInfo, error) {
@@ -32,6 +34,9 @@ func (*listed) Info(context.Context) (*jetstream.ConsumerInfo, error) {
 }
 
 func (l *listed) FetchNoWait(n int) (jetstream.MessageBatch, error) {
+	if len(l.ms) == 0 && l.next != nil {
+		return <-l.next, nil
+	}
 	n = min(n, len(l.ms))
 	b := make(batch, n)
 	for _, m := range l.ms[:n] {
@@ -70,7 +75,11 @@ func (madeUp) Subject() string      { return "S" }
 // receiveAll returns n messages that are acknowledged at subject(i).
 func receiveAll(t *testing.T, js jetstream.JetStream, n int, subject func(i int) string) (*jsqueue.Source[string], []delivery.Message[string]) {
 	t.Helper()
-	l := &listed{}
+	return receiveListed(t, js, &listed{}, n, subject)
+}
+
+func receiveListed(t *testing.T, js jetstream.JetStream, l *listed, n int, subject func(i int) string) (*jsqueue.Source[string], []delivery.Message[string]) {
+	t.Helper()
 	for i := range n {
 		l.ms = append(l.ms, madeUp{seq: uint64(i) + 1, reply: subject(i)})
 	}
@@ -143,6 +152,51 @@ func TestVerdictsWithoutAnAnswer(t *testing.T) {
 	for i := 0; i < n; i += 2 {
 		require.Equal(t, 1, sent[fmt.Sprintf("ack.0.%d", i)], i)
 	}
+}
+
+// Law D2: a redelivery that is on its way when its message is acknowledged does not come after that.
+func TestARedeliveryOnItsWay(t *testing.T) {
+	js := connect(t, fresh(t))
+	l := &listed{next: make(chan jetstream.MessageBatch)}
+	s, ms := receiveListed(t, js, l, 2, func(i int) string { return "ack." + strconv.Itoa(i) })
+	asked := make(chan *nats.Msg)
+	_, err := js.Conn().Subscribe("ack.*", func(m *nats.Msg) { asked <- m })
+	require.NoError(t, err)
+	batches, come := make(batch), make(chan []delivery.Message[string])
+	go func() {
+		ms, err := s.Receive(bounded(t), 2)
+		assert.NoError(t, err)
+		come <- ms
+	}()
+	l.next <- batches // the server has sent them
+	ms[0].Ack()
+	m := <-asked
+	ms[1].Ack()
+	require.NoError(t, m.Respond(nil))
+	require.NoError(t, (<-asked).Respond(nil)) // the first verdict is confirmed, as the second comes after it
+	batches <- madeUp{seq: 1, reply: "ack.0"}
+	batches <- madeUp{seq: 3, reply: "ack.2"}
+	close(batches)
+	got := <-come
+	require.Len(t, got, 1)
+	require.Equal(t, "S//3", got[0].Meta().ID)
+
+	// Later it is another delivery: the server has lost the acknowledgement.
+	again := make(batch, 1)
+	again <- madeUp{seq: 1, reply: "ack.0"}
+	close(again)
+	go func() { l.next <- again }()
+	got, err = s.Receive(bounded(t), 2)
+	require.NoError(t, err)
+	require.Equal(t, "S//1", got[0].Meta().ID)
+	go func() {
+		for m := range asked {
+			_ = m.Respond(nil)
+		}
+	}()
+	require.NoError(t, s.Close(bounded(t)))
+	js.Conn().Close()
+	close(asked)
 }
 
 func TestPublicationsDoNotWaitForEachOther(t *testing.T) {

@@ -164,6 +164,9 @@ func (s *Source[T]) sent(h *held, err error) {
 	switch {
 	case err == nil && s.held[h.seq] == h:
 		delete(s.held, h.seq)
+		if s.taking > 0 || len(s.buffer) > 0 {
+			s.gone[h.seq] = true
+		}
 	case err != nil && s.held[h.seq] == nil:
 		s.held[h.seq] = h // still ours to settle
 		if d := s.delayed[h.seq]; d != nil {

@@ -55,6 +55,8 @@ type Source[T any] struct {
 	mu      sync.Mutex
 	held    map[uint64]*held // by sequence number of the stream
 	settled []*held          // of those, with a verdict
+	taking  int              // requests whose messages may be on their way
+	gone    map[uint64]bool  // was forgotten at the server meanwhile, so what comes of it is old
 	delayed map[uint64]*delayed
 	buffer  []jetstream.Msg // came for a Receive that is under way
 	waiting bool            // there is one
@@ -150,7 +152,7 @@ func NewSource[T any](ctx context.Context, js jetstream.JetStream, consumer jets
 	}
 	s := &Source[T]{
 		js: js, consumer: consumer, name: name, lease: lease, decoder: decoder.New("jsqueue", c), schema: codec.SchemaOf(c), sourceSettings: set,
-		arrived: make(chan struct{}, 1), receiving: make(chan struct{}, 1), held: map[uint64]*held{}, delayed: map[uint64]*delayed{},
+		arrived: make(chan struct{}, 1), receiving: make(chan struct{}, 1), held: map[uint64]*held{}, delayed: map[uint64]*delayed{}, gone: map[uint64]bool{},
 	}
 	s.recorder = verdicts.Start(set.clock, lease, errSourceClosed, verdicts.Hooks{
 		Extend: s.extend, Record: s.recordAll, Failed: func(err error) {
@@ -258,7 +260,9 @@ func (s *Source[T]) fetch(n int) ([]delivery.Message[T], error) {
 	s.buffer = s.buffer[len(got):]
 	err := s.pullErr
 	s.pullErr = nil
+	s.taking++
 	s.mu.Unlock()
+	defer s.took()
 	ms := make([]delivery.Message[T], 0, n)
 	for _, m := range got {
 		ms = s.take(ms, m)
@@ -279,6 +283,15 @@ func (s *Source[T]) fetch(n int) ([]delivery.Message[T], error) {
 	return nil, err
 }
 
+// took notes that all messages of a request are here.
+func (s *Source[T]) took() {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.taking--; s.taking == 0 && len(s.buffer) == 0 {
+		clear(s.gone)
+	}
+}
+
 // pull asks the server for one message, if no such request is under way. A Receive that is cancelled leaves it there: a message
 // that comes when no Receive waits any more is given back.
 func (s *Source[T]) pull() {
@@ -288,7 +301,9 @@ func (s *Source[T]) pull() {
 		return
 	}
 	s.pulling = true
+	s.taking++
 	s.pulls.Go(func() { // ends with the request, or with Close
+		defer s.took()
 		ctx, cancel := context.WithTimeout(s.recorder.Open, onePull)
 		defer cancel()
 		batch, err := s.consumer.Fetch(1, jetstream.FetchContext(ctx))
@@ -350,13 +365,16 @@ func (s *Source[T]) take(ms []delivery.Message[T], d jetstream.Msg) []delivery.M
 	return append(ms, delivery.New(value, &h.meta, func(v delivery.Verdict) { s.settle(h, v) }))
 }
 
-// hold notes a message. It returns false for one that is in flight here, which goes on with the new delivery (law D2), and for
-// one that came before its delay is over (law D3).
+// hold notes a message. It returns false for one that is in flight here, which goes on with the new delivery, or was until just now
+// (law D2), and for one that came before its delay is over (law D3).
 func (s *Source[T]) hold(h *held) bool {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	if other := s.held[h.seq]; other != nil {
 		other.msg, other.leased = h.msg, h.leased
+		return false
+	}
+	if s.gone[h.seq] {
 		return false
 	}
 	if d := s.delayed[h.seq]; d != nil {
