@@ -388,8 +388,7 @@ func (j *job) order(parts int32, each int) {
 
 // TestAFrozenWorkerChangesNothing checks law P1: a worker that was frozen for longer than its session, in the middle of its calls, checkpoints and
 // transactions, publishes and commits nothing when it goes on.
-func TestAFrozenWorkerChangesNothing(t *testing.T) {
-	t.Parallel()
+func TestAFrozenWorkerChangesNothing(t *testing.T) { // its sessions are short: not beside others
 	j := newJob(t, 1, 2*time.Millisecond)
 	j.order(1, 200)
 	reader := j.c.reader()
@@ -423,8 +422,7 @@ func TestAFrozenWorkerChangesNothing(t *testing.T) {
 // TestGroupRebalances runs a pipeline for each partition. Workers join, leave, are dropped for good (their clients are cut off, in this process),
 // and are frozen for longer than their sessions. Each record is published once, in order (laws C1, P1), and the group's committed offsets follow.
 // WEIR_LONG=1 runs 50 rebalances.
-func TestGroupRebalances(t *testing.T) {
-	t.Parallel()
+func TestGroupRebalances(t *testing.T) { // its sessions are short: not beside others
 	const parts = 6
 	rebalances, each := 6, 60
 	if os.Getenv("WEIR_LONG") != "" {

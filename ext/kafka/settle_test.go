@@ -56,7 +56,7 @@ func (b *box) all() []store.Message {
 
 func eventually(t testing.TB, ok func() bool, what string) {
 	t.Helper()
-	require.Eventually(t, ok, 20*time.Second, 5*time.Millisecond, what)
+	require.Eventually(t, ok, time.Minute, 5*time.Millisecond, what)
 }
 
 func TestMetaOfARecord(t *testing.T) {
