@@ -100,14 +100,16 @@ func (p *parking) weigh(m *Meter, park func(start int64) error) error {
 // errWeighedLate: some were woken before all were weighed, so the weight means nothing.
 var errWeighedLate = errors.New("parking and weighing took too long")
 
-// patiently tries again with more time to park when the machine was too busy.
+// patiently tries again with five times the time to park while the machine is too busy: once at least, and up to half a minute.
 func patiently(base time.Duration, run func(m *Meter, n int, base time.Duration) error) func(m *Meter, n int) error {
+	longest := max(5*base, 30*time.Second)
 	return func(m *Meter, n int) error {
-		err := run(m, n, base)
-		if errors.Is(err, errWeighedLate) {
-			err = run(m, n, 5*base)
+		for base := base; ; base *= 5 {
+			err := run(m, n, base)
+			if !errors.Is(err, errWeighedLate) || 5*base > longest {
+				return err
+			}
 		}
-		return err
 	}
 }
 
