@@ -3,6 +3,7 @@ package embedded_test
 import (
 	"context"
 	"errors"
+	"io"
 	"os"
 	"sync/atomic"
 	"testing"
@@ -13,10 +14,12 @@ import (
 	"github.com/nats-io/nats.go/jetstream"
 	"github.com/stretchr/testify/require"
 
+	"github.com/weirflow/weir/codec"
 	"github.com/weirflow/weir/delivery"
 	"github.com/weirflow/weir/delivery/lock"
 	"github.com/weirflow/weir/delivery/store"
 	"github.com/weirflow/weir/ext/jetstream/embedded"
+	"github.com/weirflow/weir/ext/jetstream/jscheckpoint"
 	"github.com/weirflow/weir/ext/jetstream/jsqueue"
 	"github.com/weirflow/weir/ext/jetstream/jsstore"
 )
@@ -183,6 +186,72 @@ func TestAServerThatWentBack(t *testing.T) {
 	srv = open()
 	defer srv.Close()
 	require.Eventually(t, func() bool { return take() == 1 }, 10*time.Second, lease)
+}
+
+// behind is a server whose consumers know of no other message than the one they deliver.
+type behind struct{ jetstream.JetStream }
+
+func (b behind) OrderedConsumer(ctx context.Context, stream string, c jetstream.OrderedConsumerConfig) (jetstream.Consumer, error) {
+	consumer, err := b.JetStream.OrderedConsumer(ctx, stream, c)
+	return behindConsumer{consumer}, err
+}
+
+type behindConsumer struct{ jetstream.Consumer }
+
+func (c behindConsumer) CachedInfo() *jetstream.ConsumerInfo {
+	info := *c.Consumer.CachedInfo()
+	info.NumPending = 0
+	return &info
+}
+
+func (c behindConsumer) Messages(opts ...jetstream.PullMessagesOpt) (jetstream.MessagesContext, error) {
+	m, err := c.Consumer.Messages(opts...)
+	return behindMessages{m}, err
+}
+
+type behindMessages struct{ jetstream.MessagesContext }
+
+func (m behindMessages) Next(opts ...jetstream.NextOpt) (jetstream.Msg, error) {
+	msg, err := m.MessagesContext.Next(opts...)
+	return behindMsg{msg}, err
+}
+
+type behindMsg struct{ jetstream.Msg }
+
+func (m behindMsg) Metadata() (*jetstream.MsgMetadata, error) {
+	at, err := m.Msg.Metadata()
+	if err == nil {
+		at.NumPending = 0
+	}
+	return at, err
+}
+
+// An input does not end before its stream does.
+func TestTheEndByAServerThatIsBehind(t *testing.T) {
+	js := connect(t, fresh(t))
+	stream := newStream(t, js)
+	publish(t, js, stream+".a", "1", "2")
+	publish(t, js, stream+".b", "3")
+	publish(t, js, stream+".c", "4")
+	s, err := js.Stream(t.Context(), stream)
+	require.NoError(t, err)
+	for i, want := range [][]string{{"1", "2", "3", "4"}, {"1", "2", "3"}} { // then the last one is removed
+		got, err := values[string](behind{js}, stream)
+		require.NoError(t, err)
+		require.Equal(t, want, got)
+		in := jscheckpoint.NewInput(behind{js}, stream, codec.JSON[string](), jscheckpoint.WithEnd(), jscheckpoint.WithSubjects(stream+".a", stream+".b"))
+		for n := range 3 {
+			v, err := in.Next()
+			require.NoError(t, err)
+			require.Equal(t, want[n], v)
+		}
+		_, err = in.Next()
+		require.ErrorIs(t, err, io.EOF)
+		require.NoError(t, in.Close())
+		if i == 0 {
+			require.NoError(t, s.DeleteMsg(t.Context(), 4))
+		}
+	}
 }
 
 // stale is a bucket whose server is behind: each value is seen the third time it is asked for.

@@ -22,6 +22,7 @@
 //
 //   - for the store: weir.checkpoints.<stream>.>, $JS.API.STREAM.INFO.<stream>, $JS.API.STREAM.MSG.GET.<stream>, $JS.API.STREAM.PURGE.<stream>
 //   - for an input: $JS.API.STREAM.INFO.<stream>, $JS.API.CONSUMER.*.<stream>.>, $JS.API.CONSUMER.MSG.NEXT.<stream>.>
+//     and with WithEnd $JS.API.STREAM.MSG.GET.<stream>
 //   - for an output: its subject, $JS.API.STREAM.INFO.<stream>, $JS.API.STREAM.MSG.GET.<stream>
 //
 // and subscribes to _INBOX.>. What is not allowed is reported to the error handler of the connection. The connection, its credentials and TLS are the caller's: nothing of them is in logs or errors.

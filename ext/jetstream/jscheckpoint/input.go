@@ -126,6 +126,27 @@ func (in *Input[T]) open(ctx context.Context) error {
 	return nil
 }
 
+// more asks the leader of the stream whether there is another message: the server of the consumer may be behind.
+func (in *Input[T]) more(ctx context.Context) (bool, error) {
+	stream, err := in.js.Stream(ctx, in.stream)
+	if err != nil {
+		return false, err
+	}
+	if stream.CachedInfo().State.LastSeq < in.next {
+		return false, nil
+	}
+	subjects := in.subjects
+	if len(subjects) == 0 {
+		subjects = []string{">"}
+	}
+	for _, s := range subjects {
+		if _, err = stream.GetMsg(ctx, in.next, jetstream.WithGetMsgSubject(s)); !errors.Is(err, jetstream.ErrMsgNotFound) {
+			return err == nil, err
+		}
+	}
+	return false, nil
+}
+
 // Wait implements [checkpoint.Waiter].
 func (in *Input[T]) Wait(ctx context.Context) error {
 	if in.waiting != nil || in.ended {
@@ -140,8 +161,16 @@ func (in *Input[T]) Wait(ctx context.Context) error {
 		}
 	}
 	if in.last && in.end {
-		in.ended = true
-		return nil
+		more, err := in.more(ctx)
+		switch {
+		case err != nil && ctx.Err() != nil:
+			return ctx.Err()
+		case err != nil:
+			return in.failed(err)
+		case !more:
+			in.ended = true
+			return nil
+		}
 	}
 	m, err := in.iterator.Next(jetstream.NextContext(ctx))
 	switch {

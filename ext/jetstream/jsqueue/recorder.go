@@ -144,6 +144,7 @@ func (s *Source[T]) release(h *held, now time.Time) (data []byte, ok bool) {
 		return ackData, true
 	case delivery.Rejected:
 		return termData, true
+	case delivery.Nacked:
 	}
 	// It may be delivered as soon as the server has the verdict: from here on that is no redelivery of what is in flight.
 	delete(s.held, h.seq)
