@@ -65,7 +65,7 @@ type Inspector interface {
 	Count(ctx context.Context, queue string, f Filter) (Counts, error)
 
 	// Purge removes what matches, leased messages included, and returns how many that were. What was put after the call began
-	// stays.
+	// stays. It may go in steps, so that others need not wait: after an error some may be gone.
 	Purge(ctx context.Context, queue string, f Filter) (int, error)
 
 	// Claim leases messages that match and are not leased, due or not, in the order of their positions.

@@ -22,8 +22,8 @@ type Dialect struct {
 // Meta returns the column meta of a message: JSON that is UTF-8 without NUL.
 func Meta(m *store.Message) (string, error) {
 	meta := m.Meta
-	meta.Due = time.Time{} // a column of its own
-	b, err := json.Marshal(meta)
+	meta.Due = time.Time{}       // a column of its own
+	b, err := meta.MarshalJSON() // json.Marshal would read it a second time
 	if err != nil {
 		return "", fmt.Errorf("store: %w", err)
 	}
@@ -32,7 +32,7 @@ func Meta(m *store.Message) (string, error) {
 
 // ReadMeta reads what Meta has returned.
 func ReadMeta(column []byte, due time.Time) (m delivery.Meta, err error) {
-	if err = json.Unmarshal(column, &m); err != nil {
+	if err = m.UnmarshalJSON(column); err != nil { // json.Unmarshal would read it twice
 		return m, fmt.Errorf("store: %w", err)
 	}
 	m.Due = due.UTC()

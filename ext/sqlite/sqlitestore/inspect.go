@@ -102,14 +102,53 @@ func (s *Store) Count(ctx context.Context, queue string, f store.Filter) (c stor
 	return c, err
 }
 
-// Purge implements [store.Inspector].
+// purgeStep is the messages of a queue that one transaction of Purge looks at.
+const purgeStep = 1000
+
+// Purge implements [store.Inspector]. It goes through the queue in steps, since other writers wait for each transaction.
 func (s *Store) Purge(ctx context.Context, queue string, f store.Filter) (n int, err error) {
-	where, args, err := storesql.Where(dialect, &f, []any{queue})
+	if len(f.IDs) > 0 { // few, and there is an index
+		where, args, err := storesql.Where(dialect, &f, []any{queue})
+		if err != nil {
+			return 0, err
+		}
+		return s.remove(ctx, "queue = $1"+where, args)
+	}
+	where, args, err := storesql.Where(dialect, &f, []any{queue, int64(0), int64(0)})
 	if err != nil {
 		return 0, err
 	}
+	where = "queue = $1 AND position > $2 AND position <= $3" + where
+	var until int64
+	err = s.read(ctx, func() error {
+		return s.db.Reader().QueryRowContext(ctx, "SELECT coalesce(max(position), 0) FROM weir_messages WHERE queue = $1", queue).Scan(&until)
+	})
+	for after := int64(0); err == nil && after < until; {
+		last := until
+		var some bool
+		err = s.read(ctx, func() error { // without the write lock
+			err := s.db.Reader().QueryRowContext(ctx, `SELECT position FROM weir_messages WHERE queue = $1 AND position > $2 AND position <= $3
+				ORDER BY position LIMIT 1 OFFSET $4`, queue, after, until, purgeStep-1).Scan(&last)
+			if err != nil && !errors.Is(err, sql.ErrNoRows) {
+				return err
+			}
+			args[1], args[2] = after, last
+			return s.db.Reader().QueryRowContext(ctx, "SELECT EXISTS (SELECT 1 FROM weir_messages WHERE "+where+")", args...).Scan(&some)
+		})
+		if err == nil && some {
+			var removed int
+			removed, err = s.remove(ctx, where, args)
+			n += removed
+		}
+		after = last
+	}
+	return n, err
+}
+
+// remove removes messages, and returns how many.
+func (s *Store) remove(ctx context.Context, where string, args []any) (n int, err error) {
 	err = s.write(ctx, func(ctx context.Context, tx *sqlite.Tx, _ time.Time) error {
-		result, err := tx.ExecContext(ctx, "DELETE FROM weir_messages WHERE queue = $1"+where, args...)
+		result, err := tx.ExecContext(ctx, "DELETE FROM weir_messages WHERE "+where, args...)
 		if err != nil {
 			return err
 		}
@@ -164,7 +203,7 @@ func (s *Store) Move(ctx context.Context, moves ...store.Move) error {
 			return removed, err
 		}
 		s.step()
-		return removed, rows[l.index].put(ctx, tx, now)
+		return removed, putRows(ctx, tx, now, rows[l.index:l.index+1], func() {})
 	})
 }
 

@@ -13,7 +13,9 @@ import (
 
 	"github.com/weirflow/weir/delivery"
 	"github.com/weirflow/weir/delivery/store"
+	"github.com/weirflow/weir/ext/sqlite"
 	"github.com/weirflow/weir/ext/sqlite/sqlitestore"
+	"github.com/weirflow/weir/internal/storebench"
 )
 
 // Many messages wait, a million with WEIR_LONG=1: memory stays flat, none is early, and all come back when they are due.
@@ -60,4 +62,19 @@ func TestManyWaiting(t *testing.T) {
 	c, err := s.Count(t.Context(), "q", store.Filter{})
 	require.NoError(t, err)
 	require.Zero(t, c.Messages)
+}
+
+// TestManyMessages is durable with WEIR_LONG: each commit waits for the disk.
+func TestManyMessages(t *testing.T) {
+	var opts []sqlite.Option
+	if os.Getenv("WEIR_LONG") == "" {
+		opts = append(opts, sqlite.WithSynchronousNormal())
+	}
+	db, err := sqlite.Open(t.Context(), filepath.Join(t.TempDir(), "queues.db"), opts...)
+	require.NoError(t, err)
+	defer db.Close()
+	require.NoError(t, sqlitestore.Migrate(t.Context(), db))
+	s := sqlitestore.New(db)
+	defer s.Close()
+	storebench.Many(t, s)
 }

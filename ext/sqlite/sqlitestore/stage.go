@@ -14,20 +14,18 @@ func (s *Store) Stage(ctx context.Context, tx Tx, queue string, ms ...store.Mess
 	if err := store.CheckPut(queue, ms...); err != nil {
 		return err
 	}
+	rows, err := newRows(queue, ms)
+	if err != nil {
+		return err
+	}
 	return s.read(ctx, func() error {
 		var highest int64
 		if err := tx.QueryRowContext(ctx, setClock, nanos(s.clock.Now(), 0)).Scan(&highest); err != nil {
 			return err
 		}
 		now := s.clock.AtLeast(time.Unix(0, highest))
-		for i := range ms {
-			r, err := newRow(queue, &ms[i])
-			if err != nil {
-				return err
-			}
-			if err := r.put(ctx, tx, now); err != nil {
-				return fmt.Errorf("staging message %q: %w", ms[i].Meta.ID, err)
-			}
+		if err := putRows(ctx, tx, now, rows, func() {}); err != nil {
+			return fmt.Errorf("staging in queue %q: %w", queue, err)
 		}
 		return nil
 	})
