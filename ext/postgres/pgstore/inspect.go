@@ -50,15 +50,16 @@ func (s *Store) List(ctx context.Context, queue string, f store.Filter, p store.
 	err = s.do(ctx, func() error {
 		var arrived time.Time
 		var leased *time.Time
-		rows, err := s.pool.Query(ctx, "SELECT "+columns+", arrived, CASE WHEN leased > "+s.now+" THEN leased END FROM weir_messages AS m WHERE "+
+		return s.indexed(ctx, func(rows pgx.Rows, err error) error {
+			return scan(rows, err, func(m store.Message, position, fence int64) {
+				e := store.Entry{Message: m, Position: store.Position(position), Fence: uint64(fence), Arrived: arrived.UTC()}
+				if leased != nil {
+					e.LeasedUntil = leased.UTC()
+				}
+				list = append(list, e)
+			}, &arrived, &leased)
+		}, "SELECT "+columns+", arrived, CASE WHEN leased > "+s.now+" THEN leased END FROM weir_messages AS m WHERE "+
 			condition+" ORDER BY position LIMIT $1", args...)
-		return scan(rows, err, func(m store.Message, position, fence int64) {
-			e := store.Entry{Message: m, Position: store.Position(position), Fence: uint64(fence), Arrived: arrived.UTC()}
-			if leased != nil {
-				e.LeasedUntil = leased.UTC()
-			}
-			list = append(list, e)
-		}, &arrived, &leased)
 	})
 	return list, err
 }
@@ -96,16 +97,51 @@ func (s *Store) Count(ctx context.Context, queue string, f store.Filter) (c stor
 	return c, err
 }
 
-// Purge implements [store.Inspector].
+// purgeStep is the messages of a queue that one statement of Purge looks at.
+const purgeStep = 1000
+
+// Purge implements [store.Inspector]. It goes through the queue in steps: those who hold leases would wait for one statement
+// that removes all.
 func (s *Store) Purge(ctx context.Context, queue string, f store.Filter) (n int, err error) {
 	condition, args, err := where(queue, &f, store.Page{})
 	if err != nil {
 		return 0, err
 	}
+	if len(f.IDs) > 0 { // few, and there is an index
+		return s.remove(ctx, condition, args)
+	}
+	var until int64
+	err = s.do(ctx, func() error {
+		return s.pool.QueryRow(ctx, "SELECT coalesce(max(position), 0) FROM weir_messages WHERE queue = $1", queue).Scan(&until)
+	})
+	for after := int64(0); err == nil && after < until; {
+		last := until
+		err = s.do(ctx, func() error {
+			return s.indexed(ctx, func(rows pgx.Rows, err error) error {
+				if err != nil {
+					return err
+				}
+				_, err = pgx.ForEachRow(rows, []any{&last}, func() error { return nil })
+				return err
+			}, `SELECT position FROM weir_messages WHERE queue = $1 AND position > $2 AND position <= $3
+				ORDER BY position LIMIT 1 OFFSET $4`, queue, after, until, purgeStep-1)
+		})
+		if err == nil {
+			args[1], args[2] = after, last // as where has made them
+			var removed int
+			removed, err = s.remove(ctx, condition, args)
+			n += removed
+		}
+		after = last
+	}
+	return n, err
+}
+
+// remove removes messages, and returns how many.
+func (s *Store) remove(ctx context.Context, condition string, args []any) (n int, err error) {
 	err = s.do(ctx, func() error {
 		return retry(func() error {
 			s.step()
-			// One statement sees what was there when it began.
 			tag, err := s.pool.Exec(ctx, "DELETE FROM weir_messages WHERE "+condition, args...)
 			s.step()
 			n = int(tag.RowsAffected())

@@ -180,19 +180,41 @@ func (s *Store) Take(ctx context.Context, queue string, limit int, lease time.Du
 	return taken, err
 }
 
-// lease leases what is chosen, and no one else is leasing, for $1 microseconds.
+// byIndex holds for one transaction.
+const byIndex = `SELECT set_config('enable_sort', 'off', true), set_config('enable_seqscan', 'off', true)`
+
+// indexed runs a query with ORDER BY and LIMIT through its index, and f, which closes the rows. PostgreSQL's statistics are a minute old: it
+// would take a long queue for a short one, and sort it for each call.
+func (s *Store) indexed(ctx context.Context, f func(rows pgx.Rows, err error) error, sql string, args ...any) error {
+	batch := &pgx.Batch{} // one round trip and one transaction
+	batch.Queue(byIndex)
+	batch.Queue(sql, args...)
+	results := s.pool.SendBatch(ctx, batch)
+	defer results.Close() //nolint:errcheck // below, or its error is one that was read
+	if _, err := results.Exec(); err != nil {
+		return err
+	}
+	if err := f(results.Query()); err != nil {
+		return err
+	}
+	return results.Close()
+}
+
+// lease leases what is chosen, and no one else is leasing, for $1 microseconds. An array rather than a join: PostgreSQL takes it for
+// a short one, and so never scans the table.
 func (s *Store) lease(ctx context.Context, queue, chosen string, args ...any) (taken []store.Leased, err error) {
 	s.step()
-	rows, err := s.pool.Query(ctx, `WITH clock AS MATERIALIZED (SELECT `+s.now+` AS now),
+	err = s.indexed(ctx, func(rows pgx.Rows, err error) error {
+		return scan(rows, err, func(m store.Message, position, fence int64) {
+			taken = append(taken, store.Leased{
+				Message: m, Position: store.Position(position),
+				Lease: store.Lease{Queue: queue, Entry: strconv.FormatInt(position, 10), Fence: uint64(fence)},
+			})
+		})
+	}, `WITH clock AS MATERIALIZED (SELECT `+s.now+` AS now),
 		chosen AS MATERIALIZED (SELECT position FROM weir_messages WHERE `+chosen+` FOR UPDATE SKIP LOCKED)
 		UPDATE weir_messages AS m SET at = now + $1 * interval '1 microsecond', leased = now + $1 * interval '1 microsecond', fence = fence + 1
-		FROM chosen, clock WHERE m.position = chosen.position RETURNING `+columns, args...)
-	err = scan(rows, err, func(m store.Message, position, fence int64) {
-		taken = append(taken, store.Leased{
-			Message: m, Position: store.Position(position),
-			Lease: store.Lease{Queue: queue, Entry: strconv.FormatInt(position, 10), Fence: uint64(fence)},
-		})
-	})
+		FROM clock WHERE m.position = ANY (ARRAY(SELECT position FROM chosen)) RETURNING `+columns, args...)
 	s.step()
 	return taken, err
 }
@@ -289,7 +311,8 @@ func (s *Store) settleSame(ctx context.Context, q querier, batch []*settling) er
 			}
 		}
 	}
-	const leases = `unnest($1::bigint[], $2::bigint[], $3::text[], $4::bigint[]) AS l (position, fence, queue, delay)`
+	// The subqueries hide from PostgreSQL how many leases there are: with many it would scan the table.
+	const leases = `unnest((SELECT $1::bigint[]), (SELECT $2::bigint[]), (SELECT $3::text[]), (SELECT $4::bigint[])) AS l (position, fence, queue, delay)`
 	const held = ` WHERE m.position = l.position AND m.queue = l.queue AND m.fence = l.fence AND m.leased IS NOT NULL
 		RETURNING m.position, l.fence, m.queue`
 	statement := "DELETE FROM weir_messages AS m USING " + leases + held
