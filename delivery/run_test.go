@@ -15,6 +15,7 @@ import (
 	"testing/synctest"
 	"time"
 
+	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 
 	"github.com/weirflow/weir/asyncop"
@@ -719,7 +720,8 @@ func TestRunWithAnOperatorThatEnds(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		numbers := newList(5, true)
 		summary, err := delivery.Run(t.Context(), numbers, ending(func(input iter.Seq2[delivery.Message[int], error]) error {
-			for m := range input {
+			for m, err := range input {
+				require.NoError(t, err)
 				m.Ack()
 				break
 			}
@@ -748,7 +750,8 @@ func TestRunWithAnOperatorThatEnds(t *testing.T) {
 		}
 		summary, err := delivery.Run(t.Context(), source, ending(func(input iter.Seq2[delivery.Message[int], error]) error {
 			go func() {
-				for range input {
+				for _, err := range input {
+					assert.NoError(t, err)
 				}
 			}()
 			synctest.Wait()
