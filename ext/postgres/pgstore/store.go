@@ -181,7 +181,7 @@ func (s *Store) Take(ctx context.Context, queue string, limit int, lease time.Du
 }
 
 // byIndex holds for one transaction.
-const byIndex = `SELECT set_config('enable_sort', 'off', true), set_config('enable_seqscan', 'off', true)`
+const byIndex = `SELECT set_config('enable_sort', 'off', true)`
 
 // indexed runs a query with ORDER BY and LIMIT through its index, and f, which closes the rows. PostgreSQL's statistics are a minute old: it
 // would take a long queue for a short one, and sort it for each call.
