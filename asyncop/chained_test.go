@@ -671,3 +671,21 @@ func TestChainedSharesPermits(t *testing.T) {
 		require.Equal(t, 12, n)
 	}, 2, 8)
 }
+
+// Law A1: what has ended at once is abandoned if the body breaks before it gets there.
+func TestChainedBreakBeforeWhatHasEndedAtOnce(t *testing.T) {
+	forEachMode(t, func(t *testing.T, m mode) {
+		op := construct(m, upperFunc(), time.Minute, nil)
+		for v, err := range op.ResultsOf(asyncop.FromSlice(strings.Split("abcdef", ""))) {
+			require.NoError(t, err)
+			require.Equal(t, "A", v)
+			break
+		}
+		require.ErrorIs(t, op.Wait(), asyncop.ErrStopped)
+		s := op.Stats()
+		require.EqualValues(t, 4, s.Accepted)
+		require.EqualValues(t, 1, s.Completed)
+		require.EqualValues(t, 3, s.Abandoned)
+		checkBalance(t, s)
+	}, 4)
+}

@@ -26,6 +26,7 @@ type numberer struct {
 	breaks string      // the method that panics
 	exits  string      // the method that ends its goroutine
 	gate   func() bool // nil: open
+	atOnce bool        // it calls what Notify gets at once
 	fails  error       // of Restore
 
 	mu      sync.Mutex
@@ -111,6 +112,10 @@ func (o *numberer) Ended(ctx context.Context, e asyncop.Ending) {
 
 func (o *numberer) TryAdmit() bool { return o.gate == nil || o.gate() }
 func (o *numberer) Notify(f func()) {
+	if o.atOnce {
+		f()
+		return
+	}
 	o.mu.Lock()
 	defer o.mu.Unlock()
 	o.notify = f
@@ -240,6 +245,24 @@ func TestGateThatOpensBetween(t *testing.T) {
 			synctest.Wait()
 		}
 		require.Equal(t, `restore "next 1" []; a is 1; b is 2; c is 3`, again.took())
+	}, 4)
+}
+
+// What a gate says while the loop is about to sleep is not lost, also where elements wait that were read already.
+func TestGateOpensAtOnceForElementsThatWait(t *testing.T) {
+	forEachMode(t, func(t *testing.T, m mode) {
+		store := checkpointtest.NewMemoryStore()
+		r := newCheckRig(t, m, observedBy(&numberer{gate: func() bool { return false }}), store)
+		b, done := r.trigger(checkpoint.Suspend)
+		r.send("a", "b", b)
+		require.NoError(t, <-done)
+		require.NoError(t, r.wait())
+
+		asked := 0
+		again := &numberer{gate: func() bool { asked++; return asked > 1 }, atOnce: true}
+		r = newCheckRig(t, m, observedBy(again), store.Reopen())
+		synctest.Wait()
+		require.Equal(t, `restore "next 1" []; a is 1; b is 2`, again.took())
 	}, 4)
 }
 

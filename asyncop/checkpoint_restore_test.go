@@ -325,6 +325,25 @@ func TestRestoredElementWithoutTimeLeft(t *testing.T) {
 	})
 }
 
+// Law C1: results that leave while the state is being encoded are in it.
+func TestResultsThatLeaveAreStored(t *testing.T) {
+	forEachMode(t, func(t *testing.T, m mode) {
+		release := make(chan struct{})
+		texts := codecOf(func() { <-release }, func() {})
+		store := checkpointtest.NewMemoryStore()
+		r := newCheckRig(t, m, setup{blocked: true, opts: options(asyncop.WithBuffer(0), asyncop.WithResultCodec(texts))}, store)
+		r.answer = upper // at once
+		r.send("a", "b")
+		barrier, done := r.trigger(checkpoint.Periodic)
+		r.send(barrier)
+		r.unblock()
+		require.Equal(t, "<1> A B", r.outputs())
+		close(release)
+		require.NoError(t, <-done)
+		require.Equal(t, "a#1=[A] b#1=[B]", stateIn(t, store, texts))
+	})
+}
+
 // With WithResultCodec calls are not repeated.
 func TestResultsAreStored(t *testing.T) {
 	forEachMode(t, func(t *testing.T, m mode) {

@@ -112,20 +112,21 @@
 // # Messages
 //
 // An operator also takes a [delivery.Message]: an element whose source keeps it until it is acknowledged, and delivers it again
-// if it is given back (nacked). The function gets the value, and each result leaves as a message. One result carries the
-// acknowledgement on, several are parts of it. The operator settles a message of which nothing leaves (laws D1, D2). It is
+// if it is given back (nacked). The function gets the value, and each result leaves as a message. The
+// acknowledgement goes on with the result, or with several results as its parts. If no result leaves, the operator settles the
+// message itself (laws D1, D2). The message is
 //
 //   - acknowledged if it ended without a result, was dropped, or was taken by the failure sink
 //   - nacked if it failed the operator, was cut off, or came too late
 //
 // [AsyncWaitOperator.Messages] is the loop over messages. In a flow the steps that follow must know messages: those of package
-// flow of weir do, while a flow of go-streams typed on values panics. The source of a message must take the verdict without
-// waiting. An operator [WithCheckpoints] refuses a message with an acknowledgement.
+// flow of weir do, while a flow of go-streams typed on values panics. The source of a message must take Ack, Nack and
+// Reject without waiting. An operator [WithCheckpoints] refuses a message with an acknowledgement.
 //
 // # Reasons
 //
 // A strategies.Policy, made by strategies.ReasonAware, goes where any other strategy goes. It has a classifier, which names the
-// reason why an outcome deserves another attempt, and a strategy that decides over the reason. That strategy knows the element,
+// reason why an outcome deserves another attempt, and a strategy that decides what to do about it. That strategy knows the element,
 // the stage it failed in, whether its call may happen twice, and what happened before. It may block: the element then holds its
 // slot, but no permit. A function may report how far its call has come (predicates.ReportStage), and a policy says which calls
 // may happen twice. A call that must not is repeated only if it cannot have taken effect:
@@ -135,8 +136,8 @@
 //			IdempotentIf(isIdempotent).
 //			WithBudget(strategies.NewBudget(0.2, 10, 100)))
 //
-// FLIP-232's strategies are policies that look at the number and the outcome of an attempt only. Reasons that are always
-// retried outrank CanRetry and the strategy. The deadline, a cancel and the end of the input outrank them.
+// FLIP-232's strategies are policies that look at the number and the outcome of an attempt only. A reason that is always
+// retried is not subject to CanRetry or the strategy, but still to the deadline, a cancel and the end of the input.
 //
 // # Concurrency
 //

@@ -232,7 +232,7 @@ func abandonedBy(cause error, byElement bool, n int) error {
 	return &e
 }
 
-// exhausted is the failure of an element whose results asked for a retry that there is not.
+// exhausted is the failure of an element whose results still asked for a retry when none was left.
 func exhausted(d decision.Decision) error {
 	return fmt.Errorf("%w (%v: %v)", ErrRetriesExhausted, d.Verdict, d.Reason)
 }

@@ -43,7 +43,7 @@ type Failure[IN any] struct {
 // Ambiguous reports whether the element must not be sent again without a look at what happened: its call must not happen twice,
 // and may have taken effect. See [TimeoutError.Ambiguous].
 //
-// A FLIP-232 strategy proves nothing about a call: under one, each failure is ambiguous whose stage is not reported as
+// A FLIP-232 strategy proves nothing about a call: under one, each failure is ambiguous unless its stage is reported as
 // ClientDispatch. If the calls may happen twice, say so: by [predicates.Idempotent], or by
 // strategies.PolicyOf(strategy).Idempotent().
 func (f Failure[IN]) Ambiguous() bool { return ambiguous(f.InDoubt, f.policy, f.Element) }

@@ -10,6 +10,7 @@ import (
 	"unicode/utf8"
 
 	"github.com/weirflow/weir/asyncop/internal/engine"
+	"github.com/weirflow/weir/delivery"
 	"github.com/weirflow/weir/internal/decision"
 	"github.com/weirflow/weir/internal/guard"
 )
@@ -90,6 +91,7 @@ func (s *surface[IN, OUT]) line(
 	}
 	if in != nil {
 		attrs = append(attrs, slog.String("element", s.logLabelOf(*in)))
+		attrs = append(attrs, s.messageAttrs(ctx)...)
 	}
 	if suppressed > 0 {
 		attrs = append(attrs, slog.Int("suppressed", suppressed))
@@ -101,7 +103,7 @@ func (s *surface[IN, OUT]) line(
 func (s *surface[IN, OUT]) logSlowCall(call engine.SlowCall[IN]) {
 	what, advice := s.describe(call)
 	in := &call.In
-	if call.Observed { // which may have been about many
+	if !call.Kind.IsForOne() {
 		in = nil
 	}
 	s.line(call.Context, &s.slowLog, slog.LevelWarn, "asyncop: a call blocked the loop", in, []slog.Attr{
@@ -261,6 +263,17 @@ func withStack(attrs []slog.Attr) []slog.Attr {
 type plainError struct{ error }
 
 func (e plainError) Unwrap() error { return e.error }
+
+// messageAttrs name the message that an element is.
+func (s *surface[IN, OUT]) messageAttrs(ctx context.Context) (attrs []slog.Attr) {
+	_ = s.offLoop(func() error { // the context is one of the observers'
+		if meta, ok := delivery.MetaFromContext(ctx); ok && meta.ID != "" {
+			attrs = []slog.Attr{slog.String("id", meta.ID), slog.Int("visit", meta.Visit)}
+		}
+		return nil
+	})
+	return attrs
+}
 
 // labelOf names an element for people.
 func (s *surface[IN, OUT]) labelOf(in IN) string {

@@ -22,6 +22,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/weirflow/weir/asyncop/internal/engine"
+	"github.com/weirflow/weir/delivery"
 	"github.com/weirflow/weir/predicates"
 	"github.com/weirflow/weir/strategies"
 )
@@ -854,4 +855,36 @@ type countingClock struct {
 func (c *countingClock) Since(t time.Time) time.Duration {
 	c.readings.Add(1)
 	return c.Clock.Since(t)
+}
+
+// A line about a message names it: its type would not.
+func TestLogNamesMessage(t *testing.T) {
+	type mail struct{ to string }
+	for name, constructor := range map[string]func(AsyncFunction[mail, int], time.Duration, int, ...Option) *AsyncWaitOperator[mail, int]{
+		"ordered": OrderedWait[mail, int], "unordered": UnorderedWait[mail, int],
+	} {
+		t.Run(name, func(t *testing.T) {
+			var book logBook
+			op := constructor(failsAlways[mail](errors.New("busy")), time.Second, 10, WithLogger(book.logger(slog.LevelInfo)),
+				WithFailureSink(func(context.Context, Failure[mail]) error { return nil }))
+			in := []delivery.Message[mail]{
+				delivery.New(mail{"a"}, &delivery.Meta{ID: "mail-7", Visit: 2}, func(delivery.Verdict) {}),
+				delivery.New(mail{"b"}, nil, func(delivery.Verdict) {}),
+			}
+			input := func(yield func(delivery.Message[mail], error) bool) {
+				for _, m := range in {
+					if !yield(m, nil) {
+						return
+					}
+				}
+			}
+			for m, err := range op.Messages(input) {
+				t.Errorf("a result: %v, %v", m, err)
+			}
+			lines := strings.Join(book.read(), "\n")
+			require.Equal(t, 2, strings.Count(lines, "element given up"), lines)
+			require.Contains(t, lines, `element="of type asyncop.mail" id=mail-7 visit=2`)
+			require.Equal(t, 1, strings.Count(lines, " id="), "one has none: %s", lines)
+		})
+	}
 }

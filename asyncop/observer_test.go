@@ -516,6 +516,57 @@ func TestGateIsWaitedForOnce(t *testing.T) {
 	})
 }
 
+// revolving is a gate that lets each element in when it is asked for the third time, and says at once that it may.
+type revolving struct {
+	mute
+	asked int
+}
+
+func (g *revolving) Accepted(ctx context.Context, _ any, _ bool) context.Context {
+	g.asked = 0
+	return ctx
+}
+func (g *revolving) TryAdmit() bool { g.asked++; return g.asked > 2 }
+func (*revolving) Notify(f func())  { f() }
+
+// What a gate says while the loop is about to sleep is not lost.
+func TestGateThatOpensAtOnce(t *testing.T) {
+	gated := func() *operator {
+		return asyncop.OrderedWait(upperFunc(), 0, 4, asyncop.WithObserver(&revolving{}), asyncop.WithBuffer(0))
+	}
+	for kind, in := range inputsOf("abc") {
+		t.Run("chained/"+kind, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) { require.Equal(t, "A B C", <-chain(gated(), in, nil)) })
+		})
+	}
+	t.Run("results", func(t *testing.T) {
+		synctest.Test(t, func(t *testing.T) {
+			var got []string
+			for v, err := range gated().Results(slices.Values([]string{"a", "b", "c"})) {
+				require.NoError(t, err)
+				got = append(got, v)
+			}
+			require.Equal(t, []string{"A", "B", "C"}, got)
+		})
+	})
+	t.Run("flow", func(t *testing.T) {
+		synctest.Test(t, func(t *testing.T) {
+			op := gated()
+			go func() {
+				for _, v := range []string{"a", "b", "c"} {
+					op.In() <- v
+				}
+				close(op.In())
+			}()
+			var got []any
+			for v := range op.Out() {
+				got = append(got, v)
+			}
+			require.Equal(t, []any{"A", "B", "C"}, got)
+		})
+	})
+}
+
 // slowGate takes a second to let an element in.
 type slowGate struct {
 	mute

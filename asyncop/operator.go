@@ -157,6 +157,40 @@ func newOperator[IN, OUT any](
 	fn AsyncFunction[IN, OUT], timeout time.Duration, capacity int,
 	strategy strategies.AsyncRetryStrategy[OUT], opts []Option,
 ) *AsyncWaitOperator[IN, OUT] {
+	policy := refuseArguments(name, fn, timeout, capacity, strategy)
+	cfg := newConfig(opts)
+	cfg.allowed, _ = decision.MaxRetriesOf(policy.Asked)
+	cfg.refuse(name)
+	var state drive.StateCodec[IN, OUT]
+	if cfg.coordinator != nil {
+		cfg.maxRetries = maxRetriesOf(name, cfg.retryState, strategy, policy)
+		cfg.checkpointed = checkpointedOf(name, cfg.observers)
+		state = newStateCodec[IN, OUT](name, cfg)
+	}
+	sink := failureSinkOf[IN](name, cfg)
+	if _, ok := cfg.timeoutFor.(func(IN) time.Duration); cfg.timeoutFor != nil && !ok {
+		panic(fmt.Sprintf("asyncop: %s: WithTimeoutFor: %T does not take %v", name, cfg.timeoutFor, reflect.TypeFor[IN]()))
+	}
+	batch := batchedIn(name, fn)
+	// Nothing is refused from here on: goroutines begin.
+	driver, shown := newDriver(cfg, fn, policy, min(timeout, maxTimeout), newQueue(capacity), sink, state)
+	shown.warnOfArguments(name, timeout, strategy, batch)
+	op := &AsyncWaitOperator[IN, OUT]{driver: driver, policy: cfg.onFailure}
+	for _, o := range cfg.observers {
+		if a, ok := o.(interface {
+			Attach(stats func() Stats, done <-chan struct{})
+		}); ok {
+			a.Attach(op.Stats, driver.Done())
+		}
+	}
+	driver.Start()
+	return op
+}
+
+// refuseArguments panics if the arguments of a constructor make no sense, and returns the steps of the strategy.
+func refuseArguments[IN, OUT any](
+	name string, fn AsyncFunction[IN, OUT], timeout time.Duration, capacity int, strategy strategies.AsyncRetryStrategy[OUT],
+) *decision.Steps[OUT] {
 	switch {
 	case nils.Is(fn):
 		panic(fmt.Sprintf("asyncop: %s: nil function", name))
@@ -176,63 +210,52 @@ func newOperator[IN, OUT any](
 	case capacity < 1:
 		panic(fmt.Sprintf("asyncop: %s: capacity must be at least 1, got %d", name, capacity))
 	}
-	batch := batchedIn(name, fn)
-	cfg := newConfig(opts)
-	cfg.allowed, _ = decision.MaxRetriesOf(policy.Asked)
-	if cfg.coordinator != nil {
-		if cfg.name == "" {
-			panic(fmt.Sprintf("asyncop: %s: WithCheckpoints needs WithName: state is found by name", name))
-		}
-		cfg.maxRetries = maxRetriesOf(name, cfg.retryState, strategy, policy)
-		cfg.checkpointed = checkpointedOf(name, cfg.observers)
-	} else if cfg.forChecks != "" {
-		panic(fmt.Sprintf("asyncop: %s: %s needs WithCheckpoints: without checkpoints it does nothing", name, cfg.forChecks))
-	}
-	if cfg.maxWaitingPerKey > 0 && cfg.keys == nil {
+	return policy
+}
+
+// refuse panics if an option lacks another one.
+func (c *config) refuse(name string) {
+	switch {
+	case c.coordinator != nil && c.name == "":
+		panic(fmt.Sprintf("asyncop: %s: WithCheckpoints needs WithName: state is found by name", name))
+	case c.coordinator == nil && c.forChecks != "":
+		panic(fmt.Sprintf("asyncop: %s: %s needs WithCheckpoints: without checkpoints it does nothing", name, c.forChecks))
+	case c.maxWaitingPerKey > 0 && c.keys == nil:
 		panic(fmt.Sprintf("asyncop: %s: WithMaxWaitingPerKey needs KeyOrderedWait: without key order no element waits for its key", name))
+	}
+}
+
+// failureSinkOf returns what takes the failures, nil if there is nothing.
+func failureSinkOf[IN any](name string, cfg config) func(context.Context, Failure[IN]) error {
+	if cfg.sideOutput != nil {
+		return sendTo[IN](cfg.sideOutput.In())
 	}
 	sink, ok := cfg.failureSink.(func(context.Context, Failure[IN]) error)
 	if cfg.failureSink != nil && !ok {
-		panic(fmt.Sprintf("asyncop: %s: WithFailureSink: %T does not take %v",
-			name, cfg.failureSink, reflect.TypeFor[Failure[IN]]()))
+		panic(fmt.Sprintf("asyncop: %s: WithFailureSink: %T does not take %v", name, cfg.failureSink, reflect.TypeFor[Failure[IN]]()))
 	}
-	if cfg.sideOutput != nil {
-		sink = sendTo[IN](cfg.sideOutput.In())
-	}
-	if _, ok := cfg.timeoutFor.(func(IN) time.Duration); cfg.timeoutFor != nil && !ok {
-		panic(fmt.Sprintf("asyncop: %s: WithTimeoutFor: %T does not take %v", name, cfg.timeoutFor, reflect.TypeFor[IN]()))
-	}
-	var state drive.StateCodec[IN, OUT]
-	if cfg.coordinator != nil {
-		state = newStateCodec[IN, OUT](name, cfg)
-	}
-	// Nothing is refused from here on: goroutines begin.
-	driver, shown := newDriver(cfg, fn, policy, min(timeout, maxTimeout), newQueue(capacity), sink, state)
-	if !policy.NoRetry && !policy.Considers(nil) && !policy.Considers(ErrNilError) {
-		shown.logAttrs(cfg.ctx, slog.LevelWarn, "asyncop: "+name+": the strategy has no predicate, so nothing is retried: "+
+	return sink
+}
+
+// warnOfArguments logs what is allowed and probably a mistake.
+func (s *surface[IN, OUT]) warnOfArguments(
+	name string, timeout time.Duration, strategy strategies.AsyncRetryStrategy[OUT], batch *batched[IN, OUT],
+) {
+	if p := s.policy; !p.NoRetry && !p.Considers(nil) && !p.Considers(ErrNilError) {
+		s.logAttrs(s.ctx, slog.LevelWarn, "asyncop: "+name+": the strategy has no predicate, so nothing is retried: "+
 			"give it RetryIfResult or RetryIfException, or use NoRetry", slog.String("strategy", fmt.Sprintf("%T", strategy)))
 	}
-	for what, d := range map[string]time.Duration{name + ": the timeout": timeout, "WithAttemptTimeout: the limit": cfg.attemptTimeout} {
+	for what, d := range map[string]time.Duration{name + ": the timeout": timeout, "WithAttemptTimeout: the limit": s.attemptTimeout} {
 		if d > 0 && d < time.Millisecond {
-			shown.logAttrs(cfg.ctx, slog.LevelWarn, "asyncop: "+what+" is below a millisecond: is its unit missing, as in 5*time.Second?",
+			s.logAttrs(s.ctx, slog.LevelWarn, "asyncop: "+what+" is below a millisecond: is its unit missing, as in 5*time.Second?",
 				slog.Duration("timeout", d))
 		}
 	}
 	if batch != nil && timeout > 0 && batch.maxWait >= timeout {
-		shown.logAttrs(cfg.ctx, slog.LevelWarn, "asyncop: "+name+
+		s.logAttrs(s.ctx, slog.LevelWarn, "asyncop: "+name+
 			": the wait for a batch is not below the timeout: elements may time out while they wait",
 			slog.Duration("wait", batch.maxWait), slog.Duration("timeout", timeout))
 	}
-	op := &AsyncWaitOperator[IN, OUT]{driver: driver, policy: cfg.onFailure}
-	for _, o := range cfg.observers {
-		if a, ok := o.(interface {
-			Attach(stats func() Stats, done <-chan struct{})
-		}); ok {
-			a.Attach(op.Stats, driver.Done())
-		}
-	}
-	driver.Start()
-	return op
 }
 
 // maxRetriesOf returns what LatencyFirst needs to know.
@@ -337,7 +360,7 @@ func (op *AsyncWaitOperator[IN, OUT]) mustPassBarriers(method string, next any) 
 //
 //   - an [*ElementError] or a [*TypeError]
 //   - context.Cause of its context, or of the one that Stop was given; in an [*AbandonedError] if elements were in flight
-//   - how the input of Results broke
+//   - an error, a panic or a runtime.Goexit of the input of Results
 //   - an error of the function's Open or Close
 //   - that the state of a final checkpoint could not be encoded
 //
@@ -359,12 +382,15 @@ func (op *AsyncWaitOperator[IN, OUT]) Wait() error {
 	return op.driver.Err()
 }
 
-// Stop ends the operator in an orderly way: it takes no more input, drains what it has accepted as at the end of the input, and
-// waits for Done. When ctx ends before that, it cancels what is left and returns when Err is set: the failure sink and the
-// function's Close may still be at work then, so wait for Done before the program ends. An Open that is running is awaited, and
-// so is the Close of a clean end. It returns Err. Elements that were sent to In and not accepted yet are discarded and counted.
-// If the checkpoint.Coordinator of the stream is draining it, and the marker of the end of the input has come to the operator,
-// Stop only waits: the coordinator ends the operator.
+// Stop ends the operator in an orderly way: it takes no more input, drains what it has accepted as at the end of the input,
+// waits for Done, and returns Err. Elements that were sent to In and not accepted yet are discarded and counted.
+//
+// When ctx ends before that, Stop cancels what is left and returns when Err is set. The failure sink and the function's Close may
+// still run then, so wait for Done before the program ends. Stop always waits for an Open that runs, and for the Close of a clean
+// end.
+//
+// If the checkpoint.Coordinator drains the stream, and the marker of the end of the input has come to the operator, Stop only
+// waits: the coordinator ends the operator.
 //
 // It must not be called by what the operator waits for: its function, loggers, labels and the failure sink.
 //

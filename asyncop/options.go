@@ -230,8 +230,8 @@ func WithAttemptTimeout(d time.Duration) Option {
 //
 //	asyncop.WithTimeoutFor(func(r Request) time.Duration { return time.Until(r.Deadline) })
 //
-// timeout is called once for each element, when that has taken its slot, and again when it is restored from a checkpoint: what
-// is left of its timeout is then computed from the new value ([WithRetryState]). It is called on the operator's loop and must
+// timeout is called once for each element, when it has taken its slot. It is called again when the element is restored from a
+// checkpoint: the rest of the timeout is then computed from the new value ([WithRetryState]). It is called on the operator's loop and must
 // not block. A panic fails its element. IN must be the operator's. It panics if timeout is nil.
 func WithTimeoutFor[IN any](timeout func(in IN) time.Duration) Option {
 	if timeout == nil {
@@ -359,7 +359,7 @@ func WithDrainRetries() Option {
 }
 
 // WithBuffer sets the size of the buffers of In and of Out. The default is an eighth of the capacity, but at least 128 and at most
-// 1,024. 0 is unbuffered: then each hand-over is a meeting of two goroutines, and a flow of short calls takes 1.5 to 5 times as
+// 1,024. With 0 two goroutines have to meet for each element, and a flow of short calls takes 1.5 to 5 times as
 // long. Where Via, To or [AsyncWaitOperator.Results] take the results the size is the next power of two, and at least 1. Elements in
 // In are not accepted yet: they hold no slot and are in no checkpoint. It panics if n < 0.
 func WithBuffer(n int) Option {
@@ -369,17 +369,17 @@ func WithBuffer(n int) Option {
 	return func(cfg *config) { cfg.buffer = n }
 }
 
-// WithCheckpoints makes the operator take part in the checkpoints of a pipeline, under its name ([WithName]), which must
-// not be empty and stay the same from run to run: on a barrier it reports its elements that are not settled, in input
-// order, and lets the barrier pass ahead of them (law C1). Restored elements are called before any new input. The state of a
+// WithCheckpoints makes the operator take part in the checkpoints of a pipeline. It needs a name ([WithName]) that stays the same
+// from run to run. On a barrier the operator reports its elements that are not settled, in input order, and lets the barrier
+// pass ahead of them (law C1). After a restart, restored elements are called before any new input. The state of a
 // [CheckpointedObserver] is a part of the operator's.
 //
-// The loop pauses at a barrier for a copy of what is in flight: about 20 ns an element, the encoding is done beside it. The
-// memory of the copy, IN and 48 bytes an element, is kept from checkpoint to checkpoint.
+// At a barrier the loop copies what is in flight, which takes about 20 ns an element. Another goroutine encodes the copy. Its
+// memory, IN and 48 bytes an element, is kept from checkpoint to checkpoint.
 //
-// Without it, barriers wait their turn like watermarks, so that nothing is in flight behind them: a checkpoint takes as
-// long as what is in flight does, also at the end of the input. And the constructors panic if they are given
-// [WithRetryState], [WithInputCodec], [WithResultCodec] or [WithOverflow], which would do nothing.
+// Without this option, barriers wait their turn like watermarks, so that nothing is in flight behind them. A checkpoint then
+// takes as long as the elements in flight. [WithRetryState], [WithInputCodec], [WithResultCodec] and [WithOverflow] would do
+// nothing, so the constructors panic if they are given.
 func WithCheckpoints(c *checkpoint.Coordinator) Option {
 	if c == nil {
 		panic("asyncop: WithCheckpoints: nil coordinator")

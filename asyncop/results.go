@@ -88,7 +88,8 @@ func putAll[T any](input iter.Seq2[T, error], put func(T) bool) error {
 //
 //   - acknowledged: a message that ended without a result, was dropped ([WithDropOnFailure]), or was taken by the failure sink
 //     ([WithFailureSink])
-//   - nacked at once, to be delivered again: a message that failed the operator, was in flight when it ended, or came too late; one whose result was on its way when the loop was left, or for which the body panicked
+//   - nacked at once, to be delivered again: a message that failed the operator, was in flight when it ended, or came too late; one
+//     with a result that had not reached the body when the loop was left, or for which the body panicked
 //
 // A message that the input has not yielded when the loop ends is not settled: end the input, and close its source.
 // docs/messages.md has a program.

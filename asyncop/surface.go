@@ -186,20 +186,20 @@ func (s *surface[IN, OUT]) failureOf(r engine.Report[IN]) Failure[IN] {
 // completed its element is watched with that.
 func (s *surface[IN, OUT]) describe(call engine.SlowCall[IN]) (what, advice string) {
 	invoke, judge := "AsyncInvoke of "+s.functionName(), fmt.Sprintf("strategy %T or its predicates", s.policy.Asked)
-	switch {
-	case call.Settling:
+	switch call.Kind {
+	case engine.SlowSource:
 		what, advice = "the source of a message", "to settle a message must not wait"
-	case call.Observed:
+	case engine.SlowObserver:
 		what, advice = "an observer", "observers must not wait"
-	case call.Keyed:
+	case engine.SlowKey:
 		what, advice = "the key function", "key functions must not wait"
-	case call.Timed:
+	case engine.SlowTimeout:
 		what, advice = "the function of WithTimeoutFor", "it must not wait"
-	case !call.Judged:
+	case engine.SlowInvoke:
 		what, advice = invoke, "wrap what blocks in asyncop.Blocking"
-	case call.Invoked:
+	case engine.SlowInvokeAndJudge:
 		what, advice = invoke+", or "+judge, "wrap what blocks in asyncop.Blocking; predicates must not wait"
-	default:
+	default: // SlowJudge
 		what, advice = judge, "predicates must not wait; a strategy of strategies.ReasonAware may, off the loop"
 	}
 	return what, advice

@@ -317,17 +317,8 @@ func dieWithPartitions(ctx context.Context, m *Meter, n int, lease time.Duration
 		return err
 	}
 	defer func() { err = errors.Join(err, e.close()) }()
-	var names []string
-	for i := range 4 {
-		names = append(names, "p"+strconv.Itoa(i))
-		if _, err := e.js.CreateStream(ctx, jetstream.StreamConfig{Name: names[i], Subjects: []string{names[i]}}); err != nil {
-			return err
-		}
-	}
-	if _, err := e.js.CreateStream(ctx, jscheckpoint.StreamConfig("checkpoints")); err != nil {
-		return err
-	}
-	if _, err := e.js.CreateKeyValue(ctx, jetstream.KeyValueConfig{Bucket: "locks"}); err != nil {
+	names, err := e.partitions(ctx)
+	if err != nil {
 		return err
 	}
 	mortal, err := e.connect()
@@ -342,22 +333,12 @@ func dieWithPartitions(ctx context.Context, m *Meter, n int, lease time.Duration
 		wg.Wait()
 	}()
 	for name, js := range map[string]jetstream.JetStream{"dying": mortal, "heir": e.js} {
-		kv, err := js.KeyValue(ctx, "locks")
+		config, err := w.config(ctx, name, js, names, lease)
 		if err != nil {
 			return err
 		}
 		wg.Go(func() {
-			err := weirpartitions.Run(ctx, weirpartitions.Config{
-				Assigner: &weirpartitions.Leases{
-					Locks: jsstore.NewLocks(kv), Group: "bench", Partitions: names, Worker: name, Lease: lease, Poll: lease / 10,
-					Logger: slog.New(slog.DiscardHandler),
-				},
-				Stores: jscheckpoint.Stores(js, "checkpoints", "bench"), Checkpoints: []checkpoint.Option{
-					checkpoint.WithInterval(lease / 5), checkpoint.WithLogger(slog.New(slog.DiscardHandler)),
-				},
-				Pipeline: func(ctx context.Context, p weirpartitions.Partition) error { return w.run(ctx, name, js, p) },
-				Logger:   slog.New(slog.DiscardHandler),
-			})
+			err := weirpartitions.Run(ctx, config)
 			if name == "heir" && err != nil && ctx.Err() == nil {
 				w.failed.set(err)
 			}
@@ -387,19 +368,7 @@ func dieWithPartitions(ctx context.Context, m *Meter, n int, lease time.Duration
 	if err := publish(len(names)); err != nil {
 		return err
 	}
-	var first time.Duration
-	err = w.until(ctx, func() bool {
-		came := 0
-		for i, name := range names {
-			if theirs[name] == "dying" && w.done[len(names)+i] != "" {
-				came++
-			}
-		}
-		if came > 0 && first == 0 {
-			first = time.Since(begun)
-		}
-		return came == 2
-	})
+	first, err := w.takenOver(ctx, begun, names, theirs)
 	if err != nil {
 		return err
 	}
@@ -414,6 +383,21 @@ func dieWithPartitions(ctx context.Context, m *Meter, n int, lease time.Duration
 	return w.failed.err
 }
 
+// partitions makes the streams and the bucket of four partitions.
+func (e *jetStream) partitions(ctx context.Context) (names []string, err error) {
+	for i := range 4 {
+		names = append(names, "p"+strconv.Itoa(i))
+		if _, err := e.js.CreateStream(ctx, jetstream.StreamConfig{Name: names[i], Subjects: []string{names[i]}}); err != nil {
+			return nil, err
+		}
+	}
+	if _, err := e.js.CreateStream(ctx, jscheckpoint.StreamConfig("checkpoints")); err != nil {
+		return nil, err
+	}
+	_, err = e.js.CreateKeyValue(ctx, jetstream.KeyValueConfig{Bucket: "locks"})
+	return names, err
+}
+
 // pipelines notes who has which partition, and who did which message last.
 type pipelines struct {
 	mu     sync.Mutex
@@ -424,6 +408,47 @@ type pipelines struct {
 
 func (w *pipelines) has(worker string) int {
 	return len(slices.DeleteFunc(slices.Collect(maps.Values(w.owner)), func(o string) bool { return o != worker }))
+}
+
+// config is a worker's.
+func (w *pipelines) config(
+	ctx context.Context, worker string, js jetstream.JetStream, names []string, lease time.Duration,
+) (weirpartitions.Config, error) {
+	kv, err := js.KeyValue(ctx, "locks")
+	if err != nil {
+		return weirpartitions.Config{}, err
+	}
+	return weirpartitions.Config{
+		Assigner: &weirpartitions.Leases{
+			Locks: jsstore.NewLocks(kv), Group: "bench", Partitions: names, Worker: worker, Lease: lease, Poll: lease / 10,
+			Logger: slog.New(slog.DiscardHandler),
+		},
+		Stores: jscheckpoint.Stores(js, "checkpoints", "bench"), Checkpoints: []checkpoint.Option{
+			checkpoint.WithInterval(lease / 5), checkpoint.WithLogger(slog.New(slog.DiscardHandler)),
+		},
+		Pipeline: func(ctx context.Context, p weirpartitions.Partition) error { return w.run(ctx, worker, js, p) },
+		Logger:   slog.New(slog.DiscardHandler),
+	}, nil
+}
+
+// takenOver waits until the heir has done the second message of each partition of the dead. It returns how long the first took
+// since begun.
+func (w *pipelines) takenOver(
+	ctx context.Context, begun time.Time, names []string, before map[string]string,
+) (first time.Duration, err error) {
+	err = w.until(ctx, func() bool {
+		came := 0
+		for i, name := range names {
+			if before[name] == "dying" && w.done[len(names)+i] != "" {
+				came++
+			}
+		}
+		if came > 0 && first == 0 {
+			first = time.Since(begun)
+		}
+		return came == 2
+	})
+	return first, err
 }
 
 // until waits for a condition, which is looked at every millisecond.

@@ -27,6 +27,9 @@ import (
 // parts. The state of a checkpoint has the length of the file before and after that, and the parts that make the difference.
 // So a restart can bring the file to exactly this state, after a crash at any moment: it cuts off what is too much, and appends
 // again what is missing.
+//
+// Nothing locks the file, and a FileOutput never returns [ErrFenced]: one run at a time may have it. A [DirStore] makes sure of that on one
+// machine. On a file system that several machines share, a run that another one has taken over from may still write to it.
 type FileOutput[T any] struct {
 	fs        vfs.FS
 	path      string

@@ -127,8 +127,8 @@ func (f *fileWriter) trailer() {
 	f.write(append(b, endMark...))
 }
 
-// ReadSnapshot reads what [Snapshot.WriteTo] wrote. size is the length of the whole, which must be known from elsewhere:
-// no length inside is believed beyond it, so damaged or hostile bytes cannot make it allocate more than about size.
+// ReadSnapshot reads what [Snapshot.WriteTo] wrote. size is the length of the whole, which the caller must know, as from the
+// file's size. No length inside may exceed it, so damaged or hostile bytes cannot make ReadSnapshot allocate more than about size.
 //
 // The error is a *[CorruptError] if the bytes are not exactly one snapshot, a *[VersionError] if they may be one of a
 // newer version of weir, or the error of r.

@@ -16,8 +16,8 @@ import (
 //	Func(append, decode)   two functions               yours: protobuf, …
 //
 // A codec is safe for concurrent use: states are encoded while the pipeline goes on. For every v that Append takes, Decode
-// returns an equal value; whatever bytes it gets, Decode returns an error rather than panic, or take much more memory than
-// there are bytes, times the size of the Go types that they are read into: a field that is new has no bytes.
+// returns an equal value. Decode does not panic, whatever bytes it gets: it returns an error. Its memory is bounded by the number
+// of bytes times the size of the Go types that they are read into.
 //
 // Package codectest checks a codec of your own against these rules.
 //
@@ -28,13 +28,13 @@ type Codec[T any] interface {
 	// and dst is as it was then, up to its length. It keeps no reference to dst.
 	Append(dst []byte, v T) ([]byte, error)
 
-	// Decode returns the value whose encoding is src, all of it. It neither changes src nor keeps a reference to it.
+	// Decode returns the value that src, as a whole, encodes. It does not change src, and keeps no reference to it.
 	Decode(src []byte) (T, error)
 }
 
 // SchemaCodec is a codec that describes how it encodes. The description is stored once beside many values, and the values
-// are decoded under it: so fields that were added, removed or moved between two versions of a program are no trouble, and
-// values of another codec are not taken for one's own.
+// are decoded under it. So a program can read the values of another version of itself, in which fields were added, removed
+// or moved, and it refuses the values of another codec.
 type SchemaCodec[T any] interface {
 	Codec[T]
 

@@ -28,7 +28,7 @@ import (
 // another name than its own, which allows to rename it.
 //
 // The codec is a [SchemaCodec]. Fields are matched by name: a field that was added is zero, one that was removed is
-// skipped, the order does not matter, and nor do the names of types that are not in interfaces. The sizes of
+// skipped, the order does not matter, and the names of types matter in interfaces only. The sizes of
 // integers may change (a value that does not fit is an error), a float32 may become a float64; any other change
 // of a type is refused by WithSchema. Without the schema, Decode reads what the same codec has written, and nothing else.
 //

@@ -18,7 +18,7 @@
 // # Hostile bytes
 //
 // Schemas and values may be damaged or made to harm: decoders return errors. They do not panic, do not loop, do not recurse
-// without bounds, and allocate no more than the bytes that are there can fill. One byte may stand for a value of any
-// size, though, if the type has got fields since. Methods of your own types, such as UnmarshalBinary, answer for themselves;
-// their panics become errors.
+// without bounds, and allocate no more than the bytes that are there can fill. There is one exception: if the type
+// has got fields since, one byte may stand for a value of any size. weir cannot bound methods of your own types, such as
+// UnmarshalBinary; their panics become errors.
 package codec

@@ -1,7 +1,7 @@
 // Package delivery has messages: elements of a stream that are acknowledged one by one, when all that was made of them is safe.
 // So any number of workers can share one queue, and no worker keeps a position in it. docs/messages.md has a program.
 //
-// A source makes messages of what it has received. With the acknowledgement goes what is known of the message:
+// A source makes a message of each thing that it receives. A message has a value, an acknowledgement, and what is known about it:
 //
 //	meta := &delivery.Meta{ID: origin.ID(), Origin: origin, Key: row.Customer}
 //	m := delivery.New(row, meta, func(v delivery.Verdict) {
@@ -32,7 +32,7 @@
 // # Guarantees
 //
 // Each message is settled exactly once: the first of Ack, Nack and Reject counts, on whichever copy and goroutine (law D2). A
-// whole is settled behind its parts, and acknowledged only if all of them are (D1). So a message is delivered at least once:
+// message that was split is settled after its parts, and acknowledged only if all of them are (D1). So a message is delivered at least once:
 // what is delivered again after a crash has the same id ([Origin.ID]), and so have its parts, if they are made in the same
 // order.
 //
@@ -46,7 +46,8 @@
 // # Flows that know no messages
 //
 // A flow of go-streams whose function takes rows panics on a Message of a row; give it a function on messages, with [With]
-// inside. A step that drops a message without settling it leaves it to the end of its lease: [FindLost] finds such steps.
+// inside. If a step drops a message without settling it, the message comes again at the end of its lease: [FindLost] finds
+// such steps.
 //
 // # Checkpoints
 //

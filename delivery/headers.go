@@ -144,94 +144,130 @@ func MetaFromHeaders(h map[string]string) (Meta, error) {
 }
 
 func metaFromHeaders(h map[string]string) (m Meta, err error) {
-	ours := make(map[string]string)
-	size := 0
-	for name, value := range h {
-		if isReserved(name) {
-			canonical := strings.ToLower(name)
-			if _, twice := ours[canonical]; twice {
-				return Meta{}, fmt.Errorf("header %s is there twice", canonical)
-			}
-			ours[canonical] = value
-			continue
-		}
-		if size += len(name) + len(value); size > maxHeaders || name == "" {
-			return Meta{}, fmt.Errorf("header %q: it has no name, or the headers have more than %d bytes", cut(name, maxName), maxHeaders)
-		}
-		if m.Headers == nil {
-			m.Headers = make(map[string]string)
-		}
-		m.Headers[name] = value
-	}
-	take := func(name string, long int) (value string, ok bool) {
-		canonical := strings.ToLower(name)
-		value, ok = ours[canonical]
-		delete(ours, canonical)
-		if len(value) > maxEscaped*long {
-			err = errors.Join(err, fmt.Errorf("header %s has %d bytes", name, len(value)))
-			return "", false
-		}
-		return value, ok
-	}
-	damaged := func(name, value string, why error) {
-		if why != nil {
-			err = errors.Join(err, fmt.Errorf("header %s: %q: %w", name, cut(value, maxReason), why))
-		}
+	r := headerReader{ours: make(map[string]string)}
+	if m.Headers, err = r.sort(h); err != nil {
+		return Meta{}, err
 	}
 	for _, f := range m.texts() {
-		if value, ok := take(f.name, f.long); ok {
-			v, bad := unescape(value)
-			if bad == nil && len(v) > f.long {
-				bad = fmt.Errorf("%d bytes, at most %d are allowed", len(v), f.long)
+		if value, ok := r.take(f.name, f.long); ok {
+			text, err := unescape(value)
+			if err == nil && len(text) > f.long {
+				err = fmt.Errorf("%d bytes, at most %d are allowed", len(text), f.long)
 			}
-			damaged(f.name, value, bad)
-			*f.value = v
+			r.check(f.name, value, err)
+			*f.value = text
 		}
 	}
 	for _, f := range m.counts() {
-		if value, ok := take(f.name, maxReason); ok {
-			n, bad := strconv.ParseUint(value, 10, strconv.IntSize-1)
-			damaged(f.name, value, bad)
+		if value, ok := r.take(f.name, maxReason); ok {
+			n, err := strconv.ParseUint(value, 10, strconv.IntSize-1)
+			r.check(f.name, value, err)
 			*f.value = int(n)
 		}
 	}
 	for _, f := range m.instants() {
-		if value, ok := take(f.name, maxReason); ok {
-			at, bad := time.Parse(time.RFC3339Nano, value)
-			if at = at.UTC(); bad == nil {
-				bad = checkYear(at)
-			}
-			damaged(f.name, value, bad)
-			if !at.IsZero() {
-				*f.value = at
-			}
+		if value, ok := r.take(f.name, maxReason); ok {
+			*f.value = r.instant(f.name, value)
 		}
 	}
-	if value, ok := take(headerReasons, maxReasons*(maxReason+1)); ok && value != "" {
-		for r := range strings.SplitSeq(value, ",") {
-			v, bad := unescape(r)
-			if bad == nil && (len(v) > maxReason || len(m.Reasons) == maxReasons) {
-				bad = fmt.Errorf("more than %d reasons, or %d bytes in one", maxReasons, maxReason)
-			}
-			damaged(headerReasons, r, bad)
-			if bad != nil {
-				break
-			}
-			m.Reasons = append(m.Reasons, v)
-		}
-	}
-	if value, ok := take(headerOutcomeUnknown, maxReason); ok {
+	m.Reasons = r.reasons()
+	if value, ok := r.take(headerOutcomeUnknown, maxReason); ok {
 		m.OutcomeUnknown = value == "true"
 		if !m.OutcomeUnknown {
-			damaged(headerOutcomeUnknown, value, errors.New("want true"))
+			r.check(headerOutcomeUnknown, value, errors.New("want true"))
 		}
 	}
-	if len(ours) > 0 {
-		name := slices.Min(slices.Collect(maps.Keys(ours)))
-		err = errors.Join(err, fmt.Errorf("header %s is not known: was it written by a later version?", cut(name, maxReason)))
-	}
-	if err != nil {
+	if err := r.end(); err != nil {
 		return Meta{}, err
 	}
 	return m, nil
+}
+
+// headerReader reads weir's headers and collects what is wrong with them.
+type headerReader struct {
+	ours map[string]string // by their names in small letters; those that were not taken yet
+	err  error
+}
+
+// sort takes weir's headers out of h and returns the user's.
+func (r *headerReader) sort(h map[string]string) (users map[string]string, err error) {
+	size := 0
+	for name, value := range h {
+		if isReserved(name) {
+			canonical := strings.ToLower(name)
+			if _, twice := r.ours[canonical]; twice {
+				return nil, fmt.Errorf("header %s is there twice", canonical)
+			}
+			r.ours[canonical] = value
+			continue
+		}
+		if size += len(name) + len(value); size > maxHeaders || name == "" {
+			return nil, fmt.Errorf("header %q: it has no name, or the headers have more than %d bytes", cut(name, maxName), maxHeaders)
+		}
+		if users == nil {
+			users = make(map[string]string)
+		}
+		users[name] = value
+	}
+	return users, nil
+}
+
+// take returns a header, unless it is missing or longer than one of long bytes can be when it is escaped.
+func (r *headerReader) take(name string, long int) (value string, ok bool) {
+	canonical := strings.ToLower(name)
+	value, ok = r.ours[canonical]
+	delete(r.ours, canonical)
+	if len(value) > maxEscaped*long {
+		r.err = errors.Join(r.err, fmt.Errorf("header %s has %d bytes", name, len(value)))
+		return "", false
+	}
+	return value, ok
+}
+
+// check notes an error about a header, if there is one.
+func (r *headerReader) check(name, value string, err error) {
+	if err != nil {
+		r.err = errors.Join(r.err, fmt.Errorf("header %s: %q: %w", name, cut(value, maxReason), err))
+	}
+}
+
+func (r *headerReader) instant(name, value string) time.Time {
+	at, err := time.Parse(time.RFC3339Nano, value)
+	at = at.UTC()
+	if err == nil {
+		err = checkYear(at)
+	}
+	r.check(name, value, err)
+	if at.IsZero() {
+		return time.Time{} // whatever its zone was
+	}
+	return at
+}
+
+func (r *headerReader) reasons() (reasons []string) {
+	value, ok := r.take(headerReasons, maxReasons*(maxReason+1))
+	if !ok || value == "" {
+		return nil
+	}
+	for escaped := range strings.SplitSeq(value, ",") {
+		reason, err := unescape(escaped)
+		if err == nil && (len(reason) > maxReason || len(reasons) == maxReasons) {
+			err = fmt.Errorf("more than %d reasons, or %d bytes in one", maxReasons, maxReason)
+		}
+		if err != nil {
+			r.check(headerReasons, escaped, err)
+			return nil
+		}
+		reasons = append(reasons, reason)
+	}
+	return reasons
+}
+
+// end returns what was wrong; headers of weir's that were not taken are.
+func (r *headerReader) end() error {
+	if len(r.ours) > 0 {
+		name := slices.Min(slices.Collect(maps.Keys(r.ours)))
+		r.err = errors.Join(r.err, fmt.Errorf("header %s is not known: was it written by a later version?", cut(name, maxReason)))
+	}
+	return r.err
 }

@@ -2,8 +2,8 @@ package delivery
 
 import "runtime"
 
-// FindLost returns a message that takes the place of m. If it is garbage collected before it is settled, and all that was made of
-// it by [With] and [Split] too, m is nacked with [ErrLost]: some step of the pipeline has dropped it unsettled. Without FindLost
+// FindLost returns a message that takes the place of m. If it and all that [With] and [Split] made of it are garbage collected and
+// not settled, m is nacked with [ErrLost]: some step of the pipeline has dropped it. Without FindLost
 // such a message waits for the end of its lease, if its source has one.
 //
 // This is for tests and for finding a fault: it takes about half a microsecond and an allocation, and a message is found when the

@@ -9,6 +9,7 @@ import (
 	"time"
 
 	"github.com/weirflow/weir/internal/nils"
+	"github.com/weirflow/weir/internal/wait"
 )
 
 // closeWait is how long a source may take to close.
@@ -26,21 +27,22 @@ type Operator[IN, OUT any] interface {
 	Stop(ctx context.Context) error
 }
 
-// Run is a worker: it receives messages from source, has op process them, puts the results into sink, and acknowledges each
-// message when that has returned (law D1). It returns when ctx ends, or the source does, or one of the three fails for good.
+// Run is a worker: it receives messages from source, lets op process them, puts the results into sink, and acknowledges each
+// message when sink has returned (law D1). It returns when ctx ends, when the source ends, or when one of the three fails for good.
 //
 //	op := asyncop.OrderedWaitWithRetry(charge, 10*time.Second, 100, strategy, asyncop.WithFailureSink(ladder.Take))
 //	summary, err := delivery.Run(ctx, ladder.Source(orders), op, receipts)
 //
-// op must have a failure policy, such as a failure sink: without one, the first message that cannot be processed ends each worker
-// that it comes to. And it must not end with ctx (asyncop.WithContext), or nothing is drained. Run returns an error for both
+// op must have a failure policy, such as a failure sink. Without one, a message that cannot be processed ends each worker that
+// gets it. op must not end with ctx (asyncop.WithContext), or nothing is drained. Run returns an error for both
 // before it begins. docs/choosing.md has a whole worker.
 //
 // # The end
 //
-// When ctx ends, Run takes nothing more, and finishes what it has, for up to 30 s ([WithDrain]). What is not done then is given
-// back. This is no error: Run returns nil, and the summary has the numbers. Run closes the source, whatever happens, which records
-// what was settled.
+// When ctx ends, Run takes nothing more, and finishes what it has, for up to 30 s ([WithDrain]). Messages that are not done
+// then are given back. This is no error: Run returns nil, and the summary has the numbers. In any case Run closes the source, which
+// records what was settled. If something does not end even then, such as a Receive from a server that hangs, Run closes the source
+// after ten more seconds.
 //
 // # What fails
 //
@@ -137,7 +139,7 @@ func (w *worker[IN, OUT]) run(ctx context.Context) error {
 	return nil
 }
 
-// watch ends the run in two steps: a drain, and if that takes too long, a break.
+// watch ends the run in steps: a drain; if that takes too long, a break; and if that does, the end of the source.
 func (w *worker[IN, OUT]) watch(ctx context.Context) {
 	select {
 	case <-w.receiving.Done(): // with ctx, or since something has failed
@@ -154,6 +156,14 @@ func (w *worker[IN, OUT]) watch(ctx context.Context) {
 	case <-limit.C:
 		w.breakOff()
 	case <-w.over:
+		return
+	}
+	// What does not end with its context, such as a Receive from a server that hangs, ends with the source.
+	limit.Reset(closeWait)
+	select {
+	case <-limit.C:
+		_ = w.close(ctx) // end closes it again, and has the error
+	case <-w.over:
 	}
 }
 
@@ -167,22 +177,20 @@ func (w *worker[IN, OUT]) breakOff() {
 func (w *worker[IN, OUT]) end(ctx context.Context, err error) (Summary, error) {
 	w.takeNoMore(errDrained)
 	w.giveBack(errAborted)
-	closing, cancel := context.WithCancelCause(context.WithoutCancel(ctx))
-	limit := w.clock.AfterFunc(closeWait, func() { cancel(errClosing) })
-	closeErr := w.source.Close(closing)
-	limit.Stop()
-	cancel(nil)
+	closeErr := w.close(ctx)
 	return w.sum(w.clock.Since(w.begun)), errors.Join(err, w.sourceErr, closeErr)
+}
+
+// close closes the source, within closeWait.
+func (w *worker[IN, OUT]) close(ctx context.Context) error {
+	closing, cancel := context.WithCancelCause(context.WithoutCancel(ctx))
+	defer cancel(nil)
+	limit := w.clock.AfterFunc(closeWait, func() { cancel(errClosing) })
+	defer limit.Stop()
+	return w.source.Close(closing)
 }
 
 // sleep waits. It returns false if ctx has ended.
 func (w *worker[IN, OUT]) sleep(ctx context.Context, d time.Duration) bool {
-	timer := w.clock.Timer(d)
-	defer timer.Stop()
-	select {
-	case <-timer.C:
-		return true
-	case <-ctx.Done():
-		return false
-	}
+	return wait.For(ctx, w.clock, d) == nil
 }

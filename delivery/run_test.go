@@ -688,6 +688,34 @@ func TestRunDrainsAfterASourceThatHasFailed(t *testing.T) {
 	})
 }
 
+// A Receive that asks a server which hangs may not end with its context: then the end of its source ends it.
+func TestRunWithAReceiveThatHangs(t *testing.T) {
+	for _, received := range []int{0, 1} {
+		t.Run("received="+strconv.Itoa(received), func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				numbers := newList(received, true)
+				closed := make(chan struct{})
+				end := sync.OnceFunc(func() { close(closed) })
+				source := receiver{numbers, func(ctx context.Context, n int) ([]delivery.Message[int], error) {
+					if numbers.count() < received {
+						return numbers.Receive(ctx, n)
+					}
+					<-closed
+					return nil, errors.New("the source is closed")
+				}, func(ctx context.Context) error {
+					end()
+					return numbers.Close(ctx)
+				}}
+				ctx, cancel := context.WithTimeout(t.Context(), time.Second)
+				defer cancel()
+				summary, err := delivery.Run(ctx, source, operator(itoa, asyncop.WithFailureSink(taken)), &collected{}, silent)
+				require.NoError(t, err)
+				require.Equal(t, delivery.Summary{Received: received, Acknowledged: received, Elapsed: 41 * time.Second}, summary)
+			})
+		})
+	}
+}
+
 // A source that does not close is left behind after ten seconds.
 func TestRunWithASourceThatDoesNotClose(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {

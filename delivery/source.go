@@ -15,9 +15,9 @@ type Source[T any] interface {
 	// Receive returns messages, at least one and at most n, n ≥ 1. It waits for the first one, and not for more. It is called
 	// by one goroutine at a time.
 	//
-	// With an error it returns no messages: io.EOF itself if there will be none any more, which needs all to be settled; the
-	// cause of ctx when that ends, which loses nothing; another error for a failure, after which it may be called again, or
-	// after Close.
+	// With an error it returns no messages. The error is io.EOF itself if there will be no more messages and all are settled. It is
+	// the cause of ctx when that ends; no message is lost by that. Any other error is a failure, after which Receive may be
+	// called again, or it says that the source is closed.
 	Receive(ctx context.Context, n int) ([]Message[T], error)
 
 	// Close ends the source. It returns when what was settled is recorded, or when ctx ends. What is not settled is given back:

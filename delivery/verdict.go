@@ -58,8 +58,8 @@ var (
 	errNoReason = errors.New("delivery: rejected without an error")
 )
 
-// and returns the verdict on a message of two parts. Law D1: what is not done in one part is not done in the whole, so a part
-// that is to be delivered again outweighs one that was rejected: the rejected one will be rejected again.
+// and returns the verdict on a message of two parts. Law D1: the whole is done when all parts are. If one
+// part is nacked and another rejected, the message is nacked: when it comes again, that part will be rejected again.
 func (v Verdict) and(w Verdict) Verdict {
 	switch {
 	case v.Kind < w.Kind:

@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"os"
+	"slices"
 	"time"
 
 	"github.com/weirflow/weir/asyncop"
@@ -57,4 +58,25 @@ func Example_deadFile() {
 	// Output:
 	// receipt of sale-1 0
 	// dead: sale-2 2 card expired
+}
+
+func Example_deadFileID() {
+	dir := must(os.MkdirTemp("", "dead"))
+	defer os.RemoveAll(dir)
+	dead := must(deadfile.Open(dir, codec.JSON[sale]()))
+	defer dead.Close()
+	charge := asyncop.Blocking(func(context.Context, sale) (receipt, error) { return "", errors.New("card expired") })
+	op := asyncop.OrderedWait(charge, 10*time.Second, 100,
+		asyncop.WithFailureSink(func(ctx context.Context, f asyncop.Failure[sale]) error {
+			return dead.Take(delivery.ContextWithMeta(ctx, delivery.Meta{ID: f.Element.ID}), f)
+		}))
+	for range op.Results(slices.Values([]sale{{"sale-1", 100}})) {
+	}
+	replay := must(dead.Replay())
+	for _, m := range must(replay.Receive(context.Background(), 10)) {
+		fmt.Println(m.Meta().ID, m.Meta().LastError)
+		m.Ack()
+	}
+	check(replay.Close(context.Background()))
+	// Output: sale-1 card expired
 }

@@ -17,6 +17,7 @@ import (
 	"github.com/jackc/pgx/v5"
 	"github.com/jackc/pgx/v5/pgxpool"
 	"github.com/redis/go-redis/v9"
+	"github.com/reugn/go-streams/extension"
 	"github.com/twmb/franz-go/pkg/kfake"
 	"github.com/twmb/franz-go/pkg/kgo"
 	"golang.org/x/time/rate"
@@ -176,4 +177,42 @@ func Example_hedge() {
 	}
 	// Output:
 	// <lhr> <nil>
+}
+
+type reading struct {
+	sensor string
+	at     time.Time
+}
+
+func Example_watermarks() {
+	at := func(second int) time.Time { return time.Date(2026, 1, 2, 3, 4, second, 0, time.UTC) }
+	in, out := make(chan any, 10), make(chan any, 10)
+	in <- reading{"a", at(1)}
+	in <- asyncop.Watermark{Timestamp: at(1)} // a value, not a pointer
+	in <- reading{"b", at(2)}
+	close(in)
+	called := make(chan struct{})
+	op := asyncop.UnorderedWait(asyncop.Blocking(func(_ context.Context, r reading) (string, error) {
+		switch r.sensor {
+		case "a":
+			<-called // b is quicker
+		case "b":
+			close(called)
+		}
+		return r.sensor, nil
+	}), 5*time.Second, 1000)
+	extension.NewChanSource(in).Via(op).To(extension.NewChanSink(out))
+	check(op.Wait())
+	for v := range out {
+		switch v := v.(type) {
+		case asyncop.Watermark:
+			fmt.Println("all until", v.Timestamp.Second(), "are here")
+		case string:
+			fmt.Println(v)
+		}
+	}
+	// Output:
+	// a
+	// all until 1 are here
+	// b
 }

@@ -47,8 +47,7 @@ func (c *Call) IsDriver() bool {
 }
 
 // Wait returns the answer that the attempt has found, or waits for the one that runs. It ends the call. If the attempt that
-// runs fails, Wait returns its error. If ctx ends first, the error is context.Cause(ctx), and nothing is left of the call
-// (E14).
+// runs fails, Wait returns its error. If ctx ends first, the error is context.Cause(ctx), and nothing is left of the call.
 func (c *Call) Wait(ctx context.Context) ([]byte, error) {
 	switch c.state {
 	case StateCompleted:
@@ -91,7 +90,7 @@ func (c *Call) leave() {
 }
 
 // Complete ends the call with the answer of the request, which must not be changed afterwards. All other attempts get the same
-// bytes. It fails with [ErrNotDriver] if the call is not the driver or has ended; then nothing is stored (E13).
+// bytes. It fails with [ErrNotDriver] if the call is not the driver or has ended; then nothing is stored.
 func (c *Call) Complete(answer []byte) error { return c.complete(answer, true) }
 
 // complete is Complete with an answer that the call has made, or that was found in Records.
@@ -134,7 +133,7 @@ func (c *Call) complete(answer []byte, made bool) error {
 // NEW, both once no handler is left that could still answer. If err matches [ErrStale], it is STALE instead.
 //
 // After the end of the call Fail does nothing, so it can be deferred right after Track. A call that would wait is let go of. A
-// call that is not the driver does not affect the driver, or an answer that is stored (E12).
+// call that is not the driver does not affect the driver, or an answer that is stored.
 func (c *Call) Fail(err error) {
 	switch c.state {
 	case StateCompleted, StateStale:
@@ -175,7 +174,7 @@ func isStale(err error) (stale bool) {
 }
 
 // endHandler ends a call that is NEW without an answer. The last one ends the request, so that no attempt waits for a driver
-// that never comes (E11). It runs under mu.
+// that never comes. It runs under mu.
 func (r *Results) endHandler(c *Call, now time.Duration) {
 	f := c.flight
 	if c.over {

@@ -32,9 +32,9 @@
 //
 // # The called side
 //
-// [Results] finds the earlier attempts of a request and decides whether it runs. In memory, it is safe against everything but a
-// restart. With [Records], whose Put joins the transaction of the effect, it survives that, too, and several servers can
-// share one database.
+// [Results] finds the earlier attempts of a request and decides whether it runs. It keeps its
+// records in memory, so a restart loses them. With [Records] they are in a database, stored in the transaction of the effect:
+// they survive a restart, and several servers can share them.
 //
 // # Concurrency
 //

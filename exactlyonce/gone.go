@@ -6,7 +6,7 @@ import (
 )
 
 // gone are the requests of a client whose answers were removed although the client has not declared them done: they are
-// STALE, and what is between them is not (E9, E10). Numbers that follow each other cost one span.
+// STALE, and what is between them is not. Numbers that follow each other cost one span.
 type gone struct {
 	steps map[string][]span // by step, ascending, with a gap between any two; nil if empty
 	spans int               // of all steps

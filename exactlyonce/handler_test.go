@@ -107,7 +107,7 @@ func TestHandlerReplays(t *testing.T) {
 	require.Equal(t, int64(3), calls.Load())
 }
 
-// Q13, E3: an id that is missing, comes twice or is not valid is 400, and nothing runs or is tracked.
+// An id that is missing, comes twice or is not valid is 400, and nothing runs or is tracked.
 func TestHandlerRefusesInvalidIDs(t *testing.T) {
 	r, _ := newResults(t, exactlyonce.ResultsConfig{})
 	next, calls := counter(200)
@@ -128,7 +128,7 @@ func TestHandlerRefusesInvalidIDs(t *testing.T) {
 	require.Zero(t, r.Stats().Clients)
 }
 
-// Q15, E15: the same id with another method, path, query, type or body is a mismatch, and nothing runs.
+// The same id with another method, path, query, type or body is a mismatch, and nothing runs.
 func TestHandlerRefusesOtherContent(t *testing.T) {
 	for _, status := range []int{0, 409, 422} {
 		r, _ := newResults(t, exactlyonce.ResultsConfig{})
@@ -158,7 +158,7 @@ func TestHandlerRefusesOtherContent(t *testing.T) {
 	requireProblem(t, post(h, id(1, 2), "other"), 409, "mismatch")
 }
 
-// E1: STALE is 410.
+// STALE is 410.
 func TestHandlerStale(t *testing.T) {
 	r, _ := newResults(t, exactlyonce.ResultsConfig{})
 	next, calls := counter(200)
@@ -172,7 +172,7 @@ func TestHandlerStale(t *testing.T) {
 	require.Equal(t, int64(1), calls.Load())
 }
 
-// E7: what a bound refuses is 503 with Retry-After.
+// What a bound refuses is 503 with Retry-After.
 func TestHandlerFull(t *testing.T) {
 	r, _ := newResults(t, exactlyonce.ResultsConfig{MaxRecords: 1})
 	next, _ := counter(200)
@@ -205,7 +205,7 @@ func waitFor(t *testing.T, what func() bool) {
 	require.Eventually(t, what, 10*time.Second, time.Millisecond)
 }
 
-// Q16: an attempt waits for the one that runs, or by option is 409 with Retry-After; and so is one too many.
+// An attempt waits for the one that runs, or by option is 409 with Retry-After; and so is one too many.
 func TestHandlerInProgress(t *testing.T) {
 	r, _ := newResults(t, exactlyonce.ResultsConfig{MaxWaiters: 2})
 	next, calls := counter(200)
@@ -580,7 +580,7 @@ func TestHandlerOutlivesItsConnection(t *testing.T) {
 	close(b.leave)
 }
 
-// An attempt that waits and whose context ends is let go of (E14). If its client is still there, it learns that the other runs.
+// An attempt that waits and whose context ends is let go of. If its client is still there, it learns that the other runs.
 func TestHandlerWaitEnds(t *testing.T) {
 	r, _ := newResults(t, exactlyonce.ResultsConfig{})
 	h := r.Handler(mustNotRun(t), exactlyonce.HandlerConfig{})
@@ -694,7 +694,7 @@ func TestHandlerWithRecords(t *testing.T) {
 	requireProblem(t, post(h, id(5, 2), ""), 410, "stale")
 }
 
-// E11: a handler that is no longer the driver does not answer.
+// A handler that is no longer the driver does not answer.
 func TestHandlerLosesItsRole(t *testing.T) {
 	r, _ := newResults(t, exactlyonce.ResultsConfig{})
 	h := r.Handler(http.HandlerFunc(func(http.ResponseWriter, *http.Request) {

@@ -68,7 +68,7 @@ func TestInvalidIDs(t *testing.T) {
 		"attempt number 0":                    func(id *exactlyonce.ID) { id.Attempt = 0 },
 		"attempt number 1000000000":           func(id *exactlyonce.ID) { id.Attempt = 1_000_000_000 },
 		"first incomplete number -1":          func(id *exactlyonce.ID) { id.First = -1 },
-		"first incomplete number 6":           func(id *exactlyonce.ID) { id.First = 6 }, // E3
+		"first incomplete number 6":           func(id *exactlyonce.ID) { id.First = 6 },
 		"a step of 65 bytes":                  func(id *exactlyonce.ID) { id.Step = strings.Repeat("x", 65) },
 		`step "a b" has another character`:    func(id *exactlyonce.ID) { id.Step = "a b" },
 		`step "a\"b" has another character`:   func(id *exactlyonce.ID) { id.Step = `a"b` },

@@ -38,7 +38,7 @@ func (t *Tracker) hasCheckpoints() bool {
 
 // CarriedID returns the id of the latest request for an element, if the element is a message that keeps it on its next visit:
 // see [TrackerConfig]. ctx is a context of the element, such as that of a failure sink. found is true if ctx belongs to an
-// element of a [Tracker]; then a zero id means that the element cannot carry its number away. The next tracker takes the id
+// element of a [Tracker]; a zero id then means that no id goes with the element. The next tracker takes the id
 // from delivery.Meta.Request, in the form of [ID.String].
 func CarriedID(ctx context.Context) (id ID, found bool) {
 	e, _ := ctx.Value(elementKey{}).(*element)

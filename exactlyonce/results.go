@@ -61,16 +61,16 @@ type ResultsConfig struct {
 //	COMPLETED    one has answered                    it gets the same bytes
 //	STALE        the answer is gone                  ErrStale: the outcome is unknown
 //
-// Attempts are compared for equality of their numbers only: a lower or an equal number finds the same as a higher one (E4, E5).
+// Attempts are compared for equality of their numbers only: a lower or an equal number finds the same as a higher one.
 // An answer is stored, an error is not: the next attempt is NEW. So an error must mean that there was no effect, or that the
 // effect may happen again.
 //
 // # What is removed
 //
-//   - A request below the client's first incomplete number is removed when it has ended, and STALE (E2).
+//   - A request below the client's first incomplete number is removed when it has ended, and STALE.
 //   - An answer that was not asked for during AnswerAge is removed, and its request is STALE. Requests that run or were never
-//     seen are not affected (E9, E10).
-//   - A client that was silent during ClientSilence is forgotten. Without Records its requests are NEW again (E16): a request
+//     seen are not affected.
+//   - A client that was silent during ClientSilence is forgotten. Without Records its requests are NEW again: a request
 //     takes effect twice only if an attempt is under way for longer than ClientSilence and nothing else of its client
 //     arrived meanwhile. With Records they are STALE.
 //
@@ -202,7 +202,7 @@ func (r *Results) Track(ctx context.Context, req Request) (*Call, error) {
 // TakeOver is Track for a service whose replicas execute requests in an order that they agreed on, such as a replicated log. An
 // attempt that comes from there becomes the driver of a request that runs, and its call is NEW; the handler that ran it so far
 // is no longer the driver (see [Call.IsDriver]). If the last handler leaves without an answer, those that wait get its error
-// and the next attempt is NEW (E11). Records are not asked.
+// and the next attempt is NEW. Records are not asked.
 func (r *Results) TakeOver(req Request) (*Call, error) {
 	if err := req.Validate(); err != nil {
 		r.mu.Lock()
@@ -221,36 +221,13 @@ func (r *Results) track(req Request, takeOver bool) (call *Call, ask bool, err e
 	r.mu.Lock()
 	defer r.mu.Unlock()
 
-	c := r.clients[key]
-	if c == nil {
-		if gone := r.evicted[key]; req.Sequence < gone.before {
-			r.stats.Stale++
-			return nil, false, ErrStale
-		}
-		if !r.makeRoom(now, clientCost+int64(len(key.scope))+pageCost+flightCost+int64(len(req.Step)), 1, 1, nil) {
-			r.stats.Refused++
-			return nil, false, ErrFull
-		}
-		c = r.addClient(key, now)
-	} else if c.running == 0 && c.heard != now {
-		c.heard = now
-		r.idle.remove(c)
-		r.idle.pushBack(c)
+	c, err := r.hear(key, req, now)
+	if err != nil {
+		return nil, false, err
 	}
-	r.raise(c, req.First)
-	if r.config.Records != nil {
-		r.note(key, req.First)
-	}
-
-	rec := c.get(req.Sequence, req.Step)
-	if rec != nil && rec.flight == nil && now-rec.touched >= r.config.AnswerAge {
-		r.stats.Collected++
-		r.forget(rec, true) // exactly at its age, whenever Collect comes
-		rec = nil
-	}
-	if req.Sequence < c.before || c.gone.has(req.Sequence, req.Step) {
-		r.stats.Stale++
-		return nil, false, ErrStale
+	rec, err := r.find(c, req, now)
+	if err != nil {
+		return nil, false, err
 	}
 	if rec == nil {
 		if !r.makeRoom(now, pageCost+flightCost+int64(len(req.Step)), 0, 1, c) {
@@ -265,22 +242,70 @@ func (r *Results) track(req Request, takeOver bool) (call *Call, ask bool, err e
 	}
 	if rec.print != req.Fingerprint && rec.print != [32]byte{} && req.Fingerprint != [32]byte{} {
 		r.stats.Mismatched++
-		return nil, false, fmt.Errorf("%w: sequence number %d, attempt %d", ErrMismatch, req.Sequence, req.Attempt) // E6, E15
+		return nil, false, fmt.Errorf("%w: sequence number %d, attempt %d", ErrMismatch, req.Sequence, req.Attempt)
 	}
-	f := rec.flight
 	switch {
-	case f == nil:
+	case rec.flight == nil:
 		r.touch(rec, now)
 		r.stats.Replayed++
 		return &Call{results: r, req: req, state: StateCompleted, answer: rec.answer, over: true}, false, nil
 	case takeOver:
+		f := rec.flight
 		f.handlers++
 		f.driver = &Call{results: r, req: req, state: StateNew, flight: f}
 		r.stats.TakenOver++
 		return f.driver, false, nil
-	case f.waiting >= r.config.MaxWaiters:
+	default:
+		call, err := r.attach(rec.flight, req)
+		return call, false, err
+	}
+}
+
+// hear returns the client of a request, which may be a new one, and forgets what it needs no more. Called with mu held, as the next two.
+func (r *Results) hear(key clientKey, req Request, now time.Duration) (*client, error) {
+	c := r.clients[key]
+	if c == nil {
+		if gone := r.evicted[key]; req.Sequence < gone.before {
+			r.stats.Stale++
+			return nil, ErrStale
+		}
+		if !r.makeRoom(now, clientCost+int64(len(key.scope))+pageCost+flightCost+int64(len(req.Step)), 1, 1, nil) {
+			r.stats.Refused++
+			return nil, ErrFull
+		}
+		c = r.addClient(key, now)
+	} else if c.running == 0 && c.heard != now {
+		c.heard = now
+		r.idle.remove(c)
+		r.idle.pushBack(c)
+	}
+	r.raise(c, req.First)
+	if r.config.Records != nil {
+		r.note(key, req.First)
+	}
+	return c, nil
+}
+
+// find returns the record of a request, nil if it is a new one, or [ErrStale].
+func (r *Results) find(c *client, req Request, now time.Duration) (*record, error) {
+	rec := c.get(req.Sequence, req.Step)
+	if rec != nil && rec.flight == nil && now-rec.touched >= r.config.AnswerAge {
+		r.stats.Collected++
+		r.forget(rec, true) // exactly at its age, whenever Collect comes
+		rec = nil
+	}
+	if req.Sequence < c.before || c.gone.has(req.Sequence, req.Step) {
+		r.stats.Stale++
+		return nil, ErrStale
+	}
+	return rec, nil
+}
+
+// attach lets an attempt wait for the answer of another one.
+func (r *Results) attach(f *flight, req Request) (*Call, error) {
+	if f.waiting >= r.config.MaxWaiters {
 		r.stats.TooManyWaiting++
-		return nil, false, ErrInProgress
+		return nil, ErrInProgress
 	}
 	f.waiting++
 	r.stats.Waiting++
@@ -289,7 +314,7 @@ func (r *Results) track(req Request, takeOver bool) (call *Call, ask bool, err e
 		f.done = make(chan struct{})
 	}
 	r.stats.Attached++
-	return &Call{results: r, req: req, state: StateInProgress, flight: f}, false, nil
+	return &Call{results: r, req: req, state: StateInProgress, flight: f}, nil
 }
 
 // ask asks Records about a request that is new here. It has its record already, so that other attempts wait meanwhile.
@@ -373,7 +398,7 @@ func (r *Results) addRecord(c *client, req Request) *record {
 	return rec
 }
 
-// raise makes everything of c below before STALE (E2).
+// raise makes everything of c below before STALE.
 func (r *Results) raise(c *client, before int64) {
 	if before > c.before {
 		c.before = before

@@ -127,7 +127,7 @@ func TestFourStates(t *testing.T) {
 	}
 }
 
-// E1: STALE is an error of its own, permanent, and does not depend on whether the request ever ran.
+// STALE is an error of its own, permanent, and does not depend on whether the request ever ran.
 func TestE1StaleMeansThatTheOutcomeIsUnknown(t *testing.T) {
 	r, mock := newResults(t, exactlyonce.ResultsConfig{})
 	complete(t, r, since(5, 5), "")
@@ -146,7 +146,7 @@ func TestE1StaleMeansThatTheOutcomeIsUnknown(t *testing.T) {
 	require.Equal(t, "STALE", state(t, r, request(3)))
 }
 
-// E2: the mark moves with the first incomplete number, also if there was nothing to remove, for a known client and an unknown
+// The mark moves with the first incomplete number, also if there was nothing to remove, for a known client and an unknown
 // one.
 func TestE2MarkMovesDirectly(t *testing.T) {
 	r, _ := newResults(t, exactlyonce.ResultsConfig{})
@@ -161,7 +161,7 @@ func TestE2MarkMovesDirectly(t *testing.T) {
 	require.Equal(t, "STALE", state(t, r, request(exactlyonce.MaxSequence-1)))
 }
 
-// E3: a request that declares itself done is refused; it changes nothing.
+// A request that declares itself done is refused; it changes nothing.
 func TestE3InvalidIDsAreRefused(t *testing.T) {
 	r, _ := newResults(t, exactlyonce.ResultsConfig{})
 	complete(t, r, request(1), "once")
@@ -173,7 +173,7 @@ func TestE3InvalidIDsAreRefused(t *testing.T) {
 	require.Equal(t, uint64(2), r.Stats().Invalid)
 }
 
-// E4: a lower attempt finds the same as a higher one.
+// A lower attempt finds the same as a higher one.
 func TestE4LowerAttempt(t *testing.T) {
 	r, _ := newResults(t, exactlyonce.ResultsConfig{})
 	call := begin(t, r, attempt(1, 7))
@@ -185,7 +185,7 @@ func TestE4LowerAttempt(t *testing.T) {
 	require.Equal(t, "7", replay(t, r, attempt(1, 2)))
 }
 
-// E5: the same attempt twice, duplicated on its way, is handled as two attempts.
+// The same attempt twice, duplicated on its way, is handled as two attempts.
 func TestE5SameAttemptTwice(t *testing.T) {
 	r, _ := newResults(t, exactlyonce.ResultsConfig{})
 	call := begin(t, r, request(1))
@@ -197,7 +197,7 @@ func TestE5SameAttemptTwice(t *testing.T) {
 	require.Equal(t, "once", replay(t, r, request(1)))
 }
 
-// E6: a client that uses an identity again gets no answer of another request.
+// A client that uses an identity again gets no answer of another request.
 func TestE6IdentityUsedAgain(t *testing.T) {
 	r, _ := newResults(t, exactlyonce.ResultsConfig{})
 	first, second := request(1), request(1)
@@ -215,7 +215,7 @@ func TestE6IdentityUsedAgain(t *testing.T) {
 	require.Equal(t, "NEW", state(t, r, other))
 }
 
-// E7: the number of requests is bounded at the called side, too: see the tests of the limits. Here the attempts that wait.
+// The number of requests is bounded at the called side, too: see the tests of the limits. Here the attempts that wait.
 func TestE7TooManyOutstanding(t *testing.T) {
 	r, _ := newResults(t, exactlyonce.ResultsConfig{MaxWaiters: 2, MaxRecords: 2})
 	begin(t, r, request(1))
@@ -238,7 +238,7 @@ func TestE7TooManyOutstanding(t *testing.T) {
 	require.ErrorIs(t, err, exactlyonce.ErrInProgress)
 }
 
-// E8: a client that says nothing about what is done makes nothing stale.
+// A client that says nothing about what is done makes nothing stale.
 func TestE8NothingIncomplete(t *testing.T) {
 	r, _ := newResults(t, exactlyonce.ResultsConfig{})
 	for seq := int64(3); seq > 0; seq-- {
@@ -248,7 +248,7 @@ func TestE8NothingIncomplete(t *testing.T) {
 	require.Equal(t, "1", replay(t, r, request(1)))
 }
 
-// E9: a slow request keeps nothing else from being removed, neither by the mark nor by age (X3).
+// A slow request keeps nothing else from being removed, neither by the mark nor by age (X3).
 func TestE9SlowRequestPinsNothingButItself(t *testing.T) {
 	r, mock := newResults(t, exactlyonce.ResultsConfig{AnswerAge: time.Minute})
 	slow := begin(t, r, request(1))
@@ -269,7 +269,7 @@ func TestE9SlowRequestPinsNothingButItself(t *testing.T) {
 	require.Equal(t, "STALE", state(t, r, request(1)))
 }
 
-// E10: when a higher number was removed for its age, a lower one that was never seen, that runs or that has failed is not
+// When a higher number was removed for its age, a lower one that was never seen, that runs or that has failed is not
 // stale.
 func TestE10LowerNumberAfterCollection(t *testing.T) {
 	r, mock := newResults(t, exactlyonce.ResultsConfig{AnswerAge: time.Minute})
@@ -291,7 +291,7 @@ func TestE10LowerNumberAfterCollection(t *testing.T) {
 	require.Equal(t, "NEW", state(t, r, request(12)))
 }
 
-// E11: when the last handler leaves, those that wait get its error and the next attempt is NEW.
+// When the last handler leaves, those that wait get its error and the next attempt is NEW.
 func TestE11NoDriverIsLost(t *testing.T) {
 	r, _ := newResults(t, exactlyonce.ResultsConfig{})
 	client1 := begin(t, r, request(1))
@@ -332,7 +332,7 @@ func TestE11NoDriverIsLost(t *testing.T) {
 	require.ErrorIs(t, err, exactlyonce.ErrStale)
 }
 
-// E12: a handler that fails after another one has answered changes nothing.
+// A handler that fails after another one has answered changes nothing.
 func TestE12OldHandlerFailsAfterTheAnswer(t *testing.T) {
 	r, _ := newResults(t, exactlyonce.ResultsConfig{})
 	entered := make(chan struct{})
@@ -360,7 +360,7 @@ func TestE12OldHandlerFailsAfterTheAnswer(t *testing.T) {
 	require.Equal(t, "kept", replay(t, r, attempt(1, 2)))
 }
 
-// E13: an answer that may not be given is an error and counted; ending a call twice is neither.
+// An answer that may not be given is an error and counted; ending a call twice is neither.
 func TestE13MisuseIsAnError(t *testing.T) {
 	r, _ := newResults(t, exactlyonce.ResultsConfig{})
 	call := begin(t, r, request(1))
@@ -385,7 +385,7 @@ func TestE13MisuseIsAnError(t *testing.T) {
 	complete(t, r, request(2), "")
 }
 
-// E14: an attempt that goes away is let go of, and the handler goes on.
+// An attempt that goes away is let go of, and the handler goes on.
 func TestE14WaitingAttemptGoesAway(t *testing.T) {
 	r, _ := newResults(t, exactlyonce.ResultsConfig{})
 	call := begin(t, r, request(1))
@@ -413,7 +413,7 @@ func TestE14WaitingAttemptGoesAway(t *testing.T) {
 	require.Equal(t, "y", string(answer))
 }
 
-// E15: the same id with other content is refused, while the first runs and after it. A fingerprint of zero is not compared.
+// The same id with other content is refused, while the first runs and after it. A fingerprint of zero is not compared.
 func TestE15OtherContent(t *testing.T) {
 	r, _ := newResults(t, exactlyonce.ResultsConfig{})
 	with := func(b byte) exactlyonce.Request {
@@ -435,7 +435,7 @@ func TestE15OtherContent(t *testing.T) {
 	require.Equal(t, uint64(3), r.Stats().Mismatched)
 }
 
-// E16: after AnswerAge an attempt is STALE, and after ClientSilence, without Records, NEW. A request that runs is never
+// After AnswerAge an attempt is STALE, and after ClientSilence, without Records, NEW. A request that runs is never
 // forgotten.
 func TestE16LongPartition(t *testing.T) {
 	r, mock := newResults(t, exactlyonce.ResultsConfig{AnswerAge: 10 * time.Minute, ClientSilence: time.Hour})

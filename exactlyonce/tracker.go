@@ -15,12 +15,11 @@ import (
 // ErrNoID is the class of errors of requests that cannot be given an id: see [NextID]. Nothing was sent.
 var ErrNoID = errors.New("exactlyonce: the request has no id")
 
-// DefaultWindow is the window of a [Tracker] whose config has none.
-const DefaultWindow = 1 << 16
+const defaultWindow = 1 << 16
 
 // TrackerConfig are the settings of a [Tracker]. The zero value is good.
 type TrackerConfig struct {
-	// Window bounds the incomplete numbers; 0 stands for [DefaultWindow]. Each takes about 100 bytes. With checkpoints it
+	// Window bounds the incomplete numbers; 0 stands for 65,536. Each takes about 100 bytes. With checkpoints it
 	// should cover the elements of about two intervals, since their numbers are released by checkpoints: when it is full, the
 	// tracker asks for one more.
 	Window int
@@ -115,7 +114,7 @@ func NewTracker(config TrackerConfig) *Tracker {
 	case config.Window < 0:
 		panic(fmt.Sprintf("exactlyonce: NewTracker: negative window: %d", config.Window))
 	case config.Window == 0:
-		config.Window = DefaultWindow
+		config.Window = defaultWindow
 	}
 	return &Tracker{config: config, client: NewClient(), next: 1}
 }

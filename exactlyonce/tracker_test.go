@@ -208,7 +208,7 @@ func TestOneSlowRequestPinsOnlyItself(t *testing.T) {
 
 func TestTrackerConfigs(t *testing.T) {
 	require.PanicsWithValue(t, "exactlyonce: NewTracker: negative window: -1", func() { NewTracker(TrackerConfig{Window: -1}) })
-	require.Equal(t, DefaultWindow, NewTracker(TrackerConfig{}).config.Window)
+	require.Equal(t, defaultWindow, NewTracker(TrackerConfig{}).config.Window)
 }
 
 // No id is below a first incomplete number that was sent before (Kudu's multi-thread test), and no attempt number comes twice.

@@ -114,64 +114,90 @@ func NewFlatMap[T, R any](f func(T) []R) *Flow {
 
 func newFlow[T any](name string, apply func(e element[T], emit func(any)) error) *Flow {
 	f := &Flow{in: make(chan any, buffer), out: make(chan any, buffer), name: name}
-	emit := func(v any) { f.out <- v }
-	d := newDecoder[T]()
-	var barriers wiring.Barriers
-	var held delivery.Message[struct{}] // the message that is being worked on
-	var acknowledged, checkpointed bool // what has come
-	each := func() error {
-		for v := range f.in {
-			if participant.IsControl(v) {
-				if b, ok := v.(participant.Barrier); ok {
-					checkpointed = true
-					if err := f.barrier(b, &barriers); err != nil {
-						return err
-					}
-				}
-				if checkpointed && acknowledged {
-					return wiring.ErrAcknowledged
-				}
-				f.out <- v
-				continue
-			}
-			e, err := d.decode(v)
-			held = e.handle
-			acknowledged = acknowledged || held.Pending()
-			switch {
-			case err != nil:
-			case checkpointed && acknowledged:
-				err = wiring.ErrAcknowledged
-			default:
-				err = apply(e, emit)
-			}
-			if err != nil {
-				return err
-			}
-			held = delivery.Message[struct{}]{} // what was emitted has taken its place
-		}
-		return nil
-	}
-	go func() {
-		err, returned := error(nil), false
-		defer func() { // the function may not return (law A6)
-			if !returned {
-				err = panics.New("", recover())
-			}
-			if err != nil {
-				held.Nack(0) // law D1
-				f.fail(err)
-			}
-			close(f.out)
-			for v := range f.in {
-				if m, ok := delivery.FromElement(v); ok {
-					m.Nack(0)
-				}
-			}
-		}()
-		err = each()
-		returned = true
-	}()
+	l := &loop[T]{Flow: f, decoder: newDecoder[T](), apply: apply}
+	go l.run()
 	return f
+}
+
+// loop is the goroutine of a flow. It ends when In is closed.
+type loop[T any] struct {
+	*Flow
+	decoder  decoder[T]
+	apply    func(e element[T], emit func(any)) error
+	barriers wiring.Barriers
+	held     delivery.Message[struct{}] // the message that is being worked on
+
+	acknowledged, checkpointed bool // what has come
+}
+
+func (l *loop[T]) run() {
+	err, returned := error(nil), false
+	defer func() { // the function may not return (law A6)
+		if !returned {
+			err = panics.New("", recover())
+		}
+		if err != nil {
+			l.held.Nack(0) // law D1
+			l.fail(err)
+		}
+		close(l.out)
+		for v := range l.in {
+			if m, ok := delivery.FromElement(v); ok {
+				m.Nack(0)
+			}
+		}
+	}()
+	err = l.all()
+	returned = true
+}
+
+// all takes what comes until In is closed.
+func (l *loop[T]) all() error {
+	emit := func(v any) { l.out <- v }
+	for v := range l.in {
+		var err error
+		if participant.IsControl(v) {
+			err = l.control(v)
+		} else {
+			err = l.element(v, emit)
+		}
+		if err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// control passes a control element on.
+func (l *loop[T]) control(v any) error {
+	if b, ok := v.(participant.Barrier); ok {
+		l.checkpointed = true
+		if err := l.barrier(b, &l.barriers); err != nil {
+			return err
+		}
+	}
+	if l.checkpointed && l.acknowledged {
+		return wiring.ErrAcknowledged
+	}
+	l.out <- v
+	return nil
+}
+
+func (l *loop[T]) element(v any, emit func(any)) error {
+	e, err := l.decoder.decode(v)
+	l.held = e.handle
+	l.acknowledged = l.acknowledged || l.held.Pending()
+	switch {
+	case err != nil:
+	case l.checkpointed && l.acknowledged:
+		err = wiring.ErrAcknowledged
+	default:
+		err = l.apply(e, emit)
+	}
+	if err == nil {
+		l.held = delivery.Message[struct{}]{} // what was emitted has taken its place
+	}
+	return err
 }
 
 // barrier notes that one has come and returns an error if its checkpoint would not be exact (law C2).

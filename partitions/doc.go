@@ -21,7 +21,7 @@
 //
 //   - A partition is a part of the input that one pipeline reads: a partition of a topic, a file. It has a name.
 //   - A worker is a process that calls [Run].
-//   - An [Assigner] decides which worker has which partition. [Leases] shares them out by locks in a database, Group of ext/kafka
+//   - An [Assigner] decides which worker has which partition. [Leases] distributes them with locks in a database, Group of ext/kafka
 //     by Kafka's group protocol, and [Static] gives a worker the partitions that it names.
 //   - An epoch is the fencing number of an assignment: it rises each time a partition is assigned.
 //   - [Stores] open the store of a partition for an epoch. What was opened for an earlier one is fenced: it refuses to save.
@@ -39,8 +39,8 @@
 //
 // # Failures
 //
-// A pipeline that fails is started again from its last checkpoint, after a back-off of 1 s that doubles up to a minute. It
-// begins anew after a run that has completed a checkpoint. So a partition that cannot be processed holds up no other one; its
+// A pipeline that fails is started again from its last checkpoint, after a back-off of 1 s that doubles up to a minute. The
+// back-off starts at 1 s again after a run that has completed a checkpoint. So a partition that cannot be processed holds up no other one; its
 // errors are logged. If its output returns [checkpoint.ErrFenced], the store decides whether another worker has the partition: it is opened
 // again, with the same epoch.
 package partitions

@@ -22,7 +22,7 @@ import (
 // Assigner decides which partitions a worker has.
 type Assigner interface {
 	// Run calls h for the partitions of this worker, until ctx ends. Then it revokes those that the worker still has, lets other workers
-	// have them, and returns nil. It returns earlier if it cannot go on, or, with nil, if nothing will change any more: the
+	// have them, and returns nil. It returns earlier if it cannot go on, or, with nil, if nothing will change: the
 	// worker keeps its partitions.
 	Run(ctx context.Context, h Handler) error
 }

@@ -7,6 +7,7 @@ import (
 
 	"github.com/weirflow/weir/checkpoint"
 	"github.com/weirflow/weir/internal/guard"
+	"github.com/weirflow/weir/internal/wait"
 )
 
 // run is a partition from its assignment to its end: one pipeline after the other.
@@ -58,11 +59,7 @@ func (r *run) serve() {
 			backoff = firstBackoff
 		}
 		log.Error("pipeline of a partition failed and will be started again", append(attrs, slog.Any("error", err), slog.Duration("after", backoff))...)
-		timer := r.worker.Clock.Timer(backoff)
-		select {
-		case <-timer.C:
-		case <-r.wanted.Done():
-			timer.Stop()
+		if wait.For(r.wanted, r.worker.Clock, backoff) != nil {
 			return // it is at its last checkpoint
 		}
 	}

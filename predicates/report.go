@@ -38,8 +38,8 @@ func ReportStage(ctx context.Context, stage Stage) {
 }
 
 // ReportSent is for the adapter of a client, such as httpretry.Transport: it reports that one request of the call is going out,
-// before its first byte may have been written. From then on the call counts as in [NetworkTime], and [Attempt.InDoubt] is set,
-// whatever becomes of its other requests: what one request has sent, no later refusal takes back.
+// before its first byte may have been written. From then on the call counts as in [NetworkTime], and [Attempt.InDoubt] is set.
+// The refusal of a later request does not change that.
 //
 //	sent := predicates.ReportSent(ctx)
 //	reply, err := send(request)
@@ -47,8 +47,8 @@ func ReportStage(ctx context.Context, stage Stage) {
 //		sent.Refused()
 //	}
 //
-// An adapter reports each request once, and none that has no effect, such as a GET. That a request was not sent is not reported
-// but returned, as a [*StageError] of ClientDispatch: what else the call has done its adapter does not know.
+// An adapter reports each request once, and none that has no effect, such as a GET. For a request that was not
+// sent, it returns a [*StageError] of ClientDispatch and reports nothing: it does not know what else the call has done.
 //
 // ReportSent allocates nothing. It is safe for concurrent use.
 func ReportSent(ctx context.Context) SentRequest {

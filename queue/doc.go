@@ -6,7 +6,7 @@
 //   - A record is pending until [Queue.Complete] is called for it; then it may leave when the order rules allow it.
 //   - A control element (a [Watermark]) is complete from the start. It is a wall: nothing crosses it in either
 //     direction.
-//   - A segment is what lies between two walls.
+//   - A segment is the part between two walls.
 //
 // # Order
 //

@@ -25,8 +25,8 @@
 //
 //   - A lookup that is cancelled or runs out of time fails alone. The load goes on for the others, and its context ends
 //     with the last of them. This context has no deadline, and the values of the lookup that began the load.
-//   - A load that a lookup has waited for in vain takes no new ones: the next lookup begins another load. A call that hangs
-//     therefore costs one timeout, and not those of all elements to come.
+//   - After a lookup has timed out, the load that it waited for takes no new lookups: the next one begins another load. So a
+//     call that hangs costs one timeout, not one for each later element.
 //   - Lookups retry by themselves, each by the strategy of its operator. The first retry begins a new load; others join it.
 //
 // # Permits

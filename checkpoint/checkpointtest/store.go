@@ -539,86 +539,101 @@ func closedSaysSo(p Place) error {
 
 // concurrentUse lets goroutines save the same numbers, while others read.
 func concurrentUse(p Place) error {
-	const savers, last = 4, 25
+	const savers, readers, last = 4, 2, 25
 	return open(p, func(s checkpoint.Store) error {
-		var (
-			mu    sync.Mutex
-			saved = map[uint64]int{}
-			errs  []error
-		)
-		fail := func(err error) {
-			mu.Lock()
-			defer mu.Unlock()
-			errs = append(errs, err)
-		}
-		done := make(chan struct{})
+		c := &concurrent{store: s, saved: map[uint64]int{}, done: make(chan struct{})}
 		var saving, reading sync.WaitGroup
 		for saver := range savers {
-			saving.Go(func() {
-				for id := uint64(1); id <= last; id++ {
-					mine := snapshot(id)
-					mine.States["saver"] = participant.State{{byte(saver)}}
-					err := s.Save(background, mine)
-					if _, taken := errors.AsType[*checkpoint.NumberError](err); err != nil && !taken {
-						fail(err)
-					}
-					if err == nil {
-						mu.Lock()
-						saved[id]++
-						mu.Unlock()
-					}
-				}
-			})
+			saving.Go(func() { c.save(byte(saver), last) })
 		}
-		for range 2 {
-			reading.Go(func() {
-				newest := uint64(0)
-				for {
-					select {
-					case <-done:
-						return
-					default:
-					}
-					entries, err := s.List(background)
-					if err != nil {
-						fail(err)
-						return
-					}
-					if len(entries) == 0 {
-						continue
-					}
-					id := entries[len(entries)-1].ID
-					if id < newest {
-						fail(fmt.Errorf("the newest was %d, and then %d", newest, id))
-					}
-					newest = id
-					got, err := s.Load(background, id)
-					switch {
-					case errors.Is(err, checkpoint.ErrNotFound): // removed since
-					case err != nil:
-						fail(err)
-					default:
-						delete(got.States, "saver")
-						if err := differ(got, snapshot(id)); err != nil {
-							fail(err)
-						}
-					}
-				}
-			})
+		for range readers {
+			reading.Go(c.read)
 		}
 		saving.Wait()
-		close(done)
+		close(c.done)
 		reading.Wait()
-		for id, n := range saved {
+		for id, n := range c.saved {
 			if n > 1 {
-				fail(fmt.Errorf("number %d was saved %d times", id, n))
+				c.fail(fmt.Errorf("number %d was saved %d times", id, n))
 			}
 		}
 		if got, _, err := checkpoint.Latest(background, s); err != nil || got.ID != last {
-			fail(fmt.Errorf("the latest is %v, error %v, want %d", got, err, last))
+			c.fail(fmt.Errorf("the latest is %v, error %v, want %d", got, err, last))
 		}
-		return errors.Join(errs...)
+		return errors.Join(c.errs...)
 	})
+}
+
+type concurrent struct {
+	store checkpoint.Store
+	done  chan struct{} // closed when all is saved
+
+	mu    sync.Mutex
+	saved map[uint64]int // how often; guarded by mu
+	errs  []error        // guarded by mu
+}
+
+func (c *concurrent) fail(err error) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	c.errs = append(c.errs, err)
+}
+
+// save saves all numbers. Another goroutine may have been faster.
+func (c *concurrent) save(saver byte, last uint64) {
+	for id := uint64(1); id <= last; id++ {
+		mine := snapshot(id)
+		mine.States["saver"] = participant.State{{saver}}
+		err := c.store.Save(background, mine)
+		if err == nil {
+			c.mu.Lock()
+			c.saved[id]++
+			c.mu.Unlock()
+		} else if _, taken := errors.AsType[*checkpoint.NumberError](err); !taken {
+			c.fail(err)
+		}
+	}
+}
+
+// read loads the newest snapshot again and again, until all is saved.
+func (c *concurrent) read() {
+	newest := uint64(0)
+	for {
+		select {
+		case <-c.done:
+			return
+		default:
+		}
+		entries, err := c.store.List(background)
+		if err != nil {
+			c.fail(err)
+			return
+		}
+		if len(entries) == 0 {
+			continue
+		}
+		id := entries[len(entries)-1].ID
+		if id < newest {
+			c.fail(fmt.Errorf("the newest was %d, and then %d", newest, id))
+		}
+		newest = id
+		if err := c.load(id); err != nil {
+			c.fail(err)
+		}
+	}
+}
+
+// load compares a snapshot with what was saved, unless it was removed since.
+func (c *concurrent) load(id uint64) error {
+	got, err := c.store.Load(background, id)
+	switch {
+	case errors.Is(err, checkpoint.ErrNotFound):
+		return nil
+	case err != nil:
+		return err
+	}
+	delete(got.States, "saver")
+	return differ(got, snapshot(id))
 }
 
 // damaged saves 1, 2 and 3, and damages some.

@@ -75,7 +75,7 @@ func (b Barrier) Report(name string, state State, err error) {
 	}
 }
 
-// Fail ends the run, as [Host.Fail] does. It is for a part of the pipeline that is not registered, and that has no host but
+// Fail ends the run, as [Host.Fail] does. It is for a part of the pipeline that is not registered, so it has no host; it has only
 // the barriers that pass. The zero Barrier has no run to end, and does nothing.
 func (b Barrier) Fail(name string, reason error) {
 	if r, ok := b.reporter.(interface {

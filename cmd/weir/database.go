@@ -26,7 +26,7 @@ import (
 // connectTimeout is how long a connection may take.
 const connectTimeout = 10 * time.Second
 
-// database is what the commands look into. Its tables and streams are made by the programs, never by this command.
+// database is what the commands look into. Its tables and streams are made by the programs; this command makes tables only if it is asked to.
 type database struct {
 	store   queues
 	locks   lock.Locks // nil: there are none
@@ -83,7 +83,7 @@ func (e *deniedError) Unwrap() error { return e.error }
 func (a *app) with(ctx context.Context, f func(ctx context.Context, db *database) error) error {
 	ctx, cancel := context.WithCancelCause(ctx)
 	defer cancel(nil)
-	db, err := open(ctx, a.url, func(err error) { cancel(&deniedError{err}) })
+	db, err := a.open(ctx, func(err error) { cancel(&deniedError{err}) })
 	if err == nil {
 		err = errors.Join(explain(f(ctx, db)), db.close())
 	}
@@ -96,50 +96,60 @@ func (a *app) with(ctx context.Context, f func(ctx context.Context, db *database
 // engine returns the name of what the URL is of, if that is no database with tables.
 func (a *app) engine() string {
 	scheme, _, _ := strings.Cut(a.url, ":")
-	return map[string]string{"nats": "JetStream", "tls": "JetStream", "kafka": "Kafka"}[scheme]
+	return map[string]string{"nats": "JetStream", "tls": "JetStream", "kafka": "Kafka", "file": "a directory of dead letters"}[scheme]
 }
 
-func open(ctx context.Context, address string, denied func(error)) (*database, error) {
+func (a *app) open(ctx context.Context, denied func(error)) (*database, error) {
+	address := a.url
 	scheme, rest, _ := strings.Cut(address, ":")
 	switch {
+	case a.create && a.engine() != "":
+		return nil, usagef("-create is for sqlite: and postgres://")
 	case address == "":
 		return nil, usagef("which database? Give -db URL, or set WEIR_DB (-h for help)")
 	case scheme == "sqlite":
-		return openSQLite(ctx, strings.TrimPrefix(rest, "//"))
+		return openSQLite(ctx, strings.TrimPrefix(rest, "//"), a.create)
 	case scheme == "postgres" || scheme == "postgresql":
-		return openPostgres(ctx, address)
+		return openPostgres(ctx, address, a.create)
 	case scheme == "nats" || scheme == "tls":
 		return openJetStream(ctx, address, denied)
 	case scheme == "kafka":
 		return openKafka(ctx, address)
+	case scheme == "file":
+		return openDirectory(ctx, strings.TrimPrefix(rest, "//"), a.clock, a.note)
 	}
-	return nil, usagef("the URL of the database must begin with sqlite:, postgres://, nats://, tls:// or kafka://")
+	return nil, usagef("the URL of the database must begin with sqlite:, postgres://, nats://, tls://, kafka:// or file:")
 }
 
-func openSQLite(ctx context.Context, path string) (*database, error) {
+func openSQLite(ctx context.Context, path string, create bool) (*database, error) {
 	path, err := url.PathUnescape(path)
 	if err != nil {
 		return nil, usagef("the URL of the database: %v", err)
 	}
 	info, err := os.Stat(path) // to open would make it
-	if errors.Is(err, fs.ErrNotExist) {
-		return nil, fmt.Errorf("there is no database; a program that uses weir makes it when it starts: %w", err)
-	}
-	if err != nil {
+	switch {
+	case create && errors.Is(err, fs.ErrNotExist):
+	case errors.Is(err, fs.ErrNotExist):
+		return nil, fmt.Errorf("there is no database; a program that uses weir makes it when it starts, or weir dead import -create: %w", err)
+	case err != nil:
 		return nil, err
-	}
-	if !info.Mode().IsRegular() {
+	case !info.Mode().IsRegular():
 		return nil, fmt.Errorf("%s is not a file", path)
 	}
 	db, err := sqlite.Open(ctx, path)
 	if err != nil {
 		return nil, err
 	}
+	if create {
+		if err := sqlitestore.Migrate(ctx, db); err != nil {
+			return nil, errors.Join(err, db.Close())
+		}
+	}
 	s := sqlitestore.New(db)
 	return &database{store: inspected{s}, locks: s.Locks(), sql: db.Reader(), closers: []func() error{s.Close, db.Close}}, nil
 }
 
-func openPostgres(ctx context.Context, address string) (*database, error) {
+func openPostgres(ctx context.Context, address string, create bool) (*database, error) {
 	if _, err := url.Parse(address); err != nil { // its text may be a part of the password
 		return nil, usagef("the URL of the database is not valid: special characters of a password are percent-encoded")
 	}
@@ -160,6 +170,12 @@ func openPostgres(ctx context.Context, address string) (*database, error) {
 	if err := pool.Ping(connecting); err != nil {
 		pool.Close()
 		return nil, err
+	}
+	if create {
+		if err := pgstore.Migrate(ctx, pool); err != nil {
+			pool.Close()
+			return nil, err
+		}
 	}
 	s := pgstore.New(pool)
 	db := stdlib.OpenDBFromPool(pool)
@@ -183,7 +199,7 @@ func explain(err error) error {
 	if err == nil || !lacksTable(err) {
 		return err
 	}
-	return fmt.Errorf("the database has no such table; a program that uses weir makes its tables when it starts: %w", err)
+	return fmt.Errorf("the database has no such table; a program that uses weir makes its tables when it starts, those of queues also weir dead import -create: %w", err)
 }
 
 // lacksTable reports whether err says that there is no such table.

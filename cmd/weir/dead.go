@@ -356,6 +356,10 @@ type mergedJSON struct {
 }
 
 func (a *app) merge(ctx context.Context, db *database, m deadletters.Config, yes bool) error {
+	if d, ok := db.store.(*directory); ok { // before anything is asked
+		_, err := d.merge(ctx, m)
+		return err
+	}
 	n, err := db.store.Count(ctx, m.From, m.Filter)
 	if err != nil {
 		return err
@@ -416,9 +420,9 @@ func (a *app) deadExport() *cobra.Command {
 }
 
 func (a *app) deadImport() *cobra.Command {
-	return &cobra.Command{
+	c := &cobra.Command{
 		Use: "import FILE", Short: "Put what export has written into the dead letters; - is standard input", Args: cobra.ExactArgs(1),
-		Long: `Put what export has written into the dead letters; - is standard input.
+		Long: `Put what export has written into the dead letters; - is standard input. FILE may also be the dead.jsonl of a directory.
 A message that is there already changes nothing, so an import that failed is repeated without harm. On Kafka it is there twice then.`,
 		RunE: func(c *cobra.Command, files []string) error {
 			in := io.Reader(a.in)
@@ -439,4 +443,6 @@ A message that is there already changes nothing, so an import that failed is rep
 			})
 		},
 	}
+	c.Flags().BoolVar(&a.create, "create", false, "make the database of SQLite, and the tables of SQLite and PostgreSQL, if they are not there")
+	return c
 }

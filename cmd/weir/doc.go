@@ -1,4 +1,4 @@
-// Command weir looks into the database of programs that use weir, and helps when something lies there: dead letters, messages
+// Command weir looks into the database of programs that use weir, and helps with what waits there: dead letters, messages
 // that wait in the layers of a ladder, staged messages of an outbox, requests with idempotency keys.
 //
 //	weir dead list                          what was given up
@@ -18,6 +18,11 @@
 //	nats://user:password@host:4222,host:4222/STREAM
 //	tls://host:4222/STREAM?creds=FILE
 //	kafka://user:password@host:9092,host:9092?sasl=scram-sha-512&tls=true&group=GROUP
+//	file:DIR
+//
+// DIR is a directory of dead letters that a program keeps without a database (package deadfile). The program may be running. They can be
+// listed, shown, counted and exported; ARRIVED is the time of their last failure. To purge or merge a choice of them, import DIR/dead.jsonl into
+// a store; weir dead import -create makes one.
 //
 // STREAM is a stream of NATS JetStream with the queues of a store (jsstore). A user without a password is a token. The parameter
 // locks names the bucket with the locks of relays; creds, nkey, ca, cert and key name files. JetStream has no requests with keys.

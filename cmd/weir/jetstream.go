@@ -24,6 +24,42 @@ func openJetStream(ctx context.Context, address string, denied func(error)) (*da
 	if u.name == "" {
 		return nil, usagef("the URL of the database: which stream has the queues? %s://host/STREAM", u.scheme)
 	}
+	opts, err := natsOptions(u, denied)
+	if err != nil {
+		return nil, err
+	}
+	nc, err := nats.Connect(u.servers(u.scheme+"://"), opts...)
+	if err != nil {
+		return nil, fmt.Errorf("JetStream: %w", err)
+	}
+	closeConn := func() error {
+		nc.Close()
+		return nil
+	}
+	js, err := jetstream.New(nc)
+	if err != nil {
+		return nil, errors.Join(err, closeConn())
+	}
+	s, err := jsstore.Open(ctx, js, u.name)
+	if errors.Is(err, jetstream.ErrStreamNotFound) {
+		err = fmt.Errorf("%w; a program that uses weir makes it with jsstore.StreamConfig", err)
+	}
+	if err != nil {
+		return nil, errors.Join(err, closeConn())
+	}
+	db := &database{store: inspected{s}, closers: []func() error{s.Close, closeConn}}
+	if bucket := u.query.Get("locks"); bucket != "" {
+		kv, err := js.KeyValue(ctx, bucket)
+		if err != nil {
+			return nil, errors.Join(fmt.Errorf("the bucket %s: %w", bucket, err), db.close())
+		}
+		db.locks = jsstore.NewLocks(kv)
+	}
+	return db, nil
+}
+
+// natsOptions says how to connect: as which user, and how encrypted.
+func natsOptions(u servers, denied func(error)) ([]nats.Option, error) {
 	opts := []nats.Option{
 		nats.Name("weir"), nats.Timeout(connectTimeout),
 		nats.ErrorHandler(func(_ *nats.Conn, _ *nats.Subscription, err error) {
@@ -54,32 +90,5 @@ func openJetStream(ctx context.Context, address string, denied func(error)) (*da
 	} else if config != nil || u.scheme == "tls" {
 		opts = append(opts, nats.Secure(config))
 	}
-	nc, err := nats.Connect(u.servers(u.scheme+"://"), opts...)
-	if err != nil {
-		return nil, fmt.Errorf("JetStream: %w", err)
-	}
-	closeConn := func() error {
-		nc.Close()
-		return nil
-	}
-	js, err := jetstream.New(nc)
-	if err != nil {
-		return nil, errors.Join(err, closeConn())
-	}
-	s, err := jsstore.Open(ctx, js, u.name)
-	if errors.Is(err, jetstream.ErrStreamNotFound) {
-		err = fmt.Errorf("%w; a program that uses weir makes it with jsstore.StreamConfig", err)
-	}
-	if err != nil {
-		return nil, errors.Join(err, closeConn())
-	}
-	db := &database{store: inspected{s}, closers: []func() error{s.Close, closeConn}}
-	if bucket := u.query.Get("locks"); bucket != "" {
-		kv, err := js.KeyValue(ctx, bucket)
-		if err != nil {
-			return nil, errors.Join(fmt.Errorf("the bucket %s: %w", bucket, err), db.close())
-		}
-		db.locks = jsstore.NewLocks(kv)
-	}
-	return db, nil
+	return opts, nil
 }

@@ -37,6 +37,8 @@ type app struct {
 	url  string
 	json bool
 
+	create bool // tables that are not there: of import
+
 	begun bool // the flags and arguments are read
 }
 

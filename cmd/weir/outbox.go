@@ -20,7 +20,7 @@ outbox whose relay has died must be named.
 
 RELAY is the owner of the queue's lock. If it does not extend its LEASE within that time, another relay takes over.`,
 		RunE: func(c *cobra.Command, queues []string) error {
-			if engine := a.engine(); engine == "Kafka" {
+			if engine := a.engine(); engine != "" && engine != "JetStream" {
 				return usagef("%s has no outboxes: their messages are in a store with transactions", engine)
 			}
 			return a.with(c.Context(), func(ctx context.Context, db *database) error { return a.showOutboxes(ctx, db, queues) })

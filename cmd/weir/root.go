@@ -22,6 +22,7 @@ The database is a URL, in -db or in the environment variable WEIR_DB:
   kafka://user:password@host,host?sasl=scram-sha-512
       parameters: sasl (plain, scram-sha-256, scram-sha-512); tls (true), ca, cert, key;
       group (of the workers: layers shows its topics). A queue is a topic.
+  file:DIR    a directory of dead letters without a database (deadfile): list, show, count and export
 
 Tables fit the terminal, or COLUMNS; a pipe gets everything. Before weir removes or moves anything it asks.
 Exit status: 0 all is well, 1 it failed or the answer was no, 2 wrong usage.`

@@ -7,6 +7,7 @@ import (
 	"slices"
 	"strconv"
 	"sync"
+	"syscall"
 	"testing"
 
 	"github.com/stretchr/testify/assert"
@@ -130,4 +131,28 @@ func TestCrashes(t *testing.T) {
 			require.Greater(t, len(seen), 20, "disks")
 		})
 	}
+}
+
+// D1: the name of the file is durable, too, where its first write has failed, as on a full disk.
+func TestPowerCutAfterAFirstWriteThatFailed(t *testing.T) {
+	fsys := crashfs.New()
+	full := true
+	fsys.OnCall(func(c crashfs.Call) *crashfs.Fault {
+		if full && c.Op == "write" && c.Name == "/dead/"+deadName {
+			full = false
+			return &crashfs.Fault{Err: syscall.ENOSPC}
+		}
+		return nil
+	})
+	f, err := Open("/dead", codec.JSON[string](), quiet(), onFS(fsys))
+	require.NoError(t, err)
+	require.ErrorIs(t, f.Append(t.Context(), entry("a")), syscall.ENOSPC)
+	require.NoError(t, f.Append(t.Context(), entry("b")))
+	for disk := range fsys.Images() {
+		again, err := Open("/dead", codec.JSON[string](), quiet(), onFS(disk))
+		require.NoError(t, err)
+		require.Equal(t, []string{"b"}, replayed(t, again))
+		require.NoError(t, again.Close())
+	}
+	require.NoError(t, f.Close())
 }

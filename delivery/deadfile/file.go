@@ -61,6 +61,7 @@ type File[T any] struct {
 	using   chan struct{} // one place: held while what follows is used. No Mutex, which stops a synctest bubble
 	file    vfs.File      // nil: to be opened
 	length  int64         // of file, durable
+	named   bool          // the name of file is durable
 	broken  error         // nothing can be written any more
 	replays bool          // a Replay is open
 
@@ -348,7 +349,6 @@ func (f *File[T]) writeBatch(calls []*call) error {
 	if err := f.checkLock(); err != nil {
 		return err
 	}
-	fresh := f.file == nil
 	if err := f.openDead(); err != nil {
 		return fmt.Errorf("deadfile: %w", err)
 	}
@@ -369,11 +369,12 @@ func (f *File[T]) writeBatch(calls []*call) error {
 		_ = f.undo(nil) // else it might be read as if it were durable
 		return f.broken
 	}
-	if fresh {
+	if !f.named {
 		if err := f.fs.SyncDir(f.dir); err != nil {
 			f.broken = fmt.Errorf("deadfile: %w", err)
 			return f.broken
 		}
+		f.named = true
 	}
 	f.length += int64(len(b))
 	return nil
@@ -418,7 +419,7 @@ func (f *File[T]) openDead() error {
 	if err != nil {
 		return errors.Join(err, file.Close())
 	}
-	f.file, f.length = file, size
+	f.file, f.length, f.named = file, size, false
 	return nil
 }
 

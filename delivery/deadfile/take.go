@@ -15,6 +15,13 @@ import (
 // The cause is [store.OutcomeUnknown] for a call that must not happen twice and may have taken effect, [store.Permanent] for an
 // error that no predicate wanted another attempt after, and else [store.Exhausted]. An element that was cut off by the end of
 // its operator is not taken: it did not fail.
+//
+// An element that is no message gets a random id. Where one may be handed over again, as after a restart from a checkpoint, give it an id that
+// is always the same:
+//
+//	asyncop.WithFailureSink(func(ctx context.Context, failure asyncop.Failure[Order]) error {
+//		return dead.Take(delivery.ContextWithMeta(ctx, delivery.Meta{ID: failure.Element.Number}), failure)
+//	})
 func (f *File[T]) Take(ctx context.Context, failure asyncop.Failure[T]) error {
 	if failure.Abandoned {
 		return fmt.Errorf("deadfile: the element was cut off, and is no dead letter: %w", failure.Err)

@@ -130,3 +130,25 @@ func TestTakeKeepsHistory(t *testing.T) {
 	require.Equal(t, time.Unix(100, 0).UTC(), got[1].Meta.FirstFailure)
 	require.Equal(t, `"a"`, string(got[0].Payload))
 }
+
+// An element that is no message gets its id from the context that the user gives.
+func TestTakeWithID(t *testing.T) {
+	f, err := Open(t.TempDir(), codec.JSON[string]())
+	require.NoError(t, err)
+	op := asyncop.OrderedWait(asyncop.Blocking(func(context.Context, string) (string, error) { return "", errGone }), time.Second, 1,
+		asyncop.WithFailureSink(func(ctx context.Context, failure asyncop.Failure[string]) error {
+			return f.Take(delivery.ContextWithMeta(ctx, delivery.Meta{ID: "order " + failure.Element}), failure)
+		}))
+	for range op.Results(slices.Values([]string{"7"})) {
+		t.Error("a result")
+	}
+	replay, err := f.Replay()
+	require.NoError(t, err)
+	ms, err := replay.Receive(t.Context(), 1)
+	require.NoError(t, err)
+	require.Equal(t, "order 7", ms[0].Meta().ID)
+	require.Equal(t, 1, ms[0].Meta().Merges)
+	ms[0].Ack()
+	require.NoError(t, replay.Close(t.Context()))
+	require.NoError(t, f.Close())
+}

@@ -11,6 +11,7 @@ import (
 
 	"github.com/weirflow/weir/delivery/store"
 	"github.com/weirflow/weir/internal/failed"
+	"github.com/weirflow/weir/internal/wait"
 )
 
 const (
@@ -18,6 +19,7 @@ const (
 	batch            = 100              // entries that are claimed or put at once
 	page             = 1000             // entries that are read at once
 	lease            = 30 * time.Second // of entries that are on their way
+	courtesy         = 5 * time.Second  // to give them back after ctx has ended
 )
 
 // Config says what [Merge] does. From is required, and either To or Publish.
@@ -144,18 +146,11 @@ func (m *merge) pace(ctx context.Context, begun time.Time, n int) error {
 	if m.Rate == 0 || n == 0 {
 		return nil
 	}
-	wait := time.Duration(float64(n)/m.Rate*float64(time.Second)) - m.Clock.Since(begun)
-	if wait <= 0 {
+	left := time.Duration(float64(n)/m.Rate*float64(time.Second)) - m.Clock.Since(begun)
+	if left <= 0 {
 		return nil
 	}
-	timer := m.Clock.Timer(wait)
-	defer timer.Stop()
-	select {
-	case <-timer.C:
-		return nil
-	case <-ctx.Done():
-		return context.Cause(ctx)
-	}
+	return wait.For(ctx, m.Clock, left)
 }
 
 // bring returns entries to where they are processed, gives back those that stay, and returns how many left.
@@ -209,7 +204,9 @@ func (m *merge) publish(ctx context.Context, moves []store.Move) (int, error) {
 	}
 	if err := m.Publish(ctx, ms); err != nil {
 		// Entries stay. To give them back is a courtesy to the next merge, which waits for their leases otherwise.
-		return 0, errors.Join(err, ignoreLost(m.store.Release(context.WithoutCancel(ctx), 0, leases...)))
+		releasing, cancel := context.WithTimeout(context.WithoutCancel(ctx), courtesy)
+		defer cancel()
+		return 0, errors.Join(err, ignoreLost(m.store.Release(releasing, 0, leases...)))
 	}
 	if err := ignoreLost(m.store.Done(ctx, leases...)); err != nil {
 		return 0, err

@@ -282,6 +282,53 @@ func TestMergeThatWasKilledGoesOn(t *testing.T) {
 	}
 }
 
+// What stays is given back, before anything leaves: the next merge does not take it for another one's.
+func TestMergeGivesBackWhatStays(t *testing.T) {
+	s, _ := memory()
+	dead(t, s, 1)
+	for _, m := range []delivery.Meta{{ID: "unknown", OutcomeUnknown: true}, {ID: "loops", Merges: 2}} {
+		require.NoError(t, s.Put(t.Context(), "dead", store.Message{Meta: m, Cause: store.Exhausted}))
+	}
+	c := toOrders
+	c.MaxMerges = 2
+	broken := errors.New("the store is broken")
+	merged, err := deadletters.Merge(t.Context(), releases{s, broken}, c)
+	require.ErrorIs(t, err, broken)
+	require.Zero(t, merged.Merged)
+	require.Zero(t, count(t, s, "orders"))
+
+	s, _ = memory()
+	dead(t, s, 1)
+	for _, m := range []delivery.Meta{{ID: "unknown", OutcomeUnknown: true}, {ID: "loops", Merges: 2}} {
+		require.NoError(t, s.Put(t.Context(), "dead", store.Message{Meta: m, Cause: store.Exhausted}))
+	}
+	merged, err = deadletters.Merge(t.Context(), s, c)
+	require.NoError(t, err)
+	require.Equal(t, deadletters.Merged{Merged: 1, Looping: 1, OutcomeUnknown: 1}, merged)
+	entries, err := s.List(t.Context(), "dead", store.Filter{}, store.Page{Max: 10})
+	require.NoError(t, err)
+	require.Len(t, entries, 2)
+	for _, e := range entries {
+		require.Zero(t, e.LeasedUntil, e.Meta.ID)
+	}
+	merged, err = deadletters.Merge(t.Context(), releases{s, store.ErrLeaseLost}, c) // purged meanwhile
+	require.NoError(t, err)
+	require.Equal(t, deadletters.Merged{Looping: 1, OutcomeUnknown: 1}, merged)
+}
+
+// releases is a store whose Release fails.
+type releases struct {
+	store.Inspector
+	err error
+}
+
+func (r releases) Release(_ context.Context, _ time.Duration, ls ...store.Lease) error {
+	if len(ls) == 0 {
+		return nil
+	}
+	return r.err
+}
+
 // distinct returns how many ids there are.
 func distinct(t *testing.T, s store.Inspector) int {
 	t.Helper()
@@ -314,6 +361,28 @@ func TestMergeRefusesAWrongConfig(t *testing.T) {
 		require.Error(t, err, "%+v", c)
 	}
 	require.Equal(t, 1, count(t, s, "dead"))
+}
+
+// hangs is a store whose Release waits for the end of its context.
+type hangs struct{ store.Inspector }
+
+func (hangs) Release(ctx context.Context, _ time.Duration, ls ...store.Lease) error {
+	if len(ls) == 0 {
+		return nil
+	}
+	<-ctx.Done()
+	return ctx.Err()
+}
+
+// A store that hangs does not hold up a merge that is broken off.
+func TestPublishThatFailsAtAStoreThatHangs(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		s := store.NewMemory(clock.New(), 0)
+		dead(t, s, 3)
+		broken := errors.New("broken")
+		_, err := deadletters.Merge(t.Context(), hangs{s}, deadletters.Config{From: "dead", Publish: func(context.Context, []store.Message) error { return broken }})
+		require.ErrorIs(t, err, broken)
+	})
 }
 
 func TestPublishThatFailsLeavesEntries(t *testing.T) {

@@ -213,7 +213,7 @@ func move(b *storeBench) {
 		m := l.Clone()
 		m.Meta.Visit, m.Meta.LastError, m.Cause = 0, "changed", ""
 		if m.Meta.ID == "d" {
-			m.Meta.Visit, m.Delay = 3, b.units(1)
+			m.Meta.Visit, m.Delay = 3, b.units(20) // the rest may be slow
 			moves = append(moves, store.Move{Lease: l.Lease, Queue: "dead", Message: m})
 			continue
 		}

@@ -17,8 +17,7 @@ import (
 	"github.com/weirflow/weir/internal/panics"
 )
 
-// DefaultMaxBytes is how large a body may be: see [WithMaxBytes].
-const DefaultMaxBytes = 1 << 20
+const defaultMaxBytes = 1 << 20
 
 // kept are the headers of a request that go into the message: those of the trace, and what the body is.
 var kept = [...]string{"Traceparent", "Tracestate", "Content-Type"}
@@ -31,7 +30,7 @@ type settings struct {
 	logger   *slog.Logger
 }
 
-// WithMaxBytes bounds the body of a request; the default is [DefaultMaxBytes]. It panics if n is less than 1.
+// WithMaxBytes bounds the body of a request; the default is 1 MiB. It panics if n is less than 1.
 func WithMaxBytes(n int64) Option {
 	if n < 1 {
 		panic(fmt.Sprintf("httpin: WithMaxBytes: %d, want 1 or more", n))
@@ -67,7 +66,7 @@ func NewHandler[T any](sink delivery.Sink[T], c codec.Codec[T], meta func(r *htt
 	if meta == nil {
 		meta = func(*http.Request, T) delivery.Meta { return delivery.Meta{} }
 	}
-	h := &handler[T]{settings: settings{maxBytes: DefaultMaxBytes, logger: slog.Default()}, sink: sink, codec: c, meta: meta}
+	h := &handler[T]{settings: settings{maxBytes: defaultMaxBytes, logger: slog.Default()}, sink: sink, codec: c, meta: meta}
 	for i, opt := range opts {
 		if opt == nil {
 			panic(fmt.Sprintf("httpin: NewHandler: option %d is nil", i))

@@ -25,16 +25,16 @@
 //	visit 1 fails ──▶ layer 1 ─▶ visit 2 fails ──▶ layer 2 ─▶ visit 3 fails ──▶ dead letters (exhausted)
 //	permanent error, or outcome unknown, at any visit ──────────────────────▶ dead letters
 //
-// What leaves the operator is decided there: strategies.Policy has WithMaxDelay, beyond which a retry is not waited for in a
-// slot, and WithMaxWaiting, a share of the slots. An operator without retries hands each failure over as a permanent error; see
+// The operator decides which messages go to the ladder. With Policy.WithMaxDelay, a message leaves if its next retry would wait
+// for longer; with WithMaxWaiting, if too many elements wait for retries. An operator without retries hands each failure over as a permanent error; see
 // [Config.Permanent].
 //
 // # Calls in doubt
 //
-// A call that may have taken effect and must not happen twice goes to the dead letters, and is marked there. Unless its
-// requests have ids that stay with the message (exactlyonce.TrackerConfig.Name), and the called side remembers them for longer
-// than the rest of the ladder lasts ([Config.Remembers]): then it goes to the next layer, and its next visit makes the call
-// again under the same id, on any worker. A message that comes back after that time is not visited.
+// A call that may have taken effect and must not happen twice goes to the dead letters, and is marked there. There is one
+// exception: its requests have ids that stay with the message (exactlyonce.TrackerConfig.Name), and the called side remembers
+// them for longer than the rest of the ladder lasts ([Config.Remembers]). Then the message goes to the next layer, and its next
+// visit makes the call again under the same id, on any worker. A message that comes back after that time is not visited.
 //
 // FLIP-232 strategies prove nothing about calls. Under one, a call counts as repeatable if its predicate asked for another
 // attempt; after a timeout, or an error that it did not match, the outcome is unknown, unless the calls are idempotent
@@ -47,7 +47,7 @@
 // visit, which changes nothing.
 //
 // A message never comes back before its delay has passed (law D3): the jitter only adds. A layer's rate and number of messages
-// in flight are bounded for each process by itself. A layer that waits for them holds up neither the other layers nor new
+// in flight are bounded for each process by itself. A layer that waits for them does not hold up other layers or new
 // messages (law D4).
 //
 // # The order of a key

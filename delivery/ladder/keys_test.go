@@ -98,7 +98,7 @@ func blocking(s store.Store) ladder.Config[string] {
 	return c
 }
 
-// Law D4, Q38: with Blocked a message is not called before all earlier ones of its key are done or dead, whatever fails, also
+// Law D4: with Blocked a message is not called before all earlier ones of its key are done or dead, whatever fails, also
 // over kills; and other keys go on.
 func TestAKeyIsBlocked(t *testing.T) {
 	seeds := uint64(2)

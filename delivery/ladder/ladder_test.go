@@ -193,7 +193,7 @@ func TestHandedOverAgain(t *testing.T) {
 	require.Equal(t, 1, counts.Messages)
 }
 
-// Law D4, Q36: a layer's flow is bounded, none of its messages starves, and it holds up neither new ones nor another layer.
+// Law D4: a layer's flow is bounded, none of its messages starves, and it holds up neither new ones nor another layer.
 func TestRateAndConcurrencyOfALayer(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		c, s := config()

@@ -9,9 +9,9 @@
 // # Guarantees
 //
 // At most one grant of a name is valid. A grant is valid until it is released, or until another one is given after its lease
-// has ended. The fencing number is higher with each grant of a name. An owner that was stopped for longer than its lease cannot
-// notice that in time; so the place where it writes must refuse it: the SQL locks check a grant in the transaction of the write
-// (their Guard), other systems can compare fencing numbers.
+// has ended. The fencing number is higher with each grant of a name. An owner that was paused for longer than its lease cannot
+// notice that in time. So the place where it writes must refuse it: the SQL locks check a grant in the transaction of the write
+// (their Guard), and other systems can compare fencing numbers.
 //
 // [Hold] keeps a lock while a function runs. [NewMemory] is for tests. Stores that have locks: ext/sqlite/sqlitestore,
 // ext/postgres/pgstore, ext/jetstream/jsstore. deliverytest.RunLocks checks locks of your own.
@@ -30,7 +30,7 @@ var (
 	// ErrHeld is matched by the *[HeldError] of a lock that another grant holds.
 	ErrHeld = errors.New("lock: held")
 
-	// ErrLost is returned for a grant that is not valid any more.
+	// ErrLost is returned for a grant that is no longer valid.
 	ErrLost = errors.New("lock: the grant is lost")
 )
 

@@ -43,6 +43,7 @@ import (
 
 	"github.com/weirflow/weir/delivery/lock"
 	"github.com/weirflow/weir/delivery/store"
+	"github.com/weirflow/weir/internal/wait"
 )
 
 const (
@@ -235,10 +236,5 @@ func (r *relay) idle(ctx context.Context, d time.Duration) bool {
 }
 
 func (r *relay) sleep(ctx context.Context, d time.Duration) {
-	timer := r.Clock.Timer(d)
-	defer timer.Stop()
-	select {
-	case <-timer.C:
-	case <-ctx.Done():
-	}
+	_ = wait.For(ctx, r.Clock, d) // the caller looks at ctx
 }

@@ -8,6 +8,7 @@ import (
 	"slices"
 	"strconv"
 	"sync"
+	"sync/atomic"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -223,6 +224,110 @@ func TestRelayThatWasKilled(t *testing.T) {
 			})
 		})
 	}
+}
+
+// trouble says which calls fail, and counts them.
+type trouble struct {
+	what  string
+	down  atomic.Bool
+	calls atomic.Int64 // that have failed
+}
+
+var errDown = errors.New("the store is down")
+
+func (t *trouble) fail(call string) error {
+	if !t.down.Load() || call != t.what {
+		return nil
+	}
+	t.calls.Add(1)
+	return errDown
+}
+
+type flakyStore struct {
+	store.Inspector
+	*trouble
+}
+
+func (f flakyStore) List(ctx context.Context, queue string, filter store.Filter, p store.Page) ([]store.Entry, error) {
+	es, err := f.Inspector.List(ctx, queue, filter, p)
+	return es, errors.Join(err, f.fail("list"))
+}
+
+func (f flakyStore) Purge(ctx context.Context, queue string, filter store.Filter) (int, error) {
+	if err := f.fail("purge"); err != nil {
+		return 0, err
+	}
+	return f.Inspector.Purge(ctx, queue, filter)
+}
+
+type flakyLocks struct {
+	lock.Locks
+	*trouble
+}
+
+func (f flakyLocks) Acquire(ctx context.Context, name, owner string, lease time.Duration) (lock.Grant, error) {
+	if err := f.fail("acquire"); err != nil {
+		return lock.Grant{}, err
+	}
+	return f.Locks.Acquire(ctx, name, owner, lease)
+}
+
+// Whichever call fails, the relay goes on after pauses that grow to five seconds, and begins with a short one when it has worked.
+func TestRelayOfAStoreThatFails(t *testing.T) {
+	for _, what := range []string{"list", "purge", "acquire"} {
+		t.Run(what, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				w := newWorld(t)
+				w.stage(0, numbers(2)...)
+				f := &trouble{what: what}
+				f.down.Store(true)
+				ctx, cancel := context.WithCancel(t.Context())
+				ended := make(chan error)
+				go func() { ended <- outbox.Relay(ctx, flakyStore{w.store, f}, flakyLocks{w.locks, f}, w.config()) }()
+				time.Sleep(time.Minute)
+				require.Greater(t, f.calls.Load(), int64(10))
+				require.Less(t, f.calls.Load(), int64(30))
+				require.Equal(t, 2, w.left())
+				if what != "purge" {
+					require.Empty(t, w.published, "it has not seen, or not locked, what it publishes")
+				}
+				f.down.Store(false)
+				time.Sleep(10 * time.Second)
+				require.Zero(t, w.left())
+				require.Equal(t, numbers(2), slices.Compact(slices.Sorted(slices.Values(w.published))))
+				if what == "list" { // it has the lock
+					f.calls.Store(0)
+					f.down.Store(true)
+					time.Sleep(time.Second)
+					require.Greater(t, f.calls.Load(), int64(4), "it has worked since")
+					time.Sleep(time.Minute)
+					require.Less(t, f.calls.Load(), int64(35), "and has not since then")
+				}
+				cancel()
+				require.ErrorIs(t, <-ended, context.Canceled)
+			})
+		})
+	}
+}
+
+// stubborn is a store that purges whatever becomes of the context.
+type stubborn struct{ store.Inspector }
+
+func (s stubborn) Purge(ctx context.Context, queue string, f store.Filter) (int, error) {
+	return s.Inspector.Purge(context.WithoutCancel(ctx), queue, f)
+}
+
+// Law D1: what is not published stays. The pauses grow to five seconds, and the end of the context ends them.
+func TestRelayWhosePublishNeverSucceeds(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		w := newWorld(t)
+		w.stage(0, "a")
+		tries := 0
+		w.fail = func([]string) error { tries++; return errDown }
+		w.relay(stubborn{w.store}, w.config(), time.Minute+time.Millisecond)
+		require.InDelta(t, 21, tries, 3)
+		require.Equal(t, 1, w.left())
+	})
 }
 
 // woken is a store that says when something was put.

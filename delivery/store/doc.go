@@ -15,8 +15,8 @@
 // # Guarantees
 //
 // What was put is there until it is settled, moved or purged: a store removes nothing by age, number or size. A store that
-// has no room refuses with an error (law D5). No message is taken before its delay has passed (law D3); how late it may be is
-// up to how often the consumer asks. A consumer that dies loses its leases in time, and its messages are taken by another:
+// has no room refuses with an error (law D5). No message is taken before its delay has passed (law D3). How late it
+// is taken depends on how often the consumer asks. A consumer that dies loses its leases in time, and its messages are taken by another:
 // at least once.
 //
 // # Stores

@@ -7,8 +7,6 @@ import (
 	"time"
 
 	"github.com/weirflow/weir/delivery"
-	"github.com/weirflow/weir/internal/guard"
-	"github.com/weirflow/weir/internal/panics"
 	"github.com/weirflow/weir/internal/verdicts"
 )
 
@@ -118,13 +116,13 @@ func (s *Source[T]) bury(ctx context.Context, hs []*held, leases []Lease) error 
 		}
 		moves[i] = Move{Lease: leases[i], Queue: s.dead, Message: m}
 	}
-	return MoveAll(ctx, s.store, moves...)
+	return moveAll(ctx, s.store, moves...)
 }
 
-// MoveAll settles leases and puts a message in another queue for each. A store that is an [Inspector] does so in one
+// moveAll settles leases and puts a message in another queue for each. A store that is an [Inspector] does so in one
 // transaction. With others the messages are put first, so a crash in between doubles and does not lose (law D1); and messages
 // whose lease was lost are put as well.
-func MoveAll(ctx context.Context, s Store, moves ...Move) error {
+func moveAll(ctx context.Context, s Store, moves ...Move) error {
 	if i, ok := s.(Inspector); ok {
 		return i.Move(ctx, moves...)
 	}
@@ -136,9 +134,4 @@ func MoveAll(ctx context.Context, s Store, moves ...Move) error {
 		leases[i] = m.Lease
 	}
 	return s.Done(ctx, leases...)
-}
-
-// quietly calls user code and makes an error of a panic.
-func quietly(f func() error) error {
-	return guard.Call(f, func(recovered any) error { return panics.New("store", recovered) })
 }

@@ -6,7 +6,9 @@ import (
 
 	"github.com/weirflow/weir/codec"
 	"github.com/weirflow/weir/delivery"
+	"github.com/weirflow/weir/internal/guard"
 	"github.com/weirflow/weir/internal/nils"
+	"github.com/weirflow/weir/internal/panics"
 )
 
 // Sink puts the values of messages into a queue, as a [delivery.Sink]. They keep id, key, origin, provider and headers; their
@@ -30,30 +32,42 @@ func NewSink[T any](s Store, queue string, c codec.Codec[T]) *Sink[T] {
 
 // Put implements [delivery.Sink].
 func (s *Sink[T]) Put(ctx context.Context, messages []delivery.Message[T]) error {
-	ms := make([]Message, 0, len(messages))
-	for _, m := range messages {
-		meta := m.Meta()
-		encoded, err := Encode(s.codec, m.Value, delivery.Meta{
+	all := make([]Message, len(messages))
+	errs := guard.Each(len(messages), func(i int) (err error) {
+		meta := messages[i].Meta()
+		all[i], err = encode(s.codec, messages[i].Value, delivery.Meta{
 			ID: meta.ID, Key: meta.Key, Origin: meta.Origin, Provider: meta.Provider, Headers: meta.Headers,
 		})
-		if err != nil {
+		return err
+	}, broken)
+	ms := make([]Message, 0, len(messages))
+	for i, m := range messages {
+		if err := errs[i]; err != nil {
 			if !m.Pending() { // no source would see a rejection, and the value would be lost (law D1)
-				return fmt.Errorf("store: queue %q: message %q: %w", s.queue, meta.ID, err)
+				return fmt.Errorf("store: queue %q: message %q: %w", s.queue, m.Meta().ID, err)
 			}
 			m.Reject(err)
 			continue
 		}
-		ms = append(ms, encoded)
+		ms = append(ms, all[i])
 	}
 	return s.store.Put(ctx, s.queue, ms...)
 }
 
 // Encode returns a value as a message.
 func Encode[T any](c codec.Codec[T], v T, meta delivery.Meta) (m Message, err error) {
-	m = Message{Meta: meta, Schema: codec.SchemaOf(c)}
-	err = quietly(func() (err error) {
-		m.Payload, err = c.Append(nil, v)
+	m.Meta = meta // also after a panic
+	err = guard.Call(func() (err error) {
+		m, err = encode(c, v, meta)
 		return err
-	})
+	}, broken)
 	return m, err
 }
+
+func encode[T any](c codec.Codec[T], v T, meta delivery.Meta) (m Message, err error) {
+	m = Message{Meta: meta, Schema: codec.SchemaOf(c)}
+	m.Payload, err = c.Append(nil, v)
+	return m, err
+}
+
+func broken(recovered any) error { return panics.New("store", recovered) }

@@ -15,6 +15,7 @@ import (
 	"github.com/weirflow/weir/internal/decoder"
 	"github.com/weirflow/weir/internal/nils"
 	"github.com/weirflow/weir/internal/verdicts"
+	"github.com/weirflow/weir/internal/wait"
 )
 
 const (
@@ -143,8 +144,12 @@ func (s *Source[T]) Receive(ctx context.Context, n int) ([]delivery.Message[T], 
 	if n < 1 {
 		panic(fmt.Sprintf("store: Receive: n is %d, must be at least 1", n))
 	}
-	s.receiving <- struct{}{}
-	defer func() { <-s.receiving }()
+	select {
+	case s.receiving <- struct{}{}:
+		defer func() { <-s.receiving }()
+	case <-s.recorder.Open.Done(): // Close may have it for long
+		return nil, errSourceClosed
+	}
 	poll := minPoll
 	for {
 		if s.recorder.Open.Err() != nil {
@@ -272,11 +277,6 @@ func (s *Source[T]) giveBack(ctx context.Context) error {
 func Listen(ctx context.Context, n Notifier, queue string, c clock.Clock, wake func()) {
 	for ctx.Err() == nil {
 		_ = n.Notify(ctx, queue, wake) // its consumers look by themselves as well
-		timer := c.Timer(time.Second)
-		select {
-		case <-timer.C:
-		case <-ctx.Done():
-		}
-		timer.Stop()
+		_ = wait.For(ctx, c, time.Second)
 	}
 }

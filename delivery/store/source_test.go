@@ -259,6 +259,29 @@ func TestTakenAgainBeforeReleaseReturns(t *testing.T) {
 	})
 }
 
+// While Close gives back at a store that hangs, a Receive that begins returns.
+func TestReceiveWhileCloseHangs(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		memory := slowRelease{store.NewMemory(clock.New(), 0), make(chan struct{})}
+		put(t, memory.Memory, "a")
+		s := store.NewSource(memory, "q", "dead", codec.JSON[string](), quiet)
+		receive(t, s)
+		closed := make(chan error)
+		go func() { closed <- s.Close(context.WithoutCancel(t.Context())) }()
+		synctest.Wait() // in Release
+		received := make(chan error, 1)
+		go func() {
+			_, err := s.Receive(t.Context(), 1)
+			received <- err
+		}()
+		synctest.Wait()
+		require.Len(t, received, 1, "Receive waits for Close")
+		require.ErrorContains(t, <-received, "the source is closed")
+		close(memory.returns)
+		require.NoError(t, <-closed)
+	})
+}
+
 // doneUntil is a store whose Done takes effect, and then waits for release or the end of its context.
 type doneUntil struct {
 	*store.Memory

@@ -373,7 +373,7 @@ func (b *bench[TX]) oldAnswers() {
 		b.state(s, exactlyonce.StateStale, request(c, 5))
 		b.state(s, exactlyonce.StateStale, request(c, 1))
 		b.state(s, exactlyonce.StateCompleted, request(c, 3))
-		for _, never := range []int64{2, 4, 6} { // one slow request pins nothing, and loses nothing (E9, E10)
+		for _, never := range []int64{2, 4, 6} { // one slow request pins nothing, and loses nothing
 			b.state(s, exactlyonce.StateNew, request(c, never))
 		}
 		assert.ErrorIs(b, b.put(s, request(c, 5), answer), exactlyonce.ErrStale)

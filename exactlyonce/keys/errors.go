@@ -3,6 +3,8 @@ package keys
 import (
 	"errors"
 	"fmt"
+
+	"github.com/weirflow/weir/internal/sqlmigrate"
 )
 
 var (
@@ -31,6 +33,10 @@ type RecoveryPointError struct {
 func (e *RecoveryPointError) Error() string {
 	return fmt.Sprintf("keys: bug in operation %s: request %s has done %q as its step %d, the handler asks for %q",
 		e.Operation, e.ID, e.Stored, e.Position, e.Asked)
+}
+
+func explain(err error) error {
+	return sqlmigrate.Explain(err, "keys.Migrate", "weir_keys", "weir_key_steps")
 }
 
 // isConflict reports whether a transaction that failed with err can be tried again as it is.

@@ -32,7 +32,7 @@ type Filter struct {
 // List returns the requests in a database, the oldest first. It needs no [Keys]: it is for tools.
 func List(ctx context.Context, db *sql.DB, f Filter) iter.Seq2[Info, error] {
 	return func(yield func(Info, error) bool) {
-		fail := func(err error) { yield(Info{}, fmt.Errorf("keys: list: %w", err)) }
+		fail := func(err error) { yield(Info{}, fmt.Errorf("keys: list: %w", explain(err))) }
 		rows, err := db.QueryContext(ctx, listSQL, f.User, f.Key, f.Operation, f.Finished)
 		if err != nil {
 			fail(err)

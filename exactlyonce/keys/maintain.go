@@ -22,7 +22,7 @@ func (k *Keys) Complete(ctx context.Context) (completed, failed int, err error) 
 		now := k.config.Clock.Now()
 		ids, err := k.unfinished(ctx, last, now.Add(-k.config.CompleteAfter), now.Add(-k.config.LockTimeout))
 		if err != nil {
-			return completed, failed, fmt.Errorf("keys: complete: %w", err)
+			return completed, failed, fmt.Errorf("keys: complete: %w", explain(err))
 		}
 		if len(ids) == 0 {
 			return completed, failed, nil
@@ -86,13 +86,13 @@ func (k *Keys) Reap(ctx context.Context) (removed, unfinished int, err error) {
 	for more := true; more; {
 		n, err := k.reap(ctx, now)
 		if err != nil && !isConflict(err) { // of another server that reaps: look again
-			return removed, 0, fmt.Errorf("keys: reap: %w", err)
+			return removed, 0, fmt.Errorf("keys: reap: %w", explain(err))
 		}
 		removed += n
 		more = err != nil || n == page
 	}
 	if err := k.db.QueryRowContext(ctx, overdueSQL, now).Scan(&unfinished); err != nil {
-		return removed, 0, fmt.Errorf("keys: reap: %w", err)
+		return removed, 0, fmt.Errorf("keys: reap: %w", explain(err))
 	}
 	if unfinished > 0 {
 		k.config.Logger.Warn("requests are past their retention and not finished", "number", unfinished)

@@ -12,7 +12,10 @@ import (
 	"github.com/weirflow/weir/exactlyonce"
 )
 
-const maxTries = 10 // of a transaction
+const (
+	maxTries = 10              // of a transaction
+	loadWait = 5 * time.Second // for a run whose COMMIT had no answer, also after the context has ended
+)
 
 // Run is one attempt to bring a request to its end. It belongs to its handler, and is not safe for concurrent use.
 type Run struct {
@@ -198,7 +201,9 @@ func (r *Run) commit(ctx context.Context, point string, work func(ctx context.Co
 		case ended:
 			// The answer to COMMIT is lost: what is stored decides.
 			before := r.point
-			loadErr := r.load(context.WithoutCancel(ctx))
+			loading, cancel := r.operation.keys.within(context.WithoutCancel(ctx), loadWait)
+			loadErr := r.load(loading)
+			cancel()
 			if loadErr != nil || r.point == before && r.response == nil {
 				return false, errors.Join(err, loadErr)
 			}
@@ -267,7 +272,7 @@ func (o *Operation) do(ctx context.Context, req Request) (response exactlyonce.R
 		if err == nil {
 			response = *stored
 		}
-		return response, err == nil, err
+		return response, err == nil, explain(err)
 	}
 	response, err = run.run(ctx)
 	return response, false, err

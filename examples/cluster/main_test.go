@@ -14,6 +14,7 @@ import (
 
 	"github.com/weirflow/weir/delivery/store"
 	"github.com/weirflow/weir/examples/internal/bank"
+	"github.com/weirflow/weir/examples/internal/show"
 )
 
 func TestMain(m *testing.M) {
@@ -32,7 +33,7 @@ func execute(t *testing.T, args ...string) (status int, stdout, stderr string) {
 func TestChargedOnce(t *testing.T) {
 	t.Parallel()
 	status, out, errOut := execute(t, "-orders", "300", "-for", "8s", "-view", "plain")
-	require.Equal(t, exitOK, status, out+errOut)
+	require.Equal(t, show.ExitOK, status, out+errOut)
 	assert.Contains(t, out, "proven: each of 294 orders was charged once; dead letters: 6, the poison.\n")
 	assert.Regexp(t, `\n  kills of servers +[1-9]`, out+errOut)
 	assert.Regexp(t, `\n  kills of workers +[1-9]`, out)
@@ -121,7 +122,7 @@ func TestPictureFits(t *testing.T) {
 func TestUsage(t *testing.T) {
 	for _, args := range [][]string{{"-orders", "0"}, {"-for", "-1s"}, {"-limit", "0s"}, {"-view", "loud"}, {"more"}, {"-nonsense"}} {
 		status, out, errOut := execute(t, args...)
-		assert.Equal(t, exitUsage, status, args)
+		assert.Equal(t, show.ExitUsage, status, args)
 		assert.Empty(t, out)
 		assert.Contains(t, errOut, "cluster: wrong usage: ")
 	}
@@ -135,12 +136,12 @@ func TestUsage(t *testing.T) {
 func TestEndsEarly(t *testing.T) {
 	t.Parallel()
 	status, out, errOut := execute(t, "-limit", "300ms", "-view", "off")
-	assert.Equal(t, exitFailed, status, out)
+	assert.Equal(t, show.ExitFailed, status, out)
 	assert.Contains(t, errOut, "cluster: not done after 300ms")
 
 	ctx, cancel := context.WithCancelCause(t.Context())
 	time.AfterFunc(4*time.Second, func() { cancel(errors.New("interrupted")) })
 	var stdout, stderr bytes.Buffer
-	assert.Equal(t, exitFailed, run(ctx, []string{"-view", "off"}, &stdout, &stderr))
+	assert.Equal(t, show.ExitFailed, run(ctx, []string{"-view", "off"}, &stdout, &stderr))
 	assert.Equal(t, "cluster: interrupted\n", stderr.String())
 }

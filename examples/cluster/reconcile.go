@@ -42,19 +42,12 @@ func readOutcome(ctx context.Context, js jetstream.JetStream, dir string) (o out
 }
 
 func readPayments(js jetstream.JetStream) (payments map[string][]bank.Payment, err error) {
-	in := jscheckpoint.NewInput(js, paymentsStream, paymentsCodec, jscheckpoint.WithEnd())
-	defer func() { err = errors.Join(err, in.Close()) }()
+	all, err := bank.ReadPayments(jscheckpoint.NewInput(js, paymentsStream, paymentsCodec, jscheckpoint.WithEnd()))
 	payments = map[string][]bank.Payment{}
-	for {
-		p, err := in.Next()
-		if errors.Is(err, io.EOF) {
-			return payments, nil
-		}
-		if err != nil {
-			return nil, err
-		}
+	for _, p := range all {
 		payments[p.Order] = append(payments[p.Order], p)
 	}
+	return payments, err
 }
 
 func readDead(ctx context.Context, js jetstream.JetStream) (dead map[string][]store.Entry, err error) {
@@ -136,8 +129,6 @@ func (r *reconciliation) expect(id, what string, got, want int) {
 	}
 }
 
-const shownWrong = 10
-
 // print writes the reconciliation, and reports whether all is well.
 func (r *reconciliation) print(out io.Writer) bool {
 	fmt.Fprintf(out, `
@@ -152,14 +143,7 @@ func (r *reconciliation) print(out io.Writer) bool {
 			show.Count(r.charged), show.Count(r.poison))
 		return true
 	}
-	fmt.Fprintln(out)
-	for i, complaint := range r.wrong {
-		if i == shownWrong {
-			fmt.Fprintf(out, "  … and %s more\n", show.Count(len(r.wrong)-i))
-			break
-		}
-		fmt.Fprintf(out, "  %s\n", complaint)
-	}
+	show.Complaints(out, r.wrong)
 	fmt.Fprintf(out, "\nNOT proven: what is in the cluster and in the books does not fit the orders.\n")
 	return false
 }

@@ -2,8 +2,6 @@ package main
 
 import (
 	"context"
-	"errors"
-	"flag"
 	"fmt"
 	"io"
 	"math/rand/v2"
@@ -24,31 +22,11 @@ import (
 	"github.com/weirflow/weir/ext/jetstream/jsstore"
 )
 
-// The exit statuses.
-const (
-	exitOK     = 0
-	exitFailed = 1
-	exitUsage  = 2
-)
-
 // run is the command: it starts the processes, kills them, starts them again, and compares what is left with the orders.
 func run(ctx context.Context, args []string, out, errOut io.Writer) int {
-	c, err := parse(args, out)
-	switch {
-	case errors.Is(err, flag.ErrHelp):
-		return exitOK
-	case err != nil:
-		fmt.Fprintln(errOut, "cluster:", err)
-		return exitUsage
-	}
-	proven, err := supervise(ctx, c, out, errOut)
-	if err != nil {
-		fmt.Fprintln(errOut, "cluster:", err)
-	}
-	if err != nil || !proven {
-		return exitFailed
-	}
-	return exitOK
+	return show.Command("cluster", errOut,
+		func() (config, error) { return parse(args, out) },
+		func(c config) (proven bool, err error) { return supervise(ctx, c, out, errOut) })
 }
 
 func supervise(ctx context.Context, c config, out, errOut io.Writer) (proven bool, err error) {

@@ -3,7 +3,6 @@ package main
 import (
 	"context"
 	"errors"
-	"io"
 	"time"
 
 	"github.com/nats-io/nats.go"
@@ -130,19 +129,8 @@ func (e *inJetStream) messages(ctx context.Context, name string) (int64, error) 
 	return int64(s.CachedInfo().State.Msgs), nil
 }
 
-func (e *inJetStream) receipts(context.Context) (payments []bank.Payment, err error) {
-	in := jscheckpoint.NewInput(e.js, e.at.stream(paymentsQueue), paymentsCodec, jscheckpoint.WithEnd())
-	defer func() { err = errors.Join(err, in.Close()) }()
-	for {
-		p, err := in.Next()
-		if errors.Is(err, io.EOF) {
-			return payments, nil
-		}
-		if err != nil {
-			return nil, err
-		}
-		payments = append(payments, p)
-	}
+func (e *inJetStream) receipts(context.Context) ([]bank.Payment, error) {
+	return bank.ReadPayments(jscheckpoint.NewInput(e.js, e.at.stream(paymentsQueue), paymentsCodec, jscheckpoint.WithEnd()))
 }
 
 func (e *inJetStream) close(temporary bool) error {

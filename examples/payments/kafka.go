@@ -4,7 +4,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"io"
 	"time"
 
 	"github.com/twmb/franz-go/pkg/kadm"
@@ -205,7 +204,7 @@ func (e *inKafka) receipts(ctx context.Context) (payments []bank.Payment, err er
 	return payments, nil
 }
 
-func (e *inKafka) receiptsOf(ctx context.Context, partition int32) (payments []bank.Payment, err error) {
+func (e *inKafka) receiptsOf(ctx context.Context, partition int32) ([]bank.Payment, error) {
 	in, err := kafka.OpenInput(ctx, kafka.InputConfig[bank.Payment]{
 		Client: []kgo.Opt{kgo.SeedBrokers(e.at.Brokers...)}, Topic: e.at.topic(paymentsQueue), Partition: partition, ToEnd: true,
 		Decode: func(r *kgo.Record) (bank.Payment, error) { return paymentsCodec.Decode(r.Value) },
@@ -213,17 +212,7 @@ func (e *inKafka) receiptsOf(ctx context.Context, partition int32) (payments []b
 	if err != nil {
 		return nil, err
 	}
-	defer func() { err = errors.Join(err, in.Close()) }()
-	for {
-		p, err := in.Next()
-		if errors.Is(err, io.EOF) {
-			return payments, nil
-		}
-		if err != nil {
-			return nil, err
-		}
-		payments = append(payments, p)
-	}
+	return bank.ReadPayments(in)
 }
 
 func (e *inKafka) close(temporary bool) (err error) {

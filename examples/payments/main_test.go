@@ -14,6 +14,7 @@ import (
 	"go.uber.org/goleak"
 
 	"github.com/weirflow/weir/examples/internal/bank"
+	"github.com/weirflow/weir/examples/internal/show"
 	"github.com/weirflow/weir/ext/jetstream/embedded"
 )
 
@@ -38,7 +39,7 @@ func TestChargedOnce(t *testing.T) {
 			dir := t.TempDir()
 			args := []string{"-engine", engine, "-orders", "100", "-kills", "2", "-dir", dir, "-progress", "plain"}
 			status, out, errOut := execute(t, args...)
-			require.Equal(t, exitOK, status, out+errOut)
+			require.Equal(t, show.ExitOK, status, out+errOut)
 			assert.Contains(t, out, "proven: each of 100 orders was charged once")
 			assert.Regexp(t, `\n  kills of workers +2 `, out)
 			assert.Regexp(t, `\n  kills of providers +4\n`, out)
@@ -55,7 +56,7 @@ func TestChargedOnce(t *testing.T) {
 			}
 			// A job that is done, started again, calls nothing and charges nothing.
 			status, again, errOut := execute(t, "-engine", engine, "-orders", "100", "-kills", "0", "-dir", dir, "-progress", "off")
-			require.Equal(t, exitOK, status, again+errOut)
+			require.Equal(t, show.ExitOK, status, again+errOut)
 			assert.Regexp(t, `\n  calls made +0\n`, again)
 			assert.Empty(t, errOut)
 		})
@@ -71,7 +72,7 @@ func TestOnAServer(t *testing.T) {
 	require.NoError(t, err)
 	t.Cleanup(func() { assert.NoError(t, s.Close()) })
 	status, out, errOut := execute(t, "-engine", "jetstream", "-url", s.URL(), "-orders", "40", "-kills", "1", "-outage=false", "-progress", "off")
-	require.Equal(t, exitOK, status, out+errOut)
+	require.Equal(t, show.ExitOK, status, out+errOut)
 	assert.Contains(t, out, "proven: each of 40 orders")
 	assert.Contains(t, out, "on JetStream at "+s.URL())
 
@@ -88,10 +89,10 @@ func TestOnAServer(t *testing.T) {
 // Without a server the command says so.
 func TestNoServer(t *testing.T) {
 	status, _, errOut := execute(t, "-engine", "jetstream", "-url", "nats://127.0.0.1:1", "-progress", "off")
-	assert.Equal(t, exitFailed, status)
+	assert.Equal(t, show.ExitFailed, status)
 	assert.Contains(t, errOut, "payments: -engine jetstream: nats: no servers available")
 	status, _, errOut = execute(t, "-engine", "kafka", "-brokers", "127.0.0.1:1", "-limit", "500ms", "-progress", "off")
-	assert.Equal(t, exitFailed, status)
+	assert.Equal(t, show.ExitFailed, status)
 	assert.Contains(t, errOut, "payments: -engine kafka: ")
 }
 
@@ -103,7 +104,7 @@ func TestBroken(t *testing.T) {
 		t.Run(protection, func(t *testing.T) {
 			t.Parallel()
 			status, out, errOut := execute(t, "-orders", "150", "-kills", "1", "-outage=false", "-progress", "off", "-break", protection)
-			require.Equal(t, exitFailed, status, out+errOut)
+			require.Equal(t, show.ExitFailed, status, out+errOut)
 			assert.Contains(t, out, "NOT proven")
 			assert.Regexp(t, `order-\d+ was charged [2-9] times: (north|south)-\d+, (north|south)-\d+`, out)
 			if protection == withoutSticky {
@@ -181,7 +182,7 @@ func TestUsage(t *testing.T) {
 		{"-orders", "0"}, {"-kills", "-1"}, {"-break", "all"}, {"-limit", "0s"}, {"-engine", "oracle"}, {"-url", "x"}, {"-brokers", "x"}, {"-workers", "0"}, {"-progress", "loud"}, {"more"}, {"-nonsense"},
 	} {
 		status, out, errOut := execute(t, args...)
-		assert.Equal(t, exitUsage, status, args)
+		assert.Equal(t, show.ExitUsage, status, args)
 		assert.Empty(t, out)
 		assert.Contains(t, errOut, "payments: wrong usage: ")
 	}
@@ -195,12 +196,12 @@ func TestUsage(t *testing.T) {
 func TestLimit(t *testing.T) {
 	t.Parallel()
 	status, out, errOut := execute(t, "-limit", "300ms", "-progress", "off")
-	assert.Equal(t, exitFailed, status, out)
+	assert.Equal(t, show.ExitFailed, status, out)
 	assert.Contains(t, errOut, "payments: not done after 300ms")
 
 	ctx, cancel := context.WithCancelCause(t.Context())
 	cancel(errors.New("interrupted"))
 	var stdout, stderr bytes.Buffer
-	assert.Equal(t, exitFailed, run(ctx, []string{"-progress", "off"}, &stdout, &stderr))
+	assert.Equal(t, show.ExitFailed, run(ctx, []string{"-progress", "off"}, &stdout, &stderr))
 	assert.Contains(t, stderr.String(), "interrupted")
 }

@@ -118,8 +118,6 @@ func list(charges []bank.Booked) string {
 	return strings.Join(names, ", ")
 }
 
-const shownWrong = 10
-
 // print writes the reconciliation, and reports whether all is well.
 func (r *reconciliation) print(out io.Writer) bool {
 	again := ""
@@ -140,14 +138,7 @@ func (r *reconciliation) print(out io.Writer) bool {
 		fmt.Fprintf(out, "\nproven: each of %s orders was charged once, or declined by both.\n", show.Count(r.orders))
 		return true
 	}
-	fmt.Fprintln(out)
-	for i, complaint := range r.wrong {
-		if i == shownWrong {
-			fmt.Fprintf(out, "  … and %s more\n", show.Count(len(r.wrong)-i))
-			break
-		}
-		fmt.Fprintf(out, "  %s\n", complaint)
-	}
+	show.Complaints(out, r.wrong)
 	fmt.Fprintf(out, "\nNOT proven: the books of the providers do not fit the orders.\n")
 	return false
 }

@@ -4,7 +4,6 @@ import (
 	"context"
 	"encoding/json"
 	"errors"
-	"flag"
 	"fmt"
 	"io"
 	"math/rand/v2"
@@ -18,31 +17,11 @@ import (
 	"github.com/weirflow/weir/examples/internal/show"
 )
 
-// The exit statuses.
-const (
-	exitOK     = 0
-	exitFailed = 1
-	exitUsage  = 2
-)
-
 // run is the command: it starts the processes, kills them, starts them again, and compares the books.
 func run(ctx context.Context, args []string, out, errOut io.Writer) int {
-	c, err := parse(args, out)
-	switch {
-	case errors.Is(err, flag.ErrHelp):
-		return exitOK
-	case err != nil:
-		fmt.Fprintln(errOut, "payments:", err)
-		return exitUsage
-	}
-	proven, err := supervise(ctx, c, out, errOut)
-	if err != nil {
-		fmt.Fprintln(errOut, "payments:", err)
-	}
-	if err != nil || !proven {
-		return exitFailed
-	}
-	return exitOK
+	return show.Command("payments", errOut,
+		func() (config, error) { return parse(args, out) },
+		func(c config) (proven bool, err error) { return supervise(ctx, c, out, errOut) })
 }
 
 func supervise(ctx context.Context, c config, out, errOut io.Writer) (proven bool, err error) {

@@ -72,7 +72,7 @@
 //
 // The metadata of a commit has 4,096 characters by default. It has a bit for each record where settled ones and others mix, and some bytes
 // for a long range of one kind: that is room for 10,000 to 15,000 records of a partition, and any number of settled ones behind a blocker.
-// Before it is full, no more is fetched of the partition. Nor is there while 1,000 messages of the partition wait here after a Nack, for their time
+// Before it is full, no more is fetched of the partition. The same holds while 1,000 messages of the partition wait here after a Nack, for their time
 // or for dead letters.
 //
 // A partition that was not fetched for one of these reasons is fetched again after kgo.FetchMaxWait at most: 500 ms by default.
@@ -89,7 +89,8 @@
 //     WRITE on the topic that it sends to, and WRITE on the transactional id weir-merge-TOPIC. A purge DELETE.
 //   - A sink, and retries: WRITE and DESCRIBE on their topics. Brokers before 2.8 want IDEMPOTENT_WRITE on the cluster, too.
 //
-// No topic is created, unless a broker does so by itself. TLS and SASL are options of the client; nothing here logs them.
+// No topic is created, unless a broker does so by itself. A source or a [Group] waits for a topic that does not exist, and for brokers that do
+// not answer: it logs that as a warning after three seconds, once for each topic. TLS and SASL are options of the client; nothing here logs them.
 //
 // # Tests
 //

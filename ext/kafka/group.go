@@ -73,8 +73,13 @@ type share struct {
 
 // Run implements [partitions.Assigner].
 func (g *Group) Run(ctx context.Context, h partitions.Handler) error {
-	if g.Name == "" || len(g.Topics) == 0 || slices.Contains(g.Topics, "") {
-		return fmt.Errorf("kafka: the group %q and the topics %q must have names", g.Name, g.Topics)
+	switch {
+	case g.Name == "":
+		return errors.New("kafka: Group.Name is empty")
+	case len(g.Topics) == 0:
+		return errors.New("kafka: Group.Topics is empty")
+	case slices.Contains(g.Topics, ""):
+		return fmt.Errorf("kafka: Group.Topics has an empty name: %q", g.Topics)
 	}
 	m := &member{
 		Group: g, handler: h, work: context.WithoutCancel(ctx), logger: g.Logger, clock: g.Clock, has: map[partitionID]*share{},
@@ -96,6 +101,9 @@ func (g *Group) Run(ctx context.Context, h partitions.Handler) error {
 		return fmt.Errorf("kafka: %w", err)
 	}
 	defer client.Close()
+	var watching sync.WaitGroup
+	watching.Go(func() { watchTopics(ctx, client, m.clock, m.logger, g.Topics) })
+	defer watching.Wait()
 	for ctx.Err() == nil { // no records come, but errors do
 		client.PollFetches(ctx).EachError(func(_ string, _ int32, err error) {
 			if ctx.Err() == nil {

@@ -234,7 +234,7 @@ func TestParsePartition(t *testing.T) {
 
 func TestGroupRefuses(t *testing.T) {
 	for _, g := range []*Group{{Topics: []string{"t"}}, {Name: "g"}, {Name: "g", Topics: []string{""}}} {
-		require.ErrorContains(t, g.Run(t.Context(), nil), "must have names")
+		require.ErrorContains(t, g.Run(t.Context(), nil), "kafka: Group.")
 	}
 	g := &Group{Name: "g", Topics: []string{"t"}, Client: []kgo.Opt{kgo.SessionTimeout(-1)}}
 	require.ErrorContains(t, g.Run(t.Context(), nil), "kafka: ")

@@ -54,8 +54,11 @@ var (
 
 // OpenInput returns an input that begins at the first record of a partition. It asks the brokers where that is.
 func OpenInput[T any](ctx context.Context, c InputConfig[T]) (*Input[T], error) {
-	if c.Topic == "" || c.Decode == nil {
-		return nil, errors.New("kafka: OpenInput: Topic and Decode must be set")
+	switch {
+	case c.Topic == "":
+		return nil, errors.New("kafka: OpenInput: Topic is empty")
+	case c.Decode == nil:
+		return nil, errors.New("kafka: OpenInput: Decode is nil")
 	}
 	opts := append([]kgo.Opt{kgo.FetchIsolationLevel(kgo.ReadCommitted())}, c.Client...)
 	opts = append(opts, kgo.KeepControlRecords(), kgo.ConsumeResetOffset(kgo.NoResetOffset())) // markers move the position

@@ -58,8 +58,13 @@ var _ checkpoint.Output[int] = (*Output[int])(nil)
 
 // NewOutput returns an output. It connects when it is used first.
 func NewOutput[T any](c OutputConfig[T]) (*Output[T], error) {
-	if c.TransactionalID == "" || c.Topic == "" || c.Encode == nil {
-		return nil, errors.New("kafka: NewOutput: TransactionalID, Topic and Encode must be set")
+	switch {
+	case c.TransactionalID == "":
+		return nil, errors.New("kafka: NewOutput: TransactionalID is empty")
+	case c.Topic == "":
+		return nil, errors.New("kafka: NewOutput: Topic is empty")
+	case c.Encode == nil:
+		return nil, errors.New("kafka: NewOutput: Encode is nil")
 	}
 	client, err := kgo.NewClient(append(append([]kgo.Opt(nil), c.Client...), kgo.TransactionalID(c.TransactionalID),
 		kgo.RequiredAcks(kgo.AllISRAcks()), kgo.ProducerLinger(0))...) // Commit has all records at once

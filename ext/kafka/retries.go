@@ -54,8 +54,11 @@ type Retries[T any] struct {
 
 // NewRetries returns retries. They must be closed.
 func NewRetries[T any](c RetriesConfig[T]) (*Retries[T], error) {
-	if nils.Is(c.Codec) || c.DeadLetters == "" {
-		return nil, errors.New("kafka: NewRetries: Codec and DeadLetters must be set")
+	switch {
+	case nils.Is(c.Codec):
+		return nil, errors.New("kafka: NewRetries: Codec is nil")
+	case c.DeadLetters == "":
+		return nil, errors.New("kafka: NewRetries: DeadLetters is empty")
 	}
 	seen := map[string]bool{c.DeadLetters: true}
 	for i, l := range c.Layers {

@@ -103,6 +103,7 @@ func NewSource[T any](group string, topics []string, c codec.Codec[T], opts ...S
 	s.ended.Go(s.poll)    // ends with Close
 	s.ended.Go(s.commits) // the same
 	s.ended.Go(s.puts)    // the same
+	s.ended.Go(func() { watchTopics(s.ctx, s.client, s.clock, s.logger, slices.Clone(topics)) })
 	return s, nil
 }
 

@@ -15,6 +15,7 @@ import (
 
 	"github.com/weirflow/weir/delivery/store"
 	"github.com/weirflow/weir/ext/kafka/internal/offsets"
+	"github.com/weirflow/weir/internal/wait"
 )
 
 // View shows what lies in a topic: dead letters, or what waits in a layer. It is of the moment when it was opened: what comes later is not
@@ -297,12 +298,5 @@ func pause(ctx context.Context, c clock.Clock, begun time.Time, n int, rate floa
 	if rate == 0 || n == 0 {
 		return nil
 	}
-	timer := c.Timer(max(0, time.Duration(float64(n)/rate*float64(time.Second))-c.Since(begun)))
-	defer timer.Stop()
-	select {
-	case <-timer.C:
-		return nil
-	case <-ctx.Done():
-		return context.Cause(ctx)
-	}
+	return wait.For(ctx, c, max(0, time.Duration(float64(n)/rate*float64(time.Second))-c.Since(begun)))
 }

@@ -35,7 +35,7 @@ func NewBucket(fraction, perSecond float64, burst int, c clock.Clock) *Bucket {
 	return b.WithClock(c)
 }
 
-// WithClock returns a full bucket with the settings of b that goes by c.
+// WithClock returns a full bucket with the settings of b and the clock c.
 func (b *Bucket) WithClock(c clock.Clock) *Bucket {
 	n := &Bucket{fraction: b.fraction, perSecond: b.perSecond, capacity: b.capacity, clock: c}
 	n.balance.Store(n.capacity)

@@ -1,11 +1,16 @@
 package group
 
-import "context"
+import (
+	"context"
+	"sync"
+)
 
 // Together runs values in batches that succeed or fail as a whole, such as transactions. It is safe for concurrent use.
 type Together[T any] struct {
-	run   func(take func() []T) error
+	run   func(ctx context.Context, take func() []T) error
 	group Group[*call[T]]
+
+	mu sync.Mutex // see call and running
 }
 
 // call is a value and the result of its batch, which is written before Do goes on.
@@ -13,39 +18,74 @@ type call[T any] struct {
 	value  T
 	err    error
 	shared bool
+
+	// Guarded by Together.mu.
+	gone  bool     // the context of its caller has ended
+	batch *running // nil: it does not run
 }
 
-// NewTogether returns a Together whose batches have at most limit values, and of which at most parallel run at once. run is as
-// Group.Run; it may also be called for one value on the goroutine of a caller.
-func NewTogether[T any](limit, parallel int, run func(take func() []T) error) *Together[T] {
+// running is the calls that run.
+type running struct {
+	waiting int // callers whose contexts have not ended; guarded by Together.mu
+	cancel  context.CancelFunc
+}
+
+// NewTogether returns a Together. A batch has at most limit values, and at most parallel batches run at once. run is as
+// Group.Run; it may also be called for one value on the goroutine of a caller. Its context ends when those of all callers have.
+func NewTogether[T any](limit, parallel int, run func(ctx context.Context, take func() []T) error) *Together[T] {
 	t := &Together[T]{run: run}
 	t.group = Group[*call[T]]{Run: t.runAll, Max: limit, Parallel: parallel}
 	return t
 }
 
 // Do runs a value with others and returns the error of the batch. An error may be the fault of one value: then each of several
-// runs again by itself. If ctx ends before the value runs, Do returns its cause.
+// runs again by itself. If ctx ends before the value runs, Do returns its cause. If it ends meanwhile, Do waits for the batch, which
+// no caller may want any more, and returns the cause of ctx if that has failed.
 func (t *Together[T]) Do(ctx context.Context, value T) error {
 	c := &call[T]{value: value}
-	if err := t.group.Do(ctx, c); err != nil {
-		return err
+	it := t.group.Add(c)
+	select {
+	case <-it.Done():
+	case <-ctx.Done():
+		if t.group.Withdraw(it) {
+			return context.Cause(ctx)
+		}
+		t.leave(c)
+		<-it.Done()
 	}
-	if c.err != nil && c.shared {
-		return t.run(func() []T { return []T{value} })
+	switch {
+	case c.err == nil:
+		return nil
+	case ctx.Err() != nil:
+		return context.Cause(ctx)
+	case c.shared:
+		return t.run(ctx, func() []T { return []T{value} })
 	}
 	return c.err
+}
+
+// leave ends a batch if no caller waits for it any more, as for a server that hangs.
+func (t *Together[T]) leave(c *call[T]) {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	c.gone = true
+	if b := c.batch; b != nil {
+		if b.waiting--; b.waiting == 0 {
+			b.cancel()
+		}
+	}
 }
 
 // Wait returns when no batch runs or waits. No call of Do may begin meanwhile.
 func (t *Together[T]) Wait() { t.group.Wait() }
 
 func (t *Together[T]) runAll(take func() []*call[T]) {
+	ctx, cancel := context.WithCancel(context.Background())
+	defer cancel()
 	var values []T
-	err := t.run(func() []T {
+	err := t.run(ctx, func() []T {
 		if values == nil {
-			for _, c := range take() {
-				values = append(values, c.value)
-			}
+			values = t.begin(take(), cancel)
 		}
 		return values
 	})
@@ -53,4 +93,22 @@ func (t *Together[T]) runAll(take func() []*call[T]) {
 	for _, c := range calls {
 		c.err, c.shared = err, len(calls) > 1
 	}
+}
+
+// begin notes that calls run, and returns their values.
+func (t *Together[T]) begin(calls []*call[T], cancel context.CancelFunc) []T {
+	b := &running{cancel: cancel}
+	values := make([]T, len(calls))
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	for i, c := range calls {
+		values[i], c.batch = c.value, b
+		if !c.gone {
+			b.waiting++
+		}
+	}
+	if b.waiting == 0 {
+		cancel()
+	}
+	return values
 }

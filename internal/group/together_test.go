@@ -17,7 +17,7 @@ func TestTheFaultOfOneValueIsItsOwn(t *testing.T) {
 		bad := errors.New("bad")
 		var mu sync.Mutex
 		var batches [][]int
-		g := NewTogether(10, 1, func(take func() []int) error {
+		g := NewTogether(10, 1, func(_ context.Context, take func() []int) error {
 			<-gate
 			mu.Lock()
 			defer mu.Unlock()
@@ -45,7 +45,7 @@ func TestTheFaultOfOneValueIsItsOwn(t *testing.T) {
 
 func TestOneThatFailsAloneDoesNotRunAgain(t *testing.T) {
 	ran := 0
-	g := NewTogether(10, 1, func(take func() []int) error {
+	g := NewTogether(10, 1, func(_ context.Context, take func() []int) error {
 		ran += len(take())
 		return context.DeadlineExceeded
 	})
@@ -57,7 +57,7 @@ func TestOneThatFailsAloneDoesNotRunAgain(t *testing.T) {
 func TestOneThatWaitsLeaves(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		gate := make(chan struct{})
-		g := NewTogether(1, 1, func(take func() []int) error {
+		g := NewTogether(1, 1, func(_ context.Context, take func() []int) error {
 			take()
 			<-gate
 			return nil
@@ -72,6 +72,37 @@ func TestOneThatWaitsLeaves(t *testing.T) {
 		require.ErrorIs(t, <-errs, context.Canceled)
 		close(gate)
 		require.NoError(t, <-errs)
+		g.Wait()
+	})
+}
+
+// A batch that no caller waits for ends: a server may hang.
+func TestABatchWhoseCallersHaveLeft(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		gate := make(chan struct{}, 1)
+		g := NewTogether(2, 1, func(ctx context.Context, take func() []int) error {
+			<-gate
+			take()
+			<-ctx.Done()
+			return ctx.Err()
+		})
+		gone := errors.New("gone")
+		var cancels []context.CancelCauseFunc
+		errs := make(chan error, 2)
+		for i := range 2 {
+			ctx, cancel := context.WithCancelCause(t.Context())
+			cancels = append(cancels, cancel)
+			go func() { errs <- g.Do(ctx, i) }()
+		}
+		synctest.Wait()
+		gate <- struct{}{}
+		synctest.Wait()
+		cancels[0](gone)
+		synctest.Wait()
+		require.Empty(t, errs, "the other one waits for it")
+		cancels[1](gone)
+		require.Equal(t, gone, <-errs)
+		require.Equal(t, gone, <-errs)
 		g.Wait()
 	})
 }

@@ -46,7 +46,7 @@ func Child(p Place) {
 			select {}
 		}
 	}
-	db := Watch(p.Driver, dsn, &Hooks{Step: step})
+	db := watch(p.Driver, dsn, &Hooks{Step: step})
 	db.SetMaxOpenConns(1)
 	rides := &rides{ledger: os.Getenv(envLedger), step: step, dialect: p.Dialect}
 	o := keys.New(db, p.Dialect, keys.Config{}).Operation("create_ride", rides.create)
@@ -129,10 +129,10 @@ func request(user, key string) keys.Request {
 }
 
 // RunKilled kills a process by SIGKILL at each boundary of a statement, and of the call of the provider, and finishes the
-// request by the next attempt or by the completer (Q19, law X2). stride 1 takes each boundary, 2 each second.
+// request by the next attempt or by the completer (law X2). stride 1 takes each boundary, 2 each second.
 func RunKilled(t *testing.T, p Place, stride int) {
 	dsn := p.New(t)
-	db := Watch(p.Driver, dsn, &Hooks{})
+	db := watch(p.Driver, dsn, &Hooks{})
 	db.SetMaxOpenConns(1)
 	defer func() { assert.NoError(t, db.Close()) }()
 	require.NoError(t, keys.Migrate(t.Context(), db, p.Dialect))

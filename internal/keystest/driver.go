@@ -12,8 +12,8 @@ type Hooks struct {
 	Commit func(commit, rollback func() error) error // in place of each COMMIT; nil: as usual
 }
 
-// Watch opens a database with hooks. Base is the driver's.
-func Watch(base driver.Driver, dsn string, h *Hooks) *sql.DB {
+// watch opens a database with hooks. Base is the driver's.
+func watch(base driver.Driver, dsn string, h *Hooks) *sql.DB {
 	if h.Step == nil {
 		h.Step = func() {}
 	}

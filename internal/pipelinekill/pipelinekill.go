@@ -5,14 +5,11 @@ package pipelinekill
 import (
 	"context"
 	"errors"
-	"fmt"
 	"log/slog"
 	"math/rand/v2"
 	"os"
-	"os/signal"
 	"slices"
 	"strconv"
-	"syscall"
 	"testing"
 	"time"
 
@@ -22,6 +19,7 @@ import (
 	"github.com/weirflow/weir/checkpoint"
 	"github.com/weirflow/weir/delivery/lock"
 	"github.com/weirflow/weir/internal/child"
+	"github.com/weirflow/weir/internal/child/workers"
 	"github.com/weirflow/weir/partitions"
 )
 
@@ -29,7 +27,7 @@ const (
 	name    = "pipelines" // of the children
 	envLong = "WEIR_LONG"
 
-	workers    = 3
+	workerN    = 3
 	partitionN = 5
 	lease      = 1500 * time.Millisecond
 	patience   = time.Minute // for anything to happen
@@ -66,24 +64,10 @@ func Elements() int {
 }
 
 // Child is a worker, if this process was started by [Run]; it does not return then. TestMain calls it first.
-func Child(open Open) {
-	child.Run(name, func(place string) error {
-		ctx, stop := signal.NotifyContext(context.Background(), syscall.SIGTERM)
-		defer stop()
-		fmt.Println("ready for signals")
-		e, err := child.Again(ctx, func(ctx context.Context) (Engine, error) { return open(ctx, place) })
-		if ctx.Err() != nil {
-			return nil // it was ended before it has begun
-		}
-		if err != nil {
-			return err
-		}
-		defer e.Close()
-		return work(ctx, e)
-	})
-}
+func Child(open Open) { workers.Child(name, open, work) }
 
 func work(ctx context.Context, e Engine) error {
+	defer e.Close()
 	logger := slog.New(slog.NewTextHandler(os.Stderr, nil)).With("pid", os.Getpid())
 	double := asyncop.Blocking(func(ctx context.Context, v int) (int, error) {
 		select {
@@ -136,76 +120,53 @@ func Run(t *testing.T, c Config) {
 	if os.Getenv(envLong) != "" {
 		kills, every = 80, 6
 	}
-	all := make([]*child.Process, workers)
-	start := func(i int) {
-		var err error
-		all[i], err = child.Start(name, c.Place)
-		require.NoError(t, err)
-	}
-	for i := range all {
-		start(i)
-	}
-	output := func() (last []string) {
-		for _, w := range all {
-			last = append(last, w.Output())
-		}
-		return last
-	}
-	defer func() {
-		for _, w := range all {
-			_ = w.Kill() // it may have ended
-		}
-	}()
+	all := workers.Start(t, name, c.Place, workerN, patience)
 	total := partitionN * Elements()
-	progress := func(least int) {
-		before, changed := 0, time.Now()
-		for {
-			n, err := c.Count(t.Context())
-			if err == nil && n >= least {
-				return
-			}
-			if err == nil && n != before {
-				before, changed = n, time.Now()
-			}
-			require.Less(t, time.Since(changed), patience, "no progress: %d of %d, %v: %v", before, total, err, output())
-			for _, w := range all {
-				select {
-				case <-w.Ended():
-					t.Fatalf("a worker has ended: %v", w.Output())
-				default:
-				}
-			}
-			time.Sleep(20 * time.Millisecond)
-		}
-	}
-	begun, stops, servers := time.Now(), 0, 0
+	begun, servers := time.Now(), 0
 	for kill := 1; kill <= kills; kill++ {
-		progress(kill * total * 9 / 10 / kills)
-		i, stopped := rand.IntN(workers), false
+		c.progress(t, all, kill*total*9/10/kills)
 		if kill%3 == 2 {
-			var err error
-			stopped, err = all[i].Pause(lease + lease/2)
-			require.NoError(t, err)
-		}
-		if stopped {
-			stops++
+			all.Stop(lease + lease/2)
 		} else {
-			require.NoError(t, all[i].Kill())
-			start(i)
+			all.Kill()
 		}
 		if c.KillServer != nil && kill%every == 0 {
 			c.KillServer()
 			servers++
 		}
 	}
-	progress(total)
+	c.progress(t, all, total)
 	took := time.Since(begun)
-	for _, w := range all {
-		_, err := w.Line(patience) // one that was started just now does not know the signal yet
-		require.NoError(t, err)
-		require.NoError(t, w.Signal(syscall.SIGTERM))
-		require.NoError(t, w.Wait(patience))
+	all.End()
+	c.check(t)
+	if t.Failed() {
+		t.Log(all.Output())
 	}
+	t.Logf("%d elements in %v, %d kills and %d stops of %d workers, %d kills of servers",
+		total, took.Round(time.Millisecond), all.Kills, all.Stops, workerN, servers)
+}
+
+// progress waits until the outputs have enough elements.
+func (c Config) progress(t *testing.T, all *workers.Workers, enough int) {
+	t.Helper()
+	before, changed := 0, time.Now()
+	for {
+		n, err := c.Count(t.Context())
+		if err == nil && n >= enough {
+			return
+		}
+		if err == nil && n != before {
+			before, changed = n, time.Now()
+		}
+		require.Less(t, time.Since(changed), patience, "no progress: %d of %d, %v: %v", before, enough, err, all.Output())
+		all.MustRun()
+		time.Sleep(20 * time.Millisecond)
+	}
+}
+
+// check compares the outputs with what the inputs have.
+func (c Config) check(t *testing.T) {
+	t.Helper()
 	var want []int
 	for i := range Elements() {
 		want = append(want, 2*i)
@@ -220,10 +181,6 @@ func Run(t *testing.T, c Config) {
 			t.Errorf("partition %s: %s", p, difference(got, want))
 		}
 	}
-	if t.Failed() {
-		t.Log(output())
-	}
-	t.Logf("%d elements in %v, %d kills and %d stops of %d workers, %d kills of servers", total, took.Round(time.Millisecond), kills-stops, stops, workers, servers)
 }
 
 func difference(got, want []int) string {

@@ -9,7 +9,7 @@ const (
 	Step            = 500                         // rows that one transaction of a collection changes
 )
 
-// Found is what a database has of a request whose client is known.
+// Found is what a database knows of a request, if it knows the client.
 type Found struct {
 	Mark        int64
 	Present     bool // there is a record

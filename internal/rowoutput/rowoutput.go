@@ -1,4 +1,4 @@
-// Package rowoutput has an output with rows in its state, for tests of pipelines whose output is a table.
+// Package rowoutput has an output with rows in its state. Tests use it for pipelines that write to a table.
 package rowoutput
 
 import (

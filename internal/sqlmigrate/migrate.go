@@ -116,3 +116,24 @@ func versionOf(name string) (int, error) {
 	}
 	return version, nil
 }
+
+// Explain returns err, and says that migrate makes the tables if err is that of a statement for which one of them is missing.
+func Explain(err error, migrate string, tables ...string) error {
+	if err == nil {
+		return nil
+	}
+	text, what := err.Error(), "no such table: " // SQLite has no code for it
+	if e, ok := errors.AsType[interface {
+		error
+		SQLState() string
+	}](err); ok && e.SQLState() == "42P01" { // undefined_table, whose text is in the server's language
+		what = ""
+	}
+	advice := ": call " + migrate + ", which makes the tables"
+	for _, table := range tables {
+		if strings.Contains(text, what+table) && !strings.Contains(text, advice) {
+			return fmt.Errorf("%w%s", err, advice)
+		}
+	}
+	return err
+}

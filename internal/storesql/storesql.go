@@ -19,8 +19,21 @@ type Dialect struct {
 	Time      func(time.Time) any
 }
 
-// Meta returns the column meta of a message: JSON that is UTF-8 without NUL.
-func Meta(m *store.Message) (string, error) {
+// Row is a message to be put.
+type Row struct {
+	Queue      string
+	MetaColumn string
+	*store.Message
+}
+
+// NewRow returns the row of a message.
+func NewRow(queue string, m *store.Message) (Row, error) {
+	column, err := metaColumn(m)
+	return Row{queue, column, m}, err
+}
+
+// metaColumn returns the column meta of a message: JSON that is UTF-8 without NUL.
+func metaColumn(m *store.Message) (string, error) {
 	meta := m.Meta
 	meta.Due = time.Time{}       // a column of its own
 	b, err := meta.MarshalJSON() // json.Marshal would read it a second time

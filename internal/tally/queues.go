@@ -14,7 +14,7 @@ import (
 // countLimit is how long a queue may take to be counted.
 const countLimit = 10 * time.Second
 
-// Count counts a queue. Of its reasons the first [MaxReasons] by name are distinguished.
+// Count counts a queue. Of its reasons the first maxReasons by name are distinguished.
 func Count(ctx context.Context, s store.Inspector, queue string) (c store.Counts, err error) {
 	ctx, cancel := context.WithTimeout(ctx, countLimit)
 	defer cancel()
@@ -23,7 +23,7 @@ func Count(ctx context.Context, s store.Inspector, queue string) (c store.Counts
 		return c, fmt.Errorf("queue %q: %w", queue, err)
 	}
 	names := slices.Sorted(maps.Keys(c.Reasons))
-	for _, name := range names[min(MaxReasons, len(names)):] {
+	for _, name := range names[min(maxReasons, len(names)):] {
 		c.Reasons[other.Name()] += c.Reasons[name]
 		delete(c.Reasons, name)
 	}

@@ -30,8 +30,8 @@ var endings = [...]asyncop.EndKind{
 	asyncop.Emitted, asyncop.Empty, asyncop.HandedOver, asyncop.Dropped, asyncop.Failed, asyncop.Abandoned, asyncop.Kept, asyncop.Discarded,
 }
 
-// MaxReasons bounds the reasons that are distinguished: they are an open set, and each is a time series.
-const MaxReasons = 100
+// maxReasons bounds the reasons that are distinguished: they are an open set, and each is a time series.
+const maxReasons = 100
 
 var other = predicates.NewReason("other", false, false)
 
@@ -81,7 +81,7 @@ func (t *Tally) Attempt(a *counting.Attempt) {
 	}
 	reason := a.Reason
 	if _, known := t.reasons[reason]; !known {
-		if len(t.reasons) < MaxReasons {
+		if len(t.reasons) < maxReasons {
 			t.reasons[reason] = struct{}{}
 		} else {
 			reason = other

@@ -17,7 +17,7 @@ const (
 
 // Hooks are what a source does for its recorder, on the goroutine of that. Their contexts end only if Close has waited in vain.
 type Hooks struct {
-	// Extend extends the leases of what is in flight, and of what is not recorded yet.
+	// Extend extends the leases of what is in flight, and of what is not recorded yet. Nil: there are none.
 	Extend func(ctx context.Context)
 	// Record writes all the verdicts there are. After an error those that were not written are still there.
 	Record func(ctx context.Context) error
@@ -43,7 +43,7 @@ type Recorder struct {
 	failure error // of the last Record, not returned yet
 }
 
-// Start starts a recorder for leases that last so long. closed is the cause of contexts that Close ends.
+// Start starts a recorder, for leases that last so long. closed is the cause of contexts that Close ends.
 func Start(c clock.Clock, lease time.Duration, closed error, h Hooks) *Recorder {
 	r := &Recorder{hooks: h, kick: make(chan struct{}, 1), ended: make(chan struct{})}
 	open, shut := context.WithCancelCause(context.Background())
@@ -56,19 +56,28 @@ func Start(c clock.Clock, lease time.Duration, closed error, h Hooks) *Recorder 
 
 func (r *Recorder) run(c clock.Clock, lease time.Duration) {
 	defer close(r.ended)
-	extend := c.Ticker(lease / 3)
-	defer extend.Stop()
+	var extend <-chan time.Time
+	if r.hooks.Extend != nil {
+		ticker := c.Ticker(lease / 3)
+		defer ticker.Stop()
+		extend = ticker.C
+	}
 	retry := c.Timer(time.Hour)
 	retry.Stop()
 	defer retry.Stop()
 	wait := firstRetry
 	for {
 		select {
+		case <-extend: // first: there may always be verdicts
+			r.hooks.Extend(r.Calls)
+		default:
+		}
+		select {
 		case <-r.Open.Done():
 			return
 		case <-r.kick:
 		case <-retry.C:
-		case <-extend.C:
+		case <-extend:
 			r.hooks.Extend(r.Calls)
 		}
 		err := r.hooks.Record(r.Calls)

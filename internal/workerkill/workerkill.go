@@ -10,10 +10,8 @@ import (
 	"log/slog"
 	"math/rand/v2"
 	"os"
-	"os/signal"
 	"slices"
 	"strconv"
-	"syscall"
 	"testing"
 	"time"
 
@@ -25,6 +23,7 @@ import (
 	"github.com/weirflow/weir/delivery/ladder"
 	"github.com/weirflow/weir/delivery/store"
 	"github.com/weirflow/weir/internal/child"
+	"github.com/weirflow/weir/internal/child/workers"
 	"github.com/weirflow/weir/predicates"
 	"github.com/weirflow/weir/strategies"
 )
@@ -36,7 +35,7 @@ const (
 	// Lease is how long a worker has a message without a sign of life.
 	Lease = 2 * time.Second
 
-	workers  = 3
+	workerN  = 3
 	stuck    = 11                     // the message that the sink never takes
 	delay    = 100 * time.Millisecond // of the layer
 	patience = 30 * time.Second       // for anything to happen
@@ -157,17 +156,7 @@ func (s sink) Put(ctx context.Context, ms []delivery.Message[Order]) error {
 
 // Child is a worker, if this process was started by [Run]; it does not return then. TestMain calls it first.
 func Child(open Open) {
-	child.Run(name, func(place string) error {
-		ctx, stop := signal.NotifyContext(context.Background(), syscall.SIGTERM)
-		defer stop()
-		fmt.Println("ready for signals")
-		e, err := child.Again(ctx, func(ctx context.Context) (Engine, error) { return open(ctx, place) })
-		if ctx.Err() != nil {
-			return nil // it was ended before it has begun
-		}
-		if err != nil {
-			return err
-		}
+	workers.Child(name, open, func(ctx context.Context, e Engine) error {
 		summary, err := Work(ctx, e)
 		fmt.Println(summary)
 		return errors.Join(err, e.Close())
@@ -240,32 +229,14 @@ func Run(t *testing.T, c Config) {
 	require.NoError(t, err)
 	defer func() { require.NoError(t, e.Close()) }()
 	Fill(t, e, n)
-	all := make([]*child.Process, workers)
-	start := func(i int) {
-		all[i], err = child.Start(name, c.Place)
-		require.NoError(t, err)
-	}
-	for i := range all {
-		start(i)
-	}
-	defer func() {
-		for _, w := range all {
-			_ = w.Kill() // it may have ended
-		}
-	}()
-	begun, servers, stops := time.Now(), 0, 0
+	all := workers.Start(t, name, c.Place, workerN, patience)
+	begun, servers := time.Now(), 0
 	for kill := 1; kill <= kills; kill++ {
 		progress(t, e, all, func(done int) bool { return done >= kill*n*9/10/kills })
-		i, stopped := rand.IntN(workers), false
 		if kill%10 == 5 {
-			stopped, err = all[i].Pause(Lease + Lease/2)
-			require.NoError(t, err)
-		}
-		if stopped {
-			stops++
+			all.Stop(Lease + Lease/2)
 		} else {
-			require.NoError(t, all[i].Kill())
-			start(i)
+			all.Kill()
 		}
 		if c.KillServer != nil && kill%every == 0 {
 			c.KillServer()
@@ -273,23 +244,23 @@ func Run(t *testing.T, c Config) {
 		}
 	}
 	poison := n / 100
-	progress(t, e, all, func(done int) bool {
+	settled := func(done int) bool {
 		// What a worker had when it was killed comes again when its lease has ended, also if it was done: then it goes this way again.
 		return done >= n-poison-1 && count(t, e, "dead") >= poison &&
 			len(patiently(t, e.Left)) <= 1 && count(t, e, "again") == 0 && count(t, e, "later") == 0
-	})
+	}
+	progress(t, e, all, settled)
 	took := time.Since(begun)
-	var last []string
-	for _, w := range all { // a signal: each drains, and ends by itself
-		_, err := w.Line(patience) // one that was started just now does not know the signal yet
-		require.NoError(t, err)
-		require.NoError(t, w.Signal(syscall.SIGTERM))
-		require.NoError(t, w.Wait(patience))
-		last = append(last, w.Output())
+	all.End() // each drains first
+	// A worker that stood still may hand over late what others have done (law D1): new ones let that go its way again.
+	if !settled(patiently(t, e.CountFinished)) {
+		late := workers.Start(t, name, c.Place, workerN, patience)
+		progress(t, e, late, settled)
+		late.End()
 	}
 	Check(t, e, n)
 	t.Logf("%d messages in %v, %d kills and %d stops of %d workers, %d kills of servers; the last workers: %v",
-		n, took.Round(time.Millisecond), kills-stops, stops, workers, servers, last)
+		n, took.Round(time.Millisecond), all.Kills, all.Stops, workerN, servers, all.Output())
 }
 
 // Check looks at what the workers have left.
@@ -321,7 +292,7 @@ func Check(t *testing.T, e Engine, n int) {
 }
 
 // progress waits until enough messages are done.
-func progress(t *testing.T, e Engine, all []*child.Process, enough func(done int) bool) {
+func progress(t *testing.T, e Engine, all *workers.Workers, enough func(done int) bool) {
 	t.Helper()
 	done, changed := 0, time.Now()
 	for {
@@ -333,13 +304,7 @@ func progress(t *testing.T, e Engine, all []*child.Process, enough func(done int
 			done, changed = now, time.Now()
 		}
 		require.Less(t, time.Since(changed), patience, "no progress: %d are done", done)
-		for _, w := range all {
-			select {
-			case <-w.Ended():
-				t.Fatalf("a worker has ended: %v", w.Output())
-			default:
-			}
-		}
+		all.MustRun()
 		time.Sleep(20 * time.Millisecond)
 	}
 }

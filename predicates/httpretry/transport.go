@@ -25,14 +25,14 @@ import (
 // too, since an http.Client whose Timeout has run out replaces errors by their text.
 //
 // Each request is reported to the attempt that its context belongs to ([predicates.ReportSent]) and stays in doubt unless its
-// error or its status proves that it had no effect: see the package documentation. Thereby a call whose second POST was refused
-// is not repeated if its first may have been executed. Requests with a safe method (GET, HEAD, OPTIONS, TRACE; RFC 9110, 9.2.1)
+// error or its status proves that it had no effect: see the package documentation. So if a call makes two POSTs and the second is
+// refused, it is not repeated if the first may have been executed. Requests with a safe method (GET, HEAD, OPTIONS, TRACE; RFC 9110, 9.2.1)
 // are not reported: by definition they ask for no effect, so there is none to repeat.
 //
-// base has to call the hooks GetConn, GotConn and WroteHeaderField of httptrace, as an http.Transport does. If base is an
-// *http.Transport, its own repetitions are understood: it sends a POST again only if it is sure that the server has not got it.
-// What another base repeats counts as sent from the first header on, and stays in doubt whatever the answer to the last one is;
-// one that fails after it got a connection is in NetworkTime, since such a base may have given up on its own. A nil base stands
+// base has to call the hooks GetConn, GotConn and WroteHeaderField of httptrace, as an http.Transport does. An
+// *http.Transport may repeat a request by itself, but a POST only if the server has certainly not got it. With another base, a
+// request counts as sent from the first header on, and stays in doubt if the base repeats it, whatever the last answer is. An
+// error after it got a connection is in NetworkTime, since such a base may have given up by itself. A nil base stands
 // for http.DefaultTransport. Safe for concurrent use if base is.
 //
 // One such repetition is no proof, and cannot be distinguished from the others: over HTTP/2 net/http sends a POST again after

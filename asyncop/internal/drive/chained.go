@@ -229,6 +229,7 @@ func (d *Driver[IN, OUT]) rangeOver(r *ChainedRange[IN, OUT]) loopEnd {
 
 // acceptFrom takes what is at hand, as far as there are slots. Without checkpoints, there is neither backlog nor overflow.
 func (d *Driver[IN, OUT]) acceptFrom(r *ChainedRange[IN, OUT]) (busy bool) {
+	d.shut = false
 	for range min(turnLimit, d.engine.Room()) {
 		if d.inOver || d.engine.Failed() || d.engine.Crowded() || len(d.Gates) > 0 && !d.admits() {
 			return busy
@@ -349,7 +350,7 @@ func (r *ChainedRange[IN, OUT]) yield(v OUT) (more bool) {
 // parkOn sleeps until something happens, to the input or else.
 func (d *Driver[IN, OUT]) parkOn(r *ChainedRange[IN, OUT]) {
 	d.host.Parked.Store(true)
-	if !d.host.Cancelled() && !d.mustStop() && d.mayPark() {
+	if !d.host.Cancelled() && !d.mustStop() && !d.gateHasOpened() && d.mayPark() {
 		d.publish()
 		var elements <-chan IN
 		var messages <-chan delivery.Message[IN]

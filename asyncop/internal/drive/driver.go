@@ -64,6 +64,7 @@ type Driver[IN, OUT any] struct {
 	opened   bool
 	closer   func() error   // Close, until it was called or must not be
 	yielded  bool           // since there was something to do
+	shut     bool           // a gate was, when the loop last looked
 	unwatch  func() bool    // ends the watch on the operator's context
 	upstream sync.WaitGroup // cancelUpstream's call
 
@@ -292,7 +293,7 @@ func (d *Driver[IN, OUT]) park() {
 }
 
 func (d *Driver[IN, OUT]) signalled() bool {
-	return d.host.Cancelled() || d.mustStop() || d.chain.wanted.Load() || d.ends == nil && d.attached.Load() != nil ||
+	return d.host.Cancelled() || d.mustStop() || d.gateHasOpened() || d.chain.wanted.Load() || d.ends == nil && d.attached.Load() != nil ||
 		d.carrier == nil && d.carried.Load() != nil
 }
 

@@ -39,6 +39,7 @@ func (d *Driver[IN, OUT]) drained() bool {
 // acceptSome takes elements as long as there are some and slots for them. End of input is noticed only when a slot is
 // free to read for.
 func (d *Driver[IN, OUT]) acceptSome() (busy bool) {
+	d.shut = false
 	for range turnLimit {
 		if d.feed() {
 			busy = true

@@ -112,6 +112,10 @@ func (d *Driver[IN, OUT]) admits() bool {
 	return true
 }
 
+// gateHasOpened reports whether a gate that was shut has said since that it may be open. Called with parked set, since the gate may have
+// said so before: that has woken nothing.
+func (d *Driver[IN, OUT]) gateHasOpened() bool { return d.shut && !d.waiting.Load() }
+
 // tryAdmit asks a gate. If it breaks, the run ends (law A6).
 func (d *Driver[IN, OUT]) tryAdmit(gate Gate) (admitted bool) {
 	d.engine.Slept()
@@ -121,7 +125,7 @@ func (d *Driver[IN, OUT]) tryAdmit(gate Gate) (admitted bool) {
 		admitted = false
 	})
 	admitted = gate.TryAdmit()
-	if !admitted && !d.waiting.Swap(true) {
+	if d.shut = !admitted; d.shut && !d.waiting.Swap(true) {
 		gate.Notify(func() {
 			d.waiting.Store(false)
 			d.host.WakeUp()

@@ -21,7 +21,7 @@ import (
 // earlyDone is an element whose call has ended at once, and that waits to be emitted.
 type earlyDone[IN, OUT any] struct {
 	in      IN
-	attempt *call.Attempt[*queue.Entry[Slot[IN, OUT]], OUT]
+	results []OUT
 	at      time.Duration // when it was accepted and called
 }
 
@@ -59,7 +59,7 @@ func (g *Engine[IN, OUT]) try(in IN) {
 }
 
 // attemptsAtOnce are allocated in one piece while calls end at once: that takes a third of the time, and fits a size class. Whatever holds
-// on to one of them holds on to all, but not to what they were completed with: see leftEarly. One that goes on is the last.
+// on to one of them holds on to all, but not to what they were completed with: see endEarly. One that goes on is the last.
 const attemptsAtOnce = 5
 
 func (g *Engine[IN, OUT]) nextAttempt() (a *call.Attempt[*queue.Entry[Slot[IN, OUT]], OUT]) {
@@ -108,16 +108,17 @@ func (g *Engine[IN, OUT]) seat() *queue.Entry[Slot[IN, OUT]] {
 	return e
 }
 
-// endEarly goes on with the element that is tried: it is complete, and waits for its turn.
+// endEarly goes on with the element that is tried: it is complete, and waits for its turn. Its attempt is over, and lets go of the results.
 func (g *Engine[IN, OUT]) endEarly() {
 	s := &g.trial.Value
 	g.trying, g.quick = false, true
-	g.early.Push(earlyDone[IN, OUT]{s.in, s.attempt, s.accepted})
+	g.early.Push(earlyDone[IN, OUT]{s.in, s.attempt.Results(), s.accepted})
+	s.attempt.DropResults()
 }
 
 // leftEarly removes the oldest element whose call has ended at once: it has left.
 func (g *Engine[IN, OUT]) leftEarly() {
-	g.early.Pop().attempt.DropResults()
+	g.early.Pop()
 	g.counts.Completed++
 }
 
@@ -129,7 +130,11 @@ func (g *Engine[IN, OUT]) clearTrial() {
 
 // slot returns the slot that the element would have in the queue.
 func (d earlyDone[IN, OUT]) slot() Slot[IN, OUT] {
-	return Slot[IN, OUT]{in: d.in, attempt: d.attempt, accepted: d.at, first: d.at, last: d.at, attempts: 1, phase: done}
+	s := Slot[IN, OUT]{in: d.in, accepted: d.at, first: d.at, last: d.at, attempts: 1, phase: done}
+	if len(d.results) > 0 {
+		s.more().held = &kept[OUT]{d.results}
+	}
+	return s
 }
 
 // abandonEarly is Abandon for the elements that are not in the queue.

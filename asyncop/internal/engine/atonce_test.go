@@ -5,10 +5,12 @@ import (
 	"runtime"
 	"testing"
 	"time"
+	"weak"
 
 	"github.com/stretchr/testify/require"
 
 	"github.com/weirflow/weir/asyncop/internal/call"
+	"github.com/weirflow/weir/delivery"
 	"github.com/weirflow/weir/predicates"
 	"github.com/weirflow/weir/queue"
 	"github.com/weirflow/weir/strategies"
@@ -25,6 +27,27 @@ func atOnce(name string, a *testAttempt) error {
 		a.Complete(name)
 	}
 	return nil
+}
+
+// Futures and contexts may be kept for ever, and with them the attempts that were allocated in the same piece.
+func TestAttemptsThatEndAtOnceLetGoOfResults(t *testing.T) {
+	r := newRig(t, nil, nil)
+	r.answer = atOnce
+	for _, name := range []string{"a", "b", "c"} {
+		r.feed(name)
+		require.Nil(t, r.calls[name+"#1"].Results())
+	}
+	var left []weak.Pointer[string]
+	for d := range r.early.All() {
+		left = append(left, weak.Make(&d.results[0]))
+	}
+	r.turn()
+	require.Equal(t, "(a#1 (b#1 (c#1 a#1 b#1 c#1", r.took())
+	runtime.GC()
+	for _, result := range left {
+		require.Nil(t, result.Value())
+	}
+	r.end()
 }
 
 // Laws Q1 and Q2: calls that end at once need no place in the queue, but have slots, and leave before what comes after them.
@@ -166,6 +189,7 @@ func TestDoubtOfCallsThatEndAtOnce(t *testing.T) {
 	}
 	r.feed("a B a")
 	r.turn()
+	require.Equal(t, map[string]bool{"B": false}, inDoubt)
 	r.feed("C B")
 	r.turn()
 	require.Equal(t, map[string]bool{"B": false, "C": true}, inDoubt)
@@ -344,6 +368,20 @@ func TestItemsOfCallsThatEndAtOnce(t *testing.T) {
 	}
 }
 
+// Law C1: the results in a checkpoint stay there when they have left the operator: the state is encoded while that goes on.
+func TestItemsKeepTheResultsOfCallsThatEndAtOnce(t *testing.T) {
+	r := newRig(t, nil, nil)
+	r.answer = atOnce
+	r.feed("a b")
+	items := r.Items(nil, true)
+	r.turn()
+	require.Equal(t, "(a#1 (b#1 a#1 b#1", r.took())
+	require.Len(t, items, 2)
+	require.Equal(t, []string{"a#1"}, items[0].Results())
+	require.Equal(t, []string{"b#1"}, items[1].Results())
+	r.end()
+}
+
 // Law A5: no call starts after a cancel, or without a permit.
 func TestNoCallAtOnceThatMayNotStart(t *testing.T) {
 	r := newRig(t, nil, func(c *Config[string, string]) { c.MaxCalls = 1 })
@@ -390,4 +428,215 @@ func TestContextOfACallThatEndsAtOnce(t *testing.T) {
 	r.turn()
 	require.Equal(t, Never, r.Next())
 	require.Nil(t, r.trial.Value.attempt, "an idle engine keeps nothing")
+	require.Empty(t, r.trial.Value.in)
+}
+
+// Law D2: an element that is no message, and leaves before one, does not carry that one on.
+func TestMessageBehindACallThatEndsAtOnce(t *testing.T) {
+	r := newRig(t, nil, nil)
+	r.answer = atOnce
+	r.feed("a")
+	r.Carried() // what a driver of messages says of all results
+	var verdicts []delivery.Verdict
+	r.Accept("b", settled(func(v delivery.Verdict) { verdicts = append(verdicts, v) }))
+	r.Carried()
+	results, m, _ := r.Head()
+	require.Equal(t, []string{"a#1"}, results)
+	require.Zero(t, m)
+	r.Left()
+	_, m, _ = r.Head()
+	require.True(t, m.Pending())
+	r.End(errOver)
+	for _, e := range r.Abandon() {
+		require.True(t, r.ComesAgain(e))
+		r.Ended(e, Abandoned)
+	}
+	r.SettleMessages()
+	require.Equal(t, []delivery.Verdict{{Kind: delivery.Nacked}}, verdicts)
+}
+
+// What is known of an element is its own time, whether its call has ended at once or not.
+func TestTimesOfCallsThatEndAtOnce(t *testing.T) {
+	for _, name := range []string{"a", "B"} {
+		t.Run(name, func(t *testing.T) {
+			r := newRig(t, nil, nil)
+			r.answer = atOnce
+			r.feed("x")
+			r.turn()
+			r.pass(time.Second)
+			at := r.clock.at
+			r.feed(name)
+			c, oldest := r.Counts()
+			require.EqualValues(t, 2, c.Attempts)
+			require.Equal(t, time.Second, oldest)
+			require.Equal(t, time.Second+time.Minute, r.calls[name+"#1"].DeadlineAt())
+			r.clock.at = at.Add(2 * time.Second)
+			items := r.Items(nil, true)
+			require.Len(t, items, 1)
+			require.Equal(t, at.UnixNano(), items[0].First)
+			require.Equal(t, 2*time.Second, items[0].Spent)
+			r.End(errOver)
+			cut := r.Abandon()
+			require.Len(t, cut, 1)
+			d := r.Describe(cut[0])
+			require.Equal(t, at, d.First)
+			require.Equal(t, at, d.Last)
+			require.Equal(t, 2*time.Second, d.Elapsed)
+			r.Forget()
+			require.Nil(t, r.trial)
+			require.Nil(t, r.spare)
+			require.Zero(t, r.early.Len())
+		})
+	}
+	t.Run("attempt timeout", func(t *testing.T) {
+		r := newRig(t, nil, func(c *Config[string, string]) { c.AttemptTimeout = time.Second })
+		r.pass(time.Second)
+		r.feed("B")
+		require.Equal(t, 2*time.Second, r.calls["B#1"].DeadlineAt())
+		r.pass(time.Second)
+		require.Equal(t, "(B#1 !B", r.took())
+		r.end()
+	})
+}
+
+// The first attempt of each element earns the budget its fraction of a retry.
+func TestCallsThatEndAtOnceEarnTheBudget(t *testing.T) {
+	budget := strategies.NewBudget(0.5, 0, 1)
+	policy := strategies.PolicyOf(retries(1, 0)).WithBudget(budget)
+	r := newRig(t, policy, nil)
+	r.answer = func(name string, a *testAttempt) error {
+		if name == "a#1" {
+			return errBroken
+		}
+		return atOnce(name, a)
+	}
+	r.feed("a")
+	r.turn()
+	r.turn()
+	require.InDelta(t, 0, budget.Balance(), 0.01)
+	r.feed("b c")
+	r.turn()
+	require.InDelta(t, 1, budget.Balance(), 0.01)
+	require.Equal(t, "(a#1 (a#2 a#2 (b#1 (c#1 b#1 c#1", r.took())
+	r.end()
+}
+
+// lateQueue completes a call while its element gets its place.
+type lateQueue struct {
+	queue.Queue[Slot[string, string]]
+	complete func()
+}
+
+func (q *lateQueue) Put(s Slot[string, string]) *queue.Entry[Slot[string, string]] {
+	q.complete()
+	return q.Queue.Put(s)
+}
+
+// A call that ends just when the engine has found that it goes on.
+func TestCallEndsWhileItsElementGetsAPlace(t *testing.T) {
+	q := &lateQueue{}
+	r := newRig(t, nil, func(c *Config[string, string]) {
+		c.AttemptTimeout = time.Second
+		q.Queue, c.Queue = c.Queue, q
+	})
+	q.complete = func() { r.complete("A#1") }
+	r.feed("A")
+	require.Zero(t, r.Running())
+	require.True(t, r.Host.Mail.Empty())
+	r.turn()
+	require.Equal(t, "(A#1 A#1", r.took())
+	r.end()
+}
+
+// Direct calls are made by workers.
+func TestNoDirectCallAtOnce(t *testing.T) {
+	r := newRig(t, nil, func(c *Config[string, string]) { c.Direct = true })
+	r.feed("a b")
+	require.Equal(t, 2, r.Queue.Len())
+	var called []string
+	require.Equal(t, 2, r.Jobs(func(jobs ...call.Job[*queue.Entry[Slot[string, string]], string, string]) {
+		for _, j := range jobs {
+			called = append(called, j.In)
+			j.Attempt.Complete(j.In)
+			j.Attempt.Returned()
+		}
+	}))
+	r.turn()
+	require.Equal(t, []string{"a", "b"}, called)
+	require.Equal(t, "a b", r.took())
+	r.end()
+}
+
+// A strategy that is asked on a worker about the result of a call that has ended at once.
+func TestStrategyIsAskedAboutACallThatEndsAtOnce(t *testing.T) {
+	policy := strategies.ReasonAware(
+		predicates.ByResult[string](predicates.EmptyResult, predicates.NewReason("EMPTY", true, false)),
+		strategies.ReasonStrategyFunc[string](func(_ context.Context, a *predicates.Attempt[string]) (strategies.Action, error) {
+			if a.Number > 1 {
+				return strategies.Action{}, nil
+			}
+			return strategies.RetryAfter(time.Second), nil
+		}))
+	r := newRig(t, policy, nil)
+	r.answer = atOnce
+	r.feed("-")
+	require.Equal(t, "deciding", r.Oldest())
+	r.work()
+	r.turn()
+	require.Equal(t, "backoff", r.Oldest())
+	r.pass(time.Second)
+	r.work()
+	r.turn()
+	require.Equal(t, "(-#1 (-#2", r.took())
+	c, _ := r.Counts()
+	require.EqualValues(t, 1, c.RetriesOnResult)
+	r.feed("a")
+	r.turn()
+	require.Equal(t, "(a#1 a#1", r.took())
+	r.end()
+}
+
+// Law A2: of several completions the first one counts, in the call and after it.
+func TestCallThatEndsAtOnceIsCompletedTwice(t *testing.T) {
+	r := newRig(t, retries(1, time.Second), nil)
+	r.answer = func(name string, a *testAttempt) error {
+		if name == "b#1" {
+			a.CompleteExceptionally(errBroken)
+		}
+		a.Complete(name)
+		a.CompleteExceptionally(errOver)
+		return errOver
+	}
+	r.feed("a b")
+	require.EqualValues(t, 2+3, r.Host.Late())
+	r.complete("a#1 b#1")
+	require.EqualValues(t, 2+3+2, r.Host.Late())
+	r.pass(time.Second)
+	r.complete("a#1 b#1 b#2")
+	require.EqualValues(t, 2+3+2+2+3, r.Host.Late())
+	require.Equal(t, "(a#1 (b#1 a#1 (b#2 b#2", r.took())
+	require.True(t, r.Host.Mail.Empty())
+	r.end()
+}
+
+// Law A5: a call that cancels its operator, and ends at once, is the last one.
+func TestCallThatEndsAtOnceCancels(t *testing.T) {
+	r := newRig(t, nil, nil)
+	r.answer = func(name string, a *testAttempt) error {
+		if name == "b#1" {
+			r.stop(errOver)
+		}
+		return atOnce(name, a)
+	}
+	r.feed("a b c")
+	require.Equal(t, "(a#1 (b#1", r.took())
+	_, err := r.Failure()
+	require.ErrorIs(t, err, errOver)
+	var got []string
+	for _, e := range r.Abandon() {
+		got = append(got, r.Describe(e).Element)
+		r.Ended(e, Abandoned)
+	}
+	require.Equal(t, []string{"a", "b", "c"}, got)
+	r.balance()
 }

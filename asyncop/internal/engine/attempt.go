@@ -186,7 +186,7 @@ func (g *Engine[IN, OUT]) invoke(e *queue.Entry[Slot[IN, OUT]], a *call.Attempt[
 		g.jobs = append(g.jobs, call.Job[*queue.Entry[Slot[IN, OUT]], IN, OUT]{Attempt: a, In: s.in})
 		return
 	}
-	g.watch(e, true)
+	g.watch(e, SlowInvoke)
 	if panicked := g.protect(callInvoke, e, func() {
 		err := g.Invoke(g.contextOf(e, a), s.in, a)
 		g.call.kind = noCall

@@ -23,23 +23,24 @@ import (
 func (g *Engine[IN, OUT]) judge(
 	e *queue.Entry[Slot[IN, OUT]], a *call.Attempt[*queue.Entry[Slot[IN, OUT]], OUT], failed error, timeout *timedOut, guarded bool,
 ) {
-	if g.retry.whole || !guarded || !g.slow.watched {
+	if g.retry.whole || !guarded || g.slow.kind == notWatched {
 		g.tick()
-		g.watch(e, false)
-	} // else the watch goes on: AsyncInvoke has completed it
-	g.slow.judged = true
+		g.watch(e, SlowJudge)
+	} else { // the watch goes on: AsyncInvoke has completed it
+		g.slow.kind = SlowInvokeAndJudge
+	}
 	g.judged = failed
 	var d decision.Decision
-	var ask bool
+	var found, ask bool
 	if guarded { // user code that breaks here breaks off the protect around invoked
 		g.call.kind, g.ran = callJudge, true
-		ask = g.verdict(e, a, failed, timeout, &d)
+		found, ask = g.verdict(e, a, failed, timeout, &d)
 		g.call.kind = noCall
-	} else if panicked := g.protect(callJudge, e, func() { ask = g.verdict(e, a, failed, timeout, &d) }); panicked != nil {
+	} else if panicked := g.protect(callJudge, e, func() { found, ask = g.verdict(e, a, failed, timeout, &d) }); panicked != nil {
 		g.broken(panicked)
 		return
 	}
-	if ask || d.Verdict != decision.Final || d.Err != nil || !d.Reason.IsZero() {
+	if found {
 		e = g.seated(e)
 	}
 	g.doubt(e)
@@ -51,23 +52,23 @@ func (g *Engine[IN, OUT]) judge(
 }
 
 // verdict shows an outcome to the policy, and asks a strategy that does not block. It writes the decision to d, unless the
-// strategy is still to be asked.
+// strategy is still to be asked. Nothing is found in an outcome that is final as it is.
 func (g *Engine[IN, OUT]) verdict(
 	e *queue.Entry[Slot[IN, OUT]], a *call.Attempt[*queue.Entry[Slot[IN, OUT]], OUT], failed error, timeout *timedOut,
 	d *decision.Decision,
-) (ask bool) {
+) (found, ask bool) {
 	r := &g.retry
 	g.look(e, a, failed, timeout)
 	found, err := r.policy.Find(&r.view)
 	if !found {
 		d.Err = failed
-		return false
+		return false, false
 	}
 	if *d, ask = r.policy.Judge(&r.view, err, g.situation()); ask && r.atOnce {
 		action, err := r.policy.Ask(g.Host.Life, &r.view)
 		*d, ask = r.policy.Conclude(&r.view, action, err, g.situation()), false
 	}
-	return ask
+	return true, ask
 }
 
 // doubt notes what the policy has found out about the outcome: the deadline of e may come next, or this is its end.
@@ -153,7 +154,7 @@ func (g *Engine[IN, OUT]) answer(e *queue.Entry[Slot[IN, OUT]], q *question[IN, 
 	q.Entry = nil
 	g.counts.Deciding--
 	g.tick()
-	g.watch(e, false)
+	g.watch(e, SlowJudge)
 	q.view.Remaining, q.view.Elapsed = g.remaining(e), g.now-e.Value.accepted
 	var d decision.Decision
 	g.judged = q.err

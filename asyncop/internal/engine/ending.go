@@ -131,7 +131,7 @@ func (g *Engine[IN, OUT]) report(s *Slot[IN, OUT]) Report[IN] {
 // message that it is, or zero. Elements that emit nothing leave here. The head stays until Left is called.
 func (g *Engine[IN, OUT]) Head() (results []OUT, m call.Message, control any) {
 	for g.early.Len() > 0 {
-		if results = g.early.Peek().attempt.Results(); len(results) > 0 {
+		if results = g.early.Peek().results; len(results) > 0 {
 			return results, m, nil
 		}
 		g.leftEarly()

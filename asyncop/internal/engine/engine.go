@@ -145,7 +145,7 @@ func (g *Engine[IN, OUT]) tick() {
 	}
 	g.now = g.Timers.Now()
 	g.stale, g.ran = false, false
-	if g.slow.watched {
+	if g.slow.kind != notWatched {
 		g.endWatch()
 	}
 }
@@ -202,8 +202,7 @@ func (g *Engine[IN, OUT]) askTimeout(e *queue.Entry[Slot[IN, OUT]]) (own time.Du
 		return g.Timeout, true
 	}
 	g.refresh()
-	g.watch(e, false)
-	g.slow.judged, g.slow.timed = false, true
+	g.watch(e, SlowTimeout)
 	if panicked := g.protect(callTimeout, e, func() { own = g.TimeoutFor(e.Value.in) }); panicked != nil {
 		g.broken(panicked)
 		return 0, false

@@ -521,7 +521,7 @@ func TestClockWithoutLimits(t *testing.T) {
 				slow := r.Blocked()
 				require.Len(t, slow, 1)
 				slow[0].Context = nil
-				require.Equal(t, SlowCall[string]{In: "b", Took: SlowCallLimit + time.Millisecond, Invoked: true}, slow[0])
+				require.Equal(t, SlowCall[string]{In: "b", Took: SlowCallLimit + time.Millisecond, Kind: SlowInvoke}, slow[0])
 			}
 			r.idle()
 			now := r.Timers.Now()

@@ -63,7 +63,7 @@ func (g *Engine[IN, OUT]) join(e *queue.Entry[Slot[IN, OUT]]) bool {
 	var l *lane[IN, OUT]
 	var err error
 	g.refresh()
-	g.watchKey(e)
+	g.watch(e, SlowKey)
 	if panicked := g.protect(callKey, e, func() { l, err = g.Keys.lane(e.Value.in) }); panicked != nil {
 		g.broken(panicked)
 		return false

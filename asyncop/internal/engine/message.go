@@ -82,8 +82,7 @@ func (g *Engine[IN, OUT]) MaySettle() bool { return g.settlements.Len() > 0 }
 func (g *Engine[IN, OUT]) SettleMessages() {
 	for g.settlements.Len() > 0 {
 		g.refresh()
-		g.watchObserver()
-		g.slow.settling = true
+		g.watchMany(SlowSource)
 		if err := g.protect(callSettle, nil, g.settleSome); err != nil {
 			g.Hooks.SourceBroke(err)
 		}

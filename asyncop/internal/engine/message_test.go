@@ -45,7 +45,7 @@ func TestSlowSource(t *testing.T) {
 	r.SettleMessages()
 	slow := r.Blocked()
 	require.Len(t, slow, 1)
-	require.True(t, slow[0].Settling)
+	require.Equal(t, SlowSource, slow[0].Kind)
 	r.end()
 }
 

@@ -99,7 +99,7 @@ func (g *Engine[IN, OUT]) observe(e *queue.Entry[Slot[IN, OUT]], restored bool, 
 	}
 	t.base = g.baseOf(s)
 	t.ctx = t.base
-	g.watchObserver()
+	g.watchMany(SlowObserver)
 	for next := 0; next < len(g.Observers); {
 		if err := g.protect(callAccepted, e, func() {
 			for next < len(g.Observers) {
@@ -174,7 +174,7 @@ func (g *Engine[IN, OUT]) observeStart(
 	g.enter(e, running) // it goes on as if it were invoked if the observer ends the goroutine
 	err := t.broken
 	if err == nil {
-		g.watchObserver()
+		g.watchMany(SlowObserver)
 		err = g.protect(callInvoke, e, func() {
 			for _, o := range g.Observers {
 				if ctx := o.AttemptStarted(t.attempt, number); ctx != nil {
@@ -328,7 +328,7 @@ func (g *Engine[IN, OUT]) mayReport() bool {
 func (g *Engine[IN, OUT]) Report() {
 	for g.mayReport() {
 		g.refresh()
-		g.watchObserver()
+		g.watchMany(SlowObserver)
 		if err := g.protect(callReport, nil, g.tell); err != nil {
 			g.Hooks.ObserverBroke(err)
 		}
@@ -366,10 +366,4 @@ func emptied[E any](s []E) []E {
 		return nil
 	}
 	return s[:0]
-}
-
-// watchObserver begins to watch a call of the observer.
-func (g *Engine[IN, OUT]) watchObserver() {
-	w := &g.slow
-	*w = watchedCall[IN, OUT]{watched: true, observed: true, since: g.now, lost: time.Duration(g.Lost.Load())}
 }

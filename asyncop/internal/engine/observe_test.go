@@ -215,7 +215,7 @@ func TestSlowCodeBeforeObservers(t *testing.T) {
 	r.Report()
 	blocked := r.Blocked()
 	require.Len(t, blocked, 1)
-	require.True(t, blocked[0].Judged)
+	require.Equal(t, SlowJudge, blocked[0].Kind)
 	r.complete("a#1")
 	r.idle()
 	r.end()

@@ -108,50 +108,51 @@ const SlowCallLimit = 100 * time.Millisecond
 
 // SlowCall is a call that has blocked the engine's goroutine.
 type SlowCall[IN any] struct {
-	In      IN
+	Kind    SlowKind
+	In      IN // of the element, if the call is for one
 	Took    time.Duration
-	Invoked bool // it is Invoke's
-	Judged  bool // it is the policy's, maybe after Invoke
-
-	Observed bool // it is the observer's, and In is not set
-	Keyed    bool // it is the key function's
-	Timed    bool // it is TimeoutFor's
-	Settling bool // it is that of a source of messages, and In is not set
-
 	Context context.Context //nolint:containedctx // of the element
 }
 
+// SlowKind is what a SlowCall has called.
+type SlowKind uint8
+
+// What may be called.
+const (
+	notWatched         SlowKind = iota
+	SlowInvoke                  // Config.Invoke
+	SlowJudge                   // the policy
+	SlowInvokeAndJudge          // Config.Invoke and then the policy: which of them took its time is not known
+	SlowKey                     // the key function
+	SlowTimeout                 // Config.TimeoutFor
+	SlowObserver                // an observer, which may have been called for many elements
+	SlowSource                  // that of messages, which may have been called for many
+)
+
+// IsForOne reports whether the call was for one element.
+func (k SlowKind) IsForOne() bool { return k < SlowObserver }
+
 // watchedCall is a call that is being watched; the clock is looked at anyway soon after it.
 type watchedCall[IN, OUT any] struct {
-	watched bool
-	since   time.Duration
-	lost    time.Duration // at the beginning
-	in      IN
-	invoked bool
-	judged  bool
-
-	observed bool
-	keyed    bool
-	timed    bool
-	settling bool
-	ctx      context.Context //nolint:containedctx // of the element, where elements have one of their own
+	kind  SlowKind
+	since time.Duration
+	lost  time.Duration // at the beginning
+	in    IN
+	ctx   context.Context //nolint:containedctx // of the element, where elements have one of their own
 }
 
 // watch begins to watch a call for e.
-func (g *Engine[IN, OUT]) watch(e *queue.Entry[Slot[IN, OUT]], invoked bool) {
+func (g *Engine[IN, OUT]) watch(e *queue.Entry[Slot[IN, OUT]], kind SlowKind) {
 	w := &g.slow
-	w.watched, w.invoked, w.judged, w.observed, w.keyed, w.timed = true, invoked, !invoked, false, false, false
-	w.settling = false
-	w.since, w.lost, w.in = g.now, time.Duration(g.Lost.Load()), e.Value.in
+	w.kind, w.since, w.lost, w.in = kind, g.now, time.Duration(g.Lost.Load()), e.Value.in
 	if len(g.Observers) > 0 {
 		w.ctx = g.contextOfElement(&e.Value)
 	}
 }
 
-// watchKey begins to watch a call of the key function.
-func (g *Engine[IN, OUT]) watchKey(e *queue.Entry[Slot[IN, OUT]]) {
-	g.watch(e, false)
-	g.slow.judged, g.slow.keyed = false, true
+// watchMany begins to watch a call that may be for many elements.
+func (g *Engine[IN, OUT]) watchMany(kind SlowKind) {
+	g.slow = watchedCall[IN, OUT]{kind: kind, since: g.now, lost: time.Duration(g.Lost.Load())}
 }
 
 // endWatch notes the watched call if it took too long. No user code runs here: nothing may come between a look at the clock and
@@ -163,12 +164,9 @@ func (g *Engine[IN, OUT]) endWatch() {
 		if ctx == nil {
 			ctx = g.Host.Values
 		}
-		g.blocked = append(g.blocked, SlowCall[IN]{
-			In: w.in, Took: took, Invoked: w.invoked, Judged: w.judged, Observed: w.observed, Keyed: w.keyed, Timed: w.timed, Settling: w.settling,
-			Context: ctx,
-		})
+		g.blocked = append(g.blocked, SlowCall[IN]{Kind: w.kind, In: w.in, Took: took, Context: ctx})
 	}
-	w.watched = false
+	w.kind = notWatched
 }
 
 // Blocked returns the calls that have blocked the engine's goroutine since it was called last.

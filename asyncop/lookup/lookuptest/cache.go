@@ -87,22 +87,26 @@ func TestCache(t *testing.T, open func(t *testing.T) (cache lookup.Cache[string,
 		c, _ := open(t)
 		var wg sync.WaitGroup
 		for g := range 4 {
-			wg.Go(func() {
-				for i := range 1000 {
-					key := fmt.Sprint(i % 50)
-					switch (i + g) % 3 {
-					case 0:
-						c.Put(key, entry(i%50))
-					case 1:
-						if e, ok := c.Get(key); ok && fmt.Sprint(e.Results[0]) != key {
-							t.Errorf("the entry of %s is %v", key, e)
-						}
-					default:
-						c.Delete(key)
-					}
-				}
-			})
+			wg.Go(func() { useAll(t, c, g) })
 		}
 		wg.Wait()
 	})
+}
+
+// useAll calls all methods with keys that are numbers; the entry of a key is that number.
+func useAll(t *testing.T, c lookup.Cache[string, int], from int) {
+	t.Helper()
+	for i := range 1000 {
+		key := fmt.Sprint(i % 50)
+		switch (i + from) % 3 {
+		case 0:
+			c.Put(key, lookup.Entry[int]{Results: []int{i % 50}})
+		case 1:
+			if e, ok := c.Get(key); ok && fmt.Sprint(e.Results[0]) != key {
+				t.Errorf("the entry of %s is %v", key, e)
+			}
+		default:
+			c.Delete(key)
+		}
+	}
 }

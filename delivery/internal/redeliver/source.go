@@ -1,4 +1,4 @@
-// Package redeliver has the part that sources share whose messages live in this process: what is nacked waits for its delay in
+// Package redeliver is for sources that keep their messages in this process: a nacked message waits for its delay in
 // memory.
 package redeliver
 

@@ -21,5 +21,5 @@
 //
 // # Time
 //
-// failsafe-go goes by the real clock, whatever clock the operator has.
+// failsafe-go uses the real clock, also if the operator has another one.
 package failsafecall

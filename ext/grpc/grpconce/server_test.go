@@ -114,7 +114,7 @@ func TestServerReplays(t *testing.T) {
 	}
 }
 
-// E1, E3, E7, E15: refusals have a code, the result in the trailer, and a pushback where the call may be repeated.
+// Refusals have a code, the result in the trailer, and a pushback where the call may be repeated.
 func TestServerRefuses(t *testing.T) {
 	s := newCalled(t, exactlyonce.ResultsConfig{MaxRecords: 1}, grpconce.ServerConfig{
 		Required: func(method string) bool { return strings.HasSuffix(method, "Charge") }, RetryAfter: 1500 * time.Millisecond,

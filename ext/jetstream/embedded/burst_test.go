@@ -6,9 +6,11 @@ import (
 	"slices"
 	"strconv"
 	"sync"
+	"sync/atomic"
 	"testing"
 	"time"
 
+	"github.com/benbjohnson/clock"
 	"github.com/nats-io/nats.go"
 	"github.com/nats-io/nats.go/jetstream"
 	"github.com/stretchr/testify/assert"
@@ -154,6 +156,69 @@ func TestVerdictsWithoutAnAnswer(t *testing.T) {
 	}
 }
 
+// Law D3: a message whose Nack had no answer may be another worker's by now, which may have set another delay. So it is nacked again only
+// until its own delay is over.
+func TestNacksWithoutAnAnswer(t *testing.T) {
+	t.Parallel()
+	js := connect(t, fresh(t))
+	s, ms := receiveAll(t, js, 2, func(i int) string { return fmt.Sprintf("ack.%d", i) })
+	var mu sync.Mutex
+	got := map[string][]string{}
+	sub, err := js.Conn().Subscribe("ack.*", func(m *nats.Msg) {
+		mu.Lock()
+		got[m.Subject] = append(got[m.Subject], string(m.Data))
+		mu.Unlock()
+	})
+	require.NoError(t, err)
+	ms[0].Nack(0)
+	ms[1].Nack(time.Hour)
+	require.Eventually(t, func() bool {
+		mu.Lock()
+		defer mu.Unlock()
+		return len(got["ack.1"]) == 2
+	}, 20*time.Second, time.Millisecond)
+	require.NoError(t, sub.Unsubscribe())
+	ctx, cancel := context.WithTimeout(t.Context(), time.Millisecond)
+	defer cancel()
+	require.Error(t, s.Close(ctx))
+	require.Equal(t, []string{"-NAK"}, got["ack.0"])
+	require.Contains(t, got["ack.1"][1], `-NAK {"delay": 35`)
+}
+
+// Laws D3 and P1: a lease whose extensions the server has not confirmed ends, and with it what this source may do to the message.
+func TestExtensionsWithoutAnAnswer(t *testing.T) {
+	js := connect(t, fresh(t))
+	c := clock.NewMock()
+	l := &listed{ms: []jetstream.Msg{madeUp{seq: 1, reply: "ack.0"}, madeUp{seq: 2, reply: "ack.1"}}}
+	s, err := jsqueue.NewSource(t.Context(), js, l, codec.JSON[string](), jsqueue.WithLogger(quiet()), jsqueue.WithClock(c))
+	require.NoError(t, err)
+	ms, err := s.Receive(t.Context(), 2)
+	require.NoError(t, err)
+	asked := make(chan string, 100)
+	sub, err := js.Conn().Subscribe("ack.0", func(m *nats.Msg) {
+		asked <- string(m.Data)
+		_ = m.Respond(nil)
+	})
+	require.NoError(t, err)
+	for range 3 { // 30 s, the lease
+		c.Add(10 * time.Second)
+		require.Equal(t, "+WPI", <-asked)
+	}
+	other, err := js.Conn().Subscribe("ack.1", func(m *nats.Msg) { asked <- "ack.1 " + string(m.Data) })
+	require.NoError(t, err)
+	ms[1].Nack(0)
+	ms[0].Nack(0)
+	require.NoError(t, s.Close(bounded(t)))
+	require.NoError(t, sub.Unsubscribe())
+	require.NoError(t, other.Unsubscribe())
+	close(asked)
+	var got []string
+	for a := range asked {
+		got = append(got, a)
+	}
+	require.Equal(t, []string{"-NAK"}, got)
+}
+
 // Law D2: a redelivery that is on its way when its message is acknowledged does not come after that.
 func TestARedeliveryOnItsWay(t *testing.T) {
 	js := connect(t, fresh(t))
@@ -240,6 +305,74 @@ func TestPublicationsThatAreNotConfirmed(t *testing.T) {
 	require.ErrorIs(t, sink.Put(ctx, ms), context.DeadlineExceeded)
 	require.NoError(t, ctx.Err(), "it has waited for the context")
 	require.Equal(t, confirmed, acked, "law D1")
+}
+
+// relay publishes to a stream what comes on the subject "out", and answers as the server does, as soon as answers is set.
+func relay(t *testing.T, js jetstream.JetStream, stream string) (answers *atomic.Bool) {
+	t.Helper()
+	answers = &atomic.Bool{}
+	s, err := js.Conn().Subscribe("out", func(m *nats.Msg) {
+		if !answers.Load() {
+			return
+		}
+		r, err := js.Conn().RequestMsg(&nats.Msg{Subject: stream, Header: m.Header, Data: m.Data}, 10*time.Second)
+		if assert.NoError(t, err) {
+			assert.NoError(t, m.Respond(r.Data))
+		}
+	})
+	require.NoError(t, err)
+	t.Cleanup(func() { _ = s.Unsubscribe() })
+	return answers
+}
+
+// What is never confirmed, as by a server that is killed, does not fill the window of later publications.
+func TestPublicationsThatWereNeverConfirmed(t *testing.T) {
+	t.Parallel()
+	server := fresh(t)
+	js, err := jetstream.New(connect(t, server).Conn(), jetstream.WithPublishAsyncMaxPending(2))
+	require.NoError(t, err)
+	stream := newStream(t, js)
+	answers := relay(t, js, stream)
+	sink := jsqueue.NewSink(js, "out", codec.JSON[string](), jsqueue.WithConfirmWithin(200*time.Millisecond))
+	put := func(values ...string) error {
+		var ms []delivery.Message[string]
+		for _, v := range values {
+			ms = append(ms, delivery.New(v, nil, nil))
+		}
+		return sink.Put(bounded(t), ms)
+	}
+	require.ErrorIs(t, put("a", "b"), context.DeadlineExceeded)
+	answers.Store(true)
+	require.NoError(t, put("c", "d", "e"))
+	got, err := values[string](js, stream)
+	require.NoError(t, err)
+	require.Equal(t, []string{"c", "d", "e"}, got)
+}
+
+// The same holds for an output, which waits once, and not for each message.
+func TestCommitsThatAreNotConfirmed(t *testing.T) {
+	t.Parallel()
+	plain := connect(t, fresh(t))
+	js, err := jetstream.New(plain.Conn(), jetstream.WithPublishAsyncMaxPending(256))
+	require.NoError(t, err)
+	stream := newStream(t, js)
+	answers := relay(t, js, stream)
+	out := jscheckpoint.NewOutput(js, stream, "out", codec.JSON[string]())
+	var want []string
+	for i := range 300 {
+		want = append(want, strconv.Itoa(i))
+		require.NoError(t, out.Write(t.Context(), want[i]))
+	}
+	state, err := out.Prepare(t.Context())
+	require.NoError(t, err)
+	ctx := bounded(t)
+	require.Error(t, out.Commit(ctx, state))
+	require.NoError(t, ctx.Err(), "it has waited for the context")
+	answers.Store(true)
+	require.NoError(t, out.Commit(bounded(t), state))
+	got, err := values[string](js, stream)
+	require.NoError(t, err)
+	require.Equal(t, want, got)
 }
 
 // late is a server that confirms the first message too late, and stores it when the next one comes.

@@ -4,7 +4,9 @@ import (
 	"context"
 	"errors"
 	"io"
+	"net"
 	"os"
+	"sync"
 	"sync/atomic"
 	"testing"
 	"time"
@@ -327,6 +329,78 @@ func TestAWorkerThatWasStopped(t *testing.T) {
 			if what != "it extends its lease" {
 				require.NoError(t, first.Close(t.Context()))
 			}
+			third := newSource(t, js, stream, lease)
+			one(t, third)
+			require.False(t, time.Now().Before(due), "it came %v early", time.Until(due))
+		})
+	}
+}
+
+// cut dials a server until it is cut off.
+type cut struct {
+	switchable
+	mu    sync.Mutex
+	conns []net.Conn
+}
+
+func (c *cut) Dial(network, address string) (net.Conn, error) {
+	conn, err := c.switchable.Dial(network, address)
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	c.conns = append(c.conns, conn)
+	return conn, err
+}
+
+// off breaks the connection, and returns a function that allows another one.
+func (c *cut) off() (on func()) {
+	server := c.server.Swap(nil)
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	for _, conn := range c.conns {
+		_ = conn.Close()
+	}
+	c.conns = nil
+	return func() { c.server.Store(server) }
+}
+
+// Laws D3 and P1: what a worker has sent while it was cut off does not replace the delay that another one has set since.
+func TestAWorkerThatWasCutOff(t *testing.T) {
+	t.Parallel()
+	const lease = 600 * time.Millisecond
+	server := fresh(t)
+	js := connect(t, server)
+	for what, during := range map[string]func(c *clock.Mock, m delivery.Message[string]){
+		"it extends its lease": func(*clock.Mock, delivery.Message[string]) {},
+		"it nacks":             func(_ *clock.Mock, m delivery.Message[string]) { m.Nack(0) },
+	} {
+		t.Run(what, func(t *testing.T) {
+			t.Parallel()
+			stream := newStream(t, js)
+			publish(t, js, stream, "one")
+			dialer := &cut{}
+			dialer.server.Store(server)
+			nc, err := nats.Connect("nats://127.0.0.1:1", nats.SetCustomDialer(dialer), nats.MaxReconnects(-1), nats.ReconnectWait(10*time.Millisecond))
+			require.NoError(t, err)
+			t.Cleanup(nc.Close)
+			cutOff, err := jetstream.New(nc)
+			require.NoError(t, err)
+			c := clock.NewMock()
+			first := newSource(t, cutOff, stream, lease, jsqueue.WithClock(c))
+			m := one(t, first)
+			on := dialer.off()
+			require.Eventually(t, func() bool { return !nc.IsConnected() }, 10*time.Second, time.Millisecond)
+			during(c, m)
+			for range 6 {
+				c.Add(lease / 3)
+				time.Sleep(lease / 3) // as long at the server
+			}
+			second := newSource(t, js, stream, lease)
+			due := time.Now().Add(2 * time.Second)
+			one(t, second).Nack(2 * time.Second)
+			require.NoError(t, second.Close(t.Context()))
+			on()
+			require.Eventually(t, nc.IsConnected, 10*time.Second, time.Millisecond)
+			c.Add(lease / 3)
 			third := newSource(t, js, stream, lease)
 			one(t, third)
 			require.False(t, time.Now().Before(due), "it came %v early", time.Until(due))

@@ -143,6 +143,18 @@ func TestSinkRejectsWhatCannotBeWritten(t *testing.T) {
 	require.NoError(t, jsqueue.NewSink(js, stream, codec.JSON[string]()).Put(t.Context(), []delivery.Message[string]{bad}))
 	require.Equal(t, delivery.Rejected, (<-verdicts).Kind)
 
+	// Law A6: nor does a function of the user that panics break a Put of others.
+	sink := jsqueue.NewSink(js, stream, codec.JSON[string](), jsqueue.WithSubject(func(m delivery.Meta) string {
+		if m.ID == "bad" {
+			panic("no subject")
+		}
+		return ""
+	}))
+	bad = delivery.New("x", &delivery.Meta{ID: "bad"}, func(v delivery.Verdict) { verdicts <- v })
+	require.NoError(t, sink.Put(t.Context(), []delivery.Message[string]{bad, delivery.New("good", &delivery.Meta{ID: "good"}, nil)}))
+	require.ErrorContains(t, (<-verdicts).Err, "no subject")
+	require.Equal(t, uint64(1), count(t, js, stream))
+
 	// D1: without an acknowledgement the caller would not see the rejection, and take the value for safe.
 	bad = delivery.New("x", &delivery.Meta{ID: "2", Headers: map[string]string{"a": "b\r\nNats-Rollup: all"}}, nil)
 	err := jsqueue.NewSink(js, stream, codec.JSON[string]()).Put(t.Context(), []delivery.Message[string]{bad})
@@ -302,6 +314,32 @@ func (s slowPut) Put(ctx context.Context, queue string, ms ...store.Message) err
 	case <-ctx.Done():
 		return context.Cause(ctx)
 	}
+}
+
+// A store of dead letters that does not answer holds up neither the leases nor the verdicts of others (laws D2, D4).
+func TestDeadLettersThatDoNotAnswer(t *testing.T) {
+	t.Parallel()
+	js := connect(t, fresh(t))
+	stream := newStream(t, js, func(c *jetstream.StreamConfig) { c.Retention = jetstream.WorkQueuePolicy })
+	publish(t, js, stream, "bad", "done", "slow")
+	const lease = time.Second
+	dead := slowPut{store.NewMemory(clock.New(), 0), make(chan context.Context, 9), make(chan struct{})}
+	s := newSource(t, js, stream, lease, jsqueue.WithDeadLetters(dead, "dead"))
+	ms := map[string]delivery.Message[string]{}
+	for range 3 {
+		m := one(t, s)
+		ms[m.Value] = m
+	}
+	ms["bad"].Reject(errors.New("bad"))
+	<-dead.entered
+	ms["done"].Ack()
+	require.Eventually(t, func() bool { return count(t, js, stream) == 2 }, 10*time.Second, time.Millisecond)
+	none(t, newSource(t, js, stream, lease), 3*lease)
+	ms["slow"].Ack()
+	require.Eventually(t, func() bool { return count(t, js, stream) == 1 }, 10*time.Second, time.Millisecond)
+	close(dead.release)
+	require.NoError(t, s.Close(bounded(t)))
+	require.Zero(t, count(t, js, stream))
 }
 
 // Close waits for what is being recorded, until its context ends.

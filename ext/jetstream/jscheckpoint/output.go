@@ -46,6 +46,7 @@ func readSchema(h nats.Header) ([]byte, error) {
 // there is more in the stream than the checkpoint knows, or less.
 type Output[T any] struct {
 	js      jetstream.JetStream
+	pubs    jetstream.JetStream // for publications, which are confirmed later
 	stream  string
 	subject string
 	codec   codec.Codec[T]
@@ -69,7 +70,9 @@ func NewOutput[T any](js jetstream.JetStream, stream, subject string, c codec.Co
 	if stream == "" || subject == "" {
 		panic(fmt.Sprintf("jscheckpoint: NewOutput: the stream %q and the subject %q must have names", stream, subject))
 	}
-	return &Output[T]{js: js, stream: stream, subject: subject, codec: c, schema: codec.SchemaOf(c), run: nuid.Next()}
+	return &Output[T]{
+		js: js, pubs: pubs.Own(js, confirm), stream: stream, subject: subject, codec: c, schema: codec.SchemaOf(c), run: nuid.Next(),
+	}
 }
 
 func (o *Output[T]) failed(ctx context.Context, err error) error {
@@ -220,20 +223,14 @@ func (o *Output[T]) publish(ctx context.Context, schema []byte, values [][]byte)
 	o.unsure = true
 	first := o.last
 	futures := make([]jetstream.PubAckFuture, len(values))
-	wait := func(i int) error {
-		waiting, cancel := context.WithTimeout(ctx, confirm)
-		defer cancel()
-		select {
-		case ack := <-futures[i].Ok():
-			if want := first + uint64(i) + 1; ack.Sequence != want {
-				return fmt.Errorf("message %d was stored as %d: does another one write to the stream?", want, ack.Sequence)
-			}
-			return nil
-		case err := <-futures[i].Err():
-			return err
-		case <-waiting.Done():
-			return context.Cause(waiting)
+	var over error // why nothing more is waited for
+	wait := func(i int) (err error) {
+		var ack *jetstream.PubAck
+		ack, err, over = pubs.Confirmed(ctx, futures[i], confirm, over)
+		if want := first + uint64(i) + 1; err == nil && ack.Sequence != want {
+			return fmt.Errorf("message %d was stored as %d: does another one write to the stream?", want, ack.Sequence)
 		}
+		return err
 	}
 	var err error
 	sent := 0
@@ -250,8 +247,8 @@ func (o *Output[T]) publish(ctx context.Context, schema []byte, values [][]byte)
 			m.Header.Set(headerSchema, base64.StdEncoding.EncodeToString(schema))
 		}
 		for {
-			futures[i], err = o.js.PublishMsgAsync(m, jetstream.WithExpectLastSequence(seq), jetstream.WithExpectStream(o.stream), jetstream.WithStallWait(confirm))
-			// Others publish on the same connection, and have all of its window.
+			futures[i], err = o.pubs.PublishMsgAsync(m, jetstream.WithExpectLastSequence(seq), jetstream.WithExpectStream(o.stream), jetstream.WithStallWait(confirm))
+			// Those of a Commit before may have all of the window, for a time.
 			if !errors.Is(err, jetstream.ErrTooManyStalledMsgs) || ctx.Err() != nil {
 				break
 			}
@@ -295,4 +292,9 @@ func (o *Output[T]) find(ctx context.Context) error {
 }
 
 // Close implements [checkpoint.Output]. The connection stays open.
-func (o *Output[T]) Close() error { return nil }
+func (o *Output[T]) Close() error {
+	if o.pubs != o.js {
+		o.pubs.CleanupPublisher()
+	}
+	return nil
+}

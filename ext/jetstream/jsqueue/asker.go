@@ -21,11 +21,12 @@ type asker struct {
 type request struct {
 	subject string
 	data    []byte
+	sent    bool
 	waits   bool  // for its answer
 	err     error // why there was none
 }
 
-// send sends requests.
+// send sends requests, or none while the connection is broken: what it keeps until it has another one comes too late, perhaps.
 func (a *asker) send(nc *nats.Conn, rs []request) {
 	err := a.begin(nc)
 	for i := range rs {
@@ -33,7 +34,8 @@ func (a *asker) send(nc *nats.Conn, rs []request) {
 		if rs[i].err = err; err == nil {
 			rs[i].err = nc.PublishRequest(rs[i].subject, a.inbox+strconv.FormatUint(a.last, 36), rs[i].data)
 		}
-		rs[i].waits = rs[i].err == nil
+		rs[i].sent = rs[i].err == nil
+		rs[i].waits = rs[i].sent
 	}
 }
 
@@ -78,6 +80,9 @@ func (a *asker) wait(ctx context.Context, rs []request) {
 
 // begin subscribes to answers.
 func (a *asker) begin(nc *nats.Conn) (err error) {
+	if !nc.IsConnected() {
+		return nats.ErrDisconnected
+	}
 	if a.answers == nil {
 		a.inbox = nc.NewInbox() + "."
 		a.answers, err = nc.SubscribeSync(a.inbox + "*")

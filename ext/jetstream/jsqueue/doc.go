@@ -17,9 +17,12 @@
 // again within the time window of the stream (jetstream.StreamConfig.Duplicates, 2 minutes by default, over all subjects of the
 // stream) is stored once.
 //
-// While a message is in flight its lease, the AckWait of the consumer, is extended. A worker that is killed, or stopped for
+// While a message is in flight its lease, the AckWait of the consumer, is extended. A worker that is killed, or stopped or cut off for
 // longer than that, loses its messages to other workers. When it goes on, it gives back and extends nothing of them, so a delay that
-// another one has set since then holds. Its acknowledgement counts: what it has made of the message is safe.
+// another one has set since then holds. (The server cannot know a late request from another one: a network that holds one back for longer
+// than AckWait, and then delivers it, may shorten a delay.) Its acknowledgement counts: what it has made of the message is safe.
+//
+// A Nack that the server does not confirm is not sent again after its delay: the message comes again when its lease ends.
 //
 // # Settings of the consumer
 //

@@ -9,7 +9,7 @@ import (
 	"strconv"
 	"time"
 
-	"github.com/nats-io/nats.go/jetstream"
+	"github.com/nats-io/nats.go"
 
 	"github.com/weirflow/weir/delivery"
 	"github.com/weirflow/weir/delivery/store"
@@ -20,37 +20,85 @@ import (
 const (
 	maxRecorded = 1000 // verdicts that are recorded at once
 	confirm     = 5 * time.Second
+	minConfirm  = 500 * time.Millisecond
 
 	// restartSlack is how much earlier a delay may end at a server that has restarted: it keeps the times in whole seconds.
 	restartSlack = time.Second
 )
 
-// extend extends the leases of what is in flight, and of what is not recorded yet.
-func (s *Source[T]) extend(context.Context) {
+// extend extends the leases of what is in flight, and of what is not recorded yet. Only those that the server has confirmed are: see lost.
+func (s *Source[T]) extend(ctx context.Context) {
+	var hs []*held
+	var rs []request
 	s.mu.Lock()
-	var ms []jetstream.Msg
 	now := s.clock.Now()
 	for _, h := range s.held {
 		if s.lost(h, now) {
 			continue
 		}
 		if !h.settled || h.verdict.Kind != delivery.Nacked { // one that waits must not have its delay replaced
-			ms = append(ms, h.msg)
+			hs, rs = append(hs, h), append(rs, request{subject: h.msg.Reply(), data: progressData})
+		}
+	}
+	s.mu.Unlock()
+	if len(hs) == 0 {
+		return
+	}
+	s.ask(ctx, rs, nil)
+	var failed error
+	s.mu.Lock()
+	for i, h := range hs {
+		if failed = cmp.Or(failed, rs[i].err); rs[i].err == nil && h.leased.Before(now) {
 			h.leased = now
 		}
 	}
 	s.mu.Unlock()
-	for _, m := range ms {
-		if err := m.InProgress(); err != nil {
-			s.logger.Warn("weir: leases could not be extended", "consumer", s.name, "error", err)
-			return
-		}
+	if failed != nil {
+		s.logger.Warn("weir: leases could not be extended", "consumer", s.name, "error", failed)
 	}
 }
 
-// lost says that the lease of a message has ended, as after a stop of the process. Another worker may have it, and may have nacked it
-// with a delay, which the server would replace by what this one sends (laws D3, P1). The server delivers it again without that. Called
-// with mu held.
+// ask sends requests, calls sent, and waits for the answers, not so long that leases end meanwhile.
+func (s *Source[T]) ask(ctx context.Context, rs []request, sent func()) {
+	ctx, cancel := s.bounded(ctx)
+	defer cancel()
+	s.asker.send(s.js.Conn(), rs)
+	if sent != nil {
+		sent()
+	}
+	s.asker.wait(ctx, rs)
+}
+
+func (s *Source[T]) bounded(ctx context.Context) (context.Context, context.CancelFunc) {
+	return context.WithTimeout(ctx, max(minConfirm, min(confirm, s.lease/3)))
+}
+
+// connected waits for a connection that is broken, as long as for an answer: which verdicts can be sent is decided after that.
+func (s *Source[T]) connected(ctx context.Context) error {
+	nc := s.js.Conn()
+	if nc.IsConnected() {
+		return nil
+	}
+	ctx, cancel := s.bounded(ctx)
+	defer cancel()
+	changed := nc.StatusChanged(nats.CONNECTED, nats.CLOSED)
+	defer nc.RemoveStatusListener(changed)
+	for !nc.IsConnected() {
+		if nc.IsClosed() {
+			return nats.ErrConnectionClosed
+		}
+		select {
+		case <-changed:
+		case <-ctx.Done():
+			return nats.ErrDisconnected
+		}
+	}
+	return nil
+}
+
+// lost reports whether the lease of a message has ended, as after a stop of the process or without a connection. Another worker may
+// have the message and may have nacked it with a delay. What this worker sends would replace that delay (laws D3, P1), so it sends
+// nothing: the server delivers the message again by itself. Called with mu held.
 func (s *Source[T]) lost(h *held, now time.Time) bool { return now.Sub(h.leased) >= s.lease }
 
 // recordAll sends all verdicts there are. After an error those that were not confirmed are still there.
@@ -62,7 +110,10 @@ func (s *Source[T]) recordAll(ctx context.Context) error {
 		if len(batch) == 0 {
 			return nil
 		}
-		err := s.recordSome(ctx, batch)
+		err := s.connected(ctx)
+		if err == nil {
+			err = s.send(ctx, batch)
+		}
 		s.mu.Lock()
 		s.settled = slices.DeleteFunc(s.settled, func(h *held) bool { return s.held[h.seq] != h })
 		s.mu.Unlock()
@@ -72,34 +123,31 @@ func (s *Source[T]) recordAll(ctx context.Context) error {
 	}
 }
 
-// recordSome sends verdicts. What is rejected goes into the dead letters before (law D1), and after the others, which do not wait for it.
-func (s *Source[T]) recordSome(ctx context.Context, hs []*held) error {
-	var others, rejected []*held
-	for _, h := range hs {
-		if h.verdict.Kind == delivery.Rejected {
-			rejected = append(rejected, h)
-		} else {
-			others = append(others, h)
+// buryAll puts what is rejected into the dead letters, and lets the recorder have it then (law D1). They may take long, which must not
+// hold up leases and other verdicts (law D4).
+func (s *Source[T]) buryAll(ctx context.Context) error {
+	s.mu.Lock()
+	hs := slices.Clone(s.rejected)
+	s.mu.Unlock()
+	errs := make([]error, len(hs))
+	parallel.Do(len(hs), func(i int) {
+		if errs[i] = s.bury(ctx, hs[i]); errs[i] != nil {
+			return
 		}
+		s.mu.Lock()
+		s.rejected = slices.DeleteFunc(s.rejected, func(h *held) bool { return h == hs[i] })
+		s.settled = append(s.settled, hs[i])
+		s.mu.Unlock()
+		s.recorder.Kick()
+	})
+	if err := cmp.Or(errs...); err != nil {
+		return fmt.Errorf("jsqueue: consumer %s: dead letters %q: %w", s.name, s.queue, err)
 	}
-	err := s.send(ctx, others)
-	errs := make([]error, len(rejected))
-	parallel.Do(len(rejected), func(i int) { errs[i] = s.bury(ctx, rejected[i]) })
-	buried := rejected[:0]
-	for i, h := range rejected {
-		if errs[i] == nil {
-			buried = append(buried, h)
-		}
-		err = cmp.Or(err, errs[i])
-	}
-	return cmp.Or(err, s.send(ctx, buried))
+	return nil
 }
 
 // send sends verdicts, and waits until the server has them.
 func (s *Source[T]) send(ctx context.Context, hs []*held) (err error) {
-	if len(hs) == 0 {
-		return nil
-	}
 	sent := make([]*held, 0, len(hs))
 	rs := make([]request, 0, len(hs))
 	s.mu.Lock()
@@ -110,30 +158,32 @@ func (s *Source[T]) send(ctx context.Context, hs []*held) (err error) {
 		}
 	}
 	s.mu.Unlock()
-	asking, cancel := context.WithTimeout(ctx, confirm)
-	defer cancel()
-	s.asker.send(s.js.Conn(), rs)
-	s.mu.Lock()
-	for _, h := range sent {
-		if d := s.delayed[h.seq]; d != nil && d.timer == nil { // not before the server could have the delay
-			s.start(h.seq, d)
-		}
+	if len(sent) == 0 {
+		return nil
 	}
-	s.mu.Unlock()
-	s.asker.wait(asking, rs)
+	s.ask(ctx, rs, func() {
+		s.mu.Lock()
+		defer s.mu.Unlock()
+		for _, h := range sent {
+			if d := s.delayed[h.seq]; d != nil && d.timer == nil { // not before the server could have the delay
+				s.start(h.seq, d)
+			}
+		}
+	})
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	for i, h := range sent {
-		s.sent(h, rs[i].err)
+		s.sent(h, &rs[i])
 		err = cmp.Or(err, rs[i].err)
 	}
 	return err
 }
 
 var (
-	ackData  = []byte("+ACK")
-	nakData  = []byte("-NAK")
-	termData = []byte("+TERM")
+	ackData      = []byte("+ACK")
+	nakData      = []byte("-NAK")
+	termData     = []byte("+TERM")
+	progressData = []byte("+WPI")
 )
 
 // release returns what to send for a verdict; ok is false if the message is not this source's any more. Called with mu held.
@@ -148,27 +198,28 @@ func (s *Source[T]) release(h *held, now time.Time) (data []byte, ok bool) {
 	}
 	// It may be delivered as soon as the server has the verdict: from here on that is no redelivery of what is in flight.
 	delete(s.held, h.seq)
-	if s.lost(h, now) {
+	due := h.at.Add(v.Delay)
+	if s.lost(h, now) || h.unsure && !now.Before(due) { // the server delivers it again without that
 		return nil, false
 	}
 	if v.Delay <= 0 {
 		return nakData, true
 	}
-	due := h.at.Add(v.Delay)
 	s.delayed[h.seq] = &delayed{due: due, msg: h.msg}
 	data = strconv.AppendInt([]byte(`-NAK {"delay": `), int64(max(0, due.Sub(now))+restartSlack), 10)
 	return append(data, '}'), true
 }
 
 // sent notes whether the server has a verdict. Called with mu held.
-func (s *Source[T]) sent(h *held, err error) {
+func (s *Source[T]) sent(h *held, r *request) {
+	h.unsure = h.unsure || r.sent
 	switch {
-	case err == nil && s.held[h.seq] == h:
+	case r.err == nil && s.held[h.seq] == h:
 		delete(s.held, h.seq)
 		if s.taking > 0 || len(s.buffer) > 0 {
 			s.gone[h.seq] = true
 		}
-	case err != nil && s.held[h.seq] == nil:
+	case r.err != nil && s.held[h.seq] == nil:
 		s.held[h.seq] = h // still ours to settle
 		if d := s.delayed[h.seq]; d != nil {
 			d.stop()
@@ -188,7 +239,7 @@ func (s *Source[T]) start(seq uint64, d *delayed) {
 		late := s.clock.Now().Sub(d.due)
 		msg := d.msg
 		s.mu.Unlock()
-		if mine && late < restartSlack/2 { // else the server has delivered it, perhaps
+		if mine && late < restartSlack/2 && s.js.Conn().IsConnected() { // else the server has delivered it, perhaps, when this comes
 			_ = s.js.Conn().Publish(msg.Reply(), nakData)
 		}
 	})
@@ -214,35 +265,46 @@ func (s *Source[T]) bury(ctx context.Context, h *held) error {
 	return s.dead.Put(ctx, s.queue, m)
 }
 
-// giveBack sends the verdicts there are, and gives back the rest.
+// giveBack sends the verdicts there are, gives back the rest, and waits for dead letters.
 func (s *Source[T]) giveBack(ctx context.Context) error {
 	defer s.asker.end()
 	if err := s.recordAll(ctx); err != nil {
 		return err
 	}
+	var hs []*held
+	var rest []request
 	s.mu.Lock()
 	for _, d := range s.delayed {
 		d.stop() // the server has the delay
 	}
 	clear(s.delayed)
-	var rest []request
-	for _, h := range s.held {
-		if !s.lost(h, s.clock.Now()) {
-			rest = append(rest, request{subject: h.msg.Reply(), data: nakData})
+	for seq, h := range s.held {
+		switch {
+		case h.settled: // and to be put into the dead letters
+		case h.unsure || s.lost(h, s.clock.Now()):
+			delete(s.held, seq)
+		default:
+			hs, rest = append(hs, h), append(rest, request{subject: h.msg.Reply(), data: nakData})
 		}
 	}
 	s.mu.Unlock()
-	asking, cancel := context.WithTimeout(ctx, confirm)
-	defer cancel()
-	s.asker.send(s.js.Conn(), rest)
-	s.asker.wait(asking, rest)
-	for _, r := range rest {
-		if r.err != nil {
-			return fmt.Errorf("jsqueue: consumer %s: giving back a message: %w", s.name, r.err)
-		}
-	}
+	s.ask(ctx, rest, nil)
+	var failed error
 	s.mu.Lock()
-	defer s.mu.Unlock()
-	clear(s.held)
-	return nil
+	for i, h := range hs {
+		if h.unsure = rest[i].sent; rest[i].err == nil {
+			delete(s.held, h.seq)
+		}
+		failed = cmp.Or(failed, rest[i].err)
+	}
+	s.mu.Unlock()
+	if failed != nil {
+		return fmt.Errorf("jsqueue: consumer %s: giving back a message: %w", s.name, failed)
+	}
+	return s.burier.Close(ctx, func(ctx context.Context) error {
+		if err := s.buryAll(ctx); err != nil {
+			return err
+		}
+		return s.recordAll(ctx)
+	})
 }

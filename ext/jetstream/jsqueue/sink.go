@@ -28,6 +28,7 @@ var ErrNotTheOnlyWriter = errors.New("jsqueue: another one writes to the stream"
 // acknowledgement, Put returns the error and publishes nothing. Safe for concurrent use.
 type Sink[T any] struct {
 	js      jetstream.JetStream
+	pubs    jetstream.JetStream // for publications that are confirmed later
 	subject string
 	codec   codec.Codec[T]
 	sinkSettings
@@ -75,7 +76,8 @@ func WithConfirmWithin(d time.Duration) SinkOption {
 	return func(s *sinkSettings) { s.timeout = d }
 }
 
-// NewSink returns a sink that publishes to a subject, which must belong to a stream. It panics if an argument is nil or empty.
+// NewSink returns a sink that publishes to a subject, which must belong to a stream. A js that is not the client's own, but wraps it, needs
+// [jetstream.WithPublishAsyncTimeout]. It panics if an argument is nil or empty.
 func NewSink[T any](js jetstream.JetStream, subject string, c codec.Codec[T], opts ...SinkOption) *Sink[T] {
 	nils.Refuse("jsqueue: NewSink", "JetStream", js)
 	nils.Refuse("jsqueue: NewSink", "codec", c)
@@ -92,6 +94,7 @@ func NewSink[T any](js jetstream.JetStream, subject string, c codec.Codec[T], op
 		}
 		opt(&s.sinkSettings)
 	}
+	s.pubs = pubs.Own(js, 2*s.timeout) // after Put has given them up
 	return s
 }
 
@@ -102,18 +105,22 @@ func (s *Sink[T]) Put(ctx context.Context, messages []delivery.Message[T]) error
 	if ctx.Err() != nil {
 		return context.Cause(ctx)
 	}
+	all := make([]*nats.Msg, len(messages))
+	wrong := guard.Each(len(messages), func(i int) (err error) {
+		all[i], err = s.encode(messages[i])
+		return err
+	}, func(recovered any) error { return panics.New("jsqueue", recovered) })
 	encoded := make([]*nats.Msg, 0, len(messages))
 	kept := make([]delivery.Message[T], 0, len(messages))
-	for _, m := range messages {
-		e, err := s.encode(m)
-		if err != nil {
+	for i, m := range messages {
+		if err := wrong[i]; err != nil {
 			if !m.Pending() { // no source would see a rejection, and the value would be lost (law D1)
 				return fmt.Errorf("jsqueue: subject %q: message %q: %w", s.subject, m.Meta().ID, err)
 			}
 			m.Reject(err)
 			continue
 		}
-		encoded, kept = append(encoded, e), append(kept, m)
+		encoded, kept = append(encoded, all[i]), append(kept, m)
 	}
 	var errs []error
 	if s.only != "" {
@@ -121,8 +128,8 @@ func (s *Sink[T]) Put(ctx context.Context, messages []delivery.Message[T]) error
 	} else {
 		errs = s.publish(ctx, encoded)
 	}
-	wrong := first(errs)
-	if wrong < 0 {
+	failed := first(errs)
+	if failed < 0 {
 		return nil
 	}
 	for i := range kept {
@@ -130,7 +137,7 @@ func (s *Sink[T]) Put(ctx context.Context, messages []delivery.Message[T]) error
 			kept[i].Ack()
 		}
 	}
-	return fmt.Errorf("jsqueue: publishing to %q: %w", encoded[wrong].Subject, errs[wrong])
+	return fmt.Errorf("jsqueue: publishing to %q: %w", encoded[failed].Subject, errs[failed])
 }
 
 // first returns the index of the first error, or -1; the others of a call usually say the same.
@@ -150,10 +157,7 @@ func (s *Sink[T]) encode(m delivery.Message[T]) (*nats.Msg, error) {
 		return nil, err
 	}
 	out.Header = h
-	err = quietly(func() (err error) {
-		out.Data, err = s.codec.Append(nil, m.Value)
-		return err
-	})
+	out.Data, err = s.codec.Append(nil, m.Value)
 	return out, err
 }
 
@@ -167,8 +171,8 @@ func (s *Sink[T]) publish(ctx context.Context, ms []*nats.Msg) []error {
 	var over error // why nothing more is waited for: the others were published as long ago
 	send := func(i int) {
 		for errs[i] = over; over == nil; {
-			futures[i], errs[i] = s.js.PublishMsgAsync(ms[i], jetstream.WithStallWait(s.timeout))
-			// Others publish on the same connection, and have all of its window.
+			futures[i], errs[i] = s.pubs.PublishMsgAsync(ms[i], jetstream.WithStallWait(s.timeout))
+			// Others publish through this sink, and have all of its window.
 			if !errors.Is(errs[i], jetstream.ErrTooManyStalledMsgs) || ctx.Err() != nil {
 				break
 			}
@@ -176,7 +180,7 @@ func (s *Sink[T]) publish(ctx context.Context, ms []*nats.Msg) []error {
 	}
 	wait := func(i int) {
 		for tries := 0; errs[i] == nil; tries++ {
-			errs[i], over = s.confirmed(ctx, futures[i], over)
+			_, errs[i], over = pubs.Confirmed(ctx, futures[i], s.timeout, over)
 			if !pubs.UnderWay(errs[i]) || tries == pubs.MaxTries || pubs.Pause(ctx) != nil {
 				return // else it was published before, by a Put that has failed
 			}
@@ -193,29 +197,6 @@ func (s *Sink[T]) publish(ctx context.Context, ms []*nats.Msg) []error {
 		wait(i)
 	}
 	return errs
-}
-
-// confirmed waits until a message is confirmed, unless that is over. It returns why it is not, and whether the wait is over.
-func (s *Sink[T]) confirmed(ctx context.Context, f jetstream.PubAckFuture, over error) (err, nowOver error) {
-	ok := f.Ok()
-	select {
-	case <-ok: // as most are behind the first
-		return nil, over
-	default:
-	}
-	if over != nil {
-		return over, over
-	}
-	ctx, cancel := context.WithTimeout(ctx, s.timeout)
-	defer cancel()
-	select {
-	case <-ok:
-		return nil, nil
-	case err := <-f.Err():
-		return err, nil
-	case <-ctx.Done():
-		return context.Cause(ctx), context.Cause(ctx)
-	}
 }
 
 // publishOrdered publishes messages directly behind each other.
@@ -300,8 +281,4 @@ func (s *Sink[T]) clearDoubts(ctx context.Context) error {
 
 func isStored(stored *jetstream.RawStreamMsg, m *nats.Msg) bool {
 	return stored.Subject == m.Subject && stored.Header.Get(jetstream.MsgIDHeader) == m.Header.Get(jetstream.MsgIDHeader) && bytes.Equal(stored.Data, m.Data)
-}
-
-func quietly(f func() error) error {
-	return guard.Call(f, func(recovered any) error { return panics.New("jsqueue", recovered) })
 }

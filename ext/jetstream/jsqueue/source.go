@@ -1,6 +1,7 @@
 package jsqueue
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -47,21 +48,23 @@ type Source[T any] struct {
 	sourceSettings
 
 	recorder  *verdicts.Recorder
-	asker     asker         // used by the recorder, and when that has ended by Close
-	arrived   chan struct{} // room for one; to Receive: a pull has ended
+	burier    *verdicts.Recorder // puts what is rejected into the dead letters
+	asker     asker              // used by the recorder, and when that has ended by Close
+	arrived   chan struct{}      // room for one; to Receive: a pull has ended
 	pulls     sync.WaitGroup
 	receiving chan struct{} // room for one: a Receive
 
-	mu      sync.Mutex
-	held    map[uint64]*held // by sequence number of the stream
-	settled []*held          // of those, with a verdict
-	taking  int              // requests whose messages may be on their way
-	gone    map[uint64]bool  // was forgotten at the server meanwhile, so what comes of it is old
-	delayed map[uint64]*delayed
-	buffer  []jetstream.Msg // came for a Receive that is under way
-	waiting bool            // there is one
-	pulling bool            // a request for one message is at the server
-	pullErr error           // why the last one failed
+	mu       sync.Mutex
+	held     map[uint64]*held // by sequence number of the stream
+	settled  []*held          // of those, with a verdict for the server
+	rejected []*held          // of those, to be put into the dead letters before
+	taking   int              // requests whose messages may be on their way
+	gone     map[uint64]bool  // was forgotten at the server meanwhile, so what comes of it is old
+	delayed  map[uint64]*delayed
+	buffer   []jetstream.Msg // came for a Receive that is under way
+	waiting  bool            // there is one
+	pulling  bool            // a request for one message is at the server
+	pullErr  error           // why the last one failed
 }
 
 // held is a message that was received, and whose verdict the server has not confirmed. All but meta, raw and schema is guarded
@@ -76,6 +79,7 @@ type held struct {
 	settled bool
 	verdict delivery.Verdict
 	at      time.Time // of the verdict
+	unsure  bool      // a verdict was sent, so the server may have it
 }
 
 // delayed is a message that waits at the server.
@@ -159,6 +163,9 @@ func NewSource[T any](ctx context.Context, js jetstream.JetStream, consumer jets
 			set.logger.Warn("weir: verdicts on messages were not confirmed and are sent again", "consumer", name, "error", err)
 		},
 	})
+	s.burier = verdicts.Start(set.clock, 0, errSourceClosed, verdicts.Hooks{Record: s.buryAll, Failed: func(err error) {
+		set.logger.Warn("weir: messages could not be put into the dead letters, which is tried again", "consumer", name, "error", err)
+	}})
 	return s, nil
 }
 
@@ -167,8 +174,12 @@ func (s *Source[T]) Receive(ctx context.Context, n int) ([]delivery.Message[T], 
 	if n < 1 {
 		panic(fmt.Sprintf("jsqueue: Receive: n is %d, must be at least 1", n))
 	}
-	s.receiving <- struct{}{}
-	defer func() { <-s.receiving }()
+	select {
+	case s.receiving <- struct{}{}:
+		defer func() { <-s.receiving }()
+	case <-s.recorder.Open.Done(): // Close may have it for long
+		return nil, errSourceClosed
+	}
 	if err := s.begin(); err != nil {
 		return nil, err
 	}
@@ -218,7 +229,7 @@ func (s *Source[T]) begin() error {
 	if s.recorder.Open.Err() != nil {
 		return errSourceClosed
 	}
-	if err := s.recorder.Failure(); err != nil {
+	if err := cmp.Or(s.recorder.Failure(), s.burier.Failure()); err != nil {
 		return err
 	}
 	s.mu.Lock()
@@ -371,7 +382,7 @@ func (s *Source[T]) hold(h *held) bool {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	if other := s.held[h.seq]; other != nil {
-		other.msg, other.leased = h.msg, h.leased
+		other.msg, other.leased, other.unsure = h.msg, h.leased, false
 		return false
 	}
 	if s.gone[h.seq] {
@@ -392,18 +403,24 @@ func (s *Source[T]) hold(h *held) bool {
 
 // settle takes the verdict on a message, from any goroutine.
 func (s *Source[T]) settle(h *held, v delivery.Verdict) {
+	next := s.recorder
 	s.mu.Lock()
 	if s.held[h.seq] == h { // or the source was closed
 		h.settled, h.verdict, h.at = true, v, s.clock.Now()
-		s.settled = append(s.settled, h)
+		if v.Kind == delivery.Rejected {
+			s.rejected = append(s.rejected, h)
+			next = s.burier
+		} else {
+			s.settled = append(s.settled, h)
+		}
 	}
 	s.mu.Unlock()
-	s.recorder.Kick()
+	next.Kick()
 }
 
 // Close implements [delivery.Source].
 func (s *Source[T]) Close(ctx context.Context) error {
-	return s.recorder.Close(ctx, func(ctx context.Context) error {
+	err := s.recorder.Close(ctx, func(ctx context.Context) error {
 		s.pulls.Wait()
 		select {
 		case s.receiving <- struct{}{}: // a Receive that was taking has noted what it took
@@ -413,4 +430,8 @@ func (s *Source[T]) Close(ctx context.Context) error {
 		}
 		return s.giveBack(ctx)
 	})
+	if err != nil { // else giveBack has
+		_ = s.burier.Close(ctx, func(context.Context) error { return nil })
+	}
+	return err
 }

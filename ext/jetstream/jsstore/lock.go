@@ -17,6 +17,7 @@ import (
 	"github.com/weirflow/weir/ext/jetstream/internal/parallel"
 	"github.com/weirflow/weir/ext/jetstream/internal/pubs"
 	"github.com/weirflow/weir/internal/nils"
+	"github.com/weirflow/weir/internal/wait"
 )
 
 // Locks are locks in a key-value bucket, each under a key of its own. Time is the server's. Names have at most 1,024 bytes. The
@@ -146,7 +147,7 @@ func (l *Locks) change(ctx context.Context, g lock.Grant, to holding) error {
 			return err
 		}
 		if h.Fence < g.Fence && tries < maxTries { // the server is behind: fencing numbers only rise
-			if err := l.pause(ctx); err != nil {
+			if err := wait.For(ctx, l.clock, lookAgain); err != nil {
 				return err
 			}
 			continue
@@ -157,18 +158,6 @@ func (l *Locks) change(ctx context.Context, g lock.Grant, to holding) error {
 		if ok, err := l.put(ctx, to, h.revision); err != nil || ok {
 			return err
 		}
-	}
-}
-
-// pause waits a little for a server that is behind.
-func (l *Locks) pause(ctx context.Context) error {
-	timer := l.clock.Timer(lookAgain)
-	defer timer.Stop()
-	select {
-	case <-timer.C:
-		return nil
-	case <-ctx.Done():
-		return context.Cause(ctx)
 	}
 }
 

@@ -29,7 +29,7 @@
 // A call for many elements ([asyncop.Batched]) belongs to many traces, so its context has the span of none.
 // [asyncop.MemberContexts] returns those of the members: begin a span for the call with links to theirs.
 //
-// Samplers are asked as usual. With one that goes by the parent, attempts are sampled as their element is. A span that is not
+// Samplers are asked as usual. With one that follows the parent, attempts are sampled as their element is. A span that is not
 // sampled costs little, but not nothing: an element that is to cost nothing needs an operator without traces.
 //
 // Lines that the operator logs about an element have the context of its span, so a [log/slog] handler can add the ids of the

@@ -81,7 +81,7 @@ func (s *Stores) Open(ctx context.Context, pipeline string, epoch uint64) (check
 	case errors.Is(err, pgx.ErrNoRows):
 		return nil, fmt.Errorf("pgcheckpoint: %q was opened for a higher epoch than %d: %w", pipeline, epoch, checkpoint.ErrFenced)
 	case err != nil:
-		return nil, fmt.Errorf("pgcheckpoint: opening %q: %w", pipeline, err)
+		return nil, fmt.Errorf("pgcheckpoint: opening %q: %w", pipeline, explain(err))
 	}
 	return &store{Stores: s, pipeline: pipeline, opened: opened}, nil
 }
@@ -133,7 +133,11 @@ func (s *store) do(ctx context.Context, doing, lock string, f func(tx pgx.Tx, ne
 	if _, wrong := errors.AsType[*checkpoint.NumberError](err); err == nil || wrong || errors.Is(err, checkpoint.ErrNotFound) {
 		return err
 	}
-	return fmt.Errorf("pgcheckpoint: %q: %s: %w", s.pipeline, doing, err)
+	return fmt.Errorf("pgcheckpoint: %q: %s: %w", s.pipeline, doing, explain(err))
+}
+
+func explain(err error) error {
+	return sqlmigrate.Explain(err, "pgcheckpoint.Migrate", "weir_pipelines", "weir_checkpoints")
 }
 
 // Save implements [checkpoint.Store].

@@ -78,6 +78,8 @@ func connect(t *testing.T, url string, tracer pgx.QueryTracer) *pgxpool.Pool {
 
 func TestStore(t *testing.T) {
 	server := pgtest.Start(t)
+	_, err := pgcheckpoint.New(connect(t, server.URL(), nil)).Open(t.Context(), "p", 1)
+	require.ErrorContains(t, err, "call pgcheckpoint.Migrate")
 	require.NoError(t, pgcheckpoint.Migrate(t.Context(), connect(t, server.URL(), nil)))
 	require.NoError(t, pgcheckpoint.Migrate(t.Context(), connect(t, server.URL(), nil)), "again")
 	n := 0

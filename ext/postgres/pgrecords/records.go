@@ -26,6 +26,9 @@ import (
 // lockNotAvailable is the SQLSTATE of a lock_timeout.
 const lockNotAvailable = "55P03"
 
+// resolveWait is how long the record of an attempt that has failed is looked for, also after the caller's context has ended.
+const resolveWait = 5 * time.Second
+
 //go:embed migrations/*.sql
 var migrations embed.FS
 
@@ -40,6 +43,8 @@ type Records struct {
 	pool  *pgxpool.Pool
 	clock clock.Clock
 	group group.Group[*call]
+
+	patience time.Duration // resolveWait; another one in tests
 
 	// Owned by the goroutine of the group's batch.
 	ids map[clientKey]int64 // of clients that are known to be in the table
@@ -65,7 +70,7 @@ func New(pool *pgxpool.Pool, opts ...Option) *Records {
 	if pool == nil {
 		panic("pgrecords.New: the pool is nil")
 	}
-	r := &Records{pool: pool, clock: clock.New()}
+	r := &Records{pool: pool, clock: clock.New(), patience: resolveWait}
 	r.group = group.Group[*call]{Run: r.runAll, Max: maxShared}
 	for _, opt := range opts {
 		opt(r)
@@ -242,7 +247,9 @@ func (r *Records) Run(ctx context.Context, req exactlyonce.Request, effect func(
 // resolve returns the stored answer of a request whose attempt has failed, or err. Law X2: whatever failed, the record says
 // whether an attempt took effect. The caller's context may be over.
 func (r *Records) resolve(ctx context.Context, req exactlyonce.Request, err error) ([]byte, error) {
-	state, answer, findErr := r.Find(context.WithoutCancel(ctx), req)
+	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), r.patience)
+	defer cancel()
+	state, answer, findErr := r.Find(ctx, req)
 	if findErr == nil && state == exactlyonce.StateCompleted {
 		return answer, nil
 	}
@@ -252,7 +259,7 @@ func (r *Records) resolve(ctx context.Context, req exactlyonce.Request, err erro
 // Acknowledge implements exactlyonce.Records.
 func (r *Records) Acknowledge(ctx context.Context, marks []exactlyonce.Mark) error {
 	if err := r.acknowledge(ctx, marks); err != nil {
-		return fmt.Errorf("pgrecords: acknowledge %d marks: %w", len(marks), err)
+		return fmt.Errorf("pgrecords: acknowledge %d marks: %w", len(marks), explain(err))
 	}
 	return nil
 }
@@ -332,7 +339,7 @@ func (r *Records) Collect(ctx context.Context, answers, clients time.Time) (remo
 			last = c.ID
 		}
 		if err != nil {
-			return removedAnswers, removedClients, fmt.Errorf("pgrecords: collect: %w", err)
+			return removedAnswers, removedClients, fmt.Errorf("pgrecords: collect: %w", explain(err))
 		}
 		if len(live) == 0 {
 			return removedAnswers, removedClients, nil
@@ -412,5 +419,9 @@ func sqlState(err error) string {
 
 // describe names the request in an error.
 func describe(what string, req exactlyonce.Request, err error) error {
-	return fmt.Errorf("pgrecords: %s %s of scope %q: %w", what, req.ID, req.Scope, err)
+	return fmt.Errorf("pgrecords: %s %s of scope %q: %w", what, req.ID, req.Scope, explain(err))
+}
+
+func explain(err error) error {
+	return sqlmigrate.Explain(err, "pgrecords.Migrate", "weir_clients", "weir_records")
 }

@@ -48,8 +48,10 @@ func TestRecords(t *testing.T) {
 		"ExecNotSent":        testExecNotSent,
 		"ExecRestored":       testExecRestored,
 		"ExecContext":        testExecContext,
+		"Hangs":              testContextOfAServerThatHangs,
 		"ExecConflicts":      testExecConflicts,
 		"KilledServers":      testKilledServers,
+		"NotMigrated":        testNotMigrated,
 	} {
 		t.Run(name, func(t *testing.T) { test(t, server) })
 	}
@@ -498,6 +500,31 @@ func testExecContext(t *testing.T, server *pgtest.Server) {
 	assert.Equal(t, 1, total)
 }
 
+// Nor does one wait long for the record of an attempt that has failed.
+func testContextOfAServerThatHangs(t *testing.T, server *pgtest.Server) {
+	pool := connect(t, database(t, server))
+	r := open(t, pool)
+	pgrecords.SetPatience(r, 100*time.Millisecond)
+	tx, err := pool.Begin(t.Context())
+	require.NoError(t, err)
+	_, err = tx.Exec(t.Context(), "LOCK TABLE weir_clients, weir_records")
+	require.NoError(t, err)
+	ctx, cancel := context.WithTimeout(t.Context(), 100*time.Millisecond)
+	defer cancel()
+	ended := make(chan error, 1)
+	go func() {
+		_, err := r.Run(ctx, request(exactlyonce.NewClient(), 1, 1), func(context.Context, pgx.Tx) ([]byte, error) { return nil, nil })
+		ended <- err
+	}()
+	select {
+	case err := <-ended:
+		require.ErrorIs(t, err, context.DeadlineExceeded)
+	case <-time.After(10 * time.Second):
+		t.Error("Run does not return after its context has ended")
+	}
+	require.NoError(t, tx.Rollback(t.Context()))
+}
+
 // A transaction that failed with a serialization failure or a deadlock is run again, as a whole.
 func testExecConflicts(t *testing.T, server *pgtest.Server) {
 	pool := connect(t, database(t, server))
@@ -517,4 +544,23 @@ END $$`)
 	state, _, err := r.Find(t.Context(), request(client, 2, 1))
 	require.NoError(t, err)
 	assert.Equal(t, exactlyonce.StateNew, state)
+}
+
+// A database without the tables is one whose user has forgotten Migrate.
+func testNotMigrated(t *testing.T, server *pgtest.Server) {
+	ctx := t.Context()
+	r := pgrecords.New(connect(t, database(t, server)))
+	req := exactlyonce.Request{ID: exactlyonce.ID{Client: exactlyonce.NewClient(), Sequence: 1, Attempt: 1}}
+	for name, call := range map[string]func() error{
+		"find": func() error { _, _, err := r.Find(ctx, req); return err },
+		"run": func() error {
+			_, err := r.Run(ctx, req, func(context.Context, pgx.Tx) ([]byte, error) { return nil, nil })
+			return err
+		},
+		"exec":        func() error { _, err := r.Exec(ctx, req, pgrecords.Statement{SQL: "SELECT 1"}); return err },
+		"acknowledge": func() error { return r.Acknowledge(ctx, []exactlyonce.Mark{{Client: req.Client, Before: 1}}) },
+		"collect":     func() error { _, _, err := r.Collect(ctx, time.Now(), time.Now()); return err },
+	} {
+		assert.ErrorContains(t, call(), "call pgrecords.Migrate", name)
+	}
 }

@@ -11,7 +11,7 @@ import (
 )
 
 // Tracer reports each statement to the attempt that its context belongs to ([predicates.ReportSent]), for calls that commit
-// more than once: what one statement has done no later refusal takes back.
+// more than once: if a later statement is refused, what an earlier one has done remains.
 //
 //	config.ConnConfig.Tracer = pgretry.Tracer{} // or multitracer.New(pgretry.Tracer{}, yours)
 //

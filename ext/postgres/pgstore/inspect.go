@@ -178,9 +178,9 @@ func (s *Store) Move(ctx context.Context, moves ...store.Move) error {
 	if len(moves) == 0 {
 		return s.do(ctx, func() error { return nil })
 	}
-	rows, call := map[store.Lease]row{}, &settling{}
+	rows, call := map[store.Lease]storesql.Row{}, &settling{}
 	for i := range moves {
-		r, err := newRow(moves[i].Queue, &moves[i].Message)
+		r, err := storesql.NewRow(moves[i].Queue, &moves[i].Message)
 		if err != nil {
 			return err
 		}
@@ -193,7 +193,7 @@ func (s *Store) Move(ctx context.Context, moves ...store.Move) error {
 				if err := s.settleSame(ctx, tx, []*settling{call}); err != nil {
 					return err
 				}
-				var moved []row
+				var moved []storesql.Row
 				for _, l := range call.leases {
 					if !slices.Contains(call.lost, l) {
 						moved = append(moved, rows[l])

@@ -3,7 +3,6 @@ package pgstore
 import (
 	"context"
 	"errors"
-	"fmt"
 	"time"
 
 	"github.com/jackc/pgx/v5"
@@ -112,8 +111,5 @@ func (l *Locks) Guard(ctx context.Context, tx pgx.Tx, g lock.Grant) error {
 	if errors.Is(err, pgx.ErrNoRows) {
 		return lock.ErrLost
 	}
-	if err != nil {
-		return fmt.Errorf("pgstore: %w", err)
-	}
-	return nil
+	return explain(err)
 }

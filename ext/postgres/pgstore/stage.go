@@ -26,10 +26,10 @@ func (s *Store) Stage(ctx context.Context, tx pgx.Tx, queue string, ms ...store.
 		return err
 	}
 	return s.do(ctx, func() error {
-		rows := make([]row, len(ms))
+		rows := make([]storesql.Row, len(ms))
 		for i := range ms {
 			var err error
-			if rows[i], err = newRow(queue, &ms[i]); err != nil {
+			if rows[i], err = storesql.NewRow(queue, &ms[i]); err != nil {
 				return err
 			}
 		}
@@ -51,14 +51,14 @@ func (s *Store) StageSQL(ctx context.Context, tx *sql.Tx, queue string, ms ...st
 	}
 	return s.do(ctx, func() error {
 		for i := range ms {
-			r, err := newRow(queue, &ms[i])
+			r, err := storesql.NewRow(queue, &ms[i])
 			if err != nil {
 				return err
 			}
 			if _, err := tx.ExecContext(ctx, `INSERT INTO weir_messages (queue, at, due, arrived, visit, merges, cause, meta, schema, payload)
 				SELECT $1, now + $2 * interval '1 microsecond', now + $2 * interval '1 microsecond', now, $3, $4, $5, $6::jsonb, $7, $8
-				FROM (SELECT `+s.now+` AS now) AS clock ON CONFLICT DO NOTHING`, r.queue, micros(r.Delay), r.Meta.Visit, r.Meta.Merges,
-				storesql.Readable(string(r.Cause)), r.meta, r.Schema, r.Payload); err != nil {
+				FROM (SELECT `+s.now+` AS now) AS clock ON CONFLICT DO NOTHING`, r.Queue, micros(r.Delay), r.Meta.Visit, r.Meta.Merges,
+				storesql.Readable(string(r.Cause)), r.MetaColumn, r.Schema, r.Payload); err != nil {
 				return fmt.Errorf("staging message %q: %w", r.Meta.ID, err)
 			}
 		}

@@ -44,7 +44,7 @@ func Migrate(ctx context.Context, pool *pgxpool.Pool) error {
 // Store is a store in a PostgreSQL database. Safe for concurrent use.
 type Store struct {
 	pool    *pgxpool.Pool
-	puts    *group.Together[[]row]
+	puts    *group.Together[[]storesql.Row]
 	settles *group.Together[*settling]
 
 	now  string // the database's clock, as an expression; another one in tests
@@ -96,27 +96,15 @@ func (s *Store) Close() error {
 	return nil
 }
 
-// row is a message to be put.
-type row struct {
-	queue string
-	meta  string
-	*store.Message
-}
-
-func newRow(queue string, m *store.Message) (row, error) {
-	meta, err := storesql.Meta(m)
-	return row{queue, meta, m}, err
-}
-
 // Put implements [store.Store].
 func (s *Store) Put(ctx context.Context, queue string, ms ...store.Message) error {
 	if err := store.CheckPut(queue, ms...); err != nil {
 		return err
 	}
-	rows := make([]row, len(ms))
+	rows := make([]storesql.Row, len(ms))
 	for i := range ms {
 		var err error
-		if rows[i], err = newRow(queue, &ms[i]); err != nil {
+		if rows[i], err = storesql.NewRow(queue, &ms[i]); err != nil {
 			return err
 		}
 	}
@@ -128,8 +116,8 @@ func (s *Store) Put(ctx context.Context, queue string, ms ...store.Message) erro
 	})
 }
 
-func (s *Store) putAll(take func() [][]row) error {
-	return retry(func() error { return s.insert(context.Background(), s.pool, slices.Concat(take()...)) })
+func (s *Store) putAll(ctx context.Context, take func() [][]storesql.Row) error {
+	return retry(func() error { return s.insert(ctx, s.pool, slices.Concat(take()...)) })
 }
 
 // querier is a pool or a transaction.
@@ -138,12 +126,12 @@ type querier interface {
 	Query(ctx context.Context, sql string, args ...any) (pgx.Rows, error)
 }
 
-func (s *Store) insert(ctx context.Context, q querier, rows []row) error {
+func (s *Store) insert(ctx context.Context, q querier, rows []storesql.Row) error {
 	var queues, causes, metas []string
 	var delays, visits, merges []int64
 	var schemas, payloads [][]byte
 	for _, r := range rows {
-		queues, causes, metas = append(queues, r.queue), append(causes, storesql.Readable(string(r.Cause))), append(metas, r.meta)
+		queues, causes, metas = append(queues, r.Queue), append(causes, storesql.Readable(string(r.Cause))), append(metas, r.MetaColumn)
 		delays = append(delays, micros(r.Delay))
 		visits, merges = append(visits, int64(r.Meta.Visit)), append(merges, int64(r.Meta.Merges))
 		schemas, payloads = append(schemas, r.Schema), append(payloads, r.Payload)
@@ -268,7 +256,7 @@ func (s *Store) settle(ctx context.Context, call *settling) error {
 }
 
 // settleAll runs one statement for each kind of call.
-func (s *Store) settleAll(take func() []*settling) error {
+func (s *Store) settleAll(ctx context.Context, take func() []*settling) error {
 	for batch := take(); len(batch) > 0; {
 		change := batch[0].change
 		var same, others []*settling
@@ -279,7 +267,7 @@ func (s *Store) settleAll(take func() []*settling) error {
 				others = append(others, call)
 			}
 		}
-		if err := retry(func() error { return s.settleSame(context.Background(), s.pool, same) }); err != nil {
+		if err := retry(func() error { return s.settleSame(ctx, s.pool, same) }); err != nil {
 			return err
 		}
 		batch = others
@@ -364,7 +352,7 @@ func explain(err error) error {
 	case sqlState(err) == "53100": // disk_full
 		return fmt.Errorf("pgstore: %w: %w", store.ErrFull, err)
 	default:
-		return fmt.Errorf("pgstore: %w", err)
+		return fmt.Errorf("pgstore: %w", sqlmigrate.Explain(err, "pgstore.Migrate", "weir_messages", "weir_locks"))
 	}
 }
 

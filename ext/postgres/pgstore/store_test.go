@@ -76,6 +76,50 @@ func TestStore(t *testing.T) {
 	})
 }
 
+// No call waits longer than its context for a server that hangs: a worker must be able to end.
+func TestAServerThatHangs(t *testing.T) {
+	pool := connect(t, places(t)(t))
+	require.NoError(t, pgstore.Migrate(t.Context(), pool))
+	s := pgstore.New(pool)
+	defer s.Close()
+	m := store.Message{Meta: delivery.Meta{ID: "1"}}
+	require.NoError(t, s.Put(t.Context(), "q", m))
+	taken, err := s.Take(t.Context(), "q", 1, time.Hour)
+	require.NoError(t, err)
+	l := taken[0].Lease
+	tx, err := pool.Begin(t.Context())
+	require.NoError(t, err)
+	_, err = tx.Exec(t.Context(), "LOCK TABLE weir_messages")
+	require.NoError(t, err)
+	for what, call := range map[string]func(ctx context.Context) error{
+		"Put":     func(ctx context.Context) error { return s.Put(ctx, "q", m) },
+		"Extend":  func(ctx context.Context) error { return s.Extend(ctx, time.Hour, l) },
+		"Done":    func(ctx context.Context) error { return s.Done(ctx, l) },
+		"Release": func(ctx context.Context) error { return s.Release(ctx, 0, l) },
+		"Move": func(ctx context.Context) error {
+			return s.Move(ctx, store.Move{Lease: l, Queue: "r", Message: m})
+		},
+		"Take": func(ctx context.Context) error { _, err := s.Take(ctx, "q", 1, time.Hour); return err },
+	} {
+		ctx, cancel := context.WithTimeout(t.Context(), 100*time.Millisecond)
+		ended := make(chan error, 1)
+		go func() { ended <- call(ctx) }()
+		select {
+		case err := <-ended:
+			require.ErrorIs(t, err, context.DeadlineExceeded, what)
+		case <-time.After(10 * time.Second):
+			t.Errorf("%s does not return after its context has ended", what)
+		}
+		cancel()
+	}
+	require.NoError(t, tx.Rollback(t.Context()))
+	require.NoError(t, s.Done(t.Context(), l))
+	require.NoError(t, s.Put(t.Context(), "q", m))
+	counts, err := s.Count(t.Context(), "q", store.Filter{})
+	require.NoError(t, err)
+	require.Equal(t, 1, counts.Messages)
+}
+
 func TestSource(t *testing.T) {
 	newPlace := places(t)
 	deliverytest.RunSource(t, func(t *testing.T) deliverytest.Queue[string] {

@@ -204,7 +204,7 @@ func (r *Records) Acknowledge(ctx context.Context, marks []exactlyonce.Mark) err
 		err = r.trim(ctx, ids[i], m.Before) // they are stale already
 	}
 	if err != nil {
-		return fmt.Errorf("sqliterecords: acknowledge %d marks: %w", len(marks), err)
+		return fmt.Errorf("sqliterecords: acknowledge %d marks: %w", len(marks), explain(err))
 	}
 	return nil
 }
@@ -250,7 +250,7 @@ func (r *Records) Collect(ctx context.Context, answers, clients time.Time) (remo
 			last = id
 		}
 		if err != nil {
-			return removedAnswers, removedClients, fmt.Errorf("sqliterecords: collect: %w", err)
+			return removedAnswers, removedClients, fmt.Errorf("sqliterecords: collect: %w", explain(err))
 		}
 		if len(ids) == 0 {
 			return removedAnswers, removedClients, nil
@@ -333,5 +333,9 @@ func (r *Records) forgetStep(ctx context.Context, id, at, from, to int64) (n int
 
 // describe names the request in an error.
 func describe(what string, req exactlyonce.Request, err error) error {
-	return fmt.Errorf("sqliterecords: %s %s of scope %q: %w", what, req.ID, req.Scope, err)
+	return fmt.Errorf("sqliterecords: %s %s of scope %q: %w", what, req.ID, req.Scope, explain(err))
+}
+
+func explain(err error) error {
+	return sqlmigrate.Explain(err, "sqliterecords.Migrate", "weir_clients", "weir_records")
 }

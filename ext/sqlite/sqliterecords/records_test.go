@@ -5,8 +5,10 @@ import (
 	"database/sql"
 	"errors"
 	"path/filepath"
+	"strings"
 	"sync"
 	"testing"
+	"time"
 
 	"github.com/benbjohnson/clock"
 	"github.com/stretchr/testify/assert"
@@ -146,3 +148,34 @@ func TestRunErrors(t *testing.T) {
 }
 
 var _ sqliterecords.Tx = (*sql.Tx)(nil)
+
+// A database without the tables is one whose user has forgotten Migrate.
+func TestNotMigrated(t *testing.T) {
+	ctx := t.Context()
+	db, err := sqlite.Open(ctx, filepath.Join(t.TempDir(), "empty.db"))
+	require.NoError(t, err)
+	defer func() { require.NoError(t, db.Close()) }()
+	r := sqliterecords.New(db)
+	req := exactlyonce.Request{ID: exactlyonce.ID{Client: exactlyonce.NewClient(), Sequence: 1, Attempt: 1}}
+	effect := func(context.Context, *sqlite.Tx) ([]byte, error) { return nil, nil }
+	for name, call := range map[string]func() error{
+		"find": func() error { _, _, err := r.Find(ctx, req); return err },
+		"run":  func() error { _, err := r.Run(ctx, req, effect); return err },
+		"put": func() error {
+			return db.Write(ctx, func(ctx context.Context, tx *sqlite.Tx) error { return r.Put(ctx, tx, req, nil) })
+		},
+		"acknowledge": func() error { return r.Acknowledge(ctx, []exactlyonce.Mark{{Client: req.Client, Before: 1}}) },
+		"collect":     func() error { _, _, err := r.Collect(ctx, time.Now(), time.Now()); return err },
+	} {
+		err := call()
+		require.ErrorContains(t, err, "no such table: weir_", name)
+		require.Equal(t, 1, strings.Count(err.Error(), "call sqliterecords.Migrate"), "%s: %v", name, err)
+	}
+	require.NoError(t, sqliterecords.Migrate(ctx, db))
+	_, err = r.Run(ctx, req, func(ctx context.Context, tx *sqlite.Tx) ([]byte, error) {
+		_, err := tx.ExecContext(ctx, "INSERT INTO orders (id) VALUES (1)")
+		return nil, err
+	})
+	require.ErrorContains(t, err, "no such table: orders")
+	require.NotContains(t, err.Error(), "Migrate", "a table of the effect")
+}

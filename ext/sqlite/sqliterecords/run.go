@@ -59,7 +59,7 @@ func (r *Records) Run(ctx context.Context, req exactlyonce.Request, effect func(
 	if state, stored, findErr := r.Find(context.WithoutCancel(ctx), req); findErr == nil && state == exactlyonce.StateCompleted {
 		return stored, nil
 	}
-	return nil, err
+	return nil, explain(err)
 }
 
 // runAlone runs a call whose errors are its own.

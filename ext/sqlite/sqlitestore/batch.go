@@ -18,7 +18,7 @@ func (s *Store) write(ctx context.Context, f job) error {
 }
 
 // runAll runs jobs in one transaction. They share a savepoint and a reading of the clock, which would cost more than a job.
-func (s *Store) runAll(take func() []job) error {
+func (s *Store) runAll(_ context.Context, take func() []job) error {
 	err := s.db.Write(context.Background(), func(ctx context.Context, tx *sqlite.Tx) error {
 		s.step()
 		var highest int64

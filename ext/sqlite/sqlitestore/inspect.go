@@ -186,10 +186,10 @@ func (s *Store) Move(ctx context.Context, moves ...store.Move) error {
 	if err := store.CheckMove(moves...); err != nil {
 		return err
 	}
-	rows, leases := make([]row, len(moves)), make([]store.Lease, len(moves))
+	rows, leases := make([]storesql.Row, len(moves)), make([]store.Lease, len(moves))
 	for i := range moves {
 		var err error
-		if rows[i], err = newRow(moves[i].Queue, &moves[i].Message); err != nil {
+		if rows[i], err = storesql.NewRow(moves[i].Queue, &moves[i].Message); err != nil {
 			return err
 		}
 		leases[i] = moves[i].Lease

@@ -4,7 +4,6 @@ import (
 	"context"
 	"database/sql"
 	"errors"
-	"fmt"
 	"time"
 
 	"github.com/weirflow/weir/delivery/lock"
@@ -118,7 +117,7 @@ func (l *Locks) Guard(ctx context.Context, tx Tx, g lock.Grant) error {
 	result, err := tx.ExecContext(ctx, "UPDATE weir_locks SET fence = fence WHERE name = $1 AND owner = $2 AND owner <> '' AND fence = $3",
 		g.Name, g.Owner, int64(g.Fence))
 	if err != nil {
-		return fmt.Errorf("sqlitestore: %w", err)
+		return explain(err)
 	}
 	n, err := result.RowsAffected()
 	if err == nil && n == 0 {

@@ -106,23 +106,11 @@ const takeDue = `UPDATE weir_messages SET at = $1, leased = $1, fence = fence + 
 // A lease that is not lost: see leaseArgs.
 const ofLease = ` WHERE position = $1 AND queue = $2 AND fence = $3 AND leased IS NOT NULL`
 
-// row is a message to be put.
-type row struct {
-	queue string
-	meta  string
-	*store.Message
-}
-
-func newRow(queue string, m *store.Message) (row, error) {
-	meta, err := storesql.Meta(m)
-	return row{queue, meta, m}, err
-}
-
-func newRows(queue string, ms []store.Message) ([]row, error) {
-	rows := make([]row, len(ms))
+func newRows(queue string, ms []store.Message) ([]storesql.Row, error) {
+	rows := make([]storesql.Row, len(ms))
 	for i := range ms {
 		var err error
-		if rows[i], err = newRow(queue, &ms[i]); err != nil {
+		if rows[i], err = storesql.NewRow(queue, &ms[i]); err != nil {
 			return nil, err
 		}
 	}
@@ -130,11 +118,11 @@ func newRows(queue string, ms []store.Message) ([]row, error) {
 }
 
 // putRows puts messages in their order.
-func putRows(ctx context.Context, tx Tx, now time.Time, rows []row, step func()) error {
+func putRows(ctx context.Context, tx Tx, now time.Time, rows []storesql.Row, step func()) error {
 	for _, r := range rows {
 		at := nanos(now, r.Delay)
-		if _, err := tx.ExecContext(ctx, putMessage, r.queue, at, at, nanos(now, 0),
-			r.Meta.Visit, r.Meta.Merges, string(r.Cause), r.meta, r.Schema, r.Payload); err != nil {
+		if _, err := tx.ExecContext(ctx, putMessage, r.Queue, at, at, nanos(now, 0),
+			r.Meta.Visit, r.Meta.Merges, string(r.Cause), r.MetaColumn, r.Schema, r.Payload); err != nil {
 			return err
 		}
 		step()
@@ -276,7 +264,11 @@ func (s *Store) read(ctx context.Context, f func() error) error {
 	if e, ok := errors.AsType[*driver.Error](err); ok && e.Code()&0xff == codes.SQLITE_FULL {
 		return fmt.Errorf("sqlitestore: %w: %w", store.ErrFull, err)
 	}
-	return fmt.Errorf("sqlitestore: %w", err)
+	return explain(err)
+}
+
+func explain(err error) error {
+	return fmt.Errorf("sqlitestore: %w", sqlmigrate.Explain(err, "sqlitestore.Migrate", "weir_messages", "weir_locks"))
 }
 
 // scanLeased reads messages that were leased just now.

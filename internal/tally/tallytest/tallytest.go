@@ -1,4 +1,4 @@
-// Package tallytest is what the exporters of metrics are tested with: one operator and one checkpoint of which every number is
+// Package tallytest tests exporters of metrics, with one operator and one checkpoint in which every number is
 // known.
 package tallytest
 

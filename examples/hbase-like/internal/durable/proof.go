@@ -39,19 +39,11 @@ func Prove(in *Input, out *Output, airports []flights.Airport) (*Proof, error) {
 		return nil, err
 	}
 	defer func() { _ = f.Close() }()
-	lines := bufio.NewReader(f)
-	next := func() (string, error) {
-		line, err := lines.ReadString('\n')
-		if errors.Is(err, io.EOF) {
-			err = nil // a line without its end equals none of the input's
-		}
-		return line, err
-	}
 
-	p := &Proof{}
+	p, lines := &Proof{}, output{bufio.NewReader(f)}
 	format := out.kind.Format
 	if header := string(format.Header()); header != "" {
-		if line, err := next(); err != nil || line != header {
+		if line, err := lines.next(); err != nil || line != header {
 			p.problem("the output does not begin with its header but with %q", line)
 			return p, err
 		}
@@ -60,7 +52,7 @@ func Prove(in *Input, out *Output, airports []flights.Airport) (*Proof, error) {
 	for {
 		flight, err := r.Read()
 		if errors.Is(err, io.EOF) {
-			break
+			return p, p.rest(lines, awaited)
 		}
 		if err != nil {
 			return nil, err
@@ -75,7 +67,7 @@ func Prove(in *Input, out *Output, airports []flights.Airport) (*Proof, error) {
 			awaited[want]++
 			continue
 		}
-		line, err := next()
+		line, err := lines.next()
 		switch {
 		case err != nil:
 			return nil, err
@@ -88,17 +80,21 @@ func Prove(in *Input, out *Output, airports []flights.Airport) (*Proof, error) {
 			p.Enriched++
 		}
 	}
+}
+
+// rest compares what is left of the output with the lines that may be there.
+func (p *Proof) rest(lines output, awaited map[string]int) error {
 	for {
-		line, err := next()
+		line, err := lines.next()
 		if err != nil {
-			return nil, err
+			return err
 		}
 		if line == "" {
 			break
 		}
 		if awaited[line] == 0 {
 			p.problem("too often in the output, or not of the input: %q", line)
-			return p, nil
+			return nil
 		}
 		awaited[line]--
 		p.Enriched++
@@ -106,7 +102,19 @@ func Prove(in *Input, out *Output, airports []flights.Airport) (*Proof, error) {
 	for _, n := range awaited {
 		p.Missing += n
 	}
-	return p, nil
+	return nil
+}
+
+// output is read line by line.
+type output struct{ *bufio.Reader }
+
+// next returns the next line, which is empty at the end.
+func (o output) next() (string, error) {
+	line, err := o.ReadString('\n')
+	if errors.Is(err, io.EOF) {
+		err = nil // a line without its end equals none of the input's
+	}
+	return line, err
 }
 
 func (p *Proof) problem(format string, args ...any) {

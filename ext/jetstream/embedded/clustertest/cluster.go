@@ -212,9 +212,6 @@ func (c *Cluster) launch(i int) error {
 	return nil
 }
 
-// Len returns the number of servers, those that do not run included.
-func (c *Cluster) Len() int { return len(c.servers) }
-
 // URL returns the addresses of all servers, for nats.Connect.
 func (c *Cluster) URL() string {
 	urls := make([]string, len(c.settings))

@@ -1,9 +1,10 @@
-// Package pubs knows why a server refuses a message.
+// Package pubs publishes messages that are confirmed later, and knows why a server refuses one.
 package pubs
 
 import (
 	"context"
 	"errors"
+	"reflect"
 	"time"
 
 	"github.com/nats-io/nats.go/jetstream"
@@ -39,4 +40,41 @@ func Pause(ctx context.Context) error {
 		return context.Cause(ctx)
 	}
 	return nil
+}
+
+// Own returns a JetStream like js, on the same connection, whose publications are its own, and are forgotten after a time: those that a
+// server never answers, as one that is killed, would fill the window of js for good. One that wraps the client's is returned as it is.
+func Own(js jetstream.JetStream, timeout time.Duration) jetstream.JetStream {
+	own, err := jetstream.New(js.Conn(), func(o *jetstream.JetStreamOptions) error {
+		*o = js.Options()
+		return jetstream.WithPublishAsyncTimeout(timeout)(o)
+	})
+	if err != nil || reflect.TypeOf(own) != reflect.TypeOf(js) {
+		return js
+	}
+	return own
+}
+
+// Confirmed waits for a time until a message is confirmed, unless that is over. It returns why it is not, and why nothing more is waited
+// for: what was published as long ago.
+func Confirmed(ctx context.Context, f jetstream.PubAckFuture, timeout time.Duration, over error) (ack *jetstream.PubAck, err, nowOver error) {
+	ok := f.Ok()
+	select {
+	case ack := <-ok: // as most are behind the first
+		return ack, nil, over
+	default:
+	}
+	if over != nil {
+		return nil, over, over
+	}
+	ctx, cancel := context.WithTimeout(ctx, timeout)
+	defer cancel()
+	select {
+	case ack := <-ok:
+		return ack, nil, nil
+	case err := <-f.Err():
+		return nil, err, nil
+	case <-ctx.Done():
+		return nil, context.Cause(ctx), context.Cause(ctx)
+	}
 }

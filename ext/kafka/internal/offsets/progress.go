@@ -17,7 +17,7 @@ type Progress struct {
 	open int    // arrived and not settled
 }
 
-// New returns the progress of a partition that is read from an offset on, of which spans above are settled. They are in order.
+// New returns the progress of a partition that is read from an offset on. The spans of done, above it, are settled and in order.
 func New(low int64, done []Span) *Progress {
 	p := &Progress{low: low, next: low}
 	for _, s := range done {

@@ -1,0 +1,195 @@
+package checkpoint
+
+import (
+	"context"
+	"fmt"
+	"log/slog"
+	"maps"
+	"time"
+
+	"github.com/benbjohnson/clock"
+
+	"github.com/weirflow/weir/checkpoint/participant"
+)
+
+// Finish ends the stream with a final checkpoint of the given kind, [Drain] or [Suspend], and returns when that is
+// complete ("stop with savepoint"). It panics for another kind.
+//
+// For a [Drain] the source stops reading and sends the marker of the end of the input; the final checkpoint is taken when the
+// marker has reached all participants. Checkpoints go on until then, and a Suspend may still end the stream before. When ctx
+// ends first, the stream has failed, since its source reads no more, and a restart goes on from the last checkpoint. Another
+// call, for a stream that is being drained already, does no harm when its ctx ends.
+//
+// For a [Suspend] the source stops at the barrier. When ctx ends while the barrier is on its way, the stream has failed, too.
+// When ctx ends earlier, while another checkpoint is under way, nothing has happened.
+//
+// The error is nil if the stream has ended in this way already, or does so meanwhile, for instance because its input has ended.
+// It is [ErrEnded] if the stream has ended in the other way.
+func (c *Coordinator) Finish(ctx context.Context, kind Kind) error {
+	final := participant.Kind(kind)
+	mustBeFinal("Finish", final)
+	err := c.finish(ctx, final)
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if c.finished == final && c.err == nil {
+		return nil
+	}
+	return err
+}
+
+func (c *Coordinator) finish(ctx context.Context, kind participant.Kind) error {
+	if kind == participant.Suspend {
+		_, err := c.take(ctx, kind)
+		return err
+	}
+	r, announced, err := c.endInput(ctx)
+	if err != nil {
+		return err
+	}
+	err = c.awaitDrained(ctx, r)
+	switch {
+	case err == nil && announced:
+		_, err = c.take(ctx, participant.Drain)
+	case err == nil: // the caller that announced it takes the final checkpoint; to give up here does no harm
+		select {
+		case <-c.life.Done():
+			err = c.endError()
+		case <-ctx.Done():
+			err = context.Cause(ctx)
+		}
+	}
+	if err != nil && announced {
+		c.mu.Lock()
+		defer c.mu.Unlock()
+		c.end(err)
+	}
+	return err
+}
+
+func mustBeFinal(method string, kind participant.Kind) {
+	if !kind.Final() {
+		panic(fmt.Sprintf("checkpoint: %s: not a final kind: %v", method, kind))
+	}
+}
+
+// hold waits for the start and until no checkpoint is under way. None begins until busy is received from. After the end,
+// of ctx too, it holds nothing.
+func (c *Coordinator) hold(ctx context.Context) error {
+	select {
+	case <-c.started:
+	case <-c.life.Done():
+	case <-ctx.Done():
+	}
+	if err := c.noMore(ctx); err != nil { // of several that are ready, select takes any
+		return err
+	}
+	select {
+	case c.busy <- struct{}{}:
+	case <-c.life.Done():
+		return c.endError()
+	case <-ctx.Done():
+		return c.noMore(ctx)
+	}
+	if err := c.noMore(ctx); err != nil {
+		<-c.busy
+		return err
+	}
+	return nil
+}
+
+// noMore returns why no checkpoint is taken any more: the run has ended, or ctx has. It returns nil if checkpoints go on.
+func (c *Coordinator) noMore(ctx context.Context) error {
+	select {
+	case <-c.life.Done():
+		return c.endError()
+	default:
+	}
+	if ctx.Err() != nil {
+		return context.Cause(ctx)
+	}
+	return nil
+}
+
+// endInput announces the marker of the end of the input, unless that was done before.
+func (c *Coordinator) endInput(ctx context.Context) (r *run, announced bool, err error) {
+	if err := c.hold(ctx); err != nil {
+		return nil, false, err
+	}
+	defer func() { <-c.busy }()
+	c.mu.Lock()
+	r = c.drain
+	c.mu.Unlock()
+	if r != nil {
+		return r, false, nil
+	}
+	r, err = c.begin(participant.EndOfInput)
+	return r, err == nil, err
+}
+
+// awaitDrained waits until all have reported the marker.
+func (c *Coordinator) awaitDrained(ctx context.Context, r *run) error {
+	remind := c.clock.Ticker(c.timeout)
+	defer remind.Stop()
+	reminder := c.newReminder()
+	defer reminder.timer.Stop()
+	for {
+		var err error
+		select {
+		case <-r.settled:
+			return nil
+		case <-c.life.Done():
+			return c.endError()
+		case <-ctx.Done():
+			err = context.Cause(ctx)
+		case <-reminder.timer.C: // to drain may take long, but not to report for the first time
+			reminder.warn(r, false)
+			continue
+		case <-remind.C:
+		}
+		c.mu.Lock()
+		waiting := maps.Clone(r.waiting)
+		c.mu.Unlock()
+		if err != nil {
+			return fmt.Errorf("checkpoint: draining: %w: no report from %s", err, quoted(waiting))
+		}
+		c.logger.Warn("checkpoint: the stream is being drained", slog.String("not done", listed(waiting)))
+	}
+}
+
+// reportPatience is how long participants may take to report before the first warning. Each later one comes after twice the
+// time of the one before.
+const reportPatience = 10 * time.Second
+
+// reminder warns of participants that do not report.
+type reminder struct {
+	c     *Coordinator
+	timer *clock.Timer // until the next warning
+	wait  time.Duration
+	total time.Duration
+}
+
+func (c *Coordinator) newReminder() *reminder {
+	return &reminder{c: c, timer: c.clock.Timer(reportPatience), wait: reportPatience}
+}
+
+// warn names the participants that have not reported, and those of them that have not in all of the run; unless all, only if
+// there are such.
+func (r *reminder) warn(run *run, all bool) {
+	r.total += r.wait
+	r.wait = r.total // twice the time in all
+	r.timer.Reset(r.wait)
+	r.c.mu.Lock()
+	never := maps.Clone(run.waiting)
+	maps.DeleteFunc(never, func(name string, _ struct{}) bool { _, has := r.c.reported[name]; return has })
+	attrs := []any{
+		slog.Uint64("checkpoint", run.barrier.ID), slog.String("no report from", listed(run.waiting)), slog.Duration("waited", r.total),
+	}
+	r.c.mu.Unlock()
+	if len(never) == 0 && !all {
+		return
+	}
+	if len(never) > 0 {
+		attrs = append(attrs, slog.String("never reported, so perhaps not part of the pipeline", listed(never)))
+	}
+	r.c.logger.Warn("checkpoint: waiting for reports", attrs...)
+}

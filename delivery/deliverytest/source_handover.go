@@ -1,0 +1,247 @@
+package deliverytest
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"time"
+
+	"github.com/weirflow/weir/delivery"
+)
+
+// given opens the next source and checks which messages come.
+func (q *queue[T]) given(want ...int) (delivery.Source[T], error) {
+	s, err := q.source()
+	if err != nil {
+		return nil, err
+	}
+	ms, err := q.all(s, len(want))
+	if err == nil {
+		err = q.have(ms, want...)
+	}
+	if err != nil {
+		return nil, fmt.Errorf("from the next source: %w", err)
+	}
+	ackAll(ms)
+	return s, nil
+}
+
+// byValue sorts messages by their values' indices.
+func (q *queue[T]) byValue(ms []delivery.Message[T]) []delivery.Message[T] {
+	sorted := make([]delivery.Message[T], len(ms))
+	for i := range ms {
+		for _, m := range ms {
+			if q.Equal(m.Value, q.value(i)) {
+				sorted[i] = m
+			}
+		}
+	}
+	return sorted
+}
+
+func (q *queue[T]) givesBack() error {
+	s, ms, err := q.delivered(6)
+	if err != nil {
+		return err
+	}
+	if err := q.have(ms, indices(6)...); err != nil {
+		return err
+	}
+	ms = q.byValue(ms)
+	ms[0].Ack()
+	ms[1].Reject(errors.New("rejected by the suite"))
+	ms[2].Nack(0)
+	id := ms[3].Meta().ID
+	if err := q.close(s); err != nil {
+		return fmt.Errorf("Close: %w", err)
+	}
+	next, err := q.source()
+	if err != nil {
+		return err
+	}
+	again, err := q.all(next, 4)
+	if err != nil {
+		return fmt.Errorf("from the next source: %w", err)
+	}
+	if err := q.have(again, 2, 3, 4, 5); err != nil {
+		return fmt.Errorf("from the next source: %w", err)
+	}
+	for _, m := range again {
+		if q.Equal(m.Value, q.value(3)) && m.Meta().ID != id {
+			return fmt.Errorf("%+v came with the id %q, before %q", m.Value, m.Meta().ID, id)
+		}
+	}
+	ackAll(again)
+	return q.nothingLeft(next)
+}
+
+func (q *queue[T]) settledAfterClose() error {
+	s, ms, err := q.delivered(3)
+	if err != nil {
+		return err
+	}
+	if err := q.close(s); err != nil {
+		return fmt.Errorf("Close: %w", err)
+	}
+	ms[0].Ack()
+	ms[1].Nack(time.Hour)
+	ms[2].Reject(errors.New("rejected by the suite"))
+	next, err := q.given(indices(3)...)
+	if err != nil {
+		return err
+	}
+	return q.nothingLeft(next)
+}
+
+func (q *queue[T]) delayOverClose() error {
+	s, ms, err := q.delivered(1)
+	if err != nil {
+		return err
+	}
+	start := time.Now()
+	ms[0].Nack(2 * q.Delay)
+	if err := q.close(s); err != nil {
+		return fmt.Errorf("Close: %w", err)
+	}
+	next, err := q.given(0)
+	if err != nil {
+		return err
+	}
+	if waited := time.Since(start); waited < 2*q.Delay {
+		return fmt.Errorf("nacked for %v, and back after %v", 2*q.Delay, waited)
+	}
+	return q.nothingLeft(next)
+}
+
+// two fills the queue and opens two sources.
+func (q *queue[T]) two(n int) (a, b delivery.Source[T], err error) {
+	if a, err = q.filled(n); err == nil {
+		b, err = q.source()
+	}
+	return a, b, err
+}
+
+func (q *queue[T]) shared() error {
+	const many = 20
+	a, b, err := q.two(many)
+	if err != nil {
+		return err
+	}
+	var all []delivery.Message[T]
+	for i, s := range []delivery.Source[T]{a, b} {
+		ms, err := q.receive(s, 1+i)
+		if err != nil {
+			return err
+		}
+		all = append(all, ms...)
+	}
+	got := make(chan []delivery.Message[T])
+	go func() {
+		ctx, cancel := context.WithTimeout(context.Background(), q.patience)
+		defer cancel()
+		for {
+			ms, err := b.Receive(ctx, 2)
+			if err != nil {
+				close(got)
+				return
+			}
+			got <- ms
+		}
+	}()
+	defer func() {
+		for range got {
+		}
+	}()
+	defer func() { _ = q.close(b) }()
+	for len(all) < many {
+		select {
+		case ms, ok := <-got:
+			if !ok {
+				return fmt.Errorf("the second source has failed, after %d of %d messages", len(all), many)
+			}
+			all = append(all, ms...)
+		default:
+			ctx, cancel := context.WithTimeout(context.Background(), q.Delay)
+			ms, err := a.Receive(ctx, 2)
+			cancel()
+			if err != nil && !errors.Is(err, context.DeadlineExceeded) {
+				return fmt.Errorf("Receive: %w", err)
+			}
+			all = append(all, ms...)
+		}
+	}
+	ackAll(all)
+	if err := q.have(all, indices(many)...); err != nil {
+		return err
+	}
+	return q.nothing(a)
+}
+
+func (q *queue[T]) nackedToOther() error {
+	a, b, err := q.two(1)
+	if err != nil {
+		return err
+	}
+	ms, err := q.all(a, 1)
+	if err != nil {
+		return err
+	}
+	if err := q.nothing(b); err != nil {
+		return err
+	}
+	ms[0].Nack(0)
+	again, err := q.all(b, 1)
+	if err != nil {
+		return err
+	}
+	ackAll(again)
+	if err := q.nothing(a); err != nil {
+		return err
+	}
+	return q.nothing(b)
+}
+
+func (q *queue[T]) leaseExtended() error {
+	a, b, err := q.two(1)
+	if err != nil {
+		return err
+	}
+	ms, err := q.all(a, 1)
+	if err != nil {
+		return err
+	}
+	for start := time.Now(); time.Since(start) < 3*q.Lease; {
+		if err := q.nothing(b); err != nil {
+			return fmt.Errorf("%v after it was received: %w", time.Since(start), err)
+		}
+	}
+	ackAll(ms)
+	return q.nothing(b)
+}
+
+func (q *queue[T]) killed() error {
+	a, b, err := q.two(few)
+	if err != nil {
+		return err
+	}
+	ms, err := q.all(a, few)
+	if err != nil {
+		return err
+	}
+	q.Kill(a)
+	again, err := q.all(b, few)
+	if err != nil {
+		return fmt.Errorf("after a source was killed: %w", err)
+	}
+	if err := q.have(again, indices(few)...); err != nil {
+		return fmt.Errorf("after a source was killed: %w", err)
+	}
+	for _, m := range ms { // of the dead, whose lease another one has
+		m.Nack(0)
+	}
+	if err := q.nothing(b); err != nil {
+		return fmt.Errorf("after a verdict of a source that had lost its lease: %w", err)
+	}
+	ackAll(again)
+	return q.nothing(b)
+}

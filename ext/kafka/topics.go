@@ -1,0 +1,77 @@
+package kafka
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"time"
+
+	"github.com/benbjohnson/clock"
+	"github.com/twmb/franz-go/pkg/kerr"
+	"github.com/twmb/franz-go/pkg/kgo"
+	"github.com/twmb/franz-go/pkg/kmsg"
+)
+
+// lookEvery is when a consumer looks whether its topics exist, and how long it waits for the answer. A topic that the broker creates when it
+// is asked for is there by then.
+const lookEvery = 3 * time.Second
+
+// watchTopics logs which topics a consumer waits for, and returns when all exist. The client waits for them in silence, and for brokers too.
+func watchTopics(ctx context.Context, client *kgo.Client, c clock.Clock, logger *slog.Logger, topics []string) {
+	if regex, _ := client.OptValue(kgo.ConsumeRegex).(bool); regex {
+		return // they are patterns
+	}
+	ticker := c.Ticker(lookEvery)
+	defer ticker.Stop()
+	said := map[string]bool{}
+	warn := func(key, text string, args ...any) {
+		if !said[key] {
+			said[key] = true
+			logger.Warn("weir: kafka: "+text, args...)
+		}
+	}
+	for {
+		select {
+		case <-ticker.C:
+		case <-ctx.Done():
+			return
+		}
+		missing, err := missingTopics(ctx, client, topics)
+		switch {
+		case ctx.Err() != nil:
+			return
+		case err != nil:
+			warn("", "the brokers do not answer; the client goes on trying", "error", err)
+		case len(missing) == 0:
+			if len(said) > 0 {
+				logger.Info("weir: kafka: all topics exist now", "topics", topics)
+			}
+			return
+		}
+		for _, topic := range missing {
+			warn(topic, "the topic does not exist; its records are read when it has been created", "topic", topic)
+		}
+	}
+}
+
+func missingTopics(ctx context.Context, client *kgo.Client, topics []string) (missing []string, err error) {
+	ctx, cancel := context.WithTimeout(ctx, lookEvery)
+	defer cancel()
+	req := kmsg.NewPtrMetadataRequest() // creates no topic
+	for _, topic := range topics {
+		t := kmsg.NewMetadataRequestTopic()
+		t.Topic = new(topic)
+		req.Topics = append(req.Topics, t)
+	}
+	resp, err := req.RequestWith(ctx, client)
+	if err != nil {
+		return nil, fmt.Errorf("looking for topics: %w", err)
+	}
+	for _, t := range resp.Topics {
+		if errors.Is(kerr.ErrorForCode(t.ErrorCode), kerr.UnknownTopicOrPartition) && t.Topic != nil {
+			missing = append(missing, *t.Topic)
+		}
+	}
+	return missing, nil
+}

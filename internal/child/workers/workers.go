@@ -1,0 +1,125 @@
+// Package workers runs one program as several processes ([child.Process]) that a test kills and stops while they work.
+package workers
+
+import (
+	"context"
+	"fmt"
+	"math/rand/v2"
+	"os/signal"
+	"syscall"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/weirflow/weir/internal/child"
+)
+
+// Child is a worker, if this process was started by [Start] under the name; it does not return then. TestMain calls it first.
+// open is called until it succeeds, since the server may be down. work ends with its context, which a SIGTERM cancels.
+func Child[E any](name string, open func(ctx context.Context, place string) (E, error), work func(ctx context.Context, e E) error) {
+	child.Run(name, func(place string) error {
+		ctx, stop := signal.NotifyContext(context.Background(), syscall.SIGTERM)
+		defer stop()
+		fmt.Println("ready for signals")
+		e, err := child.Again(ctx, func(ctx context.Context) (E, error) { return open(ctx, place) })
+		if ctx.Err() != nil {
+			return nil // it was ended before it has begun
+		}
+		if err != nil {
+			return err
+		}
+		return work(ctx, e)
+	})
+}
+
+// Workers are processes that do the same work. They belong to the goroutine of their test.
+type Workers struct {
+	t           *testing.T
+	name, place string
+	patience    time.Duration
+	all         []*child.Process
+
+	Kills, Stops int // how many there were
+}
+
+// Start starts n workers. They end with the test at the latest. patience is how long one may take for anything.
+func Start(t *testing.T, name, place string, n int, patience time.Duration) *Workers {
+	t.Helper()
+	w := &Workers{t: t, name: name, place: place, patience: patience, all: make([]*child.Process, n)}
+	t.Cleanup(func() {
+		for _, p := range w.all {
+			if p != nil {
+				_ = p.Kill() // it may have ended
+			}
+		}
+	})
+	for i := range w.all {
+		w.start(i)
+	}
+	return w
+}
+
+func (w *Workers) start(i int) {
+	w.t.Helper()
+	var err error
+	w.all[i], err = child.Start(w.name, w.place)
+	require.NoError(w.t, err)
+}
+
+// Kill kills one of the workers and starts it again.
+func (w *Workers) Kill() {
+	w.t.Helper()
+	w.kill(rand.IntN(len(w.all)))
+}
+
+func (w *Workers) kill(i int) {
+	w.t.Helper()
+	require.NoError(w.t, w.all[i].Kill())
+	w.start(i)
+	w.Kills++
+}
+
+// Stop lets one of the workers stand still for a while. Where the system cannot do that, it is killed.
+func (w *Workers) Stop(d time.Duration) {
+	w.t.Helper()
+	i := rand.IntN(len(w.all))
+	stopped, err := w.all[i].Pause(d)
+	require.NoError(w.t, err)
+	if !stopped {
+		w.kill(i)
+		return
+	}
+	w.Stops++
+}
+
+// MustRun ends the test if a worker has ended by itself.
+func (w *Workers) MustRun() {
+	w.t.Helper()
+	for _, p := range w.all {
+		select {
+		case <-p.Ended():
+			w.t.Fatalf("a worker has ended: %v", p.Output())
+		default:
+		}
+	}
+}
+
+// End sends each worker a SIGTERM and waits until it has ended without an error.
+func (w *Workers) End() {
+	w.t.Helper()
+	for _, p := range w.all {
+		_, err := p.Line(w.patience) // one that was started just now does not know the signal yet
+		require.NoError(w.t, err)
+		require.NoError(w.t, p.Signal(syscall.SIGTERM))
+		require.NoError(w.t, p.Wait(w.patience))
+	}
+}
+
+// Output returns what each worker has printed.
+func (w *Workers) Output() (outputs []string) {
+	for _, p := range w.all {
+		outputs = append(outputs, p.Output())
+	}
+	return outputs
+}

@@ -1,0 +1,332 @@
+//go:build unix
+
+package keystest
+
+import (
+	"context"
+	"database/sql"
+	"errors"
+	"net/http"
+	"strconv"
+	"strings"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+
+	"github.com/weirflow/weir/exactlyonce"
+	"github.com/weirflow/weir/exactlyonce/keys"
+)
+
+// An error or panic unlocks and keeps the recovery point; nothing of the phase stays.
+func (b *bench) failures() {
+	p := &phases{}
+	o := b.keys.Operation("op", p.handle)
+	broken := errors.New("broken")
+	mode := 0
+	failing := b.keys.Operation("failing", func(ctx context.Context, run *keys.Run) (exactlyonce.Response, error) {
+		err := run.Phase(ctx, "one", func(ctx context.Context, tx *sql.Tx) error { return add(ctx, tx, "one") })
+		if err != nil {
+			return exactlyonce.Response{}, err
+		}
+		return run.Finish(ctx, func(ctx context.Context, tx *sql.Tx) (exactlyonce.Response, error) {
+			if err := add(ctx, tx, "two"); err != nil {
+				return exactlyonce.Response{}, err
+			}
+			switch mode {
+			case 0:
+				return exactlyonce.Response{}, broken
+			case 1:
+				panic("boom")
+			case 2:
+				return exactlyonce.Response{}, nil // no status
+			}
+			return keys.JSON(http.StatusOK, mode)
+		})
+	})
+	do := func() error {
+		_, err := failing.Do(b.Context(), request("a", "k"))
+		return err
+	}
+	assert.ErrorIs(b, do(), broken)
+	mode++
+	assert.PanicsWithValue(b, "boom", func() { _ = do() })
+	mode++
+	assert.ErrorContains(b, do(), "status 0")
+	assert.Equal(b, 0, b.effects("two"))
+	mode++
+	assert.NoError(b, do())
+	assert.Equal(b, 1, b.effects("one"))
+	assert.Equal(b, 1, b.effects("two"))
+
+	// A context that ends is an error like any other, and the key is unlocked all the same.
+	ctx, cancel := context.WithCancel(b.Context())
+	p.between = func(context.Context, *keys.Run) error { cancel(); return nil }
+	_, err := o.Do(ctx, request("a", "ended"))
+	assert.ErrorIs(b, err, context.Canceled)
+	p.between = nil
+	_, err = o.Do(b.Context(), request("a", "ended"))
+	require.NoError(b, err)
+	assert.EqualValues(b, 1, p.ran[0].Load())
+}
+
+// A definite refusal is stored; a response with an error is sent and not stored.
+func (b *bench) refusals() {
+	declined, lost := errors.New("declined"), errors.New("lost")
+	var outcome error
+	var calls int
+	o := b.keys.Operation("op", func(ctx context.Context, run *keys.Run) (exactlyonce.Response, error) {
+		_, err := keys.Call(ctx, run, "charge", func(context.Context, string) (int, error) {
+			calls++
+			return 1, outcome
+		})
+		switch {
+		case errors.Is(err, declined):
+			return keys.JSON(http.StatusPaymentRequired, "declined")
+		case err != nil:
+			return exactlyonce.Response{Status: http.StatusServiceUnavailable}, err
+		}
+		return keys.JSON(http.StatusOK, "charged")
+	})
+	outcome = lost
+	for range 2 {
+		response, err := o.Do(b.Context(), request("a", "k"))
+		assert.ErrorIs(b, err, lost)
+		assert.Equal(b, http.StatusServiceUnavailable, response.Status)
+	}
+	outcome = declined
+	response, err := o.Do(b.Context(), request("a", "k"))
+	require.NoError(b, err)
+	assert.Equal(b, http.StatusPaymentRequired, response.Status)
+	outcome = nil
+	response, err = o.Do(b.Context(), request("a", "k"))
+	require.NoError(b, err)
+	assert.Equal(b, http.StatusPaymentRequired, response.Status)
+	assert.Equal(b, 3, calls)
+}
+
+// A handler whose steps are not those of the request is a bug that is reported; the key is unlocked, not finished.
+func (b *bench) changedHandler() {
+	broken := errors.New("broken")
+	p := &phases{call: func(string) error { return broken }}
+	_, err := b.keys.Operation("op", p.handle).Do(b.Context(), request("a", "k"))
+	require.ErrorIs(b, err, broken)
+	for stored, handler := range map[string]keys.HandlerFunc{
+		"renamed": func(ctx context.Context, run *keys.Run) (exactlyonce.Response, error) {
+			return exactlyonce.Response{}, run.Phase(ctx, "renamed", func(context.Context, *sql.Tx) error { return nil })
+		},
+		"finished": func(context.Context, *keys.Run) (exactlyonce.Response, error) { return keys.JSON(http.StatusOK, 1) },
+	} {
+		_, err = b.server().Operation("op", handler).Do(b.Context(), request("a", "k"))
+		bug, ok := errors.AsType[*keys.RecoveryPointError](err)
+		require.True(b, ok, "%v", err)
+		assert.Equal(b, "first", bug.Stored)
+		assert.Equal(b, stored, bug.Asked)
+	}
+	p.call = nil
+	_, err = b.server().Operation("op", p.handle).Do(b.Context(), request("a", "k"))
+	require.NoError(b, err)
+	assert.Equal(b, [3]int{1, 2, 1}, p.runs())
+	assert.Panics(b, func() { b.keys.Operation("op", p.handle) })
+	assert.Panics(b, func() { b.keys.Operation("", p.handle) })
+	for _, name := range []string{"", "started", "finished", strings.Repeat("x", 51)} {
+		assert.Panics(b, func() {
+			_, _ = b.server().Operation("bad", func(ctx context.Context, run *keys.Run) (exactlyonce.Response, error) {
+				return exactlyonce.Response{}, run.Phase(ctx, name, func(context.Context, *sql.Tx) error { return nil })
+			}).Do(b.Context(), request("a", "bad "+name[:min(1, len(name))]))
+		})
+	}
+}
+
+// A finished request takes no further step, whatever its handler does, and keeps its response.
+func (b *bench) afterFinish() {
+	ran := 0
+	o := b.keys.Operation("op", func(ctx context.Context, run *keys.Run) (exactlyonce.Response, error) {
+		finish := func() error {
+			_, err := run.Finish(ctx, func(context.Context, *sql.Tx) (exactlyonce.Response, error) {
+				ran++
+				return keys.JSON(http.StatusCreated, ran)
+			})
+			return err
+		}
+		require.NoError(b, finish())
+		for asked, step := range map[string]func() error{
+			"phase": func() error {
+				return run.Phase(ctx, "phase", func(context.Context, *sql.Tx) error { ran++; return nil })
+			},
+			"call": func() error {
+				_, err := keys.Call(ctx, run, "call", func(context.Context, string) (int, error) { ran++; return 0, nil })
+				return err
+			},
+			"finished": finish,
+		} {
+			bug, ok := errors.AsType[*keys.RecoveryPointError](step())
+			require.True(b, ok, asked)
+			assert.Equal(b, "finished", bug.Stored)
+			assert.Equal(b, asked, bug.Asked)
+		}
+		return exactlyonce.Response{Status: http.StatusTeapot}, errors.New("this changes nothing")
+	})
+	for range 2 {
+		response, err := o.Do(b.Context(), request("a", "k"))
+		require.NoError(b, err)
+		assert.Equal(b, http.StatusCreated, response.Status)
+		assert.Equal(b, "1\n", string(response.Body))
+	}
+	assert.Equal(b, 1, ran)
+}
+
+// Concurrent creates of one e-mail make one user and one audit row; serialization failures stay inside.
+func (b *bench) conflicts() {
+	_, err := b.db.ExecContext(b.Context(), "CREATE TABLE users (email TEXT NOT NULL)")
+	require.NoError(b, err)
+	o := keys.New(b.db, b.place.Dialect, keys.Config{}).Operation("op", func(ctx context.Context, run *keys.Run) (exactlyonce.Response, error) {
+		return run.Finish(ctx, func(ctx context.Context, tx *sql.Tx) (exactlyonce.Response, error) {
+			var n int
+			if err := tx.QueryRowContext(ctx, "SELECT count(*) FROM users WHERE email = 'jane@example.com'").Scan(&n); err != nil {
+				return exactlyonce.Response{}, err
+			}
+			if n > 0 {
+				return keys.JSON(http.StatusOK, "exists")
+			}
+			if _, err := tx.ExecContext(ctx, "INSERT INTO users (email) VALUES ('jane@example.com')"); err != nil {
+				return exactlyonce.Response{}, err
+			}
+			return exactlyonce.Response{Status: http.StatusCreated}, add(ctx, tx, "audit")
+		})
+	})
+	var wg sync.WaitGroup
+	var created atomic.Int32
+	for i := range 8 {
+		wg.Go(func() {
+			response, err := o.Do(b.Context(), request("a", strconv.Itoa(i)))
+			if assert.NoError(b, err) && response.Status == http.StatusCreated {
+				created.Add(1)
+			}
+		})
+	}
+	wg.Wait()
+	assert.EqualValues(b, 1, created.Load())
+	assert.Equal(b, 1, count(b.T, b.db, "SELECT count(*) FROM users"))
+	assert.Equal(b, 1, b.effects("audit"))
+}
+
+// serialization is the error of a transaction that may be tried again.
+type serialization struct{}
+
+func (serialization) Error() string { return "serialization failure" }
+
+func (serialization) SQLState() string { return "40001" }
+
+// A phase is tried again a bounded number of times; what it did before is rolled back.
+func (b *bench) retries() {
+	tries, last := 0, 3
+	o := keys.New(b.db, b.place.Dialect, keys.Config{}).Operation("op", func(ctx context.Context, run *keys.Run) (exactlyonce.Response, error) {
+		err := run.Phase(ctx, "one", func(ctx context.Context, tx *sql.Tx) error {
+			if err := add(ctx, tx, "one"); err != nil {
+				return err
+			}
+			if tries++; tries < last {
+				return serialization{}
+			}
+			return nil
+		})
+		if err != nil {
+			return exactlyonce.Response{}, err
+		}
+		return keys.JSON(http.StatusOK, tries)
+	})
+	_, err := o.Do(b.Context(), request("a", "k"))
+	require.NoError(b, err)
+	assert.Equal(b, 3, tries)
+	assert.Equal(b, 1, b.effects("one"))
+	tries, last = 0, 1000
+	_, err = o.Do(b.Context(), request("a", "k2"))
+	assert.ErrorIs(b, err, keys.ErrConflict)
+	assert.Equal(b, 10, tries)
+	assert.Equal(b, 1, b.effects("one"))
+	last = 0
+	_, err = o.Do(b.Context(), request("a", "k2"))
+	require.NoError(b, err)
+}
+
+// A lost answer to COMMIT is resolved by reading what is stored.
+func (b *bench) lostCommit() {
+	lost := errors.New("lost")
+	for _, point := range []int{1, 2, 3} {
+		for _, before := range []bool{false, true} {
+			p := &phases{}
+			o := b.server().Operation("op", p.handle)
+			req := request("a", strconv.Itoa(point)+strconv.FormatBool(before))
+			commits := 0
+			b.hooks.Commit = func(commit, rollback func() error) error {
+				if commits++; commits != point {
+					return commit()
+				}
+				if before {
+					return errors.Join(rollback(), lost) // as the server does when the connection breaks
+				}
+				return errors.Join(commit(), lost)
+			}
+			_, err := o.Do(b.Context(), req)
+			b.hooks.Commit = nil
+			if before {
+				assert.ErrorIs(b, err, lost)
+			} else {
+				require.NoError(b, err)
+				assert.Equal(b, [3]int{1, 1, 1}, p.runs())
+			}
+			response, err := o.Do(b.Context(), req)
+			require.NoError(b, err)
+			assert.Equal(b, http.StatusCreated, response.Status)
+		}
+	}
+	assert.Equal(b, 6, b.effects("first"))
+	assert.Equal(b, 6, b.effects("third"))
+}
+
+// A database that hangs after it has lost the answer to COMMIT holds up the caller for seconds, not for good.
+func (b *bench) lostCommitThenHangs() {
+	lost := errors.New("lost")
+	o := b.server().Operation("op", (&phases{}).handle)
+	ctx, end := context.WithCancel(b.Context())
+	defer end()
+	conns := make(chan *sql.Conn, b.place.Conns)
+	b.hooks.Commit = func(commit, _ func() error) error {
+		b.hooks.Commit = nil
+		before := b.db.Stats().WaitCount
+		for range b.place.Conns { // the last one gets that of this transaction
+			go func() {
+				c, err := b.db.Conn(ctx)
+				assert.NoError(b, err)
+				conns <- c
+			}()
+		}
+		assert.Eventually(b, func() bool { return b.db.Stats().WaitCount > before }, 10*time.Second, time.Millisecond)
+		return errors.Join(commit(), lost)
+	}
+	done := make(chan error, 1)
+	go func() {
+		_, err := o.Do(b.Context(), request("a", "k"))
+		done <- err
+	}()
+	var err error
+	assert.Eventually(b, func() bool {
+		b.clock.Add(time.Second)
+		select {
+		case err = <-done:
+			return true
+		default:
+			return false
+		}
+	}, 10*time.Second, 10*time.Millisecond)
+	for range b.place.Conns {
+		assert.NoError(b, (<-conns).Close())
+	}
+	if err == nil {
+		err = <-done
+	}
+	assert.ErrorIs(b, err, lost)
+}

@@ -1,0 +1,104 @@
+//go:build unix
+
+package keystest
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"net/http"
+	"strings"
+
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+
+	"github.com/weirflow/weir/exactlyonce"
+	"github.com/weirflow/weir/exactlyonce/keys"
+)
+
+// The provider is stored before it is called, later calls go to it, and another one is asked after a definite
+// refusal only.
+func (b *bench) provider() {
+	lost := errors.New("no answer")
+	var outcome map[string]error // of each provider
+	var calls []string           // the provider and its key
+	charges := map[string]bool{}
+	favourite := "A"
+	handle := func(ctx context.Context, run *keys.Run) (exactlyonce.Response, error) {
+		charge, err := keys.CallProvider(ctx, run, "charge", func(refused []keys.Refusal) (string, bool) {
+			for _, provider := range []string{favourite, "A", "B"} {
+				if !strings.Contains(fmt.Sprint(refused), provider+" ") {
+					return provider, true
+				}
+			}
+			return "", false
+		}, func(_ context.Context, provider, key string) (string, error) {
+			calls = append(calls, provider+" "+key)
+			assert.Equal(b, 1, count(b.T, b.db, "SELECT count(*) FROM weir_keys WHERE id = $1 AND recovery_point LIKE 'charge-provider-%'", run.ID()),
+				"the provider is not stored before the call")
+			if err := outcome[provider]; err != nil {
+				if errors.Is(err, lost) {
+					charges[provider+" "+key] = true
+				}
+				return "", err
+			}
+			charges[provider+" "+key] = true
+			return "charge of " + provider, nil
+		})
+		switch {
+		case errors.Is(err, keys.ErrRefused):
+			return keys.JSON(http.StatusPaymentRequired, err.Error())
+		case err != nil:
+			return exactlyonce.Response{Status: http.StatusServiceUnavailable}, err
+		}
+		return keys.JSON(http.StatusOK, charge)
+	}
+	do := func(key string) (string, error) {
+		response, err := b.server().Operation("op", handle).Do(b.Context(), request("a", key)) // another worker each time
+		return strings.TrimSpace(string(response.Body)), err
+	}
+
+	// A charges, its answer is lost, and everybody prefers B from now on.
+	outcome = map[string]error{"A": lost}
+	_, err := do("k")
+	require.ErrorIs(b, err, lost)
+	favourite = "B"
+	_, err = do("k")
+	require.ErrorIs(b, err, lost)
+	outcome = nil
+	answer, err := do("k")
+	require.NoError(b, err)
+	assert.Equal(b, `"charge of A"`, answer)
+	assert.Len(b, charges, 1)
+	require.Len(b, calls, 3)
+	assert.Equal(b, calls[0], calls[1])
+	assert.Equal(b, calls[0], calls[2])
+
+	// B refuses: then A is asked, with a key of its own, and its answer may be lost, too.
+	clear(charges)
+	calls = nil
+	outcome = map[string]error{"B": fmt.Errorf("%w: declined", keys.ErrRefused), "A": lost}
+	_, err = do("k2")
+	require.ErrorIs(b, err, lost)
+	outcome = nil // B would take it now
+	answer, err = do("k2")
+	require.NoError(b, err)
+	assert.Equal(b, `"charge of A"`, answer)
+	assert.Len(b, charges, 1)
+	require.Len(b, calls, 3)
+	assert.Equal(b, calls[1], calls[2])
+	assert.NotEqual(b, strings.TrimPrefix(calls[0], "B "), strings.TrimPrefix(calls[1], "A "))
+
+	// All refuse: definite.
+	clear(charges)
+	refusal := fmt.Errorf("%w: declined", keys.ErrRefused)
+	outcome = map[string]error{"A": refusal, "B": refusal}
+	answer, err = do("k3")
+	require.NoError(b, err)
+	assert.Contains(b, answer, "refused by 2 providers: B: keys: refused: declined; A: keys: refused: declined")
+	outcome = nil
+	again, err := do("k3")
+	require.NoError(b, err)
+	assert.Equal(b, answer, again)
+	assert.Empty(b, charges)
+}
