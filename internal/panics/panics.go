@@ -11,6 +11,7 @@ import (
 	"reflect"
 	"runtime/debug"
 	"strings"
+	"sync"
 )
 
 // Error is a panic of user code, or its call of runtime.Goexit.
@@ -72,7 +73,7 @@ func Format(f fmt.State, verb rune, message string, stack []byte) {
 // Place returns the top frame of the user's code, "lookup.go:42 main.lookup", or "" if there is none. The frames of the
 // standard library and of this module are skipped, except for its tests and its programs.
 func Place(stack []byte) string {
-	var library string // the directory of the standard library; "" in builds with -trimpath
+	library := func(string) bool { return false } // reports whether a file is of the standard library
 	below := belowRecover(stack)
 	for len(stack) > 0 {
 		function, rest := line(stack)
@@ -91,9 +92,9 @@ func Place(stack []byte) string {
 			function = function[:i]
 		}
 		if function == "runtime/debug.Stack" {
-			library, _, _ = strings.Cut(file, "runtime/debug/stack.go:")
+			library = libraryOf(file)
 		}
-		if !above && isUsers(function, file, library) {
+		if !above && isUsers(function, file) && !library(file) {
 			return path.Base(strings.ReplaceAll(file, `\`, "/")) + " " + path.Base(function)
 		}
 	}
@@ -123,9 +124,31 @@ type marker struct{}
 // programs of this module are users of its packages.
 var programs = [...]string{"examples/", "bench/", "cmd/"}
 
-func isUsers(function, file, library string) bool {
-	if function == "panic" || strings.HasPrefix(function, "runtime.") ||
-		library != "" && strings.HasPrefix(file, library) {
+// libraryOf returns what reports whether a file is of the standard library, one of whose files is stack. Builds with -trimpath write
+// the path of the package in place of that of its directory: in the standard library, no dot is in its first element. The main
+// module's path may be like that.
+func libraryOf(stack string) func(file string) bool {
+	dir, _, _ := strings.Cut(stack, "runtime/debug/stack.go:")
+	return func(file string) bool {
+		if dir != "" {
+			return strings.HasPrefix(file, dir)
+		}
+		first, _, _ := strings.Cut(file, "/")
+		return !strings.Contains(first, ".") && !strings.HasPrefix(file, mainModule()+"/")
+	}
+}
+
+// mainModule returns the path of the main module of this program.
+var mainModule = sync.OnceValue(func() string {
+	info, _ := debug.ReadBuildInfo()
+	if info == nil {
+		return ""
+	}
+	return info.Main.Path
+})
+
+func isUsers(function, file string) bool {
+	if function == "panic" || strings.HasPrefix(function, "runtime.") {
 		return false
 	}
 	inside, ours := strings.CutPrefix(function, module)

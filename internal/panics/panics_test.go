@@ -66,6 +66,9 @@ func TestPlaceInStack(t *testing.T) {
 		"github.com/weirflow/weir/asyncop.newPanicError({0x1, 0x2})\n\t/weir/asyncop/errors.go:204 +0x65\n" +
 		"panic({0x1?, 0x2?})\n\t/go/src/runtime/panic.go:783 +0x132\n"
 	const main = "main.lookup(...)\n\t/home/ann/lookup.go:42\n"
+	const trimmed = "goroutine 7 [running]:\nruntime/debug.Stack()\n\truntime/debug/stack.go:26 +0x5e\n" +
+		"panic({0x1, 0x2})\n\truntime/panic.go:783 +0x132\nstrings.Repeat({0x1, 0x2}, 0x3)\n\tstrings/strings.go:3 +0x1\n"
+	defer panics.SetMainModule("app")()
 	tests := []struct{ name, stack, want string }{
 		{"none", "", ""},
 		{"not a stack", "boom", ""},
@@ -84,11 +87,9 @@ func TestPlaceInStack(t *testing.T) {
 		},
 		{"library", head + "strings.Repeat({0x1, 0x2}, 0x3)\n\t/go/src/strings/strings.go:3 +0x1\n" + main, "lookup.go:42 main.lookup"},
 		{"windows", head + "main.lookup(...)\n\tC:/Users/Ann/lookup.go:42 +0x1\n", "lookup.go:42 main.lookup"},
-		{
-			"trimmed paths", "goroutine 7 [running]:\nruntime/debug.Stack()\n\truntime/debug/stack.go:26 +0x5e\n" +
-				"panic({0x1, 0x2})\n\truntime/panic.go:783 +0x132\nmain.lookup()\n\texample.com/app/lookup.go:42 +0x1\n",
-			"lookup.go:42 main.lookup",
-		},
+		{"trimmed paths", trimmed + "main.lookup()\n\texample.com/app/lookup.go:42 +0x1\n", "lookup.go:42 main.lookup"},
+		{"trimmed paths, go run lookup.go", trimmed + "main.lookup()\n\t./lookup.go:42 +0x1\n", "lookup.go:42 main.lookup"},
+		{"trimmed paths, main module", trimmed + "app/db.Get()\n\tapp/db/table.go:7 +0x1\n", "table.go:7 db.Get"},
 		{"nothing of the user's", head + "created by main.main in goroutine 1\n\t/home/ann/main.go:3 +0x1\n", ""},
 	}
 	for _, tt := range tests {

@@ -1,0 +1,8 @@
+package panics
+
+// SetMainModule makes path that of the main module, until the returned function is called.
+func SetMainModule(path string) func() {
+	old := mainModule
+	mainModule = func() string { return path }
+	return func() { mainModule = old }
+}
