@@ -459,6 +459,39 @@ func TestLinesOfAFileThatGrows(t *testing.T) {
 	}
 }
 
+// The same of records.
+func TestRecordsOfAFileThatGrows(t *testing.T) {
+	for _, tt := range []struct{ was, added, want string }{
+		{"h\na\nb", "\nc\n", "[c] 4"},
+		{"h\na\nb", "\r\nc", "[c] 4"},
+		{"h\na\nb\n", "c\nd\n", "[c] 4, [d] 5"},
+		{"h\na\n\"b\nb\"", "\n\nc\nd", "[c] 6, [d] 7"},
+		{"h", "\nc\n", "[c] 2"},
+	} {
+		path := t.TempDir() + "/in"
+		require.NoError(t, os.WriteFile(path, []byte(tt.was), 0o600))
+		in := must(OpenCSV(path))
+		_, positions := readAll(t, in)
+		require.NoError(t, in.Close())
+		require.NoError(t, os.WriteFile(path, []byte(tt.was+tt.added), 0o600))
+		in = must(OpenCSV(path))
+		last := positions[len(positions)-1]
+		require.NoError(t, in.Seek(last))
+		require.Equal(t, last, in.Position())
+		var got []string
+		for {
+			record, err := in.Next()
+			if err != nil {
+				require.Equal(t, io.EOF, err)
+				break
+			}
+			got = append(got, fmt.Sprint(record, " ", in.Line()))
+		}
+		require.Equal(t, tt.want, strings.Join(got, ", "), "%q and %q", tt.was, tt.added)
+		require.NoError(t, in.Close())
+	}
+}
+
 // The line end of a line that was read without one is not a line, whenever the file gets it.
 func TestLinesOfAFileThatGrowsWhileItIsRead(t *testing.T) {
 	for _, end := range []string{"\n", "\r\n"} {

@@ -335,7 +335,7 @@ func (o *FileOutput[T]) Commit(_ context.Context, state []byte) error {
 	if err != nil {
 		return err
 	}
-	if !bytes.Equal(state, o.published) || s.before == o.visible { // else again: parts may be left to remove
+	if !bytes.Equal(state, o.published) { // else again: parts may be left to remove
 		if s.before != o.visible {
 			return fmt.Errorf("checkpoint: %s has %d bytes committed, but the state to commit begins at %d", o.path, o.visible, s.before)
 		}

@@ -352,6 +352,22 @@ func TestFileOutputCommitIsRepeatable(t *testing.T) {
 	}
 }
 
+// An element may be nothing in the file: its part is empty, and a Commit that is repeated does not need it any more.
+func TestFileOutputCommitsEmptyPartsAgain(t *testing.T) {
+	fsys := newOutputDisk(t)
+	o := NewFileOutput(outputPath, func(dst []byte, v string) ([]byte, error) { return append(dst, v...), nil })
+	o.fs = fsys
+	require.NoError(t, o.FreshStart(ctx))
+	for _, v := range []string{"", "one", ""} {
+		require.NoError(t, o.Write(ctx, v))
+		state := must(o.Prepare(ctx))
+		for range 2 {
+			require.NoError(t, o.Commit(ctx, state), "%q", v)
+		}
+	}
+	require.Equal(t, "one", fsys.Files()[outputPath])
+}
+
 func FuzzDecodeFileState(f *testing.F) {
 	f.Add(fileState{before: 3, after: 10, parts: []part{{4, 7}}, next: 5}.encode())
 	f.Add(fileState{}.encode())

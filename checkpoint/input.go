@@ -87,18 +87,22 @@ func decodeFilePosition(b []byte) (filePosition, error) {
 	return filePosition{int64(offset), int(line)}, nil
 }
 
-// seekFile moves to a position, which must be inside the file.
-func seekFile(f *os.File, p filePosition) error {
+// seekFile moves to a position, which must be inside the file, and reports whether the line before it had no end yet.
+func seekFile(f *os.File, p filePosition) (unended bool, err error) {
 	info, err := f.Stat()
 	if err != nil {
-		return err
+		return false, err
 	}
 	if p.offset > info.Size() {
-		return fmt.Errorf("checkpoint: %s has %d bytes, but the checkpoint goes on at byte %d: is it another file?",
+		return false, fmt.Errorf("checkpoint: %s has %d bytes, but the checkpoint goes on at byte %d: is it another file?",
 			f.Name(), info.Size(), p.offset)
 	}
-	_, err = f.Seek(p.offset, io.SeekStart)
-	return err
+	if _, err = f.Seek(p.offset, io.SeekStart); err != nil || p.offset == 0 {
+		return false, err
+	}
+	var last [1]byte
+	_, err = f.ReadAt(last[:], p.offset-1)
+	return last[0] != '\n', err
 }
 
 // LineInput reads a text file line by line, without the line ends. [OpenLines] opens one.
@@ -146,18 +150,12 @@ func (in *LineInput) Seek(position []byte) error {
 	if err != nil {
 		return err
 	}
-	if err := seekFile(in.file, at); err != nil {
+	unended, err := seekFile(in.file, at)
+	if err != nil {
 		return err
 	}
-	in.at, in.unended = at, false
+	in.at, in.unended = at, unended
 	in.read.Reset(in.file)
-	if at.offset > 0 {
-		var last [1]byte
-		if _, err := in.file.ReadAt(last[:], at.offset-1); err != nil {
-			return err
-		}
-		in.unended = last[0] != '\n'
-	}
 	return nil
 }
 
@@ -190,7 +188,8 @@ type CSVInput struct {
 	lines  int          // before the next record, or before blank lines in front of it
 }
 
-// OpenCSV returns an input of the records of a CSV file after its first one, the header, which is read at once.
+// OpenCSV returns an input of the records of a CSV file after its first one, the header, which is read at once. A last record
+// without line end is an element. If the file grows after that, the line end must come first.
 func OpenCSV(path string) (*CSVInput, error) {
 	f, err := os.Open(path)
 	if err != nil {
@@ -246,10 +245,14 @@ func (in *CSVInput) Seek(position []byte) error {
 	if err != nil {
 		return err
 	}
-	if err := seekFile(in.file, at); err != nil {
+	unended, err := seekFile(in.file, at)
+	if err != nil {
 		return err
 	}
 	in.begin(at)
+	if unended { // the line that is read first is the end of that one
+		in.start.line--
+	}
 	return nil
 }
 

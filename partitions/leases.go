@@ -26,6 +26,9 @@ import (
 // Each partition has a lock, whose fencing number is the epoch, and so has each worker. A worker extends its locks three times
 // within their lease. It loses a partition when another one has the lock, or when it could not extend it within nine tenths of
 // the lease by its own clock.
+//
+// Epochs begin anew with a new Group, and with locks that were lost. Stores that have seen higher ones refuse them: each partition ends
+// with [checkpoint.ErrFenced]. So the locks and the group live as long as the stores.
 type Leases struct {
 	Locks      lock.Locks // required
 	Group      string     // begins the names of the locks; required

@@ -85,6 +85,8 @@ func (c *Config) complete() error {
 		return errors.New("partitions: Config.Stores is nil")
 	case c.Pipeline == nil:
 		return errors.New("partitions: Config.Pipeline is nil")
+	case slices.ContainsFunc(c.Checkpoints, func(o checkpoint.Option) bool { return o == nil }):
+		return errors.New("partitions: Config.Checkpoints has an option that is nil")
 	case c.SuspendTimeout < 0:
 		return fmt.Errorf("partitions: Config.SuspendTimeout %v is negative", c.SuspendTimeout)
 	}

@@ -877,6 +877,7 @@ func TestErrors(t *testing.T) {
 		"Config.Assigner is nil":                func(c *partitions.Config) { c.Assigner = nil },
 		"Config.Stores is nil":                  func(c *partitions.Config) { c.Stores = (*stores)(nil) },
 		"Config.Pipeline is nil":                func(c *partitions.Config) { c.Pipeline = nil },
+		"Config.Checkpoints has an option":      func(c *partitions.Config) { c.Checkpoints = []checkpoint.Option{nil} },
 		"Config.SuspendTimeout -1s is negative": func(c *partitions.Config) { c.SuspendTimeout = -time.Second },
 		"trial": func(c *partitions.Config) {
 			c.Assigner = assigner(func(context.Context, partitions.Handler) error { return errTrial })
