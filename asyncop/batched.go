@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"reflect"
+	"slices"
 	"time"
 
 	"github.com/weirflow/weir/asyncop/internal/call"
@@ -67,10 +68,10 @@ func Batched[IN, OUT any](
 
 // MemberContexts returns the contexts of the elements of a call of [Batched], in the order of the elements. ctx is the context
 // of the call; for any other context MemberContexts returns nil. The context of an element ends with its attempt. It has the
-// number of the attempt ([AttemptFromContext]) and the values of observers.
+// number of the attempt ([AttemptFromContext]) and the values of observers. The slice is the caller's.
 func MemberContexts(ctx context.Context) []context.Context {
 	members, _ := ctx.Value(call.MembersKey{}).([]context.Context)
-	return members
+	return slices.Clone(members) // the batch looks at its own until the call has returned
 }
 
 type batched[IN, OUT any] struct {

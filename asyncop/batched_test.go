@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
+	"math"
 	"math/rand/v2"
 	"slices"
 	"strings"
@@ -459,6 +460,51 @@ func TestBatchedContexts(t *testing.T) {
 		require.NoError(t, r.end())
 		require.Equal(t, 3, o.attempts)
 		require.Equal(t, map[asyncop.EndKind]int{asyncop.Emitted: 2}, o.ended)
+	})
+}
+
+// Any maxSize is good: an operator that waits for a permit that others share gets it when it comes back.
+func TestBatchedWithoutALimitWaitsForAPermit(t *testing.T) {
+	for _, size := range []int{1, 2, 3, math.MaxInt} {
+		synctest.Test(t, func(t *testing.T) {
+			permits := asyncop.NewPermits(1)
+			first := asyncop.OrderedWait(asyncop.Blocking(func(context.Context, int) (int, error) {
+				time.Sleep(time.Second)
+				return 0, nil
+			}), time.Hour, 1, asyncop.WithPermits(permits))
+			ended := make(chan error)
+			go func() {
+				for range first.Results(slices.Values([]int{0})) {
+				}
+				ended <- first.Wait()
+			}()
+			synctest.Wait()
+			start := time.Now()
+			second := asyncop.OrderedWait(asyncop.Batched(func(_ context.Context, ins []int) ([]asyncop.Result[int], error) {
+				return make([]asyncop.Result[int], len(ins)), nil
+			}, size, 0), time.Minute, 4, asyncop.WithPermits(permits))
+			for _, err := range second.Results(slices.Values([]int{1, 2})) {
+				require.NoError(t, err)
+			}
+			require.Equal(t, time.Second, time.Since(start))
+			require.NoError(t, <-ended)
+		})
+	}
+}
+
+// The contexts of the members are the caller's, as the elements are: what it makes of the slice changes nothing.
+func TestBatchedMemberContextsAreACopy(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		fn := asyncop.Batched(func(ctx context.Context, ins []string) ([]asyncop.Result[string], error) {
+			clear(asyncop.MemberContexts(ctx))
+			<-ctx.Done()
+			return make([]asyncop.Result[string], len(ins)), nil
+		}, 2, time.Second)
+		op := asyncop.OrderedWait(fn, time.Minute, 4, asyncop.WithDropOnFailure(), asyncop.WithLogger(slog.New(slog.DiscardHandler)))
+		for _, err := range op.Results(slices.Values([]string{"a", "b"})) {
+			require.NoError(t, err)
+		}
+		require.EqualValues(t, 2, op.Stats().Timeouts)
 	})
 }
 

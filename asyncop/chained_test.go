@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"context"
 	"errors"
+	"fmt"
 	"log/slog"
 	"runtime"
 	"strings"
@@ -524,6 +525,42 @@ func TestChainedSlowInput(t *testing.T) {
 	}
 }
 
+// A slow input is no slow call, nor is a slow Clone: the call before them is blamed for its own time only.
+func TestChainedSlowInputIsNoSlowCall(t *testing.T) {
+	for slow, took := range map[string]time.Duration{"input": 0, "clone": 0, "input after a call": 120 * time.Millisecond} {
+		for _, timeout := range []time.Duration{0, time.Minute} { // the clock is read for each element if there is one
+			t.Run(fmt.Sprint(slow, timeout), func(t *testing.T) {
+				synctest.Test(t, func(t *testing.T) {
+					n := 0
+					sleep := func(where string) {
+						if n == 2 && strings.HasPrefix(slow, where) {
+							time.Sleep(time.Second)
+						}
+					}
+					fn := cloning[int, int]{AsyncFunction: asyncop.Func(func(_ context.Context, in int, result asyncop.ResultFuture[int]) error {
+						if in == 1 {
+							time.Sleep(took)
+						}
+						result.Complete(in)
+						return nil
+					}), clone: func(in int) int { sleep("clone"); return in }}
+					var book bytes.Buffer
+					op := asyncop.OrderedWait[int, int](fn, timeout, 4, asyncop.WithLogger(slog.New(slog.NewTextHandler(&book, nil))))
+					for _, err := range op.ResultsOf(asyncop.FromFunc(func() (int, bool) { n++; sleep("input"); return n, n <= 3 })) {
+						require.NoError(t, err)
+					}
+					if took == 0 {
+						require.Empty(t, book.String())
+						return
+					}
+					require.Contains(t, book.String(), "a call blocked the loop")
+					require.Contains(t, book.String(), " took=120ms ")
+				})
+			})
+		}
+	}
+}
+
 func TestChainedIsUsedOnce(t *testing.T) {
 	require.PanicsWithValue(t, "asyncop: FromChan: nil channel", func() { asyncop.FromChan[int](nil) })
 	require.PanicsWithValue(t, "asyncop: FromFunc: nil function", func() { asyncop.FromFunc[int](nil) })
@@ -671,6 +708,38 @@ func TestChainedSharesPermits(t *testing.T) {
 		require.Equal(t, 12, n)
 	}, 2, 8)
 }
+
+// A permit that operators share comes back also if the pace ends the goroutine.
+func TestChainedPaceThatBreaksSharesPermits(t *testing.T) {
+	for _, b := range breakages {
+		for _, batched := range []bool{false, true} {
+			t.Run(fmt.Sprint(b.name, batched), func(t *testing.T) {
+				forEachMode(t, func(t *testing.T, m mode) {
+					permits := asyncop.NewPermits(1)
+					var fn function = upperFunc()
+					if batched {
+						fn = asyncop.Batched(func(context.Context, []string) ([]asyncop.Result[string], error) { return nil, nil }, 2, 0)
+					}
+					op := construct(m, fn, time.Minute, nil, asyncop.WithPermits(permits), asyncop.WithPace(brokenPace(b.breaks)),
+						asyncop.WithLogger(slog.New(slog.DiscardHandler)))
+					ended := make(chan struct{})
+					go func() {
+						defer close(ended)
+						for range op.ResultsOf(inputsOf("ab")["slice"]) {
+						}
+					}()
+					<-ended
+					require.Error(t, op.Wait())
+					require.Zero(t, permits.InUse())
+				}, 1, 4)
+			})
+		}
+	}
+}
+
+type brokenPace func()
+
+func (p brokenPace) Take(time.Time) time.Duration { p(); return 0 }
 
 // Law A1: what has ended at once is abandoned if the body breaks before it gets there.
 func TestChainedBreakBeforeWhatHasEndedAtOnce(t *testing.T) {

@@ -147,7 +147,7 @@ func FromChan[IN any](elements <-chan IN) Input[IN] {
 }
 
 // FromFunc returns an input of what next returns, until ok is false. next must not wait, since the whole operator would wait
-// with it. An input that waits for its elements goes through [FromChan]. It panics if next is nil.
+// with it; that is not logged. An input that waits for its elements goes through [FromChan]. It panics if next is nil.
 func FromFunc[IN any](next func() (v IN, ok bool)) Input[IN] {
 	if next == nil {
 		panic("asyncop: FromFunc: nil function")

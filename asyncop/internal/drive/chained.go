@@ -235,7 +235,7 @@ func (d *Driver[IN, OUT]) acceptFrom(r *ChainedRange[IN, OUT]) (busy bool) {
 			return busy
 		}
 		if r.In.Next != nil || r.Messages.Next != nil {
-			d.engine.Ran() // the time of an element begins when it was made
+			d.engine.Beside() // the time of an element begins when it was made
 		}
 		if r.YieldMessages != nil {
 			m, ok, atHand := r.Messages.take()
@@ -263,9 +263,9 @@ func (d *Driver[IN, OUT]) took(r *ChainedRange[IN, OUT], v IN, m call.Message, o
 	}
 	if d.Clone != nil {
 		r.held = m
+		d.engine.Beside()
 		v = d.Clone(v) // before the input goes on
 		r.held = call.Message{}
-		d.engine.Ran()
 	}
 	d.engine.Accept(v, m)
 }

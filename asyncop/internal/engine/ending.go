@@ -195,6 +195,9 @@ func (g *Engine[IN, OUT]) Abandon() []*queue.Entry[Slot[IN, OUT]] {
 	g.tick()
 	g.sendBatch() // one that user code has broken off gives its permits back
 	if s := g.Host.Share; s != nil {
+		if g.call.exited != nil && g.call.kind == callPace {
+			s.Release()
+		}
 		s.Leave()
 	}
 	g.CutSink()

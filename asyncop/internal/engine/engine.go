@@ -62,7 +62,7 @@ type Engine[IN, OUT any] struct {
 	stale bool          // since then the driver has slept
 	ran   bool          // since then user code has run
 	exact bool          // nothing goes on by a reading that is stale
-	rung  int64         // Config.Rung when the engine last looked; unless exact
+	rung  int64         // Config.Rung when the engine last looked
 
 	noRetries bool            // no element is retried any more (law A5)
 	failure   error           // why the run must end; nil: it need not
@@ -135,12 +135,19 @@ func (g *Engine[IN, OUT]) HasRoom() bool { return g.Room() > 0 && !g.Crowded() }
 // Slept says that the driver has slept, or run user code that may wait: the time that the engine knows is no longer the present.
 func (g *Engine[IN, OUT]) Slept() { g.stale = true }
 
-// Ran says that the driver has run user code that does not wait.
-func (g *Engine[IN, OUT]) Ran() { g.ran = true }
+// Beside says that the driver is about to run user code that is no part of the last call on the engine's goroutine. That call was not slow
+// unless the witness has rung since the engine looked at the clock; only then it looks again.
+func (g *Engine[IN, OUT]) Beside() {
+	if g.slow.kind != notWatched && (g.Rung == nil || g.rung != g.Rung.Load()) {
+		g.tick()
+	}
+	g.slow.kind = notWatched
+	g.ran = true
+}
 
 // tick looks at the clock, and at how long the last call on the engine's goroutine took.
 func (g *Engine[IN, OUT]) tick() {
-	if !g.exact {
+	if g.Rung != nil {
 		g.rung = g.Rung.Load()
 	}
 	g.now = g.Timers.Now()
@@ -462,7 +469,7 @@ func (g *Engine[IN, OUT]) wantsStart() bool {
 func (g *Engine[IN, OUT]) waiting() (n int) {
 	n = g.startable()
 	if g.Batch != nil {
-		n = (n + g.Batch.MaxSize - 1) / g.Batch.MaxSize
+		n = 1 + (n-1)/g.Batch.MaxSize
 	}
 	return min(n, g.permits)
 }
