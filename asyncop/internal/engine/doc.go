@@ -21,7 +21,7 @@
 //     [Engine.Abandon], [Engine.Describe] and [Engine.Ended] for what was in flight, [Engine.CutSink], [Engine.AwaitSink],
 //     [Engine.WasTaken] and [Engine.LastOffer] for what the failure sink has not taken by then, and [Engine.Forget];
 //   - looks at it: [Engine.Len], [Engine.Running], [Engine.Counts], [Engine.Present], [Engine.Blocked];
-//   - says that time has passed: [Engine.Slept], [Engine.Ran];
+//   - says that time has passed: [Engine.Slept], [Engine.Beside];
 //   - lets observers be called: [Engine.IsObserved], [Engine.Report], and [Engine.Gone] and [Engine.Refused] for what only the
 //     driver knows.
 //
