@@ -1,11 +1,14 @@
 package checkpoint
 
 import (
+	"bytes"
 	"context"
 	"fmt"
+	"log/slog"
 	"os"
 	"path/filepath"
 	"slices"
+	"strings"
 	"testing"
 
 	"github.com/stretchr/testify/assert"
@@ -350,6 +353,93 @@ func TestFileOutputCommitIsRepeatable(t *testing.T) {
 			})
 		}
 	}
+}
+
+// No call leaves a file open, but for the part that is being written.
+func TestFileOutputClosesItsFiles(t *testing.T) {
+	for _, fails := range []string{"", "truncate", "sync", "read", "syncdir"} {
+		fsys := newOutputDisk(t)
+		open := 0
+		fault := func(c crashfs.Call) *crashfs.Fault {
+			switch c.Op {
+			case "open":
+				open++
+			case "close":
+				open--
+			case fails:
+				return &crashfs.Fault{Err: assert.AnError}
+			}
+			return nil
+		}
+		o := newCrashOutput(fsys)
+		require.NoError(t, o.FreshStart(ctx))
+		require.NoError(t, o.Write(ctx, "one"))
+		state := must(o.Prepare(ctx))
+		fsys.OnCall(fault)
+		require.Equal(t, fails == "", o.Commit(ctx, state) == nil, fails)
+		require.Zero(t, open, fails)
+		require.NoError(t, o.Write(ctx, "two"))
+		_, err := o.Prepare(ctx)
+		require.Equal(t, fails != "sync" && fails != "syncdir", err == nil, fails)
+		require.Zero(t, open, fails)
+		require.NoError(t, o.Write(ctx, "three"))
+		require.Equal(t, 1, open)
+		require.NoError(t, o.Close())
+		require.Zero(t, open, fails)
+		require.NoError(t, o.Close())
+		require.Zero(t, open, fails)
+	}
+}
+
+// What a restart cuts off is said.
+func TestFileOutputSaysWhatItCutsOff(t *testing.T) {
+	path := t.TempDir() + "/out"
+	o := NewLineOutput(path)
+	require.NoError(t, o.FreshStart(ctx))
+	require.NoError(t, o.Write(ctx, "one"))
+	first := must(o.Prepare(ctx))
+	require.NoError(t, o.Commit(ctx, first))
+	require.NoError(t, o.Write(ctx, "two"))
+	second := must(o.Prepare(ctx))
+	require.NoError(t, o.Commit(ctx, second))
+	for _, tt := range []struct {
+		state []byte
+		want  string
+	}{{second, ""}, {first, "bytes=4 length=4"}, {first, ""}} {
+		var book bytes.Buffer
+		o := NewLineOutput(path)
+		o.logTo(slog.New(slog.NewTextHandler(&book, nil)))
+		require.NoError(t, o.Restore(ctx, tt.state))
+		require.Equal(t, tt.want != "", strings.Contains(book.String(), "went on behind the checkpoint"), book.String())
+		require.Contains(t, book.String(), tt.want)
+		require.NoError(t, o.Close())
+	}
+	nowhere := NewLineOutput(path + "/none").FreshStart(ctx)
+	require.Error(t, nowhere)
+	require.NotContains(t, nowhere.Error(), "had 0 bytes")
+}
+
+// A state that no output has made is refused before anything is touched.
+func TestFileOutputRefusesDamagedStates(t *testing.T) {
+	for name, s := range map[string]fileState{
+		"a part that is not there yet": {after: 2, parts: []part{{1, 2}}, next: 1},
+		"the same part twice":          {after: 4, parts: []part{{1, 2}, {1, 2}}, next: 2},
+		"parts out of order":           {after: 4, parts: []part{{1, 2}, {0, 2}}, next: 2},
+		"a length that is not theirs":  {after: 3, parts: []part{{0, 2}}, next: 1},
+		"less than before":             {before: 3, after: 2},
+		"too long":                     {before: 1 << 62, after: -1 << 63, parts: []part{{0, 1 << 62}}, next: 1},
+	} {
+		o := NewLineOutput(t.TempDir() + "/out")
+		require.ErrorContains(t, o.Restore(ctx, s.encode()), "damaged", name)
+		require.NoFileExists(t, o.path)
+	}
+	good := fileState{after: 2, parts: []part{{0, 2}}, next: 1}.encode()
+	for n := range good {
+		_, err := decodeFileState(good[:n])
+		require.Error(t, err)
+	}
+	_, err := decodeFileState(append(good, 0))
+	require.Error(t, err)
 }
 
 // An element may be nothing in the file: its part is empty, and a Commit that is repeated does not need it any more.
