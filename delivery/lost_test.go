@@ -13,7 +13,7 @@ import (
 // collect runs the garbage collector until a verdict comes.
 func collect(t *testing.T, verdicts <-chan delivery.Verdict) delivery.Verdict {
 	t.Helper()
-	limit := time.After(30 * time.Second)
+	limit := time.After(2 * time.Minute)
 	for {
 		runtime.GC()
 		select {

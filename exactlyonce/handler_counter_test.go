@@ -28,6 +28,7 @@ type badNetwork struct {
 	base   http.RoundTripper
 	random func() float64
 	late   sync.WaitGroup
+	over   chan struct{} // closed when the caller has all its answers
 	faults atomic.Int64
 }
 
@@ -41,9 +42,11 @@ func (n *badNetwork) RoundTrip(req *http.Request) (*http.Response, error) {
 		again.Body = io.NopCloser(strings.NewReader(string(body)))
 		return n.base.RoundTrip(again)
 	}
-	ghost := func(delay time.Duration) { // an attempt that nothing waits for
+	ghost := func(delay time.Duration, early bool) { // an attempt that nothing waits for
 		n.late.Go(func() {
-			time.Sleep(delay)
+			if time.Sleep(delay); early {
+				<-n.over
+			}
 			if resp, err := send(context.WithoutCancel(req.Context())); err == nil {
 				_, _ = io.Copy(io.Discard, resp.Body)
 				_ = resp.Body.Close()
@@ -63,12 +66,12 @@ func (n *badNetwork) RoundTrip(req *http.Request) (*http.Response, error) {
 		}
 		return nil, errLost
 	case p < 0.20: // the request arrives after the caller has given up this attempt
-		ghost(time.Duration(n.random() * float64(5*time.Millisecond)))
+		ghost(time.Duration(n.random()*float64(5*time.Millisecond)), false)
 		return nil, errLost
 	case p < 0.26: // twice at the same time
-		ghost(0)
-	case p < 0.30: // and once more, much later
-		ghost(time.Duration(n.random() * float64(20*time.Millisecond)))
+		ghost(0, false)
+	case p < 0.30: // and once more, much later: those of early requests when these are long done
+		ghost(time.Duration(n.random()*float64(20*time.Millisecond)), n.faults.Load() < 100)
 	}
 	return send(req.Context())
 }
@@ -102,7 +105,7 @@ func TestCounterOverBadNetwork(t *testing.T) {
 		_, _ = fmt.Fprint(w, sum.Add(n))
 	}), exactlyonce.HandlerConfig{Required: true}))
 	defer service.Close()
-	network := &badNetwork{base: service.Client().Transport, random: draw}
+	network := &badNetwork{base: service.Client().Transport, random: draw, over: make(chan struct{})}
 	client := &http.Client{Transport: exactlyonce.Transport(network, service.URL+"/")}
 	tracker := exactlyonce.NewTracker(exactlyonce.TrackerConfig{})
 
@@ -142,6 +145,7 @@ func TestCounterOverBadNetwork(t *testing.T) {
 		})
 	}
 	wg.Wait()
+	close(network.over)
 	network.late.Wait() // what was under way arrives, too, and is stale or replayed
 	require.Equal(t, want.Load(), sum.Load())
 	s := results.Stats()

@@ -202,7 +202,7 @@ func newBlocking(then http.Handler) *blocking {
 
 func waitFor(t *testing.T, what func() bool) {
 	t.Helper()
-	require.Eventually(t, what, 10*time.Second, time.Millisecond)
+	require.Eventually(t, what, time.Minute, time.Millisecond)
 }
 
 // An attempt waits for the one that runs, or by option is 409 with Retry-After; and so is one too many.

@@ -78,7 +78,7 @@ func killClients(t *testing.T, client, dir string) (limit int64) {
 	require.NoError(t, err)
 	run := func() *process {
 		p := &process{Cmd: exec.Command(os.Args[0], "-test.run=^"+client+"$", "-test.count=1",
-			"-test.timeout=3m"), // it ends also if this process is gone
+			"-test.timeout=10m"), // it ends also if this process is gone
 			ended: make(chan struct{})}
 		p.Env = append(os.Environ(), clientEnv+"="+string(settings))
 		p.Stdout, p.Stderr = &p.output, &p.output
@@ -86,7 +86,7 @@ func killClients(t *testing.T, client, dir string) (limit int64) {
 		require.NoError(t, p.Start())
 		go func() { p.err = p.Wait(); close(p.ended) }()
 		t.Cleanup(func() { _ = p.Process.Kill(); <-p.ended })
-		require.Eventually(t, func() bool { return service.total() > before+10 || p.hasEnded() }, time.Minute, time.Millisecond)
+		require.Eventually(t, func() bool { return service.total() > before+10 || p.hasEnded() }, 2*time.Minute, time.Millisecond)
 		return p
 	}
 	for range kills {
@@ -323,7 +323,7 @@ func newCountingClient(t *testing.T, runsAsProcessOf string) *countingClient {
 	require.NoError(t, json.Unmarshal([]byte(s), &c.clientSettings))
 	own := &http.Transport{MaxIdleConnsPerHost: 32}
 	t.Cleanup(own.CloseIdleConnections)
-	c.client = &http.Client{Transport: exactlyonce.Transport(own, c.URL+"/accounts/"), Timeout: 5 * time.Second}
+	c.client = &http.Client{Transport: exactlyonce.Transport(own, c.URL+"/accounts/"), Timeout: time.Minute}
 	return c
 }
 

@@ -568,12 +568,15 @@ func TestHandlerContext(t *testing.T) {
 		require.False(t, ok)
 		kept = ctx
 		before := runtime.NumGoroutine()
-		derived, cancel = context.WithCancel(ctx)
-		require.Equal(t, before, runtime.NumGoroutine(), "a derived context needs no goroutine")
+		for range 100 { // those of tests before this one may end meanwhile, and the runtime start its own
+			another, cancel := context.WithCancel(ctx)
+			t.Cleanup(cancel)
+			derived = another
+		}
+		require.Less(t, runtime.NumGoroutine(), before+50, "a derived context needs no goroutine")
 		require.Equal(t, "v", ctx.Value(key{}))
 		return nil, nil
 	})
-	defer cancel()
 	require.NoError(t, err)
 	require.Equal(t, context.Canceled, kept.Err())
 	<-kept.Done()

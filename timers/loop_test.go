@@ -204,7 +204,7 @@ func TestMockMovesWhileTheLoopWorks(t *testing.T) {
 		l.service.Arm(timer, now+ms)
 	}
 	l.ask(func() { l.service.Arm(timer, ms) })
-	deadline := time.After(20 * time.Second)
+	deadline := time.After(2 * time.Minute)
 	for waiting := true; waiting; {
 		mock.Add(ms / 2)
 		select {

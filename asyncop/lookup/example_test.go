@@ -12,8 +12,11 @@ import (
 
 // Ten elements ask for two keys at the same time: two calls answer all of them.
 func ExampleShared() {
-	prices := lookup.Shared(asyncop.Blocking(func(_ context.Context, item string) (int, error) {
-		time.Sleep(100 * time.Millisecond)
+	var prices *lookup.Function[string, string, int]
+	prices = lookup.Shared(asyncop.Blocking(func(_ context.Context, item string) (int, error) {
+		for prices.Stats().Shared < 8 { // a slow call: meanwhile all have asked
+			time.Sleep(time.Millisecond)
+		}
 		return 10 * len(item), nil
 	}), func(item string) string { return item })
 

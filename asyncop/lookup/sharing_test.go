@@ -487,7 +487,7 @@ func TestRandomLeaving(t *testing.T) {
 		})
 	}
 	wg.Wait()
-	require.Eventually(t, func() bool { return f.Stats().Loading == 0 }, 10*time.Second, time.Millisecond)
+	require.Eventually(t, func() bool { return f.Stats().Loading == 0 }, time.Minute, time.Millisecond)
 }
 
 type doneFuture func(results []int, err error)

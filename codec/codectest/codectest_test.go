@@ -73,7 +73,7 @@ func (w wrongCodec) WithSchema(schema []byte) (codec.Codec[[]byte], error) {
 func TestRunFindsWrongCodecs(t *testing.T) {
 	var last []byte
 	var inside atomic.Int32
-	met, meet := context.WithTimeout(t.Context(), 10*time.Second)
+	met, meet := context.WithTimeout(t.Context(), time.Minute)
 	defer meet()
 	wrong := map[string][]wrongCodec{
 		"a value comes back": {

@@ -133,7 +133,9 @@ func testOrderAndEnd(t *testing.T) {
 	require.EqualError(t, err, "delivery: the source is closed")
 }
 
-func TestSink(t *testing.T) {
+func TestSink(t *testing.T) { synctest.Test(t, testSink) }
+
+func testSink(t *testing.T) {
 	c := make(chan string, 2)
 	sink := channel.NewSink(c)
 	verdicts := map[string]delivery.Kind{}
