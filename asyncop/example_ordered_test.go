@@ -16,7 +16,7 @@ func ExampleOrderedWait() {
 		time.Sleep(time.Duration(4-n) * 5 * time.Millisecond)
 		return 2 * n, nil
 	})
-	op := asyncop.OrderedWait(double, time.Second, 10)
+	op := asyncop.OrderedWait(double, 5*time.Second, 10)
 
 	source := make(chan any, 3)
 	for n := 1; n <= 3; n++ {

@@ -15,7 +15,7 @@ func ExampleAsyncWaitOperator_Results() {
 		time.Sleep(time.Millisecond)
 		return fmt.Sprintf("%d² = %d", n, n*n), nil
 	})
-	op := asyncop.OrderedWait(square, time.Second, 100)
+	op := asyncop.OrderedWait(square, 5*time.Second, 100)
 
 	for line, err := range op.Results(slices.Values([]int{1, 2, 3})) {
 		if err != nil {

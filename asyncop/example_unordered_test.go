@@ -23,7 +23,7 @@ func ExampleUnorderedWait() {
 		}
 		return nil
 	})
-	op := asyncop.UnorderedWait(lookup, time.Second, 10)
+	op := asyncop.UnorderedWait(lookup, 5*time.Second, 10)
 
 	source := make(chan any, 3)
 	for id := 1; id <= 3; id++ {

@@ -45,11 +45,14 @@ func (c *cluster) client(opts ...kgo.Opt) *kgo.Client {
 
 func (c *cluster) seed() kgo.Opt { return kgo.SeedBrokers(c.ListenAddrs()...) }
 
-// quick are options of a client for tests: brokers answer at once.
+// quick are options of a client for tests: brokers answer at once. Its session outlasts any test, so that a busy machine throws no member out.
 func (c *cluster) quick() SourceOption {
 	return WithClient(c.seed(), kgo.FetchMaxWait(50*time.Millisecond), kgo.HeartbeatInterval(50*time.Millisecond),
-		kgo.SessionTimeout(2*time.Second), kgo.RebalanceTimeout(5*time.Second))
+		kgo.SessionTimeout(2*time.Minute), kgo.RebalanceTimeout(5*time.Second))
 }
+
+// dropped is the session of sources that a test drops: others wait for its end.
+func dropped() SourceOption { return WithClient(kgo.SessionTimeout(2 * time.Second)) }
 
 var silent = slog.New(slog.NewTextHandler(io.Discard, nil))
 
@@ -112,7 +115,7 @@ func (c *cluster) behind(partitions int32) (n int64) {
 // receive receives n messages.
 func receive(t testing.TB, s delivery.Source[string], n int) []delivery.Message[string] {
 	t.Helper()
-	ctx, cancel := context.WithTimeout(t.Context(), 20*time.Second)
+	ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
 	defer cancel()
 	var all []delivery.Message[string]
 	for len(all) < n {

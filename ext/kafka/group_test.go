@@ -26,13 +26,14 @@ import (
 	"github.com/weirflow/weir/partitions"
 )
 
+// session is how long the brokers wait for a worker that is frozen.
 const session = 600 * time.Millisecond
 
-// group returns a group whose sessions are short.
+// group returns a group. Its sessions outlast any test, unless opts say otherwise.
 func (c *cluster) group(opts ...kgo.Opt) *Group {
 	return &Group{
 		Client: append([]kgo.Opt{
-			c.seed(), kgo.HeartbeatInterval(session / 10), kgo.SessionTimeout(session), kgo.RebalanceTimeout(5 * time.Second),
+			c.seed(), kgo.HeartbeatInterval(session / 10), kgo.SessionTimeout(2 * time.Minute), kgo.RebalanceTimeout(5 * time.Second),
 		}, opts...),
 		Name: "group", Topics: []string{"orders"}, Logger: silent,
 	}
@@ -300,7 +301,7 @@ func (s farStore) Save(ctx context.Context, snapshot *checkpoint.Snapshot) error
 
 func (j *job) start() *jobWorker {
 	w := &jobWorker{job: j, ended: make(chan error, 1)}
-	w.group = j.c.group(w.dialer())
+	w.group = j.c.group(w.dialer(), kgo.SessionTimeout(session))
 	var ctx context.Context
 	ctx, w.stop = context.WithCancel(context.Background())
 	go func() {

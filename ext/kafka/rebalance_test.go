@@ -33,7 +33,7 @@ func TestRebalances(t *testing.T) {
 			name := fmt.Sprintf("drops=%v/balancer=%s", drops, balancer.ProtocolName())
 			t.Run(name, func(t *testing.T) {
 				t.Parallel()
-				newRebalances(t, balancer).run(rebalances, messages, drops)
+				newRebalances(t, balancer, drops).run(rebalances, messages)
 			})
 		}
 	}
@@ -49,6 +49,7 @@ type rebalances struct {
 	t        *testing.T
 	c        *cluster
 	balancer kgo.GroupBalancer
+	drops    bool
 	random   *rand.Rand
 	workers  []*worker
 
@@ -62,16 +63,20 @@ type worker struct {
 	stop  context.CancelFunc
 }
 
-func newRebalances(t *testing.T, b kgo.GroupBalancer) *rebalances {
+func newRebalances(t *testing.T, b kgo.GroupBalancer, drops bool) *rebalances {
 	return &rebalances{
-		t: t, c: newCluster(t, rebalancePartitions, "orders"), balancer: b,
+		t: t, c: newCluster(t, rebalancePartitions, "orders"), balancer: b, drops: drops,
 		random: rand.New(rand.NewPCG(7, 8)), done: map[string][]int{},
 	}
 }
 
 // join starts a worker: messages of a partition are done one after the other, those of different partitions at once.
 func (r *rebalances) join() {
-	s := r.c.source("orders", WithClient(kgo.Balancers(r.balancer)), WithSettleTime(4*time.Second))
+	opts := []SourceOption{WithClient(kgo.Balancers(r.balancer)), WithSettleTime(4 * time.Second)}
+	if r.drops {
+		opts = append(opts, dropped())
+	}
+	s := r.c.source("orders", opts...)
 	w := &worker{s: s}
 	var ctx context.Context
 	ctx, w.stop = context.WithCancel(context.Background())
@@ -129,7 +134,7 @@ func (r *rebalances) leave(i int, dropped bool) {
 	require.NoError(r.t, w.s.Close(context.Background()))
 }
 
-func (r *rebalances) run(rebalances, messages int, drops bool) {
+func (r *rebalances) run(rebalances, messages int) {
 	producer := r.c.client(kgo.DefaultProduceTopic("orders"))
 	next := map[string]int{}
 	r.join()
@@ -144,7 +149,7 @@ func (r *rebalances) run(rebalances, messages int, drops bool) {
 		time.Sleep(time.Duration(r.random.IntN(60)) * time.Millisecond)
 		switch n := len(r.workers); {
 		case n > 1 && (n == 4 || r.random.IntN(2) == 0):
-			r.leave(r.random.IntN(n), drops && i%2 == 0)
+			r.leave(r.random.IntN(n), r.drops && i%2 == 0)
 		default:
 			r.join()
 		}
@@ -169,11 +174,11 @@ func (r *rebalances) run(rebalances, messages int, drops bool) {
 	doubled := 0
 	for key, n := range next {
 		doubled += len(r.done[key]) - n
-		if !drops {
+		if !r.drops {
 			assert.True(r.t, slices.IsSorted(r.done[key]), "key %s: %v", key, r.done[key])
 		}
 	}
-	if !drops {
+	if !r.drops {
 		assert.Zero(r.t, doubled, "none is doubled")
 	}
 	assert.Zero(r.t, r.c.behind(rebalancePartitions), "all is committed")

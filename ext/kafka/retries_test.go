@@ -66,7 +66,7 @@ func TestRetries(t *testing.T) {
 	idempotent := strategies.PolicyOf(strategies.NoRetry[string]()).Idempotent()
 	op := asyncop.UnorderedWaitWithRetry(asyncop.Blocking(call), 10*time.Second, 100, idempotent,
 		asyncop.WithFailureSink(retries.Take), asyncop.WithLogger(silent))
-	ctx, cancel := context.WithTimeout(t.Context(), 30*time.Second)
+	ctx, cancel := context.WithTimeout(t.Context(), 2*time.Minute)
 	defer cancel()
 	in := make(chan delivery.Message[string])
 	go func() {

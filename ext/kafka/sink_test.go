@@ -71,7 +71,7 @@ func TestSinkEndsWithItsContext(t *testing.T) {
 	m := delivery.New("v", &delivery.Meta{ID: "2"}, func(v delivery.Verdict) { t.Error(v) })
 	start := time.Now()
 	require.ErrorIs(t, s.Put(ctx, []delivery.Message[string]{m}), cause)
-	assert.Less(t, time.Since(start), 10*time.Second)
+	assert.Less(t, time.Since(start), time.Minute)
 }
 
 func TestSinkRejectsWhatItCannotEncode(t *testing.T) {
@@ -97,8 +97,8 @@ func TestSinkRefusesToDouble(t *testing.T) {
 // TestPutDoesNotLinger checks that a Put does not wait until the client's linger is over.
 func TestPutDoesNotLinger(t *testing.T) {
 	c := newCluster(t, 2, "invoices")
-	s := c.sink("invoices", kgo.ProducerLinger(time.Minute))
-	ctx, cancel := context.WithTimeout(t.Context(), 20*time.Second)
+	s := c.sink("invoices", kgo.ProducerLinger(time.Minute)) // the client allows no more
+	ctx, cancel := context.WithTimeout(t.Context(), 50*time.Second)
 	defer cancel()
 	put := func() error {
 		return s.Put(ctx, []delivery.Message[string]{delivery.New("v", &delivery.Meta{ID: "1", Key: "a"}, nil)})
@@ -119,7 +119,7 @@ func TestCommitDoesNotLinger(t *testing.T) {
 	require.NoError(t, out.Write(t.Context(), "a"))
 	state, err := out.Prepare(t.Context())
 	require.NoError(t, err)
-	ctx, cancel := context.WithTimeout(t.Context(), 20*time.Second)
+	ctx, cancel := context.WithTimeout(t.Context(), 50*time.Second)
 	defer cancel()
 	require.NoError(t, out.Commit(ctx, state))
 }

@@ -352,7 +352,7 @@ func TestPermissionsOfAView(t *testing.T) {
 		require.NoError(t, err)
 		require.NoError(t, fill.Put(t.Context(), letter(1), letter(2)))
 		fill.Close()
-		ctx, cancel := context.WithTimeout(t.Context(), 10*time.Second)
+		ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
 		v, err := OpenView(ctx, "dead", "", login("weir", "s3cr3t")...)
 		if err == nil {
 			_, err = v.Merge(ctx, deadletters.Config{To: "orders", Max: 1})

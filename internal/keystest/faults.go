@@ -304,7 +304,7 @@ func (b *bench) lostCommitThenHangs() {
 				conns <- c
 			}()
 		}
-		assert.Eventually(b, func() bool { return b.db.Stats().WaitCount > before }, 10*time.Second, time.Millisecond)
+		assert.Eventually(b, func() bool { return b.db.Stats().WaitCount > before }, time.Minute, time.Millisecond)
 		return errors.Join(commit(), lost)
 	}
 	done := make(chan error, 1)
@@ -321,7 +321,7 @@ func (b *bench) lostCommitThenHangs() {
 		default:
 			return false
 		}
-	}, 10*time.Second, 10*time.Millisecond)
+	}, time.Minute, 10*time.Millisecond)
 	for range b.place.Conns {
 		assert.NoError(b, (<-conns).Close())
 	}

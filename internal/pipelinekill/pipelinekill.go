@@ -30,7 +30,7 @@ const (
 	workerN    = 3
 	partitionN = 5
 	lease      = 1500 * time.Millisecond
-	patience   = time.Minute // for anything to happen
+	patience   = 2 * time.Minute // for anything to happen
 )
 
 // Engine is what the pipelines work on.

@@ -38,7 +38,7 @@ const (
 	workerN  = 3
 	stuck    = 11                     // the message that the sink never takes
 	delay    = 100 * time.Millisecond // of the layer
-	patience = 30 * time.Second       // for anything to happen
+	patience = 2 * time.Minute        // for anything to happen
 )
 
 // Engine is what workers work on. Its store has the layers and the dead letters.

@@ -160,7 +160,7 @@ func TestServerInProgress(t *testing.T) {
 	requireRefused(t, md, err, codes.Canceled, "")
 	var reply string
 	wg.Go(func() { reply, md, err = s.call(t.Context(), "a", callID(1, 3)) })
-	require.Eventually(t, func() bool { return s.results.Stats().Waiting == 1 }, 10*time.Second, time.Millisecond)
+	require.Eventually(t, func() bool { return s.results.Stats().Waiting == 1 }, time.Minute, time.Millisecond)
 	_, tooMany, tooManyErr := s.call(t.Context(), "a", callID(1, 4))
 	requireRefused(t, tooMany, tooManyErr, codes.Unavailable, "in-progress", "1000")
 	cancel()
@@ -278,7 +278,7 @@ func TestServerHandlersThatFail(t *testing.T) {
 	var md metadata.MD
 	var wg sync.WaitGroup
 	wg.Go(func() { _, md, err = s.call(t.Context(), "a", callID(5, 2)) })
-	require.Eventually(t, func() bool { return s.results.Stats().Waiting == 1 }, 10*time.Second, time.Millisecond)
+	require.Eventually(t, func() bool { return s.results.Stats().Waiting == 1 }, time.Minute, time.Millisecond)
 	close(leave)
 	wg.Wait()
 	<-left
@@ -417,7 +417,7 @@ func TestBothSides(t *testing.T) {
 			t.Error(reply, trailer, err)
 		}
 	})
-	require.Eventually(t, func() bool { return results.Stats().Waiting == 1 }, 10*time.Second, time.Millisecond)
+	require.Eventually(t, func() bool { return results.Stats().Waiting == 1 }, time.Minute, time.Millisecond)
 	cancel()
 	require.Equal(t, codes.Canceled, status.Code(<-first))
 	close(leave)

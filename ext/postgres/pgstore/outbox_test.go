@@ -140,12 +140,12 @@ func TestOutbox(t *testing.T) {
 		require.NoError(t, s.Stage(t.Context(), tx, "outbox", staged(id)))
 		require.NoError(t, tx.Commit(t.Context()))
 		want = append(want, id)
-		require.Eventually(t, func() bool { return len(p.all()) == len(want) }, 20*time.Second, time.Millisecond)
+		require.Eventually(t, func() bool { return len(p.all()) == len(want) }, time.Minute, time.Millisecond)
 	}
 	require.NoError(t, undone.Rollback(t.Context()))
 	require.NoError(t, late.Commit(t.Context()))
 	want = append(want, "late")
-	require.Eventually(t, func() bool { return len(p.all()) == len(want) }, 20*time.Second, time.Millisecond)
+	require.Eventually(t, func() bool { return len(p.all()) == len(want) }, time.Minute, time.Millisecond)
 
 	db := stdlib.OpenDBFromPool(pool)
 	defer db.Close()
@@ -160,7 +160,7 @@ func TestOutbox(t *testing.T) {
 		}
 	}
 	want = append(want, "database/sql", "twice")
-	require.Eventually(t, func() bool { return len(p.all()) == len(want) }, 20*time.Second, time.Millisecond)
+	require.Eventually(t, func() bool { return len(p.all()) == len(want) }, time.Minute, time.Millisecond)
 	require.Equal(t, want, p.all())
 	cancel()
 	require.ErrorIs(t, <-ended, context.Canceled)

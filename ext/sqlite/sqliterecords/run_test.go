@@ -60,7 +60,7 @@ func together(t *testing.T, db *sqlite.DB, runs []*run) {
 			})
 			c.answer, c.err = string(answer), err
 		})
-		for deadline := time.Now().Add(10 * time.Second); r.Waiting() <= i; runtime.Gosched() {
+		for deadline := time.Now().Add(time.Minute); r.Waiting() <= i; runtime.Gosched() {
 			require.True(t, time.Now().Before(deadline), "call %d does not wait", i)
 		}
 	}
