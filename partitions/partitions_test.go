@@ -885,9 +885,16 @@ func TestErrors(t *testing.T) {
 		"panic": func(c *partitions.Config) {
 			c.Assigner = assigner(func(context.Context, partitions.Handler) error { panic("x") })
 		},
-		`"p0" is assigned already`:   func(c *partitions.Config) { c.Assigner = partitions.Static("p0", "p0") },
-		"Leases.Locks is nil":        func(c *partitions.Config) { c.Assigner = &partitions.Leases{} },
-		`Leases.Group "a/b"`:         func(c *partitions.Config) { c.Assigner = &partitions.Leases{Locks: locks, Group: "a/b"} },
+		`"p0" is assigned already`: func(c *partitions.Config) { c.Assigner = partitions.Static("p0", "p0") },
+		"Leases.Locks is nil":      func(c *partitions.Config) { c.Assigner = &partitions.Leases{} },
+		`Leases.Group "a/b"`:       func(c *partitions.Config) { c.Assigner = &partitions.Leases{Locks: locks, Group: "a/b"} },
+		`Leases.Group "" is empty`: func(c *partitions.Config) { c.Assigner = &partitions.Leases{Locks: locks} },
+		`has an empty name, or the same one twice: ["x" ""]`: func(c *partitions.Config) {
+			c.Assigner = &partitions.Leases{Locks: locks, Group: "g", Partitions: []string{"x", ""}}
+		},
+		"Leases: Lease 0s or Poll -1ns is negative": func(c *partitions.Config) {
+			c.Assigner = &partitions.Leases{Locks: locks, Group: "g", Partitions: []string{"x"}, Poll: -1}
+		},
 		"Leases.Partitions is empty": func(c *partitions.Config) { c.Assigner = &partitions.Leases{Locks: locks, Group: "g"} },
 		`or the same one twice: ["x" "x"]`: func(c *partitions.Config) {
 			c.Assigner = &partitions.Leases{Locks: locks, Group: "g", Partitions: []string{"x", "x"}}
