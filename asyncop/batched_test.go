@@ -7,6 +7,7 @@ import (
 	"log/slog"
 	"math"
 	"math/rand/v2"
+	"runtime"
 	"slices"
 	"strings"
 	"sync"
@@ -490,6 +491,38 @@ func TestBatchedWithoutALimitWaitsForAPermit(t *testing.T) {
 			require.NoError(t, <-ended)
 		})
 	}
+}
+
+// cancelling is a wrapper that has cancelled the context of the element a, and whose future for that ends its goroutine.
+type cancelling struct{ function }
+
+func (c cancelling) Unwrap() any { return c.function }
+
+func (c cancelling) AsyncInvoke(ctx context.Context, in string, result future) error {
+	if in == "a" {
+		ended, cancel := context.WithCancel(ctx)
+		cancel()
+		ctx, result = ended, spitefulFuture{runtime.Goexit}
+	}
+	return c.function.AsyncInvoke(ctx, in, result)
+}
+
+// Law A6: a future that breaks when its element is left out of the call fails that element; the others are called.
+func TestBatchedFutureOfALateMemberThatBreaks(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		fn := asyncop.Batched(func(_ context.Context, ins []string) ([]asyncop.Result[string], error) {
+			require.Equal(t, []string{"b", "c"}, ins)
+			return []asyncop.Result[string]{{Value: "B"}, {Value: "C"}}, nil
+		}, 3, 0)
+		op := asyncop.OrderedWait(cancelling{fn}, 0, 4, asyncop.WithDropOnFailure(), asyncop.WithLogger(slog.New(slog.DiscardHandler)))
+		var got []string
+		for v, err := range op.Results(slices.Values([]string{"a", "b", "c"})) {
+			require.NoError(t, err)
+			got = append(got, v)
+		}
+		require.Equal(t, []string{"B", "C"}, got)
+		require.EqualValues(t, 1, op.Stats().Dropped)
+	})
 }
 
 // The contexts of the members are the caller's, as the elements are: what it makes of the slice changes nothing.

@@ -201,6 +201,30 @@ func TestLogOfAPartition(t *testing.T) {
 	}
 }
 
+// counting counts how often leases are extended.
+type counting struct {
+	lock.Locks
+	extended atomic.Int64
+}
+
+func (c *counting) Extend(ctx context.Context, g lock.Grant, d time.Duration) error {
+	c.extended.Add(1)
+	return c.Locks.Extend(ctx, g, d)
+}
+
+// A lease is extended three times within its time, however often the worker looks.
+func TestLeasesAreExtendedThreeTimes(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		locks := &counting{Locks: lock.NewMemory(clock.New())}
+		l := &partitions.Leases{Locks: locks, Group: "g", Partitions: []string{"a"}, Lease: 9 * time.Second, Poll: 100 * time.Millisecond, Logger: quiet}
+		ctx, stop := context.WithTimeout(t.Context(), 90*time.Second)
+		defer stop()
+		nothing := func(string) {}
+		require.NoError(t, l.Run(ctx, handler{func(context.Context, string) error { return nil }, nothing, nothing}))
+		require.InDelta(t, 2*30, locks.extended.Load(), 4, "the worker's and the partition's")
+	})
+}
+
 // Leases that are shorter than the time between two looks are extended in time.
 func TestShortLeases(t *testing.T) {
 	for _, lease := range []time.Duration{time.Millisecond, time.Second, 2 * time.Second} {

@@ -156,7 +156,9 @@ func (b *Batch[E, IN, OUT]) leaveOutLate() {
 	clear(b.outs[n:])
 	clear(b.ctxs[n:])
 	b.ins, b.outs, b.ctxs = b.ins[:n], b.outs[:n], b.ctxs[:n]
-	b.deliver(outs, ctxs, func(i int, out Future[OUT]) { out.CompleteExceptionally(errs[i]) })
+	if len(outs) > 0 { // elsewhere, since a future that ends its goroutine would keep the others from being called
+		b.host.Run(func() { b.deliver(outs, ctxs, func(i int, out Future[OUT]) { out.CompleteExceptionally(errs[i]) }) })
+	}
 }
 
 // lateIn asks the attempt that ctx belongs to, or what stands for it, why no call must begin. If that is not over, ctx is one

@@ -3,6 +3,7 @@ package call
 import (
 	"context"
 	"runtime"
+	"sync"
 	"testing"
 
 	"github.com/stretchr/testify/require"
@@ -170,6 +171,8 @@ func TestBatchWhoseCallBreaks(t *testing.T) {
 // Law A5: members that are over are not called. They have no outcome, but for that which the future of a wrapper waits for.
 func TestBatchWithMembersThatAreLate(t *testing.T) {
 	h, _ := newHost(t)
+	var workers sync.WaitGroup
+	h.Run = workers.Go
 	wrapper := &passing{}
 	b := batchOf(h, 3, func(i int, ctx context.Context, a *Attempt[*int, int]) (context.Context, Future[int]) {
 		if i == 1 {
@@ -181,6 +184,7 @@ func TestBatchWithMembersThatAreLate(t *testing.T) {
 	b.members[0].Expire()
 	b.members[1].Cut()
 	require.Equal(t, []int{2}, b.run(func(i int, out Future[int]) { out.Complete(i) })[:1])
+	workers.Wait()
 	require.Equal(t, []int{2}, posted(h))
 	require.Equal(t, []error{context.Canceled}, wrapper.errs)
 	require.EqualValues(t, 1, h.Late(), "that of the wrapper")
@@ -189,6 +193,8 @@ func TestBatchWithMembersThatAreLate(t *testing.T) {
 // A member whose context a wrapper has derived, and ended, is not called. It is not over, so it has an outcome.
 func TestBatchWithContextsOfWrappers(t *testing.T) {
 	h, _ := newHost(t)
+	var workers sync.WaitGroup
+	h.Run = workers.Go
 	b := batchOf(h, 2, func(i int, ctx context.Context, a *Attempt[*int, int]) (context.Context, Future[int]) {
 		ctx, cancel := context.WithCancel(ctx)
 		if i == 0 {
@@ -198,7 +204,8 @@ func TestBatchWithContextsOfWrappers(t *testing.T) {
 		return ctx, a
 	})
 	require.Equal(t, []int{1}, b.run(func(i int, out Future[int]) { out.Complete(i) })[:1])
-	require.Equal(t, []int{0, 1}, posted(h))
+	workers.Wait()
+	require.ElementsMatch(t, []int{0, 1}, posted(h))
 	_, err := b.members[0].Outcome()
 	require.Equal(t, context.Canceled, err)
 }
