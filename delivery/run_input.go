@@ -46,7 +46,7 @@ func (w *worker[IN, OUT]) input(yield func(Message[IN], error) bool) {
 				w.probed(probe)
 			}
 			continue
-		case errors.Is(err, io.EOF):
+		case err == io.EOF: //nolint:errorlint // wrapped, it is a connection that was cut
 			return
 		case w.receiving.Err() != nil:
 			if !errors.Is(err, context.Cause(w.receiving)) {

@@ -619,7 +619,7 @@ func TestRunRefusesAWrongOperator(t *testing.T) {
 func TestRunWithASourceThatFails(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		source := newList(3, false)
-		source.failures = slices.Repeat([]error{errors.New("no connection")}, 5)
+		source.failures = slices.Repeat([]error{fmt.Errorf("no connection: %w", io.EOF)}, 5) // which is not the end
 		summary, err := delivery.Run(t.Context(), source, operator(itoa), &collected{}, silent)
 		require.NoError(t, err)
 		require.Equal(t, delivery.Summary{Received: 3, Acknowledged: 3, Elapsed: 3100 * time.Millisecond}, summary)

@@ -307,7 +307,7 @@ func TestAnInputFails(t *testing.T) {
 		m, err := store.Encode(c.Codec, "layer", delivery.Meta{ID: "a"})
 		require.NoError(t, err)
 		require.NoError(t, s.Put(t.Context(), "1m", m))
-		source := l.Source(&broken{messages(1), errRefused})
+		source := l.Source(&broken{messages(1), fmt.Errorf("%w: the connection: %w", errRefused, io.EOF)}) // which is not the end
 		var got []string
 		failures := 0
 		for {

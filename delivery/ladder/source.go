@@ -230,7 +230,7 @@ func (s *source[T]) watch(asking context.Context, wait time.Duration) {
 func (s *source[T]) answered(asking context.Context, a answer[T]) error {
 	in := a.input
 	switch {
-	case errors.Is(a.err, io.EOF) && in.first:
+	case a.err == io.EOF && in.first: //nolint:errorlint // wrapped, it is a connection that was cut
 		s.ended = true
 		return nil
 	case a.err != nil && asking.Err() != nil && errors.Is(a.err, context.Cause(asking)):
