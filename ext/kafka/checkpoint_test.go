@@ -130,6 +130,7 @@ func (c *cluster) output(opts ...kgo.Opt) (*Output[string], error) {
 
 // reader reads what is published. What was seen once stays.
 type reader struct {
+	c   *cluster
 	in  *Input[string]
 	all []string
 }
@@ -139,10 +140,13 @@ func (c *cluster) reader() *reader {
 	in, err := c.input("invoices", false)
 	require.NoError(c.t, err)
 	c.t.Cleanup(func() { _ = in.Close() })
-	return &reader{in: in}
+	return &reader{c: c, in: in}
 }
 
 func (r *reader) published() ([]string, error) {
+	if r.c.fake == nil {
+		r.c.settled("invoices")
+	}
 	end, err := r.in.look(context.Background(), kadm.NewClient(r.in.client).ListCommittedOffsets)
 	if err != nil {
 		return nil, err
@@ -165,6 +169,7 @@ func TestOutput(t *testing.T) {
 	t.Parallel()
 	checkpointtest.RunOutput(t, func(t *testing.T) checkpointtest.Outlet[string] {
 		c := newCluster(t, 1, "invoices")
+		c.inMemory()
 		reader := c.reader()
 		var fault *kfake.FaultHandle
 		return checkpointtest.Outlet[string]{
@@ -187,6 +192,23 @@ func TestOutput(t *testing.T) {
 					Err:  err, When: func(kmsg.Request) bool { return calls.Add(1) == int64(1+n%7) },
 				})
 			},
+			Visible: reader.published,
+		}
+	}, strconv.Itoa, nil)
+}
+
+// TestOutputOverBrokenConnections runs the suite with connections that break: before a request is sent, or before it is answered.
+func TestOutputOverBrokenConnections(t *testing.T) {
+	t.Parallel()
+	checkpointtest.RunOutput(t, func(t *testing.T) checkpointtest.Outlet[string] {
+		c := newCluster(t, 1, "invoices")
+		reader := c.reader()
+		var b breaker
+		return checkpointtest.Outlet[string]{
+			Open: func() (checkpoint.Output[string], error) {
+				return c.output(b.dialer(), kgo.RetryBackoffFn(func(int) time.Duration { return 10 * time.Millisecond }))
+			},
+			Fail:    b.set,
 			Visible: reader.published,
 		}
 	}, strconv.Itoa, nil)
@@ -283,6 +305,74 @@ func TestOutputEndsWithItsContext(t *testing.T) {
 	all, err := c.reader().published()
 	require.NoError(t, err)
 	assert.Equal(t, []string{"a"}, all)
+}
+
+// hold begins a transaction that commits an offset for partition 0 of a topic and a group. end aborts it. Until then nobody can know the offset.
+func (c *cluster) hold(group, topic string) (end func()) {
+	c.t.Helper()
+	const name = "a transaction"
+	ctx := c.t.Context()
+	client := c.client(kgo.TransactionalID(name), kgo.DefaultProduceTopic(topic))
+	require.NoError(c.t, client.BeginTransaction())
+	require.NoError(c.t, client.ProduceSync(ctx, kgo.StringRecord("aborted")).FirstErr())
+	id, epoch, err := client.ProducerID(ctx)
+	require.NoError(c.t, err)
+	add := kmsg.NewPtrAddOffsetsToTxnRequest()
+	add.TransactionalID, add.Group, add.ProducerID, add.ProducerEpoch = name, group, id, epoch
+	added, err := add.RequestWith(ctx, client)
+	require.NoError(c.t, err)
+	require.Zero(c.t, added.ErrorCode)
+	topics, err := kadm.NewClient(client).ListTopics(ctx, topic)
+	require.NoError(c.t, err)
+	commit := kmsg.NewPtrTxnOffsetCommitRequest()
+	commit.TransactionalID, commit.Group, commit.ProducerID, commit.ProducerEpoch, commit.Generation = name, group, id, epoch, -1
+	t := kmsg.NewTxnOffsetCommitRequestTopic()
+	t.Topic, t.TopicID = topic, topics[topic].ID
+	p := kmsg.NewTxnOffsetCommitRequestTopicPartition()
+	p.Offset, p.Metadata = 77, new(string)
+	t.Partitions = append(t.Partitions, p)
+	commit.Topics = append(commit.Topics, t)
+	committed, err := commit.RequestWith(ctx, client)
+	require.NoError(c.t, err)
+	require.Zero(c.t, committed.Topics[0].Partitions[0].ErrorCode)
+	return func() { require.NoError(c.t, client.EndTransaction(ctx, kgo.TryAbort)) }
+}
+
+// TestOutputWaitsForItsOrdinal has a transaction end late. Brokers answer to the end of a transaction before they have told its groups.
+func TestOutputWaitsForItsOrdinal(t *testing.T) {
+	c := newCluster(t, 1, "invoices")
+	fetches := newRequests(kmsg.OffsetFetch, nil)
+	out, err := c.output(kgo.WithHooks(fetches))
+	require.NoError(t, err)
+	require.NoError(t, out.Write(t.Context(), "a"))
+	end := c.hold("invoices", "invoices")
+	state, err := out.Prepare(t.Context())
+	require.NoError(t, err)
+	before := fetches.n.Load()
+	done := make(chan error, 1)
+	go func() { done <- out.Commit(t.Context(), state) }()
+	eventually(t, func() bool { return len(done) > 0 || fetches.n.Load() > before+1 }, "it asks again")
+	end()
+	require.NoError(t, <-done)
+	for i := range 20 { // one right after the other
+		require.NoError(t, out.Write(t.Context(), strconv.Itoa(i)))
+		state, err := out.Prepare(t.Context())
+		require.NoError(t, err)
+		require.NoError(t, out.Commit(t.Context(), state))
+	}
+}
+
+// TestOutputWaitsForItsCoordinator has no broker lead the group for a while, as when that broker was killed.
+func TestOutputWaitsForItsCoordinator(t *testing.T) {
+	t.Parallel()
+	c := newCluster(t, 1, "invoices")
+	f := c.Fault(kfake.Fault{Keys: []kmsg.Key{kmsg.FindCoordinator}, Err: kerr.CoordinatorNotAvailable, Count: 5, When: func(req kmsg.Request) bool {
+		return req.(*kmsg.FindCoordinatorRequest).CoordinatorType == 0 // of a group
+	}})
+	out, err := c.output()
+	require.NoError(t, err)
+	require.NoError(t, out.Restore(t.Context(), appendState(nil, 0, nil)))
+	assert.Equal(t, 5, f.Hits())
 }
 
 // TestOutputWhoseOrdinalIsForgotten restores after the offsets' retention.

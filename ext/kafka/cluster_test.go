@@ -2,9 +2,14 @@ package kafka
 
 import (
 	"context"
+	"errors"
 	"io"
 	"log/slog"
+	"maps"
+	"slices"
 	"strconv"
+	"strings"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -12,27 +17,158 @@ import (
 	"github.com/twmb/franz-go/pkg/kadm"
 	"github.com/twmb/franz-go/pkg/kfake"
 	"github.com/twmb/franz-go/pkg/kgo"
+	"github.com/twmb/franz-go/pkg/kmsg"
 
 	"github.com/weirflow/weir/codec"
 	"github.com/weirflow/weir/delivery"
+	"github.com/weirflow/weir/delivery/store"
 )
 
-// cluster is a Kafka in memory. It is no server for users.
+// cluster is a Kafka in memory (kfake is no server for users), or a real one: WEIR_KAFKA.
 type cluster struct {
-	*kfake.Cluster
 	t     testing.TB
+	addrs []string
+	fake  *kfake.Cluster // nil: it is a real one
 	admin *kgo.Client
 }
 
 func newCluster(t testing.TB, partitions int32, topics ...string) *cluster {
 	t.Helper()
+	c := &cluster{t: t}
+	if libs() != "" {
+		c.addrs = realBroker(t)
+		c.admin = c.client()
+		for _, topic := range topics {
+			require.NoError(t, c.CreateTopic(topic, partitions, nil))
+		}
+		return c
+	}
 	k, err := kfake.NewCluster(kfake.NumBrokers(1), kfake.SeedTopics(partitions, topics...),
 		kfake.GroupMinSessionTimeout(100*time.Millisecond))
 	require.NoError(t, err)
 	t.Cleanup(k.Close)
-	c := &cluster{Cluster: k, t: t}
+	c.fake, c.addrs = k, k.ListenAddrs()
 	c.admin = c.client()
 	return c
+}
+
+// inMemory returns the Kafka in memory. A test that calls it is skipped on a real one.
+func (c *cluster) inMemory() *kfake.Cluster {
+	c.t.Helper()
+	if c.fake == nil {
+		c.t.Skip("skipped: only kfake can do this")
+	}
+	return c.fake
+}
+
+// Fault lets requests fail.
+func (c *cluster) Fault(f kfake.Fault) *kfake.FaultHandle {
+	c.t.Helper()
+	return c.inMemory().Fault(f)
+}
+
+// CreateTopic creates a topic, and returns when brokers know it.
+func (c *cluster) CreateTopic(topic string, partitions int32, configs map[string]string) error {
+	c.t.Helper()
+	values := map[string]*string{}
+	for key, value := range configs {
+		values[key] = &value
+	}
+	created, err := kadm.NewClient(c.admin).CreateTopic(c.t.Context(), partitions, -1, values, topic)
+	if err = errors.Join(err, created.Err); err != nil {
+		return err
+	}
+	eventually(c.t, func() bool {
+		ends, err := kadm.NewClient(c.admin).ListEndOffsets(c.t.Context(), topic)
+		return err == nil && ends.Error() == nil && len(ends[topic]) == int(partitions)
+	}, "the topic is there")
+	return nil
+}
+
+// settled returns when no transaction of an id is being ended. Brokers answer before they show it to readers.
+func (c *cluster) settled(id string) {
+	c.t.Helper()
+	eventually(c.t, func() bool {
+		of, err := kadm.NewClient(c.admin).DescribeTransactions(context.Background(), id)
+		return err == nil && !strings.HasPrefix(of[id].State, "Prepare")
+	}, "the transaction has ended")
+}
+
+// DeleteRecords removes the records of a partition below an offset, as the retention of a topic does.
+func (c *cluster) DeleteRecords(topic string, partition int32, below int64) error {
+	c.t.Helper()
+	at := kadm.Offsets{}
+	at.Add(kadm.Offset{Topic: topic, Partition: partition, At: below})
+	deleted, err := kadm.NewClient(c.admin).DeleteRecords(c.t.Context(), at)
+	return errors.Join(err, deleted.Error())
+}
+
+// start and end return the first offset of a partition, and that behind the last one.
+func (c *cluster) start(topic string, partition int32) int64 {
+	c.t.Helper()
+	return c.look(topic, partition, kadm.NewClient(c.admin).ListStartOffsets)
+}
+
+func (c *cluster) end(topic string, partition int32) int64 {
+	c.t.Helper()
+	return c.look(topic, partition, kadm.NewClient(c.admin).ListEndOffsets)
+}
+
+func (c *cluster) look(topic string, partition int32, list func(context.Context, ...string) (kadm.ListedOffsets, error)) int64 {
+	c.t.Helper()
+	all, err := list(context.Background(), topic)
+	require.NoError(c.t, err)
+	o, ok := all.Lookup(topic, partition)
+	require.True(c.t, ok)
+	require.NoError(c.t, o.Err)
+	return o.Offset
+}
+
+const lastSegment = "the last segment"
+
+// compact removes older values of keys. A real broker leaves the last segment of the partition alone.
+func (c *cluster) compact(topic string) {
+	c.t.Helper()
+	if c.fake != nil {
+		c.fake.Compact()
+		return
+	}
+	time.Sleep(200 * time.Millisecond) // segment.ms
+	require.NoError(c.t, c.write(topic, 1, lastSegment))
+	eventually(c.t, func() bool {
+		n := map[string]int{}
+		for _, e := range must(c.view(topic, "nobody").List(c.t.Context(), store.Filter{}, allOfIt)) {
+			n[e.Meta.Key]++
+		}
+		return slices.Max(slices.Collect(maps.Values(n))) == 1
+	}, "the topic is compacted")
+}
+
+func must[T any](v T, err error) T {
+	if err != nil {
+		panic(err)
+	}
+	return v
+}
+
+// requests counts requests of a kind that clients send.
+type requests struct {
+	kind kmsg.Key
+	n    atomic.Int64
+	then func(n int64)
+}
+
+func newRequests(kind kmsg.Key, then func(n int64)) *requests {
+	return &requests{kind: kind, then: then}
+}
+
+// OnBrokerWrite implements kgo.HookBrokerWrite.
+func (r *requests) OnBrokerWrite(_ kgo.BrokerMetadata, key int16, _ int, _, _ time.Duration, _ error) {
+	if kmsg.Key(key) == r.kind {
+		if n := r.n.Add(1); r.then != nil {
+			r.then(n)
+		}
+	}
 }
 
 func (c *cluster) client(opts ...kgo.Opt) *kgo.Client {
@@ -43,7 +179,7 @@ func (c *cluster) client(opts ...kgo.Opt) *kgo.Client {
 	return client
 }
 
-func (c *cluster) seed() kgo.Opt { return kgo.SeedBrokers(c.ListenAddrs()...) }
+func (c *cluster) seed() kgo.Opt { return kgo.SeedBrokers(c.addrs...) }
 
 // quick are options of a client for tests: brokers answer at once. Its session outlasts any test, so that a busy machine throws no member out.
 func (c *cluster) quick() SourceOption {
@@ -107,7 +243,7 @@ func (c *cluster) committed(topic string, partition int32) kadm.OffsetResponse {
 // behind returns how many records of "orders" are not committed.
 func (c *cluster) behind(partitions int32) (n int64) {
 	for p := range partitions {
-		n += c.PartitionInfo("orders", p).HighWatermark - c.committed("orders", p).At
+		n += c.end("orders", p) - c.committed("orders", p).At
 	}
 	return n
 }

@@ -34,6 +34,8 @@
 // A [Sink] returns nil when all replicas in sync have the records (acks=all). What is put again, after an error or a crash, is written again, with
 // the same id.
 //
+// What the retention of a topic removes before it is read is lost: the source goes on behind it, and logs a warning. An [Input] returns an error.
+//
 // # Retries
 //
 // [Retries] are topics with a delay each, and one for dead letters. The source reads them beside the new messages:
@@ -94,5 +96,6 @@
 //
 // # Tests
 //
-// The tests run on kfake, franz-go's Kafka in memory. It has no replication and is no server for users.
+// The tests run on kfake, franz-go's Kafka in memory, which has no replication and is no server for users. With WEIR_KAFKA they run on real
+// brokers (Apache Kafka 4.3), some on three of them that are killed meanwhile: see CONTRIBUTING.md.
 package kafka

@@ -83,3 +83,51 @@ func (c *frozenConn) Write(b []byte) (int, error) {
 	}
 	return c.Conn.Write(b)
 }
+
+// breaker breaks a connection.
+type breaker struct {
+	state  sync.Mutex
+	writes int  // until then; 0: none breaks
+	sent   bool // the last one is sent
+}
+
+// set has the connection of one of the next requests break. 0: none.
+func (b *breaker) set(n int) {
+	b.state.Lock()
+	defer b.state.Unlock()
+	b.writes, b.sent = 0, n%2 == 0
+	if n > 0 {
+		b.writes = 1 + n%9
+	}
+}
+
+func (b *breaker) dialer() kgo.Opt {
+	return kgo.Dialer(func(ctx context.Context, network, host string) (net.Conn, error) {
+		c, err := (&net.Dialer{}).DialContext(ctx, network, host)
+		if err != nil {
+			return nil, err
+		}
+		return &breakingConn{c, b}, nil
+	})
+}
+
+type breakingConn struct {
+	net.Conn
+	b *breaker
+}
+
+func (c *breakingConn) Write(p []byte) (int, error) {
+	c.b.state.Lock()
+	last, sent := c.b.writes == 1, c.b.sent
+	c.b.writes = max(0, c.b.writes-1)
+	c.b.state.Unlock()
+	if !last {
+		return c.Conn.Write(p)
+	}
+	n := 0
+	var err error
+	if sent {
+		n, err = c.Conn.Write(p)
+	}
+	return n, errors.Join(err, c.Close(), errDropped)
+}

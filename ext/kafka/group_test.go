@@ -120,13 +120,13 @@ func (h *handler) join(t *testing.T, g *Group) (leave func()) {
 func TestGroup(t *testing.T) {
 	c := newCluster(t, 4, "orders")
 	c.produce("orders", 4, numbers(8)...)
-	reads := c.Fault(kfake.Fault{Keys: []kmsg.Key{kmsg.Fetch}, Observe: true, Count: -1})
-	a, leaveA := join(t, c.group())
+	reads := newRequests(kmsg.Fetch, nil)
+	a, leaveA := join(t, c.group(kgo.WithHooks(reads)))
 	all := []string{"orders/0", "orders/1", "orders/2", "orders/3"}
 	eventually(t, func() bool { return slices.Equal(all, a.names()) }, "a has all")
 	before := a.epoch("orders/0")
 	assert.InDelta(t, time.Now().UnixMilli(), before, 60_000)
-	b, leaveB := join(t, c.group())
+	b, leaveB := join(t, c.group(kgo.WithHooks(reads)))
 	eventually(t, func() bool { return len(a.names()) == 2 && len(b.names()) == 2 }, "b has its share")
 	shared := slices.Sorted(slices.Values(append(a.names(), b.names()...)))
 	assert.Equal(t, all, shared)
@@ -152,7 +152,7 @@ func TestGroup(t *testing.T) {
 	e, _ := join(t, g)
 	eventually(t, func() bool { return len(e.names()) == 4 }, "e has all")
 	assert.Greater(t, e.epoch("orders/0"), last+1)
-	assert.Zero(t, reads.Hits(), "a member reads nothing")
+	assert.Zero(t, reads.n.Load(), "a member reads nothing")
 }
 
 // TestGroupIsRebalancedDuringAnAssignment has another member join while a partition cannot be taken yet. What was taken stays.
@@ -247,6 +247,7 @@ type job struct {
 	t      *testing.T
 	c      *cluster
 	pause  time.Duration // of each call
+	client []kgo.Opt
 	mu     sync.Mutex
 	stores map[string]*checkpointtest.MemoryStore
 	epochs map[string]uint64
@@ -254,7 +255,11 @@ type job struct {
 
 func newJob(t *testing.T, parts int32, pause time.Duration) *job {
 	t.Helper()
-	c := newCluster(t, parts, "orders")
+	return newJobOn(t, newCluster(t, parts, "orders"), pause)
+}
+
+func newJobOn(t *testing.T, c *cluster, pause time.Duration) *job {
+	t.Helper()
 	require.NoError(t, c.CreateTopic("invoices", 1, nil))
 	return &job{t: t, c: c, pause: pause, stores: map[string]*checkpointtest.MemoryStore{}, epochs: map[string]uint64{}}
 }
@@ -301,7 +306,7 @@ func (s farStore) Save(ctx context.Context, snapshot *checkpoint.Snapshot) error
 
 func (j *job) start() *jobWorker {
 	w := &jobWorker{job: j, ended: make(chan error, 1)}
-	w.group = j.c.group(w.dialer(), kgo.SessionTimeout(session))
+	w.group = j.c.group(append(j.client, w.dialer(), kgo.SessionTimeout(session))...)
 	var ctx context.Context
 	ctx, w.stop = context.WithCancel(context.Background())
 	go func() {
@@ -367,7 +372,7 @@ func (j *job) check(parts int32) {
 	}
 	for p := range parts {
 		var want []string
-		for n := range j.c.PartitionInfo("orders", p).HighWatermark {
+		for n := range j.c.end("orders", p) {
 			want = append(want, strconv.FormatInt(n, 10))
 		}
 		name := partitionID{"orders", p}.String()
@@ -381,7 +386,7 @@ func (j *job) order(parts int32, each int) {
 	var values []string
 	for n := range each {
 		for p := range parts {
-			values = append(values, strconv.FormatInt(j.c.PartitionInfo("orders", p).HighWatermark+int64(n), 10))
+			values = append(values, strconv.FormatInt(j.c.end("orders", p)+int64(n), 10))
 		}
 	}
 	require.NoError(j.t, j.c.write("orders", int(parts), values...))
@@ -424,13 +429,75 @@ func TestAFrozenWorkerChangesNothing(t *testing.T) { // its sessions are short: 
 // and are frozen for longer than their sessions. Each record is published once, in order (laws C1, P1), and the group's committed offsets follow.
 // WEIR_LONG=1 runs 50 rebalances.
 func TestGroupRebalances(t *testing.T) { // its sessions are short: not beside others
-	const parts = 6
-	rebalances, each := 6, 60
+	rebalances := 6
 	if os.Getenv("WEIR_LONG") != "" {
 		rebalances = 50
 	}
+	newJob(t, groupParts, time.Millisecond).run(rebalances, func(int) {})
+}
+
+// TestGroupOfTheServer is TestGroupRebalances where the brokers share the partitions out (KIP-848).
+func TestGroupOfTheServer(t *testing.T) {
+	c := newCluster(t, groupParts, "orders")
+	if c.fake != nil {
+		t.Skip("skipped: the sessions of kfake are long")
+	}
+	j := newJobOn(t, c, time.Millisecond)
+	j.client = balancers[serverSide]
+	j.run(6, func(int) {})
+}
+
+// TestStaticMembers has a member with a name of its own come back: it gets what it had, with a higher epoch.
+func TestStaticMembers(t *testing.T) {
+	c := newCluster(t, 2, "orders")
+	_, leaveOther := join(t, c.group(kgo.InstanceID("other"), kgo.SessionTimeout(5*time.Second)))
+	defer leaveOther()
+	var before []string
+	epoch := uint64(0)
+	for i := range 3 {
+		a, leave := join(t, c.group(kgo.InstanceID("a"), kgo.SessionTimeout(5*time.Second)))
+		eventually(t, func() bool { return len(a.names()) == 1 }, "it has one")
+		if i > 0 {
+			assert.Equal(t, before, a.names())
+		}
+		before = a.names()
+		assert.Greater(t, a.epoch(before[0]), epoch)
+		epoch = a.epoch(before[0])
+		leave()
+	}
+}
+
+// TestAStaticSource has a source with a name of its own close and come back while another one has the rest: what was not settled comes again,
+// and nothing else.
+func TestAStaticSource(t *testing.T) {
+	c := newCluster(t, 2, "orders")
+	named := func(name string) SourceOption {
+		return WithClient(kgo.InstanceID(name), kgo.SessionTimeout(5*time.Second))
+	}
+	a, b := c.source("orders", named("a")), c.source("orders", named("b"))
+	eventually(t, func() bool { return owned(a) == 1 && owned(b) == 1 }, "each has one")
+	c.produce("orders", 2, numbers(20)...)
+	ms := receive(t, a, 10)
+	for _, m := range receive(t, b, 10) {
+		m.Ack()
+	}
+	for _, m := range ms[3:] {
+		m.Ack()
+	}
+	require.NoError(t, a.Close(t.Context()))
+	a = c.source("orders", named("a"))
+	again := receive(t, a, 3)
+	assert.ElementsMatch(t, values(ms[:3]), values(again))
+	assert.Equal(t, 1, owned(b))
+	nothing(t, b, 200*time.Millisecond)
+}
+
+const groupParts = 6
+
+func (j *job) run(rebalances int, meanwhile func(i int)) {
+	const parts, each = groupParts, 60
+	t := j.t
 	random := rand.New(rand.NewPCG(9, 10))
-	j := newJob(t, parts, time.Millisecond)
 	workers, gone := []*jobWorker{j.start()}, []*jobWorker(nil)
 	remove := func() *jobWorker {
 		i := random.IntN(len(workers))
@@ -462,6 +529,7 @@ func TestGroupRebalances(t *testing.T) { // its sessions are short: not beside o
 				require.ErrorIs(t, err, checkpoint.ErrFenced)
 			}
 		}
+		meanwhile(i)
 	}
 	reader := j.c.reader()
 	eventually(t, func() bool {

@@ -1,9 +1,23 @@
 package kafka
 
 import (
+	"flag"
+	"os"
 	"testing"
 
 	"go.uber.org/goleak"
 )
 
-func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
+func TestMain(m *testing.M) {
+	killedChild()
+	if libs() != "" { // all share one broker
+		flag.Parse()
+		if err := flag.Set("test.parallel", "1"); err != nil {
+			panic(err)
+		}
+	}
+	goleak.VerifyTestMain(m, goleak.Cleanup(func(code int) {
+		endRealBroker()
+		os.Exit(code)
+	}))
+}

@@ -100,7 +100,7 @@ func (m *merge) run(ctx context.Context) (err error) {
 	if _, _, err := m.client.ProducerID(ctx); err != nil {
 		return err
 	}
-	if err := m.view.settled(ctx); err != nil {
+	if err := m.view.settled(kadm.RequireStable(ctx)); err != nil {
 		return err
 	}
 	m.settled, m.tracks = map[*viewPart][]int64{}, map[*viewPart]*offsets.Progress{}

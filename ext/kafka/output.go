@@ -112,10 +112,7 @@ func (o *Output[T]) fresh(ctx context.Context) error {
 
 // ordinal returns how many records are published. It waits for transactions that are being ended.
 func (o *Output[T]) ordinal(ctx context.Context) (n int64, known bool, err error) {
-	offsets, err := o.admin.FetchOffsets(kadm.RequireStable(ctx), o.c.TransactionalID)
-	if errors.Is(err, kerr.GroupIDNotFound) {
-		return 0, false, nil
-	}
+	offsets, err := committed(kadm.RequireStable(ctx), o.admin, o.c.TransactionalID)
 	if err != nil {
 		return 0, false, err
 	}

@@ -4,11 +4,15 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"time"
 
 	"github.com/benbjohnson/clock"
+	"github.com/twmb/franz-go/pkg/kadm"
+	"github.com/twmb/franz-go/pkg/kerr"
 	"github.com/twmb/franz-go/pkg/kgo"
 
 	"github.com/weirflow/weir/delivery/store"
+	"github.com/weirflow/weir/internal/wait"
 )
 
 // producer writes records that are in all replicas in sync when produce returns.
@@ -76,6 +80,31 @@ func (p *producer) put(ctx context.Context, topic string, ms []store.Message) er
 	}
 	_, err := p.produce(ctx, records)
 	return err
+}
+
+// coordinatorTries is how often a coordinator is asked that is not there: for half a minute, as long as the client tries other requests.
+const coordinatorTries = 35
+
+// committed returns what a group has committed. With kadm.RequireStable it waits for transactions that commit for the group: brokers answer to
+// the end of a transaction before they have ended it everywhere, and report an error and no offset until then. It also waits for the
+// coordinator, which the client does for all other requests.
+func committed(ctx context.Context, admin *kadm.Client, group string) (kadm.OffsetResponses, error) {
+	pause := time.Millisecond
+	for try := 1; ; try++ {
+		all, err := admin.FetchOffsets(ctx, group)
+		unstable := false
+		all.Each(func(o kadm.OffsetResponse) { unstable = unstable || errors.Is(o.Err, kerr.UnstableOffsetCommit) })
+		switch {
+		case errors.Is(err, kerr.GroupIDNotFound):
+			return nil, nil
+		case err != nil && (!kerr.IsRetriable(err) || try == coordinatorTries), err == nil && !unstable:
+			return all, err
+		}
+		if err := wait.For(ctx, clock.New(), pause); err != nil {
+			return nil, err
+		}
+		pause = min(2*pause, time.Second)
+	}
 }
 
 func (p *producer) close() { p.client.Close() }

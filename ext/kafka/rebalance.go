@@ -75,9 +75,16 @@ func (s *Source[T]) arrived(fetches kgo.Fetches) {
 	})
 	s.mu.Lock()
 	var back []*entry
+	var gone []removed
 	if failed != nil {
 		s.failure = failed
 	}
+	fetches.EachPartition(func(f kgo.FetchTopicPartition) {
+		id := partitionID{f.Topic, f.Partition}
+		if p := s.parts[id]; p != nil && p.progress != nil && len(f.Records) > 0 && p.progress.Next() < f.LogStartOffset {
+			gone = append(gone, removed{id, p.progress.Next(), f.LogStartOffset})
+		}
+	})
 	for _, e := range entries {
 		p := s.parts[e.id]
 		if p == nil {
@@ -90,10 +97,20 @@ func (s *Source[T]) arrived(fetches kgo.Fetches) {
 		s.arrive(p, e)
 	}
 	s.mu.Unlock()
+	for _, g := range gone {
+		s.logger.Warn("weir: records were removed from the log before they were read", "topic", g.id.topic, "partition", g.id.partition,
+			"from", g.from, "before", g.before)
+	}
 	for _, e := range back {
 		s.logger.Warn("weir: a partition is read again from an earlier offset", "record", e.name())
 	}
 	s.pauseAndResume() // before the next poll
+}
+
+// removed is what a topic's retention, or a hand, has removed of a partition.
+type removed struct {
+	id           partitionID
+	from, before int64
 }
 
 // arrive notes a record. Called with mu held.

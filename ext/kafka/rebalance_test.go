@@ -29,14 +29,26 @@ func TestRebalances(t *testing.T) {
 		rebalances, messages = 50, 12000
 	}
 	for _, drops := range []bool{false, true} {
-		for _, balancer := range []kgo.GroupBalancer{kgo.CooperativeStickyBalancer(), kgo.RangeBalancer()} {
-			name := fmt.Sprintf("drops=%v/balancer=%s", drops, balancer.ProtocolName())
-			t.Run(name, func(t *testing.T) {
+		for name, opts := range balancers {
+			t.Run(fmt.Sprintf("drops=%v/balancer=%s", drops, name), func(t *testing.T) {
 				t.Parallel()
-				newRebalances(t, balancer, drops).run(rebalances, messages)
+				c := newCluster(t, rebalancePartitions, "orders")
+				if name == serverSide && drops && c.fake != nil {
+					t.Skip("skipped: the sessions of kfake are long")
+				}
+				newRebalances(t, c, drops, opts...).run(rebalances, messages)
 			})
 		}
 	}
+}
+
+const serverSide = "server"
+
+// balancers are the options of clients for each way to share partitions out.
+var balancers = map[string][]kgo.Opt{
+	"cooperative-sticky": {kgo.Balancers(kgo.CooperativeStickyBalancer())},
+	"range":              {kgo.Balancers(kgo.RangeBalancer())},
+	serverSide:           {kgo.Balancers(kgo.RangeBalancer()), kgo.ServerSideBalancer()},
 }
 
 const (
@@ -46,12 +58,14 @@ const (
 
 // rebalances is a run of workers that come and go.
 type rebalances struct {
-	t        *testing.T
-	c        *cluster
-	balancer kgo.GroupBalancer
-	drops    bool
-	random   *rand.Rand
-	workers  []*worker
+	t       *testing.T
+	c       *cluster
+	opts    []kgo.Opt
+	drops   bool
+	random  *rand.Rand
+	workers []*worker
+
+	meanwhile func(i int) // nil: nothing is done meanwhile
 
 	mu   sync.Mutex
 	done map[string][]int // by key, in the order of the acknowledgements
@@ -63,16 +77,16 @@ type worker struct {
 	stop  context.CancelFunc
 }
 
-func newRebalances(t *testing.T, b kgo.GroupBalancer, drops bool) *rebalances {
+func newRebalances(t *testing.T, c *cluster, drops bool, opts ...kgo.Opt) *rebalances {
 	return &rebalances{
-		t: t, c: newCluster(t, rebalancePartitions, "orders"), balancer: b, drops: drops,
+		t: t, c: c, opts: opts, drops: drops,
 		random: rand.New(rand.NewPCG(7, 8)), done: map[string][]int{},
 	}
 }
 
 // join starts a worker: messages of a partition are done one after the other, those of different partitions at once.
 func (r *rebalances) join() {
-	opts := []SourceOption{WithClient(kgo.Balancers(r.balancer)), WithSettleTime(4 * time.Second)}
+	opts := []SourceOption{WithClient(r.opts...), WithSettleTime(4 * time.Second)}
 	if r.drops {
 		opts = append(opts, dropped())
 	}
@@ -152,6 +166,9 @@ func (r *rebalances) run(rebalances, messages int) {
 			r.leave(r.random.IntN(n), r.drops && i%2 == 0)
 		default:
 			r.join()
+		}
+		if r.meanwhile != nil {
+			r.meanwhile(i)
 		}
 	}
 	eventually(r.t, func() bool {

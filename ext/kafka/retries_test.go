@@ -127,7 +127,7 @@ func TestRetries(t *testing.T) {
 
 func (c *cluster) length(topic string, partitions int32) (n int64) {
 	for p := range partitions {
-		n += c.PartitionInfo(topic, p).HighWatermark
+		n += c.end(topic, p)
 	}
 	return n
 }

@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"slices"
 	"strconv"
+	"strings"
 	"sync"
 	"sync/atomic"
 	"testing"
@@ -116,7 +117,7 @@ func TestTransactionsAndCompactionDoNotBlock(t *testing.T) {
 	t.Parallel()
 	c := newCluster(t, 1, "plain")
 	require.NoError(t, c.CreateTopic("orders", 1, map[string]string{
-		"cleanup.policy": "compact", "min.cleanable.dirty.ratio": "0", "segment.bytes": "1000000",
+		"cleanup.policy": "compact", "min.cleanable.dirty.ratio": "0", "segment.bytes": "1048576", "segment.ms": "100",
 	}))
 	producer := c.client(kgo.TransactionalID("t"), kgo.DefaultProduceTopic("orders"))
 	for i := range 6 {
@@ -127,11 +128,15 @@ func TestTransactionsAndCompactionDoNotBlock(t *testing.T) {
 		}
 		require.NoError(t, producer.EndTransaction(t.Context(), kgo.TransactionEndTry(i%2 == 0)))
 	}
-	c.Compact()
+	c.compact("orders")
 	s := c.source("orders")
 	var last int64
 	n := 0
-	for value := ""; value != "4-2"; n++ { // the last one that was committed
+	final := "4-2" // the last one that was committed
+	if c.fake == nil {
+		final = lastSegment
+	}
+	for value := ""; value != final; n++ {
 		m := receive(t, s, 1)[0]
 		value = m.Value
 		assert.NotContains(t, []string{"1", "3", "5"}, value[:1], "aborted")
@@ -143,6 +148,32 @@ func TestTransactionsAndCompactionDoNotBlock(t *testing.T) {
 	nothing(t, s, 100*time.Millisecond)
 	require.Greater(t, last, int64(n), "there are gaps")
 	eventually(t, func() bool { return c.committed("orders", 0).At == last+1 }, "gaps are settled")
+}
+
+// TestRecordsThatAreRemoved has the retention of a topic be shorter than its workers are behind. They go on with what there is, and log the loss.
+func TestRecordsThatAreRemoved(t *testing.T) {
+	c := newCluster(t, 1, "orders")
+	c.produce("orders", 1, numbers(10)...)
+	s := c.source("orders")
+	for _, m := range receive(t, s, 10)[:3] {
+		m.Ack()
+	}
+	require.NoError(t, s.Close(t.Context()))
+	require.NoError(t, c.DeleteRecords("orders", 0, 7))
+	l := &logs{}
+	s = c.source("orders", WithLogger(l.logger()))
+	ms := receive(t, s, 3)
+	assert.Equal(t, []string{"7", "8", "9"}, values(ms))
+	assert.Contains(t, l.String(), "removed from the log before they were read")
+	assert.Contains(t, l.String(), "topic=orders partition=0 from=3 before=7")
+	for _, m := range ms {
+		m.Ack()
+	}
+	eventually(t, func() bool { return c.committed("orders", 0).At == 10 }, "the gap is settled")
+	require.NoError(t, c.DeleteRecords("orders", 0, 10)) // of what was read nothing is said
+	c.produce("orders", 1, "10")
+	receive(t, s, 1)
+	assert.Equal(t, 1, strings.Count(l.String(), "removed from the log"))
 }
 
 func TestADroppedSourceLosesNothing(t *testing.T) {

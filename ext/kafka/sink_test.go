@@ -64,7 +64,7 @@ func TestSinkEndsWithItsContext(t *testing.T) {
 	c := newCluster(t, 1, "invoices")
 	s := c.sink("invoices")
 	require.NoError(t, s.Put(t.Context(), []delivery.Message[string]{delivery.New("v", &delivery.Meta{ID: "1"}, func(delivery.Verdict) {})}))
-	c.Close()
+	c.inMemory().Close()
 	cause := errors.New("enough")
 	ctx, cancel := context.WithTimeoutCause(t.Context(), 100*time.Millisecond, cause)
 	defer cancel()

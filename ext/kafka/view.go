@@ -107,14 +107,14 @@ func (v *View) look(ctx context.Context) error {
 
 // settled finds out what the group has settled.
 func (v *View) settled(ctx context.Context) error {
-	committed, err := v.admin.FetchOffsets(kadm.RequireStable(ctx), v.group)
-	if err != nil && !errors.Is(err, kerr.GroupIDNotFound) {
+	known, err := committed(ctx, v.admin, v.group)
+	if err != nil {
 		return fmt.Errorf("group %q: %w", v.group, err)
 	}
 	for _, p := range v.parts {
 		p.low, p.done = p.start, nil
-		at, ok := committed.Lookup(v.topic, p.id)
-		if !ok || at.At < 0 {
+		at, ok := known.Lookup(v.topic, p.id)
+		if !ok || at.Err == nil && at.At < 0 {
 			continue
 		}
 		if at.Err != nil {

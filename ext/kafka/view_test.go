@@ -23,9 +23,9 @@ import (
 	"github.com/weirflow/weir/delivery/store"
 )
 
-func (c *cluster) view(topic, group string) *View {
+func (c *cluster) view(topic, group string, opts ...kgo.Opt) *View {
 	c.t.Helper()
-	v, err := OpenView(c.t.Context(), topic, group, c.seed(), kgo.FetchMaxWait(50*time.Millisecond))
+	v, err := OpenView(c.t.Context(), topic, group, append(opts, c.seed(), kgo.FetchMaxWait(50*time.Millisecond))...)
 	require.NoError(c.t, err)
 	c.t.Cleanup(v.Close)
 	return v
@@ -191,8 +191,7 @@ func TestMergeOfATopic(t *testing.T) {
 
 	// What was merged at the beginning is gone for good, also when the group is forgotten.
 	for p := range int32(3) {
-		first := c.PartitionInfo("dead", p)
-		assert.Positive(t, first.LogStartOffset, "partition %d", p)
+		assert.Positive(t, c.start("dead", p), "partition %d", p)
 	}
 	merged, err = c.view("dead", "").Merge(t.Context(), deadletters.Config{To: "orders", OutcomeUnknown: true, MaxMerges: 6})
 	require.Error(t, err)
@@ -208,15 +207,12 @@ func TestKilledMergesOfATopic(t *testing.T) {
 	total := 0
 	for kill := 0; ; kill++ {
 		ctx, die := context.WithCancel(t.Context())
-		requests := 0
-		c.ControlKey(int16(kmsg.EndTxn), func(kmsg.Request) (kmsg.Response, error, bool) {
-			c.KeepControl()
-			if requests++; requests > kill%3 {
+		ends := newRequests(kmsg.EndTxn, func(n int64) {
+			if n > int64(kill%3) {
 				die()
 			}
-			return nil, nil, false
 		})
-		merged, err := c.view("dead", "").Merge(ctx, deadletters.Config{To: "orders", Rate: 1000, Max: 30})
+		merged, err := c.view("dead", "", kgo.WithHooks(ends)).Merge(ctx, deadletters.Config{To: "orders", Rate: 1000, Max: 30})
 		die()
 		if err == nil && merged.Merged == 0 {
 			break
@@ -260,6 +256,20 @@ func TestTwoMergesOfATopic(t *testing.T) {
 	require.ErrorIs(t, <-first, errTakenOver)
 	assert.Equal(t, 5, done.Merged)
 	assert.ElementsMatch(t, numbers(20), c.committedValues("orders"))
+}
+
+// A view that is opened while a merge is under way does not show again what was merged before.
+func TestAViewDuringAMerge(t *testing.T) {
+	c := newCluster(t, 1, "dead", "orders")
+	c.letters(30)
+	merged, err := c.view("dead", "").Merge(t.Context(), deadletters.Config{To: "orders", Filter: store.Filter{Provider: "south"}})
+	require.NoError(t, err)
+	assert.Equal(t, 10, merged.Merged)
+	end := c.hold(mergeGroup("dead"), "dead")
+	defer end()
+	n, err := c.view("dead", "").Count(t.Context(), store.Filter{})
+	require.NoError(t, err)
+	assert.Equal(t, 20, n.Messages)
 }
 
 // A merge ends before it forgets what it has sent.

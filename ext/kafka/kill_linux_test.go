@@ -1,0 +1,215 @@
+package kafka
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"math/rand/v2"
+	"os"
+	"strconv"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+	"github.com/twmb/franz-go/pkg/kgo"
+
+	"github.com/weirflow/weir/asyncop"
+	"github.com/weirflow/weir/codec"
+	"github.com/weirflow/weir/delivery"
+	"github.com/weirflow/weir/internal/child/workers"
+	"github.com/weirflow/weir/predicates"
+	"github.com/weirflow/weir/strategies"
+)
+
+const (
+	killedWorker  = "kafka-worker"
+	killedSession = 3 * time.Second
+	killedDelay   = 200 * time.Millisecond // of the layer
+)
+
+// order is a message of these tests. A call for it may be repeated: its number is in the result.
+type order int
+
+func (order) Idempotent() bool { return true }
+
+func (o order) poison() bool { return o%100 == 7 }
+
+var errBusy = errors.New("busy")
+
+// process fails for a part of the orders: at the first attempt, in the first visit, or always.
+func process(ctx context.Context, o order) (order, error) {
+	meta, _ := delivery.MetaFromContext(ctx)
+	if meta.Visit > 1 && time.Since(meta.LastFailure) < killedDelay { // law D3
+		fmt.Printf("FAILED: order %d is early: it failed %v ago\n", o, time.Since(meta.LastFailure))
+		os.Exit(1)
+	}
+	time.Sleep(rand.N(4 * time.Millisecond))
+	switch {
+	case o.poison():
+		return 0, errors.New("poison")
+	case o%5 == 0 && asyncop.AttemptFromContext(ctx) == 1 && meta.Visit <= 1, o%10 == 0 && meta.Visit <= 1:
+		return 0, errBusy
+	}
+	return o, nil
+}
+
+// killedChild is a worker, if this process is one.
+func killedChild() {
+	workers.Child(killedWorker, func(_ context.Context, place string) ([]string, error) { return strings.Split(place, ","), nil }, work)
+}
+
+// work is a worker as docs/kafka.md has it.
+func work(ctx context.Context, addrs []string) error {
+	logger := slog.New(slog.NewTextHandler(os.Stderr, &slog.HandlerOptions{Level: slog.LevelWarn}))
+	client := []kgo.Opt{kgo.SeedBrokers(addrs...)}
+	retries, err := NewRetries(RetriesConfig[order]{
+		Client: client, Codec: codec.JSON[order](), DeadLetters: "dead", Layers: []Layer{{Topic: "again", Delay: killedDelay, Jitter: 0.5}},
+	})
+	if err != nil {
+		return err
+	}
+	defer retries.Close()
+	source, err := NewSource("group", append([]string{"orders"}, retries.Topics()...), codec.JSON[order](), WithLogger(logger),
+		WithClient(append(client, kgo.SessionTimeout(killedSession), kgo.HeartbeatInterval(killedSession/10), kgo.RebalanceTimeout(10*time.Second))...),
+		WithDeadLetters(retries.PutDead), WithCommitInterval(100*time.Millisecond), WithSettleTime(2*time.Second))
+	if err != nil {
+		return err
+	}
+	sink, err := NewSink("done", codec.JSON[order](), client...)
+	if err != nil {
+		return err
+	}
+	defer sink.Close()
+	op := asyncop.UnorderedWaitWithRetry(asyncop.Blocking(process), 10*time.Second, 50,
+		strategies.FixedDelay[order](1, time.Millisecond).RetryIfException(predicates.ErrorIs(errBusy)),
+		asyncop.WithFailureSink(retries.Take), asyncop.WithLogger(logger))
+	summary, err := delivery.Run(ctx, source, op, sink, delivery.WithLogger(logger))
+	fmt.Println(summary)
+	return err
+}
+
+// of returns the cluster of real brokers.
+func (all brokers) cluster(t testing.TB) *cluster {
+	t.Helper()
+	c := &cluster{t: t, addrs: all.addrs()}
+	c.admin = c.client()
+	return c
+}
+
+// killOne kills a broker, or shuts it down, and starts it again after a while. What it led goes to the others meanwhile.
+func (all brokers) killOne(t testing.TB) {
+	t.Helper()
+	b := all[rand.IntN(len(all))]
+	if rand.IntN(3) == 0 {
+		b.shutdown()
+	} else {
+		b.kill()
+	}
+	time.Sleep(rand.N(3 * time.Second))
+	b.restart(t)
+}
+
+// TestKilledWorkersAndBrokers checks laws D1 and D3 on three brokers: workers are killed, and stopped for longer than their sessions, and brokers
+// are killed. No order is lost or early. WEIR_LONG=1 kills for longer.
+func TestKilledWorkersAndBrokers(t *testing.T) {
+	all := ownBrokers(t, 3)
+	n, kills := 3000, 9
+	if os.Getenv("WEIR_LONG") != "" {
+		n, kills = 30_000, 60
+	}
+	c := all.cluster(t)
+	for topic, parts := range map[string]int32{"orders": 6, "again": 3, "dead": 1, "done": 1} {
+		require.NoError(t, c.CreateTopic(topic, parts, nil))
+	}
+	c.produce("orders", 6, numbers(n)...)
+	w := workers.Start(t, killedWorker, strings.Join(c.addrs, ","), 3, 2*time.Minute)
+	seen := &tally{t: t, client: c.client(kgo.ConsumeTopics("done", "dead"), kgo.FetchMaxWait(100*time.Millisecond)), n: map[string]map[string]int{"done": {}, "dead": {}}}
+	for kill := range kills {
+		seen.until(w, func() bool { return len(seen.n["done"]) >= kill*n*8/10/kills })
+		switch kill % 3 {
+		case 0:
+			w.Kill()
+		case 1:
+			w.Stop(killedSession * 3 / 2)
+		case 2:
+			all.killOne(t)
+		}
+	}
+	seen.until(w, func() bool { return len(seen.n["done"]) == n-n/100 && len(seen.n["dead"]) == n/100 })
+	w.End()
+	for i := range n {
+		topic := "done"
+		if order(i).poison() {
+			topic = "dead"
+		}
+		assert.Positive(t, seen.n[topic][strconv.Itoa(i)], "order %d is not in %s", i, topic)
+	}
+	for _, topic := range []string{"orders", "again"} {
+		for p := range map[string]int32{"orders": 6, "again": 3}[topic] {
+			if end := c.end(topic, p); end > 0 {
+				assert.Equal(t, end, c.committed(topic, p).At, "%s/%d", topic, p)
+			}
+		}
+	}
+	doubled := 0
+	for _, of := range seen.n {
+		for _, times := range of {
+			doubled += times - 1
+		}
+	}
+	t.Logf("%d orders, %d kills, %d stops, %d brokers: %d doubled", n, w.Kills, w.Stops, kills/3, doubled)
+}
+
+// tally reads what is done.
+type tally struct {
+	t      *testing.T
+	client *kgo.Client
+	n      map[string]map[string]int // by topic and value
+}
+
+func (s *tally) until(w *workers.Workers, ok func() bool) {
+	s.t.Helper()
+	for last := time.Now(); !ok(); w.MustRun() {
+		ctx, cancel := context.WithTimeout(s.t.Context(), time.Second)
+		fetches := s.client.PollFetches(ctx)
+		cancel()
+		fetches.EachRecord(func(r *kgo.Record) {
+			s.n[r.Topic][string(r.Value)]++
+			last = time.Now()
+		})
+		require.Less(s.t, time.Since(last), 2*time.Minute, "no progress: %d are done, %d dead; workers: %v", len(s.n["done"]), len(s.n["dead"]), w.Output())
+	}
+}
+
+// TestPipelinesOverKilledBrokers is TestGroupRebalances on three brokers that are killed meanwhile (laws C1, P1).
+func TestPipelinesOverKilledBrokers(t *testing.T) {
+	all := ownBrokers(t, 3)
+	rebalances := 6
+	if os.Getenv("WEIR_LONG") != "" {
+		rebalances = 50
+	}
+	c := all.cluster(t)
+	require.NoError(t, c.CreateTopic("orders", groupParts, nil))
+	newJobOn(t, c, time.Millisecond).run(rebalances, func(i int) {
+		if i%2 == 1 {
+			all.killOne(t)
+		}
+	})
+}
+
+// TestRebalancesOverKilledBrokers is TestRebalances on three brokers that are killed meanwhile.
+func TestRebalancesOverKilledBrokers(t *testing.T) {
+	all := ownBrokers(t, 3)
+	c := all.cluster(t)
+	require.NoError(t, c.CreateTopic("orders", rebalancePartitions, nil))
+	r := newRebalances(t, c, true)
+	r.meanwhile = func(i int) {
+		if i%2 == 1 {
+			all.killOne(t)
+		}
+	}
+	r.run(6, 600)
+}
