@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"strconv"
 	"strings"
 	"sync"
 	"testing"
@@ -156,6 +157,41 @@ func TestStaleSaveIsRepeated(t *testing.T) {
 		require.NoError(t, bucket.Close())
 	}
 	require.Positive(t, stored)
+}
+
+// Law P1: what a stale owner writes where the owner has removed its objects is no checkpoint for those that come after them.
+func TestCheckpointOfAStaleOwner(t *testing.T) {
+	for _, id := range []uint64{3, 5, 100} { // of the owner they are 1 to 5
+		t.Run(strconv.FormatUint(id, 10), func(t *testing.T) {
+			bucket := memblob.OpenBucket(nil)
+			defer bucket.Close()
+			stores := blobcheckpoint.New(bucket, "", blobcheckpoint.KeepLast(3))
+			stale, err := stores.Open(background, "p", 1)
+			require.NoError(t, err)
+			owner, err := stores.Open(background, "p", 2)
+			require.NoError(t, err)
+			for i := range uint64(5) {
+				require.NoError(t, owner.Save(background, snapshot(1+i)))
+			}
+			s := snapshot(id)
+			s.States = map[string]participant.State{"stale": {{1}}}
+			require.ErrorIs(t, stale.Save(background, s), checkpoint.ErrFenced)
+
+			next, err := stores.Open(background, "p", 3)
+			require.NoError(t, err)
+			entries, err := next.List(background)
+			require.NoError(t, err)
+			require.Len(t, entries, 3)
+			for i, e := range entries {
+				require.Equal(t, uint64(3+i), e.ID)
+				loaded, err := next.Load(background, e.ID)
+				require.NoError(t, err)
+				require.Contains(t, loaded.States, "a", "checkpoint %d", e.ID)
+			}
+			require.NoError(t, next.Save(background, snapshot(6)))
+			require.NoError(t, next.Save(background, snapshot(7)))
+		})
+	}
 }
 
 // A write that was given up, and comes to its end after the store has looked for it, is not that of another owner.
