@@ -232,6 +232,29 @@ func TestWriteTransactionFails(t *testing.T) {
 	require.NoError(t, db.Write(t.Context(), insert(9)))
 }
 
+// A COMMIT that fails leaves no transaction behind: the next call begins one of its own.
+func TestWriteCommitFails(t *testing.T) {
+	db := openTest(t)
+	write := func(statement string) error {
+		return db.Write(t.Context(), func(ctx context.Context, tx *Tx) error {
+			_, err := tx.ExecContext(ctx, statement)
+			return err
+		})
+	}
+	require.NoError(t, write("CREATE TABLE lines (id INTEGER REFERENCES entries (id) DEFERRABLE INITIALLY DEFERRED)"))
+	for range 3 {
+		assert.ErrorContains(t, write("INSERT INTO lines (id) VALUES (17)"), "FOREIGN KEY")
+		require.NoError(t, db.Write(t.Context(), func(ctx context.Context, tx *Tx) error {
+			var n int
+			assert.NoError(t, tx.QueryRowContext(ctx, "SELECT count(*) FROM lines").Scan(&n))
+			assert.Zero(t, n)
+			return nil
+		}))
+	}
+	require.NoError(t, db.Write(t.Context(), insert(9)))
+	assert.Equal(t, 1, count(t, db))
+}
+
 // A statement whose error is hidden fails its call only.
 func TestWriteHiddenError(t *testing.T) {
 	db := openTest(t)

@@ -53,7 +53,11 @@ func (s *Store) List(ctx context.Context, queue string, f store.Filter, p store.
 		return nil, err
 	}
 	err = s.read(ctx, func() error {
-		now := nanos(s.clock.Now(), 0)
+		t, err := s.now(ctx)
+		if err != nil {
+			return err
+		}
+		now := nanos(t, 0)
 		var arrived int64
 		var leased sql.NullInt64
 		rows, err := s.db.Reader().QueryContext(ctx, "SELECT "+columns+", arrived, leased FROM weir_messages"+where+" ORDER BY position LIMIT $4", args...)
@@ -75,6 +79,10 @@ func (s *Store) Count(ctx context.Context, queue string, f store.Filter) (c stor
 		return c, err
 	}
 	err = s.read(ctx, func() error {
+		now, err := s.now(ctx)
+		if err != nil {
+			return err
+		}
 		rows, err := s.db.Reader().QueryContext(ctx, `SELECT cause, meta->'reasons', count(*), min(arrived), min(at), max(position)
 			FROM weir_messages WHERE queue = $1`+where+" GROUP BY 1, 2", args...)
 		if err != nil {
@@ -96,7 +104,7 @@ func (s *Store) Count(ctx context.Context, queue string, f store.Filter) (c stor
 			}
 			c.Add(store.Cause(cause), reasons, int(n), time.Unix(0, oldest).UTC(), time.Unix(0, next).UTC(), store.Position(last))
 		}
-		c.SetAge(s.clock.Now())
+		c.SetAge(now)
 		return rows.Err()
 	})
 	return c, err

@@ -65,7 +65,10 @@ func (l *Locks) Release(ctx context.Context, g lock.Grant) error {
 // Held implements [lock.Locks].
 func (l *Locks) Held(ctx context.Context, prefix string) (held []lock.Holding, err error) {
 	err = l.store.read(ctx, func() error {
-		now := l.store.clock.Now()
+		now, err := l.store.now(ctx)
+		if err != nil {
+			return err
+		}
 		rows, err := l.store.db.Reader().QueryContext(ctx, `SELECT name, owner, fence, until FROM weir_locks
 			WHERE substr(name, 1, length($1)) = $1 AND owner <> '' AND until > $2 ORDER BY name`, prefix, nanos(now, 0))
 		if err != nil {

@@ -164,11 +164,22 @@ func (s *Store) Take(ctx context.Context, queue string, limit int, lease time.Du
 	return taken, err
 }
 
+const highestClock = `coalesce((SELECT now FROM weir_messages_clock), 0)`
+
+// now returns the store's time for those that only look: it may be ahead of the machine's clock (law D3).
+func (s *Store) now(ctx context.Context) (time.Time, error) {
+	var highest int64
+	if err := s.db.Reader().QueryRowContext(ctx, "SELECT "+highestClock).Scan(&highest); err != nil {
+		return time.Time{}, err
+	}
+	return s.clock.AtLeast(time.Unix(0, highest)), nil
+}
+
 // anyDue looks without the write lock, so that consumers that find nothing do not hold up others.
 func (s *Store) anyDue(ctx context.Context, queue string) (due bool, err error) {
 	err = s.read(ctx, func() error {
 		return s.db.Reader().QueryRowContext(ctx,
-			"SELECT EXISTS (SELECT 1 FROM weir_messages WHERE queue = $1 AND at <= $2)", queue, nanos(s.clock.Now(), 0)).Scan(&due)
+			"SELECT EXISTS (SELECT 1 FROM weir_messages WHERE queue = $1 AND at <= max($2, "+highestClock+"))", queue, nanos(s.clock.Now(), 0)).Scan(&due)
 	})
 	return due, err
 }

@@ -139,3 +139,36 @@ func TestClockGoesOnInTheNextRun(t *testing.T) {
 	require.NoError(t, err)
 	require.Len(t, taken, 1)
 }
+
+// The store's clock goes on for its readers, too: what was due is taken, and a lock that has ended is not held, also by a process
+// that only looks.
+func TestClockOfReadersGoesOnInTheNextRun(t *testing.T) {
+	path := filepath.Join(t.TempDir(), "queues.db")
+	mock := clock.NewMock()
+	run := func(wall int64) *sqlitestore.Store {
+		mock.Set(time.Unix(wall, 0))
+		return sqlitestore.New(open(t, path), sqlitestore.WithClock(mock))
+	}
+	s := run(1000)
+	require.NoError(t, s.Put(t.Context(), "q", store.Message{Meta: delivery.Meta{ID: "a"}}))
+	_, err := s.Locks().Acquire(t.Context(), "outbox", "host a", time.Second)
+	require.NoError(t, err)
+	mock.Add(time.Minute)
+	_, err = s.Locks().Acquire(t.Context(), "other", "host a", time.Hour)
+	require.NoError(t, err)
+
+	s = run(100) // the machine's clock was set back
+	c, err := s.Count(t.Context(), "q", store.Filter{})
+	require.NoError(t, err)
+	require.Equal(t, time.Minute, c.Age)
+	held, err := run(100).Locks().Held(t.Context(), "")
+	require.NoError(t, err)
+	require.Len(t, held, 1)
+	require.Equal(t, time.Hour, held[0].For)
+	taken, err := run(100).Take(t.Context(), "q", 10, time.Second)
+	require.NoError(t, err)
+	require.Len(t, taken, 1)
+	entries, err := run(100).List(t.Context(), "q", store.Filter{}, store.Page{Max: 1})
+	require.NoError(t, err)
+	require.Equal(t, time.Unix(1061, 0).UTC(), entries[0].LeasedUntil)
+}
