@@ -238,6 +238,11 @@ func (c *Call) run(
 		}
 		return answer, StateNew, nil
 	}
+	return c.failed(ctx, err)
+}
+
+// failed ends a call whose handler has failed.
+func (c *Call) failed(ctx context.Context, err error) (answer []byte, found State, _ error) {
 	if records := c.results.config.Records; records != nil {
 		// Another server may have answered (ErrCompleted), or this one, if the answer to COMMIT was lost.
 		ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), findAgain)

@@ -4,7 +4,11 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"log/slog"
 	"time"
+
+	"github.com/weirflow/weir/internal/guard"
+	"github.com/weirflow/weir/internal/panics"
 )
 
 // collectAtOnce is how many things are removed before others may have the lock.
@@ -27,6 +31,13 @@ func (r *Results) collectByTimer() {
 	r.timed.Add(1)
 	r.mu.Unlock()
 	defer r.timed.Done()
+	var g guard.Guard
+	defer g.Close(func(recovered any) { // law A6
+		r.mu.Lock()
+		r.stats.CollectErrors++
+		r.mu.Unlock()
+		slog.Error("exactlyonce: a collection of Records broke", "error", panics.New("exactlyonce", recovered))
+	})
 	defer func() {
 		r.mu.Lock()
 		defer r.mu.Unlock()
@@ -36,6 +47,7 @@ func (r *Results) collectByTimer() {
 		}
 	}()
 	_ = r.Collect(r.life) // counted by CollectErrors; the next one tries again
+	g.Returned()
 }
 
 // Collect removes what has reached its age, and hands the marks of clients to Records, which then collect by the same ages. A

@@ -72,7 +72,8 @@ type HandlerConfig struct {
 //
 // Status, headers and body of a definite response. Never stored: Set-Cookie, headers that belong to a connection, trailers,
 // headers that w had before, and 1xx. A response that is flushed, hijacked or longer than MaxAnswer goes to its caller and is
-// not stored: if it is definite, the request is STALE afterwards. Otherwise the response is sent when next has returned.
+// not stored: if it is definite, the request is STALE afterwards, also if next panics then. Otherwise the response is sent when next
+// has returned.
 //
 // # The handler
 //
@@ -179,15 +180,21 @@ func (h *handler) run(w http.ResponseWriter, req *http.Request, call *Call, body
 		inner := req.WithContext(ctx)
 		inner.Body = io.NopCloser(bytes.NewReader(body))
 		inner.ContentLength = int64(len(body))
+		returned := false
+		defer func() { // of a handler that panics, such as a proxy whose backend breaks off: the caller has its status (law X1)
+			if !returned && h.isLost(rec) {
+				_, _, _ = call.failed(req.Context(), errStreamed)
+			}
+		}()
 		h.next.ServeHTTP(rec, inner)
+		returned = true
 		rec.finish()
-		definite := h.config.Stored(rec.status) && oncewire.Of(rec.Header()) == ""
 		switch {
-		case rec.streamed && (definite || rec.status == http.StatusSwitchingProtocols):
-			return nil, fmt.Errorf("%w: its response was streamed", ErrStale)
+		case h.isLost(rec):
+			return nil, errStreamed
 		case rec.streamed:
 			return nil, ErrNoAnswer
-		case definite:
+		case h.isDefinite(rec):
 			return rec.response().Encode(), nil
 		}
 		return nil, &transientError{rec.response().Encode()}
@@ -202,6 +209,17 @@ func (h *handler) run(w http.ResponseWriter, req *http.Request, call *Call, body
 	default:
 		h.replay(w, stored, err)
 	}
+}
+
+var errStreamed = fmt.Errorf("%w: its response was streamed", ErrStale)
+
+// isLost reports whether a definite response went to its caller and cannot be stored.
+func (h *handler) isLost(rec *recorder) bool {
+	return rec.streamed && (rec.status == http.StatusSwitchingProtocols || h.isDefinite(rec))
+}
+
+func (h *handler) isDefinite(rec *recorder) bool {
+	return h.config.Stored(rec.status) && oncewire.Of(rec.Header()) == ""
 }
 
 // replay sends the response to another attempt.

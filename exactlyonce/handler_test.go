@@ -12,6 +12,7 @@ import (
 	"math"
 	"net/http"
 	"net/http/httptest"
+	"runtime"
 	"slices"
 	"strings"
 	"sync"
@@ -538,6 +539,76 @@ func TestHandlerThatPanics(t *testing.T) {
 	requireProblem(t, <-waits, 500, "")
 	panics.Store(false)
 	require.Equal(t, "call 1: x", bodyOf(t, send(t, t.Context(), server, id(1, 3), "x")))
+}
+
+// Law X1: a definite response that its caller has seen a part of is the outcome, also if the handler panics before its end, as a
+// proxy does whose backend breaks off. The request does not run again.
+func TestHandlerThatPanicsInAStream(t *testing.T) {
+	for name, tt := range map[string]struct {
+		status int
+		end    func()
+		want   int
+	}{
+		"definite":     {201, func() { panic(http.ErrAbortHandler) }, 410},
+		"Goexit":       {201, runtime.Goexit, 410},
+		"upgraded":     {101, func() { panic(http.ErrAbortHandler) }, 410},
+		"not definite": {503, func() { panic(http.ErrAbortHandler) }, 200},
+	} {
+		t.Run(name, func(t *testing.T) {
+			r, _ := newResults(t, exactlyonce.ResultsConfig{})
+			calls := 0
+			h := r.Handler(http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
+				if calls++; calls > 1 {
+					return
+				}
+				w.WriteHeader(tt.status)
+				_, _ = io.WriteString(w, "half a resp")
+				_ = http.NewResponseController(w).Flush()
+				tt.end()
+			}), exactlyonce.HandlerConfig{})
+			over := make(chan any)
+			go func() {
+				defer func() { over <- recover() }()
+				post(h, id(1, 1), "")
+			}()
+			if p := <-over; name != "Goexit" {
+				require.Equal(t, http.ErrAbortHandler, p)
+			}
+			resp := post(h, id(1, 2), "")
+			require.Equal(t, tt.want, resp.StatusCode)
+			require.Equal(t, map[int]int{410: 1, 200: 2}[tt.want], calls)
+			require.Zero(t, r.Stats().InProgress)
+		})
+	}
+}
+
+// Where the handler has stored its answer before, Records have it.
+func TestHandlerThatPanicsInAStreamWithRecords(t *testing.T) {
+	for _, stores := range []bool{true, false} {
+		f := newFakeRecords()
+		r, _ := newResults(t, exactlyonce.ResultsConfig{Records: f})
+		calls := 0
+		h := r.Handler(http.HandlerFunc(func(w http.ResponseWriter, req *http.Request) {
+			calls++
+			request, _ := exactlyonce.RequestFromContext(req.Context())
+			response := exactlyonce.Response{Status: 201, Body: []byte("paid")}
+			if stores {
+				require.NoError(t, f.put(request, string(response.Encode())))
+			}
+			response.Send(w)
+			_ = http.NewResponseController(w).Flush()
+			panic(http.ErrAbortHandler)
+		}), exactlyonce.HandlerConfig{})
+		require.PanicsWithValue(t, http.ErrAbortHandler, func() { post(h, id(1, 1), "") })
+		resp := post(h, id(1, 2), "")
+		if stores {
+			require.Equal(t, 201, resp.StatusCode)
+			require.Equal(t, "paid", bodyOf(t, resp))
+		} else {
+			requireProblem(t, resp, 410, "stale")
+		}
+		require.Equal(t, 1, calls)
+	}
 }
 
 // A driver's handler goes on without its caller while others wait.

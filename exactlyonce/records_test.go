@@ -3,6 +3,7 @@ package exactlyonce_test
 import (
 	"context"
 	"errors"
+	"runtime"
 	"sync"
 	"testing"
 	"testing/synctest"
@@ -199,6 +200,37 @@ func TestRecordsThatPanic(t *testing.T) {
 	r, _ := newResults(t, exactlyonce.ResultsConfig{Records: panickingRecords{newFakeRecords()}})
 	require.Panics(t, func() { _, _ = r.Track(t.Context(), request(1)) })
 	require.Equal(t, 0, r.Stats().InProgress)
+}
+
+// breakingRecords panic, or end the goroutine, in a collection.
+type breakingRecords struct {
+	*fakeRecords
+	end func()
+}
+
+func (r *breakingRecords) Collect(context.Context, time.Time, time.Time) (int, int, error) {
+	r.end()
+	return 0, 0, nil
+}
+
+// Law A6: a collection by the timer that panics is counted, and the next one follows.
+func TestCollectionsThatPanic(t *testing.T) {
+	for name, end := range map[string]func(){"panic": func() { panic("boom") }, "Goexit": runtime.Goexit} {
+		t.Run(name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				f := newFakeRecords()
+				records := &breakingRecords{f, end}
+				r := exactlyonce.NewResults(exactlyonce.ResultsConfig{Records: records})
+				_, _, err := do(t, r, f, request(1), "x")
+				require.NoError(t, err)
+				time.Sleep(4 * time.Minute) // the timer comes each 75 s
+				synctest.Wait()
+				require.Equal(t, uint64(3), r.Stats().CollectErrors)
+				records.end = func() {}
+				require.NoError(t, r.Close(t.Context()))
+			})
+		})
+	}
 }
 
 // With Records memory is a cache: what left it is read, not STALE. They get the marks and the ages.
