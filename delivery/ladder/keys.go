@@ -268,15 +268,22 @@ func (k *keys[T]) handOver(key, id, queue string, d time.Duration) (stored, undo
 	stored = func() {
 		k.mu.Lock()
 		defer k.mu.Unlock()
-		if w, ok := e.waits[id]; ok { // it may have come back already
+		if w, ok := e.waits[id]; ok && w.queue == queue { // it may have come back already
 			w.stored = true
 			e.waits[id] = w
 		}
 	}
 	undo = func() {
 		k.mu.Lock()
-		defer k.mu.Unlock()
-		k.gone(e, id)
+		if e.waits[id].queue == queue { // else it was stored all the same, has come back, and waits in another layer
+			k.gone(e, id)
+		}
+		k.next(key) // its delivery may have ended before
+		wake := k.wake
+		k.mu.Unlock()
+		for _, f := range wake {
+			f()
+		}
 	}
 	return stored, undo
 }

@@ -11,6 +11,7 @@ import (
 	"slices"
 	"strconv"
 	"sync"
+	"sync/atomic"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -322,6 +323,88 @@ func TestTheOrderOfAKeyWhenAHandOverFails(t *testing.T) {
 			require.Equal(t, want, m.Value)
 			m.Ack()
 		}
+		require.NoError(t, source.Close(t.Context()))
+	})
+}
+
+// late is a store whose first Put takes effect, and returns an error much later.
+type late struct {
+	*store.Memory
+	put  atomic.Bool
+	fail chan struct{}
+}
+
+func (s *late) Put(ctx context.Context, queue string, ms ...store.Message) (err error) {
+	err = s.Memory.Put(ctx, queue, ms...)
+	if s.put.Swap(true) {
+		return err
+	}
+	<-s.fail
+	return errRefused
+}
+
+// Law D4: a hand-over that fails when its message has come back and waits in the next layer does not free the key.
+func TestTheOrderOfAKeyWhenAHandOverFailsLate(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		_, memory := config()
+		s := &late{Memory: memory, fail: make(chan struct{})}
+		l := build(t, blocking(s))
+		j := &journal{from: []string{"a1"}, acked: map[string]bool{}}
+		source := l.Source(j)
+		first := one(t, source)
+		taken := make(chan error)
+		go func() {
+			taken <- l.Take(delivery.ContextWithMeta(t.Context(), first.Meta()), exhausted(first.Value))
+		}()
+		again := one(t, source) // a minute later
+		require.Equal(t, 2, again.Meta().Visit)
+		take(t, l, again) // into the next layer
+		close(s.fail)
+		require.ErrorIs(t, <-taken, errRefused)
+		first.Nack(0)
+		j.give("a2")
+		ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
+		defer cancel()
+		_, err := source.Receive(ctx, 1)
+		require.ErrorIs(t, err, context.DeadlineExceeded, "a1 waits for its third visit")
+		for _, want := range []string{"a1", "a2"} {
+			m := one(t, source)
+			require.Equal(t, want, m.Value)
+			m.Ack()
+		}
+		require.NoError(t, source.Close(t.Context()))
+	})
+}
+
+// A hand-over that fails when its message is settled frees the key for what was parked meanwhile.
+func TestAHandOverFailsAfterTheVerdict(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		_, memory := config()
+		s := &stuck{memory, "1m", make(chan struct{})}
+		l := build(t, blocking(s))
+		j := &journal{from: []string{"a1"}, acked: map[string]bool{}}
+		source := l.Source(j)
+		first := one(t, source)
+		taken := make(chan error)
+		go func() {
+			taken <- l.Take(delivery.ContextWithMeta(t.Context(), first.Meta()), exhausted(first.Value))
+		}()
+		synctest.Wait()
+		first.Nack(0)
+		j.give("a2")
+		ctx, cancel := context.WithTimeout(t.Context(), 2*time.Second)
+		defer cancel()
+		_, err := source.Receive(ctx, 1)
+		require.ErrorIs(t, err, context.DeadlineExceeded)
+		require.True(t, j.acked["a2"], "it is parked")
+		close(s.fail)
+		require.ErrorIs(t, <-taken, errRefused)
+		ctx, cancel = context.WithTimeout(t.Context(), time.Minute)
+		defer cancel()
+		ms, err := source.Receive(ctx, 1)
+		require.NoError(t, err)
+		require.Equal(t, "a2", ms[0].Value)
+		ms[0].Ack()
 		require.NoError(t, source.Close(t.Context()))
 	})
 }

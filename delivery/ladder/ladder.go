@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"log/slog"
 	"math"
 	"math/rand/v2"
 	"slices"
@@ -164,7 +165,17 @@ func (l *Ladder[T]) Take(ctx context.Context, f asyncop.Failure[T]) error {
 		return fmt.Errorf("ladder: message %q: %w", meta.ID, err)
 	}
 	stored()
+	if queue == l.c.DeadLetters {
+		l.logDead(ctx, &m)
+	}
 	return nil
+}
+
+// logDead says that a message is a dead letter.
+func (l *Ladder[T]) logDead(ctx context.Context, m *store.Message) {
+	slog.LogAttrs(ctx, slog.LevelWarn, "ladder: message given up: it is a dead letter", slog.String("id", m.Meta.ID),
+		slog.String("queue", l.c.DeadLetters), slog.String("cause", string(m.Cause)), slog.Int("visit", m.Meta.Visit),
+		slog.String("error", m.Meta.LastError))
 }
 
 // bury stores a message whose call in doubt was remembered until now.
@@ -178,6 +189,7 @@ func (l *Ladder[T]) bury(ctx context.Context, v T, meta delivery.Meta) error {
 	if err := l.c.Store.Put(ctx, l.c.DeadLetters, m); err != nil {
 		return fmt.Errorf("ladder: message %q: %w", meta.ID, err)
 	}
+	l.logDead(ctx, &m)
 	return nil
 }
 

@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"io"
 	"log/slog"
+	"runtime"
 	"strconv"
 	"testing"
 	"testing/synctest"
@@ -328,6 +329,41 @@ func TestAnInputFails(t *testing.T) {
 		require.Equal(t, 1, failures)
 		require.NoError(t, source.Close(t.Context()))
 	})
+}
+
+// leaving is a source whose first Receive does not return.
+type leaving struct {
+	*channel.Source[string]
+	leave func()
+}
+
+func (l *leaving) Receive(ctx context.Context, n int) ([]delivery.Message[string], error) {
+	if leave := l.leave; leave != nil {
+		l.leave = nil
+		leave()
+	}
+	return l.Source.Receive(ctx, n)
+}
+
+// Law A6: a source that panics, or ends the goroutine, in Receive has failed, and holds up nothing.
+func TestAnInputPanics(t *testing.T) {
+	for name, leave := range map[string]func(){"panic": func() { panic("boom") }, "Goexit": runtime.Goexit} {
+		t.Run(name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				c, _ := config()
+				source := build(t, c).Source(&leaving{messages(1), leave})
+				ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
+				defer cancel()
+				_, err := source.Receive(ctx, 1)
+				require.ErrorContains(t, err, "ladder: panic in user code: ")
+				ms, err := source.Receive(ctx, 1)
+				require.NoError(t, err)
+				require.Equal(t, "0", ms[0].Value)
+				ms[0].Ack()
+				require.NoError(t, source.Close(t.Context()))
+			})
+		})
+	}
 }
 
 func TestTheEndOfTheFirstSource(t *testing.T) {

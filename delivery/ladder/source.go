@@ -14,6 +14,8 @@ import (
 
 	"github.com/weirflow/weir/delivery"
 	"github.com/weirflow/weir/delivery/store"
+	"github.com/weirflow/weir/internal/guard"
+	"github.com/weirflow/weir/internal/panics"
 )
 
 const (
@@ -178,7 +180,7 @@ func (s *source[T]) ask(ctx context.Context, n int) error {
 		}
 		asked++
 		go func() { // ends with asking
-			ms, err := in.source.Receive(asking, room)
+			ms, err := receive(asking, in.source, room)
 			if err == nil || asking.Err() == nil {
 				enough()
 			}
@@ -208,6 +210,15 @@ func (s *source[T]) ask(ctx context.Context, n int) error {
 	enough()
 	<-watched
 	return failed
+}
+
+// receive receives from a source, which may be the user's (law A6).
+func receive[T any](ctx context.Context, s delivery.Source[T], n int) (ms []delivery.Message[T], err error) {
+	err = guard.Call(func() (err error) {
+		ms, err = s.Receive(ctx, n)
+		return err
+	}, func(recovered any) error { return panics.New("ladder", recovered) })
+	return ms, err
 }
 
 // watch returns when the inputs should be asked anew.
