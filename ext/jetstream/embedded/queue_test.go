@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"strconv"
+	"sync"
 	"sync/atomic"
 	"testing"
 	"time"
@@ -154,6 +155,16 @@ func TestSinkRejectsWhatCannotBeWritten(t *testing.T) {
 	require.NoError(t, sink.Put(t.Context(), []delivery.Message[string]{bad, delivery.New("good", &delivery.Meta{ID: "good"}, nil)}))
 	require.ErrorContains(t, (<-verdicts).Err, "no subject")
 	require.Equal(t, uint64(1), count(t, js, stream))
+
+	// Nor does one of a subject that nothing can be published to, such as one made of a key with a space.
+	named := jsqueue.NewSink(js, stream, codec.JSON[string](), jsqueue.WithSubject(func(m delivery.Meta) string { return stream + "." + m.Key }))
+	for _, key := range []string{"Jane Doe", "a\tb", "a\r\nb", "*", ">", "a.>"} {
+		bad = delivery.New("x", &delivery.Meta{ID: "bad", Key: key}, func(v delivery.Verdict) { verdicts <- v })
+		require.NoError(t, named.Put(t.Context(), []delivery.Message[string]{bad}), "%q", key)
+		require.ErrorContains(t, (<-verdicts).Err, fmt.Sprintf("the subject %q", stream+"."+key))
+	}
+	require.Equal(t, uint64(1), count(t, js, stream))
+	require.PanicsWithValue(t, "jsqueue: WithSubject: the function is nil", func() { jsqueue.WithSubject(nil) })
 
 	// D1: without an acknowledgement the caller would not see the rejection, and take the value for safe.
 	bad = delivery.New("x", &delivery.Meta{ID: "2", Headers: map[string]string{"a": "b\r\nNats-Rollup: all"}}, nil)
@@ -325,19 +336,25 @@ func TestDeadLettersThatDoNotAnswer(t *testing.T) {
 	const lease = time.Second
 	dead := slowPut{store.NewMemory(clock.New(), 0), make(chan context.Context, 9), make(chan struct{})}
 	s := newSource(t, js, stream, lease, jsqueue.WithDeadLetters(dead, "dead"))
+	release := sync.OnceFunc(func() { close(dead.release) })
+	t.Cleanup(release) // or the source could not be closed after a failure
 	ms := map[string]delivery.Message[string]{}
 	for range 3 {
 		m := one(t, s)
 		ms[m.Value] = m
 	}
 	ms["bad"].Reject(errors.New("bad"))
-	<-dead.entered
+	select {
+	case <-dead.entered:
+	case <-bounded(t).Done():
+		require.FailNow(t, "what is rejected does not go to the dead letters")
+	}
 	ms["done"].Ack()
 	require.Eventually(t, func() bool { return count(t, js, stream) == 2 }, 10*time.Second, time.Millisecond)
 	none(t, newSource(t, js, stream, lease), 3*lease)
 	ms["slow"].Ack()
 	require.Eventually(t, func() bool { return count(t, js, stream) == 1 }, 10*time.Second, time.Millisecond)
-	close(dead.release)
+	release()
 	require.NoError(t, s.Close(bounded(t)))
 	require.Zero(t, count(t, js, stream))
 }

@@ -2,6 +2,7 @@ package embedded_test
 
 import (
 	"context"
+	"encoding/base64"
 	"strconv"
 	"testing"
 	"time"
@@ -145,6 +146,49 @@ func TestMovedThereAndBack(t *testing.T) {
 	require.NoError(t, err)
 	require.Len(t, again, 1)
 	require.Equal(t, "changed", string(again[0].Payload))
+}
+
+// Law D4: a message that another program has published to the stream is no message of a queue, and stops none of them.
+func TestMessagesOfOthersInTheStream(t *testing.T) {
+	js := connect(t, fresh(t))
+	name := newStore(t, js)
+	s, err := jsstore.Open(t.Context(), js, name)
+	require.NoError(t, err)
+	defer s.Close()
+	own := []store.Message{{Meta: delivery.Meta{ID: "a"}}, {Meta: delivery.Meta{ID: "b"}}, {Meta: delivery.Meta{ID: "c"}}}
+	require.NoError(t, s.Put(t.Context(), "q", own...))
+	other := "weir.store." + name + "." + base64.RawURLEncoding.EncodeToString([]byte("q")) + ".other"
+	_, err = js.Publish(t.Context(), other, []byte("hello")) // the last one of the queue
+	require.NoError(t, err)
+	_, err = js.Publish(t.Context(), "weir.store."+name+".no%queue.other", nil)
+	require.NoError(t, err)
+
+	taken, err := s.Take(t.Context(), "q", 1, time.Minute)
+	require.NoError(t, err)
+	require.Len(t, taken, 1)
+	entries, err := s.List(t.Context(), "q", store.Filter{}, store.Page{Max: 10})
+	require.NoError(t, err)
+	require.Len(t, entries, 3)
+	counts, err := s.Count(t.Context(), "q", store.Filter{})
+	require.NoError(t, err)
+	require.Equal(t, 3, counts.Messages)
+	names, err := s.Queues(t.Context())
+	require.NoError(t, err)
+	require.Equal(t, []string{"q"}, names)
+	_, err = js.Publish(t.Context(), other, []byte("hello again")) // the index has the queue already
+	require.NoError(t, err)
+	require.NoError(t, s.Done(t.Context(), taken[0].Lease))
+	taken, err = s.Claim(t.Context(), "q", store.Filter{}, store.Page{Max: 1}, time.Minute)
+	require.NoError(t, err)
+	require.Len(t, taken, 1)
+	taken, err = s.Take(t.Context(), "q", 10, time.Minute)
+	require.NoError(t, err)
+	require.Len(t, taken, 1)
+	n, err := s.Purge(t.Context(), "q", store.Filter{})
+	require.NoError(t, err)
+	require.Equal(t, 2, n)
+	_, err = js.Publish(t.Context(), other, []byte("and again"))
+	require.NoError(t, err, "the others' messages stay theirs")
 }
 
 func TestStreamsThatDoNotFitAStore(t *testing.T) {

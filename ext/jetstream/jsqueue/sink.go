@@ -51,6 +51,7 @@ type sinkSettings struct {
 type SinkOption func(*sinkSettings)
 
 // WithSubject sets the subject of each message, which takes the place of that of the sink. An empty one stands for that.
+// A message is rejected whose subject has spaces or wildcards, such as one made of a key as it comes.
 func WithSubject(subject func(meta delivery.Meta) string) SinkOption {
 	if subject == nil {
 		panic("jsqueue: WithSubject: the function is nil")
@@ -81,8 +82,8 @@ func WithConfirmWithin(d time.Duration) SinkOption {
 func NewSink[T any](js jetstream.JetStream, subject string, c codec.Codec[T], opts ...SinkOption) *Sink[T] {
 	nils.Refuse("jsqueue: NewSink", "JetStream", js)
 	nils.Refuse("jsqueue: NewSink", "codec", c)
-	if subject == "" || strings.ContainsAny(subject, "*> \t\r\n") {
-		panic(fmt.Sprintf("jsqueue: NewSink: cannot publish to the subject %q", subject))
+	if err := checkSubject(subject); err != nil {
+		panic("jsqueue: NewSink: " + err.Error())
 	}
 	s := &Sink[T]{
 		js: js, subject: subject, codec: c, writing: make(chan struct{}, 1),
@@ -96,6 +97,13 @@ func NewSink[T any](js jetstream.JetStream, subject string, c codec.Codec[T], op
 	}
 	s.pubs = pubs.Own(js, 2*s.timeout) // after Put has given them up
 	return s
+}
+
+func checkSubject(subject string) error {
+	if subject == "" || strings.ContainsAny(subject, "*> \t\r\n") {
+		return fmt.Errorf("cannot publish to the subject %q", subject)
+	}
+	return nil
 }
 
 const defaultConfirm = 10 * time.Second
@@ -151,6 +159,9 @@ func (s *Sink[T]) encode(m delivery.Message[T]) (*nats.Msg, error) {
 	out := &nats.Msg{Subject: s.subjectOf(meta)}
 	if out.Subject == "" {
 		out.Subject = s.subject
+	}
+	if err := checkSubject(out.Subject); err != nil {
+		return nil, err
 	}
 	h, err := writeHeaders(meta, codec.SchemaOf(s.codec))
 	if err != nil {

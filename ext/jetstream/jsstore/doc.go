@@ -20,7 +20,7 @@
 // Each message of a queue has a subject of its own, which holds one message of the stream: its state. A change of state is
 // published only directly behind the one before, so the loser of a lease changes nothing (law P1). A Put of up to 1,000
 // messages is one transaction, and a Move of up to 500; what is more than that is done in portions. A stream that is full is
-// [store.ErrFull] (law D5).
+// [store.ErrFull] (law D5). What another program publishes to the stream is logged and left alone.
 //
 // # What it costs
 //

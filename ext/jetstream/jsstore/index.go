@@ -49,7 +49,7 @@ func (s *Store) openIndex(ctx context.Context, queue string) (*index, error) {
 	if err != nil {
 		return nil, err
 	}
-	last, err := s.read(ctx, s.queueSubject(queue)+"*") // of the leader: the consumer may be at a server that is behind
+	last, err := s.lastSeq(ctx, s.queueSubject(queue)+"*") // of the leader: the consumer may be at a server that is behind
 	if err != nil {
 		return nil, err
 	}
@@ -63,9 +63,7 @@ func (s *Store) openIndex(ctx context.Context, queue string) (*index, error) {
 		items: map[string]*item{}, changed: make(chan struct{}),
 	}
 	ix.life, ix.end = context.WithCancel(context.Background())
-	if last != nil {
-		ix.wanted = last.seq
-	}
+	ix.wanted = last
 	ix.running.Go(ix.read) // ends with close
 	return ix, nil
 }
@@ -86,7 +84,7 @@ func (ix *index) read() {
 		}
 		r, err := newRecord(m.Subject(), at.Sequence.Stream, at.Timestamp, m.Headers(), nil)
 		if err != nil {
-			ix.logger.Warn("weir: another one publishes to the stream of a store", "error", err)
+			logOther(ix.logger, err)
 		}
 		ix.mu.Lock()
 		ix.seen = at.Sequence.Stream
@@ -219,12 +217,12 @@ func (ix *index) sync(ctx context.Context, s *Store) error {
 			return context.Cause(ctx)
 		case <-timer.C:
 		}
-		last, err := s.read(ctx, ix.subjects)
+		last, err := s.lastSeq(ctx, ix.subjects)
 		if err != nil {
 			return err
 		}
 		ix.mu.Lock()
-		if last == nil || last.seq <= ix.seen || s.clock.Now().Sub(begun) > behind {
+		if last <= ix.seen || s.clock.Now().Sub(begun) > behind {
 			ix.seen = max(ix.seen, wanted)
 		}
 		ix.mu.Unlock()

@@ -56,17 +56,25 @@ func (s *Store) scan(ctx context.Context, subjects string, after store.Position,
 func (s *Store) piece(ctx context.Context, subjects string, first, last uint64, f func(r *record) error) error {
 	for next := first; next <= last; {
 		m, err := s.stream.GetMsg(ctx, next, jetstream.WithGetMsgSubject(subjects))
-		r, err := s.got(m, err)
-		if ctx.Err() != nil {
+		switch {
+		case ctx.Err() != nil:
 			return context.Cause(ctx)
+		case errors.Is(err, jetstream.ErrMsgNotFound):
+			return nil
+		case err != nil:
+			return fmt.Errorf("jsstore: stream %s: %w", s.name, err)
+		case m.Sequence > last:
+			return nil
 		}
-		if err != nil || r == nil || r.seq > last {
-			return err
+		next = m.Sequence + 1
+		r, err := s.got(m, nil)
+		if err != nil {
+			logOther(s.logger, err)
+			continue
 		}
 		if err := f(r); err != nil {
 			return err
 		}
-		next = r.seq + 1
 	}
 	return nil
 }

@@ -224,6 +224,23 @@ func (s *Store) readSeq(ctx context.Context, seq uint64) (*record, error) {
 	return s.got(m, err)
 }
 
+// lastSeq returns the sequence number of the last message on subjects, whosever it is; 0: there is none.
+func (s *Store) lastSeq(ctx context.Context, subjects string) (uint64, error) {
+	m, err := s.stream.GetLastMsgForSubject(ctx, subjects)
+	switch {
+	case errors.Is(err, jetstream.ErrMsgNotFound):
+		return 0, nil
+	case err != nil:
+		return 0, fmt.Errorf("jsstore: stream %s: %w", s.name, err)
+	}
+	return m.Sequence, nil
+}
+
+// logOther says that there is a message that no store has published. It belongs to no queue, and stops none (law D4).
+func logOther(logger *slog.Logger, err error) {
+	logger.Warn("weir: another one publishes to the stream of a store", "error", err)
+}
+
 func (s *Store) got(m *jetstream.RawStreamMsg, err error) (*record, error) {
 	switch {
 	case errors.Is(err, jetstream.ErrMsgNotFound):
