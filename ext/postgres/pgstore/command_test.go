@@ -53,8 +53,20 @@ func TestCommand(t *testing.T) {
 	require.Error(t, err)
 	require.Contains(t, out1, "a program that uses weir makes its tables when it starts")
 
+	// What another store or a file has comes into a database without tables.
+	file := filepath.Join(t.TempDir(), "dead.jsonl")
+	require.NoError(t, os.WriteFile(file, []byte(`{"meta":{"id":"from a file","lastError":"503"},"cause":"exhausted","payload":{"n":5}}`+"\n"), 0o600))
+	out1, err = run(url, "dead", "import", file)
+	require.Error(t, err)
+	require.Contains(t, out1, "weir dead import -create")
+	for range 2 { // they are there the second time
+		require.Contains(t, ok("dead", "import", "-create", file), "1 message read")
+	}
+	require.Contains(t, ok("dead", "list"), "from a file")
+	require.Contains(t, ok("dead", "purge", "-id", "from a file", "-yes"), "1 message removed")
+
 	pool := connect(t, url)
-	require.NoError(t, pgstore.Migrate(t.Context(), pool))
+	require.NoError(t, pgstore.Migrate(t.Context(), pool), "the program's own, later")
 	s := pgstore.New(pool)
 	t.Cleanup(func() { require.NoError(t, s.Close()) })
 	for i := range 150 {
