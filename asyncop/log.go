@@ -111,7 +111,8 @@ func (s *surface[IN, OUT]) logSlowCall(call engine.SlowCall[IN]) {
 	})
 }
 
-// logGivenUp reports an element that failed, and the reason why there was no other attempt.
+// logGivenUp reports an element that failed, and the reason why there was no other attempt. What the failure sink makes of it, such as
+// a dead letter, is its own to log.
 func (s *surface[IN, OUT]) logGivenUp(r engine.Report[IN], how engine.Ending) {
 	attrs := []slog.Attr{slog.Int("attempts", r.Attempts), slog.Any("error", r.Err)}
 	if r.Verdict != decision.Final {
@@ -120,7 +121,7 @@ func (s *surface[IN, OUT]) logGivenUp(r engine.Report[IN], how engine.Ending) {
 	if !r.Reason.IsZero() {
 		attrs = append(attrs, slog.String("reason", r.Reason.String()))
 	}
-	msg := "asyncop: element given up"
+	msg := "asyncop: element handed over to the failure sink"
 	if how == engine.Dropped {
 		msg = "asyncop: element dropped"
 	}

@@ -84,7 +84,7 @@ func retriesTwice() *strategies.FixedDelayStrategy[int] {
 	return strategies.FixedDelay[int](2, time.Second).RetryIfException(predicates.HasException)
 }
 
-// Retries are for those who look closely, elements given up for everybody.
+// Retries are for those who look closely, elements that failed for everybody.
 func TestLogLevels(t *testing.T) {
 	retries := []string{
 		`level=DEBUG msg="asyncop: retry" attempts=1 delay=1s reason=EXCEPTION_MATCHED error=down element=a operator=rows`,
@@ -92,7 +92,7 @@ func TestLogLevels(t *testing.T) {
 		`level=DEBUG msg="asyncop: no retry" verdict=refused reason=EXCEPTION_MATCHED attempts=3 error=down element=a operator=rows`,
 	}
 	dropped := `level=WARN msg="asyncop: element dropped" attempts=3 error=down verdict=refused element=a operator=rows`
-	givenUp := `level=WARN msg="asyncop: element given up" attempts=3 error=down verdict=refused element=a operator=rows`
+	handed := `level=WARN msg="asyncop: element handed over to the failure sink" attempts=3 error=down verdict=refused element=a operator=rows`
 	tests := []struct {
 		name  string
 		level slog.Level
@@ -100,9 +100,9 @@ func TestLogLevels(t *testing.T) {
 		want  []string
 	}{
 		{"dropped, debug", slog.LevelDebug, false, append(retries[:3:3], dropped)},
-		{"failure sink, debug", slog.LevelDebug, true, append(retries[:3:3], givenUp)},
+		{"failure sink, debug", slog.LevelDebug, true, append(retries[:3:3], handed)},
 		{"dropped, info", slog.LevelInfo, false, []string{dropped}},
-		{"failure sink, warn", slog.LevelWarn, true, []string{givenUp}},
+		{"failure sink, warn", slog.LevelWarn, true, []string{handed}},
 		{"dropped, error", slog.LevelError, false, nil},
 	}
 	for _, tt := range tests {
@@ -555,7 +555,7 @@ func TestLogOfTheEnd(t *testing.T) {
 			fails(-1),
 			[]string{
 				`level=WARN msg="asyncop: the failure sink did not take an element" error="asyncop: panic in user code: down PLACE`,
-				`level=WARN msg="asyncop: element given up" attempts=1 error=down element=-1 operator=rows`,
+				`level=WARN msg="asyncop: element handed over to the failure sink" attempts=1 error=down element=-1 operator=rows`,
 			},
 		},
 		{
@@ -882,7 +882,7 @@ func TestLogNamesMessage(t *testing.T) {
 				t.Errorf("a result: %v, %v", m, err)
 			}
 			lines := strings.Join(book.read(), "\n")
-			require.Equal(t, 2, strings.Count(lines, "element given up"), lines)
+			require.Equal(t, 2, strings.Count(lines, "element handed over"), lines)
 			require.Contains(t, lines, `element="of type asyncop.mail" id=mail-7 visit=2`)
 			require.Equal(t, 1, strings.Count(lines, " id="), "one has none: %s", lines)
 		})

@@ -150,7 +150,7 @@ func WithName(name string) Option {
 }
 
 // WithLogger sets the logger; the default is slog.Default() at construction. Retries, and retries that are not made although
-// there was a reason, are logged at debug level; elements given up on and calls that block the loop at warn. At most 10 lines
+// there was a reason, are logged at debug level; elements that failed and calls that block the loop at warn. At most 10 lines
 // of a kind are written a second, and then one with the number of lines left out. An operator that fails is logged once at
 // error level, also if nothing calls Wait; one that was cancelled at info level. A line about a panic has its stack.
 func WithLogger(logger *slog.Logger) Option {

@@ -93,7 +93,7 @@ func TestLinesHaveTheContextOfTheirElement(t *testing.T) {
 	}{
 		"dropped": {options(asyncop.WithDropOnFailure()), []string{"asyncop: element dropped"}},
 		"handed over": {options(asyncop.WithFailureSink(takesSecond())), []string{
-			"asyncop: the failure sink did not take an element", "asyncop: element given up",
+			"asyncop: the failure sink did not take an element", "asyncop: element handed over to the failure sink",
 		}},
 		"failed": {nil, []string{"asyncop: operator failed"}},
 	} {

@@ -9,18 +9,18 @@ import (
 	"io"
 	"io/fs"
 	"log/slog"
+	"math"
 	"os"
 	"strconv"
 	"strings"
 	"sync"
 	"time"
 
-	"github.com/weirflow/weir/codec"
 	"github.com/weirflow/weir/delivery"
 	"github.com/weirflow/weir/delivery/internal/redeliver"
 	"github.com/weirflow/weir/delivery/store"
+	"github.com/weirflow/weir/internal/decoder"
 	"github.com/weirflow/weir/internal/failed"
-	"github.com/weirflow/weir/internal/panics"
 	"github.com/weirflow/weir/internal/vfs"
 )
 
@@ -33,13 +33,15 @@ import (
 //
 // A dead letter that the codec cannot read stays one, with the cause [store.Undecodable].
 type Replay[T any] struct {
-	f      *File[T]
-	source *redeliver.Source[item[T]]
-	ctx    context.Context //nolint:containedctx // ends with Close
-	cancel context.CancelFunc
-	ends   sync.WaitGroup // read and record
+	f       *File[T]
+	decoder *decoder.Decoder[T]
+	source  *redeliver.Source[item[T]]
+	ctx     context.Context //nolint:containedctx // ends with Close
+	cancel  context.CancelFunc
+	ends    sync.WaitGroup // read and record
 
 	mu       sync.Mutex // guards what follows
+	left     int        // messages that were given to source and are not done
 	settled  []verdict
 	read     bool          // all of the file
 	failed   error         // that is to be reported by Receive or Close
@@ -108,7 +110,7 @@ func (f *File[T]) newReplay() (*Replay[T], error) {
 	if err != nil && !errors.Is(err, fs.ErrNotExist) {
 		return nil, err
 	}
-	r := &Replay[T]{f: f, complete: true, wake: make(chan struct{}, 1)}
+	r := &Replay[T]{f: f, decoder: decoder.New("deadfile", f.codec), complete: true, wake: make(chan struct{}, 1)}
 	r.ctx, r.cancel = context.WithCancel(context.Background())
 	items := make(chan item[T])
 	r.source = redeliver.New(items, f.clock, redeliver.Hooks[item[T]]{
@@ -220,11 +222,14 @@ func (r *Replay[T]) readAll(file vfs.File, marks map[mark]time.Time, items chan<
 				return nil
 			}
 			it.due = due
-			if it.value, err = decode(r.f.codec, l); err != nil {
+			if it.value, err = r.decoder.Decode(l.Schema, l.Payload); err != nil {
 				r.undecodable(it, err)
 				return nil
 			}
 			failed.Afresh(&it.line.Meta, r.f.clock.Now())
+			r.mu.Lock()
+			r.left++ // before Receive has it, which Close may not wait for
+			r.mu.Unlock()
 			select {
 			case items <- it:
 				return nil
@@ -242,19 +247,6 @@ func (r *Replay[T]) readAll(file vfs.File, marks map[mark]time.Time, items chan<
 	r.mu.Lock()
 	r.read = true
 	r.mu.Unlock()
-}
-
-// decode is a call of user code.
-func decode[T any](c codec.Codec[T], l line) (v T, err error) {
-	defer func() {
-		if p := recover(); p != nil {
-			err = panics.New("deadfile", p)
-		}
-	}()
-	if c, err = codec.WithSchema(c, l.Schema); err != nil {
-		return v, err
-	}
-	return c.Decode(l.Payload)
 }
 
 // undecodable lets a dead letter stay one (law D5), as it is.
@@ -280,8 +272,16 @@ func (r *Replay[T]) dieAgain(it item[T], reason error) {
 	r.add(verdict{mark: it.mark, dead: body})
 }
 
+// latest is the last time that a mark can have.
+var latest = time.Unix(0, math.MaxInt64)
+
 // settle takes a verdict. It is called from any goroutine.
 func (r *Replay[T]) settle(it item[T], v delivery.Verdict) {
+	if v.Kind != delivery.Nacked {
+		r.mu.Lock()
+		r.left--
+		r.mu.Unlock()
+	}
 	switch v.Kind {
 	case delivery.Acked:
 		r.add(verdict{mark: it.mark})
@@ -291,7 +291,11 @@ func (r *Replay[T]) settle(it item[T], v delivery.Verdict) {
 		r.dieAgain(it, v.Err)
 	case delivery.Nacked:
 		if v.Delay > 0 { // law D3, over a restart
-			r.add(verdict{mark: it.mark, due: r.f.clock.Now().Add(v.Delay)})
+			due := r.f.clock.Now().Add(v.Delay)
+			if due.After(latest) {
+				due = latest
+			}
+			r.add(verdict{mark: it.mark, due: due})
 		}
 	}
 }
@@ -427,7 +431,7 @@ func (r *Replay[T]) takeFailure() error {
 func (r *Replay[T]) isComplete() bool {
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	return r.read && r.complete && len(r.settled) == 0
+	return r.read && r.left == 0 && r.complete && len(r.settled) == 0
 }
 
 // Close implements [delivery.Source]: it records what was settled. When all is done, it removes the dead letters that were
@@ -440,14 +444,14 @@ func (r *Replay[T]) Close(context.Context) error {
 	if again {
 		return nil
 	}
-	undone := r.source.Close()
+	_ = r.source.Close() // isComplete knows what is not done
 	r.cancel()
 	r.ends.Wait()
 	err := r.takeFailure()
 	r.f.using <- struct{}{}
 	defer func() { <-r.f.using }()
 	r.f.replays = false
-	if undone == 0 && r.isComplete() && err == nil {
+	if r.isComplete() && err == nil {
 		// The dead letters first: without the record they would all come again.
 		err = r.f.removeIfThere(replayName)
 		if err == nil {

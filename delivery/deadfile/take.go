@@ -3,6 +3,7 @@ package deadfile
 import (
 	"context"
 	"fmt"
+	"log/slog"
 
 	"github.com/weirflow/weir/asyncop"
 	"github.com/weirflow/weir/delivery/store"
@@ -33,5 +34,10 @@ func (f *File[T]) Take(ctx context.Context, failure asyncop.Failure[T]) error {
 	case failed.Permanent(failure):
 		e.Cause = store.Permanent
 	}
-	return f.Append(ctx, e)
+	if err := f.Append(ctx, e); err != nil {
+		return err
+	}
+	f.logger.LogAttrs(ctx, slog.LevelWarn, "deadfile: element given up: it is a dead letter", slog.String("id", e.Meta.ID),
+		slog.String("cause", string(e.Cause)), slog.String("error", e.Meta.LastError))
+	return nil
 }

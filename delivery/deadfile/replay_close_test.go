@@ -1,0 +1,95 @@
+package deadfile
+
+import (
+	"context"
+	"math"
+	"runtime"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/weirflow/weir/codec"
+	"github.com/weirflow/weir/internal/vfs/crashfs"
+)
+
+// Law D1: a Replay that is closed while Receive takes the last messages keeps them, since nobody has acknowledged them.
+func TestCloseDuringReceive(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		fsys := crashfs.New()
+		reopen := func() *File[string] {
+			f, err := Open("/dead", codec.JSON[string](), quiet(), onFS(fsys))
+			require.NoError(t, err)
+			return f
+		}
+		f := reopen()
+		require.NoError(t, f.Append(t.Context(), entry("a"), entry("b")))
+		r, err := f.Replay()
+		require.NoError(t, err)
+		ms, err := r.Receive(t.Context(), 1)
+		require.NoError(t, err)
+		ms[0].Nack(0)
+		synctest.Wait()
+		r.source.Wait = func(item[string]) time.Duration { // Receive has a, which came again, and b
+			require.NoError(t, r.Close(context.Background()))
+			return 0
+		}
+		ms, err = r.Receive(t.Context(), 2)
+		require.NoError(t, err)
+		require.Len(t, ms, 2)
+		for _, m := range ms {
+			m.Ack() // too late
+		}
+		require.NoError(t, r.Close(t.Context()))
+		require.NoError(t, f.Close())
+		f = reopen()
+		require.Equal(t, []string{"a", "b"}, replayed(t, f))
+		require.NoError(t, f.Close())
+	})
+}
+
+// leaving is a codec whose Decode ends its goroutine.
+type leaving struct {
+	codec.Codec[string]
+	leaves bool
+}
+
+func (l *leaving) Decode(b []byte) (string, error) {
+	if l.leaves {
+		runtime.Goexit()
+	}
+	return l.Codec.Decode(b)
+}
+
+// Law A6: what the codec ends its goroutine for stays a dead letter. The end of a Replay says that all of it was replayed.
+func TestDecodeThatEndsItsGoroutine(t *testing.T) {
+	c := &leaving{codec.JSON[string](), true}
+	f, err := Open(t.TempDir(), codec.Codec[string](c), quiet())
+	require.NoError(t, err)
+	defer f.Close()
+	require.NoError(t, f.Append(t.Context(), entry("a"), entry("b")))
+	require.Empty(t, replayed(t, f))
+	_, err = f.fs.Stat(f.path(replayName))
+	require.Error(t, err, "it ended, and not all was replayed")
+	c.leaves = false
+	require.Equal(t, []string{"a", "b"}, replayed(t, f))
+}
+
+// Law D3: the longest delay is not over in the next run.
+func TestTheLongestDelay(t *testing.T) {
+	f := open(t, t.TempDir())
+	require.NoError(t, f.Append(t.Context(), entry("a")))
+	r, err := f.Replay()
+	require.NoError(t, err)
+	ms, err := r.Receive(t.Context(), 1)
+	require.NoError(t, err)
+	ms[0].Nack(math.MaxInt64)
+	require.NoError(t, r.Close(t.Context()))
+	marks, err := f.marks()
+	require.NoError(t, err)
+	require.Len(t, marks, 1)
+	for _, due := range marks {
+		require.Greater(t, time.Until(due), 200*365*24*time.Hour)
+	}
+}
