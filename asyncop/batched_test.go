@@ -1085,7 +1085,7 @@ func TestBatchedUnderLoad(t *testing.T) {
 						succeeded[in]++
 					}
 					return results, nil
-				}, 16, 200*time.Microsecond)
+				}, 16, 5*time.Millisecond)
 				m := mode{ordered: ordered, capacity: 200}
 				op := construct(m, fn, time.Minute, retryAllOf[int](2, time.Millisecond), asyncop.WithDrainRetries(), asyncop.WithMaxConcurrentCalls(20),
 					asyncop.WithLogger(slog.New(slog.DiscardHandler)))

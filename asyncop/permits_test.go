@@ -495,7 +495,7 @@ func TestWaitingElementsHaveNoGoroutine(t *testing.T) {
 		}
 		require.EqualValues(t, 500, r.stats().WaitingForRetry)
 		require.EqualValues(t, 8, r.stats().Running)
-		require.LessOrEqual(t, runtime.NumGoroutine(), before)
+		require.Less(t, runtime.NumGoroutine(), before+100) // the runtime may start some of its own
 		require.ErrorIs(t, r.cut(errTestOver), errTestOver)
 	})
 }
