@@ -4,6 +4,7 @@ import (
 	"context"
 	"fmt"
 	"slices"
+	"sync/atomic"
 	"time"
 
 	"github.com/maypok86/otter/v2"
@@ -21,10 +22,10 @@ type row struct {
 }
 
 // bulkTable answers many elements in one round trip.
-type bulkTable struct{}
+type bulkTable struct{ asked atomic.Int64 }
 
-func (bulkTable) users(_ context.Context, ids []int) ([]asyncop.Result[string], error) {
-	fmt.Println("users", ids)
+func (t *bulkTable) users(_ context.Context, ids []int) ([]asyncop.Result[string], error) {
+	t.asked.Add(int64(len(ids)))
 	results := make([]asyncop.Result[string], len(ids))
 	for i, id := range ids {
 		results[i].Value = fmt.Sprint("user ", id)
@@ -32,7 +33,7 @@ func (bulkTable) users(_ context.Context, ids []int) ([]asyncop.Result[string], 
 	return results, nil
 }
 
-func (bulkTable) insert(_ context.Context, rows []row) ([]asyncop.Result[row], error) {
+func (*bulkTable) insert(_ context.Context, rows []row) ([]asyncop.Result[row], error) {
 	results := make([]asyncop.Result[row], len(rows))
 	for i, r := range rows {
 		results[i].Value = r
@@ -41,7 +42,7 @@ func (bulkTable) insert(_ context.Context, rows []row) ([]asyncop.Result[row], e
 }
 
 func Example_batches() {
-	db := bulkTable{}
+	db := &bulkTable{}
 	cache, err := ottercache.New(&otter.Options[int, lookup.Entry[string]]{MaximumSize: 10_000})
 	if err != nil {
 		fmt.Println(err)
@@ -62,6 +63,7 @@ func Example_batches() {
 	for name, err := range asyncop.OrderedWait(cached, 5*time.Second, 1000).Results(slices.Values([]int{4, 5, 4})) {
 		fmt.Println(name, err)
 	}
+	fmt.Println("asked for", db.asked.Load(), "users")
 
 	insert := asyncop.Batched(func(ctx context.Context, rows []row) ([]asyncop.Result[row], error) {
 		of := asyncop.MemberContexts(ctx)
@@ -74,13 +76,12 @@ func Example_batches() {
 		fmt.Println(r, err)
 	}
 	// Output:
-	// users [1 2 3]
 	// user 1 <nil>
 	// user 2 <nil>
 	// user 3 <nil>
-	// users [4 5]
 	// user 4 <nil>
 	// user 5 <nil>
 	// user 4 <nil>
+	// asked for 5 users
 	// {6 false} <nil>
 }

@@ -96,7 +96,7 @@ func Example_ladder() {
 	for _, letter := range letters {
 		fmt.Println("dead:", letter.Meta.ID, letter.Cause, letter.Meta.Visit, letter.Meta.LastError, err)
 	}
-	// Output:
+	// Unordered output:
 	// sold sale-1 at visit 1
 	// sold sale-2 at visit 2
 	// dead: sale-3 exhausted 3 busy <nil>

@@ -94,11 +94,13 @@ func Example_leases() {
 						return err
 					}
 					source.Via(flow.NewMap(strings.ToUpper)).To(sink)
-					err := p.Coordinator.Wait()
-					if _, before := owners.LoadOrStore(p.Name, worker); err == nil && !before {
+					if err := p.Coordinator.Wait(); err != nil {
+						return err // such as when the lease has ended: another worker goes on
+					}
+					if _, before := owners.LoadOrStore(p.Name, worker); !before {
 						ended.Done()
 					}
-					return err
+					return nil
 				},
 				Logger: quiet,
 			}))

@@ -8,6 +8,7 @@ import (
 	"io"
 	"os"
 	"path/filepath"
+	"regexp"
 	"strings"
 	"sync"
 	"testing"
@@ -65,7 +66,7 @@ func (s *terminal) text() string {
 // answer types a line when a text has appeared.
 func (s *terminal) answer(question, line string) {
 	s.t.Helper()
-	require.Eventually(s.t, func() bool { return strings.Contains(s.text(), question) }, 20*time.Second, time.Millisecond)
+	require.Eventually(s.t, func() bool { return strings.Contains(s.text(), question) }, time.Minute, time.Millisecond)
 	_, err := io.WriteString(s.file, line)
 	require.NoError(s.t, err)
 }
@@ -105,7 +106,7 @@ func TestTerminalOnJetStream(t *testing.T) {
 	require.NoError(t, os.WriteFile(file, []byte(`{"meta":{"id":"later"},"cause":"permanent"}`), 0o600))
 	s := inTerminal(t, dir, "dead", "purge", "-all", "-db", url)
 	const question = `Remove 8 messages from queue "dead" for good? [y/N] `
-	require.Eventually(t, func() bool { return strings.Contains(s.text(), question) }, 20*time.Second, time.Millisecond)
+	require.Eventually(t, func() bool { return strings.Contains(s.text(), question) }, time.Minute, time.Millisecond)
 	require.Zero(t, execute(t, command(t, dir, "dead", "import", file, "-db", url)).status)
 	s.answer(question, "y\n")
 	screen, err := s.end()
@@ -135,7 +136,7 @@ func TestTerminalOnKafka(t *testing.T) {
 	require.NoError(t, os.WriteFile(file, []byte(`{"meta":{"id":"later"},"cause":"permanent"}`), 0o600))
 	s = inTerminal(t, dir, "dead", "purge", "-all", "-db", url)
 	const question = `Remove 5 messages from queue "dead" for good? [y/N] `
-	require.Eventually(t, func() bool { return strings.Contains(s.text(), question) }, 20*time.Second, time.Millisecond)
+	require.Eventually(t, func() bool { return strings.Contains(s.text(), question) }, time.Minute, time.Millisecond)
 	require.Zero(t, execute(t, command(t, dir, "dead", "import", file, "-db", url)).status)
 	s.answer(question, "y\n")
 	screen, err = s.end()
@@ -166,7 +167,7 @@ func TestPurgeWhatWasAskedFor(t *testing.T) {
 	dir := seed(t)
 	s := inTerminal(t, dir, "dead", "purge", "-all")
 	const question = `Remove 8 messages from queue "dead" for good? [y/N] `
-	require.Eventually(t, func() bool { return strings.Contains(s.text(), question) }, 20*time.Second, time.Millisecond)
+	require.Eventually(t, func() bool { return strings.Contains(s.text(), question) }, time.Minute, time.Millisecond)
 	put(t, dir, "later")
 	s.answer(question, "y\n")
 	screen, err := s.end()
@@ -197,7 +198,8 @@ func TestMergeInTerminal(t *testing.T) {
 	put(t, dir, ids...)
 	s := inTerminal(t, dir, "dead", "merge", "-to", "orders", "-cause", "permanent", "-rate", "50")
 	s.answer(`Send 502 messages of queue "dead" back to "orders"? [y/N] `, "y\n")
-	require.Eventually(t, func() bool { return strings.Contains(s.text(), "(50/502") }, 20*time.Second, time.Millisecond, "no progress")
+	some := regexp.MustCompile(`\([1-9]\d*/502`)
+	require.Eventually(t, func() bool { return some.MatchString(s.text()) }, time.Minute, time.Millisecond, "no progress")
 	_, err := io.WriteString(s.file, "\x03") // Ctrl-C
 	require.NoError(t, err)
 	screen, err := s.end()
@@ -211,6 +213,6 @@ func TestMergeInTerminal(t *testing.T) {
 	s = inTerminal(t, dir, "dead", "merge", "-to", "orders", "-cause", "permanent", "-yes")
 	screen, err = s.end()
 	require.NoError(t, err)
-	assert.Regexp(t, `4\d\d messages sent back to "orders"`, screen)
+	assert.Regexp(t, `[1-4]\d\d messages sent back to "orders"`, screen)
 	assert.Contains(t, execute(t, command(t, dir, "layers", "orders")).stdout, "orders       502")
 }

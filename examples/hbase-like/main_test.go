@@ -114,14 +114,15 @@ func TestCommand(t *testing.T) {
 	})
 	t.Run("Ctrl-C", func(t *testing.T) {
 		t.Parallel()
-		cmd := command(t, "", "-calls", "8") // the built-in input, slowly
+		// The first flight stays in flight for good, and the others behind it.
+		cmd := command(t, strings.Replace(input, "\n", "\n"+flight("XQQ", "LAX"), 1), "-in", "-", "-retries", "-1", "-timeout", "1h", "-drain", "1h")
 		stdout, stderr := newBuffer(), newBuffer()
 		cmd.Stdout, cmd.Stderr = stdout, stderr
 		require.NoError(t, cmd.Start())
 		stderr.await("flights done")
 		require.NoError(t, cmd.Process.Signal(os.Interrupt))
-		stderr.await("interrupted: finishing what is in flight for up to 5s")
-		require.NoError(t, cmd.Process.Signal(os.Interrupt)) // soon enough to find some in flight
+		stderr.await("interrupted: finishing what is in flight for up to 1h0m0s")
+		require.NoError(t, cmd.Process.Signal(os.Interrupt))
 		require.Equal(t, exitInterrupted, status(t, cmd.Wait()), stdout.String()+stderr.String())
 		assert.Contains(t, stdout.String(), "none twice, none lost")
 		assert.Positive(t, number(t, stdout.String(), "abandoned"))

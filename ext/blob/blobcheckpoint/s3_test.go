@@ -3,11 +3,13 @@
 package blobcheckpoint_test
 
 import (
+	"math/rand/v2"
 	"net"
 	"net/http"
 	"os"
 	"os/exec"
 	"path/filepath"
+	"strconv"
 	"strings"
 	"testing"
 	"time"
@@ -39,9 +41,14 @@ func startS3(t *testing.T) string {
 	for _, sub := range []string{"data/bucket", "meta"} {
 		require.NoError(t, os.MkdirAll(filepath.Join(dir, sub), 0o700))
 	}
-	l, err := net.Listen("tcp", "127.0.0.1:0")
+	// Below the ports that connections get, so that it stays free until the server has it.
+	address := "127.0.0.1:" + strconv.Itoa(12_000+rand.IntN(20_000))
+	l, err := net.Listen("tcp", address)
+	for try := 0; err != nil && try < 100; try++ {
+		address = "127.0.0.1:" + strconv.Itoa(12_000+rand.IntN(20_000))
+		l, err = net.Listen("tcp", address)
+	}
 	require.NoError(t, err)
-	address := l.Addr().String()
 	require.NoError(t, l.Close())
 	server := exec.CommandContext(t.Context(), strings.TrimSpace(string(path)), "--port", address, "--health", "/health", "--quiet",
 		"posix", "--sidecar", filepath.Join(dir, "meta"), filepath.Join(dir, "data"))

@@ -4,8 +4,10 @@ import (
 	"context"
 	"fmt"
 	"log/slog"
+	"math/rand/v2"
 	"net"
 	"slices"
+	"strconv"
 	"strings"
 	"sync"
 	"testing"
@@ -103,22 +105,40 @@ type server struct {
 }
 
 func startServer(t *testing.T, service *service, options ...grpc.ServerOption) *server {
-	s := &server{t: t, service: service, address: "127.0.0.1:0", options: options}
+	s := &server{t: t, service: service, options: options}
 	s.start()
 	t.Cleanup(s.kill)
 	return s
 }
 
 func (s *server) start() {
-	l, err := net.Listen("tcp", s.address)
-	require.NoError(s.t, err)
-	s.address = l.Addr().String()
+	var l net.Listener
+	if s.address == "" { // the first time
+		l, s.address = listen(s.t)
+	} else {
+		var err error
+		l, err = net.Listen("tcp", s.address)
+		require.NoError(s.t, err)
+	}
 	s.running, s.served = grpc.NewServer(s.options...), make(chan struct{})
 	s.running.RegisterService(s.service.desc(), s)
 	go func(running *grpc.Server, served chan struct{}) {
 		defer close(served)
 		_ = running.Serve(l) // until it is stopped
 	}(s.running, s.served)
+}
+
+// listen listens on a port below those that connections get, so that it is free when the server comes back.
+func listen(t *testing.T) (l net.Listener, address string) {
+	t.Helper()
+	for try := 0; ; try++ {
+		address = "127.0.0.1:" + strconv.Itoa(12_000+rand.IntN(20_000))
+		l, err := net.Listen("tcp", address)
+		if err == nil {
+			return l, address
+		}
+		require.Less(t, try, 100, "%v", err)
+	}
 }
 
 // kill closes all connections at once. It may be called twice.

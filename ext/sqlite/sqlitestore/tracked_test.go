@@ -85,7 +85,7 @@ func TestKilledWorkersChargeOnce(t *testing.T) {
 	defer service.Close()
 
 	start := func() *exec.Cmd {
-		worker := exec.Command(os.Args[0], "-test.run=^TestTrackedWorker$", "-test.timeout=1m")
+		worker := exec.Command(os.Args[0], "-test.run=^TestTrackedWorker$", "-test.timeout=5m")
 		worker.Env = append(os.Environ(), serviceEnv+"="+service.URL, fileEnv+"="+file)
 		worker.Stderr = os.Stderr
 		require.NoError(t, worker.Start())
@@ -106,7 +106,7 @@ func TestKilledWorkersChargeOnce(t *testing.T) {
 		_ = worker.Wait()
 	}
 	worker := start()
-	require.Eventually(t, func() bool { return left() == 0 }, 40*time.Second, 50*time.Millisecond)
+	require.Eventually(t, func() bool { return left() == 0 }, 3*time.Minute, 50*time.Millisecond)
 	_ = worker.Process.Kill()
 	_ = worker.Wait()
 

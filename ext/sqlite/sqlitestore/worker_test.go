@@ -5,6 +5,7 @@ import (
 	"errors"
 	"path/filepath"
 	"strconv"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -25,6 +26,20 @@ func TestKilledWorkers(t *testing.T) {
 func openForWorkers(ctx context.Context, path string) (workerkill.Engine, error) {
 	s, err := openForCrash(ctx, path, func() {})
 	return workerkill.Queues{Inspector: s}, err
+}
+
+// noting notes that a Put was refused since the store is full.
+type noting struct {
+	store.Inspector
+	refused *atomic.Bool
+}
+
+func (n noting) Put(ctx context.Context, queue string, ms ...store.Message) error {
+	err := n.Inspector.Put(ctx, queue, ms...)
+	if errors.Is(err, store.ErrFull) {
+		n.refused.Store(true)
+	}
+	return err
 }
 
 // Law D5: a full disk stops a worker, and loses nothing.
@@ -50,11 +65,11 @@ func TestWorkerOnAFullDisk(t *testing.T) {
 		return c.Messages
 	}
 	all := func() int { return count("work") + count("again") + count("later") + count("done") + count("dead") }
-	work := func(until func() bool, opts ...delivery.RunOption) {
+	work := func(e workerkill.Engine, until func() bool, opts ...delivery.RunOption) {
 		ctx, stop := context.WithCancel(t.Context())
 		go func() { // ends with the condition
 			defer stop()
-			for begun := time.Now(); !until() && time.Since(begun) < time.Minute; time.Sleep(10 * time.Millisecond) {
+			for begun := time.Now(); !until() && time.Since(begun) < 3*time.Minute; time.Sleep(10 * time.Millisecond) {
 			}
 		}()
 		summary, err := workerkill.Work(ctx, e, opts...)
@@ -63,11 +78,18 @@ func TestWorkerOnAFullDisk(t *testing.T) {
 		}
 		t.Log(summary)
 	}
-	begun := time.Now()
-	work(func() bool { return time.Since(begun) > time.Second }, delivery.WithDrain(0))
-	require.NotZero(t, count("work"), "the disk is not full")
+	var refused atomic.Bool
+	var full time.Time // when it was refused
+	work(workerkill.Queues{Inspector: noting{s, &refused}}, func() bool {
+		if refused.Load() && full.IsZero() {
+			full = time.Now()
+		}
+		return !full.IsZero() && time.Since(full) > time.Second/2
+	}, delivery.WithDrain(0))
+	require.True(t, refused.Load(), "the disk is not full")
+	require.NotZero(t, count("work"))
 	require.GreaterOrEqual(t, all(), n, "a message that is handed over may be in two queues")
 	limit(1 << 20)
-	work(func() bool { return count("done") == n-n/100-1 && count("dead") == n/100 })
+	work(e, func() bool { return count("done") == n-n/100-1 && count("dead") == n/100 })
 	workerkill.Check(t, e, n)
 }

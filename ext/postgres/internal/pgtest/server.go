@@ -6,6 +6,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"math/rand/v2"
 	"net"
 	"os"
 	"os/exec"
@@ -27,6 +28,7 @@ type Server struct {
 	bin  string // directory of the programs
 	dir  string
 	port int
+	met  bool                // clients know the port
 	cred *syscall.Credential // nil: the user that runs the test
 
 	process *os.Process
@@ -58,6 +60,7 @@ func Start(t testing.TB) *Server {
 	require.NoError(t, err, "%s", out)
 	s.port = freePort(t)
 	s.Start()
+	s.met = true
 	return s
 }
 
@@ -84,7 +87,7 @@ func (s *Server) end(sig syscall.Signal) {
 // Start starts a server that was ended, and waits until it answers.
 func (s *Server) Start() {
 	s.t.Helper()
-	deadline := time.Now().Add(time.Minute)
+	deadline := time.Now().Add(2 * time.Minute)
 	for {
 		s.launch()
 		for {
@@ -94,7 +97,9 @@ func (s *Server) Start() {
 			require.True(s.t, time.Now().Before(deadline), "PostgreSQL does not answer: see %s", s.logFile())
 			select {
 			case <-s.ended:
-				s.ended = nil
+				if s.ended = nil; !s.met {
+					s.port = freePort(s.t) // another process may have taken it
+				}
 			case <-time.After(10 * time.Millisecond): // it is starting, or recovering
 				continue
 			}
@@ -159,7 +164,8 @@ func (s *Server) answers() bool {
 		return false
 	}
 	defer conn.Close(ctx)
-	return conn.Ping(ctx) == nil
+	var dir string // it may be another test's server
+	return conn.QueryRow(ctx, "SHOW data_directory").Scan(&dir) == nil && dir == s.data()
 }
 
 func (s *Server) command(name string, args ...string) *exec.Cmd {
@@ -220,10 +226,16 @@ func unavailable(t testing.TB, err error) {
 	t.Skipf("skipped, this test needs PostgreSQL (apt-get install postgresql): %v", err)
 }
 
+// freePort returns a port below those that connections get, so that a server that was killed finds it free when it comes back.
 func freePort(t testing.TB) int {
 	t.Helper()
-	l, err := net.Listen("tcp", "127.0.0.1:0")
-	require.NoError(t, err)
-	defer l.Close()
-	return l.Addr().(*net.TCPAddr).Port
+	for try := 0; ; try++ {
+		port := 12_000 + rand.IntN(20_000)
+		l, err := net.Listen("tcp", "127.0.0.1:"+strconv.Itoa(port))
+		if err == nil {
+			require.NoError(t, l.Close())
+			return port
+		}
+		require.Less(t, try, 100, "%v", err)
+	}
 }
