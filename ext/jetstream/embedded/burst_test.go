@@ -2,6 +2,7 @@ package embedded_test
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"slices"
 	"strconv"
@@ -139,11 +140,12 @@ func TestVerdictsWithoutAnAnswer(t *testing.T) {
 		m.Ack()
 	}
 	require.Eventually(t, func() bool {
-		ctx, cancel := context.WithTimeout(t.Context(), time.Millisecond)
+		nothing := errors.New("nothing has come")
+		ctx, cancel := context.WithTimeoutCause(t.Context(), time.Millisecond, nothing)
 		defer cancel()
 		_, err := s.Receive(ctx, 1)
-		return err != nil && ctx.Err() == nil // why verdicts were not confirmed
-	}, 10*time.Second, time.Millisecond)
+		return !errors.Is(err, nothing) // why verdicts were not confirmed
+	}, time.Minute, time.Millisecond)
 	_, err = js.Conn().Subscribe("ack.1.*", answer)
 	require.NoError(t, err)
 	require.NoError(t, js.Conn().Flush())
@@ -175,12 +177,14 @@ func TestNacksWithoutAnAnswer(t *testing.T) {
 	require.Eventually(t, func() bool {
 		mu.Lock()
 		defer mu.Unlock()
-		return len(got["ack.1"]) == 2
-	}, 20*time.Second, time.Millisecond)
+		return len(got["ack.1"]) >= 2
+	}, time.Minute, time.Millisecond)
 	require.NoError(t, sub.Unsubscribe())
 	ctx, cancel := context.WithTimeout(t.Context(), time.Millisecond)
 	defer cancel()
 	require.Error(t, s.Close(ctx))
+	mu.Lock()
+	defer mu.Unlock()
 	require.Equal(t, []string{"-NAK"}, got["ack.0"])
 	require.Contains(t, got["ack.1"][1], `-NAK {"delay": 35`)
 }
@@ -280,7 +284,7 @@ func TestPublicationsDoNotWaitForEachOther(t *testing.T) {
 	for i := range ms {
 		ms[i] = delivery.New("x", nil, nil)
 	}
-	require.NoError(t, jsqueue.NewSink(js, "out", codec.JSON[string](), jsqueue.WithConfirmWithin(5*time.Second)).Put(bounded(t), ms))
+	require.NoError(t, jsqueue.NewSink(js, "out", codec.JSON[string](), jsqueue.WithConfirmWithin(time.Minute)).Put(bounded(t), ms))
 }
 
 // A server that does not answer holds up a Put once, and not for each message.
@@ -315,7 +319,7 @@ func relay(t *testing.T, js jetstream.JetStream, stream string) (answers *atomic
 		if !answers.Load() {
 			return
 		}
-		r, err := js.Conn().RequestMsg(&nats.Msg{Subject: stream, Header: m.Header, Data: m.Data}, 10*time.Second)
+		r, err := js.Conn().RequestMsg(&nats.Msg{Subject: stream, Header: m.Header, Data: m.Data}, time.Minute)
 		if assert.NoError(t, err) {
 			assert.NoError(t, m.Respond(r.Data))
 		}
@@ -333,17 +337,16 @@ func TestPublicationsThatWereNeverConfirmed(t *testing.T) {
 	require.NoError(t, err)
 	stream := newStream(t, js)
 	answers := relay(t, js, stream)
-	sink := jsqueue.NewSink(js, "out", codec.JSON[string](), jsqueue.WithConfirmWithin(200*time.Millisecond))
-	put := func(values ...string) error {
+	put := func(within time.Duration, values ...string) error {
 		var ms []delivery.Message[string]
 		for _, v := range values {
 			ms = append(ms, delivery.New(v, nil, nil))
 		}
-		return sink.Put(bounded(t), ms)
+		return jsqueue.NewSink(js, "out", codec.JSON[string](), jsqueue.WithConfirmWithin(within)).Put(bounded(t), ms)
 	}
-	require.ErrorIs(t, put("a", "b"), context.DeadlineExceeded)
+	require.ErrorIs(t, put(200*time.Millisecond, "a", "b"), context.DeadlineExceeded)
 	answers.Store(true)
-	require.NoError(t, put("c", "d", "e"))
+	require.NoError(t, put(time.Minute, "c", "d", "e"))
 	got, err := values[string](js, stream)
 	require.NoError(t, err)
 	require.Equal(t, []string{"c", "d", "e"}, got)

@@ -125,7 +125,7 @@ func TestAnIndexThatIsNotStopped(t *testing.T) {
 	select {
 	case err := <-closed:
 		require.NoError(t, err)
-	case <-time.After(10 * time.Second):
+	case <-time.After(time.Minute):
 		t.Fatal("the store waits for its index")
 	}
 }
@@ -143,7 +143,7 @@ func TestAnIndexThatFails(t *testing.T) {
 	require.Eventually(t, func() bool {
 		_, err := s.Take(t.Context(), "q", 1, time.Minute)
 		return errors.Is(err, errBroken)
-	}, 10*time.Second, time.Millisecond)
+	}, time.Minute, time.Millisecond)
 	b.failing.Store(false)
 	taken, err = s.Take(t.Context(), "q", 1, time.Minute)
 	require.NoError(t, err)
@@ -181,13 +181,13 @@ func TestAServerThatWentBack(t *testing.T) {
 		}
 		return len(taken)
 	}
-	require.Eventually(t, func() bool { return take() == 1 }, 10*time.Second, time.Millisecond)
+	require.Eventually(t, func() bool { return take() == 1 }, time.Minute, time.Millisecond)
 	require.NoError(t, srv.Close())
 	require.NoError(t, os.RemoveAll(dir))
 	require.NoError(t, os.CopyFS(dir, os.DirFS(copied)))
 	srv = open()
 	defer srv.Close()
-	require.Eventually(t, func() bool { return take() == 1 }, 10*time.Second, lease)
+	require.Eventually(t, func() bool { return take() == 1 }, time.Minute, lease)
 }
 
 // behind is a server whose consumers know of no other message than the one they deliver.
@@ -302,7 +302,7 @@ func (s *stopped) Now() time.Time { return s.Mock.Now().Add(time.Duration(s.jump
 // Laws D3 and P1: a worker that was stopped for longer than its lease does not replace the delay that another one has set since.
 func TestAWorkerThatWasStopped(t *testing.T) {
 	t.Parallel()
-	const lease = 300 * time.Millisecond
+	const lease = time.Second
 	js := connect(t, fresh(t))
 	for what, goOn := range map[string]func(c *stopped, m delivery.Message[string]){
 		"it extends its lease": func(c *stopped, _ delivery.Message[string]) { c.Add(lease / 3) },
@@ -366,7 +366,7 @@ func (c *cut) off() (on func()) {
 // Laws D3 and P1: what a worker has sent while it was cut off does not replace the delay that another one has set since.
 func TestAWorkerThatWasCutOff(t *testing.T) {
 	t.Parallel()
-	const lease = 600 * time.Millisecond
+	const lease = time.Second
 	server := fresh(t)
 	js := connect(t, server)
 	for what, during := range map[string]func(c *clock.Mock, m delivery.Message[string]){
@@ -388,7 +388,7 @@ func TestAWorkerThatWasCutOff(t *testing.T) {
 			first := newSource(t, cutOff, stream, lease, jsqueue.WithClock(c))
 			m := one(t, first)
 			on := dialer.off()
-			require.Eventually(t, func() bool { return !nc.IsConnected() }, 10*time.Second, time.Millisecond)
+			require.Eventually(t, func() bool { return !nc.IsConnected() }, time.Minute, time.Millisecond)
 			during(c, m)
 			for range 6 {
 				c.Add(lease / 3)
@@ -399,7 +399,7 @@ func TestAWorkerThatWasCutOff(t *testing.T) {
 			one(t, second).Nack(2 * time.Second)
 			require.NoError(t, second.Close(t.Context()))
 			on()
-			require.Eventually(t, nc.IsConnected, 10*time.Second, time.Millisecond)
+			require.Eventually(t, nc.IsConnected, time.Minute, time.Millisecond)
 			c.Add(lease / 3)
 			third := newSource(t, js, stream, lease)
 			one(t, third)

@@ -96,7 +96,7 @@ func TestPartitions(t *testing.T) {
 			}
 		}
 		return true
-	}, time.Minute, 20*time.Millisecond)
+	}, 2*time.Minute, 20*time.Millisecond)
 	stop()
 	all.Wait()
 	for _, p := range names {

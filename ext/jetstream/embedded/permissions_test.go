@@ -223,7 +223,7 @@ func TestPermissions(t *testing.T) {
 	}
 	run := func(t *testing.T, name, user string) (error, string) {
 		t.Helper()
-		ctx, cancel := context.WithTimeout(t.Context(), 20*time.Second)
+		ctx, cancel := context.WithTimeout(t.Context(), 2*time.Minute)
 		defer cancel()
 		v := &violations{cancel: cancel}
 		js := connect(t, srv, nats.UserInfo(user, "p"), nats.ErrorHandler(v.note))

@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"strconv"
+	"strings"
 	"sync"
 	"sync/atomic"
 	"testing"
@@ -70,8 +71,11 @@ func TestSource(t *testing.T) {
 	t.Parallel()
 	forPlaces(t, func(t *testing.T, p place) {
 		js := p.connect(t)
-		const lease = 2 * time.Second
 		deliverytest.RunSource(t, func(t *testing.T) deliverytest.Queue[string] {
+			lease := time.Minute // no other rule is about its end, however slow the machine is
+			if strings.Contains(t.Name(), "lease") {
+				lease = 2 * time.Second
+			}
 			stream := newStream(t, js, p.replicate)
 			conns := map[delivery.Source[string]]*nats.Conn{}
 			return deliverytest.Queue[string]{
@@ -92,7 +96,7 @@ func TestSource(t *testing.T) {
 // bounded returns a context that ends before the test hangs.
 func bounded(t *testing.T) context.Context {
 	t.Helper()
-	ctx, cancel := context.WithTimeout(t.Context(), 30*time.Second)
+	ctx, cancel := context.WithTimeout(t.Context(), 2*time.Minute)
 	t.Cleanup(cancel)
 	return ctx
 }
@@ -262,7 +266,7 @@ func TestARedeliveryJoins(t *testing.T) {
 		info, err := newConsumer(t, js, stream, 100*time.Millisecond).Info(t.Context())
 		require.NoError(t, err)
 		return info.NumAckPending == 0 && info.AckFloor.Stream == 1
-	}, 10*time.Second, time.Millisecond)
+	}, time.Minute, time.Millisecond)
 }
 
 // Law D1: what is rejected, and what cannot be read, is in the dead letters before the server forgets it.
@@ -276,7 +280,7 @@ func TestDeadLetters(t *testing.T) {
 	s := newSource(t, js, stream, time.Minute, jsqueue.WithDeadLetters(dead, "dead"))
 	m := one(t, s)
 	m.Reject(errors.New("no such customer"))
-	require.Eventually(t, func() bool { return count(t, js, stream) == 0 }, 10*time.Second, time.Millisecond)
+	require.Eventually(t, func() bool { return count(t, js, stream) == 0 }, time.Minute, time.Millisecond)
 	es, err := dead.List(t.Context(), "dead", store.Filter{}, store.Page{Max: 10})
 	require.NoError(t, err)
 	causes := map[store.Cause]string{}
@@ -302,12 +306,12 @@ func TestDeadLettersThatAreFull(t *testing.T) {
 		defer cancel()
 		_, err := s.Receive(ctx, 1)
 		return errors.Is(err, store.ErrFull)
-	}, 30*time.Second, time.Millisecond)
+	}, time.Minute, time.Millisecond)
 	require.Equal(t, uint64(2), count(t, js, stream))
 	leased, err := dead.Take(t.Context(), "other", 1, time.Minute)
 	require.NoError(t, err)
 	require.NoError(t, dead.Done(t.Context(), leased[0].Lease))
-	require.Eventually(t, func() bool { return count(t, js, stream) == 1 }, 10*time.Second, time.Millisecond)
+	require.Eventually(t, func() bool { return count(t, js, stream) == 1 }, time.Minute, time.Millisecond)
 }
 
 // slowPut is a store whose Put waits for release, or for the end of its context.
@@ -350,10 +354,10 @@ func TestDeadLettersThatDoNotAnswer(t *testing.T) {
 		require.FailNow(t, "what is rejected does not go to the dead letters")
 	}
 	ms["done"].Ack()
-	require.Eventually(t, func() bool { return count(t, js, stream) == 2 }, 10*time.Second, time.Millisecond)
+	require.Eventually(t, func() bool { return count(t, js, stream) == 2 }, time.Minute, time.Millisecond)
 	none(t, newSource(t, js, stream, lease), 3*lease)
 	ms["slow"].Ack()
-	require.Eventually(t, func() bool { return count(t, js, stream) == 1 }, 10*time.Second, time.Millisecond)
+	require.Eventually(t, func() bool { return count(t, js, stream) == 1 }, time.Minute, time.Millisecond)
 	release()
 	require.NoError(t, s.Close(bounded(t)))
 	require.Zero(t, count(t, js, stream))
@@ -376,7 +380,7 @@ func TestCloseDoesNotBreakOffARecording(t *testing.T) {
 	require.Eventually(t, func() bool {
 		_, err := s.Receive(ctx, 1)
 		return !errors.Is(err, context.Canceled) // it is closed
-	}, 10*time.Second, time.Millisecond)
+	}, time.Minute, time.Millisecond)
 	require.NoError(t, putting.Err())
 	end()
 	require.ErrorIs(t, <-closed, context.Canceled)
@@ -416,7 +420,7 @@ func TestADelayOverARestartOfTheServer(t *testing.T) {
 		m := one(t, s)
 		late := time.Since(due[m.Value])
 		require.GreaterOrEqual(t, late, time.Duration(0), "%s came early", m.Value)
-		require.Less(t, late, 10*time.Second)
+		require.Less(t, late, time.Minute)
 		m.Ack()
 	}
 }
@@ -451,7 +455,7 @@ func TestASourceOutlivesItsServer(t *testing.T) {
 		}
 		info := c.CachedInfo()
 		return info.NumAckPending == 0 && info.AckFloor.Stream == 2
-	}, 30*time.Second, 10*time.Millisecond)
+	}, time.Minute, 10*time.Millisecond)
 }
 
 func TestConsumersThatDoNotFit(t *testing.T) {
