@@ -41,7 +41,7 @@ type Replay[T any] struct {
 	ends    sync.WaitGroup // read and record
 
 	mu       sync.Mutex // guards what follows
-	left     int        // messages that were given to source and are not done
+	left     int        // messages that were read and have no verdict in settled, or behind it
 	settled  []verdict
 	read     bool          // all of the file
 	failed   error         // that is to be reported by Receive or Close
@@ -222,14 +222,14 @@ func (r *Replay[T]) readAll(file vfs.File, marks map[mark]time.Time, items chan<
 				return nil
 			}
 			it.due = due
+			r.mu.Lock()
+			r.left++ // before Receive has it, which Close may not wait for
+			r.mu.Unlock()
 			if it.value, err = r.decoder.Decode(l.Schema, l.Payload); err != nil {
 				r.undecodable(it, err)
 				return nil
 			}
 			failed.Afresh(&it.line.Meta, r.f.clock.Now())
-			r.mu.Lock()
-			r.left++ // before Receive has it, which Close may not wait for
-			r.mu.Unlock()
 			select {
 			case items <- it:
 				return nil
@@ -277,11 +277,6 @@ var latest = time.Unix(0, math.MaxInt64)
 
 // settle takes a verdict. It is called from any goroutine.
 func (r *Replay[T]) settle(it item[T], v delivery.Verdict) {
-	if v.Kind != delivery.Nacked {
-		r.mu.Lock()
-		r.left--
-		r.mu.Unlock()
-	}
 	switch v.Kind {
 	case delivery.Acked:
 		r.add(verdict{mark: it.mark})
@@ -303,6 +298,9 @@ func (r *Replay[T]) settle(it item[T], v delivery.Verdict) {
 func (r *Replay[T]) add(v verdict) {
 	r.mu.Lock()
 	r.settled = append(r.settled, v)
+	if v.due.IsZero() {
+		r.left--
+	}
 	r.mu.Unlock()
 	r.wakeUp()
 }

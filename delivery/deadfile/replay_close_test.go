@@ -2,12 +2,14 @@ package deadfile
 
 import (
 	"context"
+	"errors"
 	"math"
 	"runtime"
 	"testing"
 	"testing/synctest"
 	"time"
 
+	"github.com/benbjohnson/clock"
 	"github.com/stretchr/testify/require"
 
 	"github.com/weirflow/weir/codec"
@@ -47,6 +49,38 @@ func TestCloseDuringReceive(t *testing.T) {
 		require.Equal(t, []string{"a", "b"}, replayed(t, f))
 		require.NoError(t, f.Close())
 	})
+}
+
+// calling is a clock that calls a function once when it is read.
+type calling struct {
+	clock.Clock
+	once func()
+}
+
+func (c *calling) Now() time.Time {
+	if f := c.once; f != nil {
+		c.once = nil
+		f()
+	}
+	return c.Clock.Now()
+}
+
+// Law D1: a message that is being rejected while its Replay is closed is not removed before it is a dead letter again.
+func TestCloseDuringReject(t *testing.T) {
+	dir := t.TempDir()
+	c := &calling{Clock: clock.New()}
+	f, err := Open(dir, codec.JSON[string](), quiet(), WithClock(c))
+	require.NoError(t, err)
+	require.NoError(t, f.Append(t.Context(), entry("a")))
+	r, err := f.Replay()
+	require.NoError(t, err)
+	ms, err := r.Receive(t.Context(), 1)
+	require.NoError(t, err)
+	c.once = func() { require.NoError(t, r.Close(context.Background())) }
+	ms[0].Reject(errors.New("still no such card"))
+	require.Nil(t, c.once)
+	require.NoError(t, f.Close())
+	require.Equal(t, []string{"a"}, replayed(t, open(t, dir)))
 }
 
 // leaving is a codec whose Decode ends its goroutine.
