@@ -684,6 +684,40 @@ func TestBatchedInKeyOrder(t *testing.T) {
 	})
 }
 
+// hits is a cache that has what ends with 1.
+type hits struct{ function }
+
+func (h hits) Unwrap() any { return h.function }
+
+func (h hits) AsyncInvoke(ctx context.Context, in string, result future) error {
+	if strings.HasSuffix(in, "1") {
+		result.Complete("hit")
+		return nil
+	}
+	return h.function.AsyncInvoke(ctx, in, result)
+}
+
+// A batch that makes no call, since a wrapper has completed all its members, gives the keys and the permits back (law K1).
+func TestBatchedWithoutACallInKeyOrder(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		permits := asyncop.NewPermits(1)
+		start := time.Now()
+		fn := asyncop.Batched(func(_ context.Context, ins []string) ([]asyncop.Result[string], error) {
+			return make([]asyncop.Result[string], len(ins)), nil
+		}, 2, time.Second)
+		op := asyncop.KeyOrderedWait(hits{fn}, firstLetter, time.Minute, 4, asyncop.WithPermits(permits), asyncop.WithMaxConcurrentCalls(1))
+		var got []string
+		for v, err := range op.Results(slices.Values([]string{"a1", "a2", "b1", "a1", "b2"})) {
+			require.NoError(t, err)
+			got = append(got, v)
+		}
+		slices.Sort(got)
+		require.Equal(t, []string{"", "", "hit", "hit", "hit"}, got)
+		require.LessOrEqual(t, time.Since(start), 5*time.Second)
+		require.Zero(t, permits.InUse())
+	})
+}
+
 // A suspend leaves a batch to the checkpoint, whether it waits or is about to be called.
 func TestBatchedSuspend(t *testing.T) {
 	forEachMode(t, func(t *testing.T, m mode) {

@@ -190,6 +190,26 @@ func TestBatchWithMembersThatAreLate(t *testing.T) {
 	require.EqualValues(t, 1, h.Late(), "that of the wrapper")
 }
 
+// A batch of which nothing is left makes no call, and gives its permit and its keys back.
+func TestBatchOfWhichNothingIsLeft(t *testing.T) {
+	h, _ := newHost(t)
+	b := batchOf(h, 2, nil)
+	require.False(t, b.HasReturned())
+	for i := range b.members {
+		b.members[i].Expire()
+	}
+	b.Run(func(context.Context, []int) func(int, Future[int]) { panic("a call") })
+	require.True(t, b.HasReturned())
+	require.EqualValues(t, 1, h.Freed())
+	require.Empty(t, posted(h))
+
+	b = NewBatch[*int, int, int](h, "function", 1)
+	b.Add()
+	require.False(t, b.Close())
+	require.True(t, b.HasReturned())
+	require.False(t, b.Join(t.Context(), 0, nil), "it is closed")
+}
+
 // A member whose context a wrapper has derived, and ended, is not called. It is not over, so it has an outcome.
 func TestBatchWithContextsOfWrappers(t *testing.T) {
 	h, _ := newHost(t)
