@@ -684,6 +684,49 @@ func TestBatchedInKeyOrder(t *testing.T) {
 	})
 }
 
+// A batch takes one turn of the pace, with permits that operators share or without.
+func TestBatchedPace(t *testing.T) {
+	for name, opts := range map[string][]asyncop.Option{"alone": nil, "permits": {asyncop.WithPermits(asyncop.NewPermits(3))}} {
+		t.Run(name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				start := time.Now()
+				var mu sync.Mutex
+				var at []time.Duration
+				fn := asyncop.Batched(func(_ context.Context, ins []int) ([]asyncop.Result[int], error) {
+					mu.Lock()
+					defer mu.Unlock()
+					at = append(at, time.Since(start))
+					return make([]asyncop.Result[int], len(ins)), nil
+				}, 2, 0)
+				op := asyncop.OrderedWait(fn, time.Minute, 6, append(opts, asyncop.WithPace(&perSecond{}))...)
+				for _, err := range op.Results(upTo(6)) {
+					require.NoError(t, err)
+				}
+				require.Equal(t, []time.Duration{0, time.Second, 2 * time.Second}, at)
+			})
+		})
+	}
+}
+
+// An operator inside of a call for many runs on the permit of that, under the context of the call or of a member.
+func TestBatchedAroundAnOperatorWithTheSamePermits(t *testing.T) {
+	for _, ofMember := range []bool{false, true} {
+		synctest.Test(t, func(t *testing.T) {
+			permits := asyncop.NewPermits(1)
+			fn := asyncop.Batched(func(ctx context.Context, ins []int) ([]asyncop.Result[int], error) {
+				if ofMember {
+					ctx = asyncop.MemberContexts(ctx)[0]
+				}
+				inner := asyncop.OrderedWait(asyncop.Func(double), time.Minute, 2, asyncop.WithContext(ctx), asyncop.WithPermits(permits))
+				assert.Equal(t, 3, consume(t, inner, 3))
+				return make([]asyncop.Result[int], len(ins)), nil
+			}, 2, 0)
+			require.Equal(t, 4, consume(t, asyncop.OrderedWait(fn, time.Minute, 4, asyncop.WithPermits(permits)), 4))
+			require.Zero(t, permits.InUse())
+		})
+	}
+}
+
 // hits is a cache that has what ends with 1.
 type hits struct{ function }
 

@@ -6,6 +6,8 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
+	"slices"
+	"sync"
 	"sync/atomic"
 	"testing"
 	"testing/synctest"
@@ -209,6 +211,9 @@ type counting struct {
 
 func (c *counting) Extend(ctx context.Context, g lock.Grant, d time.Duration) error {
 	c.extended.Add(1)
+	if ctx.Err() != nil {
+		return context.Cause(ctx)
+	}
 	return c.Locks.Extend(ctx, g, d)
 }
 
@@ -219,15 +224,97 @@ func TestLeasesAreExtendedThreeTimes(t *testing.T) {
 		l := &partitions.Leases{Locks: locks, Group: "g", Partitions: []string{"a"}, Lease: 9 * time.Second, Poll: 100 * time.Millisecond, Logger: quiet}
 		ctx, stop := context.WithTimeout(t.Context(), 90*time.Second)
 		defer stop()
-		nothing := func(string) {}
-		require.NoError(t, l.Run(ctx, handler{func(context.Context, string) error { return nil }, nothing, nothing}))
+		lost := func(string) { t.Error("lost") }
+		require.NoError(t, l.Run(ctx, handler{func(context.Context, string) error { return nil }, func(string) {}, lost}))
 		require.InDelta(t, 2*30, locks.extended.Load(), 4, "the worker's and the partition's")
+	})
+}
+
+// book is a log that is read while it is written.
+type book struct {
+	mu  sync.Mutex
+	buf bytes.Buffer
+}
+
+func (b *book) Write(p []byte) (int, error) {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	return b.buf.Write(p)
+}
+
+func (b *book) String() string {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	return b.buf.String()
+}
+
+// Law P1: a lock that was taken away is noticed when its lease is to be extended, not when that ends. The worker gets another one, and
+// the partition when it is free again. What the locks say is logged, but for locks that others hold.
+func TestLocksThatAreTakenAway(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		locks := &trouble{Locks: lock.NewMemory(clock.New())}
+		var book book
+		l := &partitions.Leases{
+			Locks: locks, Group: "g", Partitions: []string{"a", "b"}, Worker: "w", Lease: 9 * time.Second, Logger: slog.New(slog.NewTextHandler(&book, nil)),
+		}
+		var assigned, lost []string
+		began := time.Now()
+		at := func(partition string) string { return fmt.Sprintf("%s@%d", partition, time.Since(began)/time.Second) }
+		ctx, stop := context.WithCancel(t.Context())
+		ended := make(chan error)
+		var mu sync.Mutex
+		go func() {
+			ended <- l.Run(ctx, handler{
+				assigned: func(_ context.Context, partition string) error {
+					mu.Lock()
+					defer mu.Unlock()
+					assigned = append(assigned, at(partition))
+					return nil
+				},
+				revoked: func(string) {},
+				lost: func(partition string) {
+					mu.Lock()
+					defer mu.Unlock()
+					lost = append(lost, at(partition))
+				},
+			})
+		}()
+		time.Sleep(500 * time.Millisecond)
+		held, err := locks.Held(ctx, "g/")
+		require.NoError(t, err)
+		require.Len(t, held, 3)
+		for _, h := range held[:2] { // of a, and of b
+			require.NoError(t, locks.Release(ctx, h.Grant))
+		}
+		require.NoError(t, locks.Release(ctx, held[2].Grant)) // the worker's
+		another, err := locks.Acquire(ctx, "g/partition/a", "another", time.Hour)
+		require.NoError(t, err)
+		time.Sleep(9 * time.Second)
+		mu.Lock()
+		require.Equal(t, []string{"a@3", "b@3"}, slices.Sorted(slices.Values(lost)))
+		mu.Unlock()
+		held, err = locks.Held(ctx, "g/worker/")
+		require.NoError(t, err)
+		require.Len(t, held, 1)
+		require.NoError(t, locks.Release(ctx, another))
+		time.Sleep(2 * time.Second)
+		mu.Lock()
+		require.Len(t, assigned, 4, "each of them again: %v", assigned)
+		mu.Unlock()
+		require.Empty(t, book.String(), "locks of others are no trouble")
+		locks.set("error")
+		time.Sleep(20 * time.Second)
+		for _, what := range []string{`msg="partitions: looking" lock=g/ error=trial`, `msg="partitions: extending" lock=g/partition/a error=trial`, `msg="partitions: acquiring" lock=g/worker/w error=trial`} {
+			require.Contains(t, book.String(), what)
+		}
+		stop()
+		require.NoError(t, <-ended)
 	})
 }
 
 // Leases that are shorter than the time between two looks are extended in time.
 func TestShortLeases(t *testing.T) {
-	for _, lease := range []time.Duration{time.Millisecond, time.Second, 2 * time.Second} {
+	for _, lease := range []time.Duration{100 * time.Millisecond, time.Second, 2 * time.Second} {
 		synctest.Test(t, func(t *testing.T) {
 			l := &partitions.Leases{Locks: lock.NewMemory(clock.New()), Group: "g", Partitions: []string{"a"}, Lease: lease, Logger: quiet}
 			var assigned, lost atomic.Int64
