@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"math"
+	"os"
 	"runtime"
 	"testing"
 	"testing/synctest"
@@ -126,4 +127,22 @@ func TestTheLongestDelay(t *testing.T) {
 	for _, due := range marks {
 		require.Greater(t, time.Until(due), 200*365*24*time.Hour)
 	}
+}
+
+// What is recorded behind a mark that a crash has torn counts.
+func TestATornMark(t *testing.T) {
+	dir := t.TempDir()
+	f := open(t, dir)
+	require.NoError(t, f.Append(t.Context(), entry("a"), entry("b")))
+	r, err := f.Replay()
+	require.NoError(t, err)
+	require.NoError(t, r.Close(t.Context()))
+	require.NoError(t, os.WriteFile(f.path(doneName), []byte("0123456789ab"), filePerm))
+	r, err = f.Replay()
+	require.NoError(t, err)
+	ms, err := r.Receive(t.Context(), 1)
+	require.NoError(t, err)
+	ms[0].Ack()
+	require.NoError(t, r.Close(t.Context()))
+	require.Equal(t, []string{"b"}, replayed(t, f))
 }
