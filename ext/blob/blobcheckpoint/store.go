@@ -196,17 +196,6 @@ func (o *store) last(ctx context.Context) (last uint64, err error) {
 // objects returns all objects, in order. Owners number checkpoints upwards, so one with no lower number than one behind it is none:
 // a stale owner has written it where the objects of a later one were removed, before it found out (law P1).
 func (o *store) objects(ctx context.Context) (all []object, err error) {
-	defer func() {
-		lowest := uint64(0)
-		for i := len(all) - 1; i >= 0; i-- {
-			switch x := &all[i]; {
-			case lowest != 0 && x.checkpoint >= lowest:
-				x.checkpoint = 0
-			case x.checkpoint != 0:
-				lowest = x.checkpoint
-			}
-		}
-	}()
 	err = o.list(ctx, func(seq uint64, size int64) error {
 		x, err := o.object(ctx, seq, size)
 		if gcerrors.Code(err) == gcerrors.NotFound {
@@ -215,6 +204,15 @@ func (o *store) objects(ctx context.Context) (all []object, err error) {
 		all = append(all, x)
 		return err
 	})
+	lowest := uint64(0) // of those behind it; 0 is none
+	for i := len(all) - 1; i >= 0; i-- {
+		switch x := &all[i]; {
+		case lowest != 0 && x.checkpoint >= lowest:
+			x.checkpoint = 0
+		case x.checkpoint != 0:
+			lowest = x.checkpoint
+		}
+	}
 	return all, err
 }
 
