@@ -18,7 +18,7 @@ import (
 type place struct {
 	connect  func(t *testing.T, opts ...nats.Option) jetstream.JetStream
 	replicas int
-	unit     time.Duration // long against a call of the server
+	unit     time.Duration // long against a call of the server, on an idle machine
 }
 
 // replicate keeps a stream on all servers.
@@ -32,7 +32,7 @@ func forPlaces(t *testing.T, f func(t *testing.T, p place)) {
 		s := fresh(t, embedded.WithServerOptions(largePayload))
 		f(t, place{
 			connect:  func(t *testing.T, opts ...nats.Option) jetstream.JetStream { t.Helper(); return connect(t, s, opts...) },
-			replicas: 1, unit: 100 * time.Millisecond,
+			replicas: 1, unit: 200 * time.Millisecond,
 		})
 	})
 	if os.Getenv("WEIR_LONG") == "" {
@@ -51,4 +51,17 @@ func forPlaces(t *testing.T, f func(t *testing.T, p place)) {
 			replicas: 3, unit: 500 * time.Millisecond,
 		})
 	})
+}
+
+// unitNow returns a time that is long against a call of the server, which syncs each message, on the machine as busy as it is now.
+func (p place) unitNow(t *testing.T, js jetstream.JetStream) time.Duration {
+	t.Helper()
+	stream := newStream(t, js, p.replicate)
+	var slowest time.Duration
+	for range 5 {
+		begun := time.Now()
+		publish(t, js, stream, "x")
+		slowest = max(slowest, time.Since(begun))
+	}
+	return min(max(p.unit, 20*slowest), time.Second)
 }

@@ -34,7 +34,7 @@ func TestStore(t *testing.T) {
 			name := newStore(t, js, p.replicate)
 			return deliverytest.StorePlace{
 				Open: func() (store.Store, error) { return jsstore.Open(context.Background(), js, name) },
-				Wait: time.Sleep, RealTime: true, Unit: p.unit,
+				Wait: time.Sleep, RealTime: true, Unit: p.unitNow(t, js),
 				Full: func() (store.Store, error) {
 					full := newStore(t, js, p.replicate, func(c *jetstream.StreamConfig) { c.MaxBytes = 64 << 10 })
 					return jsstore.Open(context.Background(), js, full)
@@ -53,7 +53,7 @@ func TestLocks(t *testing.T) {
 			require.NoError(t, err)
 			return deliverytest.LockPlace{
 				Open: func() (lock.Locks, error) { return jsstore.NewLocks(kv), nil },
-				Wait: time.Sleep, Unit: p.unit,
+				Wait: time.Sleep, Unit: p.unitNow(t, js),
 			}
 		})
 	})
