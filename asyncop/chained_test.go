@@ -725,7 +725,8 @@ func TestChainedPaceThatBreaksSharesPermits(t *testing.T) {
 					ended := make(chan struct{})
 					go func() {
 						defer close(ended)
-						for range op.ResultsOf(inputsOf("ab")["slice"]) {
+						for _, err := range op.ResultsOf(inputsOf("ab")["slice"]) {
+							assert.Error(t, err)
 						}
 					}()
 					<-ended

@@ -22,7 +22,8 @@
 // another one has set since then holds. (The server cannot know a late request from another one: a network that holds one back for longer
 // than AckWait, and then delivers it, may shorten a delay.) Its acknowledgement counts: what it has made of the message is safe.
 //
-// A Nack that the server does not confirm is not sent again after its delay: the message comes again when its lease ends.
+// A Nack that the server does not confirm is not sent again after its delay: the message comes again when its lease ends. So does one that the
+// server sends while Close ends the request for it, such as one that was nacked just before.
 //
 // # Settings of the consumer
 //
