@@ -30,7 +30,7 @@ func (g *Engine[IN, OUT]) tokenDeadline(e *queue.Entry[Slot[IN, OUT]]) time.Dura
 }
 
 // start begins the next attempt of e, which is fresh or ready, unless its deadline or a cancel has come (law A5), or there is no
-// shared permit or no pace for it: then e waits on.
+// shared permit or no pace for it: then e waits on. Its deadline is the timers' to fire (law T1).
 func (g *Engine[IN, OUT]) start(e *queue.Entry[Slot[IN, OUT]]) {
 	if !g.mayStart(e) || (g.Host.Share != nil || g.Pace != nil) && !g.admit(e) {
 		return
@@ -45,11 +45,8 @@ func (g *Engine[IN, OUT]) mayStart(e *queue.Entry[Slot[IN, OUT]]) bool {
 		return false
 	}
 	g.refresh()
-	if g.now >= g.deadline(e) {
-		g.timeOut(e)
-		return false
-	}
-	return true
+	g.overdue = g.now >= g.deadline(e)
+	return !g.overdue
 }
 
 // begin is the one place where an attempt starts. Its permit was taken, or it is a member of the batch that is being formed.
@@ -142,15 +139,12 @@ func (g *Engine[IN, OUT]) askPace(e *queue.Entry[Slot[IN, OUT]]) bool {
 		return false
 	}
 	g.refresh()
-	switch {
-	case wait > 0:
+	if wait > 0 {
 		g.paced = later(at, wait)
-	case g.now >= g.deadline(e):
-		g.timeOut(e)
-	default:
-		return true
+		return false
 	}
-	return false
+	g.overdue = g.now >= g.deadline(e)
+	return !g.overdue
 }
 
 // refuse ends e, which is fresh or ready, with the error of what was to admit its attempt (law A6).

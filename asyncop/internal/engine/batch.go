@@ -73,10 +73,8 @@ func (g *Engine[IN, OUT]) startBatch() {
 	g.permits--
 	size := min(g.startable(), g.Batch.MaxSize)
 	g.forming = call.NewBatch[*queue.Entry[Slot[IN, OUT]], IN, OUT](g.Host, g.Batch.Of, size)
-	for ; e != nil && g.failure == nil && g.forming.Len() < size; e = g.nextStart() {
-		if g.mayStart(e) {
-			g.begin(e)
-		}
+	for ; e != nil && g.forming.Len() < size && g.mayStart(e); e = g.nextStart() {
+		g.begin(e)
 	}
 	g.sendBatch()
 }

@@ -33,6 +33,7 @@ type Engine[IN, OUT any] struct {
 	handing *handing[IN, OUT]                                // the one that is being offered; nil: none is
 	permits int                                              // free ones
 	short   bool                                             // no shared permit is free, as far as this turn is concerned
+	overdue bool                                             // the deadline of what was to start has come: timers go first (law T1)
 	paced   time.Duration                                    // no attempt starts before
 
 	// Calls that end at once: see atonce.go.
@@ -268,7 +269,7 @@ func (g *Engine[IN, OUT]) startNew(e *queue.Entry[Slot[IN, OUT]]) {
 		g.startBatches(false)
 		return
 	}
-	if g.firstFresh() == e && g.permits > 0 && !g.short && g.now >= g.paced && g.ready.Len() == 0 {
+	if g.firstFresh() == e && g.permits > 0 && !g.short && !g.overdue && g.now >= g.paced && g.ready.Len() == 0 {
 		g.start(e)
 	}
 }
@@ -314,7 +315,7 @@ func (g *Engine[IN, OUT]) Turn() {
 		g.permits += freed
 		g.callsReturned()
 	}
-	g.short = false
+	g.short, g.overdue = false, false
 	g.runWaiting()
 	if g.Batch != nil && g.startFull() {
 		return
@@ -477,7 +478,7 @@ func (g *Engine[IN, OUT]) waiting() (n int) {
 // startable returns how many elements wait for their next attempt only.
 func (g *Engine[IN, OUT]) startable() int { return g.ready.Len() + g.unbegun }
 
-func (g *Engine[IN, OUT]) canStart() bool { return g.wantsStart() && !g.short && g.now >= g.paced }
+func (g *Engine[IN, OUT]) canStart() bool { return g.wantsStart() && !g.short && !g.overdue && g.now >= g.paced }
 
 // ---- The end of the run
 

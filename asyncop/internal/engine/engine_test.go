@@ -326,6 +326,41 @@ func TestTimers(t *testing.T) {
 	r.end()
 }
 
+// Law T1: what is late when it would start times out with the others, in the order of arming, after what is completed.
+func TestDeadlinesDuringACall(t *testing.T) {
+	for _, pace := range []bool{false, true} {
+		r := newRig(t, retries(1, time.Second), nil)
+		minute := func() {
+			r.clock.at = r.clock.at.Add(time.Minute)
+			r.complete("c#1")
+		}
+		if pace {
+			r.Pace = func(time.Time) time.Duration {
+				if r.calls["a#2"] != nil { // b is asked about
+					minute()
+				}
+				return 0
+			}
+		} else {
+			r.answer = func(name string, _ *call.Attempt[*queue.Entry[Slot[string, string]], string]) error {
+				if name == "a#2" {
+					minute()
+				}
+				return nil
+			}
+		}
+		r.feed("a b c")
+		r.fail("a#1 b#1")
+		r.turn()
+		r.clock.at = r.clock.at.Add(time.Second)
+		r.turn()
+		r.turn()
+		require.Equal(t, "(a#1 (b#1 (c#1 (a#2 !a !b c#1", r.took())
+		r.Blocked() // the minute
+		r.end()
+	}
+}
+
 // Law C1: a checkpoint has what was accepted and not settled, in input order, in both modes.
 func TestItems(t *testing.T) {
 	onError := strategies.FixedDelay[string](9, 10*time.Second).RetryIfException(predicates.HasException)
