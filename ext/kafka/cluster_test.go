@@ -1,8 +1,10 @@
 package kafka
 
 import (
+	"cmp"
 	"context"
 	"errors"
+	"fmt"
 	"io"
 	"log/slog"
 	"maps"
@@ -116,12 +118,29 @@ func (c *cluster) end(topic string, partition int32) int64 {
 
 func (c *cluster) look(topic string, partition int32, list func(context.Context, ...string) (kadm.ListedOffsets, error)) int64 {
 	c.t.Helper()
-	all, err := list(context.Background(), topic)
-	require.NoError(c.t, err)
-	o, ok := all.Lookup(topic, partition)
-	require.True(c.t, ok)
-	require.NoError(c.t, o.Err)
-	return o.Offset
+	return ask(c, func() (int64, error) {
+		all, err := list(context.Background(), topic)
+		o, ok := all.Lookup(topic, partition)
+		if err == nil && !ok {
+			err = fmt.Errorf("topic %s has no partition %d", topic, partition)
+		}
+		return o.Offset, cmp.Or(err, o.Err)
+	})
+}
+
+// ask asks real brokers for as long as those that were killed may need to come back.
+func ask[T any](c *cluster, question func() (T, error)) T {
+	c.t.Helper()
+	for end := time.Now().Add(time.Minute); ; {
+		answer, err := question()
+		if err == nil {
+			return answer
+		}
+		if c.fake != nil || time.Now().After(end) {
+			require.NoError(c.t, err)
+		}
+		time.Sleep(50 * time.Millisecond)
+	}
 }
 
 const lastSegment = "the last segment"
@@ -234,10 +253,11 @@ func (c *cluster) write(topic string, partitions int, values ...string) error {
 // committed returns what a group has committed of a partition.
 func (c *cluster) committed(topic string, partition int32) kadm.OffsetResponse {
 	c.t.Helper()
-	all, err := kadm.NewClient(c.admin).FetchOffsets(c.t.Context(), "group")
-	require.NoError(c.t, err)
-	o, _ := all.Lookup(topic, partition)
-	return o
+	return ask(c, func() (kadm.OffsetResponse, error) {
+		all, err := kadm.NewClient(c.admin).FetchOffsets(c.t.Context(), "group")
+		o, _ := all.Lookup(topic, partition)
+		return o, cmp.Or(err, o.Err)
+	})
 }
 
 // behind returns how many records of "orders" are not committed.
