@@ -478,7 +478,9 @@ func (g *Engine[IN, OUT]) waiting() (n int) {
 // startable returns how many elements wait for their next attempt only.
 func (g *Engine[IN, OUT]) startable() int { return g.ready.Len() + g.unbegun }
 
-func (g *Engine[IN, OUT]) canStart() bool { return g.wantsStart() && !g.short && !g.overdue && g.now >= g.paced }
+func (g *Engine[IN, OUT]) canStart() bool {
+	return g.wantsStart() && !g.short && !g.overdue && g.now >= g.paced
+}
 
 // ---- The end of the run
 
