@@ -197,6 +197,25 @@ func TestOutput(t *testing.T) {
 	}, strconv.Itoa, nil)
 }
 
+// TestCommitThatIsAnAbort checks law C1: Commit fails, and publishes when it is repeated, if the end of a transaction aborts it and succeeds. franz-go
+// ends one in this way if it believes that nothing is in it.
+func TestCommitThatIsAnAbort(t *testing.T) {
+	t.Parallel()
+	c := newCluster(t, 1, "invoices")
+	reader, out := c.reader(), must(c.output())
+	var once sync.Once
+	c.inMemory().ControlKey(int16(kmsg.EndTxn), func(req kmsg.Request) (kmsg.Response, error, bool) {
+		once.Do(func() { req.(*kmsg.EndTxnRequest).Commit = false })
+		return nil, nil, false
+	})
+	require.NoError(t, out.Write(t.Context(), "a"))
+	state := must(out.Prepare(t.Context()))
+	require.ErrorContains(t, out.Commit(t.Context(), state), "it was aborted in place of committed")
+	require.Empty(t, must(reader.published()))
+	require.NoError(t, out.Commit(t.Context(), state))
+	require.Equal(t, []string{"a"}, must(reader.published()))
+}
+
 // TestOutputOverBrokenConnections runs the suite with connections that break: before a request is sent, or before it is answered.
 func TestOutputOverBrokenConnections(t *testing.T) {
 	t.Parallel()

@@ -190,7 +190,7 @@ func (m *merge) flush(ctx context.Context) error {
 		err = m.commit(ctx)
 	}
 	if err == nil {
-		err = m.client.EndTransaction(ctx, kgo.TryCommit)
+		err = commitTransaction(ctx, m.client)
 	}
 	if err != nil {
 		if errors.Is(err, kerr.ProducerFenced) || errors.Is(err, kerr.InvalidProducerEpoch) || errors.Is(err, kerr.InvalidProducerIDMapping) {

@@ -191,45 +191,74 @@ func (o *Output[T]) Commit(ctx context.Context, state []byte) error {
 	return nil
 }
 
-// publish publishes what is not published yet of records that come after an ordinal.
+// publish publishes what is not published yet of records that come after an ordinal. That a transaction is committed is what the ordinal
+// says: the client aborts one of which it believes that nothing is in it, and reports success.
 func (o *Output[T]) publish(ctx context.Context, base int64, records [][]byte) error {
 	if o.fenced != nil || len(records) == 0 {
 		return o.fenced
 	}
+	target := base + int64(len(records))
+	n, err := o.published(ctx, base, target)
+	if err != nil || n >= target {
+		return err
+	}
+	o.tried = max(o.tried, target)
+	if err := o.transact(ctx, records[n-base:], target); err != nil {
+		return err
+	}
+	if n, err = o.published(ctx, base, target); err == nil && n < target {
+		err = o.error("transaction", errors.New("it was aborted in place of committed"))
+	}
+	return err
+}
+
+// published returns how many records are published. base are, at least, and the state ends at target.
+func (o *Output[T]) published(ctx context.Context, base, target int64) (int64, error) {
 	// A transaction of an attempt before this one may be open, or its end not known. This decides it.
 	err := o.client.AbortBufferedRecords(ctx)
 	if err == nil {
 		err = o.client.EndTransaction(ctx, kgo.TryAbort)
 	}
 	if err != nil {
-		return o.failed("abort", err)
+		return 0, o.failed("abort", err)
 	}
 	n, known, err := o.ordinal(ctx)
-	target := base + int64(len(records))
 	switch {
 	case err != nil:
-		return o.error("ordinal", err)
+		return 0, o.error("ordinal", err)
 	case !known:
-		return o.error("ordinal", fmt.Errorf("it is forgotten: whether the records %d to %d are published cannot be known", base+1, target))
+		return 0, o.error("ordinal", fmt.Errorf("it is forgotten: whether the records %d to %d are published cannot be known", base+1, target))
 	case n > o.tried:
-		return o.lost(fmt.Errorf("%d records are published, %d of them by this run or before it", n, o.tried))
+		return 0, o.lost(fmt.Errorf("%d records are published, %d of them by this run or before it", n, o.tried))
 	case n < base:
-		return o.error("ordinal", fmt.Errorf("%d records are published, the checkpoint knows %d: is it another topic or id?", n, base))
-	case n >= target:
-		return nil
+		return 0, o.error("ordinal", fmt.Errorf("%d records are published, the checkpoint knows %d: is it another topic or id?", n, base))
 	}
-	o.tried = max(o.tried, target)
+	return n, nil
+}
+
+// transact publishes records in one transaction with their ordinal.
+func (o *Output[T]) transact(ctx context.Context, records [][]byte, ordinal int64) error {
 	if err := o.client.BeginTransaction(); err != nil {
 		return o.failed("begin", err)
 	}
-	err = o.fill(ctx, records[n-base:], target)
+	err := o.fill(ctx, records, ordinal)
 	if err == nil {
-		err = o.client.EndTransaction(ctx, kgo.TryCommit)
+		err = commitTransaction(ctx, o.client)
 	}
 	if err != nil {
 		return o.failed("transaction", err)
 	}
 	return nil
+}
+
+// commitTransaction commits a transaction whose records are all acknowledged. The client sends the first records for a topic before it notes
+// its partitions, and aborts a transaction, without an error, if it has noted none. AbortBufferedRecords, which finds nothing to abort, waits
+// until it has.
+func commitTransaction(ctx context.Context, client *kgo.Client) error {
+	if err := client.AbortBufferedRecords(ctx); err != nil {
+		return err
+	}
+	return client.EndTransaction(ctx, kgo.TryCommit)
 }
 
 // fill puts records and the ordinal into a transaction.
