@@ -48,6 +48,7 @@ func TestReportAfterTheEndIsNotStored(t *testing.T) {
 				}
 				// The source has reported, the sink has not: its barrier is on its way when the run ends.
 				end(c)
+				synctest.Wait() // Close has begun
 				sink.In() <- "b"
 				sink.In() <- src.barrier()
 				sink.In() <- queue.Watermark{}
