@@ -191,8 +191,8 @@ func (o *Output[T]) Commit(ctx context.Context, state []byte) error {
 	return nil
 }
 
-// publish publishes what is not published yet of records that come after an ordinal. That a transaction is committed is what the ordinal
-// says: the client aborts one of which it believes that nothing is in it, and reports success.
+// publish publishes what is not published yet of records that come after an ordinal. Only the ordinal says that a transaction was committed:
+// the client may have aborted it and report success, see commitTransaction.
 func (o *Output[T]) publish(ctx context.Context, base int64, records [][]byte) error {
 	if o.fenced != nil || len(records) == 0 {
 		return o.fenced
@@ -212,7 +212,7 @@ func (o *Output[T]) publish(ctx context.Context, base int64, records [][]byte) e
 	return err
 }
 
-// published returns how many records are published. base are, at least, and the state ends at target.
+// published ends what an attempt before has left, and returns how many records are published. They must be base or more.
 func (o *Output[T]) published(ctx context.Context, base, target int64) (int64, error) {
 	// A transaction of an attempt before this one may be open, or its end not known. This decides it.
 	err := o.client.AbortBufferedRecords(ctx)
