@@ -166,7 +166,11 @@ func (d *Driver[IN, OUT]) run() {
 		}
 		go d.run()
 	})
-	d.engine.Resume()
+	d.engine.Run(d.loop)
+	stands.Returned()
+}
+
+func (d *Driver[IN, OUT]) loop() {
 	if !d.opened {
 		d.opened = true
 		d.awaitStart()
@@ -174,12 +178,10 @@ func (d *Driver[IN, OUT]) run() {
 	}
 	for d.step() {
 		if d.handsOver() {
-			stands.Returned()
 			return
 		}
 	}
 	d.finish()
-	stands.Returned()
 }
 
 func (d *Driver[IN, OUT]) open() {

@@ -21,9 +21,9 @@ import (
 
 // judge shows an outcome to the policy. A strategy that does not block is asked here.
 func (g *Engine[IN, OUT]) judge(
-	e *queue.Entry[Slot[IN, OUT]], a *call.Attempt[*queue.Entry[Slot[IN, OUT]], OUT], failed error, timeout *timedOut, guarded bool,
+	e *queue.Entry[Slot[IN, OUT]], a *call.Attempt[*queue.Entry[Slot[IN, OUT]], OUT], failed error, timeout *timedOut,
 ) {
-	if g.retry.whole || !guarded || g.slow.kind == notWatched {
+	if g.retry.whole || g.slow.kind != SlowInvoke || g.call.entry != e {
 		g.tick()
 		g.watch(e, SlowJudge)
 	} else { // the watch goes on: AsyncInvoke has completed it
@@ -31,18 +31,9 @@ func (g *Engine[IN, OUT]) judge(
 	}
 	g.judged = failed
 	var d decision.Decision
-	var found, ask bool
-	if guarded { // user code that breaks here breaks off the protect around invoked
-		g.call.kind, g.ran = callJudge, true
-		found, ask = g.verdict(e, a, failed, timeout, &d)
-		g.call.kind = noCall
-	} else if panicked := g.protect(callJudge, e, func() { found, ask = g.verdict(e, a, failed, timeout, &d) }); panicked != nil {
-		g.broken(panicked)
-		return
-	}
-	if found {
-		e = g.seated(e)
-	}
+	g.calling(callJudge, e)
+	ask := g.verdict(e, a, failed, timeout, &d)
+	g.called()
 	g.doubt(e)
 	if ask {
 		g.ask(e, failed)
@@ -52,23 +43,23 @@ func (g *Engine[IN, OUT]) judge(
 }
 
 // verdict shows an outcome to the policy, and asks a strategy that does not block. It writes the decision to d, unless the
-// strategy is still to be asked. Nothing is found in an outcome that is final as it is.
+// strategy is still to be asked.
 func (g *Engine[IN, OUT]) verdict(
 	e *queue.Entry[Slot[IN, OUT]], a *call.Attempt[*queue.Entry[Slot[IN, OUT]], OUT], failed error, timeout *timedOut,
 	d *decision.Decision,
-) (found, ask bool) {
+) (ask bool) {
 	r := &g.retry
 	g.look(e, a, failed, timeout)
 	found, err := r.policy.Find(&r.view)
 	if !found {
 		d.Err = failed
-		return false, false
+		return false
 	}
 	if *d, ask = r.policy.Judge(&r.view, err, g.situation()); ask && r.atOnce {
 		action, err := r.policy.Ask(g.Host.Life, &r.view)
 		*d, ask = r.policy.Conclude(&r.view, action, err, g.situation()), false
 	}
-	return true, ask
+	return ask
 }
 
 // doubt notes what the policy has found out about the outcome: the deadline of e may come next, or this is its end.
@@ -156,14 +147,10 @@ func (g *Engine[IN, OUT]) answer(e *queue.Entry[Slot[IN, OUT]], q *question[IN, 
 	g.tick()
 	g.watch(e, SlowJudge)
 	q.view.Remaining, q.view.Elapsed = g.remaining(e), g.now-e.Value.accepted
-	var d decision.Decision
 	g.judged = q.err
-	if panicked := g.protect(callConclude, e, func() {
-		d = g.retry.policy.Conclude(&q.view, q.action, q.failed, g.situation())
-	}); panicked != nil {
-		g.broken(panicked)
-		return
-	}
+	g.calling(callConclude, e)
+	d := g.retry.policy.Conclude(&q.view, q.action, q.failed, g.situation())
+	g.called()
 	g.decided(e, q.err, &d, nil)
 }
 

@@ -101,7 +101,7 @@ func (g *Engine[IN, OUT]) observe(e *queue.Entry[Slot[IN, OUT]], restored bool, 
 	t.ctx = t.base
 	g.watchMany(SlowObserver)
 	for next := 0; next < len(g.Observers); {
-		if err := g.protect(callAccepted, e, func() {
+		if err := g.guarded(callAccepted, e, func() {
 			for next < len(g.Observers) {
 				next++
 				if ctx := g.Observers[next-1].Accepted(t.ctx, s.in, restored, number); ctx != nil {
@@ -172,22 +172,21 @@ func (g *Engine[IN, OUT]) observeStart(
 	}
 	t.attempt, t.end = t.ctx, AttemptEnd{Attempt: number}
 	g.enter(e, running) // it goes on as if it were invoked if the observer ends the goroutine
-	err := t.broken
-	if err == nil {
+	if t.broken == nil {
 		g.watchMany(SlowObserver)
-		err = g.protect(callInvoke, e, func() {
-			for _, o := range g.Observers {
-				if ctx := o.AttemptStarted(t.attempt, number); ctx != nil {
-					t.attempt = ctx //nolint:fatcontext // one layer an observer
-				}
+		g.calling(callInvoke, e)
+		for _, o := range g.Observers {
+			if ctx := o.AttemptStarted(t.attempt, number); ctx != nil {
+				t.attempt = ctx //nolint:fatcontext // one layer an observer
 			}
-		})
+		}
+		g.called()
+		return true
 	}
-	if err != nil {
-		a.CompleteExceptionally(err)
-		g.invoked(e, false)
-	}
-	return err == nil
+	a.Attend()
+	a.CompleteExceptionally(t.broken)
+	g.invoked(e)
+	return false
 }
 
 // contextOf returns the context of an attempt's call.
@@ -329,14 +328,14 @@ func (g *Engine[IN, OUT]) Report() {
 	for g.mayReport() {
 		g.refresh()
 		g.watchMany(SlowObserver)
-		if err := g.protect(callReport, nil, g.tell); err != nil {
-			g.Hooks.ObserverBroke(err)
-		}
+		g.calling(callReport, nil)
+		g.tell()
+		g.called()
 		g.tick()
 	}
 }
 
-// tell calls the observers as long as there is something. If one breaks, the others are called all the same: by the next call.
+// tell calls the observers as long as there is something. If one breaks, the others are called all the same: by the next Report.
 func (g *Engine[IN, OUT]) tell() {
 	for (len(g.attempts) > 0 || len(g.elements) > 0) && g.counted < len(g.Counters) {
 		g.counted++
