@@ -118,6 +118,9 @@ func WithClock(c clock.Clock) Option {
 
 // WithContext sets the context of the operator; the default is context.Background(). When it ends, so do the contexts
 // of all attempts, Out closes, and Err returns context.Cause. Attempts see its values.
+//
+// An operator that runs inside a call of another one needs the context of that call: what its own calls report
+// ([predicates.ReportSent], ReportStage of NetworkTime) then counts for the outer call, too. [Map] takes it as its first argument.
 func WithContext(ctx context.Context) Option {
 	if nils.Is(ctx) {
 		panic("asyncop: WithContext: nil context")

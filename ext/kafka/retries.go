@@ -32,9 +32,9 @@ type RetriesConfig[T any] struct {
 	Layers      []Layer // in order; they may be none
 	DeadLetters string  // a topic
 
-	// Permanent says whether the error of a failure will not go away: then it goes to the dead letters. The default is what was refused for
-	// good (a rejection), and what the operator's strategy did not want to try again. With an operator that has no retries that would be each
-	// error, so give a function there.
+	// Permanent says whether the error of a failure will not go away: then it goes to the dead letters. The default is what is known to be
+	// so: a rejection, which the strategy's classifier names, the error has itself (predicates.WithReason), or httpretry knows of the status
+	// of a response; and an error before anything was sent that is not about a connection.
 	Permanent func(asyncop.Failure[T]) bool
 	// Clock is that of failures and delays; the default is the machine's.
 	Clock clock.Clock

@@ -127,6 +127,9 @@ func New[IN, OUT any](cfg Config[IN, OUT]) *Driver[IN, OUT] {
 		}
 		d.host.Share = p.Join(&d.host.Sleeper, lent)
 	}
+	if d.host.Around = call.ReporterIn(cfg.Context); d.host.Around != nil && len(cfg.Engine.Observers) > 0 {
+		d.host.Around = call.Untracked{Reporter: d.host.Around} // they may give each element an id of its own
+	}
 	d.host.Life, d.host.Cancel = context.WithCancelCause(cfg.Context)
 	d.timers = timers.NewService[*queue.Entry[engine.Slot[IN, OUT]]](cfg.Clock, func() {
 		d.chain.due.Store(true)

@@ -240,6 +240,9 @@ func (g *Engine[IN, OUT]) endAttempt(
 	case cutOff:
 		end = a.Cut()
 	}
+	if around := g.Host.Around; around != nil && how != completion && e.Value.phase == running && end.Stage < predicates.NetworkTime {
+		around.ReportStage(predicates.NetworkTime) // its call may be about to send
+	}
 	if end.Freed {
 		g.permits++
 	} else {
