@@ -18,6 +18,7 @@ import (
 	"github.com/weirflow/weir/delivery"
 	"github.com/weirflow/weir/delivery/deadletters"
 	"github.com/weirflow/weir/delivery/store"
+	"github.com/weirflow/weir/predicates"
 	"github.com/weirflow/weir/strategies"
 )
 
@@ -160,6 +161,24 @@ func TestDeadLettersHaveTheHeadersOfOthers(t *testing.T) {
 	assert.Equal(t, "i", h["Weir-Id"])
 	assert.Equal(t, "k", string(fetches.Records()[0].Key))
 	assert.NotContains(t, h, "Weir-Key", "it is there once")
+}
+
+// What a server demands is kept over the layer (law D3), and no less than the layer's delay.
+func TestALayerHeedsTheServer(t *testing.T) {
+	c := newCluster(t, 1, "layer", "dead")
+	r := c.retries(Layer{Topic: "layer", Delay: time.Minute})
+	for i, demand := range []time.Duration{time.Hour, time.Second} {
+		ctx := delivery.ContextWithMeta(t.Context(), delivery.Meta{ID: numbers(2)[i]})
+		err := predicates.WithPushback(errors.New("429"), demand)
+		require.NoError(t, r.Take(ctx, asyncop.Failure[string]{Element: "v", Err: err, Verdict: strategies.Refused}))
+	}
+	view := c.view("layer", "nobody")
+	entries, err := view.List(t.Context(), store.Filter{}, allOfIt)
+	require.NoError(t, err)
+	require.Len(t, entries, 2)
+	for i, want := range []time.Duration{time.Hour, time.Minute} {
+		assert.WithinDuration(t, time.Now().Add(want), entries[i].Meta.Due, 30*time.Second)
+	}
 }
 
 // Law W4: a record of a later version is delivered, and what this one does not know of it is passed on: to the dead letters, with a merge,
