@@ -173,7 +173,7 @@ func (g *Engine[IN, OUT]) newAttempt(s *Slot[IN, OUT]) *call.Attempt[*queue.Entr
 func (g *Engine[IN, OUT]) invoke(e *queue.Entry[Slot[IN, OUT]], a *call.Attempt[*queue.Entry[Slot[IN, OUT]], OUT]) {
 	s := &e.Value
 	g.enter(e, running)
-	if g.Direct && !g.hasValues(e) {
+	if g.Direct && s.values() == nil {
 		a.Occupy()
 		g.jobs = append(g.jobs, call.Job[*queue.Entry[Slot[IN, OUT]], IN, OUT]{Attempt: a, In: s.in})
 		return

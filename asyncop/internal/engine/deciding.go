@@ -56,10 +56,20 @@ func (g *Engine[IN, OUT]) verdict(
 		return false
 	}
 	if *d, ask = r.policy.Judge(&r.view, err, g.situation()); ask && r.atOnce {
-		action, err := r.policy.Ask(g.Host.Life, &r.view)
+		action, err := r.policy.Ask(g.contextOfJudge(e, a), &r.view)
 		*d, ask = r.policy.Conclude(&r.view, action, err, g.situation()), false
 	}
 	return ask
+}
+
+// contextOfJudge returns the context of a strategy that is asked here, with the values that a question has. It ends with the operator.
+func (g *Engine[IN, OUT]) contextOfJudge(
+	e *queue.Entry[Slot[IN, OUT]], a *call.Attempt[*queue.Entry[Slot[IN, OUT]], OUT],
+) context.Context {
+	if !g.retry.whole {
+		return g.Host.Life
+	}
+	return call.WithEnd(g.contextBeside(&e.Value, &a.Token), g.Host.Life)
 }
 
 // doubt notes what the policy has found out about the outcome: the deadline of e may come next, or this is its end.
@@ -81,7 +91,7 @@ func (g *Engine[IN, OUT]) look(
 		return
 	}
 	v.Input = s.in
-	v.Values = (*call.AttemptContext[*queue.Entry[Slot[IN, OUT]], OUT])(a)
+	v.Values = g.contextOf(e, a)
 	v.Reasons = s.reasons()
 	v.Elapsed = g.now - s.accepted
 	v.Idempotent = g.retry.policy.IsIdempotent(v.Input)
@@ -102,7 +112,7 @@ func (g *Engine[IN, OUT]) situation() decision.Situation {
 	}
 }
 
-// question is what a strategy that may block is asked on a worker. It is the strategy's context, and its letter is the answer.
+// question is what a strategy that may block is asked on a worker. Its letter is the answer.
 type question[IN, OUT any] struct {
 	call.Token[*queue.Entry[Slot[IN, OUT]]]
 	err  error                   // of the outcome
@@ -114,14 +124,14 @@ type question[IN, OUT any] struct {
 }
 
 // put puts the question to the strategy, on a worker, unless it is late.
-func (q *question[IN, OUT]) put(policy *decision.Steps[OUT], panicked func(recovered any) error) {
+func (q *question[IN, OUT]) put(ctx context.Context, policy *decision.Steps[OUT], panicked func(recovered any) error) {
 	if q.Late() != nil {
 		return
 	}
 	defer q.Finish()
 	var g guard.Guard
 	defer g.Close(func(recovered any) { q.failed = panicked(recovered) }) // Ask itself recovers panics
-	q.action, q.failed = policy.Ask((*call.Context[*queue.Entry[Slot[IN, OUT]]])(&q.Token), &q.view)
+	q.action, q.failed = policy.Ask(ctx, &q.view)
 	g.Returned()
 }
 
@@ -132,12 +142,13 @@ func (g *Engine[IN, OUT]) ask(e *queue.Entry[Slot[IN, OUT]], err error) {
 	g.judged = nil
 	g.retry.forget()
 	q.Start(g.Host, e, e.Value.attempts, g.tokenDeadline(e))
+	q.Carry(e.Value.message())
 	e.Value.needExtra() // apart from what only the question needs
 	e.Value.more().held = q
 	g.enter(e, deciding)
 	g.counts.Deciding++
-	policy, panicked := g.retry.policy, g.Host.Panicked
-	g.runBeside(&g.asking, &q.Token, func() { q.put(policy, panicked) })
+	policy, panicked, ctx := g.retry.policy, g.Host.Panicked, g.contextBeside(&e.Value, &q.Token)
+	g.runBeside(&g.asking, &q.Token, func() { q.put(ctx, policy, panicked) })
 }
 
 // answer goes on after the strategy has answered in time.

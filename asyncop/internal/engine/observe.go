@@ -59,7 +59,8 @@ type Rider struct {
 type told struct {
 	base    context.Context // of the element, without observers
 	ctx     context.Context // of the element, as Accepted has returned it
-	attempt context.Context // of the attempt
+	attempt context.Context // of the attempt; nil: there is none
+	call    context.Context // of its call, once there is one
 	end     AttemptEnd      // of the attempt, once it is concluded
 	element ElementEnd      // once it leaves
 	broken  error           // how Accepted broke
@@ -170,7 +171,7 @@ func (g *Engine[IN, OUT]) observeStart(
 	if t == nil {
 		return true
 	}
-	t.attempt, t.end = t.ctx, AttemptEnd{Attempt: number}
+	t.attempt, t.call, t.end = t.ctx, nil, AttemptEnd{Attempt: number}
 	g.enter(e, running) // it goes on as if it were invoked if the observer ends the goroutine
 	if t.broken == nil {
 		g.watchMany(SlowObserver)
@@ -189,7 +190,7 @@ func (g *Engine[IN, OUT]) observeStart(
 	return false
 }
 
-// contextOf returns the context of an attempt's call.
+// contextOf returns the context of the call of an attempt, also for those who judge it.
 func (g *Engine[IN, OUT]) contextOf(
 	e *queue.Entry[Slot[IN, OUT]], a *call.Attempt[*queue.Entry[Slot[IN, OUT]], OUT],
 ) context.Context {
@@ -197,16 +198,32 @@ func (g *Engine[IN, OUT]) contextOf(
 	if g.forming != nil {
 		own = g.forming.Context()
 	}
-	if g.hasValues(e) {
-		return call.WithValues(e.Value.rider().told.attempt, own)
+	values := e.Value.values()
+	if values == nil {
+		return own
 	}
-	return own
+	t := e.Value.rider().told
+	if t.call == nil {
+		t.call = call.WithValues(values, own)
+	}
+	return t.call
 }
 
-// hasValues reports whether the context of the attempt of e has values of an observer.
-func (g *Engine[IN, OUT]) hasValues(e *queue.Entry[Slot[IN, OUT]]) bool {
-	r := e.Value.rider()
-	return r != nil && r.told != nil && r.told.attempt != r.told.base
+// values returns the context with the values that observers have given an element and its attempt, if it has one; nil if they have given
+// none.
+func (s *Slot[IN, OUT]) values() context.Context {
+	r := s.rider()
+	if r == nil || r.told == nil {
+		return nil
+	}
+	values := r.told.ctx
+	if r.told.attempt != nil {
+		values = r.told.attempt
+	}
+	if values == r.told.base {
+		return nil
+	}
+	return values
 }
 
 // contextOfElement returns the context that belongs to an element: its values are those that its observers gave it.
@@ -228,8 +245,8 @@ func (g *Engine[IN, OUT]) baseOf(s *Slot[IN, OUT]) context.Context {
 // contextBeside returns the context of user code that runs for an element beside its calls.
 func (g *Engine[IN, OUT]) contextBeside(s *Slot[IN, OUT], t *call.Token[*queue.Entry[Slot[IN, OUT]]]) context.Context {
 	own := (*call.Context[*queue.Entry[Slot[IN, OUT]]])(t)
-	if r := s.rider(); r != nil && r.told != nil && r.told.ctx != r.told.base {
-		return call.WithValues(r.told.ctx, own)
+	if values := s.values(); values != nil {
+		return call.WithValues(values, own)
 	}
 	return own
 }
@@ -262,7 +279,7 @@ func (g *Engine[IN, OUT]) attemptOver(s *Slot[IN, OUT], retry bool, d time.Durat
 	if t := r.told; t != nil {
 		t.end.Reason, t.end.Duration, t.end.Retry, t.end.Delay = a.Reason, a.Duration, a.Retry, a.Delay
 		g.notes.Push(note{ctx: t.attempt, attempt: t.end})
-		t.attempt = nil
+		t.attempt, t.call = nil, nil
 	}
 }
 
