@@ -290,7 +290,8 @@ func WithDropOnFailure() Option {
 // more.
 //
 // With checkpoints, an element is done as soon as it is taken. After a restart it may be offered again if it was taken since
-// the last checkpoint, so take must recognise it by something of its own, such as an id.
+// the last checkpoint, so take must recognise it by something of its own, such as an id. When the run fails or is cancelled, an
+// element that was not taken is not offered once more: it comes again in the next run.
 //
 // IN must be the operator's. It excludes [WithSideOutput] and [WithDropOnFailure].
 func WithFailureSink[IN any](take func(ctx context.Context, f Failure[IN]) error) Option {
