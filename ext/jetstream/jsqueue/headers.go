@@ -34,8 +34,8 @@ func readHeaders(m jetstream.Msg, at *jetstream.MsgMetadata) (meta delivery.Meta
 	}
 	h[headerSubject] = m.Subject()
 	meta, err = delivery.MetaFromHeaders(h)
-	if err != nil {
-		meta = delivery.Meta{Headers: map[string]string{headerSubject: m.Subject()}}
+	if meta.Headers == nil { // they are over their limit
+		meta.Headers = map[string]string{headerSubject: m.Subject()}
 	}
 	here := delivery.Origin{Source: at.Stream, Position: strconv.FormatUint(at.Sequence.Stream, 10)}
 	if meta.Origin == (delivery.Origin{}) {
