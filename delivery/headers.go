@@ -115,7 +115,7 @@ func (m *Meta) instants() [4]instant {
 func (m Meta) ToHeaders() (map[string]string, error) {
 	m, err := m.fit()
 	if err != nil {
-		return nil, fmt.Errorf("delivery: meta of message %q: %w", cut(m.ID, maxName), err)
+		return nil, refused(m.ID, err)
 	}
 	h := maps.Clone(m.Headers)
 	if h == nil {

@@ -47,7 +47,7 @@ type storedOrigin struct {
 func (m Meta) MarshalJSON() ([]byte, error) {
 	m, err := m.fit()
 	if err != nil {
-		return nil, fmt.Errorf("delivery: meta of message %q: %w", cut(m.ID, maxName), err)
+		return nil, refused(m.ID, err)
 	}
 	s := storedMeta{
 		ID: escape(m.ID, ""), Key: escape(m.Key, ""), Provider: escape(m.Provider, ""), Request: escape(m.Request, ""),

@@ -82,6 +82,11 @@ func (m Meta) fit() (Meta, error) {
 	return m, nil
 }
 
+// refused returns the error for a Meta that is over a limit.
+func refused(id string, err error) error {
+	return fmt.Errorf("delivery: meta of message %q: %w: %w", cut(id, maxName), ErrRefused, err)
+}
+
 // checkYear returns an error for a time that RFC 3339 has no form for.
 func checkYear(at time.Time) error {
 	if y := at.Year(); y < 1 || y > 9999 {

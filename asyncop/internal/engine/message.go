@@ -36,9 +36,6 @@ func (g *Engine[IN, OUT]) ride(e *queue.Entry[Slot[IN, OUT]], m call.Message) {
 
 // Carried says that what the head of the queue emits carries its message on from now on: the engine does not settle it.
 func (g *Engine[IN, OUT]) Carried() {
-	if g.early.Len() > 0 { // no message
-		return
-	}
 	if s := &g.Queue.Head().Value; s.message() != (call.Message{}) {
 		s.retry |= carried
 	}
@@ -83,16 +80,12 @@ func (g *Engine[IN, OUT]) SettleMessages() {
 	for g.settlements.Len() > 0 {
 		g.refresh()
 		g.watchMany(SlowSource)
-		if err := g.protect(callSettle, nil, g.settleSome); err != nil {
-			g.Hooks.SourceBroke(err)
+		g.calling(callSettle, nil)
+		for g.settlements.Len() > 0 {
+			s := g.settlements.Pop()
+			s.message.Settle(s.verdict)
 		}
+		g.called()
 		g.tick()
-	}
-}
-
-func (g *Engine[IN, OUT]) settleSome() {
-	for g.settlements.Len() > 0 {
-		s := g.settlements.Pop()
-		s.message.Settle(s.verdict)
 	}
 }
