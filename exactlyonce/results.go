@@ -180,9 +180,7 @@ func (r *Results) Do(
 // with what the context says. With an error there is nothing to end.
 func (r *Results) Track(ctx context.Context, req Request) (*Call, error) {
 	if err := req.Validate(); err != nil {
-		r.mu.Lock()
-		r.stats.Invalid++
-		r.mu.Unlock()
+		r.invalid()
 		return nil, err
 	}
 	call, ask, err := r.track(req, false)
@@ -198,13 +196,17 @@ func (r *Results) Track(ctx context.Context, req Request) (*Call, error) {
 // and the next attempt is NEW. Records are not asked.
 func (r *Results) TakeOver(req Request) (*Call, error) {
 	if err := req.Validate(); err != nil {
-		r.mu.Lock()
-		r.stats.Invalid++
-		r.mu.Unlock()
+		r.invalid()
 		return nil, err
 	}
 	call, _, err := r.track(req, true)
 	return call, err
+}
+
+func (r *Results) invalid() {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	r.stats.Invalid++
 }
 
 // track does what Track and TakeOver share. Records have to be asked about the new call if ask.
