@@ -170,7 +170,7 @@ func (g *Machine[IN, OUT]) newAttempt(s *Slot[IN, OUT]) *call.Attempt[OUT] {
 // invoke starts the call.
 func (g *Machine[IN, OUT]) invoke(s *Slot[IN, OUT], a *call.Attempt[OUT]) {
 	g.enter(s, running)
-	if g.Direct && !g.hasValues(s) {
+	if g.Direct && s.values() == nil {
 		a.Occupy()
 		g.jobs = append(g.jobs, call.Job[IN, OUT]{Attempt: a, In: s.in})
 		return
@@ -195,7 +195,7 @@ func (g *Machine[IN, OUT]) invoked(s *Slot[IN, OUT]) {
 		g.completed(s)
 	case first: // letters are being read: they were before it
 		g.Host.Mail.Post(&a.Letter)
-	case a.Completed() && g.rest == nil: // others were before it
+	case a.Completed() && g.rest == nil && g.forming == nil: // others were before it
 		g.readMail()
 	}
 }

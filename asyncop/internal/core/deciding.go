@@ -55,10 +55,20 @@ func (g *Machine[IN, OUT]) verdict(
 		return false
 	}
 	if *d, ask = r.policy.Judge(&r.view, err, g.situation()); ask && r.atOnce {
-		action, err := r.policy.Ask(g.Host.Life, &r.view)
+		action, err := r.policy.Ask(g.contextOfJudge(s, a), &r.view)
 		*d, ask = r.policy.Conclude(&r.view, action, err, g.situation()), false
 	}
 	return ask
+}
+
+// contextOfJudge returns the context of a strategy that is asked here, with the values that a question has. It ends with the operator.
+func (g *Machine[IN, OUT]) contextOfJudge(
+	s *Slot[IN, OUT], a *call.Attempt[OUT],
+) context.Context {
+	if !g.retry.whole {
+		return g.Host.Life
+	}
+	return call.WithEnd(g.contextBeside(s, &a.Token), g.Host.Life)
 }
 
 // doubt notes what the policy has found out about the outcome: the deadline of s may come next, or this is its end.
@@ -80,7 +90,7 @@ func (g *Machine[IN, OUT]) look(
 		return
 	}
 	v.Input = s.in
-	v.Values = (*call.AttemptContext[OUT])(a)
+	v.Values = g.contextOf(s, a)
 	v.Reasons = s.reasons()
 	v.Elapsed = g.now - s.accepted
 	v.Idempotent = g.retry.policy.IsIdempotent(v.Input)
@@ -101,7 +111,7 @@ func (g *Machine[IN, OUT]) situation() decision.Situation {
 	}
 }
 
-// question is what a strategy that may block is asked on a worker. It is the strategy's context, and its letter is the answer.
+// question is what a strategy that may block is asked on a worker. Its letter is the answer.
 type question[IN, OUT any] struct {
 	call.Token
 	err  error                   // of the outcome
@@ -113,14 +123,14 @@ type question[IN, OUT any] struct {
 }
 
 // put puts the question to the strategy, on a worker, unless it is late.
-func (q *question[IN, OUT]) put(policy *decision.Steps[OUT], panicked func(recovered any) error) {
+func (q *question[IN, OUT]) put(ctx context.Context, policy *decision.Steps[OUT], panicked func(recovered any) error) {
 	if q.Late() != nil {
 		return
 	}
 	defer q.Finish()
 	var g guard.Guard
 	defer g.Close(func(recovered any) { q.failed = panicked(recovered) }) // Ask itself recovers panics
-	q.action, q.failed = policy.Ask((*call.Context)(&q.Token), &q.view)
+	q.action, q.failed = policy.Ask(ctx, &q.view)
 	g.Returned()
 }
 
@@ -134,9 +144,10 @@ func (g *Machine[IN, OUT]) ask(s *Slot[IN, OUT], err error) {
 	s.more().held = q
 	g.enter(s, deciding)
 	q.Start(g.Host, g.slots.wait(s), s.attempts, g.tokenDeadline(s))
+	q.Carry(s.message())
 	g.counts.Deciding++
-	policy, panicked := g.retry.policy, g.Host.Panicked
-	g.runBeside(&g.asking, &q.Token, func() { q.put(policy, panicked) })
+	policy, panicked, ctx := g.retry.policy, g.Host.Panicked, g.contextBeside(s, &q.Token)
+	g.runBeside(&g.asking, &q.Token, func() { q.put(ctx, policy, panicked) })
 }
 
 // answer goes on after the strategy has answered in time.

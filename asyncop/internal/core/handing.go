@@ -2,9 +2,11 @@ package core
 
 import (
 	"context"
+	"errors"
 	"time"
 
 	"github.com/weirflow/weir/asyncop/internal/call"
+	"github.com/weirflow/weir/delivery"
 	"github.com/weirflow/weir/internal/guard"
 )
 
@@ -20,8 +22,9 @@ type handing[IN, OUT any] struct {
 	call.Token
 	wait time.Duration // before the offer after this one
 
-	err  error         // written before done is closed
-	done chan struct{} // closed when the call has returned
+	err     error         // written before done is closed
+	refused bool          // err says that the sink can never take the element
+	done    chan struct{} // closed when the call has returned
 }
 
 // run calls the sink, on a worker, unless it is late.
@@ -34,6 +37,7 @@ func (h *handing[IN, OUT]) run(sink func() error, panicked func(recovered any) e
 	var g guard.Guard
 	defer g.Close(func(recovered any) { h.err = panicked(recovered) }) // law A6: it was not taken
 	h.err = sink()
+	h.refused = errors.Is(h.err, delivery.ErrRefused)
 	g.Returned()
 }
 
@@ -66,11 +70,15 @@ func (g *Machine[IN, OUT]) offer(s *Slot[IN, OUT], h *handing[IN, OUT]) {
 	})
 }
 
-// answered goes on after the sink has answered: s is taken, or will be offered again.
+// answered goes on after the sink has answered: s is taken, can never be, or will be offered again.
 func (g *Machine[IN, OUT]) answered(s *Slot[IN, OUT], h *handing[IN, OUT]) {
 	g.handing = nil
-	if h.err == nil {
+	switch {
+	case h.err == nil:
 		g.taken(s)
+		return
+	case h.refused:
+		g.notTakeable(s, h.err)
 		return
 	}
 	g.tick()
@@ -86,6 +94,32 @@ func (g *Machine[IN, OUT]) taken(s *Slot[IN, OUT]) {
 	g.Queue.Complete(s.entry)
 	g.leaveLane(s)
 	g.Hooks.GivenUp(r, HandedOver)
+}
+
+// notTakeable ends e, which the sink can never take. A message goes to the dead letters of its source. What is no message is nobody's,
+// so it fails the run: another offer would hold its slot for ever (law D4).
+func (g *Machine[IN, OUT]) notTakeable(s *Slot[IN, OUT], err error) {
+	s.err = errors.Join(s.err, err)
+	m := s.message()
+	r := g.report(s)
+	if !m.Pending() {
+		g.enter(s, ended)
+		g.Queue.Complete(s.entry)
+		g.leaveLane(s)
+		g.Ended(s, Failed)
+		if g.failure == nil {
+			g.failedIn = r.Context
+		}
+		g.end(g.Hooks.RunFailed(r), ByElement)
+		return
+	}
+	// Before the end acknowledges it: the first verdict counts (law D2).
+	g.settlements.Push(settlement{m, delivery.Verdict{Kind: delivery.Rejected, Err: s.err, OutcomeUnknown: r.InDoubt}})
+	g.Ended(s, HandedOver)
+	g.enter(s, ended)
+	g.Queue.Complete(s.entry)
+	g.leaveLane(s)
+	g.Hooks.NotTaken(r, err, 0)
 }
 
 // CutSink ends the context of the call of the sink that runs, if one does: its element is not ended any more.

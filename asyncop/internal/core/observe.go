@@ -58,7 +58,8 @@ type Rider struct {
 type told struct {
 	base    context.Context // of the element, without observers
 	ctx     context.Context // of the element, as Accepted has returned it
-	attempt context.Context // of the attempt
+	attempt context.Context // of the attempt; nil: there is none
+	call    context.Context // of its call, once there is one
 	end     AttemptEnd      // of the attempt, once it is concluded
 	element ElementEnd      // once it leaves
 	broken  error           // how Accepted broke
@@ -168,7 +169,7 @@ func (g *Machine[IN, OUT]) observeStart(
 	if t == nil {
 		return true
 	}
-	t.attempt, t.end = t.ctx, AttemptEnd{Attempt: number}
+	t.attempt, t.call, t.end = t.ctx, nil, AttemptEnd{Attempt: number}
 	g.enter(s, running) // it goes on as if it were invoked if the observer ends the goroutine
 	if t.broken == nil {
 		g.watchMany(SlowObserver)
@@ -187,7 +188,7 @@ func (g *Machine[IN, OUT]) observeStart(
 	return false
 }
 
-// contextOf returns the context of an attempt's call.
+// contextOf returns the context of the call of an attempt, also for those who judge it.
 func (g *Machine[IN, OUT]) contextOf(
 	s *Slot[IN, OUT], a *call.Attempt[OUT],
 ) context.Context {
@@ -195,16 +196,32 @@ func (g *Machine[IN, OUT]) contextOf(
 	if g.forming != nil {
 		own = g.forming.Context()
 	}
-	if g.hasValues(s) {
-		return call.WithValues(s.rider().told.attempt, own)
+	values := s.values()
+	if values == nil {
+		return own
 	}
-	return own
+	t := s.rider().told
+	if t.call == nil {
+		t.call = call.WithValues(values, own)
+	}
+	return t.call
 }
 
-// hasValues reports whether the context of the attempt of s has values of an observer.
-func (g *Machine[IN, OUT]) hasValues(s *Slot[IN, OUT]) bool {
+// values returns the context with the values that observers have given an element and its attempt, if it has one; nil if they have given
+// none.
+func (s *Slot[IN, OUT]) values() context.Context {
 	r := s.rider()
-	return r != nil && r.told != nil && r.told.attempt != r.told.base
+	if r == nil || r.told == nil {
+		return nil
+	}
+	values := r.told.ctx
+	if r.told.attempt != nil {
+		values = r.told.attempt
+	}
+	if values == r.told.base {
+		return nil
+	}
+	return values
 }
 
 // contextOfElement returns the context that belongs to an element: its values are those that its observers gave it.
@@ -226,8 +243,8 @@ func (g *Machine[IN, OUT]) baseOf(s *Slot[IN, OUT]) context.Context {
 // contextBeside returns the context of user code that runs for an element beside its calls.
 func (g *Machine[IN, OUT]) contextBeside(s *Slot[IN, OUT], t *call.Token) context.Context {
 	own := (*call.Context)(t)
-	if r := s.rider(); r != nil && r.told != nil && r.told.ctx != r.told.base {
-		return call.WithValues(r.told.ctx, own)
+	if values := s.values(); values != nil {
+		return call.WithValues(values, own)
 	}
 	return own
 }
@@ -260,7 +277,7 @@ func (g *Machine[IN, OUT]) attemptOver(s *Slot[IN, OUT], retry bool, d time.Dura
 	if t := r.told; t != nil {
 		t.end.Reason, t.end.Duration, t.end.Retry, t.end.Delay = a.Reason, a.Duration, a.Retry, a.Delay
 		g.notes.Push(note{ctx: t.attempt, attempt: t.end})
-		t.attempt = nil
+		t.attempt, t.call = nil, nil
 	}
 }
 

@@ -49,6 +49,8 @@ type Driver[IN, OUT any] struct {
 	backlog  fifo.Queue[core.Item[IN, OUT]] // what goes into the queue before anything new
 	checks   *checkpointing[IN, OUT]        // nil: no part in checkpoints
 	barriers wiring.Barriers                // that have come
+	final    bool                           // the last of them is the final one
+	runEnded <-chan struct{}                // closed when the run of the coordinator ends; nil: that was noticed, or there is none
 	loaded   bool                           // there is something to be emitted next
 	next     any                            // it, as out carries it
 	barrier  bool                           // next is one that passes ahead of the queue; if not, it comes from the head of that
@@ -244,6 +246,7 @@ func (d *Driver[IN, OUT]) step() bool {
 
 // checkSignals looks at what other goroutines asked for.
 func (d *Driver[IN, OUT]) checkSignals() {
+	d.endWithRun()
 	d.core.EndIfCancelled()
 	if d.mustStop() {
 		d.cancelUpstream(d.ErrStopped)
@@ -290,6 +293,8 @@ func (d *Driver[IN, OUT]) park() {
 			d.received(v, ok)
 		case out <- d.next:
 			d.sent()
+		case <-d.runEnded:
+			d.endWithRun()
 		case <-d.host.C:
 		}
 	}
