@@ -100,7 +100,7 @@ func (s *surface[IN, OUT]) coreConfig(timeout time.Duration, q queue.Queue[*core
 		Invoke: func(ctx context.Context, in IN, a *call.Attempt[OUT]) error {
 			return fn.AsyncInvoke(ctx, in, a)
 		},
-		Batch:  batchedIn(s.name, fn).batching(),
+		Batch:  batchingOf(fn),
 		Policy: s.policy, Random: rand.New(source),
 		Timeout: timeout, AttemptTimeout: s.attemptTimeout, HandlerLimit: s.handlerLimit,
 		EarlyTimeout: s.earlyTimeout, MaxCalls: s.maxCalls,
