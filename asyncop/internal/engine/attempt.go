@@ -291,6 +291,7 @@ func (g *Engine[IN, OUT]) concluded(
 	g.Timers.Cancel(&s.timer)
 	if err != nil {
 		s.err = err
+		g.attemptFailed(err)
 	}
 	if g.observed {
 		results := 0
@@ -308,6 +309,12 @@ func (g *Engine[IN, OUT]) concluded(
 		return
 	}
 	g.judge(e, a, err, timeout)
+}
+
+// attemptFailed notes that an attempt has ended with an error, or with the time of its element.
+func (g *Engine[IN, OUT]) attemptFailed(err error) {
+	g.failed++
+	g.counts.LastError = err
 }
 
 // stageOf returns how far an attempt has come.
@@ -352,7 +359,7 @@ func (g *Engine[IN, OUT]) attemptTimeOut(e *queue.Entry[Slot[IN, OUT]]) {
 // timeOut ends e at its deadline. Law A3: whatever the element was doing, this is final.
 func (g *Engine[IN, OUT]) timeOut(e *queue.Entry[Slot[IN, OUT]]) {
 	s := &e.Value
-	isEarly := g.now < g.deadline(e)
+	isEarly, called := g.now < g.deadline(e), s.phase == running
 	switch s.phase {
 	case preparing, running:
 		g.Timers.Cancel(&s.timer)
@@ -376,6 +383,9 @@ func (g *Engine[IN, OUT]) timeOut(e *queue.Entry[Slot[IN, OUT]]) {
 	g.attemptOver(s, false, 0)
 	g.counts.Timeouts++
 	failure := g.Hooks.TimedOut(g.report(s), isEarly)
+	if called {
+		g.attemptFailed(failure)
+	}
 	if g.Handle == nil {
 		g.giveUp(e, failure)
 		return
