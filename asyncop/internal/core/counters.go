@@ -34,4 +34,5 @@ type Counters struct {
 	Abandoned       int64
 
 	OldestAge time.Duration
+	LastError error
 }
