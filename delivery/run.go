@@ -48,10 +48,12 @@ type Operator[IN, OUT any] interface {
 //
 //   - A Receive that fails is tried again, after 100 ms and then twice as long each time, up to 10 s. After five minutes of failures
 //     Run drains, and returns the error.
-//   - A Put that fails is repeated for each message alone, so that one which the sink refuses does not hold up others (law D4):
-//     that one is nacked for 10 s. If none succeeds, all are put again, after 100 ms, 200 ms, 400 ms and 800 ms, and then nacked for 10 s.
-//     One for which Put returns [ErrRefused] is rejected: it ends among the dead letters of its source. Put must return soon after its
-//     context has ended.
+//   - A Put that fails is repeated for each result alone, so that one which the sink refuses does not hold up others (law D4). That one is
+//     put again, after 100 ms and then twice as long each time, up to 10 s. After ten tries, or at once if Put returns [ErrRefused], its
+//     message is rejected: it ends among the dead letters of its source.
+//   - If the sink takes no result at all, all wait, and are put again after the same times, until it is back. Nothing is called again for
+//     that: the operator stops when its results have no room, and with it Run stops receiving. Put must return soon after its context has
+//     ended.
 //   - If op fails, what it had in flight is given back, its results so far go to the sink, and Run returns the error.
 //   - When more than half of the last 100 new messages have failed, Run stops receiving: see [WithFloodGuard].
 //

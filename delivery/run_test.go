@@ -226,25 +226,47 @@ func TestRunWithAMessageThatTheSinkRefuses(t *testing.T) {
 		})
 		summary, err := delivery.Run(t.Context(), source, operator(itoa), sink, silent)
 		require.NoError(t, err)
-		require.Equal(t, delivery.Summary{Received: 302, Acknowledged: 300, Nacked: 2}, withoutTime(summary))
+		require.Equal(t, delivery.Summary{Received: 300, Acknowledged: 300}, withoutTime(summary))
 		require.Len(t, done, 300)
 		for value, at := range done {
 			if value == "150" {
-				require.Equal(t, 21500*time.Millisecond, at.Round(time.Second/2), "it came alone at 10 s, and was tried for 1.5 s")
+				require.Equal(t, 22700*time.Millisecond, at.Round(100*time.Millisecond), "the eighth wait is over")
 			} else {
 				require.Less(t, at, time.Second, value)
 			}
 		}
-		refused := source.of(150)[0]
-		require.Equal(t, delivery.Nacked, refused.Kind)
-		require.Equal(t, 10*time.Second, refused.Delay)
-		require.ErrorContains(t, refused.Err, "150 is too long")
 	})
 }
 
-// A sink that is down for a moment costs nothing; after five tries its messages are given back.
+// Law W2: a result that the sink never takes, without saying so, was called for again for ever.
+func TestRunWithAMessageThatTheSinkNeverTakes(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		source := newList(20, false)
+		tries, calls := 0, 0
+		sink := sinkFunc(func(_ context.Context, ms []delivery.Message[string]) error {
+			if slices.ContainsFunc(ms, func(m delivery.Message[string]) bool { return m.Value == "7" }) {
+				tries++
+				return errors.New("no")
+			}
+			return nil
+		})
+		op := operator(func(ctx context.Context, i int) (string, error) {
+			calls++
+			return itoa(ctx, i)
+		}, asyncop.WithMaxConcurrentCalls(1))
+		summary, err := delivery.Run(t.Context(), source, op, sink, silent)
+		require.NoError(t, err)
+		require.Equal(t, delivery.Summary{Received: 20, Acknowledged: 19, Rejected: 1}, withoutTime(summary))
+		require.Equal(t, 20, calls)
+		require.LessOrEqual(t, tries, 12)
+		require.ErrorIs(t, source.of(7)[0].Err, delivery.ErrRefused)
+		require.ErrorContains(t, source.of(7)[0].Err, "10 times: no")
+	})
+}
+
+// Results wait for a sink that is down, and the worker takes no more than it has room for: nothing is called twice.
 func TestRunWithASinkThatIsDown(t *testing.T) {
-	for down, nacked := range map[time.Duration]int{time.Second: 0, 3 * time.Second: 5} {
+	for _, down := range []time.Duration{time.Second, 5 * time.Second, 24 * time.Hour} {
 		synctest.Test(t, func(t *testing.T) {
 			source := newList(5, false)
 			begun := time.Now()
@@ -257,10 +279,25 @@ func TestRunWithASinkThatIsDown(t *testing.T) {
 			})
 			summary, err := delivery.Run(t.Context(), source, operator(itoa), sink, silent, delivery.WithFloodGuard(1, 10))
 			require.NoError(t, err)
-			require.Equal(t, delivery.Summary{Received: 5 + nacked, Acknowledged: 5, Nacked: nacked}, withoutTime(summary))
+			require.Equal(t, delivery.Summary{Received: 5, Acknowledged: 5}, withoutTime(summary))
 			require.ElementsMatch(t, []string{"0", "1", "2", "3", "4"}, got.values)
+			require.Less(t, time.Since(begun), 2*down+10*time.Second)
 		})
 	}
+}
+
+// A sink that is down pushes back: the worker holds what it has room for.
+func TestRunWithASinkThatIsDownReceivesNoMore(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		source := newList(1000, true)
+		ctx, cancel := context.WithCancel(t.Context())
+		time.AfterFunc(time.Hour, cancel)
+		sink := sinkFunc(func(context.Context, []delivery.Message[string]) error { return errors.New("down") })
+		summary, err := delivery.Run(ctx, source, operator(itoa), sink, silent, delivery.WithBatch(10))
+		require.NoError(t, err)
+		require.Equal(t, summary.Received, summary.GivenBack)
+		require.LessOrEqual(t, summary.Received, 400, "what has room in the worker")
+	})
 }
 
 // A sink may settle messages by itself, and then fail.
