@@ -3,6 +3,7 @@ package engine
 import (
 	"github.com/weirflow/weir/asyncop/internal/call"
 	"github.com/weirflow/weir/delivery"
+	"github.com/weirflow/weir/predicates"
 	"github.com/weirflow/weir/queue"
 )
 
@@ -58,7 +59,11 @@ func (g *Engine[IN, OUT]) settleEnded(s *Slot[IN, OUT], how Ending) {
 	case Empty:
 		g.settlements.Push(settlement{m, delivery.Verdict{Kind: delivery.Acked}})
 	case HandedOver, Dropped:
-		g.settlements.Push(settlement{m, delivery.Verdict{Kind: delivery.Acked, Err: s.err}})
+		v := delivery.Verdict{Kind: delivery.Acked, Err: s.err}
+		if r := s.reason(); r.IsRejection() { // a worker learns that the service has answered
+			v.Err = predicates.WithReason(s.err, r)
+		}
+		g.settlements.Push(settlement{m, v})
 	default:
 		g.GiveBack(m)
 	}
