@@ -36,7 +36,7 @@ type HandlerConfig struct {
 //
 //	in-progress  409         a run has the lock, or transactions collide; Retry-After
 //	mismatch     409 or 422  the key had other content
-//	invalid      400         the key is missing, or something is too long
+//	invalid      400         the key is missing, or something is too long or no text
 //
 // and without the header 403, 413, and 500 after an error of the handler that came without a response. Handler panics if
 // User is nil, or MismatchStatus or MaxBody make no sense.

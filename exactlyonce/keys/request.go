@@ -4,6 +4,8 @@ import (
 	"encoding/json"
 	"fmt"
 	"net/http"
+	"strings"
+	"unicode/utf8"
 
 	"github.com/weirflow/weir/exactlyonce"
 	"github.com/weirflow/weir/internal/oncewire"
@@ -17,7 +19,8 @@ const (
 	maxPoint  = 50
 )
 
-// Request is what a client asks for. It is stored, so that another run can do it.
+// Request is what a client asks for. It is stored, so that another run can do it. All but the body is UTF-8 without the character
+// NUL.
 type Request struct {
 	User string // who asks; a key is unique for each user
 	Key  string // 1 to 100 bytes
@@ -41,6 +44,13 @@ func (r *Request) validate() error {
 		return fmt.Errorf("%w: the method has %d bytes, more than %d", ErrInvalid, len(r.Method), maxMethod)
 	case len(r.Path) > maxPath:
 		return fmt.Errorf("%w: the path has %d bytes, more than %d", ErrInvalid, len(r.Path), maxPath)
+	}
+	for _, field := range [...]struct{ name, value string }{
+		{"user", r.User}, {"idempotency key", r.Key}, {"method", r.Method}, {"path", r.Path}, {"query", r.Query}, {"content type", r.ContentType},
+	} {
+		if !utf8.ValidString(field.value) || strings.ContainsRune(field.value, 0) { // PostgreSQL takes no such text
+			return fmt.Errorf("%w: the %s %q is not UTF-8, or has the character NUL", ErrInvalid, field.name, field.value)
+		}
 	}
 	return nil
 }

@@ -40,6 +40,7 @@ func Run(t *testing.T, p Place) {
 		"after finish": (*bench).afterFinish,
 		"conflicts":    (*bench).conflicts, "retries": (*bench).retries, "reap": (*bench).reap, "complete": (*bench).complete,
 		"lost commit": (*bench).lostCommit, "lost commit, then hangs": (*bench).lostCommitThenHangs, "http": (*bench).http, "entity": (*bench).entity, "limits": (*bench).limits, "maintain": (*bench).maintain, "provider": (*bench).provider,
+		"frozen holder": (*bench).frozenHolder, "gives up": (*bench).givesUp, "end": (*bench).end,
 		"list": (*bench).list, "not migrated": (*bench).notMigrated, "time of a step": (*bench).timeOfAStep,
 	} {
 		t.Run(name, func(t *testing.T) {
@@ -377,6 +378,11 @@ func (b *bench) limits() {
 		"no ide": func(r *keys.Request) { r.Key = "" },
 		"method": func(r *keys.Request) { r.Method = strings.Repeat("M", 11) },
 		"path":   func(r *keys.Request) { r.Path = strings.Repeat("p", 101) },
+
+		// What PostgreSQL takes for no text.
+		`user "\xff"`: func(r *keys.Request) { r.User = "\xff" }, `idempotency key "\x00"`: func(r *keys.Request) { r.Key = "\x00" },
+		`path "/\x00"`: func(r *keys.Request) { r.Path = "/\x00" }, `query "q=\xc3("`: func(r *keys.Request) { r.Query = "q=\xc3\x28" },
+		`content type "\xff"`: func(r *keys.Request) { r.ContentType = "\xff" },
 	} {
 		req := request("a", "k")
 		change(&req)
