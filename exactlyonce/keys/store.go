@@ -148,7 +148,6 @@ const claimWait = 10 * time.Second
 func (k *Keys) claim(ctx context.Context, o *Operation, req Request) (*Run, *exactlyonce.Response, error) {
 	ctx, cancel := k.within(ctx, claimWait)
 	defer cancel()
-	fingerprint := req.fingerprint(o.name)
 	var held *row // what another taker had before this one, or a transaction
 	for {
 		known, err := scan(k.db.QueryRowContext(ctx, byKeySQL, req.User, req.Key))
@@ -157,11 +156,11 @@ func (k *Keys) claim(ctx context.Context, o *Operation, req Request) (*Run, *exa
 		}
 		switch {
 		case known == nil:
-			run, err := k.insert(ctx, o, req, fingerprint)
+			run, err := k.insert(ctx, o, req, req.fingerprint(o.name))
 			if run != nil || err != nil {
 				return run, nil, err
 			}
-		case [32]byte(known.fingerprint) != fingerprint:
+		case !req.isAsked(o.name, known.fingerprint):
 			return nil, nil, exactlyonce.ErrMismatch
 		case known.done:
 			response, err := exactlyonce.ParseResponse(known.response)
