@@ -128,8 +128,13 @@ func (s *surface[IN, OUT]) logGivenUp(r engine.Report[IN], how engine.Ending) {
 	s.log(r.Context, &s.giveUpLog, slog.LevelWarn, msg, r.Element, attrs...)
 }
 
-// logNotTaken reports an element that the failure sink has not taken, and when it is offered again.
+// logNotTaken reports an element that the failure sink has not taken, and when it is offered again; 0: never.
 func (s *surface[IN, OUT]) logNotTaken(r engine.Report[IN], err error, wait time.Duration) {
+	if wait == 0 {
+		s.log(r.Context, &s.sinkLog, slog.LevelWarn, "asyncop: the failure sink can never take an element: it is rejected", r.Element,
+			slog.Any("error", err))
+		return
+	}
 	s.log(r.Context, &s.sinkLog, slog.LevelWarn, "asyncop: the failure sink did not take an element", r.Element,
 		slog.Any("error", err), slog.Duration("again", wait))
 }

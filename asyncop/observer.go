@@ -30,8 +30,9 @@ type Observer interface {
 	// context has no effect. ctx has the values of the operator's context ([WithContext]); return it, or nil, to add none.
 	Accepted(ctx context.Context, element any, restored bool) context.Context
 
-	// AttemptStarted is called before the call for an attempt, with the context that Accepted has returned. The context of the
-	// attempt has the values of the context that it returns. attempt counts from 1, and goes on after a restart.
+	// AttemptStarted is called before the call for an attempt, with the context that Accepted has returned. The contexts of the
+	// attempt and of those who judge it (classifiers, strategies) have the values of the context that it returns. attempt counts
+	// from 1, and goes on after a restart.
 	AttemptStarted(ctx context.Context, attempt int) context.Context
 
 	// AttemptEnded is called when it is known what follows, with the context that AttemptStarted has returned.

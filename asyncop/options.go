@@ -118,6 +118,9 @@ func WithClock(c clock.Clock) Option {
 
 // WithContext sets the context of the operator; the default is context.Background(). When it ends, so do the contexts
 // of all attempts, Out closes, and Err returns context.Cause. Attempts see its values.
+//
+// An operator that runs inside a call of another one needs the context of that call: what its own calls report
+// ([predicates.ReportSent], ReportStage of NetworkTime) then counts for the outer call, too. [Map] takes it as its first argument.
 func WithContext(ctx context.Context) Option {
 	if nils.Is(ctx) {
 		panic("asyncop: WithContext: nil context")
@@ -270,6 +273,9 @@ func WithDropOnFailure() Option {
 // called again: after 100 ms, then after twice as long each time, up to 10 s, by the operator's clock and as long as the
 // operator runs. A clean end waits for it. So take should return an error only if another try makes sense.
 //
+// An error that matches [delivery.ErrRefused] says that take can never take the element: it is too large for its store, for example.
+// A message is then rejected, and ends among the dead letters of its source. An element that is no message fails the pipeline.
+//
 // take is called for one element at a time, off the loop, and may block. Elements are offered in the order in which they fail;
 // one that waits for its next offer does not hold up the others. Until it is taken, an element holds its slot: a sink that
 // takes nothing stops the input when the slots are used up. What take shares with other goroutines, such as a slice with the
@@ -287,7 +293,8 @@ func WithDropOnFailure() Option {
 // more.
 //
 // With checkpoints, an element is done as soon as it is taken. After a restart it may be offered again if it was taken since
-// the last checkpoint, so take must recognise it by something of its own, such as an id.
+// the last checkpoint, so take must recognise it by something of its own, such as an id. When the run fails or is cancelled, an
+// element that was not taken is not offered once more: it comes again in the next run.
 //
 // IN must be the operator's. It excludes [WithSideOutput] and [WithDropOnFailure].
 func WithFailureSink[IN any](take func(ctx context.Context, f Failure[IN]) error) Option {

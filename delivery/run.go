@@ -50,9 +50,10 @@ type Operator[IN, OUT any] interface {
 //     Run drains, and returns the error.
 //   - A Put that fails is repeated for each message alone, so that one which the sink refuses does not hold up others (law D4):
 //     that one is nacked for 10 s. If none succeeds, all are put again, after 100 ms, 200 ms, 400 ms and 800 ms, and then nacked for 10 s.
-//     Put must return soon after its context has ended.
+//     One for which Put returns [ErrRefused] is rejected: it ends among the dead letters of its source. Put must return soon after its
+//     context has ended.
 //   - If op fails, what it had in flight is given back, its results so far go to the sink, and Run returns the error.
-//   - When more than half of the last 100 messages have failed, Run stops receiving: see [WithFloodGuard].
+//   - When more than half of the last 100 new messages have failed, Run stops receiving: see [WithFloodGuard].
 //
 // It panics if an argument is nil. Run owns source and op: they are closed when it returns.
 func Run[IN, OUT any](ctx context.Context, source Source[IN], op Operator[IN, OUT], sink Sink[OUT], opts ...RunOption) (summary Summary, err error) {

@@ -1,13 +1,19 @@
 package ladder_test
 
 import (
+	"bytes"
 	"context"
 	"errors"
 	"fmt"
 	"io"
 	"log/slog"
+	"net"
+	"os"
 	"runtime"
+	"slices"
 	"strconv"
+	"strings"
+	"syscall"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -25,6 +31,7 @@ import (
 	"github.com/weirflow/weir/delivery/ladder"
 	"github.com/weirflow/weir/delivery/store"
 	"github.com/weirflow/weir/predicates"
+	"github.com/weirflow/weir/predicates/httpretry"
 	"github.com/weirflow/weir/strategies"
 )
 
@@ -179,6 +186,75 @@ func TestHopelessOnesGoToTheDeadLettersDirectly(t *testing.T) {
 	require.Error(t, l.Take(t.Context(), asyncop.Failure[onlyOnce]{Element: "cut off", Err: errRefused, Abandoned: true}))
 	require.Error(t, l.Take(t.Context(), asyncop.Failure[onlyOnce]{Element: "", Err: errRefused}), "no id")
 	require.Len(t, dead(t, s), 4)
+}
+
+// twice is an element whose call may happen twice.
+type twice string
+
+func (twice) Idempotent() bool { return true }
+
+// Only an error that is known to be permanent makes a dead letter at the first visit. An operator knows too little: its strategy may
+// have been asked about one error only, and the service restarts.
+func TestAnUnknownErrorIsNotPermanent(t *testing.T) {
+	declined := predicates.NewRejection("CARD_DECLINED")
+	refused := &net.OpError{Op: "dial", Net: "tcp", Err: os.NewSyscallError("connect", syscall.ECONNREFUSED)}
+	unsent := func(err error) error { return &predicates.StageError{Stage: predicates.ClientDispatch, Err: err} }
+	flip := strategies.FixedDelay[string](1, 0).RetryIfException(predicates.ErrorIs(errRefused))
+	named := strategies.ReasonAware(predicates.Named[string](), strategies.BestEffort[string]())
+	for name, tt := range map[string]struct {
+		strategy strategies.AsyncRetryStrategy[string] // nil: no retries
+		err      error
+		dead     store.Cause // "": it is in the layer
+	}{
+		"the service restarts":                {flip, fmt.Errorf("post: %w", io.EOF), ""},
+		"connection refused":                  {flip, refused, ""},
+		"unknown":                             {flip, errors.New("???"), ""},
+		"unknown, no retries":                 {nil, errors.New("???"), ""},
+		"unknown to a classifier":             {named, errors.New("???"), ""},
+		"a panic":                             {flip, nil, ""},
+		"an error that panics":                {flip, panicking{errors.New("???")}, ""},
+		"not sent, but its connection failed": {named, unsent(refused), ""},
+		"a status that may go away":           {flip, &httpretry.StatusError{StatusCode: 503}, ""},
+		"a rejection, no retries":             {nil, fmt.Errorf("pay: %w", predicates.WithReason(errors.New("no"), declined)), store.Permanent},
+		"a rejection":                         {flip, predicates.WithReason(errors.New("no"), declined), store.Permanent},
+		"a rejection that a classifier names": {named, predicates.WithReason(errors.New("no"), declined), store.Permanent},
+		"a status that will not go away":      {flip, fmt.Errorf("post: %w", &httpretry.StatusError{StatusCode: 422}), store.Permanent},
+		"two, one of which may go away":       {flip, errors.Join(&httpretry.StatusError{StatusCode: 422}, &httpretry.StatusError{StatusCode: 503}), ""},
+		"two, one of which is unknown":        {flip, errors.Join(predicates.WithReason(errors.New("no"), declined), errors.New("???")), ""},
+		"before anything was sent":            {named, unsent(errors.New("no amount")), store.Permanent},
+	} {
+		t.Run(name, func(t *testing.T) {
+			s := store.NewMemory(clock.New(), 0)
+			l, err := ladder.New(ladder.Config[twice]{
+				Store: s, Codec: codec.JSON[twice](), DeadLetters: "dead", Layers: []ladder.Layer{{Queue: "1m", Delay: time.Minute}},
+				ID: func(v twice) string { return string(v) },
+			})
+			require.NoError(t, err)
+			call := asyncop.Blocking(func(context.Context, twice) (string, error) {
+				if tt.err == nil {
+					panic("???")
+				}
+				return "", tt.err
+			})
+			opts := []asyncop.Option{asyncop.WithFailureSink(l.Take), asyncop.WithLogger(slog.New(slog.DiscardHandler))}
+			strategy := tt.strategy
+			if strategy == nil {
+				strategy = strategies.NoRetry[string]()
+			}
+			op := asyncop.OrderedWaitWithRetry(call, time.Minute, 1, strategy, opts...)
+			for range op.Results(slices.Values([]twice{"a"})) {
+				require.Fail(t, "nothing comes out")
+			}
+			var cause store.Cause
+			for _, e := range dead(t, s) {
+				cause = e.Cause
+			}
+			require.Equal(t, tt.dead, cause)
+			c, err := s.Count(t.Context(), "1m", store.Filter{})
+			require.NoError(t, err)
+			require.Equal(t, tt.dead == "", c.Messages == 1)
+		})
+	}
 }
 
 // Law D1: a message that is handed over again after a crash is one message.
@@ -471,4 +547,24 @@ func TestCloseWhileALayerIsFull(t *testing.T) {
 		require.NoError(t, source.Close(t.Context()))
 		require.Error(t, <-ended)
 	})
+}
+
+// A dead letter is one line of the log: that of the operator.
+func TestADeadLetterIsLoggedOnce(t *testing.T) {
+	c, s := config()
+	l := build(t, c)
+	var lines bytes.Buffer
+	logger := slog.New(slog.NewTextHandler(&lines, nil))
+	defer slog.SetDefault(slog.Default())
+	slog.SetDefault(logger)
+	op := asyncop.OrderedWait(asyncop.Blocking(func(context.Context, string) (string, error) { return "", errRefused }), time.Minute, 1,
+		asyncop.WithFailureSink(l.Take), asyncop.WithLogger(logger))
+	source := l.Source(messages(1))
+	for range op.Messages(receive(t.Context(), source)) {
+		require.Fail(t, "nothing comes out")
+	}
+	require.NoError(t, source.Close(t.Context()))
+	require.Len(t, dead(t, s), 1)
+	require.Equal(t, 1, strings.Count(lines.String(), "\n"), lines.String())
+	require.Contains(t, lines.String(), "id=0")
 }

@@ -82,13 +82,14 @@ func (a *Attempt[E, OUT]) Refuse(err error) {
 		return
 	}
 	a.err = err
-	before := a.state.Or(completed | over)
-	a.release(before, over)
+	bits := a.completing()
+	before := a.state.Or(bits)
+	a.release(before, bits)
 	if before&over != 0 {
 		return
 	}
 	a.endContext()
-	a.host.Post(&a.Letter)
+	a.post(before, bits)
 }
 
 // Returning is an attempt as the future of a function that completes it by returning: one step then does both.

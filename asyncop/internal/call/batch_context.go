@@ -173,15 +173,9 @@ func (b *batchStages[E, IN, OUT]) ReportRefused(bool) {
 	}
 }
 
-// reporter is what package predicates reports to.
-type reporter interface {
-	ReportSent(tracked bool) (counted bool)
-	ReportRefused(tracked bool)
-}
-
-func (b *batchStages[E, IN, OUT]) reporters() (all []reporter) {
+func (b *batchStages[E, IN, OUT]) reporters() (all []Reporter) {
 	for _, m := range b.ctxs {
-		if r, ok := m.Value(stagekey.Key{}).(reporter); ok {
+		if r := ReporterIn(m); r != nil {
 			all = append(all, r)
 		}
 	}

@@ -70,9 +70,6 @@ func (c *Context[E]) Err() error {
 func (c *Context[E]) Value(key any) any {
 	switch key.(type) {
 	case NumberKey:
-		if c.number == attended {
-			return 1
-		}
 		return int(c.number)
 	case metakey.Key:
 		if s := c.signal.Load(); s != nil && s.message != (Message{}) {

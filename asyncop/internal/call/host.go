@@ -19,6 +19,7 @@ type Host[E any] struct {
 	Panicked func(recovered any) error // makes an error of a panic, or of Goexit: see package guard
 	NilError error                     // stands for a nil error
 	Share    *Share                    // in permits that operators share; nil: in none
+	Around   Reporter                  // of the call that the operator runs inside of; nil: of none
 
 	_ [64]byte // what others look at for each element is kept apart from what the loop writes for each
 

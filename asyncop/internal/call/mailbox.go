@@ -58,10 +58,5 @@ func (l *Letter[E]) Unchain() (rest *Letter[E]) {
 	return rest
 }
 
-// TakeOnly takes l, if nothing else is in the mailbox.
-func (m *Mailbox[E]) TakeOnly(l *Letter[E]) bool {
-	return m.head.Load() == l && l.next == nil && m.head.CompareAndSwap(l, nil)
-}
-
 // Empty reports whether nothing is in the mailbox.
 func (m *Mailbox[E]) Empty() bool { return m.head.Load() == nil }

@@ -110,17 +110,3 @@ func TestMailboxAllocatesNothing(t *testing.T) {
 		m.Take()
 	}))
 }
-
-// A letter is taken alone only if it is all there is.
-func TestMailboxTakeOnly(t *testing.T) {
-	var m Mailbox[int]
-	a, b := letter(1), letter(2)
-	m.Post(a)
-	m.Post(b)
-	require.False(t, m.TakeOnly(a), "it is not the newest")
-	require.False(t, m.TakeOnly(b), "there is another")
-	require.Equal(t, []int{1, 2}, numbers(m.Take()))
-	m.Post(a)
-	require.True(t, m.TakeOnly(a))
-	require.True(t, m.Empty())
-}

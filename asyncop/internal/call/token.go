@@ -15,7 +15,7 @@ type Token[E any] struct {
 
 	// Written before the start, then read-only.
 	host     *Host[E]
-	number   int32         // of the attempt, from 1, or attended; 0 for the handler of a failure
+	number   int32         // of the attempt, from 1; 0 for the handler of a failure
 	state    atomic.Uint32 // bits
 	deadline time.Duration // instant; NoDeadline if there is none
 
@@ -47,17 +47,21 @@ const (
 	answered
 	// member: the attempt is one of a Batch, which has the permit.
 	member
-	// seated: the element of an attended attempt has got an entry.
-	seated
+	// attended: the loop calls the function, and looks itself whether the attempt is complete when that returns.
+	attended
+	// left: the function has returned to the loop.
+	left
+	// inPlace: it was complete before that, and nothing was in the mailbox then.
+	inPlace
 )
 
 // The rest of the state counts the requests that clients have reported and not taken back: those that their server recognises
 // when they come again, and the others.
 const (
-	request         uint32 = 1 << 12
-	requests        uint32 = 1<<22 - request
-	trackedRequest  uint32 = 1 << 22
-	trackedRequests uint32 = 0xffc00000
+	request         uint32 = 1 << 14
+	requests        uint32 = 1<<23 - request
+	trackedRequest  uint32 = 1 << 23
+	trackedRequests uint32 = 0xff800000
 )
 
 // Start binds a new token to the element that waits for it.
@@ -65,24 +69,19 @@ func (t *Token[E]) Start(host *Host[E], entry E, number int32, deadline time.Dur
 	t.host, t.Entry, t.number, t.deadline = host, entry, number, deadline
 }
 
-// attended is the number of a first attempt that Attend has started.
-const attended int32 = -1
+// Attend says that the loop is about to call the function of the attempt.
+func (t *Token[E]) Attend() { t.state.Or(attended) }
 
-// Attend is Start for the first attempt of an element that has no entry yet. The loop waits for its function and looks then whether
-// the attempt is complete: no letter is posted before Seat.
-func (t *Token[E]) Attend(host *Host[E], deadline time.Duration) {
-	t.host, t.number, t.deadline = host, attended, deadline
-}
+// Leave says that the function has returned, and reports whether the attempt is complete and goes before what is in the mailbox. If
+// not, its letter is there, or will come.
+func (t *Token[E]) Leave() (first bool) { return t.state.Or(left)&inPlace != 0 }
 
-// Seat binds an attended token to the entry of its element, since the function has returned, and reports whether it is complete. If not,
-// its letter will come.
-func (t *Token[E]) Seat(entry E) (complete bool) {
-	t.Entry = entry
-	if complete = t.state.Or(seated)&completed != 0; complete {
-		var none E
-		t.Entry = none
+// completing returns the bits with which an attempt is completed: one that is attended needs no letter if none is before it (law Q1).
+func (t *Token[E]) completing() uint32 {
+	if t.state.Load()&(attended|left) == attended && t.host.Mail.Empty() {
+		return completed | over | inPlace
 	}
-	return complete
+	return completed | over
 }
 
 // Carry makes the context of a new token know the message that its element is.
@@ -117,18 +116,24 @@ func (t *Token[E]) claim() bool {
 
 // publish hands a claimed token with its outcome to the loop, unless it has been ended meanwhile. bits are set with it.
 func (t *Token[E]) publish(bits uint32) bool {
-	before := t.state.Or(completed | over | bits)
-	t.release(before, over|bits)
+	bits |= t.completing()
+	before := t.state.Or(bits)
+	t.release(before, bits)
 	if before&over != 0 {
 		t.host.late.Add(1)
 		t.giveBack(before, bits)
 		return false
 	}
 	t.endContext()
-	if t.number != attended || before&seated != 0 {
+	t.post(before, bits)
+	return true
+}
+
+// post posts the letter, unless the loop finds the attempt complete when it leaves. before is the state when bits were set.
+func (t *Token[E]) post(before, bits uint32) {
+	if bits&inPlace == 0 || before&left != 0 {
 		t.host.Post(&t.Letter)
 	}
-	return true
 }
 
 // Finish ends the token and posts its letter: what was to be done is done. Called by the goroutine that did it.

@@ -70,37 +70,45 @@ func TestFirstCompletionCounts(t *testing.T) {
 	require.Equal(t, errNilError, err)
 }
 
-// An attended attempt posts no letter until it is seated, and Seat reports whether it is complete: exactly one of the two.
+// An attended attempt that is completed before the loop leaves it posts no letter, unless others are before it (law Q1).
 func TestAttendedAttempt(t *testing.T) {
 	h, _ := newHost(t)
-	entry := new(int)
 	attend := func() *Attempt[*int, int] {
-		a := new(Attempt[*int, int])
-		a.Attend(h, NoDeadline)
-		require.Equal(t, 1, (*AttemptContext[*int, int])(a).Value(NumberKey{}))
+		a := newAttempt(h)
+		a.Attend()
 		return a
 	}
 	a := attend()
 	a.Complete(1)
 	require.True(t, a.Completed())
 	require.True(t, h.Mail.Empty())
-	require.True(t, a.Seat(entry))
+	require.True(t, a.Leave())
 	require.True(t, h.Mail.Empty())
-	require.Nil(t, a.Entry)
 
 	a = attend()
-	require.False(t, a.Seat(entry))
+	require.False(t, a.Leave())
 	a.Complete(1)
-	require.True(t, h.Mail.TakeOnly(&a.Letter))
-	require.Same(t, entry, a.Entry)
+	require.Same(t, &a.Letter, h.Mail.Take())
+
+	a = attend()
+	a.Refuse(errNilError)
+	require.True(t, h.Mail.Empty())
+	require.True(t, a.Leave())
+
+	h.Mail.Post(&newAttempt(h).Letter)
+	a = attend()
+	a.Complete(1)
+	require.False(t, a.Leave())
+	l := h.Mail.Take()
+	require.Same(t, &a.Letter, l.Unchain())
 
 	for range 1000 {
 		a = attend()
 		var wg sync.WaitGroup
 		wg.Go(func() { a.Complete(1) })
-		complete := a.Seat(entry)
+		complete := a.Leave()
 		wg.Wait()
-		require.Equal(t, !complete, h.Mail.TakeOnly(&a.Letter))
+		require.Equal(t, complete, h.Mail.Take() == nil)
 	}
 }
 

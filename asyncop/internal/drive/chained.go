@@ -108,7 +108,8 @@ func (d *Driver[IN, OUT]) Chained(r ChainedRange[IN, OUT]) {
 			d.giveBackRest(&r)
 		}
 	}()
-	end := d.rangeOver(&r)
+	var end loopEnd
+	d.engine.Run(func() { end = d.rangeOver(&r) })
 	returned = true
 	switch end {
 	case loopGoesOn:

@@ -85,19 +85,19 @@ func (d *Driver[IN, OUT]) joinCheckpoints() {
 		d.backlog.Push(it)
 	}
 	d.checks.restored, d.checks.numbers = len(s.Items), s.Numbers
-	if d.Observer != nil {
-		go d.endWithRun()
-	}
+	d.runEnded = d.Coordinator.Ended()
 }
 
-// endWithRun ends the operator when the run of its coordinator fails: a gate that waits for a checkpoint would never open.
+// endWithRun cancels the operator if the run of its coordinator has failed: what is in flight comes again in the next run, and a
+// gate that waits for a checkpoint would never open.
 func (d *Driver[IN, OUT]) endWithRun() {
 	select {
-	case <-d.Coordinator.Ended():
+	case <-d.runEnded:
+		d.runEnded = nil // once
 		if err := d.Coordinator.Err(); err != nil {
-			d.BreakOff(lazyerr.Named("asyncop: checkpoints", err))
+			d.host.Cancel(lazyerr.Named("asyncop: checkpoints", err))
 		}
-	case <-d.over:
+	default:
 	}
 }
 
@@ -456,6 +456,12 @@ func (d *Driver[IN, OUT]) endCheckpoints(err error) {
 	case !k.final.Final():
 		k.coordinator.Fail(k.name, errNoFinalBarrier)
 	}
+}
+
+// comesAgain reports whether an element that was cut off comes again: as a message that its source delivers again, or in the next
+// run of a stream with checkpoints. Such an element is no failure.
+func (d *Driver[IN, OUT]) comesAgain(e *queue.Entry[engine.Slot[IN, OUT]]) bool {
+	return d.checks != nil || d.barriers.Any() || d.engine.ComesAgain(e)
 }
 
 // isEndOfInput reports whether a control element is the marker of the end of the input, behind which only barriers come.

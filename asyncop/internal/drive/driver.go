@@ -50,6 +50,8 @@ type Driver[IN, OUT any] struct {
 	backlog  fifo.Queue[engine.Item[IN, OUT]] // what goes into the queue before anything new
 	checks   *checkpointing[IN, OUT]          // nil: no part in checkpoints
 	barriers wiring.Barriers                  // that have come
+	final    bool                             // the last of them is the final one
+	runEnded <-chan struct{}                  // closed when the run of the coordinator ends; nil: that was noticed, or there is none
 	loaded   bool                             // there is something to be emitted next
 	next     any                              // it, as out carries it
 	barrier  bool                             // next is one that passes ahead of the queue; if not, it comes from the head of that
@@ -127,6 +129,9 @@ func New[IN, OUT any](cfg Config[IN, OUT]) *Driver[IN, OUT] {
 		}
 		d.host.Share = p.Join(&d.host.Sleeper, lent)
 	}
+	if d.host.Around = call.ReporterIn(cfg.Context); d.host.Around != nil && len(cfg.Engine.Observers) > 0 {
+		d.host.Around = call.Untracked{Reporter: d.host.Around} // they may give each element an id of its own
+	}
 	d.host.Life, d.host.Cancel = context.WithCancelCause(cfg.Context)
 	d.timers = timers.NewService[*queue.Entry[engine.Slot[IN, OUT]]](cfg.Clock, func() {
 		d.chain.due.Store(true)
@@ -166,7 +171,11 @@ func (d *Driver[IN, OUT]) run() {
 		}
 		go d.run()
 	})
-	d.engine.Resume()
+	d.engine.Run(d.loop)
+	stands.Returned()
+}
+
+func (d *Driver[IN, OUT]) loop() {
 	if !d.opened {
 		d.opened = true
 		d.awaitStart()
@@ -174,12 +183,10 @@ func (d *Driver[IN, OUT]) run() {
 	}
 	for d.step() {
 		if d.handsOver() {
-			stands.Returned()
 			return
 		}
 	}
 	d.finish()
-	stands.Returned()
 }
 
 func (d *Driver[IN, OUT]) open() {
@@ -240,6 +247,7 @@ func (d *Driver[IN, OUT]) step() bool {
 
 // checkSignals looks at what other goroutines asked for.
 func (d *Driver[IN, OUT]) checkSignals() {
+	d.endWithRun()
 	d.engine.EndIfCancelled()
 	if d.mustStop() {
 		d.cancelUpstream(d.ErrStopped)
@@ -286,6 +294,8 @@ func (d *Driver[IN, OUT]) park() {
 			d.received(v, ok)
 		case out <- d.next:
 			d.sent()
+		case <-d.runEnded:
+			d.endWithRun()
 		case <-d.host.C:
 		}
 	}

@@ -149,7 +149,7 @@ func (d *Driver[IN, OUT]) forget() {
 	d.nothingLoaded()
 }
 
-// outcome returns what is offered to the failure sink, which messages that are delivered again are not, and what Err will
+// outcome returns what is offered to the failure sink, which elements that come again are not, and what Err will
 // return: nil after a clean end. What has failed and the sink is still to get has not ended.
 func (d *Driver[IN, OUT]) outcome(
 	cause error, by engine.Cause, kept bool, abandoned []*queue.Entry[engine.Slot[IN, OUT]],
@@ -157,7 +157,7 @@ func (d *Driver[IN, OUT]) outcome(
 	n := 0
 	for _, e := range abandoned {
 		failed := d.engine.Describe(e).Failed
-		if !kept && (failed || !d.engine.ComesAgain(e)) {
+		if !kept && (failed || !d.comesAgain(e)) {
 			offer = append(offer, e)
 		}
 		switch {
@@ -182,7 +182,7 @@ const sinkLimit = 30 * time.Second
 var errSinkLimit = fmt.Errorf("asyncop: the operator has ended, and %v later there are failures that the sink has not taken", sinkLimit)
 
 // endSink waits for the sink, and calls it once more for each element that it has not taken, and for those that were cut off
-// (law A1), but for messages that are delivered again. Nothing of it is tried again: failed elements that it does not take are
+// (law A1), but for those that come again. Nothing of it is tried again: failed elements that it does not take are
 // abandoned.
 func (d *Driver[IN, OUT]) endSink(cause error, abandoned []*queue.Entry[engine.Slot[IN, OUT]]) {
 	if d.engine.Sink == nil {
@@ -199,7 +199,7 @@ func (d *Driver[IN, OUT]) endSink(cause error, abandoned []*queue.Entry[engine.S
 	for _, e := range abandoned {
 		r := d.engine.Describe(e)
 		taken := d.engine.WasTaken(e)
-		if !taken && r.Failed && d.engine.ComesAgain(e) {
+		if !taken && r.Failed && d.comesAgain(e) {
 			d.engine.Ended(e, engine.Abandoned)
 			continue
 		}

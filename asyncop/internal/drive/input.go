@@ -132,7 +132,12 @@ func (d *Driver[IN, OUT]) receivedElement(in IN, m call.Message, ok bool) {
 	switch {
 	case !ok:
 		d.inClosed = true
-		d.engine.EndIfCancelled() // upstream may have noticed it first: the end is no clean one
+		d.endWithRun() // upstream may have noticed it first: the end is no clean one
+		d.engine.EndIfCancelled()
+		if (d.checks != nil || d.barriers.Any()) && !d.final { // that is not the end of the input
+			d.engine.End(errNoFinalBarrier)
+			return
+		}
 		d.endInput()
 	case d.letsIn:
 		d.engine.Accept(in, m)
@@ -151,6 +156,10 @@ func (d *Driver[IN, OUT]) receivedControl(v any) {
 		d.engine.End(lazyerr.Named("asyncop: upstream", b.Err))
 		return
 	case participant.Barrier:
+		d.final = b.Kind.Final()
+		if b.Kind == participant.Suspend {
+			d.drains = true // neither is that: without a part in checkpoints, all is finished as if more came
+		}
 		if err := d.barriers.Add(b.ID, isEndOfInput(b)); err != nil { // law C2
 			d.engine.End(lazyerr.Named("asyncop", err))
 			return

@@ -69,12 +69,17 @@ func (d *Driver[IN, OUT]) observeEnd() {
 		}
 		d.engine.Gone(d.leaving.Pop().rider, how)
 	}
+	d.reportEnd()
+}
+
+// reportEnd calls the observers off the loop, once that has ended.
+func (d *Driver[IN, OUT]) reportEnd() {
 	for {
 		err := d.offLoop(func() error { d.engine.Report(); return nil })
 		if err == nil {
 			return
 		}
-		d.engine.Hooks.ObserverBroke(err) // it has ended its goroutine
+		d.engine.Hooks.ObserverBroke(err) // and is not called again with the same
 	}
 }
 
@@ -82,7 +87,7 @@ func (d *Driver[IN, OUT]) observeEnd() {
 func (d *Driver[IN, OUT]) settleMessages() {
 	for d.engine.MaySettle() {
 		if err := d.offLoop(func() error { d.engine.SettleMessages(); return nil }); err != nil {
-			d.Hooks.SourceBroke(err) // it has ended its goroutine
+			d.Hooks.SourceBroke(err)
 		}
 	}
 }
@@ -96,9 +101,7 @@ func (d *Driver[IN, OUT]) observeLate(n int) int {
 	for range n {
 		d.engine.Refused(engine.Discarded, call.Message{})
 	}
-	for d.offLoop(func() error { d.engine.Report(); return nil }) != nil {
-		continue // it has ended its goroutine, and is not called again with the same
-	}
+	d.reportEnd()
 	return 0
 }
 

@@ -5,7 +5,6 @@ import (
 	"runtime"
 	"testing"
 	"time"
-	"weak"
 
 	"github.com/stretchr/testify/require"
 
@@ -29,35 +28,14 @@ func atOnce(name string, a *testAttempt) error {
 	return nil
 }
 
-// Futures and contexts may be kept for ever, and with them the attempts that were allocated in the same piece.
-func TestAttemptsThatEndAtOnceLetGoOfResults(t *testing.T) {
-	r := newRig(t, nil, nil)
-	r.answer = atOnce
-	for _, name := range []string{"a", "b", "c"} {
-		r.feed(name)
-		require.Nil(t, r.calls[name+"#1"].Results())
-	}
-	var left []weak.Pointer[string]
-	for d := range r.early.All() {
-		left = append(left, weak.Make(&d.results[0]))
-	}
-	r.turn()
-	require.Equal(t, "(a#1 (b#1 (c#1 a#1 b#1 c#1", r.took())
-	runtime.GC()
-	for _, result := range left {
-		require.Nil(t, result.Value())
-	}
-	r.end()
-}
-
-// Laws Q1 and Q2: calls that end at once need no place in the queue, but have slots, and leave before what comes after them.
-func TestCallsThatEndAtOnceNeedNoPlace(t *testing.T) {
+// Laws Q1 and Q2: calls that end at once are handled where they stand, and have slots until they leave.
+func TestCallsThatEndAtOnceHaveSlots(t *testing.T) {
 	for name, change := range map[string]func(*Config[string, string]){"ordered": nil, "unordered": unordered} {
 		t.Run(name, func(t *testing.T) {
 			r := newRig(t, nil, change)
 			r.answer = atOnce
 			r.feed("a -")
-			require.Zero(t, r.Queue.Len())
+			require.True(t, r.Host.Mail.Empty())
 			require.Equal(t, 2, r.Len())
 			require.Equal(t, 2, r.Room())
 			require.Equal(t, "done", r.Oldest())
@@ -68,7 +46,6 @@ func TestCallsThatEndAtOnceNeedNoPlace(t *testing.T) {
 			require.Zero(t, oldest)
 			r.balance()
 			r.feed("B c")
-			require.Equal(t, 2, r.Queue.Len())
 			require.False(t, r.HasRoom())
 			require.Equal(t, 1, r.Running())
 			r.complete("B#1")
@@ -81,7 +58,7 @@ func TestCallsThatEndAtOnceNeedNoPlace(t *testing.T) {
 			c, _ = r.Counts()
 			require.EqualValues(t, 4, c.Completed)
 			r.feed("d |1 e")
-			require.Equal(t, 2, r.Queue.Len(), "the control element, and what follows it")
+			require.Equal(t, 3, r.Len())
 			r.turn()
 			require.Equal(t, "(d#1 (e#1 d#1 |1 e#1", r.took())
 			r.end()
@@ -125,7 +102,7 @@ func TestCallEndsOnAnotherGoroutine(t *testing.T) {
 	}
 	r.feed("a")
 	require.True(t, r.Host.Mail.Empty())
-	require.Zero(t, r.Queue.Len())
+	require.Equal(t, "done", r.Oldest())
 	r.turn()
 	require.Equal(t, "(a#1 a#1", r.took())
 	r.answer = nil
@@ -193,23 +170,6 @@ func TestDoubtOfCallsThatEndAtOnce(t *testing.T) {
 	r.feed("C B")
 	r.turn()
 	require.Equal(t, map[string]bool{"B": false, "C": true}, inDoubt)
-	r.end()
-}
-
-// Attempts in one piece are for calls that end at once only: one that goes on may do so for long.
-func TestAttemptsInOnePiece(t *testing.T) {
-	r := newRig(t, nil, nil)
-	r.answer = atOnce
-	first := func() int { r.feed("a"); r.turn(); return len(r.spare) }
-	require.Zero(t, first(), "it is not known yet")
-	require.Equal(t, attemptsAtOnce-1, first())
-	require.Equal(t, attemptsAtOnce-2, first())
-	r.feed("B")
-	require.Nil(t, r.spare)
-	r.complete("B#1")
-	r.turn()
-	require.Zero(t, first())
-	require.Equal(t, attemptsAtOnce-1, first())
 	r.end()
 }
 
@@ -427,8 +387,6 @@ func TestContextOfACallThatEndsAtOnce(t *testing.T) {
 	<-ctx.Done()
 	r.turn()
 	require.Equal(t, Never, r.Next())
-	require.Nil(t, r.trial.Value.attempt, "an idle engine keeps nothing")
-	require.Empty(t, r.trial.Value.in)
 }
 
 // Law D2: an element that is no message, and leaves before one, does not carry that one on.
@@ -483,9 +441,6 @@ func TestTimesOfCallsThatEndAtOnce(t *testing.T) {
 			require.Equal(t, at, d.Last)
 			require.Equal(t, 2*time.Second, d.Elapsed)
 			r.Forget()
-			require.Nil(t, r.trial)
-			require.Nil(t, r.spare)
-			require.Zero(t, r.early.Len())
 		})
 	}
 	t.Run("attempt timeout", func(t *testing.T) {
@@ -518,33 +473,6 @@ func TestCallsThatEndAtOnceEarnTheBudget(t *testing.T) {
 	r.turn()
 	require.InDelta(t, 1, budget.Balance(), 0.01)
 	require.Equal(t, "(a#1 (a#2 a#2 (b#1 (c#1 b#1 c#1", r.took())
-	r.end()
-}
-
-// lateQueue completes a call while its element gets its place.
-type lateQueue struct {
-	queue.Queue[Slot[string, string]]
-	complete func()
-}
-
-func (q *lateQueue) Put(s Slot[string, string]) *queue.Entry[Slot[string, string]] {
-	q.complete()
-	return q.Queue.Put(s)
-}
-
-// A call that ends just when the engine has found that it goes on.
-func TestCallEndsWhileItsElementGetsAPlace(t *testing.T) {
-	q := &lateQueue{}
-	r := newRig(t, nil, func(c *Config[string, string]) {
-		c.AttemptTimeout = time.Second
-		q.Queue, c.Queue = c.Queue, q
-	})
-	q.complete = func() { r.complete("A#1") }
-	r.feed("A")
-	require.Zero(t, r.Running())
-	require.True(t, r.Host.Mail.Empty())
-	r.turn()
-	require.Equal(t, "(A#1 A#1", r.took())
 	r.end()
 }
 
@@ -639,4 +567,49 @@ func TestCallThatEndsAtOnceCancels(t *testing.T) {
 	}
 	require.Equal(t, []string{"a", "b", "c"}, got)
 	r.balance()
+}
+
+// Law Q1: what was complete before a call that ends at once goes before it, whatever else is in flight.
+func TestCallThatEndsAtOnceWaitsForTheMail(t *testing.T) {
+	r := newRig(t, nil, unordered)
+	r.answer = atOnce
+	r.feed("A B C")
+	r.complete("B#1 A#1")
+	r.feed("d")
+	require.True(t, r.Host.Mail.Empty(), "no turn was needed")
+	require.Equal(t, 1, r.Running())
+	r.emit()
+	require.Equal(t, "(A#1 (B#1 (C#1 (d#1 B#1 A#1 d#1", r.took())
+	r.complete("C#1")
+	r.turn()
+	require.Equal(t, "C#1", r.took())
+	r.end()
+}
+
+// Laws A6 and Q1: a predicate that breaks on what was complete before loses no call that has ended at once after it.
+func TestPredicateBreaksBeforeACallThatEndsAtOnce(t *testing.T) {
+	for name, breaks := range map[string]func(){"panics": func() { panic("boom") }, "exits": runtime.Goexit} {
+		t.Run(name, func(t *testing.T) {
+			strategy := strategies.FixedDelay[string](1, 0).RetryIfResult(func(results []string) bool {
+				if results[0] == "A#1" {
+					breaks()
+				}
+				return false
+			})
+			r := newRig(t, strategy, unordered)
+			r.answer = atOnce
+			r.feed("A B")
+			r.complete("A#1 B#1")
+			done := make(chan struct{})
+			go func() {
+				defer close(done)
+				r.feed("c")
+			}()
+			<-done
+			r.Resume()
+			r.turn()
+			require.Equal(t, "(A#1 (B#1 (c#1 !A B#1 c#1", r.took())
+			r.end()
+		})
+	}
 }

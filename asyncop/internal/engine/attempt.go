@@ -132,12 +132,10 @@ func (g *Engine[IN, OUT]) admit(e *queue.Entry[Slot[IN, OUT]]) bool {
 
 // askPace asks whether an attempt of e may start now. Asking is user code: the time may run out meanwhile.
 func (g *Engine[IN, OUT]) askPace(e *queue.Entry[Slot[IN, OUT]]) bool {
-	var wait time.Duration
 	at := g.now
-	if panicked := g.protect(callPace, e, func() { wait = g.Pace(g.Timers.Time(at)) }); panicked != nil {
-		g.refuse(e, panicked)
-		return false
-	}
+	g.calling(callPace, e)
+	wait := g.Pace(g.Timers.Time(at))
+	g.called()
 	g.refresh()
 	if wait > 0 {
 		g.paced = later(at, wait)
@@ -175,33 +173,33 @@ func (g *Engine[IN, OUT]) newAttempt(s *Slot[IN, OUT]) *call.Attempt[*queue.Entr
 func (g *Engine[IN, OUT]) invoke(e *queue.Entry[Slot[IN, OUT]], a *call.Attempt[*queue.Entry[Slot[IN, OUT]], OUT]) {
 	s := &e.Value
 	g.enter(e, running)
-	if g.Direct && !g.hasValues(e) {
+	if g.Direct && s.values() == nil {
 		a.Occupy()
 		g.jobs = append(g.jobs, call.Job[*queue.Entry[Slot[IN, OUT]], IN, OUT]{Attempt: a, In: s.in})
 		return
 	}
 	g.watch(e, SlowInvoke)
-	if panicked := g.protect(callInvoke, e, func() {
-		err := g.Invoke(g.contextOf(e, a), s.in, a)
-		g.call.kind = noCall
-		if err != nil {
-			a.CompleteExceptionally(err)
-		}
-		g.invoked(e, true)
-	}); panicked != nil {
-		g.broken(panicked)
+	a.Attend()
+	g.calling(callInvoke, e)
+	err := g.Invoke(g.contextOf(e, a), s.in, a)
+	g.called()
+	if err != nil {
+		a.CompleteExceptionally(err)
 	}
+	g.invoked(e)
 }
 
-// invoked goes on after the function has returned, or broken: an error or panic after it has completed the attempt is late (A2). If
-// the attempt is complete, it is handled at once, unless others were before it (law Q1); guarded says that protect stands around.
-func (g *Engine[IN, OUT]) invoked(e *queue.Entry[Slot[IN, OUT]], guarded bool) {
-	if e == g.trial {
-		g.tried(guarded)
-		return
-	}
-	if a := e.Value.attempt; g.rest == nil && g.Host.Mail.TakeOnly(&a.Letter) {
-		g.completed(e, guarded)
+// invoked goes on after the function has returned, or broken: an error or panic after it has completed the attempt is late (A2). An
+// attempt that is complete is handled here, in the order of the completions (law Q1).
+func (g *Engine[IN, OUT]) invoked(e *queue.Entry[Slot[IN, OUT]]) {
+	a := e.Value.attempt
+	switch first := a.Leave(); {
+	case first && g.rest == nil:
+		g.completed(e)
+	case first: // letters are being read: they were before it
+		g.Host.Mail.Post(&a.Letter)
+	case a.Completed() && g.rest == nil: // others were before it
+		g.readMail()
 	}
 }
 
@@ -240,6 +238,9 @@ func (g *Engine[IN, OUT]) endAttempt(
 	case cutOff:
 		end = a.Cut()
 	}
+	if around := g.Host.Around; around != nil && how != completion && e.Value.phase == running && end.Stage < predicates.NetworkTime {
+		around.ReportStage(predicates.NetworkTime) // its call may be about to send
+	}
 	if end.Freed {
 		g.permits++
 	} else {
@@ -251,8 +252,8 @@ func (g *Engine[IN, OUT]) endAttempt(
 	return end
 }
 
-// completed handles the attempt of e, which was completed in time; guarded says that protect stands around.
-func (g *Engine[IN, OUT]) completed(e *queue.Entry[Slot[IN, OUT]], guarded bool) {
+// completed handles the attempt of e, which was completed in time.
+func (g *Engine[IN, OUT]) completed(e *queue.Entry[Slot[IN, OUT]]) {
 	a := e.Value.attempt
 	g.endAttempt(e, a, completion)
 	results, err := a.Outcome()
@@ -260,10 +261,7 @@ func (g *Engine[IN, OUT]) completed(e *queue.Entry[Slot[IN, OUT]], guarded bool)
 		err = g.ErrControlResult
 		a.DropResults()
 	}
-	if err != nil {
-		e = g.seated(e)
-	}
-	g.concluded(e, a, err, nil, guarded)
+	g.concluded(e, a, err, nil)
 }
 
 func (g *Engine[IN, OUT]) hasControl(results []OUT) bool {
@@ -287,7 +285,7 @@ type timedOut struct {
 
 // concluded goes on with the outcome of the attempt a of e: its own, with this error, or that of its timeout.
 func (g *Engine[IN, OUT]) concluded(
-	e *queue.Entry[Slot[IN, OUT]], a *call.Attempt[*queue.Entry[Slot[IN, OUT]], OUT], err error, timeout *timedOut, guarded bool,
+	e *queue.Entry[Slot[IN, OUT]], a *call.Attempt[*queue.Entry[Slot[IN, OUT]], OUT], err error, timeout *timedOut,
 ) {
 	s := &e.Value
 	g.Timers.Cancel(&s.timer)
@@ -309,7 +307,7 @@ func (g *Engine[IN, OUT]) concluded(
 		g.settle(e, err)
 		return
 	}
-	g.judge(e, a, err, timeout, guarded)
+	g.judge(e, a, err, timeout)
 }
 
 // stageOf returns how far an attempt has come.
@@ -348,7 +346,7 @@ func (g *Engine[IN, OUT]) attemptTimeOut(e *queue.Entry[Slot[IN, OUT]]) {
 	if s.phase == preparing {
 		at.stage = predicates.ClientDispatch // there is no call
 	}
-	g.concluded(e, a, g.Hooks.AttemptTimedOut(int(s.attempts)), at, false)
+	g.concluded(e, a, g.Hooks.AttemptTimedOut(int(s.attempts)), at)
 }
 
 // timeOut ends e at its deadline. Law A3: whatever the element was doing, this is final.

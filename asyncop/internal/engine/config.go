@@ -100,7 +100,7 @@ type Hooks[IN any] struct {
 	DecisionFailed  func(err error) error                                  // the failure of an element whose policy failed with err
 	RunFailed       func(r Report[IN]) error                               // the failure of the run by an element
 	GivenUp         func(r Report[IN], how Ending)                         // an element was dropped or handed over
-	NotTaken        func(r Report[IN], err error, wait time.Duration)      // the sink has not taken an element, which is offered again
+	NotTaken        func(r Report[IN], err error, wait time.Duration)      // the sink has not taken an element, which is offered again; 0: never
 	LogsRetries     func() bool                                            // whether the next two write anything
 	Retrying        func(r Report[IN], d decision.Decision)
 	NotRetried      func(r Report[IN], d decision.Decision)

@@ -21,9 +21,9 @@ import (
 
 // judge shows an outcome to the policy. A strategy that does not block is asked here.
 func (g *Engine[IN, OUT]) judge(
-	e *queue.Entry[Slot[IN, OUT]], a *call.Attempt[*queue.Entry[Slot[IN, OUT]], OUT], failed error, timeout *timedOut, guarded bool,
+	e *queue.Entry[Slot[IN, OUT]], a *call.Attempt[*queue.Entry[Slot[IN, OUT]], OUT], failed error, timeout *timedOut,
 ) {
-	if g.retry.whole || !guarded || g.slow.kind == notWatched {
+	if g.retry.whole || g.slow.kind != SlowInvoke || g.call.entry != e {
 		g.tick()
 		g.watch(e, SlowJudge)
 	} else { // the watch goes on: AsyncInvoke has completed it
@@ -31,18 +31,9 @@ func (g *Engine[IN, OUT]) judge(
 	}
 	g.judged = failed
 	var d decision.Decision
-	var found, ask bool
-	if guarded { // user code that breaks here breaks off the protect around invoked
-		g.call.kind, g.ran = callJudge, true
-		found, ask = g.verdict(e, a, failed, timeout, &d)
-		g.call.kind = noCall
-	} else if panicked := g.protect(callJudge, e, func() { found, ask = g.verdict(e, a, failed, timeout, &d) }); panicked != nil {
-		g.broken(panicked)
-		return
-	}
-	if found {
-		e = g.seated(e)
-	}
+	g.calling(callJudge, e)
+	ask := g.verdict(e, a, failed, timeout, &d)
+	g.called()
 	g.doubt(e)
 	if ask {
 		g.ask(e, failed)
@@ -52,23 +43,33 @@ func (g *Engine[IN, OUT]) judge(
 }
 
 // verdict shows an outcome to the policy, and asks a strategy that does not block. It writes the decision to d, unless the
-// strategy is still to be asked. Nothing is found in an outcome that is final as it is.
+// strategy is still to be asked.
 func (g *Engine[IN, OUT]) verdict(
 	e *queue.Entry[Slot[IN, OUT]], a *call.Attempt[*queue.Entry[Slot[IN, OUT]], OUT], failed error, timeout *timedOut,
 	d *decision.Decision,
-) (found, ask bool) {
+) (ask bool) {
 	r := &g.retry
 	g.look(e, a, failed, timeout)
 	found, err := r.policy.Find(&r.view)
 	if !found {
 		d.Err = failed
-		return false, false
+		return false
 	}
 	if *d, ask = r.policy.Judge(&r.view, err, g.situation()); ask && r.atOnce {
-		action, err := r.policy.Ask(g.Host.Life, &r.view)
+		action, err := r.policy.Ask(g.contextOfJudge(e, a), &r.view)
 		*d, ask = r.policy.Conclude(&r.view, action, err, g.situation()), false
 	}
-	return true, ask
+	return ask
+}
+
+// contextOfJudge returns the context of a strategy that is asked here, with the values that a question has. It ends with the operator.
+func (g *Engine[IN, OUT]) contextOfJudge(
+	e *queue.Entry[Slot[IN, OUT]], a *call.Attempt[*queue.Entry[Slot[IN, OUT]], OUT],
+) context.Context {
+	if !g.retry.whole {
+		return g.Host.Life
+	}
+	return call.WithEnd(g.contextBeside(&e.Value, &a.Token), g.Host.Life)
 }
 
 // doubt notes what the policy has found out about the outcome: the deadline of e may come next, or this is its end.
@@ -90,7 +91,7 @@ func (g *Engine[IN, OUT]) look(
 		return
 	}
 	v.Input = s.in
-	v.Values = (*call.AttemptContext[*queue.Entry[Slot[IN, OUT]], OUT])(a)
+	v.Values = g.contextOf(e, a)
 	v.Reasons = s.reasons()
 	v.Elapsed = g.now - s.accepted
 	v.Idempotent = g.retry.policy.IsIdempotent(v.Input)
@@ -111,7 +112,7 @@ func (g *Engine[IN, OUT]) situation() decision.Situation {
 	}
 }
 
-// question is what a strategy that may block is asked on a worker. It is the strategy's context, and its letter is the answer.
+// question is what a strategy that may block is asked on a worker. Its letter is the answer.
 type question[IN, OUT any] struct {
 	call.Token[*queue.Entry[Slot[IN, OUT]]]
 	err  error                   // of the outcome
@@ -123,14 +124,14 @@ type question[IN, OUT any] struct {
 }
 
 // put puts the question to the strategy, on a worker, unless it is late.
-func (q *question[IN, OUT]) put(policy *decision.Steps[OUT], panicked func(recovered any) error) {
+func (q *question[IN, OUT]) put(ctx context.Context, policy *decision.Steps[OUT], panicked func(recovered any) error) {
 	if q.Late() != nil {
 		return
 	}
 	defer q.Finish()
 	var g guard.Guard
 	defer g.Close(func(recovered any) { q.failed = panicked(recovered) }) // Ask itself recovers panics
-	q.action, q.failed = policy.Ask((*call.Context[*queue.Entry[Slot[IN, OUT]]])(&q.Token), &q.view)
+	q.action, q.failed = policy.Ask(ctx, &q.view)
 	g.Returned()
 }
 
@@ -141,12 +142,13 @@ func (g *Engine[IN, OUT]) ask(e *queue.Entry[Slot[IN, OUT]], err error) {
 	g.judged = nil
 	g.retry.forget()
 	q.Start(g.Host, e, e.Value.attempts, g.tokenDeadline(e))
+	q.Carry(e.Value.message())
 	e.Value.needExtra() // apart from what only the question needs
 	e.Value.more().held = q
 	g.enter(e, deciding)
 	g.counts.Deciding++
-	policy, panicked := g.retry.policy, g.Host.Panicked
-	g.runBeside(&g.asking, &q.Token, func() { q.put(policy, panicked) })
+	policy, panicked, ctx := g.retry.policy, g.Host.Panicked, g.contextBeside(&e.Value, &q.Token)
+	g.runBeside(&g.asking, &q.Token, func() { q.put(ctx, policy, panicked) })
 }
 
 // answer goes on after the strategy has answered in time.
@@ -156,14 +158,10 @@ func (g *Engine[IN, OUT]) answer(e *queue.Entry[Slot[IN, OUT]], q *question[IN, 
 	g.tick()
 	g.watch(e, SlowJudge)
 	q.view.Remaining, q.view.Elapsed = g.remaining(e), g.now-e.Value.accepted
-	var d decision.Decision
 	g.judged = q.err
-	if panicked := g.protect(callConclude, e, func() {
-		d = g.retry.policy.Conclude(&q.view, q.action, q.failed, g.situation())
-	}); panicked != nil {
-		g.broken(panicked)
-		return
-	}
+	g.calling(callConclude, e)
+	d := g.retry.policy.Conclude(&q.view, q.action, q.failed, g.situation())
+	g.called()
 	g.decided(e, q.err, &d, nil)
 }
 

@@ -5,7 +5,7 @@
 //
 // One goroutine owns an [Engine] and everything in it: its driver. Calls run elsewhere, and what they touch is in package call.
 // The engine learns of it in [Engine.Turn] only. If user code ends the driver's goroutine, another one takes the engine over
-// with [Engine.Resume]; a driver that has no other one reads [Engine.Exited].
+// with [Engine.Run]; a driver that has no other one reads [Engine.Exited].
 //
 // # Calls
 //

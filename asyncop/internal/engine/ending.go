@@ -57,10 +57,6 @@ func (g *Engine[IN, OUT]) settle(e *queue.Entry[Slot[IN, OUT]], err error) {
 		g.fail(e, err)
 		return
 	}
-	if e == g.trial {
-		g.endEarly()
-		return
-	}
 	g.attemptOver(&e.Value, false, 0)
 	g.enter(e, done)
 	if g.Keys == nil || g.inTurn(e) { // law K1; else when it is
@@ -130,12 +126,6 @@ func (g *Engine[IN, OUT]) report(s *Slot[IN, OUT]) Report[IN] {
 // Head returns what the head of the queue has to emit, results or a control element; neither, if its turn has not come. m is the
 // message that it is, or zero. Elements that emit nothing leave here. The head stays until Left is called.
 func (g *Engine[IN, OUT]) Head() (results []OUT, m call.Message, control any) {
-	for g.early.Len() > 0 {
-		if results = g.early.Peek().results; len(results) > 0 {
-			return results, m, nil
-		}
-		g.leftEarly()
-	}
 	for {
 		e := g.Queue.Head()
 		if e == nil {
@@ -157,13 +147,7 @@ func (g *Engine[IN, OUT]) Head() (results []OUT, m call.Message, control any) {
 }
 
 // Left removes the head of the queue: it has been emitted. Gone wants to have the rider back, if there is one.
-func (g *Engine[IN, OUT]) Left() *Rider {
-	if g.early.Len() > 0 {
-		g.leftEarly()
-		return nil
-	}
-	return g.leave(g.Queue.Head(), Emitted)
-}
+func (g *Engine[IN, OUT]) Left() *Rider { return g.leave(g.Queue.Head(), Emitted) }
 
 func (g *Engine[IN, OUT]) leave(e *queue.Entry[Slot[IN, OUT]], how Ending) (r *Rider) {
 	if e.Value.phase == done {
@@ -190,21 +174,17 @@ func (g *Engine[IN, OUT]) Describe(e *queue.Entry[Slot[IN, OUT]]) Report[IN] {
 
 // Abandon gives up shared permits, ends the contexts of all attempts and returns the elements that have not ended, in input order (law A1). Ended is to be
 // called for each.
-func (g *Engine[IN, OUT]) Abandon() []*queue.Entry[Slot[IN, OUT]] {
+func (g *Engine[IN, OUT]) Abandon() (cut []*queue.Entry[Slot[IN, OUT]]) {
 	g.abandoned = true
 	g.tick()
 	g.sendBatch() // one that user code has broken off gives its permits back
 	if s := g.Host.Share; s != nil {
-		if g.call.exited != nil && g.call.kind == callPace {
+		if g.call.broke != nil && g.call.kind == callPace {
 			s.Release()
 		}
 		s.Leave()
 	}
 	g.CutSink()
-	if g.trying {
-		g.seat()
-	}
-	cut := g.abandonEarly()
 	for e := g.Queue.First(); e != nil; e = e.Next() {
 		s := &e.Value
 		switch {

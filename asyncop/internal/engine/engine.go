@@ -36,14 +36,6 @@ type Engine[IN, OUT any] struct {
 	overdue bool                                             // the deadline of what was to start has come: timers go first (law T1)
 	paced   time.Duration                                    // no attempt starts before
 
-	// Calls that end at once: see atonce.go.
-	plain  bool                                             // elements may be called before they are in the queue
-	trial  *queue.Entry[Slot[IN, OUT]]                      // of the element that is, or was: not in the queue
-	trying bool                                             // it is
-	spare  []call.Attempt[*queue.Entry[Slot[IN, OUT]], OUT] // for the next ones
-	quick  bool                                             // the last one has ended at once: the next ones may, too
-	early  fifo.Queue[earlyDone[IN, OUT]]                   // elements whose calls have ended at once; they are before those in the queue
-
 	forming *call.Batch[*queue.Entry[Slot[IN, OUT]], IN, OUT] // the batch that is being formed, or nil
 	readied time.Duration                                     // when the first of the elements in phase ready got there
 	whole   bool                                              // no element follows those that are here
@@ -101,8 +93,6 @@ func New[IN, OUT any](c Config[IN, OUT]) *Engine[IN, OUT] {
 	g.permits = g.maxPermits()
 	g.observed = len(c.Observers) > 0 || len(c.Counters) > 0
 	g.exact = c.Rung == nil || c.Timeout > 0 || c.TimeoutFor != nil || c.AttemptTimeout > 0 || c.Pace != nil || c.Batch != nil || g.observed
-	g.plain = !c.Direct && c.Batch == nil && c.Keys == nil && c.TimeoutFor == nil && !g.observed
-	g.trial = newTrial[IN, OUT]()
 	return g
 }
 
@@ -114,13 +104,7 @@ func (g *Engine[IN, OUT]) maxPermits() int {
 }
 
 // Len returns the number of slots taken.
-func (g *Engine[IN, OUT]) Len() int {
-	n := g.Queue.Len() + g.early.Len()
-	if g.trying {
-		n++
-	}
-	return n
-}
+func (g *Engine[IN, OUT]) Len() int { return g.Queue.Len() }
 
 // Room returns the number of free slots.
 func (g *Engine[IN, OUT]) Room() int { return g.Queue.Cap() - g.Len() }
@@ -174,10 +158,6 @@ func (g *Engine[IN, OUT]) Present() time.Duration { return g.now }
 // Accept takes a slot for in and starts its first attempt if a permit is free. There must be room. m is the message whose value in
 // is, or zero.
 func (g *Engine[IN, OUT]) Accept(in IN, m call.Message) {
-	if m == (call.Message{}) && g.mayTry() {
-		g.try(in)
-		return
-	}
 	e := g.putNew(in, false)
 	g.ride(e, m)
 	g.observe(e, false, 0)
@@ -188,37 +168,36 @@ func (g *Engine[IN, OUT]) Accept(in IN, m call.Message) {
 
 // goesOn gives a new element, which its observers know, a place in its lane and a timeout of its own, and reports whether it goes on.
 func (g *Engine[IN, OUT]) goesOn(e *queue.Entry[Slot[IN, OUT]]) bool {
-	return (g.Keys == nil || g.join(e)) && (g.TimeoutFor == nil || g.limitNew(e))
-}
-
-// limitNew gives a new element a timeout of its own, if it has one, and reports whether it goes on.
-func (g *Engine[IN, OUT]) limitNew(e *queue.Entry[Slot[IN, OUT]]) bool {
-	own, ok := g.askTimeout(e)
-	if !ok {
+	if g.Keys != nil && !g.join(e) {
 		return false
 	}
-	if own != g.Timeout {
-		g.limit(e, limit[IN, OUT]{due: later(e.Value.accepted, own), total: max(0, own)})
+	if g.TimeoutFor != nil {
+		g.limitNew(e)
 	}
 	return true
 }
 
-// askTimeout returns the timeout of an element: its own, or that of all; if that is negative, it is over. It reports whether it knows: an
-// element whose function breaks has failed with that (law A6).
-func (g *Engine[IN, OUT]) askTimeout(e *queue.Entry[Slot[IN, OUT]]) (own time.Duration, ok bool) {
+// limitNew gives a new element a timeout of its own, if it has one.
+func (g *Engine[IN, OUT]) limitNew(e *queue.Entry[Slot[IN, OUT]]) {
+	if own := g.askTimeout(e); own != g.Timeout {
+		g.limit(e, limit[IN, OUT]{due: later(e.Value.accepted, own), total: max(0, own)})
+	}
+}
+
+// askTimeout returns the timeout of an element: its own, or that of all; if that is negative, it is over.
+func (g *Engine[IN, OUT]) askTimeout(e *queue.Entry[Slot[IN, OUT]]) (own time.Duration) {
 	if g.TimeoutFor == nil {
-		return g.Timeout, true
+		return g.Timeout
 	}
 	g.refresh()
 	g.watch(e, SlowTimeout)
-	if panicked := g.protect(callTimeout, e, func() { own = g.TimeoutFor(e.Value.in) }); panicked != nil {
-		g.broken(panicked)
-		return 0, false
-	}
+	g.calling(callTimeout, e)
+	own = g.TimeoutFor(e.Value.in)
+	g.called()
 	if own == 0 {
 		own = g.Timeout
 	}
-	return own, true
+	return own
 }
 
 // limit gives an element a deadline of its own.
@@ -340,7 +319,6 @@ const (
 func (g *Engine[IN, OUT]) Next() time.Duration {
 	g.tick()                                                     // the sleep is not part of the last call
 	g.call, g.slow = userCall[IN, OUT]{}, watchedCall[IN, OUT]{} // an idle engine keeps nothing
-	g.clearTrial()
 	if len(g.blocked) > 0 || !g.Host.Mail.Empty() || g.Host.Freed() > 0 || g.returned.Load() || g.failure != nil || g.mayReport() || g.MaySettle() || g.mayHandOver() {
 		return Now
 	}
@@ -389,7 +367,7 @@ func (g *Engine[IN, OUT]) receive(l *call.Letter[*queue.Entry[Slot[IN, OUT]]]) {
 	}
 	switch s := &e.Value; {
 	case s.phase == running || s.phase == preparing && s.attempt.Completed():
-		g.completed(e, false)
+		g.completed(e)
 	case s.phase == preparing:
 		g.prepared(e, s.attempt)
 	case s.phase == deciding:
@@ -536,7 +514,6 @@ func (g *Engine[IN, OUT]) Forget() {
 	g.Queue, g.Timers.Heap, g.ready, g.odd, g.heads = nil, none, none, none, none
 	g.Keys, g.outliving, g.places = nil, nil, nil
 	g.fresh, g.live, g.oldest, g.forming = nil, nil, nil, nil
-	g.trial, g.spare, g.early = nil, nil, fifo.Queue[earlyDone[IN, OUT]]{}
 	g.failing, g.handing = fifo.Queue[*queue.Entry[Slot[IN, OUT]]]{}, nil
 	for _, b := range []*beside[IN, OUT]{&g.asking, &g.before, &g.handlers} {
 		b.waiting = fifo.Queue[waiting[IN, OUT]]{}
@@ -553,10 +530,7 @@ func (g *Engine[IN, OUT]) Forget() {
 // Counts returns the counters, and when the oldest element was accepted; Never if there is none.
 func (g *Engine[IN, OUT]) Counts() (c Counters, oldest time.Duration) {
 	c, oldest = g.counts, Never
-	switch {
-	case g.early.Len() > 0:
-		oldest = g.early.Peek().at
-	case g.oldest != nil:
+	if g.oldest != nil {
 		oldest = g.oldest.Value.accepted
 	}
 	c.Running = int64(g.Running())

@@ -2,9 +2,11 @@ package engine
 
 import (
 	"context"
+	"errors"
 	"time"
 
 	"github.com/weirflow/weir/asyncop/internal/call"
+	"github.com/weirflow/weir/delivery"
 	"github.com/weirflow/weir/internal/guard"
 	"github.com/weirflow/weir/queue"
 )
@@ -21,8 +23,9 @@ type handing[IN, OUT any] struct {
 	call.Token[*queue.Entry[Slot[IN, OUT]]]
 	wait time.Duration // before the offer after this one
 
-	err  error         // written before done is closed
-	done chan struct{} // closed when the call has returned
+	err     error         // written before done is closed
+	refused bool          // err says that the sink can never take the element
+	done    chan struct{} // closed when the call has returned
 }
 
 // run calls the sink, on a worker, unless it is late.
@@ -35,6 +38,7 @@ func (h *handing[IN, OUT]) run(sink func() error, panicked func(recovered any) e
 	var g guard.Guard
 	defer g.Close(func(recovered any) { h.err = panicked(recovered) }) // law A6: it was not taken
 	h.err = sink()
+	h.refused = errors.Is(h.err, delivery.ErrRefused)
 	g.Returned()
 }
 
@@ -68,12 +72,16 @@ func (g *Engine[IN, OUT]) offer(e *queue.Entry[Slot[IN, OUT]], h *handing[IN, OU
 	})
 }
 
-// answered goes on after the sink has answered: e is taken, or will be offered again.
+// answered goes on after the sink has answered: e is taken, can never be, or will be offered again.
 func (g *Engine[IN, OUT]) answered(e *queue.Entry[Slot[IN, OUT]], h *handing[IN, OUT]) {
 	h.Entry = nil
 	g.handing = nil
-	if h.err == nil {
+	switch {
+	case h.err == nil:
 		g.taken(e)
+		return
+	case h.refused:
+		g.notTakeable(e, h.err)
 		return
 	}
 	g.tick()
@@ -89,6 +97,33 @@ func (g *Engine[IN, OUT]) taken(e *queue.Entry[Slot[IN, OUT]]) {
 	g.Queue.Complete(e)
 	g.leaveLane(e)
 	g.Hooks.GivenUp(r, HandedOver)
+}
+
+// notTakeable ends e, which the sink can never take. A message goes to the dead letters of its source. What is no message is nobody's,
+// so it fails the run: another offer would hold its slot for ever (law D4).
+func (g *Engine[IN, OUT]) notTakeable(e *queue.Entry[Slot[IN, OUT]], err error) {
+	s := &e.Value
+	s.err = errors.Join(s.err, err)
+	m := s.message()
+	r := g.report(s)
+	if !m.Pending() {
+		g.enter(e, ended)
+		g.Queue.Complete(e)
+		g.leaveLane(e)
+		g.Ended(e, Failed)
+		if g.failure == nil {
+			g.failedIn = r.Context
+		}
+		g.end(g.Hooks.RunFailed(r), ByElement)
+		return
+	}
+	// Before the end acknowledges it: the first verdict counts (law D2).
+	g.settlements.Push(settlement{m, delivery.Verdict{Kind: delivery.Rejected, Err: s.err, OutcomeUnknown: r.InDoubt}})
+	g.Ended(e, HandedOver)
+	g.enter(e, ended)
+	g.Queue.Complete(e)
+	g.leaveLane(e)
+	g.Hooks.NotTaken(r, err, 0)
 }
 
 // CutSink ends the context of the call of the sink that runs, if one does: its element is not ended any more.

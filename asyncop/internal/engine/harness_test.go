@@ -102,6 +102,40 @@ func newRig(tb require.TestingT, strategy strategies.AsyncRetryStrategy[string],
 	return r
 }
 
+// once runs f as a driver does: user code that breaks in it is an outcome.
+func (r *rig) once(f func()) {
+	r.Run(func() {
+		if f != nil {
+			g := f
+			f = nil
+			g()
+		}
+	})
+}
+
+// Resume goes on after user code has ended the goroutine of the driver.
+func (r *rig) Resume() { r.once(nil) }
+
+func (r *rig) Accept(in string, m call.Message) { r.once(func() { r.Engine.Accept(in, m) }) }
+
+func (r *rig) Restore(it Item[string, string], number int64) {
+	r.once(func() { r.Engine.Restore(it, number) })
+}
+
+func (r *rig) Turn() { r.once(r.Engine.Turn) }
+
+func (r *rig) SettleMessages() {
+	for r.MaySettle() {
+		r.once(r.Engine.SettleMessages)
+	}
+}
+
+func (r *rig) Report() {
+	for r.mayReport() {
+		r.once(r.Engine.Report)
+	}
+}
+
 func unordered(c *Config[string, string]) {
 	c.Queue = queue.NewUnordered[Slot[string, string]](4)
 }

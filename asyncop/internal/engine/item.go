@@ -48,18 +48,12 @@ func (g *Engine[IN, OUT]) Items(into []Item[IN, OUT], withResults bool) []Item[I
 	g.tick()
 	start := g.Timers.Time(0).UnixNano()
 	into = slices.Grow(into, g.Len())
-	add := func(s *Slot[IN, OUT]) {
+	for e := g.Queue.First(); e != nil; e = e.Next() {
+		s := &e.Value
 		if g.holds(s) {
 			into = into[:len(into)+1]
 			g.item(&into[len(into)-1], s, start, withResults)
 		}
-	}
-	for d := range g.early.All() {
-		s := d.slot()
-		add(&s)
-	}
-	for e := g.Queue.First(); e != nil; e = e.Next() {
-		add(&e.Value)
 	}
 	return into
 }
@@ -143,10 +137,7 @@ func (g *Engine[IN, OUT]) restoreRecord(it Item[IN, OUT], number int64) {
 	if !g.join(e) {
 		return
 	}
-	own, ok := g.askTimeout(e)
-	if !ok {
-		return
-	}
+	own := g.askTimeout(e)
 	if own < 0 && it.Restored && g.timeoutFailsRun() {
 		own = g.leastTime(g.Timeout)
 	}

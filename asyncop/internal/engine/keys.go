@@ -60,14 +60,11 @@ func (g *Engine[IN, OUT]) join(e *queue.Entry[Slot[IN, OUT]]) bool {
 	if g.Keys == nil {
 		return true
 	}
-	var l *lane[IN, OUT]
-	var err error
 	g.refresh()
 	g.watch(e, SlowKey)
-	if panicked := g.protect(callKey, e, func() { l, err = g.Keys.lane(e.Value.in) }); panicked != nil {
-		g.broken(panicked)
-		return false
-	}
+	g.calling(callKey, e)
+	l, err := g.Keys.lane(e.Value.in)
+	g.called()
 	if err != nil {
 		g.fail(e, err)
 		return false

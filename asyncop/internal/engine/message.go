@@ -3,6 +3,7 @@ package engine
 import (
 	"github.com/weirflow/weir/asyncop/internal/call"
 	"github.com/weirflow/weir/delivery"
+	"github.com/weirflow/weir/predicates"
 	"github.com/weirflow/weir/queue"
 )
 
@@ -36,9 +37,6 @@ func (g *Engine[IN, OUT]) ride(e *queue.Entry[Slot[IN, OUT]], m call.Message) {
 
 // Carried says that what the head of the queue emits carries its message on from now on: the engine does not settle it.
 func (g *Engine[IN, OUT]) Carried() {
-	if g.early.Len() > 0 { // no message
-		return
-	}
 	if s := &g.Queue.Head().Value; s.message() != (call.Message{}) {
 		s.retry |= carried
 	}
@@ -61,7 +59,11 @@ func (g *Engine[IN, OUT]) settleEnded(s *Slot[IN, OUT], how Ending) {
 	case Empty:
 		g.settlements.Push(settlement{m, delivery.Verdict{Kind: delivery.Acked}})
 	case HandedOver, Dropped:
-		g.settlements.Push(settlement{m, delivery.Verdict{Kind: delivery.Acked, Err: s.err}})
+		v := delivery.Verdict{Kind: delivery.Acked, Err: s.err}
+		if r := s.reason(); r.IsRejection() { // a worker learns that the service has answered
+			v.Err = predicates.WithReason(s.err, r)
+		}
+		g.settlements.Push(settlement{m, v})
 	default:
 		g.GiveBack(m)
 	}
@@ -83,16 +85,12 @@ func (g *Engine[IN, OUT]) SettleMessages() {
 	for g.settlements.Len() > 0 {
 		g.refresh()
 		g.watchMany(SlowSource)
-		if err := g.protect(callSettle, nil, g.settleSome); err != nil {
-			g.Hooks.SourceBroke(err)
+		g.calling(callSettle, nil)
+		for g.settlements.Len() > 0 {
+			s := g.settlements.Pop()
+			s.message.Settle(s.verdict)
 		}
+		g.called()
 		g.tick()
-	}
-}
-
-func (g *Engine[IN, OUT]) settleSome() {
-	for g.settlements.Len() > 0 {
-		s := g.settlements.Pop()
-		s.message.Settle(s.verdict)
 	}
 }

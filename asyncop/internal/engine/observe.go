@@ -59,7 +59,8 @@ type Rider struct {
 type told struct {
 	base    context.Context // of the element, without observers
 	ctx     context.Context // of the element, as Accepted has returned it
-	attempt context.Context // of the attempt
+	attempt context.Context // of the attempt; nil: there is none
+	call    context.Context // of its call, once there is one
 	end     AttemptEnd      // of the attempt, once it is concluded
 	element ElementEnd      // once it leaves
 	broken  error           // how Accepted broke
@@ -101,7 +102,7 @@ func (g *Engine[IN, OUT]) observe(e *queue.Entry[Slot[IN, OUT]], restored bool, 
 	t.ctx = t.base
 	g.watchMany(SlowObserver)
 	for next := 0; next < len(g.Observers); {
-		if err := g.protect(callAccepted, e, func() {
+		if err := g.guarded(callAccepted, e, func() {
 			for next < len(g.Observers) {
 				next++
 				if ctx := g.Observers[next-1].Accepted(t.ctx, s.in, restored, number); ctx != nil {
@@ -170,27 +171,26 @@ func (g *Engine[IN, OUT]) observeStart(
 	if t == nil {
 		return true
 	}
-	t.attempt, t.end = t.ctx, AttemptEnd{Attempt: number}
+	t.attempt, t.call, t.end = t.ctx, nil, AttemptEnd{Attempt: number}
 	g.enter(e, running) // it goes on as if it were invoked if the observer ends the goroutine
-	err := t.broken
-	if err == nil {
+	if t.broken == nil {
 		g.watchMany(SlowObserver)
-		err = g.protect(callInvoke, e, func() {
-			for _, o := range g.Observers {
-				if ctx := o.AttemptStarted(t.attempt, number); ctx != nil {
-					t.attempt = ctx //nolint:fatcontext // one layer an observer
-				}
+		g.calling(callInvoke, e)
+		for _, o := range g.Observers {
+			if ctx := o.AttemptStarted(t.attempt, number); ctx != nil {
+				t.attempt = ctx //nolint:fatcontext // one layer an observer
 			}
-		})
+		}
+		g.called()
+		return true
 	}
-	if err != nil {
-		a.CompleteExceptionally(err)
-		g.invoked(e, false)
-	}
-	return err == nil
+	a.Attend()
+	a.CompleteExceptionally(t.broken)
+	g.invoked(e)
+	return false
 }
 
-// contextOf returns the context of an attempt's call.
+// contextOf returns the context of the call of an attempt, also for those who judge it.
 func (g *Engine[IN, OUT]) contextOf(
 	e *queue.Entry[Slot[IN, OUT]], a *call.Attempt[*queue.Entry[Slot[IN, OUT]], OUT],
 ) context.Context {
@@ -198,16 +198,32 @@ func (g *Engine[IN, OUT]) contextOf(
 	if g.forming != nil {
 		own = g.forming.Context()
 	}
-	if g.hasValues(e) {
-		return call.WithValues(e.Value.rider().told.attempt, own)
+	values := e.Value.values()
+	if values == nil {
+		return own
 	}
-	return own
+	t := e.Value.rider().told
+	if t.call == nil {
+		t.call = call.WithValues(values, own)
+	}
+	return t.call
 }
 
-// hasValues reports whether the context of the attempt of e has values of an observer.
-func (g *Engine[IN, OUT]) hasValues(e *queue.Entry[Slot[IN, OUT]]) bool {
-	r := e.Value.rider()
-	return r != nil && r.told != nil && r.told.attempt != r.told.base
+// values returns the context with the values that observers have given an element and its attempt, if it has one; nil if they have given
+// none.
+func (s *Slot[IN, OUT]) values() context.Context {
+	r := s.rider()
+	if r == nil || r.told == nil {
+		return nil
+	}
+	values := r.told.ctx
+	if r.told.attempt != nil {
+		values = r.told.attempt
+	}
+	if values == r.told.base {
+		return nil
+	}
+	return values
 }
 
 // contextOfElement returns the context that belongs to an element: its values are those that its observers gave it.
@@ -229,8 +245,8 @@ func (g *Engine[IN, OUT]) baseOf(s *Slot[IN, OUT]) context.Context {
 // contextBeside returns the context of user code that runs for an element beside its calls.
 func (g *Engine[IN, OUT]) contextBeside(s *Slot[IN, OUT], t *call.Token[*queue.Entry[Slot[IN, OUT]]]) context.Context {
 	own := (*call.Context[*queue.Entry[Slot[IN, OUT]]])(t)
-	if r := s.rider(); r != nil && r.told != nil && r.told.ctx != r.told.base {
-		return call.WithValues(r.told.ctx, own)
+	if values := s.values(); values != nil {
+		return call.WithValues(values, own)
 	}
 	return own
 }
@@ -263,7 +279,7 @@ func (g *Engine[IN, OUT]) attemptOver(s *Slot[IN, OUT], retry bool, d time.Durat
 	if t := r.told; t != nil {
 		t.end.Reason, t.end.Duration, t.end.Retry, t.end.Delay = a.Reason, a.Duration, a.Retry, a.Delay
 		g.notes.Push(note{ctx: t.attempt, attempt: t.end})
-		t.attempt = nil
+		t.attempt, t.call = nil, nil
 	}
 }
 
@@ -329,14 +345,14 @@ func (g *Engine[IN, OUT]) Report() {
 	for g.mayReport() {
 		g.refresh()
 		g.watchMany(SlowObserver)
-		if err := g.protect(callReport, nil, g.tell); err != nil {
-			g.Hooks.ObserverBroke(err)
-		}
+		g.calling(callReport, nil)
+		g.tell()
+		g.called()
 		g.tick()
 	}
 }
 
-// tell calls the observers as long as there is something. If one breaks, the others are called all the same: by the next call.
+// tell calls the observers as long as there is something. If one breaks, the others are called all the same: by the next Report.
 func (g *Engine[IN, OUT]) tell() {
 	for (len(g.attempts) > 0 || len(g.elements) > 0) && g.counted < len(g.Counters) {
 		g.counted++

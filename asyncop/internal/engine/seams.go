@@ -10,11 +10,5 @@ func (g *Engine[IN, OUT]) WaitingBeside() int {
 
 // Oldest is for tests: it returns the phase of the oldest element.
 func (g *Engine[IN, OUT]) Oldest() string {
-	switch {
-	case g.early.Len() > 0:
-		return done.String()
-	case g.trying:
-		return g.trial.Value.phase.String()
-	}
 	return g.Queue.First().Value.phase.String()
 }

@@ -189,7 +189,7 @@ func (s *Slot[IN, OUT]) take() (held any) {
 	return held
 }
 
-// kept are results that are not those of an attempt: of the handler of a failure, of a checkpoint, or of a call that has ended at once.
+// kept are results that are not those of an attempt: of the handler of a failure, or of a checkpoint.
 type kept[OUT any] struct{ results []OUT }
 
 // Results returns them.

@@ -9,12 +9,12 @@ import (
 	"github.com/weirflow/weir/queue"
 )
 
-// userCall is the user code that the engine is running, and how to go on after it. runtime.Goexit in user code ends the
-// engine's goroutine; its successor reads here what was being done (law A6).
+// userCall is the user code that the engine is running, and how to go on after it. A panic unwinds the stack up to Run, and
+// runtime.Goexit ends the goroutine: what was being done is read here (law A6). So nothing guards a single call.
 type userCall[IN, OUT any] struct {
-	kind   callKind
-	entry  *queue.Entry[Slot[IN, OUT]] // invoked, decided about, accepted, or to be admitted
-	exited error                       // the call ended the goroutine
+	kind  callKind
+	entry *queue.Entry[Slot[IN, OUT]] // invoked, decided about, accepted, or to be admitted
+	broke error                       // what the call has broken with
 }
 
 type callKind uint8
@@ -32,26 +32,56 @@ const (
 	callSettle            // the sources of messages that have ended
 )
 
-// protect runs user code for e, which is nil if it is for none, and returns its panic as an error; see broken. If the code ends
-// the goroutine instead, protect does not return, and the successor of the goroutine resumes.
-func (g *Engine[IN, OUT]) protect(kind callKind, e *queue.Entry[Slot[IN, OUT]], f func()) (panicked error) {
+// calling says that user code is about to run for e, or for none: nil.
+func (g *Engine[IN, OUT]) calling(kind callKind, e *queue.Entry[Slot[IN, OUT]]) {
 	g.call.kind, g.call.entry = kind, e
 	g.ran = true
+}
+
+// called says that it has returned.
+func (g *Engine[IN, OUT]) called() { g.call.kind = noCall } // the entry stays until the next call: to clear it costs a write barrier
+
+// Run runs f, which is the driver's loop. Where user code panics in it, Run goes on and runs f again; where user code ends the
+// goroutine, the next Run does, on another one. A panic of other code passes.
+func (g *Engine[IN, OUT]) Run(f func()) {
+	for again := true; again; {
+		again = g.runOnce(f)
+	}
+}
+
+func (g *Engine[IN, OUT]) runOnce(f func()) (again bool) {
 	var stands guard.Guard
 	defer stands.Close(func(recovered any) {
-		if recovered != nil && g.call.kind == noCall { // not the user's
+		switch {
+		case g.call.kind != noCall:
+			g.call.broke = g.Host.Panicked(recovered)
+			again = recovered != nil
+		case recovered != nil: // not the user's
 			panic(recovered)
 		}
+	})
+	g.resume()
+	f()
+	stands.Returned()
+	return false
+}
+
+// guarded runs user code for e and returns its panic as an error.
+func (g *Engine[IN, OUT]) guarded(kind callKind, e *queue.Entry[Slot[IN, OUT]], f func()) (panicked error) {
+	var stands guard.Guard
+	defer stands.Close(func(recovered any) {
 		err := g.Host.Panicked(recovered)
 		if recovered == nil {
-			g.call.exited = err
+			g.call.broke = err
 			return
 		}
 		panicked = err
+		g.called()
 	})
+	g.calling(kind, e)
 	f()
+	g.called()
 	stands.Returned()
-	g.call.kind = noCall // the entry stays until the next call: to clear it costs a write barrier
 	return nil
 }
 
@@ -61,10 +91,10 @@ func (g *Engine[IN, OUT]) broken(err error) {
 	g.call = userCall[IN, OUT]{}
 	switch e := was.entry; was.kind {
 	case callInvoke:
+		e.Value.attempt.Attend() // an observer may have broken, before the call
 		e.Value.attempt.CompleteExceptionally(err)
-		g.invoked(e, false)
+		g.invoked(e)
 	case callJudge:
-		e = g.seated(e)
 		g.doubt(e)
 		g.decided(e, g.judged, &decision.Decision{}, err)
 	case callConclude:
@@ -89,17 +119,17 @@ func (g *Engine[IN, OUT]) broken(err error) {
 	}
 }
 
-// Resume goes on where user code has ended the goroutine that owned the engine; it does nothing in any other case.
-func (g *Engine[IN, OUT]) Resume() {
-	if err := g.call.exited; err != nil {
+// resume goes on where user code has broken, if it has.
+func (g *Engine[IN, OUT]) resume() {
+	if err := g.call.broke; err != nil {
 		g.broken(err)
 		g.sendBatch() // one that it has broken off
 	}
 	g.readRest()
 }
 
-// Exited returns the error of user code that has ended the goroutine which owned the engine, for a driver that does not Resume.
-func (g *Engine[IN, OUT]) Exited() error { return g.call.exited }
+// Exited returns the error of user code that has ended the goroutine which owned the engine, for a driver that does not Run again.
+func (g *Engine[IN, OUT]) Exited() error { return g.call.broke }
 
 // ---- Calls that take too long
 
