@@ -48,6 +48,7 @@ type Source[T any] struct {
 	listening sync.WaitGroup
 
 	receiving chan struct{} // room for one: a Receive
+	left      []Position    // of what Resume has found, and was not taken yet; owned by who has receiving
 
 	// releasing has room for one: the goroutine that gives back messages and forgets them, or notes what was taken. A message
 	// that was given back can be taken again before it is forgotten, and must not join itself.
@@ -185,7 +186,7 @@ func (s *Source[T]) Receive(ctx context.Context, n int) ([]delivery.Message[T], 
 // take takes messages. A Take that is broken off may have leased some, which would have to wait for the end of their leases. So
 // the context of Receive does not end it, and Close waits for it.
 func (s *Source[T]) take(n int) ([]delivery.Message[T], error) {
-	taken, err := s.store.Take(s.recorder.Calls, s.queue, n, s.lease)
+	taken, err := s.takeNext(s.recorder.Calls, n)
 	if err != nil {
 		return nil, err
 	}
