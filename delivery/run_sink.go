@@ -103,6 +103,7 @@ func (w *worker[IN, OUT]) put(ms []Message[OUT]) (left []Message[OUT], err error
 func (w *worker[IN, OUT]) putSome(ms []Message[OUT]) error {
 	err := guard.Call(func() error { return w.sink.Put(w.working, ms) }, func(recovered any) error { return panics.New("delivery", recovered) })
 	if err != nil {
+		w.sinkFailed(err)
 		return err
 	}
 	for _, m := range ms {

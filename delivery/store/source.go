@@ -264,6 +264,9 @@ func (s *Source[T]) giveBack(ctx context.Context) error {
 		}
 	}
 	s.mu.Unlock()
+	if len(leases) == 0 { // a store that is unavailable is no fault then
+		return nil
+	}
 	if err := s.store.Release(ctx, 0, leases...); err != nil && !errors.Is(err, ErrLeaseLost) {
 		return err
 	}
