@@ -151,23 +151,6 @@ func TestStopEndsRetriesOfTheBacklog(t *testing.T) {
 	}, 1)
 }
 
-// A5: so does the end of the input.
-func TestEndOfInputEndsRetriesOfTheOverflow(t *testing.T) {
-	forEachMode(t, func(t *testing.T, m mode) {
-		r := newCheckRig(t, m, setup{
-			timeout: 24 * time.Hour, strategy: retryAgain(9, time.Hour), opts: options(asyncop.WithDropOnFailure()),
-		}, nil)
-		r.send("a")
-		r.fail("a#1", errAgain)
-		_, done := r.trigger(checkpoint.Periodic)
-		r.send("b") // past the capacity
-		r.endInput()
-		require.Equal(t, "a#1 a#2", r.calls())
-		_ = r.cut(errTestOver)
-		require.Error(t, <-done)
-	}, 1)
-}
-
 // Barriers overtake the marker also when it waits for downstream. It is reported when downstream has it.
 func TestBarrierOvertakesTheEndOfInput(t *testing.T) {
 	forEachMode(t, func(t *testing.T, m mode) {
@@ -274,11 +257,26 @@ func TestInputEndDuringADrain(t *testing.T) {
 		r := newCheckRig(t, m, setup{}, nil)
 		r.send("a")
 		r.barrier(1, participant.EndOfInput)
-		r.endInput()
-		r.complete("a#1", "A")
-		require.NoError(t, r.wait())
-		require.Equal(t, "A <end>", r.outputs())
+		require.ErrorContains(t, r.end(), "without a final barrier")
+		require.Empty(t, r.outputs(), "a comes again in the next run")
 		require.ErrorContains(t, r.coordinator.Wait(), "without a final barrier")
+	})
+}
+
+// D1: a Suspend is not the end of the input for an operator that takes no part in checkpoints either: what waits for a retry goes on.
+func TestSuspendWithoutCheckpoints(t *testing.T) {
+	forEachMode(t, func(t *testing.T, m mode) {
+		r := newRig(t, m, setup{timeout: 24 * time.Hour, strategy: retryAgain(9, time.Hour), opts: options(asyncop.WithDropOnFailure())})
+		r.script("a#1", again)
+		r.script("a#2", again)
+		r.script("a#3", upper)
+		r.send("a", participant.NewBarrier(1, participant.Suspend, nil))
+		r.endInput()
+		require.Equal(t, "a#1", r.calls())
+		r.advance(2 * time.Hour)
+		require.Equal(t, "a#1 a#2 a#3", r.calls())
+		require.NoError(t, r.wait())
+		require.Equal(t, "A barrier 1 (suspend)", r.outputs())
 	})
 }
 

@@ -67,7 +67,8 @@ func TestElementsThatEmitNothingFreeTheLoop(t *testing.T) {
 				for _, call := range []string{"a#1", "b#1", "c#1"} {
 					end(r.rig, call)
 				}
-				require.NoError(t, r.end(), "restored elements behind it")
+				r.barrier(2, participant.Drain)
+				require.NoError(t, r.wait(), "restored elements behind it")
 				require.Equal(t, "a#1 b#1 c#1", r.calls())
 			}, 1)
 		})
@@ -128,7 +129,7 @@ func codecOf(encode, decode func()) codec.Codec[string] {
 	)
 }
 
-// A1: what a Suspend was to keep, and does not, is abandoned, and the failure sink gets it.
+// A1, D1: what a Suspend was to keep, and does not, is abandoned. It comes again in the next run, so the failure sink does not get it.
 func TestSuspendThatFailsAbandonsWhatIsInFlight(t *testing.T) {
 	nothing := func() {}
 	t.Run("not encoded", func(t *testing.T) {
@@ -141,8 +142,7 @@ func TestSuspendThatFailsAbandonsWhatIsInFlight(t *testing.T) {
 			r.send(b)
 			require.Error(t, <-done)
 			require.ErrorContains(t, r.wait(), "1 element in flight")
-			require.Equal(t, "a", side.elements())
-			require.ErrorContains(t, side.got()[0].Err, "broken")
+			require.Empty(t, side.elements())
 			require.EqualValues(t, 1, r.stats().Abandoned)
 			checkBalance(t, r.stats())
 		})
@@ -155,7 +155,8 @@ func TestSuspendThatFailsAbandonsWhatIsInFlight(t *testing.T) {
 			b, _ := r.trigger(checkpoint.Suspend)
 			r.send(b) // cannot leave
 			require.ErrorIs(t, r.cut(errBroken), errBroken)
-			require.Equal(t, "a", side.elements())
+			require.Empty(t, side.elements())
+			require.EqualValues(t, 1, r.stats().Abandoned)
 			checkBalance(t, r.stats())
 		})
 	})

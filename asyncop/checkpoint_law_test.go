@@ -603,7 +603,7 @@ func TestInputEndWithoutFinalBarrierFailsTheCoordinator(t *testing.T) {
 		r := newCheckRig(t, m, setup{}, nil)
 		r.script("a#1", upper)
 		r.send("a")
-		require.NoError(t, r.end(), "the operator itself has ended cleanly")
+		require.ErrorContains(t, r.end(), "asyncop: the input ended without a final barrier")
 		require.ErrorContains(t, r.coordinator.Wait(), `"op" failed: asyncop: the input ended without a final barrier`)
 	})
 }

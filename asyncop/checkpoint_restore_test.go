@@ -715,7 +715,7 @@ func TestDemandedWaitOutlivesRestarts(t *testing.T) {
 		r = newCheckRig(t, m, s, store.Reopen())
 		r.advance(time.Second)
 		require.Empty(t, r.calls())
-		r.endInput()
+		r.barrier(10, participant.EndOfInput)
 		n := "#2"
 		if state == asyncop.FromScratch {
 			n = "#1"

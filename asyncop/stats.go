@@ -32,7 +32,7 @@ type Stats struct {
 	Failures        int64 // elements that failed, whatever the failure policy did with them
 	Failed          int64 // of these, failed the pipeline
 	Dropped         int64 // of these, dropped
-	HandedOver      int64 // of these, taken by the failure sink
+	HandedOver      int64 // of these, taken by the failure sink, or rejected since that can never take them
 
 	LateCompletions int64 // completions that changed nothing (law A2)
 	Discarded       int64 // elements that came after the operator took no more; counted until In is closed

@@ -24,7 +24,8 @@ import (
 //
 // When the input ends, the source asks for a final checkpoint ([Drain]). It sends the marker of the end of the input, then
 // barriers until the final one, and closes Out. When the coordinator ends for another reason, the run is aborted: Out closes
-// without a final barrier.
+// without a final barrier. Operators do not take that for the end of the input: what they have in flight comes again in the next
+// run.
 type Source[T any] struct {
 	coordinator *Coordinator
 	name        string

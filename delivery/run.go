@@ -53,7 +53,8 @@ type Operator[IN, OUT any] interface {
 //     refuses to the user. If it is the source's, Run drains; if it is the sink's, all is given back. Run returns the error.
 //   - A Put that fails is repeated for each message alone, so that one which the sink refuses does not hold up others (law D4):
 //     that one is nacked for 10 s. If none succeeds, all are put again, after 100 ms, 200 ms, 400 ms and 800 ms, and then nacked for 10 s.
-//     Put must return soon after its context has ended.
+//     One for which Put returns [ErrRefused] is rejected: it ends among the dead letters of its source. Put must return soon after its
+//     context has ended.
 //   - If op fails, what it had in flight is given back, its results so far go to the sink, and Run returns the error.
 //   - When more than half of the last 100 new messages have failed, Run stops receiving: see [WithFloodGuard].
 //

@@ -2,6 +2,7 @@ package delivery
 
 import (
 	"context"
+	"errors"
 	"log/slog"
 	"slices"
 	"time"
@@ -99,9 +100,19 @@ func (w *worker[IN, OUT]) put(ms []Message[OUT]) (left []Message[OUT], err error
 	return nil, nil
 }
 
-// putSome puts messages into the sink, and acknowledges them then (law D1).
+// putSome puts messages into the sink, and acknowledges them then (law D1). One that the sink can never take is rejected (law W2).
 func (w *worker[IN, OUT]) putSome(ms []Message[OUT]) error {
-	err := guard.Call(func() error { return w.sink.Put(w.working, ms) }, func(recovered any) error { return panics.New("delivery", recovered) })
+	refused := false
+	err := guard.Call(func() error {
+		err := w.sink.Put(w.working, ms)
+		refused = errors.Is(err, ErrRefused)
+		return err
+	}, func(recovered any) error { return panics.New("delivery", recovered) })
+	if refused && len(ms) == 1 {
+		w.logger.Warn("delivery: the sink can never take a message: it is rejected", slog.Any("error", err), slog.String("id", ms[0].Meta().ID))
+		ms[0].Reject(err)
+		return nil
+	}
 	if err != nil {
 		w.sinkFailed(err)
 		return err

@@ -133,6 +133,32 @@ func taken(context.Context, asyncop.Failure[int]) error { return nil }
 
 func itoa(_ context.Context, i int) (string, error) { return strconv.Itoa(i), nil }
 
+// Regression (law W2): a result that the sink can never take was called again every 10 s for ever, and others in its batch were held up.
+func TestASinkThatCanNeverTakeAResult(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		source, good := newList(20, false), &collected{}
+		calls := 0
+		sink := sinkFunc(func(ctx context.Context, ms []delivery.Message[string]) error {
+			if slices.ContainsFunc(ms, func(m delivery.Message[string]) bool { return len(m.Value) == 1 }) {
+				return fmt.Errorf("too large: %w", delivery.ErrRefused)
+			}
+			return good.Put(ctx, ms)
+		})
+		op := operator(func(_ context.Context, i int) (string, error) {
+			calls++
+			return strconv.Itoa(i), nil
+		}, asyncop.WithMaxConcurrentCalls(1))
+		begun := time.Now()
+		s, err := delivery.Run(t.Context(), source, op, sink, silent, delivery.WithFloodGuard(1, 1))
+		require.NoError(t, err)
+		require.Equal(t, delivery.Summary{Received: 20, Acknowledged: 10, Rejected: 10}, withoutTime(s))
+		require.Len(t, good.values, 10)
+		require.Equal(t, 20, calls)
+		require.ErrorIs(t, source.of(3)[0].Err, delivery.ErrRefused)
+		require.Less(t, time.Since(begun), time.Second)
+	})
+}
+
 // withoutTime is a summary without the time.
 func withoutTime(s delivery.Summary) delivery.Summary {
 	s.Elapsed = 0

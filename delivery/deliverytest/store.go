@@ -221,7 +221,11 @@ func full(id string) store.Message {
 			Visit: 2, Attempts: 7, FirstFailure: time.Unix(1_700_000_000, 123_456_000).UTC(), LastFailure: time.Unix(1_700_000_100, 1000).UTC(),
 			LastError: "no answer", Reasons: []string{"SOCKET_NOT_AVAILABLE", "TIMED_OUT"}, OutcomeUnknown: true, Provider: "bank", Merges: 1,
 			Request: `"0af7651916cd43dd8448eb211c80319c";seq=2;attempt=9`, Remembered: time.Unix(1_700_000_200, 2000).UTC(),
-			Headers: map[string]string{"Traceparent": "00-1", "empty": ""},
+			Headers: map[string]string{
+				"Traceparent": "00-1", "empty": "",
+				// Law W4: a later version's, and what it has written beside them.
+				"Weir-Tenant": "north", "Weir-Meta-later": `{"a":[1.5,"<"]}`, "Weir-Message-later": `"b"`,
+			},
 		},
 		Payload: []byte(`{"total":12}`), Schema: []byte("json"), Cause: store.Exhausted,
 	}

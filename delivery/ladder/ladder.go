@@ -18,10 +18,8 @@ import (
 	"github.com/weirflow/weir/delivery"
 	"github.com/weirflow/weir/delivery/store"
 	"github.com/weirflow/weir/exactlyonce"
-	"github.com/weirflow/weir/internal/decision"
 	"github.com/weirflow/weir/internal/failed"
 	"github.com/weirflow/weir/internal/nils"
-	"github.com/weirflow/weir/predicates"
 )
 
 // Layer is a queue in which failed messages wait.
@@ -132,7 +130,7 @@ func (l *Ladder[T]) Take(ctx context.Context, f asyncop.Failure[T]) error {
 	}
 	before, _ := delivery.MetaFromContext(ctx)
 	meta := failed.History(ctx, f, l.c.Clock.Now())
-	demanded := demandOf(f.Err)
+	demanded := failed.Demand(f.Err)
 	carried := l.carry(ctx, f, before, &meta, demanded)
 	if meta.ID == "" && l.c.ID != nil {
 		meta.ID = l.c.ID(f.Element)
@@ -182,17 +180,6 @@ func (l *Ladder[T]) bury(ctx context.Context, v T, meta delivery.Meta) error {
 	slog.LogAttrs(ctx, slog.LevelWarn, "ladder: message given up without a visit: the called side may have forgotten its call in doubt",
 		slog.String("id", m.Meta.ID), slog.String("queue", l.c.DeadLetters), slog.Time("remembered", meta.Remembered))
 	return nil
-}
-
-// demandOf returns how long the server wants not to be called, such as by Retry-After. Users' errors may panic.
-func demandOf(err error) (d time.Duration) {
-	defer func() {
-		if recover() != nil {
-			d = 0
-		}
-	}()
-	d, _ = decision.PushbackOf(&predicates.Attempt[any]{Err: err})
-	return max(0, d)
 }
 
 // causeOf returns the cause of a dead letter: that a call is in doubt matters more than why it is not made again.

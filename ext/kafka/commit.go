@@ -8,6 +8,7 @@ import (
 	"slices"
 	"time"
 
+	"github.com/benbjohnson/clock"
 	"github.com/twmb/franz-go/pkg/kerr"
 	"github.com/twmb/franz-go/pkg/kgo"
 	"github.com/twmb/franz-go/pkg/kmsg"
@@ -35,9 +36,8 @@ func (e *fetchError) Error() string {
 }
 func (e *fetchError) Unwrap() error { return e.err }
 
-// commits commits and looks after blockers, until the source is closed.
-func (s *Source[T]) commits() {
-	tick := s.clock.Ticker(s.commitInterval)
+// commits commits and looks after blockers at each tick, until the source is closed.
+func (s *Source[T]) commits(tick *clock.Ticker) {
 	defer tick.Stop()
 	for {
 		select {
@@ -53,10 +53,8 @@ func (s *Source[T]) commits() {
 	}
 }
 
-// puts puts dead letters and blockers, until the source is closed. A put may take long: it must not hold up commits (law D4).
-func (s *Source[T]) puts() {
-	retry := s.clock.Timer(time.Hour)
-	retry.Stop()
+// puts puts dead letters and blockers, again when retry rings, until the source is closed. A put may take long: it must not hold up commits (law D4).
+func (s *Source[T]) puts(retry *clock.Timer) {
 	defer retry.Stop()
 	wait := firstRetry
 	for {

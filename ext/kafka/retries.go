@@ -95,7 +95,8 @@ func (r *Retries[T]) Topics() []string {
 
 // Take hands an element that an operator has given up over to the next layer or to the dead letters: for asyncop.WithFailureSink. When it
 // returns nil, all replicas in sync have it, and its delivery can be acknowledged (law D1). The history of the message comes from ctx
-// ([delivery.MetaFromContext]), and what the operator knows of the failure is added to it.
+// ([delivery.MetaFromContext]), and what the operator knows of the failure is added to it. A wait that the server demands, such as by
+// Retry-After, is kept if it is longer than the layer's delay.
 //
 // An element that was cut off by the end of its operator is not taken: it did not fail.
 func (r *Retries[T]) Take(ctx context.Context, f asyncop.Failure[T]) error {
@@ -120,7 +121,7 @@ func (r *Retries[T]) Take(ctx context.Context, f asyncop.Failure[T]) error {
 		m.Cause = store.Exhausted
 	default:
 		layer := r.c.Layers[meta.Visit-1]
-		topic, m.Delay = layer.Topic, layer.delay()
+		topic, m.Delay = layer.Topic, max(layer.delay(), failed.Demand(f.Err))
 	}
 	return r.producer.put(ctx, topic, []store.Message{m})
 }

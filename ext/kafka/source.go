@@ -100,10 +100,12 @@ func NewSource[T any](group string, topics []string, c codec.Codec[T], opts ...S
 	if s.client, err = kgo.NewClient(client...); err != nil {
 		return nil, fmt.Errorf("kafka: %w", err)
 	}
-	s.ended.Go(s.poll)    // ends with Close
-	s.ended.Go(s.commits) // the same
-	s.ended.Go(s.puts)    // the same
-	s.ended.Go(func() { watchTopics(s.ctx, s.client, s.clock, s.logger, slices.Clone(topics)) })
+	commit, retry, look := s.clock.Ticker(s.commitInterval), s.clock.Timer(time.Hour), s.clock.Ticker(lookEvery)
+	retry.Stop()
+	s.ended.Go(s.poll)                       // ends with Close
+	s.ended.Go(func() { s.commits(commit) }) // the same
+	s.ended.Go(func() { s.puts(retry) })     // the same
+	s.ended.Go(func() { watchTopics(s.ctx, s.client, look, s.logger, slices.Clone(topics)) })
 	return s, nil
 }
 

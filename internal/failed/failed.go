@@ -99,3 +99,14 @@ func isPassing(err error) (passing bool) {
 	defer func() { _ = recover() }()
 	return netretry.KindOf(err) != netretry.Other
 }
+
+// Demand returns how long the server wants not to be called, such as by Retry-After. Users' errors may panic.
+func Demand(err error) (d time.Duration) {
+	defer func() {
+		if recover() != nil {
+			d = 0
+		}
+	}()
+	d, _ = decision.PushbackOf(&predicates.Attempt[any]{Err: err})
+	return max(0, d)
+}

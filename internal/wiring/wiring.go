@@ -24,6 +24,9 @@ type Barriers struct {
 	marked bool
 }
 
+// Any reports whether one has come: the stream has checkpoints.
+func (b *Barriers) Any() bool { return b.last > 0 || b.marked }
+
 // Add takes note of a barrier, or of the marker of the end of the input. It returns an error for one that has come before,
 // or that a later one has overtaken.
 func (b *Barriers) Add(id uint64, marker bool) error {

@@ -16,6 +16,7 @@ import (
 	"github.com/weirflow/weir/codec"
 	"github.com/weirflow/weir/delivery"
 	"github.com/weirflow/weir/delivery/store"
+	"github.com/weirflow/weir/ext/jetstream/internal/headers"
 	"github.com/weirflow/weir/internal/decoder"
 	"github.com/weirflow/weir/internal/nils"
 	"github.com/weirflow/weir/internal/verdicts"
@@ -42,6 +43,7 @@ type Source[T any] struct {
 	js       jetstream.JetStream
 	consumer jetstream.Consumer
 	name     string // of stream and consumer, for messages
+	stream   string
 	lease    time.Duration
 	decoder  *decoder.Decoder[T]
 	schema   []byte // of the codec
@@ -80,6 +82,7 @@ type held struct {
 	verdict delivery.Verdict
 	at      time.Time // of the verdict
 	unsure  bool      // a verdict was sent, so the server may have it
+	parked  bool      // rejected, and its dead letter points to it: the server keeps it, and does not deliver it
 }
 
 // delayed is a message that waits at the server.
@@ -155,7 +158,7 @@ func NewSource[T any](ctx context.Context, js jetstream.JetStream, consumer jets
 		lease = defaultAckWait
 	}
 	s := &Source[T]{
-		js: js, consumer: consumer, name: name, lease: lease, decoder: decoder.New("jsqueue", c), schema: codec.SchemaOf(c), sourceSettings: set,
+		js: js, consumer: consumer, name: name, stream: info.Stream, lease: lease, decoder: decoder.New("jsqueue", c), schema: codec.SchemaOf(c), sourceSettings: set,
 		arrived: make(chan struct{}, 1), receiving: make(chan struct{}, 1), held: map[uint64]*held{}, delayed: map[uint64]*delayed{}, gone: map[uint64]bool{},
 	}
 	s.recorder = verdicts.Start(set.clock, lease, errSourceClosed, verdicts.Hooks{
@@ -354,7 +357,7 @@ func (s *Source[T]) take(ms []delivery.Message[T], d jetstream.Msg) []delivery.M
 		return ms
 	}
 	h := &held{seq: at.Sequence.Stream, msg: d, raw: d.Data(), leased: s.clock.Now()}
-	h.meta, h.schema, err = readHeaders(d, at)
+	h.meta, h.schema, err = headers.Read(d, at)
 	h.meta.Visit++
 	if !s.hold(h) {
 		return ms

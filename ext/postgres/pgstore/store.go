@@ -10,6 +10,7 @@ import (
 	"math"
 	"slices"
 	"strconv"
+	"strings"
 	"sync"
 	"time"
 
@@ -18,6 +19,7 @@ import (
 	"github.com/jackc/pgx/v5/pgxpool"
 	"github.com/jackc/pgx/v5/stdlib"
 
+	"github.com/weirflow/weir/delivery"
 	"github.com/weirflow/weir/delivery/store"
 	"github.com/weirflow/weir/internal/group"
 	"github.com/weirflow/weir/internal/nils"
@@ -351,6 +353,8 @@ func explain(err error) error {
 		return nil
 	case sqlState(err) == "53100": // disk_full
 		return fmt.Errorf("pgstore: %w: %w", store.ErrFull, err)
+	case strings.HasPrefix(sqlState(err), "22") || strings.HasPrefix(sqlState(err), "54"): // data exceptions, program limits
+		return fmt.Errorf("pgstore: %w: %w", delivery.ErrRefused, err)
 	default:
 		return fmt.Errorf("pgstore: %w", sqlmigrate.Explain(err, "pgstore.Migrate", "weir_messages", "weir_locks"))
 	}

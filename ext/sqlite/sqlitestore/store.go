@@ -18,6 +18,7 @@ import (
 	driver "modernc.org/sqlite"
 	codes "modernc.org/sqlite/lib"
 
+	"github.com/weirflow/weir/delivery"
 	"github.com/weirflow/weir/delivery/store"
 	"github.com/weirflow/weir/ext/sqlite"
 	"github.com/weirflow/weir/internal/forward"
@@ -272,8 +273,13 @@ func (s *Store) read(ctx context.Context, f func() error) error {
 	if err == nil || errors.Is(err, store.ErrClosed) {
 		return err
 	}
-	if e, ok := errors.AsType[*driver.Error](err); ok && e.Code()&0xff == codes.SQLITE_FULL {
-		return fmt.Errorf("sqlitestore: %w: %w", store.ErrFull, err)
+	if e, ok := errors.AsType[*driver.Error](err); ok {
+		switch e.Code() & 0xff {
+		case codes.SQLITE_FULL:
+			return fmt.Errorf("sqlitestore: %w: %w", store.ErrFull, err)
+		case codes.SQLITE_TOOBIG:
+			return fmt.Errorf("sqlitestore: %w: %w", delivery.ErrRefused, err)
+		}
 	}
 	return explain(err)
 }
