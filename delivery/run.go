@@ -10,6 +10,7 @@ import (
 	"time"
 
 	"github.com/weirflow/weir/internal/nils"
+	"github.com/weirflow/weir/internal/permanent"
 	"github.com/weirflow/weir/internal/wait"
 )
 
@@ -50,6 +51,8 @@ type Operator[IN, OUT any] interface {
 //
 //   - A Receive that fails is tried again, after 100 ms and then twice as long each time, up to 10 s. After five minutes of failures
 //     Run drains, and returns the error.
+//   - An error that no repetition makes go away ends Run at once: a table that does not exist, a store that was closed, what PostgreSQL
+//     refuses to the user. If it is the source's, Run drains; if it is the sink's, all is given back. Run returns the error.
 //   - A Put that fails is repeated for each result alone, so that one which the sink refuses does not hold up others (law D4). That one is
 //     put again, after 100 ms and then twice as long each time, up to 10 s. After ten tries, or at once if Put returns [ErrRefused], its
 //     message is rejected: it ends among the dead letters of its source.
@@ -111,6 +114,7 @@ type worker[IN, OUT any] struct {
 	close func() error // closes the source, once
 
 	sourceErr error // written by the input; read when the run is over
+	sinkErr   error // written by fill; read when the run is over
 	tally
 }
 
@@ -163,10 +167,13 @@ func (w *worker[IN, OUT]) watch(ctx context.Context) {
 	select {
 	case <-limit.C:
 		w.breakOff()
+	case <-w.working.Done(): // the sink has failed for good
+		w.breakOff()
 	case <-w.over:
 		return
 	}
 	// What does not end with its context, such as a Receive from a server that hangs, ends with the source.
+	limit.Stop()
 	limit.Reset(closeWait)
 	select {
 	case <-limit.C:
@@ -181,12 +188,21 @@ func (w *worker[IN, OUT]) breakOff() {
 	_ = w.op.Stop(w.working) // the loop over its results has its error
 }
 
+// sinkFailed ends the run if the sink has failed for good: nothing more can be done, so all is given back.
+func (w *worker[IN, OUT]) sinkFailed(err error) {
+	if w.working.Err() == nil && permanent.Is(err) {
+		w.sinkErr = fmt.Errorf("delivery: the sink has failed for good: %w", err)
+		w.takeNoMore(w.sinkErr)
+		w.giveBack(w.sinkErr)
+	}
+}
+
 // end closes the source.
 func (w *worker[IN, OUT]) end(err error) (Summary, error) {
 	w.takeNoMore(errDrained)
 	w.giveBack(errAborted)
 	closeErr := w.close()
-	return w.sum(w.clock.Since(w.begun)), errors.Join(err, w.sourceErr, closeErr)
+	return w.sum(w.clock.Since(w.begun)), errors.Join(err, w.sourceErr, w.sinkErr, closeErr)
 }
 
 // closeSource closes the source, within closeWait.

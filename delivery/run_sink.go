@@ -185,6 +185,7 @@ func (w *worker[IN, OUT]) putSome(ms []Message[OUT]) error {
 		return nil
 	}
 	if err != nil {
+		w.sinkFailed(err)
 		return err
 	}
 	for _, m := range ms {

@@ -21,6 +21,7 @@ import (
 	"github.com/weirflow/weir/asyncop"
 	"github.com/weirflow/weir/delivery"
 	"github.com/weirflow/weir/delivery/channel"
+	"github.com/weirflow/weir/internal/permanent"
 )
 
 // list is a source of numbers. What is nacked comes again, and it ends when all are acknowledged or rejected, unless endless is set.
@@ -701,6 +702,59 @@ func TestRunWithASourceThatFailsNowAndThen(t *testing.T) {
 		require.Equal(t, 3101*100*time.Millisecond, summary.Elapsed)
 	})
 }
+
+// What no repetition makes go away is not repeated: Run names it, also if it was to end meanwhile.
+func TestRunWithAPermanentFault(t *testing.T) {
+	errNoTable := errors.New("no such table")
+	broken := fmt.Errorf("take: %w", permanent.Mark(errNoTable))
+	synctest.Test(t, func(t *testing.T) { // the source's: what was taken is finished
+		source := newList(10, true)
+		time.AfterFunc(time.Second, func() {
+			source.mu.Lock()
+			defer source.mu.Unlock()
+			source.failures = []error{broken}
+			source.endless <- 10
+		})
+		op := operator(func(ctx context.Context, i int) (string, error) {
+			time.Sleep(5 * time.Second)
+			return itoa(ctx, i)
+		})
+		summary, err := delivery.Run(t.Context(), source, op, &collected{}, silent, delivery.WithBatch(5))
+		require.ErrorIs(t, err, errNoTable)
+		require.ErrorContains(t, err, "the source has failed for good")
+		require.GreaterOrEqual(t, summary.Acknowledged, 10)
+		require.Less(t, summary.Elapsed, 11*time.Second)
+	})
+	synctest.Test(t, func(t *testing.T) { // and it is to end
+		ctx, cancel := context.WithCancel(t.Context())
+		source := sourceFunc(func(context.Context) error {
+			cancel()
+			return broken
+		})
+		_, err := delivery.Run(ctx, source, operator(itoa), &collected{}, silent)
+		require.ErrorIs(t, err, errNoTable)
+	})
+	synctest.Test(t, func(t *testing.T) { // the sink's: all is given back
+		source := newList(50, true)
+		puts := 0
+		sink := sinkFunc(func(context.Context, []delivery.Message[string]) error { puts++; return broken })
+		summary, err := delivery.Run(t.Context(), source, operator(itoa), sink, silent)
+		require.ErrorIs(t, err, errNoTable)
+		require.ErrorContains(t, err, "the sink has failed for good")
+		require.Equal(t, 1, puts)
+		require.Equal(t, summary.Received, summary.GivenBack)
+		require.Zero(t, summary.Elapsed)
+	})
+}
+
+// sourceFunc is a source that fails.
+type sourceFunc func(ctx context.Context) error
+
+func (f sourceFunc) Receive(ctx context.Context, _ int) ([]delivery.Message[int], error) {
+	return nil, f(ctx)
+}
+
+func (sourceFunc) Close(context.Context) error { return nil }
 
 // A source that is given up ends the run after a drain.
 func TestRunDrainsAfterASourceThatHasFailed(t *testing.T) {

@@ -37,7 +37,10 @@ import (
 
 func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
 
-var errRefused = errors.New("refused")
+var (
+	errRefused = errors.New("refused")
+	quiet      = slog.New(slog.DiscardHandler)
+)
 
 // config is a ladder of two layers in a new store.
 func config() (ladder.Config[string], *store.Memory) {

@@ -52,6 +52,7 @@ type Source[T any] struct {
 
 	receiving chan struct{} // room for one: a Receive
 	single    bool          // takes one message, as the last one was a suspect; owned by the Receive
+	left      []Position    // of what Resume has found, and was not taken yet; owned by the Receive
 
 	// releasing has room for one: the goroutine that gives back messages and forgets them, or notes what was taken. A message
 	// that was given back can be taken again before it is forgotten, and must not join itself.
@@ -224,7 +225,7 @@ func (s *Source[T]) take(n int) ([]delivery.Message[T], error) {
 	if s.single {
 		n = 1
 	}
-	taken, err := s.store.Take(s.recorder.Calls, s.queue, n, s.lease)
+	taken, err := s.takeNext(s.recorder.Calls, n)
 	if err != nil {
 		return nil, err
 	}
@@ -349,6 +350,9 @@ func (s *Source[T]) giveBack(ctx context.Context) error {
 		}
 	}
 	s.mu.Unlock()
+	if len(leases) == 0 { // a store that is unavailable is no fault then
+		return nil
+	}
 	if err := s.store.Release(ctx, 0, leases...); err != nil && !errors.Is(err, ErrLeaseLost) {
 		return err
 	}
