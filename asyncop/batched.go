@@ -8,8 +8,7 @@ import (
 	"time"
 
 	"github.com/weirflow/weir/asyncop/internal/call"
-	"github.com/weirflow/weir/asyncop/internal/engine"
-	"github.com/weirflow/weir/queue"
+	"github.com/weirflow/weir/asyncop/internal/core"
 )
 
 // Batched makes an [AsyncFunction] of a blocking call for several elements: a lookup of many keys, a bulk insert.
@@ -90,7 +89,7 @@ var (
 func (f *batched[IN, OUT]) AsyncInvoke(ctx context.Context, in IN, result ResultFuture[OUT]) error {
 	joined := false
 	switch b := ctx.Value(call.BatchKey{Of: f}).(type) {
-	case *call.Batch[*queue.Entry[engine.Slot[IN, OUT]], IN, OUT]:
+	case *call.Batch[IN, OUT]:
 		joined = b.Join(ctx, in, result)
 	case interface {
 		JoinOther(ctx context.Context, call call.Other) bool
@@ -162,15 +161,15 @@ type anyBatched interface {
 	invokeOthers(ctx context.Context, others []call.Other) (outcome func(i int))
 }
 
-// batchingOf says how the engine makes the calls of fn, if that is a function of Batched or wraps one; else it returns nil.
-func batchingOf[IN, OUT any](fn AsyncFunction[IN, OUT]) *engine.Batching[IN, OUT] {
+// batchingOf says how the core makes the calls of fn, if that is a function of Batched or wraps one; else it returns nil.
+func batchingOf[IN, OUT any](fn AsyncFunction[IN, OUT]) *core.Batching[IN, OUT] {
 	inner, ok := find[anyBatched](fn)
 	if !ok {
 		return nil
 	}
 	own, _ := inner.(*batched[IN, OUT]) // nil: it has other types
 	maxSize, maxWait := inner.limits()
-	return &engine.Batching[IN, OUT]{Of: inner, MaxSize: maxSize, MaxWait: maxWait, Call: func(b *call.Batch[*queue.Entry[engine.Slot[IN, OUT]], IN, OUT]) {
+	return &core.Batching[IN, OUT]{Of: inner, MaxSize: maxSize, MaxWait: maxWait, Call: func(b *call.Batch[IN, OUT]) {
 		b.Run(func(ctx context.Context, ins []IN) (outcome func(i int, out call.Future[OUT])) {
 			if own != nil {
 				return own.invoke(ctx, ins)

@@ -7,8 +7,10 @@ import (
 	"log/slog"
 	"regexp"
 	"slices"
+	"strconv"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -16,6 +18,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/weirflow/weir/asyncop"
+	"github.com/weirflow/weir/delivery"
 	"github.com/weirflow/weir/predicates"
 	"github.com/weirflow/weir/strategies"
 	"github.com/weirflow/weir/strategies/strategiestest"
@@ -529,6 +532,58 @@ func TestFailureSinkThatRefuses(t *testing.T) {
 		if r.mock == nil {
 			require.Equal(t, []string{"a@0s", "b@0s", "a@100ms", "a@300ms", "a@700ms", "a@1.5s"}, sink.offered()[:6])
 		}
+	})
+}
+
+// Regression (law W2): what the sink can never take was offered for ever, and held its slot.
+func TestFailureSinkThatCanNeverTake(t *testing.T) {
+	var offers atomic.Int64
+	sink := asyncop.WithFailureSink(func(_ context.Context, f asyncop.Failure[string]) error {
+		offers.Add(1)
+		return fmt.Errorf("%s is too large: %w", f.Element, delivery.ErrRefused)
+	})
+	construct := func(opts ...asyncop.Option) *operator {
+		return asyncop.OrderedWait(asyncop.Blocking(func(context.Context, string) (string, error) { return "", errBroken }), time.Second, 1,
+			append(opts, sink, asyncop.WithLogger(slog.New(slog.DiscardHandler)))...)
+	}
+	t.Run("messages are rejected", func(t *testing.T) {
+		synctest.Test(t, func(t *testing.T) {
+			offers.Store(0)
+			var got []delivery.Verdict
+			op := construct()
+			for range op.Messages(func(yield func(delivery.Message[string], error) bool) {
+				for i := range 3 {
+					m := delivery.New("a", &delivery.Meta{ID: strconv.Itoa(i)}, func(v delivery.Verdict) { got = append(got, v) })
+					if !yield(m, nil) {
+						return
+					}
+				}
+			}) {
+				t.Error("a result")
+			}
+			require.EqualValues(t, 3, offers.Load())
+			require.Len(t, got, 3)
+			for _, v := range got {
+				require.Equal(t, delivery.Rejected, v.Kind)
+				require.True(t, v.OutcomeUnknown, "the call may have taken effect")
+				require.ErrorIs(t, v.Err, delivery.ErrRefused)
+				require.ErrorIs(t, v.Err, errBroken)
+			}
+			require.EqualValues(t, 3, op.Stats().HandedOver)
+			checkBalance(t, op.Stats())
+		})
+	})
+	t.Run("other elements fail the pipeline", func(t *testing.T) {
+		synctest.Test(t, func(t *testing.T) {
+			op := construct()
+			var err error
+			for _, err = range op.Results(slices.Values([]string{"a", "b"})) {
+				continue
+			}
+			require.ErrorIs(t, err, delivery.ErrRefused)
+			require.ErrorIs(t, err, errBroken)
+			require.EqualValues(t, 1, op.Stats().Failed)
+		})
 	})
 }
 

@@ -5,7 +5,7 @@ import (
 	"fmt"
 	"time"
 
-	"github.com/weirflow/weir/asyncop/internal/engine"
+	"github.com/weirflow/weir/asyncop/internal/core"
 	"github.com/weirflow/weir/predicates"
 )
 
@@ -30,8 +30,9 @@ type Observer interface {
 	// context has no effect. ctx has the values of the operator's context ([WithContext]); return it, or nil, to add none.
 	Accepted(ctx context.Context, element any, restored bool) context.Context
 
-	// AttemptStarted is called before the call for an attempt, with the context that Accepted has returned. The context of the
-	// attempt has the values of the context that it returns. attempt counts from 1, and goes on after a restart.
+	// AttemptStarted is called before the call for an attempt, with the context that Accepted has returned. The contexts of the
+	// attempt and of those who judge it (classifiers, strategies) have the values of the context that it returns. attempt counts
+	// from 1, and goes on after a restart.
 	AttemptStarted(ctx context.Context, attempt int) context.Context
 
 	// AttemptEnded is called when it is known what follows, with the context that AttemptStarted has returned.
@@ -158,7 +159,7 @@ func (k EndKind) String() string {
 	return fmt.Sprintf("EndKind(%d)", uint8(k))
 }
 
-// observer is an Observer as the engine calls it.
+// observer is an Observer as the core calls it.
 type observer struct{ Observer }
 
 func (o observer) Accepted(ctx context.Context, element any, restored bool, number int64) context.Context {
@@ -170,11 +171,11 @@ func (o observer) Accepted(ctx context.Context, element any, restored bool, numb
 	return o.Observer.Accepted(ctx, element, restored)
 }
 
-func (o observer) AttemptEnded(ctx context.Context, end engine.AttemptEnd) {
+func (o observer) AttemptEnded(ctx context.Context, end core.AttemptEnd) {
 	o.Observer.AttemptEnded(ctx, Outcome(end))
 }
 
-func (o observer) Ended(ctx context.Context, e engine.ElementEnd) {
+func (o observer) Ended(ctx context.Context, e core.ElementEnd) {
 	o.Observer.Ended(ctx, Ending{
 		How: EndKind(e.How), Results: e.Results, Err: e.Err, Reason: e.Reason, Attempts: e.Attempts,
 		InDoubt: e.InDoubt, Queued: e.Queued, Total: e.Total,

@@ -11,7 +11,7 @@ import (
 	"github.com/benbjohnson/clock"
 	"github.com/reugn/go-streams"
 
-	"github.com/weirflow/weir/asyncop/internal/engine"
+	"github.com/weirflow/weir/asyncop/internal/core"
 	"github.com/weirflow/weir/checkpoint"
 	"github.com/weirflow/weir/checkpoint/participant"
 	"github.com/weirflow/weir/codec"
@@ -42,7 +42,7 @@ type config struct {
 	checkpointed   CheckpointedObserver // one of them, with checkpoints; nil: none has a state
 	statsEvery     time.Duration        // 0: never
 
-	keys             any // an engine.Keys[IN, OUT]; nil: no key order
+	keys             any // an core.Keys[IN, OUT]; nil: no key order
 	maxWaitingPerKey int // 0: any number
 
 	maxCalls       int      // 0: the capacity
@@ -53,7 +53,7 @@ type config struct {
 	handlerLimit   time.Duration
 	earlyTimeout   bool
 
-	onFailure          engine.FailurePolicy
+	onFailure          core.FailurePolicy
 	policyOption       string // that has set it
 	failureSink        any    // a func(context.Context, Failure[IN]) error
 	sideOutput         streams.Inlet
@@ -99,7 +99,7 @@ func (c *config) bufferFor(capacity int) int {
 }
 
 // setPolicy sets the failure policy that an option stands for. Of several options the last one of a kind counts.
-func (c *config) setPolicy(p engine.FailurePolicy, option string) {
+func (c *config) setPolicy(p core.FailurePolicy, option string) {
 	if c.policyOption != "" && c.policyOption != option {
 		panic(fmt.Sprintf("asyncop: %s and %s exclude each other: an element fails once", c.policyOption, option))
 	}
@@ -118,6 +118,9 @@ func WithClock(c clock.Clock) Option {
 
 // WithContext sets the context of the operator; the default is context.Background(). When it ends, so do the contexts
 // of all attempts, Out closes, and Err returns context.Cause. Attempts see its values.
+//
+// An operator that runs inside a call of another one needs the context of that call: what its own calls report
+// ([predicates.ReportSent], ReportStage of NetworkTime) then counts for the outer call, too. [Map] takes it as its first argument.
 func WithContext(ctx context.Context) Option {
 	if nils.Is(ctx) {
 		panic("asyncop: WithContext: nil context")
@@ -151,7 +154,8 @@ func WithName(name string) Option {
 
 // WithLogger sets the logger; the default is slog.Default() at construction. Retries, and retries that are not made although
 // there was a reason, are logged at debug level; elements that failed and calls that block the loop at warn. At most 10 lines
-// of a kind are written a second, and then one with the number of lines left out. An operator that fails is logged once at
+// of a kind are written a second, and then one with the number of lines left out. While at least a tenth of the attempts fail, a line
+// at warn says how many did, every 10 s, with the last error. An operator that fails is logged once at
 // error level, also if nothing calls Wait; one that was cancelled at info level. A line about a panic has its stack.
 func WithLogger(logger *slog.Logger) Option {
 	if logger == nil {
@@ -258,7 +262,7 @@ func WithEarlyTimeout() Option {
 // WithDropOnFailure logs and counts elements that fail, and goes on without them. By default the first failure fails
 // the pipeline. It excludes [WithFailureSink] and [WithSideOutput].
 func WithDropOnFailure() Option {
-	return func(cfg *config) { cfg.setPolicy(engine.Drop, "WithDropOnFailure") }
+	return func(cfg *config) { cfg.setPolicy(core.Drop, "WithDropOnFailure") }
 }
 
 // WithFailureSink makes the operator call take for each element that fails. take writes it to a table, a queue, or the dead
@@ -269,6 +273,9 @@ func WithDropOnFailure() Option {
 // When take returns nil, the element is taken and its slot is free. After an error or a panic it is not taken, and take is
 // called again: after 100 ms, then after twice as long each time, up to 10 s, by the operator's clock and as long as the
 // operator runs. A clean end waits for it. So take should return an error only if another try makes sense.
+//
+// An error that matches [delivery.ErrRefused] says that take can never take the element: it is too large for its store, for example.
+// A message is then rejected, and ends among the dead letters of its source. An element that is no message fails the pipeline.
 //
 // take is called for one element at a time, off the loop, and may block. Elements are offered in the order in which they fail;
 // one that waits for its next offer does not hold up the others. Until it is taken, an element holds its slot: a sink that
@@ -296,7 +303,7 @@ func WithFailureSink[IN any](take func(ctx context.Context, f Failure[IN]) error
 		panic("asyncop: WithFailureSink: nil function")
 	}
 	return func(cfg *config) {
-		cfg.setPolicy(engine.HandOver, "WithFailureSink")
+		cfg.setPolicy(core.HandOver, "WithFailureSink")
 		cfg.failureSink = take
 	}
 }
@@ -316,7 +323,7 @@ func WithSideOutput(inlet streams.Inlet) Option {
 		panic(fmt.Sprintf("asyncop: WithSideOutput: In of the %T is nil", inlet))
 	}
 	return func(cfg *config) {
-		cfg.setPolicy(engine.HandOver, "WithSideOutput")
+		cfg.setPolicy(core.HandOver, "WithSideOutput")
 		cfg.sideOutput = inlet
 	}
 }

@@ -32,13 +32,14 @@ type Stats struct {
 	Failures        int64 // elements that failed, whatever the failure policy did with them
 	Failed          int64 // of these, failed the pipeline
 	Dropped         int64 // of these, dropped
-	HandedOver      int64 // of these, taken by the failure sink
+	HandedOver      int64 // of these, taken by the failure sink, or rejected since that can never take them
 
 	LateCompletions int64 // completions that changed nothing (law A2)
 	Discarded       int64 // elements that came after the operator took no more; counted until In is closed
 	Abandoned       int64 // elements in flight that the end of the operator cut off, or failed ones that the failure sink had not taken by then
 
 	OldestAge time.Duration // since the oldest element in flight took its slot, or the turn of the loop began; 0 if there is none
+	LastError error         // of the attempt that failed last, or the timeout of its element; nil if none did. It stays when others succeed
 }
 
 // Retries returns the retries begun, for whatever reason.

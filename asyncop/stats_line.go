@@ -10,7 +10,7 @@ import (
 type statsLine struct {
 	armed bool          // a line is due
 	since time.Duration // when it was armed: the first change after the last line, as the loop saw it
-	last  Stats         // those of the last line, without OldestAge
+	last  Stats         // those of the last line, without OldestAge and LastError
 }
 
 // statsDue returns when the next line is due. If nothing has changed since the last one, and nothing is in flight, none is: an
@@ -23,7 +23,7 @@ func (s *surface[IN, OUT]) statsDue() (due time.Duration, ok bool) {
 		if _, changed := s.changedStats(); !changed {
 			return 0, false
 		}
-		s.armed, s.since = true, s.driver.Engine().Present()
+		s.armed, s.since = true, s.driver.Core().Present()
 	}
 	return s.since + s.statsEvery, true
 }
@@ -32,20 +32,21 @@ func (s *surface[IN, OUT]) statsDue() (due time.Duration, ok bool) {
 func (s *surface[IN, OUT]) changedStats() (now Stats, changed bool) {
 	now = Stats(s.driver.Counts())
 	same := now
-	same.OldestAge = 0
+	same.OldestAge, same.LastError = 0, nil
 	return now, now.InFlight > 0 || same != s.last
 }
 
 // logStats writes the line if it is due.
 func (s *surface[IN, OUT]) logStats() {
-	if due, ok := s.statsDue(); ok && s.driver.Engine().Present() >= due {
+	if due, ok := s.statsDue(); ok && s.driver.Core().Present() >= due {
 		now, _ := s.changedStats()
 		s.writeStats(now)
 	}
 }
 
-// logLastStats writes the line of the end, unless the last one has said it.
-func (s *surface[IN, OUT]) logLastStats() {
+// logLastLines writes what is left to be said at the end: how many lines were suppressed, and the statistics.
+func (s *surface[IN, OUT]) logLastLines() {
+	s.logSuppressed(true)
 	if now, changed := s.changedStats(); changed && s.statsEvery > 0 {
 		s.writeStats(now)
 	}
@@ -56,7 +57,7 @@ func (s *surface[IN, OUT]) writeStats(now Stats) {
 		slog.Int64("accepted", now.Accepted), slog.Int64("in_flight", now.InFlight), slog.Int64("running", now.Running),
 		slog.Int64("waiting", now.WaitingForRetry), slog.Int64("completed", now.Completed),
 	}
-	if took := s.driver.Engine().Present() - s.since; s.armed && took > 0 {
+	if took := s.driver.Core().Present() - s.since; s.armed && took > 0 {
 		attrs = append(attrs, slog.Float64("per_second", rounded(float64(now.Completed-s.last.Completed)/took.Seconds())))
 	}
 	attrs = append(attrs, slog.Int64("attempts", now.Attempts), slog.Int64("retries", now.Retries()), slog.Int64("failures", now.Failures))
@@ -81,7 +82,7 @@ func (s *surface[IN, OUT]) writeStats(now Stats) {
 		attrs = append(attrs, slog.Duration("oldest_age", now.OldestAge.Round(time.Millisecond)))
 	}
 	s.armed, s.last = false, now
-	s.last.OldestAge = 0
+	s.last.OldestAge, s.last.LastError = 0, nil
 	s.logAttrs(s.ctx, slog.LevelInfo, "asyncop: statistics", attrs...)
 }
 

@@ -274,7 +274,7 @@ func TestCompletionInTheTurnOfTheTimeout(t *testing.T) {
 				timeout := map[string]time.Duration{"of the element": time.Second, "of the attempt": time.Hour}[name]
 				side := newSideSink(false)
 				r := newRig(t, m, setup{timeout: timeout, strategy: s, opts: options(limit, asyncop.WithFailureSink(side.take))})
-				r.script("x#1", func(c *call) error { time.Sleep(900 * time.Millisecond); return upper(c) })
+				r.script("x#1", func(*call) error { time.Sleep(900 * time.Millisecond); return nil })
 				r.sendEach("a")
 				a = r.call("a#1")
 				time.Sleep(500 * time.Millisecond)
@@ -283,6 +283,7 @@ func TestCompletionInTheTurnOfTheTimeout(t *testing.T) {
 				r.op.In() <- "x" // and the loop is away from 0.5 to 1.4 s
 				b.Complete("B")
 				r.advance(900 * time.Millisecond)
+				r.complete("x#1", "X")
 				require.NoError(t, r.end())
 				require.Equal(t, "B X", r.outputs())
 				require.Equal(t, "a", side.elements())

@@ -22,6 +22,7 @@ func BenchmarkW13(b *testing.B) { benchmark(b, "W13") }
 func BenchmarkW14(b *testing.B) { benchmark(b, "W14") }
 func BenchmarkW15(b *testing.B) { benchmark(b, "W15") }
 func BenchmarkW16(b *testing.B) { benchmark(b, "W16") }
+func BenchmarkW17(b *testing.B) { benchmark(b, "W17") }
 
 // benchmark runs the rows of a workload. One iteration is a whole run, so the metrics are per element, not per
 // iteration; -short makes the runs small.

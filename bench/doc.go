@@ -3,7 +3,7 @@
 //
 // # Vocabulary
 //
-//   - A workload (W1 to W16) is a question, such as "what does an element cost whose function completes at once?".
+//   - A workload (W1 to W17) is a question, such as "what does an element cost whose function completes at once?".
 //   - A [Group] is one workload under one variant (W1/mode=ordered): its rows may be compared with each other.
 //   - A [Row] is one implementation of that work: weir, a peer, code a user writes by hand, or a floor.
 //   - A [Sample] is what one run of one row cost, a [Result] the samples of a row over all rounds.

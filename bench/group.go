@@ -100,12 +100,12 @@ func (c Config) elems(full, short int) int {
 	}
 }
 
-// Groups returns all groups, W1 to W16.
+// Groups returns all groups, W1 to W17.
 func Groups(c Config) []Group {
 	var all []Group
 	for _, groups := range [][]Group{
 		w1(c), w1b(c), w2(c), w3(c), w4(c), w5(c), w6(c), w7(c), w8(c), w9(c), w10(c), w11(c), w12(c), w13(c),
-		w14(c), w15(c), w16(c),
+		w14(c), w15(c), w16(c), w17(c),
 	} {
 		all = append(all, groups...)
 	}

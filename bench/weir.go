@@ -301,6 +301,25 @@ func weirW2Callback(c Config, p pipeline, inFlight int, d time.Duration) []Row {
 	})
 }
 
+// ---- W17
+
+func weirW17(c Config, p pipeline, capacity int, d time.Duration) []Row {
+	build := func() (*asyncop.AsyncWaitOperator[*Item, *Item], func()) {
+		b := newBackend(d, func(it *Item, result asyncop.ResultFuture[*Item]) { result.Complete(it) })
+		fn := asyncop.Func(func(_ context.Context, it *Item, result asyncop.ResultFuture[*Item]) error {
+			it.Calls++
+			if it.Seq%missEvery == 0 {
+				b.call(it, result)
+			} else {
+				result.Complete(it)
+			}
+			return nil
+		})
+		return newOperator(c, p.ordered, fn, weirTimeout, capacity, fixedDelay[*Item](retryDelay)), b.close
+	}
+	return append(weirRows("weir", p, build), chainedRow("weir-chained", p, build))
+}
+
 // ---- W3, W3b
 //
 // With WithDrainRetries, as in W7: the peers wait for their retries at the end of the input too. By default weir tries

@@ -4,7 +4,6 @@ import (
 	"errors"
 	"fmt"
 	"maps"
-	"slices"
 	"strconv"
 	"strings"
 	"time"
@@ -30,6 +29,23 @@ const (
 	headerProvider       = "Weir-Provider"
 	headerMerges         = "Weir-Merges"
 )
+
+// ours are the names in small letters. A later version may add names: this one passes them on (law W4). Nothing else may be added to
+// what a message carries, neither here nor to the JSON form, since a header is what every engine keeps.
+var ours = func() map[string]bool {
+	var m Meta
+	names := map[string]bool{strings.ToLower(headerReasons): true, strings.ToLower(headerOutcomeUnknown): true}
+	for _, f := range m.texts() {
+		names[strings.ToLower(f.name)] = true
+	}
+	for _, f := range m.counts() {
+		names[strings.ToLower(f.name)] = true
+	}
+	for _, f := range m.instants() {
+		names[strings.ToLower(f.name)] = true
+	}
+	return names
+}()
 
 // text is a header with a text; long bounds its bytes.
 type text struct {
@@ -99,7 +115,7 @@ func (m *Meta) instants() [4]instant {
 func (m Meta) ToHeaders() (map[string]string, error) {
 	m, err := m.fit()
 	if err != nil {
-		return nil, fmt.Errorf("delivery: meta of message %q: %w", cut(m.ID, maxName), err)
+		return nil, refused(m.ID, err)
 	}
 	h := maps.Clone(m.Headers)
 	if h == nil {
@@ -133,36 +149,37 @@ func (m Meta) ToHeaders() (map[string]string, error) {
 	return h, nil
 }
 
-// MetaFromHeaders returns what [Meta.ToHeaders] has written. The names of weir's headers are taken in any case; the others are
-// the user's. The error names the header that is damaged, over its limit, not known, or there twice.
+// MetaFromHeaders returns what [Meta.ToHeaders] has written. The names of weir's headers are taken in any case. The others are
+// the user's, or those of a later version of weir: both are in Meta.Headers. The error names the header that is damaged, over its
+// limit, or there twice; the others are in the Meta all the same.
 func MetaFromHeaders(h map[string]string) (Meta, error) {
 	m, err := metaFromHeaders(h)
 	if err != nil {
-		return Meta{}, fmt.Errorf("delivery: %w", err)
+		return m, fmt.Errorf("delivery: %w", err)
 	}
 	return m, nil
 }
 
 func metaFromHeaders(h map[string]string) (m Meta, err error) {
 	r := headerReader{ours: make(map[string]string)}
-	if m.Headers, err = r.sort(h); err != nil {
-		return Meta{}, err
-	}
+	m.Headers = r.sort(h)
 	for _, f := range m.texts() {
 		if value, ok := r.take(f.name, f.long); ok {
 			text, err := unescape(value)
 			if err == nil && len(text) > f.long {
 				err = fmt.Errorf("%d bytes, at most %d are allowed", len(text), f.long)
 			}
-			r.check(f.name, value, err)
-			*f.value = text
+			if r.check(f.name, value, err) {
+				*f.value = text
+			}
 		}
 	}
 	for _, f := range m.counts() {
 		if value, ok := r.take(f.name, maxReason); ok {
 			n, err := strconv.ParseUint(value, 10, strconv.IntSize-1)
-			r.check(f.name, value, err)
-			*f.value = int(n)
+			if r.check(f.name, value, err) {
+				*f.value = int(n)
+			}
 		}
 	}
 	for _, f := range m.instants() {
@@ -177,46 +194,48 @@ func metaFromHeaders(h map[string]string) (m Meta, err error) {
 			r.check(headerOutcomeUnknown, value, errors.New("want true"))
 		}
 	}
-	if err := r.end(); err != nil {
-		return Meta{}, err
-	}
-	return m, nil
+	return m, r.err
 }
 
 // headerReader reads weir's headers and collects what is wrong with them.
 type headerReader struct {
-	ours map[string]string // by their names in small letters; those that were not taken yet
+	ours map[string]string // by their names in small letters
 	err  error
 }
 
-// sort takes weir's headers out of h and returns the user's.
-func (r *headerReader) sort(h map[string]string) (users map[string]string, err error) {
+// sort takes weir's headers out of h and returns the others.
+func (r *headerReader) sort(h map[string]string) (others map[string]string) {
 	size := 0
+	twice := ""
 	for name, value := range h {
-		if isReserved(name) {
+		if isOurs(name) {
 			canonical := strings.ToLower(name)
-			if _, twice := r.ours[canonical]; twice {
-				return nil, fmt.Errorf("header %s is there twice", canonical)
+			if _, there := r.ours[canonical]; there {
+				twice = canonical
 			}
 			r.ours[canonical] = value
 			continue
 		}
 		if size += len(name) + len(value); size > maxHeaders || name == "" {
-			return nil, fmt.Errorf("header %q: it has no name, or the headers have more than %d bytes", cut(name, maxName), maxHeaders)
+			r.err = fmt.Errorf("header %q: it has no name, or the headers have more than %d bytes", cut(name, maxName), maxHeaders)
+			return nil
 		}
-		if users == nil {
-			users = make(map[string]string)
+		if others == nil {
+			others = make(map[string]string)
 		}
-		users[name] = value
+		others[name] = value
 	}
-	return users, nil
+	if twice != "" {
+		r.err = fmt.Errorf("header %s is there twice", twice)
+		delete(r.ours, twice)
+	}
+	return others
 }
 
 // take returns a header, unless it is missing or longer than one of long bytes can be when it is escaped.
 func (r *headerReader) take(name string, long int) (value string, ok bool) {
 	canonical := strings.ToLower(name)
 	value, ok = r.ours[canonical]
-	delete(r.ours, canonical)
 	if len(value) > maxEscaped*long {
 		r.err = errors.Join(r.err, fmt.Errorf("header %s has %d bytes", name, len(value)))
 		return "", false
@@ -224,11 +243,12 @@ func (r *headerReader) take(name string, long int) (value string, ok bool) {
 	return value, ok
 }
 
-// check notes an error about a header, if there is one.
-func (r *headerReader) check(name, value string, err error) {
+// check notes an error about a header, and returns whether there is none.
+func (r *headerReader) check(name, value string, err error) bool {
 	if err != nil {
 		r.err = errors.Join(r.err, fmt.Errorf("header %s: %q: %w", name, cut(value, maxReason), err))
 	}
+	return err == nil
 }
 
 func (r *headerReader) instant(name, value string) time.Time {
@@ -237,8 +257,7 @@ func (r *headerReader) instant(name, value string) time.Time {
 	if err == nil {
 		err = checkYear(at)
 	}
-	r.check(name, value, err)
-	if at.IsZero() {
+	if !r.check(name, value, err) || at.IsZero() {
 		return time.Time{} // whatever its zone was
 	}
 	return at
@@ -261,13 +280,4 @@ func (r *headerReader) reasons() (reasons []string) {
 		reasons = append(reasons, reason)
 	}
 	return reasons
-}
-
-// end returns what was wrong; headers of weir's that were not taken are.
-func (r *headerReader) end() error {
-	if len(r.ours) > 0 {
-		name := slices.Min(slices.Collect(maps.Keys(r.ours)))
-		r.err = errors.Join(r.err, fmt.Errorf("header %s is not known: was it written by a later version?", cut(name, maxReason)))
-	}
-	return r.err
 }

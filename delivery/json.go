@@ -3,8 +3,11 @@ package delivery
 import (
 	"encoding/json"
 	"fmt"
+	"maps"
 	"strings"
 	"time"
+
+	"github.com/weirflow/weir/internal/unknown"
 )
 
 // storedMeta is Meta as JSON. Texts that identify something are escaped as in headers, since JSON cannot hold what is not
@@ -28,6 +31,12 @@ type storedMeta struct {
 	Headers        map[string]string `json:"headers,omitempty"`
 }
 
+// metas are what has the members of storedMeta. A later version adds no member, but a header: see ours.
+var metas = unknown.Kind{Prefix: reserved + "Meta-", Known: []string{
+	"id", "key", "origin", "visit", "attempts", "firstFailure", "lastFailure", "due", "lastError", "reasons", "outcomeUnknown",
+	"request", "remembered", "provider", "merges", "headers",
+}}
+
 type storedOrigin struct {
 	Source    string `json:"source,omitempty"`
 	Partition string `json:"partition,omitempty"`
@@ -38,7 +47,7 @@ type storedOrigin struct {
 func (m Meta) MarshalJSON() ([]byte, error) {
 	m, err := m.fit()
 	if err != nil {
-		return nil, fmt.Errorf("delivery: meta of message %q: %w", cut(m.ID, maxName), err)
+		return nil, refused(m.ID, err)
 	}
 	s := storedMeta{
 		ID: escape(m.ID, ""), Key: escape(m.Key, ""), Provider: escape(m.Provider, ""), Request: escape(m.Request, ""),
@@ -52,16 +61,19 @@ func (m Meta) MarshalJSON() ([]byte, error) {
 	for _, r := range m.Reasons {
 		s.Reasons = append(s.Reasons, readable(r))
 	}
-	if len(m.Headers) > 0 {
-		s.Headers = make(map[string]string, len(m.Headers))
-		for name, value := range m.Headers {
+	members, headers := metas.Split(m.Headers)
+	if len(headers) > 0 {
+		s.Headers = make(map[string]string, len(headers))
+		for name, value := range headers {
 			s.Headers[escape(name, "")] = escape(value, "")
 		}
 	}
-	return json.Marshal(s)
+	b, err := json.Marshal(s)
+	return metas.Append(b, members), err
 }
 
-// UnmarshalJSON reads what MarshalJSON wrote. What it does not know it leaves out.
+// UnmarshalJSON reads what MarshalJSON wrote. A member that it does not know is a header whose name begins with "Weir-Meta-", and
+// MarshalJSON writes it as it was.
 func (m *Meta) UnmarshalJSON(b []byte) error {
 	read, err := metaFromJSON(b)
 	if err != nil {
@@ -73,7 +85,8 @@ func (m *Meta) UnmarshalJSON(b []byte) error {
 
 func metaFromJSON(b []byte) (m Meta, err error) {
 	var s storedMeta
-	if err := json.Unmarshal(b, &s); err != nil {
+	later, err := metas.Unmarshal(b, &s)
+	if err != nil {
 		return Meta{}, err
 	}
 	m = Meta{
@@ -100,8 +113,9 @@ func metaFromJSON(b []byte) (m Meta, err error) {
 			return Meta{}, err
 		}
 	}
-	if len(s.Headers) > 0 {
-		m.Headers = make(map[string]string, len(s.Headers))
+	if len(s.Headers)+len(later) > 0 {
+		m.Headers = make(map[string]string, len(s.Headers)+len(later))
+		maps.Copy(m.Headers, later)
 		for name, value := range s.Headers {
 			if name, err = unescape(name); err != nil {
 				return Meta{}, err
@@ -114,7 +128,30 @@ func metaFromJSON(b []byte) (m Meta, err error) {
 			}
 		}
 	}
+	if m, err = m.known(); err != nil {
+		return Meta{}, err
+	}
 	return m.fit()
+}
+
+// known returns m with those of its headers read that an earlier version has passed on, since it did not know them.
+func (m Meta) known() (Meta, error) {
+	passed := maps.Clone(m.Headers)
+	maps.DeleteFunc(passed, func(name, _ string) bool { return !isOurs(name) })
+	if len(passed) == 0 {
+		return m, nil
+	}
+	maps.DeleteFunc(m.Headers, func(name, _ string) bool { return isOurs(name) })
+	all, err := m.ToHeaders()
+	if err != nil {
+		return Meta{}, err
+	}
+	for name, value := range passed {
+		if _, there := all[name]; !there {
+			all[name] = value
+		}
+	}
+	return metaFromHeaders(all)
 }
 
 // readable returns s as UTF-8 without NUL, which databases refuse.

@@ -59,7 +59,7 @@ func (m Meta) fit() (Meta, error) {
 	}
 	size := 0
 	for name, value := range m.Headers {
-		if name == "" || isReserved(name) {
+		if name == "" || isOurs(name) {
 			return m, fmt.Errorf("a header of the user's cannot have the name %q", name)
 		}
 		size += len(name) + len(value)
@@ -82,6 +82,11 @@ func (m Meta) fit() (Meta, error) {
 	return m, nil
 }
 
+// refused returns the error for a Meta that is over a limit.
+func refused(id string, err error) error {
+	return fmt.Errorf("delivery: meta of message %q: %w: %w", cut(id, maxName), ErrRefused, err)
+}
+
 // checkYear returns an error for a time that RFC 3339 has no form for.
 func checkYear(at time.Time) error {
 	if y := at.Year(); y < 1 || y > 9999 {
@@ -90,8 +95,10 @@ func checkYear(at time.Time) error {
 	return nil
 }
 
-func isReserved(name string) bool {
-	return len(name) >= len(reserved) && strings.EqualFold(name[:len(reserved)], reserved)
+// isOurs says whether a header, in any case, is one that this version knows. Other reserved ones are those of later versions,
+// which are kept and passed on like the user's (law W4).
+func isOurs(name string) bool {
+	return len(name) >= len(reserved) && strings.EqualFold(name[:len(reserved)], reserved) && ours[strings.ToLower(name)]
 }
 
 // cut returns s without what is over a number of bytes, between two characters.

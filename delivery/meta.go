@@ -48,7 +48,8 @@ type Meta struct {
 	// Merges counts the returns from the dead letters.
 	Merges int
 
-	// Headers are the user's. At most 1 MiB, names included, in a stored form. Names that begin with "Weir-" are reserved.
+	// Headers are the user's. At most 1 MiB, names included, in a stored form. Names that begin with "Weir-" are reserved: one that
+	// is here was written by a later version of weir, and is passed on (law W4).
 	Headers map[string]string
 }
 

@@ -13,6 +13,8 @@ type Verdict struct {
 	// Err is why a message was rejected, never nil then. Nacked: ErrLost, why it has failed, or nil. Acked: why it has failed, if it was
 	// handed over, to a layer or the dead letters for example, or dropped; nil if it is done.
 	Err error
+	// OutcomeUnknown says of a rejected message that a call for it may have taken effect, and is not known to have.
+	OutcomeUnknown bool
 }
 
 // Kind is one of the three ways to settle a message.
@@ -55,6 +57,10 @@ var (
 	// ErrLost is the error of the verdict on a message that was garbage collected before it was settled: see [FindLost].
 	ErrLost = errors.New("delivery: the message was lost: it was neither settled nor passed on")
 
+	// ErrRefused is matched by the error of a [Sink], a store or a failure sink for what it can never take: it is too large, or cannot be
+	// encoded. It is not offered again. The message is rejected, so it ends among the dead letters of its source.
+	ErrRefused = errors.New("it can never be stored")
+
 	errNoReason = errors.New("delivery: rejected without an error")
 )
 
@@ -64,7 +70,10 @@ func (v Verdict) and(w Verdict) Verdict {
 	switch {
 	case v.Kind < w.Kind:
 		return w
-	case v.Kind > w.Kind || v.Kind == Rejected:
+	case v.Kind == Rejected && w.Kind == Rejected:
+		v.OutcomeUnknown = v.OutcomeUnknown || w.OutcomeUnknown
+		return v
+	case v.Kind > w.Kind:
 		return v
 	}
 	v.Delay = max(v.Delay, w.Delay)

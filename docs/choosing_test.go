@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"io"
 	"log/slog"
 	"os"
 	"path/filepath"
@@ -29,13 +30,18 @@ func (job) Idempotent() bool { return true }
 
 var errUnavailable = errors.New("unavailable")
 
-// convert is unavailable at the first attempt for b, and refuses c.
+// notAPicture is the reason of jobs that will never succeed.
+var notAPicture = predicates.NewRejection("NOT_A_PICTURE")
+
+// convert is unavailable at the first attempt for b, refuses c, and loses its connection for d.
 func convert(ctx context.Context, j job) (string, error) {
 	switch {
 	case j.Picture == "b" && asyncop.AttemptFromContext(ctx) == 1:
 		return "", errUnavailable
 	case j.Picture == "c":
-		return "", errors.New("not a picture")
+		return "", predicates.WithReason(errors.New("no header"), notAPicture)
+	case j.Picture == "d":
+		return "", io.EOF
 	}
 	return j.Picture + ".png", nil
 }
@@ -92,7 +98,7 @@ func Example_choosing() {
 	s := sqlitestore.New(db)
 	defer func() { _ = s.Close() }()
 	err = sqlitestore.Migrate(ctx, db)
-	for _, picture := range []string{"a", "b", "c"} {
+	for _, picture := range []string{"a", "b", "c", "d"} {
 		m := delivery.New(job{picture}, &delivery.Meta{ID: picture}, nil)
 		err = errors.Join(err, store.NewSink(s, "jobs", codec.JSON[job]()).Put(ctx, []delivery.Message[job]{m}))
 	}
@@ -106,7 +112,7 @@ func Example_choosing() {
 	}
 	go func() {
 		defer stop()
-		for ctx.Err() == nil && len(list("results"))+len(list("dead")) < 3 {
+		for ctx.Err() == nil && len(list("results"))+len(list("jobs 1m"))+len(list("dead")) < 4 {
 			time.Sleep(10 * time.Millisecond)
 		}
 	}()
@@ -114,13 +120,16 @@ func Example_choosing() {
 	for _, e := range list("results") {
 		fmt.Println("result:", string(e.Payload))
 	}
-	for _, e := range list("dead") {
-		fmt.Println("dead:", e.Meta.ID, e.Meta.LastError)
+	for _, queue := range []string{"jobs 1m", "dead"} {
+		for _, e := range list(queue) {
+			fmt.Printf("%s: %s %s\n", queue, e.Meta.ID, e.Meta.LastError)
+		}
 	}
 	// Output:
 	// <nil>
 	// <nil>
 	// result: "a.png"
 	// result: "b.png"
-	// dead: c not a picture
+	// jobs 1m: d EOF
+	// dead: c NOT_A_PICTURE: no header
 }

@@ -8,5 +8,5 @@ import (
 
 func TestMain(m *testing.M) {
 	// A cache of otter cannot be closed.
-	goleak.VerifyTestMain(m, goleak.IgnoreAnyFunction("github.com/maypok86/otter/v2.(*cache[...]).periodicCleanUp"))
+	goleak.VerifyTestMain(m, goleak.IgnoreAnyFunction("github.com/maypok86/otter/v2.periodicCleanUp[...]"))
 }

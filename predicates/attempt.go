@@ -34,7 +34,8 @@ type Attempt[OUT any] struct {
 	Elapsed   time.Duration // since the element took its slot
 	Remaining time.Duration // until its deadline; the greatest Duration if it has none
 
-	// Values are the user's values: the attempt's context, as a rule. Nil: none.
+	// Values are the user's values. An operator's are the context of the attempt, a context.Context, with what observers have
+	// given it; for a plain strategies.AsyncRetryStrategy there are none. Nil: none.
 	Values interface{ Value(key any) any }
 }
 

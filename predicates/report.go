@@ -26,6 +26,9 @@ import (
 // An attempt that the operator's attempt timeout cuts off counts as NetworkTime even if
 // ClientDispatch was reported: its call may still be on its way to send.
 //
+// Inside an operator that runs in a call of another one, a report of NetworkTime or later is for the outer call what
+// [ReportSent] is: one of its requests is going out.
+//
 // ReportStage speaks for the whole call. The adapter of a client sees its own requests only, and uses [ReportSent]. ReportStage
 // panics if there is no such stage. It is safe for concurrent use.
 func ReportStage(ctx context.Context, stage Stage) {

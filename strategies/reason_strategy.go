@@ -15,7 +15,8 @@ import (
 // any that returns it, so that an operator finds MaxRetries() int of the one inside.
 type ReasonStrategy[OUT any] interface {
 	// Decide returns what to do about the attempt a. It may block, on I/O for
-	// instance: other elements do not wait for it. ctx ends with the element.
+	// instance: other elements do not wait for it. ctx ends with the element. It has the values of the attempt's context:
+	// those of observers, the message that the element is, and the attempt's number.
 	//
 	// An operator may call it from several goroutines at once, at most as many as it has slots. Calls that go on after ctx has
 	// ended count, and others wait for them. An error or a panic means no retry, and is joined to the element's error.

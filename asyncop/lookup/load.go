@@ -93,6 +93,7 @@ func (l *load[K, V]) leave(w *waiter[V]) {
 	if last {
 		l.cancel()
 	}
+	l.report.to(w.ctx) // w is over, but the calls around it are not
 	w.result.CompleteExceptionally(err)
 }
 

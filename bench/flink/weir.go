@@ -188,6 +188,9 @@ func (r *run) operator(fn asyncop.AsyncFunction[int64, int64]) *operator {
 	return asyncop.UnorderedWaitWithRetry(fn, limit, r.capacity, strategy, opts...)
 }
 
+// missEvery: one element in so many is not in the cache.
+const missEvery = 20
+
 var errUnavailable = errors.New("not ready yet")
 
 // function returns what is called for each element, and what to do after the end.
@@ -215,6 +218,10 @@ func (r *run) function() (fn asyncop.AsyncFunction[int64, int64], end func()) {
 	return asyncop.Func(func(_ context.Context, v int64, result asyncop.ResultFuture[int64]) error {
 		fails := r.fails && r.called[v] == 0 && bench.FailsFirst(int(v))
 		r.called[v]++
+		if r.fn == cache && v%missEvery != 0 {
+			result.Complete(v)
+			return nil
+		}
 		b.call(pending{seq: v, fails: fails, result: result})
 		return nil
 	}), b.close

@@ -14,6 +14,7 @@ const (
 	inline   = "inline"   // completes at once
 	pool     = "pool"     // a blocking call that returns at once, on threads or goroutines
 	callback = "callback" // is completed from a goroutine or thread of the backend after a while
+	cache    = "cache"    // completes at once, but for one element in twenty, which is as a callback
 	park     = "park"     // fails at first, so that all elements wait for a retry at once
 )
 
@@ -86,6 +87,10 @@ func works(short bool) []work {
 		{
 			workload: "W3b", variant: "slots=20000", title: "the same, 20,000 slots, 100 calls at once", fn: callback, fails: true,
 			answer: 200 * micro, delay: 100 * milli, n: 100_000, capacity: 20_000, calls: 100,
+		},
+		{
+			workload: "W17", title: "95 % complete at once, 5 % after 1 ms", fn: cache,
+			answer: milli, n: 500_000, capacity: 10_000,
 		},
 		{workload: "W4", title: "all wait for a retry at once", fn: park, n: 200_000, capacity: 200_001},
 	}

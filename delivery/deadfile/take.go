@@ -3,7 +3,6 @@ package deadfile
 import (
 	"context"
 	"fmt"
-	"log/slog"
 
 	"github.com/weirflow/weir/asyncop"
 	"github.com/weirflow/weir/delivery/store"
@@ -14,8 +13,9 @@ import (
 // element is one, comes from ctx ([delivery.MetaFromContext]), and what the operator knows of the failure is added to it.
 //
 // The cause is [store.OutcomeUnknown] for a call that must not happen twice and may have taken effect, [store.Permanent] for an
-// error that no predicate wanted another attempt after, and else [store.Exhausted]. An element that was cut off by the end of
-// its operator is not taken: it did not fail.
+// error that is known not to go away (a rejection, or an error before anything was sent), and else [store.Exhausted]. An element that
+// was cut off by the end of its operator is not taken: it did not fail. One that can never be taken ([File.Append]) is rejected by the
+// operator, if it is a message: its source has the dead letter then. Else it fails the run.
 //
 // An element that is no message gets a random id. Where one may be handed over again, as after a restart from a checkpoint, give it an id that
 // is always the same:
@@ -34,10 +34,5 @@ func (f *File[T]) Take(ctx context.Context, failure asyncop.Failure[T]) error {
 	case failed.Permanent(failure):
 		e.Cause = store.Permanent
 	}
-	if err := f.Append(ctx, e); err != nil {
-		return err
-	}
-	f.logger.LogAttrs(ctx, slog.LevelWarn, "deadfile: element given up: it is a dead letter", slog.String("id", e.Meta.ID),
-		slog.String("cause", string(e.Cause)), slog.String("error", e.Meta.LastError))
-	return nil
+	return f.Append(ctx, e)
 }

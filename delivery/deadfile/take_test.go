@@ -43,6 +43,12 @@ func TestTake(t *testing.T) {
 			err := &predicates.StageError{Stage: predicates.ClientDispatch, Err: errGone}
 			return failureOf(t, err, strategies.ReasonAware(predicates.Classifiers[string](), strategies.BestEffort[string]()))
 		}, store.Permanent},
+		"in doubt, and may happen twice": {func(t *testing.T) asyncop.Failure[string] { // nobody knows that the error is permanent
+			return failureOf(t, errGone, strategies.PolicyOf(strategies.NoRetry[string]()).Idempotent())
+		}, store.Exhausted},
+		"a rejection that may happen twice": {func(t *testing.T) asyncop.Failure[string] {
+			return failureOf(t, predicates.WithReason(errGone, refused), strategies.PolicyOf(strategies.NoRetry[string]()).Idempotent())
+		}, store.Permanent},
 		"permanent": {func(*testing.T) asyncop.Failure[string] {
 			return asyncop.Failure[string]{Err: errGone}
 		}, store.Permanent},

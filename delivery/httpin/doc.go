@@ -4,13 +4,26 @@
 //	queue := store.NewSink(s, "orders", codec.JSON[Order]())
 //	http.Handle("POST /orders", httpin.NewHandler(queue, codec.JSON[Order](), nil))
 //
-// A client that got no answer sends the request again, with the same Idempotency-Key: a store takes both for one message.
+// A client that got no answer sends the request again, with the same Idempotency-Key.
+//
+// # Keys
+//
+// A handler remembers the last 100,000 keys that it got since its process started, with a hash of their requests: path, query,
+// Content-Type and body. The same request again has the same answer, and no second message, also when the message is done by
+// then. Another request with the key is refused.
+//
+// A key that is older, or that another process or an earlier one got, is known to the queue only: a store takes two messages with
+// one id for one as long as the first is in the queue, whatever is in them, and JetStream within its window for duplicates. After
+// that the message is processed again. So send the requests of a client to one process, or let the worker make its effects once by
+// the id of the message (package exactlyonce).
+//
+// # Answers
 //
 //	status                      when
-//	202 Accepted                the message is safe, now or since an earlier request with the same id; the body is {"id":"…"}
+//	202 Accepted                the message is safe, now or since an earlier request with the same key; the body is {"id":"…"}
 //	400 Bad Request             the codec cannot read the body, or the id or a header is over its limit
 //	405 Method Not Allowed      the method is not POST
 //	413 Content Too Large       the body is larger than WithMaxBytes allows
-//	422 Unprocessable Content   the sink has rejected the message
-//	503 Service Unavailable     the sink has failed, so the message may be safe or not; Retry-After says when to send it again
+//	422 Unprocessable Content   the sink has rejected the message, or another request had its Idempotency-Key
+//	503 Service Unavailable     the sink has failed, or taken 10 s, so the message may be safe or not; Retry-After says when to send it again
 package httpin

@@ -10,6 +10,7 @@ import (
 	"log/slog"
 	"net/http"
 	"sync/atomic"
+	"time"
 
 	"github.com/weirflow/weir/codec"
 	"github.com/weirflow/weir/delivery"
@@ -17,7 +18,11 @@ import (
 	"github.com/weirflow/weir/internal/panics"
 )
 
-const defaultMaxBytes = 1 << 20
+const (
+	defaultMaxBytes = 1 << 20
+	idempotencyKey  = "Idempotency-Key"
+	patience        = 10 * time.Second // with the sink
+)
 
 // kept are the headers of a request that go into the message: those of the trace, and what the body is.
 var kept = [...]string{"Traceparent", "Tracestate", "Content-Type"}
@@ -50,6 +55,8 @@ type handler[T any] struct {
 	sink  delivery.Sink[T]
 	codec codec.Codec[T]
 	meta  func(r *http.Request, v T) delivery.Meta
+
+	memory memory
 }
 
 // NewHandler returns a handler that reads the body of each POST with c, puts it into sink, and answers when that has returned
@@ -57,7 +64,8 @@ type handler[T any] struct {
 //
 // meta returns what is known of the message; nil: nothing. What it leaves empty the handler fills in: the id with the header
 // Idempotency-Key, or without one with a random id, and Headers with those of the trace (traceparent, tracestate) and
-// Content-Type. Keys are the client's: where clients do not trust each other, meta must put the client's name into the id.
+// Content-Type. Keys are the client's: where clients do not trust each other, meta must put the client's name and the key into
+// the id. The package's documentation says how long a key is remembered.
 //
 // It panics if sink, c or an option is nil.
 func NewHandler[T any](sink delivery.Sink[T], c codec.Codec[T], meta func(r *http.Request, v T) delivery.Meta, opts ...Option) http.Handler {
@@ -66,7 +74,7 @@ func NewHandler[T any](sink delivery.Sink[T], c codec.Codec[T], meta func(r *htt
 	if meta == nil {
 		meta = func(*http.Request, T) delivery.Meta { return delivery.Meta{} }
 	}
-	h := &handler[T]{settings: settings{maxBytes: defaultMaxBytes, logger: slog.Default()}, sink: sink, codec: c, meta: meta}
+	h := &handler[T]{settings: settings{maxBytes: defaultMaxBytes, logger: slog.Default()}, sink: sink, codec: c, meta: meta, memory: memory{limit: maxRemembered}}
 	for i, opt := range opts {
 		if opt == nil {
 			panic(fmt.Sprintf("httpin: NewHandler: option %d is nil", i))
@@ -130,7 +138,22 @@ func (h *handler[T]) take(w http.ResponseWriter, r *http.Request) (id string, fa
 	if _, err := meta.ToHeaders(); err != nil {
 		return "", &answer{http.StatusBadRequest, "the id or a header is too long", err}
 	}
-	return meta.ID, h.put(r.Context(), v, &meta)
+	given := r.Header.Get(idempotencyKey)
+	if given == "" {
+		return meta.ID, h.put(r.Context(), v, &meta)
+	}
+	key := hashOf(given, meta.ID)
+	other, safe := h.memory.begin(key, hashOf(r.URL.RequestURI(), r.Header.Get("Content-Type"), string(body)))
+	switch {
+	case other:
+		return meta.ID, &answer{http.StatusUnprocessableEntity, "another request had this Idempotency-Key", errors.New("the key was used for another request")}
+	case safe:
+		return meta.ID, nil
+	}
+	if failed = h.put(r.Context(), v, &meta); failed == nil {
+		h.memory.stored(key)
+	}
+	return meta.ID, failed
 }
 
 // decode is a call of user code.
@@ -146,7 +169,7 @@ func (h *handler[T]) decode(body []byte) (v T, err error) {
 // complete fills in what meta has left empty.
 func (h *handler[T]) complete(meta *delivery.Meta, r *http.Request) {
 	if meta.ID == "" {
-		meta.ID = r.Header.Get("Idempotency-Key")
+		meta.ID = r.Header.Get(idempotencyKey)
 	}
 	if meta.ID == "" {
 		meta.ID = "random:" + rand.Text()
@@ -166,6 +189,8 @@ func (h *handler[T]) complete(meta *delivery.Meta, r *http.Request) {
 func (h *handler[T]) put(ctx context.Context, v T, meta *delivery.Meta) *answer {
 	var verdict atomic.Pointer[delivery.Verdict]
 	m := delivery.New(v, meta, func(v delivery.Verdict) { verdict.Store(&v) })
+	ctx, cancel := context.WithTimeout(ctx, patience)
+	defer cancel()
 	if err := h.sink.Put(ctx, []delivery.Message[T]{m}); err != nil {
 		m.Nack(0)
 		return &answer{http.StatusServiceUnavailable, "the message could not be stored: send it again", err}

@@ -2,6 +2,7 @@ package httpin_test
 
 import (
 	"context"
+	"crypto/rand"
 	"encoding/json"
 	"errors"
 	"log/slog"
@@ -9,6 +10,8 @@ import (
 	"net/http/httptest"
 	"strings"
 	"testing"
+	"testing/synctest"
+	"time"
 
 	"github.com/benbjohnson/clock"
 	"github.com/stretchr/testify/require"
@@ -58,7 +61,7 @@ func TestAccepted(t *testing.T) {
 		require.Equal(t, `{"id":"k1"}`+"\n", w.Body.String())
 		require.Equal(t, "application/json", w.Header().Get("Content-Type"))
 	}
-	require.Equal(t, 2, stored)
+	require.Equal(t, 1, stored, "the second one was known")
 	var ids []string
 	for range 2 {
 		w := serve(h, post(`{"N":6}`))
@@ -74,6 +77,47 @@ func TestAccepted(t *testing.T) {
 	require.Equal(t, "k1", entries[0].Meta.ID)
 	require.Equal(t, map[string]string{"Traceparent": "00-01"}, entries[0].Meta.Headers)
 	require.JSONEq(t, `{"N":5}`, string(entries[0].Payload))
+}
+
+// The first request with a key counts, also when its message is done; another one is refused, and nothing of it is lost in silence.
+func TestIdempotencyKey(t *testing.T) {
+	var got []int
+	var fails error
+	h := httpin.NewHandler(sinkFunc(func(_ context.Context, m delivery.Message[order]) error {
+		got = append(got, m.Value.N)
+		return fails
+	}), codec.JSON[order](), nil, quiet())
+	key := func(k string, more ...string) []string { return append([]string{"Idempotency-Key", k}, more...) }
+
+	fails = errors.New("down")
+	require.Equal(t, http.StatusServiceUnavailable, serve(h, post(`{"N":1}`, key("a")...)).Code)
+	require.Equal(t, http.StatusUnprocessableEntity, serve(h, post(`{"N":2}`, key("a")...)).Code, "the first one may be safe")
+	fails = nil
+	for range 3 {
+		require.Equal(t, http.StatusAccepted, serve(h, post(`{"N":1}`, key("a", "Traceparent", rand.Text())...)).Code)
+	}
+	for _, r := range []*http.Request{
+		post(`{"N":2}`, key("a")...), post(`{"N":1} `, key("a")...), post(`{"N":1}`, key("a", "Content-Type", "text/plain")...),
+	} {
+		require.Equal(t, http.StatusUnprocessableEntity, serve(h, r).Code)
+	}
+	other := httptest.NewRequest(http.MethodPost, "/orders?for=ann", strings.NewReader(`{"N":1}`))
+	other.Header.Set("Idempotency-Key", "a")
+	require.Equal(t, http.StatusUnprocessableEntity, serve(h, other).Code)
+	require.Equal(t, http.StatusAccepted, serve(h, post(`{"N":2}`, key("b")...)).Code)
+	for range 2 {
+		require.Equal(t, http.StatusAccepted, serve(h, post(`{"N":3}`)).Code, "without a key, each is a message")
+	}
+	require.Equal(t, []int{1, 1, 2, 3, 3}, got)
+
+	// The key of one client is not that of another one, if meta says so.
+	scoped := httpin.NewHandler(sinkFunc(func(context.Context, delivery.Message[order]) error { return nil }), codec.JSON[order](),
+		func(r *http.Request, _ order) delivery.Meta {
+			return delivery.Meta{ID: r.Header.Get("Client") + "/" + r.Header.Get("Idempotency-Key")}
+		}, quiet())
+	require.Equal(t, http.StatusAccepted, serve(scoped, post(`{"N":1}`, key("a", "Client", "ann")...)).Code)
+	require.Equal(t, http.StatusAccepted, serve(scoped, post(`{"N":2}`, key("a", "Client", "bob")...)).Code)
+	require.Equal(t, http.StatusUnprocessableEntity, serve(scoped, post(`{"N":2}`, key("a", "Client", "ann")...)).Code)
 }
 
 // eventWriter notes when it is answered.
@@ -151,4 +195,19 @@ func TestArguments(t *testing.T) {
 	require.PanicsWithValue(t, "httpin: NewHandler: option 0 is nil", func() { httpin.NewHandler(sink, codec.JSON[order](), nil, nil) })
 	require.PanicsWithValue(t, "httpin: WithMaxBytes: 0, want 1 or more", func() { httpin.WithMaxBytes(0) })
 	require.PanicsWithValue(t, "httpin: WithLogger: nil logger", func() { httpin.WithLogger(nil) })
+}
+
+// A queue whose database hangs gets an answer, too: there was none, for as long as the client waited.
+func TestSinkThatHangs(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		h := httpin.NewHandler(sinkFunc(func(ctx context.Context, _ delivery.Message[order]) error {
+			<-ctx.Done()
+			return context.Cause(ctx)
+		}), codec.JSON[order](), nil, quiet())
+		begun := time.Now()
+		w := serve(h, post(`{"N":5}`))
+		require.Equal(t, http.StatusServiceUnavailable, w.Code)
+		require.Equal(t, "1", w.Header().Get("Retry-After"))
+		require.Equal(t, 10*time.Second, time.Since(begun))
+	})
 }

@@ -26,8 +26,8 @@
 //	permanent error, or outcome unknown, at any visit ──────────────────────▶ dead letters
 //
 // The operator decides which messages go to the ladder. With Policy.WithMaxDelay, a message leaves if its next retry would wait
-// for longer; with WithMaxWaiting, if too many elements wait for retries. An operator without retries hands each failure over as a permanent error; see
-// [Config.Permanent].
+// for longer; with WithMaxWaiting, if too many elements wait for retries. An error that nobody has named as permanent goes to the
+// next layer, also if no retry was asked for: see [Config.Permanent].
 //
 // # Calls in doubt
 //

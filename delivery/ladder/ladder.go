@@ -18,16 +18,14 @@ import (
 	"github.com/weirflow/weir/delivery"
 	"github.com/weirflow/weir/delivery/store"
 	"github.com/weirflow/weir/exactlyonce"
-	"github.com/weirflow/weir/internal/decision"
 	"github.com/weirflow/weir/internal/failed"
 	"github.com/weirflow/weir/internal/nils"
-	"github.com/weirflow/weir/predicates"
 )
 
 // Layer is a queue in which failed messages wait.
 type Layer struct {
 	Queue         string
-	Delay         time.Duration // at least 0
+	Delay         time.Duration // required: above 0
 	Jitter        float64       // the share of the delay that is added at random, at most: 0 to 1
 	MaxConcurrent int           // messages of the layer in flight in this process at once; 0: no limit
 	Rate          float64       // messages a second that come back in this process, at most; 0: no limit
@@ -40,9 +38,9 @@ type Config[T any] struct {
 	Layers      []Layer // at least one, in order
 	DeadLetters string  // a queue of the store
 
-	// Permanent says whether the error of a failure will not go away: then it goes to the dead letters. The default is what was
-	// refused for good (a rejection), and what the operator's strategy did not want to try again. With an operator that has no
-	// retries that would be each error, so give a function there.
+	// Permanent says whether the error of a failure will not go away: then it goes to the dead letters. The default is what is known to be
+	// so: a rejection, which the strategy's classifier names, the error has itself (predicates.WithReason), or httpretry knows of the status
+	// of a response; and an error before anything was sent that is not about a connection.
 	Permanent func(asyncop.Failure[T]) bool
 	// Remembers is how long the called side remembers a request that has an id (exactlyonce.ResultsConfig.AnswerAge), less what
 	// clocks differ. It allows calls in doubt in the layers: the next visit makes the call again under the same id, as the
@@ -88,6 +86,8 @@ func New[T any](c Config[T]) (*Ladder[T], error) {
 		switch {
 		case l.Queue == "" || seen[l.Queue]:
 			return nil, fmt.Errorf("ladder: New: layer %d: the queue %q must have a name that no other one has", i+1, l.Queue)
+		case l.Delay == 0: // a message would go through all layers at once
+			return nil, fmt.Errorf("ladder: New: layer %q: Delay is 0: how long do its messages wait?", l.Queue)
 		case l.Delay < 0 || l.MaxConcurrent < 0 || !(l.Rate >= 0) || !(l.Jitter >= 0 && l.Jitter <= 1):
 			return nil, fmt.Errorf("ladder: New: layer %q: Delay %v, MaxConcurrent %d and Rate %v must not be negative, Jitter %v from 0 to 1",
 				l.Queue, l.Delay, l.MaxConcurrent, l.Rate, l.Jitter)
@@ -132,7 +132,7 @@ func (l *Ladder[T]) Take(ctx context.Context, f asyncop.Failure[T]) error {
 	}
 	before, _ := delivery.MetaFromContext(ctx)
 	meta := failed.History(ctx, f, l.c.Clock.Now())
-	demanded := demandOf(f.Err)
+	demanded := failed.Demand(f.Err)
 	carried := l.carry(ctx, f, before, &meta, demanded)
 	if meta.ID == "" && l.c.ID != nil {
 		meta.ID = l.c.ID(f.Element)
@@ -165,17 +165,7 @@ func (l *Ladder[T]) Take(ctx context.Context, f asyncop.Failure[T]) error {
 		return fmt.Errorf("ladder: message %q: %w", meta.ID, err)
 	}
 	stored()
-	if queue == l.c.DeadLetters {
-		l.logDead(ctx, &m)
-	}
-	return nil
-}
-
-// logDead says that a message is a dead letter.
-func (l *Ladder[T]) logDead(ctx context.Context, m *store.Message) {
-	slog.LogAttrs(ctx, slog.LevelWarn, "ladder: message given up: it is a dead letter", slog.String("id", m.Meta.ID),
-		slog.String("queue", l.c.DeadLetters), slog.String("cause", string(m.Cause)), slog.Int("visit", m.Meta.Visit),
-		slog.String("error", m.Meta.LastError))
+	return nil // the operator logs what it has handed over
 }
 
 // bury stores a message whose call in doubt was remembered until now.
@@ -189,19 +179,9 @@ func (l *Ladder[T]) bury(ctx context.Context, v T, meta delivery.Meta) error {
 	if err := l.c.Store.Put(ctx, l.c.DeadLetters, m); err != nil {
 		return fmt.Errorf("ladder: message %q: %w", meta.ID, err)
 	}
-	l.logDead(ctx, &m)
+	slog.LogAttrs(ctx, slog.LevelWarn, "ladder: message given up without a visit: the called side may have forgotten its call in doubt",
+		slog.String("id", m.Meta.ID), slog.String("queue", l.c.DeadLetters), slog.Time("remembered", meta.Remembered))
 	return nil
-}
-
-// demandOf returns how long the server wants not to be called, such as by Retry-After. Users' errors may panic.
-func demandOf(err error) (d time.Duration) {
-	defer func() {
-		if recover() != nil {
-			d = 0
-		}
-	}()
-	d, _ = decision.PushbackOf(&predicates.Attempt[any]{Err: err})
-	return max(0, d)
 }
 
 // causeOf returns the cause of a dead letter: that a call is in doubt matters more than why it is not made again.

@@ -1,13 +1,19 @@
 package ladder_test
 
 import (
+	"bytes"
 	"context"
 	"errors"
 	"fmt"
 	"io"
 	"log/slog"
+	"net"
+	"os"
 	"runtime"
+	"slices"
 	"strconv"
+	"strings"
+	"syscall"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -25,6 +31,7 @@ import (
 	"github.com/weirflow/weir/delivery/ladder"
 	"github.com/weirflow/weir/delivery/store"
 	"github.com/weirflow/weir/predicates"
+	"github.com/weirflow/weir/predicates/httpretry"
 	"github.com/weirflow/weir/strategies"
 )
 
@@ -181,6 +188,75 @@ func TestHopelessOnesGoToTheDeadLettersDirectly(t *testing.T) {
 	require.Len(t, dead(t, s), 4)
 }
 
+// twice is an element whose call may happen twice.
+type twice string
+
+func (twice) Idempotent() bool { return true }
+
+// Only an error that is known to be permanent makes a dead letter at the first visit. An operator knows too little: its strategy may
+// have been asked about one error only, and the service restarts.
+func TestAnUnknownErrorIsNotPermanent(t *testing.T) {
+	declined := predicates.NewRejection("CARD_DECLINED")
+	refused := &net.OpError{Op: "dial", Net: "tcp", Err: os.NewSyscallError("connect", syscall.ECONNREFUSED)}
+	unsent := func(err error) error { return &predicates.StageError{Stage: predicates.ClientDispatch, Err: err} }
+	flip := strategies.FixedDelay[string](1, 0).RetryIfException(predicates.ErrorIs(errRefused))
+	named := strategies.ReasonAware(predicates.Named[string](), strategies.BestEffort[string]())
+	for name, tt := range map[string]struct {
+		strategy strategies.AsyncRetryStrategy[string] // nil: no retries
+		err      error
+		dead     store.Cause // "": it is in the layer
+	}{
+		"the service restarts":                {flip, fmt.Errorf("post: %w", io.EOF), ""},
+		"connection refused":                  {flip, refused, ""},
+		"unknown":                             {flip, errors.New("???"), ""},
+		"unknown, no retries":                 {nil, errors.New("???"), ""},
+		"unknown to a classifier":             {named, errors.New("???"), ""},
+		"a panic":                             {flip, nil, ""},
+		"an error that panics":                {flip, panicking{errors.New("???")}, ""},
+		"not sent, but its connection failed": {named, unsent(refused), ""},
+		"a status that may go away":           {flip, &httpretry.StatusError{StatusCode: 503}, ""},
+		"a rejection, no retries":             {nil, fmt.Errorf("pay: %w", predicates.WithReason(errors.New("no"), declined)), store.Permanent},
+		"a rejection":                         {flip, predicates.WithReason(errors.New("no"), declined), store.Permanent},
+		"a rejection that a classifier names": {named, predicates.WithReason(errors.New("no"), declined), store.Permanent},
+		"a status that will not go away":      {flip, fmt.Errorf("post: %w", &httpretry.StatusError{StatusCode: 422}), store.Permanent},
+		"two, one of which may go away":       {flip, errors.Join(&httpretry.StatusError{StatusCode: 422}, &httpretry.StatusError{StatusCode: 503}), ""},
+		"two, one of which is unknown":        {flip, errors.Join(predicates.WithReason(errors.New("no"), declined), errors.New("???")), ""},
+		"before anything was sent":            {named, unsent(errors.New("no amount")), store.Permanent},
+	} {
+		t.Run(name, func(t *testing.T) {
+			s := store.NewMemory(clock.New(), 0)
+			l, err := ladder.New(ladder.Config[twice]{
+				Store: s, Codec: codec.JSON[twice](), DeadLetters: "dead", Layers: []ladder.Layer{{Queue: "1m", Delay: time.Minute}},
+				ID: func(v twice) string { return string(v) },
+			})
+			require.NoError(t, err)
+			call := asyncop.Blocking(func(context.Context, twice) (string, error) {
+				if tt.err == nil {
+					panic("???")
+				}
+				return "", tt.err
+			})
+			opts := []asyncop.Option{asyncop.WithFailureSink(l.Take), asyncop.WithLogger(slog.New(slog.DiscardHandler))}
+			strategy := tt.strategy
+			if strategy == nil {
+				strategy = strategies.NoRetry[string]()
+			}
+			op := asyncop.OrderedWaitWithRetry(call, time.Minute, 1, strategy, opts...)
+			for range op.Results(slices.Values([]twice{"a"})) {
+				require.Fail(t, "nothing comes out")
+			}
+			var cause store.Cause
+			for _, e := range dead(t, s) {
+				cause = e.Cause
+			}
+			require.Equal(t, tt.dead, cause)
+			c, err := s.Count(t.Context(), "1m", store.Filter{})
+			require.NoError(t, err)
+			require.Equal(t, tt.dead == "", c.Messages == 1)
+		})
+	}
+}
+
 // Law D1: a message that is handed over again after a crash is one message.
 func TestHandedOverAgain(t *testing.T) {
 	c, s := config()
@@ -198,7 +274,7 @@ func TestHandedOverAgain(t *testing.T) {
 func TestRateAndConcurrencyOfALayer(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		c, s := config()
-		c.Layers = []ladder.Layer{{Queue: "slow", Rate: 10, MaxConcurrent: 3}, {Queue: "stuck", MaxConcurrent: 2}, {Queue: "free"}}
+		c.Layers = []ladder.Layer{{Queue: "slow", Delay: 1, Rate: 10, MaxConcurrent: 3}, {Queue: "stuck", Delay: 1, MaxConcurrent: 2}, {Queue: "free", Delay: 1}}
 		l := build(t, c)
 		for _, layer := range c.Layers {
 			for i := range 50 {
@@ -254,7 +330,7 @@ func TestALayerIsAskedForALittle(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		c, memory := config()
 		s := &takes{memory, map[string]int{}}
-		c.Store, c.Layers = s, []ladder.Layer{{Queue: "paced", Rate: 100}}
+		c.Store, c.Layers = s, []ladder.Layer{{Queue: "paced", Delay: 1, Rate: 100}}
 		source := build(t, c).Source(messages(200))
 		for range 100 {
 			m := one(t, source)
@@ -406,7 +482,7 @@ func layersAreASource(t *testing.T, blocked string) {
 	deliverytest.RunSource(t, func(t *testing.T) deliverytest.Queue[string] {
 		c, s := config()
 		c.Blocked = blocked
-		c.Layers = []ladder.Layer{{Queue: "a"}, {Queue: "b", MaxConcurrent: 1000, Rate: 1e6}}
+		c.Layers = []ladder.Layer{{Queue: "a", Delay: 1}, {Queue: "b", Delay: 1, MaxConcurrent: 1000, Rate: 1e6}}
 		n := 0
 		return deliverytest.Queue[string]{
 			Open: func() (delivery.Source[string], error) { return build(t, c).Source(nil), nil },
@@ -436,6 +512,7 @@ func TestNewRefusesAWrongConfig(t *testing.T) {
 		{"DeadLetters is empty", func(c *ladder.Config[string]) { c.DeadLetters = "" }},
 		{`layer 2: the queue "1h"`, func(c *ladder.Config[string]) { c.DeadLetters = "1h" }},
 		{`layer 2: the queue "1m"`, func(c *ladder.Config[string]) { c.Layers[1].Queue = "1m" }},
+		{`layer "1m": Delay is 0`, func(c *ladder.Config[string]) { c.Layers[0].Delay = 0 }},
 		{`layer "1m": Delay -1ns`, func(c *ladder.Config[string]) { c.Layers[0].Delay = -1 }},
 		{"Remembers -1ns", func(c *ladder.Config[string]) { c.Remembers = -1 }},
 		{`Blocked: the queue "dead"`, func(c *ladder.Config[string]) { c.Blocked = "dead" }},
@@ -456,7 +533,7 @@ func TestNewRefusesAWrongConfig(t *testing.T) {
 func TestCloseWhileALayerIsFull(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		c, s := config()
-		c.Layers = []ladder.Layer{{Queue: "1m", MaxConcurrent: 1}}
+		c.Layers = []ladder.Layer{{Queue: "1m", Delay: 1, MaxConcurrent: 1}}
 		m, err := store.Encode(c.Codec, "layer", delivery.Meta{ID: "a"})
 		require.NoError(t, err)
 		require.NoError(t, s.Put(t.Context(), "1m", m))
@@ -471,4 +548,24 @@ func TestCloseWhileALayerIsFull(t *testing.T) {
 		require.NoError(t, source.Close(t.Context()))
 		require.Error(t, <-ended)
 	})
+}
+
+// A dead letter is one line of the log: that of the operator.
+func TestADeadLetterIsLoggedOnce(t *testing.T) {
+	c, s := config()
+	l := build(t, c)
+	var lines bytes.Buffer
+	logger := slog.New(slog.NewTextHandler(&lines, nil))
+	defer slog.SetDefault(slog.Default())
+	slog.SetDefault(logger)
+	op := asyncop.OrderedWait(asyncop.Blocking(func(context.Context, string) (string, error) { return "", errRefused }), time.Minute, 1,
+		asyncop.WithFailureSink(l.Take), asyncop.WithLogger(logger))
+	source := l.Source(messages(1))
+	for range op.Messages(receive(t.Context(), source)) {
+		require.Fail(t, "nothing comes out")
+	}
+	require.NoError(t, source.Close(t.Context()))
+	require.Len(t, dead(t, s), 1)
+	require.Equal(t, 1, strings.Count(lines.String(), "\n"), lines.String())
+	require.Contains(t, lines.String(), "id=0")
 }

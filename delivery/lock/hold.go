@@ -36,9 +36,13 @@ func Hold(ctx context.Context, c clock.Clock, l Locks, name, owner string, lease
 	}
 	holding, lose := context.WithCancelCause(ctx)
 	ended := make(chan struct{})
+	// Made before f begins: a test that moves its clock in f is not too early.
+	end, again := c.Timer(asked.Add(lease).Sub(c.Now())), c.Ticker(max(1, lease/3))
 	go func() { // ends with holding
 		defer close(ended)
-		lose(keep(holding, c, l, g, lease, asked.Add(lease)))
+		defer end.Stop()
+		defer again.Stop()
+		lose(keep(holding, c, l, g, lease, asked.Add(lease), end, again))
 	}()
 	defer func() {
 		lose(nil)
@@ -59,12 +63,10 @@ func Hold(ctx context.Context, c clock.Clock, l Locks, name, owner string, lease
 	return err
 }
 
-// keep extends a grant until ctx ends, or the grant is lost: ErrLost.
-func keep(ctx context.Context, c clock.Clock, l Locks, g Grant, lease time.Duration, until time.Time) error {
-	end := c.Timer(until.Sub(c.Now()))
-	defer end.Stop()
-	again := c.Ticker(max(1, lease/3))
-	defer again.Stop()
+// keep extends a grant whenever again ticks, until ctx ends, or the grant is lost: ErrLost. end rings at until.
+func keep(
+	ctx context.Context, c clock.Clock, l Locks, g Grant, lease time.Duration, until time.Time, end *clock.Timer, again *clock.Ticker,
+) error {
 	for {
 		select {
 		case <-ctx.Done():

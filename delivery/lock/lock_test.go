@@ -3,6 +3,7 @@ package lock_test
 import (
 	"context"
 	"errors"
+	"runtime"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -41,6 +42,32 @@ func TestHoldKeepsAndGivesBack(t *testing.T) {
 		require.ErrorIs(t, err, broken)
 		_, err = l.Acquire(t.Context(), "a", "other", time.Second)
 		require.NoError(t, err)
+	})
+}
+
+// extensions counts them.
+type extensions struct {
+	lock.Locks
+	n int
+}
+
+func (e *extensions) Extend(ctx context.Context, g lock.Grant, lease time.Duration) error {
+	e.n++
+	return e.Locks.Extend(ctx, g, lease)
+}
+
+// Regression: the ticker was made on a goroutine that may run later than f.
+func TestHoldExtendsFromTheStart(t *testing.T) {
+	defer runtime.GOMAXPROCS(runtime.GOMAXPROCS(1))
+	synctest.Test(t, func(t *testing.T) {
+		c := clock.NewMock()
+		l := &extensions{Locks: lock.NewMemory(c)}
+		require.NoError(t, lock.Hold(t.Context(), c, l, "a", "me", 3*time.Second, func(context.Context, lock.Grant) error {
+			c.Add(time.Second + time.Millisecond)
+			synctest.Wait()
+			require.Equal(t, 1, l.n)
+			return nil
+		}))
 	})
 }
 

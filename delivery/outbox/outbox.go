@@ -24,8 +24,19 @@
 //
 // A staged message is published at least once, whenever a process is killed; a message of a transaction that was rolled back is
 // never published. Messages are published in the order of their positions, one batch after the other; one with a delay not
-// before it is due by the clock of the relay. A message is removed after Publish has returned nil, by its id: one of a
-// transaction that commits late is not lost, whatever its position. What is published again has the same id.
+// before it is due by the clock of the relay. A message is removed after Publish has returned nil, and nothing else is: neither
+// one of a transaction that commits late, whatever its position, nor another one with the same id. What is published again has
+// the same id.
+//
+// # Failures
+//
+// After an error of Publish, messages go one by one, until those of that batch are done. If the first one fails ten times in a
+// row, for about ten seconds, each further attempt is for the next message in the queue. Once one succeeds, the system is up, so
+// those that failed before it are refused: they wait for 1 s, then twice as long, up to 10 minutes, while the others go on. So
+// an outage of more than ten seconds may change the order by one message, and a message that is refused loses its place.
+//
+// What a relay has seen refused 16 times, which takes about an hour, goes to the dead letters: the queue named like the
+// outbox with " dead" behind it. While nothing at all can be published, everything stays, however long that lasts.
 //
 // One relay works at a time, by the lock of the queue's name. If its process dies, another one takes over when the lease has
 // ended. One that was stopped for longer than its lease may publish a batch a second time.
@@ -36,6 +47,7 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
+	"maps"
 	"os"
 	"time"
 
@@ -52,13 +64,21 @@ const (
 	defaultMaxPoll = time.Second
 	minPoll        = 10 * time.Millisecond
 	maxRetry       = 5 * time.Second
+
+	patience    = 10               // failures in a row until another message is tried
+	maxRefusals = 16               // of a message, until it is a dead letter
+	minRefused  = time.Second      // how long one waits that was refused again
+	maxRefused  = 10 * time.Minute // and the longest wait
+	removing    = 2 * time.Second  // lease of a message that is removed: if that fails, it is published again
+	maxDoubts   = 1000             // messages that failed in a row and are remembered
+	dead        = " dead"          // behind the name of the queue: that of its dead letters
 )
 
 // Config says what [Relay] does. Queue and Publish are required.
 type Config struct {
 	Queue string // of the staged messages; also the name of the lock
-	// Publish sends messages. When it returns nil they are durable. After an error all of them are sent again, after a back-off
-	// of 10 ms to 5 s.
+	// Publish sends messages. When it returns nil they are durable. After an error they are sent again, one by one, after a
+	// back-off of 10 ms to 5 s.
 	Publish func(ctx context.Context, ms []store.Message) error
 
 	Owner   string        // in the lock; the default is the host's name and the process id
@@ -109,7 +129,7 @@ func Relay(ctx context.Context, s store.Inspector, locks lock.Locks, c Config) e
 	if err := c.complete(); err != nil {
 		return err
 	}
-	r := &relay{Config: c, store: s, notified: make(chan struct{}, 1)}
+	r := &relay{Config: c, store: s, notified: make(chan struct{}, 1), refused: map[store.Position]refusal{}}
 	if n, ok := s.(store.Notifier); ok {
 		listening, stop := context.WithCancel(ctx)
 		ended := make(chan struct{})
@@ -144,6 +164,19 @@ type relay struct {
 	store    store.Inspector
 	notified chan struct{} // room for one
 	worked   bool          // it has published something since it got the lock
+
+	// What Publish has failed for. A message is not refused before another one was published since.
+	failures int            // in a row
+	doubt    store.Position // up to here messages go one by one
+	probed   store.Position // the last one that failed alone
+	doubted  []store.Entry  // that failed alone since something was published
+	refused  map[store.Position]refusal
+}
+
+// refusal is what is known of a message that failed while others did not.
+type refusal struct {
+	times int
+	until time.Time // it waits
 }
 
 // run publishes batch after batch, until something fails.
@@ -158,7 +191,6 @@ func (r *relay) run(ctx context.Context) error {
 		case err != nil:
 			return err
 		case n > 0:
-			r.worked = true
 			poll = minPoll
 		default:
 			if poll = min(2*poll, r.MaxPoll); r.idle(ctx, poll) {
@@ -168,51 +200,163 @@ func (r *relay) run(ctx context.Context) error {
 	}
 }
 
-// batch publishes what stands first in the queue and is due, and removes it.
+// batch publishes what comes next, and removes it. It returns how many messages it has tried.
 func (r *relay) batch(ctx context.Context) (int, error) {
-	var ms []store.Message
-	var ids []string
+	var after store.Position
+	if r.failures > patience {
+		after = r.probed
+	}
+	entries, err := r.next(ctx, after)
+	if err == nil && len(entries) == 0 && after > 0 { // again from the first one
+		entries, err = r.next(ctx, 0)
+	}
+	if err != nil || len(entries) == 0 {
+		return 0, err
+	}
+	ms := make([]store.Message, len(entries))
+	for i, e := range entries {
+		ms[i] = e.Message
+	}
+	if err := r.Publish(ctx, ms); err != nil {
+		if ctx.Err() != nil {
+			return 0, errors.Join(context.Cause(ctx), err)
+		}
+		r.failed(ctx, entries, err)
+		return len(ms), nil
+	}
+	r.failures = 0
+	if err := r.remove(ctx, entries, r.store.Done); err != nil { // law D1: after it was confirmed
+		return 0, err
+	}
+	r.worked = true
+	return len(ms), r.refuse(ctx)
+}
+
+// next returns what stands first behind a position, is due and does not wait: one message as long as one of them is in doubt.
+func (r *relay) next(ctx context.Context, after store.Position) (due []store.Entry, err error) {
 	// From the beginning each time: a transaction that commits late has a low position.
-	for page := (store.Page{Max: r.Batch}); len(ms) < r.Batch; {
+	seen := map[store.Position]bool{}
+	for page := (store.Page{After: after, Max: r.Batch}); ; {
 		entries, err := r.store.List(ctx, r.Queue, store.Filter{}, page)
 		if err != nil {
-			return 0, err
+			return nil, err
 		}
 		now := r.Clock.Now()
 		for _, e := range entries {
-			if len(ms) < r.Batch && !e.Meta.Due.After(now) { // law D3
-				ms, ids = append(ms, e.Message), append(ids, e.Meta.ID)
+			refused, known := r.refused[e.Position]
+			seen[e.Position] = known
+			// Law D3. What is leased, a merge has.
+			if e.Meta.Due.After(now) || e.LeasedUntil.After(now) || refused.until.After(now) {
+				continue
 			}
-			page.After = e.Position
+			if due = append(due, e); len(due) == r.Batch || due[0].Position <= r.doubt || r.failures > 0 {
+				return due, nil
+			}
 		}
 		if len(entries) < page.Max {
-			break
+			if after == 0 { // all were listed: the others were purged
+				maps.DeleteFunc(r.refused, func(p store.Position, _ refusal) bool { return !seen[p] })
+			}
+			return due, nil
 		}
+		page.After = entries[len(entries)-1].Position
 	}
-	if len(ms) == 0 {
-		return 0, nil
-	}
-	if err := r.publish(ctx, ms); err != nil {
-		return 0, err
-	}
-	// Law D1: what was read, after it was confirmed.
-	_, err := r.store.Purge(ctx, r.Queue, store.Filter{IDs: ids})
-	return len(ms), err
 }
 
-// publish tries until it succeeds or ctx ends.
-func (r *relay) publish(ctx context.Context, ms []store.Message) error {
-	for wait := minPoll; ; wait = min(2*wait, maxRetry) {
-		err := r.Publish(ctx, ms)
-		if err == nil {
-			return nil
+// failed notes that messages could not be published, and waits.
+func (r *relay) failed(ctx context.Context, entries []store.Entry, err error) {
+	last := &entries[len(entries)-1]
+	r.doubt = max(r.doubt, last.Position)
+	if len(entries) == 1 {
+		last.Meta.LastError = fmt.Sprint(err) // fmt recovers panics of users' errors
+		r.probed = last.Position
+		if len(r.doubted) == maxDoubts {
+			r.doubted = nil
 		}
-		if ctx.Err() != nil {
-			return errors.Join(context.Cause(ctx), err)
-		}
-		r.Logger.Warn("weir: an outbox's messages could not be published and are tried again", "queue", r.Queue, "messages", len(ms), "after", wait, "error", err)
-		r.sleep(ctx, wait)
+		r.doubted = append(r.doubted, *last)
 	}
+	pause := maxRetry
+	if r.failures < patience {
+		pause = min(maxRetry, minPoll<<r.failures)
+	}
+	r.failures++
+	r.Logger.Warn("weir: an outbox's messages could not be published and are tried again", "queue", r.Queue, "messages", len(entries), "after", pause, "error", err)
+	r.sleep(ctx, pause)
+}
+
+// refuse is called after something was published: what failed before did not fail for an outage.
+func (r *relay) refuse(ctx context.Context) error {
+	doubted := r.doubted
+	r.doubted = nil
+	counted := map[store.Position]bool{}
+	for _, e := range doubted {
+		if counted[e.Position] { // an outage is counted once
+			continue
+		}
+		counted[e.Position] = true
+		refused := r.refused[e.Position]
+		if refused.times++; refused.times > 1 { // the first time, it may have been an outage after all
+			refused.until = r.Clock.Now().Add(min(maxRefused, minRefused<<(refused.times-2)))
+		}
+		r.refused[e.Position] = refused
+		if refused.times < maxRefusals {
+			continue
+		}
+		if err := r.bury(ctx, e, refused.times); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// bury moves a message to the dead letters.
+func (r *relay) bury(ctx context.Context, e store.Entry, times int) error {
+	m := e.Message
+	m.Cause, m.Meta.Due = store.Exhausted, time.Time{}
+	m.Meta.Visit = max(1, m.Meta.Visit)
+	m.Meta.Attempts += times
+	m.Meta.LastFailure = r.Clock.Now()
+	if m.Meta.FirstFailure.IsZero() {
+		m.Meta.FirstFailure = m.Meta.LastFailure
+	}
+	r.Logger.Error("weir: a message of an outbox was refused again and again, and goes to the dead letters",
+		"queue", r.Queue, "id", m.Meta.ID, "times", times, "dead letters", r.Queue+dead, "error", m.Meta.LastError)
+	return r.remove(ctx, []store.Entry{e}, func(ctx context.Context, leases ...store.Lease) error {
+		return r.store.Move(ctx, store.Move{Lease: leases[0], Queue: r.Queue + dead, Message: m})
+	})
+}
+
+// remove settles exactly these entries: another message with one of their ids stays.
+func (r *relay) remove(ctx context.Context, entries []store.Entry, settle func(ctx context.Context, leases ...store.Lease) error) error {
+	ours := make(map[store.Position]bool, len(entries))
+	ids := make([]string, len(entries))
+	for i, e := range entries {
+		ours[e.Position], ids[i] = true, e.Meta.ID
+		delete(r.refused, e.Position)
+	}
+	page := store.Page{After: entries[0].Position - 1, Until: entries[len(entries)-1].Position, Max: r.Batch}
+	for page.After < page.Until {
+		claimed, err := r.store.Claim(ctx, r.Queue, store.Filter{IDs: ids}, page, removing)
+		if err != nil || len(claimed) == 0 {
+			return err
+		}
+		page.After = claimed[len(claimed)-1].Position
+		var leases []store.Lease
+		for _, c := range claimed {
+			if ours[c.Position] {
+				leases = append(leases, c.Lease)
+			} else if err := r.store.Release(ctx, max(0, c.Meta.Due.Sub(r.Clock.Now())), c.Lease); err != nil && !errors.Is(err, store.ErrLeaseLost) {
+				return err
+			}
+		}
+		if len(leases) == 0 {
+			continue
+		}
+		if err := settle(ctx, leases...); err != nil && !errors.Is(err, store.ErrLeaseLost) { // purged meanwhile
+			return err
+		}
+	}
+	return nil
 }
 
 func (r *relay) notify() {

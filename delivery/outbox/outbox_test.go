@@ -123,14 +123,14 @@ func TestRelayTriesAgain(t *testing.T) {
 		down := errors.New("down")
 		tries := 0
 		w.fail = func([]string) error {
-			if tries++; tries <= 20 {
+			if tries++; tries <= 10 {
 				return down
 			}
 			return nil
 		}
 		w.relay(w.store, w.config(), 5*time.Minute)
 		require.Equal(t, []string{"a", "b"}, w.published)
-		require.Equal(t, 21, tries)
+		require.Equal(t, 12, tries)
 	})
 }
 
@@ -202,8 +202,12 @@ func (m mortal) List(ctx context.Context, queue string, f store.Filter, p store.
 	return es, m.step(func() error { es, err = m.Inspector.List(ctx, queue, f, p); return err })
 }
 
-func (m mortal) Purge(ctx context.Context, queue string, f store.Filter) (n int, err error) {
-	return n, m.step(func() error { n, err = m.Inspector.Purge(ctx, queue, f); return err })
+func (m mortal) Claim(ctx context.Context, queue string, f store.Filter, p store.Page, lease time.Duration) (ls []store.Leased, err error) {
+	return ls, m.step(func() error { ls, err = m.Inspector.Claim(ctx, queue, f, p, lease); return err })
+}
+
+func (m mortal) Done(ctx context.Context, leases ...store.Lease) error {
+	return m.step(func() error { return m.Inspector.Done(ctx, leases...) })
 }
 
 // Law D1, and a transaction that commits late.
@@ -253,11 +257,18 @@ func (f flakyStore) List(ctx context.Context, queue string, filter store.Filter,
 	return es, errors.Join(err, f.fail("list"))
 }
 
-func (f flakyStore) Purge(ctx context.Context, queue string, filter store.Filter) (int, error) {
-	if err := f.fail("purge"); err != nil {
-		return 0, err
+func (f flakyStore) Claim(ctx context.Context, queue string, filter store.Filter, p store.Page, lease time.Duration) ([]store.Leased, error) {
+	if err := f.fail("claim"); err != nil {
+		return nil, err
 	}
-	return f.Inspector.Purge(ctx, queue, filter)
+	return f.Inspector.Claim(ctx, queue, filter, p, lease)
+}
+
+func (f flakyStore) Done(ctx context.Context, leases ...store.Lease) error {
+	if err := f.fail("done"); err != nil {
+		return err
+	}
+	return f.Inspector.Done(ctx, leases...)
 }
 
 type flakyLocks struct {
@@ -274,7 +285,7 @@ func (f flakyLocks) Acquire(ctx context.Context, name, owner string, lease time.
 
 // Whichever call fails, the relay goes on after pauses that grow to five seconds, and begins with a short one when it has worked.
 func TestRelayOfAStoreThatFails(t *testing.T) {
-	for _, what := range []string{"list", "purge", "acquire"} {
+	for _, what := range []string{"list", "claim", "done", "acquire"} {
 		t.Run(what, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
 				w := newWorld(t)
@@ -288,7 +299,7 @@ func TestRelayOfAStoreThatFails(t *testing.T) {
 				require.Greater(t, f.calls.Load(), int64(10))
 				require.Less(t, f.calls.Load(), int64(30))
 				require.Equal(t, 2, w.left())
-				if what != "purge" {
+				if what == "list" || what == "acquire" {
 					require.Empty(t, w.published, "it has not seen, or not locked, what it publishes")
 				}
 				f.down.Store(false)
@@ -310,11 +321,15 @@ func TestRelayOfAStoreThatFails(t *testing.T) {
 	}
 }
 
-// stubborn is a store that purges whatever becomes of the context.
+// stubborn is a store that leases whatever becomes of the context.
 type stubborn struct{ store.Inspector }
 
-func (s stubborn) Purge(ctx context.Context, queue string, f store.Filter) (int, error) {
-	return s.Inspector.Purge(context.WithoutCancel(ctx), queue, f)
+func (s stubborn) Claim(ctx context.Context, queue string, f store.Filter, p store.Page, lease time.Duration) ([]store.Leased, error) {
+	return s.Inspector.Claim(context.WithoutCancel(ctx), queue, f, p, lease)
+}
+
+func (s stubborn) Done(ctx context.Context, leases ...store.Lease) error {
+	return s.Inspector.Done(context.WithoutCancel(ctx), leases...)
 }
 
 // Law D1: what is not published stays. The pauses grow to five seconds, and the end of the context ends them.
@@ -369,4 +384,103 @@ func TestRelayRefusesAWrongConfig(t *testing.T) {
 	for _, c := range []outbox.Config{{}, {Queue: "outbox"}, {Publish: w.publish}, {Queue: "outbox", Publish: w.publish, Batch: -1}} {
 		require.Error(t, outbox.Relay(t.Context(), w.store, w.locks, c))
 	}
+}
+
+// Law D1: what is removed is what was published, not what has its id.
+func TestAMergeIntoTheOutboxWhileTheSameIDIsPublished(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		w := newWorld(t)
+		w.stage(0, "a")
+		w.fail = func(ids []string) error {
+			if len(w.published) == 0 {
+				return w.store.Put(t.Context(), "outbox", store.Message{Meta: delivery.Meta{ID: "a", Merges: 1}, Delay: time.Second})
+			}
+			return nil
+		}
+		w.relay(w.store, w.config(), 100*time.Millisecond)
+		require.Equal(t, []string{"a"}, w.published)
+		require.Equal(t, 1, w.left(), "the merged one waits for its time")
+		w.relay(w.store, w.config(), 2*time.Second)
+		require.Equal(t, []string{"a", "a"}, w.published)
+		require.Zero(t, w.left())
+	})
+}
+
+// A message with the id of one that is published, in the same part of the queue, keeps its delay (law D3).
+func TestAMessageWithTheSameIDThatIsNotDue(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		w := newWorld(t)
+		w.stage(0, "a")
+		require.NoError(t, w.store.Put(t.Context(), "outbox", store.Message{Meta: delivery.Meta{ID: "a", Merges: 1}, Delay: time.Hour}))
+		w.stage(0, "b")
+		w.relay(w.store, w.config(), 59*time.Minute)
+		require.Equal(t, []string{"a", "b"}, w.published)
+		w.relay(w.store, w.config(), 2*time.Minute)
+		require.Equal(t, []string{"a", "b", "a"}, w.published)
+	})
+}
+
+func (w *world) refuse(poison ...string) {
+	w.fail = func(ids []string) error {
+		for _, id := range ids {
+			if slices.Contains(poison, id) {
+				return errors.New("the topic does not take " + id)
+			}
+		}
+		return nil
+	}
+}
+
+// Laws D4 and W2.
+func TestAMessageThatIsRefusedStopsNoOther(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		w := newWorld(t)
+		poison := []string{"p1", "p2", "p3", "p4", "p5"} // more than a batch
+		w.stage(0, poison...)
+		w.stage(0, numbers(50)...)
+		w.refuse(poison...)
+		w.relay(w.store, w.config(), 2*time.Minute)
+		require.ElementsMatch(t, numbers(50), slices.Compact(slices.Sorted(slices.Values(w.published))))
+		require.Equal(t, 5, w.left())
+
+		ctx, cancel := context.WithCancel(t.Context())
+		ended := make(chan error)
+		go func() { ended <- outbox.Relay(ctx, w.store, w.locks, w.config()) }()
+		for i := range 120 { // others come, or it would look like an outage
+			time.Sleep(time.Minute)
+			w.stage(0, fmt.Sprint("later ", i))
+		}
+		time.Sleep(10 * time.Second)
+		cancel()
+		require.ErrorIs(t, <-ended, context.Canceled)
+		require.Zero(t, w.left())
+		buried, err := w.store.List(t.Context(), "outbox dead", store.Filter{}, store.Page{Max: 10})
+		require.NoError(t, err)
+		require.Len(t, buried, len(poison))
+		for _, e := range buried {
+			require.Equal(t, store.Exhausted, e.Cause)
+			require.Equal(t, "the topic does not take "+e.Meta.ID, e.Meta.LastError)
+			require.Equal(t, 16, e.Meta.Attempts)
+			require.False(t, e.Meta.FirstFailure.IsZero())
+		}
+	})
+}
+
+// An outage refuses nothing, however long it lasts.
+func TestAnOutageBuriesNothing(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		w := newWorld(t)
+		w.stage(0, numbers(20)...)
+		start := time.Now()
+		w.fail = func([]string) error {
+			if time.Since(start) < 48*time.Hour {
+				return errDown
+			}
+			return nil
+		}
+		w.relay(w.store, w.config(), 48*time.Hour+time.Minute)
+		require.Zero(t, w.left())
+		probe := slices.Index(numbers(20), w.published[0])
+		require.Equal(t, slices.Delete(numbers(20), probe, probe+1), w.published[1:], "one has gone ahead")
+	})
 }

@@ -5,9 +5,11 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"maps"
 	"unicode/utf8"
 
 	"github.com/weirflow/weir/delivery"
+	"github.com/weirflow/weir/internal/unknown"
 )
 
 // messageJSON is a message as JSON. One of the payloads is set, or none if there is no payload.
@@ -17,11 +19,20 @@ type messageJSON struct {
 	Payload       json.RawMessage `json:"payload,omitempty"`
 	PayloadBase64 []byte          `json:"payloadBase64,omitempty"`
 	Schema        []byte          `json:"schema,omitempty"` // base64
+	Batch         json.RawMessage `json:"batch,omitempty"`  // of a line of package deadfile: read over, and not written
+	CRC           json.RawMessage `json:"crc,omitempty"`    // the same
+}
+
+// messages are what has the members of messageJSON.
+var messages = unknown.Kind{
+	Prefix: "Weir-Message-", Known: []string{"meta", "cause", "payload", "payloadBase64", "schema", "batch", "crc"},
 }
 
 // MarshalJSON returns m without its delay, in one line. A payload that is JSON is readable in it, another one is base64.
 func (m Message) MarshalJSON() ([]byte, error) {
 	j := messageJSON{Meta: m.Meta, Cause: m.Cause, Schema: m.Schema}
+	later, headers := messages.Split(m.Meta.Headers)
+	j.Meta.Headers = headers
 	if isLine(m.Payload) {
 		j.Payload = m.Payload
 	} else {
@@ -33,7 +44,7 @@ func (m Message) MarshalJSON() ([]byte, error) {
 	if err := e.Encode(j); err != nil {
 		return nil, fmt.Errorf("store: message %q: %w", m.Meta.ID, err)
 	}
-	return bytes.TrimSuffix(b.Bytes(), []byte("\n")), nil
+	return messages.Append(bytes.TrimSuffix(b.Bytes(), []byte("\n")), later), nil
 }
 
 // isLine says whether a payload is JSON that stays the same, byte for byte, as a part of other JSON.
@@ -45,12 +56,18 @@ func isLine(payload []byte) bool {
 	return json.Compact(&b, payload) == nil && bytes.Equal(b.Bytes(), payload) && !bytes.ContainsAny(payload, "\u2028\u2029<>&")
 }
 
-// UnmarshalJSON reads what MarshalJSON wrote, also if the JSON was formatted since.
+// UnmarshalJSON reads what MarshalJSON wrote, also if the JSON was formatted since. A member that it does not know is a header whose
+// name begins with "Weir-Message-", and MarshalJSON writes it as it was.
 func (m *Message) UnmarshalJSON(b []byte) error {
 	var j messageJSON
-	if err := json.Unmarshal(b, &j); err != nil {
+	later, err := messages.Unmarshal(b, &j)
+	if err != nil {
 		return fmt.Errorf("store: message: %w", err)
 	}
+	if len(later) > 0 && j.Meta.Headers == nil {
+		j.Meta.Headers = map[string]string{}
+	}
+	maps.Copy(j.Meta.Headers, later)
 	if j.Payload != nil && j.PayloadBase64 != nil {
 		return errors.New("store: message: it has two payloads")
 	}

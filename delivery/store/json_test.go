@@ -44,9 +44,23 @@ func TestJSONIsReadable(t *testing.T) {
 	require.Equal(t, m, got)
 }
 
+// Law W4. What package deadfile writes into its lines is not of the message.
+func TestJSONOfALaterVersion(t *testing.T) {
+	text := `{"batch":1,"meta":{"id":"a","later":1,"headers":{"Weir-Tenant":"north"}},"payload":{"n":1},"later":{"a":"<"},"signed":true,"crc":"0"}`
+	var m store.Message
+	require.NoError(t, json.Unmarshal([]byte(text), &m))
+	want := map[string]string{"Weir-Tenant": "north", "Weir-Meta-later": "1", "Weir-Message-later": `{"a":"<"}`, "Weir-Message-signed": "true"}
+	require.Equal(t, store.Message{Meta: delivery.Meta{ID: "a", Headers: want}, Payload: []byte(`{"n":1}`)}, m)
+	b, err := m.MarshalJSON()
+	require.NoError(t, err)
+	require.Equal(t, `{"meta":{"id":"a","headers":{"Weir-Tenant":"north"},"later":1},"payload":{"n":1},"later":{"a":"<"},"signed":true}`, string(b))
+	require.Len(t, m.Meta.Headers, 4, "the message is as it was")
+}
+
 func FuzzMessageJSON(f *testing.F) {
 	f.Add([]byte(`{"meta":{"id":"orders/0/17","visit":3},"cause":"exhausted","payload":{"total":12}}`))
 	f.Add([]byte(`{"meta":{"id":"a"},"payloadBase64":"AAE=","schema":"AA=="}`))
+	f.Add([]byte(`{"meta":{"id":"a","b":[1e3]},"later":"<","headers":{"Weir-Message-later":"1"}}`))
 	f.Add([]byte(`{"meta":{"id":"a"},"payload":null,"payloadBase64":""}`))
 	f.Fuzz(func(t *testing.T, b []byte) {
 		var m store.Message

@@ -3,6 +3,7 @@ package store
 import (
 	"context"
 	"errors"
+	"fmt"
 	"slices"
 	"time"
 
@@ -110,13 +111,44 @@ func (s *Source[T]) bury(ctx context.Context, hs []*held, leases []Lease) error 
 	for i, h := range hs {
 		m := h.message
 		m.Delay = 0
-		m.Cause = Permanent
-		if verdicts.Rejected(&m.Meta, h.verdict.Err, s.clock.Now()) {
-			m.Cause = Undecodable
-		}
+		m.Cause = Cause(verdicts.Rejected(&m.Meta, *h.verdict, s.clock.Now()))
 		moves[i] = Move{Lease: leases[i], Queue: s.dead, Message: m}
 	}
-	return moveAll(ctx, s.store, moves...)
+	err := moveAll(ctx, s.store, moves...)
+	if !errors.Is(err, delivery.ErrRefused) {
+		return err
+	}
+	var lost []Lease
+	for _, m := range moves {
+		err := s.buryAlone(ctx, m)
+		if l, ok := errors.AsType[*LeaseError](err); ok {
+			lost = append(lost, l.Lost...)
+		} else if err != nil {
+			return err
+		}
+	}
+	return Lost(lost)
+}
+
+// forGood is the delay of a message that stays in its queue, and is not taken any more.
+const forGood = 100 * 365 * 24 * time.Hour
+
+// buryAlone moves a message to the dead letters, where it may not fit: the history of its failure makes it larger.
+func (s *Source[T]) buryAlone(ctx context.Context, to Move) error {
+	where := fmt.Sprintf("queue %q, entry %s", s.queue, to.Lease.Entry)
+	whole, err := verdicts.Bury(to.Message.Meta, where, func(meta delivery.Meta, whole bool) error {
+		m := to.Message
+		m.Meta = meta
+		if whole {
+			return moveAll(ctx, s.store, Move{Lease: to.Lease, Queue: to.Queue, Message: m})
+		}
+		m.Payload, m.Schema = nil, nil
+		return s.store.Put(ctx, to.Queue, m)
+	})
+	if err != nil || whole {
+		return err
+	}
+	return s.store.Release(ctx, forGood, to.Lease)
 }
 
 // moveAll settles leases and puts a message in another queue for each. A store that is an [Inspector] does so in one

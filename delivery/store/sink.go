@@ -54,7 +54,7 @@ func (s *Sink[T]) Put(ctx context.Context, messages []delivery.Message[T]) error
 	return s.store.Put(ctx, s.queue, ms...)
 }
 
-// Encode returns a value as a message.
+// Encode returns a value as a message. Its error matches [delivery.ErrRefused].
 func Encode[T any](c codec.Codec[T], v T, meta delivery.Meta) (m Message, err error) {
 	m.Meta = meta // also after a panic
 	err = guard.Call(func() (err error) {
@@ -67,7 +67,15 @@ func Encode[T any](c codec.Codec[T], v T, meta delivery.Meta) (m Message, err er
 func encode[T any](c codec.Codec[T], v T, meta delivery.Meta) (m Message, err error) {
 	m = Message{Meta: meta, Schema: codec.SchemaOf(c)}
 	m.Payload, err = c.Append(nil, v)
-	return m, err
+	return m, refused(err)
 }
 
-func broken(recovered any) error { return panics.New("store", recovered) }
+func broken(recovered any) error { return refused(panics.New("store", recovered)) }
+
+// refused returns the error of a codec: another try makes no sense.
+func refused(err error) error {
+	if err == nil {
+		return nil
+	}
+	return fmt.Errorf("store: %w: the codec: %w", delivery.ErrRefused, err)
+}

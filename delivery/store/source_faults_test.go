@@ -2,7 +2,10 @@ package store_test
 
 import (
 	"context"
+	"encoding/json"
 	"errors"
+	"fmt"
+	"strings"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -11,6 +14,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/weirflow/weir/codec"
+	"github.com/weirflow/weir/delivery"
 	"github.com/weirflow/weir/delivery/store"
 )
 
@@ -57,5 +61,74 @@ func TestSourceOfAStoreThatFails(t *testing.T) {
 		require.Equal(t, 1, receive(t, s).Meta().Visit, "it was given back, and not tried")
 		f.release = store.Lost([]store.Lease{{Queue: "q", Entry: "1", Fence: 2}})
 		require.NoError(t, s.Close(t.Context()), "another consumer has it")
+	})
+}
+
+// small is a store that refuses messages above a number of bytes.
+type small struct {
+	*store.Memory
+	limit int
+}
+
+func (s small) check(m store.Message) error {
+	b, err := json.Marshal(m)
+	if err == nil && len(b) > s.limit {
+		err = fmt.Errorf("%d bytes: %w", len(b), delivery.ErrRefused)
+	}
+	return err
+}
+
+func (s small) Put(ctx context.Context, queue string, ms ...store.Message) error {
+	for _, m := range ms {
+		if err := s.check(m); err != nil {
+			return err
+		}
+	}
+	return s.Memory.Put(ctx, queue, ms...)
+}
+
+func (s small) Move(ctx context.Context, moves ...store.Move) error {
+	for _, m := range moves {
+		if err := s.check(m.Message); err != nil {
+			return err
+		}
+	}
+	return s.Memory.Move(ctx, moves...)
+}
+
+// Law W2: a dead letter that does not fit has its bytes and less of its history; if that does not fit either, it says where the message
+// stays. The verdict was tried again for ever, and with it those of others.
+func TestDeadLettersThatDoNotFit(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		s := small{store.NewMemory(clock.New(), 0), 2000}
+		for _, m := range []struct {
+			id   string
+			size int
+		}{{"fits", 10}, {"shortened", 1300}, {"stays", 1850}} {
+			encoded, err := store.Encode(codec.JSON[string](), strings.Repeat("x", m.size), delivery.Meta{ID: m.id})
+			require.NoError(t, err)
+			require.NoError(t, s.Put(t.Context(), "q", encoded))
+		}
+		source := store.NewSource(s, "q", "dead", codec.JSON[string](), quiet)
+		for range 3 {
+			receive(t, source).Reject(fmt.Errorf("%w: %s", delivery.ErrRefused, strings.Repeat("e", 700)))
+		}
+		require.NoError(t, source.Close(t.Context()))
+		letters := dead(t, s.Memory)
+		require.Len(t, letters, 3)
+		for i, want := range []struct{ payload, errorLike int }{{12, 700}, {1302, 200}, {0, 400}} {
+			require.Len(t, letters[i].Payload, want.payload, letters[i].Meta.ID)
+			require.InDelta(t, want.errorLike, len(letters[i].Meta.LastError), 200, letters[i].Meta.LastError)
+			require.Equal(t, store.Refused, letters[i].Cause)
+		}
+		require.Contains(t, letters[2].Meta.LastError, `stays in queue "q", entry 3`)
+		stays, err := s.List(t.Context(), "q", store.Filter{}, store.Page{Max: 10})
+		require.NoError(t, err)
+		require.Len(t, stays, 1)
+		require.Len(t, stays[0].Payload, 1852)
+		time.Sleep(365 * 24 * time.Hour)
+		taken, err := s.Take(t.Context(), "q", 1, time.Second)
+		require.NoError(t, err)
+		require.Empty(t, taken)
 	})
 }

@@ -50,6 +50,8 @@ type Leased struct {
 	Lease Lease
 	// Position is where the message stands in its queue, if the store is an [Inspector].
 	Position Position
+	// Lapses is how many of its leases in this queue have ended before it was settled or given back: its consumers died, or hung.
+	Lapses int
 }
 
 // Inspector is a store that can look into its queues.

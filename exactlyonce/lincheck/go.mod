@@ -3,7 +3,7 @@ module github.com/weirflow/weir/exactlyonce/lincheck
 go 1.26.0
 
 require (
-	github.com/anishathalye/porcupine v1.0.2
+	github.com/anishathalye/porcupine v1.3.1
 	github.com/stretchr/testify v1.12.1
 	github.com/weirflow/weir v0.0.0
 	go.uber.org/goleak v1.3.0

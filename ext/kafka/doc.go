@@ -66,7 +66,7 @@
 // # Checkpoints
 //
 // [Input] is a partition as an input of a pipeline with checkpoints (package checkpoint): its position is in the checkpoint, and no group is
-// needed. [Output] writes to a topic exactly once, for consumers that read what is committed. It keeps the records in the state of the
+// needed. A record that it cannot read fails the pipeline each time it is started again, unless it has a place for dead letters. [Output] writes to a topic exactly once, for consumers that read what is committed. It keeps the records in the state of the
 // checkpoint, and publishes them in a transaction together with their number when the checkpoint is complete. [Group] shares partitions out
 // between workers, with a pipeline for each (package partitions).
 //
@@ -81,6 +81,11 @@
 //
 // A Nack waits in memory, so it is for short delays. For long ones put the message into a layer (package delivery/ladder), which is
 // durable and holds up no position.
+//
+// A record has at most what the client takes (kgo.ProducerBatchMaxBytes, about 1 MB by default) and what the topic takes (max.message.bytes).
+// A [Sink] rejects a larger one, and [Retries] refuse it ([delivery.ErrRefused]), so its source puts it into the dead letters: with its bytes
+// as received, without most of its history if that does not fit, or without its bytes and with the topic, partition and offset where they stay,
+// until the retention of the topic removes them. Where messages may be that large, raise both limits for layers and dead letters.
 //
 // # Permissions
 //

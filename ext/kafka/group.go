@@ -102,7 +102,8 @@ func (g *Group) Run(ctx context.Context, h partitions.Handler) error {
 	}
 	defer client.Close()
 	var watching sync.WaitGroup
-	watching.Go(func() { watchTopics(ctx, client, m.clock, m.logger, g.Topics) })
+	look := m.clock.Ticker(lookEvery)
+	watching.Go(func() { watchTopics(ctx, client, look, m.logger, g.Topics) })
 	defer watching.Wait()
 	for ctx.Err() == nil { // no records come, but errors do
 		client.PollFetches(ctx).EachError(func(_ string, _ int32, err error) {

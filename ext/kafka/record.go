@@ -30,7 +30,7 @@ func place(r *kgo.Record) delivery.Origin {
 //
 // In retry topics, Spring's names begin with kafka_original- and kafka_exception-. What no header says comes from the record: its key, and its
 // topic, partition and offset as origin. Other headers are Meta.Headers; of several with one name, the last counts. The error names one of
-// weir's headers that is damaged.
+// weir's headers that is damaged; the others are in the Meta all the same.
 //
 // Dead letters that weir writes have weir's headers, and the first three lines of both columns.
 func MetaFromRecord(r *kgo.Record) (delivery.Meta, error) {
@@ -58,9 +58,7 @@ func metaOfHeaders(hs []kgo.RecordHeader) (m delivery.Meta, err error) {
 			headers[h.Key] = string(h.Value)
 		}
 	}
-	if m, err = delivery.MetaFromHeaders(headers); err != nil {
-		m = delivery.Meta{}
-	}
+	m, err = delivery.MetaFromHeaders(headers)
 	takeForeign(m.Headers, &m)
 	if len(m.Headers) == 0 {
 		m.Headers = nil

@@ -32,9 +32,9 @@ type RetriesConfig[T any] struct {
 	Layers      []Layer // in order; they may be none
 	DeadLetters string  // a topic
 
-	// Permanent says whether the error of a failure will not go away: then it goes to the dead letters. The default is what was refused for
-	// good (a rejection), and what the operator's strategy did not want to try again. With an operator that has no retries that would be each
-	// error, so give a function there.
+	// Permanent says whether the error of a failure will not go away: then it goes to the dead letters. The default is what is known to be
+	// so: a rejection, which the strategy's classifier names, the error has itself (predicates.WithReason), or httpretry knows of the status
+	// of a response; and an error before anything was sent that is not about a connection.
 	Permanent func(asyncop.Failure[T]) bool
 	// Clock is that of failures and delays; the default is the machine's.
 	Clock clock.Clock
@@ -95,7 +95,8 @@ func (r *Retries[T]) Topics() []string {
 
 // Take hands an element that an operator has given up over to the next layer or to the dead letters: for asyncop.WithFailureSink. When it
 // returns nil, all replicas in sync have it, and its delivery can be acknowledged (law D1). The history of the message comes from ctx
-// ([delivery.MetaFromContext]), and what the operator knows of the failure is added to it.
+// ([delivery.MetaFromContext]), and what the operator knows of the failure is added to it. A wait that the server demands, such as by
+// Retry-After, is kept if it is longer than the layer's delay.
 //
 // An element that was cut off by the end of its operator is not taken: it did not fail.
 func (r *Retries[T]) Take(ctx context.Context, f asyncop.Failure[T]) error {
@@ -120,7 +121,7 @@ func (r *Retries[T]) Take(ctx context.Context, f asyncop.Failure[T]) error {
 		m.Cause = store.Exhausted
 	default:
 		layer := r.c.Layers[meta.Visit-1]
-		topic, m.Delay = layer.Topic, layer.delay()
+		topic, m.Delay = layer.Topic, max(layer.delay(), failed.Demand(f.Err))
 	}
 	return r.producer.put(ctx, topic, []store.Message{m})
 }

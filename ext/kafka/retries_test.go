@@ -16,7 +16,9 @@ import (
 
 	"github.com/weirflow/weir/asyncop"
 	"github.com/weirflow/weir/delivery"
+	"github.com/weirflow/weir/delivery/deadletters"
 	"github.com/weirflow/weir/delivery/store"
+	"github.com/weirflow/weir/predicates"
 	"github.com/weirflow/weir/strategies"
 )
 
@@ -159,6 +161,54 @@ func TestDeadLettersHaveTheHeadersOfOthers(t *testing.T) {
 	assert.Equal(t, "i", h["Weir-Id"])
 	assert.Equal(t, "k", string(fetches.Records()[0].Key))
 	assert.NotContains(t, h, "Weir-Key", "it is there once")
+}
+
+// What a server demands is kept over the layer (law D3), and no less than the layer's delay.
+func TestALayerHeedsTheServer(t *testing.T) {
+	c := newCluster(t, 1, "layer", "dead")
+	r := c.retries(Layer{Topic: "layer", Delay: time.Minute})
+	for i, demand := range []time.Duration{time.Hour, time.Second} {
+		ctx := delivery.ContextWithMeta(t.Context(), delivery.Meta{ID: numbers(2)[i]})
+		err := predicates.WithPushback(errors.New("429"), demand)
+		require.NoError(t, r.Take(ctx, asyncop.Failure[string]{Element: "v", Err: err, Verdict: strategies.Refused}))
+	}
+	view := c.view("layer", "nobody")
+	entries, err := view.List(t.Context(), store.Filter{}, allOfIt)
+	require.NoError(t, err)
+	require.Len(t, entries, 2)
+	for i, want := range []time.Duration{time.Hour, time.Minute} {
+		assert.WithinDuration(t, time.Now().Add(want), entries[i].Meta.Due, 30*time.Second)
+	}
+}
+
+// Law W4: a record of a later version is delivered, and what this one does not know of it is passed on: to the dead letters, with a merge,
+// and by a sink.
+func TestARecordOfALaterVersion(t *testing.T) {
+	c := newCluster(t, 1, "orders", "dead", "again", "next")
+	r := &kgo.Record{Topic: "orders", Value: []byte("v"), Headers: []kgo.RecordHeader{
+		header("Weir-Tenant", []byte("north%20")), header("Weir-Meta-later", []byte(`{"a":1}`)),
+	}}
+	require.NoError(t, c.client().ProduceSync(t.Context(), r).FirstErr())
+	want := map[string]string{"Weir-Tenant": "north%20", "Weir-Meta-later": `{"a":1}`}
+	s := c.source("orders", WithDeadLetters(c.retries().PutDead))
+	m := receive(t, s, 1)[0]
+	assert.Equal(t, want, m.Meta().Headers)
+	m.Reject(errors.New("no"))
+	require.NoError(t, s.Close(t.Context()))
+	view := c.view("dead", "")
+	letters, err := view.List(t.Context(), store.Filter{}, allOfIt)
+	require.NoError(t, err)
+	require.Len(t, letters, 1)
+	assert.Equal(t, want, letters[0].Meta.Headers)
+	_, err = view.Merge(t.Context(), deadletters.Config{To: "again"})
+	require.NoError(t, err)
+	m = receive(t, c.source("again"), 1)[0]
+	assert.Equal(t, want, m.Meta().Headers)
+	sink, err := NewSink("next", text(), c.seed())
+	require.NoError(t, err)
+	defer sink.Close()
+	require.NoError(t, sink.Put(t.Context(), []delivery.Message[string]{m}))
+	assert.Equal(t, want, receive(t, c.source("next"), 1)[0].Meta().Headers)
 }
 
 func header(name string, value []byte) kgo.RecordHeader {

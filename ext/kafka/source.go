@@ -14,6 +14,7 @@ import (
 
 	"github.com/weirflow/weir/codec"
 	"github.com/weirflow/weir/delivery"
+	"github.com/weirflow/weir/internal/decoder"
 	"github.com/weirflow/weir/internal/guard"
 	"github.com/weirflow/weir/internal/nils"
 	"github.com/weirflow/weir/internal/panics"
@@ -100,10 +101,12 @@ func NewSource[T any](group string, topics []string, c codec.Codec[T], opts ...S
 	if s.client, err = kgo.NewClient(client...); err != nil {
 		return nil, fmt.Errorf("kafka: %w", err)
 	}
-	s.ended.Go(s.poll)    // ends with Close
-	s.ended.Go(s.commits) // the same
-	s.ended.Go(s.puts)    // the same
-	s.ended.Go(func() { watchTopics(s.ctx, s.client, s.clock, s.logger, slices.Clone(topics)) })
+	commit, retry, look := s.clock.Ticker(s.commitInterval), s.clock.Timer(time.Hour), s.clock.Ticker(lookEvery)
+	retry.Stop()
+	s.ended.Go(s.poll)                       // ends with Close
+	s.ended.Go(func() { s.commits(commit) }) // the same
+	s.ended.Go(func() { s.puts(retry) })     // the same
+	s.ended.Go(func() { watchTopics(s.ctx, s.client, look, s.logger, slices.Clone(topics)) })
 	return s, nil
 }
 
@@ -225,7 +228,7 @@ func (s *Source[T]) messages(entries []*entry) ([]delivery.Message[T], error) {
 		}
 		if s.dead != nil {
 			s.logger.Warn("weir: a record cannot be read and goes to the dead letters", "record", e.name(), "error", err)
-			s.settle(e, delivery.Verdict{Kind: delivery.Rejected, Err: &unreadableError{err}})
+			s.settle(e, delivery.Verdict{Kind: delivery.Rejected, Err: decoder.Unreadable(err)})
 			continue
 		}
 		s.putBack(e, entries[i+1:])
@@ -253,11 +256,6 @@ func (s *Source[T]) putBack(unreadable *entry, entries []*entry) {
 	}
 }
 
-// unreadableError is the error of a record that cannot be read.
-type unreadableError struct{ error }
-
-func (e *unreadableError) Unwrap() error { return e.error }
-
 // settle takes the verdict on a message, from any goroutine.
 func (s *Source[T]) settle(e *entry, v delivery.Verdict) {
 	if v.Kind == delivery.Rejected && s.dead == nil {
@@ -276,7 +274,7 @@ func (s *Source[T]) settle(e *entry, v delivery.Verdict) {
 	case delivery.Acked:
 		e.part.settle(e)
 	case delivery.Rejected:
-		e.verdict = v.Err
+		e.verdict = &v
 		s.put(e, s.dead)
 	case delivery.Nacked:
 		e.part.changed++
@@ -325,7 +323,7 @@ func (s *Source[T]) put(e *entry, f PutFunc) {
 
 // blocks says whether a message has been here for too long. Called with mu held.
 func (s *Source[T]) blocks(e *entry) bool {
-	return s.blockedFor > 0 && s.now()-e.arrived >= s.blockedFor
+	return s.blockedFor > 0 && !e.refused && s.now()-e.arrived >= s.blockedFor
 }
 
 // poll polls as long as a Receive wants something.

@@ -17,13 +17,12 @@ import (
 // is asked for is there by then.
 const lookEvery = 3 * time.Second
 
-// watchTopics logs which topics a consumer waits for, and returns when all exist. The client waits for them in silence, and for brokers too.
-func watchTopics(ctx context.Context, client *kgo.Client, c clock.Clock, logger *slog.Logger, topics []string) {
+// watchTopics logs which topics a consumer waits for, whenever look ticks, and returns when all exist. The client waits for them in silence, and for brokers too.
+func watchTopics(ctx context.Context, client *kgo.Client, look *clock.Ticker, logger *slog.Logger, topics []string) {
+	defer look.Stop()
 	if regex, _ := client.OptValue(kgo.ConsumeRegex).(bool); regex {
 		return // they are patterns
 	}
-	ticker := c.Ticker(lookEvery)
-	defer ticker.Stop()
 	said := map[string]bool{}
 	warn := func(key, text string, args ...any) {
 		if !said[key] {
@@ -33,7 +32,7 @@ func watchTopics(ctx context.Context, client *kgo.Client, c clock.Clock, logger 
 	}
 	for {
 		select {
-		case <-ticker.C:
+		case <-look.C:
 		case <-ctx.Done():
 			return
 		}

@@ -3,7 +3,7 @@ module github.com/weirflow/weir/ext/otter
 go 1.26.0
 
 require (
-	github.com/maypok86/otter/v2 v2.2.1
+	github.com/maypok86/otter/v2 v2.4.0
 	github.com/stretchr/testify v1.12.1
 	github.com/weirflow/weir v0.0.0
 	go.uber.org/goleak v1.3.0
@@ -13,7 +13,6 @@ require (
 	github.com/benbjohnson/clock v1.3.5 // indirect
 	github.com/reugn/go-streams v0.13.0 // indirect
 	go.yaml.in/yaml/v3 v3.0.5 // indirect
-	golang.org/x/sys v0.34.0 // indirect
 )
 
 replace github.com/weirflow/weir => ../../

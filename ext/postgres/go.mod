@@ -1,6 +1,6 @@
 module github.com/weirflow/weir/ext/postgres
 
-go 1.26
+go 1.26.0
 
 require (
 	github.com/benbjohnson/clock v1.3.5
@@ -16,8 +16,8 @@ require (
 	github.com/jackc/puddle/v2 v2.2.3 // indirect
 	github.com/reugn/go-streams v0.13.0 // indirect
 	go.yaml.in/yaml/v3 v3.0.5 // indirect
-	golang.org/x/sync v0.22.0 // indirect
-	golang.org/x/text v0.41.0 // indirect
+	golang.org/x/sync v0.24.0 // indirect
+	golang.org/x/text v0.43.0 // indirect
 )
 
 replace github.com/weirflow/weir => ../../

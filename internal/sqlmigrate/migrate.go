@@ -123,17 +123,28 @@ func Explain(err error, migrate string, tables ...string) error {
 		return nil
 	}
 	text, what := err.Error(), "no such table: " // SQLite has no code for it
-	if e, ok := errors.AsType[interface {
-		error
-		SQLState() string
-	}](err); ok && e.SQLState() == "42P01" { // undefined_table, whose text is in the server's language
+	if sqlState(err) == "42P01" { // undefined_table, whose text is in the server's language
 		what = ""
 	}
 	advice := ": call " + migrate + ", which makes the tables"
+	if strings.Contains(text, "no such column: ") || sqlState(err) == "42703" { // those of an older version
+		return fmt.Errorf("%w%s", err, advice)
+	}
 	for _, table := range tables {
 		if strings.Contains(text, what+table) && !strings.Contains(text, advice) {
 			return fmt.Errorf("%w%s", err, advice)
 		}
 	}
 	return err
+}
+
+// sqlState returns the code of an error of PostgreSQL, or "".
+func sqlState(err error) string {
+	if e, ok := errors.AsType[interface {
+		error
+		SQLState() string
+	}](err); ok {
+		return e.SQLState()
+	}
+	return ""
 }

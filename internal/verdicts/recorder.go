@@ -50,25 +50,27 @@ func Start(c clock.Clock, lease time.Duration, closed error, h Hooks) *Recorder 
 	calls, abort := context.WithCancelCause(context.Background())
 	r.Open, r.shut = open, func() { shut(closed) }
 	r.Calls, r.abort = calls, func() { abort(closed) }
-	go r.run(c, lease) // ends with Close, which waits for it
-	return r
-}
-
-func (r *Recorder) run(c clock.Clock, lease time.Duration) {
-	defer close(r.ended)
-	var extend <-chan time.Time
-	if r.hooks.Extend != nil {
-		ticker := c.Ticker(lease / 3)
-		defer ticker.Stop()
-		extend = ticker.C
+	// Made here: a test may move its clock before the goroutine runs.
+	extend := &clock.Ticker{}
+	if h.Extend != nil {
+		extend = c.Ticker(lease / 3)
 	}
 	retry := c.Timer(time.Hour)
 	retry.Stop()
+	go r.run(extend, retry) // ends with Close, which waits for it
+	return r
+}
+
+func (r *Recorder) run(extend *clock.Ticker, retry *clock.Timer) {
+	defer close(r.ended)
+	if r.hooks.Extend != nil {
+		defer extend.Stop()
+	}
 	defer retry.Stop()
 	wait := firstRetry
 	for {
 		select {
-		case <-extend: // first: there may always be verdicts
+		case <-extend.C: // first: there may always be verdicts
 			r.hooks.Extend(r.Calls)
 		default:
 		}
@@ -77,7 +79,7 @@ func (r *Recorder) run(c clock.Clock, lease time.Duration) {
 			return
 		case <-r.kick:
 		case <-retry.C:
-		case <-extend:
+		case <-extend.C:
 			r.hooks.Extend(r.Calls)
 		}
 		err := r.hooks.Record(r.Calls)

@@ -3,6 +3,7 @@ package verdicts_test
 import (
 	"context"
 	"errors"
+	"runtime"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -52,5 +53,20 @@ func TestAFailureThatStays(t *testing.T) {
 		require.Equal(t, errDown, r.Failure())
 		require.NoError(t, r.Failure(), "each error once")
 		require.Equal(t, errDown, r.Close(t.Context(), record))
+	})
+}
+
+// Regression: the ticker was made on the goroutine of the recorder, so a test that moved its clock first waited for ever.
+func TestLeasesAreExtendedFromTheStart(t *testing.T) {
+	defer runtime.GOMAXPROCS(runtime.GOMAXPROCS(1)) // so the goroutine runs later than this one
+	synctest.Test(t, func(t *testing.T) {
+		mock, extended := clock.NewMock(), 0
+		r := verdicts.Start(mock, time.Minute, errors.New("closed"), verdicts.Hooks{
+			Extend: func(context.Context) { extended++ }, Record: func(context.Context) error { return nil }, Failed: func(error) {},
+		})
+		mock.Add(20 * time.Second)
+		synctest.Wait()
+		require.Equal(t, 1, extended)
+		require.NoError(t, r.Close(t.Context(), func(context.Context) error { return nil }))
 	})
 }

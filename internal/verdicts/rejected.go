@@ -10,20 +10,41 @@ import (
 	"github.com/weirflow/weir/internal/panics"
 )
 
-// Rejected notes in the history of a message why it was rejected (law D6), and says whether it could not be read.
-func Rejected(meta *delivery.Meta, err error, now time.Time) (unreadable bool) {
-	if _, unreadable = errors.AsType[*decoder.Error](err); unreadable {
+// Rejected notes in the history of a message why it was rejected (law D6), and returns the cause: one of package store.
+func Rejected(meta *delivery.Meta, v delivery.Verdict, now time.Time) (cause string) {
+	_, unreadable := errors.AsType[*decoder.Error](v.Err)
+	meta.OutcomeUnknown = meta.OutcomeUnknown || v.OutcomeUnknown
+	if v.Err != nil {
+		meta.LastError = text(v.Err)
+	}
+	if unreadable {
 		meta.Visit-- // there was none
-	} else {
-		meta.LastFailure = now
-		if meta.FirstFailure.IsZero() {
-			meta.FirstFailure = now
-		}
+		return "undecodable"
 	}
-	if err != nil {
-		meta.LastError = text(err)
+	meta.LastFailure = now
+	if meta.FirstFailure.IsZero() {
+		meta.FirstFailure = now
 	}
-	return unreadable
+	_, lapsed := errors.AsType[Lapsed](v.Err)
+	switch {
+	case lapsed:
+		return "lapsed"
+	case v.OutcomeUnknown:
+		return "outcome unknown"
+	case isRefused(v.Err):
+		return "refused"
+	default:
+		return "permanent"
+	}
+}
+
+// isRefused looks into an error of user code, which may panic.
+func isRefused(err error) (is bool) {
+	_ = guard.Call(func() error {
+		is = errors.Is(err, delivery.ErrRefused)
+		return nil
+	}, func(any) error { return nil })
+	return is
 }
 
 // text returns the message of an error of user code.

@@ -28,7 +28,7 @@ type ending struct {
 }
 
 func (c *ending) Value(key any) any {
-	if v := c.values.Value(key); v != nil {
+	if v := c.values.Value(key); v != nil || isOfAttempt(key) {
 		return v
 	}
 	return c.Context.Value(key)
@@ -74,12 +74,19 @@ func WithValues(values context.Context, c Cancellable) context.Context {
 }
 
 func (c *valued) Value(key any) any {
-	switch key.(type) {
-	case NumberKey, HostKey, BatchKey, MembersKey, stagekey.Key, metakey.Key:
-	default:
+	if !isOfAttempt(key) {
 		if v := c.values.Value(key); v != nil {
 			return v
 		}
 	}
 	return c.Cancellable.Value(key)
+}
+
+// isOfAttempt reports whether an attempt or element answers for the key itself, also if it has none: nobody else does.
+func isOfAttempt(key any) bool {
+	switch key.(type) {
+	case NumberKey, HostKey, BatchKey, MembersKey, stagekey.Key, metakey.Key:
+		return true
+	}
+	return false
 }

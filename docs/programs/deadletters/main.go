@@ -20,7 +20,10 @@ func main() {
 	if err != nil {
 		log.Fatal(err)
 	}
-	parse := func(ctx context.Context, text string) (int, error) { return strconv.Atoi(text) }
+	parse := func(ctx context.Context, text string) (int, error) {
+		predicates.ReportStage(ctx, predicates.ClientDispatch) // nothing is sent, so no call is in doubt
+		return strconv.Atoi(text)
+	}
 	op := asyncop.UnorderedWaitWithRetry(asyncop.Blocking(parse), time.Second, 100,
 		// A text that is no number stays none: only other errors are retried.
 		strategies.FixedDelay[int](3, 10*time.Millisecond).

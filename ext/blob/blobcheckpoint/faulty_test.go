@@ -131,6 +131,6 @@ func (w *writer) Close() error {
 	return err
 }
 
-func (f *faulty) Delete(ctx context.Context, key string) error {
+func (f *faulty) Delete(ctx context.Context, key string, _ *driver.DeleteOptions) error {
 	return f.call(func() error { return f.bucket.Delete(ctx, key) })
 }

@@ -14,6 +14,7 @@ import (
 	"github.com/benbjohnson/clock"
 	"github.com/nats-io/nats.go"
 	"github.com/nats-io/nats.go/jetstream"
+	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 
 	"github.com/weirflow/weir/codec"
@@ -172,7 +173,13 @@ func TestAServerThatWentBack(t *testing.T) {
 	require.NoError(t, srv.Close())
 	require.NoError(t, os.CopyFS(copied, os.DirFS(dir)))
 	srv = open()
-	s := openStore(t, js, name)
+	var s *jsstore.Store
+	require.EventuallyWithT(t, func(t *assert.CollectT) { // a request that meets the end of the old connection is never answered
+		var err error
+		s, err = jsstore.Open(context.Background(), js, name)
+		require.NoError(t, err)
+	}, time.Minute, 10*time.Millisecond)
+	defer s.Close()
 	const lease = 100 * time.Millisecond
 	take := func() int {
 		taken, err := s.Take(bounded(t), "q", 1, lease)

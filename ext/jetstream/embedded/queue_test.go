@@ -141,6 +141,56 @@ func TestSinkAndSource(t *testing.T) {
 	none(t, s, 50*time.Millisecond)
 }
 
+// Law W4: a message of a later version is delivered, and what this one does not know of it is passed on, as in a rolling upgrade.
+func TestAMessageOfALaterVersion(t *testing.T) {
+	js := connect(t, fresh(t))
+	stream, next := newStream(t, js), newStream(t, js)
+	m := nats.NewMsg(stream)
+	m.Data = []byte(`"v"`)
+	m.Header.Set("Weir-Id", "a")
+	m.Header.Set("Weir-Tenant", "north%20")
+	m.Header.Set("Weir-Meta-later", `{"a":1}`)
+	_, err := js.PublishMsg(t.Context(), m)
+	require.NoError(t, err)
+
+	got := one(t, newSource(t, js, stream, time.Minute))
+	require.NoError(t, jsqueue.NewSink(js, next, codec.JSON[string]()).Put(t.Context(), []delivery.Message[string]{got}))
+	dead := store.NewMemory(clock.New(), 0)
+	s := newSource(t, js, next, time.Minute, jsqueue.WithDeadLetters(dead, "dead"))
+	passed := one(t, s)
+	want := map[string]string{"Weir-Tenant": "north%20", "Weir-Meta-later": `{"a":1}`, "Nats-Subject": next}
+	require.Equal(t, "a", passed.Meta().ID)
+	require.Equal(t, want, passed.Meta().Headers)
+	passed.Reject(errors.New("no"))
+	require.NoError(t, s.Close(t.Context()))
+	letters, err := dead.List(t.Context(), "dead", store.Filter{}, store.Page{Max: 1})
+	require.NoError(t, err)
+	require.Equal(t, want, letters[0].Meta.Headers)
+}
+
+// A header of weir's that is damaged makes a message undecodable; what is sound is kept.
+func TestADamagedHeader(t *testing.T) {
+	js := connect(t, fresh(t))
+	stream := newStream(t, js)
+	m := nats.NewMsg(stream)
+	m.Data = []byte(`"v"`)
+	m.Header.Set("Weir-Id", "a")
+	m.Header.Set("Weir-Visit", "many")
+	m.Header.Set("Traceparent", "00-1")
+	_, err := js.PublishMsg(t.Context(), m)
+	require.NoError(t, err)
+	dead := store.NewMemory(clock.New(), 0)
+	s := newSource(t, js, stream, time.Minute, jsqueue.WithDeadLetters(dead, "dead"))
+	none(t, s, 100*time.Millisecond)
+	require.NoError(t, s.Close(t.Context()))
+	letters, err := dead.List(t.Context(), "dead", store.Filter{}, store.Page{Max: 1})
+	require.NoError(t, err)
+	require.Equal(t, store.Undecodable, letters[0].Cause)
+	require.Equal(t, "a", letters[0].Meta.ID)
+	require.Equal(t, "00-1", letters[0].Meta.Headers["Traceparent"])
+	require.Contains(t, letters[0].Meta.LastError, `Weir-Visit: "many"`)
+}
+
 func TestSinkRejectsWhatCannotBeWritten(t *testing.T) {
 	js := connect(t, fresh(t))
 	stream := newStream(t, js)

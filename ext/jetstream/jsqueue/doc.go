@@ -32,6 +32,12 @@
 //   - MaxDeliver must not be set: the server would stop delivering a message that is not done. A worker gives up by Reject.
 //   - BackOff must not be set: it takes the place of AckWait.
 //
+// # Dead letters
+//
+// A rejected message is put into the queue of [WithDeadLetters], and then terminated. One that is too large for that stays in the stream,
+// and its dead letter, without a payload, says where. A stream with work-queue or interest retention would remove it: there it is nacked
+// for 100 years, and keeps one place of MaxAckPending.
+//
 // # Delays
 //
 // A message that was nacked with a delay is not delivered before the delay is over (law D3), over restarts of the server too,

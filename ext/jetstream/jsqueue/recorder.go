@@ -10,6 +10,7 @@ import (
 	"time"
 
 	"github.com/nats-io/nats.go"
+	"github.com/nats-io/nats.go/jetstream"
 
 	"github.com/weirflow/weir/delivery"
 	"github.com/weirflow/weir/delivery/store"
@@ -21,6 +22,9 @@ const (
 	maxRecorded = 1000 // verdicts that are recorded at once
 	confirm     = 5 * time.Second
 	minConfirm  = 500 * time.Millisecond
+
+	// forGood is the delay of a message that stays in its stream, and is not delivered any more.
+	forGood = 100 * 365 * 24 * time.Hour
 
 	// restartSlack is how much earlier a delay may end at a server that has restarted: it keeps the times in whole seconds.
 	restartSlack = time.Second
@@ -193,11 +197,15 @@ func (s *Source[T]) release(h *held, now time.Time) (data []byte, ok bool) {
 	case delivery.Acked:
 		return ackData, true
 	case delivery.Rejected:
+		if h.parked {
+			return delayData(forGood), true
+		}
 		return termData, true
 	case delivery.Nacked:
 	}
 	// It may be delivered as soon as the server has the verdict: from here on that is no redelivery of what is in flight.
 	delete(s.held, h.seq)
+	s.noteGivenBack(h.seq)
 	due := h.at.Add(v.Delay)
 	if s.lost(h, now) || h.unsure && !now.Before(due) { // the server delivers it again without that
 		return nil, false
@@ -206,8 +214,11 @@ func (s *Source[T]) release(h *held, now time.Time) (data []byte, ok bool) {
 		return nakData, true
 	}
 	s.delayed[h.seq] = &delayed{due: due, msg: h.msg}
-	data = strconv.AppendInt([]byte(`-NAK {"delay": `), int64(max(0, due.Sub(now))+restartSlack), 10)
-	return append(data, '}'), true
+	return delayData(max(0, due.Sub(now)) + restartSlack), true
+}
+
+func delayData(d time.Duration) []byte {
+	return append(strconv.AppendInt([]byte(`-NAK {"delay": `), int64(d), 10), '}')
 }
 
 // sent notes whether the server has a verdict. Called with mu held.
@@ -216,6 +227,7 @@ func (s *Source[T]) sent(h *held, r *request) {
 	switch {
 	case r.err == nil && s.held[h.seq] == h:
 		delete(s.held, h.seq)
+		delete(s.givenBack, h.seq)
 		if s.taking > 0 || len(s.buffer) > 0 {
 			s.gone[h.seq] = true
 		}
@@ -254,15 +266,33 @@ func (d *delayed) stop() {
 
 // bury puts a message into the dead letters.
 func (s *Source[T]) bury(ctx context.Context, h *held) error {
-	m := store.Message{Meta: h.meta, Payload: bytes.Clone(h.raw), Schema: h.schema, Cause: store.Permanent}
-	if verdicts.Rejected(&m.Meta, h.verdict.Err, s.clock.Now()) {
-		m.Cause = store.Undecodable
-	}
+	m := store.Message{Meta: h.meta, Payload: bytes.Clone(h.raw), Schema: h.schema}
+	m.Cause = store.Cause(verdicts.Rejected(&m.Meta, h.verdict, s.clock.Now()))
 	s.logger.Warn("weir: a message is given up", "consumer", s.name, "id", m.Meta.ID, "cause", m.Cause, "dead letters", s.queue, "error", m.Meta.LastError)
 	if s.dead == nil {
 		return nil
 	}
-	return s.dead.Put(ctx, s.queue, m)
+	where := fmt.Sprintf("stream %s, sequence number %d", s.stream, h.seq)
+	whole, err := verdicts.Bury(m.Meta, where, func(meta delivery.Meta, whole bool) error {
+		m := m
+		if m.Meta = meta; !whole {
+			m.Payload, m.Schema = nil, nil
+		}
+		return s.dead.Put(ctx, s.queue, m)
+	})
+	if err == nil && !whole {
+		stays := s.keeps(ctx)
+		s.mu.Lock()
+		h.parked = !stays
+		s.mu.Unlock()
+	}
+	return err
+}
+
+// keeps reports whether the stream keeps a message that was terminated.
+func (s *Source[T]) keeps(ctx context.Context) bool {
+	stream, err := s.js.Stream(ctx, s.stream)
+	return err == nil && stream.CachedInfo().Config.Retention == jetstream.LimitsPolicy
 }
 
 // giveBack sends the verdicts there are, gives back the rest, and waits for dead letters.

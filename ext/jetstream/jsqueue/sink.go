@@ -24,8 +24,9 @@ import (
 var ErrNotTheOnlyWriter = errors.New("jsqueue: another one writes to the stream")
 
 // Sink publishes the values of messages, as a [delivery.Sink]. They keep id, key, origin, provider and headers; their visits
-// begin anew. A value that the codec cannot encode, or whose headers cannot be written, is rejected; if its message has no
-// acknowledgement, Put returns the error and publishes nothing. Safe for concurrent use.
+// begin anew. A value that the codec cannot encode, whose headers cannot be written, or that is too large for the server, is rejected. If
+// its message has no acknowledgement, Put returns an error that matches [delivery.ErrRefused], and what it cannot encode keeps it from
+// publishing anything. Safe for concurrent use.
 type Sink[T any] struct {
 	js      jetstream.JetStream
 	pubs    jetstream.JetStream // for publications that are confirmed later
@@ -115,9 +116,11 @@ func (s *Sink[T]) Put(ctx context.Context, messages []delivery.Message[T]) error
 	}
 	all := make([]*nats.Msg, len(messages))
 	wrong := guard.Each(len(messages), func(i int) (err error) {
-		all[i], err = s.encode(messages[i])
+		if all[i], err = s.encode(messages[i]); err != nil {
+			err = refused(err)
+		}
 		return err
-	}, func(recovered any) error { return panics.New("jsqueue", recovered) })
+	}, func(recovered any) error { return refused(panics.New("jsqueue", recovered)) })
 	encoded := make([]*nats.Msg, 0, len(messages))
 	kept := make([]delivery.Message[T], 0, len(messages))
 	for i, m := range messages {
@@ -136,17 +139,26 @@ func (s *Sink[T]) Put(ctx context.Context, messages []delivery.Message[T]) error
 	} else {
 		errs = s.publish(ctx, encoded)
 	}
-	failed := first(errs)
-	if failed < 0 {
+	if first(errs) < 0 {
 		return nil
 	}
 	for i := range kept {
 		if errs[i] == nil {
 			kept[i].Ack()
+		} else if errs[i] = pubs.Refused(errs[i]); errors.Is(errs[i], delivery.ErrRefused) && kept[i].Pending() {
+			kept[i].Reject(errs[i])
+			errs[i] = nil
 		}
+	}
+	failed := first(errs)
+	if failed < 0 {
+		return nil
 	}
 	return fmt.Errorf("jsqueue: publishing to %q: %w", encoded[failed].Subject, errs[failed])
 }
+
+// refused returns the error of a message that cannot be written.
+func refused(err error) error { return fmt.Errorf("jsqueue: %w: %w", delivery.ErrRefused, err) }
 
 // first returns the index of the first error, or -1; the others of a call usually say the same.
 func first(errs []error) int {

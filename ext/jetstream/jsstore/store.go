@@ -301,7 +301,7 @@ func (s *Store) published(ctx context.Context, err error) error {
 			return fmt.Errorf("%w: stream %s: %w", store.ErrFull, s.name, err)
 		}
 	}
-	return fmt.Errorf("jsstore: stream %s: %w", s.name, err)
+	return fmt.Errorf("jsstore: stream %s: %w", s.name, pubs.Refused(err))
 }
 
 // Notify implements [store.Notifier].

@@ -17,7 +17,7 @@ type Cache[K comparable, OUT any] struct {
 // New returns an empty cache with these options, which it does not change. It returns an error if there are none, or if
 // otter refuses them. A cache without a MaximumSize or MaximumWeight grows with the number of keys.
 //
-// otter has a goroutine for each cache that is not garbage yet.
+// otter has a goroutine for each cache: it ends with Otter().StopAllGoroutines, or some time after the cache has become garbage.
 func New[K comparable, OUT any](options *otter.Options[K, lookup.Entry[OUT]]) (*Cache[K, OUT], error) {
 	if options == nil {
 		return nil, errors.New("ottercache: New: nil options")

@@ -17,7 +17,7 @@ import (
 
 func TestMain(m *testing.M) {
 	// A cache of otter ends when it is garbage.
-	goleak.VerifyTestMain(m, goleak.IgnoreAnyFunction("github.com/maypok86/otter/v2.(*cache[...]).periodicCleanUp"))
+	goleak.VerifyTestMain(m, goleak.IgnoreAnyFunction("github.com/maypok86/otter/v2.periodicCleanUp[...]"))
 }
 
 // manual is a clock that the test moves.

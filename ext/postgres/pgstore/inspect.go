@@ -27,15 +27,21 @@ var dialect = storesql.Dialect{
 	},
 }
 
-// where returns the condition of a page of a queue. Its parameters follow args: queue, After, Until, and those of the filter.
-func where(queue string, f *store.Filter, p store.Page, args ...any) (string, []any, error) {
+// where returns the condition of a page of a queue, and its order. Its parameters follow args: queue, After, Until, and those of the
+// filter. An expression keeps PostgreSQL from going through the queue where the filter has ids, for which there is an index.
+func where(queue string, f *store.Filter, p store.Page, args ...any) (condition, order string, _ []any, err error) {
 	until := p.Until
 	if until == 0 {
 		until = math.MaxInt64
 	}
+	position := "position"
+	if len(f.IDs) > 0 {
+		position = "position + 0"
+	}
 	n := len(args)
-	condition, args, err := storesql.Where(dialect, f, append(args, queue, int64(p.After), int64(until)))
-	return "queue = " + storesql.Param(n+1) + " AND position > " + storesql.Param(n+2) + " AND position <= " + storesql.Param(n+3) + condition, args, err
+	condition, args, err = storesql.Where(dialect, f, append(args, queue, int64(p.After), int64(until)))
+	condition = "queue = " + storesql.Param(n+1) + " AND " + position + " > " + storesql.Param(n+2) + " AND " + position + " <= " + storesql.Param(n+3) + condition
+	return condition, " ORDER BY " + position, args, err
 }
 
 // List implements [store.Inspector].
@@ -43,7 +49,7 @@ func (s *Store) List(ctx context.Context, queue string, f store.Filter, p store.
 	if err := store.CheckPage(queue, p); err != nil {
 		return nil, err
 	}
-	condition, args, err := where(queue, &f, p, p.Max)
+	condition, order, args, err := where(queue, &f, p, p.Max)
 	if err != nil {
 		return nil, err
 	}
@@ -59,14 +65,14 @@ func (s *Store) List(ctx context.Context, queue string, f store.Filter, p store.
 				list = append(list, e)
 			}, &arrived, &leased)
 		}, "SELECT "+columns+", arrived, CASE WHEN leased > "+s.now+" THEN leased END FROM weir_messages AS m WHERE "+
-			condition+" ORDER BY position LIMIT $1", args...)
+			condition+order+" LIMIT $1", args...)
 	})
 	return list, err
 }
 
 // Count implements [store.Inspector].
 func (s *Store) Count(ctx context.Context, queue string, f store.Filter) (c store.Counts, err error) {
-	condition, args, err := where(queue, &f, store.Page{})
+	condition, _, args, err := where(queue, &f, store.Page{})
 	if err != nil {
 		return c, err
 	}
@@ -103,7 +109,7 @@ const purgeStep = 1000
 // Purge implements [store.Inspector]. It goes through the queue in steps: those who hold leases would wait for one statement
 // that removes all.
 func (s *Store) Purge(ctx context.Context, queue string, f store.Filter) (n int, err error) {
-	condition, args, err := where(queue, &f, store.Page{})
+	condition, _, args, err := where(queue, &f, store.Page{})
 	if err != nil {
 		return 0, err
 	}
@@ -156,13 +162,13 @@ func (s *Store) Claim(ctx context.Context, queue string, f store.Filter, p store
 	if err := errors.Join(store.CheckPage(queue, p), store.CheckTake(queue, p.Max, lease)); err != nil {
 		return nil, err
 	}
-	condition, args, err := where(queue, &f, p, micros(lease), p.Max)
+	condition, order, args, err := where(queue, &f, p, micros(lease), p.Max)
 	if err != nil {
 		return nil, err
 	}
 	err = s.do(ctx, func() error {
 		return retry(func() (err error) {
-			taken, err = s.lease(ctx, queue, condition+" AND (leased IS NULL OR leased <= (SELECT now FROM clock)) ORDER BY position LIMIT $2", args...)
+			taken, err = s.lease(ctx, queue, condition+" AND (leased IS NULL OR leased <= (SELECT now FROM clock))"+order+" LIMIT $2", args...)
 			return err
 		})
 	})

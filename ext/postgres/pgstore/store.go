@@ -10,6 +10,7 @@ import (
 	"math"
 	"slices"
 	"strconv"
+	"strings"
 	"sync"
 	"time"
 
@@ -18,6 +19,7 @@ import (
 	"github.com/jackc/pgx/v5/pgxpool"
 	"github.com/jackc/pgx/v5/stdlib"
 
+	"github.com/weirflow/weir/delivery"
 	"github.com/weirflow/weir/delivery/store"
 	"github.com/weirflow/weir/internal/group"
 	"github.com/weirflow/weir/internal/nils"
@@ -192,17 +194,19 @@ func (s *Store) indexed(ctx context.Context, f func(rows pgx.Rows, err error) er
 // a short one, and so never scans the table.
 func (s *Store) lease(ctx context.Context, queue, chosen string, args ...any) (taken []store.Leased, err error) {
 	s.step()
+	var lapses int
 	err = s.indexed(ctx, func(rows pgx.Rows, err error) error {
 		return scan(rows, err, func(m store.Message, position, fence int64) {
 			taken = append(taken, store.Leased{
-				Message: m, Position: store.Position(position),
+				Message: m, Position: store.Position(position), Lapses: lapses,
 				Lease: store.Lease{Queue: queue, Entry: strconv.FormatInt(position, 10), Fence: uint64(fence)},
 			})
-		})
+		}, &lapses)
 	}, `WITH clock AS MATERIALIZED (SELECT `+s.now+` AS now),
 		chosen AS MATERIALIZED (SELECT position FROM weir_messages WHERE `+chosen+` FOR UPDATE SKIP LOCKED)
-		UPDATE weir_messages AS m SET at = now + $1 * interval '1 microsecond', leased = now + $1 * interval '1 microsecond', fence = fence + 1
-		FROM clock WHERE m.position = ANY (ARRAY(SELECT position FROM chosen)) RETURNING `+columns, args...)
+		UPDATE weir_messages AS m SET at = now + $1 * interval '1 microsecond', leased = now + $1 * interval '1 microsecond', fence = fence + 1,
+			lapses = lapses + (leased IS NOT NULL)::int
+		FROM clock WHERE m.position = ANY (ARRAY(SELECT position FROM chosen)) RETURNING `+columns+", m.lapses", args...)
 	s.step()
 	return taken, err
 }
@@ -351,6 +355,8 @@ func explain(err error) error {
 		return nil
 	case sqlState(err) == "53100": // disk_full
 		return fmt.Errorf("pgstore: %w: %w", store.ErrFull, err)
+	case strings.HasPrefix(sqlState(err), "22") || strings.HasPrefix(sqlState(err), "54"): // data exceptions, program limits
+		return fmt.Errorf("pgstore: %w: %w", delivery.ErrRefused, err)
 	default:
 		return fmt.Errorf("pgstore: %w", sqlmigrate.Explain(err, "pgstore.Migrate", "weir_messages", "weir_locks"))
 	}

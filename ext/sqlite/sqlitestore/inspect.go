@@ -33,14 +33,19 @@ func timeArg(t time.Time) int64 {
 	}
 }
 
-// page returns the condition of a page of a queue.
-func page(queue string, f *store.Filter, p store.Page) (where string, args []any, err error) {
+// page returns the condition of a page of a queue, and what follows conditions. A + keeps SQLite from going through the queue where the filter has ids,
+// for which there is an index.
+func page(queue string, f *store.Filter, p store.Page) (where, order string, args []any, err error) {
 	until := p.Until
 	if until == 0 {
 		until = math.MaxInt64
 	}
+	position := "position"
+	if len(f.IDs) > 0 {
+		position = "+position"
+	}
 	where, args, err = storesql.Where(dialect, f, []any{queue, int64(p.After), int64(until), p.Max})
-	return " WHERE queue = $1 AND position > $2 AND position <= $3" + where, args, err
+	return " WHERE queue = $1 AND " + position + " > $2 AND " + position + " <= $3" + where, " ORDER BY " + position + " LIMIT $4", args, err
 }
 
 // List implements [store.Inspector].
@@ -48,7 +53,7 @@ func (s *Store) List(ctx context.Context, queue string, f store.Filter, p store.
 	if err := store.CheckPage(queue, p); err != nil {
 		return nil, err
 	}
-	where, args, err := page(queue, &f, p)
+	where, order, args, err := page(queue, &f, p)
 	if err != nil {
 		return nil, err
 	}
@@ -60,7 +65,7 @@ func (s *Store) List(ctx context.Context, queue string, f store.Filter, p store.
 		now := nanos(t, 0)
 		var arrived int64
 		var leased sql.NullInt64
-		rows, err := s.db.Reader().QueryContext(ctx, "SELECT "+columns+", arrived, leased FROM weir_messages"+where+" ORDER BY position LIMIT $4", args...)
+		rows, err := s.db.Reader().QueryContext(ctx, "SELECT "+columns+", arrived, leased FROM weir_messages"+where+order, args...)
 		return scan(rows, err, func(m store.Message, position, fence int64) {
 			e := store.Entry{Message: m, Position: store.Position(position), Fence: uint64(fence), Arrived: time.Unix(0, arrived).UTC()}
 			if leased.Valid && leased.Int64 > now {
@@ -167,25 +172,69 @@ func (s *Store) remove(ctx context.Context, where string, args []any) (n int, er
 	return n, err
 }
 
-// Claim implements [store.Inspector].
+// Claim implements [store.Inspector]. It looks for messages without the write lock: where few match, that takes long.
 func (s *Store) Claim(ctx context.Context, queue string, f store.Filter, p store.Page, lease time.Duration) (taken []store.Leased, err error) {
 	if err := errors.Join(store.CheckPage(queue, p), store.CheckTake(queue, p.Max, lease)); err != nil {
 		return nil, err
 	}
-	where, args, err := page(queue, &f, p)
+	for len(taken) == 0 { // others may be faster
+		chosen, err := s.claimable(ctx, queue, &f, p)
+		if err != nil || len(chosen) == 0 {
+			return nil, err
+		}
+		s.step()
+		if taken, err = s.claim(ctx, queue, chosen, lease); err != nil {
+			return nil, err
+		}
+		p.After = store.Position(chosen[len(chosen)-1])
+	}
+	slices.SortFunc(taken, func(a, b store.Leased) int { return cmp.Compare(a.Position, b.Position) })
+	return taken, nil
+}
+
+// claimable returns the positions of messages that match and are not leased now.
+func (s *Store) claimable(ctx context.Context, queue string, f *store.Filter, p store.Page) (positions []int64, err error) {
+	where, order, args, err := page(queue, f, p)
+	if err != nil {
+		return nil, err
+	}
+	err = s.read(ctx, func() error {
+		now, err := s.now(ctx)
+		if err != nil {
+			return err
+		}
+		rows, err := s.db.Reader().QueryContext(ctx, "SELECT position FROM weir_messages"+where+
+			" AND (leased IS NULL OR leased <= "+storesql.Param(len(args)+1)+")"+order, append(args, nanos(now, 0))...)
+		if err != nil {
+			return err
+		}
+		defer rows.Close() //nolint:errcheck // rows.Err is looked at
+		for rows.Next() {
+			var position int64
+			if err := rows.Scan(&position); err != nil {
+				return err
+			}
+			positions = append(positions, position)
+		}
+		return rows.Err()
+	})
+	return positions, err
+}
+
+// claim leases those of the messages that are still there and not leased. Nothing that a filter asks for changes while a message is
+// in its queue.
+func (s *Store) claim(ctx context.Context, queue string, positions []int64, lease time.Duration) (taken []store.Leased, err error) {
+	chosen, err := json.Marshal(positions)
 	if err != nil {
 		return nil, err
 	}
 	err = s.write(ctx, func(ctx context.Context, tx *sqlite.Tx, now time.Time) error {
-		args := append(args, nanos(now, 0), nanos(now, lease))
-		nowParam, untilParam := storesql.Param(len(args)-1), storesql.Param(len(args))
-		rows, err := tx.QueryContext(ctx, "UPDATE weir_messages SET at = "+untilParam+", leased = "+untilParam+`, fence = fence + 1
-			WHERE position IN (SELECT position FROM weir_messages`+where+" AND (leased IS NULL OR leased <= "+nowParam+`)
-			ORDER BY position LIMIT $4) RETURNING `+columns, args...)
+		rows, err := tx.QueryContext(ctx, `UPDATE weir_messages SET at = $1, leased = $1, fence = fence + 1
+			WHERE position IN (SELECT value FROM json_each($2)) AND queue = $3 AND (leased IS NULL OR leased <= $4) RETURNING `+columns+", lapses",
+			nanos(now, lease), string(chosen), queue, nanos(now, 0))
 		taken, err = scanLeased(rows, err, queue)
 		return err
 	})
-	slices.SortFunc(taken, func(a, b store.Leased) int { return cmp.Compare(a.Position, b.Position) })
 	return taken, err
 }
 

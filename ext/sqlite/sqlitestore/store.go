@@ -18,6 +18,7 @@ import (
 	driver "modernc.org/sqlite"
 	codes "modernc.org/sqlite/lib"
 
+	"github.com/weirflow/weir/delivery"
 	"github.com/weirflow/weir/delivery/store"
 	"github.com/weirflow/weir/ext/sqlite"
 	"github.com/weirflow/weir/internal/forward"
@@ -99,9 +100,9 @@ const putMessage = `INSERT INTO weir_messages (queue, at, due, arrived, visit, m
 // columns are those of a message, for scan.
 const columns = `position, fence, due, cause, meta, schema, payload`
 
-const takeDue = `UPDATE weir_messages SET at = $1, leased = $1, fence = fence + 1
+const takeDue = `UPDATE weir_messages SET at = $1, leased = $1, fence = fence + 1, lapses = lapses + (leased IS NOT NULL)
 	WHERE position IN (SELECT position FROM weir_messages WHERE queue = $2 AND at <= $3 ORDER BY at, position LIMIT $4)
-	RETURNING ` + columns
+	RETURNING ` + columns + `, lapses`
 
 // A lease that is not lost: see leaseArgs.
 const ofLease = ` WHERE position = $1 AND queue = $2 AND fence = $3 AND leased IS NOT NULL`
@@ -272,8 +273,13 @@ func (s *Store) read(ctx context.Context, f func() error) error {
 	if err == nil || errors.Is(err, store.ErrClosed) {
 		return err
 	}
-	if e, ok := errors.AsType[*driver.Error](err); ok && e.Code()&0xff == codes.SQLITE_FULL {
-		return fmt.Errorf("sqlitestore: %w: %w", store.ErrFull, err)
+	if e, ok := errors.AsType[*driver.Error](err); ok {
+		switch e.Code() & 0xff {
+		case codes.SQLITE_FULL:
+			return fmt.Errorf("sqlitestore: %w: %w", store.ErrFull, err)
+		case codes.SQLITE_TOOBIG:
+			return fmt.Errorf("sqlitestore: %w: %w", delivery.ErrRefused, err)
+		}
 	}
 	return explain(err)
 }
@@ -284,12 +290,13 @@ func explain(err error) error {
 
 // scanLeased reads messages that were leased just now.
 func scanLeased(rows *sql.Rows, err error, queue string) (taken []store.Leased, _ error) {
+	var lapses int
 	return taken, scan(rows, err, func(m store.Message, position, fence int64) {
 		taken = append(taken, store.Leased{
-			Message: m, Position: store.Position(position),
+			Message: m, Position: store.Position(position), Lapses: lapses,
 			Lease: store.Lease{Queue: queue, Entry: strconv.FormatInt(position, 10), Fence: uint64(fence)},
 		})
-	})
+	}, &lapses)
 }
 
 // scan reads the columns of messages, and more columns into more.

@@ -4,10 +4,14 @@ package pubs
 import (
 	"context"
 	"errors"
+	"fmt"
 	"reflect"
 	"time"
 
+	"github.com/nats-io/nats.go"
 	"github.com/nats-io/nats.go/jetstream"
+
+	"github.com/weirflow/weir/delivery"
 )
 
 const (
@@ -29,6 +33,21 @@ func Moved(err error) bool {
 	api, ok := errors.AsType[*jetstream.APIError](err)
 	return ok && (api.ErrorCode == jetstream.JSErrCodeStreamWrongLastSequence ||
 		api.ErrorCode == jetstream.JSErrCodeStreamWrongLastSequenceConstant) // of a cluster that is storing another one
+}
+
+// The server's numbers of errors that the client has no names for.
+const (
+	errCodeMessageTooLarge = 10054
+	errCodeHeadersTooLarge = 10097
+)
+
+// Refused returns err so that it matches [delivery.ErrRefused] if it says that a message can never be stored: it is too large.
+func Refused(err error) error {
+	api, ok := errors.AsType[*jetstream.APIError](err)
+	if errors.Is(err, nats.ErrMaxPayload) || ok && (api.ErrorCode == errCodeMessageTooLarge || api.ErrorCode == errCodeHeadersTooLarge) {
+		return fmt.Errorf("%w: %w", delivery.ErrRefused, err)
+	}
+	return err
 }
 
 // Pause waits before it is published again.

@@ -33,7 +33,7 @@ final class Run {
         this.parking = parking;
         seen = new byte[spec.n];
         calls = new byte[spec.n];
-        backend = spec.fn.equals("callback") ? new Backend(spec.answerNanos, spec.calls) : null;
+        backend = spec.fn.equals("callback") || spec.fn.equals("cache") ? new Backend(spec.answerNanos, spec.calls) : null;
         pool = spec.fn.equals("pool") ? Executors.newFixedThreadPool(spec.threads) : null;
     }
 

@@ -6,7 +6,7 @@ import java.util.Map;
 /** What one run does, read from "key=value key=value …". The Go side writes these lines. */
 final class Spec {
     final String driver; // op, job, unchained, floor
-    final String fn; // inline, pool, callback, park
+    final String fn; // inline, pool, callback, cache, park
     final boolean ordered;
     final boolean armed; // timeout and retry strategy
     final boolean fail; // one element in ten fails at first
@@ -14,7 +14,7 @@ final class Spec {
     final int capacity;
     final int calls; // bound on the calls that run at once; 0: none but the capacity
     final int threads; // of fn=pool
-    final long answerNanos; // of fn=callback
+    final long answerNanos; // of fn=callback and cache
     final long delayMillis; // of a retry
     final long timeoutMillis;
     final long baseMillis; // of fn=park: how long the first element waits for its retry

@@ -1,0 +1,20 @@
+package bench
+
+import "time"
+
+// missEvery: one element in so many is not in the cache of W17.
+const missEvery = 20
+
+// w17: a cache in front of a backend. Of the calls, 95 % complete at once, and 5 % call back after a millisecond.
+func w17(c Config) []Group {
+	const capacity, answerTime = 10_000, time.Millisecond
+	var groups []Group
+	for _, ordered := range []bool{true, false} {
+		p := pipeline{ends: c.Ends, ordered: ordered, calls: once}
+		groups = append(groups, Group{
+			Workload: "W17", Variant: modeVariant(ordered), Title: "95 % complete at once, 5 % after 1 ms",
+			Elems: c.elems(1_000_000, 4_000), Rows: weirW17(c, p, capacity, answerTime),
+		})
+	}
+	return groups
+}

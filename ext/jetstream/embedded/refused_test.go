@@ -1,0 +1,115 @@
+package embedded_test
+
+import (
+	"context"
+	"errors"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/nats-io/nats.go/jetstream"
+	"github.com/stretchr/testify/require"
+
+	"github.com/weirflow/weir/asyncop"
+	"github.com/weirflow/weir/codec"
+	"github.com/weirflow/weir/delivery"
+	"github.com/weirflow/weir/delivery/ladder"
+	"github.com/weirflow/weir/delivery/store"
+	"github.com/weirflow/weir/ext/jetstream/jsqueue"
+	"github.com/weirflow/weir/predicates"
+)
+
+const maxPayload = 1 << 20 // the server's
+
+// Law W2: a message near the server's largest one, whose failure fits into no layer and no dead letter, held its slot for ever. Its dead
+// letter points to it, and it stays in the stream.
+func TestFailuresThatAreTooLarge(t *testing.T) {
+	for name, retention := range map[string]jetstream.RetentionPolicy{"limits": jetstream.LimitsPolicy, "work queue": jetstream.WorkQueuePolicy} {
+		t.Run(name, func(t *testing.T) {
+			js := connect(t, fresh(t))
+			stream := newStream(t, js, func(c *jetstream.StreamConfig) { c.Retention = retention })
+			publish(t, js, stream, strings.Repeat("x", maxPayload-100), "small")
+			s := openStore(t, js, newStore(t, js))
+			l, err := ladder.New(ladder.Config[string]{
+				Store: s, Codec: codec.JSON[string](), Layers: []ladder.Layer{{Queue: "later", Delay: time.Hour}}, DeadLetters: "dead",
+				Permanent: func(asyncop.Failure[string]) bool { return false },
+			})
+			require.NoError(t, err)
+			source := newSource(t, js, stream, time.Second, jsqueue.WithDeadLetters(s, "dead"))
+			op := asyncop.OrderedWait(asyncop.Blocking(func(ctx context.Context, _ string) (string, error) {
+				predicates.ReportStage(ctx, predicates.ClientDispatch)
+				return "", errors.New("503")
+			}), time.Minute, 1, asyncop.WithFailureSink(l.Take), asyncop.WithLogger(quiet()))
+			ctx, cancel := context.WithCancel(bounded(t))
+			ran := make(chan error, 1)
+			go func() {
+				_, err := delivery.Run(ctx, source, op, jsqueue.NewSink(js, stream+".results", codec.JSON[string]()), delivery.WithLogger(quiet()), delivery.WithFloodGuard(1, 1))
+				ran <- err
+			}()
+			entries := func(queue string) []store.Entry {
+				es, err := s.List(bounded(t), queue, store.Filter{}, store.Page{Max: 10})
+				require.NoError(t, err)
+				return es
+			}
+			require.Eventually(t, func() bool { return len(entries("dead")) == 1 && len(entries("later")) == 1 }, time.Minute, 10*time.Millisecond)
+			letter := entries("dead")[0]
+			require.Equal(t, store.Refused, letter.Cause)
+			require.Equal(t, stream+"//1", letter.Meta.ID)
+			require.Contains(t, letter.Meta.LastError, "stays in stream "+stream+", sequence number 1")
+			require.Contains(t, letter.Meta.LastError, "503")
+			time.Sleep(1500 * time.Millisecond) // a lease
+			cancel()
+			require.NoError(t, <-ran)
+			require.Len(t, entries("dead"), 1)
+			kept, err := js.Stream(t.Context(), stream)
+			require.NoError(t, err)
+			m, err := kept.GetMsg(t.Context(), 1)
+			require.NoError(t, err)
+			require.Greater(t, len(m.Data), maxPayload-200)
+		})
+	}
+}
+
+// Law W2: a result that is too large for the server was called for again every ten seconds.
+func TestResultsThatAreTooLarge(t *testing.T) {
+	js := connect(t, fresh(t))
+	s := openStore(t, js, newStore(t, js))
+	results := newStream(t, js)
+	sinks := map[string]delivery.Sink[string]{
+		"jsqueue": jsqueue.NewSink(js, results, codec.JSON[string]()), "jsstore": store.NewSink(s, "results", codec.JSON[string]()),
+	}
+	for name, sink := range sinks {
+		t.Run(name, func(t *testing.T) {
+			stream := newStream(t, js)
+			publish(t, js, stream, "large", "small")
+			source := newSource(t, js, stream, time.Minute, jsqueue.WithDeadLetters(s, "dead "+name))
+			op := asyncop.OrderedWait(asyncop.Blocking(func(_ context.Context, v string) (string, error) {
+				if v == "large" {
+					v = strings.Repeat("x", maxPayload+1)
+				}
+				return v, nil
+			}), time.Minute, 2, asyncop.WithDropOnFailure(), asyncop.WithLogger(quiet()))
+			ctx, cancel := context.WithCancel(bounded(t))
+			ran := make(chan error, 1)
+			var sum delivery.Summary
+			go func() {
+				var err error
+				sum, err = delivery.Run(ctx, source, op, sink, delivery.WithLogger(quiet()))
+				ran <- err
+			}()
+			var es []store.Entry
+			require.Eventually(t, func() bool {
+				var err error
+				es, err = s.List(bounded(t), "dead "+name, store.Filter{}, store.Page{Max: 10})
+				require.NoError(t, err)
+				return len(es) == 1
+			}, time.Minute, 10*time.Millisecond)
+			require.Equal(t, store.Refused, es[0].Cause)
+			require.Equal(t, `"large"`, string(es[0].Payload), "its bytes as received")
+			cancel()
+			require.NoError(t, <-ran)
+			require.Equal(t, 1, sum.Acknowledged)
+			require.Equal(t, 1, sum.Rejected)
+		})
+	}
+}
