@@ -9,8 +9,7 @@ import (
 	"time"
 
 	"github.com/weirflow/weir/asyncop/internal/call"
-	"github.com/weirflow/weir/asyncop/internal/engine"
-	"github.com/weirflow/weir/queue"
+	"github.com/weirflow/weir/asyncop/internal/core"
 )
 
 // Batched makes an [AsyncFunction] of a blocking call for several elements: a lookup of many keys, a bulk insert.
@@ -89,7 +88,7 @@ var (
 
 // AsyncInvoke joins the batch of the element that ctx belongs to.
 func (f *batched[IN, OUT]) AsyncInvoke(ctx context.Context, in IN, result ResultFuture[OUT]) error {
-	b, ok := ctx.Value(call.BatchKey{Of: f}).(*call.Batch[*queue.Entry[engine.Slot[IN, OUT]], IN, OUT])
+	b, ok := ctx.Value(call.BatchKey{Of: f}).(*call.Batch[IN, OUT])
 	switch {
 	case !ok:
 		return errNoBatch
@@ -100,7 +99,7 @@ func (f *batched[IN, OUT]) AsyncInvoke(ctx context.Context, in IN, result Result
 }
 
 // run makes the call of a batch, on a worker.
-func (f *batched[IN, OUT]) run(b *call.Batch[*queue.Entry[engine.Slot[IN, OUT]], IN, OUT]) {
+func (f *batched[IN, OUT]) run(b *call.Batch[IN, OUT]) {
 	b.Run(func(ctx context.Context, ins []IN) (outcome func(i int, out call.Future[OUT])) {
 		n := len(ins)
 		results, err := f.call(ctx, ins)
@@ -151,10 +150,10 @@ func batchedIn[IN, OUT any](name string, fn AsyncFunction[IN, OUT]) *batched[IN,
 	return f
 }
 
-// batching says how the engine makes the calls.
-func (f *batched[IN, OUT]) batching() *engine.Batching[IN, OUT] {
+// batching says how the core makes the calls.
+func (f *batched[IN, OUT]) batching() *core.Batching[IN, OUT] {
 	if f == nil {
 		return nil
 	}
-	return &engine.Batching[IN, OUT]{Of: f, MaxSize: f.maxSize, MaxWait: f.maxWait, Call: f.run}
+	return &core.Batching[IN, OUT]{Of: f, MaxSize: f.maxSize, MaxWait: f.maxWait, Call: f.run}
 }

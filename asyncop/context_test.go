@@ -15,14 +15,12 @@ import (
 	"github.com/stretchr/testify/assert"
 
 	"github.com/weirflow/weir/asyncop/internal/call"
-	"github.com/weirflow/weir/asyncop/internal/engine"
 	"github.com/weirflow/weir/predicates"
-	"github.com/weirflow/weir/queue"
 	"github.com/weirflow/weir/strategies"
 )
 
 // attemptContext is the context of a call.
-type attemptContext = call.AttemptContext[*queue.Entry[engine.Slot[int, int]], int]
+type attemptContext = call.AttemptContext[int]
 
 // heldCall is a call that the test completes.
 type heldCall struct {

@@ -10,7 +10,7 @@ import (
 	"github.com/weirflow/weir/delivery"
 )
 
-// Messages cost no allocation that values in the queue do not: neither the element nor its one result is boxed, and what the engine
+// Messages cost no allocation that values in the queue do not: neither the element nor its one result is boxed, and what the core
 // needs for a message is used again. In a flow there is one, for the message that leaves.
 func TestAllocationsOfMessages(t *testing.T) {
 	if raceDetector {

@@ -5,8 +5,8 @@ import (
 	"fmt"
 	"strings"
 
+	"github.com/weirflow/weir/asyncop/internal/core"
 	"github.com/weirflow/weir/asyncop/internal/drive"
-	"github.com/weirflow/weir/asyncop/internal/engine"
 	"github.com/weirflow/weir/checkpoint/participant"
 	"github.com/weirflow/weir/codec"
 	"github.com/weirflow/weir/internal/panics"
@@ -20,7 +20,7 @@ var (
 )
 
 // SlotsTaken returns the number of slots taken. It may be called by user code that runs on the operator's loop.
-func SlotsTaken[IN, OUT any](op *AsyncWaitOperator[IN, OUT]) int { return op.driver.Engine().Len() }
+func SlotsTaken[IN, OUT any](op *AsyncWaitOperator[IN, OUT]) int { return op.driver.Core().Len() }
 
 // StateText returns the elements of an operator's state, as a text: "a" with no attempts made, "a#2" with two, "|5|" for a
 // watermark, "a=[A1 A2]" with results, "a@5" with the number of an observer.
@@ -33,7 +33,7 @@ func StateText[IN, OUT any](state []byte, results codec.Codec[OUT]) (string, err
 	texts := make([]string, len(s.Items))
 	for i, it := range s.Items {
 		switch {
-		case it.Kind == engine.Control:
+		case it.Kind == core.Control:
 			texts[i] = fmt.Sprintf("|%d|", it.Rest.(Watermark).Timestamp.Unix())
 			continue
 		case it.Attempts == 0:
@@ -44,7 +44,7 @@ func StateText[IN, OUT any](state []byte, results codec.Codec[OUT]) (string, err
 		if s.Observer != nil {
 			texts[i] += fmt.Sprintf("@%d", s.Numbers[i])
 		}
-		if it.Kind == engine.Completed {
+		if it.Kind == core.Completed {
 			texts[i] += fmt.Sprintf("=%v", it.Results())
 		}
 	}
@@ -54,7 +54,7 @@ func StateText[IN, OUT any](state []byte, results codec.Codec[OUT]) (string, err
 // StateWithAttempts returns the state of an operator with one element that has been called so many times.
 func StateWithAttempts[IN, OUT any](in IN, attempts int32) (participant.State, error) {
 	return drive.StateCodec[IN, OUT]{Inputs: codec.Default[IN]()}.Encode(drive.Snapshot[IN, OUT]{
-		Items: []engine.Item[IN, OUT]{{In: in, Attempts: attempts, First: 1}},
+		Items: []core.Item[IN, OUT]{{In: in, Attempts: attempts, First: 1}},
 	})
 }
 
@@ -77,11 +77,11 @@ func (f *withTimeoutMethod[IN, OUT]) Unwrap() any { return f.AsyncFunction }
 
 // FreePermits returns the number of permits that are free. It may be called while the operator is idle.
 func FreePermits[IN, OUT any](op *AsyncWaitOperator[IN, OUT]) int {
-	return op.driver.Engine().FreePermits()
+	return op.driver.Core().FreePermits()
 }
 
 // WaitingBeside returns how many pieces of user code are kept that wait for their turn. It may be called while the operator is
 // idle.
 func WaitingBeside[IN, OUT any](op *AsyncWaitOperator[IN, OUT]) int {
-	return op.driver.Engine().WaitingBeside()
+	return op.driver.Core().WaitingBeside()
 }

@@ -14,8 +14,8 @@ import (
 	"github.com/stretchr/testify/assert"
 
 	"github.com/weirflow/weir/asyncop/internal/call"
+	"github.com/weirflow/weir/asyncop/internal/core"
 	"github.com/weirflow/weir/asyncop/internal/drive"
-	"github.com/weirflow/weir/asyncop/internal/engine"
 	"github.com/weirflow/weir/predicates"
 	"github.com/weirflow/weir/queue"
 	"github.com/weirflow/weir/strategies"
@@ -146,10 +146,10 @@ func TestCallsThatAreLateAreNotMade(t *testing.T) {
 			d.Host().User = over
 		}, context.Canceled},
 		"at its deadline":   {func(_ *drive.Driver[string, string], mock *clock.Mock, _ func()) { mock.Add(time.Second) }, context.DeadlineExceeded},
-		"ended by the loop": {func(d *drive.Driver[string, string], _ *clock.Mock, _ func()) { d.Engine().Abandon() }, context.Canceled},
+		"ended by the loop": {func(d *drive.Driver[string, string], _ *clock.Mock, _ func()) { d.Core().Abandon() }, context.Canceled},
 		"timed out by itself": {func(d *drive.Driver[string, string], mock *clock.Mock, _ func()) {
 			mock.Add(time.Second)
-			d.Engine().Turn()
+			d.Core().Turn()
 		}, context.DeadlineExceeded},
 		"suspended":            {func(d *drive.Driver[string, string], _ *clock.Mock, _ func()) { d.Host().Suspended.Store(true) }, context.Canceled},
 		"a moment before that": {func(_ *drive.Driver[string, string], mock *clock.Mock, _ func()) { mock.Add(time.Second - 1) }, nil},
@@ -163,9 +163,9 @@ func TestCallsThatAreLateAreNotMade(t *testing.T) {
 				fn := Blocking(func(context.Context, string) (string, error) { calls++; return "", nil })
 				cfg := newConfig([]Option{WithClock(mock), WithContext(ctx), WithDropOnFailure(), WithLogger(slog.New(slog.DiscardHandler))})
 				d := unstarted(cfg, fn, strategies.NoRetry[string](), time.Second)
-				d.Engine().Accept("a", call.Message{})
-				var j call.Job[*queue.Entry[engine.Slot[string, string]], string, string]
-				d.Engine().Jobs(func(jobs ...call.Job[*queue.Entry[engine.Slot[string, string]], string, string]) { j = jobs[0] })
+				d.Core().Accept("a", call.Message{})
+				var j call.Job[string, string]
+				d.Core().Jobs(func(jobs ...call.Job[string, string]) { j = jobs[0] })
 				tt.late(d, mock, cancel)
 				var late error // behind a wrapper, whoever waits for the outcome gets one
 				j.Attempt.RunBlocking(func(err error) { late = err })
@@ -176,10 +176,10 @@ func TestCallsThatAreLateAreNotMade(t *testing.T) {
 				want := map[bool]int{true: 1}[tt.want == nil]
 				assert.Equal(t, want, calls)
 				assert.Zero(t, d.Host().Late())
-				if d.Engine().Oldest() == "running" {
-					d.Engine().Abandon()
+				if d.Core().Oldest() == "running" {
+					d.Core().Abandon()
 				}
-				assert.EqualValues(t, 4, d.Engine().FreePermits())
+				assert.EqualValues(t, 4, d.Core().FreePermits())
 				d.Workers().Stop()
 			})
 		})
@@ -198,7 +198,7 @@ func TestNothingBeginsTooLate(t *testing.T) {
 		for when, late := range map[string]func(d *drive.Driver[string, string], mock *clock.Mock, cancel func()){
 			"cancelled":            func(_ *drive.Driver[string, string], _ *clock.Mock, cancel func()) { cancel() },
 			"at its deadline":      func(_ *drive.Driver[string, string], mock *clock.Mock, _ func()) { mock.Add(tt.limit) },
-			"ended by the loop":    func(d *drive.Driver[string, string], _ *clock.Mock, _ func()) { d.Engine().Abandon() },
+			"ended by the loop":    func(d *drive.Driver[string, string], _ *clock.Mock, _ func()) { d.Core().Abandon() },
 			"suspended":            func(d *drive.Driver[string, string], _ *clock.Mock, _ func()) { d.Host().Suspended.Store(true) },
 			"a moment before that": func(_ *drive.Driver[string, string], mock *clock.Mock, _ func()) { mock.Add(tt.limit - 1) },
 		} {
@@ -220,12 +220,12 @@ func TestNothingBeginsTooLate(t *testing.T) {
 					d := unstarted(cfg, fn, countingPolicy(&begun, what == "before"), time.Second)
 					w := d.Workers()
 					resume := w.Hold()
-					d.Engine().Accept("a", call.Message{})
+					d.Core().Accept("a", call.Message{})
 					if what == "handler" {
 						mock.Add(time.Second)
 					}
-					d.Engine().Turn()
-					assert.Equal(t, tt.phase, d.Engine().Oldest())
+					d.Core().Turn()
+					assert.Equal(t, tt.phase, d.Core().Oldest())
 					late(d, mock, cancel)
 					resume()
 					synctest.Wait()
@@ -241,7 +241,7 @@ func TestNothingBeginsTooLate(t *testing.T) {
 func unstarted(
 	cfg config, fn AsyncFunction[string, string], s strategies.AsyncRetryStrategy[string], timeout time.Duration,
 ) *drive.Driver[string, string] {
-	d, _ := newDriver(cfg, fn, strategies.PolicyOf(s).Steps(), timeout, queue.NewOrdered[engine.Slot[string, string]](4), nil,
+	d, _ := newDriver(cfg, fn, strategies.PolicyOf(s).Steps(), timeout, queue.NewOrdered[*core.Slot[string, string]](4), nil,
 		drive.StateCodec[string, string]{})
 	return d
 }

@@ -4,7 +4,7 @@ import (
 	"fmt"
 	"time"
 
-	"github.com/weirflow/weir/asyncop/internal/engine"
+	"github.com/weirflow/weir/asyncop/internal/core"
 	"github.com/weirflow/weir/queue"
 	"github.com/weirflow/weir/strategies"
 )
@@ -58,7 +58,7 @@ func keyOrdered[K comparable, IN, OUT any](name string, key func(in IN) K, opts 
 		panic(fmt.Sprintf("asyncop: %s: nil key function", name))
 	}
 	return append(reordering(opts), func(c *config) {
-		c.keys = engine.NewKeys[K, IN, OUT](key, func(key any) error {
+		c.keys = core.NewKeys[K, IN, OUT](key, func(key any) error {
 			return fmt.Errorf("asyncop: unusable key %s: it is not equal to itself, or cannot be compared", defaultLabel(key))
 		})
 	})

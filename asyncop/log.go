@@ -9,7 +9,7 @@ import (
 	"time"
 	"unicode/utf8"
 
-	"github.com/weirflow/weir/asyncop/internal/engine"
+	"github.com/weirflow/weir/asyncop/internal/core"
 	"github.com/weirflow/weir/delivery"
 	"github.com/weirflow/weir/internal/decision"
 	"github.com/weirflow/weir/internal/guard"
@@ -58,8 +58,8 @@ func (l *lineLimit) allow(now time.Duration) (suppressed int, ok bool) {
 // logsRetries reports whether lines about retries are written at all, so that they need not be put together for every retry.
 // The handler is asked off the loop, like everything of the user's that is called for logs, and not for every retry.
 func (s *surface[IN, OUT]) logsRetries() bool {
-	if g := &s.retryLines; !g.asked || s.driver.Engine().Present()-g.since >= logPeriod/10 {
-		*g = levelGate{asked: true, since: s.driver.Engine().Present()}
+	if g := &s.retryLines; !g.asked || s.driver.Core().Present()-g.since >= logPeriod/10 {
+		*g = levelGate{asked: true, since: s.driver.Core().Present()}
 		_ = s.offLoop(func() error { g.open = s.logger.Enabled(s.ctx, slog.LevelDebug); return nil })
 	}
 	return s.retryLines.open
@@ -83,7 +83,7 @@ func (s *surface[IN, OUT]) log(
 func (s *surface[IN, OUT]) line(
 	ctx context.Context, limit *lineLimit, level slog.Level, msg string, in *IN, attrs []slog.Attr,
 ) {
-	suppressed, ok := limit.allow(s.driver.Engine().Present())
+	suppressed, ok := limit.allow(s.driver.Core().Present())
 	if !ok {
 		limit.level, limit.msg = level, msg
 		s.suppressed = true
@@ -100,7 +100,7 @@ func (s *surface[IN, OUT]) line(
 }
 
 // logSlowCall reports a call that blocked the loop.
-func (s *surface[IN, OUT]) logSlowCall(call engine.SlowCall[IN]) {
+func (s *surface[IN, OUT]) logSlowCall(call core.SlowCall[IN]) {
 	what, advice := s.describe(call)
 	in := &call.In
 	if !call.Kind.IsForOne() {
@@ -113,7 +113,7 @@ func (s *surface[IN, OUT]) logSlowCall(call engine.SlowCall[IN]) {
 
 // logGivenUp reports an element that failed, and the reason why there was no other attempt. What the failure sink makes of it, such as
 // a dead letter, is its own to log.
-func (s *surface[IN, OUT]) logGivenUp(r engine.Report[IN], how engine.Ending) {
+func (s *surface[IN, OUT]) logGivenUp(r core.Report[IN], how core.Ending) {
 	attrs := []slog.Attr{slog.Int("attempts", r.Attempts), slog.Any("error", r.Err)}
 	if r.Verdict != decision.Final {
 		attrs = append(attrs, slog.String("verdict", r.Verdict.String()))
@@ -122,14 +122,14 @@ func (s *surface[IN, OUT]) logGivenUp(r engine.Report[IN], how engine.Ending) {
 		attrs = append(attrs, slog.String("reason", r.Reason.String()))
 	}
 	msg := "asyncop: element handed over to the failure sink"
-	if how == engine.Dropped {
+	if how == core.Dropped {
 		msg = "asyncop: element dropped"
 	}
 	s.log(r.Context, &s.giveUpLog, slog.LevelWarn, msg, r.Element, attrs...)
 }
 
 // logNotTaken reports an element that the failure sink has not taken, and when it is offered again; 0: never.
-func (s *surface[IN, OUT]) logNotTaken(r engine.Report[IN], err error, wait time.Duration) {
+func (s *surface[IN, OUT]) logNotTaken(r core.Report[IN], err error, wait time.Duration) {
 	if wait == 0 {
 		s.log(r.Context, &s.sinkLog, slog.LevelWarn, "asyncop: the failure sink can never take an element: it is rejected", r.Element,
 			slog.Any("error", err))
@@ -141,7 +141,7 @@ func (s *surface[IN, OUT]) logNotTaken(r engine.Report[IN], err error, wait time
 
 // logDeclined reports an element that the failure sink has not taken at the end. That it takes none that was cut off may be as
 // it should be.
-func (s *surface[IN, OUT]) logDeclined(r engine.Report[IN], err error) {
+func (s *surface[IN, OUT]) logDeclined(r core.Report[IN], err error) {
 	level := slog.LevelDebug
 	if r.Failed {
 		level = slog.LevelError
@@ -159,12 +159,12 @@ func (s *surface[IN, OUT]) logSourceBroke(err error) {
 }
 
 // logRetry reports a retry that will be made.
-func (s *surface[IN, OUT]) logRetry(r engine.Report[IN], d decision.Decision) {
+func (s *surface[IN, OUT]) logRetry(r core.Report[IN], d decision.Decision) {
 	s.log(r.Context, &s.retryLog, slog.LevelDebug, "asyncop: retry", r.Element, retryAttrs(r.Attempts, d)...)
 }
 
 // logNoRetry reports that there was a reason for a retry, and no retry.
-func (s *surface[IN, OUT]) logNoRetry(r engine.Report[IN], d decision.Decision) {
+func (s *surface[IN, OUT]) logNoRetry(r core.Report[IN], d decision.Decision) {
 	var attrs []slog.Attr
 	if d.Verdict == decision.Retried {
 		attrs = append(retryAttrs(r.Attempts, d), slog.String("verdict", "not before the deadline"))
@@ -209,7 +209,7 @@ func (s *surface[IN, OUT]) logSuppressed(all bool) {
 	for _, l := range s.lineLimits() {
 		switch {
 		case l.suppressed == 0:
-		case !all && s.driver.Engine().Present() < l.since+logPeriod:
+		case !all && s.driver.Core().Present() < l.since+logPeriod:
 			s.suppressed = true
 		default:
 			n := l.suppressed
@@ -335,7 +335,7 @@ func defaultLabel(in any) string {
 
 // offLoop is offLoop for calls that the loop makes: time passes.
 func (s *surface[IN, OUT]) offLoop(f func() error) error {
-	s.driver.Engine().Slept()
+	s.driver.Core().Slept()
 	return offLoop(f)
 }
 

@@ -21,7 +21,7 @@ import (
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 
-	"github.com/weirflow/weir/asyncop/internal/engine"
+	"github.com/weirflow/weir/asyncop/internal/core"
 	"github.com/weirflow/weir/delivery"
 	"github.com/weirflow/weir/predicates"
 	"github.com/weirflow/weir/strategies"
@@ -349,9 +349,9 @@ func withoutLine(text string) string { return placeLine.ReplaceAllString(text, "
 
 var placeLine = regexp.MustCompile(`_test\.go:\d+ `)
 
-// A call that blocks the loop for more than engine.SlowCallLimit is worth a warning, with the element.
+// A call that blocks the loop for more than core.SlowCallLimit is worth a warning, with the element.
 func TestSlowCalls(t *testing.T) {
-	const slow, fast = engine.SlowCallLimit + time.Millisecond, engine.SlowCallLimit
+	const slow, fast = core.SlowCallLimit + time.Millisecond, core.SlowCallLimit
 	now := Func(func(_ context.Context, _ int, result ResultFuture[int]) error {
 		result.Complete(1)
 		return nil
@@ -420,7 +420,7 @@ func TestSlowCalls(t *testing.T) {
 }
 
 func invokeSlow(_ context.Context, _ int, result ResultFuture[int]) error {
-	time.Sleep(engine.SlowCallLimit + time.Millisecond)
+	time.Sleep(core.SlowCallLimit + time.Millisecond)
 	result.Complete(1)
 	return nil
 }
@@ -692,7 +692,7 @@ func TestSlowPredicateNamesItsElement(t *testing.T) {
 		slow.Store(-1) // none: n predicates of 200 µs are no slow call
 		judged := func(results []int) bool {
 			if time.Sleep(200 * time.Microsecond); int64(results[0]) == slow.Load() {
-				time.Sleep(engine.SlowCallLimit)
+				time.Sleep(core.SlowCallLimit)
 			}
 			return false
 		}
@@ -825,7 +825,7 @@ func TestSlowCallWithoutLimits(t *testing.T) {
 				c := &countingClock{Clock: clock.New()}
 				op := OrderedWait(Func(func(_ context.Context, in int, result ResultFuture[int]) error {
 					if in == 70 {
-						time.Sleep(engine.SlowCallLimit + time.Millisecond)
+						time.Sleep(core.SlowCallLimit + time.Millisecond)
 					}
 					result.Complete(in)
 					return nil

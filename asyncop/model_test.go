@@ -208,7 +208,7 @@ func newModelConfig(b *modelBytes) modelConfig {
 	} else {
 		c.unordered = true
 		if c.policy == modelSide {
-			c.policy = modelDrop // when a failure is taken beside what ends at the same instant, no law says: see the engine's model
+			c.policy = modelDrop // when a failure is taken beside what ends at the same instant, no law says: see the core's model
 		}
 		if c.blocking && c.heeds { // nor which of those that return at one instant lets others start first
 			c.attemptTimeout, c.immediate = 0, false
@@ -1404,7 +1404,7 @@ func (r *modelRun) operation() string {
 		m.outOpen, m.outPlaces = !m.outOpen, r.places()
 		r.out.set(m.outOpen)
 		return fmt.Sprintf("downstream open: %v", m.outOpen)
-	case op == 25 && r.keys == 0 && !(r.unordered && !m.outOpen && !m.sideOpen): // failures that wait hold up their keys: see the engine's model
+	case op == 25 && r.keys == 0 && !(r.unordered && !m.outOpen && !m.sideOpen): // failures that wait hold up their keys: see the core's model
 		m.sideOpen = !m.sideOpen
 		r.side.set(m.sideOpen)
 		return fmt.Sprintf("failure sink open: %v", m.sideOpen)

@@ -5,7 +5,7 @@ import (
 	"fmt"
 	"time"
 
-	"github.com/weirflow/weir/asyncop/internal/engine"
+	"github.com/weirflow/weir/asyncop/internal/core"
 	"github.com/weirflow/weir/predicates"
 )
 
@@ -159,7 +159,7 @@ func (k EndKind) String() string {
 	return fmt.Sprintf("EndKind(%d)", uint8(k))
 }
 
-// observer is an Observer as the engine calls it.
+// observer is an Observer as the core calls it.
 type observer struct{ Observer }
 
 func (o observer) Accepted(ctx context.Context, element any, restored bool, number int64) context.Context {
@@ -171,11 +171,11 @@ func (o observer) Accepted(ctx context.Context, element any, restored bool, numb
 	return o.Observer.Accepted(ctx, element, restored)
 }
 
-func (o observer) AttemptEnded(ctx context.Context, end engine.AttemptEnd) {
+func (o observer) AttemptEnded(ctx context.Context, end core.AttemptEnd) {
 	o.Observer.AttemptEnded(ctx, Outcome(end))
 }
 
-func (o observer) Ended(ctx context.Context, e engine.ElementEnd) {
+func (o observer) Ended(ctx context.Context, e core.ElementEnd) {
 	o.Observer.Ended(ctx, Ending{
 		How: EndKind(e.How), Results: e.Results, Err: e.Err, Reason: e.Reason, Attempts: e.Attempts,
 		InDoubt: e.InDoubt, Queued: e.Queued, Total: e.Total,

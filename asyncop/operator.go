@@ -11,8 +11,8 @@ import (
 	"github.com/reugn/go-streams"
 
 	"github.com/weirflow/weir/asyncop/internal/call"
+	"github.com/weirflow/weir/asyncop/internal/core"
 	"github.com/weirflow/weir/asyncop/internal/drive"
-	"github.com/weirflow/weir/asyncop/internal/engine"
 	"github.com/weirflow/weir/checkpoint/participant"
 	"github.com/weirflow/weir/delivery"
 	weirflow "github.com/weirflow/weir/flow"
@@ -41,7 +41,7 @@ type Watermark = queue.Watermark
 // Its methods are safe for concurrent use.
 type AsyncWaitOperator[IN, OUT any] struct {
 	driver *drive.Driver[IN, OUT]
-	policy engine.FailurePolicy
+	policy core.FailurePolicy
 	use    atomic.Uint32 // what drives it
 
 	taker atomic.Uint32 // what takes the results of a flow: bits
@@ -153,7 +153,7 @@ func UnorderedWaitWithRetry[IN, OUT any](
 const maxTimeout = time.Duration(1 << 62)
 
 func newOperator[IN, OUT any](
-	name string, newQueue func(capacity int) queue.Queue[engine.Slot[IN, OUT]],
+	name string, newQueue func(capacity int) queue.Queue[*core.Slot[IN, OUT]],
 	fn AsyncFunction[IN, OUT], timeout time.Duration, capacity int,
 	strategy strategies.AsyncRetryStrategy[OUT], opts []Option,
 ) *AsyncWaitOperator[IN, OUT] {

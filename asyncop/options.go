@@ -11,7 +11,7 @@ import (
 	"github.com/benbjohnson/clock"
 	"github.com/reugn/go-streams"
 
-	"github.com/weirflow/weir/asyncop/internal/engine"
+	"github.com/weirflow/weir/asyncop/internal/core"
 	"github.com/weirflow/weir/checkpoint"
 	"github.com/weirflow/weir/checkpoint/participant"
 	"github.com/weirflow/weir/codec"
@@ -42,7 +42,7 @@ type config struct {
 	checkpointed   CheckpointedObserver // one of them, with checkpoints; nil: none has a state
 	statsEvery     time.Duration        // 0: never
 
-	keys             any // an engine.Keys[IN, OUT]; nil: no key order
+	keys             any // an core.Keys[IN, OUT]; nil: no key order
 	maxWaitingPerKey int // 0: any number
 
 	maxCalls       int      // 0: the capacity
@@ -53,7 +53,7 @@ type config struct {
 	handlerLimit   time.Duration
 	earlyTimeout   bool
 
-	onFailure          engine.FailurePolicy
+	onFailure          core.FailurePolicy
 	policyOption       string // that has set it
 	failureSink        any    // a func(context.Context, Failure[IN]) error
 	sideOutput         streams.Inlet
@@ -99,7 +99,7 @@ func (c *config) bufferFor(capacity int) int {
 }
 
 // setPolicy sets the failure policy that an option stands for. Of several options the last one of a kind counts.
-func (c *config) setPolicy(p engine.FailurePolicy, option string) {
+func (c *config) setPolicy(p core.FailurePolicy, option string) {
 	if c.policyOption != "" && c.policyOption != option {
 		panic(fmt.Sprintf("asyncop: %s and %s exclude each other: an element fails once", c.policyOption, option))
 	}
@@ -261,7 +261,7 @@ func WithEarlyTimeout() Option {
 // WithDropOnFailure logs and counts elements that fail, and goes on without them. By default the first failure fails
 // the pipeline. It excludes [WithFailureSink] and [WithSideOutput].
 func WithDropOnFailure() Option {
-	return func(cfg *config) { cfg.setPolicy(engine.Drop, "WithDropOnFailure") }
+	return func(cfg *config) { cfg.setPolicy(core.Drop, "WithDropOnFailure") }
 }
 
 // WithFailureSink makes the operator call take for each element that fails. take writes it to a table, a queue, or the dead
@@ -302,7 +302,7 @@ func WithFailureSink[IN any](take func(ctx context.Context, f Failure[IN]) error
 		panic("asyncop: WithFailureSink: nil function")
 	}
 	return func(cfg *config) {
-		cfg.setPolicy(engine.HandOver, "WithFailureSink")
+		cfg.setPolicy(core.HandOver, "WithFailureSink")
 		cfg.failureSink = take
 	}
 }
@@ -322,7 +322,7 @@ func WithSideOutput(inlet streams.Inlet) Option {
 		panic(fmt.Sprintf("asyncop: WithSideOutput: In of the %T is nil", inlet))
 	}
 	return func(cfg *config) {
-		cfg.setPolicy(engine.HandOver, "WithSideOutput")
+		cfg.setPolicy(core.HandOver, "WithSideOutput")
 		cfg.sideOutput = inlet
 	}
 }

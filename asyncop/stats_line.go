@@ -23,7 +23,7 @@ func (s *surface[IN, OUT]) statsDue() (due time.Duration, ok bool) {
 		if _, changed := s.changedStats(); !changed {
 			return 0, false
 		}
-		s.armed, s.since = true, s.driver.Engine().Present()
+		s.armed, s.since = true, s.driver.Core().Present()
 	}
 	return s.since + s.statsEvery, true
 }
@@ -38,7 +38,7 @@ func (s *surface[IN, OUT]) changedStats() (now Stats, changed bool) {
 
 // logStats writes the line if it is due.
 func (s *surface[IN, OUT]) logStats() {
-	if due, ok := s.statsDue(); ok && s.driver.Engine().Present() >= due {
+	if due, ok := s.statsDue(); ok && s.driver.Core().Present() >= due {
 		now, _ := s.changedStats()
 		s.writeStats(now)
 	}
@@ -56,7 +56,7 @@ func (s *surface[IN, OUT]) writeStats(now Stats) {
 		slog.Int64("accepted", now.Accepted), slog.Int64("in_flight", now.InFlight), slog.Int64("running", now.Running),
 		slog.Int64("waiting", now.WaitingForRetry), slog.Int64("completed", now.Completed),
 	}
-	if took := s.driver.Engine().Present() - s.since; s.armed && took > 0 {
+	if took := s.driver.Core().Present() - s.since; s.armed && took > 0 {
 		attrs = append(attrs, slog.Float64("per_second", rounded(float64(now.Completed-s.last.Completed)/took.Seconds())))
 	}
 	attrs = append(attrs, slog.Int64("attempts", now.Attempts), slog.Int64("retries", now.Retries()), slog.Int64("failures", now.Failures))

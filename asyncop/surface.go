@@ -12,8 +12,8 @@ import (
 	"time"
 
 	"github.com/weirflow/weir/asyncop/internal/call"
+	"github.com/weirflow/weir/asyncop/internal/core"
 	"github.com/weirflow/weir/asyncop/internal/drive"
-	"github.com/weirflow/weir/asyncop/internal/engine"
 	"github.com/weirflow/weir/checkpoint"
 	"github.com/weirflow/weir/checkpoint/participant"
 	"github.com/weirflow/weir/internal/counting"
@@ -37,11 +37,11 @@ type surface[IN, OUT any] struct {
 // newDriver returns a driver that does not run yet, and its surface.
 func newDriver[IN, OUT any](
 	cfg config, fn AsyncFunction[IN, OUT], policy *decision.Steps[OUT], timeout time.Duration,
-	q queue.Queue[engine.Slot[IN, OUT]], sink func(context.Context, Failure[IN]) error, state drive.StateCodec[IN, OUT],
+	q queue.Queue[*core.Slot[IN, OUT]], sink func(context.Context, Failure[IN]) error, state drive.StateCodec[IN, OUT],
 ) (*drive.Driver[IN, OUT], *surface[IN, OUT]) {
 	s := &surface[IN, OUT]{config: cfg, fn: fn, policy: policy}
 	c := drive.Config[IN, OUT]{
-		Engine:  s.engineConfig(timeout, q),
+		Core:    s.coreConfig(timeout, q),
 		Context: cfg.ctx, Clock: cfg.clock, Name: cfg.name, Buffer: cfg.bufferFor(q.Cap()), Reorders: cfg.reorders, Decode: newDecoder[IN](cfg.name),
 		CancelUpstream: cfg.cancelUpstream, DrainRetries: cfg.drainRetries,
 		Coordinator: cfg.coordinator, State: state, Overflow: cfg.overflow,
@@ -64,9 +64,9 @@ func newDriver[IN, OUT any](
 		c.Permits = cfg.permits.permits
 	}
 	if direct := directCall(fn); direct != nil {
-		c.Direct = func(a *call.Attempt[*queue.Entry[engine.Slot[IN, OUT]], OUT], in IN) {
-			ctx := (*call.AttemptContext[*queue.Entry[engine.Slot[IN, OUT]], OUT])(a)
-			direct.run(ctx, in, (*call.Returning[*queue.Entry[engine.Slot[IN, OUT]], OUT])(a), nil)
+		c.Direct = func(a *call.Attempt[OUT], in IN) {
+			ctx := (*call.AttemptContext[OUT])(a)
+			direct.run(ctx, in, (*call.Returning[OUT])(a), nil)
 		}
 	}
 	if h, ok := find[Opener](fn); ok {
@@ -79,7 +79,7 @@ func newDriver[IN, OUT any](
 		c.Clone = h.Clone
 	}
 	if sink != nil {
-		c.Engine.Sink = func(ctx context.Context, r engine.Report[IN]) error { return sink(ctx, s.failureOf(r)) }
+		c.Core.Sink = func(ctx context.Context, r core.Report[IN]) error { return sink(ctx, s.failureOf(r)) }
 	}
 	if cfg.sideOutput != nil {
 		c.EndSink = func() error { completeInlet(cfg.sideOutput); return nil }
@@ -88,16 +88,16 @@ func newDriver[IN, OUT any](
 	return s.driver, s
 }
 
-// engineConfig says in plain values what the options say.
-func (s *surface[IN, OUT]) engineConfig(timeout time.Duration, q queue.Queue[engine.Slot[IN, OUT]]) engine.Config[IN, OUT] {
+// coreConfig says in plain values what the options say.
+func (s *surface[IN, OUT]) coreConfig(timeout time.Duration, q queue.Queue[*core.Slot[IN, OUT]]) core.Config[IN, OUT] {
 	fn := s.fn
 	source := s.random
 	if source == nil {
 		source = rand.NewPCG(rand.Uint64(), rand.Uint64())
 	}
-	c := engine.Config[IN, OUT]{
+	c := core.Config[IN, OUT]{
 		Queue: q,
-		Invoke: func(ctx context.Context, in IN, a *call.Attempt[*queue.Entry[engine.Slot[IN, OUT]], OUT]) error {
+		Invoke: func(ctx context.Context, in IN, a *call.Attempt[OUT]) error {
 			return fn.AsyncInvoke(ctx, in, a)
 		},
 		Batch:  batchedIn(s.name, fn).batching(),
@@ -105,11 +105,11 @@ func (s *surface[IN, OUT]) engineConfig(timeout time.Duration, q queue.Queue[eng
 		Timeout: timeout, AttemptTimeout: s.attemptTimeout, HandlerLimit: s.handlerLimit,
 		EarlyTimeout: s.earlyTimeout, MaxCalls: s.maxCalls,
 		OnFailure: s.onFailure, ExhaustedAsFailure: s.exhaustedAsFailure,
-		Restored: engine.Keep(s.retryState), LeastPart: 10,
+		Restored: core.Keep(s.retryState), LeastPart: 10,
 		ErrControlResult: errControlResult, ErrHandlerLimit: errHandlerLimit,
-		Hooks: s.engineHooks(),
+		Hooks: s.coreHooks(),
 	}
-	c.Keys, _ = s.keys.(engine.Keys[IN, OUT])
+	c.Keys, _ = s.keys.(core.Keys[IN, OUT])
 	c.MaxWaiting = s.maxWaitingPerKey
 	for _, o := range s.observers {
 		if counter := counting.Of(o); counter != nil {
@@ -120,7 +120,7 @@ func (s *surface[IN, OUT]) engineConfig(timeout time.Duration, q queue.Queue[eng
 	}
 	var handlers []handler[IN, OUT]
 	if handlers, c.HandlesAll = handlersOf(fn); len(handlers) > 0 {
-		c.Handle = func(ctx context.Context, r engine.Report[IN], timedOut bool) ([]OUT, error) {
+		c.Handle = func(ctx context.Context, r core.Report[IN], timedOut bool) ([]OUT, error) {
 			return handle(ctx, handlers, s.failureOf(r), timedOut)
 		}
 	}
@@ -139,10 +139,10 @@ func (s *surface[IN, OUT]) engineConfig(timeout time.Duration, q queue.Queue[eng
 	return c
 }
 
-// engineHooks build what users see: errors and logs.
-func (s *surface[IN, OUT]) engineHooks() engine.Hooks[IN] {
-	return engine.Hooks[IN]{
-		TimedOut: func(r engine.Report[IN], early bool) error {
+// coreHooks build what users see: errors and logs.
+func (s *surface[IN, OUT]) coreHooks() core.Hooks[IN] {
+	return core.Hooks[IN]{
+		TimedOut: func(r core.Report[IN], early bool) error {
 			return &TimeoutError{
 				Limit: r.Timeout, Attempts: r.Attempts, Last: r.Err, Early: early,
 				InDoubt: r.InDoubt, element: r.Element, policy: s.policy,
@@ -154,7 +154,7 @@ func (s *surface[IN, OUT]) engineHooks() engine.Hooks[IN] {
 		},
 		Exhausted:      exhausted,
 		DecisionFailed: ownPanic,
-		RunFailed: func(r engine.Report[IN]) error {
+		RunFailed: func(r core.Report[IN]) error {
 			return &ElementError{
 				Element: r.Element, Attempts: r.Attempts, Elapsed: r.Elapsed, Err: r.Err, label: s.labelOf(r.Element),
 				Verdict: strategies.Verdict(r.Verdict), Reason: r.Reason, InDoubt: r.InDoubt, policy: s.policy,
@@ -174,7 +174,7 @@ func (s *surface[IN, OUT]) engineHooks() engine.Hooks[IN] {
 }
 
 // failureOf describes an element for the failure sink, or for the fallback.
-func (s *surface[IN, OUT]) failureOf(r engine.Report[IN]) Failure[IN] {
+func (s *surface[IN, OUT]) failureOf(r core.Report[IN]) Failure[IN] {
 	return Failure[IN]{
 		Element: r.Element, Err: r.Err, Attempts: r.Attempts, Elapsed: r.Elapsed, Reasons: r.Reasons,
 		Verdict: strategies.Verdict(r.Verdict), Reason: r.Reason, InDoubt: r.InDoubt, Tracked: r.Tracked, policy: s.policy, Abandoned: !r.Failed,
@@ -184,20 +184,20 @@ func (s *surface[IN, OUT]) failureOf(r engine.Report[IN]) Failure[IN] {
 
 // describe names a call that blocked the loop, and says what to do. A predicate that is asked as soon as AsyncInvoke has
 // completed its element is watched with that.
-func (s *surface[IN, OUT]) describe(call engine.SlowCall[IN]) (what, advice string) {
+func (s *surface[IN, OUT]) describe(call core.SlowCall[IN]) (what, advice string) {
 	invoke, judge := "AsyncInvoke of "+s.functionName(), fmt.Sprintf("strategy %T or its predicates", s.policy.Asked)
 	switch call.Kind {
-	case engine.SlowSource:
+	case core.SlowSource:
 		what, advice = "the source of a message", "to settle a message must not wait"
-	case engine.SlowObserver:
+	case core.SlowObserver:
 		what, advice = "an observer", "observers must not wait"
-	case engine.SlowKey:
+	case core.SlowKey:
 		what, advice = "the key function", "key functions must not wait"
-	case engine.SlowTimeout:
+	case core.SlowTimeout:
 		what, advice = "the function of WithTimeoutFor", "it must not wait"
-	case engine.SlowInvoke:
+	case core.SlowInvoke:
 		what, advice = invoke, "wrap what blocks in asyncop.Blocking"
-	case engine.SlowInvokeAndJudge:
+	case core.SlowInvokeAndJudge:
 		what, advice = invoke+", or "+judge, "wrap what blocks in asyncop.Blocking; predicates must not wait"
 	default: // SlowJudge
 		what, advice = judge, "predicates must not wait; a strategy of strategies.ReasonAware may, off the loop"

@@ -45,7 +45,9 @@ func w10(c Config) []Group {
 			{Impl: "weir", Kind: Weir, Run: func(m *Meter, n int) error {
 				results := exactlyonce.NewResults(exactlyonce.ResultsConfig{})
 				err := overHTTP(m, n, func(next http.Handler) http.Handler {
-					return results.Handler(next, exactlyonce.HandlerConfig{Required: true})
+					return results.Handler(next, exactlyonce.HandlerConfig{
+						Scope: func(*http.Request) (string, bool) { return "", true }, Required: true,
+					})
 				})
 				return errors.Join(err, results.Close(context.Background()))
 			}},

@@ -22,7 +22,10 @@ type order struct{ Cents int }
 // Idempotent says that an order may be charged for twice: the bank knows it by its id.
 func (order) Idempotent() bool { return true }
 
-var errBusy = errors.New("busy")
+var (
+	errBusy  = errors.New("busy")
+	declined = predicates.NewRejection("CARD_EXPIRED")
+)
 
 // charge is busy at the first visit of order 2, and refuses order 3.
 func charge(ctx context.Context, o order) (string, error) {
@@ -31,7 +34,7 @@ func charge(ctx context.Context, o order) (string, error) {
 	case meta.ID == "2" && meta.Visit == 1:
 		return "", errBusy
 	case meta.ID == "3":
-		return "", errors.New("card expired")
+		return "", predicates.WithReason(errors.New("card expired"), declined) // which no later visit changes
 	}
 	return fmt.Sprintf("receipt for %d cents", o.Cents), nil
 }

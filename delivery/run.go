@@ -55,7 +55,7 @@ type Operator[IN, OUT any] interface {
 //     that: the operator stops when its results have no room, and with it Run stops receiving. Put must return soon after its context has
 //     ended.
 //   - If op fails, what it had in flight is given back, its results so far go to the sink, and Run returns the error.
-//   - When more than half of the last 100 messages have failed, Run stops receiving: see [WithFloodGuard].
+//   - When more than half of the last 100 new messages have failed, Run stops receiving: see [WithFloodGuard].
 //
 // It panics if an argument is nil. Run owns source and op: they are closed when it returns.
 func Run[IN, OUT any](ctx context.Context, source Source[IN], op Operator[IN, OUT], sink Sink[OUT], opts ...RunOption) (summary Summary, err error) {

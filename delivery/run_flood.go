@@ -3,15 +3,47 @@ package delivery
 import (
 	"log/slog"
 	"time"
+
+	"github.com/weirflow/weir/predicates"
 )
 
-// The waits of the flood guard.
+// The waits of the flood guard. A message that has failed says that the service may be down; only another message says that it is up.
 const (
 	firstPause = time.Second
-	lastPause  = time.Minute
+	lastPause  = 5 * time.Second
+	perProbe   = 10 // of a window are one probe
 )
 
-// flood finds out that most of the last messages have failed (law D5). It judges blocks of messages in the order in which they were
+// outcome is what the end of a message says about the service that is called.
+type outcome uint8
+
+const (
+	noEvidence outcome = iota // given back, or it has failed before: one that comes from a layer
+	answered                  // done, or refused for good
+	unanswered                // failed
+)
+
+// outcomeOf returns what a verdict on a message says.
+func outcomeOf(v Verdict, again bool) outcome {
+	switch {
+	case v.Kind == Acked && v.Err == nil, v.Kind == Rejected, isRejection(v.Err):
+		return answered
+	case again, v.Kind == Nacked && v.Delay == 0 && v.Err == nil:
+		return noEvidence
+	}
+	return unanswered
+}
+
+var named = predicates.Named[struct{}]()
+
+// isRejection reports whether an error says itself that a call was refused for good. It may be of the user's code, and panic.
+func isRejection(err error) (is bool) {
+	defer func() { _ = recover() }()
+	reason, _ := named(&predicates.Attempt[struct{}]{Err: err})
+	return reason.IsRejection()
+}
+
+// flood finds out that most of the last new messages have failed (law D5). It judges blocks of them in the order in which they were
 // received: those that fail may end much sooner than the others. Guarded by tally.mu.
 type flood struct {
 	share  float64
@@ -21,7 +53,7 @@ type flood struct {
 	stopped bool
 	floods  int           // that are over
 	pause   time.Duration // the last one; 0: none since a block had no flood
-	err     error         // of the last message that has failed
+	err     error         // of the last new message that has failed
 }
 
 // block is a number of messages that were received one after the other.
@@ -32,9 +64,9 @@ type block struct {
 
 func newFlood(share float64, window int) flood { return flood{share: share, window: window} }
 
-// receive notes a message, and returns its block; nil for a probe.
-func (f *flood) receive() *block {
-	if f.stopped {
+// receive notes a message, and returns its block; nil for a probe, and for a message that has failed before.
+func (f *flood) receive(again bool) *block {
+	if f.stopped || again {
 		return nil
 	}
 	if f.last == nil || f.last.received == f.window {
@@ -45,15 +77,15 @@ func (f *flood) receive() *block {
 }
 
 // note notes the end of a message, and reports whether it makes the worker stop.
-func (f *flood) note(b *block, failed bool, err error) bool {
-	if failed && err != nil {
+func (f *flood) note(b *block, o outcome, err error) bool {
+	if o == unanswered && err != nil {
 		f.err = err
 	}
-	if b == nil || f.stopped || b.floods < f.floods {
-		return false // it is the probe, or what was in the operator when the worker stopped
+	if b == nil || o == noEvidence || f.stopped || b.floods < f.floods {
+		return false // also what was in the operator when the worker stopped
 	}
 	b.ended++
-	if failed {
+	if o == unanswered {
 		b.failed++
 	}
 	f.stopped = float64(b.failed) > f.share*float64(f.window)
@@ -69,7 +101,10 @@ func (f *flood) next() time.Duration {
 	return f.pause
 }
 
-// resume lets the worker go on after a message that was done.
+// probe returns how many messages are tried at once while the worker is stopped.
+func (f *flood) probe() int { return max(1, f.window/perProbe) }
+
+// resume lets the worker go on after a probe that was answered.
 func (f *flood) resume() {
 	f.stopped, f.last = false, nil
 	f.floods++
@@ -87,23 +122,32 @@ func (w *worker[IN, OUT]) pause() bool {
 	w.mu.Lock()
 	pause, last := w.flood.next(), w.flood.err
 	w.mu.Unlock()
-	w.logger.Warn("delivery: most of the last messages have failed: the worker waits, and tries one message then",
-		slog.Int("last", w.window), slog.Any("error", last), slog.Duration("wait", pause))
+	w.logger.Warn("delivery: most of the last messages have failed: the worker waits, and tries some then",
+		slog.Int("last", w.window), slog.Any("error", last), slog.Duration("wait", pause), slog.Int("some", w.flood.probe()))
 	return w.sleep(w.receiving, pause)
 }
 
-// probed goes on after the verdict on the probe.
-func (w *worker[IN, OUT]) probed(ended <-chan bool) {
-	select {
-	case failed := <-ended:
-		if failed {
+// probed goes on if the service has answered enough of the n messages of a probe.
+func (w *worker[IN, OUT]) probed(ended <-chan outcome, n int) {
+	up, failed := 0, 0
+	for range n {
+		select {
+		case o := <-ended:
+			switch o {
+			case answered:
+				up++
+			case unanswered:
+				failed++
+			}
+		case <-w.receiving.Done():
 			return
 		}
-	case <-w.receiving.Done():
+	}
+	if up == 0 || float64(failed) > w.share*float64(up+failed) {
 		return
 	}
 	w.mu.Lock()
 	w.flood.resume()
 	w.mu.Unlock()
-	w.logger.Info("delivery: a message was done again: the worker goes on")
+	w.logger.Info("delivery: messages are answered again: the worker goes on", slog.Int("answered", up), slog.Int("failed", failed))
 }

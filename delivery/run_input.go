@@ -28,12 +28,13 @@ func (w *worker[IN, OUT]) input(yield func(Message[IN], error) bool) {
 	wait := firstWait
 	for w.receiving.Err() == nil {
 		n := w.batch
-		var probe chan bool
+		var probe chan outcome
 		if w.flooded() {
 			if !w.pause() {
 				return
 			}
-			n, probe = 1, make(chan bool, 1)
+			n = w.flood.probe()
+			probe = make(chan outcome, n)
 		}
 		ms, err := w.source.Receive(w.receiving, n)
 		switch {
@@ -43,7 +44,7 @@ func (w *worker[IN, OUT]) input(yield func(Message[IN], error) bool) {
 				return
 			}
 			if probe != nil {
-				w.probed(probe)
+				w.probed(probe, len(ms))
 			}
 			continue
 		case err == io.EOF: //nolint:errorlint // wrapped, it is a connection that was cut

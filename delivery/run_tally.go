@@ -43,28 +43,30 @@ type tally struct {
 	flood   flood
 }
 
-// received notes messages, and returns others in their place whose verdicts are counted. ended gets whether each has failed; it may be nil,
-// and has room for all.
-func received[T any](t *tally, ms []Message[T], ended chan<- bool) []Message[T] {
+// received notes messages, and returns others in their place whose verdicts are counted. ended gets what each says; it may be nil, and has
+// room for all.
+func received[T any](t *tally, ms []Message[T], ended chan<- outcome) []Message[T] {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	t.counts.Received += len(ms)
 	watched := make([]Message[T], len(ms))
 	for i, m := range ms {
-		b := t.flood.receive()
+		again := m.Meta().Visit > 1
+		b := t.flood.receive(again)
 		watched[i] = m.watched(func(v Verdict) {
 			m.a.resolve(v)
-			failed := t.count(v, b)
+			o := outcomeOf(v, again)
+			t.count(v, b, o)
 			if ended != nil {
-				ended <- failed
+				ended <- o
 			}
 		})
 	}
 	return watched
 }
 
-// count notes a verdict, and reports whether it is that of a message that was not done.
-func (t *tally) count(v Verdict, b *block) (failed bool) {
+// count notes a verdict.
+func (t *tally) count(v Verdict, b *block, o outcome) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	t.settled++
@@ -79,13 +81,10 @@ func (t *tally) count(v Verdict, b *block) (failed bool) {
 		t.counts.Nacked++
 	default: // it has not been tried to the end
 		t.counts.GivenBack++
-		return true
 	}
-	failed = v.Kind != Acked || v.Err != nil
-	if t.flood.note(b, failed, v.Err) {
+	if t.flood.note(b, o, v.Err) {
 		t.counts.Floods++
 	}
-	return failed
 }
 
 // unsettled returns how many messages are not settled.

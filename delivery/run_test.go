@@ -483,37 +483,6 @@ func TestRunPutsTheLastResults(t *testing.T) {
 	}
 }
 
-// Law D5: when most messages fail, the worker stops, and leaves the others where they are.
-func TestRunStopsInAFlood(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		source, sink := newList(2000, false), &collected{}
-		begun := time.Now()
-		var failedAt []time.Duration
-		op := operator(func(ctx context.Context, i int) (string, error) {
-			if at := time.Since(begun); i >= 500 && at < time.Minute {
-				failedAt = append(failedAt, at)
-				return "", errors.New("the provider is down")
-			}
-			return itoa(ctx, i)
-		}, asyncop.WithMaxConcurrentCalls(1))
-		var log bytes.Buffer
-		summary, err := delivery.Run(t.Context(), source, op, sink, delivery.WithLogger(slog.New(slog.NewTextHandler(&log, nil))))
-		require.NoError(t, err)
-		require.Equal(t, 1, summary.Floods)
-		dead := summary.HandedOver
-		require.Equal(t, 2000-dead, summary.Acknowledged)
-		require.Less(t, dead, 200, "of 1,500")
-		probes := slices.DeleteFunc(failedAt, func(at time.Duration) bool { return at < time.Second })
-		for i, at := range probes {
-			probes[i] = at.Round(time.Second)
-		}
-		require.Equal(t, []time.Duration{1 * time.Second, 3 * time.Second, 7 * time.Second, 15 * time.Second, 31 * time.Second}, probes)
-		require.Equal(t, 63*time.Second, summary.Elapsed.Round(time.Second))
-		require.Contains(t, log.String(), "the provider is down")
-		require.Contains(t, log.String(), "goes on")
-	})
-}
-
 // settling is an operator that settles its messages itself, one after the other.
 type settling func(m delivery.Message[int])
 

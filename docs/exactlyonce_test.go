@@ -96,7 +96,7 @@ func Example_exactlyOnceWithCheckpoints() {
 	})
 	results := exactlyonce.NewResults(exactlyonce.ResultsConfig{})
 	defer results.Close(context.Background())
-	tracked := results.Handler(charge, exactlyonce.HandlerConfig{Required: true})
+	tracked := results.Handler(charge, exactlyonce.HandlerConfig{Scope: userOf, Required: true})
 	server := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, req *http.Request) {
 		if charges.Load() == 0 {
 			tracked.ServeHTTP(httptest.NewRecorder(), req)

@@ -9,12 +9,13 @@ import (
 
 // flight is a request while it runs. Everything is guarded by Results.mu, but for what closing done publishes.
 type flight struct {
-	record   *record
-	driver   *Call // whose answer counts; nil if it has left
-	handlers int   // calls that are NEW and not over
-	waiting  int   // calls that are IN_PROGRESS and not over
-	first    Call
-	context  handlerContext // of first, if Do runs it
+	record    *record
+	principal *principal
+	driver    *Call // whose answer counts; nil if it has left
+	handlers  int   // calls that are NEW and not over
+	waiting   int   // calls that are IN_PROGRESS and not over
+	first     Call
+	context   handlerContext // of first, if Do runs it
 
 	done   chan struct{} // made by the first that waits, closed at the end
 	ended  bool
@@ -81,7 +82,7 @@ func (c *Call) leave() {
 	c.over = true
 	f.waiting--
 	r.stats.Waiting--
-	r.bytes -= waiterCost
+	r.use(f.principal, ofBytes, -waiterCost)
 	cancel := f.waiting == 0 && f.context.deserted
 	r.mu.Unlock()
 	if cancel {
@@ -114,15 +115,16 @@ func (c *Call) complete(answer []byte, made bool) error {
 	rec := r.land(f, now)
 	client := rec.client
 	rec.answer, rec.attempt, rec.touched = answer, c.req.Attempt, now
-	r.bytes += int64(cap(answer))
-	r.aged.pushBack(rec)
+	client.answered = max(client.answered, rec.seq)
+	r.use(client.principal, ofBytes, int64(cap(answer)))
+	client.principal.aged.pushBack(rec)
 	switch {
 	case rec.seq < client.before: // the client has said meanwhile that it is done with it
 		r.stats.Acknowledged++
 		r.forget(rec, false)
 	case len(answer) > r.config.MaxAnswer,
 		// The effect is there, so nothing can be refused: the answer is lost (law X3).
-		r.bytes > r.config.MaxBytes && !r.makeRoom(now, 0, 0, 0, client) && client.get(c.req.Sequence, c.req.Step) == rec:
+		!r.makeRoom(client.principal, now, [bounds]int64{}, client) && client.get(c.req.Sequence, c.req.Step) == rec:
 		r.stats.Unkept++
 		r.forget(rec, true)
 	}
@@ -210,12 +212,12 @@ func (r *Results) land(f *flight, now time.Duration) *record {
 		close(f.done)
 	}
 	r.stats.InProgress--
-	r.bytes -= flightCost
 	c := rec.client
+	r.use(c.principal, ofBytes, -flightCost)
 	c.running--
 	c.heard = now
 	if c.running == 0 {
-		r.idle.pushBack(c)
+		c.principal.idle.pushBack(c)
 	}
 	return rec
 }

@@ -4,13 +4,14 @@ import "time"
 
 // What is charged for the bookkeeping, in bytes: measured with the maps that hold it, rounded up. See TestBytesAreHonest.
 const (
-	clientCost = 512
-	slabCost   = 4096 // of some records
-	pageCost   = 320  // of the records of numbers that follow each other
-	flightCost = 512  // while an attempt runs: its call, its context
-	waiterCost = 256
-	spanCost   = 48
-	goneCost   = 128 // of an evicted client
+	principalCost = 160
+	clientCost    = 352
+	slabCost      = 4096 // of some records
+	pageCost      = 320  // of the records of numbers that follow each other
+	flightCost    = 512  // while an attempt runs: its call, its context
+	waiterCost    = 256
+	spanCost      = 48
+	remnantCost   = 160
 )
 
 // clientKey names a client among those of all principals.
@@ -21,17 +22,18 @@ type clientKey struct {
 
 // client is what is known of one client. Everything is guarded by Results.mu.
 type client struct {
-	at      links[client] // in Results.idle while nothing runs
-	key     clientKey
-	heard   time.Duration   // when a request came, or the last one ended
-	before  int64           // everything below is STALE; never falls
-	swept   int64           // records below are removed, but for those that run
-	highest int64           // of the numbers seen
-	running int             // records in progress
-	pages   map[int64]*page // by sequence number / pageSize; none is empty
-	count   int             // of records
-	gone    gone
-	found   bool // Records were asked about this client
+	at        links[client] // in principal.idle while nothing runs
+	principal *principal
+	key       clientKey
+	heard     time.Duration   // when a request came, or the last one ended
+	before    int64           // everything below is STALE; never falls
+	swept     int64           // records below are removed, but for those that run
+	answered  int64           // the highest number with an answer, also one that is gone
+	running   int             // records in progress
+	pages     map[int64]*page // by sequence number / pageSize; none is empty
+	count     int             // of records
+	gone      gone
+	found     bool // Records were asked about this client
 }
 
 func (c *client) links() *links[client] { return &c.at }
@@ -46,7 +48,7 @@ const pageSize = 31 // so that a page has 256 bytes
 
 // record is a request that runs or has an answer. Everything is guarded by Results.mu. Its memory is used again: see slab.
 type record struct {
-	at      links[record] // in Results.aged while there is an answer, in slabs.free while there is no request
+	at      links[record] // in principal.aged while there is an answer, in slabs.free while there is no request
 	slab    *slab
 	client  *client
 	seq     int64

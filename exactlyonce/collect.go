@@ -5,6 +5,8 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
+	"maps"
+	"slices"
 	"time"
 
 	"github.com/weirflow/weir/internal/guard"
@@ -13,6 +15,9 @@ import (
 
 // collectAtOnce is how many things are removed before others may have the lock.
 const collectAtOnce = 256
+
+// marksAtOnce is how many marks one call of Records gets.
+const marksAtOnce = 500
 
 // arm sets the timer while there is something to collect. It runs under mu.
 func (r *Results) arm() {
@@ -42,7 +47,7 @@ func (r *Results) collectByTimer() {
 		r.mu.Lock()
 		defer r.mu.Unlock()
 		r.timer = nil
-		if len(r.clients)+len(r.evicted)+len(r.marks) > 0 {
+		if len(r.principals)+len(r.marks) > 0 {
 			r.arm()
 		}
 	}()
@@ -55,9 +60,12 @@ func (r *Results) collectByTimer() {
 func (r *Results) Collect(ctx context.Context) error {
 	now := r.now()
 	r.mu.Lock()
-	for r.removeDue(now, collectAtOnce, nil) == collectAtOnce {
-		r.mu.Unlock() // others' turn
-		r.mu.Lock()
+	for _, p := range slices.Collect(maps.Values(r.principals)) {
+		for r.removeDue(p, now, collectAtOnce, nil, false) == collectAtOnce {
+			r.mu.Unlock() // others' turn
+			r.mu.Lock()
+		}
+		r.leave(p)
 	}
 	for c := range r.lagging {
 		r.sweep(c, max(collectAtOnce, c.count))
@@ -82,20 +90,21 @@ func (r *Results) acknowledge(ctx context.Context) error {
 		marks = append(marks, Mark{Scope: key.scope, Client: key.client, Before: before})
 	}
 	r.mu.Unlock()
-	if len(marks) == 0 {
-		return nil
-	}
-	if err := r.config.Records.Acknowledge(ctx, marks); err != nil {
-		return fmt.Errorf("exactlyonce: acknowledge %d marks: %w", len(marks), err)
-	}
-	r.mu.Lock()
-	defer r.mu.Unlock()
-	for _, m := range marks {
-		if key := (clientKey{m.Scope, m.Client}); r.marks[key] == m.Before {
-			delete(r.marks, key)
+	var failed error
+	for some := range slices.Chunk(marks, marksAtOnce) { // one that is held up holds up few others
+		if err := r.config.Records.Acknowledge(ctx, some); err != nil {
+			failed = errors.Join(failed, fmt.Errorf("exactlyonce: acknowledge %d marks: %w", len(some), err))
+			continue
 		}
+		r.mu.Lock()
+		for _, m := range some {
+			if key := (clientKey{m.Scope, m.Client}); r.marks[key] == m.Before {
+				delete(r.marks, key)
+			}
+		}
+		r.mu.Unlock()
 	}
-	return nil
+	return failed
 }
 
 func (r *Results) collectRecords(ctx context.Context) error {

@@ -36,6 +36,15 @@
 // records in memory, so a restart loses them. With [Records] they are in a database, stored in the transaction of the effect:
 // they survive a restart, and several servers can share them.
 //
+// # What is remembered, and for how long
+//
+//	an answer      until its client says that it is done with it, or for AnswerAge     then its request is stale
+//	a client       for ClientSilence after its last request                            then its mark is left
+//	a mark         for 24 times ClientSilence                                          then nothing is known
+//
+// A mark lies above the highest number that was answered. What is below it is stale: it may have been executed. What is above it
+// was not, so a client that was idle goes on. A caller must not repeat a request for longer than its mark is kept.
+//
 // # Concurrency
 //
 // Everything here is safe for concurrent use unless its documentation says otherwise.

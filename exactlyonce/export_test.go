@@ -1,8 +1,11 @@
 package exactlyonce
 
-// EvictedQueue returns how many places the queue of evicted clients has taken.
-func (r *Results) EvictedQueue() int {
+// Remnants returns how many places the queues of forgotten clients have taken.
+func (r *Results) Remnants() (n int) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	return r.order.Len()
+	for _, p := range r.principals {
+		n += p.left.Len()
+	}
+	return n
 }

@@ -15,11 +15,11 @@ import (
 	"github.com/weirflow/weir/internal/oncewire"
 )
 
-// HandlerConfig is how [Results.Handler] tracks requests. The zero value is good for a service with one principal.
+// HandlerConfig is how [Results.Handler] tracks requests. Scope is required.
 type HandlerConfig struct {
 	// Scope returns the authenticated principal of a request, so that no client gets the answers of another one. It only reads
-	// what the authentication around this handler has found. A request that is not ok gets 403, and nothing is tracked.
-	// Default: all requests have the same scope.
+	// what the authentication around this handler has found. A request that is not ok gets 403, and nothing is tracked. A
+	// service with one client returns a constant.
 	Scope func(req *http.Request) (scope string, ok bool)
 
 	// Required refuses a request without an id with 400. Default: it is handled as if there were no tracking.
@@ -81,11 +81,11 @@ type HandlerConfig struct {
 // in it. A handler that uses a [Store] stores the encoded [Response] in the transaction of its effect. When Put or COMMIT fails
 // it rolls back and answers with a 5xx: the handler around it then looks for the record, and sends that.
 //
-// Handler panics if next is nil or a field of c makes no sense.
+// Handler panics if next or Scope is nil or a field of c makes no sense.
 func (r *Results) Handler(next http.Handler, c HandlerConfig) http.Handler {
 	nils.Refuse("exactlyonce: Handler", "next", next)
 	if c.Scope == nil {
-		c.Scope = func(*http.Request) (string, bool) { return "", true }
+		panic("exactlyonce: Handler: Scope is nil: it says whose request it is, and whose answers it may get")
 	}
 	if c.Stored == nil {
 		c.Stored = isDefinite
@@ -137,11 +137,13 @@ func (h *handler) ServeHTTP(w http.ResponseWriter, req *http.Request) {
 		return
 	}
 	if len(values) != 1 {
+		h.results.invalid()
 		h.refuse(w, fmt.Errorf("%w: %d headers %s instead of one", ErrInvalidID, len(values), Header))
 		return
 	}
 	id, err := ParseID(values[0])
 	if err != nil {
+		h.results.invalid()
 		h.refuse(w, err)
 		return
 	}

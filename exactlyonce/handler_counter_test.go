@@ -103,7 +103,7 @@ func TestCounterOverBadNetwork(t *testing.T) {
 			t.Error(err)
 		}
 		_, _ = fmt.Fprint(w, sum.Add(n))
-	}), exactlyonce.HandlerConfig{Required: true}))
+	}), exactlyonce.HandlerConfig{Scope: anyone, Required: true}))
 	defer service.Close()
 	network := &badNetwork{base: service.Client().Transport, random: draw, over: make(chan struct{})}
 	client := &http.Client{Transport: exactlyonce.Transport(network, service.URL+"/")}

@@ -25,6 +25,9 @@ import (
 	"github.com/weirflow/weir/exactlyonce"
 )
 
+// anyone is the principal of a service with one client.
+func anyone(*http.Request) (string, bool) { return "", true }
+
 const resultHeader = "Exactly-Once-Result"
 
 // post sends a request with an id, or without one if it is zero, through h.
@@ -89,7 +92,7 @@ func counter(status int) (http.Handler, *atomic.Int64) {
 func TestHandlerReplays(t *testing.T) {
 	r, _ := newResults(t, exactlyonce.ResultsConfig{})
 	next, calls := counter(http.StatusCreated)
-	h := r.Handler(next, exactlyonce.HandlerConfig{})
+	h := r.Handler(next, exactlyonce.HandlerConfig{Scope: anyone})
 
 	first := post(h, id(1, 1), "body")
 	require.Equal(t, http.StatusCreated, first.StatusCode)
@@ -112,7 +115,7 @@ func TestHandlerReplays(t *testing.T) {
 func TestHandlerRefusesInvalidIDs(t *testing.T) {
 	r, _ := newResults(t, exactlyonce.ResultsConfig{})
 	next, calls := counter(200)
-	h := r.Handler(next, exactlyonce.HandlerConfig{Required: true})
+	h := r.Handler(next, exactlyonce.HandlerConfig{Scope: anyone, Required: true})
 	requireProblem(t, post(h, exactlyonce.ID{}, ""), 400, "invalid")
 	for _, values := range [][]string{
 		{""},
@@ -127,6 +130,38 @@ func TestHandlerRefusesInvalidIDs(t *testing.T) {
 	}
 	require.Zero(t, calls.Load())
 	require.Zero(t, r.Stats().Clients)
+	require.EqualValues(t, 6, r.Stats().Invalid)
+}
+
+// A scope that not every database takes is refused, whichever is behind.
+func TestScopeIsText(t *testing.T) {
+	r, _ := newResults(t, exactlyonce.ResultsConfig{})
+	for _, scope := range []string{"a\x00", "\xff"} {
+		h := r.Handler(mustNotRun(t), exactlyonce.HandlerConfig{Scope: func(*http.Request) (string, bool) { return scope, true }})
+		requireProblem(t, post(h, id(1, 1), ""), 400, "invalid")
+	}
+	require.EqualValues(t, 2, r.Stats().Invalid)
+}
+
+// A handler that wants no Content-Type, which net/http would guess otherwise, gets none in later responses either.
+func TestReplayWithoutContentType(t *testing.T) {
+	r, _ := newResults(t, exactlyonce.ResultsConfig{})
+	server := httptest.NewServer(r.Handler(http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
+		w.Header()["Content-Type"] = nil
+		w.Header()["X-Nothing"] = nil
+		_, _ = io.WriteString(w, "<html>")
+	}), exactlyonce.HandlerConfig{Scope: anyone}))
+	defer server.Close()
+	defer server.Client().CloseIdleConnections()
+	for n := range 2 {
+		req, err := http.NewRequestWithContext(t.Context(), http.MethodPost, server.URL, nil)
+		require.NoError(t, err)
+		req.Header.Set(exactlyonce.Header, id(1, n+1).String())
+		resp, err := server.Client().Do(req)
+		require.NoError(t, err)
+		require.NoError(t, resp.Body.Close())
+		require.NotContains(t, resp.Header, "Content-Type", "attempt %d", n+1)
+	}
 }
 
 // The same id with another method, path, query, type or body is a mismatch, and nothing runs.
@@ -134,7 +169,7 @@ func TestHandlerRefusesOtherContent(t *testing.T) {
 	for _, status := range []int{0, 409, 422} {
 		r, _ := newResults(t, exactlyonce.ResultsConfig{})
 		next, calls := counter(200)
-		h := r.Handler(next, exactlyonce.HandlerConfig{MismatchStatus: status})
+		h := r.Handler(next, exactlyonce.HandlerConfig{Scope: anyone, MismatchStatus: status})
 		require.Equal(t, 200, post(h, id(1, 1), "body").StatusCode)
 		want := max(409, status)
 		requireProblem(t, post(h, id(1, 2), "other"), want, "mismatch")
@@ -152,7 +187,7 @@ func TestHandlerRefusesOtherContent(t *testing.T) {
 	r, _ := newResults(t, exactlyonce.ResultsConfig{})
 	next, _ := counter(200)
 	h := r.Handler(next, exactlyonce.HandlerConfig{
-		Fingerprint: func(_ *http.Request, body []byte) [32]byte { return [32]byte{body[0]} },
+		Scope: anyone, Fingerprint: func(_ *http.Request, body []byte) [32]byte { return [32]byte{body[0]} },
 	})
 	require.Equal(t, "call 1: same", bodyOf(t, post(h, id(1, 1), "same")))
 	require.Equal(t, "call 1: same", bodyOf(t, post(h, id(1, 2), "still")))
@@ -163,7 +198,7 @@ func TestHandlerRefusesOtherContent(t *testing.T) {
 func TestHandlerStale(t *testing.T) {
 	r, _ := newResults(t, exactlyonce.ResultsConfig{})
 	next, calls := counter(200)
-	h := r.Handler(next, exactlyonce.HandlerConfig{})
+	h := r.Handler(next, exactlyonce.HandlerConfig{Scope: anyone})
 	later := id(2, 1)
 	later.First = 2
 	require.Equal(t, 200, post(h, later, "").StatusCode)
@@ -177,7 +212,7 @@ func TestHandlerStale(t *testing.T) {
 func TestHandlerFull(t *testing.T) {
 	r, _ := newResults(t, exactlyonce.ResultsConfig{MaxRecords: 1})
 	next, _ := counter(200)
-	h := r.Handler(next, exactlyonce.HandlerConfig{RetryAfter: 1500 * time.Millisecond})
+	h := r.Handler(next, exactlyonce.HandlerConfig{Scope: anyone, RetryAfter: 1500 * time.Millisecond})
 	require.Equal(t, 200, post(h, id(1, 1), "").StatusCode)
 	resp := post(h, id(2, 1), "")
 	requireProblem(t, resp, 503, "full")
@@ -211,7 +246,7 @@ func TestHandlerInProgress(t *testing.T) {
 	r, _ := newResults(t, exactlyonce.ResultsConfig{MaxWaiters: 2})
 	next, calls := counter(200)
 	b := newBlocking(next)
-	h := r.Handler(b, exactlyonce.HandlerConfig{})
+	h := r.Handler(b, exactlyonce.HandlerConfig{Scope: anyone})
 	var wg sync.WaitGroup
 	wg.Go(func() { require200(t, post(h, id(1, 1), "x"), "call 1: x", "") })
 	<-b.entered
@@ -226,7 +261,7 @@ func TestHandlerInProgress(t *testing.T) {
 	require.Equal(t, int64(1), calls.Load())
 
 	r, _ = newResults(t, exactlyonce.ResultsConfig{MaxWaiters: -1})
-	h = r.Handler(b, exactlyonce.HandlerConfig{RetryAfter: time.Minute})
+	h = r.Handler(b, exactlyonce.HandlerConfig{Scope: anyone, RetryAfter: time.Minute})
 	b.leave = make(chan struct{})
 	wg.Go(func() { require200(t, post(h, id(2, 1), "x"), "call 2: x", "") })
 	<-b.entered
@@ -273,15 +308,15 @@ func TestHandlerStoresDefiniteResponses(t *testing.T) {
 	}
 	for status := 200; status < 600; status++ {
 		want := status < 500 && status != 408 && status != 425 && status != 429
-		require.Equal(t, want, stored(exactlyonce.HandlerConfig{}, status, nil), "%d", status)
+		require.Equal(t, want, stored(exactlyonce.HandlerConfig{Scope: anyone}, status, nil), "%d", status)
 	}
-	only201 := exactlyonce.HandlerConfig{Stored: func(status int) bool { return status == 201 }}
+	only201 := exactlyonce.HandlerConfig{Scope: anyone, Stored: func(status int) bool { return status == 201 }}
 	require.True(t, stored(only201, 201, nil))
 	require.False(t, stored(only201, 200, nil))
 	for result, want := range map[string]bool{
 		"in-progress": false, "mismatch": false, "stale": false, "full": false, "invalid": false, "replayed": true,
 	} {
-		require.Equal(t, want, stored(exactlyonce.HandlerConfig{}, 409, http.Header{resultHeader: {result}}), result)
+		require.Equal(t, want, stored(exactlyonce.HandlerConfig{Scope: anyone}, 409, http.Header{resultHeader: {result}}), result)
 	}
 }
 
@@ -290,7 +325,7 @@ func TestHandlerSharesTransientResponses(t *testing.T) {
 	r, _ := newResults(t, exactlyonce.ResultsConfig{})
 	next, calls := counter(503)
 	b := newBlocking(next)
-	h := r.Handler(b, exactlyonce.HandlerConfig{})
+	h := r.Handler(b, exactlyonce.HandlerConfig{Scope: anyone})
 	var wg sync.WaitGroup
 	var first, second *http.Response
 	wg.Go(func() { first = post(h, id(1, 1), "x") })
@@ -331,7 +366,7 @@ func TestHandlerDoesNotReplayCertainHeaders(t *testing.T) {
 		header.Set("X-Late", "after the status")
 		header.Set("X-Trailer", "t")
 		header.Set(http.TrailerPrefix+"X-Other", "o")
-	}), exactlyonce.HandlerConfig{})
+	}), exactlyonce.HandlerConfig{Scope: anyone})
 	n := 0
 	outer := http.HandlerFunc(func(w http.ResponseWriter, req *http.Request) {
 		n++
@@ -388,7 +423,7 @@ func TestHandlerDoesNotStoreStreams(t *testing.T) {
 				calls++
 				w.Header().Set("X-Mine", "x")
 				write(w)
-			}), exactlyonce.HandlerConfig{})
+			}), exactlyonce.HandlerConfig{Scope: anyone})
 			resp := post(h, id(1, 1), "")
 			require.Equal(t, 200, resp.StatusCode)
 			require.Equal(t, "x", resp.Header.Get("X-Mine"))
@@ -405,7 +440,7 @@ func TestHandlerDoesNotStoreStreams(t *testing.T) {
 		r, _ := newResults(t, exactlyonce.ResultsConfig{})
 		h := r.Handler(http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
 			w.(http.Flusher).Flush()
-		}), exactlyonce.HandlerConfig{})
+		}), exactlyonce.HandlerConfig{Scope: anyone})
 		require.Equal(t, 200, post(h, id(1, 1), "").StatusCode)
 		requireProblem(t, post(h, id(1, 2), ""), 410, "stale")
 	})
@@ -416,7 +451,7 @@ func TestHandlerDoesNotStoreStreams(t *testing.T) {
 			_, _ = io.WriteString(w, "x")
 			w.(http.Flusher).Flush()
 			w.WriteHeader(http.StatusInternalServerError) // ignored
-		}), exactlyonce.HandlerConfig{})
+		}), exactlyonce.HandlerConfig{Scope: anyone})
 		for attempt := range 2 {
 			require.Equal(t, 503, post(h, id(1, attempt+1), "").StatusCode)
 		}
@@ -432,7 +467,7 @@ func TestHandlerDoesNotStoreStreams(t *testing.T) {
 			_, _ = rw.WriteString("HTTP/1.1 200 OK\r\nConnection: close\r\nContent-Length: 2\r\n\r\nhi")
 			_ = rw.Flush()
 			_ = conn.Close()
-		}), exactlyonce.HandlerConfig{}))
+		}), exactlyonce.HandlerConfig{Scope: anyone}))
 		defer server.Close()
 		require.Equal(t, "hi", bodyOf(t, send(t, t.Context(), server, id(1, 1), "")))
 		requireProblem(t, send(t, t.Context(), server, id(1, 2), ""), 410, "stale")
@@ -484,7 +519,7 @@ func TestHandlerWritesAsUsual(t *testing.T) {
 			w.WriteHeader(99)
 		}
 	})
-	server := httptest.NewServer(r.Handler(next, exactlyonce.HandlerConfig{}))
+	server := httptest.NewServer(r.Handler(next, exactlyonce.HandlerConfig{Scope: anyone}))
 	server.Config.ErrorLog = slog.NewLogLogger(slog.DiscardHandler, 0)
 	defer server.Close()
 	for i, tt := range []struct {
@@ -520,7 +555,7 @@ func TestHandlerThatPanics(t *testing.T) {
 		}
 		next.ServeHTTP(w, req)
 	}))
-	server := httptest.NewServer(r.Handler(b, exactlyonce.HandlerConfig{}))
+	server := httptest.NewServer(r.Handler(b, exactlyonce.HandlerConfig{Scope: anyone}))
 	defer server.Close()
 	failed := make(chan error, 1)
 	go func() {
@@ -565,7 +600,7 @@ func TestHandlerThatPanicsInAStream(t *testing.T) {
 				_, _ = io.WriteString(w, "half a resp")
 				_ = http.NewResponseController(w).Flush()
 				tt.end()
-			}), exactlyonce.HandlerConfig{})
+			}), exactlyonce.HandlerConfig{Scope: anyone})
 			over := make(chan any)
 			go func() {
 				defer func() { over <- recover() }()
@@ -598,7 +633,7 @@ func TestHandlerThatPanicsInAStreamWithRecords(t *testing.T) {
 			response.Send(w)
 			_ = http.NewResponseController(w).Flush()
 			panic(http.ErrAbortHandler)
-		}), exactlyonce.HandlerConfig{})
+		}), exactlyonce.HandlerConfig{Scope: anyone})
 		require.PanicsWithValue(t, http.ErrAbortHandler, func() { post(h, id(1, 1), "") })
 		resp := post(h, id(1, 2), "")
 		if stores {
@@ -616,7 +651,7 @@ func TestHandlerOutlivesItsConnection(t *testing.T) {
 	r, _ := newResults(t, exactlyonce.ResultsConfig{})
 	next, calls := counter(200)
 	b := newBlocking(next)
-	server := httptest.NewServer(r.Handler(b, exactlyonce.HandlerConfig{}))
+	server := httptest.NewServer(r.Handler(b, exactlyonce.HandlerConfig{Scope: anyone}))
 	defer server.Close()
 	ctx, cancel := context.WithCancel(t.Context())
 	gone := make(chan error, 1)
@@ -654,7 +689,7 @@ func TestHandlerOutlivesItsConnection(t *testing.T) {
 // An attempt that waits and whose context ends is let go of. If its client is still there, it learns that the other runs.
 func TestHandlerWaitEnds(t *testing.T) {
 	r, _ := newResults(t, exactlyonce.ResultsConfig{})
-	h := r.Handler(mustNotRun(t), exactlyonce.HandlerConfig{})
+	h := r.Handler(mustNotRun(t), exactlyonce.HandlerConfig{Scope: anyone})
 	req := httptest.NewRequest(http.MethodPost, "/", nil)
 	req.Header.Set(exactlyonce.Header, id(1, 2).String())
 	ctx, cancel := context.WithCancel(t.Context())
@@ -697,7 +732,7 @@ func TestHandlerScopes(t *testing.T) {
 func TestHandlerBoundsBodies(t *testing.T) {
 	r, _ := newResults(t, exactlyonce.ResultsConfig{})
 	next, _ := counter(200)
-	h := r.Handler(next, exactlyonce.HandlerConfig{MaxBody: 3})
+	h := r.Handler(next, exactlyonce.HandlerConfig{Scope: anyone, MaxBody: 3})
 	requireProblem(t, post(h, id(1, 1), "long"), 413, "")
 	req := httptest.NewRequest(http.MethodPost, "/", io.MultiReader(strings.NewReader("x"), cut{}))
 	req.Header.Set(exactlyonce.Header, id(1, 1).String())
@@ -732,7 +767,7 @@ func TestHandlerWithRecords(t *testing.T) {
 	})
 	handler := func() http.Handler {
 		r, _ := newResults(t, exactlyonce.ResultsConfig{Records: f})
-		return r.Handler(next, exactlyonce.HandlerConfig{})
+		return r.Handler(next, exactlyonce.HandlerConfig{Scope: anyone})
 	}
 	check := func(resp *http.Response, result string) {
 		t.Helper()
@@ -751,7 +786,7 @@ func TestHandlerWithRecords(t *testing.T) {
 	lost = false
 	var log bytes.Buffer
 	r, _ := newResults(t, exactlyonce.ResultsConfig{Records: f})
-	h = r.Handler(next, exactlyonce.HandlerConfig{Logger: slog.New(slog.NewTextHandler(&log, nil))})
+	h = r.Handler(next, exactlyonce.HandlerConfig{Scope: anyone, Logger: slog.New(slog.NewTextHandler(&log, nil))})
 	require.NoError(t, f.put(request(3), "not a response"))
 	requireProblem(t, post(h, id(3, 1), ""), 500, "")
 	require.Contains(t, log.String(), "stored response: version 110 is unknown")
@@ -775,16 +810,20 @@ func TestHandlerLosesItsRole(t *testing.T) {
 			return
 		}
 		t.Cleanup(func() { call.Fail(nil) })
-	}), exactlyonce.HandlerConfig{})
+	}), exactlyonce.HandlerConfig{Scope: anyone})
 	requireProblem(t, post(h, id(1, 1), ""), 409, "in-progress")
 }
 
 func TestHandlerConfigThatMakesNoSense(t *testing.T) {
 	r, _ := newResults(t, exactlyonce.ResultsConfig{})
-	require.PanicsWithValue(t, "exactlyonce: Handler: nil next", func() { r.Handler(nil, exactlyonce.HandlerConfig{}) })
-	require.Panics(t, func() { r.Handler(http.NotFoundHandler(), exactlyonce.HandlerConfig{MismatchStatus: 400}) })
-	require.Panics(t, func() { r.Handler(http.NotFoundHandler(), exactlyonce.HandlerConfig{RetryAfter: -1}) })
-	require.Panics(t, func() { r.Handler(http.NotFoundHandler(), exactlyonce.HandlerConfig{MaxBody: -1}) })
+	require.PanicsWithValue(t, "exactlyonce: Handler: nil next", func() { r.Handler(nil, exactlyonce.HandlerConfig{Scope: anyone}) })
+	require.PanicsWithValue(t, "exactlyonce: Handler: Scope is nil: it says whose request it is, and whose answers it may get",
+		func() { r.Handler(http.NotFoundHandler(), exactlyonce.HandlerConfig{}) })
+	require.Panics(t, func() {
+		r.Handler(http.NotFoundHandler(), exactlyonce.HandlerConfig{Scope: anyone, MismatchStatus: 400})
+	})
+	require.Panics(t, func() { r.Handler(http.NotFoundHandler(), exactlyonce.HandlerConfig{Scope: anyone, RetryAfter: -1}) })
+	require.Panics(t, func() { r.Handler(http.NotFoundHandler(), exactlyonce.HandlerConfig{Scope: anyone, MaxBody: -1}) })
 }
 
 // Whatever the header is: the request is refused as invalid, or runs once for two attempts.
@@ -796,7 +835,7 @@ func FuzzHandlerHeader(f *testing.F) {
 		r := exactlyonce.NewResults(exactlyonce.ResultsConfig{})
 		defer r.Close(t.Context())
 		next, calls := counter(200)
-		h := r.Handler(next, exactlyonce.HandlerConfig{})
+		h := r.Handler(next, exactlyonce.HandlerConfig{Scope: anyone})
 		for range 2 {
 			req := httptest.NewRequest(http.MethodPost, "/", nil)
 			req.Header[exactlyonce.Header] = []string{value}

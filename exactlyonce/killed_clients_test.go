@@ -156,7 +156,7 @@ func newCounters() *counters {
 		c.counts[step] = map[int64]int{}
 	}
 	c.results = exactlyonce.NewResults(exactlyonce.ResultsConfig{})
-	c.tracked = c.results.Handler(http.HandlerFunc(c.add), exactlyonce.HandlerConfig{Required: true})
+	c.tracked = c.results.Handler(http.HandlerFunc(c.add), exactlyonce.HandlerConfig{Scope: anyone, Required: true})
 	return c
 }
 

@@ -42,9 +42,9 @@ type Mark struct {
 // Records are answers that outlive the process, and are shared by the servers of a service. A request is identified by scope,
 // client, sequence number and step.
 //
-// A request is never forgotten while it could still come: once its answer is gone, it is [StateStale], after a restart and at
-// every server. That holds for the requests below a mark, for those whose answer was collected, and for every request of a
-// collected client, also one that was never seen. What was collected leaves a mark or a row behind that says so.
+// A request whose answer is gone is [StateStale], after a restart and at every server. That holds for the requests below a mark,
+// for those whose answer was collected, and for a silent client up to the highest number with an answer: that number becomes
+// its mark. What it has not asked for is new. What is left of a client, a mark, goes when it has been silent for 24 times as long.
 //
 // Implementations are in ext/sqlite and ext/postgres. Methods are safe for concurrent use.
 type Records interface {
@@ -53,12 +53,16 @@ type Records interface {
 	// transactions that have not committed, and never returns StateInProgress. The caller must not change the answer.
 	Find(ctx context.Context, req Request) (state State, answer []byte, err error)
 
-	// Acknowledge raises the marks of clients, never lowers one, and removes the answers below them.
+	// Acknowledge raises the marks of clients, never lowers one, and removes the answers below them. A transaction that has put
+	// for a client and stays open may hold up its mark, but for seconds at most, and no other one: the error then says so, and
+	// the mark has to be given again.
 	Acknowledge(ctx context.Context, marks []Mark) error
 
-	// Collect removes answers that were stored before answers, and clients from which no answer was stored and no mark
-	// arrived since clients. It does so in steps that block others briefly, and returns how many of both it removed.
-	// Several servers may collect at the same time.
+	// Collect removes answers that were stored before answers. Of a client without an answer or mark since clients, which
+	// is not after answers, only a mark is left, and nothing if it is silent for 24 times as long. What is gone within another
+	// AnswerAge, or time of silence, is enough: the cost has to be in proportion to what goes. It does so in steps that
+	// block others briefly, passes over clients whose transactions stay open, and returns how many answers it removed, and
+	// clients of which nothing is left. Several servers may collect at the same time.
 	Collect(ctx context.Context, answers, clients time.Time) (removedAnswers, removedClients int, err error)
 }
 

@@ -349,3 +349,59 @@ func TestMarksAreBounded(t *testing.T) {
 	require.NoError(t, r.Collect(t.Context()))
 	require.Equal(t, int64(10), f.marks[of(4, 1).Client], "the others come later")
 }
+
+// X3: Records stand behind memory, so it refuses nothing that does not run.
+func TestFullMemoryWithRecords(t *testing.T) {
+	f := newFakeRecords()
+	r, _ := newResults(t, exactlyonce.ResultsConfig{Records: f, MaxClients: 3})
+	of := func(n byte) exactlyonce.Request {
+		req := request(1)
+		req.Client[0] = n
+		return req
+	}
+	for n := range byte(20) {
+		_, _, err := do(t, r, f, of(n), "x")
+		require.NoError(t, err)
+	}
+	require.Equal(t, 3, r.Stats().Clients)
+	again := of(0)
+	again.Attempt = 2
+	answer, found, err := do(t, r, f, again, "y")
+	require.NoError(t, err)
+	require.Equal(t, "x", answer)
+	require.Equal(t, exactlyonce.StateCompleted, found)
+}
+
+// heldRecords hold up the mark of one client.
+type heldRecords struct {
+	*fakeRecords
+	held exactlyonce.Client
+}
+
+func (f *heldRecords) Acknowledge(ctx context.Context, marks []exactlyonce.Mark) error {
+	for _, m := range marks {
+		if m.Client == f.held {
+			return errHandler
+		}
+	}
+	return f.fakeRecords.Acknowledge(ctx, marks)
+}
+
+// A mark that Records cannot take holds up few others, and no collection.
+func TestMarkThatIsHeldUp(t *testing.T) {
+	f := &heldRecords{newFakeRecords(), client}
+	r, _ := newResults(t, exactlyonce.ResultsConfig{Records: f})
+	for n := range 2000 {
+		req := since(3, 3)
+		req.Client[0], req.Client[1] = byte(n), byte(n>>8)
+		complete(t, r, req, "")
+	}
+	require.NotContains(t, f.marks, client)
+	complete(t, r, since(3, 3), "")
+	require.ErrorIs(t, r.Collect(t.Context()), errHandler)
+	require.GreaterOrEqual(t, len(f.marks), 1500)
+	require.Len(t, f.collect, 1)
+	f.held = exactlyonce.NewClient()
+	require.NoError(t, r.Collect(t.Context()))
+	require.Equal(t, int64(3), f.marks[client])
+}

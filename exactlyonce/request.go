@@ -1,6 +1,11 @@
 package exactlyonce
 
-import "context"
+import (
+	"context"
+	"fmt"
+	"strings"
+	"unicode/utf8"
+)
 
 // Request is an attempt as the called side sees it.
 type Request struct {
@@ -13,6 +18,15 @@ type Request struct {
 	// Fingerprint is a hash of what is asked for. Attempts whose fingerprints differ are not the same request. Zero is not
 	// compared.
 	Fingerprint [32]byte
+}
+
+// Validate returns an error of class [ErrInvalidID], as [ID.Validate] does, also if the scope is not text that every database
+// takes: UTF-8 without the character NUL.
+func (r Request) Validate() error {
+	if !utf8.ValidString(r.Scope) || strings.ContainsRune(r.Scope, 0) {
+		return fmt.Errorf("%w: scope %q is not UTF-8, or has the character NUL", ErrInvalidID, r.Scope)
+	}
+	return r.ID.Validate()
 }
 
 type requestKey struct{}

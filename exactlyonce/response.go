@@ -40,7 +40,7 @@ const responseVersion = 1
 func (r Response) Encode() []byte {
 	var names []string
 	for name, values := range r.Header {
-		if len(values) > 0 && !slices.Contains(hopByHop, textproto.CanonicalMIMEHeaderKey(name)) && !r.connectionNames(name) &&
+		if (len(values) > 0 || isGuessed(name)) && !slices.Contains(hopByHop, textproto.CanonicalMIMEHeaderKey(name)) && !r.connectionNames(name) &&
 			!strings.HasPrefix(name, http.TrailerPrefix) {
 			names = append(names, name)
 		}
@@ -58,6 +58,9 @@ func (r Response) Encode() []byte {
 	}
 	return append(b, r.Body...)
 }
+
+// isGuessed reports whether net/http sets a header that is not there. Without values it must not.
+func isGuessed(name string) bool { return name == "Content-Type" || name == "Date" }
 
 func (r Response) connectionNames(name string) bool {
 	for _, value := range r.Header["Connection"] {
@@ -87,15 +90,18 @@ func ParseResponse(stored []byte) (Response, error) {
 	for n := in.Uvarint(); n > 0 && in.Err == nil; n-- {
 		name := string(in.Bytes())
 		values := in.Uvarint()
-		if in.Err == nil && (name <= last || values == 0) {
+		if in.Err == nil && (name <= last || values == 0 && !isGuessed(name)) {
 			in.Fail(errors.New("the headers are not in order, or one is empty"))
 		}
 		last = name
+		if r.Header == nil {
+			r.Header = http.Header{}
+		}
+		if in.Err == nil && values == 0 {
+			r.Header[name] = nil
+		}
 		for ; values > 0 && in.Err == nil; values-- {
 			value := string(in.Bytes())
-			if r.Header == nil {
-				r.Header = http.Header{}
-			}
 			r.Header[name] = append(r.Header[name], value)
 		}
 	}

@@ -8,8 +8,6 @@ import (
 	"time"
 
 	"github.com/benbjohnson/clock"
-
-	"github.com/weirflow/weir/internal/fifo"
 )
 
 // ResultsConfig is how [Results] behave. The zero value is good for a start; a field that is zero has its default.
@@ -19,9 +17,12 @@ type ResultsConfig struct {
 	// Default 10 minutes, at least 1 ms.
 	AnswerAge time.Duration
 
-	// ClientSilence is how long a client is remembered after its last request ended. It must be AnswerAge at least. Without
-	// Records an attempt that arrives even later runs again. Default 1 hour, or AnswerAge if that is longer.
+	// ClientSilence is how long a client is remembered after its last request ended. Afterwards a mark is left of it, for 24
+	// times as long: see [Results]. It must be AnswerAge at least. Default 1 hour, or AnswerAge if that is longer.
 	ClientSilence time.Duration
+
+	// A principal that takes more than half of a bound loses what was asked for least recently when others need room: its
+	// requests are STALE. Alone it may take all.
 
 	// MaxBytes bounds what clients, records and answers take, as estimated. Default 256 MiB.
 	MaxBytes int64
@@ -35,9 +36,9 @@ type ResultsConfig struct {
 	// MaxWaiters bounds the attempts that wait for the one that runs; more get ErrInProgress. Default 16; negative: none waits.
 	MaxWaiters int
 
-	// Evict removes the answer that was asked for least recently, or the client that is silent for the longest time, where a
-	// bound would refuse a request with ErrFull. What was removed is STALE, or with Records read from there. What runs is
-	// never removed.
+	// Evict removes the answer of the principal that was asked for least recently, or its client that is silent for the longest
+	// time, where a bound would refuse a request with ErrFull. What was removed is STALE. With Records it is always so, and what
+	// was removed is read from there. What runs is never removed.
 	Evict bool
 
 	// Records are answers that outlive the process. They are asked about a request that may have been answered elsewhere,
@@ -70,11 +71,12 @@ type ResultsConfig struct {
 //   - A request below the client's first incomplete number is removed when it has ended, and STALE.
 //   - An answer that was not asked for during AnswerAge is removed, and its request is STALE. Requests that run or were never
 //     seen are not affected.
-//   - A client that was silent during ClientSilence is forgotten. Without Records its requests are NEW again: a request
-//     takes effect twice only if an attempt is under way for longer than ClientSilence and nothing else of its client
-//     arrived meanwhile. With Records they are STALE.
+//   - A client that was silent during ClientSilence is forgotten, but for a mark above the highest number that was answered:
+//     what is below is STALE, and what is above is NEW. So a client that was idle goes on, and so does one that restarts.
+//   - The mark is forgotten after 24 times ClientSilence, or earlier, though not within ClientSilence, if there is no room.
+//     A request takes effect twice only if an attempt of it comes after that, and nothing else of its client came before.
 //
-// A restart forgets everything that is not in Records.
+// Records do the same, but for the room. A restart forgets everything that is not in Records.
 //
 // Results hold no goroutine, and a timer only while they remember clients. Safe for concurrent use; no lock is held while a
 // handler, the Records or anything else of the user's runs.
@@ -86,30 +88,20 @@ type Results struct {
 	endLife context.CancelFunc
 	timed   sync.WaitGroup // collections that the timer has started
 
-	mu      sync.Mutex
-	clients map[clientKey]*client
-	idle    list[client, *client] // nothing runs, the longest silent first
-	aged    list[record, *record] // with an answer, the least recently asked for first
-	slabs   slabs                 // the memory of records
-	evicted map[clientKey]evicted // clients that were removed before their time
-	order   fifo.Queue[evictedAt] // of evicted, oldest first
-	lagging map[*client]struct{}  // have records below their mark
-	marks   map[clientKey]int64   // not yet acknowledged to Records
-	timer   *clock.Timer          // not nil while it is set
-	closed  bool                  // set by Close
-	stats   Stats                 // also what is there now
-	bytes   int64                 // charged
-}
+	max [bounds]int64
 
-// evicted is what is left of an evicted client.
-type evicted struct {
-	heard  time.Duration
-	before int64
-}
-
-type evictedAt struct {
-	key   clientKey
-	heard time.Duration
+	mu         sync.Mutex
+	clients    map[clientKey]*client
+	remnants   map[clientKey]remnant // clients that were forgotten
+	principals map[string]*principal
+	most       [bounds]*principal   // a principal that uses more than half of a bound is here
+	used       [bounds]int64        // of the bounds
+	slabs      slabs                // the memory of records
+	lagging    map[*client]struct{} // have records below their mark
+	marks      map[clientKey]int64  // not yet acknowledged to Records
+	timer      *clock.Timer         // not nil while it is set
+	closed     bool                 // set by Close
+	stats      Stats                // also what is there now
 }
 
 // NewResults returns empty results. It panics if a field of c makes no sense.
@@ -137,7 +129,8 @@ func NewResults(c ResultsConfig) *Results {
 	}
 	r := &Results{
 		config: c, clock: c.Clock, start: c.Clock.Now(),
-		clients: map[clientKey]*client{}, evicted: map[clientKey]evicted{},
+		max:     [bounds]int64{ofClients: int64(c.MaxClients), ofRecords: int64(c.MaxRecords), ofBytes: c.MaxBytes},
+		clients: map[clientKey]*client{}, remnants: map[clientKey]remnant{}, principals: map[string]*principal{},
 		lagging: map[*client]struct{}{}, marks: map[clientKey]int64{},
 	}
 	r.life, r.endLife = context.WithCancel(context.Background())
@@ -187,9 +180,7 @@ func (r *Results) Do(
 // with what the context says. With an error there is nothing to end.
 func (r *Results) Track(ctx context.Context, req Request) (*Call, error) {
 	if err := req.Validate(); err != nil {
-		r.mu.Lock()
-		r.stats.Invalid++
-		r.mu.Unlock()
+		r.invalid()
 		return nil, err
 	}
 	call, ask, err := r.track(req, false)
@@ -205,13 +196,17 @@ func (r *Results) Track(ctx context.Context, req Request) (*Call, error) {
 // and the next attempt is NEW. Records are not asked.
 func (r *Results) TakeOver(req Request) (*Call, error) {
 	if err := req.Validate(); err != nil {
-		r.mu.Lock()
-		r.stats.Invalid++
-		r.mu.Unlock()
+		r.invalid()
 		return nil, err
 	}
 	call, _, err := r.track(req, true)
 	return call, err
+}
+
+func (r *Results) invalid() {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	r.stats.Invalid++
 }
 
 // track does what Track and TakeOver share. Records have to be asked about the new call if ask.
@@ -230,14 +225,15 @@ func (r *Results) track(req Request, takeOver bool) (call *Call, ask bool, err e
 		return nil, false, err
 	}
 	if rec == nil {
-		if !r.makeRoom(now, pageCost+flightCost+int64(len(req.Step)), 0, 1, c) {
+		more := [bounds]int64{ofRecords: 1, ofBytes: pageCost + flightCost + int64(len(req.Step))}
+		if !r.makeRoom(c.principal, now, more, c) {
 			r.stats.Refused++
 			return nil, false, ErrFull
 		}
 		rec = r.addRecord(c, req)
 		ask = r.config.Records != nil && (req.Attempt > 1 || !c.found)
 		r.stats.New++
-		r.stats.PeakBytes = max(r.stats.PeakBytes, r.bytes)
+		r.stats.PeakBytes = max(r.stats.PeakBytes, r.used[ofBytes])
 		return &rec.flight.first, ask, nil
 	}
 	if rec.print != req.Fingerprint && rec.print != [32]byte{} && req.Fingerprint != [32]byte{} {
@@ -265,19 +261,22 @@ func (r *Results) track(req Request, takeOver bool) (call *Call, ask bool, err e
 func (r *Results) hear(key clientKey, req Request, now time.Duration) (*client, error) {
 	c := r.clients[key]
 	if c == nil {
-		if gone := r.evicted[key]; req.Sequence < gone.before {
+		if gone := r.remnants[key]; req.Sequence < gone.before {
 			r.stats.Stale++
 			return nil, ErrStale
 		}
-		if !r.makeRoom(now, clientCost+int64(len(key.scope))+pageCost+flightCost+int64(len(req.Step)), 1, 1, nil) {
+		p := r.principal(key.scope)
+		more := [bounds]int64{ofClients: 1, ofRecords: 1, ofBytes: clientCost + pageCost + flightCost + int64(len(req.Step))}
+		if !r.makeRoom(p, now, more, nil) {
+			r.leave(p)
 			r.stats.Refused++
 			return nil, ErrFull
 		}
-		c = r.addClient(key, now)
+		c = r.addClient(p, key, now)
 	} else if c.running == 0 && c.heard != now {
 		c.heard = now
-		r.idle.remove(c)
-		r.idle.pushBack(c)
+		c.principal.idle.remove(c)
+		c.principal.idle.pushBack(c)
 	}
 	r.raise(c, req.First)
 	if r.config.Records != nil {
@@ -309,7 +308,7 @@ func (r *Results) attach(f *flight, req Request) (*Call, error) {
 	}
 	f.waiting++
 	r.stats.Waiting++
-	r.bytes += waiterCost
+	r.use(f.principal, ofBytes, waiterCost)
 	if f.done == nil {
 		f.done = make(chan struct{})
 	}
@@ -363,24 +362,25 @@ func (r *Results) ask(ctx context.Context, call *Call) (*Call, error) {
 
 // The rest runs under mu.
 
-func (r *Results) addClient(key clientKey, now time.Duration) *client {
-	c := &client{key: key, heard: now, pages: map[int64]*page{}}
-	if e, ok := r.evicted[key]; ok {
+func (r *Results) addClient(p *principal, key clientKey, now time.Duration) *client {
+	c := &client{principal: p, key: key, heard: now, pages: map[int64]*page{}}
+	if e, ok := r.remnants[key]; ok {
 		c.before, c.swept = e.before, e.before
-		r.dropEvicted(key)
+		r.dropRemnant(p, key)
 	}
 	r.clients[key] = c
-	r.idle.pushBack(c)
+	p.idle.pushBack(c)
 	r.stats.Clients++
-	r.bytes += clientCost + int64(len(key.scope))
+	r.use(p, ofClients, 1)
+	r.use(p, ofBytes, clientCost)
 	r.arm()
 	return c
 }
 
 func (r *Results) addRecord(c *client, req Request) *record {
-	f := &flight{handlers: 1}
+	f := &flight{principal: c.principal, handlers: 1}
 	if r.slabs.needs() {
-		r.bytes += slabCost
+		r.used[ofBytes] += slabCost
 	}
 	rec := r.slabs.take()
 	rec.client, rec.seq, rec.step, rec.print, rec.flight = c, req.Sequence, req.Step, req.Fingerprint, f
@@ -388,11 +388,11 @@ func (r *Results) addRecord(c *client, req Request) *record {
 	f.first = Call{results: r, req: req, state: StateNew, flight: f}
 	f.driver = &f.first
 	if c.running == 0 {
-		r.idle.remove(c)
+		c.principal.idle.remove(c)
 	}
 	c.running++
-	c.highest = max(c.highest, req.Sequence)
-	r.bytes += pageCost*int64(c.put(rec)) + rec.cost() + flightCost
+	r.use(c.principal, ofRecords, 1)
+	r.use(c.principal, ofBytes, pageCost*int64(c.put(rec))+rec.cost()+flightCost)
 	r.stats.Records++
 	r.stats.InProgress++
 	return rec
@@ -404,7 +404,7 @@ func (r *Results) raise(c *client, before int64) {
 		c.before = before
 		spans := c.gone.spans
 		c.gone.dropBelow(before)
-		r.bytes -= spanCost * int64(spans-c.gone.spans)
+		r.use(c.principal, ofBytes, -spanCost*int64(spans-c.gone.spans))
 	}
 	r.sweep(c, 1024)
 }
@@ -453,16 +453,17 @@ func (r *Results) acknowledged(rec *record) {
 // forget removes a record with an answer; it is STALE from then on, if it is not below the mark, unless Records have the
 // answer.
 func (r *Results) forget(rec *record, stale bool) {
-	r.aged.remove(rec)
+	rec.client.principal.aged.remove(rec)
 	r.dropRecord(rec, stale && r.config.Records == nil)
 }
 
 func (r *Results) dropRecord(rec *record, stale bool) {
 	c, seq, step := rec.client, rec.seq, rec.step
 	r.stats.Records--
-	r.bytes -= rec.cost() + pageCost*int64(c.remove(rec))
+	r.use(c.principal, ofRecords, -1)
+	r.use(c.principal, ofBytes, -rec.cost()-pageCost*int64(c.remove(rec)))
 	if r.slabs.give(rec) {
-		r.bytes -= slabCost
+		r.used[ofBytes] -= slabCost
 	}
 	if stale {
 		r.markGone(c, seq, step)
@@ -473,9 +474,10 @@ func (r *Results) markGone(c *client, seq int64, step string) {
 	if seq < c.before {
 		return
 	}
+	c.answered = max(c.answered, seq)
 	spans := c.gone.spans
 	before := c.gone.add(seq, step)
-	r.bytes += spanCost * int64(c.gone.spans-spans)
+	r.use(c.principal, ofBytes, spanCost*int64(c.gone.spans-spans))
 	if before > 0 {
 		r.raise(c, before)
 	}
@@ -483,111 +485,8 @@ func (r *Results) markGone(c *client, seq int64, step string) {
 
 func (r *Results) touch(rec *record, now time.Duration) {
 	rec.touched = now
-	r.aged.remove(rec)
-	r.aged.pushBack(rec)
-}
-
-// forgetClient removes a client that is idle, with its answers.
-func (r *Results) forgetClient(c *client) {
-	for rec := range c.all {
-		r.forget(rec, false)
-	}
-	r.idle.remove(c)
-	delete(r.clients, c.key)
-	delete(r.lagging, c)
-	r.stats.Clients--
-	r.bytes -= clientCost + int64(len(c.key.scope)) + spanCost*int64(c.gone.spans)
-}
-
-// evictClient forgets a client before its time. What is left of it says that all that it has asked for is STALE.
-func (r *Results) evictClient(c *client) {
-	r.forgetClient(c)
-	r.stats.EvictedClients++
-	if r.config.Records != nil {
-		return // they know
-	}
-	r.evicted[c.key] = evicted{c.heard, max(c.before, c.highest+1)}
-	r.order.Push(evictedAt{c.key, c.heard})
-	r.bytes += goneCost + int64(len(c.key.scope))
-	if r.order.Len() > 2*len(r.evicted)+64 { // most have come back
-		var left fifo.Queue[evictedAt]
-		for at := range r.order.All() {
-			if r.isEvicted(at) {
-				left.Push(at)
-			}
-		}
-		r.order = left
-	}
-}
-
-// isEvicted reports whether at is still evicted, and was not evicted once more.
-func (r *Results) isEvicted(at evictedAt) bool {
-	e, ok := r.evicted[at.key]
-	return ok && e.heard == at.heard
-}
-
-func (r *Results) dropEvicted(key clientKey) {
-	delete(r.evicted, key)
-	r.bytes -= goneCost + int64(len(key.scope))
-}
-
-// makeRoom reports whether there is room (law X3). Without it it removes what is due, and what may be evicted. It keeps the
-// client keep.
-func (r *Results) makeRoom(now time.Duration, bytes int64, clients, records int, keep *client) bool {
-	for {
-		more := bytes
-		if records > 0 && r.slabs.needs() {
-			more += slabCost
-		}
-		tooManyClients := r.stats.Clients+clients > r.config.MaxClients
-		tooMany := r.stats.Records+records > r.config.MaxRecords || r.bytes+more > r.config.MaxBytes
-		if !tooManyClients && !tooMany {
-			return true
-		}
-		if r.removeDue(now, 1, keep) == 0 && (!r.config.Evict || !r.evictOne(tooManyClients, keep)) {
-			return false
-		}
-	}
-}
-
-func (r *Results) evictOne(oneClient bool, keep *client) bool {
-	if !oneClient {
-		if rec := r.aged.first; rec != nil {
-			r.stats.Evicted++
-			r.forget(rec, true)
-			return true
-		}
-	}
-	c := r.idle.first
-	if c != nil && c == keep {
-		c = c.at.next
-	}
-	if c == nil {
-		return false
-	}
-	r.evictClient(c)
-	return true
-}
-
-// removeDue removes what has reached its age, n of it at most, and returns how many it removed.
-func (r *Results) removeDue(now time.Duration, n int, keep *client) (removed int) {
-	for removed < n {
-		if rec := r.aged.first; rec != nil && now-rec.touched >= r.config.AnswerAge {
-			r.stats.Collected++
-			r.forget(rec, true)
-		} else if c := r.idle.first; c != nil && c != keep && now-c.heard >= r.config.ClientSilence {
-			r.stats.CollectedClients++
-			r.forgetClient(c)
-		} else if r.order.Len() > 0 && now-r.order.Peek().heard >= r.config.ClientSilence {
-			if at := r.order.Pop(); r.isEvicted(at) {
-				r.dropEvicted(at.key)
-			}
-		} else {
-			break
-		}
-		removed++
-	}
-	return removed
+	rec.client.principal.aged.remove(rec)
+	rec.client.principal.aged.pushBack(rec)
 }
 
 // note keeps a mark for Records. They only save room with it: what does not fit comes with a later request.

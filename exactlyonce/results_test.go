@@ -435,8 +435,8 @@ func TestE15OtherContent(t *testing.T) {
 	require.Equal(t, uint64(3), r.Stats().Mismatched)
 }
 
-// After AnswerAge an attempt is STALE, and after ClientSilence, without Records, NEW. A request that runs is never
-// forgotten.
+// After AnswerAge an attempt is STALE, and after ClientSilence, too, until nothing is left of the client. A request that runs is
+// never forgotten.
 func TestE16LongPartition(t *testing.T) {
 	r, mock := newResults(t, exactlyonce.ResultsConfig{AnswerAge: 10 * time.Minute, ClientSilence: time.Hour})
 	complete(t, r, request(1), "x")
@@ -452,9 +452,12 @@ func TestE16LongPartition(t *testing.T) {
 	mock.Add(time.Hour)
 	require.NoError(t, r.Collect(t.Context()))
 	require.Equal(t, exactlyonce.Stats{}.Clients, r.Stats().Clients)
-	require.Zero(t, r.Stats().Bytes)
 	require.Equal(t, [...]uint64{1, 1}, [...]uint64{r.Stats().Collected, r.Stats().CollectedClients})
-	require.Equal(t, "NEW", state(t, r, request(1)))
+	require.Equal(t, "STALE", state(t, r, request(1)))
+	mock.Add(23 * time.Hour)
+	require.NoError(t, r.Collect(t.Context()))
+	require.Zero(t, r.Stats().Bytes)
+	require.Zero(t, r.Remnants())
 
 	runs := begin(t, r, request(2))
 	mock.Add(24 * time.Hour)
@@ -488,6 +491,8 @@ func TestCollectionByTimer(t *testing.T) {
 		time.Sleep(8 * time.Second)
 		synctest.Wait()
 		require.Equal(t, [...]int{0, 0}, [...]int{r.Stats().Clients, r.Stats().Records})
+		time.Sleep(24 * 16 * time.Second)
+		synctest.Wait()
 		require.Zero(t, r.Stats().Bytes)
 	}) // a timer that went on would be a deadlock's opposite: time would never stop for it
 }
@@ -756,8 +761,10 @@ func TestLimitsEvict(t *testing.T) {
 		require.NoError(t, runs.Complete(nil))
 		mock.Add(time.Hour)
 		require.NoError(t, r.Collect(t.Context()))
+		require.Equal(t, "STALE", state(t, r, other(3, 1)))
+		mock.Add(24 * time.Hour)
+		require.NoError(t, r.Collect(t.Context()))
 		require.Zero(t, r.Stats().Bytes)
-		require.Equal(t, "NEW", state(t, r, other(3, 1)))
 	})
 	t.Run("bytes", func(t *testing.T) {
 		r, _ := newResults(t, exactlyonce.ResultsConfig{MaxBytes: 20_000, Evict: true})
@@ -892,12 +899,100 @@ func TestEvictedClientsThatComeBack(t *testing.T) {
 			complete(t, r, req, "")
 		}
 	}
-	require.Less(t, r.EvictedQueue(), 100)
+	require.Less(t, r.Remnants(), 100)
 	evicted := request(1)
 	evicted.Client[0] = 0
 	require.Equal(t, "STALE", state(t, r, evicted), "what is left of it is still known")
+	for range 2 {
+		mock.Add(24 * time.Hour)
+		require.NoError(t, r.Collect(t.Context()))
+	}
+	require.Zero(t, r.Remnants())
+	require.Zero(t, r.Stats().Bytes)
+}
+
+// X1: a request that was executed is STALE when its client has been silent for hours, and what it has not asked for is NEW: the next
+// number of a client that was idle, and one whose attempts have all failed.
+func TestClientThatWasSilent(t *testing.T) {
+	for name, silence := range map[string]time.Duration{"two hours": 2 * time.Hour, "most of a day": 23 * time.Hour} {
+		t.Run(name, func(t *testing.T) {
+			r, mock := newResults(t, exactlyonce.ResultsConfig{})
+			complete(t, r, request(1), "charged")
+			complete(t, r, since(7, 3), "charged")
+			begin(t, r, request(8)).Fail(errHandler)
+			doubtful := begin(t, r, request(9))
+			doubtful.Fail(fmt.Errorf("%w: streamed", exactlyonce.ErrStale))
+			for range 10 {
+				mock.Add(silence / 10)
+				require.NoError(t, r.Collect(t.Context()))
+			}
+			require.Zero(t, r.Stats().Clients)
+			require.Equal(t, "STALE", state(t, r, attempt(1, 2)))
+			require.Equal(t, "STALE", state(t, r, attempt(7, 2)))
+			require.Equal(t, "STALE", state(t, r, attempt(9, 2)), "in doubt")
+			require.Equal(t, "NEW", state(t, r, attempt(10, 2)), "its first attempt was lost")
+			require.Equal(t, "STALE", state(t, r, attempt(7, 3)), "now that its client is here again")
+		})
+	}
+	r, mock := newResults(t, exactlyonce.ResultsConfig{})
+	begin(t, r, request(1)).Fail(errHandler)
 	mock.Add(2 * time.Hour)
 	require.NoError(t, r.Collect(t.Context()))
-	require.Zero(t, r.EvictedQueue())
-	require.Zero(t, r.Stats().Bytes)
+	require.Equal(t, "NEW", state(t, r, attempt(1, 2)), "a service that was not there, and had said so")
+}
+
+// X3: remnants are the first that go when there is no room, but not within ClientSilence.
+func TestRemnantsMakeRoom(t *testing.T) {
+	hand := &handClock{Clock: clock.New()}
+	r, _ := newResults(t, exactlyonce.ResultsConfig{MaxBytes: 40_000, Clock: hand})
+	of := func(n int) exactlyonce.Request {
+		req := request(1)
+		req.Client[0], req.Client[1] = byte(n), byte(n>>8)
+		return req
+	}
+	for n := range 500 {
+		complete(t, r, of(n), "")
+		hand.now += 2 * time.Minute
+		require.NoError(t, r.Collect(t.Context()))
+		require.LessOrEqual(t, r.Stats().Bytes, int64(40_000))
+	}
+	require.NotZero(t, r.Remnants())
+	require.Zero(t, r.Stats().Refused)
+}
+
+// X3: a principal that fills a bound refuses itself, and makes room for the others.
+func TestPrincipalThatFillsABound(t *testing.T) {
+	of := func(scope string, client byte, seq int64) exactlyonce.Request {
+		req := request(seq)
+		req.Scope, req.Client[0] = scope, client
+		return req
+	}
+	for name, c := range map[string]exactlyonce.ResultsConfig{
+		"clients": {MaxClients: 10}, "records": {MaxRecords: 10}, "bytes": {MaxBytes: 40_000}, "evicts": {MaxClients: 10, Evict: true},
+	} {
+		t.Run(name, func(t *testing.T) {
+			r, _ := newResults(t, c)
+			complete(t, r, of("careful", 200, 1), "kept")
+			var err error
+			for n := 0; n < 200 && err == nil; n++ {
+				var call *exactlyonce.Call
+				if call, err = r.Track(t.Context(), of("greedy", byte(n), 1)); err == nil {
+					require.NoError(t, call.Complete(make([]byte, 500)))
+				}
+			}
+			if !c.Evict {
+				require.ErrorIs(t, err, exactlyonce.ErrFull)
+			}
+			for n := range byte(3) {
+				complete(t, r, of("other", n, 1), "x")
+				require.Equal(t, "x", replay(t, r, of("other", n, 1)))
+			}
+			require.Equal(t, "kept", replay(t, r, of("careful", 200, 1)))
+			if !c.Evict {
+				require.Equal(t, "STALE", state(t, r, of("greedy", 0, 1)), "removed for the others, and not executed again")
+				_, err = r.Track(t.Context(), of("greedy", 201, 1))
+				require.ErrorIs(t, err, exactlyonce.ErrFull)
+			}
+		})
+	}
 }

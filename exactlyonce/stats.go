@@ -49,7 +49,7 @@ func (r *Results) Stats() Stats {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	s := r.stats
-	s.Bytes = r.bytes
+	s.Bytes = r.used[ofBytes]
 	return s
 }
 
@@ -80,7 +80,7 @@ func (r *Results) dump(now time.Duration) (lines []string, left int) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	lines = append(lines, fmt.Sprintf("%d clients, %d records (%d in progress), %d waiting, %d bytes",
-		r.stats.Clients, r.stats.Records, r.stats.InProgress, r.stats.Waiting, r.bytes))
+		r.stats.Clients, r.stats.Records, r.stats.InProgress, r.stats.Waiting, r.used[ofBytes]))
 	clients := make([]*client, 0, min(len(r.clients), dumpAtMost))
 	for _, c := range r.clients {
 		if len(clients) == dumpAtMost {

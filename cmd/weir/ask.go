@@ -2,6 +2,7 @@ package main
 
 import (
 	"bufio"
+	"context"
 	"errors"
 	"fmt"
 	"strings"
@@ -10,8 +11,8 @@ import (
 // errNo is the end of a command whose question was not answered with yes.
 var errNo = errors.New("the answer was not yes: nothing was changed")
 
-// ask asks before something is changed. It returns nil for yes.
-func (a *app) ask(yes bool, question string) error {
+// ask asks before something is changed. It returns nil for yes. Ctrl-C ends the question.
+func (a *app) ask(ctx context.Context, yes bool, question string) error {
 	if yes {
 		return nil
 	}
@@ -19,7 +20,24 @@ func (a *app) ask(yes bool, question string) error {
 		return usagef("%s Standard input is no terminal: answer with -yes", question)
 	}
 	fmt.Fprint(a.err, question, " [y/N] ")
-	line, err := bufio.NewReader(a.in).ReadString('\n')
+	type answered struct {
+		line string
+		err  error
+	}
+	answers := make(chan answered, 1) // the reader cannot be broken off, and stays behind
+	go func() {
+		line, err := bufio.NewReader(a.in).ReadString('\n')
+		answers <- answered{line, err}
+	}()
+	var line string
+	var err error
+	select {
+	case got := <-answers:
+		line, err = got.line, got.err
+	case <-ctx.Done():
+		fmt.Fprintln(a.err)
+		return errors.New("interrupted: nothing was changed")
+	}
 	switch answer := strings.ToLower(strings.TrimSpace(line)); {
 	case answer == "y" || answer == "yes":
 		return nil

@@ -44,6 +44,8 @@ type queues interface {
 	// after that stays.
 	purge(ctx context.Context, queue string, f store.Filter, confirm func(n int) error) (int, error)
 	merge(ctx context.Context, c deadletters.Config) (deadletters.Merged, error)
+	// empty reports whether a queue has no messages.
+	empty(ctx context.Context, queue string) (bool, error)
 }
 
 // inspected are the queues of a store that can look into them.
@@ -53,7 +55,15 @@ func (s inspected) merge(ctx context.Context, c deadletters.Config) (deadletters
 	return deadletters.Merge(ctx, s.Inspector, c)
 }
 
+func (s inspected) empty(ctx context.Context, queue string) (bool, error) {
+	entries, err := s.List(ctx, queue, store.Filter{}, store.Page{Max: 1})
+	return len(entries) == 0, err
+}
+
 func (s inspected) purge(ctx context.Context, queue string, f store.Filter, confirm func(n int) error) (int, error) {
+	if err := here(ctx, s, queue, f); err != nil {
+		return 0, err
+	}
 	n, err := s.Count(ctx, queue, f)
 	if err != nil || n.Messages == 0 {
 		return 0, err
@@ -85,7 +95,7 @@ func (a *app) with(ctx context.Context, f func(ctx context.Context, db *database
 	defer cancel(nil)
 	db, err := a.open(ctx, func(err error) { cancel(&deniedError{err}) })
 	if err == nil {
-		err = errors.Join(explain(f(ctx, db)), db.close())
+		err = errors.Join(db.explain(ctx, f(ctx, db)), db.close())
 	}
 	if denied, ok := errors.AsType[*deniedError](context.Cause(ctx)); ok && err != nil {
 		return denied
@@ -136,7 +146,13 @@ func openSQLite(ctx context.Context, path string, create bool) (*database, error
 	case !info.Mode().IsRegular():
 		return nil, fmt.Errorf("%s is not a file", path)
 	}
-	db, err := sqlite.Open(ctx, path)
+	var opts []sqlite.Option
+	if file, err := os.OpenFile(path, os.O_RDWR, 0); errors.Is(err, fs.ErrPermission) {
+		opts = append(opts, sqlite.WithReadOnly())
+	} else if err == nil {
+		_ = file.Close() // nothing was written
+	}
+	db, err := sqlite.Open(ctx, path, opts...)
 	if err != nil {
 		return nil, err
 	}
@@ -195,9 +211,19 @@ func (db *database) close() error {
 }
 
 // explain adds to the error of a missing table what that means.
-func explain(err error) error {
+func (db *database) explain(ctx context.Context, err error) error {
 	if err == nil || !lacksTable(err) {
 		return err
+	}
+	for _, table := range []struct{ name, component string }{
+		{"weir_messages", "store"}, {"weir_locks", "store"}, {"weir_keys", "keys"}, // sqlitestore, pgstore
+	} {
+		var component string
+		if strings.Contains(err.Error(), table.name) && db.sql.QueryRowContext(ctx,
+			"SELECT component FROM weir_migrations WHERE component LIKE $1 LIMIT 1", "%"+table.component).Scan(&component) == nil {
+			return fmt.Errorf("the table %s was made, and has been dropped: restore it, or run DELETE FROM weir_migrations "+
+				"WHERE component = '%s', after which the program makes it anew and empty when it starts: %w", table.name, component, err)
+		}
 	}
 	return fmt.Errorf("the database has no such table; a program that uses weir makes its tables when it starts, those of queues also weir dead import -create: %w", err)
 }

@@ -64,20 +64,21 @@ func (a *app) deadList() *cobra.Command {
 	f.flags(c)
 	c.Flags().IntVar(&limit, "max", 50, "at most `N` messages; 0 for all")
 	c.Flags().Int64Var(&after, "after", 0, "begin behind this `POSITION`: the next page")
+	output{a}.flag(c)
 	return c
 }
 
 var listColumns = []column{
 	{name: "ARRIVED"},
-	{name: "ID", least: 10},
-	{name: "CAUSE"},
+	{name: "ID", whole: true},
+	{name: "CAUSE", least: 9},
 	{name: "TRIES", right: true},
-	{name: "PROVIDER", least: 8},
+	{name: "PROVIDER", least: 5},
 	{name: "LAST ERROR", least: 10},
 }
 
 func (a *app) list(ctx context.Context, db *database, queue string, f store.Filter, after store.Position, limit int) error {
-	var rows [][]string
+	table := pages{app: a, columns: listColumns}
 	shown := 0
 	for page := (store.Page{After: after}); ; {
 		page.Max = pageSize
@@ -88,15 +89,13 @@ func (a *app) list(ctx context.Context, db *database, queue string, f store.Filt
 		if err != nil {
 			return err
 		}
+		last := len(entries) < page.Max
+		more := limit > 0 && len(entries) > limit-shown
+		if more {
+			entries = entries[:limit-shown]
+		}
+		var rows [][]string
 		for _, e := range entries {
-			if limit > 0 && shown == limit {
-				if err := a.rows(rows); err != nil {
-					return err
-				}
-				a.note("There are more: -after %d", page.After)
-				return nil
-			}
-			shown++
 			page.After = e.Position
 			if a.json {
 				if err := a.object(newEntry(e)); err != nil {
@@ -108,28 +107,62 @@ func (a *app) list(ctx context.Context, db *database, queue string, f store.Filt
 				when(e.Arrived), e.Meta.ID, string(e.Cause), strconv.Itoa(e.Meta.Attempts), e.Meta.Provider, e.Meta.LastError,
 			})
 		}
-		if len(entries) < page.Max {
+		if len(rows) > 0 {
+			if err := table.write(rows); err != nil {
+				return err
+			}
+		}
+		if shown += len(entries); more {
+			a.note("There are more: -after %d", page.After)
+			return nil
+		}
+		if last {
 			break
 		}
 	}
 	if shown == 0 {
 		a.note("No message of queue %s matches.", strconv.Quote(queue))
 	}
-	return a.rows(rows)
+	return nil
 }
 
-// rows writes the table of a list, if there is something in it.
-func (a *app) rows(rows [][]string) error {
-	if len(rows) == 0 {
+// here returns an error for ids of a filter that no message of the queue has.
+func here(ctx context.Context, s deadletters.Lister, queue string, f store.Filter) error {
+	missing := map[string]bool{}
+	for _, id := range f.IDs {
+		missing[id] = true
+	}
+	for page := (store.Page{Max: pageSize}); len(missing) > 0; {
+		entries, err := s.List(ctx, queue, f, page)
+		if err != nil {
+			return err
+		}
+		for _, e := range entries {
+			delete(missing, e.Meta.ID)
+			page.After = e.Position
+		}
+		if len(entries) < page.Max {
+			break
+		}
+	}
+	if len(missing) == 0 {
 		return nil
 	}
-	return a.table(listColumns, rows)
+	ids := slices.Sorted(maps.Keys(missing))
+	for i := range ids {
+		ids[i] = strconv.Quote(ids[i])
+	}
+	f.IDs = nil
+	if isAll(f) {
+		return fmt.Errorf("queue %q has no message %s", queue, strings.Join(ids, ", "))
+	}
+	return fmt.Errorf("queue %q has no message %s that the other flags choose", queue, strings.Join(ids, ", "))
 }
 
 func (a *app) deadShow() *cobra.Command {
 	var raw bool
 	c := &cobra.Command{
-		Use: "show ID", Short: "Show a dead letter: its history and its payload", Args: cobra.ExactArgs(1),
+		Use: "show ID", Short: "Show a dead letter: its history and its payload", Args: one("ID"),
 		RunE: func(c *cobra.Command, ids []string) error {
 			return a.with(c.Context(), func(ctx context.Context, db *database) error {
 				entries, err := db.store.List(ctx, queueOf(c), store.Filter{IDs: ids}, store.Page{Max: pageSize})
@@ -231,7 +264,7 @@ func newCounted(queue string, c store.Counts) counted {
 func (a *app) deadCount() *cobra.Command {
 	var f filter
 	c := &cobra.Command{
-		Use: "count", Short: "Count dead letters, by cause and reason", Args: cobra.NoArgs,
+		Use: "count", Short: "Count dead letters, by cause and reason", Args: none,
 		RunE: func(c *cobra.Command, _ []string) error {
 			chosen, err := f.read(a, nil)
 			if err != nil {
@@ -279,7 +312,8 @@ func (a *app) deadPurge() *cobra.Command {
 	var all, yes bool
 	c := &cobra.Command{
 		Use: "purge [ID]...", Short: "Remove dead letters for good",
-		Long: "Remove dead letters for good: those that are chosen, or with -all every one.\nWhat arrives after the question was asked stays.",
+		Long: `Remove dead letters for good: those that are chosen, or with -all every one.
+What arrives after the question was asked stays.`,
 		RunE: func(c *cobra.Command, ids []string) error {
 			chosen, err := f.read(a, ids)
 			switch {
@@ -301,7 +335,7 @@ func (a *app) deadPurge() *cobra.Command {
 
 func (a *app) purge(ctx context.Context, db *database, queue string, f store.Filter, yes bool) error {
 	removed, err := db.store.purge(ctx, queue, f, func(n int) error {
-		return a.ask(yes, fmt.Sprintf("Remove %s from queue %q for good?", messages(n), queue))
+		return a.ask(ctx, yes, fmt.Sprintf("Remove %s from queue %q for good?", messages(n), queue))
 	})
 	if err != nil {
 		return err
@@ -314,12 +348,13 @@ func (a *app) purge(ctx context.Context, db *database, queue string, f store.Fil
 
 func (a *app) deadMerge() *cobra.Command {
 	var f filter
-	var yes bool
+	var yes, toEmpty bool
 	var m deadletters.Config
 	c := &cobra.Command{
 		Use: "merge -to QUEUE [ID]...", Short: "Send dead letters back to be processed again",
-		Long: `Send dead letters back to be processed again, into the queue that their program reads.
-Each leaves the dead letters in the same step. A merge that was interrupted is called again, and goes on with what is left.`,
+		Long: `Send dead letters back to be processed again, into the queue that their program
+reads. Each leaves the dead letters in the same step. A merge that was
+interrupted is called again, and goes on with what is left.`,
 		RunE: func(c *cobra.Command, ids []string) error {
 			var err error
 			m.From = queueOf(c)
@@ -334,7 +369,7 @@ Each leaves the dead letters in the same step. A merge that was interrupted is c
 			case m.Max < 0 || m.MaxMerges < 1 || !(m.Rate >= 0):
 				return usagef("-max %d and -rate %v must not be negative, -max-merges %d at least 1", m.Max, m.Rate, m.MaxMerges)
 			}
-			return a.with(c.Context(), func(ctx context.Context, db *database) error { return a.merge(ctx, db, m, yes) })
+			return a.with(c.Context(), func(ctx context.Context, db *database) error { return a.merge(ctx, db, m, yes, toEmpty) })
 		},
 	}
 	f.flags(c)
@@ -343,7 +378,8 @@ Each leaves the dead letters in the same step. A merge that was interrupted is c
 	c.Flags().Float64Var(&m.Rate, "rate", 0, "at most `N` messages a second; 0 for no limit")
 	c.Flags().IntVar(&m.MaxMerges, "max-merges", 5, "leave those that were merged `N` times already")
 	c.Flags().BoolVar(&m.OutcomeUnknown, "outcome-unknown", false, "also those whose call may have taken effect: it is repeated")
-	c.Flags().BoolVar(&yes, "yes", false, "do not ask")
+	c.Flags().BoolVar(&yes, "yes", false, "do not ask, if the queue of -to has messages")
+	c.Flags().BoolVar(&toEmpty, "to-empty", false, "the queue of -to is right, although it is empty or new")
 	return c
 }
 
@@ -355,9 +391,12 @@ type mergedJSON struct {
 	Busy           int `json:"busy"`
 }
 
-func (a *app) merge(ctx context.Context, db *database, m deadletters.Config, yes bool) error {
+func (a *app) merge(ctx context.Context, db *database, m deadletters.Config, yes, toEmpty bool) error {
 	if d, ok := db.store.(*directory); ok { // before anything is asked
 		_, err := d.merge(ctx, m)
+		return err
+	}
+	if err := here(ctx, db.store, m.From, m.Filter); err != nil {
 		return err
 	}
 	n, err := db.store.Count(ctx, m.From, m.Filter)
@@ -369,7 +408,7 @@ func (a *app) merge(ctx context.Context, db *database, m deadletters.Config, yes
 		total = min(total, m.Max)
 	}
 	if total > 0 {
-		if err := a.ask(yes, fmt.Sprintf("Send %s of queue %q back to %q?", messages(total), m.From, m.To)); err != nil {
+		if err := a.askMerge(ctx, db, m, total, yes, toEmpty); err != nil {
 			return err
 		}
 	}
@@ -397,10 +436,29 @@ func (a *app) merge(ctx context.Context, db *database, m deadletters.Config, yes
 	return errors.Join(a.print(b.String()), err)
 }
 
+// askMerge asks before a merge. Nobody reads a queue whose name is mistyped: it is empty, so -yes is no answer for such a one.
+func (a *app) askMerge(ctx context.Context, db *database, m deadletters.Config, total int, yes, toEmpty bool) error {
+	question := fmt.Sprintf("Send %s of queue %q back to %q?", messages(total), m.From, m.To)
+	if toEmpty {
+		return a.ask(ctx, yes, question)
+	}
+	empty, err := db.store.empty(ctx, m.To)
+	switch {
+	case err != nil:
+		return err
+	case !empty:
+		return a.ask(ctx, yes, question)
+	case yes || !isTerminal(a.in):
+		return usagef("queue %q is empty or new: if it is the one that the program reads, say -to-empty", m.To)
+	}
+	a.note("Queue %q is empty or new: is it the one that the program reads?", m.To)
+	return a.ask(ctx, false, question)
+}
+
 func (a *app) deadExport() *cobra.Command {
 	var f filter
 	c := &cobra.Command{
-		Use: "export", Short: "Write dead letters as JSON lines, and leave them where they are", Args: cobra.NoArgs,
+		Use: "export", Short: "Write dead letters as JSON lines, and leave them where they are", Args: none,
 		RunE: func(c *cobra.Command, _ []string) error {
 			chosen, err := f.read(a, nil)
 			if err != nil {
@@ -420,10 +478,13 @@ func (a *app) deadExport() *cobra.Command {
 }
 
 func (a *app) deadImport() *cobra.Command {
+	var replace bool
 	c := &cobra.Command{
-		Use: "import FILE", Short: "Put what export has written into the dead letters; - is standard input", Args: cobra.ExactArgs(1),
-		Long: `Put what export has written into the dead letters; - is standard input. FILE may also be the dead.jsonl of a directory.
-A message that is there already changes nothing, so an import that failed is repeated without harm. On Kafka it is there twice then.`,
+		Use: "import FILE", Short: "Put what export has written into the dead letters", Args: one("FILE"),
+		Long: `Put what export has written into the dead letters; - is standard input. FILE
+may also be the dead.jsonl of a directory. A message that is there already stays
+as it is, unless -replace is given, so an import that failed is repeated without
+harm. On Kafka it is there twice then.`,
 		RunE: func(c *cobra.Command, files []string) error {
 			in := io.Reader(a.in)
 			if files[0] != "-" {
@@ -434,15 +495,121 @@ A message that is there already changes nothing, so an import that failed is rep
 				defer file.Close() //nolint:errcheck // it was only read
 				in = file
 			}
-			return a.with(c.Context(), func(ctx context.Context, db *database) error {
-				n, err := deadletters.Import(ctx, db.store, queueOf(c), in)
-				if a.json {
-					return errors.Join(a.object(map[string]int{"read": n}), err)
-				}
-				return errors.Join(a.print(messages(n)+" read\n"), err)
-			})
+			return a.with(c.Context(), func(ctx context.Context, db *database) error { return a.importFrom(ctx, db, queueOf(c), in, replace) })
 		},
 	}
 	c.Flags().BoolVar(&a.create, "create", false, "make the database of SQLite, and the tables of SQLite and PostgreSQL, if they are not there")
+	c.Flags().BoolVar(&replace, "replace", false, "messages of the file take the place of those with the same id that are there")
 	return c
+}
+
+// importedJSON is what an import did.
+type importedJSON struct {
+	Read     int `json:"read"`
+	New      int `json:"new"`
+	Replaced int `json:"replaced"`
+}
+
+func (a *app) importFrom(ctx context.Context, db *database, queue string, in io.Reader, replace bool) error {
+	s, ok := db.store.(inspected)
+	if !ok {
+		if replace {
+			return usagef("-replace is for sqlite:, postgres:// and nats://")
+		}
+		n, err := deadletters.Import(ctx, db.store, queue, in)
+		if a.json {
+			return errors.Join(a.object(map[string]int{"read": n}), err)
+		}
+		return errors.Join(a.print(messages(n)+" read\n"), err)
+	}
+	p := &replacing{inspected: s, replace: replace}
+	n, err := deadletters.Import(ctx, p, queue, in)
+	if a.json {
+		return errors.Join(a.object(importedJSON{n, p.put, p.replaced}), err)
+	}
+	text := fmt.Sprintf("%s read: %d new", messages(n), p.put)
+	if p.replaced > 0 {
+		text += fmt.Sprintf(", %d replaced", p.replaced)
+	}
+	if left := n - p.put - p.replaced; left > 0 && replace {
+		text += fmt.Sprintf(", %d not replaced: a merge or a consumer has them", left)
+	} else if left > 0 {
+		text += fmt.Sprintf(", %d there already (-replace replaces them)", left)
+	}
+	return errors.Join(a.print(text+"\n"), err)
+}
+
+// replacing puts messages, and counts those that were not there.
+type replacing struct {
+	inspected
+	replace       bool
+	put, replaced int
+}
+
+// Put implements deadletters.Putter.
+func (r *replacing) Put(ctx context.Context, queue string, ms ...store.Message) error {
+	f := store.Filter{}
+	for _, m := range ms {
+		f.IDs = append(f.IDs, m.Meta.ID)
+	}
+	there := map[store.Identity]bool{}
+	for page := (store.Page{Max: pageSize}); ; {
+		entries, err := r.List(ctx, queue, f, page)
+		if err != nil {
+			return err
+		}
+		for _, e := range entries {
+			there[e.Identity()] = true
+			page.After = e.Position
+		}
+		if len(entries) < page.Max {
+			break
+		}
+	}
+	fresh, known := map[store.Identity]bool{}, map[store.Identity]store.Message{}
+	for _, m := range ms {
+		if there[m.Identity()] {
+			known[m.Identity()] = m
+		} else {
+			fresh[m.Identity()] = true
+		}
+	}
+	if err := r.inspected.Put(ctx, queue, ms...); err != nil {
+		return err
+	}
+	r.put += len(fresh)
+	if !r.replace || len(known) == 0 {
+		return nil
+	}
+	n, err := r.swap(ctx, queue, f, known)
+	r.replaced += n
+	return err
+}
+
+// swap puts messages in the place of those with the same identity, and returns how many.
+func (r *replacing) swap(ctx context.Context, queue string, f store.Filter, known map[store.Identity]store.Message) (n int, err error) {
+	for page := (store.Page{Max: pageSize}); ; {
+		claimed, err := r.Claim(ctx, queue, f, page, time.Minute)
+		if err != nil || len(claimed) == 0 {
+			return n, err
+		}
+		var moves []store.Move
+		var others []store.Lease
+		for _, l := range claimed {
+			page.After = l.Position
+			if m, ok := known[l.Identity()]; ok {
+				moves = append(moves, store.Move{Lease: l.Lease, Queue: queue, Message: m})
+				delete(known, l.Identity())
+			} else {
+				others = append(others, l.Lease)
+			}
+		}
+		if err := r.Release(ctx, 0, others...); err != nil && !errors.Is(err, store.ErrLeaseLost) {
+			return n, err
+		}
+		if err := r.Move(ctx, moves...); err != nil {
+			return n, err
+		}
+		n += len(moves)
+	}
 }

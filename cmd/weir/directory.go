@@ -131,6 +131,8 @@ func (d *directory) purge(context.Context, string, store.Filter, func(int) error
 	return 0, d.cannot("purge", "stop its program and delete "+deadFile+", or import that into a store and purge there")
 }
 
+func (d *directory) empty(context.Context, string) (bool, error) { return false, nil }
+
 func (d *directory) merge(context.Context, deadletters.Config) (deadletters.Merged, error) {
 	return deadletters.Merged{}, d.cannot("merge", "its program replays it (deadfile.File.Replay), or import "+deadFile+" into a store and merge there")
 }

@@ -51,9 +51,9 @@ func TestDirectory(t *testing.T) {
 		return execute(t, command(t, dir, append(args, "-db", "file:dead letters")...))
 	}
 
-	require.Equal(t, `ARRIVED              ID        CAUSE      TRIES  PROVIDER  LAST ERROR
-2026-01-02 03:04:05  orders/1  permanent      1            card 4711 is expired
-2026-01-02 03:04:05  orders/2  exhausted      4            connection refused
+	require.Equal(t, `ARRIVED               ID        CAUSE      TRIES  PROVIDER  LAST ERROR
+2026-01-02 03:04:05Z  orders/1  permanent      1            card 4711 is expired
+2026-01-02 03:04:05Z  orders/2  exhausted      4            connection refused
 `, trimmed(run("dead", "list").ok(t).stdout))
 	require.Contains(t, run("dead", "list", "-cause", "exhausted", "-json").ok(t).stdout, `"id":"orders/2"`)
 	require.Equal(t, `{"order":2}`, run("dead", "show", "-raw", "orders/2").ok(t).stdout)
@@ -128,7 +128,7 @@ func TestImportCreates(t *testing.T) {
 	require.NoFileExists(t, filepath.Join(dir, "orders.db"))
 
 	r = execute(t, command(t, dir, "dead", "import", "-create", file))
-	require.Equal(t, "2 messages read\n", r.ok(t).stdout)
+	require.Equal(t, "2 messages read: 2 new\n", r.ok(t).stdout)
 	require.Contains(t, execute(t, command(t, dir, "dead", "list")).ok(t).stdout, "orders/2")
 	execute(t, command(t, dir, "dead", "import", "-create", file)).ok(t) // it is there
 	db, err := sqlite.Open(t.Context(), filepath.Join(dir, "orders.db"))

@@ -30,12 +30,16 @@
 // On Kafka a queue is a topic. Dead letters are those that were not merged; of the topics of the group, what it has not settled is shown.
 // To purge is to cut off the whole topic, so there is no choice. What is imported twice is there twice. Kafka has neither outboxes nor
 // requests with keys. The parameter sasl is plain, scram-sha-256 or scram-sha-512; tls=true, or one of ca, cert and key, encrypts.
+// Because sasl=plain sends the password as it is, it needs TLS, or plaintext=true.
 //
 // Passwords are in no output and no error of the command. In the environment variable they are in no list of processes either.
 //
-// Tables fit the terminal, or COLUMNS; a pipe gets everything. With -json the output is JSON, one object a line. Control
-// characters in what is stored are escaped. Before it removes or moves anything, weir asks; -yes answers in advance, and
-// without a terminal that is required.
+// Tables fit the terminal, or COLUMNS, but what other commands take as an argument is never cut; -o wide cuts nothing, -o name prints ids
+// or names alone, and a pipe gets everything. With -json the output is JSON, one object a line. Times are UTC. Control characters in what is
+// stored are escaped. Before it removes or moves anything, weir asks; -yes answers in advance, and without a terminal that is required.
+// A queue without messages may be a mistyped name: to merge into one is asked about even with -yes; -to-empty says that it is right.
+//
+// A file of SQLite that the user may not write can be read.
 //
 // The exit status is 0, 1 after an error, or if the answer was no, and 2 for a wrong usage.
 package main

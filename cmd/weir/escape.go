@@ -61,3 +61,21 @@ func escapedLines(s string) string {
 	}
 	return strings.Join(lines, "\n")
 }
+
+// oneLine returns a text of several lines, such as that of joined errors, in one.
+func oneLine(s string) string {
+	var b strings.Builder
+	for line := range strings.Lines(s) {
+		line = strings.TrimSpace(line)
+		switch before := b.String(); {
+		case line == "":
+			continue
+		case strings.HasSuffix(before, ":"):
+			b.WriteString(" ")
+		case before != "":
+			b.WriteString("; ")
+		}
+		b.WriteString(line)
+	}
+	return b.String()
+}

@@ -1,12 +1,19 @@
 package main
 
 import (
+	"slices"
+	"strings"
 	"time"
 
 	"github.com/spf13/cobra"
 
 	"github.com/weirflow/weir/delivery/store"
 )
+
+// knownCauses are the causes of dead letters.
+var knownCauses = []string{
+	string(store.Permanent), string(store.Exhausted), string(store.OutcomeUnknown), string(store.Undecodable), string(store.Lapsed), string(store.Refused),
+}
 
 // filter are the flags that choose messages.
 type filter struct {
@@ -20,10 +27,10 @@ func (f *filter) flags(c *cobra.Command) {
 	c.Flags().StringVar(&f.Key, "key", "", "only messages with this `KEY`")
 	c.Flags().StringVar(&f.Source, "source", "", "only messages of this `SOURCE`")
 	c.Flags().StringVar(&f.Provider, "provider", "", "only messages for this `PROVIDER`")
-	c.Flags().StringVar(&f.cause, "cause", "", "only messages with this `CAUSE`: permanent, exhausted, \"outcome unknown\", undecodable, lapsed, refused")
+	c.Flags().StringVar(&f.cause, "cause", "", "only messages with this `CAUSE`: "+strings.Join(knownCauses, ", "))
 	c.Flags().StringVar(&f.Reason, "reason", "", "only messages with this `REASON` among theirs")
 	c.Flags().StringVar(&f.Error, "error", "", "only messages whose last error has this `TEXT` in it")
-	c.Flags().StringVar(&f.since, "since", "", "only messages that arrived at this `TIME` or later: 2026-01-31, 2026-01-31T15:04:05Z, or how long ago: 90m")
+	c.Flags().StringVar(&f.since, "since", "", "only messages that arrived at this `TIME` or later: 2026-01-31 (in UTC), 2026-01-31T15:04:05Z, or how long ago: 90m")
 	c.Flags().StringVar(&f.before, "before", "", "only messages that arrived before this `TIME`")
 }
 
@@ -36,6 +43,9 @@ func (f *filter) read(a *app, ids []string) (store.Filter, error) {
 	if f.Before, err = a.moment("before", f.before); err != nil {
 		return store.Filter{}, err
 	}
+	if f.cause != "" && !slices.Contains(knownCauses, f.cause) {
+		return store.Filter{}, usagef("-cause %q: there are %s%s", f.cause, strings.Join(knownCauses, ", "), meant("", f.cause, knownCauses))
+	}
 	f.Cause = store.Cause(f.cause)
 	f.IDs = append(f.IDs, ids...)
 	return f.Filter, nil
@@ -46,7 +56,7 @@ func (a *app) moment(flag, s string) (time.Time, error) {
 	if s == "" {
 		return time.Time{}, nil
 	}
-	for _, layout := range []string{time.RFC3339Nano, time.DateTime, time.DateOnly} {
+	for _, layout := range []string{time.RFC3339Nano, "2006-01-02 15:04:05Z", time.DateTime, time.DateOnly} {
 		if t, err := time.Parse(layout, s); err == nil {
 			return t, nil
 		}

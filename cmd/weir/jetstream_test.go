@@ -118,16 +118,16 @@ func TestJetStreamChanges(t *testing.T) {
 	exported := run("dead", "export")
 	assert.Equal(t, "8 messages written\n", exported.stderr)
 	assert.Equal(t, result{"2 messages sent back to \"orders\"\n", "", 0},
-		run("dead", "merge", "-to", "orders", "-provider", "north", "-cause", "exhausted", "-rate", "1000", "-yes"))
+		run("dead", "merge", "-to", "orders", "-provider", "north", "-cause", "exhausted", "-rate", "1000", "-yes", "-to-empty"))
 	assert.Equal(t, result{"1 message removed\n", "", 0}, run("dead", "purge", "-cause", "permanent", "-provider", "north", "-yes"))
 	assert.Contains(t, run("layers").stdout, "orders            2")
 	assert.Regexp(t, `all +5\n`, run("dead", "count").stdout)
 
 	file := filepath.Join(t.TempDir(), "dead.jsonl")
 	require.NoError(t, os.WriteFile(file, []byte(exported.stdout), 0o600))
-	for range 2 {
-		assert.Equal(t, result{"8 messages read\n", "", 0}, run("dead", "import", file))
-	}
+	assert.Equal(t, result{"8 messages read: 3 new, 5 there already (-replace replaces them)\n", "", 0}, run("dead", "import", file))
+	assert.Equal(t, result{"8 messages read: 0 new, 8 there already (-replace replaces them)\n", "", 0}, run("dead", "import", file))
+	assert.Equal(t, result{"8 messages read: 0 new, 8 replaced\n", "", 0}, run("dead", "import", file, "-replace"))
 	assert.Regexp(t, `all +8\n`, run("dead", "count").stdout)
 	assert.Equal(t, result{"8 messages removed\n", "", 0}, run("dead", "purge", "-all", "-yes"))
 	assert.Equal(t, result{"", "No message of queue \"dead\" matches.\n", 0}, run("dead", "list"))
@@ -176,7 +176,7 @@ func TestJetStreamPermissions(t *testing.T) {
 	run := func(user string, args ...string) result {
 		return execute(t, command(t, t.TempDir(), append(args, "-db", "nats://"+user+":s3cr3t@"+address+"/retries")...))
 	}
-	for _, args := range []string{"dead list", "layers", "dead purge -yes orders/0/17", "dead merge -to orders -yes orders/0/18"} {
+	for _, args := range []string{"dead list", "layers", "dead purge -yes orders/0/17", "dead merge -to orders -to-empty -yes orders/0/18"} {
 		r := run("all", strings.Fields(args)...)
 		assert.Zero(t, r.status, "%s: %s", args, r.stderr)
 	}
@@ -186,7 +186,7 @@ func TestJetStreamPermissions(t *testing.T) {
 			t.Parallel()
 			r := run(name, "dead", "purge", fmt.Sprint("orders/0/", 19+i%5), "-yes")
 			if r.status == 0 { // to remove needs no more
-				r = run(name, "dead", "merge", "-to", "orders", "-max", "1", "-yes")
+				r = run(name, "dead", "merge", "-to", "orders", "-max", "1", "-yes", "-to-empty")
 			}
 			assert.Equal(t, exitFailed, r.status)
 			part, _, _ := strings.Cut(strings.TrimSuffix(subject, ">"), "*")

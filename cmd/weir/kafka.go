@@ -25,7 +25,7 @@ import (
 //
 //	kafka://user:password@host:9092,host:9092?sasl=scram-sha-512&tls=true&group=GROUP
 func openKafka(ctx context.Context, address string) (*database, error) {
-	u, err := parseServers(address, "group", "sasl", "tls", "ca", "cert", "key")
+	u, err := parseServers(address, "group", "sasl", "plaintext", "tls", "ca", "cert", "key")
 	if err != nil {
 		return nil, err
 	}
@@ -47,7 +47,7 @@ func openKafka(ctx context.Context, address string) (*database, error) {
 	if config != nil {
 		opts = append(opts, kgo.DialTLSConfig(config))
 	}
-	login, err := u.sasl()
+	login, err := u.sasl(config != nil)
 	if err != nil {
 		return nil, err
 	}
@@ -69,8 +69,12 @@ func openKafka(ctx context.Context, address string) (*database, error) {
 	return &database{store: k, closers: []func() error{k.close}}, nil
 }
 
-// sasl returns how the user logs in.
-func (s servers) sasl() ([]kgo.Opt, error) {
+// sasl returns how the user logs in. PLAIN sends the password as it is: only TLS hides it.
+func (s servers) sasl(encrypted bool) ([]kgo.Opt, error) {
+	plaintext := s.query.Get("plaintext")
+	if plaintext != "" && plaintext != "true" && plaintext != "false" {
+		return nil, usagef("the URL of the database: plaintext must be true or false")
+	}
 	name := strings.ToLower(s.query.Get("sasl"))
 	if (s.user == nil) != (name == "") {
 		return nil, usagef("the URL of the database: a user needs sasl=plain, scram-sha-256 or scram-sha-512, and that needs a user")
@@ -81,6 +85,9 @@ func (s servers) sasl() ([]kgo.Opt, error) {
 	user := s.user.Username()
 	switch name {
 	case "plain":
+		if !encrypted && plaintext != "true" {
+			return nil, usagef("the URL of the database: sasl=plain sends the password unencrypted: add tls=true, or plaintext=true if the network is safe")
+		}
 		return []kgo.Opt{kgo.SASL(plain.Auth{User: user, Pass: s.password}.AsMechanism())}, nil
 	case "scram-sha-256":
 		return []kgo.Opt{kgo.SASL(scram.Auth{User: user, Pass: s.password}.AsSha256Mechanism())}, nil
@@ -185,6 +192,17 @@ func (k *topics) purge(ctx context.Context, topic string, f store.Filter, confir
 		return 0, err
 	}
 	return n.Messages, v.Purge(ctx)
+}
+
+// empty reports whether nothing was ever put in a topic. That there is none is found by the merge.
+func (k *topics) empty(ctx context.Context, topic string) (bool, error) {
+	ends, err := kadm.NewClient(k.client).ListEndOffsets(ctx, topic)
+	if err != nil {
+		return false, fmt.Errorf("the topic %q: %w", topic, err)
+	}
+	empty := true
+	ends.Each(func(o kadm.ListedOffset) { empty = empty && o.Offset == 0 && o.Err == nil })
+	return empty, nil
 }
 
 func (k *topics) merge(ctx context.Context, c deadletters.Config) (deadletters.Merged, error) {

@@ -76,7 +76,7 @@ func TestKafka(t *testing.T) {
 		"no-topic":      "dead list -queue nothing",
 		"purge-choice":  "dead purge -cause permanent",
 		"purge-layer":   "dead purge -all -yes -queue orders.1m -db " + url + "?group=billing",
-		"merge-layer":   "dead merge -to orders -yes -queue orders.1m -db " + url + "?group=billing",
+		"merge-layer":   "dead merge -to orders -yes -to-empty -queue orders.1m -db " + url + "?group=billing",
 		"merge-nowhere": "dead merge -to nowhere -yes",
 	} {
 		t.Run(name, func(t *testing.T) {
@@ -99,10 +99,12 @@ func TestKafkaChanges(t *testing.T) {
 	run := func(args ...string) result { return execute(t, command(t, t.TempDir(), append(args, "-db", url)...)) }
 	exported := run("dead", "export")
 	assert.Equal(t, "8 messages written\n", exported.stderr)
-	r := run("dead", "merge", "-to", "orders", "-provider", "north")
+	r := run("dead", "merge", "-to", "orders", "-provider", "north", "-yes")
+	assert.Equal(t, result{"", "weir: queue \"orders\" is empty or new: if it is the one that the program reads, say -to-empty\n", exitUsage}, r)
+	r = run("dead", "merge", "-to", "orders", "-provider", "north", "-to-empty")
 	assert.Equal(t, "weir: Send 3 messages of queue \"dead\" back to \"orders\"? Standard input is no terminal: answer with -yes\n", r.stderr)
 	assert.Equal(t, result{"2 messages sent back to \"orders\"\n", "", 0},
-		run("dead", "merge", "-to", "orders", "-provider", "north", "-cause", "exhausted", "-rate", "1000", "-yes"))
+		run("dead", "merge", "-to", "orders", "-provider", "north", "-cause", "exhausted", "-rate", "1000", "-yes", "-to-empty"))
 	assert.Equal(t, result{`{"merged":4,"looping":1,"outcomeUnknown":1,"busy":0}` + "\n", "", 0}, run("dead", "merge", "-to", "orders", "-yes", "-json"))
 	assert.Regexp(t, `all +2\n`, run("dead", "count").stdout)
 	assert.Regexp(t, `orders +6 `, run("layers", "orders").stdout)
@@ -136,7 +138,10 @@ func TestKafkaSecurity(t *testing.T) {
 		"kafka://u:s3cr3t@" + address + "?sasl=plain" + files:                    {exitFailed, "is the password wrong?"},
 		"kafka://w:s3cr3t@" + address + "?sasl=scram-sha-512" + files:            {exitFailed, "is the password wrong?"},
 		"kafka://u:s3cr3t@" + address + "?sasl=plain&tls=true":                   {exitFailed, "certificate"},
-		"kafka://u:s3cr3t%2Fx@127.0.0.1:1?sasl=plain":                            {exitFailed, "127.0.0.1:1"},
+		"kafka://u:s3cr3t%2Fx@127.0.0.1:1?sasl=plain&plaintext=true":             {exitFailed, "127.0.0.1:1"},
+		"kafka://u:s3cr3t@" + address + "?sasl=plain":                            {exitUsage, "sasl=plain sends the password unencrypted"},
+		"kafka://u:s3cr3t@" + address + "?sasl=plain&tls=false":                  {exitUsage, "sasl=plain sends the password unencrypted"},
+		"kafka://u:s3cr3t@" + address + "?sasl=plain&plaintext=yes":              {exitUsage, "plaintext must be"},
 		"kafka://u:s3cr3t@" + address + files:                                    {exitUsage, ""},
 		"kafka://u:s3cr3t@" + address:                                            {exitUsage, "a user needs sasl"},
 		"kafka://" + address + "?sasl=plain":                                     {exitUsage, "that needs a user"},

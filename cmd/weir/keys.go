@@ -13,10 +13,12 @@ import (
 func (a *app) keys() *cobra.Command {
 	var q keysQuery
 	c := &cobra.Command{
-		Use: "keys", Short: "Show requests with idempotency keys that are not finished", Args: cobra.NoArgs,
-		Long: `Show requests with idempotency keys that are not finished, the oldest first. The program's completer takes them up again.
+		Use: "keys", Short: "Show requests with idempotency keys that are not finished", Args: none,
+		Long: `Show requests with idempotency keys that are not finished, the oldest first. The
+program's completer takes them up again.
 
-POINT is the last step that is done, RUNS how often the request was begun, LOCKED since when one has its lock.`,
+POINT is the last step that is done, RUNS how often the request was begun,
+LOCKED since when one has its lock.`,
 		RunE: func(c *cobra.Command, _ []string) error {
 			if q.limit < 0 {
 				return usagef("-max %d must not be negative", q.limit)
@@ -31,6 +33,7 @@ POINT is the last step that is done, RUNS how often the request was begun, LOCKE
 	c.Flags().StringVar(&q.user, "user", "", "only those of this `USER`")
 	c.Flags().StringVar(&q.key, "key", "", "only this `KEY`")
 	c.Flags().StringVar(&q.operation, "operation", "", "only those of this `OPERATION`")
+	output{a}.flag(c)
 	c.Flags().IntVar(&q.limit, "max", 50, "at most `N` requests; 0 for all")
 	return c
 }
@@ -84,7 +87,7 @@ func (a *app) showKeys(ctx context.Context, db *database, q keysQuery) (err erro
 		err = a.table([]column{
 			{name: "CREATED"},
 			{name: "USER", least: 4},
-			{name: "KEY", least: 4},
+			{name: "KEY", whole: true},
 			{name: "OPERATION", least: 4},
 			{name: "POINT", least: 4},
 			{name: "RUNS", right: true},

@@ -11,15 +11,19 @@ import (
 )
 
 func (a *app) layers() *cobra.Command {
-	return &cobra.Command{
-		Use: "layers [QUEUE]...", Short: "Show the queues of the store: layers, dead letters, staged messages",
-		Long: `Show the queues of the store: the layers of ladders, dead letters, staged messages. Queues without messages do not appear.
+	c := &cobra.Command{
+		Use: "layers [QUEUE]...", Short: "Show the queues: layers, dead letters, staged messages",
+		Long: `Show the queues of the store: the layers of ladders, dead letters, staged
+messages. Queues without messages do not appear.
 
-NEXT is when the first message can be taken: its delay is over, or the lease of the one who has it.`,
+NEXT is when the first message can be taken: its delay is over, or the lease of
+the one who has it.`,
 		RunE: func(c *cobra.Command, queues []string) error {
 			return a.with(c.Context(), func(ctx context.Context, db *database) error { return a.showLayers(ctx, db, queues) })
 		},
 	}
+	output{a}.flag(c)
+	return c
 }
 
 func (a *app) showLayers(ctx context.Context, db *database, queues []string) error {
@@ -57,7 +61,7 @@ func (a *app) showLayers(ctx context.Context, db *database, queues []string) err
 		return nil
 	}
 	return a.table([]column{
-		{name: "QUEUE", least: 12},
+		{name: "QUEUE", whole: true},
 		{name: "MESSAGES", right: true},
 		{name: "OLDEST", right: true},
 		{name: "NEXT"},

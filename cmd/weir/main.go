@@ -37,6 +37,9 @@ type app struct {
 	url  string
 	json bool
 
+	// Flags of commands that print tables.
+	wide, names bool
+
 	create bool // tables that are not there: of import
 
 	begun bool // the flags and arguments are read
@@ -60,7 +63,7 @@ func (a *app) run(ctx context.Context, args []string) int {
 		return exitOK
 	}
 	// What is stored may be in an error, too.
-	fmt.Fprintln(a.err, "weir:", escaped(withoutSecrets(err.Error(), append(args, a.url)...)))
+	fmt.Fprintln(a.err, "weir:", escaped(oneLine(withoutSecrets(err.Error(), append(args, a.url)...))))
 	if _, usage := errors.AsType[*usageError](err); usage || !a.begun {
 		return exitUsage
 	}

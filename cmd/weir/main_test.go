@@ -8,6 +8,7 @@ import (
 	"errors"
 	"flag"
 	"fmt"
+	"io"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -17,6 +18,7 @@ import (
 	"time"
 
 	"github.com/benbjohnson/clock"
+	"github.com/spf13/cobra"
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 
@@ -256,8 +258,17 @@ func TestOutput(t *testing.T) {
 		"keys-json":     {"", "keys -all -json -user alice"},
 		"keys-page":     {"", "keys -max 1"},
 		"keys-none":     {"", "keys -operation nothing"},
-		"usage-nothing": {"", ""},
-		"usage-dead":    {"", "dead"},
+		"help-nothing":  {"", ""},
+		"help-dead":     {"", "dead"},
+		"list-wide":     {"60", "dead list -o wide -max 1"},
+		"list-name":     {"20", "dead list -o name -max 2"},
+		"layers-name":   {"", "layers -o name"},
+		"usage-below":   {"", "dead lst"},
+		"usage-cause":   {"", "dead list -cause permanant"},
+		"usage-number":  {"", "dead list -max many"},
+		"usage-value":   {"", "dead list -max"},
+		"usage-format":  {"", "dead list -o xml"},
+		"usage-none":    {"", "dead count orders"},
 		"usage-command": {"", "ded list"},
 		"usage-flag":    {"", "dead list -quue x"},
 		"usage-time":    {"", "dead list -since yesterday"},
@@ -296,7 +307,8 @@ func TestPurge(t *testing.T) {
 	dir := seed(t)
 	assert.Equal(t, result{"4 messages removed\n", "", 0}, execute(t, command(t, dir, "dead", "purge", "-cause", "exhausted", "-yes")))
 	assert.Equal(t, result{"1 message removed\n", "", 0}, execute(t, command(t, dir, "dead", "purge", "orders/0/17", "-yes")))
-	assert.Equal(t, result{`{"purged":0}` + "\n", "", 0}, execute(t, command(t, dir, "dead", "purge", "orders/0/17", "-yes", "-json")))
+	assert.Equal(t, result{"", "weir: queue \"dead\" has no message \"orders/0/17\"\n", 1}, execute(t, command(t, dir, "dead", "purge", "orders/0/17", "orders/0/23", "-yes", "-json")))
+	assert.Equal(t, result{`{"purged":0}` + "\n", "", 0}, execute(t, command(t, dir, "dead", "purge", "-key", "nobody", "-yes", "-json")))
 	assert.Contains(t, execute(t, command(t, dir, "dead", "count")).stdout, "all                            3\n")
 	assert.Equal(t, result{"3 messages removed\n", "", 0}, execute(t, command(t, dir, "dead", "purge", "-all", "-yes")))
 	assert.Equal(t, result{"0 messages removed\n", "", 0}, execute(t, command(t, dir, "dead", "purge", "-all")), "nothing to ask about")
@@ -306,11 +318,18 @@ func TestPurge(t *testing.T) {
 func TestMerge(t *testing.T) {
 	dir := seed(t)
 	r := execute(t, command(t, dir, "dead", "merge", "-to", "orders", "-provider", "north"))
+	assert.Equal(t, result{"", "weir: queue \"orders\" is empty or new: if it is the one that the program reads, say -to-empty\n", exitUsage}, r)
+	assert.Equal(t, r, execute(t, command(t, dir, "dead", "merge", "-to", "orders", "-provider", "north", "-yes")), "a name may be mistyped")
+	r = execute(t, command(t, dir, "dead", "merge", "-to", "orders", "-provider", "north", "-to-empty"))
 	assert.Equal(t, exitUsage, r.status)
 	assert.Equal(t, "weir: Send 3 messages of queue \"dead\" back to \"orders\"? Standard input is no terminal: answer with -yes\n", r.stderr)
+	r = execute(t, command(t, dir, "dead", "merge", "-to", "orders", "nobody", "orders/0/18", "-yes", "-to-empty"))
+	assert.Equal(t, result{"", "weir: queue \"dead\" has no message \"nobody\"\n", exitFailed}, r)
+	r = execute(t, command(t, dir, "dead", "merge", "-to", "orders", "orders/0/18", "-key", "else", "-yes", "-to-empty"))
+	assert.Equal(t, result{"", "weir: queue \"dead\" has no message \"orders/0/18\" that the other flags choose\n", exitFailed}, r)
 
 	assert.Equal(t, result{"2 messages sent back to \"orders\"\n", "", 0},
-		execute(t, command(t, dir, "dead", "merge", "-to", "orders", "-provider", "north", "-max", "2", "-yes")))
+		execute(t, command(t, dir, "dead", "merge", "-to", "orders", "-provider", "north", "-max", "2", "-yes", "-to-empty")))
 	assert.Equal(t, result{`{"merged":4,"looping":1,"outcomeUnknown":1,"busy":0}` + "\n", "", 0},
 		execute(t, command(t, dir, "dead", "merge", "-to", "orders", "-yes", "-json")))
 	assert.Equal(t, result{`0 messages sent back to "orders"
@@ -333,12 +352,11 @@ func TestExportAndImport(t *testing.T) {
 
 	other := seed(t)
 	execute(t, command(t, other, "dead", "purge", "-all", "-yes"))
-	for range 2 {
-		assert.Equal(t, result{"8 messages read\n", "", 0}, execute(t, command(t, other, "dead", "import", file)))
-	}
+	assert.Equal(t, result{"8 messages read: 8 new\n", "", 0}, execute(t, command(t, other, "dead", "import", file)))
+	assert.Equal(t, result{"8 messages read: 0 new, 8 there already (-replace replaces them)\n", "", 0}, execute(t, command(t, other, "dead", "import", file)))
 	cmd := command(t, other, "dead", "import", "-", "-json")
 	cmd.Stdin = strings.NewReader(exported.stdout)
-	assert.Equal(t, result{`{"read":8}` + "\n", "", 0}, execute(t, cmd))
+	assert.Equal(t, result{`{"read":8,"new":0,"replaced":0}` + "\n", "", 0}, execute(t, cmd))
 	due := regexp.MustCompile(`"due":"[^"]*",`) // a store sets it when a message arrives
 	without := func(s string) string { return due.ReplaceAllString(s, "") }
 	assert.Equal(t, without(exported.stdout), without(execute(t, command(t, other, "dead", "export")).stdout))
@@ -347,9 +365,107 @@ func TestExportAndImport(t *testing.T) {
 	cmd.Stdin = strings.NewReader(exported.stdout[:strings.Index(exported.stdout, "\n")+1] + "nonsense\n")
 	r := execute(t, cmd)
 	assert.Equal(t, exitFailed, r.status)
-	assert.Equal(t, "1 message read\n", r.stdout)
+	assert.Equal(t, "1 message read: 0 new, 1 there already (-replace replaces them)\n", r.stdout)
 	assert.Contains(t, r.stderr, "line 2")
 	assert.Equal(t, exitFailed, execute(t, command(t, other, "dead", "import", "no such file")).status)
+}
+
+// What is imported takes the place of what is there if that is wanted, and changes nothing else.
+func TestImportReplaces(t *testing.T) {
+	dir := seed(t)
+	first, _, _ := strings.Cut(execute(t, command(t, dir, "dead", "export")).stdout, "\n")
+	file := filepath.Join(dir, "changed.jsonl")
+	changed := strings.Replace(first, "card 4711 is expired", "card 4712 is expired", 1)
+	require.NotEqual(t, first, changed)
+	require.NoError(t, os.WriteFile(file, []byte(changed+"\n"), 0o600))
+	assert.Equal(t, result{"1 message read: 0 new, 1 there already (-replace replaces them)\n", "", 0}, execute(t, command(t, dir, "dead", "import", file)))
+	assert.NotContains(t, execute(t, command(t, dir, "dead", "export")).stdout, "card 4712 is expired")
+	assert.Equal(t, result{"1 message read: 0 new, 1 replaced\n", "", 0}, execute(t, command(t, dir, "dead", "import", file, "-replace")))
+	after := execute(t, command(t, dir, "dead", "export"))
+	assert.Contains(t, after.stdout, "card 4712 is expired")
+	assert.Equal(t, "8 messages written\n", after.stderr)
+}
+
+// No line of help is wider than a terminal, and no text is one of a library's.
+func TestHelp(t *testing.T) {
+	a := &app{}
+	var visit func(c *cobra.Command)
+	visit = func(c *cobra.Command) {
+		r := execute(t, command(t, t.TempDir(), append(strings.Fields(c.CommandPath())[1:], "-h")...))
+		assert.Zero(t, r.status)
+		for line := range strings.SplitSeq(r.stdout, "\n") {
+			assert.LessOrEqual(t, len([]rune(line)), helpWidth, "%s: %s", c.CommandPath(), line)
+		}
+		for _, below := range c.Commands() {
+			visit(below)
+		}
+	}
+	visit(a.commands())
+	for _, flag := range []string{"-version", "--version"} {
+		r := execute(t, command(t, t.TempDir(), flag))
+		assert.Regexp(t, `^weir version \S+\n$`, r.stdout)
+		assert.Zero(t, r.status)
+	}
+}
+
+// A table that is longer than a page is written page by page, and not kept.
+func TestListIsNotKept(t *testing.T) {
+	dir := seed(t)
+	ids := make([]string, 2*pageSize)
+	for i := range ids {
+		ids[i] = fmt.Sprint("message ", i)
+	}
+	put(t, dir, ids...)
+	r := execute(t, command(t, dir, "dead", "list", "-max", "0"))
+	lines := strings.Split(strings.TrimSuffix(r.stdout, "\n"), "\n")
+	require.Len(t, lines, 1+8+len(ids), "one header")
+	at := strings.Index(lines[0], "CAUSE")
+	for _, line := range []string{lines[9], lines[pageSize+50], lines[len(lines)-1]} {
+		assert.Equal(t, at, strings.Index(line, "permanent"), line)
+	}
+
+	read, write, err := os.Pipe()
+	require.NoError(t, err)
+	defer read.Close()
+	a := &app{out: write, env: func(string) string { return "" }}
+	p := pages{app: a, columns: listColumns}
+	row := []string{when(begin), "id", "permanent", "1", "", ""}
+	go func() {
+		assert.NoError(t, p.write([][]string{row}))
+		assert.NoError(t, p.write([][]string{row}))
+		assert.NoError(t, write.Close())
+	}()
+	out, err := io.ReadAll(read)
+	require.NoError(t, err)
+	assert.Equal(t, 1, strings.Count(string(out), "ARRIVED"))
+}
+
+// The hint after a table was dropped is one that helps.
+func TestDroppedTable(t *testing.T) {
+	dir := seed(t)
+	drop := func(statement string) {
+		db, err := sqlite.Open(t.Context(), filepath.Join(dir, "orders.db"))
+		require.NoError(t, err)
+		defer db.Close()
+		_, err = db.Writer().ExecContext(t.Context(), statement)
+		require.NoError(t, err)
+	}
+	drop("DROP TABLE weir_messages")
+	r := execute(t, command(t, dir, "dead", "list"))
+	assert.Equal(t, exitFailed, r.status)
+	statement := regexp.MustCompile(`DELETE FROM weir_migrations WHERE component = '\w+'`).FindString(r.stderr)
+	require.NotEmpty(t, statement, r.stderr)
+	drop(statement)
+	file := filepath.Join(dir, "none.jsonl")
+	require.NoError(t, os.WriteFile(file, nil, 0o600))
+	assert.Zero(t, execute(t, command(t, dir, "dead", "import", "-create", file)).status)
+	assert.Zero(t, execute(t, command(t, dir, "dead", "list")).status)
+}
+
+func TestOneLine(t *testing.T) {
+	for text, want := range map[string]string{"": "", "a": "a", "a\nb": "a; b", "failed:\n\thost a\n\thost b\n": "failed: host a; host b"} {
+		assert.Equal(t, want, oneLine(text))
+	}
 }
 
 // The command makes no database and no tables.

@@ -13,12 +13,14 @@ import (
 )
 
 func (a *app) outbox() *cobra.Command {
-	return &cobra.Command{
+	c := &cobra.Command{
 		Use: "outbox [QUEUE]...", Short: "Show outboxes: what is staged, and which relay sends it",
-		Long: `Show outboxes: what is staged, and which relay sends it. Without an argument these are the queues that a relay has now: an
-outbox whose relay has died must be named.
+		Long: `Show outboxes: what is staged, and which relay sends it. Without an argument
+these are the queues that a relay has now: an outbox whose relay has died must
+be named.
 
-RELAY is the owner of the queue's lock. If it does not extend its LEASE within that time, another relay takes over.`,
+RELAY is the owner of the queue's lock. If it does not extend its LEASE within
+that time, another relay takes over.`,
 		RunE: func(c *cobra.Command, queues []string) error {
 			if engine := a.engine(); engine != "" && engine != "JetStream" {
 				return usagef("%s has no outboxes: their messages are in a store with transactions", engine)
@@ -26,6 +28,8 @@ RELAY is the owner of the queue's lock. If it does not extend its LEASE within t
 			return a.with(c.Context(), func(ctx context.Context, db *database) error { return a.showOutboxes(ctx, db, queues) })
 		},
 	}
+	output{a}.flag(c)
+	return c
 }
 
 // outboxJSON is an outbox.
@@ -86,7 +90,7 @@ func (a *app) showOutboxes(ctx context.Context, db *database, queues []string) e
 		return nil
 	}
 	return a.table([]column{
-		{name: "QUEUE", least: 12},
+		{name: "QUEUE", whole: true},
 		{name: "MESSAGES", right: true},
 		{name: "OLDEST", right: true},
 		{name: "RELAY", least: 10},

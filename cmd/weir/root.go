@@ -1,6 +1,7 @@
 package main
 
 import (
+	"runtime/debug"
 	"strings"
 
 	"github.com/spf13/cobra"
@@ -11,23 +12,32 @@ import (
 func (a *app) commands() *cobra.Command {
 	root := group("weir", "Look into the database of programs that use weir",
 		a.dead(), a.layers(), a.outbox(), a.keys())
-	root.Long = `Look into the database of programs that use weir, and help when something lies there.
+	root.Long = `Look into the database of programs that use weir, and help when something
+lies there.
 
 The database is a URL, in -db or in the environment variable WEIR_DB:
 
   sqlite:orders.db    sqlite:///var/lib/orders.db
   postgres://user:password@host/database
   nats://user:password@host,host/STREAM    tls://host/STREAM?creds=FILE
-      parameters: locks (a bucket); creds, nkey (files of NATS); ca, cert, key (files for TLS)
+      parameters: locks (a bucket); creds, nkey (files of NATS);
+      ca, cert, key (files for TLS)
   kafka://user:password@host,host?sasl=scram-sha-512
-      parameters: sasl (plain, scram-sha-256, scram-sha-512); tls (true), ca, cert, key;
-      group (of the workers: layers shows its topics). A queue is a topic.
-  file:DIR    a directory of dead letters without a database (deadfile): list, show, count and export
+      parameters: sasl (scram-sha-256, scram-sha-512, or plain, which needs TLS
+      or plaintext=true); tls (true), ca, cert, key; group (of the workers:
+      layers shows its topics). A queue is a topic.
+  file:DIR    a directory of dead letters without a database (deadfile): list,
+      show, count and export
 
-Tables fit the terminal, or COLUMNS; a pipe gets everything. Before weir removes or moves anything it asks.
+Flags begin with one dash or with two. Tables fit the terminal, or COLUMNS; a
+pipe gets everything. Times are UTC, which is the Z at their end. Before weir
+removes or moves anything it asks.
 Exit status: 0 all is well, 1 it failed or the answer was no, 2 wrong usage.`
 	root.SilenceErrors, root.SilenceUsage = true, true
 	root.CompletionOptions.HiddenDefaultCmd = true
+	root.Version = version()
+	root.SetFlagErrorFunc(flagError)
+	wrapped(root)
 	root.PersistentFlags().StringVar(&a.url, "db", "", "the database: `URL` (default: the environment's WEIR_DB)")
 	root.PersistentFlags().BoolVar(&a.json, "json", false, "write JSON, one object a line")
 	root.PersistentPreRun = func(*cobra.Command, []string) {
@@ -39,16 +49,29 @@ Exit status: 0 all is well, 1 it failed or the answer was no, 2 wrong usage.`
 	return root
 }
 
-// group returns a command that only has commands below it.
+// version returns that of the module the command was built from.
+func version() string {
+	if info, ok := debug.ReadBuildInfo(); ok && info.Main.Version != "" {
+		return info.Main.Version
+	}
+	return "(devel)"
+}
+
+// group returns a command that only has commands below it. Alone it prints its help.
 func group(use, short string, below ...*cobra.Command) *cobra.Command {
 	c := &cobra.Command{
-		Use: use, Short: short, Args: cobra.ArbitraryArgs,
-		RunE: func(c *cobra.Command, args []string) error {
-			if len(args) > 0 {
-				return usagef("%s has no command %q (-h for help)", c.CommandPath(), args[0])
+		Use: use, Short: short,
+		Args: func(c *cobra.Command, args []string) error {
+			if len(args) == 0 {
+				return nil
 			}
-			return usagef("%s needs a command (-h for help)", c.CommandPath())
+			var names []string
+			for _, b := range below {
+				names = append(names, b.Name())
+			}
+			return usagef("%s has no command %q%s", c.CommandPath(), args[0], meant("", args[0], names))
 		},
+		RunE: func(c *cobra.Command, _ []string) error { return c.Help() },
 	}
 	c.AddCommand(below...)
 	return c
@@ -56,7 +79,7 @@ func group(use, short string, below ...*cobra.Command) *cobra.Command {
 
 // oneDash lets flags with long names begin with one dash, too, as those of Go's own commands do.
 func oneDash(root *cobra.Command, args []string) []string {
-	long := map[string]bool{"help": true}
+	long := map[string]bool{"help": true, "version": true}
 	var visit func(c *cobra.Command)
 	visit = func(c *cobra.Command) {
 		for _, set := range []*pflag.FlagSet{c.Flags(), c.PersistentFlags()} {

@@ -2,13 +2,17 @@ package main
 
 import (
 	"encoding/json"
+	"errors"
 	"math"
 	"os"
+	"slices"
 	"strconv"
+	"strings"
 	"time"
 
 	"github.com/jedib0t/go-pretty/v6/table"
 	"github.com/jedib0t/go-pretty/v6/text"
+	"github.com/spf13/cobra"
 	"golang.org/x/term"
 )
 
@@ -20,12 +24,43 @@ const (
 // column is one of a table.
 type column struct {
 	name  string
-	least int // it may be cut to this width; 0: it is never cut
+	least int  // it may be cut to this width; 0: only where nothing else helps
+	whole bool // it is never cut: what other commands take as an argument, which -o name prints
 	right bool
 }
 
+// output is the flag -o.
+type output struct{ a *app }
+
+func (o output) flag(c *cobra.Command) {
+	c.Flags().VarP(o, "output", "o", "`FORMAT`: wide cuts nothing, name prints the names or ids alone, json is -json")
+}
+
+// Set implements pflag.Value.
+func (o output) Set(format string) error {
+	switch format {
+	case "wide":
+		o.a.wide = true
+	case "name":
+		o.a.names = true
+	case "json":
+		o.a.json = true
+	default:
+		return errors.New("it must be wide, name or json")
+	}
+	return nil
+}
+
+func (output) String() string { return "" }
+
+// Type implements pflag.Value.
+func (output) Type() string { return "format" }
+
 // width returns how many characters fit in a line: as COLUMNS says, or the terminal; elsewhere there is no limit.
 func (a *app) width() int {
+	if a.wide {
+		return math.MaxInt
+	}
 	if n, err := strconv.Atoi(a.env("COLUMNS")); err == nil && n > 0 {
 		return n
 	}
@@ -42,17 +77,50 @@ func isTerminal(f *os.File) bool { return term.IsTerminal(int(f.Fd())) }
 
 // table writes rows, as wide as the terminal at most. Cells are escaped here.
 func (a *app) table(columns []column, rows [][]string) error {
-	widths := make([]int, len(columns))
-	for i, c := range columns {
-		widths[i] = text.StringWidthWithoutEscSequences(c.name)
-		for _, row := range rows {
+	return (&pages{app: a, columns: columns}).write(rows)
+}
+
+// pages is a table that is written page by page, so that it need not be in memory. The first page sets the widths of columns.
+type pages struct {
+	app     *app
+	columns []column
+	widths  []int // nil: nothing is written yet
+}
+
+func (p *pages) write(rows [][]string) error {
+	for _, row := range rows {
+		for i := range row {
 			row[i] = escaped(row[i])
-			widths[i] = max(widths[i], text.StringWidthWithoutEscSequences(row[i]))
 		}
 	}
-	limit := a.width()
-	fit(columns, widths, limit)
+	if p.app.names {
+		var b strings.Builder
+		for _, row := range rows {
+			b.WriteString(row[slices.IndexFunc(p.columns, func(c column) bool { return c.whole })] + "\n")
+		}
+		return p.app.print(b.String())
+	}
+	first := p.widths == nil
+	if first {
+		p.widths = make([]int, len(p.columns))
+		for i, c := range p.columns {
+			p.widths[i] = text.StringWidthWithoutEscSequences(c.name)
+		}
+	}
+	limit := p.app.width()
+	if first || limit == math.MaxInt {
+		for _, row := range rows {
+			for i := range row {
+				p.widths[i] = max(p.widths[i], text.StringWidthWithoutEscSequences(row[i]))
+			}
+		}
+	}
+	fit(p.columns, p.widths, limit)
+	return p.app.print(p.render(rows, first))
+}
 
+// render returns rows as text.
+func (p *pages) render(rows [][]string, header bool) string {
 	t := table.NewWriter()
 	style := table.StyleDefault
 	style.Options = table.OptionsNoBordersAndSeparators
@@ -60,25 +128,27 @@ func (a *app) table(columns []column, rows [][]string) error {
 	style.Format.Header = text.FormatDefault
 	t.SetStyle(style)
 	t.SuppressTrailingSpaces()
-	header := make(table.Row, len(columns))
-	configs := make([]table.ColumnConfig, len(columns))
-	for i, c := range columns {
-		header[i] = c.name
-		configs[i] = table.ColumnConfig{Number: i + 1}
+	names := make(table.Row, len(p.columns))
+	configs := make([]table.ColumnConfig, len(p.columns))
+	for i, c := range p.columns {
+		names[i] = c.name
+		configs[i] = table.ColumnConfig{Number: i + 1, WidthMin: p.widths[i]}
 		if c.right {
 			configs[i].Align, configs[i].AlignHeader = text.AlignRight, text.AlignRight
 		}
 	}
 	t.SetColumnConfigs(configs)
-	t.AppendHeader(cut(header, widths))
+	if header {
+		t.AppendHeader(p.cut(names))
+	}
 	for _, row := range rows {
 		cells := make(table.Row, len(row))
 		for i := range row {
 			cells[i] = row[i]
 		}
-		t.AppendRow(cut(cells, widths))
+		t.AppendRow(p.cut(cells))
 	}
-	return a.print(t.Render() + "\n")
+	return t.Render() + "\n"
 }
 
 // fit makes columns narrower, the widest first, until all fit. The last ones get nothing if that is not enough.
@@ -101,6 +171,9 @@ func fit(columns []column, widths []int, limit int) {
 		total--
 	}
 	for i := len(widths) - 1; i >= 0 && total > limit; i-- {
+		if columns[i].whole {
+			continue
+		}
 		less := min(widths[i], total-limit)
 		widths[i] -= less
 		total -= less
@@ -108,9 +181,11 @@ func fit(columns []column, widths []int, limit int) {
 }
 
 // cut shortens cells to the widths of their columns.
-func cut(row table.Row, widths []int) table.Row {
+func (p *pages) cut(row table.Row) table.Row {
 	for i := range row {
-		row[i] = shortened(row[i].(string), widths[i])
+		if !p.columns[i].whole {
+			row[i] = shortened(row[i].(string), p.widths[i])
+		}
 	}
 	return row
 }
@@ -146,7 +221,7 @@ func when(t time.Time) string {
 	if t.IsZero() {
 		return "-"
 	}
-	return t.UTC().Format("2006-01-02 15:04:05")
+	return t.UTC().Format("2006-01-02 15:04:05Z")
 }
 
 // age returns a duration in its one or two largest units.

@@ -11,6 +11,7 @@ import (
 	"regexp"
 	"strings"
 	"sync"
+	"syscall"
 	"testing"
 	"time"
 
@@ -126,7 +127,7 @@ func TestTerminalOnKafka(t *testing.T) {
 			assert.LessOrEqual(t, text.StringWidthWithoutEscSequences(line), 80, line)
 		}
 	}
-	s := inTerminal(t, dir, "dead", "merge", "-to", "orders", "-cause", "exhausted", "-db", url)
+	s := inTerminal(t, dir, "dead", "merge", "-to", "orders", "-cause", "exhausted", "-to-empty", "-db", url)
 	s.answer(`Send 4 messages of queue "dead" back to "orders"? [y/N] `, "y\n")
 	screen, err := s.end()
 	require.NoError(t, err)
@@ -156,10 +157,44 @@ func TestAnswers(t *testing.T) {
 		assert.Contains(t, screen, "weir: the answer was not yes: nothing was changed")
 	}
 	s := inTerminal(t, dir, "dead", "purge", "orders/0/17")
-	s.answer(question, "Yes\n")
+	s.answer(question, "\x03") // Ctrl-C
 	screen, err := s.end()
+	assert.ErrorContains(t, err, "exit status 1")
+	assert.Contains(t, screen, "weir: interrupted: nothing was changed")
+	s = inTerminal(t, dir, "dead", "purge", "orders/0/17")
+	s.answer(question, "Yes\n")
+	screen, err = s.end()
 	require.NoError(t, err)
 	assert.Contains(t, screen, "1 message removed")
+}
+
+// A file that the user may not write can be read.
+func TestReadOnlyFile(t *testing.T) {
+	dir := seed(t)
+	require.NoError(t, os.Chmod(filepath.Join(dir, "orders.db"), 0o444))
+	asAnother := func(args ...string) result {
+		cmd := command(t, dir, args...)
+		if os.Getuid() == 0 { // who may write all files
+			for d := range strings.SplitSeq(filepath.Dir(binary)+"\n"+dir+"\n"+filepath.Dir(dir), "\n") {
+				require.NoError(t, os.Chmod(d, 0o755))
+			}
+			cmd.SysProcAttr = &syscall.SysProcAttr{Credential: &syscall.Credential{Uid: 65534, Gid: 65534}}
+		}
+		return execute(t, cmd)
+	}
+	for _, args := range []string{"dead list", "dead count", "dead show orders/0/18", "layers", "outbox", "keys -all", "dead export"} {
+		assert.Zero(t, asAnother(strings.Fields(args)...).status, args)
+	}
+	r := asAnother("dead", "purge", "orders/0/18", "-yes")
+	assert.Equal(t, exitFailed, r.status)
+	assert.Contains(t, r.stderr, "readonly database")
+
+	db, err := sqlite.Open(t.Context(), filepath.Join(dir, "orders.db")) // the program runs
+	require.NoError(t, err)
+	defer db.Close()
+	s := sqlitestore.New(db)
+	require.NoError(t, s.Put(t.Context(), "dead", store.Message{Meta: delivery.Meta{ID: "later"}, Cause: store.Permanent}))
+	assert.Contains(t, asAnother("dead", "list").stdout, "later")
 }
 
 // What arrives while the person is thinking stays.
@@ -197,7 +232,7 @@ func TestMergeInTerminal(t *testing.T) {
 	}
 	put(t, dir, ids...)
 	s := inTerminal(t, dir, "dead", "merge", "-to", "orders", "-cause", "permanent", "-rate", "50")
-	s.answer(`Send 502 messages of queue "dead" back to "orders"? [y/N] `, "y\n")
+	s.answer("Queue \"orders\" is empty or new: is it the one that the program reads?\n"+`Send 502 messages of queue "dead" back to "orders"? [y/N] `, "y\n")
 	some := regexp.MustCompile(`\([1-9]\d*/502`)
 	require.Eventually(t, func() bool { return some.MatchString(s.text()) }, time.Minute, time.Millisecond, "no progress")
 	_, err := io.WriteString(s.file, "\x03") // Ctrl-C

@@ -16,7 +16,8 @@ const Header = "Idempotency-Key"
 
 // HandlerConfig is how [Operation.Handler] reads requests.
 type HandlerConfig struct {
-	// User returns the authenticated user. A request that is not ok gets 403. Default: all requests are of the user "".
+	// User returns the authenticated user, whose keys are those of nobody else. A request that is not ok gets 403. Required; a
+	// service with one user returns a constant.
 	User func(req *http.Request) (user string, ok bool)
 	// Key returns an entity-level key, such as payment-1234-refund. An error is answered with 400. Default: the
 	// request-level key in the header Idempotency-Key, bare or in double quotes; without it the answer is 400.
@@ -38,10 +39,10 @@ type HandlerConfig struct {
 //	invalid      400         the key is missing, or something is too long
 //
 // and without the header 403, 413, and 500 after an error of the handler that came without a response. Handler panics if
-// MismatchStatus or MaxBody make no sense.
+// User is nil, or MismatchStatus or MaxBody make no sense.
 func (o *Operation) Handler(c HandlerConfig) http.Handler {
 	if c.User == nil {
-		c.User = func(*http.Request) (string, bool) { return "", true }
+		panic("keys: Handler: User is nil: it says whose key it is, and whose responses it may get")
 	}
 	if c.Key == nil {
 		c.Key = headerKey

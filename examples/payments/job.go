@@ -48,10 +48,13 @@ type job struct {
 // policy repeats what was not answered: each request has an id, so that a provider recognises it, and what found the database
 // busy.
 func policy() *strategies.Policy[bank.Payment] {
-	busy := predicates.NewReason("DATABASE_BUSY", true, false)
+	busy, declined := predicates.NewReason("DATABASE_BUSY", true, false), predicates.NewRejection("DECLINED")
 	return strategies.ReasonAware(predicates.Classifiers(
 		func(a *predicates.Attempt[bank.Payment]) (predicates.Reason, bool) {
 			return busy, errors.Is(a.Err, exactlyonce.ErrInProgress) || errors.Is(a.Err, keys.ErrLockLost) || errors.Is(a.Err, keys.ErrConflict)
+		},
+		func(a *predicates.Attempt[bank.Payment]) (predicates.Reason, bool) {
+			return declined, errors.Is(a.Err, bank.ErrDeclined) && !a.InDoubt
 		},
 		httpretry.Classifier[bank.Payment](),
 	), nil).WithMaxDelay(shortWait)

@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"io"
 	"strconv"
+	"strings"
 	"sync"
 	"sync/atomic"
 	"testing"
@@ -21,6 +22,7 @@ import (
 
 	"github.com/weirflow/weir/checkpoint"
 	"github.com/weirflow/weir/checkpoint/checkpointtest"
+	"github.com/weirflow/weir/delivery/store"
 )
 
 func valueOf(r *kgo.Record) (string, error) { return string(r.Value), nil }
@@ -425,4 +427,55 @@ func FuzzState(f *testing.F) {
 			t.Fatalf("%x became %x", state, appendState(nil, base, records))
 		}
 	})
+}
+
+// Law W2: a record that cannot be read goes to the dead letters as it is, and stops no other.
+func TestInputWithARecordThatCannotBeRead(t *testing.T) {
+	c := newCluster(t, 1, "orders")
+	c.produce("orders", 1, "1", "bad 2", "3", "bad 4")
+	var dead box
+	config := InputConfig[string]{Client: []kgo.Opt{c.seed()}, Topic: "orders", ToEnd: true, Decode: func(r *kgo.Record) (string, error) {
+		if strings.HasPrefix(string(r.Value), "bad") {
+			panic("what is this?")
+		}
+		return string(r.Value), nil
+	}}
+	open := func() *Input[string] {
+		in, err := OpenInput(t.Context(), config)
+		require.NoError(t, err)
+		t.Cleanup(func() { _ = in.Close() })
+		return in
+	}
+	in := open()
+	_, err := in.Next()
+	require.NoError(t, err)
+	for range 2 {
+		_, err = in.Next()
+		require.ErrorContains(t, err, "the record at offset 1 cannot be read")
+	}
+	config.DeadLetters = dead.put
+	dead.set(errors.New("full"))
+	position := in.Position()
+	in = open()
+	require.NoError(t, in.Seek(position))
+	_, err = in.Next()
+	require.ErrorContains(t, err, "full", "law D1")
+	dead.set(nil)
+	v, err := in.Next()
+	require.NoError(t, err)
+	require.Equal(t, "3", v)
+	_, err = in.Next()
+	require.Equal(t, io.EOF, err)
+	letters := dead.all()
+	require.Len(t, letters, 2)
+	require.Equal(t, "bad 2", string(letters[0].Payload))
+	require.Equal(t, store.Undecodable, letters[0].Cause)
+	require.Equal(t, "orders/0/1", letters[0].Meta.ID)
+	require.Contains(t, letters[0].Meta.LastError, "what is this?")
+	position = in.Position()
+	in = open()
+	require.NoError(t, in.Seek(position))
+	_, err = in.Next()
+	require.Equal(t, io.EOF, err, "the position is behind both")
+	require.Len(t, dead.all(), 2)
 }

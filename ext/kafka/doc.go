@@ -66,7 +66,7 @@
 // # Checkpoints
 //
 // [Input] is a partition as an input of a pipeline with checkpoints (package checkpoint): its position is in the checkpoint, and no group is
-// needed. [Output] writes to a topic exactly once, for consumers that read what is committed. It keeps the records in the state of the
+// needed. A record that it cannot read fails the pipeline each time it is started again, unless it has a place for dead letters. [Output] writes to a topic exactly once, for consumers that read what is committed. It keeps the records in the state of the
 // checkpoint, and publishes them in a transaction together with their number when the checkpoint is complete. [Group] shares partitions out
 // between workers, with a pipeline for each (package partitions).
 //

@@ -11,6 +11,7 @@ import (
 	"github.com/twmb/franz-go/pkg/kgo"
 
 	"github.com/weirflow/weir/checkpoint"
+	"github.com/weirflow/weir/delivery/store"
 	"github.com/weirflow/weir/internal/varint"
 )
 
@@ -19,8 +20,11 @@ type InputConfig[T any] struct {
 	Client    []kgo.Opt // kgo.SeedBrokers, kgo.DialTLSConfig, kgo.SASL and others
 	Topic     string
 	Partition int32
-	// Decode returns the element of a record. Its error fails the pipeline.
+	// Decode returns the element of a record. Its error fails the pipeline each time it is started again, unless there are DeadLetters.
 	Decode func(r *kgo.Record) (T, error)
+	// DeadLetters stores a record that Decode has refused, as it is, as [store.Undecodable]; then the input goes on behind it. A restart
+	// may store one again, with the same id. [Retries.PutDead] is one.
+	DeadLetters PutFunc
 	// ToEnd lets the input end behind what the partition has when it is opened. Otherwise it never ends.
 	ToEnd bool
 	// Group commits the position of each complete checkpoint, so that tools which watch a group's lag see it. It is the assigner of the
@@ -39,6 +43,7 @@ type Input[T any] struct {
 	offset int64 // of the next record
 	epoch  int32 // the leader's, of the last record; -1: not known
 	polled []*kgo.Record
+	value  *T    // of the first of polled
 	behind int64 // the offset behind all that was polled, markers of transactions included
 	end    int64 // for ToEnd
 
@@ -136,14 +141,58 @@ func (in *Input[T]) Commit(ctx context.Context, position []byte) error {
 	return in.c.Group.commit(ctx, partitionID{in.c.Topic, in.c.Partition}, offset, leaderEpoch)
 }
 
-// Wait implements [checkpoint.Waiter].
+// Wait implements [checkpoint.Waiter]. The position goes on over a record that is among the dead letters.
 func (in *Input[T]) Wait(ctx context.Context) error {
-	for len(in.polled) == 0 && in.failed == nil && !in.over() {
-		if err := in.poll(ctx); err != nil {
-			return err
+	for in.value == nil {
+		switch {
+		case len(in.polled) > 0:
+			if err := in.decode(ctx); err != nil {
+				return err
+			}
+		case in.failed != nil || in.over():
+			return nil
+		default:
+			if err := in.poll(ctx); err != nil {
+				return err
+			}
 		}
 	}
 	return nil
+}
+
+// decode decodes the first record, or puts it into the dead letters.
+func (in *Input[T]) decode(ctx context.Context) error {
+	r := in.polled[0]
+	var v T
+	err := quietly(func() (err error) {
+		v, err = in.c.Decode(r)
+		return err
+	})
+	if err == nil {
+		in.value = &v
+		return nil
+	}
+	err = fmt.Errorf("the record at offset %d cannot be read: %w", r.Offset, err)
+	if in.c.DeadLetters == nil {
+		return in.error(err)
+	}
+	meta, _ := MetaFromRecord(r) // what is sound
+	meta.LastError = fmt.Sprint(err)
+	m := store.Message{Meta: meta, Payload: r.Value, Cause: store.Undecodable}
+	if put := quietly(func() error { return in.c.DeadLetters(ctx, m) }); put != nil {
+		if ctx.Err() != nil {
+			return ctx.Err()
+		}
+		return in.error(errors.Join(err, fmt.Errorf("and it could not be put into the dead letters: %w", put)))
+	}
+	in.pass(r) // law D1: it is safe
+	return nil
+}
+
+// pass goes on behind a record.
+func (in *Input[T]) pass(r *kgo.Record) {
+	in.polled, in.value = in.polled[1:], nil
+	in.offset, in.epoch = r.Offset+1, r.LeaderEpoch
 }
 
 func (in *Input[T]) over() bool {
@@ -183,23 +232,14 @@ func (in *Input[T]) Next() (v T, err error) {
 		return v, err
 	}
 	switch {
-	case len(in.polled) > 0:
+	case in.value != nil:
 	case in.failed != nil:
 		return v, in.failed
 	default:
 		return v, io.EOF
 	}
-	r := in.polled[0]
-	err = quietly(func() (err error) {
-		v, err = in.c.Decode(r)
-		return err
-	})
-	if err != nil {
-		var none T
-		return none, in.error(fmt.Errorf("the record at offset %d cannot be read: %w", r.Offset, err))
-	}
-	in.polled = in.polled[1:]
-	in.offset, in.epoch = r.Offset+1, r.LeaderEpoch
+	v = *in.value
+	in.pass(in.polled[0])
 	return v, nil
 }
 

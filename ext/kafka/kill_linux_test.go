@@ -49,7 +49,7 @@ func process(ctx context.Context, o order) (order, error) {
 	time.Sleep(rand.N(4 * time.Millisecond))
 	switch {
 	case o.poison():
-		return 0, errors.New("poison")
+		return 0, predicates.WithReason(errors.New("poison"), predicates.NewRejection("POISON"))
 	case o%5 == 0 && asyncop.AttemptFromContext(ctx) == 1 && meta.Visit <= 1, o%10 == 0 && meta.Visit <= 1:
 		return 0, errBusy
 	}

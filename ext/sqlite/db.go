@@ -6,6 +6,7 @@ import (
 	"errors"
 	"fmt"
 	"net/url"
+	"os"
 	"path/filepath"
 	"strconv"
 	"strings"
@@ -29,6 +30,7 @@ type config struct {
 	synchronous string
 	busyTimeout time.Duration
 	readers     int
+	readOnly    bool
 }
 
 // Option changes how [Open] opens a database.
@@ -48,6 +50,10 @@ func WithBusyTimeout(d time.Duration) Option {
 	}
 	return func(c *config) { c.busyTimeout = d }
 }
+
+// WithReadOnly opens a file that is there, and that this process may not write. What would write fails. If no program has the
+// file open, none must change it until Close.
+func WithReadOnly() Option { return func(c *config) { c.readOnly = true } }
 
 // WithReaders sets how many connections read at once. Default 4, at least 1.
 func WithReaders(n int) Option {
@@ -76,6 +82,11 @@ func Open(ctx context.Context, path string, opts ...Option) (*DB, error) {
 	params.Set("_foreign_keys", "on")
 	params.Set("_dqs", "0") // a name in double quotes is never a string
 	read := params.Encode() + "&_query_only=on"
+	if c.readOnly {
+		if read += "&mode=ro"; !exists(path + "-wal") {
+			read += "&immutable=1" // the files that SQLite would make beside it are not needed
+		}
+	}
 	params.Set("_journal_mode", "WAL")
 	params.Set("_synchronous", c.synchronous)
 	params.Set("_txlock", "immediate")
@@ -85,13 +96,22 @@ func Open(ctx context.Context, path string, opts ...Option) (*DB, error) {
 	name := (&url.URL{Scheme: "file", Path: filepath.ToSlash(path)}).String()
 	db := &DB{}
 	db.group = group.Group[*write]{Run: db.runAll, Max: maxShared}
-	if db.writer, err = open(ctx, name+"?"+params.Encode(), 1); err != nil {
+	write := params.Encode()
+	if c.readOnly {
+		write = read
+	}
+	if db.writer, err = open(ctx, name+"?"+write, 1); err != nil {
 		return nil, fmt.Errorf("sqlite: open %q: %w", path, err)
 	}
 	if db.reader, err = open(ctx, name+"?"+read, c.readers); err != nil {
 		return nil, errors.Join(fmt.Errorf("sqlite: open %q: %w", path, err), db.writer.Close())
 	}
 	return db, nil
+}
+
+func exists(path string) bool {
+	_, err := os.Stat(path)
+	return err == nil
 }
 
 // keepMemory keeps one piece of 16 kB of the driver's allocator, for ever. SQLite takes and frees one for each page of an

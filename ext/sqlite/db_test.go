@@ -3,6 +3,7 @@ package sqlite
 import (
 	"context"
 	"errors"
+	"os"
 	"path/filepath"
 	"runtime"
 	"strconv"
@@ -384,4 +385,38 @@ func BenchmarkWrite(b *testing.B) {
 			})
 		})
 	}
+}
+
+// Also while another process has it open, and writes.
+func TestReadOnly(t *testing.T) {
+	path := filepath.Join(t.TempDir(), "file.db")
+	_, err := Open(t.Context(), path, WithReadOnly())
+	require.Error(t, err, "there is no such file")
+	db, err := Open(t.Context(), path)
+	require.NoError(t, err)
+	write := func(db *DB, statement string) error {
+		return db.Write(t.Context(), func(ctx context.Context, tx *Tx) error {
+			_, err := tx.ExecContext(ctx, statement)
+			return err
+		})
+	}
+	require.NoError(t, write(db, "CREATE TABLE t (n INTEGER)"))
+	look := func(want int) {
+		t.Helper()
+		readOnly, err := Open(t.Context(), path, WithReadOnly())
+		require.NoError(t, err)
+		defer readOnly.Close()
+		var n int
+		require.NoError(t, readOnly.Reader().QueryRowContext(t.Context(), "SELECT count(*) FROM t").Scan(&n))
+		require.Equal(t, want, n)
+		require.ErrorContains(t, write(readOnly, "INSERT INTO t VALUES (1)"), "readonly")
+	}
+	look(0)
+	require.NoError(t, write(db, "INSERT INTO t VALUES (1)"))
+	look(1)
+	require.NoError(t, db.Close())
+	look(1)
+	files, err := os.ReadDir(filepath.Dir(path))
+	require.NoError(t, err)
+	require.Len(t, files, 1, "nothing is left beside it")
 }

@@ -78,7 +78,9 @@ func Example_idempotencyKeys() {
 			return keys.JSON(http.StatusCreated, fmt.Sprint("ride ", ride, ", ", charged))
 		})
 	})
-	server := httptest.NewServer(bookRide.Handler(keys.HandlerConfig{}))
+	server := httptest.NewServer(bookRide.Handler(keys.HandlerConfig{
+		User: func(*http.Request) (string, bool) { return "ann", true }, // what the authentication has found
+	}))
 	defer server.Close()
 
 	for _, request := range []struct{ key, destination string }{

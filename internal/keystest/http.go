@@ -34,12 +34,16 @@ func post(url, key, body string) (*http.Response, string, error) {
 	return resp, string(text), errors.Join(err, resp.Body.Close())
 }
 
+func userOf(req *http.Request) (string, bool) {
+	return req.Header.Get("User"), req.Header.Get("User") != ""
+}
+
 // The middleware, as a client sees it.
 func (b *bench) http() {
 	p := &phases{}
 	o := b.keys.Operation("op", p.handle)
 	config := keys.HandlerConfig{
-		User:    func(req *http.Request) (string, bool) { return req.Header.Get("User"), req.Header.Get("User") != "" },
+		User:    userOf,
 		MaxBody: 50,
 	}
 	server := httptest.NewServer(o.Handler(config))
@@ -98,6 +102,8 @@ func (b *bench) http() {
 	other := httptest.NewServer(o.Handler(config))
 	defer other.Close()
 	expect(other.URL, "k", "other", http.StatusUnprocessableEntity, "mismatch")
+	assert.PanicsWithValue(b, "keys: Handler: User is nil: it says whose key it is, and whose responses it may get",
+		func() { o.Handler(keys.HandlerConfig{}) })
 	config.MismatchStatus = http.StatusTeapot
 	assert.Panics(b, func() { o.Handler(config) })
 }
@@ -105,7 +111,7 @@ func (b *bench) http() {
 // Two refunds of one payment are one request; payments with keys of their own are two.
 func (b *bench) entity() {
 	p := &phases{}
-	refund := b.keys.Operation("refund", p.handle).Handler(keys.HandlerConfig{Key: func(_ *http.Request, body []byte) (string, error) {
+	refund := b.keys.Operation("refund", p.handle).Handler(keys.HandlerConfig{User: userOf, Key: func(_ *http.Request, body []byte) (string, error) {
 		if len(body) == 0 {
 			return "", errors.New("no payment")
 		}

@@ -1,13 +1,63 @@
 // Package recordsql has what the SQL stores of exactlyonce share: what the rows of a request mean.
 package recordsql
 
-import "github.com/weirflow/weir/exactlyonce"
+import (
+	"time"
+
+	"github.com/weirflow/weir/exactlyonce"
+)
 
 // What the databases agree on.
 const (
 	Collected int64 = exactlyonce.MaxSequence + 1 // the mark of a client whose requests are all stale
 	Step            = 500                         // rows that one transaction of a collection changes
+	Few             = 5                           // rows of a client that is collected together with others
+	Together        = 100                         // clients that are
 )
+
+// remnantsAge is how long the mark of a silent client is kept, in the time of silence: as exactlyonce.Results do.
+const remnantsAge = 24
+
+// Phases of a client. A collection looks at one again when its time is over.
+const (
+	Answers = iota // it may have answers
+	Idle           // it has none, and is not silent yet
+	Silent         // only its mark is left
+	Phases
+)
+
+// Times are what a collection compares with, in microseconds since 1970.
+type Times struct {
+	Now, Answers, Clients, Marks int64
+}
+
+// TimesOf returns the times of a collection.
+func TimesOf(now, answers, clients time.Time) Times {
+	t := Times{Now: now.UnixMicro()}
+	t.Answers, t.Clients = min(t.Now, answers.UnixMicro()), min(t.Now, clients.UnixMicro())
+	t.Marks = t.Now - remnantsAge*(t.Now-t.Clients)
+	return t
+}
+
+// Client is one that is to be collected.
+type Client struct {
+	ID     int64
+	Scope  string
+	Client [16]byte
+	Few    bool // it has few rows
+}
+
+// Chunk returns the next clients to collect in one transaction, and the rest: one that has many rows, or several.
+func Chunk(due []Client) (chunk, rest []Client) {
+	n := 1
+	for due[0].Few && n < min(len(due), Together) && due[n].Few {
+		n++
+	}
+	return due[:n], due[n:]
+}
+
+// Due returns before when the clients of a phase must have entered it for their time to be over.
+func (t *Times) Due(phase int) int64 { return [Phases]int64{t.Answers, t.Clients, t.Marks}[phase] }
 
 // Found is what a database knows of a request, if it knows the client.
 type Found struct {

@@ -125,7 +125,7 @@ func (o Order) poison() bool { return o%100 == 7 }
 
 var (
 	errBusy   = errors.New("busy")
-	errPoison = errors.New("poison")
+	errPoison = predicates.WithReason(errors.New("poison"), predicates.NewRejection("POISON"))
 )
 
 // process is the function of the operator. 20 % fail for a while: some at the first attempt, some in the whole first visit.

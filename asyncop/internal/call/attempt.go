@@ -4,8 +4,8 @@ import "github.com/weirflow/weir/internal/guard"
 
 // Attempt is one call for one element: the token that makes a completion count for this call and no other. It is the
 // ResultFuture that user code holds and, as [AttemptContext], its context.
-type Attempt[E, OUT any] struct {
-	Token[E]
+type Attempt[OUT any] struct {
+	Token
 
 	// Written by the goroutine that sets claimed, before it sets completed; then the loop's.
 	results []OUT
@@ -13,27 +13,27 @@ type Attempt[E, OUT any] struct {
 }
 
 // roomy is an attempt with a place for the one result that a blocking call has as a rule.
-type roomy[E, OUT any] struct {
-	Attempt[E, OUT]
+type roomy[OUT any] struct {
+	Attempt[OUT]
 	place [1]OUT
 }
 
 // NewRoomy returns an attempt that has a place for one result.
-func NewRoomy[E, OUT any]() *Attempt[E, OUT] {
-	d := new(roomy[E, OUT])
+func NewRoomy[OUT any]() *Attempt[OUT] {
+	d := new(roomy[OUT])
 	d.results = d.place[:0]
 	return &d.Attempt
 }
 
 // carrying is an attempt for an element that is a message, in one piece.
-type carrying[E, OUT any] struct {
-	roomy[E, OUT]
+type carrying[OUT any] struct {
+	roomy[OUT]
 	own signal
 }
 
 // NewCarrying returns an attempt that has a place for one result, and whose context knows m.
-func NewCarrying[E, OUT any](m Message) *Attempt[E, OUT] {
-	c := new(carrying[E, OUT])
+func NewCarrying[OUT any](m Message) *Attempt[OUT] {
+	c := new(carrying[OUT])
 	c.results = c.place[:0]
 	c.own.message = m
 	c.signal.Store(&c.own)
@@ -41,19 +41,19 @@ func NewCarrying[E, OUT any](m Message) *Attempt[E, OUT] {
 }
 
 // Outcome returns that of a completed attempt.
-func (a *Attempt[E, OUT]) Outcome() (results []OUT, err error) { return a.results, a.err }
+func (a *Attempt[OUT]) Outcome() (results []OUT, err error) { return a.results, a.err }
 
 // Results returns those of a completed attempt.
-func (a *Attempt[E, OUT]) Results() []OUT { return a.results }
+func (a *Attempt[OUT]) Results() []OUT { return a.results }
 
 // DropResults forgets them.
-func (a *Attempt[E, OUT]) DropResults() { a.results = nil }
+func (a *Attempt[OUT]) DropResults() { a.results = nil }
 
 // Complete implements ResultFuture.
-func (a *Attempt[E, OUT]) Complete(results ...OUT) { a.complete(results, nil) }
+func (a *Attempt[OUT]) Complete(results ...OUT) { a.complete(results, nil) }
 
 // CompleteExceptionally implements ResultFuture.
-func (a *Attempt[E, OUT]) CompleteExceptionally(err error) {
+func (a *Attempt[OUT]) CompleteExceptionally(err error) {
 	if err == nil {
 		err = a.host.NilError
 	}
@@ -61,7 +61,7 @@ func (a *Attempt[E, OUT]) CompleteExceptionally(err error) {
 }
 
 // CompleteOne is Complete with one result, without an allocation where the attempt has a place for it.
-func (a *Attempt[E, OUT]) CompleteOne(result OUT) {
+func (a *Attempt[OUT]) CompleteOne(result OUT) {
 	if a.claim() {
 		a.results = append(a.results, result)
 		a.publish(0)
@@ -69,7 +69,7 @@ func (a *Attempt[E, OUT]) CompleteOne(result OUT) {
 }
 
 // complete is called from any goroutine. Law A2: the first one counts, unless the attempt is over.
-func (a *Attempt[E, OUT]) complete(results []OUT, err error) {
+func (a *Attempt[OUT]) complete(results []OUT, err error) {
 	if a.claim() {
 		a.results, a.err = results, err
 		a.publish(0)
@@ -77,7 +77,7 @@ func (a *Attempt[E, OUT]) complete(results []OUT, err error) {
 }
 
 // Refuse completes an attempt whose function has not been called. If it is over, that is no completion, and not counted.
-func (a *Attempt[E, OUT]) Refuse(err error) {
+func (a *Attempt[OUT]) Refuse(err error) {
 	if a.state.Or(claimed)&(claimed|over) != 0 {
 		return
 	}
@@ -93,13 +93,13 @@ func (a *Attempt[E, OUT]) Refuse(err error) {
 }
 
 // Returning is an attempt as the future of a function that completes it by returning: one step then does both.
-type Returning[E, OUT any] Attempt[E, OUT]
+type Returning[OUT any] Attempt[OUT]
 
 // Complete implements ResultFuture.
-func (r *Returning[E, OUT]) Complete(results ...OUT) { r.complete(results, nil) }
+func (r *Returning[OUT]) Complete(results ...OUT) { r.complete(results, nil) }
 
 // CompleteExceptionally implements ResultFuture.
-func (r *Returning[E, OUT]) CompleteExceptionally(err error) {
+func (r *Returning[OUT]) CompleteExceptionally(err error) {
 	if err == nil {
 		err = r.host.NilError
 	}
@@ -107,14 +107,14 @@ func (r *Returning[E, OUT]) CompleteExceptionally(err error) {
 }
 
 // CompleteOne is Complete with one result.
-func (r *Returning[E, OUT]) CompleteOne(result OUT) {
+func (r *Returning[OUT]) CompleteOne(result OUT) {
 	if r.claimed() {
 		r.results = append(r.results, result)
 		r.publish(returned)
 	}
 }
 
-func (r *Returning[E, OUT]) complete(results []OUT, err error) {
+func (r *Returning[OUT]) complete(results []OUT, err error) {
 	if r.claimed() {
 		r.results, r.err = results, err
 		r.publish(returned)
@@ -122,7 +122,7 @@ func (r *Returning[E, OUT]) complete(results []OUT, err error) {
 }
 
 // claimed is claim; the function has returned in any case.
-func (r *Returning[E, OUT]) claimed() bool {
+func (r *Returning[OUT]) claimed() bool {
 	if r.claim() {
 		return true
 	}
@@ -131,7 +131,7 @@ func (r *Returning[E, OUT]) claimed() bool {
 }
 
 // Begin returns why the call must not be made any more, or nil. A call that is not made has no outcome.
-func (a *Attempt[E, OUT]) Begin() (late error) {
+func (a *Attempt[OUT]) Begin() (late error) {
 	if late = a.Late(); late != nil {
 		a.cutOff(late)
 	}
@@ -140,7 +140,7 @@ func (a *Attempt[E, OUT]) Begin() (late error) {
 
 // RunBlocking runs task on a goroutine of the operator; late, if not nil, is why the call must not be made any more. The call
 // keeps the attempt's permit until task returns, unless the attempt is over already.
-func (a *Attempt[E, OUT]) RunBlocking(task func(late error)) {
+func (a *Attempt[OUT]) RunBlocking(task func(late error)) {
 	occupies := a.tryOccupy()
 	a.host.Run(func() {
 		if occupies {
@@ -157,8 +157,8 @@ func (a *Attempt[E, OUT]) RunBlocking(task func(late error)) {
 }
 
 // Handling is the token of the handler of a failure. Its outcome is final.
-type Handling[E, OUT any] struct {
-	Token[E]
+type Handling[OUT any] struct {
+	Token
 	TimedOut bool // the failure is a timeout
 
 	// Written by Run, then the loop's.
@@ -168,7 +168,7 @@ type Handling[E, OUT any] struct {
 }
 
 // Run calls the handler, on a worker, unless it is late.
-func (h *Handling[E, OUT]) Run(handle func() ([]OUT, error)) {
+func (h *Handling[OUT]) Run(handle func() ([]OUT, error)) {
 	if h.Late() != nil {
 		return
 	}
@@ -179,7 +179,7 @@ func (h *Handling[E, OUT]) Run(handle func() ([]OUT, error)) {
 	h.complete(results, err, false)
 }
 
-func (h *Handling[E, OUT]) complete(results []OUT, err error, panicked bool) {
+func (h *Handling[OUT]) complete(results []OUT, err error, panicked bool) {
 	if h.claim() {
 		h.results, h.err, h.panicked = results, err, panicked
 		h.publish(0)
@@ -187,6 +187,6 @@ func (h *Handling[E, OUT]) complete(results []OUT, err error, panicked bool) {
 }
 
 // Outcome returns that of a handler which has answered. panicked says that err is its panic, not what it returned.
-func (h *Handling[E, OUT]) Outcome() (results []OUT, err error, panicked bool) {
+func (h *Handling[OUT]) Outcome() (results []OUT, err error, panicked bool) {
 	return h.results, h.err, h.panicked
 }

@@ -12,11 +12,11 @@ import (
 //
 //	loop:    NewBatch ─▶ Add ─▶ the member's function calls Join ─▶ Add … ─▶ Close
 //	worker:  Run ─▶ the call ─▶ the outcomes of the members ─▶ the permit comes back
-type Batch[E, IN, OUT any] struct {
-	host    *Host[E]
-	of      any                  // the function
-	members []Member[E, IN, OUT] // the loop's until Close, then read-only
-	befores []before             // as members
+type Batch[IN, OUT any] struct {
+	host    *Host
+	of      any               // the function
+	members []Member[IN, OUT] // the loop's until Close, then read-only
+	befores []before          // as members
 
 	mu     sync.Mutex // a leaf
 	closed bool       // guarded by mu
@@ -38,9 +38,9 @@ type Future[OUT any] interface {
 }
 
 // Member is the attempt of an element in a batch.
-type Member[E, IN, OUT any] struct {
-	Attempt[E, OUT]
-	batch *Batch[E, IN, OUT]
+type Member[IN, OUT any] struct {
+	Attempt[OUT]
+	batch *Batch[IN, OUT]
 	place [1]OUT
 }
 
@@ -49,15 +49,15 @@ type before struct{ done, over <-chan struct{} }
 
 // NewBatch returns a batch for calls of one function, with room for so many members. A permit of the operator, and a shared
 // one, were taken for it.
-func NewBatch[E, IN, OUT any](host *Host[E], of any, size int) *Batch[E, IN, OUT] {
-	return &Batch[E, IN, OUT]{host: host, of: of, members: make([]Member[E, IN, OUT], 0, size)}
+func NewBatch[IN, OUT any](host *Host, of any, size int) *Batch[IN, OUT] {
+	return &Batch[IN, OUT]{host: host, of: of, members: make([]Member[IN, OUT], 0, size)}
 }
 
 // Len returns the number of members.
-func (b *Batch[E, IN, OUT]) Len() int { return len(b.members) }
+func (b *Batch[IN, OUT]) Len() int { return len(b.members) }
 
 // Add returns the attempt of another member. There must be room.
-func (b *Batch[E, IN, OUT]) Add() *Attempt[E, OUT] {
+func (b *Batch[IN, OUT]) Add() *Attempt[OUT] {
 	n := len(b.members)
 	b.members = b.members[:n+1]
 	m := &b.members[n]
@@ -67,18 +67,18 @@ func (b *Batch[E, IN, OUT]) Add() *Attempt[E, OUT] {
 }
 
 // Context returns the context of the newest member's attempt.
-func (b *Batch[E, IN, OUT]) Context() Cancellable {
-	return (*MemberContext[E, IN, OUT])(&b.members[len(b.members)-1])
+func (b *Batch[IN, OUT]) Context() Cancellable {
+	return (*MemberContext[IN, OUT])(&b.members[len(b.members)-1])
 }
 
 // After has the call wait until done is closed, or the newest member is over.
-func (b *Batch[E, IN, OUT]) After(done <-chan struct{}) {
+func (b *Batch[IN, OUT]) After(done <-chan struct{}) {
 	b.befores = append(b.befores, before{done, b.Context().Done()})
 }
 
 // Join adds an element, with what the function was called with. It reports false if the batch is closed. Called from any
 // goroutine.
-func (b *Batch[E, IN, OUT]) Join(ctx context.Context, in IN, out Future[OUT]) bool {
+func (b *Batch[IN, OUT]) Join(ctx context.Context, in IN, out Future[OUT]) bool {
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	if b.closed {
@@ -93,7 +93,7 @@ func (b *Batch[E, IN, OUT]) Join(ctx context.Context, in IN, out Future[OUT]) bo
 }
 
 // Close ends the forming. If nothing has joined it reports false: there is no call, and the permits are the caller's.
-func (b *Batch[E, IN, OUT]) Close() bool {
+func (b *Batch[IN, OUT]) Close() bool {
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	b.closed = true
@@ -106,7 +106,7 @@ func (b *Batch[E, IN, OUT]) Close() bool {
 
 // Run makes the call, on a worker, for the elements that are not late (law A5). outcome completes the element at i. A panic of
 // the call, or runtime.Goexit, is the outcome of all (law A6).
-func (b *Batch[E, IN, OUT]) Run(call func(ctx context.Context, ins []IN) (outcome func(i int, out Future[OUT]))) {
+func (b *Batch[IN, OUT]) Run(call func(ctx context.Context, ins []IN) (outcome func(i int, out Future[OUT]))) {
 	defer func() { // also if a future ends the goroutine; after the outcomes, so that elements that take the freed slots are there
 		b.ended.Store(true)
 		if s := b.host.Share; s != nil {
@@ -130,7 +130,7 @@ func (b *Batch[E, IN, OUT]) Run(call func(ctx context.Context, ins []IN) (outcom
 		b.ended.Store(true)
 		b.deliver(b.outs, b.ctxs, func(_ int, out Future[OUT]) { out.CompleteExceptionally(err) })
 	})
-	outcome := call((*BatchContext[E, IN, OUT])(b), b.ins)
+	outcome := call((*BatchContext[IN, OUT])(b), b.ins)
 	g.Returned()
 	b.ended.Store(true)
 	b.deliver(b.outs, b.ctxs, outcome)
@@ -138,7 +138,7 @@ func (b *Batch[E, IN, OUT]) Run(call func(ctx context.Context, ins []IN) (outcom
 
 // leaveOutLate removes the elements that are late. There is no outcome if the attempt is over, unless the future is another
 // one, whose owner waits for it.
-func (b *Batch[E, IN, OUT]) leaveOutLate() {
+func (b *Batch[IN, OUT]) leaveOutLate() {
 	var outs []Future[OUT]
 	var ctxs []context.Context
 	var errs []error
@@ -148,7 +148,7 @@ func (b *Batch[E, IN, OUT]) leaveOutLate() {
 		if late == nil {
 			b.ins[n], b.outs[n], b.ctxs[n] = b.ins[i], b.outs[i], ctx
 			n++
-		} else if _, own := b.outs[i].(*Attempt[E, OUT]); !own || !isOver {
+		} else if _, own := b.outs[i].(*Attempt[OUT]); !own || !isOver {
 			outs, ctxs, errs = append(outs, b.outs[i]), append(ctxs, ctx), append(errs, late)
 		}
 	}
@@ -173,19 +173,19 @@ func lateIn(ctx context.Context) (late error, isOver bool) {
 }
 
 // deliver completes elements. A future that breaks, as that of a user's wrapper may, fails its own attempt only.
-func (b *Batch[E, IN, OUT]) deliver(outs []Future[OUT], ctxs []context.Context, outcome func(i int, out Future[OUT])) {
-	i, all := 0, letters[E, OUT]{host: b.host}
+func (b *Batch[IN, OUT]) deliver(outs []Future[OUT], ctxs []context.Context, outcome func(i int, out Future[OUT])) {
+	i, all := 0, letters[OUT]{host: b.host}
 	var g guard.Guard
 	defer g.Close(func(recovered any) {
 		all.post()
-		if a, ok := ctxs[i].Value(HostKey{}).(*Attempt[E, OUT]); ok {
+		if a, ok := ctxs[i].Value(HostKey{}).(*Attempt[OUT]); ok {
 			a.complete(nil, b.host.Panicked(recovered))
 		}
 		next := i + 1
 		b.deliver(outs[next:], ctxs[next:], func(i int, out Future[OUT]) { outcome(next+i, out) })
 	})
 	for ; i < len(outs); i++ {
-		if a, own := outs[i].(*Attempt[E, OUT]); own {
+		if a, own := outs[i].(*Attempt[OUT]); own {
 			all.of = a
 			outcome(i, &all)
 		} else {
@@ -198,18 +198,18 @@ func (b *Batch[E, IN, OUT]) deliver(outs []Future[OUT], ctxs []context.Context, 
 }
 
 // HasReturned reports whether the call has returned, or there is none. Members that have joined may be called until then.
-func (b *Batch[E, IN, OUT]) HasReturned() bool { return b.ended.Load() }
+func (b *Batch[IN, OUT]) HasReturned() bool { return b.ended.Load() }
 
 // letters are a future for one member after the other, whose letters are posted together: if the loop got to know some of them,
 // it would fill their slots, find itself full, and send a small batch off.
-type letters[E, OUT any] struct {
-	host           *Host[E]
-	of             *Attempt[E, OUT]
-	newest, oldest *Letter[E]
+type letters[OUT any] struct {
+	host           *Host
+	of             *Attempt[OUT]
+	newest, oldest *Letter
 }
 
 // Complete implements Future.
-func (l *letters[E, OUT]) Complete(results ...OUT) {
+func (l *letters[OUT]) Complete(results ...OUT) {
 	if l.of.claim() {
 		l.of.results = results
 		l.add()
@@ -217,7 +217,7 @@ func (l *letters[E, OUT]) Complete(results ...OUT) {
 }
 
 // CompleteExceptionally implements Future; err is not nil.
-func (l *letters[E, OUT]) CompleteExceptionally(err error) {
+func (l *letters[OUT]) CompleteExceptionally(err error) {
 	if l.of.claim() {
 		l.of.results, l.of.err = nil, err
 		l.add()
@@ -225,7 +225,7 @@ func (l *letters[E, OUT]) CompleteExceptionally(err error) {
 }
 
 // CompleteOne is Complete with one result, without an allocation.
-func (l *letters[E, OUT]) CompleteOne(result OUT) {
+func (l *letters[OUT]) CompleteOne(result OUT) {
 	if l.of.claim() {
 		l.of.results = append(l.of.results, result)
 		l.add()
@@ -233,7 +233,7 @@ func (l *letters[E, OUT]) CompleteOne(result OUT) {
 }
 
 // add is publish for a member, which has no permit, without posting its letter.
-func (l *letters[E, OUT]) add() {
+func (l *letters[OUT]) add() {
 	if before := l.of.state.Or(completed | over); before&over != 0 {
 		l.host.late.Add(1)
 		return
@@ -245,7 +245,7 @@ func (l *letters[E, OUT]) add() {
 	}
 }
 
-func (l *letters[E, OUT]) post() {
+func (l *letters[OUT]) post() {
 	if l.newest != nil {
 		l.host.Mail.PostAll(l.newest, l.oldest)
 		l.host.WakeUp()

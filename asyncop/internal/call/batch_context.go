@@ -10,30 +10,30 @@ import (
 )
 
 // MemberContext is a member as the context of its attempt. It is safe for concurrent use.
-type MemberContext[E, IN, OUT any] Member[E, IN, OUT]
+type MemberContext[IN, OUT any] Member[IN, OUT]
 
-var _ Cancellable = (*MemberContext[any, any, any])(nil)
+var _ Cancellable = (*MemberContext[any, any])(nil)
 
-func (c *MemberContext[E, IN, OUT]) attempt() *AttemptContext[E, OUT] {
-	return (*AttemptContext[E, OUT])(&c.Attempt)
+func (c *MemberContext[IN, OUT]) attempt() *AttemptContext[OUT] {
+	return (*AttemptContext[OUT])(&c.Attempt)
 }
 
 // Deadline is [Context.Deadline].
-func (c *MemberContext[E, IN, OUT]) Deadline() (time.Time, bool) { return c.attempt().Deadline() }
+func (c *MemberContext[IN, OUT]) Deadline() (time.Time, bool) { return c.attempt().Deadline() }
 
 // Done is [Context.Done].
-func (c *MemberContext[E, IN, OUT]) Done() <-chan struct{} { return c.attempt().Done() }
+func (c *MemberContext[IN, OUT]) Done() <-chan struct{} { return c.attempt().Done() }
 
 // Err is [Context.Err].
-func (c *MemberContext[E, IN, OUT]) Err() error { return c.attempt().Err() }
+func (c *MemberContext[IN, OUT]) Err() error { return c.attempt().Err() }
 
 // AfterFunc is [Context.AfterFunc].
-func (c *MemberContext[E, IN, OUT]) AfterFunc(f func()) (stop func() bool) {
+func (c *MemberContext[IN, OUT]) AfterFunc(f func()) (stop func() bool) {
 	return c.attempt().AfterFunc(f)
 }
 
 // Value is [AttemptContext.Value], and knows the batch.
-func (c *MemberContext[E, IN, OUT]) Value(key any) any {
+func (c *MemberContext[IN, OUT]) Value(key any) any {
 	if k, ok := key.(BatchKey); ok && k.Of == c.batch.of {
 		return c.batch
 	}
@@ -42,12 +42,12 @@ func (c *MemberContext[E, IN, OUT]) Value(key any) any {
 
 // BatchContext is the context of a call for many elements. It ends with the last of their contexts. What belongs to an attempt,
 // such as its number, is in those only. It is safe for concurrent use.
-type BatchContext[E, IN, OUT any] Batch[E, IN, OUT]
+type BatchContext[IN, OUT any] Batch[IN, OUT]
 
-var _ Cancellable = (*BatchContext[any, any, any])(nil)
+var _ Cancellable = (*BatchContext[any, any])(nil)
 
 // Deadline returns the latest of the members' deadlines; none if one of them has none.
-func (c *BatchContext[E, IN, OUT]) Deadline() (latest time.Time, ok bool) {
+func (c *BatchContext[IN, OUT]) Deadline() (latest time.Time, ok bool) {
 	for _, m := range c.ctxs {
 		deadline, ok := m.Deadline()
 		if !ok {
@@ -61,16 +61,16 @@ func (c *BatchContext[E, IN, OUT]) Deadline() (latest time.Time, ok bool) {
 }
 
 // Done returns a channel that is closed when all members have ended.
-func (c *BatchContext[E, IN, OUT]) Done() <-chan struct{} { return c.ending().done }
+func (c *BatchContext[IN, OUT]) Done() <-chan struct{} { return c.ending().done }
 
 // AfterFunc is [Context.AfterFunc].
-func (c *BatchContext[E, IN, OUT]) AfterFunc(f func()) (stop func() bool) {
+func (c *BatchContext[IN, OUT]) AfterFunc(f func()) (stop func() bool) {
 	return c.ending().afterFunc(f)
 }
 
 // Err returns nil as long as a member goes on, then context.DeadlineExceeded if the time of all has run out, and
 // context.Canceled else.
-func (c *BatchContext[E, IN, OUT]) Err() error {
+func (c *BatchContext[IN, OUT]) Err() error {
 	if c.ongoing() != nil {
 		return nil
 	}
@@ -86,7 +86,7 @@ func (c *BatchContext[E, IN, OUT]) Err() error {
 }
 
 // ongoing returns the first member that has not ended, or nil.
-func (c *BatchContext[E, IN, OUT]) ongoing() context.Context {
+func (c *BatchContext[IN, OUT]) ongoing() context.Context {
 	for i := c.over.Load(); i < int64(len(c.ctxs)); i++ {
 		if c.ctxs[i].Err() == nil {
 			c.over.Store(i)
@@ -97,7 +97,7 @@ func (c *BatchContext[E, IN, OUT]) ongoing() context.Context {
 }
 
 // ending returns the signal, which exists from the first call on.
-func (c *BatchContext[E, IN, OUT]) ending() *signal {
+func (c *BatchContext[IN, OUT]) ending() *signal {
 	s := c.signal.Load()
 	if s == nil {
 		s = &signal{done: make(chan struct{})}
@@ -110,7 +110,7 @@ func (c *BatchContext[E, IN, OUT]) ending() *signal {
 }
 
 // watch has s fire when all members have ended. It watches one of them at a time.
-func (c *BatchContext[E, IN, OUT]) watch(s *signal) {
+func (c *BatchContext[IN, OUT]) watch(s *signal) {
 	if m := c.ongoing(); m != nil {
 		context.AfterFunc(m, func() { c.watch(s) })
 	} else {
@@ -119,7 +119,7 @@ func (c *BatchContext[E, IN, OUT]) watch(s *signal) {
 }
 
 // Value returns the values of the operator's context.
-func (c *BatchContext[E, IN, OUT]) Value(key any) any {
+func (c *BatchContext[IN, OUT]) Value(key any) any {
 	switch key := key.(type) {
 	case MembersKey:
 		return c.ctxs
@@ -128,7 +128,7 @@ func (c *BatchContext[E, IN, OUT]) Value(key any) any {
 			return true
 		}
 	case stagekey.Key:
-		return (*batchStages[E, IN, OUT])(c)
+		return (*batchStages[IN, OUT])(c)
 	case NumberKey, HostKey, metakey.Key: // of an attempt, which may be one around the operator
 		return nil
 	}
@@ -136,10 +136,10 @@ func (c *BatchContext[E, IN, OUT]) Value(key any) any {
 }
 
 // parent is [Context.parent]: the operator has ended the call if it has ended a member.
-func (c *BatchContext[E, IN, OUT]) parent() context.Context {
+func (c *BatchContext[IN, OUT]) parent() context.Context {
 	if c.ongoing() == nil {
 		for i := range c.members {
-			if p := (*Context[E])(&c.members[i].Token).parent(); p == c.host.Life {
+			if p := (*Context)(&c.members[i].Token).parent(); p == c.host.Life {
 				return p
 			}
 		}
@@ -148,10 +148,10 @@ func (c *BatchContext[E, IN, OUT]) parent() context.Context {
 }
 
 // batchStages is a batch as what stages are reported to: a report counts for all members.
-type batchStages[E, IN, OUT any] BatchContext[E, IN, OUT]
+type batchStages[IN, OUT any] BatchContext[IN, OUT]
 
 // ReportStage reports how far the call has come.
-func (b *batchStages[E, IN, OUT]) ReportStage(stage predicates.Stage) {
+func (b *batchStages[IN, OUT]) ReportStage(stage predicates.Stage) {
 	for _, m := range b.ctxs {
 		predicates.ReportStage(m, stage)
 	}
@@ -159,7 +159,7 @@ func (b *batchStages[E, IN, OUT]) ReportStage(stage predicates.Stage) {
 
 // ReportSent counts a request for each member. A tracked one counts as any other: its identity is not that of a member, so its
 // server does not recognise the member when that comes again in another batch.
-func (b *batchStages[E, IN, OUT]) ReportSent(bool) (counted bool) {
+func (b *batchStages[IN, OUT]) ReportSent(bool) (counted bool) {
 	for _, r := range b.reporters() {
 		counted = r.ReportSent(false) || counted
 	}
@@ -167,13 +167,13 @@ func (b *batchStages[E, IN, OUT]) ReportSent(bool) (counted bool) {
 }
 
 // ReportRefused takes a request back.
-func (b *batchStages[E, IN, OUT]) ReportRefused(bool) {
+func (b *batchStages[IN, OUT]) ReportRefused(bool) {
 	for _, r := range b.reporters() {
 		r.ReportRefused(false)
 	}
 }
 
-func (b *batchStages[E, IN, OUT]) reporters() (all []Reporter) {
+func (b *batchStages[IN, OUT]) reporters() (all []Reporter) {
 	for _, m := range b.ctxs {
 		if r := ReporterIn(m); r != nil {
 			all = append(all, r)

@@ -11,7 +11,7 @@ import (
 
 // passing is the future of a wrapper, which passes on what it gets.
 type passing struct {
-	to   *Attempt[*int, int]
+	to   *Attempt[int]
 	on   func() // called first; nil: nothing
 	errs []error
 }
@@ -32,12 +32,11 @@ func (p *passing) CompleteExceptionally(err error) {
 }
 
 // batchOf returns a batch with so many members, whose elements are 0, 1 and so on. They join as join says; nil: by themselves.
-func batchOf(h *Host[*int], n int, join func(i int, ctx context.Context, a *Attempt[*int, int]) (context.Context, Future[int])) *Batch[*int, int, int] {
-	b := NewBatch[*int, int, int](h, "function", n)
+func batchOf(h *Host, n int, join func(i int, ctx context.Context, a *Attempt[int]) (context.Context, Future[int])) *Batch[int, int] {
+	b := NewBatch[int, int](h, "function", n)
 	for i := range n {
 		a := b.Add()
-		entry := i
-		a.Start(h, &entry, 1, NoDeadline)
+		a.Start(h, Ref{Place: uint32(i), Turn: 1}, 1, NoDeadline)
 		ctx, out := context.Context(b.Context()), Future[int](a)
 		if join != nil {
 			ctx, out = join(i, ctx, a)
@@ -49,7 +48,7 @@ func batchOf(h *Host[*int], n int, join func(i int, ctx context.Context, a *Atte
 }
 
 // run makes the call, on a goroutine of its own.
-func (b *Batch[E, IN, OUT]) run(outcome func(i int, out Future[OUT])) (ins []IN) {
+func (b *Batch[IN, OUT]) run(outcome func(i int, out Future[OUT])) (ins []IN) {
 	done := make(chan struct{})
 	go func() {
 		defer close(done)
@@ -63,9 +62,9 @@ func (b *Batch[E, IN, OUT]) run(outcome func(i int, out Future[OUT])) (ins []IN)
 }
 
 // posted empties the mailbox, and returns whose letters were in it.
-func posted(h *Host[*int]) (all []int) {
+func posted(h *Host) (all []int) {
 	for l := h.Mail.Take(); l != nil; {
-		all = append(all, *l.Entry)
+		all = append(all, int(l.Ref.Place))
 		l = l.Unchain()
 	}
 	return all
@@ -100,7 +99,7 @@ func TestBatchContextEnds(t *testing.T) {
 	for range 100 {
 		h, _ := newHost(t)
 		b := batchOf(h, 2, nil)
-		ctx := (*BatchContext[*int, int, int])(b)
+		ctx := (*BatchContext[int, int])(b)
 		done := ctx.Done()
 		b.members[0].Expire()
 		require.NoError(t, ctx.Err())
@@ -117,7 +116,7 @@ func TestBatchContextEnds(t *testing.T) {
 // The future of a wrapper keeps its place among the others, which the loop gets to know before it is called: it may take its time.
 func TestBatchWithFuturesOfWrappers(t *testing.T) {
 	h, _ := newHost(t)
-	b := batchOf(h, 3, func(i int, ctx context.Context, a *Attempt[*int, int]) (context.Context, Future[int]) {
+	b := batchOf(h, 3, func(i int, ctx context.Context, a *Attempt[int]) (context.Context, Future[int]) {
 		if i != 1 {
 			return ctx, a
 		}
@@ -156,8 +155,8 @@ func TestBatchWhoseOutcomeBreaks(t *testing.T) {
 // Law A6: a call that breaks has returned, and its error is that of all.
 func TestBatchWhoseCallBreaks(t *testing.T) {
 	h, _ := newHost(t)
-	var b *Batch[*int, int, int]
-	b = batchOf(h, 2, func(_ int, ctx context.Context, a *Attempt[*int, int]) (context.Context, Future[int]) {
+	var b *Batch[int, int]
+	b = batchOf(h, 2, func(_ int, ctx context.Context, a *Attempt[int]) (context.Context, Future[int]) {
 		return ctx, &passing{to: a, on: func() { require.True(t, b.HasReturned()) }}
 	})
 	b.Run(func(context.Context, []int) func(int, Future[int]) { panic("broken") })
@@ -174,7 +173,7 @@ func TestBatchWithMembersThatAreLate(t *testing.T) {
 	var workers sync.WaitGroup
 	h.Run = workers.Go
 	wrapper := &passing{}
-	b := batchOf(h, 3, func(i int, ctx context.Context, a *Attempt[*int, int]) (context.Context, Future[int]) {
+	b := batchOf(h, 3, func(i int, ctx context.Context, a *Attempt[int]) (context.Context, Future[int]) {
 		if i == 1 {
 			wrapper.to = a
 			return ctx, wrapper
@@ -203,7 +202,7 @@ func TestBatchOfWhichNothingIsLeft(t *testing.T) {
 	require.EqualValues(t, 1, h.Freed())
 	require.Empty(t, posted(h))
 
-	b = NewBatch[*int, int, int](h, "function", 1)
+	b = NewBatch[int, int](h, "function", 1)
 	b.Add()
 	require.False(t, b.Close())
 	require.True(t, b.HasReturned())
@@ -215,7 +214,7 @@ func TestBatchWithContextsOfWrappers(t *testing.T) {
 	h, _ := newHost(t)
 	var workers sync.WaitGroup
 	h.Run = workers.Go
-	b := batchOf(h, 2, func(i int, ctx context.Context, a *Attempt[*int, int]) (context.Context, Future[int]) {
+	b := batchOf(h, 2, func(i int, ctx context.Context, a *Attempt[int]) (context.Context, Future[int]) {
 		ctx, cancel := context.WithCancel(ctx)
 		if i == 0 {
 			cancel()

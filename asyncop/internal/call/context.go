@@ -29,13 +29,13 @@ type MembersKey struct{}
 // is for calls only, whose context is [AttemptContext]. It costs nothing until its end is asked for.
 //
 // It is safe for concurrent use.
-type Context[E any] Token[E]
+type Context Token
 
-var _ context.Context = (*Context[any])(nil)
+var _ context.Context = (*Context)(nil)
 
 // Deadline returns the earlier of the operator context's deadline and the token's. With a clock other than the real one it
 // reports none.
-func (c *Context[E]) Deadline() (time.Time, bool) {
+func (c *Context) Deadline() (time.Time, bool) {
 	if !c.host.RealTime {
 		return time.Time{}, false
 	}
@@ -50,15 +50,15 @@ func (c *Context[E]) Deadline() (time.Time, bool) {
 }
 
 // Done returns a channel that is closed when the token is over.
-func (c *Context[E]) Done() <-chan struct{} { return (*Token[E])(c).ending().channel() }
+func (c *Context) Done() <-chan struct{} { return (*Token)(c).ending().channel() }
 
 // Err returns nil until the token is over, then context.DeadlineExceeded after a timeout and context.Canceled else.
-func (c *Context[E]) Err() error {
+func (c *Context) Err() error {
 	s := c.state.Load()
 	if s&over == 0 {
 		return nil
 	}
-	(*Token[E])(c).endContext() // Done is closed when Err says so, not a moment later
+	(*Token)(c).endContext() // Done is closed when Err says so, not a moment later
 	if s&expired != 0 {
 		return context.DeadlineExceeded
 	}
@@ -67,7 +67,7 @@ func (c *Context[E]) Err() error {
 
 // Value returns the values of the operator's context, the number of the attempt, and the history of the message that the
 // element is.
-func (c *Context[E]) Value(key any) any {
+func (c *Context) Value(key any) any {
 	switch key.(type) {
 	case NumberKey:
 		return int(c.number)
@@ -82,13 +82,13 @@ func (c *Context[E]) Value(key any) any {
 
 // AfterFunc arranges for f to run on a goroutine of its own after the token is over; stop reports whether it prevented
 // that. Package context uses it for derived contexts instead of a goroutine each.
-func (c *Context[E]) AfterFunc(f func()) (stop func() bool) {
-	return (*Token[E])(c).ending().afterFunc(f)
+func (c *Context) AfterFunc(f func()) (stop func() bool) {
+	return (*Token)(c).ending().afterFunc(f)
 }
 
 // parent returns what has the values. Also the cause of the end is one of them, as far as package context is concerned: it is
 // the operator's only if that has ended the attempt.
-func (c *Context[E]) parent() context.Context {
+func (c *Context) parent() context.Context {
 	if c.state.Load()&(over|expired|completed) == over {
 		return c.host.Life
 	}
@@ -96,37 +96,37 @@ func (c *Context[E]) parent() context.Context {
 }
 
 // AttemptContext is an attempt as the context of its call. It is safe for concurrent use.
-type AttemptContext[E, OUT any] Attempt[E, OUT]
+type AttemptContext[OUT any] Attempt[OUT]
 
-var _ context.Context = (*AttemptContext[any, any])(nil)
+var _ context.Context = (*AttemptContext[any])(nil)
 
-func (c *AttemptContext[E, OUT]) token() *Context[E] { return (*Context[E])(&c.Token) }
+func (c *AttemptContext[OUT]) token() *Context { return (*Context)(&c.Token) }
 
 // Deadline is [Context.Deadline].
-func (c *AttemptContext[E, OUT]) Deadline() (time.Time, bool) { return c.token().Deadline() }
+func (c *AttemptContext[OUT]) Deadline() (time.Time, bool) { return c.token().Deadline() }
 
 // Done is [Context.Done].
-func (c *AttemptContext[E, OUT]) Done() <-chan struct{} { return c.token().Done() }
+func (c *AttemptContext[OUT]) Done() <-chan struct{} { return c.token().Done() }
 
 // Err is [Context.Err].
-func (c *AttemptContext[E, OUT]) Err() error { return c.token().Err() }
+func (c *AttemptContext[OUT]) Err() error { return c.token().Err() }
 
 // AfterFunc is [Context.AfterFunc].
-func (c *AttemptContext[E, OUT]) AfterFunc(f func()) (stop func() bool) {
+func (c *AttemptContext[OUT]) AfterFunc(f func()) (stop func() bool) {
 	return c.token().AfterFunc(f)
 }
 
 // Value is [Context.Value], and knows the attempt, for blocking calls and for those who report stages.
-func (c *AttemptContext[E, OUT]) Value(key any) any {
+func (c *AttemptContext[OUT]) Value(key any) any {
 	switch key := key.(type) {
 	case HostKey:
-		return (*Attempt[E, OUT])(c)
+		return (*Attempt[OUT])(c)
 	case PermitsKey:
 		if c.host.Share.Of(key.Permits) {
 			return true
 		}
 	case stagekey.Key:
-		return (*Stages[E])(&c.Token)
+		return (*Stages)(&c.Token)
 	case MembersKey: // those of a call around the operator are not its own
 		return nil
 	}
@@ -134,7 +134,7 @@ func (c *AttemptContext[E, OUT]) Value(key any) any {
 }
 
 // ending returns the signal, which exists from the first call on.
-func (t *Token[E]) ending() *signal {
+func (t *Token) ending() *signal {
 	s := t.signal.Load()
 	if s == nil {
 		s = &signal{done: make(chan struct{})}
@@ -149,7 +149,7 @@ func (t *Token[E]) ending() *signal {
 }
 
 // endContext reports the end to those who wait for it; the state has it already.
-func (t *Token[E]) endContext() {
+func (t *Token) endContext() {
 	if s := t.signal.Load(); s != nil {
 		s.fire()
 	}

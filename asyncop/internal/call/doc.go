@@ -9,9 +9,8 @@
 //
 // # Letters
 //
-// A letter names the entry of its element, as long as the element waits for it. The loop takes the entry away when the
-// element goes on without: what comes then changes nothing (law A2). So the phase of the element says what a letter is
-// about, and no letter needs a kind.
+// A letter has the reference ([Ref]) of what its element waits for. The turn of a reference is over when the element goes on: what
+// comes then finds nothing (law A2). So the phase of the element says what a letter is about, and no letter needs a kind.
 //
 // # Permits
 //

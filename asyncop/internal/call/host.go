@@ -7,7 +7,7 @@ import (
 )
 
 // Host is what the tokens of an operator share. E is what the loop knows an element by.
-type Host[E any] struct {
+type Host struct {
 	// Written once before the start, then read-only.
 	User     context.Context         //nolint:containedctx // the user's
 	Life     context.Context         //nolint:containedctx // the operator's, derived from User
@@ -26,7 +26,7 @@ type Host[E any] struct {
 	// Used by any goroutine.
 	Sleeper   // the loop's
 	_         [64]byte
-	Mail      Mailbox[E]  // to the loop
+	Mail      Mailbox     // to the loop
 	Suspended atomic.Bool // what is in flight is left to the final checkpoint: nothing begins any more
 	late      atomic.Int64
 	freed     atomic.Int64
@@ -40,16 +40,16 @@ type Clock interface {
 
 // Cancelled reports whether the operator must end now, whether the loop knows or not. The user's context is asked itself: what
 // is derived from it ends a moment later, and upstream may have noticed already.
-func (h *Host[E]) Cancelled() bool { return h.Life.Err() != nil || h.User.Err() != nil }
+func (h *Host) Cancelled() bool { return h.Life.Err() != nil || h.User.Err() != nil }
 
 // Late returns how many completions came too late.
-func (h *Host[E]) Late() int64 { return h.late.Load() }
+func (h *Host) Late() int64 { return h.late.Load() }
 
 // Freed returns how many permits were given back by other goroutines than the loop and not taken yet.
-func (h *Host[E]) Freed() int64 { return h.freed.Load() }
+func (h *Host) Freed() int64 { return h.freed.Load() }
 
 // TakeFreed takes the permits that other goroutines have given back.
-func (h *Host[E]) TakeFreed() int {
+func (h *Host) TakeFreed() int {
 	n := h.freed.Load()
 	if n > 0 {
 		h.freed.Add(-n)
@@ -58,7 +58,7 @@ func (h *Host[E]) TakeFreed() int {
 }
 
 // Post hands a letter to the loop and wakes it.
-func (h *Host[E]) Post(l *Letter[E]) {
+func (h *Host) Post(l *Letter) {
 	h.Mail.Post(l)
 	h.WakeUp()
 }

@@ -1,14 +1,14 @@
 package call
 
 // Job is what a worker does: Task or, if that is nil, the call of Attempt, which the loop has started and which has its permit.
-type Job[E, IN, OUT any] struct {
+type Job[IN, OUT any] struct {
 	Task    func()
-	Attempt *Attempt[E, OUT]
+	Attempt *Attempt[OUT]
 	In      IN
 }
 
 // Do does a job, on a worker. Law A5: no call begins too late.
-func (j Job[E, IN, OUT]) Do(direct func(a *Attempt[E, OUT], in IN)) {
+func (j Job[IN, OUT]) Do(direct func(a *Attempt[OUT], in IN)) {
 	switch {
 	case j.Task != nil:
 		j.Task()

@@ -2,22 +2,28 @@ package call
 
 import "sync/atomic"
 
-// Letter is a place in the mailbox. It is embedded in what is posted, so that posting allocates nothing.
-type Letter[E any] struct {
-	next *Letter[E] // in the mailbox
+// Ref refers to what an element waits for: the place of the element, and the turn of that. A turn never comes twice, so a reference
+// whose turn is over finds nothing (law A2). The zero Ref refers to nothing.
+type Ref struct {
+	Place uint32
+	Turn  uint64
+}
 
-	// Entry is that of the element which waits for this letter; the zero value if none does any more. Owned by the loop.
-	Entry E
+// Letter is a place in the mailbox. It is embedded in what is posted, so that posting allocates nothing.
+type Letter struct {
+	next *Letter // in the mailbox
+
+	Ref Ref // of the element that waits for it: written before the start, then read-only
 }
 
 // Mailbox hands letters to the loop: a lock-free stack that is taken whole, so posting costs one compare-and-swap and
 // allocates nothing. A channel would cost more per completion and block when it is full.
-type Mailbox[E any] struct {
-	head atomic.Pointer[Letter[E]] // newest first; any goroutine posts, the loop takes
+type Mailbox struct {
+	head atomic.Pointer[Letter] // newest first; any goroutine posts, the loop takes
 }
 
 // Post adds l, which must not be in the mailbox.
-func (m *Mailbox[E]) Post(l *Letter[E]) {
+func (m *Mailbox) Post(l *Letter) {
 	for {
 		head := m.head.Load()
 		l.next = head
@@ -28,7 +34,7 @@ func (m *Mailbox[E]) Post(l *Letter[E]) {
 }
 
 // PostAll adds letters that are chained from the newest to the oldest: the loop takes all of them, or none yet.
-func (m *Mailbox[E]) PostAll(newest, oldest *Letter[E]) {
+func (m *Mailbox) PostAll(newest, oldest *Letter) {
 	for {
 		head := m.head.Load()
 		oldest.next = head
@@ -39,11 +45,11 @@ func (m *Mailbox[E]) PostAll(newest, oldest *Letter[E]) {
 }
 
 // Take empties the mailbox and returns what was in it, oldest first: see [Letter.Unchain].
-func (m *Mailbox[E]) Take() *Letter[E] {
+func (m *Mailbox) Take() *Letter {
 	if m.head.Load() == nil {
 		return nil
 	}
-	var oldest *Letter[E]
+	var oldest *Letter
 	for l := m.head.Swap(nil); l != nil; {
 		next := l.next
 		l.next, oldest = oldest, l
@@ -53,10 +59,10 @@ func (m *Mailbox[E]) Take() *Letter[E] {
 }
 
 // Unchain takes l from the chain that Take has returned, and returns the rest. After that l may be posted again.
-func (l *Letter[E]) Unchain() (rest *Letter[E]) {
+func (l *Letter) Unchain() (rest *Letter) {
 	rest, l.next = l.next, nil
 	return rest
 }
 
 // Empty reports whether nothing is in the mailbox.
-func (m *Mailbox[E]) Empty() bool { return m.head.Load() == nil }
+func (m *Mailbox) Empty() bool { return m.head.Load() == nil }

@@ -10,19 +10,19 @@ import (
 )
 
 // letter is what these tests post: number tells one from another.
-func letter(number int) *Letter[int] { return &Letter[int]{Entry: number} }
+func letter(number int) *Letter { return &Letter{Ref: Ref{Place: uint32(number), Turn: 1}} }
 
 // numbers empties a chain as the loop does.
-func numbers(l *Letter[int]) (got []int) {
+func numbers(l *Letter) (got []int) {
 	for l != nil {
-		got = append(got, l.Entry)
+		got = append(got, int(l.Ref.Place))
 		l = l.Unchain()
 	}
 	return got
 }
 
 func TestMailboxKeepsTheOrder(t *testing.T) {
-	var m Mailbox[int]
+	var m Mailbox
 	assert.True(t, m.Empty())
 	assert.Nil(t, m.Take())
 
@@ -40,7 +40,7 @@ func TestMailboxKeepsTheOrder(t *testing.T) {
 
 // What is posted while a chain is being read belongs to the next one.
 func TestMailboxWhileItIsRead(t *testing.T) {
-	var m Mailbox[int]
+	var m Mailbox
 	m.Post(letter(1))
 	m.Post(letter(2))
 	chain := m.Take()
@@ -52,7 +52,7 @@ func TestMailboxWhileItIsRead(t *testing.T) {
 // Against a plain slice.
 func TestMailboxAtRandom(t *testing.T) {
 	random := rand.New(rand.NewPCG(1, 2))
-	var m Mailbox[int]
+	var m Mailbox
 	var model []int
 	for i := range 10_000 {
 		if random.IntN(4) > 0 {
@@ -69,7 +69,7 @@ func TestMailboxAtRandom(t *testing.T) {
 // Every letter arrives once, and those of one sender in its order.
 func TestMailboxManySenders(t *testing.T) {
 	const senders, each = 8, 5000
-	var m Mailbox[int]
+	var m Mailbox
 	var posting sync.WaitGroup
 	for s := range senders {
 		posting.Go(func() {
@@ -102,7 +102,7 @@ func TestMailboxManySenders(t *testing.T) {
 }
 
 func TestMailboxAllocatesNothing(t *testing.T) {
-	var m Mailbox[int]
+	var m Mailbox
 	a, b := letter(1), letter(2)
 	assert.Zero(t, testing.AllocsPerRun(100, func() {
 		m.Post(a)

@@ -235,7 +235,7 @@ func TestSharedPermitComesBackOnce(t *testing.T) {
 			a.Occupy()
 			runs, returned = true, func() { a.Returned() }
 			if random.IntN(2) == 0 {
-				returned = func() { (*Returning[*int, int])(a).Complete(2); over = true }
+				returned = func() { (*Returning[int])(a).Complete(2); over = true }
 			}
 		case 2: // one inside of another function
 			gate, started, done := make(chan struct{}), make(chan struct{}), make(chan struct{})
@@ -277,12 +277,12 @@ func TestOnlyAttemptsHavePermits(t *testing.T) {
 	p := NewPermits(1)
 	h.Share = awake(p)
 	require.True(t, h.Share.Take())
-	handling := new(Handling[*int, int])
-	handling.Start(h, new(int), 0, NoDeadline)
+	handling := new(Handling[int])
+	handling.Start(h, Ref{Turn: 1}, 0, NoDeadline)
 	handling.Run(func() ([]int, error) { return nil, nil })
 	require.Equal(t, 1, used(p))
-	var question Token[*int]
-	question.Start(h, new(int), 3, NoDeadline)
+	var question Token
+	question.Start(h, Ref{Turn: 1}, 3, NoDeadline)
 	question.Finish()
 	require.Equal(t, 1, used(p))
 }
@@ -292,12 +292,12 @@ func TestPermitsInTheContext(t *testing.T) {
 	h, _ := newHost(t)
 	p := NewPermits(1)
 	h.Share = awake(p)
-	outer := (*AttemptContext[*int, int])(newAttempt(h))
+	outer := (*AttemptContext[int])(newAttempt(h))
 	require.Equal(t, true, outer.Value(PermitsKey{p}))
 	require.Nil(t, outer.Value(PermitsKey{NewPermits(1)}))
 	between, _ := newHost(t)
 	between.Values = outer
-	inner := (*AttemptContext[*int, int])(newAttempt(between))
+	inner := (*AttemptContext[int])(newAttempt(between))
 	require.Equal(t, true, inner.Value(PermitsKey{p}))
 	require.Nil(t, inner.Value(PermitsKey{nil}))
 }

@@ -20,7 +20,7 @@ func (w *Workers[T]) Due() int {
 }
 
 // Waiting is for tests: it returns how many functions wait for the end of the context, or -1 if its end was never asked for.
-func (t *Token[E]) Waiting() int {
+func (t *Token) Waiting() int {
 	s := t.signal.Load()
 	if s == nil {
 		return -1

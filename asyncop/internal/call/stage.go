@@ -31,18 +31,18 @@ func (u Untracked) ReportRefused(bool) { u.Reporter.ReportRefused(false) }
 
 // Stages is a token as what stages are reported to. Package predicates finds it through the context of the call. What the calls of
 // an operator report, the call around it learns, also from attempts that are over: they may have left a call behind.
-type Stages[E any] Token[E]
+type Stages Token
 
 // ReportStage sets the bit of stage. Those of the earlier stages may be missing; the latest one counts. For the call around the
 // operator that is one request of several.
-func (t *Stages[E]) ReportStage(stage predicates.Stage) {
+func (t *Stages) ReportStage(stage predicates.Stage) {
 	if bit := stageBit(stage); !t.set(bit) && bit&(sent|answered) != 0 && t.host.Around != nil {
 		t.host.Around.ReportSent(false)
 	}
 }
 
 // set sets a bit unless the attempt is over, and reports whether it was set before.
-func (t *Stages[E]) set(bit uint32) (before bool) {
+func (t *Stages) set(bit uint32) (before bool) {
 	for {
 		s := t.state.Load()
 		if s&bit == bit {
@@ -55,7 +55,7 @@ func (t *Stages[E]) set(bit uint32) (before bool) {
 }
 
 // ReportSent counts a request that a client has sent. A tracked one is recognised by its server when it comes again.
-func (t *Stages[E]) ReportSent(tracked bool) (counted bool) {
+func (t *Stages) ReportSent(tracked bool) (counted bool) {
 	if counted = t.count(tracked); t.host.Around != nil {
 		counted = t.host.Around.ReportSent(tracked) || counted
 	}
@@ -63,7 +63,7 @@ func (t *Stages[E]) ReportSent(tracked bool) (counted bool) {
 }
 
 // ReportRefused takes a request back that ReportSent has counted. An attempt that has not counted it does not take it back either.
-func (t *Stages[E]) ReportRefused(tracked bool) {
+func (t *Stages) ReportRefused(tracked bool) {
 	t.discount(tracked)
 	if t.host.Around != nil {
 		t.host.Around.ReportRefused(tracked)
@@ -71,7 +71,7 @@ func (t *Stages[E]) ReportRefused(tracked bool) {
 }
 
 // count counts a request, up to a number that no call reaches: there it stays.
-func (t *Stages[E]) count(tracked bool) (counted bool) {
+func (t *Stages) count(tracked bool) (counted bool) {
 	one, all := counter(tracked)
 	for {
 		s := t.state.Load()
@@ -84,7 +84,7 @@ func (t *Stages[E]) count(tracked bool) (counted bool) {
 	}
 }
 
-func (t *Stages[E]) discount(tracked bool) {
+func (t *Stages) discount(tracked bool) {
 	one, all := counter(tracked)
 	for {
 		s := t.state.Load()
@@ -96,7 +96,7 @@ func (t *Stages[E]) discount(tracked bool) {
 
 // Tracked reports whether the call may be repeated in flight: of its requests, one at least may have taken effect, and the
 // servers of all that may have recognise them when they come again. What the function itself has reported as sent is unknown.
-func (t *Stages[E]) Tracked() bool {
+func (t *Stages) Tracked() bool {
 	return trackedIn(t.state.Load())
 }
 

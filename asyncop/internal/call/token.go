@@ -10,11 +10,11 @@ import (
 
 // Token ties something that runs elsewhere to the element that waits for it (law A2). It is never used again, since user
 // code may keep it for ever.
-type Token[E any] struct {
-	Letter[E] // to the loop, when it is done
+type Token struct {
+	Letter // to the loop, when it is done
 
 	// Written before the start, then read-only.
-	host     *Host[E]
+	host     *Host
 	number   int32         // of the attempt, from 1; 0 for the handler of a failure
 	state    atomic.Uint32 // bits
 	deadline time.Duration // instant; NoDeadline if there is none
@@ -65,19 +65,19 @@ const (
 )
 
 // Start binds a new token to the element that waits for it.
-func (t *Token[E]) Start(host *Host[E], entry E, number int32, deadline time.Duration) {
-	t.host, t.Entry, t.number, t.deadline = host, entry, number, deadline
+func (t *Token) Start(host *Host, ref Ref, number int32, deadline time.Duration) {
+	t.host, t.Ref, t.number, t.deadline = host, ref, number, deadline
 }
 
 // Attend says that the loop is about to call the function of the attempt.
-func (t *Token[E]) Attend() { t.state.Or(attended) }
+func (t *Token) Attend() { t.state.Or(attended) }
 
 // Leave says that the function has returned, and reports whether the attempt is complete and goes before what is in the mailbox. If
 // not, its letter is there, or will come.
-func (t *Token[E]) Leave() (first bool) { return t.state.Or(left)&inPlace != 0 }
+func (t *Token) Leave() (first bool) { return t.state.Or(left)&inPlace != 0 }
 
 // completing returns the bits with which an attempt is completed: one that is attended needs no letter if none is before it (law Q1).
-func (t *Token[E]) completing() uint32 {
+func (t *Token) completing() uint32 {
 	if t.state.Load()&(attended|left) == attended && t.host.Mail.Empty() {
 		return completed | over | inPlace
 	}
@@ -85,27 +85,27 @@ func (t *Token[E]) completing() uint32 {
 }
 
 // Carry makes the context of a new token know the message that its element is.
-func (t *Token[E]) Carry(m Message) {
+func (t *Token) Carry(m Message) {
 	if m != (Message{}) {
 		t.signal.Store(&signal{message: m})
 	}
 }
 
 // DeadlineAt returns the instant of the deadline, or NoDeadline.
-func (t *Token[E]) DeadlineAt() time.Duration { return t.deadline }
+func (t *Token) DeadlineAt() time.Duration { return t.deadline }
 
 // Completed reports whether the outcome has been handed in.
-func (t *Token[E]) Completed() bool { return t.state.Load()&completed != 0 }
+func (t *Token) Completed() bool { return t.state.Load()&completed != 0 }
 
 // Report returns the latest stage that was reported, whether a client has a request in doubt, and whether the servers of all
 // such requests recognise them.
-func (t *Token[E]) Report() (stage predicates.Stage, inDoubt, tracked bool) {
+func (t *Token) Report() (stage predicates.Stage, inDoubt, tracked bool) {
 	state := t.state.Load()
 	return stageIn(state), doubtIn(state), trackedIn(state)
 }
 
 // claim reports whether the caller is the one to complete the token; others are counted as late.
-func (t *Token[E]) claim() bool {
+func (t *Token) claim() bool {
 	before := t.state.Or(claimed)
 	if before&(claimed|over) != 0 {
 		t.host.late.Add(1)
@@ -115,7 +115,7 @@ func (t *Token[E]) claim() bool {
 }
 
 // publish hands a claimed token with its outcome to the loop, unless it has been ended meanwhile. bits are set with it.
-func (t *Token[E]) publish(bits uint32) bool {
+func (t *Token) publish(bits uint32) bool {
 	bits |= t.completing()
 	before := t.state.Or(bits)
 	t.release(before, bits)
@@ -130,28 +130,28 @@ func (t *Token[E]) publish(bits uint32) bool {
 }
 
 // post posts the letter, unless the loop finds the attempt complete when it leaves. before is the state when bits were set.
-func (t *Token[E]) post(before, bits uint32) {
+func (t *Token) post(before, bits uint32) {
 	if bits&inPlace == 0 || before&left != 0 {
 		t.host.Post(&t.Letter)
 	}
 }
 
 // Finish ends the token and posts its letter: what was to be done is done. Called by the goroutine that did it.
-func (t *Token[E]) Finish() {
+func (t *Token) Finish() {
 	t.state.Or(over)
 	t.endContext()
 	t.host.Post(&t.Letter)
 }
 
 // Post posts the letter without ending the token: the element goes on with it.
-func (t *Token[E]) Post() { t.host.Post(&t.Letter) }
+func (t *Token) Post() { t.host.Post(&t.Letter) }
 
 // Late returns why nothing must begin for the token any more (law A5), or nil. It is asked on the goroutine that is about to:
 // the loop may not know of a cancel yet, or may not have noticed that the time is over.
-func (t *Token[E]) Late() error {
+func (t *Token) Late() error {
 	switch h := t.host; {
 	case t.state.Load()&over != 0:
-		return (*Context[E])(t).Err()
+		return (*Context)(t).Err()
 	case h.Cancelled() || h.Suspended.Load():
 		return context.Canceled
 	case t.deadline != NoDeadline && h.Clock.Now() >= t.deadline:
@@ -162,7 +162,7 @@ func (t *Token[E]) Late() error {
 
 // cutOff ends the context of a call that is not made, before the loop does: its outcome is none of the element's, which ends
 // by its timeout or with its operator.
-func (t *Token[E]) cutOff(late error) {
+func (t *Token) cutOff(late error) {
 	bits := over
 	if late == context.DeadlineExceeded { //nolint:errorlint // from Late
 		bits |= expired
@@ -177,11 +177,11 @@ func (t *Token[E]) cutOff(late error) {
 // ---- The loop lets go
 
 // Expire is Cut for a timeout.
-func (t *Token[E]) Expire() Ending { return t.cut(over | expired | ended) }
+func (t *Token) Expire() Ending { return t.cut(over | expired | ended) }
 
 // Cut ends the token, since the operator ends. A completion that was handed in by then is late, although it will be in the
 // mailbox. Called by the loop.
-func (t *Token[E]) Cut() Ending { return t.cut(over | ended) }
+func (t *Token) Cut() Ending { return t.cut(over | ended) }
 
 // Ending is how a token was when the loop let go of it.
 type Ending struct {
@@ -192,9 +192,7 @@ type Ending struct {
 	Over    bool             // the same for the permit that operators share; it may have come back before
 }
 
-func (t *Token[E]) cut(bits uint32) Ending {
-	var none E
-	t.Entry = none
+func (t *Token) cut(bits uint32) Ending {
 	for {
 		before := t.state.Load()
 		set := bits
@@ -214,7 +212,7 @@ func (t *Token[E]) cut(bits uint32) Ending {
 }
 
 // Done lets go of a completed attempt, and reports whether its permit is the loop's now. Called by the loop.
-func (t *Token[E]) Done() (freed bool) {
+func (t *Token) Done() (freed bool) {
 	if s := t.state.Load(); s&occupied == 0 || s&returned != 0 {
 		return s&member == 0 // nothing occupies it from now on, and it comes here once
 	}
@@ -232,10 +230,10 @@ func free(state uint32) bool {
 }
 
 // Occupy says that a function runs from now on, which keeps the permit until Returned. Called before it does.
-func (t *Token[E]) Occupy() { t.state.Or(occupied) }
+func (t *Token) Occupy() { t.state.Or(occupied) }
 
 // tryOccupy is Occupy, unless the attempt is over or occupied.
-func (t *Token[E]) tryOccupy() bool {
+func (t *Token) tryOccupy() bool {
 	for {
 		s := t.state.Load()
 		if s&(over|occupied) != 0 {
@@ -248,19 +246,19 @@ func (t *Token[E]) tryOccupy() bool {
 }
 
 // Returned says that the function which occupied the attempt has returned, or is not called.
-func (t *Token[E]) Returned() {
+func (t *Token) Returned() {
 	before := t.state.Or(returned)
 	t.release(before, returned)
 	t.giveBack(before, returned)
 }
 
 // HasReturned reports whether the function which occupied the attempt has returned.
-func (t *Token[E]) HasReturned() bool { return t.state.Load()&returned != 0 }
+func (t *Token) HasReturned() bool { return t.state.Load()&returned != 0 }
 
 // release gives the permit back that operators share, if bits have brought that about: the attempt is over, and no function of
 // it runs. Other than its operator's own permit it does not wait for the loop. Called for attempts only, and by publish for
 // handlers, which have no number.
-func (t *Token[E]) release(before, bits uint32) {
+func (t *Token) release(before, bits uint32) {
 	if s := t.host.Share; s != nil && t.number != 0 && overBy(before, bits) {
 		s.Release()
 	}
@@ -274,7 +272,7 @@ func isOver(state uint32) bool {
 }
 
 // giveBack gives the permit back from another goroutine than the loop, if that is due.
-func (t *Token[E]) giveBack(before, bits uint32) {
+func (t *Token) giveBack(before, bits uint32) {
 	if freedBy(before, bits) {
 		t.host.freed.Add(1)
 		t.host.WakeUp()

@@ -29,10 +29,10 @@ func (c *stopped) Now() time.Duration              { return time.Duration(*c) }
 func (c *stopped) Time(at time.Duration) time.Time { return time.Unix(0, int64(at)) }
 
 // newHost returns a host whose jobs run at once, on goroutines.
-func newHost(tb testing.TB) (*Host[*int], *stopped) {
+func newHost(tb testing.TB) (*Host, *stopped) {
 	tb.Helper()
 	clock := new(stopped)
-	h := &Host[*int]{
+	h := &Host{
 		User: context.Background(), Values: context.Background(), Clock: clock, NilError: errNilError,
 		Run:      func(task func()) { go task() },
 		Panicked: func(recovered any) error { return fmt.Errorf("panic: %v", recovered) },
@@ -43,9 +43,9 @@ func newHost(tb testing.TB) (*Host[*int], *stopped) {
 	return h, clock
 }
 
-func newAttempt(h *Host[*int]) *Attempt[*int, int] {
-	a := NewRoomy[*int, int]()
-	a.Start(h, new(int), 1, NoDeadline)
+func newAttempt(h *Host) *Attempt[int] {
+	a := NewRoomy[int]()
+	a.Start(h, Ref{Turn: 1}, 1, NoDeadline)
 	return a
 }
 
@@ -73,7 +73,7 @@ func TestFirstCompletionCounts(t *testing.T) {
 // An attended attempt that is completed before the loop leaves it posts no letter, unless others are before it (law Q1).
 func TestAttendedAttempt(t *testing.T) {
 	h, _ := newHost(t)
-	attend := func() *Attempt[*int, int] {
+	attend := func() *Attempt[int] {
 		a := newAttempt(h)
 		a.Attend()
 		return a
@@ -119,13 +119,12 @@ func TestCompletionAfterTheEnd(t *testing.T) {
 	a.Expire()
 	a.Complete(1)
 	require.True(t, h.Mail.Empty())
-	require.Nil(t, a.Entry)
 	require.EqualValues(t, 1, h.Late())
 
 	a = newAttempt(h)
 	a.Complete(1)
 	a.Cut()
-	require.Nil(t, h.Mail.Take().Entry, "its element has gone on")
+	require.False(t, h.Mail.Empty(), "its letter finds nobody: see slots in package core")
 	require.EqualValues(t, 2, h.Late())
 }
 
@@ -148,9 +147,10 @@ func TestRefuse(t *testing.T) {
 func TestPermitComesBackOnce(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		clock := new(stopped)
-		h := &Host[*int]{User: context.Background(), Life: context.Background(), Clock: clock, Sleeper: NewSleeper()}
-		a := new(Attempt[*int, int])
-		a.Start(h, new(int), 1, NoDeadline)
+		h := &Host{User: context.Background(), Life: context.Background(), Clock: clock, Sleeper: NewSleeper()}
+		a := new(Attempt[int])
+		a.Start(h, Ref{Turn: 1}, 1, NoDeadline)
+		waits := true // the element, for the attempt
 		var occupied, inside, let bool
 		permits := 0
 		for range rapid.IntRange(1, 12).Draw(t, "steps") {
@@ -164,7 +164,7 @@ func TestPermitComesBackOnce(t *testing.T) {
 			case "complete and return":
 				if inside {
 					inside = false
-					(*Returning[*int, int])(a).CompleteOne(1)
+					(*Returning[int])(a).CompleteOne(1)
 				}
 			case "return":
 				if inside {
@@ -172,15 +172,15 @@ func TestPermitComesBackOnce(t *testing.T) {
 					a.Returned()
 				}
 			case "handle":
-				if l := h.Mail.Take(); l != nil && l.Entry != nil {
-					l.Entry, let = nil, true
+				if l := h.Mail.Take(); l != nil && waits {
+					waits, let = false, true
 					if a.Done() {
 						permits++
 					}
 				}
 			case "expire":
-				if a.Entry != nil {
-					let = true
+				if waits {
+					waits, let = false, true
 					if a.Expire().Freed {
 						permits++
 					}
@@ -212,13 +212,12 @@ func TestPermitComesBackOnceInRaces(t *testing.T) {
 				a.Returned()
 				return
 			}
-			(*Returning[*int, int])(a).CompleteOne(1)
+			(*Returning[int])(a).CompleteOne(1)
 		})
 		if i%2 == 0 {
 			runtime.Gosched()
 		}
 		if l := h.Mail.Take(); l != nil {
-			l.Entry = nil
 			if a.Done() {
 				permits++
 			}
@@ -256,25 +255,25 @@ func TestRunBlocking(t *testing.T) {
 // Law A5: nothing begins after a cancel, in a suspended operator, at the deadline, or after the end.
 func TestLate(t *testing.T) {
 	for name, tt := range map[string]struct {
-		end  func(h *Host[*int], clock *stopped, a *Attempt[*int, int])
+		end  func(h *Host, clock *stopped, a *Attempt[int])
 		want error
 	}{
-		"in time":   {func(*Host[*int], *stopped, *Attempt[*int, int]) {}, nil},
-		"cancelled": {func(h *Host[*int], _ *stopped, _ *Attempt[*int, int]) { h.Cancel(errTest) }, context.Canceled},
-		"suspended": {func(h *Host[*int], _ *stopped, _ *Attempt[*int, int]) { h.Suspended.Store(true) }, context.Canceled},
-		"deadline":  {func(_ *Host[*int], c *stopped, _ *Attempt[*int, int]) { *c = stopped(time.Second) }, context.DeadlineExceeded},
-		"expired":   {func(_ *Host[*int], _ *stopped, a *Attempt[*int, int]) { a.Expire() }, context.DeadlineExceeded},
-		"cut":       {func(_ *Host[*int], _ *stopped, a *Attempt[*int, int]) { a.Cut() }, context.Canceled},
+		"in time":   {func(*Host, *stopped, *Attempt[int]) {}, nil},
+		"cancelled": {func(h *Host, _ *stopped, _ *Attempt[int]) { h.Cancel(errTest) }, context.Canceled},
+		"suspended": {func(h *Host, _ *stopped, _ *Attempt[int]) { h.Suspended.Store(true) }, context.Canceled},
+		"deadline":  {func(_ *Host, c *stopped, _ *Attempt[int]) { *c = stopped(time.Second) }, context.DeadlineExceeded},
+		"expired":   {func(_ *Host, _ *stopped, a *Attempt[int]) { a.Expire() }, context.DeadlineExceeded},
+		"cut":       {func(_ *Host, _ *stopped, a *Attempt[int]) { a.Cut() }, context.Canceled},
 	} {
 		t.Run(name, func(t *testing.T) {
 			h, clock := newHost(t)
-			a := new(Attempt[*int, int])
-			a.Start(h, new(int), 1, time.Second)
+			a := new(Attempt[int])
+			a.Start(h, Ref{Turn: 1}, 1, time.Second)
 			tt.end(h, clock, a)
 			require.Equal(t, tt.want, a.Late())
 			called := false
 			a.Occupy()
-			Job[*int, int, int]{Attempt: a}.Do(func(*Attempt[*int, int], int) { called = true })
+			Job[int, int]{Attempt: a}.Do(func(*Attempt[int], int) { called = true })
 			require.Equal(t, tt.want == nil, called)
 			if !called {
 				a.Cut()
@@ -287,9 +286,9 @@ func TestLate(t *testing.T) {
 // The answer of a handler is final, its panic is told apart, and one that comes too late is counted.
 func TestHandling(t *testing.T) {
 	h, _ := newHost(t)
-	handle := func() *Handling[*int, int] {
-		g := new(Handling[*int, int])
-		g.Start(h, new(int), 0, NoDeadline)
+	handle := func() *Handling[int] {
+		g := new(Handling[int])
+		g.Start(h, Ref{Turn: 1}, 0, NoDeadline)
 		return g
 	}
 	g := handle()
@@ -314,7 +313,7 @@ func TestHandling(t *testing.T) {
 func TestReports(t *testing.T) {
 	h, _ := newHost(t)
 	a := newAttempt(h)
-	s := (*Stages[*int])(&a.Token)
+	s := (*Stages)(&a.Token)
 	s.ReportStage(predicates.ClientDispatch)
 	stage, inDoubt, _ := a.Report()
 	require.Equal(t, predicates.ClientDispatch, stage)
@@ -337,22 +336,22 @@ func TestReports(t *testing.T) {
 func TestTrackedRequests(t *testing.T) {
 	const most = 1<<11 - 1
 	for name, tt := range map[string]struct {
-		report           func(s *Stages[*int])
+		report           func(s *Stages)
 		tracked, inDoubt bool
 	}{
-		"nothing":          {func(*Stages[*int]) {}, false, false},
-		"tracked":          {func(s *Stages[*int]) { s.ReportSent(true) }, true, true},
-		"not tracked":      {func(s *Stages[*int]) { s.ReportSent(false) }, false, true},
-		"both":             {func(s *Stages[*int]) { s.ReportSent(true); s.ReportSent(false) }, false, true},
-		"the other first":  {func(s *Stages[*int]) { s.ReportSent(false); s.ReportSent(true) }, false, true},
-		"refused":          {func(s *Stages[*int]) { s.ReportSent(true); s.ReportRefused(true) }, false, false},
-		"one of two":       {func(s *Stages[*int]) { s.ReportSent(true); s.ReportSent(true); s.ReportRefused(true) }, true, true},
-		"other refused":    {func(s *Stages[*int]) { s.ReportSent(true); s.ReportSent(false); s.ReportRefused(false) }, true, true},
-		"wrong one":        {func(s *Stages[*int]) { s.ReportSent(false); s.ReportRefused(true) }, false, true},
-		"dispatching":      {func(s *Stages[*int]) { s.ReportStage(predicates.ClientDispatch); s.ReportSent(true) }, true, true},
-		"sent by function": {func(s *Stages[*int]) { s.ReportStage(predicates.NetworkTime); s.ReportSent(true) }, false, true},
-		"answered":         {func(s *Stages[*int]) { s.ReportSent(true); s.ReportStage(predicates.ResponseReceived) }, true, true},
-		"too many": {func(s *Stages[*int]) {
+		"nothing":          {func(*Stages) {}, false, false},
+		"tracked":          {func(s *Stages) { s.ReportSent(true) }, true, true},
+		"not tracked":      {func(s *Stages) { s.ReportSent(false) }, false, true},
+		"both":             {func(s *Stages) { s.ReportSent(true); s.ReportSent(false) }, false, true},
+		"the other first":  {func(s *Stages) { s.ReportSent(false); s.ReportSent(true) }, false, true},
+		"refused":          {func(s *Stages) { s.ReportSent(true); s.ReportRefused(true) }, false, false},
+		"one of two":       {func(s *Stages) { s.ReportSent(true); s.ReportSent(true); s.ReportRefused(true) }, true, true},
+		"other refused":    {func(s *Stages) { s.ReportSent(true); s.ReportSent(false); s.ReportRefused(false) }, true, true},
+		"wrong one":        {func(s *Stages) { s.ReportSent(false); s.ReportRefused(true) }, false, true},
+		"dispatching":      {func(s *Stages) { s.ReportStage(predicates.ClientDispatch); s.ReportSent(true) }, true, true},
+		"sent by function": {func(s *Stages) { s.ReportStage(predicates.NetworkTime); s.ReportSent(true) }, false, true},
+		"answered":         {func(s *Stages) { s.ReportSent(true); s.ReportStage(predicates.ResponseReceived) }, true, true},
+		"too many": {func(s *Stages) {
 			for range most + 2 {
 				s.ReportSent(true)
 			}
@@ -360,7 +359,7 @@ func TestTrackedRequests(t *testing.T) {
 				s.ReportRefused(true)
 			}
 		}, true, true},
-		"too many others": {func(s *Stages[*int]) {
+		"too many others": {func(s *Stages) {
 			for range most + 2 {
 				s.ReportSent(false)
 			}
@@ -372,7 +371,7 @@ func TestTrackedRequests(t *testing.T) {
 	} {
 		h, _ := newHost(t)
 		a := newAttempt(h)
-		s := (*Stages[*int])(&a.Token)
+		s := (*Stages)(&a.Token)
 		before := a.state.Load() & (request - 1)
 		tt.report(s)
 		_, inDoubt, _ := a.Report()
@@ -393,10 +392,10 @@ func TestTrackedRequests(t *testing.T) {
 func TestContextsOfTokens(t *testing.T) {
 	h, _ := newHost(t)
 	a := newAttempt(h)
-	beside := (*Context[*int])(&a.Token)
+	beside := (*Context)(&a.Token)
 	require.Equal(t, 1, beside.Value(NumberKey{}))
 	require.Nil(t, beside.Value(HostKey{}))
-	ctx := (*AttemptContext[*int, int])(a)
+	ctx := (*AttemptContext[int])(a)
 	require.Equal(t, 1, ctx.Value(NumberKey{}))
 	require.Equal(t, a, ctx.Value(HostKey{}))
 	derived, cancel := context.WithCancelCause(ctx)
@@ -412,7 +411,7 @@ func TestContextsOfTokens(t *testing.T) {
 func TestContextErrIsFinal(t *testing.T) {
 	h, _ := newHost(t)
 	a := newAttempt(h)
-	ctx := (*AttemptContext[*int, int])(a)
+	ctx := (*AttemptContext[int])(a)
 	require.NoError(t, ctx.Err())
 	a.Complete(1)
 	require.Equal(t, context.Canceled, ctx.Err())
@@ -420,7 +419,7 @@ func TestContextErrIsFinal(t *testing.T) {
 	require.Equal(t, context.Canceled, ctx.Err())
 
 	a = newAttempt(h)
-	ctx = (*AttemptContext[*int, int])(a)
+	ctx = (*AttemptContext[int])(a)
 	a.Expire()
 	require.Equal(t, context.DeadlineExceeded, ctx.Err())
 	a.Complete(1)

@@ -8,7 +8,7 @@ import (
 	"sync/atomic"
 
 	"github.com/weirflow/weir/asyncop/internal/call"
-	"github.com/weirflow/weir/asyncop/internal/engine"
+	"github.com/weirflow/weir/asyncop/internal/core"
 	"github.com/weirflow/weir/delivery"
 	"github.com/weirflow/weir/internal/lazyerr"
 )
@@ -63,22 +63,22 @@ func (r *ChainedRange[IN, OUT]) yieldError(err error) {
 type chained struct {
 	wanted    atomic.Bool   // a caller ranges: the loop shall hand over
 	handed    chan struct{} // closed by the loop: it has, and its goroutine ends
-	owner     atomic.Uint32 // of the engine, from then on
+	owner     atomic.Uint32 // of the core, from then on
 	cut       atomic.Bool   // the operator was cancelled
 	due       atomic.Bool   // a timer is, maybe
 	goroutine atomic.Uint64 // that ranges, for those who call from the body; 0: none does
 }
 
-// Who owns the engine of a chained driver.
+// Who owns the core of a chained driver.
 const (
 	ownedByLoop uint32 = iota
 	ownedByNone        // the body runs
 	rescued            // the operator was cancelled meanwhile, and ended on a goroutine of its own
 )
 
-// handsOver hands the engine over to a goroutine that ranges over the results, if there is one. The loop ends then.
+// handsOver hands the core over to a goroutine that ranges over the results, if there is one. The loop ends then.
 func (d *Driver[IN, OUT]) handsOver() bool {
-	if !d.chain.wanted.Load() || d.engine.Failed() || d.mustStop() {
+	if !d.chain.wanted.Load() || d.core.Failed() || d.mustStop() {
 		return false
 	}
 	d.drains = true
@@ -102,14 +102,14 @@ func (d *Driver[IN, OUT]) Chained(r ChainedRange[IN, OUT]) {
 	unwatch := context.AfterFunc(d.host.Life, d.rescue)
 	returned := false
 	defer func() {
-		if !returned { // a panic or Goexit, of the body, of the input, or of what the engine calls
+		if !returned { // a panic or Goexit, of the body, of the input, or of what the core calls
 			d.breakOffLoop()
 			unwatch()
 			d.giveBackRest(&r)
 		}
 	}()
 	var end loopEnd
-	d.engine.Run(func() { end = d.rangeOver(&r) })
+	d.core.Run(func() { end = d.rangeOver(&r) })
 	returned = true
 	switch end {
 	case loopGoesOn:
@@ -147,28 +147,28 @@ func (d *Driver[IN, OUT]) yieldError(r *ChainedRange[IN, OUT]) {
 	}
 }
 
-// breakOffLoop ends the operator because the loop over its results ends. Goexit in code that the engine called is a failure:
+// breakOffLoop ends the operator because the loop over its results ends. Goexit in code that the core called is a failure:
 // its goroutine, which is the caller's, cannot go on.
 func (d *Driver[IN, OUT]) breakOffLoop() {
 	if d.chain.owner.Load() != ownedByLoop && !d.chain.owner.CompareAndSwap(ownedByNone, ownedByLoop) {
 		<-d.done
 		return
 	}
-	if err := d.engine.Exited(); err != nil {
-		d.engine.End(lazyerr.Named("asyncop: the goroutine that ranges over the results was ended", err))
+	if err := d.core.Exited(); err != nil {
+		d.core.End(lazyerr.Named("asyncop: the goroutine that ranges over the results was ended", err))
 	} else {
 		d.host.Cancel(d.ErrStopped)
-		d.engine.EndIfCancelled()
+		d.core.EndIfCancelled()
 	}
 	d.finish()
 }
 
-// rescue ends the operator if it is cancelled while the body runs, which may go on for ever. If the loop has the engine, it
+// rescue ends the operator if it is cancelled while the body runs, which may go on for ever. If the loop has the core, it
 // looks for a cancel itself before it gives it away.
 func (d *Driver[IN, OUT]) rescue() {
 	d.chain.cut.Store(true)
 	if d.chain.owner.CompareAndSwap(ownedByNone, rescued) {
-		d.engine.EndIfCancelled()
+		d.core.EndIfCancelled()
 		d.finish()
 	}
 }
@@ -191,24 +191,24 @@ func (d *Driver[IN, OUT]) rangeOver(r *ChainedRange[IN, OUT]) loopEnd {
 		d.warn()
 		d.observe()
 		d.checkSignals()
-		if d.engine.Failed() {
+		if d.core.Failed() {
 			return loopEnded
 		}
 		if d.chain.due.Load() {
 			d.chain.due.Store(false)
 		}
-		d.engine.Turn()
+		d.core.Turn()
 		busy := d.acceptFrom(r)
 		d.publish()
-		if d.engine.Failed() {
+		if d.core.Failed() {
 			return loopEnded
 		}
-		if d.engine.Jobs(d.workers.Offer) > 0 { // now: the body may take its time
+		if d.core.Jobs(d.workers.Offer) > 0 { // now: the body may take its time
 			d.workers.Send()
 			busy = true
 		}
 		d.setAlarm()
-		slots := d.engine.Len()
+		slots := d.core.Len()
 		yielded, end := d.yieldSome(r)
 		if end != loopGoesOn {
 			return end
@@ -217,9 +217,9 @@ func (d *Driver[IN, OUT]) rangeOver(r *ChainedRange[IN, OUT]) loopEnd {
 			return loopEnded
 		}
 		switch {
-		case busy || yielded || d.engine.Len() < slots:
+		case busy || yielded || d.core.Len() < slots:
 			d.yielded = false
-		case !d.yielded && d.engine.Running() > 0: // as step does
+		case !d.yielded && d.core.Running() > 0: // as step does
 			d.yielded = true
 			runtime.Gosched()
 		default:
@@ -231,12 +231,12 @@ func (d *Driver[IN, OUT]) rangeOver(r *ChainedRange[IN, OUT]) loopEnd {
 // acceptFrom takes what is at hand, as far as there are slots. Without checkpoints, there is neither backlog nor overflow.
 func (d *Driver[IN, OUT]) acceptFrom(r *ChainedRange[IN, OUT]) (busy bool) {
 	d.shut = false
-	for range min(turnLimit, d.engine.Room()) {
-		if d.inOver || d.engine.Failed() || d.engine.Crowded() || len(d.Gates) > 0 && !d.admits() {
+	for range min(turnLimit, d.core.Room()) {
+		if d.inOver || d.core.Failed() || d.core.Crowded() || len(d.Gates) > 0 && !d.admits() {
 			return busy
 		}
 		if r.In.Next != nil || r.Messages.Next != nil {
-			d.engine.Beside() // the time of an element begins when it was made
+			d.core.Beside() // the time of an element begins when it was made
 		}
 		if r.YieldMessages != nil {
 			m, ok, atHand := r.Messages.take()
@@ -264,17 +264,17 @@ func (d *Driver[IN, OUT]) took(r *ChainedRange[IN, OUT], v IN, m call.Message, o
 	}
 	if d.Clone != nil {
 		r.held = m
-		d.engine.Beside()
+		d.core.Beside()
 		v = d.Clone(v) // before the input goes on
 		r.held = call.Message{}
 	}
-	d.engine.Accept(v, m)
+	d.core.Accept(v, m)
 }
 
 // setAlarm sees to it that due is set when the next timer is. It also ends the watch on the last call: the body is no part of
 // it.
 func (d *Driver[IN, OUT]) setAlarm() {
-	if due := d.engine.Next(); due != engine.Now && due != engine.Never && !d.timers.ScheduleAt(due) {
+	if due := d.core.Next(); due != core.Now && due != core.Never && !d.timers.ScheduleAt(due) {
 		d.chain.due.Store(true)
 	}
 }
@@ -288,7 +288,7 @@ func (d *Driver[IN, OUT]) yieldSome(r *ChainedRange[IN, OUT]) (busy bool, end lo
 		if n > 0 && d.chain.due.Load() || n >= fewResults && !d.host.Mail.Empty() {
 			break
 		}
-		results, m, _ := d.engine.Head()
+		results, m, _ := d.core.Head()
 		if len(results) == 0 {
 			break
 		}
@@ -311,10 +311,10 @@ func (d *Driver[IN, OUT]) yieldSome(r *ChainedRange[IN, OUT]) (busy bool, end lo
 				}
 				return busy, loopRescuedBroken
 			}
-			d.engine.Slept() // the body may have taken its time
+			d.core.Slept() // the body may have taken its time
 			d.emitted++
 			if i == len(results)-1 {
-				if r := d.engine.Left(); r != nil {
+				if r := d.core.Left(); r != nil {
 					d.left(r)
 				}
 			}
@@ -326,12 +326,12 @@ func (d *Driver[IN, OUT]) yieldSome(r *ChainedRange[IN, OUT]) (busy bool, end lo
 	return busy, loopGoesOn
 }
 
-// hold gets the message ready whose value is a result of the head, the first of the rest. From then on it is not the engine's.
+// hold gets the message ready whose value is a result of the head, the first of the rest. From then on it is not the core's.
 func (d *Driver[IN, OUT]) hold(r *ChainedRange[IN, OUT], m call.Message, rest []OUT) {
 	if len(r.rest) == 0 && len(rest) > 1 {
 		r.rest = delivery.Split(m, rest...)
 	}
-	d.engine.Carried()
+	d.core.Carried()
 	r.held = m
 	if len(r.rest) > 0 {
 		r.held, r.rest = delivery.With(r.rest[0], struct{}{}), r.rest[1:]
@@ -358,7 +358,7 @@ func (d *Driver[IN, OUT]) parkOn(r *ChainedRange[IN, OUT]) {
 		if d.mayRead() {
 			elements, messages = r.In.Chan, r.Messages.Chan
 		}
-		d.engine.Slept()
+		d.core.Slept()
 		select {
 		case v, ok := <-elements:
 			d.host.Parked.Store(false)

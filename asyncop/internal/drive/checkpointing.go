@@ -9,7 +9,7 @@ import (
 	"sync/atomic"
 	"time"
 
-	"github.com/weirflow/weir/asyncop/internal/engine"
+	"github.com/weirflow/weir/asyncop/internal/core"
 	"github.com/weirflow/weir/checkpoint/participant"
 	"github.com/weirflow/weir/delivery"
 	"github.com/weirflow/weir/internal/fifo"
@@ -28,13 +28,13 @@ type checkpointing[IN, OUT any] struct {
 	observer    CheckpointedObserver // nil: none has a state
 	wakeUp      func()
 
-	expected atomic.Uint64                          // the newest barrier that is on its way
-	ending   atomic.Bool                            // the marker of the end of the input is on its way, or has come
-	coming   atomic.Uint64                          // the newest barrier that the source sends before any other element but one
-	marker   atomic.Bool                            // it does so with the marker
-	full     atomic.Pointer[chan struct{}]          // the overflow is more than it should be; closed when it is not
-	spare    atomic.Pointer[[]engine.Item[IN, OUT]] // memory for the next copy of what is in flight
-	inFlight func() int                             // about how much that is
+	expected atomic.Uint64                        // the newest barrier that is on its way
+	ending   atomic.Bool                          // the marker of the end of the input is on its way, or has come
+	coming   atomic.Uint64                        // the newest barrier that the source sends before any other element but one
+	marker   atomic.Bool                          // it does so with the marker
+	full     atomic.Pointer[chan struct{}]        // the overflow is more than it should be; closed when it is not
+	spare    atomic.Pointer[[]core.Item[IN, OUT]] // memory for the next copy of what is in flight
+	inFlight func() int                           // about how much that is
 
 	// Owned by the loop.
 	seen     uint64                          // the newest barrier that has come
@@ -204,12 +204,12 @@ func (d *Driver[IN, OUT]) awaitStart() {
 	d.host.Parked.Store(true)
 	defer d.host.Parked.Store(false)
 	for {
-		if d.engine.EndIfCancelled(); d.engine.Failed() {
+		if d.core.EndIfCancelled(); d.core.Failed() {
 			return
 		}
 		if d.stopping.Load() {
 			d.unstarted = true
-			d.engine.End(lazyerr.Named("asyncop: not started", d.ErrStopped))
+			d.core.End(lazyerr.Named("asyncop: not started", d.ErrStopped))
 			return
 		}
 		select {
@@ -220,7 +220,7 @@ func (d *Driver[IN, OUT]) awaitStart() {
 			if err == nil {
 				err = d.ErrClosed
 			}
-			d.engine.End(lazyerr.Named("asyncop: not started", err))
+			d.core.End(lazyerr.Named("asyncop: not started", err))
 			return
 		case <-d.host.C:
 		}
@@ -272,7 +272,7 @@ func (k *checkpointing[IN, OUT]) passedMarker(control any) {
 // the barrier pass ahead of everything that is queued. Nothing is read until then.
 func (d *Driver[IN, OUT]) passBarrier() {
 	k := d.checks
-	if k == nil || k.arrived == nil || d.engine.Failed() {
+	if k == nil || k.arrived == nil || d.core.Failed() {
 		return
 	}
 	b := *k.arrived
@@ -285,7 +285,7 @@ func (d *Driver[IN, OUT]) passBarrier() {
 		d.inOver = true
 		if b.Kind == participant.Suspend {
 			d.host.Suspended.Store(true)
-			d.engine.CutSink()
+			d.core.CutSink()
 		}
 	}
 	s, err := d.copyInFlight(b)
@@ -296,10 +296,10 @@ func (d *Driver[IN, OUT]) passBarrier() {
 // copyInFlight copies what a checkpoint holds (law C1). All else waits for it, so it does nothing but copy.
 func (d *Driver[IN, OUT]) copyInFlight(b participant.Barrier) (s Snapshot[IN, OUT], err error) {
 	began := d.timers.Now()
-	items := d.engine.Items(d.checks.takeSpare(d.engine.Len()+d.backlog.Len()), d.checks.codec.Results != nil)
+	items := d.core.Items(d.checks.takeSpare(d.core.Len()+d.backlog.Len()), d.checks.codec.Results != nil)
 	for it := range d.backlog.All() {
-		if it.Kind != engine.Control || !isEndOfInput(it.Rest) {
-			it.Wait = d.checks.restOf(&it, d.engine.Present())
+		if it.Kind != core.Control || !isEndOfInput(it.Rest) {
+			it.Wait = d.checks.restOf(&it, d.core.Present())
 			items = append(items, it)
 		}
 	}
@@ -313,7 +313,7 @@ func (d *Driver[IN, OUT]) copyInFlight(b participant.Barrier) (s Snapshot[IN, OU
 
 // snapshotObserver adds the observer's state, and the numbers of what is in flight.
 func (d *Driver[IN, OUT]) snapshotObserver(id uint64, s *Snapshot[IN, OUT]) {
-	s.Numbers = append(make([]int64, 0, len(s.Items)), d.engine.Numbers(d.Observer.Number)...)
+	s.Numbers = append(make([]int64, 0, len(s.Items)), d.core.Numbers(d.Observer.Number)...)
 	for i := range len(s.Items) - len(s.Numbers) {
 		s.Numbers = append(s.Numbers, d.checks.restoredNumber(i))
 	}
@@ -321,7 +321,7 @@ func (d *Driver[IN, OUT]) snapshotObserver(id uint64, s *Snapshot[IN, OUT]) {
 }
 
 // restOf returns what an element of the backlog has left of its back-off, which goes on while it waits for a slot.
-func (k *checkpointing[IN, OUT]) restOf(it *engine.Item[IN, OUT], now time.Duration) time.Duration {
+func (k *checkpointing[IN, OUT]) restOf(it *core.Item[IN, OUT], now time.Duration) time.Duration {
 	return max(0, it.Wait-(now-k.loaded))
 }
 
@@ -357,21 +357,21 @@ func (k *checkpointing[IN, OUT]) prepare() {
 		k.spare.Store(spare)
 		return
 	}
-	items := make([]engine.Item[IN, OUT], n)
+	items := make([]core.Item[IN, OUT], n)
 	clear(items) // the system gives memory when it is first written
 	k.spare.Store(&items)
 }
 
 // takeSpare returns an empty slice with n places, or nearly so.
-func (k *checkpointing[IN, OUT]) takeSpare(n int) []engine.Item[IN, OUT] {
+func (k *checkpointing[IN, OUT]) takeSpare(n int) []core.Item[IN, OUT] {
 	if spare := k.spare.Swap(nil); spare != nil && cap(*spare) >= n {
 		return (*spare)[:0]
 	}
-	return make([]engine.Item[IN, OUT], 0, n)
+	return make([]core.Item[IN, OUT], 0, n)
 }
 
 // keepSpare keeps the memory of a copy for the next one, unless it was made for much more.
-func (k *checkpointing[IN, OUT]) keepSpare(items []engine.Item[IN, OUT]) {
+func (k *checkpointing[IN, OUT]) keepSpare(items []core.Item[IN, OUT]) {
 	if cap(items) > 2*len(items)+2*minSpare {
 		return
 	}
@@ -432,7 +432,7 @@ func (d *Driver[IN, OUT]) awaitInputEnd() error {
 				if ok {
 					d.discarded.Add(1)
 					m, _ := delivery.FromElement(v)
-					d.engine.Refused(engine.Discarded, delivery.With(m, struct{}{}))
+					d.core.Refused(core.Discarded, delivery.With(m, struct{}{}))
 					return lazyerr.Named("asyncop", wiring.ErrAfterFinal)
 				}
 			}
@@ -460,8 +460,8 @@ func (d *Driver[IN, OUT]) endCheckpoints(err error) {
 
 // comesAgain reports whether an element that was cut off comes again: as a message that its source delivers again, or in the next
 // run of a stream with checkpoints. Such an element is no failure.
-func (d *Driver[IN, OUT]) comesAgain(e *queue.Entry[engine.Slot[IN, OUT]]) bool {
-	return d.checks != nil || d.barriers.Any() || d.engine.ComesAgain(e)
+func (d *Driver[IN, OUT]) comesAgain(e *core.Slot[IN, OUT]) bool {
+	return d.checks != nil || d.barriers.Any() || d.core.ComesAgain(e)
 }
 
 // isEndOfInput reports whether a control element is the marker of the end of the input, behind which only barriers come.

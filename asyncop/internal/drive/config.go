@@ -8,15 +8,14 @@ import (
 	"github.com/benbjohnson/clock"
 
 	"github.com/weirflow/weir/asyncop/internal/call"
-	"github.com/weirflow/weir/asyncop/internal/engine"
+	"github.com/weirflow/weir/asyncop/internal/core"
 	"github.com/weirflow/weir/checkpoint/participant"
-	"github.com/weirflow/weir/queue"
 )
 
 // Config is what a driver is made of. It is read-only once the driver runs.
 type Config[IN, OUT any] struct {
-	Engine engine.Config[IN, OUT]                                                // the driver sets Timers, Host, Direct, IsEndOfInput, Lost, Stalled and Rung
-	Direct func(a *call.Attempt[*queue.Entry[engine.Slot[IN, OUT]], OUT], in IN) // makes a call, on a worker; nil: Invoke does
+	Core   core.Config[IN, OUT]              // the driver sets Timers, Host, Direct, IsEndOfInput, Lost, Stalled and Rung
+	Direct func(a *call.Attempt[OUT], in IN) // makes a call, on a worker; nil: Invoke does
 
 	Context context.Context //nolint:containedctx // the operator's, given by the user
 	Clock   clock.Clock
@@ -41,7 +40,7 @@ type Config[IN, OUT any] struct {
 
 	Coordinator participant.Host // nil: no part in checkpoints
 	State       StateCodec[IN, OUT]
-	Observer    CheckpointedObserver // one of the engine's that has a state; nil: none has
+	Observer    CheckpointedObserver // one of the core's that has a state; nil: none has
 	Overflow    int                  // elements read past the capacity for the sake of a barrier
 
 	Panicked        func(recovered any) error // makes an error of a panic, or of Goexit: see package guard
@@ -70,10 +69,10 @@ type CheckpointedObserver interface {
 // Hooks build what users see. The loop calls them.
 type Hooks[IN any] struct {
 	Abandoned   func(cause error, byElement bool, n int) error                              // the error of a run that ended with n elements in flight
-	Declined    func(r engine.Report[IN], err error)                                        // writes a line about an element that the sink did not take at the end
+	Declined    func(r core.Report[IN], err error)                                          // writes a line about an element that the sink did not take at the end
 	SourceBroke func(err error)                                                             // writes a line about a panic of what settles a message; from any goroutine
 	Log         func(ctx context.Context, level slog.Level, msg string, attrs ...slog.Attr) // writes a line
-	Blocked     func(c engine.SlowCall[IN])                                                 // writes a line about a call that took too long
+	Blocked     func(c core.SlowCall[IN])                                                   // writes a line about a call that took too long
 	FlushLines  func(all bool)                                                              // writes the lines that are due: how many were suppressed, statistics
 	LinesDue    func() (due time.Duration, ok bool)                                         // when some are
 	Ended       func()                                                                      // writes the last line: the statistics are final

@@ -4,13 +4,13 @@ import (
 	"sync"
 	"time"
 
-	"github.com/weirflow/weir/asyncop/internal/engine"
+	"github.com/weirflow/weir/asyncop/internal/core"
 )
 
 // Counts returns the counters of the moment.
-func (d *Driver[IN, OUT]) Counts() engine.Counters {
+func (d *Driver[IN, OUT]) Counts() core.Counters {
 	s, oldest := d.published.get()
-	if s.InFlight > 0 && oldest != engine.Never {
+	if s.InFlight > 0 && oldest != core.Never {
 		s.OldestAge = max(0, d.timers.Now()-oldest)
 	}
 	s.Running = max(0, s.Running-d.host.Freed()) // after the end, nothing takes the permits back any more
@@ -25,17 +25,17 @@ func (d *Driver[IN, OUT]) Counts() engine.Counters {
 // published is the part of the statistics that the loop counts without atomics and publishes once a turn.
 type published struct {
 	mu     sync.Mutex
-	counts engine.Counters // guarded by mu
-	oldest time.Duration   // guarded by mu; when the oldest element was accepted, or engine.Never
+	counts core.Counters // guarded by mu
+	oldest time.Duration // guarded by mu; when the oldest element was accepted, or core.Never
 }
 
-func (p *published) set(c engine.Counters, oldest time.Duration) {
+func (p *published) set(c core.Counters, oldest time.Duration) {
 	p.mu.Lock()
 	p.counts, p.oldest = c, oldest
 	p.mu.Unlock()
 }
 
-func (p *published) get() (engine.Counters, time.Duration) {
+func (p *published) get() (core.Counters, time.Duration) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	return p.counts, p.oldest

@@ -10,29 +10,28 @@ import (
 	"github.com/benbjohnson/clock"
 
 	"github.com/weirflow/weir/asyncop/internal/call"
-	"github.com/weirflow/weir/asyncop/internal/engine"
+	"github.com/weirflow/weir/asyncop/internal/core"
 	"github.com/weirflow/weir/delivery"
 	"github.com/weirflow/weir/internal/fifo"
 	"github.com/weirflow/weir/internal/guard"
 	"github.com/weirflow/weir/internal/lazyerr"
 	"github.com/weirflow/weir/internal/wiring"
-	"github.com/weirflow/weir/queue"
 	"github.com/weirflow/weir/timers"
 )
 
 // turnLimit bounds what one kind of work does in one step, so that everything gets its turn.
 const turnLimit = 128
 
-// Driver is the loop of an operator: it moves elements into the engine and results out of it, through the channels of a
+// Driver is the loop of an operator: it moves elements into the core and results out of it, through the channels of a
 // go-streams flow or, if Results drives the operator, through rings.
 type Driver[IN, OUT any] struct {
 	Config[IN, OUT] // read-only
 
-	engine  *engine.Engine[IN, OUT]                                              // owned by the loop
-	timers  *timers.Service[*queue.Entry[engine.Slot[IN, OUT]]]                  // owned by the loop
-	host    *call.Host[*queue.Entry[engine.Slot[IN, OUT]]]                       // used by other goroutines, too
-	workers *call.Workers[call.Job[*queue.Entry[engine.Slot[IN, OUT]], IN, OUT]] // used by other goroutines, too
-	witness *witness                                                             // nil with a mock clock
+	core    *core.Machine[IN, OUT]               // owned by the loop
+	timers  *timers.Service[*core.Slot[IN, OUT]] // owned by the loop
+	host    *call.Host                           // used by other goroutines, too
+	workers *call.Workers[call.Job[IN, OUT]]     // used by other goroutines, too
+	witness *witness                             // nil with a mock clock
 
 	in       chan any                      // upstream sends and closes; the loop receives
 	out      chan any                      // the loop sends and closes; downstream receives
@@ -40,29 +39,29 @@ type Driver[IN, OUT any] struct {
 	carried  atomic.Pointer[outlet[any]]   // set by Transfer
 
 	// Owned by the loop.
-	ends     *ends[IN, OUT]                   // attached; nil for a flow
-	carrier  *outlet[any]                     // carried, in place of out, which is closed; nil: results go to out
-	inClosed bool                             // upstream has closed in
-	inOver   bool                             // nothing more is taken
-	letsIn   bool                             // an element that is read may take a slot: as mayRead has found
-	marked   bool                             // the marker of the end of the input has come: only barriers follow
-	drains   bool                             // the end of the input lets retries go on
-	backlog  fifo.Queue[engine.Item[IN, OUT]] // what goes into the queue before anything new
-	checks   *checkpointing[IN, OUT]          // nil: no part in checkpoints
-	barriers wiring.Barriers                  // that have come
-	final    bool                             // the last of them is the final one
-	runEnded <-chan struct{}                  // closed when the run of the coordinator ends; nil: that was noticed, or there is none
-	loaded   bool                             // there is something to be emitted next
-	next     any                              // it, as out carries it
-	barrier  bool                             // next is one that passes ahead of the queue; if not, it comes from the head of that
-	control  any                              // next, if it is a control element of the head
-	results  []OUT                            // of the head: what is left to be emitted, next included
-	whole    int                              // how many results the head has
-	message  call.Message                     // that the head is
-	parts    []delivery.Message[OUT]          // of it that are left to be emitted, next included, if it has several results
-	emitted  int64                            // results
-	leaving  fifo.Queue[leaving]              // observed elements whose results are in a ring
-	offered  int                              // direct calls that were offered to the workers in the last step
+	ends     *ends[IN, OUT]                 // attached; nil for a flow
+	carrier  *outlet[any]                   // carried, in place of out, which is closed; nil: results go to out
+	inClosed bool                           // upstream has closed in
+	inOver   bool                           // nothing more is taken
+	letsIn   bool                           // an element that is read may take a slot: as mayRead has found
+	marked   bool                           // the marker of the end of the input has come: only barriers follow
+	drains   bool                           // the end of the input lets retries go on
+	backlog  fifo.Queue[core.Item[IN, OUT]] // what goes into the queue before anything new
+	checks   *checkpointing[IN, OUT]        // nil: no part in checkpoints
+	barriers wiring.Barriers                // that have come
+	final    bool                           // the last of them is the final one
+	runEnded <-chan struct{}                // closed when the run of the coordinator ends; nil: that was noticed, or there is none
+	loaded   bool                           // there is something to be emitted next
+	next     any                            // it, as out carries it
+	barrier  bool                           // next is one that passes ahead of the queue; if not, it comes from the head of that
+	control  any                            // next, if it is a control element of the head
+	results  []OUT                          // of the head: what is left to be emitted, next included
+	whole    int                            // how many results the head has
+	message  call.Message                   // that the head is
+	parts    []delivery.Message[OUT]        // of it that are left to be emitted, next included, if it has several results
+	emitted  int64                          // results
+	leaving  fifo.Queue[leaving]            // observed elements whose results are in a ring
+	offered  int                            // direct calls that were offered to the workers in the last step
 	opened   bool
 	closer   func() error   // Close, until it was called or must not be
 	yielded  bool           // since there was something to do
@@ -110,13 +109,13 @@ func New[IN, OUT any](cfg Config[IN, OUT]) *Driver[IN, OUT] {
 		done:   make(chan struct{}),
 		chain:  chained{handed: make(chan struct{})},
 	}
-	d.workers = call.NewWorkers(func(j call.Job[*queue.Entry[engine.Slot[IN, OUT]], IN, OUT]) { j.Do(d.Direct) })
-	d.host = &call.Host[*queue.Entry[engine.Slot[IN, OUT]]]{
+	d.workers = call.NewWorkers(func(j call.Job[IN, OUT]) { j.Do(d.Direct) })
+	d.host = &call.Host{
 		User:     cfg.Context,
 		Values:   call.WithoutMessage(context.WithoutCancel(cfg.Context)),
 		RealTime: reflect.TypeOf(cfg.Clock) == reflect.TypeOf(clock.New()),
 		Run: func(task func()) {
-			d.workers.Run(call.Job[*queue.Entry[engine.Slot[IN, OUT]], IN, OUT]{Task: task})
+			d.workers.Run(call.Job[IN, OUT]{Task: task})
 		},
 		Panicked: cfg.Panicked,
 		NilError: cfg.ErrNil,
@@ -129,11 +128,11 @@ func New[IN, OUT any](cfg Config[IN, OUT]) *Driver[IN, OUT] {
 		}
 		d.host.Share = p.Join(&d.host.Sleeper, lent)
 	}
-	if d.host.Around = call.ReporterIn(cfg.Context); d.host.Around != nil && len(cfg.Engine.Observers) > 0 {
+	if d.host.Around = call.ReporterIn(cfg.Context); d.host.Around != nil && len(cfg.Core.Observers) > 0 {
 		d.host.Around = call.Untracked{Reporter: d.host.Around} // they may give each element an id of its own
 	}
 	d.host.Life, d.host.Cancel = context.WithCancelCause(cfg.Context)
-	d.timers = timers.NewService[*queue.Entry[engine.Slot[IN, OUT]]](cfg.Clock, func() {
+	d.timers = timers.NewService[*core.Slot[IN, OUT]](cfg.Clock, func() {
 		d.chain.due.Store(true)
 		d.host.WakeUp()
 	})
@@ -143,14 +142,14 @@ func New[IN, OUT any](cfg Config[IN, OUT]) *Driver[IN, OUT] {
 			return d.host.Parked.Load() || d.chain.owner.Load() == ownedByNone
 		}}
 	}
-	e := cfg.Engine
+	e := cfg.Core
 	e.Timers, e.Host, e.Direct = d.timers, d.host, cfg.Direct != nil
 	e.IsEndOfInput = isEndOfInput
 	e.Lost, e.Stalled, e.Rung = d.witness.lostTime(), d.witness.stalled, d.witness.rung()
-	d.engine = engine.New(e)
-	d.Config.Engine = engine.Config[IN, OUT]{} // it has it, and lets go of the elements at the end
+	d.core = core.New(e)
+	d.Config.Core = core.Config[IN, OUT]{} // it has it, and lets go of the elements at the end
 	d.unwatch = context.AfterFunc(d.host.Life, d.host.WakeUp)
-	d.published.set(engine.Counters{}, engine.Never)
+	d.published.set(core.Counters{}, core.Never)
 	return d
 }
 
@@ -171,7 +170,7 @@ func (d *Driver[IN, OUT]) run() {
 		}
 		go d.run()
 	})
-	d.engine.Run(d.loop)
+	d.core.Run(d.loop)
 	stands.Returned()
 }
 
@@ -193,14 +192,14 @@ func (d *Driver[IN, OUT]) open() {
 	if d.Open == nil {
 		return
 	}
-	if d.engine.Failed() {
+	if d.core.Failed() {
 		d.closer = nil
 		return
 	}
-	d.engine.Slept()
+	d.core.Slept()
 	if err := d.offLoop(func() error { return d.Open(d.host.Life) }); err != nil {
 		d.closer = nil // what was not opened is not closed
-		d.engine.End(lazyerr.Named("asyncop: open", err))
+		d.core.End(lazyerr.Named("asyncop: open", err))
 	}
 }
 
@@ -211,32 +210,32 @@ func (d *Driver[IN, OUT]) step() bool {
 	d.warn()
 	d.observe()
 	d.checkSignals()
-	if !d.engine.Failed() && !d.suspended() {
+	if !d.core.Failed() && !d.suspended() {
 		d.sendWorkers()
-		d.engine.Turn()
+		d.core.Turn()
 	}
 	busy := d.acceptSome()
 	if d.checks != nil {
 		d.checks.holdSource(d.overflow() > d.Overflow)
 	}
 	d.publish()
-	if d.engine.Failed() {
+	if d.core.Failed() {
 		return false
 	}
 	d.passBarrier()
 	if !d.suspended() {
 		busy = d.offerJobs() || busy
 	}
-	slots := d.engine.Len()
+	slots := d.core.Len()
 	busy = d.emitSome() || busy
-	busy = busy || d.engine.Len() < slots // elements that emit nothing have left
+	busy = busy || d.core.Len() < slots // elements that emit nothing have left
 	if d.ended() {
 		return false
 	}
 	switch {
 	case busy:
 		d.yielded = false
-	case !d.yielded && d.engine.Running() > 0: // what calls are about to hand in then costs one turn, and no sleep
+	case !d.yielded && d.core.Running() > 0: // what calls are about to hand in then costs one turn, and no sleep
 		d.yielded = true
 		runtime.Gosched()
 	default:
@@ -248,7 +247,7 @@ func (d *Driver[IN, OUT]) step() bool {
 // checkSignals looks at what other goroutines asked for.
 func (d *Driver[IN, OUT]) checkSignals() {
 	d.endWithRun()
-	d.engine.EndIfCancelled()
+	d.core.EndIfCancelled()
 	if d.mustStop() {
 		d.cancelUpstream(d.ErrStopped)
 		d.endInput()
@@ -286,7 +285,7 @@ func (d *Driver[IN, OUT]) park() {
 				out = d.out
 			}
 		}
-		d.engine.Slept()
+		d.core.Slept()
 		select {
 		case v, ok := <-in:
 			d.host.Parked.Store(false)
@@ -319,17 +318,17 @@ func (d *Driver[IN, OUT]) mayMove() bool {
 	return d.loaded && e.out.mayPut() || d.mayRead() && (e.in.ring.len() > 0 || e.in.ring.ended.Load())
 }
 
-// mayPark reports whether the loop may sleep as far as the engine and the log are concerned, and sees to it that it is woken
+// mayPark reports whether the loop may sleep as far as the core and the log are concerned, and sees to it that it is woken
 // for the next timer. Called with parked set, so that nothing posted from now on is missed.
 func (d *Driver[IN, OUT]) mayPark() bool {
-	due := d.engine.Next()
-	if due == engine.Now {
+	due := d.core.Next()
+	if due == core.Now {
 		return false
 	}
 	if d, some := d.Hooks.LinesDue(); some {
 		due = min(due, d)
 	}
-	return due == engine.Never || d.timers.ScheduleAt(due)
+	return due == core.Never || d.timers.ScheduleAt(due)
 }
 
 // BreakOff ends the operator for something that has broken beside the loop. Called from any goroutine.
@@ -347,9 +346,9 @@ func (d *Driver[IN, OUT]) isBroken(cause error) bool {
 // offerJobs offers the direct calls that were started to the workers that come free, and reports whether there were any. A batch is
 // worth a switch: workers are sent for it at once.
 func (d *Driver[IN, OUT]) offerJobs() bool {
-	d.offered = d.engine.Jobs(d.workers.Offer)
+	d.offered = d.core.Jobs(d.workers.Offer)
 	some := d.offered > 0
-	if d.engine.Batch != nil {
+	if d.core.Batch != nil {
 		d.sendWorkers()
 	}
 	return some
@@ -357,7 +356,7 @@ func (d *Driver[IN, OUT]) offerJobs() bool {
 
 // giveWay lets workers whose calls return take what was offered, without a switch, if most of the calls that run are others.
 func (d *Driver[IN, OUT]) giveWay() {
-	if d.offered > 0 && d.engine.Running() > 2*d.offered {
+	if d.offered > 0 && d.core.Running() > 2*d.offered {
 		runtime.Gosched()
 	}
 }
@@ -379,15 +378,15 @@ func (d *Driver[IN, OUT]) endJobs() {
 
 // publish makes the statistics visible.
 func (d *Driver[IN, OUT]) publish() {
-	counts, oldest := d.engine.Counts()
+	counts, oldest := d.core.Counts()
 	counts.Emitted = d.emitted
 	d.published.set(counts, oldest)
 }
 
 // warn writes what the log is owed: calls that blocked the loop, the number of suppressed lines. It runs user code, so it is
-// apart from the engine's looks at the clock.
+// apart from the core's looks at the clock.
 func (d *Driver[IN, OUT]) warn() {
-	for _, c := range d.engine.Blocked() {
+	for _, c := range d.core.Blocked() {
 		d.Hooks.Blocked(c)
 	}
 	d.Hooks.FlushLines(false)

@@ -7,12 +7,11 @@ import (
 	"time"
 
 	"github.com/weirflow/weir/asyncop/internal/call"
-	"github.com/weirflow/weir/asyncop/internal/engine"
+	"github.com/weirflow/weir/asyncop/internal/core"
 	"github.com/weirflow/weir/delivery"
 	"github.com/weirflow/weir/internal/fifo"
 	"github.com/weirflow/weir/internal/inband"
 	"github.com/weirflow/weir/internal/lazyerr"
-	"github.com/weirflow/weir/queue"
 )
 
 // finish ends the operator (law F1): the source is cancelled, contexts end, err is set before out is closed, and what still
@@ -20,15 +19,15 @@ import (
 func (d *Driver[IN, OUT]) finish() {
 	d.timers.Stop() // no timer is armed after the end
 	d.unwatch()
-	by, cause := d.engine.Failure()
-	if lost := d.checks.lostSoFar(); lost != nil && by == engine.ByCancel {
-		by, cause = engine.ByDriver, lost // which has led to the cancel
+	by, cause := d.core.Failure()
+	if lost := d.checks.lostSoFar(); lost != nil && by == core.ByCancel {
+		by, cause = core.ByDriver, lost // which has led to the cancel
 	}
 	if cause != nil {
 		d.host.Cancel(cause)
 	}
-	cut := by == engine.ByCancel && !d.isBroken(cause) || d.unstarted // as wanted
-	abandoned := d.engine.Abandon()
+	cut := by == core.ByCancel && !d.isBroken(cause) || d.unstarted // as wanted
+	abandoned := d.core.Abandon()
 	d.witness.stop()
 	d.warn()
 	d.warnOfCutRetries()
@@ -44,17 +43,17 @@ func (d *Driver[IN, OUT]) finish() {
 	abandoned, err := d.outcome(cause, by, kept, abandoned)
 	d.endCheckpoints(err)
 	for _, part := range d.parts { // of a message of which others have left
-		d.engine.GiveBack(delivery.With(part, struct{}{}))
+		d.core.GiveBack(delivery.With(part, struct{}{}))
 	}
 	for it := range d.backlog.All() { // read past the capacity, or restored and not yet fed
 		switch {
-		case it.Kind == engine.Control:
+		case it.Kind == core.Control:
 		case kept:
-			d.engine.Refused(engine.Kept, call.Message{})
+			d.core.Refused(core.Kept, call.Message{})
 		default:
 			d.discarded.Add(1)
 			m, _ := it.Rest.(call.Message)
-			d.engine.Refused(engine.Discarded, m)
+			d.core.Refused(core.Discarded, m)
 		}
 	}
 	if err == nil {
@@ -78,7 +77,7 @@ func (d *Driver[IN, OUT]) finish() {
 		e.close()
 		for _, m, ok := e.in.take(); ok; _, m, ok = e.in.take() {
 			d.discarded.Add(1)
-			d.engine.Refused(engine.Discarded, m)
+			d.core.Refused(core.Discarded, m)
 		}
 	} else if !d.inClosed && !d.wiring.CompareAndSwap(unwired, endedUnwired) { // without an upstream, none closes in
 		go d.discard()
@@ -111,7 +110,7 @@ func (d *Driver[IN, OUT]) finish() {
 
 // warnOfCutRetries says at the end that retries were cut: results that are not there yet would be missing without a word.
 func (d *Driver[IN, OUT]) warnOfCutRetries() {
-	if c, _ := d.engine.Counts(); c.CutByEndOfInput > 0 {
+	if c, _ := d.core.Counts(); c.CutByEndOfInput > 0 {
 		d.Hooks.Log(d.host.Values, slog.LevelWarn, "asyncop: the input ended while elements still asked for a retry: they got none; "+
 			"WithDrainRetries lets retries go on", slog.Int64("elements", c.CutByEndOfInput))
 	}
@@ -120,9 +119,9 @@ func (d *Driver[IN, OUT]) warnOfCutRetries() {
 // logEnd writes, once, that the operator has failed, also if nothing waits for it: the caller of Wait and the loop over Results
 // may not look. That it was cancelled was wanted, and the end of a loop by its own body says nothing new.
 func (d *Driver[IN, OUT]) logEnd(err error, cut bool) {
-	switch _, failure := d.engine.Failure(); {
+	switch _, failure := d.core.Failure(); {
 	case !cut:
-		d.Hooks.Log(d.engine.FailedIn(), slog.LevelError, "asyncop: operator failed", slog.Any("error", err))
+		d.Hooks.Log(d.core.FailedIn(), slog.LevelError, "asyncop: operator failed", slog.Any("error", err))
 	case failure != d.ErrStopped: //nolint:errorlint // what a break is, itself
 		d.Hooks.Log(d.host.Values, slog.LevelInfo, "asyncop: operator cancelled", slog.Any("error", err))
 	}
@@ -144,36 +143,36 @@ func (d *Driver[IN, OUT]) lastFailure() error {
 
 // forget lets go of what was cut off: futures and contexts may be kept for ever, and the operator with them.
 func (d *Driver[IN, OUT]) forget() {
-	d.engine.Forget()
-	d.backlog = fifo.Queue[engine.Item[IN, OUT]]{}
+	d.core.Forget()
+	d.backlog = fifo.Queue[core.Item[IN, OUT]]{}
 	d.nothingLoaded()
 }
 
 // outcome returns what is offered to the failure sink, which elements that come again are not, and what Err will
 // return: nil after a clean end. What has failed and the sink is still to get has not ended.
 func (d *Driver[IN, OUT]) outcome(
-	cause error, by engine.Cause, kept bool, abandoned []*queue.Entry[engine.Slot[IN, OUT]],
-) (offer []*queue.Entry[engine.Slot[IN, OUT]], err error) {
+	cause error, by core.Cause, kept bool, abandoned []*core.Slot[IN, OUT],
+) (offer []*core.Slot[IN, OUT], err error) {
 	n := 0
 	for _, e := range abandoned {
-		failed := d.engine.Describe(e).Failed
+		failed := d.core.Describe(e).Failed
 		if !kept && (failed || !d.comesAgain(e)) {
 			offer = append(offer, e)
 		}
 		switch {
 		case kept:
-			d.engine.Ended(e, engine.Kept)
+			d.core.Ended(e, core.Kept)
 		case failed:
 			continue
 		default:
-			d.engine.Ended(e, engine.Abandoned)
+			d.core.Ended(e, core.Abandoned)
 		}
 		n++
 	}
 	if n == 0 || cause == nil {
 		return offer, cause
 	}
-	return offer, d.Hooks.Abandoned(cause, by == engine.ByElement, n)
+	return offer, d.Hooks.Abandoned(cause, by == core.ByElement, n)
 }
 
 // sinkLimit is how long after a failure or a cancel the context of the failure sink ends.
@@ -184,11 +183,11 @@ var errSinkLimit = fmt.Errorf("asyncop: the operator has ended, and %v later the
 // endSink waits for the sink, and calls it once more for each element that it has not taken, and for those that were cut off
 // (law A1), but for those that come again. Nothing of it is tried again: failed elements that it does not take are
 // abandoned.
-func (d *Driver[IN, OUT]) endSink(cause error, abandoned []*queue.Entry[engine.Slot[IN, OUT]]) {
-	if d.engine.Sink == nil {
+func (d *Driver[IN, OUT]) endSink(cause error, abandoned []*core.Slot[IN, OUT]) {
+	if d.core.Sink == nil {
 		return
 	}
-	d.engine.AwaitSink()
+	d.core.AwaitSink()
 	ctx, cancel := context.WithCancelCause(d.host.Values)
 	defer cancel(nil)
 	if len(abandoned) > 0 {
@@ -197,16 +196,16 @@ func (d *Driver[IN, OUT]) endSink(cause error, abandoned []*queue.Entry[engine.S
 	}
 	lost := 0
 	for _, e := range abandoned {
-		r := d.engine.Describe(e)
-		taken := d.engine.WasTaken(e)
+		r := d.core.Describe(e)
+		taken := d.core.WasTaken(e)
 		if !taken && r.Failed && d.comesAgain(e) {
-			d.engine.Ended(e, engine.Abandoned)
+			d.core.Ended(e, core.Abandoned)
 			continue
 		}
 		if !taken {
 			err := context.Cause(ctx)
 			if err == nil {
-				err = d.engine.LastOffer(ctx, e, cause)
+				err = d.core.LastOffer(ctx, e, cause)
 			}
 			if taken = err == nil; !taken {
 				d.Hooks.Declined(r, err)
@@ -215,10 +214,10 @@ func (d *Driver[IN, OUT]) endSink(cause error, abandoned []*queue.Entry[engine.S
 		switch {
 		case !r.Failed: // it has ended already
 		case taken:
-			d.engine.Ended(e, engine.HandedOver)
+			d.core.Ended(e, core.HandedOver)
 		default:
 			lost++
-			d.engine.Ended(e, engine.Abandoned)
+			d.core.Ended(e, core.Abandoned)
 		}
 	}
 	if lost > 0 {

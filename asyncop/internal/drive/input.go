@@ -4,7 +4,7 @@ import (
 	"fmt"
 
 	"github.com/weirflow/weir/asyncop/internal/call"
-	"github.com/weirflow/weir/asyncop/internal/engine"
+	"github.com/weirflow/weir/asyncop/internal/core"
 	"github.com/weirflow/weir/checkpoint/participant"
 	"github.com/weirflow/weir/internal/inband"
 	"github.com/weirflow/weir/internal/lazyerr"
@@ -20,20 +20,20 @@ func (d *Driver[IN, OUT]) endInput() {
 func (d *Driver[IN, OUT]) endRetries() {
 	d.endWaits()
 	if !d.drains {
-		d.engine.EndRetries()
+		d.core.EndRetries()
 	}
 }
 
-// endWaits lets no batch wait for others if none follow those that the engine has.
+// endWaits lets no batch wait for others if none follow those that the core has.
 func (d *Driver[IN, OUT]) endWaits() {
 	if (d.inOver || d.marked) && d.backlog.Len() == 0 {
-		d.engine.NoneFollows()
+		d.core.NoneFollows()
 	}
 }
 
 // drained reports whether nothing follows and all that was taken has left.
 func (d *Driver[IN, OUT]) drained() bool {
-	return d.inOver && d.backlog.Len() == 0 && d.engine.Len() == 0
+	return d.inOver && d.backlog.Len() == 0 && d.core.Len() == 0
 }
 
 // acceptSome takes elements as long as there are some and slots for them. End of input is noticed only when a slot is
@@ -74,10 +74,10 @@ func (d *Driver[IN, OUT]) read() bool {
 
 // feed moves one element of the backlog into the queue, if there are one and a slot for it.
 func (d *Driver[IN, OUT]) feed() bool {
-	if d.backlog.Len() == 0 || d.engine.Failed() || !d.engine.HasRoom() || d.suspended() {
+	if d.backlog.Len() == 0 || d.core.Failed() || !d.core.HasRoom() || d.suspended() {
 		return false
 	}
-	if len(d.Gates) > 0 && d.backlog.Peek().Kind == engine.Record && !d.checks.wasAccepted() && !d.admits() {
+	if len(d.Gates) > 0 && d.backlog.Peek().Kind == core.Record && !d.checks.wasAccepted() && !d.admits() {
 		return false
 	}
 	number := int64(0)
@@ -89,7 +89,7 @@ func (d *Driver[IN, OUT]) feed() bool {
 	if d.checks != nil {
 		it.Wait = d.checks.restOf(&it, d.timers.Now())
 	}
-	d.engine.Restore(it, number)
+	d.core.Restore(it, number)
 	d.endWaits()
 	return true
 }
@@ -97,10 +97,10 @@ func (d *Driver[IN, OUT]) feed() bool {
 // mayRead reports whether the next element may be read: if a slot is free for it, or to let a barrier come nearer. Then it does
 // not get a slot past the gates.
 func (d *Driver[IN, OUT]) mayRead() bool {
-	if d.inOver || d.engine.Failed() || d.barrierArrived() {
+	if d.inOver || d.core.Failed() || d.barrierArrived() {
 		return false
 	}
-	d.letsIn = d.backlog.Len() == 0 && d.engine.HasRoom() && (len(d.Gates) == 0 || d.admits())
+	d.letsIn = d.backlog.Len() == 0 && d.core.HasRoom() && (len(d.Gates) == 0 || d.admits())
 	return d.letsIn || d.mayOverflow()
 }
 
@@ -118,8 +118,8 @@ func (d *Driver[IN, OUT]) received(v any, ok bool) {
 	switch {
 	case err != nil:
 		d.discarded.Add(1)
-		d.engine.Refused(engine.Discarded, m)
-		d.engine.End(err)
+		d.core.Refused(core.Discarded, m)
+		d.core.End(err)
 	case control:
 		d.receivedControl(v)
 	default:
@@ -133,16 +133,16 @@ func (d *Driver[IN, OUT]) receivedElement(in IN, m call.Message, ok bool) {
 	case !ok:
 		d.inClosed = true
 		d.endWithRun() // upstream may have noticed it first: the end is no clean one
-		d.engine.EndIfCancelled()
+		d.core.EndIfCancelled()
 		if (d.checks != nil || d.barriers.Any()) && !d.final { // that is not the end of the input
-			d.engine.End(errNoFinalBarrier)
+			d.core.End(errNoFinalBarrier)
 			return
 		}
 		d.endInput()
 	case d.letsIn:
-		d.engine.Accept(in, m)
+		d.core.Accept(in, m)
 	default:
-		it := engine.Item[IN, OUT]{In: in}
+		it := core.Item[IN, OUT]{In: in}
 		if m != (call.Message{}) {
 			it.Rest = m
 		}
@@ -153,7 +153,7 @@ func (d *Driver[IN, OUT]) receivedElement(in IN, m call.Message, ok bool) {
 func (d *Driver[IN, OUT]) receivedControl(v any) {
 	switch b := v.(type) {
 	case inband.Failure:
-		d.engine.End(lazyerr.Named("asyncop: upstream", b.Err))
+		d.core.End(lazyerr.Named("asyncop: upstream", b.Err))
 		return
 	case participant.Barrier:
 		d.final = b.Kind.Final()
@@ -161,11 +161,11 @@ func (d *Driver[IN, OUT]) receivedControl(v any) {
 			d.drains = true // neither is that: without a part in checkpoints, all is finished as if more came
 		}
 		if err := d.barriers.Add(b.ID, isEndOfInput(b)); err != nil { // law C2
-			d.engine.End(lazyerr.Named("asyncop", err))
+			d.core.End(lazyerr.Named("asyncop", err))
 			return
 		}
 		if d.Observer != nil && b.IsReordered() { // law C2
-			d.engine.End(fmt.Errorf("asyncop: the observer %T needs elements in the same order after a restart, and an operator upstream "+
+			d.core.End(fmt.Errorf("asyncop: the observer %T needs elements in the same order after a restart, and an operator upstream "+
 				"emits them in the order of completion: use an ordered one there", d.Observer))
 			return
 		}
@@ -180,10 +180,10 @@ func (d *Driver[IN, OUT]) receivedControl(v any) {
 			return
 		}
 	}
-	if d.backlog.Len() == 0 && d.engine.HasRoom() {
-		d.engine.AcceptControl(v)
+	if d.backlog.Len() == 0 && d.core.HasRoom() {
+		d.core.AcceptControl(v)
 	} else {
-		d.backlog.Push(engine.Item[IN, OUT]{Kind: engine.Control, Rest: v})
+		d.backlog.Push(core.Item[IN, OUT]{Kind: core.Control, Rest: v})
 	}
 }
 

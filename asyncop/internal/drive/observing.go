@@ -2,7 +2,7 @@ package drive
 
 import (
 	"github.com/weirflow/weir/asyncop/internal/call"
-	"github.com/weirflow/weir/asyncop/internal/engine"
+	"github.com/weirflow/weir/asyncop/internal/core"
 	"github.com/weirflow/weir/internal/guard"
 	"github.com/weirflow/weir/internal/lazyerr"
 )
@@ -10,19 +10,19 @@ import (
 // leaving is an observed element whose results were put into a ring. It has left when the reader is done with the last of them
 // (law O1).
 type leaving struct {
-	rider *engine.Rider
+	rider *core.Rider
 	upTo  uint64 // values of the ring
 }
 
 // left goes on with an observed element whose results were handed over.
-func (d *Driver[IN, OUT]) left(r *engine.Rider) {
+func (d *Driver[IN, OUT]) left(r *core.Rider) {
 	switch {
 	case d.ends != nil:
 		d.leaving.Push(leaving{r, d.ends.out.ring.tail.Load()})
 	case d.carrier != nil:
 		d.leaving.Push(leaving{r, d.carrier.ring.tail.Load()})
 	default: // what lies in out belongs to downstream
-		d.engine.Gone(r, engine.Emitted)
+		d.core.Gone(r, core.Emitted)
 	}
 }
 
@@ -40,19 +40,19 @@ func (d *Driver[IN, OUT]) settled() uint64 {
 
 // observe calls the observers with what has happened.
 func (d *Driver[IN, OUT]) observe() {
-	d.engine.SettleMessages()
-	if !d.engine.IsObserved() {
+	d.core.SettleMessages()
+	if !d.core.IsObserved() {
 		return
 	}
 	for d.mayObserve() {
-		d.engine.Gone(d.leaving.Pop().rider, engine.Emitted)
+		d.core.Gone(d.leaving.Pop().rider, core.Emitted)
 	}
-	d.engine.Report()
+	d.core.Report()
 }
 
 // observeEnd reports what became of all elements, once the reader takes no more. Off the loop: that has ended.
 func (d *Driver[IN, OUT]) observeEnd() {
-	if !d.engine.IsObserved() {
+	if !d.core.IsObserved() {
 		return
 	}
 	switch {
@@ -63,11 +63,11 @@ func (d *Driver[IN, OUT]) observeEnd() {
 		<-d.carrier.gone
 	}
 	for d.leaving.Len() > 0 {
-		how := engine.Discarded
+		how := core.Discarded
 		if d.mayObserve() {
-			how = engine.Emitted
+			how = core.Emitted
 		}
-		d.engine.Gone(d.leaving.Pop().rider, how)
+		d.core.Gone(d.leaving.Pop().rider, how)
 	}
 	d.reportEnd()
 }
@@ -75,18 +75,18 @@ func (d *Driver[IN, OUT]) observeEnd() {
 // reportEnd calls the observers off the loop, once that has ended.
 func (d *Driver[IN, OUT]) reportEnd() {
 	for {
-		err := d.offLoop(func() error { d.engine.Report(); return nil })
+		err := d.offLoop(func() error { d.core.Report(); return nil })
 		if err == nil {
 			return
 		}
-		d.engine.Hooks.ObserverBroke(err) // and is not called again with the same
+		d.core.Hooks.ObserverBroke(err) // and is not called again with the same
 	}
 }
 
 // settleMessages settles messages off the loop, once that has ended.
 func (d *Driver[IN, OUT]) settleMessages() {
-	for d.engine.MaySettle() {
-		if err := d.offLoop(func() error { d.engine.SettleMessages(); return nil }); err != nil {
+	for d.core.MaySettle() {
+		if err := d.offLoop(func() error { d.core.SettleMessages(); return nil }); err != nil {
 			d.Hooks.SourceBroke(err)
 		}
 	}
@@ -94,12 +94,12 @@ func (d *Driver[IN, OUT]) settleMessages() {
 
 // observeLate reports n elements that came after the end, off the loop. It returns 0: how many are left.
 func (d *Driver[IN, OUT]) observeLate(n int) int {
-	if !d.engine.IsObserved() {
+	if !d.core.IsObserved() {
 		return 0
 	}
 	<-d.done
 	for range n {
-		d.engine.Refused(engine.Discarded, call.Message{})
+		d.core.Refused(core.Discarded, call.Message{})
 	}
 	d.reportEnd()
 	return 0
@@ -121,10 +121,10 @@ func (d *Driver[IN, OUT]) gateHasOpened() bool { return d.shut && !d.waiting.Loa
 
 // tryAdmit asks a gate. If it breaks, the run ends (law A6).
 func (d *Driver[IN, OUT]) tryAdmit(gate Gate) (admitted bool) {
-	d.engine.Slept()
+	d.core.Slept()
 	var stands guard.Guard
 	defer stands.Close(func(recovered any) {
-		d.engine.End(lazyerr.Named("asyncop: gate", d.Panicked(recovered)))
+		d.core.End(lazyerr.Named("asyncop: gate", d.Panicked(recovered)))
 		admitted = false
 	})
 	admitted = gate.TryAdmit()

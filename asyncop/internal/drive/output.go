@@ -57,7 +57,7 @@ func (d *Driver[IN, OUT]) load() bool {
 	if d.suspended() {
 		return false
 	}
-	results, m, control := d.engine.Head()
+	results, m, control := d.core.Head()
 	switch {
 	case control != nil:
 		d.loaded, d.control, d.next = true, control, control
@@ -123,7 +123,7 @@ func (d *Driver[IN, OUT]) sent() {
 		d.emitted++
 		if len(d.parts) > 0 {
 			d.parts = d.parts[1:]
-			d.engine.Carried() // by this part and the others
+			d.core.Carried() // by this part and the others
 		}
 		if d.results = d.results[1:]; len(d.results) > 0 {
 			d.loadResult()
@@ -139,7 +139,7 @@ func (d *Driver[IN, OUT]) sent() {
 	if control != nil && d.checks != nil {
 		d.checks.passedMarker(control)
 	}
-	if r := d.engine.Left(); r != nil {
+	if r := d.core.Left(); r != nil {
 		d.left(r)
 	}
 }

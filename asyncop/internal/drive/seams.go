@@ -4,18 +4,17 @@ import (
 	"time"
 
 	"github.com/weirflow/weir/asyncop/internal/call"
-	"github.com/weirflow/weir/asyncop/internal/engine"
-	"github.com/weirflow/weir/queue"
+	"github.com/weirflow/weir/asyncop/internal/core"
 )
 
-// Engine is for the hooks, which the loop calls, and for tests.
-func (d *Driver[IN, OUT]) Engine() *engine.Engine[IN, OUT] { return d.engine }
+// Core is for the hooks, which the loop calls, and for tests.
+func (d *Driver[IN, OUT]) Core() *core.Machine[IN, OUT] { return d.core }
 
 // Host is for tests.
-func (d *Driver[IN, OUT]) Host() *call.Host[*queue.Entry[engine.Slot[IN, OUT]]] { return d.host }
+func (d *Driver[IN, OUT]) Host() *call.Host { return d.host }
 
 // Workers is for tests.
-func (d *Driver[IN, OUT]) Workers() *call.Workers[call.Job[*queue.Entry[engine.Slot[IN, OUT]], IN, OUT]] {
+func (d *Driver[IN, OUT]) Workers() *call.Workers[call.Job[IN, OUT]] {
 	return d.workers
 }
 

@@ -6,7 +6,7 @@ import (
 
 	"github.com/stretchr/testify/require"
 
-	"github.com/weirflow/weir/asyncop/internal/engine"
+	"github.com/weirflow/weir/asyncop/internal/core"
 	"github.com/weirflow/weir/checkpoint/participant"
 )
 
@@ -20,7 +20,7 @@ func TestSpareOfCopies(t *testing.T) {
 	require.GreaterOrEqual(t, cap(items), inFlight)
 	first := &items[:1][0]
 	for range inFlight {
-		items = append(items, engine.Item[string, int]{In: "x", Rest: 5, First: 1, Spent: 1, Attempts: 1, Kind: engine.Control})
+		items = append(items, core.Item[string, int]{In: "x", Rest: 5, First: 1, Spent: 1, Attempts: 1, Kind: core.Control})
 	}
 	require.Nil(t, k.spare.Load(), "taken")
 	k.keepSpare(items)
@@ -47,7 +47,7 @@ func TestSpareOfCopies(t *testing.T) {
 
 func TestLargeStateComesInPieces(t *testing.T) {
 	s := testCodec(t, false)
-	want := make([]engine.Item[string, int], 3000)
+	want := make([]core.Item[string, int], 3000)
 	for i := range want {
 		want[i].In = strings.Repeat("x", i)
 	}

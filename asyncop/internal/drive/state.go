@@ -7,7 +7,7 @@ import (
 	"slices"
 	"time"
 
-	"github.com/weirflow/weir/asyncop/internal/engine"
+	"github.com/weirflow/weir/asyncop/internal/core"
 	"github.com/weirflow/weir/checkpoint/participant"
 	"github.com/weirflow/weir/codec"
 	"github.com/weirflow/weir/internal/varint"
@@ -22,7 +22,7 @@ const stateVersion = 3
 type Snapshot[IN, OUT any] struct {
 	Taken int64 // when, in Unix nanoseconds
 	Final bool  // nothing was called after it
-	Items []engine.Item[IN, OUT]
+	Items []core.Item[IN, OUT]
 
 	Observer []byte  // the state of an observer; nil: there is none
 	Numbers  []int64 // of the items, if there is one; 0 of control elements
@@ -30,7 +30,7 @@ type Snapshot[IN, OUT any] struct {
 
 // hasCalls reports whether a record in flight may have been called.
 func (s *Snapshot[IN, OUT]) hasCalls() bool {
-	return slices.ContainsFunc(s.Items, func(it engine.Item[IN, OUT]) bool { return it.Kind == engine.Record && it.First != 0 })
+	return slices.ContainsFunc(s.Items, func(it core.Item[IN, OUT]) bool { return it.Kind == core.Record && it.First != 0 })
 }
 
 // Marks of a state: bits.
@@ -80,7 +80,7 @@ func (s StateCodec[IN, OUT]) Encode(snapshot Snapshot[IN, OUT]) (state participa
 			b = make([]byte, 0, cap(b))
 		}
 		b = append(b, byte(it.Kind))
-		if it.Kind == engine.Control {
+		if it.Kind == core.Control {
 			at := it.Rest.(queue.Watermark).Timestamp
 			mark, err := at.MarshalBinary()
 			if err != nil { // an offset that it has no bytes for, such as London's before 1847
@@ -105,7 +105,7 @@ func (s StateCodec[IN, OUT]) Encode(snapshot Snapshot[IN, OUT]) (state participa
 			return nil, fmt.Errorf("input %d of %d: %w", i+1, len(items), err)
 		}
 		b = varint.AppendBytes(b, scratch)
-		if it.Kind != engine.Completed {
+		if it.Kind != core.Completed {
 			continue
 		}
 		results := it.Results()
@@ -140,18 +140,18 @@ func (s StateCodec[IN, OUT]) Decode(state []byte) (snapshot Snapshot[IN, OUT], e
 	if version > 2 {
 		snapshot.Final, snapshot.Observer = d.marks()
 	}
-	var items []engine.Item[IN, OUT]
+	var items []core.Item[IN, OUT]
 	for n := d.Uvarint(); n > 0 && d.Err == nil; n-- {
-		var it engine.Item[IN, OUT]
+		var it core.Item[IN, OUT]
 		number := int64(0)
-		switch it.Kind = engine.ItemKind(d.Byte()); it.Kind {
-		case engine.Control:
+		switch it.Kind = core.ItemKind(d.Byte()); it.Kind {
+		case core.Control:
 			var w queue.Watermark
 			if err := w.Timestamp.UnmarshalBinary(d.Bytes()); err != nil {
 				d.Fail(fmt.Errorf("watermark: %w", err))
 			}
 			it.Rest = w
-		case engine.Record, engine.Completed:
+		case core.Record, core.Completed:
 			if snapshot.Observer != nil {
 				number = d.Varint()
 			}
@@ -168,7 +168,7 @@ func (s StateCodec[IN, OUT]) Decode(state []byte) (snapshot Snapshot[IN, OUT], e
 			if it.In, err = s.Inputs.Decode(in); err != nil {
 				return none, fmt.Errorf("input %d: %w", len(items)+1, err)
 			}
-			if it.Kind == engine.Completed {
+			if it.Kind == core.Completed {
 				results, err := s.decodeResults(&d)
 				if err != nil {
 					return none, fmt.Errorf("result of input %d: %w", len(items)+1, err)
@@ -266,13 +266,13 @@ func (d *decoder) duration(what string) time.Duration {
 	return time.Duration(n)
 }
 
-func (d *decoder) wait() (time.Duration, engine.RetryKind) {
+func (d *decoder) wait() (time.Duration, core.RetryKind) {
 	wait := d.duration("wait")
 	if wait == 0 {
 		return 0, 0
 	}
-	kind := engine.RetryKind(d.Byte())
-	if kind > engine.ByResult|engine.Demanded {
+	kind := core.RetryKind(d.Byte())
+	if kind > core.ByResult|core.Demanded {
 		d.Fail(fmt.Errorf("unknown kind of retry: %d", kind))
 	}
 	return wait, kind

@@ -12,7 +12,7 @@ import (
 
 	"github.com/stretchr/testify/require"
 
-	"github.com/weirflow/weir/asyncop/internal/engine"
+	"github.com/weirflow/weir/asyncop/internal/core"
 	"github.com/weirflow/weir/codec"
 	"github.com/weirflow/weir/queue"
 )
@@ -26,20 +26,20 @@ func testCodec(tb testing.TB, results bool) StateCodec[string, int] {
 	return s
 }
 
-func testItems() []engine.Item[string, int] {
-	return []engine.Item[string, int]{
+func testItems() []core.Item[string, int] {
+	return []core.Item[string, int]{
 		{In: "a"},
-		{Kind: engine.Control, Rest: queue.Watermark{Timestamp: time.Unix(5, 7).UTC()}},
+		{Kind: core.Control, Rest: queue.Watermark{Timestamp: time.Unix(5, 7).UTC()}},
 		{In: "", Attempts: math.MaxInt32, First: 9_000_000_009, Spent: math.MaxInt64},
-		{In: "b", Attempts: 1, First: 1, Wait: math.MaxInt64, Retry: engine.ByResult | engine.Demanded},
+		{In: "b", Attempts: 1, First: 1, Wait: math.MaxInt64, Retry: core.ByResult | core.Demanded},
 		{In: "b", Attempts: 1, First: 1, Wait: 1},
 		completed("c", 1, 1, -2, 3),
 	}
 }
 
 // completed is an item with results.
-func completed(in string, attempts int32, results ...int) engine.Item[string, int] {
-	it := engine.Item[string, int]{In: in, Attempts: attempts}
+func completed(in string, attempts int32, results ...int) core.Item[string, int] {
+	it := core.Item[string, int]{In: in, Attempts: attempts}
 	it.SetResults(results)
 	return it
 }
@@ -99,7 +99,7 @@ func TestStateOfVersion1IsRead(t *testing.T) {
 	require.NoError(t, err)
 	got, err := testCodec(t, true).Decode(b)
 	require.NoError(t, err)
-	items := slices.DeleteFunc(testItems(), func(it engine.Item[string, int]) bool { return it.Wait != 0 })
+	items := slices.DeleteFunc(testItems(), func(it core.Item[string, int]) bool { return it.Wait != 0 })
 	require.Equal(t, Snapshot[string, int]{Items: items}, got)
 }
 
@@ -121,7 +121,7 @@ func TestStateHasWatermarksOfAllZones(t *testing.T) {
 	s := testCodec(t, false)
 	for _, offset := range []int{0, 3600, -75, -61, -119, 1, -1, 19 * 3600} {
 		want := queue.Watermark{Timestamp: time.Time{}.In(time.FixedZone("zone", offset))}
-		state, err := s.Encode(Snapshot[string, int]{Items: []engine.Item[string, int]{{Kind: engine.Control, Rest: want}}})
+		state, err := s.Encode(Snapshot[string, int]{Items: []core.Item[string, int]{{Kind: core.Control, Rest: want}}})
 		require.NoError(t, err, "%d", offset)
 		got, err := s.Decode(state.Bytes())
 		require.NoError(t, err, "%d", offset)
@@ -133,7 +133,7 @@ func TestStateHasWatermarksOfAllZones(t *testing.T) {
 // What the encoder cannot have written is refused, whatever it might mean.
 func TestStateIsExact(t *testing.T) {
 	s := testCodec(t, true)
-	encode := func(items ...engine.Item[string, int]) []byte {
+	encode := func(items ...core.Item[string, int]) []byte {
 		state, err := s.Encode(Snapshot[string, int]{Items: items})
 		require.NoError(t, err)
 		return state.Bytes()
@@ -148,11 +148,11 @@ func TestStateIsExact(t *testing.T) {
 		"unknown mark 2":                   mark,
 		"unknown marks 4":                  marks,
 		"not well written":                 append(none[:len(none)-1:len(none)-1], 0x80, 0),
-		"negative time spent":              encode(engine.Item[string, int]{Spent: -1}),
-		"negative wait":                    encode(engine.Item[string, int]{Wait: -1}),
-		"unknown kind of retry: 4":         encode(engine.Item[string, int]{Wait: 1, Retry: 4}),
+		"negative time spent":              encode(core.Item[string, int]{Spent: -1}),
+		"negative wait":                    encode(core.Item[string, int]{Wait: -1}),
+		"unknown kind of retry: 4":         encode(core.Item[string, int]{Wait: 1, Retry: 4}),
 		"result of input 1: there is none": encode(completed("", 0)),
-		"unknown kind of element":          encode(engine.Item[string, int]{Kind: engine.Completed + 1}),
+		"unknown kind of element":          encode(core.Item[string, int]{Kind: core.Completed + 1}),
 	} {
 		_, err := s.Decode(b)
 		require.ErrorContains(t, err, want)
@@ -191,7 +191,7 @@ func FuzzState(f *testing.F) {
 			return // a time zone that cannot be written
 		}
 		items := read.Items
-		if bytes.HasPrefix(b, schemas) && !slices.ContainsFunc(items, func(it engine.Item[string, int]) bool { return it.Kind == engine.Control }) {
+		if bytes.HasPrefix(b, schemas) && !slices.ContainsFunc(items, func(it core.Item[string, int]) bool { return it.Kind == core.Control }) {
 			require.Equal(t, b, again.Bytes(), "what is read is written as the same bytes")
 		}
 		twice, err := s.Decode(again.Bytes())
@@ -209,7 +209,7 @@ func FuzzState(f *testing.F) {
 			require.Equal(t, it.Wait, back[i].Wait)
 			require.Equal(t, it.Retry, back[i].Retry)
 			require.Equal(t, it.First, back[i].First)
-			if it.Kind == engine.Completed {
+			if it.Kind == core.Completed {
 				require.Equal(t, it.Results(), back[i].Results())
 			}
 		}

@@ -7,7 +7,7 @@ import (
 
 	"github.com/benbjohnson/clock"
 
-	"github.com/weirflow/weir/asyncop/internal/engine"
+	"github.com/weirflow/weir/asyncop/internal/core"
 )
 
 // witness is a timer beside the loop while that is busy. How late it fires distinguishes a call that blocks the loop from a
@@ -29,7 +29,7 @@ type witness struct {
 	ended bool          // guarded by mu
 }
 
-const witnessPeriod = engine.SlowCallLimit / 2
+const witnessPeriod = core.SlowCallLimit / 2
 
 // watch sees to it that the witness is there. Called by the loop when it has something to do.
 func (w *witness) watch() {

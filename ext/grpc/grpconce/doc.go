@@ -12,7 +12,7 @@
 // # The called side
 //
 //	results := exactlyonce.NewResults(exactlyonce.ResultsConfig{})
-//	server := grpc.NewServer(grpc.ChainUnaryInterceptor(authenticate, grpconce.UnaryServerInterceptor(results, grpconce.ServerConfig{})))
+//	server := grpc.NewServer(grpc.ChainUnaryInterceptor(authenticate, grpconce.UnaryServerInterceptor(results, grpconce.ServerConfig{Scope: userOf})))
 //
 // A call with an id runs once, however often it comes: see [UnaryServerInterceptor].
 //

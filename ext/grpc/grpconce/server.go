@@ -22,11 +22,11 @@ import (
 	"github.com/weirflow/weir/internal/oncewire"
 )
 
-// ServerConfig is how [UnaryServerInterceptor] tracks calls. The zero value is good for a service with one principal.
+// ServerConfig is how [UnaryServerInterceptor] tracks calls. Scope is required.
 type ServerConfig struct {
 	// Scope returns the authenticated principal of a call, so that no client gets the replies of another one. It only reads
-	// what the interceptors before this one have found. Its error ends the call, and nothing is tracked. Default: all calls
-	// have the same scope.
+	// what the interceptors before this one have found. Its error ends the call, and nothing is tracked. A service with one
+	// client returns a constant.
 	Scope func(ctx context.Context) (scope string, err error)
 
 	// Required reports whether a call of a method without an id is refused. Default: such calls are handled as if there were
@@ -67,13 +67,13 @@ type ServerConfig struct {
 // and returns an error that is not definite.
 //
 // Messages have to be protocol buffers whose types are linked in; a tracked call with others fails with INTERNAL.
-// UnaryServerInterceptor panics if results is nil or RetryAfter is negative.
+// UnaryServerInterceptor panics if results or Scope is nil or RetryAfter is negative.
 func UnaryServerInterceptor(results *exactlyonce.Results, c ServerConfig) grpc.UnaryServerInterceptor {
 	if results == nil {
 		panic("grpconce: UnaryServerInterceptor: nil results")
 	}
 	if c.Scope == nil {
-		c.Scope = func(context.Context) (string, error) { return "", nil }
+		panic("grpconce: UnaryServerInterceptor: Scope is nil: it says whose call it is, and whose replies it may get")
 	}
 	if c.Required == nil {
 		c.Required = func(string) bool { return false }
@@ -114,10 +114,12 @@ func (s *server) unary(ctx context.Context, req any, info *grpc.UnaryServerInfo,
 		return next(ctx, req)
 	}
 	if len(values) != 1 {
+		s.countInvalid(ctx)
 		return nil, s.refuse(ctx, fmt.Errorf("%w: metadata %s has %d values instead of one", exactlyonce.ErrInvalidID, idKey, len(values)))
 	}
 	id, err := exactlyonce.ParseID(values[0])
 	if err != nil {
+		s.countInvalid(ctx)
 		return nil, s.refuse(ctx, err)
 	}
 	scope, err := s.config.Scope(ctx)
@@ -152,6 +154,11 @@ func (s *server) unary(ctx context.Context, req any, info *grpc.UnaryServerInfo,
 		s.trailer(ctx, oncewire.Replayed, false)
 	}
 	return s.decode(stored, reply, found)
+}
+
+// countInvalid has Results refuse a request without an id, which counts it.
+func (s *server) countInvalid(ctx context.Context) {
+	_, _ = s.results.Track(ctx, exactlyonce.Request{})
 }
 
 // transientError is what a handler has returned that is not stored. Attempts that wait get it, too.

@@ -40,6 +40,9 @@ type called struct {
 	handler func(ctx context.Context, n int, in string) (any, error)
 }
 
+// anyone is the principal of a service with one client.
+func anyone(context.Context) (string, error) { return "", nil }
+
 func newCalled(t *testing.T, r exactlyonce.ResultsConfig, c grpconce.ServerConfig) *called {
 	t.Helper()
 	s := &called{results: exactlyonce.NewResults(r), method: "/pay.v1.Payments/Charge"}
@@ -98,7 +101,7 @@ func requireRefused(t *testing.T, md metadata.MD, err error, code codes.Code, re
 
 // X1: the second attempt gets the reply of the first, marked; a call without an id passes through.
 func TestServerReplays(t *testing.T) {
-	s := newCalled(t, exactlyonce.ResultsConfig{}, grpconce.ServerConfig{})
+	s := newCalled(t, exactlyonce.ResultsConfig{}, grpconce.ServerConfig{Scope: anyone})
 	reply, md, err := s.call(t.Context(), "a", callID(1, 1))
 	require.NoError(t, err)
 	require.Equal(t, "a!", reply)
@@ -117,13 +120,14 @@ func TestServerReplays(t *testing.T) {
 // Refusals have a code, the result in the trailer, and a pushback where the call may be repeated.
 func TestServerRefuses(t *testing.T) {
 	s := newCalled(t, exactlyonce.ResultsConfig{MaxRecords: 1}, grpconce.ServerConfig{
-		Required: func(method string) bool { return strings.HasSuffix(method, "Charge") }, RetryAfter: 1500 * time.Millisecond,
+		Scope: anyone, Required: func(method string) bool { return strings.HasSuffix(method, "Charge") }, RetryAfter: 1500 * time.Millisecond,
 	})
 	for _, ids := range [][]string{{}, {""}, {"x"}, {callID(1, 1), callID(1, 1)}, {callID(0, 1)}} {
 		_, md, err := s.call(t.Context(), "a", ids...)
 		requireRefused(t, md, err, codes.InvalidArgument, "invalid")
 	}
 	require.Zero(t, s.calls)
+	require.EqualValues(t, 5, s.results.Stats().Invalid)
 	later := exactlyonce.ID{Client: caller, Sequence: 2, Attempt: 1, First: 2}.String()
 	_, _, err := s.call(t.Context(), "a", later)
 	require.NoError(t, err)
@@ -143,7 +147,7 @@ func TestServerRefuses(t *testing.T) {
 
 // An attempt waits for the one that runs, goes away with its context, or is one too many.
 func TestServerInProgress(t *testing.T) {
-	s := newCalled(t, exactlyonce.ResultsConfig{MaxWaiters: 1}, grpconce.ServerConfig{})
+	s := newCalled(t, exactlyonce.ResultsConfig{MaxWaiters: 1}, grpconce.ServerConfig{Scope: anyone})
 	entered, leave := make(chan context.Context, 1), make(chan struct{})
 	s.handler = func(ctx context.Context, _ int, in string) (any, error) {
 		entered <- ctx
@@ -181,7 +185,7 @@ func TestServerStoresDefiniteStatuses(t *testing.T) {
 	}
 	for code := codes.OK; code <= codes.Unauthenticated; code++ {
 		for _, custom := range []bool{false, true} {
-			c := grpconce.ServerConfig{}
+			c := grpconce.ServerConfig{Scope: anyone}
 			if custom {
 				c.Stored = func(got codes.Code) bool { return got == code }
 			}
@@ -206,7 +210,7 @@ func TestServerStoresDefiniteStatuses(t *testing.T) {
 			}
 		}
 	}
-	s := newCalled(t, exactlyonce.ResultsConfig{}, grpconce.ServerConfig{Stored: func(codes.Code) bool { return false }})
+	s := newCalled(t, exactlyonce.ResultsConfig{}, grpconce.ServerConfig{Scope: anyone, Stored: func(codes.Code) bool { return false }})
 	for n := range 2 {
 		reply, _, err := s.call(t.Context(), "a", callID(1, n+1))
 		require.NoError(t, err)
@@ -242,7 +246,7 @@ func TestServerScopes(t *testing.T) {
 // A handler that panics or is in doubt; a message that cannot be stored.
 func TestServerHandlersThatFail(t *testing.T) {
 	var log bytes.Buffer
-	s := newCalled(t, exactlyonce.ResultsConfig{}, grpconce.ServerConfig{Logger: slog.New(slog.NewTextHandler(&log, nil))})
+	s := newCalled(t, exactlyonce.ResultsConfig{}, grpconce.ServerConfig{Scope: anyone, Logger: slog.New(slog.NewTextHandler(&log, nil))})
 	handler := s.handler
 	s.handler = func(context.Context, int, string) (any, error) { panic("boom") }
 	require.PanicsWithValue(t, "boom", func() { _, _, _ = s.call(t.Context(), "a", callID(1, 1)) })
@@ -309,7 +313,7 @@ func (r *oneRecord) Collect(context.Context, time.Time, time.Time) (int, int, er
 func TestServerWithRecords(t *testing.T) {
 	records := &oneRecord{}
 	var log bytes.Buffer
-	config := grpconce.ServerConfig{Logger: slog.New(slog.NewTextHandler(&log, nil))}
+	config := grpconce.ServerConfig{Scope: anyone, Logger: slog.New(slog.NewTextHandler(&log, nil))}
 	s := newCalled(t, exactlyonce.ResultsConfig{Records: records}, config)
 	s.handler = func(_ context.Context, _ int, in string) (any, error) {
 		var err error
@@ -337,9 +341,13 @@ func TestServerWithRecords(t *testing.T) {
 }
 
 func TestServerConfigThatMakesNoSense(t *testing.T) {
-	require.Panics(t, func() { grpconce.UnaryServerInterceptor(nil, grpconce.ServerConfig{}) })
+	require.PanicsWithValue(t, "grpconce: UnaryServerInterceptor: Scope is nil: it says whose call it is, and whose replies it may get",
+		func() {
+			grpconce.UnaryServerInterceptor(exactlyonce.NewResults(exactlyonce.ResultsConfig{}), grpconce.ServerConfig{})
+		})
+	require.Panics(t, func() { grpconce.UnaryServerInterceptor(nil, grpconce.ServerConfig{Scope: anyone}) })
 	r := exactlyonce.NewResults(exactlyonce.ResultsConfig{})
-	require.Panics(t, func() { grpconce.UnaryServerInterceptor(r, grpconce.ServerConfig{RetryAfter: -1}) })
+	require.Panics(t, func() { grpconce.UnaryServerInterceptor(r, grpconce.ServerConfig{Scope: anyone, RetryAfter: -1}) })
 }
 
 // Whatever the metadata is: the call is refused as invalid, or runs once for two attempts.
@@ -347,7 +355,7 @@ func FuzzServerMetadata(f *testing.F) {
 	f.Add(callID(1, 1))
 	f.Add(`"0af7651916cd43dd8448eb211c80319c"; seq=7; attempt=1;first=3;step="a"`)
 	f.Fuzz(func(t *testing.T, value string) {
-		s := newCalled(t, exactlyonce.ResultsConfig{}, grpconce.ServerConfig{})
+		s := newCalled(t, exactlyonce.ResultsConfig{}, grpconce.ServerConfig{Scope: anyone})
 		_, parseErr := exactlyonce.ParseID(value)
 		for range 2 {
 			reply, md, err := s.call(t.Context(), "a", value)
@@ -368,7 +376,7 @@ func TestBothSides(t *testing.T) {
 	defer results.Close(context.Background())
 	l, err := net.Listen("tcp", "127.0.0.1:0")
 	require.NoError(t, err)
-	server := grpc.NewServer(grpc.ChainUnaryInterceptor(grpconce.UnaryServerInterceptor(results, grpconce.ServerConfig{})))
+	server := grpc.NewServer(grpc.ChainUnaryInterceptor(grpconce.UnaryServerInterceptor(results, grpconce.ServerConfig{Scope: anyone})))
 	entered, leave := make(chan struct{}), make(chan struct{})
 	effects := 0
 	server.RegisterService(&grpc.ServiceDesc{ServiceName: "pay.v1.Payments", HandlerType: (*any)(nil), Methods: []grpc.MethodDesc{{

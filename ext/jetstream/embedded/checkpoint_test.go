@@ -10,6 +10,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/benbjohnson/clock"
 	"github.com/nats-io/nats.go"
 	"github.com/nats-io/nats.go/jetstream"
 	"github.com/stretchr/testify/require"
@@ -17,6 +18,8 @@ import (
 	"github.com/weirflow/weir/checkpoint"
 	"github.com/weirflow/weir/checkpoint/checkpointtest"
 	"github.com/weirflow/weir/codec"
+	"github.com/weirflow/weir/delivery"
+	"github.com/weirflow/weir/delivery/store"
 	"github.com/weirflow/weir/ext/jetstream/jscheckpoint"
 )
 
@@ -216,6 +219,61 @@ func TestInputThatIsIdle(t *testing.T) {
 		require.NoError(t, err)
 		require.Equal(t, strconv.Itoa(i), v)
 	}
+}
+
+// Law W2: a message that cannot be read goes to the dead letters as it is, and stops no other. One that is there is not read again.
+func TestInputWithAMessageThatCannotBeRead(t *testing.T) {
+	js := connect(t, fresh(t))
+	stream := newStream(t, js)
+	publish(t, js, stream, "1")
+	bad := nats.NewMsg(stream)
+	bad.Data = []byte("\xff{")
+	bad.Header.Set("Traceparent", "00-1")
+	_, err := js.PublishMsg(t.Context(), bad)
+	require.NoError(t, err)
+	publish(t, js, stream, "3")
+	require.NoError(t, js.Conn().Publish(stream, []byte("[")))
+
+	in := jscheckpoint.NewInput(js, stream, codec.JSON[string](), jscheckpoint.WithEnd())
+	_, err = in.Next()
+	require.NoError(t, err)
+	position := in.Position()
+	for range 2 {
+		_, err = in.Next()
+		require.ErrorContains(t, err, "message 2: ")
+	}
+	require.NoError(t, in.Close())
+
+	dead := store.NewMemory(clock.New(), 2)
+	in = jscheckpoint.NewInput(js, stream, codec.JSON[string](), jscheckpoint.WithEnd(), jscheckpoint.WithDeadLetters(dead, "dead"))
+	defer in.Close()
+	require.NoError(t, in.Seek(position))
+	full := store.Message{Meta: delivery.Meta{ID: "x"}}
+	require.NoError(t, dead.Put(t.Context(), "other", full, store.Message{Meta: delivery.Meta{ID: "y"}}))
+	_, err = in.Next()
+	require.ErrorIs(t, err, store.ErrFull, "law D1")
+	_, err = dead.Purge(t.Context(), "other", store.Filter{})
+	require.NoError(t, err)
+	v, err := in.Next()
+	require.NoError(t, err)
+	require.Equal(t, "3", v)
+	_, err = in.Next()
+	require.Equal(t, io.EOF, err)
+	letters, err := dead.List(t.Context(), "dead", store.Filter{}, store.Page{Max: 10})
+	require.NoError(t, err)
+	require.Len(t, letters, 2)
+	require.Equal(t, bad.Data, letters[0].Payload)
+	require.Equal(t, store.Undecodable, letters[0].Cause)
+	require.Equal(t, delivery.Origin{Source: stream, Position: "2"}, letters[0].Meta.Origin)
+	require.Equal(t, stream+"//2", letters[0].Meta.ID)
+	require.Equal(t, "00-1", letters[0].Meta.Headers["Traceparent"])
+	require.NotEmpty(t, letters[0].Meta.LastError)
+
+	again := jscheckpoint.NewInput(js, stream, codec.JSON[string](), jscheckpoint.WithEnd())
+	defer again.Close()
+	require.NoError(t, again.Seek(in.Position()))
+	_, err = again.Next()
+	require.Equal(t, io.EOF, err, "the position is behind both")
 }
 
 // What a checkpoint goes on with, and is not there any more, is not skipped.

@@ -16,6 +16,9 @@
 // pipeline, so the run before can store nothing any more, whatever number is free, and its calls return [checkpoint.ErrFenced]. Its output
 // finds out in the same way.
 //
+// A message that the codec of an input cannot read fails the pipeline each time it is started again, unless the input has a queue for dead
+// letters ([WithDeadLetters]).
+//
 // # Permissions
 //
 // A worker publishes to

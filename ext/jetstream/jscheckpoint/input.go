@@ -12,6 +12,9 @@ import (
 
 	"github.com/weirflow/weir/checkpoint"
 	"github.com/weirflow/weir/codec"
+	"github.com/weirflow/weir/delivery/store"
+	"github.com/weirflow/weir/ext/jetstream/internal/headers"
+	"github.com/weirflow/weir/internal/decoder"
 	"github.com/weirflow/weir/internal/nils"
 	"github.com/weirflow/weir/internal/varint"
 )
@@ -21,9 +24,10 @@ import (
 //
 // A position whose message was removed from the beginning of the stream is an error of Seek: what came after it would be skipped.
 type Input[T any] struct {
-	js     jetstream.JetStream
-	stream string
-	codec  codec.Codec[T]
+	js      jetstream.JetStream
+	stream  string
+	codec   codec.Codec[T]
+	decoder *decoder.Decoder[T]
 	inputSettings
 
 	ctx      context.Context // ends with Close
@@ -31,8 +35,9 @@ type Input[T any] struct {
 	next     uint64 // the sequence number of the next message, or less
 	iterator jetstream.MessagesContext
 	consumer jetstream.Consumer
-	waiting  jetstream.Msg // what Wait has got
-	at       uint64        // its sequence number
+	undone   jetstream.Msg // was received, and is neither decoded nor among the dead letters
+	waiting  *T            // what Wait has got
+	at       uint64        // the sequence number of its message
 	last     bool          // there is no message behind the one before, for now
 	ended    bool          // Wait has found the end
 }
@@ -50,6 +55,8 @@ const (
 type inputSettings struct {
 	subjects []string
 	end      bool
+	dead     store.Store // or nil
+	queue    string
 }
 
 // InputOption changes a setting of [NewInput].
@@ -63,6 +70,17 @@ func WithSubjects(subjects ...string) InputOption {
 // WithEnd makes the input end when it has read what is in the stream, in place of waiting for more.
 func WithEnd() InputOption { return func(s *inputSettings) { s.end = true } }
 
+// WithDeadLetters sets the queue for messages that the codec cannot read: they are put there as they are, as [store.Undecodable], and
+// the input goes on behind them. A restart may put one again, with the same id. Without it, such a message is the error of Next, and the
+// pipeline fails there each time it is started again.
+func WithDeadLetters(s store.Store, queue string) InputOption {
+	nils.Refuse("jscheckpoint: WithDeadLetters", "store", s)
+	if queue == "" {
+		panic("jscheckpoint: WithDeadLetters: the queue has no name")
+	}
+	return func(set *inputSettings) { set.dead, set.queue = s, queue }
+}
+
 // NewInput returns an input of the values of a stream. It panics if an argument is nil or empty.
 func NewInput[T any](js jetstream.JetStream, stream string, c codec.Codec[T], opts ...InputOption) *Input[T] {
 	nils.Refuse("jscheckpoint: NewInput", "JetStream", js)
@@ -71,7 +89,7 @@ func NewInput[T any](js jetstream.JetStream, stream string, c codec.Codec[T], op
 		panic("jscheckpoint: NewInput: the stream has no name")
 	}
 	ctx, cancel := context.WithCancel(context.Background())
-	in := &Input[T]{js: js, stream: stream, codec: c, ctx: ctx, cancel: cancel, next: 1}
+	in := &Input[T]{js: js, stream: stream, codec: c, decoder: decoder.New("jscheckpoint", c), ctx: ctx, cancel: cancel, next: 1}
 	for i, opt := range opts {
 		if opt == nil {
 			panic(fmt.Sprintf("jscheckpoint: NewInput: option %d is nil", i))
@@ -147,43 +165,68 @@ func (in *Input[T]) more(ctx context.Context) (bool, error) {
 	return false, nil
 }
 
-// Wait implements [checkpoint.Waiter].
+// Wait implements [checkpoint.Waiter]. The position goes on over a message that is among the dead letters.
 func (in *Input[T]) Wait(ctx context.Context) error {
-	if in.waiting != nil || in.ended {
-		return nil
-	}
-	if in.iterator == nil {
-		if err := in.open(ctx); err != nil {
+	for in.waiting == nil && !in.ended {
+		if err := in.wait(ctx); err != nil {
 			if ctx.Err() != nil {
 				return ctx.Err()
 			}
 			return in.failed(err)
 		}
 	}
-	if in.last && in.end {
-		more, err := in.more(ctx)
-		switch {
-		case err != nil && ctx.Err() != nil:
-			return ctx.Err()
-		case err != nil:
-			return in.failed(err)
-		case !more:
-			in.ended = true
-			return nil
+	return nil
+}
+
+// wait gets one message, or finds the end.
+func (in *Input[T]) wait(ctx context.Context) error {
+	if in.iterator == nil {
+		if err := in.open(ctx); err != nil {
+			return err
 		}
 	}
-	m, err := in.iterator.Next(jetstream.NextContext(ctx))
-	switch {
-	case err != nil && ctx.Err() != nil:
-		return ctx.Err()
-	case err != nil:
-		return in.failed(err)
+	if in.last && in.end {
+		more, err := in.more(ctx)
+		if err != nil || !more {
+			in.ended = err == nil
+			return err
+		}
+	}
+	m := in.undone
+	if m == nil {
+		var err error
+		if m, err = in.iterator.Next(jetstream.NextContext(ctx)); err != nil {
+			return err
+		}
 	}
 	at, err := m.Metadata()
 	if err != nil {
-		return in.failed(err)
+		return err
 	}
-	in.waiting, in.at, in.last = m, at.Sequence.Stream, at.NumPending == 0
+	in.undone, in.at, in.last = m, at.Sequence.Stream, at.NumPending == 0
+	schema, err := headers.ReadSchema(m.Headers())
+	var v T
+	if err == nil {
+		writer := schema
+		if writer == nil { // another program
+			writer = codec.SchemaOf(in.codec)
+		}
+		v, err = in.decoder.Decode(writer, m.Data())
+	}
+	switch {
+	case err == nil:
+		in.undone, in.waiting = nil, &v
+		return nil
+	case in.dead == nil:
+		return fmt.Errorf("message %d: %w", in.at, err)
+	}
+	meta, _, _ := headers.Read(m, at) // what is sound
+	meta.LastError = fmt.Sprint(err)
+	dead := store.Message{Meta: meta, Payload: m.Data(), Schema: schema, Cause: store.Undecodable}
+	if err := in.dead.Put(ctx, in.queue, dead); err != nil {
+		return fmt.Errorf("message %d: dead letters %q: %w", in.at, in.queue, err)
+	}
+	in.undone, in.next = nil, in.at+1 // law D1: it is safe
 	return nil
 }
 
@@ -195,20 +238,7 @@ func (in *Input[T]) Next() (v T, err error) {
 	if in.ended {
 		return v, io.EOF
 	}
-	m := in.waiting
-	c := in.codec
-	schema, err := readSchema(m.Headers())
-	if err == nil && schema != nil {
-		c, err = codec.WithSchema(in.codec, schema)
-	}
-	if err == nil {
-		v, err = c.Decode(m.Data())
-	}
-	if err != nil {
-		var zero T
-		return zero, fmt.Errorf("jscheckpoint: stream %s, message %d: %w", in.stream, in.at, err)
-	}
-	in.next, in.waiting = in.at+1, nil
+	v, in.next, in.waiting = *in.waiting, in.at+1, nil
 	return v, nil
 }
 

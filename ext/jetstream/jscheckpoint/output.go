@@ -16,27 +16,19 @@ import (
 
 	"github.com/weirflow/weir/checkpoint"
 	"github.com/weirflow/weir/codec"
+	"github.com/weirflow/weir/ext/jetstream/internal/headers"
 	"github.com/weirflow/weir/ext/jetstream/internal/pubs"
 	"github.com/weirflow/weir/internal/nils"
 	"github.com/weirflow/weir/internal/varint"
 )
 
 const (
-	headerSchema = "Weir-Schema" // of the codec, base64
-	closing      = time.Second
-	confirm      = 10 * time.Second
-	window       = 256 // messages that are published and not confirmed
+	closing = time.Second
+	confirm = 10 * time.Second
+	window  = 256 // messages that are published and not confirmed
 
 	stateVersion = 1
 )
-
-func readSchema(h nats.Header) ([]byte, error) {
-	text := h.Get(headerSchema)
-	if text == "" {
-		return nil, nil
-	}
-	return base64.StdEncoding.DecodeString(text)
-}
 
 // Output publishes elements to a stream, exactly once. Nothing else may publish to the stream: so the sequence number of each element is
 // known before it is published, and part of the checkpoint, with the elements themselves. Each is published only directly behind the one
@@ -244,7 +236,7 @@ func (o *Output[T]) publish(ctx context.Context, schema []byte, values [][]byte)
 		m := &nats.Msg{Subject: o.subject, Data: v, Header: nats.Header{headerRun: {o.run}}}
 		m.Header.Set(jetstream.MsgIDHeader, o.stream+"/"+strconv.FormatUint(seq+1, 10))
 		if len(schema) > 0 {
-			m.Header.Set(headerSchema, base64.StdEncoding.EncodeToString(schema))
+			m.Header.Set(headers.Schema, base64.StdEncoding.EncodeToString(schema))
 		}
 		for {
 			futures[i], err = o.pubs.PublishMsgAsync(m, jetstream.WithExpectLastSequence(seq), jetstream.WithExpectStream(o.stream), jetstream.WithStallWait(confirm))

@@ -19,6 +19,7 @@ import (
 	"github.com/weirflow/weir/codec"
 	"github.com/weirflow/weir/delivery"
 	"github.com/weirflow/weir/delivery/store"
+	"github.com/weirflow/weir/ext/jetstream/internal/headers"
 	"github.com/weirflow/weir/internal/decoder"
 	"github.com/weirflow/weir/internal/nils"
 	"github.com/weirflow/weir/internal/verdicts"
@@ -432,7 +433,7 @@ func (s *Source[T]) take(ms []delivery.Message[T], d jetstream.Msg) []delivery.M
 		return ms
 	}
 	h := &held{seq: at.Sequence.Stream, msg: d, raw: d.Data(), leased: s.clock.Now()}
-	h.meta, h.schema, err = readHeaders(d, at)
+	h.meta, h.schema, err = headers.Read(d, at)
 	h.meta.Visit++
 	if !s.hold(h) {
 		return ms

@@ -272,8 +272,8 @@ func (r *Records) lookUp(ctx context.Context, calls []*call) error {
 }
 
 func (r *Records) addClients(ctx context.Context, scopes []string, clients []pgtype.UUID) error {
-	const add = `INSERT INTO weir_clients (scope, client, mark, heard_at)
-SELECT scope, client, 0, $3 FROM unnest($1::text[], $2::uuid[]) AS n (scope, client) ORDER BY scope, client ON CONFLICT DO NOTHING`
+	const add = `INSERT INTO weir_clients (scope, client, mark, heard_at, phase_at)
+SELECT scope, client, 0, $3, $3 FROM unnest($1::text[], $2::uuid[]) AS n (scope, client) ORDER BY scope, client ON CONFLICT DO NOTHING`
 	const ids = `SELECT c.id, c.scope, c.client FROM weir_clients c
 JOIN unnest($1::text[], $2::uuid[]) AS n (scope, client) ON c.scope = n.scope AND c.client = n.client`
 	if _, err := r.pool.Exec(ctx, add, scopes, clients, r.clock.Now().UnixMicro()); err != nil {
@@ -283,10 +283,12 @@ JOIN unnest($1::text[], $2::uuid[]) AS n (scope, client) ON c.scope = n.scope AN
 	if err != nil {
 		return err
 	}
-	found, err := pgx.CollectRows(rows, pgx.RowToStructByPos[client])
-	for _, c := range found {
-		r.ids[clientKey{c.Scope, c.Client}] = c.ID
-	}
+	var id int64
+	var key clientKey
+	_, err = pgx.ForEachRow(rows, []any{&id, &key.scope, (*[16]byte)(&key.client)}, func() error {
+		r.ids[key] = id
+		return nil
+	})
 	return err
 }
 

@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"hash/fnv"
 	"io/fs"
+	"math"
 	"sync"
 	"time"
 
@@ -25,6 +26,9 @@ import (
 
 // lockNotAvailable is the SQLSTATE of a lock_timeout.
 const lockNotAvailable = "55P03"
+
+// maxMarkTries bounds how often marks of one Acknowledge wait for transactions that stay open: 100 ms each.
+const maxMarkTries = 20
 
 // resolveWait is how long the record of an attempt that has failed is looked for, also after the caller's context has ended.
 const resolveWait = 5 * time.Second
@@ -99,20 +103,25 @@ WHERE c.scope = $1 AND c.client = $2`
 SELECT id, $3, $4, $5, $6, $7 FROM weir_clients WHERE scope = $1 AND client = $2 AND mark <= $3
 ON CONFLICT DO NOTHING`
 
-	clientSQL = `INSERT INTO weir_clients (scope, client, mark, heard_at) VALUES ($1, $2, 0, $3) ON CONFLICT DO NOTHING`
+	clientSQL = `INSERT INTO weir_clients (scope, client, mark, heard_at, phase_at) VALUES ($1, $2, 0, $3, $3) ON CONFLICT DO NOTHING`
 
-	lockAloneSQL    = `SELECT pg_advisory_xact_lock($1)`
-	tryLockAloneSQL = `SELECT pg_try_advisory_xact_lock($1)`
-	patienceSQL     = `SET LOCAL lock_timeout = '100ms'`
+	lockAloneSQL = `SELECT pg_advisory_xact_lock($1)`
+	patienceSQL  = `SET LOCAL lock_timeout = '100ms'`
+	impatientSQL = `SET LOCAL lock_timeout = '1ms'`
 
-	markSQL = `INSERT INTO weir_clients AS c (scope, client, mark, heard_at) VALUES ($1, $2, $3, $4)
-ON CONFLICT (scope, client) DO UPDATE SET mark = greatest(c.mark, excluded.mark), heard_at = greatest(c.heard_at, excluded.heard_at)
+	// Those that are not locked are not silent: they are storing an answer, or marking.
+	tryLockAloneSQL = `SELECT id FROM unnest($1::bigint[], $2::bigint[]) AS u (id, lock) WHERE pg_try_advisory_xact_lock(lock)`
+
+	markSQL = `INSERT INTO weir_clients AS c (scope, client, mark, heard_at, phase_at) VALUES ($1, $2, $3, $4, $4)
+ON CONFLICT (scope, client) DO UPDATE SET mark = greatest(c.mark, excluded.mark), heard_at = greatest(c.heard_at, excluded.heard_at),
+	phase = 0, phase_at = CASE c.phase WHEN 0 THEN c.phase_at ELSE excluded.phase_at END
 RETURNING id`
 
 	trimSQL = `DELETE FROM weir_records WHERE client_id = $1 AND sequence < $2 AND sequence <= coalesce(
 	(SELECT sequence FROM weir_records WHERE client_id = $1 ORDER BY sequence LIMIT 1 OFFSET $3), $2)`
 
-	liveSQL = `SELECT id, scope, client FROM weir_clients WHERE id > $1 AND mark < $2 ORDER BY id LIMIT $3`
+	dueSQL = `SELECT c.id, c.scope, c.client, (SELECT count(*) FROM (SELECT FROM weir_records WHERE client_id = c.id LIMIT $4) AS few) < $4,
+	c.phase_at FROM weir_clients c WHERE c.phase = $1 AND c.phase_at < $2 AND (c.phase_at, c.id) > ($5, $6) ORDER BY c.phase_at, c.id LIMIT $3`
 
 	// No index has the age of answers: it would cost each Put a fifth. A collection reads the rows of a client in steps.
 	boundarySQL = `SELECT sequence FROM weir_records WHERE client_id = $1 AND sequence > $2 ORDER BY sequence LIMIT 1 OFFSET $3`
@@ -131,8 +140,30 @@ RETURNING id`
 )
 UPDATE weir_records r SET answer = NULL FROM old WHERE r.client_id = $1 AND r.sequence = old.sequence AND r.step = old.step`
 
-	silenceSQL = `UPDATE weir_clients SET mark = $3 WHERE id = $1 AND mark < $3 AND heard_at < $2
-AND NOT EXISTS (SELECT 1 FROM weir_records WHERE client_id = $1 AND answer IS NOT NULL AND stored_at >= $2)`
+	// The same for clients with few rows.
+	forgetAllSQL = `WITH old AS MATERIALIZED (
+	SELECT client_id, sequence, step, stored_at FROM weir_records
+	WHERE client_id = ANY ($1) AND answer IS NOT NULL AND stored_at < $2 FOR UPDATE SKIP LOCKED
+), heard AS (
+	UPDATE weir_clients c SET heard_at = greatest(c.heard_at, o.stored_at)
+	FROM (SELECT client_id, max(stored_at) AS stored_at FROM old GROUP BY client_id) AS o WHERE c.id = o.client_id
+)
+UPDATE weir_records r SET answer = NULL FROM old
+WHERE r.client_id = old.client_id AND r.sequence = old.sequence AND r.step = old.step`
+
+	// What was asked for is below the mark of a silent client, and what it may ask for yet is above.
+	phaseSQL = `UPDATE weir_clients c SET
+	phase    = CASE WHEN answered THEN 0 WHEN heard_at < $3 THEN 2 ELSE 1 END,
+	phase_at = CASE WHEN answered THEN $2 ELSE heard_at END,
+	mark     = CASE WHEN answered OR heard_at >= $3 THEN mark ELSE greatest(mark, highest + 1) END
+FROM (SELECT u.id, EXISTS (SELECT FROM weir_records WHERE client_id = u.id AND answer IS NOT NULL) AS answered,
+	(SELECT coalesce(max(sequence), 0) FROM weir_records WHERE client_id = u.id) AS highest FROM unnest($1::bigint[]) AS u (id)) AS n
+WHERE c.id = n.id RETURNING c.id, c.phase, c.mark`
+
+	trimAllSQL = `DELETE FROM weir_records r USING unnest($1::bigint[], $2::bigint[]) AS u (id, mark) WHERE r.client_id = u.id AND r.sequence < u.mark`
+
+	dropSQL = `DELETE FROM weir_clients c WHERE c.id = ANY ($1) AND c.heard_at < $2
+AND NOT EXISTS (SELECT FROM weir_records WHERE client_id = c.id)`
 )
 
 // querier is what find needs: a pool or a transaction.
@@ -270,26 +301,36 @@ func (r *Records) acknowledge(ctx context.Context, marks []exactlyonce.Mark) err
 			return fmt.Errorf("%w: the mark %d has no client", exactlyonce.ErrInvalidID, m.Before)
 		}
 	}
+	var held error
+	tries := maxMarkTries
 	for _, m := range marks {
 		// A transaction each: one that has put for a client and stays open holds up no mark of others.
-		id, err := r.mark(ctx, m)
-		for ctx.Err() == nil && sqlState(err) == lockNotAvailable {
-			id, err = r.mark(ctx, m)
+		id, err := r.mark(ctx, m, tries > 0)
+		for ; tries > 0 && ctx.Err() == nil && sqlState(err) == lockNotAvailable; tries-- {
+			id, err = r.mark(ctx, m, true)
+		}
+		if sqlState(err) == lockNotAvailable {
+			held = fmt.Errorf("a transaction that has put for client %s of scope %q stays open: %w", m.Client, m.Scope, err)
+			continue
 		}
 		if err != nil {
 			return err
 		}
-		if err := r.trim(ctx, id, m.Before); err != nil { // they are stale already
+		if _, err := r.trim(ctx, id, m.Before); err != nil { // they are stale already
 			return err
 		}
 	}
-	return nil
+	return held
 }
 
-// mark raises one mark. While it waits for its lock, requests of the client wait, too: so it gives up after patience.
-func (r *Records) mark(ctx context.Context, m exactlyonce.Mark) (id int64, err error) {
+// mark raises one mark. While it waits for its lock, requests of the client wait, too: so it gives up after 100 ms, or at once.
+func (r *Records) mark(ctx context.Context, m exactlyonce.Mark, patient bool) (id int64, err error) {
 	err = pgx.BeginFunc(ctx, r.pool, func(tx pgx.Tx) error {
-		if _, err := tx.Exec(ctx, patienceSQL); err != nil {
+		timeout := patienceSQL
+		if !patient {
+			timeout = impatientSQL
+		}
+		if _, err := tx.Exec(ctx, timeout); err != nil {
 			return err
 		}
 		if _, err := tx.Exec(ctx, lockAloneSQL, lockOf(m.Scope, m.Client)); err != nil {
@@ -301,80 +342,150 @@ func (r *Records) mark(ctx context.Context, m exactlyonce.Mark) (id int64, err e
 }
 
 // trim removes the rows of a client below a mark that is set.
-func (r *Records) trim(ctx context.Context, client, mark int64) error {
+func (r *Records) trim(ctx context.Context, client, mark int64) (removed int64, err error) {
 	for {
 		tag, err := r.pool.Exec(ctx, trimSQL, client, mark, recordsql.Step-1)
+		removed += tag.RowsAffected()
 		if err != nil || tag.RowsAffected() < recordsql.Step {
-			return err
+			return removed, err
 		}
 	}
-}
-
-// client is a row of the table of clients.
-type client struct {
-	ID     int64
-	Scope  string
-	Client [16]byte
 }
 
 // Collect implements exactlyonce.Records.
 func (r *Records) Collect(ctx context.Context, answers, clients time.Time) (removedAnswers, removedClients int, err error) {
-	for last := int64(0); ; {
-		rows, err := r.pool.Query(ctx, liveSQL, last, recordsql.Collected, recordsql.Step)
-		var live []client
-		if err == nil {
-			live, err = pgx.CollectRows(rows, pgx.RowToStructByPos[client])
-		}
-		for _, c := range live {
-			if err != nil {
-				break
-			}
-			var gone bool
-			var n int
-			n, gone, err = r.collect(ctx, c, answers, clients)
-			removedAnswers += n
-			if gone {
-				removedClients++
-			}
-			last = c.ID
-		}
+	times := recordsql.TimesOf(r.clock.Now(), answers, clients)
+	for phase := range recordsql.Phases {
+		n, gone, err := r.collectPhase(ctx, phase, times)
+		removedAnswers, removedClients = removedAnswers+n, removedClients+gone
 		if err != nil {
 			return removedAnswers, removedClients, fmt.Errorf("pgrecords: collect: %w", explain(err))
 		}
-		if len(live) == 0 {
-			return removedAnswers, removedClients, nil
+	}
+	return removedAnswers, removedClients, nil
+}
+
+// collectPhase collects the clients of a phase whose time is over. Those that are locked are passed over.
+func (r *Records) collectPhase(ctx context.Context, phase int, times recordsql.Times) (removed, gone int, err error) {
+	lastAt, lastID := int64(math.MinInt64), int64(0)
+	for {
+		rows, err := r.pool.Query(ctx, dueSQL, phase, times.Due(phase), recordsql.Step, recordsql.Few+1, lastAt, lastID)
+		if err != nil {
+			return removed, gone, err
+		}
+		due, err := pgx.CollectRows(rows, func(row pgx.CollectableRow) (c recordsql.Client, err error) {
+			err = row.Scan(&c.ID, &c.Scope, &c.Client, &c.Few, &lastAt)
+			lastID = c.ID
+			return c, err
+		})
+		if err != nil {
+			return removed, gone, err
+		}
+		more := len(due) == recordsql.Step
+		for len(due) > 0 {
+			var chunk []recordsql.Client
+			chunk, due = recordsql.Chunk(due)
+			n, m, err := r.collect(ctx, chunk, times)
+			removed, gone = removed+n, gone+m
+			if err != nil {
+				return removed, gone, err
+			}
+		}
+		if !more {
+			return removed, gone, nil
 		}
 	}
 }
 
-// collect collects the answers of a client, and the client itself if it is silent.
-func (r *Records) collect(ctx context.Context, c client, answers, clients time.Time) (removed int, gone bool, err error) {
-	if removed, err = r.forget(ctx, c.ID, answers); err != nil {
-		return removed, false, err
+// collect collects the old answers of clients, all but the marks of those that are silent, and the clients themselves that have been
+// so for long.
+func (r *Records) collect(ctx context.Context, chunk []recordsql.Client, times recordsql.Times) (removed, gone int, err error) {
+	few := chunk[0].Few
+	if !few { // one client
+		if removed, err = r.forget(ctx, chunk[0].ID, times.Answers); err != nil {
+			return removed, 0, err
+		}
 	}
+	ids, locks := make([]int64, len(chunk)), make([]int64, len(chunk))
+	for i, c := range chunk {
+		ids[i], locks[i] = c.ID, lockOf(c.Scope, c.Client)
+	}
+	for { // until a client with many rows is trimmed
+		var silent, marks []int64
+		n := 0
+		done, err := r.briefly(ctx, func(tx pgx.Tx) error {
+			locked, err := collectIDs(tx.Query(ctx, tryLockAloneSQL, ids, locks))
+			if err != nil {
+				return err
+			}
+			if few {
+				tag, err := tx.Exec(ctx, forgetAllSQL, locked, times.Answers)
+				if err != nil {
+					return err
+				}
+				n = int(tag.RowsAffected())
+			}
+			rows, err := tx.Query(ctx, phaseSQL, locked, times.Now, times.Clients)
+			if err != nil {
+				return err
+			}
+			var id, mark int64
+			var phase int
+			_, err = pgx.ForEachRow(rows, []any{&id, &phase, &mark}, func() error {
+				if phase == recordsql.Silent {
+					silent, marks = append(silent, id), append(marks, mark)
+				}
+				return nil
+			})
+			if err != nil || len(silent) == 0 {
+				return err
+			}
+			if few {
+				if _, err := tx.Exec(ctx, trimAllSQL, silent, marks); err != nil {
+					return err
+				}
+			}
+			tag, err := tx.Exec(ctx, dropSQL, silent, times.Marks)
+			gone = int(tag.RowsAffected())
+			return err
+		})
+		if !done {
+			return removed, 0, err
+		}
+		removed += n
+		if few || gone > 0 || len(silent) == 0 {
+			return removed, gone, nil
+		}
+		trimmed, err := r.trim(ctx, silent[0], marks[0])
+		if err != nil || trimmed == 0 {
+			return removed, gone, err
+		}
+	}
+}
+
+func collectIDs(rows pgx.Rows, err error) ([]int64, error) {
+	if err != nil {
+		return nil, err
+	}
+	return pgx.CollectRows(rows, pgx.RowTo[int64])
+}
+
+// briefly runs a transaction that waits for no lock for long. If it is not done, what it would change is for a later collection.
+func (r *Records) briefly(ctx context.Context, work func(tx pgx.Tx) error) (done bool, err error) {
 	err = pgx.BeginFunc(ctx, r.pool, func(tx pgx.Tx) error {
-		var locked bool
-		err := tx.QueryRow(ctx, tryLockAloneSQL, lockOf(c.Scope, c.Client)).Scan(&locked)
-		if err != nil || !locked { // not silent: it is storing an answer, or marking
+		if _, err := tx.Exec(ctx, patienceSQL); err != nil {
 			return err
 		}
-		tag, err := tx.Exec(ctx, silenceSQL, c.ID, clients.UnixMicro(), recordsql.Collected)
-		gone = tag.RowsAffected() > 0
-		return err
+		return work(tx)
 	})
-	if err != nil || !gone {
-		return removed, false, err
+	if sqlState(err) == lockNotAvailable {
+		return false, nil
 	}
-	n, err := r.forget(ctx, c.ID, clients)
-	if err == nil {
-		err = r.trim(ctx, c.ID, recordsql.Collected)
-	}
-	return removed + n, true, err
+	return err == nil, err
 }
 
 // forget removes the old answers of a client. Their rows stay.
-func (r *Records) forget(ctx context.Context, id int64, before time.Time) (removed int, err error) {
-	at := before.UnixMicro()
+func (r *Records) forget(ctx context.Context, id, at int64) (removed int, err error) {
 	for from := int64(0); from < recordsql.Collected; {
 		to := recordsql.Collected
 		err := r.pool.QueryRow(ctx, boundarySQL, id, from, recordsql.Step).Scan(&to)
@@ -386,11 +497,16 @@ func (r *Records) forget(ctx context.Context, id int64, before time.Time) (remov
 			return removed, err
 		}
 		if some {
-			tag, err := r.pool.Exec(ctx, forgetSQL, id, at, from, to)
-			removed += int(tag.RowsAffected())
-			if err != nil {
+			n := 0
+			done, err := r.briefly(ctx, func(tx pgx.Tx) error {
+				tag, err := tx.Exec(ctx, forgetSQL, id, at, from, to)
+				n = int(tag.RowsAffected())
+				return err
+			})
+			if !done {
 				return removed, err
 			}
+			removed += n
 		}
 		from = to
 	}

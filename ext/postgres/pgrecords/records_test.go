@@ -42,6 +42,8 @@ func TestRecords(t *testing.T) {
 		"Store":              testStore,
 		"OldSnapshot":        testOldSnapshot,
 		"MarkWaitsPatiently": testMarkWaitsPatiently,
+		"FrozenTransaction":  testFrozenTransaction,
+		"CollectionCost":     testCollectionCost,
 		"LostCommit":         testLostCommit,
 		"Exec":               testExec,
 		"ExecErrors":         testExecErrors,
@@ -187,10 +189,105 @@ func testMarkWaitsPatiently(t *testing.T, server *pgtest.Server) {
 	default:
 	}
 	require.NoError(t, tx.Commit(t.Context()))
-	require.NoError(t, <-marked)
+	if <-marked != nil { // on a slow machine
+		require.NoError(t, r.Acknowledge(t.Context(), []exactlyonce.Mark{{Scope: "s", Client: client, Before: 2}}))
+	}
 	state, _, err := r.Find(t.Context(), request(client, 1, 2))
 	require.NoError(t, err)
 	assert.Equal(t, exactlyonce.StateStale, state)
+}
+
+// A transaction that has put and stays open, since its process is frozen, holds up the marks of its clients for a moment, and no
+// others and no collection.
+func testFrozenTransaction(t *testing.T, server *pgtest.Server) {
+	for _, level := range []pgx.TxIsoLevel{pgx.ReadCommitted, pgx.Serializable} {
+		pool := connect(t, database(t, server))
+		mock := clock.NewMock()
+		mock.Set(time.Unix(1_000_000_000, 0))
+		r := open(t, pool, pgrecords.WithClock(mock))
+		frozen, other := exactlyonce.NewClient(), exactlyonce.NewClient()
+		nothing := func(context.Context, pgx.Tx) ([]byte, error) { return nil, nil }
+		for _, client := range []exactlyonce.Client{frozen, other} {
+			for sequence := range int64(20) {
+				_, err := r.Run(t.Context(), request(client, sequence+1, 1), nothing)
+				require.NoError(t, err)
+			}
+		}
+		tx, err := pool.BeginTx(t.Context(), pgx.TxOptions{IsoLevel: level})
+		require.NoError(t, err)
+		defer tx.Rollback(context.Background()) //nolint:errcheck // it is committed, or the test has failed
+		require.NoError(t, r.Put(t.Context(), tx, request(frozen, 100, 1), nil))
+
+		ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
+		err = r.Acknowledge(ctx, []exactlyonce.Mark{{Scope: "s", Client: frozen, Before: 2}, {Scope: "s", Client: other, Before: 2}})
+		require.Equal(t, "55P03", code(err))
+		require.ErrorContains(t, err, frozen.String())
+		require.NoError(t, ctx.Err())
+		state, _, err := r.Find(t.Context(), request(other, 1, 2))
+		require.NoError(t, err)
+		require.Equal(t, exactlyonce.StateStale, state)
+		mock.Add(48 * time.Hour)
+		_, clients, err := r.Collect(ctx, mock.Now().Add(-10*time.Minute), mock.Now().Add(-time.Hour))
+		require.NoError(t, err)
+		require.Equal(t, 1, clients)
+		cancel()
+
+		require.NoError(t, tx.Commit(t.Context()))
+		state, _, err = r.Find(t.Context(), request(frozen, 100, 2))
+		require.NoError(t, err)
+		require.Equal(t, exactlyonce.StateCompleted, state)
+		require.NoError(t, r.Acknowledge(t.Context(), []exactlyonce.Mark{{Scope: "s", Client: frozen, Before: 2}}))
+	}
+}
+
+// Law W3: a collection looks at a client when its time has come, and leaves no rows behind.
+func testCollectionCost(t *testing.T, server *pgtest.Server) {
+	pool := connect(t, database(t, server))
+	mock := clock.NewMock()
+	mock.Set(time.Unix(1_000_000_000, 0))
+	r := open(t, pool, pgrecords.WithClock(mock))
+	const n = 300
+	nothing := func(context.Context, pgx.Tx) ([]byte, error) { return nil, nil }
+	for i := range n {
+		client := exactlyonce.NewClient()
+		for sequence := range int64(1 + i%2*7) { // one row, or many
+			_, err := r.Run(t.Context(), request(client, sequence+1, 1), nothing)
+			require.NoError(t, err)
+		}
+	}
+	_, err := pool.Exec(t.Context(), `CREATE TABLE looks (id BIGINT);
+CREATE FUNCTION look() RETURNS trigger LANGUAGE plpgsql AS $$ BEGIN INSERT INTO looks VALUES (old.id); RETURN new; END $$;
+CREATE TRIGGER look AFTER UPDATE ON weir_clients FOR EACH ROW EXECUTE FUNCTION look()`)
+	require.NoError(t, err)
+	count := func(table string) (n int) {
+		t.Helper()
+		require.NoError(t, pool.QueryRow(t.Context(), "SELECT count(*) FROM "+table).Scan(&n))
+		return n
+	}
+	collect := func(want string, answers, looks int) {
+		t.Helper()
+		before := count("looks")
+		got, _, err := r.Collect(t.Context(), mock.Now().Add(-10*time.Minute), mock.Now().Add(-time.Hour))
+		require.NoError(t, err)
+		require.Equal(t, answers, got, want)
+		require.LessOrEqual(t, count("looks")-before, looks, want)
+	}
+	mock.Add(75 * time.Second)
+	collect("nothing is due", 0, 0)
+	mock.Add(10 * time.Minute)
+	collect("answers", n/2+8*n/2, 2*n)
+	collect("once", 0, 0)
+	mock.Add(20 * time.Minute)
+	collect("no client is silent", 0, 0)
+	mock.Add(time.Hour)
+	collect("clients", 0, 2*n)
+	require.Zero(t, count("weir_records"))
+	require.Equal(t, n, count("weir_clients"), "their marks")
+	mock.Add(22 * time.Hour)
+	collect("marks are kept", 0, 0)
+	mock.Add(2 * time.Hour)
+	collect("marks", 0, 2*n)
+	require.Zero(t, count("weir_clients"))
 }
 
 // lossy is a connection that breaks at a COMMIT.

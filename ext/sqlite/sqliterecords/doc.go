@@ -21,8 +21,8 @@
 //
 // # Guarantees
 //
-// The suite exactlyonce/exactlyoncetest describes and checks them. What is collected leaves a number for the client or a
-// row without its answer, about 60 bytes, and is stale for ever.
+// The suite exactlyonce/exactlyoncetest describes and checks them. What is collected leaves a row without its answer,
+// about 60 bytes, until its client is silent. Then one row is left of the client, for 24 times that silence.
 //
 // # Cost
 //

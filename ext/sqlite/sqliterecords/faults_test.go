@@ -78,17 +78,21 @@ func TestStatementsThatFail(t *testing.T) {
 	require.Equal(t, exactlyonce.StateStale, find(request(client, 2)))
 	require.NoError(t, put(request(client, 3))())
 	mock.Add(3 * time.Hour)
-	failing("UPDATE OF mark ON weir_clients", collect(24*time.Hour, time.Hour))
-	require.Equal(t, 2, clients)
+	failing("UPDATE OF mark ON weir_clients", collect(time.Hour, time.Hour))
 	require.Equal(t, exactlyonce.StateStale, find(request(client, 3)))
 
 	other := exactlyonce.NewClient()
 	require.NoError(t, put(request(other, 1))())
 	mock.Add(3 * time.Hour)
 	exec("CREATE TRIGGER broken BEFORE DELETE ON weir_records BEGIN SELECT RAISE(ABORT, 'broken'); END")
-	require.ErrorContains(t, collect(24*time.Hour, time.Hour)(), "broken", "the rows of a collected client")
+	require.ErrorContains(t, collect(time.Hour, time.Hour)(), "broken", "the rows of a silent client")
 	exec("DROP TRIGGER broken")
+	require.Equal(t, exactlyonce.StateCompleted, find(request(other, 1)))
+	require.NoError(t, collect(time.Hour, time.Hour)())
 	require.Equal(t, exactlyonce.StateStale, find(request(other, 1)))
+	mock.Add(24 * time.Hour)
+	failing("DELETE ON weir_clients", collect(time.Hour, time.Hour))
+	require.Equal(t, 3, clients)
 }
 
 // A database that cannot be read is an error, and no request that was never seen.

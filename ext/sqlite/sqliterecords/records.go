@@ -81,16 +81,18 @@ WHERE c.scope = ?1 AND c.client = ?2`
 	putSQL = `INSERT OR IGNORE INTO weir_records (client_id, sequence, step, fingerprint, answer, stored_at)
 SELECT id, ?3, ?4, ?5, ?6, ?7 FROM weir_clients WHERE scope = ?1 AND client = ?2 AND mark <= ?3`
 
-	clientSQL = `INSERT INTO weir_clients (scope, client, mark, heard_at) VALUES (?1, ?2, 0, ?3) ON CONFLICT DO NOTHING`
+	clientSQL = `INSERT INTO weir_clients (scope, client, mark, heard_at, phase_at) VALUES (?1, ?2, 0, ?3, ?3) ON CONFLICT DO NOTHING`
 
-	markSQL = `INSERT INTO weir_clients (scope, client, mark, heard_at) VALUES (?1, ?2, ?3, ?4)
-ON CONFLICT (scope, client) DO UPDATE SET mark = max(mark, excluded.mark), heard_at = max(heard_at, excluded.heard_at)`
+	markSQL = `INSERT INTO weir_clients (scope, client, mark, heard_at, phase_at) VALUES (?1, ?2, ?3, ?4, ?4)
+ON CONFLICT (scope, client) DO UPDATE SET mark = max(mark, excluded.mark), heard_at = max(heard_at, excluded.heard_at),
+	phase = 0, phase_at = CASE phase WHEN 0 THEN phase_at ELSE excluded.phase_at END`
 
 	// Rows below the mark: at most one step of sequence numbers.
 	trimSQL = `DELETE FROM weir_records WHERE client_id = ?1 AND sequence < ?2 AND sequence <= coalesce(
 	(SELECT sequence FROM weir_records WHERE client_id = ?1 ORDER BY sequence LIMIT 1 OFFSET ?3), ?2)`
 
-	liveSQL = `SELECT id FROM weir_clients WHERE id > ?1 AND mark < ?2 ORDER BY id LIMIT ?3`
+	dueSQL = `SELECT id, (SELECT count(*) FROM (SELECT 1 FROM weir_records WHERE client_id = id LIMIT ?4)) < ?4
+FROM weir_clients WHERE phase = ?1 AND phase_at < ?2 ORDER BY phase_at LIMIT ?3`
 
 	// No index has the age of answers: it would cost each Put a fifth. A collection reads the rows of a client in steps.
 	boundarySQL = `SELECT sequence FROM weir_records WHERE client_id = ?1 AND sequence > ?2 ORDER BY sequence LIMIT 1 OFFSET ?3`
@@ -104,8 +106,16 @@ ON CONFLICT (scope, client) DO UPDATE SET mark = max(mark, excluded.mark), heard
 
 	forgetSQL = `UPDATE weir_records SET answer = NULL WHERE ` + old
 
-	silenceSQL = `UPDATE weir_clients SET mark = ?3 WHERE id = ?1 AND mark < ?3 AND heard_at < ?2
-AND NOT EXISTS (SELECT 1 FROM weir_records WHERE client_id = ?1 AND answer IS NOT NULL AND stored_at >= ?2)`
+	// What was asked for is below the mark of a silent client, and what it may ask for yet is above.
+	phaseSQL = `UPDATE weir_clients SET
+	phase    = CASE WHEN answered THEN 0 WHEN heard_at < ?3 THEN 2 ELSE 1 END,
+	phase_at = CASE WHEN answered THEN ?2 ELSE heard_at END,
+	mark     = CASE WHEN answered OR heard_at >= ?3 THEN mark ELSE max(mark, highest + 1) END
+FROM (SELECT EXISTS (SELECT 1 FROM weir_records WHERE client_id = ?1 AND answer IS NOT NULL) AS answered,
+	(SELECT coalesce(max(sequence), 0) FROM weir_records WHERE client_id = ?1) AS highest)
+WHERE id = ?1 RETURNING phase, mark`
+
+	dropSQL = `DELETE FROM weir_clients WHERE id = ?1 AND heard_at < ?2 AND NOT EXISTS (SELECT 1 FROM weir_records WHERE client_id = ?1)`
 )
 
 // Find implements exactlyonce.Records.
@@ -220,79 +230,127 @@ func (r *Records) trim(ctx context.Context, client, mark int64) error {
 
 // exec runs one statement in a transaction and returns how many rows it changed.
 func (r *Records) exec(ctx context.Context, query string, args ...any) (n int, err error) {
-	err = r.db.Write(ctx, func(ctx context.Context, tx *sqlite.Tx) error {
-		result, err := tx.ExecContext(ctx, query, args...)
-		if err != nil {
-			return err
-		}
-		rows, err := result.RowsAffected()
-		n = int(rows)
+	err = r.db.Write(ctx, func(ctx context.Context, tx *sqlite.Tx) (err error) {
+		n, err = execIn(ctx, tx, query, args...)
 		return err
 	})
 	return n, err
 }
 
+func execIn(ctx context.Context, tx *sqlite.Tx, query string, args ...any) (n int, err error) {
+	result, err := tx.ExecContext(ctx, query, args...)
+	if err != nil {
+		return 0, err
+	}
+	rows, err := result.RowsAffected()
+	return int(rows), err
+}
+
 // Collect implements exactlyonce.Records.
 func (r *Records) Collect(ctx context.Context, answers, clients time.Time) (removedAnswers, removedClients int, err error) {
-	for last := int64(0); ; {
-		ids, err := r.live(ctx, last)
-		for _, id := range ids {
-			if err != nil {
-				break
-			}
-			var gone bool
-			var n int
-			n, gone, err = r.collect(ctx, id, answers, clients)
-			removedAnswers += n
-			if gone {
-				removedClients++
-			}
-			last = id
+	times := recordsql.TimesOf(r.clock.Now(), answers, clients)
+	for phase := 0; phase < recordsql.Phases; {
+		due, err := r.due(ctx, phase, times.Due(phase))
+		more := len(due) == recordsql.Step
+		for len(due) > 0 && err == nil {
+			var chunk []recordsql.Client
+			var n, gone int
+			chunk, due = recordsql.Chunk(due)
+			n, gone, err = r.collect(ctx, chunk, times)
+			removedAnswers, removedClients = removedAnswers+n, removedClients+gone
 		}
 		if err != nil {
 			return removedAnswers, removedClients, fmt.Errorf("sqliterecords: collect: %w", explain(err))
 		}
-		if len(ids) == 0 {
-			return removedAnswers, removedClients, nil
+		if !more {
+			phase++
 		}
 	}
+	return removedAnswers, removedClients, nil
 }
 
-// live returns the next clients that are not collected.
-func (r *Records) live(ctx context.Context, after int64) (ids []int64, err error) {
-	rows, err := r.db.Reader().QueryContext(ctx, liveSQL, after, recordsql.Collected, recordsql.Step)
+// due returns clients of a phase whose time is over.
+func (r *Records) due(ctx context.Context, phase int, before int64) (due []recordsql.Client, err error) {
+	rows, err := r.db.Reader().QueryContext(ctx, dueSQL, phase, before, recordsql.Step, recordsql.Few+1)
 	if err != nil {
 		return nil, err
 	}
 	for rows.Next() {
-		var id int64
-		if err := rows.Scan(&id); err != nil {
+		var c recordsql.Client
+		if err := rows.Scan(&c.ID, &c.Few); err != nil {
 			return nil, errors.Join(err, rows.Close())
 		}
-		ids = append(ids, id)
+		due = append(due, c)
 	}
-	return ids, errors.Join(rows.Err(), rows.Close())
+	return due, errors.Join(rows.Err(), rows.Close())
 }
 
-// collect collects the answers of a client, and the client itself if it is silent.
-func (r *Records) collect(ctx context.Context, id int64, answers, clients time.Time) (removed int, gone bool, err error) {
-	if removed, err = r.forget(ctx, id, answers); err != nil {
-		return removed, false, err
+// collect collects the old answers of clients, all but the marks of those that are silent, and the clients themselves that have been
+// so for long.
+func (r *Records) collect(ctx context.Context, chunk []recordsql.Client, times recordsql.Times) (removed, gone int, err error) {
+	if !chunk[0].Few { // one client
+		id, mark := chunk[0].ID, int64(0)
+		if removed, err = r.forget(ctx, id, times.Answers); err != nil {
+			return removed, 0, err
+		}
+		err := r.db.Write(ctx, func(ctx context.Context, tx *sqlite.Tx) (err error) {
+			mark, err = enterPhase(ctx, tx, id, times)
+			return err
+		})
+		if err != nil || mark == 0 {
+			return removed, 0, err
+		}
+		if err := r.trim(ctx, id, mark); err != nil {
+			return removed, 0, err
+		}
+		gone, err = r.exec(ctx, dropSQL, id, times.Marks)
+		return removed, gone, err
 	}
-	n, err := r.exec(ctx, silenceSQL, id, clients.UnixMicro(), recordsql.Collected)
-	if err != nil || n == 0 {
-		return removed, false, err
+	err = r.db.Write(ctx, func(ctx context.Context, tx *sqlite.Tx) error {
+		removed, gone = 0, 0
+		for _, c := range chunk {
+			n, err := forgetIn(ctx, tx, c.ID, times.Answers, 0, recordsql.Collected)
+			if err != nil {
+				return err
+			}
+			removed += n
+			mark, err := enterPhase(ctx, tx, c.ID, times)
+			if err != nil {
+				return err
+			}
+			if mark == 0 {
+				continue
+			}
+			if _, err := execIn(ctx, tx, trimSQL, c.ID, mark, recordsql.Step-1); err != nil {
+				return err
+			}
+			n, err = execIn(ctx, tx, dropSQL, c.ID, times.Marks)
+			if err != nil {
+				return err
+			}
+			gone += n
+		}
+		return nil
+	})
+	return removed, gone, err
+}
+
+// enterPhase notes when the client is to be looked at again. It returns the mark below which everything can go, or 0 if the client is
+// not silent.
+func enterPhase(ctx context.Context, tx *sqlite.Tx, id int64, times recordsql.Times) (mark int64, err error) {
+	var phase int
+	err = tx.QueryRowContext(ctx, phaseSQL, id, times.Now, times.Clients).Scan(&phase, &mark)
+	if errors.Is(err, sql.ErrNoRows) { // another server was faster
+		return 0, nil
 	}
-	n, err = r.forget(ctx, id, clients)
-	if err == nil {
-		err = r.trim(ctx, id, recordsql.Collected)
+	if phase != recordsql.Silent {
+		mark = 0
 	}
-	return removed + n, true, err
+	return mark, err
 }
 
 // forget removes the old answers of a client. Their rows stay.
-func (r *Records) forget(ctx context.Context, id int64, before time.Time) (removed int, err error) {
-	at := before.UnixMicro()
+func (r *Records) forget(ctx context.Context, id, at int64) (removed int, err error) {
 	for from := int64(0); from < recordsql.Collected; {
 		to := recordsql.Collected
 		err := r.db.Reader().QueryRowContext(ctx, boundarySQL, id, from, recordsql.Step).Scan(&to)
@@ -316,19 +374,18 @@ func (r *Records) forget(ctx context.Context, id int64, before time.Time) (remov
 }
 
 func (r *Records) forgetStep(ctx context.Context, id, at, from, to int64) (n int, err error) {
-	err = r.db.Write(ctx, func(ctx context.Context, tx *sqlite.Tx) error {
-		if _, err := tx.ExecContext(ctx, heardSQL, id, at, from, to); err != nil {
-			return err
-		}
-		result, err := tx.ExecContext(ctx, forgetSQL, id, at, from, to)
-		if err != nil {
-			return err
-		}
-		rows, err := result.RowsAffected()
-		n = int(rows)
+	err = r.db.Write(ctx, func(ctx context.Context, tx *sqlite.Tx) (err error) {
+		n, err = forgetIn(ctx, tx, id, at, from, to)
 		return err
 	})
 	return n, err
+}
+
+func forgetIn(ctx context.Context, tx *sqlite.Tx, id, at, from, to int64) (n int, err error) {
+	if _, err := tx.ExecContext(ctx, heardSQL, id, at, from, to); err != nil {
+		return 0, err
+	}
+	return execIn(ctx, tx, forgetSQL, id, at, from, to)
 }
 
 // describe names the request in an error.

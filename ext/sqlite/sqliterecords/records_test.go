@@ -179,3 +179,64 @@ func TestNotMigrated(t *testing.T) {
 	require.ErrorContains(t, err, "no such table: orders")
 	require.NotContains(t, err.Error(), "Migrate", "a table of the effect")
 }
+
+// Law W3: a collection looks at a client when its time has come, and leaves no rows behind.
+func TestCollectionCost(t *testing.T) {
+	db := open(t, filepath.Join(t.TempDir(), "test.db"))
+	mock := clock.NewMock()
+	mock.Set(time.Unix(1_000_000_000, 0))
+	r := sqliterecords.New(db, sqliterecords.WithClock(mock))
+	const n = 240
+	for i := range n {
+		req := exactlyonce.Request{ID: exactlyonce.ID{Client: exactlyonce.NewClient(), Sequence: 1, Attempt: 1}, Scope: "s"}
+		effect := func(context.Context, *sqlite.Tx) ([]byte, error) { return []byte("x"), nil }
+		_, err := r.Run(t.Context(), req, effect)
+		require.NoError(t, err)
+		if i%2 == 0 { // one that has many rows
+			continue
+		}
+		for sequence := range int64(7) {
+			req.Sequence = sequence + 2
+			_, err := r.Run(t.Context(), req, effect)
+			require.NoError(t, err)
+		}
+	}
+	_, err := db.Writer().Exec(`CREATE TABLE looks (id INTEGER);
+CREATE TRIGGER look AFTER UPDATE ON weir_clients BEGIN INSERT INTO looks VALUES (old.id); END`)
+	require.NoError(t, err)
+	count := func(query string) (n int) {
+		t.Helper()
+		require.NoError(t, db.Reader().QueryRow(query).Scan(&n))
+		return n
+	}
+	collect := func(want string, answers int, looks int) {
+		t.Helper()
+		before := count("SELECT count(*) FROM looks")
+		got, _, err := r.Collect(t.Context(), mock.Now().Add(-10*time.Minute), mock.Now().Add(-time.Hour))
+		require.NoError(t, err)
+		require.Equal(t, answers, got, want)
+		require.LessOrEqual(t, count("SELECT count(*) FROM looks")-before, looks, want)
+	}
+	for range 3 {
+		mock.Add(75 * time.Second)
+		collect("nothing is due", 0, 0)
+	}
+	mock.Add(10 * time.Minute)
+	collect("answers", n/2+8*n/2, 3*n)
+	collect("once", 0, 0)
+	mock.Add(20 * time.Minute)
+	collect("no client is silent", 0, 0)
+	mock.Add(time.Hour)
+	collect("clients", 0, 3*n)
+	require.Zero(t, count("SELECT count(*) FROM weir_records"))
+	require.Equal(t, n, count("SELECT count(*) FROM weir_clients"), "their marks")
+	mock.Add(22 * time.Hour)
+	collect("marks are kept", 0, 0)
+	mock.Add(2 * time.Hour)
+	collect("marks", 0, 3*n)
+	require.Zero(t, count("SELECT count(*) FROM weir_clients"))
+
+	var plan string
+	require.NoError(t, db.Reader().QueryRow("EXPLAIN QUERY PLAN "+sqliterecords.DueSQL, 0, 0, 1, 1).Scan(new(int), new(int), new(int), &plan))
+	require.Contains(t, plan, "INDEX weir_clients_phase (phase=? AND phase_at<?)")
+}

@@ -1,0 +1,614 @@
+package core
+
+import (
+	"context"
+	"runtime"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/weirflow/weir/asyncop/internal/call"
+	"github.com/weirflow/weir/delivery"
+	"github.com/weirflow/weir/predicates"
+	"github.com/weirflow/weir/strategies"
+)
+
+type testAttempt = call.Attempt[string]
+
+// atOnce completes calls of lower case names at once, those of "-" without a result.
+func atOnce(name string, a *testAttempt) error {
+	switch {
+	case name[0] == '-':
+		a.Complete()
+	case name[0] >= 'a':
+		a.Complete(name)
+	}
+	return nil
+}
+
+// Laws Q1 and Q2: calls that end at once are handled where they stand, and have slots until they leave.
+func TestCallsThatEndAtOnceHaveSlots(t *testing.T) {
+	for name, change := range map[string]func(*Config[string, string]){"ordered": nil, "unordered": unordered} {
+		t.Run(name, func(t *testing.T) {
+			r := newRig(t, nil, change)
+			r.answer = atOnce
+			r.feed("a -")
+			require.True(t, r.Host.Mail.Empty())
+			require.Equal(t, 2, r.Len())
+			require.Equal(t, 2, r.Room())
+			require.Equal(t, "done", r.Oldest())
+			c, oldest := r.Counts()
+			require.EqualValues(t, 2, c.Accepted)
+			require.EqualValues(t, 2, c.InFlight)
+			require.Zero(t, c.Running)
+			require.Zero(t, oldest)
+			r.balance()
+			r.feed("B c")
+			require.False(t, r.HasRoom())
+			require.Equal(t, 1, r.Running())
+			r.complete("B#1")
+			r.turn()
+			if change == nil {
+				require.Equal(t, "(a#1 (-#1 (B#1 (c#1 a#1 B#1 c#1", r.took())
+			} else {
+				require.Equal(t, "(a#1 (-#1 (B#1 (c#1 a#1 c#1 B#1", r.took())
+			}
+			c, _ = r.Counts()
+			require.EqualValues(t, 4, c.Completed)
+			r.feed("d |1 e")
+			require.Equal(t, 3, r.Len())
+			r.turn()
+			require.Equal(t, "(d#1 (e#1 d#1 |1 e#1", r.took())
+			r.end()
+		})
+	}
+}
+
+// Law A3: an element whose call goes on has its deadlines.
+func TestCallThatGoesOnTimesOut(t *testing.T) {
+	r := newRig(t, nil, nil)
+	r.feed("A")
+	r.pass(time.Minute)
+	require.Equal(t, "(A#1 !A", r.took())
+	r.complete("A#1")
+	require.EqualValues(t, 1, r.Host.Late())
+	r.end()
+
+	r = newRig(t, retries(1, 0), func(c *Config[string, string]) { c.AttemptTimeout = time.Second })
+	r.answer = atOnce
+	r.feed("a B")
+	require.Equal(t, "(a#1 (B#1", r.took())
+	r.pass(time.Second)
+	require.Equal(t, "a#1 (B#2", r.took())
+	r.complete("B#2")
+	r.turn()
+	require.Equal(t, "B#2", r.took())
+	r.end()
+}
+
+// A call that another goroutine completes before its function returns has ended at once, too; one that is completed later has not.
+func TestCallEndsOnAnotherGoroutine(t *testing.T) {
+	r := newRig(t, nil, nil)
+	r.answer = func(name string, a *testAttempt) error {
+		done := make(chan struct{})
+		go func() {
+			defer close(done)
+			a.Complete(name)
+		}()
+		<-done
+		return nil
+	}
+	r.feed("a")
+	require.True(t, r.Host.Mail.Empty())
+	require.Equal(t, "done", r.Oldest())
+	r.turn()
+	require.Equal(t, "(a#1 a#1", r.took())
+	r.answer = nil
+	for range 1000 {
+		r.answer = func(name string, a *testAttempt) error {
+			go a.Complete(name)
+			return nil
+		}
+		r.feed("b")
+		for r.Len() > 0 {
+			r.turn()
+			runtime.Gosched()
+		}
+		require.Equal(t, "(b#1 b#1", r.took())
+	}
+	r.end()
+}
+
+// Retries and failures of calls that end at once.
+func TestCallThatEndsAtOnceIsRetried(t *testing.T) {
+	r := newRig(t, retries(1, time.Second), func(c *Config[string, string]) { c.AttemptTimeout = time.Second / 2 })
+	r.answer = func(name string, a *testAttempt) error {
+		switch name {
+		case "a#1", "c#1", "c#2":
+			return errBroken
+		case "b#1":
+			a.Complete()
+		default:
+			a.Complete(name)
+		}
+		return nil
+	}
+	for _, name := range []string{"a", "b", "c", "d"} {
+		r.feed(name)
+		r.turn()
+		require.Equal(t, map[bool]int{true: 0, false: 1}[name == "d"], r.Len())
+		r.pass(time.Second)
+	}
+	require.Equal(t, "(a#1 (a#2 a#2 (b#1 (b#2 b#2 (c#1 (c#2 !c (d#1 d#1", r.took())
+	c, _ := r.Counts()
+	require.EqualValues(t, 1, c.RetriesOnResult)
+	require.EqualValues(t, 2, c.RetriesOnError)
+	r.end()
+}
+
+// What was found out about one element is not that of the next.
+func TestDoubtOfCallsThatEndAtOnce(t *testing.T) {
+	inDoubt := map[string]bool{}
+	r := newRig(t, retries(0, 0), func(c *Config[string, string]) {
+		c.Hooks.GivenUp = func(f Report[string], _ Ending) { inDoubt[f.Element] = f.InDoubt }
+	})
+	r.answer = func(name string, a *testAttempt) error {
+		switch name[0] {
+		case 'B':
+			(*call.Stages)(&a.Token).ReportStage(predicates.ClientDispatch)
+			return errBroken
+		case 'C':
+			return errBroken
+		}
+		return atOnce(name, a)
+	}
+	r.feed("a B a")
+	r.turn()
+	require.Equal(t, map[string]bool{"B": false}, inDoubt)
+	r.feed("C B")
+	r.turn()
+	require.Equal(t, map[string]bool{"B": false, "C": true}, inDoubt)
+	r.end()
+}
+
+// A result that asks for a retry it does not get is emitted, once the predicate was asked once.
+func TestCallThatEndsAtOnceIsExhausted(t *testing.T) {
+	r := newRig(t, retries(0, 0), nil)
+	r.answer = atOnce
+	r.feed("- a")
+	r.turn()
+	require.Equal(t, "(-#1 (a#1 a#1", r.took())
+	c, _ := r.Counts()
+	require.EqualValues(t, 1, c.Exhausted)
+	r.end()
+}
+
+// Law A6: whatever the function does after it has completed its call, or before.
+func TestCallThatEndsAtOnceBreaks(t *testing.T) {
+	for name, tt := range map[string]struct {
+		answer func(name string, a *testAttempt) error
+		want   string
+		late   int64
+	}{
+		"panics":            {func(string, *testAttempt) error { panic("boom") }, "(a#1 !a", 0},
+		"completes, panics": {func(name string, a *testAttempt) error { a.Complete(name); panic("boom") }, "(a#1 a#1", 1},
+		"exits":             {func(string, *testAttempt) error { runtime.Goexit(); return nil }, "(a#1 !a", 0},
+		"completes, exits":  {func(name string, a *testAttempt) error { a.Complete(name); runtime.Goexit(); return nil }, "(a#1 a#1", 1},
+		"fails":             {func(string, *testAttempt) error { return errBroken }, "(a#1 !a", 0},
+		"completes, fails":  {func(name string, a *testAttempt) error { a.Complete(name); return errBroken }, "(a#1 a#1", 1},
+		"control element":   {func(_ string, a *testAttempt) error { a.Complete("control"); return nil }, "(a#1 !a", 0},
+	} {
+		t.Run(name, func(t *testing.T) {
+			r := newRig(t, nil, nil)
+			r.answer = tt.answer
+			done := make(chan struct{})
+			go func() {
+				defer close(done)
+				r.feed("a")
+			}()
+			<-done
+			r.Resume()
+			r.turn()
+			require.Equal(t, tt.want, r.took())
+			require.Equal(t, tt.late, r.Host.Late())
+			r.answer = atOnce
+			r.feed("b")
+			r.turn()
+			require.Equal(t, "(b#1 b#1", r.took())
+			r.end()
+		})
+	}
+}
+
+// Law A6: a predicate that breaks on the outcome of a call that has ended at once.
+func TestPredicateBreaksOnACallThatEndsAtOnce(t *testing.T) {
+	for name, breaks := range map[string]func(){"panics": func() { panic("boom") }, "exits": runtime.Goexit} {
+		for outcome, err := range map[string]error{"error": errBroken, "result": nil} {
+			t.Run(name+" on "+outcome, func(t *testing.T) {
+				asked := 0
+				broken := true
+				ask := func() bool {
+					asked++
+					if broken {
+						breaks()
+					}
+					return false
+				}
+				strategy := strategies.FixedDelay[string](1, 0).
+					RetryIfException(func(error) bool { return ask() }).RetryIfResult(func([]string) bool { return ask() })
+				r := newRig(t, strategy, nil)
+				r.answer = func(name string, a *testAttempt) error {
+					if err == nil {
+						a.Complete(name)
+					}
+					return err
+				}
+				done := make(chan struct{})
+				go func() {
+					defer close(done)
+					r.feed("a")
+				}()
+				<-done
+				r.Resume()
+				r.turn()
+				require.Equal(t, "(a#1 !a", r.took())
+				require.Equal(t, 1, asked)
+				broken, err = false, nil
+				r.feed("b")
+				r.turn()
+				require.Equal(t, "(b#1 b#1", r.took())
+				r.end()
+			})
+		}
+	}
+}
+
+// Law A1: what has ended at once and has not left is abandoned like everything else, in input order; also the element whose function
+// has ended the goroutine of a driver that does not resume.
+func TestAbandonAfterCallsThatEndAtOnce(t *testing.T) {
+	for name, exits := range map[string]bool{"waiting": false, "exited": true} {
+		t.Run(name, func(t *testing.T) {
+			r := newRig(t, nil, func(c *Config[string, string]) { c.OnFailure = FailRun })
+			r.answer = atOnce
+			r.feed("a -")
+			if exits {
+				r.answer = func(string, *testAttempt) error { runtime.Goexit(); return nil }
+			}
+			done := make(chan struct{})
+			go func() {
+				defer close(done)
+				r.feed("B")
+			}()
+			<-done
+			if exits {
+				require.Error(t, r.Exited())
+			}
+			require.Equal(t, 3, r.Len())
+			r.End(errOver)
+			var got []string
+			for _, e := range r.Abandon() {
+				d := r.Describe(e)
+				got = append(got, d.Element)
+				require.Equal(t, 1, d.Attempts)
+				require.True(t, d.InDoubt)
+				require.Equal(t, r.clock.at, d.First)
+				r.Ended(e, Abandoned)
+			}
+			require.Equal(t, []string{"a", "B"}, got)
+			c, _ := r.Counts()
+			require.EqualValues(t, 2, c.Abandoned)
+			require.EqualValues(t, 1, c.Completed)
+			require.Zero(t, c.InFlight)
+			r.Forget()
+		})
+	}
+}
+
+// Law C1: a checkpoint holds what has ended at once and has not left.
+func TestItemsOfCallsThatEndAtOnce(t *testing.T) {
+	r := newRig(t, nil, nil)
+	r.answer = atOnce
+	r.feed("a - B")
+	for _, withResults := range []bool{true, false} {
+		items := r.Items(nil, withResults)
+		require.Len(t, items, 2)
+		require.Equal(t, "a", items[0].In)
+		require.NotZero(t, items[0].First)
+		if withResults {
+			require.Equal(t, Completed, items[0].Kind)
+			require.Equal(t, []string{"a#1"}, items[0].Results())
+			require.EqualValues(t, 1, items[0].Attempts)
+		} else {
+			require.Equal(t, Record, items[0].Kind)
+			require.Zero(t, items[0].Attempts)
+		}
+		require.Equal(t, "B", items[1].In)
+	}
+}
+
+// Law C1: the results in a checkpoint stay there when they have left the operator: the state is encoded while that goes on.
+func TestItemsKeepTheResultsOfCallsThatEndAtOnce(t *testing.T) {
+	r := newRig(t, nil, nil)
+	r.answer = atOnce
+	r.feed("a b")
+	items := r.Items(nil, true)
+	r.turn()
+	require.Equal(t, "(a#1 (b#1 a#1 b#1", r.took())
+	require.Len(t, items, 2)
+	require.Equal(t, []string{"a#1"}, items[0].Results())
+	require.Equal(t, []string{"b#1"}, items[1].Results())
+	r.end()
+}
+
+// Law A5: no call starts after a cancel, or without a permit.
+func TestNoCallAtOnceThatMayNotStart(t *testing.T) {
+	r := newRig(t, nil, func(c *Config[string, string]) { c.MaxCalls = 1 })
+	var first *testAttempt
+	r.answer = func(name string, a *testAttempt) error {
+		if first == nil {
+			first = a
+			a.RunBlocking(func(error) {})
+			a.Complete(name)
+		}
+		return nil
+	}
+	r.feed("a") // the call goes on, and keeps the permit
+	r.turn()
+	require.Zero(t, r.Len())
+	r.feed("b")
+	require.Equal(t, "(a#1 a#1", r.took())
+	r.work()
+	r.turn()
+	require.Equal(t, "(b#1", r.took())
+	r.complete("b#1")
+	r.turn()
+	r.stop(errOver)
+	r.feed("c")
+	require.Equal(t, "b#1", r.took())
+	require.True(t, r.Failed())
+	require.Equal(t, 1, r.Len())
+}
+
+// The number of an attempt that ends at once is 1, and its context ends with it.
+func TestContextOfACallThatEndsAtOnce(t *testing.T) {
+	r := newRig(t, nil, nil)
+	var ctx context.Context
+	r.Invoke = func(c context.Context, _ string, a *testAttempt) error {
+		ctx = c
+		require.Equal(t, 1, c.Value(call.NumberKey{}))
+		require.NoError(t, c.Err())
+		a.Complete("x")
+		require.Error(t, c.Err())
+		return nil
+	}
+	r.feed("a")
+	<-ctx.Done()
+	r.turn()
+	require.Equal(t, Never, r.Next())
+}
+
+// Law D2: an element that is no message, and leaves before one, does not carry that one on.
+func TestMessageBehindACallThatEndsAtOnce(t *testing.T) {
+	r := newRig(t, nil, nil)
+	r.answer = atOnce
+	r.feed("a")
+	r.Carried() // what a driver of messages says of all results
+	var verdicts []delivery.Verdict
+	r.Accept("b", settled(func(v delivery.Verdict) { verdicts = append(verdicts, v) }))
+	r.Carried()
+	results, m, _ := r.Head()
+	require.Equal(t, []string{"a#1"}, results)
+	require.Zero(t, m)
+	r.Left()
+	_, m, _ = r.Head()
+	require.True(t, m.Pending())
+	r.End(errOver)
+	for _, e := range r.Abandon() {
+		require.True(t, r.ComesAgain(e))
+		r.Ended(e, Abandoned)
+	}
+	r.SettleMessages()
+	require.Equal(t, []delivery.Verdict{{Kind: delivery.Nacked}}, verdicts)
+}
+
+// What is known of an element is its own time, whether its call has ended at once or not.
+func TestTimesOfCallsThatEndAtOnce(t *testing.T) {
+	for _, name := range []string{"a", "B"} {
+		t.Run(name, func(t *testing.T) {
+			r := newRig(t, nil, nil)
+			r.answer = atOnce
+			r.feed("x")
+			r.turn()
+			r.pass(time.Second)
+			at := r.clock.at
+			r.feed(name)
+			c, oldest := r.Counts()
+			require.EqualValues(t, 2, c.Attempts)
+			require.Equal(t, time.Second, oldest)
+			require.Equal(t, time.Second+time.Minute, r.calls[name+"#1"].DeadlineAt())
+			r.clock.at = at.Add(2 * time.Second)
+			items := r.Items(nil, true)
+			require.Len(t, items, 1)
+			require.Equal(t, at.UnixNano(), items[0].First)
+			require.Equal(t, 2*time.Second, items[0].Spent)
+			r.End(errOver)
+			cut := r.Abandon()
+			require.Len(t, cut, 1)
+			d := r.Describe(cut[0])
+			require.Equal(t, at, d.First)
+			require.Equal(t, at, d.Last)
+			require.Equal(t, 2*time.Second, d.Elapsed)
+			r.Forget()
+		})
+	}
+	t.Run("attempt timeout", func(t *testing.T) {
+		r := newRig(t, nil, func(c *Config[string, string]) { c.AttemptTimeout = time.Second })
+		r.pass(time.Second)
+		r.feed("B")
+		require.Equal(t, 2*time.Second, r.calls["B#1"].DeadlineAt())
+		r.pass(time.Second)
+		require.Equal(t, "(B#1 !B", r.took())
+		r.end()
+	})
+}
+
+// The first attempt of each element earns the budget its fraction of a retry.
+func TestCallsThatEndAtOnceEarnTheBudget(t *testing.T) {
+	budget := strategies.NewBudget(0.5, 0, 1)
+	policy := strategies.PolicyOf(retries(1, 0)).WithBudget(budget)
+	r := newRig(t, policy, nil)
+	r.answer = func(name string, a *testAttempt) error {
+		if name == "a#1" {
+			return errBroken
+		}
+		return atOnce(name, a)
+	}
+	r.feed("a")
+	r.turn()
+	r.turn()
+	require.InDelta(t, 0, budget.Balance(), 0.01)
+	r.feed("b c")
+	r.turn()
+	require.InDelta(t, 1, budget.Balance(), 0.01)
+	require.Equal(t, "(a#1 (a#2 a#2 (b#1 (c#1 b#1 c#1", r.took())
+	r.end()
+}
+
+// Direct calls are made by workers.
+func TestNoDirectCallAtOnce(t *testing.T) {
+	r := newRig(t, nil, func(c *Config[string, string]) { c.Direct = true })
+	r.feed("a b")
+	require.Equal(t, 2, r.Queue.Len())
+	var called []string
+	require.Equal(t, 2, r.Jobs(func(jobs ...call.Job[string, string]) {
+		for _, j := range jobs {
+			called = append(called, j.In)
+			j.Attempt.Complete(j.In)
+			j.Attempt.Returned()
+		}
+	}))
+	r.turn()
+	require.Equal(t, []string{"a", "b"}, called)
+	require.Equal(t, "a b", r.took())
+	r.end()
+}
+
+// A strategy that is asked on a worker about the result of a call that has ended at once.
+func TestStrategyIsAskedAboutACallThatEndsAtOnce(t *testing.T) {
+	policy := strategies.ReasonAware(
+		predicates.ByResult[string](predicates.EmptyResult, predicates.NewReason("EMPTY", true, false)),
+		strategies.ReasonStrategyFunc[string](func(_ context.Context, a *predicates.Attempt[string]) (strategies.Action, error) {
+			if a.Number > 1 {
+				return strategies.Action{}, nil
+			}
+			return strategies.RetryAfter(time.Second), nil
+		}))
+	r := newRig(t, policy, nil)
+	r.answer = atOnce
+	r.feed("-")
+	require.Equal(t, "deciding", r.Oldest())
+	r.work()
+	r.turn()
+	require.Equal(t, "backoff", r.Oldest())
+	r.pass(time.Second)
+	r.work()
+	r.turn()
+	require.Equal(t, "(-#1 (-#2", r.took())
+	c, _ := r.Counts()
+	require.EqualValues(t, 1, c.RetriesOnResult)
+	r.feed("a")
+	r.turn()
+	require.Equal(t, "(a#1 a#1", r.took())
+	r.end()
+}
+
+// Law A2: of several completions the first one counts, in the call and after it.
+func TestCallThatEndsAtOnceIsCompletedTwice(t *testing.T) {
+	r := newRig(t, retries(1, time.Second), nil)
+	r.answer = func(name string, a *testAttempt) error {
+		if name == "b#1" {
+			a.CompleteExceptionally(errBroken)
+		}
+		a.Complete(name)
+		a.CompleteExceptionally(errOver)
+		return errOver
+	}
+	r.feed("a b")
+	require.EqualValues(t, 2+3, r.Host.Late())
+	r.complete("a#1 b#1")
+	require.EqualValues(t, 2+3+2, r.Host.Late())
+	r.pass(time.Second)
+	r.complete("a#1 b#1 b#2")
+	require.EqualValues(t, 2+3+2+2+3, r.Host.Late())
+	require.Equal(t, "(a#1 (b#1 a#1 (b#2 b#2", r.took())
+	require.True(t, r.Host.Mail.Empty())
+	r.end()
+}
+
+// Law A5: a call that cancels its operator, and ends at once, is the last one.
+func TestCallThatEndsAtOnceCancels(t *testing.T) {
+	r := newRig(t, nil, nil)
+	r.answer = func(name string, a *testAttempt) error {
+		if name == "b#1" {
+			r.stop(errOver)
+		}
+		return atOnce(name, a)
+	}
+	r.feed("a b c")
+	require.Equal(t, "(a#1 (b#1", r.took())
+	_, err := r.Failure()
+	require.ErrorIs(t, err, errOver)
+	var got []string
+	for _, e := range r.Abandon() {
+		got = append(got, r.Describe(e).Element)
+		r.Ended(e, Abandoned)
+	}
+	require.Equal(t, []string{"a", "b", "c"}, got)
+	r.balance()
+}
+
+// Law Q1: what was complete before a call that ends at once goes before it, whatever else is in flight.
+func TestCallThatEndsAtOnceWaitsForTheMail(t *testing.T) {
+	r := newRig(t, nil, unordered)
+	r.answer = atOnce
+	r.feed("A B C")
+	r.complete("B#1 A#1")
+	r.feed("d")
+	require.True(t, r.Host.Mail.Empty(), "no turn was needed")
+	require.Equal(t, 1, r.Running())
+	r.emit()
+	require.Equal(t, "(A#1 (B#1 (C#1 (d#1 B#1 A#1 d#1", r.took())
+	r.complete("C#1")
+	r.turn()
+	require.Equal(t, "C#1", r.took())
+	r.end()
+}
+
+// Laws A6 and Q1: a predicate that breaks on what was complete before loses no call that has ended at once after it.
+func TestPredicateBreaksBeforeACallThatEndsAtOnce(t *testing.T) {
+	for name, breaks := range map[string]func(){"panics": func() { panic("boom") }, "exits": runtime.Goexit} {
+		t.Run(name, func(t *testing.T) {
+			strategy := strategies.FixedDelay[string](1, 0).RetryIfResult(func(results []string) bool {
+				if results[0] == "A#1" {
+					breaks()
+				}
+				return false
+			})
+			r := newRig(t, strategy, unordered)
+			r.answer = atOnce
+			r.feed("A B")
+			r.complete("A#1 B#1")
+			done := make(chan struct{})
+			go func() {
+				defer close(done)
+				r.feed("c")
+			}()
+			<-done
+			r.Resume()
+			r.turn()
+			require.Equal(t, "(A#1 (B#1 (c#1 !A B#1 c#1", r.took())
+			r.end()
+		})
+	}
+}

@@ -1,0 +1,656 @@
+package core
+
+import (
+	"cmp"
+	"context"
+	"fmt"
+	"runtime"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+	"pgregory.net/rapid"
+
+	"github.com/weirflow/weir/asyncop/internal/call"
+	"github.com/weirflow/weir/predicates"
+	"github.com/weirflow/weir/queue"
+	"github.com/weirflow/weir/strategies"
+)
+
+type testBatch = call.Batch[string, string]
+
+// batchRig makes the calls of a rig for several elements. A batch is written down as "(a#1+b#1" when it is handed out; its call
+// is made, and returns, when the test says so.
+type batchRig struct {
+	*rig
+	forming []string // names of members that have joined and were not handed out
+	jobs    []func()
+	called  []string        // members that the last call was made for
+	broken  map[string]bool // members whose call fails
+}
+
+// withBatches returns a rig whose batches have size members, or go after wait.
+func withBatches(
+	tb require.TestingT, size int, wait time.Duration, strategy strategies.AsyncRetryStrategy[string], change func(c *Config[string, string]),
+) *batchRig {
+	b := &batchRig{broken: make(map[string]bool)}
+	b.rig = newRig(tb, strategy, func(c *Config[string, string]) {
+		c.Batch = &Batching[string, string]{Of: b, MaxSize: size, MaxWait: wait, Call: b.call}
+		c.Invoke = func(ctx context.Context, in string, a *call.Attempt[string]) error {
+			name := fmt.Sprintf("%s#%v", in, ctx.Value(call.NumberKey{}))
+			b.forming = append(b.forming, name)
+			require.True(tb, ctx.Value(call.BatchKey{Of: b}).(*testBatch).Join(ctx, name, a))
+			return nil
+		}
+		if change != nil {
+			change(c)
+		}
+	})
+	return b
+}
+
+func (b *batchRig) call(batch *testBatch) {
+	b.called = nil
+	empty := b.Host.Mail.Empty()
+	batch.Run(func(_ context.Context, names []string) func(int, call.Future[string]) {
+		b.called = slices.Clone(names)
+		return func(i int, out call.Future[string]) {
+			require.Equal(b.tb, empty, b.Host.Mail.Empty(), "the loop gets to know all outcomes at once")
+			if b.broken[names[i]] {
+				out.CompleteExceptionally(errBroken)
+			} else {
+				out.Complete(names[i])
+			}
+		}
+	})
+}
+
+// handOut takes the batches that were formed.
+func (b *batchRig) handOut() {
+	n := b.Jobs(func(jobs ...call.Job[string, string]) {
+		for _, j := range jobs {
+			b.jobs = append(b.jobs, j.Task)
+		}
+	})
+	switch {
+	case n == 1:
+		b.note("(" + strings.Join(b.forming, "+"))
+	case n > 1:
+		b.note(fmt.Sprintf("%d(%s", n, strings.Join(b.forming, "+")))
+	}
+	b.forming = nil
+}
+
+func (b *batchRig) feed(elements string) {
+	for in := range strings.FieldsSeq(elements) {
+		b.rig.feed(in)
+		b.handOut()
+	}
+}
+
+func (b *batchRig) turn() {
+	b.Turn()
+	b.handOut()
+	b.emit()
+}
+
+// pass lets time pass, from one turn that is due to the next.
+func (b *batchRig) pass(d time.Duration) {
+	end := b.Timers.Now() + d
+	for {
+		for b.Next() <= b.Timers.Now() {
+			b.turn()
+		}
+		b.emit()
+		next := b.Next()
+		if next <= b.Timers.Now() {
+			continue
+		}
+		b.clock.at = b.clock.at.Add(min(next, end) - b.Timers.Now())
+		b.Slept()
+		if next > end {
+			return
+		}
+	}
+}
+
+// returns lets the oldest call begin and return.
+func (b *batchRig) returns() {
+	job := b.jobs[0]
+	b.jobs = b.jobs[1:]
+	job()
+}
+
+// A call does not wait for what is done before it for a member that is over, although that ignores its context.
+func TestBatchDoesNotWaitForMembersThatAreOver(t *testing.T) {
+	again := strategies.ReasonStrategyFunc[string](func(_ context.Context, a *predicates.Attempt[string]) (strategies.Action, error) {
+		action := strategies.RetryAfter(time.Second)
+		if a.Input == "a" {
+			action = action.WithBefore(func(context.Context) error { return nil })
+		}
+		return action, nil
+	})
+	policy := strategies.ReasonAware(
+		predicates.ByException[string](predicates.HasException, predicates.NewReason("TEST", true, false)), again).Immediate()
+	b := withBatches(t, 2, 0, policy, func(c *Config[string, string]) {
+		c.TimeoutFor = func(in string) time.Duration { return map[string]time.Duration{"a": 3 * time.Second}[in] }
+	})
+	b.broken["a#1"], b.broken["b#1"] = true, true
+	b.feed("a b")
+	b.returns()
+	b.pass(time.Second)
+	require.Equal(t, "(a#1+b#1 (a#2+b#2", b.took())
+	require.Len(t, b.tasks, 1, "it does not come back")
+	b.pass(2 * time.Second)
+	require.Equal(t, "!a", b.took())
+	b.returns()
+	require.Equal(t, []string{"b#2"}, b.called)
+	b.work()
+	b.pass(0)
+	require.Equal(t, "b#2", b.took())
+	b.end()
+}
+
+// A member that fails the run ends the forming of its batch.
+func TestBatchWhoseMemberFailsTheRun(t *testing.T) {
+	b := withBatches(t, 2, 0, nil, func(c *Config[string, string]) { c.OnFailure = FailRun })
+	b.Invoke = func(context.Context, string, *call.Attempt[string]) error {
+		return errBroken
+	}
+	b.feed("a b")
+	require.True(t, b.Failed())
+	require.Equal(t, "!a", b.took())
+	for _, e := range b.Abandon() {
+		b.Ended(e, Abandoned)
+	}
+	b.balance()
+	require.Zero(t, b.Running())
+}
+
+// A batch that user code has broken off gives its permits back, also if its driver does not go on.
+func TestBatchBrokenOffAtTheEnd(t *testing.T) {
+	permits := call.NewPermits(1)
+	b := withBatches(t, 2, 0, nil, nil)
+	b.share(permits)
+	invoke := b.Invoke
+	b.Invoke = func(ctx context.Context, in string, a *call.Attempt[string]) error {
+		if in == "b" {
+			runtime.Goexit()
+		}
+		return invoke(ctx, in, a)
+	}
+	done := make(chan struct{})
+	go func() {
+		defer close(done)
+		b.feed("a b")
+	}()
+	<-done
+	_, used := permits.Counts()
+	require.Equal(t, 1, used)
+	b.End(b.Exited())
+	for _, e := range b.Abandon() {
+		b.Ended(e, Abandoned)
+	}
+	b.handOut()
+	b.returns()
+	require.Empty(t, b.called, "they are late")
+	require.Equal(t, 4, b.FreePermits())
+	_, used = permits.Counts()
+	require.Zero(t, used)
+}
+
+// A batch waits from the first retry that is due on, or the first head of a key, and not from the last one.
+func TestBatchWaitsFromTheFirst(t *testing.T) {
+	t.Run("retries", func(t *testing.T) {
+		b := withBatches(t, 3, 10*time.Second, retries(1, time.Second), func(c *Config[string, string]) {
+			c.Queue = queue.NewOrdered[*Slot[string, string]](100)
+		})
+		b.broken["a#1"], b.broken["b#1"] = true, true
+		b.feed("a")
+		b.pass(10 * time.Second)
+		b.feed("b")
+		b.pass(10 * time.Second)
+		require.Equal(t, "(a#1 (b#1", b.took())
+		b.returns() // a is due a second later
+		b.pass(4 * time.Second)
+		b.returns()
+		b.pass(7*time.Second - 1)
+		require.Empty(t, b.took(), "b is due, too")
+		b.pass(1)
+		require.Equal(t, "(a#2+b#2", b.took())
+		b.returns()
+		b.pass(0)
+		b.end()
+	})
+	t.Run("heads", func(t *testing.T) {
+		b := withBatches(t, 3, 10*time.Second, nil, func(c *Config[string, string]) {
+			byFirstLetter(c)
+			c.Queue = queue.NewUnordered[*Slot[string, string]](100)
+		})
+		b.feed("a1")
+		b.pass(4 * time.Second)
+		b.feed("b1")
+		b.pass(6*time.Second - 1)
+		require.Empty(t, b.took())
+		b.pass(1)
+		require.Equal(t, "(a1#1+b1#1", b.took())
+		b.returns()
+		b.pass(0)
+		b.end()
+	})
+}
+
+// A batch goes when it has all its members, and takes one permit; what is left waits for its own time, not a moment less (law
+// T1).
+func TestBatchGoesBySizeAndWait(t *testing.T) {
+	b := withBatches(t, 3, 10*time.Second, retries(1, time.Second), func(c *Config[string, string]) {
+		c.Queue = queue.NewOrdered[*Slot[string, string]](100)
+	})
+	b.feed("a b")
+	require.Equal(t, 10*time.Second, b.Next())
+	b.pass(4 * time.Second)
+	require.Empty(t, b.took())
+	b.feed("c d")
+	require.Equal(t, "(a#1+b#1+c#1", b.took(), "at once")
+	require.Equal(t, 1, b.Running(), "one permit")
+	require.Equal(t, 14*time.Second, b.Next(), "the time of d")
+	b.pass(10*time.Second - 1)
+	require.Empty(t, b.took())
+	b.pass(1)
+	require.Equal(t, "(d#1", b.took())
+	require.Equal(t, 2, b.Running())
+
+	b.broken["b#1"] = true
+	b.returns()
+	b.turn()
+	require.Equal(t, "a#1", b.took())
+	b.feed("e")
+	b.pass(time.Second)
+	require.Empty(t, b.took(), "a retry waits, too")
+	b.feed("f")
+	require.Equal(t, "(b#2+e#1+f#1", b.took(), "the retry goes first")
+	b.returns()
+	b.returns()
+	b.turn()
+	require.Equal(t, "b#2 c#1 d#1 e#1 f#1", b.took())
+	b.end()
+}
+
+// With no wait, a turn makes a batch of all that came before it, and what waits for a permit makes large ones.
+func TestBatchWithoutWait(t *testing.T) {
+	b := withBatches(t, 10, 0, nil, func(c *Config[string, string]) {
+		c.Queue, c.MaxCalls = queue.NewOrdered[*Slot[string, string]](100), 1
+	})
+	b.feed("a b")
+	require.Equal(t, Now, b.Next())
+	b.turn()
+	require.Equal(t, "(a#1+b#1", b.took())
+	b.feed("c d e")
+	require.Equal(t, time.Minute, b.Next(), "no permit")
+	b.returns()
+	b.turn()
+	require.Equal(t, "(c#1+d#1+e#1 a#1 b#1", b.took())
+	b.returns()
+	b.turn()
+	b.end()
+}
+
+// A permit that comes back goes to a batch that is full, before it is looked at what the call has completed, which takes as long as a
+// short call. A batch that is not full waits for the retries among that.
+func TestFullBatchGoesBeforeOutcomes(t *testing.T) {
+	b := withBatches(t, 2, time.Hour, retries(1, 0), func(c *Config[string, string]) {
+		c.Queue, c.MaxCalls = queue.NewOrdered[*Slot[string, string]](100), 1
+	})
+	b.feed("a b c d e")
+	require.Equal(t, "(a#1+b#1", b.took())
+	b.broken["b#1"] = true
+	b.returns()
+	b.turn()
+	require.Equal(t, "(c#1+d#1", b.took())
+	require.Equal(t, Now, b.Next(), "the outcomes of a and b wait")
+	b.turn()
+	require.Equal(t, "a#1", b.took())
+	b.returns()
+	b.turn()
+	require.Equal(t, "(b#2+e#1", b.took())
+	b.turn()
+	b.returns()
+	b.turn()
+	require.Equal(t, "b#2 c#1 d#1 e#1", b.took())
+	b.end()
+}
+
+// A batch goes when all slots are taken and none will come free without it. Elements that wait for downstream only do make
+// room.
+func TestBatchOfFullOperator(t *testing.T) {
+	b := withBatches(t, 10, time.Hour, nil, func(c *Config[string, string]) { c.Timeout = 0 })
+	b.feed("a b c")
+	require.Equal(t, time.Hour, b.Next())
+	b.feed("d")
+	require.Equal(t, "(a#1+b#1+c#1+d#1", b.took())
+	b.returns()
+	b.Turn()
+	b.Left()
+	b.feed("e")
+	require.Equal(t, time.Hour, b.Next(), "b, c and d make room as soon as downstream takes them")
+	b.emit()
+	b.feed("f g |1")
+	require.Equal(t, Now, b.Next(), "a control element has the last slot")
+	b.turn()
+	require.Equal(t, "b#1 c#1 d#1 (e#1+f#1+g#1", b.took())
+	b.returns()
+	b.turn()
+	b.end()
+}
+
+// At the end of the input a batch waits for nothing, nor do retries that go on.
+func TestBatchAtEndOfInput(t *testing.T) {
+	b := withBatches(t, 10, 40*time.Second, retries(1, time.Second), nil)
+	b.feed("a b")
+	b.NoneFollows()
+	require.Equal(t, Now, b.Next())
+	b.turn()
+	require.Equal(t, "(a#1+b#1", b.took())
+	b.broken["a#1"] = true
+	b.returns()
+	b.pass(time.Second)
+	require.Equal(t, "(a#2", b.took())
+	b.returns()
+	b.turn()
+	require.Equal(t, "a#2 b#1", b.took())
+	b.end()
+}
+
+// A restored element that was accepted before the start of the clock waits as any.
+func TestBatchOfRestoredElements(t *testing.T) {
+	b := withBatches(t, 3, 10*time.Second, retries(3, time.Second), func(c *Config[string, string]) { c.Restored = KeepSpent })
+	b.Restore(Item[string, string]{In: "a", Restored: true, First: 1, Spent: 20 * time.Second, Attempts: 1}, 0)
+	b.Restore(Item[string, string]{In: "b", Restored: true, First: 1, Spent: 20 * time.Second, Attempts: 1, Wait: 9 * time.Second}, 0)
+	require.Equal(t, 9*time.Second, b.Next())
+	b.pass(10*time.Second - 1)
+	require.Empty(t, b.took())
+	b.pass(1)
+	require.Equal(t, "(b#2+a#2", b.took(), "a retry that is due goes first")
+	b.returns()
+	b.turn()
+	require.Equal(t, "a#2 b#2", b.took())
+	b.end()
+}
+
+// A batch of which wrappers of the function have completed all members is no call: its permits come back.
+func TestBatchWithoutCall(t *testing.T) {
+	permits := call.NewPermits(1)
+	b := withBatches(t, 2, time.Second, nil, nil)
+	b.share(permits)
+	join := b.Invoke
+	b.Invoke = func(ctx context.Context, in string, a *call.Attempt[string]) error {
+		if in == "c" {
+			return join(ctx, in, a)
+		}
+		a.Complete("known " + in)
+		return nil
+	}
+	b.feed("a b")
+	b.turn()
+	require.Equal(t, "known a known b", b.took())
+	require.Zero(t, b.Running())
+	b.feed("c a")
+	b.turn()
+	require.Equal(t, "(c#1", b.took())
+	b.returns()
+	b.turn()
+	require.Equal(t, "c#1 known a", b.took())
+	b.end()
+	_, used := permits.Counts()
+	require.Zero(t, used)
+}
+
+// batchModel knows what batches are made of, and when they go.
+type batchModel struct {
+	model
+	size  int
+	wait  time.Duration
+	whole bool
+	since time.Duration // when the first of the retries that are due was
+	calls [][]*modelled
+}
+
+func (m *batchModel) readyAll(due []*modelled) {
+	for _, e := range due {
+		if len(m.in("ready")) == 0 {
+			m.since = m.now
+		}
+		m.ready(e)
+	}
+}
+
+// canLeave reports whether an element waits for downstream only.
+func (m *batchModel) canLeave() bool {
+	for i, e := range m.elements {
+		switch {
+		case slices.Contains([]string{"done", "ended"}, e.phase):
+			return true
+		case e.phase == "control":
+			return i == 0
+		case m.ordered:
+			return false
+		}
+	}
+	return false
+}
+
+// startable returns what may start: retries first, the oldest first, of equal ones the first that was due.
+func (m *batchModel) startable() []*modelled {
+	due := slices.SortedFunc(slices.Values(m.in("ready")), func(a, b *modelled) int {
+		return cmp.Or(cmp.Compare(a.accepted, b.accepted), cmp.Compare(a.readied, b.readied))
+	})
+	return append(due, m.in("fresh")...)
+}
+
+// goes reports whether a batch goes.
+func (m *batchModel) goes(withWaits bool) bool {
+	waiting := m.startable()
+	if len(waiting) >= m.size || m.whole || len(m.elements) == m.slots && !m.canLeave() {
+		return true
+	}
+	if !withWaits {
+		return false
+	}
+	fresh, ready := m.in("fresh"), m.in("ready")
+	return len(fresh) > 0 && m.now >= fresh[0].accepted+m.wait || len(ready) > 0 && m.now >= m.since+m.wait
+}
+
+func (m *batchModel) startBatches(withWaits bool) {
+	for m.goes(withWaits) && m.startBatch() {
+	}
+}
+
+func (m *batchModel) startBatch() bool {
+	waiting := m.startable()
+	if len(waiting) == 0 || len(m.calls) == m.permits || len(m.calls)+m.others >= m.shared || m.now < m.paced {
+		return false
+	}
+	members := waiting[:min(len(waiting), m.size)]
+	m.calls = append(m.calls, members)
+	if m.interval > 0 {
+		m.paced = m.now + m.interval
+	}
+	for _, e := range members {
+		e.phase, e.attempts = "running", e.attempts+1
+	}
+	return true
+}
+
+// startFull starts a full batch, unless a timer is due, and reports whether that is all that the turn does.
+func (m *batchModel) startFull() bool {
+	return len(m.startable()) >= m.size && !slices.ContainsFunc(m.elements, m.isDue) && m.startBatch()
+}
+
+func (m *batchModel) isDue(e *modelled) bool {
+	return e.phase == "backoff" && e.due <= m.now || m.isLate(e)
+}
+
+func (m *batchModel) isLate(e *modelled) bool {
+	return slices.Contains([]string{"fresh", "running", "backoff", "ready"}, e.phase) && e.accepted+modelTimeout <= m.now
+}
+
+func (m *batchModel) turnBatches() {
+	for _, e := range m.elements {
+		if m.isLate(e) {
+			m.drop(e)
+		}
+	}
+	due := slices.SortedFunc(slices.Values(m.in("backoff")), func(a, b *modelled) int {
+		return cmp.Or(cmp.Compare(a.due, b.due), cmp.Compare(a.armed, b.armed))
+	})
+	m.readyAll(slices.DeleteFunc(due, func(e *modelled) bool { return e.due > m.now }))
+	m.startBatches(true)
+}
+
+// Batches are what the rules say, whatever comes in which order: of elements that may start only, with one permit and one turn
+// of the pace each. A member ends once (A1), and fails or is called again alone.
+func TestBatchesFollowTheirModel(t *testing.T) {
+	rapid.Check(t, func(t *rapid.T) {
+		m := &batchModel{
+			model: model{
+				ordered: rapid.Bool().Draw(t, "ordered"), slots: rapid.IntRange(1, 8).Draw(t, "slots"), permits: rapid.IntRange(1, 3).Draw(t, "permits"),
+				shared: rapid.IntRange(1, 3).Draw(t, "shared permits"), interval: time.Duration(rapid.IntRange(0, 2).Draw(t, "interval")) * time.Second,
+			},
+			size: rapid.IntRange(1, 5).Draw(t, "size"), wait: time.Duration(rapid.IntRange(0, 15).Draw(t, "wait")) * time.Second,
+		}
+		permits, sleeper := call.NewPermits(m.shared), call.NewSleeper()
+		others := permits.Join(&sleeper, 0)
+		strategy := strategies.FixedDelay[string](modelRetries, modelDelay).RetryIfException(predicates.HasException)
+		b := withBatches(t, m.size, m.wait, strategy, func(c *Config[string, string]) {
+			c.Timeout, c.MaxCalls = modelTimeout, m.permits
+			c.Queue = queue.NewUnordered[*Slot[string, string]](m.slots)
+			if m.ordered {
+				c.Queue = queue.NewOrdered[*Slot[string, string]](m.slots)
+			}
+		})
+		b.share(permits)
+		if m.interval > 0 {
+			pace := &every{interval: m.interval, next: b.clock.at}
+			b.Pace = pace.take
+		}
+		accepted, noted := 0, 0
+		handOut := func() { // the batches that were formed are those of the model
+			b.Jobs(func(jobs ...call.Job[string, string]) {
+				for _, j := range jobs {
+					b.jobs = append(b.jobs, j.Task)
+				}
+			})
+			var want []string
+			for ; noted < len(m.calls); noted++ {
+				for _, e := range m.calls[noted] {
+					want = append(want, fmt.Sprintf("%s#%d", e.name, e.attempts))
+				}
+			}
+			require.Equal(t, want, b.forming)
+			require.Len(t, b.jobs, len(m.calls))
+			b.forming = nil
+		}
+		t.Repeat(map[string]func(*rapid.T){
+			"accept": func(t *rapid.T) {
+				if len(m.elements) == m.slots {
+					t.Skip()
+				}
+				accepted++
+				if rapid.IntRange(0, 6).Draw(t, "kind") == 0 {
+					b.AcceptControl(mark(accepted))
+					m.elements = append(m.elements, &modelled{n: accepted, phase: "control", accepted: m.now})
+					return
+				}
+				name := fmt.Sprintf("e%d", accepted)
+				b.Accept(name, call.Message{})
+				m.elements = append(m.elements, &modelled{name: name, phase: "fresh", accepted: m.now})
+				m.startBatches(false)
+				handOut()
+			},
+			"return": func(t *rapid.T) {
+				if len(m.calls) == 0 {
+					t.Skip()
+				}
+				i := rapid.IntRange(0, len(m.calls)-1).Draw(t, "call")
+				var want []string
+				for _, e := range m.calls[i] {
+					if e.phase == "running" { // law A5: no call for those that have timed out
+						name := fmt.Sprintf("%s#%d", e.name, e.attempts)
+						want = append(want, name)
+						b.broken[name] = rapid.Bool().Draw(t, "broken")
+					}
+				}
+				job := b.jobs[i]
+				b.jobs = slices.Delete(b.jobs, i, i+1)
+				job()
+				require.Equal(t, want, b.called)
+				for _, e := range m.calls[i] {
+					if e.phase == "running" {
+						m.outcome(e, !b.broken[fmt.Sprintf("%s#%d", e.name, e.attempts)])
+					}
+				}
+				m.calls = slices.Delete(m.calls, i, i+1)
+				noted--
+			},
+			"wait": func(t *rapid.T) {
+				d := time.Duration(rapid.IntRange(1, 12).Draw(t, "seconds")) * time.Second
+				b.clock.at = b.clock.at.Add(d)
+				m.now += d
+			},
+			"others take": func(t *rapid.T) {
+				if others.Take() {
+					m.others++
+				}
+				others.Settle(false)
+			},
+			"others give back": func(t *rapid.T) {
+				if m.others == 0 {
+					t.Skip()
+				}
+				m.others--
+				others.Release()
+			},
+			"end of input": func(t *rapid.T) {
+				if rapid.IntRange(0, 5).Draw(t, "maybe") > 0 {
+					t.Skip()
+				}
+				b.EndRetries()
+				b.NoneFollows()
+				m.finishing, m.whole = true, true
+				m.readyAll(m.in("backoff"))
+			},
+			"": func(t *rapid.T) {
+				for m.startFull() {
+					b.Turn()
+					handOut()
+				}
+				b.Turn()
+				m.turnBatches()
+				handOut()
+				require.Equal(t, m.items(), strings.TrimSpace(itemNames(b.rig)))
+				b.emit()
+				m.emit()
+				require.Equal(t, strings.Join(m.history, " "), strings.Join(b.history, " "))
+				require.Equal(t, len(m.elements), b.Len())
+				require.Equal(t, len(m.calls), b.Running(), "a permit for each batch")
+				_, used := permits.Counts()
+				require.Equal(t, len(m.calls)+m.others, used)
+				b.balance()
+			},
+		})
+		for len(b.jobs) > 0 {
+			b.returns()
+		}
+		for range 10 {
+			b.pass(time.Hour)
+			for len(b.jobs) > 0 {
+				b.returns()
+			}
+		}
+		b.end()
+		_, used := permits.Counts()
+		require.Equal(t, m.others, used)
+	})
+}

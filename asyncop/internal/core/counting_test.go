@@ -1,0 +1,246 @@
+package core
+
+import (
+	"context"
+	"fmt"
+	"runtime"
+	"slices"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/weirflow/weir/asyncop/internal/call"
+	"github.com/weirflow/weir/internal/counting"
+	"github.com/weirflow/weir/predicates"
+	"github.com/weirflow/weir/queue"
+	"github.com/weirflow/weir/strategies"
+)
+
+// sheet is a counter that writes down what it is called with.
+type sheet struct {
+	attempts []counting.Attempt
+	elements []counting.Element
+	calls    int
+	on       func() // called first
+}
+
+func (c *sheet) Count(attempts []counting.Attempt, elements []counting.Element) {
+	if c.on != nil {
+		c.on()
+	}
+	c.calls++
+	c.attempts = append(c.attempts, attempts...)
+	c.elements = append(c.elements, elements...)
+}
+
+// Many events are one call of a counter, which is all that Report has to do.
+func TestCountersAreCalledOnceATurn(t *testing.T) {
+	c := &sheet{}
+	r := newRig(t, nil, func(cfg *Config[string, string]) { cfg.Counters = []counting.Counter{c} })
+	r.feed("a b c d")
+	r.complete("a#1 b#1 c#1 d#1")
+	require.Equal(t, Now, r.Next())
+	r.Turn()
+	require.Equal(t, Now, r.Next(), "there is something to report")
+	r.emit()
+	require.Equal(t, 1, c.calls)
+	require.Len(t, c.attempts, 4)
+	require.Len(t, c.elements, 4)
+	r.Report()
+	require.Equal(t, 1, c.calls)
+	r.end()
+}
+
+// A call keeps its direct way: nothing that counts has values for it.
+func TestCountersLeaveDirectCalls(t *testing.T) {
+	r := newRig(t, nil, func(cfg *Config[string, string]) { cfg.Counters, cfg.Direct = []counting.Counter{&sheet{}}, true })
+	r.Accept("a", call.Message{})
+	jobs := 0
+	r.Jobs(func(all ...call.Job[string, string]) {
+		for _, j := range all {
+			require.NotNil(t, j.Attempt)
+			jobs++
+		}
+	})
+	require.Equal(t, 1, jobs)
+	r.End(errOver)
+	r.Abandon()
+}
+
+// Law A6: a counter that breaks is logged, and the others are called all the same, once.
+func TestCounterBreaks(t *testing.T) {
+	for _, how := range []string{"panic", "goexit"} {
+		for at := range 2 {
+			t.Run(fmt.Sprint(how, at), func(t *testing.T) {
+				all := []*sheet{{}, {}}
+				broke := 0
+				all[at].on = func() {
+					if broke++; broke > 1 {
+						return
+					}
+					if how == "goexit" {
+						runtime.Goexit()
+					}
+					panic("broken")
+				}
+				r := newRig(t, nil, func(cfg *Config[string, string]) {
+					cfg.Counters = []counting.Counter{all[0], all[1]}
+				})
+				r.feed("a")
+				r.complete("a#1")
+				r.Turn()
+				done := make(chan struct{})
+				go func() {
+					defer close(done)
+					r.emit()
+				}()
+				<-done
+				r.Resume()
+				r.Report()
+				require.Contains(t, r.took(), "broke: ")
+				require.Len(t, all[1-at].elements, 1)
+				require.Empty(t, all[at].elements, "what it has broken at is lost")
+				r.feed("b")
+				r.complete("b#1")
+				r.turn()
+				require.Len(t, all[at].elements, 1)
+				require.Len(t, all[1-at].elements, 2)
+				r.end()
+			})
+		}
+	}
+}
+
+// A burst of events is not kept for ever, and neither counters nor observers make an element of a key cost an allocation.
+func TestObservedElementsUseMemoryAgain(t *testing.T) {
+	if raceDetector {
+		t.Skip("the race detector allocates")
+	}
+	for name, keyed := range map[string]bool{"ordered": false, "key-ordered": true} {
+		for who, change := range map[string]func(c *Config[string, string]){
+			"counter":  func(c *Config[string, string]) { c.Counters = []counting.Counter{&tally{}} },
+			"observer": func(c *Config[string, string]) { c.Observers = []Observer{quiet{}} },
+		} {
+			t.Run(name+" "+who, func(t *testing.T) {
+				allocs := func(change func(c *Config[string, string])) float64 {
+					r := newRig(t, nil, func(c *Config[string, string]) {
+						if keyed {
+							byFirstLetter(c)
+						}
+						change(c)
+						c.Invoke = func(_ context.Context, in string, a *call.Attempt[string]) error {
+							a.Complete(in)
+							return nil
+						}
+						c.IsControl = nil
+					})
+					return testing.AllocsPerRun(2000, func() {
+						r.Accept("x", call.Message{})
+						for results, _, _ := r.Head(); len(results) > 0; results, _, _ = r.Head() {
+							if left := r.Left(); left != nil {
+								r.Gone(left, Emitted)
+							}
+						}
+						r.Report()
+					})
+				}
+				want := 2.0 // the attempt and its results
+				if who == "observer" {
+					want++ // the element in an interface
+				}
+				require.LessOrEqual(t, allocs(change), want)
+			})
+		}
+	}
+	require.NotNil(t, emptied(make([]int, 10)))
+	require.Nil(t, emptied(make([]int, keepEvents+1)))
+	require.Empty(t, slices.Concat(emptied([]int{1})))
+}
+
+// tally counts, and keeps nothing.
+type tally struct{ n int }
+
+func (c *tally) Count(attempts []counting.Attempt, elements []counting.Element) {
+	c.n += len(attempts) + len(elements)
+}
+
+// What rode with one element says nothing of the next one that uses its memory.
+func TestRidersAreUsedAgain(t *testing.T) {
+	c := &sheet{}
+	r, o := observed(t, 0, func(cfg *Config[string, string]) {
+		cfg.Counters, cfg.MaxCalls, cfg.Timeout = []counting.Counter{c}, 1, 10*time.Second
+		cfg.Queue = queue.NewUnordered[*Slot[string, string]](4)
+	})
+	o.on = func(what string) {
+		if what == "+a" {
+			panic("broken")
+		}
+	}
+	r.feed("a")
+	r.idle()
+	require.EqualValues(t, Dropped, c.elements[0].How)
+	r.feed("b")
+	r.pass(time.Second)
+	r.complete("b#1")
+	r.idle()
+	require.Equal(t, counting.Element{How: uint8(Emitted), Accepted: true, Queued: 1, Total: time.Second}, c.elements[1])
+	r.feed("c d")
+	r.pass(20 * time.Second) // d is not called
+	require.Equal(t, []counting.Element{
+		{How: uint8(Dropped), Accepted: true, InDoubt: true, Queued: 1, Total: 10 * time.Second},
+		{How: uint8(Dropped), Accepted: true, Queued: 10 * time.Second, Total: 10 * time.Second},
+	}, c.elements[2:])
+	require.Len(t, c.attempts, 3)
+
+	r.feed("x y")
+	r.pass(3 * time.Second)
+	r.complete("x#1")
+	r.pass(time.Second)
+	r.complete("y#1")
+	r.idle()
+	require.Equal(t, []counting.Element{
+		{How: uint8(Emitted), Accepted: true, Queued: 1, Total: 3 * time.Second},
+		{How: uint8(Emitted), Accepted: true, Queued: 3 * time.Second, Total: 4 * time.Second},
+	}, c.elements[4:])
+
+	r.feed("e") // discarded after it has left
+	r.complete("e#1")
+	r.Turn()
+	r.Head()
+	left := r.Left()
+	r.pass(time.Second)
+	r.Gone(left, Discarded)
+	r.Report()
+	require.Equal(t, counting.Element{How: uint8(Discarded), Accepted: true, InDoubt: true, Queued: 1, Total: time.Second}, c.elements[6])
+	r.end()
+}
+
+// The same of what else few elements have: a reason is not that of the next element.
+func TestExtrasAreUsedAgain(t *testing.T) {
+	c := &sheet{}
+	busy := predicates.NewReason("BUSY", true, false)
+	again := strategies.ReasonStrategyFunc[string](func(context.Context, *predicates.Attempt[string]) (strategies.Action, error) {
+		return strategies.RetryAfter(time.Second), nil
+	})
+	policy := strategies.ReasonAware(predicates.ByException[string](predicates.HasException, busy), again).Immediate()
+	r := newRig(t, policy, func(cfg *Config[string, string]) { cfg.Counters = []counting.Counter{c} })
+	r.feed("a")
+	r.fail("a#1")
+	r.pass(time.Second)
+	r.complete("a#2")
+	r.idle()
+	require.Len(t, r.extras, 1)
+	r.feed("b")
+	require.Empty(t, r.extras)
+	require.Equal(t, predicates.Reason{}, r.first().reason())
+	require.Zero(t, r.first().reasons().Len())
+	r.complete("b#1")
+	r.idle()
+	require.Equal(t, []counting.Attempt{
+		{Outcome: counting.Error, Duration: 1, Reason: busy, Retry: true, Delay: time.Second},
+		{Outcome: counting.Result, Duration: 1},
+		{Outcome: counting.Result, Duration: 1},
+	}, c.attempts)
+	r.end()
+}

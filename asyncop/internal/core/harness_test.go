@@ -1,0 +1,267 @@
+package core
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"math/rand/v2"
+	"strings"
+	"sync/atomic"
+	"time"
+
+	"github.com/benbjohnson/clock"
+	"github.com/stretchr/testify/require"
+
+	"github.com/weirflow/weir/asyncop/internal/call"
+	"github.com/weirflow/weir/internal/decision"
+	"github.com/weirflow/weir/predicates"
+	"github.com/weirflow/weir/queue"
+	"github.com/weirflow/weir/strategies"
+	"github.com/weirflow/weir/timers"
+)
+
+var (
+	errBroken  = errors.New("broken")
+	errControl = errors.New("control element")
+	errLimit   = errors.New("handler limit")
+	errOver    = errors.New("over")
+)
+
+// rig drives an core without goroutines. What would run on workers waits until the test runs it; the clock moves by hand;
+// calls are completed by the test, by name: "a#2" is the second attempt of a. What happens is written down: an output by its
+// name, a control element as "|5", a call as "(a#1", a failure as "!a".
+type rig struct {
+	*Machine[string, string]
+	tb    require.TestingT
+	clock *handClock
+	stop  context.CancelCauseFunc // ends the user's context
+
+	tasks   []func() // what Host.Run was given
+	calls   map[string]*call.Attempt[string]
+	answer  func(name string, a *call.Attempt[string]) error // called for each call; nil: none
+	history []string
+}
+
+// handClock is moved by hand. The core sets no alarms.
+type handClock struct {
+	clock.Clock
+	at time.Time
+}
+
+func (c *handClock) Now() time.Time                      { return c.at }
+func (c *handClock) Since(start time.Time) time.Duration { return c.at.Sub(start) }
+
+// mark is a control element.
+type mark int
+
+// newRig returns a rig with an ordered queue of 4 slots, unless change says otherwise.
+func newRig(tb require.TestingT, strategy strategies.AsyncRetryStrategy[string], change func(c *Config[string, string])) *rig {
+	r := &rig{
+		tb: tb, clock: &handClock{at: time.Unix(1_000_000, 0)},
+		calls: make(map[string]*call.Attempt[string]),
+	}
+	if strategy == nil {
+		strategy = strategies.NoRetry[string]()
+	}
+	var user context.Context
+	user, r.stop = context.WithCancelCause(context.Background())
+	host := &call.Host{
+		User: user, Values: context.Background(), Sleeper: call.NewSleeper(), NilError: errBroken,
+		Run:      func(task func()) { r.tasks = append(r.tasks, task) },
+		Panicked: func(recovered any) error { return fmt.Errorf("panic: %v", recovered) },
+	}
+	host.Life, host.Cancel = context.WithCancelCause(user)
+	c := Config[string, string]{
+		Queue: queue.NewOrdered[*Slot[string, string]](4), Host: host,
+		Timers: timers.NewService[*Slot[string, string]](r.clock, func() {}),
+		Invoke: r.invoke, Policy: strategies.PolicyOf(strategy).Steps(), Random: rand.New(rand.NewPCG(1, 1)),
+		Timeout: time.Minute, HandlerLimit: time.Second, OnFailure: Drop,
+		IsControl: func(v any) bool { return v == "control" }, IsEndOfInput: func(v any) bool { return v == mark(0) },
+		ErrControlResult: errControl, ErrHandlerLimit: errLimit,
+		Lost: new(atomic.Int64), Stalled: func(time.Duration) time.Duration { return 0 },
+		Hooks: Hooks[string]{
+			TimedOut: func(r Report[string], early bool) error {
+				return fmt.Errorf("timed out after %v, early %v: %w", r.Elapsed, early, context.DeadlineExceeded)
+			},
+			HandlerBroke:    func(failure error, _ bool, broken error) error { return errors.Join(failure, broken) },
+			AttemptTimedOut: func(attempt int) error { return fmt.Errorf("attempt %d timed out", attempt) },
+			Exhausted:       func(d decision.Decision) error { return fmt.Errorf("exhausted: %v", d.Verdict) },
+			DecisionFailed:  func(err error) error { return err },
+			RunFailed:       func(f Report[string]) error { r.note("!" + f.Element); return f.Err },
+			GivenUp:         func(f Report[string], _ Ending) { r.note("!" + f.Element) },
+			NotTaken:        func(f Report[string], _ error, wait time.Duration) { r.note(fmt.Sprintf("?%s+%v", f.Element, wait)) },
+			LogsRetries:     func() bool { return false },
+			ObserverBroke:   func(err error) { r.note("broke: " + err.Error()) },
+		},
+	}
+	if change != nil {
+		change(&c)
+	}
+	host.Clock = c.Timers
+	r.Machine = New(c)
+	return r
+}
+
+// once runs f as a driver does: user code that breaks in it is an outcome.
+func (r *rig) once(f func()) {
+	r.Run(func() {
+		if f != nil {
+			g := f
+			f = nil
+			g()
+		}
+	})
+}
+
+// Resume goes on after user code has ended the goroutine of the driver.
+func (r *rig) Resume() { r.once(nil) }
+
+func (r *rig) Accept(in string, m call.Message) { r.once(func() { r.Machine.Accept(in, m) }) }
+
+func (r *rig) Restore(it Item[string, string], number int64) {
+	r.once(func() { r.Machine.Restore(it, number) })
+}
+
+func (r *rig) Turn() { r.once(r.Machine.Turn) }
+
+func (r *rig) SettleMessages() {
+	for r.MaySettle() {
+		r.once(r.Machine.SettleMessages)
+	}
+}
+
+func (r *rig) Report() {
+	for r.mayReport() {
+		r.once(r.Machine.Report)
+	}
+}
+
+func unordered(c *Config[string, string]) {
+	c.Queue = queue.NewUnordered[*Slot[string, string]](4)
+}
+
+func (r *rig) note(what string) { r.history = append(r.history, what) }
+
+func (r *rig) invoke(ctx context.Context, in string, a *call.Attempt[string]) error {
+	name := fmt.Sprintf("%s#%v", in, ctx.Value(call.NumberKey{}))
+	r.note("(" + name)
+	r.calls[name] = a
+	if r.answer == nil {
+		return nil
+	}
+	return r.answer(name, a)
+}
+
+// feed accepts elements, "|5" as a control element.
+func (r *rig) feed(elements string) {
+	for in := range strings.FieldsSeq(elements) {
+		require.True(r.tb, r.HasRoom(), "no room for %s", in)
+		if n, control := strings.CutPrefix(in, "|"); control {
+			var m mark
+			_, err := fmt.Sscan(n, &m)
+			require.NoError(r.tb, err)
+			r.AcceptControl(m)
+		} else {
+			r.Accept(in, call.Message{})
+		}
+	}
+}
+
+// complete completes a call with one result, the name of the call.
+func (r *rig) complete(names string) {
+	for name := range strings.FieldsSeq(names) {
+		require.Contains(r.tb, r.calls, name)
+		r.calls[name].Complete(name)
+	}
+}
+
+func (r *rig) fail(names string) {
+	for name := range strings.FieldsSeq(names) {
+		require.Contains(r.tb, r.calls, name)
+		r.calls[name].CompleteExceptionally(errBroken)
+	}
+}
+
+// turn takes a turn and carries away what leaves.
+func (r *rig) turn() {
+	r.Turn()
+	r.emit()
+}
+
+func (r *rig) emit() {
+	defer r.Report()
+	for {
+		results, _, control := r.Head()
+		switch {
+		case control != nil:
+			r.note(fmt.Sprintf("|%d", control))
+		case len(results) > 0:
+			r.history = append(r.history, results...)
+		default:
+			return
+		}
+		if left := r.Left(); left != nil {
+			r.Gone(left, Emitted)
+		}
+	}
+}
+
+// idle takes turns until the core has nothing to do before some time passes.
+func (r *rig) idle() {
+	for n := 0; r.Next() <= r.Timers.Now(); n++ { // Now is before everything
+		require.Less(r.tb, n, 1000, "the core is never done")
+		r.turn()
+	}
+	r.emit()
+}
+
+// pass lets time pass, from one turn that is due to the next.
+func (r *rig) pass(d time.Duration) {
+	end := r.Timers.Now() + d
+	for r.idle(); ; r.idle() {
+		next := r.Next()
+		r.clock.at = r.clock.at.Add(min(next, end) - r.Timers.Now())
+		r.Slept()
+		if next > end {
+			return
+		}
+	}
+}
+
+// work runs what waits for workers.
+func (r *rig) work() {
+	for len(r.tasks) > 0 {
+		task := r.tasks[0]
+		r.tasks = r.tasks[1:]
+		task()
+	}
+}
+
+// took returns the history since it was asked last.
+func (r *rig) took() string {
+	h := strings.Join(r.history, " ")
+	r.history = nil
+	return h
+}
+
+// balance checks law A1 on the counters.
+func (r *rig) balance() {
+	c, _ := r.Counts()
+	require.Equal(r.tb, c.Accepted, c.InFlight+c.Completed+c.Dropped+c.HandedOver+c.Failed+c.Abandoned, "%+v", c)
+	require.EqualValues(r.tb, r.Running(), c.Running)
+}
+
+// end checks that nothing is left.
+func (r *rig) end() {
+	r.balance()
+	require.Zero(r.tb, r.Len())
+	require.Zero(r.tb, r.Running())
+	require.Equal(r.tb, Never, r.Next())
+	r.stop(nil)
+}
+
+// retries is a strategy that retries errors and empty results after a delay.
+func retries(n int, delay time.Duration) strategies.AsyncRetryStrategy[string] {
+	return strategies.FixedDelay[string](n, delay).
+		RetryIfResult(predicates.EmptyResult).RetryIfException(predicates.HasException)
+}

@@ -1,0 +1,622 @@
+package core
+
+import (
+	"context"
+	"math"
+	"runtime"
+	"strconv"
+	"strings"
+	"testing"
+	"time"
+	"weak"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/weirflow/weir/asyncop/internal/call"
+	"github.com/weirflow/weir/queue"
+)
+
+func defaultOfEven(_ context.Context, r Report[string], _ bool) ([]string, error) {
+	in := r.Element
+	if n, err := strconv.Atoi(in[1:]); err != nil || n%2 > 0 {
+		return nil, errBroken
+	}
+	return []string{"default-" + in}, nil
+}
+
+// handOver makes a failure sink of take, which is called by work.
+func handOver(c *Config[string, string], take func(f Report[string])) {
+	c.OnFailure = HandOver
+	c.Sink = func(_ context.Context, f Report[string]) error {
+		take(f)
+		return nil
+	}
+}
+
+// Law K1: elements of a key go one after the other, keys do not wait for each other, and results of a key leave in input order.
+func TestKeyOrder(t *testing.T) {
+	r := newRig(t, retries(1, time.Second), byFirstLetter)
+	r.feed("a1 a2 b1 a3 b2")
+	require.Equal(t, "(a1#1 (b1#1", r.took())
+	r.complete("b1#1")
+	r.turn()
+	require.Equal(t, "b1#1 (b2#1", strings.Join(sorted(r.took()), " "))
+	r.fail("a1#1")
+	r.turn()
+	r.pass(time.Second - 1)
+	require.Empty(t, r.took(), "an element in back-off keeps its key")
+	r.pass(1)
+	r.idle()
+	require.Equal(t, "(a1#2", r.took())
+	r.fail("a1#2") // it is dropped
+	r.turn()
+	require.Equal(t, "!a1 (a2#1", r.took())
+	r.complete("a2#1 b2#1")
+	r.turn()
+	r.complete("a3#1")
+	r.turn()
+	require.Equal(t, "(a3#1 a2#1 b2#1 a3#1", r.took())
+	r.end()
+}
+
+// sorted returns the words of a history with results before calls, since they belong to the same turn.
+func sorted(history string) (words []string) {
+	for _, results := range []bool{true, false} {
+		for w := range strings.FieldsSeq(history) {
+			if strings.HasPrefix(w, "(") != results {
+				words = append(words, w)
+			}
+		}
+	}
+	return words
+}
+
+// Law K1: nothing crosses a watermark, and an element behind one waits for its predecessor before it.
+func TestKeyOrderAcrossControlElements(t *testing.T) {
+	r := newRig(t, nil, byFirstLetter)
+	r.feed("a1 |1 a2 b1")
+	r.complete("b1#1")
+	r.turn()
+	require.Equal(t, "(a1#1 (b1#1", r.took())
+	r.complete("a1#1")
+	r.turn()
+	require.Equal(t, "(a2#1 a1#1 |1 b1#1", r.took())
+	r.complete("a2#1")
+	r.turn()
+	require.Equal(t, "a2#1", r.took())
+	r.end()
+}
+
+// Of first attempts that may start, the oldest goes first, also if it had to wait for its key: a busy key starves nobody, and
+// is not starved.
+func TestKeyOrderIsFair(t *testing.T) {
+	r := newRig(t, nil, func(c *Config[string, string]) { byFirstLetter(c); c.MaxCalls = 1 })
+	r.feed("a1 a2 b1 a3")
+	for _, call := range []string{"a1#1", "a2#1", "b1#1"} {
+		r.feed("a" + strconv.Itoa(len(r.history)))
+		r.complete(call)
+		r.turn()
+	}
+	require.Equal(t, "(a1#1 (a2#1 a1#1 (b1#1 a2#1 (a3#1 b1#1", r.took())
+	r.stop(nil)
+}
+
+// An element that times out while it waits for its key keeps its place: what its handler returns leaves after the results of
+// those before it (law K1), and so does its failure; if failures are dropped, it leaves at once.
+func TestTimeoutWhileWaitingForKey(t *testing.T) {
+	rigWith := func(change func(c *Config[string, string])) *rig {
+		r := newRig(t, nil, func(c *Config[string, string]) {
+			byFirstLetter(c)
+			change(c)
+			c.TimeoutFor = func(in string) time.Duration { // the first element has more time than the others
+				return map[string]time.Duration{"a1": 3 * time.Minute}[in]
+			}
+		})
+		r.Restored = KeepSpent // and comes from a checkpoint
+		r.Restore(Item[string, string]{In: "a1", First: 1, Attempts: 1, Spent: time.Second}, 0)
+		r.feed("a2 a3 a4")
+		r.pass(time.Minute)
+		r.work()
+		return r
+	}
+	t.Run("results", func(t *testing.T) {
+		attempts := -1
+		r := rigWith(func(c *Config[string, string]) {
+			c.Handle = defaultOfEven
+			handOver(c, func(f Report[string]) { attempts = f.Attempts })
+		})
+		r.turn()
+		require.Equal(t, "(a1#2", r.took())
+		require.Empty(t, r.tasks, "a3 waits for its turn")
+		require.Equal(t, "a1 a2=[default-a2] a3 a4=[default-a4]", names(r.Items(nil, true)))
+		r.complete("a1#2")
+		r.turn()
+		require.Equal(t, "a1#2 default-a2", r.took())
+		r.work()
+		r.turn()
+		require.Zero(t, attempts)
+		require.Equal(t, "!a3 default-a4", r.took())
+		r.end()
+	})
+	t.Run("dropped", func(t *testing.T) {
+		r := rigWith(func(*Config[string, string]) {})
+		require.Equal(t, "(a1#2 !a2 !a3 !a4", r.took())
+		require.Equal(t, 1, r.Len())
+		r.complete("a1#2")
+		r.turn()
+		r.end()
+	})
+	t.Run("abandoned", func(t *testing.T) { // law A1: one that has failed is handed over at the end, with its own error
+		r := rigWith(func(c *Config[string, string]) {
+			c.Handle = defaultOfEven
+			handOver(c, func(Report[string]) {})
+		})
+		r.turn()
+		r.End(errOver)
+		failed := ""
+		for _, e := range r.Abandon() {
+			if d := r.Describe(e); d.Failed {
+				failed += d.Element
+				r.Ended(e, HandedOver)
+			} else {
+				r.Ended(e, Abandoned)
+			}
+		}
+		require.Equal(t, "a3", failed)
+		r.balance()
+		r.stop(nil)
+	})
+}
+
+// Law K1: an element has not ended before its failure is taken.
+func TestFailureKeepsItsKeyUntilItIsTaken(t *testing.T) {
+	r := newRig(t, nil, func(c *Config[string, string]) {
+		byFirstLetter(c)
+		handOver(c, func(Report[string]) {})
+	})
+	r.feed("a1 a2 b1")
+	r.fail("a1#1")
+	r.idle()
+	require.Equal(t, "(a1#1 (b1#1", r.took())
+	r.work()
+	r.idle()
+	require.Equal(t, "!a1 (a2#1", r.took())
+	r.complete("a2#1 b1#1")
+	r.turn()
+	r.end()
+}
+
+// A call that outlives its element, or its attempt, keeps the key until it returns (law K1), for retries of its own element,
+// too. Outcomes do not wait for it.
+func TestCallThatOutlivesKeepsItsKey(t *testing.T) {
+	t.Run("the attempt", func(t *testing.T) {
+		r := newRig(t, retries(1, time.Second), func(c *Config[string, string]) { byFirstLetter(c); c.AttemptTimeout = 5 * time.Second })
+		r.answer = occupy
+		r.feed("a1 a2")
+		r.pass(10 * time.Second)
+		require.Equal(t, "(a1#1", r.took(), "no retry beside the call")
+		c, _ := r.Counts()
+		require.EqualValues(t, 1, c.WaitingForRetry)
+		r.calls["a1#1"].Returned()
+		r.idle()
+		require.Equal(t, "(a1#2", r.took())
+		r.pass(5 * time.Second)
+		require.Equal(t, "!a1", r.took(), "not a2 beside the call")
+		r.calls["a1#2"].Returned()
+		r.idle()
+		require.Equal(t, "(a2#1", r.took())
+		r.complete("a2#1")
+		r.turn()
+		require.Equal(t, "a2#1", r.took())
+		require.Len(t, r.lanes(), 1, "the call has not returned")
+		r.calls["a2#1"].Returned()
+		r.idle()
+		require.Empty(t, r.lanes())
+		r.end()
+	})
+	t.Run("the element", func(t *testing.T) {
+		r := newRig(t, nil, func(c *Config[string, string]) { byFirstLetter(c); c.Handle = defaultOfEven })
+		r.answer = occupy
+		r.feed("a1 a2 a3")
+		r.pass(time.Minute)
+		r.work()
+		r.turn()
+		require.Equal(t, "(a1#1 !a1 default-a2 !a3", strings.Join(append(sorted(r.took())[3:], "!a1 default-a2 !a3"), " "))
+		require.Zero(t, r.Len())
+		r.feed("a4 b1")
+		require.Equal(t, "(b1#1", r.took())
+		r.calls["a1#1"].Complete("late")
+		r.calls["a1#1"].Returned()
+		r.idle()
+		require.Equal(t, "(a4#1", r.took())
+		r.stop(nil)
+	})
+}
+
+func (r *rig) lanes() map[string]*keyedLane[string, string, string] {
+	return r.Keys.(*keys[string, string, string]).lanes
+}
+
+// Law A5: at the end of the input all that wait for their key get their first attempts, one after the other, and no retry.
+func TestKeyOrderAtTheEndOfInput(t *testing.T) {
+	r := newRig(t, retries(9, time.Second), byFirstLetter)
+	r.feed("a1 a2 a3")
+	r.fail("a1#1")
+	r.turn()
+	r.EndRetries()
+	r.idle()
+	require.Equal(t, "(a1#1 (a1#2", r.took())
+	r.fail("a1#2")
+	r.idle()
+	r.fail("a2#1")
+	r.idle()
+	r.complete("a3#1")
+	r.idle()
+	require.Equal(t, "!a1 (a2#1 !a2 (a3#1 a3#1", r.took())
+	r.end()
+}
+
+// Laws C1, C3 and K1: restored elements wait for those before them, back-off included; results that were complete leave first.
+func TestKeyOrderRestored(t *testing.T) {
+	r := newRig(t, retries(9, 10*time.Second), byFirstLetter)
+	r.feed("a1 b1 a2 b2")
+	r.complete("b1#1")
+	r.fail("a1#1")
+	r.Turn()
+	r.pass(0)
+	r.took()
+	r.feed("b3")
+	r.complete("b2#1")
+	r.Turn()
+	require.Equal(t, "a1+10s a2 b2=[b2#1] b3", names(r.Items(nil, true)))
+
+	again := newRig(t, retries(9, 10*time.Second), byFirstLetter)
+	for _, it := range r.Items(nil, true) {
+		again.Restore(it, 0)
+	}
+	require.Equal(t, "(b3#1", again.took())
+	again.idle()
+	require.Equal(t, "b2#1", again.took())
+	again.pass(10*time.Second - 1)
+	require.Empty(t, again.took())
+	again.pass(1)
+	again.idle()
+	require.Equal(t, "(a1#1", again.took())
+	again.complete("a1#1 b3#1")
+	again.idle()
+	again.complete("a2#1")
+	again.idle()
+	again.end()
+
+	// The state of an operator without key order may have more than one element of a key in back-off.
+	other := newRig(t, retries(9, time.Second), byFirstLetter)
+	for _, it := range []Item[string, string]{{In: "a1", Wait: 5 * time.Second}, {In: "a2", Wait: time.Second}, {In: "a3"}} {
+		other.Restore(it, 0)
+	}
+	other.pass(5 * time.Second)
+	other.idle()
+	require.Equal(t, "(a1#1", other.took())
+	for _, call := range []string{"a1#1", "a2#1", "a3#1"} {
+		other.complete(call)
+		other.idle()
+	}
+	require.Equal(t, "(a2#1 a1#1 (a3#1 a2#1 a3#1", strings.ReplaceAll(strings.Join(strings.Fields(other.took()), " "), "a1#1 (a2#1", "(a2#1 a1#1"))
+	other.end()
+}
+
+// A restored element that is behind another one keeps the attempts that it brings along.
+func TestRestoredAttemptsBehind(t *testing.T) {
+	r := newRig(t, nil, func(c *Config[string, string]) { byFirstLetter(c); c.Restored = KeepSpent })
+	r.Restore(Item[string, string]{In: "a1", First: 1, Attempts: 3}, 0)
+	r.Restore(Item[string, string]{In: "a2", First: 1, Attempts: 3}, 0)
+	items := r.Items(nil, false)
+	require.EqualValues(t, 3, items[0].Attempts)
+	require.EqualValues(t, 3, items[1].Attempts)
+	r.stop(nil)
+}
+
+// The bound stops the reading when so many wait for a key, until one of them starts.
+func TestMaxWaiting(t *testing.T) {
+	r := newRig(t, nil, func(c *Config[string, string]) { byFirstLetter(c); c.MaxWaiting = 2 })
+	r.feed("a1 a2 b1")
+	require.True(t, r.HasRoom())
+	r.feed("a3")
+	require.False(t, r.HasRoom())
+	r.complete("a1#1")
+	r.turn()
+	require.True(t, r.HasRoom())
+	r.complete("b1#1 a2#1")
+	r.turn()
+	r.complete("a3#1")
+	r.turn()
+	r.end()
+}
+
+// Law A6: a key function that breaks fails its element, and so does a key that could not be found again. Others go on.
+func TestBrokenKeys(t *testing.T) {
+	for name, key := range map[string]func(in string) any{
+		"panic":          func(string) any { panic("no key") },
+		"goexit":         func(string) any { runtime.Goexit(); return nil },
+		"NaN":            func(string) any { return math.NaN() },
+		"NaN in it":      func(string) any { return [1]float64{math.NaN()} },
+		"not comparable": func(string) any { return []int{1} },
+	} {
+		t.Run(name, func(t *testing.T) {
+			var failed error
+			o := &notebook{}
+			r := newRig(t, nil, func(c *Config[string, string]) {
+				byFirstLetter(c)
+				c.Observers = []Observer{o}
+				c.Keys = NewKeys[any, string, string](func(in string) any {
+					if in == "x" {
+						return key(in)
+					}
+					return in[:1]
+				}, unusable)
+				c.Hooks.GivenUp = func(f Report[string], _ Ending) { failed = f.Err }
+			})
+			r.feed("a1")
+			done := make(chan struct{})
+			go func() { // as a driver does
+				defer close(done)
+				r.feed("x")
+			}()
+			<-done
+			r.Resume()
+			require.Error(t, failed)
+			if name == "panic" {
+				require.EqualError(t, failed, "panic: no key")
+			} else if name != "goexit" {
+				require.ErrorContains(t, failed, "unusable key")
+			}
+			r.feed("a2 b1")
+			r.complete("a1#1")
+			r.turn()
+			r.complete("a2#1 b1#1")
+			r.turn()
+			require.Contains(t, o.took(), "+x\n")
+			require.Empty(t, r.Keys.(*keys[any, string, string]).lanes)
+			r.end()
+		})
+	}
+}
+
+// Law A6: a restored element that is complete, and whose key function breaks, has failed, and nothing else.
+func TestBrokenKeyOfRestoredResults(t *testing.T) {
+	r := newRig(t, nil, func(c *Config[string, string]) {
+		c.Queue = queue.NewUnordered[*Slot[string, string]](4)
+		c.Keys = NewKeys[int, string, string](func(string) int { panic("broken key") }, unusable)
+	})
+	done := Item[string, string]{In: "a", Restored: true}
+	done.SetResults([]string{"x"})
+	r.Restore(done, 0)
+	r.idle()
+	require.Equal(t, "!a", r.took())
+	r.end()
+}
+
+// A key is let go of with its last element, although the memory of its lane is used again.
+func TestKeysAreLetGoOf(t *testing.T) {
+	key := new([64]byte)
+	r := newRig(t, nil, func(c *Config[string, string]) {
+		c.Queue = queue.NewUnordered[*Slot[string, string]](4)
+		c.Keys = NewKeys[*[64]byte, string, string](func(string) *[64]byte { return key }, unusable)
+	})
+	r.feed("a")
+	r.complete("a#1")
+	r.idle()
+	gone := weak.Make(key)
+	key = nil
+	runtime.GC()
+	require.Nil(t, gone.Value())
+	r.end()
+}
+
+// A slow observer is to blame for its time, not the functions that are called after it.
+func TestSlowObserverBeforeOtherFunctions(t *testing.T) {
+	for name, change := range map[string]func(c *Config[string, string]){
+		"key":     byFirstLetter,
+		"timeout": func(c *Config[string, string]) { c.TimeoutFor = func(string) time.Duration { return 0 } },
+	} {
+		t.Run(name, func(t *testing.T) {
+			var r *rig
+			o := &notebook{on: func(what string) {
+				if what == "+a" {
+					r.clock.at = r.clock.at.Add(2 * SlowCallLimit)
+				}
+			}}
+			r = newRig(t, nil, func(c *Config[string, string]) { change(c); c.Observers = []Observer{o} })
+			r.feed("a")
+			r.Turn()
+			slow := r.Blocked()
+			require.Len(t, slow, 1)
+			require.Equal(t, SlowObserver, slow[0].Kind)
+			r.complete("a#1")
+			r.idle()
+			r.end()
+		})
+	}
+}
+
+// The observer that ends the goroutine does not cost an element its place.
+func TestKeyOrderAfterGoexitOfAnObserver(t *testing.T) {
+	o := &notebook{on: func(what string) {
+		if what == "+a1" {
+			runtime.Goexit()
+		}
+	}}
+	r := newRig(t, nil, func(c *Config[string, string]) { byFirstLetter(c); c.Observers = []Observer{o} })
+	done := make(chan struct{})
+	go func() {
+		defer close(done)
+		r.feed("a1")
+	}()
+	<-done
+	r.Resume()
+	r.feed("a2")
+	r.idle()
+	require.Equal(t, "!a1 (a2#1", r.took())
+	r.complete("a2#1")
+	r.idle()
+	r.end()
+}
+
+// byWhole gives each element a key of its own.
+func byWhole(slots int) func(c *Config[string, string]) {
+	return func(c *Config[string, string]) {
+		c.Queue = queue.NewUnordered[*Slot[string, string]](slots)
+		c.Keys = NewKeys[string, string, string](func(in string) string { return in }, unusable)
+	}
+}
+
+// A key is remembered as long as an element of it is in flight: a million keys pass, and leave nothing (law K1).
+func TestKeysWithoutElementsCostNothing(t *testing.T) {
+	n := 1_000_000
+	if raceDetector {
+		n = 50_000
+	}
+	var held []*call.Attempt[string]
+	for _, tt := range []struct {
+		name        string
+		slots, keys int
+		hold        bool
+	}{
+		{"one after the other", 100, n, false},
+		{"at once", n / 4, n / 4, true},
+	} {
+		t.Run(tt.name, func(t *testing.T) {
+			r := newRig(t, nil, func(c *Config[string, string]) {
+				byWhole(tt.slots)(c)
+				c.Invoke = func(_ context.Context, _ string, a *call.Attempt[string]) error {
+					if tt.hold {
+						held = append(held, a)
+					} else {
+						a.Complete()
+					}
+					return nil
+				}
+			})
+			most := 0
+			feed := func(keys int) {
+				for i := range keys {
+					r.Accept(strconv.Itoa(i), call.Message{})
+					if !tt.hold {
+						r.Head()
+					}
+					most = max(most, len(r.lanes()))
+				}
+				for _, a := range held {
+					a.Complete()
+				}
+				held = nil
+				r.turn()
+			}
+			feed(100) // what is kept for others is there
+			before := liveBytes()
+			feed(tt.keys)
+			if tt.hold {
+				require.Equal(t, tt.keys, most)
+			} else {
+				require.LessOrEqual(t, most, tt.slots)
+			}
+			require.Zero(t, r.Len())
+			require.Empty(t, r.lanes())
+			live := liveBytes() - before
+			t.Logf("%d keys leave %d bytes", tt.keys, live)
+			require.Less(t, live, int64(700_000), "what a thousand elements leave for others")
+			r.end()
+		})
+	}
+}
+
+func liveBytes() int64 {
+	var m runtime.MemStats
+	runtime.GC()
+	runtime.GC()
+	runtime.ReadMemStats(&m)
+	return int64(m.HeapAlloc)
+}
+
+// The map of the lanes shrinks also if it is never empty.
+func TestKeysShrink(t *testing.T) {
+	m := NewKeys[int, int, int](func(in int) int { return in }, unusable).(*keys[int, int, int])
+	lanes := make([]*lane[int, int], 10*keepPlaces)
+	for i := range lanes {
+		lanes[i], _ = m.lane(i)
+	}
+	table := m.lanes
+	for _, l := range lanes[1:] {
+		m.forget(l)
+	}
+	require.Len(t, m.lanes, 1)
+	require.Greater(t, len(table), 1, "it was replaced")
+	require.LessOrEqual(t, m.most, keepPlaces)
+	l, err := m.lane(0)
+	require.NoError(t, err)
+	require.Same(t, lanes[0], l)
+}
+
+// Key order allocates nothing for an element, and costs nothing where it is not used.
+func TestKeyOrderAllocates(t *testing.T) {
+	per := func(change func(c *Config[string, string])) float64 {
+		r := newRig(t, nil, func(c *Config[string, string]) {
+			change(c)
+			c.Invoke = func(_ context.Context, _ string, a *call.Attempt[string]) error {
+				a.Complete()
+				return nil
+			}
+		})
+		return testing.AllocsPerRun(1000, func() {
+			r.Accept("a1", call.Message{})
+			r.Accept("b1", call.Message{})
+			r.Turn()
+			r.Head()
+		})
+	}
+	require.Equal(t, 2.0, per(byFirstLetter), "the attempts")
+	require.Equal(t, 2.0, per(unordered), "the attempts")
+}
+
+// Members that wrappers of the function complete without the call let their keys go, also if there is no call for anybody.
+func TestKeyOrderOfMembersWithoutACall(t *testing.T) {
+	r := withBatches(t, 2, 0, nil, func(c *Config[string, string]) {
+		byFirstLetter(c)
+		c.Invoke = func(_ context.Context, in string, a *call.Attempt[string]) error {
+			a.Complete(in)
+			return nil
+		}
+	})
+	r.feed("a1 a2 b1 a3")
+	for range 4 {
+		r.turn()
+	}
+	require.ElementsMatch(t, []string{"a1", "a2", "a3", "b1"}, r.history)
+	require.Less(t, strings.Index(r.took(), "a1"), 7)
+	require.Empty(t, r.lanes())
+	r.end()
+}
+
+// An element whose failure is being handled has not ended: the next one of its key waits, and one that the handler has no
+// answer for fails in its turn (law K1).
+func TestHandledFailuresKeepTheirKey(t *testing.T) {
+	r := newRig(t, nil, func(c *Config[string, string]) {
+		byFirstLetter(c)
+		c.Handle, c.HandlesAll = defaultOfEven, true
+	})
+	r.feed("a2 a3 a4")
+	r.fail("a2#1")
+	r.turn()
+	require.Equal(t, "(a2#1", r.took())
+	r.work()
+	r.turn()
+	require.Equal(t, "(a3#1 default-a2", r.took())
+	r.fail("a3#1")
+	r.turn()
+	r.work()
+	r.turn()
+	require.Equal(t, "!a3 (a4#1", r.took())
+	r.complete("a4#1")
+	r.turn()
+	require.Equal(t, "a4#1", r.took())
+	r.end()
+}

@@ -1,0 +1,78 @@
+package core
+
+import (
+	"context"
+	"runtime"
+	"testing"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/weirflow/weir/asyncop/internal/call"
+	"github.com/weirflow/weir/delivery"
+)
+
+// settled returns a message whose source is called with its verdict.
+func settled(settle func(v delivery.Verdict)) call.Message {
+	return delivery.New(struct{}{}, nil, settle)
+}
+
+// Law D2: a message is acknowledged with why its element has failed, if it was dropped or handed over.
+func TestVerdictsOfFailures(t *testing.T) {
+	for _, policy := range []FailurePolicy{Drop, HandOver} {
+		var verdicts []delivery.Verdict
+		r := newRig(t, nil, func(c *Config[string, string]) {
+			c.OnFailure, c.Sink = policy, func(context.Context, Report[string]) error { return nil }
+		})
+		r.Accept("a", settled(func(v delivery.Verdict) { verdicts = append(verdicts, v) }))
+		r.fail("a#1")
+		r.turn()
+		r.work()
+		r.turn()
+		require.Empty(t, verdicts)
+		require.Equal(t, Now, r.Next())
+		r.SettleMessages()
+		require.Equal(t, []delivery.Verdict{{Kind: delivery.Acked, Err: errBroken}}, verdicts)
+		r.end()
+	}
+}
+
+// A source that takes its time is reported as slow.
+func TestSlowSource(t *testing.T) {
+	r := newRig(t, nil, nil)
+	r.Accept("a", settled(func(delivery.Verdict) { r.clock.at = r.clock.at.Add(2 * SlowCallLimit) }))
+	r.fail("a#1")
+	r.turn()
+	r.SettleMessages()
+	slow := r.Blocked()
+	require.Len(t, slow, 1)
+	require.Equal(t, SlowSource, slow[0].Kind)
+	r.end()
+}
+
+// Law A6: a source that breaks is logged, and the others are called all the same.
+func TestBrokenSource(t *testing.T) {
+	for name, breaks := range map[string]func(){"panic": func() { panic("broken source") }, "goexit": runtime.Goexit} {
+		t.Run(name, func(t *testing.T) {
+			var broke []error
+			r := newRig(t, nil, func(c *Config[string, string]) {
+				c.Hooks.SourceBroke = func(err error) { broke = append(broke, err) }
+			})
+			others := 0
+			r.Accept("a", settled(func(delivery.Verdict) { breaks() }))
+			r.Accept("b", settled(func(delivery.Verdict) { others++ }))
+			r.fail("a#1 b#1")
+			r.turn()
+			done := make(chan struct{})
+			go func() {
+				defer close(done)
+				r.SettleMessages()
+			}()
+			<-done
+			r.Resume()
+			r.SettleMessages()
+			require.Len(t, broke, 1)
+			require.Equal(t, 1, others)
+			r.end()
+		})
+	}
+}

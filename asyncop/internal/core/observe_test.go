@@ -1,0 +1,530 @@
+package core
+
+import (
+	"context"
+	"fmt"
+	"runtime"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+	"pgregory.net/rapid"
+
+	"github.com/weirflow/weir/asyncop/internal/call"
+	"github.com/weirflow/weir/internal/counting"
+	"github.com/weirflow/weir/predicates"
+	"github.com/weirflow/weir/queue"
+	"github.com/weirflow/weir/strategies"
+)
+
+// notebook is an observer that writes down what it is called with.
+type notebook struct {
+	tb      require.TestingT // nil: there is no counter beside it, which must get the same
+	lines   []string
+	on      func(what string) // called first
+	counted sheet
+	want    sheet // what the counter is to get, by the calls of the observer
+}
+
+type elementKey struct{}
+
+func (o *notebook) write(format string, args ...any) {
+	line := fmt.Sprintf(format, args...)
+	if o.on != nil {
+		o.on(line)
+	}
+	o.lines = append(o.lines, line)
+}
+
+func (o *notebook) Accepted(ctx context.Context, element any, restored bool, number int64) context.Context {
+	again := ""
+	if restored {
+		again = fmt.Sprintf(" again %d", number)
+	}
+	o.write("+%s%s", element, again)
+	return context.WithValue(ctx, elementKey{}, element)
+}
+
+func (o *notebook) AttemptStarted(ctx context.Context, attempt int) context.Context {
+	o.write("(%s#%d", ctx.Value(elementKey{}), attempt)
+	return context.WithValue(ctx, call.NumberKey{}, -1) // the attempt's own value counts
+}
+
+func (o *notebook) AttemptEnded(ctx context.Context, end AttemptEnd) {
+	how := fmt.Sprint(end.Results)
+	if end.Err != nil {
+		how = end.Err.Error() + strings.Repeat(" and a result", end.Results)
+	}
+	if end.Retry {
+		how += fmt.Sprintf(" again after %v", end.Delay)
+	}
+	o.write(")%s#%d %s in %v", ctx.Value(elementKey{}), end.Attempt, how, end.Duration.Round(time.Millisecond))
+	o.want.attempts = append(o.want.attempts, counting.Attempt{
+		Outcome: counting.OutcomeOf(end.Results, end.Err), Retry: end.Retry, Reason: end.Reason, Duration: end.Duration, Delay: end.Delay,
+	})
+}
+
+func (o *notebook) Ended(ctx context.Context, end ElementEnd) {
+	name := ctx.Value(elementKey{})
+	how := [...]string{"emitted", "empty", "handed over", "dropped", "failed", "abandoned", "kept", "discarded"}[end.How]
+	o.write("-%v %s %d/%d in %v+%v", name, how, end.Results, end.Attempts, end.Queued.Round(time.Millisecond),
+		(end.Total - end.Queued).Round(time.Millisecond))
+	o.want.elements = append(o.want.elements, counting.Element{
+		How: uint8(end.How), InDoubt: end.InDoubt, Accepted: name != nil, Queued: end.Queued, Total: end.Total,
+	})
+}
+
+// took returns what was written since it was called last. By then, the counter has got the same.
+func (o *notebook) took() string {
+	if o.tb != nil {
+		require.Equal(o.tb, o.want.attempts, o.counted.attempts)
+		require.Equal(o.tb, o.want.elements, o.counted.elements)
+	}
+	s := strings.Join(o.lines, "\n")
+	o.lines = nil
+	return s
+}
+
+// observed returns a rig with an observer, and a counter.
+func observed(tb require.TestingT, n int, change func(c *Config[string, string])) (*rig, *notebook) {
+	o := &notebook{tb: tb}
+	r := newRig(tb, retries(n, time.Second), func(c *Config[string, string]) {
+		c.Observers, c.Counters = []Observer{o}, []counting.Counter{&o.counted}
+		if change != nil {
+			change(c)
+		}
+	})
+	return r, o
+}
+
+// Law O1: what happens is reported in order, with the counts, and each element ends once.
+func TestObserver(t *testing.T) {
+	r, o := observed(t, 1, func(c *Config[string, string]) { c.MaxCalls = 1 })
+	r.feed("a b c d")
+	r.Report()
+	require.Equal(t, "+a\n(a#1\n+b\n+c\n+d", o.took())
+	r.pass(time.Second)
+	r.calls["a#1"].Complete("x", "y")
+	r.turn()
+	r.Report()
+	require.Equal(t, ")a#1 2 in 1s\n(b#1\n-a emitted 2/1 in 0s+1s", sortedStarts(o.took()))
+	r.fail("b#1")
+	r.idle()
+	r.Report()
+	require.Equal(t, ")b#1 broken again after 1s in 0s\n(c#1", sortedStarts(o.took()))
+	r.calls["c#1"].Complete() // empty asks for a retry
+	r.idle()
+	r.Report()
+	require.Equal(t, ")c#1 0 again after 1s in 0s\n(d#1", sortedStarts(o.took()))
+	r.complete("d#1")
+	r.pass(time.Second)
+	r.Report()
+	require.Equal(t, ")d#1 1 in 0s\n(b#2", sortedStarts(o.took()))
+	r.fail("b#2")
+	r.idle()
+	r.calls["c#2"].Complete()
+	r.idle()
+	r.Report()
+	require.Equal(t, strings.Join([]string{
+		")b#2 broken in 0s", "(c#2", "-b dropped 0/2 in 1s+1s", ")c#2 0 in 0s",
+		"-c empty 0/2 in 1s+1s", "-d emitted 1/1 in 1s+1s",
+	}, "\n"), sortedStarts(o.took()))
+	r.end()
+}
+
+// sortedStarts moves starts behind what was reported before them: starts are told at once, ends a little later.
+func sortedStarts(s string) string {
+	lines := strings.Split(s, "\n")
+	for i := 0; i+1 < len(lines); i++ {
+		if strings.HasPrefix(lines[i], "(") && strings.HasPrefix(lines[i+1], ")") {
+			lines[i], lines[i+1] = lines[i+1], lines[i]
+			i = max(-1, i-2)
+		}
+	}
+	return strings.Join(lines, "\n")
+}
+
+// An attempt that does not come back ends before its element does.
+func TestObserverOfTimeouts(t *testing.T) {
+	r, o := observed(t, 5, func(c *Config[string, string]) {
+		c.Timeout, c.AttemptTimeout, c.MaxCalls = 10*time.Second, 4*time.Second, 1
+	})
+	r.feed("a b")
+	r.pass(time.Minute)
+	r.Report()
+	got := o.took()
+	for _, want := range []string{
+		")a#1 attempt 1 timed out again after 1s in 4s", "-a dropped 0/2 in 0s+10s", "-b dropped 0/1 in 4s+6s", ")a#2 context deadline exceeded",
+	} {
+		require.Contains(t, got, want)
+	}
+	require.Equal(t, strings.Count(got, "("), strings.Count(got, ")"), got)
+	r.end()
+}
+
+// An attempt has ended with its own outcome, also if its element times out while the strategy is asked what follows.
+func TestObserverOfATimeoutWhileDeciding(t *testing.T) {
+	o := &notebook{}
+	again := strategies.ReasonStrategyFunc[string](func(context.Context, *predicates.Attempt[string]) (strategies.Action, error) {
+		return strategies.RetryAfter(time.Second), nil
+	})
+	r := newRig(t, strategies.ReasonAware(
+		predicates.ByException[string](predicates.HasException, predicates.NewReason("TEST", true, false)), again),
+		func(c *Config[string, string]) { c.Observers = []Observer{o} })
+	r.feed("a")
+	r.fail("a#1")
+	r.idle()
+	require.Equal(t, "deciding", r.Oldest())
+	r.pass(time.Minute)
+	r.idle()
+	require.Equal(t, "+a\n(a#1\n)a#1 broken in 0s\n-a dropped 0/1 in 0s+1m0s", o.took())
+	r.end()
+}
+
+// The time of an attempt that is completed at once is that of its function.
+func TestObserverOfAFunctionThatTakesItsTime(t *testing.T) {
+	r, o := observed(t, 0, nil)
+	r.answer = func(_ string, a *call.Attempt[string]) error {
+		r.clock.at = r.clock.at.Add(50 * time.Millisecond)
+		a.Complete("x")
+		return nil
+	}
+	r.feed("a")
+	r.idle()
+	require.Equal(t, "+a\n(a#1\n)a#1 1 in 50ms\n-a emitted 1/1 in 0s+50ms", o.took())
+	r.end()
+}
+
+// An observer is not to blame for what was slow before it is called.
+func TestSlowCodeBeforeObservers(t *testing.T) {
+	var r *rig
+	slow := strategies.FixedDelay[string](1, time.Second).RetryIfResult(func(results []string) bool {
+		if results[0] == "b#1" {
+			r.clock.at = r.clock.at.Add(2 * SlowCallLimit)
+		}
+		return false
+	})
+	r = newRig(t, slow, func(c *Config[string, string]) { c.Observers = []Observer{&notebook{}} })
+	r.feed("a")
+	r.answer = func(name string, a *call.Attempt[string]) error {
+		a.Complete(name)
+		return nil
+	}
+	r.feed("b") // and it waits for a
+	r.Report()
+	blocked := r.Blocked()
+	require.Len(t, blocked, 1)
+	require.Equal(t, SlowJudge, blocked[0].Kind)
+	r.complete("a#1")
+	r.idle()
+	r.end()
+}
+
+// Law A6: where an observer ends the goroutine of a driver that does not go on, the attempt is cut off like any other.
+func TestObserverThatExitsAtTheEnd(t *testing.T) {
+	permits := call.NewPermits(1)
+	r, o := observed(t, 0, nil)
+	r.share(permits)
+	o.on = func(what string) {
+		if what == "(a#1" {
+			runtime.Goexit()
+		}
+	}
+	done := make(chan struct{})
+	go func() {
+		defer close(done)
+		r.feed("a")
+	}()
+	<-done
+	r.End(r.Exited())
+	for _, e := range r.Abandon() {
+		r.Ended(e, Abandoned)
+	}
+	r.balance()
+	require.Zero(t, r.Running())
+	_, used := permits.Counts()
+	require.Zero(t, used)
+}
+
+// An attempt has ended when its element is offered to the sink, which may take its time.
+func TestObserverOfFailuresThatAreOffered(t *testing.T) {
+	r, o := observed(t, 0, func(c *Config[string, string]) {
+		c.OnFailure, c.Sink = HandOver, func(context.Context, Report[string]) error { return nil }
+	})
+	r.feed("a")
+	r.fail("a#1")
+	r.turn()
+	require.Equal(t, "+a\n(a#1\n)a#1 broken in 0s", o.took())
+	r.work()
+	r.turn()
+	require.Equal(t, "-a handed over 0/1 in 0s+0s", o.took())
+	r.end()
+}
+
+// A retry that could not start before the deadline does not follow.
+func TestObserverOfARetryThatIsTooLate(t *testing.T) {
+	r, o := observed(t, 1, func(c *Config[string, string]) { c.Timeout = time.Second })
+	r.feed("a")
+	r.fail("a#1")
+	r.pass(time.Second)
+	r.idle()
+	require.Equal(t, "+a\n(a#1\n)a#1 broken in 0s\n-a dropped 0/1 in 0s+1s", o.took())
+	r.end()
+}
+
+// The last attempt has ended when the handler of its failure begins, which may take its time.
+func TestObserverOfHandledFailures(t *testing.T) {
+	r, o := observed(t, 0, func(c *Config[string, string]) {
+		c.HandlesAll, c.Handle = true, func(context.Context, Report[string], bool) ([]string, error) { return []string{"x"}, nil }
+	})
+	r.feed("a")
+	r.fail("a#1")
+	r.turn()
+	require.Equal(t, "+a\n(a#1\n)a#1 broken in 0s", o.took())
+	r.work()
+	r.turn()
+	require.Equal(t, "-a emitted 1/1 in 0s+0s", o.took())
+	r.end()
+}
+
+// An attempt with a control element among its results has failed: it has none.
+func TestObserverOfControlElements(t *testing.T) {
+	r, o := observed(t, 0, nil)
+	r.feed("a")
+	r.calls["a#1"].Complete("x", "control")
+	r.turn()
+	require.Equal(t, "+a\n(a#1\n)a#1 control element in 0s\n-a dropped 0/1 in 0s+0s", o.took())
+	r.end()
+}
+
+// Those that the end of the run cuts off are reported when the driver knows what becomes of them.
+func TestObserverOfTheEnd(t *testing.T) {
+	r, o := observed(t, 1, func(c *Config[string, string]) { c.MaxCalls = 2 })
+	r.feed("a b c d")
+	r.complete("b#1")
+	r.calls["a#1"].Complete("1")
+	r.Turn() // not carried away
+	r.fail("c#1")
+	r.Turn()
+	r.Report()
+	o.took()
+	r.End(errOver)
+	for i, e := range r.Abandon() {
+		r.Ended(e, []Ending{Abandoned, Kept, HandedOver, Abandoned}[i])
+	}
+	r.Refused(Discarded, call.Message{})
+	r.Report()
+	require.Equal(t, strings.Join([]string{
+		")d#1 context canceled in 0s",
+		"-a abandoned 0/1 in 0s+0s", "-b kept 0/1 in 0s+0s", "-c handed over 0/1 in 0s+0s", "-d abandoned 0/1 in 0s+0s",
+		"-<nil> discarded 0/0 in 0s+0s",
+	}, "\n"), o.took())
+}
+
+// A restored element is accepted again, and reported so; one that was only read ahead is not.
+func TestObserverOfRestoredElements(t *testing.T) {
+	r, o := observed(t, 3, func(c *Config[string, string]) { c.Restored = KeepSpent })
+	done := Item[string, string]{In: "a", Restored: true}
+	done.SetResults([]string{"x"})
+	r.Restore(done, 4)
+	r.Restore(Item[string, string]{In: "b", Restored: true, First: 1, Spent: time.Second, Attempts: 2}, 5)
+	r.Restore(Item[string, string]{In: "c", Restored: true, First: 1, Wait: time.Second, Attempts: 1}, -1)
+	r.Restore(Item[string, string]{In: "d"}, 0)
+	r.Report()
+	r.emit()
+	r.Report()
+	require.Equal(t, "+a again 4\n+b again 5\n(b#3\n+c again -1\n+d\n(d#1\n-a emitted 1/0 in 0s+0s", o.took())
+	r.pass(time.Second)
+	r.complete("b#3 c#2 d#1")
+	r.idle()
+	r.Report()
+	require.Contains(t, o.took(), "-c emitted 1/2 in 1s+0s")
+	r.end()
+}
+
+// Numbers says something of the elements that Items returns, of no others, and in the same order.
+func TestNumbersFitItems(t *testing.T) {
+	r, _ := observed(t, 0, func(c *Config[string, string]) { c.Queue = queue.NewOrdered[*Slot[string, string]](5) })
+	r.feed("a bb |0 ccc |7")
+	r.calls["a#1"].Complete() // it is settled, and at the head
+	r.Turn()
+	items := r.Items(nil, false)
+	require.Len(t, items, 3)
+	require.Equal(t, "bb", items[0].In)
+	require.Equal(t, []int64{2, 3, 0}, r.Numbers(func(ctx context.Context) int64 { return int64(len(fmt.Sprint(ctx.Value(elementKey{})))) }))
+	r.End(errOver)
+	r.Abandon()
+}
+
+// The values of the observer's contexts are those of calls; what the attempt itself answers for stays its own.
+func TestObserverContexts(t *testing.T) {
+	r, _ := observed(t, 1, nil)
+	var ctxs []context.Context
+	invoke := r.Invoke
+	r.Invoke = func(ctx context.Context, in string, a *call.Attempt[string]) error {
+		ctxs = append(ctxs, ctx)
+		return invoke(ctx, in, a)
+	}
+	r.feed("a")
+	require.Equal(t, "a", ctxs[0].Value(elementKey{}))
+	require.Equal(t, 1, ctxs[0].Value(call.NumberKey{}))
+	derived, cancel := context.WithCancelCause(ctxs[0])
+	defer cancel(nil)
+	r.End(errOver)
+	r.Host.Cancel(errOver)
+	r.Abandon()
+	<-derived.Done()
+	require.Equal(t, errOver, context.Cause(derived))
+}
+
+// Law A6: an observer that breaks fails the attempt that it was called for; else it is logged.
+func TestObserverBreaks(t *testing.T) {
+	for _, c := range []struct{ at, want string }{
+		{"+a", "broke it: broken"},
+		{"(a#1", "broke it: broken"},
+		{")a#1 1 in 0s", "broke: panic: broken"},
+		{"-a emitted 1/1 in 0s+0s", "broke: panic: broken"},
+	} {
+		for _, how := range []string{"panic", "goexit"} {
+			t.Run(how+" at "+c.at, func(t *testing.T) {
+				r, o := observed(t, 0, func(c *Config[string, string]) {
+					c.Hooks.RunFailed, c.OnFailure = func(f Report[string]) error { return f.Err }, Drop
+					c.Hooks.GivenUp = func(f Report[string], _ Ending) {}
+				})
+				broke := false
+				o.on = func(what string) {
+					if what == c.at {
+						broke = true
+						if how == "goexit" {
+							runtime.Goexit()
+						}
+						panic("broken")
+					}
+				}
+				step := func(f func()) { // as a driver does
+					exited := true
+					done := make(chan struct{})
+					go func() {
+						defer close(done)
+						f()
+						exited = false
+					}()
+					<-done
+					if exited {
+						r.Resume()
+					}
+				}
+				step(func() { r.Accept("a", call.Message{}) })
+				for range 3 {
+					step(func() { r.Turn(); r.emit(); r.Report() })
+					if a := r.calls["a#1"]; a != nil && !a.Completed() {
+						a.Complete("x")
+					}
+				}
+				require.True(t, broke)
+				r.balance()
+				counts, _ := r.Counts()
+				if strings.HasPrefix(c.want, "broke it") {
+					require.EqualValues(t, 1, counts.Dropped)
+				} else {
+					require.EqualValues(t, 1, counts.Completed)
+					if how == "panic" {
+						require.Contains(t, r.took(), c.want)
+					} else {
+						require.Contains(t, r.took(), "broke: ")
+					}
+				}
+				require.Equal(t, Never, r.Next())
+			})
+		}
+	}
+}
+
+// Law O1, at random: every accepted element ends once, and each of its attempts ends before. A counter gets what an observer
+// gets, beside one and alone.
+func TestObserverAtRandom(t *testing.T) {
+	rapid.Check(t, func(t *rapid.T) {
+		alone := rapid.Bool().Draw(t, "alone")
+		r, o := observed(t, 2, func(c *Config[string, string]) {
+			if alone {
+				c.Observers = nil
+			}
+			c.MaxCalls = rapid.IntRange(0, 2).Draw(t, "calls")
+			c.AttemptTimeout = rapid.SampledFrom([]time.Duration{0, 3 * time.Second}).Draw(t, "limit")
+			c.Timeout = 10 * time.Second
+			if order := rapid.SampledFrom([]func(*Config[string, string]){nil, unordered, byFirstLetter}).Draw(t, "order"); order != nil {
+				order(c)
+			}
+			c.OnFailure = rapid.SampledFrom([]FailurePolicy{Drop, HandOver}).Draw(t, "policy")
+			c.Sink = func(context.Context, Report[string]) error {
+				if rapid.Bool().Draw(t, "refuses") {
+					return errBroken
+				}
+				return nil
+			}
+		})
+		n := 0
+		for range rapid.IntRange(1, 60).Draw(t, "steps") {
+			switch rapid.IntRange(0, 4).Draw(t, "step") {
+			case 0:
+				if r.HasRoom() {
+					r.Accept(fmt.Sprintf("%c%d", 'a'+n%3, n), call.Message{})
+					n++
+				}
+			case 1:
+				for name, a := range r.calls {
+					if rapid.Bool().Draw(t, "complete "+name) {
+						a.Complete("x")
+					} else {
+						a.CompleteExceptionally(errBroken)
+					}
+				}
+				clear(r.calls)
+			case 2:
+				r.pass(time.Duration(rapid.IntRange(0, 5000).Draw(t, "ms")) * time.Millisecond)
+			case 3:
+				r.turn()
+			case 4:
+				r.work()
+			}
+			r.Report()
+		}
+		counts, _ := r.Counts()
+		r.End(errOver)
+		for _, e := range r.Abandon() {
+			r.Ended(e, Abandoned)
+		}
+		r.Report()
+		r.stop(nil)
+
+		require.EqualValues(t, counts.Attempts, len(o.counted.attempts))
+		retried := 0
+		for _, a := range o.counted.attempts {
+			if a.Retry {
+				retried++
+			}
+		}
+		require.LessOrEqual(t, int(counts.RetriesOnError+counts.RetriesOnResult), retried)
+		require.Len(t, o.counted.elements, n)
+		for _, e := range o.counted.elements {
+			require.True(t, e.Accepted)
+		}
+		if alone {
+			return
+		}
+		lines := o.lines
+		o.took()
+		state := map[string]string{}
+		for _, line := range lines {
+			name := strings.FieldsFunc(line[1:], func(c rune) bool { return c == ' ' || c == '#' })[0]
+			want := map[byte]string{'+': "", '(': "+", ')': "(", '-': "+"}[line[0]]
+			require.Equal(t, want, state[name], "%s in %v", line, lines)
+			state[name] = map[byte]string{'+': "+", '(': "(", ')': "+", '-': "-"}[line[0]]
+		}
+		require.Len(t, state, n)
+		for name, at := range state {
+			require.Equal(t, "-", at, name)
+		}
+	})
+}

@@ -1,0 +1,97 @@
+package core
+
+import (
+	"context"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+)
+
+// An element that the sink does not take is offered again after 100 ms, 200 ms and so on, and at last every 10 s.
+func TestOffersAreFarApartAtLast(t *testing.T) {
+	offers := 0
+	r := newRig(t, nil, func(c *Config[string, string]) {
+		c.OnFailure = HandOver
+		c.Sink = func(context.Context, Report[string]) error { offers++; return errBroken }
+	})
+	r.feed("a")
+	r.fail("a#1")
+	r.idle()
+	for _, wait := range []time.Duration{1, 2, 4, 8, 16, 32, 64, 100, 100, 100} {
+		wait *= 100 * time.Millisecond
+		r.took()
+		r.work()
+		r.idle()
+		require.Equal(t, "?a+"+wait.String(), r.took())
+		before := offers
+		r.pass(wait - 1)
+		r.work()
+		require.Equal(t, before, offers, "not before %v are over", wait)
+		r.pass(1)
+	}
+	require.Equal(t, 10, offers)
+	r.End(errOver)
+	r.Abandon()
+}
+
+// A call of the sink that has waited for a worker until the run was over is not made: the last offer is.
+func TestOfferThatIsLate(t *testing.T) {
+	var taken []error
+	r := newRig(t, nil, func(c *Config[string, string]) {
+		c.OnFailure, c.Sink = HandOver, func(ctx context.Context, _ Report[string]) error {
+			taken = append(taken, ctx.Err())
+			return nil
+		}
+	})
+	r.feed("a")
+	r.fail("a#1")
+	r.turn()
+	r.End(errOver)
+	cut := r.Abandon()
+	require.Len(t, cut, 1)
+	r.work()
+	r.AwaitSink()
+	require.False(t, r.WasTaken(cut[0]))
+	require.NoError(t, r.LastOffer(t.Context(), cut[0], errOver))
+	require.Equal(t, []error{nil}, taken)
+	r.Ended(cut[0], HandedOver)
+	r.balance()
+}
+
+// Law K1: a restored element that is complete waits for those of its key before it, and for no others.
+func TestKeyOrderOfRestoredResults(t *testing.T) {
+	r := newRig(t, nil, byFirstLetter)
+	done := func(in string) Item[string, string] {
+		it := Item[string, string]{In: in, Restored: true}
+		it.SetResults([]string{in})
+		return it
+	}
+	r.Restore(Item[string, string]{In: "a1", Restored: true, First: 1}, 0)
+	r.Restore(done("a2"), 0)
+	r.Restore(done("b1"), 0)
+	r.turn()
+	require.Equal(t, "(a1#1 b1", r.took())
+	r.complete("a1#1")
+	r.turn()
+	require.Equal(t, "a1#1 a2", r.took())
+	r.end()
+}
+
+// With key order a batch waits from when the first of those that may start got there.
+func TestBatchOfKeysWaits(t *testing.T) {
+	b := withBatches(t, 3, time.Second, nil, byFirstLetter)
+	b.pass(10 * time.Second)
+	b.feed("a")
+	b.pass(600 * time.Millisecond)
+	b.feed("b")
+	b.handOut()
+	require.Empty(t, b.jobs)
+	b.pass(400 * time.Millisecond)
+	b.handOut()
+	require.Len(t, b.jobs, 1)
+	b.jobs[0]()
+	b.turn()
+	require.Contains(t, b.took(), "a#1 b#1")
+	b.end()
+}

@@ -1,0 +1,71 @@
+package core
+
+import (
+	"context"
+	"runtime"
+	"testing"
+	"time"
+	"unsafe"
+	"weak"
+
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+
+	"github.com/weirflow/weir/asyncop/internal/call"
+	"github.com/weirflow/weir/predicates"
+	"github.com/weirflow/weir/queue"
+	"github.com/weirflow/weir/strategies"
+)
+
+// What a waiting element and a call cost is what the size classes of the allocator make of these.
+func TestSizes(t *testing.T) {
+	if unsafe.Sizeof(uintptr(0)) != 8 {
+		t.Skip("sizes are those of 64 bits")
+	}
+	entry := unsafe.Sizeof(queue.Entry[*Slot[*int, *int]]{})
+	plain := unsafe.Sizeof(Slot[*int, *int]{})
+	t.Logf("slot %d, entry %d, attempt %d, extra %d, rare %d", plain, entry,
+		unsafe.Sizeof(call.Attempt[*int]{}), unsafe.Sizeof(extra[*int, *int]{}), unsafe.Sizeof(rare[*int, *int]{}))
+	assert.LessOrEqual(t, plain, uintptr(112))
+	assert.LessOrEqual(t, entry, uintptr(48))
+	assert.LessOrEqual(t, unsafe.Sizeof(call.Attempt[*int]{}), uintptr(96))
+	// What waits for a retry under a policy that looks at reasons has an extra, and no rare: TestWaitingElementsKeepLittle.
+	assert.LessOrEqual(t, unsafe.Sizeof(extra[*int, *int]{}), uintptr(24))
+	assert.LessOrEqual(t, unsafe.Sizeof(rare[*int, *int]{}), uintptr(48))
+}
+
+// An element that waits for a retry has nothing but its place in the queue and, if the policy looks at reasons, an extra: also
+// if its strategy was asked on a worker, and on its second retry.
+func TestWaitingElementsKeepLittle(t *testing.T) {
+	again := strategies.ReasonStrategyFunc[string](func(context.Context, *predicates.Attempt[string]) (strategies.Action, error) {
+		return strategies.RetryAfter(time.Second), nil
+	})
+	policy := strategies.ReasonAware(
+		predicates.ByException[string](predicates.HasException, predicates.NewReason("TEST", true, false)), again)
+	for name, p := range map[string]strategies.AsyncRetryStrategy[string]{
+		"asked on a worker": policy, "asked at once": policy.Immediate(),
+	} {
+		t.Run(name, func(t *testing.T) {
+			r := newRig(t, p, nil)
+			r.feed("a")
+			for _, attempt := range []string{"a#1", "a#2"} {
+				r.fail(attempt)
+				r.turn()
+				s := r.first()
+				asked := weak.Make(s.extra.rare) // for the question
+				r.work()
+				r.turn()
+				require.Equal(t, "backoff", r.Oldest())
+				runtime.GC()
+				require.Nil(t, asked.Value())
+				require.Nil(t, s.attempt)
+				require.NotNil(t, s.extra)
+				require.Nil(t, s.extra.rare)
+				r.pass(time.Second)
+			}
+			r.complete("a#3")
+			r.turn()
+			r.end()
+		})
+	}
+}

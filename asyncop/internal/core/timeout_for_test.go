@@ -1,0 +1,143 @@
+package core
+
+import (
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+)
+
+// own gives "a" 10 s and "n" a negative timeout; the others have the minute of the rig.
+func own(in string) time.Duration {
+	return map[string]time.Duration{"a": 10 * time.Second, "n": -1}[in]
+}
+
+// Law A3: own deadlines pass in their order, whatever the order of the elements, and watermarks and control elements between
+// them change nothing.
+func TestOwnTimeoutsComeInAnyOrder(t *testing.T) {
+	due := map[string]time.Duration{"a": 3 * time.Second, "b": time.Second, "c": 2 * time.Second}
+	r := newRig(t, nil, func(c *Config[string, string]) { c.TimeoutFor = func(in string) time.Duration { return due[in] } })
+	r.feed("a b |1 c")
+	r.took()
+	for _, want := range []string{"!b", "!c", "!a |1"} {
+		r.pass(time.Second)
+		r.idle()
+		require.Equal(t, want, r.took())
+	}
+	r.feed("d a")
+	r.pass(3 * time.Second)
+	r.idle()
+	require.Equal(t, "(d#1 (a#1 !a", r.took())
+	r.pass(57 * time.Second)
+	r.idle()
+	require.Equal(t, "!d", r.took())
+	r.end()
+}
+
+// Law C1, A3: what is left of an own timeout, or all of it, is what a restored element has, as its Keep says; the rest of a
+// back-off comes on top of that.
+func TestRestoredOwnTimeouts(t *testing.T) {
+	for name, tt := range map[string]struct {
+		keep Keep
+		wait time.Duration // the rest of the back-off
+		want time.Duration // from the restart to the timeout
+	}{
+		"from scratch":           {keep: KeepNothing, want: 10 * time.Second},
+		"time spent":             {keep: KeepSpent, want: 6 * time.Second},
+		"since the first":        {keep: KeepSince, want: 5 * time.Second},
+		"from scratch, waiting":  {keep: KeepNothing, wait: 9 * time.Second, want: 11 * time.Second},
+		"time spent and waiting": {keep: KeepSpent, wait: 5 * time.Second, want: 7 * time.Second},
+	} {
+		t.Run(name, func(t *testing.T) {
+			r := newRig(t, retries(9, time.Second), func(c *Config[string, string]) {
+				c.TimeoutFor, c.Restored, c.LeastPart = own, tt.keep, 5
+			})
+			r.Restore(Item[string, string]{
+				In: "a", Restored: true, Attempts: 1, Spent: 4 * time.Second, Wait: tt.wait,
+				First: r.clock.at.Add(-5 * time.Second).UnixNano(),
+			}, 0)
+			r.pass(tt.want - 1)
+			c, _ := r.Counts()
+			require.Zero(t, c.Timeouts)
+			items := r.Items(nil, false)
+			require.Len(t, items, 1)
+			require.NotZero(t, items[0].First)
+			r.pass(1)
+			r.idle()
+			c, _ = r.Counts()
+			require.EqualValues(t, 1, c.Timeouts)
+			r.end()
+		})
+	}
+}
+
+// Laws A5, C1: when the first attempt began is known over any number of restarts, also if the element is called again as for
+// the first time. It is in doubt from then on, although it is not called any more.
+func TestRestoredFirstAttempt(t *testing.T) {
+	for _, keep := range []Keep{KeepNothing, KeepSince, KeepSpent} {
+		var doubt bool
+		r := newRig(t, retries(9, time.Hour), func(c *Config[string, string]) {
+			c.Restored, c.MaxCalls = keep, 1
+			c.Hooks.TimedOut = func(r Report[string], _ bool) error { doubt = r.InDoubt; return errBroken }
+		})
+		first := r.clock.at.Add(-5 * time.Second).UnixNano()
+		r.Restore(Item[string, string]{In: "a", Restored: true, First: first}, 0)
+		r.Restore(Item[string, string]{In: "b", Restored: true, First: first, Attempts: 1, Wait: time.Hour}, 0)
+		r.clock.at = r.clock.at.Add(time.Second)
+		r.Slept()
+		require.Equal(t, "(a#1", r.took())
+		items := r.Items(nil, false)
+		require.Len(t, items, 2)
+		if keep != KeepNothing {
+			require.Equal(t, first, items[0].First)
+			require.Equal(t, first, items[1].First)
+		}
+		require.NotZero(t, items[1].First)
+		r.complete("a#1")
+		r.pass(time.Minute)
+		r.idle()
+		require.Equal(t, "a#1 !b", r.took())
+		require.True(t, doubt)
+		r.end()
+	}
+}
+
+// A new element that has not been called yet was never called, although it has a deadline of its own.
+func TestOwnTimeoutIsNoRestart(t *testing.T) {
+	r := newRig(t, nil, func(c *Config[string, string]) { c.TimeoutFor, c.MaxCalls = own, 1 })
+	r.feed("b a")
+	items := r.Items(nil, false)
+	require.Len(t, items, 2)
+	require.NotZero(t, items[0].First)
+	require.Zero(t, items[1].First)
+	r.clock.at = r.clock.at.Add(time.Second)
+	r.complete("b#1")
+	r.turn()
+	r.fail("a#1")
+	r.turn()
+	require.Equal(t, "(b#1 (a#1 b#1 !a", r.took())
+	r.end()
+}
+
+// A restored element whose own time is over times out at once, unless that would fail the run at every restart: then it has the
+// least part of the operator's timeout.
+func TestRestoredOwnTimeoutThatIsOver(t *testing.T) {
+	for _, keep := range []Keep{KeepNothing, KeepSpent, KeepSince} {
+		for policy, want := range map[FailurePolicy]time.Duration{Drop: 0, FailRun: 12 * time.Second} {
+			r := newRig(t, nil, func(c *Config[string, string]) {
+				c.TimeoutFor, c.Restored, c.LeastPart, c.OnFailure = own, keep, 5, policy
+			})
+			r.Restore(Item[string, string]{In: "n", Restored: true, Attempts: 1, First: r.clock.at.UnixNano()}, 0)
+			if want > 0 {
+				r.pass(want - 1)
+				c, _ := r.Counts()
+				require.Zero(t, c.Timeouts)
+				require.NotEmpty(t, r.took(), "it has been called")
+				r.clock.at = r.clock.at.Add(1)
+			}
+			r.Turn()
+			c, _ := r.Counts()
+			require.EqualValues(t, 1, c.Timeouts, "keep %v, policy %v", keep, policy)
+		}
+	}
+}

@@ -1,0 +1,226 @@
+package core
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"hash/fnv"
+	"maps"
+	"math/rand/v2"
+	"runtime"
+	"slices"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/weirflow/weir/asyncop/internal/call"
+	"github.com/weirflow/weir/predicates"
+	"github.com/weirflow/weir/strategies"
+)
+
+// wild is a rig whose calls, predicates, handlers and sinks do what depends on a seed and their names.
+type wild struct {
+	*rig
+	seed uint64
+}
+
+// chance returns a number below n that depends on the seed and the name of a call only.
+func (w *wild) chance(what, name string, n int) int {
+	h := fnv.New64a()
+	fmt.Fprint(h, w.seed, what, name)
+	return int(h.Sum64() % uint64(n))
+}
+
+// behave is the function: what a call does depends on its name.
+func (w *wild) behave(name string, a *testAttempt) error {
+	if w.chance("slow", name, 8) == 0 {
+		w.clock.at = w.clock.at.Add(time.Duration(w.chance("for", name, 8)) * time.Second)
+	}
+	switch w.chance("does", name, 20) {
+	case 0, 1, 2, 3, 4, 5:
+		a.Complete(name)
+	case 6:
+		a.Complete(name, name+"'")
+	case 7, 8:
+		a.Complete()
+	case 9:
+		a.Complete("control")
+	case 10:
+		return errBroken
+	case 11:
+		a.CompleteExceptionally(errBroken)
+		a.Complete(name)
+	case 12:
+		a.Complete(name)
+		panic("boom")
+	case 13:
+		panic("boom")
+	case 14:
+		a.Complete(name)
+		runtime.Goexit()
+	case 15:
+		runtime.Goexit()
+	case 16: // the call runs on
+		a.RunBlocking(func(error) {})
+		a.Complete(name)
+	case 17:
+		done := make(chan struct{})
+		go func() { defer close(done); a.Complete(name) }()
+		<-done
+	default: // it goes on
+	}
+	return nil
+}
+
+// apart does what may end its goroutine; then the next one goes on.
+func (w *wild) apart(f func()) {
+	for returned := false; !returned; f = w.Resume {
+		done := make(chan struct{})
+		go func() {
+			defer close(done)
+			f()
+			returned = true
+		}()
+		<-done
+	}
+}
+
+// leave carries away one thing.
+func (w *wild) leave() {
+	results, _, control := w.Head()
+	switch {
+	case control != nil:
+		w.note(fmt.Sprintf("|%d", control))
+	case len(results) > 0:
+		w.history = append(w.history, results...)
+	default:
+		return
+	}
+	w.Left()
+}
+
+// cutOff ends the core and says what was in flight.
+func (w *wild) cutOff() {
+	w.End(errOver)
+	for _, e := range w.Abandon() {
+		d := w.Describe(e)
+		err := fmt.Sprint(d.Err)
+		d.Context, d.Err = nil, nil
+		w.note(fmt.Sprintf("%+v %s", d, err))
+		w.Ended(e, Abandoned)
+	}
+	w.work()
+	w.balance()
+}
+
+func newWild(tb require.TestingT, seed uint64) *wild {
+	w := &wild{seed: seed}
+	rnd := rand.New(rand.NewPCG(seed, 1))
+	breaks := func(what string) {
+		switch w.chance("predicate", what, 30) {
+		case 0:
+			panic("predicate")
+		case 1:
+			runtime.Goexit()
+		}
+	}
+	asked := strategies.ReasonStrategyFunc[string](func(_ context.Context, a *predicates.Attempt[string]) (strategies.Action, error) {
+		if a.Number > 2 {
+			return strategies.Action{}, nil
+		}
+		return strategies.RetryAfter(time.Second), nil
+	})
+	fixed := func(n int, delay time.Duration) strategies.AsyncRetryStrategy[string] {
+		return strategies.FixedDelay[string](n, delay).
+			RetryIfResult(func(results []string) bool { breaks(fmt.Sprint(results)); return len(results) == 0 }).
+			RetryIfException(func(err error) bool { breaks(err.Error()); return !errors.Is(err, errControl) })
+	}
+	rejected := predicates.NewRejection("TWICE")
+	policy := strategies.ReasonAware(func(a *predicates.Attempt[string]) (predicates.Reason, bool) {
+		switch {
+		case len(a.Results) == 2:
+			return rejected, true
+		case a.Err != nil || len(a.Results) == 0:
+			return predicates.NewReason("AGAIN", true, false), true
+		}
+		return predicates.Reason{}, false
+	}, asked)
+	strategy := [...]strategies.AsyncRetryStrategy[string]{nil, fixed(2, 0), fixed(1, 3*time.Second), policy, policy.Immediate()}[rnd.IntN(5)]
+	w.rig = newRig(tb, strategy, func(c *Config[string, string]) {
+		if rnd.IntN(2) == 0 {
+			unordered(c)
+		}
+		c.MaxCalls = rnd.IntN(3)
+		c.Timeout = [...]time.Duration{10 * time.Second, 4 * time.Second, time.Hour}[rnd.IntN(3)]
+		if strategy == nil && rnd.IntN(2) == 0 {
+			c.Timeout = 0
+		}
+		if rnd.IntN(2) == 0 {
+			c.AttemptTimeout = 2 * time.Second
+		}
+		c.EarlyTimeout, c.ExhaustedAsFailure = rnd.IntN(2) == 0, rnd.IntN(2) == 0
+		switch rnd.IntN(4) {
+		case 0:
+			c.OnFailure = FailRun
+		case 1:
+			c.OnFailure, c.Sink = HandOver, func(_ context.Context, r Report[string]) error {
+				if w.chance("sink", r.Element, 2) == 0 {
+					return errBroken
+				}
+				return nil
+			}
+		}
+		if rnd.IntN(2) == 0 {
+			c.Handle = func(_ context.Context, r Report[string], _ bool) ([]string, error) {
+				if w.chance("handle", r.Element, 2) == 0 {
+					return nil, errBroken
+				}
+				return []string{"handled " + r.Element}, nil
+			}
+			c.HandlesAll = rnd.IntN(2) == 0
+		}
+	})
+	w.answer = w.behave
+	return w
+}
+
+// Whatever calls, predicates, handlers and sinks do, in whatever order: each element is in one state (law A1), has a slot as long as it is
+// there (law Q2), and no permit is lost.
+func TestCallsThatEndInManyWays(t *testing.T) {
+	for seed := range uint64(150) {
+		w := newWild(t, seed)
+		rnd := rand.New(rand.NewPCG(seed, 2))
+		for step := range 60 {
+			op, name, n := rnd.IntN(12), fmt.Sprintf("e%d", step), rnd.IntN(4)
+			if w.Failed() {
+				break
+			}
+			switch {
+			case op < 5 && w.HasRoom():
+				w.apart(func() { w.Accept(name, call.Message{}) })
+			case op == 5 && w.HasRoom():
+				w.AcceptControl(mark(step + 1))
+			case op == 6:
+				w.clock.at = w.clock.at.Add(time.Duration(n) * time.Second)
+				w.Slept()
+			case op == 7 || op == 8:
+				w.apart(w.Turn)
+			case op == 9:
+				w.leave()
+			case op == 10:
+				w.work()
+			case op == 11:
+				names := slices.Sorted(maps.Keys(w.calls))
+				for i := range min(n, len(names)) {
+					w.calls[names[len(names)-1-i]].Complete("later")
+				}
+			}
+			w.balance()
+			require.LessOrEqual(t, w.Len(), w.Queue.Cap(), "seed %d", seed)
+		}
+		w.cutOff()
+		require.Equal(t, w.maxPermits(), w.FreePermits(), "seed %d", seed)
+		w.stop(nil)
+	}
+}

@@ -1,0 +1,83 @@
+package main
+
+import (
+	"errors"
+	"fmt"
+	"strings"
+
+	"github.com/spf13/cobra"
+	"github.com/spf13/pflag"
+)
+
+const helpWidth = 80
+
+// wrapped makes the help of all commands fit a terminal.
+func wrapped(root *cobra.Command) {
+	root.SetUsageTemplate(strings.ReplaceAll(root.UsageTemplate(), ".FlagUsages", fmt.Sprintf(".FlagUsagesWrapped %d", helpWidth)))
+}
+
+// flagError returns the error of a flag in the words of this command, whose flags may begin with one dash.
+func flagError(c *cobra.Command, err error) error {
+	if errors.Is(err, pflag.ErrHelp) {
+		return err
+	}
+	if e, ok := errors.AsType[*pflag.NotExistError](err); ok {
+		name := e.GetSpecifiedName()
+		if short := e.GetSpecifiedShortnames(); short != "" {
+			name, _, _ = strings.Cut(short, "=") // -quue: the letters of which q is the first one
+		}
+		var names []string
+		c.Flags().VisitAll(func(f *pflag.Flag) {
+			if !f.Hidden {
+				names = append(names, f.Name)
+			}
+		})
+		return usagef("%s has no flag -%s%s", c.CommandPath(), name, meant("-", name, names))
+	}
+	if e, ok := errors.AsType[*pflag.ValueRequiredError](err); ok {
+		return usagef("-%s needs a value", e.GetSpecifiedName())
+	}
+	if e, ok := errors.AsType[*pflag.InvalidValueError](err); ok {
+		kinds := map[string]string{"int": "a whole number", "int64": "a whole number", "float64": "a number", "bool": "true or false"}
+		kind := kinds[e.GetFlag().Value.Type()]
+		if kind == "" {
+			return usagef("-%s %q: %v", e.GetFlag().Name, e.GetValue(), errors.Unwrap(e))
+		}
+		return usagef("-%s %q: it must be %s", e.GetFlag().Name, e.GetValue(), kind)
+	}
+	return usagef("%v", err)
+}
+
+// meant returns the question whether another name was meant, or that help lists them.
+func meant(prefix, name string, names []string) string {
+	all := &cobra.Command{SuggestionsMinimumDistance: 2} // cobra knows how to look for similar names of commands
+	for _, n := range names {
+		all.AddCommand(&cobra.Command{Use: strings.ReplaceAll(n, " ", "\u00a0"), Run: func(*cobra.Command, []string) {}})
+	}
+	similar := all.SuggestionsFor(name)
+	if len(similar) == 0 {
+		return " (-h for help)"
+	}
+	for i := range similar {
+		similar[i] = prefix + strings.ReplaceAll(similar[i], "\u00a0", " ")
+	}
+	return ": did you mean " + strings.Join(similar, " or ") + "?"
+}
+
+// none takes no arguments.
+func none(c *cobra.Command, args []string) error {
+	if len(args) > 0 {
+		return usagef("%s takes no arguments, such as %q (-h for help)", c.CommandPath(), args[0])
+	}
+	return nil
+}
+
+// one takes one argument with this name.
+func one(name string) cobra.PositionalArgs {
+	return func(c *cobra.Command, args []string) error {
+		if len(args) != 1 {
+			return usagef("%s needs one %s, and has %d (-h for help)", c.CommandPath(), name, len(args))
+		}
+		return nil
+	}
+}
