@@ -203,10 +203,11 @@ func (s *Store) lease(ctx context.Context, queue, chosen string, args ...any) (t
 			})
 		}, &lapses)
 	}, `WITH clock AS MATERIALIZED (SELECT `+s.now+` AS now),
-		chosen AS MATERIALIZED (SELECT position FROM weir_messages WHERE `+chosen+` FOR UPDATE SKIP LOCKED)
+		chosen AS MATERIALIZED (SELECT position, coalesce(octet_length(payload), 0) AS size FROM weir_messages WHERE `+chosen+` FOR UPDATE SKIP LOCKED),
+		fitting AS (SELECT position, sum(size) OVER (ROWS UNBOUNDED PRECEDING) - size AS before FROM chosen)
 		UPDATE weir_messages AS m SET at = now + $1 * interval '1 microsecond', leased = now + $1 * interval '1 microsecond', fence = fence + 1,
 			lapses = lapses + (leased IS NOT NULL)::int
-		FROM clock WHERE m.position = ANY (ARRAY(SELECT position FROM chosen)) RETURNING `+columns+", m.lapses", args...)
+		FROM clock WHERE m.position = ANY (ARRAY(SELECT position FROM fitting WHERE before < `+strconv.Itoa(storesql.MaxTaken)+`)) RETURNING `+columns+", m.lapses", args...)
 	s.step()
 	return taken, err
 }

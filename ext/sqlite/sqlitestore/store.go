@@ -101,7 +101,10 @@ const putMessage = `INSERT INTO weir_messages (queue, at, due, arrived, visit, m
 const columns = `position, fence, due, cause, meta, schema, payload`
 
 const takeDue = `UPDATE weir_messages SET at = $1, leased = $1, fence = fence + 1, lapses = lapses + (leased IS NOT NULL)
-	WHERE position IN (SELECT position FROM weir_messages WHERE queue = $2 AND at <= $3 ORDER BY at, position LIMIT $4)
+	WHERE position IN (SELECT position FROM (
+		SELECT position, sum(size) OVER (ROWS UNBOUNDED PRECEDING) - size AS before FROM (
+			SELECT position, coalesce(length(payload), 0) AS size FROM weir_messages WHERE queue = $2 AND at <= $3 ORDER BY at, position LIMIT $4
+		)) WHERE before < $5)
 	RETURNING ` + columns + `, lapses`
 
 // A lease that is not lost: see leaseArgs.
@@ -155,7 +158,7 @@ func (s *Store) Take(ctx context.Context, queue string, limit int, lease time.Du
 	}
 	err = s.write(ctx, func(ctx context.Context, tx *sqlite.Tx, now time.Time) error {
 		// Law D3: what is due is decided here.
-		rows, err := tx.QueryContext(ctx, takeDue, nanos(now, lease), queue, nanos(now, 0), limit)
+		rows, err := tx.QueryContext(ctx, takeDue, nanos(now, lease), queue, nanos(now, 0), limit, storesql.MaxTaken)
 		taken, err = scanLeased(rows, err, queue)
 		return err
 	})
