@@ -27,9 +27,9 @@ type producer struct {
 func newProducer(opts []kgo.Opt) (*producer, error) {
 	opts = append(append([]kgo.Opt(nil), opts...), kgo.RequiredAcks(kgo.AllISRAcks()),
 		kgo.AllowIdempotentProduceCancellation()) // else a wait for a dead broker outlives its context; what comes twice has the same id
-	client, err := kgo.NewClient(opts...)
+	client, err := newClient(opts...)
 	if err != nil {
-		return nil, fmt.Errorf("kafka: %w", err)
+		return nil, err
 	}
 	if off, _ := client.OptValue(kgo.DisableIdempotentWrite).(bool); off {
 		client.Close()

@@ -29,7 +29,7 @@ type Sink[T any] struct {
 var _ delivery.Sink[int] = (*Sink[int])(nil)
 
 // NewSink returns a sink into a topic. The options are those of its client: kgo.SeedBrokers, kgo.DialTLSConfig, kgo.SASL and others. It
-// panics if the topic is empty or the codec nil; the error is that of the options, and kgo.DisableIdempotentWrite is refused. The sink must be closed.
+// panics if the topic is empty or the codec nil; the error is that of the options, of which kgo.DisableIdempotentWrite is refused, or says that the brokers refuse the authentication. The sink must be closed.
 func NewSink[T any](topic string, c codec.Codec[T], opts ...kgo.Opt) (*Sink[T], error) {
 	nils.Refuse("kafka: NewSink", "codec", c)
 	if topic == "" {

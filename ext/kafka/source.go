@@ -73,7 +73,8 @@ type Source[T any] struct {
 var _ delivery.Source[int] = (*Source[int])(nil)
 
 // NewSource returns a source of the topics for a group. Values are decoded from those of the records. It panics if an argument
-// is nil or empty; the error is that of the options of the client. The source must be closed.
+// is nil or empty; the error is that of the options of the client, or says that the brokers refuse its authentication. If they do not
+// answer, it returns after 3 s at most. The source must be closed.
 func NewSource[T any](group string, topics []string, c codec.Codec[T], opts ...SourceOption) (*Source[T], error) {
 	nils.Refuse("kafka: NewSource", "codec", c)
 	if group == "" || len(topics) == 0 || slices.Contains(topics, "") {
@@ -98,8 +99,8 @@ func NewSource[T any](group string, topics []string, c codec.Codec[T], opts ...S
 		kgo.OnPartitionsAssigned(s.assigned), kgo.OnOffsetsFetched(s.fetched), kgo.OnPartitionsRevoked(s.revoked), kgo.OnPartitionsLost(s.lost))
 	s.ctx, s.cancel = context.WithCancelCause(context.Background())
 	var err error
-	if s.client, err = kgo.NewClient(client...); err != nil {
-		return nil, fmt.Errorf("kafka: %w", err)
+	if s.client, err = newClient(client...); err != nil {
+		return nil, err
 	}
 	commit, retry, look := s.clock.Ticker(s.commitInterval), s.clock.Timer(time.Hour), s.clock.Ticker(lookEvery)
 	retry.Stop()
