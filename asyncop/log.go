@@ -11,6 +11,7 @@ import (
 	"unicode/utf8"
 
 	"github.com/weirflow/weir/asyncop/internal/core"
+	"github.com/weirflow/weir/asyncop/observe"
 	"github.com/weirflow/weir/delivery"
 	"github.com/weirflow/weir/internal/decision"
 	"github.com/weirflow/weir/internal/guard"
@@ -118,7 +119,7 @@ func (s *surface[IN, OUT]) logSlowCall(call core.SlowCall[IN]) {
 
 // logGivenUp reports an element that failed, and the reason why there was no other attempt. What the failure sink makes of it, such as
 // a dead letter, is its own to log.
-func (s *surface[IN, OUT]) logGivenUp(r core.Report[IN], how core.Ending) {
+func (s *surface[IN, OUT]) logGivenUp(r core.Report[IN], how observe.EndKind) {
 	attrs := []slog.Attr{slog.Int("attempts", r.Attempts), slog.Any("error", r.Err)}
 	if r.Verdict != decision.Final {
 		attrs = append(attrs, slog.String("verdict", r.Verdict.String()))
@@ -127,7 +128,7 @@ func (s *surface[IN, OUT]) logGivenUp(r core.Report[IN], how core.Ending) {
 		attrs = append(attrs, slog.String("reason", r.Reason.String()))
 	}
 	msg := "asyncop: element handed over to the failure sink"
-	if how == core.Dropped {
+	if how == observe.Dropped {
 		msg = "asyncop: element dropped"
 	}
 	s.log(r.Context, slog.LevelWarn, msg, r.Element, attrs...)

@@ -404,7 +404,7 @@ func (op *AsyncWaitOperator[IN, OUT]) Stop(ctx context.Context) error {
 }
 
 // Stats returns the statistics of the moment.
-func (op *AsyncWaitOperator[IN, OUT]) Stats() Stats { return Stats(op.driver.Counts()) }
+func (op *AsyncWaitOperator[IN, OUT]) Stats() Stats { return op.driver.Counts() }
 
 // takesFailures reports whether next is an operator or a flow of weir. Others would take a failure for an element.
 func takesFailures(next any) bool {

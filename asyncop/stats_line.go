@@ -30,7 +30,7 @@ func (s *surface[IN, OUT]) statsDue() (due time.Duration, ok bool) {
 
 // changedStats returns the statistics, and whether the last line does not say all of them.
 func (s *surface[IN, OUT]) changedStats() (now Stats, changed bool) {
-	now = Stats(s.driver.Counts())
+	now = s.driver.Counts()
 	same := now
 	same.OldestAge, same.LastError = 0, nil
 	return now, now.InFlight > 0 || same != s.last

@@ -117,7 +117,7 @@ func (s *surface[IN, OUT]) coreConfig(timeout time.Duration, q queue.Queue[*core
 			c.Counters = append(c.Counters, counter)
 			continue
 		}
-		c.Observers = append(c.Observers, observer{o})
+		c.Observers = append(c.Observers, o)
 	}
 	var handlers []handler[IN, OUT]
 	if handlers, c.HandlesAll = handlersOf(fn); len(handlers) > 0 {
@@ -158,7 +158,7 @@ func (s *surface[IN, OUT]) coreHooks() core.Hooks[IN] {
 		RunFailed: func(r core.Report[IN]) error {
 			return &ElementError{
 				Element: r.Element, Attempts: r.Attempts, Elapsed: r.Elapsed, Err: r.Err, label: s.labelOf(r.Element),
-				Verdict: strategies.Verdict(r.Verdict), Reason: r.Reason, InDoubt: r.InDoubt, policy: s.policy,
+				Verdict: r.Verdict, Reason: r.Reason, InDoubt: r.InDoubt, policy: s.policy,
 				Operator: s.name, retries: s.allowed,
 			}
 		},
@@ -178,7 +178,7 @@ func (s *surface[IN, OUT]) coreHooks() core.Hooks[IN] {
 func (s *surface[IN, OUT]) failureOf(r core.Report[IN]) Failure[IN] {
 	return Failure[IN]{
 		Element: r.Element, Err: r.Err, Attempts: r.Attempts, Elapsed: r.Elapsed, Reasons: r.Reasons,
-		Verdict: strategies.Verdict(r.Verdict), Reason: r.Reason, InDoubt: r.InDoubt, Tracked: r.Tracked, policy: s.policy, Abandoned: !r.Failed,
+		Verdict: r.Verdict, Reason: r.Reason, InDoubt: r.InDoubt, Tracked: r.Tracked, policy: s.policy, Abandoned: !r.Failed,
 		FirstAttempt: r.First, LastAttempt: r.Last,
 	}
 }

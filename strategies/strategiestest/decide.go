@@ -64,7 +64,7 @@ func Decide[OUT any](strategy strategies.AsyncRetryStrategy[OUT], a predicates.A
 	if d.Verdict == decision.Retried {
 		made.Retry, made.Late = !d.Capped, d.Capped
 	} else {
-		made.Verdict = strategies.Verdict(d.Verdict)
+		made.Verdict = d.Verdict
 	}
 	return made
 }

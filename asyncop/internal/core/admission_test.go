@@ -8,6 +8,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/weirflow/weir/asyncop/internal/call"
+	"github.com/weirflow/weir/asyncop/observe"
 )
 
 // share makes the calls of the rig need one of p.
@@ -259,7 +260,7 @@ func TestSharedPermitThatIsNotNeeded(t *testing.T) {
 	c.complete("c#1")
 	require.True(t, b.wake())
 	for _, e := range b.Abandon() { // the run has ended
-		b.Ended(e, Abandoned)
+		b.Ended(e, observe.Abandoned)
 	}
 	b.stop(nil)
 	_, used := permits.Counts()

@@ -9,6 +9,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/weirflow/weir/asyncop/internal/call"
+	"github.com/weirflow/weir/asyncop/observe"
 	"github.com/weirflow/weir/delivery"
 	"github.com/weirflow/weir/predicates"
 	"github.com/weirflow/weir/strategies"
@@ -151,7 +152,7 @@ func TestCallThatEndsAtOnceIsRetried(t *testing.T) {
 func TestDoubtOfCallsThatEndAtOnce(t *testing.T) {
 	inDoubt := map[string]bool{}
 	r := newRig(t, retries(0, 0), func(c *Config[string, string]) {
-		c.Hooks.GivenUp = func(f Report[string], _ Ending) { inDoubt[f.Element] = f.InDoubt }
+		c.Hooks.GivenUp = func(f Report[string], _ observe.EndKind) { inDoubt[f.Element] = f.InDoubt }
 	})
 	r.answer = func(name string, a *testAttempt) error {
 		switch name[0] {
@@ -293,7 +294,7 @@ func TestAbandonAfterCallsThatEndAtOnce(t *testing.T) {
 				require.Equal(t, 1, d.Attempts)
 				require.True(t, d.InDoubt)
 				require.Equal(t, r.clock.at, d.First)
-				r.Ended(e, Abandoned)
+				r.Ended(e, observe.Abandoned)
 			}
 			require.Equal(t, []string{"a", "B"}, got)
 			c, _ := r.Counts()
@@ -406,7 +407,7 @@ func TestMessageBehindACallThatEndsAtOnce(t *testing.T) {
 	r.End(errOver)
 	for _, e := range r.Abandon() {
 		require.True(t, r.ComesAgain(e))
-		r.Ended(e, Abandoned)
+		r.Ended(e, observe.Abandoned)
 	}
 	r.SettleMessages()
 	require.Equal(t, []delivery.Verdict{{Kind: delivery.Nacked}}, verdicts)
@@ -562,7 +563,7 @@ func TestCallThatEndsAtOnceCancels(t *testing.T) {
 	var got []string
 	for _, e := range r.Abandon() {
 		got = append(got, r.Describe(e).Element)
-		r.Ended(e, Abandoned)
+		r.Ended(e, observe.Abandoned)
 	}
 	require.Equal(t, []string{"a", "b", "c"}, got)
 	r.balance()

@@ -14,6 +14,7 @@ import (
 	"pgregory.net/rapid"
 
 	"github.com/weirflow/weir/asyncop/internal/call"
+	"github.com/weirflow/weir/asyncop/observe"
 	"github.com/weirflow/weir/predicates"
 	"github.com/weirflow/weir/queue"
 	"github.com/weirflow/weir/strategies"
@@ -163,7 +164,7 @@ func TestBatchWhoseMemberFailsTheRun(t *testing.T) {
 	require.True(t, b.Failed())
 	require.Equal(t, "!a", b.took())
 	for _, e := range b.Abandon() {
-		b.Ended(e, Abandoned)
+		b.Ended(e, observe.Abandoned)
 	}
 	b.balance()
 	require.Zero(t, b.Running())
@@ -191,7 +192,7 @@ func TestBatchBrokenOffAtTheEnd(t *testing.T) {
 	require.Equal(t, 1, used)
 	b.End(b.Exited())
 	for _, e := range b.Abandon() {
-		b.Ended(e, Abandoned)
+		b.Ended(e, observe.Abandoned)
 	}
 	b.handOut()
 	b.returns()

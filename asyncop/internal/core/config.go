@@ -7,6 +7,7 @@ import (
 	"time"
 
 	"github.com/weirflow/weir/asyncop/internal/call"
+	"github.com/weirflow/weir/asyncop/observe"
 	"github.com/weirflow/weir/internal/counting"
 	"github.com/weirflow/weir/internal/decision"
 	"github.com/weirflow/weir/predicates"
@@ -65,7 +66,7 @@ type Config[IN, OUT any] struct {
 	// grown, and once a turn. nil: nothing rings, and the clock is read whenever user code has run.
 	Rung *atomic.Int64
 
-	Observers []Observer
+	Observers []observe.Observer
 	Counters  []counting.Counter // observers that only count
 	Hooks     Hooks[IN]
 }
@@ -99,7 +100,7 @@ type Hooks[IN any] struct {
 	Exhausted       func(d decision.Decision) error                        // the failure of an element that ExhaustedAsFailure makes fail
 	DecisionFailed  func(err error) error                                  // the failure of an element whose policy failed with err
 	RunFailed       func(r Report[IN]) error                               // the failure of the run by an element
-	GivenUp         func(r Report[IN], how Ending)                         // an element was dropped or handed over
+	GivenUp         func(r Report[IN], how observe.EndKind)                // an element was dropped or handed over
 	NotTaken        func(r Report[IN], err error, wait time.Duration)      // the sink has not taken an element, which is offered again; 0: never
 	LogsRetries     func() bool                                            // whether the next two write anything
 	Retrying        func(r Report[IN], d decision.Decision)

@@ -8,6 +8,7 @@ import (
 	"time"
 
 	"github.com/weirflow/weir/asyncop/internal/call"
+	"github.com/weirflow/weir/asyncop/observe"
 	"github.com/weirflow/weir/internal/counting"
 	"github.com/weirflow/weir/internal/fifo"
 	"github.com/weirflow/weir/timers"
@@ -81,7 +82,7 @@ type Machine[IN, OUT any] struct {
 	settlements fifo.Queue[settlement] // what SettleMessages is to do
 	extras      []*extra[IN, OUT]      // of messages and observed elements that have left, to be used again
 
-	counts Counters
+	counts observe.Stats
 	failed int64 // attempts
 }
 
@@ -530,7 +531,7 @@ func (g *Machine[IN, OUT]) Forget() {
 // ---- What others look at
 
 // Counts returns the counters, and when the oldest element was accepted; Never if there is none.
-func (g *Machine[IN, OUT]) Counts() (c Counters, oldest time.Duration) {
+func (g *Machine[IN, OUT]) Counts() (c observe.Stats, oldest time.Duration) {
 	c, oldest = g.counts, Never
 	if g.oldest != nil {
 		oldest = g.oldest.accepted

@@ -12,6 +12,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/weirflow/weir/asyncop/internal/call"
+	"github.com/weirflow/weir/asyncop/observe"
 	"github.com/weirflow/weir/internal/counting"
 	"github.com/weirflow/weir/predicates"
 	"github.com/weirflow/weir/strategies"
@@ -247,7 +248,7 @@ func TestNoAttemptTooLate(t *testing.T) {
 		cut := r.Abandon()
 		require.Len(t, cut, 1)
 		require.Equal(t, "b", r.Describe(cut[0]).Element)
-		r.Ended(cut[0], Abandoned)
+		r.Ended(cut[0], observe.Abandoned)
 		r.balance()
 	})
 	// What was to be done before the attempt is done in time, and the core learns of it too late.
@@ -283,7 +284,7 @@ func TestNoAttemptTooLate(t *testing.T) {
 		cut := r.Abandon()
 		require.Len(t, cut, 1)
 		require.False(t, r.Describe(cut[0]).InDoubt, "nothing was sent")
-		r.Ended(cut[0], Abandoned)
+		r.Ended(cut[0], observe.Abandoned)
 		r.balance()
 	})
 	t.Run("end of input", func(t *testing.T) {
@@ -459,7 +460,7 @@ func TestFailurePolicies(t *testing.T) {
 		require.Equal(t, ByElement, cause)
 		require.Equal(t, errBroken, err)
 		for _, e := range r.Abandon() {
-			r.Ended(e, Abandoned)
+			r.Ended(e, observe.Abandoned)
 		}
 		require.Equal(t, "(a#1 (b#1 (c#1 (d#1 !b", r.took())
 		c, _ := r.Counts()
@@ -521,7 +522,7 @@ func TestClockWithoutLimits(t *testing.T) {
 		"own timeouts":    {func(c *Config[string, string]) { c.TimeoutFor = func(string) time.Duration { return 0 } }, true},
 		"attempt timeout": {func(c *Config[string, string]) { c.AttemptTimeout = time.Hour }, true},
 		"pace":            {func(c *Config[string, string]) { c.Pace = func(time.Time) time.Duration { return 0 } }, true},
-		"observer":        {func(c *Config[string, string]) { c.Observers = []Observer{quiet{}} }, true},
+		"observer":        {func(c *Config[string, string]) { c.Observers = []observe.Observer{quiet{}} }, true},
 		"counter":         {func(c *Config[string, string]) { c.Counters = []counting.Counter{&tally{}} }, true},
 	} {
 		t.Run(name, func(t *testing.T) {
@@ -573,7 +574,7 @@ func TestClockWithoutLimits(t *testing.T) {
 // quiet is an observer that does nothing.
 type quiet struct{}
 
-func (quiet) Accepted(context.Context, any, bool, int64) context.Context { return nil }
-func (quiet) AttemptStarted(context.Context, int) context.Context        { return nil }
-func (quiet) AttemptEnded(context.Context, AttemptEnd)                   {}
-func (quiet) Ended(context.Context, ElementEnd)                          {}
+func (quiet) Accepted(context.Context, any, bool) context.Context { return nil }
+func (quiet) AttemptStarted(context.Context, int) context.Context { return nil }
+func (quiet) AttemptEnded(context.Context, observe.Outcome)       {}
+func (quiet) Ended(context.Context, observe.Ending)               {}

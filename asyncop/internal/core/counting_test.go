@@ -11,6 +11,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/weirflow/weir/asyncop/internal/call"
+	"github.com/weirflow/weir/asyncop/observe"
 	"github.com/weirflow/weir/internal/counting"
 	"github.com/weirflow/weir/predicates"
 	"github.com/weirflow/weir/queue"
@@ -120,7 +121,7 @@ func TestObservedElementsUseMemoryAgain(t *testing.T) {
 	for name, keyed := range map[string]bool{"ordered": false, "key-ordered": true} {
 		for who, change := range map[string]func(c *Config[string, string]){
 			"counter":  func(c *Config[string, string]) { c.Counters = []counting.Counter{&tally{}} },
-			"observer": func(c *Config[string, string]) { c.Observers = []Observer{quiet{}} },
+			"observer": func(c *Config[string, string]) { c.Observers = []observe.Observer{quiet{}} },
 		} {
 			t.Run(name+" "+who, func(t *testing.T) {
 				allocs := func(change func(c *Config[string, string])) float64 {
@@ -139,7 +140,7 @@ func TestObservedElementsUseMemoryAgain(t *testing.T) {
 						r.Accept("x", call.Message{})
 						for results, _, _ := r.Head(); len(results) > 0; results, _, _ = r.Head() {
 							if left := r.Left(); left != nil {
-								r.Gone(left, Emitted)
+								r.Gone(left, observe.Emitted)
 							}
 						}
 						r.Report()
@@ -179,17 +180,17 @@ func TestRidersAreUsedAgain(t *testing.T) {
 	}
 	r.feed("a")
 	r.idle()
-	require.EqualValues(t, Dropped, c.elements[0].How)
+	require.EqualValues(t, observe.Dropped, c.elements[0].How)
 	r.feed("b")
 	r.pass(time.Second)
 	r.complete("b#1")
 	r.idle()
-	require.Equal(t, counting.Element{How: uint8(Emitted), Accepted: true, Queued: 1, Total: time.Second}, c.elements[1])
+	require.Equal(t, counting.Element{How: uint8(observe.Emitted), Accepted: true, Queued: 1, Total: time.Second}, c.elements[1])
 	r.feed("c d")
 	r.pass(20 * time.Second) // d is not called
 	require.Equal(t, []counting.Element{
-		{How: uint8(Dropped), Accepted: true, InDoubt: true, Queued: 1, Total: 10 * time.Second},
-		{How: uint8(Dropped), Accepted: true, Queued: 10 * time.Second, Total: 10 * time.Second},
+		{How: uint8(observe.Dropped), Accepted: true, InDoubt: true, Queued: 1, Total: 10 * time.Second},
+		{How: uint8(observe.Dropped), Accepted: true, Queued: 10 * time.Second, Total: 10 * time.Second},
 	}, c.elements[2:])
 	require.Len(t, c.attempts, 3)
 
@@ -200,8 +201,8 @@ func TestRidersAreUsedAgain(t *testing.T) {
 	r.complete("y#1")
 	r.idle()
 	require.Equal(t, []counting.Element{
-		{How: uint8(Emitted), Accepted: true, Queued: 1, Total: 3 * time.Second},
-		{How: uint8(Emitted), Accepted: true, Queued: 3 * time.Second, Total: 4 * time.Second},
+		{How: uint8(observe.Emitted), Accepted: true, Queued: 1, Total: 3 * time.Second},
+		{How: uint8(observe.Emitted), Accepted: true, Queued: 3 * time.Second, Total: 4 * time.Second},
 	}, c.elements[4:])
 
 	r.feed("e") // discarded after it has left
@@ -210,9 +211,9 @@ func TestRidersAreUsedAgain(t *testing.T) {
 	r.Head()
 	left := r.Left()
 	r.pass(time.Second)
-	r.Gone(left, Discarded)
+	r.Gone(left, observe.Discarded)
 	r.Report()
-	require.Equal(t, counting.Element{How: uint8(Discarded), Accepted: true, InDoubt: true, Queued: 1, Total: time.Second}, c.elements[6])
+	require.Equal(t, counting.Element{How: uint8(observe.Discarded), Accepted: true, InDoubt: true, Queued: 1, Total: time.Second}, c.elements[6])
 	r.end()
 }
 

@@ -4,44 +4,30 @@ import (
 	"context"
 
 	"github.com/weirflow/weir/asyncop/internal/call"
-)
-
-// Ending is how an element ends (law A1).
-type Ending uint8
-
-// How elements end.
-const (
-	Emitted    Ending = iota // all its results have left
-	Empty                    // it had none
-	HandedOver               // it failed, and was handed over
-	Dropped                  // it failed, and was dropped
-	Failed                   // it failed, and the run with it
-	Abandoned                // the run has ended before it did
-	Kept                     // the run has ended, and the final checkpoint has it
-	Discarded                // it was not accepted, since the run has ended; or its results were not taken
+	"github.com/weirflow/weir/asyncop/observe"
 )
 
 // Ended is called by the driver for the elements that Abandon returned, since what becomes of them is known later.
-func (g *Machine[IN, OUT]) Ended(s *Slot[IN, OUT], how Ending) {
+func (g *Machine[IN, OUT]) Ended(s *Slot[IN, OUT], how observe.EndKind) {
 	if r := g.ended(s, how); r != nil {
 		g.Gone(r, how)
 	}
 }
 
 // ended is the one place where an element ends (law O1). It returns the rider of an observed one, which Gone wants to have back.
-func (g *Machine[IN, OUT]) ended(s *Slot[IN, OUT], how Ending) *Rider {
+func (g *Machine[IN, OUT]) ended(s *Slot[IN, OUT], how observe.EndKind) *Rider {
 	g.settleEnded(s, how)
 	switch how {
-	case Emitted, Empty:
+	case observe.Emitted, observe.Empty:
 		g.counts.Completed++
 		return g.over(s, how, nil)
-	case HandedOver:
+	case observe.HandedOver:
 		g.counts.HandedOver++
-	case Dropped:
+	case observe.Dropped:
 		g.counts.Dropped++
-	case Failed:
+	case observe.Failed:
 		g.counts.Failed++
-	case Abandoned, Kept:
+	case observe.Abandoned, observe.Kept:
 		g.counts.Abandoned++
 		return g.over(s, how, g.failure)
 	default: // Discarded: it was not accepted
@@ -91,11 +77,11 @@ func (g *Machine[IN, OUT]) giveUp(s *Slot[IN, OUT], err error) {
 	g.leaveLane(s)
 	r := g.report(s) // while it has its rider
 	if g.OnFailure == Drop {
-		g.Ended(s, Dropped)
-		g.Hooks.GivenUp(r, Dropped)
+		g.Ended(s, observe.Dropped)
+		g.Hooks.GivenUp(r, observe.Dropped)
 		return
 	}
-	g.Ended(s, Failed)
+	g.Ended(s, observe.Failed)
 	if g.failure == nil {
 		g.failedIn = r.Context
 	}
@@ -137,16 +123,16 @@ func (g *Machine[IN, OUT]) Head() (results []OUT, m call.Message, control any) {
 			}
 		default: // ended
 		}
-		if r := g.leave(s, Empty); r != nil {
-			g.Gone(r, Empty)
+		if r := g.leave(s, observe.Empty); r != nil {
+			g.Gone(r, observe.Empty)
 		}
 	}
 }
 
 // Left removes the head of the queue: it has been emitted. Gone wants to have the rider back, if there is one.
-func (g *Machine[IN, OUT]) Left() *Rider { return g.leave(g.head(), Emitted) }
+func (g *Machine[IN, OUT]) Left() *Rider { return g.leave(g.head(), observe.Emitted) }
 
-func (g *Machine[IN, OUT]) leave(s *Slot[IN, OUT], how Ending) (r *Rider) {
+func (g *Machine[IN, OUT]) leave(s *Slot[IN, OUT], how observe.EndKind) (r *Rider) {
 	if s.phase == done {
 		r = g.ended(s, how)
 	}
@@ -205,7 +191,7 @@ func (g *Machine[IN, OUT]) Abandon() (cut []*Slot[IN, OUT]) {
 		case s.phase == ended:
 			continue
 		case s.phase == done && len(s.results()) == 0:
-			g.Ended(s, Empty)
+			g.Ended(s, observe.Empty)
 			continue
 		case s.phase == done && s.attempts > 0:
 			s.doubt = untracked // that it has taken effect is not known to anybody else

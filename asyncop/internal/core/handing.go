@@ -6,6 +6,7 @@ import (
 	"time"
 
 	"github.com/weirflow/weir/asyncop/internal/call"
+	"github.com/weirflow/weir/asyncop/observe"
 	"github.com/weirflow/weir/delivery"
 	"github.com/weirflow/weir/internal/guard"
 )
@@ -89,11 +90,11 @@ func (g *Machine[IN, OUT]) answered(s *Slot[IN, OUT], h *handing[IN, OUT]) {
 // taken ends s: it was handed over.
 func (g *Machine[IN, OUT]) taken(s *Slot[IN, OUT]) {
 	r := g.report(s) // while it has its rider
-	g.Ended(s, HandedOver)
+	g.Ended(s, observe.HandedOver)
 	g.enter(s, ended)
 	g.Queue.Complete(s.entry)
 	g.leaveLane(s)
-	g.Hooks.GivenUp(r, HandedOver)
+	g.Hooks.GivenUp(r, observe.HandedOver)
 }
 
 // notTakeable ends e, which the sink can never take. A message goes to the dead letters of its source. What is no message is nobody's,
@@ -106,7 +107,7 @@ func (g *Machine[IN, OUT]) notTakeable(s *Slot[IN, OUT], err error) {
 		g.enter(s, ended)
 		g.Queue.Complete(s.entry)
 		g.leaveLane(s)
-		g.Ended(s, Failed)
+		g.Ended(s, observe.Failed)
 		if g.failure == nil {
 			g.failedIn = r.Context
 		}
@@ -115,7 +116,7 @@ func (g *Machine[IN, OUT]) notTakeable(s *Slot[IN, OUT], err error) {
 	}
 	// Before the end acknowledges it: the first verdict counts (law D2).
 	g.settlements.Push(settlement{m, delivery.Verdict{Kind: delivery.Rejected, Err: s.err, OutcomeUnknown: r.InDoubt}})
-	g.Ended(s, HandedOver)
+	g.Ended(s, observe.HandedOver)
 	g.enter(s, ended)
 	g.Queue.Complete(s.entry)
 	g.leaveLane(s)

@@ -13,6 +13,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/weirflow/weir/asyncop/internal/call"
+	"github.com/weirflow/weir/asyncop/observe"
 	"github.com/weirflow/weir/internal/decision"
 	"github.com/weirflow/weir/predicates"
 	"github.com/weirflow/weir/queue"
@@ -88,7 +89,7 @@ func newRig(tb require.TestingT, strategy strategies.AsyncRetryStrategy[string],
 			Exhausted:       func(d decision.Decision) error { return fmt.Errorf("exhausted: %v", d.Verdict) },
 			DecisionFailed:  func(err error) error { return err },
 			RunFailed:       func(f Report[string]) error { r.note("!" + f.Element); return f.Err },
-			GivenUp:         func(f Report[string], _ Ending) { r.note("!" + f.Element) },
+			GivenUp:         func(f Report[string], _ observe.EndKind) { r.note("!" + f.Element) },
 			NotTaken:        func(f Report[string], _ error, wait time.Duration) { r.note(fmt.Sprintf("?%s+%v", f.Element, wait)) },
 			LogsRetries:     func() bool { return false },
 			ObserverBroke:   func(err error) { r.note("broke: " + err.Error()) },
@@ -201,7 +202,7 @@ func (r *rig) emit() {
 			return
 		}
 		if left := r.Left(); left != nil {
-			r.Gone(left, Emitted)
+			r.Gone(left, observe.Emitted)
 		}
 	}
 }

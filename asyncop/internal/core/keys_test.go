@@ -13,6 +13,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/weirflow/weir/asyncop/internal/call"
+	"github.com/weirflow/weir/asyncop/observe"
 	"github.com/weirflow/weir/queue"
 )
 
@@ -157,9 +158,9 @@ func TestTimeoutWhileWaitingForKey(t *testing.T) {
 		for _, e := range r.Abandon() {
 			if d := r.Describe(e); d.Failed {
 				failed += d.Element
-				r.Ended(e, HandedOver)
+				r.Ended(e, observe.HandedOver)
 			} else {
-				r.Ended(e, Abandoned)
+				r.Ended(e, observe.Abandoned)
 			}
 		}
 		require.Equal(t, "a3", failed)
@@ -346,14 +347,14 @@ func TestBrokenKeys(t *testing.T) {
 			o := &notebook{}
 			r := newRig(t, nil, func(c *Config[string, string]) {
 				byFirstLetter(c)
-				c.Observers = []Observer{o}
+				c.Observers = []observe.Observer{o}
 				c.Keys = NewKeys[any, string, string](func(in string) any {
 					if in == "x" {
 						return key(in)
 					}
 					return in[:1]
 				}, unusable)
-				c.Hooks.GivenUp = func(f Report[string], _ Ending) { failed = f.Err }
+				c.Hooks.GivenUp = func(f Report[string], _ observe.EndKind) { failed = f.Err }
 			})
 			r.feed("a1")
 			done := make(chan struct{})
@@ -425,7 +426,7 @@ func TestSlowObserverBeforeOtherFunctions(t *testing.T) {
 					r.clock.at = r.clock.at.Add(2 * SlowCallLimit)
 				}
 			}}
-			r = newRig(t, nil, func(c *Config[string, string]) { change(c); c.Observers = []Observer{o} })
+			r = newRig(t, nil, func(c *Config[string, string]) { change(c); c.Observers = []observe.Observer{o} })
 			r.feed("a")
 			r.Turn()
 			slow := r.Blocked()
@@ -445,7 +446,7 @@ func TestKeyOrderAfterGoexitOfAnObserver(t *testing.T) {
 			runtime.Goexit()
 		}
 	}}
-	r := newRig(t, nil, func(c *Config[string, string]) { byFirstLetter(c); c.Observers = []Observer{o} })
+	r := newRig(t, nil, func(c *Config[string, string]) { byFirstLetter(c); c.Observers = []observe.Observer{o} })
 	done := make(chan struct{})
 	go func() {
 		defer close(done)

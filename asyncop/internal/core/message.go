@@ -2,6 +2,7 @@ package core
 
 import (
 	"github.com/weirflow/weir/asyncop/internal/call"
+	"github.com/weirflow/weir/asyncop/observe"
 	"github.com/weirflow/weir/delivery"
 	"github.com/weirflow/weir/predicates"
 )
@@ -47,16 +48,16 @@ func (g *Machine[IN, OUT]) ComesAgain(s *Slot[IN, OUT]) bool {
 }
 
 // settleEnded settles the message that an element is, unless what was made of it carries it on.
-func (g *Machine[IN, OUT]) settleEnded(s *Slot[IN, OUT], how Ending) {
+func (g *Machine[IN, OUT]) settleEnded(s *Slot[IN, OUT], how observe.EndKind) {
 	m := s.message()
 	if !m.Pending() || s.phase == done && s.retry&carried != 0 {
 		return
 	}
 	switch how {
-	case Emitted:
-	case Empty:
+	case observe.Emitted:
+	case observe.Empty:
 		g.settlements.Push(settlement{m, delivery.Verdict{Kind: delivery.Acked}})
-	case HandedOver, Dropped:
+	case observe.HandedOver, observe.Dropped:
 		v := delivery.Verdict{Kind: delivery.Acked, Err: s.err}
 		if r := s.reason(); r.IsRejection() { // a worker learns that the service has answered
 			v.Err = predicates.WithReason(s.err, r)

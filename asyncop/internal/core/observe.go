@@ -5,42 +5,9 @@ import (
 	"time"
 
 	"github.com/weirflow/weir/asyncop/internal/call"
+	"github.com/weirflow/weir/asyncop/observe"
 	"github.com/weirflow/weir/internal/counting"
-	"github.com/weirflow/weir/predicates"
 )
-
-// Observer is user code that is called with what happens to elements (law O1). The first two are called as it happens, since
-// their contexts are needed; the others from Report.
-type Observer interface {
-	// Accepted gets the number of an element that was restored with one.
-	Accepted(ctx context.Context, element any, restored bool, number int64) context.Context
-	AttemptStarted(ctx context.Context, attempt int) context.Context
-	AttemptEnded(ctx context.Context, end AttemptEnd)
-	Ended(ctx context.Context, end ElementEnd)
-}
-
-// AttemptEnd is how an attempt ended.
-type AttemptEnd struct {
-	Attempt  int
-	Results  int
-	Err      error
-	Reason   predicates.Reason
-	Duration time.Duration
-	Retry    bool          // another attempt follows
-	Delay    time.Duration // after this back-off
-}
-
-// ElementEnd is how an element ended.
-type ElementEnd struct {
-	How      Ending
-	Results  int
-	Err      error
-	Reason   predicates.Reason // of its last outcome
-	Attempts int               // begun, before a restart, too
-	InDoubt  bool              // an attempt may have taken effect, and its result did not leave
-	Queued   time.Duration     // from its slot to its first attempt, or to its end
-	Total    time.Duration     // from its slot to its end
-}
 
 // Rider is what rides with an element for those who observe it. The core's, until Left returns it; then the driver's, until it
 // is given back to Gone. Riders are used again. One is small, since with rings many are on their way.
@@ -60,16 +27,16 @@ type told struct {
 	ctx     context.Context // of the element, as Accepted has returned it
 	attempt context.Context // of the attempt; nil: there is none
 	call    context.Context // of its call, once there is one
-	end     AttemptEnd      // of the attempt, once it is concluded
-	element ElementEnd      // once it leaves
+	end     observe.Outcome // of the attempt, once it is concluded
+	element observe.Ending  // once it leaves
 	broken  error           // how Accepted broke
 }
 
 // note is something that Report is to call the observer with.
 type note struct {
 	ctx     context.Context //nolint:containedctx // of the element or attempt
-	attempt AttemptEnd
-	element ElementEnd
+	attempt observe.Outcome
+	element observe.Ending
 	isEnd   bool // of the element
 }
 
@@ -103,7 +70,7 @@ func (g *Machine[IN, OUT]) observe(s *Slot[IN, OUT], restored bool, number int64
 		if err := g.guarded(callAccepted, s, func() {
 			for next < len(g.Observers) {
 				next++
-				if ctx := g.Observers[next-1].Accepted(t.ctx, s.in, restored, number); ctx != nil {
+				if ctx := accepted(g.Observers[next-1], t.ctx, s.in, restored, number); ctx != nil {
 					t.ctx = ctx //nolint:fatcontext // one layer an observer
 				}
 			}
@@ -111,6 +78,16 @@ func (g *Machine[IN, OUT]) observe(s *Slot[IN, OUT], restored bool, number int64
 			t.broken = err
 		}
 	}
+}
+
+// accepted tells an observer of an element, which has a number if it was restored with one.
+func accepted(o observe.Observer, ctx context.Context, element any, restored bool, number int64) context.Context {
+	if restored {
+		if c, ok := o.(observe.CheckpointedObserver); ok {
+			return c.Restored(ctx, element, number)
+		}
+	}
+	return o.Accepted(ctx, element, restored)
 }
 
 // Numbers returns what number says of the elements that Items returns, by the contexts of an observer; 0 of control elements.
@@ -169,7 +146,7 @@ func (g *Machine[IN, OUT]) observeStart(
 	if t == nil {
 		return true
 	}
-	t.attempt, t.call, t.end = t.ctx, nil, AttemptEnd{Attempt: number}
+	t.attempt, t.call, t.end = t.ctx, nil, observe.Outcome{Attempt: number}
 	g.enter(s, running) // it goes on as if it were invoked if the observer ends the goroutine
 	if t.broken == nil {
 		g.watchMany(SlowObserver)
@@ -282,7 +259,7 @@ func (g *Machine[IN, OUT]) attemptOver(s *Slot[IN, OUT], retry bool, d time.Dura
 }
 
 // over fills in how an element ends; its rider leaves it.
-func (g *Machine[IN, OUT]) over(s *Slot[IN, OUT], how Ending, err error) *Rider {
+func (g *Machine[IN, OUT]) over(s *Slot[IN, OUT], how observe.EndKind, err error) *Rider {
 	r := s.rider()
 	if r == nil {
 		return nil
@@ -291,10 +268,10 @@ func (g *Machine[IN, OUT]) over(s *Slot[IN, OUT], how Ending, err error) *Rider 
 		s.extra.rare.rider = nil // so that keepExtra has nothing to clear
 	}
 	r.called = s.attempts > 0
-	r.element.InDoubt = s.doubt != noDoubt && how != Emitted && how != Empty
+	r.element.InDoubt = s.doubt != noDoubt && how != observe.Emitted && how != observe.Empty
 	if t := r.told; t != nil {
 		t.element.Err, t.element.Reason, t.element.Attempts = err, s.reason(), int(s.attempts)
-		if how == Emitted {
+		if how == observe.Emitted {
 			t.element.Results = len(s.results())
 		}
 	}
@@ -302,14 +279,14 @@ func (g *Machine[IN, OUT]) over(s *Slot[IN, OUT], how Ending, err error) *Rider 
 }
 
 // Gone says how an element whose rider the driver has, has ended: emitted or discarded.
-func (g *Machine[IN, OUT]) Gone(r *Rider, how Ending) {
+func (g *Machine[IN, OUT]) Gone(r *Rider, how observe.EndKind) {
 	g.refresh()
 	e := &r.element
 	e.How, e.Accepted, e.Queued, e.Total = uint8(how), true, r.started, g.now-r.accepted
 	if r.started == 0 {
 		e.Queued = e.Total
 	}
-	if how == Discarded { // nothing else knows that it has taken effect
+	if how == observe.Discarded { // nothing else knows that it has taken effect
 		e.InDoubt = r.called
 	}
 	if len(g.Counters) > 0 {
@@ -323,13 +300,13 @@ func (g *Machine[IN, OUT]) Gone(r *Rider, how Ending) {
 }
 
 // Refused says that an element was received and not accepted: Discarded or Kept. m is the message that it is, if it is one.
-func (g *Machine[IN, OUT]) Refused(how Ending, m call.Message) {
+func (g *Machine[IN, OUT]) Refused(how observe.EndKind, m call.Message) {
 	g.GiveBack(m)
 	if len(g.Counters) > 0 {
 		g.elements = append(g.elements, counting.Element{How: uint8(how)})
 	}
 	if len(g.Observers) > 0 {
-		g.notes.Push(note{ctx: g.Host.Values, element: ElementEnd{How: how}, isEnd: true})
+		g.notes.Push(note{ctx: g.Host.Values, element: observe.Ending{How: how}, isEnd: true})
 	}
 }
 

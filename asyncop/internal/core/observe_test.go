@@ -12,6 +12,7 @@ import (
 	"pgregory.net/rapid"
 
 	"github.com/weirflow/weir/asyncop/internal/call"
+	"github.com/weirflow/weir/asyncop/observe"
 	"github.com/weirflow/weir/internal/counting"
 	"github.com/weirflow/weir/predicates"
 	"github.com/weirflow/weir/queue"
@@ -37,21 +38,30 @@ func (o *notebook) write(format string, args ...any) {
 	o.lines = append(o.lines, line)
 }
 
-func (o *notebook) Accepted(ctx context.Context, element any, restored bool, number int64) context.Context {
-	again := ""
+func (o *notebook) Accepted(ctx context.Context, element any, restored bool) context.Context {
 	if restored {
-		again = fmt.Sprintf(" again %d", number)
+		panic("an observer with a state is told by Restored")
 	}
-	o.write("+%s%s", element, again)
+	o.write("+%s", element)
 	return context.WithValue(ctx, elementKey{}, element)
 }
+
+func (o *notebook) Restored(ctx context.Context, element any, number int64) context.Context {
+	o.write("+%s again %d", element, number)
+	return context.WithValue(ctx, elementKey{}, element)
+}
+
+func (o *notebook) Restore([]byte, []int64, func()) error { return nil }
+func (o *notebook) Number(context.Context) int64          { return 0 }
+func (o *notebook) Snapshot(uint64) []byte                { return nil }
+func (o *notebook) Completed(uint64)                      {}
 
 func (o *notebook) AttemptStarted(ctx context.Context, attempt int) context.Context {
 	o.write("(%s#%d", ctx.Value(elementKey{}), attempt)
 	return context.WithValue(ctx, call.NumberKey{}, -1) // the attempt's own value counts
 }
 
-func (o *notebook) AttemptEnded(ctx context.Context, end AttemptEnd) {
+func (o *notebook) AttemptEnded(ctx context.Context, end observe.Outcome) {
 	how := fmt.Sprint(end.Results)
 	if end.Err != nil {
 		how = end.Err.Error() + strings.Repeat(" and a result", end.Results)
@@ -65,7 +75,7 @@ func (o *notebook) AttemptEnded(ctx context.Context, end AttemptEnd) {
 	})
 }
 
-func (o *notebook) Ended(ctx context.Context, end ElementEnd) {
+func (o *notebook) Ended(ctx context.Context, end observe.Ending) {
 	name := ctx.Value(elementKey{})
 	how := [...]string{"emitted", "empty", "handed over", "dropped", "failed", "abandoned", "kept", "discarded"}[end.How]
 	o.write("-%v %s %d/%d in %v+%v", name, how, end.Results, end.Attempts, end.Queued.Round(time.Millisecond),
@@ -90,7 +100,7 @@ func (o *notebook) took() string {
 func observed(tb require.TestingT, n int, change func(c *Config[string, string])) (*rig, *notebook) {
 	o := &notebook{tb: tb}
 	r := newRig(tb, retries(n, time.Second), func(c *Config[string, string]) {
-		c.Observers, c.Counters = []Observer{o}, []counting.Counter{&o.counted}
+		c.Observers, c.Counters = []observe.Observer{o}, []counting.Counter{&o.counted}
 		if change != nil {
 			change(c)
 		}
@@ -171,7 +181,7 @@ func TestObserverOfATimeoutWhileDeciding(t *testing.T) {
 	})
 	r := newRig(t, strategies.ReasonAware(
 		predicates.ByException[string](predicates.HasException, predicates.NewReason("TEST", true, false)), again),
-		func(c *Config[string, string]) { c.Observers = []Observer{o} })
+		func(c *Config[string, string]) { c.Observers = []observe.Observer{o} })
 	r.feed("a")
 	r.fail("a#1")
 	r.idle()
@@ -205,7 +215,7 @@ func TestSlowCodeBeforeObservers(t *testing.T) {
 		}
 		return false
 	})
-	r = newRig(t, slow, func(c *Config[string, string]) { c.Observers = []Observer{&notebook{}} })
+	r = newRig(t, slow, func(c *Config[string, string]) { c.Observers = []observe.Observer{&notebook{}} })
 	r.feed("a")
 	r.answer = func(name string, a *call.Attempt[string]) error {
 		a.Complete(name)
@@ -239,7 +249,7 @@ func TestObserverThatExitsAtTheEnd(t *testing.T) {
 	<-done
 	r.End(r.Exited())
 	for _, e := range r.Abandon() {
-		r.Ended(e, Abandoned)
+		r.Ended(e, observe.Abandoned)
 	}
 	r.balance()
 	require.Zero(t, r.Running())
@@ -311,9 +321,9 @@ func TestObserverOfTheEnd(t *testing.T) {
 	o.took()
 	r.End(errOver)
 	for i, e := range r.Abandon() {
-		r.Ended(e, []Ending{Abandoned, Kept, HandedOver, Abandoned}[i])
+		r.Ended(e, []observe.EndKind{observe.Abandoned, observe.Kept, observe.HandedOver, observe.Abandoned}[i])
 	}
-	r.Refused(Discarded, call.Message{})
+	r.Refused(observe.Discarded, call.Message{})
 	r.Report()
 	require.Equal(t, strings.Join([]string{
 		")d#1 context canceled in 0s",
@@ -390,7 +400,7 @@ func TestObserverBreaks(t *testing.T) {
 			t.Run(how+" at "+c.at, func(t *testing.T) {
 				r, o := observed(t, 0, func(c *Config[string, string]) {
 					c.Hooks.RunFailed, c.OnFailure = func(f Report[string]) error { return f.Err }, Drop
-					c.Hooks.GivenUp = func(f Report[string], _ Ending) {}
+					c.Hooks.GivenUp = func(f Report[string], _ observe.EndKind) {}
 				})
 				broke := false
 				o.on = func(what string) {
@@ -493,7 +503,7 @@ func TestObserverAtRandom(t *testing.T) {
 		counts, _ := r.Counts()
 		r.End(errOver)
 		for _, e := range r.Abandon() {
-			r.Ended(e, Abandoned)
+			r.Ended(e, observe.Abandoned)
 		}
 		r.Report()
 		r.stop(nil)

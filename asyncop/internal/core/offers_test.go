@@ -6,6 +6,8 @@ import (
 	"time"
 
 	"github.com/stretchr/testify/require"
+
+	"github.com/weirflow/weir/asyncop/observe"
 )
 
 // An element that the sink does not take is offered again after 100 ms, 200 ms and so on, and at last every 10 s.
@@ -55,7 +57,7 @@ func TestOfferThatIsLate(t *testing.T) {
 	require.False(t, r.WasTaken(cut[0]))
 	require.NoError(t, r.LastOffer(t.Context(), cut[0], errOver))
 	require.Equal(t, []error{nil}, taken)
-	r.Ended(cut[0], HandedOver)
+	r.Ended(cut[0], observe.HandedOver)
 	r.balance()
 }
 

@@ -15,6 +15,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/weirflow/weir/asyncop/internal/call"
+	"github.com/weirflow/weir/asyncop/observe"
 	"github.com/weirflow/weir/predicates"
 	"github.com/weirflow/weir/strategies"
 )
@@ -108,7 +109,7 @@ func (w *wild) cutOff() {
 		err := fmt.Sprint(d.Err)
 		d.Context, d.Err = nil, nil
 		w.note(fmt.Sprintf("%+v %s", d, err))
-		w.Ended(e, Abandoned)
+		w.Ended(e, observe.Abandoned)
 	}
 	w.work()
 	w.balance()

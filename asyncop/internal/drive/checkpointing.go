@@ -10,6 +10,7 @@ import (
 	"time"
 
 	"github.com/weirflow/weir/asyncop/internal/core"
+	"github.com/weirflow/weir/asyncop/observe"
 	"github.com/weirflow/weir/checkpoint/participant"
 	"github.com/weirflow/weir/delivery"
 	"github.com/weirflow/weir/internal/fifo"
@@ -25,7 +26,7 @@ type checkpointing[IN, OUT any] struct {
 	coordinator participant.Host
 	name        string
 	codec       StateCodec[IN, OUT]
-	observer    CheckpointedObserver // nil: none has a state
+	observer    observe.CheckpointedObserver // nil: none has a state
 	wakeUp      func()
 
 	expected atomic.Uint64                        // the newest barrier that is on its way
@@ -432,7 +433,7 @@ func (d *Driver[IN, OUT]) awaitInputEnd() error {
 				if ok {
 					d.discarded.Add(1)
 					m, _ := delivery.FromElement(v)
-					d.core.Refused(core.Discarded, delivery.With(m, struct{}{}))
+					d.core.Refused(observe.Discarded, delivery.With(m, struct{}{}))
 					return lazyerr.Named("asyncop", wiring.ErrAfterFinal)
 				}
 			}

@@ -9,6 +9,7 @@ import (
 
 	"github.com/weirflow/weir/asyncop/internal/call"
 	"github.com/weirflow/weir/asyncop/internal/core"
+	"github.com/weirflow/weir/asyncop/observe"
 	"github.com/weirflow/weir/checkpoint/participant"
 )
 
@@ -26,7 +27,7 @@ type Config[IN, OUT any] struct {
 
 	// Decode distinguishes elements, control elements and wrong ones. What it returns of a message may be wrong, too.
 	Decode func(v any) (in IN, m call.Message, control bool, err error)
-	Gates  []Gate                          // asked before an element is accepted
+	Gates  []observe.Gate                  // asked before an element is accepted
 	Open   func(ctx context.Context) error // before the first element; nil: there is none
 	Close  func() error                    // after the last one, if Open succeeded; nil: there is none
 	Clone  func(in IN) IN                  // copies an element of Results' input; nil: there is none
@@ -40,8 +41,8 @@ type Config[IN, OUT any] struct {
 
 	Coordinator participant.Host // nil: no part in checkpoints
 	State       StateCodec[IN, OUT]
-	Observer    CheckpointedObserver // one of the core's that has a state; nil: none has
-	Overflow    int                  // elements read past the capacity for the sake of a barrier
+	Observer    observe.CheckpointedObserver // one of the core's that has a state; nil: none has
+	Overflow    int                          // elements read past the capacity for the sake of a barrier
 
 	Panicked        func(recovered any) error // makes an error of a panic, or of Goexit: see package guard
 	ErrNil          error                     // stands for a nil error
@@ -50,20 +51,6 @@ type Config[IN, OUT any] struct {
 	ErrClosed       error                     // of a coordinator that was closed before the start
 
 	Hooks Hooks[IN]
-}
-
-// Gate may hold the input back.
-type Gate interface {
-	TryAdmit() bool
-	Notify(f func())
-}
-
-// CheckpointedObserver is an observer with a state: see asyncop.
-type CheckpointedObserver interface {
-	Restore(state []byte, numbers []int64, request func()) error
-	Number(ctx context.Context) int64
-	Snapshot(checkpoint uint64) []byte
-	Completed(checkpoint uint64)
 }
 
 // Hooks build what users see. The loop calls them.

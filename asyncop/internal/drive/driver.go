@@ -11,6 +11,7 @@ import (
 
 	"github.com/weirflow/weir/asyncop/internal/call"
 	"github.com/weirflow/weir/asyncop/internal/core"
+	"github.com/weirflow/weir/asyncop/observe"
 	"github.com/weirflow/weir/delivery"
 	"github.com/weirflow/weir/internal/fifo"
 	"github.com/weirflow/weir/internal/guard"
@@ -149,7 +150,7 @@ func New[IN, OUT any](cfg Config[IN, OUT]) *Driver[IN, OUT] {
 	d.core = core.New(e)
 	d.Config.Core = core.Config[IN, OUT]{} // it has it, and lets go of the elements at the end
 	d.unwatch = context.AfterFunc(d.host.Life, d.host.WakeUp)
-	d.published.set(core.Counters{}, core.Never)
+	d.published.set(observe.Stats{}, core.Never)
 	return d
 }
 

@@ -8,6 +8,7 @@ import (
 
 	"github.com/weirflow/weir/asyncop/internal/call"
 	"github.com/weirflow/weir/asyncop/internal/core"
+	"github.com/weirflow/weir/asyncop/observe"
 	"github.com/weirflow/weir/delivery"
 	"github.com/weirflow/weir/internal/fifo"
 	"github.com/weirflow/weir/internal/inband"
@@ -49,11 +50,11 @@ func (d *Driver[IN, OUT]) finish() {
 		switch {
 		case it.Kind == core.Control:
 		case kept:
-			d.core.Refused(core.Kept, call.Message{})
+			d.core.Refused(observe.Kept, call.Message{})
 		default:
 			d.discarded.Add(1)
 			m, _ := it.Rest.(call.Message)
-			d.core.Refused(core.Discarded, m)
+			d.core.Refused(observe.Discarded, m)
 		}
 	}
 	if err == nil {
@@ -77,7 +78,7 @@ func (d *Driver[IN, OUT]) finish() {
 		e.close()
 		for _, m, ok := e.in.take(); ok; _, m, ok = e.in.take() {
 			d.discarded.Add(1)
-			d.core.Refused(core.Discarded, m)
+			d.core.Refused(observe.Discarded, m)
 		}
 	} else if !d.inClosed && !d.wiring.CompareAndSwap(unwired, endedUnwired) { // without an upstream, none closes in
 		go d.discard()
@@ -161,11 +162,11 @@ func (d *Driver[IN, OUT]) outcome(
 		}
 		switch {
 		case kept:
-			d.core.Ended(e, core.Kept)
+			d.core.Ended(e, observe.Kept)
 		case failed:
 			continue
 		default:
-			d.core.Ended(e, core.Abandoned)
+			d.core.Ended(e, observe.Abandoned)
 		}
 		n++
 	}
@@ -199,7 +200,7 @@ func (d *Driver[IN, OUT]) endSink(cause error, abandoned []*core.Slot[IN, OUT]) 
 		r := d.core.Describe(e)
 		taken := d.core.WasTaken(e)
 		if !taken && r.Failed && d.comesAgain(e) {
-			d.core.Ended(e, core.Abandoned)
+			d.core.Ended(e, observe.Abandoned)
 			continue
 		}
 		if !taken {
@@ -214,10 +215,10 @@ func (d *Driver[IN, OUT]) endSink(cause error, abandoned []*core.Slot[IN, OUT]) 
 		switch {
 		case !r.Failed: // it has ended already
 		case taken:
-			d.core.Ended(e, core.HandedOver)
+			d.core.Ended(e, observe.HandedOver)
 		default:
 			lost++
-			d.core.Ended(e, core.Abandoned)
+			d.core.Ended(e, observe.Abandoned)
 		}
 	}
 	if lost > 0 {

@@ -5,6 +5,7 @@ import (
 
 	"github.com/weirflow/weir/asyncop/internal/call"
 	"github.com/weirflow/weir/asyncop/internal/core"
+	"github.com/weirflow/weir/asyncop/observe"
 	"github.com/weirflow/weir/checkpoint/participant"
 	"github.com/weirflow/weir/internal/inband"
 	"github.com/weirflow/weir/internal/lazyerr"
@@ -118,7 +119,7 @@ func (d *Driver[IN, OUT]) received(v any, ok bool) {
 	switch {
 	case err != nil:
 		d.discarded.Add(1)
-		d.core.Refused(core.Discarded, m)
+		d.core.Refused(observe.Discarded, m)
 		d.core.End(err)
 	case control:
 		d.receivedControl(v)

@@ -3,6 +3,7 @@ package drive
 import (
 	"github.com/weirflow/weir/asyncop/internal/call"
 	"github.com/weirflow/weir/asyncop/internal/core"
+	"github.com/weirflow/weir/asyncop/observe"
 	"github.com/weirflow/weir/internal/guard"
 	"github.com/weirflow/weir/internal/lazyerr"
 )
@@ -22,7 +23,7 @@ func (d *Driver[IN, OUT]) left(r *core.Rider) {
 	case d.carrier != nil:
 		d.leaving.Push(leaving{r, d.carrier.ring.tail.Load()})
 	default: // what lies in out belongs to downstream
-		d.core.Gone(r, core.Emitted)
+		d.core.Gone(r, observe.Emitted)
 	}
 }
 
@@ -45,7 +46,7 @@ func (d *Driver[IN, OUT]) observe() {
 		return
 	}
 	for d.mayObserve() {
-		d.core.Gone(d.leaving.Pop().rider, core.Emitted)
+		d.core.Gone(d.leaving.Pop().rider, observe.Emitted)
 	}
 	d.core.Report()
 }
@@ -63,9 +64,9 @@ func (d *Driver[IN, OUT]) observeEnd() {
 		<-d.carrier.gone
 	}
 	for d.leaving.Len() > 0 {
-		how := core.Discarded
+		how := observe.Discarded
 		if d.mayObserve() {
-			how = core.Emitted
+			how = observe.Emitted
 		}
 		d.core.Gone(d.leaving.Pop().rider, how)
 	}
@@ -99,7 +100,7 @@ func (d *Driver[IN, OUT]) observeLate(n int) int {
 	}
 	<-d.done
 	for range n {
-		d.core.Refused(core.Discarded, call.Message{})
+		d.core.Refused(observe.Discarded, call.Message{})
 	}
 	d.reportEnd()
 	return 0
@@ -120,7 +121,7 @@ func (d *Driver[IN, OUT]) admits() bool {
 func (d *Driver[IN, OUT]) gateHasOpened() bool { return d.shut && !d.waiting.Load() }
 
 // tryAdmit asks a gate. If it breaks, the run ends (law A6).
-func (d *Driver[IN, OUT]) tryAdmit(gate Gate) (admitted bool) {
+func (d *Driver[IN, OUT]) tryAdmit(gate observe.Gate) (admitted bool) {
 	d.core.Slept()
 	var stands guard.Guard
 	defer stands.Close(func(recovered any) {

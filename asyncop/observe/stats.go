@@ -1,4 +1,4 @@
-package asyncop
+package observe
 
 import "time"
 
