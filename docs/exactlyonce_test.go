@@ -114,6 +114,7 @@ func Example_exactlyOnceWithCheckpoints() {
 		if err != nil {
 			return "", err
 		}
+		req.SetBasicAuth("alice", "secret")
 		resp, err := client.Do(req)
 		if err != nil {
 			return "", err
