@@ -4,7 +4,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"reflect"
 	"slices"
 	"time"
 
@@ -47,7 +46,7 @@ import (
 // # Wrappers
 //
 // A function that wraps this one, such as those of package lookup, must have a method Unwrap() any, and must call this one
-// before its own AsyncInvoke returns. Otherwise its elements fail.
+// before its own AsyncInvoke returns. Otherwise its elements fail. It may have other types.
 //
 // call may keep and change the slice ins, but not what its elements point to. maxWait should be well below the timeout of the
 // elements. Batched panics if maxSize < 1 or maxWait < 0; a nil call is refused by the constructors.
@@ -88,33 +87,57 @@ var (
 
 // AsyncInvoke joins the batch of the element that ctx belongs to.
 func (f *batched[IN, OUT]) AsyncInvoke(ctx context.Context, in IN, result ResultFuture[OUT]) error {
-	b, ok := ctx.Value(call.BatchKey{Of: f}).(*call.Batch[IN, OUT])
-	switch {
-	case !ok:
+	joined := false
+	switch b := ctx.Value(call.BatchKey{Of: f}).(type) {
+	case *call.Batch[IN, OUT]:
+		joined = b.Join(ctx, in, result)
+	case interface {
+		JoinOther(ctx context.Context, call call.Other) bool
+	}:
+		joined = b.JoinOther(ctx, &batchedCall[IN, OUT]{result, in})
+	default:
 		return errNoBatch
-	case !b.Join(ctx, in, result):
+	}
+	if !joined {
 		return errLateForBatch
 	}
 	return nil
 }
 
-// run makes the call of a batch, on a worker.
-func (f *batched[IN, OUT]) run(b *call.Batch[IN, OUT]) {
-	b.Run(func(ctx context.Context, ins []IN) (outcome func(i int, out call.Future[OUT])) {
-		n := len(ins)
-		results, err := f.call(ctx, ins)
-		if err == nil && len(results) != n {
-			err = fmt.Errorf("asyncop: Batched: the call has returned %d results for %d elements", len(results), n)
-		}
-		return func(i int, out call.Future[OUT]) {
-			if err != nil {
-				complete(out, Result[OUT]{Err: err})
-			} else {
-				complete(out, results[i])
-			}
-		}
-	})
+// batchedCall is a call in a batch of an operator with other types.
+type batchedCall[IN, OUT any] struct {
+	ResultFuture[OUT]
+	in IN
 }
+
+// invoke makes the call. outcome completes the element at i.
+func (f *batched[IN, OUT]) invoke(ctx context.Context, ins []IN) (outcome func(i int, out call.Future[OUT])) {
+	n := len(ins)
+	results, err := f.call(ctx, ins)
+	if err == nil && len(results) != n {
+		err = fmt.Errorf("asyncop: Batched: the call has returned %d results for %d elements", len(results), n)
+	}
+	return func(i int, out call.Future[OUT]) {
+		if err != nil {
+			complete(out, Result[OUT]{Err: err})
+		} else {
+			complete(out, results[i])
+		}
+	}
+}
+
+// invokeOthers is invoke in an operator with other types.
+func (f *batched[IN, OUT]) invokeOthers(ctx context.Context, others []call.Other) (outcome func(i int)) {
+	ins := make([]IN, len(others))
+	for i, o := range others {
+		ins[i] = o.(*batchedCall[IN, OUT]).in
+	}
+	complete := f.invoke(ctx, ins)
+	return func(i int) { complete(i, others[i].(*batchedCall[IN, OUT]).ResultFuture) }
+}
+
+// limits returns maxSize and maxWait.
+func (f *batched[IN, OUT]) limits() (maxSize int, maxWait time.Duration) { return f.maxSize, f.maxWait }
 
 // complete completes an attempt of a blocking call.
 func complete[OUT any](out ResultFuture[OUT], r Result[OUT]) {
@@ -132,28 +155,27 @@ func complete[OUT any](out ResultFuture[OUT], r Result[OUT]) {
 	}
 }
 
-// isBatched marks the functions of Batched, whatever their types.
-func (f *batched[IN, OUT]) isBatched() {}
-
-// batchedIn returns the function that Batched has made, if fn is one or wraps one. It panics if that has other types: the
-// elements of the operator are not those of the call.
-func batchedIn[IN, OUT any](name string, fn AsyncFunction[IN, OUT]) *batched[IN, OUT] {
-	inner, ok := find[interface{ isBatched() }](fn)
-	if !ok {
-		return nil
-	}
-	f, ok := inner.(*batched[IN, OUT])
-	if !ok {
-		panic(fmt.Sprintf("asyncop: %s: Batched inside of a wrapper with other types: it is not an %v",
-			name, reflect.TypeFor[AsyncFunction[IN, OUT]]()))
-	}
-	return f
+// anyBatched is a function of Batched, whatever its types.
+type anyBatched interface {
+	limits() (maxSize int, maxWait time.Duration)
+	invokeOthers(ctx context.Context, others []call.Other) (outcome func(i int))
 }
 
-// batching says how the core makes the calls.
-func (f *batched[IN, OUT]) batching() *core.Batching[IN, OUT] {
-	if f == nil {
+// batchingOf says how the core makes the calls of fn, if that is a function of Batched or wraps one; else it returns nil.
+func batchingOf[IN, OUT any](fn AsyncFunction[IN, OUT]) *core.Batching[IN, OUT] {
+	inner, ok := find[anyBatched](fn)
+	if !ok {
 		return nil
 	}
-	return &core.Batching[IN, OUT]{Of: f, MaxSize: f.maxSize, MaxWait: f.maxWait, Call: f.run}
+	own, _ := inner.(*batched[IN, OUT]) // nil: it has other types
+	maxSize, maxWait := inner.limits()
+	return &core.Batching[IN, OUT]{Of: inner, MaxSize: maxSize, MaxWait: maxWait, Call: func(b *call.Batch[IN, OUT]) {
+		b.Run(func(ctx context.Context, ins []IN) (outcome func(i int, out call.Future[OUT])) {
+			if own != nil {
+				return own.invoke(ctx, ins)
+			}
+			complete := inner.invokeOthers(ctx, b.Others())
+			return func(i int, _ call.Future[OUT]) { complete(i) }
+		})
+	}}
 }

@@ -1120,8 +1120,11 @@ func TestBatchedPanics(t *testing.T) {
 		asyncop.OrderedWait(asyncop.Batched[string, string](nil, 1, 0), 0, 1)
 	})
 	other := asyncop.Batched(func(context.Context, []int) ([]asyncop.Result[int], error) { return nil, nil }, 1, 0)
-	defer func() { require.Contains(t, fmt.Sprint(recover()), "Batched inside of a wrapper with other types") }()
-	asyncop.OrderedWait[string, string](converting{other}, 0, 1)
+	defer func() {
+		require.Contains(t, fmt.Sprint(recover()), "HandleFailure inside of a wrapper with other types")
+	}()
+	asyncop.OrderedWait[string, string](converting{asyncop.HandleFailure(other,
+		func(context.Context, asyncop.Failure[int]) ([]int, error) { return nil, nil })}, 0, 1)
 }
 
 // converting wraps a function of other types.

@@ -119,6 +119,9 @@ type withFallback[IN, OUT any] struct {
 	fallback func(ctx context.Context, f Failure[IN]) ([]OUT, error)
 }
 
+// isFallback marks functions with a fallback, whatever their types.
+func (f *withFallback[IN, OUT]) isFallback() {}
+
 func (f *withFallback[IN, OUT]) Unwrap() any { return f.AsyncFunction }
 
 // find returns the optional interface T of fn or of what it wraps, outermost first.

@@ -26,6 +26,8 @@ func handlersOf[IN, OUT any](fn AsyncFunction[IN, OUT]) (handlers []handler[IN, 
 			if !timeouts {
 				found, timeouts = append(found, handler[IN, OUT]{timeout: f.Timeout}), true
 			}
+		case interface{ isFallback() }:
+			panic("asyncop: HandleFailure inside of a wrapper with other types would not be called: put it around the wrapper")
 		}
 		w, ok := inner.(interface{ Unwrap() any })
 		if !ok {

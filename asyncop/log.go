@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"log/slog"
 	"reflect"
+	"slices"
 	"strconv"
 	"time"
 	"unicode/utf8"
@@ -22,48 +23,71 @@ const (
 	logPeriod = time.Second
 )
 
-// lineLimit limits the lines of one kind. Owned by the loop.
+// lineLimit limits the lines of one kind, which have the same level and message. Owned by the loop.
 type lineLimit struct {
-	since      time.Duration
-	lines      int
-	suppressed int
-	level      slog.Level // of the suppressed lines
-	msg        string     // of the suppressed lines
+	level slog.Level
+	msg   string
+	until time.Duration // the end of the period, by the operator's clock
+	lines int           // in the period, those that are suppressed included
 }
 
 // logLines limits what is written.
 type logLines struct {
-	retryLines levelGate
-	retryLog   lineLimit
-	refuseLog  lineLimit
-	giveUpLog  lineLimit
-	slowLog    lineLimit
-	sinkLog    lineLimit
-	suppressed bool // lines were, and no line has said how many
+	debugLines levelGate
+	limits     []*lineLimit // a few
 }
 
-// allow reports whether a line may be written, and how many were not since the last one.
-func (l *lineLimit) allow(now time.Duration) (suppressed int, ok bool) {
-	if l.lines == 0 || now-l.since >= logPeriod {
-		l.since, l.lines = now, 0
+// mayLog reports whether another line of its kind may be written now. Only lines of levels that are enabled count.
+func (s *surface[IN, OUT]) mayLog(level slog.Level, msg string) bool {
+	i := slices.IndexFunc(s.limits, func(l *lineLimit) bool { return l.level == level && l.msg == msg })
+	if i < 0 {
+		i = len(s.limits)
+		s.limits = append(s.limits, &lineLimit{level: level, msg: msg})
 	}
-	if l.lines == logBurst {
-		l.suppressed++
-		return 0, false
+	l, now := s.limits[i], s.driver.Core().Present()
+	if now >= l.until {
+		s.endPeriod(l)
+		l.until = now + logPeriod
 	}
 	l.lines++
-	suppressed, l.suppressed = l.suppressed, 0
-	return suppressed, true
+	return l.lines <= logBurst
 }
 
-// logsRetries reports whether lines about retries are written at all, so that they need not be put together for every retry.
-// The handler is asked off the loop, like everything of the user's that is called for logs, and not for every retry.
-func (s *surface[IN, OUT]) logsRetries() bool {
-	if g := &s.retryLines; !g.asked || s.driver.Core().Present()-g.since >= logPeriod/10 {
+// endPeriod says how many lines of a period were suppressed.
+func (s *surface[IN, OUT]) endPeriod(l *lineLimit) {
+	n := l.lines - logBurst
+	if l.lines = 0; n > 0 {
+		s.logAttrs(s.ctx, l.level, l.msg+": lines suppressed", slog.Int("suppressed", n))
+	}
+}
+
+// logSuppressed ends the periods that are over; or all, at the end of the operator.
+func (s *surface[IN, OUT]) logSuppressed(all bool) {
+	for _, l := range s.limits {
+		if l.lines > logBurst && (all || s.driver.Core().Present() >= l.until) {
+			s.endPeriod(l)
+		}
+	}
+}
+
+// suppressedDue returns when logSuppressed has something to write.
+func (s *surface[IN, OUT]) suppressedDue() (due time.Duration, ok bool) {
+	for _, l := range s.limits {
+		if l.lines > logBurst && (!ok || l.until < due) {
+			due, ok = l.until, true
+		}
+	}
+	return due, ok
+}
+
+// logsDebug reports whether lines for those who look closely are written at all, so that they need not be put together for every
+// retry. The handler is asked off the loop, like everything of the user's that is called for logs, and not for every retry.
+func (s *surface[IN, OUT]) logsDebug() bool {
+	if g := &s.debugLines; !g.asked || s.driver.Core().Present()-g.since >= logPeriod/10 {
 		*g = levelGate{asked: true, since: s.driver.Core().Present()}
 		_ = s.offLoop(func() error { g.open = s.logger.Enabled(s.ctx, slog.LevelDebug); return nil })
 	}
-	return s.retryLines.open
+	return s.debugLines.open
 }
 
 // levelGate is what a handler has said about a level.
@@ -72,44 +96,25 @@ type levelGate struct {
 	since       time.Duration
 }
 
-// log writes a line about an element, if the limit allows it and the level is enabled. Handlers find in ctx what observers know
-// of the element, such as the id of its trace.
-func (s *surface[IN, OUT]) log(
-	ctx context.Context, limit *lineLimit, level slog.Level, msg string, in IN, attrs ...slog.Attr,
-) {
-	s.line(ctx, limit, level, msg, &in, attrs)
-}
-
-// line is log for a line that may be about no element: in is nil then.
-func (s *surface[IN, OUT]) line(
-	ctx context.Context, limit *lineLimit, level slog.Level, msg string, in *IN, attrs []slog.Attr,
-) {
-	suppressed, ok := limit.allow(s.driver.Core().Present())
-	if !ok {
-		limit.level, limit.msg = level, msg
-		s.suppressed = true
-		return
+// log writes a line about an element, unless there are too many of its kind. Handlers find in ctx what observers know of the
+// element, such as the id of its trace.
+func (s *surface[IN, OUT]) log(ctx context.Context, level slog.Level, msg string, in IN, attrs ...slog.Attr) {
+	if s.mayLog(level, msg) {
+		attrs = append(attrs, slog.String("element", s.logLabelOf(in)))
+		s.logAttrs(ctx, level, msg, append(attrs, s.messageAttrs(ctx)...)...)
 	}
-	if in != nil {
-		attrs = append(attrs, slog.String("element", s.logLabelOf(*in)))
-		attrs = append(attrs, s.messageAttrs(ctx)...)
-	}
-	if suppressed > 0 {
-		attrs = append(attrs, slog.Int("suppressed", suppressed))
-	}
-	s.logAttrs(ctx, level, msg, attrs...)
 }
 
 // logSlowCall reports a call that blocked the loop.
 func (s *surface[IN, OUT]) logSlowCall(call core.SlowCall[IN]) {
+	const msg = "asyncop: a call blocked the loop"
 	what, advice := s.describe(call)
-	in := &call.In
-	if !call.Kind.IsForOne() {
-		in = nil
+	attrs := []slog.Attr{slog.String("call", what), slog.Duration("took", call.Took), slog.String("advice", advice)}
+	if call.Kind.IsForOne() {
+		s.log(call.Context, slog.LevelWarn, msg, call.In, attrs...)
+	} else if s.mayLog(slog.LevelWarn, msg) {
+		s.logAttrs(call.Context, slog.LevelWarn, msg, attrs...)
 	}
-	s.line(call.Context, &s.slowLog, slog.LevelWarn, "asyncop: a call blocked the loop", in, []slog.Attr{
-		slog.String("call", what), slog.Duration("took", call.Took), slog.String("advice", advice),
-	})
 }
 
 // logGivenUp reports an element that failed, and the reason why there was no other attempt. What the failure sink makes of it, such as
@@ -126,28 +131,29 @@ func (s *surface[IN, OUT]) logGivenUp(r core.Report[IN], how observe.EndKind) {
 	if how == observe.Dropped {
 		msg = "asyncop: element dropped"
 	}
-	s.log(r.Context, &s.giveUpLog, slog.LevelWarn, msg, r.Element, attrs...)
+	s.log(r.Context, slog.LevelWarn, msg, r.Element, attrs...)
 }
 
 // logNotTaken reports an element that the failure sink has not taken, and when it is offered again; 0: never.
 func (s *surface[IN, OUT]) logNotTaken(r core.Report[IN], err error, wait time.Duration) {
 	if wait == 0 {
-		s.log(r.Context, &s.sinkLog, slog.LevelWarn, "asyncop: the failure sink can never take an element: it is rejected", r.Element,
-			slog.Any("error", err))
+		s.log(r.Context, slog.LevelWarn, "asyncop: the failure sink can never take an element: it is rejected", r.Element, slog.Any("error", err))
 		return
 	}
-	s.log(r.Context, &s.sinkLog, slog.LevelWarn, "asyncop: the failure sink did not take an element", r.Element,
+	s.log(r.Context, slog.LevelWarn, "asyncop: the failure sink did not take an element", r.Element,
 		slog.Any("error", err), slog.Duration("again", wait))
 }
 
 // logDeclined reports an element that the failure sink has not taken at the end. That it takes none that was cut off may be as
 // it should be.
 func (s *surface[IN, OUT]) logDeclined(r core.Report[IN], err error) {
-	level := slog.LevelDebug
-	if r.Failed {
-		level = slog.LevelError
+	level := slog.LevelError
+	if !r.Failed {
+		if level = slog.LevelDebug; !s.logsDebug() {
+			return
+		}
 	}
-	s.log(r.Context, &s.sinkLog, level, "asyncop: the failure sink did not take an element at the end", r.Element, slog.Any("error", err))
+	s.log(r.Context, level, "asyncop: the failure sink did not take an element at the end", r.Element, slog.Any("error", err))
 }
 
 // logSourceBroke reports a panic of a message's source, while the message was being settled. Called from any goroutine.
@@ -161,7 +167,7 @@ func (s *surface[IN, OUT]) logSourceBroke(err error) {
 
 // logRetry reports a retry that will be made.
 func (s *surface[IN, OUT]) logRetry(r core.Report[IN], d decision.Decision) {
-	s.log(r.Context, &s.retryLog, slog.LevelDebug, "asyncop: retry", r.Element, retryAttrs(r.Attempts, d)...)
+	s.log(r.Context, slog.LevelDebug, "asyncop: retry", r.Element, retryAttrs(r.Attempts, d)...)
 }
 
 // logNoRetry reports that there was a reason for a retry, and no retry.
@@ -175,7 +181,7 @@ func (s *surface[IN, OUT]) logNoRetry(r core.Report[IN], d decision.Decision) {
 			slog.Int("attempts", r.Attempts), slog.Any("error", d.Err),
 		}
 	}
-	s.log(r.Context, &s.refuseLog, slog.LevelDebug, "asyncop: no retry", r.Element, attrs...)
+	s.log(r.Context, slog.LevelDebug, "asyncop: no retry", r.Element, attrs...)
 }
 
 func retryAttrs(attempts int, d decision.Decision) []slog.Attr {
@@ -188,53 +194,18 @@ func retryAttrs(attempts int, d decision.Decision) []slog.Attr {
 // flushLines writes the lines that are due.
 func (s *surface[IN, OUT]) flushLines(all bool) {
 	s.logSuppressed(all)
+	s.logFailing()
 	s.logStats()
 }
 
 // linesDue returns when flushLines has something to write.
 func (s *surface[IN, OUT]) linesDue() (due time.Duration, ok bool) {
-	due, ok = s.suppressedDue()
-	if d, some := s.statsDue(); some && (!ok || d < due) {
-		return d, true
-	}
-	return due, ok
-}
-
-// logSuppressed writes how many lines of each kind were suppressed, unless a line of the kind has said so: when the period
-// is over, or all at the end of the operator.
-func (s *surface[IN, OUT]) logSuppressed(all bool) {
-	if !s.suppressed {
-		return
-	}
-	s.suppressed = false
-	for _, l := range s.lineLimits() {
-		switch {
-		case l.suppressed == 0:
-		case !all && s.driver.Core().Present() < l.since+logPeriod:
-			s.suppressed = true
-		default:
-			n := l.suppressed
-			l.suppressed = 0
-			s.logAttrs(s.ctx, l.level, l.msg+": lines suppressed", slog.Int("suppressed", n))
-		}
-	}
-}
-
-// suppressedDue returns when logSuppressed has something to write.
-func (s *surface[IN, OUT]) suppressedDue() (due time.Duration, ok bool) {
-	if !s.suppressed {
-		return 0, false
-	}
-	for _, l := range s.lineLimits() {
-		if d := l.since + logPeriod; l.suppressed > 0 && (!ok || d < due) {
+	for _, line := range []func() (time.Duration, bool){s.suppressedDue, s.failingDue, s.statsDue} {
+		if d, some := line(); some && (!ok || d < due) {
 			due, ok = d, true
 		}
 	}
 	return due, ok
-}
-
-func (s *surface[IN, OUT]) lineLimits() [5]*lineLimit {
-	return [...]*lineLimit{&s.retryLog, &s.refuseLog, &s.giveUpLog, &s.slowLog, &s.sinkLog}
 }
 
 // logAttrs calls the user's handler off the loop, since it may do anything (law A6). A line about a panic has its stack.

@@ -134,7 +134,7 @@ func breaksOnce() func(context.Context, Failure[int]) error {
 	}
 }
 
-// At most logBurst lines of a kind in logPeriod; the next line reports how many are missing. Each kind has its own limit.
+// At most logBurst lines of a kind in logPeriod; then a line reports how many are missing. Each kind has its own limit.
 func TestLogRate(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		var book logBook
@@ -170,7 +170,7 @@ func TestLogRate(t *testing.T) {
 		time.Sleep(time.Second - 1)
 		check("waiting", "map[]", 0)
 		time.Sleep(1)
-		check("second attempts, in a period of their own", "map[retry:10]", 1)
+		check("second attempts, in a period of their own", "map[retry:10 retry: lines suppressed:1]", 1)
 		time.Sleep(time.Second)
 		check("third and last ones", "map[element dropped:10 no retry:10 retry: lines suppressed:1]", 1)
 		time.Sleep(time.Second - 1)
@@ -178,6 +178,7 @@ func TestLogRate(t *testing.T) {
 		time.Sleep(1)
 		check("the period is over", "map[element dropped: lines suppressed:1 no retry: lines suppressed:1]", 2)
 		time.Sleep(time.Hour)
+		check("the attempts that failed", "map[75 of 75 attempts failed in the last 10s:1]", 0)
 		op.In() <- 1
 		check("another element", "map[retry:1]", 0)
 		time.Sleep(time.Second)
@@ -221,24 +222,90 @@ func TestSuppressedLinesAtTheEnd(t *testing.T) {
 	}
 }
 
-func TestLineLimit(t *testing.T) {
-	var l lineLimit
-	allow := func(at time.Duration) string {
-		suppressed, ok := l.allow(at)
-		return fmt.Sprint(ok, " ", suppressed)
+// Failures that the sink does not take at the end are named, although those that were cut off, and may be declined, were not logged.
+func TestLostFailuresAreNamed(t *testing.T) {
+	for _, tt := range []struct {
+		level      slog.Level
+		lost, want int // named
+	}{{slog.LevelInfo, 3, 3}, {slog.LevelDebug, 3, 3}, {slog.LevelError, 3, 3}, {slog.LevelInfo, logBurst + 5, logBurst}} {
+		synctest.Test(t, func(t *testing.T) {
+			var book logBook
+			ctx, cancel := context.WithCancel(t.Context())
+			op := UnorderedWait(Func(func(_ context.Context, in int, result ResultFuture[int]) error {
+				if in > 0 {
+					return errDown
+				}
+				return nil // it hangs
+			}), time.Hour, 100, WithContext(ctx), WithLogger(book.logger(tt.level)),
+				WithFailureSink(func(context.Context, Failure[int]) error { return errDown }))
+			for range 20 {
+				op.In() <- 0
+			}
+			for i := range tt.lost {
+				op.In() <- i + 1
+			}
+			synctest.Wait()
+			cancel()
+			close(op.In())
+			<-op.Done()
+			lines := strings.Join(book.read(), "\n")
+			assert.Equal(t, tt.want, strings.Count(lines, `level=ERROR msg="asyncop: the failure sink did not take an element at the end"`), lines)
+			assert.Contains(t, lines, fmt.Sprintf(`level=ERROR msg="asyncop: the failure sink has not taken all failures: they are lost" lost=%d`, tt.lost))
+			if n := tt.lost - tt.want; n > 0 {
+				assert.Contains(t, lines, fmt.Sprintf(`level=ERROR msg="asyncop: the failure sink did not take an element at the end: lines suppressed" suppressed=%d`, n))
+			}
+		})
 	}
-	for i := range logBurst {
-		assert.Equal(t, "true 0", allow(time.Duration(i)*time.Millisecond))
-	}
-	assert.Equal(t, "false 0", allow(100*time.Millisecond))
-	assert.Equal(t, "false 0", allow(time.Second-1))
-	assert.Equal(t, "true 2", allow(time.Second), "the period began with its first line")
-	for range logBurst - 1 {
-		assert.Equal(t, "true 0", allow(time.Second+1))
-	}
-	assert.Equal(t, "false 0", allow(2*time.Second-1))
-	assert.Equal(t, "true 1", allow(time.Hour))
-	assert.Equal(t, "true 0", allow(time.Hour))
+}
+
+// An outage has a line of its own, once in ten seconds, with the last error; a few failures have none.
+func TestFailingAttemptsAreLogged(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		var book logBook
+		var down atomic.Bool
+		down.Store(true)
+		refused := errors.New("connection refused")
+		calls := 0
+		op := OrderedWaitWithRetry(Blocking(func(context.Context, int) (int, error) {
+			calls++
+			time.Sleep(time.Millisecond)
+			if down.Load() || calls%11 == 0 {
+				return 0, refused
+			}
+			return 1, nil
+		}), time.Hour, 4, strategies.FixedDelay[int](1_000_000, 99*time.Millisecond).RetryIfException(predicates.HasException),
+			WithLogger(book.logger(slog.LevelInfo)), WithName("rows"), WithMaxConcurrentCalls(1))
+		go func() {
+			for range op.Out() {
+			}
+		}()
+		for range 4 {
+			op.In() <- 1
+		}
+		time.Sleep(9 * time.Second)
+		assert.Empty(t, book.read())
+		time.Sleep(12 * time.Second)
+		synctest.Wait()
+		lines := book.read()
+		require.Len(t, lines, 2)
+		for _, line := range lines {
+			assert.Regexp(t, `^level=WARN msg="asyncop: 40[01] of 40[01] attempts failed in the last 10s" last="connection refused" operator=rows$`, line)
+		}
+		require.ErrorIs(t, op.Stats().LastError, refused)
+
+		down.Store(false)
+		time.Sleep(12 * time.Second)
+		synctest.Wait()
+		book.read() // that of the rest of the outage
+		for range 10_000 {
+			op.In() <- 1
+		}
+		time.Sleep(30 * time.Second)
+		synctest.Wait()
+		assert.Empty(t, book.read(), "one in eleven")
+		close(op.In())
+		require.NoError(t, op.Wait())
+	})
 }
 
 func TestDefaultLabel(t *testing.T) {

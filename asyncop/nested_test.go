@@ -162,7 +162,7 @@ func TestNestedBatchesHandlersAndLookups(t *testing.T) {
 				<-ctx.Done()
 				return in, ctx.Err()
 			})
-			shared := lookup.Shared(hangs, func(in string) string { return in })
+			shared := lookup.New(hangs, nil)
 			_, _ = asyncop.Map(ctx, []string{"x"}, shared, asyncop.WithAttemptTimeout(time.Second), quiet)
 			synctest.Wait() // it leaves on a goroutine of its own
 		})

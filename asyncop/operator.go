@@ -106,7 +106,7 @@ var _ streams.Flow = (*AsyncWaitOperator[any, any])(nil)
 // It panics if
 //
 //   - fn is nil, timeout is negative, or capacity < 1
-//   - fn wraps a [Batched] function of other types
+//   - fn wraps a function of [HandleFailure] with other types
 //   - an option has a function that takes elements or failures of another type
 //   - with [WithCheckpoints]: there is no name or no codec for IN, a codec is one of another type, or two observers are a
 //     [CheckpointedObserver]
@@ -171,7 +171,7 @@ func newOperator[IN, OUT any](
 	if _, ok := cfg.timeoutFor.(func(IN) time.Duration); cfg.timeoutFor != nil && !ok {
 		panic(fmt.Sprintf("asyncop: %s: WithTimeoutFor: %T does not take %v", name, cfg.timeoutFor, reflect.TypeFor[IN]()))
 	}
-	batch := batchedIn(name, fn)
+	batch := batchingOf(fn)
 	// Nothing is refused from here on: goroutines begin.
 	driver, shown := newDriver(cfg, fn, policy, min(timeout, maxTimeout), newQueue(capacity), sink, state)
 	shown.warnOfArguments(name, timeout, strategy, batch)
@@ -239,7 +239,7 @@ func failureSinkOf[IN any](name string, cfg config) func(context.Context, Failur
 
 // warnOfArguments logs what is allowed and probably a mistake.
 func (s *surface[IN, OUT]) warnOfArguments(
-	name string, timeout time.Duration, strategy strategies.AsyncRetryStrategy[OUT], batch *batched[IN, OUT],
+	name string, timeout time.Duration, strategy strategies.AsyncRetryStrategy[OUT], batch *core.Batching[IN, OUT],
 ) {
 	if p := s.policy; !p.NoRetry && !p.Considers(nil) && !p.Considers(ErrNilError) {
 		s.logAttrs(s.ctx, slog.LevelWarn, "asyncop: "+name+": the strategy has no predicate, so nothing is retried: "+
@@ -251,10 +251,10 @@ func (s *surface[IN, OUT]) warnOfArguments(
 				slog.Duration("timeout", d))
 		}
 	}
-	if batch != nil && timeout > 0 && batch.maxWait >= timeout {
+	if batch != nil && timeout > 0 && batch.MaxWait >= timeout {
 		s.logAttrs(s.ctx, slog.LevelWarn, "asyncop: "+name+
 			": the wait for a batch is not below the timeout: elements may time out while they wait",
-			slog.Duration("wait", batch.maxWait), slog.Duration("timeout", timeout))
+			slog.Duration("wait", batch.MaxWait), slog.Duration("timeout", timeout))
 	}
 }
 

@@ -154,7 +154,8 @@ func WithName(name string) Option {
 
 // WithLogger sets the logger; the default is slog.Default() at construction. Retries, and retries that are not made although
 // there was a reason, are logged at debug level; elements that failed and calls that block the loop at warn. At most 10 lines
-// of a kind are written a second, and then one with the number of lines left out. An operator that fails is logged once at
+// of a kind are written a second, and then one with the number of lines left out. While at least a tenth of the attempts fail, a line
+// at warn says how many did, every 10 s, with the last error. An operator that fails is logged once at
 // error level, also if nothing calls Wait; one that was cancelled at info level. A line about a panic has its stack.
 func WithLogger(logger *slog.Logger) Option {
 	if logger == nil {

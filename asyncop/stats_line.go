@@ -10,7 +10,7 @@ import (
 type statsLine struct {
 	armed bool          // a line is due
 	since time.Duration // when it was armed: the first change after the last line, as the loop saw it
-	last  Stats         // those of the last line, without OldestAge
+	last  Stats         // those of the last line, without OldestAge and LastError
 }
 
 // statsDue returns when the next line is due. If nothing has changed since the last one, and nothing is in flight, none is: an
@@ -32,7 +32,7 @@ func (s *surface[IN, OUT]) statsDue() (due time.Duration, ok bool) {
 func (s *surface[IN, OUT]) changedStats() (now Stats, changed bool) {
 	now = s.driver.Counts()
 	same := now
-	same.OldestAge = 0
+	same.OldestAge, same.LastError = 0, nil
 	return now, now.InFlight > 0 || same != s.last
 }
 
@@ -44,8 +44,9 @@ func (s *surface[IN, OUT]) logStats() {
 	}
 }
 
-// logLastStats writes the line of the end, unless the last one has said it.
-func (s *surface[IN, OUT]) logLastStats() {
+// logLastLines writes what is left to be said at the end: how many lines were suppressed, and the statistics.
+func (s *surface[IN, OUT]) logLastLines() {
+	s.logSuppressed(true)
 	if now, changed := s.changedStats(); changed && s.statsEvery > 0 {
 		s.writeStats(now)
 	}
@@ -81,7 +82,7 @@ func (s *surface[IN, OUT]) writeStats(now Stats) {
 		attrs = append(attrs, slog.Duration("oldest_age", now.OldestAge.Round(time.Millisecond)))
 	}
 	s.armed, s.last = false, now
-	s.last.OldestAge = 0
+	s.last.OldestAge, s.last.LastError = 0, nil
 	s.logAttrs(s.ctx, slog.LevelInfo, "asyncop: statistics", attrs...)
 }
 

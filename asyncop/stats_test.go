@@ -2,6 +2,7 @@ package asyncop_test
 
 import (
 	"context"
+	"errors"
 	"log/slog"
 	"testing"
 	"time"
@@ -69,6 +70,35 @@ func TestStatsTellTheStory(t *testing.T) {
 		want.Accepted, want.Attempts, want.Abandoned, want.Discarded = 6, 10, 2, 2
 		require.Equal(t, want, r.stats())
 		require.EqualValues(t, 4, want.Retries())
+	})
+}
+
+// The last error is that of an attempt, its timeout, or that of its element.
+func TestLastErrorOfStats(t *testing.T) {
+	forEachClock(t, func(t *testing.T, m mode) {
+		r := newRig(t, m, setup{
+			timeout: 10 * time.Second, strategy: retryAll(1, time.Second),
+			opts: options(asyncop.WithAttemptTimeout(6*time.Second), asyncop.WithDropOnFailure()),
+		})
+		last := func() error {
+			r.stats()
+			return r.op.Stats().LastError
+		}
+		r.send("a")
+		require.NoError(t, last())
+		r.fail("a#1", errBroken)
+		require.ErrorIs(t, last(), errBroken)
+		r.advance(time.Second)
+		r.complete("a#2", "A")
+		require.ErrorIs(t, last(), errBroken, "it stays")
+		r.send("b")
+		r.advance(6 * time.Second)
+		_, ok := errors.AsType[*asyncop.AttemptTimeoutError](last())
+		require.True(t, ok)
+		r.advance(4 * time.Second) // its second attempt began after 7 s
+		_, ok = errors.AsType[*asyncop.TimeoutError](last())
+		require.True(t, ok)
+		require.NoError(t, r.end())
 	})
 }
 

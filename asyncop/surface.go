@@ -32,6 +32,7 @@ type surface[IN, OUT any] struct {
 	driver *drive.Driver[IN, OUT]
 	logLines
 	statsLine
+	failingLine
 }
 
 // newDriver returns a driver that does not run yet, and its surface.
@@ -49,7 +50,7 @@ func newDriver[IN, OUT any](
 		ErrNil:   ErrNilError, ErrStopped: ErrStopped, ErrClosed: checkpoint.ErrClosed, ErrAcknowledged: wiring.ErrAcknowledged,
 		Hooks: drive.Hooks[IN]{
 			Abandoned: abandonedBy, Declined: s.logDeclined, SourceBroke: s.logSourceBroke, Log: s.logAttrs,
-			Blocked: s.logSlowCall, FlushLines: s.flushLines, LinesDue: s.linesDue, Ended: s.logLastStats,
+			Blocked: s.logSlowCall, FlushLines: s.flushLines, LinesDue: s.linesDue, Ended: s.logLastLines,
 		},
 	}
 	if cfg.checkpointed != nil {
@@ -100,7 +101,7 @@ func (s *surface[IN, OUT]) coreConfig(timeout time.Duration, q queue.Queue[*core
 		Invoke: func(ctx context.Context, in IN, a *call.Attempt[OUT]) error {
 			return fn.AsyncInvoke(ctx, in, a)
 		},
-		Batch:  batchedIn(s.name, fn).batching(),
+		Batch:  batchingOf(fn),
 		Policy: s.policy, Random: rand.New(source),
 		Timeout: timeout, AttemptTimeout: s.attemptTimeout, HandlerLimit: s.handlerLimit,
 		EarlyTimeout: s.earlyTimeout, MaxCalls: s.maxCalls,
@@ -163,7 +164,7 @@ func (s *surface[IN, OUT]) coreHooks() core.Hooks[IN] {
 		},
 		GivenUp:     s.logGivenUp,
 		NotTaken:    s.logNotTaken,
-		LogsRetries: s.logsRetries,
+		LogsRetries: s.logsDebug,
 		Retrying:    s.logRetry,
 		NotRetried:  s.logNoRetry,
 		SourceBroke: s.logSourceBroke,

@@ -45,6 +45,7 @@ type Coordinator struct {
 	restored *Snapshot // what the pipeline resumes from, or nil; read-only
 
 	busy    chan struct{}           // one place: held while a checkpoint is under way
+	storing chan struct{}           // one place: held while the store saves, also if that was given up
 	started chan struct{}           // closed by Start
 	life    context.Context         // ends when there will be no more checkpoints
 	endLife context.CancelFunc      // of life
@@ -88,6 +89,7 @@ func NewCoordinator(store Store, opts ...Option) (*Coordinator, error) {
 		tolerate: -1,
 		logger:   slog.Default(),
 		busy:     make(chan struct{}, 1),
+		storing:  make(chan struct{}, 1),
 		started:  make(chan struct{}),
 		final:    make(map[participant.Kind]struct{}),
 		reported: make(map[string]struct{}),
@@ -100,6 +102,7 @@ func NewCoordinator(store Store, opts ...Option) (*Coordinator, error) {
 		}
 		opt(c)
 	}
+	c.logger = slog.New(safeHandler{c.logger.Handler()})
 	giveLogger(store, c.logger)
 	if err := c.once(context.Background(), "loaded", c.load); err != nil {
 		return nil, err
@@ -186,13 +189,62 @@ func (c *Coordinator) breakStart(err error) {
 }
 
 // Start lets the participants begin. The source, the operators and the sink of the pipeline are made before. If Start fails,
-// nothing begins. It fails
+// nothing begins. It prepares the outputs last, and waits up to the time of [WithTimeout] for each: if it fails for another reason,
+// none is changed. It fails
 //
 //   - if a participant has no state in the checkpoint, or cannot decode it;
 //   - if the checkpoint has the state of a participant that has not registered;
 //   - if a name is missing or taken twice;
-//   - if there are two Sources.
+//   - if there are two Sources;
+//   - if an input has no such position, or an output cannot be restored.
 func (c *Coordinator) Start() error {
+	err := c.mayStart()
+	if err != nil {
+		return err
+	}
+	err = c.beginOutputs()
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	switch {
+	case err != nil:
+		c.end(err)
+		return err
+	case c.isEnded: // meanwhile
+		return fmt.Errorf("checkpoint: start: %w", c.endErrorLocked())
+	}
+	close(c.started)
+	if c.interval > 0 {
+		go c.tick(c.clock.Timer(c.interval))
+	}
+	return nil
+}
+
+// beginOutputs brings the outputs to the state that the run begins with. All are asked before one is changed.
+func (c *Coordinator) beginOutputs() error {
+	for _, change := range []bool{false, true} {
+		for _, p := range c.participants { // fixed, since starting is set
+			s, ok := p.Participant.(starter)
+			if !ok {
+				continue
+			}
+			var err error
+			if change {
+				c.does("preparing the output of %q", p.name)
+				err = s.begin()
+			} else {
+				err = s.check()
+			}
+			if err != nil {
+				id, _ := c.Restored()
+				return stateError(p.name, id, err)
+			}
+		}
+	}
+	return nil
+}
+
+// mayStart returns an error if the participants do not fit together, or do not fit the checkpoint.
+func (c *Coordinator) mayStart() error {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	if c.starting {
@@ -214,10 +266,6 @@ func (c *Coordinator) Start() error {
 	if err := errors.Join(c.broken...); err != nil {
 		c.end(err)
 		return err
-	}
-	close(c.started)
-	if c.interval > 0 {
-		go c.tick(c.clock.Timer(c.interval))
 	}
 	return nil
 }
@@ -255,7 +303,8 @@ func (c *Coordinator) awaitStart() bool {
 
 // Trigger takes a checkpoint now, after the one that is under way, and returns its number when it is complete. Before
 // Start it waits for that. When ctx ends first, the checkpoint is aborted. The error is context.Cause(ctx), why the
-// checkpoint was aborted or the run has ended, or that of Close.
+// checkpoint was aborted or the run has ended, or that of Close. If the store does not return although its context has ended, Trigger
+// gives up five seconds later; no checkpoint is stored until the store has returned, and each that fails is logged and counted.
 func (c *Coordinator) Trigger(ctx context.Context) (id uint64, err error) {
 	return c.take(ctx, participant.Periodic)
 }
@@ -265,7 +314,8 @@ func (c *Coordinator) Trigger(ctx context.Context) (id uint64, err error) {
 // it is a final one, the stream has ended with it; after five seconds its context ends. When Close returns nil, each [Input]
 // is closed and no [Sink] writes any more, so another run may begin, also in this process.
 //
-// If a store, an input or an output does not return although its context has ended, Close gives up after ten seconds and
+// If a store, an input or an output does not return although its context has ended, Close gives up after ten seconds, or five seconds
+// after it has begun to close the store, and
 // returns an error that names it. The store is closed as soon as that call returns, so a directory stays locked until then.
 func (c *Coordinator) Close() error {
 	c.mu.Lock()
@@ -283,24 +333,38 @@ func (c *Coordinator) Close() error {
 	select {
 	case <-quiet:
 		c.endWork(ErrClosed)
-		return c.store.Close()
+		return c.closeStore()
 	case <-patience.C:
 	}
 	c.endWork(ErrClosed)
 	patience.Reset(closePatience)
 	select {
 	case <-quiet:
-		return c.store.Close()
+		return c.closeStore()
 	case <-patience.C:
 	}
 	go func() { // no other run gets the store before this one has left it alone
 		<-quiet
-		_ = c.store.Close()
+		_ = c.closeStore()
 	}()
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	return fmt.Errorf("checkpoint: close: still %s after %v, although its context has ended: the store stays open until it returns",
 		c.doing, 2*closePatience)
+}
+
+// closeStore closes the store, or gives up.
+func (c *Coordinator) closeStore() error {
+	closed := make(chan error, 1)
+	go func() { closed <- protect(c.store.Close) }()
+	patience := c.clock.Timer(closePatience)
+	defer patience.Stop()
+	select {
+	case err := <-closed:
+		return err
+	case <-patience.C:
+		return fmt.Errorf("checkpoint: close: the store has not closed after %v", closePatience)
+	}
 }
 
 // closePatience is how long Close waits for stores, inputs and outputs before it ends their contexts, and once more after that.
@@ -315,6 +379,8 @@ type user interface {
 // quiesce waits until, after the end, neither the store, nor an input, nor an output is being used.
 func (c *Coordinator) quiesce() {
 	c.awaitIdle()
+	c.storing <- struct{}{}
+	<-c.storing
 	c.mu.Lock()
 	participants := slices.Clone(c.participants)
 	c.mu.Unlock()

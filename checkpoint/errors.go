@@ -95,5 +95,21 @@ func (e *LockedError) Error() string {
 // newPanicError wraps what recover returned; nil means that runtime.Goexit ends the goroutine.
 func newPanicError(recovered any) error { return panics.New("checkpoint", recovered) }
 
-// protect calls user code on a goroutine of its own and returns its panic or runtime.Goexit as an error (law A6).
-func protect(f func() error) error { return guard.Call(f, newPanicError) }
+// protect calls user code on a goroutine of its own and returns its panic or runtime.Goexit as an error (law A6). The methods of an
+// error are user code, too: one whose Unwrap, Is or As breaks, as that of a typed nil may, is replaced.
+func protect(f func() error) error {
+	return guard.Call(func() error {
+		err := f()
+		_, _ = errors.AsType[*probe](err)
+		_ = errors.Is(err, (*probe)(nil))
+		return err
+	}, newPanicError)
+}
+
+// sane returns an error of a user's that may be looked into.
+func sane(err error) error { return protect(func() error { return err }) }
+
+// probe is an error that none wraps.
+type probe struct{}
+
+func (*probe) Error() string { return "" }

@@ -26,7 +26,8 @@ import (
 // durable. When the checkpoint completes, the output appends its parts to the file, makes the file durable, and removes the
 // parts. The state of a checkpoint has the length of the file before and after that, and the parts that make the difference.
 // So a restart can bring the file to exactly this state, after a crash at any moment: it cuts off what is too much, and appends
-// again what is missing.
+// again what is missing. The state has a hash of the last KiB before that length, too. So a file that is not the one that the
+// checkpoint knows is refused, and stays as it is. What is cut off is kept beside the file (path.cut-N).
 //
 // Nothing locks the file, and a FileOutput never returns [ErrFenced]: one run at a time may have it. A [DirStore] makes sure of that on one
 // machine. On a file system that several machines share, a run that another one has taken over from may still write to it.
@@ -38,6 +39,8 @@ type FileOutput[T any] struct {
 	logger    *slog.Logger
 
 	visible   int64  // length of the file as of the last commit
+	sum       uint64 // of what is before that
+	tail      []byte // the end of the file and of all parts: at least tailSize bytes, if there are so many
 	published []byte // the state of that
 	parts     []part // ended and not committed, oldest first
 	next      uint64 // number of the next part
@@ -90,6 +93,9 @@ type fileState struct {
 	before, after int64
 	parts         []part
 	next          uint64
+
+	summed              bool // states of earlier versions are not
+	beforeSum, afterSum uint64
 }
 
 func (s fileState) encode() []byte {
@@ -100,6 +106,10 @@ func (s fileState) encode() []byte {
 	for _, p := range s.parts {
 		b = binary.AppendUvarint(b, p.number)
 		b = binary.AppendUvarint(b, uint64(p.length))
+	}
+	if s.summed {
+		b = binary.BigEndian.AppendUint64(b, s.beforeSum)
+		b = binary.BigEndian.AppendUint64(b, s.afterSum)
 	}
 	return b
 }
@@ -119,8 +129,11 @@ func decodeFileState(state []byte) (s fileState, err error) {
 		bad = bad || sum < 0 || p.number >= s.next || len(s.parts) > 0 && p.number <= s.parts[len(s.parts)-1].number
 		s.parts = append(s.parts, p)
 	}
-	if bad || sum != s.after || len(r.Rest) > 0 {
+	if bad || sum != s.after || len(r.Rest) > 0 && len(r.Rest) != 16 {
 		return fileState{}, errors.New("checkpoint: damaged state of a file output")
+	}
+	if len(r.Rest) > 0 {
+		s.summed, s.beforeSum, s.afterSum = true, binary.BigEndian.Uint64(r.Rest), binary.BigEndian.Uint64(r.Rest[8:])
 	}
 	return s, nil
 }
@@ -151,15 +164,66 @@ func (o *FileOutput[T]) Restore(_ context.Context, state []byte) error {
 	if err != nil {
 		return err
 	}
-	found, _ := o.fs.Stat(o.path) // restore reports what is wrong with it
-	if err := o.restore(s); err != nil {
+	if err := o.check(state); err != nil {
 		return err
 	}
+	found, _ := o.fs.Stat(o.path) // restore reports what is wrong with it
 	if found.Size > s.after {
-		o.logger.Warn("checkpoint: an output went on behind the checkpoint that the run resumes from: that was cut off",
-			slog.String("path", o.path), slog.Int64("bytes", found.Size-s.after), slog.Int64("length", s.after))
+		kept, err := o.keepCut(s.after)
+		if err != nil {
+			return fmt.Errorf("checkpoint: keeping what is cut off: %w", err)
+		}
+		o.logger.Warn("checkpoint: an output went on behind the checkpoint that the run resumes from: that is cut off",
+			slog.String("path", o.path), slog.Int64("bytes", found.Size-s.after), slog.Int64("length", s.after), slog.String("kept in", kept))
 	}
-	return nil
+	return o.restore(s)
+}
+
+// check returns an error if Restore cannot bring the file to a state, or if it is another file. It changes nothing.
+func (o *FileOutput[T]) check(state []byte) error {
+	s, err := decodeFileState(state)
+	if err != nil {
+		return err
+	}
+	appendParts, err := o.haveParts(s.parts)
+	if err != nil {
+		return err
+	}
+	f, err := o.open(s, appendParts, os.O_RDONLY)
+	if err != nil {
+		if need, _ := s.need(appendParts); need == 0 && errors.Is(err, fs.ErrNotExist) {
+			return nil
+		}
+		return err
+	}
+	return f.Close()
+}
+
+// keepCut copies what is in the file from a place on to a file of its own.
+func (o *FileOutput[T]) keepCut(from int64) (path string, err error) {
+	f, err := o.fs.OpenFile(o.path, os.O_RDONLY, 0)
+	if err != nil {
+		return "", err
+	}
+	defer func() { _ = f.Close() }()
+	if _, err := f.Seek(from, io.SeekStart); err != nil {
+		return "", err
+	}
+	var kept vfs.File
+	for n := 1; kept == nil; n++ {
+		path = fmt.Sprintf("%s.cut-%d", o.path, n)
+		if kept, err = o.fs.OpenFile(path, os.O_WRONLY|os.O_CREATE|os.O_EXCL, 0o644); err != nil && !errors.Is(err, fs.ErrExist) {
+			return "", err
+		}
+	}
+	_, err = io.Copy(kept, f)
+	if err == nil {
+		err = kept.Sync()
+	}
+	if err := errors.Join(err, kept.Close()); err != nil {
+		return "", err
+	}
+	return path, o.fs.SyncDir(filepath.Dir(o.path))
 }
 
 func (o *FileOutput[T]) restore(s fileState) error {
@@ -171,6 +235,15 @@ func (o *FileOutput[T]) restore(s fileState) error {
 	if err := o.publish(s, complete); err != nil {
 		return err
 	}
+	f, err := o.fs.OpenFile(o.path, os.O_RDONLY, 0)
+	if err != nil {
+		return err
+	}
+	o.tail, err = readTail(f, s.after)
+	if err := errors.Join(err, f.Close()); err != nil {
+		return err
+	}
+	o.sum = sumOf(o.tail)
 	return o.removeParts()
 }
 
@@ -187,20 +260,49 @@ func (o *FileOutput[T]) haveParts(parts []part) (bool, error) {
 	return true, nil
 }
 
-// publish brings the file to the state s: exactly s.after bytes. It appends the parts; without, they must be in the file.
-func (o *FileOutput[T]) publish(s fileState, appendParts bool) error {
-	need := s.after
+// need returns how long the file must be before the parts are appended, or with them, and the hash of what is before that.
+func (s fileState) need(appendParts bool) (length int64, sum uint64) {
 	if appendParts {
-		need = s.before
+		return s.before, s.beforeSum
 	}
-	flags := os.O_RDWR
-	if need == 0 {
-		flags |= os.O_CREATE
-	}
+	return s.after, s.afterSum
+}
+
+// open opens the file that a state is of: with all that it needs, and with the content that it knows.
+func (o *FileOutput[T]) open(s fileState, appendParts bool, flags int) (vfs.File, error) {
+	need, sum := s.need(appendParts)
 	f, err := o.fs.OpenFile(o.path, flags, 0o644)
 	if errors.Is(err, fs.ErrNotExist) && need > 0 {
-		return fmt.Errorf("checkpoint: %s is not there, but had %d bytes at the checkpoint: %w", o.path, need, err)
+		return nil, fmt.Errorf("checkpoint: %s is not there, but had %d bytes at the checkpoint: %w", o.path, need, err)
 	}
+	if err != nil {
+		return nil, err
+	}
+	size, err := f.Size()
+	switch {
+	case err != nil:
+	case size < need:
+		err = fmt.Errorf("checkpoint: %s has %d bytes, but had %d at the checkpoint: is it another file?", o.path, size, need)
+	case s.summed:
+		var tail []byte
+		if tail, err = readTail(f, need); err == nil && sumOf(tail) != sum {
+			err = fmt.Errorf("checkpoint: %s at byte %d, where the checkpoint goes on: %w", o.path, need, errOtherFile)
+		}
+	}
+	if err != nil {
+		_ = f.Close()
+		return nil, err
+	}
+	return f, nil
+}
+
+// publish brings the file to the state s: exactly s.after bytes. It appends the parts; without, they must be in the file.
+func (o *FileOutput[T]) publish(s fileState, appendParts bool) error {
+	flags := os.O_RDWR
+	if need, _ := s.need(appendParts); need == 0 {
+		flags |= os.O_CREATE
+	}
+	f, err := o.open(s, appendParts, flags)
 	if err != nil {
 		return err
 	}
@@ -208,10 +310,6 @@ func (o *FileOutput[T]) publish(s fileState, appendParts bool) error {
 	size, err := f.Size()
 	if err != nil {
 		return err
-	}
-	if size < need {
-		return fmt.Errorf("checkpoint: %s has %d bytes, but had %d at the checkpoint: is it another file?",
-			o.path, size, need)
 	}
 	if appendParts && len(s.parts) > 0 {
 		// A crash may have cut an earlier appending off anywhere, and left the full length without the contents: the
@@ -238,7 +336,7 @@ func (o *FileOutput[T]) publish(s fileState, appendParts bool) error {
 	if err := o.fs.SyncDir(filepath.Dir(o.path)); err != nil {
 		return err
 	}
-	o.visible, o.published = s.after, s.encode()
+	o.visible, o.sum, o.published = s.after, s.afterSum, s.encode()
 	return nil
 }
 
@@ -290,7 +388,17 @@ func (o *FileOutput[T]) Write(_ context.Context, v T) error {
 	}
 	n, err := o.write.Write(o.scratch)
 	o.length += int64(n)
+	o.remember(o.scratch[:n])
 	return err
+}
+
+// remember keeps the end of what was written.
+func (o *FileOutput[T]) remember(b []byte) {
+	b = b[max(0, len(b)-tailSize):]
+	if len(o.tail)+len(b) > 8*tailSize {
+		o.tail = append(o.tail[:0], o.tail[len(o.tail)-tailSize:]...)
+	}
+	o.tail = append(o.tail, b...)
 }
 
 // Prepare implements [Output].
@@ -300,7 +408,10 @@ func (o *FileOutput[T]) Prepare(context.Context) ([]byte, error) {
 			return nil, err
 		}
 	}
-	s := fileState{before: o.visible, after: o.visible, parts: o.parts, next: o.next}
+	s := fileState{
+		before: o.visible, after: o.visible, parts: o.parts, next: o.next,
+		summed: true, beforeSum: o.sum, afterSum: sumOf(o.tail),
+	}
 	for _, p := range o.parts {
 		s.after += p.length
 	}

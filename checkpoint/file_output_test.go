@@ -5,6 +5,7 @@ import (
 	"context"
 	"fmt"
 	"log/slog"
+	"maps"
 	"os"
 	"path/filepath"
 	"slices"
@@ -119,6 +120,7 @@ func restores(fsys *crashfs.FS, s storedState) error {
 	if got := files[outputPath]; got != s.want {
 		return fmt.Errorf("restored %q, want %q\nfiles: %q", got, s.want, before)
 	}
+	maps.DeleteFunc(files, func(name, _ string) bool { return strings.Contains(name, ".cut-") })
 	if len(files) != 2 {
 		return fmt.Errorf("left behind: %q", files)
 	}
@@ -414,6 +416,8 @@ func TestFileOutputSaysWhatItCutsOff(t *testing.T) {
 		require.Contains(t, book.String(), tt.want)
 		require.NoError(t, o.Close())
 	}
+	require.Equal(t, "two\n", string(must(os.ReadFile(path+".cut-1"))), "it is kept")
+	require.NoFileExists(t, path+".cut-2")
 	nowhere := NewLineOutput(path + "/none").FreshStart(ctx)
 	require.Error(t, nowhere)
 	require.NotContains(t, nowhere.Error(), "had 0 bytes")
@@ -461,6 +465,7 @@ func TestFileOutputCommitsEmptyPartsAgain(t *testing.T) {
 func FuzzDecodeFileState(f *testing.F) {
 	f.Add(fileState{before: 3, after: 10, parts: []part{{4, 7}}, next: 5}.encode())
 	f.Add(fileState{}.encode())
+	f.Add(fileState{before: 3, after: 3, summed: true, beforeSum: 1, afterSum: 1 << 60}.encode())
 	f.Add([]byte{0, 0, 0, 0xff, 0xff, 0xff, 0xff, 0x7f})
 	f.Fuzz(func(t *testing.T, b []byte) {
 		s, err := decodeFileState(b)
@@ -474,7 +479,8 @@ func FuzzDecodeFileState(f *testing.F) {
 }
 
 func FuzzDecodeFilePosition(f *testing.F) {
-	f.Add(filePosition{1 << 40, 3}.encode())
+	f.Add(filePosition{offset: 1 << 40, line: 3}.encode())
+	f.Add(filePosition{offset: 1 << 40, line: 3, summed: true, sum: 5}.encode())
 	f.Add([]byte{0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 1})
 	f.Fuzz(func(t *testing.T, b []byte) {
 		if p, err := decodeFilePosition(b); err == nil {

@@ -81,7 +81,10 @@ func (c *Coordinator) register(name string, p participant.Participant) (state pa
 // Refuse implements [participant.Host].
 func (h *host) Refuse(name string, reason error) {
 	c := (*Coordinator)(h)
-	nils.Refuse("checkpoint: Refuse", "reason", reason)
+	if reason == nil { // a typed nil is a reason
+		panic("checkpoint: Refuse: nil reason")
+	}
+	reason = sane(reason)
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	id := uint64(0)
@@ -124,7 +127,10 @@ func (h *host) RequestFinal(kind participant.Kind) {
 // Fail implements [participant.Host].
 func (h *host) Fail(name string, reason error) {
 	c := (*Coordinator)(h)
-	nils.Refuse("checkpoint: Fail", "reason", reason)
+	if reason == nil {
+		panic("checkpoint: Fail: nil reason")
+	}
+	reason = sane(reason)
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	c.end(lazyerr.Named(fmt.Sprintf("checkpoint: %q failed", name), reason))
@@ -136,6 +142,9 @@ var errNoState = errors.New("it reported neither a state nor an error: a state t
 // Report implements [participant.Reporter].
 func (h *host) Report(id uint64, name string, state participant.State, err error) {
 	c := (*Coordinator)(h)
+	if err != nil {
+		err = sane(err)
+	}
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	r := c.run

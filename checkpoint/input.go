@@ -71,20 +71,39 @@ type Committer interface {
 type filePosition struct {
 	offset int64 // in bytes
 	line   int   // lines before it
+	summed bool  // positions of earlier versions are not
+	sum    uint64
 }
 
 func (p filePosition) encode() []byte {
 	b := binary.AppendUvarint(nil, uint64(p.offset))
-	return binary.AppendUvarint(b, uint64(p.line))
+	b = binary.AppendUvarint(b, uint64(p.line))
+	if p.summed {
+		b = binary.BigEndian.AppendUint64(b, p.sum)
+	}
+	return b
+}
+
+// in returns the position with the hash of what is before it in a file. If that cannot be read, Next will fail, too.
+func (p filePosition) in(f *os.File) filePosition {
+	b := make([]byte, min(p.offset, tailSize))
+	if _, err := f.ReadAt(b, p.offset-int64(len(b))); err == nil || len(b) == 0 {
+		p.summed, p.sum = true, sumOf(b)
+	}
+	return p
 }
 
 func decodeFilePosition(b []byte) (filePosition, error) {
 	r := varint.Reader{Rest: b}
 	offset, line := r.Uvarint(), r.Uvarint()
-	if r.Err != nil || len(r.Rest) > 0 || offset > 1<<62 || line > 1<<62 {
+	if r.Err != nil || len(r.Rest) > 0 && len(r.Rest) != 8 || offset > 1<<62 || line > 1<<62 {
 		return filePosition{}, errors.New("checkpoint: damaged file position")
 	}
-	return filePosition{int64(offset), int(line)}, nil
+	p := filePosition{offset: int64(offset), line: int(line)}
+	if len(r.Rest) > 0 {
+		p.summed, p.sum = true, binary.BigEndian.Uint64(r.Rest)
+	}
+	return p, nil
 }
 
 // seekFile moves to a position, which must be inside the file, and reports whether the line before it had no end yet.
@@ -96,6 +115,9 @@ func seekFile(f *os.File, p filePosition) (unended bool, err error) {
 	if p.offset > info.Size() {
 		return false, fmt.Errorf("checkpoint: %s has %d bytes, but the checkpoint goes on at byte %d: is it another file?",
 			f.Name(), info.Size(), p.offset)
+	}
+	if p.summed && p.in(f) != p {
+		return false, fmt.Errorf("checkpoint: %s at byte %d, where the checkpoint goes on: %w", f.Name(), p.offset, errOtherFile)
 	}
 	if _, err = f.Seek(p.offset, io.SeekStart); err != nil || p.offset == 0 {
 		return false, err
@@ -142,7 +164,7 @@ func (in *LineInput) Next() (string, error) {
 func (in *LineInput) Line() int { return in.at.line }
 
 // Position implements [Input].
-func (in *LineInput) Position() []byte { return in.at.encode() }
+func (in *LineInput) Position() []byte { return in.at.in(in.file).encode() }
 
 // Seek implements [Input].
 func (in *LineInput) Seek(position []byte) error {
@@ -236,7 +258,7 @@ func (in *CSVInput) Line() int { return in.line }
 
 // Position implements [Input].
 func (in *CSVInput) Position() []byte {
-	return filePosition{in.start.offset + in.read.InputOffset(), in.lines}.encode()
+	return filePosition{offset: in.start.offset + in.read.InputOffset(), line: in.lines}.in(in.file).encode()
 }
 
 // Seek implements [Input].

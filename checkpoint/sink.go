@@ -24,10 +24,12 @@ type Sink[T any] struct {
 	coordinator *Coordinator
 	name        string
 	in          chan any
-	seen        wiring.Barriers // owned by the sink's goroutine
-	anything    bool            // T may be a message
-	done        chan struct{}   // closed when the sink has ended
-	ended       chan struct{}   // closed when the final checkpoint has completed or will not
+	seen        wiring.Barriers   // owned by the sink's goroutine
+	anything    bool              // T may be a message
+	state       participant.State // that the run resumes from, if it does
+	resumes     bool
+	done        chan struct{} // closed when the sink has ended
+	ended       chan struct{} // closed when the final checkpoint has completed or will not
 	endOnce     sync.Once
 
 	using  chan struct{} // one place: held while output is called, and taken before mu. No Mutex, which stops a synctest bubble
@@ -45,8 +47,8 @@ var _ streams.Sink = (*Sink[any])(nil)
 var errNoFinalBarrier = errors.New("the input ended without a final barrier")
 
 // NewSink returns a sink that writes to output and takes part in the checkpoints of c under a name. If the pipeline
-// resumes, what the output has beyond the checkpoint is undone ([Output.Restore]); else an output that is a [FreshStarter]
-// is asked to begin. Start of the coordinator fails if either does. It panics if c or output is nil.
+// resumes, Start of the coordinator undoes what the output has beyond the checkpoint ([Output.Restore]); else it asks an output that
+// is a [FreshStarter] to begin. It fails if either does. It panics if c or output is nil.
 func NewSink[T any](c *Coordinator, name string, output Output[T]) *Sink[T] {
 	nils.Refuse("checkpoint: NewSink", "coordinator", c)
 	nils.Refuse("checkpoint: NewSink", "output", output)
@@ -62,21 +64,38 @@ func NewSink[T any](c *Coordinator, name string, output Output[T]) *Sink[T] {
 		states:      make(map[uint64][]byte),
 	}
 	giveLogger(output, c.logger)
-	state, resumes, err := c.register(name, s)
-	if err == nil { // else Start fails, and what is published stays
-		begin := func(ctx context.Context) error { return s.begin(ctx, state, resumes) }
-		if err := c.once(context.Background(), "begun", begin); err != nil {
-			c.Host().Refuse(name, err)
-		}
-	}
+	s.state, s.resumes, _ = c.register(name, s)
 	go s.run()
 	return s
 }
 
-// begin brings the output to the state that the run begins with.
-func (s *Sink[T]) begin(ctx context.Context, state participant.State, resumes bool) error {
-	if resumes {
-		return s.output.Restore(ctx, state.Bytes())
+// starter is a participant with an output, which the start of the run changes.
+type starter interface {
+	// check returns an error if begin is known to fail, or would destroy what is not the run's. It changes nothing.
+	check() error
+	// begin brings the output to the state that the run begins with.
+	begin() error
+}
+
+func (s *Sink[T]) check() error {
+	if o, ok := s.output.(interface{ check(state []byte) error }); ok && s.resumes {
+		return protect(func() error { return o.check(s.state.Bytes()) })
+	}
+	return nil
+}
+
+func (s *Sink[T]) begin() (err error) {
+	s.using <- struct{}{}
+	defer func() { release(s.using, err) }()
+	if s.coordinator.hasEnded() { // the output may be closed already
+		return s.coordinator.endError()
+	}
+	return s.coordinator.once(context.Background(), "begun", s.restore)
+}
+
+func (s *Sink[T]) restore(ctx context.Context) error {
+	if s.resumes {
+		return s.output.Restore(ctx, s.state.Bytes())
 	}
 	if fresh, ok := s.output.(FreshStarter); ok {
 		return fresh.FreshStart(ctx)
@@ -103,13 +122,14 @@ func (s *Sink[T]) Pending(participant.Barrier) {}
 // Completed implements [participant.Participant]: it publishes.
 func (s *Sink[T]) Completed(id uint64) {
 	s.using <- struct{}{}
-	defer func() { <-s.using }()
+	var err error
+	defer func() { release(s.using, err) }()
 	s.mu.Lock()
 	state, prepared := s.states[id]
 	prepared = prepared && s.err == nil
 	s.mu.Unlock()
 	if prepared {
-		err := s.coordinator.retry(context.Background(), "published", func(ctx context.Context) error {
+		err = s.coordinator.retry(context.Background(), "published", func(ctx context.Context) error {
 			return s.output.Commit(ctx, state)
 		})
 		if err != nil {

@@ -18,7 +18,14 @@ func (c *Coordinator) save(ctx context.Context, r *run) error {
 	if r.barrier.Kind.Final() {
 		step = c.retry
 	}
-	if err := step(ctx, "stored", func(ctx context.Context) error { return c.store.Save(ctx, s) }); err != nil {
+	select {
+	case c.storing <- struct{}{}:
+	default:
+		return errStoreHangs
+	}
+	err := step(ctx, "stored", func(ctx context.Context) error { return c.store.Save(ctx, s) })
+	release(c.storing, err)
+	if err != nil {
 		if _, taken := errors.AsType[*NumberError](err); taken {
 			err = fmt.Errorf("%w: another run has stored checkpoints: %w", ErrFenced, err) // numbers of this run only grow
 		}
@@ -69,9 +76,53 @@ func (c *Coordinator) once(ctx context.Context, done string, step func(ctx conte
 	return c.try(ctx, step)
 }
 
-// try takes a step, and names the reason if it has ended with its context.
-func (c *Coordinator) try(ctx context.Context, step func(ctx context.Context) error) error {
-	err := protect(func() error { return step(ctx) })
+var errStoreHangs = errors.New("checkpoint: an earlier call of the store has not returned")
+
+// hangError is the error of a step that was given up: it goes on although its context has ended.
+type hangError struct {
+	cause    error
+	returned <-chan struct{} // closed when the step has returned
+}
+
+func (e *hangError) Error() string {
+	return fmt.Sprintf("%v, and the call has not returned %v after the end of its context", e.cause, closePatience)
+}
+
+func (e *hangError) Unwrap() error { return e.cause }
+
+// release gives back a lock that was held for a step, when the step has returned.
+func release(lock <-chan struct{}, err error) {
+	if hangs, ok := errors.AsType[*hangError](err); ok {
+		go func() {
+			<-hangs.returned
+			<-lock
+		}()
+		return
+	}
+	<-lock
+}
+
+// try takes a step, and names the reason if it has ended with its context. A step that goes on without its context is given up.
+func (c *Coordinator) try(ctx context.Context, step func(ctx context.Context) error) (err error) {
+	returned := make(chan struct{})
+	var result error
+	go func() {
+		defer close(returned)
+		result = protect(func() error { return step(ctx) })
+	}()
+	select {
+	case <-returned:
+		err = result
+	case <-ctx.Done():
+		timer := c.clock.Timer(closePatience)
+		defer timer.Stop()
+		select {
+		case <-returned:
+			err = result
+		case <-timer.C:
+			return &hangError{context.Cause(ctx), returned}
+		}
+	}
 	if cause := context.Cause(ctx); err != nil && cause != nil && !errors.Is(err, cause) {
 		err = fmt.Errorf("%w: %w", cause, err)
 	}
@@ -111,7 +162,8 @@ func (c *Coordinator) retry(ctx context.Context, done string, step func(ctx cont
 func permanent(err error) bool {
 	_, taken := errors.AsType[*NumberError](err)
 	_, panicked := errors.AsType[*panics.Error](err)
-	return taken || panicked || errors.Is(err, ErrFenced) || errors.Is(err, ErrClosed) || errors.Is(err, errInvalidSnapshot)
+	_, hangs := errors.AsType[*hangError](err)
+	return taken || panicked || hangs || errors.Is(err, ErrFenced) || errors.Is(err, ErrClosed) || errors.Is(err, errInvalidSnapshot)
 }
 
 // bounded returns the context of a step.

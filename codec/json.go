@@ -11,6 +11,7 @@ import (
 // JSON returns a codec that writes values as encoding/json does: for states that people want to read. It takes more time
 // and space than [Default], and what JSON cannot express is refused (NaN, complex numbers, channels) or comes back
 // changed: strings that are not UTF-8, numbers in an any (all float64), unexported fields (zero), a time's location.
+// It reads plain JSON that was stored without a schema, such as the payload of a message that another program has put.
 //
 // In a map encoding/json does not call MarshalJSON and MarshalText if they have pointer receivers. JSON panics for a type with
 // such a map, with a *[Error] that names the path to it: let the map hold pointers.
@@ -46,7 +47,11 @@ func (jsonCodec[T]) Decode(src []byte) (T, error) {
 
 func (jsonCodec[T]) Schema() []byte { return []byte(schemaJSON) }
 
+// WithSchema takes values without a schema, too: those that other programs have written, and JSON is what it says.
 func (c jsonCodec[T]) WithSchema(schema []byte) (Codec[T], error) {
+	if len(schema) == 0 {
+		return c, nil
+	}
 	if err := schemaJSON.check(schema); err != nil {
 		return nil, codecError[T]("", err)
 	}

@@ -6,14 +6,17 @@ import (
 	"fmt"
 	"iter"
 	"log/slog"
+	"sync"
 	"time"
 
 	"github.com/weirflow/weir/internal/nils"
+	"github.com/weirflow/weir/internal/permanent"
 	"github.com/weirflow/weir/internal/wait"
 )
 
-// closeWait is how long a source may take to close.
-const closeWait = 10 * time.Second
+// closeWait is how long a source may take to close, and how long what is broken off may take to end. With the default of WithDrain a worker
+// ends within the 30 s that Kubernetes grants.
+const closeWait = 4 * time.Second
 
 // Operator is what [Run] drives: an *asyncop.AsyncWaitOperator, or several in a row behind the same two methods.
 //
@@ -39,19 +42,23 @@ type Operator[IN, OUT any] interface {
 //
 // # The end
 //
-// When ctx ends, Run takes nothing more, and finishes what it has, for up to 30 s ([WithDrain]). Messages that are not done
+// When ctx ends, Run takes nothing more, and finishes what it has, for up to 20 s ([WithDrain]). Messages that are not done
 // then are given back. This is no error: Run returns nil, and the summary has the numbers. In any case Run closes the source, which
 // records what was settled. If something does not end even then, such as a Receive from a server that hangs, Run closes the source
-// after ten more seconds.
+// after four more seconds, which may take four seconds as well.
 //
 // # What fails
 //
 //   - A Receive that fails is tried again, after 100 ms and then twice as long each time, up to 10 s. After five minutes of failures
 //     Run drains, and returns the error.
-//   - A Put that fails is repeated for each message alone, so that one which the sink refuses does not hold up others (law D4):
-//     that one is nacked for 10 s. If none succeeds, all are put again, after 100 ms, 200 ms, 400 ms and 800 ms, and then nacked for 10 s.
-//     One for which Put returns [ErrRefused] is rejected: it ends among the dead letters of its source. Put must return soon after its
-//     context has ended.
+//   - An error that no repetition makes go away ends Run at once: a table that does not exist, a store that was closed, what PostgreSQL
+//     refuses to the user. If it is the source's, Run drains; if it is the sink's, all is given back. Run returns the error.
+//   - A Put that fails is repeated for each result alone, so that one which the sink refuses does not hold up others (law D4). That one is
+//     put again, after 100 ms and then twice as long each time, up to 10 s. After ten tries, or at once if Put returns [ErrRefused], its
+//     message is rejected: it ends among the dead letters of its source.
+//   - If the sink takes no result at all, all wait, and are put again after the same times, until it is back. Nothing is called again for
+//     that: the operator stops when its results have no room, and with it Run stops receiving. Put must return soon after its context has
+//     ended.
 //   - If op fails, what it had in flight is given back, its results so far go to the sink, and Run returns the error.
 //   - When more than half of the last 100 new messages have failed, Run stops receiving: see [WithFloodGuard].
 //
@@ -65,11 +72,12 @@ func Run[IN, OUT any](ctx context.Context, source Source[IN], op Operator[IN, OU
 		source: source, op: op, sink: sink, runSettings: newRunSettings(opts),
 		feed: make(chan struct{}, 1), over: make(chan struct{}),
 	}
+	w.close = sync.OnceValue(func() error { return w.closeSource(ctx) })
 	w.flood = newFlood(w.share, w.window)
 	w.begun = w.clock.Now()
 	w.receiving, w.takeNoMore = context.WithCancelCause(ctx)
 	w.working, w.giveBack = context.WithCancelCause(context.WithoutCancel(ctx))
-	defer func() { summary, err = w.end(ctx, err) }() // also if the operator panics, since something else drives it
+	defer func() { summary, err = w.end(err) }() // also if the operator panics, since something else drives it
 	if c, ok := op.(interface {
 		CheckRun(ctx context.Context) error
 	}); ok {
@@ -103,7 +111,10 @@ type worker[IN, OUT any] struct {
 	feed chan struct{} // room for one: the operator reads its input, or the run is over
 	over chan struct{} // closed by run when the operator, its input and the sink have ended
 
+	close func() error // closes the source, once
+
 	sourceErr error // written by the input; read when the run is over
+	sinkErr   error // written by fill; read when the run is over
 	tally
 }
 
@@ -156,14 +167,17 @@ func (w *worker[IN, OUT]) watch(ctx context.Context) {
 	select {
 	case <-limit.C:
 		w.breakOff()
+	case <-w.working.Done(): // the sink has failed for good
+		w.breakOff()
 	case <-w.over:
 		return
 	}
 	// What does not end with its context, such as a Receive from a server that hangs, ends with the source.
+	limit.Stop()
 	limit.Reset(closeWait)
 	select {
 	case <-limit.C:
-		_ = w.close(ctx) // end closes it again, and has the error
+		_ = w.close() // end has its error
 	case <-w.over:
 	}
 }
@@ -174,16 +188,25 @@ func (w *worker[IN, OUT]) breakOff() {
 	_ = w.op.Stop(w.working) // the loop over its results has its error
 }
 
-// end closes the source.
-func (w *worker[IN, OUT]) end(ctx context.Context, err error) (Summary, error) {
-	w.takeNoMore(errDrained)
-	w.giveBack(errAborted)
-	closeErr := w.close(ctx)
-	return w.sum(w.clock.Since(w.begun)), errors.Join(err, w.sourceErr, closeErr)
+// sinkFailed ends the run if the sink has failed for good: nothing more can be done, so all is given back.
+func (w *worker[IN, OUT]) sinkFailed(err error) {
+	if w.working.Err() == nil && permanent.Is(err) {
+		w.sinkErr = fmt.Errorf("delivery: the sink has failed for good: %w", err)
+		w.takeNoMore(w.sinkErr)
+		w.giveBack(w.sinkErr)
+	}
 }
 
-// close closes the source, within closeWait.
-func (w *worker[IN, OUT]) close(ctx context.Context) error {
+// end closes the source.
+func (w *worker[IN, OUT]) end(err error) (Summary, error) {
+	w.takeNoMore(errDrained)
+	w.giveBack(errAborted)
+	closeErr := w.close()
+	return w.sum(w.clock.Since(w.begun)), errors.Join(err, w.sourceErr, w.sinkErr, closeErr)
+}
+
+// closeSource closes the source, within closeWait.
+func (w *worker[IN, OUT]) closeSource(ctx context.Context) error {
 	closing, cancel := context.WithCancelCause(context.WithoutCancel(ctx))
 	defer cancel(nil)
 	limit := w.clock.AfterFunc(closeWait, func() { cancel(errClosing) })

@@ -7,6 +7,8 @@ import (
 	"io"
 	"log/slog"
 	"time"
+
+	"github.com/weirflow/weir/internal/permanent"
 )
 
 // How Run waits after a failure of the source or the sink.
@@ -48,6 +50,10 @@ func (w *worker[IN, OUT]) input(yield func(Message[IN], error) bool) {
 			}
 			continue
 		case err == io.EOF: //nolint:errorlint // wrapped, it is a connection that was cut
+			return
+		case permanent.Is(err): // also if the run is to end: its next start would fail as well
+			w.sourceErr = fmt.Errorf("delivery: the source has failed for good: %w", err)
+			w.takeNoMore(w.sourceErr)
 			return
 		case w.receiving.Err() != nil:
 			if !errors.Is(err, context.Cause(w.receiving)) {

@@ -24,7 +24,7 @@ type runSettings struct {
 
 func newRunSettings(opts []RunOption) runSettings {
 	s := runSettings{
-		batch: 100, drain: 30 * time.Second, share: 0.5, window: 100, clock: clock.New(), logger: slog.Default(),
+		batch: 100, drain: 20 * time.Second, share: 0.5, window: 100, clock: clock.New(), logger: slog.Default(),
 	}
 	for i, opt := range opts {
 		if opt == nil {
@@ -45,7 +45,7 @@ func WithBatch(n int) RunOption {
 	return func(s *runSettings) { s.batch = n }
 }
 
-// WithDrain sets how long [Run] finishes what it has after its context has ended; the default is 30 s. What is not done then is given
+// WithDrain sets how long [Run] finishes what it has after its context has ended; the default is 20 s. What is not done then is given
 // back. With 0 all is given back at once. It panics if d < 0.
 func WithDrain(d time.Duration) RunOption {
 	if d < 0 {

@@ -3,6 +3,7 @@ package delivery
 import (
 	"context"
 	"errors"
+	"fmt"
 	"log/slog"
 	"slices"
 	"time"
@@ -12,92 +13,163 @@ import (
 )
 
 const (
-	putRounds  = 5                // of a sink that takes nothing, before its messages are nacked
-	nackDelay  = 10 * time.Second // of what the sink has refused
-	putsInARow = 3                // that fail alone: then the fault is the sink's
+	putsInARow = 3  // that fail alone: then the fault is the sink's
+	maxRefused = 10 // tries of a result that the sink does not take while it takes others
 )
 
 // fill puts results into the sink until there are no more, and gives them back after a break. So the body of the loop never waits for long.
 func (w *worker[IN, OUT]) fill(results <-chan Message[OUT]) {
-	var left []Message[OUT]
-	round, wait := 1, firstWait
-	for open := true; open || len(left) > 0; {
-		left, open = w.collect(results, left)
-		var err error
-		left, err = w.put(left)
-		switch {
-		case w.working.Err() != nil:
-			giveBack(left)
-			left = left[:0]
-			continue
-		case len(left) == 0:
-			round, wait = 1, firstWait
-			continue
-		}
-		w.logger.Warn("delivery: the sink has failed", slog.Any("error", err), slog.Int("messages", len(left)), slog.Int("try", round))
-		if round == putRounds {
-			w.refused(left, err)
-			left, round, wait = left[:0], 1, firstWait
-			continue
-		}
-		w.sleep(w.working, wait)
-		round, wait = round+1, min(2*wait, lastWait)
-	}
-}
-
-// collect adds results that are at hand to those that are left, and waits for the first if there is none. It returns false if there will
-// be no more.
-func (w *worker[IN, OUT]) collect(results <-chan Message[OUT], left []Message[OUT]) ([]Message[OUT], bool) {
-	if len(left) == 0 {
-		m, ok := <-results
-		if !ok {
-			return left, false
-		}
-		left = append(left, m)
-	}
-	for len(left) < w.batch {
-		select {
-		case m, ok := <-results:
-			if !ok {
-				return left, false
+	f := filling[OUT]{results: results}
+	wait := firstWait
+	for w.collect(&f) {
+		if w.working.Err() != nil {
+			giveBack(f.left)
+			for _, r := range f.aside {
+				r.message.Nack(0)
 			}
-			left = append(left, m)
-		default:
-			return left, true
+			f.left, f.aside = f.left[:0], nil
+			continue
 		}
+		w.putAgain(&f)
+		err := w.put(&f)
+		if len(f.left) == 0 {
+			wait = firstWait
+			continue
+		}
+		// The fault is the sink's: all wait until it is back, which holds up the source by the leases of what it has given.
+		w.logger.Warn("delivery: the sink has failed, and gets its results again", slog.Any("error", err), slog.Int("messages", len(f.left)),
+			slog.Duration("wait", wait))
+		w.sleep(w.working, wait)
+		wait = min(2*wait, lastWait)
 	}
-	return left, true
 }
 
-// put puts messages into the sink, together and if that fails one by one, so that one of them does not hold up others (law D4). It
-// returns those that are to be put again, all of them if the sink has taken none.
-func (w *worker[IN, OUT]) put(ms []Message[OUT]) (left []Message[OUT], err error) {
-	if len(ms) == 0 || w.working.Err() != nil {
-		return ms, context.Cause(w.working)
+// filling is the results on their way to the sink.
+type filling[OUT any] struct {
+	results <-chan Message[OUT] // nil: closed
+	left    []Message[OUT]      // to be put next
+	aside   []refusal[OUT]      // not taken while others were
+}
+
+// refusal is a result that the sink has not taken while it took others.
+type refusal[OUT any] struct {
+	message Message[OUT]
+	tries   int
+	due     time.Time // of the next try
+}
+
+// collect waits for something to put, and adds results that are at hand. It returns false if there will be nothing more. What is aside is
+// bounded: it holds up others when it is as much as is put at once.
+func (w *worker[IN, OUT]) collect(f *filling[OUT]) bool {
+	if len(f.left) == 0 {
+		if f.results == nil && len(f.aside) == 0 {
+			return false
+		}
+		more, broken := f.results, w.working.Done()
+		var due <-chan time.Time
+		if len(f.aside) > 0 {
+			timer := w.clock.Timer(max(0, f.next().Sub(w.clock.Now())))
+			defer timer.Stop()
+			due = timer.C
+			if len(f.aside) >= w.batch {
+				more = nil
+			}
+		} else {
+			broken = nil // there is nothing to give back
+		}
+		select {
+		case m, ok := <-more:
+			f.add(m, ok)
+		case <-due:
+		case <-broken:
+		}
 	}
-	if err = w.putSome(ms); err == nil {
-		return nil, nil
+	for f.results != nil && len(f.left)+len(f.aside) < w.batch {
+		select {
+		case m, ok := <-f.results:
+			f.add(m, ok)
+		default:
+			return true
+		}
 	}
-	all := slices.DeleteFunc(ms, func(m Message[OUT]) bool { return !m.Pending() }) // the sink may have settled some
-	worked := len(all) < len(ms)
-	if len(ms) == 1 {
-		return all, err
+	return true
+}
+
+func (f *filling[OUT]) add(m Message[OUT], ok bool) {
+	if ok {
+		f.left = append(f.left, m)
+	} else {
+		f.results = nil
 	}
+}
+
+// next returns when the first of what is aside is due.
+func (f *filling[OUT]) next() time.Time {
+	return slices.MinFunc(f.aside, func(a, b refusal[OUT]) int { return a.due.Compare(b.due) }).due
+}
+
+// putAgain puts what is aside and due, one by one. The last try rejects it (law W2).
+func (w *worker[IN, OUT]) putAgain(f *filling[OUT]) {
+	now := w.clock.Now()
+	rest := f.aside[:0]
+	for _, r := range f.aside {
+		if !r.due.After(now) && w.working.Err() == nil {
+			err := w.putSome([]Message[OUT]{r.message})
+			if err == nil || !r.message.Pending() {
+				continue
+			}
+			if r.tries++; r.tries == maxRefused {
+				w.reject(r.message, fmt.Errorf("delivery: %w: the sink has not taken it %d times: %w", ErrRefused, r.tries, err))
+				continue
+			}
+			r.due = w.clock.Now().Add(min(firstWait<<(r.tries-1), lastWait))
+		}
+		rest = append(rest, r)
+	}
+	clear(f.aside[len(rest):])
+	f.aside = rest
+}
+
+// put puts what is left into the sink, together and if that fails one by one, so that one of them does not hold up others (law D4). All is
+// left if the sink has taken none; else what it has not taken is aside.
+func (w *worker[IN, OUT]) put(f *filling[OUT]) error {
+	if len(f.left) == 0 || w.working.Err() != nil {
+		return context.Cause(w.working)
+	}
+	err := w.putSome(f.left)
+	if err == nil {
+		f.left = nil
+		return nil
+	}
+	all := slices.DeleteFunc(f.left, func(m Message[OUT]) bool { return !m.Pending() }) // the sink may have settled some
+	worked := len(all) < len(f.left)
+	f.left = all
+	if len(all) == 1 && !worked {
+		return err
+	}
+	var failed []Message[OUT]
 	for i := range all {
 		if w.working.Err() != nil || !worked && i == putsInARow {
-			return slices.Concat(all[i:], left), err // others first the next time
+			f.left = slices.Concat(all[i:], failed) // others first the next time
+			return err
 		}
-		if failed := w.putSome(all[i : i+1]); failed != nil {
-			left, err = append(left, all[i]), failed
+		if alone := w.putSome(all[i : i+1]); alone != nil {
+			failed, err = append(failed, all[i]), alone
 		} else {
 			worked = true
 		}
 	}
-	if !worked {
-		return left, err
+	f.left = failed
+	if !worked || len(failed) == 0 {
+		return err
 	}
-	w.refused(left, err)
-	return nil, nil
+	w.logger.Warn("delivery: the sink does not take some results, which it gets again", slog.Any("error", err),
+		slog.Int("messages", len(failed)), slog.String("first", failed[0].Meta().ID))
+	for _, m := range failed {
+		f.aside = append(f.aside, refusal[OUT]{m, 1, w.clock.Now().Add(firstWait)})
+	}
+	f.left = nil
+	return nil
 }
 
 // putSome puts messages into the sink, and acknowledges them then (law D1). One that the sink can never take is rejected (law W2).
@@ -109,11 +181,11 @@ func (w *worker[IN, OUT]) putSome(ms []Message[OUT]) error {
 		return err
 	}, func(recovered any) error { return panics.New("delivery", recovered) })
 	if refused && len(ms) == 1 {
-		w.logger.Warn("delivery: the sink can never take a message: it is rejected", slog.Any("error", err), slog.String("id", ms[0].Meta().ID))
-		ms[0].Reject(err)
+		w.reject(ms[0], err)
 		return nil
 	}
 	if err != nil {
+		w.sinkFailed(err)
 		return err
 	}
 	for _, m := range ms {
@@ -122,14 +194,8 @@ func (w *worker[IN, OUT]) putSome(ms []Message[OUT]) error {
 	return nil
 }
 
-// refused nacks what the sink has not taken.
-func (w *worker[IN, OUT]) refused(ms []Message[OUT], err error) {
-	if len(ms) == 0 {
-		return
-	}
-	w.logger.Warn("delivery: the sink does not take some messages, which come again", slog.Any("error", err),
-		slog.Int("messages", len(ms)), slog.String("first", ms[0].Meta().ID), slog.Duration("delay", nackDelay))
-	for _, m := range ms {
-		m.Settle(Verdict{Kind: Nacked, Delay: nackDelay, Err: err})
-	}
+// reject gives up what the sink can never take: its source has it among the dead letters.
+func (w *worker[IN, OUT]) reject(m Message[OUT], err error) {
+	w.logger.Warn("delivery: the sink does not take a result, whose message is rejected", slog.Any("error", err), slog.String("id", m.Meta().ID))
+	m.Reject(err)
 }

@@ -16,7 +16,7 @@ type Summary struct {
 	Acknowledged int           // done: the sink has its results, or it had none
 	HandedOver   int           // failed, and taken by the failure sink; or dropped by the failure policy
 	Rejected     int           // failed, and given up
-	Nacked       int           // failed, to come again: the sink has refused it
+	Nacked       int           // failed, to come again
 	GivenBack    int           // not done at the end, to come again
 	Floods       int           // how often the flood guard has stopped the worker: see WithFloodGuard
 	Elapsed      time.Duration // of Run

@@ -59,7 +59,7 @@ func Example_batches() {
 		fmt.Println(name, err)
 	}
 
-	cached := lookup.Cached(users, func(id int) int { return id }, cache)
+	cached := lookup.New(users, cache)
 	for name, err := range asyncop.OrderedWait(cached, 5*time.Second, 1000).Results(slices.Values([]int{4, 5, 4})) {
 		fmt.Println(name, err)
 	}

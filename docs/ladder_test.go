@@ -85,7 +85,7 @@ func Example_ladder() {
 		if err != nil {
 			break
 		}
-		fmt.Println("sold", m.Value, "at visit", max(1, m.Meta().Visit))
+		fmt.Println("sold", m.Value, "at visit", m.Meta().Visit)
 		m.Ack()
 		if ended.Add(1) == 3 {
 			cancel()

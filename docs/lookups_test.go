@@ -36,25 +36,27 @@ func Example_lookups() {
 		return
 	}
 
-	users := lookup.Cached(
-		asyncop.Blocking(func(ctx context.Context, o purchase) (string, error) { return db.user(ctx, o.userID) }),
-		func(o purchase) int { return o.userID }, // what an element asks for
+	users := lookup.New(
+		asyncop.Blocking(func(ctx context.Context, id int) (string, error) { return db.user(ctx, id) }),
 		cache,
 		lookup.WithMissTTL(10*time.Second)) // there is no such user: ask again after that
-	op := asyncop.OrderedWait(users, 5*time.Second, 1000)
+	named := lookup.Join(users,
+		func(p purchase) int { return p.userID }, // what an element asks for
+		func(p purchase, name string) string { return fmt.Sprint(p.id, " of ", name) })
+	op := asyncop.OrderedWait(named, 5*time.Second, 1000)
 	for name, err := range op.Results(slices.Values([]purchase{{1, 1}})) {
 		fmt.Println(name, err)
 	}
-	op = asyncop.OrderedWait(users, 5*time.Second, 1)
+	op = asyncop.OrderedWait(named, 5*time.Second, 1)
 	for name, err := range op.Results(slices.Values([]purchase{{2, 1}, {3, 2}, {4, 3}, {5, 3}, {6, 1}})) {
 		fmt.Println(name, err)
 	}
 	s := users.Stats()
 	fmt.Println("hits:", s.Hits, "misses:", s.Misses, "loads:", s.Loads, "shared:", s.Shared, "errors:", s.LoadErrors)
 	// Output:
-	// user 1 <nil>
-	// user 1 <nil>
-	// user 2 <nil>
-	// user 1 <nil>
+	// 1 of user 1 <nil>
+	// 2 of user 1 <nil>
+	// 3 of user 2 <nil>
+	// 6 of user 1 <nil>
 	// hits: 3 misses: 3 loads: 3 shared: 0 errors: 0
 }

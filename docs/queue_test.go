@@ -52,7 +52,7 @@ func workOn(ctx context.Context, file string) error {
 
 	sell := asyncop.Blocking(func(ctx context.Context, s sale) (receipt, error) {
 		meta, _ := delivery.MetaFromContext(ctx)
-		if s.ID == "sale-2" && meta.Visit == 0 {
+		if s.ID == "sale-2" && meta.Visit == 1 {
 			return "", errBusy
 		}
 		return receipt(s.ID), nil

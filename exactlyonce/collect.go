@@ -47,7 +47,7 @@ func (r *Results) collectByTimer() {
 		r.mu.Lock()
 		defer r.mu.Unlock()
 		r.timer = nil
-		if len(r.principals)+len(r.marks) > 0 {
+		if len(r.principals)+len(r.marks)+len(r.asked) > 0 {
 			r.arm()
 		}
 	}()
@@ -74,7 +74,7 @@ func (r *Results) Collect(ctx context.Context) error {
 	if r.config.Records == nil {
 		return nil
 	}
-	err := errors.Join(r.acknowledge(ctx), r.collectRecords(ctx))
+	err := errors.Join(r.acknowledge(ctx), r.tellAsked(ctx), r.collectRecords(ctx))
 	if err != nil {
 		r.mu.Lock()
 		r.stats.CollectErrors++
@@ -103,6 +103,29 @@ func (r *Results) acknowledge(ctx context.Context) error {
 			}
 		}
 		r.mu.Unlock()
+	}
+	return failed
+}
+
+// toucher are Records in which the age of an answer counts from when it was last asked for.
+type toucher interface {
+	Touch(ctx context.Context, requests []Request) error
+}
+
+func (r *Results) tellAsked(ctx context.Context) error {
+	r.mu.Lock()
+	asked := r.asked
+	r.asked = map[askedKey]struct{}{}
+	r.mu.Unlock()
+	requests := make([]Request, 0, len(asked))
+	for a := range asked {
+		requests = append(requests, Request{ID: ID{Client: a.client, Sequence: a.seq, Step: a.step, Attempt: 1}, Scope: a.scope})
+	}
+	var failed error
+	for some := range slices.Chunk(requests, marksAtOnce) {
+		if err := r.toucher.Touch(ctx, some); err != nil {
+			failed = errors.Join(failed, fmt.Errorf("exactlyonce: tell that %d answers were asked for: %w", len(some), err))
+		}
 	}
 	return failed
 }

@@ -2,6 +2,7 @@ package exactlyonce
 
 import (
 	"context"
+	"crypto/hmac"
 	"crypto/sha256"
 	"encoding/binary"
 
@@ -9,13 +10,17 @@ import (
 )
 
 // clientOf returns the client that a message is for the trackers of a name: always the same.
-func clientOf(name, message string) (c Client) {
+func clientOf(secret []byte, name, message string) (c Client) {
 	b := []byte("weir message 1")
 	for _, s := range [...]string{name, message} {
 		b = append(binary.AppendUvarint(b, uint64(len(s))), s...)
 	}
-	sum := sha256.Sum256(b)
-	copy(c[:], sum[:])
+	h := sha256.New()
+	if len(secret) > 0 {
+		h = hmac.New(sha256.New, secret)
+	}
+	_, _ = h.Write(b) // a hash never fails
+	copy(c[:], h.Sum(nil))
 	return c
 }
 

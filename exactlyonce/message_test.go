@@ -65,7 +65,16 @@ func TestMessagesKeepTheirIDs(t *testing.T) {
 	refund := mustID(t, refunds.AttemptStarted(accepted(t, refunds, delivery.Meta{ID: meta.ID, Request: carried.String()}), 1))
 	require.NotEqual(t, first.Client, refund.Client, "the call in doubt is another operator's")
 	require.EqualValues(t, 1, refund.Sequence)
-	require.NotEqual(t, clientOf("ab", "c"), clientOf("a", "bc"))
+	require.NotEqual(t, clientOf(nil, "ab", "c"), clientOf(nil, "a", "bc"))
+
+	secret := func(s string) ID {
+		tracker := NewTracker(TrackerConfig{Name: "charges", Secret: []byte(s)})
+		return mustID(t, tracker.AttemptStarted(accepted(t, tracker, meta), 1))
+	}
+	require.Equal(t, secret("0123456789abcdef"), secret("0123456789abcdef"))
+	require.NotEqual(t, first.Client, secret("0123456789abcdef").Client, "computable from two names")
+	require.NotEqual(t, secret("0123456789abcdeg").Client, secret("0123456789abcdef").Client)
+	require.PanicsWithValue(t, "exactlyonce: NewTracker: a secret of 5 bytes is shorter than 16", func() { secret("short") })
 }
 
 // A number of the tracker's own would be another one when the message comes again, so it is not given.

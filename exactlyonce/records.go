@@ -46,6 +46,9 @@ type Mark struct {
 // for those whose answer was collected, and for a silent client up to the highest number with an answer: that number becomes
 // its mark. What it has not asked for is new. What is left of a client, a mark, goes when it has been silent for 24 times as long.
 //
+// The age of an answer counts from when it was stored, or from when it was last asked for, if the Records have a method
+// Touch(ctx context.Context, requests []Request) error: [Results] call it before Collect with those that were asked for.
+//
 // Implementations are in ext/sqlite and ext/postgres. Methods are safe for concurrent use.
 type Records interface {
 	// Find returns StateNew, StateCompleted with the answer, or StateStale. It returns ErrMismatch if both fingerprints are

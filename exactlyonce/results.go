@@ -88,20 +88,22 @@ type Results struct {
 	endLife context.CancelFunc
 	timed   sync.WaitGroup // collections that the timer has started
 
-	max [bounds]int64
+	max     [bounds]int64
+	toucher toucher // Records, if they have it
 
 	mu         sync.Mutex
 	clients    map[clientKey]*client
 	remnants   map[clientKey]remnant // clients that were forgotten
 	principals map[string]*principal
-	most       [bounds]*principal   // a principal that uses more than half of a bound is here
-	used       [bounds]int64        // of the bounds
-	slabs      slabs                // the memory of records
-	lagging    map[*client]struct{} // have records below their mark
-	marks      map[clientKey]int64  // not yet acknowledged to Records
-	timer      *clock.Timer         // not nil while it is set
-	closed     bool                 // set by Close
-	stats      Stats                // also what is there now
+	most       [bounds]*principal    // a principal that uses more than half of a bound is here
+	used       [bounds]int64         // of the bounds
+	slabs      slabs                 // the memory of records
+	lagging    map[*client]struct{}  // have records below their mark
+	marks      map[clientKey]int64   // not yet acknowledged to Records
+	asked      map[askedKey]struct{} // with an answer, not yet told to Records
+	timer      *clock.Timer          // not nil while it is set
+	closed     bool                  // set by Close
+	stats      Stats                 // also what is there now
 }
 
 // NewResults returns empty results. It panics if a field of c makes no sense.
@@ -131,8 +133,9 @@ func NewResults(c ResultsConfig) *Results {
 		config: c, clock: c.Clock, start: c.Clock.Now(),
 		max:     [bounds]int64{ofClients: int64(c.MaxClients), ofRecords: int64(c.MaxRecords), ofBytes: c.MaxBytes},
 		clients: map[clientKey]*client{}, remnants: map[clientKey]remnant{}, principals: map[string]*principal{},
-		lagging: map[*client]struct{}{}, marks: map[clientKey]int64{},
+		lagging: map[*client]struct{}{}, marks: map[clientKey]int64{}, asked: map[askedKey]struct{}{},
 	}
+	r.toucher, _ = c.Records.(toucher)
 	r.life, r.endLife = context.WithCancel(context.Background())
 	return r
 }
@@ -243,6 +246,7 @@ func (r *Results) track(req Request, takeOver bool) (call *Call, ask bool, err e
 	switch {
 	case rec.flight == nil:
 		r.touch(rec, now)
+		r.noteAsked(req)
 		r.stats.Replayed++
 		return &Call{results: r, req: req, state: StateCompleted, answer: rec.answer, over: true}, false, nil
 	case takeOver:
@@ -345,6 +349,7 @@ func (r *Results) ask(ctx context.Context, call *Call) (*Call, error) {
 	case state == StateCompleted:
 		r.stats.New--
 		r.stats.Replayed++
+		r.noteAsked(call.req)
 	}
 	r.mu.Unlock()
 	switch {
@@ -487,6 +492,20 @@ func (r *Results) touch(rec *record, now time.Duration) {
 	rec.touched = now
 	rec.client.principal.aged.remove(rec)
 	rec.client.principal.aged.pushBack(rec)
+}
+
+// askedKey names a request.
+type askedKey struct {
+	clientKey
+	seq  int64
+	step string
+}
+
+// noteAsked notes for Records that an answer was asked for. Those for which there is no room may be asked for again.
+func (r *Results) noteAsked(req Request) {
+	if r.toucher != nil && len(r.asked) < r.config.MaxClients {
+		r.asked[askedKey{clientKey{req.Scope, req.Client}, req.Sequence, req.Step}] = struct{}{}
+	}
 }
 
 // note keeps a mark for Records. They only save room with it: what does not fit comes with a later request.

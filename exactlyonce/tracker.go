@@ -33,6 +33,11 @@ type TrackerConfig struct {
 	// required where elements are messages with an id (delivery.Message), except with checkpoints: see [Tracker]. It must not
 	// change as long as messages wait.
 	Name string
+
+	// Secret, of 16 bytes at least, keeps others who are the same principal at the called side from computing the ids of
+	// messages: without it an id is a hash of Name and the id of the message. All trackers of that name have the same one, and it
+	// must not change as long as messages wait.
+	Secret []byte
 }
 
 // Tracker is the calling side: it numbers elements, so that a request of theirs has the same id in every attempt. It
@@ -55,7 +60,7 @@ type TrackerConfig struct {
 // # Messages
 //
 // A message may come again: after a crash, from a layer of a ladder, on another worker, whose tracker has another client. So
-// its requests get an id that is made of TrackerConfig.Name and the id of the message: it is the same in each visit. Trackers
+// its requests get an id that is made of TrackerConfig.Name and Secret and the id of the message: it is the same in each visit. Trackers
 // with the same name give the same ids to the same message. Each message is a client of its own, whose numbers begin anew when
 // it returns from the dead letters; it takes no place in the window and has no first incomplete number. The called side
 // therefore keeps the answer for as long as its ages say, and bounds how many messages it remembers (ResultsConfig).
@@ -108,14 +113,18 @@ type (
 	sendingKey struct{}
 )
 
-// NewTracker returns a tracker with an identity of its own. It panics if the window is negative.
+// minSecret is the shortest secret, in bytes: an id has as many.
+const minSecret = 16
+
+// NewTracker returns a tracker with an identity of its own. It panics if the window is negative or the secret too short.
 func NewTracker(config TrackerConfig) *Tracker {
 	switch {
 	case config.Window < 0:
 		panic(fmt.Sprintf("exactlyonce: NewTracker: negative window: %d", config.Window))
-	case config.Window == 0:
-		config.Window = defaultWindow
+	case len(config.Secret) > 0 && len(config.Secret) < minSecret:
+		panic(fmt.Sprintf("exactlyonce: NewTracker: a secret of %d bytes is shorter than %d", len(config.Secret), minSecret))
 	}
+	config.Window = or(config.Window, defaultWindow)
 	return &Tracker{config: config, client: NewClient(), next: 1}
 }
 
@@ -197,7 +206,7 @@ func (t *Tracker) Accepted(ctx context.Context, _ any, restored bool) context.Co
 	switch meta, _ := delivery.MetaFromContext(ctx); {
 	case meta.ID == "":
 	case t.config.Name != "":
-		e.client, e.number = clientOf(t.config.Name, meta.ID), int64(meta.Merges)+1
+		e.client, e.number = clientOf(t.config.Secret, t.config.Name, meta.ID), int64(meta.Merges)+1
 		e.resume(meta)
 		return context.WithValue(ctx, elementKey{}, e)
 	case !t.hasCheckpoints():

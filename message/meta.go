@@ -21,7 +21,8 @@ type Meta struct {
 	// Origin is where the message was first seen.
 	Origin Origin
 
-	// Visit counts the passages through an operator, from 1; 0 before the first. Each may consist of several attempts.
+	// Visit counts the passages through an operator, from 1. Each may consist of several attempts. Sources return it for the passage that
+	// follows; what is stored before the first has 0.
 	Visit int
 	// Attempts counts the calls that were begun in all visits before this one.
 	Attempts int

@@ -38,7 +38,7 @@ func (l *lengths) call(_ context.Context, keys []string) ([]asyncop.Result[int],
 func TestLookupsInBatches(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		var l lengths
-		f := lookup.Cached(asyncop.Batched(l.call, 5, time.Second), itself, newMemory[string, int]())
+		f := lookup.New(asyncop.Batched(l.call, 5, time.Second), newMemory[string, int]())
 		op := asyncop.OrderedWait(f, time.Minute, 10, silent)
 		var got []int
 		for n, err := range op.Results(slices.Values([]string{"a", "bb", "a", "ccc", "a", "bb", "dddd", "a"})) {
@@ -62,13 +62,13 @@ func TestLateLookupsInBatches(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		var l lengths
 		failed := false
-		f := lookup.Shared(asyncop.Batched(func(ctx context.Context, keys []string) ([]asyncop.Result[int], error) {
+		f := lookup.New(asyncop.Batched(func(ctx context.Context, keys []string) ([]asyncop.Result[int], error) {
 			if !failed {
 				failed = true
 				return nil, errors.New("not yet")
 			}
 			return l.call(ctx, keys)
-		}, 2, time.Second), itself)
+		}, 2, time.Second), nil)
 		refresh := strategies.ReasonStrategyFunc[int](func(context.Context, *predicates.Attempt[int]) (strategies.Action, error) {
 			return strategies.RetryAfter(time.Second).WithBefore(func(context.Context) error { time.Sleep(5 * time.Second); return nil }), nil
 		})

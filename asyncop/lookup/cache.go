@@ -7,22 +7,22 @@ import "time"
 // Its methods are called on the loops of operators and on goroutines of clients. They must not block, must not call the
 // [Function] that uses the cache, and must be safe for concurrent use. A cache may drop an entry at any time. One cache
 // belongs to one Function.
-type Cache[K comparable, OUT any] interface {
+type Cache[K comparable, V any] interface {
 	// Get returns the entry of key, if there is one that has not expired.
-	Get(key K) (entry Entry[OUT], ok bool)
+	Get(key K) (entry Entry[V], ok bool)
 	// Put sets the entry of key, in place of the one that is there.
-	Put(key K, entry Entry[OUT])
+	Put(key K, entry Entry[V])
 	// Delete removes the entry of key, if there is one.
 	Delete(key K)
 }
 
 // Entry is what a cache keeps for a key. Its results are shared by all elements that get them, and must not be changed.
-type Entry[OUT any] struct {
-	Results []OUT // none: a negative entry
+type Entry[V any] struct {
+	Results []V   // none: a negative entry
 	Err     error // the load has failed, and there are no results; nil as a rule, see [WithErrorTTL]
 	// TTL is how long the entry may be used, from Put on, however often it is read. 0: as long as the cache likes.
 	TTL time.Duration
 }
 
 // found reports whether the entry has results.
-func (e *Entry[OUT]) found() bool { return e.Err == nil && len(e.Results) > 0 }
+func (e *Entry[V]) found() bool { return e.Err == nil && len(e.Results) > 0 }

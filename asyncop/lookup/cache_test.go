@@ -3,6 +3,7 @@ package lookup_test
 import (
 	"context"
 	"errors"
+	"runtime"
 	"sync"
 	"testing"
 	"testing/synctest"
@@ -50,17 +51,11 @@ func TestRules(t *testing.T) {
 		"other errors": {
 			[]lookup.Option{lookup.WithErrorTTL(time.Second, predicates.ErrorIs(errForbidden))}, failed, -1, 1,
 		},
-		"results that are not ready": {
-			[]lookup.Option{lookup.WithKeepUnless(func(results []int) bool { return results[0] == 1 })}, found, -1, 1,
-		},
-		"results that are": {
-			[]lookup.Option{lookup.WithKeepUnless(func(results []int) bool { return results[0] == 2 })}, found, 1000 * time.Hour, 0,
-		},
 	} {
 		t.Run(name, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
 				b := new(backend)
-				f := lookup.Cached(b, itself, newMemory[string, int](), test.opts...)
+				f := lookup.New(b, newMemory[string, int](), test.opts...)
 				ask(t, f, t.Context(), "a")
 				if test.load.err != nil {
 					b.call(0).result.CompleteExceptionally(test.load.err)
@@ -95,7 +90,7 @@ func TestRules(t *testing.T) {
 func TestForget(t *testing.T) {
 	b := new(backend)
 	cache := newMemory[string, int]()
-	f := lookup.Cached(b, itself, cache)
+	f := lookup.New(b, cache)
 	f.Forget("a") // nothing there
 	first := ask(t, f, t.Context(), "a")
 	f.Forget("a")
@@ -112,7 +107,7 @@ func TestForget(t *testing.T) {
 	require.Equal(t, 3, b.count())
 	b.call(2).result.Complete(3)
 
-	s := lookup.Shared[string](b, itself) // without a cache
+	s := lookup.New(b, nil) // without a cache
 	ask(t, s, t.Context(), "a")
 	s.Forget("a")
 	ask(t, s, t.Context(), "a")
@@ -136,7 +131,7 @@ func TestForgetWhileTheOutcomeIsKept(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		b := new(backend)
 		cache := gated{newMemory[string, int](), make(chan struct{}), make(chan struct{})}
-		f := lookup.Cached(b, itself, cache)
+		f := lookup.New(b, cache)
 		first := ask(t, f, t.Context(), "a")
 		go b.call(0).result.Complete(1)
 		<-cache.entered
@@ -169,7 +164,7 @@ func TestForgetWhileTheOutcomeIsKeptForNobody(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		b := new(backend)
 		cache := gated{newMemory[string, int](), make(chan struct{}), make(chan struct{})}
-		f := lookup.Cached(b, itself, cache)
+		f := lookup.New(b, cache)
 		ctx, cancel := context.WithTimeout(t.Context(), time.Second)
 		defer cancel()
 		first := ask(t, f, ctx, "a")
@@ -189,24 +184,36 @@ func TestForgetWhileTheOutcomeIsKeptForNobody(t *testing.T) {
 }
 
 // broken is a cache that breaks.
-type broken struct{ memory[string, int] }
+type broken struct {
+	*memory[string, int]
+	put func()
+}
 
-func (*broken) Get(string) (e lookup.Entry[int], ok bool) { return e, false }
-func (*broken) Put(string, lookup.Entry[int])             { panic("boom") }
+func (broken) Get(string) (e lookup.Entry[int], ok bool) { return e, false }
+func (c broken) Put(string, lookup.Entry[int])           { c.put() }
 
 // A cache that breaks is an outcome of those who wait (law A6), and not a silent one.
-func TestPanicOfTheCache(t *testing.T) {
-	b := new(backend)
-	f := lookup.Cached(b, itself, &broken{})
-	first, second := ask(t, f, t.Context(), "a"), ask(t, f, t.Context(), "a")
-	b.call(0).result.Complete(1)
-	for _, w := range []*future{first, second} {
-		_, _, err := w.outcome()
-		var p *asyncop.PanicError
-		require.ErrorAs(t, err, &p)
-		require.Equal(t, "boom", p.Value)
+func TestCacheThatBreaks(t *testing.T) {
+	for name, put := range map[string]func(){"panics": func() { panic("boom") }, "ends its goroutine": runtime.Goexit} {
+		t.Run(name, func(t *testing.T) {
+			b := new(backend)
+			f := lookup.New(b, lookup.Cache[string, int](broken{newMemory[string, int](), put}))
+			first, second := ask(t, f, t.Context(), "a"), ask(t, f, t.Context(), "a")
+			done := make(chan struct{})
+			go func() { defer close(done); b.call(0).result.Complete(1) }()
+			<-done
+			for _, w := range []*future{first, second} {
+				_, _, err := w.outcome()
+				var p *asyncop.PanicError
+				require.ErrorAs(t, err, &p)
+			}
+			require.Equal(t, lookup.Stats{Misses: 2, Shared: 1, Loads: 1, LoadErrors: 1}, f.Stats())
+			third := ask(t, f, t.Context(), "a") // begins another load
+			require.Equal(t, 2, b.count())
+			go b.call(1).result.CompleteExceptionally(errBackend)
+			require.Eventually(t, func() bool { done, _, _ := third.outcome(); return done }, time.Minute, time.Millisecond)
+		})
 	}
-	require.Equal(t, lookup.Stats{Misses: 2, Shared: 1, Loads: 1, LoadErrors: 1}, f.Stats())
 	var none *memory[string, int]
-	require.NotPanics(t, func() { lookup.Cached(b, itself, lookup.Cache[string, int](none)).Forget("a") }, "a typed nil is none")
+	require.NotPanics(t, func() { lookup.New(new(backend), lookup.Cache[string, int](none)).Forget("a") }, "a typed nil is none")
 }

@@ -1,15 +1,18 @@
 // Package lookup spares calls that look something up: a row, a user, a price. Elements that ask for the same key at the
 // same time share one call, and a cache answers those that come later.
 //
-//	users := lookup.Cached(
-//		asyncop.Blocking(func(ctx context.Context, o Order) (User, error) { return db.User(ctx, o.UserID) }),
-//		func(o Order) int64 { return o.UserID },
-//		cache, // ottercache.New of ext/otter, or your own
+//	users := lookup.New(
+//		asyncop.Blocking(func(ctx context.Context, id int64) (User, error) { return db.User(ctx, id) }),
+//		cache,                              // ottercache.New of ext/otter, your own, or nil
 //		lookup.WithMissTTL(10*time.Second)) // there is no such user: ask again after that
-//	op := asyncop.OrderedWait(users, 5*time.Second, 1000)
+//	enriched := lookup.Join(users,
+//		func(o Order) int64 { return o.UserID },
+//		func(o Order, u User) Enriched { return Enriched{Order: o, Name: u.Name} })
+//	op := asyncop.OrderedWait(enriched, 5*time.Second, 1000)
 //
-// [Shared] shares calls without a cache. Both are for calls that may happen once for many elements: what has an effect for
-// each of them does not belong here.
+// The function that looks up gets the key and nothing else: its value is for all elements with that key. [Join] puts each element
+// and the value of its key together. With a nil cache calls are shared only. Lookups are for calls that may happen once for many
+// elements: what has an effect for each of them does not belong here.
 //
 // # Vocabulary
 //
@@ -44,8 +47,8 @@
 // # Negative entries, errors and retries
 //
 // A retry is not answered by a negative entry or by an error: it loads again, or joins a load. So a strategy with
-// predicates.EmptyResult works with a cache in between. Where a strategy retries other results, name them by
-// [WithKeepUnless], and they are not kept.
+// predicates.EmptyResult works with a cache in between. Other results are kept, also if a strategy retries them: let the function
+// return an error for a value that is not ready yet.
 //
 // # Concurrency
 //

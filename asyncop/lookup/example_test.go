@@ -11,14 +11,14 @@ import (
 )
 
 // Ten elements ask for two keys at the same time: two calls answer all of them.
-func ExampleShared() {
-	var prices *lookup.Function[string, string, int]
-	prices = lookup.Shared(asyncop.Blocking(func(_ context.Context, item string) (int, error) {
+func ExampleNew() {
+	var prices *lookup.Function[string, int]
+	prices = lookup.New(asyncop.Blocking(func(_ context.Context, item string) (int, error) {
 		for prices.Stats().Shared < 8 { // a slow call: meanwhile all have asked
 			time.Sleep(time.Millisecond)
 		}
 		return 10 * len(item), nil
-	}), func(item string) string { return item })
+	}), nil)
 
 	op := asyncop.OrderedWait(prices, 5*time.Second, 10)
 	sum := 0

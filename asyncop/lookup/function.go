@@ -2,7 +2,6 @@ package lookup
 
 import (
 	"context"
-	"fmt"
 	"slices"
 	"sync"
 	"sync/atomic"
@@ -13,65 +12,42 @@ import (
 	"github.com/weirflow/weir/predicates"
 )
 
-// Function is an asyncop.AsyncFunction that shares its calls, and keeps their outcomes in a cache. [Cached] and [Shared]
-// make one. It is safe for concurrent use.
-type Function[K comparable, IN, OUT any] struct {
+// Function looks up values by their keys: it shares the calls of a function, and keeps their outcomes in a cache. [New] makes one.
+// It is an asyncop.AsyncFunction of keys; [Join] makes one of elements. It is safe for concurrent use.
+type Function[K comparable, V any] struct {
 	// Written once, then read-only.
-	fn    asyncop.AsyncFunction[IN, OUT]
-	key   func(in IN) K
-	cache Cache[K, OUT] // nil: none
+	fn    asyncop.AsyncFunction[K, V]
+	cache Cache[K, V] // nil: none
 	rules rules
-	skip  func(results []OUT) bool // of rules.notThese; nil: none
 
 	hits, misses, shared, loads, loadErrors atomic.Int64
 
-	mu      sync.Mutex              // a leaf: no user code runs under it
-	current map[K]*load[K, IN, OUT] // guarded by mu; the loads that more lookups may join
-	running int                     // guarded by mu; loads that have not ended
+	mu      sync.Mutex        // a leaf: no user code runs under it
+	current map[K]*load[K, V] // guarded by mu; the loads that more lookups may join
+	running int               // guarded by mu; loads that have not ended
 }
 
-// Cached returns fn with a cache in front of it, and with one call per key at a time. key returns what an element asks for;
-// it must not block, and must be safe for concurrent use if the function serves several operators. With a nil cache it is
-// [Shared].
+// New returns fn with one call per key at a time, which serves all that ask for the key meanwhile, and with a cache in front of it.
+// With a nil cache calls are shared only. fn gets nothing but the key, since its value is for all that ask for that.
 //
-// fn may be of any kind, asyncop.Blocking included; its optional interfaces stay reachable. Cached panics if fn or key is
-// nil, or if an option is for another type.
-func Cached[K comparable, IN, OUT any](
-	fn asyncop.AsyncFunction[IN, OUT], key func(in IN) K, cache Cache[K, OUT], opts ...Option,
-) *Function[K, IN, OUT] {
+// fn may be of any kind, asyncop.Blocking and asyncop.Batched included; its optional interfaces stay reachable. New panics if fn is
+// nil.
+func New[K comparable, V any](fn asyncop.AsyncFunction[K, V], cache Cache[K, V], opts ...Option) *Function[K, V] {
 	if nils.Is(fn) {
-		panic("lookup: Cached: nil function")
+		panic("lookup: New: nil function")
 	}
-	if key == nil {
-		panic("lookup: Cached: nil key")
-	}
-	f := &Function[K, IN, OUT]{
-		fn: fn, key: key, rules: rules{missing: alike}, current: make(map[K]*load[K, IN, OUT]),
-	}
+	f := &Function[K, V]{fn: fn, rules: rules{missing: alike}, current: make(map[K]*load[K, V])}
 	if !nils.Is(cache) {
 		f.cache = cache
 	}
 	for _, opt := range opts {
 		opt(&f.rules)
 	}
-	if p := f.rules.notThese; p != nil {
-		var ok bool
-		if f.skip, ok = p.(func(results []OUT) bool); !ok {
-			panic(fmt.Sprintf("lookup: WithKeepUnless: got a %T, want a %T", p, f.skip))
-		}
-	}
 	return f
 }
 
-// Shared returns fn with one call per key at a time, which serves all elements that ask for the key meanwhile. It panics if
-// fn or key is nil.
-func Shared[K comparable, IN, OUT any](fn asyncop.AsyncFunction[IN, OUT], key func(in IN) K) *Function[K, IN, OUT] {
-	return Cached(fn, key, nil)
-}
-
 // AsyncInvoke implements asyncop.AsyncFunction.
-func (f *Function[K, IN, OUT]) AsyncInvoke(ctx context.Context, in IN, result asyncop.ResultFuture[OUT]) error {
-	key := f.key(in)
+func (f *Function[K, V]) AsyncInvoke(ctx context.Context, key K, result asyncop.ResultFuture[V]) error {
 	if entry, ok := f.get(ctx, key); ok {
 		f.hits.Add(1)
 		if entry.Err != nil {
@@ -81,20 +57,20 @@ func (f *Function[K, IN, OUT]) AsyncInvoke(ctx context.Context, in IN, result as
 		return nil
 	}
 	f.misses.Add(1)
-	w := &waiter[OUT]{ctx: ctx, result: result}
+	w := &waiter[V]{ctx: ctx, result: result}
 	l, isNew := f.join(key, w)
 	l.watch(w)
 	if isNew {
-		l.start(in)
+		l.start()
 	}
 	return nil
 }
 
 // Unwrap returns the function, whose optional interfaces are those of f.
-func (f *Function[K, IN, OUT]) Unwrap() any { return f.fn }
+func (f *Function[K, V]) Unwrap() any { return f.fn }
 
 // get returns what the cache has for a lookup. A retry asks again for what was not there.
-func (f *Function[K, IN, OUT]) get(ctx context.Context, key K) (entry Entry[OUT], ok bool) {
+func (f *Function[K, V]) get(ctx context.Context, key K) (entry Entry[V], ok bool) {
 	if f.cache == nil {
 		return entry, false
 	}
@@ -103,7 +79,7 @@ func (f *Function[K, IN, OUT]) get(ctx context.Context, key K) (entry Entry[OUT]
 }
 
 // join adds w to the load of key, which is a new one if there is none to join.
-func (f *Function[K, IN, OUT]) join(key K, w *waiter[OUT]) (l *load[K, IN, OUT], isNew bool) {
+func (f *Function[K, V]) join(key K, w *waiter[V]) (l *load[K, V], isNew bool) {
 	f.mu.Lock()
 	defer f.mu.Unlock() // also if the key cannot be hashed
 	l = f.current[key]
@@ -124,7 +100,7 @@ func (f *Function[K, IN, OUT]) join(key K, w *waiter[OUT]) (l *load[K, IN, OUT],
 func same[K comparable](a, b K) bool { return a == b }
 
 // detach lets no further lookup join l. Called with mu.
-func (f *Function[K, IN, OUT]) detach(l *load[K, IN, OUT]) {
+func (f *Function[K, V]) detach(l *load[K, V]) {
 	if f.current[l.key] == l {
 		delete(f.current, l.key)
 	}
@@ -132,7 +108,7 @@ func (f *Function[K, IN, OUT]) detach(l *load[K, IN, OUT]) {
 
 // Forget removes what the cache has for key, since it has changed. A load that runs answers those who wait for it, and is not
 // kept; the next lookup begins a new one. Forget must not be called by the cache.
-func (f *Function[K, IN, OUT]) Forget(key K) {
+func (f *Function[K, V]) Forget(key K) {
 	f.mu.Lock()
 	var stored chan struct{}
 	if l := f.current[key]; l != nil {
@@ -154,12 +130,10 @@ func (f *Function[K, IN, OUT]) Forget(key K) {
 }
 
 // ttl returns for how long an outcome is kept, if it is. 0: as long as the cache likes.
-func (f *Function[K, IN, OUT]) ttl(results []OUT, err error) (d time.Duration, keep bool) {
+func (f *Function[K, V]) ttl(results []V, err error) (d time.Duration, keep bool) {
 	switch r := &f.rules; {
 	case err != nil:
 		return r.errs, r.errs > 0 && !isPanic(err) && r.which(err)
-	case f.skip != nil && f.skip(results):
-		return 0, false
 	case len(results) > 0 || r.missing == alike:
 		return r.found, true
 	default:
@@ -178,7 +152,7 @@ type Stats struct {
 }
 
 // Stats returns the counts since the beginning. They are read one after the other.
-func (f *Function[K, IN, OUT]) Stats() Stats {
+func (f *Function[K, V]) Stats() Stats {
 	f.mu.Lock()
 	running := f.running
 	f.mu.Unlock()
@@ -189,7 +163,7 @@ func (f *Function[K, IN, OUT]) Stats() Stats {
 }
 
 // complete hands an outcome to a lookup. The operator owns the slice that it gets, so each lookup gets one of its own.
-func complete[OUT any](result asyncop.ResultFuture[OUT], results []OUT, err error) {
+func complete[V any](result asyncop.ResultFuture[V], results []V, err error) {
 	switch {
 	case err != nil:
 		result.CompleteExceptionally(err)

@@ -140,7 +140,7 @@ func (b *backend) call(i int) *backendCall {
 func itself(key string) string { return key }
 
 // ask begins a lookup.
-func ask(t *testing.T, f *lookup.Function[string, string, int], ctx context.Context, key string) *future {
+func ask(t *testing.T, f *lookup.Function[string, int], ctx context.Context, key string) *future {
 	t.Helper()
 	w := &future{t: t}
 	assert.NoError(t, f.AsyncInvoke(ctx, key, w))

@@ -16,26 +16,26 @@ import (
 )
 
 // load is one call of the function, and the lookups that wait for it. It is the call's ResultFuture.
-type load[K comparable, IN, OUT any] struct {
-	f      *Function[K, IN, OUT]
+type load[K comparable, V any] struct {
+	f      *Function[K, V]
 	key    K
 	ctx    context.Context //nolint:containedctx // of the call; ends with the last lookup
 	cancel context.CancelFunc
 	report report
 
 	// Guarded by f.mu.
-	waiters []*waiter[OUT] // some of those that have left included; never changed in place
-	waiting int            // those that have not left
-	joined  int            // all that ever have
-	ended   bool           // an outcome was handed in, or there will be none
-	storing bool           // it is being put into the cache
-	stored  chan struct{}  // closed when it has been; nil if nothing waits for that
+	waiters []*waiter[V]  // some of those that have left included; never changed in place
+	waiting int           // those that have not left
+	joined  int           // all that ever have
+	ended   bool          // an outcome was handed in, or there will be none
+	storing bool          // it is being put into the cache
+	stored  chan struct{} // closed when it has been; nil if nothing waits for that
 }
 
 // waiter is a lookup that waits for a load.
-type waiter[OUT any] struct {
+type waiter[V any] struct {
 	ctx    context.Context //nolint:containedctx // of the attempt
-	result asyncop.ResultFuture[OUT]
+	result asyncop.ResultFuture[V]
 
 	// Guarded by the function's mu.
 	settled bool
@@ -43,17 +43,17 @@ type waiter[OUT any] struct {
 }
 
 // newLoad returns the load that a lookup with this context begins.
-func newLoad[K comparable, IN, OUT any](leader context.Context, f *Function[K, IN, OUT], key K) *load[K, IN, OUT] {
-	l := &load[K, IN, OUT]{f: f, key: key}
-	l.ctx, l.cancel = context.WithCancel(loadContext[K, IN, OUT]{context.WithoutCancel(leader), l})
+func newLoad[K comparable, V any](leader context.Context, f *Function[K, V], key K) *load[K, V] {
+	l := &load[K, V]{f: f, key: key}
+	l.ctx, l.cancel = context.WithCancel(loadContext[K, V]{context.WithoutCancel(leader), l})
 	return l
 }
 
 // start makes the call, on the goroutine of the lookup that has begun the load.
-func (l *load[K, IN, OUT]) start(in IN) {
+func (l *load[K, V]) start() {
 	var g guard.Guard
 	defer g.Close(func(recovered any) { l.CompleteExceptionally(newPanicError(recovered)) })
-	err := l.f.fn.AsyncInvoke(l.ctx, in, l)
+	err := l.f.fn.AsyncInvoke(l.ctx, l.key, l)
 	g.Returned()
 	if err != nil {
 		l.CompleteExceptionally(err)
@@ -61,7 +61,7 @@ func (l *load[K, IN, OUT]) start(in IN) {
 }
 
 // watch lets w leave when its context ends.
-func (l *load[K, IN, OUT]) watch(w *waiter[OUT]) {
+func (l *load[K, V]) watch(w *waiter[V]) {
 	stop := context.AfterFunc(w.ctx, func() { l.leave(w) })
 	l.f.mu.Lock()
 	settled := w.settled
@@ -76,7 +76,7 @@ func (l *load[K, IN, OUT]) watch(w *waiter[OUT]) {
 
 // leave ends the wait of w. The load ends with the last one; and one that was too slow for w takes no others, or a call that
 // hangs would be joined for ever.
-func (l *load[K, IN, OUT]) leave(w *waiter[OUT]) {
+func (l *load[K, V]) leave(w *waiter[V]) {
 	err := w.ctx.Err()
 	l.f.mu.Lock()
 	if w.settled {
@@ -98,10 +98,10 @@ func (l *load[K, IN, OUT]) leave(w *waiter[OUT]) {
 }
 
 // Complete implements asyncop.ResultFuture.
-func (l *load[K, IN, OUT]) Complete(results ...OUT) { l.end(results, nil) }
+func (l *load[K, V]) Complete(results ...V) { l.end(results, nil) }
 
 // CompleteExceptionally implements asyncop.ResultFuture.
-func (l *load[K, IN, OUT]) CompleteExceptionally(err error) {
+func (l *load[K, V]) CompleteExceptionally(err error) {
 	if err == nil {
 		err = asyncop.ErrNilError
 	}
@@ -110,7 +110,7 @@ func (l *load[K, IN, OUT]) CompleteExceptionally(err error) {
 
 // end keeps the outcome, and hands it to those who wait. The first one counts. It is kept before the load leaves the map, so
 // that no lookup in between begins another.
-func (l *load[K, IN, OUT]) end(results []OUT, err error) {
+func (l *load[K, V]) end(results []V, err error) {
 	f := l.f
 	f.mu.Lock()
 	if l.ended {
@@ -123,8 +123,15 @@ func (l *load[K, IN, OUT]) end(results []OUT, err error) {
 	f.mu.Unlock()
 
 	if storing {
-		results, err = l.store(results, err)
+		l.store(results, err)
+		return
 	}
+	l.settle(results, err)
+}
+
+// settle hands an outcome that is kept, if it is to be, to those who wait.
+func (l *load[K, V]) settle(results []V, err error) {
+	f := l.f
 	if err != nil {
 		f.loadErrors.Add(1)
 	}
@@ -136,7 +143,7 @@ func (l *load[K, IN, OUT]) end(results []OUT, err error) {
 	}
 	f.detach(l)
 	f.running--
-	waiters := make([]*waiter[OUT], 0, l.waiting)
+	waiters := make([]*waiter[V], 0, l.waiting)
 	for _, w := range l.waiters {
 		if !w.settled {
 			w.settled = true
@@ -149,20 +156,20 @@ func (l *load[K, IN, OUT]) end(results []OUT, err error) {
 	l.deliver(waiters, results, err)
 }
 
-// store keeps the outcome if the rules say so. If they or the cache break, that is the outcome (law A6).
-func (l *load[K, IN, OUT]) store(results []OUT, err error) (_ []OUT, outcome error) {
+// store keeps the outcome if the rules say so, and settles the load. If they or the cache break, that is the outcome (law A6).
+func (l *load[K, V]) store(results []V, err error) {
 	var g guard.Guard
-	defer g.Close(func(recovered any) { outcome = newPanicError(recovered) })
+	defer g.Close(func(recovered any) { l.settle(nil, newPanicError(recovered)) })
 	if ttl, keep := l.f.ttl(results, err); keep {
-		l.f.cache.Put(l.key, Entry[OUT]{Results: results, Err: err, TTL: ttl})
+		l.f.cache.Put(l.key, Entry[V]{Results: results, Err: err, TTL: ttl})
 	}
 	g.Returned()
-	return results, err
+	l.settle(results, err)
 }
 
 // deliver hands the outcome to all that wait. A future that breaks, as that of a user's wrapper may, does not keep it from the
 // others else.
-func (l *load[K, IN, OUT]) deliver(waiters []*waiter[OUT], results []OUT, err error) {
+func (l *load[K, V]) deliver(waiters []*waiter[V], results []V, err error) {
 	for i, w := range waiters {
 		func() {
 			var g guard.Guard
@@ -183,20 +190,20 @@ func (l *load[K, IN, OUT]) deliver(waiters []*waiter[OUT], results []OUT, err er
 }
 
 // loadContext has the values of the lookup that has begun the load, except for what belongs to its attempt alone.
-type loadContext[K comparable, IN, OUT any] struct {
+type loadContext[K comparable, V any] struct {
 	context.Context //nolint:containedctx // it is one
 
-	load *load[K, IN, OUT]
+	load *load[K, V]
 }
 
 // Value implements context.Context.
-func (c loadContext[K, IN, OUT]) Value(key any) any {
+func (c loadContext[K, V]) Value(key any) any {
 	switch key.(type) {
 	case stagekey.Key:
 		return &c.load.report
 	case call.HostKey:
 		if h, ok := c.Context.Value(key).(blockingHost); ok {
-			return loadHost[K, IN, OUT]{h, c.load}
+			return loadHost[K, V]{h, c.load}
 		}
 		return nil
 	}
@@ -209,14 +216,14 @@ type blockingHost interface {
 }
 
 // loadHost runs the blocking call of a load where the lookup that has begun it would.
-type loadHost[K comparable, IN, OUT any] struct {
+type loadHost[K comparable, V any] struct {
 	host blockingHost
-	load *load[K, IN, OUT]
+	load *load[K, V]
 }
 
 // RunBlocking runs task unless it is too late for all who wait (law A5). In that case there is no outcome: each of them ends
 // by its timeout, or with its operator.
-func (h loadHost[K, IN, OUT]) RunBlocking(task func(late error)) {
+func (h loadHost[K, V]) RunBlocking(task func(late error)) {
 	h.host.RunBlocking(func(late error) {
 		if late == nil || !h.load.giveUp() {
 			task(nil)
@@ -225,7 +232,7 @@ func (h loadHost[K, IN, OUT]) RunBlocking(task func(late error)) {
 }
 
 // Begin returns why the call of the load must not be made, as part of a call for many elements, or nil.
-func (h loadHost[K, IN, OUT]) Begin() error {
+func (h loadHost[K, V]) Begin() error {
 	if late := h.Late(); late != nil && h.load.giveUp() {
 		return late
 	}
@@ -233,7 +240,7 @@ func (h loadHost[K, IN, OUT]) Begin() error {
 }
 
 // Late returns why no call must begin for the load, or nil.
-func (h loadHost[K, IN, OUT]) Late() error {
+func (h loadHost[K, V]) Late() error {
 	waiters, _ := h.load.present()
 	err := context.Canceled
 	for _, w := range waiters {
@@ -245,7 +252,7 @@ func (h loadHost[K, IN, OUT]) Late() error {
 }
 
 // giveUp reports whether it is too late for all that wait; no element joins the load from then on.
-func (l *load[K, IN, OUT]) giveUp() bool {
+func (l *load[K, V]) giveUp() bool {
 	for {
 		waiters, joined := l.present()
 		for _, w := range waiters {
@@ -260,7 +267,7 @@ func (l *load[K, IN, OUT]) giveUp() bool {
 }
 
 // endWithout ends the load without an outcome, unless more than so many have joined it.
-func (l *load[K, IN, OUT]) endWithout(joined int) bool {
+func (l *load[K, V]) endWithout(joined int) bool {
 	l.f.mu.Lock()
 	defer l.f.mu.Unlock()
 	if l.joined > joined {
@@ -275,9 +282,9 @@ func (l *load[K, IN, OUT]) endWithout(joined int) bool {
 }
 
 // add lets w wait for the load. Called with f.mu.
-func (l *load[K, IN, OUT]) add(w *waiter[OUT]) {
+func (l *load[K, V]) add(w *waiter[V]) {
 	if len(l.waiters) > 2*l.waiting+16 { // most of them have left
-		left := func(w *waiter[OUT]) bool { return w.settled }
+		left := func(w *waiter[V]) bool { return w.settled }
 		l.waiters = slices.DeleteFunc(slices.Clone(l.waiters), left)
 	}
 	l.waiters = append(l.waiters, w)
@@ -286,14 +293,14 @@ func (l *load[K, IN, OUT]) add(w *waiter[OUT]) {
 }
 
 // present returns those who wait, and some who have left, and how many have ever joined.
-func (l *load[K, IN, OUT]) present() (waiters []*waiter[OUT], joined int) {
+func (l *load[K, V]) present() (waiters []*waiter[V], joined int) {
 	l.f.mu.Lock()
 	defer l.f.mu.Unlock()
 	return l.waiters, l.joined
 }
 
 // late returns why no call must begin for w: its context has ended, or is about to.
-func (w *waiter[OUT]) late() error {
+func (w *waiter[V]) late() error {
 	if h, ok := w.ctx.Value(call.HostKey{}).(interface{ Late() error }); ok {
 		if err := h.Late(); err != nil {
 			return err

@@ -5,7 +5,6 @@ import (
 	"errors"
 	"log/slog"
 	"slices"
-	"strings"
 	"sync"
 	"sync/atomic"
 	"testing"
@@ -56,14 +55,14 @@ func TestLookupsOfAnOperator(t *testing.T) {
 	forEachKind(t, func(t *testing.T, kind func(func(context.Context, string) (int, error)) asyncop.AsyncFunction[string, int]) {
 		synctest.Test(t, func(t *testing.T) {
 			var calls atomic.Int64
-			f := lookup.Cached(kind(func(ctx context.Context, key string) (int, error) {
+			f := lookup.New(kind(func(ctx context.Context, key string) (int, error) {
 				calls.Add(1)
 				if asyncop.AttemptFromContext(ctx) != 1 {
 					t.Error("the load has no attempt")
 				}
 				time.Sleep(time.Second)
 				return len(key), nil
-			}), itself, newMemory[string, int]())
+			}), newMemory[string, int]())
 			op := asyncop.OrderedWait(f, time.Minute, 10)
 			start := time.Now()
 			got := 0
@@ -88,13 +87,13 @@ func TestWaitersRetryAndShareAgain(t *testing.T) {
 	forEachKind(t, func(t *testing.T, kind func(func(context.Context, string) (int, error)) asyncop.AsyncFunction[string, int]) {
 		synctest.Test(t, func(t *testing.T) {
 			var calls atomic.Int64
-			f := lookup.Shared(kind(func(context.Context, string) (int, error) {
+			f := lookup.New(kind(func(context.Context, string) (int, error) {
 				time.Sleep(time.Second)
 				if calls.Add(1) <= 2 {
 					return 0, errBackend
 				}
 				return 1, nil
-			}), itself)
+			}), nil)
 			op := asyncop.OrderedWaitWithRetry(f, time.Minute, 10,
 				strategies.FixedDelay[int](3, time.Second).RetryIfException(predicates.HasException))
 			got := 0
@@ -117,12 +116,12 @@ func TestRetriesGoPastNegativeEntries(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
 				calls := 0
-				f := lookup.Cached(asyncop.Blocking(func(context.Context, string) (int, error) {
+				f := lookup.New(asyncop.Blocking(func(context.Context, string) (int, error) {
 					if calls++; calls == 1 {
 						return 0, first
 					}
 					return 1, nil
-				}), itself, newMemory[string, int](), lookup.WithErrorTTL(time.Hour, predicates.HasException))
+				}), newMemory[string, int](), lookup.WithErrorTTL(time.Hour, predicates.HasException))
 				op := asyncop.OrderedWaitWithRetry(f, time.Minute, 1, strategies.FixedDelay[int](3, time.Second).
 					RetryIfResult(predicates.EmptyResult).RetryIfException(predicates.HasException))
 				got := 0
@@ -149,7 +148,7 @@ func TestTimeoutsOfSharedLoads(t *testing.T) {
 			t.Run(name, func(t *testing.T) {
 				synctest.Test(t, func(t *testing.T) {
 					var calls atomic.Int64
-					f := lookup.Shared(kind(func(ctx context.Context, _ string) (int, error) {
+					f := lookup.New(kind(func(ctx context.Context, _ string) (int, error) {
 						calls.Add(1)
 						select {
 						case <-time.After(10 * time.Second):
@@ -157,7 +156,7 @@ func TestTimeoutsOfSharedLoads(t *testing.T) {
 						case <-ctx.Done():
 							return 0, ctx.Err()
 						}
-					}), itself)
+					}), nil)
 					var ends [2]error
 					var wg sync.WaitGroup
 					for i, timeout := range timeouts {
@@ -207,12 +206,12 @@ func TestStageOfASharedFailure(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
 				var calls atomic.Int64
-				f := lookup.Shared(asyncop.Blocking(func(ctx context.Context, _ string) (int, error) {
+				f := lookup.New(asyncop.Blocking(func(ctx context.Context, _ string) (int, error) {
 					calls.Add(1)
 					test.report(ctx)
 					time.Sleep(time.Second)
 					return 0, errBackend
-				}), itself)
+				}), nil)
 				var mu sync.Mutex
 				var failures []asyncop.Failure[string]
 				op := asyncop.OrderedWaitWithRetry(f, time.Minute, 3, strategies.ReasonAware(
@@ -254,8 +253,7 @@ func TestStageOfASharedFailure(t *testing.T) {
 
 // An error from the cache is one of a lookup that has sent nothing.
 func TestStageOfAKeptError(t *testing.T) {
-	f := lookup.Cached(asyncop.Blocking(func(context.Context, string) (int, error) { return 0, errBackend }), itself,
-		newMemory[string, int](), lookup.WithErrorTTL(time.Hour, predicates.HasException))
+	f := lookup.New(asyncop.Blocking(func(context.Context, string) (int, error) { return 0, errBackend }), newMemory[string, int](), lookup.WithErrorTTL(time.Hour, predicates.HasException))
 	var stages []predicates.Stage
 	op := asyncop.OrderedWaitWithRetry(f, time.Minute, 1, strategies.ReasonAware(
 		func(a *predicates.Attempt[int]) (predicates.Reason, bool) {
@@ -282,7 +280,7 @@ func (r *rich) Timeout(context.Context, string) ([]int, error) { return []int{-1
 func TestOptionalInterfacesStayReachable(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		r := &rich{AsyncFunction: new(backend)} // never answers
-		op := asyncop.OrderedWait(lookup.Shared[string, string, int](r, itself), time.Second, 3)
+		op := asyncop.OrderedWait(lookup.New(r, nil), time.Second, 3)
 		var got []int
 		for n, err := range op.Results(slices.Values(repeat("a", 3))) {
 			require.NoError(t, err)
@@ -298,7 +296,7 @@ func TestOptionalInterfacesStayReachable(t *testing.T) {
 func TestCancelledOperator(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		var calls, cancelled atomic.Int64
-		f := lookup.Shared(asyncop.Blocking(func(ctx context.Context, key string) (int, error) {
+		f := lookup.New(asyncop.Blocking(func(ctx context.Context, key string) (int, error) {
 			calls.Add(1)
 			select {
 			case <-time.After(10 * time.Second):
@@ -307,14 +305,14 @@ func TestCancelledOperator(t *testing.T) {
 				cancelled.Add(1)
 				return 0, ctx.Err()
 			}
-		}), strings.ToLower)
+		}), nil)
 		ctx, cancel := context.WithCancel(t.Context())
 		var wg sync.WaitGroup
 		run := func(want string, opts ...asyncop.Option) {
 			op := asyncop.UnorderedWait(f, time.Minute, 10, append(opts, silent)...)
 			wg.Go(func() {
 				var end string
-				for _, err := range op.Results(slices.Values([]string{"a", "A"})) {
+				for _, err := range op.Results(slices.Values([]string{"a", "a"})) {
 					if end = "result"; err != nil {
 						end = "error"
 						break

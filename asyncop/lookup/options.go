@@ -7,16 +7,15 @@ import (
 	"github.com/weirflow/weir/predicates"
 )
 
-// Option changes what [Cached] keeps. Options panic on nonsense.
+// Option changes what a [Function] keeps. Options panic on nonsense.
 type Option func(*rules)
 
 // rules say what is kept, and for how long.
 type rules struct {
-	found    time.Duration // 0: as long as the cache likes
-	missing  time.Duration // of negative entries; unlike the rest: as found
-	errs     time.Duration // 0: errors are not kept
-	which    predicates.ExceptionPredicate
-	notThese any // a func([]OUT) bool, or nil
+	found   time.Duration // 0: as long as the cache likes
+	missing time.Duration // of negative entries; unlike the rest: as found
+	errs    time.Duration // 0: errors are not kept
+	which   predicates.ExceptionPredicate
 }
 
 // alike as the time of negative entries stands for that of others.
@@ -46,15 +45,6 @@ func WithErrorTTL(d time.Duration, which predicates.ExceptionPredicate) Option {
 		panic("lookup: WithErrorTTL: nil predicate")
 	}
 	return func(r *rules) { r.errs, r.which = d, which }
-}
-
-// WithKeepUnless does not keep results that satisfy p, such as those that the strategy of the operator retries. p must not
-// block and must be safe for concurrent use. OUT must be that of the function. It panics if p is nil.
-func WithKeepUnless[OUT any](p func(results []OUT) bool) Option {
-	if p == nil {
-		panic("lookup: WithKeepUnless: nil predicate")
-	}
-	return func(r *rules) { r.notThese = p }
 }
 
 func mustBePositive(option string, d time.Duration) {

@@ -25,7 +25,7 @@ var errBackend = errors.New("backend failed")
 
 func TestOneLoadPerKey(t *testing.T) {
 	b := new(backend)
-	f := lookup.Shared[string](b, itself)
+	f := lookup.New(b, nil)
 	a1, a2 := ask(t, f, t.Context(), "a"), ask(t, f, t.Context(), "a")
 	b1 := ask(t, f, t.Context(), "b")
 	require.Equal(t, 2, b.count())
@@ -47,7 +47,7 @@ func TestOneLoadPerKey(t *testing.T) {
 // The operator owns the slice that it gets.
 func TestResultsAreNoOnesElse(t *testing.T) {
 	b := new(backend)
-	f := lookup.Cached(b, itself, newMemory[string, int]())
+	f := lookup.New(b, newMemory[string, int]())
 	first, second := ask(t, f, t.Context(), "a"), ask(t, f, t.Context(), "a")
 	b.call(0).result.Complete(1, 2)
 	_, results, _ := first.outcome()
@@ -62,7 +62,7 @@ func TestResultsAreNoOnesElse(t *testing.T) {
 // The first completion counts, as everywhere (law A2).
 func TestLateCompletionsOfALoad(t *testing.T) {
 	b := new(backend)
-	f := lookup.Shared[string](b, itself)
+	f := lookup.New(b, nil)
 	w := ask(t, f, t.Context(), "a")
 	b.call(0).result.Complete(1)
 	b.call(0).result.Complete(2)
@@ -77,7 +77,7 @@ func TestLateCompletionsOfALoad(t *testing.T) {
 func TestLeaving(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		b := new(backend)
-		f := lookup.Shared[string](b, itself)
+		f := lookup.New(b, nil)
 		type value struct{}
 		leader, cancelLeader := context.WithCancel(context.WithValue(t.Context(), value{}, "of the leader"))
 		other, cancelOther := context.WithCancel(t.Context())
@@ -143,7 +143,7 @@ func (w *watched) AfterFunc(func()) (stop func() bool) {
 // A context that goes on after its lookup is left alone, whether that is answered at once or later.
 func TestNothingStaysBehindInTheContext(t *testing.T) {
 	b := new(backend)
-	f := lookup.Shared[string](b, itself)
+	f := lookup.New(b, nil)
 	ctx := &watched{Context: t.Context()}
 	ask(t, f, ctx, "a")
 	require.Equal(t, 1, ctx.watches)
@@ -161,7 +161,7 @@ func TestHangingLoadIsNotJoinedForEver(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		b := new(backend)
 		cache := newMemory[string, int]()
-		f := lookup.Cached(b, itself, cache)
+		f := lookup.New(b, cache)
 		within := func(d time.Duration) *future {
 			ctx, cancel := context.WithTimeout(context.Background(), d)
 			context.AfterFunc(t.Context(), cancel)
@@ -191,11 +191,11 @@ func TestPanicOfALoad(t *testing.T) {
 		joined := make(chan struct{})
 		t.Run(name+" in a blocking call", func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
-				f := lookup.Cached(asyncop.Blocking(func(context.Context, string) (int, error) {
+				f := lookup.New(asyncop.Blocking(func(context.Context, string) (int, error) {
 					time.Sleep(time.Second)
 					end()
 					return 0, nil
-				}), itself, newMemory[string, int](), lookup.WithErrorTTL(time.Hour, predicates.HasException))
+				}), newMemory[string, int](), lookup.WithErrorTTL(time.Hour, predicates.HasException))
 				first, second := ask(t, f, t.Context(), "a"), ask(t, f, t.Context(), "a")
 				time.Sleep(time.Second)
 				synctest.Wait()
@@ -212,12 +212,12 @@ func TestPanicOfALoad(t *testing.T) {
 		})
 		t.Run(name+" in AsyncInvoke", func(t *testing.T) {
 			entered := make(chan struct{})
-			f := lookup.Shared(asyncop.Func(func(context.Context, string, asyncop.ResultFuture[int]) error {
+			f := lookup.New(asyncop.Func(func(context.Context, string, asyncop.ResultFuture[int]) error {
 				close(entered)
 				<-joined
 				end()
 				return nil
-			}), itself)
+			}), nil)
 			first := &future{t: t}
 			done := make(chan struct{})
 			go func() {
@@ -246,7 +246,7 @@ func TestPanicOfAFuture(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			b := new(backend)
-			f := lookup.Shared[string](b, itself)
+			f := lookup.New(b, nil)
 			broken := &breaking{future{t: t}, end}
 			require.NoError(t, f.AsyncInvoke(t.Context(), "a", broken))
 			second := ask(t, f, t.Context(), "a")
@@ -274,12 +274,12 @@ func (b *breaking) Complete(...int) { b.end() }
 // An error that AsyncInvoke returns is the outcome, unless it was completed before.
 func TestErrorOfAsyncInvoke(t *testing.T) {
 	complete := false
-	f := lookup.Shared(asyncop.Func(func(_ context.Context, _ string, result asyncop.ResultFuture[int]) error {
+	f := lookup.New(asyncop.Func(func(_ context.Context, _ string, result asyncop.ResultFuture[int]) error {
 		if complete {
 			result.Complete(1)
 		}
 		return errBackend
-	}), itself)
+	}), nil)
 	checkFailed(t, ask(t, f, t.Context(), "a"), errBackend)
 	complete = true
 	checkOutcome(t, ask(t, f, t.Context(), "a"), 1)
@@ -294,7 +294,7 @@ func TestOddKeys(t *testing.T) {
 		result.Complete(calls)
 		return nil
 	})
-	f := lookup.Cached(count, func(in float64) float64 { return in }, newMemory[float64, int]())
+	f := lookup.New(count, newMemory[float64, int]())
 	for i := range 3 {
 		w := &future{t: t}
 		require.NoError(t, f.AsyncInvoke(t.Context(), math.NaN(), w))
@@ -303,9 +303,9 @@ func TestOddKeys(t *testing.T) {
 	require.Equal(t, lookup.Stats{Misses: 3, Loads: 3}, f.Stats())
 	require.Zero(t, f.Joinable())
 
-	g := lookup.Shared(asyncop.Blocking(func(context.Context, int) (int, error) { return 1, nil }),
-		func(int) any { return []int{1} })
-	op := asyncop.OrderedWait(g, time.Second, 1, asyncop.WithDropOnFailure())
+	g := lookup.New(asyncop.Blocking(func(context.Context, any) (int, error) { return 1, nil }), nil)
+	op := asyncop.OrderedWait(lookup.Join(g, func(int) any { return []int{1} }, func(_, v int) int { return v }), time.Second, 1,
+		asyncop.WithDropOnFailure())
 	for range op.Results(slices.Values([]int{1, 2})) {
 		t.Error("a result")
 	}
@@ -347,7 +347,7 @@ func (h *fakeHost) context(t *testing.T) context.Context {
 // The one who has begun the load is late before a worker comes to it: the call is made for the others.
 func TestLateLeader(t *testing.T) {
 	calls := 0
-	f := lookup.Shared(asyncop.Blocking(func(context.Context, string) (int, error) { calls++; return calls, nil }), itself)
+	f := lookup.New(asyncop.Blocking(func(context.Context, string) (int, error) { calls++; return calls, nil }), nil)
 	leader, other := new(fakeHost), new(fakeHost)
 	ask(t, f, leader.context(t), "a")
 	second := ask(t, f, other.context(t), "a")
@@ -360,7 +360,7 @@ func TestLateLeader(t *testing.T) {
 // All who wait are late: no call is made any more (law A5), and what comes next does not wait for it.
 func TestAllLate(t *testing.T) {
 	calls := 0
-	f := lookup.Shared(asyncop.Blocking(func(context.Context, string) (int, error) { calls++; return calls, nil }), itself)
+	f := lookup.New(asyncop.Blocking(func(context.Context, string) (int, error) { calls++; return calls, nil }), nil)
 	leader, other, next := new(fakeHost), new(fakeHost), new(fakeHost)
 	first, second := ask(t, f, leader.context(t), "a"), ask(t, f, other.context(t), "a")
 	leader.late, other.late = context.Canceled, context.Canceled
@@ -377,8 +377,8 @@ func TestAllLate(t *testing.T) {
 // Shared functions in a row: the inner one asks the outer one's lookups whether it is late.
 func TestLateLookupsInARow(t *testing.T) {
 	calls := 0
-	inner := lookup.Shared(asyncop.Blocking(func(context.Context, string) (int, error) { calls++; return calls, nil }), itself)
-	outer := lookup.Shared(inner, itself)
+	inner := lookup.New(asyncop.Blocking(func(context.Context, string) (int, error) { calls++; return calls, nil }), nil)
+	outer := lookup.New(inner, nil)
 	leader, other := new(fakeHost), new(fakeHost)
 	ask(t, outer, leader.context(t), "a")
 	second := ask(t, outer, other.context(t), "a")
@@ -398,7 +398,7 @@ func TestLateLookupsInARow(t *testing.T) {
 func TestRandomLookups(t *testing.T) {
 	var inFlight [4]atomic.Int64
 	var calls atomic.Int64
-	f := lookup.Cached(asyncop.Blocking(func(ctx context.Context, key int) (int, error) {
+	f := lookup.New(asyncop.Blocking(func(ctx context.Context, key int) (int, error) {
 		if n := inFlight[key].Add(1); n > 1 {
 			t.Errorf("%d loads of key %d at a time", n, key)
 		}
@@ -412,7 +412,7 @@ func TestRandomLookups(t *testing.T) {
 			runtime.Gosched()
 			return key, nil
 		}
-	}), func(in int) int { return in }, newMemory[int, int](), lookup.WithTTL(100*time.Microsecond))
+	}), newMemory[int, int](), lookup.WithTTL(100*time.Microsecond))
 	var wg sync.WaitGroup
 	var completed atomic.Int64
 	const goroutines, each = 4, 1000
@@ -454,13 +454,13 @@ func TestRandomLookups(t *testing.T) {
 
 // The same with those who cancel and forget: only that each is completed, once.
 func TestRandomLeaving(t *testing.T) {
-	f := lookup.Cached(asyncop.Blocking(func(ctx context.Context, key int) (int, error) {
+	f := lookup.New(asyncop.Blocking(func(ctx context.Context, key int) (int, error) {
 		if key == 0 {
 			<-ctx.Done()
 			return 0, ctx.Err()
 		}
 		return key, nil
-	}), func(in int) int { return in }, newMemory[int, int](), lookup.WithTTL(50*time.Microsecond))
+	}), newMemory[int, int](), lookup.WithTTL(50*time.Microsecond))
 	var wg sync.WaitGroup
 	for g := range 4 {
 		wg.Go(func() {
@@ -495,17 +495,18 @@ type doneFuture func(results []int, err error)
 func (f doneFuture) Complete(results ...int)         { f(results, nil) }
 func (f doneFuture) CompleteExceptionally(err error) { f(nil, err) }
 
-func TestCachedPanics(t *testing.T) {
+func TestPanics(t *testing.T) {
 	b := new(backend)
-	require.PanicsWithValue(t, "lookup: Cached: nil function", func() { lookup.Shared[string, string, int](nil, itself) })
-	require.PanicsWithValue(t, "lookup: Cached: nil key", func() { lookup.Shared[string](b, nil) })
+	require.PanicsWithValue(t, "lookup: New: nil function", func() { lookup.New[string, int](nil, nil) })
+	join := func(s string, _ int) string { return s }
+	require.PanicsWithValue(t, "lookup: Join: nil function", func() { lookup.Join[string, int](nil, itself, join) })
+	require.PanicsWithValue(t, "lookup: Join: nil key", func() { lookup.Join[string, int, string](b, nil, join) })
+	require.PanicsWithValue(t, "lookup: Join: nil join", func() { lookup.Join[string, int, string, string](b, itself, nil) })
+	require.PanicsWithValue(t, "lookup: Join: the Timeout method of a *lookup_test.rich would not be called: use asyncop.HandleFailure "+
+		"around the join", func() { lookup.Join(lookup.New(&rich{AsyncFunction: b}, nil), itself, join) })
 	require.PanicsWithValue(t, "lookup: WithTTL: nonpositive time: 0s", func() { lookup.WithTTL(0) })
 	require.PanicsWithValue(t, "lookup: WithMissTTL: negative time: -1ns", func() { lookup.WithMissTTL(-1) })
 	require.PanicsWithValue(t, "lookup: WithErrorTTL: nonpositive time: 0s",
 		func() { lookup.WithErrorTTL(0, predicates.HasException) })
 	require.PanicsWithValue(t, "lookup: WithErrorTTL: nil predicate", func() { lookup.WithErrorTTL(1, nil) })
-	require.PanicsWithValue(t, "lookup: WithKeepUnless: nil predicate", func() { lookup.WithKeepUnless[int](nil) })
-	require.PanicsWithValue(t, "lookup: WithKeepUnless: got a func([]string) bool, want a func([]int) bool", func() {
-		lookup.Cached(b, itself, nil, lookup.WithKeepUnless(func([]string) bool { return true }))
-	})
 }

@@ -39,6 +39,7 @@ type Stats struct {
 	Abandoned       int64 // elements in flight that the end of the operator cut off, or failed ones that the failure sink had not taken by then
 
 	OldestAge time.Duration // since the oldest element in flight took its slot, or the turn of the loop began; 0 if there is none
+	LastError error         // of the attempt that failed last, or the timeout of its element; nil if none did. It stays when others succeed
 }
 
 // Retries returns the retries begun, for whatever reason.

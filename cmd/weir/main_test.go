@@ -559,3 +559,15 @@ func TestFit(t *testing.T) {
 		assert.Equal(t, want, widths, limit)
 	}
 }
+
+// A cause that the command does not know could not be chosen.
+func TestAllCausesAreKnown(t *testing.T) {
+	source, err := os.ReadFile("../../delivery/store/message.go")
+	require.NoError(t, err)
+	var causes []string
+	for _, found := range regexp.MustCompile(`Cause += "([^"]+)"`).FindAllStringSubmatch(string(source), -1) {
+		causes = append(causes, found[1])
+	}
+	require.NotEmpty(t, causes)
+	assert.Equal(t, causes, knownCauses)
+}

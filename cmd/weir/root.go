@@ -69,7 +69,7 @@ func group(use, short string, below ...*cobra.Command) *cobra.Command {
 			for _, b := range below {
 				names = append(names, b.Name())
 			}
-			return usagef("%s has no command %q%s", c.CommandPath(), args[0], meant("", args[0], names))
+			return usagef("%s has no command %q%s", named(c), args[0], meant("", args[0], names))
 		},
 		RunE: func(c *cobra.Command, _ []string) error { return c.Help() },
 	}

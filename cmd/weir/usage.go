@@ -32,7 +32,7 @@ func flagError(c *cobra.Command, err error) error {
 				names = append(names, f.Name)
 			}
 		})
-		return usagef("%s has no flag -%s%s", c.CommandPath(), name, meant("-", name, names))
+		return usagef("%s has no flag -%s%s", named(c), name, meant("-", name, names))
 	}
 	if e, ok := errors.AsType[*pflag.ValueRequiredError](err); ok {
 		return usagef("-%s needs a value", e.GetSpecifiedName())
@@ -50,7 +50,7 @@ func flagError(c *cobra.Command, err error) error {
 
 // meant returns the question whether another name was meant, or that help lists them.
 func meant(prefix, name string, names []string) string {
-	all := &cobra.Command{SuggestionsMinimumDistance: 2} // cobra knows how to look for similar names of commands
+	all := &cobra.Command{SuggestionsMinimumDistance: 1 + min(1, len(name)/4)} // cobra knows how to look for similar names of commands
 	for _, n := range names {
 		all.AddCommand(&cobra.Command{Use: strings.ReplaceAll(n, " ", "\u00a0"), Run: func(*cobra.Command, []string) {}})
 	}
@@ -64,10 +64,13 @@ func meant(prefix, name string, names []string) string {
 	return ": did you mean " + strings.Join(similar, " or ") + "?"
 }
 
+// named returns the command as it is typed behind weir.
+func named(c *cobra.Command) string { return strings.TrimPrefix(c.CommandPath(), "weir ") }
+
 // none takes no arguments.
 func none(c *cobra.Command, args []string) error {
 	if len(args) > 0 {
-		return usagef("%s takes no arguments, such as %q (-h for help)", c.CommandPath(), args[0])
+		return usagef("%s takes no arguments, such as %q (-h for help)", named(c), args[0])
 	}
 	return nil
 }
@@ -76,7 +79,7 @@ func none(c *cobra.Command, args []string) error {
 func one(name string) cobra.PositionalArgs {
 	return func(c *cobra.Command, args []string) error {
 		if len(args) != 1 {
-			return usagef("%s needs one %s, and has %d (-h for help)", c.CommandPath(), name, len(args))
+			return usagef("%s needs one %s, and has %d (-h for help)", named(c), name, len(args))
 		}
 		return nil
 	}

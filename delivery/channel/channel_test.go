@@ -166,3 +166,26 @@ func TestArguments(t *testing.T) {
 		_, _ = channel.NewSource(make(chan int), nil).Receive(t.Context(), 0)
 	})
 }
+
+// The Visit of a source of channels was 0 at first, and that of a store 1.
+func TestVisitsCountFromOne(t *testing.T) {
+	for name, c := range map[string]struct {
+		meta func(string) *delivery.Meta
+		want int
+	}{
+		"nothing is known": {nil, 1},
+		"no history":       {func(string) *delivery.Meta { return &delivery.Meta{ID: "a"} }, 1},
+		"two visits":       {func(string) *delivery.Meta { return &delivery.Meta{ID: "a", Visit: 2} }, 3},
+	} {
+		values := make(chan string, 1)
+		values <- "a"
+		s := channel.NewSource(values, c.meta)
+		for range 2 { // it was given back, which is no visit
+			ms, err := s.Receive(t.Context(), 1)
+			require.NoError(t, err)
+			require.Equal(t, c.want, ms[0].Meta().Visit, name)
+			ms[0].Nack(0)
+		}
+		_ = s.Close(t.Context())
+	}
+}

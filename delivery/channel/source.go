@@ -31,7 +31,8 @@ func WithClock(c clock.Clock) Option {
 // NewSource returns a source of the values of c. A message that is nacked waits in memory, and comes again before what is in c.
 // The source ends when c is closed and all messages are acknowledged or rejected. What was rejected is logged as an error.
 //
-// meta returns what is known of a value, such as its id; nil, or what it returns as nil, means nothing. It panics if c is nil.
+// meta returns what is known of a value, such as its id; nil, or what it returns as nil, means nothing. The Visit of a message that Receive
+// returns is one more, so it is 1 at first, as of any other source. It panics if c is nil.
 func NewSource[T any](c <-chan T, meta func(v T) *delivery.Meta, opts ...Option) *Source[T] {
 	nils.Refuse("channel: NewSource", "channel", c)
 	cfg := settings{clock: clock.New()}

@@ -261,7 +261,8 @@ func (f *File[T]) rewrite(name string, from vfs.File) error {
 // has failed nothing is known of what the disk holds: every later call returns that error, until the directory is closed and
 // opened again.
 //
-// If ctx ends before, Append returns its cause. It panics for no entry. An entry has at most 16 MiB.
+// If ctx ends before, Append returns its cause. It panics for no entry. An entry has at most 16 MiB, as a line:
+// the error for a larger one, or one that the codec cannot encode, matches [delivery.ErrRefused].
 func (f *File[T]) Append(ctx context.Context, entries ...Entry[T]) error {
 	if len(entries) == 0 {
 		panic("deadfile: Append: no entry")

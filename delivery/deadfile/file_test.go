@@ -19,6 +19,7 @@ import (
 	"github.com/stretchr/testify/require"
 	"go.uber.org/goleak"
 
+	"github.com/weirflow/weir/asyncop"
 	"github.com/weirflow/weir/codec"
 	"github.com/weirflow/weir/delivery"
 	"github.com/weirflow/weir/delivery/deliverytest"
@@ -436,7 +437,9 @@ func TestArguments(t *testing.T) {
 	require.PanicsWithValue(t, "deadfile: WithLogger: nil logger", func() { WithLogger(nil) })
 	f := open(t, t.TempDir())
 	require.PanicsWithValue(t, "deadfile: Append: no entry", func() { _ = f.Append(t.Context()) })
-	require.ErrorContains(t, f.Append(t.Context(), entry(strings.Repeat("x", maxLine))), "at most")
+	large := strings.Repeat("x", maxLine)
+	require.ErrorContains(t, f.Append(t.Context(), entry(large)), "at most")
+	require.ErrorIs(t, f.Take(t.Context(), asyncop.Failure[string]{Element: large, Err: errGone}), delivery.ErrRefused, "law W2")
 	require.ErrorContains(t, f.Append(t.Context(), Entry[string]{Meta: delivery.Meta{Visit: -1}}), "Visit is -1")
 
 	broken, err := Open(t.TempDir(), codec.Func(func([]byte, int) ([]byte, error) { panic("boom") }, nil2))

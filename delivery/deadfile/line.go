@@ -8,6 +8,7 @@ import (
 	"hash/crc32"
 	"strconv"
 
+	"github.com/weirflow/weir/delivery"
 	"github.com/weirflow/weir/delivery/store"
 )
 
@@ -45,7 +46,7 @@ func bodyOf(m store.Message) ([]byte, error) {
 		}
 	}
 	if len(b) > longest {
-		return nil, fmt.Errorf("deadfile: message %q has %d bytes, at most %d are allowed", m.Meta.ID, len(b), longest)
+		return nil, fmt.Errorf("deadfile: %w: message %q has %d bytes, at most %d are allowed", delivery.ErrRefused, m.Meta.ID, len(b), longest)
 	}
 	return bytes.TrimSuffix(bytes.TrimPrefix(b, []byte("{")), []byte("}")), nil
 }

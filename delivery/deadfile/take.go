@@ -14,7 +14,8 @@ import (
 //
 // The cause is [store.OutcomeUnknown] for a call that must not happen twice and may have taken effect, [store.Permanent] for an
 // error that is known not to go away (a rejection, or an error before anything was sent), and else [store.Exhausted]. An element that
-// was cut off by the end of its operator is not taken: it did not fail.
+// was cut off by the end of its operator is not taken: it did not fail. One that can never be taken ([File.Append]) is rejected by the
+// operator, if it is a message: its source has the dead letter then. Else it fails the run.
 //
 // An element that is no message gets a random id. Where one may be handed over again, as after a restart from a checkpoint, give it an id that
 // is always the same:

@@ -101,6 +101,7 @@ var storeRules = []storeRule{
 	{name: "a lease keeps others away, until it ends", check: leaseKeepsAway},
 	{name: "the loser of a lease cannot settle", check: loserCannotSettle},
 	{name: "a lease that has ended still settles", check: endedLeaseSettles},
+	{name: "leases that have ended are counted", check: lapsesAreCounted},
 	{name: "extend", check: extend},
 	{name: "release", check: release},
 	{name: "settled once", check: settledOnce},
@@ -406,6 +407,27 @@ func loserCannotSettle(b *storeBench) {
 	}
 	forged := store.Lease{Queue: "q", Entry: "no such entry", Fence: 1}
 	b.lost(b.Done(b.ctx, forged), "Done of an entry that never was", forged)
+}
+
+// Law W2: what kills its consumers is found by the leases that end.
+func lapsesAreCounted(b *storeBench) {
+	b.put("q", message("a"))
+	take := func(want int, why string) store.Leased {
+		l := b.takeOne("q", 10)
+		b.must(l.Lapses == want, "%s: Lapses is %d, want %d", why, l.Lapses, want)
+		return l
+	}
+	b.ok(b.Release(b.ctx, 0, take(0, "a new message").Lease), "Release")
+	b.ok(b.Extend(b.ctx, b.units(20), take(0, "given back before its lease has ended").Lease), "Extend")
+	b.wait(21)
+	l := take(1, "after a lease that has ended")
+	b.ok(b.Release(b.ctx, 0, l.Lease), "Release")
+	take(1, "given back after a lease that has ended")
+	b.wait(11)
+	b.Store = b.open()
+	b.ok(b.Done(b.ctx, take(2, "after the second one, in another store").Lease), "Done")
+	b.put("q", message("a"))
+	take(0, "put again")
 }
 
 func endedLeaseSettles(b *storeBench) {

@@ -25,5 +25,5 @@
 //	405 Method Not Allowed      the method is not POST
 //	413 Content Too Large       the body is larger than WithMaxBytes allows
 //	422 Unprocessable Content   the sink has rejected the message, or another request had its Idempotency-Key
-//	503 Service Unavailable     the sink has failed, so the message may be safe or not; Retry-After says when to send it again
+//	503 Service Unavailable     the sink has failed, or taken 10 s, so the message may be safe or not; Retry-After says when to send it again
 package httpin

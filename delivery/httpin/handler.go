@@ -10,6 +10,7 @@ import (
 	"log/slog"
 	"net/http"
 	"sync/atomic"
+	"time"
 
 	"github.com/weirflow/weir/codec"
 	"github.com/weirflow/weir/delivery"
@@ -20,6 +21,7 @@ import (
 const (
 	defaultMaxBytes = 1 << 20
 	idempotencyKey  = "Idempotency-Key"
+	patience        = 10 * time.Second // with the sink
 )
 
 // kept are the headers of a request that go into the message: those of the trace, and what the body is.
@@ -187,6 +189,8 @@ func (h *handler[T]) complete(meta *delivery.Meta, r *http.Request) {
 func (h *handler[T]) put(ctx context.Context, v T, meta *delivery.Meta) *answer {
 	var verdict atomic.Pointer[delivery.Verdict]
 	m := delivery.New(v, meta, func(v delivery.Verdict) { verdict.Store(&v) })
+	ctx, cancel := context.WithTimeout(ctx, patience)
+	defer cancel()
 	if err := h.sink.Put(ctx, []delivery.Message[T]{m}); err != nil {
 		m.Nack(0)
 		return &answer{http.StatusServiceUnavailable, "the message could not be stored: send it again", err}

@@ -10,6 +10,8 @@ import (
 	"net/http/httptest"
 	"strings"
 	"testing"
+	"testing/synctest"
+	"time"
 
 	"github.com/benbjohnson/clock"
 	"github.com/stretchr/testify/require"
@@ -193,4 +195,19 @@ func TestArguments(t *testing.T) {
 	require.PanicsWithValue(t, "httpin: NewHandler: option 0 is nil", func() { httpin.NewHandler(sink, codec.JSON[order](), nil, nil) })
 	require.PanicsWithValue(t, "httpin: WithMaxBytes: 0, want 1 or more", func() { httpin.WithMaxBytes(0) })
 	require.PanicsWithValue(t, "httpin: WithLogger: nil logger", func() { httpin.WithLogger(nil) })
+}
+
+// A queue whose database hangs gets an answer, too: there was none, for as long as the client waited.
+func TestSinkThatHangs(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		h := httpin.NewHandler(sinkFunc(func(ctx context.Context, _ delivery.Message[order]) error {
+			<-ctx.Done()
+			return context.Cause(ctx)
+		}), codec.JSON[order](), nil, quiet())
+		begun := time.Now()
+		w := serve(h, post(`{"N":5}`))
+		require.Equal(t, http.StatusServiceUnavailable, w.Code)
+		require.Equal(t, "1", w.Header().Get("Retry-After"))
+		require.Equal(t, 10*time.Second, time.Since(begun))
+	})
 }

@@ -40,6 +40,7 @@ type keys[T any] struct {
 	size    int                   // messages that are held, parked or wait
 	free    []string              // keys whose next parked message may be taken
 	taken   map[place]taken       // in flight
+	copies  map[string]bool       // ids that come once more from the first source, and were handed over before a kill
 	ready   []delivery.Message[T] // to be delivered
 	parking []delivery.Message[T] // to be parked
 	checked time.Time             // when messages that are overdue were looked for
@@ -84,7 +85,7 @@ type taken struct {
 func newKeys[T any](c Config[T]) *keys[T] {
 	return &keys[T]{
 		clock: c.Clock, limit: c.MaxBlocked, blocked: c.Blocked,
-		of: map[string]*keyed[T]{}, taken: map[place]taken{}, checked: c.Clock.Now(),
+		of: map[string]*keyed[T]{}, taken: map[place]taken{}, copies: map[string]bool{}, checked: c.Clock.Now(),
 	}
 }
 
@@ -113,8 +114,23 @@ func (k *keys[T]) isIdle() bool {
 	return len(k.ready)+len(k.parking)+len(k.free)+len(k.taken) == 0
 }
 
+// resumer is a first source that delivers what an earlier process has left before all others, in order: a *store.Source.
+type resumer interface {
+	Resume(ctx context.Context) (ids []string, err error)
+}
+
 // restore finds what an earlier process has left. After an error it is called again.
-func (k *keys[T]) restore(ctx context.Context, s store.Inspector, layers []Layer) error {
+func (k *keys[T]) restore(ctx context.Context, s store.Inspector, layers []Layer, first delivery.Source[T]) error {
+	left := map[string]bool{}
+	if r, ok := first.(resumer); ok {
+		ids, err := r.Resume(ctx)
+		if err != nil {
+			return err
+		}
+		for _, id := range ids {
+			left[id] = true
+		}
+	}
 	parked := map[string]int{}
 	queues := []string{k.blocked}
 	for _, l := range layers {
@@ -132,6 +148,9 @@ func (k *keys[T]) restore(ctx context.Context, s store.Inspector, layers []Layer
 			page.After = entries[len(entries)-1].Position
 			k.mu.Lock()
 			for i := range entries {
+				if id := entries[i].Meta.ID; left[id] {
+					k.copies[id] = true
+				}
 				switch meta := &entries[i].Meta; {
 				case meta.Key == "":
 				case queue == k.blocked:
@@ -172,6 +191,12 @@ func (k *keys[T]) arrive(m delivery.Message[T]) (delivery.Message[T], bool) {
 		return m, true
 	}
 	k.mu.Lock()
+	if k.copies[meta.ID] { // it may be done by now
+		delete(k.copies, meta.ID)
+		k.mu.Unlock()
+		m.Ack()
+		return m, false
+	}
 	e := k.get(meta.Key)
 	switch w, waits := e.waits[meta.ID]; {
 	case waits && w.stored, e.running > 0 && k.isTaken(meta.Key, meta.ID):

@@ -25,7 +25,7 @@ import (
 // Layer is a queue in which failed messages wait.
 type Layer struct {
 	Queue         string
-	Delay         time.Duration // at least 0
+	Delay         time.Duration // required: above 0
 	Jitter        float64       // the share of the delay that is added at random, at most: 0 to 1
 	MaxConcurrent int           // messages of the layer in flight in this process at once; 0: no limit
 	Rate          float64       // messages a second that come back in this process, at most; 0: no limit
@@ -86,6 +86,8 @@ func New[T any](c Config[T]) (*Ladder[T], error) {
 		switch {
 		case l.Queue == "" || seen[l.Queue]:
 			return nil, fmt.Errorf("ladder: New: layer %d: the queue %q must have a name that no other one has", i+1, l.Queue)
+		case l.Delay == 0: // a message would go through all layers at once
+			return nil, fmt.Errorf("ladder: New: layer %q: Delay is 0: how long do its messages wait?", l.Queue)
 		case l.Delay < 0 || l.MaxConcurrent < 0 || !(l.Rate >= 0) || !(l.Jitter >= 0 && l.Jitter <= 1):
 			return nil, fmt.Errorf("ladder: New: layer %q: Delay %v, MaxConcurrent %d and Rate %v must not be negative, Jitter %v from 0 to 1",
 				l.Queue, l.Delay, l.MaxConcurrent, l.Rate, l.Jitter)

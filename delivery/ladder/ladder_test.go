@@ -37,7 +37,10 @@ import (
 
 func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
 
-var errRefused = errors.New("refused")
+var (
+	errRefused = errors.New("refused")
+	quiet      = slog.New(slog.DiscardHandler)
+)
 
 // config is a ladder of two layers in a new store.
 func config() (ladder.Config[string], *store.Memory) {
@@ -274,7 +277,7 @@ func TestHandedOverAgain(t *testing.T) {
 func TestRateAndConcurrencyOfALayer(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		c, s := config()
-		c.Layers = []ladder.Layer{{Queue: "slow", Rate: 10, MaxConcurrent: 3}, {Queue: "stuck", MaxConcurrent: 2}, {Queue: "free"}}
+		c.Layers = []ladder.Layer{{Queue: "slow", Delay: 1, Rate: 10, MaxConcurrent: 3}, {Queue: "stuck", Delay: 1, MaxConcurrent: 2}, {Queue: "free", Delay: 1}}
 		l := build(t, c)
 		for _, layer := range c.Layers {
 			for i := range 50 {
@@ -330,7 +333,7 @@ func TestALayerIsAskedForALittle(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		c, memory := config()
 		s := &takes{memory, map[string]int{}}
-		c.Store, c.Layers = s, []ladder.Layer{{Queue: "paced", Rate: 100}}
+		c.Store, c.Layers = s, []ladder.Layer{{Queue: "paced", Delay: 1, Rate: 100}}
 		source := build(t, c).Source(messages(200))
 		for range 100 {
 			m := one(t, source)
@@ -482,7 +485,7 @@ func layersAreASource(t *testing.T, blocked string) {
 	deliverytest.RunSource(t, func(t *testing.T) deliverytest.Queue[string] {
 		c, s := config()
 		c.Blocked = blocked
-		c.Layers = []ladder.Layer{{Queue: "a"}, {Queue: "b", MaxConcurrent: 1000, Rate: 1e6}}
+		c.Layers = []ladder.Layer{{Queue: "a", Delay: 1}, {Queue: "b", Delay: 1, MaxConcurrent: 1000, Rate: 1e6}}
 		n := 0
 		return deliverytest.Queue[string]{
 			Open: func() (delivery.Source[string], error) { return build(t, c).Source(nil), nil },
@@ -512,6 +515,7 @@ func TestNewRefusesAWrongConfig(t *testing.T) {
 		{"DeadLetters is empty", func(c *ladder.Config[string]) { c.DeadLetters = "" }},
 		{`layer 2: the queue "1h"`, func(c *ladder.Config[string]) { c.DeadLetters = "1h" }},
 		{`layer 2: the queue "1m"`, func(c *ladder.Config[string]) { c.Layers[1].Queue = "1m" }},
+		{`layer "1m": Delay is 0`, func(c *ladder.Config[string]) { c.Layers[0].Delay = 0 }},
 		{`layer "1m": Delay -1ns`, func(c *ladder.Config[string]) { c.Layers[0].Delay = -1 }},
 		{"Remembers -1ns", func(c *ladder.Config[string]) { c.Remembers = -1 }},
 		{`Blocked: the queue "dead"`, func(c *ladder.Config[string]) { c.Blocked = "dead" }},
@@ -532,7 +536,7 @@ func TestNewRefusesAWrongConfig(t *testing.T) {
 func TestCloseWhileALayerIsFull(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		c, s := config()
-		c.Layers = []ladder.Layer{{Queue: "1m", MaxConcurrent: 1}}
+		c.Layers = []ladder.Layer{{Queue: "1m", Delay: 1, MaxConcurrent: 1}}
 		m, err := store.Encode(c.Codec, "layer", delivery.Meta{ID: "a"})
 		require.NoError(t, err)
 		require.NoError(t, s.Put(t.Context(), "1m", m))

@@ -35,7 +35,7 @@ var errClosed = errors.New("ladder: the source is closed")
 //
 // With [Config.Blocked] a ladder has one source at a time: Source panics before the one before it is closed.
 func (l *Ladder[T]) Source(first delivery.Source[T]) delivery.Source[T] {
-	s := &source[T]{ladder: l, store: l.c.Store, clock: l.c.Clock, closed: make(chan struct{}), settled: make(chan struct{}, 1)}
+	s := &source[T]{ladder: l, store: l.c.Store, first: first, clock: l.c.Clock, closed: make(chan struct{}), settled: make(chan struct{}, 1)}
 	if first != nil {
 		s.inputs = append(s.inputs, &input[T]{source: first, first: true})
 	}
@@ -62,7 +62,8 @@ func (l *Ladder[T]) Source(first delivery.Source[T]) delivery.Source[T] {
 type source[T any] struct {
 	ladder  *Ladder[T]
 	store   store.Store
-	keys    *keys[T] // nil: messages of a key overtake each other
+	first   delivery.Source[T] // nil: there is none
+	keys    *keys[T]           // nil: messages of a key overtake each other
 	clock   clock.Clock
 	closing sync.Once
 	closed  chan struct{}
@@ -140,7 +141,7 @@ func (s *source[T]) tend(ctx context.Context) error {
 	}
 	inspector := s.ladder.c.Store.(store.Inspector) // New has looked
 	if !s.found {
-		if err := k.restore(ctx, inspector, s.ladder.c.Layers); err != nil {
+		if err := k.restore(ctx, inspector, s.ladder.c.Layers, s.first); err != nil {
 			return err
 		}
 		s.found = true

@@ -3,6 +3,8 @@ package store
 import (
 	"errors"
 	"fmt"
+
+	"github.com/weirflow/weir/internal/permanent"
 )
 
 var (
@@ -10,7 +12,7 @@ var (
 	ErrFull = errors.New("store: full")
 
 	// ErrClosed is returned by a store that was closed.
-	ErrClosed = errors.New("store: closed")
+	ErrClosed = permanent.Mark(errors.New("store: closed"))
 
 	// ErrLeaseLost is matched by every *[LeaseError].
 	ErrLeaseLost = errors.New("store: the lease is lost")

@@ -46,8 +46,9 @@ type memoryQueue struct {
 
 type memoryEntry struct {
 	Entry
-	at    time.Time // when it can be taken
-	index int       // in ready
+	at     time.Time // when it can be taken
+	index  int       // in ready
+	lapses int
 }
 
 // NewMemory returns an empty store that refuses more than limit messages; 0 means no limit. It panics if the clock is nil or
@@ -161,11 +162,14 @@ func (m *Memory) Take(ctx context.Context, queue string, limit int, lease time.D
 }
 
 func (m *Memory) grant(q *memoryQueue, queue string, e *memoryEntry, until time.Time) Leased {
+	if !e.LeasedUntil.IsZero() {
+		e.lapses++
+	}
 	e.Fence++
 	e.LeasedUntil = until
 	q.set(e, until)
 	return Leased{
-		Message: e.Clone(), Position: e.Position,
+		Message: e.Clone(), Position: e.Position, Lapses: e.lapses,
 		Lease: Lease{Queue: queue, Entry: strconv.FormatInt(int64(e.Position), 10), Fence: e.Fence},
 	}
 }

@@ -34,6 +34,7 @@ const (
 	Exhausted      Cause = "exhausted"       // the last layer has failed
 	OutcomeUnknown Cause = "outcome unknown" // the call may have taken effect, and must not be repeated blindly
 	Undecodable    Cause = "undecodable"     // its codec cannot read the payload
+	Lapsed         Cause = "lapsed"          // its leases ended again and again: its workers died, or hung
 	Refused        Cause = "refused"         // a sink or a layer can never take what was made of it ([delivery.ErrRefused]): too large, for example
 )
 

@@ -34,6 +34,9 @@ var errSourceClosed = errors.New("store: the source is closed")
 // A message that was rejected, or whose payload the codec cannot read, goes to the queue of the dead letters, as it is. A
 // verdict that cannot be recorded is tried again until the source is closed.
 //
+// A message whose lease has ended may have killed its process. It is returned alone, and the next one after 100 ms, or more the more often
+// its leases have ended, or when it is settled. After five ended leases it goes to the dead letters.
+//
 // The Visit of a message that Receive returns is one more than the visits that are stored. A redelivery of a message that is
 // in flight here, since its lease was lost, joins that one (law D2).
 type Source[T any] struct {
@@ -48,6 +51,8 @@ type Source[T any] struct {
 	listening sync.WaitGroup
 
 	receiving chan struct{} // room for one: a Receive
+	single    bool          // takes one message, as the last one was a suspect; owned by the Receive
+	left      []Position    // of what Resume has found, and was not taken yet; owned by the Receive
 
 	// releasing has room for one: the goroutine that gives back messages and forgets them, or notes what was taken. A message
 	// that was given back can be taken again before it is forgotten, and must not join itself.
@@ -56,6 +61,8 @@ type Source[T any] struct {
 	mu      sync.Mutex
 	held    map[string]*held // by Lease.Entry
 	settled []*held          // of those, with a verdict
+	suspect *held            // its leases have ended, and it has its head start until then; nil: none has
+	until   time.Time
 }
 
 // held is a message that was received and is not settled in the store. All but message is guarded by Source.mu.
@@ -158,6 +165,13 @@ func (s *Source[T]) Receive(ctx context.Context, n int) ([]delivery.Message[T], 
 		if err := s.recorder.Failure(); err != nil {
 			return nil, err
 		}
+		if d := s.headStart(); d > 0 {
+			if ctx.Err() != nil {
+				return nil, context.Cause(ctx)
+			}
+			s.wait(ctx, d)
+			continue
+		}
 		// Also if ctx has ended: then what is due is returned, and only a wait is not begun.
 		ms, err := s.take(n)
 		if s.recorder.Open.Err() != nil {
@@ -169,23 +183,49 @@ func (s *Source[T]) Receive(ctx context.Context, n int) ([]delivery.Message[T], 
 		if ctx.Err() != nil {
 			return nil, context.Cause(ctx)
 		}
-		timer := s.clock.Timer(poll)
-		select {
-		case <-timer.C:
-			poll = min(2*poll, s.maxPoll)
-		case <-s.again:
+		if s.wait(ctx, poll) {
 			poll = minPoll
-		case <-ctx.Done():
-		case <-s.recorder.Open.Done():
+		} else {
+			poll = min(2*poll, s.maxPoll)
 		}
-		timer.Stop()
 	}
+}
+
+// wait waits for a time, or for a message that was given back: then it returns true.
+func (s *Source[T]) wait(ctx context.Context, d time.Duration) bool {
+	timer := s.clock.Timer(d)
+	defer timer.Stop()
+	select {
+	case <-s.again:
+		return true
+	case <-timer.C:
+	case <-ctx.Done():
+	case <-s.recorder.Open.Done():
+	}
+	return false
+}
+
+// headStart returns how long a message whose leases have ended is still alone; 0: there is none.
+func (s *Source[T]) headStart() time.Duration {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.suspect == nil {
+		return 0
+	}
+	d := s.until.Sub(s.clock.Now())
+	if d <= 0 {
+		s.suspect = nil
+	}
+	return max(0, d)
 }
 
 // take takes messages. A Take that is broken off may have leased some, which would have to wait for the end of their leases. So
 // the context of Receive does not end it, and Close waits for it.
 func (s *Source[T]) take(n int) ([]delivery.Message[T], error) {
-	taken, err := s.store.Take(s.recorder.Calls, s.queue, n, s.lease)
+	if s.single {
+		n = 1
+	}
+	taken, err := s.takeNext(s.recorder.Calls, n)
 	if err != nil {
 		return nil, err
 	}
@@ -194,12 +234,28 @@ func (s *Source[T]) take(n int) ([]delivery.Message[T], error) {
 	}
 	s.releasing <- struct{}{}
 	defer func() { <-s.releasing }()
+	taken, back := s.choose(taken)
+	if len(back) > 0 {
+		if err := s.store.Release(s.recorder.Calls, 0, back...); err != nil && !errors.Is(err, ErrLeaseLost) {
+			s.logger.Warn("weir: messages could not be given back, and come again when their leases end", "queue", s.queue, "error", err)
+		}
+	}
 	var ms []delivery.Message[T]
 	for _, l := range taken {
 		h := &held{lease: l.Lease, message: l.Message}
 		h.message.Meta.Visit++
-		if !s.hold(h) {
+		s.hold(h)
+		if l.Lapses >= verdicts.MaxLapses {
+			err := verdicts.Lapsed(l.Lapses)
+			s.logger.Warn("weir: a message goes to the dead letters", "queue", s.queue, "id", l.Meta.ID, "error", err)
+			s.settle(h, delivery.Verdict{Kind: delivery.Rejected, Err: err})
 			continue
+		}
+		if l.Lapses > 0 {
+			s.single = true
+			s.mu.Lock()
+			s.suspect, s.until = h, s.clock.Now().Add(verdicts.HeadStart(l.Lapses))
+			s.mu.Unlock()
 		}
 		value, err := s.decoder.Decode(l.Schema, l.Payload)
 		if err != nil {
@@ -213,16 +269,40 @@ func (s *Source[T]) take(n int) ([]delivery.Message[T], error) {
 	return ms, nil
 }
 
-// hold notes a message. It returns false for one that is in flight here: that one goes on with the new lease (law D2).
-func (s *Source[T]) hold(h *held) bool {
+// choose returns what of the messages that were taken goes on, and the leases of those to be given back. A message that is in flight here
+// goes on with its new lease (law D2). One whose leases have ended is alone: it may kill its process, and would take others along (law D4).
+func (s *Source[T]) choose(taken []Leased) (chosen []Leased, back []Lease) {
+	s.single = false
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	if other := s.held[h.lease.Entry]; other != nil {
-		other.lease = h.lease
-		return false
+	var suspects, others []Leased
+	for _, l := range taken {
+		other := s.held[l.Lease.Entry]
+		switch {
+		case other != nil:
+			other.lease = l.Lease
+		case l.Lapses >= verdicts.MaxLapses:
+			chosen = append(chosen, l)
+		case l.Lapses > 0:
+			suspects = append(suspects, l)
+		default:
+			others = append(others, l)
+		}
 	}
+	if len(suspects) == 0 {
+		return append(chosen, others...), nil
+	}
+	for _, l := range append(suspects[1:], others...) {
+		back = append(back, l.Lease)
+	}
+	return append(chosen, suspects[0]), back
+}
+
+// hold notes a message.
+func (s *Source[T]) hold(h *held) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
 	s.held[h.lease.Entry] = h
-	return true
 }
 
 // settle takes the verdict on a message, from any goroutine.
@@ -232,8 +312,15 @@ func (s *Source[T]) settle(h *held, v delivery.Verdict) {
 		h.verdict = &v
 		s.settled = append(s.settled, h)
 	}
+	alone := s.suspect == h
+	if alone {
+		s.suspect = nil
+	}
 	s.mu.Unlock()
 	s.recorder.Kick()
+	if alone {
+		verdicts.Wake(s.again)
+	}
 }
 
 // Close implements [delivery.Source].
@@ -263,6 +350,9 @@ func (s *Source[T]) giveBack(ctx context.Context) error {
 		}
 	}
 	s.mu.Unlock()
+	if len(leases) == 0 { // a store that is unavailable is no fault then
+		return nil
+	}
 	if err := s.store.Release(ctx, 0, leases...); err != nil && !errors.Is(err, ErrLeaseLost) {
 		return err
 	}

@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
+	"strconv"
 	"strings"
 	"sync/atomic"
 	"testing"
@@ -113,6 +114,80 @@ func TestRejectedIsADeadLetter(t *testing.T) {
 		require.Equal(t, 1, letter.Meta.Visit)
 		require.True(t, letter.Meta.FirstFailure.Equal(time.Now()))
 		require.Equal(t, `"value of a"`, string(letter.Payload))
+	})
+}
+
+// Regression (laws D4, W2): a message that killed its process stopped the queue for ever, and its batch died with it each time.
+func TestWhatKillsItsProcess(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		memory := store.NewMemory(clock.New(), 0)
+		tries := map[string]int{}
+		for i := range 100 {
+			put(t, memory, strconv.Itoa(i))
+		}
+		work := func() (killed bool) { // a process
+			s := store.NewSource(memory, "q", "dead", codec.JSON[string](), quiet)
+			ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
+			defer cancel()
+			for {
+				ms, err := s.Receive(ctx, 40)
+				if err != nil {
+					require.NoError(t, s.Close(t.Context()))
+					return false
+				}
+				for _, m := range ms {
+					tries[m.Meta().ID]++
+				}
+				for _, m := range ms {
+					time.Sleep(10 * time.Millisecond)
+					if m.Meta().ID == "50" {
+						store.KillSource(s)
+						return true
+					}
+					m.Ack()
+				}
+			}
+		}
+		deaths := 0
+		for work() {
+			deaths++
+			time.Sleep(30 * time.Second)
+		}
+		require.Equal(t, 5, deaths)
+		letters := dead(t, memory)
+		require.Len(t, letters, 1)
+		require.Equal(t, "50", letters[0].Meta.ID)
+		require.Equal(t, store.Lapsed, letters[0].Cause)
+		require.Contains(t, letters[0].Meta.LastError, "ended 5 times")
+		n, err := memory.Count(t.Context(), "q", store.Filter{})
+		require.NoError(t, err)
+		require.Zero(t, n.Messages)
+		for id, n := range tries {
+			if id != "50" {
+				require.LessOrEqual(t, n, 2, "%s was in one batch that died", id)
+			}
+		}
+	})
+}
+
+// One that is slow has a head start, and holds up the others for no longer.
+func TestAHeadStart(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		memory := store.NewMemory(clock.New(), 0)
+		put(t, memory, "a", "b", "c")
+		_, err := memory.Take(t.Context(), "q", 2, time.Second)
+		require.NoError(t, err)
+		time.Sleep(time.Second)
+		s := store.NewSource(memory, "q", "dead", codec.JSON[string](), quiet)
+		begun := time.Now()
+		for i, id := range []string{"a", "b", "c"} {
+			ms, err := s.Receive(t.Context(), 10)
+			require.NoError(t, err)
+			require.Len(t, ms, 1)
+			require.Equal(t, id, ms[0].Meta().ID)
+			require.Equal(t, time.Duration(i)*100*time.Millisecond, time.Since(begun))
+		}
+		require.NoError(t, s.Close(t.Context()))
 	})
 }
 

@@ -17,7 +17,8 @@ type Store interface {
 
 	// Take leases up to max messages that are due, those due first before others, and returns them: none if none is due.
 	// It does not wait. A message is not returned before its delay has passed by the clock of the store, which does not go
-	// back when the machine's clock does (law D3). Nor is it taken again before its lease has ended.
+	// back when the machine's clock does (law D3). Nor is it taken again before its lease has ended. Of large messages it may
+	// return fewer, but one at least: stores in SQL stop after 16 MiB of payloads.
 	Take(ctx context.Context, queue string, max int, lease time.Duration) ([]Leased, error)
 
 	// Extend makes the leases end after the time d from now, also if it is sooner than before.
@@ -50,6 +51,8 @@ type Leased struct {
 	Lease Lease
 	// Position is where the message stands in its queue, if the store is an [Inspector].
 	Position Position
+	// Lapses is how many of its leases in this queue have ended before it was settled or given back: its consumers died, or hung.
+	Lapses int
 }
 
 // Inspector is a store that can look into its queues.
@@ -68,7 +71,8 @@ type Inspector interface {
 	// stays. It may go in steps, so that others need not wait: after an error some may be gone.
 	Purge(ctx context.Context, queue string, f Filter) (int, error)
 
-	// Claim leases messages that match and are not leased, due or not, in the order of their positions.
+	// Claim leases messages that match and are not leased, due or not, in the order of their positions. Of large messages it may
+	// return fewer, as Take does.
 	Claim(ctx context.Context, queue string, f Filter, p Page, lease time.Duration) ([]Leased, error)
 
 	// Move settles leases, and puts a message in another queue for each, in one transaction: a crash leaves the old or the

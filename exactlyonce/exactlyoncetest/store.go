@@ -61,6 +61,7 @@ func RunStore[TX any](t *testing.T, newPlace func(t *testing.T, c clock.Clock) P
 		{"marks make stale", (*bench[TX]).marks},
 		{"a put holds up the mark above it", (*bench[TX]).putBesideMark},
 		{"old answers are collected", (*bench[TX]).oldAnswers},
+		{"an answer that is asked for is kept", (*bench[TX]).askedFor},
 		{"silent clients are collected", (*bench[TX]).silentClients},
 		{"many are collected by several", (*bench[TX]).manyCollected},
 		{"each request has one effect", (*bench[TX]).oneEffect},
@@ -381,6 +382,41 @@ func (b *bench[TX]) oldAnswers() {
 		assert.ErrorIs(b, b.put(s, request(c, 5), answer), exactlyonce.ErrStale)
 	}
 	require.NoError(b, b.put(s, request(c, 4), answer))
+}
+
+// askedFor is about stores that have Touch.
+func (b *bench[TX]) askedFor() {
+	s := b.place.Open()
+	toucher, ok := s.(interface {
+		Touch(ctx context.Context, requests []exactlyonce.Request) error
+	})
+	if !ok {
+		b.Skip("it has no method Touch")
+	}
+	results := exactlyonce.NewResults(exactlyonce.ResultsConfig{Records: s, Clock: b.clock})
+	defer func() { assert.NoError(b, results.Close(context.Background())) }()
+	asked, other, step := request(exactlyonce.NewClient(), 1), request(exactlyonce.NewClient(), 1), request(exactlyonce.NewClient(), 1)
+	step.Step = "charge"
+	for _, req := range []exactlyonce.Request{asked, other, step} {
+		_, _, err := results.Do(b.Context(), req, func(context.Context) ([]byte, error) { return answer, b.put(s, req, answer) })
+		require.NoError(b, err)
+	}
+	for range 20 {
+		b.clock.Add(time.Minute)
+		asked.Attempt++
+		got, _, err := results.Do(b.Context(), asked, func(context.Context) ([]byte, error) { return nil, errors.New("it runs again") })
+		require.NoError(b, err)
+		require.Equal(b, answer, got)
+		require.NoError(b, toucher.Touch(b.Context(), []exactlyonce.Request{step, request(exactlyonce.NewClient(), 1)}))
+		require.NoError(b, results.Collect(b.Context()))
+	}
+	for _, s := range []exactlyonce.Store[TX]{s, b.place.Open()} {
+		b.state(s, exactlyonce.StateCompleted, asked)
+		b.state(s, exactlyonce.StateCompleted, step)
+		b.state(s, exactlyonce.StateStale, other)
+	}
+	require.NoError(b, toucher.Touch(b.Context(), []exactlyonce.Request{other}))
+	b.state(s, exactlyonce.StateStale, other)
 }
 
 func (b *bench[TX]) silentClients() {

@@ -63,8 +63,10 @@
 //     fails with [ErrConflict] and can be repeated.
 //   - An error or panic unlocks the key and keeps the recovery point. The next attempt goes on at once.
 //   - If the answer to COMMIT is lost, the run reads what is stored.
-//   - [Keys.Complete] finishes requests that no client repeats. [Keys.Reap] removes finished ones after their retention; unfinished ones it
-//     reports.
+//   - [Keys.Complete] finishes requests that no client repeats, and gives up when their retention is over. [Keys.Reap] removes
+//     finished ones after their retention; unfinished ones it reports, and a person ends them by [Keys.End].
+//   - A process that is frozen in the transaction of a phase holds up nobody: attempts get exactlyonce.ErrInProgress. PostgreSQL
+//     ends that transaction when the lock's timeout has passed; then another run takes over.
 //
 // Servers compare times of their own clocks. One whose clock is ahead by more than the lock's timeout takes over from a run
 // that still works; it loses that work, and nothing is done twice.

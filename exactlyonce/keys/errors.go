@@ -8,7 +8,7 @@ import (
 )
 
 var (
-	// ErrInvalid is the class of requests without a key, or with a field that is too long. Nothing was stored.
+	// ErrInvalid is the class of requests without a key, or with a field that is too long or no text. Nothing was stored.
 	ErrInvalid = errors.New("keys: invalid request")
 
 	// ErrLockLost reports that another run has taken over the request, since this one was slower than the lock's timeout. What

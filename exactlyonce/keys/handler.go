@@ -22,6 +22,9 @@ type HandlerConfig struct {
 	// Key returns an entity-level key, such as payment-1234-refund. An error is answered with 400. Default: the
 	// request-level key in the header Idempotency-Key, bare or in double quotes; without it the answer is 400.
 	Key func(req *http.Request, body []byte) (key string, err error)
+	// Fingerprint hashes what is asked for: the same key with another fingerprint is refused. Default: method, path, query,
+	// Content-Type and body, JSON as JSON (see [Request]).
+	Fingerprint func(req *http.Request, body []byte) [32]byte
 	// MismatchStatus is the status for a key that had other content: 409 (default) or 422.
 	MismatchStatus int
 	// MaxBody bounds the body. A longer one gets 413. Default 1 MiB.
@@ -36,7 +39,7 @@ type HandlerConfig struct {
 //
 //	in-progress  409         a run has the lock, or transactions collide; Retry-After
 //	mismatch     409 or 422  the key had other content
-//	invalid      400         the key is missing, or something is too long
+//	invalid      400         the key is missing, or something is too long or no text
 //
 // and without the header 403, 413, and 500 after an error of the handler that came without a response. Handler panics if
 // User is nil, or MismatchStatus or MaxBody make no sense.
@@ -89,10 +92,14 @@ func (o *Operation) serve(w http.ResponseWriter, req *http.Request, c *HandlerCo
 		oncewire.Problem(w, http.StatusBadRequest, oncewire.Invalid, err.Error())
 		return
 	}
-	response, replayed, err := o.do(context.WithoutCancel(req.Context()), Request{
+	request := Request{
 		User: user, Key: key, Method: req.Method, Path: req.URL.EscapedPath(), Query: req.URL.RawQuery,
 		ContentType: req.Header.Get("Content-Type"), Body: body,
-	})
+	}
+	if c.Fingerprint != nil {
+		request.Fingerprint = c.Fingerprint(req, body)
+	}
+	response, replayed, err := o.do(context.WithoutCancel(req.Context()), request)
 	switch {
 	case err == nil:
 		if replayed {

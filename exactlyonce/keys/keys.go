@@ -46,10 +46,11 @@ type Config struct {
 	// LockTimeout is how long a run may take for one step, after which another run may take over. Each step begins it
 	// anew, and the step's context ends with it. Default 90 s.
 	LockTimeout time.Duration
-	// Retention is how long a request is kept after it came. Then its key is that of a new request. Default 24 h.
+	// Retention is how long a request is kept after it came. Then its key is that of a new request. One that is not finished
+	// stays until it is, or until [Keys.End]. Default 24 h.
 	Retention time.Duration
 	// CompleteAfter is how long a request that is not finished must rest before Complete takes it up, so that its
-	// client can repeat it first. Default 5 minutes.
+	// client can repeat it first; after each run by as much longer. Complete gives up when Retention is over. Default 5 minutes.
 	CompleteAfter time.Duration
 	// Clock is the clock for all of it. Default: the wall clock.
 	Clock clock.Clock
@@ -59,8 +60,9 @@ type Config struct {
 
 // Keys are the requests with idempotency keys in a database. They are safe for concurrent use.
 type Keys struct {
-	db     *sql.DB
-	config Config
+	db      *sql.DB
+	dialect Dialect
+	config  Config
 
 	mu         sync.Mutex
 	operations map[string]*Operation
@@ -71,7 +73,7 @@ type Keys struct {
 func New(db *sql.DB, d Dialect, c Config) *Keys {
 	nils.Refuse("keys: New", "db", db)
 	if d != SQLite && d != PostgreSQL {
-		panic(fmt.Sprintf("keys: New: dialect %d is unknown", d)) // one SQL serves both today
+		panic(fmt.Sprintf("keys: New: dialect %d is unknown", d))
 	}
 	if c.LockTimeout < 0 || c.Retention < 0 || c.CompleteAfter < 0 {
 		panic(fmt.Sprintf("keys: New: LockTimeout is %v, Retention %v, CompleteAfter %v", c.LockTimeout, c.Retention, c.CompleteAfter))
@@ -90,7 +92,7 @@ func New(db *sql.DB, d Dialect, c Config) *Keys {
 	if c.Logger == nil {
 		c.Logger = slog.Default()
 	}
-	return &Keys{db: db, config: c, operations: map[string]*Operation{}}
+	return &Keys{db: db, dialect: d, config: c, operations: map[string]*Operation{}}
 }
 
 // HandlerFunc brings a request to its end, in steps. What it returns without an error is stored as the response, if it has not

@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"time"
 
+	"github.com/weirflow/weir/exactlyonce"
 	"github.com/weirflow/weir/internal/guard"
 	"github.com/weirflow/weir/internal/panics"
 )
@@ -15,12 +16,13 @@ import (
 const page = 500
 
 // Complete runs the requests that are not finished, rest for CompleteAfter and are not locked, one after the other. It returns
-// how many it finished, and how many it could not: each of those is logged, and tried again by later calls. Several servers may
-// call it at once. The error is that of the database.
+// how many it finished, and how many it could not: each of those is logged, and tried again by later calls, less and less often:
+// with the defaults about 24 times. When its retention is over Complete gives up: see [Keys.Reap] and [Keys.End]. Several servers
+// may call it at once. The error is that of the database.
 func (k *Keys) Complete(ctx context.Context) (completed, failed int, err error) {
 	for last := ""; ; {
 		now := k.config.Clock.Now()
-		ids, err := k.unfinished(ctx, last, now.Add(-k.config.CompleteAfter), now.Add(-k.config.LockTimeout))
+		ids, err := k.unfinished(ctx, last, now)
 		if err != nil {
 			return completed, failed, fmt.Errorf("keys: complete: %w", explain(err))
 		}
@@ -43,8 +45,10 @@ func (k *Keys) Complete(ctx context.Context) (completed, failed int, err error) 
 	}
 }
 
-func (k *Keys) unfinished(ctx context.Context, after string, restingSince, lockedUntil time.Time) (ids []string, err error) {
-	rows, err := k.db.QueryContext(ctx, unfinishedSQL, after, restingSince.UnixMicro(), lockedUntil.UnixMicro(), page)
+func (k *Keys) unfinished(ctx context.Context, after string, now time.Time) (ids []string, err error) {
+	rest := k.config.CompleteAfter
+	rows, err := k.db.QueryContext(ctx, unfinishedSQL, after, now.Add(-rest).UnixMicro(), rest.Microseconds(),
+		now.Add(-k.config.LockTimeout).UnixMicro(), now.UnixMicro(), page)
 	if err != nil {
 		return nil, err
 	}
@@ -79,8 +83,26 @@ func (k *Keys) complete(ctx context.Context, id string) (done bool, err error) {
 	return err == nil, err
 }
 
+// End ends a request that is not finished, as one that Complete has given up: later attempts get response, for another retention.
+// It is for a person who has looked what became of the calls of its steps; [List] has the ids, and the response says why it ended.
+// A run that has the request commits nothing afterwards. The error is ErrInvalid if no such request is unfinished.
+func (k *Keys) End(ctx context.Context, id string, response exactlyonce.Response) error {
+	stored := response.Encode()
+	if _, err := exactlyonce.ParseResponse(stored); err != nil {
+		return err
+	}
+	result, err := k.db.ExecContext(ctx, endSQL, stored, k.now(), id)
+	switch n, err := affected(result, err); {
+	case err != nil:
+		return fmt.Errorf("keys: end request %s: %w", id, explain(err))
+	case n == 0:
+		return fmt.Errorf("%w: no unfinished request has the id %q", ErrInvalid, id)
+	}
+	return nil
+}
+
 // Reap removes finished requests whose retention is over; their keys are those of new requests then. Requests that are not
-// finished stay: it returns how many of them are past their retention, and logs that.
+// finished stay until a client finishes them, or [Keys.End]: it returns how many of them are past their retention, and logs that.
 func (k *Keys) Reap(ctx context.Context) (removed, unfinished int, err error) {
 	now := k.now()
 	for more := true; more; {
@@ -95,7 +117,8 @@ func (k *Keys) Reap(ctx context.Context) (removed, unfinished int, err error) {
 		return removed, 0, fmt.Errorf("keys: reap: %w", explain(err))
 	}
 	if unfinished > 0 {
-		k.config.Logger.Warn("requests are past their retention and not finished", "number", unfinished)
+		k.config.Logger.Warn("requests are past their retention and not finished; Complete has given up on them, Keys.End ends them",
+			"number", unfinished)
 	}
 	return removed, unfinished, nil
 }

@@ -4,6 +4,8 @@ import (
 	"encoding/json"
 	"fmt"
 	"net/http"
+	"strings"
+	"unicode/utf8"
 
 	"github.com/weirflow/weir/exactlyonce"
 	"github.com/weirflow/weir/internal/oncewire"
@@ -17,17 +19,22 @@ const (
 	maxPoint  = 50
 )
 
-// Request is what a client asks for. It is stored, so that another run can do it.
+// Request is what a client asks for. It is stored, so that another run can do it. All but the body is UTF-8 without the character
+// NUL.
 type Request struct {
 	User string // who asks; a key is unique for each user
 	Key  string // 1 to 100 bytes
 
-	// What is asked for. The same key with another one of these is refused.
+	// What is asked for. The same key with another one of these is refused. JSON is compared as JSON: the order of members, white
+	// space and a charset of UTF-8 make no difference.
 	Method      string // at most 10 bytes
 	Path        string // at most 100 bytes
 	Query       string
 	ContentType string
 	Body        []byte
+
+	// Fingerprint is compared in place of those, if it is not zero.
+	Fingerprint [32]byte
 }
 
 // validate returns an error of class ErrInvalid.
@@ -42,12 +49,29 @@ func (r *Request) validate() error {
 	case len(r.Path) > maxPath:
 		return fmt.Errorf("%w: the path has %d bytes, more than %d", ErrInvalid, len(r.Path), maxPath)
 	}
+	for _, field := range [...]struct{ name, value string }{
+		{"user", r.User}, {"idempotency key", r.Key}, {"method", r.Method}, {"path", r.Path}, {"query", r.Query}, {"content type", r.ContentType},
+	} {
+		if !utf8.ValidString(field.value) || strings.ContainsRune(field.value, 0) { // PostgreSQL takes no such text
+			return fmt.Errorf("%w: the %s %q is not UTF-8, or has the character NUL", ErrInvalid, field.name, field.value)
+		}
+	}
 	return nil
 }
 
 // fingerprint hashes what is asked for.
 func (r *Request) fingerprint(operation string) [32]byte {
-	return oncewire.Fingerprint(r.Body, operation, r.Method, r.Path, r.Query, r.ContentType)
+	if r.Fingerprint != [32]byte{} {
+		return oncewire.Fingerprint(r.Fingerprint[:], "given", operation)
+	}
+	contentType, body := oncewire.Content(r.ContentType, r.Body)
+	return oncewire.Fingerprint(body, operation, r.Method, r.Path, r.Query, contentType)
+}
+
+// isAsked reports whether what is stored under the key is what is asked for: also by a version of this package that compared bytes.
+func (r *Request) isAsked(operation string, stored []byte) bool {
+	return r.fingerprint(operation) == [32]byte(stored) || r.Fingerprint == [32]byte{} &&
+		oncewire.Fingerprint(r.Body, operation, r.Method, r.Path, r.Query, r.ContentType) == [32]byte(stored)
 }
 
 // JSON returns a response with v as its body.

@@ -7,6 +7,7 @@ import (
 	"errors"
 	"fmt"
 	"math/rand/v2"
+	"strconv"
 	"time"
 
 	"github.com/weirflow/weir/exactlyonce"
@@ -237,7 +238,11 @@ func (r *Run) try(ctx context.Context, point string, work func(ctx context.Conte
 		}
 	}()
 	now := k.now()
-	result, err := tx.ExecContext(ctx, advanceSQL, point, now, r.id, r.fence, r.point)
+	args := []any{point, now, r.id, r.fence, r.point}
+	if k.dialect == PostgreSQL {
+		args = append(args, strconv.FormatInt(max(1, k.config.LockTimeout.Milliseconds()), 10))
+	}
+	result, err := tx.ExecContext(ctx, k.in(advanceSQL, advancePostgreSQL), args...)
 	if n, err := affected(result, err); err != nil || n == 0 {
 		if err == nil {
 			err = errMoved
@@ -269,8 +274,11 @@ func (o *Operation) do(ctx context.Context, req Request) (response exactlyonce.R
 	}
 	run, stored, err := o.keys.claim(ctx, o, req)
 	if stored != nil || err != nil {
-		if err == nil {
+		switch {
+		case err == nil:
 			response = *stored
+		case isConflict(err):
+			err = fmt.Errorf("%w: %w", ErrConflict, err)
 		}
 		return response, err == nil, explain(err)
 	}

@@ -48,7 +48,12 @@ VALUES ($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11, $12, $13, $14, 1, '` + sta
 
 	// One of two takers changes the row: the other one no longer finds it as it was.
 	takeSQL = `UPDATE weir_keys SET locked_at = $1, last_run_at = $2, fence = fence + 1
-WHERE id = $3 AND fence = $4 AND coalesce(locked_at, 0) = $5 AND response IS NULL`
+WHERE id IN (` + takenSQL + `)`
+	takenSQL = `SELECT id FROM weir_keys WHERE id = $3 AND fence = $4 AND coalesce(locked_at, 0) = $5 AND response IS NULL`
+
+	// The run before may be frozen in a transaction, which has the row: nobody waits for it. (SQLite has one writer.)
+	takePostgreSQL = `UPDATE weir_keys SET locked_at = $1, last_run_at = $2, fence = fence + 1
+WHERE id IN (` + takenSQL + ` FOR UPDATE SKIP LOCKED)`
 
 	renewSQL = `UPDATE weir_keys SET locked_at = $1 WHERE id = $2 AND fence = $3 AND response IS NULL`
 
@@ -58,12 +63,19 @@ WHERE id = $3 AND fence = $4 AND coalesce(locked_at, 0) = $5 AND response IS NUL
 	advanceSQL = `UPDATE weir_keys SET recovery_point = $1, locked_at = $2
 WHERE id = $3 AND fence = $4 AND recovery_point = $5 AND response IS NULL`
 
+	// The transaction of a process that is frozen ends with its lock, so that another run can take over.
+	advancePostgreSQL = advanceSQL + ` RETURNING set_config('idle_in_transaction_session_timeout', $6, true)`
+
+	endSQL = `UPDATE weir_keys SET response = $1, locked_at = NULL, fence = fence + 1, expires_at = $2 + expires_at - created_at
+WHERE id = $3 AND response IS NULL`
+
 	stepSQL = `INSERT INTO weir_key_steps (key_id, position, name, result) VALUES ($1, $2, $3, $4)`
 
 	finishSQL = `UPDATE weir_keys SET response = $1, locked_at = NULL WHERE id = $2`
 
-	unfinishedSQL = `SELECT id FROM weir_keys WHERE response IS NULL AND id > $1 AND last_run_at <= $2
-AND coalesce(locked_at, 0) <= $3 ORDER BY id LIMIT $4`
+	// Each run makes the next rest longer.
+	unfinishedSQL = `SELECT id FROM weir_keys WHERE response IS NULL AND id > $1 AND last_run_at <= $2 - $3 * (fence - 1)
+AND coalesce(locked_at, 0) <= $4 AND expires_at > $5 ORDER BY id LIMIT $6`
 
 	// An empty user, key or operation chooses all.
 	listSQL = `SELECT id, principal, idempotency_key, operation, recovery_point, fence, created_at, last_run_at, locked_at, expires_at,
@@ -129,9 +141,14 @@ func (k *Keys) within(ctx context.Context, d time.Duration) (context.Context, co
 
 func (k *Keys) now() int64 { return k.config.Clock.Now().UnixMicro() }
 
+// claimWait bounds how long the database may take to say how far a request has come, and to lock it.
+const claimWait = 10 * time.Second
+
 // claim returns a run that has the lock, or the response of a request that is finished.
 func (k *Keys) claim(ctx context.Context, o *Operation, req Request) (*Run, *exactlyonce.Response, error) {
-	fingerprint := req.fingerprint(o.name)
+	ctx, cancel := k.within(ctx, claimWait)
+	defer cancel()
+	var held *row // what another taker had before this one, or a transaction
 	for {
 		known, err := scan(k.db.QueryRowContext(ctx, byKeySQL, req.User, req.Key))
 		if err != nil {
@@ -139,22 +156,23 @@ func (k *Keys) claim(ctx context.Context, o *Operation, req Request) (*Run, *exa
 		}
 		switch {
 		case known == nil:
-			run, err := k.insert(ctx, o, req, fingerprint)
+			run, err := k.insert(ctx, o, req, req.fingerprint(o.name))
 			if run != nil || err != nil {
 				return run, nil, err
 			}
-		case [32]byte(known.fingerprint) != fingerprint:
+		case !req.isAsked(o.name, known.fingerprint):
 			return nil, nil, exactlyonce.ErrMismatch
 		case known.done:
 			response, err := exactlyonce.ParseResponse(known.response)
 			return nil, &response, err
-		case k.isLocked(known):
+		case k.isLocked(known), held != nil && held.fence == known.fence && held.lockedAt == known.lockedAt:
 			return nil, nil, exactlyonce.ErrInProgress
 		default:
 			run, err := k.take(ctx, o, known)
 			if run != nil || err != nil {
 				return run, nil, err
 			}
+			held = known
 		}
 		// Another one was faster: look again.
 	}
@@ -186,7 +204,7 @@ func (k *Keys) insert(ctx context.Context, o *Operation, req Request, fingerprin
 // take returns nil if another run was faster.
 func (k *Keys) take(ctx context.Context, o *Operation, known *row) (*Run, error) {
 	now := k.now()
-	result, err := k.db.ExecContext(ctx, takeSQL, now, now, known.id, known.fence, known.lockedAt.Int64)
+	result, err := k.db.ExecContext(ctx, k.in(takeSQL, takePostgreSQL), now, now, known.id, known.fence, known.lockedAt.Int64)
 	if n, err := affected(result, err); err != nil || n == 0 {
 		return nil, err
 	}
@@ -197,6 +215,14 @@ func (k *Keys) take(ctx context.Context, o *Operation, known *row) (*Run, error)
 		return nil, err
 	}
 	return run, nil
+}
+
+// in returns the statement for the kind of database.
+func (k *Keys) in(sqlite, postgresql string) string {
+	if k.dialect == PostgreSQL {
+		return postgresql
+	}
+	return sqlite
 }
 
 func affected(result sql.Result, err error) (int64, error) {
@@ -242,6 +268,8 @@ func (r *Run) renew(ctx context.Context) error {
 	if now.Before(time.UnixMicro(r.lockedAt).Add(k.config.LockTimeout)) {
 		return nil
 	}
+	ctx, cancel := k.within(ctx, claimWait)
+	defer cancel()
 	result, err := k.db.ExecContext(ctx, renewSQL, now.UnixMicro(), r.id, r.fence)
 	n, err := affected(result, err)
 	switch {

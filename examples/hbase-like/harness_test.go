@@ -122,3 +122,6 @@ func runJob(stdin string, args ...string) outcome {
 	status := run(append(args, "-progress", "off"), strings.NewReader(stdin), out, errs, nil)
 	return outcome{status, out.String(), errs.String()}
 }
+
+// flat returns a text on one line, with single spaces.
+func flat(text string) string { return strings.Join(strings.Fields(text), " ") }

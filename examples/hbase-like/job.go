@@ -11,6 +11,7 @@ import (
 	"os/signal"
 	"sync"
 	"sync/atomic"
+	"syscall"
 	"time"
 
 	"github.com/reugn/go-streams/extension"
@@ -61,8 +62,9 @@ func run(args []string, stdin io.Reader, stdout, stderr io.Writer, interrupts <-
 		if cfg.Out == "-" {
 			w = stderr
 		}
-		_, _ = fmt.Fprintln(w)
-		summary.Write(w)
+		if err := summary.Write(w); err != nil { // such as a pipe whose reader the interrupt has ended
+			_ = summary.Write(stderr)
+		}
 	}
 	switch {
 	case errors.Is(err, errInterrupted):
@@ -207,7 +209,7 @@ func (j *job) watchInterrupts(finished <-chan struct{}) {
 	_, _ = fmt.Fprintf(j.stderr, "\ninterrupted: finishing what is in flight for up to %v; interrupt again to stop at once\n", j.cfg.Drain)
 	j.withGrace(func(ctx context.Context, _ func()) {
 		j.pipe.stop(ctx)
-		signal.Reset(os.Interrupt) // if an output that blocks holds up the rest, the next one kills
+		signal.Reset(os.Interrupt, syscall.SIGTERM) // if an output that blocks holds up the rest, the next one kills
 	})
 }
 

@@ -9,6 +9,7 @@ import (
 	"regexp"
 	"strconv"
 	"strings"
+	"syscall"
 	"testing"
 
 	"github.com/stretchr/testify/assert"
@@ -55,7 +56,7 @@ func TestJob(t *testing.T) {
 			assert.Positive(t, number(t, o.stdout, "no row yet"))
 			assert.Regexp(t, `late row, .*(region move|dropped connections|server crash)`, o.stdout)
 			assert.Positive(t, number(t, o.stdout, "errors"))
-			assert.Contains(t, o.stdout, "proven: 800 flights came out exactly once")
+			assert.Contains(t, flat(o.stdout), "proven: 800 flights came out exactly once")
 			if mode == "ordered" {
 				assert.Contains(t, o.stdout, "in input order")
 				assert.Equal(t, want, readFile(t, out))
@@ -89,7 +90,7 @@ func TestUnknownAirports(t *testing.T) {
 	assert.Equal(t, 9, number(t, o.stdout, "no row yet"))
 	assert.Contains(t, o.stdout, `airport "QZZ": 2 flights, no such row, attempts: 4 (lines 5, 6)`)
 	assert.Contains(t, o.stdout, `airport "XQQ": 1 flight, no such row, attempts: 4 (line 3)`)
-	assert.Contains(t, o.stdout, "proven: 6 flights came out exactly once, in input order: 3 enriched, 3 given up.")
+	assert.Contains(t, flat(o.stdout), "proven: 6 flights came out exactly once, in input order: 3 enriched, 3 given up.")
 	assert.Equal(t, 4, strings.Count(readFile(t, out), "\n"), "header and enriched flights")
 }
 
@@ -129,7 +130,7 @@ func TestBadInput(t *testing.T) {
 	o := runJob("", "-in", in, "-faults=false", "-out", out)
 	assert.Equal(t, exitFailed, o.status)
 	assert.Equal(t, "hbase-like: "+in+`:4: column "delay": "late" is not a whole number (the 2 flights before it were processed)`+"\n", o.stderr)
-	assert.Contains(t, o.stdout, "proven: 2 flights came out exactly once", "the summary is printed all the same")
+	assert.Contains(t, flat(o.stdout), "proven: 2 flights came out exactly once", "the summary is printed all the same")
 	assert.Equal(t, 3, strings.Count(readFile(t, out), "\n"))
 
 	o = runJob("date,delay,distance,origin\n", "-in", "-")
@@ -158,7 +159,7 @@ func TestNoFlights(t *testing.T) {
 		out, errs := newBuffer(), newBuffer()
 		status := run([]string{"-in", csvFile(t, lines(t, 0)...), "-progress", progress}, nil, out, errs, nil)
 		assert.Equal(t, exitOK, status)
-		assert.Contains(t, out.String(), "proven: 0 flights")
+		assert.Contains(t, flat(out.String()), "proven: 0 flights")
 	}
 }
 
@@ -229,10 +230,24 @@ func TestInterruptDrains(t *testing.T) {
 	require.Equal(t, exitInterrupted, status, out.String()+errs.String())
 	assert.Contains(t, errs.String(), "interrupted: finishing what is in flight for up to 1h0m0s")
 	assert.Zero(t, number(t, out.String(), "abandoned"))
-	assert.Contains(t, out.String(), "none twice, none lost")
+	assert.Contains(t, flat(out.String()), "none twice, none lost")
 	assert.Positive(t, number(t, out.String(), "enriched"))
 	// What waits before the first look-up is not begun; what has left it goes on to the second.
 	assert.LessOrEqual(t, number(t, out.String(), "not started"), 128+2) // the default of WithBuffer
+}
+
+// brokenPipe is a pipe whose reader has ended.
+type brokenPipe struct{}
+
+func (brokenPipe) Write([]byte) (int, error) { return 0, syscall.EPIPE }
+
+// An interrupt ends the reader of a pipe, too: the summary goes to standard error.
+func TestSummaryWithoutAReader(t *testing.T) {
+	t.Parallel()
+	errs := newBuffer()
+	status := run([]string{"-in", "-", "-faults=false", "-progress", "off"}, strings.NewReader(lines(t, 0)[0]+flight("ATL", "DTW")), brokenPipe{}, errs, nil)
+	require.Equal(t, exitOK, status)
+	assert.Contains(t, flat(errs.String()), "proven: 1 flight came out exactly once")
 }
 
 // What never comes out is cut off: when the time is over, or at the second interrupt.

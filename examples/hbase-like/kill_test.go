@@ -194,7 +194,7 @@ func (j *killedJob) run(t *testing.T, kills int) {
 	// And once more: nothing is called, nothing is doubled.
 	o := j.start(t, moment{}, args...)
 	j.check(t, o)
-	assert.Contains(t, o.stdout, "the job was done already")
+	assert.Contains(t, flat(o.stdout), "the job was done already")
 	assert.Zero(t, number(t, o.stdout, "calls made"))
 }
 

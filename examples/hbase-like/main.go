@@ -7,6 +7,7 @@ package main
 import (
 	"os"
 	"os/signal"
+	"syscall"
 
 	"github.com/weirflow/weir/examples/internal/procs"
 )
@@ -14,6 +15,7 @@ import (
 func main() {
 	procs.Child(workPartitions) // does not return in a worker of -partitions
 	interrupts := make(chan os.Signal, 2)
-	signal.Notify(interrupts, os.Interrupt)
+	signal.Notify(interrupts, os.Interrupt, syscall.SIGTERM)
+	signal.Ignore(syscall.SIGPIPE) // of a pipe that ^C has ended, too: the summary goes to standard error
 	os.Exit(run(os.Args[1:], os.Stdin, os.Stdout, os.Stderr, interrupts))
 }

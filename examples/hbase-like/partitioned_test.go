@@ -33,10 +33,10 @@ func TestPartitioned(t *testing.T) {
 			assert.Positive(t, number(t, o.stdout, "partitions moved"))
 			assert.Contains(t, o.stdout, `given up: airport "QZZ", no such row, attempts: 3 (line 603)`)
 			if mode == "ordered" {
-				assert.Contains(t, o.stdout, "proven: 602 flights are in the output file exactly once, in input order, or given up: 600 enriched, 2 given up.")
+				assert.Contains(t, flat(o.stdout), "proven: 602 flights are in the output file exactly once, in input order, or given up: 600 enriched, 2 given up.")
 				assert.Equal(t, readFile(t, plain), readFile(t, out))
 			} else {
-				assert.Contains(t, o.stdout, "proven: 602 flights are in the output file exactly once, or given up: 600 enriched, 2 given up.")
+				assert.Contains(t, flat(o.stdout), "proven: 602 flights are in the output file exactly once, or given up: 600 enriched, 2 given up.")
 				assert.Equal(t, sorted(readFile(t, plain)), sorted(readFile(t, out)))
 			}
 			letters := readFile(t, filepath.Join(dead, "part-5-of-5", "dead.jsonl"))
@@ -91,5 +91,5 @@ func TestPartitionedInterrupted(t *testing.T) {
 
 	o := runJob("", args...)
 	require.Equal(t, exitOK, o.status, o.stdout+o.stderr)
-	assert.Contains(t, o.stdout, "proven: 400 flights are in the output file exactly once, in input order, or given up: 400 enriched, 0 given up.")
+	assert.Contains(t, flat(o.stdout), "proven: 400 flights are in the output file exactly once, in input order, or given up: 400 enriched, 0 given up.")
 }

@@ -13,7 +13,9 @@ import (
 	"github.com/twmb/franz-go/pkg/kgo"
 	"github.com/twmb/franz-go/pkg/kmsg"
 
+	"github.com/weirflow/weir/delivery"
 	"github.com/weirflow/weir/delivery/store"
+	"github.com/weirflow/weir/internal/verdicts"
 )
 
 const (
@@ -186,7 +188,12 @@ func (s *Source[T]) putAll(ctx context.Context) error {
 		if e == nil {
 			return nil
 		}
-		if err := quietly(func() error { return e.put(ctx, m) }); err != nil {
+		err := s.putOne(ctx, e, m)
+		if errors.Is(err, delivery.ErrRefused) && e.verdict == nil {
+			s.cannotHandOver(e, err)
+			continue
+		}
+		if err != nil {
 			s.putLater(e)
 			return fmt.Errorf("kafka: record %s could not be put: %w", e.name(), err)
 		}
@@ -207,18 +214,44 @@ func (s *Source[T]) nextPut() (*entry, store.Message) {
 		m.Delay = max(0, e.due.Sub(s.clock.Now()))
 		return e, m
 	}
-	m.Cause = store.Permanent
-	if _, unreadable := errors.AsType[*unreadableError](e.verdict); unreadable {
-		m.Meta.Visit-- // there was none
-		m.Cause = store.Undecodable
-	} else {
-		m.Meta.LastFailure = s.clock.Now()
-		if m.Meta.FirstFailure.IsZero() {
-			m.Meta.FirstFailure = m.Meta.LastFailure
-		}
-	}
-	m.Meta.LastError = fmt.Sprint(e.verdict) // fmt recovers panics of users' errors
+	m.Cause = store.Cause(verdicts.Rejected(&m.Meta, *e.verdict, s.clock.Now()))
 	return e, m
+}
+
+// putOne puts a message. A dead letter that does not fit has less history, or points to its record, which stays in its topic (law W2).
+func (s *Source[T]) putOne(ctx context.Context, e *entry, m store.Message) error {
+	put := func(m store.Message) error { return quietly(func() error { return e.put(ctx, m) }) }
+	if e.verdict == nil {
+		return put(m)
+	}
+	where := fmt.Sprintf("topic %s, partition %d, offset %d", e.id.topic, e.id.partition, e.record.Offset)
+	_, err := verdicts.Bury(m.Meta, where, func(meta delivery.Meta, whole bool) error {
+		m := m
+		if m.Meta = meta; !whole {
+			m.Payload = nil
+		}
+		return put(m)
+	})
+	return err
+}
+
+// cannotHandOver takes a blocker back that can never be handed over: to the dead letters, or it waits for its time here.
+func (s *Source[T]) cannotHandOver(e *entry, err error) {
+	s.logger.Warn("weir: a message that blocks its partition can never be handed over", "record", e.name(), "error", err)
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if e.part == nil { // its partition was lost
+		return
+	}
+	s.putting = slices.Delete(s.putting, 0, 1)
+	e.part.release()
+	if e.refused = true; s.dead != nil {
+		e.verdict = &delivery.Verdict{Kind: delivery.Rejected, Err: err}
+		s.put(e, s.dead)
+		return
+	}
+	s.wait(e, e.due.Sub(s.clock.Now()))
+	wake(s.given)
 }
 
 func (s *Source[T]) putLater(e *entry) {

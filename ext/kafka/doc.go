@@ -82,6 +82,11 @@
 // A Nack waits in memory, so it is for short delays. For long ones put the message into a layer (package delivery/ladder), which is
 // durable and holds up no position.
 //
+// A record has at most what the client takes (kgo.ProducerBatchMaxBytes, about 1 MB by default) and what the topic takes (max.message.bytes).
+// A [Sink] rejects a larger one, and [Retries] refuse it ([delivery.ErrRefused]), so its source puts it into the dead letters: with its bytes
+// as received, without most of its history if that does not fit, or without its bytes and with the topic, partition and offset where they stay,
+// until the retention of the topic removes them. Where messages may be that large, raise both limits for layers and dead letters.
+//
 // # Permissions
 //
 //   - A source, or a [Group]: READ and DESCRIBE on its topics, READ on its group.

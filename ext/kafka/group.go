@@ -94,11 +94,11 @@ func (g *Group) Run(ctx context.Context, h partitions.Handler) error {
 		return fmt.Errorf("kafka: group %q: Run is running already", g.Name)
 	}
 	defer g.member.Store(nil)
-	client, err := kgo.NewClient(append(slices.Clone(g.Client),
+	client, err := newClient(append(slices.Clone(g.Client),
 		kgo.ConsumerGroup(g.Name), kgo.ConsumeTopics(g.Topics...), kgo.DisableAutoCommit(), kgo.OnPartitionsAssigned(m.assigned),
 		kgo.OnOffsetsFetched(m.fetched), kgo.OnPartitionsRevoked(m.revoked), kgo.OnPartitionsLost(m.lost))...)
 	if err != nil {
-		return fmt.Errorf("kafka: %w", err)
+		return err
 	}
 	defer client.Close()
 	var watching sync.WaitGroup

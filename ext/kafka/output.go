@@ -66,10 +66,10 @@ func NewOutput[T any](c OutputConfig[T]) (*Output[T], error) {
 	case c.Encode == nil:
 		return nil, errors.New("kafka: NewOutput: Encode is nil")
 	}
-	client, err := kgo.NewClient(append(append([]kgo.Opt(nil), c.Client...), kgo.TransactionalID(c.TransactionalID),
+	client, err := newClient(append(append([]kgo.Opt(nil), c.Client...), kgo.TransactionalID(c.TransactionalID),
 		kgo.RequiredAcks(kgo.AllISRAcks()), kgo.ProducerLinger(0))...) // Commit has all records at once
 	if err != nil {
-		return nil, fmt.Errorf("kafka: %w", err)
+		return nil, err
 	}
 	return &Output[T]{c: c, client: client, admin: kadm.NewClient(client)}, nil
 }

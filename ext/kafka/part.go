@@ -61,7 +61,8 @@ type entry struct {
 	due     time.Time // of waiting; zero: at once
 	timer   timers.Timer[*entry]
 	put     PutFunc
-	verdict error
+	verdict *delivery.Verdict // nil: a blocker is put
+	refused bool              // it can never be put where blockers go
 }
 
 func (e *entry) name() string {

@@ -1,6 +1,7 @@
 package kafka
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -11,6 +12,7 @@ import (
 	"github.com/twmb/franz-go/pkg/kerr"
 	"github.com/twmb/franz-go/pkg/kgo"
 
+	"github.com/weirflow/weir/delivery"
 	"github.com/weirflow/weir/delivery/store"
 	"github.com/weirflow/weir/internal/wait"
 )
@@ -18,25 +20,26 @@ import (
 // producer writes records that are in all replicas in sync when produce returns.
 type producer struct {
 	client *kgo.Client
+	opts   []kgo.Opt // of client
 	clock  clock.Clock
 }
 
 func newProducer(opts []kgo.Opt) (*producer, error) {
 	opts = append(append([]kgo.Opt(nil), opts...), kgo.RequiredAcks(kgo.AllISRAcks()),
 		kgo.AllowIdempotentProduceCancellation()) // else a wait for a dead broker outlives its context; what comes twice has the same id
-	client, err := kgo.NewClient(opts...)
+	client, err := newClient(opts...)
 	if err != nil {
-		return nil, fmt.Errorf("kafka: %w", err)
+		return nil, err
 	}
 	if off, _ := client.OptValue(kgo.DisableIdempotentWrite).(bool); off {
 		client.Close()
 		return nil, errors.New("kafka: kgo.DisableIdempotentWrite: a retry inside the client would double records and change their order")
 	}
-	return &producer{client, clock.New()}, nil
+	return &producer{client, opts, clock.New()}, nil
 }
 
 // produce returns for each record why it may not be safe. The errors are nil if all are. No record waits for the client's linger: the caller
-// has given all that it has.
+// has given all that it has. One that can never be written has an error that matches [delivery.ErrRefused].
 func (p *producer) produce(ctx context.Context, records []*kgo.Record) ([]error, error) {
 	results := p.client.ProduceSync(ctx, records...)
 	if results.FirstErr() == nil {
@@ -46,19 +49,50 @@ func (p *producer) produce(ctx context.Context, records []*kgo.Record) ([]error,
 	for _, r := range results {
 		failed[r.Record] = r.Err
 	}
+	if err := p.alone(ctx, records, failed); err != nil {
+		return nil, err
+	}
 	errs := make([]error, len(records))
-	var first error
 	for i, r := range records {
-		if errs[i] = failed[r]; errs[i] == nil || first != nil {
+		cause := failed[r]
+		if cause == nil {
 			continue
 		}
-		cause := errs[i]
-		if ctx.Err() != nil {
+		if ctx.Err() != nil && !errors.Is(cause, delivery.ErrRefused) {
 			cause = context.Cause(ctx)
 		}
-		first = fmt.Errorf("kafka: record for topic %q: %w", r.Topic, cause)
+		errs[i] = fmt.Errorf("kafka: record for topic %q: %w", r.Topic, cause)
 	}
-	return errs, first
+	return errs, cmp.Or(errs...)
+}
+
+// alone writes the records of a batch that was too large, each by itself: the broker has refused the batch. Those that are refused then are too
+// large themselves. A client of its own, since others produce with that of the producer.
+func (p *producer) alone(ctx context.Context, records []*kgo.Record, failed map[*kgo.Record]error) (err error) {
+	var single *kgo.Client
+	for _, r := range records {
+		if !refused(failed[r]) {
+			continue
+		}
+		if single == nil {
+			if single, err = kgo.NewClient(p.opts...); err != nil {
+				return fmt.Errorf("kafka: %w", err)
+			}
+			defer single.Close()
+		}
+		again := &kgo.Record{Topic: r.Topic, Key: r.Key, Value: r.Value, Headers: r.Headers}
+		if err := single.ProduceSync(ctx, again).FirstErr(); refused(err) {
+			failed[r] = fmt.Errorf("%w: %w", delivery.ErrRefused, err)
+		} else {
+			failed[r] = err
+		}
+	}
+	return nil
+}
+
+// refused says whether a record, or the batch that it was in, was refused for what it is, such as its size.
+func refused(err error) bool {
+	return errors.Is(err, kerr.MessageTooLarge) || errors.Is(err, kerr.RecordListTooLarge) || errors.Is(err, kerr.InvalidRecord)
 }
 
 // put writes messages with their whole history. They are due after their delay, by the clock of this host.

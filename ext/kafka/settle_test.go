@@ -21,9 +21,11 @@ import (
 	"github.com/twmb/franz-go/pkg/kgo"
 	"github.com/twmb/franz-go/pkg/kmsg"
 
+	"github.com/weirflow/weir/asyncop"
 	"github.com/weirflow/weir/codec"
 	"github.com/weirflow/weir/delivery"
 	"github.com/weirflow/weir/delivery/store"
+	"github.com/weirflow/weir/strategies"
 )
 
 // box is a PutFunc.
@@ -398,6 +400,74 @@ func TestRejectedIsSettledBehindItsDeadLetter(t *testing.T) {
 	assert.Equal(t, store.Permanent, m.Cause)
 	assert.Equal(t, "wrong address", m.Meta.LastError)
 	assert.Equal(t, 1, m.Meta.Visit)
+}
+
+// Law W2: a message of nearly a megabyte that fails does not fit into a layer or the dead letters with its history. It is there with less of it, or
+// as a pointer to its record, and holds up no position.
+func TestADeadLetterThatDoesNotFit(t *testing.T) {
+	c := newCluster(t, 1, "orders", "orders.1", "dead")
+	client := c.client(kgo.ProducerBatchMaxBytes(4<<20), kgo.ProducerBatchCompression(kgo.NoCompression()))
+	short, full := strings.Repeat("s", 998_000), strings.Repeat("f", 1_000_500)
+	for _, value := range []string{short, full, "small"} {
+		r := &kgo.Record{Topic: "orders", Value: []byte(value), Headers: []kgo.RecordHeader{header("Traceparent", []byte("00-1"))}}
+		require.NoError(t, client.ProduceSync(t.Context(), r).FirstErr())
+	}
+	retries, err := NewRetries(RetriesConfig[string]{
+		Codec: text(), DeadLetters: "dead", Layers: []Layer{{Topic: "orders.1", Delay: time.Hour}},
+		Client: []kgo.Opt{c.seed(), kgo.ProducerBatchCompression(kgo.NoCompression())},
+	})
+	require.NoError(t, err)
+	defer retries.Close()
+	s := c.source("orders", WithDeadLetters(retries.PutDead), WithCommitInterval(20*time.Millisecond))
+	down := errors.New(strings.Repeat("down ", 800))
+	for i, m := range receive(t, s, 3) {
+		ctx := delivery.ContextWithMeta(t.Context(), m.Meta())
+		err := retries.Take(ctx, asyncop.Failure[string]{Element: m.Value, Err: down, Verdict: strategies.Refused})
+		if i == 2 {
+			require.NoError(t, err)
+			m.Ack()
+			continue
+		}
+		require.ErrorIs(t, err, delivery.ErrRefused)
+		m.Reject(errors.Join(down, err)) // as the operator does
+	}
+	eventually(t, func() bool { return c.committed("orders", 0).At == 3 }, "all are settled")
+	letters, err := c.view("dead", "").List(t.Context(), store.Filter{}, allOfIt)
+	require.NoError(t, err)
+	require.Len(t, letters, 2)
+	assert.Equal(t, short, string(letters[0].Payload), "its bytes as received")
+	assert.Empty(t, letters[1].Payload)
+	assert.Contains(t, letters[1].Meta.LastError, "stays in topic orders, partition 0, offset 1")
+	for i, e := range letters {
+		assert.Equal(t, store.Refused, e.Cause)
+		assert.Equal(t, "orders/0/"+strconv.Itoa(i), e.Meta.ID)
+	}
+	assert.EqualValues(t, 1, c.length("orders.1", 1), "the small one waits in its layer")
+}
+
+// A blocker that can never be handed over goes to the dead letters, or waits here.
+func TestABlockerThatCannotBeHandedOver(t *testing.T) {
+	refused := func(context.Context, ...store.Message) error { return fmt.Errorf("orders.1: %w", delivery.ErrRefused) }
+	t.Run("to the dead letters", func(t *testing.T) {
+		c := newCluster(t, 1, "orders")
+		c.produce("orders", 1, "v")
+		var dead box
+		s := c.source("orders", WithBlockers(time.Nanosecond, refused), WithDeadLetters(dead.put), WithCommitInterval(20*time.Millisecond))
+		receive(t, s, 1)[0].Nack(time.Hour)
+		eventually(t, func() bool { return c.committed("orders", 0).At == 1 }, "it is settled")
+		require.Len(t, dead.all(), 1)
+		assert.Equal(t, store.Refused, dead.all()[0].Cause)
+		assert.Equal(t, "v", string(dead.all()[0].Payload))
+	})
+	t.Run("without dead letters", func(t *testing.T) {
+		c := newCluster(t, 1, "orders")
+		c.produce("orders", 1, "v")
+		s := c.source("orders", WithBlockers(time.Nanosecond, refused), WithCommitInterval(20*time.Millisecond))
+		receive(t, s, 1)[0].Nack(50 * time.Millisecond)
+		again := receive(t, s, 1)[0]
+		assert.Equal(t, "v", again.Value)
+		again.Ack()
+	})
 }
 
 func TestUnreadable(t *testing.T) {

@@ -1,7 +1,9 @@
 package kafka
 
 import (
+	"cmp"
 	"context"
+	"errors"
 	"fmt"
 
 	"github.com/twmb/franz-go/pkg/kgo"
@@ -13,7 +15,8 @@ import (
 
 // Sink writes the values of messages to a topic, as a [delivery.Sink]. They keep id, key, origin, provider and headers; their visits begin
 // anew. The key of a message is the key of its record, so messages of a key go to one partition, in order. A value that the codec cannot
-// encode is rejected; if its message has no acknowledgement, Put returns the error and writes nothing.
+// encode, or that is larger than the client (kgo.ProducerBatchMaxBytes, about 1 MB by default) or the topic (max.message.bytes) takes, is
+// rejected; if its message has no acknowledgement, Put returns the error.
 //
 // A record that was written is in all replicas in sync (acks=all). The producer is idempotent, so the retries of the client double nothing. A
 // message that is put again, after a crash or an error, is written again, with the same id. Safe for concurrent use.
@@ -26,7 +29,7 @@ type Sink[T any] struct {
 var _ delivery.Sink[int] = (*Sink[int])(nil)
 
 // NewSink returns a sink into a topic. The options are those of its client: kgo.SeedBrokers, kgo.DialTLSConfig, kgo.SASL and others. It
-// panics if the topic is empty or the codec nil; the error is that of the options, and kgo.DisableIdempotentWrite is refused. The sink must be closed.
+// panics if the topic is empty or the codec nil; the error is that of the options, of which kgo.DisableIdempotentWrite is refused, or says that the brokers refuse the authentication. The sink must be closed.
 func NewSink[T any](topic string, c codec.Codec[T], opts ...kgo.Opt) (*Sink[T], error) {
 	nils.Refuse("kafka: NewSink", "codec", c)
 	if topic == "" {
@@ -65,9 +68,18 @@ func (s *Sink[T]) Put(ctx context.Context, messages []delivery.Message[T]) error
 	if err == nil {
 		return nil
 	}
-	for i, m := range written { // law D1
-		if failed[i] == nil {
+	if failed == nil {
+		return err
+	}
+	err = nil
+	for i, m := range written {
+		switch {
+		case failed[i] == nil: // law D1
 			m.Ack()
+		case errors.Is(failed[i], delivery.ErrRefused) && m.Pending(): // law W2
+			m.Reject(failed[i])
+		default:
+			err = cmp.Or(err, failed[i])
 		}
 	}
 	return err
@@ -75,7 +87,7 @@ func (s *Sink[T]) Put(ctx context.Context, messages []delivery.Message[T]) error
 
 func (s *Sink[T]) record(payload []byte, meta delivery.Meta, err error) (*kgo.Record, error) {
 	if err != nil {
-		return nil, err
+		return nil, fmt.Errorf("%w: the codec: %w", delivery.ErrRefused, err)
 	}
 	return record(s.topic, payload, delivery.Meta{
 		ID: meta.ID, Key: meta.Key, Origin: meta.Origin, Provider: meta.Provider, Headers: meta.Headers,

@@ -3,6 +3,7 @@ package kafka
 import (
 	"context"
 	"errors"
+	"strings"
 	"testing"
 	"time"
 
@@ -49,14 +50,39 @@ func TestSinkAcknowledgesWhatIsSafe(t *testing.T) {
 	s := c.sink("invoices", kgo.RecordPartitioner(kgo.BasicConsistentPartitioner(func(string) func(*kgo.Record, int) int {
 		return func(r *kgo.Record, _ int) int { return int(r.Key[0] - '0') }
 	})))
-	c.Fault(kfake.Fault{Keys: []kmsg.Key{kmsg.Produce}, Partitions: []int32{1}, Err: kerr.RecordListTooLarge, Count: -1})
+	c.Fault(kfake.Fault{Keys: []kmsg.Key{kmsg.Produce}, Partitions: []int32{1}, Err: kerr.TopicAuthorizationFailed, Count: -1})
 	var ms []delivery.Message[string]
 	verdicts := map[string]delivery.Kind{}
 	for _, key := range []string{"0", "1"} {
 		ms = append(ms, delivery.New("v", &delivery.Meta{Key: key, ID: key}, func(v delivery.Verdict) { verdicts[key] = v.Kind }))
 	}
-	require.ErrorIs(t, s.Put(t.Context(), ms), kerr.RecordListTooLarge)
+	require.ErrorIs(t, s.Put(t.Context(), ms), kerr.TopicAuthorizationFailed)
 	assert.Equal(t, map[string]delivery.Kind{"0": delivery.Acked}, verdicts)
+}
+
+// Law W2: what is too large is rejected, by itself: the others of its batch are written.
+func TestSinkRejectsWhatIsTooLarge(t *testing.T) {
+	c := newCluster(t, 1)
+	require.NoError(t, c.CreateTopic("invoices", 1, map[string]string{"max.message.bytes": "2000"}))
+	s := c.sink("invoices", kgo.ProducerBatchCompression(kgo.NoCompression()))
+	verdicts := map[string]delivery.Verdict{}
+	var ms []delivery.Message[string]
+	for id, size := range map[string]int{"a": 900, "b": 900, "c": 900, "topic": 5000, "client": 2 << 20} {
+		ms = append(ms, delivery.New(strings.Repeat("x", size), &delivery.Meta{ID: id}, func(v delivery.Verdict) { verdicts[id] = v }))
+	}
+	require.NoError(t, s.Put(t.Context(), ms))
+	for _, id := range []string{"topic", "client"} {
+		assert.Equal(t, delivery.Rejected, verdicts[id].Kind)
+		assert.ErrorIs(t, verdicts[id].Err, delivery.ErrRefused)
+		assert.ErrorIs(t, verdicts[id].Err, kerr.MessageTooLarge)
+	}
+	ids := map[string]bool{}
+	for _, m := range receive(t, c.source("invoices"), 3) {
+		ids[m.Meta().ID] = true
+	}
+	assert.Equal(t, map[string]bool{"a": true, "b": true, "c": true}, ids)
+	large := delivery.New(strings.Repeat("x", 5000), &delivery.Meta{ID: "d"}, nil)
+	require.ErrorIs(t, s.Put(t.Context(), []delivery.Message[string]{large}), delivery.ErrRefused, "no one would see a rejection")
 }
 
 func TestSinkEndsWithItsContext(t *testing.T) {

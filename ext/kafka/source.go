@@ -14,6 +14,7 @@ import (
 
 	"github.com/weirflow/weir/codec"
 	"github.com/weirflow/weir/delivery"
+	"github.com/weirflow/weir/internal/decoder"
 	"github.com/weirflow/weir/internal/guard"
 	"github.com/weirflow/weir/internal/nils"
 	"github.com/weirflow/weir/internal/panics"
@@ -72,7 +73,8 @@ type Source[T any] struct {
 var _ delivery.Source[int] = (*Source[int])(nil)
 
 // NewSource returns a source of the topics for a group. Values are decoded from those of the records. It panics if an argument
-// is nil or empty; the error is that of the options of the client. The source must be closed.
+// is nil or empty; the error is that of the options of the client, or says that the brokers refuse its authentication. If they do not
+// answer, it returns after 3 s at most. The source must be closed.
 func NewSource[T any](group string, topics []string, c codec.Codec[T], opts ...SourceOption) (*Source[T], error) {
 	nils.Refuse("kafka: NewSource", "codec", c)
 	if group == "" || len(topics) == 0 || slices.Contains(topics, "") {
@@ -97,8 +99,8 @@ func NewSource[T any](group string, topics []string, c codec.Codec[T], opts ...S
 		kgo.OnPartitionsAssigned(s.assigned), kgo.OnOffsetsFetched(s.fetched), kgo.OnPartitionsRevoked(s.revoked), kgo.OnPartitionsLost(s.lost))
 	s.ctx, s.cancel = context.WithCancelCause(context.Background())
 	var err error
-	if s.client, err = kgo.NewClient(client...); err != nil {
-		return nil, fmt.Errorf("kafka: %w", err)
+	if s.client, err = newClient(client...); err != nil {
+		return nil, err
 	}
 	commit, retry, look := s.clock.Ticker(s.commitInterval), s.clock.Timer(time.Hour), s.clock.Ticker(lookEvery)
 	retry.Stop()
@@ -227,7 +229,7 @@ func (s *Source[T]) messages(entries []*entry) ([]delivery.Message[T], error) {
 		}
 		if s.dead != nil {
 			s.logger.Warn("weir: a record cannot be read and goes to the dead letters", "record", e.name(), "error", err)
-			s.settle(e, delivery.Verdict{Kind: delivery.Rejected, Err: &unreadableError{err}})
+			s.settle(e, delivery.Verdict{Kind: delivery.Rejected, Err: decoder.Unreadable(err)})
 			continue
 		}
 		s.putBack(e, entries[i+1:])
@@ -255,11 +257,6 @@ func (s *Source[T]) putBack(unreadable *entry, entries []*entry) {
 	}
 }
 
-// unreadableError is the error of a record that cannot be read.
-type unreadableError struct{ error }
-
-func (e *unreadableError) Unwrap() error { return e.error }
-
 // settle takes the verdict on a message, from any goroutine.
 func (s *Source[T]) settle(e *entry, v delivery.Verdict) {
 	if v.Kind == delivery.Rejected && s.dead == nil {
@@ -278,7 +275,7 @@ func (s *Source[T]) settle(e *entry, v delivery.Verdict) {
 	case delivery.Acked:
 		e.part.settle(e)
 	case delivery.Rejected:
-		e.verdict = v.Err
+		e.verdict = &v
 		s.put(e, s.dead)
 	case delivery.Nacked:
 		e.part.changed++
@@ -327,7 +324,7 @@ func (s *Source[T]) put(e *entry, f PutFunc) {
 
 // blocks says whether a message has been here for too long. Called with mu held.
 func (s *Source[T]) blocks(e *entry) bool {
-	return s.blockedFor > 0 && s.now()-e.arrived >= s.blockedFor
+	return s.blockedFor > 0 && !e.refused && s.now()-e.arrived >= s.blockedFor
 }
 
 // poll polls as long as a Receive wants something.

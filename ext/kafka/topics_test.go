@@ -3,6 +3,7 @@ package kafka
 import (
 	"bytes"
 	"context"
+	"fmt"
 	"log/slog"
 	"net"
 	"strings"
@@ -11,9 +12,14 @@ import (
 	"time"
 
 	"github.com/benbjohnson/clock"
+	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 	"github.com/twmb/franz-go/pkg/kadm"
+	"github.com/twmb/franz-go/pkg/kerr"
+	"github.com/twmb/franz-go/pkg/kfake"
 	"github.com/twmb/franz-go/pkg/kgo"
+	"github.com/twmb/franz-go/pkg/kmsg"
+	"github.com/twmb/franz-go/pkg/sasl/plain"
 
 	"github.com/weirflow/weir/partitions"
 )
@@ -98,4 +104,61 @@ func TestNoBroker(t *testing.T) {
 	defer cancel()
 	_ = s.Close(ctx)
 	require.NoError(t, s.Close(context.Background()))
+}
+
+// A wrong password ends the start with its reason, and without the password; brokers that do not answer are waited for.
+func TestAWrongPasswordEndsTheStart(t *testing.T) {
+	t.Parallel()
+	k, err := kfake.NewCluster(kfake.NumBrokers(1), kfake.SeedTopics(1, "orders"), kfake.EnableSASL(), kfake.Superuser("PLAIN", "admin", "admin"))
+	require.NoError(t, err)
+	seeds := kgo.SeedBrokers(k.ListenAddrs()...)
+	start := func(opts ...kgo.Opt) map[string]error {
+		opts = append(opts, seeds)
+		errs := map[string]error{}
+		source, err := NewSource("billing", []string{"orders"}, text(), WithClient(opts...), WithLogger(silent))
+		if errs["source"] = err; err == nil {
+			assert.NoError(t, source.Close(t.Context()))
+		}
+		sink, err := NewSink("orders", text(), opts...)
+		if errs["sink"] = err; err == nil {
+			sink.Close()
+		}
+		retries, err := NewRetries(RetriesConfig[string]{Client: opts, Codec: text(), DeadLetters: "dead"})
+		if errs["retries"] = err; err == nil {
+			retries.Close()
+		}
+		output, err := NewOutput(OutputConfig[string]{Client: opts, TransactionalID: "t", Topic: "orders", Encode: func(string) (*kgo.Record, error) { return nil, nil }})
+		if errs["output"] = err; err == nil {
+			_ = output.Close()
+		}
+		errs["group"] = (&Group{Client: opts, Name: "billing", Topics: []string{"orders"}, Logger: silent}).Run(canceled(), nil)
+		return errs
+	}
+	k.ControlKey(int16(kmsg.SASLAuthenticate), func(req kmsg.Request) (kmsg.Response, error, bool) {
+		k.KeepControl()
+		auth := req.(*kmsg.SASLAuthenticateRequest)
+		if !bytes.Contains(auth.SASLAuthBytes, []byte("s3cr3t")) {
+			return nil, nil, false
+		}
+		resp := auth.ResponseKind().(*kmsg.SASLAuthenticateResponse) // as Kafka does; kfake closes the connection
+		resp.ErrorCode = kerr.SaslAuthenticationFailed.Code
+		return resp, nil, true
+	})
+	for what, err := range start(kgo.SASL(plain.Auth{User: "admin", Pass: "s3cr3t"}.AsMechanism())) {
+		assert.ErrorContains(t, err, "kafka: the brokers refuse the authentication: ", what)
+		assert.NotContains(t, fmt.Sprint(err), "s3cr3t")
+	}
+	for what, err := range start(kgo.SASL(plain.Auth{User: "admin", Pass: "admin"}.AsMechanism())) {
+		assert.NoError(t, err, what)
+	}
+	k.Close()
+	client, err := newClient(seeds, kgo.SASL(plain.Auth{User: "admin", Pass: "s3cr3t"}.AsMechanism()))
+	require.NoError(t, err)
+	client.Close()
+}
+
+func canceled() context.Context {
+	ctx, cancel := context.WithCancel(context.Background())
+	cancel()
+	return ctx
 }

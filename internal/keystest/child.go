@@ -163,7 +163,11 @@ func RunKilled(t *testing.T, p Place, stride int) {
 			require.NoError(t, err)
 			assert.Zero(t, failed)
 		}
-		response, err := o.Do(t.Context(), request("rider", key))
+		var response exactlyonce.Response
+		require.Eventually(t, func() bool { // until the database has seen that the connection is gone
+			response, err = o.Do(t.Context(), request("rider", key))
+			return !errors.Is(err, exactlyonce.ErrInProgress)
+		}, time.Minute, time.Millisecond)
 		require.NoError(t, err)
 		again, err := o.Do(t.Context(), request("rider", key))
 		require.NoError(t, err)

@@ -287,6 +287,60 @@ func (b *bench) lostCommit() {
 	assert.Equal(b, 6, b.effects("third"))
 }
 
+// A holder that is frozen in the transaction of a phase, which has the row, holds up no other attempt, nor the completer. SQLite has
+// one writer, for which all others wait.
+func (b *bench) frozenHolder() {
+	if b.place.Dialect != keys.PostgreSQL {
+		b.Skip("SQLite has one writer")
+	}
+	broken := errors.New("broken")
+	p := &phases{call: func(string) error { return broken }}
+	o := b.keys.Operation("op", p.handle)
+	_, err := o.Do(b.Context(), request("a", "k"))
+	require.ErrorIs(b, err, broken)
+	holder := watch(b.place.Driver, b.dsn, &Hooks{})
+	defer func() { assert.NoError(b, holder.Close()) }()
+	tx, err := holder.BeginTx(b.Context(), nil)
+	require.NoError(b, err)
+	defer tx.Rollback() //nolint:errcheck // it is committed, or the test has failed
+	_, err = tx.ExecContext(b.Context(), "UPDATE weir_keys SET recovery_point = 'held'")
+	require.NoError(b, err)
+	b.clock.Add(10 * time.Minute)
+	ctx, cancel := context.WithTimeout(b.Context(), time.Minute)
+	defer cancel()
+	var wg sync.WaitGroup
+	for range 5 * b.place.Conns {
+		wg.Go(func() {
+			_, err := o.Do(ctx, request("a", "k"))
+			assert.ErrorIs(b, err, exactlyonce.ErrInProgress)
+		})
+	}
+	wg.Wait()
+	_, failed, err := b.keys.Complete(ctx)
+	require.NoError(b, err)
+	assert.Zero(b, failed)
+	p.call = nil
+	_, err = o.Do(ctx, request("a", "another key"))
+	require.NoError(b, err)
+	require.NoError(b, tx.Rollback())
+	_, err = o.Do(ctx, request("a", "k"))
+	require.NoError(b, err)
+
+	// The server ends a transaction that is frozen for as long as the lock's timeout.
+	timeout := ""
+	_, err = b.keys.Operation("timeout", func(ctx context.Context, run *keys.Run) (exactlyonce.Response, error) {
+		err := run.Phase(ctx, "one", func(ctx context.Context, tx *sql.Tx) error {
+			return tx.QueryRowContext(ctx, "SHOW idle_in_transaction_session_timeout").Scan(&timeout)
+		})
+		if err != nil {
+			return exactlyonce.Response{}, err
+		}
+		return keys.JSON(http.StatusOK, 1)
+	}).Do(ctx, request("a", "timeout"))
+	require.NoError(b, err)
+	assert.Equal(b, "90s", timeout)
+}
+
 // A database that hangs after it has lost the answer to COMMIT holds up the caller for seconds, not for good.
 func (b *bench) lostCommitThenHangs() {
 	lost := errors.New("lost")

@@ -5,8 +5,10 @@ package keystest
 
 import (
 	"context"
+	"crypto/sha256"
 	"database/sql"
 	"database/sql/driver"
+	"encoding/binary"
 	"errors"
 	"log/slog"
 	"net/http"
@@ -40,6 +42,7 @@ func Run(t *testing.T, p Place) {
 		"after finish": (*bench).afterFinish,
 		"conflicts":    (*bench).conflicts, "retries": (*bench).retries, "reap": (*bench).reap, "complete": (*bench).complete,
 		"lost commit": (*bench).lostCommit, "lost commit, then hangs": (*bench).lostCommitThenHangs, "http": (*bench).http, "entity": (*bench).entity, "limits": (*bench).limits, "maintain": (*bench).maintain, "provider": (*bench).provider,
+		"frozen holder": (*bench).frozenHolder, "gives up": (*bench).givesUp, "end": (*bench).end,
 		"list": (*bench).list, "not migrated": (*bench).notMigrated, "time of a step": (*bench).timeOfAStep,
 	} {
 		t.Run(name, func(t *testing.T) {
@@ -225,6 +228,35 @@ func (b *bench) sameKey() {
 	_, err := other.Do(b.Context(), request("a", "k"))
 	assert.ErrorIs(b, err, exactlyonce.ErrMismatch)
 	assert.Equal(b, [3]int{2, 2, 2}, p.runs())
+
+	// JSON is compared as JSON, and a fingerprint that is given in place of all.
+	json := func(contentType, body string, fingerprint byte) error {
+		req := request("a", "json")
+		req.ContentType, req.Body = contentType, []byte(body)
+		if fingerprint != 0 {
+			req.Key, req.Fingerprint = "given", [32]byte{fingerprint}
+		}
+		_, err := o.Do(b.Context(), req)
+		return err
+	}
+	require.NoError(b, json("application/json", `{"to":"harbour","seats":2}`, 0))
+	assert.NoError(b, json("application/json; charset=utf-8", `{ "seats": 2, "to": "harbour" }`, 0))
+	assert.ErrorIs(b, json("application/json", `{"to":"harbour","seats":3}`, 0), exactlyonce.ErrMismatch)
+	require.NoError(b, json("text/plain", "one", 1))
+	assert.NoError(b, json("text/html", "another", 1))
+	assert.ErrorIs(b, json("text/plain", "one", 2), exactlyonce.ErrMismatch)
+	assert.Equal(b, [3]int{4, 4, 4}, p.runs())
+
+	// A version before this one compared bytes.
+	old := sha256.New()
+	for _, part := range []string{"op", http.MethodPost, "/rides", "", "application/json"} {
+		_, _ = old.Write(append(binary.AppendUvarint(nil, uint64(len(part))), part...))
+	}
+	const body = `{"to":"harbour","seats":2}`
+	_, _ = old.Write([]byte(body))
+	_, err = b.db.ExecContext(b.Context(), "UPDATE weir_keys SET fingerprint = $1 WHERE idempotency_key = 'json'", old.Sum(nil))
+	require.NoError(b, err)
+	assert.NoError(b, json("application/json", body, 0))
 }
 
 // While a run has the lock, nothing else runs and the lock does not move.
@@ -377,6 +409,11 @@ func (b *bench) limits() {
 		"no ide": func(r *keys.Request) { r.Key = "" },
 		"method": func(r *keys.Request) { r.Method = strings.Repeat("M", 11) },
 		"path":   func(r *keys.Request) { r.Path = strings.Repeat("p", 101) },
+
+		// What PostgreSQL takes for no text.
+		`user "\xff"`: func(r *keys.Request) { r.User = "\xff" }, `idempotency key "\x00"`: func(r *keys.Request) { r.Key = "\x00" },
+		`path "/\x00"`: func(r *keys.Request) { r.Path = "/\x00" }, `query "q=\xc3("`: func(r *keys.Request) { r.Query = "q=\xc3\x28" },
+		`content type "\xff"`: func(r *keys.Request) { r.ContentType = "\xff" },
 	} {
 		req := request("a", "k")
 		change(&req)

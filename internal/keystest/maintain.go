@@ -13,6 +13,7 @@ import (
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 
+	"github.com/weirflow/weir/exactlyonce"
 	"github.com/weirflow/weir/exactlyonce/keys"
 )
 
@@ -117,10 +118,12 @@ func (b *bench) complete() {
 	b.clock.Add(time.Second)
 	expect(b.keys, 0, 2) // still broken
 	expect(b.keys, 0, 0) // they rest again
-	b.clock.Add(5 * time.Minute)
+	b.clock.Add(10*time.Minute - time.Second)
+	expect(b.keys, 0, 0) // longer each time
+	b.clock.Add(time.Second)
 	p.call = func(string) error { panic("boom") }
 	expect(b.keys, 0, 2)
-	b.clock.Add(5 * time.Minute)
+	b.clock.Add(15 * time.Minute)
 	p.call = nil
 	other := b.server()
 	other.Operation("op", p.handle)
@@ -143,6 +146,62 @@ func (b *bench) complete() {
 	assert.Equal(b, http.StatusCreated, response.Status)
 	expect(b.keys, 1, 0)
 	assert.Equal(b, 2, p.callKeys())
+}
+
+// A request that cannot be completed is called a bounded number of times, and stays for a person to end.
+func (b *bench) givesUp() {
+	broken := errors.New("broken")
+	calls := 0
+	p := &phases{call: func(string) error { calls++; return broken }}
+	_, err := b.keys.Operation("op", p.handle).Do(b.Context(), request("a", "k"))
+	require.ErrorIs(b, err, broken)
+	for range 7 * 24 * 12 {
+		b.clock.Add(5 * time.Minute)
+		_, _, err := b.keys.Complete(b.Context())
+		require.NoError(b, err)
+	}
+	assert.Greater(b, calls, 15)
+	assert.Less(b, calls, 30)
+	_, unfinished, err := b.keys.Reap(b.Context())
+	require.NoError(b, err)
+	assert.Equal(b, 1, unfinished)
+}
+
+// A person ends a request that is not finished, with a response that says why. A run that has it commits nothing any more.
+func (b *bench) end() {
+	broken := errors.New("broken")
+	p := &phases{call: func(string) error { return broken }}
+	o := b.keys.Operation("op", p.handle)
+	_, err := o.Do(b.Context(), request("a", "k"))
+	require.ErrorIs(b, err, broken)
+	b.clock.Add(48 * time.Hour)
+	var id string
+	for i, err := range keys.List(b.Context(), b.db, keys.Filter{}) {
+		require.NoError(b, err)
+		id = i.ID
+	}
+	refunded, err := keys.JSON(http.StatusConflict, "refunded by hand")
+	require.NoError(b, err)
+	p.call = func(string) error { return b.keys.End(b.Context(), id, refunded) }
+	response, err := o.Do(b.Context(), request("a", "k"))
+	require.NoError(b, err)
+	assert.Equal(b, refunded, response)
+	assert.Zero(b, b.effects("third"))
+	p.call = nil
+	b.clock.Add(23 * time.Hour)
+	_, unfinished, err := b.keys.Reap(b.Context())
+	require.NoError(b, err)
+	assert.Zero(b, unfinished)
+	again, err := o.Do(b.Context(), request("a", "k"))
+	require.NoError(b, err)
+	assert.Equal(b, refunded, again)
+	assert.ErrorIs(b, b.keys.End(b.Context(), id, refunded), keys.ErrInvalid, "it has ended")
+	assert.ErrorIs(b, b.keys.End(b.Context(), "another", refunded), keys.ErrInvalid)
+	assert.ErrorContains(b, b.keys.End(b.Context(), id, exactlyonce.Response{}), "status 0")
+	b.clock.Add(2 * time.Hour)
+	removed, _, err := b.keys.Reap(b.Context())
+	require.NoError(b, err)
+	assert.Equal(b, 1, removed)
 }
 
 // Maintain completes and reaps until its context ends.

@@ -10,6 +10,8 @@ import (
 	"io/fs"
 	"strconv"
 	"strings"
+
+	"github.com/weirflow/weir/internal/permanent"
 )
 
 // Dialect is a kind of database.
@@ -117,23 +119,40 @@ func versionOf(name string) (int, error) {
 	return version, nil
 }
 
-// Explain returns err, and says that migrate makes the tables if err is that of a statement for which one of them is missing.
+// Explain returns err, and says that migrate makes the tables if err is that of a statement for which one of them is missing. It marks
+// what no repetition makes go away (package permanent): that, and what PostgreSQL refuses to this user, to this database or by its syntax.
 func Explain(err error, migrate string, tables ...string) error {
 	if err == nil {
 		return nil
 	}
 	text, what := err.Error(), "no such table: " // SQLite has no code for it
-	if e, ok := errors.AsType[interface {
-		error
-		SQLState() string
-	}](err); ok && e.SQLState() == "42P01" { // undefined_table, whose text is in the server's language
+	state := sqlState(err)
+	switch {
+	case state == "42P01": // undefined_table, whose text is in the server's language
 		what = ""
+	case state == "42703": // undefined_column: see below
+	case strings.HasPrefix(state, "28"), strings.HasPrefix(state, "3D"), strings.HasPrefix(state, "42"):
+		return permanent.Mark(err)
 	}
 	advice := ": call " + migrate + ", which makes the tables"
+	if strings.Contains(text, "no such column: ") || state == "42703" { // those of an older version
+		return permanent.Mark(fmt.Errorf("%w%s", err, advice))
+	}
 	for _, table := range tables {
 		if strings.Contains(text, what+table) && !strings.Contains(text, advice) {
-			return fmt.Errorf("%w%s", err, advice)
+			return permanent.Mark(fmt.Errorf("%w%s", err, advice))
 		}
 	}
 	return err
+}
+
+// sqlState returns the code of an error of PostgreSQL, or "".
+func sqlState(err error) string {
+	if e, ok := errors.AsType[interface {
+		error
+		SQLState() string
+	}](err); ok {
+		return e.SQLState()
+	}
+	return ""
 }

@@ -25,7 +25,10 @@ func Rejected(meta *delivery.Meta, v delivery.Verdict, now time.Time) (cause str
 	if meta.FirstFailure.IsZero() {
 		meta.FirstFailure = now
 	}
+	_, lapsed := errors.AsType[Lapsed](v.Err)
 	switch {
+	case lapsed:
+		return "lapsed"
 	case v.OutcomeUnknown:
 		return "outcome unknown"
 	case isRefused(v.Err):

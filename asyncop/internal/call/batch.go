@@ -92,6 +92,30 @@ func (b *Batch[IN, OUT]) Join(ctx context.Context, in IN, out Future[OUT]) bool 
 	return true
 }
 
+// Other is a call of other types than those of the operator: its wrapper makes them fit.
+type Other interface{ CompleteExceptionally(err error) }
+
+// otherFuture stands for an Other among the futures of a batch.
+type otherFuture[OUT any] struct{ Other }
+
+// Complete implements Future. It is not called: an Other knows its results.
+func (otherFuture[OUT]) Complete(...OUT) {}
+
+// JoinOther is Join for a call of other types.
+func (b *Batch[IN, OUT]) JoinOther(ctx context.Context, call Other) bool {
+	var none IN
+	return b.Join(ctx, none, otherFuture[OUT]{call})
+}
+
+// Others returns the calls of other types that are not late, in the order of the elements. Called during the call.
+func (b *Batch[IN, OUT]) Others() []Other {
+	others := make([]Other, len(b.outs))
+	for i, out := range b.outs {
+		others[i] = out.(otherFuture[OUT]).Other
+	}
+	return others
+}
+
 // Close ends the forming. If nothing has joined it reports false: there is no call, and the permits are the caller's.
 func (b *Batch[IN, OUT]) Close() bool {
 	b.mu.Lock()

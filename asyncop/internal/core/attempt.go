@@ -286,6 +286,7 @@ func (g *Machine[IN, OUT]) concluded(
 	g.Timers.Cancel(&s.timer)
 	if err != nil {
 		s.err = err
+		g.attemptFailed(err)
 	}
 	if g.observed {
 		results := 0
@@ -303,6 +304,12 @@ func (g *Machine[IN, OUT]) concluded(
 		return
 	}
 	g.judge(s, a, err, timeout)
+}
+
+// attemptFailed notes that an attempt has ended with an error, or with the time of its element.
+func (g *Machine[IN, OUT]) attemptFailed(err error) {
+	g.failed++
+	g.counts.LastError = err
 }
 
 // stageOf returns how far an attempt has come.
@@ -345,7 +352,7 @@ func (g *Machine[IN, OUT]) attemptTimeOut(s *Slot[IN, OUT]) {
 
 // timeOut ends s at its deadline. Law A3: whatever the element was doing, this is final.
 func (g *Machine[IN, OUT]) timeOut(s *Slot[IN, OUT]) {
-	isEarly := g.now < g.deadline(s)
+	isEarly, called := g.now < g.deadline(s), s.phase == running
 	switch s.phase {
 	case preparing, running:
 		g.Timers.Cancel(&s.timer)
@@ -369,6 +376,9 @@ func (g *Machine[IN, OUT]) timeOut(s *Slot[IN, OUT]) {
 	g.attemptOver(s, false, 0)
 	g.counts.Timeouts++
 	failure := g.Hooks.TimedOut(g.report(s), isEarly)
+	if called {
+		g.attemptFailed(failure)
+	}
 	if g.Handle == nil {
 		g.giveUp(s, failure)
 		return

@@ -83,6 +83,7 @@ type Machine[IN, OUT any] struct {
 	extras      []*extra[IN, OUT]      // of messages and observed elements that have left, to be used again
 
 	counts observe.Stats
+	failed int64 // attempts
 }
 
 // turnLimit bounds what one kind of work does in one turn, so that everything gets its turn.
@@ -539,6 +540,9 @@ func (g *Machine[IN, OUT]) Counts() (c observe.Stats, oldest time.Duration) {
 	c.InFlight = c.Accepted - c.Completed - c.Dropped - c.HandedOver - c.Failed - c.Abandoned
 	return c, oldest
 }
+
+// Attempts returns how many attempts were begun, and how many have ended with an error, or with the time of their element.
+func (g *Machine[IN, OUT]) Attempts() (begun, failed int64) { return g.counts.Attempts, g.failed }
 
 // Running returns how many permits are taken.
 func (g *Machine[IN, OUT]) Running() int { return g.maxPermits() - g.permits }

@@ -184,10 +184,18 @@ func (s *Source[T]) await(ctx context.Context, next time.Duration) []*entry[T] {
 }
 
 func (s *Source[T]) entry(v T) *entry[T] {
-	e := &entry[T]{value: v, meta: s.Meta(v)}
+	e := &entry[T]{value: v, meta: &firstVisit}
+	if m := s.Meta(v); m != nil {
+		meta := *m // the caller's
+		meta.Visit++
+		e.meta = &meta
+	}
 	e.timer.Value = e
 	return e
 }
+
+// firstVisit is what is known of a message of which nothing is known. Shared, never changed.
+var firstVisit = delivery.Meta{Visit: 1}
 
 // mustWait lets an entry wait that was just read, if it has to.
 func (s *Source[T]) mustWait(e *entry[T]) bool {

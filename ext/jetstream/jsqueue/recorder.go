@@ -205,6 +205,7 @@ func (s *Source[T]) release(h *held, now time.Time) (data []byte, ok bool) {
 	}
 	// It may be delivered as soon as the server has the verdict: from here on that is no redelivery of what is in flight.
 	delete(s.held, h.seq)
+	s.noteGivenBack(h.seq)
 	due := h.at.Add(v.Delay)
 	if s.lost(h, now) || h.unsure && !now.Before(due) { // the server delivers it again without that
 		return nil, false
@@ -226,6 +227,7 @@ func (s *Source[T]) sent(h *held, r *request) {
 	switch {
 	case r.err == nil && s.held[h.seq] == h:
 		delete(s.held, h.seq)
+		delete(s.givenBack, h.seq)
 		if s.taking > 0 || len(s.buffer) > 0 {
 			s.gone[h.seq] = true
 		}

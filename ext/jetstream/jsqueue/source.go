@@ -6,6 +6,9 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
+	"math"
+	"math/rand/v2"
+	"slices"
 	"sync"
 	"time"
 
@@ -27,6 +30,11 @@ const (
 	onePull        = 3 * time.Second  // how long the server keeps a request for messages
 	firstPause     = 50 * time.Millisecond
 	lastPause      = time.Second
+
+	// maxDeliveries is after how many deliveries a message is given up that this worker has not given back: its workers die. The server
+	// counts those that ended by a Nack, too, so there are more than a store counts of leases.
+	maxDeliveries = 2 * verdicts.MaxLapses
+	maxGivenBack  = 10_000
 )
 
 // errSourceClosed is returned by a source that was closed.
@@ -67,6 +75,11 @@ type Source[T any] struct {
 	waiting  bool            // there is one
 	pulling  bool            // a request for one message is at the server
 	pullErr  error           // why the last one failed
+
+	givenBack map[uint64]struct{} // by this worker, which has outlived them; at most maxGivenBack
+	suspects  []*held             // whose leases may have ended: each is returned alone
+	suspect   *held               // the last one, while it has its head start; nil: none has
+	until     time.Time           // of its head start
 }
 
 // held is a message that was received, and whose verdict the server has not confirmed. All but meta, raw and schema is guarded
@@ -82,6 +95,7 @@ type held struct {
 	verdict delivery.Verdict
 	at      time.Time // of the verdict
 	unsure  bool      // a verdict was sent, so the server may have it
+	lapses  int       // how many of its leases may have ended
 	parked  bool      // rejected, and its dead letter points to it: the server keeps it, and does not deliver it
 }
 
@@ -159,7 +173,7 @@ func NewSource[T any](ctx context.Context, js jetstream.JetStream, consumer jets
 	}
 	s := &Source[T]{
 		js: js, consumer: consumer, name: name, stream: info.Stream, lease: lease, decoder: decoder.New("jsqueue", c), schema: codec.SchemaOf(c), sourceSettings: set,
-		arrived: make(chan struct{}, 1), receiving: make(chan struct{}, 1), held: map[uint64]*held{}, delayed: map[uint64]*delayed{}, gone: map[uint64]bool{},
+		arrived: make(chan struct{}, 1), receiving: make(chan struct{}, 1), held: map[uint64]*held{}, delayed: map[uint64]*delayed{}, gone: map[uint64]bool{}, givenBack: map[uint64]struct{}{},
 	}
 	s.recorder = verdicts.Start(set.clock, lease, errSourceClosed, verdicts.Hooks{
 		Extend: s.extend, Record: s.recordAll, Failed: func(err error) {
@@ -209,11 +223,7 @@ func (s *Source[T]) Receive(ctx context.Context, n int) ([]delivery.Message[T], 
 		if err == nil {
 			pause = firstPause
 			s.pull()
-			select {
-			case <-s.arrived:
-			case <-ctx.Done():
-			case <-s.recorder.Open.Done():
-			}
+			s.await(ctx)
 			continue
 		}
 		timer := s.clock.Timer(pause)
@@ -224,6 +234,24 @@ func (s *Source[T]) Receive(ctx context.Context, n int) ([]delivery.Message[T], 
 		case <-s.recorder.Open.Done():
 		}
 		timer.Stop()
+	}
+}
+
+// await returns when there may be something to take.
+func (s *Source[T]) await(ctx context.Context) {
+	s.mu.Lock()
+	var due <-chan time.Time
+	if len(s.suspects) > 0 {
+		timer := s.clock.Timer(max(0, s.until.Sub(s.clock.Now())))
+		defer timer.Stop()
+		due = timer.C
+	}
+	s.mu.Unlock()
+	select {
+	case <-s.arrived:
+	case <-due:
+	case <-ctx.Done():
+	case <-s.recorder.Open.Done():
 	}
 }
 
@@ -249,8 +277,26 @@ func (s *Source[T]) end() {
 	s.buffer = nil
 	s.mu.Unlock()
 	for _, m := range unwanted {
-		_ = m.Nak() // or it comes again after its lease
+		s.refuse(m)
 	}
+}
+
+// refuse gives a delivery back that nobody waits for, or it would come again after its lease.
+func (s *Source[T]) refuse(m jetstream.Msg) {
+	if at, err := m.Metadata(); err == nil {
+		s.mu.Lock()
+		s.noteGivenBack(at.Sequence.Stream)
+		s.mu.Unlock()
+	}
+	_ = m.Nak()
+}
+
+// noteGivenBack notes that this worker gives a message back: it has not killed its process. Called with mu held.
+func (s *Source[T]) noteGivenBack(seq uint64) {
+	if len(s.givenBack) == maxGivenBack {
+		clear(s.givenBack)
+	}
+	s.givenBack[seq] = struct{}{}
 }
 
 // fatal returns the error for a consumer that will not come back, else nil.
@@ -269,6 +315,9 @@ func (s *Source[T]) fatal(ctx context.Context, err error) error {
 // fetch returns what came already and what the server has now, up to n messages. It is not broken off by the context of
 // Receive: what is on its way then would have to wait for the end of its lease.
 func (s *Source[T]) fetch(n int) ([]delivery.Message[T], error) {
+	if m, ok := s.alone(); ok {
+		return []delivery.Message[T]{m}, nil
+	}
 	s.mu.Lock()
 	got := s.buffer[:min(n, len(s.buffer))]
 	s.buffer = s.buffer[len(got):]
@@ -294,7 +343,34 @@ func (s *Source[T]) fetch(n int) ([]delivery.Message[T], error) {
 	if len(ms) > 0 {
 		return ms, nil
 	}
+	if m, ok := s.alone(); ok {
+		return []delivery.Message[T]{m}, nil
+	}
 	return nil, err
+}
+
+// alone returns a message that may have killed its process, unless another one has its head start: that with the fewest deliveries, since
+// the one that kills has the most.
+func (s *Source[T]) alone() (m delivery.Message[T], ok bool) {
+	for {
+		s.mu.Lock()
+		if s.suspect != nil && s.clock.Now().Before(s.until) || len(s.suspects) == 0 {
+			s.mu.Unlock()
+			return m, false
+		}
+		rand.Shuffle(len(s.suspects), func(i, j int) { s.suspects[i], s.suspects[j] = s.suspects[j], s.suspects[i] })
+		h := slices.MinFunc(s.suspects, func(a, b *held) int { return cmp.Compare(a.lapses, b.lapses) })
+		s.suspects = slices.DeleteFunc(s.suspects, func(other *held) bool { return other == h })
+		s.suspect, s.until = h, s.clock.Now().Add(verdicts.HeadStart(1))
+		s.mu.Unlock()
+		if h.lapses >= maxDeliveries && s.dead != nil {
+			s.settle(h, delivery.Verdict{Kind: delivery.Rejected, Err: verdicts.Lapsed(h.lapses)})
+			continue
+		}
+		if m, ok = s.message(h); ok {
+			return m, true
+		}
+	}
 }
 
 // took notes that all messages of a request are here.
@@ -345,7 +421,7 @@ func (s *Source[T]) arrive(m jetstream.Msg) {
 	}
 	s.mu.Unlock()
 	if !wanted {
-		_ = m.Nak() // or it comes again after its lease
+		s.refuse(m)
 	}
 }
 
@@ -362,21 +438,39 @@ func (s *Source[T]) take(ms []delivery.Message[T], d jetstream.Msg) []delivery.M
 	if !s.hold(h) {
 		return ms
 	}
+	if err != nil {
+		s.settle(h, delivery.Verdict{Kind: delivery.Rejected, Err: decoder.Unreadable(err)})
+		return ms
+	}
+	s.mu.Lock()
+	_, survived := s.givenBack[h.seq]
+	h.lapses = int(min(at.NumDelivered, math.MaxInt32)) - 1
+	suspect := h.lapses > 0 && !survived
+	if suspect {
+		s.suspects = append(s.suspects, h)
+	}
+	s.mu.Unlock()
+	if suspect {
+		return ms
+	}
+	if m, ok := s.message(h); ok {
+		ms = append(ms, m)
+	}
+	return ms
+}
+
+// message decodes a message. One that cannot be read is rejected.
+func (s *Source[T]) message(h *held) (m delivery.Message[T], ok bool) {
 	schema := h.schema
 	if schema == nil { // of another program
 		schema = s.schema
 	}
-	var value T
-	if err != nil {
-		err = decoder.Unreadable(err)
-	} else {
-		value, err = s.decoder.Decode(schema, h.raw)
-	}
+	value, err := s.decoder.Decode(schema, h.raw)
 	if err != nil {
 		s.settle(h, delivery.Verdict{Kind: delivery.Rejected, Err: err})
-		return ms
+		return m, false
 	}
-	return append(ms, delivery.New(value, &h.meta, func(v delivery.Verdict) { s.settle(h, v) }))
+	return delivery.New(value, &h.meta, func(v delivery.Verdict) { s.settle(h, v) }), true
 }
 
 // hold notes a message. It returns false for one that is in flight here, which goes on with the new delivery, or was until just now
@@ -417,8 +511,15 @@ func (s *Source[T]) settle(h *held, v delivery.Verdict) {
 			s.settled = append(s.settled, h)
 		}
 	}
+	alone := s.suspect == h
+	if alone {
+		s.suspect = nil
+	}
 	s.mu.Unlock()
 	next.Kick()
+	if alone {
+		verdicts.Wake(s.arrived)
+	}
 }
 
 // Close implements [delivery.Source].

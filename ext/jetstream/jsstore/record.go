@@ -35,13 +35,20 @@ type state struct {
 	position uint64 // the sequence number of the first state; 0 in that itself
 	arrived  uint64 // when the server had it, in ns since 1970; 0 in the first state
 	fence    uint64 // how often it was taken
+	lapses   uint64 // how many of its leases have ended; at most maxLapses
 	due      uint64 // leased: when it was due
 	span     uint64 // waiting: the delay; leased: the lease; from when the server had this state
 }
 
 func (s state) String() string {
-	return fmt.Sprintf("%c%016x%016x%016x%016x%016x", s.kind, s.position, s.arrived, s.fence, s.due, s.span)
+	return fmt.Sprintf("%c%016x%016x%016x%016x%016x", s.kind, s.position, s.arrived, s.lapses<<fenceBits|s.fence, s.due, s.span)
 }
+
+// The lapses are the first digits of the fence, where versions without them had zeros: they pass them on.
+const (
+	fenceBits = 56
+	maxLapses = 1<<(64-fenceBits) - 1
+)
 
 func parseState(text string) (s state, err error) {
 	const digits = 16
@@ -56,6 +63,7 @@ func parseState(text string) (s state, err error) {
 		}
 		text = text[digits:]
 	}
+	s.lapses, s.fence = s.fence>>fenceBits, s.fence&(1<<fenceBits-1)
 	return s, nil
 }
 

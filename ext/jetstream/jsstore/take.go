@@ -84,6 +84,9 @@ func (s *Store) lease(ctx context.Context, ix *index, queue string, r *record, n
 	}
 	next := r.then(leased, lease)
 	next.fence++
+	if r.kind == leased {
+		next.lapses = min(next.lapses+1, maxLapses)
+	}
 	seq, err := s.publish(ctx, r.subject, next, r.body, r.seq)
 	if errors.Is(err, errChanged) {
 		if ix == nil {
@@ -107,6 +110,7 @@ func (s *Store) lease(ctx context.Context, ix *index, queue string, r *record, n
 		Message:  m,
 		Lease:    store.Lease{Queue: queue, Entry: entry{identityOf(r.subject), r.position}.String(), Fence: next.fence},
 		Position: store.Position(r.position),
+		Lapses:   int(next.lapses),
 	}, nil
 }
 

@@ -8,8 +8,7 @@
 //	if err != nil {
 //		return err
 //	}
-//	users := lookup.Cached(asyncop.Blocking(user), orderToUser, cache,
-//		lookup.WithMissTTL(10*time.Second))
+//	users := lookup.New(asyncop.Blocking(user), cache, lookup.WithMissTTL(10*time.Second))
 //
 // Times that the lookup gives to its entries (lookup.WithTTL, WithMissTTL, WithErrorTTL) take the place of those of the
 // ExpiryCalculator for these entries.

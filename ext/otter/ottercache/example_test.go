@@ -24,12 +24,12 @@ func Example() {
 	if err != nil {
 		log.Fatal(err)
 	}
-	names := lookup.Cached(asyncop.Blocking(func(_ context.Context, code string) (string, error) {
+	names := lookup.New(asyncop.Blocking(func(_ context.Context, code string) (string, error) {
 		if code == "xxx" {
 			return "", asyncop.ErrNoResult
 		}
 		return strings.ToUpper(code), nil
-	}), func(code string) string { return code }, cache, lookup.WithMissTTL(10*time.Second))
+	}), cache, lookup.WithMissTTL(10*time.Second))
 
 	op := asyncop.OrderedWait(names, 5*time.Second, 1000)
 	for name, err := range op.Results(slices.Values([]string{"lhr", "xxx", "lhr", "lhr", "xxx"})) {

@@ -117,6 +117,15 @@ ON CONFLICT (scope, client) DO UPDATE SET mark = greatest(c.mark, excluded.mark)
 	phase = 0, phase_at = CASE c.phase WHEN 0 THEN c.phase_at ELSE excluded.phase_at END
 RETURNING id`
 
+	touchSQL = `WITH asked AS MATERIALIZED (
+	SELECT r.client_id, r.sequence, r.step FROM unnest($1::text[], $2::uuid[], $3::bigint[], $4::text[]) AS u (scope, client, sequence, step)
+	JOIN weir_clients c ON c.scope = u.scope AND c.client = u.client
+	JOIN weir_records r ON r.client_id = c.id AND r.sequence = u.sequence AND r.step = u.step
+	WHERE r.answer IS NOT NULL FOR UPDATE OF r SKIP LOCKED
+)
+UPDATE weir_records r SET stored_at = greatest(r.stored_at, $5) FROM asked a
+WHERE r.client_id = a.client_id AND r.sequence = a.sequence AND r.step = a.step`
+
 	trimSQL = `DELETE FROM weir_records WHERE client_id = $1 AND sequence < $2 AND sequence <= coalesce(
 	(SELECT sequence FROM weir_records WHERE client_id = $1 ORDER BY sequence LIMIT 1 OFFSET $3), $2)`
 
@@ -321,6 +330,20 @@ func (r *Records) acknowledge(ctx context.Context, marks []exactlyonce.Mark) err
 		}
 	}
 	return held
+}
+
+// Touch lets the age of answers begin anew. Those whose rows are locked keep theirs.
+func (r *Records) Touch(ctx context.Context, requests []exactlyonce.Request) error {
+	n := len(requests)
+	scopes, clients, sequences, steps := make([]string, n), make([]pgtype.UUID, n), make([]int64, n), make([]string, n)
+	for i, req := range requests {
+		scopes[i], clients[i], sequences[i], steps[i] = req.Scope, uuid(req.Client), req.Sequence, req.Step
+	}
+	_, err := r.pool.Exec(ctx, touchSQL, scopes, clients, sequences, steps, r.clock.Now().UnixMicro())
+	if err != nil {
+		return fmt.Errorf("pgrecords: touch %d answers: %w", n, explain(err))
+	}
+	return nil
 }
 
 // mark raises one mark. While it waits for its lock, requests of the client wait, too: so it gives up after 100 ms, or at once.

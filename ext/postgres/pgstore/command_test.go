@@ -92,7 +92,7 @@ func TestCommand(t *testing.T) {
 	require.Regexp(t, `layer +1 +\S+ +20\d\d-\S+ \S+\n`, ok("layers"))
 	require.Regexp(t, `outbox +0 +- +host a +59m`, ok("outbox"))
 	require.Contains(t, ok("dead", "purge", "-id", "m1", "-id", "m2", "-yes"), "2 messages removed")
-	merged := ok("dead", "merge", "-to", "orders", "-yes")
+	merged := ok("dead", "merge", "-to", "orders", "-yes", "-to-empty")
 	require.Contains(t, merged, "98 messages sent back to \"orders\"\n50 messages stayed: the outcome is unknown")
 	require.Contains(t, ok("dead", "export"), "50 messages written")
 

@@ -194,17 +194,20 @@ func (s *Store) indexed(ctx context.Context, f func(rows pgx.Rows, err error) er
 // a short one, and so never scans the table.
 func (s *Store) lease(ctx context.Context, queue, chosen string, args ...any) (taken []store.Leased, err error) {
 	s.step()
+	var lapses int
 	err = s.indexed(ctx, func(rows pgx.Rows, err error) error {
 		return scan(rows, err, func(m store.Message, position, fence int64) {
 			taken = append(taken, store.Leased{
-				Message: m, Position: store.Position(position),
+				Message: m, Position: store.Position(position), Lapses: lapses,
 				Lease: store.Lease{Queue: queue, Entry: strconv.FormatInt(position, 10), Fence: uint64(fence)},
 			})
-		})
+		}, &lapses)
 	}, `WITH clock AS MATERIALIZED (SELECT `+s.now+` AS now),
-		chosen AS MATERIALIZED (SELECT position FROM weir_messages WHERE `+chosen+` FOR UPDATE SKIP LOCKED)
-		UPDATE weir_messages AS m SET at = now + $1 * interval '1 microsecond', leased = now + $1 * interval '1 microsecond', fence = fence + 1
-		FROM clock WHERE m.position = ANY (ARRAY(SELECT position FROM chosen)) RETURNING `+columns, args...)
+		chosen AS MATERIALIZED (SELECT position, coalesce(octet_length(payload), 0) AS size FROM weir_messages WHERE `+chosen+` FOR UPDATE SKIP LOCKED),
+		fitting AS (SELECT position, sum(size) OVER (ROWS UNBOUNDED PRECEDING) - size AS before FROM chosen)
+		UPDATE weir_messages AS m SET at = now + $1 * interval '1 microsecond', leased = now + $1 * interval '1 microsecond', fence = fence + 1,
+			lapses = lapses + (leased IS NOT NULL)::int
+		FROM clock WHERE m.position = ANY (ARRAY(SELECT position FROM fitting WHERE before < `+strconv.Itoa(storesql.MaxTaken)+`)) RETURNING `+columns+", m.lapses", args...)
 	s.step()
 	return taken, err
 }

@@ -87,6 +87,9 @@ SELECT id, ?3, ?4, ?5, ?6, ?7 FROM weir_clients WHERE scope = ?1 AND client = ?2
 ON CONFLICT (scope, client) DO UPDATE SET mark = max(mark, excluded.mark), heard_at = max(heard_at, excluded.heard_at),
 	phase = 0, phase_at = CASE phase WHEN 0 THEN phase_at ELSE excluded.phase_at END`
 
+	touchSQL = `UPDATE weir_records SET stored_at = max(stored_at, ?5)
+WHERE client_id = (SELECT id FROM weir_clients WHERE scope = ?1 AND client = ?2) AND sequence = ?3 AND step = ?4 AND answer IS NOT NULL`
+
 	// Rows below the mark: at most one step of sequence numbers.
 	trimSQL = `DELETE FROM weir_records WHERE client_id = ?1 AND sequence < ?2 AND sequence <= coalesce(
 	(SELECT sequence FROM weir_records WHERE client_id = ?1 ORDER BY sequence LIMIT 1 OFFSET ?3), ?2)`
@@ -215,6 +218,23 @@ func (r *Records) Acknowledge(ctx context.Context, marks []exactlyonce.Mark) err
 	}
 	if err != nil {
 		return fmt.Errorf("sqliterecords: acknowledge %d marks: %w", len(marks), explain(err))
+	}
+	return nil
+}
+
+// Touch lets the age of answers begin anew.
+func (r *Records) Touch(ctx context.Context, requests []exactlyonce.Request) error {
+	now := r.clock.Now().UnixMicro()
+	err := r.db.Write(ctx, func(ctx context.Context, tx *sqlite.Tx) error {
+		for _, req := range requests {
+			if _, err := tx.ExecContext(ctx, touchSQL, req.Scope, req.Client[:], req.Sequence, req.Step, now); err != nil {
+				return err
+			}
+		}
+		return nil
+	})
+	if err != nil {
+		return fmt.Errorf("sqliterecords: touch %d answers: %w", len(requests), explain(err))
 	}
 	return nil
 }

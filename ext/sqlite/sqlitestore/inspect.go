@@ -230,8 +230,11 @@ func (s *Store) claim(ctx context.Context, queue string, positions []int64, leas
 	}
 	err = s.write(ctx, func(ctx context.Context, tx *sqlite.Tx, now time.Time) error {
 		rows, err := tx.QueryContext(ctx, `UPDATE weir_messages SET at = $1, leased = $1, fence = fence + 1
-			WHERE position IN (SELECT value FROM json_each($2)) AND queue = $3 AND (leased IS NULL OR leased <= $4) RETURNING `+columns,
-			nanos(now, lease), string(chosen), queue, nanos(now, 0))
+			WHERE position IN (SELECT position FROM (
+				SELECT position, sum(coalesce(length(payload), 0)) OVER (ORDER BY position ROWS UNBOUNDED PRECEDING) - coalesce(length(payload), 0) AS before
+				FROM weir_messages WHERE position IN (SELECT value FROM json_each($2)) AND queue = $3 AND (leased IS NULL OR leased <= $4)
+			) WHERE before < $5) RETURNING `+columns+", lapses",
+			nanos(now, lease), string(chosen), queue, nanos(now, 0), storesql.MaxTaken)
 		taken, err = scanLeased(rows, err, queue)
 		return err
 	})

@@ -78,3 +78,9 @@ func TestManyMessages(t *testing.T) {
 	defer s.Close()
 	storebench.Many(t, s)
 }
+
+func TestLargeMessages(t *testing.T) {
+	s := sqlitestore.New(open(t, filepath.Join(t.TempDir(), "queues.db")))
+	defer s.Close()
+	storebench.Large(t, s)
+}

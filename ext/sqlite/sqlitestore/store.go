@@ -100,9 +100,12 @@ const putMessage = `INSERT INTO weir_messages (queue, at, due, arrived, visit, m
 // columns are those of a message, for scan.
 const columns = `position, fence, due, cause, meta, schema, payload`
 
-const takeDue = `UPDATE weir_messages SET at = $1, leased = $1, fence = fence + 1
-	WHERE position IN (SELECT position FROM weir_messages WHERE queue = $2 AND at <= $3 ORDER BY at, position LIMIT $4)
-	RETURNING ` + columns
+const takeDue = `UPDATE weir_messages SET at = $1, leased = $1, fence = fence + 1, lapses = lapses + (leased IS NOT NULL)
+	WHERE position IN (SELECT position FROM (
+		SELECT position, sum(size) OVER (ROWS UNBOUNDED PRECEDING) - size AS before FROM (
+			SELECT position, coalesce(length(payload), 0) AS size FROM weir_messages WHERE queue = $2 AND at <= $3 ORDER BY at, position LIMIT $4
+		)) WHERE before < $5)
+	RETURNING ` + columns + `, lapses`
 
 // A lease that is not lost: see leaseArgs.
 const ofLease = ` WHERE position = $1 AND queue = $2 AND fence = $3 AND leased IS NOT NULL`
@@ -155,7 +158,7 @@ func (s *Store) Take(ctx context.Context, queue string, limit int, lease time.Du
 	}
 	err = s.write(ctx, func(ctx context.Context, tx *sqlite.Tx, now time.Time) error {
 		// Law D3: what is due is decided here.
-		rows, err := tx.QueryContext(ctx, takeDue, nanos(now, lease), queue, nanos(now, 0), limit)
+		rows, err := tx.QueryContext(ctx, takeDue, nanos(now, lease), queue, nanos(now, 0), limit, storesql.MaxTaken)
 		taken, err = scanLeased(rows, err, queue)
 		return err
 	})
@@ -290,12 +293,13 @@ func explain(err error) error {
 
 // scanLeased reads messages that were leased just now.
 func scanLeased(rows *sql.Rows, err error, queue string) (taken []store.Leased, _ error) {
+	var lapses int
 	return taken, scan(rows, err, func(m store.Message, position, fence int64) {
 		taken = append(taken, store.Leased{
-			Message: m, Position: store.Position(position),
+			Message: m, Position: store.Position(position), Lapses: lapses,
 			Lease: store.Lease{Queue: queue, Entry: strconv.FormatInt(position, 10), Fence: uint64(fence)},
 		})
-	})
+	}, &lapses)
 }
 
 // scan reads the columns of messages, and more columns into more.

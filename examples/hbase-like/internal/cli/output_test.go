@@ -3,12 +3,14 @@ package cli_test
 import (
 	"bytes"
 	"errors"
+	"fmt"
 	"os"
 	"path/filepath"
 	"strings"
 	"sync/atomic"
 	"testing"
 	"time"
+	"unicode/utf8"
 
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
@@ -95,10 +97,28 @@ func summary() cli.Summary {
 	}
 }
 
+// text returns a summary. What has become several lines of 80 columns is one again.
 func text(s cli.Summary) string {
 	var b bytes.Buffer
-	s.Write(&b)
-	return b.String()
+	if err := s.Write(&b); err != nil {
+		panic(err)
+	}
+	var out strings.Builder
+	last := ""
+	for line := range strings.Lines(b.String()) {
+		line = strings.TrimSuffix(line, "\n")
+		if n := utf8.RuneCountInString(line); n > 80 {
+			panic(fmt.Sprintf("%d columns: %s", n, line))
+		}
+		word, _, _ := strings.Cut(strings.TrimLeft(line, " "), " ")
+		if last != "" && word != "" && utf8.RuneCountInString(last+" "+word) > 80 {
+			out.WriteString(" " + strings.TrimLeft(line, " "))
+		} else {
+			out.WriteString("\n" + line)
+		}
+		last = line
+	}
+	return out.String() + "\n"
 }
 
 func TestSummary(t *testing.T) {

@@ -123,7 +123,7 @@ type bar struct {
 
 // barWidth is the width of the bar itself, barColumns that of its line without what stands behind it.
 const (
-	barWidth   = 20
+	barWidth   = 12
 	barColumns = barWidth + 36
 )
 
@@ -142,9 +142,12 @@ func newBar(w io.Writer, total, columns int) *bar {
 }
 
 func (b *bar) show(s Sample) {
-	text := fmt.Sprintf(" %s waiting, %s retries%s", count(s.Waiting), count(s.Retries), last(s.Trouble))
-	if len(text) > b.room {
-		text = text[:b.room]
+	text := ""
+	for _, part := range []string{" " + count(s.Waiting) + " waiting", ", " + count(s.Retries) + " retries", last(s.Trouble)} {
+		if len(text)+len(part) > b.room { // a part is there as a whole, or not at all
+			break
+		}
+		text += part
 	}
 	b.bar.Describe(text)
 	_ = b.bar.Set(s.Ended) // an estimated total may be too low: the bar stays full

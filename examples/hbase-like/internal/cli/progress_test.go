@@ -25,6 +25,12 @@ func TestBarNeedsRoom(t *testing.T) {
 			if n := utf8.RuneCountInString(line); n > columns {
 				t.Errorf("%d columns, %d runes: %q", columns, n, line)
 			}
+			if line = strings.TrimRight(line, " "); strings.Contains(line, "retr") && !strings.Contains(line, "retries") {
+				t.Errorf("%d columns: cut inside of a word: %q", columns, line)
+			}
+		}
+		if columns >= 80 && !strings.Contains(out.String(), "1,234 waiting, 123,456 retries") {
+			t.Errorf("%d columns: %q", columns, out.String())
 		}
 	}
 }

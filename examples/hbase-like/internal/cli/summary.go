@@ -7,6 +7,7 @@ import (
 	"strconv"
 	"strings"
 	"time"
+	"unicode/utf8"
 
 	"github.com/weirflow/weir/asyncop"
 	"github.com/weirflow/weir/examples/hbase-like/internal/hclient"
@@ -38,8 +39,8 @@ type Checkpoints struct {
 	Nothing bool   // was left to do
 }
 
-// Write writes the summary for people.
-func (s Summary) Write(w io.Writer) {
+// Write writes the summary for people, after an empty line, in lines of 80 columns at most.
+func (s Summary) Write(w io.Writer) error {
 	var sum asyncop.Stats
 	for _, l := range s.Lookups {
 		sum.Attempts += l.Attempts
@@ -50,7 +51,7 @@ func (s Summary) Write(w io.Writer) {
 	b := s.Books
 	var out strings.Builder
 	line := func(label, format string, args ...any) {
-		fmt.Fprintf(&out, "  %-22s%s\n", label, fmt.Sprintf(format, args...))
+		wrap(&out, 24, fmt.Sprintf("  %-22s%s", label, fmt.Sprintf(format, args...)))
 	}
 	mode := "unordered"
 	if s.Config.Ordered {
@@ -60,7 +61,9 @@ func (s Summary) Write(w io.Writer) {
 	if s.Config.Faults {
 		faults = fmt.Sprintf("faults of seed %d", s.Config.Seed)
 	}
-	fmt.Fprintf(&out, "%s: %s, %s, %s\n\n", s.Input, mode, strategy(s.Config.Retry), faults)
+	out.WriteByte('\n')
+	wrap(&out, 2, fmt.Sprintf("%s: %s, %s, %s", s.Input, mode, strategy(s.Config.Retry), faults))
+	out.WriteByte('\n')
 
 	before := 0
 	if c := s.Checkpoints; c != nil {
@@ -97,12 +100,38 @@ func (s Summary) Write(w io.Writer) {
 	if len(b.Losses) > 0 {
 		out.WriteString("\ngiven up:\n")
 		for _, l := range b.Losses {
-			fmt.Fprintf(&out, "  airport %q: %s, %s (%s)\n", l.Airport, plural(l.Flights, "flight"), l.Why, places(l))
+			wrap(&out, 4, fmt.Sprintf("  airport %q: %s, %s (%s)", l.Airport, plural(l.Flights, "flight"), l.Why, places(l)))
 		}
 	}
 	out.WriteByte('\n')
-	out.WriteString(s.verdict())
-	_, _ = io.WriteString(w, out.String())
+	wrap(&out, 0, strings.TrimSuffix(s.verdict(), "\n"))
+	_, err := io.WriteString(w, out.String())
+	return err
+}
+
+// summaryColumns is the width of the summary.
+const summaryColumns = 80
+
+// wrap writes a line, and what does not fit into it on lines behind an indent. It breaks at single spaces.
+func wrap(out *strings.Builder, indent int, line string) {
+	for utf8.RuneCountInString(line) > summaryColumns {
+		at, column := 0, 0
+		for i, r := range line {
+			if column > summaryColumns {
+				break
+			}
+			if r == ' ' && column > indent && line[i-1] != ' ' {
+				at = i
+			}
+			column++
+		}
+		if at == 0 {
+			break // one long word
+		}
+		out.WriteString(strings.TrimRight(line[:at], " ") + "\n")
+		line = strings.Repeat(" ", indent) + strings.TrimLeft(line[at:], " ")
+	}
+	out.WriteString(line + "\n")
 }
 
 func (s Summary) verdict() string {

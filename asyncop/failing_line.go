@@ -1,0 +1,51 @@
+package asyncop
+
+import (
+	"fmt"
+	"log/slog"
+	"time"
+)
+
+// While attempts fail, a line says so once in failingPeriod, if they are at least one in failingShare. One failure alone has none.
+const (
+	failingPeriod = 10 * time.Second
+	failingShare  = 10
+)
+
+// failingLine is the line that says that attempts fail: a service that is unavailable, for instance. Owned by the loop.
+type failingLine struct {
+	isFailing     bool          // attempts have failed since the counts below
+	failingSince  time.Duration // as the loop saw it
+	begun, failed int64         // attempts, at the last line or when none had failed since
+}
+
+// failingDue returns when the line is due.
+func (s *surface[IN, OUT]) failingDue() (due time.Duration, ok bool) {
+	f, e := &s.failingLine, s.driver.Core()
+	begun, failed := e.Attempts()
+	switch {
+	case failed == f.failed:
+		f.begun = begun
+	case !f.isFailing:
+		f.isFailing, f.failingSince = true, e.Present()
+	}
+	return f.failingSince + failingPeriod, failed > f.failed+1
+}
+
+// logFailing writes the line if it is due, and enough attempts have failed.
+func (s *surface[IN, OUT]) logFailing() {
+	f, e := &s.failingLine, s.driver.Core()
+	if due, ok := s.failingDue(); !ok || e.Present() < due {
+		return
+	}
+	begun, failed := e.Attempts()
+	n := failed - f.failed
+	of := max(n, begun-f.begun) // calls that take long may have begun before
+	took := (e.Present() - f.failingSince).Round(time.Second)
+	*f = failingLine{begun: begun, failed: failed}
+	if n*failingShare >= of {
+		counts, _ := e.Counts()
+		s.logAttrs(s.ctx, slog.LevelWarn, fmt.Sprintf("asyncop: %d of %d attempts failed in the last %v", n, of, took),
+			slog.Any("last", counts.LastError))
+	}
+}

@@ -1,0 +1,84 @@
+package lookup
+
+import (
+	"context"
+	"fmt"
+
+	"github.com/weirflow/weir/asyncop"
+	"github.com/weirflow/weir/internal/guard"
+	"github.com/weirflow/weir/internal/nils"
+)
+
+// Join returns a function that looks up the value of an element and puts the two together:
+//
+//	enriched := lookup.Join(users, func(o Order) int64 { return o.UserID },
+//		func(o Order, u User) Enriched { return Enriched{Order: o, Name: u.Name} })
+//
+// values is a [Function], or any function of keys, asyncop.Blocking and asyncop.Batched included; its optional interfaces stay
+// reachable if they do not depend on types. key returns what an element asks for. It is called on the loop, for each attempt.
+// join is called for each value, with the element itself; an element without a value has no result. It runs on the goroutine that
+// has the value. Neither may block; both must be safe for concurrent use. A panic of either fails the element.
+//
+// A value is shared by all elements that get it, and must not be changed. Join panics if an argument is nil, and if values has a
+// Timeout method for other types, which would not be called: put asyncop.HandleFailure around the join.
+func Join[K, V, IN, OUT any](
+	values asyncop.AsyncFunction[K, V], key func(in IN) K, join func(in IN, value V) OUT,
+) asyncop.AsyncFunction[IN, OUT] {
+	switch {
+	case nils.Is(values):
+		panic("lookup: Join: nil function")
+	case key == nil:
+		panic("lookup: Join: nil key")
+	case join == nil:
+		panic("lookup: Join: nil join")
+	}
+	if _, fits := any(values).(asyncop.AsyncFunction[IN, OUT]); !fits {
+		for fn := any(values); fn != nil; {
+			if _, handles := fn.(asyncop.TimeoutHandler[K, V]); handles {
+				panic(fmt.Sprintf("lookup: Join: the Timeout method of a %T would not be called: use asyncop.HandleFailure around the join", fn))
+			}
+			w, _ := fn.(interface{ Unwrap() any })
+			if w == nil {
+				break
+			}
+			fn = w.Unwrap()
+		}
+	}
+	return &joined[K, V, IN, OUT]{values, key, join}
+}
+
+type joined[K, V, IN, OUT any] struct {
+	values asyncop.AsyncFunction[K, V]
+	key    func(in IN) K
+	join   func(in IN, value V) OUT
+}
+
+// AsyncInvoke implements asyncop.AsyncFunction.
+func (j *joined[K, V, IN, OUT]) AsyncInvoke(ctx context.Context, in IN, result asyncop.ResultFuture[OUT]) error {
+	return j.values.AsyncInvoke(ctx, j.key(in), &joining[V, IN, OUT]{result, j.join, in})
+}
+
+// Unwrap returns the function of the values.
+func (j *joined[K, V, IN, OUT]) Unwrap() any { return j.values }
+
+// joining is the future of the value of one element.
+type joining[V, IN, OUT any] struct {
+	result asyncop.ResultFuture[OUT]
+	join   func(in IN, value V) OUT
+	in     IN
+}
+
+// Complete implements asyncop.ResultFuture.
+func (j *joining[V, IN, OUT]) Complete(values ...V) {
+	var g guard.Guard
+	defer g.Close(func(recovered any) { j.result.CompleteExceptionally(newPanicError(recovered)) }) // law A6
+	results := make([]OUT, len(values))
+	for i, v := range values {
+		results[i] = j.join(j.in, v)
+	}
+	g.Returned()
+	j.result.Complete(results...)
+}
+
+// CompleteExceptionally implements asyncop.ResultFuture.
+func (j *joining[V, IN, OUT]) CompleteExceptionally(err error) { j.result.CompleteExceptionally(err) }

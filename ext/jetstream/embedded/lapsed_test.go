@@ -1,0 +1,68 @@
+package embedded_test
+
+import (
+	"context"
+	"strconv"
+	"testing"
+	"time"
+
+	"github.com/benbjohnson/clock"
+	"github.com/nats-io/nats.go/jetstream"
+	"github.com/stretchr/testify/require"
+
+	"github.com/weirflow/weir/delivery/store"
+	"github.com/weirflow/weir/ext/jetstream/jsqueue"
+)
+
+// Laws D4, W2: a message that kills its process stopped the queue for ever, and its batch died with it each time. Its deliveries are
+// counted by the server; a message that was in such a batch comes alone.
+func TestWhatKillsItsProcess(t *testing.T) {
+	t.Parallel()
+	srv := fresh(t)
+	js := connect(t, srv)
+	stream := newStream(t, js, func(c *jetstream.StreamConfig) { c.Retention = jetstream.WorkQueuePolicy })
+	const lease = 500 * time.Millisecond
+	newConsumer(t, js, stream, lease)
+	for i := range 20 {
+		publish(t, js, stream, strconv.Itoa(i))
+	}
+	dead := store.NewMemory(clock.New(), 0)
+	tries, deaths := map[string]int{}, 0
+	work := func() (killed bool) { // a process
+		own := connect(t, srv)
+		s := newSource(t, own, stream, lease, jsqueue.WithDeadLetters(dead, "dead"))
+		for count(t, js, stream) > 0 {
+			ctx, cancel := context.WithTimeout(t.Context(), 100*time.Millisecond)
+			ms, _ := s.Receive(ctx, 10)
+			cancel()
+			for _, m := range ms {
+				tries[m.Value]++
+			}
+			for _, m := range ms {
+				if m.Value == "5" {
+					own.Conn().Close()
+					return true
+				}
+				m.Ack()
+			}
+			time.Sleep(10 * time.Millisecond) // the acknowledgements
+		}
+		return false
+	}
+	for work() {
+		deaths++
+		require.LessOrEqual(t, deaths, 20)
+	}
+	require.Equal(t, 10, deaths)
+	es, err := dead.List(t.Context(), "dead", store.Filter{}, store.Page{Max: 10})
+	require.NoError(t, err)
+	require.Len(t, es, 1)
+	require.Equal(t, store.Lapsed, es[0].Cause)
+	require.Equal(t, `"5"`, string(es[0].Payload))
+	require.Len(t, tries, 20)
+	for value, n := range tries {
+		if value != "5" {
+			require.LessOrEqual(t, n, 3, value)
+		}
+	}
+}

@@ -1,0 +1,29 @@
+package kafka
+
+import (
+	"context"
+	"errors"
+	"fmt"
+
+	"github.com/twmb/franz-go/pkg/kerr"
+	"github.com/twmb/franz-go/pkg/kgo"
+)
+
+// newClient returns a client. Its error says what is wrong with the options, or that the brokers refuse the authentication: the client would try
+// that for ever. Brokers that do not answer are no error, since they may be back soon.
+func newClient(opts ...kgo.Opt) (*kgo.Client, error) {
+	client, err := kgo.NewClient(opts...)
+	if err != nil {
+		return nil, fmt.Errorf("kafka: %w", err)
+	}
+	ctx, cancel := context.WithTimeout(context.Background(), lookEvery)
+	defer cancel()
+	err = client.Ping(ctx)
+	for _, refused := range []error{kerr.SaslAuthenticationFailed, kerr.UnsupportedSaslMechanism, kerr.IllegalSaslState} {
+		if errors.Is(err, refused) {
+			client.CloseAllowingRebalance()
+			return nil, fmt.Errorf("kafka: the brokers refuse the authentication: %w", err)
+		}
+	}
+	return client, nil
+}

@@ -1,0 +1,57 @@
+package sqlitestore_test
+
+import (
+	"context"
+	"log/slog"
+	"path/filepath"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/weirflow/weir/asyncop"
+	"github.com/weirflow/weir/codec"
+	"github.com/weirflow/weir/delivery"
+	"github.com/weirflow/weir/delivery/store"
+	"github.com/weirflow/weir/ext/sqlite"
+	"github.com/weirflow/weir/ext/sqlite/sqlitestore"
+)
+
+// A worker whose tables nobody has made ends at once with an error that says so, also if it is stopped at the same time.
+func TestAWorkerWithoutTables(t *testing.T) {
+	db, err := sqlite.Open(t.Context(), filepath.Join(t.TempDir(), "queues.db"))
+	require.NoError(t, err)
+	defer func() { require.NoError(t, db.Close()) }()
+	queues := sqlitestore.New(db)
+	defer func() { require.NoError(t, queues.Close()) }()
+	for name, stopped := range map[string]bool{"running": false, "stopped": true} {
+		t.Run(name, func(t *testing.T) {
+			ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
+			defer cancel()
+			quiet := slog.New(slog.DiscardHandler)
+			s := stopping{queues, func() {
+				if stopped {
+					cancel()
+				}
+			}}
+			source := store.NewSource(s, "work", "dead", codec.JSON[int](), store.WithLogger(quiet))
+			op := asyncop.OrderedWait(asyncop.Blocking(func(_ context.Context, n int) (int, error) { return n, nil }), time.Minute, 1,
+				asyncop.WithFailureSink(func(context.Context, asyncop.Failure[int]) error { return nil }))
+			_, err := delivery.Run(ctx, source, op, store.NewSink(s, "done", codec.JSON[int]()), delivery.WithLogger(quiet))
+			require.ErrorContains(t, err, "the source has failed for good")
+			require.ErrorContains(t, err, "sqlitestore.Migrate")
+			require.Equal(t, stopped, ctx.Err() != nil)
+		})
+	}
+}
+
+// stopping is a store during whose first Take the worker is stopped.
+type stopping struct {
+	*sqlitestore.Store
+	stop func()
+}
+
+func (s stopping) Take(ctx context.Context, queue string, limit int, lease time.Duration) ([]store.Leased, error) {
+	s.stop()
+	return s.Store.Take(ctx, queue, limit, lease)
+}
