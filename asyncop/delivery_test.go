@@ -621,7 +621,7 @@ func TestMessagesOfOtherTypes(t *testing.T) {
 			}
 		}
 		require.NoError(t, anything.Wait())
-		require.Equal(t, "delivery.Message[interface {}] delivery.Message[interface {}] string *delivery.Message[int]", strings.Join(got, " "))
+		require.Equal(t, "message.Message[interface {}] message.Message[interface {}] string *message.Message[int]", strings.Join(got, " "))
 		require.Equal(t, map[string]string{"a": "acked", "b": "acked"}, v.all())
 
 		for _, wrong := range []any{messageOf(&v, "c", 5), messageOf[any](&v, "d", nil)} {
@@ -663,7 +663,7 @@ func TestMessageTypesAreRefused(t *testing.T) {
 	type messages = delivery.Message[string]
 	require.Contains(t, panicOf(func() {
 		asyncop.OrderedWait(asyncop.Blocking(func(context.Context, messages) (int, error) { return 0, nil }), 0, 1)
-	}), "OrderedWait: the operator takes messages by itself: write its function for the value of a delivery.Message[string]")
+	}), "OrderedWait: the operator takes messages by itself: write its function for the value of a message.Message[string]")
 	require.Contains(t, panicOf(func() {
 		asyncop.UnorderedWait(asyncop.Blocking(func(context.Context, int) (messages, error) { return messages{}, nil }), 0, 1)
 	}), "UnorderedWait: the operator makes messages by itself")

@@ -5,6 +5,8 @@ import (
 	"log/slog"
 	"sync"
 	"time"
+
+	"github.com/weirflow/weir/message"
 )
 
 // Summary is what became of the messages that [Run] has received. Received is the sum of the other numbers: a message that came
@@ -53,8 +55,8 @@ func received[T any](t *tally, ms []Message[T], ended chan<- outcome) []Message[
 	for i, m := range ms {
 		again := m.Meta().Visit > 1
 		b := t.flood.receive(again)
-		watched[i] = m.watched(func(v Verdict) {
-			m.a.resolve(v)
+		watched[i] = message.Watch(m, func(v Verdict) {
+			m.Settle(v)
 			o := outcomeOf(v, again)
 			t.count(v, b, o)
 			if ended != nil {

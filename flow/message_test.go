@@ -121,7 +121,7 @@ func TestFailingFlowNacks(t *testing.T) {
 			func() *flow.Flow { return flow.NewMap(func(s string) int { panic("boom: " + s) }) },
 			func(l ledger) any { return l.message("2") }, "panic in user code: boom: 2",
 		},
-		"type": {func() *flow.Flow { return flow.NewFilter(func(string) bool { return true }) }, func(l ledger) any { return message(l, "2", 5) }, "got an element of type delivery.Message[int], want string"},
+		"type": {func() *flow.Flow { return flow.NewFilter(func(string) bool { return true }) }, func(l ledger) any { return message(l, "2", 5) }, "got an element of type message.Message[int], want string"},
 		"nested": {
 			func() *flow.Flow { return flow.NewMap(func(s string) any { return delivery.Message[string]{} }) },
 			func(l ledger) any { return l.message("2") }, "returned a message for the value of a message",

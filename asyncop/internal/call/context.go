@@ -5,9 +5,9 @@ import (
 	"sync"
 	"time"
 
-	"github.com/weirflow/weir/delivery"
 	"github.com/weirflow/weir/internal/metakey"
 	"github.com/weirflow/weir/internal/stagekey"
+	"github.com/weirflow/weir/message"
 )
 
 // NumberKey finds the number of the attempt in its context; 0 for the handler of a failure.
@@ -156,7 +156,7 @@ func (t *Token) endContext() {
 }
 
 // Message is a message without its value: its acknowledgement and its history.
-type Message = delivery.Message[struct{}]
+type Message = message.Message[struct{}]
 
 // signal is the end of a token's context for those who wait for it. That of a message is there from the start.
 type signal struct {

@@ -35,7 +35,7 @@ func (c *ending) Value(key any) any {
 }
 
 // WithMessage returns a context that knows a message.
-func WithMessage(c context.Context, m Message) context.Context { return &message{c, m} }
+func WithMessage(c context.Context, m Message) context.Context { return &withMessage{c, m} }
 
 // WithoutMessage returns the values of the context of an operator. That knows no message, although it may run inside of a call
 // for one.
@@ -55,12 +55,12 @@ func (c *plain) Value(key any) any {
 	return c.Context.Value(key)
 }
 
-type message struct {
+type withMessage struct {
 	context.Context
 	message Message
 }
 
-func (c *message) Value(key any) any {
+func (c *withMessage) Value(key any) any {
 	if _, ok := key.(metakey.Key); ok {
 		return c.message.Meta()
 	}

@@ -7,8 +7,8 @@ import (
 
 	"github.com/weirflow/weir/asyncop/internal/call"
 	"github.com/weirflow/weir/asyncop/observe"
-	"github.com/weirflow/weir/delivery"
 	"github.com/weirflow/weir/internal/guard"
+	"github.com/weirflow/weir/message"
 )
 
 // An element that was not taken is offered again after firstOffer, then after twice as long, and so on up to lastOffer.
@@ -38,7 +38,7 @@ func (h *handing[IN, OUT]) run(sink func() error, panicked func(recovered any) e
 	var g guard.Guard
 	defer g.Close(func(recovered any) { h.err = panicked(recovered) }) // law A6: it was not taken
 	h.err = sink()
-	h.refused = errors.Is(h.err, delivery.ErrRefused)
+	h.refused = errors.Is(h.err, message.ErrRefused)
 	g.Returned()
 }
 
@@ -115,7 +115,7 @@ func (g *Machine[IN, OUT]) notTakeable(s *Slot[IN, OUT], err error) {
 		return
 	}
 	// Before the end acknowledges it: the first verdict counts (law D2).
-	g.settlements.Push(settlement{m, delivery.Verdict{Kind: delivery.Rejected, Err: s.err, OutcomeUnknown: r.InDoubt}})
+	g.settlements.Push(settlement{m, message.Verdict{Kind: message.Rejected, Err: s.err, OutcomeUnknown: r.InDoubt}})
 	g.Ended(s, observe.HandedOver)
 	g.enter(s, ended)
 	g.Queue.Complete(s.entry)

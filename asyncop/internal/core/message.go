@@ -3,7 +3,7 @@ package core
 import (
 	"github.com/weirflow/weir/asyncop/internal/call"
 	"github.com/weirflow/weir/asyncop/observe"
-	"github.com/weirflow/weir/delivery"
+	"github.com/weirflow/weir/message"
 	"github.com/weirflow/weir/predicates"
 )
 
@@ -16,7 +16,7 @@ import (
 // settlement is a message that SettleMessages is to settle.
 type settlement struct {
 	message call.Message
-	verdict delivery.Verdict
+	verdict message.Verdict
 }
 
 // message returns the message that an element is, without its value; zero if it is none.
@@ -56,9 +56,9 @@ func (g *Machine[IN, OUT]) settleEnded(s *Slot[IN, OUT], how observe.EndKind) {
 	switch how {
 	case observe.Emitted:
 	case observe.Empty:
-		g.settlements.Push(settlement{m, delivery.Verdict{Kind: delivery.Acked}})
+		g.settlements.Push(settlement{m, message.Verdict{Kind: message.Acked}})
 	case observe.HandedOver, observe.Dropped:
-		v := delivery.Verdict{Kind: delivery.Acked, Err: s.err}
+		v := message.Verdict{Kind: message.Acked, Err: s.err}
 		if r := s.reason(); r.IsRejection() { // a worker learns that the service has answered
 			v.Err = predicates.WithReason(s.err, r)
 		}
@@ -71,7 +71,7 @@ func (g *Machine[IN, OUT]) settleEnded(s *Slot[IN, OUT], how observe.EndKind) {
 // GiveBack has SettleMessages nack a message, unless it is settled.
 func (g *Machine[IN, OUT]) GiveBack(m call.Message) {
 	if m.Pending() {
-		g.settlements.Push(settlement{m, delivery.Verdict{Kind: delivery.Nacked}})
+		g.settlements.Push(settlement{m, message.Verdict{Kind: message.Nacked}})
 	}
 }
 

@@ -9,8 +9,8 @@ import (
 
 	"github.com/weirflow/weir/asyncop/internal/call"
 	"github.com/weirflow/weir/asyncop/internal/core"
-	"github.com/weirflow/weir/delivery"
 	"github.com/weirflow/weir/internal/lazyerr"
+	"github.com/weirflow/weir/message"
 )
 
 // Input is what a chained driver takes elements from: the one of them that is set, or nothing.
@@ -43,16 +43,16 @@ type ChainedRange[IN, OUT any] struct {
 	In    Input[IN]
 	Yield func(OUT, error) bool
 
-	Messages      Input[delivery.Message[IN]]
-	YieldMessages func(delivery.Message[OUT], error) bool
+	Messages      Input[message.Message[IN]]
+	YieldMessages func(message.Message[OUT], error) bool
 
-	held call.Message            // what the body has, or Clone
-	rest []delivery.Message[OUT] // parts of a message that were not yielded
+	held call.Message           // what the body has, or Clone
+	rest []message.Message[OUT] // parts of a message that were not yielded
 }
 
 func (r *ChainedRange[IN, OUT]) yieldError(err error) {
 	if r.YieldMessages != nil {
-		r.YieldMessages(delivery.Message[OUT]{}, err)
+		r.YieldMessages(message.Message[OUT]{}, err)
 		return
 	}
 	var none OUT
@@ -131,7 +131,7 @@ func (d *Driver[IN, OUT]) Chained(r ChainedRange[IN, OUT]) {
 func (d *Driver[IN, OUT]) giveBackRest(r *ChainedRange[IN, OUT]) {
 	d.giveBack(r.held)
 	for _, part := range r.rest {
-		d.giveBack(delivery.With(part, struct{}{}))
+		d.giveBack(message.With(part, struct{}{}))
 	}
 	r.held, r.rest = call.Message{}, nil
 }
@@ -243,7 +243,7 @@ func (d *Driver[IN, OUT]) acceptFrom(r *ChainedRange[IN, OUT]) (busy bool) {
 			if !atHand {
 				return busy
 			}
-			d.took(r, m.Value, delivery.With(m, struct{}{}), ok)
+			d.took(r, m.Value, message.With(m, struct{}{}), ok)
 		} else {
 			v, ok, atHand := r.In.take()
 			if !atHand {
@@ -329,12 +329,12 @@ func (d *Driver[IN, OUT]) yieldSome(r *ChainedRange[IN, OUT]) (busy bool, end lo
 // hold gets the message ready whose value is a result of the head, the first of the rest. From then on it is not the core's.
 func (d *Driver[IN, OUT]) hold(r *ChainedRange[IN, OUT], m call.Message, rest []OUT) {
 	if len(r.rest) == 0 && len(rest) > 1 {
-		r.rest = delivery.Split(m, rest...)
+		r.rest = message.Split(m, rest...)
 	}
 	d.core.Carried()
 	r.held = m
 	if len(r.rest) > 0 {
-		r.held, r.rest = delivery.With(r.rest[0], struct{}{}), r.rest[1:]
+		r.held, r.rest = message.With(r.rest[0], struct{}{}), r.rest[1:]
 	}
 }
 
@@ -343,7 +343,7 @@ func (r *ChainedRange[IN, OUT]) yield(v OUT) (more bool) {
 	if r.YieldMessages == nil {
 		return r.Yield(v, nil)
 	}
-	more = r.YieldMessages(delivery.With(r.held, v), nil)
+	more = r.YieldMessages(message.With(r.held, v), nil)
 	r.held = call.Message{}
 	return more
 }
@@ -354,7 +354,7 @@ func (d *Driver[IN, OUT]) parkOn(r *ChainedRange[IN, OUT]) {
 	if !d.host.Cancelled() && !d.mustStop() && !d.gateHasOpened() && d.mayPark() {
 		d.publish()
 		var elements <-chan IN
-		var messages <-chan delivery.Message[IN]
+		var messages <-chan message.Message[IN]
 		if d.mayRead() {
 			elements, messages = r.In.Chan, r.Messages.Chan
 		}
@@ -367,7 +367,7 @@ func (d *Driver[IN, OUT]) parkOn(r *ChainedRange[IN, OUT]) {
 		case m, ok := <-messages:
 			d.host.Parked.Store(false)
 			d.witness.watch()
-			d.took(r, m.Value, delivery.With(m, struct{}{}), ok)
+			d.took(r, m.Value, message.With(m, struct{}{}), ok)
 		case <-d.host.C:
 		}
 	}

@@ -12,12 +12,12 @@ import (
 	"github.com/weirflow/weir/asyncop/internal/core"
 	"github.com/weirflow/weir/asyncop/observe"
 	"github.com/weirflow/weir/checkpoint/participant"
-	"github.com/weirflow/weir/delivery"
 	"github.com/weirflow/weir/internal/fifo"
 	"github.com/weirflow/weir/internal/guard"
 	"github.com/weirflow/weir/internal/inband"
 	"github.com/weirflow/weir/internal/lazyerr"
 	"github.com/weirflow/weir/internal/wiring"
+	"github.com/weirflow/weir/message"
 	"github.com/weirflow/weir/queue"
 )
 
@@ -432,8 +432,8 @@ func (d *Driver[IN, OUT]) awaitInputEnd() error {
 			default:
 				if ok {
 					d.discarded.Add(1)
-					m, _ := delivery.FromElement(v)
-					d.core.Refused(observe.Discarded, delivery.With(m, struct{}{}))
+					m, _ := message.FromElement(v)
+					d.core.Refused(observe.Discarded, message.With(m, struct{}{}))
 					return lazyerr.Named("asyncop", wiring.ErrAfterFinal)
 				}
 			}

@@ -12,11 +12,11 @@ import (
 	"github.com/weirflow/weir/asyncop/internal/call"
 	"github.com/weirflow/weir/asyncop/internal/core"
 	"github.com/weirflow/weir/asyncop/observe"
-	"github.com/weirflow/weir/delivery"
 	"github.com/weirflow/weir/internal/fifo"
 	"github.com/weirflow/weir/internal/guard"
 	"github.com/weirflow/weir/internal/lazyerr"
 	"github.com/weirflow/weir/internal/wiring"
+	"github.com/weirflow/weir/message"
 	"github.com/weirflow/weir/timers"
 )
 
@@ -59,7 +59,7 @@ type Driver[IN, OUT any] struct {
 	results  []OUT                          // of the head: what is left to be emitted, next included
 	whole    int                            // how many results the head has
 	message  call.Message                   // that the head is
-	parts    []delivery.Message[OUT]        // of it that are left to be emitted, next included, if it has several results
+	parts    []message.Message[OUT]         // of it that are left to be emitted, next included, if it has several results
 	emitted  int64                          // results
 	leaving  fifo.Queue[leaving]            // observed elements whose results are in a ring
 	offered  int                            // direct calls that were offered to the workers in the last step

@@ -9,10 +9,10 @@ import (
 	"github.com/weirflow/weir/asyncop/internal/call"
 	"github.com/weirflow/weir/asyncop/internal/core"
 	"github.com/weirflow/weir/asyncop/observe"
-	"github.com/weirflow/weir/delivery"
 	"github.com/weirflow/weir/internal/fifo"
 	"github.com/weirflow/weir/internal/inband"
 	"github.com/weirflow/weir/internal/lazyerr"
+	"github.com/weirflow/weir/message"
 )
 
 // finish ends the operator (law F1): the source is cancelled, contexts end, err is set before out is closed, and what still
@@ -44,7 +44,7 @@ func (d *Driver[IN, OUT]) finish() {
 	abandoned, err := d.outcome(cause, by, kept, abandoned)
 	d.endCheckpoints(err)
 	for _, part := range d.parts { // of a message of which others have left
-		d.core.GiveBack(delivery.With(part, struct{}{}))
+		d.core.GiveBack(message.With(part, struct{}{}))
 	}
 	for it := range d.backlog.All() { // read past the capacity, or restored and not yet fed
 		switch {
@@ -258,8 +258,8 @@ func (d *Driver[IN, OUT]) discard() {
 			continue
 		}
 		d.discarded.Add(1)
-		if m, ok := delivery.FromElement(v); ok {
-			d.giveBack(delivery.With(m, struct{}{}))
+		if m, ok := message.FromElement(v); ok {
+			d.giveBack(message.With(m, struct{}{}))
 		}
 		n++
 		select {

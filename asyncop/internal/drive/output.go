@@ -3,7 +3,7 @@ package drive
 import (
 	"github.com/weirflow/weir/asyncop/internal/call"
 	"github.com/weirflow/weir/checkpoint/participant"
-	"github.com/weirflow/weir/delivery"
+	"github.com/weirflow/weir/message"
 )
 
 // emitSome hands over what may leave, as long as downstream takes it.
@@ -74,7 +74,7 @@ func (d *Driver[IN, OUT]) load() bool {
 // loadMessage makes results, of which none is next yet, those of a message.
 func (d *Driver[IN, OUT]) loadMessage(m call.Message) {
 	if d.message = m; len(d.results) > 1 {
-		d.parts = delivery.Split(m, d.results...)
+		d.parts = message.Split(m, d.results...)
 	}
 }
 
@@ -85,14 +85,14 @@ func (d *Driver[IN, OUT]) loadResult() {
 	case d.message == (call.Message{}):
 		d.next = d.results[0]
 	default:
-		d.next = delivery.With(d.messageOfNext(), d.results[0])
+		d.next = message.With(d.messageOfNext(), d.results[0])
 	}
 }
 
 // messageOfNext returns the message whose value the next result is.
 func (d *Driver[IN, OUT]) messageOfNext() call.Message {
 	if len(d.parts) > 0 {
-		return delivery.With(d.parts[0], struct{}{})
+		return message.With(d.parts[0], struct{}{})
 	}
 	return d.message
 }

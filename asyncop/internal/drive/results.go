@@ -4,9 +4,9 @@ import (
 	"sync"
 
 	"github.com/weirflow/weir/asyncop/internal/call"
-	"github.com/weirflow/weir/delivery"
 	"github.com/weirflow/weir/internal/guard"
 	"github.com/weirflow/weir/internal/lazyerr"
+	"github.com/weirflow/weir/message"
 )
 
 // ends are what the loop takes elements from and hands results to, in place of channels, when Results drives the operator.
@@ -23,13 +23,13 @@ type Range[IN, OUT any] struct {
 	Iterate func(put func(IN) bool) error // puts the input until put reports false; then, or at the end, it returns
 	Yield   func(OUT, error) bool
 
-	Messages      func(put func(delivery.Message[IN]) bool) error
-	YieldMessages func(delivery.Message[OUT], error) bool
+	Messages      func(put func(message.Message[IN]) bool) error
+	YieldMessages func(message.Message[OUT], error) bool
 }
 
 func (r *Range[IN, OUT]) yield(v OUT, m call.Message, err error) bool {
 	if r.YieldMessages != nil {
-		return r.YieldMessages(delivery.With(m, v), err)
+		return r.YieldMessages(message.With(m, v), err)
 	}
 	return r.Yield(v, err)
 }
@@ -128,7 +128,7 @@ func (d *Driver[IN, OUT]) pull(e *ends[IN, OUT], r *Range[IN, OUT]) {
 	}
 	var err error
 	if r.Messages != nil {
-		err = r.Messages(func(m delivery.Message[IN]) bool { return put(m.Value, delivery.With(m, struct{}{})) })
+		err = r.Messages(func(m message.Message[IN]) bool { return put(m.Value, message.With(m, struct{}{})) })
 	} else {
 		err = r.Iterate(func(v IN) bool { return put(v, call.Message{}) })
 	}

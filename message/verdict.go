@@ -1,4 +1,4 @@
-package delivery
+package message
 
 import (
 	"errors"
@@ -57,7 +57,7 @@ var (
 	// ErrLost is the error of the verdict on a message that was garbage collected before it was settled: see [FindLost].
 	ErrLost = errors.New("delivery: the message was lost: it was neither settled nor passed on")
 
-	// ErrRefused is matched by the error of a [Sink], a store or a failure sink for what it can never take: it is too large, or cannot be
+	// ErrRefused is matched by the error of a sink, a store or a failure sink for what it can never take: it is too large, or cannot be
 	// encoded. It is not offered again. The message is rejected, so it ends among the dead letters of its source.
 	ErrRefused = errors.New("it can never be stored")
 

@@ -1,4 +1,4 @@
-package delivery
+package message
 
 import "runtime"
 
@@ -12,13 +12,13 @@ func FindLost[T any](m Message[T]) Message[T] {
 	if !m.Pending() {
 		return m
 	}
-	watched := m.watched(m.a.resolve)
+	watched := Watch(m, m.a.resolve)
 	runtime.AddCleanup(watched.a, func(a *acknowledgement) { a.resolve(Verdict{Kind: Nacked, Err: ErrLost}) }, m.a)
 	return watched
 }
 
-// watched returns a message that takes the place of m: settle gets its verdict, and is to settle m.
-func (m Message[T]) watched(settle func(Verdict)) Message[T] {
+// Watch returns a message that takes the place of m: settle gets its verdict, and is to settle m.
+func Watch[T any](m Message[T], settle func(Verdict)) Message[T] {
 	a := &acknowledgement{settle: settle}
 	if m.a != nil {
 		a.meta = m.a.meta

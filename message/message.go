@@ -1,0 +1,137 @@
+package message
+
+import (
+	"fmt"
+	"reflect"
+	"time"
+)
+
+// Message is an element of a stream together with its acknowledgement and its history. It is a value: copies share the
+// acknowledgement. A *Message in a stream is an ordinary element, and so is a struct that embeds a Message.
+//
+// Exactly one of Ack, Nack, Reject and Settle takes effect, the first that is called on any copy (law D2); later calls change nothing.
+// The zero Message, and any other that no source has made, has no acknowledgement: these methods do nothing.
+//
+// A part of a message ([Split]) is a Message of its own. Safe for concurrent use.
+type Message[T any] struct {
+	Value T
+	a     *acknowledgement
+}
+
+// New returns a message. Sources call it.
+//
+// settle is called exactly once, with how the message was settled: from any goroutine, so from the loop of an operator. It must
+// not block: a source that has something to write does so on a goroutine of its own. The source keeps the message, or extends
+// its lease, until then. A nil settle makes a message with a history and without an acknowledgement, for streams with
+// checkpoints.
+//
+// meta is what is known of the message, or nil. It must not be changed any more.
+func New[T any](v T, meta *Meta, settle func(Verdict)) Message[T] {
+	if meta == nil && settle == nil {
+		return Message[T]{Value: v}
+	}
+	a := &acknowledgement{settle: settle, meta: meta}
+	if settle == nil {
+		a.settled.Store(true)
+	}
+	return Message[T]{v, a}
+}
+
+// Ack acknowledges the message: what was made of it is safe (law D1), for example written by a sink, or stored among the dead
+// letters.
+func (m Message[T]) Ack() { m.Settle(Verdict{Kind: Acked}) }
+
+// Nack gives the message back, to be delivered again, here or elsewhere. It will not come before the delay is over; a negative
+// delay counts as 0. How late it may come is up to its source.
+func (m Message[T]) Nack(delay time.Duration) {
+	m.Settle(Verdict{Kind: Nacked, Delay: delay})
+}
+
+// Reject gives the message up: it is not done, and must not be delivered again. What becomes of it is up to its source; where that
+// is nothing, store it among the dead letters and acknowledge it instead. A nil err stands for an error that says so.
+func (m Message[T]) Reject(err error) { m.Settle(Verdict{Kind: Rejected, Err: err}) }
+
+// Settle is Ack, Nack or Reject, as v says. It passes a verdict on, with the error behind it: that of a message that has failed, and
+// is acknowledged since it is safe among the dead letters, for example. It panics if v.Kind is none of the three.
+func (m Message[T]) Settle(v Verdict) {
+	switch v.Kind {
+	case Acked:
+		v.Delay = 0
+	case Nacked:
+		v.Delay = max(0, v.Delay)
+	case Rejected:
+		v.Delay = 0
+		if v.Err == nil {
+			v.Err = errNoReason
+		}
+	default:
+		panic(fmt.Sprintf("delivery: Settle: unknown verdict %v", v.Kind))
+	}
+	m.a.resolve(v)
+}
+
+// Meta returns what is known of the message: zero, if nothing is. It must not be changed: the maps and slices in it are shared. The
+// ID of a part is that of the whole and the number of the part: "orders/0/17#2".
+func (m Message[T]) Meta() Meta { return m.a.history() }
+
+// Pending reports whether the message has an acknowledgement and is not settled.
+func (m Message[T]) Pending() bool { return m.a != nil && !m.a.settled.Load() }
+
+// With returns a message with another value and the acknowledgement and history of m: it takes the place of m. It does not
+// allocate.
+func With[A, B any](m Message[A], v B) Message[B] { return Message[B]{v, m.a} }
+
+// Split returns a message for each value: they are parts of m and take its place. m is settled when the last part is:
+//
+//   - acknowledged, if all parts are
+//   - else nacked, if one is; the longest delay counts
+//   - else rejected, with the error of the first that was
+//
+// So a redelivery of m does not run beside parts of m, and a part that is rejected for good does not keep another from being
+// delivered again (law D1). Without values m is acknowledged at once. One value is no part: it takes the place of m as by [With].
+func Split[A, B any](m Message[A], vs ...B) []Message[B] {
+	switch {
+	case len(vs) == 0:
+		m.Ack()
+		return nil
+	case len(vs) == 1:
+		return []Message[B]{With(m, vs[0])}
+	}
+	messages := make([]Message[B], len(vs))
+	var parts []acknowledgement
+	if m.a != nil {
+		parts = m.a.split(len(vs))
+	}
+	for i, v := range vs {
+		messages[i].Value = v
+		if parts != nil {
+			messages[i].a = &parts[i]
+		}
+	}
+	return messages
+}
+
+// FromElement returns an element of a stream as a message, whatever the type of its value; ok is false if it is none. It is for
+// flows and sinks that take elements of any type: the handle of a message is With(m, struct{}{}), of one word.
+func FromElement(element any) (m Message[any], ok bool) {
+	e, ok := element.(interface {
+		self() (Message[any], reflect.Type)
+	})
+	if !ok {
+		return Message[any]{}, false
+	}
+	t := reflect.TypeOf(element)
+	if t.Kind() == reflect.Pointer {
+		return Message[any]{}, false
+	}
+	m, self := e.self()
+	if t != self { // t embeds a message
+		return Message[any]{}, false
+	}
+	return m, true
+}
+
+// self marks messages, whatever their T.
+func (m Message[T]) self() (Message[any], reflect.Type) {
+	return Message[any]{m.Value, m.a}, reflect.TypeFor[Message[T]]()
+}
