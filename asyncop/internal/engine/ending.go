@@ -185,11 +185,13 @@ func (g *Engine[IN, OUT]) Abandon() (cut []*queue.Entry[Slot[IN, OUT]]) {
 		s.Leave()
 	}
 	g.CutSink()
+	judged := g.brokenOff()
 	for e := g.Queue.First(); e != nil; e = e.Next() {
 		s := &e.Value
 		switch {
 		case s.phase == controlElement:
 			continue
+		case e == judged: // its attempt or question has ended
 		case s.phase == preparing || s.phase == running:
 			end := g.endAttempt(e, s.attempt, cutOff)
 			if s.phase == running {
@@ -217,6 +219,19 @@ func (g *Engine[IN, OUT]) Abandon() (cut []*queue.Entry[Slot[IN, OUT]]) {
 		cut = append(cut, e)
 	}
 	return cut
+}
+
+// brokenOff returns the element that the policy was judging when it ended the engine's goroutine (law A6), if that has no successor.
+func (g *Engine[IN, OUT]) brokenOff() *queue.Entry[Slot[IN, OUT]] {
+	switch {
+	case g.call.broke == nil:
+	case g.call.kind == callJudge:
+		g.doubt(g.call.entry)
+		return g.call.entry
+	case g.call.kind == callConclude:
+		return g.call.entry
+	}
+	return nil
 }
 
 // ---- Bookkeeping
