@@ -197,8 +197,16 @@ func (in *LineInput) skipEnd() error {
 	return nil
 }
 
-// Close implements [Input].
-func (in *LineInput) Close() error { return in.file.Close() }
+// Close implements [Input]. The source closes it; another call changes nothing.
+func (in *LineInput) Close() error { return closeOnce(in.file) }
+
+// closeOnce closes a file, unless it is closed.
+func closeOnce(f *os.File) error {
+	if err := f.Close(); !errors.Is(err, os.ErrClosed) {
+		return err
+	}
+	return nil
+}
 
 // CSVInput reads a CSV file record by record. [OpenCSV] opens one.
 type CSVInput struct {
@@ -278,5 +286,5 @@ func (in *CSVInput) Seek(position []byte) error {
 	return nil
 }
 
-// Close implements [Input].
-func (in *CSVInput) Close() error { return in.file.Close() }
+// Close implements [Input]. The source closes it; another call changes nothing.
+func (in *CSVInput) Close() error { return closeOnce(in.file) }

@@ -25,3 +25,13 @@ func TestLineThatCannotBeRead(t *testing.T) {
 	require.Equal(t, at, in.Position())
 	require.NoError(t, in.Close())
 }
+
+// A program that closes its input, beside the source which does, makes no error of it.
+func TestFileInputsAreClosedTwice(t *testing.T) {
+	path := t.TempDir() + "/in"
+	require.NoError(t, os.WriteFile(path, []byte("a,b\n"), 0o600))
+	for _, in := range []io.Closer{must(OpenLines(path)), must(OpenCSV(path))} {
+		require.NoError(t, in.Close())
+		require.NoError(t, in.Close())
+	}
+}

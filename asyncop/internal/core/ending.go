@@ -169,10 +169,12 @@ func (g *Machine[IN, OUT]) Abandon() (cut []*Slot[IN, OUT]) {
 		s.Leave()
 	}
 	g.CutSink()
+	judged := g.brokenOff()
 	for s := g.first(); s != nil; s = s.next() {
 		switch {
 		case s.phase == controlElement:
 			continue
+		case s == judged: // its attempt or question has ended
 		case s.phase == preparing || s.phase == running:
 			end := g.endAttempt(s, s.attempt, cutOff)
 			if s.phase == running {
@@ -200,6 +202,19 @@ func (g *Machine[IN, OUT]) Abandon() (cut []*Slot[IN, OUT]) {
 		cut = append(cut, s)
 	}
 	return cut
+}
+
+// brokenOff returns the element that the policy was judging when it ended the core's goroutine (law A6), if that has no successor.
+func (g *Machine[IN, OUT]) brokenOff() *Slot[IN, OUT] {
+	switch {
+	case g.call.broke == nil:
+	case g.call.kind == callJudge:
+		g.doubt(g.call.entry)
+		return g.call.entry
+	case g.call.kind == callConclude:
+		return g.call.entry
+	}
+	return nil
 }
 
 // ---- Bookkeeping
