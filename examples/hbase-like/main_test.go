@@ -7,6 +7,7 @@ import (
 	"os/exec"
 	"path/filepath"
 	"strings"
+	"syscall"
 	"testing"
 
 	"github.com/stretchr/testify/assert"
@@ -122,7 +123,7 @@ func TestCommand(t *testing.T) {
 		stderr.await("flights done")
 		require.NoError(t, cmd.Process.Signal(os.Interrupt))
 		stderr.await("interrupted: finishing what is in flight for up to 1h0m0s")
-		require.NoError(t, cmd.Process.Signal(os.Interrupt))
+		require.NoError(t, cmd.Process.Signal(syscall.SIGTERM)) // the same
 		require.Equal(t, exitInterrupted, status(t, cmd.Wait()), stdout.String()+stderr.String())
 		assert.Contains(t, flat(stdout.String()), "none twice, none lost")
 		assert.Positive(t, number(t, stdout.String(), "abandoned"))
