@@ -1,0 +1,90 @@
+package docs_test
+
+import (
+	"os"
+	"os/exec"
+	"regexp"
+	"slices"
+	"strings"
+	"testing"
+
+	"github.com/stretchr/testify/require"
+)
+
+const module = "github.com/weirflow/weir"
+
+var quoted = regexp.MustCompile("`([^`]+)`")
+
+// DESIGN.md says which room imports which. Packages of internal/ serve all rooms, so they are listed and their imports are not.
+func TestRoomsOfTheDesign(t *testing.T) {
+	page, err := os.ReadFile("../DESIGN.md")
+	require.NoError(t, err)
+	rooms := map[string][]string{} // what a room may import
+	var helpers []string           // packages of internal/
+	for line := range strings.Lines(string(page)) {
+		cells := strings.Split(line, "|")
+		switch {
+		case len(cells) == 5 && strings.HasPrefix(cells[1], " `"):
+			rooms[namesIn(cells[1])[0]] = namesIn(cells[3])
+		case len(cells) == 4 && strings.HasPrefix(cells[1], " `"):
+			helpers = append(helpers, namesIn(cells[1])...)
+		}
+	}
+	require.NotEmpty(t, rooms)
+	require.Less(t, len(strings.Fields(string(page))), 5_000, "words")
+
+	list := exec.Command("go", "list", "-f", "{{.ImportPath}} {{join .Imports \" \"}}", "./...")
+	list.Dir = ".."
+	out, err := list.Output()
+	require.NoError(t, err)
+	seen := map[string]bool{}
+	for line := range strings.Lines(string(out)) {
+		var ours []string
+		for _, path := range strings.Fields(line) {
+			if name, ok := strings.CutPrefix(path, module+"/"); ok {
+				ours = append(ours, name)
+			}
+		}
+		name := ours[0]
+		seen[name] = true
+		if helper, ok := strings.CutPrefix(name, "internal/"); ok {
+			require.Contains(t, helpers, strings.Split(helper, "/")[0], "a package that DESIGN.md does not list")
+			continue
+		}
+		may, ok := rooms[name]
+		if !ok {
+			room := name[:strings.LastIndex(name, "/")+1] // a conformance suite, a table of predicates, what belongs to one room
+			require.True(t, strings.HasSuffix(name, "test") || strings.HasPrefix(name, "predicates/") || room == "codec/internal/",
+				"DESIGN.md has no room %s", name)
+			continue
+		}
+		var imports []string
+		for _, other := range ours[1:] {
+			if !strings.Contains(other, "internal/") && !strings.HasPrefix(other, name+"/") {
+				imports = append(imports, roomOf(other))
+			}
+		}
+		may = slices.DeleteFunc(slices.Clone(may), func(s string) bool { return strings.HasPrefix(s, name+"/") })
+		slices.Sort(imports)
+		slices.Sort(may)
+		require.Equal(t, may, slices.Compact(imports), "imports of %s: DESIGN.md, and the code", name)
+	}
+	for name := range rooms {
+		require.True(t, seen[name] || name == "exactlyonce/lincheck", "DESIGN.md has a room that is gone: %s", name)
+	}
+}
+
+// roomOf returns the room to which a package belongs.
+func roomOf(name string) string {
+	if strings.HasPrefix(name, "predicates/") {
+		return "predicates"
+	}
+	return name
+}
+
+func namesIn(cell string) (names []string) {
+	for _, m := range quoted.FindAllStringSubmatch(cell, -1) {
+		names = append(names, m[1])
+	}
+	return names
+}
