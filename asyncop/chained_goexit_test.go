@@ -107,6 +107,7 @@ func TestChainedGoexitAnywhere(t *testing.T) {
 							}()
 							<-looped
 							<-op.Done()
+							synctest.Wait() // calls on workers return
 							s := op.Stats()
 							checkBalance(t, s)
 							require.Equal(t, make([]int64, 5), []int64{s.InFlight, s.Running, s.Deciding, s.WaitingForRetry, s.WaitingForKey})
