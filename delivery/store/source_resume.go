@@ -43,28 +43,25 @@ func (s *Source[T]) Resume(ctx context.Context) (ids []string, err error) {
 	return ids, nil
 }
 
-// takeNext takes messages: those that an earlier source has left, as far as their leases have ended, and then others.
-func (s *Source[T]) takeNext(ctx context.Context, n int) (taken []Leased, err error) {
-	for len(s.left) > 0 && len(taken) < n {
+// takeNext takes messages: first those that an earlier source has left, one at a time and when their leases have ended, then others.
+// One at a time: what is taken beside a suspect is given back, and would lose its place (see choose).
+func (s *Source[T]) takeNext(ctx context.Context, n int) ([]Leased, error) {
+	for len(s.left) > 0 {
 		i, at := s.store.(Inspector), s.left[0] // Resume has looked
 		page := Page{After: at - 1, Until: at, Max: 1}
 		claimed, err := i.Claim(ctx, s.queue, Filter{}, page, s.lease)
 		if err == nil && len(claimed) == 0 {
 			var found []Entry
 			if found, err = i.List(ctx, s.queue, Filter{}, page); err == nil && len(found) > 0 {
-				return taken, nil // it is leased
+				return nil, nil // it is leased
 			}
 		}
 		if err != nil {
-			if len(taken) > 0 {
-				return taken, nil // the next call finds the error
-			}
 			return nil, err
 		}
-		taken, s.left = append(taken, claimed...), s.left[1:]
-	}
-	if len(taken) > 0 {
-		return taken, nil
+		if s.left = s.left[1:]; len(claimed) > 0 {
+			return claimed, nil
+		}
 	}
 	return s.store.Take(ctx, s.queue, n, s.lease)
 }
