@@ -542,10 +542,9 @@ func TestFailureSinkThatCanNeverTake(t *testing.T) {
 		offers.Add(1)
 		return fmt.Errorf("%s is too large: %w", f.Element, delivery.ErrRefused)
 	})
-	construct := func(opts ...asyncop.Option) *operator {
-		return asyncop.OrderedWait(asyncop.Blocking(func(context.Context, string) (string, error) { return "", errBroken }), time.Second, 1,
-			append(opts, sink, asyncop.WithLogger(slog.New(slog.DiscardHandler)))...)
-	}
+	broken := asyncop.Blocking(func(context.Context, string) (string, error) { return "", errBroken })
+	quiet := asyncop.WithLogger(slog.New(slog.DiscardHandler))
+	construct := func() *operator { return asyncop.OrderedWait(broken, time.Second, 1, sink, quiet) }
 	t.Run("messages are rejected", func(t *testing.T) {
 		synctest.Test(t, func(t *testing.T) {
 			offers.Store(0)
@@ -572,6 +571,36 @@ func TestFailureSinkThatCanNeverTake(t *testing.T) {
 			require.EqualValues(t, 3, op.Stats().HandedOver)
 			checkBalance(t, op.Stats())
 		})
+	})
+	// Regression: a rejected element was of unknown outcome even where its call may happen twice.
+	t.Run("the outcome is unknown as the failure says", func(t *testing.T) {
+		idempotent := func(is func(any) bool) strategies.AsyncRetryStrategy[string] {
+			return because(unsafeReason, always(false, strategies.Action{})).IdempotentIf(is)
+		}
+		for name, tt := range map[string]struct {
+			strategy strategies.AsyncRetryStrategy[string]
+			want     bool
+		}{
+			"idempotent":               {idempotent(func(any) bool { return true }), false},
+			"not idempotent":           {idempotent(func(any) bool { return false }), true},
+			"the policy breaks":        {idempotent(func(any) bool { panic("no idea") }), true},
+			"a predicate asked for it": {strategies.FixedDelay[string](1, 0).RetryIfException(predicates.HasException), false},
+		} {
+			t.Run(name, func(t *testing.T) {
+				synctest.Test(t, func(t *testing.T) {
+					var got []delivery.Verdict
+					op := asyncop.OrderedWaitWithRetry(broken, time.Second, 1, tt.strategy, sink, quiet)
+					for range op.Messages(func(yield func(delivery.Message[string], error) bool) {
+						yield(delivery.New("a", &delivery.Meta{ID: "a"}, func(v delivery.Verdict) { got = append(got, v) }), nil)
+					}) {
+						t.Error("a result")
+					}
+					require.Len(t, got, 1)
+					require.Equal(t, delivery.Rejected, got[0].Kind)
+					require.Equal(t, tt.want, got[0].OutcomeUnknown)
+				})
+			})
+		}
 	})
 	t.Run("other elements fail the pipeline", func(t *testing.T) {
 		synctest.Test(t, func(t *testing.T) {

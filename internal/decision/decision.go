@@ -39,6 +39,17 @@ const (
 	Retried
 )
 
+// WantedRepeat reports whether a predicate of a FLIP-232 strategy, which names no reason, asked for another attempt that there was
+// not: so its user has said that the call may be repeated.
+func WantedRepeat(v Verdict, reason predicates.Reason) bool {
+	switch v {
+	case Refused, Finishing, OverBudget, TooManyWaiting:
+		return reason.IsZero()
+	default: // nothing asked
+		return false
+	}
+}
+
 // String returns the verdict in words, such as "over budget".
 func (v Verdict) String() string {
 	switch v {

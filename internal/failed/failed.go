@@ -44,12 +44,7 @@ func History[T any](ctx context.Context, f asyncop.Failure[T], now time.Time) de
 // Ambiguous says whether the call of a failure may have taken effect, and must not happen twice. A FLIP-232 strategy proves
 // nothing about either; but where its predicate asked for another attempt, the user has said that such a call may be repeated.
 func Ambiguous[T any](f asyncop.Failure[T]) bool {
-	switch f.Verdict {
-	case strategies.Refused, strategies.Finishing, strategies.OverBudget, strategies.TooManyWaiting:
-		return !f.Reason.IsZero() && f.Ambiguous() // only reason-aware strategies have reasons
-	default: // nothing asked
-		return f.Ambiguous()
-	}
+	return !decision.WantedRepeat(f.Verdict, f.Reason) && f.Ambiguous()
 }
 
 // Afresh makes a dead letter's history that of a message which returns, as for a first visit. A call in doubt whose request is

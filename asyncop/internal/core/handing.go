@@ -7,6 +7,7 @@ import (
 
 	"github.com/weirflow/weir/asyncop/internal/call"
 	"github.com/weirflow/weir/asyncop/observe"
+	"github.com/weirflow/weir/internal/decision"
 	"github.com/weirflow/weir/internal/guard"
 	"github.com/weirflow/weir/message"
 )
@@ -25,11 +26,12 @@ type handing[IN, OUT any] struct {
 
 	err     error         // written before done is closed
 	refused bool          // err says that the sink can never take the element
+	unknown bool          // and the element's call must not happen twice, and may have taken effect
 	done    chan struct{} // closed when the call has returned
 }
 
-// run calls the sink, on a worker, unless it is late.
-func (h *handing[IN, OUT]) run(sink func() error, panicked func(recovered any) error) {
+// run calls the sink, on a worker, unless it is late. unknown, which asks user code, is called if the sink refuses the element.
+func (h *handing[IN, OUT]) run(sink func() error, unknown func() bool, panicked func(recovered any) error) {
 	defer h.Finish()
 	defer close(h.done)
 	if h.err = h.Late(); h.err != nil {
@@ -40,6 +42,10 @@ func (h *handing[IN, OUT]) run(sink func() error, panicked func(recovered any) e
 	h.err = sink()
 	h.refused = errors.Is(h.err, message.ErrRefused)
 	g.Returned()
+	if h.refused {
+		h.unknown = true // if unknown breaks: the safe side
+		_ = guard.Call(func() error { h.unknown = unknown(); return nil }, panicked)
+	}
 }
 
 // handOver offers the oldest element that has failed, unless a call of the sink runs.
@@ -65,9 +71,11 @@ func (g *Machine[IN, OUT]) offer(s *Slot[IN, OUT], h *handing[IN, OUT]) {
 	s.more().held = h
 	g.handing = h
 	g.refresh()
-	sink, panicked, ctx, r := g.Sink, g.Host.Panicked, g.contextBeside(s, &h.Token), g.report(s)
+	sink, policy, panicked, ctx, r := g.Sink, g.Policy, g.Host.Panicked, g.contextBeside(s, &h.Token), g.report(s)
 	g.Host.Run(func() {
-		h.run(func() error { return sink(ctx, r) }, panicked)
+		h.run(func() error { return sink(ctx, r) }, func() bool {
+			return r.InDoubt && !decision.WantedRepeat(r.Verdict, r.Reason) && !policy.IsIdempotent(r.Element)
+		}, panicked)
 	})
 }
 
@@ -79,7 +87,7 @@ func (g *Machine[IN, OUT]) answered(s *Slot[IN, OUT], h *handing[IN, OUT]) {
 		g.taken(s)
 		return
 	case h.refused:
-		g.notTakeable(s, h.err)
+		g.notTakeable(s, h)
 		return
 	}
 	g.tick()
@@ -97,10 +105,10 @@ func (g *Machine[IN, OUT]) taken(s *Slot[IN, OUT]) {
 	g.Hooks.GivenUp(r, observe.HandedOver)
 }
 
-// notTakeable ends e, which the sink can never take. A message goes to the dead letters of its source. What is no message is nobody's,
+// notTakeable ends s, which the sink can never take. A message goes to the dead letters of its source. What is no message is nobody's,
 // so it fails the run: another offer would hold its slot for ever (law D4).
-func (g *Machine[IN, OUT]) notTakeable(s *Slot[IN, OUT], err error) {
-	s.err = errors.Join(s.err, err)
+func (g *Machine[IN, OUT]) notTakeable(s *Slot[IN, OUT], h *handing[IN, OUT]) {
+	s.err = errors.Join(s.err, h.err)
 	m := s.message()
 	r := g.report(s)
 	if !m.Pending() {
@@ -115,12 +123,12 @@ func (g *Machine[IN, OUT]) notTakeable(s *Slot[IN, OUT], err error) {
 		return
 	}
 	// Before the end acknowledges it: the first verdict counts (law D2).
-	g.settlements.Push(settlement{m, message.Verdict{Kind: message.Rejected, Err: s.err, OutcomeUnknown: r.InDoubt}})
+	g.settlements.Push(settlement{m, message.Verdict{Kind: message.Rejected, Err: s.err, OutcomeUnknown: h.unknown}})
 	g.Ended(s, observe.HandedOver)
 	g.enter(s, ended)
 	g.Queue.Complete(s.entry)
 	g.leaveLane(s)
-	g.Hooks.NotTaken(r, err, 0)
+	g.Hooks.NotTaken(r, h.err, 0)
 }
 
 // CutSink ends the context of the call of the sink that runs, if one does: its element is not ended any more.
