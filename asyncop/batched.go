@@ -87,7 +87,7 @@ var (
 
 // AsyncInvoke joins the batch of the element that ctx belongs to.
 func (f *batched[IN, OUT]) AsyncInvoke(ctx context.Context, in IN, result ResultFuture[OUT]) error {
-	joined := false
+	var joined bool
 	switch b := ctx.Value(call.BatchKey{Of: f}).(type) {
 	case *call.Batch[IN, OUT]:
 		joined = b.Join(ctx, in, result)

@@ -101,7 +101,8 @@ func TestChainedGoexitAnywhere(t *testing.T) {
 							looped := make(chan struct{})
 							go func() {
 								defer close(looped)
-								for range op.ResultsOf(asyncop.FromSlice([]string{"a", "b", "c", "d"})) { //nolint:revive // errors end it
+								for _, err := range op.ResultsOf(asyncop.FromSlice([]string{"a", "b", "c", "d"})) {
+									_ = err // the last one is Err's
 								}
 								exited = false
 							}()

@@ -159,7 +159,9 @@ func TestFailedRunIsNotTheEndOfTheInput(t *testing.T) {
 							p.values <- s
 						}
 						synctest.Wait()
-						go p.coordinator.Trigger(context.Background()) // without a part, the barrier waits behind them
+						go func() { // without a part, the barrier waits behind them
+							_, _ = p.coordinator.Trigger(context.Background())
+						}()
 						synctest.Wait()
 						began := time.Now()
 						end(p)

@@ -550,7 +550,7 @@ func TestFailureSinkThatCanNeverTake(t *testing.T) {
 			offers.Store(0)
 			var got []delivery.Verdict
 			op := construct()
-			for range op.Messages(func(yield func(delivery.Message[string], error) bool) {
+			for _, err := range op.Messages(func(yield func(delivery.Message[string], error) bool) {
 				for i := range 3 {
 					m := delivery.New("a", &delivery.Meta{ID: strconv.Itoa(i)}, func(v delivery.Verdict) { got = append(got, v) })
 					if !yield(m, nil) {
@@ -558,7 +558,7 @@ func TestFailureSinkThatCanNeverTake(t *testing.T) {
 					}
 				}
 			}) {
-				t.Error("a result")
+				t.Error("a result", err)
 			}
 			require.EqualValues(t, 3, offers.Load())
 			require.Len(t, got, 3)

@@ -138,6 +138,7 @@ func (w *worker[IN, OUT]) probed(ended <-chan outcome, n int) {
 				up++
 			case unanswered:
 				failed++
+			case noEvidence:
 			}
 		case <-w.receiving.Done():
 			return

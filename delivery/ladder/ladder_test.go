@@ -564,8 +564,8 @@ func TestADeadLetterIsLoggedOnce(t *testing.T) {
 	op := asyncop.OrderedWait(asyncop.Blocking(func(context.Context, string) (string, error) { return "", errRefused }), time.Minute, 1,
 		asyncop.WithFailureSink(l.Take), asyncop.WithLogger(logger))
 	source := l.Source(messages(1))
-	for range op.Messages(receive(t.Context(), source)) {
-		require.Fail(t, "nothing comes out")
+	for _, err := range op.Messages(receive(t.Context(), source)) {
+		require.Fail(t, "nothing comes out", err)
 	}
 	require.NoError(t, source.Close(t.Context()))
 	require.Len(t, dead(t, s), 1)

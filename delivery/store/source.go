@@ -246,7 +246,7 @@ func (s *Source[T]) take(n int) ([]delivery.Message[T], error) {
 		h.message.Meta.Visit++
 		s.hold(h)
 		if l.Lapses >= verdicts.MaxLapses {
-			err := verdicts.Lapsed(l.Lapses)
+			err := verdicts.LapsedError(l.Lapses)
 			s.logger.Warn("weir: a message goes to the dead letters", "queue", s.queue, "id", l.Meta.ID, "error", err)
 			s.settle(h, delivery.Verdict{Kind: delivery.Rejected, Err: err})
 			continue

@@ -150,7 +150,7 @@ func (in *Input[T]) Wait(ctx context.Context) error {
 				return err
 			}
 		case in.failed != nil || in.over():
-			return nil
+			return nil //nolint:nilerr // Next returns it
 		default:
 			if err := in.poll(ctx); err != nil {
 				return err

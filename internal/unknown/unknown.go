@@ -28,7 +28,7 @@ func (k *Kind) Unmarshal(object []byte, v any) (headers map[string]string, err e
 	strict := json.NewDecoder(bytes.NewReader(object))
 	strict.DisallowUnknownFields()
 	if strict.Decode(v) == nil {
-		if _, err := strict.Token(); err == io.EOF { //nolint:errorlint // the decoder's own, not wrapped
+		if _, err := strict.Token(); err == io.EOF {
 			return nil, nil
 		}
 	}

@@ -8,10 +8,10 @@ import (
 // MaxLapses is how many leases of a message may end before it is given up: what kills its process would stop the queue for ever (D4, W2).
 const MaxLapses = 5
 
-// Lapsed is the error of a message whose leases have ended so often.
-type Lapsed int
+// LapsedError is the error of a message whose leases have ended so often.
+type LapsedError int
 
-func (e Lapsed) Error() string {
+func (e LapsedError) Error() string {
 	return fmt.Sprintf("its lease ended %d times before it was settled: its workers died, or hung", int(e))
 }
 

@@ -25,7 +25,7 @@ func Rejected(meta *delivery.Meta, v delivery.Verdict, now time.Time) (cause str
 	if meta.FirstFailure.IsZero() {
 		meta.FirstFailure = now
 	}
-	_, lapsed := errors.AsType[Lapsed](v.Err)
+	_, lapsed := errors.AsType[LapsedError](v.Err)
 	switch {
 	case lapsed:
 		return "lapsed"

@@ -70,7 +70,7 @@ func (g *Machine[IN, OUT]) observe(s *Slot[IN, OUT], restored bool, number int64
 		if err := g.guarded(callAccepted, s, func() {
 			for next < len(g.Observers) {
 				next++
-				if ctx := accepted(g.Observers[next-1], t.ctx, s.in, restored, number); ctx != nil {
+				if ctx := accepted(t.ctx, g.Observers[next-1], s.in, restored, number); ctx != nil {
 					t.ctx = ctx //nolint:fatcontext // one layer an observer
 				}
 			}
@@ -81,7 +81,7 @@ func (g *Machine[IN, OUT]) observe(s *Slot[IN, OUT], restored bool, number int64
 }
 
 // accepted tells an observer of an element, which has a number if it was restored with one.
-func accepted(o observe.Observer, ctx context.Context, element any, restored bool, number int64) context.Context {
+func accepted(ctx context.Context, o observe.Observer, element any, restored bool, number int64) context.Context {
 	if restored {
 		if c, ok := o.(observe.CheckpointedObserver); ok {
 			return c.Restored(ctx, element, number)

@@ -364,7 +364,7 @@ func (s *Source[T]) alone() (m delivery.Message[T], ok bool) {
 		s.suspect, s.until = h, s.clock.Now().Add(verdicts.HeadStart(1))
 		s.mu.Unlock()
 		if h.lapses >= maxDeliveries && s.dead != nil {
-			s.settle(h, delivery.Verdict{Kind: delivery.Rejected, Err: verdicts.Lapsed(h.lapses)})
+			s.settle(h, delivery.Verdict{Kind: delivery.Rejected, Err: verdicts.LapsedError(h.lapses)})
 			continue
 		}
 		if m, ok = s.message(h); ok {
