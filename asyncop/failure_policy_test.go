@@ -590,10 +590,10 @@ func TestFailureSinkThatCanNeverTake(t *testing.T) {
 				synctest.Test(t, func(t *testing.T) {
 					var got []delivery.Verdict
 					op := asyncop.OrderedWaitWithRetry(broken, time.Second, 1, tt.strategy, sink, quiet)
-					for range op.Messages(func(yield func(delivery.Message[string], error) bool) {
+					for _, err := range op.Messages(func(yield func(delivery.Message[string], error) bool) {
 						yield(delivery.New("a", &delivery.Meta{ID: "a"}, func(v delivery.Verdict) { got = append(got, v) }), nil)
 					}) {
-						t.Error("a result")
+						t.Error("a result", err)
 					}
 					require.Len(t, got, 1)
 					require.Equal(t, delivery.Rejected, got[0].Kind)
