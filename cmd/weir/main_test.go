@@ -571,3 +571,15 @@ func TestAllCausesAreKnown(t *testing.T) {
 	require.NotEmpty(t, causes)
 	assert.Equal(t, causes, knownCauses)
 }
+
+func put(t *testing.T, dir string, ids ...string) {
+	t.Helper()
+	db, err := sqlite.Open(t.Context(), filepath.Join(dir, "orders.db"))
+	require.NoError(t, err)
+	defer db.Close()
+	var ms []store.Message
+	for _, id := range ids {
+		ms = append(ms, store.Message{Meta: delivery.Meta{ID: id}, Cause: store.Permanent})
+	}
+	require.NoError(t, sqlitestore.New(db).Put(t.Context(), "dead", ms...))
+}

@@ -211,18 +211,6 @@ func TestPurgeWhatWasAskedFor(t *testing.T) {
 	assert.Contains(t, execute(t, command(t, dir, "dead", "list")).stdout, " later ")
 }
 
-func put(t *testing.T, dir string, ids ...string) {
-	t.Helper()
-	db, err := sqlite.Open(t.Context(), filepath.Join(dir, "orders.db"))
-	require.NoError(t, err)
-	defer db.Close()
-	var ms []store.Message
-	for _, id := range ids {
-		ms = append(ms, store.Message{Meta: delivery.Meta{ID: id}, Cause: store.Permanent})
-	}
-	require.NoError(t, sqlitestore.New(db).Put(t.Context(), "dead", ms...))
-}
-
 // A long merge shows how far it is, and can be interrupted.
 func TestMergeInTerminal(t *testing.T) {
 	dir := seed(t)
