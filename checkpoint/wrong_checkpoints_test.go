@@ -11,7 +11,6 @@ import (
 
 	. "github.com/weirflow/weir/checkpoint"
 	"github.com/weirflow/weir/checkpoint/checkpointtest"
-	"github.com/weirflow/weir/checkpoint/participant"
 )
 
 // Checkpoints of another job with the same names are refused, and so are those that do not fit the input: the output stays as it is.
@@ -66,32 +65,25 @@ func TestWrongCheckpointsDoNotTouchTheOutput(t *testing.T) {
 // Of several outputs, all are asked before one is changed.
 func TestNoOutputIsTouchedIfOneIsRefused(t *testing.T) {
 	dir := t.TempDir()
+	require.NoError(t, os.WriteFile(dir+"/in", []byte("one\n"), 0o600))
 	store := checkpointtest.NewMemoryStore()
-	start := func() (*Coordinator, *Sink[string], *Sink[string], error) {
+	run := func() error {
 		c := must(NewCoordinator(store, WithLogger(quiet())))
 		a, b := NewSink(c, "a", NewLineOutput(dir+"/a")), NewSink(c, "b", NewLineOutput(dir+"/b"))
-		return c, a, b, c.Start()
+		source := NewSource(c, "in", must(OpenLines(dir+"/in")))
+		err := c.Start()
+		for v := range source.Out() { // both get each line and each barrier
+			a.In() <- v
+			b.In() <- v
+		}
+		close(a.In())
+		close(b.In())
+		return errors.Join(err, c.Wait(), c.Close())
 	}
-	c, a, b, err := start()
-	require.NoError(t, err)
-	a.In() <- "a"
-	b.In() <- "b"
-	done := make(chan error)
-	go func() { _, err := c.Trigger(t.Context()); done <- err }()
-	barrier := participant.NewBarrier(1, participant.Periodic, c.Host().(participant.Reporter))
-	a.In() <- barrier
-	b.In() <- barrier
-	require.NoError(t, <-done)
-	close(a.In())
-	close(b.In())
-	require.NoError(t, c.Close())
-	require.NoError(t, os.WriteFile(dir+"/a", []byte("a\nmore\n"), 0o600))
+	require.NoError(t, run())
+	require.NoError(t, os.WriteFile(dir+"/a", []byte("one\nmore\n"), 0o600))
 	require.NoError(t, os.WriteFile(dir+"/b", []byte("other\n"), 0o600))
 	store = store.Reopen()
-	c, a, b, err = start()
-	require.ErrorContains(t, err, `state of "b" in checkpoint 1`)
-	close(a.In())
-	close(b.In())
-	require.NoError(t, c.Close())
-	require.Equal(t, "a\nmore\n", string(must(os.ReadFile(dir+"/a"))))
+	require.ErrorContains(t, run(), `state of "b" in checkpoint`)
+	require.Equal(t, "one\nmore\n", string(must(os.ReadFile(dir+"/a"))))
 }
