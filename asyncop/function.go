@@ -20,8 +20,7 @@ import (
 type AsyncFunction[IN, OUT any] interface {
 	// AsyncInvoke starts the call for in and returns without waiting for it; result is completed later, from any goroutine, or
 	// at once. It is called on the operator's loop, one element at a time, and must not block: while it blocks, nothing else
-	// happens in the operator, not even timeouts. A call that takes over 100 ms is logged. Calls that block go through
-	// [Blocking].
+	// happens in the operator, not even timeouts. Calls that block go through [Blocking].
 	//
 	// The call must not change in, nor what it points to: every attempt gets it, checkpoints store it, and failures name it.
 	//

@@ -475,25 +475,6 @@ func TestKeyOrderUnderEveryDriver(t *testing.T) {
 	}
 }
 
-// A key function that takes too long is logged with its element.
-func TestSlowKeyFunction(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		var book strings.Builder
-		op := asyncop.KeyOrderedWait(asyncop.Func(func(_ context.Context, in int, result asyncop.ResultFuture[int]) error {
-			result.Complete(in)
-			return nil
-		}), func(in int) int {
-			time.Sleep(200 * time.Millisecond)
-			return in
-		}, time.Minute, 1, asyncop.WithLogger(slog.New(slog.NewTextHandler(&book, nil))))
-		for _, err := range op.Results(slices.Values([]int{7})) {
-			require.NoError(t, err)
-		}
-		require.Contains(t, book.String(), `call="the key function"`)
-		require.Contains(t, book.String(), "element=7")
-	})
-}
-
 func TestKeyOrderRefusesNonsense(t *testing.T) {
 	fn := newHand(t)
 	for want, f := range map[string]func(){

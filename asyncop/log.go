@@ -105,18 +105,6 @@ func (s *surface[IN, OUT]) log(ctx context.Context, level slog.Level, msg string
 	}
 }
 
-// logSlowCall reports a call that blocked the loop.
-func (s *surface[IN, OUT]) logSlowCall(call core.SlowCall[IN]) {
-	const msg = "asyncop: a call blocked the loop"
-	what, advice := s.describe(call)
-	attrs := []slog.Attr{slog.String("call", what), slog.Duration("took", call.Took), slog.String("advice", advice)}
-	if call.Kind.IsForOne() {
-		s.log(call.Context, slog.LevelWarn, msg, call.In, attrs...)
-	} else if s.mayLog(slog.LevelWarn, msg) {
-		s.logAttrs(call.Context, slog.LevelWarn, msg, attrs...)
-	}
-}
-
 // logGivenUp reports an element that failed, and the reason why there was no other attempt. What the failure sink makes of it, such as
 // a dead letter, is its own to log.
 func (s *surface[IN, OUT]) logGivenUp(r core.Report[IN], how observe.EndKind) {

@@ -5,7 +5,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"iter"
 	"log/slog"
 	"regexp"
 	"runtime"
@@ -21,7 +20,6 @@ import (
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 
-	"github.com/weirflow/weir/asyncop/internal/core"
 	"github.com/weirflow/weir/delivery"
 	"github.com/weirflow/weir/predicates"
 	"github.com/weirflow/weir/strategies"
@@ -416,187 +414,6 @@ func withoutLine(text string) string { return placeLine.ReplaceAllString(text, "
 
 var placeLine = regexp.MustCompile(`_test\.go:\d+ `)
 
-// A call that blocks the loop for more than core.SlowCallLimit is worth a warning, with the element.
-func TestSlowCalls(t *testing.T) {
-	const slow, fast = core.SlowCallLimit + time.Millisecond, core.SlowCallLimit
-	now := Func(func(_ context.Context, _ int, result ResultFuture[int]) error {
-		result.Complete(1)
-		return nil
-	})
-	later := Func(func(_ context.Context, _ int, result ResultFuture[int]) error {
-		time.AfterFunc(time.Second, func() { result.Complete(1) })
-		return nil
-	})
-	invokeFast := Func(func(_ context.Context, _ int, result ResultFuture[int]) error {
-		time.Sleep(fast)
-		result.Complete(1)
-		return nil
-	})
-	predicate := func(d time.Duration) strategies.AsyncRetryStrategy[int] {
-		return strategies.FixedDelay[int](1, time.Second).RetryIfResult(func([]int) bool { time.Sleep(d); return false })
-	}
-	none := strategies.NoRetry[int]()
-	warning := func(call, advice string) []string {
-		return []string{fmt.Sprintf(`level=WARN msg="asyncop: a call blocked the loop" call=%q took=101ms advice=%q element=7`, call, advice)}
-	}
-	const judge = "strategy *strategies.FixedDelayStrategy[int] or its predicates"
-	tests := []struct {
-		name     string
-		fn       AsyncFunction[int, int]
-		strategy strategies.AsyncRetryStrategy[int]
-		want     []string
-	}{
-		{"AsyncInvoke", Func(invokeSlow), none, warning("AsyncInvoke of asyncop.invokeSlow", "wrap what blocks in asyncop.Blocking")},
-		{
-			"AsyncInvoke with a handler", HandleFailure(Func(invokeSlow), func(context.Context, Failure[int]) ([]int, error) { return nil, nil }), none,
-			warning("AsyncInvoke of asyncop.invokeSlow", "wrap what blocks in asyncop.Blocking"),
-		},
-		{
-			"AsyncInvoke of a type",
-			slowFunction{Func(invokeSlow)},
-			none,
-			warning("AsyncInvoke of asyncop.slowFunction", "wrap what blocks in asyncop.Blocking"),
-		},
-		{"AsyncInvoke in time", invokeFast, none, nil},
-		{
-			"predicate", now, predicate(slow),
-			warning("AsyncInvoke of asyncop.TestSlowCalls.func1, or "+judge, "wrap what blocks in asyncop.Blocking; predicates must not wait"),
-		},
-		{
-			"predicate, later", later, predicate(slow),
-			warning(judge, "predicates must not wait; a strategy of strategies.ReasonAware may, off the loop"),
-		},
-		{"predicate in time", now, predicate(fast), nil},
-		{"blocking", Blocking(func(context.Context, int) (int, error) { time.Sleep(time.Hour / 2); return 1, nil }), none, nil},
-	}
-	for _, tt := range tests {
-		t.Run(tt.name, func(t *testing.T) {
-			synctest.Test(t, func(t *testing.T) {
-				var book logBook
-				op := OrderedWaitWithRetry(tt.fn, time.Hour, 5, tt.strategy, WithLogger(book.logger(slog.LevelInfo)))
-				op.In() <- 7
-				assert.Equal(t, 1, <-op.Out())
-				time.Sleep(time.Minute)
-				synctest.Wait()
-				assert.Equal(t, tt.want, book.read())
-				require.NoError(t, runToEnd(op))
-				assert.Empty(t, book.read())
-			})
-		})
-	}
-}
-
-func invokeSlow(_ context.Context, _ int, result ResultFuture[int]) error {
-	time.Sleep(core.SlowCallLimit + time.Millisecond)
-	result.Complete(1)
-	return nil
-}
-
-type slowFunction struct{ AsyncFunction[int, int] }
-
-// stallingClock is a clock of a machine that does not let the process run for a while: timers are late, too.
-type stallingClock struct {
-	clock.Clock
-	stalled atomic.Int64
-}
-
-func (c *stallingClock) Since(t time.Time) time.Duration {
-	return c.Clock.Since(t) + time.Duration(c.stalled.Load())
-}
-
-// A machine that is merely slow is no slow call: what is due beside the loop is late as well, then.
-func TestSlowMachineIsNoSlowCall(t *testing.T) {
-	for _, tt := range []struct {
-		stall, call time.Duration
-		want        int
-	}{{10 * time.Second, 0, 0}, {10 * time.Second, 49 * time.Millisecond, 0}, {10 * time.Second, 200 * time.Millisecond, 1}, {0, 200 * time.Millisecond, 1}} {
-		t.Run(fmt.Sprint(tt.stall, tt.call), func(t *testing.T) {
-			synctest.Test(t, func(t *testing.T) {
-				var book logBook
-				c := &stallingClock{Clock: clock.New()}
-				op := OrderedWait(Func(func(_ context.Context, _ int, result ResultFuture[int]) error {
-					c.stalled.Add(int64(tt.stall))
-					time.Sleep(tt.call)
-					result.Complete(1)
-					return nil
-				}), 0, 5, WithClock(c), WithLogger(book.logger(slog.LevelInfo)))
-				for range 3 {
-					op.In() <- 7
-					<-op.Out()
-					time.Sleep(time.Second)
-					synctest.Wait()
-					assert.Len(t, book.read(), tt.want)
-				}
-				require.NoError(t, runToEnd(op))
-			})
-		})
-	}
-}
-
-// The last call before the end is watched as well.
-func TestSlowLastCall(t *testing.T) {
-	for _, want := range []error{nil, errDown} {
-		synctest.Test(t, func(t *testing.T) {
-			var book logBook
-			op := OrderedWait(Func(func(_ context.Context, in int, result ResultFuture[int]) error {
-				if in < 7 {
-					result.Complete(in)
-					return nil
-				}
-				time.Sleep(time.Second)
-				if want == nil {
-					result.Complete(in)
-				}
-				return want
-			}), 0, 5, WithLogger(book.logger(slog.LevelInfo)))
-			assert.ErrorIs(t, runToEnd(op, 6, 7), want)
-			lines := book.read()
-			require.NotEmpty(t, lines)
-			assert.Equal(t, `level=WARN msg="asyncop: a call blocked the loop" call="AsyncInvoke of asyncop.TestSlowLastCall.func1.1" took=1s `+
-				`advice="wrap what blocks in asyncop.Blocking" element=7`, lines[0])
-		})
-	}
-}
-
-// What takes long without blocking the loop is no slow call: calls, back-offs, a downstream that takes nothing, idleness.
-func TestNotEverythingSlowIsASlowCall(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		var book logBook
-		calls := make(chan heldCall, 10)
-		fn := Func(func(ctx context.Context, in int, result ResultFuture[int]) error {
-			calls <- heldCall{ctx, in, result}
-			return nil
-		})
-		op := OrderedWaitWithRetry(fn, time.Hour, 5, strategies.FixedDelay[int](5, time.Minute).
-			RetryIfResult(predicates.EmptyResult).RetryIfException(predicates.HasException),
-			WithBuffer(0), WithMaxConcurrentCalls(1), WithLogger(book.logger(slog.LevelInfo)))
-		op.In() <- 1
-		op.In() <- 2
-		c := <-calls
-		time.Sleep(time.Minute) // the call
-		c.result.Complete()     // back-off
-		c2 := <-calls
-		time.Sleep(time.Minute)
-		c2.result.CompleteExceptionally(errDown) // back-off; 1 goes on
-		c = <-calls
-		time.Sleep(time.Minute) // 2 waits for a permit
-		c.result.Complete(1)
-		c2 = <-calls
-		time.Sleep(time.Minute) // downstream takes nothing
-		c2.result.Complete(2)
-		time.Sleep(time.Minute)
-		assert.Equal(t, 1, <-op.Out())
-		time.Sleep(time.Minute)
-		assert.Equal(t, 2, <-op.Out())
-		time.Sleep(time.Minute) // idle
-		op.In() <- 3
-		(<-calls).result.Complete(3)
-		assert.Equal(t, 3, <-op.Out())
-		require.NoError(t, runToEnd(op))
-		assert.Empty(t, book.read())
-	})
-}
-
 // An operator that fails is logged once, at error level, before Out closes: the caller of Wait may be missing. A cancel is
 // wanted.
 func TestLogOfTheEnd(t *testing.T) {
@@ -750,56 +567,6 @@ type badCloser struct {
 
 func (badCloser) Close() error { return errors.New("still open") }
 
-// The warning names the element whose call was slow, not one that was handled in the same turn.
-func TestSlowPredicateNamesItsElement(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		var book logBook
-		const n = 1000
-		var slow atomic.Int64
-		slow.Store(-1) // none: n predicates of 200 µs are no slow call
-		judged := func(results []int) bool {
-			if time.Sleep(200 * time.Microsecond); int64(results[0]) == slow.Load() {
-				time.Sleep(core.SlowCallLimit)
-			}
-			return false
-		}
-		var waiting []ResultFuture[int]
-		fn := Func(func(_ context.Context, in int, result ResultFuture[int]) error {
-			if waiting = append(waiting, result); len(waiting) == n {
-				for i, w := range waiting {
-					w.Complete(i)
-				}
-				waiting = nil
-			}
-			return nil
-		})
-		op := UnorderedWaitWithRetry(fn, time.Hour, n, strategies.FixedDelay[int](1, time.Second).RetryIfResult(judged),
-			WithLogger(book.logger(slog.LevelInfo)))
-		go func() {
-			for range op.Out() {
-			}
-		}()
-		for i := range n {
-			op.In() <- i
-		}
-		synctest.Wait()
-		time.Sleep(time.Second)
-		assert.Empty(t, book.read())
-		slow.Store(700)
-		for i := range n {
-			op.In() <- i
-		}
-		synctest.Wait()
-		time.Sleep(time.Second)
-		lines := book.read()
-		require.Len(t, lines, 1)
-		assert.Contains(t, lines[0], " took=100.2ms ")
-		assert.Contains(t, lines[0], " element=700")
-		close(op.In())
-		require.NoError(t, op.Wait())
-	})
-}
-
 // A6: a handler that breaks when it is asked for its level breaks nothing else. It is not asked for every retry.
 func TestLoggerThatBreaksWhenAsked(t *testing.T) {
 	for name, breaks := range map[string]func(){
@@ -874,43 +641,22 @@ func TestWarningOfAStrategyThatNeverRetries(t *testing.T) {
 	}
 }
 
-// Without limits the clock is not read for each element, and still the slow one is named.
-func TestSlowCallWithoutLimits(t *testing.T) {
+// Without limits the clock is not read for each element.
+func TestClockIsNotReadForEachElement(t *testing.T) {
 	elements := make([]int, 100)
-	for i := range elements {
-		elements[i] = i
-	}
-	for name, results := range map[string]func(op *AsyncWaitOperator[int, int]) iter.Seq2[int, error]{
-		"Results": func(op *AsyncWaitOperator[int, int]) iter.Seq2[int, error] {
-			return op.Results(slices.Values(elements))
-		},
-		"ResultsOf": func(op *AsyncWaitOperator[int, int]) iter.Seq2[int, error] { return op.ResultsOf(FromSlice(elements)) },
-	} {
-		t.Run(name, func(t *testing.T) {
-			synctest.Test(t, func(t *testing.T) {
-				var book logBook
-				c := &countingClock{Clock: clock.New()}
-				op := OrderedWait(Func(func(_ context.Context, in int, result ResultFuture[int]) error {
-					if in == 70 {
-						time.Sleep(core.SlowCallLimit + time.Millisecond)
-					}
-					result.Complete(in)
-					return nil
-				}), 0, 1000, WithClock(c), WithLogger(book.logger(slog.LevelInfo)))
-				time.Sleep(time.Second)
-				before := c.readings.Load()
-				for _, err := range results(op) {
-					require.NoError(t, err)
-				}
-				if name == "ResultsOf" {
-					assert.Less(t, c.readings.Load()-before, int64(30))
-				}
-				lines := book.read()
-				require.Len(t, lines, 1)
-				assert.Regexp(t, `took=101ms .* element=70$`, lines[0])
-			})
-		})
-	}
+	synctest.Test(t, func(t *testing.T) {
+		c := &countingClock{Clock: clock.New()}
+		op := OrderedWait(Func(func(_ context.Context, in int, result ResultFuture[int]) error {
+			result.Complete(in)
+			return nil
+		}), 0, 1000, WithClock(c))
+		time.Sleep(time.Second)
+		before := c.readings.Load()
+		for _, err := range op.ResultsOf(FromSlice(elements)) {
+			require.NoError(t, err)
+		}
+		assert.Less(t, c.readings.Load()-before, int64(30))
+	})
 }
 
 // countingClock counts how often it is read.

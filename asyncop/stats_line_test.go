@@ -127,26 +127,6 @@ func TestLinesHaveTheContextOfTheirElement(t *testing.T) {
 		})
 	}
 
-	t.Run("slow call", func(t *testing.T) {
-		synctest.Test(t, func(t *testing.T) {
-			log := &contextLog{}
-			op := asyncop.OrderedWait(asyncop.Func(func(_ context.Context, in int, result asyncop.ResultFuture[int]) error {
-				if in == 1 {
-					time.Sleep(time.Second)
-				}
-				result.Complete(in)
-				return nil
-			}), 0, 5, asyncop.WithObserver(labeller{}), asyncop.WithLogger(slog.New(log)))
-			for _, err := range op.Results(upTo(3)) {
-				require.NoError(t, err)
-			}
-			lines := log.lines()
-			require.Len(t, lines, 1)
-			assert.Contains(t, lines[0], "a call blocked the loop")
-			assert.Contains(t, lines[0], " ctx=1")
-		})
-	})
-
 	t.Run("of the operator", func(t *testing.T) {
 		synctest.Test(t, func(t *testing.T) {
 			log := &contextLog{}
@@ -181,26 +161,6 @@ func TestLinesHaveTheContextOfTheirElement(t *testing.T) {
 		})
 	})
 }
-
-// The warning about a slow observer names no element: it may have been called for many.
-func TestSlowObserverNamesNoElement(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		log := &contextLog{}
-		op := asyncop.OrderedWait(asyncop.Func(double), 0, 8, asyncop.WithObserver(sleeper{}), asyncop.WithLogger(slog.New(log)))
-		for _, err := range op.Results(upTo(2)) {
-			require.NoError(t, err)
-		}
-		lines := log.lines()
-		require.NotEmpty(t, lines)
-		assert.Contains(t, lines[0], `call="an observer"`)
-		assert.NotContains(t, lines[0], "element=")
-	})
-}
-
-// sleeper is an observer that is slow.
-type sleeper struct{ labeller }
-
-func (sleeper) AttemptEnded(context.Context, asyncop.Outcome) { time.Sleep(time.Second) }
 
 // The line with the statistics comes at intervals while something goes on, and once at the end.
 func TestStatsEvery(t *testing.T) {

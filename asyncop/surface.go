@@ -2,13 +2,10 @@ package asyncop
 
 import (
 	"context"
-	"fmt"
 	"io"
 	"log/slog"
 	"math/rand/v2"
-	"path"
 	"reflect"
-	"runtime"
 	"time"
 
 	"github.com/weirflow/weir/asyncop/internal/call"
@@ -50,7 +47,7 @@ func newDriver[IN, OUT any](
 		ErrNil:   ErrNilError, ErrStopped: ErrStopped, ErrClosed: checkpoint.ErrClosed, ErrAcknowledged: wiring.ErrAcknowledged,
 		Hooks: drive.Hooks[IN]{
 			Abandoned: abandonedBy, Declined: s.logDeclined, SourceBroke: s.logSourceBroke, Log: s.logAttrs,
-			Blocked: s.logSlowCall, FlushLines: s.flushLines, LinesDue: s.linesDue, Ended: s.logLastLines,
+			FlushLines: s.flushLines, LinesDue: s.linesDue, Ended: s.logLastLines,
 		},
 	}
 	if cfg.checkpointed != nil {
@@ -181,43 +178,6 @@ func (s *surface[IN, OUT]) failureOf(r core.Report[IN]) Failure[IN] {
 		Verdict: r.Verdict, Reason: r.Reason, InDoubt: r.InDoubt, Tracked: r.Tracked, policy: s.policy, Abandoned: !r.Failed,
 		FirstAttempt: r.First, LastAttempt: r.Last,
 	}
-}
-
-// describe names a call that blocked the loop, and says what to do. A predicate that is asked as soon as AsyncInvoke has
-// completed its element is watched with that.
-func (s *surface[IN, OUT]) describe(call core.SlowCall[IN]) (what, advice string) {
-	invoke, judge := "AsyncInvoke of "+s.functionName(), fmt.Sprintf("strategy %T or its predicates", s.policy.Asked)
-	switch call.Kind {
-	case core.SlowSource:
-		what, advice = "the source of a message", "to settle a message must not wait"
-	case core.SlowObserver:
-		what, advice = "an observer", "observers must not wait"
-	case core.SlowKey:
-		what, advice = "the key function", "key functions must not wait"
-	case core.SlowTimeout:
-		what, advice = "the function of WithTimeoutFor", "it must not wait"
-	case core.SlowInvoke:
-		what, advice = invoke, "wrap what blocks in asyncop.Blocking"
-	case core.SlowInvokeAndJudge:
-		what, advice = invoke+", or "+judge, "wrap what blocks in asyncop.Blocking; predicates must not wait"
-	default: // SlowJudge
-		what, advice = judge, "predicates must not wait; a strategy of strategies.ReasonAware may, off the loop"
-	}
-	return what, advice
-}
-
-// functionName names the function: by its type, or by its name if it is a plain one.
-func (s *surface[IN, OUT]) functionName() string {
-	fn := s.fn
-	if h, ok := fn.(*withFallback[IN, OUT]); ok {
-		fn = h.AsyncFunction
-	}
-	if v := reflect.ValueOf(fn); v.Kind() == reflect.Func {
-		if f := runtime.FuncForPC(v.Pointer()); f != nil {
-			return path.Base(f.Name())
-		}
-	}
-	return fmt.Sprintf("%T", fn)
 }
 
 // canHoldControl reports whether a value of type OUT can be a control element.

@@ -285,7 +285,12 @@ func Check(t *testing.T, e Engine, n int) {
 		return func(ctx context.Context) ([]string, error) { return list(ctx, e, name) }
 	}
 	check("done", done, e.Finished)
-	check("left", []string{Order(stuck).ID()}, e.Left)
+	// The message that the sink never takes waits, or it was in the hands of workers that were killed too often (law W2).
+	left := []string{Order(stuck).ID()}
+	if slices.Contains(patiently(t, queue("dead")), left[0]) {
+		dead, left = append(dead, left[0]), nil
+	}
+	check("left", left, e.Left)
 	check("dead", dead, queue("dead"))
 	check("again", nil, queue("again"))
 	check("later", nil, queue("later"))

@@ -175,7 +175,6 @@ func (g *Machine[IN, OUT]) invoke(s *Slot[IN, OUT], a *call.Attempt[OUT]) {
 		g.jobs = append(g.jobs, call.Job[IN, OUT]{Attempt: a, In: s.in})
 		return
 	}
-	g.watch(s, SlowInvoke)
 	a.Attend()
 	g.calling(callInvoke, s)
 	err := g.Invoke(g.contextOf(s, a), s.in, a)

@@ -3,7 +3,6 @@ package core
 import (
 	"context"
 	"math/rand/v2"
-	"sync/atomic"
 	"time"
 
 	"github.com/weirflow/weir/asyncop/internal/call"
@@ -54,17 +53,8 @@ type Config[IN, OUT any] struct {
 	ErrControlResult error // of an element whose results contain a control element
 	ErrHandlerLimit  error // of a Handle that exceeds its limit
 
-	// Lost grows when the process has not run for a while, in nanoseconds: such time is not that of a call. Stalled returns it
-	// with what it may have lost until now, and runs no user code.
-	Lost    *atomic.Int64
-	Stalled func(now time.Duration) time.Duration
-
 	Keys       Keys[IN, OUT] // law K1; nil: no key order. The queue must be unordered then
 	MaxWaiting int           // elements of a key beside the one that is called; 0: any number
-
-	// Rung grows every SlowCallLimit/2 while the core has something to do. A core that nothing makes exact reads the clock when it has
-	// grown, and once a turn. nil: nothing rings, and the clock is read whenever user code has run.
-	Rung *atomic.Int64
 
 	Observers []observe.Observer
 	Counters  []counting.Counter // observers that only count

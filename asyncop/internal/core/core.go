@@ -55,8 +55,7 @@ type Machine[IN, OUT any] struct {
 	now   time.Duration // when the core last looked at the clock
 	stale bool          // since then the driver has slept
 	ran   bool          // since then user code has run
-	exact bool          // nothing goes on by a reading that is stale
-	rung  int64         // Config.Rung when the core last looked
+	exact bool          // nothing goes on by a reading that is older than user code
 
 	noRetries bool            // no element is retried any more (law A5)
 	failure   error           // why the run must end; nil: it need not
@@ -67,9 +66,6 @@ type Machine[IN, OUT any] struct {
 	rest   *call.Letter      // taken from the mailbox and not handled yet
 	call   userCall[IN, OUT] // the user code that is being run
 	judged error             // of the outcome that is being decided about
-
-	slow    watchedCall[IN, OUT] // the call that is being watched
-	blocked []SlowCall[IN]       // calls that took too long, and were not reported yet
 
 	observed bool               // there are observers, or counters
 	notes    fifo.Queue[note]   // what Report is to hand to the observers
@@ -94,7 +90,7 @@ func New[IN, OUT any](c Config[IN, OUT]) *Machine[IN, OUT] {
 	g := &Machine[IN, OUT]{Config: c, retry: newRetryableDelegator(c.Policy, c.Random)}
 	g.permits = g.maxPermits()
 	g.observed = len(c.Observers) > 0 || len(c.Counters) > 0
-	g.exact = c.Rung == nil || c.Timeout > 0 || c.TimeoutFor != nil || c.AttemptTimeout > 0 || c.Pace != nil || c.Batch != nil || g.observed
+	g.exact = c.Timeout > 0 || c.TimeoutFor != nil || c.AttemptTimeout > 0 || c.Pace != nil || c.Batch != nil || g.observed
 	return g
 }
 
@@ -122,32 +118,19 @@ func (g *Machine[IN, OUT]) HasRoom() bool { return g.Room() > 0 && !g.Crowded() 
 // Slept says that the driver has slept, or run user code that may wait: the time that the core knows is no longer the present.
 func (g *Machine[IN, OUT]) Slept() { g.stale = true }
 
-// Beside says that the driver is about to run user code that is no part of the last call on the core's goroutine. That call was not slow
-// unless the witness has rung since the core looked at the clock; only then it looks again.
-func (g *Machine[IN, OUT]) Beside() {
-	if g.slow.kind != notWatched && (g.Rung == nil || g.rung != g.Rung.Load()) {
-		g.tick()
-	}
-	g.slow.kind = notWatched
-	g.ran = true
-}
+// Beside says that the driver is about to run user code beside the core, such as the input.
+func (g *Machine[IN, OUT]) Beside() { g.ran = true }
 
-// tick looks at the clock, and at how long the last call on the core's goroutine took.
+// tick looks at the clock.
 func (g *Machine[IN, OUT]) tick() {
-	if g.Rung != nil {
-		g.rung = g.Rung.Load()
-	}
 	g.now = g.Timers.Now()
 	g.stale, g.ran = false, false
-	if g.slow.kind != notWatched {
-		g.endWatch()
-	}
 }
 
 // refresh looks at the clock again if time may have passed since the core looked last. Where no limit depends on it, a turn is one
-// instant, unless it takes long: then the call that was running when the witness rang is the one to blame.
+// instant, however long its calls block it.
 func (g *Machine[IN, OUT]) refresh() {
-	if g.stale || g.ran && (g.exact || g.rung != g.Rung.Load()) {
+	if g.stale || g.ran && g.exact {
 		g.tick()
 	}
 }
@@ -191,8 +174,6 @@ func (g *Machine[IN, OUT]) askTimeout(s *Slot[IN, OUT]) (own time.Duration) {
 	if g.TimeoutFor == nil {
 		return g.Timeout
 	}
-	g.refresh()
-	g.watch(s, SlowTimeout)
 	g.calling(callTimeout, s)
 	own = g.TimeoutFor(s.in)
 	g.called()
@@ -319,9 +300,9 @@ const (
 // Next returns when the next turn is due: an instant, Now, or Never. Whatever is posted wakes the driver earlier, so the driver says
 // first that it is about to sleep: then nothing that is posted from now on is missed.
 func (g *Machine[IN, OUT]) Next() time.Duration {
-	g.tick()                                                     // the sleep is not part of the last call
-	g.call, g.slow = userCall[IN, OUT]{}, watchedCall[IN, OUT]{} // an idle core keeps nothing
-	if len(g.blocked) > 0 || !g.Host.Mail.Empty() || g.Host.Freed() > 0 || g.returned.Load() || g.failure != nil || g.mayReport() || g.MaySettle() || g.mayHandOver() {
+	g.tick()
+	g.call = userCall[IN, OUT]{} // an idle core keeps nothing
+	if !g.Host.Mail.Empty() || g.Host.Freed() > 0 || g.returned.Load() || g.failure != nil || g.mayReport() || g.MaySettle() || g.mayHandOver() {
 		return Now
 	}
 	next := Never
@@ -524,7 +505,7 @@ func (g *Machine[IN, OUT]) Forget() {
 	g.notes, g.riders, g.failedIn = fifo.Queue[note]{}, nil, nil
 	g.attempts, g.elements = nil, nil
 	g.settlements, g.extras = fifo.Queue[settlement]{}, nil
-	g.rest, g.call, g.slow, g.blocked = nil, userCall[IN, OUT]{}, watchedCall[IN, OUT]{}, nil
+	g.rest, g.call = nil, userCall[IN, OUT]{}
 	g.Host.Mail.Take()
 }
 

@@ -22,11 +22,10 @@ import (
 func (g *Machine[IN, OUT]) judge(
 	s *Slot[IN, OUT], a *call.Attempt[OUT], failed error, timeout *timedOut,
 ) {
-	if g.retry.whole || g.slow.kind != SlowInvoke || g.call.entry != s {
+	if g.retry.whole {
 		g.tick()
-		g.watch(s, SlowJudge)
-	} else { // the watch goes on: AsyncInvoke has completed it
-		g.slow.kind = SlowInvokeAndJudge
+	} else {
+		g.refresh()
 	}
 	g.judged = failed
 	var d decision.Decision
@@ -154,7 +153,6 @@ func (g *Machine[IN, OUT]) ask(s *Slot[IN, OUT], err error) {
 func (g *Machine[IN, OUT]) answer(s *Slot[IN, OUT], q *question[IN, OUT]) {
 	g.counts.Deciding--
 	g.tick()
-	g.watch(s, SlowJudge)
 	q.view.Remaining, q.view.Elapsed = g.remaining(s), g.now-s.accepted
 	g.judged = q.err
 	g.calling(callConclude, s)

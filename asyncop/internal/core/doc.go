@@ -20,7 +20,7 @@
 //   - ends it: [Machine.End], [Machine.EndIfCancelled], [Machine.Failed], [Machine.Failure] and [Machine.FailedIn]; then
 //     [Machine.Abandon], [Machine.Describe] and [Machine.Ended] for what was in flight, [Machine.CutSink], [Machine.AwaitSink],
 //     [Machine.WasTaken] and [Machine.LastOffer] for what the failure sink has not taken by then, and [Machine.Forget];
-//   - looks at it: [Machine.Len], [Machine.Running], [Machine.Counts], [Machine.Present], [Machine.Blocked];
+//   - looks at it: [Machine.Len], [Machine.Running], [Machine.Counts] and [Machine.Present];
 //   - says that time has passed: [Machine.Slept], [Machine.Beside];
 //   - lets observers be called: [Machine.IsObserved], [Machine.Report], and [Machine.Gone] and [Machine.Refused] for what only the
 //     driver knows.

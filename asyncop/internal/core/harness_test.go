@@ -6,7 +6,6 @@ import (
 	"fmt"
 	"math/rand/v2"
 	"strings"
-	"sync/atomic"
 	"time"
 
 	"github.com/benbjohnson/clock"
@@ -79,7 +78,6 @@ func newRig(tb require.TestingT, strategy strategies.AsyncRetryStrategy[string],
 		Timeout: time.Minute, HandlerLimit: time.Second, OnFailure: Drop,
 		IsControl: func(v any) bool { return v == "control" }, IsEndOfInput: func(v any) bool { return v == mark(0) },
 		ErrControlResult: errControl, ErrHandlerLimit: errLimit,
-		Lost: new(atomic.Int64), Stalled: func(time.Duration) time.Duration { return 0 },
 		Hooks: Hooks[string]{
 			TimedOut: func(r Report[string], early bool) error {
 				return fmt.Errorf("timed out after %v, early %v: %w", r.Elapsed, early, context.DeadlineExceeded)

@@ -59,8 +59,6 @@ func (g *Machine[IN, OUT]) join(s *Slot[IN, OUT]) bool {
 	if g.Keys == nil {
 		return true
 	}
-	g.refresh()
-	g.watch(s, SlowKey)
 	g.calling(callKey, s)
 	l, err := g.Keys.lane(s.in)
 	g.called()

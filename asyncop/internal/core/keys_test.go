@@ -413,32 +413,6 @@ func TestKeysAreLetGoOf(t *testing.T) {
 	r.end()
 }
 
-// A slow observer is to blame for its time, not the functions that are called after it.
-func TestSlowObserverBeforeOtherFunctions(t *testing.T) {
-	for name, change := range map[string]func(c *Config[string, string]){
-		"key":     byFirstLetter,
-		"timeout": func(c *Config[string, string]) { c.TimeoutFor = func(string) time.Duration { return 0 } },
-	} {
-		t.Run(name, func(t *testing.T) {
-			var r *rig
-			o := &notebook{on: func(what string) {
-				if what == "+a" {
-					r.clock.at = r.clock.at.Add(2 * SlowCallLimit)
-				}
-			}}
-			r = newRig(t, nil, func(c *Config[string, string]) { change(c); c.Observers = []observe.Observer{o} })
-			r.feed("a")
-			r.Turn()
-			slow := r.Blocked()
-			require.Len(t, slow, 1)
-			require.Equal(t, SlowObserver, slow[0].Kind)
-			r.complete("a#1")
-			r.idle()
-			r.end()
-		})
-	}
-}
-
 // The observer that ends the goroutine does not cost an element its place.
 func TestKeyOrderAfterGoexitOfAnObserver(t *testing.T) {
 	o := &notebook{on: func(what string) {

@@ -82,14 +82,11 @@ func (g *Machine[IN, OUT]) MaySettle() bool { return g.settlements.Len() > 0 }
 // and after the end.
 func (g *Machine[IN, OUT]) SettleMessages() {
 	for g.settlements.Len() > 0 {
-		g.refresh()
-		g.watchMany(SlowSource)
 		g.calling(callSettle, nil)
 		for g.settlements.Len() > 0 {
 			s := g.settlements.Pop()
 			s.message.Settle(s.verdict)
 		}
 		g.called()
-		g.tick()
 	}
 }

@@ -36,19 +36,6 @@ func TestVerdictsOfFailures(t *testing.T) {
 	}
 }
 
-// A source that takes its time is reported as slow.
-func TestSlowSource(t *testing.T) {
-	r := newRig(t, nil, nil)
-	r.Accept("a", settled(func(delivery.Verdict) { r.clock.at = r.clock.at.Add(2 * SlowCallLimit) }))
-	r.fail("a#1")
-	r.turn()
-	r.SettleMessages()
-	slow := r.Blocked()
-	require.Len(t, slow, 1)
-	require.Equal(t, SlowSource, slow[0].Kind)
-	r.end()
-}
-
 // Law A6: a source that breaks is logged, and the others are called all the same.
 func TestBrokenSource(t *testing.T) {
 	for name, breaks := range map[string]func(){"panic": func() { panic("broken source") }, "goexit": runtime.Goexit} {

@@ -65,7 +65,6 @@ func (g *Machine[IN, OUT]) observe(s *Slot[IN, OUT], restored bool, number int64
 	}
 	t.base = g.baseOf(s)
 	t.ctx = t.base
-	g.watchMany(SlowObserver)
 	for next := 0; next < len(g.Observers); {
 		if err := g.guarded(callAccepted, s, func() {
 			for next < len(g.Observers) {
@@ -149,7 +148,6 @@ func (g *Machine[IN, OUT]) observeStart(
 	t.attempt, t.call, t.end = t.ctx, nil, observe.Outcome{Attempt: number}
 	g.enter(s, running) // it goes on as if it were invoked if the observer ends the goroutine
 	if t.broken == nil {
-		g.watchMany(SlowObserver)
 		g.calling(callInvoke, s)
 		for _, o := range g.Observers {
 			if ctx := o.AttemptStarted(t.attempt, number); ctx != nil {
@@ -318,12 +316,9 @@ func (g *Machine[IN, OUT]) mayReport() bool {
 // Report calls the observers with what has happened, in order. The driver calls it once a turn, and after the end.
 func (g *Machine[IN, OUT]) Report() {
 	for g.mayReport() {
-		g.refresh()
-		g.watchMany(SlowObserver)
 		g.calling(callReport, nil)
 		g.tell()
 		g.called()
-		g.tick()
 	}
 }
 

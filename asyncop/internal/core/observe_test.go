@@ -206,31 +206,6 @@ func TestObserverOfAFunctionThatTakesItsTime(t *testing.T) {
 	r.end()
 }
 
-// An observer is not to blame for what was slow before it is called.
-func TestSlowCodeBeforeObservers(t *testing.T) {
-	var r *rig
-	slow := strategies.FixedDelay[string](1, time.Second).RetryIfResult(func(results []string) bool {
-		if results[0] == "b#1" {
-			r.clock.at = r.clock.at.Add(2 * SlowCallLimit)
-		}
-		return false
-	})
-	r = newRig(t, slow, func(c *Config[string, string]) { c.Observers = []observe.Observer{&notebook{}} })
-	r.feed("a")
-	r.answer = func(name string, a *call.Attempt[string]) error {
-		a.Complete(name)
-		return nil
-	}
-	r.feed("b") // and it waits for a
-	r.Report()
-	blocked := r.Blocked()
-	require.Len(t, blocked, 1)
-	require.Equal(t, SlowJudge, blocked[0].Kind)
-	r.complete("a#1")
-	r.idle()
-	r.end()
-}
-
 // Law A6: where an observer ends the goroutine of a driver that does not go on, the attempt is cut off like any other.
 func TestObserverThatExitsAtTheEnd(t *testing.T) {
 	permits := call.NewPermits(1)

@@ -1,9 +1,6 @@
 package core
 
 import (
-	"context"
-	"time"
-
 	"github.com/weirflow/weir/internal/decision"
 	"github.com/weirflow/weir/internal/guard"
 )
@@ -129,78 +126,3 @@ func (g *Machine[IN, OUT]) resume() {
 
 // Exited returns the error of user code that has ended the goroutine which owned the core, for a driver that does not Run again.
 func (g *Machine[IN, OUT]) Exited() error { return g.call.broke }
-
-// ---- Calls that take too long
-
-// SlowCallLimit is when a call on the core's goroutine is worth a warning: everything else has waited for it.
-const SlowCallLimit = 100 * time.Millisecond
-
-// SlowCall is a call that has blocked the core's goroutine.
-type SlowCall[IN any] struct {
-	Kind    SlowKind
-	In      IN // of the element, if the call is for one
-	Took    time.Duration
-	Context context.Context //nolint:containedctx // of the element
-}
-
-// SlowKind is what a SlowCall has called.
-type SlowKind uint8
-
-// What may be called.
-const (
-	notWatched         SlowKind = iota
-	SlowInvoke                  // Config.Invoke
-	SlowJudge                   // the policy
-	SlowInvokeAndJudge          // Config.Invoke and then the policy: which of them took its time is not known
-	SlowKey                     // the key function
-	SlowTimeout                 // Config.TimeoutFor
-	SlowObserver                // an observer, which may have been called for many elements
-	SlowSource                  // that of messages, which may have been called for many
-)
-
-// IsForOne reports whether the call was for one element.
-func (k SlowKind) IsForOne() bool { return k < SlowObserver }
-
-// watchedCall is a call that is being watched; the clock is looked at anyway soon after it.
-type watchedCall[IN, OUT any] struct {
-	kind  SlowKind
-	since time.Duration
-	lost  time.Duration // at the beginning
-	in    IN
-	ctx   context.Context //nolint:containedctx // of the element, where elements have one of their own
-}
-
-// watch begins to watch a call for s.
-func (g *Machine[IN, OUT]) watch(s *Slot[IN, OUT], kind SlowKind) {
-	w := &g.slow
-	w.kind, w.since, w.lost, w.in = kind, g.now, time.Duration(g.Lost.Load()), s.in
-	if len(g.Observers) > 0 {
-		w.ctx = g.contextOfElement(s)
-	}
-}
-
-// watchMany begins to watch a call that may be for many elements.
-func (g *Machine[IN, OUT]) watchMany(kind SlowKind) {
-	g.slow = watchedCall[IN, OUT]{kind: kind, since: g.now, lost: time.Duration(g.Lost.Load())}
-}
-
-// endWatch notes the watched call if it took too long. No user code runs here: nothing may come between a look at the clock and
-// what follows from it.
-func (g *Machine[IN, OUT]) endWatch() {
-	w := &g.slow
-	if took := g.now - w.since; took > SlowCallLimit && took-(g.Stalled(g.now)-w.lost) > SlowCallLimit {
-		ctx := w.ctx
-		if ctx == nil {
-			ctx = g.Host.Values
-		}
-		g.blocked = append(g.blocked, SlowCall[IN]{Kind: w.kind, In: w.in, Took: took, Context: ctx})
-	}
-	w.kind = notWatched
-}
-
-// Blocked returns the calls that have blocked the core's goroutine since it was called last.
-func (g *Machine[IN, OUT]) Blocked() []SlowCall[IN] {
-	blocked := g.blocked
-	g.blocked = nil
-	return blocked
-}

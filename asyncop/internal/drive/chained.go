@@ -187,8 +187,7 @@ const (
 // rangeOver is the loop: like step, with the input and the body on the same goroutine.
 func (d *Driver[IN, OUT]) rangeOver(r *ChainedRange[IN, OUT]) loopEnd {
 	for {
-		d.witness.watch()
-		d.warn()
+		d.Hooks.FlushLines(false)
 		d.observe()
 		d.checkSignals()
 		if d.core.Failed() {
@@ -271,8 +270,7 @@ func (d *Driver[IN, OUT]) took(r *ChainedRange[IN, OUT], v IN, m call.Message, o
 	d.core.Accept(v, m)
 }
 
-// setAlarm sees to it that due is set when the next timer is. It also ends the watch on the last call: the body is no part of
-// it.
+// setAlarm sees to it that due is set when the next timer is.
 func (d *Driver[IN, OUT]) setAlarm() {
 	if due := d.core.Next(); due != core.Now && due != core.Never && !d.timers.ScheduleAt(due) {
 		d.chain.due.Store(true)
@@ -362,11 +360,9 @@ func (d *Driver[IN, OUT]) parkOn(r *ChainedRange[IN, OUT]) {
 		select {
 		case v, ok := <-elements:
 			d.host.Parked.Store(false)
-			d.witness.watch()
 			d.took(r, v, call.Message{}, ok)
 		case m, ok := <-messages:
 			d.host.Parked.Store(false)
-			d.witness.watch()
 			d.took(r, m.Value, message.With(m, struct{}{}), ok)
 		case <-d.host.C:
 		}

@@ -15,7 +15,7 @@ import (
 
 // Config is what a driver is made of. It is read-only once the driver runs.
 type Config[IN, OUT any] struct {
-	Core   core.Config[IN, OUT]              // the driver sets Timers, Host, Direct, IsEndOfInput, Lost, Stalled and Rung
+	Core   core.Config[IN, OUT]              // the driver sets Timers, Host, Direct and IsEndOfInput
 	Direct func(a *call.Attempt[OUT], in IN) // makes a call, on a worker; nil: Invoke does
 
 	Context context.Context //nolint:containedctx // the operator's, given by the user
@@ -59,7 +59,6 @@ type Hooks[IN any] struct {
 	Declined    func(r core.Report[IN], err error)                                          // writes a line about an element that the sink did not take at the end
 	SourceBroke func(err error)                                                             // writes a line about a panic of what settles a message; from any goroutine
 	Log         func(ctx context.Context, level slog.Level, msg string, attrs ...slog.Attr) // writes a line
-	Blocked     func(c core.SlowCall[IN])                                                   // writes a line about a call that took too long
 	FlushLines  func(all bool)                                                              // writes the lines that are due: how many were suppressed, statistics
 	LinesDue    func() (due time.Duration, ok bool)                                         // when some are
 	Ended       func()                                                                      // writes the last line: the statistics are final

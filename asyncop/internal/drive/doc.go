@@ -6,7 +6,6 @@
 //     what downstream takes and hands over failures; and parks if there was nothing to do. How it ends is in finish.go.
 //   - Its part in checkpoints is in checkpointing.go, and the bytes of a state are in state.go.
 //   - A ring is a bounded queue between two goroutines.
-//   - A witness distinguishes a call that blocks the loop from a machine that does not let the process run.
 //
 // # Owner
 //

@@ -32,7 +32,6 @@ type Driver[IN, OUT any] struct {
 	timers  *timers.Service[*core.Slot[IN, OUT]] // owned by the loop
 	host    *call.Host                           // used by other goroutines, too
 	workers *call.Workers[call.Job[IN, OUT]]     // used by other goroutines, too
-	witness *witness                             // nil with a mock clock
 
 	in       chan any                      // upstream sends and closes; the loop receives
 	out      chan any                      // the loop sends and closes; downstream receives
@@ -138,15 +137,9 @@ func New[IN, OUT any](cfg Config[IN, OUT]) *Driver[IN, OUT] {
 		d.host.WakeUp()
 	})
 	d.host.Clock = d.timers
-	if _, mock := cfg.Clock.(*clock.Mock); !mock { // time does not pass by itself
-		d.witness = &witness{clock: cfg.Clock, now: d.timers.Now, asleep: func() bool {
-			return d.host.Parked.Load() || d.chain.owner.Load() == ownedByNone
-		}}
-	}
 	e := cfg.Core
 	e.Timers, e.Host, e.Direct = d.timers, d.host, cfg.Direct != nil
 	e.IsEndOfInput = isEndOfInput
-	e.Lost, e.Stalled, e.Rung = d.witness.lostTime(), d.witness.stalled, d.witness.rung()
 	d.core = core.New(e)
 	d.Config.Core = core.Config[IN, OUT]{} // it has it, and lets go of the elements at the end
 	d.unwatch = context.AfterFunc(d.host.Life, d.host.WakeUp)
@@ -206,9 +199,8 @@ func (d *Driver[IN, OUT]) open() {
 
 // step takes one turn and reports whether there is another.
 func (d *Driver[IN, OUT]) step() bool {
-	d.witness.watch()
 	d.giveWay()
-	d.warn()
+	d.Hooks.FlushLines(false)
 	d.observe()
 	d.checkSignals()
 	if !d.core.Failed() && !d.suspended() {
@@ -290,7 +282,6 @@ func (d *Driver[IN, OUT]) park() {
 		select {
 		case v, ok := <-in:
 			d.host.Parked.Store(false)
-			d.witness.watch()
 			d.received(v, ok)
 		case out <- d.next:
 			d.sent()
@@ -382,15 +373,6 @@ func (d *Driver[IN, OUT]) publish() {
 	counts, oldest := d.core.Counts()
 	counts.Emitted = d.emitted
 	d.published.set(counts, oldest)
-}
-
-// warn writes what the log is owed: calls that blocked the loop, the number of suppressed lines. It runs user code, so it is
-// apart from the core's looks at the clock.
-func (d *Driver[IN, OUT]) warn() {
-	for _, c := range d.core.Blocked() {
-		d.Hooks.Blocked(c)
-	}
-	d.Hooks.FlushLines(false)
 }
 
 // offLoop runs user code that may block for a moment on a goroutine of its own and waits for it, so that neither a panic

@@ -29,8 +29,6 @@ func (d *Driver[IN, OUT]) finish() {
 	}
 	cut := by == core.ByCancel && !d.isBroken(cause) || d.unstarted // as wanted
 	abandoned := d.core.Abandon()
-	d.witness.stop()
-	d.warn()
 	d.warnOfCutRetries()
 	d.Hooks.FlushLines(true)
 	d.endJobs()
