@@ -213,7 +213,7 @@ func TestSharedPermitComesBackOnce(t *testing.T) {
 		a := newAttempt(h)
 		over, runs := false, false
 		var returned func()
-		endOf := func(e Ending) {
+		endOf := func(e Released) {
 			if e.Over {
 				h.Share.Release()
 			}

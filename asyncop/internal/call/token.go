@@ -2,6 +2,7 @@ package call
 
 import (
 	"context"
+	"math"
 	"sync/atomic"
 	"time"
 
@@ -22,8 +23,8 @@ type Token struct {
 	signal atomic.Pointer[signal] // made when the context's end is asked for; that of a message before the start
 }
 
-// NoDeadline is the deadline of a token that has none.
-const NoDeadline = time.Duration(-1)
+// NoDeadline is the deadline of a token that has none: the last instant.
+const NoDeadline = time.Duration(math.MaxInt64)
 
 // The bits of a token's state only ever get set, but for the requests.
 const (
@@ -84,9 +85,9 @@ func (t *Token) completing() uint32 {
 	return completed | over
 }
 
-// Carry makes the context of a new token know the message that its element is.
+// Carry makes the context of a new token know the message that its element is, unless it was made with one.
 func (t *Token) Carry(m Message) {
-	if m != (Message{}) {
+	if m != (Message{}) && t.signal.Load() == nil {
 		t.signal.Store(&signal{message: m})
 	}
 }
@@ -154,7 +155,7 @@ func (t *Token) Late() error {
 		return (*Context)(t).Err()
 	case h.Cancelled() || h.Suspended.Load():
 		return context.Canceled
-	case t.deadline != NoDeadline && h.Clock.Now() >= t.deadline:
+	case t.deadline != NoDeadline && h.Clock.Now() >= t.deadline: // a clock reading costs more
 		return context.DeadlineExceeded
 	}
 	return nil
@@ -177,14 +178,14 @@ func (t *Token) cutOff(late error) {
 // ---- The loop lets go
 
 // Expire is Cut for a timeout.
-func (t *Token) Expire() Ending { return t.cut(over | expired | ended) }
+func (t *Token) Expire() Released { return t.cut(over | expired | ended) }
 
 // Cut ends the token, since the operator ends. A completion that was handed in by then is late, although it will be in the
 // mailbox. Called by the loop.
-func (t *Token) Cut() Ending { return t.cut(over | ended) }
+func (t *Token) Cut() Released { return t.cut(over | ended) }
 
-// Ending is how a token was when the loop let go of it.
-type Ending struct {
+// Released is how a token was when the loop let go of it.
+type Released struct {
 	Stage   predicates.Stage // the latest that was reported
 	InDoubt bool             // a client has reported a request and not taken it back
 	Tracked bool             // the servers of all such requests recognise them
@@ -192,7 +193,7 @@ type Ending struct {
 	Over    bool             // the same for the permit that operators share; it may have come back before
 }
 
-func (t *Token) cut(bits uint32) Ending {
+func (t *Token) cut(bits uint32) Released {
 	for {
 		before := t.state.Load()
 		set := bits
@@ -204,7 +205,7 @@ func (t *Token) cut(bits uint32) Ending {
 				t.host.late.Add(1)
 			}
 			t.endContext()
-			return Ending{
+			return Released{
 				Stage: stageIn(before), InDoubt: doubtIn(before), Tracked: trackedIn(before), Freed: freedBy(before, set), Over: overBy(before, set),
 			}
 		}

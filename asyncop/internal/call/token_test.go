@@ -326,7 +326,7 @@ func TestReports(t *testing.T) {
 	s.ReportStage(predicates.ResponseReceived)
 	s.ReportRefused(false)
 	require.False(t, s.ReportSent(false))
-	require.Equal(t, Ending{Stage: predicates.NetworkTime, InDoubt: true, Freed: true, Over: true}, end)
+	require.Equal(t, Released{Stage: predicates.NetworkTime, InDoubt: true, Freed: true, Over: true}, end)
 	stage, inDoubt, _ = a.Report()
 	require.Equal(t, predicates.NetworkTime, stage)
 	require.True(t, inDoubt)
