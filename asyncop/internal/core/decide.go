@@ -86,7 +86,7 @@ func (g *Machine[IN, OUT]) verdict(s *Slot[IN, OUT], a *call.Attempt[OUT], faile
 
 // contextBeside returns the context of user code that runs for an element beside its calls.
 func (g *Machine[IN, OUT]) contextBeside(s *Slot[IN, OUT], t *call.Token) context.Context {
-	own := (*call.Context)(t)
+	var own call.Cancellable = t
 	if g.contextOf != nil {
 		return g.contextOf(s, own)
 	}
