@@ -41,7 +41,7 @@ type Watermark = queue.Watermark
 // Its methods are safe for concurrent use.
 type AsyncWaitOperator[IN, OUT any] struct {
 	driver *drive.Driver[IN, OUT]
-	policy core.FailurePolicy
+	policy failurePolicy
 	use    atomic.Uint32 // what drives it
 
 	taker atomic.Uint32 // what takes the results of a flow: bits
