@@ -3,7 +3,6 @@ package wiring_test
 import (
 	"context"
 	"fmt"
-
 	"testing"
 	"time"
 
