@@ -18,9 +18,8 @@ import (
 	"github.com/weirflow/weir/delivery/deadletters"
 	"github.com/weirflow/weir/delivery/lock"
 	"github.com/weirflow/weir/delivery/store"
-	"github.com/weirflow/weir/ext/postgres/pgstore"
+	"github.com/weirflow/weir/ext/postgres"
 	"github.com/weirflow/weir/ext/sqlite"
-	"github.com/weirflow/weir/ext/sqlite/sqlitestore"
 )
 
 // connectTimeout is how long a connection may take.
@@ -152,16 +151,16 @@ func openSQLite(ctx context.Context, path string, create bool) (*database, error
 	} else if err == nil {
 		_ = file.Close() // nothing was written
 	}
-	db, err := sqlite.Open(ctx, path, opts...)
+	db, err := sqlite.OpenDB(ctx, path, opts...)
 	if err != nil {
 		return nil, err
 	}
 	if create {
-		if err := sqlitestore.Migrate(ctx, db); err != nil {
+		if err := sqlite.Migrate(ctx, db); err != nil {
 			return nil, errors.Join(err, db.Close())
 		}
 	}
-	s := sqlitestore.New(db)
+	s := sqlite.New(db)
 	return &database{store: inspected{s}, locks: s.Locks(), sql: db.Reader(), closers: []func() error{s.Close, db.Close}}, nil
 }
 
@@ -188,12 +187,12 @@ func openPostgres(ctx context.Context, address string, create bool) (*database, 
 		return nil, err
 	}
 	if create {
-		if err := pgstore.Migrate(ctx, pool); err != nil {
+		if err := postgres.Migrate(ctx, pool); err != nil {
 			pool.Close()
 			return nil, err
 		}
 	}
-	s := pgstore.New(pool)
+	s := postgres.New(pool)
 	db := stdlib.OpenDBFromPool(pool)
 	closePool := func() error {
 		pool.Close()

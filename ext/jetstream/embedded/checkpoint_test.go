@@ -19,6 +19,7 @@ import (
 	"github.com/weirflow/weir/checkpoint/checkpointtest"
 	"github.com/weirflow/weir/codec"
 	"github.com/weirflow/weir/delivery"
+	"github.com/weirflow/weir/delivery/memory"
 	"github.com/weirflow/weir/delivery/store"
 	"github.com/weirflow/weir/ext/jetstream/jscheckpoint"
 )
@@ -244,7 +245,7 @@ func TestInputWithAMessageThatCannotBeRead(t *testing.T) {
 	}
 	require.NoError(t, in.Close())
 
-	dead := store.NewMemory(clock.New(), 2)
+	dead := memory.Open(memory.WithLimit(2))
 	in = jscheckpoint.NewInput(js, stream, codec.JSON[string](), jscheckpoint.WithEnd(), jscheckpoint.WithDeadLetters(dead, "dead"))
 	defer in.Close()
 	require.NoError(t, in.Seek(position))
