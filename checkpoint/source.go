@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"io"
 	"log/slog"
+	"reflect"
 	"sync"
 
 	"github.com/reugn/go-streams"
@@ -93,10 +94,16 @@ func (s *Source[T]) Out() <-chan any {
 	return s.out
 }
 
-// Via streams the elements to next and returns next. It panics for a flow of go-streams that cannot pass barriers, and if it
-// was called before.
+// ElementTypes is for other ends of a stream.
+func (*Source[T]) ElementTypes(wiring.Question) (in, out reflect.Type) {
+	return nil, reflect.TypeFor[T]()
+}
+
+// Via streams the elements to next and returns next. It panics for a flow of go-streams that cannot pass barriers, for an operator or a
+// flow of weir that takes elements of another type, and if it was called before.
 func (s *Source[T]) Via(next streams.Flow) streams.Flow {
 	wiring.MustPass("checkpoint: Via", participant.CanPass(next))
+	wiring.MustMatch("checkpoint: Via", s, next)
 	s.taken.Take("checkpoint: Via")
 	flow.DoStream(s, next)
 	return next
