@@ -123,6 +123,10 @@ func (c *BatchContext[IN, OUT]) Value(key any) any {
 	switch key := key.(type) {
 	case MembersKey:
 		return c.ctxs
+	case BackendKey:
+		if c.host.Backend != nil && c.host.Backend == key.Backend {
+			return true
+		}
 	case PermitsKey:
 		if c.host.Share.Of(key.Permits) {
 			return true
