@@ -72,7 +72,7 @@ func newDriver[IN, OUT any](
 	c.Backend = cfg.backend
 	if direct := directCall(fn); direct != nil {
 		c.Direct = func(a *call.Attempt[OUT], in IN) {
-			ctx := (*call.AttemptContext[OUT])(a)
+			ctx := context.Context(a)
 			direct.run(ctx, in, (*call.Returning[OUT])(a), nil)
 		}
 	}

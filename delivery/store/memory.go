@@ -154,7 +154,8 @@ func (m *Memory) Take(ctx context.Context, queue string, limit int, lease time.D
 		}
 		q := m.queues[queue]
 		now := m.clock.Now()
-		for q != nil && len(taken) < limit && !q.ready[0].at.After(now) {
+		for size := 0; q != nil && len(taken) < limit && size < MaxBytes && !q.ready[0].at.After(now); {
+			size += len(q.ready[0].Payload)
 			taken = append(taken, m.grant(q, queue, q.ready[0], now.Add(lease)))
 		}
 		return nil
@@ -276,7 +277,12 @@ func (m *Memory) List(ctx context.Context, queue string, f Filter, p Page) (list
 		}
 		all := m.matching(queue, &f, p)
 		now := m.clock.Now()
+		size := 0
 		for _, e := range all[:min(p.Max, len(all))] {
+			if size >= MaxBytes {
+				break
+			}
+			size += len(e.Payload)
 			entry := e.Entry
 			entry.Message = e.Clone()
 			if !entry.LeasedUntil.After(now) {
@@ -318,8 +324,10 @@ func (m *Memory) Claim(ctx context.Context, queue string, f Filter, p Page, leas
 			return err
 		}
 		now := m.clock.Now()
+		size := 0
 		for _, e := range m.matching(queue, &f, p) {
-			if len(taken) < p.Max && !e.LeasedUntil.After(now) {
+			if len(taken) < p.Max && size < MaxBytes && !e.LeasedUntil.After(now) {
+				size += len(e.Payload)
 				taken = append(taken, m.grant(m.queues[queue], queue, e, now.Add(lease)))
 			}
 		}

@@ -28,7 +28,9 @@ func (g *Machine[IN, OUT]) begin(s *Slot[IN, OUT]) {
 	}
 	s.last = g.now
 	if s.attempts == 1 {
-		g.Policy.Deposit()
+		if budget := g.Policy.Budget; budget != nil {
+			budget.Deposit()
+		}
 		if !g.knowsFirst(s) {
 			s.first = g.now
 		}
@@ -97,7 +99,7 @@ func (g *Machine[IN, OUT]) bind(s *Slot[IN, OUT], t *call.Token, number int32, u
 
 // context returns the context of the call of an attempt, also for those who judge it.
 func (g *Machine[IN, OUT]) context(s *Slot[IN, OUT], a *call.Attempt[OUT]) context.Context {
-	var own call.Cancellable = (*call.AttemptContext[OUT])(a)
+	var own call.Cancellable = a
 	if g.own != nil {
 		own = g.own(a)
 	}
@@ -110,7 +112,7 @@ func (g *Machine[IN, OUT]) context(s *Slot[IN, OUT], a *call.Attempt[OUT]) conte
 // invoke starts the call.
 func (g *Machine[IN, OUT]) invoke(s *Slot[IN, OUT], a *call.Attempt[OUT]) {
 	ctx := g.context(s, a)
-	if g.Direct && ctx == context.Context((*call.AttemptContext[OUT])(a)) {
+	if g.Direct && ctx == context.Context(a) {
 		a.Occupy()
 		g.jobs = append(g.jobs, call.Job[IN, OUT]{Attempt: a, In: s.in})
 		return
@@ -172,7 +174,7 @@ const (
 func (g *Machine[IN, OUT]) endAttempt(s *Slot[IN, OUT], a *call.Attempt[OUT], how attemptEnd) (end call.Released) {
 	switch how {
 	case completion:
-		end.Freed = a.Done()
+		end.Freed = a.LetGo()
 	case ranOut:
 		end = a.Expire()
 	case cutOff:
@@ -200,8 +202,12 @@ func (g *Machine[IN, OUT]) completed(s *Slot[IN, OUT]) {
 			a.DropResults()
 		}
 	}
-	stage, inDoubt, tracked := a.Report()
-	g.conclude(s, a, err, outcome[OUT]{a.Results(), stage, inDoubt, tracked})
+	if err != nil {
+		results = nil
+	}
+	o := outcome[OUT]{results: results}
+	o.stage, o.inDoubt, o.tracked = a.Report()
+	g.conclude(s, a, err, o)
 }
 
 // outcome is what an attempt has come to, beside its error. Results of one that has timed out are not looked at: it may be being

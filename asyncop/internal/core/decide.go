@@ -103,7 +103,7 @@ func (g *Machine[IN, OUT]) hears(s *Slot[IN, OUT], failed error) {
 
 // contextBeside returns the context of user code that runs for an element beside its calls.
 func (g *Machine[IN, OUT]) contextBeside(s *Slot[IN, OUT], t *call.Token) context.Context {
-	own := (*call.Context)(t)
+	var own call.Cancellable = t
 	if g.contextOf != nil {
 		return g.contextOf(s, own)
 	}

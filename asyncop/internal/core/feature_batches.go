@@ -40,7 +40,7 @@ func AddBatches[IN, OUT any](g *Machine[IN, OUT], batching Batching[IN, OUT]) *B
 	}
 	g.own = func(a *call.Attempt[OUT]) call.Cancellable {
 		if b.forming == nil {
-			return (*call.AttemptContext[OUT])(a)
+			return a
 		}
 		return b.forming.Context()
 	}

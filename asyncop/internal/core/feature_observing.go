@@ -210,7 +210,7 @@ func (o *Observing[IN, OUT]) contextOf(s *Slot[IN, OUT], own call.Cancellable) c
 	if t.attempt != nil {
 		values = t.attempt
 	}
-	switch _, isBeside := own.(*call.Context); {
+	switch _, isBeside := own.(*call.Token); {
 	case values == t.base: // they have given none
 		return own
 	case isBeside:

@@ -315,7 +315,9 @@ func (d *Driver[IN, OUT]) yieldSome(r *ChainedRange[IN, OUT]) (busy bool, end lo
 			d.emitted++
 			if i == len(results)-1 {
 				d.core.Left()
-				d.hasLeft()
+				if d.observing != nil {
+					d.hasLeft()
+				}
 			}
 			if !more {
 				return busy, loopBroken

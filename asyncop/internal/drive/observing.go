@@ -17,9 +17,6 @@ type leaving struct {
 
 // hasLeft goes on with the element that has left, whose results were handed over.
 func (d *Driver[IN, OUT]) hasLeft() {
-	if d.observing == nil {
-		return
-	}
 	switch r := d.observing.Leaving(); {
 	case r == nil: // a control element
 	case d.ends != nil:

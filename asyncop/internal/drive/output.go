@@ -140,5 +140,7 @@ func (d *Driver[IN, OUT]) sent() {
 		d.checks.passedMarker(control)
 	}
 	d.core.Left()
-	d.hasLeft()
+	if d.observing != nil {
+		d.hasLeft()
+	}
 }
