@@ -123,6 +123,7 @@ var storeRules = []storeRule{
 	{name: "inspector: move", check: move},
 	{name: "inspector: two who move", check: twoWhoMove},
 	{name: "inspector: queues", check: queues},
+	{name: "inspector: a source resumes", check: sourceResumes},
 }
 
 // storeBench is a store under test. Its methods give up the rule when a call fails.

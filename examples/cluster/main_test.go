@@ -5,6 +5,8 @@ import (
 	"context"
 	"errors"
 	"flag"
+	"fmt"
+	"strings"
 	"testing"
 	"time"
 
@@ -97,6 +99,21 @@ func TestReconcile(t *testing.T) {
 			assert.Contains(t, out.String(), "NOT proven")
 			assert.Contains(t, out.String(), test.want)
 		})
+	}
+}
+
+// The numbers of a line add up, whatever was counted first.
+func TestProgressAddsUp(t *testing.T) {
+	for _, now := range []counts{{}, {waiting: 110, paid: 308, dead: 7}, {waiting: 3, paid: 390, dead: 8}} {
+		s := &supervisor{config: config{Orders: 1000}, arrived: 388, now: now, begun: time.Now(), looked: time.Now()}
+		var of, paid, dead, todo, all int64
+		line := strings.TrimSpace(s.progress())
+		_, line, _ = strings.Cut(line, "s  ")
+		_, err := fmt.Sscanf(strings.ReplaceAll(line, ",", ""), "%d of %d orders: %d paid %d dead %d to do", &of, &all, &paid, &dead, &todo)
+		require.NoError(t, err, line)
+		require.Equal(t, of, paid+dead+todo, line)
+		require.Equal(t, []int64{now.paid, now.dead}, []int64{paid, dead})
+		require.GreaterOrEqual(t, of, s.arrived)
 	}
 }
 

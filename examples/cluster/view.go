@@ -50,9 +50,10 @@ func (s *supervisor) startView(w io.Writer) (stop func()) {
 // progress is a line. It runs under mu. What is to do is what has arrived and is neither paid nor dead: a message that a killed worker
 // has done waits in the stream as well.
 func (s *supervisor) progress() string {
-	todo := max(0, s.arrived-s.now.paid-s.now.dead)
+	arrived := max(s.arrived, s.now.paid+s.now.dead) // they may be done before the cluster has confirmed them
+	todo := arrived - s.now.paid - s.now.dead
 	text := fmt.Sprintf("%5.1fs  %s of %s orders: %s paid, %s dead, %s to do", time.Since(s.begun).Seconds(),
-		show.Count(s.arrived), show.Count(s.Orders), show.Count(s.now.paid), show.Count(s.now.dead), show.Count(todo))
+		show.Count(arrived), show.Count(s.Orders), show.Count(s.now.paid), show.Count(s.now.dead), show.Count(todo))
 	if s.isMute() {
 		text += ", no leader"
 	}

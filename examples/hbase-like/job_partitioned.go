@@ -9,11 +9,13 @@ import (
 	"io"
 	"math/rand/v2"
 	"os"
+	"path/filepath"
 	"strconv"
 	"strings"
 	"sync"
 	"time"
 
+	"github.com/weirflow/weir/checkpoint"
 	"github.com/weirflow/weir/examples/hbase-like/internal/cli"
 	"github.com/weirflow/weir/examples/hbase-like/internal/data"
 	"github.com/weirflow/weir/examples/hbase-like/internal/durable"
@@ -80,6 +82,12 @@ func (p *partitionedJob) run() (_ *durable.Proof, err error) {
 	if err := errors.Join(p.prepare(ctx, in), in.Close()); err != nil {
 		return nil, err
 	}
+	// Two such jobs would wait for the partitions of each other.
+	only, err := checkpoint.OpenDir(filepath.Join(p.cfg.Checkpoint, "job"))
+	if err != nil {
+		return nil, err
+	}
+	defer func() { err = errors.Join(err, only.Close()) }()
 	if err := p.startStore(airports); err != nil {
 		return nil, err
 	}

@@ -9,6 +9,8 @@ import (
 
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
+
+	"github.com/weirflow/weir/checkpoint"
 )
 
 // Several workers, of which some are killed, write what one pipeline does; once it is done, it stays.
@@ -49,6 +51,21 @@ func TestPartitioned(t *testing.T) {
 			assert.Equal(t, done, readFile(t, out))
 		})
 	}
+}
+
+// Of two jobs on one directory the second says so, and ends.
+func TestTwoPartitionedJobs(t *testing.T) {
+	t.Parallel()
+	dir := filepath.Join(t.TempDir(), "checkpoints")
+	first, err := checkpoint.OpenDir(filepath.Join(dir, "job"))
+	require.NoError(t, err)
+	args := []string{"-in", csvFile(t, lines(t, 50)...), "-faults=false", "-checkpoint", dir, "-out", filepath.Join(t.TempDir(), "out.csv"), "-partitions", "2", "-workers", "1"}
+	o := runJob("", args...)
+	assert.Equal(t, exitFailed, o.status)
+	assert.Contains(t, o.stderr, "checkpoints/job is in use by process ")
+	require.NoError(t, first.Close())
+	o = runJob("", args...)
+	require.Equal(t, exitOK, o.status, o.stderr)
 }
 
 // What is wrong is said, and the workers end.

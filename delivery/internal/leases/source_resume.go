@@ -22,20 +22,22 @@ func (s *Source[T]) Resume(ctx context.Context) (ids []string, err error) {
 		return nil, nil
 	}
 	var left []store.Position
-	for page := (store.Page{Max: resumePage}); ; {
+	fresh := 0 // in a row
+	for page := (store.Page{Max: resumePage}); fresh < resumePage; {
 		entries, err := i.List(ctx, s.queue, store.Filter{}, page)
 		if err != nil {
 			return nil, fmt.Errorf("weir: what an earlier source has left in %q: %w", s.queue, err)
 		}
-		before := len(left)
+		if len(entries) == 0 {
+			break
+		}
 		for n := range entries {
+			fresh++
 			if e := &entries[n]; e.Fence > 0 && (!e.LeasedUntil.IsZero() || !e.Meta.Due.After(s.clock.Now())) {
+				fresh = 0
 				left = append(left, e.Position)
 				ids = append(ids, e.Meta.ID)
 			}
-		}
-		if len(left) == before {
-			break
 		}
 		page.After = entries[len(entries)-1].Position
 	}
