@@ -12,6 +12,7 @@ import (
 	"github.com/weirflow/weir/internal/decision"
 	"github.com/weirflow/weir/internal/lazyerr"
 	"github.com/weirflow/weir/internal/panics"
+	"github.com/weirflow/weir/message"
 	"github.com/weirflow/weir/predicates"
 	"github.com/weirflow/weir/strategies"
 )
@@ -26,6 +27,10 @@ var (
 	// ErrRetriesExhausted is the failure of an element whose last result still asked for another attempt, under
 	// [WithExhaustedAsFailure]. The error that wraps it names the reason, and why there was no retry.
 	ErrRetriesExhausted = errors.New("asyncop: retries exhausted: the last result still matches the retry predicate")
+
+	// ErrBackendClosed is matched by the [*TimeoutError] of an element that waited for its backend, which was closed, when its time ran
+	// out: see [WithBackend].
+	ErrBackendClosed = message.ErrBackendClosed
 
 	// ErrStopped reports that the operator was stopped by Stop: to the function of [WithUpstreamCancel], and to a loop over
 	// Results.
@@ -59,7 +64,8 @@ type TimeoutError struct {
 	// called is not.
 	InDoubt bool
 
-	element any // for the policy
+	closed  error // why the backend was; nil: it was not
+	element any   // for the policy
 	policy  idempotence
 }
 
@@ -87,6 +93,9 @@ func (e *TimeoutError) Error() string {
 	case e.Early:
 		s = fmt.Sprintf("asyncop: timed out early, after %s: no retry could start within %v", attempts(e.Attempts), e.Limit)
 	}
+	if e.closed != nil {
+		s += fmt.Sprintf(": it waited: %v", e.closed)
+	}
 	if e.Last != nil {
 		s += fmt.Sprintf(": last error: %v", e.Last) // fmt recovers panics of users' errors
 	}
@@ -96,8 +105,10 @@ func (e *TimeoutError) Error() string {
 	return s
 }
 
-// Is reports that a TimeoutError is a context.DeadlineExceeded.
-func (e *TimeoutError) Is(target error) bool { return target == context.DeadlineExceeded }
+// Is reports that a TimeoutError is a context.DeadlineExceeded, and ErrBackendClosed if it waited for a backend that is closed.
+func (e *TimeoutError) Is(target error) bool {
+	return target == context.DeadlineExceeded || target == ErrBackendClosed && e.closed != nil
+}
 
 // Unwrap returns the error of the last attempt and that of the handler, as far as there are any.
 func (e *TimeoutError) Unwrap() []error { return nonNil(e.Last, e.Handler) }

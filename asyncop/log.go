@@ -12,9 +12,9 @@ import (
 
 	"github.com/weirflow/weir/asyncop/internal/core"
 	"github.com/weirflow/weir/asyncop/observe"
-	"github.com/weirflow/weir/delivery"
 	"github.com/weirflow/weir/internal/decision"
 	"github.com/weirflow/weir/internal/guard"
+	"github.com/weirflow/weir/message"
 )
 
 // Logs are for people: at most logBurst lines of one kind in logPeriod.
@@ -233,7 +233,7 @@ func (e plainError) Unwrap() error { return e.error }
 // messageAttrs name the message that an element is.
 func (s *surface[IN, OUT]) messageAttrs(ctx context.Context) (attrs []slog.Attr) {
 	_ = s.offLoop(func() error { // the context is one of the observers'
-		if meta, ok := delivery.MetaFromContext(ctx); ok && meta.ID != "" {
+		if meta, ok := message.MetaFromContext(ctx); ok && meta.ID != "" {
 			attrs = []slog.Attr{slog.String("id", meta.ID), slog.Int("visit", meta.Visit)}
 		}
 		return nil

@@ -20,7 +20,7 @@ import (
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 
-	"github.com/weirflow/weir/delivery"
+	"github.com/weirflow/weir/message"
 	"github.com/weirflow/weir/predicates"
 	"github.com/weirflow/weir/strategies"
 )
@@ -680,11 +680,11 @@ func TestLogNamesMessage(t *testing.T) {
 			var book logBook
 			op := constructor(failsAlways[mail](errors.New("busy")), time.Second, 10, WithLogger(book.logger(slog.LevelInfo)),
 				WithFailureSink(func(context.Context, Failure[mail]) error { return nil }))
-			in := []delivery.Message[mail]{
-				delivery.New(mail{"a"}, &delivery.Meta{ID: "mail-7", Visit: 2}, func(delivery.Verdict) {}),
-				delivery.New(mail{"b"}, nil, func(delivery.Verdict) {}),
+			in := []message.Message[mail]{
+				message.New(mail{"a"}, &message.Meta{ID: "mail-7", Visit: 2}, func(message.Verdict) {}),
+				message.New(mail{"b"}, nil, func(message.Verdict) {}),
 			}
-			input := func(yield func(delivery.Message[mail], error) bool) {
+			input := func(yield func(message.Message[mail], error) bool) {
 				for _, m := range in {
 					if !yield(m, nil) {
 						return

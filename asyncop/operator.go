@@ -14,11 +14,11 @@ import (
 	"github.com/weirflow/weir/asyncop/internal/core"
 	"github.com/weirflow/weir/asyncop/internal/drive"
 	"github.com/weirflow/weir/checkpoint/participant"
-	"github.com/weirflow/weir/delivery"
 	weirflow "github.com/weirflow/weir/flow"
 	"github.com/weirflow/weir/internal/decision"
 	"github.com/weirflow/weir/internal/nils"
 	"github.com/weirflow/weir/internal/wiring"
+	"github.com/weirflow/weir/message"
 	"github.com/weirflow/weir/queue"
 	"github.com/weirflow/weir/strategies"
 )
@@ -34,7 +34,7 @@ type Watermark = queue.Watermark
 //
 //	out ------- 1' - 2' ---- 3' - 4' ---- 5' ---
 //
-// Elements of the stream are of type IN, a delivery.Message of an IN, or a [Watermark]. A nil is accepted where IN is an
+// Elements of the stream are of type IN, a message.Message of an IN, or a [Watermark]. A nil is accepted where IN is an
 // interface type. A wrong type fails the pipeline with a [*TypeError]. Elements must not be changed once they were sent: a
 // source that reuses them sends copies.
 //
@@ -171,6 +171,7 @@ func newOperator[IN, OUT any](
 	if _, ok := cfg.timeoutFor.(func(IN) time.Duration); cfg.timeoutFor != nil && !ok {
 		panic(fmt.Sprintf("asyncop: %s: WithTimeoutFor: %T does not take %v", name, cfg.timeoutFor, reflect.TypeFor[IN]()))
 	}
+	refuseBackend[IN](name, cfg)
 	batch := batchingOf(fn)
 	// Nothing is refused from here on: goroutines begin.
 	driver, shown := newDriver(cfg, fn, policy, min(timeout, maxTimeout), newQueue(capacity), sink, state)
@@ -287,13 +288,13 @@ func newDecoder[IN any](operator string) func(any) (in IN, m call.Message, contr
 			if in, ok := v.(IN); ok {
 				return in, m, false, nil
 			}
-			if typed, ok := v.(delivery.Message[IN]); ok {
-				return typed.Value, delivery.With(typed, struct{}{}), false, nil
+			if typed, ok := v.(message.Message[IN]); ok {
+				return typed.Value, message.With(typed, struct{}{}), false, nil
 			}
 		}
 		value := v
-		if untyped, ok := delivery.FromElement(v); ok {
-			value, m = untyped.Value, delivery.With(untyped, struct{}{})
+		if untyped, ok := message.FromElement(v); ok {
+			value, m = untyped.Value, message.With(untyped, struct{}{})
 		}
 		in, ok := value.(IN)
 		if !ok && (value != nil || !nilAllowed) {
@@ -303,9 +304,9 @@ func newDecoder[IN any](operator string) func(any) (in IN, m call.Message, contr
 	}
 }
 
-// isMessage reports whether v is a delivery.Message.
+// isMessage reports whether v is a message.Message.
 func isMessage(v any) bool {
-	_, ok := delivery.FromElement(v)
+	_, ok := message.FromElement(v)
 	return ok
 }
 

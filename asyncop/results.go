@@ -7,7 +7,7 @@ import (
 	"iter"
 
 	"github.com/weirflow/weir/asyncop/internal/drive"
-	"github.com/weirflow/weir/delivery"
+	"github.com/weirflow/weir/message"
 )
 
 // Results drives the operator without channels and without boxing: it feeds it the elements of input, and yields the
@@ -71,7 +71,7 @@ func putAll[T any](input iter.Seq2[T, error], put func(T) bool) error {
 }
 
 // Messages is [AsyncWaitOperator.ResultsFrom] for messages: it takes messages and yields a message for each result. The
-// function, strategies, predicates and handlers see values. [delivery.MetaFromContext] returns the history of the message of a
+// function, strategies, predicates and handlers see values. [message.MetaFromContext] returns the history of the message of a
 // call.
 //
 //	for m, err := range op.Messages(received) {
@@ -82,7 +82,7 @@ func putAll[T any](input iter.Seq2[T, error], put func(T) bool) error {
 //		m.Ack() // when what was made of it is safe
 //	}
 //
-// One result takes the place of its message, and several are parts of it ([delivery.Split]): the body settles them. The
+// One result takes the place of its message, and several are parts of it ([message.Split]): the body settles them. The
 // operator settles what does not reach the body:
 //
 //   - acknowledged: a message that ended without a result, was dropped ([WithDropOnFailure]), or was taken by the failure sink
@@ -92,15 +92,15 @@ func putAll[T any](input iter.Seq2[T, error], put func(T) bool) error {
 //
 // A message that the input has not yielded when the loop ends is not settled: end the input, and close its source.
 // docs/messages.md has a program.
-func (op *AsyncWaitOperator[IN, OUT]) Messages(input iter.Seq2[delivery.Message[IN], error]) iter.Seq2[delivery.Message[OUT], error] {
+func (op *AsyncWaitOperator[IN, OUT]) Messages(input iter.Seq2[message.Message[IN], error]) iter.Seq2[message.Message[OUT], error] {
 	if input == nil {
 		panic("asyncop: Messages: nil input")
 	}
 	op.mustHaveNoCheckpoints("Messages")
-	return func(yield func(delivery.Message[OUT], error) bool) {
+	return func(yield func(message.Message[OUT], error) bool) {
 		op.driveBy("Messages")
 		op.driver.Results(drive.Range[IN, OUT]{
-			Messages:      func(put func(delivery.Message[IN]) bool) error { return putAll(input, put) },
+			Messages:      func(put func(message.Message[IN]) bool) error { return putAll(input, put) },
 			YieldMessages: yield,
 		})
 	}
@@ -108,9 +108,9 @@ func (op *AsyncWaitOperator[IN, OUT]) Messages(input iter.Seq2[delivery.Message[
 
 // MessagesOf is [AsyncWaitOperator.Messages] without another goroutine, as [AsyncWaitOperator.ResultsOf] is Results. Messages
 // that are still in a channel when the loop ends stay there.
-func (op *AsyncWaitOperator[IN, OUT]) MessagesOf(input Input[delivery.Message[IN]]) iter.Seq2[delivery.Message[OUT], error] {
+func (op *AsyncWaitOperator[IN, OUT]) MessagesOf(input Input[message.Message[IN]]) iter.Seq2[message.Message[OUT], error] {
 	op.mustHaveNoCheckpoints("MessagesOf")
-	return func(yield func(delivery.Message[OUT], error) bool) {
+	return func(yield func(message.Message[OUT], error) bool) {
 		op.driveBy("MessagesOf")
 		op.driver.Chained(drive.ChainedRange[IN, OUT]{Messages: input.in, YieldMessages: yield})
 	}

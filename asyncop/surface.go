@@ -69,6 +69,7 @@ func newDriver[IN, OUT any](
 	if cfg.permits != nil {
 		c.Permits = cfg.permits.permits
 	}
+	c.Backend = cfg.backend
 	if direct := directCall(fn); direct != nil {
 		c.Direct = func(a *call.Attempt[OUT], in IN) {
 			ctx := context.Context(a)
@@ -150,6 +151,11 @@ func (s *surface[IN, OUT]) features() (all []func(g *core.Machine[IN, OUT])) {
 			})
 		})
 	}
+	if s.backend != nil {
+		cost, _ := s.cost.(func(IN) float64)
+		tenant, _ := s.tenant.(func(IN) string)
+		add(func(g *core.Machine[IN, OUT]) { core.AtBackend(g, cost, tenant) })
+	}
 	if s.permits != nil || s.pace != nil {
 		var pace func(now time.Time) time.Duration
 		if s.pace != nil {
@@ -172,10 +178,10 @@ func (s *surface[IN, OUT]) features() (all []func(g *core.Machine[IN, OUT])) {
 // coreHooks build what users see: errors and logs.
 func (s *surface[IN, OUT]) coreHooks() core.Hooks[IN] {
 	return core.Hooks[IN]{
-		TimedOut: func(r core.Report[IN], early bool) error {
+		TimedOut: func(r core.Report[IN], early bool, closed error) error {
 			return &TimeoutError{
 				Limit: r.Timeout, Attempts: r.Attempts, Last: r.Err, Early: early,
-				InDoubt: r.InDoubt, element: r.Element, policy: s.policy,
+				InDoubt: r.InDoubt, closed: closed, element: r.Element, policy: s.policy,
 			}
 		},
 		AttemptTimedOut: func(attempt int) error {

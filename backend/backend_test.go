@@ -216,7 +216,7 @@ func TestReopens(t *testing.T) {
 	}
 	require.Equal(t, backend.Closed, o.Stats().State)
 	for _, c := range running {
-		o.place.Release(c.begun)
+		o.place.Release(c.stamp)
 	}
 	require.Equal(t, time.Second, o.wait())
 	for pause := 2 * time.Second; ; pause *= 2 { // probes

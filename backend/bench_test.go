@@ -33,8 +33,8 @@ func BenchmarkAttempt(b *testing.B) {
 				if answer.Wait > 0 {
 					b.Fatal(answer)
 				}
-				place.Release(answer.Begun)
-				o.Begun, o.Tenant = answer.Begun, c.tenant
+				place.Release(answer.Stamp)
+				o.Begun, o.Tenant = now, c.tenant
 				place.Heard(now, &o)
 			}
 		})

@@ -62,7 +62,8 @@ func (b *bench) attach() *operator {
 type call struct {
 	o       *operator
 	attempt gate.Attempt
-	begun   time.Duration
+	begun   time.Time
+	stamp   gate.Stamp
 }
 
 func (o *operator) ask(a gate.Attempt) (c *call, answer gate.Answer) {
@@ -77,7 +78,7 @@ func (o *operator) ask(a gate.Attempt) (c *call, answer gate.Answer) {
 	if answer.Wait > 0 {
 		return nil, answer
 	}
-	return &call{o, a, answer.Begun}, answer
+	return &call{o, a, o.clock.Now(), answer.Stamp}, answer
 }
 
 // start starts a call, of a new element.
@@ -98,7 +99,7 @@ func (o *operator) wait() time.Duration {
 }
 
 func (c *call) end(err error) (outage bool) {
-	c.o.place.Release(c.begun)
+	c.o.place.Release(c.stamp)
 	return c.o.place.Heard(c.o.clock.Now(), &gate.Outcome{Err: err, Begun: c.begun, Tenant: c.attempt.Tenant, Element: c.attempt.Element})
 }
 

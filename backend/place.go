@@ -28,9 +28,6 @@ type place struct {
 
 var _ gate.Place = (*place)(nil)
 
-// timed marks the beginning of a call that is to be timed.
-const timed = 1
-
 // Start implements gate.Place.
 func (p *place) Start(now time.Time, a *gate.Attempt) gate.Answer {
 	b := p.backend
@@ -59,11 +56,10 @@ func (b *Backend) started(t time.Duration, a *gate.Attempt) gate.Answer {
 	if !a.Retry && b.retries.isSet() {
 		b.retries.give(b.retryShare)
 	}
-	begun := t &^ timed
 	if b.limiter != nil && b.limiter.wantsSample(t) {
-		begun |= timed
+		return gate.Answer{Stamp: gate.StampOf(t)}
 	}
-	return gate.Answer{Begun: begun}
+	return gate.Answer{}
 }
 
 // ask is the way of an attempt that not everything speaks for. All say yes, or nothing is taken.
@@ -163,16 +159,17 @@ func (p *place) join() {
 }
 
 // Release implements gate.Place.
-func (p *place) Release(begun time.Duration) {
+func (p *place) Release(stamp gate.Stamp) {
 	b := p.backend
 	var t time.Duration
-	isTimed := begun&timed != 0
-	if isTimed {
+	if stamp != 0 {
 		t = b.now()
 	}
 	b.mu.Lock()
-	if isTimed && b.state != Closed && b.state != Held && begun >= b.begun {
-		b.limit = b.limiter.sample(t, t-begun, b.used)
+	if stamp != 0 && (b.state == Open || b.state == Ramping) {
+		if took := stamp.Since(t); t-took >= b.begun {
+			b.limit = b.limiter.sample(t, took, b.used)
+		}
 	}
 	if p.calls--; p.calls >= p.lent {
 		b.used--
@@ -214,13 +211,13 @@ func (p *place) Heard(now time.Time, o *gate.Outcome) (outage bool) {
 		b.mu.Unlock()
 		return false
 	}
-	outage = p.hear(t, o, lost, demanded)
+	outage = p.hear(t, o.Begun.Sub(b.epoch), o, lost, demanded)
 	b.unlock()
 	return outage
 }
 
 // hear is the way of an outcome that may change something.
-func (p *place) hear(t time.Duration, o *gate.Outcome, lost bool, demanded time.Duration) (outage bool) {
+func (p *place) hear(t, begun time.Duration, o *gate.Outcome, lost bool, demanded time.Duration) (outage bool) {
 	b := p.backend
 	b.advance(t)
 	isProbe := b.state == Probing && b.trying && b.prober == probe{p, o.Element}
@@ -236,7 +233,7 @@ func (p *place) hear(t time.Duration, o *gate.Outcome, lost bool, demanded time.
 	}
 	if lost {
 		b.counts.Lost++
-		if b.limiter != nil && o.Begun >= b.begun {
+		if b.limiter != nil && begun >= b.begun {
 			b.limit = b.limiter.lost(t)
 		}
 	}
@@ -257,11 +254,11 @@ func (p *place) hear(t time.Duration, o *gate.Outcome, lost bool, demanded time.
 		b.close(t, 0, "a probe was lost: "+describe(o))
 	case isProbe:
 		b.reopen(t)
-	case b.state == Probing || o.Begun < b.begun:
+	case b.state == Probing || begun < b.begun:
 	default:
 		p.count(t, o, lost)
 	}
-	return lost && !b.dryRun && (b.state != Open || b.calls.row > 1 || o.Begun < b.begun)
+	return lost && !b.dryRun && (b.state != Open || b.calls.row > 1 || begun < b.begun)
 }
 
 // count notes the outcome of a call of an open or ramping backend.

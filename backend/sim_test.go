@@ -110,8 +110,7 @@ type simOperator struct {
 
 type simCall struct {
 	*element
-	o     *simOperator
-	begun time.Duration
+	o *simOperator
 }
 
 func (s *sim) attach() *simOperator {
@@ -168,7 +167,7 @@ func (o *simOperator) turn() {
 			o.short = true
 		default:
 			o.ready = o.ready[1:]
-			o.call(e, answer.Begun)
+			o.call(e, answer.Stamp)
 		}
 	}
 	o.place.Settle(o.clock.now, o.short)
@@ -181,14 +180,15 @@ func (o *simOperator) turn() {
 	}
 }
 
-func (o *simOperator) call(e *element, begun time.Duration) {
+func (o *simOperator) call(e *element, stamp gate.Stamp) {
 	e.calls++
 	o.running++
-	c := &simCall{e, o, begun}
+	begun := o.clock.now
+	c := &simCall{e, o}
 	took, err := o.serve(c)
 	o.after(took, func() {
 		o.running--
-		o.place.Release(begun)
+		o.place.Release(stamp)
 		outage := o.place.Heard(o.clock.now, &gate.Outcome{Err: err, Begun: begun, Tenant: e.tenant, Element: e.id})
 		if outage {
 			e.outages++

@@ -55,13 +55,13 @@ func TestProbesThatSayNothing(t *testing.T) {
 	probe := o.start()
 	require.Equal(t, gate.Never, other.wait())
 	woken := other.woken
-	o.place.Release(probe.begun)
+	o.place.Release(probe.stamp)
 	o.place.Heard(b.clock.Now(), &gate.Outcome{Ignored: true, Begun: probe.begun, Element: probe.attempt.Element})
 	require.Greater(t, other.woken, woken)
 	probe = other.start()
 	require.Equal(t, gate.Never, o.wait())
 	other.place.Leave()
-	other.place.Release(probe.begun)
+	other.place.Release(probe.stamp)
 	o.start()
 }
 

@@ -19,7 +19,7 @@ import (
 
 	"github.com/weirflow/weir/delivery"
 	"github.com/weirflow/weir/delivery/store"
-	"github.com/weirflow/weir/ext/postgres/pgstore"
+	"github.com/weirflow/weir/ext/postgres"
 	"github.com/weirflow/weir/internal/storebench"
 )
 
@@ -96,7 +96,7 @@ func putAll(ctx context.Context, s store.Store, n int) error {
 type counted struct{ n int }
 
 // Put implements delivery.Sink.
-func (c *counted) Put(_ context.Context, ms []delivery.Message[[]byte]) error {
+func (c *counted) PutAll(_ context.Context, ms []delivery.Message[[]byte]) error {
 	c.n += len(ms)
 	return nil
 }
@@ -107,10 +107,10 @@ func workByWeir(m *Meter, n int) error {
 	if err != nil {
 		return err
 	}
-	if err := pgstore.Migrate(ctx, pool); err != nil {
+	if err := postgres.Migrate(ctx, pool); err != nil {
 		return err
 	}
-	s := pgstore.New(pool)
+	s := postgres.New(pool)
 	var worked counted
 	m.Start()
 	put := make(chan error, 1)

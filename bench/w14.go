@@ -175,8 +175,8 @@ type leftSink struct {
 }
 
 // Put implements delivery.Sink.
-func (s *leftSink) Put(ctx context.Context, ms []delivery.Message[[]byte]) error {
-	err := s.Sink.Put(ctx, ms)
+func (s *leftSink) PutAll(ctx context.Context, ms []delivery.Message[[]byte]) error {
+	err := s.Sink.PutAll(ctx, ms)
 	if s.left -= len(ms); s.left <= 0 {
 		s.enough()
 	}

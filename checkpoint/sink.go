@@ -10,10 +10,10 @@ import (
 	"github.com/reugn/go-streams"
 
 	"github.com/weirflow/weir/checkpoint/participant"
-	"github.com/weirflow/weir/delivery"
 	"github.com/weirflow/weir/internal/inband"
 	"github.com/weirflow/weir/internal/nils"
 	"github.com/weirflow/weir/internal/wiring"
+	"github.com/weirflow/weir/message"
 	"github.com/weirflow/weir/queue"
 )
 
@@ -245,7 +245,7 @@ func (s *Sink[T]) write(v any) {
 
 func mayBeMessage[T any]() bool {
 	var zero T
-	_, isMessage := delivery.FromElement(zero)
+	_, isMessage := message.FromElement(zero)
 	return isMessage || reflect.TypeFor[T]().Kind() == reflect.Interface
 }
 
@@ -255,7 +255,7 @@ func (s *Sink[T]) element(v any) (t T, err error) {
 	if ok && !s.anything {
 		return t, nil
 	}
-	m, isMessage := delivery.FromElement(v)
+	m, isMessage := message.FromElement(v)
 	switch {
 	case isMessage && m.Pending():
 		m.Nack(0)

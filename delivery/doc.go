@@ -1,7 +1,10 @@
-// Package delivery has messages: elements of a stream that are acknowledged one by one, when all that was made of them is safe.
-// So any number of workers can share one queue, and no worker keeps a position in it. docs/messages.md has a program.
+// Package delivery has queues, workers and messages. A [Queue] is on an [Engine], with its layers of retries and its dead letters; [Run] is a
+// worker: it takes messages from a queue, calls an operator, and puts the results elsewhere. docs/first-worker.md has a program.
 //
-// A source makes a message of each thing that it receives. A message has a value, an acknowledgement, and what is known about it:
+// Messages are elements of a stream that are acknowledged one by one, when all that was made of them is safe. So any number of workers can
+// share one queue, and no worker keeps a position in it.
+//
+// A source of your own makes a message of each thing that it receives. A message has a value, an acknowledgement, and what is known about it:
 //
 //	meta := &delivery.Meta{ID: origin.ID(), Origin: origin, Key: row.Customer}
 //	m := delivery.New(row, meta, func(v delivery.Verdict) {

@@ -6,13 +6,9 @@ import (
 	"fmt"
 	"time"
 
-	"github.com/benbjohnson/clock"
-
 	"github.com/weirflow/weir/asyncop"
-	"github.com/weirflow/weir/codec"
 	"github.com/weirflow/weir/delivery"
-	"github.com/weirflow/weir/delivery/ladder"
-	"github.com/weirflow/weir/delivery/store"
+	"github.com/weirflow/weir/delivery/memory"
 	"github.com/weirflow/weir/predicates"
 	"github.com/weirflow/weir/strategies"
 )
@@ -40,32 +36,19 @@ func charge(ctx context.Context, o order) (string, error) {
 }
 
 // work takes orders from a queue, charges for them, and puts the receipts into another queue, until ctx ends.
-func work(ctx context.Context, s store.Store) (delivery.Summary, error) {
-	l, err := ladder.New(ladder.Config[order]{
-		Store: s,
-		Codec: codec.JSON[order](),
-		Layers: []ladder.Layer{
-			{Queue: "orders again", Delay: 50 * time.Millisecond, Jitter: 0.2},
-			{Queue: "orders later", Delay: time.Hour, Rate: 10},
-		},
-		DeadLetters: "dead",
-	})
-	if err != nil {
-		return delivery.Summary{}, err
-	}
-	orders := store.NewSource(s, "orders", "dead", codec.JSON[order]())
-	receipts := store.NewSink(s, "receipts", codec.JSON[string]())
+func work(ctx context.Context, orders *delivery.Queue[order], receipts *delivery.Queue[string]) (delivery.Summary, error) {
 	op := asyncop.OrderedWaitWithRetry(asyncop.Blocking(charge), 10*time.Second, 100,
 		strategies.FixedDelay[string](2, 10*time.Millisecond).RetryIfException(predicates.ErrorIs(errBusy)),
-		asyncop.WithFailureSink(l.Take))
-	return delivery.Run(ctx, l.Source(orders), op, receipts)
+		asyncop.WithFailureSink(orders.TakeFailure))
+	return delivery.Run(ctx, orders, op, receipts)
 }
 
 func Example_run() {
-	s := store.NewMemory(clock.New(), 0)
+	engine := memory.Open() // in a program: sqlite.Open or postgres.Open
+	orders := delivery.NewQueue[order](engine, "orders", delivery.RetryAfter(50*time.Millisecond, time.Hour))
+	receipts := delivery.NewQueue[string](engine, "receipts")
 	for n := 1; n <= 3; n++ {
-		m, err := store.Encode(codec.JSON[order](), order{Cents: n * 100}, delivery.Meta{ID: fmt.Sprint(n)})
-		if err := errors.Join(err, s.Put(context.Background(), "orders", m)); err != nil {
+		if err := orders.Put(context.Background(), order{Cents: n * 100}, delivery.ID(fmt.Sprint(n))); err != nil {
 			fmt.Println(err)
 		}
 	}
@@ -73,11 +56,11 @@ func Example_run() {
 	go func() {
 		defer stop()
 		for done := 0; done < 2; time.Sleep(time.Millisecond) {
-			counts, _ := s.Count(ctx, "receipts", store.Filter{})
-			done = counts.Messages
+			counts, _ := receipts.Counts(ctx)
+			done = counts.Waiting
 		}
 	}()
-	summary, err := work(ctx, s)
+	summary, err := work(ctx, orders, receipts)
 	summary.Elapsed = 0
 	fmt.Println(summary, err)
 	// Output:

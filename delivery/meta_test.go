@@ -20,6 +20,7 @@ var full = delivery.Meta{
 	FirstFailure: time.Date(2026, 11, 23, 9, 0, 0, 0, time.UTC),
 	LastFailure:  time.Date(2026, 11, 23, 9, 0, 1, 1, time.UTC),
 	Due:          time.Date(2026, 11, 23, 9, 1, 0, 0, time.UTC),
+	Deadline:     time.Date(2026, 11, 23, 10, 0, 0, 0, time.UTC),
 	LastError:    "503 größer\nthan that ", Reasons: []string{"unavailable", "a,b", "timeout"},
 	OutcomeUnknown: true, Request: `"0af7651916cd43dd8448eb211c80319c";seq=1;attempt=4`,
 	Remembered: time.Date(2026, 11, 24, 9, 0, 0, 5, time.UTC), Provider: "acquirer-2", Merges: 1,
@@ -40,6 +41,7 @@ func TestHeaders(t *testing.T) {
 		"Weir-First-Failure":    "2026-11-23T09:00:00Z",
 		"Weir-Last-Failure":     "2026-11-23T09:00:01.000000001Z",
 		"Weir-Due":              "2026-11-23T09:01:00Z",
+		"Weir-Deadline":         "2026-11-23T10:00:00Z",
 		"Weir-Last-Error":       "503 größer%0Athan that%20",
 		"Weir-Reasons":          "unavailable,a%2Cb,timeout",
 		"Weir-Outcome-Unknown":  "true",
@@ -100,7 +102,7 @@ func TestJSON(t *testing.T) {
 		"visit":2,"attempts":4,"firstFailure":"2026-11-23T09:00:00Z","lastFailure":"2026-11-23T09:00:01.000000001Z",
 		"due":"2026-11-23T09:01:00Z","lastError":"503 größer\nthan that ","reasons":["unavailable","a,b","timeout"],
 		"outcomeUnknown":true,"request":"\"0af7651916cd43dd8448eb211c80319c\";seq=1;attempt=4","remembered":"2026-11-24T09:00:00.000000005Z",
-		"provider":"acquirer-2","merges":1,"headers":{"Traceparent":"00-01","binary":"%FF%00"}}`, string(b))
+		"provider":"acquirer-2","merges":1,"headers":{"Traceparent":"00-01","Weir-Deadline":"2026-11-23T10:00:00Z","binary":"%FF%00"}}`, string(b))
 	var got delivery.Meta
 	require.NoError(t, json.Unmarshal(b, &got))
 	require.Equal(t, full, got)

@@ -34,8 +34,10 @@ type Operator[IN, OUT any] interface {
 // Run is a worker: it receives messages from source, lets op process them, puts the results into sink, and acknowledges each
 // message when sink has returned (law D1). It returns when ctx ends, when the source ends, or when one of the three fails for good.
 //
-//	op := asyncop.OrderedWaitWithRetry(charge, 10*time.Second, 100, strategy, asyncop.WithFailureSink(ladder.Take))
-//	summary, err := delivery.Run(ctx, ladder.Source(orders), op, receipts)
+//	op := asyncop.OrderedWaitWithRetry(charge, 10*time.Second, 100, strategy, asyncop.WithFailureSink(orders.TakeFailure))
+//	summary, err := delivery.Run(ctx, orders, op, receipts)
+//
+// source and sink are a [Queue], or any other [Source] and [Sink]. Of a queue Run makes a source of its own.
 //
 // op must have a failure policy, such as a failure sink. Without one, a message that cannot be processed ends each worker that
 // gets it. op must not end with ctx (asyncop.WithContext), or nothing is drained. Run returns an error for both
@@ -54,21 +56,24 @@ type Operator[IN, OUT any] interface {
 //     Run drains, and returns the error.
 //   - An error that no repetition makes go away ends Run at once: a table that does not exist, a store that was closed, what PostgreSQL
 //     refuses to the user. If it is the source's, Run drains; if it is the sink's, all is given back. Run returns the error.
-//   - A Put that fails is repeated for each result alone, so that one which the sink refuses does not hold up others (law D4). That one is
-//     put again, after 100 ms and then twice as long each time, up to 10 s. After ten tries, or at once if Put returns [ErrRefused], its
+//   - A PutAll that fails is repeated for each result alone, so that one which the sink refuses does not hold up others (law D4). That one is
+//     put again, after 100 ms and then twice as long each time, up to 10 s. After ten tries, or at once if PutAll returns [ErrRefused], its
 //     message is rejected: it ends among the dead letters of its source.
 //   - If the sink takes no result at all, all wait, and are put again after the same times, until it is back. Nothing is called again for
-//     that: the operator stops when its results have no room, and with it Run stops receiving. Put must return soon after its context has
+//     that: the operator stops when its results have no room, and with it Run stops receiving. PutAll must return soon after its context has
 //     ended.
 //   - If op fails, what it had in flight is given back, its results so far go to the sink, and Run returns the error.
 //   - When more than half of the last 100 new messages have failed, Run stops receiving: see [WithFloodGuard].
 //
-// It panics if an argument is nil. Run owns source and op: they are closed when it returns.
+// It panics if an argument is nil. Run owns source and op: they are closed when it returns. A queue can be used after that.
 func Run[IN, OUT any](ctx context.Context, source Source[IN], op Operator[IN, OUT], sink Sink[OUT], opts ...RunOption) (summary Summary, err error) {
 	nils.Refuse("delivery: Run", "context", ctx)
 	nils.Refuse("delivery: Run", "source", source)
 	nils.Refuse("delivery: Run", "operator", op)
 	nils.Refuse("delivery: Run", "sink", sink)
+	if q, ok := source.(*Queue[IN]); ok {
+		source = q.Source(nil) // one for each Run: others may use the queue
+	}
 	w := &worker[IN, OUT]{
 		source: source, op: op, sink: sink, runSettings: newRunSettings(opts),
 		feed: make(chan struct{}, 1), over: make(chan struct{}),

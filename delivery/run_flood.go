@@ -1,9 +1,11 @@
 package delivery
 
 import (
+	"errors"
 	"log/slog"
 	"time"
 
+	"github.com/weirflow/weir/message"
 	"github.com/weirflow/weir/predicates"
 )
 
@@ -28,10 +30,21 @@ func outcomeOf(v Verdict, again bool) outcome {
 	switch {
 	case v.Kind == Acked && v.Err == nil, v.Kind == Rejected, isRejection(v.Err):
 		return answered
-	case again, v.Kind == Nacked && v.Delay == 0 && v.Err == nil:
+	case again, isGivenBack(v):
 		return noEvidence
 	}
 	return unanswered
+}
+
+// isGivenBack reports whether a verdict is on a message that has not been tried to the end.
+func isGivenBack(v Verdict) bool {
+	return v.Kind == Nacked && (v.Delay == 0 && v.Err == nil || isBackendClosed(v.Err))
+}
+
+// isBackendClosed reports whether a message has waited for a backend that was closed. The error may be of the user's code, and panic.
+func isBackendClosed(err error) (is bool) {
+	defer func() { _ = recover() }()
+	return errors.Is(err, message.ErrBackendClosed)
 }
 
 var named = predicates.Named[struct{}]()

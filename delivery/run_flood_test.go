@@ -12,13 +12,12 @@ import (
 	"testing/synctest"
 	"time"
 
-	"github.com/benbjohnson/clock"
 	"github.com/stretchr/testify/require"
 
 	"github.com/weirflow/weir/asyncop"
 	"github.com/weirflow/weir/codec"
 	"github.com/weirflow/weir/delivery"
-	"github.com/weirflow/weir/delivery/ladder"
+	"github.com/weirflow/weir/delivery/memory"
 	"github.com/weirflow/weir/delivery/store"
 	"github.com/weirflow/weir/predicates"
 	"github.com/weirflow/weir/predicates/httpretry"
@@ -42,18 +41,14 @@ type worked struct {
 func workLines(t *testing.T, n, good int, strategy strategies.AsyncRetryStrategy[string], waits int, f func(n int) error) (w worked) {
 	t.Helper()
 	begun := time.Now()
-	s := store.NewMemory(clock.New(), 0)
-	l, err := ladder.New(ladder.Config[line]{
-		Store: s, Codec: codec.JSON[line](), DeadLetters: "dead",
-		Layers: []ladder.Layer{{Queue: "1m", Delay: time.Minute, Jitter: 0.2}, {Queue: "10m", Delay: 10 * time.Minute}},
-	})
-	require.NoError(t, err)
+	s := memory.Open()
+	lines := delivery.NewQueue[line](s, "lines", delivery.RetryAfter(time.Minute, 10*time.Minute))
 	for i := range n {
 		m, err := store.Encode(codec.JSON[line](), line{i}, delivery.Meta{ID: fmt.Sprint(i)})
 		require.NoError(t, err)
 		queue := "lines"
 		if i%9 == 0 && i/9 < waits {
-			queue, m.Meta.Visit = "1m", 1
+			queue, m.Meta.Visit = "lines-retry-1", 1
 		}
 		require.NoError(t, s.Put(t.Context(), queue, m))
 	}
@@ -75,12 +70,13 @@ func workLines(t *testing.T, n, good int, strategy strategies.AsyncRetryStrategy
 		}
 		return nil
 	})
-	op := asyncop.UnorderedWaitWithRetry(asyncop.Blocking(call), 10*time.Second, 50, strategy, asyncop.WithFailureSink(l.Take), asyncop.WithLogger(quiet))
-	w.summary, err = delivery.Run(ctx, l.Source(store.NewSource(s, "lines", "dead", codec.JSON[line]())), op, sink, silent)
+	op := asyncop.UnorderedWaitWithRetry(asyncop.Blocking(call), 10*time.Second, 50, strategy, asyncop.WithFailureSink(lines.TakeFailure), asyncop.WithLogger(quiet))
+	var err error
+	w.summary, err = delivery.Run(ctx, lines, op, sink, silent)
 	require.NoError(t, err)
-	counts, err := s.Count(t.Context(), "dead", store.Filter{})
+	counts, err := lines.Counts(t.Context())
 	require.NoError(t, err)
-	w.dead = counts.Messages
+	w.dead = counts.Dead
 	return w
 }
 

@@ -11,7 +11,17 @@ import (
 )
 
 // RunOption changes a setting of [Run].
-type RunOption func(*runSettings)
+type RunOption interface{ run(s *runSettings) }
+
+type runOption func(*runSettings)
+
+func (f runOption) run(s *runSettings) { f(s) }
+
+// shared is an option of queues and of Run.
+type shared struct {
+	queueOption
+	runOption
+}
 
 type runSettings struct {
 	batch  int
@@ -30,7 +40,7 @@ func newRunSettings(opts []RunOption) runSettings {
 		if opt == nil {
 			panic(fmt.Sprintf("delivery: Run: option %d is nil", i))
 		}
-		opt(&s)
+		opt.run(&s)
 	}
 	return s
 }
@@ -42,7 +52,7 @@ func WithBatch(n int) RunOption {
 	if n < 1 {
 		panic(fmt.Sprintf("delivery: WithBatch: %d, want 1 or more", n))
 	}
-	return func(s *runSettings) { s.batch = n }
+	return runOption(func(s *runSettings) { s.batch = n })
 }
 
 // WithDrain sets how long [Run] finishes what it has after its context has ended; the default is 20 s. What is not done then is given
@@ -51,7 +61,7 @@ func WithDrain(d time.Duration) RunOption {
 	if d < 0 {
 		panic(fmt.Sprintf("delivery: WithDrain: %v is negative", d))
 	}
-	return func(s *runSettings) { s.drain = d }
+	return runOption(func(s *runSettings) { s.drain = d })
 }
 
 // WithFloodGuard sets when [Run] stops receiving: when more than this share of the last new messages has failed; the default is half of
@@ -73,18 +83,20 @@ func WithFloodGuard(share float64, window int) RunOption {
 	if !(share > 0 && share <= 1) || window < 1 {
 		panic(fmt.Sprintf("delivery: WithFloodGuard: share %v, window %d: want a share above 0 and up to 1, and a window of 1 or more", share, window))
 	}
-	return func(s *runSettings) { s.share, s.window = share, window }
+	return runOption(func(s *runSettings) { s.share, s.window = share, window })
 }
 
-// WithClock sets the clock of the waits of [Run]; the default is the real one. It panics if c is nil.
-func WithClock(c clock.Clock) RunOption {
+// WithClock sets the clock of the waits of [Run], or of a queue: its leases, rates and the times of failures. The default is the machine's.
+// When a message is due, the engine's clock says. It panics if c is nil.
+func WithClock(c clock.Clock) Option {
 	nils.Refuse("delivery: WithClock", "clock", c)
-	return func(s *runSettings) { s.clock = c }
+	return shared{func(s *queueSettings) { s.clock = c }, func(s *runSettings) { s.clock = c }}
 }
 
-// WithLogger sets the logger of [Run]; the default is slog.Default(). What fails, and the flood guard, are logged at warn level; the
-// begin of a drain at info level. It panics if l is nil.
-func WithLogger(l *slog.Logger) RunOption {
+// WithLogger sets the logger of [Run] or of a queue; the default is slog.Default(). Run logs failures and the flood guard at warn level, and
+// the begin of a drain at info level. A queue logs at warn level leases that were lost, dead letters, and verdicts that could not be
+// recorded. It panics if l is nil.
+func WithLogger(l *slog.Logger) Option {
 	nils.Refuse("delivery: WithLogger", "logger", l)
-	return func(s *runSettings) { s.logger = l }
+	return shared{func(s *queueSettings) { s.logger = l }, func(s *runSettings) { s.logger = l }}
 }

@@ -176,7 +176,7 @@ func (w *worker[IN, OUT]) put(f *filling[OUT]) error {
 func (w *worker[IN, OUT]) putSome(ms []Message[OUT]) error {
 	refused := false
 	err := guard.Call(func() error {
-		err := w.sink.Put(w.working, ms)
+		err := w.sink.PutAll(w.working, ms)
 		refused = errors.Is(err, ErrRefused)
 		return err
 	}, func(recovered any) error { return panics.New("delivery", recovered) })

@@ -17,7 +17,7 @@ type Summary struct {
 	HandedOver   int           // failed, and taken by the failure sink; or dropped by the failure policy
 	Rejected     int           // failed, and given up
 	Nacked       int           // failed, to come again
-	GivenBack    int           // not done at the end, to come again
+	GivenBack    int           // not done at the end, or while a backend was closed, to come again
 	Floods       int           // how often the flood guard has stopped the worker: see WithFloodGuard
 	Elapsed      time.Duration // of Run
 }
@@ -79,7 +79,7 @@ func (t *tally) count(v Verdict, b *block, o outcome) {
 		t.counts.HandedOver++
 	case v.Kind == Rejected:
 		t.counts.Rejected++
-	case v.Delay > 0 || v.Err != nil:
+	case v.Kind == Nacked && !isGivenBack(v):
 		t.counts.Nacked++
 	default: // it has not been tried to the end
 		t.counts.GivenBack++

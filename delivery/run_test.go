@@ -99,7 +99,7 @@ func (l *list) count() int {
 // sinkFunc is a sink.
 type sinkFunc func(ctx context.Context, ms []delivery.Message[string]) error
 
-func (f sinkFunc) Put(ctx context.Context, ms []delivery.Message[string]) error { return f(ctx, ms) }
+func (f sinkFunc) PutAll(ctx context.Context, ms []delivery.Message[string]) error { return f(ctx, ms) }
 
 // collected is a sink that keeps what it gets.
 type collected struct {
@@ -108,7 +108,7 @@ type collected struct {
 	sizes  []int
 }
 
-func (c *collected) Put(_ context.Context, ms []delivery.Message[string]) error {
+func (c *collected) PutAll(_ context.Context, ms []delivery.Message[string]) error {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	c.sizes = append(c.sizes, len(ms))
@@ -143,7 +143,7 @@ func TestASinkThatCanNeverTakeAResult(t *testing.T) {
 			if slices.ContainsFunc(ms, func(m delivery.Message[string]) bool { return len(m.Value) == 1 }) {
 				return fmt.Errorf("too large: %w", delivery.ErrRefused)
 			}
-			return good.Put(ctx, ms)
+			return good.PutAll(ctx, ms)
 		})
 		op := operator(func(_ context.Context, i int) (string, error) {
 			calls++
@@ -277,7 +277,7 @@ func TestRunWithASinkThatIsDown(t *testing.T) {
 				if time.Since(begun) < down {
 					panic("down")
 				}
-				return got.Put(ctx, ms)
+				return got.PutAll(ctx, ms)
 			})
 			summary, err := delivery.Run(t.Context(), source, operator(itoa), sink, silent, delivery.WithFloodGuard(1, 10))
 			require.NoError(t, err)

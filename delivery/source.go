@@ -28,9 +28,9 @@ type Source[T any] interface {
 
 // Sink is where the values of messages go.
 type Sink[T any] interface {
-	// Put returns nil when all the values are safe; the caller then acknowledges the messages (law D1). After an error the
+	// PutAll returns nil when all the values are safe; the caller then acknowledges the messages (law D1). After an error the
 	// caller nacks them. A sink that has made some of them safe acknowledges those before it returns the error: the first
 	// verdict counts. It rejects a message that it can never take, or returns an error that matches [ErrRefused] when that
-	// message is put alone. One without an acknowledgement makes Put fail instead.
-	Put(ctx context.Context, messages []Message[T]) error
+	// message is put alone. One without an acknowledgement makes PutAll fail instead.
+	PutAll(ctx context.Context, messages []Message[T]) error
 }

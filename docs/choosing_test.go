@@ -11,12 +11,9 @@ import (
 	"time"
 
 	"github.com/weirflow/weir/asyncop"
-	"github.com/weirflow/weir/codec"
 	"github.com/weirflow/weir/delivery"
-	"github.com/weirflow/weir/delivery/ladder"
 	"github.com/weirflow/weir/delivery/store"
 	"github.com/weirflow/weir/ext/sqlite"
-	"github.com/weirflow/weir/ext/sqlite/sqlitestore"
 	"github.com/weirflow/weir/predicates"
 	"github.com/weirflow/weir/strategies"
 )
@@ -47,32 +44,17 @@ func convert(ctx context.Context, j job) (string, error) {
 }
 
 func work(ctx context.Context, path string) error {
-	db, err := sqlite.Open(ctx, path)
+	engine, err := sqlite.Open(ctx, path) // or postgres.Open(ctx, url)
 	if err != nil {
 		return err
 	}
-	defer db.Close()
-	if err := sqlitestore.Migrate(ctx, db); err != nil {
-		return err
-	}
-	s := sqlitestore.New(db)
-	defer s.Close()
-	l, err := ladder.New(ladder.Config[job]{
-		Store: s, Codec: codec.JSON[job](), DeadLetters: "dead",
-		Layers: []ladder.Layer{
-			{Queue: "jobs 1m", Delay: time.Minute, Jitter: 0.2},
-			{Queue: "jobs 1h", Delay: time.Hour, Rate: 10},
-		},
-	})
-	if err != nil {
-		return err
-	}
-	jobs := store.NewSource(s, "jobs", "dead", codec.JSON[job]())
-	results := store.NewSink(s, "results", codec.JSON[string]())
+	defer engine.Close()
+	jobs := delivery.NewQueue[job](engine, "jobs", delivery.RetryAfter(time.Minute, time.Hour))
+	results := delivery.NewQueue[string](engine, "results")
 	op := asyncop.OrderedWaitWithRetry(asyncop.Blocking(convert), 10*time.Second, 100,
 		strategies.FixedDelay[string](3, 100*time.Millisecond).RetryIfException(predicates.ErrorIs(errUnavailable)),
-		asyncop.WithFailureSink(l.Take))
-	summary, err := delivery.Run(ctx, l.Source(jobs), op, results)
+		asyncop.WithFailureSink(jobs.TakeFailure))
+	summary, err := delivery.Run(ctx, jobs, op, results)
 	slog.Info("the worker has ended", "summary", summary)
 	return err
 }
@@ -89,18 +71,15 @@ func Example_choosing() {
 	defer stop()
 
 	// Another process fills the queue, and looks at the results.
-	db, err := sqlite.Open(ctx, path)
+	s, err := sqlite.Open(ctx, path)
 	if err != nil {
 		fmt.Println(err)
 		return
 	}
-	defer func() { _ = db.Close() }()
-	s := sqlitestore.New(db)
 	defer func() { _ = s.Close() }()
-	err = sqlitestore.Migrate(ctx, db)
+	jobs := delivery.NewQueue[job](s, "jobs")
 	for _, picture := range []string{"a", "b", "c", "d"} {
-		m := delivery.New(job{picture}, &delivery.Meta{ID: picture}, nil)
-		err = errors.Join(err, store.NewSink(s, "jobs", codec.JSON[job]()).Put(ctx, []delivery.Message[job]{m}))
+		err = errors.Join(err, jobs.Put(ctx, job{picture}, delivery.ID(picture)))
 	}
 	fmt.Println(err)
 	list := func(queue string) []store.Entry {
@@ -112,7 +91,7 @@ func Example_choosing() {
 	}
 	go func() {
 		defer stop()
-		for ctx.Err() == nil && len(list("results"))+len(list("jobs 1m"))+len(list("dead")) < 4 {
+		for ctx.Err() == nil && len(list("results"))+len(list("jobs-retry-1"))+len(list("jobs-dead")) < 4 {
 			time.Sleep(10 * time.Millisecond)
 		}
 	}()
@@ -120,7 +99,7 @@ func Example_choosing() {
 	for _, e := range list("results") {
 		fmt.Println("result:", string(e.Payload))
 	}
-	for _, queue := range []string{"jobs 1m", "dead"} {
+	for _, queue := range []string{"jobs-retry-1", "jobs-dead"} {
 		for _, e := range list(queue) {
 			fmt.Printf("%s: %s %s\n", queue, e.Meta.ID, e.Meta.LastError)
 		}
@@ -130,6 +109,6 @@ func Example_choosing() {
 	// <nil>
 	// result: "a.png"
 	// result: "b.png"
-	// jobs 1m: d EOF
-	// dead: c NOT_A_PICTURE: no header
+	// jobs-retry-1: d EOF
+	// jobs-dead: c NOT_A_PICTURE: no header
 }

@@ -206,7 +206,7 @@ func Example_exactlyOnceRecords() {
 	ctx := context.Background()
 	dir := must(os.MkdirTemp("", "bank"))
 	defer os.RemoveAll(dir)
-	db := must(sqlite.Open(ctx, filepath.Join(dir, "bank.db")))
+	db := must(sqlite.OpenDB(ctx, filepath.Join(dir, "bank.db")))
 	defer db.Close()
 	check(sqliterecords.Migrate(ctx, db))
 	must(db.Writer().ExecContext(ctx, "CREATE TABLE accounts (owner TEXT PRIMARY KEY, balance INTEGER)"))

@@ -79,6 +79,7 @@ require (
 	github.com/redis/go-redis/v9 v9.23.0
 	github.com/twmb/franz-go v1.22.3
 	github.com/twmb/franz-go/pkg/kfake v0.0.0-20260918054303-01f206a7e32c
+	github.com/weirflow/weir/ext/postgres v0.0.0
 	github.com/weirflow/weir/ext/sqlite v0.0.0
 	go.yaml.in/yaml/v3 v3.0.5 // indirect
 )
@@ -91,6 +92,7 @@ replace (
 	github.com/weirflow/weir/ext/kafka => ../ext/kafka
 	github.com/weirflow/weir/ext/otel => ../ext/otel
 	github.com/weirflow/weir/ext/otter => ../ext/otter
+	github.com/weirflow/weir/ext/postgres => ../ext/postgres
 	github.com/weirflow/weir/ext/prometheus => ../ext/prometheus
 	github.com/weirflow/weir/ext/rate => ../ext/rate
 )

@@ -12,7 +12,6 @@ import (
 	"github.com/weirflow/weir/checkpoint"
 	"github.com/weirflow/weir/codec"
 	"github.com/weirflow/weir/delivery"
-	"github.com/weirflow/weir/delivery/ladder"
 	"github.com/weirflow/weir/ext/jetstream/embedded"
 	"github.com/weirflow/weir/ext/jetstream/jscheckpoint"
 	"github.com/weirflow/weir/ext/jetstream/jsqueue"
@@ -46,30 +45,23 @@ func till(ctx context.Context, js jetstream.JetStream, sell asyncop.AsyncFunctio
 		return err
 	}
 	defer queues.Close()
-	l, err := ladder.New(ladder.Config[sale]{
-		Store: queues, Codec: codec.JSON[sale](),
-		Layers:      []ladder.Layer{{Queue: "sales later", Delay: 20 * time.Millisecond}},
-		DeadLetters: "dead",
-	})
-	if err != nil {
-		return err
-	}
+	again := delivery.NewQueue[sale](queues, "sales", delivery.RetryAfter(20*time.Millisecond))
 	consumer, err := js.Consumer(ctx, "sales", "tills")
 	if err != nil {
 		return err
 	}
-	sales, err := jsqueue.NewSource(ctx, js, consumer, codec.JSON[sale](), jsqueue.WithDeadLetters(queues, "dead"))
+	sales, err := jsqueue.NewSource(ctx, js, consumer, codec.JSON[sale](), jsqueue.WithDeadLetters(queues, again.DeadLetters()))
 	if err != nil {
 		return err
 	}
-	source := l.Source(sales)
+	source := again.Source(sales)
 	sink := jsqueue.NewSink(js, "receipts", codec.JSON[receipt]())
 
 	strategy := strategies.PolicyOf(strategies.FixedDelay[receipt](2, time.Millisecond).
 		RetryIfException(predicates.HasException)).
 		Idempotent() // a sale may be sent twice: the bank knows its id
 	op := asyncop.UnorderedWaitWithRetry(sell, 10*time.Second, 100, strategy,
-		asyncop.WithFailureSink(l.Take))
+		asyncop.WithFailureSink(again.TakeFailure))
 	_, err = delivery.Run(ctx, source, op, sink)
 	return err
 }
@@ -91,7 +83,7 @@ func Example_jetStream() {
 
 	check(makeStreams(ctx, js))
 	for _, s := range []sale{{"sale-1", 100}, {"sale-2", 200}} {
-		check(jsqueue.NewSink(js, "sales", codec.JSON[sale]()).Put(ctx,
+		check(jsqueue.NewSink(js, "sales", codec.JSON[sale]()).PutAll(ctx,
 			[]delivery.Message[sale]{delivery.New(s, &delivery.Meta{ID: s.ID}, nil)}))
 	}
 	busy := 3 // times, for the second sale
@@ -166,7 +158,7 @@ func Example_jetStreamWithCheckpoints() {
 		_, err := js.CreateOrUpdateStream(ctx, stream)
 		check(err)
 	}
-	check(jsqueue.NewSink(js, "shard", codec.JSON[string]()).Put(ctx,
+	check(jsqueue.NewSink(js, "shard", codec.JSON[string]()).PutAll(ctx,
 		[]delivery.Message[string]{delivery.New("a", nil, nil), delivery.New("b", nil, nil)}))
 
 	done := make(chan error)

@@ -11,13 +11,10 @@ import (
 	"sync/atomic"
 	"time"
 
-	"github.com/benbjohnson/clock"
-
 	"github.com/weirflow/weir/asyncop"
-	"github.com/weirflow/weir/codec"
 	"github.com/weirflow/weir/delivery"
 	"github.com/weirflow/weir/delivery/channel"
-	"github.com/weirflow/weir/delivery/ladder"
+	"github.com/weirflow/weir/delivery/memory"
 	"github.com/weirflow/weir/delivery/store"
 	"github.com/weirflow/weir/exactlyonce"
 	"github.com/weirflow/weir/predicates"
@@ -28,23 +25,17 @@ import (
 // The delays of the page are minutes; here a minute is a millisecond.
 const minute = time.Millisecond
 
-func newLadder(queues store.Store) (*ladder.Ladder[sale], error) {
-	return ladder.New(ladder.Config[sale]{
-		Store: queues,
-		Codec: codec.JSON[sale](),
-		Layers: []ladder.Layer{
-			{Queue: "sales 1m", Delay: minute, Jitter: 0.2},
-			{Queue: "sales 10m", Delay: 10 * minute, Rate: 50, MaxConcurrent: 20},
-		},
-		DeadLetters: "dead",
-	})
+func newQueue(engine delivery.Engine) *delivery.Queue[sale] {
+	return delivery.NewQueue[sale](engine, "sales", delivery.WithLayers(
+		delivery.Layer{Delay: minute, Jitter: 0.2},
+		delivery.Layer{Delay: 10 * minute, Rate: 50, MaxConcurrent: 20}))
 }
 
 // until ends a loop over messages when so many sales have ended.
-func until(n int32, l *ladder.Ladder[sale], ended *atomic.Int32, cancel context.CancelFunc) func(ctx context.Context, f asyncop.Failure[sale]) error {
+func until(n int32, queue *delivery.Queue[sale], ended *atomic.Int32, cancel context.CancelFunc) func(ctx context.Context, f asyncop.Failure[sale]) error {
 	return func(ctx context.Context, f asyncop.Failure[sale]) error {
 		meta, _ := delivery.MetaFromContext(ctx)
-		err := l.Take(ctx, f)
+		err := queue.TakeFailure(ctx, f)
 		if err == nil && meta.Visit == 3 && ended.Add(1) == n {
 			cancel()
 		}
@@ -55,17 +46,13 @@ func until(n int32, l *ladder.Ladder[sale], ended *atomic.Int32, cancel context.
 func Example_ladder() {
 	ctx, cancel := context.WithCancel(context.Background())
 	defer cancel()
-	queues := store.NewMemory(clock.New(), 0)
-	l, err := newLadder(queues)
-	if err != nil {
-		fmt.Println(err)
-		return
-	}
+	engine := memory.Open()
+	queue := newQueue(engine)
 	sales := make(chan sale, 3)
 	sales <- sale{"sale-1", 100}
 	sales <- sale{"sale-2", 200}
 	sales <- sale{"sale-3", 300}
-	source := l.Source(channel.NewSource(sales, func(s sale) *delivery.Meta { return &delivery.Meta{ID: s.ID} }))
+	source := queue.Source(channel.NewSource(sales, func(s sale) *delivery.Meta { return &delivery.Meta{ID: s.ID} }))
 	sell := asyncop.Blocking(func(ctx context.Context, s sale) (receipt, error) {
 		meta, _ := delivery.MetaFromContext(ctx)
 		if s.ID == "sale-2" && meta.Visit < 2 || s.ID == "sale-3" {
@@ -80,7 +67,7 @@ func Example_ladder() {
 								RetryIfException(predicates.ErrorIs(errBusy))).
 			WithMaxDelay(10*time.Millisecond). // longer waits leave the operator
 			WithMaxWaiting(500),               // and so does what comes when half of the slots wait
-		asyncop.WithFailureSink(until(3, l, &ended, cancel)))
+		asyncop.WithFailureSink(until(3, queue, &ended, cancel)))
 	for m, err := range op.Messages(receive(ctx, source)) {
 		if err != nil {
 			break
@@ -92,7 +79,7 @@ func Example_ladder() {
 		}
 	}
 	_ = source.Close(context.Background())
-	letters, err := queues.List(context.Background(), "dead", store.Filter{}, store.Page{Max: 10})
+	letters, err := engine.List(context.Background(), queue.DeadLetters(), store.Filter{}, store.Page{Max: 10})
 	for _, letter := range letters {
 		fmt.Println("dead:", letter.Meta.ID, letter.Cause, letter.Meta.Visit, letter.Meta.LastError, err)
 	}
@@ -124,17 +111,10 @@ func Example_ladderInDoubt() {
 		exactlyonce.HandlerConfig{Scope: func(*http.Request) (string, bool) { return "shop", true }, Required: true}))
 	defer service.Close()
 	defer results.Close(context.Background())
-	queues := store.NewMemory(clock.New(), 0)
 
-	l, err := ladder.New(ladder.Config[sale]{
-		Store: queues, Codec: codec.JSON[sale](), DeadLetters: "dead",
-		Layers:    []ladder.Layer{{Queue: "sales 1m", Delay: minute}},
-		Remembers: 23 * time.Hour, // the service keeps its answers for a day
-	})
-	if err != nil {
-		fmt.Println(err)
-		return
-	}
+	queue := delivery.NewQueue[sale](memory.Open(), "sales",
+		delivery.RetryAfter(minute),
+		delivery.Remembers(23*time.Hour)) // the service keeps its answers for a day
 	client := &http.Client{Transport: exactlyonce.Transport(&lossy{RoundTripper: service.Client().Transport}, service.URL+"/")}
 	charge := asyncop.Blocking(func(ctx context.Context, s sale) (receipt, error) {
 		req, err := http.NewRequestWithContext(ctx, http.MethodPost, service.URL+"/charges", strings.NewReader(s.ID))
@@ -151,10 +131,10 @@ func Example_ladderInDoubt() {
 	tracker := exactlyonce.NewTracker(exactlyonce.TrackerConfig{Name: "charges", Secret: secret})
 	op := asyncop.UnorderedWaitWithRetry(charge, time.Minute, 100,
 		strategies.ReasonAware(httpretry.Classifier[receipt](), nil).WithMaxDelay(time.Nanosecond),
-		asyncop.WithObserver(tracker), asyncop.WithFailureSink(l.Take))
+		asyncop.WithObserver(tracker), asyncop.WithFailureSink(queue.TakeFailure))
 	sales := make(chan sale, 1)
 	sales <- sale{"sale-1", 100}
-	source := l.Source(channel.NewSource(sales, func(s sale) *delivery.Meta { return &delivery.Meta{ID: s.ID} }))
+	source := queue.Source(channel.NewSource(sales, func(s sale) *delivery.Meta { return &delivery.Meta{ID: s.ID} }))
 	for m, err := range op.Messages(receive(context.Background(), source)) {
 		fmt.Println("visit", m.Meta().Visit, m.Value, err)
 		m.Ack()

@@ -2,17 +2,14 @@ package docs_test
 
 import (
 	"context"
-	"errors"
 	"fmt"
 	"os"
 	"path/filepath"
 
-	"github.com/weirflow/weir/codec"
 	"github.com/weirflow/weir/delivery"
 	"github.com/weirflow/weir/delivery/outbox"
 	"github.com/weirflow/weir/delivery/store"
 	"github.com/weirflow/weir/ext/sqlite"
-	"github.com/weirflow/weir/ext/sqlite/sqlitestore"
 )
 
 type mail struct {
@@ -20,24 +17,20 @@ type mail struct {
 }
 
 // pay marks a booking as paid and stages its receipt.
-func pay(ctx context.Context, db *sqlite.DB, s *sqlitestore.Store, id string, fails error) error {
-	return db.Write(ctx, func(ctx context.Context, tx *sqlite.Tx) error {
+func pay(ctx context.Context, engine *sqlite.Engine, receipts *delivery.Queue[mail], id string, fails error) error {
+	return engine.DB().Write(ctx, func(ctx context.Context, tx *sqlite.Tx) error {
 		if _, err := tx.ExecContext(ctx, "UPDATE bookings SET paid = 1 WHERE id = ?", id); err != nil {
 			return err
 		}
-		job, err := store.Encode(codec.JSON[mail](), mail{To: id}, delivery.Meta{ID: "receipt/" + id})
-		if err != nil {
-			return err
-		}
-		if err := s.Stage(ctx, tx, "outbox", job); err != nil {
+		if err := sqlite.PutTx(ctx, tx, receipts, mail{To: id}, delivery.ID("receipt/"+id)); err != nil {
 			return err
 		}
 		return fails // an error rolls back both
 	})
 }
 
-func relay(ctx context.Context, s *sqlitestore.Store, send func(id string)) error {
-	return outbox.Relay(ctx, s, s.Locks(), outbox.Config{
+func relay(ctx context.Context, engine *sqlite.Engine, send func(id string)) error {
+	return outbox.Relay(ctx, engine, engine.Locks(), outbox.Config{
 		Queue: "outbox",
 		Publish: func(_ context.Context, ms []store.Message) error {
 			for _, m := range ms {
@@ -57,24 +50,23 @@ func Example_outbox() {
 		return
 	}
 	defer func() { _ = os.RemoveAll(dir) }()
-	db, err := sqlite.Open(ctx, filepath.Join(dir, "shop.db"))
+	engine, err := sqlite.Open(ctx, filepath.Join(dir, "shop.db"))
 	if err != nil {
 		fmt.Println(err)
 		return
 	}
-	defer func() { _ = db.Close() }()
-	_, err = db.Writer().ExecContext(ctx, "CREATE TABLE bookings (id TEXT PRIMARY KEY, paid INTEGER) STRICT; "+
+	defer func() { _ = engine.Close() }()
+	_, err = engine.DB().Writer().ExecContext(ctx, "CREATE TABLE bookings (id TEXT PRIMARY KEY, paid INTEGER) STRICT; "+
 		"INSERT INTO bookings VALUES ('b-1', 0), ('b-2', 0)")
-	if err := errors.Join(err, sqlitestore.Migrate(ctx, db)); err != nil {
+	if err != nil {
 		fmt.Println(err)
 		return
 	}
-	s := sqlitestore.New(db)
-	defer func() { _ = s.Close() }()
+	receipts := delivery.NewQueue[mail](engine, "outbox")
 
-	fmt.Println(pay(ctx, db, s, "b-1", nil))
-	fmt.Println(pay(ctx, db, s, "b-2", errBusy))
-	fmt.Println(relay(ctx, s, func(id string) {
+	fmt.Println(pay(ctx, engine, receipts, "b-1", nil))
+	fmt.Println(pay(ctx, engine, receipts, "b-2", errBusy))
+	fmt.Println(relay(ctx, engine, func(id string) {
 		fmt.Println("sent", id)
 		cancel()
 	}))

@@ -9,46 +9,26 @@ import (
 	"time"
 
 	"github.com/weirflow/weir/asyncop"
-	"github.com/weirflow/weir/codec"
 	"github.com/weirflow/weir/delivery"
-	"github.com/weirflow/weir/delivery/ladder"
-	"github.com/weirflow/weir/delivery/store"
 	"github.com/weirflow/weir/ext/sqlite"
-	"github.com/weirflow/weir/ext/sqlite/sqlitestore"
 	"github.com/weirflow/weir/predicates"
 	"github.com/weirflow/weir/strategies"
 )
 
 // workOn sells two tickets from a queue. The second one is sold at its second visit.
 func workOn(ctx context.Context, file string) error {
-	db, err := sqlite.Open(ctx, file)
+	engine, err := sqlite.Open(ctx, file) // makes the file and the tables, if they are missing
 	if err != nil {
 		return err
 	}
-	defer db.Close()
-	if err := sqlitestore.Migrate(ctx, db); err != nil {
-		return err // it makes the tables, and can be called at each start
-	}
-	queues := sqlitestore.New(db)
-	defer queues.Close()
+	defer engine.Close()
 
-	sales := store.NewSink(queues, "sales", codec.JSON[sale]())
-	if err := sales.Put(ctx, []delivery.Message[sale]{
-		delivery.New(sale{"sale-1", 100}, &delivery.Meta{ID: "sale-1"}, nil),
-		delivery.New(sale{"sale-2", 200}, &delivery.Meta{ID: "sale-2"}, nil),
-	}); err != nil {
-		return err // after nil the messages are on disk
+	sales := delivery.NewQueue[sale](engine, "sales", delivery.RetryAfter(20*time.Millisecond))
+	for _, s := range []sale{{"sale-1", 100}, {"sale-2", 200}} {
+		if err := sales.Put(ctx, s, delivery.ID(s.ID)); err != nil {
+			return err // after nil the message is on disk
+		}
 	}
-
-	l, err := ladder.New(ladder.Config[sale]{
-		Store: queues, Codec: codec.JSON[sale](),
-		Layers:      []ladder.Layer{{Queue: "sales later", Delay: 20 * time.Millisecond}},
-		DeadLetters: "dead",
-	})
-	if err != nil {
-		return err
-	}
-	source := l.Source(store.NewSource(queues, "sales", "dead", codec.JSON[sale]()))
 
 	sell := asyncop.Blocking(func(ctx context.Context, s sale) (receipt, error) {
 		meta, _ := delivery.MetaFromContext(ctx)
@@ -61,11 +41,11 @@ func workOn(ctx context.Context, file string) error {
 		RetryIfException(predicates.HasException)).
 		Idempotent() // a sale may be sent twice: the bank knows its id
 	op := asyncop.UnorderedWaitWithRetry(sell, 10*time.Second, 100, strategy,
-		asyncop.WithFailureSink(l.Take))
+		asyncop.WithFailureSink(sales.TakeFailure))
 	left := 2
-	for m, err := range op.Messages(receive(ctx, source)) {
+	for m, err := range op.Messages(receive(ctx, sales)) {
 		if err != nil {
-			return errors.Join(err, source.Close(ctx))
+			return errors.Join(err, sales.Close(ctx))
 		}
 		fmt.Println("sold", m.Value)
 		m.Ack()
@@ -73,7 +53,7 @@ func workOn(ctx context.Context, file string) error {
 			break
 		}
 	}
-	return source.Close(ctx)
+	return sales.Close(ctx)
 }
 
 func Example_queue() {

@@ -6,7 +6,7 @@ import (
 	"crypto/sha256"
 	"encoding/binary"
 
-	"github.com/weirflow/weir/delivery"
+	"github.com/weirflow/weir/message"
 )
 
 // clientOf returns the client that a message is for the trackers of a name: always the same.
@@ -25,7 +25,7 @@ func clientOf(secret []byte, name, message string) (c Client) {
 }
 
 // resume goes on where the earlier visits of a message were.
-func (e *element) resume(meta delivery.Meta) {
+func (e *element) resume(meta message.Meta) {
 	// A redelivery may have been sent before without a trace here. From the second attempt on, records are looked for.
 	made := int64(meta.Attempts) + 1
 	id, err := ParseID(meta.Request)
@@ -49,7 +49,7 @@ func (t *Tracker) hasCheckpoints() bool {
 // CarriedID returns the id of the latest request for an element, if the element is a message that keeps it on its next visit:
 // see [TrackerConfig]. ctx is a context of the element, such as that of a failure sink. found is true if ctx belongs to an
 // element of a [Tracker]; a zero id then means that no id goes with the element. The next tracker takes the id
-// from delivery.Meta.Request, in the form of [ID.String].
+// from message.Meta.Request, in the form of [ID.String].
 func CarriedID(ctx context.Context) (id ID, found bool) {
 	e, _ := ctx.Value(elementKey{}).(*element)
 	if e == nil {

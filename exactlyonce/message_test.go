@@ -11,13 +11,13 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/weirflow/weir/asyncop"
-	"github.com/weirflow/weir/delivery"
+	"github.com/weirflow/weir/message"
 )
 
 // accepted returns the context of an element that is a message.
-func accepted(t *testing.T, tracker *Tracker, meta delivery.Meta) context.Context {
+func accepted(t *testing.T, tracker *Tracker, meta message.Meta) context.Context {
 	t.Helper()
-	return tracker.Accepted(delivery.ContextWithMeta(t.Context(), meta), nil, false)
+	return tracker.Accepted(message.ContextWithMeta(t.Context(), meta), nil, false)
 }
 
 // Law X1: a message has the same id on each worker and in each visit, with a higher attempt number, and says nothing about
@@ -26,7 +26,7 @@ func TestMessagesKeepTheirIDs(t *testing.T) {
 	charges := func() *Tracker {
 		return NewTracker(TrackerConfig{Name: "charges", Secret: []byte("0123456789abcdef"), Window: 1})
 	}
-	meta := delivery.Meta{ID: "orders/0/17", Visit: 1}
+	meta := message.Meta{ID: "orders/0/17", Visit: 1}
 	a, b := charges(), charges()
 	element := accepted(t, a, meta)
 	first := mustID(t, a.AttemptStarted(element, 1))
@@ -45,7 +45,7 @@ func TestMessagesKeepTheirIDs(t *testing.T) {
 	_, err := NextID(a.AttemptStarted(element, 3))
 	require.ErrorIs(t, err, ErrNoID)
 
-	same := func(meta delivery.Meta, attempt int) {
+	same := func(meta message.Meta, attempt int) {
 		t.Helper()
 		id := mustID(t, b.AttemptStarted(accepted(t, b, meta), 1))
 		require.Equal(t, first.Client, id.Client)
@@ -53,18 +53,18 @@ func TestMessagesKeepTheirIDs(t *testing.T) {
 		require.Equal(t, attempt, id.Attempt)
 	}
 	same(meta, 2) // a redelivery
-	same(delivery.Meta{ID: meta.ID, Visit: 2, Attempts: 2}, 4)
-	same(delivery.Meta{ID: meta.ID, Visit: 2, Attempts: 2, Request: carried.String()}, 4)
-	same(delivery.Meta{ID: meta.ID, Merges: 2, Request: carried.String()}, 4) // merged, and still in doubt
+	same(message.Meta{ID: meta.ID, Visit: 2, Attempts: 2}, 4)
+	same(message.Meta{ID: meta.ID, Visit: 2, Attempts: 2, Request: carried.String()}, 4)
+	same(message.Meta{ID: meta.ID, Merges: 2, Request: carried.String()}, 4) // merged, and still in doubt
 
-	merged := mustID(t, b.AttemptStarted(accepted(t, b, delivery.Meta{ID: meta.ID, Merges: 1}), 1))
+	merged := mustID(t, b.AttemptStarted(accepted(t, b, message.Meta{ID: meta.ID, Merges: 1}), 1))
 	require.Equal(t, first.Client, merged.Client)
 	require.EqualValues(t, 2, merged.Sequence, "its earlier calls had no effect, or a person has looked: it is another request")
 
-	other := mustID(t, b.AttemptStarted(accepted(t, b, delivery.Meta{ID: "orders/0/18"}), 1))
+	other := mustID(t, b.AttemptStarted(accepted(t, b, message.Meta{ID: "orders/0/18"}), 1))
 	require.NotEqual(t, first.Client, other.Client)
 	refunds := NewTracker(TrackerConfig{Name: "refunds", Secret: []byte("0123456789abcdef")})
-	refund := mustID(t, refunds.AttemptStarted(accepted(t, refunds, delivery.Meta{ID: meta.ID, Request: carried.String()}), 1))
+	refund := mustID(t, refunds.AttemptStarted(accepted(t, refunds, message.Meta{ID: meta.ID, Request: carried.String()}), 1))
 	require.NotEqual(t, first.Client, refund.Client, "the call in doubt is another operator's")
 	require.EqualValues(t, 1, refund.Sequence)
 	require.NotEqual(t, clientOf(nil, "ab", "c"), clientOf(nil, "a", "bc"))
@@ -93,7 +93,7 @@ func TestMessagesKeepTheirIDs(t *testing.T) {
 // A number of the tracker's own would be another one when the message comes again, so it is not given.
 func TestMessagesNeedAName(t *testing.T) {
 	tracker := NewTracker(TrackerConfig{})
-	element := accepted(t, tracker, delivery.Meta{ID: "orders/0/17"})
+	element := accepted(t, tracker, message.Meta{ID: "orders/0/17"})
 	_, err := NextID(tracker.AttemptStarted(element, 1))
 	require.ErrorIs(t, err, ErrNoID)
 	require.ErrorContains(t, err, `message "orders/0/17"`)
@@ -103,7 +103,7 @@ func TestMessagesNeedAName(t *testing.T) {
 	require.Zero(t, id)
 	tracker.Ended(element, asyncop.Ending{})
 
-	plain := accepted(t, tracker, delivery.Meta{Key: "no id"})
+	plain := accepted(t, tracker, message.Meta{Key: "no id"})
 	require.EqualValues(t, 1, mustID(t, tracker.AttemptStarted(plain, 1)).Sequence)
 	id, found = CarriedID(plain)
 	require.True(t, found)
@@ -117,7 +117,7 @@ func TestMessagesWithCheckpoints(t *testing.T) {
 	numbered := fresh(t, 0)
 	numbered.Snapshot(1)
 	numbered.Completed(1)
-	element := accepted(t, numbered, delivery.Meta{ID: "a"})
+	element := accepted(t, numbered, message.Meta{ID: "a"})
 	require.EqualValues(t, 1, numbered.Number(element))
 	id, _ := CarriedID(element)
 	require.Zero(t, id)
@@ -126,7 +126,7 @@ func TestMessagesWithCheckpoints(t *testing.T) {
 	require.NoError(t, named.Restore(nil, nil, nil))
 	state := named.Snapshot(1)
 	named.Completed(1)
-	ctx := delivery.ContextWithMeta(t.Context(), delivery.Meta{ID: "a"})
+	ctx := message.ContextWithMeta(t.Context(), message.Meta{ID: "a"})
 	element = named.Accepted(ctx, nil, false)
 	require.Zero(t, named.Number(element))
 	first := mustID(t, named.AttemptStarted(element, 1))
@@ -138,12 +138,12 @@ func TestMessagesWithCheckpoints(t *testing.T) {
 
 // The elements of an operator that runs inside of a call for a message are not that message.
 func TestOperatorsInsideOfACallForAMessage(t *testing.T) {
-	ctx := delivery.ContextWithMeta(t.Context(), delivery.Meta{ID: "around"})
+	ctx := message.ContextWithMeta(t.Context(), message.Meta{ID: "around"})
 	tracker := NewTracker(TrackerConfig{Name: "lines", Secret: []byte("0123456789abcdef")})
 	var mu sync.Mutex
 	var ids []string
 	call := asyncop.Blocking(func(ctx context.Context, in int) (int, error) {
-		_, isMessage := delivery.MetaFromContext(ctx)
+		_, isMessage := message.MetaFromContext(ctx)
 		id, err := NextID(ctx)
 		mu.Lock()
 		defer mu.Unlock()
@@ -162,7 +162,7 @@ func TestOperatorsInsideOfACallForAMessage(t *testing.T) {
 func TestMessagesBesideNumbers(t *testing.T) {
 	tracker := NewTracker(TrackerConfig{Name: "charges", Secret: []byte("0123456789abcdef")})
 	a := tracker.Accepted(t.Context(), nil, false)
-	message := tracker.Accepted(delivery.ContextWithMeta(t.Context(), delivery.Meta{ID: "m"}), nil, false)
+	message := tracker.Accepted(message.ContextWithMeta(t.Context(), message.Meta{ID: "m"}), nil, false)
 	b := tracker.Accepted(t.Context(), nil, false)
 	tracker.Ended(message, asyncop.Ending{})
 	require.Equal(t, []int64{1, 2}, checkList(t, tracker))

@@ -12,7 +12,7 @@ import (
 	"github.com/benbjohnson/clock"
 
 	"github.com/weirflow/weir/asyncop"
-	"github.com/weirflow/weir/delivery"
+	"github.com/weirflow/weir/message"
 )
 
 // ErrNoID is the class of errors of requests that cannot be given an id: see [NextID]. Nothing was sent.
@@ -33,7 +33,7 @@ type TrackerConfig struct {
 	Refuse bool
 
 	// Name distinguishes the requests of this tracker from those of others for the same messages, such as "charges". It is
-	// required where elements are messages with an id (delivery.Message), except with checkpoints: see [Tracker]. It must not
+	// required where elements are messages with an id (message.Message), except with checkpoints: see [Tracker]. It must not
 	// change as long as messages wait.
 	Name string
 
@@ -216,7 +216,7 @@ var (
 // A message with an id gets that of the message: see [Tracker].
 func (t *Tracker) Accepted(ctx context.Context, _ any, restored bool) context.Context {
 	e := &element{tracker: t}
-	switch meta, _ := delivery.MetaFromContext(ctx); {
+	switch meta, _ := message.MetaFromContext(ctx); {
 	case meta.ID == "":
 	case t.config.Name != "":
 		e.client, e.number = clientOf(t.config.Secret, t.config.Name, meta.ID), int64(meta.Merges)+1

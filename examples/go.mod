@@ -17,6 +17,7 @@ require (
 	github.com/weirflow/weir/ext/jetstream v0.0.0
 	github.com/weirflow/weir/ext/jetstream/embedded v0.0.0
 	github.com/weirflow/weir/ext/kafka v0.0.0
+	github.com/weirflow/weir/ext/postgres v0.0.0
 	github.com/weirflow/weir/ext/sqlite v0.0.0
 	go.uber.org/goleak v1.3.0
 	golang.org/x/term v0.48.0
@@ -29,6 +30,10 @@ require (
 	github.com/dustin/go-humanize v1.1.0 // indirect
 	github.com/google/go-tpm v0.9.8 // indirect
 	github.com/google/uuid v1.6.0 // indirect
+	github.com/jackc/pgpassfile v1.0.0 // indirect
+	github.com/jackc/pgservicefile v0.0.0-20240606120523-5a60cdf6a761 // indirect
+	github.com/jackc/pgx/v5 v5.12.0 // indirect
+	github.com/jackc/puddle/v2 v2.2.3 // indirect
 	github.com/klauspost/compress v1.20.3 // indirect
 	github.com/mattn/go-isatty v0.0.24 // indirect
 	github.com/minio/highwayhash v1.0.4 // indirect
@@ -43,7 +48,9 @@ require (
 	github.com/twmb/franz-go/pkg/kmsg v1.15.1 // indirect
 	go.yaml.in/yaml/v3 v3.0.5 // indirect
 	golang.org/x/crypto v0.58.0 // indirect
+	golang.org/x/sync v0.24.0 // indirect
 	golang.org/x/sys v0.50.0 // indirect
+	golang.org/x/text v0.43.0 // indirect
 	golang.org/x/time v0.16.0 // indirect
 	google.golang.org/protobuf v1.36.12 // indirect
 	modernc.org/libc v1.80.1 // indirect
@@ -58,5 +65,6 @@ replace (
 	github.com/weirflow/weir/ext/jetstream => ../ext/jetstream
 	github.com/weirflow/weir/ext/jetstream/embedded => ../ext/jetstream/embedded
 	github.com/weirflow/weir/ext/kafka => ../ext/kafka
+	github.com/weirflow/weir/ext/postgres => ../ext/postgres
 	github.com/weirflow/weir/ext/sqlite => ../ext/sqlite
 )

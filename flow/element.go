@@ -5,7 +5,7 @@ import (
 	"fmt"
 	"reflect"
 
-	"github.com/weirflow/weir/delivery"
+	"github.com/weirflow/weir/message"
 )
 
 var errNested = errors.New("the function has returned a message for the value of a message: let it take messages, or return values")
@@ -13,9 +13,9 @@ var errNested = errors.New("the function has returned a message for the value of
 // element is what a function is called for.
 type element[T any] struct {
 	value   T
-	whole   any                        // as it came
-	handle  delivery.Message[struct{}] // of a message
-	carried bool                       // it is a message, and the function does not see that: what it returns takes its place
+	whole   any                       // as it came
+	handle  message.Message[struct{}] // of a message
+	carried bool                      // it is a message, and the function does not see that: what it returns takes its place
 }
 
 // decoder takes elements apart.
@@ -30,7 +30,7 @@ func newDecoder[T any]() decoder[T] {
 }
 
 func isMessage[T any](v T) bool {
-	_, ok := delivery.FromElement(v)
+	_, ok := message.FromElement(v)
 	return ok
 }
 
@@ -42,14 +42,14 @@ func (d decoder[T]) decode(v any) (e element[T], err error) {
 			e.value = t
 			return e, nil
 		}
-		if m, ok := v.(delivery.Message[T]); ok {
-			e.value, e.handle, e.carried = m.Value, delivery.With(m, struct{}{}), true
+		if m, ok := v.(message.Message[T]); ok {
+			e.value, e.handle, e.carried = m.Value, message.With(m, struct{}{}), true
 			return e, nil
 		}
 	}
 	value := v
-	if m, ok := delivery.FromElement(v); ok {
-		e.handle = delivery.With(m, struct{}{})
+	if m, ok := message.FromElement(v); ok {
+		e.handle = message.With(m, struct{}{})
 		if e.carried = !d.isMessage; e.carried {
 			value = m.Value
 		}

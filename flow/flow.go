@@ -11,18 +11,18 @@ import (
 	streamsflow "github.com/reugn/go-streams/flow"
 
 	"github.com/weirflow/weir/checkpoint/participant"
-	"github.com/weirflow/weir/delivery"
 	"github.com/weirflow/weir/internal/inband"
 	"github.com/weirflow/weir/internal/lazyerr"
 	"github.com/weirflow/weir/internal/nils"
 	"github.com/weirflow/weir/internal/panics"
 	"github.com/weirflow/weir/internal/wiring"
+	"github.com/weirflow/weir/message"
 )
 
 // Flow is a step of a pipeline. [NewMap], [NewFilter] and [NewFlatMap] make one. It has no state, so it takes no part in
 // checkpoints.
 //
-// It works on one element at a time, in order. Of a message ([delivery.Message]) the function gets the value, and what the flow
+// It works on one element at a time, in order. Of a message ([message.Message]) the function gets the value, and what the flow
 // makes of it has the acknowledgement of that message. A function that is typed on messages gets the message, and passes the
 // acknowledgement on itself.
 //
@@ -65,7 +65,7 @@ func NewMap[T, R any](f func(T) R) *Flow {
 		if isMessage(r) {
 			return errNested
 		}
-		emit(delivery.With(e.handle, r))
+		emit(message.With(e.handle, r))
 		return nil
 	})
 }
@@ -89,7 +89,7 @@ func NewFilter[T any](keep func(T) bool) *Flow {
 }
 
 // NewFlatMap returns a flow that emits all that f returns for an element. What it returns for a message are parts of it
-// ([delivery.Split]).
+// ([message.Split]).
 //
 //	in  -- 1 -------- W -- 2 ------
 //	out -- 1a - 1b -- W -- 2a - 2b -
@@ -108,7 +108,7 @@ func NewFlatMap[T, R any](f func(T) []R) *Flow {
 		if slices.ContainsFunc(rs, isMessage[R]) {
 			return errNested
 		}
-		for _, part := range delivery.Split(e.handle, rs...) {
+		for _, part := range message.Split(e.handle, rs...) {
 			emit(part)
 		}
 		return nil
@@ -128,7 +128,7 @@ type loop[T any] struct {
 	decoder  decoder[T]
 	apply    func(e element[T], emit func(any)) error
 	barriers wiring.Barriers
-	held     delivery.Message[struct{}] // the message that is being worked on
+	held     message.Message[struct{}] // the message that is being worked on
 
 	acknowledged, checkpointed bool // what has come
 }
@@ -145,7 +145,7 @@ func (l *loop[T]) run() {
 		}
 		close(l.out)
 		for v := range l.in {
-			if m, ok := delivery.FromElement(v); ok {
+			if m, ok := message.FromElement(v); ok {
 				m.Nack(0)
 			}
 		}
@@ -198,7 +198,7 @@ func (l *loop[T]) element(v any, emit func(any)) error {
 		err = l.apply(e, emit)
 	}
 	if err == nil {
-		l.held = delivery.Message[struct{}]{} // what was emitted has taken its place
+		l.held = message.Message[struct{}]{} // what was emitted has taken its place
 	}
 	return err
 }

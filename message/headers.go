@@ -21,6 +21,7 @@ const (
 	headerFirstFailure   = "Weir-First-Failure"
 	headerLastFailure    = "Weir-Last-Failure"
 	headerDue            = "Weir-Due"
+	headerDeadline       = "Weir-Deadline"
 	headerLastError      = "Weir-Last-Error"
 	headerReasons        = "Weir-Reasons"
 	headerOutcomeUnknown = "Weir-Outcome-Unknown"
@@ -83,8 +84,14 @@ type instant struct {
 	value *time.Time
 }
 
-func (m *Meta) instants() [4]instant {
-	return [...]instant{{headerFirstFailure, &m.FirstFailure}, {headerLastFailure, &m.LastFailure}, {headerDue, &m.Due}, {headerRemembered, &m.Remembered}}
+func (m *Meta) instants() [5]instant {
+	return [...]instant{
+		{headerFirstFailure, &m.FirstFailure},
+		{headerLastFailure, &m.LastFailure},
+		{headerDue, &m.Due},
+		{headerDeadline, &m.Deadline},
+		{headerRemembered, &m.Remembered},
+	}
 }
 
 // ToHeaders returns m as headers of a message in a foreign system: the user's as they are, and these, without those that are
@@ -100,6 +107,7 @@ func (m *Meta) instants() [4]instant {
 //	Weir-First-Failure     2026-11-23T09:00:00Z
 //	Weir-Last-Failure      2026-11-23T09:00:01.000000001Z
 //	Weir-Due               2026-11-23T09:01:00Z
+//	Weir-Deadline          2026-11-23T10:00:00Z
 //	Weir-Last-Error        503 Service Unavailable
 //	Weir-Reasons           unavailable,timeout
 //	Weir-Outcome-Unknown   true

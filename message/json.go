@@ -62,10 +62,13 @@ func (m Meta) MarshalJSON() ([]byte, error) {
 		s.Reasons = append(s.Reasons, readable(r))
 	}
 	members, headers := metas.Split(m.Headers)
-	if len(headers) > 0 {
-		s.Headers = make(map[string]string, len(headers))
+	if len(headers) > 0 || !m.Deadline.IsZero() {
+		s.Headers = make(map[string]string, len(headers)+1)
 		for name, value := range headers {
 			s.Headers[escape(name, "")] = escape(value, "")
+		}
+		if !m.Deadline.IsZero() { // not a member: the version before passes headers on
+			s.Headers[headerDeadline] = m.Deadline.Format(time.RFC3339Nano)
 		}
 	}
 	b, err := json.Marshal(s)

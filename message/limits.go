@@ -47,7 +47,7 @@ func (m Meta) fit() (Meta, error) {
 	for _, f := range []struct {
 		name  string
 		value *time.Time
-	}{{"FirstFailure", &m.FirstFailure}, {"LastFailure", &m.LastFailure}, {"Due", &m.Due}, {"Remembered", &m.Remembered}} {
+	}{{"FirstFailure", &m.FirstFailure}, {"LastFailure", &m.LastFailure}, {"Due", &m.Due}, {"Deadline", &m.Deadline}, {"Remembered", &m.Remembered}} {
 		if f.value.IsZero() {
 			*f.value = time.Time{}
 			continue

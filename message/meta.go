@@ -30,6 +30,8 @@ type Meta struct {
 	FirstFailure, LastFailure time.Time
 	// Due is when the message may be delivered, at the earliest (law D3); zero: at any time.
 	Due time.Time
+	// Deadline is until when the message makes sense; zero: for ever. A queue does not deliver it after that (delivery.Deadline).
+	Deadline time.Time
 	// LastError is the message of the error of the last failure. What is over 4,096 bytes is cut off in a stored form.
 	LastError string
 	// Reasons are those for which calls were retried or failed, by name, the latest last. A stored form has the last 64.

@@ -169,8 +169,8 @@ func (p *Policy[OUT]) WithMaxWaiting(n int) *Policy[OUT] {
 
 // WithMaxDelay returns a copy of p under which a retry that would begin later than after d is not made: the verdict is
 // [Refused]. The delay is that of the strategy, or the one that a server demands, without jitter. Reasons that are always
-// retried are not bound. So an element that has to wait for long leaves the operator, for a layer of a ladder (package
-// delivery/ladder), and its slot is free. 0, the default, means no bound but the element's timeout. It panics if d is negative.
+// retried are not bound. So an element that has to wait for long leaves the operator, for a layer (delivery.Queue),
+// and its slot is free. 0, the default, means no bound but the element's timeout. It panics if d is negative.
 func (p *Policy[OUT]) WithMaxDelay(d time.Duration) *Policy[OUT] {
 	if d < 0 {
 		panic(fmt.Sprintf("strategies: WithMaxDelay: negative delay: %v", d))

@@ -19,9 +19,8 @@ import (
 	"github.com/weirflow/weir/delivery/lock"
 	"github.com/weirflow/weir/delivery/store"
 	"github.com/weirflow/weir/exactlyonce/keys"
-	"github.com/weirflow/weir/ext/postgres/pgstore"
+	"github.com/weirflow/weir/ext/postgres"
 	"github.com/weirflow/weir/ext/sqlite"
-	"github.com/weirflow/weir/ext/sqlite/sqlitestore"
 )
 
 // connectTimeout is how long a connection may take.
@@ -154,16 +153,16 @@ func openSQLite(ctx context.Context, path string, create bool) (*database, error
 	} else if err == nil {
 		_ = file.Close() // nothing was written
 	}
-	db, err := sqlite.Open(ctx, path, opts...)
+	db, err := sqlite.OpenDB(ctx, path, opts...)
 	if err != nil {
 		return nil, err
 	}
 	if create {
-		if err := sqlitestore.Migrate(ctx, db); err != nil {
+		if err := sqlite.Migrate(ctx, db); err != nil {
 			return nil, errors.Join(err, db.Close())
 		}
 	}
-	s := sqlitestore.New(db)
+	s := sqlite.New(db)
 	return &database{store: inspected{s}, locks: s.Locks(), sql: db.Reader(), keys: keys.New(db.Writer(), keys.SQLite, keys.Config{}), closers: []func() error{s.Close, db.Close}}, nil
 }
 
@@ -190,12 +189,12 @@ func openPostgres(ctx context.Context, address string, create bool) (*database, 
 		return nil, err
 	}
 	if create {
-		if err := pgstore.Migrate(ctx, pool); err != nil {
+		if err := postgres.Migrate(ctx, pool); err != nil {
 			pool.Close()
 			return nil, err
 		}
 	}
-	s := pgstore.New(pool)
+	s := postgres.New(pool)
 	db := stdlib.OpenDBFromPool(pool)
 	closePool := func() error { // of a server that hangs, it waits for 15 s and more
 		ctx, cancel := context.WithTimeout(context.Background(), connectTimeout)

@@ -16,6 +16,7 @@ import (
 	"github.com/benbjohnson/clock"
 
 	"github.com/weirflow/weir/delivery/deadletters"
+	"github.com/weirflow/weir/delivery/memory"
 	"github.com/weirflow/weir/delivery/store"
 )
 
@@ -28,7 +29,7 @@ const (
 // directory is the dead letters that package deadfile has left. It is read without its lock, so the program may run; nothing is changed.
 type directory struct {
 	path string
-	read *store.Memory // what is in the file
+	read *memory.Engine // what is in the file
 }
 
 // openDirectory reads the dead letters of a directory. note gets what a person should know of them.
@@ -69,9 +70,9 @@ func openDirectory(ctx context.Context, path string, c clock.Clock, note func(fo
 }
 
 // readDirectory reads the lines of a file. What is not ended by a line end is being written.
-func readDirectory(ctx context.Context, r io.Reader, c clock.Clock, note func(format string, args ...any)) (*store.Memory, error) {
+func readDirectory(ctx context.Context, r io.Reader, c clock.Clock, note func(format string, args ...any)) (*memory.Engine, error) {
 	now := clock.NewMock() // a dead letter has arrived when it failed last
-	s := store.NewMemory(now, 0)
+	s := memory.Open(memory.WithClock(now))
 	lines := bufio.NewReader(r)
 	for n := 1; ; n++ {
 		line, err := lines.ReadBytes('\n')

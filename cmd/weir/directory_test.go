@@ -16,7 +16,6 @@ import (
 	"github.com/weirflow/weir/delivery/deadfile"
 	"github.com/weirflow/weir/delivery/store"
 	"github.com/weirflow/weir/ext/sqlite"
-	"github.com/weirflow/weir/ext/sqlite/sqlitestore"
 )
 
 // seedDirectory makes dead letters without a database, and keeps them open, as a program does that runs.
@@ -131,10 +130,10 @@ func TestImportCreates(t *testing.T) {
 	require.Equal(t, "2 messages read: 2 new\n", r.ok(t).stdout)
 	require.Contains(t, execute(t, command(t, dir, "dead", "list")).ok(t).stdout, "orders/2")
 	execute(t, command(t, dir, "dead", "import", "-create", file)).ok(t) // it is there
-	db, err := sqlite.Open(t.Context(), filepath.Join(dir, "orders.db"))
+	db, err := sqlite.OpenDB(t.Context(), filepath.Join(dir, "orders.db"))
 	require.NoError(t, err)
 	defer db.Close()
-	require.NoError(t, sqlitestore.Migrate(t.Context(), db), "the program's own, later")
+	require.NoError(t, sqlite.Migrate(t.Context(), db), "the program's own, later")
 
 	r = execute(t, command(t, dir, "dead", "import", "-create", file, "-db", "nats://127.0.0.1:1/S"))
 	require.Equal(t, 2, r.status)

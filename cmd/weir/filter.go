@@ -12,7 +12,7 @@ import (
 
 // knownCauses are the causes of dead letters.
 var knownCauses = []string{
-	string(store.Permanent), string(store.Exhausted), string(store.OutcomeUnknown), string(store.Undecodable), string(store.Lapsed), string(store.Refused),
+	string(store.Permanent), string(store.Exhausted), string(store.OutcomeUnknown), string(store.Undecodable), string(store.Lapsed), string(store.Expired), string(store.Refused),
 }
 
 // filter are the flags that choose messages.

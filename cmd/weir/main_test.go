@@ -28,7 +28,6 @@ import (
 	"github.com/weirflow/weir/exactlyonce"
 	"github.com/weirflow/weir/exactlyonce/keys"
 	"github.com/weirflow/weir/ext/sqlite"
-	"github.com/weirflow/weir/ext/sqlite/sqlitestore"
 )
 
 var update = flag.Bool("update", false, "write the golden files")
@@ -103,15 +102,15 @@ func seed(t *testing.T) (dir string) {
 	t.Helper()
 	dir = t.TempDir()
 	ctx := t.Context()
-	db, err := sqlite.Open(ctx, filepath.Join(dir, "orders.db"))
+	db, err := sqlite.OpenDB(ctx, filepath.Join(dir, "orders.db"))
 	require.NoError(t, err)
 	defer db.Close()
-	require.NoError(t, sqlitestore.Migrate(ctx, db))
+	require.NoError(t, sqlite.Migrate(ctx, db))
 	now := clock.NewMock()
 	now.Set(begin)
-	s := sqlitestore.New(db, sqlitestore.WithClock(now))
+	s := sqlite.New(db, sqlite.WithClock(now))
 	seedQueues(t, s, func() { now.Add(time.Minute) })
-	_, err = sqlitestore.New(db).Locks().Acquire(ctx, "outbox", "host a, process 12", time.Hour) // by the clock of the command
+	_, err = sqlite.New(db).Locks().Acquire(ctx, "outbox", "host a, process 12", time.Hour) // by the clock of the command
 	require.NoError(t, err)
 
 	require.NoError(t, keys.Migrate(ctx, db.Writer(), keys.SQLite))
@@ -333,7 +332,7 @@ func TestEndOfARequestWithAKey(t *testing.T) {
 
 	assert.Equal(t, result{"The request is ended\n", "", 0}, end("-user", "alice", "-key", "key-2", "-reason", "the ride was booked by phone", "-yes"))
 	assert.NotContains(t, execute(t, command(t, dir, "keys")).stdout, "key-2")
-	db, err := sqlite.Open(t.Context(), filepath.Join(dir, "orders.db"))
+	db, err := sqlite.OpenDB(t.Context(), filepath.Join(dir, "orders.db"))
 	require.NoError(t, err)
 	defer db.Close()
 	k := keys.New(db.Writer(), keys.SQLite, keys.Config{})
@@ -474,7 +473,7 @@ func TestListIsNotKept(t *testing.T) {
 func TestDroppedTable(t *testing.T) {
 	dir := seed(t)
 	drop := func(statement string) {
-		db, err := sqlite.Open(t.Context(), filepath.Join(dir, "orders.db"))
+		db, err := sqlite.OpenDB(t.Context(), filepath.Join(dir, "orders.db"))
 		require.NoError(t, err)
 		defer db.Close()
 		_, err = db.Writer().ExecContext(t.Context(), statement)
@@ -604,12 +603,12 @@ func TestAllCausesAreKnown(t *testing.T) {
 
 func put(t *testing.T, dir string, ids ...string) {
 	t.Helper()
-	db, err := sqlite.Open(t.Context(), filepath.Join(dir, "orders.db"))
+	db, err := sqlite.OpenDB(t.Context(), filepath.Join(dir, "orders.db"))
 	require.NoError(t, err)
 	defer db.Close()
 	var ms []store.Message
 	for _, id := range ids {
 		ms = append(ms, store.Message{Meta: delivery.Meta{ID: id}, Cause: store.Permanent})
 	}
-	require.NoError(t, sqlitestore.New(db).Put(t.Context(), "dead", ms...))
+	require.NoError(t, sqlite.New(db).Put(t.Context(), "dead", ms...))
 }

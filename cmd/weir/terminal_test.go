@@ -23,7 +23,6 @@ import (
 	"github.com/weirflow/weir/delivery"
 	"github.com/weirflow/weir/delivery/store"
 	"github.com/weirflow/weir/ext/sqlite"
-	"github.com/weirflow/weir/ext/sqlite/sqlitestore"
 )
 
 // terminal is a run of the command in a terminal of 80 columns.
@@ -189,10 +188,10 @@ func TestReadOnlyFile(t *testing.T) {
 	assert.Equal(t, exitFailed, r.status)
 	assert.Contains(t, r.stderr, "readonly database")
 
-	db, err := sqlite.Open(t.Context(), filepath.Join(dir, "orders.db")) // the program runs
+	db, err := sqlite.OpenDB(t.Context(), filepath.Join(dir, "orders.db")) // the program runs
 	require.NoError(t, err)
 	defer db.Close()
-	s := sqlitestore.New(db)
+	s := sqlite.New(db)
 	require.NoError(t, s.Put(t.Context(), "dead", store.Message{Meta: delivery.Meta{ID: "later"}, Cause: store.Permanent}))
 	assert.Contains(t, asAnother("dead", "list").stdout, "later")
 }

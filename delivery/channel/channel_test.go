@@ -142,7 +142,7 @@ func testSink(t *testing.T) {
 	message := func(v string) delivery.Message[string] {
 		return delivery.New(v, nil, func(verdict delivery.Verdict) { verdicts[v] = verdict.Kind })
 	}
-	require.NoError(t, sink.Put(t.Context(), []delivery.Message[string]{message("a")}))
+	require.NoError(t, sink.PutAll(t.Context(), []delivery.Message[string]{message("a")}))
 	require.Equal(t, "a", <-c)
 	require.Empty(t, verdicts, "the caller acknowledges")
 
@@ -150,7 +150,7 @@ func testSink(t *testing.T) {
 	stop := errors.New("stop")
 	ms := []delivery.Message[string]{message("b"), message("c"), message("d")}
 	time.AfterFunc(10*time.Millisecond, func() { cancel(stop) })
-	require.Equal(t, stop, sink.Put(ctx, ms))
+	require.Equal(t, stop, sink.PutAll(ctx, ms))
 	for _, m := range ms {
 		m.Nack(0)
 	}

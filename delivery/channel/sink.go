@@ -19,8 +19,8 @@ func NewSink[T any](c chan<- T) Sink[T] {
 	return Sink[T]{c}
 }
 
-// Put implements [delivery.Sink]. If ctx ends, what was sent is acknowledged, and the error is the cause of ctx.
-func (s Sink[T]) Put(ctx context.Context, messages []delivery.Message[T]) error {
+// PutAll implements [delivery.Sink]. If ctx ends, what was sent is acknowledged, and the error is the cause of ctx.
+func (s Sink[T]) PutAll(ctx context.Context, messages []delivery.Message[T]) error {
 	for i, m := range messages {
 		select {
 		case s.c <- m.Value:

@@ -14,6 +14,7 @@ import (
 	"github.com/weirflow/weir/codec"
 	"github.com/weirflow/weir/delivery"
 	"github.com/weirflow/weir/delivery/deadletters"
+	"github.com/weirflow/weir/delivery/memory"
 	"github.com/weirflow/weir/delivery/store"
 )
 
@@ -74,7 +75,7 @@ func TestImport(t *testing.T) {
 	file, err := os.Open(filepath.Join(dir, "dead.jsonl"))
 	require.NoError(t, err)
 	defer file.Close()
-	s := store.NewMemory(clock.New(), 0)
+	s := memory.Open()
 	n, err := deadletters.Import(t.Context(), s, "dead", file)
 	require.NoError(t, err)
 	require.Equal(t, 4, n)
@@ -152,7 +153,7 @@ func TestALineOfALaterVersion(t *testing.T) {
 	}
 
 	// The same by export and import.
-	s := store.NewMemory(clock.NewMock(), 0)
+	s := memory.Open(memory.WithClock(clock.NewMock()))
 	_, err = deadletters.Import(t.Context(), s, "dead", bytes.NewReader(raw))
 	require.NoError(t, err)
 	var exported bytes.Buffer

@@ -4,18 +4,17 @@ import (
 	"context"
 	"fmt"
 
-	"github.com/benbjohnson/clock"
-
 	"github.com/weirflow/weir/codec"
 	"github.com/weirflow/weir/delivery"
 	"github.com/weirflow/weir/delivery/deadletters"
+	"github.com/weirflow/weir/delivery/memory"
 	"github.com/weirflow/weir/delivery/store"
 )
 
 // The bank was down. Its payments are looked at, and sent back when it works again.
 func ExampleMerge() {
 	ctx := context.Background()
-	s := store.NewMemory(clock.New(), 0)
+	s := memory.Open()
 	for i, provider := range []string{"bank", "wallet", "bank"} {
 		m, err := store.Encode(codec.JSON[int](), 100*i, delivery.Meta{ID: fmt.Sprint("payment ", i), Provider: provider, LastError: "503", Visit: 4})
 		if err != nil {

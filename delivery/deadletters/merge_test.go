@@ -19,6 +19,7 @@ import (
 
 	"github.com/weirflow/weir/delivery"
 	"github.com/weirflow/weir/delivery/deadletters"
+	"github.com/weirflow/weir/delivery/memory"
 	"github.com/weirflow/weir/delivery/store"
 )
 
@@ -41,9 +42,9 @@ func dead(t *testing.T, s store.Store, n int) {
 	}
 }
 
-func memory() (*store.Memory, *clock.Mock) {
+func newMemory() (*memory.Engine, *clock.Mock) {
 	mock := clock.NewMock()
-	return store.NewMemory(mock, 0), mock
+	return memory.Open(memory.WithClock(mock)), mock
 }
 
 func count(t *testing.T, s store.Inspector, queue string) int {
@@ -54,7 +55,7 @@ func count(t *testing.T, s store.Inspector, queue string) int {
 }
 
 func TestMergeByFilter(t *testing.T) {
-	s, _ := memory()
+	s, _ := newMemory()
 	dead(t, s, 250)
 	c := toOrders
 	c.Filter = store.Filter{Provider: "bank1"}
@@ -81,7 +82,7 @@ func TestMergeByFilter(t *testing.T) {
 }
 
 func TestMergeAtMost(t *testing.T) {
-	s, _ := memory()
+	s, _ := newMemory()
 	dead(t, s, 250)
 	c := toOrders
 	c.Max = 120
@@ -93,7 +94,7 @@ func TestMergeAtMost(t *testing.T) {
 
 func TestMergeRate(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		s := store.NewMemory(clock.New(), 0)
+		s := memory.Open()
 		dead(t, s, 25)
 		c := toOrders
 		c.Rate = 10
@@ -115,7 +116,7 @@ func TestMergeRate(t *testing.T) {
 }
 
 func TestMergeEndsLoops(t *testing.T) {
-	s, _ := memory()
+	s, _ := newMemory()
 	dead(t, s, 2)
 	c := toOrders
 	c.MaxMerges = 2
@@ -140,7 +141,7 @@ func TestMergeEndsLoops(t *testing.T) {
 
 // What comes back while a merge runs is not merged again by it.
 func TestMergeReturnsWhatWasThere(t *testing.T) {
-	s, _ := memory()
+	s, _ := newMemory()
 	dead(t, s, 150)
 	calls := 0
 	merged, err := deadletters.Merge(t.Context(), s, deadletters.Config{From: "dead", Publish: func(ctx context.Context, ms []store.Message) error {
@@ -157,7 +158,7 @@ func TestMergeReturnsWhatWasThere(t *testing.T) {
 }
 
 func TestMergeLeavesUnknownOutcomes(t *testing.T) {
-	s, _ := memory()
+	s, _ := newMemory()
 	dead(t, s, 3)
 	m := store.Message{Meta: delivery.Meta{ID: "unknown", OutcomeUnknown: true}, Cause: store.OutcomeUnknown}
 	require.NoError(t, s.Put(t.Context(), "dead", m))
@@ -173,7 +174,7 @@ func TestMergeLeavesUnknownOutcomes(t *testing.T) {
 }
 
 func TestTwoMergesAtOnce(t *testing.T) {
-	s := store.NewMemory(clock.New(), 0)
+	s := memory.Open()
 	dead(t, s, 1000)
 	var mu sync.Mutex
 	published := map[string]int{}
@@ -257,7 +258,7 @@ func TestMergeThatWasKilledGoesOn(t *testing.T) {
 		for step := 2; step <= 20; step++ {
 			killed, after := step/2, step%2 == 1
 			t.Run(fmt.Sprintf("publishing=%v/call=%d/after=%v", publishing, killed, after), func(t *testing.T) {
-				s, mock := memory()
+				s, mock := newMemory()
 				dead(t, s, 250)
 				c := toOrders
 				if publishing {
@@ -284,7 +285,7 @@ func TestMergeThatWasKilledGoesOn(t *testing.T) {
 
 // What stays is given back, before anything leaves: the next merge does not take it for another one's.
 func TestMergeGivesBackWhatStays(t *testing.T) {
-	s, _ := memory()
+	s, _ := newMemory()
 	dead(t, s, 1)
 	for _, m := range []delivery.Meta{{ID: "unknown", OutcomeUnknown: true}, {ID: "loops", Merges: 2}} {
 		require.NoError(t, s.Put(t.Context(), "dead", store.Message{Meta: m, Cause: store.Exhausted}))
@@ -297,7 +298,7 @@ func TestMergeGivesBackWhatStays(t *testing.T) {
 	require.Zero(t, merged.Merged)
 	require.Zero(t, count(t, s, "orders"))
 
-	s, _ = memory()
+	s, _ = newMemory()
 	dead(t, s, 1)
 	for _, m := range []delivery.Meta{{ID: "unknown", OutcomeUnknown: true}, {ID: "loops", Merges: 2}} {
 		require.NoError(t, s.Put(t.Context(), "dead", store.Message{Meta: m, Cause: store.Exhausted}))
@@ -344,7 +345,7 @@ func distinct(t *testing.T, s store.Inspector) int {
 }
 
 func TestMergeRefusesAWrongConfig(t *testing.T) {
-	s, _ := memory()
+	s, _ := newMemory()
 	dead(t, s, 1)
 	publish := func(context.Context, []store.Message) error { return nil }
 	for _, c := range []deadletters.Config{
@@ -377,7 +378,7 @@ func (hangs) Release(ctx context.Context, _ time.Duration, ls ...store.Lease) er
 // A store that hangs does not hold up a merge that is broken off.
 func TestPublishThatFailsAtAStoreThatHangs(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		s := store.NewMemory(clock.New(), 0)
+		s := memory.Open()
 		dead(t, s, 3)
 		broken := errors.New("broken")
 		_, err := deadletters.Merge(t.Context(), hangs{s}, deadletters.Config{From: "dead", Publish: func(context.Context, []store.Message) error { return broken }})
@@ -386,7 +387,7 @@ func TestPublishThatFailsAtAStoreThatHangs(t *testing.T) {
 }
 
 func TestPublishThatFailsLeavesEntries(t *testing.T) {
-	s, _ := memory()
+	s, _ := newMemory()
 	dead(t, s, 3)
 	broken := errors.New("broken")
 	_, err := deadletters.Merge(t.Context(), s, deadletters.Config{From: "dead", Publish: func(context.Context, []store.Message) error { return broken }})
@@ -397,7 +398,7 @@ func TestPublishThatFailsLeavesEntries(t *testing.T) {
 }
 
 func TestExportAndImport(t *testing.T) {
-	s, _ := memory()
+	s, _ := newMemory()
 	dead(t, s, 250)
 	var file bytes.Buffer
 	n, err := deadletters.Export(t.Context(), s, "dead", store.Filter{Provider: "bank0"}, &file)

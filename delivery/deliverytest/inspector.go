@@ -11,6 +11,7 @@ import (
 	"time"
 
 	"github.com/weirflow/weir/codec"
+	"github.com/weirflow/weir/delivery/internal/leases"
 	"github.com/weirflow/weir/delivery/store"
 )
 
@@ -39,7 +40,7 @@ func sourceResumes(b *storeBench) {
 	taken, err := b.Take(b.ctx, "q", 2, b.units(2))
 	b.ok(err, "Take")
 	b.must(len(taken) == 2, "Take returned %v in place of two messages", ids(taken))
-	s := store.NewSource(b.Store, "q", "dead", codec.JSON[string](), store.WithLogger(slog.New(slog.DiscardHandler)))
+	s := leases.NewSource(b.Store, "q", "dead", codec.JSON[string](), leases.WithLogger(slog.New(slog.DiscardHandler)))
 	left, err := s.Resume(b.ctx)
 	b.ok(err, "Resume")
 	b.must(slices.Equal(left, ids(taken)), "Resume returned %v in place of %v", left, ids(taken))

@@ -9,7 +9,9 @@ import (
 	"github.com/stretchr/testify/assert"
 	"go.uber.org/goleak"
 
+	"github.com/weirflow/weir/delivery/memory"
 	"github.com/weirflow/weir/delivery/store"
+	"github.com/weirflow/weir/internal/storearg"
 )
 
 func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
@@ -110,17 +112,17 @@ func findings(w wrong, rule string) (names []string) {
 		}
 		mock := clock.NewMock()
 		mock.Set(time.Unix(1_700_000_000, 0))
-		memory := store.NewMemory(mock, 0)
-		wrap := func(m *store.Memory) (store.Store, error) {
+		engine := memory.Open(memory.WithClock(mock))
+		wrap := func(m *memory.Engine) (store.Store, error) {
 			c := w
 			c.Inspector = m
 			return &c, nil
 		}
 		err := r.run(StorePlace{
-			Open:    func() (store.Store, error) { return wrap(memory.Reopen()) },
+			Open:    func() (store.Store, error) { return wrap(engine.Reopen()) },
 			Wait:    mock.Add,
 			SetBack: func(d time.Duration) { mock.Set(mock.Now().Add(-d)) },
-			Full:    func() (store.Store, error) { return wrap(store.NewMemory(mock, 100)) },
+			Full:    func() (store.Store, error) { return wrap(memory.Open(memory.WithClock(mock), memory.WithLimit(100))) },
 		})
 		if err != nil {
 			names = append(names, r.name)
@@ -153,7 +155,7 @@ func TestRunStoreFindsWhatIsWrong(t *testing.T) {
 					return err
 				}
 			}
-			return store.CheckPut(queue)
+			return storearg.Put(queue)
 		}}, "all or none"},
 		"visits are not part of the identity": {wrong{put: func(next store.Inspector, queue string, ms []store.Message) error {
 			for i := range ms {
@@ -170,7 +172,7 @@ func TestRunStoreFindsWhatIsWrong(t *testing.T) {
 			return next.Put(bg, queue, ms...)
 		}}, "the same again changes nothing"},
 		"full is not an error": {wrong{put: func(next store.Inspector, queue string, ms []store.Message) error {
-			if err := store.CheckPut(queue, ms...); err != nil {
+			if err := storearg.Put(queue, ms...); err != nil {
 				return err
 			}
 			_ = next.Put(bg, queue, ms...)
@@ -205,7 +207,7 @@ func TestRunStoreFindsWhatIsWrong(t *testing.T) {
 			return nil
 		}}, "the loser of a lease cannot settle"},
 		"Extend does nothing": {wrong{extend: func(next store.Inspector, d time.Duration, _ []store.Lease) error {
-			return store.CheckExtend(d)
+			return storearg.Extend(d)
 		}}, "extend"},
 		"Release is at once": {wrong{release: func(next store.Inspector, delay time.Duration, leases []store.Lease) error {
 			return next.Release(bg, min(0, delay), leases...)

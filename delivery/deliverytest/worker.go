@@ -21,7 +21,7 @@ type workerSink[T any] struct {
 	got []delivery.Message[T]
 }
 
-func (s *workerSink[T]) Put(ctx context.Context, ms []delivery.Message[T]) error {
+func (s *workerSink[T]) PutAll(ctx context.Context, ms []delivery.Message[T]) error {
 	s.mu.Lock()
 	s.got = append(s.got, ms...)
 	if len(s.got) >= s.enough {

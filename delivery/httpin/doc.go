@@ -1,7 +1,7 @@
 // Package httpin takes messages in by HTTP: a handler that answers 202 Accepted when the message is safe in a queue, for a
 // worker to process it later.
 //
-//	queue := store.NewSink(s, "orders", codec.JSON[Order]())
+//	queue := delivery.NewQueue[Order](engine, "orders")
 //	http.Handle("POST /orders", httpin.NewHandler(queue, codec.JSON[Order](), nil))
 //
 // A client that got no answer sends the request again, with the same Idempotency-Key.

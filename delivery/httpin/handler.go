@@ -191,7 +191,7 @@ func (h *handler[T]) put(ctx context.Context, v T, meta *delivery.Meta) *answer 
 	m := delivery.New(v, meta, func(v delivery.Verdict) { verdict.Store(&v) })
 	ctx, cancel := context.WithTimeout(ctx, patience)
 	defer cancel()
-	if err := h.sink.Put(ctx, []delivery.Message[T]{m}); err != nil {
+	if err := h.sink.PutAll(ctx, []delivery.Message[T]{m}); err != nil {
 		m.Nack(0)
 		return &answer{http.StatusServiceUnavailable, "the message could not be stored: send it again", err}
 	}

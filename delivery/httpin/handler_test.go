@@ -13,12 +13,12 @@ import (
 	"testing/synctest"
 	"time"
 
-	"github.com/benbjohnson/clock"
 	"github.com/stretchr/testify/require"
 
 	"github.com/weirflow/weir/codec"
 	"github.com/weirflow/weir/delivery"
 	"github.com/weirflow/weir/delivery/httpin"
+	"github.com/weirflow/weir/delivery/memory"
 	"github.com/weirflow/weir/delivery/store"
 )
 
@@ -27,7 +27,9 @@ type order struct{ N int }
 // sinkFunc is a sink of the test's own.
 type sinkFunc func(ctx context.Context, m delivery.Message[order]) error
 
-func (f sinkFunc) Put(ctx context.Context, ms []delivery.Message[order]) error { return f(ctx, ms[0]) }
+func (f sinkFunc) PutAll(ctx context.Context, ms []delivery.Message[order]) error {
+	return f(ctx, ms[0])
+}
 
 func quiet() httpin.Option { return httpin.WithLogger(slog.New(slog.DiscardHandler)) }
 
@@ -47,11 +49,11 @@ func serve(h http.Handler, r *http.Request) *httptest.ResponseRecorder {
 
 // The same id again is the same message.
 func TestAccepted(t *testing.T) {
-	s := store.NewMemory(clock.New(), 0)
-	sink := store.NewSink(s, "orders", codec.JSON[order]())
+	s := memory.Open()
+	sink := delivery.NewQueue[order](s, "orders")
 	stored := 0
 	h := httpin.NewHandler(sinkFunc(func(ctx context.Context, m delivery.Message[order]) error {
-		err := sink.Put(ctx, []delivery.Message[order]{m})
+		err := sink.PutAll(ctx, []delivery.Message[order]{m})
 		stored++
 		return err
 	}), codec.JSON[order](), nil)

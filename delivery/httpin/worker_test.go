@@ -8,7 +8,6 @@ import (
 	"testing/synctest"
 	"time"
 
-	"github.com/benbjohnson/clock"
 	"github.com/stretchr/testify/require"
 
 	"github.com/weirflow/weir/asyncop"
@@ -16,14 +15,14 @@ import (
 	"github.com/weirflow/weir/delivery"
 	"github.com/weirflow/weir/delivery/channel"
 	"github.com/weirflow/weir/delivery/httpin"
-	"github.com/weirflow/weir/delivery/store"
+	"github.com/weirflow/weir/delivery/memory"
 )
 
 // Requests go through a queue and a worker to a channel.
 func TestWorkerBehindAHandler(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		s := store.NewMemory(clock.New(), 0)
-		h := httpin.NewHandler(store.NewSink(s, "orders", codec.JSON[order]()), codec.JSON[order](), nil)
+		orders := delivery.NewQueue[order](memory.Open(), "orders")
+		h := httpin.NewHandler(orders, codec.JSON[order](), nil)
 		ctx, stop := context.WithCancel(t.Context())
 		names := make(chan string)
 		ended := make(chan delivery.Summary)
@@ -31,7 +30,7 @@ func TestWorkerBehindAHandler(t *testing.T) {
 			op := asyncop.OrderedWait(asyncop.Blocking(func(_ context.Context, o order) (string, error) {
 				return fmt.Sprint("order ", o.N), nil
 			}), time.Minute, 10, asyncop.WithDropOnFailure())
-			summary, err := delivery.Run(ctx, store.NewSource(s, "orders", "dead", codec.JSON[order]()), op, channel.NewSink(names))
+			summary, err := delivery.Run(ctx, orders, op, channel.NewSink(names))
 			if err != nil {
 				panic(err)
 			}
@@ -43,8 +42,8 @@ func TestWorkerBehindAHandler(t *testing.T) {
 		}
 		stop()
 		require.Equal(t, 20, (<-ended).Acknowledged)
-		left, err := s.Count(t.Context(), "orders", store.Filter{})
+		left, err := orders.Counts(t.Context())
 		require.NoError(t, err)
-		require.Zero(t, left.Messages)
+		require.Zero(t, left.Waiting)
 	})
 }

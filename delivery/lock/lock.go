@@ -13,8 +13,8 @@
 // notice that in time. So the place where it writes must refuse it: the SQL locks check a grant in the transaction of the write
 // (their Guard), and other systems can compare fencing numbers.
 //
-// [Hold] keeps a lock while a function runs. [NewMemory] is for tests. Stores that have locks: ext/sqlite/sqlitestore,
-// ext/postgres/pgstore, ext/jetstream/jsstore. deliverytest.RunLocks checks locks of your own.
+// [Hold] keeps a lock while a function runs. [NewMemory] is for tests. Engines that have locks: ext/sqlite, ext/postgres,
+// ext/jetstream/jsstore. deliverytest.RunLocks checks locks of your own.
 package lock
 
 import (

@@ -18,7 +18,7 @@
 //
 //	err := outbox.Relay(ctx, s, s.Locks(), outbox.Config{Queue: "outbox", Publish: publish})
 //
-// Where the consumers use the same database, they need no relay: store.NewSource reads the queue.
+// Where the consumers use the same database, they need no relay: the queue is a delivery.Queue as any other.
 //
 // # Guarantees
 //
@@ -53,6 +53,7 @@ import (
 
 	"github.com/benbjohnson/clock"
 
+	"github.com/weirflow/weir/delivery/internal/leases"
 	"github.com/weirflow/weir/delivery/lock"
 	"github.com/weirflow/weir/delivery/store"
 	"github.com/weirflow/weir/internal/wait"
@@ -130,12 +131,12 @@ func Relay(ctx context.Context, s store.Inspector, locks lock.Locks, c Config) e
 		return err
 	}
 	r := &relay{Config: c, store: s, notified: make(chan struct{}, 1), refused: map[store.Position]refusal{}}
-	if n, ok := s.(store.Notifier); ok {
+	if notify := leases.NotifyOf(s); notify != nil {
 		listening, stop := context.WithCancel(ctx)
 		ended := make(chan struct{})
 		go func() { // ends with Relay
 			defer close(ended)
-			store.Listen(listening, n, c.Queue, c.Clock, r.notify)
+			leases.Listen(listening, notify, c.Queue, c.Clock, r.notify)
 		}()
 		defer func() {
 			stop()

@@ -19,6 +19,7 @@ import (
 
 	"github.com/weirflow/weir/delivery"
 	"github.com/weirflow/weir/delivery/lock"
+	"github.com/weirflow/weir/delivery/memory"
 	"github.com/weirflow/weir/delivery/outbox"
 	"github.com/weirflow/weir/delivery/store"
 )
@@ -30,7 +31,7 @@ var errKilled = errors.New("killed")
 // world is a store, its locks and the system that is published to.
 type world struct {
 	t     *testing.T
-	store *store.Memory
+	store *memory.Engine
 	locks *lock.Memory
 
 	mu        sync.Mutex
@@ -41,7 +42,7 @@ type world struct {
 
 func newWorld(t *testing.T) *world {
 	t.Helper()
-	return &world{t: t, store: store.NewMemory(clock.New(), 0), locks: lock.NewMemory(clock.New())}
+	return &world{t: t, store: memory.Open(), locks: lock.NewMemory(clock.New())}
 }
 
 func (w *world) stage(d time.Duration, ids ...string) {

@@ -1,4 +1,4 @@
-// Package store keeps messages in durable queues: those that wait for their next visit, dead letters, staged messages.
+// Package store is what an engine must offer: it keeps messages in durable queues.
 //
 // # Vocabulary
 //
@@ -19,23 +19,21 @@
 // is taken depends on how often the consumer asks. A consumer that dies loses its leases in time, and its messages are taken by another:
 // at least once.
 //
-// # Stores
+// # Engines
 //
-// A [Store] is what every engine can offer. An [Inspector] can also look into its queues, and move a message from one to
-// another in one step; it needs an index, as databases have one. [NewMemory] is for tests; ext/sqlite/sqlitestore keeps queues
-// for the workers of one machine, ext/postgres/pgstore and ext/jetstream/jsstore for those of many. Package deliverytest checks
-// a store of your own.
+// Programs use queues (delivery.NewQueue). This package is for authors of engines. An engine declares what it can do by the interfaces that it
+// implements:
 //
-// # Sources and sinks
+//   - [Engine]: it takes messages
+//   - [Store]: it leases them, so that any number of workers share a queue
+//   - [Inspector]: it looks into its queues, and moves a message from one to another in one step; it needs an index, as databases have one
+//   - [Notifier]: it says when something was put; [Waker]: it says all that its consumers must know, so that they do not poll
+//   - it has locks (package delivery/lock)
 //
-// [NewSource] makes a source of messages of a queue, for a pipeline; [NewSink] puts the values of messages into one. Values
-// are encoded by a codec, whose schema is stored with each message, so a later version of a program can read what an earlier
-// one has stored.
-//
-//	source := store.NewSource(s, "orders", "dead", codec.JSON[Order]())
-//	defer source.Close(ctx)
+// ext/postgres has all of that. delivery/memory and ext/sqlite are polled, and ext/jetstream/jsstore is a Notifier. Package deliverytest checks an engine
+// of your own.
 //
 // # Concurrency
 //
-// Stores are safe for concurrent use.
+// Engines are safe for concurrent use.
 package store

@@ -8,13 +8,13 @@ import (
 	"maps"
 	"unicode/utf8"
 
-	"github.com/weirflow/weir/delivery"
 	"github.com/weirflow/weir/internal/unknown"
+	"github.com/weirflow/weir/message"
 )
 
 // messageJSON is a message as JSON. One of the payloads is set, or none if there is no payload.
 type messageJSON struct {
-	Meta          delivery.Meta   `json:"meta"`
+	Meta          message.Meta    `json:"meta"`
 	Cause         Cause           `json:"cause,omitempty"`
 	Payload       json.RawMessage `json:"payload,omitempty"`
 	PayloadBase64 []byte          `json:"payloadBase64,omitempty"`

@@ -8,13 +8,13 @@ import (
 	"slices"
 	"time"
 
-	"github.com/weirflow/weir/delivery"
+	"github.com/weirflow/weir/message"
 )
 
 // Message is a message as a store keeps it.
 type Message struct {
 	// Meta is what is known about the message. The store sets Meta.Due when the message is put, by its own clock.
-	Meta delivery.Meta
+	Meta message.Meta
 	// Payload is the encoded value. A store does not look into it.
 	Payload []byte
 	// Schema describes the encoding, if the codec has a schema: see codec.SchemaOf.
@@ -35,6 +35,7 @@ const (
 	OutcomeUnknown Cause = "outcome unknown" // the call may have taken effect, and must not be repeated blindly
 	Undecodable    Cause = "undecodable"     // its codec cannot read the payload
 	Lapsed         Cause = "lapsed"          // its leases ended again and again: its workers died, or hung
+	Expired        Cause = "expired"         // its deadline has passed, or comes before its next visit
 	Refused        Cause = "refused"         // a sink or a layer can never take what was made of it ([delivery.ErrRefused]): too large, for example
 )
 

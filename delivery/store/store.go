@@ -5,15 +5,24 @@ import (
 	"time"
 )
 
-// Store keeps messages in queues. What it lacks beside an [Inspector] is what engines without an index lack.
+// Engine is where messages are kept. What more it can do, it declares by the interfaces that it implements: [Store] (leases), [Inspector]
+// (filters and positions), [Notifier], and lock.Locks for what only one process may do. A queue asks for what it needs when it is made.
 //
 // The name of a queue is UTF-8, without NUL, and not empty. The methods are safe for concurrent use, keep no reference to what
 // they are given, and return soon after ctx has ended. After an error a call may have taken effect or not, and can be repeated.
 // After Close they return [ErrClosed].
-type Store interface {
+type Engine interface {
 	// Put stores messages durably, all or none. A message whose identity is in the queue already changes nothing, also
 	// if it is leased or comes twice in the call. The error matches [ErrFull] if there is no room.
 	Put(ctx context.Context, queue string, ms ...Message) error
+
+	// Close gives up what the engine has opened. Leases end by themselves. A second Close does nothing.
+	Close() error
+}
+
+// Store is an engine that leases messages. What it lacks beside an [Inspector] is what engines without an index lack.
+type Store interface {
+	Engine
 
 	// Take leases up to max messages that are due, those due first before others, and returns them: none if none is due.
 	// It does not wait. A message is not returned before its delay has passed by the clock of the store, which does not go
@@ -29,9 +38,6 @@ type Store interface {
 
 	// Release gives messages back. They are due again after the delay, at least 0.
 	Release(ctx context.Context, delay time.Duration, leases ...Lease) error
-
-	// Close gives up what the store has opened. Leases end by themselves. A second Close does nothing.
-	Close() error
 }
 
 // A lease that was lost is refused by Extend, Done, Release and Move with a *[LeaseError] that names it; the others of the
@@ -94,6 +100,14 @@ type Notifier interface {
 	// Notify calls wake when something may have become due in a queue, until ctx ends or it cannot go on: it returns why. It
 	// need not notice everything.
 	Notify(ctx context.Context, queue string, wake func()) error
+}
+
+// Waker is a store whose consumers do not poll.
+type Waker interface {
+	// Wake calls wake when a message of a queue may have become due: it was put or given back, or its delay or its lease has ended. It does
+	// so until ctx ends or it cannot go on, and returns why; consumers poll then until they are woken again. It calls wake first when it
+	// misses nothing any more.
+	Wake(ctx context.Context, queue string, wake func()) error
 }
 
 // Position says where a message stands in its queue: later ones have higher positions, and none is used twice. Messages

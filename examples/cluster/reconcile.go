@@ -58,7 +58,7 @@ func readDead(ctx context.Context, js jetstream.JetStream) (dead map[string][]st
 	defer func() { err = errors.Join(err, queues.Close()) }()
 	dead = map[string][]store.Entry{}
 	for page := (store.Page{Max: 500}); ; {
-		entries, err := queues.List(ctx, deadQueue, store.Filter{}, page)
+		entries, err := queues.List(ctx, ordersOf(queues).DeadLetters(), store.Filter{}, page)
 		if err != nil || len(entries) == 0 {
 			return dead, err
 		}

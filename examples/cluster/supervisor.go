@@ -13,7 +13,6 @@ import (
 	"github.com/nats-io/nats.go/jetstream"
 
 	"github.com/weirflow/weir/delivery"
-	"github.com/weirflow/weir/delivery/store"
 	"github.com/weirflow/weir/exactlyonce"
 	"github.com/weirflow/weir/examples/internal/bank"
 	"github.com/weirflow/weir/examples/internal/procs"
@@ -229,7 +228,7 @@ func (s *supervisor) publish(ctx context.Context) error {
 		for _, o := range orders[s.Orders*(n-1)/ticks : s.Orders*n/ticks] {
 			batch = append(batch, delivery.New(o, &delivery.Meta{ID: o.ID, Key: o.ID}, nil))
 		}
-		_, err := again(ctx, func(ctx context.Context) (any, error) { return nil, sink.Put(ctx, batch) })
+		_, err := again(ctx, func(ctx context.Context) (any, error) { return nil, sink.PutAll(ctx, batch) })
 		if err != nil {
 			return err
 		}
@@ -431,18 +430,12 @@ func (s *supervisor) look(ctx context.Context, queues *jsstore.Store) error {
 	if now.waiting, err = messages(ordersStream); err != nil {
 		return err
 	}
-	for _, l := range layers {
-		c, err := queues.Count(ctx, l.Queue, store.Filter{})
-		if err != nil {
-			return err
-		}
-		now.waiting += int64(c.Messages)
-	}
-	c, err := queues.Count(ctx, deadQueue, store.Filter{})
+	c, err := ordersOf(queues).Counts(ctx)
 	if err != nil {
 		return err
 	}
-	now.dead = int64(c.Messages)
+	now.waiting += int64(c.Waiting + c.Retrying)
+	now.dead = int64(c.Dead)
 	if now.paid, err = messages(paymentsStream); err != nil {
 		return err
 	}

@@ -13,23 +13,28 @@ import (
 	"github.com/weirflow/weir/asyncop"
 	"github.com/weirflow/weir/codec"
 	"github.com/weirflow/weir/delivery"
-	"github.com/weirflow/weir/delivery/ladder"
-	"github.com/weirflow/weir/delivery/store"
 	"github.com/weirflow/weir/exactlyonce"
 	"github.com/weirflow/weir/examples/internal/bank"
 	"github.com/weirflow/weir/ext/jetstream/jsqueue"
 	"github.com/weirflow/weir/ext/jetstream/jsstore"
+	"github.com/weirflow/weir/predicates"
 	"github.com/weirflow/weir/predicates/httpretry"
 	"github.com/weirflow/weir/strategies"
 )
 
-const deadQueue = "dead"
+// layers are those of the queue of orders.
+var layers = delivery.WithLayers(
+	delivery.Layer{Delay: 300 * time.Millisecond, Jitter: 0.5},
+	delivery.Layer{Delay: time.Second, Jitter: 0.5},
+	delivery.Layer{Delay: 5 * time.Second, Jitter: 0.5},
+	delivery.Layer{Delay: 20 * time.Second, Jitter: 0.5},
+)
 
-var layers = []ladder.Layer{
-	{Queue: "later", Delay: 300 * time.Millisecond, Jitter: 0.5},
-	{Queue: "much later", Delay: time.Second, Jitter: 0.5},
-	{Queue: "after 5s", Delay: 5 * time.Second, Jitter: 0.5},
-	{Queue: "after 20s", Delay: 20 * time.Second, Jitter: 0.5},
+var declined = predicates.NewRejection("DECLINED")
+
+// ordersOf returns the queue with the layers and the dead letters of the orders.
+func ordersOf(queues *jsstore.Store) *delivery.Queue[bank.Order] {
+	return delivery.NewQueue[bank.Order](queues, "orders", layers, delivery.WithLease(lease), delivery.WithLogger(quiet))
 }
 
 var (
@@ -55,32 +60,29 @@ func work(s settings) error {
 	if err != nil {
 		return err
 	}
-	l, err := ladder.New(ladder.Config[bank.Order]{
-		Store: queues, Codec: ordersCodec, Layers: layers, DeadLetters: deadQueue,
-		Permanent: func(f asyncop.Failure[bank.Order]) bool { return errors.Is(f.Err, bank.ErrDeclined) },
-		Options:   []store.SourceOption{store.WithLease(lease), store.WithLogger(quiet)},
-	})
-	if err != nil {
-		return err
-	}
+	failed := ordersOf(queues)
 	consumer, err := again(ctx, func(ctx context.Context) (jetstream.Consumer, error) {
 		return js.Consumer(ctx, ordersStream, consumerName)
 	})
 	if err != nil {
 		return err
 	}
-	orders, err := jsqueue.NewSource(ctx, js, consumer, ordersCodec, jsqueue.WithDeadLetters(queues, deadQueue), jsqueue.WithLogger(quiet))
+	orders, err := jsqueue.NewSource(ctx, js, consumer, ordersCodec, jsqueue.WithDeadLetters(queues, failed.DeadLetters()), jsqueue.WithLogger(quiet))
 	if err != nil {
 		return err
 	}
 	payments := jsqueue.NewSink(js, paymentsStream, paymentsCodec, jsqueue.WithConfirmWithin(2*time.Second))
 	charge := asyncop.Blocking(func(ctx context.Context, o bank.Order) (bank.Payment, error) {
-		return providers.Charge(ctx, o.First, o) // its request has the same id each time, so it is charged once
+		p, err := providers.Charge(ctx, o.First, o) // its request has the same id each time, so it is charged once
+		if errors.Is(err, bank.ErrDeclined) {
+			err = predicates.WithReason(err, declined)
+		}
+		return p, err
 	})
 	op := asyncop.UnorderedWaitWithRetry(charge, 2*time.Second, 50,
 		strategies.ReasonAware(httpretry.Classifier[bank.Payment](), nil).WithMaxDelay(250*time.Millisecond),
-		asyncop.WithFailureSink(l.Take), asyncop.WithLogger(quiet))
+		asyncop.WithFailureSink(failed.TakeFailure), asyncop.WithLogger(quiet))
 	fmt.Println("ready")
-	_, err = delivery.Run(ctx, l.Source(orders), op, payments, delivery.WithLogger(quiet))
+	_, err = delivery.Run(ctx, failed.Source(orders), op, payments, delivery.WithLogger(quiet))
 	return err
 }

@@ -23,7 +23,7 @@ import (
 	"github.com/weirflow/weir/examples/hbase-like/internal/ledger"
 	"github.com/weirflow/weir/examples/internal/procs"
 	"github.com/weirflow/weir/examples/internal/show"
-	"github.com/weirflow/weir/ext/sqlite/sqlitestore"
+	"github.com/weirflow/weir/ext/sqlite"
 )
 
 // maxWorkerLife bounds the life of a worker whose supervisor does not end it.
@@ -118,7 +118,7 @@ func (p *partitionedJob) prepare(ctx context.Context, in *durable.Input) error {
 	if err != nil {
 		return err
 	}
-	return errors.Join(sqlitestore.Migrate(ctx, db), db.Close())
+	return errors.Join(sqlite.Migrate(ctx, db), db.Close())
 }
 
 // work starts the workers, and kills some of them, until all partitions are done.

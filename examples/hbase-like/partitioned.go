@@ -19,7 +19,6 @@ import (
 	"github.com/weirflow/weir/examples/hbase-like/internal/hclient"
 	"github.com/weirflow/weir/examples/hbase-like/internal/ledger"
 	"github.com/weirflow/weir/ext/sqlite"
-	"github.com/weirflow/weir/ext/sqlite/sqlitestore"
 	"github.com/weirflow/weir/partitions"
 )
 
@@ -51,7 +50,7 @@ func partitionName(i int, cfg cli.Config) string {
 
 // openLocks opens the database of the leases, which all workers share.
 func openLocks(ctx context.Context, cfg cli.Config) (*sqlite.DB, error) {
-	return sqlite.Open(ctx, filepath.Join(cfg.Checkpoint, "locks.db"))
+	return sqlite.OpenDB(ctx, filepath.Join(cfg.Checkpoint, "locks.db"))
 }
 
 // partitionFile is the output of a partition.
@@ -117,7 +116,7 @@ func workPartitions(s workerSettings) error {
 	quiet := slog.New(slog.DiscardHandler)
 	return partitions.Run(ctx, partitions.Config{
 		Assigner: &partitions.Leases{
-			Locks: sqlitestore.New(db).Locks(), Group: "flights", Partitions: partitionNames(s.Config), Worker: s.Name,
+			Locks: sqlite.New(db).Locks(), Group: "flights", Partitions: partitionNames(s.Config), Worker: s.Name,
 			Lease: partitionLease, Poll: partitionPoll, Logger: quiet,
 		},
 		Stores:      partitions.Dirs(s.Config.Checkpoint),

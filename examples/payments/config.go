@@ -15,7 +15,7 @@ import (
 // config is what the flags say.
 type config struct {
 	Engine   string
-	URL      string   // of JetStream
+	URL      string   // of JetStream, or of PostgreSQL
 	Brokers  []string // of Kafka; none: its test double
 	Workers  int
 	Orders   int64
@@ -31,12 +31,13 @@ type config struct {
 // The engines.
 const (
 	onSQLite    = "sqlite"
+	onPostgres  = "postgres"
 	onEmbedded  = "embedded"
 	onJetStream = "jetstream"
 	onKafka     = "kafka"
 )
 
-var engines = []string{onSQLite, onEmbedded, onJetStream, onKafka}
+var engines = []string{onSQLite, onPostgres, onEmbedded, onJetStream, onKafka}
 
 // Protections that -break leaves out.
 const (
@@ -55,6 +56,7 @@ end the books of the providers are compared with those of the job: each order wa
 
 The engine keeps the orders that wait, and the payments that were made:
   sqlite     a file
+  postgres   the database at -url
   embedded   NATS JetStream within this process: no server to install
   jetstream  the servers at -url
   kafka      the brokers at -brokers; without any, a test double within this process, which is no server
@@ -68,8 +70,8 @@ func parse(args []string, out io.Writer) (c config, err error) {
 	fs := flag.NewFlagSet("payments", flag.ContinueOnError)
 	fs.SetOutput(io.Discard)
 	var brokers, progress string
-	fs.StringVar(&c.Engine, "engine", onSQLite, "`name` of the engine: sqlite, embedded, jetstream or kafka")
-	fs.StringVar(&c.URL, "url", "", "`addresses` of JetStream, with commas (default nats://127.0.0.1:4222)")
+	fs.StringVar(&c.Engine, "engine", onSQLite, "`name` of the engine: sqlite, postgres, embedded, jetstream or kafka")
+	fs.StringVar(&c.URL, "url", "", "`addresses` of JetStream, with commas (default nats://127.0.0.1:4222), or of the PostgreSQL database")
 	fs.StringVar(&brokers, "brokers", "", "`addresses` of Kafka, with commas (default: a test double)")
 	fs.IntVar(&c.Workers, "workers", 2, "`n` processes share the orders, at least 1")
 	fs.Int64Var(&c.Orders, "orders", 400, "length of the stream: `n`, at least 1")
@@ -96,8 +98,10 @@ func parse(args []string, out io.Writer) (c config, err error) {
 		err = fmt.Errorf("unexpected argument %q", fs.Arg(0))
 	case !slices.Contains(engines, c.Engine):
 		err = fmt.Errorf("-engine %s: must be %s", c.Engine, strings.Join(engines, ", "))
-	case c.URL != "" && c.Engine != onJetStream:
-		err = fmt.Errorf("-url %s: it is for -engine jetstream", c.URL)
+	case c.URL != "" && c.Engine != onJetStream && c.Engine != onPostgres:
+		err = fmt.Errorf("-url: it is for -engine jetstream and postgres")
+	case c.URL == "" && c.Engine == onPostgres:
+		err = fmt.Errorf("-engine postgres: -url is missing: that of a database, such as postgres://localhost/shop")
 	case brokers != "" && c.Engine != onKafka:
 		err = fmt.Errorf("-brokers %s: it is for -engine kafka", brokers)
 	case c.Workers < 1:

@@ -14,15 +14,14 @@ import (
 	"github.com/weirflow/weir/codec"
 	"github.com/weirflow/weir/delivery"
 	"github.com/weirflow/weir/delivery/deadletters"
-	"github.com/weirflow/weir/delivery/ladder"
 	"github.com/weirflow/weir/delivery/store"
 	"github.com/weirflow/weir/examples/internal/bank"
 )
 
-// ends are what a worker needs of an engine: where orders come from, new ones and those that come back, where those go that cannot
-// be paid now, and where payments go.
+// ends are what a worker needs of an engine that has no queues of delivery for orders and payments: where orders come from, new ones and those
+// that come back, where those go that cannot be paid now, and where payments go.
 //
-//	sqlite.go     a file
+//	sql.go        a file (SQLite), or a database (PostgreSQL): without ends
 //	jetstream.go  JetStream: servers, or within the supervisor (embedded.go)
 //	kafka.go      Kafka
 type ends struct {
@@ -36,21 +35,27 @@ type ends struct {
 type location struct {
 	Engine  string // embedded is found as jetstream
 	Dir     string // of SQLite
-	URL     string // of JetStream
+	URL     string // of JetStream, or of PostgreSQL
 	Brokers []string
-	Name    string // begins the names of streams and topics
+	Name    string // begins the names of queues, streams and topics
 }
 
 // open opens the ends in a worker.
 func open(ctx context.Context, at location, worker int) (ends, error) {
-	switch at.Engine {
-	case onJetStream:
+	if at.Engine == onJetStream {
 		return openJetStream(ctx, at)
-	case onKafka:
-		return openKafka(at, worker)
 	}
-	return openSQLite(ctx, at)
+	return openKafka(at, worker)
 }
+
+// isSQL reports whether orders and payments are queues of delivery.
+func (l location) isSQL() bool { return l.Engine == onSQLite || l.Engine == onPostgres }
+
+// queue returns the name of a queue.
+func (l location) queue(name string) string { return l.Name + "-" + name }
+
+// owns reports whether a queue is of this run.
+func (l location) owns(queue string) bool { return strings.HasPrefix(queue, l.Name+"-") }
 
 // engine is what the supervisor needs.
 type engine interface {
@@ -88,7 +93,7 @@ func start(ctx context.Context, c config, dir string) (engine, error) {
 	case onKafka:
 		return startKafka(ctx, c.Brokers, name)
 	}
-	return newSQLite(ctx, location{Engine: onSQLite, Dir: dir})
+	return newSQL(ctx, location{Engine: c.Engine, Dir: dir, URL: c.URL, Name: name})
 }
 
 // runName returns the name of the run in a directory: streams and topics of several runs may be on the same servers.
@@ -117,9 +122,13 @@ const (
 	lease = 2 * time.Second // after it the orders of a worker that was killed go to another one
 )
 
-var layers = []ladder.Layer{
-	{Queue: "later", Delay: later, Jitter: jitter},
-	{Queue: "much-later", Delay: muchLater, Jitter: jitter},
+// layers are where orders wait that cannot be paid now; Kafka has a topic for each.
+var layers = []struct {
+	name string
+	delivery.Layer
+}{
+	{"later", delivery.Layer{Delay: later, Jitter: jitter}},
+	{"much-later", delivery.Layer{Delay: muchLater, Jitter: jitter}},
 }
 
 var (
@@ -129,44 +138,27 @@ var (
 	quiet = slog.New(slog.DiscardHandler) // what is killed all the time has much to say
 )
 
-// newLadder is for engines that keep messages in a store: layers and dead letters are queues of it.
-func newLadder(s store.Store) (*ladder.Ladder[bank.Order], error) {
-	return ladder.New(ladder.Config[bank.Order]{
-		Store: s, Codec: ordersCodec, Layers: layers, DeadLetters: deadQueue,
-		Options: []store.SourceOption{store.WithLease(lease), store.WithLogger(quiet)},
-	})
+// ordersOn returns the queue of orders on an engine, with its layers and dead letters.
+func ordersOn(e delivery.Engine, at location) *delivery.Queue[bank.Order] {
+	return delivery.NewQueue[bank.Order](e, at.queue(ordersQueue), delivery.WithLayers(layers[0].Layer, layers[1].Layer),
+		delivery.WithLease(lease), delivery.WithLogger(quiet))
 }
 
 // stored is the part of an engine that has its layers and dead letters in a store.
-type stored struct{ queues store.Inspector }
-
-// count counts messages. Orders go from queue to queue, and are put before they are removed: who counts in that order misses none.
-func (s stored) count(ctx context.Context, queues ...string) (sum int64, err error) {
-	for _, queue := range queues {
-		c, err := s.queues.Count(ctx, queue, store.Filter{})
-		if err != nil {
-			return 0, err
-		}
-		sum += int64(c.Messages)
-	}
-	return sum, nil
+type stored struct {
+	queues store.Inspector
+	orders *delivery.Queue[bank.Order]
 }
 
-// look counts what is in the store.
+// look counts the orders. They go from queue to queue, and are put before they are removed.
 func (s stored) look(ctx context.Context) (c counts, err error) {
-	var names []string
-	for _, l := range layers {
-		names = append(names, l.Queue)
-	}
-	if c.open, err = s.count(ctx, names...); err == nil {
-		c.dead, err = s.count(ctx, deadQueue)
-	}
-	return c, err
+	n, err := s.orders.Counts(ctx)
+	return counts{open: int64(n.Waiting + n.Retrying), dead: int64(n.Dead)}, err
 }
 
-// merge sends all dead letters back to the first layer: what failed has one cause, and that is repaired.
+// merge sends all dead letters back: what failed has one cause, and that is repaired.
 func (s stored) merge(ctx context.Context) (int, error) {
-	merged, err := deadletters.Merge(ctx, s.queues, deadletters.Config{From: deadQueue, To: layers[0].Queue})
+	merged, err := deadletters.Merge(ctx, s.queues, deadletters.Config{From: s.orders.DeadLetters(), To: s.orders.Name()})
 	return merged.Merged, err
 }
 
@@ -176,5 +168,5 @@ func putAll(ctx context.Context, sink delivery.Sink[bank.Order], orders []bank.O
 	for i, o := range orders {
 		messages[i] = delivery.New(o, &delivery.Meta{ID: o.ID, Key: o.ID}, nil)
 	}
-	return sink.Put(ctx, messages)
+	return sink.PutAll(ctx, messages)
 }

@@ -24,21 +24,18 @@ func openJetStream(ctx context.Context, at location) (ends, error) {
 	if err != nil {
 		return ends{}, err
 	}
-	l, err := newLadder(queues)
-	if err != nil {
-		return ends{}, err
-	}
+	failed := ordersOn(queues, at)
 	consumer, err := js.Consumer(ctx, at.stream(ordersQueue), consumerName)
 	if err != nil {
 		return ends{}, err
 	}
-	orders, err := jsqueue.NewSource(ctx, js, consumer, ordersCodec, jsqueue.WithDeadLetters(queues, deadQueue), jsqueue.WithLogger(quiet))
+	orders, err := jsqueue.NewSource(ctx, js, consumer, ordersCodec, jsqueue.WithDeadLetters(queues, failed.DeadLetters()), jsqueue.WithLogger(quiet))
 	if err != nil {
 		return ends{}, err
 	}
 	return ends{
-		orders:   l.Source(orders),
-		failed:   l.Take,
+		orders:   failed.Source(orders),
+		failed:   failed.TakeFailure,
 		payments: jsqueue.NewSink(js, at.stream(paymentsQueue), paymentsCodec),
 		close: func() {
 			_ = queues.Close() // all that counts is confirmed
@@ -98,7 +95,7 @@ func newJetStream(ctx context.Context, at location) (_ *inJetStream, err error) 
 	if err != nil {
 		return nil, err
 	}
-	return &inJetStream{at, js, stored{queues}}, nil
+	return &inJetStream{at, js, stored{queues, ordersOn(queues, at)}}, nil
 }
 
 func (e *inJetStream) location() location { return e.at }
@@ -108,7 +105,7 @@ func (e *inJetStream) put(ctx context.Context, orders []bank.Order) error {
 }
 
 func (e *inJetStream) look(ctx context.Context) (counts, error) {
-	waiting, err := e.messages(ctx, ordersQueue) // first: see stored.count
+	waiting, err := e.messages(ctx, ordersQueue) // first: orders are put before they are removed
 	if err != nil {
 		return counts{}, err
 	}

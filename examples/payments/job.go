@@ -77,16 +77,32 @@ func work(s settings) error {
 	store := keys.New(db.Writer(), keys.SQLite, keys.Config{LockTimeout: lockTimeout, Logger: quiet})
 	j.pays = store.Operation("pay", j.steps)
 
-	engine, err := open(ctx, s.At, s.Worker)
+	if !s.At.isSQL() {
+		engine, err := open(ctx, s.At, s.Worker)
+		if err != nil {
+			return err
+		}
+		defer engine.close()
+		return j.run(ctx, engine.orders, engine.failed, engine.payments)
+	}
+	engine, err := openSQL(ctx, s.At)
 	if err != nil {
 		return err
 	}
-	defer engine.close()
+	defer engine.Close() //nolint:errcheck // all that counts is committed
+	orders, payments := queuesOn(engine, s.At)
+	return j.run(ctx, orders, orders.TakeFailure, payments)
+}
+
+// run is the worker.
+func (j *job) run(ctx context.Context, orders delivery.Source[bank.Order], failed func(context.Context, asyncop.Failure[bank.Order]) error,
+	payments delivery.Sink[bank.Payment],
+) error {
 	fmt.Println("ready")
 	go report(j.bank) // ends with the process
 	op := asyncop.UnorderedWaitWithRetry(asyncop.Blocking(j.pay), orderTime, 100, policy(),
-		asyncop.WithMaxConcurrentCalls(atOnce), asyncop.WithFailureSink(engine.failed), asyncop.WithLogger(quiet))
-	_, err = delivery.Run(ctx, engine.orders, op, engine.payments,
+		asyncop.WithMaxConcurrentCalls(atOnce), asyncop.WithFailureSink(failed), asyncop.WithLogger(quiet))
+	_, err := delivery.Run(ctx, orders, op, payments,
 		delivery.WithFloodGuard(1, 100), // one of two providers may be down: the orders of the other go on
 		delivery.WithLogger(quiet))
 	return err
@@ -94,7 +110,7 @@ func work(s settings) error {
 
 // openJob opens the database of the job. On many machines it is one that all of them reach, as PostgreSQL (keys.PostgreSQL).
 func openJob(ctx context.Context, dir string) (*sqlite.DB, error) {
-	return sqlite.Open(ctx, filepath.Join(dir, "job.db"))
+	return sqlite.OpenDB(ctx, filepath.Join(dir, "job.db"))
 }
 
 // prepareJob makes the tables, once, before the workers start.

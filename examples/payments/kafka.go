@@ -52,14 +52,14 @@ func (l location) merging() string          { return l.Name + "-merge" } // the 
 
 func (l location) layers() (topics []kafka.Layer) {
 	for _, layer := range layers {
-		topics = append(topics, kafka.Layer{Topic: l.topic(layer.Queue), Delay: layer.Delay, Jitter: layer.Jitter})
+		topics = append(topics, kafka.Layer{Topic: l.topic(layer.name), Delay: layer.Delay, Jitter: layer.Jitter})
 	}
 	return topics
 }
 
 // all returns all topics.
 func (l location) all() (topics []string) {
-	for _, name := range []string{ordersQueue, layers[0].Queue, layers[1].Queue, deadQueue, paymentsQueue} {
+	for _, name := range []string{ordersQueue, layers[0].name, layers[1].name, deadQueue, paymentsQueue} {
 		topics = append(topics, l.topic(name))
 	}
 	return topics
@@ -182,7 +182,7 @@ func (e *inKafka) merge(ctx context.Context) (merged int, err error) {
 		if err != nil {
 			return merged, err
 		}
-		if err := sink.Put(ctx, ms); err != nil {
+		if err := sink.PutAll(ctx, ms); err != nil {
 			return merged, err
 		}
 		for _, m := range ms {

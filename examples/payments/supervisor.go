@@ -358,6 +358,8 @@ func (s *supervisor) runsOn() string {
 		return "kfake, a TEST DOUBLE of Kafka: no server, all in memory"
 	case s.Engine == onKafka:
 		return "Kafka"
+	case s.Engine == onPostgres:
+		return "PostgreSQL"
 	}
 	return "SQLite"
 }

@@ -55,8 +55,8 @@
 //
 // That is less than a store of messages (delivery/store), and topics cannot be one: they find no message by its id, so a hand-over that is
 // repeated is there twice, with one id; they have no leases for messages; to look at dead letters, one reads all of them, and only all of
-// them can be purged. Where that matters, put layers and dead letters into PostgreSQL or JetStream by a ladder (delivery/ladder). It takes a [Source] of this package as
-// its first source, and [WithDeadLetters] takes the Put of its store.
+// them can be purged. Where that matters, use the layers and dead letters of a delivery.Queue on PostgreSQL or JetStream. Its Source
+// takes a [Source] of this package as its first source, and [WithDeadLetters] takes the Put of its engine.
 //
 // A [View] shows, counts and purges dead letters, and its Merge sends them back, each once. The command weir does the same.
 //
@@ -79,7 +79,7 @@
 //
 // A partition that was not fetched for one of these reasons is fetched again after kgo.FetchMaxWait at most: 500 ms by default.
 //
-// A Nack waits in memory, so it is for short delays. For long ones put the message into a layer (package delivery/ladder), which is
+// A Nack waits in memory, so it is for short delays. For long ones put the message into a layer (delivery.Queue), which is
 // durable and holds up no position.
 //
 // A record has at most what the client takes (kgo.ProducerBatchMaxBytes, about 1 MB by default) and what the topic takes (max.message.bytes).

@@ -40,8 +40,8 @@ type RetriesConfig[T any] struct {
 	Clock clock.Clock
 }
 
-// Retries takes failed messages to topics: from layer to layer, and in the end to the dead letters. It is to topics what a ladder
-// (package delivery/ladder) is to a store. The topics must exist. Safe for concurrent use.
+// Retries takes failed messages to topics: from layer to layer, and in the end to the dead letters. It is to topics what a
+// delivery.Queue is to a store. The topics must exist. Safe for concurrent use.
 //
 //	visit 1 fails ──▶ layer 1 ─▶ visit 2 fails ──▶ layer 2 ─▶ visit 3 fails ──▶ dead letters
 //	permanent error, or outcome unknown, at any visit ──────────────────────▶ dead letters

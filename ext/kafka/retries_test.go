@@ -207,7 +207,7 @@ func TestARecordOfALaterVersion(t *testing.T) {
 	sink, err := NewSink("next", text(), c.seed())
 	require.NoError(t, err)
 	defer sink.Close()
-	require.NoError(t, sink.Put(t.Context(), []delivery.Message[string]{m}))
+	require.NoError(t, sink.PutAll(t.Context(), []delivery.Message[string]{m}))
 	assert.Equal(t, want, receive(t, c.source("next"), 1)[0].Meta().Headers)
 }
 

@@ -16,7 +16,7 @@ import (
 // Sink writes the values of messages to a topic, as a [delivery.Sink]. They keep id, key, origin, provider and headers; their visits begin
 // anew. The key of a message is the key of its record, so messages of a key go to one partition, in order. A value that the codec cannot
 // encode, or that is larger than the client (kgo.ProducerBatchMaxBytes, about 1 MB by default) or the topic (max.message.bytes) takes, is
-// rejected; if its message has no acknowledgement, Put returns the error.
+// rejected; if its message has no acknowledgement, PutAll returns the error.
 //
 // A record that was written is in all replicas in sync (acks=all). The producer is idempotent, so the retries of the client double nothing. A
 // message that is put again, after a crash or an error, is written again, with the same id. Safe for concurrent use.
@@ -42,9 +42,9 @@ func NewSink[T any](topic string, c codec.Codec[T], opts ...kgo.Opt) (*Sink[T], 
 	return &Sink[T]{p, topic, c}, nil
 }
 
-// Put implements [delivery.Sink]. It returns when all records are written, or with the cause of ctx when that ends: a record may be written
+// PutAll implements [delivery.Sink]. It returns when all records are written, or with the cause of ctx when that ends: a record may be written
 // all the same.
-func (s *Sink[T]) Put(ctx context.Context, messages []delivery.Message[T]) error {
+func (s *Sink[T]) PutAll(ctx context.Context, messages []delivery.Message[T]) error {
 	records := make([]*kgo.Record, 0, len(messages))
 	written := make([]delivery.Message[T], 0, len(messages))
 	payloads := make([][]byte, len(messages))

@@ -35,7 +35,7 @@ func TestSinkKeepsWhatIsKnown(t *testing.T) {
 	}
 	var verdicts []delivery.Verdict
 	m := delivery.New("an invoice", meta, func(v delivery.Verdict) { verdicts = append(verdicts, v) })
-	require.NoError(t, c.sink("invoices").Put(t.Context(), []delivery.Message[string]{m}))
+	require.NoError(t, c.sink("invoices").PutAll(t.Context(), []delivery.Message[string]{m}))
 	assert.Empty(t, verdicts, "the caller acknowledges")
 	got := receive(t, c.source("invoices"), 1)[0]
 	assert.Equal(t, "an invoice", got.Value)
@@ -56,7 +56,7 @@ func TestSinkAcknowledgesWhatIsSafe(t *testing.T) {
 	for _, key := range []string{"0", "1"} {
 		ms = append(ms, delivery.New("v", &delivery.Meta{Key: key, ID: key}, func(v delivery.Verdict) { verdicts[key] = v.Kind }))
 	}
-	require.ErrorIs(t, s.Put(t.Context(), ms), kerr.TopicAuthorizationFailed)
+	require.ErrorIs(t, s.PutAll(t.Context(), ms), kerr.TopicAuthorizationFailed)
 	assert.Equal(t, map[string]delivery.Kind{"0": delivery.Acked}, verdicts)
 }
 
@@ -70,7 +70,7 @@ func TestSinkRejectsWhatIsTooLarge(t *testing.T) {
 	for id, size := range map[string]int{"a": 900, "b": 900, "c": 900, "topic": 5000, "client": 2 << 20} {
 		ms = append(ms, delivery.New(strings.Repeat("x", size), &delivery.Meta{ID: id}, func(v delivery.Verdict) { verdicts[id] = v }))
 	}
-	require.NoError(t, s.Put(t.Context(), ms))
+	require.NoError(t, s.PutAll(t.Context(), ms))
 	for _, id := range []string{"topic", "client"} {
 		assert.Equal(t, delivery.Rejected, verdicts[id].Kind)
 		assert.ErrorIs(t, verdicts[id].Err, delivery.ErrRefused)
@@ -82,21 +82,21 @@ func TestSinkRejectsWhatIsTooLarge(t *testing.T) {
 	}
 	assert.Equal(t, map[string]bool{"a": true, "b": true, "c": true}, ids)
 	large := delivery.New(strings.Repeat("x", 5000), &delivery.Meta{ID: "d"}, nil)
-	require.ErrorIs(t, s.Put(t.Context(), []delivery.Message[string]{large}), delivery.ErrRefused, "no one would see a rejection")
+	require.ErrorIs(t, s.PutAll(t.Context(), []delivery.Message[string]{large}), delivery.ErrRefused, "no one would see a rejection")
 }
 
 func TestSinkEndsWithItsContext(t *testing.T) {
 	t.Parallel()
 	c := newCluster(t, 1, "invoices")
 	s := c.sink("invoices")
-	require.NoError(t, s.Put(t.Context(), []delivery.Message[string]{delivery.New("v", &delivery.Meta{ID: "1"}, func(delivery.Verdict) {})}))
+	require.NoError(t, s.PutAll(t.Context(), []delivery.Message[string]{delivery.New("v", &delivery.Meta{ID: "1"}, func(delivery.Verdict) {})}))
 	c.inMemory().Close()
 	cause := errors.New("enough")
 	ctx, cancel := context.WithTimeoutCause(t.Context(), 100*time.Millisecond, cause)
 	defer cancel()
 	m := delivery.New("v", &delivery.Meta{ID: "2"}, func(v delivery.Verdict) { t.Error(v) })
 	start := time.Now()
-	require.ErrorIs(t, s.Put(ctx, []delivery.Message[string]{m}), cause)
+	require.ErrorIs(t, s.PutAll(ctx, []delivery.Message[string]{m}), cause)
 	assert.Less(t, time.Since(start), time.Minute)
 }
 
@@ -107,12 +107,12 @@ func TestSinkRejectsWhatItCannotEncode(t *testing.T) {
 	defer s.Close()
 	var got delivery.Verdict
 	m := delivery.New[any](func() {}, &delivery.Meta{ID: "1"}, func(v delivery.Verdict) { got = v })
-	require.NoError(t, s.Put(t.Context(), []delivery.Message[any]{m}))
+	require.NoError(t, s.PutAll(t.Context(), []delivery.Message[any]{m}))
 	assert.Equal(t, delivery.Rejected, got.Kind)
 
 	// D1: without an acknowledgement the caller would not see the rejection, and take the value for safe.
 	m = delivery.New[any](func() {}, &delivery.Meta{ID: "2"}, nil)
-	require.ErrorContains(t, s.Put(t.Context(), []delivery.Message[any]{m}), `kafka: topic "invoices": message "2": `)
+	require.ErrorContains(t, s.PutAll(t.Context(), []delivery.Message[any]{m}), `kafka: topic "invoices": message "2": `)
 }
 
 func TestSinkRefusesToDouble(t *testing.T) {
@@ -127,7 +127,7 @@ func TestPutDoesNotLinger(t *testing.T) {
 	ctx, cancel := context.WithTimeout(t.Context(), 50*time.Second)
 	defer cancel()
 	put := func() error {
-		return s.Put(ctx, []delivery.Message[string]{delivery.New("v", &delivery.Meta{ID: "1", Key: "a"}, nil)})
+		return s.PutAll(ctx, []delivery.Message[string]{delivery.New("v", &delivery.Meta{ID: "1", Key: "a"}, nil)})
 	}
 	first := make(chan error, 1)
 	go func() { first <- put() }() // it looks for the partitions of the topic

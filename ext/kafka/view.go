@@ -15,6 +15,7 @@ import (
 
 	"github.com/weirflow/weir/delivery/store"
 	"github.com/weirflow/weir/ext/kafka/internal/offsets"
+	"github.com/weirflow/weir/internal/storearg"
 	"github.com/weirflow/weir/internal/wait"
 )
 
@@ -229,7 +230,7 @@ const causePrefix = "weir: "
 // List returns entries that match, in the order of their positions. To get the next page, set [store.Page.After] to the position of the last
 // entry. A record whose headers are damaged is undecodable.
 func (v *View) List(ctx context.Context, f store.Filter, p store.Page) (list []store.Entry, err error) {
-	if err := store.CheckPage(v.topic, p); err != nil {
+	if err := storearg.Page(v.topic, p); err != nil {
 		return nil, err
 	}
 	size := 0
@@ -257,7 +258,7 @@ func (v *View) Count(ctx context.Context, f store.Filter) (c store.Counts, err e
 
 // Put writes messages to the topic as dead letters: what [Retries.PutDead] does. What is put twice is there twice.
 func (v *View) Put(ctx context.Context, ms ...store.Message) error {
-	if err := store.CheckPut(v.topic, ms...); err != nil {
+	if err := storearg.Put(v.topic, ms...); err != nil {
 		return err
 	}
 	p, err := newProducer(v.opts)

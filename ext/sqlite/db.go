@@ -5,6 +5,7 @@ import (
 	"database/sql"
 	"errors"
 	"fmt"
+	"log/slog"
 	"net/url"
 	"os"
 	"path/filepath"
@@ -13,10 +14,12 @@ import (
 	"sync"
 	"time"
 
+	"github.com/benbjohnson/clock"
 	"modernc.org/libc"
 	_ "modernc.org/sqlite" // the driver "sqlite"
 
 	"github.com/weirflow/weir/internal/group"
+	"github.com/weirflow/weir/internal/nils"
 )
 
 // DB is an SQLite database: one writer, several readers. It is safe for concurrent use.
@@ -31,10 +34,36 @@ type config struct {
 	busyTimeout time.Duration
 	readers     int
 	readOnly    bool
+	noTables    bool
+	clock       clock.Clock
+	logger      *slog.Logger
 }
 
-// Option changes how [Open] opens a database.
+func configOf(opts []Option) config {
+	c := config{synchronous: "FULL", busyTimeout: 10 * time.Second, readers: 4, clock: clock.New(), logger: slog.Default()}
+	for _, opt := range opts {
+		opt(&c)
+	}
+	return c
+}
+
+// Option changes how [Open] and [OpenDB] open a database.
 type Option func(*config)
+
+// WithoutTables keeps [Open] from making or changing tables: see [Migrations].
+func WithoutTables() Option { return func(c *config) { c.noTables = true } }
+
+// WithClock sets the clock of the engine; the default is the machine's. It panics if c is nil.
+func WithClock(c clock.Clock) Option {
+	nils.Refuse("sqlite: WithClock", "clock", c)
+	return func(s *config) { s.clock = c }
+}
+
+// WithLogger sets the logger of [Open]; the default is slog.Default(). It panics if l is nil.
+func WithLogger(l *slog.Logger) Option {
+	nils.Refuse("sqlite: WithLogger", "logger", l)
+	return func(c *config) { c.logger = l }
+}
 
 // WithSynchronousNormal makes a commit cheaper, since it does not wait for the disk. What was committed last may be lost in a
 // power cut, but the database stays whole. By default synchronous is FULL.
@@ -63,16 +92,13 @@ func WithReaders(n int) Option {
 	return func(c *config) { c.readers = n }
 }
 
-// Open opens the database in the file at path, and makes the file if there is none. A
+// OpenDB opens the database in the file at path, and makes the file if there is none. It makes no tables. A
 // database in memory is refused: it would be another one for each connection.
-func Open(ctx context.Context, path string, opts ...Option) (*DB, error) {
+func OpenDB(ctx context.Context, path string, opts ...Option) (*DB, error) {
 	if path == "" || strings.HasPrefix(path, ":memory:") || strings.HasPrefix(path, "file:") {
 		return nil, fmt.Errorf("sqlite: open %q: not the path of a file", path)
 	}
-	c := config{synchronous: "FULL", busyTimeout: 10 * time.Second, readers: 4}
-	for _, opt := range opts {
-		opt(&c)
-	}
+	c := configOf(opts)
 	path, err := filepath.Abs(path)
 	if err != nil {
 		return nil, fmt.Errorf("sqlite: open %q: %w", path, err)

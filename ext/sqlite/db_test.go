@@ -16,7 +16,7 @@ import (
 
 func openTest(t testing.TB, opts ...Option) *DB {
 	t.Helper()
-	db, err := Open(t.Context(), filepath.Join(t.TempDir(), "test.db"), opts...)
+	db, err := OpenDB(t.Context(), filepath.Join(t.TempDir(), "test.db"), opts...)
 	require.NoError(t, err)
 	t.Cleanup(func() { assert.NoError(t, db.Close()) })
 	_, err = db.Writer().ExecContext(t.Context(), "CREATE TABLE entries (id INTEGER PRIMARY KEY, v BLOB NOT NULL) STRICT")
@@ -69,16 +69,16 @@ func TestOpenSettings(t *testing.T) {
 func TestOpenPaths(t *testing.T) {
 	for _, name := range []string{"plain.db", "with space.db", "what?.db", "100%41.db", "a#b&c=d.db", "é.db"} {
 		path := filepath.Join(t.TempDir(), name)
-		db, err := Open(t.Context(), path)
+		db, err := OpenDB(t.Context(), path)
 		require.NoError(t, err, name)
 		assert.FileExists(t, path)
 		require.NoError(t, db.Close())
 	}
 	for _, path := range []string{"", ":memory:", "file:x.db"} {
-		_, err := Open(t.Context(), path)
+		_, err := OpenDB(t.Context(), path)
 		assert.ErrorContains(t, err, strconv.Quote(path))
 	}
-	_, err := Open(t.Context(), filepath.Join(t.TempDir(), "missing", "x.db"))
+	_, err := OpenDB(t.Context(), filepath.Join(t.TempDir(), "missing", "x.db"))
 	assert.ErrorContains(t, err, "missing")
 }
 
@@ -339,7 +339,7 @@ func TestWritePrepares(t *testing.T) {
 }
 
 func TestWriteAfterClose(t *testing.T) {
-	db, err := Open(t.Context(), filepath.Join(t.TempDir(), "test.db"))
+	db, err := OpenDB(t.Context(), filepath.Join(t.TempDir(), "test.db"))
 	require.NoError(t, err)
 	require.NoError(t, db.Close())
 	assert.ErrorContains(t, db.Write(t.Context(), insert(1)), "closed")
@@ -351,7 +351,7 @@ func TestTwoDBs(t *testing.T) {
 	var dbs [2]*DB
 	for i := range dbs {
 		var err error
-		dbs[i], err = Open(t.Context(), path)
+		dbs[i], err = OpenDB(t.Context(), path)
 		require.NoError(t, err)
 		defer dbs[i].Close()
 	}
@@ -390,9 +390,9 @@ func BenchmarkWrite(b *testing.B) {
 // Also while another process has it open, and writes.
 func TestReadOnly(t *testing.T) {
 	path := filepath.Join(t.TempDir(), "file.db")
-	_, err := Open(t.Context(), path, WithReadOnly())
+	_, err := OpenDB(t.Context(), path, WithReadOnly())
 	require.Error(t, err, "there is no such file")
-	db, err := Open(t.Context(), path)
+	db, err := OpenDB(t.Context(), path)
 	require.NoError(t, err)
 	write := func(db *DB, statement string) error {
 		return db.Write(t.Context(), func(ctx context.Context, tx *Tx) error {
@@ -403,7 +403,7 @@ func TestReadOnly(t *testing.T) {
 	require.NoError(t, write(db, "CREATE TABLE t (n INTEGER)"))
 	look := func(want int) {
 		t.Helper()
-		readOnly, err := Open(t.Context(), path, WithReadOnly())
+		readOnly, err := OpenDB(t.Context(), path, WithReadOnly())
 		require.NoError(t, err)
 		defer readOnly.Close()
 		var n int

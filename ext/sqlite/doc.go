@@ -1,7 +1,7 @@
 // Package sqlite opens an SQLite database as weir's stores want it: durable, with one
 // writer and several readers. It is pure Go (modernc.org/sqlite), through database/sql.
 //
-//	db, err := sqlite.Open(ctx, "orders.db")
+//	db, err := sqlite.OpenDB(ctx, "orders.db")
 //	…
 //	err = db.Write(ctx, func(ctx context.Context, tx *sqlite.Tx) error {
 //		_, err := tx.ExecContext(ctx, "INSERT INTO orders (id, total) VALUES (?, ?)", id, total)

@@ -44,7 +44,7 @@ func Example_idempotencyKeys() {
 	dir, err := os.MkdirTemp("", "keys")
 	check(err)
 	defer os.RemoveAll(dir)
-	db, err := sqlite.Open(ctx, filepath.Join(dir, "rides.db"))
+	db, err := sqlite.OpenDB(ctx, filepath.Join(dir, "rides.db"))
 	check(err)
 	defer db.Close()
 	check(keys.Migrate(ctx, db.Writer(), keys.SQLite))

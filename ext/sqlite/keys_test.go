@@ -13,6 +13,8 @@ import (
 	"github.com/weirflow/weir/internal/keystest"
 )
 
+func init() { Children = append(Children, func() { keystest.Child(keysPlace) }) }
+
 var keysPlace = keystest.Place{
 	Driver:  &driver.Driver{},
 	Dialect: keys.SQLite,

@@ -1,16 +1,14 @@
-//go:build unix
-
 package sqlite
 
 import (
 	"testing"
 
 	"go.uber.org/goleak"
-
-	"github.com/weirflow/weir/internal/keystest"
 )
 
 func TestMain(m *testing.M) {
-	keystest.Child(keysPlace)
+	for _, child := range Children {
+		child()
+	}
 	goleak.VerifyTestMain(m, goleak.IgnoreTopFunction("database/sql.(*DB).connectionOpener"))
 }

@@ -17,7 +17,7 @@ func TestMigrate(t *testing.T) {
 	var dbs [2]*DB
 	for i := range dbs {
 		var err error
-		dbs[i], err = Open(t.Context(), path)
+		dbs[i], err = OpenDB(t.Context(), path)
 		require.NoError(t, err)
 		defer dbs[i].Close()
 	}

@@ -104,4 +104,6 @@ type Situation struct {
 	Finishing bool       // no retry follows any more: end of input, cancel
 	Waiting   int        // elements that wait for a retry, without this one
 	Random    *rand.Rand // for jitter; nil: none is applied
+
+	MayRetry func() bool // takes a retry out of a budget; nil: there is none
 }

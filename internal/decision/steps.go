@@ -184,7 +184,7 @@ func (p *Steps[OUT]) schedule(a *predicates.Attempt[OUT], action Action, now Sit
 		d.Delay, d.Capped = max(0, a.Remaining), true
 		return d
 	}
-	if p.Budget != nil && !d.Reason.AlwaysRetry() && !p.Budget.Withdraw() {
+	if !d.Reason.AlwaysRetry() && (p.Budget != nil && !p.Budget.Withdraw() || now.MayRetry != nil && !now.MayRetry()) {
 		return Decision{Verdict: OverBudget, Reason: d.Reason, Err: d.Err}
 	}
 	return d

@@ -9,8 +9,8 @@ import (
 	"time"
 
 	"github.com/weirflow/weir/asyncop"
-	"github.com/weirflow/weir/delivery"
 	"github.com/weirflow/weir/internal/decision"
+	"github.com/weirflow/weir/message"
 	"github.com/weirflow/weir/predicates"
 	"github.com/weirflow/weir/predicates/httpretry"
 	"github.com/weirflow/weir/predicates/netretry"
@@ -18,9 +18,9 @@ import (
 )
 
 // History returns what is known about a message after a visit has failed (law D6): what ctx has of it
-// ([delivery.MetaFromContext]), and what the operator knows.
-func History[T any](ctx context.Context, f asyncop.Failure[T], now time.Time) delivery.Meta {
-	meta, _ := delivery.MetaFromContext(ctx)
+// ([message.MetaFromContext]), and what the operator knows.
+func History[T any](ctx context.Context, f asyncop.Failure[T], now time.Time) message.Meta {
+	meta, _ := message.MetaFromContext(ctx)
 	meta.Visit = max(1, meta.Visit)
 	meta.Attempts += f.Attempts
 	if meta.FirstFailure.IsZero() {
@@ -49,7 +49,7 @@ func Ambiguous[T any](f asyncop.Failure[T]) bool {
 
 // Afresh makes a dead letter's history that of a message which returns, as for a first visit. A call in doubt whose request is
 // not remembered any more is forgotten, since a person lets it return all the same: its next call is another request.
-func Afresh(meta *delivery.Meta, now time.Time) {
+func Afresh(meta *message.Meta, now time.Time) {
 	meta.Visit, meta.Attempts = 0, 0
 	meta.Merges++
 	if !meta.Remembered.After(now) {

@@ -25,8 +25,8 @@ type Place interface {
 	// Start asks whether an attempt may start at now, of the operator's clock.
 	Start(now time.Time, a *Attempt) Answer
 
-	// Release says that the call of an attempt is over. begun is from the Answer to its start.
-	Release(begun time.Duration)
+	// Release says that the call of an attempt is over. stamp is from the Answer to its start.
+	Release(stamp Stamp)
 
 	// Heard says how an attempt went, and reports whether it met an outage.
 	Heard(now time.Time, o *Outcome) (outage bool)
@@ -60,9 +60,23 @@ type Attempt struct {
 
 // Answer is whether an attempt may start.
 type Answer struct {
-	Begun time.Duration // of an attempt that may start: for Release
 	Wait  time.Duration // 0: it may start. Otherwise, with Other: ask for it again after so long
+	Stamp Stamp         // of an attempt that may start: for Release
 	Other bool          // another element may start at once: ask for the next one
+}
+
+// Stamp says when a call began, if it is to be timed: 0 if not. It is small since every attempt has one.
+type Stamp uint32
+
+// tick is what stamps are exact to. A call of more than two hours looks shorter.
+const tick = 4 * time.Microsecond
+
+// StampOf returns the stamp of a call that begins at an instant.
+func StampOf(at time.Duration) Stamp { return Stamp(at/tick)<<1 | 1 }
+
+// Since returns how long it took from the stamp, which is not 0, to an instant.
+func (s Stamp) Since(at time.Duration) time.Duration {
+	return time.Duration((StampOf(at)-s)>>1) * tick
 }
 
 // Outcome is how an attempt went.
@@ -71,7 +85,7 @@ type Outcome struct {
 	Reason   predicates.Reason // that a classifier has found; zero: none
 	TimedOut bool
 	Ignored  bool          // nothing was sent, or the call was cancelled: it says nothing of the backend
-	Begun    time.Duration // from the Answer to its start
+	Begun    time.Time     // when it started
 	Pushback time.Duration // that a result demands; Err is asked for its own
 	Tenant   string
 	Element  uint64

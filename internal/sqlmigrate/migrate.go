@@ -35,69 +35,124 @@ const lockID = 0x77656972
 // Apply runs the files, in order of their numbers, that were not applied to db for this
 // component, all in one transaction. Processes that do so at once wait for each other.
 func Apply(ctx context.Context, db *sql.DB, d Dialect, component string, files fs.FS) error {
-	if err := apply(ctx, db, d, component, files); err != nil {
-		return fmt.Errorf("migrations of %s: %w", component, err)
-	}
-	return nil
+	_, err := Ensure(ctx, db, d, component, files)
+	return err
 }
 
-func apply(ctx context.Context, db *sql.DB, d Dialect, component string, files fs.FS) error {
+// Ensure is Apply, and returns the names of the files that it has run. Without any to run it only reads. A database with more files than
+// these belongs to a later version: it is refused. If the user of the database may not run them, the error has the statements.
+func Ensure(ctx context.Context, db *sql.DB, d Dialect, component string, files fs.FS) (made []string, err error) {
+	made, err = ensure(ctx, db, d, component, files)
+	if err != nil {
+		return nil, fmt.Errorf("migrations of %s: %w", component, err)
+	}
+	return made, nil
+}
+
+func ensure(ctx context.Context, db *sql.DB, d Dialect, component string, files fs.FS) (made []string, err error) {
 	names, err := fs.Glob(files, "*.sql") // sorted by name
 	if err != nil {
-		return err
+		return nil, err
 	}
 	if len(names) == 0 {
-		return errors.New("no files")
-	}
-	tx, err := db.BeginTx(ctx, nil)
-	if err != nil {
-		return err
-	}
-	err = applyIn(ctx, tx, d, component, files, names)
-	if err != nil {
-		return errors.Join(err, tx.Rollback())
-	}
-	return tx.Commit()
-}
-
-func applyIn(ctx context.Context, tx *sql.Tx, d Dialect, component string, files fs.FS, names []string) error {
-	if d == PostgreSQL {
-		// Before the table: two at once that create one fail, even with IF NOT EXISTS.
-		if _, err := tx.ExecContext(ctx, "SELECT pg_advisory_xact_lock("+strconv.Itoa(lockID)+")"); err != nil {
-			return err
-		}
-	}
-	if _, err := tx.ExecContext(ctx, table); err != nil {
-		return err
-	}
-	if d == SQLite {
-		// The table may be there, which takes no lock: one is taken before anything is read.
-		if _, err := tx.ExecContext(ctx, "DELETE FROM weir_migrations WHERE false"); err != nil {
-			return err
-		}
+		return nil, errors.New("no files")
 	}
 	for i, name := range names {
 		version, err := versionOf(name)
 		if err != nil {
-			return err
+			return nil, err
 		}
 		if version != i+1 {
-			return fmt.Errorf("%s is the file number %d", name, i+1)
-		}
-		if err := applyFile(ctx, tx, component, version, files, name); err != nil {
-			return fmt.Errorf("%s: %w", name, err)
+			return nil, fmt.Errorf("%s is the file number %d", name, i+1)
 		}
 	}
-	return nil
+	// An error is that there is no table yet, or it comes again below.
+	if version, err := versionIn(ctx, db, component); err == nil {
+		if version > len(names) {
+			return nil, tooNew(version, len(names))
+		}
+		if version == len(names) {
+			return nil, nil
+		}
+	}
+	tx, err := db.BeginTx(ctx, nil)
+	if err != nil {
+		return nil, err
+	}
+	made, err = applyIn(ctx, tx, d, component, files, names)
+	if err != nil {
+		return nil, explainRights(errors.Join(err, tx.Rollback()), component, files, names)
+	}
+	return made, tx.Commit()
+}
+
+func tooNew(version, known int) error {
+	return permanent.Mark(fmt.Errorf("the database has version %d, and this program knows %d: it needs a later version of weir", version, known))
+}
+
+// querier is a database or a transaction.
+type querier interface {
+	QueryRowContext(ctx context.Context, query string, args ...any) *sql.Row
+}
+
+// versionIn returns the highest number of a file that was applied.
+func versionIn(ctx context.Context, q querier, component string) (version int, err error) {
+	// Both databases know $1; component is ours.
+	err = q.QueryRowContext(ctx, "SELECT coalesce(max(version), 0) FROM weir_migrations WHERE component = $1", component).Scan(&version)
+	return version, err
+}
+
+// explainRights adds the statements to an error that says that this user may not run them.
+func explainRights(err error, component string, files fs.FS, names []string) error {
+	text := err.Error()
+	if sqlState(err) != "42501" && !strings.Contains(text, "readonly database") { // insufficient_privilege
+		return err
+	}
+	var b strings.Builder
+	b.WriteString(table + ";\n")
+	for i, name := range names {
+		statements, readErr := fs.ReadFile(files, name)
+		if readErr != nil {
+			return errors.Join(err, readErr)
+		}
+		fmt.Fprintf(&b, "%s\nINSERT INTO weir_migrations (component, version) VALUES ('%s', %d) ON CONFLICT DO NOTHING;\n",
+			strings.TrimSpace(string(statements)), component, i+1)
+	}
+	return permanent.Mark(fmt.Errorf("%w: this user may not make the tables: let one who may run these statements (those that were not run before):\n%s", err, &b))
+}
+
+func applyIn(ctx context.Context, tx *sql.Tx, d Dialect, component string, files fs.FS, names []string) (made []string, err error) {
+	if d == PostgreSQL {
+		// Before the table: two at once that create one fail, even with IF NOT EXISTS.
+		if _, err := tx.ExecContext(ctx, "SELECT pg_advisory_xact_lock("+strconv.Itoa(lockID)+")"); err != nil {
+			return nil, err
+		}
+	}
+	if _, err := tx.ExecContext(ctx, table); err != nil {
+		return nil, err
+	}
+	if d == SQLite {
+		// The table may be there, which takes no lock: one is taken before anything is read.
+		if _, err := tx.ExecContext(ctx, "DELETE FROM weir_migrations WHERE false"); err != nil {
+			return nil, err
+		}
+	}
+	version, err := versionIn(ctx, tx, component)
+	if err != nil {
+		return nil, err
+	}
+	if version > len(names) {
+		return nil, tooNew(version, len(names))
+	}
+	for i := version; i < len(names); i++ {
+		if err := applyFile(ctx, tx, component, i+1, files, names[i]); err != nil {
+			return nil, fmt.Errorf("%s: %w", names[i], err)
+		}
+	}
+	return names[version:], nil
 }
 
 func applyFile(ctx context.Context, tx *sql.Tx, component string, version int, files fs.FS, name string) error {
-	var done int
-	// Both databases know $1; component and version are ours.
-	err := tx.QueryRowContext(ctx, "SELECT count(*) FROM weir_migrations WHERE component = $1 AND version = $2", component, version).Scan(&done)
-	if err != nil || done > 0 {
-		return err
-	}
 	text, err := fs.ReadFile(files, name)
 	if err != nil {
 		return err

@@ -24,7 +24,7 @@ var Raw = codec.Func(
 func Work(ctx context.Context, s store.Store, queue string, sink delivery.Sink[[]byte], n int) error {
 	ctx, enough := context.WithCancel(ctx)
 	defer enough()
-	source := store.NewSource(s, queue, "dead", Raw)
+	source := delivery.NewQueue[[]byte](s, queue, delivery.WithCodec(Raw))
 	op := asyncop.OrderedWait(asyncop.Blocking(func(_ context.Context, v []byte) ([]byte, error) { return v, nil }), time.Minute, 1000,
 		asyncop.WithDropOnFailure())
 	_, err := delivery.Run(ctx, source, op, &counted{sink, n, enough},
@@ -39,8 +39,8 @@ type counted struct {
 	enough func()
 }
 
-func (c *counted) Put(ctx context.Context, ms []delivery.Message[[]byte]) error {
-	err := c.Sink.Put(ctx, ms)
+func (c *counted) PutAll(ctx context.Context, ms []delivery.Message[[]byte]) error {
+	err := c.Sink.PutAll(ctx, ms)
 	if c.left -= len(ms); c.left <= 0 {
 		c.enough()
 	}

@@ -13,10 +13,10 @@ import (
 	"testing"
 	"time"
 
-	"github.com/benbjohnson/clock"
 	"github.com/stretchr/testify/require"
 
 	"github.com/weirflow/weir/delivery"
+	"github.com/weirflow/weir/delivery/memory"
 	"github.com/weirflow/weir/delivery/store"
 )
 
@@ -62,7 +62,7 @@ func Child(open Open) {
 // effect, the one that was broken off has had all of it or none, and no other has begun.
 func Run(t *testing.T, newPlace func(t *testing.T) string, open Open) {
 	t.Helper()
-	states, err := scenario(t.Context(), store.NewMemory(clock.New(), 0), func(int) {})
+	states, err := scenario(t.Context(), memory.Open(), func(int) {})
 	require.NoError(t, err)
 	for step := 1; ; step++ {
 		place := newPlace(t)

@@ -8,8 +8,8 @@ import (
 	"strings"
 	"time"
 
-	"github.com/weirflow/weir/delivery"
 	"github.com/weirflow/weir/delivery/store"
+	"github.com/weirflow/weir/message"
 )
 
 // Dialect is what differs between the databases in a condition. %s stands for a parameter.
@@ -44,7 +44,7 @@ func metaColumn(m *store.Message) (string, error) {
 }
 
 // ReadMeta reads what Meta has returned.
-func ReadMeta(column []byte, due time.Time) (m delivery.Meta, err error) {
+func ReadMeta(column []byte, due time.Time) (m message.Meta, err error) {
 	if err = m.UnmarshalJSON(column); err != nil { // json.Unmarshal would read it twice
 		return m, fmt.Errorf("store: %w", err)
 	}
@@ -108,7 +108,7 @@ func Param(n int) string { return "$" + strconv.Itoa(n) }
 
 // escaped returns a name as the column meta has it.
 func escaped(name string) (string, error) {
-	b, err := json.Marshal(delivery.Meta{Key: name})
+	b, err := json.Marshal(message.Meta{Key: name})
 	if err != nil {
 		return "", fmt.Errorf("store: filter: %w", err)
 	}

@@ -4,14 +4,14 @@ import (
 	"errors"
 	"time"
 
-	"github.com/weirflow/weir/delivery"
 	"github.com/weirflow/weir/internal/decoder"
 	"github.com/weirflow/weir/internal/guard"
 	"github.com/weirflow/weir/internal/panics"
+	"github.com/weirflow/weir/message"
 )
 
 // Rejected notes in the history of a message why it was rejected (law D6), and returns the cause: one of package store.
-func Rejected(meta *delivery.Meta, v delivery.Verdict, now time.Time) (cause string) {
+func Rejected(meta *message.Meta, v message.Verdict, now time.Time) (cause string) {
 	_, unreadable := errors.AsType[*decoder.Error](v.Err)
 	meta.OutcomeUnknown = meta.OutcomeUnknown || v.OutcomeUnknown
 	if v.Err != nil {
@@ -41,7 +41,7 @@ func Rejected(meta *delivery.Meta, v delivery.Verdict, now time.Time) (cause str
 // isRefused looks into an error of user code, which may panic.
 func isRefused(err error) (is bool) {
 	_ = guard.Call(func() error {
-		is = errors.Is(err, delivery.ErrRefused)
+		is = errors.Is(err, message.ErrRefused)
 		return nil
 	}, func(any) error { return nil })
 	return is

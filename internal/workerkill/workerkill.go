@@ -20,7 +20,6 @@ import (
 	"github.com/weirflow/weir/asyncop"
 	"github.com/weirflow/weir/codec"
 	"github.com/weirflow/weir/delivery"
-	"github.com/weirflow/weir/delivery/ladder"
 	"github.com/weirflow/weir/delivery/store"
 	"github.com/weirflow/weir/internal/child"
 	"github.com/weirflow/weir/internal/child/workers"
@@ -35,8 +34,14 @@ const (
 	// Lease is how long a worker has a message without a sign of life.
 	Lease = 2 * time.Second
 
-	workerN  = 3
-	stuck    = 11                     // the message that the sink never takes
+	first   = work + "-retry-1"
+	second  = work + "-retry-2"
+	workerN = 3
+	work    = "work" // the queue
+	stuck   = 11     // the message that the sink never takes
+	// Dead is the queue of its dead letters.
+	Dead = work + "-dead"
+
 	delay    = 100 * time.Millisecond // of the layer
 	patience = 2 * time.Minute        // for anything to happen
 )
@@ -45,7 +50,7 @@ const (
 type Engine interface {
 	store.Inspector
 
-	Source(ctx context.Context) (delivery.Source[Order], error)
+	Source(ctx context.Context) (delivery.Source[Order], error) // nil: of the queue "work"
 	Sink() delivery.Sink[Order]
 
 	Fill(ctx context.Context, orders []Order) error // makes them messages, with their numbers as ids
@@ -62,14 +67,12 @@ type Queues struct{ store.Inspector }
 
 var quiet = slog.New(slog.DiscardHandler)
 
-// Source implements [Engine].
-func (q Queues) Source(context.Context) (delivery.Source[Order], error) {
-	return store.NewSource(q.Inspector, "work", "dead", codec.JSON[Order](), store.WithLease(Lease), store.WithLogger(quiet)), nil
-}
+// Source implements [Engine]: the messages are those of the queue.
+func (q Queues) Source(context.Context) (delivery.Source[Order], error) { return nil, nil } //nolint:nilnil // see Engine
 
 // Sink implements [Engine].
 func (q Queues) Sink() delivery.Sink[Order] {
-	return store.NewSink(q.Inspector, "done", codec.JSON[Order]())
+	return delivery.NewQueue[Order](q.Inspector, "done")
 }
 
 // Fill implements [Engine].
@@ -82,11 +85,11 @@ func (q Queues) Fill(ctx context.Context, orders []Order) error {
 		}
 		ms = append(ms, m)
 	}
-	return q.Put(ctx, "work", ms...)
+	return q.Put(ctx, work, ms...)
 }
 
 // Left implements [Engine].
-func (q Queues) Left(ctx context.Context) ([]string, error) { return list(ctx, q, "work") }
+func (q Queues) Left(ctx context.Context) ([]string, error) { return list(ctx, q, work) }
 
 // CountFinished implements [Engine].
 func (q Queues) CountFinished(ctx context.Context) (int, error) {
@@ -147,11 +150,11 @@ func process(ctx context.Context, o Order) (Order, error) {
 // sink refuses one message.
 type sink struct{ delivery.Sink[Order] }
 
-func (s sink) Put(ctx context.Context, ms []delivery.Message[Order]) error {
+func (s sink) PutAll(ctx context.Context, ms []delivery.Message[Order]) error {
 	if slices.ContainsFunc(ms, func(m delivery.Message[Order]) bool { return m.Value == stuck }) {
 		return fmt.Errorf("message %d is refused", stuck)
 	}
-	return s.Sink.Put(ctx, ms)
+	return s.Sink.PutAll(ctx, ms)
 }
 
 // Child is a worker, if this process was started by [Run]; it does not return then. TestMain calls it first.
@@ -171,14 +174,8 @@ func fail(err error) {
 
 // Work is a worker, until ctx ends.
 func Work(ctx context.Context, e Engine, opts ...delivery.RunOption) (delivery.Summary, error) {
-	l, err := ladder.New(ladder.Config[Order]{
-		Store: e, Codec: codec.JSON[Order](), DeadLetters: "dead",
-		Options: []store.SourceOption{store.WithLease(Lease), store.WithLogger(quiet)},
-		Layers:  []ladder.Layer{{Queue: "again", Delay: delay, Jitter: 0.5}, {Queue: "later", Delay: delay}},
-	})
-	if err != nil {
-		return delivery.Summary{}, err
-	}
+	q := delivery.NewQueue[Order](e, work, delivery.WithLayers(delivery.Layer{Delay: delay, Jitter: 0.5}, delivery.Layer{Delay: delay}),
+		delivery.WithLease(Lease), delivery.WithLogger(quiet))
 	source, err := child.Again(ctx, e.Source)
 	if ctx.Err() != nil {
 		return delivery.Summary{}, nil //nolint:nilerr // it was ended before it has begun
@@ -188,9 +185,9 @@ func Work(ctx context.Context, e Engine, opts ...delivery.RunOption) (delivery.S
 	}
 	op := asyncop.UnorderedWaitWithRetry(asyncop.Blocking(process), 10*time.Second, 20+rand.IntN(50),
 		strategies.FixedDelay[Order](1, time.Millisecond).RetryIfException(predicates.ErrorIs(errBusy)),
-		asyncop.WithFailureSink(l.Take), asyncop.WithLogger(quiet))
+		asyncop.WithFailureSink(q.TakeFailure), asyncop.WithLogger(quiet))
 	opts = append([]delivery.RunOption{delivery.WithLogger(quiet)}, opts...)
-	return delivery.Run(ctx, l.Source(source), op, sink{e.Sink()}, opts...)
+	return delivery.Run(ctx, q.Source(source), op, sink{e.Sink()}, opts...)
 }
 
 // Config says what [Run] does.
@@ -246,8 +243,8 @@ func Run(t *testing.T, c Config) {
 	poison := n / 100
 	settled := func(done int) bool {
 		// What a worker had when it was killed comes again when its lease has ended, also if it was done: then it goes this way again.
-		return done >= n-poison-1 && count(t, e, "dead") >= poison &&
-			len(patiently(t, e.Left)) <= 1 && count(t, e, "again") == 0 && count(t, e, "later") == 0
+		return done >= n-poison-1 && count(t, e, Dead) >= poison &&
+			len(patiently(t, e.Left)) <= 1 && count(t, e, first) == 0 && count(t, e, second) == 0
 	}
 	progress(t, e, all, settled)
 	took := time.Since(begun)
@@ -287,13 +284,13 @@ func Check(t *testing.T, e Engine, n int) {
 	check("done", done, e.Finished)
 	// The message that the sink never takes waits, or it was in the hands of workers that were killed too often (law W2).
 	left := []string{Order(stuck).ID()}
-	if slices.Contains(patiently(t, queue("dead")), left[0]) {
+	if slices.Contains(patiently(t, queue(Dead)), left[0]) {
 		dead, left = append(dead, left[0]), nil
 	}
 	check("left", left, e.Left)
-	check("dead", dead, queue("dead"))
-	check("again", nil, queue("again"))
-	check("later", nil, queue("later"))
+	check("dead", dead, queue(Dead))
+	check(first, nil, queue(first))
+	check(second, nil, queue(second))
 }
 
 // progress waits until enough messages are done.

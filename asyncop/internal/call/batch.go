@@ -5,6 +5,7 @@ import (
 	"sync"
 	"sync/atomic"
 
+	"github.com/weirflow/weir/internal/gate"
 	"github.com/weirflow/weir/internal/guard"
 )
 
@@ -13,6 +14,8 @@ import (
 //	loop:    NewBatch ─▶ Add ─▶ the member's function calls Join ─▶ Add … ─▶ Close
 //	worker:  Run ─▶ the call ─▶ the outcomes of the members ─▶ the permit comes back
 type Batch[IN, OUT any] struct {
+	Stamp gate.Stamp // of the call at a backend; written before it is made
+
 	host    *Host
 	of      any               // the function
 	members []Member[IN, OUT] // the loop's until Close, then read-only
@@ -136,6 +139,7 @@ func (b *Batch[IN, OUT]) Run(call func(ctx context.Context, ins []IN) (outcome f
 		if s := b.host.Share; s != nil {
 			s.Release()
 		}
+		b.host.LeavePlace(b.Stamp)
 		b.host.freed.Add(1)
 		b.host.WakeUp()
 	}()

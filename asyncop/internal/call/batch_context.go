@@ -101,6 +101,10 @@ func (b *Batch[IN, OUT]) Value(key any) any {
 	switch key := key.(type) {
 	case MembersKey:
 		return b.ctxs
+	case BackendKey:
+		if b.host.Backend != nil && b.host.Backend == key.Backend {
+			return true
+		}
 	case PermitsKey:
 		if b.host.Share.Of(key.Permits) {
 			return true

@@ -5,6 +5,7 @@ import (
 	"sync"
 	"time"
 
+	"github.com/weirflow/weir/internal/gate"
 	"github.com/weirflow/weir/internal/metakey"
 	"github.com/weirflow/weir/internal/stagekey"
 	"github.com/weirflow/weir/message"
@@ -12,6 +13,9 @@ import (
 
 // NumberKey finds the number of the attempt in its context; 0 for the handler of a failure.
 type NumberKey struct{}
+
+// BackendKey finds out, in the context of a call, whether that or a call around it is one of this backend: true or nil.
+type BackendKey struct{ gate.Backend }
 
 // PermitsKey finds out, in the context of a call, whether that or a call around it has one of these permits: true or nil.
 type PermitsKey struct{ *Permits }
@@ -102,6 +106,10 @@ func (a *Attempt[OUT]) Value(key any) any {
 	switch key := key.(type) {
 	case HostKey:
 		return a
+	case BackendKey:
+		if a.host.Backend != nil && a.host.Backend == key.Backend {
+			return true
+		}
 	case PermitsKey:
 		if a.host.Share.Of(key.Permits) {
 			return true

@@ -4,6 +4,8 @@ import (
 	"context"
 	"sync/atomic"
 	"time"
+
+	"github.com/weirflow/weir/internal/gate"
 )
 
 // Host is what the tokens of an operator share. E is what the loop knows an element by.
@@ -19,6 +21,8 @@ type Host struct {
 	Panicked func(recovered any) error // makes an error of a panic, or of Goexit: see package guard
 	NilError error                     // stands for a nil error
 	Share    *Share                    // in permits that operators share; nil: in none
+	Backend  gate.Backend              // that is called; nil: any
+	Place    gate.Place                // at the backend; nil: none
 	Around   Reporter                  // of the call that the operator runs inside of; nil: of none
 
 	_ [64]byte // what others look at for each element is kept apart from what the loop writes for each
@@ -36,6 +40,13 @@ type Host struct {
 type Clock interface {
 	Now() time.Duration
 	Time(at time.Duration) time.Time
+}
+
+// LeavePlace gives the backend's permit of a call back that is over.
+func (h *Host) LeavePlace(stamp gate.Stamp) {
+	if h.Place != nil {
+		h.Place.Release(stamp)
+	}
 }
 
 // Cancelled reports whether the operator must end now, whether the loop knows or not. The user's context is asked itself: what

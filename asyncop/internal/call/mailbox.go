@@ -1,11 +1,16 @@
 package call
 
-import "sync/atomic"
+import (
+	"sync/atomic"
+
+	"github.com/weirflow/weir/internal/gate"
+)
 
 // Ref refers to what an element waits for: the place of the element, and the turn of that. A turn never comes twice, so a reference
 // whose turn is over finds nothing (law A2). The zero Ref refers to nothing.
 type Ref struct {
 	Place uint32
+	Stamp gate.Stamp // of a call at a backend; it is here since there is room
 	Turn  uint64
 }
 

@@ -256,8 +256,11 @@ func (t *Token) HasReturned() bool { return t.state.Load()&returned != 0 }
 // it runs. Other than its operator's own permit it does not wait for the loop. Called for attempts only, and by publish for
 // handlers, which have no number.
 func (t *Token) release(before, bits uint32) {
-	if s := t.host.Share; s != nil && t.number != 0 && overBy(before, bits) {
-		s.Release()
+	if h := t.host; (h.Share != nil || h.Place != nil) && t.number != 0 && overBy(before, bits) {
+		if h.Share != nil {
+			h.Share.Release()
+		}
+		h.LeavePlace(t.Ref.Stamp)
 	}
 }
 

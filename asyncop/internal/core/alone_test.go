@@ -85,7 +85,7 @@ func newAlone(t *testing.T, change func(c *Config[string, string])) *alone {
 		Policy:  strategies.PolicyOf(strategies.FixedDelay[string](1, time.Second).RetryIfException(predicates.HasException)).Steps(),
 		Timeout: time.Minute,
 		Hooks: Hooks[string]{
-			TimedOut:        func(Report[string], bool) error { return context.DeadlineExceeded },
+			TimedOut:        func(Report[string], bool, error) error { return context.DeadlineExceeded },
 			AttemptTimedOut: func(int) error { return context.DeadlineExceeded },
 			Exhausted:       func(decision.Decision) error { return errAlone },
 			DecisionFailed:  func(err error) error { return err },

@@ -6,6 +6,8 @@ import (
 	"time"
 
 	"github.com/weirflow/weir/asyncop/internal/call"
+	"github.com/weirflow/weir/asyncop/observe"
+	"github.com/weirflow/weir/internal/gate"
 	"github.com/weirflow/weir/predicates"
 )
 
@@ -244,10 +246,19 @@ func (g *Machine[IN, OUT]) conclude(s *Slot[IN, OUT], a *call.Attempt[OUT], err 
 		g.decide(s, a, err, o)
 		return
 	}
+	g.hear(s, err, predicates.Reason{}, 0)
 	if err != nil {
 		s.doubts(predicates.Reason{}, o.stage, o.tracked)
 	}
 	g.settle(s, err)
+}
+
+// hear passes on how the attempt of s went, and reports whether it met an outage. One that was prepared only has sent nothing.
+func (g *Machine[IN, OUT]) hear(s *Slot[IN, OUT], err error, reason predicates.Reason, pushback time.Duration) (outage bool) {
+	if g.heard == nil {
+		return false
+	}
+	return g.heard(s, gate.Outcome{Err: err, Reason: reason, Pushback: pushback, Ignored: s.phase == preparing})
 }
 
 // attemptFailed notes that an attempt has ended with an error, or with the time of its element.
@@ -304,11 +315,17 @@ func (g *Machine[IN, OUT]) armReady(s *Slot[IN, OUT]) {
 // timeOut ends s at its deadline. Law A3: whatever the element was doing, this is final.
 func (g *Machine[IN, OUT]) timeOut(s *Slot[IN, OUT]) {
 	isEarly, called := g.now < s.due, s.phase == running
+	var closed error
+	var wait time.Duration
+	if g.closed != nil && (s.phase == fresh || s.phase == ready || s.phase == backoff) {
+		closed, wait = g.closed(s)
+	}
 	switch s.phase {
 	case fresh, behind: // there is nothing to undo
 	case preparing, running:
 		g.Timers.Cancel(&s.timer)
 		end := g.endAttempt(s, s.attempt, ranOut)
+		g.hear(s, context.DeadlineExceeded, predicates.Reason{}, 0)
 		if called { // whatever it reported: the call may be about to send
 			s.doubt = max(s.doubt, doubtOf(end.Tracked))
 		}
@@ -327,7 +344,14 @@ func (g *Machine[IN, OUT]) timeOut(s *Slot[IN, OUT]) {
 	}
 	g.attemptOver(s, false, 0)
 	g.counts.Timeouts++
-	failure := g.Hooks.TimedOut(g.report(s), isEarly)
+	failure := g.Hooks.TimedOut(g.report(s), isEarly, closed)
+	if closed != nil && g.giveBack != nil && g.giveBack(s, failure, wait) {
+		s.err = failure
+		g.enter(s, ended)
+		g.complete(s)
+		g.Ended(s, observe.Abandoned)
+		return
+	}
 	if called {
 		g.attemptFailed(failure)
 	}

@@ -18,6 +18,8 @@ type judge[OUT any] struct {
 	looksClosely bool  // the policy looks at more of an attempt than its number and outcome
 	isDeciding   bool  // about the outcome of the element of the call that runs, whose attempt has ended
 	isAnswered   bool  // by a strategy that was asked elsewhere
+	isHeard      bool  // features know of the outcome
+	outage       bool  // the attempt met one
 	outcome      error // that is being decided about
 
 	// view is what the policy sees of the attempt that is being judged. There is one, used again and again; a strategy that
@@ -53,6 +55,9 @@ func (g *Machine[IN, OUT]) decide(s *Slot[IN, OUT], a *call.Attempt[OUT], failed
 func (g *Machine[IN, OUT]) judgeBroke(s *Slot[IN, OUT], err error) {
 	if !g.isAnswered {
 		g.doubt(s)
+		if !g.isHeard {
+			g.hear(s, g.outcome, predicates.Reason{}, 0)
+		}
 	}
 	g.decidedOn(s, g.outcome, &judgement{}, err)
 }
@@ -70,6 +75,9 @@ func (g *Machine[IN, OUT]) verdict(s *Slot[IN, OUT], a *call.Attempt[OUT], faile
 		v.Idempotent = g.Policy.IsIdempotent(v.Input)
 	}
 	found, err := g.Policy.Find(v)
+	if g.heard != nil {
+		g.hears(s, failed)
+	}
 	if !found {
 		return judgement{Err: failed}, false
 	}
@@ -82,6 +90,15 @@ func (g *Machine[IN, OUT]) verdict(s *Slot[IN, OUT], a *call.Attempt[OUT], faile
 	}
 	action, err := g.Policy.Ask(ctx, v)
 	return g.Policy.Conclude(v, action, err, g.situation()), false
+}
+
+// hears passes on the outcome that is judged. Attempts that met an outage do not count.
+func (g *Machine[IN, OUT]) hears(s *Slot[IN, OUT], failed error) {
+	v := &g.view
+	pushback, _ := decision.PushbackOf(v)
+	g.outage = g.hear(s, failed, v.Reason, pushback)
+	g.isHeard = true
+	v.Number = max(1, int(s.attempts)-g.forgiven(s))
 }
 
 // contextBeside returns the context of user code that runs for an element beside its calls.
@@ -97,7 +114,11 @@ func (g *Machine[IN, OUT]) contextBeside(s *Slot[IN, OUT], t *call.Token) contex
 func (g *Machine[IN, OUT]) doubt(s *Slot[IN, OUT]) { s.doubts(g.view.Reason, g.view.Stage, g.tracked) }
 
 func (g *Machine[IN, OUT]) situation() decision.Situation {
-	return decision.Situation{Finishing: g.noRetries, Waiting: int(g.counts.WaitingForRetry), Random: g.Random}
+	now := decision.Situation{Finishing: g.noRetries, Waiting: int(g.counts.WaitingForRetry), Random: g.Random}
+	if !g.outage {
+		now.MayRetry = g.mayRetry
+	}
+	return now
 }
 
 // decidedOn does what the policy has decided about an outcome with err. If it panicked, s ends with that (law A6).
@@ -159,7 +180,7 @@ func (g *Machine[IN, OUT]) decidedOn(s *Slot[IN, OUT], err error, d *judgement, 
 
 // forgetView lets go of what the view refers to.
 func (g *Machine[IN, OUT]) forgetView() {
-	g.outcome, g.isDeciding, g.isAnswered = nil, false, false
+	g.outcome, g.isDeciding, g.isAnswered, g.isHeard, g.outage = nil, false, false, false, false
 	if g.looksClosely {
 		g.view = predicates.Attempt[OUT]{}
 		return

@@ -122,6 +122,7 @@ func (b *Batches[IN, OUT]) startOne() {
 	g.permits--
 	size := min(b.startable(), b.MaxSize)
 	b.forming = call.NewBatch[IN, OUT](g.Host, b.Of, size)
+	b.forming.Stamp = g.stamp
 	g.forming = b.forming
 	g.calledAfter = b.forming.After
 	for ; s != nil && b.forming.Len() < size && g.mayStart(s); s = g.nextStart() {
@@ -145,6 +146,7 @@ func (b *Batches[IN, OUT]) send() {
 	if g.Host.Share != nil {
 		g.Host.Share.Release()
 	}
+	g.Host.LeavePlace(formed.Stamp)
 	for _, f := range g.freed {
 		f()
 	}

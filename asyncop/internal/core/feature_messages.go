@@ -3,6 +3,7 @@ package core
 import (
 	"context"
 	"slices"
+	"time"
 
 	"github.com/weirflow/weir/asyncop/internal/call"
 	"github.com/weirflow/weir/asyncop/observe"
@@ -75,6 +76,7 @@ func (m *Messages[IN, OUT]) Next(msg call.Message) {
 		g.describe = m.Context
 	}
 	g.ended = append(g.ended, m.ended)
+	g.giveBack = m.giveBackLater
 	g.left = append(g.left, func(s *Slot[IN, OUT]) {
 		m.of.clear(s.place)
 		m.carried = false
@@ -149,6 +151,16 @@ func (m *Messages[IN, OUT]) GiveBack(msg call.Message) {
 	if msg.Pending() {
 		m.settlements.Push(settlement{msg, message.Verdict{Kind: message.Nacked}})
 	}
+}
+
+// giveBackLater has Settle give the message back that an element is, to be delivered again after a wait, and reports whether it is one.
+func (m *Messages[IN, OUT]) giveBackLater(s *Slot[IN, OUT], why error, wait time.Duration) bool {
+	msg := m.of.get(s.place)
+	if !msg.Pending() {
+		return false
+	}
+	m.settlements.Push(settlement{msg, message.Verdict{Kind: message.Nacked, Delay: wait, Err: why}})
+	return true
 }
 
 // MaySettle reports whether Settle has something to do.

@@ -123,7 +123,7 @@ func newRig(tb require.TestingT, strategy strategies.AsyncRetryStrategy[string],
 			Invoke: r.invoke, Policy: strategies.PolicyOf(strategy).Steps(), Random: rand.New(rand.NewPCG(1, 1)),
 			Timeout: time.Minute,
 			Hooks: Hooks[string]{
-				TimedOut: func(r Report[string], early bool) error {
+				TimedOut: func(r Report[string], early bool, _ error) error {
 					return fmt.Errorf("timed out after %v, early %v: %w", r.Elapsed, early, context.DeadlineExceeded)
 				},
 				AttemptTimedOut: func(attempt int) error { return fmt.Errorf("attempt %d timed out", attempt) },

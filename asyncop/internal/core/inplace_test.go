@@ -10,7 +10,7 @@ import (
 
 	"github.com/weirflow/weir/asyncop/internal/call"
 	"github.com/weirflow/weir/asyncop/observe"
-	"github.com/weirflow/weir/delivery"
+	"github.com/weirflow/weir/message"
 	"github.com/weirflow/weir/predicates"
 	"github.com/weirflow/weir/strategies"
 )
@@ -395,8 +395,8 @@ func TestMessageBehindACallThatEndsAtOnce(t *testing.T) {
 	r.answer = atOnce
 	r.feed("a")
 	r.messages.Carried() // what a driver of messages says of all results
-	var verdicts []delivery.Verdict
-	r.Accept("b", settled(func(v delivery.Verdict) { verdicts = append(verdicts, v) }))
+	var verdicts []message.Verdict
+	r.Accept("b", settled(func(v message.Verdict) { verdicts = append(verdicts, v) }))
 	r.messages.Carried()
 	results, m, _ := r.head3()
 	require.Equal(t, []string{"a#1"}, results)
@@ -410,7 +410,7 @@ func TestMessageBehindACallThatEndsAtOnce(t *testing.T) {
 		r.Ended(e, observe.Abandoned)
 	}
 	r.SettleMessages()
-	require.Equal(t, []delivery.Verdict{{Kind: delivery.Nacked}}, verdicts)
+	require.Equal(t, []message.Verdict{{Kind: message.Nacked}}, verdicts)
 }
 
 // What is known of an element is its own time, whether its call has ended at once or not.

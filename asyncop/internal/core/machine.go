@@ -9,6 +9,7 @@ import (
 	"github.com/weirflow/weir/asyncop/internal/call"
 	"github.com/weirflow/weir/asyncop/observe"
 	"github.com/weirflow/weir/internal/decision"
+	"github.com/weirflow/weir/internal/gate"
 	"github.com/weirflow/weir/predicates"
 	"github.com/weirflow/weir/queue"
 	"github.com/weirflow/weir/timers"
@@ -56,12 +57,12 @@ const (
 
 // Hooks make what users see, seldom. They may run user code: one that does calls [Machine.Slept] first.
 type Hooks[IN any] struct {
-	TimedOut        func(r Report[IN], early bool) error    // the failure of an element whose time ran out
-	AttemptTimedOut func(attempt int) error                 // the outcome of an attempt whose time ran out
-	Exhausted       func(d decision.Decision) error         // the failure of an element that ExhaustedAsFailure makes fail
-	DecisionFailed  func(err error) error                   // the failure of an element whose policy failed with err
-	RunFailed       func(r Report[IN]) error                // the failure of the run by an element
-	GivenUp         func(r Report[IN], how observe.EndKind) // an element was dropped or handed over
+	TimedOut        func(r Report[IN], early bool, closed error) error // the failure of an element whose time ran out; closed: it waited for a backend that is
+	AttemptTimedOut func(attempt int) error                            // the outcome of an attempt whose time ran out
+	Exhausted       func(d decision.Decision) error                    // the failure of an element that ExhaustedAsFailure makes fail
+	DecisionFailed  func(err error) error                              // the failure of an element whose policy failed with err
+	RunFailed       func(r Report[IN]) error                           // the failure of the run by an element
+	GivenUp         func(r Report[IN], how observe.EndKind)            // an element was dropped or handed over
 }
 
 // Report is what a core says of an element.
@@ -99,6 +100,7 @@ type Machine[IN, OUT any] struct {
 	readied time.Duration                   // when the first of them got there
 	jobs    []call.Job[IN, OUT]             // calls that were started and not handed out
 	permits int                             // free ones
+	stamp   gate.Stamp                      // of the call that a feature has admitted last
 	overdue bool                            // the deadline of what was to start has come: timers go first (law T1)
 	forming interface{ HasReturned() bool } // a call for several elements that is being started: the mailbox waits
 

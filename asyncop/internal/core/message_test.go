@@ -8,22 +8,22 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/weirflow/weir/asyncop/internal/call"
-	"github.com/weirflow/weir/delivery"
+	"github.com/weirflow/weir/message"
 )
 
 // settled returns a message whose source is called with its verdict.
-func settled(settle func(v delivery.Verdict)) call.Message {
-	return delivery.New(struct{}{}, nil, settle)
+func settled(settle func(v message.Verdict)) call.Message {
+	return message.New(struct{}{}, nil, settle)
 }
 
 // Law D2: a message is acknowledged with why its element has failed, if it was dropped or handed over.
 func TestVerdictsOfFailures(t *testing.T) {
 	for _, policy := range []onFailure{drop, toSink} {
-		var verdicts []delivery.Verdict
+		var verdicts []message.Verdict
 		r := newRig(t, nil, func(c *setup) {
 			c.OnFailure, c.Sink = policy, func(context.Context, Report[string]) error { return nil }
 		})
-		r.Accept("a", settled(func(v delivery.Verdict) { verdicts = append(verdicts, v) }))
+		r.Accept("a", settled(func(v message.Verdict) { verdicts = append(verdicts, v) }))
 		r.fail("a#1")
 		r.turn()
 		r.work()
@@ -31,7 +31,7 @@ func TestVerdictsOfFailures(t *testing.T) {
 		require.Empty(t, verdicts)
 		require.Equal(t, Now, r.Next())
 		r.SettleMessages()
-		require.Equal(t, []delivery.Verdict{{Kind: delivery.Acked, Err: errBroken}}, verdicts)
+		require.Equal(t, []message.Verdict{{Kind: message.Acked, Err: errBroken}}, verdicts)
 		r.end()
 	}
 }
@@ -45,8 +45,8 @@ func TestBrokenSource(t *testing.T) {
 				c.SourceBroke = func(err error) { broke = append(broke, err) }
 			})
 			others := 0
-			r.Accept("a", settled(func(delivery.Verdict) { breaks() }))
-			r.Accept("b", settled(func(delivery.Verdict) { others++ }))
+			r.Accept("a", settled(func(message.Verdict) { breaks() }))
+			r.Accept("b", settled(func(message.Verdict) { others++ }))
 			r.fail("a#1 b#1")
 			r.turn()
 			done := make(chan struct{})

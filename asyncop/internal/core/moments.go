@@ -7,6 +7,7 @@ import (
 	"github.com/weirflow/weir/asyncop/internal/call"
 	"github.com/weirflow/weir/asyncop/observe"
 	"github.com/weirflow/weir/internal/decision"
+	"github.com/weirflow/weir/internal/gate"
 )
 
 // moments are where features hook in. A feature is a file of this package whose name begins with feature_: messages, observers, order of
@@ -60,6 +61,11 @@ type moments[IN, OUT any] struct {
 	prepare     func(s *Slot[IN, OUT], a *call.Attempt[OUT], before func(context.Context) error) (goesOn bool) // what the strategy wants done first
 	calledAfter func(done <-chan struct{})                                                                     // a call for several elements is being formed, and is made when done is closed; nil: none is
 	callsOf     func(elements int) int                                                                         // how many calls so many elements need; as many
+	heard       func(s *Slot[IN, OUT], o gate.Outcome) (outage bool)                                           // the outcome of its attempt, with its reason; no
+	forgiven    func(s *Slot[IN, OUT]) (attempts int)                                                          // that do not count; 0
+	mayRetry    func() bool                                                                                    // there is a budget for one more retry; true
+	closed      func(s *Slot[IN, OUT]) (why error, wait time.Duration)                                         // why nothing starts; nil
+	giveBack    func(s *Slot[IN, OUT], why error, wait time.Duration) (taken bool)                             // s is delivered again after a wait; no
 	rescue      func(s *Slot[IN, OUT], failure error, timedOut bool) (taken bool)                              // has results in place of a failure, maybe
 	offer       func(s *Slot[IN, OUT])                                                                         // hands s over, which has failed
 }

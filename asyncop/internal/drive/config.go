@@ -12,6 +12,7 @@ import (
 	"github.com/weirflow/weir/asyncop/observe"
 	"github.com/weirflow/weir/checkpoint/participant"
 	"github.com/weirflow/weir/internal/counting"
+	"github.com/weirflow/weir/internal/gate"
 )
 
 // Config is what a driver is made of. It is read-only once the driver runs.
@@ -40,6 +41,7 @@ type Config[IN, OUT any] struct {
 	Clone func(in IN) IN                  // copies an element of Results' input; nil: there is none
 
 	Permits *call.Permits // shared with other operators; nil: none
+	Backend gate.Backend  // that is called; nil: any
 
 	EndSink func() error // after the last call of the failure sink; nil: there is nothing to end
 

@@ -132,6 +132,13 @@ func New[IN, OUT any](cfg Config[IN, OUT]) *Driver[IN, OUT] {
 		}
 		d.host.Share = p.Join(&d.host.Sleeper, lent)
 	}
+	if b := cfg.Backend; b != nil {
+		lent := 0
+		if cfg.Context.Value(call.BackendKey{Backend: b}) != nil {
+			lent = 1
+		}
+		d.host.Backend, d.host.Place = b, b.Attach(d.host.WakeUp, lent)
+	}
 	if d.host.Around = call.ReporterIn(cfg.Context); d.host.Around != nil && len(cfg.Observers) > 0 {
 		d.host.Around = call.Untracked{Reporter: d.host.Around} // they may give each element an id of its own
 	}

@@ -60,7 +60,7 @@ type ProviderConfig struct {
 // Serve is a provider, until its process ends. Its address is in a file, since it has another one after each start. It calls ready
 // when it can be called.
 func Serve(ctx context.Context, c ProviderConfig, ready func()) error {
-	db, err := sqlite.Open(ctx, booksOf(c.Dir, c.Name))
+	db, err := sqlite.OpenDB(ctx, booksOf(c.Dir, c.Name))
 	if err != nil {
 		return err
 	}
@@ -194,7 +194,7 @@ type Booked struct {
 func ReadBooks(ctx context.Context, dir string) (map[string][]Booked, error) {
 	books := map[string][]Booked{}
 	for _, provider := range Providers {
-		db, err := sqlite.Open(ctx, booksOf(dir, provider))
+		db, err := sqlite.OpenDB(ctx, booksOf(dir, provider))
 		if err != nil {
 			return nil, err
 		}

@@ -284,7 +284,7 @@ func TestPublicationsDoNotWaitForEachOther(t *testing.T) {
 	for i := range ms {
 		ms[i] = delivery.New("x", nil, nil)
 	}
-	require.NoError(t, jsqueue.NewSink(js, "out", codec.JSON[string](), jsqueue.WithConfirmWithin(time.Minute)).Put(bounded(t), ms))
+	require.NoError(t, jsqueue.NewSink(js, "out", codec.JSON[string](), jsqueue.WithConfirmWithin(time.Minute)).PutAll(bounded(t), ms))
 }
 
 // A server that does not answer holds up a Put once, and not for each message.
@@ -306,7 +306,7 @@ func TestPublicationsThatAreNotConfirmed(t *testing.T) {
 	}
 	sink := jsqueue.NewSink(js, "out", codec.JSON[string](), jsqueue.WithConfirmWithin(5*time.Second))
 	ctx := bounded(t)
-	require.ErrorIs(t, sink.Put(ctx, ms), context.DeadlineExceeded)
+	require.ErrorIs(t, sink.PutAll(ctx, ms), context.DeadlineExceeded)
 	require.NoError(t, ctx.Err(), "it has waited for the context")
 	require.Equal(t, confirmed, acked, "law D1")
 }
@@ -342,7 +342,7 @@ func TestPublicationsThatWereNeverConfirmed(t *testing.T) {
 		for _, v := range values {
 			ms = append(ms, delivery.New(v, nil, nil))
 		}
-		return jsqueue.NewSink(js, "out", codec.JSON[string](), jsqueue.WithConfirmWithin(within)).Put(bounded(t), ms)
+		return jsqueue.NewSink(js, "out", codec.JSON[string](), jsqueue.WithConfirmWithin(within)).PutAll(bounded(t), ms)
 	}
 	require.ErrorIs(t, put(200*time.Millisecond, "a", "b"), context.DeadlineExceeded)
 	answers.Store(true)
@@ -403,13 +403,13 @@ func TestOnlyWriterWhoseMessageComesLate(t *testing.T) {
 			stream := newStream(t, js)
 			sink := jsqueue.NewSink(&late{JetStream: js}, stream, codec.JSON[string](), jsqueue.WithOnlyWriter(stream))
 			put := func(id string) error {
-				return sink.Put(t.Context(), []delivery.Message[string]{delivery.New(id, &delivery.Meta{ID: id}, nil)})
+				return sink.PutAll(t.Context(), []delivery.Message[string]{delivery.New(id, &delivery.Meta{ID: id}, nil)})
 			}
 			require.ErrorIs(t, put("a"), context.DeadlineExceeded)
 			require.NoError(t, put(second))
 			require.NoError(t, put("c"))
 			other := jsqueue.NewSink(js, stream, codec.JSON[string]())
-			require.NoError(t, other.Put(t.Context(), []delivery.Message[string]{delivery.New("x", nil, nil)}))
+			require.NoError(t, other.PutAll(t.Context(), []delivery.Message[string]{delivery.New("x", nil, nil)}))
 			require.ErrorIs(t, put("d"), jsqueue.ErrNotTheOnlyWriter)
 			got, err := values[string](js, stream)
 			require.NoError(t, err)
@@ -446,7 +446,7 @@ func TestWhatIsBeingStored(t *testing.T) {
 	js := connect(t, fresh(t))
 	stream := newStream(t, js)
 	sink := jsqueue.NewSink(&storing{js, 3}, stream, codec.JSON[string]())
-	require.NoError(t, sink.Put(t.Context(), []delivery.Message[string]{delivery.New("one", nil, nil), delivery.New("two", nil, nil)}))
+	require.NoError(t, sink.PutAll(t.Context(), []delivery.Message[string]{delivery.New("one", nil, nil), delivery.New("two", nil, nil)}))
 	out := jscheckpoint.NewOutput(&storing{js, 3}, stream, stream, codec.JSON[string]())
 	require.NoError(t, out.Write(t.Context(), "three"))
 	state, err := out.Prepare(t.Context())

@@ -12,7 +12,6 @@ import (
 	"testing"
 	"time"
 
-	"github.com/benbjohnson/clock"
 	"github.com/nats-io/nats.go"
 	"github.com/nats-io/nats.go/jetstream"
 	"github.com/stretchr/testify/require"
@@ -21,6 +20,7 @@ import (
 	"github.com/weirflow/weir/checkpoint/checkpointtest"
 	"github.com/weirflow/weir/codec"
 	"github.com/weirflow/weir/delivery"
+	"github.com/weirflow/weir/delivery/memory"
 	"github.com/weirflow/weir/delivery/store"
 	"github.com/weirflow/weir/ext/jetstream/jscheckpoint"
 )
@@ -246,7 +246,7 @@ func TestInputWithAMessageThatCannotBeRead(t *testing.T) {
 	}
 	require.NoError(t, in.Close())
 
-	dead := store.NewMemory(clock.New(), 2)
+	dead := memory.Open(memory.WithLimit(2))
 	in = jscheckpoint.NewInput(js, stream, codec.JSON[string](), jscheckpoint.WithEnd(), jscheckpoint.WithDeadLetters(dead, "dead"))
 	defer in.Close()
 	require.NoError(t, in.Seek(position))

@@ -94,7 +94,7 @@ func (q *queues) Source(ctx context.Context) (delivery.Source[workerkill.Order],
 	if err != nil {
 		return nil, err
 	}
-	return jsqueue.NewSource(ctx, q.js, c, codec.JSON[workerkill.Order](), jsqueue.WithDeadLetters(q.Store, "dead"), jsqueue.WithLogger(quiet()))
+	return jsqueue.NewSource(ctx, q.js, c, codec.JSON[workerkill.Order](), jsqueue.WithDeadLetters(q.Store, workerkill.Dead), jsqueue.WithLogger(quiet()))
 }
 
 func (q *queues) Sink() delivery.Sink[workerkill.Order] {
@@ -107,7 +107,7 @@ func (q *queues) Fill(ctx context.Context, orders []workerkill.Order) error {
 		ms = append(ms, delivery.New(o, &delivery.Meta{ID: o.ID()}, nil))
 	}
 	sink := jsqueue.NewSink(q.js, "work", codec.JSON[workerkill.Order]())
-	_, err := child.Again(ctx, func(ctx context.Context) (struct{}, error) { return struct{}{}, sink.Put(ctx, ms) }) // the leader may have no room
+	_, err := child.Again(ctx, func(ctx context.Context) (struct{}, error) { return struct{}{}, sink.PutAll(ctx, ms) }) // the leader may have no room
 	return err
 }
 
@@ -300,7 +300,7 @@ func TestKilledPipelines(t *testing.T) {
 				require.NoError(t, err)
 				leaders = append(leaders, name)
 			}
-			require.NoError(t, jsqueue.NewSink(js, "in-"+p, codec.JSON[int]()).Put(t.Context(), ms))
+			require.NoError(t, jsqueue.NewSink(js, "in-"+p, codec.JSON[int]()).PutAll(t.Context(), ms))
 		}
 		pipelinekill.Run(t, pipelinekill.Config{
 			Place: c.URL(),

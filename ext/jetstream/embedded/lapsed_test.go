@@ -6,10 +6,10 @@ import (
 	"testing"
 	"time"
 
-	"github.com/benbjohnson/clock"
 	"github.com/nats-io/nats.go/jetstream"
 	"github.com/stretchr/testify/require"
 
+	"github.com/weirflow/weir/delivery/memory"
 	"github.com/weirflow/weir/delivery/store"
 	"github.com/weirflow/weir/ext/jetstream/jsqueue"
 )
@@ -26,7 +26,7 @@ func TestWhatKillsItsProcess(t *testing.T) {
 	for i := range 20 {
 		publish(t, js, stream, strconv.Itoa(i))
 	}
-	dead := store.NewMemory(clock.New(), 0)
+	dead := memory.Open()
 	tries, deaths := map[string]int{}, 0
 	work := func() (killed bool) { // a process
 		own := connect(t, srv)

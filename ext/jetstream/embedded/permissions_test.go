@@ -76,7 +76,7 @@ var doing = map[string]func(ctx context.Context, js jetstream.JetStream) error{
 		return errors.Join(err, s.Close(closing))
 	},
 	"sink": func(ctx context.Context, js jetstream.JetStream) error {
-		return jsqueue.NewSink(js, "OUT", codec.JSON[string]()).Put(ctx, []delivery.Message[string]{delivery.New("v", nil, nil)})
+		return jsqueue.NewSink(js, "OUT", codec.JSON[string]()).PutAll(ctx, []delivery.Message[string]{delivery.New("v", nil, nil)})
 	},
 	"store": func(ctx context.Context, js jetstream.JetStream) error {
 		s, err := jsstore.Open(ctx, js, "RETRIES")

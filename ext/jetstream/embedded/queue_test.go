@@ -19,6 +19,7 @@ import (
 	"github.com/weirflow/weir/codec"
 	"github.com/weirflow/weir/delivery"
 	"github.com/weirflow/weir/delivery/deliverytest"
+	"github.com/weirflow/weir/delivery/memory"
 	"github.com/weirflow/weir/delivery/store"
 	"github.com/weirflow/weir/ext/jetstream/embedded"
 	"github.com/weirflow/weir/ext/jetstream/jsqueue"
@@ -64,7 +65,7 @@ func publish(t *testing.T, js jetstream.JetStream, subject string, values ...str
 	for _, v := range values {
 		ms = append(ms, delivery.New(v, nil, nil))
 	}
-	require.NoError(t, jsqueue.NewSink(js, subject, codec.JSON[string]()).Put(t.Context(), ms))
+	require.NoError(t, jsqueue.NewSink(js, subject, codec.JSON[string]()).PutAll(t.Context(), ms))
 }
 
 func TestSource(t *testing.T) {
@@ -129,7 +130,7 @@ func TestSinkAndSource(t *testing.T) {
 		Headers: map[string]string{"Traceparent": "00-1", "Nats-Rollup": "all"},
 	}
 	for range 2 {
-		require.NoError(t, sink.Put(t.Context(), []delivery.Message[string]{delivery.New("one", &meta, nil), delivery.New("two", nil, nil)}[:1]))
+		require.NoError(t, sink.PutAll(t.Context(), []delivery.Message[string]{delivery.New("one", &meta, nil), delivery.New("two", nil, nil)}[:1]))
 	}
 	s := newSource(t, js, stream, time.Minute)
 	m := one(t, s)
@@ -154,8 +155,8 @@ func TestAMessageOfALaterVersion(t *testing.T) {
 	require.NoError(t, err)
 
 	got := one(t, newSource(t, js, stream, time.Minute))
-	require.NoError(t, jsqueue.NewSink(js, next, codec.JSON[string]()).Put(t.Context(), []delivery.Message[string]{got}))
-	dead := store.NewMemory(clock.New(), 0)
+	require.NoError(t, jsqueue.NewSink(js, next, codec.JSON[string]()).PutAll(t.Context(), []delivery.Message[string]{got}))
+	dead := memory.Open()
 	s := newSource(t, js, next, time.Minute, jsqueue.WithDeadLetters(dead, "dead"))
 	passed := one(t, s)
 	want := map[string]string{"Weir-Tenant": "north%20", "Weir-Meta-later": `{"a":1}`, "Nats-Subject": next}
@@ -179,7 +180,7 @@ func TestADamagedHeader(t *testing.T) {
 	m.Header.Set("Traceparent", "00-1")
 	_, err := js.PublishMsg(t.Context(), m)
 	require.NoError(t, err)
-	dead := store.NewMemory(clock.New(), 0)
+	dead := memory.Open()
 	s := newSource(t, js, stream, time.Minute, jsqueue.WithDeadLetters(dead, "dead"))
 	none(t, s, 100*time.Millisecond)
 	require.NoError(t, s.Close(t.Context()))
@@ -196,7 +197,7 @@ func TestSinkRejectsWhatCannotBeWritten(t *testing.T) {
 	stream := newStream(t, js)
 	verdicts := make(chan delivery.Verdict, 1)
 	bad := delivery.New("x", &delivery.Meta{Headers: map[string]string{"a": "b\r\nNats-Rollup: all"}}, func(v delivery.Verdict) { verdicts <- v })
-	require.NoError(t, jsqueue.NewSink(js, stream, codec.JSON[string]()).Put(t.Context(), []delivery.Message[string]{bad}))
+	require.NoError(t, jsqueue.NewSink(js, stream, codec.JSON[string]()).PutAll(t.Context(), []delivery.Message[string]{bad}))
 	require.Equal(t, delivery.Rejected, (<-verdicts).Kind)
 
 	// Law A6: nor does a function of the user that panics break a Put of others.
@@ -207,7 +208,7 @@ func TestSinkRejectsWhatCannotBeWritten(t *testing.T) {
 		return ""
 	}))
 	bad = delivery.New("x", &delivery.Meta{ID: "bad"}, func(v delivery.Verdict) { verdicts <- v })
-	require.NoError(t, sink.Put(t.Context(), []delivery.Message[string]{bad, delivery.New("good", &delivery.Meta{ID: "good"}, nil)}))
+	require.NoError(t, sink.PutAll(t.Context(), []delivery.Message[string]{bad, delivery.New("good", &delivery.Meta{ID: "good"}, nil)}))
 	require.ErrorContains(t, (<-verdicts).Err, "no subject")
 	require.Equal(t, uint64(1), count(t, js, stream))
 
@@ -215,7 +216,7 @@ func TestSinkRejectsWhatCannotBeWritten(t *testing.T) {
 	named := jsqueue.NewSink(js, stream, codec.JSON[string](), jsqueue.WithSubject(func(m delivery.Meta) string { return stream + "." + m.Key }))
 	for _, key := range []string{"Jane Doe", "a\tb", "a\r\nb", "*", ">", "a.>"} {
 		bad = delivery.New("x", &delivery.Meta{ID: "bad", Key: key}, func(v delivery.Verdict) { verdicts <- v })
-		require.NoError(t, named.Put(t.Context(), []delivery.Message[string]{bad}), "%q", key)
+		require.NoError(t, named.PutAll(t.Context(), []delivery.Message[string]{bad}), "%q", key)
 		require.ErrorContains(t, (<-verdicts).Err, fmt.Sprintf("the subject %q", stream+"."+key))
 	}
 	require.Equal(t, uint64(1), count(t, js, stream))
@@ -223,7 +224,7 @@ func TestSinkRejectsWhatCannotBeWritten(t *testing.T) {
 
 	// D1: without an acknowledgement the caller would not see the rejection, and take the value for safe.
 	bad = delivery.New("x", &delivery.Meta{ID: "2", Headers: map[string]string{"a": "b\r\nNats-Rollup: all"}}, nil)
-	err := jsqueue.NewSink(js, stream, codec.JSON[string]()).Put(t.Context(), []delivery.Message[string]{bad})
+	err := jsqueue.NewSink(js, stream, codec.JSON[string]()).PutAll(t.Context(), []delivery.Message[string]{bad})
 	require.ErrorContains(t, err, fmt.Sprintf("jsqueue: subject %q: message %q: ", stream, "2"))
 }
 
@@ -239,7 +240,7 @@ func TestCloseOverABrokenConnection(t *testing.T) {
 
 func TestSinkOfASubjectWithoutStream(t *testing.T) {
 	sink := jsqueue.NewSink(connect(t, start(t, t.TempDir())), "nowhere", codec.JSON[string]())
-	err := sink.Put(t.Context(), []delivery.Message[string]{delivery.New("x", &delivery.Meta{ID: "1"}, func(delivery.Verdict) {})})
+	err := sink.PutAll(t.Context(), []delivery.Message[string]{delivery.New("x", &delivery.Meta{ID: "1"}, func(delivery.Verdict) {})})
 	require.ErrorContains(t, err, `jsqueue: publishing to "nowhere": `)
 }
 
@@ -252,7 +253,7 @@ func TestSinkWhoseStreamIsFull(t *testing.T) {
 	for i := range 5 {
 		ms = append(ms, delivery.New(strconv.Itoa(i), nil, func(v delivery.Verdict) { acked++ }))
 	}
-	require.Error(t, jsqueue.NewSink(js, stream, codec.JSON[string]()).Put(t.Context(), ms))
+	require.Error(t, jsqueue.NewSink(js, stream, codec.JSON[string]()).PutAll(t.Context(), ms))
 	require.Equal(t, 3, acked)
 }
 
@@ -268,7 +269,7 @@ func TestSinkWaitsWhenItIsStalled(t *testing.T) {
 	for i := range 500 {
 		ms = append(ms, delivery.New(strconv.Itoa(i), nil, nil))
 	}
-	require.NoError(t, jsqueue.NewSink(narrow, stream, codec.JSON[string]()).Put(t.Context(), ms))
+	require.NoError(t, jsqueue.NewSink(narrow, stream, codec.JSON[string]()).PutAll(t.Context(), ms))
 	require.Equal(t, uint64(500), count(t, js, stream))
 }
 
@@ -286,7 +287,7 @@ func TestOnlyWriter(t *testing.T) {
 		return jsqueue.NewSink(js, stream, codec.JSON[string](), jsqueue.WithOnlyWriter(stream))
 	}
 	put := func(s *jsqueue.Sink[string], id string) error {
-		return s.Put(t.Context(), []delivery.Message[string]{delivery.New(id, &delivery.Meta{ID: id}, nil)})
+		return s.PutAll(t.Context(), []delivery.Message[string]{delivery.New(id, &delivery.Meta{ID: id}, nil)})
 	}
 	first := open()
 	require.NoError(t, put(first, "a"))
@@ -327,7 +328,7 @@ func TestDeadLetters(t *testing.T) {
 	_, err := js.Publish(t.Context(), stream, []byte("no JSON"))
 	require.NoError(t, err)
 	publish(t, js, stream, "bad")
-	dead := store.NewMemory(clock.New(), 0)
+	dead := memory.Open()
 	s := newSource(t, js, stream, time.Minute, jsqueue.WithDeadLetters(dead, "dead"))
 	m := one(t, s)
 	m.Reject(errors.New("no such customer"))
@@ -348,7 +349,7 @@ func TestDeadLettersThatAreFull(t *testing.T) {
 	js := connect(t, fresh(t))
 	stream := newStream(t, js, func(c *jetstream.StreamConfig) { c.Retention = jetstream.WorkQueuePolicy })
 	publish(t, js, stream, "bad", "good")
-	dead := store.NewMemory(clock.New(), 1)
+	dead := memory.Open(memory.WithLimit(1))
 	require.NoError(t, dead.Put(t.Context(), "other", store.Message{Meta: delivery.Meta{ID: "x"}}))
 	s := newSource(t, js, stream, time.Minute, jsqueue.WithDeadLetters(dead, "dead"))
 	one(t, s).Reject(errors.New("bad"))
@@ -389,7 +390,7 @@ func TestDeadLettersThatDoNotAnswer(t *testing.T) {
 	stream := newStream(t, js, func(c *jetstream.StreamConfig) { c.Retention = jetstream.WorkQueuePolicy })
 	publish(t, js, stream, "bad", "done", "slow")
 	const lease = time.Second
-	dead := slowPut{store.NewMemory(clock.New(), 0), make(chan context.Context, 9), make(chan struct{})}
+	dead := slowPut{memory.Open(), make(chan context.Context, 9), make(chan struct{})}
 	s := newSource(t, js, stream, lease, jsqueue.WithDeadLetters(dead, "dead"))
 	release := sync.OnceFunc(func() { close(dead.release) })
 	t.Cleanup(release) // or the source could not be closed after a failure
@@ -419,7 +420,7 @@ func TestCloseDoesNotBreakOffARecording(t *testing.T) {
 	js := connect(t, fresh(t))
 	stream := newStream(t, js, func(c *jetstream.StreamConfig) { c.Retention = jetstream.WorkQueuePolicy })
 	publish(t, js, stream, "bad")
-	dead := slowPut{store.NewMemory(clock.New(), 0), make(chan context.Context, 9), make(chan struct{})}
+	dead := slowPut{memory.Open(), make(chan context.Context, 9), make(chan struct{})}
 	s := newSource(t, js, stream, time.Minute, jsqueue.WithDeadLetters(dead, "dead"))
 	one(t, s).Reject(errors.New("bad"))
 	putting := <-dead.entered

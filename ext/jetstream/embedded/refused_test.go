@@ -2,8 +2,9 @@ package embedded_test
 
 import (
 	"context"
-	"errors"
+	"fmt"
 	"strings"
+	"syscall"
 	"testing"
 	"time"
 
@@ -13,7 +14,6 @@ import (
 	"github.com/weirflow/weir/asyncop"
 	"github.com/weirflow/weir/codec"
 	"github.com/weirflow/weir/delivery"
-	"github.com/weirflow/weir/delivery/ladder"
 	"github.com/weirflow/weir/delivery/store"
 	"github.com/weirflow/weir/ext/jetstream/jsqueue"
 	"github.com/weirflow/weir/predicates"
@@ -30,20 +30,16 @@ func TestFailuresThatAreTooLarge(t *testing.T) {
 			stream := newStream(t, js, func(c *jetstream.StreamConfig) { c.Retention = retention })
 			publish(t, js, stream, strings.Repeat("x", maxPayload-100), "small")
 			s := openStore(t, js, newStore(t, js))
-			l, err := ladder.New(ladder.Config[string]{
-				Store: s, Codec: codec.JSON[string](), Layers: []ladder.Layer{{Queue: "later", Delay: time.Hour}}, DeadLetters: "dead",
-				Permanent: func(asyncop.Failure[string]) bool { return false },
-			})
-			require.NoError(t, err)
-			source := newSource(t, js, stream, time.Second, jsqueue.WithDeadLetters(s, "dead"))
+			q := delivery.NewQueue[string](s, "q", delivery.RetryAfter(time.Hour), delivery.WithLogger(quiet()))
+			source := newSource(t, js, stream, time.Second, jsqueue.WithDeadLetters(s, q.DeadLetters()))
 			op := asyncop.OrderedWait(asyncop.Blocking(func(ctx context.Context, _ string) (string, error) {
 				predicates.ReportStage(ctx, predicates.ClientDispatch)
-				return "", errors.New("503")
-			}), time.Minute, 1, asyncop.WithFailureSink(l.Take), asyncop.WithLogger(quiet()))
+				return "", fmt.Errorf("503: %w", syscall.ECONNREFUSED) // which goes to a layer
+			}), time.Minute, 1, asyncop.WithFailureSink(q.TakeFailure), asyncop.WithLogger(quiet()))
 			ctx, cancel := context.WithCancel(bounded(t))
 			ran := make(chan error, 1)
 			go func() {
-				_, err := delivery.Run(ctx, source, op, jsqueue.NewSink(js, stream+".results", codec.JSON[string]()), delivery.WithLogger(quiet()), delivery.WithFloodGuard(1, 1))
+				_, err := delivery.Run(ctx, q.Source(source), op, jsqueue.NewSink(js, stream+".results", codec.JSON[string]()), delivery.WithLogger(quiet()), delivery.WithFloodGuard(1, 1))
 				ran <- err
 			}()
 			entries := func(queue string) []store.Entry {
@@ -51,8 +47,8 @@ func TestFailuresThatAreTooLarge(t *testing.T) {
 				require.NoError(t, err)
 				return es
 			}
-			require.Eventually(t, func() bool { return len(entries("dead")) == 1 && len(entries("later")) == 1 }, time.Minute, 10*time.Millisecond)
-			letter := entries("dead")[0]
+			require.Eventually(t, func() bool { return len(entries("q-dead")) == 1 && len(entries("q-retry-1")) == 1 }, time.Minute, 10*time.Millisecond)
+			letter := entries("q-dead")[0]
 			require.Equal(t, store.Refused, letter.Cause)
 			require.Equal(t, stream+"//1", letter.Meta.ID)
 			require.Contains(t, letter.Meta.LastError, "stays in stream "+stream+", sequence number 1")
@@ -60,7 +56,7 @@ func TestFailuresThatAreTooLarge(t *testing.T) {
 			time.Sleep(1500 * time.Millisecond) // a lease
 			cancel()
 			require.NoError(t, <-ran)
-			require.Len(t, entries("dead"), 1)
+			require.Len(t, entries("q-dead"), 1)
 			kept, err := js.Stream(t.Context(), stream)
 			require.NoError(t, err)
 			m, err := kept.GetMsg(t.Context(), 1)
@@ -76,7 +72,7 @@ func TestResultsThatAreTooLarge(t *testing.T) {
 	s := openStore(t, js, newStore(t, js))
 	results := newStream(t, js)
 	sinks := map[string]delivery.Sink[string]{
-		"jsqueue": jsqueue.NewSink(js, results, codec.JSON[string]()), "jsstore": store.NewSink(s, "results", codec.JSON[string]()),
+		"jsqueue": jsqueue.NewSink(js, results, codec.JSON[string]()), "jsstore": delivery.NewQueue[string](s, "results"),
 	}
 	for name, sink := range sinks {
 		t.Run(name, func(t *testing.T) {

@@ -13,7 +13,6 @@ import (
 	"github.com/nats-io/nats.go/jetstream"
 	"github.com/stretchr/testify/require"
 
-	"github.com/weirflow/weir/codec"
 	"github.com/weirflow/weir/delivery"
 	"github.com/weirflow/weir/delivery/deliverytest"
 	"github.com/weirflow/weir/delivery/lock"
@@ -220,12 +219,10 @@ func TestSourceOverAStore(t *testing.T) {
 		return s
 	}
 	s, other := open(), open()
-	source := store.NewSource(s, "q", "dead", codec.JSON[string](), store.WithMaxPoll(time.Hour))
+	source := delivery.NewQueue[string](s, "q").Source(nil)
 	defer source.Close(context.Background())
 	none(t, source, 300*time.Millisecond)
-	value, err := store.Encode(codec.JSON[string](), "one", delivery.Meta{ID: "a"})
-	require.NoError(t, err)
-	require.NoError(t, other.Put(t.Context(), "q", value))
+	require.NoError(t, delivery.NewQueue[string](other, "q").Put(t.Context(), "one", delivery.ID("a")))
 	m := one(t, source)
 	require.Equal(t, "one", m.Value)
 	m.Ack()

@@ -13,7 +13,7 @@
 // # Guarantees
 //
 // A message is delivered at least once. The server has confirmed a verdict before the source forgets the message, and has
-// confirmed what a sink has published before Put returns. Values have the id of their message as Nats-Msg-Id: what is published
+// confirmed what a sink has published before PutAll returns. Values have the id of their message as Nats-Msg-Id: what is published
 // again within the time window of the stream (jetstream.StreamConfig.Duplicates, 2 minutes by default, over all subjects of the
 // stream) is stored once.
 //
@@ -28,7 +28,7 @@
 // # Settings of the consumer
 //
 //   - MaxAckPending bounds the messages in flight in all workers together; those that wait after a Nack with a delay count. So delay by Nack
-//     for seconds, and put what waits longer in a layer (package delivery/ladder), which frees the place.
+//     for seconds, and put what waits longer in a layer (delivery.Queue), which frees the place.
 //   - MaxDeliver must not be set: the server would stop delivering a message that is not done. A worker gives up by Reject.
 //   - BackOff must not be set: it takes the place of AckWait.
 //

@@ -20,12 +20,12 @@ import (
 	"github.com/weirflow/weir/internal/panics"
 )
 
-// ErrNotTheOnlyWriter is matched by the error of Put if [WithOnlyWriter] is set and another one has published to the stream.
+// ErrNotTheOnlyWriter is matched by the error of PutAll if [WithOnlyWriter] is set and another one has published to the stream.
 var ErrNotTheOnlyWriter = errors.New("jsqueue: another one writes to the stream")
 
 // Sink publishes the values of messages, as a [delivery.Sink]. They keep id, key, origin, provider and headers; their visits
 // begin anew. A value that the codec cannot encode, whose headers cannot be written, or that is too large for the server, is rejected. If
-// its message has no acknowledgement, Put returns an error that matches [delivery.ErrRefused], and what it cannot encode keeps it from
+// its message has no acknowledgement, PutAll returns an error that matches [delivery.ErrRefused], and what it cannot encode keeps it from
 // publishing anything. Safe for concurrent use.
 type Sink[T any] struct {
 	js      jetstream.JetStream
@@ -34,7 +34,7 @@ type Sink[T any] struct {
 	codec   codec.Codec[T]
 	sinkSettings
 
-	writing chan struct{} // room for one: the Put that publishes, if this is the only writer
+	writing chan struct{} // room for one: the PutAll that publishes, if this is the only writer
 	last    uint64        // the sequence number of the last message of the stream
 	known   bool          // last is known
 	doubts  []*nats.Msg   // one of them may be, or may come, directly behind last
@@ -61,7 +61,7 @@ func WithSubject(subject func(meta delivery.Meta) string) SinkOption {
 }
 
 // WithOnlyWriter says that nothing else publishes to the stream. Each message is published only directly behind the one before,
-// so a sink that another process has taken over from publishes nothing any more: Put returns an error that matches
+// so a sink that another process has taken over from publishes nothing any more: PutAll returns an error that matches
 // [ErrNotTheOnlyWriter], for good. Messages are then published one after the other.
 func WithOnlyWriter(stream string) SinkOption {
 	if stream == "" {
@@ -70,7 +70,7 @@ func WithOnlyWriter(stream string) SinkOption {
 	return func(s *sinkSettings) { s.only = stream }
 }
 
-// WithConfirmWithin sets how long Put waits for the next confirmation; the default is 10 s. It panics if d ≤ 0.
+// WithConfirmWithin sets how long PutAll waits for the next confirmation; the default is 10 s. It panics if d ≤ 0.
 func WithConfirmWithin(d time.Duration) SinkOption {
 	if d <= 0 {
 		panic(fmt.Sprintf("jsqueue: WithConfirmWithin: %v is not positive", d))
@@ -96,7 +96,7 @@ func NewSink[T any](js jetstream.JetStream, subject string, c codec.Codec[T], op
 		}
 		opt(&s.sinkSettings)
 	}
-	s.pubs = pubs.Own(js, 2*s.timeout) // after Put has given them up
+	s.pubs = pubs.Own(js, 2*s.timeout) // after PutAll has given them up
 	return s
 }
 
@@ -109,8 +109,8 @@ func checkSubject(subject string) error {
 
 const defaultConfirm = 10 * time.Second
 
-// Put implements [delivery.Sink]. After an error, the messages that were confirmed are acknowledged.
-func (s *Sink[T]) Put(ctx context.Context, messages []delivery.Message[T]) error {
+// PutAll implements [delivery.Sink]. After an error, the messages that were confirmed are acknowledged.
+func (s *Sink[T]) PutAll(ctx context.Context, messages []delivery.Message[T]) error {
 	if ctx.Err() != nil {
 		return context.Cause(ctx)
 	}
@@ -184,7 +184,7 @@ func (s *Sink[T]) encode(m delivery.Message[T]) (*nats.Msg, error) {
 	return out, err
 }
 
-// window is how many messages of a Put are published and not confirmed, at most: enough for servers that write many at once.
+// window is how many messages of a PutAll are published and not confirmed, at most: enough for servers that write many at once.
 const window = 1000
 
 // publish publishes messages and waits until they are confirmed.
@@ -205,7 +205,7 @@ func (s *Sink[T]) publish(ctx context.Context, ms []*nats.Msg) []error {
 		for tries := 0; errs[i] == nil; tries++ {
 			_, errs[i], over = pubs.Confirmed(ctx, futures[i], s.timeout, over)
 			if !pubs.UnderWay(errs[i]) || tries == pubs.MaxTries || pubs.Pause(ctx) != nil {
-				return // else it was published before, by a Put that has failed
+				return // else it was published before, by a PutAll that has failed
 			}
 			send(i)
 		}

@@ -14,6 +14,7 @@ import (
 
 	"github.com/weirflow/weir/delivery/store"
 	"github.com/weirflow/weir/ext/jetstream/internal/parallel"
+	"github.com/weirflow/weir/internal/storearg"
 )
 
 // pieces is in how many parts a stream is read, each with a request for each message; several at once.
@@ -149,7 +150,7 @@ func (s *Store) page(ctx context.Context, queue string, f *store.Filter, p store
 // List implements [store.Inspector]. It reads the queue from the page on.
 func (s *Store) List(ctx context.Context, queue string, f store.Filter, p store.Page) (list []store.Entry, err error) {
 	return list, s.do(ctx, func() error {
-		if err := checkQueue(store.CheckPage(queue, p), queue); err != nil {
+		if err := checkQueue(storearg.Page(queue, p), queue); err != nil {
 			return err
 		}
 		now, err := s.now(ctx)
@@ -173,7 +174,7 @@ func (s *Store) List(ctx context.Context, queue string, f store.Filter, p store.
 // Count implements [store.Inspector]. It reads the whole queue.
 func (s *Store) Count(ctx context.Context, queue string, f store.Filter) (c store.Counts, err error) {
 	return c, s.do(ctx, func() error {
-		if err := checkQueue(store.CheckPage(queue, store.Page{Max: 1}), queue); err != nil {
+		if err := checkQueue(storearg.Page(queue, store.Page{Max: 1}), queue); err != nil {
 			return err
 		}
 		seen := map[uint64]bool{}
@@ -196,7 +197,7 @@ func (s *Store) Count(ctx context.Context, queue string, f store.Filter) (c stor
 // Purge implements [store.Inspector]. It reads the whole queue.
 func (s *Store) Purge(ctx context.Context, queue string, f store.Filter) (n int, err error) {
 	return n, s.do(ctx, func() error {
-		if err := checkQueue(store.CheckPage(queue, store.Page{Max: 1}), queue); err != nil {
+		if err := checkQueue(storearg.Page(queue, store.Page{Max: 1}), queue); err != nil {
 			return err
 		}
 		info, err := s.stream.Info(ctx)
@@ -247,7 +248,7 @@ func (s *Store) purge(ctx context.Context, queue string, r *record) (bool, error
 // Claim implements [store.Inspector]. It reads the queue from the page on.
 func (s *Store) Claim(ctx context.Context, queue string, f store.Filter, p store.Page, lease time.Duration) (taken []store.Leased, err error) {
 	err = s.do(ctx, func() error {
-		if err := checkQueue(errors.Join(store.CheckPage(queue, p), store.CheckTake(queue, p.Max, lease)), queue); err != nil {
+		if err := checkQueue(errors.Join(storearg.Page(queue, p), storearg.Take(queue, p.Max, lease)), queue); err != nil {
 			return err
 		}
 		for { // until some are taken, or there are none: others may be faster
@@ -284,7 +285,7 @@ const maxMoves = maxBatch / 2
 // Move implements [store.Inspector].
 func (s *Store) Move(ctx context.Context, moves ...store.Move) error {
 	return s.do(ctx, func() error {
-		if err := store.CheckMove(moves...); err != nil {
+		if err := storearg.Move(moves...); err != nil {
 			return err
 		}
 		for i := range moves {
@@ -306,7 +307,7 @@ func (s *Store) Move(ctx context.Context, moves ...store.Move) error {
 				gone = append(gone, m.Lease)
 			}
 		}
-		return store.Lost(gone)
+		return storearg.Lost(gone)
 	})
 }
 

@@ -13,13 +13,14 @@ import (
 
 	"github.com/weirflow/weir/delivery/store"
 	"github.com/weirflow/weir/ext/jetstream/internal/parallel"
+	"github.com/weirflow/weir/internal/storearg"
 	"github.com/weirflow/weir/internal/wait"
 )
 
 // Put implements [store.Store].
 func (s *Store) Put(ctx context.Context, queue string, ms ...store.Message) error {
 	return s.do(ctx, func() error {
-		if err := checkQueue(store.CheckPut(queue, ms...), queue); err != nil {
+		if err := checkQueue(storearg.Put(queue, ms...), queue); err != nil {
 			return err
 		}
 		puts := make([]put, 0, len(ms))

@@ -11,12 +11,13 @@ import (
 
 	"github.com/weirflow/weir/delivery/store"
 	"github.com/weirflow/weir/ext/jetstream/internal/parallel"
+	"github.com/weirflow/weir/internal/storearg"
 )
 
 // Take implements [store.Store].
 func (s *Store) Take(ctx context.Context, queue string, limit int, lease time.Duration) (taken []store.Leased, err error) {
 	err = s.do(ctx, func() error {
-		if err := checkQueue(store.CheckTake(queue, limit, lease), queue); err != nil {
+		if err := checkQueue(storearg.Take(queue, limit, lease), queue); err != nil {
 			return err
 		}
 		ix, err := s.index(ctx, queue)
@@ -174,7 +175,7 @@ func (s *Store) settle(ctx context.Context, leases []store.Lease, f func(l store
 	if err := errors.Join(errs...); err != nil {
 		return err
 	}
-	return store.Lost(gone)
+	return storearg.Lost(gone)
 }
 
 // change publishes another state of a message that was taken.
@@ -192,7 +193,7 @@ func (s *Store) change(ctx context.Context, l store.Lease, r *record, st state) 
 // Extend implements [store.Store].
 func (s *Store) Extend(ctx context.Context, d time.Duration, leases ...store.Lease) error {
 	return s.do(ctx, func() error {
-		if err := store.CheckExtend(d); err != nil {
+		if err := storearg.Extend(d); err != nil {
 			return err
 		}
 		return s.settle(ctx, leases, func(l store.Lease, _ entry, r *record) error { return s.change(ctx, l, r, r.then(leased, d)) })
@@ -202,7 +203,7 @@ func (s *Store) Extend(ctx context.Context, d time.Duration, leases ...store.Lea
 // Release implements [store.Store].
 func (s *Store) Release(ctx context.Context, delay time.Duration, leases ...store.Lease) error {
 	return s.do(ctx, func() error {
-		if err := store.CheckRelease(delay); err != nil {
+		if err := storearg.Release(delay); err != nil {
 			return err
 		}
 		return s.settle(ctx, leases, func(l store.Lease, _ entry, r *record) error { return s.change(ctx, l, r, r.then(waiting, delay)) })

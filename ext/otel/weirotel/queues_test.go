@@ -11,6 +11,7 @@ import (
 	"go.opentelemetry.io/otel/sdk/metric/metricdata"
 
 	"github.com/weirflow/weir/delivery"
+	"github.com/weirflow/weir/delivery/memory"
 	"github.com/weirflow/weir/delivery/store"
 	"github.com/weirflow/weir/ext/otel/weirotel"
 	"github.com/weirflow/weir/internal/tally/tallytest"
@@ -19,7 +20,7 @@ import (
 // Depth, age, causes and reasons of a queue, as they are when they are read.
 func TestQueues(t *testing.T) {
 	mock := clock.NewMock()
-	s := store.NewMemory(mock, 0)
+	s := memory.Open(memory.WithClock(mock))
 	reader := sdkmetric.NewManualReader()
 	provider := sdkmetric.NewMeterProvider(sdkmetric.WithReader(reader))
 	registration, err := weirotel.ObserveQueues(s, provider, "rows")

@@ -12,9 +12,9 @@ import (
 
 	"github.com/weirflow/weir/checkpoint"
 	"github.com/weirflow/weir/checkpoint/checkpointtest"
+	"github.com/weirflow/weir/ext/postgres"
 	"github.com/weirflow/weir/ext/postgres/internal/pgtest"
 	"github.com/weirflow/weir/ext/postgres/pgcheckpoint"
-	"github.com/weirflow/weir/ext/postgres/pgstore"
 	"github.com/weirflow/weir/internal/pipelinekill"
 	"github.com/weirflow/weir/internal/rowoutput"
 )
@@ -38,7 +38,7 @@ func openPipelines(ctx context.Context, url string) (pipelinekill.Engine, error)
 		input[i] = i
 	}
 	return pipelinekill.Engine{
-		Locks: pgstore.New(pool).Locks(), Stores: pgcheckpoint.New(pool),
+		Locks: postgres.New(pool).Locks(), Stores: pgcheckpoint.New(pool),
 		Input:  func(string) checkpoint.Input[int] { return checkpointtest.NewSliceInput(input) },
 		Output: func(p string) checkpoint.Output[int] { return rowsOf(pool, p) },
 		Close:  pool.Close,
@@ -54,7 +54,7 @@ func TestKilledWorkers(t *testing.T) {
 	pool := connect(t, server.URL(), nil)
 	ctx := t.Context()
 	require.NoError(t, pgcheckpoint.Migrate(ctx, pool))
-	require.NoError(t, pgstore.Migrate(ctx, pool))
+	require.NoError(t, postgres.Migrate(ctx, pool))
 	server.Exec("CREATE TABLE rows (partition text, n int, v int NOT NULL, PRIMARY KEY (partition, n))") // a row that changes is an error
 	pipelinekill.Run(t, pipelinekill.Config{
 		Place: server.URL(), Unordered: true,

@@ -12,6 +12,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/weirflow/weir/delivery"
+	"github.com/weirflow/weir/delivery/memory"
 	"github.com/weirflow/weir/delivery/store"
 	"github.com/weirflow/weir/ext/prometheus/weirprom"
 )
@@ -19,7 +20,7 @@ import (
 // Depth, age, causes and reasons of queues, as they are at the scrape.
 func TestQueues(t *testing.T) {
 	mock := clock.NewMock()
-	s := store.NewMemory(mock, 0)
+	s := memory.Open(memory.WithClock(mock))
 	collector := weirprom.NewQueues(s, "rows", "empty")
 	registry := prometheus.NewRegistry()
 	registry.MustRegister(collector)

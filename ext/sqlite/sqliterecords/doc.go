@@ -1,7 +1,7 @@
 // Package sqliterecords keeps the answers of requests with ids in SQLite, for services
 // whose effects are in the same database: record and effect are one transaction.
 //
-//	db, err := sqlite.Open(ctx, "accounts.db")
+//	db, err := sqlite.OpenDB(ctx, "accounts.db")
 //	…
 //	err = sqliterecords.Migrate(ctx, db)
 //	…

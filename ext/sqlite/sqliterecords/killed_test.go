@@ -26,7 +26,7 @@ type counters struct {
 }
 
 func openCounters(ctx context.Context, path string) (killtest.Service, error) {
-	db, err := sqlite.Open(ctx, path)
+	db, err := sqlite.OpenDB(ctx, path)
 	if err != nil {
 		return nil, err
 	}

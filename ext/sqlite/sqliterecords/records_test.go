@@ -33,7 +33,7 @@ const add = `INSERT INTO counters (name, n) VALUES (?, 1) ON CONFLICT (name) DO 
 
 func open(t testing.TB, path string) *sqlite.DB {
 	t.Helper()
-	db, err := sqlite.Open(context.Background(), path)
+	db, err := sqlite.OpenDB(context.Background(), path)
 	require.NoError(t, err)
 	t.Cleanup(func() { assert.NoError(t, db.Close()) })
 	require.NoError(t, sqliterecords.Migrate(context.Background(), db))
@@ -152,7 +152,7 @@ var _ sqliterecords.Tx = (*sql.Tx)(nil)
 // A database without the tables is one whose user has forgotten Migrate.
 func TestNotMigrated(t *testing.T) {
 	ctx := t.Context()
-	db, err := sqlite.Open(ctx, filepath.Join(t.TempDir(), "empty.db"))
+	db, err := sqlite.OpenDB(ctx, filepath.Join(t.TempDir(), "empty.db"))
 	require.NoError(t, err)
 	defer func() { require.NoError(t, db.Close()) }()
 	r := sqliterecords.New(db)

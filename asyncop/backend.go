@@ -1,0 +1,78 @@
+package asyncop
+
+import (
+	"fmt"
+	"reflect"
+
+	"github.com/weirflow/weir/internal/gate"
+	"github.com/weirflow/weir/internal/nils"
+)
+
+// Backend is the service that an operator calls: a *Backend of package backend.
+type Backend interface {
+	// Attach is called by operators.
+	Attach(wake func(), lent int) gate.Place
+}
+
+// BackendOption is an option of [WithBackend].
+type BackendOption func(cfg *config)
+
+// WithBackend makes the operator ask b before each attempt, retries included, and tell it how the attempt went. b is shared with all
+// operators that call the same service, and may be closed: package backend has its states.
+//
+//	pay := backend.New("payments", backend.Adaptive(8, 200), backend.RetryBudget(0.2))
+//	op := asyncop.OrderedWaitWithRetry(charge, 10*time.Second, 1000, strategy, asyncop.WithBackend(pay))
+//
+// Elements that wait for b hold a slot, and neither a permit, a goroutine nor a timer of their own; they have begun no attempt. Their
+// timeout stands. One that runs out while b is closed ends its element with an error that matches [ErrBackendClosed]: the failure policy
+// decides, but a message (delivery.Run) is given back until the opening, and its visit does not count.
+//
+// An attempt that met an outage, one that was lost while b was closing, closed or opening, uses up no retry of the strategy or of b's
+// budget, up to three times an element. It is repeated only if the strategy wants that.
+//
+// A batch has one permit. It costs, and belongs to, what its first member does. A call that runs an operator with the same backend lends it
+// its permit for one call at a time, if the inner operator gets the context of the call ([WithContext]).
+//
+// WithBackend takes the place of [WithPermits] and [WithPace]; the constructor panics if one of them is given, too. It panics if b is nil.
+func WithBackend(b Backend, opts ...BackendOption) Option {
+	if nils.Is(b) {
+		panic("asyncop: WithBackend: nil backend")
+	}
+	return func(cfg *config) {
+		cfg.backend = b
+		for _, o := range opts {
+			o(cfg)
+		}
+	}
+}
+
+// Cost says what a call for an element takes from the rate of its backend; the default is 1. cost is called on the operator's loop for
+// each attempt that is asked for, and must not block. A panic fails the element. IN must be the operator's. It panics if cost is nil.
+func Cost[IN any](cost func(in IN) float64) BackendOption {
+	if cost == nil {
+		panic("asyncop: Cost: nil function")
+	}
+	return func(cfg *config) { cfg.cost = cost }
+}
+
+// Tenant says for whom an element is called; "" is nobody, the default. A tenant that must wait lets the others pass. tenant is called as
+// the function of [Cost] is. It panics if tenant is nil.
+func Tenant[IN any](tenant func(in IN) string) BackendOption {
+	if tenant == nil {
+		panic("asyncop: Tenant: nil function")
+	}
+	return func(cfg *config) { cfg.tenant = tenant }
+}
+
+// refuseBackend panics if the options of a backend make no sense.
+func refuseBackend[IN any](name string, cfg config) {
+	if cfg.backend != nil && (cfg.permits != nil || cfg.pace != nil) {
+		panic(fmt.Sprintf("asyncop: %s: WithBackend with WithPermits or WithPace", name))
+	}
+	if _, ok := cfg.cost.(func(IN) float64); cfg.cost != nil && !ok {
+		panic(fmt.Sprintf("asyncop: %s: Cost: %T does not take %v", name, cfg.cost, reflect.TypeFor[IN]()))
+	}
+	if _, ok := cfg.tenant.(func(IN) string); cfg.tenant != nil && !ok {
+		panic(fmt.Sprintf("asyncop: %s: Tenant: %T does not take %v", name, cfg.tenant, reflect.TypeFor[IN]()))
+	}
+}

@@ -1,0 +1,146 @@
+package core
+
+import (
+	"time"
+
+	"github.com/weirflow/weir/asyncop/internal/call"
+	"github.com/weirflow/weir/internal/gate"
+)
+
+// AtBackend adds a feature: an attempt starts when Host.Place says so, which hears how it went. cost and tenant are what it costs there, and
+// for whom it is; nil: 1, and none.
+func AtBackend[IN, OUT any](g *Machine[IN, OUT], cost func(in IN) float64, tenant func(in IN) string) {
+	b := &atBackend[IN, OUT]{core: g, place: g.Host.Place, cost: cost, tenant: tenant}
+	b.broke = func(s *Slot[IN, OUT], err error) {
+		if s.phase == ready {
+			g.ready.Cancel(&s.timer)
+			g.counts.WaitingForRetry--
+		}
+		g.fail(s, err)
+	}
+	g.exact = true
+	g.admit = b.admit
+	g.isShut = func() bool { return b.short }
+	g.opensAt = b.opensAt
+	g.heard = b.heard
+	g.forgiven = func(s *Slot[IN, OUT]) int { return min(b.outages.get(s.place), mostForgiven) }
+	g.mayRetry = func() bool { return b.place.MayRetry(g.Timers.Time(g.now)) }
+	g.closed = func(*Slot[IN, OUT]) (error, time.Duration) { //nolint:staticcheck // the error is the answer
+		return b.place.Closed(g.Timers.Time(g.now))
+	}
+	g.turnBegins = append(g.turnBegins, func() (ends bool) { b.short = false; return false })
+	g.turnEnds = append(g.turnEnds, func() { b.place.Settle(g.Timers.Time(g.now), b.short) })
+	g.cut = append(g.cut, b.place.Leave)
+	g.bound = append(g.bound, func(_ *Slot[IN, OUT], t *call.Token) { t.Ref.Stamp = g.stamp })
+	g.released = append(g.released, b.released)
+	g.left = append(g.left, func(s *Slot[IN, OUT]) {
+		b.outages.clear(s.place)
+		b.tenants.clear(s.place)
+	})
+	forget := func() { b.outages, b.tenants = side[int]{}, side[string]{} }
+	g.emptied = append(g.emptied, forget)
+	g.forget = append(g.forget, forget)
+}
+
+// mostForgiven is how many attempts of an element do not count since they met an outage.
+const mostForgiven = 3
+
+type atBackend[IN, OUT any] struct {
+	core    *Machine[IN, OUT]
+	place   gate.Place
+	cost    func(in IN) float64
+	tenant  func(in IN) string
+	broke   func(s *Slot[IN, OUT], err error)
+	attempt gate.Attempt // that is asked for; used again and again
+	outcome gate.Outcome // that is passed on; used again and again
+	outages side[int]    // attempts that met an outage
+	tenants side[string] // for whom attempts were asked for
+	short   bool         // no attempt starts any more in this turn
+}
+
+// admit asks for an attempt of s. If only s must wait, others go on.
+func (b *atBackend[IN, OUT]) admit(s *Slot[IN, OUT]) bool {
+	g := b.core
+	b.attempt = gate.Attempt{
+		Cost: 1, Retry: s.attempts > 0, Outages: b.outages.get(s.place), Element: uint64(s.accepted)<<16 | uint64(uint16(s.place)),
+	}
+	if b.cost != nil || b.tenant != nil {
+		g.calling(s, b.broke)
+		b.describe(s)
+		g.called()
+		g.refresh()
+		if g.overdue = g.now >= s.due; g.overdue {
+			return false
+		}
+	}
+	answer := b.place.Start(g.Timers.Time(g.now), &b.attempt)
+	g.stamp = answer.Stamp
+	switch {
+	case answer.Wait == 0:
+		return true
+	case answer.Other:
+		b.putOff(s, answer.Wait)
+	default:
+		b.short = true
+	}
+	return false
+}
+
+func (b *atBackend[IN, OUT]) describe(s *Slot[IN, OUT]) {
+	if b.cost != nil {
+		b.attempt.Cost = max(0, b.cost(s.in))
+	}
+	if b.tenant != nil {
+		b.attempt.Tenant = b.tenant(s.in)
+		b.tenants.set(s.place, b.attempt.Tenant)
+	}
+}
+
+// putOff lets s wait as in a back-off, for what concerns others of its operator not at all. The end of the input does not cut that.
+func (b *atBackend[IN, OUT]) putOff(s *Slot[IN, OUT], wait time.Duration) {
+	g := b.core
+	if s.phase == ready {
+		g.ready.Cancel(&s.timer)
+	} else {
+		g.counts.WaitingForRetry++
+	}
+	g.enter(s, backoff)
+	s.retry |= Demanded
+	g.Timers.Arm(&s.timer, later(g.now, wait))
+}
+
+// opensAt returns when to ask again: Now, an instant, or Never if the operator is woken when it may.
+func (b *atBackend[IN, OUT]) opensAt() time.Duration {
+	if !b.short {
+		return Now
+	}
+	g := b.core
+	switch wait := b.place.Wait(g.Timers.Time(g.now), min(g.waitingCalls(), g.permits)); wait {
+	case 0:
+		return Now
+	case gate.Never:
+		return Never
+	default:
+		return later(g.now, wait)
+	}
+}
+
+// released gives the permit of an attempt back that has ended, unless a function of it still runs.
+func (b *atBackend[IN, OUT]) released(_ *Slot[IN, OUT], a *call.Attempt[OUT], how call.Released) {
+	if how.Over {
+		b.place.Release(a.Ref.Stamp)
+	}
+}
+
+// heard passes on how the attempt of s went.
+func (b *atBackend[IN, OUT]) heard(s *Slot[IN, OUT], o gate.Outcome) (outage bool) {
+	g := b.core
+	b.outcome = o
+	b.outcome.Begun, b.outcome.Element = g.Timers.Time(s.last), uint64(s.accepted)<<16|uint64(uint16(s.place))
+	b.outcome.Tenant = b.tenants.get(s.place)
+	if outage = b.place.Heard(g.Timers.Time(g.now), &b.outcome); outage {
+		b.outages.set(s.place, b.outages.get(s.place)+1)
+	}
+	b.outcome.Err = nil
+	return outage
+}

@@ -1,0 +1,421 @@
+package ladder
+
+import (
+	"context"
+	"fmt"
+	"log/slog"
+	"slices"
+	"sync"
+	"time"
+
+	"github.com/benbjohnson/clock"
+
+	"github.com/weirflow/weir/delivery/store"
+	"github.com/weirflow/weir/message"
+)
+
+const (
+	defaultMaxBlocked = 10_000
+	pageSize          = 500
+	// A message that should have come back for so long is looked for: it may have been purged.
+	overdue = 30 * time.Second
+)
+
+// keys keep the messages of a key in order (law D4): one of them is in flight in this process at most, and none while one waits
+// in a layer.
+//
+//	new message ─▶ deliver │ hold, behind one in flight │ park in the queue Blocked, behind one that waits
+//	                             └─ the one in flight has gone to a layer ─▶ park
+//	settled ─▶ the next one that was parked, else that is held
+//
+// A key is known as long as it has messages. The store knows what waits and what is parked, in its order, so a restart finds it
+// again.
+type keys[T any] struct {
+	clock   clock.Clock
+	limit   int
+	blocked string // the queue
+
+	mu      sync.Mutex // guards what follows; not held while the store or a message is called
+	of      map[string]*keyed[T]
+	size    int                  // messages that are held, parked or wait
+	free    []string             // keys whose next parked message may be taken
+	taken   map[place]taken      // in flight
+	copies  map[string]bool      // ids that come once more from the first source, and were handed over before a kill
+	ready   []message.Message[T] // to be delivered
+	parking []message.Message[T] // to be parked
+	checked time.Time            // when messages that are overdue were looked for
+	warned  bool                 // that there is another worker
+	wake    []func()             // those who wait for a key to get free, or for something to be ready
+}
+
+// keyed is what is known of a key. Guarded by keys.mu.
+type keyed[T any] struct {
+	running   int // in flight here; more than one for the moment between a hand-over and its acknowledgement
+	waits     map[string]waiting
+	parked    int // in the queue
+	parking   int // not there yet
+	held      []message.Message[T]
+	notBefore time.Time // the next parked message was given back, or is leased to another worker
+	leased    grant     // of the next parked message, when it was leased to another worker
+}
+
+// grant is a lease as a List shows it.
+type grant struct {
+	position store.Position
+	fence    uint64
+	until    time.Time
+}
+
+// waiting is a message in a layer.
+type waiting struct {
+	queue  string
+	stored bool
+	due    time.Time // at the latest
+}
+
+// place names a message in the store, whatever lease it has.
+type place struct{ queue, entry string }
+
+// taken is a message that was taken from the store.
+type taken struct {
+	key, id string
+	parked  bool // from the queue Blocked
+}
+
+func newKeys[T any](c Config[T]) *keys[T] {
+	return &keys[T]{
+		clock: c.Clock, limit: c.MaxBlocked, blocked: c.Blocked,
+		of: map[string]*keyed[T]{}, taken: map[place]taken{}, copies: map[string]bool{}, checked: c.Clock.Now(),
+	}
+}
+
+func (k *keys[T]) get(key string) *keyed[T] {
+	e := k.of[key]
+	if e == nil {
+		e = &keyed[T]{waits: map[string]waiting{}}
+		k.of[key] = e
+	}
+	return e
+}
+
+func (e *keyed[T]) isBlocked() bool { return len(e.waits)+e.parked+e.parking > 0 }
+
+// isFull reports whether new messages must wait in their source: also if those before them could not be parked.
+func (k *keys[T]) isFull() bool {
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	return k.size >= k.limit || len(k.parking) > 0
+}
+
+// isIdle reports whether nothing will be delivered but what waits in layers. A verdict that is not stored yet may free a key.
+func (k *keys[T]) isIdle() bool {
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	return len(k.ready)+len(k.parking)+len(k.free)+len(k.taken) == 0
+}
+
+// resumer is a first source that delivers what an earlier process has left before all others, in order: a *leases.Source.
+type resumer interface {
+	Resume(ctx context.Context) (ids []string, err error)
+}
+
+// restore finds what an earlier process has left. After an error it is called again.
+func (k *keys[T]) restore(ctx context.Context, s store.Inspector, layers []Layer, first Source[T]) error {
+	left := map[string]bool{}
+	if r, ok := first.(resumer); ok {
+		ids, err := r.Resume(ctx)
+		if err != nil {
+			return err
+		}
+		for _, id := range ids {
+			left[id] = true
+		}
+	}
+	parked := map[string]int{}
+	queues := []string{k.blocked}
+	for _, l := range layers {
+		queues = append(queues, l.Queue)
+	}
+	for _, queue := range queues {
+		for page := (store.Page{Max: pageSize}); ; {
+			entries, err := s.List(ctx, queue, store.Filter{}, page)
+			if err != nil {
+				return fmt.Errorf("ladder: what waits in %q: %w", queue, err)
+			}
+			if len(entries) == 0 {
+				break
+			}
+			page.After = entries[len(entries)-1].Position
+			k.mu.Lock()
+			for i := range entries {
+				if id := entries[i].Meta.ID; left[id] {
+					k.copies[id] = true
+				}
+				switch meta := &entries[i].Meta; {
+				case meta.Key == "":
+				case queue == k.blocked:
+					parked[meta.Key]++
+				default:
+					k.wait(meta.Key, meta.ID, waiting{queue, true, meta.Due})
+				}
+			}
+			k.mu.Unlock()
+		}
+	}
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	for key, n := range parked {
+		k.get(key).parked = n
+		k.size += n
+	}
+	for key := range k.of {
+		k.next(key)
+	}
+	return nil
+}
+
+// wait notes that a message waits in a layer; a kill can leave it in two. It runs under mu.
+func (k *keys[T]) wait(key, id string, w waiting) *keyed[T] {
+	e := k.get(key)
+	if _, again := e.waits[id]; !again {
+		k.size++
+	}
+	e.waits[id] = w
+	return e
+}
+
+// arrive returns a new message if it may be delivered now.
+func (k *keys[T]) arrive(m message.Message[T]) (message.Message[T], bool) {
+	meta := m.Meta()
+	if meta.Key == "" {
+		return m, true
+	}
+	k.mu.Lock()
+	if k.copies[meta.ID] { // it may be done by now
+		delete(k.copies, meta.ID)
+		k.mu.Unlock()
+		m.Ack()
+		return m, false
+	}
+	e := k.get(meta.Key)
+	switch w, waits := e.waits[meta.ID]; {
+	case waits && w.stored, e.running > 0 && k.isTaken(meta.Key, meta.ID):
+		// A redelivery: it was handed over, and not acknowledged (laws D1, D2).
+		k.mu.Unlock()
+		m.Ack()
+		return m, false
+	case e.running > 0: // also while it is handed over: if that fails, it comes again before this one
+		e.held = append(e.held, m)
+		k.size++
+	case e.isBlocked():
+		k.park(e, m)
+		k.size++
+	default:
+		e.running++
+		k.mu.Unlock()
+		return k.watched(meta.Key, m), true
+	}
+	k.mu.Unlock()
+	return m, false
+}
+
+// isTaken reports whether a message of the store is in flight. It runs under mu.
+func (k *keys[T]) isTaken(key, id string) bool {
+	for _, t := range k.taken {
+		if t.key == key && t.id == id {
+			return true
+		}
+	}
+	return false
+}
+
+func (k *keys[T]) park(e *keyed[T], ms ...message.Message[T]) {
+	e.parking += len(ms)
+	k.parking = append(k.parking, ms...)
+}
+
+// watched returns a message of the first source; keys get to know when it is settled.
+func (k *keys[T]) watched(key string, m message.Message[T]) message.Message[T] {
+	meta := m.Meta()
+	return message.New(m.Value, &meta, func(v message.Verdict) {
+		m.Settle(v)
+		k.mu.Lock()
+		e := k.get(key)
+		e.running--
+		var back []message.Message[T]
+		if v.Kind == message.Nacked { // the later ones go back as well, behind it
+			back, e.held = e.held, nil
+			k.size -= len(back)
+		}
+		k.next(key)
+		wake := k.wake
+		k.mu.Unlock()
+		for _, m := range back {
+			m.Nack(v.Delay)
+		}
+		for _, f := range wake {
+			f()
+		}
+	})
+}
+
+// next goes on with a key when something of it has ended. It runs under mu.
+func (k *keys[T]) next(key string) {
+	e := k.of[key]
+	switch {
+	case e == nil || e.running > 0:
+	case e.isBlocked():
+		if len(e.held) > 0 { // the one before them has gone to a layer
+			k.park(e, e.held...)
+			e.held = nil
+		}
+		if len(e.waits)+e.parking == 0 && !slices.Contains(k.free, key) {
+			k.free = append(k.free, key)
+		}
+	case len(e.held) > 0:
+		e.running++
+		k.size--
+		k.ready = append(k.ready, k.watched(key, e.held[0]))
+		e.held = e.held[1:]
+	default:
+		delete(k.of, key)
+	}
+}
+
+// handOver notes that a message goes to a layer, before it does. undo takes that back; stored says that it is there.
+func (k *keys[T]) handOver(key, id, queue string, d time.Duration) (stored, undo func()) {
+	if key == "" {
+		return func() {}, func() {}
+	}
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	e := k.wait(key, id, waiting{queue: queue, due: k.clock.Now().Add(d)})
+	stored = func() {
+		k.mu.Lock()
+		defer k.mu.Unlock()
+		if w, ok := e.waits[id]; ok && w.queue == queue { // it may have come back already
+			w.stored = true
+			e.waits[id] = w
+		}
+	}
+	undo = func() {
+		k.mu.Lock()
+		if e.waits[id].queue == queue { // else it was stored all the same, has come back, and waits in another layer
+			k.gone(e, id)
+		}
+		k.next(key) // its delivery may have ended before
+		wake := k.wake
+		k.mu.Unlock()
+		for _, f := range wake {
+			f()
+		}
+	}
+	return stored, undo
+}
+
+// gone notes that a message waits no more. It runs under mu.
+func (k *keys[T]) gone(e *keyed[T], id string) {
+	if _, ok := e.waits[id]; ok {
+		delete(e.waits, id)
+		k.size--
+	}
+}
+
+// takeReady returns what is to be delivered.
+func (k *keys[T]) takeReady() (ms []message.Message[T]) {
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	ms, k.ready = k.ready, nil
+	return ms
+}
+
+// store parks messages: durable first, then acknowledged (law D1). After an error they are still to be parked.
+func (k *keys[T]) store(ctx context.Context, l *Ladder[T]) error {
+	k.mu.Lock()
+	ms := k.parking
+	k.mu.Unlock()
+	if len(ms) == 0 {
+		return nil
+	}
+	parked := make([]store.Message, 0, len(ms))
+	for _, m := range ms {
+		meta := m.Meta()
+		meta.Visit = max(0, meta.Visit-1) // there was none
+		p, err := store.Encode(l.c.Codec, m.Value, meta)
+		if err != nil {
+			m.Reject(fmt.Errorf("ladder: message %q cannot be encoded: %w", meta.ID, err))
+			continue
+		}
+		parked = append(parked, p)
+	}
+	if err := l.c.Store.Put(ctx, k.blocked, parked...); err != nil {
+		return fmt.Errorf("ladder: park %d messages in %q: %w", len(parked), k.blocked, err)
+	}
+	for _, m := range ms {
+		m.Ack()
+	}
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	k.parking = k.parking[len(ms):]
+	for _, m := range ms {
+		key := m.Meta().Key
+		e := k.get(key)
+		e.parking--
+		e.parked++ // one that could not be encoded is found out when the next one is taken
+		k.next(key)
+	}
+	return nil
+}
+
+// check looks for messages that should have come back, and frees the keys of those that are gone: a person may have purged
+// them.
+func (k *keys[T]) check(ctx context.Context, s store.Inspector) error {
+	type late struct{ key, id, queue string }
+	var all []late
+	now := k.clock.Now()
+	k.mu.Lock()
+	if now.Sub(k.checked) < overdue {
+		k.mu.Unlock()
+		return nil
+	}
+	k.checked = now
+	for key, e := range k.of {
+		for id, w := range e.waits {
+			if w.stored && now.Sub(w.due) > overdue {
+				all = append(all, late{key, id, w.queue})
+			}
+		}
+	}
+	k.mu.Unlock()
+	for _, l := range all {
+		found, err := s.List(ctx, l.queue, store.Filter{IDs: []string{l.id}}, store.Page{Max: 1})
+		if err != nil {
+			return fmt.Errorf("ladder: what waits in %q: %w", l.queue, err)
+		}
+		if len(found) > 0 {
+			continue
+		}
+		k.mu.Lock()
+		if e := k.of[l.key]; e != nil && e.waits[l.id].queue == l.queue {
+			k.gone(e, l.id)
+			k.next(l.key)
+		}
+		k.mu.Unlock()
+	}
+	return nil
+}
+
+// foreign notes that another worker has a parked message. One that extends its lease is alive, so two work on the same queues.
+func (k *keys[T]) foreign(key string, g grant) {
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	e := k.get(key)
+	before := e.leased
+	e.leased = g
+	extended := before.position == g.position && before.fence == g.fence && !before.until.IsZero() && before.until.Before(g.until)
+	if extended && !k.warned {
+		k.warned = true
+		slog.Warn("ladder: another worker has messages of the same queue: the order of keys holds for the messages of one process",
+			"queue", k.blocked, "key", key)
+	}
+}

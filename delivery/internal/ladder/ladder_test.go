@@ -1,0 +1,575 @@
+package ladder_test
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"log/slog"
+	"net"
+	"os"
+	"runtime"
+	"slices"
+	"strconv"
+	"strings"
+	"syscall"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/stretchr/testify/require"
+	"go.uber.org/goleak"
+
+	"github.com/weirflow/weir/asyncop"
+	"github.com/weirflow/weir/codec"
+	"github.com/weirflow/weir/delivery"
+	"github.com/weirflow/weir/delivery/channel"
+	"github.com/weirflow/weir/delivery/deadletters"
+	"github.com/weirflow/weir/delivery/deliverytest"
+	"github.com/weirflow/weir/delivery/internal/ladder"
+	"github.com/weirflow/weir/delivery/internal/leases"
+	"github.com/weirflow/weir/delivery/memory"
+	"github.com/weirflow/weir/delivery/store"
+	"github.com/weirflow/weir/predicates"
+	"github.com/weirflow/weir/predicates/httpretry"
+	"github.com/weirflow/weir/strategies"
+)
+
+func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
+
+var (
+	errRefused = errors.New("refused")
+	quiet      = slog.New(slog.DiscardHandler)
+)
+
+// config is a ladder of two layers in a new store.
+func config() (ladder.Config[string], *memory.Engine) {
+	s := memory.Open()
+	return ladder.Config[string]{
+		Store: s, Codec: codec.JSON[string](), Main: "new", DeadLetters: "dead",
+		Layers:  []ladder.Layer{{Queue: "1m", Delay: time.Minute}, {Queue: "1h", Delay: time.Hour}},
+		Options: []leases.SourceOption{leases.WithLogger(slog.New(slog.DiscardHandler)), leases.WithMaxPoll(200 * time.Millisecond)},
+	}, s
+}
+
+func build(t *testing.T, c ladder.Config[string]) *ladder.Ladder[string] {
+	t.Helper()
+	l, err := ladder.New(c)
+	require.NoError(t, err)
+	return l
+}
+
+// exhausted is the failure of an element whose short retries are used up.
+func exhausted(element string) asyncop.Failure[string] {
+	return asyncop.Failure[string]{Element: element, Err: errors.New("503"), Attempts: 3, Verdict: strategies.Refused}
+}
+
+func take(t *testing.T, l *ladder.Ladder[string], m delivery.Message[string]) {
+	t.Helper()
+	require.NoError(t, l.Take(delivery.ContextWithMeta(t.Context(), m.Meta()), exhausted(m.Value)))
+	m.Ack()
+}
+
+func messages(n int) *channel.Source[string] {
+	c := make(chan string, n)
+	for i := range n {
+		c <- strconv.Itoa(i)
+	}
+	close(c)
+	return channel.NewSource(c, func(v string) *delivery.Meta { return &delivery.Meta{ID: v} })
+}
+
+func dead(t *testing.T, s store.Inspector) []store.Entry {
+	t.Helper()
+	entries, err := s.List(t.Context(), "dead", store.Filter{}, store.Page{Max: 1000})
+	require.NoError(t, err)
+	return entries
+}
+
+// Laws D3, D6: a message that always fails climbs the layers, and is merged to begin anew.
+func TestAMessageClimbsTheLadder(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		c, s := config()
+		l := build(t, c)
+		begun := time.Now()
+		first := make(chan string, 1)
+		first <- "0"
+		source := l.Source(channel.NewSource(first, func(v string) *delivery.Meta { return &delivery.Meta{ID: v} }))
+		var at []time.Duration
+		climb := func(merges int) {
+			for visit := 1; visit <= 3; visit++ {
+				ms, err := source.Receive(t.Context(), 10)
+				require.NoError(t, err)
+				require.Len(t, ms, 1)
+				meta := ms[0].Meta()
+				require.Equal(t, visit, max(1, meta.Visit))
+				require.Equal(t, 3*(visit-1), meta.Attempts)
+				require.Equal(t, merges, meta.Merges)
+				at = append(at, time.Since(begun).Round(time.Second))
+				take(t, l, ms[0])
+			}
+		}
+		climb(0)
+		require.Equal(t, []time.Duration{0, time.Minute, time.Minute + time.Hour}, at)
+		letter := dead(t, s)[0]
+		require.Equal(t, store.Exhausted, letter.Cause)
+		require.Equal(t, 3, letter.Meta.Visit)
+		require.Equal(t, 9, letter.Meta.Attempts)
+		require.Equal(t, "503", letter.Meta.LastError)
+		require.True(t, letter.Meta.FirstFailure.Equal(begun))
+		require.True(t, letter.Meta.LastFailure.Equal(time.Now()))
+		require.NoError(t, source.Close(t.Context()))
+
+		source = l.Source(nil)
+		merged, err := deadletters.Merge(t.Context(), s, deadletters.Config{From: "dead", To: "1m"})
+		require.NoError(t, err)
+		require.Equal(t, 1, merged.Merged)
+		climb(1)
+		require.Len(t, dead(t, s), 1)
+		require.NoError(t, source.Close(t.Context()))
+	})
+}
+
+func TestJitterOnlyAdds(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		c, s := config()
+		c.Layers = c.Layers[:1]
+		c.Layers[0].Jitter = 0.5
+		l := build(t, c)
+		now := time.Now()
+		for i := range 200 {
+			m := delivery.New(strconv.Itoa(i), &delivery.Meta{ID: strconv.Itoa(i)}, func(delivery.Verdict) {})
+			take(t, l, m)
+		}
+		entries, err := s.List(t.Context(), "1m", store.Filter{}, store.Page{Max: 1000})
+		require.NoError(t, err)
+		require.Len(t, entries, 200)
+		different := map[time.Duration]bool{}
+		for _, e := range entries {
+			d := e.Meta.Due.Sub(now)
+			different[d] = true
+			require.GreaterOrEqual(t, d, time.Minute)
+			require.LessOrEqual(t, d, 90*time.Second)
+		}
+		require.Greater(t, len(different), 150)
+	})
+}
+
+// onlyOnce is an element whose call must not happen twice.
+type onlyOnce string
+
+func (onlyOnce) Idempotent() bool { return false }
+
+func TestHopelessOnesGoToTheDeadLettersDirectly(t *testing.T) {
+	s := memory.Open()
+	l, err := ladder.New(ladder.Config[onlyOnce]{
+		Store: s, Codec: codec.JSON[onlyOnce](), Main: "new", DeadLetters: "dead", Layers: []ladder.Layer{{Queue: "1m", Delay: time.Minute}},
+		ID: func(v onlyOnce) string { return string(v) },
+	})
+	require.NoError(t, err)
+	for _, f := range []asyncop.Failure[onlyOnce]{
+		{Element: "rejected", Err: errRefused, Reason: predicates.NewRejection("CARD_DECLINED"), Verdict: strategies.Refused},
+		{Element: "not retried", Err: errRefused, Verdict: strategies.Final},
+		{Element: "in doubt", Err: errRefused, InDoubt: true, Verdict: strategies.Refused, Reason: predicates.NewReason("LOST", false, false)},
+		{Element: "timed out", Err: &asyncop.TimeoutError{}, Verdict: strategies.Final},
+		{Element: "panics", Err: panicking{errRefused}, Verdict: strategies.Final},
+	} {
+		require.NoError(t, l.Take(t.Context(), f))
+	}
+	causes := map[string]store.Cause{}
+	for _, e := range dead(t, s) {
+		causes[e.Meta.ID] = e.Cause
+		require.Equal(t, e.Cause == store.OutcomeUnknown, e.Meta.OutcomeUnknown)
+	}
+	require.Equal(t, map[string]store.Cause{"rejected": store.Permanent, "not retried": store.Permanent, "panics": store.Permanent, "in doubt": store.OutcomeUnknown}, causes)
+	c, err := s.Count(t.Context(), "1m", store.Filter{})
+	require.NoError(t, err)
+	require.Equal(t, 1, c.Messages)
+
+	require.Error(t, l.Take(t.Context(), asyncop.Failure[onlyOnce]{Element: "cut off", Err: errRefused, Abandoned: true}))
+	require.Error(t, l.Take(t.Context(), asyncop.Failure[onlyOnce]{Element: "", Err: errRefused}), "no id")
+	require.Len(t, dead(t, s), 4)
+}
+
+// twice is an element whose call may happen twice.
+type twice string
+
+func (twice) Idempotent() bool { return true }
+
+// Only an error that is known to be permanent makes a dead letter at the first visit. An operator knows too little: its strategy may
+// have been asked about one error only, and the service restarts.
+func TestAnUnknownErrorIsNotPermanent(t *testing.T) {
+	declined := predicates.NewRejection("CARD_DECLINED")
+	refused := &net.OpError{Op: "dial", Net: "tcp", Err: os.NewSyscallError("connect", syscall.ECONNREFUSED)}
+	unsent := func(err error) error { return &predicates.StageError{Stage: predicates.ClientDispatch, Err: err} }
+	flip := strategies.FixedDelay[string](1, 0).RetryIfException(predicates.ErrorIs(errRefused))
+	named := strategies.ReasonAware(predicates.Named[string](), strategies.BestEffort[string]())
+	for name, tt := range map[string]struct {
+		strategy strategies.AsyncRetryStrategy[string] // nil: no retries
+		err      error
+		dead     store.Cause // "": it is in the layer
+	}{
+		"the service restarts":                {flip, fmt.Errorf("post: %w", io.EOF), ""},
+		"connection refused":                  {flip, refused, ""},
+		"unknown":                             {flip, errors.New("???"), ""},
+		"unknown, no retries":                 {nil, errors.New("???"), ""},
+		"unknown to a classifier":             {named, errors.New("???"), ""},
+		"a panic":                             {flip, nil, ""},
+		"an error that panics":                {flip, panicking{errors.New("???")}, ""},
+		"not sent, but its connection failed": {named, unsent(refused), ""},
+		"a status that may go away":           {flip, &httpretry.StatusError{StatusCode: 503}, ""},
+		"a rejection, no retries":             {nil, fmt.Errorf("pay: %w", predicates.WithReason(errors.New("no"), declined)), store.Permanent},
+		"a rejection":                         {flip, predicates.WithReason(errors.New("no"), declined), store.Permanent},
+		"a rejection that a classifier names": {named, predicates.WithReason(errors.New("no"), declined), store.Permanent},
+		"a status that will not go away":      {flip, fmt.Errorf("post: %w", &httpretry.StatusError{StatusCode: 422}), store.Permanent},
+		"two, one of which may go away":       {flip, errors.Join(&httpretry.StatusError{StatusCode: 422}, &httpretry.StatusError{StatusCode: 503}), ""},
+		"two, one of which is unknown":        {flip, errors.Join(predicates.WithReason(errors.New("no"), declined), errors.New("???")), ""},
+		"before anything was sent":            {named, unsent(errors.New("no amount")), store.Permanent},
+	} {
+		t.Run(name, func(t *testing.T) {
+			s := memory.Open()
+			l, err := ladder.New(ladder.Config[twice]{
+				Store: s, Codec: codec.JSON[twice](), Main: "new", DeadLetters: "dead", Layers: []ladder.Layer{{Queue: "1m", Delay: time.Minute}},
+				ID: func(v twice) string { return string(v) },
+			})
+			require.NoError(t, err)
+			call := asyncop.Blocking(func(context.Context, twice) (string, error) {
+				if tt.err == nil {
+					panic("???")
+				}
+				return "", tt.err
+			})
+			opts := []asyncop.Option{asyncop.WithFailureSink(l.Take), asyncop.WithLogger(slog.New(slog.DiscardHandler))}
+			strategy := tt.strategy
+			if strategy == nil {
+				strategy = strategies.NoRetry[string]()
+			}
+			op := asyncop.OrderedWaitWithRetry(call, time.Minute, 1, strategy, opts...)
+			for range op.Results(slices.Values([]twice{"a"})) {
+				require.Fail(t, "nothing comes out")
+			}
+			var cause store.Cause
+			for _, e := range dead(t, s) {
+				cause = e.Cause
+			}
+			require.Equal(t, tt.dead, cause)
+			c, err := s.Count(t.Context(), "1m", store.Filter{})
+			require.NoError(t, err)
+			require.Equal(t, tt.dead == "", c.Messages == 1)
+		})
+	}
+}
+
+// Law D1: a message that is handed over again after a crash is one message.
+func TestHandedOverAgain(t *testing.T) {
+	c, s := config()
+	l := build(t, c)
+	m := delivery.New("a", &delivery.Meta{ID: "a"}, func(delivery.Verdict) {})
+	for range 3 {
+		take(t, l, m)
+	}
+	counts, err := s.Count(t.Context(), "1m", store.Filter{})
+	require.NoError(t, err)
+	require.Equal(t, 1, counts.Messages)
+}
+
+// Law D4: a layer's flow is bounded, none of its messages starves, and it holds up neither new ones nor another layer.
+func TestRateAndConcurrencyOfALayer(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		c, s := config()
+		c.Layers = []ladder.Layer{{Queue: "slow", Delay: 1, Rate: 10, MaxConcurrent: 3}, {Queue: "stuck", Delay: 1, MaxConcurrent: 2}, {Queue: "free", Delay: 1}}
+		l := build(t, c)
+		for _, layer := range c.Layers {
+			for i := range 50 {
+				m, err := store.Encode(c.Codec, layer.Queue, delivery.Meta{ID: strconv.Itoa(i)})
+				require.NoError(t, err)
+				require.NoError(t, s.Put(t.Context(), layer.Queue, m))
+			}
+		}
+		source := l.Source(messages(50))
+		begun := time.Now()
+		counts, last := map[string]int{}, map[string]time.Duration{}
+		ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
+		defer cancel()
+		for {
+			ms, err := source.Receive(ctx, 100)
+			if err != nil {
+				require.ErrorIs(t, err, context.DeadlineExceeded)
+				break
+			}
+			for _, m := range ms {
+				name := m.Value
+				if _, err := strconv.Atoi(name); err == nil {
+					name = "new"
+				}
+				counts[name]++
+				last[name] = time.Since(begun)
+				if name != "stuck" { // never settled
+					m.Ack()
+				}
+			}
+		}
+		require.Equal(t, map[string]int{"new": 50, "free": 50, "slow": 50, "stuck": 2}, counts)
+		require.Less(t, last["new"], time.Second)
+		require.Less(t, last["free"], time.Second)
+		require.InDelta(t, 4.9, last["slow"].Seconds(), 0.5)
+		require.NoError(t, source.Close(t.Context()))
+	})
+}
+
+// takes counts how often a queue is asked.
+type takes struct {
+	*memory.Engine
+	n map[string]int
+}
+
+func (s *takes) Take(ctx context.Context, queue string, limit int, lease time.Duration) ([]store.Leased, error) {
+	s.n[queue]++ // one call at a time, as there is one queue
+	return s.Engine.Take(ctx, queue, limit, lease)
+}
+
+// What a rate allows in a second does not come at once, and a layer that is empty is not asked each time that new messages are.
+func TestALayerIsAskedForALittle(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		c, memory := config()
+		s := &takes{memory, map[string]int{}}
+		c.Store, c.Layers = s, []ladder.Layer{{Queue: "paced", Delay: 1, Rate: 100}}
+		source := build(t, c).Source(messages(200))
+		for range 100 {
+			m := one(t, source)
+			m.Ack()
+		}
+		require.LessOrEqual(t, s.n["paced"], 2)
+		for i := range 100 {
+			m, err := store.Encode(c.Codec, "layer", delivery.Meta{ID: strconv.Itoa(i)})
+			require.NoError(t, err)
+			require.NoError(t, s.Put(t.Context(), "paced", m))
+		}
+		time.Sleep(time.Second)
+		for {
+			ms, err := source.Receive(t.Context(), 100)
+			if err == io.EOF {
+				break
+			}
+			require.NoError(t, err)
+			paced := 0
+			for _, m := range ms {
+				if m.Value == "layer" {
+					paced++
+				}
+				m.Ack()
+			}
+			require.LessOrEqual(t, paced, 5, "of 100 a second")
+		}
+		require.NoError(t, source.Close(t.Context()))
+	})
+}
+
+// broken is a source that fails once.
+type broken struct {
+	delivery.Source[string]
+	err error
+}
+
+func (b *broken) Receive(ctx context.Context, n int) ([]delivery.Message[string], error) {
+	if err := b.err; err != nil {
+		b.err = nil
+		return nil, err
+	}
+	return b.Source.Receive(ctx, n)
+}
+
+// An error of one input is returned, and costs nothing of what others give.
+func TestAnInputFails(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		c, s := config()
+		l := build(t, c)
+		m, err := store.Encode(c.Codec, "layer", delivery.Meta{ID: "a"})
+		require.NoError(t, err)
+		require.NoError(t, s.Put(t.Context(), "1m", m))
+		source := l.Source(&broken{messages(1), fmt.Errorf("%w: the connection: %w", errRefused, io.EOF)}) // which is not the end
+		var got []string
+		failures := 0
+		for {
+			ms, err := source.Receive(t.Context(), 10)
+			if err == io.EOF {
+				break
+			}
+			if err != nil {
+				require.ErrorIs(t, err, errRefused)
+				failures++
+			}
+			for _, m := range ms {
+				got = append(got, m.Value)
+				m.Ack()
+			}
+		}
+		require.ElementsMatch(t, []string{"layer", "0"}, got)
+		require.Equal(t, 1, failures)
+		require.NoError(t, source.Close(t.Context()))
+	})
+}
+
+// leaving is a source whose first Receive does not return.
+type leaving struct {
+	*channel.Source[string]
+	leave func()
+}
+
+func (l *leaving) Receive(ctx context.Context, n int) ([]delivery.Message[string], error) {
+	if leave := l.leave; leave != nil {
+		l.leave = nil
+		leave()
+	}
+	return l.Source.Receive(ctx, n)
+}
+
+// Law A6: a source that panics, or ends the goroutine, in Receive has failed, and holds up nothing.
+func TestAnInputPanics(t *testing.T) {
+	for name, leave := range map[string]func(){"panic": func() { panic("boom") }, "Goexit": runtime.Goexit} {
+		t.Run(name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				c, _ := config()
+				source := build(t, c).Source(&leaving{messages(1), leave})
+				ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
+				defer cancel()
+				_, err := source.Receive(ctx, 1)
+				require.ErrorContains(t, err, "ladder: panic in user code: ")
+				ms, err := source.Receive(ctx, 1)
+				require.NoError(t, err)
+				require.Equal(t, "0", ms[0].Value)
+				ms[0].Ack()
+				require.NoError(t, source.Close(t.Context()))
+			})
+		})
+	}
+}
+
+func TestTheEndOfTheFirstSource(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		c, s := config()
+		l := build(t, c)
+		m, err := store.Encode(c.Codec, "layer", delivery.Meta{ID: "a"})
+		require.NoError(t, err)
+		require.NoError(t, s.Put(t.Context(), "1m", m))
+		source := l.Source(messages(2))
+		var layer delivery.Message[string]
+		for got := 0; got < 3; {
+			ms, err := source.Receive(t.Context(), 10)
+			require.NoError(t, err)
+			for _, m := range ms {
+				if got++; m.Value == "layer" {
+					layer = m
+				} else {
+					m.Ack()
+				}
+			}
+		}
+		time.AfterFunc(time.Hour, layer.Ack)
+		begun := time.Now()
+		_, err = source.Receive(t.Context(), 10)
+		require.Equal(t, io.EOF, err)
+		require.Equal(t, time.Hour, time.Since(begun), "the end waits for what is in flight")
+		require.NoError(t, source.Close(t.Context()))
+	})
+}
+
+func TestLayersAreASource(t *testing.T) {
+	for _, blocked := range []string{"", "blocked"} {
+		t.Run("Blocked="+blocked, func(t *testing.T) { layersAreASource(t, blocked) })
+	}
+}
+
+func layersAreASource(t *testing.T, blocked string) {
+	t.Helper()
+	deliverytest.RunSource(t, func(t *testing.T) deliverytest.Queue[string] {
+		c, s := config()
+		c.Blocked = blocked
+		c.Layers = []ladder.Layer{{Queue: "a", Delay: 1}, {Queue: "b", Delay: 1, MaxConcurrent: 1000, Rate: 1e6}}
+		n := 0
+		return deliverytest.Queue[string]{
+			Open: func() (delivery.Source[string], error) { return build(t, c).Source(nil), nil },
+			Put: func(values ...string) error {
+				for _, v := range values {
+					n++
+					m, err := store.Encode(c.Codec, v, delivery.Meta{ID: strconv.Itoa(n)})
+					if err := errors.Join(err, s.Put(t.Context(), c.Layers[n%2].Queue, m)); err != nil {
+						return err
+					}
+				}
+				return nil
+			},
+			Keeps: true, Shared: true,
+		}
+	}, func(i int) string { return fmt.Sprint("value ", i) })
+}
+
+func TestNewRefusesAWrongConfig(t *testing.T) {
+	for _, wrong := range []struct {
+		named  string
+		change func(*ladder.Config[string])
+	}{
+		{"Store is nil", func(c *ladder.Config[string]) { c.Store = nil }},
+		{"Codec is nil", func(c *ladder.Config[string]) { c.Codec = nil }},
+		{"Main is empty", func(c *ladder.Config[string]) { c.Main = "" }},
+		{"DeadLetters is empty", func(c *ladder.Config[string]) { c.DeadLetters = "" }},
+		{`layer 2: the queue "1h"`, func(c *ladder.Config[string]) { c.DeadLetters = "1h" }},
+		{`layer 2: the queue "1m"`, func(c *ladder.Config[string]) { c.Layers[1].Queue = "1m" }},
+		{`layer "1m": Delay is 0`, func(c *ladder.Config[string]) { c.Layers[0].Delay = 0 }},
+		{`layer "1m": Delay -1ns`, func(c *ladder.Config[string]) { c.Layers[0].Delay = -1 }},
+		{"Remembers -1ns", func(c *ladder.Config[string]) { c.Remembers = -1 }},
+		{`Blocked: the queue "dead"`, func(c *ladder.Config[string]) { c.Blocked = "dead" }},
+		{"MaxBlocked -1", func(c *ladder.Config[string]) { c.Blocked, c.MaxBlocked = "blocked", -1 }},
+		{"no store.Inspector", func(c *ladder.Config[string]) { c.Blocked, c.Store = "blocked", struct{ store.Store }{c.Store} }},
+		{"Jitter 1.1", func(c *ladder.Config[string]) { c.Layers[0].Jitter = 1.1 }},
+		{"Rate -1", func(c *ladder.Config[string]) { c.Layers[0].Rate = -1 }},
+		{"MaxConcurrent -1", func(c *ladder.Config[string]) { c.Layers[0].MaxConcurrent = -1 }},
+	} {
+		c, _ := config()
+		wrong.change(&c)
+		_, err := ladder.New(c)
+		require.ErrorContains(t, err, wrong.named)
+	}
+}
+
+// A Receive that waits for messages to be settled returns when its source is closed.
+func TestCloseWhileALayerIsFull(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		c, s := config()
+		c.Layers = []ladder.Layer{{Queue: "1m", Delay: 1, MaxConcurrent: 1}}
+		m, err := store.Encode(c.Codec, "layer", delivery.Meta{ID: "a"})
+		require.NoError(t, err)
+		require.NoError(t, s.Put(t.Context(), "1m", m))
+		source := build(t, c).Source(nil)
+		one(t, source)
+		ended := make(chan error)
+		go func() {
+			_, err := source.Receive(t.Context(), 1)
+			ended <- err
+		}()
+		synctest.Wait()
+		require.NoError(t, source.Close(t.Context()))
+		require.Error(t, <-ended)
+	})
+}
+
+// A dead letter is one line of the log: that of the operator.
+func TestADeadLetterIsLoggedOnce(t *testing.T) {
+	c, s := config()
+	l := build(t, c)
+	var lines bytes.Buffer
+	logger := slog.New(slog.NewTextHandler(&lines, nil))
+	defer slog.SetDefault(slog.Default())
+	slog.SetDefault(logger)
+	op := asyncop.OrderedWait(asyncop.Blocking(func(context.Context, string) (string, error) { return "", errRefused }), time.Minute, 1,
+		asyncop.WithFailureSink(l.Take), asyncop.WithLogger(logger))
+	source := l.Source(messages(1))
+	for _, err := range op.Messages(receive(t.Context(), source)) {
+		require.Fail(t, "nothing comes out", err)
+	}
+	require.NoError(t, source.Close(t.Context()))
+	require.Len(t, dead(t, s), 1)
+	require.Equal(t, 1, strings.Count(lines.String(), "\n"), lines.String())
+	require.Contains(t, lines.String(), "id=0")
+}

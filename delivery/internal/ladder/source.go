@@ -1,0 +1,420 @@
+package ladder
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"slices"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"github.com/benbjohnson/clock"
+
+	"github.com/weirflow/weir/delivery/internal/leases"
+	"github.com/weirflow/weir/delivery/store"
+	"github.com/weirflow/weir/internal/guard"
+	"github.com/weirflow/weir/internal/panics"
+	"github.com/weirflow/weir/message"
+)
+
+const (
+	slice    = 50 * time.Millisecond // a layer's rate is kept in slices of it
+	maxBatch = 100                   // messages of a layer at once
+	// An input that had nothing is left alone for so long while others have something.
+	emptyFor = 20 * time.Millisecond
+
+	lookAgain = 5 * time.Minute // for layers of other versions
+)
+
+// Source is a delivery.Source, which this package must not import.
+type Source[T any] interface {
+	Receive(ctx context.Context, n int) ([]message.Message[T], error)
+	Close(ctx context.Context) error
+}
+
+var errClosed = errors.New("ladder: the source is closed")
+
+// Source returns a source of the messages of the queue, and of those that come back from the layers. With a source first it has those of
+// that as well, and owns it: its Close closes it. When first has come to its end (io.EOF), Source ends as soon as nothing of the queue is in
+// flight. What waits in it stays for the next run.
+//
+// With [Config.Blocked] a ladder has one source at a time: Source panics before the one before it is closed.
+func (l *Ladder[T]) Source(first Source[T]) Source[T] {
+	s := &source[T]{ladder: l, store: l.c.Store, clock: l.c.Clock, closed: make(chan struct{}), settled: make(chan struct{}, 1)}
+	if l.c.Blocked != "" {
+		s.keys = newKeys[T](l.c)
+		s.keys.wake = []func(){func() { wake(s.settled) }}
+		if !l.keys.CompareAndSwap(nil, s.keys) {
+			panic("ladder: Source: the ladder has a source that is not closed, and with Blocked the order of a key holds for one source")
+		}
+		s.store = &keyedStore[T]{l.c.Store.(store.Inspector), s.keys} // New has looked
+	}
+	if first != nil {
+		s.add(l.c.Main, 0, 0)
+		s.first = first
+	} else {
+		s.first = leases.NewSource(l.c.Store, l.c.Main, l.c.DeadLetters, l.c.Codec, l.c.Options...)
+	}
+	s.inputs = append([]*input[T]{{source: s.first, first: true}}, s.inputs...)
+	if l.c.Blocked != "" {
+		s.add(l.c.Blocked, 0, 0)
+	}
+	for _, layer := range l.c.Layers {
+		s.add(layer.Queue, layer.Rate, layer.MaxConcurrent)
+	}
+	return s
+}
+
+// add adds a queue of the store to the inputs.
+func (s *source[T]) add(queue string, rate float64, limit int) {
+	c := s.ladder.c
+	s.inputs = append(s.inputs, &input[T]{
+		queue: queue, source: leases.NewSource(s.store, queue, c.DeadLetters, c.Codec, c.Options...), rate: rate, limit: limit,
+	})
+}
+
+// find adds the layers of other versions, now and then.
+func (s *source[T]) find(ctx context.Context) error {
+	now := s.clock.Now()
+	if s.ladder.c.Others == nil || !s.looked.IsZero() && now.Sub(s.looked) < lookAgain {
+		return nil
+	}
+	names, err := s.ladder.c.Others(ctx)
+	if ctx.Err() != nil {
+		return nil //nolint:nilerr // it will be asked again
+	}
+	if err != nil {
+		return fmt.Errorf("weir: layers of queue %q: %w", s.ladder.c.Main, err)
+	}
+	s.looked = now
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	for _, name := range names {
+		if !s.isClosed() && !slices.ContainsFunc(s.inputs, func(in *input[T]) bool { return in.queue == name }) {
+			s.add(name, 0, 0)
+		}
+	}
+	return nil
+}
+
+func (s *source[T]) isClosed() bool {
+	select {
+	case <-s.closed:
+		return true
+	default:
+		return false
+	}
+}
+
+// source merges inputs. A Receive asks all that may give something, at the same time, and ends those that still wait when one
+// has given: so no input holds up another (law D4), and nothing is taken that is not asked for.
+type source[T any] struct {
+	ladder  *Ladder[T]
+	store   store.Store
+	first   Source[T]
+	keys    *keys[T] // nil: messages of a key overtake each other
+	clock   clock.Clock
+	closing sync.Once
+	closed  chan struct{}
+	settled chan struct{} // room for one; to Receive: a message of a layer was settled
+	flying  atomic.Int64  // messages of layers that are not settled, those in rest included
+
+	mu     sync.Mutex  // guards inputs: find adds some, and Close closes all
+	inputs []*input[T] // otherwise owned by Receive
+
+	// Owned by Receive.
+	looked time.Time // for other layers
+	rest   []message.Message[T]
+	ended  bool  // the first input has
+	found  bool  // what an earlier process has left of keys is known
+	failed error // to be returned after what there is to deliver
+}
+
+// input is a source among others. All but flying is owned by Receive, and by the goroutine that asks for it.
+type input[T any] struct {
+	queue  string // "": of first
+	source Source[T]
+	first  bool
+	rate   float64
+	limit  int
+	next   time.Time // not to be asked before
+
+	flying atomic.Int64 // messages that are not settled
+}
+
+// Receive implements [delivery.Source].
+func (s *source[T]) Receive(ctx context.Context, n int) ([]message.Message[T], error) {
+	if n < 1 {
+		panic(fmt.Sprintf("ladder: Receive: n is %d, must be at least 1", n))
+	}
+	for {
+		if err := s.fill(ctx, n); err != nil {
+			return nil, err
+		}
+		n := min(n, len(s.rest))
+		ms := s.rest[:n:n]
+		s.rest = s.rest[n:]
+		if ms = s.buryLate(ctx, ms); len(ms) > 0 {
+			return ms, nil
+		}
+	}
+}
+
+// fill returns when there is something to be delivered.
+func (s *source[T]) fill(ctx context.Context, n int) error {
+	for len(s.rest) == 0 {
+		if s.isClosed() {
+			return errClosed
+		}
+		if err := s.failed; err != nil {
+			s.failed = nil
+			return err
+		}
+		if ctx.Err() != nil {
+			return context.Cause(ctx)
+		}
+		s.failed = errors.Join(s.find(ctx), s.tend(ctx))
+		switch {
+		case len(s.rest) > 0, s.keys != nil && !s.found: // what waits is not known then
+		case s.ended && s.flying.Load() == 0 && (s.keys == nil || s.keys.isIdle()):
+			return io.EOF
+		default: // also after a failure: it holds up no other messages (law D4)
+			s.failed = errors.Join(s.failed, s.ask(ctx, n))
+		}
+	}
+	return nil
+}
+
+// tend goes on with the keys.
+func (s *source[T]) tend(ctx context.Context) error {
+	k := s.keys
+	if k == nil {
+		return nil
+	}
+	inspector := s.ladder.c.Store.(store.Inspector) // New has looked
+	if !s.found {
+		if err := k.restore(ctx, inspector, s.ladder.c.Layers, s.first); err != nil {
+			return err
+		}
+		s.found = true
+	}
+	if err := errors.Join(k.store(ctx, s.ladder), k.check(ctx, inspector)); err != nil {
+		return err
+	}
+	s.rest = append(s.rest, k.takeReady()...)
+	return nil
+}
+
+// answer is what an input has given.
+type answer[T any] struct {
+	input    *input[T]
+	messages []message.Message[T]
+	err      error
+}
+
+// ask asks the inputs that may be asked, and adds others as soon as they may be, until one has something, or there is something else to do. So
+// inputs that have nothing are asked once.
+func (s *source[T]) ask(ctx context.Context, n int) error {
+	asking, enough := context.WithCancel(ctx)
+	defer enough()
+	answers := make(chan answer[T], len(s.inputs))
+	asked := map[*input[T]]bool{}
+	timer := s.clock.Timer(time.Hour)
+	defer timer.Stop()
+	until := s.tendAgain()
+	var failed error
+	for waiting := true; waiting; {
+		wait := s.start(asking, n, asked, answers, enough)
+		if now := s.clock.Now(); !until.IsZero() {
+			if left := max(0, until.Sub(now)); wait == 0 || left < wait {
+				wait = left
+			}
+			waiting = now.Before(until)
+		}
+		var due <-chan time.Time
+		if wait > 0 {
+			timer.Reset(wait)
+			due = timer.C
+		}
+		if !waiting {
+			break
+		}
+		select {
+		case a := <-answers:
+			failed, waiting = s.answered(asking, a), false
+			delete(asked, a.input)
+		case <-due:
+		case <-s.settled:
+			waiting = s.keys == nil && !s.ended // else more may be to do than to ask
+		case <-s.closed:
+			waiting = false
+		case <-ctx.Done():
+			waiting = false
+		}
+	}
+	enough()
+	for range asked {
+		failed = errors.Join(failed, s.answered(asking, <-answers))
+	}
+	return failed
+}
+
+// tendAgain returns when there is something to do without an answer; zero: never.
+func (s *source[T]) tendAgain() (at time.Time) {
+	now := s.clock.Now()
+	if s.ladder.c.Others != nil {
+		at = now.Add(lookAgain)
+	}
+	if s.keys != nil {
+		at = now.Add(overdue) // to look for messages that are gone
+	}
+	if s.failed != nil {
+		at = now.Add(time.Second) // to try again
+	}
+	return at
+}
+
+// start asks the inputs that may be asked and are not, and returns when another one may be; 0: none will by itself.
+func (s *source[T]) start(asking context.Context, n int, asked map[*input[T]]bool, answers chan<- answer[T], enough func()) (wait time.Duration) {
+	now := s.clock.Now()
+	for _, in := range s.inputs {
+		room := min(n, in.room())
+		if asked[in] || in.first && (s.ended || s.keys != nil && s.keys.isFull()) || room == 0 {
+			continue // settled wakes it
+		}
+		if d := in.next.Sub(now); d > 0 {
+			if wait == 0 || d < wait {
+				wait = d
+			}
+			continue
+		}
+		asked[in] = true
+		go func() { // ends with asking
+			ms, err := receive(asking, in.source, room)
+			if err == nil || asking.Err() == nil {
+				enough()
+			}
+			answers <- answer[T]{in, ms, err}
+		}()
+	}
+	return wait
+}
+
+// receive receives from a source, which may be the user's (law A6).
+func receive[T any](ctx context.Context, s Source[T], n int) (ms []message.Message[T], err error) {
+	err = guard.Call(func() (err error) {
+		ms, err = s.Receive(ctx, n)
+		return err
+	}, func(recovered any) error { return panics.New("ladder", recovered) })
+	return ms, err
+}
+
+// answered notes what an input has given.
+func (s *source[T]) answered(asking context.Context, a answer[T]) error {
+	in := a.input
+	switch {
+	case a.err == io.EOF && in.first: //nolint:errorlint // wrapped, it is a connection that was cut
+		s.ended = true
+		return nil
+	case a.err != nil && asking.Err() != nil && errors.Is(a.err, context.Cause(asking)):
+		in.next = s.clock.Now().Add(emptyFor)
+		return nil
+	case a.err != nil:
+		return a.err
+	}
+	if in.first {
+		for _, m := range a.messages {
+			if s.keys != nil {
+				var now bool
+				if m, now = s.keys.arrive(m); !now {
+					continue
+				}
+			}
+			s.rest = append(s.rest, m)
+		}
+		return nil
+	}
+	if in.rate > 0 {
+		in.next = s.clock.Now().Add(time.Duration(float64(len(a.messages)) / in.rate * float64(time.Second)))
+	}
+	for _, m := range a.messages {
+		s.rest = append(s.rest, s.counted(in, m))
+	}
+	return nil
+}
+
+// buryLate returns messages without those that came too late: their deadline has passed, or the called side may not remember their calls in
+// doubt any more, so they are not called again (law X1). They become dead letters.
+func (s *source[T]) buryLate(ctx context.Context, ms []message.Message[T]) []message.Message[T] {
+	now := s.clock.Now()
+	return slices.DeleteFunc(ms, func(m message.Message[T]) bool {
+		meta := m.Meta()
+		var err error
+		switch {
+		case meta.OutcomeUnknown && !meta.Remembered.After(now):
+			err = s.ladder.bury(ctx, m.Value, meta, store.OutcomeUnknown, "the called side may have forgotten its call in doubt")
+		case isPast(meta.Deadline, now):
+			err = s.ladder.bury(ctx, m.Value, meta, store.Expired, "its deadline has passed")
+		default:
+			return false
+		}
+		if err != nil {
+			s.failed = errors.Join(s.failed, err)
+			m.Nack(time.Second)
+			return true
+		}
+		m.Ack() // law D1
+		return true
+	})
+}
+
+// room returns how many messages an input may give now.
+func (in *input[T]) room() int {
+	n := maxBatch
+	if in.limit > 0 {
+		n = min(n, in.limit-int(in.flying.Load()))
+	}
+	if in.rate > 0 {
+		n = min(n, max(1, int(min(in.rate*slice.Seconds(), maxBatch))))
+	}
+	return n
+}
+
+// counted notes a message of a layer until it is settled.
+func (s *source[T]) counted(in *input[T], m message.Message[T]) message.Message[T] {
+	in.flying.Add(1)
+	s.flying.Add(1)
+	meta := m.Meta()
+	return message.New(m.Value, &meta, func(v message.Verdict) {
+		m.Settle(v)
+		in.flying.Add(-1)
+		s.flying.Add(-1)
+		wake(s.settled)
+	})
+}
+
+// Close implements [delivery.Source].
+func (s *source[T]) Close(ctx context.Context) error {
+	s.mu.Lock()
+	s.closing.Do(func() { close(s.closed) })
+	inputs := slices.Clone(s.inputs)
+	s.mu.Unlock()
+	errs := make([]error, len(inputs))
+	for i, in := range inputs { // each gives back what it gave
+		errs[i] = in.source.Close(ctx)
+	}
+	if s.keys != nil {
+		s.ladder.keys.CompareAndSwap(s.keys, nil)
+	}
+	return errors.Join(errs...)
+}
+
+// wake sends to a channel with room for one.
+func wake(c chan struct{}) {
+	select {
+	case c <- struct{}{}:
+	default:
+	}
+}

@@ -1,0 +1,541 @@
+package ladder_test
+
+import (
+	"context"
+	"errors"
+	"io"
+	"math"
+	"net/http"
+	"net/http/httptest"
+	"slices"
+	"strconv"
+	"strings"
+	"sync"
+	"sync/atomic"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/benbjohnson/clock"
+	"github.com/stretchr/testify/require"
+
+	"github.com/weirflow/weir/asyncop"
+	"github.com/weirflow/weir/delivery"
+	"github.com/weirflow/weir/delivery/deadletters"
+	"github.com/weirflow/weir/delivery/internal/ladder"
+	"github.com/weirflow/weir/delivery/internal/leases"
+	"github.com/weirflow/weir/delivery/memory"
+	"github.com/weirflow/weir/delivery/store"
+	"github.com/weirflow/weir/exactlyonce"
+	"github.com/weirflow/weir/predicates"
+	"github.com/weirflow/weir/predicates/httpretry"
+	"github.com/weirflow/weir/strategies"
+)
+
+// bank is a service that recognises ids. It counts what it has done.
+type bank struct {
+	*httptest.Server
+	results *exactlyonce.Results
+
+	mu      sync.Mutex
+	effects map[string]int              // by what was charged
+	ids     map[string][]exactlyonce.ID // the same
+}
+
+func newBank(t *testing.T) *bank {
+	t.Helper()
+	b := &bank{effects: map[string]int{}, ids: map[string][]exactlyonce.ID{}, results: exactlyonce.NewResults(exactlyonce.ResultsConfig{})}
+	charge := b.results.Handler(http.HandlerFunc(func(_ http.ResponseWriter, r *http.Request) {
+		body, _ := io.ReadAll(r.Body)
+		b.mu.Lock()
+		defer b.mu.Unlock()
+		b.effects[string(body)]++
+	}), exactlyonce.HandlerConfig{Scope: func(*http.Request) (string, bool) { return "test", true }, Required: true})
+	b.Server = httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		if r.URL.Path != "/charges" {
+			return
+		}
+		body, _ := io.ReadAll(r.Body)
+		r.Body = io.NopCloser(strings.NewReader(string(body)))
+		id, err := exactlyonce.ParseID(r.Header.Get(exactlyonce.Header))
+		if err == nil {
+			b.mu.Lock()
+			b.ids[string(body)] = append(b.ids[string(body)], id)
+			b.mu.Unlock()
+		}
+		charge.ServeHTTP(w, r)
+	}))
+	t.Cleanup(func() {
+		b.Close()
+		require.NoError(t, b.results.Close(context.Background()))
+	})
+	return b
+}
+
+// losing is a network that loses the answers of a path while lost says so.
+type losing struct {
+	base http.RoundTripper
+	lost func(*http.Request) bool
+}
+
+func (l losing) RoundTrip(req *http.Request) (*http.Response, error) {
+	resp, err := l.base.RoundTrip(req)
+	if err == nil && l.lost(req) {
+		_ = resp.Body.Close()
+		return nil, io.ErrUnexpectedEOF
+	}
+	return resp, err
+}
+
+// work runs a worker until its source has ended. Its network loses answers while lost says so.
+func work(t *testing.T, l *ladder.Ladder[string], source delivery.Source[string], b *bank, name string, lost func(*http.Request) bool, also ...string) {
+	t.Helper()
+	base := &http.Transport{}
+	defer base.CloseIdleConnections()
+	client := &http.Client{Transport: exactlyonce.Transport(losing{base, lost}, b.URL+"/charges")}
+	post := func(ctx context.Context, url, body string) error {
+		req, err := http.NewRequestWithContext(ctx, http.MethodPost, url, strings.NewReader(body))
+		if err != nil {
+			return err
+		}
+		resp, err := client.Do(req)
+		if err != nil {
+			return err
+		}
+		defer resp.Body.Close()
+		return httpretry.CheckResponse(resp)
+	}
+	op := asyncop.OrderedWaitWithRetry(asyncop.Blocking(func(ctx context.Context, in string) (string, error) {
+		for _, path := range also {
+			if err := post(ctx, b.URL+path, in); err != nil {
+				return "", err
+			}
+		}
+		return in, post(ctx, b.URL+"/charges", in)
+	}), time.Minute, 10, strategies.ReasonAware(httpretry.Classifier[string](), strategies.ReasonStrategyFunc[string](
+		func(_ context.Context, a *predicates.Attempt[string]) (strategies.Action, error) {
+			if a.Number > 1 || !a.Idempotent {
+				return strategies.Action{}, nil
+			}
+			return strategies.RetryAfter(time.Millisecond), nil
+		})),
+		asyncop.WithObserver(exactlyonce.NewTracker(exactlyonce.TrackerConfig{Name: name, Secret: []byte("0123456789abcdef")})), asyncop.WithFailureSink(l.Take))
+	for m, err := range op.Messages(receive(t.Context(), source)) {
+		require.NoError(t, err)
+		m.Ack()
+	}
+	require.NoError(t, op.Wait())
+	require.NoError(t, source.Close(t.Context()))
+}
+
+func receive(ctx context.Context, source delivery.Source[string]) func(func(delivery.Message[string], error) bool) {
+	return func(yield func(delivery.Message[string], error) bool) {
+		for {
+			ms, err := source.Receive(ctx, 10)
+			if err != nil {
+				if !errors.Is(err, io.EOF) {
+					yield(delivery.Message[string]{}, err)
+				}
+				return
+			}
+			for _, m := range ms {
+				if !yield(m, nil) {
+					return
+				}
+			}
+		}
+	}
+}
+
+func always(*http.Request) bool { return true }
+func never(*http.Request) bool  { return false }
+
+// Law X1: a call that was in doubt is made again on another worker, under the same client and number and with a higher attempt,
+// so it has one effect. Also if the worker was killed before it handed the message over, and nothing but its source knows of
+// it.
+func TestACallInDoubtKeepsItsID(t *testing.T) {
+	c, s := config()
+	c.Layers = []ladder.Layer{{Queue: "1m", Delay: 300 * time.Millisecond}}
+	c.Remembers = 10 * time.Minute
+	l, b := build(t, c), newBank(t)
+	work(t, l, l.Source(messages(20)), b, "charges", always)
+	counts, err := s.Count(t.Context(), "1m", store.Filter{})
+	require.NoError(t, err)
+	entries, err := s.List(t.Context(), "1m", store.Filter{}, store.Page{Max: 100})
+	require.NoError(t, err)
+	for _, e := range entries {
+		require.True(t, e.Meta.OutcomeUnknown)
+		id, err := exactlyonce.ParseID(e.Meta.Request)
+		require.NoError(t, err)
+		require.Equal(t, 3, id.Attempt)
+		require.WithinDuration(t, time.Now().Add(c.Remembers), e.Meta.Remembered, time.Minute)
+	}
+	require.Positive(t, counts.Messages, "the source ended before they were due")
+	second := build(t, c) // another worker
+	left := counts.Messages
+	base := second.Source(nil)
+	drained := make(chan delivery.Message[string], left)
+	for len(drained) < left { // the layer's messages, as a source that ends
+		ms, err := base.Receive(t.Context(), 10)
+		require.NoError(t, err)
+		for _, m := range ms {
+			drained <- m
+		}
+	}
+	close(drained)
+	work(t, second, fixed{drained, base}, b, "charges", never)
+	require.Empty(t, dead(t, s))
+	for what, n := range b.effects {
+		require.Equal(t, 1, n, what)
+		ids := b.ids[what]
+		require.Len(t, ids, 3, "%s: two attempts and a visit", what)
+		for i, id := range ids {
+			require.Equal(t, ids[0].Client, id.Client)
+			require.Equal(t, ids[0].Sequence, id.Sequence)
+			require.Equal(t, i+2, id.Attempt)
+		}
+	}
+	require.Len(t, b.effects, 20)
+
+	work(t, l, l.Source(messages(20)), b, "charges", never) // as if none had been acknowledged
+	for what, n := range b.effects {
+		require.Equal(t, 1, n, what)
+	}
+}
+
+// fixed is a source of messages that were received already.
+type fixed struct {
+	from chan delivery.Message[string]
+	of   delivery.Source[string]
+}
+
+func (f fixed) Receive(context.Context, int) ([]delivery.Message[string], error) {
+	m, ok := <-f.from
+	if !ok {
+		return nil, io.EOF
+	}
+	return []delivery.Message[string]{m}, nil
+}
+
+func (f fixed) Close(ctx context.Context) error { return f.of.Close(ctx) }
+
+// What the called side may not recognise, or not remember for as long as the ladder lasts, is not called again.
+func TestCallsInDoubtThatCannotBeMadeAgain(t *testing.T) {
+	for name, change := range map[string]struct {
+		remembers time.Duration
+		also      []string // other requests of the call
+		lost      func(*http.Request) bool
+		want      store.Cause
+	}{
+		"remembered longer":       {remembers: 62 * time.Minute, lost: always},
+		"remembered for less":     {remembers: 60 * time.Minute, lost: always, want: store.OutcomeUnknown},
+		"not said":                {lost: always, want: store.OutcomeUnknown},
+		"another without id":      {remembers: 62 * time.Minute, also: []string{"/audit"}, lost: func(r *http.Request) bool { return r.URL.Path == "/charges" }, want: store.OutcomeUnknown},
+		"only the one without id": {remembers: 62 * time.Minute, also: []string{"/audit"}, lost: always, want: store.OutcomeUnknown},
+	} {
+		t.Run(name, func(t *testing.T) {
+			c, s := config()
+			c.Remembers = change.remembers
+			l, b := build(t, c), newBank(t)
+			work(t, l, l.Source(messages(1)), b, "charges", change.lost, change.also...)
+			letters := dead(t, s)
+			if change.want == "" {
+				require.Empty(t, letters)
+				return
+			}
+			require.Len(t, letters, 1)
+			require.Equal(t, change.want, letters[0].Cause)
+			require.True(t, letters[0].Meta.OutcomeUnknown)
+			require.True(t, letters[0].Meta.Remembered.IsZero() || change.remembers > 0)
+		})
+	}
+}
+
+// inDoubt is the failure of a call that may have taken effect under an id.
+func inDoubt() asyncop.Failure[string] {
+	now := time.Now()
+	return asyncop.Failure[string]{
+		Element: "a", Err: io.ErrUnexpectedEOF, Attempts: 1, Verdict: strategies.Refused, Reason: predicates.NewReason("LOST", false, false),
+		InDoubt: true, Tracked: true, FirstAttempt: now, LastAttempt: now,
+	}
+}
+
+// visit is what an operator with a tracker does: it gives the message an id, and hands it over.
+func visit(t *testing.T, l *ladder.Ladder[string], m delivery.Message[string], f asyncop.Failure[string]) exactlyonce.ID {
+	t.Helper()
+	tracker := exactlyonce.NewTracker(exactlyonce.TrackerConfig{Name: "charges", Secret: []byte("0123456789abcdef")})
+	ctx := tracker.Accepted(delivery.ContextWithMeta(t.Context(), m.Meta()), nil, false)
+	id, err := exactlyonce.NextID(tracker.AttemptStarted(ctx, 1))
+	require.NoError(t, err)
+	require.NoError(t, l.Take(ctx, f))
+	m.Ack()
+	return id
+}
+
+func one(t *testing.T, source delivery.Source[string]) delivery.Message[string] {
+	t.Helper()
+	ctx, cancel := context.WithTimeout(t.Context(), 100*time.Hour) // else a test of what is lost would not end
+	defer cancel()
+	ms, err := source.Receive(ctx, 1)
+	require.NoError(t, err)
+	require.Len(t, ms, 1)
+	return ms[0]
+}
+
+// A call stays in doubt over visits that prove nothing about it, and its time does not begin anew. A message that comes back
+// too late is not called. Its merge is asked for, and is another request.
+func TestWhatIsInDoubtIsRememberedForATime(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		c, s := config()
+		c.Remembers = 62 * time.Minute
+		c.Options = append(c.Options, leases.WithMaxPoll(time.Second))
+		l := build(t, c)
+		m := delivery.New("a", &delivery.Meta{ID: "a"}, func(delivery.Verdict) {})
+		began := time.Now()
+		first := visit(t, l, m, inDoubt())
+		source := l.Source(nil)
+		m = one(t, source)
+		require.Equal(t, began.Add(c.Remembers), m.Meta().Remembered.Local())
+		refused := exhausted("a") // nothing was sent
+		refused.Attempts = 1
+		second := visit(t, l, m, refused)
+		require.Equal(t, first.Client, second.Client)
+		require.Equal(t, first.Sequence, second.Sequence)
+		require.Greater(t, second.Attempt, first.Attempt)
+		m = one(t, source)
+		require.True(t, m.Meta().OutcomeUnknown)
+		require.Equal(t, began.Add(c.Remembers), m.Meta().Remembered.Local())
+		m.Nack(2 * time.Minute) // too late
+		ctx, cancel := context.WithTimeout(t.Context(), time.Hour)
+		defer cancel()
+		_, err := source.Receive(ctx, 1)
+		require.ErrorIs(t, err, context.DeadlineExceeded)
+		letter := dead(t, s)[0]
+		require.Equal(t, store.OutcomeUnknown, letter.Cause)
+		require.Equal(t, 2, letter.Meta.Visit)
+		require.NoError(t, source.Close(t.Context()))
+
+		merge := deadletters.Config{From: "dead", To: "1m"}
+		merged, err := deadletters.Merge(t.Context(), s, merge)
+		require.NoError(t, err)
+		require.Equal(t, deadletters.Merged{OutcomeUnknown: 1}, merged)
+		merge.OutcomeUnknown = true
+		merged, err = deadletters.Merge(t.Context(), s, merge)
+		require.NoError(t, err)
+		require.Equal(t, 1, merged.Merged)
+		source = l.Source(nil)
+		m = one(t, source)
+		require.False(t, m.Meta().OutcomeUnknown)
+		again := visit(t, l, m, exhausted("a"))
+		require.Equal(t, first.Client, again.Client)
+		require.Equal(t, first.Sequence+1, again.Sequence)
+		require.NoError(t, source.Close(t.Context()))
+	})
+}
+
+// A dead letter whose call the called side still remembers returns without being asked for, under the same id.
+func TestMergeOfWhatIsStillRemembered(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		c, s := config()
+		c.Layers = c.Layers[:1]
+		c.Remembers = time.Hour
+		l := build(t, c)
+		first := visit(t, l, delivery.New("a", &delivery.Meta{ID: "a"}, func(delivery.Verdict) {}), inDoubt())
+		source := l.Source(nil)
+		visit(t, l, one(t, source), exhausted("a"))
+		require.Equal(t, store.OutcomeUnknown, dead(t, s)[0].Cause)
+		merged, err := deadletters.Merge(t.Context(), s, deadletters.Config{From: "dead", To: "1m"})
+		require.NoError(t, err)
+		require.Equal(t, deadletters.Merged{Merged: 1}, merged)
+		m := one(t, source)
+		require.True(t, m.Meta().OutcomeUnknown)
+		again := visit(t, l, m, inDoubt())
+		require.Equal(t, first.Client, again.Client)
+		require.Equal(t, first.Sequence, again.Sequence)
+		require.Greater(t, again.Attempt, first.Attempt)
+		require.NoError(t, source.Close(t.Context()))
+	})
+}
+
+// A FLIP-232 strategy proves nothing about calls. Where its predicate asked for another attempt, the user has said that they
+// may be repeated.
+func TestFailuresUnderAFlipStrategy(t *testing.T) {
+	for name, change := range map[string]struct {
+		strategy strategies.AsyncRetryStrategy[string]
+		want     []store.Cause // none: it is in the layer
+	}{
+		"its predicate asked": {strategies.FixedDelay[string](1, 0).RetryIfException(predicates.HasException), nil},
+		"it did not":          {strategies.FixedDelay[string](1, 0).RetryIfException(predicates.ErrorIs(io.EOF)), []store.Cause{store.OutcomeUnknown}},
+		"it did not, but the calls may happen twice": { // so nobody knows that the error is permanent
+			strategies.PolicyOf(strategies.FixedDelay[string](1, 0).RetryIfException(predicates.ErrorIs(io.EOF))).Idempotent(), nil,
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			c, s := config()
+			c.Clock = clock.New()
+			l := build(t, c)
+			op := asyncop.OrderedWaitWithRetry(asyncop.Blocking(func(context.Context, string) (string, error) { return "", errRefused }),
+				time.Minute, 1, change.strategy, asyncop.WithFailureSink(l.Take))
+			source := l.Source(messages(1))
+			for _, err := range op.Messages(receive(t.Context(), source)) {
+				require.NoError(t, err)
+				require.Fail(t, "nothing comes out")
+			}
+			require.NoError(t, op.Wait())
+			require.NoError(t, source.Close(t.Context()))
+			var causes []store.Cause
+			for _, e := range dead(t, s) {
+				causes = append(causes, e.Cause)
+			}
+			require.True(t, slices.Equal(change.want, causes), causes)
+		})
+	}
+}
+
+// faulty is a store that refuses what goes to a queue while broken is set.
+type faulty struct {
+	*memory.Engine
+	queue  string
+	broken atomic.Bool
+}
+
+func (f *faulty) Put(ctx context.Context, queue string, ms ...store.Message) error {
+	if queue == f.queue && f.broken.Load() {
+		return errRefused
+	}
+	return f.Engine.Put(ctx, queue, ms...)
+}
+
+// Law D4: a message that comes too late and cannot be stored among the dead letters holds up none of those that come with it. It
+// stays in its layer until it can.
+func TestOneThatCannotBeBuriedHoldsUpNoOther(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		c, s := config()
+		f := &faulty{Engine: s, queue: "dead"}
+		f.broken.Store(true)
+		c.Store = f
+		l := build(t, c)
+		for _, m := range []delivery.Meta{{ID: "late", OutcomeUnknown: true, Remembered: time.Now()}, {ID: "good"}} {
+			stored, err := store.Encode(c.Codec, m.ID, m)
+			require.NoError(t, err)
+			require.NoError(t, s.Put(t.Context(), "1m", stored))
+		}
+		source := l.Source(nil)
+		defer func() { require.NoError(t, source.Close(context.Background())) }()
+		ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
+		defer cancel()
+		ms, err := source.Receive(ctx, 10)
+		require.NoError(t, err)
+		require.Len(t, ms, 1)
+		require.Equal(t, "good", ms[0].Value)
+		ms[0].Ack()
+		_, err = source.Receive(ctx, 10)
+		require.ErrorIs(t, err, errRefused)
+		synctest.Wait()
+		counts, err := s.Count(t.Context(), "1m", store.Filter{})
+		require.NoError(t, err)
+		require.Equal(t, 1, counts.Messages, "the late one waits, and the other is done")
+		f.broken.Store(false)
+		_, err = source.Receive(ctx, 10)
+		require.ErrorIs(t, err, context.DeadlineExceeded)
+		require.Equal(t, store.OutcomeUnknown, dead(t, s)[0].Cause)
+	})
+}
+
+// panicking is an error that panics when it is looked into.
+type panicking struct{ error }
+
+func (panicking) Unwrap() error { panic("no error to look into") }
+
+// A call in doubt enters a layer only if it is remembered for longer than all layers before its last visit can last: jitter and
+// a wait that the server demands included, and without a sum that is too large for a Duration.
+func TestHowLongACallMustBeRemembered(t *testing.T) {
+	const longest = math.MaxInt64
+	for name, change := range map[string]struct {
+		layers    []ladder.Layer
+		remembers time.Duration
+		err       error
+		elapsed   time.Duration // since an attempt that has no time
+		enters    bool
+	}{
+		"as long as the layers":     {[]ladder.Layer{{Delay: time.Minute}, {Delay: time.Hour}}, time.Hour + time.Minute, nil, 0, false},
+		"longer":                    {[]ladder.Layer{{Delay: time.Minute}, {Delay: time.Hour}}, time.Hour + time.Minute + 1, nil, 0, true},
+		"as long as the jitter":     {[]ladder.Layer{{Delay: time.Minute, Jitter: 0.5}}, 90 * time.Second, nil, 0, false},
+		"longer than the jitter":    {[]ladder.Layer{{Delay: time.Minute, Jitter: 0.5}}, 90*time.Second + 1, nil, 0, true},
+		"a server's demand":         {[]ladder.Layer{{Delay: time.Minute}}, 2 * time.Minute, predicates.WithPushback(errRefused, time.Minute), 0, false},
+		"longer than its demand":    {[]ladder.Layer{{Delay: time.Minute}}, 2*time.Minute + 1, predicates.WithPushback(errRefused, time.Minute), 0, true},
+		"it began before":           {[]ladder.Layer{{Delay: time.Minute}}, 11 * time.Minute, nil, 10 * time.Minute, false},
+		"longer, and before":        {[]ladder.Layer{{Delay: time.Minute}}, 11*time.Minute + 1, nil, 10 * time.Minute, true},
+		"a jitter without end":      {[]ladder.Layer{{Delay: longest, Jitter: 1}}, time.Hour, nil, 0, false},
+		"layers without end":        {[]ladder.Layer{{Delay: longest / 3 * 2}, {Delay: longest / 3 * 2}}, time.Hour, nil, 0, false},
+		"an error that panics":      {[]ladder.Layer{{Delay: time.Minute}}, time.Hour, panicking{errRefused}, 0, true},
+		"nothing is remembered":     {[]ladder.Layer{{Delay: time.Minute}}, 0, nil, 0, false},
+		"one layer, hardly a delay": {[]ladder.Layer{{Delay: 1}}, 2, nil, 0, true},
+	} {
+		t.Run(name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				c, s := config()
+				for i := range change.layers {
+					change.layers[i].Queue = strconv.Itoa(i + 1)
+				}
+				c.Layers, c.Remembers = change.layers, change.remembers
+				f := inDoubt()
+				if change.err != nil {
+					f.Err = change.err
+				}
+				if change.elapsed > 0 {
+					f.FirstAttempt, f.Elapsed = time.Time{}, change.elapsed
+				}
+				visit(t, build(t, c), delivery.New("a", &delivery.Meta{ID: "a"}, func(delivery.Verdict) {}), f)
+				counts, err := s.Count(t.Context(), "1", store.Filter{})
+				require.NoError(t, err)
+				require.Equal(t, change.enters, counts.Messages == 1)
+				require.Equal(t, !change.enters, len(dead(t, s)) == 1)
+			})
+		})
+	}
+}
+
+// A layer's delay that cannot get longer is kept as it is.
+func TestALayerWithoutEnd(t *testing.T) {
+	c, s := config()
+	c.Layers = []ladder.Layer{{Queue: "1m", Delay: math.MaxInt64, Jitter: 1}}
+	take(t, build(t, c), delivery.New("a", &delivery.Meta{ID: "a"}, func(delivery.Verdict) {}))
+	entries, err := s.List(t.Context(), "1m", store.Filter{}, store.Page{Max: 1})
+	require.NoError(t, err)
+	require.Len(t, entries, 1)
+	require.Greater(t, entries[0].Meta.Due.Year(), 2200)
+}
+
+// Law X1: what stays in doubt is marked so, also when a later visit is refused for good, and when the call of another operator
+// comes into doubt as well: there is room for one id.
+func TestWhatStaysInDoubt(t *testing.T) {
+	for name, second := range map[string]func(t *testing.T, l *ladder.Ladder[string], m delivery.Message[string]){
+		"refused for good": func(t *testing.T, l *ladder.Ladder[string], m delivery.Message[string]) {
+			f := exhausted("a")
+			f.Attempts, f.Reason = 1, predicates.NewRejection("CARD_DECLINED")
+			visit(t, l, m, f)
+		},
+		"another operator": func(t *testing.T, l *ladder.Ladder[string], m delivery.Message[string]) {
+			tracker := exactlyonce.NewTracker(exactlyonce.TrackerConfig{Name: "refunds", Secret: []byte("0123456789abcdef")})
+			ctx := tracker.Accepted(delivery.ContextWithMeta(t.Context(), m.Meta()), nil, false)
+			_, err := exactlyonce.NextID(tracker.AttemptStarted(ctx, 1))
+			require.NoError(t, err)
+			require.NoError(t, l.Take(ctx, inDoubt()))
+			m.Ack()
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				c, s := config()
+				c.Remembers = 10 * time.Hour
+				l := build(t, c)
+				visit(t, l, delivery.New("a", &delivery.Meta{ID: "a"}, func(delivery.Verdict) {}), inDoubt())
+				source := l.Source(nil)
+				second(t, l, one(t, source))
+				require.Equal(t, store.OutcomeUnknown, dead(t, s)[0].Cause)
+				require.NoError(t, source.Close(t.Context()))
+			})
+		})
+	}
+}

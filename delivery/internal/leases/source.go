@@ -1,0 +1,412 @@
+package leases
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"github.com/benbjohnson/clock"
+
+	"github.com/weirflow/weir/codec"
+	"github.com/weirflow/weir/delivery/store"
+	"github.com/weirflow/weir/internal/decoder"
+	"github.com/weirflow/weir/internal/nils"
+	"github.com/weirflow/weir/internal/storearg"
+	"github.com/weirflow/weir/internal/verdicts"
+	"github.com/weirflow/weir/internal/wait"
+	"github.com/weirflow/weir/message"
+)
+
+// DefaultLease is how long a lease lasts.
+const DefaultLease = 30 * time.Second
+
+const (
+	defaultMaxPoll = 100 * time.Millisecond
+	minPoll        = 5 * time.Millisecond
+	never          = 100 * 365 * 24 * time.Hour
+	maxRecorded    = 1000 // verdicts that are recorded at once
+)
+
+// errSourceClosed is returned by a source that was closed.
+var errSourceClosed = errors.New("weir: the source is closed")
+
+// Source returns the messages of a queue, as a [delivery.Source]: it extends their leases while they are in flight and records
+// how they are settled. Any number of sources, on any number of machines, share a queue.
+//
+// A message that was rejected, or whose payload the codec cannot read, goes to the queue of the dead letters, as it is. A
+// verdict that cannot be recorded is tried again until the source is closed.
+//
+// A message whose lease has ended may have killed its process. It is returned alone, and the next one after 100 ms, or more the more often
+// its leases have ended, or when it is settled. After five ended leases it goes to the dead letters.
+//
+// The Visit of a message that Receive returns is one more than the visits that are stored. A redelivery of a message that is
+// in flight here, since its lease was lost, joins that one (law D2).
+type Source[T any] struct {
+	store       store.Store
+	queue, dead string
+	decoder     *decoder.Decoder[T]
+	sourceSettings
+
+	recorder *verdicts.Recorder
+	again    chan struct{} // room for one; to Receive: something was given back
+
+	listening sync.WaitGroup
+	woken     atomic.Bool // it need not poll
+
+	receiving chan struct{}    // room for one: a Receive
+	single    bool             // takes one message, as the last one was a suspect; owned by the Receive
+	left      []store.Position // of what Resume has found, and was not taken yet; owned by the Receive
+
+	// releasing has room for one: the goroutine that gives back messages and forgets them, or notes what was taken. A message
+	// that was given back can be taken again before it is forgotten, and must not join itself.
+	releasing chan struct{}
+
+	mu      sync.Mutex
+	held    map[string]*held // by store.Lease.Entry
+	settled []*held          // of those, with a verdict
+	suspect *held            // its leases have ended, and it has its head start until then; nil: none has
+	until   time.Time
+}
+
+// held is a message that was received and is not settled in the store. All but message is guarded by Source.mu.
+type held struct {
+	lease   store.Lease
+	message store.Message
+	verdict *message.Verdict // nil: in flight
+	written bool             // settled in the store
+}
+
+type sourceSettings struct {
+	clock   clock.Clock
+	lease   time.Duration
+	maxPoll time.Duration
+	logger  *slog.Logger
+}
+
+// SourceOption changes a setting of [NewSource].
+type SourceOption func(*sourceSettings)
+
+// WithLease sets how long the messages of a source that was killed stay with it; the default is 30 s. Leases are extended three
+// times as often. It panics if d ≤ 0.
+func WithLease(d time.Duration) SourceOption {
+	if d <= 0 {
+		panic(fmt.Sprintf("weir: WithLease: %v is not positive", d))
+	}
+	return func(s *sourceSettings) { s.lease = d }
+}
+
+// WithMaxPoll sets how long Receive waits at most before it looks into an empty queue again: how late a message may be. The
+// default is 100 ms. It begins with 5 ms and doubles. It panics if d ≤ 0.
+func WithMaxPoll(d time.Duration) SourceOption {
+	if d <= 0 {
+		panic(fmt.Sprintf("weir: WithMaxPoll: %v is not positive", d))
+	}
+	return func(s *sourceSettings) { s.maxPoll = d }
+}
+
+// WithClock sets the clock by which a source polls and extends; the default is the machine's. What is due is the store's
+// matter.
+func WithClock(c clock.Clock) SourceOption {
+	nils.Refuse("weir: WithClock", "clock", c)
+	return func(s *sourceSettings) { s.clock = c }
+}
+
+// WithLogger sets the logger; the default is slog.Default(). Leases that were lost, dead letters and verdicts that could not be
+// recorded are logged at warn level.
+func WithLogger(l *slog.Logger) SourceOption {
+	nils.Refuse("weir: WithLogger", "logger", l)
+	return func(s *sourceSettings) { s.logger = l }
+}
+
+// NewSource returns a source of a queue. dead is the queue of its dead letters. It panics if an argument is nil or empty, or
+// if the queues are the same. The source must be closed.
+func NewSource[T any](s store.Store, queue, dead string, c codec.Codec[T], opts ...SourceOption) *Source[T] {
+	nils.Refuse("weir: NewSource", "store", s)
+	nils.Refuse("weir: NewSource", "codec", c)
+	if err := errors.Join(storearg.Queue(queue), storearg.Queue(dead)); err != nil {
+		panic("weir: NewSource: " + err.Error())
+	}
+	if queue == dead {
+		panic(fmt.Sprintf("weir: NewSource: the queue %q cannot be that of its dead letters", queue))
+	}
+	set := sourceSettings{clock: clock.New(), lease: DefaultLease, maxPoll: defaultMaxPoll, logger: slog.Default()}
+	for _, opt := range opts {
+		opt(&set)
+	}
+	src := &Source[T]{
+		store: s, queue: queue, dead: dead, decoder: decoder.New("store", c), sourceSettings: set,
+		again: make(chan struct{}, 1), releasing: make(chan struct{}, 1), receiving: make(chan struct{}, 1), held: map[string]*held{},
+	}
+	src.recorder = verdicts.Start(set.clock, set.lease, errSourceClosed, verdicts.Hooks{
+		Extend: src.extend, Record: src.recordAll, Failed: func(err error) {
+			set.logger.Warn("weir: verdicts on messages could not be recorded and are tried again", "queue", queue, "error", err)
+		},
+	})
+	switch n := s.(type) { // both end with Close, which waits for them
+	case store.Waker:
+		src.listening.Go(func() { src.listen(n) })
+	case store.Notifier:
+		src.listening.Go(func() { Listen(src.recorder.Open, n.Notify, queue, set.clock, func() { verdicts.Wake(src.again) }) })
+	}
+	return src
+}
+
+// Receive implements [delivery.Source].
+func (s *Source[T]) Receive(ctx context.Context, n int) ([]message.Message[T], error) {
+	if n < 1 {
+		panic(fmt.Sprintf("weir: Receive: n is %d, must be at least 1", n))
+	}
+	select {
+	case s.receiving <- struct{}{}:
+		defer func() { <-s.receiving }()
+	case <-s.recorder.Open.Done(): // Close may have it for long
+		return nil, errSourceClosed
+	}
+	poll := minPoll
+	for {
+		if s.recorder.Open.Err() != nil {
+			return nil, errSourceClosed
+		}
+		if err := s.recorder.Failure(); err != nil {
+			return nil, err
+		}
+		if d := s.headStart(); d > 0 {
+			if ctx.Err() != nil {
+				return nil, context.Cause(ctx)
+			}
+			s.wait(ctx, d)
+			continue
+		}
+		// Also if ctx has ended: then what is due is returned, and only a wait is not begun.
+		ms, err := s.take(n)
+		if s.recorder.Open.Err() != nil {
+			return nil, errSourceClosed // Close gives back what was taken
+		}
+		if err != nil || len(ms) > 0 {
+			return ms, err
+		}
+		if ctx.Err() != nil {
+			return nil, context.Cause(ctx)
+		}
+		wait := poll
+		if s.woken.Load() {
+			wait = never
+		}
+		if s.wait(ctx, wait) {
+			poll = minPoll
+		} else {
+			poll = min(2*poll, s.maxPoll)
+		}
+	}
+}
+
+// wait waits for a time, or for a message that was given back: then it returns true.
+func (s *Source[T]) wait(ctx context.Context, d time.Duration) bool {
+	timer := s.clock.Timer(d)
+	defer timer.Stop()
+	select {
+	case <-s.again:
+		return true
+	case <-timer.C:
+	case <-ctx.Done():
+	case <-s.recorder.Open.Done():
+	}
+	return false
+}
+
+// listen lets a store wake Receive, again and again until the source is closed.
+func (s *Source[T]) listen(w store.Waker) {
+	for s.recorder.Open.Err() == nil {
+		_ = w.Wake(s.recorder.Open, s.queue, func() { // its error ends nothing: the source polls meanwhile
+			s.woken.Store(true)
+			verdicts.Wake(s.again)
+		})
+		s.woken.Store(false)
+		verdicts.Wake(s.again)
+		_ = wait.For(s.recorder.Open, s.clock, time.Second)
+	}
+}
+
+// headStart returns how long a message whose leases have ended is still alone; 0: there is none.
+func (s *Source[T]) headStart() time.Duration {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.suspect == nil {
+		return 0
+	}
+	d := s.until.Sub(s.clock.Now())
+	if d <= 0 {
+		s.suspect = nil
+	}
+	return max(0, d)
+}
+
+// take takes messages. A Take that is broken off may have leased some, which would have to wait for the end of their leases. So
+// the context of Receive does not end it, and Close waits for it.
+func (s *Source[T]) take(n int) ([]message.Message[T], error) {
+	if s.single {
+		n = 1
+	}
+	taken, err := s.takeNext(s.recorder.Calls, n)
+	if err != nil {
+		return nil, err
+	}
+	if len(taken) == 0 {
+		return nil, nil
+	}
+	s.releasing <- struct{}{}
+	defer func() { <-s.releasing }()
+	taken, back := s.choose(taken)
+	if len(back) > 0 {
+		if err := s.store.Release(s.recorder.Calls, 0, back...); err != nil && !errors.Is(err, store.ErrLeaseLost) {
+			s.logger.Warn("weir: messages could not be given back, and come again when their leases end", "queue", s.queue, "error", err)
+		}
+	}
+	var ms []message.Message[T]
+	for _, l := range taken {
+		h := &held{lease: l.Lease, message: l.Message}
+		h.message.Meta.Visit++
+		s.hold(h)
+		if l.Lapses >= verdicts.MaxLapses {
+			err := verdicts.LapsedError(l.Lapses)
+			s.logger.Warn("weir: a message goes to the dead letters", "queue", s.queue, "id", l.Meta.ID, "error", err)
+			s.settle(h, message.Verdict{Kind: message.Rejected, Err: err})
+			continue
+		}
+		if l.Lapses > 0 {
+			s.single = true
+			s.mu.Lock()
+			s.suspect, s.until = h, s.clock.Now().Add(verdicts.HeadStart(l.Lapses))
+			s.mu.Unlock()
+		}
+		value, err := s.decoder.Decode(l.Schema, l.Payload)
+		if err != nil {
+			s.logger.Warn("weir: a message cannot be decoded and goes to the dead letters", "queue", s.queue, "id", l.Meta.ID, "error", err)
+			s.settle(h, message.Verdict{Kind: message.Rejected, Err: err})
+			continue
+		}
+		meta := h.message.Meta
+		ms = append(ms, message.New(value, &meta, func(v message.Verdict) { s.settle(h, v) }))
+	}
+	return ms, nil
+}
+
+// choose returns what of the messages that were taken goes on, and the leases of those to be given back. A message that is in flight here
+// goes on with its new lease (law D2). One whose leases have ended is alone: it may kill its process, and would take others along (law D4).
+func (s *Source[T]) choose(taken []store.Leased) (chosen []store.Leased, back []store.Lease) {
+	s.single = false
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	var suspects, others []store.Leased
+	for _, l := range taken {
+		other := s.held[l.Lease.Entry]
+		switch {
+		case other != nil:
+			other.lease = l.Lease
+		case l.Lapses >= verdicts.MaxLapses:
+			chosen = append(chosen, l)
+		case l.Lapses > 0:
+			suspects = append(suspects, l)
+		default:
+			others = append(others, l)
+		}
+	}
+	if len(suspects) == 0 {
+		return append(chosen, others...), nil
+	}
+	for _, l := range append(suspects[1:], others...) {
+		back = append(back, l.Lease)
+	}
+	return append(chosen, suspects[0]), back
+}
+
+// hold notes a message.
+func (s *Source[T]) hold(h *held) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.held[h.lease.Entry] = h
+}
+
+// settle takes the verdict on a message, from any goroutine.
+func (s *Source[T]) settle(h *held, v message.Verdict) {
+	s.mu.Lock()
+	if s.held[h.lease.Entry] == h { // or the source was closed
+		h.verdict = &v
+		s.settled = append(s.settled, h)
+	}
+	alone := s.suspect == h
+	if alone {
+		s.suspect = nil
+	}
+	s.mu.Unlock()
+	s.recorder.Kick()
+	if alone {
+		verdicts.Wake(s.again)
+	}
+}
+
+// Close implements [delivery.Source].
+func (s *Source[T]) Close(ctx context.Context) error {
+	return s.recorder.Close(ctx, func(ctx context.Context) error {
+		s.listening.Wait()
+		select {
+		case s.receiving <- struct{}{}: // a Receive that was taking has noted what it took
+			defer func() { <-s.receiving }()
+		case <-ctx.Done():
+			return context.Cause(ctx)
+		}
+		return s.giveBack(ctx)
+	})
+}
+
+// giveBack records what was settled, and releases the rest.
+func (s *Source[T]) giveBack(ctx context.Context) error {
+	if err := s.recordAll(ctx); err != nil {
+		return err
+	}
+	s.mu.Lock()
+	var leases []store.Lease
+	for _, h := range s.held {
+		if h.verdict == nil {
+			leases = append(leases, h.lease)
+		}
+	}
+	s.mu.Unlock()
+	if len(leases) == 0 { // a store that is unavailable is no fault then
+		return nil
+	}
+	if err := s.store.Release(ctx, 0, leases...); err != nil && !errors.Is(err, store.ErrLeaseLost) {
+		return err
+	}
+	s.mu.Lock()
+	clear(s.held)
+	s.settled = nil
+	s.mu.Unlock()
+	return nil
+}
+
+// Notify is that of a [store.Notifier], or Wake of a [store.Waker].
+type Notify func(ctx context.Context, queue string, wake func()) error
+
+// NotifyOf returns that of a store; nil: it has none.
+func NotifyOf(s store.Store) Notify {
+	switch n := s.(type) {
+	case store.Waker:
+		return n.Wake
+	case store.Notifier:
+		return n.Notify
+	}
+	return nil
+}
+
+// Listen calls notify again and again, until ctx ends.
+func Listen(ctx context.Context, notify Notify, queue string, c clock.Clock, wake func()) {
+	for ctx.Err() == nil {
+		_ = notify(ctx, queue, wake) // its consumers look by themselves as well
+		_ = wait.For(ctx, c, time.Second)
+	}
+}

@@ -1,0 +1,71 @@
+package leases
+
+import (
+	"context"
+	"fmt"
+
+	"github.com/weirflow/weir/delivery/store"
+)
+
+const resumePage = 500 // entries that are looked at at once
+
+// Resume makes Receive deliver first what an earlier source of the queue has taken and not settled, in the order of the queue: nothing
+// else comes before that. It returns the ids of these messages. As long as the lease of one has not ended, Receive waits: for the time of
+// [WithLease] after a source was killed. Without Resume such messages come behind others, since they could be taken later.
+//
+// It is for one source of a queue whose order matters (ladder.Config.Blocked), and is called before the first Receive. What was nacked
+// with a delay comes by its delay. Resume finds nothing if the store is no [Inspector]. It stops looking behind the first 500 messages in a
+// row that were never taken.
+func (s *Source[T]) Resume(ctx context.Context) (ids []string, err error) {
+	i, ok := s.store.(store.Inspector)
+	if !ok {
+		return nil, nil
+	}
+	var left []store.Position
+	fresh := 0 // in a row
+	for page := (store.Page{Max: resumePage}); fresh < resumePage; {
+		entries, err := i.List(ctx, s.queue, store.Filter{}, page)
+		if err != nil {
+			return nil, fmt.Errorf("weir: what an earlier source has left in %q: %w", s.queue, err)
+		}
+		if len(entries) == 0 {
+			break
+		}
+		for n := range entries {
+			fresh++
+			if e := &entries[n]; e.Fence > 0 && (!e.LeasedUntil.IsZero() || !e.Meta.Due.After(s.clock.Now())) {
+				fresh = 0
+				left = append(left, e.Position)
+				ids = append(ids, e.Meta.ID)
+			}
+		}
+		page.After = entries[len(entries)-1].Position
+	}
+	s.receiving <- struct{}{}
+	defer func() { <-s.receiving }()
+	s.left = left
+	return ids, nil
+}
+
+// takeNext takes messages: first those that an earlier source has left, one at a time and when their leases have ended, then others.
+// One at a time: what is taken beside a suspect is given back, and would lose its place (see choose).
+func (s *Source[T]) takeNext(ctx context.Context, n int) ([]store.Leased, error) {
+	for len(s.left) > 0 {
+		i, at := s.store.(store.Inspector), s.left[0] // Resume has looked
+		page := store.Page{After: at - 1, Until: at, Max: 1}
+		claimed, err := i.Claim(ctx, s.queue, store.Filter{}, page, s.lease)
+		if err == nil && len(claimed) == 0 {
+			var found []store.Entry
+			if found, err = i.List(ctx, s.queue, store.Filter{}, page); err == nil && len(found) > 0 {
+				return nil, nil // it is leased
+			}
+		}
+		if err != nil {
+			return nil, err
+		}
+		if s.left = s.left[1:]; len(claimed) > 0 {
+			return claimed, nil
+		}
+	}
+	return s.store.Take(ctx, s.queue, n, s.lease)
+}

@@ -1,0 +1,487 @@
+package leases_test
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"strconv"
+	"strings"
+	"sync/atomic"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/weirflow/weir/codec"
+	"github.com/weirflow/weir/delivery"
+	"github.com/weirflow/weir/delivery/deliverytest"
+	"github.com/weirflow/weir/delivery/internal/leases"
+	"github.com/weirflow/weir/delivery/memory"
+	"github.com/weirflow/weir/delivery/store"
+)
+
+var quiet = leases.WithLogger(slog.New(slog.DiscardHandler))
+
+func TestSource(t *testing.T) {
+	deliverytest.RunSource(t, func(t *testing.T) deliverytest.Queue[string] {
+		return storeQueue(t, memory.Open())
+	}, func(i int) string { return fmt.Sprint("value ", i) })
+}
+
+func storeQueue(t *testing.T, s store.Store) deliverytest.Queue[string] {
+	n := 0
+	return deliverytest.Queue[string]{
+		Open: func() (delivery.Source[string], error) {
+			return leases.NewSource(s, "q", "dead", codec.JSON[string](), leases.WithLease(600*time.Millisecond), quiet), nil
+		},
+		Put: func(values ...string) error {
+			for _, v := range values {
+				n++
+				m, err := store.Encode(codec.JSON[string](), v, delivery.Meta{ID: fmt.Sprint(n)})
+				if err := errors.Join(err, s.Put(t.Context(), "q", m)); err != nil {
+					return err
+				}
+			}
+			return nil
+		},
+		Keeps: true, Shared: true, Lease: 600 * time.Millisecond,
+		Kill: func(s delivery.Source[string]) { leases.KillSource(s.(*leases.Source[string])) },
+	}
+}
+
+func receive(t *testing.T, s *leases.Source[string]) delivery.Message[string] {
+	t.Helper()
+	ms, err := s.Receive(t.Context(), 1)
+	require.NoError(t, err)
+	require.Len(t, ms, 1)
+	return ms[0]
+}
+
+func put(t *testing.T, s store.Store, ids ...string) {
+	t.Helper()
+	for _, id := range ids {
+		m, err := store.Encode(codec.JSON[string](), "value of "+id, delivery.Meta{ID: id})
+		require.NoError(t, err)
+		require.NoError(t, s.Put(t.Context(), "q", m))
+	}
+}
+
+func dead(t *testing.T, s store.Inspector) []store.Entry {
+	t.Helper()
+	entries, err := s.List(t.Context(), "dead", store.Filter{}, store.Page{Max: 100})
+	require.NoError(t, err)
+	return entries
+}
+
+// Law D4.
+func TestUndecodableStopsNothing(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		memory := memory.Open()
+		raw := store.Message{Meta: delivery.Meta{ID: "raw", Visit: 2}, Payload: []byte("no JSON\x00"), Schema: codec.SchemaOf(codec.JSON[string]())}
+		other := store.Message{Meta: delivery.Meta{ID: "other"}, Payload: []byte(`"x"`), Schema: []byte("another codec")}
+		require.NoError(t, memory.Put(t.Context(), "q", raw, other))
+		put(t, memory, "good")
+		s := leases.NewSource(memory, "q", "dead", codec.JSON[string](), quiet)
+		m := receive(t, s)
+		require.Equal(t, "value of good", m.Value)
+		m.Ack()
+		require.NoError(t, s.Close(t.Context()))
+		letters := dead(t, memory)
+		require.Len(t, letters, 2)
+		for i, want := range []store.Message{raw, other} {
+			require.Equal(t, store.Undecodable, letters[i].Cause)
+			require.NotEmpty(t, letters[i].Meta.LastError)
+			require.Equal(t, want.Payload, letters[i].Payload)
+			require.Equal(t, want.Schema, letters[i].Schema)
+			require.Equal(t, want.Identity(), letters[i].Identity())
+		}
+	})
+}
+
+func TestRejectedIsADeadLetter(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		memory := memory.Open()
+		put(t, memory, "a")
+		s := leases.NewSource(memory, "q", "dead", codec.JSON[string]())
+		m := receive(t, s)
+		require.Equal(t, 1, m.Meta().Visit)
+		m.Reject(errors.New("no such account"))
+		require.NoError(t, s.Close(t.Context()))
+		letter := dead(t, memory)[0]
+		require.Equal(t, store.Permanent, letter.Cause)
+		require.Equal(t, "no such account", letter.Meta.LastError)
+		require.Equal(t, 1, letter.Meta.Visit)
+		require.True(t, letter.Meta.FirstFailure.Equal(time.Now()))
+		require.Equal(t, `"value of a"`, string(letter.Payload))
+	})
+}
+
+// Regression (laws D4, W2): a message that killed its process stopped the queue for ever, and its batch died with it each time.
+func TestWhatKillsItsProcess(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		memory := memory.Open()
+		tries := map[string]int{}
+		for i := range 100 {
+			put(t, memory, strconv.Itoa(i))
+		}
+		work := func() (killed bool) { // a process
+			s := leases.NewSource(memory, "q", "dead", codec.JSON[string](), quiet)
+			ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
+			defer cancel()
+			for {
+				ms, err := s.Receive(ctx, 40)
+				if err != nil {
+					require.NoError(t, s.Close(t.Context()))
+					return false
+				}
+				for _, m := range ms {
+					tries[m.Meta().ID]++
+				}
+				for _, m := range ms {
+					time.Sleep(10 * time.Millisecond)
+					if m.Meta().ID == "50" {
+						leases.KillSource(s)
+						return true
+					}
+					m.Ack()
+				}
+			}
+		}
+		deaths := 0
+		for work() {
+			deaths++
+			time.Sleep(30 * time.Second)
+		}
+		require.Equal(t, 5, deaths)
+		letters := dead(t, memory)
+		require.Len(t, letters, 1)
+		require.Equal(t, "50", letters[0].Meta.ID)
+		require.Equal(t, store.Lapsed, letters[0].Cause)
+		require.Contains(t, letters[0].Meta.LastError, "ended 5 times")
+		n, err := memory.Count(t.Context(), "q", store.Filter{})
+		require.NoError(t, err)
+		require.Zero(t, n.Messages)
+		for id, n := range tries {
+			if id != "50" {
+				require.LessOrEqual(t, n, 2, "%s was in one batch that died", id)
+			}
+		}
+	})
+}
+
+// One that is slow has a head start, and holds up the others for no longer.
+func TestAHeadStart(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		memory := memory.Open()
+		put(t, memory, "a", "b", "c")
+		_, err := memory.Take(t.Context(), "q", 2, time.Second)
+		require.NoError(t, err)
+		time.Sleep(time.Second)
+		s := leases.NewSource(memory, "q", "dead", codec.JSON[string](), quiet)
+		begun := time.Now()
+		for i, id := range []string{"a", "b", "c"} {
+			ms, err := s.Receive(t.Context(), 10)
+			require.NoError(t, err)
+			require.Len(t, ms, 1)
+			require.Equal(t, id, ms[0].Meta().ID)
+			require.Equal(t, time.Duration(i)*100*time.Millisecond, time.Since(begun))
+		}
+		require.NoError(t, s.Close(t.Context()))
+	})
+}
+
+// failing is a store that cannot write for some time.
+type failing struct {
+	store.Inspector
+	down *atomic.Bool
+}
+
+var errDown = errors.New("down")
+
+func (f failing) Done(ctx context.Context, ls ...store.Lease) error {
+	if f.down.Load() {
+		return errDown
+	}
+	return f.Inspector.Done(ctx, ls...)
+}
+
+func (f failing) Extend(ctx context.Context, d time.Duration, ls ...store.Lease) error {
+	if f.down.Load() {
+		return errDown
+	}
+	return f.Inspector.Extend(ctx, d, ls...)
+}
+
+// Law D2: the acknowledgement survives the store's outage, and the message is not delivered again here.
+func TestAcknowledgementsAreTriedAgain(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		memory := memory.Open()
+		put(t, memory, "a")
+		var down atomic.Bool
+		s := leases.NewSource(failing{memory, &down}, "q", "dead", codec.JSON[string](), leases.WithLease(10*time.Second), quiet)
+		m := receive(t, s)
+		down.Store(true)
+		m.Ack()
+		synctest.Wait()
+		_, err := s.Receive(t.Context(), 1)
+		require.ErrorIs(t, err, errDown)
+		ctx, cancel := context.WithTimeout(t.Context(), time.Minute) // longer than the lease
+		defer cancel()
+		for ctx.Err() == nil {
+			ms, err := s.Receive(ctx, 1)
+			require.Empty(t, ms, "a message that was acknowledged is delivered again")
+			require.Error(t, err)
+		}
+		down.Store(false)
+		time.Sleep(2 * time.Second)
+		counts, err := memory.Count(t.Context(), "q", store.Filter{})
+		require.NoError(t, err)
+		require.Zero(t, counts.Messages)
+		require.NoError(t, ignore(s.Close(t.Context()), errDown))
+	})
+}
+
+// Law D2: after a pause in which the lease was lost, the message that comes again joins the one in flight.
+func TestRedeliveryJoins(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		memory := memory.Open()
+		put(t, memory, "a")
+		var down atomic.Bool
+		down.Store(true)
+		s := leases.NewSource(failing{memory, &down}, "q", "dead", codec.JSON[string](), leases.WithLease(time.Second), quiet)
+		m := receive(t, s)
+		time.Sleep(5 * time.Second) // no lease is extended
+		ctx, cancel := context.WithTimeout(t.Context(), 5*time.Second)
+		defer cancel()
+		_, err := s.Receive(ctx, 1)
+		require.ErrorIs(t, err, context.DeadlineExceeded)
+		down.Store(false)
+		time.Sleep(2 * time.Second)
+		m.Ack()
+		require.NoError(t, s.Close(t.Context()))
+		counts, err := memory.Count(t.Context(), "q", store.Filter{})
+		require.NoError(t, err)
+		require.Zero(t, counts.Messages, "the acknowledgement is that of the newer lease")
+	})
+}
+
+// slowRelease is a store whose Release returns some time after it has taken effect.
+type slowRelease struct {
+	*memory.Engine
+	returns chan struct{}
+}
+
+func (s slowRelease) Release(ctx context.Context, delay time.Duration, leases ...store.Lease) error {
+	err := s.Engine.Release(ctx, delay, leases...)
+	<-s.returns
+	return err
+}
+
+// doneWaits is a store whose Done waits.
+type doneWaits struct {
+	store.Store
+	entered, release chan struct{}
+}
+
+func (s *doneWaits) Done(ctx context.Context, leases ...store.Lease) error {
+	s.entered <- struct{}{}
+	<-s.release
+	return s.Store.Done(ctx, leases...)
+}
+
+// A store that takes its time to record holds up no message.
+func TestReceiveGoesOnWhileVerdictsAreRecorded(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		slow := &doneWaits{Store: memory.Open(), entered: make(chan struct{}), release: make(chan struct{})}
+		put(t, slow, "1", "2")
+		s := leases.NewSource(slow, "q", "dead", codec.JSON[string]())
+		receive(t, s).Ack()
+		<-slow.entered
+		second := make(chan delivery.Message[string], 1)
+		go func() { second <- receive(t, s) }()
+		synctest.Wait()
+		require.Len(t, second, 1, "it waits for Done")
+		close(slow.release)
+		(<-second).Ack()
+		<-slow.entered
+		require.NoError(t, s.Close(t.Context()))
+	})
+}
+
+// A message that was given back is taken again before Release has returned: it is received again, and does not join itself.
+func TestTakenAgainBeforeReleaseReturns(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		memory := slowRelease{memory.Open(), make(chan struct{})}
+		put(t, memory.Engine, "a")
+		s := leases.NewSource(memory, "q", "dead", codec.JSON[string](), leases.WithLease(time.Minute), quiet)
+		receive(t, s).Nack(0)
+		synctest.Wait()
+		again := make(chan delivery.Message[string])
+		go func() { again <- receive(t, s) }()
+		time.Sleep(time.Second) // it polls
+		close(memory.returns)
+		select {
+		case m := <-again:
+			m.Ack()
+		case <-time.After(time.Second):
+			require.Fail(t, "the message is leased, and nobody has it")
+		}
+		require.NoError(t, s.Close(t.Context()))
+		counts, err := memory.Count(t.Context(), "q", store.Filter{})
+		require.NoError(t, err)
+		require.Zero(t, counts.Messages)
+	})
+}
+
+// While Close gives back at a store that hangs, a Receive that begins returns.
+func TestReceiveWhileCloseHangs(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		memory := slowRelease{memory.Open(), make(chan struct{})}
+		put(t, memory.Engine, "a")
+		s := leases.NewSource(memory, "q", "dead", codec.JSON[string](), quiet)
+		receive(t, s)
+		closed := make(chan error)
+		go func() { closed <- s.Close(context.WithoutCancel(t.Context())) }()
+		synctest.Wait() // in Release
+		received := make(chan error, 1)
+		go func() {
+			_, err := s.Receive(t.Context(), 1)
+			received <- err
+		}()
+		synctest.Wait()
+		require.Len(t, received, 1, "Receive waits for Close")
+		require.ErrorContains(t, <-received, "the source is closed")
+		close(memory.returns)
+		require.NoError(t, <-closed)
+	})
+}
+
+// doneUntil is a store whose Done takes effect, and then waits for release or the end of its context.
+type doneUntil struct {
+	*memory.Engine
+	entered, release chan struct{}
+}
+
+func (s doneUntil) Done(ctx context.Context, leases ...store.Lease) error {
+	err := s.Engine.Done(ctx, leases...)
+	s.entered <- struct{}{}
+	select {
+	case <-s.release:
+		return err
+	case <-ctx.Done():
+		return context.Cause(ctx)
+	}
+}
+
+// Law D2: Close waits for what is being recorded. Broken off and repeated, it would look as if the leases were lost.
+func TestCloseDoesNotBreakOffARecording(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		memory := doneUntil{memory.Open(), make(chan struct{}, 9), make(chan struct{})}
+		put(t, memory, "a")
+		var log strings.Builder
+		s := leases.NewSource(memory, "q", "dead", codec.JSON[string](), leases.WithLogger(slog.New(slog.NewTextHandler(&log, nil))))
+		receive(t, s).Ack()
+		<-memory.entered
+		time.AfterFunc(time.Second, func() { close(memory.release) })
+		require.NoError(t, s.Close(t.Context()))
+		require.Empty(t, log.String())
+	})
+}
+
+// A store that does not answer holds up Close until its context ends, and not longer.
+func TestCloseOverAStoreThatDoesNotAnswer(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		memory := doneUntil{memory.Open(), make(chan struct{}, 9), make(chan struct{})}
+		put(t, memory, "a")
+		s := leases.NewSource(memory, "q", "dead", codec.JSON[string](), quiet)
+		receive(t, s).Ack()
+		<-memory.entered
+		begun := time.Now()
+		ctx, cancel := context.WithTimeout(t.Context(), time.Second)
+		defer cancel()
+		require.ErrorIs(t, s.Close(ctx), context.DeadlineExceeded)
+		require.Equal(t, time.Second, time.Since(begun))
+	})
+}
+
+// takeUntil is a store whose Take takes effect, and then waits for release or the end of its context.
+type takeUntil struct {
+	*memory.Engine
+	entered, release chan struct{}
+}
+
+func (s takeUntil) Take(ctx context.Context, queue string, n int, lease time.Duration) ([]store.Leased, error) {
+	taken, err := s.Engine.Take(ctx, queue, n, lease)
+	s.entered <- struct{}{}
+	select {
+	case <-s.release:
+		return taken, err
+	case <-ctx.Done():
+		return nil, context.Cause(ctx)
+	}
+}
+
+// What a Take brings while the source is closed is given back, and need not wait for the end of its lease.
+func TestCloseDoesNotBreakOffATake(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		memory := takeUntil{memory.Open(), make(chan struct{}, 9), make(chan struct{})}
+		put(t, memory, "a")
+		s := leases.NewSource(memory, "q", "dead", codec.JSON[string](), quiet)
+		received := make(chan error)
+		go func() {
+			_, err := s.Receive(t.Context(), 1)
+			received <- err
+		}()
+		<-memory.entered
+		time.AfterFunc(time.Second, func() { close(memory.release) })
+		closed := make(chan error)
+		go func() { closed <- s.Close(t.Context()) }()
+		require.Error(t, <-received)
+		require.NoError(t, <-closed)
+		taken, err := memory.Engine.Take(t.Context(), "q", 1, time.Minute)
+		require.NoError(t, err)
+		require.Len(t, taken, 1)
+	})
+}
+
+func ignore(err, other error) error {
+	if errors.Is(err, other) {
+		return nil
+	}
+	return err
+}
+
+// An idle source asks less and less, and is back at once when something was given back.
+func TestIdlePolls(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		asked := 0
+		counting := counting{memory.Open(), &asked}
+		s := leases.NewSource(counting, "q", "dead", codec.JSON[string](), leases.WithMaxPoll(time.Second))
+		ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
+		defer cancel()
+		_, err := s.Receive(ctx, 1)
+		require.ErrorIs(t, err, context.DeadlineExceeded)
+		require.InDelta(t, 68, asked, 3)
+
+		put(t, counting, "a", "b")
+		m := receive(t, s)
+		begun := time.Now()
+		m.Nack(0)
+		receive(t, s)
+		receive(t, s)
+		require.Less(t, time.Since(begun), 10*time.Millisecond)
+		require.NoError(t, s.Close(t.Context()))
+	})
+}
+
+type counting struct {
+	store.Store
+	takes *int
+}
+
+func (c counting) Take(ctx context.Context, queue string, n int, lease time.Duration) ([]store.Leased, error) {
+	*c.takes++
+	return c.Store.Take(ctx, queue, n, lease)
+}

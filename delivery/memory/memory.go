@@ -1,0 +1,415 @@
+// Package memory is an engine that keeps messages in memory, for tests and for programs that may lose them: they end with the process.
+package memory
+
+import (
+	"container/heap"
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"maps"
+	"slices"
+	"strconv"
+	"sync"
+	"time"
+
+	"github.com/benbjohnson/clock"
+
+	"github.com/weirflow/weir/delivery/store"
+	"github.com/weirflow/weir/internal/forward"
+	"github.com/weirflow/weir/internal/nils"
+	"github.com/weirflow/weir/internal/storearg"
+	"github.com/weirflow/weir/message"
+)
+
+// Engine keeps queues in memory. Safe for concurrent use.
+type Engine struct {
+	*memoryQueues
+	closed bool // guarded by mu
+}
+
+// memoryQueues is what the stores have in common that Reopen returns.
+type memoryQueues struct {
+	clock *forward.Clock
+	limit int
+
+	mu     sync.Mutex
+	queues map[string]*memoryQueue
+	size   int
+	last   store.Position
+}
+
+var _ store.Inspector = (*Engine)(nil)
+
+type memoryQueue struct {
+	entries map[store.Position]*memoryEntry
+	ids     map[store.Identity]store.Position
+	ready   readyHeap
+}
+
+type memoryEntry struct {
+	store.Entry
+	at     time.Time // when it can be taken
+	index  int       // in ready
+	lapses int
+}
+
+// Option changes a setting of [Open].
+type Option func(*memoryQueues)
+
+// WithClock sets the clock that says what is due; the default is the machine's. It panics if c is nil.
+func WithClock(c clock.Clock) Option {
+	nils.Refuse("memory: WithClock", "clock", c)
+	return func(m *memoryQueues) { m.clock = forward.New(c) }
+}
+
+// WithLimit sets how many messages there may be; a Put beyond it fails with [store.ErrFull]. By default there is no limit. It panics if
+// n < 1.
+func WithLimit(n int) Option {
+	if n < 1 {
+		panic(fmt.Sprintf("memory: WithLimit: %d is less than 1", n))
+	}
+	return func(m *memoryQueues) { m.limit = n }
+}
+
+// Open returns an engine without messages.
+func Open(opts ...Option) *Engine {
+	m := &memoryQueues{clock: forward.New(clock.New()), queues: map[string]*memoryQueue{}}
+	for _, opt := range opts {
+		opt(m)
+	}
+	return &Engine{memoryQueues: m}
+}
+
+// Reopen returns an open engine on the same queues: what a restarted worker, or another one, would find.
+func (m *Engine) Reopen() *Engine { return &Engine{memoryQueues: m.memoryQueues} }
+
+// Put implements [Store].
+func (m *Engine) Put(ctx context.Context, queue string, ms ...store.Message) error {
+	return m.do(ctx, func() error {
+		if err := storearg.Put(queue, ms...); err != nil {
+			return err
+		}
+		ms, err := stored(ms)
+		if err != nil {
+			return err
+		}
+		fresh := map[store.Identity]bool{}
+		for i := range ms {
+			if id := ms[i].Identity(); !m.has(queue, id) {
+				fresh[id] = true
+			}
+		}
+		if m.limit > 0 && m.size+len(fresh) > m.limit {
+			return fmt.Errorf("%w: %d messages, the limit is %d", store.ErrFull, m.size, m.limit)
+		}
+		for i := range ms {
+			m.put(queue, &ms[i])
+		}
+		return nil
+	})
+}
+
+// stored returns copies of messages as a store on disk would have them.
+func stored(ms []store.Message) ([]store.Message, error) {
+	copies := make([]store.Message, len(ms))
+	for i := range ms {
+		b, err := json.Marshal(ms[i].Meta)
+		if err != nil {
+			return nil, fmt.Errorf("memory: message %q: %w", ms[i].Meta.ID, err)
+		}
+		copies[i] = ms[i].Clone()
+		copies[i].Meta = message.Meta{}
+		if err := json.Unmarshal(b, &copies[i].Meta); err != nil {
+			return nil, fmt.Errorf("memory: message %q: %w", ms[i].Meta.ID, err)
+		}
+	}
+	return copies, nil
+}
+
+func (m *Engine) has(queue string, id store.Identity) bool {
+	q := m.queues[queue]
+	if q == nil {
+		return false
+	}
+	_, ok := q.ids[id]
+	return ok
+}
+
+func (m *Engine) put(queue string, message *store.Message) {
+	if m.has(queue, message.Identity()) {
+		return
+	}
+	q := m.queues[queue]
+	if q == nil {
+		q = &memoryQueue{entries: map[store.Position]*memoryEntry{}, ids: map[store.Identity]store.Position{}}
+		m.queues[queue] = q
+	}
+	m.last++
+	m.size++
+	now := m.clock.Now()
+	e := &memoryEntry{Entry: store.Entry{Message: *message, Position: m.last, Arrived: now}, at: now.Add(message.Delay)}
+	e.Meta.Due, e.Delay = e.at, 0
+	q.entries[e.Position] = e
+	q.ids[e.Identity()] = e.Position
+	heap.Push(&q.ready, e)
+}
+
+func (m *Engine) remove(queue string, e *memoryEntry) {
+	q := m.queues[queue]
+	heap.Remove(&q.ready, e.index)
+	delete(q.entries, e.Position)
+	delete(q.ids, e.Identity())
+	m.size--
+	if len(q.entries) == 0 {
+		delete(m.queues, queue)
+	}
+}
+
+// Take implements [Store].
+func (m *Engine) Take(ctx context.Context, queue string, limit int, lease time.Duration) (taken []store.Leased, err error) {
+	return taken, m.do(ctx, func() error {
+		if err := storearg.Take(queue, limit, lease); err != nil {
+			return err
+		}
+		q := m.queues[queue]
+		now := m.clock.Now()
+		for size := 0; q != nil && len(taken) < limit && size < store.MaxBytes && !q.ready[0].at.After(now); {
+			size += len(q.ready[0].Payload)
+			taken = append(taken, m.grant(q, queue, q.ready[0], now.Add(lease)))
+		}
+		return nil
+	})
+}
+
+func (m *Engine) grant(q *memoryQueue, queue string, e *memoryEntry, until time.Time) store.Leased {
+	if !e.LeasedUntil.IsZero() {
+		e.lapses++
+	}
+	e.Fence++
+	e.LeasedUntil = until
+	q.set(e, until)
+	return store.Leased{
+		Message: e.Clone(), Position: e.Position, Lapses: e.lapses,
+		Lease: store.Lease{Queue: queue, Entry: strconv.FormatInt(int64(e.Position), 10), Fence: e.Fence},
+	}
+}
+
+func (q *memoryQueue) set(e *memoryEntry, at time.Time) {
+	e.at = at
+	heap.Fix(&q.ready, e.index)
+}
+
+// Extend implements [Store].
+func (m *Engine) Extend(ctx context.Context, d time.Duration, leases ...store.Lease) error {
+	return m.settle(ctx, leases, func() error { return storearg.Extend(d) }, func(_ int, q *memoryQueue, e *memoryEntry) {
+		e.LeasedUntil = m.clock.Now().Add(d)
+		q.set(e, e.LeasedUntil)
+	})
+}
+
+// Done implements [Store].
+func (m *Engine) Done(ctx context.Context, leases ...store.Lease) error {
+	return m.settle(ctx, leases, nil, func(i int, _ *memoryQueue, e *memoryEntry) { m.remove(leases[i].Queue, e) })
+}
+
+// Release implements [Store].
+func (m *Engine) Release(ctx context.Context, delay time.Duration, leases ...store.Lease) error {
+	return m.settle(ctx, leases, func() error { return storearg.Release(delay) }, func(_ int, q *memoryQueue, e *memoryEntry) {
+		e.LeasedUntil = time.Time{}
+		e.Meta.Due = m.clock.Now().Add(delay)
+		q.set(e, e.Meta.Due)
+	})
+}
+
+// store.Move implements [Inspector].
+func (m *Engine) Move(ctx context.Context, moves ...store.Move) error {
+	leases, messages := make([]store.Lease, len(moves)), make([]store.Message, len(moves))
+	for i := range moves {
+		leases[i], messages[i] = moves[i].Lease, moves[i].Message
+	}
+	messages, err := stored(messages)
+	check := func() error { return errors.Join(storearg.Move(moves...), err) }
+	return m.settle(ctx, leases, check, func(i int, _ *memoryQueue, e *memoryEntry) {
+		m.remove(leases[i].Queue, e)
+		m.put(moves[i].Queue, &messages[i])
+	})
+}
+
+// settle calls f for the leases that are not lost.
+func (m *Engine) settle(ctx context.Context, leases []store.Lease, check func() error, f func(i int, q *memoryQueue, e *memoryEntry)) error {
+	return m.do(ctx, func() error {
+		if check != nil {
+			if err := check(); err != nil {
+				return err
+			}
+		}
+		var lost []store.Lease
+		for i, l := range leases {
+			q := m.queues[l.Queue]
+			e := q.leased(l)
+			if e == nil {
+				lost = append(lost, l)
+				continue
+			}
+			f(i, q, e)
+		}
+		return storearg.Lost(lost)
+	})
+}
+
+// leased returns the entry of a lease, or nil if the lease is lost.
+func (q *memoryQueue) leased(l store.Lease) *memoryEntry {
+	if q == nil {
+		return nil
+	}
+	position, err := strconv.ParseInt(l.Entry, 10, 64)
+	if err != nil {
+		return nil
+	}
+	e := q.entries[store.Position(position)]
+	if e == nil || e.Fence != l.Fence || e.LeasedUntil.IsZero() {
+		return nil
+	}
+	return e
+}
+
+// matching returns the entries of a queue that match, in order.
+func (m *Engine) matching(queue string, f *store.Filter, p store.Page) (all []*memoryEntry) {
+	q := m.queues[queue]
+	if q == nil {
+		return nil
+	}
+	for _, position := range slices.Sorted(maps.Keys(q.entries)) {
+		e := q.entries[position]
+		if position > p.After && (p.Until == 0 || position <= p.Until) && f.Match(&e.Entry) {
+			all = append(all, e)
+		}
+	}
+	return all
+}
+
+// List implements [Inspector].
+func (m *Engine) List(ctx context.Context, queue string, f store.Filter, p store.Page) (list []store.Entry, err error) {
+	return list, m.do(ctx, func() error {
+		if err := storearg.Page(queue, p); err != nil {
+			return err
+		}
+		all := m.matching(queue, &f, p)
+		now := m.clock.Now()
+		size := 0
+		for _, e := range all[:min(p.Max, len(all))] {
+			if size >= store.MaxBytes {
+				break
+			}
+			size += len(e.Payload)
+			entry := e.Entry
+			entry.Message = e.Clone()
+			if !entry.LeasedUntil.After(now) {
+				entry.LeasedUntil = time.Time{}
+			}
+			list = append(list, entry)
+		}
+		return nil
+	})
+}
+
+// Count implements [Inspector].
+func (m *Engine) Count(ctx context.Context, queue string, f store.Filter) (c store.Counts, err error) {
+	return c, m.do(ctx, func() error {
+		now := m.clock.Now()
+		for _, e := range m.matching(queue, &f, store.Page{}) {
+			c.Add(e.Cause, e.Meta.Reasons, 1, e.Arrived, e.at, e.Position)
+		}
+		c.SetAge(now)
+		return nil
+	})
+}
+
+// Purge implements [Inspector].
+func (m *Engine) Purge(ctx context.Context, queue string, f store.Filter) (n int, err error) {
+	return n, m.do(ctx, func() error {
+		for _, e := range m.matching(queue, &f, store.Page{}) {
+			m.remove(queue, e)
+			n++
+		}
+		return nil
+	})
+}
+
+// Claim implements [Inspector].
+func (m *Engine) Claim(ctx context.Context, queue string, f store.Filter, p store.Page, lease time.Duration) (taken []store.Leased, err error) {
+	return taken, m.do(ctx, func() error {
+		if err := errors.Join(storearg.Page(queue, p), storearg.Take(queue, p.Max, lease)); err != nil {
+			return err
+		}
+		now := m.clock.Now()
+		size := 0
+		for _, e := range m.matching(queue, &f, p) {
+			if len(taken) < p.Max && size < store.MaxBytes && !e.LeasedUntil.After(now) {
+				size += len(e.Payload)
+				taken = append(taken, m.grant(m.queues[queue], queue, e, now.Add(lease)))
+			}
+		}
+		return nil
+	})
+}
+
+// Queues implements [Inspector].
+func (m *Engine) Queues(ctx context.Context) (names []string, err error) {
+	return names, m.do(ctx, func() error {
+		names = slices.Sorted(maps.Keys(m.queues))
+		return nil
+	})
+}
+
+// Close implements [Store].
+func (m *Engine) Close() error {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	m.closed = true
+	return nil
+}
+
+func (m *Engine) do(ctx context.Context, f func() error) error {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	switch {
+	case m.closed:
+		return store.ErrClosed
+	case ctx.Err() != nil:
+		return context.Cause(ctx)
+	default:
+		return f()
+	}
+}
+
+// readyHeap orders entries by when they can be taken.
+type readyHeap []*memoryEntry
+
+func (h readyHeap) Len() int { return len(h) }
+func (h readyHeap) Less(i, j int) bool {
+	if c := h[i].at.Compare(h[j].at); c != 0 {
+		return c < 0
+	}
+	return h[i].Position < h[j].Position
+}
+
+func (h readyHeap) Swap(i, j int) {
+	h[i], h[j] = h[j], h[i]
+	h[i].index, h[j].index = i, j
+}
+
+func (h *readyHeap) Push(x any) {
+	e := x.(*memoryEntry)
+	e.index = len(*h)
+	*h = append(*h, e)
+}
+
+func (h *readyHeap) Pop() any {
+	old := *h
+	e := old[len(old)-1]
+	old[len(old)-1] = nil
+	*h = old[:len(old)-1]
+	return e
+}

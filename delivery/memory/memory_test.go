@@ -1,0 +1,29 @@
+package memory_test
+
+import (
+	"testing"
+	"time"
+
+	"github.com/benbjohnson/clock"
+	"go.uber.org/goleak"
+
+	"github.com/weirflow/weir/delivery/deliverytest"
+	"github.com/weirflow/weir/delivery/memory"
+	"github.com/weirflow/weir/delivery/store"
+)
+
+func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
+
+func TestMemory(t *testing.T) {
+	deliverytest.RunStore(t, func(*testing.T) deliverytest.StorePlace {
+		mock := clock.NewMock()
+		mock.Set(time.Unix(1_700_000_000, 0))
+		engine := memory.Open(memory.WithClock(mock))
+		return deliverytest.StorePlace{
+			Open:    func() (store.Store, error) { return engine.Reopen(), nil },
+			Wait:    mock.Add,
+			SetBack: func(d time.Duration) { mock.Set(mock.Now().Add(-d)) },
+			Full:    func() (store.Store, error) { return memory.Open(memory.WithClock(mock), memory.WithLimit(100)), nil },
+		}
+	})
+}

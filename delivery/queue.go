@@ -1,0 +1,428 @@
+package delivery
+
+import (
+	"context"
+	"crypto/rand"
+	"errors"
+	"fmt"
+	"log/slog"
+	"strconv"
+	"strings"
+	"sync"
+	"time"
+
+	"github.com/benbjohnson/clock"
+
+	"github.com/weirflow/weir/asyncop"
+	"github.com/weirflow/weir/codec"
+	"github.com/weirflow/weir/delivery/internal/ladder"
+	"github.com/weirflow/weir/delivery/internal/leases"
+	"github.com/weirflow/weir/delivery/store"
+	"github.com/weirflow/weir/internal/nils"
+	"github.com/weirflow/weir/internal/storearg"
+)
+
+// Engine is where messages are kept: what sqlite.Open, postgres.Open and memory.Open return. Package store says what an engine of your own
+// must do.
+type Engine = store.Engine
+
+// ErrFull is matched by the error of a [Queue] that has no room: its engine has none, or it has as many messages as [WithMaxDepth] allows.
+var ErrFull = store.ErrFull
+
+// Queue is messages of one type on an engine, with everything that belongs to them: the layers in which failed ones wait, and the dead
+// letters. It is the source of a worker, the sink of another one, and the failure sink of an operator:
+//
+//	engine, err := sqlite.Open(ctx, "shop.db")
+//	…
+//	orders := delivery.NewQueue[Order](engine, "orders", delivery.RetryAfter(time.Minute, 10*time.Minute, time.Hour))
+//	receipts := delivery.NewQueue[Receipt](engine, "receipts")
+//	op := asyncop.OrderedWaitWithRetry(asyncop.Blocking(charge), 10*time.Second, 100, strategy, asyncop.WithFailureSink(orders.TakeFailure))
+//	summary, err := delivery.Run(ctx, orders, op, receipts)
+//
+// Any number of programs may use a queue at the same time, on all machines that reach its engine. They must agree about the codec. They
+// need not agree about the layers: a message is due when the program that put it there has said, and a worker also takes what waits in
+// layers that only another one has.
+//
+// # What becomes of a failure
+//
+//	visit 1 fails ──▶ layer 1 ─▶ visit 2 fails ──▶ layer 2 ─▶ visit 3 fails ──▶ dead letters (exhausted)
+//	permanent error, or outcome unknown, at any visit ──────────────────────▶ dead letters
+//
+// A visit is one passage through an operator, with its short retries. docs/ladder.md says more.
+//
+// # Names
+//
+// On the engine a queue "orders" has the names "orders", "orders-retry-1" and so on for the layers, "orders-dead" for the dead letters,
+// and "orders-blocked" with [KeepKeyOrder]. Tools that look at an engine show them.
+//
+// A Queue is safe for concurrent use, except for Receive and Close, which are those of one worker: see [Queue.Receive].
+type Queue[T any] struct {
+	store  store.Store
+	name   string
+	codec  codec.Codec[T]
+	ladder *ladder.Ladder[T]
+	depth  *depth // nil: no bound
+
+	mu     sync.Mutex
+	source Source[T] // of Receive; nil: none is open
+}
+
+// Option changes a setting of [NewQueue] and of [Run].
+type Option interface {
+	QueueOption
+	RunOption
+}
+
+// QueueOption changes a setting of [NewQueue].
+type QueueOption interface{ queue(s *queueSettings) }
+
+type queueSettings struct {
+	layers    []Layer
+	codec     any
+	lease     time.Duration
+	maxDepth  int
+	remembers time.Duration
+	keyOrder  bool
+	maxBehind int
+	clock     clock.Clock
+	logger    *slog.Logger
+}
+
+type queueOption func(*queueSettings)
+
+func (f queueOption) queue(s *queueSettings) { f(s) }
+
+// Layer is a place in which failed messages wait for their next visit.
+type Layer struct {
+	Delay         time.Duration // required: above 0
+	Jitter        float64       // the share of the delay that is added at random, at most: 0 to 1
+	MaxConcurrent int           // messages of the layer in flight in this process at once; 0: no limit
+	Rate          float64       // messages a second that come back in this process, at most; 0: no limit
+}
+
+// RetryAfter gives a queue a layer for each delay. A message waits for up to a fifth longer, so that an outage does not come back as a
+// wave. Without layers, each failure that the operator does not retry is a dead letter. It panics if a delay is not positive.
+func RetryAfter(delays ...time.Duration) QueueOption {
+	layers := make([]Layer, len(delays))
+	for i, d := range delays {
+		layers[i] = Layer{Delay: d, Jitter: 0.2}
+	}
+	return WithLayers(layers...)
+}
+
+// WithLayers gives a queue these layers, in order. It panics if one has a delay that is not positive, a negative limit, or a jitter above 1.
+func WithLayers(layers ...Layer) QueueOption {
+	for i, l := range layers {
+		if l.Delay <= 0 || l.MaxConcurrent < 0 || !(l.Rate >= 0) || !(l.Jitter >= 0 && l.Jitter <= 1) {
+			panic(fmt.Sprintf("delivery: layer %d: %+v: want a positive Delay, no negative limit, and a Jitter from 0 to 1", i+1, l))
+		}
+	}
+	return queueOption(func(s *queueSettings) { s.layers = append(s.layers, layers...) })
+}
+
+// WithCodec sets the codec of the values; the default is JSON. NewQueue panics if it is for another type.
+func WithCodec[T any](c codec.Codec[T]) QueueOption {
+	nils.Refuse("delivery: WithCodec", "codec", c)
+	return queueOption(func(s *queueSettings) { s.codec = c })
+}
+
+// WithLease sets how long the messages of a worker that was killed stay with it; the default is 30 s. A worker extends its leases three
+// times as often. It panics if d ≤ 0.
+func WithLease(d time.Duration) QueueOption {
+	if d <= 0 {
+		panic(fmt.Sprintf("delivery: WithLease: %v is not positive", d))
+	}
+	return queueOption(func(s *queueSettings) { s.lease = d })
+}
+
+// WithMaxDepth bounds the messages that wait in a queue for their first visit, or are in it. A Put beyond n fails with an error that
+// matches [ErrFull] and names the queue. A worker whose sink is full waits until there is room. Messages in layers and dead letters do not
+// count: what fails must have a place to go. The queue is counted once a second at most, so the bound may be exceeded by what other
+// programs put within a second. It panics if n < 1.
+func WithMaxDepth(n int) QueueOption {
+	if n < 1 {
+		panic(fmt.Sprintf("delivery: WithMaxDepth: %d is less than 1", n))
+	}
+	return queueOption(func(s *queueSettings) { s.maxDepth = n })
+}
+
+// Remembers says for how long the service that is called remembers a request that has an id (exactlyonce.ResultsConfig.AnswerAge), less
+// what clocks differ. It allows calls in doubt in the layers: the next visit makes the call again under the same id, as the messages of an
+// exactlyonce.Tracker with a name do. By default each call in doubt is a dead letter. It panics if d ≤ 0.
+func Remembers(d time.Duration) QueueOption {
+	if d <= 0 {
+		panic(fmt.Sprintf("delivery: Remembers: %v is not positive", d))
+	}
+	return queueOption(func(s *queueSettings) { s.remembers = d })
+}
+
+// KeepKeyOrder keeps the order of the messages of a key ([Key]): while one waits in a layer, those that come after it wait behind it. Up to
+// limit messages may wait for that, in layers and behind; then the worker takes no new ones. It holds for one worker, which must be the only
+// one of the queue: docs/ladder.md says why. It panics if limit < 1; NewQueue panics if the engine cannot look into its queues.
+func KeepKeyOrder(limit int) QueueOption {
+	if limit < 1 {
+		panic(fmt.Sprintf("delivery: KeepKeyOrder: %d is less than 1", limit))
+	}
+	return queueOption(func(s *queueSettings) { s.keyOrder, s.maxBehind = true, limit })
+}
+
+// Of the names that belong to a queue.
+const (
+	retrySuffix   = "-retry-"
+	deadSuffix    = "-dead"
+	blockedSuffix = "-blocked"
+)
+
+// NewQueue returns a queue on an engine. It does not ask the engine: the first Put makes the queue. It panics if the engine is nil, the
+// name is empty, is not UTF-8, has a NUL or ends like a name that belongs to another queue, and for what the engine cannot do.
+func NewQueue[T any](engine Engine, name string, opts ...QueueOption) *Queue[T] {
+	nils.Refuse("delivery: NewQueue", "engine", engine)
+	if err := storearg.Queue(name); err != nil {
+		panic("delivery: NewQueue: " + err.Error())
+	}
+	if _, n := layerOf(name); n > 0 || strings.HasSuffix(name, deadSuffix) || strings.HasSuffix(name, blockedSuffix) {
+		panic(fmt.Sprintf("delivery: NewQueue: the name %q is of the layers or dead letters of a queue", name))
+	}
+	set := queueSettings{lease: leases.DefaultLease, clock: clock.New(), logger: slog.Default()}
+	for i, opt := range opts {
+		if opt == nil {
+			panic(fmt.Sprintf("delivery: NewQueue: option %d is nil", i))
+		}
+		opt.queue(&set)
+	}
+	q := &Queue[T]{name: name}
+	var ok bool
+	if q.store, ok = engine.(store.Store); !ok {
+		panic(fmt.Sprintf("delivery: NewQueue: queue %q: a %T has no leases (store.Store)", name, engine))
+	}
+	switch c := set.codec.(type) {
+	case nil:
+		q.codec = codec.JSON[T]()
+	case codec.Codec[T]:
+		q.codec = c
+	default:
+		panic(fmt.Sprintf("delivery: NewQueue: queue %q is of %T, and its codec is a %T", name, *new(T), c))
+	}
+	if set.maxDepth > 0 {
+		q.depth = newDepth(set.maxDepth, set.clock)
+	}
+	c := ladder.Config[T]{
+		Store: q.store, Codec: q.codec, Main: name, DeadLetters: name + deadSuffix, Remembers: set.remembers, ID: func(T) string { return rand.Text() },
+		Clock: set.clock, Logger: set.logger,
+		Options: []leases.SourceOption{leases.WithLease(set.lease), leases.WithClock(set.clock), leases.WithLogger(set.logger)},
+	}
+	for i, l := range set.layers {
+		c.Layers = append(c.Layers, ladder.Layer{
+			Queue: name + retrySuffix + strconv.Itoa(i+1), Delay: l.Delay, Jitter: l.Jitter, MaxConcurrent: l.MaxConcurrent, Rate: l.Rate,
+		})
+	}
+	if looks, ok := engine.(store.Inspector); ok {
+		c.Others = func(ctx context.Context) ([]string, error) { return otherLayers(ctx, looks, name, len(set.layers)) }
+	}
+	if set.keyOrder {
+		c.Blocked, c.MaxBlocked = name+blockedSuffix, set.maxBehind
+	}
+	var err error
+	if q.ladder, err = ladder.New(c); err != nil {
+		panic(fmt.Sprintf("delivery: NewQueue: queue %q: %v", name, err))
+	}
+	return q
+}
+
+// layerOf returns the queue to which a layer belongs, and its number; 0: it is none.
+func layerOf(name string) (queue string, n int) {
+	i := strings.LastIndex(name, retrySuffix)
+	if i < 0 {
+		return name, 0
+	}
+	n, err := strconv.Atoi(name[i+len(retrySuffix):])
+	if err != nil || n < 1 {
+		return name, 0
+	}
+	return name[:i], n
+}
+
+// otherLayers returns layers in which messages wait, and which this program does not have: those of another version.
+func otherLayers(ctx context.Context, s store.Inspector, queue string, ours int) (others []string, err error) {
+	names, err := s.Queues(ctx)
+	for _, name := range names {
+		if of, n := layerOf(name); of == queue && n > ours {
+			others = append(others, name)
+		}
+	}
+	return others, err
+}
+
+// Name returns the name of the queue.
+func (q *Queue[T]) Name() string { return q.name }
+
+// DeadLetters returns the name of its dead letters.
+func (q *Queue[T]) DeadLetters() string { return q.name + deadSuffix }
+
+// Engine returns the engine of the queue.
+func (q *Queue[T]) Engine() Engine { return q.store }
+
+// PutOption says something about a message that is put.
+type PutOption func(*store.Message)
+
+// ID names a message. A message whose id is in the queue already is not put a second time, and Put returns nil: so a program that does not
+// know whether its Put took effect repeats it. An id is remembered as long as its message is in the queue: no longer when it was done, and
+// not while it waits in a layer or among the dead letters. The default is a random id. It has at most 1,024 bytes.
+func ID(id string) PutOption { return func(m *store.Message) { m.Meta.ID = id } }
+
+// After lets a message wait before its first visit, by the engine's clock. A negative delay is refused by Put.
+func After(d time.Duration) PutOption { return func(m *store.Message) { m.Delay = d } }
+
+// Key says what a message is ordered by: see [KeepKeyOrder]. It has at most 1,024 bytes.
+func Key(key string) PutOption { return func(m *store.Message) { m.Meta.Key = key } }
+
+// Deadline says until when a message makes sense. It travels with the message over layers, queues and machines. A message past it is not
+// given to an operator, and one that would have to wait for longer is not kept for its next visit: it is a dead letter, with the cause
+// "expired". The function of an operator finds it in [Meta].
+func Deadline(t time.Time) PutOption { return func(m *store.Message) { m.Meta.Deadline = t } }
+
+// Encode returns a value as the message that Put would put. It is for functions such as postgres.PutTx. Its error matches [ErrRefused].
+func (q *Queue[T]) Encode(v T, opts ...PutOption) (store.Message, error) {
+	m, err := store.Encode(q.codec, v, Meta{})
+	if err != nil {
+		return m, fmt.Errorf("delivery: queue %q: %w", q.name, err)
+	}
+	for _, opt := range opts {
+		opt(&m)
+	}
+	if m.Meta.ID == "" {
+		m.Meta.ID = rand.Text()
+	}
+	return m, nil
+}
+
+// Put puts a value into the queue. When it returns nil, the message is as safe as its engine keeps messages.
+func (q *Queue[T]) Put(ctx context.Context, v T, opts ...PutOption) error {
+	m, err := q.Encode(v, opts...)
+	if err != nil {
+		return err
+	}
+	return q.put(ctx, m)
+}
+
+// PutAll implements [Sink]: it puts the values of many messages, all or none of what it has not rejected. They keep id, key, origin,
+// provider, deadline and headers; their visits begin anew. To put values of your own, make messages of them:
+//
+//	delivery.New(order, &delivery.Meta{ID: order.Number}, nil)
+//
+// A value that cannot be encoded is rejected; if its message has no acknowledgement, PutAll returns an error that matches [ErrRefused] and
+// puts nothing.
+func (q *Queue[T]) PutAll(ctx context.Context, messages []Message[T]) error {
+	ms := make([]store.Message, 0, len(messages))
+	for _, m := range messages {
+		meta := m.Meta()
+		kept := Meta{ID: meta.ID, Key: meta.Key, Origin: meta.Origin, Provider: meta.Provider, Deadline: meta.Deadline, Headers: meta.Headers}
+		if kept.ID == "" {
+			kept.ID = rand.Text()
+		}
+		encoded, err := store.Encode(q.codec, m.Value, kept)
+		switch {
+		case err == nil:
+			ms = append(ms, encoded)
+		case m.Pending():
+			m.Reject(err)
+		default: // no source would see a rejection, and the value would be lost (law D1)
+			return fmt.Errorf("delivery: queue %q: message %q: %w", q.name, meta.ID, err)
+		}
+	}
+	return q.put(ctx, ms...)
+}
+
+func (q *Queue[T]) put(ctx context.Context, ms ...store.Message) error {
+	var err error
+	if q.depth != nil {
+		err = q.depth.admit(ctx, q.store, q.name, len(ms))
+	}
+	if err == nil {
+		err = q.store.Put(ctx, q.name, ms...)
+	}
+	if err != nil {
+		return fmt.Errorf("delivery: queue %q: %w", q.name, err)
+	}
+	return nil
+}
+
+// TakeFailure takes an element that an operator has given up: it goes to the next layer or to the dead letters. It is the argument of
+// [asyncop.WithFailureSink]. When it returns nil, the element is durable there, and its message can be acknowledged (law D1). The history of
+// the message comes from ctx ([MetaFromContext]), and what the operator knows of the failure is added to it. An element that is no message
+// gets a random id. An element that was cut off by the end of its operator is not taken: it did not fail.
+func (q *Queue[T]) TakeFailure(ctx context.Context, f asyncop.Failure[T]) error {
+	return q.ladder.Take(ctx, f)
+}
+
+// Source returns a source of the messages of the queue, and of those that come back from its layers. With a source first, which may be a
+// topic or a stream, it has the messages of that as well, and closes it: so the queue has the layers and dead letters of a source that has
+// none. It ends when first has ended and nothing of the queue is in flight.
+//
+// [Run] makes its own source of a queue: there you need this only for first. With [KeepKeyOrder] a queue has one source at a time: Source
+// panics before the one before it is closed.
+func (q *Queue[T]) Source(first Source[T]) Source[T] {
+	if nils.Is(first) {
+		return q.ladder.Source(nil)
+	}
+	return q.ladder.Source(first)
+}
+
+// Receive implements [Source], for a program that does without [Run]: the first one opens a source, and Close closes it. It is called by one
+// goroutine at a time.
+func (q *Queue[T]) Receive(ctx context.Context, n int) ([]Message[T], error) {
+	q.mu.Lock()
+	if q.source == nil {
+		q.source = q.Source(nil)
+	}
+	s := q.source
+	q.mu.Unlock()
+	return s.Receive(ctx, n)
+}
+
+// Close gives back what was received and is not settled, and waits until the rest is recorded. It closes neither the engine nor the source
+// of a [Run]; the queue can be used after it.
+func (q *Queue[T]) Close(ctx context.Context) error {
+	q.mu.Lock()
+	s := q.source
+	q.source = nil
+	q.mu.Unlock()
+	if s == nil {
+		return nil
+	}
+	return s.Close(ctx)
+}
+
+// QueueCounts are the messages of a [Queue].
+type QueueCounts struct {
+	Waiting  int           // in the queue: due or not, and in flight
+	Retrying int           // in layers, and behind others of their key
+	Dead     int           // dead letters
+	Age      time.Duration // of the oldest message in the queue
+}
+
+// Counts counts the messages of the queue. They move while it counts, from the queue to layers and dead letters, and it counts in that order:
+// none is missed, and one may be counted twice.
+func (q *Queue[T]) Counts(ctx context.Context) (c QueueCounts, err error) {
+	looks, ok := q.store.(store.Inspector)
+	if !ok {
+		return c, fmt.Errorf("delivery: queue %q: a %T cannot count messages: it is no store.Inspector", q.name, q.store)
+	}
+	var errs []error
+	count := func(name string) store.Counts {
+		n, err := looks.Count(ctx, name, store.Filter{})
+		errs = append(errs, err)
+		return n
+	}
+	main := count(q.name)
+	c.Waiting, c.Age = main.Messages, main.Age
+	names, err := looks.Queues(ctx)
+	errs = append(errs, err)
+	for _, name := range names {
+		if of, n := layerOf(name); of == q.name && n > 0 || name == q.name+blockedSuffix {
+			c.Retrying += count(name).Messages
+		}
+	}
+	c.Dead = count(q.DeadLetters()).Messages
+	return c, errors.Join(errs...)
+}

@@ -1,0 +1,356 @@
+package delivery_test
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"log/slog"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/weirflow/weir/asyncop"
+	"github.com/weirflow/weir/codec"
+	"github.com/weirflow/weir/delivery"
+	"github.com/weirflow/weir/delivery/channel"
+	"github.com/weirflow/weir/delivery/deliverytest"
+	"github.com/weirflow/weir/delivery/memory"
+	"github.com/weirflow/weir/delivery/store"
+	"github.com/weirflow/weir/predicates"
+	"github.com/weirflow/weir/strategies"
+)
+
+var noLog = delivery.WithLogger(slog.New(slog.DiscardHandler))
+
+// job is what queues of these tests have. It may be called twice.
+type job string
+
+func (job) Idempotent() bool { return true }
+
+// operate is an operator without short retries.
+func operate(q *delivery.Queue[job], f func(context.Context, job) (string, error)) *asyncop.AsyncWaitOperator[job, string] {
+	return asyncop.UnorderedWaitWithRetry(asyncop.Blocking(f), time.Minute, 10,
+		strategies.FixedDelay[string](0, time.Millisecond).RetryIfException(predicates.ErrorIs(errBusy)),
+		asyncop.WithFailureSink(q.TakeFailure), asyncop.WithLogger(slog.New(slog.DiscardHandler)))
+}
+
+func entriesOf(t *testing.T, engine *memory.Engine, queue string) []store.Entry {
+	t.Helper()
+	entries, err := engine.List(t.Context(), queue, store.Filter{}, store.Page{Max: 1000})
+	require.NoError(t, err)
+	return entries
+}
+
+// The source of a queue is one as any other, with layers or without.
+func TestQueueIsASource(t *testing.T) {
+	for _, opts := range [][]delivery.QueueOption{nil, {delivery.RetryAfter(time.Minute)}} {
+		deliverytest.RunSource(t, func(t *testing.T) deliverytest.Queue[string] {
+			n := 0
+			q := delivery.NewQueue[string](memory.Open(), "q", append(opts, delivery.WithLease(600*time.Millisecond), noLog)...)
+			return deliverytest.Queue[string]{
+				Open: func() (delivery.Source[string], error) { return q.Source(nil), nil },
+				Put: func(values ...string) (err error) {
+					for _, v := range values {
+						n++
+						err = errors.Join(err, q.Put(t.Context(), v, delivery.ID(fmt.Sprint(n))))
+					}
+					return err
+				},
+				Keeps: true, Shared: true, Lease: 600 * time.Millisecond,
+			}
+		}, func(i int) string { return fmt.Sprint("value ", i) })
+	}
+}
+
+// A worker from a queue to a queue: failures go through the layers to the dead letters, and no name is written twice (law W1).
+func TestQueueOfAWorker(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		engine := memory.Open()
+		jobs := delivery.NewQueue[job](engine, "jobs", delivery.RetryAfter(time.Minute, time.Hour), noLog)
+		results := delivery.NewQueue[string](engine, "results")
+		for _, id := range []string{"good", "later", "never", "refused"} {
+			require.NoError(t, jobs.Put(t.Context(), job(id), delivery.ID(id)))
+			require.NoError(t, jobs.Put(t.Context(), job(id), delivery.ID(id)), "again changes nothing")
+		}
+		require.NoError(t, jobs.Put(t.Context(), "delayed", delivery.ID("delayed"), delivery.After(30*time.Minute), delivery.Key("k")))
+		begun := time.Now()
+		at := map[string]time.Duration{}
+		ctx, stop := context.WithCancel(t.Context())
+		op := operate(jobs, func(ctx context.Context, j job) (string, error) {
+			meta, _ := delivery.MetaFromContext(ctx)
+			at[fmt.Sprint(j, " ", meta.Visit)] = time.Since(begun).Round(time.Minute)
+			switch {
+			case j == "later" && meta.Visit < 3, j == "never":
+				return "", errBusy
+			case j == "refused":
+				return "", predicates.WithReason(errors.New("no"), predicates.NewRejection("NO"))
+			}
+			return string(j) + " done", nil
+		})
+		time.AfterFunc(2*time.Hour, stop)
+		_, err := delivery.Run(ctx, jobs, op, results, silent, delivery.WithFloodGuard(1, 100))
+		require.NoError(t, err)
+
+		got := map[string]string{}
+		for _, e := range entriesOf(t, engine, "results") {
+			got[e.Meta.ID] = string(e.Payload)
+		}
+		require.Equal(t, map[string]string{"good": `"good done"`, "later": `"later done"`, "delayed": `"delayed done"`}, got)
+		require.GreaterOrEqual(t, at["later 2"], time.Minute)
+		require.GreaterOrEqual(t, at["later 3"], time.Hour)
+		require.Equal(t, 30*time.Minute, at["delayed 1"], "law D3")
+		dead := map[string]store.Cause{}
+		for _, e := range entriesOf(t, engine, jobs.DeadLetters()) {
+			dead[e.Meta.ID] = e.Cause
+		}
+		require.Equal(t, map[string]store.Cause{"never": store.Exhausted, "refused": store.Permanent}, dead)
+		counts, err := jobs.Counts(t.Context())
+		require.NoError(t, err)
+		require.Equal(t, delivery.QueueCounts{Dead: 2}, counts)
+		counts, err = results.Counts(t.Context())
+		require.NoError(t, err)
+		require.Equal(t, 3, counts.Waiting)
+	})
+}
+
+// A message past its deadline is not called, and one that would have to wait beyond it for its next visit does not wait.
+func TestQueueKeepsDeadlines(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		engine := memory.Open()
+		jobs := delivery.NewQueue[job](engine, "jobs", delivery.RetryAfter(time.Minute, time.Hour), noLog)
+		deadline := func(d time.Duration) delivery.PutOption { return delivery.Deadline(time.Now().Add(d)) }
+		require.NoError(t, jobs.Put(t.Context(), "late", delivery.ID("late"), deadline(time.Minute), delivery.After(2*time.Minute)))
+		require.NoError(t, jobs.Put(t.Context(), "fails", delivery.ID("fails"), deadline(10*time.Minute)))
+		require.NoError(t, jobs.Put(t.Context(), "done", delivery.ID("done"), deadline(10*time.Minute)))
+		ctx, stop := context.WithCancel(t.Context())
+		time.AfterFunc(2*time.Hour, stop)
+		calls := map[job]int{}
+		next := delivery.NewQueue[string](engine, "next")
+		_, err := delivery.Run(ctx, jobs, operate(jobs, func(_ context.Context, j job) (string, error) {
+			calls[j]++
+			if j == "fails" {
+				return "", errBusy
+			}
+			return string(j), nil
+		}), next, silent, delivery.WithFloodGuard(1, 100))
+		require.NoError(t, err)
+		require.Equal(t, map[job]int{"fails": 2, "done": 1}, calls)
+		for _, e := range entriesOf(t, engine, jobs.DeadLetters()) {
+			require.Equal(t, store.Expired, e.Cause, e.Meta.ID)
+		}
+		require.Len(t, entriesOf(t, engine, jobs.DeadLetters()), 2)
+		passed := entriesOf(t, engine, "next")
+		require.Len(t, passed, 1)
+		require.False(t, passed[0].Meta.Deadline.IsZero(), "it travels with its message")
+	})
+}
+
+// Messages that wait in layers of another version of the program are visited all the same.
+func TestQueueWithFewerLayers(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		engine := memory.Open()
+		m := store.Message{Meta: delivery.Meta{ID: "a", Visit: 3}, Payload: []byte(`"a"`), Delay: time.Minute}
+		require.NoError(t, engine.Put(t.Context(), "jobs-retry-3", m))
+		jobs := delivery.NewQueue[job](engine, "jobs", delivery.RetryAfter(time.Second), noLog)
+		counts, err := jobs.Counts(t.Context())
+		require.NoError(t, err)
+		require.Equal(t, 1, counts.Retrying)
+		ms, err := jobs.Receive(t.Context(), 10)
+		require.NoError(t, err)
+		require.Equal(t, 4, ms[0].Meta().Visit)
+		ms[0].Ack()
+
+		m.Meta.ID = "b" // it comes while the worker runs
+		require.NoError(t, engine.Put(t.Context(), "jobs-retry-2", m))
+		begun := time.Now()
+		ms, err = jobs.Receive(t.Context(), 10)
+		require.NoError(t, err)
+		require.Equal(t, "b", ms[0].Meta().ID)
+		require.Less(t, time.Since(begun), 6*time.Minute)
+		ms[0].Ack()
+		require.NoError(t, jobs.Close(t.Context()))
+	})
+}
+
+// A queue has the layers and dead letters of a source that has none.
+func TestQueueBesideAnotherSource(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		engine := memory.Open()
+		jobs := delivery.NewQueue[job](engine, "jobs", delivery.RetryAfter(time.Minute), noLog)
+		require.NoError(t, jobs.Put(t.Context(), "merged", delivery.ID("merged")))
+		in := make(chan job, 2)
+		in <- "a"
+		in <- "busy"
+		var done []string
+		ctx, stop := context.WithCancel(t.Context())
+		first := channel.NewSource(in, func(j job) *delivery.Meta { return &delivery.Meta{ID: string(j)} })
+		time.AfterFunc(time.Hour, stop)
+		_, err := delivery.Run(ctx, jobs.Source(first), operate(jobs, func(ctx context.Context, j job) (string, error) {
+			if meta, _ := delivery.MetaFromContext(ctx); j == "busy" && meta.Visit == 1 {
+				return "", errBusy
+			}
+			return string(j), nil
+		}), sinkFunc(func(_ context.Context, ms []delivery.Message[string]) error {
+			for _, m := range ms {
+				done = append(done, m.Value)
+			}
+			return nil
+		}), silent)
+		require.NoError(t, err)
+		require.ElementsMatch(t, []string{"a", "merged", "busy"}, done)
+	})
+}
+
+// A bounded queue refuses more, and its worker waits until there is room (law D5).
+func TestQueueWithABound(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		engine := memory.Open()
+		in, out := delivery.NewQueue[job](engine, "in"), delivery.NewQueue[string](engine, "out", delivery.WithMaxDepth(10))
+		for i := range 25 {
+			require.NoError(t, in.Put(t.Context(), job(fmt.Sprint(i)), delivery.ID(fmt.Sprint(i))))
+		}
+		ctx, stop := context.WithCancel(t.Context())
+		ended := make(chan struct{})
+		go func() { // ends with ctx
+			defer close(ended)
+			_, err := delivery.Run(ctx, in, operate(in, func(_ context.Context, j job) (string, error) { return string(j), nil }), out, silent)
+			if err != nil {
+				t.Error(err)
+			}
+		}()
+		time.Sleep(10 * time.Second)
+		require.Len(t, entriesOf(t, engine, "out"), 10)
+		err := out.Put(t.Context(), "more")
+		require.ErrorIs(t, err, delivery.ErrFull)
+		require.ErrorContains(t, err, `queue "out"`)
+		got := 0
+		for got < 25 {
+			ms, err := out.Receive(t.Context(), 100)
+			require.NoError(t, err)
+			for _, m := range ms {
+				m.Ack()
+				got++
+			}
+			require.LessOrEqual(t, len(entriesOf(t, engine, "out")), 10)
+		}
+		stop()
+		<-ended
+		require.NoError(t, out.Close(t.Context()))
+		counts, err := in.Counts(t.Context())
+		require.NoError(t, err)
+		require.Equal(t, delivery.QueueCounts{}, counts)
+	})
+}
+
+// The values of messages keep what is known of them, but their visits.
+func TestQueueIsASink(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		engine := memory.Open()
+		in := delivery.NewQueue[string](engine, "in", noLog)
+		next := delivery.NewQueue[func()](engine, "next")
+		require.NoError(t, in.Put(t.Context(), "a", delivery.ID("a")))
+		ms, err := in.Receive(t.Context(), 1)
+		require.NoError(t, err)
+		bad := delivery.With(ms[0], func() {})
+		require.NoError(t, next.PutAll(t.Context(), []delivery.Message[func()]{bad}), "what cannot be encoded is rejected")
+		require.False(t, bad.Pending())
+		require.NoError(t, in.Close(t.Context()))
+		require.Len(t, entriesOf(t, engine, in.DeadLetters()), 1)
+
+		// D1: without an acknowledgement the caller would not see the rejection, and take the value for safe.
+		good, lost := delivery.New[any](1, &delivery.Meta{ID: "1"}, nil), delivery.New[any](func() {}, &delivery.Meta{ID: "2"}, nil)
+		all := delivery.NewQueue[any](engine, "next")
+		err = all.PutAll(t.Context(), []delivery.Message[any]{good, lost})
+		require.ErrorIs(t, err, delivery.ErrRefused)
+		require.ErrorContains(t, err, `queue "next": message "2": `)
+		require.Empty(t, entriesOf(t, engine, "next"))
+		require.ErrorIs(t, all.Put(t.Context(), func() {}), delivery.ErrRefused)
+
+		require.NoError(t, in.Put(t.Context(), "b", delivery.ID("b"), delivery.Key("k")))
+		ms, err = in.Receive(t.Context(), 1)
+		require.NoError(t, err)
+		for range 2 {
+			require.NoError(t, all.PutAll(t.Context(), []delivery.Message[any]{delivery.With[string, any](ms[0], 7)}))
+		}
+		ms[0].Ack()
+		require.NoError(t, in.Close(t.Context()))
+		entries := entriesOf(t, engine, "next")
+		require.Len(t, entries, 1)
+		require.Equal(t, "b", entries[0].Meta.ID)
+		require.Equal(t, "k", entries[0].Meta.Key)
+		require.Zero(t, entries[0].Meta.Visit)
+		require.Equal(t, "7", string(entries[0].Payload))
+		require.NoError(t, all.PutAll(t.Context(), []delivery.Message[any]{delivery.New[any](8, nil, nil), delivery.New[any](8, nil, nil)}))
+		require.Len(t, entriesOf(t, engine, "next"), 3, "without an id, each value is a message")
+	})
+}
+
+// Two workers of one process share a queue.
+func TestTwoRunsOfAQueue(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		engine := memory.Open()
+		in, out := delivery.NewQueue[job](engine, "in"), delivery.NewQueue[string](engine, "out")
+		ctx, stop := context.WithCancel(t.Context())
+		ended := make(chan delivery.Summary, 2)
+		for range 2 {
+			go func() { // ends with ctx
+				op := operate(in, func(context.Context, job) (string, error) {
+					time.Sleep(time.Second)
+					return "done", nil
+				})
+				summary, err := delivery.Run(ctx, in, op, out, silent, delivery.WithBatch(1))
+				if err != nil {
+					t.Error(err)
+				}
+				ended <- summary
+			}()
+		}
+		for i := range 40 {
+			require.NoError(t, in.Put(t.Context(), "x", delivery.ID(fmt.Sprint(i))))
+		}
+		time.AfterFunc(10*time.Second, stop)
+		first, second := <-ended, <-ended
+		require.NotZero(t, first.Acknowledged)
+		require.NotZero(t, second.Acknowledged)
+		require.Equal(t, 40, first.Acknowledged+second.Acknowledged)
+		require.Len(t, entriesOf(t, engine, "out"), 40)
+		require.NoError(t, in.Put(t.Context(), "x"), "the queue can be used after its workers")
+	})
+}
+
+// keepsNothing is an engine without leases.
+type keepsNothing struct{}
+
+func (keepsNothing) Put(context.Context, string, ...store.Message) error { return io.ErrClosedPipe }
+func (keepsNothing) Close() error                                        { return nil }
+
+func TestNewQueueRefuses(t *testing.T) {
+	engine := memory.Open()
+	for name, f := range map[string]func(){
+		"no engine":          func() { delivery.NewQueue[int](nil, "q") },
+		"no leases":          func() { delivery.NewQueue[int](keepsNothing{}, "q") },
+		"no name":            func() { delivery.NewQueue[int](engine, "") },
+		"NUL":                func() { delivery.NewQueue[int](engine, "a\x00") },
+		"a layer's name":     func() { delivery.NewQueue[int](engine, "q-retry-1") },
+		"a dead name":        func() { delivery.NewQueue[int](engine, "q-dead") },
+		"a blocked name":     func() { delivery.NewQueue[int](engine, "q-blocked") },
+		"nil option":         func() { delivery.NewQueue[int](engine, "q", nil) },
+		"another type":       func() { delivery.NewQueue[int](engine, "q", delivery.WithCodec(codec.JSON[string]())) },
+		"no delay":           func() { delivery.RetryAfter(0) },
+		"jitter":             func() { delivery.WithLayers(delivery.Layer{Delay: 1, Jitter: 2}) },
+		"lease":              func() { delivery.WithLease(0) },
+		"depth":              func() { delivery.WithMaxDepth(0) },
+		"remembers":          func() { delivery.Remembers(0) },
+		"limit of key order": func() { delivery.KeepKeyOrder(0) },
+		"key order":          func() { delivery.NewQueue[int](struct{ store.Store }{engine}, "q", delivery.KeepKeyOrder(1)) },
+	} {
+		require.Panics(t, f, name)
+	}
+	require.NotPanics(t, func() { delivery.NewQueue[int](engine, "q-retry-x") })
+	require.Error(t, delivery.NewQueue[int](engine, "q").Put(t.Context(), 1, delivery.After(-1)))
+	_, err := delivery.NewQueue[int](struct{ store.Store }{engine}, "q").Counts(t.Context())
+	require.ErrorContains(t, err, "store.Inspector")
+}

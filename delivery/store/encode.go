@@ -1,0 +1,36 @@
+package store
+
+import (
+	"fmt"
+
+	"github.com/weirflow/weir/codec"
+	"github.com/weirflow/weir/internal/guard"
+	"github.com/weirflow/weir/internal/panics"
+	"github.com/weirflow/weir/message"
+)
+
+// Encode returns a value as a message. Its error matches [delivery.ErrRefused].
+func Encode[T any](c codec.Codec[T], v T, meta message.Meta) (m Message, err error) {
+	m.Meta = meta // also after a panic
+	err = guard.Call(func() (err error) {
+		m, err = encode(c, v, meta)
+		return err
+	}, broken)
+	return m, err
+}
+
+func encode[T any](c codec.Codec[T], v T, meta message.Meta) (m Message, err error) {
+	m = Message{Meta: meta, Schema: codec.SchemaOf(c)}
+	m.Payload, err = c.Append(nil, v)
+	return m, refused(err)
+}
+
+func broken(recovered any) error { return refused(panics.New("store", recovered)) }
+
+// refused returns the error of a codec: another try makes no sense.
+func refused(err error) error {
+	if err == nil {
+		return nil
+	}
+	return fmt.Errorf("store: %w: the codec: %w", message.ErrRefused, err)
+}

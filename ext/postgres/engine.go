@@ -1,0 +1,506 @@
+package postgres
+
+import (
+	"cmp"
+	"context"
+	"embed"
+	"errors"
+	"fmt"
+	"io/fs"
+	"log/slog"
+	"math"
+	"slices"
+	"strconv"
+	"strings"
+	"sync"
+	"time"
+
+	"github.com/benbjohnson/clock"
+	"github.com/jackc/pgx/v5"
+	"github.com/jackc/pgx/v5/pgconn"
+	"github.com/jackc/pgx/v5/pgxpool"
+	"github.com/jackc/pgx/v5/stdlib"
+
+	"github.com/weirflow/weir/delivery"
+	"github.com/weirflow/weir/delivery/store"
+	"github.com/weirflow/weir/internal/group"
+	"github.com/weirflow/weir/internal/nils"
+	"github.com/weirflow/weir/internal/sqlmigrate"
+	"github.com/weirflow/weir/internal/storearg"
+	"github.com/weirflow/weir/internal/storesql"
+)
+
+//go:embed migrations/*.sql
+var migrations embed.FS
+
+// Migrations returns the SQL files that make the tables of an [Engine], for those who run them with a tool of their own (goose and others):
+// open the engine [WithoutTables] then.
+func Migrations() fs.FS {
+	files, err := fs.Sub(migrations, "migrations")
+	if err != nil {
+		panic(err) // the directory is embedded
+	}
+	return files
+}
+
+// Migrate makes the tables of an [Engine], or changes those of an older version, as [Open] does. It can be called at each start.
+func Migrate(ctx context.Context, pool *pgxpool.Pool) error {
+	_, err := migrate(ctx, pool)
+	return err
+}
+
+func migrate(ctx context.Context, pool *pgxpool.Pool) (made []string, err error) {
+	db := stdlib.OpenDBFromPool(pool)
+	made, err = sqlmigrate.Ensure(ctx, db, sqlmigrate.PostgreSQL, "pgstore", Migrations())
+	if err = errors.Join(err, db.Close()); err != nil {
+		return nil, fmt.Errorf("postgres: %w", err)
+	}
+	return made, nil
+}
+
+// Engine keeps messages in queues in a PostgreSQL database. It is a [store.Inspector] and a [store.Waker], and has locks ([Engine.Locks]).
+// Safe for concurrent use.
+type Engine struct {
+	pool    *pgxpool.Pool
+	owned   bool // it has opened pool
+	clock   clock.Clock
+	puts    *group.Together[[]storesql.Row]
+	settles *group.Together[*settling]
+	hub     hub
+	news    news
+
+	now  string // the database's clock, as an expression; another one in tests
+	step func() // called between statements, by tests
+
+	mu     sync.RWMutex // held for reading while a call may begin to write
+	closed bool
+}
+
+var (
+	_ store.Inspector = (*Engine)(nil)
+	_ store.Waker     = (*Engine)(nil)
+)
+
+// Option changes a setting of [Open] and [New].
+type Option func(*settings)
+
+type settings struct {
+	connections int
+	noTables    bool
+	logger      *slog.Logger
+}
+
+func settingsOf(opts []Option) settings {
+	s := settings{connections: 6, logger: slog.Default()}
+	for _, opt := range opts {
+		opt(&s)
+	}
+	return s
+}
+
+// WithConnections sets how many connections a process has for its statements; the default is 6. One more listens while there are workers. A
+// third of them may put at the same time, and a third may settle. It panics if n < 1.
+func WithConnections(n int) Option {
+	if n < 1 {
+		panic(fmt.Sprintf("postgres: WithConnections: %d is less than 1", n))
+	}
+	return func(s *settings) { s.connections = n }
+}
+
+// WithoutTables keeps [Open] from making or changing tables: see [Migrations].
+func WithoutTables() Option { return func(s *settings) { s.noTables = true } }
+
+// WithLogger sets the logger of [Open]; the default is slog.Default(). It panics if l is nil.
+func WithLogger(l *slog.Logger) Option {
+	nils.Refuse("postgres: WithLogger", "logger", l)
+	return func(s *settings) { s.logger = l }
+}
+
+const maxBatch = 500 // calls that share a statement
+
+// Open opens the engine in the database at url. It makes the tables if they are missing, changes tables of an older version, and logs what it
+// has made. It refuses a database of a later version. If the user may not make tables, the error has the statements to run. The process has
+// up to six connections ([WithConnections], or pool_max_conns in url), and one more that listens while there are workers.
+func Open(ctx context.Context, url string, opts ...Option) (*Engine, error) {
+	set := settingsOf(opts)
+	c, err := pgxpool.ParseConfig(url)
+	if err != nil {
+		return nil, fmt.Errorf("postgres: %w", err) // pgx leaves the password out
+	}
+	if !strings.Contains(url, "pool_max_conns") {
+		c.MaxConns = int32(min(set.connections, math.MaxInt32)) //nolint:gosec // bounded
+	}
+	pool, err := pgxpool.NewWithConfig(ctx, c)
+	if err != nil {
+		return nil, fmt.Errorf("postgres: %w", err)
+	}
+	var made []string
+	if set.noTables {
+		err = explain(pool.Ping(ctx))
+	} else {
+		made, err = migrate(ctx, pool)
+	}
+	if err != nil {
+		pool.Close()
+		return nil, err
+	}
+	if len(made) > 0 {
+		set.logger.LogAttrs(ctx, slog.LevelInfo, "postgres: made the tables of queues",
+			slog.String("database", c.ConnConfig.Database), slog.Any("migrations", made))
+	}
+	s := New(pool, opts...)
+	s.owned = true
+	return s, nil
+}
+
+// New returns the engine in a database whose tables [Migrate] has made. The pool stays the caller's: Close does not close it. One more
+// connection listens while there are workers. It panics if pool is nil.
+func New(pool *pgxpool.Pool, opts ...Option) *Engine {
+	nils.Refuse("postgres: New", "pool", pool)
+	set := settingsOf(opts)
+	s := &Engine{pool: pool, now: "clock_timestamp()", step: func() {}, clock: clock.New()}
+	s.puts = group.NewTogether(maxBatch, max(1, set.connections/3), s.putAll)
+	s.settles = group.NewTogether(maxBatch, max(1, set.connections/3), s.settleAll)
+	return s
+}
+
+// Pool returns the connections of the engine, for tables of your own beside the queues.
+func (s *Engine) Pool() *pgxpool.Pool { return s.pool }
+
+// Close implements [store.Engine]. It waits for what is being written, and closes the connections if [Open] has opened them.
+func (s *Engine) Close() error {
+	s.mu.Lock()
+	again := s.closed
+	s.closed = true
+	s.mu.Unlock()
+	s.puts.Wait()
+	s.settles.Wait()
+	s.news.wait()
+	if !again && s.owned {
+		s.pool.Close()
+	}
+	return nil
+}
+
+// Put implements [store.Store].
+func (s *Engine) Put(ctx context.Context, queue string, ms ...store.Message) error {
+	if err := storearg.Put(queue, ms...); err != nil {
+		return err
+	}
+	rows := make([]storesql.Row, len(ms))
+	for i := range ms {
+		var err error
+		if rows[i], err = storesql.NewRow(queue, &ms[i]); err != nil {
+			return err
+		}
+	}
+	err := s.do(ctx, func() error {
+		if len(rows) == 0 {
+			return nil
+		}
+		return s.puts.Do(ctx, rows)
+	})
+	if err == nil && len(rows) > 0 {
+		first := noticeOf(rows)
+		s.note(first.queue, first.delay)
+	}
+	return err
+}
+
+func (s *Engine) putAll(ctx context.Context, take func() [][]storesql.Row) error {
+	return retry(func() error { return s.insert(ctx, s.pool, slices.Concat(take()...)) })
+}
+
+// querier is a pool or a transaction.
+type querier interface {
+	Exec(ctx context.Context, sql string, args ...any) (pgconn.CommandTag, error)
+	Query(ctx context.Context, sql string, args ...any) (pgx.Rows, error)
+}
+
+func (s *Engine) insert(ctx context.Context, q querier, rows []storesql.Row) error {
+	var queues, causes, metas []string
+	var delays, visits, merges []int64
+	var schemas, payloads [][]byte
+	for _, r := range rows {
+		queues, causes, metas = append(queues, r.Queue), append(causes, storesql.Readable(string(r.Cause))), append(metas, r.MetaColumn)
+		delays = append(delays, micros(r.Delay))
+		visits, merges = append(visits, int64(r.Meta.Visit)), append(merges, int64(r.Meta.Merges))
+		schemas, payloads = append(schemas, r.Schema), append(payloads, r.Payload)
+	}
+	s.step()
+	_, err := q.Exec(ctx, `INSERT INTO weir_messages (queue, at, due, arrived, visit, merges, cause, meta, schema, payload)
+		SELECT queue, now + delay * interval '1 microsecond', now + delay * interval '1 microsecond', now, visit, merges, cause, meta::jsonb, schema, payload
+		FROM (SELECT `+s.now+` AS now) AS clock,
+			unnest($1::text[], $2::bigint[], $3::bigint[], $4::bigint[], $5::text[], $6::text[], $7::bytea[], $8::bytea[])
+			WITH ORDINALITY AS m (queue, delay, visit, merges, cause, meta, schema, payload, n)
+		ORDER BY n ON CONFLICT DO NOTHING`, queues, delays, visits, merges, causes, metas, schemas, payloads)
+	s.step()
+	return err
+}
+
+// columns are those of a message, for scan.
+const columns = `m.position, m.fence, m.due, m.cause, m.meta, m.schema, m.payload`
+
+// Take implements [store.Store].
+func (s *Engine) Take(ctx context.Context, queue string, limit int, lease time.Duration) (taken []store.Leased, err error) {
+	if err := storearg.Take(queue, limit, lease); err != nil {
+		return nil, err
+	}
+	// Law D3: what is due is decided here, by the database's clock.
+	err = s.do(ctx, func() error {
+		return retry(func() (err error) {
+			taken, err = s.lease(ctx, queue, `queue = $2 AND at <= (SELECT now FROM clock) ORDER BY at, position LIMIT $3`, micros(lease), queue, limit)
+			return err
+		})
+	})
+	slices.SortFunc(taken, func(a, b store.Leased) int {
+		return cmp.Or(a.Meta.Due.Compare(b.Meta.Due), cmp.Compare(a.Position, b.Position))
+	})
+	return taken, err
+}
+
+// byIndex holds for one transaction.
+const byIndex = `SELECT set_config('enable_sort', 'off', true)`
+
+// indexed runs a query with ORDER BY and LIMIT through its index, and f, which closes the rows. PostgreSQL's statistics are a minute old: it
+// would take a long queue for a short one, and sort it for each call.
+func (s *Engine) indexed(ctx context.Context, f func(rows pgx.Rows, err error) error, sql string, args ...any) error {
+	batch := &pgx.Batch{} // one round trip and one transaction
+	batch.Queue(byIndex)
+	batch.Queue(sql, args...)
+	results := s.pool.SendBatch(ctx, batch)
+	defer results.Close() //nolint:errcheck // below, or its error is one that was read
+	if _, err := results.Exec(); err != nil {
+		return err
+	}
+	if err := f(results.Query()); err != nil {
+		return err
+	}
+	return results.Close()
+}
+
+// lease leases what is chosen, and no one else is leasing, for $1 microseconds. An array rather than a join: PostgreSQL takes it for
+// a short one, and so never scans the table.
+func (s *Engine) lease(ctx context.Context, queue, chosen string, args ...any) (taken []store.Leased, err error) {
+	s.step()
+	var lapses int
+	err = s.indexed(ctx, func(rows pgx.Rows, err error) error {
+		return scan(rows, err, func(m store.Message, position, fence int64) {
+			taken = append(taken, store.Leased{
+				Message: m, Position: store.Position(position), Lapses: lapses,
+				Lease: store.Lease{Queue: queue, Entry: strconv.FormatInt(position, 10), Fence: uint64(fence)},
+			})
+		}, &lapses)
+	}, `WITH clock AS MATERIALIZED (SELECT `+s.now+` AS now),
+		chosen AS MATERIALIZED (SELECT position, coalesce(octet_length(payload), 0) AS size FROM weir_messages WHERE `+chosen+` FOR UPDATE SKIP LOCKED),
+		fitting AS (SELECT position, sum(size) OVER (ROWS UNBOUNDED PRECEDING) - size AS before FROM chosen)
+		UPDATE weir_messages AS m SET at = now + $1 * interval '1 microsecond', leased = now + $1 * interval '1 microsecond', fence = fence + 1,
+			lapses = lapses + (leased IS NOT NULL)::int
+		FROM clock WHERE m.position = ANY (ARRAY(SELECT position FROM fitting WHERE before < `+strconv.Itoa(store.MaxBytes)+`)) RETURNING `+columns+", m.lapses", args...)
+	s.step()
+	return taken, err
+}
+
+// settling is a call of Extend, Done or Release.
+type settling struct {
+	change string // what is done to a message: an UPDATE of m, with delay, or empty for DELETE
+	delay  time.Duration
+	leases []store.Lease
+	lost   []store.Lease
+}
+
+// Extend implements [store.Store].
+func (s *Engine) Extend(ctx context.Context, d time.Duration, leases ...store.Lease) error {
+	if err := storearg.Extend(d); err != nil {
+		return err
+	}
+	return s.settle(ctx, &settling{
+		change: "at = now + delay * interval '1 microsecond', leased = now + delay * interval '1 microsecond'",
+		delay:  d, leases: leases,
+	})
+}
+
+// Done implements [store.Store].
+func (s *Engine) Done(ctx context.Context, leases ...store.Lease) error {
+	return s.settle(ctx, &settling{leases: leases})
+}
+
+// Release implements [store.Store].
+func (s *Engine) Release(ctx context.Context, delay time.Duration, leases ...store.Lease) error {
+	if err := storearg.Release(delay); err != nil {
+		return err
+	}
+	err := s.settle(ctx, &settling{
+		change: "at = now + delay * interval '1 microsecond', due = now + delay * interval '1 microsecond', leased = NULL",
+		delay:  delay, leases: leases,
+	})
+	for _, l := range leases {
+		s.note(l.Queue, delay)
+	}
+	return err
+}
+
+func (s *Engine) settle(ctx context.Context, call *settling) error {
+	err := s.do(ctx, func() error {
+		if len(call.leases) == 0 {
+			return nil
+		}
+		return s.settles.Do(ctx, call)
+	})
+	if err != nil {
+		return err
+	}
+	return storearg.Lost(call.lost)
+}
+
+// settleAll runs one statement for each kind of call.
+func (s *Engine) settleAll(ctx context.Context, take func() []*settling) error {
+	for batch := take(); len(batch) > 0; {
+		change := batch[0].change
+		var same, others []*settling
+		for _, call := range batch {
+			if call.change == change {
+				same = append(same, call)
+			} else {
+				others = append(others, call)
+			}
+		}
+		if err := retry(func() error { return s.settleSame(ctx, s.pool, same) }); err != nil {
+			return err
+		}
+		batch = others
+	}
+	return nil
+}
+
+// entry is what a lease is for.
+type entry struct {
+	position, fence int64
+	queue           string
+}
+
+// entryOf returns what a lease is for; ok is false if it is none of this store's.
+func entryOf(l store.Lease) (e entry, ok bool) {
+	position, err := strconv.ParseInt(l.Entry, 10, 64)
+	return entry{position, int64(l.Fence), l.Queue}, err == nil && l.Fence <= math.MaxInt64 //nolint:gosec // compared
+}
+
+// settleSame runs one statement for calls of one kind, and sets what they have lost.
+func (s *Engine) settleSame(ctx context.Context, q querier, batch []*settling) error {
+	var positions, fences, delays []int64
+	var queues []string
+	for _, call := range batch {
+		for _, l := range call.leases {
+			if e, ok := entryOf(l); ok {
+				positions, fences, queues = append(positions, e.position), append(fences, e.fence), append(queues, e.queue)
+				delays = append(delays, micros(call.delay))
+			}
+		}
+	}
+	// The subqueries hide from PostgreSQL how many leases there are: with many it would scan the table.
+	const leases = `unnest((SELECT $1::bigint[]), (SELECT $2::bigint[]), (SELECT $3::text[]), (SELECT $4::bigint[])) AS l (position, fence, queue, delay)`
+	const held = ` WHERE m.position = l.position AND m.queue = l.queue AND m.fence = l.fence AND m.leased IS NOT NULL
+		RETURNING m.position, l.fence, m.queue`
+	statement := "DELETE FROM weir_messages AS m USING " + leases + held
+	if change := batch[0].change; change != "" {
+		statement = "UPDATE weir_messages AS m SET " + change + " FROM (SELECT " + s.now + " AS now) AS clock, " + leases + held
+	}
+	s.step()
+	rows, err := q.Query(ctx, statement, positions, fences, queues, delays)
+	if err != nil {
+		return err
+	}
+	settled := map[entry]bool{}
+	var e entry
+	if _, err := pgx.ForEachRow(rows, []any{&e.position, &e.fence, &e.queue}, func() error {
+		settled[e] = true
+		return nil
+	}); err != nil {
+		return err
+	}
+	s.step()
+	for _, call := range batch {
+		call.lost = nil
+		for _, l := range call.leases {
+			if e, ok := entryOf(l); !ok || !settled[e] {
+				call.lost = append(call.lost, l)
+			}
+		}
+	}
+	return nil
+}
+
+// do runs f unless the store is closed or ctx has ended, and explains its error.
+func (s *Engine) do(ctx context.Context, f func() error) error {
+	s.mu.RLock()
+	defer s.mu.RUnlock()
+	if s.closed {
+		return store.ErrClosed
+	}
+	if ctx.Err() != nil {
+		return context.Cause(ctx)
+	}
+	return explain(f())
+}
+
+func explain(err error) error {
+	switch {
+	case err == nil:
+		return nil
+	case sqlState(err) == "53100": // disk_full
+		return fmt.Errorf("postgres: %w: %w", store.ErrFull, err)
+	case strings.HasPrefix(sqlState(err), "22") || strings.HasPrefix(sqlState(err), "54"): // data exceptions, program limits
+		return fmt.Errorf("postgres: %w: %w", delivery.ErrRefused, err)
+	default:
+		return fmt.Errorf("postgres: %w", sqlmigrate.Explain(err, "postgres.Migrate", "weir_messages", "weir_locks"))
+	}
+}
+
+// retry runs f again if the database has rolled it back for the sake of another transaction.
+func retry(f func() error) (err error) {
+	for range 10 {
+		if err = f(); err == nil || sqlState(err) != "40P01" && sqlState(err) != "40001" {
+			return err
+		}
+	}
+	return err
+}
+
+func sqlState(err error) string {
+	if e, ok := errors.AsType[*pgconn.PgError](err); ok {
+		return e.Code
+	}
+	return ""
+}
+
+// scan reads the columns of messages, and more columns into more.
+func scan(rows pgx.Rows, err error, f func(m store.Message, position, fence int64), more ...any) error {
+	if err != nil {
+		return err
+	}
+	defer rows.Close()
+	for rows.Next() {
+		var m store.Message
+		var position, fence int64
+		var due time.Time
+		var meta []byte
+		dest := append([]any{&position, &fence, &due, (*string)(&m.Cause), &meta, &m.Schema, &m.Payload}, more...)
+		if err := rows.Scan(dest...); err != nil {
+			return err
+		}
+		if m.Meta, err = storesql.ReadMeta(meta, due); err != nil {
+			return fmt.Errorf("message at position %d: %w", position, err)
+		}
+		f(m, position, fence)
+	}
+	return rows.Err()
+}
+
+// micros returns the microseconds of d, rounded up: law D3.
+func micros(d time.Duration) int64 {
+	n := int64(d / time.Microsecond)
+	if d%time.Microsecond > 0 {
+		n++
+	}
+	return n
+}

@@ -1,0 +1,244 @@
+package postgres
+
+import (
+	"cmp"
+	"context"
+	"encoding/json"
+	"errors"
+	"math"
+	"slices"
+	"strconv"
+	"time"
+
+	"github.com/jackc/pgx/v5"
+
+	"github.com/weirflow/weir/delivery/store"
+	"github.com/weirflow/weir/internal/storearg"
+	"github.com/weirflow/weir/internal/storesql"
+)
+
+var dialect = storesql.Dialect{
+	HasReason: "meta->'reasons' ? %s",
+	HasError:  "strpos(meta->>'lastError', %s) > 0",
+	// What a filter compares with has microseconds, too: rounded up, both bounds choose the same.
+	Time: func(t time.Time) any {
+		if up := t.Truncate(time.Microsecond); up.Before(t) {
+			return up.Add(time.Microsecond)
+		}
+		return t
+	},
+}
+
+// where returns the condition of a page of a queue, and its order. Its parameters follow args: queue, After, Until, and those of the
+// filter. An expression keeps PostgreSQL from going through the queue where the filter has ids, for which there is an index.
+func where(queue string, f *store.Filter, p store.Page, args ...any) (condition, order string, _ []any, err error) {
+	until := p.Until
+	if until == 0 {
+		until = math.MaxInt64
+	}
+	position := "position"
+	if len(f.IDs) > 0 {
+		position = "position + 0"
+	}
+	n := len(args)
+	condition, args, err = storesql.Where(dialect, f, append(args, queue, int64(p.After), int64(until)))
+	condition = "queue = " + storesql.Param(n+1) + " AND " + position + " > " + storesql.Param(n+2) + " AND " + position + " <= " + storesql.Param(n+3) + condition
+	return condition, " ORDER BY " + position, args, err
+}
+
+// List implements [store.Inspector].
+func (s *Engine) List(ctx context.Context, queue string, f store.Filter, p store.Page) (list []store.Entry, err error) {
+	if err := storearg.Page(queue, p); err != nil {
+		return nil, err
+	}
+	condition, order, args, err := where(queue, &f, p, p.Max)
+	if err != nil {
+		return nil, err
+	}
+	err = s.do(ctx, func() error {
+		var arrived time.Time
+		var leased *time.Time
+		return s.indexed(ctx, func(rows pgx.Rows, err error) error {
+			return scan(rows, err, func(m store.Message, position, fence int64) {
+				e := store.Entry{Message: m, Position: store.Position(position), Fence: uint64(fence), Arrived: arrived.UTC()}
+				if leased != nil {
+					e.LeasedUntil = leased.UTC()
+				}
+				list = append(list, e)
+			}, &arrived, &leased)
+		}, `WITH chosen AS MATERIALIZED (SELECT position, coalesce(octet_length(payload), 0) AS size FROM weir_messages WHERE `+condition+order+` LIMIT $1),
+			fitting AS (SELECT position, sum(size) OVER (ROWS UNBOUNDED PRECEDING) - size AS before FROM chosen)
+			SELECT `+columns+", arrived, CASE WHEN leased > "+s.now+` THEN leased END FROM weir_messages AS m
+			WHERE m.position = ANY (ARRAY(SELECT position FROM fitting WHERE before < `+strconv.Itoa(store.MaxBytes)+`)) ORDER BY position`, args...)
+	})
+	return list, err
+}
+
+// Count implements [store.Inspector].
+func (s *Engine) Count(ctx context.Context, queue string, f store.Filter) (c store.Counts, err error) {
+	condition, _, args, err := where(queue, &f, store.Page{})
+	if err != nil {
+		return c, err
+	}
+	err = s.do(ctx, func() error {
+		rows, err := s.pool.Query(ctx, "SELECT cause, meta->'reasons', count(*), min(arrived), min(at), max(position), (SELECT "+s.now+
+			") FROM weir_messages WHERE "+condition+" GROUP BY 1, 2", args...)
+		if err != nil {
+			return err
+		}
+		var cause string
+		var column []byte
+		var n int
+		var oldest, next, now time.Time
+		var last int64
+		_, err = pgx.ForEachRow(rows, []any{&cause, &column, &n, &oldest, &next, &last, &now}, func() error {
+			var reasons []string
+			if column != nil {
+				if err := json.Unmarshal(column, &reasons); err != nil {
+					return err
+				}
+			}
+			c.Add(store.Cause(cause), reasons, n, oldest.UTC(), next.UTC(), store.Position(last))
+			return nil
+		})
+		c.SetAge(now)
+		return err
+	})
+	return c, err
+}
+
+// purgeStep is the messages of a queue that one statement of Purge looks at.
+const purgeStep = 1000
+
+// Purge implements [store.Inspector]. It goes through the queue in steps: those who hold leases would wait for one statement
+// that removes all.
+func (s *Engine) Purge(ctx context.Context, queue string, f store.Filter) (n int, err error) {
+	condition, _, args, err := where(queue, &f, store.Page{})
+	if err != nil {
+		return 0, err
+	}
+	if len(f.IDs) > 0 { // few, and there is an index
+		return s.remove(ctx, condition, args)
+	}
+	var until int64
+	err = s.do(ctx, func() error {
+		return s.pool.QueryRow(ctx, "SELECT coalesce(max(position), 0) FROM weir_messages WHERE queue = $1", queue).Scan(&until)
+	})
+	for after := int64(0); err == nil && after < until; {
+		last := until
+		err = s.do(ctx, func() error {
+			return s.indexed(ctx, func(rows pgx.Rows, err error) error {
+				if err != nil {
+					return err
+				}
+				_, err = pgx.ForEachRow(rows, []any{&last}, func() error { return nil })
+				return err
+			}, `SELECT position FROM weir_messages WHERE queue = $1 AND position > $2 AND position <= $3
+				ORDER BY position LIMIT 1 OFFSET $4`, queue, after, until, purgeStep-1)
+		})
+		if err == nil {
+			args[1], args[2] = after, last // as where has made them
+			var removed int
+			removed, err = s.remove(ctx, condition, args)
+			n += removed
+		}
+		after = last
+	}
+	return n, err
+}
+
+// remove removes messages, and returns how many.
+func (s *Engine) remove(ctx context.Context, condition string, args []any) (n int, err error) {
+	err = s.do(ctx, func() error {
+		return retry(func() error {
+			s.step()
+			tag, err := s.pool.Exec(ctx, "DELETE FROM weir_messages WHERE "+condition, args...)
+			s.step()
+			n = int(tag.RowsAffected())
+			return err
+		})
+	})
+	return n, err
+}
+
+// Claim implements [store.Inspector].
+func (s *Engine) Claim(ctx context.Context, queue string, f store.Filter, p store.Page, lease time.Duration) (taken []store.Leased, err error) {
+	if err := errors.Join(storearg.Page(queue, p), storearg.Take(queue, p.Max, lease)); err != nil {
+		return nil, err
+	}
+	condition, order, args, err := where(queue, &f, p, micros(lease), p.Max)
+	if err != nil {
+		return nil, err
+	}
+	err = s.do(ctx, func() error {
+		return retry(func() (err error) {
+			taken, err = s.lease(ctx, queue, condition+" AND (leased IS NULL OR leased <= (SELECT now FROM clock))"+order+" LIMIT $2", args...)
+			return err
+		})
+	})
+	slices.SortFunc(taken, func(a, b store.Leased) int { return cmp.Compare(a.Position, b.Position) })
+	return taken, err
+}
+
+// Move implements [store.Inspector].
+func (s *Engine) Move(ctx context.Context, moves ...store.Move) error {
+	if err := storearg.Move(moves...); err != nil {
+		return err
+	}
+	if len(moves) == 0 {
+		return s.do(ctx, func() error { return nil })
+	}
+	rows, call := map[store.Lease]storesql.Row{}, &settling{}
+	for i := range moves {
+		r, err := storesql.NewRow(moves[i].Queue, &moves[i].Message)
+		if err != nil {
+			return err
+		}
+		rows[moves[i].Lease] = r
+		call.leases = append(call.leases, moves[i].Lease)
+	}
+	err := s.do(ctx, func() error {
+		return retry(func() error {
+			return pgx.BeginFunc(ctx, s.pool, func(tx pgx.Tx) error {
+				if err := s.settleSame(ctx, tx, []*settling{call}); err != nil {
+					return err
+				}
+				var moved []storesql.Row
+				for _, l := range call.leases {
+					if !slices.Contains(call.lost, l) {
+						moved = append(moved, rows[l])
+					}
+				}
+				if len(moved) == 0 {
+					return nil
+				}
+				return s.insert(ctx, tx, moved)
+			})
+		})
+	})
+	if err != nil {
+		return err
+	}
+	for _, r := range rows {
+		s.note(r.Queue, r.Delay)
+	}
+	return storearg.Lost(call.lost)
+}
+
+// Queues implements [store.Inspector].
+func (s *Engine) Queues(ctx context.Context) (names []string, err error) {
+	err = s.do(ctx, func() error {
+		// One step of an index for each queue, however many messages there are.
+		rows, err := s.pool.Query(ctx, `WITH RECURSIVE q(name) AS (
+			(SELECT queue FROM weir_messages ORDER BY queue LIMIT 1)
+			UNION ALL
+			SELECT (SELECT queue FROM weir_messages WHERE queue > name ORDER BY queue LIMIT 1) FROM q WHERE name IS NOT NULL
+			) SELECT name FROM q WHERE name IS NOT NULL ORDER BY name COLLATE "C"`)
+		if err != nil {
+			return err
+		}
+		names, err = pgx.CollectRows(rows, pgx.RowTo[string])
+		return err
+	})
+	return names, err
+}

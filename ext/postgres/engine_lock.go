@@ -1,0 +1,115 @@
+package postgres
+
+import (
+	"context"
+	"errors"
+	"time"
+
+	"github.com/jackc/pgx/v5"
+
+	"github.com/weirflow/weir/delivery/lock"
+)
+
+// Locks are the locks in the database of a store. Safe for concurrent use.
+type Locks struct{ store *Engine }
+
+var _ lock.Locks = (*Locks)(nil)
+
+// Locks returns the locks in the store's database. The database's clock decides how long a lease lasts. They end with the
+// store.
+func (s *Engine) Locks() *Locks { return &Locks{s} }
+
+// Acquire implements [lock.Locks]. It waits for transactions with a [Locks.Guard] of the same lock.
+func (l *Locks) Acquire(ctx context.Context, name, owner string, lease time.Duration) (g lock.Grant, err error) {
+	if err := lock.Check(name, owner, lease); err != nil {
+		return g, err
+	}
+	g = lock.Grant{Name: name, Owner: owner}
+	held := &lock.HeldError{Name: name}
+	for {
+		var got, found bool
+		err = l.store.do(ctx, func() error {
+			err := l.store.pool.QueryRow(ctx, `INSERT INTO weir_locks AS l (name, owner, fence, until)
+				VALUES ($1, $2, 1, `+l.store.now+` + $3 * interval '1 microsecond')
+				ON CONFLICT (name) DO UPDATE SET owner = excluded.owner, fence = l.fence + 1, until = excluded.until
+				WHERE l.owner = '' OR l.until <= `+l.store.now+` RETURNING fence`, name, owner, micros(lease)).Scan(&g.Fence)
+			if got = err == nil; got || !errors.Is(err, pgx.ErrNoRows) {
+				return err
+			}
+			var micros int64
+			err = l.store.pool.QueryRow(ctx, "SELECT owner, ceil(extract(epoch FROM until - "+l.store.now+`) * 1000000)::bigint FROM weir_locks
+				WHERE name = $1 AND owner <> '' AND until > `+l.store.now, name).Scan(&held.Owner, &micros)
+			held.For = time.Duration(micros) * time.Microsecond
+			if found = err == nil; errors.Is(err, pgx.ErrNoRows) {
+				return nil // free by now: once more
+			}
+			return err
+		})
+		switch {
+		case err != nil:
+			return lock.Grant{}, err
+		case got:
+			return g, nil
+		case found:
+			return lock.Grant{}, held
+		}
+	}
+}
+
+// Extend implements [lock.Locks].
+func (l *Locks) Extend(ctx context.Context, g lock.Grant, d time.Duration) error {
+	if err := lock.CheckLease(d); err != nil {
+		return err
+	}
+	return l.change(ctx, g, "until = "+l.store.now+" + $4 * interval '1 microsecond'", micros(d))
+}
+
+// Release implements [lock.Locks].
+func (l *Locks) Release(ctx context.Context, g lock.Grant) error {
+	return l.change(ctx, g, "owner = ''")
+}
+
+// Held implements [lock.Locks].
+func (l *Locks) Held(ctx context.Context, prefix string) (held []lock.Holding, err error) {
+	err = l.store.do(ctx, func() error {
+		rows, err := l.store.pool.Query(ctx, "SELECT name, owner, fence, ceil(extract(epoch FROM until - "+l.store.now+`) * 1000000)::bigint FROM weir_locks
+			WHERE starts_with(name, $1) AND owner <> '' AND until > `+l.store.now+` ORDER BY name COLLATE "C"`, prefix)
+		if err != nil {
+			return err
+		}
+		held, err = pgx.CollectRows(rows, func(row pgx.CollectableRow) (h lock.Holding, err error) {
+			var micros int64
+			err = row.Scan(&h.Name, &h.Owner, &h.Fence, &micros)
+			h.For = time.Duration(micros) * time.Microsecond
+			return h, err
+		})
+		return err
+	})
+	return held, err
+}
+
+const ofGrant = " WHERE name = $1 AND owner = $2 AND owner <> '' AND fence = $3"
+
+func (l *Locks) change(ctx context.Context, g lock.Grant, set string, args ...any) error {
+	var changed int64
+	err := l.store.do(ctx, func() error {
+		tag, err := l.store.pool.Exec(ctx, "UPDATE weir_locks SET "+set+ofGrant, append([]any{g.Name, g.Owner, int64(g.Fence)}, args...)...)
+		changed = tag.RowsAffected()
+		return err
+	})
+	if err == nil && changed == 0 {
+		err = lock.ErrLost
+	}
+	return err
+}
+
+// Guard returns nil if a grant is valid, and stays so until the transaction ends: another one has to wait. In the transaction
+// of a write it makes sure that a stale owner writes nothing: if it returns [lock.ErrLost] or another error, roll back.
+func (l *Locks) Guard(ctx context.Context, tx pgx.Tx, g lock.Grant) error {
+	var one int
+	err := tx.QueryRow(ctx, "SELECT 1 FROM weir_locks"+ofGrant+" FOR SHARE", g.Name, g.Owner, int64(g.Fence)).Scan(&one)
+	if errors.Is(err, pgx.ErrNoRows) {
+		return lock.ErrLost
+	}
+	return explain(err)
+}

@@ -1,0 +1,20 @@
+//go:build unix
+
+package postgres_test
+
+import (
+	"testing"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/weirflow/weir/ext/postgres"
+	"github.com/weirflow/weir/internal/storebench"
+)
+
+func TestManyMessages(t *testing.T) {
+	pool := connect(t, places(t)(t))
+	require.NoError(t, postgres.Migrate(t.Context(), pool))
+	s := postgres.New(pool)
+	defer s.Close()
+	storebench.Many(t, s)
+}

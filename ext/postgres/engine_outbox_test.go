@@ -1,0 +1,196 @@
+//go:build unix
+
+package postgres_test
+
+import (
+	"context"
+	"database/sql"
+	"errors"
+	"log/slog"
+	"strconv"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/jackc/pgx/v5"
+	"github.com/jackc/pgx/v5/stdlib"
+	"github.com/stretchr/testify/require"
+
+	"github.com/weirflow/weir/delivery"
+	"github.com/weirflow/weir/delivery/deliverytest"
+	"github.com/weirflow/weir/delivery/lock"
+	"github.com/weirflow/weir/delivery/outbox"
+	"github.com/weirflow/weir/delivery/store"
+	"github.com/weirflow/weir/ext/postgres"
+)
+
+func TestLocks(t *testing.T) {
+	newPlace := places(t)
+	deliverytest.RunLocks(t, func(t *testing.T) deliverytest.LockPlace {
+		pool := connect(t, newPlace(t))
+		require.NoError(t, postgres.Migrate(t.Context(), pool))
+		exec := func(sql string, args ...any) {
+			_, err := pool.Exec(t.Context(), sql, args...)
+			require.NoError(t, err)
+		}
+		exec("CREATE TABLE test_clock AS SELECT timestamptz '2026-01-01' AS now")
+		return deliverytest.LockPlace{
+			Open: func() (lock.Locks, error) {
+				s := postgres.New(pool)
+				postgres.SetNow(s, "(SELECT now FROM test_clock)")
+				return s.Locks(), nil
+			},
+			Wait: func(d time.Duration) {
+				exec("UPDATE test_clock SET now = now + $1 * interval '1 microsecond'", d.Microseconds())
+			},
+		}
+	})
+}
+
+// A stale owner's write is refused in its transaction, and a takeover waits for a write that was guarded.
+func TestGuard(t *testing.T) {
+	pool := connect(t, places(t)(t))
+	require.NoError(t, postgres.Migrate(t.Context(), pool))
+	locks := postgres.New(pool).Locks()
+	const soon = 200 * time.Millisecond
+	first, err := locks.Acquire(t.Context(), "a", "first", soon)
+	require.NoError(t, err)
+	tx, err := pool.Begin(t.Context())
+	require.NoError(t, err)
+	require.NoError(t, locks.Guard(t.Context(), tx, first))
+	var second lock.Grant
+	acquired := make(chan error)
+	go func() {
+		for {
+			var err error
+			second, err = locks.Acquire(t.Context(), "a", "second", time.Hour)
+			if !errors.Is(err, lock.ErrHeld) {
+				acquired <- err
+				return
+			}
+		}
+	}()
+	select {
+	case err := <-acquired:
+		t.Fatal("the lock was taken over during a guarded transaction", err)
+	case <-time.After(2 * soon): // its lease has ended
+	}
+	require.NoError(t, tx.Commit(t.Context()))
+	require.NoError(t, <-acquired)
+	write := func(g lock.Grant) error {
+		return pgx.BeginFunc(t.Context(), pool, func(tx pgx.Tx) error { return locks.Guard(t.Context(), tx, g) })
+	}
+	require.ErrorIs(t, write(first), lock.ErrLost)
+	require.NoError(t, write(second))
+}
+
+// published is what a relay has sent.
+type published struct {
+	mu  sync.Mutex
+	ids []string
+}
+
+func (p *published) publish(_ context.Context, ms []store.Message) error {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	for _, m := range ms {
+		p.ids = append(p.ids, m.Meta.ID)
+	}
+	return nil
+}
+
+func (p *published) all() []string {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	return append([]string{}, p.ids...)
+}
+
+func staged(id string) store.Message {
+	return store.Message{Meta: delivery.Meta{ID: id, Key: "\x00\xff"}, Payload: []byte(id)}
+}
+
+// A staged message is published if its transaction was committed, and only then; one that commits late, with a lower position,
+// is not lost.
+func TestOutbox(t *testing.T) {
+	pool := connect(t, places(t)(t))
+	require.NoError(t, postgres.Migrate(t.Context(), pool))
+	s := postgres.New(pool)
+	defer s.Close()
+	ctx, cancel := context.WithCancel(t.Context())
+	var p published
+	ended := make(chan error)
+	go func() {
+		// It looks by itself so rarely that the test needs the notifications.
+		ended <- outbox.Relay(ctx, s, s.Locks(), outbox.Config{Queue: "outbox", Publish: p.publish, MaxPoll: time.Hour, Logger: slog.New(slog.DiscardHandler)})
+	}()
+	begin := func() pgx.Tx {
+		tx, err := pool.Begin(t.Context())
+		require.NoError(t, err)
+		return tx
+	}
+	late := begin()
+	require.NoError(t, postgres.Stage(t.Context(), s, late, "outbox", staged("late")))
+	undone := begin()
+	require.NoError(t, postgres.Stage(t.Context(), s, undone, "outbox", staged("undone")))
+	var want []string
+	for i := range 5 {
+		tx := begin()
+		id := strconv.Itoa(i)
+		require.NoError(t, postgres.Stage(t.Context(), s, tx, "outbox", staged(id)))
+		require.NoError(t, tx.Commit(t.Context()))
+		want = append(want, id)
+		require.Eventually(t, func() bool { return len(p.all()) == len(want) }, time.Minute, time.Millisecond)
+	}
+	require.NoError(t, undone.Rollback(t.Context()))
+	require.NoError(t, late.Commit(t.Context()))
+	want = append(want, "late")
+	require.Eventually(t, func() bool { return len(p.all()) == len(want) }, time.Minute, time.Millisecond)
+
+	db := stdlib.OpenDBFromPool(pool)
+	defer db.Close()
+	for _, commit := range []bool{false, true} {
+		tx, err := db.BeginTx(t.Context(), &sql.TxOptions{})
+		require.NoError(t, err)
+		require.NoError(t, postgres.StageSQL(t.Context(), s, tx, "outbox", staged("database/sql"), staged("twice"), staged("twice")))
+		if commit {
+			require.NoError(t, tx.Commit())
+		} else {
+			require.NoError(t, tx.Rollback())
+		}
+	}
+	want = append(want, "database/sql", "twice")
+	require.Eventually(t, func() bool { return len(p.all()) == len(want) }, time.Minute, time.Millisecond)
+	require.Equal(t, want, p.all())
+	cancel()
+	require.ErrorIs(t, <-ended, context.Canceled)
+}
+
+// Law D1: a message with the id of one that is being published stays.
+func TestAMergeIntoTheOutboxWhileTheSameIDIsPublished(t *testing.T) {
+	pool := connect(t, places(t)(t))
+	require.NoError(t, postgres.Migrate(t.Context(), pool))
+	s := postgres.New(pool)
+	defer s.Close()
+	ctx, cancel := context.WithCancel(t.Context())
+	defer cancel()
+	put := func(merges int) {
+		require.NoError(t, s.Put(ctx, "outbox", store.Message{Meta: delivery.Meta{ID: "a", Merges: merges}}))
+	}
+	put(0)
+	var merges []int
+	err := outbox.Relay(ctx, s, s.Locks(), outbox.Config{
+		Queue: "outbox", Logger: slog.New(slog.DiscardHandler),
+		Publish: func(_ context.Context, ms []store.Message) error {
+			for _, m := range ms {
+				if merges = append(merges, m.Meta.Merges); len(merges) == 1 {
+					put(1)
+				} else {
+					cancel()
+				}
+			}
+			return nil
+		},
+	})
+	require.ErrorIs(t, err, context.Canceled)
+	require.Equal(t, []int{0, 1}, merges)
+}

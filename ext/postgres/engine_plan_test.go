@@ -1,0 +1,127 @@
+//go:build unix
+
+package postgres_test
+
+import (
+	"os"
+	"strconv"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/jackc/pgx/v5/pgconn"
+	"github.com/jackc/pgx/v5/pgxpool"
+	"github.com/stretchr/testify/require"
+
+	"github.com/weirflow/weir/delivery"
+	"github.com/weirflow/weir/delivery/store"
+	"github.com/weirflow/weir/ext/postgres"
+)
+
+// explained returns a pool of one connection, and the plans of what it has run.
+func explained(t *testing.T, url string) (pool *pgxpool.Pool, plans func() string) {
+	t.Helper()
+	config, err := pgxpool.ParseConfig(url)
+	require.NoError(t, err)
+	config.MaxConns = 1
+	for name, value := range map[string]string{
+		"session_preload_libraries": "auto_explain", "auto_explain.log_min_duration": "0", "client_min_messages": "log",
+	} {
+		config.ConnConfig.RuntimeParams[name] = value
+	}
+	var seen strings.Builder // of the goroutine that waits for a statement
+	config.ConnConfig.OnNotice = func(_ *pgconn.PgConn, n *pgconn.Notice) { seen.WriteString(n.Message + "\n") }
+	pool, err = pgxpool.NewWithConfig(t.Context(), config)
+	require.NoError(t, err)
+	t.Cleanup(pool.Close)
+	return pool, func() string {
+		s := seen.String()
+		seen.Reset()
+		return s
+	}
+}
+
+// What workers and commands ask all the time must not look at each message: neither in a table that PostgreSQL has statistics of,
+// nor in one that it has none of; neither with the plan for some parameters, nor with that for all.
+func TestStatementsUseAnIndex(t *testing.T) {
+	n := 20_000 // here a scan is a temptation
+	if os.Getenv("WEIR_LONG") != "" {
+		n = 100_000
+	}
+	pool, plans := explained(t, places(t)(t))
+	require.NoError(t, postgres.Migrate(t.Context(), pool))
+	s := postgres.New(pool)
+	_, err := pool.Exec(t.Context(), `INSERT INTO weir_messages (queue, at, due, arrived, visit, merges, cause, meta, payload)
+		SELECT CASE WHEN n % 10 = 0 THEN 'other' ELSE 'q' END, now, now, now, 0, 0, '', jsonb_build_object('id', n::text), repeat('x', 256)::bytea
+		FROM generate_series(1, $1) AS n, (SELECT clock_timestamp() AS now) AS clock`, n)
+	require.NoError(t, err)
+	plans()
+	check := func(what string, more ...string) {
+		t.Helper()
+		plan := plans()
+		require.Contains(t, plan, "weir_messages", what)
+		for _, unwanted := range append(more, "Seq Scan on weir_messages") {
+			require.NotContains(t, plan, unwanted, what)
+		}
+	}
+	for round := range 6 {
+		if round == 3 {
+			_, err := pool.Exec(t.Context(), "ANALYZE weir_messages")
+			require.NoError(t, err)
+			plans()
+		}
+		for _, size := range []int{1, 500} {
+			taken, err := s.Take(t.Context(), "q", size, time.Minute)
+			require.NoError(t, err)
+			require.Len(t, taken, size)
+			check("Take", "Sort")
+			leases := make([]store.Lease, size)
+			for i := range taken {
+				leases[i] = taken[i].Lease
+			}
+			require.NoError(t, s.Extend(t.Context(), time.Minute, leases...))
+			check("Extend")
+			require.NoError(t, s.Release(t.Context(), time.Hour, leases[:size/2]...))
+			if size > 1 {
+				check("Release")
+			}
+			require.NoError(t, s.Done(t.Context(), leases[size/2:]...))
+			check("Done")
+			entries, err := s.List(t.Context(), "q", store.Filter{}, store.Page{Max: size})
+			require.NoError(t, err)
+			require.Len(t, entries, size)
+			check("List", "Sort")
+			one := store.Filter{IDs: []string{entries[0].Meta.ID}}
+			entries, err = s.List(t.Context(), "q", one, store.Page{Max: size})
+			require.NoError(t, err)
+			require.Len(t, entries, 1)
+			check("List of an id", "weir_messages_queue", "weir_messages_pkey")
+			_, err = s.Claim(t.Context(), "q", store.Filter{IDs: []string{"none"}}, store.Page{Max: size}, time.Minute)
+			require.NoError(t, err)
+			check("Claim of an id", "weir_messages_queue")
+			claimed, err := s.Claim(t.Context(), "q", store.Filter{}, store.Page{Max: size}, time.Minute)
+			require.NoError(t, err)
+			check("Claim", "Sort")
+			moves := make([]store.Move, size)
+			ms := make([]store.Message, size)
+			for i := range moves {
+				ms[i] = store.Message{Meta: delivery.Meta{ID: "moved " + strconv.Itoa(round*1000+i)}}
+				moves[i] = store.Move{Lease: claimed[i].Lease, Queue: "dead", Message: ms[i]}
+			}
+			require.NoError(t, s.Move(t.Context(), moves...))
+			check("Move")
+			require.NoError(t, s.Put(t.Context(), "q", ms...))
+			check("Put")
+			_, err = s.Purge(t.Context(), "q", store.Filter{IDs: []string{ms[0].Meta.ID}})
+			require.NoError(t, err)
+			check("Purge of an id")
+			_, err = s.Purge(t.Context(), "q", store.Filter{Error: "no such text"})
+			require.NoError(t, err)
+			check("Purge", "Sort")
+		}
+	}
+	names, err := s.Queues(t.Context())
+	require.NoError(t, err)
+	require.Contains(t, names, "other")
+	check("Queues")
+}

@@ -1,0 +1,282 @@
+//go:build unix
+
+package postgres_test
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"slices"
+	"strconv"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/jackc/pgx/v5/pgxpool"
+	"github.com/stretchr/testify/require"
+	"go.uber.org/goleak"
+
+	"github.com/weirflow/weir/delivery"
+	"github.com/weirflow/weir/delivery/deliverytest"
+	"github.com/weirflow/weir/delivery/store"
+	"github.com/weirflow/weir/ext/postgres"
+	"github.com/weirflow/weir/ext/postgres/internal/pgtest"
+	"github.com/weirflow/weir/internal/storecrash"
+	"github.com/weirflow/weir/internal/workerkill"
+)
+
+func TestMain(m *testing.M) {
+	storecrash.Child(openForCrash)
+	workerkill.Child(openForWorkers)
+	goleak.VerifyTestMain(m)
+}
+
+func connect(t *testing.T, url string) *pgxpool.Pool {
+	t.Helper()
+	pool, err := pgxpool.New(t.Context(), url)
+	require.NoError(t, err)
+	t.Cleanup(pool.Close)
+	return pool
+}
+
+// places returns new, empty schemas of one server.
+func places(t *testing.T) func(t *testing.T) (url string) {
+	t.Helper()
+	server := pgtest.Start(t)
+	n := 0
+	return func(t *testing.T) string {
+		t.Helper()
+		n++
+		server.Exec(fmt.Sprintf("CREATE SCHEMA place%d", n))
+		return fmt.Sprintf("%s&search_path=place%d", server.URL(), n)
+	}
+}
+
+func TestStore(t *testing.T) {
+	newPlace := places(t)
+	deliverytest.RunStore(t, func(t *testing.T) deliverytest.StorePlace {
+		pool := connect(t, newPlace(t))
+		require.NoError(t, postgres.Migrate(t.Context(), pool))
+		exec := func(sql string, args ...any) {
+			_, err := pool.Exec(t.Context(), sql, args...)
+			require.NoError(t, err)
+		}
+		exec("CREATE TABLE test_clock AS SELECT timestamptz '2026-01-01' AS now")
+		return deliverytest.StorePlace{
+			Open: func() (store.Store, error) {
+				s := postgres.New(pool)
+				postgres.SetNow(s, "(SELECT now FROM test_clock)")
+				return s, nil
+			},
+			Wait: func(d time.Duration) {
+				exec("UPDATE test_clock SET now = now + $1 * interval '1 microsecond'", d.Microseconds())
+			},
+		}
+	})
+}
+
+// No call waits longer than its context for a server that hangs: a worker must be able to end.
+func TestAServerThatHangs(t *testing.T) {
+	pool := connect(t, places(t)(t))
+	require.NoError(t, postgres.Migrate(t.Context(), pool))
+	s := postgres.New(pool)
+	defer s.Close()
+	m := store.Message{Meta: delivery.Meta{ID: "1"}}
+	require.NoError(t, s.Put(t.Context(), "q", m))
+	taken, err := s.Take(t.Context(), "q", 1, time.Hour)
+	require.NoError(t, err)
+	l := taken[0].Lease
+	tx, err := pool.Begin(t.Context())
+	require.NoError(t, err)
+	_, err = tx.Exec(t.Context(), "LOCK TABLE weir_messages")
+	require.NoError(t, err)
+	for what, call := range map[string]func(ctx context.Context) error{
+		"Put":     func(ctx context.Context) error { return s.Put(ctx, "q", m) },
+		"Extend":  func(ctx context.Context) error { return s.Extend(ctx, time.Hour, l) },
+		"Done":    func(ctx context.Context) error { return s.Done(ctx, l) },
+		"Release": func(ctx context.Context) error { return s.Release(ctx, 0, l) },
+		"Move": func(ctx context.Context) error {
+			return s.Move(ctx, store.Move{Lease: l, Queue: "r", Message: m})
+		},
+		"Take": func(ctx context.Context) error { _, err := s.Take(ctx, "q", 1, time.Hour); return err },
+	} {
+		ctx, cancel := context.WithTimeout(t.Context(), 100*time.Millisecond)
+		ended := make(chan error, 1)
+		go func() { ended <- call(ctx) }()
+		select {
+		case err := <-ended:
+			require.ErrorIs(t, err, context.DeadlineExceeded, what)
+		case <-time.After(time.Minute):
+			t.Errorf("%s does not return after its context has ended", what)
+		}
+		cancel()
+	}
+	require.NoError(t, tx.Rollback(t.Context()))
+	require.NoError(t, s.Done(t.Context(), l))
+	require.NoError(t, s.Put(t.Context(), "q", m))
+	counts, err := s.Count(t.Context(), "q", store.Filter{})
+	require.NoError(t, err)
+	require.Equal(t, 1, counts.Messages)
+}
+
+func TestSource(t *testing.T) {
+	newPlace := places(t)
+	deliverytest.RunSource(t, func(t *testing.T) deliverytest.Queue[string] {
+		pool := connect(t, newPlace(t))
+		require.NoError(t, postgres.Migrate(t.Context(), pool))
+		s := postgres.New(pool)
+		t.Cleanup(func() { require.NoError(t, s.Close()) })
+		n := 0
+		q := delivery.NewQueue[string](s, "q", delivery.RetryAfter(time.Minute))
+		return deliverytest.Queue[string]{
+			Open: func() (delivery.Source[string], error) { return q.Source(nil), nil },
+			Put: func(values ...string) (err error) {
+				for _, v := range values {
+					n++
+					err = errors.Join(err, q.Put(t.Context(), v, delivery.ID(strconv.Itoa(n))))
+				}
+				return err
+			},
+			Keeps: true, Shared: true,
+		}
+	}, func(i int) string { return "value " + strconv.Itoa(i) })
+}
+
+// Law D3.
+func TestTheDatabasesClockDecides(t *testing.T) {
+	pool := connect(t, places(t)(t))
+	require.NoError(t, postgres.Migrate(t.Context(), pool))
+	require.NoError(t, postgres.Migrate(t.Context(), pool), "again")
+	s := postgres.New(pool)
+	defer s.Close()
+	const delay = 200*time.Millisecond + time.Nanosecond
+	begun := time.Now() // before the call that begins the delay, or the lease
+	require.NoError(t, s.Put(t.Context(), "q", store.Message{Meta: delivery.Meta{ID: "a"}, Delay: delay}))
+	for round := range 2 {
+		var taken []store.Leased
+		var asked time.Time
+		for len(taken) == 0 {
+			var err error
+			asked = time.Now()
+			taken, err = s.Take(t.Context(), "q", 1, delay)
+			require.NoError(t, err)
+		}
+		require.GreaterOrEqual(t, time.Since(begun), delay, "early")
+		require.Equal(t, uint64(round+1), taken[0].Lease.Fence)
+		begun = asked
+	}
+}
+
+// Laws D1, D5.
+func TestKilledAtEachStatement(t *testing.T) {
+	storecrash.Run(t, places(t), openForCrash)
+}
+
+func openForCrash(ctx context.Context, url string, step func()) (store.Inspector, error) {
+	config, err := pgxpool.ParseConfig(url)
+	if err != nil {
+		return nil, err
+	}
+	pool, err := pgxpool.NewWithConfig(ctx, config)
+	if err != nil {
+		return nil, err
+	}
+	if err := postgres.Migrate(ctx, pool); err != nil {
+		pool.Close()
+		return nil, err
+	}
+	// What a killed client had begun is rolled back, but not at once.
+	const others = "SELECT count(*) FROM pg_stat_activity WHERE datname = current_database() AND pid <> pg_backend_pid()"
+	for n := 1; n > 0; {
+		if err := pool.QueryRow(ctx, others).Scan(&n); err != nil {
+			pool.Close()
+			return nil, err
+		}
+	}
+	s := postgres.New(pool)
+	postgres.SetStep(s, step)
+	return closing{s, pool}, nil
+}
+
+// closing closes the pool with the store.
+type closing struct {
+	*postgres.Engine
+	pool *pgxpool.Pool
+}
+
+func (c closing) Close() error {
+	err := c.Engine.Close()
+	c.pool.Close()
+	return err
+}
+
+// Laws D1, D5: the server is killed while clients put and take.
+func TestServerKilled(t *testing.T) {
+	server := pgtest.Start(t)
+	pool := connect(t, server.URL())
+	require.NoError(t, postgres.Migrate(t.Context(), pool))
+	s := postgres.New(pool)
+	defer s.Close()
+	const producers, each, kills = 8, 300, 3
+
+	var mu sync.Mutex
+	put, done, unknown := map[string]bool{}, map[string]bool{}, map[string]bool{}
+	ctx, cancel := context.WithCancel(t.Context())
+	var producing, consuming sync.WaitGroup
+	for p := range producers {
+		producing.Go(func() {
+			for i := range each {
+				id := fmt.Sprintf("%d/%d", p, i)
+				for s.Put(ctx, "q", store.Message{Meta: delivery.Meta{ID: id}}) != nil {
+					time.Sleep(10 * time.Millisecond) // the server starts again
+				}
+				mu.Lock()
+				put[id] = true
+				mu.Unlock()
+			}
+		})
+	}
+	for range 2 {
+		consuming.Go(func() {
+			for ctx.Err() == nil {
+				taken, err := s.Take(ctx, "q", 20, 500*time.Millisecond)
+				if err != nil || len(taken) == 0 {
+					time.Sleep(10 * time.Millisecond)
+					continue
+				}
+				var leases []store.Lease
+				for _, m := range taken {
+					leases = append(leases, m.Lease)
+				}
+				err = s.Done(ctx, leases...)
+				lost, isLost := errors.AsType[*store.LeaseError](err)
+				mu.Lock()
+				for _, m := range taken {
+					switch {
+					case err != nil && !isLost:
+						unknown[m.Meta.ID] = true // the answer was lost with the server
+					case !isLost || !slices.Contains(lost.Lost, m.Lease):
+						done[m.Meta.ID] = true
+					}
+				}
+				mu.Unlock()
+			}
+		})
+	}
+	for range kills {
+		time.Sleep(300 * time.Millisecond) // some work between the kills; nothing depends on how much
+		server.Kill()
+		server.Start()
+	}
+	producing.Wait()
+	require.Eventually(t, func() bool {
+		c, err := s.Count(t.Context(), "q", store.Filter{})
+		return err == nil && c.Messages == 0
+	}, 2*time.Minute, 10*time.Millisecond, "messages are left")
+	cancel()
+	consuming.Wait()
+	require.Len(t, put, producers*each)
+	for id := range put {
+		require.True(t, done[id] || unknown[id], "%s was put and is gone, and no one has settled it", id)
+	}
+}

@@ -1,0 +1,36 @@
+//go:build unix
+
+package postgres_test
+
+import (
+	"context"
+	"log/slog"
+	"testing"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/weirflow/weir/ext/postgres"
+	"github.com/weirflow/weir/ext/postgres/internal/pgtest"
+	"github.com/weirflow/weir/internal/workerkill"
+)
+
+// Laws D1 to D4: workers and the server are killed.
+func TestKilledWorkers(t *testing.T) {
+	server := pgtest.Start(t)
+	require.NoError(t, postgres.Migrate(t.Context(), connect(t, server.URL())))
+	workerkill.Run(t, workerkill.Config{
+		Place: server.URL(), Open: openForWorkers,
+		KillServer: func() {
+			server.Kill()
+			server.Start()
+		},
+	})
+}
+
+func openForWorkers(ctx context.Context, url string) (workerkill.Engine, error) {
+	s, err := postgres.Open(ctx, url, postgres.WithLogger(slog.New(slog.DiscardHandler)))
+	if err != nil {
+		return nil, err
+	}
+	return workerkill.Queues{Inspector: s}, nil
+}

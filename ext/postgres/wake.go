@@ -1,0 +1,353 @@
+package postgres
+
+import (
+	"cmp"
+	"context"
+	"fmt"
+	"slices"
+	"strconv"
+	"strings"
+	"sync"
+	"time"
+
+	"github.com/jackc/pgx/v5"
+
+	"github.com/weirflow/weir/internal/storesql"
+)
+
+const (
+	// The first is also that of earlier versions.
+	channelNow   = "weir_messages"       // the payload is the queue: a message is due
+	channelLater = "weir_messages_later" // microseconds, a space, and the queue
+
+	coalesced = 10 * time.Millisecond // notices of a process are sent together
+	lookEvery = 20 * time.Second      // for what nobody has told, such as a process that died before it could
+	maxQueue  = 7000                  // bytes of a queue's name in a payload; a longer one is found by looking
+)
+
+const notify = "SELECT pg_notify(channel, payload) FROM unnest($1::text[], $2::text[]) AS n (channel, payload)"
+
+// notice says that a message of a queue is due after a delay.
+type notice struct {
+	queue string
+	delay time.Duration
+}
+
+func noticeOf(rows []storesql.Row) notice {
+	first := slices.MinFunc(rows, func(a, b storesql.Row) int { return cmp.Compare(a.Delay, b.Delay) })
+	return notice{first.Queue, first.Delay}
+}
+
+func (n notice) channel() string {
+	if n.delay > 0 {
+		return channelLater
+	}
+	return channelNow
+}
+
+func (n notice) payload() string {
+	switch {
+	case len(n.queue) > maxQueue:
+		return ""
+	case n.delay > 0:
+		return strconv.FormatInt(micros(n.delay), 10) + " " + n.queue
+	}
+	return n.queue
+}
+
+func readNotice(channel, payload string) notice {
+	if channel == channelLater {
+		digits, queue, _ := strings.Cut(payload, " ")
+		if n, err := strconv.ParseInt(digits, 10, 64); err == nil && n < int64(time.Duration(1<<62)/time.Microsecond) {
+			return notice{queue, time.Duration(n) * time.Microsecond}
+		}
+	}
+	return notice{queue: payload}
+}
+
+// news are the notices of this process that were not sent yet. They are sent together and outside of the transactions that put: commits that
+// notify wait for each other.
+type news struct {
+	mu      sync.Mutex
+	pending map[string]time.Duration // by queue
+	sending sync.WaitGroup
+}
+
+func (n *news) wait() { n.sending.Wait() }
+
+// note tells the sources of all processes that a message is due after a delay.
+func (s *Engine) note(queue string, delay time.Duration) {
+	s.hub.tell(notice{queue, delay})
+	s.mu.RLock() // Close waits for what is sent
+	defer s.mu.RUnlock()
+	if s.closed {
+		return
+	}
+	n := &s.news
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	if first, ok := n.pending[queue]; ok {
+		n.pending[queue] = min(first, delay)
+		return
+	}
+	if n.pending == nil {
+		n.pending = map[string]time.Duration{}
+	}
+	if n.pending[queue] = delay; len(n.pending) > 1 {
+		return // someone sends soon
+	}
+	timer := s.clock.Timer(coalesced)
+	n.sending.Go(func() { // ends after the wait and one statement
+		defer timer.Stop()
+		<-timer.C
+		s.send()
+	})
+}
+
+// send sends what is pending. What cannot be sent is found by looking.
+func (s *Engine) send() {
+	n := &s.news
+	n.mu.Lock()
+	pending := n.pending
+	n.pending = nil
+	n.mu.Unlock()
+	var channels, payloads []string
+	for queue, delay := range pending {
+		t := notice{queue, delay}
+		channels, payloads = append(channels, t.channel()), append(payloads, t.payload())
+	}
+	ctx, cancel := context.WithTimeout(context.Background(), time.Second)
+	defer cancel()
+	_, _ = s.pool.Exec(ctx, notify, channels, payloads)
+}
+
+// hub wakes the sources of a process: one connection listens for all of them, and one statement finds what is due next. It runs while there
+// are sources.
+type hub struct {
+	mu      sync.Mutex
+	waiting map[string]map[*waiter]bool // by queue
+	fresh   map[string]bool             // queues with a source that was not woken yet
+	running bool
+	changed chan struct{} // room for one: to run
+}
+
+// waiter is a source that wants to be woken.
+type waiter struct {
+	wake  func()
+	ended chan error // room for one: the hub cannot go on
+}
+
+// tell passes a notice of this process to its own sources at once.
+func (h *hub) tell(n notice) {
+	if n.delay <= 0 {
+		h.wake(n.queue)
+	} // run gets the others from the database, as it does those of other processes
+}
+
+// wake wakes the sources of a queue.
+func (h *hub) wake(queue string) {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	for w := range h.waiting[queue] {
+		w.wake()
+	}
+}
+
+// queues returns the queues that have sources, and those that have new ones.
+func (h *hub) queues() (names []string, fresh map[string]bool) {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	for name := range h.waiting {
+		names = append(names, name)
+	}
+	fresh, h.fresh = h.fresh, map[string]bool{}
+	return names, fresh
+}
+
+// Wake implements [store.Waker]. All sources of an engine share one connection, which is none of the pool.
+func (s *Engine) Wake(ctx context.Context, queue string, wake func()) error {
+	if err := s.do(ctx, func() error { return nil }); err != nil {
+		return err
+	}
+	w := &waiter{wake: wake, ended: make(chan error, 1)}
+	h := &s.hub
+	h.mu.Lock()
+	if h.waiting == nil {
+		h.waiting, h.fresh, h.changed = map[string]map[*waiter]bool{}, map[string]bool{}, make(chan struct{}, 1)
+	}
+	if h.waiting[queue] == nil {
+		h.waiting[queue] = map[*waiter]bool{}
+	}
+	h.waiting[queue][w], h.fresh[queue] = true, true
+	if !h.running {
+		h.running = true
+		go s.runHub() // ends when no source is left, or with an error
+	}
+	h.mu.Unlock()
+	h.poke()
+	defer func() {
+		h.mu.Lock()
+		if delete(h.waiting[queue], w); len(h.waiting[queue]) == 0 {
+			delete(h.waiting, queue)
+		}
+		last := len(h.waiting) == 0
+		h.mu.Unlock()
+		if last {
+			h.poke()
+		}
+	}()
+	select {
+	case <-ctx.Done():
+		return context.Cause(ctx)
+	case err := <-w.ended:
+		return explain(err)
+	}
+}
+
+func (h *hub) poke() {
+	select {
+	case h.changed <- struct{}{}:
+	default:
+	}
+}
+
+// runHub runs the hub until no source is left, and tells them all if it cannot go on.
+func (s *Engine) runHub() {
+	h := &s.hub
+	for {
+		err := s.listen()
+		h.mu.Lock()
+		if err == nil && len(h.waiting) > 0 {
+			h.mu.Unlock()
+			continue // one came just now
+		}
+		for _, waiters := range h.waiting {
+			for w := range waiters {
+				w.ended <- err
+				delete(waiters, w)
+			}
+		}
+		h.running = false
+		h.mu.Unlock()
+		return
+	}
+}
+
+// listen wakes sources until none is left: nil.
+func (s *Engine) listen() error {
+	ctx, cancel := context.WithCancel(context.Background())
+	defer cancel()
+	connecting, stop := context.WithTimeout(ctx, 10*time.Second)
+	defer stop()
+	conn, err := pgx.ConnectConfig(connecting, s.pool.Config().ConnConfig)
+	if err != nil {
+		return err
+	}
+	if _, err := conn.Exec(connecting, "LISTEN "+channelNow+"; LISTEN "+channelLater); err != nil {
+		return err
+	}
+	notices, failed := make(chan notice), make(chan error, 1)
+	var reading sync.WaitGroup
+	reading.Go(func() { // ends with ctx, or with the connection
+		for {
+			n, err := conn.WaitForNotification(ctx)
+			if err != nil {
+				failed <- err
+				return
+			}
+			select {
+			case notices <- readNotice(n.Channel, n.Payload):
+			case <-ctx.Done():
+				return
+			}
+		}
+	})
+	defer func() {
+		cancel()
+		reading.Wait()
+		closing, done := context.WithTimeout(context.Background(), time.Second)
+		defer done()
+		_ = conn.Close(closing) // it is given up
+	}()
+	return s.waken(ctx, notices, failed)
+}
+
+// waken is the loop of listen.
+func (s *Engine) waken(ctx context.Context, notices <-chan notice, failed <-chan error) error {
+	h := &s.hub
+	next := map[string]time.Time{} // when a message of a queue becomes due
+	timer := s.clock.Timer(0)
+	defer timer.Stop()
+	looked := time.Time{}
+	for first := true; ; first = false {
+		names, fresh := h.queues()
+		if len(names) == 0 {
+			return nil
+		}
+		if first { // it did not listen before
+			for _, name := range names {
+				fresh[name] = true
+			}
+		}
+		now := s.clock.Now()
+		due := len(fresh) > 0 || now.Sub(looked) >= lookEvery
+		for _, at := range next {
+			due = due || !at.After(now)
+		}
+		if due {
+			if err := s.look(ctx, names, fresh, next); err != nil {
+				return err
+			}
+			looked = now
+		}
+		until := looked.Add(lookEvery)
+		for _, at := range next {
+			if at.Before(until) {
+				until = at
+			}
+		}
+		timer.Reset(max(coalesced, until.Sub(s.clock.Now()))) // what becomes due within that time costs one look
+		select {
+		case n := <-notices:
+			if n.delay <= 0 {
+				h.wake(n.queue)
+				continue
+			}
+			at := s.clock.Now().Add(n.delay)
+			if before, ok := next[n.queue]; slices.Contains(names, n.queue) && (!ok || at.Before(before)) {
+				next[n.queue] = at
+			}
+		case <-timer.C:
+		case <-h.changed:
+		case err := <-failed:
+			return fmt.Errorf("listening: %w", err)
+		}
+	}
+}
+
+// look wakes the sources of queues in which a message is due, and notes when the next one of each will be.
+// It wakes those of fresh queues in any case.
+func (s *Engine) look(ctx context.Context, names []string, fresh map[string]bool, next map[string]time.Time) error {
+	asked := s.clock.Now()
+	// Two steps of an index for each queue.
+	rows, err := s.pool.Query(ctx, `SELECT queue, EXISTS (SELECT 1 FROM weir_messages AS m WHERE m.queue = q.queue AND at <= now),
+			ceil(extract(epoch FROM (SELECT at FROM weir_messages AS m WHERE m.queue = q.queue AND at > now ORDER BY at LIMIT 1) - now) * 1000000)::bigint
+		FROM (SELECT `+s.now+` AS now) AS clock, unnest($1::text[]) AS q (queue)`, names)
+	if err != nil {
+		return err
+	}
+	var queue string
+	var due bool
+	var later *int64
+	clear(next)
+	_, err = pgx.ForEachRow(rows, []any{&queue, &due, &later}, func() error {
+		if later != nil && *later < int64(lookEvery/time.Microsecond) {
+			next[queue] = asked.Add(time.Duration(*later) * time.Microsecond)
+		}
+		if due || fresh[queue] {
+			s.hub.wake(queue)
+		}
+		return nil
+	})
+	return err
+}

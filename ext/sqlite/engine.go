@@ -1,0 +1,362 @@
+package sqlite
+
+import (
+	"cmp"
+	"context"
+	"database/sql"
+	"embed"
+	"errors"
+	"fmt"
+	"io/fs"
+	"log/slog"
+	"math"
+	"slices"
+	"strconv"
+	"sync"
+	"time"
+
+	driver "modernc.org/sqlite"
+	codes "modernc.org/sqlite/lib"
+
+	"github.com/weirflow/weir/delivery"
+	"github.com/weirflow/weir/delivery/store"
+	"github.com/weirflow/weir/internal/forward"
+	"github.com/weirflow/weir/internal/group"
+	"github.com/weirflow/weir/internal/nils"
+	"github.com/weirflow/weir/internal/sqlmigrate"
+	"github.com/weirflow/weir/internal/storearg"
+	"github.com/weirflow/weir/internal/storesql"
+)
+
+//go:embed migrations/*.sql
+var migrations embed.FS
+
+// Migrations returns the SQL files that make the tables of an [Engine], for those who run them with a tool of their own (goose and others):
+// open the engine [WithoutTables] then.
+func Migrations() fs.FS {
+	files, err := fs.Sub(migrations, "migrations")
+	if err != nil {
+		panic(err) // the directory is embedded
+	}
+	return files
+}
+
+// Migrate makes the tables of an [Engine], or changes those of an older version, as [Open] does. It can be called at each start.
+func Migrate(ctx context.Context, db *DB) error {
+	_, err := migrate(ctx, db)
+	return err
+}
+
+func migrate(ctx context.Context, db *DB) (made []string, err error) {
+	made, err = sqlmigrate.Ensure(ctx, db.Writer(), sqlmigrate.SQLite, "sqlitestore", Migrations())
+	if err != nil {
+		return nil, fmt.Errorf("sqlite: %w", err)
+	}
+	return made, nil
+}
+
+// Engine keeps messages in queues in an SQLite database: the engine for the workers of one machine. It is a [store.Inspector], and has
+// locks ([Engine.Locks]). Safe for concurrent use, also by several processes.
+type Engine struct {
+	db    *DB
+	owned bool // it has opened db
+	clock *forward.Clock
+
+	step   func() // called between statements, by tests
+	writes *group.Together[job]
+
+	mu     sync.RWMutex // held for reading while a call may begin to write
+	closed bool
+}
+
+var _ store.Inspector = (*Engine)(nil)
+
+// Open opens the engine in the file at path. It makes the file and the tables if they are missing, changes tables of an older version, and
+// logs what it has made. It refuses a file of a later version. The process has one connection that writes, and up to four that read
+// ([WithReaders]).
+func Open(ctx context.Context, path string, opts ...Option) (*Engine, error) {
+	db, err := OpenDB(ctx, path, opts...)
+	if err != nil {
+		return nil, err
+	}
+	c := configOf(opts)
+	if !c.readOnly && !c.noTables {
+		made, err := migrate(ctx, db)
+		if err != nil {
+			return nil, errors.Join(err, db.Close())
+		}
+		if len(made) > 0 {
+			c.logger.LogAttrs(ctx, slog.LevelInfo, "sqlite: made the tables of queues", slog.String("file", path), slog.Any("migrations", made))
+		}
+	}
+	e := New(db, opts...)
+	e.owned = true
+	return e, nil
+}
+
+// New returns the engine in a database whose tables [Migrate] has made. The database stays the caller's: Close does not close it. Of the
+// options only [WithClock] counts. It panics if db is nil.
+func New(db *DB, opts ...Option) *Engine {
+	nils.Refuse("sqlite: New", "database", db)
+	s := &Engine{db: db, clock: forward.New(configOf(opts).clock), step: func() {}}
+	s.writes = group.NewTogether(maxBatch, 1, s.runAll)
+	return s
+}
+
+// DB returns the database of the engine, for tables of your own beside the queues.
+func (s *Engine) DB() *DB { return s.db }
+
+// Close implements [store.Engine]. It waits for what is being written, and closes the database if [Open] has opened it.
+func (s *Engine) Close() error {
+	s.mu.Lock()
+	again := s.closed
+	s.closed = true
+	s.mu.Unlock()
+	s.writes.Wait()
+	if again || !s.owned {
+		return nil
+	}
+	return s.db.Close()
+}
+
+const setClock = `INSERT INTO weir_messages_clock (id, now) VALUES (1, $1)
+	ON CONFLICT (id) DO UPDATE SET now = max(now, excluded.now) RETURNING now`
+
+// The driver binds parameters without numbers faster. One message a statement: several in an INSERT took longer.
+const putMessage = `INSERT INTO weir_messages (queue, at, due, arrived, visit, merges, cause, meta, schema, payload)
+	VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?) ON CONFLICT DO NOTHING`
+
+// columns are those of a message, for scan.
+const columns = `position, fence, due, cause, meta, schema, payload`
+
+const takeDue = `UPDATE weir_messages SET at = $1, leased = $1, fence = fence + 1, lapses = lapses + (leased IS NOT NULL)
+	WHERE position IN (SELECT position FROM (
+		SELECT position, sum(size) OVER (ROWS UNBOUNDED PRECEDING) - size AS before FROM (
+			SELECT position, coalesce(length(payload), 0) AS size FROM weir_messages WHERE queue = $2 AND at <= $3 ORDER BY at, position LIMIT $4
+		)) WHERE before < $5)
+	RETURNING ` + columns + `, lapses`
+
+// A lease that is not lost: see leaseArgs.
+const ofLease = ` WHERE position = $1 AND queue = $2 AND fence = $3 AND leased IS NOT NULL`
+
+func newRows(queue string, ms []store.Message) ([]storesql.Row, error) {
+	rows := make([]storesql.Row, len(ms))
+	for i := range ms {
+		var err error
+		if rows[i], err = storesql.NewRow(queue, &ms[i]); err != nil {
+			return nil, err
+		}
+	}
+	return rows, nil
+}
+
+// putRows puts messages in their order.
+func putRows(ctx context.Context, tx execer, now time.Time, rows []storesql.Row, step func()) error {
+	for _, r := range rows {
+		at := nanos(now, r.Delay)
+		if _, err := tx.ExecContext(ctx, putMessage, r.Queue, at, at, nanos(now, 0),
+			r.Meta.Visit, r.Meta.Merges, string(r.Cause), r.MetaColumn, r.Schema, r.Payload); err != nil {
+			return err
+		}
+		step()
+	}
+	return nil
+}
+
+// Put implements [store.Store].
+func (s *Engine) Put(ctx context.Context, queue string, ms ...store.Message) error {
+	if err := storearg.Put(queue, ms...); err != nil {
+		return err
+	}
+	rows, err := newRows(queue, ms)
+	if err != nil {
+		return err
+	}
+	return s.write(ctx, func(ctx context.Context, tx *Tx, now time.Time) error {
+		return putRows(ctx, tx, now, rows, s.step)
+	})
+}
+
+// Take implements [store.Store].
+func (s *Engine) Take(ctx context.Context, queue string, limit int, lease time.Duration) (taken []store.Leased, err error) {
+	if err := storearg.Take(queue, limit, lease); err != nil {
+		return nil, err
+	}
+	if due, err := s.anyDue(ctx, queue); !due || err != nil {
+		return nil, err
+	}
+	err = s.write(ctx, func(ctx context.Context, tx *Tx, now time.Time) error {
+		// Law D3: what is due is decided here.
+		rows, err := tx.QueryContext(ctx, takeDue, nanos(now, lease), queue, nanos(now, 0), limit, store.MaxBytes)
+		taken, err = scanLeased(rows, err, queue)
+		return err
+	})
+	slices.SortFunc(taken, func(a, b store.Leased) int {
+		return cmp.Or(a.Meta.Due.Compare(b.Meta.Due), cmp.Compare(a.Position, b.Position))
+	})
+	return taken, err
+}
+
+const highestClock = `coalesce((SELECT now FROM weir_messages_clock), 0)`
+
+// now returns the store's time for those that only look: it may be ahead of the machine's clock (law D3).
+func (s *Engine) now(ctx context.Context) (time.Time, error) {
+	var highest int64
+	if err := s.db.Reader().QueryRowContext(ctx, "SELECT "+highestClock).Scan(&highest); err != nil {
+		return time.Time{}, err
+	}
+	return s.clock.AtLeast(time.Unix(0, highest)), nil
+}
+
+// anyDue looks without the write lock, so that consumers that find nothing do not hold up others.
+func (s *Engine) anyDue(ctx context.Context, queue string) (due bool, err error) {
+	err = s.read(ctx, func() error {
+		return s.db.Reader().QueryRowContext(ctx,
+			"SELECT EXISTS (SELECT 1 FROM weir_messages WHERE queue = $1 AND at <= max($2, "+highestClock+"))", queue, nanos(s.clock.Now(), 0)).Scan(&due)
+	})
+	return due, err
+}
+
+// Extend implements [store.Store].
+func (s *Engine) Extend(ctx context.Context, d time.Duration, leases ...store.Lease) error {
+	if err := storearg.Extend(d); err != nil {
+		return err
+	}
+	return s.settle(ctx, leases, func(ctx context.Context, tx *Tx, now time.Time, l leaseArgs) (sql.Result, error) {
+		return tx.ExecContext(ctx, "UPDATE weir_messages SET at = $4, leased = $4"+ofLease, l.position, l.queue, l.fence, nanos(now, d))
+	})
+}
+
+// Done implements [store.Store].
+func (s *Engine) Done(ctx context.Context, leases ...store.Lease) error {
+	return s.settle(ctx, leases, func(ctx context.Context, tx *Tx, _ time.Time, l leaseArgs) (sql.Result, error) {
+		return l.remove(ctx, tx)
+	})
+}
+
+// Release implements [store.Store].
+func (s *Engine) Release(ctx context.Context, delay time.Duration, leases ...store.Lease) error {
+	if err := storearg.Release(delay); err != nil {
+		return err
+	}
+	return s.settle(ctx, leases, func(ctx context.Context, tx *Tx, now time.Time, l leaseArgs) (sql.Result, error) {
+		return tx.ExecContext(ctx, "UPDATE weir_messages SET at = $4, due = $4, leased = NULL"+ofLease,
+			l.position, l.queue, l.fence, nanos(now, delay))
+	})
+}
+
+// leaseArgs are the parameters of ofLease.
+type leaseArgs struct {
+	position int64
+	queue    string
+	fence    int64
+	index    int // in the call
+}
+
+func (l leaseArgs) remove(ctx context.Context, tx *Tx) (sql.Result, error) {
+	return tx.ExecContext(ctx, "DELETE FROM weir_messages"+ofLease, l.position, l.queue, l.fence)
+}
+
+// settle calls f for each lease. One that changes no row is lost.
+func (s *Engine) settle(ctx context.Context, leases []store.Lease,
+	f func(context.Context, *Tx, time.Time, leaseArgs) (sql.Result, error),
+) error {
+	var lost []store.Lease
+	err := s.write(ctx, func(ctx context.Context, tx *Tx, now time.Time) error {
+		lost = nil
+		for i, l := range leases {
+			position, err := strconv.ParseInt(l.Entry, 10, 64)
+			if err != nil || l.Fence > math.MaxInt64 {
+				lost = append(lost, l)
+				continue
+			}
+			result, err := f(ctx, tx, now, leaseArgs{position, l.Queue, int64(l.Fence), i})
+			s.step()
+			if err != nil {
+				return err
+			}
+			n, err := result.RowsAffected()
+			if err != nil {
+				return err
+			}
+			if n == 0 {
+				lost = append(lost, l)
+			}
+		}
+		return nil
+	})
+	if err != nil {
+		return err
+	}
+	return storearg.Lost(lost)
+}
+
+// read runs f unless the store is closed or ctx has ended, and explains its error.
+func (s *Engine) read(ctx context.Context, f func() error) error {
+	s.mu.RLock()
+	defer s.mu.RUnlock()
+	if s.closed {
+		return store.ErrClosed
+	}
+	if ctx.Err() != nil {
+		return context.Cause(ctx)
+	}
+	err := f()
+	if err == nil || errors.Is(err, store.ErrClosed) {
+		return err
+	}
+	if e, ok := errors.AsType[*driver.Error](err); ok {
+		switch e.Code() & 0xff {
+		case codes.SQLITE_FULL:
+			return fmt.Errorf("sqlite: %w: %w", store.ErrFull, err)
+		case codes.SQLITE_TOOBIG:
+			return fmt.Errorf("sqlite: %w: %w", delivery.ErrRefused, err)
+		}
+	}
+	return explain(err)
+}
+
+func explain(err error) error {
+	return fmt.Errorf("sqlite: %w", sqlmigrate.Explain(err, "sqlite.Migrate", "weir_messages", "weir_locks"))
+}
+
+// scanLeased reads messages that were leased just now.
+func scanLeased(rows *sql.Rows, err error, queue string) (taken []store.Leased, _ error) {
+	var lapses int
+	return taken, scan(rows, err, func(m store.Message, position, fence int64) {
+		taken = append(taken, store.Leased{
+			Message: m, Position: store.Position(position), Lapses: lapses,
+			Lease: store.Lease{Queue: queue, Entry: strconv.FormatInt(position, 10), Fence: uint64(fence)},
+		})
+	}, &lapses)
+}
+
+// scan reads the columns of messages, and more columns into more.
+func scan(rows *sql.Rows, err error, f func(m store.Message, position, fence int64), more ...any) error {
+	if err != nil {
+		return err
+	}
+	defer rows.Close() //nolint:errcheck // rows.Err is looked at
+	for rows.Next() {
+		var m store.Message
+		var position, fence, due int64
+		var meta []byte
+		dest := append([]any{&position, &fence, &due, (*string)(&m.Cause), &meta, &m.Schema, &m.Payload}, more...)
+		if err := rows.Scan(dest...); err != nil {
+			return err
+		}
+		if m.Meta, err = storesql.ReadMeta(meta, time.Unix(0, due)); err != nil {
+			return fmt.Errorf("message at position %d: %w", position, err)
+		}
+		f(m, position, fence)
+	}
+	return rows.Err()
+}
+
+// nanos returns the time d after t, or the last that fits.
+func nanos(t time.Time, d time.Duration) int64 {
+	if n := t.UnixNano(); int64(d) <= math.MaxInt64-n {
+		return n + int64(d)
+	}
+	return math.MaxInt64
+}

@@ -1,0 +1,38 @@
+package sqlite
+
+import (
+	"context"
+	"time"
+)
+
+const maxBatch = 1000 // jobs
+
+// job is what one call does in a transaction, at a time of the store's clock. It may run twice; the last run counts.
+type job func(ctx context.Context, tx *Tx, now time.Time) error
+
+// write runs a job, and returns when it is committed or rolled back.
+func (s *Engine) write(ctx context.Context, f job) error {
+	return s.read(ctx, func() error { return s.writes.Do(ctx, f) })
+}
+
+// runAll runs jobs in one transaction. They share a savepoint and a reading of the clock, which would cost more than a job.
+func (s *Engine) runAll(_ context.Context, take func() []job) error {
+	err := s.db.Write(context.Background(), func(ctx context.Context, tx *Tx) error {
+		s.step()
+		var highest int64
+		if err := tx.QueryRowContext(ctx, setClock, nanos(s.clock.Now(), 0)).Scan(&highest); err != nil {
+			return err
+		}
+		now := s.clock.AtLeast(time.Unix(0, highest))
+		s.step()
+		for _, f := range take() {
+			if err := f(ctx, tx, now); err != nil {
+				return err
+			}
+			s.step()
+		}
+		return nil
+	})
+	s.step()
+	return err
+}

@@ -1,0 +1,21 @@
+package sqlite
+
+import (
+	"context"
+
+	"github.com/weirflow/weir/delivery/store"
+)
+
+// Children are the processes that tests of package sqlite_test start.
+var Children []func()
+
+// SetStep sets what is called between statements.
+func SetStep(s *Engine, step func()) { s.step = step }
+
+// Page is the condition of List and Claim.
+var Page = page
+
+// Stage puts messages in a transaction, as PutTx does.
+func Stage(ctx context.Context, s *Engine, tx execer, queue string, ms ...store.Message) error {
+	return s.stage(ctx, tx, queue, ms...)
+}

@@ -1,0 +1,296 @@
+package sqlite
+
+import (
+	"cmp"
+	"context"
+	"database/sql"
+	"encoding/json"
+	"errors"
+	"math"
+	"slices"
+	"time"
+
+	"github.com/weirflow/weir/delivery/store"
+	"github.com/weirflow/weir/internal/storearg"
+	"github.com/weirflow/weir/internal/storesql"
+)
+
+var dialect = storesql.Dialect{
+	HasReason: "EXISTS (SELECT 1 FROM json_each(meta, '$.reasons') WHERE value = %s)",
+	HasError:  "instr(meta->>'lastError', %s) > 0",
+	Time:      func(t time.Time) any { return timeArg(t) },
+}
+
+// timeArg returns the time of a filter, which may be out of range.
+func timeArg(t time.Time) int64 {
+	switch {
+	case t.Before(time.Unix(0, math.MinInt64)):
+		return math.MinInt64
+	case t.After(time.Unix(0, math.MaxInt64)):
+		return math.MaxInt64
+	default:
+		return t.UnixNano()
+	}
+}
+
+// page returns the condition of a page of a queue, and what follows conditions. A + keeps SQLite from going through the queue where the filter has ids,
+// for which there is an index.
+func page(queue string, f *store.Filter, p store.Page) (where, order string, args []any, err error) {
+	until := p.Until
+	if until == 0 {
+		until = math.MaxInt64
+	}
+	position := "position"
+	if len(f.IDs) > 0 {
+		position = "+position"
+	}
+	where, args, err = storesql.Where(dialect, f, []any{queue, int64(p.After), int64(until), p.Max})
+	return " WHERE queue = $1 AND " + position + " > $2 AND " + position + " <= $3" + where, " ORDER BY " + position + " LIMIT $4", args, err
+}
+
+// List implements [store.Inspector].
+func (s *Engine) List(ctx context.Context, queue string, f store.Filter, p store.Page) (list []store.Entry, err error) {
+	if err := storearg.Page(queue, p); err != nil {
+		return nil, err
+	}
+	where, order, args, err := page(queue, &f, p)
+	if err != nil {
+		return nil, err
+	}
+	err = s.read(ctx, func() error {
+		t, err := s.now(ctx)
+		if err != nil {
+			return err
+		}
+		now := nanos(t, 0)
+		var arrived int64
+		var leased sql.NullInt64
+		rows, err := s.db.Reader().QueryContext(ctx, "SELECT "+columns+`, arrived, leased FROM weir_messages
+			WHERE position IN (SELECT position FROM (SELECT position, sum(size) OVER (ROWS UNBOUNDED PRECEDING) - size AS before FROM (
+				SELECT position, coalesce(length(payload), 0) AS size FROM weir_messages`+where+order+`
+			)) WHERE before < `+storesql.Param(len(args)+1)+") ORDER BY position", append(args, store.MaxBytes)...)
+		return scan(rows, err, func(m store.Message, position, fence int64) {
+			e := store.Entry{Message: m, Position: store.Position(position), Fence: uint64(fence), Arrived: time.Unix(0, arrived).UTC()}
+			if leased.Valid && leased.Int64 > now {
+				e.LeasedUntil = time.Unix(0, leased.Int64).UTC()
+			}
+			list = append(list, e)
+		}, &arrived, &leased)
+	})
+	return list, err
+}
+
+// Count implements [store.Inspector].
+func (s *Engine) Count(ctx context.Context, queue string, f store.Filter) (c store.Counts, err error) {
+	where, args, err := storesql.Where(dialect, &f, []any{queue})
+	if err != nil {
+		return c, err
+	}
+	err = s.read(ctx, func() error {
+		now, err := s.now(ctx)
+		if err != nil {
+			return err
+		}
+		rows, err := s.db.Reader().QueryContext(ctx, `SELECT cause, meta->'reasons', count(*), min(arrived), min(at), max(position)
+			FROM weir_messages WHERE queue = $1`+where+" GROUP BY 1, 2", args...)
+		if err != nil {
+			return err
+		}
+		defer rows.Close() //nolint:errcheck // rows.Err is looked at
+		for rows.Next() {
+			var cause string
+			var column []byte
+			var n, oldest, next, last int64
+			if err := rows.Scan(&cause, &column, &n, &oldest, &next, &last); err != nil {
+				return err
+			}
+			var reasons []string
+			if column != nil {
+				if err := json.Unmarshal(column, &reasons); err != nil {
+					return err
+				}
+			}
+			c.Add(store.Cause(cause), reasons, int(n), time.Unix(0, oldest).UTC(), time.Unix(0, next).UTC(), store.Position(last))
+		}
+		c.SetAge(now)
+		return rows.Err()
+	})
+	return c, err
+}
+
+// purgeStep is the messages of a queue that one transaction of Purge looks at.
+const purgeStep = 1000
+
+// Purge implements [store.Inspector]. It goes through the queue in steps, since other writers wait for each transaction.
+func (s *Engine) Purge(ctx context.Context, queue string, f store.Filter) (n int, err error) {
+	if len(f.IDs) > 0 { // few, and there is an index
+		where, args, err := storesql.Where(dialect, &f, []any{queue})
+		if err != nil {
+			return 0, err
+		}
+		return s.remove(ctx, "queue = $1"+where, args)
+	}
+	where, args, err := storesql.Where(dialect, &f, []any{queue, int64(0), int64(0)})
+	if err != nil {
+		return 0, err
+	}
+	where = "queue = $1 AND position > $2 AND position <= $3" + where
+	var until int64
+	err = s.read(ctx, func() error {
+		return s.db.Reader().QueryRowContext(ctx, "SELECT coalesce(max(position), 0) FROM weir_messages WHERE queue = $1", queue).Scan(&until)
+	})
+	for after := int64(0); err == nil && after < until; {
+		last := until
+		var some bool
+		err = s.read(ctx, func() error { // without the write lock
+			err := s.db.Reader().QueryRowContext(ctx, `SELECT position FROM weir_messages WHERE queue = $1 AND position > $2 AND position <= $3
+				ORDER BY position LIMIT 1 OFFSET $4`, queue, after, until, purgeStep-1).Scan(&last)
+			if err != nil && !errors.Is(err, sql.ErrNoRows) {
+				return err
+			}
+			args[1], args[2] = after, last
+			return s.db.Reader().QueryRowContext(ctx, "SELECT EXISTS (SELECT 1 FROM weir_messages WHERE "+where+")", args...).Scan(&some)
+		})
+		if err == nil && some {
+			var removed int
+			removed, err = s.remove(ctx, where, args)
+			n += removed
+		}
+		after = last
+	}
+	return n, err
+}
+
+// remove removes messages, and returns how many.
+func (s *Engine) remove(ctx context.Context, where string, args []any) (n int, err error) {
+	err = s.write(ctx, func(ctx context.Context, tx *Tx, _ time.Time) error {
+		result, err := tx.ExecContext(ctx, "DELETE FROM weir_messages WHERE "+where, args...)
+		if err != nil {
+			return err
+		}
+		removed, err := result.RowsAffected()
+		n = int(removed)
+		return err
+	})
+	return n, err
+}
+
+// Claim implements [store.Inspector]. It looks for messages without the write lock: where few match, that takes long.
+func (s *Engine) Claim(ctx context.Context, queue string, f store.Filter, p store.Page, lease time.Duration) (taken []store.Leased, err error) {
+	if err := errors.Join(storearg.Page(queue, p), storearg.Take(queue, p.Max, lease)); err != nil {
+		return nil, err
+	}
+	for len(taken) == 0 { // others may be faster
+		chosen, err := s.claimable(ctx, queue, &f, p)
+		if err != nil || len(chosen) == 0 {
+			return nil, err
+		}
+		s.step()
+		if taken, err = s.claim(ctx, queue, chosen, lease); err != nil {
+			return nil, err
+		}
+		p.After = store.Position(chosen[len(chosen)-1])
+	}
+	slices.SortFunc(taken, func(a, b store.Leased) int { return cmp.Compare(a.Position, b.Position) })
+	return taken, nil
+}
+
+// claimable returns the positions of messages that match and are not leased now.
+func (s *Engine) claimable(ctx context.Context, queue string, f *store.Filter, p store.Page) (positions []int64, err error) {
+	where, order, args, err := page(queue, f, p)
+	if err != nil {
+		return nil, err
+	}
+	err = s.read(ctx, func() error {
+		now, err := s.now(ctx)
+		if err != nil {
+			return err
+		}
+		rows, err := s.db.Reader().QueryContext(ctx, "SELECT position FROM weir_messages"+where+
+			" AND (leased IS NULL OR leased <= "+storesql.Param(len(args)+1)+")"+order, append(args, nanos(now, 0))...)
+		if err != nil {
+			return err
+		}
+		defer rows.Close() //nolint:errcheck // rows.Err is looked at
+		for rows.Next() {
+			var position int64
+			if err := rows.Scan(&position); err != nil {
+				return err
+			}
+			positions = append(positions, position)
+		}
+		return rows.Err()
+	})
+	return positions, err
+}
+
+// claim leases those of the messages that are still there and not leased. Nothing that a filter asks for changes while a message is
+// in its queue.
+func (s *Engine) claim(ctx context.Context, queue string, positions []int64, lease time.Duration) (taken []store.Leased, err error) {
+	chosen, err := json.Marshal(positions)
+	if err != nil {
+		return nil, err
+	}
+	err = s.write(ctx, func(ctx context.Context, tx *Tx, now time.Time) error {
+		rows, err := tx.QueryContext(ctx, `UPDATE weir_messages SET at = $1, leased = $1, fence = fence + 1
+			WHERE position IN (SELECT position FROM (
+				SELECT position, sum(coalesce(length(payload), 0)) OVER (ORDER BY position ROWS UNBOUNDED PRECEDING) - coalesce(length(payload), 0) AS before
+				FROM weir_messages WHERE position IN (SELECT value FROM json_each($2)) AND queue = $3 AND (leased IS NULL OR leased <= $4)
+			) WHERE before < $5) RETURNING `+columns+", lapses",
+			nanos(now, lease), string(chosen), queue, nanos(now, 0), store.MaxBytes)
+		taken, err = scanLeased(rows, err, queue)
+		return err
+	})
+	return taken, err
+}
+
+// Move implements [store.Inspector].
+func (s *Engine) Move(ctx context.Context, moves ...store.Move) error {
+	if err := storearg.Move(moves...); err != nil {
+		return err
+	}
+	rows, leases := make([]storesql.Row, len(moves)), make([]store.Lease, len(moves))
+	for i := range moves {
+		var err error
+		if rows[i], err = storesql.NewRow(moves[i].Queue, &moves[i].Message); err != nil {
+			return err
+		}
+		leases[i] = moves[i].Lease
+	}
+	return s.settle(ctx, leases, func(ctx context.Context, tx *Tx, now time.Time, l leaseArgs) (sql.Result, error) {
+		removed, err := l.remove(ctx, tx)
+		if err != nil {
+			return nil, err
+		}
+		if n, err := removed.RowsAffected(); err != nil || n == 0 {
+			return removed, err
+		}
+		s.step()
+		return removed, putRows(ctx, tx, now, rows[l.index:l.index+1], func() {})
+	})
+}
+
+// Queues implements [store.Inspector].
+func (s *Engine) Queues(ctx context.Context) (names []string, err error) {
+	err = s.read(ctx, func() error {
+		// One step of an index for each queue, however many messages there are.
+		rows, err := s.db.Reader().QueryContext(ctx, `WITH RECURSIVE q(name) AS (
+			SELECT min(queue) FROM weir_messages
+			UNION ALL
+			SELECT (SELECT min(queue) FROM weir_messages WHERE queue > name) FROM q WHERE name IS NOT NULL
+			) SELECT name FROM q WHERE name IS NOT NULL`)
+		if err != nil {
+			return err
+		}
+		defer rows.Close() //nolint:errcheck // rows.Err is looked at
+		for rows.Next() {
+			var name string
+			if err := rows.Scan(&name); err != nil {
+				return err
+			}
+			names = append(names, name)
+		}
+		return rows.Err()
+	})
+	return names, err
+}

@@ -1,0 +1,129 @@
+package sqlite
+
+import (
+	"context"
+	"database/sql"
+	"errors"
+	"time"
+
+	"github.com/weirflow/weir/delivery/lock"
+)
+
+// Locks are the locks in the database of a store. Safe for concurrent use.
+type Locks struct{ store *Engine }
+
+var _ lock.Locks = (*Locks)(nil)
+
+// Locks returns the locks in the store's database. They go by the clock of the store, and end with it.
+func (s *Engine) Locks() *Locks { return &Locks{s} }
+
+// Acquire implements [lock.Locks].
+func (l *Locks) Acquire(ctx context.Context, name, owner string, lease time.Duration) (g lock.Grant, err error) {
+	if err := lock.Check(name, owner, lease); err != nil {
+		return g, err
+	}
+	var held *lock.HeldError
+	err = l.store.write(ctx, func(ctx context.Context, tx *Tx, now time.Time) error {
+		held = nil
+		var fence int64
+		err := tx.QueryRowContext(ctx, `INSERT INTO weir_locks (name, owner, fence, until) VALUES ($1, $2, 1, $3)
+			ON CONFLICT (name) DO UPDATE SET owner = excluded.owner, fence = fence + 1, until = excluded.until
+			WHERE owner = '' OR until <= $4 RETURNING fence`, name, owner, nanos(now, lease), nanos(now, 0)).Scan(&fence)
+		if errors.Is(err, sql.ErrNoRows) {
+			held = &lock.HeldError{Name: name}
+			var until int64
+			err := tx.QueryRowContext(ctx, "SELECT owner, until FROM weir_locks WHERE name = $1", name).Scan(&held.Owner, &until)
+			held.For = time.Unix(0, until).Sub(now)
+			return err
+		}
+		g = lock.Grant{Name: name, Owner: owner, Fence: uint64(fence)}
+		return err
+	})
+	switch {
+	case err != nil:
+		return lock.Grant{}, err
+	case held != nil:
+		return lock.Grant{}, held
+	}
+	return g, nil
+}
+
+// Extend implements [lock.Locks].
+func (l *Locks) Extend(ctx context.Context, g lock.Grant, d time.Duration) error {
+	if err := lock.CheckLease(d); err != nil {
+		return err
+	}
+	return l.change(ctx, g, func(now time.Time) (string, []any) { return "until = $4", []any{nanos(now, d)} })
+}
+
+// Release implements [lock.Locks].
+func (l *Locks) Release(ctx context.Context, g lock.Grant) error {
+	return l.change(ctx, g, func(time.Time) (string, []any) { return "owner = ''", nil })
+}
+
+// Held implements [lock.Locks].
+func (l *Locks) Held(ctx context.Context, prefix string) (held []lock.Holding, err error) {
+	err = l.store.read(ctx, func() error {
+		now, err := l.store.now(ctx)
+		if err != nil {
+			return err
+		}
+		rows, err := l.store.db.Reader().QueryContext(ctx, `SELECT name, owner, fence, until FROM weir_locks
+			WHERE substr(name, 1, length($1)) = $1 AND owner <> '' AND until > $2 ORDER BY name`, prefix, nanos(now, 0))
+		if err != nil {
+			return err
+		}
+		defer rows.Close() //nolint:errcheck // rows.Err is looked at
+		for rows.Next() {
+			var h lock.Holding
+			var fence, until int64
+			if err := rows.Scan(&h.Name, &h.Owner, &fence, &until); err != nil {
+				return err
+			}
+			h.Fence, h.For = uint64(fence), time.Unix(0, until).Sub(now)
+			held = append(held, h)
+		}
+		return rows.Err()
+	})
+	return held, err
+}
+
+func (l *Locks) change(ctx context.Context, g lock.Grant, set func(now time.Time) (string, []any)) error {
+	var changed int64
+	err := l.store.write(ctx, func(ctx context.Context, tx *Tx, now time.Time) error {
+		what, args := set(now)
+		result, err := tx.ExecContext(ctx, "UPDATE weir_locks SET "+what+" WHERE name = $1 AND owner = $2 AND owner <> '' AND fence = $3",
+			append([]any{g.Name, g.Owner, int64(g.Fence)}, args...)...)
+		if err != nil {
+			return err
+		}
+		changed, err = result.RowsAffected()
+		return err
+	})
+	if err == nil && changed == 0 {
+		err = lock.ErrLost
+	}
+	return err
+}
+
+// execer is a transaction of the caller: a *[sql.Tx] or a *[Tx].
+type execer interface {
+	ExecContext(ctx context.Context, query string, args ...any) (sql.Result, error)
+	QueryRowContext(ctx context.Context, query string, args ...any) *sql.Row
+}
+
+// Guard returns nil if a grant is valid, and stays so until the transaction ends. In the transaction of a write it makes sure
+// that a stale owner writes nothing: if it returns [lock.ErrLost] or another error, roll back.
+func (l *Locks) Guard(ctx context.Context, tx execer, g lock.Grant) error {
+	// A write takes the lock of the database, so no one else gets the grant before this transaction ends.
+	result, err := tx.ExecContext(ctx, "UPDATE weir_locks SET fence = fence WHERE name = $1 AND owner = $2 AND owner <> '' AND fence = $3",
+		g.Name, g.Owner, int64(g.Fence))
+	if err != nil {
+		return explain(err)
+	}
+	n, err := result.RowsAffected()
+	if err == nil && n == 0 {
+		err = lock.ErrLost
+	}
+	return err
+}

@@ -1,0 +1,87 @@
+package sqlite_test
+
+import (
+	"context"
+	"path/filepath"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/weirflow/weir/delivery"
+	"github.com/weirflow/weir/delivery/store"
+	"github.com/weirflow/weir/ext/sqlite"
+)
+
+// What workers and commands ask all the time must not look at each message.
+func TestQueriesUseAnIndex(t *testing.T) {
+	db := open(t, filepath.Join(t.TempDir(), "queues.db"))
+	byID, _, args, err := sqlite.Page("q", &store.Filter{IDs: []string{"a"}}, store.Page{Max: 1})
+	require.NoError(t, err)
+	byPage, order, pageArgs, err := sqlite.Page("q", &store.Filter{Error: "refused"}, store.Page{Max: 1})
+	require.NoError(t, err)
+	for _, c := range []struct {
+		query, index string
+		args         []any
+	}{
+		{"SELECT EXISTS (SELECT 1 FROM weir_messages WHERE queue = $1 AND at <= $2)", "weir_messages_at (queue=? AND at<?)", []any{"q", 1}},
+		{"SELECT position FROM weir_messages WHERE queue = $1 AND at <= $2 ORDER BY at, position LIMIT 10", "weir_messages_at (queue=? AND at<?)", []any{"q", 1}},
+		{"SELECT position FROM weir_messages WHERE queue = $1 AND position > $2 AND position <= $3 ORDER BY position LIMIT 10", "weir_messages_queue (queue=? AND rowid>? AND rowid<?)", []any{"q", 1, 2}},
+		{"DELETE FROM weir_messages WHERE queue = $1 AND meta->>'id' IN ($2, $3)", "weir_messages_identity (queue=? AND <expr>=?)", []any{"q", "a", "b"}},
+		{"SELECT position FROM weir_messages" + byID, "weir_messages_identity (queue=? AND <expr>=?)", args},
+		{"SELECT position FROM weir_messages" + byPage + order, "weir_messages_queue (queue=? AND rowid>? AND rowid<?)", pageArgs},
+		{"SELECT (SELECT min(queue) FROM weir_messages WHERE queue > $1)", "(queue>?)", []any{"q"}},
+	} {
+		rows, err := db.Writer().QueryContext(t.Context(), "EXPLAIN QUERY PLAN "+c.query, c.args...)
+		require.NoError(t, err)
+		var plan string
+		for rows.Next() {
+			var id, parent, unused int
+			var detail string
+			require.NoError(t, rows.Scan(&id, &parent, &unused, &detail))
+			plan += detail + "\n"
+		}
+		require.NoError(t, rows.Err())
+		require.NoError(t, rows.Close())
+		require.Contains(t, plan, c.index, c.query)
+		require.NotContains(t, plan, "TEMP B-TREE", c.query)
+	}
+}
+
+// A search that finds little takes long. Others write meanwhile: it waited for the write lock, and held it.
+func TestClaimSearchesWithoutTheWriteLock(t *testing.T) {
+	db := open(t, filepath.Join(t.TempDir(), "queues.db"))
+	s := sqlite.New(db)
+	defer s.Close()
+	require.NoError(t, s.Put(t.Context(), "dead", store.Message{Meta: delivery.Meta{ID: "a"}}))
+	tx, err := db.Writer().BeginTx(t.Context(), nil) // another writer
+	require.NoError(t, err)
+	defer tx.Rollback() //nolint:errcheck // the test is over
+	ctx, cancel := context.WithTimeout(t.Context(), 10*time.Second)
+	defer cancel()
+	claimed, err := s.Claim(ctx, "dead", store.Filter{Key: "rare"}, store.Page{Max: 1}, time.Minute)
+	require.NoError(t, err)
+	require.Empty(t, claimed)
+}
+
+// What another takes between the search and the lease is not claimed, and the search goes on.
+func TestClaimOfWhatAnotherTook(t *testing.T) {
+	db := open(t, filepath.Join(t.TempDir(), "queues.db"))
+	s, other := sqlite.New(db), sqlite.New(db)
+	defer s.Close()
+	defer other.Close()
+	require.NoError(t, s.Put(t.Context(), "dead", store.Message{Meta: delivery.Meta{ID: "a"}}, store.Message{Meta: delivery.Meta{ID: "b"}}))
+	var once sync.Once
+	sqlite.SetStep(s, func() {
+		once.Do(func() {
+			taken, err := other.Take(t.Context(), "dead", 1, time.Minute)
+			require.NoError(t, err)
+			require.Len(t, taken, 1)
+		})
+	})
+	claimed, err := s.Claim(t.Context(), "dead", store.Filter{}, store.Page{Max: 1}, time.Minute)
+	require.NoError(t, err)
+	require.Len(t, claimed, 1)
+	require.Equal(t, "b", claimed[0].Meta.ID)
+}

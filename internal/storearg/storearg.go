@@ -1,0 +1,92 @@
+// Package storearg checks the arguments of stores and engines (delivery/store), for their authors: each function returns the error for
+// arguments that a method must refuse.
+package storearg
+
+import (
+	"errors"
+	"fmt"
+	"strings"
+	"time"
+	"unicode/utf8"
+
+	"github.com/weirflow/weir/delivery/store"
+)
+
+// Put checks the arguments of [store.Store.Put].
+func Put(queue string, ms ...store.Message) error {
+	if err := Queue(queue); err != nil {
+		return err
+	}
+	for i := range ms {
+		if err := ms[i].Validate(); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// Take checks the arguments of [store.Store.Take].
+func Take(queue string, limit int, lease time.Duration) error {
+	switch {
+	case limit < 1:
+		return fmt.Errorf("store: queue %q: at most %d messages: must be at least 1", queue, limit)
+	case lease <= 0:
+		return fmt.Errorf("store: queue %q: a lease of %v: must be positive", queue, lease)
+	default:
+		return Queue(queue)
+	}
+}
+
+// Extend checks the arguments of [store.Store.Extend].
+func Extend(d time.Duration) error {
+	if d <= 0 {
+		return fmt.Errorf("store: a lease of %v: must be positive", d)
+	}
+	return nil
+}
+
+// Release checks the arguments of [store.Store.Release].
+func Release(delay time.Duration) error {
+	if delay < 0 {
+		return fmt.Errorf("store: the delay %v is negative", delay)
+	}
+	return nil
+}
+
+// Page checks the arguments of [store.Inspector.List].
+func Page(queue string, p store.Page) error {
+	if p.Max < 1 || p.After < 0 || p.Until < 0 {
+		return fmt.Errorf("store: queue %q: page %+v: Max must be at least 1, positions not negative", queue, p)
+	}
+	return Queue(queue)
+}
+
+// Move checks the arguments of [store.Inspector.Move].
+func Move(moves ...store.Move) error {
+	for i := range moves {
+		if err := Put(moves[i].Queue, moves[i].Message); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// Queue checks the name of a queue.
+func Queue(queue string) error {
+	switch {
+	case queue == "":
+		return errors.New("store: a queue without a name")
+	case !utf8.ValidString(queue) || strings.ContainsRune(queue, 0):
+		return fmt.Errorf("store: queue %q: the name must be UTF-8 without NUL", queue)
+	default:
+		return nil
+	}
+}
+
+// Lost returns the error for leases that are lost, or nil if there are none.
+func Lost(leases []store.Lease) error {
+	if len(leases) == 0 {
+		return nil
+	}
+	return &store.LeaseError{Lost: leases}
+}
