@@ -39,7 +39,10 @@ type memoryQueues struct {
 	last   store.Position
 }
 
-var _ store.Inspector = (*Engine)(nil)
+var (
+	_ store.Inspector = (*Engine)(nil)
+	_ store.Chooser   = (*Engine)(nil)
+)
 
 type memoryQueue struct {
 	entries map[store.Position]*memoryEntry
@@ -233,6 +236,12 @@ func (m *Engine) Move(ctx context.Context, moves ...store.Move) error {
 		m.remove(leases[i].Queue, e)
 		m.put(moves[i].Queue, &messages[i])
 	})
+}
+
+// Choose implements [store.Chooser].
+func (m *Engine) Choose(ctx context.Context, provider string, lease store.Lease) error {
+	check := func() error { return storearg.Provider(provider) }
+	return m.settle(ctx, []store.Lease{lease}, check, func(_ int, _ *memoryQueue, e *memoryEntry) { e.Meta.Provider = provider })
 }
 
 // settle calls f for the leases that are not lost.
