@@ -86,7 +86,10 @@ type instant struct {
 
 func (m *Meta) instants() [5]instant {
 	return [...]instant{
-		{headerFirstFailure, &m.FirstFailure}, {headerLastFailure, &m.LastFailure}, {headerDue, &m.Due}, {headerDeadline, &m.Deadline},
+		{headerFirstFailure, &m.FirstFailure},
+		{headerLastFailure, &m.LastFailure},
+		{headerDue, &m.Due},
+		{headerDeadline, &m.Deadline},
 		{headerRemembered, &m.Remembered},
 	}
 }
